@@ -1,0 +1,330 @@
+package checks
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"io"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+)
+
+const (
+	checkToken    = "look at the pod's service account token and at the API server's log; a token is rotated by kubelet before it expires"
+	checkGrant    = "apply the ClusterRole and its binding from the chart: nodes, get and patch"
+	checkNodeName = "NODE_NAME must be the name of the Node object (the pod's spec.nodeName); or the node was deleted"
+	checkLimits   = "the API server is overloaded or limits this client (API Priority and Fairness); it is tried again"
+	checkCA       = "compare the CA in the pod's service account volume with the API server's certificate, and the clock of this node; or something between them answers in its place"
+	checkAnswerer = "what answers at the address of the API server is not the API server"
+	checkHealth   = "look at the health and the log of the API server"
+	checkAPIPath  = "check that kube-proxy (or what replaces it) has programmed the kubernetes service on this node, and that nothing drops packets to the API server; large packets too (path MTU)"
+	checkBetween  = "look at the API server and at what lies between it and this node: kube-proxy (or what replaces it), the CNI's routes"
+)
+
+// nodeCheck reads a node with client-go, as the agent does.
+func nodeCheck(t *testing.T, config rest.Config) API {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Node{})
+	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
+	config.APIPath, config.GroupVersion = "/api", &corev1.SchemeGroupVersion
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	client, err := rest.RESTClientFor(&config)
+	require.NoError(t, err)
+	return API{Get: func(ctx context.Context) (string, time.Duration, error) {
+		var node corev1.Node
+		if err := client.Get().Resource("nodes").Name("node-1").MaxRetries(0).Do(ctx).Into(&node); err != nil {
+			return "", 0, err
+		}
+		return "node " + node.Name + " read", 7 * time.Millisecond, nil
+	}}
+}
+
+// quietly is an httptest server without words about the handshakes that are meant to fail.
+func quietly(t *testing.T, handler http.HandlerFunc, start func(*httptest.Server)) *httptest.Server {
+	t.Helper()
+	server := httptest.NewUnstartedServer(handler)
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	start(server)
+	t.Cleanup(server.Close)
+	return server
+}
+
+// trusting is the configuration of a client that takes server's certificate.
+func trusting(server *httptest.Server) rest.Config {
+	return rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{CAData: pemOf(server.Certificate().Raw)}}
+}
+
+func pemOf(certificate []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate})
+}
+
+// certificate makes one that signs itself, for 127.0.0.1, until the given time.
+func certificate(t *testing.T, until time.Time) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: until.Add(-24 * time.Hour), NotAfter: until,
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+	}
+	raw, err := x509.CreateCertificate(rand.Reader, &template, &template, &key.PublicKey, key)
+	require.NoError(t, err)
+	return tls.Certificate{Certificate: [][]byte{raw}, PrivateKey: key}
+}
+
+func TestAPIPasses(t *testing.T) {
+	t.Parallel()
+	server := quietly(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(corev1.Node{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: strings.TrimPrefix(r.URL.Path, "/api/v1/nodes/")},
+		})
+	}, (*httptest.Server).StartTLS)
+	report, err := nodeCheck(t, trusting(server)).Try(limited(t, enough))
+	require.NoError(t, err)
+	assert.Equal(t, Report{Detail: "node node-1 read", Took: 7 * time.Millisecond}, report)
+}
+
+// What the API server itself says, or what says it in its place.
+func TestAPIAnswers(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		title       string
+		code        int
+		status      metav1.Status // with a reason: it is the body
+		body        string
+		err, remedy string
+	}{
+		{
+			title: "401", code: 401, status: metav1.Status{Reason: metav1.StatusReasonUnauthorized, Message: "Unauthorized"},
+			err: "authentication: the API server does not accept the service account token: Unauthorized", remedy: checkToken,
+		},
+		{
+			title: "403", code: 403, status: metav1.Status{Reason: metav1.StatusReasonForbidden, Message: `nodes "node-1" is forbidden: no such role`},
+			err: `authorization: nodes "node-1" is forbidden: no such role`, remedy: checkGrant,
+		},
+		{
+			title: "404", code: 404, status: metav1.Status{Reason: metav1.StatusReasonNotFound, Message: `nodes "node-1" not found`},
+			err: `the node does not exist: nodes "node-1" not found`, remedy: checkNodeName,
+		},
+		{
+			title: "429", code: 429, status: metav1.Status{Reason: metav1.StatusReasonTooManyRequests, Message: "too many requests, please try again later"},
+			err: "the API server asks to wait: too many requests, please try again later", remedy: checkLimits,
+		},
+		{
+			title: "500", code: 500, status: metav1.Status{Reason: metav1.StatusReasonInternalError, Message: "Internal error occurred: etcd is gone"},
+			err: "the API server answers with an error: Internal error occurred: etcd is gone", remedy: checkHealth,
+		},
+		{
+			title: "500, asks to come again", code: 500, status: metav1.Status{Reason: metav1.StatusReasonServerTimeout, Message: "the server is starting"},
+			err: "the API server answers with an error: the server is starting", remedy: checkHealth,
+		},
+		{
+			title: "502 from a load balancer", code: 502, body: "<html>Bad Gateway</html>",
+			err:    `the API server answers with an error: an error on the server ("<html>Bad Gateway</html>") has prevented the request from succeeding (get nodes node-1)`,
+			remedy: checkHealth,
+		},
+		{
+			title: "503", code: 503, status: metav1.Status{Reason: metav1.StatusReasonServiceUnavailable, Message: "shutting down"},
+			err: "the API server answers with an error: shutting down", remedy: checkHealth,
+		},
+		{
+			title: "504", code: 504, status: metav1.Status{Reason: metav1.StatusReasonTimeout, Message: "Timeout: request did not complete within the allotted time"},
+			err: "the API server answers with an error: Timeout: request did not complete within the allotted time", remedy: checkHealth,
+		},
+		{
+			title: "400, which nobody expects", code: 400, status: metav1.Status{Reason: metav1.StatusReasonBadRequest, Message: "what?"},
+			err: "what?", remedy: checkBetween,
+		},
+		{
+			title: "401 without a word", code: 401,
+			err:    "authentication: the API server does not accept the service account token: the server has asked for the client to provide credentials (get nodes node-1)",
+			remedy: checkToken,
+		},
+	} {
+		t.Run(test.title, func(t *testing.T) {
+			t.Parallel()
+			server := quietly(t, func(w http.ResponseWriter, _ *http.Request) {
+				if test.status.Reason == "" {
+					w.WriteHeader(test.code)
+					_, _ = io.WriteString(w, test.body)
+					return
+				}
+				test.status.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
+				test.status.Status, test.status.Code = metav1.StatusFailure, int32(test.code)
+				w.Header().Set("Content-Type", "application/json")
+				w.WriteHeader(test.code)
+				_ = json.NewEncoder(w).Encode(test.status)
+			}, (*httptest.Server).StartTLS)
+
+			_, err := nodeCheck(t, trusting(server)).Try(limited(t, enough))
+
+			require.EqualError(t, err, test.err)
+			assert.Equal(t, test.remedy, Remedy(err))
+		})
+	}
+}
+
+// What is wrong before the API server can say anything.
+func TestAPIConnections(t *testing.T) {
+	t.Parallel()
+	never := func(t *testing.T) rest.Config { // no request is meant to arrive
+		return trusting(quietly(t, func(http.ResponseWriter, *http.Request) { t.Error("the request was sent") }, (*httptest.Server).StartTLS))
+	}
+	for _, test := range []struct {
+		title       string
+		config      func(*testing.T) rest.Config
+		within      time.Duration
+		err, remedy string // {host} is host:port of the server
+	}{
+		{
+			title: "a certificate from another CA",
+			config: func(t *testing.T) rest.Config {
+				config := never(t)
+				config.CAData = pemOf(certificate(t, time.Now().Add(time.Hour)).Certificate[0])
+				return config
+			},
+			err:    `TLS: Get "https://{host}/api/v1/nodes/node-1": tls: failed to verify certificate: x509: certificate signed by unknown authority`,
+			remedy: checkCA,
+		},
+		{
+			title: "a certificate for another name",
+			config: func(t *testing.T) rest.Config {
+				config := never(t)
+				config.ServerName = "kubernetes.default.svc"
+				return config
+			},
+			err:    `TLS: Get "https://{host}/api/v1/nodes/node-1": tls: failed to verify certificate: x509: certificate is valid for example.com, *.example.com, not kubernetes.default.svc`,
+			remedy: checkCA,
+		},
+		{
+			title: "plain HTTP",
+			config: func(t *testing.T) rest.Config {
+				server := quietly(t, func(http.ResponseWriter, *http.Request) {}, (*httptest.Server).Start)
+				return rest.Config{Host: strings.Replace(server.URL, "http:", "https:", 1)}
+			},
+			err:    `TLS: Get "https://{host}/api/v1/nodes/node-1": http: server gave HTTP response to HTTPS client`,
+			remedy: checkAnswerer,
+		},
+		{
+			title: "something that is not TLS",
+			config: func(t *testing.T) rest.Config {
+				return rest.Config{Host: "https://" + serving(t, "127.0.0.1", func(conn net.Conn) {
+					_, _ = conn.Read(make([]byte, 1))
+					_, _ = io.WriteString(conn, "SSH-2.0-OpenSSH_9.9\r\n")
+				})}
+			},
+			err:    `TLS: Get "https://{host}/api/v1/nodes/node-1": tls: first record does not look like a TLS handshake`,
+			remedy: checkAnswerer,
+		},
+		{
+			title:  "refused",
+			config: func(t *testing.T) rest.Config { return rest.Config{Host: "https://" + refusing(t)} },
+			err:    `Get "https://{host}/api/v1/nodes/node-1": dial tcp {host}: connect: connection refused`, remedy: checkBetween,
+		},
+		{
+			title:  "dropped",
+			config: func(t *testing.T) rest.Config { return rest.Config{Host: "https://" + silent(t)} },
+			within: 300 * time.Millisecond,
+			err:    `no answer from the API server in time: TCP connection not accepted: Get "https://{host}/api/v1/nodes/node-1": context deadline exceeded`, remedy: checkAPIPath,
+		},
+		{
+			title:  "a TLS handshake that does not end",
+			config: func(t *testing.T) rest.Config { return rest.Config{Host: "https://" + accepting(t, "127.0.0.1")} },
+			within: 300 * time.Millisecond,
+			err:    `no answer from the API server in time: TCP connects, but the TLS handshake does not end: Get "https://{host}/api/v1/nodes/node-1": context deadline exceeded`, remedy: checkAPIPath,
+		},
+		{
+			title: "an answer that never comes",
+			config: func(t *testing.T) rest.Config {
+				return trusting(quietly(t, func(http.ResponseWriter, *http.Request) { <-t.Context().Done() }, (*httptest.Server).StartTLS))
+			},
+			within: 500 * time.Millisecond,
+			err:    `no answer from the API server in time: TCP and TLS work and the request is sent, but it is not answered: Get "https://{host}/api/v1/nodes/node-1": context deadline exceeded`, remedy: checkAPIPath,
+		},
+		{
+			title: "an answer cut in half",
+			config: func(t *testing.T) rest.Config {
+				return trusting(quietly(t, func(w http.ResponseWriter, _ *http.Request) {
+					w.Header().Set("Content-Length", "1000")
+					_, _ = io.WriteString(w, `{"kind":"Node",`)
+				}, (*httptest.Server).StartTLS))
+			},
+			err: "unexpected error when reading response body. Please retry. Original error: unexpected EOF", remedy: checkBetween,
+		},
+		{
+			title: "a connection closed in place of an answer",
+			config: func(t *testing.T) rest.Config {
+				return trusting(quietly(t, func(http.ResponseWriter, *http.Request) {
+					panic(http.ErrAbortHandler)
+				}, (*httptest.Server).StartTLS))
+			},
+			err: `Get "https://{host}/api/v1/nodes/node-1": EOF`, remedy: checkBetween,
+		},
+	} {
+		if test.within == 0 {
+			test.within = enough
+		}
+		t.Run(test.title, func(t *testing.T) {
+			t.Parallel()
+			config := test.config(t)
+			_, err := nodeCheck(t, config).Try(limited(t, test.within))
+			require.EqualError(t, err, strings.ReplaceAll(test.err, "{host}", strings.TrimPrefix(config.Host, "https://")))
+			assert.Equal(t, test.remedy, Remedy(err))
+		})
+	}
+}
+
+// Its own test, because the error names the time of day.
+func TestAPIExpiredCertificate(t *testing.T) {
+	t.Parallel()
+	expired := certificate(t, time.Now().Add(-time.Hour))
+	server := quietly(t, func(http.ResponseWriter, *http.Request) { t.Error("the request was sent") }, func(s *httptest.Server) {
+		s.TLS = &tls.Config{Certificates: []tls.Certificate{expired}}
+		s.StartTLS()
+	})
+	_, err := nodeCheck(t, trusting(server)).Try(limited(t, enough))
+	require.ErrorContains(t, err, "TLS: ")
+	require.ErrorContains(t, err, "x509: certificate has expired or is not yet valid: ")
+	assert.Equal(t, checkCA, Remedy(err))
+}
+
+// The verdict is kept in the chain for whoever asks with errors.Is.
+func TestAPIFailureKeepsTheCause(t *testing.T) {
+	t.Parallel()
+	cause := errors.New("broken")
+	_, err := API{Get: func(context.Context) (string, time.Duration, error) { return "", 0, cause }}.Try(t.Context())
+	require.ErrorIs(t, err, cause)
+}
+
+// An error that came of itself while the time ran out is that of the time.
+func TestAPIErrorAfterTheTimeIsOver(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := apiFailure(ctx, errors.New("use of closed network connection"), "")
+	require.EqualError(t, err, "no answer from the API server in time: use of closed network connection")
+	assert.Equal(t, checkAPIPath, Remedy(err))
+}

@@ -1,0 +1,352 @@
+package checks
+
+import (
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	checkPods     = "check that the DNS pods are running and that this node reaches them over UDP 53 (kube-proxy, CNI, network policies)"
+	checkNoPod    = "no ready DNS pod behind the service address, or kube-proxy has not programmed it on this node yet"
+	checkUpstream = "look at the upstream servers of the cluster's DNS; without access to the internet, take the name out of DNS_TEST_DOMAINS"
+	checkPodLogs  = "look at the logs of the cluster's DNS pods"
+	checkTCP      = "open TCP 53 to the name server, and check the path"
+	checkName     = "check the name in DNS_TEST_DOMAINS; without access to the internet, list only names that the cluster's DNS knows"
+	checkService  = "check that the service exists and that the cluster DNS serves this domain"
+	checkServer   = "check that the server is up and that this node may ask it"
+)
+
+// One server and one name: every way in which it can be answered, over IPv4 and IPv6.
+func TestDNSAnswers(t *testing.T) {
+	t.Parallel()
+	const soon, later = 300 * time.Millisecond, 50 * time.Millisecond
+	for _, test := range []struct {
+		title       string
+		says        script
+		tcp         overTCP
+		within      time.Duration
+		detail      string
+		err, remedy string
+	}{
+		{title: "A and AAAA", says: script{a: []string{"192.0.2.1"}, aaaa: []string{"::ffff:192.0.2.1"}}, detail: "web.example.org is 192.0.2.1"},
+		{title: "A only", says: script{a: []string{"192.0.2.1"}}, detail: "web.example.org is 192.0.2.1"},
+		{title: "AAAA only", says: script{aaaa: []string{"2001:db8::1"}}, detail: "web.example.org is 2001:db8::1"},
+		{title: "A, and silence about AAAA", says: script{a: []string{"192.0.2.1"}, mute: typeAAAA}, detail: "web.example.org is 192.0.2.1"},
+		{title: "AAAA, and silence about A", says: script{aaaa: []string{"2001:db8::1"}, mute: typeA}, detail: "web.example.org is 2001:db8::1"},
+		{title: "NXDOMAIN", says: script{rcode: nxDomain}, err: "NXDOMAIN", remedy: checkName},
+		{title: "NODATA", err: "no A or AAAA record", remedy: checkName},
+		{title: "NODATA, and silence about AAAA", says: script{mute: typeAAAA}, within: soon, err: "timeout", remedy: checkPods},
+		{title: "NODATA, and silence about A", says: script{mute: typeA}, within: soon, err: "timeout", remedy: checkPods},
+		// The two families differ, and either answer may come first.
+		{title: "A, and SERVFAIL about AAAA first", says: script{a: []string{"192.0.2.1"}, codes: map[uint16]byte{typeAAAA: servFail}, slowA: later}, detail: "web.example.org is 192.0.2.1"},
+		{title: "NXDOMAIN, and SERVFAIL about AAAA", says: script{codes: map[uint16]byte{typeA: nxDomain, typeAAAA: servFail}}, err: "NXDOMAIN", remedy: checkName},
+		{title: "NXDOMAIN, and SERVFAIL about AAAA first", says: script{codes: map[uint16]byte{typeA: nxDomain, typeAAAA: servFail}, slowA: later}, err: "NXDOMAIN", remedy: checkName},
+		{title: "NXDOMAIN about AAAA first, and SERVFAIL", says: script{codes: map[uint16]byte{typeA: servFail, typeAAAA: nxDomain}, slowA: later}, err: "NXDOMAIN", remedy: checkName},
+		{title: "NODATA, and SERVFAIL about AAAA first", says: script{codes: map[uint16]byte{typeAAAA: servFail}, slowA: later}, err: "SERVFAIL", remedy: checkUpstream},
+		{title: "NODATA about AAAA first, and SERVFAIL", says: script{codes: map[uint16]byte{typeA: servFail}, slowA: later}, err: "SERVFAIL", remedy: checkUpstream},
+		{title: "FORMERR", says: script{rcode: formErr}, err: "FORMERR", remedy: checkUpstream},
+		{title: "SERVFAIL", says: script{rcode: servFail}, err: "SERVFAIL", remedy: checkUpstream},
+		{title: "NOTIMP", says: script{rcode: notImp}, err: "NOTIMP", remedy: checkUpstream},
+		{title: "REFUSED", says: script{rcode: refused}, err: "REFUSED", remedy: checkUpstream},
+		{title: "NOTAUTH", says: script{rcode: 9}, err: "response code 9", remedy: checkUpstream},
+		{title: "silence", says: script{silent: true}, within: soon, err: "timeout", remedy: checkPods},
+		{title: "one lost packet", says: script{a: []string{"192.0.2.1"}, lost: 1}, within: 3 * time.Second, detail: "web.example.org is 192.0.2.1"},
+		{title: "truncated, TCP open", says: script{a: []string{"192.0.2.1"}, truncated: true}, detail: "web.example.org is 192.0.2.1"},
+		{title: "truncated, and NXDOMAIN over TCP", says: script{rcode: nxDomain, truncated: true}, err: "NXDOMAIN", remedy: checkName},
+		{title: "truncated, and SERVFAIL over TCP", says: script{rcode: servFail, truncated: true}, err: "SERVFAIL", remedy: checkUpstream},
+		{title: "truncated, TCP silent", says: script{a: []string{"192.0.2.1"}, truncated: true}, tcp: tcpSilent, within: 1500 * time.Millisecond,
+			err: "truncated answer over UDP, and over TCP timeout", remedy: checkTCP},
+		{title: "a referral to nowhere", says: script{lame: true}, err: "lame referral", remedy: checkUpstream},
+		{title: "a message that ends too soon", says: script{cutShort: true}, err: "cannot unmarshal DNS message", remedy: checkUpstream},
+		{title: "somebody else's answer", says: script{a: []string{"192.0.2.1"}, foreignID: true}, within: soon, err: "timeout", remedy: checkPods},
+		{title: "somebody else's NXDOMAIN", says: script{rcode: nxDomain, foreignID: true}, within: soon, err: "timeout", remedy: checkPods},
+		{title: "noise", says: script{noise: []byte(strings.Repeat("\xffnoise", 20))}, within: soon, err: "timeout", remedy: checkPods},
+		{title: "an empty packet", says: script{noise: []byte{}}, within: soon, err: "timeout", remedy: checkPods},
+	} {
+		if test.within == 0 {
+			test.within = enough
+		}
+		for _, host := range []string{"127.0.0.1", "::1"} {
+			t.Run(test.title+" from "+host, func(t *testing.T) {
+				t.Parallel()
+				if host == "::1" {
+					needIPv6(t)
+				}
+				server := newNameServer(t, host, test.tcp, map[string]script{"web.example.org.": test.says})
+				check := DNS{Names: []string{"web.example.org"}, Resolver: &Resolver{Servers: []string{server.address}}}
+
+				report, err := check.Try(limited(t, test.within))
+
+				if test.err != "" {
+					require.EqualError(t, err, "web.example.org: "+test.err+" from name server "+server.address)
+					assert.Equal(t, test.remedy, Remedy(err))
+					return
+				}
+				require.NoError(t, err)
+				assert.Equal(t, Report{Detail: test.detail}, report)
+			})
+		}
+	}
+}
+
+func TestDNSTruncatedWithTCPClosed(t *testing.T) {
+	t.Parallel()
+	server := newNameServer(t, "127.0.0.1", tcpClosed, map[string]script{"web.example.org.": {a: here.a, truncated: true}})
+	_, err := DNS{Names: []string{"web.example.org"}, Resolver: &Resolver{Servers: []string{server.address}}}.Try(limited(t, enough))
+	require.EqualError(t, err, "web.example.org: truncated answer over UDP, and over TCP connection refused from name server "+server.address)
+	assert.Equal(t, checkTCP, Remedy(err))
+}
+
+func TestDNSServerThatIsNotThere(t *testing.T) {
+	t.Parallel()
+	server := refusing(t)
+	_, err := DNS{Names: []string{"web.example.org"}, Resolver: &Resolver{Servers: []string{server}}}.Try(limited(t, enough))
+	require.EqualError(t, err, "web.example.org: connection refused from name server "+server)
+	assert.Equal(t, checkNoPod, Remedy(err))
+}
+
+// A lost packet costs a third of an attempt: with package net's own 5 s it would cost all of it.
+func TestDNSLostPacketIsAskedForAgain(t *testing.T) {
+	t.Parallel()
+	server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"web.example.org.": {a: here.a, lost: 2}})
+	check := DNS{Names: []string{"web.example.org"}, Resolver: &Resolver{Servers: []string{server.address}}}
+	_, err := check.Try(limited(t, 4500*time.Millisecond))
+	require.NoError(t, err)
+	assert.Equal(t, 3, server.questions("web.example.org.", typeA))
+}
+
+func TestDNSAsksForEveryName(t *testing.T) {
+	t.Parallel()
+	server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{
+		"one.example.org.": here, "two.example.org.": {rcode: servFail}, "four.example.org.": {aaaa: []string{"2001:db8::4"}},
+	})
+	resolver := &Resolver{Servers: []string{server.address}}
+
+	report, err := DNS{Names: []string{"one.example.org", "four.example.org"}, Resolver: resolver}.Try(limited(t, enough))
+	require.NoError(t, err)
+	assert.Equal(t, "one.example.org is 192.0.2.1, four.example.org is 2001:db8::4", report.Detail)
+
+	_, err = DNS{Names: []string{"one.example.org", "two.example.org", "three.example.org", "four.example.org"}, Resolver: resolver}.Try(limited(t, enough))
+	require.EqualError(t, err, "two.example.org: SERVFAIL from name server "+server.address+
+		"; three.example.org: NXDOMAIN from name server "+server.address)
+	assert.Equal(t, checkUpstream+"; "+checkName, Remedy(err))
+}
+
+// The names are asked at the same time, not one after the other: each of them has all the time.
+func TestDNSASilentNameDoesNotHoldUpTheOthers(t *testing.T) {
+	t.Parallel()
+	server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"one.example.org.": {silent: true}, "two.example.org.": here})
+	check := DNS{Names: []string{"one.example.org", "two.example.org"}, Resolver: &Resolver{Servers: []string{server.address}}}
+	_, err := check.Try(limited(t, 500*time.Millisecond))
+	require.EqualError(t, err, "one.example.org: timeout from name server "+server.address)
+}
+
+func TestDNSRemedies(t *testing.T) {
+	t.Parallel()
+	hint := `the cluster domain of this node is "corp.example", so the name should be "kubernetes.default.svc.corp.example": correct DNS_TEST_DOMAINS`
+	search := []string{"kube-system.svc.corp.example", "svc.corp.example", "corp.example"}
+	for _, test := range []struct {
+		title, name string
+		search      []string
+		says        script
+		err, remedy string
+	}{
+		{"under another cluster domain", "kubernetes.default.svc.cluster.local", search, script{rcode: nxDomain}, "NXDOMAIN", hint},
+		{"under another cluster domain, without a record", "kubernetes.default.svc.cluster.local", search, script{}, "no A or AAAA record", hint},
+		{"under another cluster domain, with a final dot", "kubernetes.default.svc.cluster.local.", search, script{rcode: nxDomain}, "NXDOMAIN", hint},
+		{"under another cluster domain, without the internet", "kubernetes.default.svc.cluster.local", search, script{rcode: servFail}, "SERVFAIL", hint + "; else " + checkPodLogs},
+		{"a service that is not there", "web.default.svc.corp.example", search, script{rcode: nxDomain}, "NXDOMAIN", checkService},
+		{"a host of the cluster domain", "host.corp.example", search, script{rcode: nxDomain}, "NXDOMAIN", checkService},
+		{"a service, and DNS pods that fail", "web.default.svc.corp.example", search, script{rcode: servFail}, "SERVFAIL", checkPodLogs},
+		{"no cluster domain to compare with", "kubernetes.default.svc.cluster.local", nil, script{rcode: nxDomain}, "NXDOMAIN", checkService},
+		{"an outside name", "web.example.org", search, script{rcode: nxDomain}, "NXDOMAIN", checkName},
+		{"an outside name, and an upstream that fails", "web.example.org", search, script{rcode: servFail}, "SERVFAIL", checkUpstream},
+	} {
+		t.Run(test.title, func(t *testing.T) {
+			t.Parallel()
+			absolute := strings.TrimSuffix(test.name, ".") + "."
+			server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{absolute: test.says})
+			_, err := DNS{Names: []string{test.name}, Resolver: &Resolver{Servers: []string{server.address}, Search: test.search}}.Try(limited(t, enough))
+			require.EqualError(t, err, strings.TrimSuffix(test.name, ".")+": "+test.err+" from name server "+server.address)
+			assert.Equal(t, test.remedy, Remedy(err))
+		})
+	}
+}
+
+// An IP address in the list is a server that is asked directly.
+func TestDNSServersInTheList(t *testing.T) {
+	t.Parallel()
+	const service = "kubernetes.default.svc.cluster.local"
+	root := func(s script) map[string]script { return map[string]script{".": s} }
+	for _, test := range []struct {
+		title       string
+		names       []string // {ip} is the address of the server that is asked directly
+		says        map[string]script
+		within      time.Duration
+		asked       []string
+		detail      string // {server} is that server's address with its port
+		err, remedy string // {system} is the server of resolv.conf
+	}{
+		{
+			title: "with an outside name", names: []string{"{ip}", "web.example.org"}, says: map[string]script{"web.example.org.": {a: []string{"192.0.2.7"}}},
+			asked: []string{"web.example.org."}, detail: "by {ip}: web.example.org. is 192.0.2.7, web.example.org is 192.0.2.1",
+		},
+		{
+			title: "with the first outside name of several", names: []string{service, "kubernetes", "web.example.org.", "{ip}", "other.example.org"},
+			says:  map[string]script{"web.example.org.": {a: []string{"192.0.2.7"}}},
+			asked: []string{"web.example.org."},
+			detail: service + " is 192.0.2.1, kubernetes is 192.0.2.1, web.example.org. is 192.0.2.1, " +
+				"by {ip}: web.example.org. is 192.0.2.7, other.example.org is 192.0.2.1",
+		},
+		{
+			title: "without an outside name", names: []string{service, "{ip}"}, says: root(script{}),
+			asked: []string{"."}, detail: service + " is 192.0.2.1, name server {server} answers",
+		},
+		{
+			title: "alone", names: []string{"{ip}"}, says: root(script{rcode: refused}),
+			asked: []string{"."}, detail: "name server {server} answers",
+		},
+		{
+			title: "that fails to answer about the root", names: []string{"{ip}"}, says: root(script{rcode: servFail}),
+			asked: []string{"."}, detail: "name server {server} answers",
+		},
+		{
+			title: "silent about the root", names: []string{"{ip}"}, says: root(script{silent: true}), within: 300 * time.Millisecond,
+			asked: []string{"."}, err: "name server {server}: timeout", remedy: checkServer,
+		},
+		{
+			title: "that answers somebody else", names: []string{"{ip}"}, says: root(script{foreignID: true}), within: 300 * time.Millisecond,
+			asked: []string{"."}, err: "name server {server}: timeout", remedy: checkServer,
+		},
+		{
+			title: "silent about an outside name", names: []string{"{ip}", "web.example.org"}, says: map[string]script{"web.example.org.": {silent: true}},
+			within: 300 * time.Millisecond, asked: []string{"web.example.org."},
+			err: "web.example.org: timeout from name server {server}", remedy: checkServer,
+		},
+		{
+			title: "that refuses an outside name", names: []string{"web.example.org", "{ip}"}, says: map[string]script{"web.example.org.": {rcode: refused}},
+			asked: []string{"web.example.org."},
+			err:   "web.example.org: REFUSED from name server {server}", remedy: checkServer,
+		},
+		{
+			title: "that does not know an outside name", names: []string{"web.example.org", "{ip}"},
+			asked: []string{"web.example.org."}, // and not with the search list
+			err:   "web.example.org: NXDOMAIN from name server {server}", remedy: "check the name in DNS_TEST_DOMAINS, and whether this server is meant to know it",
+		},
+	} {
+		if test.within == 0 {
+			test.within = enough
+		}
+		for _, ip := range []string{"127.0.0.1", "::1"} {
+			t.Run(test.title+" "+ip, func(t *testing.T) {
+				t.Parallel()
+				if ip == "::1" {
+					needIPv6(t)
+				}
+				system := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{
+					service + ".": here, "web.example.org.": here, "other.example.org.": here,
+					"kubernetes.kube-system.svc.cluster.local.": here,
+				})
+				direct := newNameServer(t, ip, tcpOpen, test.says)
+				_, port, err := net.SplitHostPort(direct.address)
+				require.NoError(t, err)
+				fill := strings.NewReplacer("{ip}", ip, "{server}", direct.address, "{system}", system.address)
+				var names []string
+				for _, name := range test.names {
+					names = append(names, fill.Replace(name))
+				}
+				check := DNS{Names: names, Port: port, Resolver: &Resolver{Servers: []string{system.address}, Search: clusterSearch()}}
+
+				report, err := check.Try(limited(t, test.within))
+
+				assert.Equal(t, test.asked, direct.asked())
+				if test.err != "" {
+					require.EqualError(t, err, fill.Replace(test.err))
+					assert.Equal(t, test.remedy, Remedy(err))
+					return
+				}
+				require.NoError(t, err)
+				assert.Equal(t, Report{Detail: fill.Replace(test.detail)}, report)
+				assert.NotContains(t, system.asked(), ".")
+			})
+		}
+	}
+}
+
+func TestDNSServerInTheListThatIsNotThere(t *testing.T) {
+	t.Parallel()
+	server := refusing(t)
+	_, port, err := net.SplitHostPort(server)
+	require.NoError(t, err)
+	_, err = DNS{Names: []string{"127.0.0.1"}, Port: port, Resolver: &Resolver{Servers: []string{server}}}.Try(limited(t, enough))
+	require.EqualError(t, err, "name server "+server+": connection refused")
+	assert.Equal(t, checkServer, Remedy(err))
+}
+
+func TestDNSPortOfServersInTheList(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, "192.0.2.1:53", DNS{}.server("192.0.2.1"))
+	assert.Equal(t, "[2001:db8::1]:53", DNS{}.server("2001:db8::1"))
+	assert.Equal(t, "192.0.2.1:5353", DNS{Port: "5353"}.server("192.0.2.1"))
+}
+
+func TestDNSOutsideACluster(t *testing.T) {
+	t.Parallel()
+	const why = "not inside a cluster"
+	server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"web.example.org.": here})
+	resolver := &Resolver{Servers: []string{server.address}, Search: []string{"office.example"}}
+
+	report, err := DNS{Names: []string{"kubernetes.default.svc.cluster.local", "web.example.org", "db.prod.svc"}, Resolver: resolver, Outside: why}.Try(limited(t, enough))
+	require.NoError(t, err)
+	assert.Equal(t, Report{Detail: "web.example.org is 192.0.2.1; not asked: kubernetes.default.svc.cluster.local, db.prod.svc (not inside a cluster)"}, report)
+
+	report, err = DNS{Names: []string{"kubernetes.default.svc.cluster.local", "kubernetes.default.svc."}, Resolver: resolver, Outside: why}.Try(limited(t, enough))
+	require.NoError(t, err)
+	assert.Equal(t, Report{Skipped: "kubernetes.default.svc.cluster.local, kubernetes.default.svc.: not inside a cluster"}, report)
+
+	assert.Equal(t, []string{"web.example.org."}, server.asked())
+
+	_, err = DNS{Names: []string{"kubernetes.default.svc.cluster.local", "other.example.org"}, Resolver: resolver, Outside: why}.Try(limited(t, enough))
+	require.EqualError(t, err, "other.example.org: NXDOMAIN from name server "+server.address)
+}
+
+// Without a resolver of its own it asks as the system does; here there is nothing left to ask.
+func TestDNSWithTheSystemsResolver(t *testing.T) {
+	t.Parallel()
+	report, err := DNS{Names: []string{"kubernetes.default.svc"}, Outside: "not inside a cluster"}.Try(t.Context())
+	if _, missing := SystemResolver(); missing != nil {
+		require.EqualError(t, err, "name servers: "+missing.Error())
+		assert.Equal(t, "mount or repair /etc/resolv.conf", Remedy(err))
+		return
+	}
+	require.NoError(t, err)
+	assert.Equal(t, "kubernetes.default.svc: not inside a cluster", report.Skipped)
+}
+
+func TestNamesOfTheCluster(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, domain string
+		want         bool
+	}{
+		{"kubernetes.default.svc.cluster.local", "", true},
+		{"kubernetes.default.svc.cluster.local.", "", true},
+		{"10-0-0-1.default.pod.cluster.local", "", true},
+		{"kubernetes.default.svc", "", true},
+		{"kubernetes.default.svc.corp.example", "", true},
+		{"host.corp.example", "corp.example", true},
+		{"host.corp.example.", "corp.example", true},
+		{"host.corp.example", "", false},
+		{"hostcorp.example", "corp.example", false},
+		{"web.example.org", "cluster.local", false},
+		{"svc.example.org", "cluster.local", false},
+		{"kubernetes", "cluster.local", false},
+	} {
+		assert.Equal(t, test.want, ofCluster(test.name, test.domain), "%s under %q", test.name, test.domain)
+	}
+}

@@ -1,0 +1,118 @@
+package checks
+
+import (
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// secure starts an HTTPS server whose certificate is for example.com and 127.0.0.1, and returns its
+// address and its CA.
+func secure(t *testing.T, handler http.HandlerFunc) (address string, roots *x509.CertPool) {
+	t.Helper()
+	server := quietly(t, handler, (*httptest.Server).StartTLS)
+	roots = x509.NewCertPool()
+	roots.AddCert(server.Certificate())
+	return server.Listener.Addr().String(), roots
+}
+
+func status(code int) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
+}
+
+// answering is a resolver that knows example.com and other.example by these addresses.
+func answering(t *testing.T, addresses ...string) *Resolver {
+	t.Helper()
+	server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"example.com.": {a: addresses}, "other.example.": {a: addresses}})
+	return &Resolver{Servers: []string{server.address}}
+}
+
+func TestHTTPSTarget(t *testing.T) {
+	try := func(t *testing.T, n Network, url string) (Report, error) {
+		t.Helper()
+		n.Targets = []Target{ParseTarget(url)}
+		return n.Try(limited(t, enough))
+	}
+	for code, good := range map[int]bool{200: true, 204: true, 302: true, 399: true, 400: false, 404: false, 503: false} {
+		t.Run(http.StatusText(code), func(t *testing.T) {
+			address, roots := secure(t, status(code))
+			report, err := try(t, Network{Roots: roots}, "https://"+address+"/path?q=1")
+			if good {
+				require.NoError(t, err)
+				require.Contains(t, report.Detail, "GET https://"+address+"/path?q=1 ")
+				return
+			}
+			require.EqualError(t, err, fmt.Sprintf("GET https://%s/path?q=1: %d %s", address, code, http.StatusText(code)))
+			require.Contains(t, Remedy(err), "the network is good")
+		})
+	}
+	t.Run("what is asked", func(t *testing.T) {
+		asked := make(chan *http.Request, 1)
+		address, roots := secure(t, func(_ http.ResponseWriter, r *http.Request) { asked <- r })
+		t.Setenv("HTTPS_PROXY", "http://127.0.0.1:1") // is not asked
+		_, err := try(t, Network{Roots: roots}, "https://"+address+"/healthz")
+		require.NoError(t, err)
+		request := <-asked
+		require.Equal(t, http.MethodGet, request.Method)
+		require.Equal(t, "/healthz", request.URL.Path)
+	})
+	t.Run("a CA that nobody trusts", func(t *testing.T) {
+		address, _ := secure(t, status(200))
+		_, err := try(t, Network{}, "https://"+address)
+		require.ErrorContains(t, err, "GET https://"+address+": TLS: x509: certificate signed by unknown authority")
+		require.Contains(t, Remedy(err), "a CA that the system or the cluster trusts")
+	})
+	t.Run("a certificate for another name", func(t *testing.T) {
+		address, roots := secure(t, status(200))
+		_, port, _ := net.SplitHostPort(address)
+		_, err := try(t, Network{Roots: roots, Resolver: answering(t, "127.0.0.1")}, "https://other.example:"+port)
+		require.ErrorContains(t, err, "TLS: x509: certificate is valid for example.com")
+	})
+	t.Run("a name, with an address that does not answer", func(t *testing.T) {
+		address, roots := secure(t, status(200))
+		_, port, _ := net.SplitHostPort(address)
+		_, err := try(t, Network{Roots: roots, Resolver: answering(t, unreachable, "127.0.0.2", "127.0.0.1")}, "https://example.com:"+port)
+		require.NoError(t, err)
+	})
+	t.Run("no TLS", func(t *testing.T) {
+		plain := httptest.NewServer(status(200))
+		t.Cleanup(plain.Close)
+		url := strings.Replace(plain.URL, "http:", "https:", 1)
+		_, err := try(t, Network{}, url)
+		require.ErrorContains(t, err, "GET "+url+": TLS: ")
+		require.Contains(t, Remedy(err), "does not speak TLS")
+	})
+	t.Run("nobody there", func(t *testing.T) {
+		address := refusing(t)
+		_, err := try(t, Network{}, "https://"+address)
+		require.EqualError(t, err, "GET https://"+address+": connection refused")
+		require.Equal(t, checkListens, Remedy(err))
+	})
+	t.Run("silence", func(t *testing.T) {
+		for what, address := range map[string]string{"dropped": silent(t), "no handshake": serving(t, "127.0.0.1", func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })} {
+			n := Network{Targets: []Target{ParseTarget("https://" + address)}}
+			_, err := n.Try(limited(t, 300*time.Millisecond))
+			require.EqualError(t, err, "GET https://"+address+": timeout", what)
+			require.Equal(t, checkVanish, Remedy(err))
+		}
+	})
+	t.Run("a name that is none", func(t *testing.T) {
+		_, err := try(t, Network{Resolver: answering(t)}, "https://nowhere.example/")
+		require.ErrorContains(t, err, "GET https://nowhere.example/: ")
+		require.Equal(t, unresolved, Remedy(err))
+	})
+}
+
+func TestParseTarget(t *testing.T) {
+	require.Equal(t, Target{Address: "a:1"}, ParseTarget("a:1"))
+	require.Equal(t, Target{Address: "[fd00::1]:1"}, ParseTarget("tcp://[fd00::1]:1"))
+	require.Equal(t, Target{URL: "https://a/b"}, ParseTarget("https://a/b"))
+}

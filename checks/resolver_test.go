@@ -1,0 +1,387 @@
+package checks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestParseResolvConf(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, conf string
+		want       Resolver
+		domain     string
+	}{
+		{
+			"as kubelet writes it",
+			"search kube-system.svc.cluster.local svc.cluster.local cluster.local\nnameserver 10.96.0.10\noptions ndots:5\n",
+			Resolver{[]string{"10.96.0.10:53"}, []string{"kube-system.svc.cluster.local", "svc.cluster.local", "cluster.local"}},
+			"cluster.local",
+		},
+		{
+			"IPv6, two servers, another domain with final dots",
+			"nameserver fd00::a\nnameserver fe80::1%eth0\nsearch default.svc.corp.example. svc.corp.example.\n",
+			Resolver{[]string{"[fd00::a]:53", "[fe80::1%eth0]:53"}, []string{"default.svc.corp.example", "svc.corp.example"}},
+			"corp.example",
+		},
+		{
+			"a desk: comments, tabs, the last list counts",
+			"# nameserver 192.0.2.9\n; search old.example\nnameserver\t192.0.2.1 # office\ndomain home.example\n\nsearch office.example .\nnameserver\n",
+			Resolver{[]string{"192.0.2.1:53"}, []string{"office.example"}},
+			"",
+		},
+		{"domain after search", "search a.example b.example\ndomain c.example\nnameserver 192.0.2.1", Resolver{[]string{"192.0.2.1:53"}, []string{"c.example"}}, ""},
+		{"empty", "", Resolver{Servers: []string{"127.0.0.1:53"}}, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			got, err := ParseResolvConf(strings.NewReader(test.conf))
+			require.NoError(t, err)
+			assert.Equal(t, test.want, got)
+			assert.Equal(t, test.domain, got.ClusterDomain())
+		})
+	}
+}
+
+type brokenReader struct{}
+
+func (brokenReader) Read([]byte) (int, error) { return 0, errors.New("disk is gone") }
+
+func TestParseResolvConfThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	_, err := ParseResolvConf(brokenReader{})
+	require.EqualError(t, err, "disk is gone")
+}
+
+func TestSystemResolverReadsTheSystemsFile(t *testing.T) {
+	t.Parallel()
+	file, err := os.Open("/etc/resolv.conf")
+	if err != nil {
+		_, got := SystemResolver()
+		require.EqualError(t, got, err.Error())
+		return
+	}
+	defer func() { _ = file.Close() }()
+	want, err := ParseResolvConf(file)
+	require.NoError(t, err)
+	got, err := SystemResolver()
+	require.NoError(t, err)
+	assert.Equal(t, want, got)
+}
+
+// clusterSearch is the search list that kubelet gives a pod of namespace kube-system.
+func clusterSearch() []string {
+	return []string{"kube-system.svc.cluster.local", "svc.cluster.local", "cluster.local"}
+}
+
+var here = script{a: []string{"192.0.2.1"}}
+
+// limited is a context for what must run into its end, and for nothing else.
+func limited(t *testing.T, limit time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// enough is more than any answer on loopback takes, however busy the machine.
+const enough = 30 * time.Second
+
+func TestSearchOrder(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		title, name string
+		names       map[string]script
+		search      []string
+		asked       []string
+		err         string // {server} is the server's address
+	}{
+		{
+			"a name with a dot is asked as written first", "web.example.org",
+			map[string]script{"web.example.org.": here}, clusterSearch(),
+			[]string{"web.example.org."}, "",
+		},
+		{
+			"a name with a dot is completed by the search list then", "kubernetes.default",
+			map[string]script{"kubernetes.default.svc.cluster.local.": here}, clusterSearch(),
+			[]string{"kubernetes.default.", "kubernetes.default.kube-system.svc.cluster.local.", "kubernetes.default.svc.cluster.local."}, "",
+		},
+		{
+			"a name with a final dot is asked as written only", "kubernetes.default.",
+			map[string]script{"kubernetes.default.svc.cluster.local.": here}, clusterSearch(),
+			[]string{"kubernetes.default."}, "kubernetes.default: NXDOMAIN from name server {server}",
+		},
+		{
+			"a single label is completed first", "kube-dns",
+			map[string]script{"kube-dns.kube-system.svc.cluster.local.": here, "kube-dns.": here}, clusterSearch(),
+			[]string{"kube-dns.kube-system.svc.cluster.local."}, "",
+		},
+		{
+			"a single label is asked as written last", "intranet",
+			map[string]script{"intranet.": here}, clusterSearch(),
+			[]string{"intranet.kube-system.svc.cluster.local.", "intranet.svc.cluster.local.", "intranet.cluster.local.", "intranet."}, "",
+		},
+		{
+			"a single label without a search list", "intranet", map[string]script{"intranet.": here}, nil,
+			[]string{"intranet."}, "",
+		},
+		{
+			"a single label with a final dot", "intranet.", map[string]script{"intranet.": here}, clusterSearch(),
+			[]string{"intranet."}, "",
+		},
+		{
+			"a wrong search list does no harm to a full name", "kubernetes.default.svc.cluster.local",
+			map[string]script{"kubernetes.default.svc.cluster.local.": here}, []string{"svc.wrong.example"},
+			[]string{"kubernetes.default.svc.cluster.local."}, "",
+		},
+		{
+			"with a wrong search list the error is about the name as written", "kubernetes.default",
+			map[string]script{"kubernetes.default.svc.cluster.local.": here}, []string{"svc.wrong.example"},
+			[]string{"kubernetes.default.", "kubernetes.default.svc.wrong.example."},
+			"kubernetes.default: NXDOMAIN from name server {server}",
+		},
+		{
+			"without a record of the name the search goes on", "kubernetes.default",
+			map[string]script{"kubernetes.default.": {}, "kubernetes.default.svc.cluster.local.": here}, []string{"svc.cluster.local"},
+			[]string{"kubernetes.default.", "kubernetes.default.svc.cluster.local."}, "",
+		},
+		{
+			"an upstream that is out of reach does not hide the cluster's own name", "kubernetes.default",
+			map[string]script{"kubernetes.default.": {rcode: servFail}, "kubernetes.default.svc.cluster.local.": here}, clusterSearch(),
+			[]string{"kubernetes.default.", "kubernetes.default.kube-system.svc.cluster.local.", "kubernetes.default.svc.cluster.local."}, "",
+		},
+		{
+			"what the server does not know of outweighs what it knows", "kubernetes.default",
+			map[string]script{"kubernetes.default.svc.cluster.local.": {rcode: servFail}}, []string{"svc.cluster.local"},
+			[]string{"kubernetes.default.", "kubernetes.default.svc.cluster.local."},
+			"kubernetes.default.svc.cluster.local: SERVFAIL from name server {server}",
+		},
+		{
+			"the first thing that the server does not know is named", "kubernetes.default",
+			map[string]script{"kubernetes.default.": {rcode: servFail}, "kubernetes.default.svc.cluster.local.": {rcode: refused}}, []string{"svc.cluster.local"},
+			[]string{"kubernetes.default.", "kubernetes.default.svc.cluster.local."},
+			"kubernetes.default: SERVFAIL from name server {server}",
+		},
+	} {
+		t.Run(test.title, func(t *testing.T) {
+			t.Parallel()
+			server := newNameServer(t, "127.0.0.1", tcpOpen, test.names)
+			r := Resolver{Servers: []string{server.address}, Search: test.search}
+
+			addrs, warnings, failed := r.lookup(limited(t, enough), test.name, false)
+
+			assert.Equal(t, test.asked, server.asked())
+			assert.Empty(t, warnings)
+			if test.err != "" {
+				require.NotNil(t, failed)
+				assert.Equal(t, strings.ReplaceAll(test.err, "{server}", server.address), failed.Error())
+				assert.Empty(t, addrs)
+				return
+			}
+			require.Nil(t, failed)
+			assert.Equal(t, parseAddrs(here.a), addrs)
+		})
+	}
+}
+
+// A healthy name costs one question of each type, and not one for each domain of the search list.
+func TestOneQuestionOfEachType(t *testing.T) {
+	t.Parallel()
+	server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"web.example.org.": {a: here.a, aaaa: []string{"2001:db8::1"}}})
+	r := Resolver{Servers: []string{server.address}, Search: clusterSearch()}
+	addrs, _, failed := r.lookup(limited(t, enough), "web.example.org", true)
+	require.Nil(t, failed)
+	assert.ElementsMatch(t, parseAddrs([]string{"192.0.2.1", "2001:db8::1"}), addrs, "both families where every address is wanted")
+	assert.Equal(t, 1, server.questions("web.example.org.", typeA))
+	assert.Equal(t, 1, server.questions("web.example.org.", typeAAAA))
+}
+
+// Two servers: what the check says when one of them or both do not work.
+func TestTwoServers(t *testing.T) {
+	t.Parallel()
+	const name = "web.example.org"
+	knows := map[string]script{name + ".": here}
+	says := func(rcode byte) func(*testing.T) string {
+		return func(t *testing.T) string {
+			return newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{name + ".": {rcode: rcode}}).address
+		}
+	}
+	healthy := func(t *testing.T) string { return newNameServer(t, "127.0.0.1", tcpOpen, knows).address }
+	mute := func(t *testing.T) string {
+		return newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{name + ".": {silent: true}}).address
+	}
+	truncates := func(t *testing.T) string {
+		return newNameServer(t, "127.0.0.1", tcpClosed, map[string]script{name + ".": {truncated: true}}).address
+	}
+	lame := func(t *testing.T) string {
+		return newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{name + ".": {lame: true}}).address
+	}
+	for _, test := range []struct {
+		title       string
+		one, two    func(*testing.T) string
+		within      time.Duration
+		warnings    []string
+		err, remedy string
+	}{
+		{"both work", healthy, healthy, enough, nil, "", ""},
+		{"the second one refuses", healthy, refusing, enough, nil, "", ""},
+		{"the first one refuses", refusing, healthy, enough, []string{"web.example.org: connection refused from name server {one}"}, "", ""},
+		{"the first one is silent", mute, healthy, 3 * time.Second, []string{"web.example.org: timeout from name server {one}"}, "", ""},
+		{"the first one fails", says(servFail), healthy, enough, []string{"web.example.org: SERVFAIL from name server {one}"}, "", ""},
+		{"the first one refers to nowhere", lame, healthy, enough, []string{"web.example.org: lame referral from name server {one}"}, "", ""},
+		{"the first one knows better", says(nxDomain), healthy, enough, nil, "web.example.org: NXDOMAIN from name server {one}", checkName},
+		{"one refuses, one knows better", refusing, says(nxDomain), enough, nil, "web.example.org: NXDOMAIN from name server {two}", checkName},
+		{"both refuse", refusing, refusing, enough, nil, "web.example.org: {one}: connection refused, {two}: connection refused", checkNoPod},
+		{"both fail, each in its way", says(servFail), says(refused), enough, nil, "web.example.org: {one}: SERVFAIL, {two}: REFUSED", checkUpstream},
+		{"both are silent", mute, mute, 400 * time.Millisecond, nil, "web.example.org: {one}: timeout, {two}: timeout", checkPods},
+		{"one refuses, one is silent", refusing, mute, 400 * time.Millisecond, nil, "web.example.org: {one}: connection refused, {two}: timeout", checkPods},
+		{"one is silent, one refuses", mute, refusing, 400 * time.Millisecond, nil, "web.example.org: {one}: timeout, {two}: connection refused", checkPods},
+		{"one truncates, one fails", truncates, says(servFail), enough, nil,
+			"web.example.org: {one}: truncated answer over UDP, and over TCP connection refused, {two}: SERVFAIL", checkTCP},
+	} {
+		t.Run(test.title, func(t *testing.T) {
+			t.Parallel()
+			one, two := test.one(t), test.two(t)
+			fill := strings.NewReplacer("{one}", one, "{two}", two)
+			check := DNS{Names: []string{name}, Resolver: &Resolver{Servers: []string{one, two}}}
+
+			report, err := check.Try(limited(t, test.within))
+
+			var warnings []string
+			for _, warning := range test.warnings {
+				warnings = append(warnings, fill.Replace(warning))
+			}
+			assert.Equal(t, warnings, report.Warnings)
+			assert.Equal(t, fill.Replace(test.err), text(err))
+			assert.Equal(t, test.remedy, Remedy(err))
+			if test.err == "" {
+				assert.Equal(t, "web.example.org is 192.0.2.1", report.Detail)
+			}
+		})
+	}
+}
+
+// The server list is not written to: another name is asked with it at the same time.
+func TestAServerThatKnewIsAskedFirstFromThenOn(t *testing.T) {
+	t.Parallel()
+	dead := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{
+		"kubernetes.default.": {silent: true}, "kubernetes.default.kube-system.svc.cluster.local.": {silent: true},
+		"kubernetes.default.svc.cluster.local.": {silent: true},
+	})
+	healthy := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"kubernetes.default.svc.cluster.local.": here})
+	servers := []string{dead.address, healthy.address}
+	check := DNS{Names: []string{"kubernetes.default"}, Resolver: &Resolver{Servers: servers, Search: clusterSearch()}}
+
+	report, err := check.Try(limited(t, 3*time.Second))
+
+	require.NoError(t, err)
+	assert.Equal(t, []string{"kubernetes.default: timeout from name server " + dead.address}, report.Warnings)
+	assert.Equal(t, []string{"kubernetes.default."}, dead.asked())
+	assert.Equal(t, []string{dead.address, healthy.address}, servers)
+}
+
+// The first server fails, and falls silent as soon as the second one, which never says anything,
+// has been asked.
+func TestTheFirstWordsOfAServerAreKept(t *testing.T) {
+	t.Parallel()
+	var fallen atomic.Bool
+	one := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"web.example.org.": {rcode: servFail, dead: &fallen}})
+	two := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"web.example.org.": {silent: true, kills: &fallen}})
+	r := Resolver{Servers: []string{one.address, two.address}}
+	_, _, failed := r.lookup(limited(t, 2400*time.Millisecond), "web.example.org", false)
+	require.NotNil(t, failed)
+	assert.Equal(t, fmt.Sprintf("web.example.org: %s: SERVFAIL, %s: timeout", one.address, two.address), failed.Error())
+}
+
+// The same server twice in resolv.conf: its verdict is final all the same.
+func TestAServerListedTwice(t *testing.T) {
+	t.Parallel()
+	server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"web.example.org.": {rcode: servFail}})
+	r := Resolver{Servers: []string{server.address, server.address}}
+	ctx := limited(t, enough)
+	_, _, failed := r.lookup(ctx, "web.example.org", false)
+	require.NotNil(t, failed)
+	assert.Equal(t, "web.example.org: SERVFAIL from name server "+server.address, failed.Error())
+	assert.NoError(t, ctx.Err(), "not asked until the time is over")
+}
+
+// package net reads a stream as it comes; here every byte comes alone.
+func TestHeaderOverTCPInPieces(t *testing.T) {
+	t.Parallel()
+	client, server := net.Pipe()
+	t.Cleanup(func() { _, _ = client.Close(), server.Close() })
+	var heard wire
+	c := &tcpWire{Conn: client, wire: &heard}
+	question := []byte{0, 12, 0xbe, 0xef, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}
+	answer := []byte{0, 14, 0xbe, 0xef, 0x82, 0x85, 0, 1, 0, 0, 0, 0, 0, 0, 0xff, 0xff}
+	go func() {
+		_, _ = server.Read(make([]byte, 100))
+		for _, b := range answer {
+			_, _ = server.Write([]byte{b})
+		}
+	}()
+	_, err := c.Write(question)
+	require.NoError(t, err)
+	for range answer {
+		require.False(t, heard.answered && len(c.heard) < 14)
+		_, err := c.Read(make([]byte, 100))
+		require.NoError(t, err)
+	}
+	assert.True(t, heard.answered)
+	assert.True(t, heard.truncated)
+	assert.Equal(t, byte(refused), heard.rcode)
+}
+
+// Only the answer to the question that was asked counts.
+func TestHeader(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		message []byte
+		want    bool
+	}{
+		"the answer":           {[]byte{1, 2, 0x80, 5, 0, 0, 0, 0, 0, 0, 0, 0}, true},
+		"another's answer":     {[]byte{1, 3, 0x80, 5, 0, 0, 0, 0, 0, 0, 0, 0}, false},
+		"the question":         {[]byte{1, 2, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0}, false},
+		"the start of one":     {[]byte{1, 2, 0x80, 5, 0, 0, 0, 0, 0, 0, 0}, false},
+		"nothing":              {nil, false},
+		"the answer after all": {append([]byte{1, 2, 0x80, 5}, make([]byte, 500)...), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var heard wire
+			heard.asked([]byte{1, 2, 1, 0})
+			heard.note(errors.New("earlier"))
+			heard.header(test.message)
+			assert.Equal(t, test.want, heard.answered)
+			if test.want {
+				require.NoError(t, heard.err)
+				assert.Equal(t, byte(5), heard.rcode)
+			}
+		})
+	}
+}
+
+// The server truncates its answer and drops TCP: whichever is noticed first when the time is over,
+// the end of the question or that of its dial, it was a timeout, and worth asking again.
+func TestADialThatIsCutOffIsATimeout(t *testing.T) {
+	for _, truncated := range []bool{true, false} {
+		heard := wire{answered: truncated, truncated: truncated}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err := heard.resolver("127.0.0.1:53").Dial(ctx, "tcp", "")
+		require.Error(t, err)
+		failure := heard.failure("127.0.0.1:53", "example.com.", context.DeadlineExceeded)
+		require.True(t, failure.timeout, failure.answer)
+		require.Contains(t, failure.answer, "timeout")
+	}
+}

@@ -1,0 +1,535 @@
+package checks
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+const (
+	checkMTU     = `small packets pass and large ones do not: compare the MTU of the pods' interface with that of the path (overlay, VPN, jumbo frames), and let ICMP "fragmentation needed" through`
+	checkCNI     = "check the CNI on this node and on the nodes of these pods (tunnels, routes), network policies and firewalls between nodes"
+	checkTCPPods = "check that the pods listen on TCP, and the CNI's routes to them"
+	checkTaint   = "most likely the pods of kube-system/kube-dns are Pending because they do not tolerate the taint node-ready/unverified: " +
+		"add the toleration {key: node-ready/unverified, operator: Exists} to them, or run them on nodes that are never gated; " +
+		"see: kubectl -n kube-system get pods -o wide"
+)
+
+// at makes an EndpointSlice of one endpoint; ready is nil, or a pointer to what the slice says.
+func at(t *testing.T, address, node string, ready *bool, portName string) EndpointSlice {
+	t.Helper()
+	host, port, err := net.SplitHostPort(address)
+	require.NoError(t, err)
+	number, err := strconv.ParseInt(port, 10, 32)
+	require.NoError(t, err)
+	family := "IPv4"
+	if strings.Contains(host, ":") {
+		family = "IPv6"
+	}
+	slice := EndpointSlice{
+		AddressType: family,
+		Ports:       []EndpointPort{{Name: &portName, Protocol: new("TCP"), Port: new(int32(number))}},
+		Endpoints:   []Endpoint{{Addresses: []string{host}, Conditions: EndpointConditions{Ready: ready}}},
+	}
+	if node != "" {
+		slice.Endpoints[0].NodeName = &node
+	}
+	return slice
+}
+
+// dnsPods is the check of kube-dns on node-1 with what the API says about it.
+func dnsPods(found ...EndpointSlice) Service {
+	return Service{
+		Namespace: "kube-system", Service: "kube-dns", Node: "node-1", TaintKey: "node-ready/unverified", Domain: "cluster.local",
+		List: func(context.Context) ([]EndpointSlice, error) { return found, nil },
+	}
+}
+
+// dnsPod is a DNS endpoint that answers over TCP.
+func dnsPod(t *testing.T) string {
+	t.Helper()
+	return newNameServer(t, "127.0.0.1", tcpOpen, nil).address
+}
+
+func TestServiceEndpoints(t *testing.T) {
+	t.Parallel()
+	yes, no := new(true), new(false)
+	const none = "service kube-system/kube-dns: none of its ready endpoints"
+	const elsewhere = none + " on other nodes answers: "
+	for _, test := range []struct {
+		title string
+		// The slices, and the addresses that {0}, {1} and so on stand for below.
+		found       func(t *testing.T) (slices []EndpointSlice, addresses []string)
+		node        string // this node's name where it is not node-1
+		within      time.Duration
+		detail      string
+		warnings    []string
+		err, remedy string
+	}{
+		{
+			title: "ready",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				a := accepting(t, "127.0.0.1")
+				return []EndpointSlice{at(t, a, "node-2", yes, "http")}, nil
+			},
+			detail: "1 of 1 ready endpoints of kube-system/kube-dns answer",
+		},
+		{
+			title: "readiness not said counts as ready",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				a := accepting(t, "127.0.0.1")
+				return []EndpointSlice{at(t, a, "node-2", nil, "http")}, nil
+			},
+			detail: "1 of 1 ready endpoints of kube-system/kube-dns answer",
+		},
+		{
+			title: "IPv6",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				needIPv6(t)
+				return []EndpointSlice{at(t, accepting(t, "::1"), "node-2", yes, "http")}, nil
+			},
+			detail: "1 of 1 ready endpoints of kube-system/kube-dns answer",
+		},
+		{
+			title: "not ready",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				a := accepting(t, "127.0.0.1")
+				return []EndpointSlice{at(t, a, "node-2", no, "http"), at(t, a, "node-3", no, "http")}, nil
+			},
+			err: "service kube-system/kube-dns has no ready endpoint (2 not ready)", remedy: checkTaint,
+		},
+		{
+			title: "not ready ones are not asked",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				return []EndpointSlice{at(t, refusing(t), "node-2", no, "http"), at(t, accepting(t, "127.0.0.1"), "node-3", yes, "http")}, nil
+			},
+			detail: "1 of 1 ready endpoints of kube-system/kube-dns answer",
+		},
+		{
+			title:  "no slice at all",
+			found:  func(*testing.T) ([]EndpointSlice, []string) { return nil, nil },
+			err:    "service kube-system/kube-dns has no ready endpoint (0 not ready)",
+			remedy: checkTaint,
+		},
+		{
+			title: "the slice that stands for no pods",
+			found: func(*testing.T) ([]EndpointSlice, []string) {
+				return []EndpointSlice{{AddressType: "IPv4"}}, nil
+			},
+			err: "service kube-system/kube-dns has no ready endpoint (0 not ready)", remedy: checkTaint,
+		},
+		{
+			title: "no TCP port",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				slice := at(t, accepting(t, "127.0.0.1"), "node-2", yes, "dns")
+				slice.Ports[0].Protocol = new("UDP")
+				return []EndpointSlice{slice}, nil
+			},
+			err: "service kube-system/kube-dns has no TCP port", remedy: "name a service in DNS_SERVICE whose pods listen on TCP",
+		},
+		{
+			title: "names in place of addresses",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				slice := at(t, accepting(t, "127.0.0.1"), "node-2", yes, "http")
+				slice.AddressType = "FQDN"
+				return []EndpointSlice{slice}, nil
+			},
+			err: "service kube-system/kube-dns has no ready endpoint (0 not ready)", remedy: checkTaint,
+		},
+		{
+			title: "an endpoint without an address",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				slice := at(t, accepting(t, "127.0.0.1"), "node-2", yes, "http")
+				slice.Endpoints[0].Addresses = nil
+				return []EndpointSlice{slice}, nil
+			},
+			err: "service kube-system/kube-dns has no ready endpoint (0 not ready)", remedy: checkTaint,
+		},
+		{
+			title: "the UDP port is not asked",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				slice := at(t, dnsPod(t), "node-2", yes, "dns-tcp")
+				_, dead, err := net.SplitHostPort(refusing(t))
+				require.NoError(t, err)
+				number, err := strconv.ParseInt(dead, 10, 32)
+				require.NoError(t, err)
+				slice.Ports = append([]EndpointPort{
+					{Name: new("dns"), Protocol: new("UDP"), Port: new(int32(number))},
+				}, slice.Ports...)
+				return []EndpointSlice{slice}, nil
+			},
+			detail: "1 of 1 ready endpoints of kube-system/kube-dns answer",
+		},
+		{
+			title: "one of three is dead",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				a := refusing(t)
+				return []EndpointSlice{
+					at(t, dnsPod(t), "node-2", yes, "dns-tcp"), at(t, a, "node-3", yes, "dns-tcp"), at(t, dnsPod(t), "node-4", yes, "dns-tcp"),
+				}, []string{a}
+			},
+			detail:   "2 of 3 ready endpoints of kube-system/kube-dns answer",
+			warnings: []string{"TCP {0} on node node-3: connection refused"},
+		},
+		{
+			title: "one of three is silent",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				a := silent(t)
+				return []EndpointSlice{
+					at(t, dnsPod(t), "node-2", yes, "dns-tcp"), at(t, a, "node-3", yes, "dns-tcp"), at(t, dnsPod(t), "node-4", yes, "dns-tcp"),
+				}, []string{a}
+			},
+			detail:   "2 of 3 ready endpoints of kube-system/kube-dns answer",
+			warnings: []string{"TCP {0} on node node-3: no answer within 500ms of the first"},
+		},
+		{
+			title: "one is dead, one loses large packets, and nobody knows where",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				a, b := refusing(t), accepting(t, "127.0.0.1")
+				return []EndpointSlice{at(t, a, "", yes, "dns-tcp"), at(t, dnsPod(t), "", yes, "dns-tcp"), at(t, b, "", yes, "dns-tcp")}, []string{a, b}
+			},
+			detail:   "1 of 3 ready endpoints of kube-system/kube-dns answer",
+			warnings: []string{"TCP {0}: connection refused", "TCP {1}: no answer within 500ms of the first"},
+		},
+		{
+			title: "all are dead",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				a := refusing(t)
+				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
+			},
+			err: elsewhere + "TCP {0} on node node-2: connection refused", remedy: checkTCPPods,
+		},
+		{
+			title: "all are silent",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				a := silent(t)
+				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
+			},
+			within: 300 * time.Millisecond,
+			err:    elsewhere + "TCP {0} on node node-2: timeout", remedy: checkCNI,
+		},
+		{
+			title: "a DNS endpoint that takes connections and loses large packets",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				a := accepting(t, "127.0.0.1")
+				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
+			},
+			within: 300 * time.Millisecond,
+			err:    elsewhere + "TCP {0} on node node-2 connects, but a question of 2800 bytes got no answer: timeout", remedy: checkMTU,
+		},
+		{
+			title: "a DNS endpoint that hangs up",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				a := serving(t, "127.0.0.1", func(conn net.Conn) { _, _ = readStream(conn) })
+				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
+			},
+			err: elsewhere + "TCP {0} on node node-2 connects, but does not answer as a DNS server: connection closed", remedy: checkTCPPods,
+		},
+		{
+			title: "a DNS endpoint that speaks something else",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				a := serving(t, "127.0.0.1", func(conn net.Conn) {
+					_, _ = readStream(conn)
+					_, _ = conn.Write(append(binary.BigEndian.AppendUint16(nil, 12), "HTTP/1.1 400"...))
+				})
+				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
+			},
+			err: elsewhere + "TCP {0} on node node-2 connects, but does not answer as a DNS server: not a DNS answer", remedy: checkTCPPods,
+		},
+		{
+			title: "own node only",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				return []EndpointSlice{at(t, dnsPod(t), "node-1", yes, "dns-tcp")}, nil
+			},
+			detail: "1 of 1 ready endpoints of kube-system/kube-dns answer",
+		},
+		{
+			title: "own node only, one of two is dead",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				a := refusing(t)
+				return []EndpointSlice{at(t, a, "node-1", yes, "dns-tcp"), at(t, dnsPod(t), "node-1", yes, "dns-tcp")}, []string{a}
+			},
+			detail:   "1 of 2 ready endpoints of kube-system/kube-dns answer",
+			warnings: []string{"TCP {0} on node node-1: connection refused"},
+		},
+		{
+			title: "own node only, dead",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				a := refusing(t)
+				return []EndpointSlice{at(t, a, "node-1", yes, "dns-tcp")}, []string{a}
+			},
+			err: none + " answers: TCP {0} on node node-1: connection refused", remedy: checkTCPPods,
+		},
+		{
+			title: "one here does not make up for a dead one elsewhere",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				a := refusing(t)
+				return []EndpointSlice{at(t, dnsPod(t), "node-1", yes, "dns-tcp"), at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
+			},
+			err: elsewhere + "TCP {0} on node node-2: connection refused", remedy: checkTCPPods,
+		},
+		{
+			title: "one here does not make up for one elsewhere that loses large packets",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				a := accepting(t, "127.0.0.1")
+				return []EndpointSlice{at(t, dnsPod(t), "node-1", yes, "dns-tcp"), at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
+			},
+			within: 1500 * time.Millisecond,
+			err:    elsewhere + "TCP {0} on node node-2 connects, but a question of 2800 bytes got no answer: timeout", remedy: checkMTU,
+		},
+		{
+			title: "one here does not make up for one on a node that is not named",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				a := refusing(t)
+				return []EndpointSlice{at(t, dnsPod(t), "node-1", yes, "dns-tcp"), at(t, a, "", yes, "dns-tcp")}, []string{a}
+			},
+			err: elsewhere + "TCP {0}: connection refused", remedy: checkTCPPods,
+		},
+		{
+			title: "one elsewhere makes up for a dead one here",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				a := refusing(t)
+				return []EndpointSlice{at(t, a, "node-1", yes, "dns-tcp"), at(t, dnsPod(t), "node-2", yes, "dns-tcp")}, []string{a}
+			},
+			detail:   "1 of 2 ready endpoints of kube-system/kube-dns answer",
+			warnings: []string{"TCP {0} on node node-1: connection refused"},
+		},
+		{
+			title: "without a node's name any one will do", node: "-",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				a := refusing(t)
+				return []EndpointSlice{at(t, dnsPod(t), "node-1", yes, "dns-tcp"), at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
+			},
+			detail:   "1 of 2 ready endpoints of kube-system/kube-dns answer",
+			warnings: []string{"TCP {0} on node node-2: connection refused"},
+		},
+		{
+			title: "without a node's name, and one on a node that is not named", node: "-",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				a := refusing(t)
+				return []EndpointSlice{at(t, dnsPod(t), "", yes, "dns-tcp"), at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
+			},
+			detail:   "1 of 2 ready endpoints of kube-system/kube-dns answer",
+			warnings: []string{"TCP {0} on node node-2: connection refused"},
+		},
+		{
+			title: "without a node's name, all dead", node: "-",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				a := refusing(t)
+				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
+			},
+			err: none + " answers: TCP {0} on node node-2: connection refused", remedy: checkTCPPods,
+		},
+		{
+			title: "a slice of a family that this node does not have",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				return []EndpointSlice{
+					at(t, dnsPod(t), "node-2", yes, "dns-tcp"), at(t, net.JoinHostPort(unreachable6, "53"), "node-2", yes, "dns-tcp"),
+				}, nil
+			},
+			detail: "1 of 2 ready endpoints of kube-system/kube-dns answer",
+		},
+		{
+			title: "only a family that this node does not have",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				return []EndpointSlice{at(t, net.JoinHostPort(unreachable6, "53"), "node-2", yes, "dns-tcp")}, nil
+			},
+			err: elsewhere + "TCP [ff02::1]:53 on node node-2: network is unreachable", remedy: checkTCPPods,
+		},
+		{
+			title: "an endpoint that is in two slices while it moves",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				a := dnsPod(t)
+				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp"), at(t, a, "node-2", yes, "dns-tcp")}, nil
+			},
+			detail: "1 of 1 ready endpoints of kube-system/kube-dns answer",
+		},
+	} {
+		if test.within == 0 {
+			test.within = enough
+		}
+		t.Run(test.title, func(t *testing.T) {
+			t.Parallel()
+			found, addresses := test.found(t)
+			var pairs []string
+			for i, address := range addresses {
+				pairs = append(pairs, fmt.Sprintf("{%d}", i), address)
+			}
+			fill := strings.NewReplacer(pairs...)
+			check := dnsPods(found...)
+			if test.node != "" {
+				check.Node = ""
+			}
+
+			report, err := check.Try(limited(t, test.within))
+
+			if test.err != "" {
+				require.EqualError(t, err, fill.Replace(test.err))
+				assert.Equal(t, test.remedy, Remedy(err))
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, test.detail, report.Detail)
+			var warnings []string
+			for _, warning := range test.warnings {
+				warnings = append(warnings, fill.Replace(warning))
+			}
+			assert.ElementsMatch(t, warnings, report.Warnings)
+			assert.IsIncreasing(t, append([]string{""}, report.Warnings...), "in an order that does not change from attempt to attempt")
+		})
+	}
+}
+
+// Twenty endpoints here cannot crowd out the two dead ones elsewhere.
+func TestServiceAsksThoseElsewhereFirst(t *testing.T) {
+	t.Parallel()
+	dead, deadToo := refusing(t), refusing(t)
+	found := []EndpointSlice{at(t, dead, "node-2", nil, "http")}
+	for range 20 {
+		found = append(found, at(t, accepting(t, "127.0.0.1"), "node-1", nil, "http"))
+	}
+	found = append(found, at(t, deadToo, "node-3", nil, "http"))
+	_, err := dnsPods(found...).Try(limited(t, enough))
+	require.ErrorContains(t, err, "TCP "+dead+" on node node-2: connection refused")
+	require.ErrorContains(t, err, "TCP "+deadToo+" on node node-3: connection refused")
+}
+
+func TestServiceChoosesARandomFew(t *testing.T) {
+	t.Parallel()
+	all := func() []endpoint {
+		var list []endpoint
+		for i := range 30 {
+			list = append(list, endpoint{address: fmt.Sprintf("here %d", i), node: "node-1"}, endpoint{address: fmt.Sprintf("there %d", i), node: "node-2"})
+		}
+		return list
+	}
+	chosen := make(map[string]bool)
+	for range 1000 {
+		some := dnsPods().choose(all())
+		require.Len(t, some, 8)
+		for _, e := range some {
+			require.Equal(t, "node-2", e.node)
+			chosen[e.address] = true
+		}
+	}
+	assert.Len(t, chosen, 30, "each of those elsewhere sooner or later")
+
+	// With three elsewhere the rest is made up from here.
+	few := append(all()[:0:0], endpoint{address: "a", node: "node-2"}, endpoint{address: "b"}, endpoint{address: "c", node: "node-3"})
+	for i := range 30 {
+		few = append(few, endpoint{address: fmt.Sprintf("here %d", i), node: "node-1"})
+	}
+	some := dnsPods().choose(few)
+	require.Len(t, some, 8)
+	var first []string
+	for _, e := range some[:3] {
+		first = append(first, e.address)
+	}
+	assert.ElementsMatch(t, []string{"a", "b", "c"}, first)
+	assert.Len(t, dnsPods().choose(some[:8]), 8, "all of them up to eight")
+	assert.Len(t, dnsPods().choose(some[:1]), 1)
+}
+
+func TestTCPPort(t *testing.T) {
+	t.Parallel()
+	port := func(name string, protocol *string, number int32) EndpointPort {
+		return EndpointPort{Name: &name, Protocol: protocol, Port: &number}
+	}
+	tcp, udp, sctp := new("TCP"), new("UDP"), new("SCTP")
+	for _, test := range []struct {
+		title   string
+		ports   []EndpointPort
+		port    string
+		dns, ok bool
+	}{
+		{"CoreDNS", []EndpointPort{port("dns", udp, 53), port("dns-tcp", tcp, 53), port("metrics", tcp, 9153)}, "53", true, true},
+		{"CoreDNS, metrics first", []EndpointPort{port("metrics", tcp, 9153), port("dns", udp, 53), port("dns-tcp", tcp, 53)}, "53", true, true},
+		{"OpenShift", []EndpointPort{port("dns", udp, 5353), port("metrics", tcp, 9154), port("dns-tcp", tcp, 5353)}, "5353", true, true},
+		{"port 53 by any name", []EndpointPort{port("metrics", tcp, 9153), port("tcp-53", tcp, 53)}, "53", true, true},
+		{"the protocol is TCP where it is not said", []EndpointPort{port("http", nil, 80)}, "80", false, true},
+		{"the first of several", []EndpointPort{port("http", tcp, 80), port("https", tcp, 443)}, "80", false, true},
+		{"the first DNS port of several", []EndpointPort{port("dns-tcp", tcp, 5353), port("dns", tcp, 53)}, "5353", true, true},
+		{"UDP and SCTP", []EndpointPort{port("dns", udp, 53), port("dns-tcp", sctp, 53)}, "", false, false},
+		{"a port without a number", []EndpointPort{{Name: new("any"), Protocol: tcp}}, "", false, false},
+		{"a port without a name", []EndpointPort{{Protocol: tcp, Port: new(int32(8080))}}, "8080", false, true},
+		{"none", nil, "", false, false},
+	} {
+		t.Run(test.title, func(t *testing.T) {
+			t.Parallel()
+			number, dns, ok := tcpPort(test.ports)
+			assert.Equal(t, test.port, number)
+			assert.Equal(t, test.dns, dns)
+			assert.Equal(t, test.ok, ok)
+		})
+	}
+}
+
+// A port that is no DNS port is connected to and asked nothing.
+func TestServiceOtherThanDNSIsOnlyConnectedTo(t *testing.T) {
+	t.Parallel()
+	heard := make(chan int, 1)
+	address := serving(t, "127.0.0.1", func(conn net.Conn) {
+		n, _ := conn.Read(make([]byte, 1))
+		heard <- n
+	})
+	_, err := dnsPods(at(t, address, "node-2", nil, "https")).Try(limited(t, enough))
+	require.NoError(t, err)
+	assert.Zero(t, <-heard)
+}
+
+func TestServiceThatCannotBeListed(t *testing.T) {
+	t.Parallel()
+	check := dnsPods()
+	const grant = "apply the Role and its binding from the chart in namespace kube-system: endpointslices, list"
+	resource := schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}
+	check.List = func(context.Context) ([]EndpointSlice, error) {
+		return nil, apierrors.NewForbidden(resource, "", errors.New("no such role"))
+	}
+	_, err := check.Try(limited(t, enough))
+	require.EqualError(t, err, `EndpointSlices of kube-system/kube-dns: authorization: endpointslices.discovery.k8s.io is forbidden: no such role`)
+	assert.Equal(t, grant, Remedy(err))
+
+	check.List = func(ctx context.Context) ([]EndpointSlice, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	_, err = check.Try(limited(t, 50*time.Millisecond))
+	require.EqualError(t, err, "EndpointSlices of kube-system/kube-dns: no answer from the API server in time: context deadline exceeded")
+}
+
+// What the API sends is read by the types of this package, which are not the API's own.
+func TestEndpointSliceFromTheAPI(t *testing.T) {
+	text, err := json.Marshal(discoveryv1.EndpointSlice{
+		AddressType: discoveryv1.AddressTypeIPv6,
+		Ports:       []discoveryv1.EndpointPort{{Name: new("dns-tcp"), Protocol: new(corev1.ProtocolTCP), Port: new(int32(53))}},
+		Endpoints: []discoveryv1.Endpoint{{
+			Addresses: []string{"2001:db8::1"}, NodeName: new("node-2"),
+			Conditions: discoveryv1.EndpointConditions{Ready: new(false)},
+		}},
+	})
+	require.NoError(t, err)
+	var got EndpointSlice
+	require.NoError(t, json.Unmarshal(text, &got))
+	assert.Equal(t, EndpointSlice{
+		AddressType: "IPv6",
+		Ports:       []EndpointPort{{Name: new("dns-tcp"), Protocol: new("TCP"), Port: new(int32(53))}},
+		Endpoints: []Endpoint{{
+			Addresses: []string{"2001:db8::1"}, NodeName: new("node-2"),
+			Conditions: EndpointConditions{Ready: new(false)},
+		}},
+	}, got)
+}

@@ -1,0 +1,179 @@
+package nodepatch
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const ourKey = "node-ready/unverified"
+
+var request = Request{
+	TaintKey: ourKey,
+	Label:    "node-ready/verified", LabelValue: "true",
+	Annotation: "node-ready/verification", AnnotationValue: "{}",
+}
+
+func ours(effect corev1.TaintEffect) corev1.Taint {
+	now := metav1.Now()
+	return corev1.Taint{Key: ourKey, Value: "true", Effect: effect, TimeAdded: &now}
+}
+
+func foreign(key string) corev1.Taint {
+	return corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule}
+}
+
+func TestBuild(t *testing.T) {
+	const (
+		uid        = `{"op":"test","path":"/metadata/uid","value":"uid-1"}`
+		label      = `{"op":"add","path":"/metadata/labels/node-ready~1verified","value":"true"}`
+		annotation = `{"op":"add","path":"/metadata/annotations/node-ready~1verification","value":"{}"}`
+	)
+	removal := func(index, effect string) []string {
+		return []string{
+			`{"op":"test","path":"/spec/taints/` + index + `/key","value":"node-ready/unverified"}`,
+			`{"op":"test","path":"/spec/taints/` + index + `/effect","value":"` + effect + `"}`,
+			`{"op":"remove","path":"/spec/taints/` + index + `","value":null}`,
+		}
+	}
+	join := func(parts ...[]string) (all []string) {
+		for _, part := range parts {
+			all = append(all, part...)
+		}
+		return all
+	}
+	noSchedule, noExecute := ours(corev1.TaintEffectNoSchedule), ours(corev1.TaintEffectNoExecute)
+	empty := map[string]string{}
+
+	for name, test := range map[string]struct {
+		taints              []corev1.Taint
+		labels, annotations map[string]string
+		request             Request
+		want                []string
+	}{
+		"no taint": {
+			labels: empty, annotations: empty, request: request,
+			want: []string{uid, label, annotation},
+		},
+		"only foreign taints": {
+			taints: []corev1.Taint{foreign("a"), foreign("node-ready/unverified2"), foreign("unverified")},
+			labels: empty, annotations: empty, request: request,
+			want: []string{uid, label, annotation},
+		},
+		"alone": {
+			taints: []corev1.Taint{noSchedule},
+			labels: empty, annotations: empty, request: request,
+			want: join([]string{uid}, removal("0", "NoSchedule"), []string{label, annotation}),
+		},
+		"in front": {
+			taints: []corev1.Taint{noSchedule, foreign("a"), foreign("b")},
+			labels: empty, annotations: empty, request: request,
+			want: join([]string{uid}, removal("0", "NoSchedule"), []string{label, annotation}),
+		},
+		"in the middle": {
+			taints: []corev1.Taint{foreign("a"), noSchedule, foreign("b")},
+			labels: empty, annotations: empty, request: request,
+			want: join([]string{uid}, removal("1", "NoSchedule"), []string{label, annotation}),
+		},
+		"at the end": {
+			taints: []corev1.Taint{foreign("a"), foreign("b"), noExecute},
+			labels: empty, annotations: empty, request: request,
+			want: join([]string{uid}, removal("2", "NoExecute"), []string{label, annotation}),
+		},
+		"twice: the highest index first": {
+			taints: []corev1.Taint{noSchedule, foreign("a"), noExecute, foreign("b")},
+			labels: empty, annotations: empty, request: request,
+			want: join([]string{uid}, removal("2", "NoExecute"), removal("0", "NoSchedule"), []string{label, annotation}),
+		},
+		"no labels": {
+			annotations: empty, request: request,
+			want: []string{uid,
+				`{"op":"test","path":"/metadata/labels","value":null}`,
+				`{"op":"add","path":"/metadata/labels","value":{}}`,
+				label, annotation},
+		},
+		"no annotations": {
+			labels: empty, request: request,
+			want: []string{uid, label,
+				`{"op":"test","path":"/metadata/annotations","value":null}`,
+				`{"op":"add","path":"/metadata/annotations","value":{}}`,
+				annotation},
+		},
+		"label already there": {
+			labels: map[string]string{request.Label: "false"}, annotations: empty, request: request,
+			want: []string{uid, label, annotation},
+		},
+		"keys to be escaped": {
+			labels: empty, annotations: empty,
+			request: Request{TaintKey: "a~b/c", Label: "~/~1/~0", LabelValue: "v/~", Annotation: "x~y/z", AnnotationValue: `"<`},
+			taints:  []corev1.Taint{{Key: "a~b/c", Effect: corev1.TaintEffectPreferNoSchedule}},
+			want: []string{uid,
+				`{"op":"test","path":"/spec/taints/0/key","value":"a~b/c"}`,
+				`{"op":"test","path":"/spec/taints/0/effect","value":"PreferNoSchedule"}`,
+				`{"op":"remove","path":"/spec/taints/0","value":null}`,
+				`{"op":"add","path":"/metadata/labels/~0~1~01~1~00","value":"v/~"}`,
+				`{"op":"add","path":"/metadata/annotations/x~0y~1z","value":"\"\u003c"}`},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			read := func() *Node {
+				node := asRead(&corev1.Node{Spec: corev1.NodeSpec{Taints: test.taints}})
+				node.ObjectMeta = metav1.ObjectMeta{UID: "uid-1", Labels: test.labels, Annotations: test.annotations}
+				return node
+			}
+			node := read()
+			var got []string
+			for _, op := range Build(node, test.request) {
+				text, err := json.Marshal(op)
+				require.NoError(t, err)
+				got = append(got, string(text))
+			}
+			assert.Equal(t, test.want, got)
+			assert.Equal(t, read(), node, "Build must not change the Node")
+		})
+	}
+}
+
+func TestTaints(t *testing.T) {
+	first, second := ours(corev1.TaintEffectNoSchedule), ours(corev1.TaintEffectNoExecute)
+	node := asRead(&corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{foreign("a"), first, foreign("b"), second}}})
+	assert.Equal(t, []Taint{{ourKey, "true", "NoSchedule"}, {ourKey, "true", "NoExecute"}}, Taints(node, request))
+	assert.Empty(t, Taints(&Node{}, request))
+}
+
+// What a log line says is what kubectl and the API's own library say.
+func TestTaintString(t *testing.T) {
+	for _, taint := range []corev1.Taint{ours(corev1.TaintEffectNoExecute), foreign("a")} {
+		node := asRead(&corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{taint}}})
+		assert.Equal(t, taint.ToString(), node.Spec.Taints[0].String())
+	}
+}
+
+func TestOpen(t *testing.T) {
+	right := map[string]string{request.Label: request.LabelValue}
+	for name, test := range map[string]struct {
+		labels  map[string]string
+		taints  []corev1.Taint
+		request Request
+		want    bool
+	}{
+		"label right, no taint":             {labels: right, request: request, want: true},
+		"label right, foreign taint":        {labels: right, taints: []corev1.Taint{foreign("a")}, request: request, want: true},
+		"label right, our taint":            {labels: right, taints: []corev1.Taint{foreign("a"), ours(corev1.TaintEffectNoExecute)}, request: request},
+		"no labels":                         {request: request},
+		"label missing":                     {labels: map[string]string{"other": "true"}, request: request},
+		"label wrong":                       {labels: map[string]string{request.Label: "false"}, request: request},
+		"empty value wanted, label missing": {request: Request{TaintKey: ourKey, Label: request.Label}},
+		"empty value wanted, label empty": {labels: map[string]string{request.Label: ""},
+			request: Request{TaintKey: ourKey, Label: request.Label}, want: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: test.labels}, Spec: corev1.NodeSpec{Taints: test.taints}}
+			assert.Equal(t, test.want, Open(asRead(node), test.request))
+		})
+	}
+}

@@ -1,0 +1,152 @@
+package nodepatch
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const failedKey = "node-ready/failed"
+
+var failing = Request{
+	TaintKey: ourKey, FailedTaintKey: failedKey, Label: request.Label, LabelValue: "true", Annotation: request.Annotation, AnnotationValue: "{}",
+}
+
+func taintsOf(node *corev1.Node) (list []string) {
+	for _, taint := range node.Spec.Taints {
+		list = append(list, taint.ToString())
+	}
+	return list
+}
+
+func newPatcher(s *server) *Patcher {
+	return &Patcher{Node: s.client, Timeout: 3 * time.Second, Deadline: time.Minute, Retried: func(error) {}}
+}
+
+func TestBuildFailed(t *testing.T) {
+	const (
+		uid = `{"op":"test","path":"/metadata/uid","value":"uid-1"}`
+		add = `{"op":"add","path":"/spec/taints/-","value":{"key":"node-ready/failed","value":"dns","effect":"NoSchedule"}}`
+	)
+	for name, test := range map[string]struct {
+		taints []corev1.Taint
+		want   string
+	}{
+		"no list":   {want: "[" + uid + `,{"op":"test","path":"/spec/taints","value":null},{"op":"add","path":"/spec/taints","value":[]},` + add + "]"},
+		"others":    {taints: []corev1.Taint{foreign("a"), foreign("b")}, want: "[" + uid + "," + add + "]"},
+		"our taint": {taints: []corev1.Taint{ours(corev1.TaintEffectNoSchedule)}, want: "[" + uid + "," + add + "]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			node := asRead(&corev1.Node{ObjectMeta: metav1.ObjectMeta{UID: "uid-1"}, Spec: corev1.NodeSpec{Taints: test.taints}})
+			text, err := json.Marshal(BuildFailed(node, failing, "dns"))
+			require.NoError(t, err)
+			assert.Equal(t, test.want, string(text))
+		})
+	}
+}
+
+// Put on behind what others have put there, once, and taken off in the same patch that opens the node.
+func TestFailThenOpen(t *testing.T) {
+	node := newNode()
+	node.Spec.Taints = []corev1.Taint{foreign("a"), ours(corev1.TaintEffectNoSchedule), foreign("b")}
+	s := newServer(t, node)
+	p := newPatcher(s)
+	require.NoError(t, p.Fail(t.Context(), failing, "dns"))
+	assert.Equal(t, []string{"a:NoSchedule", ourKey + "=true:NoSchedule", "b:NoSchedule", failedKey + "=dns:NoSchedule"}, taintsOf(s.node))
+	require.NoError(t, p.Fail(t.Context(), failing, "api"))
+	assert.Equal(t, []string{"GET", "PATCH", "GET"}, s.requests, "it is there already")
+	assert.False(t, Open(asRead(s.node), failing))
+
+	require.NoError(t, p.Apply(t.Context(), asRead(s.node), failing))
+	assert.Equal(t, []string{"GET", "PATCH", "GET", "PATCH"}, s.requests)
+	assert.Equal(t, []string{"a:NoSchedule", "b:NoSchedule"}, taintsOf(s.node))
+}
+
+// Where nobody has asked for it, a taint with that key is somebody else's.
+func TestFailedTaintIsForeignWithoutPolicy(t *testing.T) {
+	node := newNode()
+	node.Spec.Taints = []corev1.Taint{ours(corev1.TaintEffectNoSchedule), foreign(failedKey)}
+	s := newServer(t, node)
+	require.NoError(t, newPatcher(s).Apply(t.Context(), asRead(s.node), request))
+	assert.Equal(t, []string{failedKey + ":NoSchedule"}, taintsOf(s.node))
+	assert.True(t, Open(asRead(s.node), request))
+}
+
+// A list that somebody makes between our look and our patch is not replaced.
+func TestFailKeepsAListThatCameMeanwhile(t *testing.T) {
+	node := newNode()
+	node.Spec.Taints = nil
+	s := newServer(t, node)
+	s.patching = func(n int, _ http.ResponseWriter) bool {
+		if n == 1 {
+			s.change(func(node *corev1.Node) { node.Spec.Taints = []corev1.Taint{foreign("a")} })
+		}
+		return false
+	}
+	require.NoError(t, newPatcher(s).Fail(t.Context(), failing, "dns"))
+	assert.Equal(t, []string{"a:NoSchedule", failedKey + "=dns:NoSchedule"}, taintsOf(s.node))
+	assert.Equal(t, []string{"GET", "PATCH", "GET", "PATCH"}, s.requests)
+}
+
+// The Node was read before the failed taint came: the patch leaves it, and the next takes it off.
+func TestFailedTaintThatCameMeanwhile(t *testing.T) {
+	node := newNode()
+	node.Spec.Taints = []corev1.Taint{ours(corev1.TaintEffectNoSchedule)}
+	s := newServer(t, node)
+	base := asRead(s.node)
+	require.NoError(t, newPatcher(s).Fail(t.Context(), failing, "dns"))
+	require.NoError(t, newPatcher(s).Apply(t.Context(), base, failing))
+	assert.Empty(t, s.node.Spec.Taints)
+}
+
+func TestFailOnAnotherNode(t *testing.T) {
+	s := newServer(t, newNode())
+	s.patching = func(int, http.ResponseWriter) bool {
+		s.change(func(node *corev1.Node) { node.UID = "uid-2" })
+		return false
+	}
+	require.ErrorIs(t, newPatcher(s).Fail(t.Context(), failing, "dns"), ErrReplaced)
+	assert.NotContains(t, taintsOf(s.node), failedKey+"=dns:NoSchedule")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, newPatcher(s).Fail(ctx, failing, "dns"), context.Canceled)
+}
+
+func TestSetCondition(t *testing.T) {
+	before := metav1.NewTime(time.Now().Add(-time.Hour).Truncate(time.Second))
+	node := newNode()
+	node.UID = "uid-1"
+	node.Status.Conditions = []corev1.NodeCondition{{Type: "NodeVerified", Status: "False", LastTransitionTime: before}}
+	s := newServer(t, node)
+	for _, test := range []struct {
+		status string
+		stays  bool // the time of the last transition
+	}{{"False", true}, {"True", false}} {
+		require.NoError(t, s.client.SetCondition(t.Context(), asRead(s.node), Condition{Type: "NodeVerified", Status: test.status, Reason: "R", Message: "m"}))
+		var sent struct {
+			Metadata struct{ UID string }
+			Status   struct{ Conditions []corev1.NodeCondition }
+		}
+		require.NoError(t, json.Unmarshal([]byte(s.bodies[len(s.bodies)-1]), &sent))
+		assert.Equal(t, "uid-1", sent.Metadata.UID)
+		require.Len(t, sent.Status.Conditions, 1)
+		condition := sent.Status.Conditions[0]
+		assert.Equal(t, corev1.NodeConditionType("NodeVerified"), condition.Type)
+		assert.Equal(t, corev1.ConditionStatus(test.status), condition.Status)
+		assert.Equal(t, "R", condition.Reason)
+		assert.Equal(t, "m", condition.Message)
+		assert.Equal(t, test.stays, condition.LastTransitionTime.Equal(&before), "%v", condition.LastTransitionTime)
+		assert.WithinDuration(t, time.Now(), condition.LastHeartbeatTime.Time, time.Minute)
+	}
+	assert.Equal(t, "/api/v1/nodes/"+node.Name+"/status", s.paths[0])
+	assert.Equal(t, string(types.StrategicMergePatchType), s.headers[0].Get("Content-Type"))
+}

@@ -1,0 +1,227 @@
+package nodepatch
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+)
+
+// asRead is what the agent knows of a Node.
+func asRead(node *corev1.Node) *Node {
+	text, err := json.Marshal(node)
+	if err != nil {
+		panic(err)
+	}
+	read := new(Node)
+	if err := json.Unmarshal(text, read); err != nil {
+		panic(err)
+	}
+	return read
+}
+
+// server answers GET and PATCH of one Node as the API server does.
+type server struct {
+	t      *testing.T
+	client Client
+
+	mu       sync.Mutex
+	node     *corev1.Node
+	requests []string      // the methods, in order
+	paths    []string      // of the same
+	headers  []http.Header // of the same
+	bodies   []string      // of the patches
+	// patching and getting see the nth request (from 1) of their kind before it is answered, and
+	// may answer it themselves: then they return true.
+	patching, getting func(n int, w http.ResponseWriter) bool
+}
+
+func newServer(t *testing.T, node *corev1.Node) *server {
+	s := &server{t: t, node: node}
+	http := httptest.NewServer(s)
+	t.Cleanup(http.Close)
+
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
+	client, err := rest.RESTClientFor(&rest.Config{
+		Host: http.URL, APIPath: "/api",
+		ContentConfig: rest.ContentConfig{
+			GroupVersion:         &corev1.SchemeGroupVersion,
+			NegotiatedSerializer: serializer.NewCodecFactory(scheme).WithoutConversion(),
+		},
+	})
+	require.NoError(t, err)
+	s.client = Client{REST: client, Name: node.Name}
+	return s
+}
+
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	assert.NoError(s.t, err)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requests, s.headers = append(s.requests, r.Method), append(s.headers, r.Header)
+	s.paths = append(s.paths, r.URL.String())
+	if want := "/api/v1/nodes/" + s.node.Name; strings.TrimSuffix(r.URL.String(), "/status") != want {
+		answerStatus(w, http.StatusNotFound, metav1.StatusReasonNotFound, "no such path: "+r.URL.String())
+		return
+	}
+	hook := s.getting
+	if r.Method == http.MethodPatch {
+		s.bodies = append(s.bodies, string(body))
+		hook = s.patching
+	}
+	if hook != nil && hook(s.count(r.Method), w) {
+		return
+	}
+	if r.Method == http.MethodPatch && !strings.HasSuffix(r.URL.Path, "/status") {
+		if err := s.apply(body); err != nil {
+			answerStatus(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, err.Error())
+			return
+		}
+	}
+	answer(w, http.StatusOK, s.node)
+}
+
+func (s *server) count(method string) (n int) {
+	for _, m := range s.requests {
+		if m == method {
+			n++
+		}
+	}
+	return n
+}
+
+// change is what another client does to the Node.
+func (s *server) change(edit func(*corev1.Node)) {
+	edit(s.node)
+	version, _ := strconv.Atoi(s.node.ResourceVersion)
+	s.node.ResourceVersion = strconv.Itoa(version + 1)
+}
+
+// apply is JSON patch (RFC 6902), as much of it as Build uses: all operations or none.
+func (s *server) apply(patch []byte) error {
+	var ops []Operation
+	var doc map[string]any
+	text, err := json.Marshal(s.node)
+	if err == nil {
+		err = json.Unmarshal(text, &doc)
+	}
+	if err == nil {
+		err = json.Unmarshal(patch, &ops)
+	}
+	if err != nil {
+		return err
+	}
+	for _, op := range ops {
+		if err := step(doc, op); err != nil {
+			return err
+		}
+	}
+	if text, err = json.Marshal(doc); err != nil {
+		return err
+	}
+	patched := new(corev1.Node)
+	if err := json.Unmarshal(text, patched); err != nil {
+		return err
+	}
+	s.change(func(*corev1.Node) {})
+	patched.ResourceVersion = s.node.ResourceVersion
+	s.node = patched
+	return nil
+}
+
+func step(doc map[string]any, op Operation) error {
+	parts := strings.Split(op.Path, "/")[1:]
+	for i, part := range parts {
+		parts[i] = strings.ReplaceAll(strings.ReplaceAll(part, "~1", "/"), "~0", "~")
+	}
+	var parent, value any = nil, doc
+	for i, part := range parts {
+		parent = value
+		switch in := parent.(type) {
+		case map[string]any:
+			value = in[part]
+		case []any:
+			n, err := strconv.Atoi(part)
+			if part == "-" {
+				break
+			}
+			if err != nil || n >= len(in) {
+				return fmt.Errorf("%s %s: no such index", op.Op, op.Path)
+			}
+			value = in[n]
+		default:
+			return fmt.Errorf("%s %s: no parent at %d", op.Op, op.Path, i)
+		}
+	}
+	last := parts[len(parts)-1]
+	switch op.Op {
+	case "test":
+		if !reflect.DeepEqual(value, op.Value) {
+			return fmt.Errorf("testing value %s failed", op.Path)
+		}
+	case "add":
+		if last == "-" {
+			spec := doc["spec"].(map[string]any)
+			spec["taints"] = append(parent.([]any), op.Value)
+			break
+		}
+		parent.(map[string]any)[last] = op.Value
+	case "remove":
+		n, _ := strconv.Atoi(last)
+		spec := doc["spec"].(map[string]any)
+		spec["taints"] = slices.Delete(slices.Clone(parent.([]any)), n, n+1)
+	}
+	return nil
+}
+
+func answer(w http.ResponseWriter, code int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(body)
+}
+
+func answerStatus(w http.ResponseWriter, code int, reason metav1.StatusReason, message string) bool {
+	answer(w, code, metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+		Status:   metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message,
+	})
+	return true
+}
+
+// askToWait is a 429, said twice: in the header for the client, in the body for who reads the error.
+func askToWait(w http.ResponseWriter, seconds int32) bool {
+	w.Header().Set("Retry-After", strconv.Itoa(int(seconds)))
+	answer(w, http.StatusTooManyRequests, metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+		Status:   metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests,
+		Message: "the server's message", Details: &metav1.StatusDetails{RetryAfterSeconds: seconds},
+	})
+	return true
+}
+
+// hangUp closes the connection in place of an answer.
+func hangUp(w http.ResponseWriter) bool {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		panic(err)
+	}
+	_ = conn.Close()
+	return true
+}

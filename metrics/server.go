@@ -1,0 +1,77 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Server answers /metrics, /healthz and /readyz.
+type Server struct {
+	http     *http.Server
+	listener net.Listener
+	done     chan error
+}
+
+// Listen binds port on every address, so that a port that is taken fails the start, and then
+// serves in the background until Close.
+func (r *Recorder) Listen(port int) (*Server, error) {
+	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", net.JoinHostPort("", strconv.Itoa(port)))
+	if err != nil {
+		return nil, fmt.Errorf("metrics port %d cannot be bound: %w", port, err)
+	}
+	s := &Server{
+		listener: listener,
+		http: &http.Server{
+			Handler:           r.Handler(),
+			ReadHeaderTimeout: 5 * time.Second,
+			WriteTimeout:      10 * time.Second,
+			IdleTimeout:       time.Minute,
+			MaxHeaderBytes:    8 << 10,
+		},
+		done: make(chan error, 1),
+	}
+	go func() { s.done <- s.http.Serve(listener) }()
+	return s, nil
+}
+
+// Close ends the server: requests under way may finish within ctx.
+func (s *Server) Close(ctx context.Context) error {
+	err := s.http.Shutdown(ctx)
+	return errors.Join(err, ignoreClosed(<-s.done))
+}
+
+// ignoreClosed drops the error with which every server ends.
+func ignoreClosed(err error) error {
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// Handler serves the three paths.
+//
+// /healthz is 200 as long as the process answers: a node that fails its checks is not mended by a
+// restart, which would only lose the metrics. /readyz is 200 once the node is verified, else 503.
+func (r *Recorder) Handler() http.Handler {
+	mux := http.NewServeMux()
+	// Some 4 kB, every half minute: a compressor would hold more memory than it saves in bytes.
+	mux.Handle("GET /metrics", promhttp.HandlerFor(r.registry, promhttp.HandlerOpts{DisableCompression: true}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprintln(w, "ok")
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if !r.verified.Load() {
+			http.Error(w, "not verified", http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = fmt.Fprintln(w, "verified")
+	})
+	return mux
+}

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// FuzzConfig gives values to any two settings, one by flag and one by environment. Nothing may be
+// half accepted: either every problem is named by its flag, or the configuration keeps the bounds,
+// and names in it are what the API server takes for names.
+func FuzzConfig(f *testing.F) {
+	index := make(map[string]uint8)
+	settings := new(config).settings()
+	for i, s := range settings {
+		index[s.flag] = uint8(i)
+	}
+	for flag, test := range cases {
+		for _, value := range test.good {
+			f.Add(index[flag], value.value, index["log-level"], "debug")
+		}
+		for _, value := range test.bad {
+			f.Add(index["max-retries"], "0", index[flag], value.value)
+			f.Add(index[flag], value.value, index["taint-effect"], "never")
+		}
+	}
+
+	f.Fuzz(func(t *testing.T, i uint8, value string, j uint8, variable string) {
+		byFlag, byEnv := settings[int(i)%len(settings)], settings[int(j)%len(settings)]
+		env := map[string]string{"NODE_NAME": "node1", byEnv.env(): variable}
+		got, err := parseConfig([]string{"--" + byFlag.flag + "=" + value}, lookup(env), new(bytes.Buffer))
+		if err != nil {
+			var problems errUsage
+			require.True(t, errors.As(err, &problems), "%T", err)
+			assert.NotEmpty(t, problems)
+			assert.LessOrEqual(t, len(problems), 2)
+			for _, problem := range problems {
+				named := slices.ContainsFunc(settings, func(s *setting) bool { return strings.Contains(problem, "--"+s.flag) })
+				assert.True(t, named, problem)
+				assert.NotContains(t, problem, "\n")
+			}
+		}
+
+		check := func(s *setting, valid bool) {
+			// The value of byEnv counts unless the flag is the same.
+			text, from := "", ""
+			switch s.flag {
+			case byFlag.flag:
+				text, from = value, "--"+s.flag+" "
+			case byEnv.flag:
+				text, from = variable, s.env()+" (--"+s.flag+") "
+			default:
+				return
+			}
+			var problems errUsage
+			_ = errors.As(err, &problems)
+			complained := slices.ContainsFunc(problems, func(problem string) bool { return strings.HasPrefix(problem, from) })
+			assert.Equal(t, valid, !complained, "%s %q: %v", s.flag, text, err)
+		}
+		trimmed := map[string]string{byEnv.flag: strings.TrimSpace(variable)}
+		trimmed[byFlag.flag] = strings.TrimSpace(value)
+		for _, s := range settings {
+			switch v := trimmed[s.flag]; s.flag {
+			case "node-name":
+				check(s, v == "" || len(validation.IsDNS1123Subdomain(v)) == 0)
+			case "pod-namespace":
+				check(s, len(validation.IsDNS1123Label(v)) == 0)
+			case "taint-key", "verified-label":
+				check(s, len(validation.IsQualifiedName(v)) == 0)
+			case "taint-value", "verified-label-value":
+				check(s, len(validation.IsValidLabelValue(v)) == 0)
+			}
+		}
+		if err != nil {
+			return
+		}
+
+		between := func(d, lowest, highest time.Duration) bool { return lowest <= d && d <= highest }
+		assert.True(t, between(got.checkTimeout, 100*time.Millisecond, 5*time.Minute))
+		assert.True(t, between(got.initialTimeout, got.checkTimeout, 24*time.Hour))
+		assert.True(t, between(got.lateTaintWindow, 0, time.Hour))
+		assert.True(t, between(got.metricsLinger, 0, time.Hour))
+		assert.True(t, 0 <= got.maxRetries && got.maxRetries <= 100)
+		assert.True(t, 1 <= got.successThreshold && got.successThreshold <= 100)
+		assert.True(t, 1 <= got.metricsPort && got.metricsPort <= 65535)
+		assert.NotEmpty(t, got.dnsTestDomains)
+		for _, list := range [][]string{got.dnsTestDomains, got.networkTargets} {
+			for _, item := range list {
+				assert.NotContains(t, item, ",")
+				assert.Equal(t, strings.TrimSpace(item), item)
+				assert.NotEmpty(t, item)
+			}
+		}
+		assert.True(t, got.nodeName != "" || got.dryRun)
+
+		// The same by the other way in.
+		if byFlag.flag != byEnv.flag && !byFlag.flagOnly() {
+			env := map[string]string{"NODE_NAME": "node1", byFlag.env(): value}
+			args := []string{}
+			if !byEnv.flagOnly() {
+				args = append(args, "--"+byEnv.flag+"="+variable)
+			}
+			again, err := parseConfig(args, lookup(env), new(bytes.Buffer))
+			require.NoError(t, err)
+			assert.Equal(t, got, again)
+		}
+	})
+}

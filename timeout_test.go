@@ -1,0 +1,248 @@
+package main
+
+import (
+	"encoding/json"
+	"net"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// startLate starts an agent that does not pass in time, until something listens at port.
+func startLate(t *testing.T, api *fakeAPI, args ...string) (p *process, port string) {
+	port = closedPort(t)
+	env := map[string]string{"KUBECONFIG": api.kubeconfig, "NETWORK_TARGETS": "127.0.0.1:" + port}
+	return start(t, env, append([]string{"--max-retries=0", "--initial-timeout=1s", "--check-timeout=1s"}, args...)...), port
+}
+
+// heal opens port.
+func heal(t *testing.T, port string) {
+	listener, err := net.Listen("tcp", "127.0.0.1:"+port)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+}
+
+func TestOnTimeoutTaint(t *testing.T) {
+	api := newFakeAPI(t)
+	p, port := startLate(t, api, "--on-timeout=taint")
+	p.logged("node marked as failed")
+	assert.Equal(t, append(tainted, "node-ready/failed"), api.taints())
+	assert.Equal(t, "network", api.node.Spec.Taints[3].Value)
+	assert.Equal(t, corev1.TaintEffectNoSchedule, api.node.Spec.Taints[3].Effect)
+	heal(t, port)
+	p.logged("node verified: taint off, label on")
+	assert.Equal(t, untainted, api.taints())
+	patches := 0
+	for _, request := range api.seen() {
+		if request == patchNode {
+			patches++
+		}
+	}
+	assert.Equal(t, 2, patches, "one puts it on, and the one that opens the node takes it off")
+	p.stop()
+	assert.Equal(t, exitOK, p.wait())
+	assert.Empty(t, api.conditions)
+}
+
+func TestOnTimeoutKeep(t *testing.T) {
+	api := newFakeAPI(t)
+	p, port := startLate(t, api)
+	p.logged("initial timeout passed")
+	assert.Equal(t, tainted, api.taints())
+	heal(t, port)
+	p.logged("node verified: taint off, label on")
+	p.stop()
+	assert.Equal(t, exitOK, p.wait())
+	assert.Empty(t, api.conditions)
+	assert.NotContains(t, p.stderr.String(), "marked")
+}
+
+// The failed taint of a container that is gone is taken off by the next, with the startup taint.
+func TestFailedTaintOfAnEarlierContainer(t *testing.T) {
+	api := newFakeAPI(t)
+	api.node.Spec.Taints = append(api.node.Spec.Taints, corev1.Taint{Key: "example.com/bad", Value: "dns", Effect: corev1.TaintEffectNoSchedule})
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once", "--on-timeout=taint", "--failed-taint-key=example.com/bad")
+	assert.Equal(t, exitOK, p.wait(), p.stderr)
+	assert.Equal(t, untainted, api.taints())
+	assert.Equal(t, []string{getNode, patchNode, postEvent}, api.seen())
+}
+
+func TestOnTimeoutCondition(t *testing.T) {
+	api := newFakeAPI(t)
+	p, port := startLate(t, api, "--on-timeout=condition", "--condition-type=NetworkingReady")
+	p.logged("node marked as failed")
+	heal(t, port)
+	p.logged("node verified: taint off, label on")
+	p.stop()
+	assert.Equal(t, exitOK, p.wait())
+	require.Len(t, api.conditions, 2)
+	bad, good := api.conditions[0], api.conditions[1]
+	assert.Equal(t, corev1.NodeConditionType("NetworkingReady"), bad.Type)
+	assert.Equal(t, []string{"False", "NetworkFailed"}, []string{string(bad.Status), bad.Reason})
+	assert.Contains(t, bad.Message, "127.0.0.1:"+port+": connection refused")
+	assert.Equal(t, []string{"True", "Verified"}, []string{string(good.Status), good.Reason})
+	assert.Equal(t, untainted, api.taints())
+	assert.Equal(t, []string{patchStat, patchNode, postEvent}, api.seen()[len(api.seen())-3:], "True before the node is open")
+}
+
+func TestConditionOfANodeThatPasses(t *testing.T) {
+	api := newFakeAPI(t)
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once", "--on-timeout=condition")
+	assert.Equal(t, exitOK, p.wait(), p.stderr)
+	assert.Equal(t, []string{getNode, patchStat, patchNode, postEvent}, api.seen())
+	require.Len(t, api.conditions, 1)
+	assert.Equal(t, corev1.ConditionTrue, api.conditions[0].Status)
+}
+
+// Rights that are missing for the condition hold no node back; an API server that fails does, for one round.
+func TestConditionThatCannotBeWritten(t *testing.T) {
+	for name, test := range map[string]struct {
+		code   int
+		reason metav1.StatusReason
+		want   []string
+	}{
+		"forbidden": {http.StatusForbidden, metav1.StatusReasonForbidden, []string{getNode, patchStat, patchNode, postEvent}},
+		"internal": {http.StatusInternalServerError, metav1.StatusReasonInternalError,
+			[]string{getNode, patchStat, postEvent, getNode, patchStat, patchNode, postEvent}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := newFakeAPI(t)
+			api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+				return request == patchStat && n == 1 && answerStatus(w, test.code, test.reason, "the server's message")
+			}
+			p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once", "--on-timeout=condition")
+			assert.Equal(t, exitOK, p.wait(), p.stderr)
+			assert.Equal(t, test.want, api.seen())
+			assert.Equal(t, untainted, api.taints())
+		})
+	}
+}
+
+// A mark that cannot be put on is tried again after the next round.
+func TestMarkIsTriedAgain(t *testing.T) {
+	api := newFakeAPI(t)
+	api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+		return request == patchNode && n == 1 && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "no")
+	}
+	p, _ := startLate(t, api, "--on-timeout=taint")
+	p.logged("node could not be marked as failed")
+	p.logged("node marked as failed")
+	assert.Contains(t, api.taints(), "node-ready/failed")
+	p.stop()
+	assert.Equal(t, exitOK, p.wait())
+}
+
+// With --once too, the node is marked before the process ends.
+func TestOnceMarks(t *testing.T) {
+	api := newFakeAPI(t)
+	p, _ := startLate(t, api, "--on-timeout=taint", "--once")
+	assert.Equal(t, exitNotVerified, p.wait())
+	assert.Contains(t, api.taints(), "node-ready/failed")
+}
+
+func TestConditionReason(t *testing.T) {
+	for want, failed := range map[string][]string{
+		"NotVerified":             nil,
+		"DNSFailed":               {"dns"},
+		"DNSFailed,ServiceFailed": {"service", "dns"},
+		"DNSFailed,APIFailed,NetworkFailed,ServiceFailed": {"dns", "api", "network", "service"},
+		"TaintsOfOthers": {"taints"},
+	} {
+		assert.Equal(t, want, conditionReason(failed))
+	}
+}
+
+// Nothing is checked before the taints of others are gone, and that costs no request more than to see it.
+func TestWaitForTaints(t *testing.T) {
+	api := newFakeAPI(t)
+	api.node.Spec.Taints = append(api.node.Spec.Taints, corev1.Taint{Key: "node.cilium.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule})
+	api.before = func(request string, n int, _ http.ResponseWriter, _ *http.Request) bool {
+		if request == getNode && n == 3 { // Cilium is done
+			api.mu.Lock()
+			defer api.mu.Unlock()
+			api.node.Spec.Taints = api.node.Spec.Taints[:3]
+		}
+		return false
+	}
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once", "--wait-for-taints=example.com/,node.cilium.io/")
+	p.logged("waiting until others have taken their taint off")
+	assert.NotContains(t, p.stderr.String(), "check passed")
+	assert.Equal(t, exitOK, p.wait(), p.stderr)
+	assert.Equal(t, []string{getNode, getNode, getNode, patchNode, postEvent}, api.seen())
+	assert.Equal(t, untainted, api.taints())
+	assert.Equal(t, "node.cilium.io/agent-not-ready:NoSchedule", p.entry("waiting until others have taken their taint off")["taint"])
+}
+
+// A taint of others that comes during the round: what has passed does not count.
+func TestTaintOfOthersDuringTheRound(t *testing.T) {
+	api := newFakeAPI(t)
+	late := corev1.Taint{Key: "node.cilium.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule}
+	api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+		if request != getNode {
+			return false
+		}
+		api.mu.Lock()
+		defer api.mu.Unlock()
+		switch n {
+		case 1: // the first look fails, so that the api check reads the node itself
+			return answerStatus(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "not now")
+		case 2:
+			api.node.Spec.Taints = append(api.node.Spec.Taints, late)
+		case 3:
+			api.node.Spec.Taints = api.node.Spec.Taints[:3]
+		}
+		return false
+	}
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once", "--wait-for-taints=node.cilium.io/")
+	assert.Equal(t, exitOK, p.wait(), p.stderr)
+	assert.Equal(t, []string{getNode, getNode, getNode, patchNode, postEvent}, api.seen())
+	var how struct{ Attempts map[string]int }
+	require.NoError(t, json.Unmarshal([]byte(api.node.Annotations[annotation]), &how))
+	assert.Equal(t, 2, how.Attempts["dns"], "the round was made again")
+}
+
+// While it waits the clock of INITIAL_TIMEOUT runs, and the report says what it waits for.
+func TestWaitForTaintsTimesOut(t *testing.T) {
+	api := newFakeAPI(t)
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once", "--initial-timeout=1s", "--check-timeout=1s",
+		"--wait-for-taints=foreign/", "--on-timeout=condition")
+	assert.Equal(t, exitNotVerified, p.wait())
+	message := "not verified within 1s: taints: foreign/front:NoExecute is still on (WAIT_FOR_TAINTS)"
+	assert.Equal(t, message, p.entry("initial timeout passed")["reason"])
+	require.Len(t, api.conditions, 1)
+	assert.Equal(t, "TaintsOfOthers", api.conditions[0].Reason)
+	assert.Equal(t, message, api.conditions[0].Message)
+	assert.Equal(t, tainted, api.taints())
+}
+
+// INITIAL_TIMEOUT passes while the patch that opens the node is on its way: no mark comes behind it.
+func TestNoMarkBehindTheOpeningPatch(t *testing.T) {
+	for _, policy := range []string{"taint", "condition"} {
+		t.Run(policy, func(t *testing.T) {
+			api := newFakeAPI(t)
+			late := make(chan struct{})
+			api.before = func(request string, n int, _ http.ResponseWriter, _ *http.Request) bool {
+				if request == patchNode && n == 1 {
+					<-late
+				}
+				return false
+			}
+			p, port := startLate(t, api, "--initial-timeout=2s", "--check-timeout=2s", "--on-timeout="+policy, "--once")
+			p.logged("node not verified") // and verified in the next round, a second later
+			heal(t, port)
+			p.logged("initial timeout passed")
+			close(late)
+			assert.Equal(t, exitOK, p.wait())
+			p.logged("node verified: taint off, label on")
+			assert.Equal(t, untainted, api.taints())
+			assert.NotContains(t, p.stderr.String(), "marked")
+			for _, condition := range api.conditions {
+				assert.Equal(t, corev1.ConditionTrue, condition.Status)
+			}
+		})
+	}
+}

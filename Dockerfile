@@ -1,0 +1,41 @@
+# docker build .  or  podman build .  from a fresh clone; hack/cluster builds its image from this file, too.
+# BASE is an argument because not every place can pull from Docker Hub.
+ARG BASE=docker.io/library/golang:1.26
+
+# The build runs on the machine's own architecture and cross-compiles. Where the builder does not say what that is
+# (buildah, the old docker build), an empty platform means this machine.
+FROM --platform=${BUILDPLATFORM} ${BASE} AS build
+WORKDIR /src
+COPY go.mod go.sum ./
+# A layer of its own, so that a change of the source does not fetch them again.
+RUN go mod download
+COPY *.go ./
+COPY checks/ checks/
+COPY metrics/ metrics/
+COPY nodepatch/ nodepatch/
+ARG TARGETOS
+ARG TARGETARCH
+ARG VERSION=dev
+ARG COMMIT_HASH=unknown
+ARG BUILD_DATE=unknown
+RUN CGO_ENABLED=0 GOOS=${TARGETOS:-$(go env GOOS)} GOARCH=${TARGETARCH:-$(go env GOARCH)} \
+    go build -tags nethttpomithttp2 -trimpath -ldflags "-s -w -X main.version=${VERSION} -X main.commit=${COMMIT_HASH} -X main.buildDate=${BUILD_DATE}" \
+    -o /out/kube-node-ready .
+
+FROM scratch
+ARG VERSION=dev
+ARG COMMIT_HASH=unknown
+ARG BUILD_DATE=unknown
+LABEL org.opencontainers.image.title="kube-node-ready" \
+      org.opencontainers.image.description="Keeps a new Kubernetes node closed until its network is proven to work" \
+      org.opencontainers.image.licenses="AGPL-3.0-only" \
+      org.opencontainers.image.source="https://github.com/imunhatep/kube-node-ready" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${COMMIT_HASH}" \
+      org.opencontainers.image.created="${BUILD_DATE}"
+# For https:// in NETWORK_TARGETS.
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
+COPY --from=build /out/kube-node-ready /kube-node-ready
+# A number, because kubelet cannot tell from a name that it is not root.
+USER 1000:1000
+ENTRYPOINT ["/kube-node-ready"]

@@ -1,0 +1,108 @@
+# kube-node-ready. `make` alone lists what there is.
+
+VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+COMMIT     ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+BUILD_DATE ?= $(shell date -u +%Y-%m-%dT%H:%M:%SZ)
+IMAGE      ?= ghcr.io/imunhatep/kube-node-ready
+BIN        ?= bin/kube-node-ready
+# The HTTP/2 in net/http is a second copy of what client-go brings along: 0.5 MB. The Dockerfile has the same.
+LDFLAGS     = -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.buildDate=$(BUILD_DATE)
+TOOLS       = $(CURDIR)/bin/tools
+CLUSTER     = hack/cluster/cluster
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help
+help: ## this list
+	@awk 'BEGIN {FS = ":.*## "} /^## / {printf "\n%s\n", substr($$0, 4)} /^[a-z0-9-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+
+## The main job
+.PHONY: demo build docker-build run-dry
+demo: build ## a real cluster on this machine, and the gate at work in it, step by step (root, Linux)
+	hack/demo.sh
+
+build: ## bin/kube-node-ready (VERSION=, COMMIT=, BUILD_DATE=, GOOS=, GOARCH=)
+	CGO_ENABLED=0 go build -tags nethttpomithttp2 -trimpath -ldflags "$(LDFLAGS)" -o $(BIN) .
+
+docker-build: ## the image $(IMAGE):VERSION, with docker or podman (VERSION=)
+	$$(command -v docker || command -v podman || { echo "neither docker nor podman is here; hack/cluster/cluster image builds with buildah" >&2; echo false; }) \
+		build --build-arg VERSION=$(VERSION) --build-arg COMMIT_HASH=$(COMMIT) --build-arg BUILD_DATE=$(BUILD_DATE) -t $(IMAGE):$(VERSION) .
+
+run-dry: build ## every check once from this machine, with a report; writes nothing
+	bin/kube-node-ready --dry-run
+
+## Tests
+.PHONY: test lint unit chart-test e2e e2e-karpenter faults fuzz vulncheck
+test: ## everything; without root all but the tests on the real node
+	hack/test.sh
+
+lint: $(TOOLS)/golangci-lint ## gofmt, vet and the linters of .golangci.yml, in every module
+	hack/lint.sh
+
+unit: $(TOOLS)/gotestsum ## unit tests with the race detector
+	$(TOOLS)/gotestsum --format pkgname -- -race ./...
+
+chart-test: $(TOOLS)/helm $(TOOLS)/helm-docs $(TOOLS)/helm-unittest ## the chart: lint, tests, and whether what is made from it is current
+	hack/chart-test.sh
+
+e2e: build $(TOOLS)/helm $(TOOLS)/gotestsum ## the tests on a real node (root, Linux); KEEP=1 leaves the cluster up, RUN= picks tests
+	hack/e2e.sh
+
+e2e-karpenter: build $(TOOLS)/helm $(TOOLS)/gotestsum ## the agent on the nodes of the real Karpenter, 0 to 100 and back (root, Linux); KEEP=1, RUN=
+	KARPENTER=long PACKAGES=./karpenter hack/e2e.sh
+
+faults: build $(TOOLS)/helm $(TOOLS)/gotestsum ## the agent under faults, the long version, and one table of them (root, Linux); RUN= picks tests
+	hack/faults.sh
+
+vulncheck: $(TOOLS)/govulncheck ## known vulnerabilities in what the agent's code calls (VULNDB= is the database, https://vuln.go.dev)
+	hack/vulncheck.sh || [ $$? = 75 ] # left out, and said so
+
+## Benchmarks
+.PHONY: bench bench-5000
+bench: build ## size, memory, time, requests and 1,000 nodes, against budgets (root, Linux); BENCH="-only startup -runs 5", KEEP=1
+	hack/bench.sh $(BENCH)
+
+bench-5000: build ## 5,000 nodes at once
+	hack/bench.sh -only scale -nodes 5000 $(BENCH)
+
+
+## The chart
+.PHONY: manifests verify-manifests
+manifests: $(TOOLS)/helm $(TOOLS)/helm-docs ## what is made from the chart: schema, chart/README.md, hack/manifests
+	hack/manifests/generate.sh
+
+verify-manifests: $(TOOLS)/helm $(TOOLS)/helm-docs ## fail where one of these is stale
+	hack/manifests/generate.sh verify
+
+## The throwaway cluster
+.PHONY: cluster-up cluster-down cluster-image
+cluster-up: ## a real cluster on this machine (NODES=)
+	$(CLUSTER) up
+
+cluster-image: ## the image from the Dockerfile, onto its nodes
+	VERSION=$(VERSION) COMMIT_HASH=$(COMMIT) BUILD_DATE=$(BUILD_DATE) $(CLUSTER) image
+
+cluster-down: ## stop it; nothing is left
+	$(CLUSTER) down
+
+## Release
+.PHONY: release-dry-run workflows
+release-dry-run: $(TOOLS)/helm ## what a release consists of, into dist/, made twice and compared (root, Linux)
+	hack/release.sh dry-run
+
+workflows: $(TOOLS)/actionlint ## lint .github/workflows
+	$(TOOLS)/actionlint -color
+
+## Cleaning
+.PHONY: clean
+clean: ## what was built here; the cluster's state too, once it is down
+	@if [ -e .cluster/run ] && [ "$$(id -u)" = 0 ]; then $(CLUSTER) down; fi
+	rm -rf bin dist .cluster
+
+# Tools are pinned in modules of their own, by the tool directive of Go modules.
+$(TOOLS)/%: hack/tools/%/go.mod hack/tools/%/go.sum
+	@echo "building $* (pinned in $<)"
+	@mkdir -p $(TOOLS)
+	@go build -C hack/tools/$* -o $(TOOLS)/ tool
+	@touch $@

@@ -1,0 +1,181 @@
+{{- define "kube-node-ready.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{/* The release's name alone when it already says what this is. */}}
+{{- define "kube-node-ready.fullname" -}}
+{{- $name := include "kube-node-ready.name" . }}
+{{- if not (contains $name .Release.Name) }}
+{{- $name = printf "%s-%s" .Release.Name $name }}
+{{- else }}
+{{- $name = .Release.Name }}
+{{- end }}
+{{- default $name .Values.fullnameOverride | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{/* A DaemonSet's selector cannot be changed later: nothing goes in here that a release could change. */}}
+{{- define "kube-node-ready.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "kube-node-ready.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+app.kubernetes.io/component: agent
+{{- end }}
+
+{{- define "kube-node-ready.labels" -}}
+{{ include "kube-node-ready.selectorLabels" . }}
+app.kubernetes.io/part-of: kube-node-ready
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{/* Without a name of its own the account would be `default`, and with it every pod of the namespace could patch nodes. */}}
+{{- define "kube-node-ready.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create }}
+{{- default (include "kube-node-ready.fullname" .) .Values.serviceAccount.name }}
+{{- else }}
+{{- required "serviceAccount.name is required when serviceAccount.create is false" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{/* The subjects of every binding. */}}
+{{- define "kube-node-ready.subjects" -}}
+- kind: ServiceAccount
+  name: {{ include "kube-node-ready.serviceAccountName" . }}
+  namespace: {{ .Release.Namespace }}
+{{- end }}
+
+{{/* The agent's environment. Here and not in the ConfigMap, so that the pod's checksum covers the settings and not the labels. */}}
+{{- define "kube-node-ready.environment" -}}
+{{- with .Values.config -}}
+INITIAL_TIMEOUT: {{ .initialTimeout | quote }}
+CHECK_TIMEOUT: {{ .checkTimeout | quote }}
+MAX_RETRIES: {{ .maxRetries | quote }}
+RETRY_BACKOFF: {{ .retryBackoff | quote }}
+SUCCESS_THRESHOLD: {{ .successThreshold | quote }}
+DNS_TEST_DOMAINS: {{ .dnsTestDomains | join "," | quote }}
+NETWORK_TARGETS: {{ .networkTargets | join "," | quote }}
+DNS_SERVICE: {{ .dnsService | quote }}
+TAINT_KEY: {{ .taintKey | quote }}
+TAINT_VALUE: {{ .taintValue | quote }}
+TAINT_EFFECT: {{ .taintEffect | quote }}
+VERIFIED_LABEL: {{ .verifiedLabel | quote }}
+VERIFIED_LABEL_VALUE: {{ .verifiedLabelValue | quote }}
+LATE_TAINT_WINDOW: {{ .lateTaintWindow | quote }}
+WAIT_FOR_TAINTS: {{ .waitForTaints | join "," | quote }}
+ON_TIMEOUT: {{ .onTimeout | quote }}
+FAILED_TAINT_KEY: {{ .failedTaintKey | quote }}
+CONDITION_TYPE: {{ .conditionType | quote }}
+ENABLE_METRICS: {{ .enableMetrics | quote }}
+METRICS_PORT: {{ .metricsPort | quote }}
+METRICS_LINGER: {{ include "kube-node-ready.linger" $ | quote }}
+LOG_LEVEL: {{ .logLevel | quote }}
+LOG_FORMAT: {{ .logFormat | quote }}
+{{- end }}
+{{- end }}
+
+{{/* What must be true of every node the pod goes to. */}}
+{{- define "kube-node-ready.nodeRules" -}}
+# The whole life cycle: once the node bears the label, the DaemonSet controller takes the pod away.
+- key: {{ .Values.config.verifiedLabel | quote }}
+  operator: DoesNotExist
+# Serverless nodes run no DaemonSet pods.
+- key: eks.amazonaws.com/compute-type
+  operator: NotIn
+  values: [fargate]
+- key: type
+  operator: NotIn
+  values: [virtual-kubelet]
+{{- end }}
+
+{{/*
+The user's affinity, with our rules in it. Node selector terms are alternatives, so a rule that must always hold has to stand in each
+of them: a term of our own beside the user's would let the pod onto nodes that match only theirs.
+*/}}
+{{- define "kube-node-ready.affinity" -}}
+{{- $rules := include "kube-node-ready.nodeRules" . | fromYamlArray }}
+{{- $affinity := deepCopy .Values.affinity }}
+{{- $node := $affinity.nodeAffinity | default dict }}
+{{- $required := $node.requiredDuringSchedulingIgnoredDuringExecution | default dict }}
+{{- $terms := list }}
+{{- range $required.nodeSelectorTerms | default (list dict) }}
+{{- $terms = append $terms (set . "matchExpressions" (concat $rules (.matchExpressions | default list))) }}
+{{- end }}
+{{- $_ := set $node "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms) }}
+{{- $_ := set $affinity "nodeAffinity" $node }}
+{{- toYaml $affinity }}
+{{- end }}
+
+{{/* Whatever the user says of tolerations, the pod gets onto the nodes it is there to release. */}}
+{{- define "kube-node-ready.tolerations" -}}
+{{- $own := list (dict "key" .Values.config.taintKey "operator" "Exists") }}
+{{- if eq .Values.config.onTimeout "taint" }}
+{{- $own = append $own (dict "key" .Values.config.failedTaintKey "operator" "Exists") }}
+{{- end }}
+{{- toYaml (concat $own (.Values.tolerations | default list)) }}
+{{- end }}
+
+{{/*
+A Go duration as whole seconds, rounded up. Helm has no function that parses a duration, but it can add one to a date:
+so this is how far the clock moves from an arbitrary day.
+*/}}
+{{- define "kube-node-ready.seconds" -}}
+{{- $day := toDate "2006-01-02" "2000-01-01" }}
+{{- sub ($day | mustDateModify . | mustDateModify "999999999ns" | unixEpoch) ($day | unixEpoch) }}
+{{- end }}
+
+{{/*
+"true" where the policy is rendered. Its v1 is served from Kubernetes 1.30 on, and from 1.30 on tokens name the node of their pod.
+What is rendered offline knows no API server: there it takes `true`, or --api-versions.
+*/}}
+{{- define "kube-node-ready.nodeAuthorization" -}}
+{{- $enabled := toString .Values.nodeAuthorization.enabled }}
+{{- if eq $enabled "auto" }}
+{{- $enabled = .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy" | toString }}
+{{- else if and (eq $enabled "true") (semverCompare "<1.30.0-0" .Capabilities.KubeVersion.Version) }}
+{{- fail (printf "nodeAuthorization.enabled is true, but Kubernetes %s has no ValidatingAdmissionPolicy v1 and no tokens that name their node (both come with 1.30): take auto or false" .Capabilities.KubeVersion.Version) }}
+{{- end }}
+{{- $enabled }}
+{{- end }}
+
+{{/* Long enough for the last scrape: one interval, and what Prometheus may take to learn of the pod. */}}
+{{- define "kube-node-ready.linger" -}}
+{{- $interval := 0 }}
+{{- range list .Values.podMonitor .Values.serviceMonitor .Values.scrapeAnnotations }}
+{{- if .enabled }}
+{{- $interval = include "kube-node-ready.seconds" .interval | int | max $interval }}
+{{- end }}
+{{- end }}
+{{- if .Values.config.metricsLinger }}
+{{- .Values.config.metricsLinger }}
+{{- else if $interval }}
+{{- printf "%ds" (add $interval 15) }}
+{{- else -}}
+0s
+{{- end }}
+{{- end }}
+
+{{/* Mistakes that need two values to be seen, which the schema cannot do. */}}
+{{- define "kube-node-ready.validate" -}}
+{{- if and (eq .Values.config.onTimeout "taint") (eq .Values.config.failedTaintKey .Values.config.taintKey) }}
+{{- fail (printf "config.failedTaintKey %s must not be config.taintKey: one of them would be taken for the other" .Values.config.failedTaintKey) }}
+{{- end }}
+{{- $linger := include "kube-node-ready.linger" . }}
+{{- if has .Values.config.conditionType (list "Ready" "MemoryPressure" "DiskPressure" "PIDPressure" "NetworkUnavailable") }}
+{{- fail (printf "config.conditionType %s must not be a condition that kubelet or a network plugin owns" .Values.config.conditionType) }}
+{{- end }}
+{{- $grace := .Values.terminationGracePeriodSeconds | int }}
+{{- $least := include "kube-node-ready.seconds" $linger | int | add 10 | int }}
+{{- if lt $grace $least }}
+{{- fail (printf "terminationGracePeriodSeconds is %d, but config.metricsLinger %s needs at least %d: the agent would be killed while it still serves the final metrics" $grace $linger $least) }}
+{{- end }}
+{{- range $scraper := list "podMonitor" "serviceMonitor" "scrapeAnnotations" }}
+{{- if and (index $.Values $scraper).enabled (not $.Values.config.enableMetrics) }}
+{{- fail (printf "%s.enabled is true, but config.enableMetrics is false: there is nothing to scrape" $scraper) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* A label's name as kube-state-metrics writes it. */}}
+{{- define "kube-node-ready.labelMetric" -}}
+label_{{ regexReplaceAll "[^a-zA-Z0-9_]" (regexReplaceAll "([a-z0-9])([A-Z])" . "${1}_${2}") "_" | lower }}
+{{- end }}

@@ -1,0 +1,96 @@
+# shellcheck shell=bash
+# The agent's image, built from the repository's own Dockerfile.
+
+# buildah runs in a mount namespace, so that what its storage mounts ends with it.
+build_with() {
+	unshare --mount --propagation private -- "${CLEAN[@]}" CONTAINERS_REGISTRIES_CONF="$BUILD_DIR/registries.conf" TMPDIR="$BUILD_DIR/tmp" \
+		buildah --root "$BUILD_DIR/storage" --runroot "$BUILD_DIR/run" --storage-driver "$BUILD_DRIVER" "$@"
+}
+
+# make_base: an image that has a shell and nothing else. Go is mounted into it from the host when something is built,
+# where the real base (docker.io/library/golang) brings its own.
+make_base() {
+	local container root applet
+	container=$(build_with from scratch)
+	root="$BUILD_DIR/base"
+	rm -rf "$root"
+	mkdir -p "$root"/{bin,tmp,usr/local/go,go/pkg/mod,root,etc/ssl/certs}
+	chmod 1777 "$root/tmp"
+	install -m 0755 "$(command -v busybox)" "$root/bin/busybox"
+	for applet in $(busybox --list | grep -vx busybox); do ln -sf busybox "$root/bin/$applet"; done
+	printf 'root:x:0:0:root:/root:/bin/sh\n' >"$root/etc/passwd"
+	cat /etc/ssl/certs/ca-certificates.crt >"$root/etc/ssl/certs/ca-certificates.crt" 2>/dev/null || true # or empty
+	build_with copy "$container" "$root" /
+	build_with config --env PATH=/usr/local/go/bin:/bin --env GOPATH=/go --env GOTOOLCHAIN=local --env GOFLAGS= "$container"
+	build_with commit --rm "$container" "$BASE_IMAGE"
+	rm -rf "$root"
+}
+
+build_image() {
+	local tag=$1 args=() cache
+	BUILD_DRIVER=overlay
+	BUILD_DIR="$CLUSTER_DIR/cache/buildah"
+	# Named after the recipe, so that a new recipe makes a new image.
+	BASE_IMAGE=localhost/golang:host-$(declare -f make_base | sha256sum | cut -c1-8)
+	mkdir -p "$BUILD_DIR/tmp" "$IMAGE_DIR"
+	if [[ $(stat -f -c %T "$BUILD_DIR") == overlayfs ]]; then BUILD_DRIVER=vfs; fi
+	printf 'unqualified-search-registries = []\n' >"$BUILD_DIR/registries.conf"
+	printf '{"default": [{"type": "insecureAcceptAnything"}]}\n' >"$BUILD_DIR/policy.json"
+	note "(modules)"
+	# Inside there is no network: what the build needs is fetched here, by the host's own Go settings.
+	(cd "$ROOT" && go mod download)
+	if ! build_with inspect --type image "$BASE_IMAGE" >/dev/null 2>&1; then
+		note "(base image, once)"
+		make_base
+	fi
+	note "(go build)"
+	cache="$(go env GOCACHE)"
+	args=(--isolation chroot --pull-never --signature-policy "$BUILD_DIR/policy.json" --layers=false
+		--build-arg "BASE=$BASE_IMAGE" --build-arg "VERSION=$VERSION" --build-arg "COMMIT_HASH=$COMMIT_HASH" --build-arg "BUILD_DATE=$BUILD_DATE"
+		--volume "$(go env GOROOT):/usr/local/go:ro" --volume "$(go env GOMODCACHE):/go/pkg/mod:ro" --volume "$cache:/root/.cache/go-build"
+		--tag "$tag" --file "$ROOT/Dockerfile")
+	if [[ -n ${PLATFORM:-} ]]; then args+=(--platform "$PLATFORM" --build-arg "BUILDPLATFORM=linux/$(go env GOARCH)"); fi
+	# Every file and the image itself of that time: the same source makes the same digest (reproducible-builds.org).
+	if [[ -n ${SOURCE_DATE_EPOCH:-} ]]; then args+=(--timestamp "$SOURCE_DATE_EPOCH"); fi
+	build_with bud "${args[@]}" "$ROOT"
+	rm -f "$OUT.new"
+	build_with push --signature-policy "$BUILD_DIR/policy.json" "$tag" "docker-archive:$OUT.new:$tag"
+	mv "$OUT.new" "$OUT"
+	# Each build leaves its predecessor without a name.
+	build_with rmi --prune >/dev/null || true
+}
+
+# cmd_image [TAG]: environment VERSION, COMMIT_HASH, BUILD_DATE, SOURCE_DATE_EPOCH, PLATFORM (linux/arm64), OUT (the tar to write).
+cmd_image() {
+	local tag=${1:-localhost/kube-node-ready:dev}
+	if [[ ! -f $ROOT/Dockerfile || ! -f $ROOT/main.go ]]; then die "there is no Dockerfile or no main.go in $ROOT"; fi
+	if ((EUID != 0)); then die "buildah needs root here" "docker build . or podman build . work without"; fi
+	# shellcheck disable=SC2086
+	ensure_programs $IMAGE_PROGRAMS
+	VERSION=${VERSION:-dev}
+	COMMIT_HASH=${COMMIT_HASH:-$(git -C "$ROOT" rev-parse --short=12 HEAD 2>/dev/null || printf unknown)}
+	BUILD_DATE=${BUILD_DATE:-$(date -u +%Y-%m-%dT%H:%M:%SZ)}
+	# What lies in $IMAGE_DIR goes onto every new node: nothing for another architecture, then.
+	if [[ -n ${PLATFORM:-} && $PLATFORM != "linux/$(go env GOARCH)" ]]; then OUT=${OUT:-$CLUSTER_DIR/cache/kube-node-ready-${PLATFORM//\//-}.tar}; fi
+	OUT=$(realpath -m "${OUT:-$IMAGE_DIR/kube-node-ready.tar}")
+	mkdir -p "$(dirname "$OUT")"
+	stage "image $tag from the Dockerfile" build_image "$tag"
+	if [[ -n ${PLATFORM:-} && $PLATFORM != "linux/$(go env GOARCH)" ]]; then
+		say "image of $PLATFORM in $OUT"
+		return
+	fi
+	if [[ -n $(node_names) ]]; then stage "image onto the nodes" load_image "$OUT"; fi
+}
+
+load_image() {
+	local name
+	for name in $(node_names); do
+		if init_pid "$name" >/dev/null; then ctr_on "$name" images import "$1"; fi
+	done
+}
+
+cmd_load() {
+	if [[ ! -f ${1:-} ]]; then die "load needs an image archive (docker save, podman save, buildah push docker-archive:)" "hack/cluster/cluster load FILE.tar"; fi
+	require_place control
+	stage "image onto the nodes" load_image "$(readlink -f "$1")"
+}

@@ -1,0 +1,142 @@
+# shellcheck shell=bash
+# Looking around, and making faults.
+
+# place_of COMPONENT [NODE] prints where it runs.
+place_of() {
+	local first
+	case " $CONTROL_COMPONENTS " in *" $1 "*)
+		say control
+		return
+		;;
+	esac
+	case " $NODE_COMPONENTS " in *" $1 "*)
+		first=$(node_names | head -n 1)
+		say "${2:-${first:-node1}}"
+		return
+		;;
+	esac
+	die "there is no component called \"$1\"" "one of: $CONTROL_COMPONENTS, and on a node: $NODE_COMPONENTS"
+}
+
+cmd_pid() {
+	local place
+	if [[ -z ${1:-} ]]; then die "pid needs a component" "hack/cluster/cluster pid kube-apiserver, or pid kubelet node1"; fi
+	place=$(place_of "$@")
+	require_place "$place"
+	component_pid "$place" "$1" || die "$1 is not running in $place" "hack/cluster/cluster restart $1 $place; its log: $(component_log "$place" "$1")"
+	echo
+}
+
+cmd_signal() {
+	local pid
+	if (($# < 2)); then die "signal needs a signal and a component" "hack/cluster/cluster signal STOP kube-apiserver, signal KILL kubelet node1"; fi
+	pid=$(cmd_pid "${@:2}")
+	kill "-${1#SIG}" "$pid"
+}
+
+start_component() {
+	local place=$1 name=$2 start
+	start="start_${name//-/_}"
+	if [[ $place == control ]]; then "$start"; else "$start" "$place"; fi
+	if [[ $name == kube-apiserver ]]; then wait_for 60 "the API server" api_ready; fi
+}
+
+cmd_start() {
+	local place
+	if [[ -z ${1:-} ]]; then die "start needs a component" "hack/cluster/cluster start kube-controller-manager"; fi
+	place=$(place_of "$@")
+	require_place "$place"
+	if component_pid "$place" "$1" >/dev/null; then die "$1 runs in $place already" "hack/cluster/cluster restart $1 $place"; fi
+	start_component "$place" "$1"
+}
+
+cmd_stop() {
+	local place
+	if [[ -z ${1:-} ]]; then die "stop needs a component" "hack/cluster/cluster stop kube-controller-manager"; fi
+	place=$(place_of "$@")
+	require_place "$place"
+	stop_component "$place" "$1"
+}
+
+cmd_restart() {
+	cmd_stop "$@"
+	cmd_start "$@"
+}
+
+cmd_status() {
+	local place name pid
+	if ! init_pid control >/dev/null; then
+		say "down (folder $CLUSTER_DIR)"
+		if [[ -e $RUN_DIR/init ]]; then say "  and not by down: somebody killed its init; up starts anew, down clears what is left"; fi
+		return 1
+	fi
+	for place in control $(node_names); do
+		for name in $(if [[ $place == control ]]; then echo "$CONTROL_COMPONENTS"; else echo "$NODE_COMPONENTS"; fi); do
+			pid=$(component_pid "$place" "$name" || printf -- -)
+			printf '%-10s %-24s %-8s %s\n' "$place" "$name" "$pid" "$(component_state "$place" "$name")"
+		done
+	done
+	say "kubeconfig $CLUSTER_DIR/admin.kubeconfig"
+	component_pid control kube-apiserver >/dev/null && kubectl get nodes --request-timeout=5s -o 'custom-columns=NODE:.metadata.name,TAINTS:.spec.taints[*].key,VERIFIED:.metadata.labels.node-ready/verified,READY:.status.conditions[?(@.type=="Ready")].status,VERSION:.status.nodeInfo.kubeletVersion'
+}
+
+cmd_enter() {
+	local place=${1:-}
+	if [[ -z $place ]]; then die "enter needs a place (control or a node) and a command" "hack/cluster/cluster enter node1 nft list ruleset"; fi
+	shift
+	require_place "$place"
+	if (($# == 0)); then set -- bash; fi
+	# The terminal and its kind stay; proxies do not.
+	in_place "$place" "${CLEAN[@]}" TERM="${TERM:-dumb}" "$@"
+}
+
+cmd_kubectl() {
+	local pair
+	require_place control
+	for pair in HTTP_PROXY HTTPS_PROXY ALL_PROXY http_proxy https_proxy all_proxy; do unset "$pair"; done
+	KUBECONFIG=$CLUSTER_DIR/admin.kubeconfig exec "$BIN/kubectl" --cache-dir "$RUN_DIR/kubectl-cache" "$@"
+}
+
+# find_pod NAMESPACE NAME prints the node and the process (as the node counts) of the pod's sandbox. It asks the nodes, not the API server:
+# that one may be paused by the very test.
+find_pod() {
+	local node id pid
+	for node in $(node_names); do
+		init_pid "$node" >/dev/null || continue
+		for id in $(ctr_on "$node" containers list -q "labels.\"io.kubernetes.pod.namespace\"==\"$1\",labels.\"io.kubernetes.pod.name\"==\"$2\",labels.\"io.cri-containerd.kind\"==sandbox"); do
+			pid=$(ctr_on "$node" tasks list | awk -v id="$id" '$1 == id && $3 == "RUNNING" {print $2}')
+			if [[ -n $pid ]]; then
+				say "$node $pid"
+				return
+			fi
+		done
+	done
+	die "no node runs a pod $1/$2" "hack/cluster/cluster kubectl get pods -A -o wide"
+}
+
+cmd_enter_pod() {
+	local found
+	if (($# < 2)); then die "enter-pod needs a namespace, a pod and a command" "hack/cluster/cluster enter-pod kube-system coredns-x nft list ruleset"; fi
+	require_place control
+	found=$(find_pod "$1" "$2")
+	shift 2
+	if (($# == 0)); then set -- bash; fi
+	in_place "${found% *}" nsenter --target "${found#* }" --net -- "${CLEAN[@]}" TERM="${TERM:-dumb}" "$@"
+}
+
+cmd_pod_pid() {
+	local found want pid
+	if (($# != 2)); then die "pod-pid needs a namespace and a pod" "hack/cluster/cluster pod-pid kube-system coredns-x"; fi
+	require_place control
+	found=$(find_pod "$1" "$2")
+	want="$(readlink "/proc/$(init_pid "${found% *}")/ns/mnt")"
+	# The node's own view of the process, turned into the host's: the namespaces' numbers are the same from everywhere.
+	want=$(in_place "${found% *}" readlink "/proc/${found#* }/ns/net")
+	for pid in /proc/[0-9]*; do
+		if [[ "$(readlink "$pid/ns/net" 2>/dev/null)" == "$want" ]] && awk -v n="${found#* }" '/^NSpid:/ {f = ($(NF-1) == n)} END {exit !f}' "$pid/status" 2>/dev/null; then
+			say "${pid#/proc/}"
+			return
+		fi
+	done
+	die "the pod has just ended"
+}

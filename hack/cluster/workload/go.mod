@@ -1,0 +1,3 @@
+module github.com/imunhatep/kube-node-ready/hack/cluster/workload
+
+go 1.26.0

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Runs the tests of hack/e2e on throwaway clusters, which are started anew for them and stopped after them. Two lanes run side by
+# side, each with a cluster of its own. The tests of faults and of Karpenter run in their short version (hack/faults.sh and
+# `make e2e-karpenter` run the long ones).
+# KEEP=1 runs all on the cluster that is up (or starts it) and leaves it up; RUN=regexp picks tests; PACKAGES= picks packages.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if ! hack/cluster/cluster check; then
+  echo "e2e: these tests need root on Linux, for a cluster with a real kubelet" >&2
+  exit 1
+fi
+
+gotests() { # LANE PACKAGE…
+  (cd hack/e2e && ../../bin/tools/gotestsum --format standard-verbose ${JSONFILE:+--jsonfile "${JSONFILE%.json}-$1.json"} -- \
+    -count=1 -timeout 25m -p 1 ${RUN:+-run "$RUN"} "${@:2}")
+}
+
+wanted() { [[ -z ${PACKAGES:-} || $PACKAGES == *$1* ]]; }
+# A Prometheus (Debian's cannot discover pods), and the operator that configures it.
+if wanted charttest; then hack/cluster/cluster build operator prometheus; fi
+if wanted karpenter; then hack/cluster/cluster build karpenter kwok; fi
+if [ -n "${KEEP:-}" ]; then
+  hack/cluster/cluster kubectl get --raw /readyz >/dev/null 2>&1 || hack/cluster/cluster up
+  hack/cluster/cluster image
+  # shellcheck disable=SC2086
+  gotests kept ${PACKAGES:-./...}
+  exit
+fi
+
+hack/cluster/cluster build
+hack/cluster/cluster image
+first=". ./charttest"
+# Whatever else there is, so that a new package is not left out.
+second=$(cd hack/e2e && go list -f '{{if .TestGoFiles}}.{{slice .ImportPath (len .Module.Path)}}{{end}}{{if .XTestGoFiles}}.{{slice .ImportPath (len .Module.Path)}}{{end}}' ./... | grep -vxE '\.|\./charttest')
+if [ -n "${PACKAGES:-}" ]; then first=$PACKAGES second=""; fi
+# The binary of each test is compiled before, not by both lanes at once.
+(cd hack/e2e && go vet ./...)
+source hack/lanes.sh
+# shellcheck disable=SC2086
+start_lane a gotests a $first
+# shellcheck disable=SC2086
+if [ -n "$second" ]; then start_lane b gotests b $second; fi
+wait_lanes

@@ -1,0 +1,168 @@
+package harness
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+)
+
+// LogLine is one line of the agent's log.
+type LogLine struct {
+	Level, Msg, Check, Error, Remedy, Reason, Detail, Warning, Took string
+
+	Attempt int
+	RetryIn string `json:"retry_in"`
+	Time    time.Time
+}
+
+// Logs reads the log of an agent's pod.
+func (c *Cluster) Logs(ctx context.Context, pod corev1.Pod) ([]LogLine, error) {
+	text, err := c.Kube.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{}).DoRaw(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return parseLog(string(text))
+}
+
+// LogsOnNode reads the log of an agent's pod from the node's disk, for when there is no API.
+func (c *Cluster) LogsOnNode(ctx context.Context, pod corev1.Pod) ([]LogLine, error) {
+	path := fmt.Sprintf("/var/log/pods/%s_%s_%s/agent/0.log", pod.Namespace, pod.Name, pod.UID)
+	text, err := c.Script(ctx, "enter", pod.Spec.NodeName, "cat", path)
+	if err != nil {
+		return nil, err
+	}
+	var plain strings.Builder
+	for line := range strings.Lines(text) { // as the CRI writes it: time, stream, tag, text
+		if fields := strings.SplitN(line, " ", 4); len(fields) == 4 {
+			plain.WriteString(fields[3])
+		}
+	}
+	return parseLog(plain.String())
+}
+
+func parseLog(text string) ([]LogLine, error) {
+	var lines []LogLine
+	for raw := range strings.Lines(text) {
+		var line LogLine
+		if err := json.Unmarshal([]byte(raw), &line); err != nil {
+			return nil, fmt.Errorf("log line %q: %w", raw, err)
+		}
+		lines = append(lines, line)
+	}
+	return lines, nil
+}
+
+// Get asks a running pod's HTTP server by way of the API server. The status is that of the pod.
+func (c *Cluster) Get(ctx context.Context, pod corev1.Pod, path string) (body string, status int, err error) {
+	client, ok := c.Kube.CoreV1().RESTClient().(*rest.RESTClient)
+	if !ok {
+		return "", 0, errors.New("no HTTP client")
+	}
+	url := client.Get().Namespace(pod.Namespace).Resource("pods").Name(pod.Name + ":8080").SubResource("proxy").Suffix(path).URL()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url.String(), nil)
+	if err != nil {
+		return "", 0, err
+	}
+	response, err := client.Client.Do(request)
+	if err != nil {
+		return "", 0, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	raw, err := io.ReadAll(response.Body)
+	return string(raw), response.StatusCode, err
+}
+
+// Metric reads the value of a series, written as it is in the exposition but for the label node.
+func (c *Cluster) Metric(ctx context.Context, pod corev1.Pod, series string) (float64, error) {
+	body, _, err := c.Get(ctx, pod, "metrics")
+	if err != nil {
+		return 0, err
+	}
+	return FindMetric(body, pod.Spec.NodeName, series)
+}
+
+// FindMetric finds the value of a series in an exposition.
+func FindMetric(exposition, node, series string) (float64, error) {
+	name, labels, _ := strings.Cut(strings.TrimSuffix(series, "}"), "{")
+	if labels != "" {
+		labels += ","
+	}
+	want := fmt.Sprintf("%s{%snode=%q} ", name, labels, node)
+	for line := range strings.Lines(exposition) {
+		if rest, ok := strings.CutPrefix(line, want); ok {
+			return strconv.ParseFloat(strings.TrimSpace(rest), 64)
+		}
+	}
+	return 0, fmt.Errorf("no series %s in\n%s", want, exposition)
+}
+
+// Request is one request in the API server's audit log.
+type Request struct {
+	Verb       string
+	RequestURI string
+	User       struct {
+		Username string
+		Extra    map[string][]string
+	}
+	UserAgent string
+	ObjectRef struct{ Resource, Subresource, Name, Namespace string }
+	Response  struct{ Code int } `json:"responseStatus"`
+	Received  time.Time          `json:"requestReceivedTimestamp"`
+	Answered  time.Time          `json:"stageTimestamp"`
+}
+
+// Pod is the name of the pod whose bound token the request came with, "" for other tokens.
+func (r Request) Pod() string {
+	if names := r.User.Extra["authentication.kubernetes.io/pod-name"]; len(names) == 1 {
+		return names[0]
+	}
+	return ""
+}
+
+// Write tells whether the request changes something.
+func (r Request) Write() bool { return r.Verb != "get" && r.Verb != "list" && r.Verb != "watch" }
+
+func (r Request) String() string {
+	return fmt.Sprintf("%s %s %s %d", r.Received.Format("15:04:05.000"), r.Verb, r.RequestURI, r.Response.Code)
+}
+
+// Audit returns the requests of a user that were received after since, in the order of the log.
+func (c *Cluster) Audit(since time.Time, user string) ([]Request, error) {
+	file, err := os.Open(filepath.Join(c.Dir, "log", "audit.log"))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	var found []Request
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		if !strings.Contains(lines.Text(), user) {
+			continue
+		}
+		var request Request
+		if err := json.Unmarshal(lines.Bytes(), &request); err != nil {
+			var syntax *json.SyntaxError
+			if errors.As(err, &syntax) {
+				break // the last line is being written
+			}
+			return nil, err
+		}
+		if request.User.Username == user && request.Received.After(since) {
+			found = append(found, request)
+		}
+	}
+	return found, lines.Err()
+}

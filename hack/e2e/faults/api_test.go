@@ -1,0 +1,215 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
+)
+
+// answerCase is something that goes wrong with the API server's answers.
+type answerCase struct {
+	name    string
+	outcome string
+	fault   Fault                        // of every request of a kind, until it is mended
+	inject  func(s *suite) (mend func()) // in place of a fault of requests
+	read    string                       // what the log says of it when the node is read, by "|"; "" where it makes no sense there
+	patch   string                       // and when it is patched
+	applies bool                         // the patch, although its answer is lost
+}
+
+func answerCases() []answerCase {
+	status := func(code int, reason metav1.StatusReason, message string) Fault {
+		return Status(code, reason, message, 0)
+	}
+	return []answerCase{
+		{
+			name: "401", fault: status(401, metav1.StatusReasonUnauthorized, "Unauthorized"),
+			outcome: "retried with backoff", read: "authentication: the API server does not accept the service account token: Unauthorized",
+			patch: "the API server refuses the patch: Unauthorized",
+		},
+		{
+			name: "403", fault: status(403, metav1.StatusReasonForbidden, `nodes "x" is forbidden: no RBAC`),
+			outcome: "retried with backoff", read: `authorization: nodes "x" is forbidden: no RBAC`,
+			patch: `the API server refuses the patch: nodes "x" is forbidden: no RBAC`,
+		},
+		{
+			name: "404", fault: status(404, metav1.StatusReasonNotFound, `nodes "x" not found`),
+			outcome: "retried with backoff", read: `the node does not exist: nodes "x" not found`,
+			patch: `the API server refuses the patch: nodes "x" not found`,
+		},
+		{
+			name: "409", fault: status(409, metav1.StatusReasonConflict, "the object has been modified"),
+			outcome: "read again, built again, sent again", patch: "the object has been modified",
+		},
+		{
+			name: "422", fault: status(422, metav1.StatusReasonInvalid, "the test operation failed"),
+			outcome: "read again; nothing changed: a refusal, next round",
+			patch:   "the API server refuses the patch: the test operation failed",
+		},
+		{
+			name: "429, Retry-After 1 s", fault: Status(429, metav1.StatusReasonTooManyRequests, "too many requests", 1),
+			outcome: "waits as it is told", read: "the API server asks to wait: ", patch: "too many requests",
+		},
+		{
+			name: "429, Retry-After 1 h", fault: Status(429, metav1.StatusReasonTooManyRequests, "too many requests", 3600),
+			outcome: "does not wait longer than its own time limit", read: "the API server asks to wait: ", patch: "too many requests",
+		},
+		{
+			name: "500", fault: status(500, metav1.StatusReasonInternalError, "etcdserver: no leader"),
+			outcome: "retried with backoff", read: "the API server answers with an error: etcdserver: no leader", patch: "etcdserver: no leader",
+		},
+		{
+			name: "503", fault: status(503, metav1.StatusReasonServiceUnavailable, "apiserver is shutting down"),
+			outcome: "retried with backoff", read: "the API server answers with an error: apiserver is shutting down", patch: "apiserver is shutting down",
+		},
+		{
+			name: "503 of a load balancer, no Status", fault: func(w http.ResponseWriter, _ *http.Request, _ func() (Answer, error)) {
+				http.Error(w, "no healthy upstream", http.StatusServiceUnavailable)
+			},
+			outcome: "retried with backoff", read: "the API server answers with an error: ", patch: "currently unable to handle the request",
+		},
+		{
+			name: "connection reset", fault: Reset,
+			outcome: "retried with backoff", read: "connection reset|EOF|connection lost", patch: "connection reset|EOF|connection lost",
+		},
+		{
+			name: "connection reset after the request was acted on", fault: After(Reset), applies: true,
+			outcome: "reads what became of it",
+		},
+		{
+			name: "answer cut in half", fault: Cut, applies: true,
+			outcome: "reads what became of it", read: "reading response body",
+		},
+		{
+			name: "no answer, ever", fault: Never,
+			outcome: "retried after the time limit", read: "no answer from the API server in time: TCP and TLS work and the request is sent, but it is not answered", patch: "no answer in time",
+		},
+		{
+			name: "no answer, ever, but acted on", fault: After(Never), applies: true,
+			outcome: "reads what became of it",
+		},
+		{
+			name: "TLS handshake slower than the time limit", outcome: "retried after the time limit",
+			inject: func(s *suite) func() {
+				s.proxy.Handshake(func(ctx context.Context) { <-ctx.Done() })
+				return func() { s.proxy.Handshake(nil) }
+			},
+			read: "no answer from the API server in time: TCP connects, but the TLS handshake does not end",
+		},
+		{
+			name: "certificate of another CA", outcome: "retried with backoff, nothing is sent",
+			inject: func(s *suite) func() {
+				s.proxy.Impostor(true)
+				return func() { s.proxy.Impostor(false) }
+			},
+			read: "TLS: ",
+		},
+	}
+}
+
+// While the node is read: the check fails, says why, and passes as soon as the answer is right.
+func TestFaultAnswerToRead(t *testing.T) {
+	t.Parallel()
+	for i, test := range answerCases() {
+		if test.read == "" {
+			continue
+		}
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			row := Begin(t, "read: "+test.name, test.outcome)
+			for round := range Pick(1, 5) {
+				start(t).answerToRead(row, fmt.Sprintf("faults-read-%d-%d", i, round), test)
+			}
+		})
+	}
+}
+
+func (s *suite) answerToRead(row *Row, name string, test answerCase) {
+	made := s.create(gated(name))
+	a := s.agent(name).with("CHECK_TIMEOUT=1500ms")
+	var mend func()
+	if test.inject != nil {
+		mend = test.inject(s)
+	} else {
+		mend = s.proxy.On(Read(name), test.fault)
+	}
+	p := a.start()
+	line := p.awaitLine("a failed check", func(line harness.LogLine) bool { return line.Check == "api" && line.Error != "" })
+	if s.Logf("%s\n    to try: %s", line.Error, line.Remedy); !says(line.Error, test.read) {
+		s.Errorf("%q does not name the cause: %q", line.Error, test.read)
+	}
+	s.require.NotEmpty(line.Remedy)
+	now, err := s.Node(s.ctx, name)
+	s.require.NoError(err)
+	s.require.True(untouched(now, made))
+	began := time.Now()
+	mend()
+	s.once(row, p, made, began)
+}
+
+// once waits until the node is verified, and makes sure that it was so once and nothing else was lost.
+func (s *suite) once(row *Row, p *process, made metav1.Object, began time.Time) {
+	name := made.GetName()
+	now := s.verified(name)
+	p.awaitMessage("node verified")
+	row.Recovered(time.Since(began))
+	s.require.True(whole(now))
+	row.keeps(now, foreign(gated(name)))
+	if n := s.proxy.Applied(name); n != 1 {
+		row.Lose("%s was verified %d times", name, n)
+	}
+	p.stop()
+}
+
+// While the node is patched: whatever became of the patch, it is applied once.
+func TestFaultAnswerToPatch(t *testing.T) {
+	t.Parallel()
+	for i, test := range answerCases() {
+		if test.fault == nil {
+			continue // TLS is over by then
+		}
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			row := Begin(t, "patch: "+test.name, test.outcome)
+			for round := range Pick(1, 5) {
+				start(t).answerToPatch(row, fmt.Sprintf("faults-patch-%d-%d", i, round), test)
+			}
+		})
+	}
+}
+
+func (s *suite) answerToPatch(row *Row, name string, test answerCase) {
+	made := s.create(gated(name))
+	mend := s.proxy.On(Patch(name), test.fault)
+	p := s.agent(name).with("CHECK_TIMEOUT=1500ms").start()
+	if test.applies {
+		s.once(row, p, made, time.Now())
+		s.require.Len(s.proxy.Asked(Patch(name)), 1, "sent again although it was applied")
+		return
+	}
+	line := p.awaitLine(test.patch, func(line harness.LogLine) bool { return says(line.Error+line.Reason, test.patch) })
+	s.Logf("%s: %s%s", line.Msg, line.Error, line.Reason)
+	now, err := s.Node(s.ctx, name)
+	s.require.NoError(err)
+	s.require.True(untouched(now, made))
+	began := time.Now()
+	mend()
+	s.once(row, p, made, began)
+}
+
+// says tells whether text holds one of the parts that are separated by "|".
+func says(text, parts string) bool {
+	for part := range strings.SplitSeq(parts, "|") {
+		if strings.Contains(text, part) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,110 @@
+package faults
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
+)
+
+// Many agents start in the same instant against one API server, without a proxy: what one of them
+// asks is what it asks when it is alone. The API server tells some of them to wait (API Priority and
+// Fairness); each of these is told so once, and not again: it does not come back too early.
+func TestFaultLoad(t *testing.T) {
+	s := start(t)
+	agents := Pick(50, 500)
+	row := Begin(t, fmt.Sprintf("load: %d agents in the same second", agents), "all verified; each asks what one alone asks; told to wait: once at most")
+	began := time.Now()
+	name := s.load(row, "faults-alone", 1)[0]
+	alone := s.requests(began)[podOf(name)]
+	s.require.NotEmpty(alone)
+	t.Logf("an agent alone asks: %v", alone)
+
+	began = time.Now()
+	names := s.load(row, "faults-load", agents)
+	asked := s.requests(began)
+	waited := 0
+	for _, name := range names {
+		own := asked[podOf(name)]
+		if refused := slices.IndexFunc(own, toldToWait); refused >= 0 {
+			waited++
+			// The Node is read again before a patch is sent again.
+			again := refused + 1
+			if strings.HasPrefix(own[refused], "patch ") && again < len(own) {
+				again++
+			}
+			own = slices.Delete(slices.Clone(own), refused, again)
+		}
+		if !slices.Equal(own, alone) {
+			t.Errorf("%s asked %v", name, asked[podOf(name)])
+		}
+	}
+	t.Logf("%d of %d agents were told to wait, once", waited, agents)
+}
+
+func toldToWait(request string) bool {
+	return strings.HasSuffix(request, fmt.Sprint(" ", http.StatusTooManyRequests))
+}
+
+// load prepares nodes with their agents, starts all of these at once, and waits until every node
+// is verified. It returns the names of the nodes.
+func (s *suite) load(row *Row, prefix string, n int) []string {
+	s.Helper()
+	names := make([]string, n)
+	list := make([]*agent, n)
+	for i := range n {
+		names[i] = fmt.Sprintf("%s-%d", prefix, i)
+		s.create(gated(names[i]))
+		kubeconfig := s.access(s.config.Host, s.config.CAData, s.token(names[i]))
+		list[i] = s.agentAt(names[i], kubeconfig).with("GOMAXPROCS=1", "CHECK_TIMEOUT=30s")
+	}
+	// All wait for the same pipe to end: starting hundreds of processes one by one takes seconds.
+	wait, release, err := os.Pipe()
+	s.require.NoError(err)
+	processes := make([]*process, n)
+	for i, a := range list {
+		a.barrier = wait
+		processes[i] = a.start()
+	}
+	s.require.NoError(wait.Close())
+	began := time.Now()
+	s.require.NoError(release.Close())
+	var all sync.WaitGroup
+	for i, p := range processes {
+		all.Go(func() {
+			p.awaitMessage("node verified")
+			row.Recovered(time.Since(began))
+			now := s.verified(names[i])
+			if !whole(now) {
+				row.Lose("%s: a part of the verification", names[i])
+			}
+			row.keeps(now, foreign(gated(names[i])))
+		})
+	}
+	all.Wait()
+	s.Logf("%d agents let go at once, all verified after %s", n, time.Since(began).Round(time.Millisecond))
+	for _, p := range processes {
+		p.stop()
+	}
+	return names
+}
+
+// requests lists what each agent has asked since, by the pod that its token is bound to, from the
+// API server's audit log.
+func (s *suite) requests(since time.Time) map[string][]string {
+	s.Helper()
+	all, err := s.Audit(since.Add(-time.Second), harness.User)
+	s.require.NoError(err)
+	asked := make(map[string][]string)
+	for _, request := range all {
+		pod := request.Pod()
+		asked[pod] = append(asked[pod], fmt.Sprintf("%s %s %d", request.Verb, request.ObjectRef.Resource, request.Response.Code))
+	}
+	return asked
+}

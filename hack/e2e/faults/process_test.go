@@ -1,0 +1,157 @@
+package faults
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
+)
+
+// process is one run of the agent's binary.
+type process struct {
+	s    *suite
+	cmd  *exec.Cmd
+	done chan struct{}
+
+	mu    sync.Mutex
+	lines []harness.LogLine
+	raw   strings.Builder // for a person, after a failure
+}
+
+// agent is how the binary is started for one node, again and again where need be.
+type agent struct {
+	s          *suite
+	node       string
+	kubeconfig string
+	env        map[string]string
+	barrier    *os.File // it starts when this ends, nil for at once
+}
+
+// agent prepares the agent of a node, behind the proxy of s.
+func (s *suite) agent(node string) *agent {
+	s.Helper()
+	return s.agentAt(node, s.access(s.proxy.URL, s.proxy.CA, s.token(node)))
+}
+
+func (s *suite) agentAt(node, kubeconfig string) *agent {
+	return &agent{s: s, node: node, kubeconfig: kubeconfig, env: map[string]string{
+		"NODE_NAME": node, "KUBECONFIG": kubeconfig, "ENABLE_METRICS": "false",
+		"DNS_TEST_DOMAINS": s.dns.address, "DNS_SERVICE": "",
+		"PATH": os.Getenv("PATH"),
+	}}
+}
+
+// with adds to the environment, as NAME=value.
+func (a *agent) with(settings ...string) *agent {
+	a.env = maps.Clone(a.env)
+	for _, setting := range settings {
+		name, value, _ := strings.Cut(setting, "=")
+		a.env[name] = value
+	}
+	return a
+}
+
+// start starts the binary. It is killed at the end of the test at the latest.
+func (a *agent) start() *process {
+	s := a.s
+	s.Helper()
+	p := &process{s: s, done: make(chan struct{})}
+	p.cmd = exec.CommandContext(context.Background(), filepath.Join(s.Root, "bin", "kube-node-ready"))
+	if a.barrier != nil {
+		p.cmd = exec.CommandContext(context.Background(), "/bin/sh", "-c", `read -r _; exec "$0"`, p.cmd.Path)
+		p.cmd.Stdin = a.barrier
+	}
+	for _, name := range slices.Sorted(maps.Keys(a.env)) {
+		p.cmd.Env = append(p.cmd.Env, name+"="+a.env[name])
+	}
+	stderr, err := p.cmd.StderrPipe()
+	s.require.NoError(err)
+	s.require.NoError(p.cmd.Start())
+	go p.read(stderr)
+	s.Cleanup(func() {
+		p.kill()
+		if s.Failed() {
+			s.Logf("the agent of %s said:\n%s", a.node, p.said())
+		}
+	})
+	return p
+}
+
+func (p *process) read(stderr io.Reader) {
+	lines := bufio.NewScanner(stderr)
+	for lines.Scan() {
+		var line harness.LogLine
+		_ = json.Unmarshal(lines.Bytes(), &line) // what is no JSON is in raw
+		p.mu.Lock()
+		p.lines = append(p.lines, line)
+		p.raw.WriteString(lines.Text() + "\n")
+		p.mu.Unlock()
+	}
+	_ = p.cmd.Wait()
+	close(p.done)
+}
+
+func (p *process) said() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.raw.String()
+}
+
+func (p *process) log() []harness.LogLine {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.lines)
+}
+
+// awaitLine waits for a line of the log.
+func (p *process) awaitLine(what string, wanted func(harness.LogLine) bool) harness.LogLine {
+	p.s.Helper()
+	var found harness.LogLine
+	err := harness.Until(p.s.ctx, func() (bool, error) {
+		lines := p.log()
+		i := slices.IndexFunc(lines, wanted)
+		if i >= 0 {
+			found = lines[i]
+		}
+		return i >= 0, nil
+	})
+	p.s.require.NoError(err, "no line with %s in the log:\n%s", what, p.said())
+	return found
+}
+
+// awaitMessage waits for a line with a message.
+func (p *process) awaitMessage(message string) {
+	p.s.Helper()
+	p.awaitLine(message, func(line harness.LogLine) bool { return strings.HasPrefix(line.Msg, message) })
+}
+
+// kill is kill -9, and waits for the end.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.done
+}
+
+// stop is what kubelet does when the pod is deleted. The process must end by itself.
+func (p *process) stop() {
+	p.s.Helper()
+	p.s.require.NoError(p.cmd.Process.Signal(syscall.SIGTERM))
+	ctx, cancel := context.WithTimeout(p.s.ctx, 30*time.Second)
+	defer cancel()
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		p.s.Fatal("does not end on SIGTERM")
+	}
+	p.s.require.Zero(p.cmd.ProcessState.ExitCode(), p.said())
+}

@@ -1,0 +1,106 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
+)
+
+// atOnce is how many nodes are raced for at a time.
+const atOnce = 6
+
+// Two well-behaved writers keep changing what is theirs on the node, in front of our taint and
+// behind it, while the agent opens it. The first patch of every agent is held until both have
+// written once more, so that no race is missed; whatever comes after that is left to chance.
+func TestFaultTaintRace(t *testing.T) {
+	s := start(t)
+	row := Begin(t, "taint race: two writers of other taints", "verified; nothing of theirs is lost")
+	nodes := Pick(60, 1000)
+	began := time.Now()
+	var done, sent, refused atomic.Int64
+	queue := make(chan int, nodes)
+	for i := range nodes {
+		queue <- i
+	}
+	close(queue)
+	var all sync.WaitGroup
+	for range atOnce {
+		all.Go(func() {
+			for i := range queue {
+				patches := s.race(row, fmt.Sprintf("faults-race-%d", i))
+				sent.Add(int64(len(patches)))
+				for _, patch := range patches {
+					if patch.Code != http.StatusOK {
+						refused.Add(1)
+					}
+				}
+				if n := done.Add(1); n%100 == 0 {
+					t.Logf("%d of %d nodes after %s", n, nodes, time.Since(began).Round(time.Second))
+				}
+			}
+		})
+	}
+	all.Wait()
+	t.Logf("%d nodes: %d patches sent, %d of them refused and built again", nodes, sent.Load(), refused.Load())
+	s.require.GreaterOrEqual(refused.Load(), int64(nodes)/2, "hardly any race: the test shows nothing")
+}
+
+// race verifies one node under two writers, and returns the patches that were sent.
+func (s *suite) race(row *Row, name string) []Asked {
+	s.create(gated(name))
+	defer func() { _ = s.remove(s.ctx, name) }()
+	front, behind := newWriter(s, name, "front"), newWriter(s, name, "behind")
+	writing, stop := context.WithCancel(s.ctx)
+	defer stop()
+	var writers sync.WaitGroup
+	writers.Go(func() { front.run(writing, front.update) })
+	writers.Go(func() { behind.run(writing, behind.patch) })
+	s.proxy.On(Patch(name), First(1, func(w http.ResponseWriter, r *http.Request, forward func() (Answer, error)) {
+		front.awaitAnother(r.Context())
+		behind.awaitAnother(r.Context())
+		Pass(w, r, forward)
+	}))
+
+	a := s.agent(name)
+	began := time.Now()
+	p := a.start()
+	deadline, cancel := context.WithTimeout(s.ctx, 2*time.Minute)
+	defer cancel()
+	if now, _, err := s.AwaitNode(deadline, name, func(node *corev1.Node) bool {
+		_, labelled := node.Labels[harness.Label]
+		if labelled && harness.HasTaint(node, harness.Taint) {
+			row.Lose("%s is labelled and still tainted", name)
+		}
+		return harness.Verified(node)
+	}); err != nil {
+		row.Lose("%s was never verified: %v %v", name, now, err)
+	}
+	row.Recovered(time.Since(began))
+	stop()
+	writers.Wait()
+	now, err := s.Node(s.ctx, name)
+	s.require.NoError(err)
+	if !whole(now) {
+		row.Lose("%s: a part of the verification", name)
+	}
+	wanted := map[string]string{
+		"label foreign/label": "kept", "annotation foreign/annotation": "kept",
+		"taint foreign/front NoSchedule": "1", "taint foreign/behind NoExecute": "2",
+	}
+	front.wants(wanted)
+	behind.wants(wanted)
+	row.keeps(now, wanted)
+	for _, lost := range append(front.lost, behind.lost...) {
+		row.Lose("%s of %s", lost, name)
+	}
+	p.kill()
+	return s.proxy.Asked(Patch(name))
+}

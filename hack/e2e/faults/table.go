@@ -1,0 +1,205 @@
+// Package faults breaks one thing at a time around the agent's real binary, against a real API
+// server, and shows that nothing is lost. Every test adds a row to one table.
+package faults
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"text/tabwriter"
+	"time"
+)
+
+// tableFile names the file that the rows are appended to, one JSON object a line, so that several
+// packages of tests make one table.
+const tableFile = "FAULTS_TABLE"
+
+// Row is one line of the table: what was done to the agent, and what came of it.
+type Row struct {
+	Fault   string
+	Rounds  int           // how often it was made
+	Outcome string        // what the agent does about it
+	Median  time.Duration // until it had recovered; 0 where there is nothing to recover from
+	Worst   time.Duration
+	Lost    []string // what should not have been lost, each by name
+	Failed  bool
+
+	t      *testing.T
+	mu     sync.Mutex
+	times  []time.Duration
+	rounds int
+}
+
+// Begin opens the row of a fault with the outcome that the test is about to show. The row is
+// written when the test ends, and says FAILED if it does.
+func Begin(t *testing.T, fault, outcome string) *Row {
+	t.Helper()
+	r := &Row{Fault: fault, Outcome: outcome, t: t}
+	t.Cleanup(r.write)
+	return r
+}
+
+// Recovered counts a round, and how long the agent took from the end of the fault on.
+func (r *Row) Recovered(took time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.times = append(r.times, took)
+	r.rounds++
+}
+
+// Round counts a round in which there was nothing to recover from.
+func (r *Row) Round() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.rounds++
+}
+
+// Lose names something that was lost, and fails the test.
+func (r *Row) Lose(format string, args ...any) {
+	r.t.Helper()
+	what := fmt.Sprintf(format, args...)
+	r.mu.Lock()
+	r.Lost = append(r.Lost, what)
+	r.mu.Unlock()
+	r.t.Errorf("lost: %s", what)
+}
+
+func (r *Row) write() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.Rounds, r.Failed = r.rounds, r.t.Failed()
+	if slices.Sort(r.times); len(r.times) > 0 {
+		r.Median, r.Worst = r.times[len(r.times)/2], r.times[len(r.times)-1]
+	}
+	line, err := json.Marshal(r)
+	if err != nil {
+		r.t.Error(err)
+		return
+	}
+	file, err := os.OpenFile(os.Getenv(tableFile), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		r.t.Error(err)
+		return
+	}
+	_, err = file.Write(append(line, '\n')) // one write, so that lines of two packages do not mix
+	if err = errors.Join(err, file.Close()); err != nil {
+		r.t.Error(err)
+	}
+}
+
+// Main runs the tests of a package and prints the table of those that ran. It is what TestMain
+// calls, and returns the exit code.
+func Main(m *testing.M) int {
+	path := os.Getenv(tableFile)
+	if path == "" {
+		file, err := os.CreateTemp("", "faults-*.json")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		path = file.Name()
+		_ = file.Close()
+		defer func() { _ = os.Remove(path) }()
+		if err := os.Setenv(tableFile, path); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+	before, err := ReadTable(path)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	code := m.Run()
+	rows, err := ReadTable(path)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	if rows = rows[len(before):]; len(rows) > 0 {
+		PrintTable(os.Stdout, rows)
+	}
+	return code
+}
+
+// Long tells whether the long version of the tests was asked for (FAULTS=long).
+func Long() bool { return os.Getenv("FAULTS") == "long" }
+
+// Pick returns how much of something the short and the long version make.
+func Pick(short, long int) int {
+	if Long() {
+		return long
+	}
+	return short
+}
+
+// ReadTable reads the rows that tests have appended to a file. A file that is not there has none.
+func ReadTable(path string) ([]*Row, error) {
+	file, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	var rows []*Row
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		row := new(Row)
+		if err := json.Unmarshal(lines.Bytes(), row); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		rows = append(rows, row)
+	}
+	return rows, lines.Err()
+}
+
+// PrintTable prints rows as a table that is aligned and is Markdown as well.
+func PrintTable(to io.Writer, rows []*Row) {
+	w := tabwriter.NewWriter(to, 0, 0, 1, ' ', 0)
+	_, _ = fmt.Fprint(w, "\n| fault\t| rounds\t| outcome\t| recovered: median\t| worst\t| lost\t|\n|---\t|---:\t|---\t|---:\t|---:\t|---:\t|\n")
+	for _, row := range rows {
+		outcome := row.Outcome
+		if row.Failed {
+			outcome = "FAILED (should: " + outcome + ")"
+		}
+		_, _ = fmt.Fprintf(w, "| %s\t| %d\t| %s\t| %s\t| %s\t| %s\t|\n",
+			row.Fault, row.Rounds, outcome, readable(row.Median), readable(row.Worst), row.loss())
+	}
+	_, _ = fmt.Fprintln(w)
+	_ = w.Flush()
+}
+
+func (r *Row) loss() string {
+	const shown = 2
+	text := strconv.Itoa(len(r.Lost))
+	if len(r.Lost) > 0 {
+		text += ": " + strings.Join(r.Lost[:min(shown, len(r.Lost))], ", ")
+	}
+	if len(r.Lost) > shown {
+		text += ", …"
+	}
+	return text
+}
+
+func readable(d time.Duration) string {
+	switch {
+	case d == 0:
+		return ""
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	default:
+		return d.Round(10 * time.Millisecond).String()
+	}
+}

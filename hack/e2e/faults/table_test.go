@@ -1,0 +1,34 @@
+package faults
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestTable(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "table.json")
+	t.Setenv(tableFile, file)
+	t.Run("row", func(t *testing.T) {
+		row := Begin(t, "a fault", "is mended")
+		row.Round()
+		for _, seconds := range []time.Duration{3, 1, 2} {
+			row.Recovered(seconds * time.Second)
+		}
+	})
+	rows, err := ReadTable(file)
+	require.NoError(t, err)
+	rows = append(rows, &Row{Fault: "another", Outcome: "none", Lost: []string{"x", "y", "z"}, Failed: true})
+	var text strings.Builder
+	PrintTable(&text, rows)
+	require.Equal(t, `
+| fault   | rounds | outcome               | recovered: median | worst | lost       |
+|---      |---:    |---                    |---:               |---:   |---:        |
+| a fault | 4      | is mended             | 2s                | 3s    | 0          |
+| another | 0      | FAILED (should: none) |                   |       | 3: x, y, … |
+
+`, text.String())
+}

@@ -1,0 +1,153 @@
+package charttest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
+)
+
+// everything asks for all that is optional, with the values as they are shipped.
+var everything = []string{"podMonitor.enabled=true", "serviceMonitor.enabled=true", "prometheusRule.enabled=true", "dashboard.enabled=true",
+	"networkPolicy.enabled=true"}
+
+// agents is how many one-shot agents are scraped. Each is the chart's DaemonSet with a taint and a
+// label of its own, so that one node has all of them verify it, and the DaemonSet controller take
+// each of them away, at about the same time.
+const agents = 20
+
+func TestFinalValuesAreScraped(t *testing.T) {
+	cluster, ctx := open(t)
+	// The policy would refuse the other taints and labels.
+	manifests, err := cluster.Render(ctx, append(everything, "nodeAuthorization.enabled=false")...)
+	require.NoError(t, err)
+	daemonSet := only(manifests, "DaemonSet")
+	apply(ctx, t, cluster, strings.Replace(manifests, daemonSet, "", 1))
+	config := configure(ctx, t, cluster, func(config string) bool {
+		return strings.Contains(config, "podMonitor/kube-system/kube-node-ready") && strings.Contains(config, "serviceMonitor/kube-system/kube-node-ready")
+	})
+	theirs := startPrometheus(ctx, t, cluster, config)
+	oneShots(ctx, t, cluster, daemonSet)
+
+	for source, which := range map[string]string{"PodMonitor": `service=""`, "ServiceMonitor": `service="kube-node-ready"`} {
+		for _, expr := range []string{
+			"last_over_time(node_check_status{%s}[10m]) == 1",
+			"last_over_time(node_check_completion_timestamp{%s}[10m]) > 0",
+			"last_over_time(node_check_verification_duration_seconds{%s}[10m]) > 0",
+			`last_over_time(node_check_attempts_total{check="service",%s}[10m]) == 1`,
+		} {
+			expr = fmt.Sprintf(expr, which)
+			found, err := theirs.query(ctx, expr)
+			require.NoError(t, err)
+			t.Logf("%s: %d of %d: %s", source, len(found), agents, expr)
+			require.Len(t, found, agents)
+		}
+	}
+	t.Run("dashboard", func(t *testing.T) { dashboard(ctx, t, cluster, theirs) })
+	t.Run("rules", func(t *testing.T) {
+		// The operator has taken them.
+		require.NoError(t, harness.Until(ctx, func() (bool, error) {
+			files, err := cluster.Kube.CoreV1().ConfigMaps("default").Get(ctx, "prometheus-e2e-rulefiles-0", metav1.GetOptions{})
+			return err == nil && strings.Contains(fmt.Sprint(files.Data), "NodeChecksFailing"), nil
+		}))
+	})
+}
+
+// oneShots runs the agents, and returns when the DaemonSet controller has taken the last away.
+func oneShots(ctx context.Context, t *testing.T, cluster *harness.Cluster, manifest string) {
+	t.Helper()
+	var template appsv1.DaemonSet
+	require.NoError(t, yaml.Unmarshal([]byte(manifest), &template))
+	taints, labels := make([]corev1.Taint, agents), make(map[string]any)
+	name := func(kind string, i int) string { return fmt.Sprintf("one-shot.example.com/%s-%d", kind, i) }
+	for i := range agents {
+		taints[i] = corev1.Taint{Key: name("new", i), Effect: corev1.TaintEffectPreferNoSchedule}
+		labels[name("good", i)] = nil
+	}
+	patch := func(ctx context.Context, taints []corev1.Taint) {
+		text, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels}, "spec": map[string]any{"taints": taints}})
+		require.NoError(t, err)
+		require.NoError(t, cluster.Patch(ctx, node, string(text)))
+	}
+	patch(ctx, taints)
+	t.Cleanup(func() { patch(context.Background(), nil) })
+
+	sets := cluster.Kube.AppsV1().DaemonSets(harness.Namespace)
+	seen := make(map[string]bool)
+	for i := range agents {
+		set := template.DeepCopy()
+		set.Name = fmt.Sprintf("one-shot-%d", i)
+		set.Spec.Selector.MatchLabels["one-shot"], set.Spec.Template.Labels["one-shot"] = set.Name, set.Name
+		pod := &set.Spec.Template.Spec
+		pod.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchExpressions[0].Key = name("good", i)
+		pod.Containers[0].Env = append(pod.Containers[0].Env,
+			corev1.EnvVar{Name: "TAINT_KEY", Value: name("new", i)}, corev1.EnvVar{Name: "VERIFIED_LABEL", Value: name("good", i)})
+		_, err := sets.Create(ctx, set, metav1.CreateOptions{})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, sets.Delete(context.Background(), set.Name, metav1.DeleteOptions{})) })
+	}
+	require.NoError(t, harness.Until(ctx, func() (bool, error) {
+		pods, err := cluster.AgentPods(ctx)
+		for _, pod := range pods {
+			seen[pod.Name] = true
+		}
+		return len(seen) == agents && len(pods) == 0, err
+	}), "%d agents were seen", len(seen))
+	now, err := cluster.Node(ctx, node)
+	require.NoError(t, err)
+	require.Empty(t, now.Spec.Taints)
+}
+
+// dashboard runs every query of the dashboard, as it is installed.
+func dashboard(ctx context.Context, t *testing.T, cluster *harness.Cluster, theirs prometheus) {
+	installed, err := cluster.Kube.CoreV1().ConfigMaps(harness.Namespace).Get(ctx, harness.Name+"-dashboard", metav1.GetOptions{})
+	require.NoError(t, err)
+	var board struct {
+		Panels []struct {
+			Title   string
+			Targets []struct {
+				Expr  string
+				Range bool
+			}
+		}
+	}
+	require.NoError(t, json.Unmarshal([]byte(installed.Data["kube-node-ready.json"]), &board))
+	require.NotEmpty(t, board.Panels)
+	for _, panel := range board.Panels {
+		require.NotEmpty(t, panel.Targets, panel.Title)
+		for _, target := range panel.Targets {
+			expr := strings.NewReplacer("$__range", "30m", "$node", ".*").Replace(target.Expr)
+			if target.Range { // a line over time: of the agents, which are gone now
+				expr = "max_over_time((" + expr + ")[10m:15s])"
+			}
+			found, err := theirs.query(ctx, expr)
+			require.NoError(t, err)
+			t.Log(panel.Title, found)
+			require.NotEmpty(t, found, "panel %s: %s", panel.Title, expr)
+		}
+	}
+}
+
+// The alerts are tested by Prometheus's own tool, on the rules as the chart renders them.
+func TestAlerts(t *testing.T) {
+	cluster, err := harness.Open()
+	require.NoError(t, err)
+	manifests, err := cluster.Render(t.Context(), everything...)
+	require.NoError(t, err)
+	var rule struct{ Spec any }
+	require.NoError(t, yaml.Unmarshal([]byte(only(manifests, "PrometheusRule")), &rule))
+	rules, err := yaml.Marshal(rule.Spec)
+	require.NoError(t, err)
+	out, err := promtool(t, cluster, rules)
+	require.NoError(t, err, out)
+	t.Log(out)
+}

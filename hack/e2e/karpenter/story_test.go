@@ -1,0 +1,194 @@
+package karpenter
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
+)
+
+const (
+	unregistered = "karpenter.sh/unregistered"
+	registered   = "karpenter.sh/registered"
+	initialized  = "karpenter.sh/initialized"
+)
+
+func ofPool(s state) bool { return s.object.GetLabels()["karpenter.sh/nodepool"] == pool }
+
+// await waits for a step of a story.
+func (s *suite) await(what string, kind schema.GroupVersionResource, wanted func(state) bool) step {
+	s.Helper()
+	found, err := s.seen.await(s.ctx, kind, wanted)
+	s.require.NoError(err, "never seen: %s", what)
+	return step{what, found}
+}
+
+// workloadPod sees a pod of a deployment.
+func workloadPod(name string, wanted func(*corev1.Pod) bool) func(state) bool {
+	return func(s state) bool { return s.object.GetLabels()["app"] == name && wanted(s.pod()) }
+}
+
+func agentPod(node string, wanted func(state) bool) func(state) bool {
+	return func(s state) bool {
+		return s.object.GetLabels()["app.kubernetes.io/name"] == harness.Name && s.pod().Spec.NodeName == node && wanted(s)
+	}
+}
+
+func always(state) bool { return true }
+
+func TestStory(t *testing.T) {
+	s := start(t)
+	s.nodePools("1s")
+	s.workload("story", 1)
+
+	pending := s.await("a pod is pending: nothing fits it", pods, workloadPod("story", func(p *corev1.Pod) bool { return p.Spec.NodeName == "" }))
+	claimed := s.await("Karpenter makes a NodeClaim of pool "+pool, nodeClaims, ofPool)
+	created := s.await("the node is there, karpenter.sh/unregistered:NoExecute on", nodes, func(s state) bool {
+		return ofPool(s) && harness.HasTaint(s.node(), unregistered)
+	})
+	name := created.name()
+	on := func(wanted func(*corev1.Node) bool) func(state) bool {
+		return func(s state) bool { return s.name() == name && !s.deleted && wanted(s.node()) }
+	}
+	known := s.await("Karpenter has registered it: that taint off, node-ready/unverified:NoSchedule on", nodes, on(func(n *corev1.Node) bool {
+		return n.Labels[registered] == "true" && !harness.HasTaint(n, unregistered)
+	}))
+	s.require.True(harness.HasTaint(known.node(), harness.Taint), "the startup taint comes with the registration")
+	bornAgent := s.await("the DaemonSet controller's pod is on it: the agent starts", pods, agentPod(name, always))
+	verified := s.await("the agent has verified it: taint off, label on", nodes, on(harness.Verified))
+	ready := s.await("Karpenter marks the node initialized", nodes, on(func(n *corev1.Node) bool { return n.Labels[initialized] == "true" }))
+	claim := s.await("and its NodeClaim", nodeClaims, func(s state) bool { return s.name() == claimed.name() && s.condition("Initialized") })
+	bound := s.await("the scheduler binds the pending pod to it", pods, workloadPod("story", func(p *corev1.Pod) bool { return p.Spec.NodeName == name }))
+	gone := s.await("the agent's pod is gone", pods, agentPod(name, func(s state) bool { return s.deleted }))
+
+	inOrder(t, pending, claimed, created, known, bornAgent, verified, ready, claim)
+	inOrder(t, verified, bound) // by the scheduler, which asks nobody else
+	inOrder(t, verified, gone)
+	steps := []step{pending, claimed, created, known, bornAgent, verified, ready, claim, bound, gone}
+	slices.SortStableFunc(steps[6:], func(a, b step) int { return int(a.revision) - int(b.revision) })
+	tell(t, steps)
+	s.overhead(claimed.name())
+	s.require.Contains(s.kubelet.said(name), "node verified: taint off, label on")
+}
+
+// overhead shows what Karpenter has reserved on the node for the agent: the requests of the NodeClaim less those of the pod that
+// wanted it.
+func (s *suite) overhead(claim string) {
+	s.Helper()
+	object, err := s.dynamic.Resource(nodeClaims).Get(s.ctx, claim, metav1.GetOptions{})
+	s.require.NoError(err)
+	spec, ok := object.Object["spec"].(map[string]any)
+	s.require.True(ok)
+	requests, ok := spec["resources"].(map[string]any)["requests"].(map[string]any)
+	s.require.True(ok)
+	daemonSet, err := s.Kube.AppsV1().DaemonSets(harness.Namespace).Get(s.ctx, harness.Name, metav1.GetOptions{})
+	s.require.NoError(err)
+	agent := daemonSet.Spec.Template.Spec.Containers[0].Resources.Requests
+	var lines []string
+	for _, each := range []struct{ name, workload string }{{"cpu", "500m"}, {"memory", "256Mi"}} {
+		total, ok := requests[each.name].(string)
+		s.require.True(ok, "%v", requests)
+		rest := resource.MustParse(total)
+		rest.Sub(resource.MustParse(each.workload))
+		want := agent[corev1.ResourceName(each.name)]
+		s.require.Zero(rest.Cmp(want), "%s: %s reserved for %s of the agent", each.name, rest.String(), want.String())
+		lines = append(lines, each.name+" "+rest.String())
+	}
+	s.Logf("Karpenter sizes the node for %v; of that for the agent: %s", requests, strings.Join(lines, ", "))
+}
+
+func TestFromNoneToManyAndBack(t *testing.T) {
+	many := 10
+	if long() {
+		many = 100
+	}
+	s := start(t)
+	s.nodePools("1s")
+	s.workload("many", many)
+	began := s.await("all pods wait", pods, workloadPod("many", func(*corev1.Pod) bool { return true }))
+	count := func(wanted func(*corev1.Node) bool) func() (bool, error) {
+		return func() (bool, error) {
+			n := 0
+			for _, s := range s.seen.now(nodes) {
+				if ofPool(s) && wanted(s.node()) {
+					n++
+				}
+			}
+			return n == many, s.ctx.Err()
+		}
+	}
+	s.require.NoError(harness.Until(s.ctx, count(func(*corev1.Node) bool { return true })), "nodes")
+	s.require.NoError(harness.Until(s.ctx, count(harness.Verified)), "verified nodes")
+	s.require.NoError(harness.Until(s.ctx, count(func(n *corev1.Node) bool { return n.Labels[initialized] == "true" })), "initialized nodes")
+	s.require.NoError(harness.Until(s.ctx, func() (bool, error) {
+		n := 0
+		for _, s := range s.seen.now(pods) {
+			if s.object.GetLabels()["app"] == "many" && s.pod().Status.Phase == corev1.PodRunning {
+				n++
+			}
+		}
+		return n == many, s.ctx.Err()
+	}), "running pods")
+
+	// When each became what it is, by the watch.
+	var steps []step
+	for _, each := range []struct {
+		what   string
+		wanted func(*corev1.Node) bool
+	}{
+		{"created", func(*corev1.Node) bool { return true }},
+		{"registered, with the startup taint", func(n *corev1.Node) bool { return n.Labels[registered] == "true" }},
+		{"verified", harness.Verified},
+		{"initialized", func(n *corev1.Node) bool { return n.Labels[initialized] == "true" }},
+	} {
+		first, last := s.firstAndLast(each.wanted)
+		steps = append(steps, step{"the first node is " + each.what, first}, step{"the last node is " + each.what, last})
+	}
+	slices.SortStableFunc(steps, func(a, b step) int { return int(a.revision) - int(b.revision) })
+	steps = slices.Insert(steps, 0, began)
+
+	s.scale("many", 0)
+	s.require.NoError(harness.Until(s.ctx, func() (bool, error) {
+		n := 0
+		for _, s := range s.seen.now(nodes) {
+			if ofPool(s) {
+				n++
+			}
+		}
+		return n == 0 && len(s.seen.now(nodeClaims)) == 0, s.ctx.Err()
+	}), "nodes and node claims left over")
+	last := s.await("all pods deleted; the last node is gone", nodes, func() func(state) bool {
+		left := many
+		return func(s state) bool {
+			if ofPool(s) && s.deleted {
+				left--
+			}
+			return left == 0
+		}
+	}())
+	tell(t, append(steps, last))
+	s.Logf("%d nodes and back to 0, none stuck", many)
+}
+
+// firstAndLast return the states at which the first and the last of the nodes came to be as wanted.
+func (s *suite) firstAndLast(wanted func(*corev1.Node) bool) (first, last state) {
+	s.seen.mu.Lock()
+	defer s.seen.mu.Unlock()
+	done := make(map[string]bool)
+	for _, each := range s.seen.states {
+		if each.kind == nodes && ofPool(each) && !each.deleted && !done[each.name()] && wanted(each.node()) {
+			done[each.name()] = true
+			if first.object == nil {
+				first = each
+			}
+			last = each
+		}
+	}
+	return first, last
+}

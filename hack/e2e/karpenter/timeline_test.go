@@ -1,0 +1,152 @@
+package karpenter
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+)
+
+// state is an object as it was at one moment. The revision orders all of them, whatever their kind: it is that of the one store
+// behind them, and does not depend on when a watch delivered what.
+type state struct {
+	kind     schema.GroupVersionResource
+	object   *unstructured.Unstructured
+	deleted  bool
+	revision uint64
+	at       time.Time // when it was seen
+}
+
+func (s state) name() string { return s.object.GetName() }
+
+func (s state) node() *corev1.Node { return as[corev1.Node](s) }
+func (s state) pod() *corev1.Pod   { return as[corev1.Pod](s) }
+
+func as[T any](s state) *T {
+	into := new(T)
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(s.object.Object, into); err != nil {
+		panic(err)
+	}
+	return into
+}
+
+// condition tells whether the object's status has a condition that is True.
+func (s state) condition(kind string) bool {
+	list, _, _ := unstructured.NestedSlice(s.object.Object, "status", "conditions")
+	for _, each := range list {
+		if condition, ok := each.(map[string]any); ok && condition["type"] == kind {
+			return condition["status"] == "True"
+		}
+	}
+	return false
+}
+
+// timeline is everything that happened to nodes, node claims and pods.
+type timeline struct {
+	mu      sync.Mutex
+	states  []state
+	changed chan struct{}
+}
+
+func watch(ctx context.Context, t *testing.T, client *dynamic.DynamicClient) *timeline {
+	t.Helper()
+	tl := &timeline{changed: make(chan struct{})}
+	for _, kind := range []schema.GroupVersionResource{nodes, nodeClaims, pods} {
+		events, err := client.Resource(kind).Watch(ctx, metav1.ListOptions{})
+		require.NoError(t, err)
+		t.Cleanup(events.Stop)
+		go func() {
+			for event := range events.ResultChan() {
+				if object, ok := event.Object.(*unstructured.Unstructured); ok && event.Type != apiwatch.Error {
+					tl.add(state{kind: kind, object: object, deleted: event.Type == apiwatch.Deleted, at: time.Now()})
+				}
+			}
+		}()
+	}
+	return tl
+}
+
+func (tl *timeline) add(s state) {
+	s.revision, _ = strconv.ParseUint(s.object.GetResourceVersion(), 10, 64)
+	tl.mu.Lock()
+	defer tl.mu.Unlock()
+	tl.states = append(tl.states, s)
+	close(tl.changed)
+	tl.changed = make(chan struct{})
+}
+
+// await returns the first state that is as wanted, which may be over.
+func (tl *timeline) await(ctx context.Context, kind schema.GroupVersionResource, wanted func(state) bool) (state, error) {
+	for next := 0; ; {
+		tl.mu.Lock()
+		states, changed := tl.states, tl.changed
+		tl.mu.Unlock()
+		for ; next < len(states); next++ {
+			if states[next].kind == kind && wanted(states[next]) {
+				return states[next], nil
+			}
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return state{}, ctx.Err()
+		}
+	}
+}
+
+// now returns the last state of every object of a kind that is still there.
+func (tl *timeline) now(kind schema.GroupVersionResource) map[string]state {
+	tl.mu.Lock()
+	defer tl.mu.Unlock()
+	latest := make(map[string]state)
+	for _, s := range tl.states {
+		switch {
+		case s.kind != kind:
+		case s.deleted:
+			delete(latest, s.name())
+		default:
+			latest[s.name()] = s
+		}
+	}
+	return latest
+}
+
+// step is one line of the story.
+type step struct {
+	what string
+	state
+}
+
+// tell prints steps with their times since the first.
+func tell(t *testing.T, steps []step) {
+	t.Helper()
+	var text strings.Builder
+	for i, s := range steps {
+		since := time.Duration(0)
+		if i > 0 {
+			since = s.at.Sub(steps[i-1].at)
+		}
+		fmt.Fprintf(&text, "%7.2f s  %+6.2f  %s\n", s.at.Sub(steps[0].at).Seconds(), since.Seconds(), s.what)
+	}
+	t.Logf("\n%s", text.String())
+}
+
+// inOrder asserts that each step came after the one before it.
+func inOrder(t *testing.T, steps ...step) {
+	t.Helper()
+	for i := 1; i < len(steps); i++ {
+		require.Greater(t, steps[i].revision, steps[i-1].revision, "%q must come after %q", steps[i].what, steps[i-1].what)
+	}
+}

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# gofmt, go vet and golangci-lint in every module of the repository that holds code.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+root=$PWD
+
+unformatted=$(git ls-files -co --exclude-standard '*.go' | xargs gofmt -l)
+if [ -n "$unformatted" ]; then
+  printf 'not formatted (gofmt -w):\n%s\n' "$unformatted" >&2
+  exit 1
+fi
+failed=0
+for module in $(git ls-files -co --exclude-standard '*go.mod' | grep -v '^hack/tools/'); do
+  dir=$(dirname "$module")
+  echo "lint $dir"
+  (cd "$dir" && go vet ./... && "$root/bin/tools/golangci-lint" run --allow-parallel-runners --config "$root/.golangci.yml" ./...) || failed=1
+done
+exit $failed

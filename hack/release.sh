@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# What a release consists of, made from this checkout: the images (amd64, arm64), the chart's package, the manifests, an SBOM and
+# the checksums. Everything bears the time of the commit, so that whoever builds it again gets the same bytes.
+#
+#   hack/release.sh artifacts DIR VERSION   chart, manifests, SBOM and checksums; refused where VERSION is not the chart's
+#   hack/release.sh dry-run                 these and the images, twice, into dist/; fails where the two differ
+set -euo pipefail
+cd "$(dirname "$0")/.."
+mode=${1:-}
+version=$(sed -n 's/^version: //p' chart/Chart.yaml)
+if ! grep -qx "appVersion: \"$version\"" chart/Chart.yaml; then
+  echo "chart/Chart.yaml: version is $version, and appVersion is not the same" >&2
+  exit 1
+fi
+SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
+BUILD_DATE=$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)
+COMMIT_HASH=$(git rev-parse --short=12 HEAD)
+export SOURCE_DATE_EPOCH BUILD_DATE COMMIT_HASH VERSION=$version
+
+# helm package writes the time of the day into the archive: it is packed again.
+chart() { # DIR
+  local work package=kube-node-ready-$version.tgz
+  work=$(mktemp -d)
+  bin/tools/helm package chart --destination "$work" >/dev/null
+  mkdir "$work/files"
+  tar -xzmf "$work/$package" -C "$work/files"
+  tar -C "$work/files" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --mode=go=rX,u+rw -cf - kube-node-ready |
+    gzip -n9 >"$1/$package"
+  rm -rf "$work"
+  cp hack/manifests/*.yaml "$1" # that they are current is a test's business
+}
+
+# The modules that are linked into the binary, as CycloneDX: the Go linker has written them into it.
+sbom() { # DIR
+  local binary
+  binary=$(mktemp)
+  CGO_ENABLED=0 GOOS=linux go build -trimpath -buildvcs=false -o "$binary" .
+  go version -m "$binary" | awk '$1 == "dep" {print $2, $3}' | jq -Rn --arg version "$version" --arg time "$BUILD_DATE" '{
+    bomFormat: "CycloneDX", specVersion: "1.5", version: 1,
+    metadata: {timestamp: $time, component: {type: "application", name: "kube-node-ready", version: $version, licenses: [{license: {id: "AGPL-3.0-only"}}]}},
+    components: [inputs | split(" ") | {type: "library", name: .[0], version: .[1], purl: "pkg:golang/\(.[0])@\(.[1])"}]}' >"$1/kube-node-ready.cdx.json"
+  rm -f "$binary"
+}
+
+images() { # DIR
+  local arch
+  for arch in amd64 arm64; do
+    # A state folder of its own: the image is for no cluster.
+    CLUSTER_DIR=$PWD/dist/work PLATFORM=linux/$arch OUT=$1/image-linux-$arch.tar hack/cluster/cluster image "localhost/kube-node-ready:$version"
+  done
+}
+
+checksums() { (cd "$1" && find . -maxdepth 1 -type f ! -name SHA256SUMS -printf '%P\n' | LC_ALL=C sort | xargs sha256sum >SHA256SUMS); }
+
+case $mode in
+artifacts)
+  if [ "${3:-}" != "$version" ]; then
+    echo "the version to release is ${3:-not given}, and chart/Chart.yaml says $version" >&2
+    exit 1
+  fi
+  mkdir -p "$2"
+  chart "$2" && sbom "$2" && checksums "$2"
+  ;;
+dry-run)
+  rm -rf dist/1 dist/2
+  for i in 1 2; do
+    mkdir -p "dist/$i"
+    images "$PWD/dist/$i"
+    chart "dist/$i" && sbom "dist/$i" && checksums "dist/$i"
+  done
+  cat dist/1/SHA256SUMS
+  diff dist/1/SHA256SUMS dist/2/SHA256SUMS || { echo "two builds differ" >&2; exit 1; }
+  echo "two builds are the same, byte by byte"
+  for arch in amd64 arm64; do
+    printf 'image linux/%s: %d bytes, %d compressed\n' "$arch" "$(stat -c %s "dist/1/image-linux-$arch.tar")" "$(gzip -9c "dist/1/image-linux-$arch.tar" | wc -c)"
+  done
+  ;;
+*) echo "usage: $0 artifacts DIR VERSION | dry-run" >&2; exit 2 ;;
+esac

@@ -146,6 +146,7 @@ subjects: [{kind: ServiceAccount, name: kube-node-ready, namespace: kube-system}
 	t.Run("two releases do not meet", func(t *testing.T) {
 		neighbour := pod(ctx, t, cluster, second)
 		theirs := token(ctx, t, cluster, second, "second-kube-node-ready", &neighbour)
+		require.NoError(t, harness.Until(ctx, func() (bool, error) { return theirs(ctx, "elsewhere", harmless) != nil, nil }))
 		forbidden(t, theirs(ctx, node, `{"metadata":{"labels":{"node-ready/verified":"true"}}}`), "default/second-kube-node-ready may set the label second.example.com/good")
 		require.NoError(t, theirs(ctx, node, openPatch(2, "second.example.com~1good")))
 	})

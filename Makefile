@@ -59,13 +59,15 @@ vulncheck: $(TOOLS)/govulncheck ## known vulnerabilities in what the agent's cod
 	hack/vulncheck.sh || [ $$? = 75 ] # left out, and said so
 
 ## Benchmarks
-.PHONY: bench bench-5000
+.PHONY: bench bench-5000 linked
 bench: build ## size, memory, time, requests and 1,000 nodes, against budgets (root, Linux); BENCH="-only startup -runs 5", KEEP=1
 	hack/bench.sh $(BENCH)
 
 bench-5000: build ## 5,000 nodes at once
 	hack/bench.sh -only scale -nodes 5000 $(BENCH)
 
+linked: ## what is linked into the agent, by module and package, and why (TOP=25)
+	hack/linked.sh
 
 ## The chart
 .PHONY: manifests verify-manifests

@@ -44,7 +44,7 @@ kind "lint" hack/lint.sh
 kind "workflows" "$tools/actionlint"
 kind "unit" gotest unit . -race
 kind "patch fuzz corpus" gotest fuzz hack/fuzz
-kind "size" gotest size hack/bench/size
+kind "size and plot" gotest bench hack/bench
 kind "chart schema" gotest schema hack/chartschema
 kind "chart" charts
 kind "arm64" cross

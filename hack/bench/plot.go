@@ -2,7 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"image/color"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,12 +23,10 @@ type point struct {
 // draw keeps the points in scale.json, with those of earlier runs for other numbers of nodes, and
 // draws scale.svg of them.
 func (b *bench) draw(points []point) error {
-	dir := filepath.Join(b.Root, "hack", "bench")
-	var all []point
-	if text, err := os.ReadFile(filepath.Join(dir, "scale.json")); err == nil {
-		if err := json.Unmarshal(text, &all); err != nil {
-			return err
-		}
+	path := func(name string) string { return filepath.Join(b.Root, "hack", "bench", name) }
+	all, err := readPoints(path("scale.json"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
 	for _, p := range points {
 		all = slices.DeleteFunc(all, func(old point) bool { return old.Nodes == p.Nodes })
@@ -37,18 +37,29 @@ func (b *bench) draw(points []point) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(dir, "scale.json"), append(text, '\n'), 0o644); err != nil {
+	if err := os.WriteFile(path("scale.json"), append(text, '\n'), 0o644); err != nil {
 		return err
 	}
+	return plotTo(path("scale.svg"), all)
+}
 
+func readPoints(path string) (points []point, err error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return points, json.Unmarshal(text, &points)
+}
+
+func plotTo(path string, points []point) error {
 	figure := plot.New()
 	figure.Title.Text = "From the first node created to the last one open"
 	figure.X.Label.Text, figure.Y.Label.Text = "nodes, all at once", "seconds"
 	figure.X.Scale, figure.Y.Scale = plot.LogScale{}, plot.LogScale{}
 	figure.X.Tick.Marker, figure.Y.Tick.Marker = plot.LogTicks{Prec: -1}, plot.LogTicks{Prec: -1}
 	figure.BackgroundColor = color.White
-	xys := make(plotter.XYs, len(all))
-	for i, p := range all {
+	xys := make(plotter.XYs, len(points))
+	for i, p := range points {
 		xys[i] = plotter.XY{X: float64(p.Nodes), Y: p.Seconds}
 	}
 	line, dots, err := plotter.NewLinePoints(xys)
@@ -56,5 +67,5 @@ func (b *bench) draw(points []point) error {
 		return err
 	}
 	figure.Add(plotter.NewGrid(), line, dots)
-	return figure.Save(16*vg.Centimeter, 10*vg.Centimeter, filepath.Join(dir, "scale.svg"))
+	return figure.Save(16*vg.Centimeter, 10*vg.Centimeter, path)
 }

@@ -60,7 +60,9 @@ func (b *bench) scale(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		drawn = append(drawn, point{n, with.took.Seconds()})
+		if with.left == 0 {
+			drawn = append(drawn, point{n, with.took.Seconds()})
+		}
 		b.tell(n, without, with)
 	}
 	return b.draw(drawn)

@@ -83,7 +83,7 @@ func (c *config) settings() []*setting {
 		{flag: "check-timeout", kind: "duration", value: "3s", help: "time limit of one attempt, and of one API request", parse: duration(&c.checkTimeout, 100*time.Millisecond, 5*time.Minute)},
 		{flag: "max-retries", kind: "number", value: "5", help: "further attempts of a check in one round", parse: number(&c.maxRetries, 0, 100)},
 		{flag: "retry-backoff", kind: "kind", value: "exponential", help: "waits between attempts: exponential (1 2 4 8 16 s) or linear (1 2 3 4 5 s)", parse: text(&c.retryBackoff, oneOf("exponential", "linear"))},
-		{flag: "success-threshold", kind: "number", value: "1", help: "whole rounds in a row that must pass", parse: number(&c.successThreshold, 1, 100)},
+		{flag: "success-threshold", kind: "number", value: "1", help: "whole rounds in a row that must pass", parse: number(&c.successThreshold, 1, 1000)},
 
 		{flag: "dns-test-domains", kind: "names", value: "kubernetes.default.svc.cluster.local,google.com", help: "names that must resolve, by commas; an IP address is asked as a name server", parse: list(&c.dnsTestDomains, 1, domainOrIP)},
 		{flag: "network-targets", kind: "targets", help: "what else must answer, by commas: host:port or tcp://host:port accepts, https://host/path answers below 400", parse: list(&c.networkTargets, 0, target)},

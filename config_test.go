@@ -152,8 +152,8 @@ var cases = map[string]struct {
 		bad:  badValues("must be one of exponential, linear", "", "Linear", "constant", "exponential,linear"),
 	},
 	"success-threshold": {
-		good: []good{{"1", func(*config) {}}, {"100", func(c *config) { c.successThreshold = 100 }}},
-		bad:  badNumbers(1, 100),
+		good: []good{{"1", func(*config) {}}, {"1000", func(c *config) { c.successThreshold = 1000 }}},
+		bad:  badNumbers(1, 1000),
 	},
 	"dns-test-domains": {
 		good: []good{

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -138,13 +139,35 @@ func (r Request) String() string {
 	return fmt.Sprintf("%s %s %s %d", r.Received.Format("15:04:05.000"), r.Verb, r.RequestURI, r.Response.Code)
 }
 
-// Audit returns the requests of a user that were received after since, in the order of the log.
+// Audit returns the requests of a user that were received after since, in the order of the log. The
+// API server starts a new file when one is full, and gives the full one a name with the time.
 func (c *Cluster) Audit(since time.Time, user string) ([]Request, error) {
-	file, err := os.Open(filepath.Join(c.Dir, "log", "audit.log"))
+	paths, err := filepath.Glob(filepath.Join(c.Dir, "log", "audit*.log"))
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(paths) // "audit-2026-…" is before "audit.log"
+	var found []Request
+	for _, path := range paths {
+		requests, err := auditFile(path, since, user)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, requests...)
+	}
+	return found, nil
+}
+
+func auditFile(path string, since time.Time, user string) ([]Request, error) {
+	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = file.Close() }()
+	info, err := file.Stat()
+	if err != nil || info.ModTime().Before(since) {
+		return nil, err
+	}
 	var found []Request
 	lines := bufio.NewScanner(file)
 	lines.Buffer(nil, 16<<20)

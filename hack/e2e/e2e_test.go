@@ -193,12 +193,9 @@ func (s *suite) event(reason, part string) corev1.Event {
 // apply creates objects and deletes them at the end of the test.
 func (s *suite) apply(manifests string) {
 	s.Helper()
-	_, err := s.Kubectl(s.ctx, manifests, "apply", "-f", "-")
+	remove, err := s.Apply(s.ctx, manifests)
 	s.require.NoError(err)
-	s.cleanup(func(ctx context.Context) error {
-		_, err := s.Kubectl(ctx, manifests, "delete", "--ignore-not-found", "--wait=false", "-f", "-")
-		return err
-	})
+	s.cleanup(remove)
 }
 
 // target makes a service with a pod that accepts connections, and returns its ClusterIP.

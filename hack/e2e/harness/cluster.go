@@ -95,6 +95,16 @@ func (c *Cluster) Kubectl(ctx context.Context, input string, args ...string) (st
 	return c.Run(ctx, input, c.Tool("kubectl"), args...)
 }
 
+// Apply applies manifests. The function that it returns deletes what they name, and does not wait
+// until it is gone.
+func (c *Cluster) Apply(ctx context.Context, manifests string) (remove func(context.Context) error, err error) {
+	_, err = c.Kubectl(ctx, manifests, "apply", "-f", "-")
+	return func(ctx context.Context) error {
+		_, err := c.Kubectl(ctx, manifests, "delete", "--ignore-not-found", "--wait=false", "-f", "-")
+		return err
+	}, err
+}
+
 // Tool is the path of a program that was built for the cluster.
 func (c *Cluster) Tool(name string) string { return filepath.Join(c.Root, "bin", "tools", name) }
 

@@ -30,6 +30,7 @@ fi
 
 hack/cluster/cluster build
 hack/cluster/cluster image
+go -C hack/e2e run ./faults/jump "$PWD" "$PWD/bin/jump/kube-node-ready"
 first=". ./charttest"
 # Whatever else there is, so that a new package is not left out.
 second=$(cd hack/e2e && go list -f '{{if .TestGoFiles}}.{{slice .ImportPath (len .Module.Path)}}{{end}}{{if .XTestGoFiles}}.{{slice .ImportPath (len .Module.Path)}}{{end}}' ./... | grep -vxE '\.|\./charttest')

@@ -13,6 +13,7 @@ export FAULTS=long
 failed=0
 
 hack/cluster/cluster build && hack/cluster/cluster image || exit 1
+go -C hack/e2e run ./faults/jump "$PWD" "$PWD/bin/jump/kube-node-ready" || exit 1
 faults() { # PACKAGE
   cd hack/e2e && FAULTS_TABLE=$work/$1.json ../../bin/tools/gotestsum --format standard-verbose -- \
     -count=1 -timeout 90m -parallel 8 -run "${RUN:-^TestFault}" "./$1"

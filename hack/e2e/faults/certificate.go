@@ -30,7 +30,8 @@ func newCertificate() (ca []byte, certificate *tls.Certificate, err error) {
 	now := time.Now()
 	authority := &x509.Certificate{
 		SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: fmt.Sprintf("faults %d", now.UnixNano())},
-		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(24 * time.Hour),
+		// A clock that is an hour slow must not make it a certificate of the future.
+		NotBefore: now.Add(-2 * time.Hour), NotAfter: now.Add(24 * time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	authorityDER, authorityKey, err := sign(authority, authority, nil)

@@ -33,6 +33,7 @@ type process struct {
 type agent struct {
 	s          *suite
 	node       string
+	program    string // the agent's binary
 	kubeconfig string
 	env        map[string]string
 	barrier    *os.File // it starts when this ends, nil for at once
@@ -45,7 +46,7 @@ func (s *suite) agent(node string) *agent {
 }
 
 func (s *suite) agentAt(node, kubeconfig string) *agent {
-	return &agent{s: s, node: node, kubeconfig: kubeconfig, env: map[string]string{
+	return &agent{s: s, node: node, program: filepath.Join(s.Root, "bin", "kube-node-ready"), kubeconfig: kubeconfig, env: map[string]string{
 		"NODE_NAME": node, "KUBECONFIG": kubeconfig, "ENABLE_METRICS": "false",
 		"DNS_TEST_DOMAINS": s.dns.address, "DNS_SERVICE": "",
 		"PATH": os.Getenv("PATH"),
@@ -67,7 +68,7 @@ func (a *agent) start() *process {
 	s := a.s
 	s.Helper()
 	p := &process{s: s, done: make(chan struct{})}
-	p.cmd = exec.CommandContext(context.Background(), filepath.Join(s.Root, "bin", "kube-node-ready"))
+	p.cmd = exec.CommandContext(context.Background(), a.program)
 	if a.barrier != nil {
 		p.cmd = exec.CommandContext(context.Background(), "/bin/sh", "-c", `read -r _; exec "$0"`, p.cmd.Path)
 		p.cmd.Stdin = a.barrier

@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -96,17 +98,72 @@ func TestFaultClockOff(t *testing.T) {
 	}
 }
 
+// Somebody sets the clock while the agent is at work: an hour ahead while a check is under way, an
+// hour slow while the patch is. No time limit is passed by that, and what it says to have taken is
+// what it took. The agent is built by faults/jump, which moves the clock of this process alone.
+func TestFaultClockSet(t *testing.T) {
+	t.Parallel()
+	if runtime.GOARCH != "amd64" {
+		t.Skip("faults/jump moves time.Now for linux/amd64 only")
+	}
+	s, name := start(t), "faults-clock-set"
+	row := Begin(t, "clock set 1 h ahead within a check, and 2 h back within the patch", "verified; no time limit is passed, durations are true")
+	made := s.create(gated(name))
+	checking, patching := NewGate(), NewGate()
+	s.proxy.On(Read(name), FirstElse(1, Status(http.StatusInternalServerError, metav1.StatusReasonInternalError, "etcd", 0), checking.Hold))
+	s.proxy.On(Patch(name), patching.Hold)
+	port := freePort(s)
+	a := s.agent(name).with("INITIAL_TIMEOUT=30m", "CHECK_TIMEOUT=1m", "ENABLE_METRICS=true", "METRICS_PORT="+port)
+	a.program = filepath.Join(s.Root, "bin", "jump", "kube-node-ready")
+	began := time.Now()
+	p := a.start()
+	set := func(signals ...syscall.Signal) {
+		for _, which := range signals {
+			before := strings.Count(p.said(), "clock set")
+			s.require.NoError(p.cmd.Process.Signal(which))
+			s.require.NoError(harness.Until(s.ctx, func() (bool, error) { return strings.Count(p.said(), "clock set") > before, nil }))
+		}
+	}
+	s.await("the api check", checking.Arrived)
+	set(syscall.SIGUSR1)
+	checking.Open()
+	s.await("the patch", patching.Arrived)
+	set(syscall.SIGUSR2, syscall.SIGUSR2)
+	patching.Open()
+
+	now := s.verified(name)
+	p.awaitMessage("node verified")
+	took := time.Since(began)
+	for what, off := range map[string]time.Duration{"node verified": -time.Hour, "check passed": time.Hour} {
+		line := p.awaitLine(what, func(line harness.LogLine) bool { return strings.HasPrefix(line.Msg, what) && line.Check != "dns" })
+		s.require.WithinRange(line.Time, began.Add(off).Truncate(time.Second), began.Add(off+took), "the clock was not set when it said %q", what)
+	}
+	for _, series := range []string{"node_check_verification_duration_seconds", "node_check_api_duration_seconds"} {
+		seconds := s.ask(port, name, series)
+		s.require.Positive(seconds, series)
+		s.require.LessOrEqual(seconds, took.Seconds(), series)
+	}
+	s.require.Zero(s.ask(port, name, "node_check_timed_out"))
+	var annotation struct{ Duration string }
+	s.require.NoError(json.Unmarshal([]byte(now.Annotations[harness.Annotation]), &annotation))
+	said, err := time.ParseDuration(annotation.Duration)
+	s.require.NoError(err)
+	s.require.Positive(said)
+	s.require.LessOrEqual(said, took)
+	s.once(row, p, made, began)
+}
+
 // Many rounds and many scrapes leave the process as it was: its goroutines, descriptors and memory.
-// Rounds are as many as the threshold allows, one second apart; scrapes run beside them.
+// Rounds are one second apart; scrapes run beside them.
 func TestFaultGrowth(t *testing.T) {
 	t.Parallel()
 	s := start(t)
-	rounds, scrapes := Pick(10, 100), Pick(1000, 10_000)
+	rounds, scrapes := Pick(10, 1000), Pick(1000, 10_000)
 	row := Begin(t, fmt.Sprintf("%d rounds and %d scrapes of one process", rounds, scrapes), "no growth of goroutines, descriptors or memory")
 	measure := func(name string, rounds, scrapes int) usage {
 		made := s.create(gated(name))
 		port := freePort(s)
-		p := s.agent(name).with("ENABLE_METRICS=true", "METRICS_PORT="+port, "SUCCESS_THRESHOLD="+strconv.Itoa(rounds)).start()
+		p := s.agent(name).with("INITIAL_TIMEOUT=1h", "ENABLE_METRICS=true", "METRICS_PORT="+port, "SUCCESS_THRESHOLD="+strconv.Itoa(rounds)).start()
 		p.awaitLine("a check", func(line harness.LogLine) bool { return line.Check != "" })
 		for range scrapes {
 			s.ask(port, name, "node_check_status")

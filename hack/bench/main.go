@@ -66,7 +66,7 @@ func run(ctx context.Context) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	b := &bench{Cluster: cluster, report: newReport(os.Stdout), runs: *runs, sizes: sizes}
+	b := &bench{Cluster: cluster, report: &report{Live: harness.NewLive(os.Stdout)}, runs: *runs, sizes: sizes}
 	for _, part := range b.parts() {
 		if *only != "" && !slices.Contains(strings.Split(*only, ","), part.name) {
 			continue

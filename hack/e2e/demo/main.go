@@ -52,9 +52,12 @@ func run(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
-	s := &story{Cluster: cluster, ctx: ctx}
-	for _, chapter := range []func() error{s.newNode, s.labelOff, s.noDNS} {
-		if err := chapter(); err != nil {
+	s := &story{Cluster: cluster, Live: harness.NewLive(os.Stdout), ctx: ctx}
+	chapters := []func() error{s.newNode, s.labelOff, s.noDNS}
+	for i, chapter := range chapters {
+		told := s.tellProgress(i+1, len(chapters))
+		err := chapter()
+		if told(); err != nil {
 			return err
 		}
 	}
@@ -64,6 +67,7 @@ func run(ctx context.Context) error {
 // story tells what happens, with the time since its chapter began.
 type story struct {
 	*harness.Cluster
+	*harness.Live
 	ctx   context.Context
 	began time.Time
 	took  []figure
@@ -75,14 +79,37 @@ type figure struct {
 }
 
 func (s *story) chapter(title string) {
-	fmt.Printf("\n%s\n", title)
+	s.Line("\n%s", title)
 	s.began = time.Now()
+}
+
+// tellProgress says which chapter goes on, and for how long, until the function that it returns is called.
+func (s *story) tellProgress(chapter, of int) (stop func()) {
+	ctx, cancel := context.WithCancel(s.ctx)
+	began, done := time.Now(), make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(200 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				s.Progress("  … %d of %d, %.0f s", chapter, of, time.Since(began).Seconds())
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
 }
 
 func (s *story) say(format string, args ...any) { s.sayAt(time.Now(), format, args...) }
 
 func (s *story) sayAt(at time.Time, format string, args ...any) {
-	fmt.Printf("  %+8.2f s  %s\n", at.Sub(s.began).Seconds(), fmt.Sprintf(format, args...))
+	s.Line("  %+8.2f s  %s", at.Sub(s.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
 func (s *story) note(what string, from, to time.Time) {
@@ -335,7 +362,7 @@ func taints(node *corev1.Node) string {
 
 // end prints what took how long, and where to look.
 func (s *story) end() error {
-	fmt.Println("\nWhat took how long")
+	s.Line("\nWhat took how long")
 	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	for _, f := range s.took {
 		_, _ = fmt.Fprintf(table, "  %s\t%.2f s\n", f.what, f.took.Seconds())

@@ -39,7 +39,12 @@ if [ -n "${PACKAGES:-}" ]; then first=$PACKAGES second=""; fi
 (cd hack/e2e && go vet ./...)
 source hack/lanes.sh
 # shellcheck disable=SC2086
-start_lane a gotests a $first
-# shellcheck disable=SC2086
-if [ -n "$second" ]; then start_lane b gotests b $second; fi
-wait_lanes
+total=$(tests_in hack/e2e "${RUN:-.}" $first $second)
+run_lanes() {
+  # shellcheck disable=SC2086
+  start_lane a gotests a $first
+  # shellcheck disable=SC2086
+  if [ -n "$second" ]; then start_lane b gotests b $second; fi
+  wait_lanes
+}
+run_lanes | progress "$total"

@@ -19,9 +19,14 @@ faults() { # PACKAGE
     -count=1 -timeout 90m -parallel 8 -run "${RUN:-^TestFault}" "./$1"
 }
 source hack/lanes.sh
-start_lane faults faults faults
-start_lane faultsnet faults faultsnet
-wait_lanes || failed=1
+total=$(tests_in hack/e2e "${RUN:-^TestFault}" ./faults ./faultsnet)
+run_lanes() {
+  start_lane faults faults faults
+  start_lane faultsnet faults faultsnet
+  wait_lanes
+}
+run_lanes | progress "$total"
+[ "${PIPESTATUS[0]}" = 0 ] || failed=1
 export FAULTS_TABLE=$work/table.json
 cat "$work"/faults*.json >"$FAULTS_TABLE"
 

@@ -1,6 +1,6 @@
 # docker build .  or  podman build .  from a fresh clone; hack/cluster builds its image from this file, too.
-# BASE is an argument because not every place can pull from Docker Hub.
-ARG BASE=docker.io/library/golang:1.26
+# BASE is an argument because not every place can pull from Docker Hub. The version is that of go.mod's toolchain line.
+ARG BASE=docker.io/library/golang:1.26.11
 
 # The build runs on the machine's own architecture and cross-compiles. Where the builder does not say what that is
 # (buildah, the old docker build), an empty platform means this machine.

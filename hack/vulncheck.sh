@@ -3,6 +3,8 @@
 # serves it, or a copy of it (file:///…). Exit 75 where there is no database to be had: nothing was checked then.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
+# What a release is built with is the toolchain that go.mod names, whatever is installed here.
+export GOTOOLCHAIN=auto
 database=${VULNDB:-https://vuln.go.dev}
 said=$(bin/tools/govulncheck -db "$database" ./... 2>&1)
 code=$?

@@ -67,7 +67,9 @@ func build(repository, binary string) error {
 		fmt.Fprintln(os.Stderr, "jump: left out, time.Now is moved for linux/amd64 only")
 		return nil
 	}
-	goroot, err := exec.Command("go", "env", "GOROOT").Output()
+	env := exec.Command("go", "env", "GOROOT")
+	env.Dir = repository // its go.mod may name a toolchain
+	goroot, err := env.Output()
 	if err != nil {
 		return err
 	}

@@ -33,6 +33,7 @@ progress() {
   while IFS= read -r line; do
     printf '%s%s\n' "$live" "$line"
     case $line in
+    *"] --- "*": Test"*/*) ;; # part of a test
     *"] --- PASS: "* | *"] --- SKIP: "*) done=$((done + 1)) ;;
     *"] --- FAIL: "*) done=$((done + 1)) failed=$((failed + 1)) ;;
     esac

@@ -114,21 +114,27 @@ func answerCases() []answerCase {
 	}
 }
 
-// While the node is read: the check fails, says why, and passes as soon as the answer is right.
-func TestFaultAnswerToRead(t *testing.T) {
-	t.Parallel()
+// eachAnswer gives every case that is wanted a row and rounds of its own.
+func eachAnswer(t *testing.T, kind string, wanted func(answerCase) bool, round func(s *suite, row *Row, name string, test answerCase)) {
+	t.Helper()
 	for i, test := range answerCases() {
-		if test.read == "" {
+		if !wanted(test) {
 			continue
 		}
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			row := Begin(t, "read: "+test.name, test.outcome)
-			for round := range Pick(1, 5) {
-				start(t).answerToRead(row, fmt.Sprintf("faults-read-%d-%d", i, round), test)
+			row := Begin(t, kind+": "+test.name, test.outcome)
+			for n := range Pick(1, 5) {
+				round(start(t), row, fmt.Sprintf("faults-%s-%d-%d", kind, i, n), test)
 			}
 		})
 	}
+}
+
+// While the node is read: the check fails, says why, and passes as soon as the answer is right.
+func TestFaultAnswerToRead(t *testing.T) {
+	t.Parallel()
+	eachAnswer(t, "read", func(test answerCase) bool { return test.read != "" }, (*suite).answerToRead)
 }
 
 func (s *suite) answerToRead(row *Row, name string, test answerCase) {
@@ -171,18 +177,8 @@ func (s *suite) once(row *Row, p *process, made metav1.Object, began time.Time) 
 // While the node is patched: whatever became of the patch, it is applied once.
 func TestFaultAnswerToPatch(t *testing.T) {
 	t.Parallel()
-	for i, test := range answerCases() {
-		if test.fault == nil {
-			continue // TLS is over by then
-		}
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			row := Begin(t, "patch: "+test.name, test.outcome)
-			for round := range Pick(1, 5) {
-				start(t).answerToPatch(row, fmt.Sprintf("faults-patch-%d-%d", i, round), test)
-			}
-		})
-	}
+	// TLS is over by then.
+	eachAnswer(t, "patch", func(test answerCase) bool { return test.fault != nil }, (*suite).answerToPatch)
 }
 
 func (s *suite) answerToPatch(row *Row, name string, test answerCase) {

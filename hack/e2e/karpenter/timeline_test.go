@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
 )
 
 // state is an object as it was at one moment. The revision orders all of them, whatever their kind: it is that of the one store
@@ -60,16 +62,27 @@ type timeline struct {
 	changed chan struct{}
 }
 
+// watch begins with what is there. The API server ends a watch that is slow to be read: it goes on then from where it was.
 func watch(ctx context.Context, t *testing.T, client *dynamic.DynamicClient) *timeline {
 	t.Helper()
 	tl := &timeline{changed: make(chan struct{})}
 	for _, kind := range []schema.GroupVersionResource{nodes, nodeClaims, pods} {
-		events, err := client.Resource(kind).Watch(ctx, metav1.ListOptions{})
+		there, err := client.Resource(kind).List(ctx, metav1.ListOptions{})
+		require.NoError(t, err)
+		for i := range there.Items {
+			tl.add(state{kind: kind, object: &there.Items[i], at: time.Now()})
+		}
+		events, err := watchtools.NewRetryWatcherWithContext(ctx, there.GetResourceVersion(), &cache.ListWatch{
+			WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (apiwatch.Interface, error) {
+				return client.Resource(kind).Watch(ctx, options)
+			},
+		})
 		require.NoError(t, err)
 		t.Cleanup(events.Stop)
 		go func() {
 			for event := range events.ResultChan() {
-				if object, ok := event.Object.(*unstructured.Unstructured); ok && event.Type != apiwatch.Error {
+				object, ok := event.Object.(*unstructured.Unstructured)
+				if ok && (event.Type == apiwatch.Added || event.Type == apiwatch.Modified || event.Type == apiwatch.Deleted) {
 					tl.add(state{kind: kind, object: object, deleted: event.Type == apiwatch.Deleted, at: time.Now()})
 				}
 			}

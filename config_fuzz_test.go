@@ -88,7 +88,7 @@ func FuzzConfig(f *testing.F) {
 		assert.True(t, between(got.lateTaintWindow, 0, time.Hour))
 		assert.True(t, between(got.metricsLinger, 0, time.Hour))
 		assert.True(t, 0 <= got.maxRetries && got.maxRetries <= 100)
-		assert.True(t, 1 <= got.successThreshold && got.successThreshold <= 100)
+		assert.True(t, 1 <= got.successThreshold && got.successThreshold <= 1000)
 		assert.True(t, 1 <= got.metricsPort && got.metricsPort <= 65535)
 		assert.NotEmpty(t, got.dnsTestDomains)
 		for _, list := range [][]string{got.dnsTestDomains, got.networkTargets} {

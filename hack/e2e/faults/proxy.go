@@ -211,17 +211,21 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	code := 0
+	// Told as soon as the API server has answered: whoever sees the client's reaction finds the request here.
+	var once sync.Once
+	tell := func(code int) {
+		once.Do(func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.asked = append(p.asked, Asked{r.Method, r.URL.Path, code})
+		})
+	}
+	defer tell(0)
 	forward := func() (Answer, error) {
 		answer, err := p.forward(r, body)
-		code = answer.Code
+		tell(answer.Code)
 		return answer, err
 	}
-	defer func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.asked = append(p.asked, Asked{r.Method, r.URL.Path, code})
-	}()
 
 	fault := Pass
 	p.mu.Lock()

@@ -56,8 +56,8 @@ func TestFaultDeadEndpoints(t *testing.T) {
 			warnings := s.warnings(pod)
 			s.Log(warnings)
 			s.Contains(warnings, "service: TCP "+endpoints[0]+":53")
-			s.NotContains(warnings, endpoints[1])
-			s.NotContains(warnings, endpoints[2])
+			s.NotContains(warnings, "TCP "+endpoints[1]+":")
+			s.NotContains(warnings, "TCP "+endpoints[2]+":")
 		})
 	})
 	fault(t, "all three CoreDNS endpoints dead", "closed: dns, service", func(s *suite) {

@@ -34,7 +34,7 @@ chart() { # DIR
 sbom() { # DIR
   local binary
   binary=$(mktemp)
-  CGO_ENABLED=0 GOOS=linux go build -trimpath -buildvcs=false -o "$binary" .
+  GOOS=linux make --no-print-directory build BIN="$binary" >/dev/null
   go version -m "$binary" | awk '$1 == "dep" {print $2, $3}' | jq -Rn --arg version "$version" --arg time "$BUILD_DATE" '{
     bomFormat: "CycloneDX", specVersion: "1.5", version: 1,
     metadata: {timestamp: $time, component: {type: "application", name: "kube-node-ready", version: $version, licenses: [{license: {id: "AGPL-3.0-only"}}]}},

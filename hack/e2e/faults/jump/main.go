@@ -1,7 +1,8 @@
 // Command jump builds the agent from the code as it is, on a Go runtime whose wall clock can be moved
 // while it runs: SIGUSR1 sets it an hour ahead, SIGUSR2 an hour back. The monotonic clock stays, as it
-// does when somebody sets a machine's clock. `go build -overlay` puts the other runtime in; neither
-// the repository nor the Go installation is changed, and no clock but that of the one process moves.
+// does when somebody sets a machine's clock. `go build -overlay` puts the other runtime into what
+// `make build` makes; neither the repository nor the Go installation is changed, and no clock but that
+// of the one process moves.
 package main
 
 import (
@@ -67,12 +68,13 @@ func build(repository, binary string) error {
 		fmt.Fprintln(os.Stderr, "jump: left out, time.Now is moved for linux/amd64 only")
 		return nil
 	}
-	env := exec.Command("go", "env", "GOROOT")
+	env := exec.Command("go", "env", "GOROOT", "GOFLAGS")
 	env.Dir = repository // its go.mod may name a toolchain
-	goroot, err := env.Output()
+	said, err := env.Output()
 	if err != nil {
 		return err
 	}
+	goroot, goflags, _ := strings.Cut(strings.TrimRight(string(said), "\n"), "\n")
 	work, err := os.MkdirTemp("", "jump")
 	if err != nil {
 		return err
@@ -83,7 +85,7 @@ func build(repository, binary string) error {
 		return err
 	}
 	for name, change := range map[string][2]string{"timeasm.go": {declared, declaredJump}, "time_linux_amd64.s": {readSeconds, readAndJumped}} {
-		path := filepath.Join(strings.TrimSpace(string(goroot)), "src", "runtime", name)
+		path := filepath.Join(goroot, "src", "runtime", name)
 		text, err := os.ReadFile(path)
 		if err != nil {
 			return err
@@ -103,8 +105,8 @@ func build(repository, binary string) error {
 	if err := os.WriteFile(filepath.Join(work, "overlay.json"), overlay, 0o600); err != nil {
 		return err
 	}
-	cmd := exec.Command("go", "build", "-overlay", filepath.Join(work, "overlay.json"), "-tags", "nethttpomithttp2", "-trimpath", "-o", binary, ".")
-	cmd.Dir, cmd.Stdout, cmd.Stderr = repository, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd := exec.Command("make", "--no-print-directory", "-C", repository, "build", "BIN="+binary)
+	cmd.Env = append(os.Environ(), "GOFLAGS="+strings.TrimSpace(goflags+" -overlay="+filepath.Join(work, "overlay.json")))
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	return cmd.Run()
 }

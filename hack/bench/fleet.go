@@ -135,20 +135,17 @@ func troubles(log io.Reader) (found []string) {
 	return found
 }
 
-// await waits as long as there is hope: until ok, or nothing has changed for the time idle.
-func await(ctx context.Context, idle time.Duration, count func() int, ok func(int) bool) bool {
+// await waits as long as there is hope: until count is n, or has not changed for the time idle.
+func await(ctx context.Context, idle time.Duration, count func() int, n int) {
 	latest, since := -1, time.Now()
-	for {
+	for ctx.Err() == nil {
 		now := count()
-		if ok(now) {
-			return true
-		}
 		if now != latest {
 			latest, since = now, time.Now()
 		}
-		if time.Since(since) > idle || ctx.Err() != nil {
-			return false
+		if now == n || time.Since(since) > idle {
+			return
 		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond) // finer than harness.Until: what is waited for is measured
 	}
 }

@@ -173,7 +173,7 @@ func (b *bench) wave(ctx context.Context, n int, agents bool) (w wave, err error
 		done := reached()
 		b.progress(done, n, what)
 		return done
-	}, func(done int) bool { return done == n })
+	}, n)
 	w.took, w.left = time.Since(start), n-reached()
 	if cause := context.Cause(ctx); cause != nil {
 		return w, cause

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
@@ -152,7 +153,13 @@ func (s *suite) answerToRead(row *Row, name string, test answerCase) {
 		s.Errorf("%q does not name the cause: %q", line.Error, test.read)
 	}
 	s.require.NotEmpty(line.Remedy)
-	now, err := s.Node(s.ctx, name)
+	s.mended(row, p, made, mend)
+}
+
+// mended makes sure that the fault has left the node as it was made, mends it, and waits as once does.
+func (s *suite) mended(row *Row, p *process, made *corev1.Node, mend func()) {
+	s.Helper()
+	now, err := s.Node(s.ctx, made.Name)
 	s.require.NoError(err)
 	s.require.True(untouched(now, made))
 	began := time.Now()
@@ -192,12 +199,7 @@ func (s *suite) answerToPatch(row *Row, name string, test answerCase) {
 	}
 	line := p.awaitLine(test.patch, func(line harness.LogLine) bool { return says(line.Error+line.Reason, test.patch) })
 	s.Logf("%s: %s%s", line.Msg, line.Error, line.Reason)
-	now, err := s.Node(s.ctx, name)
-	s.require.NoError(err)
-	s.require.True(untouched(now, made))
-	began := time.Now()
-	mend()
-	s.once(row, p, made, began)
+	s.mended(row, p, made, mend)
 }
 
 // says tells whether text holds one of the parts that are separated by "|".

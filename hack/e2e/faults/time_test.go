@@ -41,12 +41,7 @@ func TestFaultTimeoutInFlight(t *testing.T) {
 	}
 	s.require.Equal(1, attempts, "the second attempt is still under way")
 	s.require.InDelta(1, s.ask(port, name, "node_check_timed_out"), 0)
-	now, err := s.Node(s.ctx, name)
-	s.require.NoError(err)
-	s.require.True(untouched(now, made))
-	began := time.Now()
-	mend()
-	s.once(row, p, made, began)
+	s.mended(row, p, made, mend)
 	events, err := s.Events(s.ctx, name, "NodeVerificationTimedOut")
 	s.require.NoError(err)
 	s.require.Len(events, 1)

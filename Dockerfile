@@ -18,8 +18,10 @@ ARG TARGETARCH
 ARG VERSION=dev
 ARG COMMIT_HASH=unknown
 ARG BUILD_DATE=unknown
-RUN CGO_ENABLED=0 GOOS=${TARGETOS:-$(go env GOOS)} GOARCH=${TARGETARCH:-$(go env GOARCH)} \
-    go build -tags nethttpomithttp2 -trimpath -ldflags "-s -w -X main.version=${VERSION} -X main.commit=${COMMIT_HASH} -X main.buildDate=${BUILD_DATE}" \
+# The CAs for https:// in NETWORK_TARGETS go into the binary, so that it is the image's only file.
+RUN cp /etc/ssl/certs/ca-certificates.crt checks/roots.pem && \
+    CGO_ENABLED=0 GOOS=${TARGETOS:-$(go env GOOS)} GOARCH=${TARGETARCH:-$(go env GOARCH)} \
+    go build -tags nethttpomithttp2,roots -trimpath -ldflags "-s -w -X main.version=${VERSION} -X main.commit=${COMMIT_HASH} -X main.buildDate=${BUILD_DATE}" \
     -o /out/kube-node-ready .
 
 FROM scratch
@@ -33,8 +35,6 @@ LABEL org.opencontainers.image.title="kube-node-ready" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${COMMIT_HASH}" \
       org.opencontainers.image.created="${BUILD_DATE}"
-# For https:// in NETWORK_TARGETS.
-COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY --from=build /out/kube-node-ready /kube-node-ready
 # A number, because kubelet cannot tell from a name that it is not root.
 USER 1000:1000

@@ -5,7 +5,7 @@ COMMIT     ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 BUILD_DATE ?= $(shell date -u +%Y-%m-%dT%H:%M:%SZ)
 IMAGE      ?= ghcr.io/imunhatep/kube-node-ready
 BIN        ?= bin/kube-node-ready
-# The HTTP/2 in net/http is a second copy of what client-go brings along: 0.5 MB. The Dockerfile has the same.
+# The HTTP/2 in net/http is a second copy of what client-go brings along: 0.5 MB. The Dockerfile has the same, and CAs.
 LDFLAGS     = -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.buildDate=$(BUILD_DATE)
 TOOLS       = $(CURDIR)/bin/tools
 CLUSTER     = hack/cluster/cluster

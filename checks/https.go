@@ -16,16 +16,24 @@ import (
 // clusterCA is where kubelet puts the CA of the cluster, for every pod with a service account token.
 const clusterCA = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 
-// trusted returns the system's CAs and, where there is one, the cluster's.
+// trusted returns the CAs of the system, where there is no system around the binary those it brings along,
+// and, where there is one, the cluster's.
 func trusted() (*x509.CertPool, error) {
 	pool, err := x509.SystemCertPool()
 	if err != nil {
 		return nil, err
 	}
-	if pem, err := os.ReadFile(clusterCA); err == nil {
-		pool.AppendCertsFromPEM(pem)
+	cluster, _ := os.ReadFile(clusterCA)
+	return withRoots(pool, bundledRoots, cluster), nil
+}
+
+// withRoots adds CAs (PEM) to the system's. Whoever has a system has the last word on which of the public ones to trust.
+func withRoots(system *x509.CertPool, bundled string, cluster []byte) *x509.CertPool {
+	if system.Equal(x509.NewCertPool()) {
+		system.AppendCertsFromPEM([]byte(bundled))
 	}
-	return pool, nil
+	system.AppendCertsFromPEM(cluster)
+	return system
 }
 
 // get asks for a URL over a connection of its own. A status below 400 is a pass; a redirect is one,

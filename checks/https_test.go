@@ -1,9 +1,12 @@
 package checks
 
 import (
+	"crypto/ed25519"
 	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"io"
+	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -115,4 +118,40 @@ func TestParseTarget(t *testing.T) {
 	require.Equal(t, Target{Address: "a:1"}, ParseTarget("a:1"))
 	require.Equal(t, Target{Address: "[fd00::1]:1"}, ParseTarget("tcp://[fd00::1]:1"))
 	require.Equal(t, Target{URL: "https://a/b"}, ParseTarget("https://a/b"))
+}
+
+func TestWhoseRootsAreTrusted(t *testing.T) {
+	bundled, cluster, system := authority(t), authority(t), authority(t)
+	for name, c := range map[string]struct{ system, want *x509.CertPool }{
+		"no system: those brought along": {pool(), pool(bundled, cluster)},
+		"the system's":                   {pool(system), pool(system, cluster)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.True(t, withRoots(c.system, string(asPEM(bundled)), asPEM(cluster)).Equal(c.want))
+		})
+	}
+}
+
+func authority(t *testing.T) *x509.Certificate {
+	t.Helper()
+	_, key, err := ed25519.GenerateKey(nil)
+	require.NoError(t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(nil, template, template, key.Public(), key)
+	require.NoError(t, err)
+	certificate, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	return certificate
+}
+
+func asPEM(certificate *x509.Certificate) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate.Raw})
+}
+
+func pool(certificates ...*x509.Certificate) *x509.CertPool {
+	pool := x509.NewCertPool()
+	for _, certificate := range certificates {
+		pool.AddCert(certificate)
+	}
+	return pool
 }

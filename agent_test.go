@@ -1,0 +1,358 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestOnceVerified(t *testing.T) {
+	api := newFakeAPI(t)
+	before := time.Now().Truncate(time.Second)
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once")
+	assert.Equal(t, exitOK, p.wait(), p.stderr)
+
+	assert.Equal(t, []string{getNode, patchNode, postEvent}, api.seen())
+	assert.Equal(t, untainted, api.taints())
+	assert.Equal(t, map[string]string{"kubernetes.io/os": "linux", "node-ready/verified": "true"}, api.node.Labels)
+	var verification struct {
+		Time              time.Time
+		Duration, Version string
+		Attempts          map[string]int
+	}
+	decoder := json.NewDecoder(strings.NewReader(api.node.Annotations["node-ready/verification"]))
+	decoder.DisallowUnknownFields()
+	require.NoError(t, decoder.Decode(&verification))
+	assert.False(t, verification.Time.Before(before))
+	took, err := time.ParseDuration(verification.Duration)
+	require.NoError(t, err)
+	assert.Positive(t, took)
+	assert.Equal(t, "dev", verification.Version)
+	assert.Equal(t, map[string]int{"dns": 1, "api": 1, "network": 1, "service": 1}, verification.Attempts)
+
+	require.Len(t, api.events, 1)
+	event := api.events[0]
+	assert.Equal(t, corev1.EventTypeNormal, event.Type)
+	assert.Equal(t, "NodeVerified", event.Reason)
+	assert.Regexp(t, `^DNS, API, network and service discovery work; verified in [0-9.]+(µ|m)?s$`, event.Message)
+	assert.Equal(t, corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: "node1", UID: "node1"}, event.InvolvedObject)
+	assert.Equal(t, "default", event.Namespace)
+	assert.Equal(t, "kube-node-ready", event.ReportingController)
+	assert.Equal(t, "info", p.entry("node verified: taint off, label on")["level"])
+	assert.Empty(t, p.stdout.String())
+}
+
+func TestInCluster(t *testing.T) {
+	api := newFakeAPI(t)
+	api.slices = []discoveryv1.EndpointSlice{dnsSlice(listen(t))}
+	a, log := inCluster(t, api)
+	assert.True(t, a.run(t.Context()))
+	assert.Equal(t, []string{getNode, getSlices, patchNode, postEvent}, api.seen())
+	assert.Equal(t, untainted, api.taints())
+	assert.NotContains(t, log.String(), "check skipped")
+}
+
+func TestOnceNotVerified(t *testing.T) {
+	api := newFakeAPI(t)
+	port := closedPort(t)
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig, "NETWORK_TARGETS": "127.0.0.1:" + port},
+		"--once", "--max-retries=0", "--initial-timeout=1s", "--check-timeout=1s")
+	assert.Equal(t, exitNotVerified, p.wait())
+
+	assert.NotContains(t, api.seen(), patchNode)
+	assert.Equal(t, tainted, api.taints())
+	const remedy = " (the host answers but nothing listens, or the service has no ready endpoint)"
+	failure := "network: TCP 127.0.0.1:" + port + ": connection refused" + remedy
+	assert.Equal(t, []string{"NodeNotVerified", "NodeVerificationTimedOut"}, api.reasons())
+	for _, event := range api.events {
+		assert.Equal(t, corev1.EventTypeWarning, event.Type)
+	}
+	assert.Regexp(t, `^since [-0-9T:]+Z: `, api.events[0].Message)
+	assert.True(t, strings.HasSuffix(api.events[0].Message, "Z: "+failure), api.events[0].Message)
+	assert.Equal(t, "not verified within 1s: "+failure, api.events[1].Message)
+	assert.Equal(t, "failed: network", p.entry("node not verified")["reason"])
+	assert.Equal(t, "not verified within 1s: "+failure, p.entry("initial timeout passed")["reason"])
+}
+
+// Every layer that is broken is named, those after the first that failed as well.
+func TestDiagnosis(t *testing.T) {
+	api := newFakeAPI(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	api.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+		if request == postEvent {
+			cancel()
+		}
+		return request == getNode && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "nodes is forbidden")
+	}
+	port := closedPort(t)
+	a, log := inCluster(t, api, "--network-targets=127.0.0.1:"+port)
+	assert.False(t, a.run(ctx))
+	assert.Equal(t, []string{getNode, getNode, getSlices, postEvent}, api.seen())
+	require.Len(t, api.events, 1)
+	for _, part := range []string{
+		"Z: api: authorization: nodes is forbidden (",
+		"; network: TCP 127.0.0.1:" + port + ": connection refused (",
+		"; service: service kube-system/kube-dns has no ready endpoint (0 not ready) (",
+	} {
+		assert.Contains(t, api.events[0].Message, part)
+	}
+	assert.Contains(t, log.String(), `"reason":"failed: api, network, service"`)
+	assert.Equal(t, tainted, api.taints())
+}
+
+func TestRefusedPatchIsTriedInTheNextRound(t *testing.T) {
+	api := newFakeAPI(t)
+	api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+		return request == patchNode && n == 1 && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "denied by policy")
+	}
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once")
+	assert.Equal(t, exitOK, p.wait(), p.stderr)
+	assert.Equal(t, []string{getNode, patchNode, postEvent, getNode, patchNode, postEvent}, api.seen())
+	assert.Equal(t, []string{"NodeNotVerified", "NodeVerified"}, api.reasons())
+	assert.Equal(t, "the API server refuses the patch: denied by policy", p.entry("node not verified")["reason"])
+}
+
+func TestSuccessThreshold(t *testing.T) {
+	api := newFakeAPI(t)
+	var connections []string
+	api.before = func(request string, _ int, _ http.ResponseWriter, r *http.Request) bool {
+		if request == getNode {
+			connections = append(connections, r.RemoteAddr)
+		}
+		return false
+	}
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once", "--success-threshold=2")
+	assert.Equal(t, exitOK, p.wait(), p.stderr)
+	require.Len(t, connections, 2)
+	assert.NotEqual(t, connections[0], connections[1], "each round proves the path from TCP on")
+	assert.Equal(t, []string{getNode, getNode, patchNode, postEvent}, api.seen())
+	assert.Contains(t, api.node.Annotations["node-ready/verification"], `"attempts":{"api":2,"dns":2,"network":2,"service":2}`)
+}
+
+func TestOtherEffectIsTakenOffWithWarning(t *testing.T) {
+	api := newFakeAPI(t)
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once", "--taint-effect=NoExecute")
+	assert.Equal(t, exitOK, p.wait(), p.stderr)
+	assert.Equal(t, untainted, api.taints())
+	entry := p.entry("taint has another effect than TAINT_EFFECT: taking it off all the same")
+	assert.Equal(t, "warning", entry["level"])
+	assert.Equal(t, "node-ready/unverified=true:NoSchedule", entry["taint"])
+	assert.Equal(t, "NoExecute", entry["expected"])
+}
+
+func TestPatchRetryIsCounted(t *testing.T) {
+	api := newFakeAPI(t)
+	api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+		return request == patchNode && n == 1 && answerStatus(w, http.StatusConflict, metav1.StatusReasonConflict, "changed")
+	}
+	port := closedPort(t)
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig, "ENABLE_METRICS": "true", "METRICS_PORT": port})
+	p.logged("node verified")
+	_, body := get(t, port, "/metrics")
+	assert.Contains(t, body, `node_check_patch_retries_total{node="node1"} 1`+"\n")
+	p.stop()
+	assert.Equal(t, exitOK, p.wait())
+}
+
+func TestVerifiedAlready(t *testing.T) {
+	api := newFakeAPI(t)
+	api.node.Labels["node-ready/verified"] = "true"
+	api.node.Spec.Taints = nil
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once")
+	assert.Equal(t, exitOK, p.wait(), p.stderr)
+	assert.Equal(t, []string{getNode}, api.seen())
+	require.Len(t, p.entries(), 1)
+	p.entry("node is verified already")
+}
+
+func TestHoldUntilSignal(t *testing.T) {
+	for name, test := range map[string]struct {
+		open    bool
+		message string
+		want    []string
+	}{
+		"verified now":     {message: "node verified: taint off, label on", want: []string{getNode, patchNode, postEvent}},
+		"verified already": {open: true, message: "node is verified already", want: []string{getNode}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := newFakeAPI(t)
+			if test.open {
+				api.node.Labels["node-ready/verified"] = "true"
+				api.node.Spec.Taints = nil
+			}
+			port := closedPort(t)
+			p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig, "ENABLE_METRICS": "true", "METRICS_PORT": port})
+			p.logged(test.message)
+			// The status is set before the first and after the second of the messages.
+			require.Eventually(t, func() bool { code, _ := get(t, port, "/readyz"); return code == http.StatusOK }, time.Minute, time.Millisecond)
+			_, body := get(t, port, "/metrics")
+			assert.Contains(t, body, `node_check_status{node="node1"} 1`+"\n")
+			assert.Contains(t, body, `node_check_timed_out{node="node1"} 0`+"\n")
+			attempts := "1"
+			if test.open {
+				attempts = "0"
+			}
+			for _, check := range []string{"dns", "api", "network", "service"} {
+				assert.Contains(t, body, `node_check_attempts_total{check="`+check+`",node="node1"} `+attempts+"\n")
+				assert.Contains(t, body, `node_check_failures_total{check="`+check+`",node="node1"} 0`+"\n")
+			}
+
+			p.stop()
+			assert.Equal(t, exitOK, p.wait())
+			assert.Equal(t, test.want, api.seen())
+			_, err := net.Dial("tcp", "127.0.0.1:"+port)
+			require.ErrorContains(t, err, "connection refused", "no linger is configured")
+		})
+	}
+}
+
+func TestMetricsOfFailingNode(t *testing.T) {
+	api := newFakeAPI(t)
+	timedOut := make(chan struct{})
+	api.before = func(request string, _ int, _ http.ResponseWriter, _ *http.Request) bool {
+		if request == postEvent && len(api.reasons()) == 1 {
+			close(timedOut)
+		}
+		return false
+	}
+	port := closedPort(t)
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig, "ENABLE_METRICS": "true", "METRICS_PORT": port, "NETWORK_TARGETS": "127.0.0.1:" + closedPort(t)},
+		"--max-retries=0", "--initial-timeout=1s", "--check-timeout=1s")
+	<-timedOut
+	code, _ := get(t, port, "/readyz")
+	assert.Equal(t, http.StatusServiceUnavailable, code)
+	code, _ = get(t, port, "/healthz")
+	assert.Equal(t, http.StatusOK, code)
+	_, body := get(t, port, "/metrics")
+	assert.Contains(t, body, `node_check_status{node="node1"} 0`+"\n")
+	assert.Contains(t, body, `node_check_timed_out{node="node1"} 1`+"\n")
+	assert.Regexp(t, `node_check_failures_total\{check="network",node="node1"\} [12]\n`, body)
+	assert.Contains(t, body, `node_check_failures_total{check="dns",node="node1"} 0`+"\n")
+	p.logged("initial timeout passed")
+	p.stop()
+	assert.Equal(t, exitOK, p.wait(), "the rounds went on until it was told to stop")
+	assert.Equal(t, tainted, api.taints())
+}
+
+func TestStopBeforeVerdict(t *testing.T) {
+	for name, test := range map[string]struct {
+		at   int // which reading of the node
+		args []string
+		want []string
+		code int
+	}{
+		"at the first request":      {at: 1, want: []string{getNode}},
+		"in a check":                {at: 2, want: []string{getNode, getNode}},
+		"in a check, with a linger": {at: 2, args: []string{"--metrics-linger=1h"}, want: []string{getNode, getNode}},
+		"in a check, with --once":   {at: 2, args: []string{"--once"}, want: []string{getNode, getNode}, code: exitNotVerified},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := newFakeAPI(t)
+			reached := make(chan struct{})
+			api.before = func(_ string, n int, _ http.ResponseWriter, r *http.Request) bool {
+				if n == test.at {
+					close(reached)
+					<-r.Context().Done() // the agent gives up
+				}
+				return false
+			}
+			// The check of the second round reads the node again.
+			p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, append(test.args, "--check-timeout=5m", "--success-threshold=2")...)
+			<-reached
+			p.stop()
+			assert.Equal(t, test.code, p.wait())
+			assert.Equal(t, test.want, api.seen())
+			assert.Equal(t, tainted, api.taints())
+			assert.NotContains(t, p.stderr.String(), "serving the final metrics", "there are none to wait for")
+		})
+	}
+}
+
+// Between two rounds, a stop does not wait for the next one either.
+func TestStopBetweenRounds(t *testing.T) {
+	api := newFakeAPI(t)
+	reported := make(chan struct{})
+	api.before = func(request string, _ int, _ http.ResponseWriter, _ *http.Request) bool {
+		if request == postEvent {
+			close(reported)
+		}
+		return false
+	}
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig, "NETWORK_TARGETS": "127.0.0.1:" + closedPort(t)}, "--max-retries=0")
+	<-reported
+	p.stop()
+	assert.Equal(t, exitOK, p.wait())
+	assert.Equal(t, []string{getNode, postEvent}, api.seen())
+	assert.Equal(t, tainted, api.taints())
+}
+
+// A young node without the taint is not labelled yet, and a stop ends the wait for it.
+func TestStopWhileWaitingForLateTaint(t *testing.T) {
+	api := newFakeAPI(t)
+	api.node.Spec.Taints = nil
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--log-level=debug", "--late-taint-window=1h")
+	p.logged("node has no taint to take off")
+	p.stop()
+	assert.Equal(t, exitOK, p.wait())
+	assert.Equal(t, []string{getNode}, api.seen())
+	assert.NotContains(t, p.stderr.String(), "node not verified", "it is nobody's fault")
+}
+
+// The patch that is on its way is finished, and so is the Event about it.
+func TestStopWhilePatching(t *testing.T) {
+	api := newFakeAPI(t)
+	var p *process
+	started := make(chan struct{})
+	api.before = func(request string, _ int, _ http.ResponseWriter, _ *http.Request) bool {
+		if request == patchNode {
+			<-started
+			p.stop()
+		}
+		return false
+	}
+	p = start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--check-timeout=5m")
+	close(started)
+	assert.Equal(t, exitOK, p.wait())
+	assert.Equal(t, []string{getNode, patchNode, postEvent}, api.seen())
+	assert.Equal(t, untainted, api.taints())
+	assert.Equal(t, []string{"NodeVerified"}, api.reasons())
+}
+
+func TestLinger(t *testing.T) {
+	api := newFakeAPI(t)
+	port := closedPort(t)
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig, "ENABLE_METRICS": "true", "METRICS_PORT": port}, "--metrics-linger=1h")
+	p.logged("node verified: taint off, label on")
+	p.signals <- syscall.SIGTERM
+	p.logged("told to stop: serving the final metrics first")
+	_, body := get(t, port, "/metrics")
+	assert.Contains(t, body, `node_check_status{node="node1"} 1`+"\n")
+
+	p.signals <- syscall.SIGTERM
+	assert.Equal(t, exitOK, p.wait())
+	p.entry("told to stop again: ending at once")
+	_, err := net.Dial("tcp", "127.0.0.1:"+port)
+	require.ErrorContains(t, err, "connection refused")
+	assert.Equal(t, []string{getNode, patchNode, postEvent}, api.seen())
+}
+
+func TestLingerEnds(t *testing.T) {
+	api := newFakeAPI(t)
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--metrics-linger=1ms")
+	p.logged("node verified: taint off, label on")
+	p.signals <- syscall.SIGTERM
+	assert.Equal(t, exitOK, p.wait())
+	p.entry("told to stop: serving the final metrics first")
+}

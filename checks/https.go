@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -46,17 +47,21 @@ func (n Network) get(ctx context.Context, target Target) answer {
 			return answer{err: fmt.Errorf("%s: %w", target.URL, err)}
 		}
 	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.URL, nil)
+	if err != nil {
+		return answer{err: fmt.Errorf("%s: %w", target.URL, err)}
+	}
+	// Not left to http.Transport, which goes on with what it has begun (names, connection, handshake) after ctx has ended.
+	conn, err := n.dialName(ctx, request.URL.Hostname(), cmp.Or(request.URL.Port(), "443"))
+	if err != nil {
+		return answer{err: httpsFailure(target.URL, err)}
+	}
+	defer func() { _ = conn.Close() }()
 	transport := &http.Transport{
 		Proxy:             nil, // the path that is proven is the pod's own
 		DisableKeepAlives: true,
 		TLSClientConfig:   &tls.Config{RootCAs: roots},
-		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
-			return n.dialName(ctx, address)
-		},
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.URL, nil)
-	if err != nil {
-		return answer{err: fmt.Errorf("%s: %w", target.URL, err)}
+		DialContext:       func(context.Context, string, string) (net.Conn, error) { return conn, nil },
 	}
 	request.Header.Set("User-Agent", "kube-node-ready")
 	response, err := transport.RoundTrip(request)
@@ -72,13 +77,9 @@ func (n Network) get(ctx context.Context, target Target) answer {
 }
 
 // dialName connects to a host by name or address.
-func (n Network) dialName(ctx context.Context, address string) (net.Conn, error) {
-	host, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return nil, err
-	}
+func (n Network) dialName(ctx context.Context, host, port string) (net.Conn, error) {
 	if isIP(host) {
-		return dialTCP(ctx, address)
+		return dialTCP(ctx, net.JoinHostPort(host, port))
 	}
 	resolver, err := DNS{Resolver: n.Resolver}.resolver()
 	if err != nil {

@@ -107,6 +107,34 @@ func TestHTTPSTarget(t *testing.T) {
 			require.Equal(t, checkVanish, Remedy(err))
 		}
 	})
+	t.Run("nothing goes on after the attempt", func(t *testing.T) {
+		closed := make(chan struct{})
+		address := serving(t, "127.0.0.1", func(conn net.Conn) {
+			_, _ = io.Copy(io.Discard, conn)
+			close(closed)
+		})
+		_, err := Network{Targets: []Target{ParseTarget("https://" + address)}}.Try(limited(t, 300*time.Millisecond))
+		require.Error(t, err)
+		select {
+		case <-closed:
+		case <-time.After(enough):
+			require.Fail(t, "the handshake still waits")
+		}
+	})
+	t.Run("a name server that does not answer", func(t *testing.T) {
+		server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"example.com.": {silent: true}})
+		n := Network{Resolver: &Resolver{Servers: []string{server.address}}, Targets: []Target{ParseTarget("https://example.com/")}}
+		_, err := n.Try(limited(t, 300*time.Millisecond))
+		require.EqualError(t, err, "GET https://example.com/: example.com: timeout from name server "+server.address)
+		require.Equal(t, unresolved, Remedy(err))
+	})
+	t.Run("a name server that is slow", func(t *testing.T) { // slower than the third of the time that a lost packet is given
+		address, roots := secure(t, status(200))
+		_, port, _ := net.SplitHostPort(address)
+		server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"example.com.": {a: []string{"127.0.0.1"}, slowA: 1300 * time.Millisecond}})
+		_, err := try(t, Network{Roots: roots, Resolver: &Resolver{Servers: []string{server.address}}}, "https://example.com:"+port)
+		require.NoError(t, err)
+	})
 	t.Run("a name that is none", func(t *testing.T) {
 		_, err := try(t, Network{Resolver: answering(t)}, "https://nowhere.example/")
 		require.ErrorContains(t, err, "GET https://nowhere.example/: ")

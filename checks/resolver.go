@@ -139,8 +139,8 @@ func (r Resolver) resolve(ctx context.Context, name string, wait time.Duration, 
 			}
 			return addrs, warnings, failure
 		}
-		// The first words of a server say more than the deadline that ends the last try.
-		if failures[server] == nil {
+		// What a server says counts more than its silence, before it or at the deadline that ends the last try.
+		if before := failures[server]; before == nil || (before.timeout && ctx.Err() == nil) {
 			failures[server] = failure
 		}
 		worthAsking := slices.ContainsFunc(r.Servers, func(s string) bool { return failures[s] == nil || failures[s].timeout })

@@ -105,6 +105,10 @@ func short(err error) error {
 		words = "no route to host"
 	case errors.Is(err, syscall.ENETUNREACH):
 		words = "network is unreachable"
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		words = "no address of this node to connect from"
+	case errors.Is(err, syscall.EAFNOSUPPORT):
+		words = "address family is switched off on this node"
 	case reply != nil:
 		words = reply.Err
 	}

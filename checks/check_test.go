@@ -40,15 +40,17 @@ func TestShort(t *testing.T) {
 		return &net.OpError{Op: "dial", Net: "tcp", Addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 53}, Err: err}
 	}
 	for want, err := range map[string]error{
-		"timeout":                       at(os.ErrDeadlineExceeded),
-		"connection refused":            at(os.NewSyscallError("connect", syscall.ECONNREFUSED)),
-		"connection reset":              at(syscall.ECONNRESET),
-		"connection closed":             fmt.Errorf("reading: %w", io.ErrUnexpectedEOF),
-		"no route to host":              at(syscall.EHOSTUNREACH),
-		"network is unreachable":        at(syscall.ENETUNREACH),
-		"lame referral":                 &net.DNSError{Err: "lame referral", Name: "x.", Server: "192.0.2.1:53"},
-		"operation not permitted":       syscall.EPERM,
-		"dial tcp 127.0.0.1:53: broken": at(errors.New("broken")),
+		"timeout":                                     at(os.ErrDeadlineExceeded),
+		"connection refused":                          at(os.NewSyscallError("connect", syscall.ECONNREFUSED)),
+		"connection reset":                            at(syscall.ECONNRESET),
+		"connection closed":                           fmt.Errorf("reading: %w", io.ErrUnexpectedEOF),
+		"no route to host":                            at(syscall.EHOSTUNREACH),
+		"network is unreachable":                      at(syscall.ENETUNREACH),
+		"no address of this node to connect from":     at(syscall.EADDRNOTAVAIL),
+		"address family is switched off on this node": at(syscall.EAFNOSUPPORT),
+		"lame referral":                               &net.DNSError{Err: "lame referral", Name: "x.", Server: "192.0.2.1:53"},
+		"operation not permitted":                     syscall.EPERM,
+		"dial tcp 127.0.0.1:53: broken":               at(errors.New("broken")),
 	} {
 		assert.EqualError(t, short(err), want)
 		assert.ErrorIs(t, short(err), err, "the error itself stays underneath")

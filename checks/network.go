@@ -78,7 +78,7 @@ func (t Target) settle(answers []answer) answer {
 		case a.err == nil:
 			good = append(good, a)
 		// A node with one address family cannot reach the other: no fault of the target's.
-		case errors.Is(a.err, syscall.ENETUNREACH):
+		case noRoute(a.err):
 			unroutable = append(unroutable, a.err)
 		default:
 			dead = append(dead, a.err)
@@ -120,9 +120,15 @@ func tcpRemedy(err error) string {
 		return "packets vanish on the way: check the CNI's routes, kube-proxy, network policies and firewalls (security groups)"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "the host answers but nothing listens, or the service has no ready endpoint"
-	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
+	case errors.Is(err, syscall.EHOSTUNREACH), noRoute(err):
 		return "this node has no route to it: check the CNI and the node's routing table"
 	default:
 		return ""
 	}
+}
+
+// noRoute tells whether this node has no route of that address family, no address of it, or the family switched off
+// (net.ipv6.conf.all.disable_ipv6, ipv6.disable): in the order of the errors, see connect(2).
+func noRoute(err error) bool {
+	return errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.EAFNOSUPPORT)
 }

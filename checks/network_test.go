@@ -3,6 +3,7 @@ package checks
 import (
 	"net"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -149,6 +150,22 @@ func TestNetworkByName(t *testing.T) {
 			}
 			assert.Equal(t, Report{Detail: fill.Replace(test.detail), Warnings: warnings}, report)
 		})
+	}
+}
+
+// Whatever the kernel says of a family that the node does not have, the address of the other one is enough.
+func TestAddressOfAFamilyThatTheNodeDoesNotHave(t *testing.T) {
+	t.Parallel()
+	good := answer{detail: "192.0.2.1:443 accepts"}
+	for _, err := range []error{syscall.ENETUNREACH, syscall.EADDRNOTAVAIL, syscall.EAFNOSUPPORT} {
+		v6 := answer{err: fail(tcpRemedy(err), "TCP [2001:db8::1]:443: %w", short(err))}
+		for _, each := range []bool{false, true} {
+			target := Target{Address: "api.example.org:443", EachAddress: each}
+			assert.Equal(t, answer{detail: "api.example.org:443 accepts at 192.0.2.1:443"}, target.settle([]answer{v6, good}))
+		}
+		alone := Target{Address: "api.example.org:443"}.settle([]answer{v6})
+		require.ErrorIs(t, alone.err, err)
+		assert.Equal(t, checkRoute, Remedy(alone.err))
 	}
 }
 

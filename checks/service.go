@@ -8,7 +8,6 @@ import (
 	"net"
 	"slices"
 	"strconv"
-	"syscall"
 	"time"
 )
 
@@ -228,7 +227,7 @@ func (s Service) connect(ctx context.Context, name string, chosen []endpoint) (R
 	report := Report{Detail: fmt.Sprintf("%d of %d ready endpoints of %s answer", answered, len(chosen), name)}
 	for _, failure := range failures {
 		// A slice of the other address family on a single-stack node is nobody's fault.
-		if !errors.Is(failure, syscall.ENETUNREACH) {
+		if !noRoute(failure) {
 			report.Warnings = append(report.Warnings, failure.Error())
 		}
 	}

@@ -2,6 +2,7 @@ package faultsnet
 
 import (
 	"context"
+	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -14,16 +15,20 @@ import (
 )
 
 // The throwaway cluster has IPv4 alone. What is asked of IPv6 is asked of the same binary in a
-// network of its own, whose only addresses are IPv6, with a real name server in it.
+// network of its own with a real name server in it; its only addresses are IPv6, or IPv6 is switched off there.
 const island = `
 set -e
 ip link set lo up
+if [ "$AT" = fd00::53 ]; then
 ip address add fd00::53/128 dev lo
 ip address add fd00::54/128 dev lo
+else
+sysctl -qw net.ipv6.conf.all.disable_ipv6=1
+fi
 mount --bind "$DIR/resolv.conf" /etc/resolv.conf
 "$TOOLS/coredns" -conf "$DIR/Corefile" >"$DIR/coredns.log" 2>&1 &
 trap 'kill $!; wait' EXIT
-until TIMEOUT=1s "$TOOLS/workload" dial '[fd00::53]:53' >/dev/null; do kill -0 $! || exit 3; done
+until TIMEOUT=1s "$TOOLS/workload" dial "$DIAL" >/dev/null; do kill -0 $! || exit 3; done
 nft -f - <<<"table inet fault {
 chain in {
 type filter hook input priority filter
@@ -33,18 +38,28 @@ $RULES
 env -i "$BINARY" --dry-run --check-timeout=1s --dns-test-domains="$NAMES" --network-targets="$TARGETS"
 `
 
-// onIsland runs the agent there, and returns its report and whether all passed.
-func onIsland(t *testing.T, servers, names, target, rules string) (report string, passed bool) {
+// bothFamilies answers any name with an address of each.
+const bothFamilies = `
+template IN A {
+answer "{{ .Name }} 60 IN A 127.0.0.1"
+}
+template IN AAAA {
+answer "{{ .Name }} 60 IN AAAA 2001:db8::1"
+}
+`
+
+// onIsland runs the agent there, beside a name server at an address of that network, and returns its report and whether all passed.
+func onIsland(t *testing.T, at, servers, names, target, rules string) (report string, passed bool) {
 	t.Helper()
 	cluster, err := harness.Open()
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	dir := t.TempDir()
-	for name, text := range map[string]string{"resolv.conf": servers, "Corefile": corefile(53, "bind fd00::53", "")} {
+	for name, text := range map[string]string{"resolv.conf": servers, "Corefile": corefile(53, "bind "+at, bothFamilies)} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
-	report, err = cluster.Run(ctx, "", "env", "DIR="+dir, "TOOLS="+cluster.Tool(""), "BINARY="+filepath.Join(cluster.Root, "bin", harness.Name),
+	report, err = cluster.Run(ctx, "", "env", "AT="+at, "DIAL="+net.JoinHostPort(at, "53"), "DIR="+dir, "TOOLS="+cluster.Tool(""), "BINARY="+filepath.Join(cluster.Root, "bin", harness.Name),
 		"NAMES="+names, "TARGETS="+target, "RULES="+rules,
 		"unshare", "--net", "--mount", "bash", "-c", island)
 	t.Logf("%s", report)
@@ -81,7 +96,7 @@ func TestFaultIPv6(t *testing.T) {
 	} {
 		t.Run(c.fault, func(t *testing.T) {
 			row := faults.Begin(t, "IPv6: "+c.fault, c.outcome)
-			report, passed := onIsland(t, c.servers, c.names, c.target, c.rules)
+			report, passed := onIsland(t, "fd00::53", c.servers, c.names, c.target, c.rules)
 			require.Equal(t, c.passes, passed)
 			for _, part := range c.says {
 				require.Contains(t, report, part)
@@ -89,4 +104,14 @@ func TestFaultIPv6(t *testing.T) {
 			row.Round()
 		})
 	}
+}
+
+// An address of a family that the node has switched off is no fault of the target's.
+func TestFaultIPv6Off(t *testing.T) {
+	row := faults.Begin(t, "IPv6: switched off (net.ipv6.conf.all.disable_ipv6), a target with an address of each family", "passes, no warning")
+	report, passed := onIsland(t, "127.0.0.1", "nameserver 127.0.0.1\n", "a.fault", "both.example:53", "")
+	require.True(t, passed)
+	require.Contains(t, report, "both.example:53 accepts at 127.0.0.1:53")
+	require.NotContains(t, report, "warning")
+	row.Round()
 }

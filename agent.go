@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"runtime/debug"
 	"sync/atomic"
 	"time"
@@ -21,6 +22,8 @@ const (
 	holdLook = time.Minute
 	// betweenPasses is the pause between rounds that pass, with a threshold of several.
 	betweenPasses = time.Second
+	// patchName stands where a check's name would in what is said of a patch that fails.
+	patchName = "patch"
 	// patchTries is how many request time limits all tries of the patch may take together.
 	patchTries = 10
 )
@@ -150,6 +153,7 @@ func (a *agent) readNode(ctx context.Context) (string, time.Duration, error) {
 func (a *agent) verify(ctx context.Context) bool {
 	start := time.Now()
 	a.attempts = make(map[string]int)
+	a.trouble.Store(nil)
 	a.events.startOver(start)
 	a.mark.startOver()
 	told := ctx // ends when the agent is told to stop, and not by giving up
@@ -170,7 +174,11 @@ func (a *agent) verify(ctx context.Context) bool {
 		if err != nil {
 			return false
 		}
-		if err = a.judge(results); err == nil {
+		err = a.judge(results)
+		if err == nil && passed+1 >= a.cfg.successThreshold {
+			err = a.awaitTaint(ctx)
+		}
+		if err == nil {
 			if taint := a.taintOfOthers(); taint != nil {
 				a.log.WithField("taint", taint.String()).Info("a taint of WAIT_FOR_TAINTS has come meanwhile: what has passed does not count")
 				passed = 0
@@ -186,6 +194,9 @@ func (a *agent) verify(ctx context.Context) bool {
 				return true
 			}
 		}
+		if _, checked := errors.AsType[notVerified](err); !checked {
+			a.trouble.Store(&checks.Attempt{Check: patchName, Err: err})
+		}
 		if ctx.Err() != nil {
 			return false
 		}
@@ -199,17 +210,23 @@ func (a *agent) verify(ctx context.Context) bool {
 	}
 }
 
-// open takes the taint off and puts the label on.
-func (a *agent) open(ctx context.Context, start time.Time) error {
+// awaitTaint waits for a taint that comes late. The node as it was read last is what the patch is built on from then on.
+func (a *agent) awaitTaint(ctx context.Context) error {
 	request := a.cfg.request()
 	if len(nodepatch.Taints(a.base, request)) == 0 {
 		a.log.WithField("window", a.cfg.lateTaintWindow.String()).Debug("node has no taint to take off")
 	}
 	node, err := a.patcher.AwaitTaint(ctx, a.base, request, a.cfg.lateTaintWindow)
-	if err != nil {
-		return err
+	if err == nil {
+		a.base = node
 	}
-	for _, taint := range nodepatch.Taints(node, request) {
+	return err
+}
+
+// open takes the taint off and puts the label on.
+func (a *agent) open(ctx context.Context, start time.Time) (err error) {
+	request := a.cfg.request()
+	for _, taint := range nodepatch.Taints(a.base, request) {
 		if taint.Effect != a.cfg.taintEffect {
 			a.log.WithFields(logrus.Fields{"taint": taint.String(), "expected": a.cfg.taintEffect}).
 				Warn("taint has another effect than TAINT_EFFECT: taking it off all the same")
@@ -219,7 +236,7 @@ func (a *agent) open(ctx context.Context, start time.Time) error {
 	if request.AnnotationValue, err = a.verification(took); err != nil {
 		return err
 	}
-	if err := a.unmark(ctx, node, request); err != nil {
+	if err := a.unmark(ctx, a.base, request); err != nil {
 		return err
 	}
 	took = time.Since(start)
@@ -227,7 +244,7 @@ func (a *agent) open(ctx context.Context, start time.Time) error {
 	a.log.WithField("took", seconds(took)).Info("node verified: taint off, label on")
 	a.events.add(eventNormal, reasonVerified, "DNS, API, network and service discovery work; verified in "+seconds(took))
 	// The DaemonSet controller deletes this pod as soon as it sees the label: the Event is finished first.
-	a.events.flush(context.WithoutCancel(ctx))
+	insist(func() bool { return a.events.flush(context.WithoutCancel(ctx)) })
 	return nil
 }
 
@@ -249,6 +266,7 @@ func (a *agent) hold(ctx context.Context) bool {
 	// to collect: 2 MiB less after ten thousand.
 	debug.SetGCPercent(50)
 	for sleep(ctx, holdLook) {
+		a.events.flush(ctx)
 		limited, cancel := context.WithTimeout(ctx, a.cfg.checkTimeout)
 		node, err := a.node.Get(limited)
 		cancel()
@@ -261,6 +279,14 @@ func (a *agent) hold(ctx context.Context) bool {
 		}
 	}
 	return false
+}
+
+// insist calls f a few times, a second apart, until it says that it is done: what follows the patch has no next round, and the pod that
+// does it is about to be deleted.
+func insist(f func() bool) {
+	for tries := 3; !f() && tries > 1; tries-- {
+		time.Sleep(time.Second)
+	}
 }
 
 // sleep waits for d and tells whether ctx is still going on.

@@ -1,11 +1,16 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"os"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -355,4 +360,33 @@ func TestLingerEnds(t *testing.T) {
 	p.signals <- syscall.SIGTERM
 	assert.Equal(t, exitOK, p.wait())
 	p.entry("told to stop: serving the final metrics first")
+}
+
+// The Event that says so is told again where the API server does not take it: there is no next round.
+func TestVerifiedEventIsSentAgain(t *testing.T) {
+	api := newFakeAPI(t)
+	api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+		return request == postEvent && n == 1 && answerStatus(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "not now")
+	}
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once")
+	assert.Equal(t, exitOK, p.wait(), p.stderr)
+	assert.Equal(t, []string{"NodeVerified"}, api.reasons())
+}
+
+// A kubeconfig may name a proxy for its cluster, which is not that of the environment.
+func TestProxyOfTheKubeconfig(t *testing.T) {
+	api := newFakeAPI(t)
+	var asked atomic.Value
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Store(r.Method + " " + r.Host)
+		w.WriteHeader(http.StatusBadGateway)
+	}))
+	t.Cleanup(proxy.Close)
+	text, err := os.ReadFile(api.kubeconfig)
+	require.NoError(t, err)
+	text = bytes.Replace(text, []byte(`"server":`), fmt.Appendf(nil, `"proxy-url": %q, "server":`, proxy.URL), 1)
+	require.NoError(t, os.WriteFile(api.kubeconfig, text, 0o600))
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig, "HTTPS_PROXY": "http://127.0.0.1:1"}, "--dry-run")
+	assert.Equal(t, exitNotVerified, p.wait())
+	assert.Equal(t, "CONNECT "+api.server.Listener.Addr().String(), asked.Load())
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -75,8 +76,12 @@ func (e *events) startOver(since time.Time) {
 
 // failing queues a Warning, unless the same checks were reported a short while ago.
 func (e *events) failing(err error) {
+	// Without the texts, which differ from round to round: ports, or the number of a request.
+	key := patchName
+	if _, checked := errors.AsType[notVerified](err); checked {
+		key = brief(err)
+	}
 	e.mu.Lock()
-	key := brief(err) // without the texts, which differ from round to round: ports, for example
 	now := time.Now()
 	last, seen := e.failed[key]
 	due := !seen || !now.Before(last.at)
@@ -125,8 +130,8 @@ func shorten(message string) string {
 	return message
 }
 
-// flush sends what is queued, in order. What cannot be sent now stays for the next time.
-func (e *events) flush(ctx context.Context) {
+// flush sends what is queued, in order, and tells whether nothing is left. What cannot be sent now stays for the next time.
+func (e *events) flush(ctx context.Context) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, e.timeout)
@@ -138,11 +143,12 @@ func (e *events) flush(ctx context.Context) {
 		case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
 			e.log.WithError(err).Warn("event refused: apply the Role and its binding from the chart in namespace default (events, create)")
 		default:
-			e.log.WithError(err).Debug("event not sent: keeping it for the next round")
-			return
+			e.log.WithError(err).Debug("event not sent: keeping it for the next time")
+			return false
 		}
 		e.queue = e.queue[1:]
 	}
+	return true
 }
 
 func (e *events) send(ctx context.Context, ev event) error {

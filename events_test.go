@@ -43,6 +43,8 @@ func TestFailureIsReportedAgainLaterAndLater(t *testing.T) {
 		report(notVerified{[]string{"dns", "api"}, []string{"x"}})
 		report(errors.New("the API server refuses the patch"))
 		assert.Len(t, at, 2, "others are reported at once")
+		report(errors.New("the API server refuses the patch: request 17"))
+		assert.Len(t, at, 2, "whatever its words are this time")
 		e.startOver(time.Now())
 		report(notVerified{[]string{"dns"}, []string{"x"}})
 		assert.Len(t, at, 3, "a new verification counts anew")

@@ -18,16 +18,17 @@ import (
 // repair or replace nodes. Its mutex is held while the node is marked and while it is opened, so that no mark can come behind the
 // patch that opens the node.
 type mark struct {
-	mu     sync.Mutex
-	late   bool   // INITIAL_TIMEOUT has passed
-	opened bool   // nothing is marked any more
-	reason string // as it is on the node, "" where nothing is
+	mu      sync.Mutex
+	late    bool   // INITIAL_TIMEOUT has passed
+	opened  bool   // nothing is marked any more
+	refused bool   // the API server has refused the patch that opens the node
+	reason  string // as it is on the node, "" where nothing is
 }
 
 func (m *mark) startOver() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.late, m.opened, m.reason = false, false, ""
+	m.late, m.opened, m.refused, m.reason = false, false, false, ""
 }
 
 // watchTimeout reports once that INITIAL_TIMEOUT has passed, even while an attempt is under way.
@@ -65,7 +66,7 @@ func (a *agent) markLate(ctx context.Context, message string) {
 	defer a.mark.mu.Unlock()
 	a.mark.late = true
 	var failed []string
-	if last := a.trouble.Load(); last != nil {
+	if last := a.trouble.Load(); last != nil && last.Check != patchName {
 		failed = []string{last.Check}
 	}
 	a.putMark(ctx, failed, message)
@@ -116,23 +117,49 @@ func (a *agent) putMark(ctx context.Context, failed []string, message string) {
 }
 
 // unmark opens the node, which takes the failed taint off in the same patch. The condition says so before the node is open: one that
-// stayed False would have somebody take a good node away.
+// stayed False would have somebody take a good node away. It says so afterwards where that patch has been refused before: one that is
+// True, and False again after each refusal, would never be False for long.
 func (a *agent) unmark(ctx context.Context, node *nodepatch.Node, request nodepatch.Request) error {
 	a.mark.mu.Lock()
 	defer a.mark.mu.Unlock()
-	if a.cfg.onTimeout == onTimeoutCondition {
-		err := a.setCondition(ctx, node, "True", "Verified", "DNS, API, network and service discovery work")
-		switch {
-		case apierrors.IsForbidden(err):
-			a.log.WithError(err).Warn("condition refused: apply the chart with config.onTimeout=condition")
-		case err != nil:
+	conditioned, afterwards := a.cfg.onTimeout == onTimeoutCondition, a.mark.refused
+	if conditioned && !afterwards {
+		if err := a.setVerified(ctx, node); err != nil {
 			return err
-		default:
-			a.mark.reason = ""
 		}
 	}
 	err := a.patcher.Apply(ctx, node, request)
 	a.mark.opened = err == nil
+	if !conditioned {
+		return err
+	}
+	_, refused := errors.AsType[*nodepatch.Refused](err)
+	switch {
+	case refused && !afterwards:
+		a.mark.refused = true
+		a.putMark(ctx, nil, err.Error()) // late or not: it says True, and the node is not open
+	case a.mark.opened && afterwards:
+		insist(func() bool {
+			err := a.setVerified(context.WithoutCancel(ctx), node)
+			if err != nil {
+				a.log.WithError(err).Warn("node is open, and its condition cannot be written")
+			}
+			return err == nil
+		})
+	}
+	return err
+}
+
+// setVerified makes the condition True. Rights that are missing for it are no error.
+func (a *agent) setVerified(ctx context.Context, node *nodepatch.Node) error {
+	err := a.setCondition(ctx, node, "True", "Verified", "DNS, API, network and service discovery work")
+	if apierrors.IsForbidden(err) {
+		a.log.WithError(err).Warn("condition refused: apply the chart with config.onTimeout=condition")
+		return nil
+	}
+	if err == nil {
+		a.mark.reason = ""
+	}
 	return err
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net"
 	"net/http"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -245,4 +246,60 @@ func TestNoMarkBehindTheOpeningPatch(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A prefix of WAIT_FOR_TAINTS may cover the agent's own taints: those it would wait for in vain.
+func TestOwnTaintsAreNotWaitedFor(t *testing.T) {
+	api := newFakeAPI(t)
+	api.node.Spec.Taints = append(api.node.Spec.Taints, corev1.Taint{Key: "node-ready/failed", Value: "dns", Effect: corev1.TaintEffectNoSchedule})
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once", "--on-timeout=taint", "--wait-for-taints=node-ready/", "--initial-timeout=20s")
+	assert.Equal(t, exitOK, p.wait(), p.stderr)
+	assert.Equal(t, untainted, api.taints())
+}
+
+// Our taint and one of others come late, and together: the others are waited for, and all is checked again.
+func TestTaintOfOthersThatComesWithOurs(t *testing.T) {
+	api := newFakeAPI(t)
+	ours := api.node.Spec.Taints
+	api.node.Spec.Taints = nil
+	api.before = func(request string, n int, _ http.ResponseWriter, _ *http.Request) bool {
+		api.mu.Lock()
+		defer api.mu.Unlock()
+		switch {
+		case request == getNode && n == 2:
+			api.node.Spec.Taints = append(slices.Clone(ours), corev1.Taint{Key: "node.cilium.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule})
+		case request == getNode && n == 3:
+			api.node.Spec.Taints = ours
+		}
+		return false
+	}
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once", "--wait-for-taints=node.cilium.io/")
+	p.logged("waiting until others have taken their taint off")
+	assert.Equal(t, exitOK, p.wait(), p.stderr)
+	assert.Equal(t, untainted, api.taints())
+	assert.Equal(t, []string{getNode, getNode, getNode, patchNode, postEvent}, api.seen())
+	var how struct{ Attempts map[string]int }
+	require.NoError(t, json.Unmarshal([]byte(api.node.Annotations[annotation]), &how))
+	assert.Equal(t, 2, how.Attempts["dns"], "the round was made again")
+}
+
+// An admission policy refuses the patch, round by round: the condition stays False, with the date of its one transition.
+func TestConditionWhileThePatchIsRefused(t *testing.T) {
+	api := newFakeAPI(t)
+	api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+		return request == patchNode && n <= 3 && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "denied by policy")
+	}
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--on-timeout=condition", "--initial-timeout=1s", "--check-timeout=1s")
+	p.logged("initial timeout passed")
+	assert.Equal(t, "not verified within 1s: patch: the API server refuses the patch: denied by policy", p.entry("initial timeout passed")["reason"])
+	p.logged("node verified: taint off, label on")
+	p.stop()
+	assert.Equal(t, exitOK, p.wait())
+	var said []string
+	for _, condition := range api.conditions {
+		said = append(said, string(condition.Status)+" "+condition.Reason)
+	}
+	assert.Equal(t, []string{"True Verified", "False NotVerified", "True Verified"}, said)
+	assert.Contains(t, api.conditions[1].Message, "denied by policy")
+	assert.Equal(t, []string{patchNode, patchStat, postEvent}, api.seen()[len(api.seen())-3:], "True once the node is open")
 }

@@ -44,12 +44,17 @@ func (a *agent) awaitOthers(ctx context.Context) bool {
 	}
 }
 
-// taintOfOthers returns a taint of WAIT_FOR_TAINTS that is on the node as it was read last, or nil.
+// taintOfOthers returns a taint of WAIT_FOR_TAINTS that is on the node as it was read last, or nil. A prefix may cover the agent's own
+// taints as well, which nobody else takes off.
 func (a *agent) taintOfOthers() *nodepatch.Taint {
 	if a.base == nil {
 		return nil
 	}
+	own := a.cfg.request()
 	for _, taint := range a.base.Spec.Taints {
+		if taint.Key == own.TaintKey || taint.Key == own.FailedTaintKey {
+			continue
+		}
 		for _, prefix := range a.cfg.waitForTaints {
 			if strings.HasPrefix(taint.Key, prefix) {
 				return &taint

@@ -101,8 +101,10 @@ func clientConfig(kubeconfig string, inCluster bool) (*rest.Config, error) {
 
 func newAPI(config *rest.Config) (*api, error) {
 	config.UserAgent = "kube-node-ready/" + version
-	// The path to the API that is proven is the pod's own, whatever HTTPS_PROXY says.
-	config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
+	// The path to the API that is proven is the pod's own, whatever HTTPS_PROXY says. A kubeconfig may name a proxy for its cluster.
+	if config.Proxy == nil {
+		config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
+	}
 	config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(requestsPerSecond, requestBurst)
 	config.APIPath = "/apis"
 	if config.BearerTokenFile != "" {

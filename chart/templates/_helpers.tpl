@@ -123,6 +123,11 @@ so this is how far the clock moves from an arbitrary day.
 {{- sub ($day | mustDateModify . | mustDateModify "999999999ns" | unixEpoch) ($day | unixEpoch) }}
 {{- end }}
 
+{{/* A Go duration as a text that sorts as long durations do: the same day again, and the time that it has come to. */}}
+{{- define "kube-node-ready.sortable" -}}
+{{- toDate "2006-01-02" "2000-01-01" | mustDateModify . | date "2006-01-02 15:04:05.000000000" }}
+{{- end }}
+
 {{/*
 "true" where the policy is rendered. Its v1 is served from Kubernetes 1.30 on, and from 1.30 on tokens name the node of their pod.
 What is rendered offline knows no API server: there it takes `true`, or --api-versions.
@@ -154,7 +159,7 @@ What is rendered offline knows no API server: there it takes `true`, or --api-ve
 {{- end }}
 {{- end }}
 
-{{/* Mistakes that need two values to be seen, which the schema cannot do. */}}
+{{/* Mistakes that the schema cannot see: those of two values, and durations out of the agent's bounds. */}}
 {{- define "kube-node-ready.validate" -}}
 {{- if and (eq .Values.config.onTimeout "taint") (eq .Values.config.failedTaintKey .Values.config.taintKey) }}
 {{- fail (printf "config.failedTaintKey %s must not be config.taintKey: one of them would be taken for the other" .Values.config.failedTaintKey) }}
@@ -162,6 +167,19 @@ What is rendered offline knows no API server: there it takes `true`, or --api-ve
 {{- $linger := include "kube-node-ready.linger" . }}
 {{- if has .Values.config.conditionType (list "Ready" "MemoryPressure" "DiskPressure" "PIDPressure" "NetworkUnavailable") }}
 {{- fail (printf "config.conditionType %s must not be a condition that kubelet or a network plugin owns" .Values.config.conditionType) }}
+{{- end }}
+{{- range $bound := list
+  (list "initialTimeout" .Values.config.initialTimeout "1s" "24h")
+  (list "checkTimeout" .Values.config.checkTimeout "100ms" "5m")
+  (list "lateTaintWindow" .Values.config.lateTaintWindow "0s" "1h")
+  (list "metricsLinger" $linger "0s" "1h") }}
+{{- $value := include "kube-node-ready.sortable" (index $bound 1) }}
+{{- if or (lt $value (include "kube-node-ready.sortable" (index $bound 2))) (gt $value (include "kube-node-ready.sortable" (index $bound 3))) }}
+{{- fail (printf "config.%s %s must be between %s and %s" (index $bound 0) (index $bound 1) (index $bound 2) (index $bound 3)) }}
+{{- end }}
+{{- end }}
+{{- if gt (include "kube-node-ready.sortable" .Values.config.checkTimeout) (include "kube-node-ready.sortable" .Values.config.initialTimeout) }}
+{{- fail (printf "config.checkTimeout %s must not be longer than config.initialTimeout %s" .Values.config.checkTimeout .Values.config.initialTimeout) }}
 {{- end }}
 {{- $grace := .Values.terminationGracePeriodSeconds | int }}
 {{- $least := include "kube-node-ready.seconds" $linger | int | add 10 | int }}

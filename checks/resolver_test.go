@@ -306,13 +306,13 @@ func TestTheFirstWordsOfAServerAreKept(t *testing.T) {
 // What came after a lost packet is final: it is not asked for again, at full speed, until the time is over.
 func TestAServerThatSpeaksAfterALostPacket(t *testing.T) {
 	t.Parallel()
-	server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"web.example.org.": {rcode: servFail, lost: 1}})
+	server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"late.example.org.": {rcode: servFail, lost: 1}})
 	r := Resolver{Servers: []string{server.address}}
 	ctx := limited(t, 3*time.Second)
-	_, _, failed := r.lookup(ctx, "web.example.org", false)
+	_, _, failed := r.lookup(ctx, "late.example.org", false)
 	require.NotNil(t, failed)
-	assert.Equal(t, "web.example.org: SERVFAIL from name server "+server.address, failed.Error())
-	assert.Less(t, server.questions("web.example.org.", typeA), 10)
+	assert.Equal(t, "late.example.org: SERVFAIL from name server "+server.address, failed.Error())
+	assert.Less(t, server.questions("late.example.org.", typeA), 10)
 }
 
 // The same server twice in resolv.conf: its verdict is final all the same.

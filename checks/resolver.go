@@ -139,8 +139,8 @@ func (r Resolver) resolve(ctx context.Context, name string, wait time.Duration, 
 			}
 			return addrs, warnings, failure
 		}
-		// What a server says counts more than its silence, before it or at the deadline that ends the last try.
-		if before := failures[server]; before == nil || (before.timeout && ctx.Err() == nil) {
+		// What a server says counts more than its silence, before it or after it, at the deadline.
+		if before := failures[server]; before == nil || before.timeout {
 			failures[server] = failure
 		}
 		worthAsking := slices.ContainsFunc(r.Servers, func(s string) bool { return failures[s] == nil || failures[s].timeout })

@@ -28,6 +28,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
+{{/* The labels above and those of the user, who has the last word: (list . LABELS). A key twice is no YAML for every reader. */}}
+{{- define "kube-node-ready.labelsAnd" -}}
+{{- merge (dict) (index . 1 | default dict) (include "kube-node-ready.labels" (index . 0) | fromYaml) | toYaml }}
+{{- end }}
+
 {{/* Without a name of its own the account would be `default`, and with it every pod of the namespace could patch nodes. */}}
 {{- define "kube-node-ready.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create }}

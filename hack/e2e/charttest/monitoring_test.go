@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -135,6 +136,24 @@ func dashboard(ctx context.Context, t *testing.T, cluster *harness.Cluster, thei
 			require.NotEmpty(t, found, "panel %s: %s", panel.Title, expr)
 		}
 	}
+}
+
+// Labels and annotations that the user and the chart both have are there once: kustomize reads no other YAML.
+func TestNoKeyTwice(t *testing.T) {
+	cluster, err := harness.Open()
+	require.NoError(t, err)
+	overriding := append(slices.Clone(everything), "scrapeAnnotations.enabled=true", `podAnnotations.prometheus\.io/path=/other`, "prometheusRule.alertLabels.severity=page")
+	for _, labelled := range []string{"podMonitor", "serviceMonitor", "prometheusRule", "dashboard"} {
+		overriding = append(overriding, labelled+`.labels.app\.kubernetes\.io/part-of=ours`)
+	}
+	manifests, err := cluster.Render(t.Context(), overriding...)
+	require.NoError(t, err)
+	for object := range strings.SplitSeq(manifests, "\n---\n") {
+		var parsed map[string]any
+		require.NoError(t, yaml.UnmarshalStrict([]byte(object), &parsed), object)
+	}
+	require.Contains(t, only(manifests, "DaemonSet"), "prometheus.io/path: /other")
+	require.Contains(t, only(manifests, "PodMonitor"), "app.kubernetes.io/part-of: ours")
 }
 
 // The alerts are tested by Prometheus's own tool, on the rules as the chart renders them.

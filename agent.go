@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"runtime/debug"
 	"sync/atomic"
 	"time"
@@ -22,8 +23,8 @@ const (
 	holdLook = time.Minute
 	// betweenPasses is the pause between rounds that pass, with a threshold of several.
 	betweenPasses = time.Second
-	// patchName stands where a check's name would in what is said of a patch that fails.
-	patchName = "patch"
+	// patchName and lateName stand where a check's name would in what is said of a patch that fails, and of a taint that is waited for.
+	patchName, lateName = "patch", "late taint"
 	// patchTries is how many request time limits all tries of the patch may take together.
 	patchTries = 10
 )
@@ -191,6 +192,8 @@ func (a *agent) verify(ctx context.Context) bool {
 				continue
 			}
 			if err = a.open(ctx, start); err == nil {
+				stopWatch() // the node is open in time, however long it takes to say so
+				a.announce(ctx, start)
 				return true
 			}
 		}
@@ -215,6 +218,8 @@ func (a *agent) awaitTaint(ctx context.Context) error {
 	request := a.cfg.request()
 	if len(nodepatch.Taints(a.base, request)) == 0 {
 		a.log.WithField("window", a.cfg.lateTaintWindow.String()).Debug("node has no taint to take off")
+		a.trouble.Store(&checks.Attempt{Check: lateName, Err: fmt.Errorf("all checks pass, and the node is not yet %s old (LATE_TAINT_WINDOW)", a.cfg.lateTaintWindow)})
+		defer a.trouble.Store(nil)
 	}
 	node, err := a.patcher.AwaitTaint(ctx, a.base, request, a.cfg.lateTaintWindow)
 	if err == nil {
@@ -232,20 +237,20 @@ func (a *agent) open(ctx context.Context, start time.Time) (err error) {
 				Warn("taint has another effect than TAINT_EFFECT: taking it off all the same")
 		}
 	}
+	if request.AnnotationValue, err = a.verification(time.Since(start)); err != nil {
+		return err
+	}
+	return a.unmark(ctx, a.base, request)
+}
+
+// announce says that the node is open.
+func (a *agent) announce(ctx context.Context, start time.Time) {
 	took := time.Since(start)
-	if request.AnnotationValue, err = a.verification(took); err != nil {
-		return err
-	}
-	if err := a.unmark(ctx, a.base, request); err != nil {
-		return err
-	}
-	took = time.Since(start)
 	a.metrics.Verified(time.Now(), took)
 	a.log.WithField("took", seconds(took)).Info("node verified: taint off, label on")
 	a.events.add(eventNormal, reasonVerified, "DNS, API, network and service discovery work; verified in "+seconds(took))
 	// The DaemonSet controller deletes this pod as soon as it sees the label: the Event is finished first.
 	insist(func() bool { return a.events.flush(context.WithoutCancel(ctx)) })
-	return nil
 }
 
 // verification is the value of the annotation.
@@ -266,7 +271,6 @@ func (a *agent) hold(ctx context.Context) bool {
 	// to collect: 2 MiB less after ten thousand.
 	debug.SetGCPercent(50)
 	for sleep(ctx, holdLook) {
-		a.events.flush(ctx)
 		limited, cancel := context.WithTimeout(ctx, a.cfg.checkTimeout)
 		node, err := a.node.Get(limited)
 		cancel()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
@@ -83,6 +84,7 @@ func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	assert.NoError(a.t, err)
 	assert.Equal(a.t, "Bearer secret", r.Header.Get("Authorization"))
 	assert.Equal(a.t, "kube-node-ready/"+version, r.Header.Get("User-Agent"))
+	r.Body = io.NopCloser(bytes.NewReader(body)) // for before
 	request := r.Method + " " + r.URL.String()
 
 	a.mu.Lock()

@@ -35,7 +35,7 @@ type place struct {
 	noAPI     error  // why
 	service   string // host:port of the kubernetes service, "" outside a cluster
 	outside   string // why what only a cluster can answer is not asked, "" inside
-	apiServer string // host:port of the API server as the kubeconfig names it
+	apiServer string // host:port of the API server as the kubeconfig names it, "" where that is behind a proxy
 	domain    string // the cluster's DNS domain
 }
 
@@ -69,7 +69,7 @@ func locate(cfg config, lookupEnv func(string) (string, bool)) place {
 		p.noAPI = err
 		return p
 	}
-	if u, err := url.Parse(restConfig.Host); err == nil && u.Host != "" {
+	if u, err := url.Parse(restConfig.Host); err == nil && u.Host != "" && restConfig.Proxy == nil {
 		p.apiServer = u.Host
 		if u.Port() == "" {
 			p.apiServer = net.JoinHostPort(u.Hostname(), "443")
@@ -186,7 +186,11 @@ func newChecks(cfg config, p place, api checks.API) []checks.Check {
 	if len(targets) > 0 {
 		list = append(list, checks.Network{Targets: targets})
 	} else {
-		list = append(list, checks.Skip(checks.NetworkName, p.outside+", no kubeconfig, no NETWORK_TARGETS"))
+		server := "no kubeconfig"
+		if !noAPI {
+			server = "the kubeconfig's API server is behind a proxy"
+		}
+		list = append(list, checks.Skip(checks.NetworkName, p.outside+", "+server+", no NETWORK_TARGETS"))
 	}
 
 	namespace, service, found := strings.Cut(cfg.dnsService, "/")

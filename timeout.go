@@ -18,17 +18,17 @@ import (
 // repair or replace nodes. Its mutex is held while the node is marked and while it is opened, so that no mark can come behind the
 // patch that opens the node.
 type mark struct {
-	mu      sync.Mutex
-	late    bool   // INITIAL_TIMEOUT has passed
-	opened  bool   // nothing is marked any more
-	refused bool   // the API server has refused the patch that opens the node
-	reason  string // as it is on the node, "" where nothing is
+	mu     sync.Mutex
+	late   bool   // INITIAL_TIMEOUT has passed
+	opened bool   // nothing is marked any more
+	failed bool   // the patch that opens the node has
+	reason string // as it is on the node, "" where nothing is
 }
 
 func (m *mark) startOver() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.late, m.opened, m.refused, m.reason = false, false, false, ""
+	m.late, m.opened, m.failed, m.reason = false, false, false, ""
 }
 
 // watchTimeout reports once that INITIAL_TIMEOUT has passed, even while an attempt is under way.
@@ -66,18 +66,22 @@ func (a *agent) markLate(ctx context.Context, message string) {
 	defer a.mark.mu.Unlock()
 	a.mark.late = true
 	var failed []string
-	if last := a.trouble.Load(); last != nil && last.Check != patchName {
+	switch last := a.trouble.Load(); {
+	case last == nil, last.Check == patchName:
+	case last.Check == lateName:
+		return // no check fails
+	default:
 		failed = []string{last.Check}
 	}
 	a.putMark(ctx, failed, message)
 }
 
 // markAgain marks a late node after a round that failed with err: because the API could not be reached before, or because other
-// checks fail now.
+// checks fail now. One whose condition has been True too early is marked, late or not.
 func (a *agent) markAgain(ctx context.Context, err error) {
 	a.mark.mu.Lock()
 	defer a.mark.mu.Unlock()
-	if !a.mark.late {
+	if !a.mark.late && !a.mark.failed {
 		return
 	}
 	var round notVerified
@@ -117,12 +121,12 @@ func (a *agent) putMark(ctx context.Context, failed []string, message string) {
 }
 
 // unmark opens the node, which takes the failed taint off in the same patch. The condition says so before the node is open: one that
-// stayed False would have somebody take a good node away. It says so afterwards where that patch has been refused before: one that is
-// True, and False again after each refusal, would never be False for long.
+// stayed False would have somebody take a good node away. It says so afterwards where that patch has failed before: one that is True, and
+// False again after each failure, would never be False for long.
 func (a *agent) unmark(ctx context.Context, node *nodepatch.Node, request nodepatch.Request) error {
 	a.mark.mu.Lock()
 	defer a.mark.mu.Unlock()
-	conditioned, afterwards := a.cfg.onTimeout == onTimeoutCondition, a.mark.refused
+	conditioned, afterwards := a.cfg.onTimeout == onTimeoutCondition, a.mark.failed
 	if conditioned && !afterwards {
 		if err := a.setVerified(ctx, node); err != nil {
 			return err
@@ -133,12 +137,10 @@ func (a *agent) unmark(ctx context.Context, node *nodepatch.Node, request nodepa
 	if !conditioned {
 		return err
 	}
-	_, refused := errors.AsType[*nodepatch.Refused](err)
 	switch {
-	case refused && !afterwards:
-		a.mark.refused = true
-		a.putMark(ctx, nil, err.Error()) // late or not: it says True, and the node is not open
-	case a.mark.opened && afterwards:
+	case err != nil:
+		a.mark.failed = true // see markAgain
+	case afterwards:
 		insist(func() bool {
 			err := a.setVerified(context.WithoutCancel(ctx), node)
 			if err != nil {

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
+	"io"
 	"net"
 	"net/http"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -283,23 +286,78 @@ func TestTaintOfOthersThatComesWithOurs(t *testing.T) {
 	assert.Equal(t, 2, how.Attempts["dns"], "the round was made again")
 }
 
-// An admission policy refuses the patch, round by round: the condition stays False, with the date of its one transition.
-func TestConditionWhileThePatchIsRefused(t *testing.T) {
-	api := newFakeAPI(t)
-	api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
-		return request == patchNode && n <= 3 && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "denied by policy")
+// The patch that opens the node fails, round by round: the condition stays False, with the date of its one transition. The first
+// request that says so is lost.
+func TestConditionWhileThePatchFails(t *testing.T) {
+	for name, code := range map[string]int{"refused by a policy": http.StatusForbidden, "webhook down": http.StatusInternalServerError} {
+		t.Run(name, func(t *testing.T) {
+			api := newFakeAPI(t)
+			var healed atomic.Bool
+			api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+				lost := request == patchStat && n == 2
+				return (lost || request == patchNode && !healed.Load()) && answerStatus(w, code, metav1.StatusReasonUnknown, "not today")
+			}
+			p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--on-timeout=condition", "--initial-timeout=8s", "--check-timeout=300ms")
+			p.logged("initial timeout passed")
+			reason := p.entry("initial timeout passed")["reason"]
+			assert.Contains(t, reason, "not verified within 8s: patch: ")
+			assert.Contains(t, reason, "not today")
+			healed.Store(true)
+			p.logged("node verified: taint off, label on")
+			p.stop()
+			assert.Equal(t, exitOK, p.wait())
+			var said []string
+			for _, condition := range api.conditions {
+				said = append(said, string(condition.Status)+" "+condition.Reason)
+			}
+			assert.Equal(t, []string{"True Verified", "False NotVerified", "True Verified"}, said)
+			assert.Contains(t, api.conditions[1].Message, "not today")
+			assert.Equal(t, []string{patchNode, patchStat, postEvent}, api.seen()[len(api.seen())-3:], "True once the node is open")
+		})
 	}
-	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--on-timeout=condition", "--initial-timeout=1s", "--check-timeout=1s")
-	p.logged("initial timeout passed")
-	assert.Equal(t, "not verified within 1s: patch: the API server refuses the patch: denied by policy", p.entry("initial timeout passed")["reason"])
+}
+
+// No check has failed where the patch is refused, and the taint says so.
+func TestFailedTaintWhileThePatchIsRefused(t *testing.T) {
+	api := newFakeAPI(t)
+	api.before = func(request string, _ int, w http.ResponseWriter, r *http.Request) bool {
+		if request != patchNode {
+			return false
+		}
+		body, err := io.ReadAll(r.Body)
+		assert.NoError(t, err)
+		return bytes.Contains(body, []byte("/metadata/labels/")) && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "denied by policy")
+	}
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--on-timeout=taint", "--initial-timeout=1s", "--check-timeout=1s")
+	p.logged("node marked as failed")
+	p.stop()
+	p.wait()
+	assert.Equal(t, append(tainted, "node-ready/failed"), api.taints())
+	assert.Equal(t, "unverified", api.node.Spec.Taints[3].Value)
+}
+
+// INITIAL_TIMEOUT passes while the agent waits for a taint that may come late: that is said, and nothing is put on a good node.
+func TestNoMarkWhileALateTaintIsWaitedFor(t *testing.T) {
+	api := newFakeAPI(t)
+	api.node.Spec.Taints = nil
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--on-timeout=taint", "--initial-timeout=1s", "--check-timeout=1s", "--late-taint-window=4s")
 	p.logged("node verified: taint off, label on")
+	assert.Equal(t, "not verified within 1s: late taint: all checks pass, and the node is not yet 4s old (LATE_TAINT_WINDOW)",
+		p.entry("initial timeout passed")["reason"])
 	p.stop()
 	assert.Equal(t, exitOK, p.wait())
-	var said []string
-	for _, condition := range api.conditions {
-		said = append(said, string(condition.Status)+" "+condition.Reason)
+	assert.NotContains(t, p.stderr.String(), "marked")
+	assert.Empty(t, api.taints())
+}
+
+// INITIAL_TIMEOUT passes while the Event of a verified node is sent again: the node was in time.
+func TestNoTimeoutAfterTheNodeIsOpen(t *testing.T) {
+	api := newFakeAPI(t)
+	api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+		return request == postEvent && n < 3 && answerStatus(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "not now")
 	}
-	assert.Equal(t, []string{"True Verified", "False NotVerified", "True Verified"}, said)
-	assert.Contains(t, api.conditions[1].Message, "denied by policy")
-	assert.Equal(t, []string{patchNode, patchStat, postEvent}, api.seen()[len(api.seen())-3:], "True once the node is open")
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once", "--initial-timeout=1s", "--check-timeout=1s")
+	assert.Equal(t, exitOK, p.wait(), p.stderr)
+	assert.Equal(t, []string{"NodeVerified"}, api.reasons())
+	assert.NotContains(t, p.stderr.String(), "initial timeout passed")
 }

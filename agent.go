@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"runtime/debug"
 	"sync/atomic"
 	"time"
@@ -23,8 +22,8 @@ const (
 	holdLook = time.Minute
 	// betweenPasses is the pause between rounds that pass, with a threshold of several.
 	betweenPasses = time.Second
-	// patchName and lateName stand where a check's name would in what is said of a patch that fails, and of a taint that is waited for.
-	patchName, lateName = "patch", "late taint"
+	// patchName stands where a check's name would in what is said of a patch that fails.
+	patchName = "patch"
 	// patchTries is how many request time limits all tries of the patch may take together.
 	patchTries = 10
 )
@@ -211,21 +210,6 @@ func (a *agent) verify(ctx context.Context) bool {
 		a.markAgain(ctx, err)
 		sleep(ctx, wait)
 	}
-}
-
-// awaitTaint waits for a taint that comes late. The node as it was read last is what the patch is built on from then on.
-func (a *agent) awaitTaint(ctx context.Context) error {
-	request := a.cfg.request()
-	if len(nodepatch.Taints(a.base, request)) == 0 {
-		a.log.WithField("window", a.cfg.lateTaintWindow.String()).Debug("node has no taint to take off")
-		a.trouble.Store(&checks.Attempt{Check: lateName, Err: fmt.Errorf("all checks pass, and the node is not yet %s old (LATE_TAINT_WINDOW)", a.cfg.lateTaintWindow)})
-		defer a.trouble.Store(nil)
-	}
-	node, err := a.patcher.AwaitTaint(ctx, a.base, request, a.cfg.lateTaintWindow)
-	if err == nil {
-		a.base = node
-	}
-	return err
 }
 
 // open takes the taint off and puts the label on.

@@ -11,8 +11,9 @@ import (
 )
 
 const (
-	// waitingName stands where a check's name would in what is said of a node that waits for the taints of others.
-	waitingName = "taints"
+	// waitingName and lateName stand where a check's name would in what is said of a node that waits for the taints of others to go, and
+	// for our own to come.
+	waitingName, lateName = "taints", "late taint"
 	// waitingPoll is how often the node is read meanwhile.
 	waitingPoll = 2 * time.Second
 )
@@ -62,4 +63,19 @@ func (a *agent) taintOfOthers() *nodepatch.Taint {
 		}
 	}
 	return nil
+}
+
+// awaitTaint waits for a taint that comes late. The node as it was read last is what the patch is built on from then on.
+func (a *agent) awaitTaint(ctx context.Context) error {
+	request := a.cfg.request()
+	if len(nodepatch.Taints(a.base, request)) == 0 {
+		a.log.WithField("window", a.cfg.lateTaintWindow.String()).Debug("node has no taint to take off")
+		a.trouble.Store(&checks.Attempt{Check: lateName, Err: fmt.Errorf("all checks pass, and the node is not yet %s old (LATE_TAINT_WINDOW)", a.cfg.lateTaintWindow)})
+		defer a.trouble.Store(nil)
+	}
+	node, err := a.patcher.AwaitTaint(ctx, a.base, request, a.cfg.lateTaintWindow)
+	if err == nil {
+		a.base = node
+	}
+	return err
 }

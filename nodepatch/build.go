@@ -61,6 +61,19 @@ func set(path string, existing map[string]string, key, value string) []Operation
 	return append(ops, Operation{"add", path + "/" + escape(key), value})
 }
 
+// unchanged tests that key is in a map, or not, as it was read; a test for null passes where there is nothing.
+func unchanged(path string, existing map[string]string, key string) Operation {
+	value, found := existing[key]
+	switch {
+	case found:
+		return Operation{"test", path + "/" + escape(key), value}
+	case existing != nil:
+		return Operation{"test", path + "/" + escape(key), nil}
+	default:
+		return Operation{"test", path, nil}
+	}
+}
+
 // escape makes a key a part of a JSON pointer (RFC 6901, 3): "~" first, or the "~" that stands for
 // a "/" would be escaped again.
 func escape(key string) string {
@@ -68,9 +81,10 @@ func escape(key string) string {
 }
 
 // BuildFailed returns the operations that put the failed taint of r behind the other taints of node, guarded like those of Build.
-// Where there is no list yet it is made, unless somebody has made one meanwhile.
+// Where there is no list yet it is made, unless somebody has made one meanwhile. One that arrives late, behind the patch that has opened
+// the node, is refused: that writes the annotation anew.
 func BuildFailed(node *Node, r Request, value string) []Operation {
-	ops := []Operation{{"test", "/metadata/uid", string(node.UID)}}
+	ops := []Operation{{"test", "/metadata/uid", string(node.UID)}, unchanged("/metadata/annotations", node.Annotations, r.Annotation)}
 	if len(node.Spec.Taints) == 0 { // an empty list is not written
 		ops = append(ops, Operation{"test", "/spec/taints", nil}, Operation{"add", "/spec/taints", []Taint{}})
 	}

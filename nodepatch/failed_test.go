@@ -33,7 +33,7 @@ func newPatcher(s *server) *Patcher {
 
 func TestBuildFailed(t *testing.T) {
 	const (
-		uid = `{"op":"test","path":"/metadata/uid","value":"uid-1"}`
+		uid = `{"op":"test","path":"/metadata/uid","value":"uid-1"},{"op":"test","path":"/metadata/annotations","value":null}`
 		add = `{"op":"add","path":"/spec/taints/-","value":{"key":"node-ready/failed","value":"dns","effect":"NoSchedule"}}`
 	)
 	for name, test := range map[string]struct {
@@ -68,6 +68,31 @@ func TestFailThenOpen(t *testing.T) {
 	require.NoError(t, p.Apply(t.Context(), asRead(s.node), failing))
 	assert.Equal(t, []string{"GET", "PATCH", "GET", "PATCH"}, s.requests)
 	assert.Equal(t, []string{"a:NoSchedule", "b:NoSchedule"}, taintsOf(s.node))
+}
+
+// A patch that is on its way when its time limit ends may arrive behind the one that opens the node: no agent would be left there to take
+// that taint off.
+func TestFailThatArrivesLate(t *testing.T) {
+	for name, annotations := range map[string]map[string]string{"no annotations": nil, "foreign ones": {"a": "b"}, "opened before": {failing.Annotation: "{\"time\":0}"}} {
+		t.Run(name, func(t *testing.T) {
+			node := newNode()
+			node.Annotations = annotations
+			s := newServer(t, node)
+			base := asRead(s.node)
+			late, err := json.Marshal(BuildFailed(base, failing, "dns"))
+			require.NoError(t, err)
+			require.NoError(t, newPatcher(s).Apply(t.Context(), base, failing))
+			_, err = s.client.Patch(t.Context(), late)
+			require.Error(t, err)
+			assert.True(t, Open(asRead(s.node), failing))
+
+			base = asRead(s.node) // found unverified again, somehow
+			late, err = json.Marshal(BuildFailed(base, failing, "dns"))
+			require.NoError(t, err)
+			_, err = s.client.Patch(t.Context(), late)
+			require.NoError(t, err)
+		})
+	}
 }
 
 // Where nobody has asked for it, a taint with that key is somebody else's.

@@ -54,7 +54,8 @@ type Patcher struct {
 // Once ctx has ended nothing more is sent, but a patch that is on its way is waited for: its answer
 // says what the Node is now.
 //
-// A Node on which a patch has left our taint, because it came meanwhile, is patched once more.
+// A Node on which a patch has left our taint, because it came meanwhile, is patched once more, whether ctx has ended or not: it bears
+// the label, which ends this pod and keeps the next one away.
 //
 // The error is a *Refused, ErrReplaced, ctx's own, or the last one when the deadline has passed.
 func (p *Patcher) Apply(ctx context.Context, base *Node, r Request) error {
@@ -102,6 +103,9 @@ func (p *Patcher) apply(ctx context.Context, base *Node, build func(*Node) []Ope
 		}
 		if err == nil {
 			err = errTaintedAgain
+			ctx = context.WithoutCancel(ctx)
+			limited, cancel = context.WithTimeout(ctx, p.Deadline)
+			defer cancel()
 		}
 		if final(err) {
 			return &Refused{err}

@@ -495,6 +495,25 @@ func TestApplyCancelled(t *testing.T) {
 	}
 }
 
+// The patch leaves the taint that came meanwhile, and the label that it puts on has this pod deleted: nobody else would take it off.
+func TestApplyCancelledByItsOwnLabel(t *testing.T) {
+	s := newServer(t, newNode())
+	ctx, cancel := context.WithCancel(t.Context())
+	s.patching = func(n int, _ http.ResponseWriter) bool {
+		if n == 1 {
+			s.change(func(node *corev1.Node) {
+				node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: request.TaintKey, Effect: corev1.TaintEffectNoExecute})
+			})
+			cancel()
+		}
+		return false
+	}
+	p := &Patcher{Node: s.client, Timeout: 3 * time.Second, Deadline: 30 * time.Second, Retried: func(error) {}}
+	require.NoError(t, p.Apply(ctx, asRead(newNode()), request))
+	assert.Equal(t, []string{"PATCH", "GET", "PATCH"}, s.requests)
+	assert.True(t, Open(asRead(s.node), request))
+}
+
 func TestApplyCancelledWhileWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

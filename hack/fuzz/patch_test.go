@@ -98,18 +98,23 @@ func FuzzPatch(f *testing.F) {
 }
 
 // failed does the same with the patch that puts the failed taint on: it is refused, or all that it changes is one more taint behind the
-// others.
+// others. It is refused where our annotation has changed, as the patch that opens the node does.
 func failed(t *testing.T, read, now *corev1.Node, request nodepatch.Request) {
 	request.FailedTaintKey = "node-ready/failed"
 	patch, err := json.Marshal(nodepatch.BuildFailed(asRead(t, read), request, "dns"))
 	require.NoError(t, err)
 	got, refusal := apply(t, now, patch)
+	before, had := read.Annotations[request.Annotation]
+	after, has := now.Annotations[request.Annotation]
+	same := had == has && before == after
 	if refusal != nil {
-		unchanged := now.UID == read.UID && (len(read.Spec.Taints) == 0) == (len(now.Spec.Taints) == 0)
+		unchanged := now.UID == read.UID && same && (len(read.Spec.Taints) == 0) == (len(now.Spec.Taints) == 0) &&
+			(len(read.Annotations) == 0) == (len(now.Annotations) == 0)
 		assert.False(t, unchanged, "refused though nothing changed: %v", refusal)
 		return
 	}
 	assert.Equal(t, read.UID, now.UID, "applied to another node")
+	assert.True(t, same, "applied behind the patch that opens the node")
 	want := now.DeepCopy()
 	want.Spec.Taints = append(want.Spec.Taints, corev1.Taint{Key: request.FailedTaintKey, Value: "dns", Effect: corev1.TaintEffectNoSchedule})
 	assert.Equal(t, want, got)

@@ -106,6 +106,7 @@ func newAPI(config *rest.Config) (*api, error) {
 		config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
 	}
 	config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(requestsPerSecond, requestBurst)
+	config.WarningHandler = rest.NoWarnings{} // client-go would print them itself, among the lines of the log
 	config.APIPath = "/apis"
 	if config.BearerTokenFile != "" {
 		// client-go keeps what the file held for a minute; a token that is refused is read anew at once.

@@ -150,6 +150,10 @@ func ofCluster(name, domain string) bool {
 	if domain != "" && strings.HasSuffix(name, "."+domain) {
 		return true
 	}
+	// This one the search list completes, and every cluster has it.
+	if name == "kubernetes.default" {
+		return true
+	}
 	return strings.HasSuffix(name, ".cluster.local") || strings.Contains(name, ".svc.") || strings.HasSuffix(name, ".svc")
 }
 

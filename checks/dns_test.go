@@ -208,6 +208,10 @@ func TestDNSServersInTheList(t *testing.T) {
 			asked: []string{"."}, detail: service + " is 192.0.2.1, name server {server} answers",
 		},
 		{
+			title: "with a name that only a search list completes", names: []string{"kubernetes.default", "{ip}"}, says: root(script{}),
+			asked: []string{"."}, detail: "kubernetes.default is 192.0.2.1, name server {server} answers",
+		},
+		{
 			title: "alone", names: []string{"{ip}"}, says: root(script{rcode: refused}),
 			asked: []string{"."}, detail: "name server {server} answers",
 		},

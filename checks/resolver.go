@@ -78,7 +78,8 @@ func (r Resolver) ClusterDomain() string {
 
 // candidates lists the absolute names that name may stand for, in the order in which to ask. A
 // name with a dot is asked as written first: with ndots:5, which kubelet sets, it would
-// otherwise cost a query for each domain of the search list before that.
+// otherwise cost a query for each domain of the search list before that. Not so one that ends in
+// .svc, which is no domain of the internet: where that is a black hole, the question would cost the whole attempt.
 func (r Resolver) candidates(name string) []string {
 	if strings.HasSuffix(name, ".") {
 		return []string{name}
@@ -87,7 +88,7 @@ func (r Resolver) candidates(name string) []string {
 	for _, domain := range r.Search {
 		searched = append(searched, name+"."+domain+".")
 	}
-	if strings.Contains(name, ".") {
+	if strings.Contains(name, ".") && !strings.HasSuffix(name, ".svc") {
 		return append([]string{name + "."}, searched...)
 	}
 	return append(searched, name+".")

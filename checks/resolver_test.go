@@ -122,6 +122,11 @@ func TestSearchOrder(t *testing.T) {
 			[]string{"kubernetes.default."}, "kubernetes.default: NXDOMAIN from name server {server}",
 		},
 		{
+			"a name under svc is completed first: a way out that is a black hole does not hide it", "kubernetes.default.svc",
+			map[string]script{"kubernetes.default.svc.": {silent: true}, "kubernetes.default.svc.cluster.local.": here}, clusterSearch(),
+			[]string{"kubernetes.default.svc.kube-system.svc.cluster.local.", "kubernetes.default.svc.svc.cluster.local.", "kubernetes.default.svc.cluster.local."}, "",
+		},
+		{
 			"a single label is completed first", "kube-dns",
 			map[string]script{"kube-dns.kube-system.svc.cluster.local.": here, "kube-dns.": here}, clusterSearch(),
 			[]string{"kube-dns.kube-system.svc.cluster.local."}, "",

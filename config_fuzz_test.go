@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -31,6 +32,8 @@ func FuzzConfig(f *testing.F) {
 			f.Add(index[flag], value.value, index["taint-effect"], "never")
 		}
 	}
+
+	f.Add(index["node-name"], "", index["kubeconfig"], "0") // required, and no value that is wrong
 
 	f.Fuzz(func(t *testing.T, i uint8, value string, j uint8, variable string) {
 		byFlag, byEnv := settings[int(i)%len(settings)], settings[int(j)%len(settings)]
@@ -61,7 +64,9 @@ func FuzzConfig(f *testing.F) {
 			}
 			var problems errUsage
 			_ = errors.As(err, &problems)
-			complained := slices.ContainsFunc(problems, func(problem string) bool { return strings.HasPrefix(problem, from) })
+			// With the value: that a name is required is said of no value.
+			complaint := fmt.Sprintf("%s%q: ", from, text)
+			complained := slices.ContainsFunc(problems, func(problem string) bool { return strings.HasPrefix(problem, complaint) })
 			assert.Equal(t, valid, !complained, "%s %q: %v", s.flag, text, err)
 		}
 		trimmed := map[string]string{byEnv.flag: strings.TrimSpace(variable)}

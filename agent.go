@@ -224,7 +224,7 @@ func (a *agent) open(ctx context.Context, start time.Time) (err error) {
 	if request.AnnotationValue, err = a.verification(time.Since(start)); err != nil {
 		return err
 	}
-	return a.unmark(ctx, a.base, request)
+	return a.unmark(ctx, request)
 }
 
 // announce says that the node is open.

@@ -123,16 +123,16 @@ func (a *agent) putMark(ctx context.Context, failed []string, message string) {
 // unmark opens the node, which takes the failed taint off in the same patch. The condition says so before the node is open: one that
 // stayed False would have somebody take a good node away. It says so afterwards where that patch has failed before: one that is True, and
 // False again after each failure, would never be False for long.
-func (a *agent) unmark(ctx context.Context, node *nodepatch.Node, request nodepatch.Request) error {
+func (a *agent) unmark(ctx context.Context, request nodepatch.Request) error {
 	a.mark.mu.Lock()
 	defer a.mark.mu.Unlock()
 	conditioned, afterwards := a.cfg.onTimeout == onTimeoutCondition, a.mark.failed
 	if conditioned && !afterwards {
-		if err := a.setVerified(ctx, node); err != nil {
+		if err := a.setVerified(ctx); err != nil {
 			return err
 		}
 	}
-	err := a.patcher.Apply(ctx, node, request)
+	err := a.patcher.Apply(ctx, a.base, request)
 	a.mark.opened = err == nil
 	if !conditioned {
 		return err
@@ -142,7 +142,7 @@ func (a *agent) unmark(ctx context.Context, node *nodepatch.Node, request nodepa
 		a.mark.failed = true // see markAgain
 	case afterwards:
 		insist(func() bool {
-			err := a.setVerified(context.WithoutCancel(ctx), node)
+			err := a.setVerified(context.WithoutCancel(ctx))
 			if err != nil {
 				a.log.WithError(err).Warn("node is open, and its condition cannot be written")
 			}
@@ -152,9 +152,9 @@ func (a *agent) unmark(ctx context.Context, node *nodepatch.Node, request nodepa
 	return err
 }
 
-// setVerified makes the condition True. Rights that are missing for it are no error.
-func (a *agent) setVerified(ctx context.Context, node *nodepatch.Node) error {
-	err := a.setCondition(ctx, node, "True", "Verified", "DNS, API, network and service discovery work")
+// setVerified makes the condition of the node as it was read last True. Rights that are missing for it are no error.
+func (a *agent) setVerified(ctx context.Context) error {
+	err := a.setCondition(ctx, a.base, "True", "Verified", "DNS, API, network and service discovery work")
 	if apierrors.IsForbidden(err) {
 		a.log.WithError(err).Warn("condition refused: apply the chart with config.onTimeout=condition")
 		return nil

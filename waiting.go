@@ -53,7 +53,7 @@ func (a *agent) taintOfOthers() *nodepatch.Taint {
 	}
 	own := a.cfg.request()
 	for _, taint := range a.base.Spec.Taints {
-		if taint.Key == own.TaintKey || taint.Key == own.FailedTaintKey {
+		if own.TakesOff(taint) {
 			continue
 		}
 		for _, prefix := range a.cfg.waitForTaints {

@@ -37,7 +37,7 @@ type Operation struct {
 func Build(node *Node, r Request) []Operation {
 	ops := []Operation{{"test", "/metadata/uid", string(node.UID)}}
 	for i, taint := range slices.Backward(node.Spec.Taints) { // highest first: a removal moves those behind it
-		if !r.takesOff(taint) {
+		if !r.TakesOff(taint) {
 			continue
 		}
 		// Not the whole taint: it may carry a value and a timeAdded that another client sets.
@@ -91,7 +91,8 @@ func BuildFailed(node *Node, r Request, value string) []Operation {
 	return append(ops, Operation{"add", "/spec/taints/-", Taint{Key: r.FailedTaintKey, Value: value, Effect: failedEffect}})
 }
 
-func (r Request) takesOff(taint Taint) bool {
+// TakesOff tells whether the patch that opens a node takes this taint off.
+func (r Request) TakesOff(taint Taint) bool {
 	return taint.Key == r.TaintKey || (r.FailedTaintKey != "" && taint.Key == r.FailedTaintKey)
 }
 
@@ -109,7 +110,7 @@ func Taints(node *Node, r Request) []Taint {
 // Open tells whether node is as r asks for: the label right and the taints gone.
 func Open(node *Node, r Request) bool {
 	value, ok := node.Labels[r.Label]
-	return ok && value == r.LabelValue && !slices.ContainsFunc(node.Spec.Taints, r.takesOff)
+	return ok && value == r.LabelValue && !slices.ContainsFunc(node.Spec.Taints, r.TakesOff)
 }
 
 // Failed tells whether node bears the failed taint of r.

@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"os"
@@ -17,7 +17,7 @@ import (
 //
 // with an empty first cell where there is no variable and an empty third where there is no default.
 func TestReadmeListsEverySetting(t *testing.T) {
-	text, err := os.ReadFile("README.md")
+	text, err := os.ReadFile("../../README.md")
 	require.NoError(t, err)
 	row := regexp.MustCompile("^\\| *(?:`([A-Z_]+)`)? *\\| *`(--[a-z-]+)` *\\| *(?:`([^`|]+)`)? *\\| *[^ |]")
 	var got []string
@@ -27,7 +27,7 @@ func TestReadmeListsEverySetting(t *testing.T) {
 		}
 	}
 	var want []string
-	for _, s := range new(config).settings() {
+	for _, s := range new(Config).settings() {
 		variable := s.env()
 		if s.flagOnly() {
 			variable = ""

@@ -17,7 +17,7 @@ import (
 const failedKey = "node-ready/failed"
 
 var failing = Request{
-	TaintKey: ourKey, FailedTaintKey: failedKey, Label: request.Label, LabelValue: "true", Annotation: request.Annotation, AnnotationValue: "{}",
+	TaintKey: ourKey, FailedTaintKey: failedKey, Label: request.Label, LabelValue: "true", Annotation: request.Annotation, AnnotationValue: fixed("{}"),
 }
 
 func taintsOf(node *corev1.Node) (list []string) {
@@ -31,22 +31,32 @@ func newPatcher(s *server) *Patcher {
 	return &Patcher{Node: s.client, Timeout: 3 * time.Second, Deadline: time.Minute, Retried: func(error) {}}
 }
 
-func TestBuildFailed(t *testing.T) {
+func addFailedTaint(p *Patcher, ctx context.Context, r Request, value string) error {
+	_, err := p.AddFailedTaint(ctx, r, value)
+	return err
+}
+
+func TestBuildFailedTaint(t *testing.T) {
 	const (
 		uid = `{"op":"test","path":"/metadata/uid","value":"uid-1"},{"op":"test","path":"/metadata/annotations","value":null}`
 		add = `{"op":"add","path":"/spec/taints/-","value":{"key":"node-ready/failed","value":"dns","effect":"NoSchedule"}}`
 	)
+	at := func(i string) string {
+		return `,{"op":"test","path":"/spec/taints/` + i + `/key","value":"node-ready/unverified"},{"op":"test","path":"/spec/taints/` + i + `/effect","value":"NoSchedule"},`
+	}
+	startup := ours(corev1.TaintEffectNoSchedule)
 	for name, test := range map[string]struct {
 		taints []corev1.Taint
 		want   string
 	}{
-		"no list":   {want: "[" + uid + `,{"op":"test","path":"/spec/taints","value":null},{"op":"add","path":"/spec/taints","value":[]},` + add + "]"},
-		"others":    {taints: []corev1.Taint{foreign("a"), foreign("b")}, want: "[" + uid + "," + add + "]"},
-		"our taint": {taints: []corev1.Taint{ours(corev1.TaintEffectNoSchedule)}, want: "[" + uid + "," + add + "]"},
+		"no list":           {want: "null"},
+		"foreign ones only": {taints: []corev1.Taint{foreign("a"), foreign("b")}, want: "null"},
+		"startup taint":     {taints: []corev1.Taint{startup}, want: "[" + uid + at("0") + add + "]"},
+		"behind another":    {taints: []corev1.Taint{foreign("a"), startup, foreign("b")}, want: "[" + uid + at("1") + add + "]"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := asRead(&corev1.Node{ObjectMeta: metav1.ObjectMeta{UID: "uid-1"}, Spec: corev1.NodeSpec{Taints: test.taints}})
-			text, err := json.Marshal(BuildFailed(node, failing, "dns"))
+			text, err := json.Marshal(BuildFailedTaint(node, failing, "dns"))
 			require.NoError(t, err)
 			assert.Equal(t, test.want, string(text))
 		})
@@ -59,13 +69,13 @@ func TestFailThenOpen(t *testing.T) {
 	node.Spec.Taints = []corev1.Taint{foreign("a"), ours(corev1.TaintEffectNoSchedule), foreign("b")}
 	s := newServer(t, node)
 	p := newPatcher(s)
-	require.NoError(t, p.Fail(t.Context(), failing, "dns"))
+	require.NoError(t, addFailedTaint(p, t.Context(), failing, "dns"))
 	assert.Equal(t, []string{"a:NoSchedule", ourKey + "=true:NoSchedule", "b:NoSchedule", failedKey + "=dns:NoSchedule"}, taintsOf(s.node))
-	require.NoError(t, p.Fail(t.Context(), failing, "api"))
+	require.NoError(t, addFailedTaint(p, t.Context(), failing, "api"))
 	assert.Equal(t, []string{"GET", "PATCH", "GET"}, s.requests, "it is there already")
-	assert.False(t, Open(asRead(s.node), failing))
+	assert.False(t, IsVerified(asRead(s.node), failing))
 
-	require.NoError(t, p.Apply(t.Context(), asRead(s.node), failing))
+	require.NoError(t, release(p, t.Context(), asRead(s.node), failing))
 	assert.Equal(t, []string{"GET", "PATCH", "GET", "PATCH"}, s.requests)
 	assert.Equal(t, []string{"a:NoSchedule", "b:NoSchedule"}, taintsOf(s.node))
 }
@@ -79,15 +89,15 @@ func TestFailThatArrivesLate(t *testing.T) {
 			node.Annotations = annotations
 			s := newServer(t, node)
 			base := asRead(s.node)
-			late, err := json.Marshal(BuildFailed(base, failing, "dns"))
+			late, err := json.Marshal(BuildFailedTaint(base, failing, "dns"))
 			require.NoError(t, err)
-			require.NoError(t, newPatcher(s).Apply(t.Context(), base, failing))
+			require.NoError(t, release(newPatcher(s), t.Context(), base, failing))
 			_, err = s.client.Patch(t.Context(), late)
 			require.Error(t, err)
-			assert.True(t, Open(asRead(s.node), failing))
+			assert.True(t, IsVerified(asRead(s.node), failing))
 
 			base = asRead(s.node) // found unverified again, somehow
-			late, err = json.Marshal(BuildFailed(base, failing, "dns"))
+			late, err = json.Marshal(BuildFailedTaint(base, failing, "dns"))
 			require.NoError(t, err)
 			_, err = s.client.Patch(t.Context(), late)
 			require.NoError(t, err)
@@ -100,25 +110,42 @@ func TestFailedTaintIsForeignWithoutPolicy(t *testing.T) {
 	node := newNode()
 	node.Spec.Taints = []corev1.Taint{ours(corev1.TaintEffectNoSchedule), foreign(failedKey)}
 	s := newServer(t, node)
-	require.NoError(t, newPatcher(s).Apply(t.Context(), asRead(s.node), request))
+	require.NoError(t, release(newPatcher(s), t.Context(), asRead(s.node), request))
 	assert.Equal(t, []string{failedKey + ":NoSchedule"}, taintsOf(s.node))
-	assert.True(t, Open(asRead(s.node), request))
+	assert.True(t, IsVerified(asRead(s.node), request))
 }
 
-// A list that somebody makes between our look and our patch is not replaced.
-func TestFailKeepsAListThatCameMeanwhile(t *testing.T) {
+// Only a node with the startup taint is ours to close, at the moment of the patch.
+func TestFailedTaintNeedsTheStartupTaint(t *testing.T) {
 	node := newNode()
-	node.Spec.Taints = nil
+	drop(ourKey)(node)
 	s := newServer(t, node)
+	added, err := newPatcher(s).AddFailedTaint(t.Context(), failing, "dns")
+	require.NoError(t, err)
+	assert.False(t, added)
+	assert.Equal(t, []string{"GET"}, s.requests)
+
+	s = newServer(t, newNode())
 	s.patching = func(n int, _ http.ResponseWriter) bool {
-		if n == 1 {
-			s.change(func(node *corev1.Node) { node.Spec.Taints = []corev1.Taint{foreign("a")} })
+		if n == 1 { // removed between read and patch
+			s.change(drop(ourKey))
 		}
 		return false
 	}
-	require.NoError(t, newPatcher(s).Fail(t.Context(), failing, "dns"))
-	assert.Equal(t, []string{"a:NoSchedule", failedKey + "=dns:NoSchedule"}, taintsOf(s.node))
-	assert.Equal(t, []string{"GET", "PATCH", "GET", "PATCH"}, s.requests)
+	added, err = newPatcher(s).AddFailedTaint(t.Context(), failing, "dns")
+	require.NoError(t, err)
+	assert.False(t, added)
+	assert.Equal(t, []string{"front:NoSchedule", "behind:NoSchedule"}, taintsOf(s.node))
+	assert.Equal(t, []string{"GET", "PATCH", "GET"}, s.requests)
+}
+
+func TestRemoveFailedTaint(t *testing.T) {
+	node := newNode()
+	node.Spec.Taints = []corev1.Taint{foreign("a"), foreign(failedKey), foreign("b")}
+	s := newServer(t, node)
+	require.NoError(t, newPatcher(s).RemoveFailedTaint(t.Context(), asRead(s.node), failing))
+	assert.Equal(t, []string{"a:NoSchedule", "b:NoSchedule"}, taintsOf(s.node))
+	assert.NotContains(t, s.node.Labels, failing.Label)
 }
 
 // The Node was read before the failed taint came: the patch leaves it, and the next takes it off.
@@ -127,8 +154,8 @@ func TestFailedTaintThatCameMeanwhile(t *testing.T) {
 	node.Spec.Taints = []corev1.Taint{ours(corev1.TaintEffectNoSchedule)}
 	s := newServer(t, node)
 	base := asRead(s.node)
-	require.NoError(t, newPatcher(s).Fail(t.Context(), failing, "dns"))
-	require.NoError(t, newPatcher(s).Apply(t.Context(), base, failing))
+	require.NoError(t, addFailedTaint(newPatcher(s), t.Context(), failing, "dns"))
+	require.NoError(t, release(newPatcher(s), t.Context(), base, failing))
 	assert.Empty(t, s.node.Spec.Taints)
 }
 
@@ -138,12 +165,12 @@ func TestFailOnAnotherNode(t *testing.T) {
 		s.change(func(node *corev1.Node) { node.UID = "uid-2" })
 		return false
 	}
-	require.ErrorIs(t, newPatcher(s).Fail(t.Context(), failing, "dns"), ErrReplaced)
+	require.ErrorIs(t, addFailedTaint(newPatcher(s), t.Context(), failing, "dns"), ErrReplaced)
 	assert.NotContains(t, taintsOf(s.node), failedKey+"=dns:NoSchedule")
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.ErrorIs(t, newPatcher(s).Fail(ctx, failing, "dns"), context.Canceled)
+	require.ErrorIs(t, addFailedTaint(newPatcher(s), ctx, failing, "dns"), context.Canceled)
 }
 
 func TestSetCondition(t *testing.T) {

@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"bytes"
@@ -27,6 +27,7 @@ import (
 
 const (
 	getNode   = "GET /api/v1/nodes/node1"
+	getCached = "GET /api/v1/nodes/node1?resourceVersion=0"
 	patchNode = "PATCH /api/v1/nodes/node1"
 	patchStat = "PATCH /api/v1/nodes/node1/status"
 	postEvent = "POST /api/v1/namespaces/default/events"
@@ -83,7 +84,7 @@ func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	assert.NoError(a.t, err)
 	assert.Equal(a.t, "Bearer secret", r.Header.Get("Authorization"))
-	assert.Equal(a.t, "kube-node-ready/"+version, r.Header.Get("User-Agent"))
+	assert.Equal(a.t, "kube-node-ready/dev", r.Header.Get("User-Agent"))
 	r.Body = io.NopCloser(bytes.NewReader(body)) // for before
 	request := r.Method + " " + r.URL.String()
 
@@ -103,7 +104,7 @@ func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch request {
-	case getNode:
+	case getNode, getCached:
 		answer(w, http.StatusOK, a.node)
 	case patchNode:
 		if err := a.patch(body); err != nil {
@@ -178,6 +179,18 @@ func (a *fakeAPI) patch(text []byte) error {
 	a.node = node
 	return nil
 }
+
+// reads is how often the node has been read, from etcd or from the cache.
+func (a *fakeAPI) reads() (n int) {
+	for _, request := range a.seen() {
+		if isRead(request) {
+			n++
+		}
+	}
+	return n
+}
+
+func isRead(request string) bool { return request == getNode || request == getCached }
 
 func (a *fakeAPI) seen() []string {
 	a.mu.Lock()

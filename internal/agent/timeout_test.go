@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"bytes"
@@ -38,7 +38,7 @@ func TestOnTimeoutTaint(t *testing.T) {
 	assert.Equal(t, "network", api.node.Spec.Taints[3].Value)
 	assert.Equal(t, corev1.TaintEffectNoSchedule, api.node.Spec.Taints[3].Effect)
 	heal(t, port)
-	p.logged("node verified: taint off, label on")
+	p.logged("node verified")
 	assert.Equal(t, untainted, api.taints())
 	patches := 0
 	for _, request := range api.seen() {
@@ -58,7 +58,7 @@ func TestOnTimeoutKeep(t *testing.T) {
 	p.logged("initial timeout passed")
 	assert.Equal(t, tainted, api.taints())
 	heal(t, port)
-	p.logged("node verified: taint off, label on")
+	p.logged("node verified")
 	p.stop()
 	assert.Equal(t, exitOK, p.wait())
 	assert.Empty(t, api.conditions)
@@ -80,7 +80,7 @@ func TestOnTimeoutCondition(t *testing.T) {
 	p, port := startLate(t, api, "--on-timeout=condition", "--condition-type=NetworkingReady")
 	p.logged("node marked as failed")
 	heal(t, port)
-	p.logged("node verified: taint off, label on")
+	p.logged("node verified")
 	p.stop()
 	assert.Equal(t, exitOK, p.wait())
 	require.Len(t, api.conditions, 2)
@@ -90,7 +90,7 @@ func TestOnTimeoutCondition(t *testing.T) {
 	assert.Contains(t, bad.Message, "127.0.0.1:"+port+": connection refused")
 	assert.Equal(t, []string{"True", "Verified"}, []string{string(good.Status), good.Reason})
 	assert.Equal(t, untainted, api.taints())
-	assert.Equal(t, []string{patchStat, patchNode, postEvent}, api.seen()[len(api.seen())-3:], "True before the node is open")
+	assert.Equal(t, []string{patchStat, patchNode, postEvent, getNode}, api.seen()[len(api.seen())-4:], "True before the release")
 }
 
 func TestConditionOfANodeThatPasses(t *testing.T) {
@@ -133,7 +133,7 @@ func TestMarkIsTriedAgain(t *testing.T) {
 		return request == patchNode && n == 1 && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "no")
 	}
 	p, _ := startLate(t, api, "--on-timeout=taint")
-	p.logged("node could not be marked as failed")
+	p.logged("cannot mark the node as failed")
 	p.logged("node marked as failed")
 	assert.Contains(t, api.taints(), "node-ready/failed")
 	p.stop()
@@ -165,7 +165,7 @@ func TestWaitForTaints(t *testing.T) {
 	api := newFakeAPI(t)
 	api.node.Spec.Taints = append(api.node.Spec.Taints, corev1.Taint{Key: "node.cilium.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule})
 	api.before = func(request string, n int, _ http.ResponseWriter, _ *http.Request) bool {
-		if request == getNode && n == 3 { // Cilium is done
+		if isRead(request) && api.reads() == 3 { // Cilium is done
 			api.mu.Lock()
 			defer api.mu.Unlock()
 			api.node.Spec.Taints = api.node.Spec.Taints[:3]
@@ -173,12 +173,13 @@ func TestWaitForTaints(t *testing.T) {
 		return false
 	}
 	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once", "--wait-for-taints=example.com/,node.cilium.io/")
-	p.logged("waiting until others have taken their taint off")
+	p.logged("waiting for foreign taints")
 	assert.NotContains(t, p.stderr.String(), "check passed")
 	assert.Equal(t, exitOK, p.wait(), p.stderr)
-	assert.Equal(t, []string{getNode, getNode, getNode, patchNode, postEvent}, api.seen())
+	assert.Equal(t, []string{getNode, getCached, getCached, getNode, getNode, patchNode, postEvent}, api.seen(),
+		"waiting costs etcd nothing; the api check and the release do")
 	assert.Equal(t, untainted, api.taints())
-	assert.Equal(t, "node.cilium.io/agent-not-ready:NoSchedule", p.entry("waiting until others have taken their taint off")["taint"])
+	assert.Equal(t, "node.cilium.io/agent-not-ready:NoSchedule", p.entry("waiting for foreign taints")["taint"])
 }
 
 // A taint of others that comes during the round: what has passed does not count.
@@ -186,9 +187,10 @@ func TestTaintOfOthersDuringTheRound(t *testing.T) {
 	api := newFakeAPI(t)
 	late := corev1.Taint{Key: "node.cilium.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule}
 	api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
-		if request != getNode {
+		if !isRead(request) {
 			return false
 		}
+		n = api.reads()
 		api.mu.Lock()
 		defer api.mu.Unlock()
 		switch n {
@@ -203,7 +205,7 @@ func TestTaintOfOthersDuringTheRound(t *testing.T) {
 	}
 	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once", "--wait-for-taints=node.cilium.io/")
 	assert.Equal(t, exitOK, p.wait(), p.stderr)
-	assert.Equal(t, []string{getNode, getNode, getNode, patchNode, postEvent}, api.seen())
+	assert.Equal(t, []string{getNode, getNode, getCached, getNode, getNode, patchNode, postEvent}, api.seen())
 	var how struct{ Attempts map[string]int }
 	require.NoError(t, json.Unmarshal([]byte(api.node.Annotations[annotation]), &how))
 	assert.Equal(t, 2, how.Attempts["dns"], "the round was made again")
@@ -241,7 +243,7 @@ func TestNoMarkBehindTheOpeningPatch(t *testing.T) {
 			p.logged("initial timeout passed")
 			close(late)
 			assert.Equal(t, exitOK, p.wait())
-			p.logged("node verified: taint off, label on")
+			p.logged("node verified")
 			assert.Equal(t, untainted, api.taints())
 			assert.NotContains(t, p.stderr.String(), "marked")
 			for _, condition := range api.conditions {
@@ -265,22 +267,23 @@ func TestTaintOfOthersThatComesWithOurs(t *testing.T) {
 	api := newFakeAPI(t)
 	ours := api.node.Spec.Taints
 	api.node.Spec.Taints = nil
-	api.before = func(request string, n int, _ http.ResponseWriter, _ *http.Request) bool {
+	api.before = func(request string, _ int, _ http.ResponseWriter, _ *http.Request) bool {
+		n := api.reads()
 		api.mu.Lock()
 		defer api.mu.Unlock()
 		switch {
-		case request == getNode && n == 2:
+		case isRead(request) && n == 2:
 			api.node.Spec.Taints = append(slices.Clone(ours), corev1.Taint{Key: "node.cilium.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule})
-		case request == getNode && n == 3:
+		case isRead(request) && n == 4:
 			api.node.Spec.Taints = ours
 		}
 		return false
 	}
 	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once", "--wait-for-taints=node.cilium.io/")
-	p.logged("waiting until others have taken their taint off")
+	p.logged("waiting for foreign taints")
 	assert.Equal(t, exitOK, p.wait(), p.stderr)
 	assert.Equal(t, untainted, api.taints())
-	assert.Equal(t, []string{getNode, getNode, getNode, patchNode, postEvent}, api.seen())
+	assert.Equal(t, []string{getNode, getCached, getNode, getCached, getNode, getNode, patchNode, postEvent}, api.seen())
 	var how struct{ Attempts map[string]int }
 	require.NoError(t, json.Unmarshal([]byte(api.node.Annotations[annotation]), &how))
 	assert.Equal(t, 2, how.Attempts["dns"], "the round was made again")
@@ -303,7 +306,7 @@ func TestConditionWhileThePatchFails(t *testing.T) {
 			assert.Contains(t, reason, "not verified within 8s: patch: ")
 			assert.Contains(t, reason, "not today")
 			healed.Store(true)
-			p.logged("node verified: taint off, label on")
+			p.logged("node verified")
 			p.stop()
 			assert.Equal(t, exitOK, p.wait())
 			var said []string
@@ -312,7 +315,7 @@ func TestConditionWhileThePatchFails(t *testing.T) {
 			}
 			assert.Equal(t, []string{"True Verified", "False NotVerified", "True Verified"}, said)
 			assert.Contains(t, api.conditions[1].Message, "not today")
-			assert.Equal(t, []string{patchNode, patchStat, postEvent}, api.seen()[len(api.seen())-3:], "True once the node is open")
+			assert.Equal(t, []string{patchNode, postEvent, getNode, patchStat, getNode}, api.seen()[len(api.seen())-5:], "True after the release")
 		})
 	}
 }
@@ -341,7 +344,7 @@ func TestNoMarkWhileALateTaintIsWaitedFor(t *testing.T) {
 	api := newFakeAPI(t)
 	api.node.Spec.Taints = nil
 	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--on-timeout=taint", "--initial-timeout=1s", "--check-timeout=1s", "--late-taint-window=4s")
-	p.logged("node verified: taint off, label on")
+	p.logged("node verified")
 	assert.Equal(t, "not verified within 1s: late taint: all checks pass, and the node is not yet 4s old (LATE_TAINT_WINDOW)",
 		p.entry("initial timeout passed")["reason"])
 	p.stop()

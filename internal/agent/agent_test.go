@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"bytes"
@@ -11,7 +11,6 @@ import (
 	"os"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -34,6 +33,7 @@ func TestOnceVerified(t *testing.T) {
 	var verification struct {
 		Time              time.Time
 		Duration, Version string
+		Removed           []string
 		Attempts          map[string]int
 	}
 	decoder := json.NewDecoder(strings.NewReader(api.node.Annotations["node-ready/verification"]))
@@ -44,17 +44,20 @@ func TestOnceVerified(t *testing.T) {
 	require.NoError(t, err)
 	assert.Positive(t, took)
 	assert.Equal(t, "dev", verification.Version)
+	assert.Equal(t, []string{"node-ready/unverified=true:NoSchedule"}, verification.Removed)
 	assert.Equal(t, map[string]int{"dns": 1, "api": 1, "network": 1, "service": 1}, verification.Attempts)
 
 	require.Len(t, api.events, 1)
 	event := api.events[0]
 	assert.Equal(t, corev1.EventTypeNormal, event.Type)
 	assert.Equal(t, "NodeVerified", event.Reason)
-	assert.Regexp(t, `^DNS, API, network and service discovery work; verified in [0-9.]+(µ|m)?s$`, event.Message)
+	assert.Regexp(t, `^DNS, API, network and service discovery work; verified in [0-9.]+(µ|m)?s; removed node-ready/unverified=true:NoSchedule$`, event.Message)
 	assert.Equal(t, corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: "node1", UID: "node1"}, event.InvolvedObject)
 	assert.Equal(t, "default", event.Namespace)
 	assert.Equal(t, "kube-node-ready", event.ReportingController)
-	assert.Equal(t, "info", p.entry("node verified: taint off, label on")["level"])
+	assert.Equal(t, "info", p.entry("node verified")["level"])
+	assert.Equal(t, "removed node-ready/unverified=true:NoSchedule", p.entry("node verified")["taints"])
+	assert.Equal(t, "foreign/front:NoExecute, foreign/behind:NoSchedule", p.entry("node verified")["remaining_taints"], "what still repels pods")
 	assert.Empty(t, p.stdout.String())
 }
 
@@ -62,7 +65,7 @@ func TestInCluster(t *testing.T) {
 	api := newFakeAPI(t)
 	api.slices = []discoveryv1.EndpointSlice{dnsSlice(listen(t))}
 	a, log := inCluster(t, api)
-	assert.True(t, a.run(t.Context()))
+	assert.True(t, a.Run(t.Context(), nil))
 	assert.Equal(t, []string{getNode, getSlices, patchNode, postEvent}, api.seen())
 	assert.Equal(t, untainted, api.taints())
 	assert.NotContains(t, log.String(), "check skipped")
@@ -103,7 +106,7 @@ func TestDiagnosis(t *testing.T) {
 	}
 	port := closedPort(t)
 	a, log := inCluster(t, api, "--network-targets=127.0.0.1:"+port)
-	assert.False(t, a.run(ctx))
+	assert.False(t, a.Run(ctx, nil))
 	assert.Equal(t, []string{getNode, getNode, getSlices, postEvent}, api.seen())
 	require.Len(t, api.events, 1)
 	for _, part := range []string{
@@ -151,7 +154,7 @@ func TestOtherEffectIsTakenOffWithWarning(t *testing.T) {
 	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once", "--taint-effect=NoExecute")
 	assert.Equal(t, exitOK, p.wait(), p.stderr)
 	assert.Equal(t, untainted, api.taints())
-	entry := p.entry("taint has another effect than TAINT_EFFECT: taking it off all the same")
+	entry := p.entry("startup taint has an unexpected effect: removing it anyway")
 	assert.Equal(t, "warning", entry["level"])
 	assert.Equal(t, "node-ready/unverified=true:NoSchedule", entry["taint"])
 	assert.Equal(t, "NoExecute", entry["expected"])
@@ -179,7 +182,7 @@ func TestVerifiedAlready(t *testing.T) {
 	assert.Equal(t, exitOK, p.wait(), p.stderr)
 	assert.Equal(t, []string{getNode}, api.seen())
 	require.Len(t, p.entries(), 1)
-	p.entry("node is verified already")
+	p.entry("node is already verified")
 }
 
 func TestHoldUntilSignal(t *testing.T) {
@@ -188,8 +191,8 @@ func TestHoldUntilSignal(t *testing.T) {
 		message string
 		want    []string
 	}{
-		"verified now":     {message: "node verified: taint off, label on", want: []string{getNode, patchNode, postEvent}},
-		"verified already": {open: true, message: "node is verified already", want: []string{getNode}},
+		"verified now":     {message: "node verified", want: []string{getNode, patchNode, postEvent, getNode}},
+		"verified already": {open: true, message: "node is already verified", want: []string{getNode}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			api := newFakeAPI(t)
@@ -280,7 +283,7 @@ func TestStopBeforeVerdict(t *testing.T) {
 			assert.Equal(t, test.code, p.wait())
 			assert.Equal(t, test.want, api.seen())
 			assert.Equal(t, tainted, api.taints())
-			assert.NotContains(t, p.stderr.String(), "serving the final metrics", "there are none to wait for")
+			assert.NotContains(t, p.stderr.String(), "serving final metrics", "there are none to wait for")
 		})
 	}
 }
@@ -308,7 +311,7 @@ func TestStopWhileWaitingForLateTaint(t *testing.T) {
 	api := newFakeAPI(t)
 	api.node.Spec.Taints = nil
 	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--log-level=debug", "--late-taint-window=1h")
-	p.logged("node has no taint to take off")
+	p.logged("waiting for the startup taint")
 	p.stop()
 	assert.Equal(t, exitOK, p.wait())
 	assert.Equal(t, []string{getNode}, api.seen())
@@ -330,7 +333,7 @@ func TestStopWhilePatching(t *testing.T) {
 	p = start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--check-timeout=5m")
 	close(started)
 	assert.Equal(t, exitOK, p.wait())
-	assert.Equal(t, []string{getNode, patchNode, postEvent}, api.seen())
+	assert.Equal(t, []string{getNode, patchNode, postEvent, getNode}, api.seen())
 	assert.Equal(t, untainted, api.taints())
 	assert.Equal(t, []string{"NodeVerified"}, api.reasons())
 }
@@ -339,27 +342,27 @@ func TestLinger(t *testing.T) {
 	api := newFakeAPI(t)
 	port := closedPort(t)
 	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig, "ENABLE_METRICS": "true", "METRICS_PORT": port}, "--metrics-linger=1h")
-	p.logged("node verified: taint off, label on")
-	p.signals <- syscall.SIGTERM
-	p.logged("told to stop: serving the final metrics first")
+	p.logged("node verified")
+	p.terminate()
+	p.logged("shutting down: serving final metrics")
 	_, body := get(t, port, "/metrics")
 	assert.Contains(t, body, `node_check_status{node="node1"} 1`+"\n")
 
-	p.signals <- syscall.SIGTERM
+	close(p.second)
 	assert.Equal(t, exitOK, p.wait())
-	p.entry("told to stop again: ending at once")
+	p.entry("second signal: exiting")
 	_, err := net.Dial("tcp", "127.0.0.1:"+port)
 	require.ErrorContains(t, err, "connection refused")
-	assert.Equal(t, []string{getNode, patchNode, postEvent}, api.seen())
+	assert.Equal(t, []string{getNode, patchNode, postEvent, getNode}, api.seen())
 }
 
 func TestLingerEnds(t *testing.T) {
 	api := newFakeAPI(t)
 	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--metrics-linger=1ms")
-	p.logged("node verified: taint off, label on")
-	p.signals <- syscall.SIGTERM
+	p.logged("node verified")
+	p.terminate()
 	assert.Equal(t, exitOK, p.wait())
-	p.entry("told to stop: serving the final metrics first")
+	p.entry("shutting down: serving final metrics")
 }
 
 // The Event that says so is told again where the API server does not take it: there is no next round.

@@ -1,27 +1,32 @@
-package main
+package agent
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
 	"maps"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
+	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/metrics"
 )
 
@@ -30,36 +35,96 @@ var (
 	untainted = []string{"foreign/front", "foreign/behind"}
 )
 
-// process is one run(), with what a terminal and a kernel are to a real one.
+const (
+	exitOK          = 0
+	exitNotVerified = 1
+)
+
+// process is one run of the agent, with what a terminal and a kernel are to a real one: package main without the process.
 type process struct {
 	t              *testing.T
-	signals        chan os.Signal
+	terminate      context.CancelFunc // the first signal
+	second         chan struct{}
 	stdout, stderr *output
 	done           chan struct{}
 	code           int
 }
 
-// start calls run with the variables in env, and nothing of the machine's own configuration. A
-// name in the list of DNS names that is a service's is skipped outside a cluster.
+// start runs an agent in the cluster whose API server the kubeconfig names, with the variables in env and nothing of the
+// machine's own configuration. Name servers are queried on port 53 only, so the dns check is skipped here, and so is
+// the service check unless a test asks for it.
 func start(t *testing.T, env map[string]string, args ...string) *process {
-	for _, variable := range []string{"KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"} {
-		t.Setenv(variable, "")
-	}
 	t.Setenv("HOME", t.TempDir())
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
-	all := map[string]string{
-		"NODE_NAME": "node1", "ENABLE_METRICS": "false", "DNS_TEST_DOMAINS": "kubernetes.default.svc.cluster.local",
+	all := map[string]string{"NODE_NAME": "node1", "ENABLE_METRICS": "false", "DNS_TEST_DOMAINS": "kubernetes.default.svc.cluster.local"}
+	if !slices.Contains(args, "--dry-run") {
+		all["DNS_SERVICE"] = ""
 	}
 	maps.Copy(all, env)
-	p := &process{
-		t: t, signals: make(chan os.Signal), done: make(chan struct{}),
-		stdout: newOutput(), stderr: newOutput(),
+	if !slices.Contains(args, "--dry-run") {
+		all["KUBERNETES_SERVICE_HOST"], all["KUBERNETES_SERVICE_PORT"] = serverOf(t, all["KUBECONFIG"])
 	}
+	cfg, err := config.Parse(args, lookup(all), io.Discard)
+	require.NoError(t, err)
+	ctx, terminate := context.WithCancel(context.Background())
+	p := &process{
+		t: t, terminate: terminate, second: make(chan struct{}), done: make(chan struct{}), stdout: newOutput(), stderr: newOutput(),
+	}
+	e := kube.DetectEnvironment(cfg.Kubeconfig, lookup(all), "kube-node-ready/dev")
 	go func() {
 		defer close(p.done)
-		p.code = run(args, lookup(all), p.signals, p.stdout, p.stderr)
+		ok := false
+		if cfg.DryRun {
+			ok = DryRun(ctx, cfg, e, "dev", p.stdout)
+		} else {
+			recorder := metrics.New("node1", checks.Names(), metrics.Build{})
+			if cfg.EnableMetrics {
+				server, err := recorder.Listen(cfg.MetricsPort)
+				if !assert.NoError(t, err) {
+					return
+				}
+				defer func() { _ = server.Close(context.Background()) }()
+			}
+			a := New(cfg, e, recorder, newLog(cfg, p.stderr), "dev")
+			a.checks = withoutDNS(a.checks)
+			ok = a.Run(ctx, p.second) || !cfg.Once
+		}
+		if !ok {
+			p.code = exitNotVerified
+		}
 	}()
 	return p
+}
+
+func lookup(env map[string]string) func(string) (string, bool) {
+	return func(key string) (string, bool) {
+		value, ok := env[key]
+		return value, ok
+	}
+}
+
+// serverOf returns host and port of the API server in a kubeconfig.
+func serverOf(t *testing.T, kubeconfig string) (host, port string) {
+	text, err := os.ReadFile(kubeconfig)
+	require.NoError(t, err)
+	found := regexp.MustCompile(`https://([^:"]+):([0-9]+)`).FindSubmatch(text)
+	require.NotNil(t, found)
+	return string(found[1]), string(found[2])
+}
+
+func newLog(cfg config.Config, out io.Writer) *logrus.Entry {
+	log := logrus.New()
+	log.SetOutput(out)
+	log.SetFormatter(&logrus.JSONFormatter{})
+	level, _ := logrus.ParseLevel(cfg.LogLevel)
+	log.SetLevel(level)
+	return log.WithField("node", cfg.NodeName)
+}
+
+func withoutDNS(list func(checks.API) []checks.Check) func(checks.API) []checks.Check {
+	return func(api checks.API) []checks.Check {
+		return append([]checks.Check{checks.Skip(checks.DNSName, "a test")}, list(api)[1:]...)
+	}
 }
 
 // wait returns the exit code.
@@ -85,11 +150,10 @@ func (p *process) logged(text string) {
 	}
 }
 
-// stop sends a signal and returns when it has taken effect: run listens for the second one only
-// then, and that one has no effect but to end a linger.
+// stop sends both signals.
 func (p *process) stop() {
-	p.signals <- syscall.SIGTERM
-	p.signals <- syscall.SIGTERM
+	p.terminate()
+	close(p.second)
 }
 
 // entries are the lines of the log.
@@ -178,23 +242,18 @@ func get(t *testing.T, port, path string) (code int, body string) {
 	return response.StatusCode, string(text)
 }
 
-// inCluster makes an agent that takes api for the cluster that it is in. Name servers are asked at
-// port 53 only, so the dns check is left out.
-func inCluster(t *testing.T, api *fakeAPI, args ...string) (*agent, *output) {
-	u, err := url.Parse(api.server.URL)
+// inCluster makes an agent that runs all checks but dns, once.
+func inCluster(t *testing.T, api *fakeAPI, args ...string) (*Agent, *output) {
+	env := map[string]string{"NODE_NAME": "node1", "KUBECONFIG": api.kubeconfig}
+	env["KUBERNETES_SERVICE_HOST"], env["KUBERNETES_SERVICE_PORT"] = serverOf(t, api.kubeconfig)
+	cfg, err := config.Parse(append(args, "--once", "--max-retries=0"), lookup(env), io.Discard)
 	require.NoError(t, err)
-	lookup := lookup(map[string]string{
-		"NODE_NAME": "node1", "KUBECONFIG": api.kubeconfig,
-		"KUBERNETES_SERVICE_HOST": u.Hostname(), "KUBERNETES_SERVICE_PORT": u.Port(),
-	})
-	cfg, err := parseConfig(append(args, "--once", "--max-retries=0"), lookup, io.Discard)
-	require.NoError(t, err)
-	place := locate(cfg, lookup)
-	require.NoError(t, place.noAPI)
+	e := kube.DetectEnvironment(cfg.Kubeconfig, lookup(env), "kube-node-ready/dev")
+	require.NoError(t, e.Err)
 	stderr := newOutput()
-	a := newAgent(cfg, place, metrics.New("node1", checks.Names(), metrics.Build{}), newLogger(cfg, stderr).WithField("node", "node1"))
-	require.Equal(t, checks.DNSName, a.checks[0].Name())
-	a.checks = a.checks[1:]
+	a := New(cfg, e, metrics.New("node1", checks.Names(), metrics.Build{}), newLog(cfg, stderr), "dev")
+	list := a.checks
+	a.checks = func(api checks.API) []checks.Check { return list(api)[1:] }
 	return a, stderr
 }
 

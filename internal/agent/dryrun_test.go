@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"context"
@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/internal/kube"
 )
 
 func TestDryRun(t *testing.T) {
@@ -46,7 +48,7 @@ func TestDryRun(t *testing.T) {
 				"SKIP dns kubernetes.default.svc.cluster.local: " + outside,
 				"PASS api T node node1 read",
 				"PASS network T API accepts",
-				"SKIP service pod addresses are not reached from here: " + outside,
+				"SKIP service pod addresses cannot be reached from here: " + outside,
 				"PASSED: 2 passed, 0 failed, 2 skipped",
 			},
 			end: operations,
@@ -58,7 +60,7 @@ func TestDryRun(t *testing.T) {
 				"SKIP dns kubernetes.default.svc.cluster.local: " + outside,
 				"PASS api T authenticated; no --node-name, so no node was read",
 				"PASS network T API accepts",
-				"SKIP service pod addresses are not reached from here: " + outside,
+				"SKIP service pod addresses cannot be reached from here: " + outside,
 				"PASSED: 2 passed, 0 failed, 2 skipped",
 			},
 		},
@@ -71,7 +73,7 @@ func TestDryRun(t *testing.T) {
 				"PASS network T API accepts",
 				"SKIP service DNS_SERVICE is empty",
 				"PASSED: 2 passed, 0 failed, 2 skipped",
-				"node node1 is verified already: nothing would be patched",
+				"node node1 is already verified: nothing would be patched",
 			},
 		},
 		"failed": {
@@ -83,7 +85,7 @@ func TestDryRun(t *testing.T) {
 				"PASS api T node node1 read",
 				"FAIL network T TCP 127.0.0.1:" + port + ": connection refused",
 				"to try: the host answers but nothing listens, or the service has no ready endpoint",
-				"SKIP service pod addresses are not reached from here: " + outside,
+				"SKIP service pod addresses cannot be reached from here: " + outside,
 				"FAILED: 1 passed, 1 failed, 2 skipped",
 			},
 		},
@@ -133,13 +135,13 @@ func TestDryRun(t *testing.T) {
 
 // A pod without a token is broken; a desk without a kubeconfig is not.
 func TestChecksWithoutAPI(t *testing.T) {
-	cfg, err := parse(nil)
+	cfg, err := config.Parse([]string{"--dry-run"}, lookup(nil), nil)
 	require.NoError(t, err)
-	p := place{noAPI: errors.New("no token"), service: "10.96.0.1:443"}
+	e := kube.Environment{Err: errors.New("no token"), Service: "10.96.0.1:443"}
 	asked := false
-	list := newChecks(cfg, p, checks.API{Get: func(context.Context) (string, time.Duration, error) {
+	list := newChecks(cfg, e, "cluster.local", checks.API{Get: func(context.Context) (string, time.Duration, error) {
 		asked = true
-		return "", 0, p.noAPI
+		return "", 0, e.Err
 	}})
 	require.Len(t, list, 4)
 	_, err = list[1].Try(t.Context())

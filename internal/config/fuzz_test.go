@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"bytes"
@@ -19,7 +19,7 @@ import (
 // and names in it are what the API server takes for names.
 func FuzzConfig(f *testing.F) {
 	index := make(map[string]uint8)
-	settings := new(config).settings()
+	settings := new(Config).settings()
 	for i, s := range settings {
 		index[s.flag] = uint8(i)
 	}
@@ -38,9 +38,9 @@ func FuzzConfig(f *testing.F) {
 	f.Fuzz(func(t *testing.T, i uint8, value string, j uint8, variable string) {
 		byFlag, byEnv := settings[int(i)%len(settings)], settings[int(j)%len(settings)]
 		env := map[string]string{"NODE_NAME": "node1", byEnv.env(): variable}
-		got, err := parseConfig([]string{"--" + byFlag.flag + "=" + value}, lookup(env), new(bytes.Buffer))
+		got, err := Parse([]string{"--" + byFlag.flag + "=" + value}, lookup(inCluster(env)), new(bytes.Buffer))
 		if err != nil {
-			var problems errUsage
+			var problems UsageError
 			require.True(t, errors.As(err, &problems), "%T", err)
 			assert.NotEmpty(t, problems)
 			assert.LessOrEqual(t, len(problems), 2)
@@ -62,7 +62,7 @@ func FuzzConfig(f *testing.F) {
 			default:
 				return
 			}
-			var problems errUsage
+			var problems UsageError
 			_ = errors.As(err, &problems)
 			// With the value: that a name is required is said of no value.
 			complaint := fmt.Sprintf("%s%q: ", from, text)
@@ -88,22 +88,22 @@ func FuzzConfig(f *testing.F) {
 		}
 
 		between := func(d, lowest, highest time.Duration) bool { return lowest <= d && d <= highest }
-		assert.True(t, between(got.checkTimeout, 100*time.Millisecond, 5*time.Minute))
-		assert.True(t, between(got.initialTimeout, got.checkTimeout, 24*time.Hour))
-		assert.True(t, between(got.lateTaintWindow, 0, time.Hour))
-		assert.True(t, between(got.metricsLinger, 0, time.Hour))
-		assert.True(t, 0 <= got.maxRetries && got.maxRetries <= 100)
-		assert.True(t, 1 <= got.successThreshold && got.successThreshold <= 1000)
-		assert.True(t, 1 <= got.metricsPort && got.metricsPort <= 65535)
-		assert.NotEmpty(t, got.dnsTestDomains)
-		for _, list := range [][]string{got.dnsTestDomains, got.networkTargets} {
+		assert.True(t, between(got.CheckTimeout, 100*time.Millisecond, 5*time.Minute))
+		assert.True(t, between(got.InitialTimeout, got.CheckTimeout, 24*time.Hour))
+		assert.True(t, between(got.LateTaintWindow, 0, time.Hour))
+		assert.True(t, between(got.MetricsLinger, 0, time.Hour))
+		assert.True(t, 0 <= got.MaxRetries && got.MaxRetries <= 100)
+		assert.True(t, 1 <= got.SuccessThreshold && got.SuccessThreshold <= 1000)
+		assert.True(t, 1 <= got.MetricsPort && got.MetricsPort <= 65535)
+		assert.NotEmpty(t, got.DNSTestDomains)
+		for _, list := range [][]string{got.DNSTestDomains, got.NetworkTargets} {
 			for _, item := range list {
 				assert.NotContains(t, item, ",")
 				assert.Equal(t, strings.TrimSpace(item), item)
 				assert.NotEmpty(t, item)
 			}
 		}
-		assert.True(t, got.nodeName != "" || got.dryRun)
+		assert.True(t, got.NodeName != "" || got.DryRun)
 
 		// The same by the other way in.
 		if byFlag.flag != byEnv.flag && !byFlag.flagOnly() {
@@ -112,7 +112,7 @@ func FuzzConfig(f *testing.F) {
 			if !byEnv.flagOnly() {
 				args = append(args, "--"+byEnv.flag+"="+variable)
 			}
-			again, err := parseConfig(args, lookup(env), new(bytes.Buffer))
+			again, err := Parse(args, lookup(inCluster(env)), new(bytes.Buffer))
 			require.NoError(t, err)
 			assert.Equal(t, got, again)
 		}

@@ -36,7 +36,8 @@ kind: Node
 metadata: {name: glass-foreign, labels: {node-ready/verified: "true"}}
 spec: {taints: [{key: example.com/only, value: x, effect: NoExecute}]}
 `)
-	require.NoError(t, cluster.Deploy(ctx, stuck))
+	values := []string{stuck, "config.checkTimeout=1s", "config.maxRetries=0"} // a round fails within seconds
+	require.NoError(t, cluster.Deploy(ctx, values...))
 	require.NoError(t, cluster.Gate(ctx, node))
 	agent := pod(ctx, t, cluster, harness.Ours())
 	bindings := cluster.Kube.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings()
@@ -70,7 +71,7 @@ spec: {taints: [{key: example.com/only, value: x, effect: NoExecute}]}
 	require.NoError(t, err)
 	require.False(t, harness.HasTaint(now, harness.Taint))
 
-	require.NoError(t, cluster.Deploy(ctx, stuck))
+	require.NoError(t, cluster.Deploy(ctx, values...))
 	_, err = bindings.Get(ctx, harness.Name, metav1.GetOptions{})
 	require.NoError(t, err, "applying the chart again restores the binding")
 	// A second run, with nothing left to remove, changes nothing.

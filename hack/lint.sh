@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# gofmt, go vet and golangci-lint in every module of the repository that holds code.
+# gofmt, go vet and golangci-lint in every module of the repository that holds code; make targets that no longer exist.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -10,6 +10,7 @@ if [ -n "$unformatted" ]; then
   exit 1
 fi
 failed=0
+hack/make-references.sh || failed=1
 for module in $(git ls-files -co --exclude-standard '*go.mod' | grep -v '^hack/tools/'); do
   dir=$(dirname "$module")
   echo "lint $dir"

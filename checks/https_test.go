@@ -54,7 +54,7 @@ func TestHTTPSTarget(t *testing.T) {
 				return
 			}
 			require.EqualError(t, err, fmt.Sprintf("GET https://%s/path?q=1: %d %s", address, code, http.StatusText(code)))
-			require.Contains(t, Remedy(err), "the network is good")
+			require.Contains(t, Remedy(err), "the network works, the target returned an error")
 		})
 	}
 	t.Run("what is asked", func(t *testing.T) {
@@ -104,7 +104,7 @@ func TestHTTPSTarget(t *testing.T) {
 			n := Network{Targets: []Target{ParseTarget("https://" + address)}}
 			_, err := n.Try(limited(t, 300*time.Millisecond))
 			require.EqualError(t, err, "GET https://"+address+": timeout", what)
-			require.Equal(t, checkVanish, Remedy(err))
+			require.Equal(t, checkDropped, Remedy(err))
 		}
 	})
 	t.Run("nothing goes on after the attempt", func(t *testing.T) {
@@ -126,7 +126,7 @@ func TestHTTPSTarget(t *testing.T) {
 		n := Network{Resolver: &Resolver{Servers: []string{server.address}}, Targets: []Target{ParseTarget("https://example.com/")}}
 		_, err := n.Try(limited(t, 300*time.Millisecond))
 		require.EqualError(t, err, "GET https://example.com/: example.com: timeout from name server "+server.address)
-		require.Equal(t, unresolved, Remedy(err))
+		require.Equal(t, checkTarget, Remedy(err))
 	})
 	t.Run("a name server that is slow", func(t *testing.T) { // slower than the third of the time that a lost packet is given
 		address, roots := secure(t, status(200))
@@ -138,7 +138,7 @@ func TestHTTPSTarget(t *testing.T) {
 	t.Run("a name that is none", func(t *testing.T) {
 		_, err := try(t, Network{Resolver: answering(t)}, "https://nowhere.example/")
 		require.ErrorContains(t, err, "GET https://nowhere.example/: ")
-		require.Equal(t, unresolved, Remedy(err))
+		require.Equal(t, checkTarget, Remedy(err))
 	})
 }
 
@@ -148,7 +148,7 @@ func TestParseTarget(t *testing.T) {
 	require.Equal(t, Target{URL: "https://a/b"}, ParseTarget("https://a/b"))
 }
 
-func TestWhoseRootsAreTrusted(t *testing.T) {
+func TestWithRoots(t *testing.T) {
 	bundled, cluster, system := authority(t), authority(t), authority(t)
 	for name, c := range map[string]struct{ system, want *x509.CertPool }{
 		"no system: those brought along": {pool(), pool(bundled, cluster)},

@@ -1,8 +1,7 @@
 // Package checks proves, from inside the pod network, that a node is fit for workloads.
 //
-// A Check makes exactly one attempt and does nothing else: it never sleeps, logs or retries. The Runner
-// decides the order, the timeout of an attempt and the backoff between attempts, and reports each
-// attempt to its Observer.
+// A Check makes exactly one attempt and does nothing else: it never sleeps, logs or retries. The Runner decides the order,
+// the timeout of an attempt and the backoff between attempts, and reports each attempt to its Observer.
 package checks
 
 import (
@@ -31,8 +30,8 @@ func Names() []string { return []string{DNSName, APIName, NetworkName, ServiceNa
 type Check interface {
 	// Name is one of Names().
 	Name() string
-	// Try makes one attempt, within the deadline of ctx. The error names the layer that failed, and is
-	// a *Failure if there is a remedy.
+	// Try makes one attempt, within the deadline of ctx. The error names the layer that failed, and is a *Failure if there
+	// is a remedy.
 	Try(ctx context.Context) (Report, error)
 }
 
@@ -44,8 +43,8 @@ type Report struct {
 	Skipped string
 	// Warnings name what did not work although the check passed.
 	Warnings []string
-	// Took, if set, is the duration of an earlier request whose answer the attempt used. The Runner
-	// reports it instead of the attempt's own duration.
+	// Took, if set, is the duration of an earlier request whose answer the attempt used. The Runner reports it instead of
+	// the attempt's own duration.
 	Took time.Duration
 }
 
@@ -87,29 +86,33 @@ func isTimeout(err error) bool {
 	return ok && ne.Timeout()
 }
 
-// short reduces a network error to the words to search for. The text around it names the addresses that
-// package net would repeat.
+// is reports whether err is, or wraps, an error of type T.
+func is[T error](err error) bool {
+	_, ok := errors.AsType[T](err)
+	return ok
+}
+
+// short reduces a network error to the words to search for. The text around it names the addresses that package net would
+// repeat.
 func short(err error) error {
-	words := err.Error()
-	switch {
-	case isTimeout(err):
-		words = "timeout"
-	case errors.Is(err, syscall.ECONNREFUSED):
-		words = "connection refused"
-	case errors.Is(err, syscall.ECONNRESET):
-		words = "connection reset"
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		words = "connection closed"
-	case errors.Is(err, syscall.EHOSTUNREACH):
-		words = "no route to host"
-	case errors.Is(err, syscall.ENETUNREACH):
-		words = "network is unreachable"
-	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		words = "no source address on this node"
-	case errors.Is(err, syscall.EAFNOSUPPORT):
-		words = "address family is disabled on this node"
+	if isTimeout(err) {
+		return shortened{"timeout", err}
 	}
-	return shortened{words, err}
+	for _, known := range []shortened{
+		{"connection refused", syscall.ECONNREFUSED},
+		{"connection reset", syscall.ECONNRESET},
+		{"connection closed", io.EOF},
+		{"connection closed", io.ErrUnexpectedEOF},
+		{"no route to host", syscall.EHOSTUNREACH},
+		{"network is unreachable", syscall.ENETUNREACH},
+		{"no source address on this node", syscall.EADDRNOTAVAIL},
+		{"address family is disabled on this node", syscall.EAFNOSUPPORT},
+	} {
+		if errors.Is(err, known.err) {
+			return shortened{known.words, err}
+		}
+	}
+	return err
 }
 
 type shortened struct {

@@ -16,8 +16,8 @@ import (
 
 // DNS resolves every name in Names, all in parallel.
 type DNS struct {
-	// Names to resolve. For an IP address among them it asks that server directly for the first name
-	// outside the cluster domain or, if there is none, for the root.
+	// Names to resolve. For an IP address among them it asks that server directly for the first name outside the cluster
+	// domain or, if there is none, for the root.
 	Names []string
 	// Resolver to ask; nil: the one of /etc/resolv.conf at the time of the attempt.
 	Resolver *Resolver
@@ -57,7 +57,7 @@ func (d DNS) Try(ctx context.Context) (Report, error) {
 		if !isIP(name) {
 			return probeName(ctx, resolver, name, func(err error) string { return dnsRemedy(err, name, domain) })
 		}
-		direct := Resolver{Servers: []string{d.server(name)}, TCP: resolver.TCP}
+		direct := Resolver{Servers: []string{d.server(name)}, Network: resolver.Network}
 		if external < 0 {
 			return probeRoot(ctx, direct)
 		}
@@ -88,16 +88,15 @@ func probeName(ctx context.Context, resolver Resolver, name string, remedy func(
 	return outcome{detail: fmt.Sprintf("%s is %s", name, addrs[0].Unmap()), warnings: warnings}
 }
 
-// probeRoot asks the one server of resolver for the name servers of the root. Any reply is a pass: it
-// proves the path.
+// probeRoot asks the one server of resolver for the name servers of the root. Any reply is a pass: it proves the path.
 func probeRoot(ctx context.Context, resolver Resolver) outcome {
 	server := resolver.Servers[0]
 	query, err := newQuery(".", dnsmessage.TypeNS, true)
 	for wait := share(ctx, 1); err == nil || (isTimeout(err) && ctx.Err() == nil); { // again after a lost packet
 		attempt, cancel := context.WithTimeout(ctx, wait)
-		_, err = exchange(attempt, resolver.network(), server, query)
+		_, err = exchange(attempt, cmp.Or(resolver.Network, "udp"), server, query)
 		cancel()
-		if _, truncated := errors.AsType[truncatedError](err); err == nil || truncated {
+		if err == nil || is[truncatedError](err) {
 			return outcome{detail: "name server " + server + " answers"}
 		}
 	}
@@ -121,13 +120,12 @@ func dnsRemedy(err error, name, domain string) string {
 }
 
 func replyRemedy(err error, name, domain string) string {
-	_, truncated := errors.AsType[truncatedError](err)
 	switch isCluster := isClusterName(name, domain); {
 	case isNegative(err) && isCluster:
 		return "check that the service exists and that the cluster DNS serves this domain"
 	case isNegative(err), errors.Is(err, errNotName):
 		return "check the name in DNS_TEST_DOMAINS; without access to the internet, list only names that the cluster's DNS knows"
-	case truncated:
+	case is[truncatedError](err):
 		return "open TCP 53 to the name server, and check the path"
 	case isTimeout(err):
 		return "check that the DNS pods are running and that this node reaches them over UDP 53 (kube-proxy, CNI, network policies)"
@@ -136,7 +134,8 @@ func replyRemedy(err error, name, domain string) string {
 	case isCluster:
 		return "check the logs of the cluster's DNS pods"
 	default:
-		return "check the upstream servers of the cluster's DNS; without access to the internet, remove the name from DNS_TEST_DOMAINS"
+		return "check the upstream servers of the cluster's DNS; " +
+			"without access to the internet, remove the name from DNS_TEST_DOMAINS"
 	}
 }
 
@@ -148,8 +147,8 @@ func serverRemedy(err error) string {
 	return "check that the server is up and accepts queries from this node"
 }
 
-// isClusterName: only a cluster can resolve name. Without a domain it goes by the form of service names
-// (Kubernetes DNS-Based Service Discovery).
+// isClusterName: only a cluster can resolve name. Without a domain it goes by the form of service names (Kubernetes
+// DNS-Based Service Discovery).
 func isClusterName(name, domain string) bool {
 	name = strings.TrimSuffix(name, ".")
 	return domain != "" && strings.HasSuffix(name, "."+domain) ||

@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// EndpointSlice is the part of an EndpointSlice (discovery.k8s.io/v1) that the check reads. The type in
-// k8s.io/api would link every type of core/v1, a fifth of the binary.
+// EndpointSlice is the part of an EndpointSlice (discovery.k8s.io/v1) that the check reads. The type in k8s.io/api would
+// link every type of core/v1, a fifth of the binary.
 type EndpointSlice struct {
 	AddressType string         `json:"addressType"`
 	Ports       []EndpointPort `json:"ports"`

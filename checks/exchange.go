@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// udpPayload is the size in bytes of the UDP replies that a query allows (EDNS0, RFC 6891): it
-	// crosses every usual path without fragments (DNS flag day 2020).
+	// udpPayload is the size in bytes of the UDP replies that a query allows (EDNS0, RFC 6891): it crosses every usual
+	// path without fragments (DNS flag day 2020).
 	udpPayload = 1232
 	// udpBuffer leaves room for servers that send more than that.
 	udpBuffer = 4096
@@ -52,27 +52,25 @@ type reply struct {
 	hasAdditional bool              // EDNS0 is one
 }
 
-// newQuery packs a query for one record type of name, which ends with a dot. Its error means that DNS
-// cannot hold the name (RFC 1035, 3.1).
+// newQuery packs a query for one record type of name, which ends with a dot. The only error is errNotName (RFC 1035, 3.1).
 func newQuery(name string, recordType dnsmessage.Type, recursion bool, options ...dnsmessage.Option) ([]byte, error) {
 	var edns0 dnsmessage.ResourceHeader
 	_ = edns0.SetEDNS0(udpPayload, dnsmessage.RCodeSuccess, false) // never fails
-	packedName, err := dnsmessage.NewName(name)
+	asked, _ := dnsmessage.NewName(name)                           // empty if name is too long: Pack fails
 	query := dnsmessage.Message{
 		Header:      dnsmessage.Header{ID: uint16(rand.Uint32()), RecursionDesired: recursion},
-		Questions:   []dnsmessage.Question{{Name: packedName, Type: recordType, Class: dnsmessage.ClassINET}},
+		Questions:   []dnsmessage.Question{{Name: asked, Type: recordType, Class: dnsmessage.ClassINET}},
 		Additionals: []dnsmessage.Resource{{Header: edns0, Body: &dnsmessage.OPTResource{Options: options}}},
 	}
-	packed, packErr := query.Pack()
-	if err != nil || packErr != nil {
+	packed, err := query.Pack()
+	if err != nil {
 		return nil, errNotName
 	}
 	return packed, nil
 }
 
-// exchange sends a packed query to server (host:port) over network, udp or tcp, and returns the reply.
-// After a truncated UDP reply it repeats the query over TCP (RFC 7766); an error of that is a truncatedError.
-// It returns as soon as ctx ends.
+// exchange sends a packed query to server (host:port) over network, udp or tcp, and returns the reply. After a truncated UDP
+// reply it repeats the query over TCP (RFC 7766); an error of that is a truncatedError. It returns as soon as ctx ends.
 func exchange(ctx context.Context, network, server string, query []byte) (reply, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, network, server)
 	if err != nil {
@@ -134,8 +132,8 @@ func roundTripTCP(conn io.ReadWriter, query []byte) (reply, error) {
 	return r, nil
 }
 
-// parseReply reads message up to its answers. False: it does not reply to query. The question may be
-// missing, as in the FORMERR of a server that could not read the query, but it must not be another one.
+// parseReply reads message up to its answers. False: it does not reply to query. The question may be missing, as in the
+// FORMERR of a server that could not read the query, but it must not be another one.
 func parseReply(query, message []byte) (reply, bool) {
 	var sent, received dnsmessage.Parser
 	want, _ := sent.Start(query)
@@ -156,8 +154,8 @@ func parseReply(query, message []byte) (reply, bool) {
 	return reply{Header: header, answers: received, hasAdditional: binary.BigEndian.Uint16(message[10:]) > 0}, true
 }
 
-// addresses returns those in the answers of a record type, A or AAAA: a server follows CNAME records
-// itself. The error is the response code, or says that there is no address.
+// addresses returns the addresses in the answers of a record type, A or AAAA: a server follows CNAME records itself. The
+// error is the response code, or errNoData, errLameReferral or errMalformed.
 func (r reply) addresses(recordType dnsmessage.Type) ([]netip.Addr, error) {
 	if r.RCode != dnsmessage.RCodeSuccess {
 		return nil, responseCode(r.RCode)

@@ -247,7 +247,7 @@ func TestOnlyTCP(t *testing.T) {
 	_, port, err := net.SplitHostPort(server.address)
 	require.NoError(t, err)
 	report, err := DNS{
-		Names: []string{"web.example.org", "127.0.0.1"}, Port: port, Resolver: &Resolver{Servers: []string{server.address}, TCP: true},
+		Names: []string{"web.example.org", "127.0.0.1"}, Port: port, Resolver: &Resolver{Servers: []string{server.address}, Network: "tcp"},
 	}.Try(limited(t, enough))
 	require.NoError(t, err)
 	assert.Equal(t, "web.example.org is 192.0.2.1, by 127.0.0.1: web.example.org. is 192.0.2.1", report.Detail)

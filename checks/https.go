@@ -51,7 +51,11 @@ func (n Network) get(ctx context.Context, target Target) outcome {
 		return outcome{err: fmt.Errorf("%s: %w", target.URL, err)}
 	}
 	// http.Transport would go on resolving, connecting and shaking hands after ctx has ended.
-	conn, err := n.dialName(ctx, request.URL.Hostname(), cmp.Or(request.URL.Port(), "443"))
+	addrs, err := n.resolve(ctx, request.URL.Hostname())
+	if err != nil {
+		return outcome{err: httpsFailure(target.URL, err)}
+	}
+	conn, err := dialFirst(ctx, addrs, cmp.Or(request.URL.Port(), "443"))
 	if err != nil {
 		return outcome{err: httpsFailure(target.URL, err)}
 	}
@@ -75,65 +79,39 @@ func (n Network) get(ctx context.Context, target Target) outcome {
 	return outcome{detail: "GET " + target.URL + " " + response.Status}
 }
 
-// dialName connects to a host by name or address.
-func (n Network) dialName(ctx context.Context, host, port string) (net.Conn, error) {
-	if isIP(host) {
-		return dialTCP(ctx, net.JoinHostPort(host, port))
-	}
-	addrs, err := n.resolve(ctx, host)
-	if err != nil {
-		return nil, err
-	}
-	return dialFirst(ctx, addrs, port)
-}
-
-// dialFirst connects to all addresses in parallel and returns the first connection: an address that drops
-// packets must not use up the attempt.
+// dialFirst connects to all addresses in parallel and returns the first connection: an address that drops packets must not
+// use up the attempt.
 func dialFirst(ctx context.Context, addrs []netip.Addr, port string) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	type result struct {
-		conn net.Conn
-		err  error
-	}
-	results := make(chan result)
-	for _, addr := range addrs {
-		go func() {
-			conn, err := dialTCP(ctx, net.JoinHostPort(addr.Unmap().String(), port))
-			results <- result{conn, err}
-		}()
-	}
-	var (
-		first net.Conn
-		errs  []error
-	)
-	for range addrs {
-		switch r := <-results; {
-		case r.err != nil:
-			errs = append(errs, r.err)
-		case first == nil:
-			first = r.conn
+	conns := make(chan net.Conn, len(addrs))
+	outcomes := inParallel(addrs, func(addr netip.Addr) outcome {
+		conn, err := dialTCP(ctx, net.JoinHostPort(addr.Unmap().String(), port))
+		if err == nil {
+			conns <- conn
 			cancel()
-		default:
-			_ = r.conn.Close()
 		}
+		return outcome{err: err}
+	})
+	close(conns)
+	if first, ok := <-conns; ok {
+		for late := range conns {
+			_ = late.Close()
+		}
+		return first, nil
 	}
-	if first == nil {
-		return nil, oneLine(errs)
-	}
-	return first, nil
+	_, err := combine(outcomes)
+	return nil, err
 }
 
 func httpsFailure(url string, err error) error {
-	var certificate *tls.CertificateVerificationError
-	var record tls.RecordHeaderError
+	certificate, isCertificate := errors.AsType[*tls.CertificateVerificationError](err)
 	switch {
-	case errors.As(err, &certificate):
-		return fail("the certificate must be for that name, be valid now (check this node's clock) and come from a CA that the system or the cluster trusts",
-			"GET %s: TLS: %w", url, certificate.Err)
-	case errors.As(err, &record):
-		return fail("the target does not speak TLS: to check only the connection, use tcp://host:port",
-			"GET %s: TLS: %w", url, err)
+	case isCertificate:
+		return fail("the certificate must be for that name, be valid now (check this node's clock) "+
+			"and come from a CA that the system or the cluster trusts", "GET %s: TLS: %w", url, certificate.Err)
+	case is[tls.RecordHeaderError](err):
+		return fail("the target does not speak TLS: to check only the connection, use tcp://host:port", "GET %s: TLS: %w", url, err)
 	case Remedy(err) != "":
 		return fail(Remedy(err), "GET %s: %w", url, err)
 	default:

@@ -9,13 +9,13 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// largeQuerySize is the length in bytes of the large query: more than one segment of an Ethernet frame,
-// so that at least one packet each way is as large as the interface allows. A path with a smaller MTU
-// and without ICMP passes small packets and drops these, and with them those of every workload.
+// largeQuerySize is the length in bytes of the large query: more than one segment of an Ethernet frame, so that at least one
+// packet each way is as large as the interface allows. A path with a smaller MTU and without ICMP passes small packets and
+// drops these, and with them those of every workload.
 const largeQuerySize = 2800
 
-// exchangeLargeQuery asks the DNS server at the other end of a TCP connection for the address of the
-// API's service, in a large query. CoreDNS pads its reply alike. Any reply is a pass: it proves the path.
+// exchangeLargeQuery asks the DNS server at the other end of a TCP connection for the address of the API's service, in a
+// large query. CoreDNS pads its reply alike. Any reply is a pass: it proves the path.
 func exchangeLargeQuery(ctx context.Context, conn net.Conn, domain string) error {
 	query, err := largeQuery(domain)
 	if err != nil {

@@ -61,8 +61,11 @@ func (n Network) dial(ctx context.Context, target Target) outcome {
 	}))
 }
 
-// resolve returns all addresses of a host: those of /etc/hosts if it is listed there, else those of DNS.
+// resolve returns all addresses of a host: itself if it is one, those of /etc/hosts if it is listed there, else those of DNS.
 func (n Network) resolve(ctx context.Context, host string) ([]netip.Addr, error) {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return []netip.Addr{addr}, nil
+	}
 	if addrs := hostsFile(ctx, host); len(addrs) > 0 {
 		return addrs, nil
 	}
@@ -79,10 +82,8 @@ func (n Network) resolve(ctx context.Context, host string) ([]netip.Addr, error)
 
 // hostsFile looks host up in /etc/hosts: package net's resolver without a server.
 func hostsFile(ctx context.Context, host string) []netip.Addr {
-	fileOnly := net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
-		return nil, errors.ErrUnsupported
-	}}
-	addrs, _ := fileOnly.LookupNetIP(ctx, "ip", host)
+	noServer := func(context.Context, string, string) (net.Conn, error) { return nil, errors.ErrUnsupported }
+	addrs, _ := (&net.Resolver{PreferGo: true, Dial: noServer}).LookupNetIP(ctx, "ip", host)
 	return addrs
 }
 

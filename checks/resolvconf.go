@@ -42,7 +42,9 @@ func ParseResolvConf(r io.Reader) (Resolver, error) {
 				}
 			}
 		case "options":
-			out.TCP = out.TCP || slices.Contains(fields[1:], "use-vc")
+			if slices.Contains(fields[1:], "use-vc") {
+				out.Network = "tcp"
+			}
 		}
 	}
 	if len(out.Servers) == 0 {
@@ -51,8 +53,8 @@ func ParseResolvConf(r io.Reader) (Resolver, error) {
 	return out, lines.Err()
 }
 
-// ClusterDomain returns the cluster's DNS domain, which kubelet puts on the search list as
-// svc.<domain>, or "" if the list has none (outside a cluster, or a pod with dnsPolicy Default).
+// ClusterDomain returns the cluster's DNS domain, which kubelet puts on the search list as svc.<domain>, or "" if the list
+// has none (outside a cluster, or a pod with dnsPolicy Default).
 func (r Resolver) ClusterDomain() string {
 	for _, domain := range r.Search {
 		if rest, ok := strings.CutPrefix(domain, "svc."); ok {

@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,21 +17,13 @@ import (
 type Resolver struct {
 	Servers []string // host:port, in order of preference
 	Search  []string // domains without the final dot
-	TCP     bool     // never UDP
+	Network string   // "" is udp, and tcp after a truncated reply
 }
 
-func (r Resolver) network() string {
-	if r.TCP {
-		return "tcp"
-	}
-	return "udp"
-}
-
-// candidates lists the absolute names that name may stand for, in the order in which to ask for them,
-// without those that DNS cannot hold. A name with a dot is first asked for as written: with ndots:5,
-// which kubelet sets, every domain of the search list would cost a query before that. A name that ends
-// in .svc is an exception: no such domain is on the internet, and without access to it the query could
-// use up the attempt.
+// candidates lists the absolute names that name may stand for, in the order in which to ask for them, without those that
+// DNS cannot hold. A name with a dot is first asked for as written: with ndots:5, which kubelet sets, every domain of the
+// search list would cost a query before that. A name that ends in .svc is an exception: no such domain is on the internet,
+// and without access to it the query could use up the attempt.
 func (r Resolver) candidates(name string) []string {
 	names := []string{strings.TrimSuffix(name, ".") + "."}
 	if !strings.HasSuffix(name, ".") {
@@ -47,8 +40,8 @@ func (r Resolver) candidates(name string) []string {
 	})
 }
 
-// share is how long one exchange may take: a lost packet must not cost the whole attempt, and every
-// server must have its turn.
+// share is how long one exchange may take: a lost packet must not cost the whole attempt, and every server must have its
+// turn.
 func share(ctx context.Context, servers int) time.Duration {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -57,9 +50,8 @@ func share(ctx context.Context, servers int) time.Duration {
 	return time.Until(deadline) / time.Duration(max(3, servers))
 }
 
-// lookup resolves name to the addresses of the family that answers first, or, with every, of both.
-// Warnings name the servers that failed before another one answered. The failure is the first one that
-// is not a negative answer, else the first one.
+// lookup resolves name to the addresses of the family that answers first, or, with every, of both. Warnings name the
+// servers that failed before another one answered. The error is the first one that is not negative, else the first one.
 func (r Resolver) lookup(ctx context.Context, name string, every bool) (addrs []netip.Addr, warnings []string, err error) {
 	var failed *dnsError
 	wait := share(ctx, len(r.Servers))
@@ -76,8 +68,8 @@ func (r Resolver) lookup(ctx context.Context, name string, every bool) (addrs []
 			break
 		}
 		if isNegative(failure) {
-			// Ask the server that answered first from now on: a dead one before it would cost its share of
-			// the time again for every domain of the search list.
+			// From now on the server that answered comes first: a dead one before it would cost its share of the time
+			// again for every domain of the search list.
 			others := slices.DeleteFunc(slices.Clone(r.Servers), func(s string) bool { return s == failure.server })
 			r.Servers = append([]string{failure.server}, others...)
 		}
@@ -88,11 +80,14 @@ func (r Resolver) lookup(ctx context.Context, name string, every bool) (addrs []
 	return nil, nil, failed
 }
 
-// resolve asks the servers in turn for an absolute name, each for at most wait, until one of them
-// answers, or all have failed other than by a timeout, or ctx ends.
-func (r Resolver) resolve(ctx context.Context, name string, wait time.Duration, every bool) (addrs []netip.Addr, warnings []string, failed *dnsError) {
+// resolve asks the servers in turn for an absolute name, each for at most wait, until one of them answers, or all have
+// failed other than by a timeout, or ctx ends. It returns what lookup does.
+func (r Resolver) resolve(
+	ctx context.Context, name string, wait time.Duration, every bool,
+) (addrs []netip.Addr, warnings []string, failed *dnsError) {
 	failures := make(map[string]*dnsError)
-	for i := 0; ; i++ {
+	mayAnswer := func(server string) bool { return failures[server] == nil || isTimeout(failures[server]) }
+	for i := 0; i == 0 || (ctx.Err() == nil && slices.ContainsFunc(r.Servers, mayAnswer)); i++ {
 		server := r.Servers[i%len(r.Servers)]
 		addrs, err := r.ask(ctx, server, name, wait, every)
 		failure := &dnsError{name, server, err}
@@ -108,12 +103,8 @@ func (r Resolver) resolve(ctx context.Context, name string, wait time.Duration, 
 			return addrs, warnings, failure
 		}
 		// A reply counts more than a timeout of the same server, before it or after it.
-		if f := failures[server]; f == nil || isTimeout(f) {
+		if mayAnswer(server) {
 			failures[server] = failure
-		}
-		mayAnswer := func(s string) bool { return failures[s] == nil || isTimeout(failures[s]) }
-		if ctx.Err() != nil || !slices.ContainsFunc(r.Servers, mayAnswer) {
-			break
 		}
 	}
 	if len(failures) == 1 {
@@ -134,8 +125,8 @@ type family struct {
 	err   error
 }
 
-// ask asks one server for an absolute name, for A and AAAA at once. One of them is enough, unless every
-// address is wanted.
+// ask asks one server for the A and AAAA records of an absolute name at once. One of them is enough, unless every address
+// is wanted.
 func (r Resolver) ask(ctx context.Context, server, name string, wait time.Duration, every bool) ([]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
@@ -158,7 +149,7 @@ func (r Resolver) query(ctx context.Context, server, name string, recordType dns
 	if err != nil {
 		return nil, err
 	}
-	reply, err := exchange(ctx, r.network(), server, query)
+	reply, err := exchange(ctx, cmp.Or(r.Network, "udp"), server, query)
 	if err != nil {
 		return nil, err
 	}
@@ -169,8 +160,7 @@ func combineFamilies(first, second family) ([]netip.Addr, error) {
 	switch {
 	case first.err == nil || second.err == nil:
 		return append(first.addrs, second.addrs...), nil
-	// NXDOMAIN is about the name, for any record type (RFC 8020). NODATA of one family says nothing
-	// about the other one.
+	// NXDOMAIN is about the name, for any record type (RFC 8020). NODATA of one family says nothing about the other one.
 	case errors.Is(second.err, errNXDomain), errors.Is(first.err, errNoData):
 		return nil, second.err
 	default:

@@ -42,7 +42,7 @@ func TestParseResolvConf(t *testing.T) {
 		{"domain after search", "search a.example b.example\ndomain c.example\nnameserver 192.0.2.1", Resolver{Servers: []string{"192.0.2.1:53"}, Search: []string{"c.example"}}, ""},
 		{
 			"options", "nameserver 192.0.2.1\noptions ndots:5 use-vc\noptions rotate\n",
-			Resolver{Servers: []string{"192.0.2.1:53"}, TCP: true}, "",
+			Resolver{Servers: []string{"192.0.2.1:53"}, Network: "tcp"}, "",
 		},
 		{"empty", "", Resolver{Servers: []string{"127.0.0.1:53"}}, ""},
 	} {

@@ -10,8 +10,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 )
 
-// jitter is the share by which a wait may be shorter or longer, so that nodes that started together do
-// not stay in step.
+// jitter is the share by which a wait may be shorter or longer, so that nodes that started together do not stay in step.
 const jitter = 0.1
 
 // Attempt is one try of one check, as an Observer sees it.
@@ -25,8 +24,7 @@ type Attempt struct {
 	RetryIn time.Duration
 }
 
-// Observer receives every attempt when it ends, except those that a shutdown interrupted: they say
-// nothing about the node.
+// Observer receives every attempt when it ends, except those that a shutdown interrupted: they say nothing about the node.
 type Observer interface {
 	Attempted(Attempt)
 }
@@ -69,20 +67,17 @@ func (l *linear) NextBackOff() time.Duration {
 	return time.Duration(float64(l.n) * spread * float64(time.Second))
 }
 
-// Round runs every check in list. The first one without retries left fails the round; the later ones are
-// tried once, so that the results name every broken layer. An error means that ctx ended first: the
-// results are incomplete.
+// Round runs every check in list. The first one without retries left fails the round; the later ones are tried once, so
+// that the results name every broken layer. An error means that ctx ended first: the results are incomplete.
 func (r *Runner) Round(ctx context.Context, list []Check) ([]Result, error) {
 	results := make([]Result, 0, len(list))
 	failed := false
 	for _, check := range list {
-		result := Result{Diagnosis: failed}
+		retries := r.MaxRetries
 		if failed {
-			result.Attempt = r.try(ctx, check, 1)
-			r.observe(ctx, result.Attempt)
-		} else {
-			result.Attempt = r.retry(ctx, check)
+			retries = 0
 		}
+		result := Result{Attempt: r.retry(ctx, check, retries), Diagnosis: failed}
 		if err := ctx.Err(); err != nil {
 			return results, fmt.Errorf("round: %w", err)
 		}
@@ -97,7 +92,7 @@ func Passed(results []Result) bool {
 	return !slices.ContainsFunc(results, func(r Result) bool { return r.Err != nil })
 }
 
-func (r *Runner) retry(ctx context.Context, check Check) Attempt {
+func (r *Runner) retry(ctx context.Context, check Check, retries int) Attempt {
 	var last Attempt
 	attempt := func() error {
 		last = r.try(ctx, check, last.Number+1)
@@ -105,7 +100,7 @@ func (r *Runner) retry(ctx context.Context, check Check) Attempt {
 	}
 	// RetryNotify returns the error of ctx once that has ended, so last keeps the check's. It does not call
 	// the function below after the final attempt.
-	policy := backoff.WithContext(backoff.WithMaxRetries(r.NewBackOff(), uint64(r.MaxRetries)), ctx)
+	policy := backoff.WithContext(backoff.WithMaxRetries(r.NewBackOff(), uint64(retries)), ctx)
 	_ = backoff.RetryNotify(attempt, policy, func(_ error, wait time.Duration) {
 		last.RetryIn = wait
 		r.observe(ctx, last)

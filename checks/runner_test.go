@@ -260,7 +260,7 @@ func TestCancelledDuringTheWait(t *testing.T) {
 	t.Run("the check's own last error is kept", func(t *testing.T) {
 		t.Parallel()
 		ctx, r, _, check := start(t)
-		last := r.retry(ctx, check)
+		last := r.retry(ctx, check, r.MaxRetries)
 		require.EqualError(t, last.Err, "failure 2")
 		assert.Equal(t, 2, last.Number)
 		assert.Zero(t, last.RetryIn)

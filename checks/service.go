@@ -3,7 +3,6 @@ package checks
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -13,13 +12,13 @@ import (
 const (
 	// maxDials limits how many endpoints of a large DNS service one node connects to.
 	maxDials = 8
-	// stragglerGrace is how long the other endpoints may still answer once the check has passed. Then a
-	// warning names them: a dead endpoint must not delay a healthy node.
+	// stragglerGrace is how long the other endpoints may still answer once the check has passed. Then a warning names
+	// them: a dead endpoint must not delay a healthy node.
 	stragglerGrace = 500 * time.Millisecond
 )
 
-// Service lists the EndpointSlices of a service and connects to its ready endpoints by pod address. That
-// proves service discovery and the pod network between nodes.
+// Service lists the EndpointSlices of a service and connects to its ready endpoints by pod address. That proves service
+// discovery and the pod network between nodes.
 type Service struct {
 	Namespace, Service string
 	// Node is the name of this node: a local endpoint proves nothing about the network between nodes.
@@ -35,8 +34,8 @@ type Service struct {
 // Name implements Check.
 func (Service) Name() string { return ServiceName }
 
-// Try implements Check. At least one ready endpoint must answer; if any are remote, at least one of those.
-// Warnings name the endpoints that do not answer.
+// Try implements Check. At least one ready endpoint must answer; if any are remote, at least one of those. Warnings name
+// the endpoints that do not answer.
 func (s Service) Try(ctx context.Context) (Report, error) {
 	name := s.Namespace + "/" + s.Service
 	listCtx, phase := tracePhase(ctx)
@@ -113,12 +112,11 @@ func (s Service) connect(ctx context.Context, name string, chosen []endpoint) (R
 	}
 
 	if passed := graceEnd != nil; !passed {
-		where := ""
+		which := "none of its ready endpoints"
 		if needRemote && s.Node != "" {
-			where = " on other nodes"
+			which += " on other nodes"
 		}
-		return Report{}, fail(serviceRemedy(failures),
-			"service %s: none of its ready endpoints%s answers: %w", name, where, oneLine(failures))
+		return Report{}, fail(serviceRemedy(failures), "service %s: %s answers: %w", name, which, oneLine(failures))
 	}
 	report := Report{Detail: fmt.Sprintf("%d of %d ready endpoints of %s answer", answered, len(chosen), name)}
 	for _, failure := range failures {
@@ -144,7 +142,8 @@ func (s Service) probe(ctx context.Context, e endpoint) error {
 	case err == nil:
 		return nil
 	case isTimeout(err):
-		return largeQueryError{fmt.Errorf("%s connects, but a large query (%d bytes) got no reply: %w", e, largeQuerySize, short(err))}
+		err = fmt.Errorf("%s connects, but a large query (%d bytes) got no reply: %w", e, largeQuerySize, short(err))
+		return largeQueryError{err}
 	default:
 		return fmt.Errorf("%s connects, but does not answer as a DNS server: %w", e, short(err))
 	}
@@ -156,13 +155,13 @@ type largeQueryError struct{ error }
 func (e largeQueryError) Unwrap() error { return e.error }
 
 func serviceRemedy(failures []error) string {
-	_, largeQueryLost := errors.AsType[largeQueryError](oneLine(failures))
 	switch {
-	case largeQueryLost:
+	case is[largeQueryError](oneLine(failures)):
 		return "small packets pass and large ones do not: compare the MTU of the pods' interface with that of the path " +
 			"(overlay, VPN, jumbo frames), and let ICMP \"fragmentation needed\" through"
 	case slices.ContainsFunc(failures, isTimeout):
-		return "check the CNI on this node and on the nodes of these pods (tunnels, routes), network policies and firewalls between nodes"
+		return "check the CNI on this node and on the nodes of these pods (tunnels, routes), " +
+			"network policies and firewalls between nodes"
 	default:
 		return "check that the pods listen on TCP, and the CNI's routes to them"
 	}

@@ -155,11 +155,11 @@ func TestAPIAnswers(t *testing.T) {
 			err: "the API server answers with an error: Timeout: request did not complete within the allotted time", remedy: checkHealth,
 		},
 		{
-			title: "400, which nobody expects", code: 400, status: metav1.Status{Reason: metav1.StatusReasonBadRequest, Message: "what?"},
+			title: "400, which is not expected", code: 400, status: metav1.Status{Reason: metav1.StatusReasonBadRequest, Message: "what?"},
 			err: "what?", remedy: checkBetween,
 		},
 		{
-			title: "401 without a word", code: 401,
+			title: "401 without a message", code: 401,
 			err:    "authentication: the API server does not accept the service account token: the server has asked for the client to provide credentials (get nodes node-1)",
 			remedy: checkToken,
 		},

@@ -36,12 +36,12 @@ func TestDNSAnswers(t *testing.T) {
 		{title: "A and AAAA", says: script{a: []string{"192.0.2.1"}, aaaa: []string{"::ffff:192.0.2.1"}}, detail: "web.example.org is 192.0.2.1"},
 		{title: "A only", says: script{a: []string{"192.0.2.1"}}, detail: "web.example.org is 192.0.2.1"},
 		{title: "AAAA only", says: script{aaaa: []string{"2001:db8::1"}}, detail: "web.example.org is 2001:db8::1"},
-		{title: "A, and silence about AAAA", says: script{a: []string{"192.0.2.1"}, mute: typeAAAA}, detail: "web.example.org is 192.0.2.1"},
-		{title: "AAAA, and silence about A", says: script{aaaa: []string{"2001:db8::1"}, mute: typeA}, detail: "web.example.org is 2001:db8::1"},
+		{title: "A, and silence about AAAA", says: script{a: []string{"192.0.2.1"}, noReply: typeAAAA}, detail: "web.example.org is 192.0.2.1"},
+		{title: "AAAA, and silence about A", says: script{aaaa: []string{"2001:db8::1"}, noReply: typeA}, detail: "web.example.org is 2001:db8::1"},
 		{title: "NXDOMAIN", says: script{rcode: nxDomain}, err: "NXDOMAIN", remedy: checkName},
 		{title: "NODATA", err: "no A or AAAA record", remedy: checkName},
-		{title: "NODATA, and silence about AAAA", says: script{mute: typeAAAA}, within: soon, err: "timeout", remedy: checkPods},
-		{title: "NODATA, and silence about A", says: script{mute: typeA}, within: soon, err: "timeout", remedy: checkPods},
+		{title: "NODATA, and silence about AAAA", says: script{noReply: typeAAAA}, within: soon, err: "timeout", remedy: checkPods},
+		{title: "NODATA, and silence about A", says: script{noReply: typeA}, within: soon, err: "timeout", remedy: checkPods},
 		// The replies for the two families differ, and either may come first.
 		{title: "A, and SERVFAIL about AAAA first", says: script{a: []string{"192.0.2.1"}, codes: map[uint16]byte{typeAAAA: servFail}, slowA: later}, detail: "web.example.org is 192.0.2.1"},
 		{title: "NXDOMAIN, and SERVFAIL about AAAA", says: script{codes: map[uint16]byte{typeA: nxDomain, typeAAAA: servFail}}, err: "NXDOMAIN", remedy: checkName},
@@ -61,8 +61,8 @@ func TestDNSAnswers(t *testing.T) {
 		{title: "truncated, and SERVFAIL over TCP", says: script{rcode: servFail, truncated: true}, err: "SERVFAIL", remedy: checkUpstream},
 		{title: "truncated, TCP silent", says: script{a: []string{"192.0.2.1"}, truncated: true}, tcp: tcpSilent, within: 1500 * time.Millisecond,
 			err: "truncated answer over UDP, and over TCP timeout", remedy: checkTCP},
-		{title: "a referral to nowhere", says: script{lame: true}, err: "lame referral", remedy: checkUpstream},
-		{title: "a message that ends too soon", says: script{cutShort: true}, err: "malformed reply", remedy: checkUpstream},
+		{title: "a lame referral", says: script{lame: true}, err: "lame referral", remedy: checkUpstream},
+		{title: "a message cut short", says: script{cutShort: true}, err: "malformed reply", remedy: checkUpstream},
 		{title: "another query's reply", says: script{a: []string{"192.0.2.1"}, foreignID: true}, within: soon, err: "timeout", remedy: checkPods},
 		{title: "another query's NXDOMAIN", says: script{rcode: nxDomain, foreignID: true}, within: soon, err: "timeout", remedy: checkPods},
 		{title: "noise", says: script{noise: []byte(strings.Repeat("\xffnoise", 20))}, within: soon, err: "timeout", remedy: checkPods},
@@ -117,7 +117,7 @@ func TestDNSAsksAgainAfterALostPacket(t *testing.T) {
 	check := DNS{Names: []string{"web.example.org"}, Resolver: &Resolver{Servers: []string{server.address}}}
 	_, err := check.Try(limited(t, 4500*time.Millisecond))
 	require.NoError(t, err)
-	assert.Equal(t, 3, server.questions("web.example.org.", typeA))
+	assert.Equal(t, 3, server.queries("web.example.org.", typeA))
 }
 
 func TestDNSResolvesEveryName(t *testing.T) {
@@ -160,7 +160,7 @@ func TestDNSRemedies(t *testing.T) {
 		{"under another cluster domain, without a record", "kubernetes.default.svc.cluster.local", search, script{}, "no A or AAAA record", hint},
 		{"under another cluster domain, with a final dot", "kubernetes.default.svc.cluster.local.", search, script{rcode: nxDomain}, "NXDOMAIN", hint},
 		{"under another cluster domain, without the internet", "kubernetes.default.svc.cluster.local", search, script{rcode: servFail}, "SERVFAIL", hint + "; else " + checkPodLogs},
-		{"a service that is not there", "web.default.svc.corp.example", search, script{rcode: nxDomain}, "NXDOMAIN", checkService},
+		{"a service that does not exist", "web.default.svc.corp.example", search, script{rcode: nxDomain}, "NXDOMAIN", checkService},
 		{"a host of the cluster domain", "host.corp.example", search, script{rcode: nxDomain}, "NXDOMAIN", checkService},
 		{"a service, and DNS pods that fail", "web.default.svc.corp.example", search, script{rcode: servFail}, "SERVFAIL", checkPodLogs},
 		{"no cluster domain to compare with", "kubernetes.default.svc.cluster.local", nil, script{rcode: nxDomain}, "NXDOMAIN", checkService},

@@ -269,7 +269,7 @@ func TestExchangeThatTheDeadlineEnds(t *testing.T) {
 				return
 			}
 			if _, recordType := questionOf(buffer[:n]); recordType == typeA {
-				_, _ = packets.WriteTo(script{truncated: true}.answer(buffer[:n], typeA, true), from)
+				_, _ = packets.WriteTo(script{truncated: true}.reply(buffer[:n], typeA, true), from)
 			}
 		}
 	}()

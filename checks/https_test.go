@@ -57,17 +57,17 @@ func TestHTTPSTarget(t *testing.T) {
 			require.Contains(t, Remedy(err), "the network works, the target returned an error")
 		})
 	}
-	t.Run("what is asked", func(t *testing.T) {
+	t.Run("the request", func(t *testing.T) {
 		asked := make(chan *http.Request, 1)
 		address, roots := secure(t, func(_ http.ResponseWriter, r *http.Request) { asked <- r })
-		t.Setenv("HTTPS_PROXY", "http://127.0.0.1:1") // is not asked
+		t.Setenv("HTTPS_PROXY", "http://127.0.0.1:1") // not used
 		_, err := try(t, Network{Roots: roots}, "https://"+address+"/healthz")
 		require.NoError(t, err)
 		request := <-asked
 		require.Equal(t, http.MethodGet, request.Method)
 		require.Equal(t, "/healthz", request.URL.Path)
 	})
-	t.Run("a CA that nobody trusts", func(t *testing.T) {
+	t.Run("an unknown CA", func(t *testing.T) {
 		address, _ := secure(t, status(200))
 		_, err := try(t, Network{}, "https://"+address)
 		require.ErrorContains(t, err, "GET https://"+address+": TLS: x509: certificate signed by unknown authority")
@@ -93,7 +93,7 @@ func TestHTTPSTarget(t *testing.T) {
 		require.ErrorContains(t, err, "GET "+url+": TLS: ")
 		require.Contains(t, Remedy(err), "does not speak TLS")
 	})
-	t.Run("nobody there", func(t *testing.T) {
+	t.Run("refused", func(t *testing.T) {
 		address := refusing(t)
 		_, err := try(t, Network{}, "https://"+address)
 		require.EqualError(t, err, "GET https://"+address+": connection refused")
@@ -107,7 +107,7 @@ func TestHTTPSTarget(t *testing.T) {
 			require.Equal(t, checkDropped, Remedy(err))
 		}
 	})
-	t.Run("nothing goes on after the attempt", func(t *testing.T) {
+	t.Run("everything ends with the attempt", func(t *testing.T) {
 		closed := make(chan struct{})
 		address := serving(t, "127.0.0.1", func(conn net.Conn) {
 			_, _ = io.Copy(io.Discard, conn)
@@ -128,14 +128,14 @@ func TestHTTPSTarget(t *testing.T) {
 		require.EqualError(t, err, "GET https://example.com/: example.com: timeout from name server "+server.address)
 		require.Equal(t, checkTarget, Remedy(err))
 	})
-	t.Run("a name server that is slow", func(t *testing.T) { // slower than the third of the time that a lost packet is given
+	t.Run("a name server that is slow", func(t *testing.T) { // slower than others, within its share of the attempt
 		address, roots := secure(t, status(200))
 		_, port, _ := net.SplitHostPort(address)
 		server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"example.com.": {a: []string{"127.0.0.1"}, slowA: 1300 * time.Millisecond}})
 		_, err := try(t, Network{Roots: roots, Resolver: &Resolver{Servers: []string{server.address}}}, "https://example.com:"+port)
 		require.NoError(t, err)
 	})
-	t.Run("a name that is none", func(t *testing.T) {
+	t.Run("an unknown name", func(t *testing.T) {
 		_, err := try(t, Network{Resolver: answering(t)}, "https://nowhere.example/")
 		require.ErrorContains(t, err, "GET https://nowhere.example/: ")
 		require.Equal(t, checkTarget, Remedy(err))

@@ -244,7 +244,7 @@ func TestCancelledDuringTheWait(t *testing.T) {
 		r := &Runner{Timeout: time.Minute, MaxRetries: 5, NewBackOff: func() backoff.BackOff { return &listed{waits: waits} }, Observer: seen}
 		return ctx, r, seen, &tried{name: "dns", try: failsAlways}
 	}
-	t.Run("the round says so and nothing else is observed", func(t *testing.T) {
+	t.Run("the round returns the error and observes nothing else", func(t *testing.T) {
 		t.Parallel()
 		ctx, r, seen, check := start(t)
 		next := &tried{name: "api", try: passes}
@@ -257,7 +257,7 @@ func TestCancelledDuringTheWait(t *testing.T) {
 		require.Len(t, seen.seen, 2)
 		assert.Equal(t, time.Hour, seen.seen[1].RetryIn)
 	})
-	t.Run("the check's own last error is kept", func(t *testing.T) {
+	t.Run("the check's last error is kept", func(t *testing.T) {
 		t.Parallel()
 		ctx, r, _, check := start(t)
 		last := r.retry(ctx, check, r.MaxRetries)

@@ -3,7 +3,6 @@ package checks
 import (
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -14,8 +13,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -240,7 +237,7 @@ func TestServiceEndpoints(t *testing.T) {
 			err: remote + "TCP {0} on node node-2 connects, but does not answer as a DNS server: connection closed", remedy: checkTCPPods,
 		},
 		{
-			title: "an endpoint that speaks another protocol",
+			title: "an endpoint with another protocol",
 			found: func(t *testing.T) ([]EndpointSlice, []string) {
 				a := serving(t, "127.0.0.1", func(conn net.Conn) {
 					_, _ = readStream(conn)
@@ -408,7 +405,7 @@ func TestServiceDialsRemoteEndpointsFirst(t *testing.T) {
 	require.ErrorContains(t, err, "TCP "+deadToo+" on node node-3: connection refused")
 }
 
-func TestServiceChoosesARandomFew(t *testing.T) {
+func TestServiceChoosesRandomEndpoints(t *testing.T) {
 	t.Parallel()
 	all := func() []endpoint {
 		var list []endpoint
@@ -444,40 +441,6 @@ func TestServiceChoosesARandomFew(t *testing.T) {
 	assert.Len(t, dnsPods().choose(some[:1]), 1)
 }
 
-func TestTCPPort(t *testing.T) {
-	t.Parallel()
-	port := func(name string, protocol *string, number int32) EndpointPort {
-		return EndpointPort{Name: &name, Protocol: protocol, Port: &number}
-	}
-	tcp, udp, sctp := new("TCP"), new("UDP"), new("SCTP")
-	for _, test := range []struct {
-		title   string
-		ports   []EndpointPort
-		port    string
-		dns, ok bool
-	}{
-		{"CoreDNS", []EndpointPort{port("dns", udp, 53), port("dns-tcp", tcp, 53), port("metrics", tcp, 9153)}, "53", true, true},
-		{"CoreDNS, metrics first", []EndpointPort{port("metrics", tcp, 9153), port("dns", udp, 53), port("dns-tcp", tcp, 53)}, "53", true, true},
-		{"OpenShift", []EndpointPort{port("dns", udp, 5353), port("metrics", tcp, 9154), port("dns-tcp", tcp, 5353)}, "5353", true, true},
-		{"port 53 by any name", []EndpointPort{port("metrics", tcp, 9153), port("tcp-53", tcp, 53)}, "53", true, true},
-		{"without a protocol it is TCP", []EndpointPort{port("http", nil, 80)}, "80", false, true},
-		{"the first of several", []EndpointPort{port("http", tcp, 80), port("https", tcp, 443)}, "80", false, true},
-		{"the first DNS port of several", []EndpointPort{port("dns-tcp", tcp, 5353), port("dns", tcp, 53)}, "5353", true, true},
-		{"UDP and SCTP", []EndpointPort{port("dns", udp, 53), port("dns-tcp", sctp, 53)}, "", false, false},
-		{"a port without a number", []EndpointPort{{Name: new("any"), Protocol: tcp}}, "", false, false},
-		{"a port without a name", []EndpointPort{{Protocol: tcp, Port: new(int32(8080))}}, "8080", false, true},
-		{"none", nil, "", false, false},
-	} {
-		t.Run(test.title, func(t *testing.T) {
-			t.Parallel()
-			number, dns, ok := tcpPort(test.ports)
-			assert.Equal(t, test.port, number)
-			assert.Equal(t, test.dns, dns)
-			assert.Equal(t, test.ok, ok)
-		})
-	}
-}
-
 // To a port other than DNS it only connects.
 func TestServiceSendsNothingToAnotherPort(t *testing.T) {
 	t.Parallel()
@@ -509,27 +472,4 @@ func TestServiceThatCannotBeListed(t *testing.T) {
 	}
 	_, err = check.Try(limited(t, 50*time.Millisecond))
 	require.EqualError(t, err, "EndpointSlices of kube-system/kube-dns: no answer from the API server in time: context deadline exceeded")
-}
-
-// This package's types read what the API sends.
-func TestEndpointSliceFromTheAPI(t *testing.T) {
-	text, err := json.Marshal(discoveryv1.EndpointSlice{
-		AddressType: discoveryv1.AddressTypeIPv6,
-		Ports:       []discoveryv1.EndpointPort{{Name: new("dns-tcp"), Protocol: new(corev1.ProtocolTCP), Port: new(int32(53))}},
-		Endpoints: []discoveryv1.Endpoint{{
-			Addresses: []string{"2001:db8::1"}, NodeName: new("node-2"),
-			Conditions: discoveryv1.EndpointConditions{Ready: new(false)},
-		}},
-	})
-	require.NoError(t, err)
-	var got EndpointSlice
-	require.NoError(t, json.Unmarshal(text, &got))
-	assert.Equal(t, EndpointSlice{
-		AddressType: "IPv6",
-		Ports:       []EndpointPort{{Name: new("dns-tcp"), Protocol: new("TCP"), Port: new(int32(53))}},
-		Endpoints: []Endpoint{{
-			Addresses: []string{"2001:db8::1"}, NodeName: new("node-2"),
-			Conditions: EndpointConditions{Ready: new(false)},
-		}},
-	}, got)
 }

@@ -112,7 +112,7 @@ func roundTrip(ctx context.Context, conn net.Conn, query []byte) (reply, error) 
 	}
 }
 
-// roundTripTCP puts the length before each message (RFC 1035, 4.2.2).
+// roundTripTCP sends and reads messages with their length before them (RFC 1035, 4.2.2).
 func roundTripTCP(conn io.ReadWriter, query []byte) (reply, error) {
 	if _, err := conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(query))), query...)); err != nil {
 		return reply{}, err
@@ -161,32 +161,31 @@ func (r reply) addresses(recordType dnsmessage.Type) ([]netip.Addr, error) {
 		return nil, responseCode(r.RCode)
 	}
 	var addrs []netip.Addr
-	for isEmpty := true; ; isEmpty = false {
+	isEmpty := true
+	for ; ; isEmpty = false {
 		header, err := r.answers.AnswerHeader()
+		if errors.Is(err, dnsmessage.ErrSectionDone) {
+			break
+		}
+		record, err := r.answers.UnknownResource() // fails after a malformed header too
+		addr, isAddr := netip.AddrFromSlice(record.Data)
 		switch {
-		case !errors.Is(err, dnsmessage.ErrSectionDone):
-		case len(addrs) > 0:
-			return addrs, nil
-		case isEmpty && !r.Authoritative && !r.RecursionAvailable && !r.hasAdditional:
-			return nil, errLameReferral
+		case err != nil:
+			return nil, errMalformed
+		case header.Type != recordType:
+		case !isAddr || addr.Is4() != (recordType == dnsmessage.TypeA):
+			return nil, errMalformed
 		default:
-			return nil, errNoData
+			addrs = append(addrs, addr)
 		}
-		if err != nil {
-			return nil, errMalformed
-		}
-		record, err := r.answers.UnknownResource()
-		if err != nil {
-			return nil, errMalformed
-		}
-		if header.Type != recordType {
-			continue
-		}
-		addr, ok := netip.AddrFromSlice(record.Data)
-		if !ok || addr.Is4() != (recordType == dnsmessage.TypeA) {
-			return nil, errMalformed
-		}
-		addrs = append(addrs, addr)
+	}
+	switch {
+	case len(addrs) > 0:
+		return addrs, nil
+	case isEmpty && !r.Authoritative && !r.RecursionAvailable && !r.hasAdditional:
+		return nil, errLameReferral
+	default:
+		return nil, errNoData
 	}
 }
 

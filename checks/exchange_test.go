@@ -155,6 +155,7 @@ func TestUDPReplies(t *testing.T) {
 			m.RecursionAvailable = false
 			m.Additionals = []dnsmessage.Resource{record(".", &dnsmessage.OPTResource{})}
 		}), "no A or AAAA record"},
+		"a CNAME, no recursion":   {only(func(m *message) { m.RecursionAvailable = false }, cname(name, "a.example.net.")), "no A or AAAA record"},
 		"no record, no recursion": {only(func(m *message) { m.RecursionAvailable = false }), "lame referral"},
 		"an address of 5 bytes":   {only(nil, record(name, &dnsmessage.UnknownResource{Type: dnsmessage.TypeA, Data: make([]byte, 5)})), "malformed reply"},
 		"an IPv6 address as A":    {only(nil, record(name, &dnsmessage.UnknownResource{Type: dnsmessage.TypeA, Data: make([]byte, 16)})), "malformed reply"},
@@ -333,4 +334,16 @@ func TestRepliesWithRandomBytes(t *testing.T) {
 	}
 	assert.Greater(t, replies, resolved)
 	assert.Positive(t, resolved)
+}
+
+// A link-local name server of resolv.conf names its interface.
+func TestServerWithAZone(t *testing.T) {
+	t.Parallel()
+	needIPv6(t)
+	server := newNameServer(t, "::1", tcpOpen, map[string]script{"web.example.org.": {a: known.a, truncated: true}})
+	_, port, err := net.SplitHostPort(server.address)
+	require.NoError(t, err)
+	addrs, err := Resolver{}.query(limited(t, enough), "[::1%lo]:"+port, "web.example.org.", dnsmessage.TypeA)
+	require.NoError(t, err)
+	assert.Equal(t, parseAddrs(known.a), addrs)
 }

@@ -85,6 +85,18 @@ func TestHTTPSTarget(t *testing.T) {
 		_, err := try(t, Network{Roots: roots, Resolver: answering(t, unreachable, "127.0.0.2", "127.0.0.1")}, "https://example.com:"+port)
 		require.NoError(t, err)
 	})
+	t.Run("a name, with an address that drops packets", func(t *testing.T) {
+		_, port, _ := net.SplitHostPort(silent(t))
+		server := quietly(t, status(200), func(s *httptest.Server) {
+			listener, err := net.Listen("tcp", "127.0.0.2:"+port)
+			require.NoError(t, err)
+			_ = s.Listener.Close()
+			s.Listener = listener
+			s.StartTLS()
+		})
+		_, err := try(t, Network{Roots: pool(server.Certificate()), Resolver: answering(t, "127.0.0.1", "127.0.0.2")}, "https://example.com:"+port)
+		require.NoError(t, err)
+	})
 	t.Run("no TLS", func(t *testing.T) {
 		plain := httptest.NewServer(status(200))
 		t.Cleanup(plain.Close)

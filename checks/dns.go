@@ -96,7 +96,7 @@ func probeRoot(ctx context.Context, resolver Resolver) outcome {
 		attempt, cancel := context.WithTimeout(ctx, wait)
 		_, err = exchange(attempt, cmp.Or(resolver.Network, "udp"), server, query)
 		cancel()
-		if err == nil || is[truncatedError](err) {
+		if err == nil || errors.Is(err, errTruncated) {
 			return outcome{detail: "name server " + server + " answers"}
 		}
 	}
@@ -125,7 +125,7 @@ func replyRemedy(err error, name, domain string) string {
 		return "check that the service exists and that the cluster DNS serves this domain"
 	case isNegative(err), errors.Is(err, errNotName):
 		return "check the name in DNS_TEST_DOMAINS; without access to the internet, list only names that the cluster's DNS knows"
-	case is[truncatedError](err):
+	case errors.Is(err, errTruncated):
 		return "open TCP 53 to the name server, and check the path"
 	case isTimeout(err):
 		return "check that the DNS pods are running and that this node reaches them over UDP 53 (kube-proxy, CNI, network policies)"

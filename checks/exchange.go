@@ -23,7 +23,7 @@ const (
 	udpBuffer = 4096
 )
 
-// replyError is why an exchange gives no address.
+// replyError is why an exchange failed.
 type replyError string
 
 func (e replyError) Error() string { return string(e) }
@@ -34,16 +34,9 @@ const (
 	errLameReferral replyError = "lame referral"       // the server neither knows the name nor asks another server
 	errMalformed    replyError = "malformed reply"
 	errNotReply     replyError = "not a DNS reply"
-	errNotName      replyError = "not a domain name" // nothing to ask for: DNS cannot hold it
+	errNotName      replyError = "not a domain name"                       // nothing to ask for: DNS cannot hold it
+	errTruncated    replyError = "truncated answer over UDP, and over TCP" // and the error over TCP
 )
-
-// truncatedError is the error of the exchange over TCP that a truncated UDP reply led to.
-type truncatedError struct{ error }
-
-func (e truncatedError) Unwrap() error { return e.error }
-func (e truncatedError) Error() string {
-	return "truncated answer over UDP, and over TCP " + e.error.Error()
-}
 
 // reply is a DNS message that answers a query.
 type reply struct {
@@ -70,7 +63,7 @@ func newQuery(name string, recordType dnsmessage.Type, recursion bool, options .
 }
 
 // exchange sends a packed query to server (host:port) over network, udp or tcp, and returns the reply. After a truncated UDP
-// reply it repeats the query over TCP (RFC 7766); an error of that is a truncatedError. It returns as soon as ctx ends.
+// reply it repeats the query over TCP (RFC 7766); an error of that wraps errTruncated. It returns as soon as ctx ends.
 func exchange(ctx context.Context, network, server string, query []byte) (reply, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, network, server)
 	if err != nil {
@@ -83,7 +76,7 @@ func exchange(ctx context.Context, network, server string, query []byte) (reply,
 	}
 	if r.Truncated && network == "udp" {
 		if r, err = exchange(ctx, "tcp", server, query); err != nil {
-			return reply{}, truncatedError{err}
+			return reply{}, fmt.Errorf("%w %w", errTruncated, err)
 		}
 	}
 	return r, nil

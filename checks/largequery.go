@@ -14,6 +14,9 @@ import (
 // drops these, and with them those of every workload.
 const largeQuerySize = 2800
 
+// errLargeQuery marks an endpoint that accepts connections and gets no large packets.
+const errLargeQuery replyError = "a large query"
+
 // exchangeLargeQuery asks the DNS server at the other end of a TCP connection for the address of the API's service, in a
 // large query. CoreDNS pads its reply alike. Any reply is a pass: it proves the path.
 func exchangeLargeQuery(ctx context.Context, conn net.Conn, domain string) error {

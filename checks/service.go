@@ -3,6 +3,7 @@ package checks
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -142,21 +143,15 @@ func (s Service) probe(ctx context.Context, e endpoint) error {
 	case err == nil:
 		return nil
 	case isTimeout(err):
-		err = fmt.Errorf("%s connects, but a large query (%d bytes) got no reply: %w", e, largeQuerySize, short(err))
-		return largeQueryError{err}
+		return fmt.Errorf("%s connects, but %w (%d bytes) got no reply: %w", e, errLargeQuery, largeQuerySize, short(err))
 	default:
 		return fmt.Errorf("%s connects, but does not answer as a DNS server: %w", e, short(err))
 	}
 }
 
-// largeQueryError is the error of an endpoint that accepts connections and gets no large packets.
-type largeQueryError struct{ error }
-
-func (e largeQueryError) Unwrap() error { return e.error }
-
 func serviceRemedy(failures []error) string {
 	switch {
-	case is[largeQueryError](oneLine(failures)):
+	case errors.Is(oneLine(failures), errLargeQuery):
 		return "small packets pass and large ones do not: compare the MTU of the pods' interface with that of the path " +
 			"(overlay, VPN, jumbo frames), and let ICMP \"fragmentation needed\" through"
 	case slices.ContainsFunc(failures, isTimeout):

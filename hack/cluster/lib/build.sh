@@ -85,13 +85,13 @@ cmd_build() {
 	say "programs in $BIN"
 }
 
-# make_image NAME PROGRAM USER: a docker-archive whose only layer is the one static program.
+# make_image NAME PROGRAM USER: a docker-archive with one layer, which contains one static program.
 make_image() {
 	local name=$1 program=$2 user=$3 work digest
 	work=$(mktemp -d "$IMAGE_DIR/tmp.XXXXXX")
 	mkdir "$work/layer"
 	install -m 0755 "$BIN/$program" "$work/layer/$program"
-	# Names in a tar that do not change with the clock keep the image's digest the same from run to run.
+	# Fixed times and owners: the digest changes only with the program.
 	tar -C "$work/layer" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cf "$work/layer.tar" "$program"
 	digest=$(sha256sum "$work/layer.tar" | cut -d' ' -f1)
 	printf '{"architecture":"%s","os":"linux","config":{"User":"%s","Entrypoint":["/%s"],"WorkingDir":"/"},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]},"created":"1970-01-01T00:00:00Z","history":[{"created":"1970-01-01T00:00:00Z","created_by":"hack/cluster"}]}' \

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # The programs, built from the modules that pin their versions (hack/tools/*/go.mod), and the images made of them.
 
-# Static programs: some run in images that hold nothing else. One setting for all, so that they share the compiled standard library.
+# Static programs, because some run in images without libc. The same for all, so that they share the compiled standard library.
 export CGO_ENABLED=0
 
 tool_folder() { if [[ $1 == workload ]]; then printf %s "$ROOT/hack/cluster/workload"; else printf %s "$ROOT/hack/tools/$1"; fi; }
@@ -46,18 +46,21 @@ build_tool() {
 		# Without a version in it, everything that parses the API server's version breaks.
 		version=$(go list -C "$folder" -m -f '{{.Version}}' k8s.io/kubernetes)
 		number=${version#v}
-		for line in "gitVersion=$version" "gitMajor=${number%%.*}" "gitMinor=$(cut -d. -f2 <<<"$number")"; do ldflags+=" -X k8s.io/component-base/version.$line"; done
+		for line in "gitVersion=$version" "gitMajor=${number%%.*}" "gitMinor=$(cut -d. -f2 <<<"$number")"; do
+			ldflags+=" -X k8s.io/component-base/version.$line"
+		done
 	fi
 	total=$(wc -l <"$LOG_DIR/packages")
 	compiled=$(wc -l <"$LOG_DIR/compiled")
 	note "$step:"
-	go build -C "$folder" -v -trimpath "$(tool_flags "$tool")" -ldflags "$ldflags" -o "$output" "$(tool_packages "$tool")" 2>&1 | while IFS= read -r line; do
-		printf '%s\n' "$line"
-		printf '%s\n' "$line" >>"$LOG_DIR/compiled"
-		compiled=$((compiled + 1))
-		if ((compiled > 50)); then left=" about $(((SECONDS - began) * (total - compiled) / compiled / 60 + 1)) min left,"; fi
-		note "$step: $compiled of $total packages,$left"
-	done
+	go build -C "$folder" -v -trimpath "$(tool_flags "$tool")" -ldflags "$ldflags" -o "$output" "$(tool_packages "$tool")" 2>&1 |
+		while IFS= read -r line; do
+			printf '%s\n' "$line"
+			printf '%s\n' "$line" >>"$LOG_DIR/compiled"
+			compiled=$((compiled + 1))
+			if ((compiled > 50)); then left=" about $(((SECONDS - began) * (total - compiled) / compiled / 60 + 1)) min left,"; fi
+			note "$step: $compiled of $total packages,$left"
+		done
 	tool_fingerprint "$tool" >"$BIN/.$tool.stamp"
 }
 
@@ -70,7 +73,7 @@ build_tools() {
 		if ! tool_current "$tool"; then wanted+=("$tool"); fi
 	done
 	if ((${#wanted[@]} == 0)); then return; fi
-	stage "downloading the modules of ${wanted[*]}" list_packages "${wanted[@]}"
+	stage "modules of ${wanted[*]}" list_packages "${wanted[@]}"
 	began=$SECONDS
 	for tool in "${wanted[@]}"; do
 		i=$((i + 1))

@@ -1,29 +1,23 @@
 # shellcheck shell=bash
 # Commands that inspect the cluster, and that signal, stop and start its components.
 
-# sandbox_of COMPONENT [NODE] prints the sandbox it runs in.
+# sandbox_of COMPONENT [NODE] prints the sandbox it runs in, which must be up.
 sandbox_of() {
-	local first
-	case " $CONTROL_COMPONENTS " in *" $1 "*)
-		say control
-		return
-		;;
-	esac
-	case " $NODE_COMPONENTS " in *" $1 "*)
-		first=$(node_names | head -n 1)
-		say "${2:-${first:-node1}}"
-		return
-		;;
-	esac
-	die "there is no component called \"$1\"" "one of: $CONTROL_COMPONENTS, and on a node: $NODE_COMPONENTS"
+	local sandbox=control
+	if [[ " $NODE_COMPONENTS " == *" ${1:-} "* ]]; then
+		sandbox=${2:-$(node_names | head -n 1)}
+	elif [[ " $CONTROL_COMPONENTS " != *" ${1:-} "* ]]; then
+		die "$command needs a component, not \"${1:-}\"" "one of: $CONTROL_COMPONENTS, and on a node: $NODE_COMPONENTS"
+	fi
+	require_sandbox "${sandbox:=node1}"
+	say "$sandbox"
 }
 
 cmd_pid() {
 	local sandbox
-	if [[ -z ${1:-} ]]; then die "pid needs a component" "hack/cluster/cluster pid kube-apiserver, or pid kubelet node1"; fi
 	sandbox=$(sandbox_of "$@")
-	require_sandbox "$sandbox"
-	component_pid "$sandbox" "$1" || die "$1 is not running in $sandbox" "hack/cluster/cluster restart $1 $sandbox; its log: $(component_log "$sandbox" "$1")"
+	component_pid "$sandbox" "$1" ||
+		die "$1 is not running in $sandbox" "hack/cluster/cluster restart $1 $sandbox; its log: $(component_log "$sandbox" "$1")"
 	echo
 }
 
@@ -34,27 +28,17 @@ cmd_signal() {
 	kill "-${1#SIG}" "$pid"
 }
 
-start_component() {
-	local sandbox=$1 name=$2 start
-	start="start_${name//-/_}"
-	if [[ $sandbox == control ]]; then "$start"; else "$start" "$sandbox"; fi
-	if [[ $name == kube-apiserver ]]; then wait_for 60 "the API server" api_ready; fi
-}
-
 cmd_start() {
 	local sandbox
-	if [[ -z ${1:-} ]]; then die "start needs a component" "hack/cluster/cluster start kube-controller-manager"; fi
 	sandbox=$(sandbox_of "$@")
-	require_sandbox "$sandbox"
 	if component_pid "$sandbox" "$1" >/dev/null; then die "$1 is already running in $sandbox" "hack/cluster/cluster restart $1 $sandbox"; fi
-	start_component "$sandbox" "$1"
+	if [[ $sandbox == control ]]; then "start_${1//-/_}"; else "start_${1//-/_}" "$sandbox"; fi
+	if [[ $1 == kube-apiserver ]]; then wait_for 60 "the API server" api_ready; fi
 }
 
 cmd_stop() {
 	local sandbox
-	if [[ -z ${1:-} ]]; then die "stop needs a component" "hack/cluster/cluster stop kube-controller-manager"; fi
 	sandbox=$(sandbox_of "$@")
-	require_sandbox "$sandbox"
 	stop_component "$sandbox" "$1"
 }
 

@@ -53,14 +53,13 @@ func run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
 	d := &demo{Cluster: cluster, Live: harness.NewLive(os.Stdout), ctx: ctx}
-	chapters := []func() error{d.newNode, d.verifyAgain, d.noDNS}
-	for i, chapter := range chapters {
-		stop := d.showProgress(i+1, len(chapters))
-		err := chapter()
-		if stop(); err != nil {
+	go d.showProgress()
+	for _, chapter := range []func() error{d.newNode, d.verifyAgain, d.noDNS} {
+		if err := chapter(); err != nil {
 			return err
 		}
 	}
+	cancel()
 	return d.summary()
 }
 
@@ -83,26 +82,15 @@ func (d *demo) chapter(title string) {
 	d.began = time.Now()
 }
 
-// showProgress shows the running chapter and its time until the returned function is called.
-func (d *demo) showProgress(chapter, of int) (stop func()) {
-	ctx, cancel := context.WithCancel(d.ctx)
-	began, done := time.Now(), make(chan struct{})
-	go func() {
-		defer close(done)
-		tick := time.NewTicker(200 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-				d.Progress("  … chapter %d of %d, %.0f s", chapter, of, time.Since(began).Seconds())
-			}
+// showProgress shows how long the demo has been running, until ctx is done.
+func (d *demo) showProgress() {
+	for began := time.Now(); ; {
+		select {
+		case <-d.ctx.Done():
+			return
+		case <-time.After(200 * time.Millisecond):
+			d.Progress("  … %.0f s", time.Since(began).Seconds())
 		}
-	}()
-	return func() {
-		cancel()
-		<-done
 	}
 }
 
@@ -121,7 +109,7 @@ func (d *demo) install() error {
 	for _, args := range [][]string{
 		{"label", "node", system, harness.Label + "=true"},
 		{"cordon", system},
-		{"apply", "-f", "hack/manifests"},
+		{"apply", "-f", "hack/manifests/kube-node-ready.yaml", "-f", "hack/manifests/kube-node-ready-policy.yaml"},
 		{"set", "image", "-n", harness.Namespace, "daemonset/" + harness.Name, "agent=" + harness.Image + ":" + harness.Tag},
 	} {
 		if _, err := d.Kubectl(d.ctx, "", args...); err != nil {
@@ -129,7 +117,7 @@ func (d *demo) install() error {
 		}
 	}
 	d.say("%s is the system node: it runs CoreDNS, is labelled as verified by hand, and is cordoned", system)
-	d.say("kubectl apply -f hack/manifests: DaemonSet, ConfigMap, service account, RBAC and admission policy")
+	d.say("the manifests of hack/manifests are applied: DaemonSet, ConfigMap, service account, RBAC and admission policy")
 	return nil
 }
 
@@ -278,7 +266,8 @@ func (d *demo) followFailure(pod corev1.Pod) error {
 
 // awaitVerified prints what the agent does after from, and returns the time at which the node was verified.
 func (d *demo) awaitVerified(from time.Time) (time.Time, error) {
-	watch, err := d.Kube.CoreV1().Pods(harness.Namespace).Watch(d.ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + harness.Name})
+	agents := metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + harness.Name}
+	watch, err := d.Kube.CoreV1().Pods(harness.Namespace).Watch(d.ctx, agents)
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -297,7 +286,8 @@ func (d *demo) awaitVerified(from time.Time) (time.Time, error) {
 			if !ok {
 				pods = nil // the watch has ended
 			}
-			if now, isPod := event.Object.(*corev1.Pod); isPod && event.Type != "DELETED" && now.Spec.NodeName == node {
+			now, isPod := event.Object.(*corev1.Pod)
+			if isPod && event.Type != "DELETED" && now.Spec.NodeName == node {
 				if pod == nil && now.CreationTimestamp.After(from.Add(-time.Second)) {
 					d.say("agent pod %s is on %s", now.Name, node)
 				}
@@ -374,22 +364,23 @@ func taints(node *corev1.Node) string {
 
 // summary prints the durations, and commands to continue with.
 func (d *demo) summary() error {
-	d.Line("\nDurations")
-	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	var text strings.Builder
+	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	for _, f := range d.durations {
 		_, _ = fmt.Fprintf(table, "  %s\t%.2f s\n", f.what, f.time.Seconds())
 	}
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	fmt.Printf(`
+	d.Line(`
+Durations
+%s
 Inspect the cluster
   export KUBECONFIG=%s PATH=%s/bin/tools:$PATH
   kubectl get nodes -L %s
   kubectl describe node %s
   kubectl label node %s %s-
 Tear down
-  make cluster-down
-`, d.Kubeconfig(), d.Root, harness.Label, node, node, harness.Label)
+  make cluster-down`, text.String(), d.Kubeconfig(), d.Root, harness.Label, node, node, harness.Label)
 	return nil
 }

@@ -1,5 +1,4 @@
-// Command coredns is CoreDNS with only the plugins that the throwaway cluster and the tests use. The order in which plugins run is
-// upstream's (dnsserver.Directives).
+// Command coredns is CoreDNS with only the plugins that the throwaway cluster uses, in upstream's order (dnsserver.Directives).
 package main
 
 import (

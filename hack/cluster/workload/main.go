@@ -18,7 +18,7 @@ import (
 const usage = `usage: workload [COMMAND]
   sleep                    until SIGTERM (the default); as process 1 it also reaps orphans
   serve [NET/]ADDRESS...   reply to every TCP connection and UDP packet with the host name, e.g. serve :80 udp/:53
-  resolve NAME...          look each name up as a Go program in a pod does; exit 1 when one has no address
+  resolve NAME...          resolve each name with the Go resolver; exit 1 when one has no address
   dial ADDRESS...          open a TCP connection to each; exit 1 when one cannot be opened
 Lookups and dials give up after TIMEOUT (a duration, from the environment; default 3s).
 `

@@ -1,24 +1,24 @@
 # shellcheck shell=bash
-# A place is a set of namespaces (process, network, mount, host name) with an init of its own: "control", and each node by its name.
-# The nodes' process namespaces lie inside control's. Killing an init kills all that runs in its place, and the kernel then
-# takes away the mounts, links, addresses, nft tables and network settings. Nothing has to be undone by hand.
+# A sandbox is a set of namespaces (PID, network, mount, UTS) with its own init: one is called "control", the others by their node's
+# name. The nodes' PID namespaces are children of control's. Killing an init kills every process of its sandbox; the kernel then
+# removes the mounts, links, addresses, nft tables and network settings. No other cleanup is needed.
 
-# start_time PID: in clock ticks since boot; with the pid it names a process for good, also after the pid is used again.
+# start_time PID: in clock ticks since boot. Together with the PID it identifies a process even after the PID is reused.
 start_time() {
 	local stat
 	stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 1
-	# The name in parentheses may hold anything.
+	# The command name in parentheses may contain spaces and parentheses.
 	stat=${stat##*) }
 	# shellcheck disable=SC2086
 	set -- $stat
-	# A zombie has ended, whether or not its parent ever asks.
+	# A zombie has ended.
 	[[ $1 != Z ]] || return 1
 	printf '%s' "${20}"
 }
 
 ended() { ! start_time "$1" >/dev/null; }
 
-# outer_pid prints the host pid of control's `unshare`, whose end ends everything, if it still is the process that we started.
+# outer_pid prints the host PID of control's `unshare`, whose end ends the cluster, if it still is the process that was started.
 outer_pid() {
 	local pid started
 	[[ -s $RUN_DIR/init ]] || return 1
@@ -27,7 +27,7 @@ outer_pid() {
 	printf '%s' "$pid"
 }
 
-# inner_pid PID NUMBER prints the child of PID (a host pid) that is process NUMBER in its own namespace.
+# inner_pid PID NUMBER prints the host PID of the child of PID that has the PID NUMBER in its own namespace.
 inner_pid() {
 	local pid
 	for pid in $(pgrep -P "$1"); do
@@ -40,7 +40,7 @@ inner_pid() {
 	return 1
 }
 
-# init_pid PLACE prints the host pid of the place's process 1.
+# init_pid SANDBOX prints the host PID of its process 1.
 init_pid() {
 	local pid
 	pid=$(outer_pid) || return 1
@@ -53,27 +53,27 @@ init_pid() {
 	printf '%s' "$pid"
 }
 
-require_place() {
+require_sandbox() {
 	init_pid "$1" >/dev/null && return
 	if init_pid control >/dev/null; then
-		die "there is no node called $1" "hack/cluster/cluster add-node $1; those there are: $(node_names | tr '\n' ' ')"
+		die "there is no node called $1" "hack/cluster/cluster add-node $1; existing nodes: $(node_names | tr '\n' ' ')"
 	fi
-	if [[ -e $RUN_DIR/init ]]; then die "the cluster has ended, and not by down: somebody killed its init" "hack/cluster/cluster up starts anew, down clears what is left"; fi
+	if [[ -e $RUN_DIR/init ]]; then die "the cluster has ended without down: its init was killed" "hack/cluster/cluster up starts a new one, down removes the leftovers"; fi
 	die "the cluster is not up" "hack/cluster/cluster up"
 }
 
-# CLEAN is the environment of everything that runs in a place: proxies and credentials of the caller's stay outside.
+# CLEAN is the environment of every process in a sandbox: without the caller's proxies and credentials.
 CLEAN=(env -i "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" HOME=/root LANG=C.UTF-8)
 
-# in_place PLACE COMMAND…
-in_place() {
+# in_sandbox SANDBOX COMMAND…
+in_sandbox() {
 	local pid
 	pid=$(init_pid "$1") || die "$1 is not running" "hack/cluster/cluster up"
 	shift
 	nsenter --target "$pid" --mount --net --pid --uts -- "$@"
 }
 
-# in_net PLACE COMMAND…: only the network namespace; paths and processes are the host's.
+# in_net SANDBOX COMMAND…: only in its network namespace.
 in_net() {
 	local pid
 	pid=$(init_pid "$1") || die "$1 is not running" "hack/cluster/cluster up"
@@ -81,30 +81,30 @@ in_net() {
 	nsenter --target "$pid" --net -- "$@"
 }
 
-# start_control: the record is written by the process that it names, so that it is right also when this script dies in between.
+# start_control: the process writes its own PID and start time, so that the record is right even if this script is killed.
 start_control() {
 	rm -f "$RUN_DIR/init" "$RUN_DIR/control.ready"
 	"${CLEAN[@]}" setsid -f bash -c '
 		stat=$(cat /proc/$$/stat); stat=${stat##*) }; set -- "$1" "$2" "$3" $stat
 		echo "$$ ${23}" >"$1"
 		exec unshare --fork --kill-child --pid --net --uts --mount --mount-proc --propagation private -- bash "$2" "$3"
-	' control "$RUN_DIR/init" "$HERE/place-init" "$CLUSTER_DIR" </dev/null >"$LOG_DIR/control-init.log" 2>&1 9>&-
+	' control "$RUN_DIR/init" "$HERE/sandbox-init" "$CLUSTER_DIR" </dev/null >"$LOG_DIR/control-init.log" 2>&1 9>&-
 	wait_for 10 "the control plane's namespaces" test -f "$RUN_DIR/control.ready"
 	remember_namespaces
 }
 
-# start_node_place NAME
-start_node_place() {
+# start_node_sandbox NAME
+start_node_sandbox() {
 	rm -f "$RUN_DIR/$1.outer" "$RUN_DIR/$1.ready"
-	in_place control "${CLEAN[@]}" setsid -f bash -c '
+	in_sandbox control "${CLEAN[@]}" setsid -f bash -c '
 		echo $$ >"$1"
 		exec unshare --fork --kill-child --pid --net --uts --mount --mount-proc --propagation private -- bash "$2" "$3" "$4"
-	' node "$RUN_DIR/$1.outer" "$HERE/place-init" "$CLUSTER_DIR" "$1" </dev/null >"$LOG_DIR/$1-init.log" 2>&1 9>&-
+	' node "$RUN_DIR/$1.outer" "$HERE/sandbox-init" "$CLUSTER_DIR" "$1" </dev/null >"$LOG_DIR/$1-init.log" 2>&1 9>&-
 	wait_for 10 "the namespaces of $1" test -f "$RUN_DIR/$1.ready"
 }
 
-# stop_node_place NAME: kills the node's init, and waits until all that ran there is gone.
-stop_node_place() {
+# stop_node_sandbox NAME: kills the node's init and waits for the end of its processes.
+stop_node_sandbox() {
 	local pid
 	pid=$(init_pid "$1") || return 0
 	kill -KILL "$pid" 2>/dev/null || true
@@ -116,17 +116,17 @@ stop_node_place() {
 
 component_log() { if [[ $1 == control ]]; then printf '%s' "$LOG_DIR/$2.log"; else printf '%s' "$LOG_DIR/$1-$2.log"; fi; }
 
-# spawn PLACE NAME COMMAND…: starts a component that outlives this script. setsid -f leaves it to the place's init.
+# spawn SANDBOX NAME COMMAND…: starts a component that outlives this script (setsid -f makes it a child of the sandbox's init).
 spawn() {
-	local place=$1 name=$2 pidfile="$RUN_DIR/$1.$2.pid"
+	local sandbox=$1 name=$2 pidfile="$RUN_DIR/$1.$2.pid"
 	shift 2
 	rm -f "$pidfile"
-	in_place "$place" "${CLEAN[@]}" setsid -f bash -c 'echo $$ >"$1.new"; mv "$1.new" "$1"; shift; exec "$@"' "$name" "$pidfile" "$@" \
-		</dev/null >>"$(component_log "$place" "$name")" 2>&1 9>&-
+	in_sandbox "$sandbox" "${CLEAN[@]}" setsid -f bash -c 'echo $$ >"$1.new"; mv "$1.new" "$1"; shift; exec "$@"' "$name" "$pidfile" "$@" \
+		</dev/null >>"$(component_log "$sandbox" "$name")" 2>&1 9>&-
 	wait_for 5 "$name to start" test -s "$pidfile"
 }
 
-# component_pid PLACE NAME prints its host pid.
+# component_pid SANDBOX NAME prints its host PID.
 component_pid() {
 	local pid
 	[[ -s $RUN_DIR/$1.$2.pid ]] || return 1
@@ -147,7 +147,7 @@ component_state() {
 	esac
 }
 
-# stop_component PLACE NAME: asks, waits, kills.
+# stop_component SANDBOX NAME: SIGTERM, and SIGKILL after 10 s.
 stop_component() {
 	local pid i
 	pid=$(component_pid "$1" "$2") || return 0

@@ -364,3 +364,37 @@ func TestNoTimeoutAfterTheNodeIsOpen(t *testing.T) {
 	assert.Equal(t, []string{"NodeVerified"}, api.reasons())
 	assert.NotContains(t, p.stderr.String(), "initial timeout passed")
 }
+
+// A node that was never gated is never closed, whatever fails there: the DaemonSet also runs on the nodes that a cluster has already.
+func TestNodeWithoutStartupTaintIsNotClosed(t *testing.T) {
+	for _, policy := range []string{"taint", "condition"} {
+		t.Run(policy, func(t *testing.T) {
+			api := newFakeAPI(t)
+			api.node.Spec.Taints = []corev1.Taint{{Key: "foreign/front", Effect: corev1.TaintEffectNoExecute}}
+			p, _ := startLate(t, api, "--on-timeout="+policy)
+			p.logged("initial timeout passed")
+			p.loggedOften("node not verified", 3) // rounds
+			p.stop()
+			assert.Equal(t, exitOK, p.wait())
+			assert.Equal(t, []string{"foreign/front"}, api.taints())
+			assert.Empty(t, api.conditions)
+			assert.NotContains(t, p.stderr.String(), "marked")
+			assert.NotContains(t, api.seen(), patchNode)
+		})
+	}
+}
+
+// Somebody opens the node by hand while its checks fail: the failed taint goes too.
+func TestFailedTaintGoesWithTheStartupTaint(t *testing.T) {
+	api := newFakeAPI(t)
+	p, _ := startLate(t, api, "--on-timeout=taint")
+	p.logged("node marked as failed")
+	api.mu.Lock()
+	api.node.Spec.Taints = slices.DeleteFunc(slices.Clone(api.node.Spec.Taints), func(taint corev1.Taint) bool { return taint.Key == "node-ready/unverified" })
+	api.mu.Unlock()
+	p.logged("failed taint removed: the node has no startup taint")
+	p.stop()
+	assert.Equal(t, exitOK, p.wait())
+	assert.Equal(t, untainted, api.taints())
+	assert.NotContains(t, api.node.Labels, "node-ready/verified")
+}

@@ -117,7 +117,7 @@ func escape(key string) string {
 
 // Removes reports whether a release removes this taint.
 func (r Request) Removes(taint Taint) bool {
-	return taint.Key == r.TaintKey || (r.FailedTaintKey != "" && taint.Key == r.FailedTaintKey) || slices.Contains(r.AlsoRemove, taint.Key)
+	return taint.Key == r.TaintKey || taint.Key == r.FailedTaintKey || slices.Contains(r.AlsoRemove, taint.Key)
 }
 
 // removed returns the taints that a release of node removes.

@@ -89,11 +89,11 @@ func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified
 }
 
 func newRunner(cfg config.Config, observer checks.Observer) checks.Runner {
-	runner := checks.Runner{Timeout: cfg.CheckTimeout, MaxRetries: cfg.MaxRetries, NewBackOff: checks.Exponential, Observer: observer}
+	backOff := checks.Exponential
 	if cfg.RetryBackoff == config.BackoffLinear {
-		runner.NewBackOff = checks.Linear
+		backOff = checks.Linear
 	}
-	return runner
+	return checks.Runner{Timeout: cfg.CheckTimeout, MaxRetries: cfg.MaxRetries, NewBackOff: backOff, Observer: observer}
 }
 
 // newRequest describes the verified node, except for the annotation's value.

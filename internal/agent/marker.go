@@ -118,11 +118,10 @@ func conditionReason(failed []string) string {
 		return "TaintsOfOthers"
 	}
 	var reasons []string
-	for _, each := range []struct{ check, reason string }{
-		{checks.DNSName, "DNSFailed"}, {checks.APIName, "APIFailed"}, {checks.NetworkName, "NetworkFailed"}, {checks.ServiceName, "ServiceFailed"},
-	} {
-		if slices.Contains(failed, each.check) {
-			reasons = append(reasons, each.reason)
+	names := []string{"DNSFailed", "APIFailed", "NetworkFailed", "ServiceFailed"} // in the order of checks.Names
+	for i, check := range checks.Names() {
+		if slices.Contains(failed, check) {
+			reasons = append(reasons, names[i])
 		}
 	}
 	if len(reasons) == 0 {

@@ -169,7 +169,8 @@ func (v *verification) mark(ctx context.Context, failed []string, message string
 	log := v.log.WithFields(logrus.Fields{"policy": v.cfg.OnTimeout, "reason": conditionReason(failed)})
 	switch {
 	case err != nil:
-		log.WithError(err).Warn("cannot mark the node as failed, will retry after the next round (ON_TIMEOUT needs the rights that the chart gives for it)")
+		log.WithError(err).
+			Warn("cannot mark the node as failed, will retry after the next round (ON_TIMEOUT needs the rights in the chart)")
 	case marked:
 		log.Warn("node marked as failed")
 	}
@@ -212,7 +213,10 @@ func logAttempt(log *logrus.Entry, attempt checks.Attempt) {
 
 // retry calls f up to three times, a second apart, until it returns true or ctx ends.
 func retry(ctx context.Context, f func() bool) {
-	for tries := 3; !f() && tries > 1 && sleep(ctx, time.Second); tries-- {
+	for range 3 {
+		if f() || !sleep(ctx, time.Second) {
+			return
+		}
 	}
 }
 

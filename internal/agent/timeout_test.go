@@ -164,7 +164,7 @@ func TestConditionReason(t *testing.T) {
 func TestWaitForTaints(t *testing.T) {
 	api := newFakeAPI(t)
 	api.node.Spec.Taints = append(api.node.Spec.Taints, corev1.Taint{Key: "node.cilium.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule})
-	api.before = func(request string, n int, _ http.ResponseWriter, _ *http.Request) bool {
+	api.before = func(request string, _ int, _ http.ResponseWriter, _ *http.Request) bool {
 		if isRead(request) && api.reads() == 3 { // Cilium is done
 			api.mu.Lock()
 			defer api.mu.Unlock()
@@ -186,11 +186,11 @@ func TestWaitForTaints(t *testing.T) {
 func TestTaintOfOthersDuringTheRound(t *testing.T) {
 	api := newFakeAPI(t)
 	late := corev1.Taint{Key: "node.cilium.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule}
-	api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+	api.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
 		if !isRead(request) {
 			return false
 		}
-		n = api.reads()
+		n := api.reads()
 		api.mu.Lock()
 		defer api.mu.Unlock()
 		switch n {

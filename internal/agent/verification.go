@@ -242,7 +242,8 @@ func (v *verification) waitForStartupTaint(ctx context.Context) error {
 		return nil
 	}
 	v.log.WithField("window", v.cfg.LateTaintWindow.String()).Debug("waiting for the startup taint")
-	v.lastFailure = &failure{startupTaint, fmt.Errorf("all checks pass, and the node is not yet %s old (LATE_TAINT_WINDOW)", v.cfg.LateTaintWindow)}
+	young := fmt.Errorf("all checks pass, and the node is not yet %s old (LATE_TAINT_WINDOW)", v.cfg.LateTaintWindow)
+	v.lastFailure = &failure{startupTaint, young}
 	err := v.waitForNode(ctx, due, there)
 	v.lastFailure = nil
 	if err != nil && ctx.Err() == nil {

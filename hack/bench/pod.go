@@ -12,20 +12,23 @@ import (
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-// The pod in which the agent is run by hand, with its own service account: there are the pod
-// network, the cluster's DNS and a token that is bound to a pod on the node. The repository is
-// mounted where it is on the host.
-const podName = "bench"
-
-const podManifest = `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": %[1]q, "namespace": %[2]q}, "spec": {
+// The benchmark runs the agent in this pod, with the agent's service account: in the pod network, with the cluster's DNS and a
+// token bound to a pod on the node. The repository is mounted at its path on the host.
+const (
+	podName     = "bench"
+	podManifest = `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": %[1]q, "namespace": %[2]q}, "spec": {
 	"nodeName": %[3]q, "serviceAccountName": %[4]q, "automountServiceAccountToken": true, "terminationGracePeriodSeconds": 0, "tolerations": [{"operator": "Exists"}],
 	"containers": [{"name": "bench", "image": "localhost/workload:1", "imagePullPolicy": "Never", "securityContext": {"runAsUser": 0},
 		"env": [{"name": "CLUSTER_DIR", "value": %[6]q}, {"name": "NODE_NAME", "value": %[3]q}, {"name": "TMPDIR", "value": "/scratch"}],
 		"volumeMounts": [{"name": "root", "mountPath": %[5]q}, {"name": "cluster", "mountPath": %[6]q}, {"name": "scratch", "mountPath": "/scratch"}]}],
 	"volumes": [{"name": "root", "hostPath": {"path": %[5]q}}, {"name": "cluster", "hostPath": {"path": %[6]q}}, {"name": "scratch", "emptyDir": {"medium": "Memory"}}]}}`
+)
 
-// withPod starts the pod, with the agent's rights and no agent of the DaemonSet's on the node.
-func (b *bench) withPod(ctx context.Context, values ...string) (end func(), err error) {
+// noAgents is a chart value that selects no node for the DaemonSet.
+const noAgents = "nodeSelector.bench=none"
+
+// startPod deploys the chart with values and starts the pod. The function that it returns deletes the pod.
+func (b *bench) startPod(ctx context.Context, values ...string) (end func(), err error) {
 	if err := b.Deploy(ctx, values...); err != nil {
 		return nil, err
 	}
@@ -44,10 +47,7 @@ func (b *bench) withPod(ctx context.Context, values ...string) (end func(), err 
 	return end, nil
 }
 
-// noAgents are the chart's values with which its DaemonSet has nowhere to run.
-const noAgents = "nodeSelector.bench=none"
-
-// inside runs this program in the pod and hands over each line that it prints, which is JSON.
+// inside runs this program in the pod and calls each with each line of JSON that it prints.
 func inside[T any](ctx context.Context, b *bench, each func(T), args ...string) error {
 	args = append([]string{"exec", "-n", harness.Namespace, podName, "--", filepath.Join(binaries(), "bench"), "in-pod"}, args...)
 	cmd := exec.CommandContext(ctx, b.Tool("kubectl"), args...)

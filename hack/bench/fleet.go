@@ -3,18 +3,15 @@ package main
 import (
 	"bufio"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
@@ -33,7 +30,7 @@ type outcome struct {
 
 // fleet does for n pods of the DaemonSet what kubelet does on a real node: it gets a token bound to the pod, and starts the pod's
 // program with it. It runs in the pod network, where the agent's checks work.
-func fleet(ctx context.Context, cluster *harness.Cluster, n int, start func(context.Context, *corev1.Pod, string) outcome) error {
+func fleet(ctx context.Context, cluster *harness.Cluster, n int, start startFunc) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(parallelAgents)
 	pods := make(chan *corev1.Pod, n)
@@ -45,51 +42,54 @@ func fleet(ctx context.Context, cluster *harness.Cluster, n int, start func(cont
 		case <-ctx.Done():
 		case pod := <-pods:
 			group.Go(func() error {
-				token, err := cluster.Kube.CoreV1().ServiceAccounts(pod.Namespace).CreateToken(ctx, pod.Spec.ServiceAccountName, &authenticationv1.TokenRequest{
-					Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: &authenticationv1.BoundObjectReference{
-						Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID}}}, metav1.CreateOptions{})
-				if err != nil {
-					return printJSON(outcome{Err: err.Error()})
+				var o outcome
+				token, err := cluster.Token(ctx, pod.Namespace, pod.Spec.ServiceAccountName, pod)
+				if err == nil {
+					o.Warnings, err = start(ctx, pod.Spec.NodeName, token)
 				}
-				return printJSON(start(ctx, pod, token.Status.Token))
+				if err != nil {
+					o.Err = err.Error()
+				}
+				return printJSON(o)
 			})
 		}
 	}
 	return group.Wait()
 }
 
-// idle stands for a program that does nothing.
-func idle(context.Context, *corev1.Pod, string) outcome { return outcome{} }
+// startFunc runs the program of a node's pod and returns the warnings that it logged.
+type startFunc func(ctx context.Context, node, token string) (warnings []string, err error)
 
-// launchAgent runs the agent until its verdict (--once): thousands that hold would need the memory of thousands of nodes.
-func launchAgent(ctx context.Context, pod *corev1.Pod, token string) (o outcome) {
+// startIdle stands for a program that does nothing.
+func startIdle(context.Context, string, string) ([]string, error) { return nil, nil }
+
+// startAgent runs the agent until its verdict (--once): thousands that hold would need the memory of thousands of nodes.
+func startAgent(ctx context.Context, node, token string) ([]string, error) {
 	ca, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt")
 	if err != nil {
-		return outcome{Err: err.Error()}
+		return nil, err
 	}
-	kubeconfig := filepath.Join(os.TempDir(), pod.Spec.NodeName)
-	if err := os.WriteFile(kubeconfig, fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "Config", "current-context": "c",
-		"clusters": [{"name": "c", "cluster": {"server": "https://%s:%s", "certificate-authority-data": %q}}],
-		"users": [{"name": "u", "user": {"token": %q}}], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]}`,
-		os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT"), base64.StdEncoding.EncodeToString(ca), token), 0o600); err != nil {
-		return outcome{Err: err.Error()}
-	}
-	defer func() { _ = os.Remove(kubeconfig) }()
-
-	cmd := exec.CommandContext(ctx, agentPath(), "--once")
-	cmd.Env = append(os.Environ(), "NODE_NAME="+pod.Spec.NodeName, "KUBECONFIG="+kubeconfig, "ENABLE_METRICS=false")
-	log, err := cmd.StderrPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
+	dir, err := os.MkdirTemp("", "")
 	if err != nil {
-		return outcome{Err: err.Error()}
+		return nil, err
 	}
-	o.Warnings = warnings(log)
-	if err := cmd.Wait(); err != nil {
-		o.Err = err.Error()
+	defer func() { _ = os.RemoveAll(dir) }()
+	server := "https://" + net.JoinHostPort(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT"))
+	kubeconfig, err := harness.WriteKubeconfig(dir, server, ca, token)
+	if err != nil {
+		return nil, err
 	}
-	return o
+	cmd := exec.CommandContext(ctx, agentPath(), "--once")
+	cmd.Env = append(os.Environ(), "NODE_NAME="+node, "KUBECONFIG="+kubeconfig, "ENABLE_METRICS=false")
+	log, err := cmd.StderrPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	found := warnings(log)
+	return found, cmd.Wait()
 }
 
 // warnings returns the lines of the agent's log above level info.

@@ -37,9 +37,9 @@ func inPod(ctx context.Context, what string, args []string) error {
 	case what == "hold" && len(counts) == 2:
 		return holds(ctx, cluster, counts[0], counts[1])
 	case what == "fleet" && len(counts) == 1:
-		return fleet(ctx, cluster, counts[0], launchAgent)
+		return fleet(ctx, cluster, counts[0], startAgent)
 	case what == "tokens" && len(counts) == 1:
-		return fleet(ctx, cluster, counts[0], idle)
+		return fleet(ctx, cluster, counts[0], startIdle)
 	}
 	return fmt.Errorf("in-pod %s %v: unknown", what, args)
 }

@@ -79,7 +79,7 @@ func (b *bench) createNodes(ctx context.Context, n int, gated bool) error {
 			Status:     corev1.NodeStatus{Allocatable: capacity, Capacity: capacity},
 		}
 		if gated {
-			object.Annotations = map[string]string{kwokNode: "fake"}
+			object.Annotations = map[string]string{"kwok.x-k8s.io/node": "fake"}
 			object.Spec.Taints = []corev1.Taint{{Key: harness.Taint, Value: "true", Effect: corev1.TaintEffectNoSchedule}}
 		} else {
 			object.Labels[harness.Label] = "true"

@@ -36,11 +36,12 @@ const stalled = 2 * time.Minute
 
 // scale measures every series for every number of nodes, back to back.
 func (b *bench) scale(ctx context.Context) (err error) {
-	ctx, stop, err := b.startKwok(ctx)
+	kwok, err := b.StartKwok(ctx)
 	if err != nil {
 		return err
 	}
-	defer stop()
+	defer kwok.Stop()
+	ctx = kwok.While(ctx)
 	end, err := b.startPod(ctx)
 	if err != nil {
 		return err

@@ -14,7 +14,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
+	"k8s.io/apimachinery/pkg/types"
+	informers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
@@ -107,24 +108,34 @@ func warnings(log io.Reader) (found []string) {
 // watchPods calls found once for each pod of the DaemonSet that runs on one of the benchmark's nodes. The store that it returns
 // holds all pods of the DaemonSet.
 func watchPods(ctx context.Context, cluster *harness.Cluster, found func(*corev1.Pod)) (cache.Store, error) {
-	factory := informers.NewSharedInformerFactoryWithOptions(cluster.Kube, 0, informers.WithNamespace(harness.Namespace),
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = "app.kubernetes.io/name=" + harness.Name }))
-	seen := map[string]bool{} // used by the informer's goroutine only
-	handle := func(object any) {
-		pod, ok := object.(*corev1.Pod)
-		if !ok || pod.Status.Phase != corev1.PodRunning || !strings.HasPrefix(pod.Spec.NodeName, nodePrefix) || seen[string(pod.UID)] {
-			return
+	informer := informers.NewFilteredPodInformer(cluster.Kube, harness.Namespace, 0, nil, labelled("app.kubernetes.io/name="+harness.Name))
+	seen := map[types.UID]bool{} // used by the informer's goroutine only
+	return informer.GetStore(), watch(ctx, informer, func(pod *corev1.Pod) {
+		if pod.Status.Phase == corev1.PodRunning && strings.HasPrefix(pod.Spec.NodeName, nodePrefix) && !seen[pod.UID] {
+			seen[pod.UID] = true
+			found(pod)
 		}
-		seen[string(pod.UID)] = true
-		found(pod)
+	})
+}
+
+// watch calls handle with each object of an informer, at first and after each change.
+func watch[T any](ctx context.Context, informer cache.SharedInformer, handle func(T)) error {
+	handleAny := func(object any) {
+		if object, ok := object.(T); ok {
+			handle(object)
+		}
 	}
-	informer := factory.Core().V1().Pods().Informer()
-	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: handle, UpdateFunc: func(_, now any) { handle(now) }}); err != nil {
-		return nil, err
+	events := cache.ResourceEventHandlerFuncs{AddFunc: handleAny, UpdateFunc: func(_, now any) { handleAny(now) }}
+	if _, err := informer.AddEventHandler(events); err != nil {
+		return err
 	}
-	factory.Start(ctx.Done())
+	go informer.RunWithContext(ctx)
 	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
-		return nil, errors.New("cannot watch the pods")
+		return errors.New("the watch does not start")
 	}
-	return informer.GetStore(), nil
+	return nil
+}
+
+func labelled(selector string) func(*metav1.ListOptions) {
+	return func(o *metav1.ListOptions) { o.LabelSelector = selector }
 }

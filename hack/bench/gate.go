@@ -12,7 +12,8 @@ import (
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-// gate measures the time from the startup taint to the release on the real kubelet, of the agent and of a baseline without checks.
+// gate measures the time from the startup taint to the release on the real kubelet, with the agent and with a baseline without
+// checks.
 func (b *bench) gate(ctx context.Context) error {
 	b.step("gate latency: baseline and agent in turn, %d times each", b.runs)
 	const repository, tag = "localhost/bench-baseline", "v1"

@@ -22,7 +22,8 @@ func writeImage(path, tag string, program []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := writeTar(out, file{"manifest.json", manifest}, file{"config.json", config}, file{"layer.tar", layer.Bytes()}); err != nil {
+	err = writeTar(out, file{"manifest.json", manifest}, file{"config.json", config}, file{"layer.tar", layer.Bytes()})
+	if err != nil {
 		return err
 	}
 	return out.Close()

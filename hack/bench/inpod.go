@@ -55,7 +55,8 @@ type sample struct {
 // verifications runs baseline and agent in turn, each on a node that has just got its startup taint.
 func verifications(ctx context.Context, cluster *harness.Cluster, runs int) error {
 	for range runs {
-		for _, cmd := range []*exec.Cmd{exec.CommandContext(ctx, baselinePath(), "checks"), exec.CommandContext(ctx, agentPath(), "--once")} {
+		baseline, agent := exec.CommandContext(ctx, baselinePath(), "checks"), exec.CommandContext(ctx, agentPath(), "--once")
+		for _, cmd := range []*exec.Cmd{baseline, agent} {
 			if err := cluster.Gate(ctx, node); err != nil {
 				return err
 			}
@@ -142,7 +143,8 @@ func hold(ctx context.Context, scrapes int) error {
 		return err
 	}
 	for range scrapes {
-		if status, body, err := get("/metrics"); err != nil || status != http.StatusOK || !bytes.Contains(body, []byte("node_check_status")) {
+		status, body, err := get("/metrics")
+		if err != nil || status != http.StatusOK || !bytes.Contains(body, []byte("node_check_status")) {
 			return fmt.Errorf("scrape: status %d: %w", status, err)
 		}
 	}
@@ -162,7 +164,7 @@ func get(path string) (status int, body []byte, err error) {
 	return response.StatusCode, body, err
 }
 
-// peak is VmHWM (proc(5)). The maximum that a parent gets from wait4(2) is not it: that includes what the parent held at the fork.
+// peak is VmHWM (proc(5)) in bytes. The maximum that a parent gets from wait4(2) would include what the parent held at the fork.
 func peak(pid int) (uint64, error) {
 	process, err := procfs.NewProc(pid)
 	if err != nil {

@@ -38,7 +38,9 @@ type part struct {
 
 // parts returns the parts in the order in which they run.
 func (b *bench) parts() []part {
-	return []part{{"size", b.size}, {"startup", b.startup}, {"memory", b.memory}, {"requests", b.requests}, {"gate", b.gate}, {"scale", b.scale}}
+	return []part{
+		{"size", b.size}, {"startup", b.startup}, {"memory", b.memory}, {"requests", b.requests}, {"gate", b.gate}, {"scale", b.scale},
+	}
 }
 
 func main() {
@@ -98,7 +100,8 @@ func machine() string {
 			load = average.Load1
 		}
 	}
-	return fmt.Sprintf("%s, %d processors (%s), %s, load %.1f", time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), model, runtime.Version(), load)
+	date := time.Now().UTC().Format(time.DateOnly)
+	return fmt.Sprintf("%s, %d processors (%s), %s, load %.1f", date, runtime.NumCPU(), model, runtime.Version(), load)
 }
 
 // binaries is the directory of the benchmark's own programs; the agent is in its parent.

@@ -23,7 +23,7 @@ type point struct {
 	Requests     int     `json:"requests"`            // of the agents
 }
 
-// draw writes the measured points to scale.json and draws scale.svg from it. Points of earlier runs for other numbers of nodes stay.
+// draw writes the measured points to scale.json, where earlier ones for other numbers of nodes stay, and draws scale.svg.
 func (b *bench) draw(measured map[string][]point) error {
 	path := func(name string) string { return filepath.Join(b.Root, "hack", "bench", name) }
 	all, err := readPoints(path("scale.json"))

@@ -17,11 +17,17 @@ import (
 const (
 	podName     = "bench"
 	podManifest = `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": %[1]q, "namespace": %[2]q}, "spec": {
-	"nodeName": %[3]q, "serviceAccountName": %[4]q, "automountServiceAccountToken": true, "terminationGracePeriodSeconds": 0, "tolerations": [{"operator": "Exists"}],
-	"containers": [{"name": "bench", "image": "localhost/workload:1", "imagePullPolicy": "Never", "securityContext": {"runAsUser": 0},
-		"env": [{"name": "CLUSTER_DIR", "value": %[6]q}, {"name": "NODE_NAME", "value": %[3]q}, {"name": "TMPDIR", "value": "/scratch"}],
-		"volumeMounts": [{"name": "root", "mountPath": %[5]q}, {"name": "cluster", "mountPath": %[6]q}, {"name": "scratch", "mountPath": "/scratch"}]}],
-	"volumes": [{"name": "root", "hostPath": {"path": %[5]q}}, {"name": "cluster", "hostPath": {"path": %[6]q}}, {"name": "scratch", "emptyDir": {"medium": "Memory"}}]}}`
+	"nodeName": %[3]q, "serviceAccountName": %[4]q, "automountServiceAccountToken": true,
+	"terminationGracePeriodSeconds": 0, "tolerations": [{"operator": "Exists"}],
+	"containers": [{
+		"name": "bench", "image": "localhost/workload:1", "imagePullPolicy": "Never", "securityContext": {"runAsUser": 0},
+		"env": [
+			{"name": "CLUSTER_DIR", "value": %[6]q}, {"name": "NODE_NAME", "value": %[3]q}, {"name": "TMPDIR", "value": "/scratch"}],
+		"volumeMounts": [
+			{"name": "root", "mountPath": %[5]q}, {"name": "cluster", "mountPath": %[6]q}, {"name": "scratch", "mountPath": "/scratch"}]}],
+	"volumes": [
+		{"name": "root", "hostPath": {"path": %[5]q}}, {"name": "cluster", "hostPath": {"path": %[6]q}},
+		{"name": "scratch", "emptyDir": {"medium": "Memory"}}]}}`
 )
 
 // noAgents is a chart value that selects no node for the DaemonSet.
@@ -32,15 +38,19 @@ func (b *bench) startPod(ctx context.Context, values ...string) (end func(), err
 	if err := b.Deploy(ctx, values...); err != nil {
 		return nil, err
 	}
+	kubectl := func(ctx context.Context, args ...string) error {
+		_, err := b.Kubectl(ctx, "", append([]string{"-n", harness.Namespace}, args...)...)
+		return err
+	}
 	end = func() {
-		_, _ = b.Kubectl(context.WithoutCancel(ctx), "", "delete", "pod", "-n", harness.Namespace, podName, "--ignore-not-found", "--grace-period=0", "--force")
+		_ = kubectl(context.WithoutCancel(ctx), "delete", "pod", podName, "--ignore-not-found", "--grace-period=0", "--force")
 	}
 	end()
 	manifest := fmt.Sprintf(podManifest, podName, harness.Namespace, node, harness.Name, b.Root, b.Dir)
 	if _, err := b.Kubectl(ctx, manifest, "apply", "-f", "-"); err != nil {
 		return nil, err
 	}
-	if _, err := b.Kubectl(ctx, "", "wait", "-n", harness.Namespace, "pod/"+podName, "--for=condition=Ready", "--timeout=2m"); err != nil {
+	if err := kubectl(ctx, "wait", "pod/"+podName, "--for=condition=Ready", "--timeout=2m"); err != nil {
 		end()
 		return nil, err
 	}

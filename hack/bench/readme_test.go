@@ -30,7 +30,8 @@ func TestReadme(t *testing.T) {
 	budgets := map[string]float64{
 		"binary, stripped": binaryBudget, "image, compressed": imageBudget, "peak memory": memoryBudget,
 		"process start to released node, compared": startupBudget, "gate latency above": gateBudget,
-		"requests with": requestsBudget, "received with": receivedBudget, "requests of an agent": requestsBudget, "agents with an error": 0,
+		"requests with": requestsBudget, "received with": receivedBudget,
+		"requests of an agent": requestsBudget, "agents with an error": 0,
 	}
 	found := map[string]bool{}
 	for line := range strings.Lines(string(text)) {

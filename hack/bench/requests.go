@@ -70,13 +70,17 @@ func (b *bench) requests(ctx context.Context) (err error) {
 // createNodes creates Nodes: either new ones with the startup taint, for kwok, or verified ones without a kubelet.
 func (b *bench) createNodes(ctx context.Context, n int, gated bool) error {
 	capacity := corev1.ResourceList{
-		corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110"),
+		corev1.ResourceCPU:    resource.MustParse("4"),
+		corev1.ResourceMemory: resource.MustParse("8Gi"),
+		corev1.ResourcePods:   resource.MustParse("110"),
 	}
 	return b.parallel(ctx, n, "nodes", func(i int) error {
 		name := fmt.Sprintf("%s%05d", nodePrefix, i)
 		object := &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{created: "", corev1.LabelOSStable: "linux", corev1.LabelHostname: name}},
-			Status:     corev1.NodeStatus{Allocatable: capacity, Capacity: capacity},
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+				created: "", corev1.LabelOSStable: "linux", corev1.LabelHostname: name,
+			}},
+			Status: corev1.NodeStatus{Allocatable: capacity, Capacity: capacity},
 		}
 		if gated {
 			object.Annotations = map[string]string{"kwok.x-k8s.io/node": "fake"}

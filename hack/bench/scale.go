@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
+	informers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
@@ -102,8 +102,8 @@ func (b *bench) compare(n int, waves map[string]wave) {
 	b.figure(nodes+"the agent and its DaemonSet add a node", "%.1f ms API server CPU", each(none))
 }
 
-// wave creates n nodes at once and waits until they are ready. What the API server used is measured until the agents have ended and
-// the DaemonSet controller has deleted their pods, or for the given window: nodes send heartbeats all the time, so that only
+// wave creates n nodes at once and waits until they are ready. What the API server used is measured until the agents have ended
+// and the DaemonSet controller has deleted their pods, or for the given window: nodes send heartbeats all the time, so only
 // windows of the same length can be compared.
 func (b *bench) wave(ctx context.Context, n int, series string, window time.Duration) (w wave, err error) {
 	var fleet sync.WaitGroup
@@ -199,7 +199,7 @@ func (b *bench) prepare(ctx context.Context, series string) (ready func() int, p
 	if err != nil {
 		return nil, nil, err
 	}
-	err = b.watchNodes(ctx, func(node *corev1.Node) {
+	err = watch(ctx, informers.NewFilteredNodeInformer(b.Kube, 0, nil, labelled(created)), func(node *corev1.Node) {
 		mu.Lock()
 		defer mu.Unlock()
 		if isReady(node) && (series != withAgent || harness.Verified(node)) {
@@ -219,29 +219,10 @@ func (b *bench) prepare(ctx context.Context, series string) (ready func() int, p
 }
 
 func isReady(node *corev1.Node) bool {
-	return !harness.HasTaint(node, corev1.TaintNodeNotReady) && slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+	ready := slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
-}
-
-// watchNodes calls handle with each of the benchmark's nodes after each change.
-func (b *bench) watchNodes(ctx context.Context, handle func(*corev1.Node)) error {
-	factory := informers.NewSharedInformerFactoryWithOptions(b.Kube, 0,
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = created }))
-	informer := factory.Core().V1().Nodes().Informer()
-	see := func(object any) {
-		if node, ok := object.(*corev1.Node); ok {
-			handle(node)
-		}
-	}
-	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: see, UpdateFunc: func(_, now any) { see(now) }}); err != nil {
-		return err
-	}
-	factory.Start(ctx.Done())
-	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
-		return errors.New("cannot watch the nodes")
-	}
-	return nil
+	return ready && !harness.HasTaint(node, corev1.TaintNodeNotReady)
 }
 
 // empty deletes the benchmark's nodes, their pods and their leases, and waits until they are gone. Left to the controllers this

@@ -50,9 +50,9 @@ func imageSize(path string) (int64, error) {
 		if err != nil {
 			return 0, err
 		}
-		// These files belong to the archive, not to the image.
-		if header.Typeflag != tar.TypeReg || header.Name == "manifest.json" || header.Name == "repositories" || strings.HasSuffix(header.Name, "VERSION") {
-			continue
+		name := header.Name
+		if header.Typeflag != tar.TypeReg || name == "manifest.json" || name == "repositories" || strings.HasSuffix(name, "VERSION") {
+			continue // it belongs to the archive, not to the image
 		}
 		n, err := gzipSize(archive)
 		if err != nil {

@@ -79,27 +79,27 @@ type wave struct {
 func (b *bench) compare(n int, waves map[string]wave) {
 	agent, idle, none := waves[withAgent], waves[idleDaemonSet], waves[noDaemonSet]
 	nodes := fmt.Sprintf("%d nodes: ", n)
+	each := func(name, unit string, figure func(wave) float64) {
+		a, i, o := figure(agent), figure(idle), figure(none)
+		b.figure(nodes+name, "%[1]s %.1[4]f, %[2]s %.1[5]f, %[3]s %.1[6]f %[7]s (agent: %.1[8]f and %.1[9]f times)",
+			withAgent, idleDaemonSet, noDaemonSet, a, i, o, unit, a/i, a/o)
+	}
+	perNode := float64(agent.requests) / float64(n)
 	b.budget(nodes+"agents with an error or a warning", float64(len(agent.problems)), 0, "%.0f")
 	for _, text := range slices.Compact(slices.Sorted(slices.Values(agent.problems))) {
 		b.figure(nodes+"logged by an agent", "%s", text)
 	}
-	b.budget(nodes+"requests of an agent", float64(agent.requests)/float64(n), requestsBudget, "%.2f")
-	times := func(name string, figure func(wave) float64) {
-		b.figure(nodes+name+": agent, idle DaemonSet, no DaemonSet", "%.1f, %.1f, %.1f s", figure(agent), figure(idle), figure(none))
-		b.figure(nodes+name+": agent compared with these", "%.2f, %.2f times", figure(agent)/figure(idle), figure(agent)/figure(none))
+	b.budget(nodes+"requests of an agent", perNode, requestsBudget, "%.2f")
+	each("first created to last ready", "s", func(w wave) float64 { return w.took.Seconds() })
+	if n != slices.Max(b.sizes) {
+		return
 	}
-	times("first created to last ready", func(w wave) float64 { return w.took.Seconds() })
-	times("API server CPU", func(w wave) float64 { return w.server.cpu })
-	if n == slices.Max(b.sizes) {
-		for _, verb := range slices.Sorted(maps.Keys(agent.server.p99)) {
-			b.figure(nodes+"p99 of "+verb+": agent, idle DaemonSet, no DaemonSet", "%.0f, %.0f, %.0f ms",
-				1000*agent.server.p99[verb], 1000*idle.server.p99[verb], 1000*none.server.p99[verb])
-		}
+	each("API server CPU", "s", func(w wave) float64 { return w.server.cpu })
+	for _, verb := range slices.Sorted(maps.Keys(agent.server.p99)) {
+		each("p99 of "+verb, "ms", func(w wave) float64 { return 1000 * w.server.p99[verb] })
 	}
-	each := func(base wave) float64 { return 1000 * (agent.server.cpu - base.server.cpu) / float64(n) }
-	b.figure(nodes+"the agent adds a node, compared with an idle DaemonSet", "%.1f requests, %.1f ms API server CPU",
-		float64(agent.requests)/float64(n), each(idle))
-	b.figure(nodes+"the agent and its DaemonSet add a node", "%.1f ms API server CPU", each(none))
+	added := func(baseline wave) float64 { return 1000 * (agent.server.cpu - baseline.server.cpu) / float64(n) }
+	b.figure("the agent adds a node", "%.1f requests, %.0f ms of API server CPU; with its DaemonSet %.0f ms", perNode, added(idle), added(none))
 }
 
 // wave creates n nodes at once and waits until they are ready. What the API server used is measured until the agents have ended

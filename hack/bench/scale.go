@@ -81,8 +81,7 @@ func (b *bench) compare(n int, waves map[string]wave) {
 	nodes := fmt.Sprintf("%d nodes: ", n)
 	each := func(name, unit string, figure func(wave) float64) {
 		a, i, o := figure(agent), figure(idle), figure(none)
-		b.figure(nodes+name, "%[1]s %.1[4]f, %[2]s %.1[5]f, %[3]s %.1[6]f %[7]s (agent: %.1[8]f and %.1[9]f times)",
-			withAgent, idleDaemonSet, noDaemonSet, a, i, o, unit, a/i, a/o)
+		b.figure(nodes+name, "agent %.1f, idle DaemonSet %.1f, no DaemonSet %.1f %s (%.1f and %.1f times)", a, i, o, unit, a/i, a/o)
 	}
 	perNode := float64(agent.requests) / float64(n)
 	b.budget(nodes+"agents with an error or a warning", float64(len(agent.problems)), 0, "%.0f")

@@ -50,7 +50,7 @@ e2e: build $(TOOLS)/helm $(TOOLS)/gotestsum ## the tests on a real node (root, L
 	hack/e2e.sh
 
 e2e-karpenter: build $(TOOLS)/helm $(TOOLS)/gotestsum ## the agent on the nodes of the real Karpenter, 0 to 100 and back (root, Linux); KEEP=1, RUN=
-	KARPENTER=long PACKAGES=./karpenter hack/e2e.sh
+	E2E=long PACKAGES=./karpenter hack/e2e.sh
 
 faults: build $(TOOLS)/helm $(TOOLS)/gotestsum ## the agent under faults, the long version, and one table of them (root, Linux); RUN= picks tests
 	hack/faults.sh

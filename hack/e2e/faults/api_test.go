@@ -116,7 +116,7 @@ func answerCases() []answerCase {
 }
 
 // eachAnswer gives every case that is wanted a row and rounds of its own.
-func eachAnswer(t *testing.T, kind string, wanted func(answerCase) bool, round func(s *suite, row *Row, name string, test answerCase)) {
+func eachAnswer(t *testing.T, kind string, wanted func(answerCase) bool, round func(s *suite, name string, test answerCase)) {
 	t.Helper()
 	for i, test := range answerCases() {
 		if !wanted(test) {
@@ -124,9 +124,9 @@ func eachAnswer(t *testing.T, kind string, wanted func(answerCase) bool, round f
 		}
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			row := Begin(t, kind+": "+test.name, test.outcome)
-			for n := range Pick(1, 5) {
-				round(start(t), row, fmt.Sprintf("faults-%s-%d-%d", kind, i, n), test)
+			row := harness.BeginRow(t, kind+": "+test.name, test.outcome)
+			for n := range harness.Pick(1, 5) {
+				round(start(t, row), fmt.Sprintf("faults-%s-%d-%d", kind, i, n), test)
 			}
 		})
 	}
@@ -138,7 +138,7 @@ func TestFaultAnswerToRead(t *testing.T) {
 	eachAnswer(t, "read", func(test answerCase) bool { return test.read != "" }, (*suite).answerToRead)
 }
 
-func (s *suite) answerToRead(row *Row, name string, test answerCase) {
+func (s *suite) answerToRead(name string, test answerCase) {
 	made := s.create(gated(name))
 	a := s.agent(name).with("CHECK_TIMEOUT=1500ms")
 	var mend func()
@@ -148,35 +148,33 @@ func (s *suite) answerToRead(row *Row, name string, test answerCase) {
 		mend = s.proxy.On(Read(name), test.fault)
 	}
 	p := a.start()
-	line := p.awaitLine("a failed check", func(line harness.LogLine) bool { return line.Check == "api" && line.Error != "" })
-	if s.Logf("%s\n    to try: %s", line.Error, line.Remedy); !says(line.Error, test.read) {
-		s.Errorf("%q does not name the cause: %q", line.Error, test.read)
-	}
-	s.require.NotEmpty(line.Remedy)
-	s.mended(row, p, made, mend)
+	line := p.awaitLine("a failed check", harness.FailedCheck("api"))
+	s.Logf("%s\n    to try: %s", line.Error, line.Remedy)
+	s.True(says(line.Error, test.read), "%q does not name the cause: %q", line.Error, test.read)
+	s.NotEmpty(line.Remedy)
+	s.mended(p, made, mend)
 }
 
 // mended makes sure that the fault has left the node as it was made, mends it, and waits as once does.
-func (s *suite) mended(row *Row, p *process, made *corev1.Node, mend func()) {
+func (s *suite) mended(p *process, made *corev1.Node, mend func()) {
 	s.Helper()
-	now, err := s.Node(s.ctx, made.Name)
-	s.require.NoError(err)
-	s.require.True(untouched(now, made))
+	now := s.Node(made.Name)
+	s.True(untouched(now, made))
 	began := time.Now()
 	mend()
-	s.once(row, p, made, began)
+	s.once(p, made, began)
 }
 
 // once waits until the node is verified, and makes sure that it was so once and nothing else was lost.
-func (s *suite) once(row *Row, p *process, made metav1.Object, began time.Time) {
+func (s *suite) once(p *process, made metav1.Object, began time.Time) {
 	name := made.GetName()
 	now := s.verified(name)
-	p.awaitMessage("node verified")
-	row.Recovered(time.Since(began))
-	s.require.True(whole(now))
-	row.keeps(now, foreign(gated(name)))
+	p.awaitMessage(harness.MsgVerified)
+	s.row.Recovered(time.Since(began))
+	s.True(whole(now))
+	s.keeps(now, foreign(gated(name)))
 	if n := s.proxy.Applied(name); n != 1 {
-		row.Lose("%s was verified %d times", name, n)
+		s.row.Lose("%s was verified %d times", name, n)
 	}
 	p.stop()
 }
@@ -188,18 +186,18 @@ func TestFaultAnswerToPatch(t *testing.T) {
 	eachAnswer(t, "patch", func(test answerCase) bool { return test.fault != nil }, (*suite).answerToPatch)
 }
 
-func (s *suite) answerToPatch(row *Row, name string, test answerCase) {
+func (s *suite) answerToPatch(name string, test answerCase) {
 	made := s.create(gated(name))
 	mend := s.proxy.On(Patch(name), test.fault)
 	p := s.agent(name).with("CHECK_TIMEOUT=1500ms").start()
 	if test.applies {
-		s.once(row, p, made, time.Now())
-		s.require.Len(s.proxy.Asked(Patch(name)), 1, "sent again although it was applied")
+		s.once(p, made, time.Now())
+		s.Len(s.proxy.Asked(Patch(name)), 1, "sent again although it was applied")
 		return
 	}
 	line := p.awaitLine(test.patch, func(line harness.LogLine) bool { return says(line.Error+line.Reason, test.patch) })
 	s.Logf("%s: %s%s", line.Msg, line.Error, line.Reason)
-	s.mended(row, p, made, mend)
+	s.mended(p, made, mend)
 }
 
 // says tells whether text holds one of the parts that are separated by "|".

@@ -33,17 +33,17 @@ func foreign(node *corev1.Node) map[string]string {
 
 // keeps adds to the row what is missing on a Node of what should be there, or is there and should
 // not be.
-func (r *Row) keeps(node *corev1.Node, wanted map[string]string) {
-	r.t.Helper()
+func (s *suite) keeps(node *corev1.Node, wanted map[string]string) {
+	s.Helper()
 	got := foreign(node)
 	for what, value := range wanted {
 		if now, ok := got[what]; !ok || now != value {
-			r.Lose("%s of %s", what, node.Name)
+			s.row.Lose("%s of %s", what, node.Name)
 		}
 	}
 	for what := range got {
 		if _, ok := wanted[what]; !ok {
-			r.Lose("%s came onto %s", what, node.Name)
+			s.row.Lose("%s came onto %s", what, node.Name)
 		}
 	}
 }

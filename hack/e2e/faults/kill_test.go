@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -45,12 +44,12 @@ func stages() []stage {
 			target := newFull(s.T)
 			a.env["NETWORK_TARGETS"] = target.address
 			return func(p *process) {
-				s.require.NoError(harness.Until(s.ctx, func() (bool, error) {
+				s.Until(func() (bool, error) {
 					table, err := os.ReadFile("/proc/net/tcp")
 					return target.knocked(string(table)), err
-				}))
+				})
 				p.kill()
-				target.open(s.ctx)
+				target.open(s.Ctx)
 			}
 		}},
 		{name: "inside service", reach: func(s *suite, _ *agent) func(*process) {
@@ -67,8 +66,8 @@ func stages() []stage {
 		}},
 		{name: "while holding", applied: true, reach: func(s *suite, _ *agent) func(*process) {
 			return func(p *process) {
-				p.awaitMessage("node verified")
-				s.require.NoError(harness.Until(s.ctx, func() (bool, error) { return len(s.proxy.Asked(Event)) > 0, nil }))
+				p.awaitMessage(harness.MsgVerified)
+				s.Until(func() (bool, error) { return len(s.proxy.Asked(Event)) > 0, nil })
 				p.kill()
 			}
 		}},
@@ -99,7 +98,7 @@ func (s *suite) hold(match Match, refused int, answer bool) func(*process) {
 }
 
 func TestFaultKilled(t *testing.T) {
-	rounds := Pick(1, 20)
+	rounds := harness.Pick(1, 20)
 	for i, stage := range stages() {
 		t.Run(stage.name, func(t *testing.T) {
 			t.Parallel()
@@ -107,46 +106,44 @@ func TestFaultKilled(t *testing.T) {
 			if stage.applied {
 				outcome = "verified; started again it is left as it is"
 			}
-			row := Begin(t, "killed "+stage.name, outcome)
+			row := harness.BeginRow(t, "killed "+stage.name, outcome)
 			for round := range rounds {
-				s := start(t)
-				s.killed(row, stage, fmt.Sprintf("faults-kill-%d-%d", i, round))
+				start(t, row).killed(stage, fmt.Sprintf("faults-kill-%d-%d", i, round))
 			}
 		})
 	}
 }
 
-func (s *suite) killed(row *Row, stage stage, name string) {
+func (s *suite) killed(stage stage, name string) {
 	made := s.create(gated(name))
 	a := s.agent(name).with(s.inCluster()...).with("CHECK_TIMEOUT=60s")
 	reachAndKill := stage.reach(s, a)
 
 	p := a.start()
 	reachAndKill(p)
-	now, err := s.Node(s.ctx, name)
-	s.require.NoError(err)
+	now := s.Node(name)
 	if stage.applied {
-		s.require.True(whole(now), "not verified, or in part: %v %v", now.ObjectMeta, now.Spec)
+		s.True(whole(now), "not verified, or in part: %v %v", now.ObjectMeta, now.Spec)
 	} else {
-		s.require.True(untouched(now, made), "not as it was: %v %v", now.ObjectMeta, now.Spec)
+		s.True(untouched(now, made), "not as it was: %v %v", now.ObjectMeta, now.Spec)
 	}
 	stamp := now.Annotations[harness.Annotation]
 
 	began := time.Now()
 	again := a.start()
 	if stage.applied {
-		again.awaitMessage("node is verified already")
+		again.awaitMessage(harness.MsgAlreadyVerified)
 	} else {
-		again.awaitMessage("node verified")
+		again.awaitMessage(harness.MsgVerified)
 	}
-	row.Recovered(time.Since(began))
+	s.row.Recovered(time.Since(began))
 	again.stop()
 	now = s.verified(name)
-	s.require.True(whole(now))
-	row.keeps(now, foreign(made))
-	s.require.Equal(1, s.proxy.Applied(name), "verified exactly once")
+	s.True(whole(now))
+	s.keeps(now, foreign(made))
+	s.Equal(1, s.proxy.Applied(name), "verified exactly once")
 	if stage.applied {
-		s.require.Equal(stamp, now.Annotations[harness.Annotation], "verified a second time")
+		s.Equal(stamp, now.Annotations[harness.Annotation], "verified a second time")
 	}
 }
 
@@ -155,15 +152,15 @@ func (s *suite) killed(row *Row, stage stage, name string) {
 func (s *suite) inCluster() []string {
 	s.Helper()
 	api, err := url.Parse(s.config.Host)
-	s.require.NoError(err)
+	s.NoError(err)
 	// The API takes no loopback address for an endpoint: this machine's address on the way to the API server is one.
-	route, err := new(net.Dialer).DialContext(s.ctx, "tcp", api.Host)
-	s.require.NoError(err)
+	route, err := new(net.Dialer).DialContext(s.Ctx, "tcp", api.Host)
+	s.NoError(err)
 	host, _, err := net.SplitHostPort(route.LocalAddr().String())
-	s.require.NoError(err)
-	s.require.NoError(route.Close())
-	listener, err := new(net.ListenConfig).Listen(s.ctx, "tcp", net.JoinHostPort(host, "0"))
-	s.require.NoError(err)
+	s.NoError(err)
+	s.NoError(route.Close())
+	listener, err := new(net.ListenConfig).Listen(s.Ctx, "tcp", net.JoinHostPort(host, "0"))
+	s.NoError(err)
 	s.Cleanup(func() { _ = listener.Close() })
 	go func() {
 		for {
@@ -175,22 +172,16 @@ func (s *suite) inCluster() []string {
 		}
 	}()
 	_, port, err := net.SplitHostPort(listener.Addr().String())
-	s.require.NoError(err)
+	s.NoError(err)
 	name := "faults-" + port
-	slice := fmt.Sprintf(`
+	s.Apply(fmt.Sprintf(`
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {name: %[1]s, namespace: %[2]s, labels: {kubernetes.io/service-name: %[1]s}}
 addressType: IPv4
 ports: [{port: %[3]s, name: serve, protocol: TCP}]
 endpoints: [{addresses: [%[4]q], conditions: {ready: true}}]
-`, name, serviceNamespace, port, host)
-	_, err = s.Kubectl(s.ctx, slice, "apply", "-f", "-")
-	s.require.NoError(err)
-	s.cleanup(func(ctx context.Context) error {
-		_, err := s.Kubectl(ctx, slice, "delete", "--ignore-not-found", "-f", "-")
-		return err
-	})
+`, name, serviceNamespace, port, host))
 	return []string{
 		"KUBERNETES_SERVICE_HOST=127.0.0.1", "KUBERNETES_SERVICE_PORT=" + s.proxy.Port(),
 		"DNS_SERVICE=" + strings.Join([]string{serviceNamespace, name}, "/"),

@@ -42,7 +42,7 @@ type agent struct {
 // agent prepares the agent of a node, behind the proxy of s.
 func (s *suite) agent(node string) *agent {
 	s.Helper()
-	return s.agentAt(node, s.access(s.proxy.URL, s.proxy.CA, s.token(node)))
+	return s.agentAt(node, s.access(s.proxy.URL, s.proxy.CA, s.boundToken(node)))
 }
 
 func (s *suite) agentAt(node, kubeconfig string) *agent {
@@ -77,8 +77,8 @@ func (a *agent) start() *process {
 		p.cmd.Env = append(p.cmd.Env, name+"="+a.env[name])
 	}
 	stderr, err := p.cmd.StderrPipe()
-	s.require.NoError(err)
-	s.require.NoError(p.cmd.Start())
+	s.NoError(err)
+	s.NoError(p.cmd.Start())
 	go p.read(stderr)
 	s.Cleanup(func() {
 		p.kill()
@@ -119,7 +119,7 @@ func (p *process) log() []harness.LogLine {
 func (p *process) awaitLine(what string, wanted func(harness.LogLine) bool) harness.LogLine {
 	p.s.Helper()
 	var found harness.LogLine
-	err := harness.Until(p.s.ctx, func() (bool, error) {
+	err := harness.Until(p.s.Ctx, func() (bool, error) {
 		lines := p.log()
 		i := slices.IndexFunc(lines, wanted)
 		if i >= 0 {
@@ -127,7 +127,7 @@ func (p *process) awaitLine(what string, wanted func(harness.LogLine) bool) harn
 		}
 		return i >= 0, nil
 	})
-	p.s.require.NoError(err, "no line with %s in the log:\n%s", what, p.said())
+	p.s.NoError(err, "no line with %s in the log:\n%s", what, p.said())
 	return found
 }
 
@@ -146,13 +146,13 @@ func (p *process) kill() {
 // stop is what kubelet does when the pod is deleted. The process must end by itself.
 func (p *process) stop() {
 	p.s.Helper()
-	p.s.require.NoError(p.cmd.Process.Signal(syscall.SIGTERM))
-	ctx, cancel := context.WithTimeout(p.s.ctx, 30*time.Second)
+	p.s.NoError(p.cmd.Process.Signal(syscall.SIGTERM))
+	ctx, cancel := context.WithTimeout(p.s.Ctx, 30*time.Second)
 	defer cancel()
 	select {
 	case <-p.done:
 	case <-ctx.Done():
 		p.s.Fatal("does not end on SIGTERM")
 	}
-	p.s.require.Zero(p.cmd.ProcessState.ExitCode(), p.said())
+	p.s.Zero(p.cmd.ProcessState.ExitCode(), p.said())
 }

@@ -45,8 +45,8 @@ func (w *writer) run(ctx context.Context, write func(node *corev1.Node, taints [
 		w.mu.Unlock()
 		w.change.Broadcast()
 	}()
-	for ctx.Err() == nil && w.s.ctx.Err() == nil {
-		node, err := w.s.Node(w.s.ctx, w.node)
+	for ctx.Err() == nil && w.s.Ctx.Err() == nil {
+		node, err := w.s.Cluster.Node(w.s.Ctx, w.node)
 		if err != nil {
 			continue
 		}
@@ -106,7 +106,7 @@ func (w *writer) update(node *corev1.Node, taints []string) error {
 	node.Spec.Taints = list
 	node.Annotations[w.key] = strconv.Itoa(w.n)
 	w.mark = "annotation " + w.key
-	_, err := w.s.Kube.CoreV1().Nodes().Update(w.s.ctx, node, metav1.UpdateOptions{})
+	_, err := w.s.Kube.CoreV1().Nodes().Update(w.s.Ctx, node, metav1.UpdateOptions{})
 	return err
 }
 
@@ -131,7 +131,7 @@ func (w *writer) patch(node *corev1.Node, taints []string) error {
 	if err != nil {
 		return err
 	}
-	_, err = w.s.Kube.CoreV1().Nodes().Patch(w.s.ctx, w.node, types.JSONPatchType, body, metav1.PatchOptions{})
+	_, err = w.s.Kube.CoreV1().Nodes().Patch(w.s.Ctx, w.node, types.JSONPatchType, body, metav1.PatchOptions{})
 	return err
 }
 

@@ -1,4 +1,4 @@
-// Package harness gives tests, the demo and the benchmarks a hand on the throwaway cluster: its
+// Package harness gives tests, the demo and the benchmarks access to the sandbox cluster: its
 // API, the agent that is deployed on it, and the faults that can be made in it.
 package harness
 
@@ -33,7 +33,7 @@ const (
 	User = "system:serviceaccount:" + Namespace + ":" + Name
 )
 
-// Cluster is the throwaway cluster of hack/cluster.
+// Cluster is the sandbox cluster of hack/cluster.
 type Cluster struct {
 	Root string // of the repository
 	Dir  string // state, logs
@@ -111,12 +111,12 @@ func (c *Cluster) Tool(name string) string { return filepath.Join(c.Root, "bin",
 // Release is one installation of the chart.
 type Release struct{ Name, Namespace string }
 
-// Ours is the release that most tests deploy.
-func Ours() Release { return Release{Name, Namespace} }
+// Default is the release that most tests deploy.
+func Default() Release { return Release{Name, Namespace} }
 
 // Render renders the chart with the image under test and further values (key=value, as helm --set).
 func (c *Cluster) Render(ctx context.Context, values ...string) (string, error) {
-	return c.RenderAs(ctx, Ours(), values...)
+	return c.RenderAs(ctx, Default(), values...)
 }
 
 // RenderAs renders the chart for a release, as an install on this cluster would.

@@ -3,7 +3,6 @@ package karpenter
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,7 +10,6 @@ import (
 	"sync"
 	"syscall"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -64,7 +62,7 @@ func newKubelet(s *suite) *kubelet {
 	s.Helper()
 	k := &kubelet{suite: s, home: s.realPod("home"), agents: map[string]*exec.Cmd{}, logs: map[string]*log{}}
 	k.network = func(string) string { return k.home }
-	ctx, cancel := context.WithCancel(s.ctx)
+	ctx, cancel := context.WithCancel(s.Ctx)
 	followed := make(chan struct{})
 	go func() {
 		defer close(followed)
@@ -80,7 +78,7 @@ func newKubelet(s *suite) *kubelet {
 		k.mu.Unlock()
 		k.wait.Wait()
 		for node, log := range k.logs {
-			if said := log.String(); s.Failed() && (len(k.logs) < 5 || !strings.Contains(said, "node verified")) {
+			if said := log.String(); s.Failed() && (len(k.logs) < 5 || !strings.Contains(said, harness.MsgVerified)) {
 				s.Logf("the agent on %s said:\n%s", node, said)
 			}
 		}
@@ -92,21 +90,8 @@ func newKubelet(s *suite) *kubelet {
 func (s *suite) realPod(name string) string {
 	s.Helper()
 	name = "karpenter-" + name
-	s.apply(fmt.Sprintf(`
-apiVersion: v1
-kind: Pod
-metadata: {name: %s, namespace: default}
-spec:
-  nodeName: %s
-  terminationGracePeriodSeconds: 0
-  tolerations: [{operator: Exists}]
-  containers: [{name: sleep, image: "localhost/workload:1", imagePullPolicy: Never}]
-`, name, realNode))
-	_, err := s.Kubectl(s.ctx, "", "wait", "--for=condition=Ready", "pod/"+name, "--timeout=60s")
-	s.require.NoError(err)
-	pid, err := s.Script(s.ctx, "pod-pid", "default", name)
-	s.require.NoError(err)
-	return strings.TrimSpace(pid)
+	s.RunPod(name)
+	return strings.TrimSpace(s.Script("pod-pid", "default", name))
 }
 
 // follow starts an agent when its pod runs, and stops it when the pod is deleted, as kubelet would.
@@ -126,7 +111,7 @@ func (k *kubelet) follow(ctx context.Context) {
 		switch {
 		case !known && !s.deleted && pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil:
 			if started, err := k.start(ctx, pod); err != nil {
-				k.Errorf("agent on %s: %v", pod.Spec.NodeName, err)
+				k.T.Errorf("agent on %s: %v", pod.Spec.NodeName, err)
 			} else {
 				k.agents[uid] = started
 			}
@@ -146,10 +131,7 @@ mount --bind "$1" /run/secrets/kubernetes.io/serviceaccount
 exec "$2"`
 
 func (k *kubelet) start(ctx context.Context, pod *corev1.Pod) (*exec.Cmd, error) {
-	token, err := k.Kube.CoreV1().ServiceAccounts(pod.Namespace).CreateToken(ctx, pod.Spec.ServiceAccountName, &authenticationv1.TokenRequest{
-		Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: &authenticationv1.BoundObjectReference{
-			Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID}},
-	}, metav1.CreateOptions{})
+	token, err := k.Token(ctx, pod.Namespace, pod.Spec.ServiceAccountName, pod)
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +145,7 @@ func (k *kubelet) start(ctx context.Context, pod *corev1.Pod) (*exec.Cmd, error)
 	}
 	dir := k.TempDir()
 	for name, text := range map[string]string{
-		"token": token.Status.Token, "ca.crt": ca.Data["ca.crt"],
+		"token": token, "ca.crt": ca.Data["ca.crt"],
 		"resolv.conf": "nameserver 10.96.0.10\nsearch kube-system.svc.cluster.local svc.cluster.local cluster.local\noptions ndots:5\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {

@@ -24,8 +24,8 @@ func ofPool(s state) bool { return s.object.GetLabels()["karpenter.sh/nodepool"]
 // await waits for a step of a story.
 func (s *suite) await(what string, kind schema.GroupVersionResource, wanted func(state) bool) step {
 	s.Helper()
-	found, err := s.seen.await(s.ctx, kind, wanted)
-	s.require.NoError(err, "never seen: %s", what)
+	found, err := s.seen.await(s.Ctx, kind, wanted)
+	s.NoError(err, "never seen: %s", what)
 	return step{what, found}
 }
 
@@ -59,7 +59,7 @@ func TestStory(t *testing.T) {
 	known := s.await("Karpenter has registered it: that taint off, node-ready/unverified:NoSchedule on", nodes, on(func(n *corev1.Node) bool {
 		return n.Labels[registered] == "true" && !harness.HasTaint(n, unregistered)
 	}))
-	s.require.True(harness.HasTaint(known.node(), harness.Taint), "the startup taint comes with the registration")
+	s.True(harness.HasTaint(known.node(), harness.Taint), "the startup taint comes with the registration")
 	bornAgent := s.await("the DaemonSet controller's pod is on it: the agent starts", pods, agentPod(name, always))
 	verified := s.await("the agent has verified it: taint off, label on", nodes, on(harness.Verified))
 	ready := s.await("Karpenter marks the node initialized", nodes, on(func(n *corev1.Node) bool { return n.Labels[initialized] == "true" }))
@@ -74,40 +74,37 @@ func TestStory(t *testing.T) {
 	slices.SortStableFunc(steps[6:], func(a, b step) int { return int(a.revision) - int(b.revision) })
 	tell(t, steps)
 	s.overhead(claimed.name())
-	s.require.Contains(s.kubelet.said(name), "node verified: taint off, label on")
+	s.Contains(s.kubelet.said(name), harness.MsgVerified)
 }
 
 // overhead shows what Karpenter has reserved on the node for the agent: the requests of the NodeClaim less those of the pod that
 // wanted it.
 func (s *suite) overhead(claim string) {
 	s.Helper()
-	object, err := s.dynamic.Resource(nodeClaims).Get(s.ctx, claim, metav1.GetOptions{})
-	s.require.NoError(err)
+	object, err := s.dynamic.Resource(nodeClaims).Get(s.Ctx, claim, metav1.GetOptions{})
+	s.NoError(err)
 	spec, ok := object.Object["spec"].(map[string]any)
-	s.require.True(ok)
+	s.True(ok)
 	requests, ok := spec["resources"].(map[string]any)["requests"].(map[string]any)
-	s.require.True(ok)
-	daemonSet, err := s.Kube.AppsV1().DaemonSets(harness.Namespace).Get(s.ctx, harness.Name, metav1.GetOptions{})
-	s.require.NoError(err)
+	s.True(ok)
+	daemonSet, err := s.Kube.AppsV1().DaemonSets(harness.Namespace).Get(s.Ctx, harness.Name, metav1.GetOptions{})
+	s.NoError(err)
 	agent := daemonSet.Spec.Template.Spec.Containers[0].Resources.Requests
 	var lines []string
 	for _, each := range []struct{ name, workload string }{{"cpu", "500m"}, {"memory", "256Mi"}} {
 		total, ok := requests[each.name].(string)
-		s.require.True(ok, "%v", requests)
+		s.True(ok, "%v", requests)
 		rest := resource.MustParse(total)
 		rest.Sub(resource.MustParse(each.workload))
 		want := agent[corev1.ResourceName(each.name)]
-		s.require.Zero(rest.Cmp(want), "%s: %s reserved for %s of the agent", each.name, rest.String(), want.String())
+		s.Zero(rest.Cmp(want), "%s: %s reserved for %s of the agent", each.name, rest.String(), want.String())
 		lines = append(lines, each.name+" "+rest.String())
 	}
 	s.Logf("Karpenter sizes the node for %v; of that for the agent: %s", requests, strings.Join(lines, ", "))
 }
 
 func TestFromNoneToManyAndBack(t *testing.T) {
-	many := 10
-	if long() {
-		many = 100
-	}
+	many := harness.Pick(10, 100)
 	s := start(t)
 	s.nodePools("1s")
 	s.workload("many", many)
@@ -120,21 +117,21 @@ func TestFromNoneToManyAndBack(t *testing.T) {
 					n++
 				}
 			}
-			return n == many, s.ctx.Err()
+			return n == many, s.Ctx.Err()
 		}
 	}
-	s.require.NoError(harness.Until(s.ctx, count(func(*corev1.Node) bool { return true })), "nodes")
-	s.require.NoError(harness.Until(s.ctx, count(harness.Verified)), "verified nodes")
-	s.require.NoError(harness.Until(s.ctx, count(func(n *corev1.Node) bool { return n.Labels[initialized] == "true" })), "initialized nodes")
-	s.require.NoError(harness.Until(s.ctx, func() (bool, error) {
+	s.Until(count(func(*corev1.Node) bool { return true }), "nodes")
+	s.Until(count(harness.Verified), "verified nodes")
+	s.Until(count(func(n *corev1.Node) bool { return n.Labels[initialized] == "true" }), "initialized nodes")
+	s.Until(func() (bool, error) {
 		n := 0
 		for _, s := range s.seen.now(pods) {
 			if s.object.GetLabels()["app"] == "many" && s.pod().Status.Phase == corev1.PodRunning {
 				n++
 			}
 		}
-		return n == many, s.ctx.Err()
-	}), "running pods")
+		return n == many, s.Ctx.Err()
+	}, "running pods")
 
 	// When each became what it is, by the watch.
 	var steps []step
@@ -154,15 +151,15 @@ func TestFromNoneToManyAndBack(t *testing.T) {
 	steps = slices.Insert(steps, 0, began)
 
 	s.scale("many", 0)
-	s.require.NoError(harness.Until(s.ctx, func() (bool, error) {
+	s.Until(func() (bool, error) {
 		n := 0
 		for _, s := range s.seen.now(nodes) {
 			if ofPool(s) {
 				n++
 			}
 		}
-		return n == 0 && len(s.seen.now(nodeClaims)) == 0, s.ctx.Err()
-	}), "nodes and node claims left over")
+		return n == 0 && len(s.seen.now(nodeClaims)) == 0, s.Ctx.Err()
+	}, "nodes and node claims left over")
 	last := s.await("all pods deleted; the last node is gone", nodes, func() func(state) bool {
 		left := many
 		return func(s state) bool {

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/imunhatep/kube-node-ready/hack/e2e/faults"
+	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
 func main() { os.Exit(run(os.Args)) }
@@ -16,12 +16,12 @@ func run(args []string) int {
 		fmt.Fprintln(os.Stderr, "usage: print FILE")
 		return 2
 	}
-	rows, err := faults.ReadTable(args[1])
+	rows, err := harness.ReadTable(args[1])
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	faults.PrintTable(os.Stdout, rows)
+	harness.PrintTable(os.Stdout, rows)
 	lost, failed := 0, 0
 	for _, row := range rows {
 		lost += len(row.Lost)

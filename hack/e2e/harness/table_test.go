@@ -1,4 +1,4 @@
-package faults
+package harness
 
 import (
 	"path/filepath"
@@ -13,7 +13,7 @@ func TestTable(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "table.json")
 	t.Setenv(tableFile, file)
 	t.Run("row", func(t *testing.T) {
-		row := Begin(t, "a fault", "is mended")
+		row := BeginRow(t, "a fault", "is mended")
 		row.Round()
 		for _, seconds := range []time.Duration{3, 1, 2} {
 			row.Recovered(seconds * time.Second)

@@ -1,6 +1,4 @@
-// Package faults breaks one thing at a time around the agent's real binary, against a real API
-// server, and shows that nothing is lost. Every test adds a row to one table.
-package faults
+package harness
 
 import (
 	"bufio"
@@ -10,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,9 +38,9 @@ type Row struct {
 	rounds int
 }
 
-// Begin opens the row of a fault with the outcome that the test is about to show. The row is
+// BeginRow starts the row of a fault with the outcome that the test is about to show. The row is
 // written when the test ends, and says FAILED if it does.
-func Begin(t *testing.T, fault, outcome string) *Row {
+func BeginRow(t *testing.T, fault, outcome string) *Row {
 	t.Helper()
 	r := &Row{Fault: fault, Outcome: outcome, t: t}
 	t.Cleanup(r.write)
@@ -96,50 +95,29 @@ func (r *Row) write() {
 	}
 }
 
-// Main runs the tests of a package and prints the table of those that ran. It is what TestMain
-// calls, and returns the exit code.
-func Main(m *testing.M) int {
+// runWithTable runs the tests of a package and prints the table of the faults that they made.
+func runWithTable(m *testing.M) (code int, err error) {
 	path := os.Getenv(tableFile)
 	if path == "" {
-		file, err := os.CreateTemp("", "faults-*.json")
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		path = file.Name()
-		_ = file.Close()
+		path = filepath.Join(os.TempDir(), fmt.Sprintf("faults-%d.json", os.Getpid()))
 		defer func() { _ = os.Remove(path) }()
 		if err := os.Setenv(tableFile, path); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
+			return 1, err
 		}
 	}
 	before, err := ReadTable(path)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+		return 1, err
 	}
-	code := m.Run()
+	code = m.Run()
 	rows, err := ReadTable(path)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+		return 1, err
 	}
 	if rows = rows[len(before):]; len(rows) > 0 {
 		PrintTable(os.Stdout, rows)
 	}
-	return code
-}
-
-// Long tells whether the long version of the tests was asked for (FAULTS=long).
-func Long() bool { return os.Getenv("FAULTS") == "long" }
-
-// Pick returns how much of something the short and the long version make.
-func Pick(short, long int) int {
-	if Long() {
-		return long
-	}
-	return short
+	return code, nil
 }
 
 // ReadTable reads the rows that tests have appended to a file. A file that is not there has none.
@@ -175,7 +153,7 @@ func PrintTable(to io.Writer, rows []*Row) {
 			outcome = "FAILED (should: " + outcome + ")"
 		}
 		_, _ = fmt.Fprintf(w, "| %s\t| %d\t| %s\t| %s\t| %s\t| %s\t|\n",
-			row.Fault, row.Rounds, outcome, readable(row.Median), readable(row.Worst), row.loss())
+			row.Fault, row.Rounds, outcome, formatDuration(row.Median), formatDuration(row.Worst), row.loss())
 	}
 	_, _ = fmt.Fprintln(w)
 	_ = w.Flush()
@@ -193,7 +171,7 @@ func (r *Row) loss() string {
 	return text
 }
 
-func readable(d time.Duration) string {
+func formatDuration(d time.Duration) string {
 	switch {
 	case d == 0:
 		return ""

@@ -108,7 +108,7 @@ func (c *Config) settings() []*setting {
 		{"also-remove-taints", "keys", "comma-separated former startup and failed taint keys; the release removes them too, " +
 			"and nothing adds them", "node-ready/failed", "", list(&c.AlsoRemoveTaints, 0, qualifiedName)},
 
-		{"on-timeout", "policy", "how to mark a node that is not verified within --initial-timeout: keep (not at all), taint or condition",
+		{"on-timeout", "policy", "mark on a node that is not verified within --initial-timeout: keep (none), taint or condition",
 			OnTimeoutKeep, "", text(&c.OnTimeout, oneOf(OnTimeoutKeep, OnTimeoutTaint, OnTimeoutCondition))},
 		{"failed-taint-key", "key", "key of the NoSchedule taint that --on-timeout=taint adds", "node-ready/failed", "",
 			text(&c.FailedTaintKey, qualifiedName)},

@@ -15,7 +15,7 @@ import (
 
 const node = harness.RealNode
 
-// quick are values with which a failure is told apart from a success within seconds.
+// quick are values with which a failure is distinguished from a success within seconds.
 var quick = []string{"config.checkTimeout=1s", "config.maxRetries=0"}
 
 func TestMain(m *testing.M) { os.Exit(harness.Main(m, nil)) }
@@ -31,7 +31,7 @@ func start(t *testing.T, values ...string) *harness.Suite {
 	return s
 }
 
-// agentWithDeadTarget deploys the agent with values and a network target that does not answer until s.Mend, gates the node, and
+// agentWithDeadTarget deploys the agent with values and a network target that does not answer until s.Repair, gates the node, and
 // returns the agent's pod.
 func agentWithDeadTarget(s *harness.Suite, values ...string) corev1.Pod {
 	s.Helper()

@@ -88,7 +88,7 @@ func TestHoldingAgentVerifiesAgain(t *testing.T) {
 	pod := agentWithDeadTarget(s, quick...)
 	s.AwaitLog(pod, harness.FailedCheck("network"))
 	resume := s.Pause("kube-controller-manager")
-	s.Mend()
+	s.Repair()
 	s.AwaitVerified(node)
 	s.Patch(node, fmt.Sprintf(`{"metadata":{"labels":{%q:null}}}`, harness.Label))
 	s.AwaitVerified(node) // within a minute

@@ -169,5 +169,5 @@ func releasePatch(index int, label string) string {
 		{"op":"add","path":"/metadata/labels/%s","value":"true"},{"op":"add","path":"/metadata/annotations/node-ready~1verification","value":"{}"}]`, key, key, label)
 }
 
-// rbac tells whether a refusal comes from the authorizer, before any policy is asked.
+// rbac reports whether a refusal comes from the authorizer, before any policy is asked.
 func rbac(err error) bool { return strings.Contains(err.Error(), "cannot patch resource") }

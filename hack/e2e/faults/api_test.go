@@ -17,11 +17,11 @@ import (
 // answerCase is something that goes wrong with the API server's answers.
 type answerCase struct {
 	name, outcome string
-	fault         Fault                        // of every request of a kind, until it is mended
-	inject        func(s *suite) (mend func()) // in place of a fault of requests
-	read          string                       // what the log says of it when the node is read, by "|"; "" where it makes no sense there
-	patch         string                       // and when it is patched
-	applies       bool                         // the patch, although its answer is lost
+	fault         Fault                          // of every request of a kind, until it is repaired
+	inject        func(s *suite) (repair func()) // in place of a fault of requests
+	read          string                         // what the log says of it when the node is read, by "|"; "" where it makes no sense there
+	patch         string                         // and when it is patched
+	applies       bool                           // the patch, although its answer is lost
 }
 
 func answerCases() []answerCase {
@@ -48,7 +48,7 @@ func answerCases() []answerCase {
 			patch: "the object has been modified"},
 		{name: "422", outcome: "read again; nothing changed: a refusal, next round", fault: status(422, metav1.StatusReasonInvalid, "the test operation failed"),
 			patch: refuses + "the test operation failed"},
-		{name: "429, Retry-After 1 s", outcome: "waits as it is told", fault: Status(429, metav1.StatusReasonTooManyRequests, "too many requests", 1),
+		{name: "429, Retry-After 1 s", outcome: "waits as Retry-After says", fault: Status(429, metav1.StatusReasonTooManyRequests, "too many requests", 1),
 			read: "the API server asks to wait: ", patch: "too many requests"},
 		{name: "429, Retry-After 1 h", outcome: "does not wait longer than its own time limit", fault: Status(429, metav1.StatusReasonTooManyRequests, "too many requests", 3600),
 			read: "the API server asks to wait: ", patch: "too many requests"},
@@ -109,21 +109,21 @@ func (s *suite) answerToRead(name string, test answerCase) {
 	if inject == nil {
 		inject = func(s *suite) func() { return s.proxy.On(Read(name), test.fault) }
 	}
-	mend := inject(s)
+	repair := inject(s)
 	p := a.start()
 	line := p.awaitLine("a failed check", harness.FailedCheck("api"))
 	s.Logf("%s\n    to try: %s", line.Error, line.Remedy)
 	s.True(says(line.Error, test.read), "%q does not name the cause: %q", line.Error, test.read)
 	s.NotEmpty(line.Remedy)
-	s.mended(p, made, mend)
+	s.repaired(p, made, repair)
 }
 
-// mended makes sure that the fault has left the node as it was made, mends it, and waits as once does.
-func (s *suite) mended(p *process, made *corev1.Node, mend func()) {
+// repaired makes sure that the fault has left the node as it was made, repairs it, and waits as once does.
+func (s *suite) repaired(p *process, made *corev1.Node, repair func()) {
 	s.Helper()
 	s.True(untouched(s.Node(made.Name), made))
 	began := time.Now()
-	mend()
+	repair()
 	s.once(p, made, began)
 }
 
@@ -133,7 +133,7 @@ func (s *suite) once(p *process, made metav1.Object, began time.Time) {
 	now := s.verified(name)
 	p.awaitMessage(harness.MsgVerified)
 	s.row.Recovered(time.Since(began))
-	s.True(whole(now))
+	s.True(fullyVerified(now))
 	s.keeps(now, foreign(gated(name)))
 	if n := s.proxy.Applied(name); n != 1 {
 		s.row.Lose("%s was verified %d times", name, n)
@@ -150,7 +150,7 @@ func TestFaultAnswerToPatch(t *testing.T) {
 
 func (s *suite) answerToPatch(name string, test answerCase) {
 	made := s.create(gated(name))
-	mend := s.proxy.On(Patch(name), test.fault)
+	repair := s.proxy.On(Patch(name), test.fault)
 	p := s.agent(name).with("CHECK_TIMEOUT=1500ms").start()
 	if test.applies {
 		s.once(p, made, time.Now())
@@ -159,10 +159,10 @@ func (s *suite) answerToPatch(name string, test answerCase) {
 	}
 	line := p.awaitLine(test.patch, func(line harness.LogLine) bool { return says(line.Error+line.Reason, test.patch) })
 	s.Logf("%s: %s%s", line.Msg, line.Error, line.Reason)
-	s.mended(p, made, mend)
+	s.repaired(p, made, repair)
 }
 
-// says tells whether text holds one of the parts that are separated by "|".
+// says reports whether text holds one of the parts that are separated by "|".
 func says(text, parts string) bool {
 	for part := range strings.SplitSeq(parts, "|") {
 		if strings.Contains(text, part) {

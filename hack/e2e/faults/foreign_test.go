@@ -48,7 +48,7 @@ func (s *suite) keeps(node *corev1.Node, wanted map[string]string) {
 	}
 }
 
-// untouched tells whether a Node is as it was made, for all that an agent can do to it.
+// untouched reports whether a Node is as it was made, for all that an agent can do to it.
 func untouched(now, made *corev1.Node) bool {
 	_, label := now.Labels[harness.Label]
 	_, annotation := now.Annotations[harness.Annotation]
@@ -56,8 +56,8 @@ func untouched(now, made *corev1.Node) bool {
 		maps.Equal(foreign(now), foreign(made))
 }
 
-// whole tells whether a Node bears everything that a verification leaves, and nothing of it is missing.
-func whole(now *corev1.Node) bool {
+// fullyVerified reports whether a Node is verified and has the annotation.
+func fullyVerified(now *corev1.Node) bool {
 	_, annotation := now.Annotations[harness.Annotation]
 	return harness.Verified(now) && annotation
 }

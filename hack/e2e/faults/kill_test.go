@@ -31,25 +31,25 @@ func stages() []stage {
 	return []stage{
 		{name: "before the first check", request: Read},
 		{name: "inside dns", reach: func(s *suite, _ *agent) func(*process) {
-			asked := s.dns.fallSilent()
+			asked := s.dns.pause()
 			return func(p *process) {
 				s.await("a question", asked)
 				p.kill()
-				s.dns.speak()
+				s.dns.resume()
 			}
 		}},
 		// The first read of the node fails, so that the check has to read it itself.
 		{name: "inside api", request: Read, refused: 1},
 		{name: "inside network", reach: func(s *suite, a *agent) func(*process) {
-			target := newFull(s.T)
+			target := newFullBacklog(s.T)
 			a.env["NETWORK_TARGETS"] = target.address
 			return func(p *process) {
 				s.Until(func() (bool, error) {
 					table, err := os.ReadFile("/proc/net/tcp")
-					return target.knocked(string(table)), err
+					return target.isDialed(string(table)), err
 				})
 				p.kill()
-				target.open(s.Ctx)
+				target.accept(s.Ctx)
 			}
 		}},
 		{name: "inside service", request: always(Slices)},
@@ -113,7 +113,7 @@ func (s *suite) killed(stage stage, name string) {
 	kill(a.start())
 	now := s.Node(name)
 	if stage.applied {
-		s.True(whole(now), "not verified, or in part: %v %v", now.ObjectMeta, now.Spec)
+		s.True(fullyVerified(now), "not verified, or in part: %v %v", now.ObjectMeta, now.Spec)
 	} else {
 		s.True(untouched(now, made), "not as it was: %v %v", now.ObjectMeta, now.Spec)
 	}
@@ -129,7 +129,7 @@ func (s *suite) killed(stage stage, name string) {
 	s.row.Recovered(time.Since(began))
 	again.stop()
 	now = s.verified(name)
-	s.True(whole(now))
+	s.True(fullyVerified(now))
 	s.keeps(now, foreign(made))
 	s.Equal(1, s.proxy.Applied(name), "verified exactly once")
 	if stage.applied {

@@ -153,7 +153,7 @@ func (s *suite) node(name string, test nodeCase) {
 	p.awaitMessage(harness.MsgVerified)
 	p.stop()
 
-	s.True(whole(now))
+	s.True(fullyVerified(now))
 	wanted := foreign(made)
 	for what, value := range test.foreign {
 		wanted[what] = value
@@ -161,5 +161,5 @@ func (s *suite) node(name string, test nodeCase) {
 	s.keeps(now, wanted)
 	s.Len(s.proxy.Asked(Patch(name)), test.patches)
 	s.Equal(1, s.proxy.Applied(name))
-	s.Contains(p.said(), test.says)
+	s.Contains(p.output(), test.says)
 }

@@ -83,7 +83,7 @@ func (a *agent) start() *process {
 	s.Cleanup(func() {
 		p.kill()
 		if s.Failed() {
-			s.Logf("the agent of %s said:\n%s", a.node, p.said())
+			s.Logf("the agent of %s said:\n%s", a.node, p.output())
 		}
 	})
 	return p
@@ -103,7 +103,7 @@ func (p *process) read(stderr io.Reader) {
 	close(p.done)
 }
 
-func (p *process) said() string {
+func (p *process) output() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.raw.String()
@@ -127,7 +127,7 @@ func (p *process) awaitLine(what string, wanted func(harness.LogLine) bool) harn
 		}
 		return i >= 0, nil
 	})
-	p.s.NoError(err, "no line with %s in the log:\n%s", what, p.said())
+	p.s.NoError(err, "no line with %s in the log:\n%s", what, p.output())
 	return found
 }
 
@@ -154,5 +154,5 @@ func (p *process) stop() {
 	case <-ctx.Done():
 		p.s.Fatal("does not end on SIGTERM")
 	}
-	p.s.Zero(p.cmd.ProcessState.ExitCode(), p.said())
+	p.s.Zero(p.cmd.ProcessState.ExitCode(), p.output())
 }

@@ -211,19 +211,19 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	// Told as soon as the API server has answered: whoever sees the client's reaction finds the request here.
+	// Recorded as soon as the API server has answered: whoever sees the client's reaction finds the request here.
 	var once sync.Once
-	tell := func(code int) {
+	record := func(code int) {
 		once.Do(func() {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.asked = append(p.asked, Asked{r.Method, r.URL.Path, code})
 		})
 	}
-	defer tell(0)
+	defer record(0)
 	forward := func() (Answer, error) {
 		answer, err := p.forward(r, body)
-		tell(answer.Code)
+		record(answer.Code)
 		return answer, err
 	}
 

@@ -21,7 +21,7 @@ func TestFaultClusterIP(t *testing.T) {
 			s.rounds(func() {
 				s.Break(out + "ip daddr " + apiService + " tcp dport 443 " + c.rule)
 				s.onlyFails(s.agent(quick(), nil), map[string]string{"api": c.api, "network": c.network, "service": c.api})
-				s.recovers(s.Mend)
+				s.recovers(s.Repair)
 				s.Contains(s.Event("NodeNotVerified", "api: ").Message, "network: "+c.network)
 			})
 		})
@@ -34,7 +34,7 @@ func TestFaultNetworkTarget(t *testing.T) {
 		s.rounds(func() {
 			s.Break("ip daddr " + address + " drop")
 			s.onlyFails(s.agent(quick("NETWORK_TARGETS", address+":80"), nil), map[string]string{"network": "TCP " + address + ":80: timeout"})
-			s.recovers(s.Mend)
+			s.recovers(s.Repair)
 		})
 	})
 	// The API server refuses clients without a token: so its certificate was trusted, by the cluster's CA
@@ -64,7 +64,7 @@ func TestFaultAPIServerStopped(t *testing.T) {
 			s.NoError(err)
 			s.GreaterOrEqual(took, time.Second)
 			resume()
-			s.recovers(s.Mend)
+			s.recovers(s.Repair)
 			s.SameProcess(pod)
 		})
 	})
@@ -109,7 +109,7 @@ func TestFaultDeadEndpoints(t *testing.T) {
 			s.AwaitLog(pod, func(line harness.LogLine) bool {
 				return strings.Contains(line.Error, "TCP "+pods[1].Status.PodIP+":53 on node node1: timeout")
 			})
-			s.recovers(s.Mend)
+			s.recovers(s.Repair)
 		})
 	})
 	// A local endpoint answers, the remote one does not.
@@ -142,12 +142,12 @@ endpoints:
 }
 
 // flap lets the agents on and cuts them off, for as long each as the fault is named after, until the
-// node is verified or that many times are over. It tells whether the node is verified.
+// node is verified or that many times are over. It reports whether the node is verified.
 func (s *suite) flap(times int) bool {
 	s.Helper()
 	const period = 2 * time.Second
 	for range times {
-		s.Mend()
+		s.Repair()
 		s.last(period)
 		s.unplug()
 		s.last(period / 2) // what had reached the API server before that is done by now
@@ -184,7 +184,7 @@ func TestFaultFlappingLink(t *testing.T) {
 			s.failedRound(s.agent(quick(), nil))
 			began := time.Now()
 			s.flap(harness.Pick(3, 10))
-			s.Mend()
+			s.Repair()
 			s.row.Recovered(s.verified().Sub(began))
 		})
 	})
@@ -194,7 +194,7 @@ func TestFaultFlappingLink(t *testing.T) {
 			s.failedRound(s.agent(quick("SUCCESS_THRESHOLD", "5"), nil))
 			s.False(s.flap(harness.Pick(1, 5)), "released")
 			s.unverified()
-			s.recovers(s.Mend)
+			s.recovers(s.Repair)
 		})
 	})
 }
@@ -219,6 +219,6 @@ func (s *suite) lossy(runs int, rules ...string) {
 		s.agent(nil, nil)
 		began := time.Now()
 		s.row.Recovered(s.verified().Sub(began))
-		s.Mend()
+		s.Repair()
 	}
 }

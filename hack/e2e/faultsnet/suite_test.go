@@ -27,7 +27,7 @@ const (
 	agentLabel = "faultsnet"
 )
 
-// quick are settings with which a failure is told apart from a success within seconds, with further ones as name, value.
+// quick are settings with which a failure is distinguished from a success within seconds, with further ones as name, value.
 func quick(further ...string) map[string]string {
 	settings := map[string]string{"CHECK_TIMEOUT": "1s", "MAX_RETRIES": "0"}
 	for i := 0; i < len(further); i += 2 {
@@ -62,8 +62,8 @@ func fault(t *testing.T, fault, outcome string, test func(s *suite)) {
 	t.Run(fault, func(t *testing.T) {
 		row := harness.BeginRow(t, fault, outcome)
 		s := &suite{harness.Start(t, 3, 20), row}
-		s.Mend()
-		s.Undo(func(ctx context.Context) error { return s.Cluster.Mend(ctx, node) })
+		s.Repair()
+		s.Undo(func(ctx context.Context) error { return s.Cluster.Repair(ctx, node) })
 		test(s)
 	})
 }
@@ -214,12 +214,12 @@ func (s *suite) passes(env map[string]string, dns *corev1.PodDNSConfig) (warning
 	return warnings, details
 }
 
-// recovers mends the fault and waits until the agent has verified the node.
-func (s *suite) recovers(mend func()) {
+// recovers repairs the fault and waits until the agent has verified the node.
+func (s *suite) recovers(repair func()) {
 	s.Helper()
-	mend()
-	mended := time.Now()
-	s.row.Recovered(s.verified().Sub(mended))
+	repair()
+	repaired := time.Now()
+	s.row.Recovered(s.verified().Sub(repaired))
 }
 
 // breakForwarded makes a fault with rules of nft for what the node forwards.
@@ -260,6 +260,6 @@ func (s *suite) broken(fails map[string]string, rules ...string) {
 	s.rounds(func() {
 		s.breakForwarded(rules...)
 		s.onlyFails(s.agent(quick(), nil), fails)
-		s.recovers(s.Mend)
+		s.recovers(s.Repair)
 	})
 }

@@ -150,7 +150,7 @@ func (c *Cluster) Deploy(ctx context.Context, values ...string) error {
 // Reset brings a node into the state in which every test begins: verified, no fault, DNS up, no
 // agent running.
 func (c *Cluster) Reset(ctx context.Context, node string) error {
-	if err := c.Mend(ctx, node); err != nil {
+	if err := c.Repair(ctx, node); err != nil {
 		return err
 	}
 	open := fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}},"spec":{"taints":null,"unschedulable":null}}`, Label)
@@ -216,12 +216,12 @@ func (c *Cluster) Node(ctx context.Context, name string) (*corev1.Node, error) {
 	return c.Kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 }
 
-// HasTaint tells whether node has a taint with key.
+// HasTaint reports whether node has a taint with key.
 func HasTaint(node *corev1.Node, key string) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key })
 }
 
-// Verified tells whether a node is verified: label on, startup taint off.
+// Verified reports whether a node is verified: label on, startup taint off.
 func Verified(node *corev1.Node) bool { return node.Labels[Label] == "true" && !HasTaint(node, Taint) }
 
 // AwaitNode waits until a node is as wanted, and returns it and the time at which it was seen.

@@ -119,7 +119,7 @@ func (r Request) Pod() string {
 	return ""
 }
 
-// Write tells whether the request changes something.
+// Write reports whether the request changes something.
 func (r Request) Write() bool { return r.Verb != "get" && r.Verb != "list" && r.Verb != "watch" }
 
 func (r Request) String() string {

@@ -66,7 +66,7 @@ func Main(m *testing.M, prepare func(context.Context, *Cluster) (cleanUp func(co
 	return code
 }
 
-// Long tells whether the long version of the tests was asked for (E2E=long).
+// Long reports whether the long version of the tests was asked for (E2E=long).
 func Long() bool { return os.Getenv("E2E") == "long" }
 
 // Pick returns how much of something the short and the long version of the tests do.
@@ -355,17 +355,17 @@ func (s *Suite) Pause(component string) (resume func()) {
 	return func() { s.NoError(s.Signal(s.Ctx, "CONT", component)) }
 }
 
-// Break adds nftables rules for the pods of the real node until Mend is called, at the latest when the test ends.
+// Break adds nftables rules for the pods of the real node until Repair is called, at the latest when the test ends.
 func (s *Suite) Break(rules ...string) {
 	s.Helper()
-	s.Undo(func(ctx context.Context) error { return s.Cluster.Mend(ctx, RealNode) })
+	s.Undo(func(ctx context.Context) error { return s.Cluster.Repair(ctx, RealNode) })
 	s.NoError(s.Cluster.Break(s.Ctx, RealNode, rules...))
 }
 
-// Mend takes the rules away that were added on the real node.
-func (s *Suite) Mend() {
+// Repair takes the rules away that were added on the real node.
+func (s *Suite) Repair() {
 	s.Helper()
-	s.NoError(s.Cluster.Mend(s.Ctx, RealNode))
+	s.NoError(s.Cluster.Repair(s.Ctx, RealNode))
 }
 
 // RunPod runs the workload image on the real node, in the namespace default, until the test ends, and waits until it is ready.

@@ -13,7 +13,7 @@ func TestTable(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "table.json")
 	t.Setenv(tableFile, file)
 	t.Run("row", func(t *testing.T) {
-		row := BeginRow(t, "a fault", "is mended")
+		row := BeginRow(t, "a fault", "is repaired")
 		row.Round()
 		for _, seconds := range []time.Duration{3, 1, 2} {
 			row.Recovered(seconds * time.Second)
@@ -27,7 +27,7 @@ func TestTable(t *testing.T) {
 	require.Equal(t, `
 | fault   | rounds | outcome               | recovered: median | worst | lost       |
 |---      |---:    |---                    |---:               |---:   |---:        |
-| a fault | 4      | is mended             | 2s                | 3s    | 0          |
+| a fault | 4      | is repaired             | 2s                | 3s    | 0          |
 | another | 0      | FAILED (should: none) |                   |       | 3: x, y, … |
 
 `, text.String())

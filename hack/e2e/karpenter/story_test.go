@@ -46,7 +46,7 @@ func on(name string, wanted func(*corev1.Node) bool) func(state) bool {
 	return func(s state) bool { return s.name() == name && !s.deleted && wanted(s.node()) }
 }
 
-// labelled tells whether a node has a label that is true.
+// labelled reports whether a node has a label that is true.
 func labelled(key string) func(*corev1.Node) bool {
 	return func(n *corev1.Node) bool { return n.Labels[key] == "true" }
 }

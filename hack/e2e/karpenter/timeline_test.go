@@ -45,7 +45,7 @@ func as[T any](s state) *T {
 	return into
 }
 
-// condition tells whether the object's status has a condition that is True.
+// condition reports whether the object's status has a condition that is True.
 func (s state) condition(kind string) bool {
 	list, _, _ := unstructured.NestedSlice(s.object.Object, "status", "conditions")
 	for _, each := range list {

@@ -14,8 +14,8 @@ const failedTaint = "node-ready/failed"
 // badNetwork makes a pod's network in which no name server is reached.
 func (s *suite) badNetwork() (network string) {
 	s.Helper()
-	network = s.realPod("sick")
-	s.nft(network, "table inet sick { chain out { type filter hook output priority 0; meta l4proto { tcp, udp } th dport 53 drop; }; }")
+	network = s.realPod("no-dns")
+	s.nft(network, "table inet nodns { chain out { type filter hook output priority 0; meta l4proto { tcp, udp } th dport 53 drop; }; }")
 	return network
 }
 
@@ -52,7 +52,7 @@ func TestFailedTaintMakesKarpenterProvisionElsewhere(t *testing.T) {
 	inOrder(t, claim, known, failed, other, good, bound)
 	_ = s.await("and the second one", pods, workloadPod("more", func(p *corev1.Pod) bool { return p.Spec.NodeName != "" && p.Spec.NodeName != name }))
 
-	s.nft(network, "delete table inet sick")
+	s.nft(network, "delete table inet nodns")
 	recovered := s.await("the first node recovers: both taints off, label on", nodes, on(name, harness.Verified))
 	s.False(harness.HasTaint(recovered.node(), failedTaint), "in the same patch")
 	ready := s.await("Karpenter marks it initialized", nodes, on(name, labelled(initialized)))

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -149,18 +148,10 @@ func (s *suite) inCluster() []string {
 	host, _, err := net.SplitHostPort(route.LocalAddr().String())
 	s.NoError(err)
 	s.NoError(route.Close())
+	// The kernel accepts for it.
 	listener, err := new(net.ListenConfig).Listen(s.Ctx, "tcp", net.JoinHostPort(host, "0"))
 	s.NoError(err)
 	s.Cleanup(func() { _ = listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			_ = conn.Close()
-		}
-	}()
 	_, port, err := net.SplitHostPort(listener.Addr().String())
 	s.NoError(err)
 	name := "faults-" + port
@@ -174,6 +165,6 @@ endpoints: [{addresses: [%[4]q], conditions: {ready: true}}]
 `, name, serviceNamespace, port, host))
 	return []string{
 		"KUBERNETES_SERVICE_HOST=127.0.0.1", "KUBERNETES_SERVICE_PORT=" + s.proxy.Port(),
-		"DNS_SERVICE=" + strings.Join([]string{serviceNamespace, name}, "/"),
+		"DNS_SERVICE=" + serviceNamespace + "/" + name,
 	}
 }

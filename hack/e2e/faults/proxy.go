@@ -1,12 +1,21 @@
+// Package faults breaks one thing at a time around the agent's real binary, against a real API
+// server, and shows that nothing is lost. Every test adds a row to one table.
 package faults
 
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"log"
+	"math/big"
 	"net"
 	"net/http"
 	"slices"
@@ -256,4 +265,19 @@ func (p *Proxy) forward(r *http.Request, body []byte) (Answer, error) {
 	defer func() { _ = response.Body.Close() }()
 	text, err := io.ReadAll(response.Body)
 	return Answer{response.StatusCode, response.Header, text}, err
+}
+
+// newCertificate makes a certificate for 127.0.0.1 that is its own CA, which it returns as PEM, too.
+func newCertificate() (ca []byte, certificate *tls.Certificate, err error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	now := time.Now()
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: "kube-apiserver"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
 }

@@ -131,20 +131,25 @@ func ReadTable(path string) (rows []*Row, err error) {
 	}
 }
 
-// PrintTable prints rows as a table that is aligned and is Markdown as well.
-func PrintTable(to io.Writer, rows []*Row) {
+// PrintTable prints rows as a table that is aligned and is Markdown as well, and below it how many failed and what was lost. It
+// reports whether there are rows, and neither.
+func PrintTable(to io.Writer, rows []*Row) (passed bool) {
 	w := tabwriter.NewWriter(to, 0, 0, 1, ' ', 0)
 	_, _ = fmt.Fprint(w, "\n| fault\t| rounds\t| outcome\t| recovered: median\t| worst\t| lost\t|\n|---\t|---:\t|---\t|---:\t|---:\t|---:\t|\n")
+	failed, lost := 0, 0
 	for _, row := range rows {
 		outcome := row.Outcome
 		if row.Failed {
 			outcome = "FAILED (should: " + outcome + ")"
+			failed++
 		}
+		lost += len(row.Lost)
 		_, _ = fmt.Fprintf(w, "| %s\t| %d\t| %s\t| %s\t| %s\t| %s\t|\n",
 			row.Fault, row.Rounds, outcome, formatDuration(row.Median), formatDuration(row.Worst), row.loss())
 	}
-	_, _ = fmt.Fprintln(w)
 	_ = w.Flush()
+	_, _ = fmt.Fprintf(to, "\n%d faults, %d failed, %d lost\n", len(rows), failed, lost)
+	return len(rows) > 0 && failed+lost == 0
 }
 
 func (r *Row) loss() string {

@@ -57,7 +57,8 @@ func TestFaultAPIServerStopped(t *testing.T) {
 			s.AwaitLog(pod, harness.FailedCheck("network"))
 
 			resume := s.Pause("kube-apiserver")
-			line := s.AwaitLogFrom(s.LogsOnNode, pod, harness.FailedCheck("api"))
+			line, err := harness.AwaitLine(s.Ctx, func() ([]harness.LogLine, error) { return s.LogsOnNode(s.Ctx, pod) }, harness.FailedCheck("api"))
+			s.NoError(err)
 			s.Logf("after %s with a time limit of 1s: %s", line.Took, line.Error)
 			s.Contains(line.Error, "no answer from the API server in time")
 			took, err := time.ParseDuration(line.Took)

@@ -50,6 +50,25 @@ func (c *Cluster) LogsOnNode(ctx context.Context, pod corev1.Pod) ([]LogLine, er
 	return parseLog(plain.String())
 }
 
+// AwaitLine waits for a line of a log.
+func AwaitLine(ctx context.Context, read func() ([]LogLine, error), wanted func(LogLine) bool) (found LogLine, err error) {
+	err = Until(ctx, func() (bool, error) {
+		lines, err := read()
+		if err != nil {
+			return false, nil // the container is not there yet
+		}
+		i := slices.IndexFunc(lines, wanted)
+		if i >= 0 {
+			found = lines[i]
+		}
+		return i >= 0, nil
+	})
+	if err != nil {
+		err = fmt.Errorf("no such line in the log: %w", err)
+	}
+	return found, err
+}
+
 func parseLog(text string) ([]LogLine, error) {
 	var lines []LogLine
 	for raw := range strings.Lines(text) {

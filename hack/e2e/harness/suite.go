@@ -251,24 +251,9 @@ func (s *Suite) AwaitMetric(pod corev1.Pod, series string, above float64) {
 // AwaitLog waits for a line of the agent's log.
 func (s *Suite) AwaitLog(pod corev1.Pod, wanted func(LogLine) bool) LogLine {
 	s.Helper()
-	return s.AwaitLogFrom(s.Logs, pod, wanted)
-}
-
-// AwaitLogFrom is AwaitLog with another way to read the log.
-func (s *Suite) AwaitLogFrom(read func(context.Context, corev1.Pod) ([]LogLine, error), pod corev1.Pod, wanted func(LogLine) bool) (found LogLine) {
-	s.Helper()
-	s.Until(func() (bool, error) {
-		lines, err := read(s.Ctx, pod)
-		if err != nil {
-			return false, nil // the container is not there yet
-		}
-		i := slices.IndexFunc(lines, wanted)
-		if i >= 0 {
-			found = lines[i]
-		}
-		return i >= 0, nil
-	}, "no such line in the log")
-	return found
+	line, err := AwaitLine(s.Ctx, func() ([]LogLine, error) { return s.Logs(s.Ctx, pod) }, wanted)
+	s.NoError(err)
+	return line
 }
 
 // FailedCheck is a line that says that a check has failed.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# gofmt, go vet and golangci-lint in every module of the repository that holds code.
+# gofmt, go vet and golangci-lint in every module of the repository that holds code; make targets that no longer exist.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -15,6 +15,7 @@ diff <(sed -nE 's/^([a-z0-9-]+):.*## .*/\1/p' Makefile | grep -vx help | sort) <
   echo "hack/README.md: targets of the Makefile (<) and of the table (>) differ" >&2
   failed=1
 }
+hack/make-references.sh || failed=1
 for module in $(git ls-files -co --exclude-standard '*go.mod' | grep -v '^hack/tools/'); do
   dir=$(dirname "$module")
   echo "lint $dir"

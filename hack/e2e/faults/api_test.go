@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net/http"
 	"strings"
@@ -17,11 +18,11 @@ import (
 // answerCase is something that goes wrong with the API server's answers.
 type answerCase struct {
 	name, outcome string
-	fault         Fault                          // of every request of a kind, until it is repaired
-	inject        func(s *suite) (repair func()) // in place of a fault of requests
-	read          string                         // what the log says of it when the node is read, by "|"; "" where it makes no sense there
-	patch         string                         // and when it is patched
-	applies       bool                           // the patch, although its answer is lost
+	fault         Fault     // of every request of a kind, until it is repaired
+	handshake     Handshake // in place of a fault of requests
+	read          string    // what the log says of it when the node is read, by "|"; "" where it makes no sense there
+	patch         string    // and when it is patched
+	applies       bool      // the patch, although its answer is lost
 }
 
 func answerCases() []answerCase {
@@ -65,17 +66,16 @@ func answerCases() []answerCase {
 			read: "no answer from the API server in time: TCP and TLS work and the request is sent, but it is not answered"},
 		{name: "no answer, ever, but acted on", outcome: reads, fault: After(Never), applies: true},
 		{name: "TLS handshake slower than the time limit", outcome: "retried after the time limit",
-			inject: func(s *suite) func() {
-				s.proxy.Handshake(func(ctx context.Context) { <-ctx.Done() })
-				return func() { s.proxy.Handshake(nil) }
+			handshake: func(ctx context.Context) (*tls.Certificate, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
 			},
 			read: "no answer from the API server in time: TCP connects, but the TLS handshake does not end"},
-		{name: "certificate of another CA", outcome: "retried with backoff, nothing is sent",
-			inject: func(s *suite) func() {
-				s.proxy.Impostor(true)
-				return func() { s.proxy.Impostor(false) }
-			},
-			read: "TLS: "},
+		{name: "certificate of another CA", outcome: "retried with backoff, nothing is sent", read: "TLS: ",
+			handshake: func(context.Context) (*tls.Certificate, error) {
+				_, other, err := newCertificate()
+				return other, err
+			}},
 	}
 }
 
@@ -105,11 +105,11 @@ func TestFaultAnswerToRead(t *testing.T) {
 func (s *suite) answerToRead(name string, test answerCase) {
 	made := s.create(gated(name))
 	a := s.agent(name).with("CHECK_TIMEOUT=1500ms")
-	inject := test.inject
-	if inject == nil {
-		inject = func(s *suite) func() { return s.proxy.On(Read(name), test.fault) }
+	repair := func() { s.proxy.OnHandshake(nil) }
+	if test.fault != nil {
+		repair = s.proxy.On(Read(name), test.fault)
 	}
-	repair := inject(s)
+	s.proxy.OnHandshake(test.handshake)
 	p := a.start()
 	line := p.awaitLine("a failed check", harness.FailedCheck("api"))
 	s.Logf("%s\n    to try: %s", line.Error, line.Remedy)

@@ -36,14 +36,13 @@ type Proxy struct {
 	upstream  string
 	transport http.RoundTripper
 	server    *http.Server
-	good, bad *tls.Certificate
+	good      *tls.Certificate
 
 	mu        sync.Mutex
 	rules     []*rule
 	asked     []Asked
 	conns     map[net.Conn]bool
-	handshake func(context.Context) // runs in every TLS handshake, nil for nothing
-	impostor  bool                  // answer with the certificate of another CA
+	handshake Handshake // nil for the good certificate
 }
 
 // Asked is one request that came through the proxy, and the API server's own answer to it.
@@ -86,6 +85,9 @@ type Answer struct {
 // Fault is done in place of forwarding a request. It may forward it, once, at any time.
 type Fault func(w http.ResponseWriter, r *http.Request, forward func() (Answer, error))
 
+// Handshake answers a TLS handshake.
+type Handshake func(context.Context) (*tls.Certificate, error)
+
 type rule struct {
 	match Match
 	fault Fault
@@ -107,9 +109,6 @@ func NewProxy(config *rest.Config) (*Proxy, error) {
 		transport: transport, conns: make(map[net.Conn]bool),
 	}
 	if p.CA, p.good, err = newCertificate(); err != nil {
-		return nil, err
-	}
-	if _, p.bad, err = newCertificate(); err != nil {
 		return nil, err
 	}
 	p.server = &http.Server{
@@ -167,25 +166,11 @@ func (p *Proxy) Applied(node string) (n int) {
 	return n
 }
 
-// Handshake sets what runs in every TLS handshake from now on; nil is nothing.
-func (p *Proxy) Handshake(during func(context.Context)) {
-	p.mu.Lock()
-	p.handshake = during
-	p.mu.Unlock()
-	p.closeConnections()
-}
-
-// Impostor answers with the certificate of another CA from now on, or not any more.
-func (p *Proxy) Impostor(on bool) {
-	p.mu.Lock()
-	p.impostor = on
-	p.mu.Unlock()
-	p.closeConnections()
-}
-
-func (p *Proxy) closeConnections() {
+// OnHandshake sets what answers TLS handshakes from now on; nil is the good certificate.
+func (p *Proxy) OnHandshake(handshake Handshake) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.handshake = handshake
 	for conn := range p.conns {
 		_ = conn.Close()
 	}
@@ -193,15 +178,12 @@ func (p *Proxy) closeConnections() {
 
 func (p *Proxy) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	p.mu.Lock()
-	during, impostor := p.handshake, p.impostor
+	handshake := p.handshake
 	p.mu.Unlock()
-	if during != nil {
-		during(hello.Context())
+	if handshake == nil {
+		return p.good, nil
 	}
-	if impostor {
-		return p.bad, nil
-	}
-	return p.good, nil
+	return handshake(hello.Context())
 }
 
 func (p *Proxy) track(conn net.Conn, state http.ConnState) {

@@ -80,15 +80,15 @@ func TestCoreDNSPatchAddsTolerations(t *testing.T) {
 	block := s.readmeBlock("coredns-tolerations")
 	s.Contains(block, "-n kube-system ")
 	block = strings.ReplaceAll(block, "-n kube-system ", "-n default ")
-	ours := []corev1.Toleration{{Key: "node-ready/unverified", Operator: corev1.TolerationOpExists}, {Key: "node-ready/failed", Operator: corev1.TolerationOpExists}}
+	added := []corev1.Toleration{{Key: "node-ready/unverified", Operator: corev1.TolerationOpExists}, {Key: "node-ready/failed", Operator: corev1.TolerationOpExists}}
 	existing := corev1.Toleration{Key: "CriticalAddonsOnly", Operator: corev1.TolerationOpExists}
 	for name, try := range map[string]struct {
 		tolerations string
 		wanted      []corev1.Toleration
 	}{
-		"none":     {"", ours},
-		"empty":    {"tolerations: []", ours},
-		"existing": {"tolerations: [{key: CriticalAddonsOnly, operator: Exists}]", append([]corev1.Toleration{existing}, ours...)},
+		"none":     {"", added},
+		"empty":    {"tolerations: []", added},
+		"existing": {"tolerations: [{key: CriticalAddonsOnly, operator: Exists}]", append([]corev1.Toleration{existing}, added...)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := s.part(t)

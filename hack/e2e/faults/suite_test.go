@@ -66,8 +66,8 @@ func start(t *testing.T, row *harness.Row) *suite {
 	return s
 }
 
-// gated is a Node as it registers: with the startup taint between two that are not ours, a label
-// and an annotation.
+// gated is a Node as it registers: with the startup taint between two foreign ones, a foreign label
+// and a foreign annotation.
 func gated(name string) *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
@@ -146,7 +146,7 @@ func (s *suite) verified(node string) *corev1.Node {
 	return now
 }
 
-// foreign is what is on a Node and is not ours, by name. It leaves out what the controllers of the
+// foreign is what others have on a Node, by name. It leaves out what the controllers of the
 // cluster put on a Node that has no kubelet, and take off again.
 func foreign(node *corev1.Node) map[string]string {
 	found := make(map[string]string)

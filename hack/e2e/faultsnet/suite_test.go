@@ -21,7 +21,7 @@ import (
 
 const (
 	node = harness.RealNode
-	// foreign is what others have on a node: a taint before ours and one behind, a label and an annotation.
+	// foreign is what others have on a node: a taint before the startup taint and one behind it, a label and an annotation.
 	foreign = "example.com/foreign"
 	// agentLabel is on the agents that the tests start. It is not the DaemonSet's, which would adopt them.
 	agentLabel = "faultsnet"

@@ -53,7 +53,7 @@ func labelled(key string) func(*corev1.Node) bool {
 
 func always(state) bool { return true }
 
-func TestStory(t *testing.T) {
+func TestPendingPodGetsAVerifiedNode(t *testing.T) {
 	s := start(t)
 	s.nodePools("1s")
 	s.workload("story", 1)

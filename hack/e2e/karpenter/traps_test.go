@@ -15,7 +15,7 @@ import (
 )
 
 // Under `taints` in place of `startupTaints`, Karpenter takes the taint for one that stays: no node of that pool is any use to a pod
-// that does not tolerate it. TestStory is the same with the default, and the pod gets its node.
+// that does not tolerate it. TestPendingPodGetsAVerifiedNode is the same with the default, and the pod gets its node.
 func TestTrapTaintsGetNoNode(t *testing.T) {
 	s := start(t)
 	s.nodePools("1s", " startupTaints:", " taints:")

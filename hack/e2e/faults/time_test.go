@@ -18,15 +18,15 @@ import (
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-// The initial timeout passes while an attempt is under way: it is told at once, and the rounds go on.
+// The initial timeout passes while an attempt is under way: it is reported at once, and the rounds go on.
 func TestFaultTimeoutInFlight(t *testing.T) {
 	t.Parallel()
 	name := "faults-timeout"
-	s := begin(t, "initial timeout passes while a check is in flight", "told at once (log, metric, Event); verified when the check passes")
+	s := begin(t, "initial timeout passes while a check is in flight", "reported at once (log, metric, Event); verified when the check passes")
 	made := s.create(gated(name))
-	// The look at the node and the first attempt of the check fail at once. The second attempt hangs, from about 1 s on
+	// The first read of the node and the first attempt of the check fail at once. The second attempt hangs, from about 1 s on
 	// until 4 s.
-	mend := s.proxy.On(Read(name), FirstElse(2, Status(http.StatusInternalServerError, metav1.StatusReasonInternalError, "etcd", 0), Never))
+	repair := s.proxy.On(Read(name), FirstElse(2, Status(http.StatusInternalServerError, metav1.StatusReasonInternalError, "etcd", 0), Never))
 	port := freePort(s)
 	p := s.agent(name).with("INITIAL_TIMEOUT=3s", "CHECK_TIMEOUT=3s", "ENABLE_METRICS=true", "METRICS_PORT="+port).start()
 	p.awaitMessage(harness.MsgTimedOut)
@@ -38,7 +38,7 @@ func TestFaultTimeoutInFlight(t *testing.T) {
 	}
 	s.Equal(1, attempts, "the second attempt is still under way")
 	s.InDelta(1, s.ask(port, name, "node_check_timed_out"), 0)
-	s.mended(p, made, mend)
+	s.repaired(p, made, repair)
 	events, err := s.Events(s.Ctx, name, "NodeVerificationTimedOut")
 	s.NoError(err)
 	s.Len(events, 1)
@@ -145,7 +145,7 @@ func (s *suite) usage(p *process) (u usage) {
 	}
 	s.NoError(p.cmd.Process.Signal(syscall.SIGQUIT))
 	s.await("the end", p.done)
-	for line := range strings.Lines(p.said()) {
+	for line := range strings.Lines(p.output()) {
 		if strings.HasPrefix(line, "goroutine ") {
 			u.goroutines++
 		}

@@ -30,8 +30,7 @@ func TestFaultTokenExpired(t *testing.T) {
 	line := p.awaitLine("a failed check", harness.FailedCheck("api"))
 	s.Log(line.Error, "- to try:", line.Remedy)
 	s.Contains(line.Error, "authentication: the API server does not accept the service account token: Unauthorized")
-	now := s.Node(name)
-	s.True(untouched(now, made))
+	s.True(untouched(s.Node(name), made))
 	began := time.Now()
 	file := filepath.Join(filepath.Dir(kubeconfig), "token")
 	s.NoError(os.WriteFile(file+".new", []byte(fresh), 0o600))
@@ -51,7 +50,7 @@ func (s *suite) refused(node string) (n int) {
 }
 
 // expired is the token as it was an hour before now, with a life of ten minutes: the API issues
-// none that is over already, so it is signed here, with the key of the throwaway cluster.
+// none that is over already, so it is signed here, with the key of the sandbox cluster.
 func (s *suite) expired(token string) string {
 	s.Helper()
 	parts := strings.Split(token, ".")

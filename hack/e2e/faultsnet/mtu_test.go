@@ -66,7 +66,7 @@ func TestFaultSmallerMTUOnTheWay(t *testing.T) {
 		s.rounds(func() {
 			s.NoError(s.Filter(s.Ctx, node, "output priority filter", "icmp type destination-unreachable icmp code frag-needed drop"))
 			s.onlyFails(s.agent(quick(), nil), noAPI())
-			s.recovers(s.Mend)
+			s.recovers(s.Repair)
 		})
 	})
 }

@@ -33,7 +33,7 @@ run-dry: build ## every check once from this machine, with a report; writes noth
 	bin/kube-node-ready --dry-run
 
 ## Tests
-.PHONY: test lint unit chart-test e2e e2e-karpenter faults fuzz vulncheck
+.PHONY: test lint unit chart-test e2e e2e-karpenter faults vulncheck
 test: ## everything; without root all but the tests on the real node
 	hack/test.sh
 
@@ -46,11 +46,11 @@ unit: $(TOOLS)/gotestsum ## unit tests with the race detector
 chart-test: $(TOOLS)/helm $(TOOLS)/helm-docs $(TOOLS)/helm-unittest ## the chart: lint, tests, and whether what is made from it is current
 	hack/chart-test.sh
 
-e2e: build $(TOOLS)/helm $(TOOLS)/gotestsum ## the tests on a real node (root, Linux); KEEP=1 leaves the cluster up, RUN= picks tests
+e2e: build $(TOOLS)/helm $(TOOLS)/gotestsum ## the tests on a sandbox cluster with a real kubelet (root, Linux); KEEP=1 leaves the cluster up, RUN= picks tests
 	hack/e2e.sh
 
 e2e-karpenter: build $(TOOLS)/helm $(TOOLS)/gotestsum ## the agent on the nodes of the real Karpenter, 0 to 100 and back (root, Linux); KEEP=1, RUN=
-	KARPENTER=long PACKAGES=./karpenter hack/e2e.sh
+	E2E=long PACKAGES=./karpenter hack/e2e.sh
 
 faults: build $(TOOLS)/helm $(TOOLS)/gotestsum ## the agent under faults, the long version, and one table of them (root, Linux); RUN= picks tests
 	hack/faults.sh

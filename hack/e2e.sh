@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the tests of hack/e2e on throwaway clusters, which are started anew for them and stopped after them. Two lanes run side by
+# Runs the tests of hack/e2e on sandbox clusters, which are started anew for them and stopped after them. Two shards run side by
 # side, each with a cluster of its own. The tests of faults and of Karpenter run in their short version (hack/faults.sh and
-# `make e2e-karpenter` run the long ones).
+# `make e2e-karpenter` run the long ones: E2E=long).
 # KEEP=1 runs all on the cluster that is up (or starts it) and leaves it up; RUN=regexp picks tests; PACKAGES= picks packages.
 # RETRY=1 gives up to three tests that fail one more try, and prints which they were: for CI, on machines that others share.
 set -euo pipefail
@@ -16,7 +16,7 @@ retried=$PWD/.cluster/retried
 rm -rf "$retried"
 mkdir -p "$retried"
 
-gotests() { # LANE PACKAGE…
+gotests() { # SHARD PACKAGE…
   (cd hack/e2e && ../../bin/tools/gotestsum --format standard-verbose ${JSONFILE:+--jsonfile "${JSONFILE%.json}-$1.json"} \
     ${RETRY:+--rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-run-root-test --rerun-fails-report="$retried/$1"} \
     --packages="${*:2}" -- -count=1 -timeout 25m -p 1 ${RUN:+-run "$RUN"})
@@ -36,25 +36,24 @@ fi
 
 hack/cluster/cluster build
 hack/cluster/cluster image
-go -C hack/e2e run ./faults/jump "$PWD" "$PWD/bin/jump/kube-node-ready"
 first=". ./charttest"
 # Whatever else there is, so that a new package is not left out.
 second=$(cd hack/e2e && go list -f '{{if .TestGoFiles}}.{{slice .ImportPath (len .Module.Path)}}{{end}}{{if .XTestGoFiles}}.{{slice .ImportPath (len .Module.Path)}}{{end}}' ./... | grep -vxE '\.|\./charttest')
 if [ -n "${PACKAGES:-}" ]; then first=$PACKAGES second=""; fi
-# The binary of each test is compiled before, not by both lanes at once.
+# The binary of each test is compiled before, not by both shards at once.
 (cd hack/e2e && go vet ./...)
-source hack/lanes.sh
+source hack/shards.sh
 # shellcheck disable=SC2086
 total=$(tests_in hack/e2e "${RUN:-.}" $first $second)
-run_lanes() {
+run_shards() {
   # shellcheck disable=SC2086
-  start_lane a gotests a $first
+  start_shard a gotests a $first
   # shellcheck disable=SC2086
-  if [ -n "$second" ]; then start_lane b gotests b $second; fi
-  wait_lanes
+  if [ -n "$second" ]; then start_shard b gotests b $second; fi
+  wait_shards
 }
 state=0
-run_lanes | progress "$total" || state=$?
+run_shards | progress "$total" || state=$?
 if [ -s "$retried/a" ] || [ -s "$retried/b" ]; then
   echo "tried again after a failure (TEST, runs, failures):"
   cat "$retried"/*

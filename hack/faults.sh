@@ -9,23 +9,22 @@ if ! hack/cluster/cluster check; then
 fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-export FAULTS=long
+export E2E=long
 failed=0
 
 hack/cluster/cluster build && hack/cluster/cluster image || exit 1
-go -C hack/e2e run ./faults/jump "$PWD" "$PWD/bin/jump/kube-node-ready" || exit 1
 faults() { # PACKAGE
   cd hack/e2e && FAULTS_TABLE=$work/$1.json ../../bin/tools/gotestsum --format standard-verbose -- \
     -count=1 -timeout 90m -parallel 8 -run "${RUN:-^TestFault}" "./$1"
 }
-source hack/lanes.sh
+source hack/shards.sh
 total=$(tests_in hack/e2e "${RUN:-^TestFault}" ./faults ./faultsnet)
-run_lanes() {
-  start_lane faults faults faults
-  start_lane faultsnet faults faultsnet
-  wait_lanes
+run_shards() {
+  start_shard faults faults faults
+  start_shard faultsnet faults faultsnet
+  wait_shards
 }
-run_lanes | progress "$total"
+run_shards | progress "$total"
 [ "${PIPESTATUS[0]}" = 0 ] || failed=1
 export FAULTS_TABLE=$work/table.json
 cat "$work"/faults*.json >"$FAULTS_TABLE"

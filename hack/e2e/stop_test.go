@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"testing"
 
@@ -13,96 +12,80 @@ import (
 
 func TestStoppedBeforeTheVerdict(t *testing.T) {
 	s := start(t)
-	address := s.target()
-	s.require.NoError(s.Deploy(s.ctx, "config.checkTimeout=1s", "config.networkTargets[0]="+address+":80"))
-	s.broken(fmt.Sprintf("ip daddr %s drop", address))
-	s.gate()
-	pod := s.agent()
+	pod := agentWithDeadTarget(s, "config.checkTimeout=1s")
 	// Its retry is due four seconds later; it is stopped while it waits for that.
-	waiting := s.awaitLog(pod, s.Logs, func(line harness.LogLine) bool { return line.Check == "network" && line.Attempt == 3 })
+	waiting := s.AwaitLog(pod, func(line harness.LogLine) bool { return line.Check == "network" && line.Attempt == 3 })
 	s.Log("waiting for", waiting.RetryIn)
-	before, err := s.Node(s.ctx, node)
-	s.require.NoError(err)
-	sent := len(s.requests(pod))
+	before := s.Node(node)
+	sent := len(s.Requests(pod))
 
-	watch, err := s.Kube.CoreV1().Pods(pod.Namespace).Watch(s.ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + pod.Name})
-	s.require.NoError(err)
-	defer watch.Stop()
-	s.require.NoError(s.Kube.CoreV1().Pods(pod.Namespace).Delete(s.ctx, pod.Name, metav1.DeleteOptions{}))
+	untilDeleted := watchPods(s, metav1.ListOptions{FieldSelector: "metadata.name=" + pod.Name})
+	s.NoError(s.Kube.CoreV1().Pods(pod.Namespace).Delete(s.Ctx, pod.Name, metav1.DeleteOptions{}))
 	var end *corev1.ContainerStateTerminated
-	for event := range watch.ResultChan() {
-		now, ok := event.Object.(*corev1.Pod)
-		s.require.True(ok)
+	untilDeleted(func(now *corev1.Pod) {
 		if len(now.Status.ContainerStatuses) > 0 && now.Status.ContainerStatuses[0].State.Terminated != nil {
 			end = now.Status.ContainerStatuses[0].State.Terminated
 		}
-		if event.Type == "DELETED" {
-			break
-		}
+	})
+	s.NotNil(end)
+	s.Zero(end.ExitCode)
+	s.Logf("ended %s after the wait began", end.FinishedAt.Sub(waiting.Time))
+	s.Len(s.Requests(pod), sent, "requests after SIGTERM")
+	after := s.Node(node)
+	s.Equal(before.Spec.Taints, after.Spec.Taints)
+	s.Equal(before.Labels, after.Labels)
+	s.Equal(before.Annotations, after.Annotations)
+}
+
+// After the verdict the final metrics are served for as long as the linger, which a second signal ends.
+func TestFinalMetrics(t *testing.T) {
+	for _, c := range []struct {
+		name, linger, grace string
+		signal              bool
+	}{
+		{"linger", "8s", "30", false},
+		{"second signal ends the linger", "30m", "1900", true}, // this test's time is over long before half an hour is
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := start(t, "config.metricsLinger="+c.linger, "terminationGracePeriodSeconds="+c.grace)
+			s.Gate(node)
+			pod := s.AgentPod(node)
+			s.AwaitVerified(node)
+			terminating := servedWhileTerminating(s, pod)
+			if c.signal { // the first one was kubelet's
+				s.Script("enter", node, "pkill", "-TERM", "-x", harness.Name)
+			}
+			s.NotNil(s.AwaitGone(terminating).DeletionTimestamp)
+		})
 	}
-	s.require.NotNil(end)
-	s.require.Zero(end.ExitCode)
-	lasted := end.FinishedAt.Sub(waiting.Time)
-	s.Logf("ended %s after the wait began", lasted)
-	s.require.Len(s.requests(pod), sent, "requests after SIGTERM")
-	after, err := s.Node(s.ctx, node)
-	s.require.NoError(err)
-	s.require.Equal(before.Spec.Taints, after.Spec.Taints)
-	s.require.Equal(before.Labels, after.Labels)
-	s.require.Equal(before.Annotations, after.Annotations)
 }
 
-// After the verdict the final metrics are served for as long as the linger.
-func TestLingers(t *testing.T) {
-	s := start(t, "config.metricsLinger=8s", "terminationGracePeriodSeconds=30")
-	s.gate()
-	pod := s.agent()
-	s.verified()
-	s.servedWhileTerminating(pod)
-	last := s.gone(pod)
-	s.require.NotNil(last.DeletionTimestamp)
-}
-
-func TestSecondSignalEndsTheLinger(t *testing.T) {
-	s := start(t, "config.metricsLinger=30m", "terminationGracePeriodSeconds=1900")
-	s.gate()
-	pod := s.agent()
-	s.verified()
-	s.servedWhileTerminating(pod)
-	// The first one was kubelet's. This test's time is over long before half an hour is.
-	_, err := s.Script(s.ctx, "enter", node, "pkill", "-TERM", "-x", harness.Name)
-	s.require.NoError(err)
-	s.gone(pod)
-}
-
-func (s *suite) servedWhileTerminating(pod corev1.Pod) {
+func servedWhileTerminating(s *harness.Suite, pod corev1.Pod) (terminating corev1.Pod) {
 	s.Helper()
-	s.require.NoError(harness.Until(s.ctx, func() (bool, error) {
-		now, err := s.Kube.CoreV1().Pods(pod.Namespace).Get(s.ctx, pod.Name, metav1.GetOptions{})
-		return err == nil && now.DeletionTimestamp != nil, err
-	}))
-	s.awaitLog(pod, s.Logs, func(line harness.LogLine) bool { return line.Msg == "told to stop: serving the final metrics first" })
-	s.require.Equal(1.0, s.metric(pod, "node_check_status"))
-	s.require.NotZero(s.metric(pod, "node_check_verification_duration_seconds"))
+	s.Until(func() (bool, error) {
+		now, err := s.Kube.CoreV1().Pods(pod.Namespace).Get(s.Ctx, pod.Name, metav1.GetOptions{})
+		if err == nil {
+			terminating = *now
+		}
+		return terminating.DeletionTimestamp != nil, err
+	})
+	s.AwaitLog(pod, harness.Says(harness.MsgShuttingDown))
+	s.Equal(1.0, s.Metric(pod, "node_check_status"))
+	s.NotZero(s.Metric(pod, "node_check_verification_duration_seconds"))
+	return terminating
 }
 
-// The label is taken off again between the patch and the eviction: nobody else would notice.
+// The label is removed between the patch and the eviction: nobody else would notice.
 func TestHoldingAgentVerifiesAgain(t *testing.T) {
 	s := start(t)
-	address := s.target()
-	s.require.NoError(s.Deploy(s.ctx, append(quick, "config.networkTargets[0]="+address+":80")...))
-	s.broken(fmt.Sprintf("ip daddr %s drop", address))
-	s.gate()
-	pod := s.agent()
-	s.awaitLog(pod, s.Logs, failed("network"))
-
-	s.cleanup(func(ctx context.Context) error { return s.Signal(ctx, "CONT", "kube-controller-manager") })
-	s.require.NoError(s.Signal(s.ctx, "STOP", "kube-controller-manager"))
-	s.require.NoError(s.Mend(s.ctx, node))
-	s.verified()
-	s.require.NoError(s.Patch(s.ctx, node, fmt.Sprintf(`{"metadata":{"labels":{%q:null}}}`, harness.Label)))
-	s.verified() // within a minute
-	s.sameProcess(pod)
-	s.require.NoError(s.Signal(s.ctx, "CONT", "kube-controller-manager"))
-	s.gone(pod)
+	pod := agentWithDeadTarget(s, quick...)
+	s.AwaitLog(pod, harness.FailedCheck("network"))
+	resume := s.Pause("kube-controller-manager")
+	s.Repair()
+	s.AwaitVerified(node)
+	s.Patch(node, fmt.Sprintf(`{"metadata":{"labels":{%q:null}}}`, harness.Label))
+	s.AwaitVerified(node) // within a minute
+	s.SameProcess(pod)
+	resume()
+	s.AwaitGone(pod)
 }

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"testing"
@@ -14,110 +13,93 @@ import (
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-const failedTaint = "node-ready/failed"
+const (
+	failedTaint   = "node-ready/failed"
+	conditionType = "NodeVerified"
+)
 
-// late are values with which a node is late within seconds.
-var late = append(slices.Clone(quick), "config.initialTimeout=3s")
-
-func condition(node *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
-	for i := range node.Status.Conditions {
-		if node.Status.Conditions[i].Type == kind {
-			return &node.Status.Conditions[i]
-		}
-	}
-	return nil
+// onTimeout starts a test with a policy whose timeout passes within seconds, and gates the node; its name servers do not answer. It
+// returns the node as it was before.
+func onTimeout(t *testing.T, policy string) (s *harness.Suite, before *corev1.Node) {
+	t.Helper()
+	s = start(t, append(slices.Clone(quick), "config.initialTimeout=3s", "config.onTimeout="+policy)...)
+	before = s.Node(node)
+	s.Break("meta l4proto { tcp, udp } th dport 53 drop")
+	s.Gate(node)
+	return s, before
 }
 
-// noDNS drops what the node's pods ask name servers.
-func (s *suite) noDNS() {
-	s.Helper()
-	s.cleanup(func(ctx context.Context) error { return s.Mend(ctx, node) })
-	s.require.NoError(s.Break(s.ctx, node, "meta l4proto { tcp, udp } th dport 53 drop"))
+func condition(node *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
+	i := slices.IndexFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == kind })
+	if i < 0 {
+		return nil
+	}
+	return &node.Status.Conditions[i]
 }
 
 // With the rights and under the policy that the chart gives for it.
 func TestOnTimeoutTaint(t *testing.T) {
-	s := start(t, append(late, "config.onTimeout=taint")...)
-	s.noDNS()
-	s.gate()
-	pod := s.agent()
-	marked, _, err := s.AwaitNode(s.ctx, node, func(n *corev1.Node) bool { return harness.HasTaint(n, failedTaint) })
-	s.require.NoError(err)
-	s.require.True(harness.HasTaint(marked, harness.Taint))
-	s.event("NodeVerificationTimedOut", "dns: ")
-	s.require.NoError(s.Mend(s.ctx, node))
-	now, _ := s.verified()
-	s.require.False(harness.HasTaint(now, failedTaint), "in the same patch")
-	s.gone(pod)
-	patches := 0
-	for _, request := range s.requests(pod) {
-		if request.Verb == "patch" {
-			patches++
-		}
-	}
-	s.require.Equal(2, patches, "%v", s.requests(pod))
+	s, _ := onTimeout(t, "taint")
+	pod := s.AgentPod(node)
+	marked, _ := s.AwaitNode(node, func(n *corev1.Node) bool { return harness.HasTaint(n, failedTaint) })
+	s.True(harness.HasTaint(marked, harness.Taint))
+	s.Event("NodeVerificationTimedOut", "dns: ")
+	s.Repair()
+	now, _ := s.AwaitVerified(node)
+	s.False(harness.HasTaint(now, failedTaint), "in the same patch")
+	s.AwaitGone(pod)
+	requests := s.Requests(pod)
+	patches := slices.DeleteFunc(slices.Clone(requests), func(r harness.Request) bool { return r.Verb != "patch" })
+	s.Len(patches, 2, "%v", requests)
 }
 
 func TestOnTimeoutCondition(t *testing.T) {
-	const kind = "NodeVerified"
-	s := start(t, append(late, "config.onTimeout=condition")...)
-	s.cleanup(func(ctx context.Context) error {
-		_, err := s.Kube.CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType,
-			fmt.Appendf(nil, `{"status":{"conditions":[{"type":%q,"$patch":"delete"}]}}`, kind), metav1.PatchOptions{}, "status")
-		return err
-	})
-	before, err := s.Node(s.ctx, node)
-	s.require.NoError(err)
-	s.noDNS()
-	s.gate()
+	s, before := onTimeout(t, "condition")
+	s.DeleteCondition(node)
 	is := func(status corev1.ConditionStatus, reason string) func(*corev1.Node) bool {
 		return func(n *corev1.Node) bool {
-			found := condition(n, kind)
+			found := condition(n, conditionType)
 			return found != nil && found.Status == status && found.Reason == reason
 		}
 	}
 	// The first attempt that failed is known at the timeout, all of them after the round.
-	bad, _, err := s.AwaitNode(s.ctx, node, is(corev1.ConditionFalse, "DNSFailed,ServiceFailed"))
-	s.require.NoError(err)
-	s.require.Contains(condition(bad, kind).Message, "dns: ")
-	described, err := s.Kubectl(s.ctx, "", "describe", "node", node)
-	s.require.NoError(err)
-	s.require.Regexp(kind+` +False .* DNSFailed,ServiceFailed +.*dns: `, described)
-	s.require.False(harness.HasTaint(bad, failedTaint))
-	s.require.NoError(s.Mend(s.ctx, node))
-	s.verified()
-	good, _, err := s.AwaitNode(s.ctx, node, is(corev1.ConditionTrue, "Verified"))
-	s.require.NoError(err)
-	s.require.True(condition(good, kind).LastTransitionTime.After(condition(bad, kind).LastTransitionTime.Time))
-	for _, theirs := range before.Status.Conditions {
-		s.require.NotNil(condition(good, theirs.Type), "kubelet's condition %s", theirs.Type)
+	failed, _ := s.AwaitNode(node, is(corev1.ConditionFalse, "DNSFailed,ServiceFailed"))
+	s.Contains(condition(failed, conditionType).Message, "dns: ")
+	s.Regexp(conditionType+` +False .* DNSFailed,ServiceFailed +.*dns: `, s.Kubectl("", "describe", "node", node))
+	s.False(harness.HasTaint(failed, failedTaint))
+	s.Repair()
+	s.AwaitVerified(node)
+	verified, _ := s.AwaitNode(node, is(corev1.ConditionTrue, "Verified"))
+	s.True(condition(verified, conditionType).LastTransitionTime.After(condition(failed, conditionType).LastTransitionTime.Time))
+	for _, kubelets := range before.Status.Conditions {
+		s.NotNil(condition(verified, kubelets.Type), "kubelet's condition %s", kubelets.Type)
 	}
-	s.require.Len(good.Status.Conditions, len(before.Status.Conditions)+1)
+	s.Len(verified.Status.Conditions, len(before.Status.Conditions)+1)
 }
 
-// What guards the condition: the API server takes it for no other node of the same name.
+// What guards the condition: the API server applies it to no other node of the same name.
 func TestConditionOfAnotherNode(t *testing.T) {
 	s := start(t)
-	_, err := s.Kube.CoreV1().Nodes().Patch(s.ctx, node, types.StrategicMergePatchType,
+	_, err := s.Kube.CoreV1().Nodes().Patch(s.Ctx, node, types.StrategicMergePatchType,
 		[]byte(`{"metadata":{"uid":"another"},"status":{"conditions":[{"type":"NodeVerified","status":"False"}]}}`), metav1.PatchOptions{}, "status")
-	s.require.True(apierrors.IsInvalid(err), "%v", err)
-	s.require.ErrorContains(err, "metadata.uid")
+	s.True(apierrors.IsInvalid(err), "%v", err)
+	s.ErrorContains(err, "metadata.uid")
 }
 
-// A network plugin that has not taken its own startup taint off yet: nothing is checked before.
+// A network plugin that has not removed its own startup taint yet: nothing is checked before.
 func TestWaitForTaints(t *testing.T) {
-	const theirs = "node.cilium.io/agent-not-ready"
+	const foreign = "node.cilium.io/agent-not-ready"
 	s := start(t, "config.waitForTaints={node.cilium.io/}")
-	s.require.NoError(s.Patch(s.ctx, node, fmt.Sprintf(`{"metadata":{"labels":{%q:null}},"spec":{"taints":[{"key":%q,"effect":"NoSchedule"},{"key":%q,"effect":"NoSchedule"}]}}`,
-		harness.Label, theirs, harness.Taint)))
-	pod := s.agent()
-	s.awaitLog(pod, s.Logs, func(line harness.LogLine) bool { return line.Msg == "waiting until others have taken their taint off" })
-	lines, err := s.Logs(s.ctx, pod)
-	s.require.NoError(err)
+	s.Patch(node, fmt.Sprintf(`{"metadata":{"labels":{%q:null}},"spec":{"taints":[{"key":%q,"effect":"NoSchedule"},{"key":%q,"effect":"NoSchedule"}]}}`,
+		harness.Label, foreign, harness.Taint))
+	pod := s.AgentPod(node)
+	s.AwaitLog(pod, harness.Says(harness.MsgForeignTaints))
+	lines, err := s.Logs(s.Ctx, pod)
+	s.NoError(err)
 	for _, line := range lines {
-		s.require.NotEqual("check passed", line.Msg)
+		s.NotEqual(harness.MsgCheckPassed, line.Msg)
 	}
-	s.unverified()
-	s.require.NoError(s.Patch(s.ctx, node, fmt.Sprintf(`{"spec":{"taints":[{"key":%q,"effect":"NoSchedule"}]}}`, harness.Taint)))
-	s.verified()
+	s.Unverified(node)
+	s.Patch(node, fmt.Sprintf(`{"spec":{"taints":[{"key":%q,"effect":"NoSchedule"}]}}`, harness.Taint))
+	s.AwaitVerified(node)
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,17 +26,17 @@ var everything = []string{"podMonitor.enabled=true", "serviceMonitor.enabled=tru
 const agents = 20
 
 func TestFinalValuesAreScraped(t *testing.T) {
-	cluster, ctx := open(t)
+	s := start(t)
 	// The policy would refuse the other taints and labels.
-	manifests, err := cluster.Render(ctx, append(everything, "nodeAuthorization.enabled=false")...)
-	require.NoError(t, err)
+	manifests, err := s.Render(s.Ctx, append(everything, "nodeAuthorization.enabled=false")...)
+	s.NoError(err)
 	daemonSet := only(manifests, "DaemonSet")
-	apply(ctx, t, cluster, strings.Replace(manifests, daemonSet, "", 1))
-	config := configure(ctx, t, cluster, func(config string) bool {
+	s.apply(strings.Replace(manifests, daemonSet, "", 1))
+	config := s.configure(func(config string) bool {
 		return strings.Contains(config, "podMonitor/kube-system/kube-node-ready") && strings.Contains(config, "serviceMonitor/kube-system/kube-node-ready")
 	})
-	theirs := startPrometheus(ctx, t, cluster, config)
-	oneShots(ctx, t, cluster, daemonSet)
+	server := s.startPrometheus(config)
+	s.oneShots(daemonSet)
 
 	for source, which := range map[string]string{"PodMonitor": `service=""`, "ServiceMonitor": `service="kube-node-ready"`} {
 		for _, expr := range []string{
@@ -47,42 +46,44 @@ func TestFinalValuesAreScraped(t *testing.T) {
 			`last_over_time(node_check_attempts_total{check="service",%s}[10m]) == 1`,
 		} {
 			expr = fmt.Sprintf(expr, which)
-			found, err := theirs.query(ctx, expr)
-			require.NoError(t, err)
+			found, err := server.query(s.Ctx, expr)
+			s.NoError(err)
 			t.Logf("%s: %d of %d: %s", source, len(found), agents, expr)
-			require.Len(t, found, agents)
+			s.Len(found, agents)
 		}
 	}
-	t.Run("dashboard", func(t *testing.T) { dashboard(ctx, t, cluster, theirs) })
+	t.Run("dashboard", func(t *testing.T) { s.part(t).dashboard(server) })
 	t.Run("rules", func(t *testing.T) {
 		// The operator has taken them.
-		require.NoError(t, harness.Until(ctx, func() (bool, error) {
-			files, err := cluster.Kube.CoreV1().ConfigMaps("default").Get(ctx, "prometheus-e2e-rulefiles-0", metav1.GetOptions{})
+		s.part(t).Until(func() (bool, error) {
+			files, err := s.Kube.CoreV1().ConfigMaps("default").Get(s.Ctx, "prometheus-e2e-rulefiles-0", metav1.GetOptions{})
 			return err == nil && strings.Contains(fmt.Sprint(files.Data), "NodeChecksFailing"), nil
-		}))
+		})
 	})
 }
 
 // oneShots runs the agents, and returns when the DaemonSet controller has taken the last away.
-func oneShots(ctx context.Context, t *testing.T, cluster *harness.Cluster, manifest string) {
-	t.Helper()
+func (s *suite) oneShots(manifest string) {
+	s.Helper()
 	var template appsv1.DaemonSet
-	require.NoError(t, yaml.Unmarshal([]byte(manifest), &template))
+	s.NoError(yaml.Unmarshal([]byte(manifest), &template))
 	taints, labels := make([]corev1.Taint, agents), make(map[string]any)
 	name := func(kind string, i int) string { return fmt.Sprintf("one-shot.example.com/%s-%d", kind, i) }
 	for i := range agents {
 		taints[i] = corev1.Taint{Key: name("new", i), Effect: corev1.TaintEffectPreferNoSchedule}
 		labels[name("good", i)] = nil
 	}
-	patch := func(ctx context.Context, taints []corev1.Taint) {
+	patch := func(ctx context.Context, taints []corev1.Taint) error {
 		text, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels}, "spec": map[string]any{"taints": taints}})
-		require.NoError(t, err)
-		require.NoError(t, cluster.Patch(ctx, node, string(text)))
+		if err != nil {
+			return err
+		}
+		return s.Cluster.Patch(ctx, node, string(text))
 	}
-	patch(ctx, taints)
-	t.Cleanup(func() { patch(context.Background(), nil) })
+	s.NoError(patch(s.Ctx, taints))
+	s.Undo(func(ctx context.Context) error { return patch(ctx, nil) })
 
-	sets := cluster.Kube.AppsV1().DaemonSets(harness.Namespace)
+	sets := s.Kube.AppsV1().DaemonSets(harness.Namespace)
 	seen := make(map[string]bool)
 	for i := range agents {
 		set := template.DeepCopy()
@@ -92,26 +93,25 @@ func oneShots(ctx context.Context, t *testing.T, cluster *harness.Cluster, manif
 		pod.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchExpressions[0].Key = name("good", i)
 		pod.Containers[0].Env = append(pod.Containers[0].Env,
 			corev1.EnvVar{Name: "TAINT_KEY", Value: name("new", i)}, corev1.EnvVar{Name: "VERIFIED_LABEL", Value: name("good", i)})
-		_, err := sets.Create(ctx, set, metav1.CreateOptions{})
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, sets.Delete(context.Background(), set.Name, metav1.DeleteOptions{})) })
+		_, err := sets.Create(s.Ctx, set, metav1.CreateOptions{})
+		s.NoError(err)
+		s.Undo(func(ctx context.Context) error { return sets.Delete(ctx, set.Name, metav1.DeleteOptions{}) })
 	}
-	require.NoError(t, harness.Until(ctx, func() (bool, error) {
-		pods, err := cluster.AgentPods(ctx)
+	s.Until(func() (bool, error) {
+		pods, err := s.AgentPods(s.Ctx)
 		for _, pod := range pods {
 			seen[pod.Name] = true
 		}
 		return len(seen) == agents && len(pods) == 0, err
-	}), "%d agents were seen", len(seen))
-	now, err := cluster.Node(ctx, node)
-	require.NoError(t, err)
-	require.Empty(t, now.Spec.Taints)
+	}, "%d agents were seen", len(seen))
+	s.Empty(s.Node(node).Spec.Taints)
 }
 
 // dashboard runs every query of the dashboard, as it is installed.
-func dashboard(ctx context.Context, t *testing.T, cluster *harness.Cluster, theirs prometheus) {
-	installed, err := cluster.Kube.CoreV1().ConfigMaps(harness.Namespace).Get(ctx, harness.Name+"-dashboard", metav1.GetOptions{})
-	require.NoError(t, err)
+func (s *suite) dashboard(server prometheus) {
+	s.Helper()
+	installed, err := s.Kube.CoreV1().ConfigMaps(harness.Namespace).Get(s.Ctx, harness.Name+"-dashboard", metav1.GetOptions{})
+	s.NoError(err)
 	var board struct {
 		Panels []struct {
 			Title   string
@@ -121,52 +121,50 @@ func dashboard(ctx context.Context, t *testing.T, cluster *harness.Cluster, thei
 			}
 		}
 	}
-	require.NoError(t, json.Unmarshal([]byte(installed.Data["kube-node-ready.json"]), &board))
-	require.NotEmpty(t, board.Panels)
+	s.NoError(json.Unmarshal([]byte(installed.Data["kube-node-ready.json"]), &board))
+	s.NotEmpty(board.Panels)
 	for _, panel := range board.Panels {
-		require.NotEmpty(t, panel.Targets, panel.Title)
+		s.NotEmpty(panel.Targets, panel.Title)
 		for _, target := range panel.Targets {
 			expr := strings.NewReplacer("$__range", "30m", "$node", ".*").Replace(target.Expr)
 			if target.Range { // a line over time: of the agents, which are gone now
 				expr = "max_over_time((" + expr + ")[10m:15s])"
 			}
-			found, err := theirs.query(ctx, expr)
-			require.NoError(t, err)
-			t.Log(panel.Title, found)
-			require.NotEmpty(t, found, "panel %s: %s", panel.Title, expr)
+			found, err := server.query(s.Ctx, expr)
+			s.NoError(err)
+			s.Log(panel.Title, found)
+			s.NotEmpty(found, "panel %s: %s", panel.Title, expr)
 		}
 	}
 }
 
 // Labels and annotations that the user and the chart both have are there once: kustomize reads no other YAML.
 func TestNoKeyTwice(t *testing.T) {
-	cluster, err := harness.Open()
-	require.NoError(t, err)
+	s := harness.Start(t, 2, 2)
 	overriding := append(slices.Clone(everything), "scrapeAnnotations.enabled=true", `podAnnotations.prometheus\.io/path=/other`, "prometheusRule.alertLabels.severity=page")
 	for _, labelled := range []string{"podMonitor", "serviceMonitor", "prometheusRule", "dashboard"} {
-		overriding = append(overriding, labelled+`.labels.app\.kubernetes\.io/part-of=ours`)
+		overriding = append(overriding, labelled+`.labels.app\.kubernetes\.io/part-of=mine`)
 	}
-	manifests, err := cluster.Render(t.Context(), overriding...)
-	require.NoError(t, err)
+	manifests, err := s.Render(s.Ctx, overriding...)
+	s.NoError(err)
 	for object := range strings.SplitSeq(manifests, "\n---\n") {
 		var parsed map[string]any
-		require.NoError(t, yaml.UnmarshalStrict([]byte(object), &parsed), object)
+		s.NoError(yaml.UnmarshalStrict([]byte(object), &parsed), object)
 	}
-	require.Contains(t, only(manifests, "DaemonSet"), "prometheus.io/path: /other")
-	require.Contains(t, only(manifests, "PodMonitor"), "app.kubernetes.io/part-of: ours")
+	s.Contains(only(manifests, "DaemonSet"), "prometheus.io/path: /other")
+	s.Contains(only(manifests, "PodMonitor"), "app.kubernetes.io/part-of: mine")
 }
 
 // The alerts are tested by Prometheus's own tool, on the rules as the chart renders them.
 func TestAlerts(t *testing.T) {
-	cluster, err := harness.Open()
-	require.NoError(t, err)
-	manifests, err := cluster.Render(t.Context(), everything...)
-	require.NoError(t, err)
+	s := harness.Start(t, 2, 2)
+	manifests, err := s.Render(s.Ctx, everything...)
+	s.NoError(err)
 	var rule struct{ Spec any }
-	require.NoError(t, yaml.Unmarshal([]byte(only(manifests, "PrometheusRule")), &rule))
+	s.NoError(yaml.Unmarshal([]byte(only(manifests, "PrometheusRule")), &rule))
 	rules, err := yaml.Marshal(rule.Spec)
-	require.NoError(t, err)
-	out, err := promtool(t, cluster, rules)
-	require.NoError(t, err, out)
+	s.NoError(err)
+	out, err := promtool(s, rules)
+	s.NoError(err, out)
 	t.Log(out)
 }

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,68 +26,63 @@ var (
 )
 
 // patchAs sends a patch of a node with somebody's token.
-type patchAs func(ctx context.Context, name, patch string, subresources ...string) error
+type patchAs func(name, patch string, subresources ...string) error
 
-// token makes a client with a token for the account of a release; bound to a pod, if one is given,
-// as kubelet asks for the tokens of pods.
-func token(ctx context.Context, t *testing.T, cluster *harness.Cluster, release harness.Release, account string, bound *corev1.Pod) patchAs {
-	t.Helper()
-	var request authenticationv1.TokenRequest
-	if bound != nil {
-		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: bound.Name, UID: bound.UID}
-	}
-	made, err := cluster.Kube.CoreV1().ServiceAccounts(release.Namespace).CreateToken(ctx, account, &request, metav1.CreateOptions{})
-	require.NoError(t, err)
-	config, err := clientcmd.BuildConfigFromFlags("", cluster.Kubeconfig())
-	require.NoError(t, err)
+// token makes a client with a token for the account of a release; bound to a pod, if one is given.
+func (s *suite) token(release harness.Release, account string, bound *corev1.Pod) patchAs {
+	s.Helper()
+	token, err := s.Token(s.Ctx, release.Namespace, account, bound)
+	s.NoError(err)
+	config, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig())
+	s.NoError(err)
 	config = rest.AnonymousClientConfig(config)
-	config.BearerToken = made.Status.Token
+	config.BearerToken = token
 	client, err := kubernetes.NewForConfig(config)
-	require.NoError(t, err)
-	return func(ctx context.Context, name, patch string, subresources ...string) error {
+	s.NoError(err)
+	return func(name, patch string, subresources ...string) error {
 		kind := types.MergePatchType
 		if patch[0] == '[' {
 			kind = types.JSONPatchType
 		}
-		_, err := client.CoreV1().Nodes().Patch(ctx, name, kind, []byte(patch), metav1.PatchOptions{}, subresources...)
+		_, err := client.CoreV1().Nodes().Patch(s.Ctx, name, kind, []byte(patch), metav1.PatchOptions{}, subresources...)
 		return err
 	}
 }
 
 // forbidden asserts that a request is refused with the status 403 and a message that says why.
-func forbidden(t *testing.T, err error, why string) {
-	t.Helper()
-	require.Error(t, err)
-	require.Equal(t, metav1.StatusReasonForbidden, apierrors.ReasonForError(err), "%v", err)
-	require.ErrorContains(t, err, why)
-	t.Log(err)
+func (s *suite) forbidden(err error, why string) {
+	s.Helper()
+	s.Error(err)
+	s.Equal(metav1.StatusReasonForbidden, apierrors.ReasonForError(err), "%v", err)
+	s.ErrorContains(err, why)
+	s.Log(err)
 }
 
-func TestAgentMayOpenItsOwnNodeAndNothingElse(t *testing.T) {
-	cluster, ctx := open(t)
-	require.NoError(t, cluster.Deploy(ctx, stuck))
-	other, err := cluster.RenderAs(ctx, second, secondValues...)
-	require.NoError(t, err)
-	apply(ctx, t, cluster, other)
-	apply(ctx, t, cluster, "apiVersion: v1\nkind: Node\nmetadata: {name: elsewhere}\n")
+func TestAgentMayReleaseItsOwnNodeAndNothingElse(t *testing.T) {
+	s := start(t)
+	s.Deploy(stuck)
+	other, err := s.RenderAs(s.Ctx, second, secondValues...)
+	s.NoError(err)
+	s.apply(other)
+	s.apply("apiVersion: v1\nkind: Node\nmetadata: {name: elsewhere}\n")
 
 	// Between the effect taints of both, and what belongs to others.
-	require.NoError(t, cluster.Patch(ctx, node, fmt.Sprintf(`{"metadata":{"labels":{%q:null,"example.com/label":"x"},"annotations":{%q:null,"example.com/note":"x"}},
+	s.Patch(node, fmt.Sprintf(`{"metadata":{"labels":{%q:null,"example.com/label":"x"},"annotations":{%q:null,"example.com/note":"x"}},
 		"spec":{"taints":[{"key":"example.com/before","effect":"PreferNoSchedule"},{"key":%q,"effect":"NoSchedule","value":"true"},
-			{"key":"second.example.com/new","effect":"NoSchedule"}]}}`, harness.Label, harness.Annotation, harness.Taint)))
-	t.Cleanup(func() {
-		require.NoError(t, cluster.Patch(context.Background(), node,
-			`{"metadata":{"labels":{"example.com/label":null,"second.example.com/good":null},"annotations":{"example.com/note":null}}}`))
+			{"key":"second.example.com/new","effect":"NoSchedule"}]}}`, harness.Label, harness.Annotation, harness.Taint))
+	s.Undo(func(ctx context.Context) error {
+		return s.Cluster.Patch(ctx, node,
+			`{"metadata":{"labels":{"example.com/label":null,"second.example.com/good":null},"annotations":{"example.com/note":null}}}`)
 	})
 
-	agent := pod(ctx, t, cluster, harness.Ours())
-	own := token(ctx, t, cluster, harness.Ours(), harness.Name, &agent)
+	agent := s.pod(harness.Default())
+	own := s.token(harness.Default(), harness.Name, &agent)
 	harmless := fmt.Sprintf(`{"metadata":{"annotations":{%q:"x"}}}`, harness.Annotation)
 	// A new policy takes effect when the API server has read it.
-	require.NoError(t, harness.Until(ctx, func() (bool, error) { return own(ctx, "elsewhere", harmless) != nil, nil }))
+	s.Until(func() (bool, error) { return own("elsewhere", harmless) != nil, nil })
 
 	t.Run("refused", func(t *testing.T) {
-		unbound := token(ctx, t, cluster, harness.Ours(), harness.Name, nil)
+		unbound := s.token(harness.Default(), harness.Name, nil)
 		who := "kube-system/kube-node-ready may "
 		onlyTaint := who + "take off the taint node-ready/unverified, and change no other taint"
 		onlyLabel := who + "set the label node-ready/verified, and change no other label"
@@ -117,13 +110,14 @@ func TestAgentMayOpenItsOwnNodeAndNothingElse(t *testing.T) {
 			"an owner":                   {own, node, `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"no","uid":"no"}]}}`, who + "not change a node's owners or finalizers"},
 			"a finalizer":                {own, node, `{"metadata":{"finalizers":["example.com/stay"]}}`, who + "not change a node's owners or finalizers"},
 		} {
-			t.Run(name, func(t *testing.T) { forbidden(t, try.as(ctx, try.node, try.patch), try.by) })
+			t.Run(name, func(t *testing.T) { s.part(t).forbidden(try.as(try.node, try.patch), try.by) })
 		}
 		t.Run("nodes status", func(t *testing.T) {
+			s := s.part(t)
 			status := `{"status":{"capacity":{"example.com/x":"1"}}}`
-			forbidden(t, own(ctx, node, status, "status"), `cannot patch resource "nodes/status"`) // RBAC
+			s.forbidden(own(node, status, "status"), `cannot patch resource "nodes/status"`) // RBAC
 			// And where somebody has granted it:
-			apply(ctx, t, cluster, `
+			s.apply(`
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata: {name: e2e-status}
@@ -135,51 +129,45 @@ metadata: {name: e2e-status}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: e2e-status}
 subjects: [{kind: ServiceAccount, name: kube-node-ready, namespace: kube-system}]
 `)
-			require.NoError(t, harness.Until(ctx, func() (bool, error) {
-				err := own(ctx, node, status, "status")
+			s.Until(func() (bool, error) {
+				err := own(node, status, "status")
 				return err != nil && !rbac(err), nil
-			}))
-			forbidden(t, own(ctx, node, status, "status"), who+"change the node itself, not nodes/status")
+			})
+			s.forbidden(own(node, status, "status"), who+"change the node itself, not nodes/status")
 		})
 	})
 
 	t.Run("two releases do not meet", func(t *testing.T) {
-		neighbour := pod(ctx, t, cluster, second)
-		theirs := token(ctx, t, cluster, second, "second-kube-node-ready", &neighbour)
-		require.NoError(t, harness.Until(ctx, func() (bool, error) { return theirs(ctx, "elsewhere", harmless) != nil, nil }))
-		forbidden(t, theirs(ctx, node, `{"metadata":{"labels":{"node-ready/verified":"true"}}}`), "default/second-kube-node-ready may set the label second.example.com/good")
-		require.NoError(t, theirs(ctx, node, openPatch(2, "second.example.com~1good")))
+		s := s.part(t)
+		neighbour := s.pod(second)
+		neighbours := s.token(second, "second-kube-node-ready", &neighbour)
+		s.Until(func() (bool, error) { return neighbours("elsewhere", harmless) != nil, nil })
+		s.forbidden(neighbours(node, `{"metadata":{"labels":{"node-ready/verified":"true"}}}`), "default/second-kube-node-ready may set the label second.example.com/good")
+		s.NoError(neighbours(node, releasePatch(2, "second.example.com~1good")))
 	})
 
 	t.Run("its own patch passes", func(t *testing.T) {
-		require.NoError(t, own(ctx, node, openPatch(1, "node-ready~1verified")))
-		now, err := cluster.Node(ctx, node)
-		require.NoError(t, err)
-		require.Equal(t, []corev1.Taint{{Key: "example.com/before", Effect: "PreferNoSchedule"}}, now.Spec.Taints)
-		require.Equal(t, "true", now.Labels[harness.Label])
-		require.Equal(t, "true", now.Labels["second.example.com/good"])
+		s := s.part(t)
+		s.NoError(own(node, releasePatch(1, "node-ready~1verified")))
+		now := s.Node(node)
+		s.Equal([]corev1.Taint{{Key: "example.com/before", Effect: "PreferNoSchedule"}}, now.Spec.Taints)
+		s.Equal("true", now.Labels[harness.Label])
+		s.Equal("true", now.Labels["second.example.com/good"])
 	})
 
-	t.Run("the API server has no doubts about its expressions", func(t *testing.T) {
+	t.Run("the API server warns about none of its expressions", func(t *testing.T) {
 		for _, name := range []string{harness.Name, "second-kube-node-ready"} {
-			require.NoError(t, harness.Until(ctx, func() (bool, error) {
-				policy, err := cluster.Kube.AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(ctx, name, metav1.GetOptions{})
-				if err != nil || policy.Status.TypeChecking == nil {
-					return false, err
-				}
-				require.Empty(t, policy.Status.TypeChecking.ExpressionWarnings)
-				return true, nil
-			}))
+			s.part(t).awaitTypeChecked(name)
 		}
 	})
 }
 
-// openPatch is what the agent sends, with our keys escaped.
-func openPatch(index int, label string) string {
+// releasePatch is what the agent sends, with our keys escaped.
+func releasePatch(index int, label string) string {
 	key := fmt.Sprintf("/spec/taints/%d", index)
 	return fmt.Sprintf(`[{"op":"test","path":"%s/effect","value":"NoSchedule"},{"op":"remove","path":%q},
 		{"op":"add","path":"/metadata/labels/%s","value":"true"},{"op":"add","path":"/metadata/annotations/node-ready~1verification","value":"{}"}]`, key, key, label)
 }
 
-// rbac tells whether a refusal comes from the authorizer, before any policy is asked.
+// rbac reports whether a refusal comes from the authorizer, before any policy is asked.
 func rbac(err error) bool { return strings.Contains(err.Error(), "cannot patch resource") }

@@ -10,14 +10,10 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
-	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
@@ -25,10 +21,8 @@ import (
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-const (
-	operatorModule = "github.com/prometheus-operator/prometheus-operator"
-	// A Prometheus for the operator to configure. It has no pods: the configuration is what is wanted.
-	instance = `
+// instance is a Prometheus for the operator to configure. It has no pods: the configuration is what is wanted.
+const instance = `
 apiVersion: monitoring.coreos.com/v1
 kind: Prometheus
 metadata: {name: e2e, namespace: default}
@@ -43,38 +37,32 @@ spec:
   ruleSelector: {}
   ruleNamespaceSelector: {}
 `
-)
 
-// background runs a program until the test ends, and keeps what it prints for a test that fails.
-func background(t *testing.T, env []string, name string, args ...string) {
-	t.Helper()
-	log := filepath.Join(t.TempDir(), "log")
-	out, err := os.Create(log)
-	require.NoError(t, err)
-	cmd := exec.Command(name, args...)
-	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), env...), out, out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Wait()
-		_ = out.Close()
-		if text, err := os.ReadFile(log); err == nil && t.Failed() {
-			t.Logf("%s:\n%s", name, text[max(0, len(text)-4000):])
+// background runs a program until the test ends, and prints the end of its log if the test failed.
+func (s *suite) background(name, command string, args ...string) {
+	s.Helper()
+	program, err := s.StartProgram(name, nil, command, args...)
+	s.NoError(err)
+	s.Undo(func(context.Context) error {
+		program.Stop()
+		text, err := os.ReadFile(program.Log)
+		if s.Failed() {
+			s.Logf("%s:\n%s", name, text[max(0, len(text)-4000):])
 		}
+		return err
 	})
 }
 
 // configure lets the real operator write the configuration that follows from what is installed, and
 // returns it as it would be in the pod, where the config reloader fills in two variables, but for
 // the access to the API from outside.
-func configure(ctx context.Context, t *testing.T, cluster *harness.Cluster, complete func(config string) bool) []byte {
-	t.Helper()
-	background(t, []string{"KUBECONFIG=" + cluster.Kubeconfig()}, cluster.Tool("operator"), "--web.listen-address=127.0.0.1:0", "--log-level=warn")
-	apply(ctx, t, cluster, instance)
+func (s *suite) configure(complete func(config string) bool) []byte {
+	s.Helper()
+	s.background("operator", s.Tool("operator"), "--web.listen-address=127.0.0.1:0", "--log-level=warn")
+	s.apply(instance)
 	var config string
-	require.NoError(t, harness.Until(ctx, func() (bool, error) {
-		secret, err := cluster.Kube.CoreV1().Secrets("default").Get(ctx, "prometheus-e2e", metav1.GetOptions{})
+	s.Until(func() (bool, error) {
+		secret, err := s.Kube.CoreV1().Secrets("default").Get(s.Ctx, "prometheus-e2e", metav1.GetOptions{})
 		if err != nil {
 			return false, nil
 		}
@@ -85,49 +73,45 @@ func configure(ctx context.Context, t *testing.T, cluster *harness.Cluster, comp
 		text, err := io.ReadAll(unzip)
 		config = string(text)
 		return complete(config), err
-	}), "the operator made no configuration of it:\n%s", config)
+	}, "the operator made no configuration of it:\n%s", config)
 
 	config = strings.NewReplacer("$(SHARD)", "0", "$(POD_NAME)", "prometheus-e2e-0").Replace(config)
 	var parsed map[string]any
-	require.NoError(t, yaml.Unmarshal([]byte(config), &parsed))
+	s.NoError(yaml.Unmarshal([]byte(config), &parsed))
 	delete(parsed, "rule_files") // they lie in a pod that is not there
 	for _, job := range parsed["scrape_configs"].([]any) {
 		for _, discovery := range job.(map[string]any)["kubernetes_sd_configs"].([]any) {
-			discovery.(map[string]any)["kubeconfig_file"] = cluster.Kubeconfig()
+			discovery.(map[string]any)["kubeconfig_file"] = s.Kubeconfig()
 		}
 	}
 	out, err := yaml.Marshal(parsed)
-	require.NoError(t, err)
+	s.NoError(err)
 	return out
 }
 
 // prometheus is a Prometheus that runs on the node, where it reaches pods.
 type prometheus struct{ address string }
 
-func startPrometheus(ctx context.Context, t *testing.T, cluster *harness.Cluster, config []byte) prometheus {
-	t.Helper()
-	dir := t.TempDir()
+func (s *suite) startPrometheus(config []byte) prometheus {
+	s.Helper()
+	dir := s.TempDir()
 	file := filepath.Join(dir, "prometheus.yaml")
-	require.NoError(t, os.WriteFile(file, config, 0o600))
-	pid, err := cluster.Script(ctx, "pid", "kubelet", node)
-	require.NoError(t, err)
-	background(t, nil, "nsenter", "--net=/proc/"+strings.TrimSpace(pid)+"/ns/net",
-		cluster.Tool("prometheus"), "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address=:9090", "--log.level=warn")
-	now, err := cluster.Node(ctx, node)
-	require.NoError(t, err)
+	s.NoError(os.WriteFile(file, config, 0o600))
+	s.background("prometheus", "nsenter", "--net=/proc/"+strings.TrimSpace(s.Script("pid", "kubelet", node))+"/ns/net",
+		s.Tool("prometheus"), "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address=:9090", "--log.level=warn")
 	var p prometheus
-	for _, address := range now.Status.Addresses {
+	for _, address := range s.Node(node).Status.Addresses {
 		if address.Type == corev1.NodeInternalIP {
 			p.address = address.Address + ":9090"
 		}
 	}
-	require.NoError(t, harness.Until(ctx, func() (bool, error) {
+	s.Until(func() (bool, error) {
 		response, err := http.Get("http://" + p.address + "/-/ready")
 		if err != nil {
 			return false, nil
 		}
 		return response.StatusCode == http.StatusOK, response.Body.Close()
-	}), "Prometheus does not get ready")
+	}, "Prometheus does not get ready")
 	return p
 }
 
@@ -165,16 +149,16 @@ func (p prometheus) query(ctx context.Context, expr string) (map[string]string, 
 }
 
 // promtool runs testdata/alerts.yaml on rules.
-func promtool(t *testing.T, cluster *harness.Cluster, rules []byte) (string, error) {
-	t.Helper()
-	dir := t.TempDir()
+func promtool(s *harness.Suite, rules []byte) (string, error) {
+	s.Helper()
+	dir := s.TempDir()
 	tests, err := os.ReadFile("testdata/alerts.yaml")
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "rules.yaml"), rules, 0o600))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "alerts.yaml"), tests, 0o600))
-	out, err := cluster.Run(t.Context(), "", cluster.Tool("promtool"), "check", "rules", "--lint-fatal", filepath.Join(dir, "rules.yaml"))
+	s.NoError(err)
+	s.NoError(os.WriteFile(filepath.Join(dir, "rules.yaml"), rules, 0o600))
+	s.NoError(os.WriteFile(filepath.Join(dir, "alerts.yaml"), tests, 0o600))
+	out, err := s.Cluster.Run(s.Ctx, "", s.Tool("promtool"), "check", "rules", "--lint-fatal", filepath.Join(dir, "rules.yaml"))
 	if err != nil {
 		return out, err
 	}
-	return cluster.Run(t.Context(), "", cluster.Tool("promtool"), "test", "rules", filepath.Join(dir, "alerts.yaml"))
+	return s.Cluster.Run(s.Ctx, "", s.Tool("promtool"), "test", "rules", filepath.Join(dir, "alerts.yaml"))
 }

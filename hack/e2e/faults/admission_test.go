@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -19,8 +18,8 @@ func TestFaultAdmission(t *testing.T) {
 	for _, reason := range []string{"Invalid", "Forbidden"} {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()
-			s, name := start(t), "faults-admission-"+strings.ToLower(reason)
-			row := Begin(t, "admission policy refuses the patch ("+reason+")", "one patch a round, the policy's message in the log; verified when it is gone")
+			name := "faults-admission-" + strings.ToLower(reason)
+			s := begin(t, "admission policy refuses the patch ("+reason+")", "one patch a round, the policy's message in the log; verified when it is gone")
 			made := s.create(gated(name))
 			policy := fmt.Sprintf(`
 apiVersion: admissionregistration.k8s.io/v1
@@ -29,49 +28,43 @@ metadata: {name: %[1]s}
 spec:
   failurePolicy: Fail
   matchConstraints: {resourceRules: [{apiGroups: [""], apiVersions: [v1], operations: [UPDATE], resources: [nodes], resourceNames: [%[1]s]}]}
-  validations: [{expression: "!(has(object.metadata.labels) && '%[2]s' in object.metadata.labels)", message: "no node is opened on a Friday", reason: %[3]s}]
+  validations: [{expression: "!(has(object.metadata.labels) && '%[2]s' in object.metadata.labels)", message: "no node is released on a Friday", reason: %[3]s}]
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
 metadata: {name: %[1]s}
 spec: {policyName: %[1]s, validationActions: [Deny]}
 `, name, harness.Label, reason)
-			_, err := s.Kubectl(s.ctx, policy, "apply", "-f", "-")
-			s.require.NoError(err)
-			remove := func(ctx context.Context) error {
-				_, err := s.Kubectl(ctx, policy, "delete", "--ignore-not-found", "-f", "-")
-				return err
-			}
-			s.cleanup(remove)
+			remove, err := s.Cluster.Apply(s.Ctx, policy)
+			s.Undo(remove)
+			s.NoError(err)
 			label := fmt.Appendf(nil, `{"metadata":{"labels":{%q:"true"}}}`, harness.Label)
 			try := func() error {
-				_, err := s.Kube.CoreV1().Nodes().Patch(s.ctx, name, "application/merge-patch+json", label, metav1.PatchOptions{DryRun: []string{"All"}})
+				_, err := s.Kube.CoreV1().Nodes().Patch(s.Ctx, name, "application/merge-patch+json", label, metav1.PatchOptions{DryRun: []string{"All"}})
 				return err
 			}
-			s.require.NoError(harness.Until(s.ctx, func() (bool, error) { return try() != nil, nil }), "the policy has no effect")
+			s.Until(func() (bool, error) { return try() != nil, nil }, "the policy has no effect")
 
 			p := s.agent(name).start()
 			rounds := func() (n int) {
 				for _, line := range p.log() {
-					if line.Msg == "node not verified" {
+					if line.Msg == harness.MsgNotVerified {
 						require.Contains(s.T, line.Reason, "the API server refuses the patch: ")
-						require.Contains(s.T, line.Reason, "no node is opened on a Friday")
+						require.Contains(s.T, line.Reason, "no node is released on a Friday")
 						n++
 					}
 				}
 				return n
 			}
-			s.require.NoError(harness.Until(s.ctx, func() (bool, error) { return rounds() >= 3, nil }))
-			s.require.LessOrEqual(len(s.proxy.Asked(Patch(name))), rounds()+1, "a retry storm")
-			now, err := s.Node(s.ctx, name)
-			s.require.NoError(err)
-			s.require.True(untouched(now, made))
-			s.require.NoError(remove(s.ctx))
-			s.require.NoError(harness.Until(s.ctx, func() (bool, error) { return try() == nil, nil }))
+			s.Until(func() (bool, error) { return rounds() >= 3, nil })
+			s.LessOrEqual(len(s.proxy.Asked(Patch(name))), rounds()+1, "a retry storm")
+			s.True(untouched(s.Node(name), made))
+			s.NoError(remove(s.Ctx))
+			s.Until(func() (bool, error) { return try() == nil, nil })
 			began := time.Now()
-			now = s.verified(name)
-			row.Recovered(time.Since(began))
-			row.keeps(now, foreign(made))
+			now := s.verified(name)
+			s.row.Recovered(time.Since(began))
+			s.keeps(now, foreign(made))
 			p.stop()
 		})
 	}

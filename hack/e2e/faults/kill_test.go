@@ -1,13 +1,11 @@
 package faults
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -16,90 +14,77 @@ import (
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-// stage is a point in the agent's life. reach sets it up before the agent is started, and returns
-// a function that waits until the agent is there, kills it, and takes away what held it.
+// stage is a point in the agent's life: a request that is held there, or what reach sets up before the agent is started. reach
+// returns a function that waits until the agent is there, kills it, and takes away what held it.
 type stage struct {
 	name    string
-	reach   func(s *suite, a *agent) (andKill func(p *process))
+	request func(node string) Match
+	refused int  // as many of these requests are refused before one is held
+	answer  bool // it is the answer that is held
 	applied bool // the node is verified by then
+	reach   func(s *suite, a *agent) (andKill func(p *process))
 }
 
 func stages() []stage {
+	always := func(match Match) func(string) Match { return func(string) Match { return match } }
 	return []stage{
-		{name: "before the first check", reach: func(s *suite, a *agent) func(*process) {
-			return s.hold(Read(a.node), 0, false)
-		}},
+		{name: "before the first check", request: Read},
 		{name: "inside dns", reach: func(s *suite, _ *agent) func(*process) {
-			asked := s.dns.fallSilent()
+			asked := s.dns.pause()
 			return func(p *process) {
 				s.await("a question", asked)
 				p.kill()
-				s.dns.speak()
+				s.dns.resume()
 			}
 		}},
-		{name: "inside api", reach: func(s *suite, a *agent) func(*process) {
-			// The first look at the node fails, so that the check has to read it itself.
-			return s.hold(Read(a.node), 1, false)
-		}},
+		// The first read of the node fails, so that the check has to read it itself.
+		{name: "inside api", request: Read, refused: 1},
 		{name: "inside network", reach: func(s *suite, a *agent) func(*process) {
-			target := newFull(s.T)
+			target := newFullBacklog(s.T)
 			a.env["NETWORK_TARGETS"] = target.address
 			return func(p *process) {
-				s.require.NoError(harness.Until(s.ctx, func() (bool, error) {
+				s.Until(func() (bool, error) {
 					table, err := os.ReadFile("/proc/net/tcp")
-					return target.knocked(string(table)), err
-				}))
+					return target.isDialed(string(table)), err
+				})
 				p.kill()
-				target.open(s.ctx)
+				target.accept(s.Ctx)
 			}
 		}},
-		{name: "inside service", reach: func(s *suite, _ *agent) func(*process) {
-			return s.hold(Slices, 0, false)
-		}},
-		{name: "between read and patch", reach: func(s *suite, a *agent) func(*process) {
-			return s.hold(Patch(a.node), 0, false)
-		}},
-		{name: "after the patch, before its answer", applied: true, reach: func(s *suite, a *agent) func(*process) {
-			return s.hold(Patch(a.node), 0, true)
-		}},
-		{name: "before the Event", applied: true, reach: func(s *suite, _ *agent) func(*process) {
-			return s.hold(Event, 0, false)
-		}},
+		{name: "inside service", request: always(Slices)},
+		{name: "between read and patch", request: Patch},
+		{name: "after the patch, before its answer", request: Patch, answer: true, applied: true},
+		{name: "before the Event", request: always(Event), applied: true},
 		{name: "while holding", applied: true, reach: func(s *suite, _ *agent) func(*process) {
 			return func(p *process) {
-				p.awaitMessage("node verified")
-				s.require.NoError(harness.Until(s.ctx, func() (bool, error) { return len(s.proxy.Asked(Event)) > 0, nil }))
+				p.awaitMessage(harness.MsgVerified)
+				s.Until(func() (bool, error) { return len(s.proxy.Asked(Event)) > 0, nil })
 				p.kill()
 			}
 		}},
 	}
 }
 
-// hold lets the proxy refuse the first requests of a kind, and hold the next one, or its answer.
-// What it returns waits until one is held, and kills the agent: what is held is then not forwarded.
-func (s *suite) hold(match Match, refused int, answer bool) func(*process) {
+// hold lets the proxy hold a request of the stage. What it returns waits for that, and kills the agent: what is held is then
+// not forwarded.
+func (s *suite) hold(stage stage, a *agent) func(*process) {
 	gate := NewGate()
 	fault := Fault(gate.Hold)
-	if answer {
+	if stage.answer {
 		fault = After(fault)
 	}
-	offHold := s.proxy.On(match, fault)
-	offRefusal := func() {}
-	if refused > 0 {
-		notNow := Status(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "not now", 0)
-		offRefusal = s.proxy.On(match, FirstElse(refused, notNow, fault))
-	}
+	notNow := Status(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "not now", 0)
+	off := s.proxy.On(stage.request(a.node), FirstElse(stage.refused, notNow, fault))
 	return func(p *process) {
 		s.await("a request to hold", gate.Arrived)
 		p.kill()
 		s.await("the end of the request", gate.Gone)
-		offHold()
-		offRefusal()
+		off()
 	}
 }
 
 func TestFaultKilled(t *testing.T) {
-	rounds := Pick(1, 20)
+	rounds := harness.Pick(1, 20)
 	for i, stage := range stages() {
 		t.Run(stage.name, func(t *testing.T) {
 			t.Parallel()
@@ -107,46 +92,47 @@ func TestFaultKilled(t *testing.T) {
 			if stage.applied {
 				outcome = "verified; started again it is left as it is"
 			}
-			row := Begin(t, "killed "+stage.name, outcome)
+			row := harness.BeginRow(t, "killed "+stage.name, outcome)
 			for round := range rounds {
-				s := start(t)
-				s.killed(row, stage, fmt.Sprintf("faults-kill-%d-%d", i, round))
+				start(t, row).killed(stage, fmt.Sprintf("faults-kill-%d-%d", i, round))
 			}
 		})
 	}
 }
 
-func (s *suite) killed(row *Row, stage stage, name string) {
+func (s *suite) killed(stage stage, name string) {
 	made := s.create(gated(name))
 	a := s.agent(name).with(s.inCluster()...).with("CHECK_TIMEOUT=60s")
-	reachAndKill := stage.reach(s, a)
-
-	p := a.start()
-	reachAndKill(p)
-	now, err := s.Node(s.ctx, name)
-	s.require.NoError(err)
-	if stage.applied {
-		s.require.True(whole(now), "not verified, or in part: %v %v", now.ObjectMeta, now.Spec)
+	var kill func(*process)
+	if stage.request != nil {
+		kill = s.hold(stage, a)
 	} else {
-		s.require.True(untouched(now, made), "not as it was: %v %v", now.ObjectMeta, now.Spec)
+		kill = stage.reach(s, a)
+	}
+	kill(a.start())
+	now := s.Node(name)
+	if stage.applied {
+		s.True(fullyVerified(now), "not verified, or in part: %v %v", now.ObjectMeta, now.Spec)
+	} else {
+		s.True(untouched(now, made), "not as it was: %v %v", now.ObjectMeta, now.Spec)
 	}
 	stamp := now.Annotations[harness.Annotation]
 
+	message := harness.MsgVerified
+	if stage.applied {
+		message = harness.MsgAlreadyVerified
+	}
 	began := time.Now()
 	again := a.start()
-	if stage.applied {
-		again.awaitMessage("node is verified already")
-	} else {
-		again.awaitMessage("node verified")
-	}
-	row.Recovered(time.Since(began))
+	again.awaitMessage(message)
+	s.row.Recovered(time.Since(began))
 	again.stop()
 	now = s.verified(name)
-	s.require.True(whole(now))
-	row.keeps(now, foreign(made))
-	s.require.Equal(1, s.proxy.Applied(name), "verified exactly once")
+	s.True(fullyVerified(now))
+	s.keeps(now, foreign(made))
+	s.Equal(1, s.proxy.Applied(name), "verified exactly once")
 	if stage.applied {
-		s.require.Equal(stamp, now.Annotations[harness.Annotation], "verified a second time")
+		s.Equal(stamp, now.Annotations[harness.Annotation], "verified a second time")
 	}
 }
 
@@ -155,44 +141,30 @@ func (s *suite) killed(row *Row, stage stage, name string) {
 func (s *suite) inCluster() []string {
 	s.Helper()
 	api, err := url.Parse(s.config.Host)
-	s.require.NoError(err)
+	s.NoError(err)
 	// The API takes no loopback address for an endpoint: this machine's address on the way to the API server is one.
-	route, err := new(net.Dialer).DialContext(s.ctx, "tcp", api.Host)
-	s.require.NoError(err)
+	route, err := new(net.Dialer).DialContext(s.Ctx, "tcp", api.Host)
+	s.NoError(err)
 	host, _, err := net.SplitHostPort(route.LocalAddr().String())
-	s.require.NoError(err)
-	s.require.NoError(route.Close())
-	listener, err := new(net.ListenConfig).Listen(s.ctx, "tcp", net.JoinHostPort(host, "0"))
-	s.require.NoError(err)
+	s.NoError(err)
+	s.NoError(route.Close())
+	// The kernel accepts for it.
+	listener, err := new(net.ListenConfig).Listen(s.Ctx, "tcp", net.JoinHostPort(host, "0"))
+	s.NoError(err)
 	s.Cleanup(func() { _ = listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			_ = conn.Close()
-		}
-	}()
 	_, port, err := net.SplitHostPort(listener.Addr().String())
-	s.require.NoError(err)
+	s.NoError(err)
 	name := "faults-" + port
-	slice := fmt.Sprintf(`
+	s.Apply(fmt.Sprintf(`
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {name: %[1]s, namespace: %[2]s, labels: {kubernetes.io/service-name: %[1]s}}
 addressType: IPv4
 ports: [{port: %[3]s, name: serve, protocol: TCP}]
 endpoints: [{addresses: [%[4]q], conditions: {ready: true}}]
-`, name, serviceNamespace, port, host)
-	_, err = s.Kubectl(s.ctx, slice, "apply", "-f", "-")
-	s.require.NoError(err)
-	s.cleanup(func(ctx context.Context) error {
-		_, err := s.Kubectl(ctx, slice, "delete", "--ignore-not-found", "-f", "-")
-		return err
-	})
+`, name, serviceNamespace, port, host))
 	return []string{
 		"KUBERNETES_SERVICE_HOST=127.0.0.1", "KUBERNETES_SERVICE_PORT=" + s.proxy.Port(),
-		"DNS_SERVICE=" + strings.Join([]string{serviceNamespace, name}, "/"),
+		"DNS_SERVICE=" + serviceNamespace + "/" + name,
 	}
 }

@@ -14,20 +14,19 @@ import (
 )
 
 // Many agents start in the same instant against one API server, without a proxy: what one of them
-// asks is what it asks when it is alone. The API server tells some of them to wait (API Priority and
-// Fairness); each of these is told so once, and not again: it does not come back too early.
+// asks is what it asks when it is alone. The API server makes some of them wait (API Priority and
+// Fairness), once each: none comes back too early.
 func TestFaultLoad(t *testing.T) {
-	s := start(t)
-	agents := Pick(50, 500)
-	row := Begin(t, fmt.Sprintf("load: %d agents in the same second", agents), "all verified; each asks what one alone asks; no storm of 429")
+	agents := harness.Pick(50, 500)
+	s := begin(t, fmt.Sprintf("load: %d agents in the same second", agents), "all verified; each asks what one alone asks; no storm of 429")
 	began := time.Now()
-	name := s.load(row, "faults-alone", 1)[0]
+	name := s.load("faults-alone", 1)[0]
 	alone := s.requests(began)[podOf(name)]
-	s.require.NotEmpty(alone)
+	s.NotEmpty(alone)
 	t.Logf("an agent alone asks: %v", alone)
 
 	began = time.Now()
-	names := s.load(row, "faults-load", agents)
+	names := s.load("faults-load", agents)
 	asked := s.requests(began)
 	waits := 0
 	for _, name := range names {
@@ -48,43 +47,43 @@ func TestFaultLoad(t *testing.T) {
 			t.Errorf("%s asked %v", name, asked[podOf(name)])
 		}
 	}
-	t.Logf("the API server told its %d agents to wait %d times", agents, waits)
-	s.require.Less(waits, 2*agents, "a storm of 429")
+	t.Logf("the API server made its %d agents wait %d times", agents, waits)
+	s.Less(waits, 2*agents, "a storm of 429")
 }
 
 // load prepares nodes with their agents, starts all of these at once, and waits until every node
 // is verified. It returns the names of the nodes.
-func (s *suite) load(row *Row, prefix string, n int) []string {
+func (s *suite) load(prefix string, n int) []string {
 	s.Helper()
 	names := make([]string, n)
 	list := make([]*agent, n)
 	for i := range n {
 		names[i] = fmt.Sprintf("%s-%d", prefix, i)
 		s.create(gated(names[i]))
-		kubeconfig := s.access(s.config.Host, s.config.CAData, s.token(names[i]))
+		kubeconfig := s.access(s.config.Host, s.config.CAData, s.boundToken(names[i]))
 		list[i] = s.agentAt(names[i], kubeconfig).with("GOMAXPROCS=1", "CHECK_TIMEOUT=30s")
 	}
 	// All wait for the same pipe to end: starting hundreds of processes one by one takes seconds.
 	wait, release, err := os.Pipe()
-	s.require.NoError(err)
+	s.NoError(err)
 	processes := make([]*process, n)
 	for i, a := range list {
 		a.barrier = wait
 		processes[i] = a.start()
 	}
-	s.require.NoError(wait.Close())
+	s.NoError(wait.Close())
 	began := time.Now()
-	s.require.NoError(release.Close())
+	s.NoError(release.Close())
 	var all sync.WaitGroup
 	for i, p := range processes {
 		all.Go(func() {
-			p.awaitMessage("node verified")
-			row.Recovered(time.Since(began))
+			p.awaitMessage(harness.MsgVerified)
+			s.row.Recovered(time.Since(began))
 			now := s.verified(names[i])
-			if !whole(now) {
-				row.Lose("%s: a part of the verification", names[i])
+			if !fullyVerified(now) {
+				s.row.Lose("%s: a part of the verification", names[i])
 			}
-			row.keeps(now, foreign(gated(names[i])))
+			s.keeps(now, foreign(gated(names[i])))
 		})
 	}
 	all.Wait()
@@ -100,7 +99,7 @@ func (s *suite) load(row *Row, prefix string, n int) []string {
 func (s *suite) requests(since time.Time) map[string][]string {
 	s.Helper()
 	all, err := s.Audit(since.Add(-time.Second), harness.User)
-	s.require.NoError(err)
+	s.NoError(err)
 	asked := make(map[string][]string)
 	for _, request := range all {
 		pod := request.Pod()

@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -20,17 +19,17 @@ type nodeCase struct {
 	make          func(*corev1.Node)
 	settings      []string
 	between       func(s *suite, node string) // while the first patch is held
-	foreign       map[string]string           // what it adds that is not ours
+	foreign       map[string]string           // what it adds that is foreign
 	patches       int                         // that reach the API server
 	says          string                      // a part of the log
 }
 
 func nodeCases() []nodeCase {
 	merge := func(patch string) func(*suite, string) {
-		return func(s *suite, node string) { s.require.NoError(s.Patch(s.ctx, node, patch)) }
+		return func(s *suite, node string) { s.Patch(node, patch) }
 	}
-	ours := corev1.Taint{Key: harness.Taint, Value: "true", Effect: corev1.TaintEffectNoSchedule}
-	const again = "patch not applied: building it again"
+	startup := corev1.Taint{Key: harness.Taint, Value: "true", Effect: corev1.TaintEffectNoSchedule}
+	const again = harness.MsgPatchAgain
 	return []nodeCase{
 		{
 			name: "labels map created between read and patch", outcome: "refused by its test, built again",
@@ -53,36 +52,35 @@ func nodeCases() []nodeCase {
 		{
 			name: "another taint put in front between read and patch", outcome: "refused by its test, built again",
 			between: func(s *suite, node string) {
-				now, err := s.Node(s.ctx, node)
-				s.require.NoError(err)
+				now := s.Node(node)
 				now.Spec.Taints = append([]corev1.Taint{{Key: "foreign/new", Effect: corev1.TaintEffectNoSchedule}}, now.Spec.Taints...)
-				_, err = s.Kube.CoreV1().Nodes().Update(s.ctx, now, metav1.UpdateOptions{})
-				s.require.NoError(err)
+				_, err := s.Kube.CoreV1().Nodes().Update(s.Ctx, now, metav1.UpdateOptions{})
+				s.NoError(err)
 			},
 			foreign: map[string]string{"taint foreign/new NoSchedule": ""}, patches: 2, says: again,
 		},
 		{
 			name: "taint taken off by somebody else between read and patch", outcome: "built again; labelled",
-			make: func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{ours} }, settings: []string{"LATE_TAINT_WINDOW=0s"},
+			make: func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{startup} }, settings: []string{"LATE_TAINT_WINDOW=0s"},
 			between: merge(`{"spec":{"taints":null}}`), patches: 2, says: again,
 		},
 		{
 			name: "deleted and created again between read and patch", outcome: "refused by its uid; the new one is verified in the next round",
 			between: func(s *suite, node string) {
-				s.require.NoError(s.Kube.CoreV1().Nodes().Delete(s.ctx, node, metav1.DeleteOptions{}))
-				_, err := s.Kube.CoreV1().Nodes().Create(s.ctx, gated(node), metav1.CreateOptions{})
-				s.require.NoError(err)
+				s.NoError(s.Kube.CoreV1().Nodes().Delete(s.Ctx, node, metav1.DeleteOptions{}))
+				_, err := s.Kube.CoreV1().Nodes().Create(s.Ctx, gated(node), metav1.CreateOptions{})
+				s.NoError(err)
 			},
 			patches: 2, says: "the node was deleted and created again under the same name",
 		},
 		{
 			name: "taint twice, with two effects", outcome: "both come off", patches: 1,
 			make: func(n *corev1.Node) {
-				second := ours
+				second := startup
 				second.Effect = corev1.TaintEffectNoExecute
 				n.Spec.Taints = append(n.Spec.Taints, second)
 			},
-			says: "taint has another effect than TAINT_EFFECT",
+			says: harness.MsgTaintEffect,
 		},
 		{
 			name: "label already there, taint still on", outcome: "checked, and the taint comes off", patches: 1,
@@ -97,12 +95,12 @@ func nodeCases() []nodeCase {
 			make: func(n *corev1.Node) { n.Annotations = nil },
 		},
 		{
-			name: "100 foreign taints around ours", outcome: "all stay", patches: 1,
+			name: "100 foreign taints around the startup taint", outcome: "all stay", patches: 1,
 			make: func(n *corev1.Node) {
 				n.Spec.Taints = nil
 				for i := range 100 {
 					if i == 50 {
-						n.Spec.Taints = append(n.Spec.Taints, ours)
+						n.Spec.Taints = append(n.Spec.Taints, startup)
 					}
 					n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{
 						Key: fmt.Sprintf("foreign/%d", i), Value: "v", Effect: corev1.TaintEffectNoSchedule})
@@ -117,30 +115,28 @@ func nodeCases() []nodeCase {
 
 func TestFaultNode(t *testing.T) {
 	// Without the controllers, which put an annotation and taints on every Node: some of these have none.
-	s := start(t)
-	s.require.NoError(s.Signal(s.ctx, "STOP", "kube-controller-manager"))
-	s.cleanup(func(ctx context.Context) error { return s.Signal(ctx, "CONT", "kube-controller-manager") })
+	harness.Start(t, 4, 40).Pause("kube-controller-manager")
 	for i, test := range nodeCases() {
 		t.Run(test.name, func(t *testing.T) {
-			row := Begin(t, test.name, test.outcome)
-			for round := range Pick(1, 20) {
+			row := harness.BeginRow(t, test.name, test.outcome)
+			for round := range harness.Pick(1, 20) {
 				name := fmt.Sprintf("faults-node-%d-%d", i, round)
 				if test.node != "" {
 					name = test.node
 				}
-				start(t).node(row, name, test)
+				start(t, row).node(name, test)
 			}
 		})
 	}
 }
 
-func (s *suite) node(row *Row, name string, test nodeCase) {
+func (s *suite) node(name string, test nodeCase) {
 	node := gated(name)
 	if test.make != nil {
 		test.make(node)
 	}
 	made := s.create(node)
-	defer func() { s.require.NoError(s.remove(s.ctx, name)) }()
+	defer func() { s.NoError(s.remove(s.Ctx, name)) }()
 	a := s.agent(name).with(test.settings...)
 	gate := NewGate()
 	s.proxy.On(Patch(name), gate.Hold)
@@ -153,17 +149,17 @@ func (s *suite) node(row *Row, name string, test nodeCase) {
 	began := time.Now()
 	gate.Open()
 	now := s.verified(name)
-	row.Recovered(time.Since(began))
-	p.awaitMessage("node verified")
+	s.row.Recovered(time.Since(began))
+	p.awaitMessage(harness.MsgVerified)
 	p.stop()
 
-	s.require.True(whole(now))
+	s.True(fullyVerified(now))
 	wanted := foreign(made)
 	for what, value := range test.foreign {
 		wanted[what] = value
 	}
-	row.keeps(now, wanted)
-	s.require.Len(s.proxy.Asked(Patch(name)), test.patches)
-	s.require.Equal(1, s.proxy.Applied(name))
-	s.require.Contains(p.said(), test.says)
+	s.keeps(now, wanted)
+	s.Len(s.proxy.Asked(Patch(name)), test.patches)
+	s.Equal(1, s.proxy.Applied(name))
+	s.Contains(p.output(), test.says)
 }

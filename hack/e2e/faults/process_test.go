@@ -31,26 +31,21 @@ type process struct {
 
 // agent is how the binary is started for one node, again and again where need be.
 type agent struct {
-	s          *suite
-	node       string
-	program    string // the agent's binary
-	kubeconfig string
-	env        map[string]string
-	barrier    *os.File // it starts when this ends, nil for at once
+	s       *suite
+	node    string
+	env     map[string]string
+	barrier *os.File // it starts when this ends, nil for at once
 }
 
 // agent prepares the agent of a node, behind the proxy of s.
 func (s *suite) agent(node string) *agent {
 	s.Helper()
-	return s.agentAt(node, s.access(s.proxy.URL, s.proxy.CA, s.token(node)))
+	return s.agentAt(node, s.access(s.proxy.URL, s.proxy.CA, s.boundToken(node)))
 }
 
 func (s *suite) agentAt(node, kubeconfig string) *agent {
-	return &agent{s: s, node: node, program: filepath.Join(s.Root, "bin", "kube-node-ready"), kubeconfig: kubeconfig, env: map[string]string{
-		"NODE_NAME": node, "KUBECONFIG": kubeconfig, "ENABLE_METRICS": "false",
-		"DNS_TEST_DOMAINS": s.dns.address, "DNS_SERVICE": "",
-		"PATH": os.Getenv("PATH"),
-	}}
+	return &agent{s: s, node: node, env: map[string]string{"NODE_NAME": node, "KUBECONFIG": kubeconfig, "ENABLE_METRICS": "false",
+		"DNS_TEST_DOMAINS": s.dns.address, "DNS_SERVICE": "", "PATH": os.Getenv("PATH")}}
 }
 
 // with adds to the environment, as NAME=value.
@@ -68,22 +63,22 @@ func (a *agent) start() *process {
 	s := a.s
 	s.Helper()
 	p := &process{s: s, done: make(chan struct{})}
-	p.cmd = exec.CommandContext(context.Background(), a.program)
+	p.cmd = exec.Command(filepath.Join(s.Root, "bin", "kube-node-ready"))
 	if a.barrier != nil {
-		p.cmd = exec.CommandContext(context.Background(), "/bin/sh", "-c", `read -r _; exec "$0"`, p.cmd.Path)
+		p.cmd = exec.Command("/bin/sh", "-c", `read -r _; exec "$0"`, p.cmd.Path)
 		p.cmd.Stdin = a.barrier
 	}
 	for _, name := range slices.Sorted(maps.Keys(a.env)) {
 		p.cmd.Env = append(p.cmd.Env, name+"="+a.env[name])
 	}
 	stderr, err := p.cmd.StderrPipe()
-	s.require.NoError(err)
-	s.require.NoError(p.cmd.Start())
+	s.NoError(err)
+	s.NoError(p.cmd.Start())
 	go p.read(stderr)
 	s.Cleanup(func() {
 		p.kill()
 		if s.Failed() {
-			s.Logf("the agent of %s said:\n%s", a.node, p.said())
+			s.Logf("the agent of %s said:\n%s", a.node, p.output())
 		}
 	})
 	return p
@@ -103,7 +98,7 @@ func (p *process) read(stderr io.Reader) {
 	close(p.done)
 }
 
-func (p *process) said() string {
+func (p *process) output() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.raw.String()
@@ -118,23 +113,15 @@ func (p *process) log() []harness.LogLine {
 // awaitLine waits for a line of the log.
 func (p *process) awaitLine(what string, wanted func(harness.LogLine) bool) harness.LogLine {
 	p.s.Helper()
-	var found harness.LogLine
-	err := harness.Until(p.s.ctx, func() (bool, error) {
-		lines := p.log()
-		i := slices.IndexFunc(lines, wanted)
-		if i >= 0 {
-			found = lines[i]
-		}
-		return i >= 0, nil
-	})
-	p.s.require.NoError(err, "no line with %s in the log:\n%s", what, p.said())
-	return found
+	line, err := harness.AwaitLine(p.s.Ctx, func() ([]harness.LogLine, error) { return p.log(), nil }, wanted)
+	p.s.NoError(err, "no line with %s in the log:\n%s", what, p.output())
+	return line
 }
 
 // awaitMessage waits for a line with a message.
 func (p *process) awaitMessage(message string) {
 	p.s.Helper()
-	p.awaitLine(message, func(line harness.LogLine) bool { return strings.HasPrefix(line.Msg, message) })
+	p.awaitLine(message, harness.Says(message))
 }
 
 // kill is kill -9, and waits for the end.
@@ -146,13 +133,13 @@ func (p *process) kill() {
 // stop is what kubelet does when the pod is deleted. The process must end by itself.
 func (p *process) stop() {
 	p.s.Helper()
-	p.s.require.NoError(p.cmd.Process.Signal(syscall.SIGTERM))
-	ctx, cancel := context.WithTimeout(p.s.ctx, 30*time.Second)
+	p.s.NoError(p.cmd.Process.Signal(syscall.SIGTERM))
+	ctx, cancel := context.WithTimeout(p.s.Ctx, 30*time.Second)
 	defer cancel()
 	select {
 	case <-p.done:
 	case <-ctx.Done():
 		p.s.Fatal("does not end on SIGTERM")
 	}
-	p.s.require.Zero(p.cmd.ProcessState.ExitCode(), p.said())
+	p.s.Zero(p.cmd.ProcessState.ExitCode(), p.output())
 }

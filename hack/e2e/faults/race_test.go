@@ -17,13 +17,12 @@ import (
 // atOnce is how many nodes are raced for at a time.
 const atOnce = 6
 
-// Two well-behaved writers keep changing what is theirs on the node, in front of our taint and
-// behind it, while the agent opens it. The first patch of every agent is held until both have
+// Two well-behaved writers keep changing their own taints on the node, in front of the startup taint and
+// behind it, while the agent releases it. The first patch of every agent is held until both have
 // written once more, so that no race is missed; whatever comes after that is left to chance.
 func TestFaultTaintRace(t *testing.T) {
-	s := start(t)
-	row := Begin(t, "taint race: two writers of other taints", "verified; nothing of theirs is lost")
-	nodes := Pick(60, 1000)
+	s := begin(t, "taint race: two writers of other taints", "verified; nothing foreign is lost")
+	nodes := harness.Pick(60, 1000)
 	began := time.Now()
 	var done, sent, refused atomic.Int64
 	queue := make(chan int, nodes)
@@ -35,7 +34,7 @@ func TestFaultTaintRace(t *testing.T) {
 	for range atOnce {
 		all.Go(func() {
 			for i := range queue {
-				patches := s.race(row, fmt.Sprintf("faults-race-%d", i))
+				patches := s.race(fmt.Sprintf("faults-race-%d", i))
 				sent.Add(int64(len(patches)))
 				for _, patch := range patches {
 					if patch.Code != http.StatusOK {
@@ -50,15 +49,15 @@ func TestFaultTaintRace(t *testing.T) {
 	}
 	all.Wait()
 	t.Logf("%d nodes: %d patches sent, %d of them refused and built again", nodes, sent.Load(), refused.Load())
-	s.require.GreaterOrEqual(refused.Load(), int64(nodes)/2, "hardly any race: the test shows nothing")
+	s.GreaterOrEqual(refused.Load(), int64(nodes)/2, "hardly any race: the test shows nothing")
 }
 
 // race verifies one node under two writers, and returns the patches that were sent.
-func (s *suite) race(row *Row, name string) []Asked {
+func (s *suite) race(name string) []Asked {
 	s.create(gated(name))
-	defer func() { _ = s.remove(s.ctx, name) }()
+	defer func() { _ = s.remove(s.Ctx, name) }()
 	front, behind := newWriter(s, name, "front"), newWriter(s, name, "behind")
-	writing, stop := context.WithCancel(s.ctx)
+	writing, stop := context.WithCancel(s.Ctx)
 	defer stop()
 	var writers sync.WaitGroup
 	writers.Go(func() { front.run(writing, front.update) })
@@ -72,24 +71,23 @@ func (s *suite) race(row *Row, name string) []Asked {
 	a := s.agent(name)
 	began := time.Now()
 	p := a.start()
-	deadline, cancel := context.WithTimeout(s.ctx, 2*time.Minute)
+	deadline, cancel := context.WithTimeout(s.Ctx, 2*time.Minute)
 	defer cancel()
-	if now, _, err := s.AwaitNode(deadline, name, func(node *corev1.Node) bool {
+	if now, _, err := s.Cluster.AwaitNode(deadline, name, func(node *corev1.Node) bool {
 		_, labelled := node.Labels[harness.Label]
 		if labelled && harness.HasTaint(node, harness.Taint) {
-			row.Lose("%s is labelled and still tainted", name)
+			s.row.Lose("%s is labelled and still tainted", name)
 		}
 		return harness.Verified(node)
 	}); err != nil {
-		row.Lose("%s was never verified: %v %v", name, now, err)
+		s.row.Lose("%s was never verified: %v %v", name, now, err)
 	}
-	row.Recovered(time.Since(began))
+	s.row.Recovered(time.Since(began))
 	stop()
 	writers.Wait()
-	now, err := s.Node(s.ctx, name)
-	s.require.NoError(err)
-	if !whole(now) {
-		row.Lose("%s: a part of the verification", name)
+	now := s.Node(name)
+	if !fullyVerified(now) {
+		s.row.Lose("%s: a part of the verification", name)
 	}
 	wanted := map[string]string{
 		"label foreign/label": "kept", "annotation foreign/annotation": "kept",
@@ -97,9 +95,9 @@ func (s *suite) race(row *Row, name string) []Asked {
 	}
 	front.wants(wanted)
 	behind.wants(wanted)
-	row.keeps(now, wanted)
+	s.keeps(now, wanted)
 	for _, lost := range append(front.lost, behind.lost...) {
-		row.Lose("%s of %s", lost, name)
+		s.row.Lose("%s of %s", lost, name)
 	}
 	p.kill()
 	return s.proxy.Asked(Patch(name))

@@ -2,15 +2,12 @@ package faults
 
 import (
 	"context"
-	"fmt"
+	"maps"
 	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/stretchr/testify/require"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -23,96 +20,54 @@ import (
 // serviceNamespace is where the tests make the services that the agent's service check is pointed to.
 const serviceNamespace = "default"
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
+func TestMain(m *testing.M) { os.Exit(harness.Main(m, prepare)) }
 
-// run gives the agent its rights, as the chart does, but no DaemonSet: the tests run the binary.
-func run(m *testing.M) int {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
-	cluster, rights, err := prepare(ctx)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1 // not skipped: who runs these tests wants to know
-	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		_, _ = cluster.Kubectl(ctx, rights, "delete", "--ignore-not-found", "-f", "-")
-	}()
-	return Main(m)
-}
-
-func prepare(ctx context.Context) (*harness.Cluster, string, error) {
-	cluster, err := harness.Open()
-	if err != nil {
-		return nil, "", err
-	}
+// prepare gives the agent its rights, as the chart does, but no DaemonSet: the tests run the binary.
+func prepare(ctx context.Context, cluster *harness.Cluster) (remove func(context.Context) error, err error) {
 	if err := cluster.Undeploy(ctx); err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	chart, err := cluster.Render(ctx, "config.dnsService="+serviceNamespace+"/any")
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
-	var rights []string
-	for document := range strings.SplitSeq(chart, "\n---\n") {
-		if !strings.Contains(document, "kind: DaemonSet") {
-			rights = append(rights, document)
-		}
-	}
-	text := strings.Join(rights, "\n---\n")
-	_, err = cluster.Kubectl(ctx, text, "apply", "-f", "-")
-	return cluster, text, err
+	rights := slices.DeleteFunc(strings.Split(chart, "\n---\n"), func(object string) bool { return strings.Contains(object, "kind: DaemonSet") })
+	return cluster.Apply(ctx, strings.Join(rights, "\n---\n"))
 }
 
-// suite is one test's hold on the cluster. Each has nodes and a proxy of its own, so that they can
+// suite is one test's access to the cluster and its row of the table. Each has nodes and a proxy of its own, so that they can
 // run at the same time.
 type suite struct {
-	*testing.T
-	*harness.Cluster
-	ctx     context.Context
-	require *require.Assertions
-	config  *rest.Config
-	proxy   *Proxy
-	dns     *nameServer
+	*harness.Suite
+	row    *harness.Row
+	config *rest.Config
+	proxy  *Proxy
+	dns    *nameServer
 }
 
-func start(t *testing.T) *suite {
+// begin starts the test of a fault that has one row of the table.
+func begin(t *testing.T, fault, outcome string) *suite {
 	t.Helper()
-	cluster, err := harness.Open()
-	require.NoError(t, err)
-	timeout := 4 * time.Minute // on a noisy machine; nothing waits as long as that
-	if Long() {
-		timeout = 40 * time.Minute
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), timeout)
-	t.Cleanup(cancel)
-	s := &suite{T: t, Cluster: cluster, ctx: ctx, require: require.New(t)}
-	s.config, err = clientcmd.BuildConfigFromFlags("", cluster.Kubeconfig())
-	s.require.NoError(err)
+	return start(t, harness.BeginRow(t, fault, outcome))
+}
+
+func start(t *testing.T, row *harness.Row) *suite {
+	t.Helper()
+	s := &suite{Suite: harness.Start(t, 4, 40), row: row, dns: newNameServer(t)}
+	var err error
+	s.config, err = clientcmd.BuildConfigFromFlags("", s.Kubeconfig())
+	s.NoError(err)
 	s.config.QPS = -1 // a test that waits for its own rate limit measures that
 	s.Kube, err = kubernetes.NewForConfig(s.config)
-	s.require.NoError(err)
+	s.NoError(err)
 	s.proxy, err = NewProxy(s.config)
-	s.require.NoError(err)
+	s.NoError(err)
 	t.Cleanup(s.proxy.Close)
-	s.dns = newNameServer(t)
 	return s
 }
 
-// cleanup undoes something even when the test's own time is over.
-func (s *suite) cleanup(undo func(ctx context.Context) error) {
-	s.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := undo(ctx); err != nil {
-			s.Error(err)
-		}
-	})
-}
-
-// gated is a Node as it registers: with the startup taint between two that are not ours, a label
-// and an annotation.
+// gated is a Node as it registers: with the startup taint between two foreign ones, a foreign label
+// and a foreign annotation.
 func gated(name string) *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
@@ -131,9 +86,9 @@ func gated(name string) *corev1.Node {
 // create makes a Node, with the API server's own API and no kubelet behind it.
 func (s *suite) create(node *corev1.Node) *corev1.Node {
 	s.Helper()
-	made, err := s.Kube.CoreV1().Nodes().Create(s.ctx, node, metav1.CreateOptions{})
-	s.require.NoError(err)
-	s.cleanup(func(ctx context.Context) error { return s.remove(ctx, node.Name) })
+	made, err := s.Kube.CoreV1().Nodes().Create(s.Ctx, node, metav1.CreateOptions{})
+	s.NoError(err)
+	s.Undo(func(ctx context.Context) error { return s.remove(ctx, node.Name) })
 	return made
 }
 
@@ -151,9 +106,9 @@ func (s *suite) remove(ctx context.Context, node string) error {
 func podOf(node string) string { return "faults-" + strings.ReplaceAll(node, ".", "-") }
 
 // token gets a token as kubelet does: of the agent's service account, bound to a pod on the node.
-func (s *suite) token(node string) string {
+func (s *suite) boundToken(node string) string {
 	s.Helper()
-	pod, err := s.Kube.CoreV1().Pods(harness.Namespace).Create(s.ctx, &corev1.Pod{
+	pod, err := s.Kube.CoreV1().Pods(harness.Namespace).Create(s.Ctx, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: podOf(node)},
 		Spec: corev1.PodSpec{
 			NodeName: node, ServiceAccountName: harness.Name,
@@ -161,35 +116,18 @@ func (s *suite) token(node string) string {
 			Containers:  []corev1.Container{{Name: "agent", Image: harness.Image}},
 		},
 	}, metav1.CreateOptions{})
-	s.require.NoError(err)
-	hour := int64(3600)
-	answer, err := s.Kube.CoreV1().ServiceAccounts(harness.Namespace).CreateToken(s.ctx, harness.Name, &authenticationv1.TokenRequest{
-		Spec: authenticationv1.TokenRequestSpec{
-			ExpirationSeconds: &hour,
-			BoundObjectRef:    &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID},
-		},
-	}, metav1.CreateOptions{})
-	s.require.NoError(err)
-	return answer.Status.Token
+	s.NoError(err)
+	token, err := s.Token(s.Ctx, harness.Namespace, harness.Name, pod)
+	s.NoError(err)
+	return token
 }
 
-// access writes what the agent reaches the API with: a kubeconfig that names the server, its CA and
-// a file with the token. It returns the kubeconfig's path; the token is beside it.
+// access writes what the agent reaches the API with, and returns the kubeconfig's path; the token is beside it.
 func (s *suite) access(server string, ca []byte, token string) string {
 	s.Helper()
-	dir := s.TempDir()
-	write := func(name, text string) string {
-		path := filepath.Join(dir, name)
-		s.require.NoError(os.WriteFile(path, []byte(text), 0o600))
-		return path
-	}
-	return write("kubeconfig", fmt.Sprintf(`apiVersion: v1
-kind: Config
-current-context: faults
-contexts: [{name: faults, context: {cluster: faults, user: agent}}]
-clusters: [{name: faults, cluster: {server: %q, certificate-authority: %q}}]
-users: [{name: agent, user: {tokenFile: %q}}]
-`, server, write("ca.crt", string(ca)), write("token", token)))
+	path, err := harness.WriteKubeconfig(s.TempDir(), server, ca, token)
+	s.NoError(err)
+	return path
 }
 
 // await waits for one of the channels of a gate or a name server.
@@ -197,14 +135,66 @@ func (s *suite) await(what string, c <-chan struct{}) {
 	s.Helper()
 	select {
 	case <-c:
-	case <-s.ctx.Done():
+	case <-s.Ctx.Done():
 		s.Fatalf("waited in vain for %s", what)
 	}
 }
 
 func (s *suite) verified(node string) *corev1.Node {
 	s.Helper()
-	now, _, err := s.AwaitNode(s.ctx, node, harness.Verified)
-	s.require.NoError(err)
+	now, _ := s.AwaitVerified(node)
 	return now
+}
+
+// foreign is what others have on a Node, by name. It leaves out what the controllers of the
+// cluster put on a Node that has no kubelet, and take off again.
+func foreign(node *corev1.Node) map[string]string {
+	found := make(map[string]string)
+	for _, taint := range node.Spec.Taints {
+		if taint.Key != harness.Taint && !strings.HasPrefix(taint.Key, "node.kubernetes.io/") {
+			found["taint "+taint.Key+" "+string(taint.Effect)] = taint.Value
+		}
+	}
+	for key, value := range node.Labels {
+		if key != harness.Label {
+			found["label "+key] = value
+		}
+	}
+	for key, value := range node.Annotations {
+		if key != harness.Annotation && !strings.HasPrefix(key, "node.alpha.kubernetes.io/") {
+			found["annotation "+key] = value
+		}
+	}
+	return found
+}
+
+// keeps adds to the row what is missing on a Node of what should be there, or is there and should
+// not be.
+func (s *suite) keeps(node *corev1.Node, wanted map[string]string) {
+	s.Helper()
+	got := foreign(node)
+	for what, value := range wanted {
+		if now, ok := got[what]; !ok || now != value {
+			s.row.Lose("%s of %s", what, node.Name)
+		}
+	}
+	for what := range got {
+		if _, ok := wanted[what]; !ok {
+			s.row.Lose("%s came onto %s", what, node.Name)
+		}
+	}
+}
+
+// untouched reports whether a Node is as it was made, for all that an agent can do to it.
+func untouched(now, made *corev1.Node) bool {
+	_, label := now.Labels[harness.Label]
+	_, annotation := now.Annotations[harness.Annotation]
+	return !label && !annotation && harness.HasTaint(now, harness.Taint) == harness.HasTaint(made, harness.Taint) &&
+		maps.Equal(foreign(now), foreign(made))
+}
+
+// fullyVerified reports whether a Node is verified and has the annotation.
+func fullyVerified(now *corev1.Node) bool {
+	_, annotation := now.Annotations[harness.Annotation]
+	return harness.Verified(now) && annotation
 }

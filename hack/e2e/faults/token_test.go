@@ -21,25 +21,23 @@ import (
 // A token that has expired, and is then rotated in its file as kubelet does it.
 func TestFaultTokenExpired(t *testing.T) {
 	t.Parallel()
-	s, name := start(t), "faults-token"
-	row := Begin(t, "service account token expired, then rotated", "refused with 401 until the new one is in the file")
+	name := "faults-token"
+	s := begin(t, "service account token expired, then rotated", "refused with 401 until the new one is in the file")
 	made := s.create(gated(name))
-	fresh := s.token(name)
+	fresh := s.boundToken(name)
 	kubeconfig := s.access(s.proxy.URL, s.proxy.CA, s.expired(fresh))
 	p := s.agentAt(name, kubeconfig).start()
-	line := p.awaitLine("a failed check", func(line harness.LogLine) bool { return line.Check == "api" && line.Error != "" })
+	line := p.awaitLine("a failed check", harness.FailedCheck("api"))
 	s.Log(line.Error, "- to try:", line.Remedy)
-	s.require.Contains(line.Error, "authentication: the API server does not accept the service account token: Unauthorized")
-	now, err := s.Node(s.ctx, name)
-	s.require.NoError(err)
-	s.require.True(untouched(now, made))
+	s.Contains(line.Error, "authentication: the API server does not accept the service account token: Unauthorized")
+	s.True(untouched(s.Node(name), made))
 	began := time.Now()
 	file := filepath.Join(filepath.Dir(kubeconfig), "token")
-	s.require.NoError(os.WriteFile(file+".new", []byte(fresh), 0o600))
-	s.require.NoError(os.Rename(file+".new", file))
+	s.NoError(os.WriteFile(file+".new", []byte(fresh), 0o600))
+	s.NoError(os.Rename(file+".new", file))
 	refusedBefore := s.refused(name)
-	s.once(row, p, made, began)
-	s.require.LessOrEqual(s.refused(name)-refusedBefore, 1, "the old token was kept although it was refused")
+	s.once(p, made, began)
+	s.LessOrEqual(s.refused(name)-refusedBefore, 1, "the old token was kept although it was refused")
 }
 
 func (s *suite) refused(node string) (n int) {
@@ -52,27 +50,27 @@ func (s *suite) refused(node string) (n int) {
 }
 
 // expired is the token as it was an hour before now, with a life of ten minutes: the API issues
-// none that is over already, so it is signed here, with the key of the throwaway cluster.
+// none that is over already, so it is signed here, with the key of the sandbox cluster.
 func (s *suite) expired(token string) string {
 	s.Helper()
 	parts := strings.Split(token, ".")
 	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
-	s.require.NoError(err)
+	s.NoError(err)
 	var claims map[string]any
-	s.require.NoError(json.Unmarshal(payload, &claims))
+	s.NoError(json.Unmarshal(payload, &claims))
 	then := time.Now().Add(-time.Hour)
 	claims["iat"], claims["nbf"], claims["exp"] = then.Unix(), then.Unix(), then.Add(10*time.Minute).Unix()
 	payload, err = json.Marshal(claims)
-	s.require.NoError(err)
+	s.NoError(err)
 	text, err := os.ReadFile(filepath.Join(s.Dir, "pki", "service-account.key"))
-	s.require.NoError(err)
+	s.NoError(err)
 	block, _ := pem.Decode(text)
 	key, err := x509.ParseECPrivateKey(block.Bytes)
-	s.require.NoError(err)
+	s.NoError(err)
 	signed := parts[0] + "." + base64.RawURLEncoding.EncodeToString(payload)
 	hash := sha256.Sum256([]byte(signed))
 	r, z, err := ecdsa.Sign(rand.Reader, key, hash[:])
-	s.require.NoError(err)
+	s.NoError(err)
 	signature := make([]byte, 64) // ES256: both numbers, 32 bytes each (RFC 7518, 3.4)
 	r.FillBytes(signature[:32])
 	z.FillBytes(signature[32:])

@@ -1,7 +1,6 @@
 package faultsnet
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -10,7 +9,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/imunhatep/kube-node-ready/hack/e2e/faults"
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
@@ -72,8 +70,8 @@ rcode NOERROR
 // service once the node forwards to it.
 func nameServer(t *testing.T) string {
 	t.Helper()
-	s := open(t)
-	manifests := fmt.Sprintf(`
+	s := &suite{Suite: harness.Start(t, 3, 20)}
+	s.Apply(fmt.Sprintf(`
 apiVersion: v1
 kind: ConfigMap
 metadata: {name: %[1]s, namespace: default}
@@ -99,19 +97,10 @@ apiVersion: v1
 kind: Service
 metadata: {name: %[1]s, namespace: default}
 spec: {selector: {app: %[1]s}, ports: %[5]s}
-`, dnsServer, clusterCorefile(), node, faulty, servicePorts(faulty))
-	_, err := s.Kubectl(s.ctx, manifests, "apply", "-f", "-")
-	s.NoError(err)
-	s.cleanup(func(ctx context.Context) error {
-		_, err := s.Kubectl(ctx, manifests, "delete", "--ignore-not-found", "--wait=false", "-f", "-")
-		return err
-	})
-	_, err = s.Kubectl(s.ctx, "", "wait", "-n", "default", "--for=condition=Ready", "pod/"+dnsServer, "--timeout=60s")
-	s.NoError(err)
-	s.NoError(s.point(faulty))
-	service, err := s.Kube.CoreV1().Services("default").Get(s.ctx, dnsServer, metav1.GetOptions{})
-	s.NoError(err)
-	return service.Spec.ClusterIP
+`, dnsServer, clusterCorefile(), node, faulty, servicePorts(faulty)))
+	s.AwaitReady("default", dnsServer)
+	s.point(faulty)
+	return s.ClusterIP(dnsServer)
 }
 
 func servicePorts(target int) string {
@@ -120,135 +109,99 @@ func servicePorts(target int) string {
 
 // point lets the service of the faulty name server lead to another port of its pod, and waits until
 // kube-proxy has done so.
-func (s *suite) point(target int) error {
-	_, err := s.Kube.CoreV1().Services("default").Patch(s.ctx, dnsServer, types.MergePatchType,
+func (s *suite) point(target int) {
+	s.Helper()
+	_, err := s.Kube.CoreV1().Services("default").Patch(s.Ctx, dnsServer, types.MergePatchType,
 		[]byte(`{"spec":{"ports":`+servicePorts(target)+`}}`), metav1.PatchOptions{})
-	if err != nil {
-		return err
-	}
-	return harness.Until(s.ctx, func() (bool, error) {
-		rules, err := s.Script(s.ctx, "enter", node, "nft", "list", "table", "ip", "kube-proxy")
+	s.NoError(err)
+	s.Until(func() (bool, error) {
+		rules, err := s.Cluster.Script(s.Ctx, "enter", node, "nft", "list", "table", "ip", "kube-proxy")
 		return strings.Count(rules, fmt.Sprintf(" . %d }", target)) == 2, err // UDP and TCP
 	})
 }
 
 // asks are quick settings with names to resolve.
-func asks(names string) map[string]string {
-	settings := quick()
-	settings["DNS_TEST_DOMAINS"] = names
-	return settings
-}
-
-// search is what kubelet writes for the agent's namespace.
-func search() []string {
-	return []string{"kube-system.svc.cluster.local", "svc.cluster.local", "cluster.local"}
-}
+func asks(names string) map[string]string { return quick("DNS_TEST_DOMAINS", names) }
 
 func TestFaultDNS(t *testing.T) {
 	server := nameServer(t)
-	resolver := &corev1.PodDNSConfig{Nameservers: []string{server}, Searches: search()}
-	mended := func(s *suite) func() error { return func() error { return s.point(well) } }
-
+	// What kubelet writes for the agent's namespace.
+	search := []string{"kube-system.svc.cluster.local", "svc.cluster.local", "cluster.local"}
+	resolver := &corev1.PodDNSConfig{Nameservers: []string{server}, Searches: search}
 	answers := [][2]string{{"nxdomain", "NXDOMAIN"}, {"servfail", "SERVFAIL"}, {"refused", "REFUSED"}, {"none", "no A or AAAA record"}}
-	fault(t, "DNS: NXDOMAIN, SERVFAIL, REFUSED and no address, each for a name", "closed: dns, each with its server and answer", func(s *suite) {
+
+	fault(t, "DNS: NXDOMAIN, SERVFAIL, REFUSED and no address, each for a name", "not verified: dns, each with its server and answer", func(s *suite) {
 		s.rounds(func() {
-			s.NoError(s.point(faulty))
+			s.point(faulty)
 			failed := s.failedRound(s.agent(asks("kubernetes.default.svc.cluster.local,nxdomain.fault,servfail.fault,refused.fault,none.fault"), resolver))
 			s.Len(failed, 1)
 			for _, answer := range answers {
 				s.Contains(failed["dns"], fmt.Sprintf("%s.fault: %s from name server %s:53", answer[0], answer[1], server))
 			}
 			s.NotContains(failed["dns"], "kubernetes")
-			s.recovers(mended(s))
+			s.recovers(func() { s.point(well) })
 		})
 	})
-	if faults.Long() {
-		for _, answer := range answers {
-			fault(t, "DNS: "+answer[1], "closed: dns", func(s *suite) {
-				s.rounds(func() {
-					s.NoError(s.point(faulty))
-					s.onlyFails(s.agent(asks(answer[0]+".fault"), resolver), map[string]string{"dns": answer[1]})
-					s.recovers(mended(s))
-				})
-			})
-		}
-	}
-	fault(t, "DNS: A only, AAAA only, truncated with TCP open, with a final dot and without", "opened", func(s *suite) {
-		s.NoError(s.point(faulty))
+	fault(t, "DNS: A only, AAAA only, truncated with TCP open, with a final dot and without", "verified", func(s *suite) {
+		s.point(faulty)
 		s.rounds(func() {
-			pod := s.agent(asks("a.fault,aaaa.fault,large.fault,large.fault.,kubernetes.default.svc.cluster.local."), resolver)
-			s.opened()
-			s.row.Round()
-			detail := s.detail(pod, "dns")
+			_, details := s.passes(asks("a.fault,aaaa.fault,large.fault,large.fault.,kubernetes.default.svc.cluster.local."), resolver)
 			for _, part := range []string{"a.fault is 192.0.2.1", "aaaa.fault is 2001:db8::1", "large.fault is 192.0.2.", "large.fault. is 192.0.2.", "cluster.local. is 10.96.0.1"} {
-				s.Contains(detail, part)
+				s.Contains(details, part)
 			}
 		})
 	})
-	fault(t, "DNS: truncated, TCP blocked", "closed: dns", func(s *suite) {
-		out, _ := s.directions()
-		s.rounds(func() {
-			s.NoError(s.point(faulty))
-			s.NoError(s.Break(s.ctx, node, out+"ip daddr "+server+" tcp dport 53 drop"))
-			s.onlyFails(s.agent(asks("large.fault,a.fault"), resolver),
-				map[string]string{"dns": "large.fault: truncated answer over UDP, and over TCP timeout from name server " + server + ":53"})
-			s.recovers(s.mend)
+	type failure struct {
+		fault, outcome string
+		port           int    // of the name server's pod
+		rule           string // for what the agent sends, "" for none: then the port well repairs it
+		names, text    string
+	}
+	failures := []failure{
+		{"DNS: truncated, TCP blocked", "not verified: dns", faulty, "tcp dport 53 drop", "large.fault,a.fault",
+			"large.fault: truncated answer over UDP, and over TCP timeout from name server " + server + ":53"},
+		{"DNS: name server does not answer", "not verified: dns", faulty, "drop", "a.fault", "a.fault: timeout from name server " + server + ":53"},
+		{"DNS: name server's port closed", "not verified: dns", closedPort, "", "a.fault", "a.fault: connection refused from name server " + server + ":53"},
+	}
+	if harness.Long() {
+		for _, answer := range answers {
+			failures = append(failures, failure{"DNS: " + answer[1], "not verified: dns", faulty, "", answer[0] + ".fault", answer[1]})
+		}
+	}
+	for _, c := range failures {
+		fault(t, c.fault, c.outcome, func(s *suite) {
+			out, _ := s.directions()
+			s.rounds(func() {
+				s.point(c.port)
+				repair := func() { s.point(well) }
+				if c.rule != "" {
+					s.Break(out + "ip daddr " + server + " " + c.rule)
+					repair = s.Repair
+				}
+				s.onlyFails(s.agent(asks(c.names), resolver), map[string]string{"dns": c.text})
+				s.recovers(repair)
+			})
 		})
-	})
-	fault(t, "DNS: name server does not answer", "closed: dns", func(s *suite) {
-		out, _ := s.directions()
-		s.rounds(func() {
-			s.NoError(s.point(faulty))
-			s.NoError(s.Break(s.ctx, node, out+"ip daddr "+server+" drop"))
-			s.onlyFails(s.agent(asks("a.fault"), resolver), map[string]string{"dns": "a.fault: timeout from name server " + server + ":53"})
-			s.recovers(s.mend)
-		})
-	})
-	fault(t, "DNS: name server's port closed", "closed: dns", func(s *suite) {
-		s.rounds(func() {
-			s.NoError(s.point(closedPort))
-			s.onlyFails(s.agent(asks("a.fault"), resolver), map[string]string{"dns": "a.fault: connection refused from name server " + server + ":53"})
-			s.recovers(mended(s))
-		})
-	})
-	fault(t, "DNS: first of two name servers dead", "opened, with a warning that names it", func(s *suite) {
+	}
+	fault(t, "DNS: first of two name servers dead", "verified, with a warning that names it", func(s *suite) {
 		const dead = "192.0.2.53" // addresses outside lead nowhere
-		s.NoError(s.point(well))
+		s.point(well)
 		s.rounds(func() {
-			pod := s.agent(asks("a.fault,kubernetes.default.svc.cluster.local"),
-				&corev1.PodDNSConfig{Nameservers: []string{dead, server}, Searches: search()})
-			s.opened()
-			s.row.Round()
-			s.Contains(s.warnings(pod), "dns: a.fault: timeout from name server "+dead+":53")
+			warnings, _ := s.passes(asks("a.fault,kubernetes.default.svc.cluster.local"),
+				&corev1.PodDNSConfig{Nameservers: []string{dead, server}, Searches: search})
+			s.Contains(warnings, "dns: a.fault: timeout from name server "+dead+":53")
 		})
 	})
 	wrong := &corev1.PodDNSConfig{Nameservers: []string{server}, Searches: []string{"kube-system.svc.wrong.domain", "svc.wrong.domain"}}
-	fault(t, "DNS: wrong search list, whole names", "opened", func(s *suite) {
-		s.NoError(s.point(well))
-		s.rounds(func() {
-			s.agent(asks("kubernetes.default.svc.cluster.local.,a.fault"), wrong)
-			s.opened()
-			s.row.Round()
-		})
+	fault(t, "DNS: wrong search list, whole names", "verified", func(s *suite) {
+		s.point(well)
+		s.rounds(func() { s.passes(asks("kubernetes.default.svc.cluster.local.,a.fault"), wrong) })
 	})
-	fault(t, "DNS: wrong search list, a name that needs it", "closed: dns", func(s *suite) {
-		s.NoError(s.point(well))
+	fault(t, "DNS: wrong search list, a name that needs it", "not verified: dns", func(s *suite) {
+		s.point(well)
 		s.rounds(func() {
 			s.onlyFails(s.agent(asks("kubernetes.default"), wrong), map[string]string{"dns": "kubernetes.default: NXDOMAIN from name server " + server + ":53"})
 			s.row.Round()
 		})
 	})
-}
-
-// detail is what the agent says that a check has found.
-func (s *suite) detail(pod *corev1.Pod, check string) string {
-	s.Helper()
-	lines, err := s.Logs(s.ctx, *pod)
-	s.NoError(err)
-	for _, line := range lines {
-		if line.Check == check && line.Detail != "" {
-			return line.Detail
-		}
-	}
-	return ""
 }

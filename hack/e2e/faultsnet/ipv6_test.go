@@ -10,11 +10,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/imunhatep/kube-node-ready/hack/e2e/faults"
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-// The throwaway cluster has IPv4 alone. What is asked of IPv6 is asked of the same binary in a
+// The sandbox cluster has IPv4 alone. What is asked of IPv6 is asked of the same binary in a
 // network of its own with a real name server in it; its only addresses are IPv6, or IPv6 is switched off there.
 const island = `
 set -e
@@ -95,7 +94,7 @@ func TestFaultIPv6(t *testing.T) {
 		{"target refuses", "fails: network", one, "a.fault", "[fd00::54]:80", "", false, []string{"TCP [fd00::54]:80: connection refused"}},
 	} {
 		t.Run(c.fault, func(t *testing.T) {
-			row := faults.Begin(t, "IPv6: "+c.fault, c.outcome)
+			row := harness.BeginRow(t, "IPv6: "+c.fault, c.outcome)
 			report, passed := onIsland(t, "fd00::53", c.servers, c.names, c.target, c.rules)
 			require.Equal(t, c.passes, passed)
 			for _, part := range c.says {
@@ -108,7 +107,7 @@ func TestFaultIPv6(t *testing.T) {
 
 // An address of a family that the node has switched off is no fault of the target's.
 func TestFaultIPv6Off(t *testing.T) {
-	row := faults.Begin(t, "IPv6: switched off (net.ipv6.conf.all.disable_ipv6), a target with an address of each family", "passes, no warning")
+	row := harness.BeginRow(t, "IPv6: switched off (net.ipv6.conf.all.disable_ipv6), a target with an address of each family", "passes, no warning")
 	report, passed := onIsland(t, "127.0.0.1", "nameserver 127.0.0.1\n", "a.fault", "both.example:53", "")
 	require.True(t, passed)
 	require.Contains(t, report, "both.example:53 accepts at 127.0.0.1:53")

@@ -5,26 +5,23 @@ import (
 	"testing"
 )
 
-// large is what a path lets vanish whose MTU is smaller than the interface says. The kernel hands
-// segments on in bundles, which vanish too, and sends them one by one after that: those that are
+// large is what a path drops whose MTU is smaller than the interface says. The kernel hands
+// segments on in bundles, which are dropped too, and sends them one by one after that: those that are
 // larger than this never arrive.
 const large = "meta length > 1400 "
 
 // What a healthy agent sends and is sent has to be large enough to find such a path.
 func TestFaultNoneButLargePackets(t *testing.T) {
-	fault(t, "none: packets above 1,400 bytes are counted", "opened; some each way, to the API server and to CoreDNS's pods", func(s *suite) {
+	fault(t, "none: packets above 1,400 bytes are counted", "verified; some each way, to the API server and to CoreDNS's pods", func(s *suite) {
 		out, in := s.directions()
-		s.NoError(s.BreakForwarded(s.ctx, node,
-			out+"tcp dport 6443 "+large+"counter", in+"tcp sport 6443 "+large+"counter",
-			out+"tcp dport 53 "+large+"counter", in+"tcp sport 53 "+large+"counter"))
-		s.agent(nil, nil)
-		s.opened()
-		counted, err := s.Counted(s.ctx, node)
+		s.breakForwarded(out+"tcp dport 6443 "+large+"counter", in+"tcp sport 6443 "+large+"counter",
+			out+"tcp dport 53 "+large+"counter", in+"tcp sport 53 "+large+"counter")
+		s.passes(nil, nil)
+		counted, err := s.Counted(s.Ctx, node)
 		s.NoError(err)
 		s.Len(counted, 4)
 		s.NotContains(counted, 0)
 		s.Logf("packets above 1,400 bytes: to the API server %d, back %d; to CoreDNS %d, back %d", counted[0], counted[1], counted[2], counted[3])
-		s.row.Round()
 	})
 }
 
@@ -41,10 +38,10 @@ func TestFaultPathMTU(t *testing.T) {
 		back           bool
 		fails          map[string]string
 	}{
-		{"large packets to the API server vanish", "closed: api", "6443", false, noAPI()},
-		{"large packets from the API server vanish", "closed: api", "6443", true, noAPI()},
-		{"large packets to CoreDNS's pods vanish", "closed: service", "53", false, dns},
-		{"large packets from CoreDNS's pods vanish", "closed: service", "53", true, dns},
+		{"large packets to the API server are dropped", "not verified: api", "6443", false, noAPI()},
+		{"large packets from the API server are dropped", "not verified: api", "6443", true, noAPI()},
+		{"large packets to CoreDNS's pods are dropped", "not verified: service", "53", false, dns},
+		{"large packets from CoreDNS's pods are dropped", "not verified: service", "53", true, dns},
 	} {
 		fault(t, c.fault, c.outcome, func(s *suite) {
 			out, in := s.directions()
@@ -58,22 +55,18 @@ func TestFaultPathMTU(t *testing.T) {
 }
 
 // A route with a smaller MTU than the pod's interface, as behind a tunnel: the node's own kernel
-// says so with ICMP, and that is heard, or is not.
+// says so with ICMP, which passes, or is dropped.
 func TestFaultSmallerMTUOnTheWay(t *testing.T) {
-	fault(t, "path MTU 1,280 to the API server, ICMP passes", "opened", func(s *suite) {
+	fault(t, "path MTU 1,280 to the API server, ICMP passes", "verified", func(s *suite) {
 		s.smallRoute()
-		s.rounds(func() {
-			s.agent(quick(), nil)
-			s.opened()
-			s.row.Round()
-		})
+		s.rounds(func() { s.passes(quick(), nil) })
 	})
-	fault(t, "path MTU 1,280 to the API server, ICMP dropped", "closed: api", func(s *suite) {
+	fault(t, "path MTU 1,280 to the API server, ICMP dropped", "not verified: api", func(s *suite) {
 		s.smallRoute()
 		s.rounds(func() {
-			s.NoError(s.Filter(s.ctx, node, "output priority filter", "icmp type destination-unreachable icmp code frag-needed drop"))
+			s.NoError(s.Filter(s.Ctx, node, "output priority filter", "icmp type destination-unreachable icmp code frag-needed drop"))
 			s.onlyFails(s.agent(quick(), nil), noAPI())
-			s.recovers(s.mend)
+			s.recovers(s.Repair)
 		})
 	})
 }
@@ -81,10 +74,9 @@ func TestFaultSmallerMTUOnTheWay(t *testing.T) {
 func (s *suite) smallRoute() {
 	s.Helper()
 	server := s.Kube.CoreV1().RESTClient().Get().URL().Hostname()
-	s.cleanup(func(ctx context.Context) error {
-		_, err := s.Script(ctx, "enter", node, "ip", "route", "flush", "exact", server+"/32")
+	s.Undo(func(ctx context.Context) error {
+		_, err := s.Cluster.Script(ctx, "enter", node, "ip", "route", "flush", "exact", server+"/32")
 		return err
 	})
-	_, err := s.Script(s.ctx, "enter", node, "ip", "route", "replace", server+"/32", "dev", "eth0", "mtu", "1280")
-	s.NoError(err)
+	s.Script("enter", node, "ip", "route", "replace", server+"/32", "dev", "eth0", "mtu", "1280")
 }

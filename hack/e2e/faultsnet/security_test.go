@@ -15,15 +15,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/imunhatep/kube-node-ready/hack/e2e/faults"
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
 // What is in the image that the node runs: there is nothing to start but the agent.
 func TestFaultNothingElseInTheImage(t *testing.T) {
-	fault(t, "the image is looked into for a shell or any other file", "one static binary, nothing else", func(s *suite) {
-		archive, err := s.Script(s.ctx, "enter", node, "ctr", "--namespace", "k8s.io", "images", "export", "-", harness.Image+":"+harness.Tag)
-		s.NoError(err)
+	fault(t, "the image is searched for a shell or any other file", "one static binary, nothing else", func(s *suite) {
+		archive := s.Script("enter", node, "ctr", "--namespace", "k8s.io", "images", "export", "-", harness.Image+":"+harness.Tag)
 		files := s.untar([]byte(archive))
 		var manifest []struct{ Layers []string }
 		s.NoError(json.Unmarshal(files["manifest.json"], &manifest))
@@ -68,11 +66,11 @@ func (s *suite) untar(archive []byte) map[string][]byte {
 
 func TestFaultRestricted(t *testing.T) {
 	users := []int{12345}
-	if faults.Long() {
+	if harness.Long() {
 		users = append(users, 65534, 2_000_000_000)
 	}
 	for _, user := range users {
-		fault(t, fmt.Sprintf("namespace that enforces restricted, user %d", user), "opened; no capability, no new privileges, seccomp, read-only root", func(s *suite) {
+		fault(t, fmt.Sprintf("namespace that enforces restricted, user %d", user), "verified; no capability, no new privileges, seccomp, read-only root", func(s *suite) {
 			s.restricted(user)
 		})
 	}
@@ -83,68 +81,59 @@ func (s *suite) restricted(user int) {
 	namespace := fmt.Sprintf("faultsnet-%d", user)
 	space := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{
 		"pod-security.kubernetes.io/enforce": "restricted"}}}
-	_, err := s.Kube.CoreV1().Namespaces().Create(s.ctx, space, metav1.CreateOptions{})
+	_, err := s.Kube.CoreV1().Namespaces().Create(s.Ctx, space, metav1.CreateOptions{})
 	s.NoError(err)
-	s.cleanup(func(ctx context.Context) error {
-		_, err := s.Kubectl(ctx, "", "delete", "namespace", "--wait=false", namespace)
+	s.Undo(func(ctx context.Context) error {
+		_, err := s.Cluster.Kubectl(ctx, "", "delete", "namespace", "--wait=false", namespace)
 		return err
 	})
-	_, err = s.Kube.CoreV1().Pods(namespace).Create(s.ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "ordinary"},
+	_, err = s.Kube.CoreV1().Pods(namespace).Create(s.Ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "ordinary"},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "one", Image: "localhost/workload:1"}}}}, metav1.CreateOptions{})
 	s.ErrorContains(err, "violates PodSecurity", "the standard is not enforced")
 
 	// Without DNS at first, so that there is time to look at the process.
 	out, _ := s.directions()
-	s.NoError(s.BreakForwarded(s.ctx, node, out+"udp dport 53 drop"))
+	s.breakForwarded(out + "udp dport 53 drop")
 	s.gate()
-	manifests, err := s.RenderAs(s.ctx, harness.Release{Name: release, Namespace: namespace}, "config.checkTimeout=1s", "config.maxRetries=0",
+	manifests, err := s.RenderAs(s.Ctx, harness.Release{Name: release, Namespace: namespace}, "config.checkTimeout=1s", "config.maxRetries=0",
 		fmt.Sprintf("podSecurityContext.runAsUser=%d", user), fmt.Sprintf("podSecurityContext.runAsGroup=%d", user))
 	s.NoError(err)
-	s.cleanup(func(ctx context.Context) error {
-		_, err := s.Kubectl(ctx, manifests, "delete", "--ignore-not-found", "-f", "-")
-		return err
-	})
-	_, err = s.Kubectl(s.ctx, manifests, "apply", "-f", "-")
-	s.NoError(err)
+	s.Apply(manifests)
 
 	s.Contains(s.failedRound(s.podIn(namespace))["dns"], "timeout")
-	pod, err := s.Kube.CoreV1().Pods(namespace).List(s.ctx, metav1.ListOptions{})
-	s.NoError(err)
-	status := s.process(pod.Items[0], "status")
+	pod := s.podIn(namespace)
+	status := s.process(pod, "status")
 	for _, line := range []string{
 		fmt.Sprintf("Uid:\t%[1]d\t%[1]d\t%[1]d\t%[1]d", user), fmt.Sprintf("Gid:\t%[1]d\t%[1]d\t%[1]d\t%[1]d", user),
 		"CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2",
 	} {
 		s.Contains(status, line+"\n")
 	}
-	s.Regexp(`(?m)^\d+ \d+ \S+ \S+ / ro[, ]`, s.process(pod.Items[0], "mountinfo"), "the root can be written")
-	s.recovers(s.mend)
+	s.Regexp(`(?m)^\d+ \d+ \S+ \S+ / ro[, ]`, s.process(pod, "mountinfo"), "the root can be written")
+	s.recovers(s.Repair)
 }
 
 // podIn waits for the one pod of a namespace.
-func (s *suite) podIn(namespace string) (pod *corev1.Pod) {
+func (s *suite) podIn(namespace string) (pod corev1.Pod) {
 	s.Helper()
-	s.NoError(harness.Until(s.ctx, func() (bool, error) {
-		list, err := s.Kube.CoreV1().Pods(namespace).List(s.ctx, metav1.ListOptions{})
+	s.Until(func() (bool, error) {
+		list, err := s.Kube.CoreV1().Pods(namespace).List(s.Ctx, metav1.ListOptions{})
 		if err == nil && len(list.Items) == 1 {
-			pod = &list.Items[0]
+			pod = list.Items[0]
 		}
-		return pod != nil, err
-	}), "no pod in %s", namespace)
+		return pod.Name != "", err
+	}, "no pod in %s", namespace)
 	return pod
 }
 
 // process reads a file about a pod's only container in the node's /proc.
 func (s *suite) process(pod corev1.Pod, file string) string {
 	s.Helper()
-	tasks, err := s.Script(s.ctx, "enter", node, "ctr", "--namespace", "k8s.io", "tasks", "list")
-	s.NoError(err)
+	tasks := s.Script("enter", node, "ctr", "--namespace", "k8s.io", "tasks", "list")
 	id := strings.TrimPrefix(pod.Status.ContainerStatuses[0].ContainerID, "containerd://")
 	for line := range strings.Lines(tasks) {
 		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == id {
-			text, err := s.Script(s.ctx, "enter", node, "cat", "/proc/"+fields[1]+"/"+file)
-			s.NoError(err)
-			return text
+			return s.Script("enter", node, "cat", "/proc/"+fields[1]+"/"+file)
 		}
 	}
 	s.FailNow("no process of "+pod.Name, tasks)

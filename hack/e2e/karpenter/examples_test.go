@@ -5,8 +5,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/stretchr/testify/require"
 )
 
 // Every preset of hack/examples renders with the chart, for this Kubernetes, and is taken by the API server. What is for other programs
@@ -14,48 +12,47 @@ import (
 func TestPresets(t *testing.T) {
 	s := start(t)
 	presets, err := filepath.Glob(s.Root + "/hack/examples/*/values.yaml")
-	s.require.NoError(err)
+	s.NoError(err)
 	var names []string
 	for _, preset := range presets {
 		name := filepath.Base(filepath.Dir(preset))
 		names = append(names, name)
 		t.Run(name, func(t *testing.T) {
-			require := require.New(t)
-			rendered, err := s.Cluster.Run(s.ctx, "", s.Tool("helm"), "template", "preset", "chart", "--namespace", "kube-system", "--no-hooks", "--kube-version", "1.36.0",
+			s := s.Part(t)
+			rendered, err := s.Cluster.Run(s.Ctx, "", s.Tool("helm"), "template", "preset", "chart", "--namespace", "kube-system", "--no-hooks", "--kube-version", "1.36.0",
 				"--api-versions", "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy", "--values", preset, "--set", "image.repository=localhost/kube-node-ready,image.tag=none")
-			require.NoError(err)
-			require.Contains(rendered, "kind: DaemonSet")
-			out, err := s.Kubectl(s.ctx, rendered, "apply", "-f", "-")
-			require.NoError(err)
+			s.NoError(err)
+			s.Contains(rendered, "kind: DaemonSet")
+			out := s.Kubectl(rendered, "apply", "-f", "-")
 			for kind, count := range map[string]int{"daemonset.apps/": 1, "configmap/": 1, "validatingadmissionpolicy.": 1, "clusterrole.": 1} {
-				require.Equal(count, strings.Count(out, kind), "%s", out)
+				s.Equal(count, strings.Count(out, kind), "%s", out)
 			}
-			_, err = s.Kubectl(s.ctx, rendered, "delete", "-f", "-")
-			require.NoError(err)
+			s.Kubectl(rendered, "delete", "-f", "-")
 		})
 	}
-	s.require.Equal([]string{"aks", "cilium", "cluster-autoscaler", "eks", "eks-auto-mode", "gke", "karpenter"}, names)
+	s.Equal([]string{"aks", "cilium", "cluster-autoscaler", "eks", "eks-auto-mode", "gke", "karpenter"}, names)
 }
 
 // The objects of the examples, with the CRDs of the projects' own modules.
 func TestExamples(t *testing.T) {
 	s := start(t)
-	s.apply(s.example("karpenter", "ec2nodeclass.yaml"))
-	s.apply(s.example("karpenter", "nodepools.yaml"))
-	s.apply(s.example("eks-auto-mode", "nodepool.yaml"))
-	pools, err := s.Kubectl(s.ctx, "", "get", "nodepools", "-o", `jsonpath={range .items[*]}{.metadata.name} {.spec.weight} {.spec.template.spec.startupTaints[*].key} {.spec.template.spec.taints} {.spec.template.spec.nodeClassRef.kind}{"\n"}{end}`)
-	s.require.NoError(err)
-	s.require.Equal("gated  node-ready/unverified  NodeClass\ngraviton-spot 10 node-ready/unverified  EC2NodeClass\nx86-spot 5 node-ready/unverified  EC2NodeClass\n", pools)
+	s.Apply(s.example("karpenter", "ec2nodeclass.yaml"))
+	s.Apply(s.example("karpenter", "nodepools.yaml"))
+	s.Apply(s.example("eks-auto-mode", "nodepool.yaml"))
+	pools := s.Kubectl("", "get", "nodepools", "-o", `jsonpath={range .items[*]}{.metadata.name} {.spec.weight} {.spec.template.spec.startupTaints[*].key} {.spec.template.spec.taints} {.spec.template.spec.nodeClassRef.kind}{"\n"}{end}`)
+	s.Equal("gated  node-ready/unverified  NodeClass\ngraviton-spot 10 node-ready/unverified  EC2NodeClass\nx86-spot 5 node-ready/unverified  EC2NodeClass\n", pools)
 
 	// The schema is at work: what it would refuse is refused.
-	_, err = s.Kubectl(s.ctx, strings.Replace(s.example("karpenter", "ec2nodeclass.yaml"), "httpTokens: required", "httpTokens: maybe", 1), "apply", "--dry-run=server", "-f", "-")
-	s.require.ErrorContains(err, "httpTokens")
-	_, err = s.Kubectl(s.ctx, strings.Replace(s.example("karpenter", "nodepools.yaml"), "weight: 10", "weight: 101", 1), "apply", "--dry-run=server", "-f", "-")
-	s.require.ErrorContains(err, "weight")
+	for _, c := range []struct{ file, valid, invalid, field string }{
+		{"ec2nodeclass.yaml", "httpTokens: required", "httpTokens: maybe", "httpTokens"},
+		{"nodepools.yaml", "weight: 10", "weight: 101", "weight"},
+	} {
+		_, err := s.Cluster.Kubectl(s.Ctx, strings.Replace(s.example("karpenter", c.file), c.valid, c.invalid, 1), "apply", "--dry-run=server", "-f", "-")
+		s.ErrorContains(err, c.field)
+	}
 
 	// CoreDNS takes the patch of the example, as kubectl would send it.
 	patch := filepath.Join(t.TempDir(), "patch.yaml")
-	s.require.NoError(os.WriteFile(patch, []byte(s.example("karpenter", "coredns-affinity.yaml")), 0o600))
-	_, err = s.Kubectl(s.ctx, "", "-n", "kube-system", "patch", "deployment", "coredns", "--dry-run=server", "--patch-file", patch)
-	s.require.NoError(err)
+	s.NoError(os.WriteFile(patch, []byte(s.example("karpenter", "coredns-affinity.yaml")), 0o600))
+	s.Kubectl("", "-n", "kube-system", "patch", "deployment", "coredns", "--dry-run=server", "--patch-file", patch)
 }

@@ -1,17 +1,13 @@
 package karpenter
 
 import (
-	"bytes"
 	"context"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -27,44 +23,26 @@ type kubelet struct {
 	network func(node string) string
 
 	mu     sync.Mutex
-	agents map[string]*exec.Cmd // by the pod's uid
-	logs   map[string]*log      // by the node
-	wait   sync.WaitGroup
+	agents map[string]*harness.Program // by the pod's uid
+	latest map[string]*harness.Program // by the node
 }
 
-// log is what one agent says.
-type log struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *log) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
-// said returns what the agent on a node has logged.
+// said returns what the latest agent on a node has logged.
 func (k *kubelet) said(node string) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if log := k.logs[node]; log != nil {
-		return log.String()
+	if k.latest[node] == nil {
+		return ""
 	}
-	return ""
+	text, _ := os.ReadFile(k.latest[node].Log)
+	return string(text)
 }
 
 func newKubelet(s *suite) *kubelet {
 	s.Helper()
-	k := &kubelet{suite: s, home: s.realPod("home"), agents: map[string]*exec.Cmd{}, logs: map[string]*log{}}
+	k := &kubelet{suite: s, home: s.realPod("home"), agents: map[string]*harness.Program{}, latest: map[string]*harness.Program{}}
 	k.network = func(string) string { return k.home }
-	ctx, cancel := context.WithCancel(s.ctx)
+	ctx, cancel := context.WithCancel(s.Ctx)
 	followed := make(chan struct{})
 	go func() {
 		defer close(followed)
@@ -73,14 +51,11 @@ func newKubelet(s *suite) *kubelet {
 	s.Cleanup(func() {
 		cancel()
 		<-followed
-		k.mu.Lock()
 		for _, agent := range k.agents {
-			_ = agent.Process.Signal(syscall.SIGKILL)
+			agent.Stop()
 		}
-		k.mu.Unlock()
-		k.wait.Wait()
-		for node, log := range k.logs {
-			if said := log.String(); s.Failed() && (len(k.logs) < 5 || !strings.Contains(said, "node verified")) {
+		for node := range k.latest {
+			if said := k.said(node); s.Failed() && (len(k.latest) < 5 || !strings.Contains(said, harness.MsgVerified)) {
 				s.Logf("the agent on %s said:\n%s", node, said)
 			}
 		}
@@ -92,21 +67,8 @@ func newKubelet(s *suite) *kubelet {
 func (s *suite) realPod(name string) string {
 	s.Helper()
 	name = "karpenter-" + name
-	s.apply(fmt.Sprintf(`
-apiVersion: v1
-kind: Pod
-metadata: {name: %s, namespace: default}
-spec:
-  nodeName: %s
-  terminationGracePeriodSeconds: 0
-  tolerations: [{operator: Exists}]
-  containers: [{name: sleep, image: "localhost/workload:1", imagePullPolicy: Never}]
-`, name, realNode))
-	_, err := s.Kubectl(s.ctx, "", "wait", "--for=condition=Ready", "pod/"+name, "--timeout=60s")
-	s.require.NoError(err)
-	pid, err := s.Script(s.ctx, "pod-pid", "default", name)
-	s.require.NoError(err)
-	return strings.TrimSpace(pid)
+	s.RunPod(name)
+	return strings.TrimSpace(s.Script("pod-pid", "default", name))
 }
 
 // follow starts an agent when its pod runs, and stops it when the pod is deleted, as kubelet would.
@@ -125,12 +87,13 @@ func (k *kubelet) follow(ctx context.Context) {
 		agent, known := k.agents[uid]
 		switch {
 		case !known && !s.deleted && pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil:
-			if started, err := k.start(ctx, pod); err != nil {
-				k.Errorf("agent on %s: %v", pod.Spec.NodeName, err)
-			} else {
-				k.agents[uid] = started
+			started, err := k.start(ctx, pod)
+			if err != nil {
+				k.T.Errorf("agent on %s: %v", pod.Spec.NodeName, err)
+				break
 			}
-		case known && agent != nil && (s.deleted || pod.DeletionTimestamp != nil):
+			k.agents[uid], k.latest[pod.Spec.NodeName] = started, started
+		case known && (s.deleted || pod.DeletionTimestamp != nil):
 			_ = agent.Process.Signal(syscall.SIGTERM)
 		}
 		return false
@@ -145,11 +108,8 @@ mkdir -p /run/secrets/kubernetes.io/serviceaccount
 mount --bind "$1" /run/secrets/kubernetes.io/serviceaccount
 exec "$2"`
 
-func (k *kubelet) start(ctx context.Context, pod *corev1.Pod) (*exec.Cmd, error) {
-	token, err := k.Kube.CoreV1().ServiceAccounts(pod.Namespace).CreateToken(ctx, pod.Spec.ServiceAccountName, &authenticationv1.TokenRequest{
-		Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: &authenticationv1.BoundObjectReference{
-			Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID}},
-	}, metav1.CreateOptions{})
+func (k *kubelet) start(ctx context.Context, pod *corev1.Pod) (*harness.Program, error) {
+	token, err := k.Token(ctx, pod.Namespace, pod.Spec.ServiceAccountName, pod)
 	if err != nil {
 		return nil, err
 	}
@@ -163,31 +123,18 @@ func (k *kubelet) start(ctx context.Context, pod *corev1.Pod) (*exec.Cmd, error)
 	}
 	dir := k.TempDir()
 	for name, text := range map[string]string{
-		"token": token.Status.Token, "ca.crt": ca.Data["ca.crt"],
+		"token": token, "ca.crt": ca.Data["ca.crt"],
 		"resolv.conf": "nameserver 10.96.0.10\nsearch kube-system.svc.cluster.local svc.cluster.local cluster.local\noptions ndots:5\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			return nil, err
 		}
 	}
-	cmd := exec.Command("nsenter", "--target", k.network(pod.Spec.NodeName), "--net", "--",
-		"unshare", "--mount", "sh", "-c", enter, "sh", dir, k.Root+"/bin/kube-node-ready")
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "NODE_NAME=" + pod.Spec.NodeName, "POD_NAMESPACE=" + pod.Namespace,
+	args := []string{"-i", "PATH=" + os.Getenv("PATH"), "NODE_NAME=" + pod.Spec.NodeName, "POD_NAMESPACE=" + pod.Namespace,
 		"KUBERNETES_SERVICE_HOST=10.96.0.1", "KUBERNETES_SERVICE_PORT=443"}
 	for name, value := range settings.Data {
-		cmd.Env = append(cmd.Env, name+"="+value)
+		args = append(args, name+"="+value)
 	}
-	said := new(log)
-	k.logs[pod.Spec.NodeName] = said
-	cmd.Stdout, cmd.Stderr = said, said
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	k.wait.Add(1)
-	go func() {
-		defer k.wait.Done()
-		_ = cmd.Wait()
-	}()
-	return cmd, nil
+	return k.StartProgram("agent-"+string(pod.UID), nil, "env", append(args, "nsenter", "--target", k.network(pod.Spec.NodeName), "--net", "--",
+		"unshare", "--mount", "sh", "-c", enter, "sh", dir, k.Root+"/bin/kube-node-ready")...)
 }

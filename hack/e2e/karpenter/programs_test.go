@@ -3,44 +3,25 @@ package karpenter
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-	"syscall"
-	"time"
 
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-// running are the processes beside the control plane, with their logs where its own are.
-type running struct {
-	karpenter, kwok *exec.Cmd
-}
-
-// module returns the folder of a module that hack/tools pins.
-func module(ctx context.Context, cluster *harness.Cluster, tool, path string) (string, error) {
-	text, err := cluster.Run(ctx, "", "go", "-C", cluster.Root+"/hack/tools/"+tool, "mod", "download", "-json", path)
-	if err != nil {
-		return "", err
-	}
-	var found struct{ Dir string }
-	return found.Dir, json.Unmarshal([]byte(text), &found)
-}
+// running are the processes beside the control plane.
+type running struct{ karpenter, kwok *harness.Program }
 
 // installCRDs installs those of Karpenter on AWS, which are those of Karpenter itself and more, and of the kwok provider.
 func installCRDs(ctx context.Context, cluster *harness.Cluster) error {
-	aws, err := module(ctx, cluster, "karpenter", "github.com/aws/karpenter-provider-aws")
+	aws, err := cluster.Module(ctx, "karpenter", "github.com/aws/karpenter-provider-aws")
 	if err != nil {
 		return err
 	}
-	core, err := module(ctx, cluster, "karpenter", "sigs.k8s.io/karpenter")
+	core, err := cluster.Module(ctx, "karpenter", "sigs.k8s.io/karpenter")
 	if err != nil {
 		return err
 	}
@@ -52,121 +33,45 @@ func installCRDs(ctx context.Context, cluster *harness.Cluster) error {
 	return err
 }
 
-func startPrograms(ctx context.Context, cluster *harness.Cluster) (*running, error) {
+func startPrograms(ctx context.Context, cluster *harness.Cluster) (r running, err error) {
 	types, err := instanceTypes(ctx, cluster)
 	if err != nil {
-		return nil, err
+		return r, err
 	}
-	stages, err := kwokStages(ctx, cluster)
+	metrics, err := harness.FreePort(ctx)
 	if err != nil {
-		return nil, err
+		return r, err
 	}
-	var ports [3]string
-	for i := range ports {
-		if ports[i], err = freePort(); err != nil {
-			return nil, err
-		}
+	health, err := harness.FreePort(ctx)
+	if err != nil {
+		return r, err
 	}
-	var r running
-	r.karpenter, err = launch(cluster, "karpenter", []string{
+	if r.kwok, err = cluster.StartKwok(ctx); err != nil {
+		return r, err
+	}
+	r.karpenter, err = cluster.StartProgram("karpenter", []string{
 		"SYSTEM_NAMESPACE=kube-system", "KARPENTER_SERVICE=karpenter", "DISABLE_LEADER_ELECTION=true", "DISABLE_WEBHOOK=true",
-		"METRICS_PORT=" + ports[0], "HEALTH_PROBE_PORT=" + ports[1], "BATCH_IDLE_DURATION=1s", "INSTANCE_TYPES_FILE_PATH=" + types,
-	})
+		"METRICS_PORT=" + metrics, "HEALTH_PROBE_PORT=" + health, "BATCH_IDLE_DURATION=1s", "INSTANCE_TYPES_FILE_PATH=" + types,
+	}, cluster.Tool("karpenter"))
 	if err != nil {
-		return nil, err
+		r.kwok.Stop()
+		return r, err
 	}
-	r.kwok, err = launch(cluster, "kwok", nil, append(stages, "--kubeconfig="+cluster.Kubeconfig(), "--server-address=127.0.0.1:"+ports[2],
-		"--manage-all-nodes=false", "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake", "--node-lease-duration-seconds=40")...)
-	for _, url := range []string{ports[1] + "/readyz", ports[2] + "/healthz"} {
-		if err == nil {
-			err = serves(ctx, "http://127.0.0.1:"+url)
-		}
-	}
-	if err != nil {
+	if err := r.karpenter.AwaitOK(ctx, "http://127.0.0.1:"+health+"/readyz"); err != nil {
 		r.stop()
+		return r, err
 	}
-	return &r, err
+	return r, nil
 }
 
-// serves waits until a program answers that it is well.
-func serves(ctx context.Context, url string) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	err := harness.Until(ctx, func() (bool, error) {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		if err != nil {
-			return false, err
-		}
-		answer, err := http.DefaultClient.Do(request)
-		if err != nil {
-			return false, nil // not up yet
-		}
-		return answer.StatusCode == http.StatusOK, answer.Body.Close()
-	})
-	if err != nil {
-		return fmt.Errorf("%s (see .cluster/log/karpenter.log and kwok.log): %w", url, err)
-	}
-	return nil
-}
-
-// kwokStages are the flags for kwok's own description of what a kubelet does: nodes become ready and renew their lease, pods run and end.
-func kwokStages(ctx context.Context, cluster *harness.Cluster) ([]string, error) {
-	kwok, err := module(ctx, cluster, "kwok", "sigs.k8s.io/kwok")
-	if err != nil {
-		return nil, err
-	}
-	var flags []string
-	for _, pattern := range []string{"node/fast/node-*.yaml", "node/heartbeat-with-lease/node-*.yaml", "pod/fast/pod-*.yaml"} {
-		files, err := filepath.Glob(kwok + "/kustomize/stage/" + pattern)
-		if err != nil || len(files) == 0 {
-			return nil, fmt.Errorf("no stages %s in %s: %w", pattern, kwok, err)
-		}
-		for _, file := range files {
-			flags = append(flags, "--config="+file)
-		}
-	}
-	return flags, nil
-}
-
-func launch(cluster *harness.Cluster, name string, env []string, args ...string) (*exec.Cmd, error) {
-	log, err := os.Create(filepath.Join(cluster.Dir, "log", name+".log"))
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = log.Close() }()
-	cmd := exec.Command(cluster.Tool(name), args...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = cluster.Dir, log, log
-	cmd.Env = append(os.Environ(), append(env, "KUBECONFIG="+cluster.Kubeconfig())...)
-	// A test that is killed takes them with it.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	return cmd, cmd.Start()
-}
-
-func (r *running) stop() {
-	for _, cmd := range []*exec.Cmd{r.karpenter, r.kwok} {
-		if cmd != nil && cmd.Process != nil {
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-		}
-	}
-}
-
-func freePort() (string, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = listener.Close() }()
-	address, ok := listener.Addr().(*net.TCPAddr)
-	if !ok {
-		return "", errors.New("no TCP address")
-	}
-	return strconv.Itoa(address.Port), nil
+func (r running) stop() {
+	r.karpenter.Stop()
+	r.kwok.Stop()
 }
 
 // instanceTypes writes the families of the example's NodePools, for Linux, as kwok's provider knows those of AWS.
 func instanceTypes(ctx context.Context, cluster *harness.Cluster) (string, error) {
-	core, err := module(ctx, cluster, "karpenter", "sigs.k8s.io/karpenter")
+	core, err := cluster.Module(ctx, "karpenter", "sigs.k8s.io/karpenter")
 	if err != nil {
 		return "", err
 	}

@@ -10,9 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/clientcmd"
@@ -21,7 +19,7 @@ import (
 )
 
 const (
-	realNode = "node1" // of the throwaway cluster; lends the agents its pods' network
+	realNode = harness.RealNode // lends the agents its pods' network
 	pool     = "graviton-spot"
 )
 
@@ -30,38 +28,25 @@ var (
 	pods       = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
 	nodeClaims = schema.GroupVersionResource{Group: "karpenter.sh", Version: "v1", Resource: "nodeclaims"}
 	// programs are Karpenter and kwok.
-	programs *running
+	programs running
 )
 
-// long tells whether this is `make e2e-karpenter` and not a part of `make test`.
-func long() bool { return os.Getenv("KARPENTER") == "long" }
+func TestMain(m *testing.M) { os.Exit(harness.Main(m, prepare)) }
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
-	defer cancel()
-	cluster, err := harness.Open()
-	if err == nil {
-		err = installCRDs(ctx, cluster)
+func prepare(ctx context.Context, cluster *harness.Cluster) (stop func(context.Context) error, err error) {
+	if err := installCRDs(ctx, cluster); err != nil {
+		return nil, err
 	}
-	if err == nil {
-		programs, err = startPrograms(ctx, cluster)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1 // not skipped: who runs these tests wants to know
-	}
-	defer programs.stop()
-	return m.Run()
+	programs, err = startPrograms(ctx, cluster)
+	return func(context.Context) error {
+		programs.stop()
+		return nil
+	}, err
 }
 
-// suite is one test's hold on the cluster.
+// suite is one test's access to the cluster.
 type suite struct {
-	*testing.T
-	*harness.Cluster
-	ctx     context.Context
-	require *require.Assertions
+	*harness.Suite
 	dynamic *dynamic.DynamicClient
 	seen    *timeline
 	kubelet *kubelet
@@ -70,63 +55,38 @@ type suite struct {
 // start deploys the agent with values, and runs it wherever its DaemonSet has a pod on a node of Karpenter's.
 func start(t *testing.T, values ...string) *suite {
 	t.Helper()
-	cluster, err := harness.Open()
-	require.NoError(t, err)
-	// Long enough on a noisy machine; nothing waits as long as that when all is well.
-	limit := 5 * time.Minute
-	if long() {
-		limit = 15 * time.Minute
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	t.Cleanup(cancel)
-	config, err := clientcmd.BuildConfigFromFlags("", cluster.Kubeconfig())
-	require.NoError(t, err)
+	s := &suite{Suite: harness.Start(t, 5, 15)}
+	config, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig())
+	s.NoError(err)
 	config.QPS, config.Burst = 200, 400
-	s := &suite{T: t, Cluster: cluster, ctx: ctx, require: require.New(t), dynamic: dynamic.NewForConfigOrDie(config)}
-	s.require.NoError(s.Undeploy(ctx))
-	s.require.NoError(s.Reset(ctx, realNode))
-	s.require.NoError(s.noNodes(ctx)) // of a run that was killed
-	s.cleanup(func(ctx context.Context) error { return s.noNodes(ctx) })
-	s.cleanup(func(ctx context.Context) error { return s.Undeploy(ctx) })
-	s.seen = watch(ctx, t, s.dynamic)
+	s.dynamic = dynamic.NewForConfigOrDie(config)
+	s.NoError(s.Undeploy(s.Ctx))
+	s.NoError(s.Reset(s.Ctx, realNode))
+	s.NoError(s.noNodes(s.Ctx)) // of a run that was killed
+	s.Undo(s.noNodes)
+	s.Undo(func(ctx context.Context) error { return s.Undeploy(ctx) })
+	s.seen = watch(s.Ctx, t, s.dynamic)
 	s.kubelet = newKubelet(s)
 	// Every agent is a process in the same pod's network, so there is no port for each.
-	s.require.NoError(s.Deploy(ctx, append([]string{"config.enableMetrics=false"}, values...)...))
+	s.Deploy(append([]string{"config.enableMetrics=false"}, values...)...)
 	return s
-}
-
-// cleanup undoes something even when the test's own time is over.
-func (s *suite) cleanup(undo func(ctx context.Context) error) {
-	s.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
-		defer cancel()
-		require.NoError(s.T, undo(ctx))
-	})
 }
 
 // noNodes takes away every node of Karpenter's, and waits until it is gone.
 func (s *suite) noNodes(ctx context.Context) error {
 	for _, args := range []string{"delete deployments,nodepools,nodeclaims --all --wait=false", "wait --for=delete nodeclaims --all --timeout=3m"} {
-		if _, err := s.Kubectl(ctx, "", strings.Fields(args)...); err != nil {
+		if _, err := s.Cluster.Kubectl(ctx, "", strings.Fields(args)...); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// apply creates objects and deletes them at the end of the test.
-func (s *suite) apply(manifests string) {
-	s.Helper()
-	remove, err := s.Apply(s.ctx, manifests)
-	s.require.NoError(err)
-	s.cleanup(remove)
-}
-
 // example reads a file of hack/examples.
 func (s *suite) example(path ...string) string {
 	s.Helper()
 	text, err := os.ReadFile(filepath.Join(append([]string{s.Root, "hack", "examples"}, path...)...))
-	s.require.NoError(err)
+	s.NoError(err)
 	return string(text)
 }
 
@@ -135,17 +95,17 @@ func (s *suite) nodePools(delay string, replacements ...string) {
 	s.Helper()
 	replacements = append(replacements, "karpenter.k8s.aws/instance-family", "karpenter.kwok.sh/instance-family",
 		"group: karpenter.k8s.aws", "group: karpenter.kwok.sh", "kind: EC2NodeClass", "kind: KWOKNodeClass")
-	if !long() {
+	if !harness.Long() {
 		replacements = append(replacements, "consolidateAfter: 1m", "consolidateAfter: 5s")
 	}
-	s.apply(fmt.Sprintf("apiVersion: karpenter.kwok.sh/v1alpha1\nkind: KWOKNodeClass\nmetadata: {name: default}\nspec: {nodeRegistrationDelay: %s}\n---\n", delay) +
+	s.Apply(fmt.Sprintf("apiVersion: karpenter.kwok.sh/v1alpha1\nkind: KWOKNodeClass\nmetadata: {name: default}\nspec: {nodeRegistrationDelay: %s}\n---\n", delay) +
 		strings.NewReplacer(replacements...).Replace(s.example("karpenter", "nodepools.yaml")))
 }
 
 // workload is a deployment of pods that each want an arm64 node of Karpenter's to themselves.
 func (s *suite) workload(name string, replicas int) {
 	s.Helper()
-	s.apply(fmt.Sprintf(`
+	s.Apply(fmt.Sprintf(`
 apiVersion: apps/v1
 kind: Deployment
 metadata: {name: %[1]s, namespace: default}
@@ -168,6 +128,5 @@ spec:
 
 func (s *suite) scale(name string, replicas int) {
 	s.Helper()
-	_, err := s.Kubectl(s.ctx, "", "scale", "deployment", name, fmt.Sprintf("--replicas=%d", replicas))
-	s.require.NoError(err)
+	s.Kubectl("", "scale", "deployment", name, fmt.Sprintf("--replicas=%d", replicas))
 }

@@ -11,43 +11,40 @@ import (
 
 const failedTaint = "node-ready/failed"
 
-// sick makes a pod's network in which no name server is reached.
-func (s *suite) sick() (network string) {
+// badNetwork makes a pod's network in which no name server is reached.
+func (s *suite) badNetwork() (network string) {
 	s.Helper()
-	network = s.realPod("sick")
-	s.nft(network, "table inet sick { chain out { type filter hook output priority 0; meta l4proto { tcp, udp } th dport 53 drop; }; }")
+	network = s.realPod("no-dns")
+	s.nft(network, "table inet nodns { chain out { type filter hook output priority 0; meta l4proto { tcp, udp } th dport 53 drop; }; }")
 	return network
 }
 
 func (s *suite) nft(network, script string) {
 	s.Helper()
-	_, err := s.Cluster.Run(s.ctx, script, "nsenter", "--target", network, "--net", "nft", "-f", "-")
-	s.require.NoError(err)
+	_, err := s.Cluster.Run(s.Ctx, script, "nsenter", "--target", network, "--net", "nft", "-f", "-")
+	s.NoError(err)
 }
 
 // A node that never passes. Until its time is over Karpenter counts on it: a second pod that would fit it gets no other node. Then
-// the failed taint, which is no startup taint, says that nothing will run there: both pods get another node. When the node heals, it
-// is opened and the failed taint taken off at once.
+// the failed taint, which is no startup taint, says that nothing will run there: both pods get another node. When the node recovers, it
+// is released and the failed taint removed at once.
 func TestFailedTaintMakesKarpenterProvisionElsewhere(t *testing.T) {
 	s := start(t, "config.onTimeout=taint", "config.initialTimeout=20s", "config.checkTimeout=1s", "config.maxRetries=0")
-	network := s.sick()
+	network := s.badNetwork()
 	s.kubelet.networkOfTheFirst(network)
 	s.nodePools("1s")
 	s.workload("stuck", 1)
 	claim := s.await("Karpenter makes a node for a pod", nodeClaims, ofPool)
 	known := s.await("it is registered; its agent finds no name server", nodes, func(s state) bool {
-		return ofPool(s) && s.object.GetLabels()[registered] == "true"
+		return ofPool(s) && labelled(registered)(s.node())
 	})
 	name := known.name()
 	s.workload("more", 1)
-	s.require.Contains(s.karpenterSays("more", "Nominated"), name, "Karpenter means to run it there")
-	s.require.Len(s.seen.now(nodeClaims), 1, "and makes no other node")
+	s.Contains(s.karpenterSays("more", "Nominated"), name, "Karpenter means to run it there")
+	s.Len(s.seen.now(nodeClaims, always), 1, "and makes no other node")
 
-	on := func(wanted func(*corev1.Node) bool) func(state) bool {
-		return func(s state) bool { return s.name() == name && !s.deleted && wanted(s.node()) }
-	}
-	failed := s.await("INITIAL_TIMEOUT has passed: node-ready/failed:NoSchedule on", nodes, on(func(n *corev1.Node) bool { return harness.HasTaint(n, failedTaint) }))
-	s.require.True(harness.HasTaint(failed.node(), harness.Taint))
+	failed := s.await("INITIAL_TIMEOUT has passed: node-ready/failed:NoSchedule on", nodes, on(name, func(n *corev1.Node) bool { return harness.HasTaint(n, failedTaint) }))
+	s.True(harness.HasTaint(failed.node(), harness.Taint))
 	other := s.await("Karpenter makes another node", nodeClaims, func(s state) bool { return ofPool(s) && s.name() != claim.name() })
 	good := s.await("which is verified", nodes, func(s state) bool { return ofPool(s) && s.name() != name && harness.Verified(s.node()) })
 	away := func(p *corev1.Pod) bool { return p.Spec.NodeName == good.name() }
@@ -55,13 +52,13 @@ func TestFailedTaintMakesKarpenterProvisionElsewhere(t *testing.T) {
 	inOrder(t, claim, known, failed, other, good, bound)
 	_ = s.await("and the second one", pods, workloadPod("more", func(p *corev1.Pod) bool { return p.Spec.NodeName != "" && p.Spec.NodeName != name }))
 
-	s.nft(network, "delete table inet sick")
-	healed := s.await("the first node heals: both taints off, label on", nodes, on(harness.Verified))
-	s.require.False(harness.HasTaint(healed.node(), failedTaint), "in the same patch")
-	ready := s.await("Karpenter marks it initialized", nodes, on(func(n *corev1.Node) bool { return n.Labels[initialized] == "true" }))
-	inOrder(t, bound, healed, ready)
-	tell(t, []step{claim, known, failed, other, good, bound, healed, ready})
-	s.require.Equal(1, strings.Count(s.kubelet.said(name), "node marked as failed"))
+	s.nft(network, "delete table inet nodns")
+	recovered := s.await("the first node recovers: both taints off, label on", nodes, on(name, harness.Verified))
+	s.False(harness.HasTaint(recovered.node(), failedTaint), "in the same patch")
+	ready := s.await("Karpenter marks it initialized", nodes, on(name, labelled(initialized)))
+	inOrder(t, bound, recovered, ready)
+	printSteps(t, []step{claim, known, failed, other, good, bound, recovered, ready})
+	s.Equal(1, strings.Count(s.kubelet.said(name), harness.MsgMarkedFailed))
 }
 
 // networkOfTheFirst makes the first node one with another network than the rest.

@@ -15,15 +15,15 @@ import (
 )
 
 // Under `taints` in place of `startupTaints`, Karpenter takes the taint for one that stays: no node of that pool is any use to a pod
-// that does not tolerate it. TestStory is the same with the default, and the pod gets its node.
+// that does not tolerate it. TestPendingPodGetsAVerifiedNode is the same with the default, and the pod gets its node.
 func TestTrapTaintsGetNoNode(t *testing.T) {
 	s := start(t)
 	s.nodePools("1s", " startupTaints:", " taints:")
 	s.workload("trap", 1)
 	message := s.karpenterSays("trap", "FailedScheduling")
-	s.require.Contains(message, "did not tolerate taint")
-	s.require.Contains(message, harness.Taint)
-	s.require.Empty(s.seen.now(nodeClaims))
+	s.Contains(message, "did not tolerate taint")
+	s.Contains(message, harness.Taint)
+	s.Empty(s.seen.now(nodeClaims, always))
 	s.Logf("no node: %s", message)
 }
 
@@ -31,12 +31,12 @@ func TestTrapTaintsGetNoNode(t *testing.T) {
 func (s *suite) karpenterSays(workload, reason string) string {
 	s.Helper()
 	var message string
-	s.require.NoError(harness.Until(s.ctx, func() (bool, error) {
-		events, err := s.Kube.CoreV1().Events("default").List(s.ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Pod,reason=" + reason})
+	s.Until(func() (bool, error) {
+		events, err := s.Kube.CoreV1().Events("default").List(s.Ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Pod,reason=" + reason})
 		if err != nil {
 			return false, err
 		}
-		now := s.seen.now(pods)
+		now := s.seen.now(pods, always)
 		for _, event := range events.Items {
 			// Not about a pod of an earlier run.
 			pod, there := now[event.InvolvedObject.Name]
@@ -45,7 +45,7 @@ func (s *suite) karpenterSays(workload, reason string) string {
 			}
 		}
 		return message != "", nil
-	}), "Karpenter says nothing about %s", workload)
+	}, "Karpenter says nothing about %s", workload)
 	return message
 }
 
@@ -56,13 +56,13 @@ func (s *suite) unregisteredNode() (node string) {
 	s.nodePools("1h") // the provider makes no Node in this test: this function does
 	s.workload("early", 1)
 	claim := s.await("launched", nodeClaims, func(s state) bool { return ofPool(s) && s.condition("Launched") })
-	s.require.NoError(programs.karpenter.Process.Signal(syscall.SIGSTOP))
-	s.cleanup(func(context.Context) error { return programs.karpenter.Process.Signal(syscall.SIGCONT) })
+	s.NoError(programs.karpenter.Process.Signal(syscall.SIGSTOP))
+	s.Undo(func(context.Context) error { return programs.karpenter.Process.Signal(syscall.SIGCONT) })
 
 	id, _, err := unstructured.NestedString(claim.object.Object, "status", "providerID")
-	s.require.NoError(err)
+	s.NoError(err)
 	node = strings.TrimPrefix(id, "kwok://")
-	s.apply(fmt.Sprintf(`
+	s.Apply(fmt.Sprintf(`
 apiVersion: v1
 kind: Node
 metadata:
@@ -83,10 +83,8 @@ status:
 
 func (s *suite) registers(node string) step {
 	s.Helper()
-	s.require.NoError(programs.karpenter.Process.Signal(syscall.SIGCONT))
-	return s.await("Karpenter registers the node", nodes, func(s state) bool {
-		return s.name() == node && s.object.GetLabels()[registered] == "true"
-	})
+	s.NoError(programs.karpenter.Process.Signal(syscall.SIGCONT))
+	return s.await("Karpenter registers the node", nodes, on(node, labelled(registered)))
 }
 
 // An agent that tolerates everything is on the node before Karpenter has registered it, and takes the startup taint off; the
@@ -94,15 +92,13 @@ func (s *suite) registers(node string) step {
 func TestTrapTolerationOfUnregistered(t *testing.T) {
 	s := start(t, "tolerations[0].operator=Exists")
 	node := s.unregisteredNode()
-	early := s.await("the agent verifies a node that is not registered", nodes, func(s state) bool {
-		return s.name() == node && harness.Verified(s.node())
-	})
-	s.require.True(harness.HasTaint(early.node(), unregistered))
+	early := s.await("the agent verifies a node that is not registered", nodes, on(node, harness.Verified))
+	s.True(harness.HasTaint(early.node(), unregistered))
 	gone := s.await("the agent's pod is gone", pods, agentPod(node, func(s state) bool { return s.deleted }))
 	late := s.registers(node)
-	s.require.Equal("true", late.node().Labels[harness.Label], "verified")
-	s.require.True(harness.HasTaint(late.node(), harness.Taint), "and tainted")
-	tell(t, []step{early, gone, {"Karpenter registers the node: startup taint on again, label on, no agent there", late.state}})
+	s.Equal("true", late.node().Labels[harness.Label], "verified")
+	s.True(harness.HasTaint(late.node(), harness.Taint), "and tainted")
+	printSteps(t, []step{early, gone, {"Karpenter registers the node: startup taint on again, label on, no agent there", late.state}})
 }
 
 // The same with the chart's tolerations: the agent comes after the registration.
@@ -111,12 +107,12 @@ func TestDefaultTolerationsWaitForTheRegistration(t *testing.T) {
 	node := s.unregisteredNode()
 	known := s.registers(node)
 	agent := s.await("the agent's pod comes", pods, agentPod(node, always))
-	verified := s.await("the node is verified", nodes, func(s state) bool { return s.name() == node && harness.Verified(s.node()) })
-	ready := s.await("and initialized", nodes, func(s state) bool { return s.name() == node && s.object.GetLabels()[initialized] == "true" })
-	s.require.False(harness.HasTaint(ready.node(), harness.Taint))
+	verified := s.await("the node is verified", nodes, on(node, harness.Verified))
+	ready := s.await("and initialized", nodes, on(node, labelled(initialized)))
+	s.False(harness.HasTaint(ready.node(), harness.Taint))
 	born := s.await("", pods, func(s state) bool { return s.name() == agent.name() })
 	inOrder(t, known, step{"the agent's pod is made", born.state}, verified, ready)
 	bound := s.await("the pending pod is bound", pods, workloadPod("early", func(p *corev1.Pod) bool { return p.Spec.NodeName == node }))
 	inOrder(t, verified, bound)
-	tell(t, []step{known, agent, verified, ready})
+	printSteps(t, []step{known, agent, verified, ready})
 }

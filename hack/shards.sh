@@ -1,11 +1,11 @@
 # shellcheck shell=bash
-# For scripts in the root of the repository: lanes run side by side, each with a throwaway cluster of its own, because most of the
+# For scripts in the root of the repository: shards run side by side, each with a sandbox cluster of its own, because most of the
 # time a test waits for its cluster.
 
-lanes=()
+shards=()
 
-# start_lane NAME COMMAND…: the cluster is started, given the agent's image, and stopped after the command.
-start_lane() {
+# start_shard NAME COMMAND…: the cluster is started, given the agent's image, and stopped after the command.
+start_shard() {
   (
     set -o pipefail
     export CLUSTER_DIR=$PWD/.cluster/$1
@@ -16,17 +16,17 @@ start_lane() {
       exit "$state"
     } 2>&1 | sed -u "s/^/[$1] /"
   ) &
-  lanes+=($!)
+  shards+=($!)
 }
 
-# wait_lanes fails where a lane has failed.
-wait_lanes() {
+# wait_shards fails where a shard has failed.
+wait_shards() {
   local pid state=0
-  for pid in "${lanes[@]}"; do wait "$pid" || state=$?; done
+  for pid in "${shards[@]}"; do wait "$pid" || state=$?; done
   return "$state"
 }
 
-# progress TOTAL: hands on what go test -v prints, and says how many of its top-level tests have ended and how many have failed: a
+# progress TOTAL: prints what go test -v prints, and how many of its top-level tests have ended and how many have failed: a
 # live line on a terminal, else a line every 20 s.
 progress() {
   local total=$1 line done=0 failed=0 said=0 live="" state began=$SECONDS

@@ -1,0 +1,146 @@
+package harness
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// Program is a program that runs beside the cluster.
+type Program struct {
+	*exec.Cmd
+	Log  string        // the file with what it prints
+	done chan struct{} // closed when it has ended
+}
+
+// StartProgram starts a program with additions to the environment. What it prints goes to the cluster's log folder. The kernel
+// kills it when its parent dies.
+func (c *Cluster) StartProgram(name string, env []string, command string, args ...string) (*Program, error) {
+	p := &Program{Cmd: exec.Command(command, args...), Log: filepath.Join(c.Dir, "log", name+".log"), done: make(chan struct{})}
+	log, err := os.Create(p.Log)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = log.Close() }()
+	p.Dir, p.Stdout, p.Stderr = c.Dir, log, log
+	p.Env = append(append(os.Environ(), "KUBECONFIG="+c.Kubeconfig()), env...)
+	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := p.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		defer close(p.done)
+		_ = p.Wait()
+	}()
+	return p, nil
+}
+
+// Stop kills the program and waits until it has ended.
+func (p *Program) Stop() {
+	_ = p.Process.Kill()
+	<-p.done
+}
+
+// While returns a context that ends when the program does, with an error that says so.
+func (p *Program) While(ctx context.Context) context.Context {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-p.done:
+			cancel(fmt.Errorf("%s has ended: %s, see %s", filepath.Base(p.Path), p.ProcessState, p.Log))
+		case <-ctx.Done():
+		}
+	}()
+	return ctx
+}
+
+// AwaitOK waits until the program answers a GET with 200.
+func (p *Program) AwaitOK(ctx context.Context, url string) error {
+	ctx, cancel := context.WithTimeout(p.While(ctx), time.Minute)
+	defer cancel()
+	err := Until(ctx, func() (bool, error) {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return false, err
+		}
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return false, nil // not up yet
+		}
+		return answer.StatusCode == http.StatusOK, answer.Body.Close()
+	})
+	if err != nil {
+		return fmt.Errorf("%s (see %s): %w", url, p.Log, cmp.Or(context.Cause(ctx), err))
+	}
+	return nil
+}
+
+// StartKwok lets kwok play kubelet for the nodes that have the annotation kwok.x-k8s.io/node=fake, until it is stopped: they become
+// ready and renew their lease, their pods run and end.
+func (c *Cluster) StartKwok(ctx context.Context) (*Program, error) {
+	module, err := c.Module(ctx, "kwok", "sigs.k8s.io/kwok")
+	if err != nil {
+		return nil, err
+	}
+	address, err := freeAddress(ctx)
+	if err != nil {
+		return nil, err
+	}
+	args := []string{"--kubeconfig=" + c.Kubeconfig(), "--server-address=" + address, "--manage-all-nodes=false",
+		"--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake", "--node-lease-duration-seconds=40"}
+	for _, pattern := range []string{"node/fast/node-*.yaml", "node/heartbeat-with-lease/node-*.yaml", "pod/fast/pod-*.yaml"} {
+		stages, err := filepath.Glob(module + "/kustomize/stage/" + pattern)
+		if err != nil || len(stages) == 0 {
+			return nil, fmt.Errorf("no stages %s in %s: %w", pattern, module, err)
+		}
+		for _, stage := range stages {
+			args = append(args, "--config="+stage)
+		}
+	}
+	kwok, err := c.StartProgram("kwok", nil, c.Tool("kwok"), args...)
+	if err != nil {
+		return nil, err
+	}
+	if err := kwok.AwaitOK(ctx, "http://"+address+"/healthz"); err != nil {
+		kwok.Stop()
+		return nil, err
+	}
+	return kwok, nil
+}
+
+// Module downloads a module that hack/tools pins for a tool, where need be, and returns its folder.
+func (c *Cluster) Module(ctx context.Context, tool, module string) (string, error) {
+	text, err := c.Run(ctx, "", "go", "-C", "hack/tools/"+tool, "mod", "download", "-json", module)
+	if err != nil {
+		return "", err
+	}
+	var found struct{ Dir string }
+	return found.Dir, json.Unmarshal([]byte(text), &found)
+}
+
+// freeAddress is a loopback address that nobody listens on.
+func freeAddress(ctx context.Context) (string, error) {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return listener.Addr().String(), listener.Close()
+}
+
+// FreePort is a TCP port that nobody listens on.
+func FreePort(ctx context.Context) (string, error) {
+	address, err := freeAddress(ctx)
+	if err != nil {
+		return "", err
+	}
+	_, port, err := net.SplitHostPort(address)
+	return port, err
+}

@@ -205,7 +205,7 @@ func TestDNSNodeSearchDomains(t *testing.T) {
 		},
 		{
 			title: "another cluster domain", name: "kubernetes.default.svc.other.example", search: inCluster,
-			err: "kubernetes.default.svc.other.example: NXDOMAIN",
+			err:    "kubernetes.default.svc.other.example: NXDOMAIN",
 			remedy: `the cluster domain of this node is "cluster.local", so the name should be "kubernetes.default.svc.cluster.local": correct DNS_TEST_DOMAINS`,
 		},
 		{

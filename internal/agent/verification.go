@@ -214,21 +214,22 @@ func (v *verification) runChecks(ctx context.Context) error {
 }
 
 // readNode is the request of the api check. The patch is built on the answer.
-func (v *verification) readNode(ctx context.Context) (string, time.Duration, error) {
-	detail := "node " + v.cfg.NodeName + " read"
+func (v *verification) readNode(ctx context.Context) (checks.Report, error) {
+	report := checks.Report{Detail: "node " + v.cfg.NodeName + " read"}
 	if recent := v.recentRead; recent != nil {
 		v.recentRead = nil
 		if time.Since(recent.at) < v.cfg.CheckTimeout {
-			return detail, recent.took, nil
+			report.Took = recent.took
+			return report, nil
 		}
 	}
 	v.client.CloseIdleConnections()
 	node, err := v.api.Get(ctx)
 	if err != nil {
-		return "", 0, err
+		return report, err
 	}
 	v.node, v.readAt = node, time.Now()
-	return detail, 0, nil
+	return report, nil
 }
 
 // waitForStartupTaint waits for a startup taint that is added late.

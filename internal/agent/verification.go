@@ -31,11 +31,13 @@ var errRestart = errors.New("the checks start over")
 // the node while it runs.
 type verification struct {
 	*Agent
-	start       time.Time
-	request     nodepatch.Request
-	node        *nodepatch.Node // as last read, nil before
-	readAt      time.Time       // when; zero for a read from the API server's cache, on which no patch is built
-	reusable    *recentRead     // nil once an api check has used it
+	start   time.Time
+	request nodepatch.Request
+	node    *nodepatch.Node // as last read, nil before
+	readAt  time.Time       // when; zero for a read from the API server's cache, on which no patch is built
+	// reusable is the report of a read just before the checks. The api check would send the same request, and reuses it:
+	// that saves one of five requests on every new node. nil once it is used.
+	reusable    *checks.Report
 	foreignSeen bool
 
 	attempted   chan checks.Attempt
@@ -51,13 +53,6 @@ type verification struct {
 	shownVerified bool // by the marker, before the release: a failed release takes it back
 }
 
-// recentRead is a read of the Node just before the checks. The api check would send the same request, and reuses it:
-// that saves one of five requests on every new node.
-type recentRead struct {
-	at   time.Time
-	took time.Duration
-}
-
 func (a *Agent) newVerification() *verification {
 	v := &verification{Agent: a, request: newRequest(a.cfg), attempted: make(chan checks.Attempt, 16),
 		attempts: make(map[string]int), reported: make(map[string]repeat)}
@@ -69,17 +64,19 @@ func (a *Agent) newVerification() *verification {
 // readFirst reads the node before anything else and reports whether it is verified: a container that was restarted on
 // a verified node has nothing to do.
 func (v *verification) readFirst(ctx context.Context) bool {
+	readCtx, cancel := context.WithTimeout(ctx, v.cfg.CheckTimeout)
+	defer cancel()
 	start := time.Now()
-	node, err := v.patcher.Get(ctx)
+	report, err := v.readLarge(readCtx)
 	if err != nil {
 		if ctx.Err() == nil {
 			v.log.WithError(err).Info("cannot read the node yet: starting with the checks")
 		}
 		return false
 	}
-	v.node, v.readAt = node, time.Now()
-	v.reusable = &recentRead{at: v.readAt, took: v.readAt.Sub(start)}
-	return nodepatch.IsVerified(node, v.request)
+	report.Took = v.readAt.Sub(start)
+	v.reusable = &report
+	return nodepatch.IsVerified(v.node, v.request)
 }
 
 // verify runs rounds until enough of them have passed in a row and the node is released; then Run holds. It returns
@@ -222,22 +219,34 @@ func (v *verification) runChecks(ctx context.Context) error {
 	return v.judge(results)
 }
 
-// readNode is the request of the api check. The patch is built on the answer.
-func (v *verification) readNode(ctx context.Context) (string, time.Duration, error) {
-	detail := "node " + v.cfg.NodeName + " read"
-	if recent := v.reusable; recent != nil {
+// readNode is the request of the api check.
+func (v *verification) readNode(ctx context.Context) (checks.Report, error) {
+	if report := v.reusable; report != nil {
 		v.reusable = nil
-		if time.Since(recent.at) < v.cfg.CheckTimeout {
-			return detail, recent.took, nil
+		if time.Since(v.readAt) < v.cfg.CheckTimeout {
+			return *report, nil
 		}
 	}
 	v.client.CloseIdleConnections()
-	node, err := v.api.Get(ctx)
-	if err != nil {
-		return "", 0, err
+	return v.readLarge(ctx)
+}
+
+// readLarge reads the node with a request that is larger than a packet. The patch is built on the answer.
+func (v *verification) readLarge(ctx context.Context) (checks.Report, error) {
+	node, report, err := readLarge(ctx, v.api)
+	if err == nil {
+		v.node, v.readAt = node, time.Now()
 	}
-	v.node, v.readAt = node, time.Now()
-	return detail, 0, nil
+	return report, err
+}
+
+func readLarge(ctx context.Context, api nodepatch.Client) (node *nodepatch.Node, report checks.Report, err error) {
+	report.Detail = "node " + api.Name + " read"
+	report.Warnings, err = checks.WithLargeHeader(func(value string) (err error) {
+		node, err = api.GetPadded(ctx, value)
+		return err
+	})
+	return node, report, err
 }
 
 // waitForStartupTaint waits for a startup taint that is added late.

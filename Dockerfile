@@ -9,7 +9,8 @@ WORKDIR /src
 COPY go.mod go.sum ./
 # A layer of its own, so that a change of the source does not fetch them again.
 RUN go mod download
-COPY *.go ./
+COPY main.go ./
+COPY internal/ internal/
 COPY checks/ checks/
 COPY metrics/ metrics/
 COPY nodepatch/ nodepatch/

@@ -30,15 +30,15 @@ import (
 )
 
 const (
-	checkToken    = "look at the pod's service account token and at the API server's log; a token is rotated by kubelet before it expires"
+	checkToken    = "check the pod's service account token (kubelet rotates it before it expires) and the API server's log"
 	checkGrant    = "apply the ClusterRole and its binding from the chart: nodes, get and patch"
 	checkNodeName = "NODE_NAME must be the name of the Node object (the pod's spec.nodeName); or the node was deleted"
-	checkLimits   = "the API server is overloaded or limits this client (API Priority and Fairness); it is tried again"
-	checkCA       = "compare the CA in the pod's service account volume with the API server's certificate, and the clock of this node; or something between them answers in its place"
-	checkAnswerer = "what answers at the address of the API server is not the API server"
-	checkHealth   = "look at the health and the log of the API server"
-	checkAPIPath  = "check that kube-proxy (or what replaces it) has programmed the kubernetes service on this node, and that nothing drops packets to the API server; large packets too (path MTU)"
-	checkBetween  = "look at the API server and at what lies between it and this node: kube-proxy (or what replaces it), the CNI's routes"
+	checkLimits   = "the API server is overloaded or limits this client (API Priority and Fairness); the agent will retry"
+	checkCA       = "compare the CA in the pod's service account volume with the API server's certificate, and check this node's clock; or a proxy on the path answers instead"
+	checkAnswerer = "something other than the API server answers at its address"
+	checkHealth   = "check the health and the log of the API server"
+	checkAPIPath  = "check that kube-proxy (or its replacement) has programmed the kubernetes service on this node, and that nothing drops packets to the API server; large packets too (path MTU)"
+	checkBetween  = "check the API server and the path to it: kube-proxy (or its replacement), the CNI's routes"
 )
 
 // nodeCheck reads a node with client-go, as the agent does.
@@ -60,7 +60,7 @@ func nodeCheck(t *testing.T, config rest.Config) API {
 	}}
 }
 
-// quietly is an httptest server without words about the handshakes that are meant to fail.
+// quietly starts an httptest server that logs no failed handshake.
 func quietly(t *testing.T, handler http.HandlerFunc, start func(*httptest.Server)) *httptest.Server {
 	t.Helper()
 	server := httptest.NewUnstartedServer(handler)
@@ -107,7 +107,7 @@ func TestAPIPasses(t *testing.T) {
 	assert.Equal(t, Report{Detail: "node node-1 read", Took: 7 * time.Millisecond}, report)
 }
 
-// What the API server itself says, or what says it in its place.
+// Replies of the API server, or of something in its place.
 func TestAPIAnswers(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -155,11 +155,11 @@ func TestAPIAnswers(t *testing.T) {
 			err: "the API server answers with an error: Timeout: request did not complete within the allotted time", remedy: checkHealth,
 		},
 		{
-			title: "400, which nobody expects", code: 400, status: metav1.Status{Reason: metav1.StatusReasonBadRequest, Message: "what?"},
+			title: "400, which is not expected", code: 400, status: metav1.Status{Reason: metav1.StatusReasonBadRequest, Message: "what?"},
 			err: "what?", remedy: checkBetween,
 		},
 		{
-			title: "401 without a word", code: 401,
+			title: "401 without a message", code: 401,
 			err:    "authentication: the API server does not accept the service account token: the server has asked for the client to provide credentials (get nodes node-1)",
 			remedy: checkToken,
 		},
@@ -187,7 +187,7 @@ func TestAPIAnswers(t *testing.T) {
 	}
 }
 
-// What is wrong before the API server can say anything.
+// Failures before the API server can reply.
 func TestAPIConnections(t *testing.T) {
 	t.Parallel()
 	never := func(t *testing.T) rest.Config { // no request is meant to arrive
@@ -311,7 +311,7 @@ func TestAPIExpiredCertificate(t *testing.T) {
 	assert.Equal(t, checkCA, Remedy(err))
 }
 
-// The verdict is kept in the chain for whoever asks with errors.Is.
+// errors.Is finds the cause.
 func TestAPIFailureKeepsTheCause(t *testing.T) {
 	t.Parallel()
 	cause := errors.New("broken")
@@ -319,8 +319,8 @@ func TestAPIFailureKeepsTheCause(t *testing.T) {
 	require.ErrorIs(t, err, cause)
 }
 
-// An error that came of itself while the time ran out is that of the time.
-func TestAPIErrorAfterTheTimeIsOver(t *testing.T) {
+// An error after the deadline counts as a timeout.
+func TestAPIErrorAfterTheDeadline(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -50,7 +50,7 @@ func FuzzPatch(f *testing.F) {
 	f.Fuzz(func(t *testing.T, taints, labels, annotations, key, label, annotation string, edits []byte) {
 		request := nodepatch.Request{
 			TaintKey: valid(key), Label: valid(label), LabelValue: "true",
-			Annotation: valid(annotation), AnnotationValue: `{"time":"<now>"}`,
+			Annotation: valid(annotation), AnnotationValue: func([]nodepatch.Taint) string { return `{"time":"<now>"}` },
 		}
 		read := &corev1.Node{
 			TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"},
@@ -89,7 +89,7 @@ func FuzzPatch(f *testing.F) {
 			}
 		}
 		want.Labels = with(want.Labels, request.Label, request.LabelValue)
-		want.Annotations = with(want.Annotations, request.Annotation, request.AnnotationValue)
+		want.Annotations = with(want.Annotations, request.Annotation, request.AnnotationValue(nil))
 		if len(got.Spec.Taints) == 0 {
 			got.Spec.Taints = nil // an empty list is none
 		}
@@ -101,7 +101,7 @@ func FuzzPatch(f *testing.F) {
 // others. It is refused where our annotation has changed, as the patch that opens the node does.
 func failed(t *testing.T, read, now *corev1.Node, request nodepatch.Request) {
 	request.FailedTaintKey = "node-ready/failed"
-	patch, err := json.Marshal(nodepatch.BuildFailed(asRead(t, read), request, "dns"))
+	patch, err := json.Marshal(nodepatch.BuildFailedTaint(asRead(t, read), request, "dns"))
 	require.NoError(t, err)
 	got, refusal := apply(t, now, patch)
 	before, had := read.Annotations[request.Annotation]

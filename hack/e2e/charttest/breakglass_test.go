@@ -35,7 +35,8 @@ kind: Node
 metadata: {name: glass-foreign, labels: {node-ready/verified: "true"}}
 spec: {taints: [{key: example.com/only, value: x, effect: NoExecute}]}
 `)
-	s.Deploy(stuck)
+	values := []string{stuck, "config.checkTimeout=1s", "config.maxRetries=0"} // a round fails within seconds
+	s.Deploy(values...)
 	s.Gate(node)
 	agent := s.pod(harness.Default())
 	bindings := s.Kube.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings()
@@ -67,7 +68,7 @@ spec: {taints: [{key: example.com/only, value: x, effect: NoExecute}]}
 	s.Until(func() (bool, error) { return s.failedRounds(agent) > before, nil })
 	s.False(harness.HasTaint(s.Node(node), harness.Taint))
 
-	s.Deploy(stuck)
+	s.Deploy(values...)
 	_, err = bindings.Get(s.Ctx, harness.Name, metav1.GetOptions{})
 	s.NoError(err, "applying the chart again restores the binding")
 	// A second run, with nothing left to remove, changes nothing.

@@ -1,0 +1,241 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// Reasons of the agent's Events, a closed set.
+const (
+	reasonVerified    = "NodeVerified"
+	reasonNotVerified = "NodeNotVerified"
+	reasonTimedOut    = "NodeVerificationTimedOut"
+)
+
+// Reported instead of a check name when no check fails.
+const (
+	patching      = "patch"
+	foreignTaints = "taints"
+	startupTaint  = "late taint"
+)
+
+// repeatAfter is when a failure that goes on is reported again, then after twice as long, and so on: a node that
+// fails for an hour has a handful of Events.
+const repeatAfter = 5 * time.Minute
+
+// repeat is when a failure is reported again.
+type repeat struct {
+	at    time.Time
+	after time.Duration
+}
+
+// failure is the last error of a check, of a wait or of the patch.
+type failure struct {
+	subject string // the check, or what is reported instead
+	err     error
+}
+
+func (f failure) String() string {
+	text := f.subject + ": " + f.err.Error()
+	if remedy := checks.Remedy(f.err); remedy != "" {
+		text += " (" + remedy + ")"
+	}
+	return text
+}
+
+// roundFailure is a failed round: every layer that is broken, with the remedy to try first.
+type roundFailure struct{ checks, reasons []string }
+
+func (r roundFailure) Error() string { return strings.Join(r.reasons, "; ") }
+
+// brief returns err without the details that the log has already.
+func brief(err error) string {
+	if round, ok := errors.AsType[roundFailure](err); ok {
+		return "failed: " + strings.Join(round.checks, ", ")
+	}
+	return err.Error()
+}
+
+// Attempted implements checks.Observer. It is called by the step that runs.
+func (v *verification) Attempted(attempt checks.Attempt) { v.attempted <- attempt }
+
+// record counts an attempt and remembers the last failure.
+func (v *verification) record(attempt checks.Attempt) {
+	v.attempts[attempt.Check]++
+	v.metrics.Attempt(attempt.Check, attempt.Took)
+	if attempt.Err != nil {
+		v.lastFailure = &failure{attempt.Check, attempt.Err}
+		v.verdict = nil // an earlier one of this process does not hold any more
+	} else if last := v.lastFailure; last != nil && last.subject == attempt.Check {
+		v.lastFailure = nil
+	}
+	logAttempt(v.log, attempt)
+}
+
+// judge counts the failed checks of a round and returns them as a roundFailure.
+func (v *verification) judge(results []checks.Result) error {
+	var failed roundFailure
+	for _, result := range results {
+		if result.Err != nil {
+			v.metrics.Failure(result.Check)
+			failed.checks = append(failed.checks, result.Check)
+			failed.reasons = append(failed.reasons, failure{result.Check, result.Err}.String())
+		}
+	}
+	if len(failed.checks) == 0 {
+		return nil
+	}
+	return failed
+}
+
+// reportFailure reports a failed round or patch, before the next round.
+func (v *verification) reportFailure(ctx context.Context, err error, nextRound time.Duration) {
+	v.log.WithFields(logrus.Fields{"reason": brief(err), "next_round_in": formatDuration(nextRound)}).Error("node not verified")
+	round, checked := errors.AsType[roundFailure](err)
+	if !checked {
+		v.lastFailure = &failure{patching, err}
+	}
+	if v.isDue(err) {
+		v.events.Add(kube.EventWarning, reasonNotVerified, fmt.Sprintf("since %s: %v", v.start.UTC().Format(time.RFC3339), err))
+	}
+	v.events.Flush(ctx)
+	v.removeLoneFailedTaint(ctx)
+	if v.timeout == nil || v.retract {
+		v.mark(ctx, round.checks, err.Error())
+	}
+}
+
+// isDue reports whether a failure is new, or goes on for so long that it is due for another Event.
+func (v *verification) isDue(err error) bool {
+	// Without the details, which change from round to round: ports, or the number of a request.
+	key := patching
+	if _, checked := errors.AsType[roundFailure](err); checked {
+		key = brief(err)
+	}
+	last, seen := v.reported[key]
+	now := time.Now()
+	if seen && now.Before(last.at) {
+		return false
+	}
+	after := repeatAfter
+	if seen {
+		after = 2 * last.after
+	}
+	v.reported[key] = repeat{now.Add(after), after}
+	return true
+}
+
+// reportTimeout reports once that INITIAL_TIMEOUT has passed, also in the middle of an attempt. The rounds go on,
+// except with --once.
+func (v *verification) reportTimeout(ctx context.Context) {
+	if v.cfg.Once {
+		ctx = context.WithoutCancel(ctx)
+		v.stop()
+	}
+	v.metrics.TimedOut(true)
+	message := "not verified within " + v.cfg.InitialTimeout.String()
+	var failed []string
+	if v.lastFailure != nil {
+		message += ": " + v.lastFailure.String()
+		if v.lastFailure.subject != patching {
+			failed = []string{v.lastFailure.subject}
+		}
+	}
+	v.log.WithField("reason", message).Error("initial timeout passed")
+	v.events.Add(kube.EventWarning, reasonTimedOut, message)
+	v.events.Flush(ctx)
+	if !v.releasing && (v.lastFailure == nil || v.lastFailure.subject != startupTaint) {
+		v.mark(ctx, failed, message)
+	}
+}
+
+// mark shows on the node that it is not verified. What cannot be written is tried again after the next round.
+func (v *verification) mark(ctx context.Context, failed []string, message string) {
+	ctx, cancel := context.WithTimeout(ctx, 2*v.cfg.CheckTimeout)
+	defer cancel()
+	if ctx.Err() != nil {
+		return
+	}
+	marked, err := v.marker.Failed(ctx, failed, message)
+	log := v.log.WithFields(logrus.Fields{"policy": v.cfg.OnTimeout, "reason": conditionReason(failed)})
+	switch {
+	case err != nil:
+		log.WithError(err).
+			Warn("cannot mark the node as failed, will retry after the next round (ON_TIMEOUT needs the rights in the chart)")
+	case marked:
+		log.Warn("node marked as failed")
+	}
+}
+
+// removeLoneFailedTaint removes the failed taint from a node without the startup taint: such a node was never closed,
+// or somebody has opened it.
+func (v *verification) removeLoneFailedTaint(ctx context.Context) {
+	if v.node == nil || !nodepatch.HasFailedTaint(v.node, v.request) || len(nodepatch.StartupTaints(v.node, v.request)) > 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*v.cfg.CheckTimeout)
+	defer cancel()
+	if err := v.patcher.RemoveFailedTaint(ctx, v.node, v.request); err != nil {
+		v.log.WithError(err).Warn("cannot remove the failed taint, will retry after the next round")
+		return
+	}
+	v.log.Info("failed taint removed: the node has no startup taint")
+}
+
+func logAttempt(log *logrus.Entry, attempt checks.Attempt) {
+	log = log.WithFields(logrus.Fields{"check": attempt.Check, "attempt": attempt.Number, "took": formatDuration(attempt.Took)})
+	for _, warning := range attempt.Report.Warnings {
+		log.WithField("warning", warning).Warn("check passed with a warning")
+	}
+	if attempt.Err != nil {
+		log = log.WithField("remedy", checks.Remedy(attempt.Err)).WithError(attempt.Err)
+	}
+	switch {
+	case attempt.RetryIn > 0:
+		log.WithField("retry_in", formatDuration(attempt.RetryIn)).Warn("check failed, will retry")
+	case attempt.Err != nil:
+		log.Error("check failed")
+	case attempt.Report.Skipped != "":
+		log.WithField("reason", attempt.Report.Skipped).Info("check skipped")
+	default:
+		log.WithField("detail", attempt.Report.Detail).Info("check passed")
+	}
+}
+
+// retry calls f up to three times, a second apart, until it returns true or ctx ends.
+func retry(ctx context.Context, f func() bool) {
+	for range 3 {
+		if f() || !sleep(ctx, time.Second) {
+			return
+		}
+	}
+}
+
+// sleep waits for d. It returns false if ctx ends first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// formatDuration rounds a duration for a person.
+func formatDuration(d time.Duration) string {
+	if d < 10*time.Millisecond {
+		return d.Round(10 * time.Microsecond).String()
+	}
+	return d.Round(time.Millisecond).String()
+}

@@ -443,7 +443,7 @@ func TestTaintThatIsBackAtTheEnd(t *testing.T) {
 				return
 			}
 			assert.Equal(t, untainted, api.taints())
-			assert.Equal(t, "node-ready/unverified=true:NoSchedule", p.entry("startup taint was added again after the release: removed it")["taints"])
+			assert.Equal(t, []any{"node-ready/unverified=true:NoSchedule"}, p.entry("startup taint was added again after the release: removed it")["taints"])
 		})
 	}
 }

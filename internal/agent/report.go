@@ -232,6 +232,15 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// formatTaints returns the taints as kubectl taint writes them.
+func formatTaints(taints []nodepatch.Taint) []string {
+	texts := make([]string, len(taints))
+	for i, taint := range taints {
+		texts[i] = taint.String()
+	}
+	return texts
+}
+
 // formatDuration rounds a duration for a person.
 func formatDuration(d time.Duration) string {
 	if d < 10*time.Millisecond {

@@ -326,11 +326,11 @@ func (v *verification) announce(ctx context.Context, removed []nodepatch.Taint) 
 	v.metrics.Verified(time.Now(), took)
 	what := "no startup taint found"
 	if len(removed) > 0 {
-		what = "removed " + join(removed)
+		what = "removed " + strings.Join(formatTaints(removed), ", ")
 	}
 	log := v.log.WithFields(logrus.Fields{"took": formatDuration(took), "taints": what})
 	if left := v.remaining(); len(left) > 0 {
-		log = log.WithField("remaining_taints", join(left))
+		log = log.WithField("remaining_taints", strings.Join(formatTaints(left), ", "))
 	}
 	log.Info("node verified")
 	v.events.Add(kube.EventNormal, reasonVerified,
@@ -352,12 +352,4 @@ func (v *verification) remaining() []nodepatch.Taint {
 	return slices.DeleteFunc(slices.Clone(v.node.Spec.Taints), func(taint nodepatch.Taint) bool {
 		return v.request.Removes(taint) || (taint.Effect != "NoSchedule" && taint.Effect != "NoExecute")
 	})
-}
-
-func join(taints []nodepatch.Taint) string {
-	texts := make([]string, len(taints))
-	for i, taint := range taints {
-		texts[i] = taint.String()
-	}
-	return strings.Join(texts, ", ")
 }

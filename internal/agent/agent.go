@@ -68,7 +68,7 @@ func New(cfg config.Config, e kube.Environment, recorder *metrics.Recorder, log 
 func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified bool) {
 	for {
 		v := a.newVerification()
-		if v.isVerified(ctx) {
+		if v.readFirst(ctx) {
 			a.log.Info("node is already verified")
 			a.metrics.SetStatus(true)
 		} else if !v.verify(ctx) {

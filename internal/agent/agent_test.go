@@ -539,3 +539,25 @@ func TestOnceEndsInTime(t *testing.T) {
 		})
 	}
 }
+
+// The api check proves that large packets reach the API server. A proxy that refuses the header holds no node back.
+func TestLargeHeader(t *testing.T) {
+	for name, code := range map[string]int{"taken": http.StatusOK, "refused": http.StatusRequestHeaderFieldsTooLarge} {
+		t.Run(name, func(t *testing.T) {
+			api := newFakeAPI(t)
+			api.before = func(request string, n int, w http.ResponseWriter, r *http.Request) bool {
+				if request == getNode && n == 1 {
+					assert.Greater(t, len(r.Header.Get("X-Kube-Node-Ready-Padding")), 2*1400)
+				} else {
+					assert.Empty(t, r.Header.Get("X-Kube-Node-Ready-Padding"))
+				}
+				return code != http.StatusOK && n == 1 && request == getNode && answerStatus(w, code, "", "too large")
+			}
+			p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once")
+			assert.Equal(t, exitOK, p.wait(), p.stderr)
+			if code != http.StatusOK {
+				assert.Contains(t, p.entry("check passed with a warning")["warning"], "refuses a header of")
+			}
+		})
+	}
+}

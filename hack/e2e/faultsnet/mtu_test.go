@@ -31,7 +31,7 @@ func noAPI() map[string]string {
 }
 
 func TestFaultPathMTU(t *testing.T) {
-	dns := map[string]string{"service": ":53 on node node1 connects, but a large query (2800 bytes) got no reply: timeout"}
+	dns := map[string]string{"service": ":53 on node node1 connects, but a large query (2896 bytes) got no reply: timeout"}
 	for _, c := range []struct {
 		fault, outcome string
 		port           string

@@ -18,7 +18,16 @@ type Client struct {
 
 // Get reads the Node.
 func (c Client) Get(ctx context.Context) (*Node, error) {
-	return c.read(c.REST.Get().Resource("nodes").Name(c.Name).MaxRetries(0).Do(ctx))
+	return c.GetWithPadding(ctx, "")
+}
+
+// GetWithPadding is Get with a header that makes the request larger.
+func (c Client) GetWithPadding(ctx context.Context, padding string) (*Node, error) {
+	request := c.REST.Get().Resource("nodes").Name(c.Name).MaxRetries(0)
+	if padding != "" {
+		request.SetHeader("X-Padding", padding)
+	}
+	return c.read(request.Do(ctx))
 }
 
 // GetCached reads the Node from the API server's cache (resourceVersion=0), which costs etcd nothing and may be

@@ -31,7 +31,7 @@ func DryRun(ctx context.Context, cfg config.Config, e kube.Environment, version 
 			return report, e.Client.Versions(ctx)
 		}
 		report.Detail = "node " + cfg.NodeName + " read"
-		node, err = nodepatch.Client{REST: e.Client.Core, Name: cfg.NodeName}.Get(ctx)
+		node, report.Warnings, err = getPadded(ctx, nodepatch.Client{REST: e.Client.Core, Name: cfg.NodeName})
 		return report, err
 	}
 	cfg.MaxRetries = 0

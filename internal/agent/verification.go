@@ -52,8 +52,9 @@ type verification struct {
 // recentRead is a read of the Node that the next api check reuses: it is the request that the check would send. It
 // saves one of five requests on every new node.
 type recentRead struct {
-	at   time.Time
-	took time.Duration
+	at       time.Time
+	took     time.Duration
+	warnings []string
 }
 
 func (a *Agent) newVerification() *verification {
@@ -67,7 +68,9 @@ func (a *Agent) newVerification() *verification {
 // isVerified reads the node before anything else: a container that was restarted on a verified node has nothing to do.
 func (v *verification) isVerified(ctx context.Context) bool {
 	start := time.Now()
-	node, err := v.patcher.Get(ctx)
+	readCtx, cancel := context.WithTimeout(ctx, v.cfg.CheckTimeout)
+	defer cancel()
+	node, warnings, err := getPadded(readCtx, v.api)
 	if err != nil {
 		if ctx.Err() == nil {
 			v.log.WithError(err).Info("cannot read the node yet: starting with the checks")
@@ -75,7 +78,7 @@ func (v *verification) isVerified(ctx context.Context) bool {
 		return false
 	}
 	v.node, v.readAt = node, time.Now()
-	v.recentRead = &recentRead{at: v.readAt, took: v.readAt.Sub(start)}
+	v.recentRead = &recentRead{at: v.readAt, took: v.readAt.Sub(start), warnings: warnings}
 	return nodepatch.IsVerified(node, v.request)
 }
 
@@ -219,17 +222,27 @@ func (v *verification) readNode(ctx context.Context) (checks.Report, error) {
 	if recent := v.recentRead; recent != nil {
 		v.recentRead = nil
 		if time.Since(recent.at) < v.cfg.CheckTimeout {
-			report.Took = recent.took
+			report.Took, report.Warnings = recent.took, recent.warnings
 			return report, nil
 		}
 	}
 	v.client.CloseIdleConnections()
-	node, err := v.api.Get(ctx)
+	node, warnings, err := getPadded(ctx, v.api)
 	if err != nil {
 		return report, err
 	}
+	report.Warnings = warnings
 	v.node, v.readAt = node, time.Now()
 	return report, nil
+}
+
+// getPadded reads the node with a request that proves the MTU of the path.
+func getPadded(ctx context.Context, api nodepatch.Client) (node *nodepatch.Node, warnings []string, err error) {
+	warnings, err = checks.WithLargeHeader(func(padding string) (err error) {
+		node, err = api.GetWithPadding(ctx, padding)
+		return err
+	})
+	return node, warnings, err
 }
 
 // waitForStartupTaint waits for a startup taint that is added late.

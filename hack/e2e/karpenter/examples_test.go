@@ -24,13 +24,13 @@ func TestPresets(t *testing.T) {
 			s.NoError(err)
 			s.Contains(rendered, "kind: DaemonSet")
 			out := s.Kubectl(rendered, "apply", "-f", "-")
-			for kind, count := range map[string]int{"daemonset.apps/": 1, "configmap/": 1, "validatingadmissionpolicy.": 1, "clusterrole.": 1} {
+			for kind, count := range map[string]int{"daemonset.apps/": 1, "configmap/": 1, "validatingadmissionpolicy.": 2, "clusterrole.": 1} {
 				s.Equal(count, strings.Count(out, kind), "%s", out)
 			}
 			s.Kubectl(rendered, "delete", "-f", "-")
 		})
 	}
-	s.Equal([]string{"aks", "cilium", "cluster-autoscaler", "eks", "eks-auto-mode", "gke", "karpenter"}, names)
+	s.Equal([]string{"aks", "cilium", "cluster-autoscaler", "eks", "eks-auto-mode", "gke", "karpenter", "openshift"}, names)
 }
 
 // The objects of the examples, with the CRDs of the projects' own modules.

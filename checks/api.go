@@ -2,11 +2,16 @@ package checks
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
 	"errors"
+	"fmt"
+	"net"
 	"net/http"
-	"time"
+	"slices"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
@@ -14,8 +19,8 @@ import (
 // API makes one authenticated request to the Kubernetes API. That proves the path to it, TLS against the cluster's CA,
 // authentication and authorization in one call.
 type API struct {
-	// Get makes the request and returns what it proved. took is set if it reused an earlier request: the duration of that.
-	Get func(ctx context.Context) (detail string, took time.Duration, err error)
+	// Get makes the request and returns what it proved. It sends the header of WithLargeHeader, or reuses a request that did.
+	Get func(ctx context.Context) (Report, error)
 }
 
 // Name implements Check.
@@ -24,12 +29,55 @@ func (API) Name() string { return APIName }
 // Try implements Check.
 func (a API) Try(ctx context.Context) (Report, error) {
 	ctx, phase := tracePhase(ctx)
-	detail, took, err := a.Get(ctx)
+	report, err := a.Get(ctx)
 	if err != nil {
 		grant := "apply the ClusterRole and its binding from the chart: nodes, get and patch"
 		return Report{}, apiFailure(ctx, phase.explain(err), grant)
 	}
-	return Report{Detail: detail, Took: took}, nil
+	return report, nil
+}
+
+// WithLargeHeader calls send with the value for a header that makes the request larger than two packets of this node, so that
+// it proves the MTU of the path. If the API server or a proxy refuses it (400, 431), it calls send once more with "", for a
+// request without the header, and returns a warning. A header, because a query would stand in every line of the audit log.
+func WithLargeHeader(send func(value string) error) (warnings []string, err error) {
+	value := largeHeader(largestMTU())
+	err = send(value)
+	if !isHeaderRefused(err) {
+		return nil, err
+	}
+	warning := fmt.Sprintf("the API server, or a proxy on the path, refuses a header of %d bytes: "+
+		"this check does not prove that large packets reach it (%v)", len(value), err)
+	return []string{warning}, send("")
+}
+
+// largeHeader returns a random header value whose entropy is two packets of this MTU: HTTP/2 compresses headers (RFC 7541). It is
+// 24 kB at most.
+func largeHeader(mtu int) string {
+	value := make([]byte, min(2*mtu, 18<<10))
+	_, _ = rand.Read(value) // never fails
+	return base64.RawURLEncoding.EncodeToString(value)
+}
+
+// largestMTU returns the largest MTU in bytes of the network interfaces that are up, or that of an Ethernet.
+func largestMTU() int {
+	mtu := 1500
+	interfaces, _ := net.Interfaces()
+	for _, i := range interfaces {
+		if i.Flags&net.FlagUp != 0 && i.Flags&net.FlagLoopback == 0 {
+			mtu = max(mtu, i.MTU)
+		}
+	}
+	return mtu
+}
+
+func isHeaderRefused(err error) bool {
+	if status, ok := errors.AsType[*apierrors.StatusError](err); ok {
+		return status.ErrStatus.Code == http.StatusBadRequest || status.ErrStatus.Code == http.StatusRequestHeaderFieldsTooLarge
+	}
+	// With HTTP/2 a server may announce its limit, which the client keeps, or end the connection (RFC 9113, 7 and 10.5.1).
+	refusals := []string{"advertised limit", "PROTOCOL_ERROR", "COMPRESSION_ERROR", "ENHANCE_YOUR_CALM"}
+	return err != nil && slices.ContainsFunc(refusals, func(text string) bool { return strings.Contains(err.Error(), text) })
 }
 
 // apiFailure names the layer that failed; grant is the remedy if a permission is missing.

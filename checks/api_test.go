@@ -22,6 +22,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2/hpack"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -51,12 +52,16 @@ func nodeCheck(t *testing.T, config rest.Config) API {
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	client, err := rest.RESTClientFor(&config)
 	require.NoError(t, err)
-	return API{Get: func(ctx context.Context) (string, time.Duration, error) {
+	return API{Get: func(ctx context.Context) (Report, error) {
 		var node corev1.Node
-		if err := client.Get().Resource("nodes").Name("node-1").MaxRetries(0).Do(ctx).Into(&node); err != nil {
-			return "", 0, err
-		}
-		return "node " + node.Name + " read", 7 * time.Millisecond, nil
+		warnings, err := WithLargeHeader(func(value string) error {
+			request := client.Get().Resource("nodes").Name("node-1").MaxRetries(0)
+			if value != "" {
+				request.SetHeader("Padding", value)
+			}
+			return request.Do(ctx).Into(&node)
+		})
+		return Report{Detail: "node " + node.Name + " read", Took: 7 * time.Millisecond, Warnings: warnings}, err
 	}}
 }
 
@@ -105,6 +110,80 @@ func TestAPIPasses(t *testing.T) {
 	report, err := nodeCheck(t, trusting(server)).Try(limited(t, enough))
 	require.NoError(t, err)
 	assert.Equal(t, Report{Detail: "node node-1 read", Took: 7 * time.Millisecond}, report)
+}
+
+// The request is larger than two packets, whatever HTTP/2 makes of its header, and never twice the same.
+func TestLargeHeader(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ mtu, length int }{{1280, 3414}, {1500, 4000}, {9001, 24003}, {65520, 24576}} {
+		value := largeHeader(test.mtu)
+		assert.Len(t, value, test.length)
+		assert.NotEqual(t, value, largeHeader(test.mtu))
+		if test.mtu <= 9001 {
+			assert.Greater(t, hpack.HuffmanEncodeLength(value), uint64(2*test.mtu))
+		}
+	}
+	mtu := largestMTU()
+	interfaces, err := net.Interfaces()
+	require.NoError(t, err)
+	found := mtu == 1500
+	for _, i := range interfaces {
+		found = found || i.MTU == mtu && i.Flags&net.FlagLoopback == 0
+	}
+	assert.True(t, found, "an MTU of %d", mtu)
+}
+
+// An API server, or a proxy before it, that takes small headers only.
+func TestAPILargeHeaderRefused(t *testing.T) {
+	t.Parallel()
+	answer := func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"apiVersion":"v1","kind":"Node","metadata":{"name":"node-1"}}`)
+	}
+	refuse := func(code int) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Padding") != "" {
+				w.WriteHeader(code)
+				return
+			}
+			answer(w)
+		}
+	}
+	limit := func(bytes int) func(*httptest.Server) {
+		return func(s *httptest.Server) {
+			s.EnableHTTP2, s.Config.MaxHeaderBytes = true, bytes
+			s.StartTLS()
+		}
+	}
+	anyHeader := func(w http.ResponseWriter, _ *http.Request) { answer(w) }
+	for _, test := range []struct {
+		title   string
+		handler http.HandlerFunc
+		start   func(*httptest.Server)
+		err     string
+	}{
+		{"400", refuse(http.StatusBadRequest), (*httptest.Server).StartTLS, ""},
+		{"431", refuse(http.StatusRequestHeaderFieldsTooLarge), (*httptest.Server).StartTLS, ""},
+		{"a limit of HTTP/2", anyHeader, limit(3000), ""},
+		{"a small limit of HTTP/2", anyHeader, limit(1000), ""},
+		{"403", refuse(http.StatusForbidden), (*httptest.Server).StartTLS, "authorization: "},
+		{"503", refuse(http.StatusServiceUnavailable), (*httptest.Server).StartTLS, "the API server answers with an error: "},
+	} {
+		t.Run(test.title, func(t *testing.T) {
+			t.Parallel()
+			server := quietly(t, test.handler, test.start)
+			report, err := nodeCheck(t, trusting(server)).Try(limited(t, enough))
+			if test.err != "" {
+				require.ErrorContains(t, err, test.err)
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, "node node-1 read", report.Detail)
+			require.Len(t, report.Warnings, 1)
+			assert.Regexp(t, `^the API server, or a proxy on the path, refuses a header of \d+ bytes: this check does not prove that large packets reach it \(.+\)$`,
+				report.Warnings[0])
+		})
+	}
 }
 
 // Replies of the API server, or of something in its place.
@@ -315,7 +394,7 @@ func TestAPIExpiredCertificate(t *testing.T) {
 func TestAPIFailureKeepsTheCause(t *testing.T) {
 	t.Parallel()
 	cause := errors.New("broken")
-	_, err := API{Get: func(context.Context) (string, time.Duration, error) { return "", 0, cause }}.Try(t.Context())
+	_, err := API{Get: func(context.Context) (Report, error) { return Report{}, cause }}.Try(t.Context())
 	require.ErrorIs(t, err, cause)
 }
 

@@ -103,6 +103,7 @@ func short(err error) error {
 		{"connection reset", syscall.ECONNRESET},
 		{"connection closed", io.EOF},
 		{"connection closed", io.ErrUnexpectedEOF},
+		{"connection closed", syscall.EPIPE},
 		{"no route to host", syscall.EHOSTUNREACH},
 		{"network is unreachable", syscall.ENETUNREACH},
 		{"no source address on this node", syscall.EADDRNOTAVAIL},

@@ -105,7 +105,7 @@ func probeRoot(ctx context.Context, resolver Resolver) outcome {
 
 // dnsRemedy is what to try if the servers of resolv.conf do not resolve name.
 func dnsRemedy(err error, name, domain string) string {
-	remedy := replyRemedy(err, name, domain)
+	remedy := withFullName(err, replyRemedy(err, name, domain))
 	foreign := foreignDomain(name, domain)
 	if foreign == "" || domain == "" {
 		return remedy

@@ -1,11 +1,13 @@
 package checks
 
 import (
+	"maps"
 	"net"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/cenkalti/backoff/v4"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -175,6 +177,107 @@ func TestDNSRemedies(t *testing.T) {
 			require.EqualError(t, err, strings.TrimSuffix(test.name, ".")+": "+test.err+" from name server "+server.address)
 			assert.Equal(t, test.remedy, Remedy(err))
 		})
+	}
+}
+
+// The node's own search domains never complete a name: here "corp.example" has a wildcard.
+func TestDNSNodeSearchDomains(t *testing.T) {
+	t.Parallel()
+	inCluster, outside := append(clusterSearch(), "lab.example", "corp.example"), []string{"lab.example", "corp.example"}
+	fullName := func(name string) string {
+		return `search domains of the node itself do not count, because a wildcard there answers for any name: ` +
+			`if "` + name + `" is meant, configure this full name; else `
+	}
+	for _, test := range []struct {
+		title, name string
+		search      []string
+		says        map[string]script // besides the wildcard's names
+		detail      string
+		err, remedy string
+	}{
+		{
+			title: "NXDOMAIN", name: "google.com", search: inCluster,
+			err: "google.com: NXDOMAIN", remedy: fullName("google.com.corp.example") + checkName,
+		},
+		{
+			title: "SERVFAIL", name: "google.com", search: inCluster, says: map[string]script{"google.com.": {rcode: servFail}},
+			err: "google.com: SERVFAIL", remedy: fullName("google.com.corp.example") + checkUpstream,
+		},
+		{
+			title: "another cluster domain", name: "kubernetes.default.svc.other.example", search: inCluster,
+			err:    "kubernetes.default.svc.other.example: NXDOMAIN",
+			remedy: `the cluster domain of this node is "cluster.local", so the name should be "kubernetes.default.svc.cluster.local": correct DNS_TEST_DOMAINS`,
+		},
+		{
+			title: "a single label", name: "intranet", search: inCluster,
+			err: "intranet.kube-system.svc.cluster.local: NXDOMAIN", remedy: fullName("intranet.corp.example") + checkName,
+		},
+		{
+			title: "without a search domain of the cluster", name: "google.com", search: outside,
+			err: "google.com: NXDOMAIN", remedy: fullName("google.com.corp.example") + checkName,
+		},
+		{
+			title: "a single label without a search domain of the cluster", name: "intranet", search: outside,
+			err: "intranet: NXDOMAIN", remedy: fullName("intranet.corp.example") + checkName,
+		},
+		{
+			title: "a name with a final dot", name: "google.com.", search: inCluster,
+			err: "google.com: NXDOMAIN", remedy: checkName,
+		},
+		{
+			title: "a name that nothing completes", name: "web.example.org", search: inCluster,
+			err: "web.example.org: NXDOMAIN", remedy: checkName,
+		},
+		{
+			title: "a search domain of the cluster completes the name", name: "vault.infra", search: inCluster,
+			says:   map[string]script{"vault.infra.svc.cluster.local.": known},
+			detail: "vault.infra is 192.0.2.1",
+		},
+		{
+			title: "a single label that resolves as written", name: "intranet", search: outside, says: map[string]script{"intranet.": known},
+			detail: "intranet is 192.0.2.1",
+		},
+	} {
+		t.Run(test.title, func(t *testing.T) {
+			t.Parallel()
+			names := map[string]script{
+				"google.com.corp.example.": known, "intranet.corp.example.": known, "vault.infra.corp.example.": {a: []string{"192.0.2.9"}},
+				"kubernetes.default.svc.other.example.corp.example.": known,
+			}
+			maps.Copy(names, test.says)
+			server := newNameServer(t, "127.0.0.1", tcpOpen, names)
+
+			report, err := DNS{Names: []string{test.name}, Resolver: &Resolver{Servers: []string{server.address}, Search: test.search}}.Try(limited(t, enough))
+
+			if test.err != "" {
+				require.EqualError(t, err, test.err+" from name server "+server.address)
+				assert.Equal(t, test.remedy, Remedy(err))
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, Report{Detail: test.detail}, report)
+		})
+	}
+}
+
+// The name of the right cluster domain stands in the very first failure, while the retries go on.
+func TestDNSNamesTheClusterDomainAtTheFirstAttempt(t *testing.T) {
+	t.Parallel()
+	server := newNameServer(t, "127.0.0.1", tcpOpen, nil)
+	search := []string{"kube-system.svc.corp.example", "svc.corp.example", "corp.example", "lab.example"}
+	check := DNS{Names: []string{"kubernetes.default.svc.cluster.local"}, Resolver: &Resolver{Servers: []string{server.address}, Search: search}}
+	var seen watcher
+	runner := Runner{Timeout: enough, MaxRetries: 1, NewBackOff: func() backoff.BackOff { return &backoff.ZeroBackOff{} }, Observer: &seen}
+
+	_, err := runner.Round(t.Context(), []Check{check})
+
+	require.NoError(t, err)
+	require.Len(t, seen.seen, 2)
+	assert.Equal(t, 1, seen.seen[0].Number)
+	for _, attempt := range seen.seen {
+		require.EqualError(t, attempt.Err, "kubernetes.default.svc.cluster.local: NXDOMAIN from name server "+server.address)
+		assert.Equal(t, `the cluster domain of this node is "corp.example", so the name should be "kubernetes.default.svc.corp.example": correct DNS_TEST_DOMAINS`,
+			Remedy(attempt.Err))
 	}
 }
 

@@ -18,9 +18,9 @@ import (
 func TestLargeQuery(t *testing.T) {
 	t.Parallel()
 	for _, domain := range []string{"cluster.local", "a.very.long.cluster.domain.example."} {
-		m, err := largeQuery(domain)
+		m, err := largeQuery(domain, 2800)
 		require.NoError(t, err)
-		require.Len(t, m, 2800, "so that a frame is full")
+		require.Len(t, m, 2800)
 		assert.Equal(t, []byte{0, 0, 0, 1, 0, 0, 0, 0, 0, 1}, m[2:12], "a query without recursion, with one question and one additional record")
 		name, recordType := questionOf(m)
 		assert.Equal(t, "kubernetes.default.svc."+strings.TrimSuffix(domain, ".")+".", name)
@@ -36,6 +36,29 @@ func TestLargeQuery(t *testing.T) {
 	}
 }
 
+func TestLargeQuerySize(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		segment, limit, want int
+		text                 string
+	}{
+		{0, 65535, 2800, "2800 bytes"}, // not known
+		{1200, 65535, 2800, "2800 bytes"},
+		{1448, 65535, 2896, "2896 bytes"},
+		{1448, 2800, 2800, "2800 bytes"},
+		{8949, 65535, 17898, "17898 bytes"},
+		{40000, 65535, 65535, "65535 bytes, the most that a DNS message holds and less than two segments"},
+		{40000, 2800, 2800, "2800 bytes"},
+	} {
+		size, text := largeQuerySize(test.segment, test.limit)
+		assert.Equal(t, test.want, size)
+		assert.Equal(t, test.text, text)
+	}
+	query, err := largeQuery("cluster.local", 65535)
+	require.NoError(t, err)
+	assert.Len(t, query, 65535)
+}
+
 func TestExchangeLargeQuery(t *testing.T) {
 	t.Parallel()
 	header := func(id []byte, flags byte) []byte {
@@ -48,30 +71,29 @@ func TestExchangeLargeQuery(t *testing.T) {
 	}{
 		{"a reply", func(id []byte) []byte { return header(id, 0x80) }, ""},
 		{"a long reply", func(id []byte) []byte { return append(header(id, 0x80), make([]byte, 3000)...) }, ""},
-		{"the reply to another query", func(id []byte) []byte { return header([]byte{id[0], id[1] ^ 1}, 0x80) }, "not a DNS reply"},
-		{"the query again", func(id []byte) []byte { return header(id, 0) }, "not a DNS reply"},
-		{"too short", func(id []byte) []byte { return header(id, 0x80)[:11] }, "not a DNS reply"},
-		{"an empty message", func([]byte) []byte { return []byte{} }, "not a DNS reply"},
+		{"the reply to another query", func(id []byte) []byte { return header([]byte{id[0], id[1] ^ 1}, 0x80) }, "does not answer as a DNS server: not a DNS reply"},
+		{"the query again", func(id []byte) []byte { return header(id, 0) }, "does not answer as a DNS server: not a DNS reply"},
+		{"too short", func(id []byte) []byte { return header(id, 0x80)[:11] }, "does not answer as a DNS server: not a DNS reply"},
+		{"an empty message", func([]byte) []byte { return []byte{} }, "does not answer as a DNS server: not a DNS reply"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			queries := make(chan []byte, 1)
-			address := serving(t, "127.0.0.1", func(conn net.Conn) {
+			address := servingEthernet(t, func(conn net.Conn) {
 				query, err := readStream(conn)
 				if err != nil {
 					return
 				}
 				queries <- query
-				reply := test.reply(query[:2])
-				_, _ = conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(reply))), reply...))
+				writeStream(conn, test.reply(query[:2]))
 			})
 			conn := connected(t, address)
 
-			err := exchangeLargeQuery(limited(t, enough), conn, "corp.example")
+			err := exchangeLargeQuery(limited(t, enough), conn, "corp.example", maxMessage)
 
 			assert.Equal(t, test.err, text(err))
 			query := <-queries
-			assert.Len(t, query, 2800)
+			assert.Len(t, query, 2*1448, "with the two bytes of its length more than two packets")
 			name, _ := questionOf(query)
 			assert.Equal(t, "kubernetes.default.svc.corp.example.", name)
 		})
@@ -83,7 +105,7 @@ func TestExchangeLargeQueryWithoutAReply(t *testing.T) {
 	t.Run("silence", func(t *testing.T) {
 		t.Parallel()
 		conn := connected(t, accepting(t, "127.0.0.1"))
-		require.ErrorIs(t, exchangeLargeQuery(limited(t, 100*time.Millisecond), conn, "cluster.local"), os.ErrDeadlineExceeded)
+		require.ErrorIs(t, exchangeLargeQuery(limited(t, 100*time.Millisecond), conn, "cluster.local", maxMessage), os.ErrDeadlineExceeded)
 	})
 	t.Run("a shutdown ends the wait", func(t *testing.T) {
 		t.Parallel()
@@ -93,7 +115,7 @@ func TestExchangeLargeQueryWithoutAReply(t *testing.T) {
 			cancel()
 			_, _ = io.Copy(io.Discard, conn)
 		}))
-		require.ErrorIs(t, exchangeLargeQuery(ctx, conn, "cluster.local"), os.ErrDeadlineExceeded)
+		require.ErrorIs(t, exchangeLargeQuery(ctx, conn, "cluster.local", maxMessage), os.ErrDeadlineExceeded)
 	})
 	t.Run("half a reply", func(t *testing.T) {
 		t.Parallel()
@@ -101,18 +123,18 @@ func TestExchangeLargeQueryWithoutAReply(t *testing.T) {
 			_, _ = readStream(conn)
 			_, _ = conn.Write([]byte{0, 100, 1})
 		}))
-		require.ErrorIs(t, exchangeLargeQuery(limited(t, enough), conn, "cluster.local"), io.ErrUnexpectedEOF)
+		require.ErrorIs(t, exchangeLargeQuery(limited(t, enough), conn, "cluster.local", maxMessage), io.ErrUnexpectedEOF)
 	})
 	t.Run("closed before", func(t *testing.T) {
 		t.Parallel()
 		conn := connected(t, accepting(t, "127.0.0.1"))
 		require.NoError(t, conn.Close())
-		require.ErrorIs(t, exchangeLargeQuery(limited(t, enough), conn, "cluster.local"), net.ErrClosed)
+		require.ErrorIs(t, exchangeLargeQuery(limited(t, enough), conn, "cluster.local", maxMessage), net.ErrClosed)
 	})
 	t.Run("no name to ask for", func(t *testing.T) {
 		t.Parallel()
 		conn := connected(t, accepting(t, "127.0.0.1"))
-		require.EqualError(t, exchangeLargeQuery(limited(t, enough), conn, "a..b"), "kubernetes.default.svc.a..b: not a domain name")
+		require.EqualError(t, exchangeLargeQuery(limited(t, enough), conn, "a..b", maxMessage), "kubernetes.default.svc.a..b: not a domain name")
 	})
 }
 

@@ -1,7 +1,7 @@
 package checks
 
 import (
-	"github.com/stretchr/testify/require"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
@@ -10,6 +10,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // The tests use real sockets on loopback, and nothing beyond it.
@@ -24,6 +27,40 @@ func accepting(t *testing.T, host string) string {
 func serving(t *testing.T, host string, serve func(net.Conn)) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+	require.NoError(t, err)
+	serveTCP(t, listener, serve)
+	return listener.Addr().String()
+}
+
+// Bytes of a TCP segment, with its timestamp (RFC 7323), on an Ethernet and with jumbo frames.
+const ethernet, jumbo = 1460, 8960
+
+// servingEthernet is serving on an Ethernet: packets of 1,448 bytes of payload.
+func servingEthernet(t *testing.T, serve func(net.Conn)) string {
+	t.Helper()
+	return servingPath(t, ethernet, 1<<17, serve)
+}
+
+// servingPath is serving over segments of at most segment bytes, and a path with an
+// MTU that silently drops larger packets.
+func servingPath(t *testing.T, segment, mtu int, serve func(net.Conn)) string {
+	t.Helper()
+	path := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
+		return errors.Join(raw.Control(func(fd uintptr) {
+			// The accepted sockets inherit both. A filter sees a packet without its IP header, which has 20 bytes.
+			filter := []unix.SockFilter{
+				{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_LEN},
+				{Code: unix.BPF_JMP | unix.BPF_JGT | unix.BPF_K, K: uint32(mtu - 20), Jf: 1},
+				{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+				{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 20},
+			}
+			err = errors.Join(
+				unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG, segment),
+				unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}),
+			)
+		}), err)
+	}}
+	listener, err := path.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	serveTCP(t, listener, serve)
 	return listener.Addr().String()

@@ -156,12 +156,13 @@ func (s *nameServer) serveStream(conn net.Conn) {
 		if !known {
 			sc = script{rcode: nxDomain}
 		}
-		message := sc.reply(question, kind, false)
-		message = append(binary.BigEndian.AppendUint16(nil, uint16(len(message))), message...)
-		if _, err := conn.Write(message); err != nil {
-			return
-		}
+		writeStream(conn, sc.reply(question, kind, false))
 	}
+}
+
+// writeStream writes one message behind its length.
+func writeStream(conn net.Conn, message []byte) {
+	_, _ = conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(message))), message...))
 }
 
 // readStream reads one message after its length.

@@ -75,7 +75,7 @@ func (n Network) resolve(ctx context.Context, host string) ([]netip.Addr, error)
 	}
 	addrs, _, err := resolver.lookup(ctx, host, true)
 	if err != nil {
-		return nil, fail("the name of the target does not resolve: check it, and the dns check", "%w", err)
+		return nil, fail(withFullName(err, "the name of the target does not resolve: check it, and the dns check"), "%w", err)
 	}
 	return addrs, nil
 }

@@ -186,6 +186,19 @@ func TestNetworkCompletesNamesByTheSearchList(t *testing.T) {
 	assert.Equal(t, "web.default:"+port+" accepts at "+at, report.Detail)
 }
 
+func TestNetworkNodeSearchDomains(t *testing.T) {
+	t.Parallel()
+	server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"web.lab.corp.example.": {a: []string{"127.0.0.1"}}})
+	check := Network{Resolver: &Resolver{Servers: []string{server.address}, Search: append(clusterSearch(), "corp.example")}}
+	for _, target := range []Target{{Address: "web.lab:443"}, {URL: "https://web.lab/"}} {
+		check.Targets = []Target{target}
+		_, err := check.Try(limited(t, enough))
+		require.ErrorContains(t, err, "web.lab: NXDOMAIN from name server "+server.address)
+		assert.Equal(t, `search domains of the node itself do not count, because a wildcard there answers for any name: `+
+			`if "web.lab.corp.example" is meant, configure this full name; else `+checkTarget, Remedy(err))
+	}
+}
+
 // A name in /etc/hosts needs no name server, which a kubeconfig or the pod's hostAliases may rely on.
 func TestNetworkReadsTheHostsFile(t *testing.T) {
 	t.Parallel()

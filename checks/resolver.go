@@ -23,21 +23,28 @@ type Resolver struct {
 // candidates lists the absolute names that name may stand for, in the order in which to ask for them, without those that
 // DNS cannot hold. A name with a dot is first asked for as written: with ndots:5, which kubelet sets, every domain of the
 // search list would cost a query before that. A name that ends in .svc is an exception: no such domain is on the internet,
-// and without access to it the query could use up the attempt.
-func (r Resolver) candidates(name string) []string {
-	names := []string{strings.TrimSuffix(name, ".") + "."}
+// and without access to it the query could use up the attempt. Only the cluster's search domains complete a name: a wildcard
+// in one of the node's own would answer for any name. Those names are for the diagnosis of a failure.
+func (r Resolver) candidates(name string) (names, diagnosis []string) {
+	names = []string{strings.TrimSuffix(name, ".") + "."}
 	if !strings.HasSuffix(name, ".") {
-		for _, domain := range r.Search {
-			names = append(names, name+"."+domain+".")
+		domain := r.ClusterDomain()
+		for _, search := range r.Search {
+			if isClusterSearch(search, domain) {
+				names = append(names, name+"."+search+".")
+			} else {
+				diagnosis = append(diagnosis, name+"."+search+".")
+			}
 		}
 		if !strings.Contains(name, ".") || strings.HasSuffix(name, ".svc") {
 			names = append(names[1:], names[0])
 		}
 	}
-	return slices.DeleteFunc(names, func(candidate string) bool {
+	notName := func(candidate string) bool {
 		_, err := newQuery(candidate, dnsmessage.TypeA, true)
 		return err != nil
-	})
+	}
+	return slices.DeleteFunc(names, notName), slices.DeleteFunc(diagnosis, notName)
 }
 
 // share is how long one exchange may take: a lost packet must not cost the whole attempt, and every server must have its
@@ -55,7 +62,8 @@ func share(ctx context.Context, servers int) time.Duration {
 func (r Resolver) lookup(ctx context.Context, name string, every bool) (addrs []netip.Addr, warnings []string, err error) {
 	var failed *dnsError
 	wait := share(ctx, len(r.Servers))
-	for _, candidate := range r.candidates(name) {
+	names, diagnosis := r.candidates(name)
+	for _, candidate := range names {
 		addrs, more, failure := r.resolve(ctx, candidate, wait, every)
 		warnings = append(warnings, more...)
 		if failure == nil {
@@ -77,6 +85,13 @@ func (r Resolver) lookup(ctx context.Context, name string, every bool) (addrs []
 	if failed == nil {
 		failed = &dnsError{name: name, err: errNotName}
 	}
+	for _, candidate := range diagnosis {
+		if ctx.Err() == nil && failed.fullName == "" {
+			if _, _, failure := r.resolve(ctx, candidate, wait, every); failure == nil {
+				failed.fullName = strings.TrimSuffix(candidate, ".")
+			}
+		}
+	}
 	return nil, nil, failed
 }
 
@@ -90,7 +105,7 @@ func (r Resolver) resolve(
 	for i := 0; i == 0 || (ctx.Err() == nil && slices.ContainsFunc(r.Servers, mayAnswer)); i++ {
 		server := r.Servers[i%len(r.Servers)]
 		addrs, err := r.ask(ctx, server, name, wait, every)
-		failure := &dnsError{name, server, err}
+		failure := &dnsError{name: name, server: server, err: err}
 		if err == nil || isNegative(err) {
 			for _, other := range r.Servers {
 				if f := failures[other]; f != nil && other != server {
@@ -170,9 +185,20 @@ func combineFamilies(first, second family) ([]netip.Addr, error) {
 
 // dnsError is why a name does not resolve.
 type dnsError struct {
-	name   string
-	server string // "" if err names several servers, or none was asked
-	err    error  // errNXDomain, timeout, connection refused, …
+	name     string
+	server   string // "" if err names several servers, or none was asked
+	err      error  // errNXDomain, timeout, connection refused, …
+	fullName string // resolves, but only a search domain of the node itself completes the name to it
+}
+
+// withFullName adds the name to configure to remedy, if a search domain of the node completes the name to it.
+func withFullName(err error, remedy string) string {
+	failed, ok := errors.AsType[*dnsError](err)
+	if !ok || failed.fullName == "" {
+		return remedy
+	}
+	return fmt.Sprintf("search domains of the node itself do not count, because a wildcard there answers for any name: "+
+		"if %q is meant, configure this full name; else %s", failed.fullName, remedy)
 }
 
 func (e *dnsError) Unwrap() error { return e.err }

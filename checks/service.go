@@ -24,8 +24,9 @@ type Service struct {
 	Namespace, Service string
 	// Node is the name of this node: a local endpoint proves nothing about the network between nodes.
 	Node string
-	// TaintKey is the key of the startup taint, which pods of the service must tolerate.
-	TaintKey string
+	// TaintKey is the key of the startup taint, and FailedTaintKey that of the failed taint, "" if nothing puts it on. Pods of
+	// the service must tolerate both.
+	TaintKey, FailedTaintKey string
 	// Domain is the cluster's DNS domain, for a name that every DNS endpoint can resolve.
 	Domain string
 	// List returns the EndpointSlices of the service.
@@ -52,11 +53,18 @@ func (s Service) Try(ctx context.Context) (Report, error) {
 	if len(ready) == 0 {
 		return Report{}, fail(
 			fmt.Sprintf("most likely the pods of %s are Pending because they do not tolerate the taint %s: "+
-				"add the toleration {key: %s, operator: Exists} to them, or run them on nodes that are never gated; "+
-				"see: kubectl -n %s get pods -o wide", name, s.TaintKey, s.TaintKey, s.Namespace),
+				"add the %s to them, or run them on nodes that are never gated; see: kubectl -n %s get pods -o wide",
+				name, s.TaintKey, s.tolerations(), s.Namespace),
 			"service %s has no ready endpoint (%d not ready)", name, unready)
 	}
 	return s.connect(ctx, name, s.choose(ready))
+}
+
+func (s Service) tolerations() string {
+	if s.FailedTaintKey == "" {
+		return fmt.Sprintf("toleration {key: %s, operator: Exists}", s.TaintKey)
+	}
+	return fmt.Sprintf("tolerations {key: %s, operator: Exists} and {key: %s, operator: Exists}", s.TaintKey, s.FailedTaintKey)
 }
 
 func (s Service) isLocal(e endpoint) bool { return e.node != "" && e.node == s.Node }
@@ -129,8 +137,16 @@ func (s Service) connect(ctx context.Context, name string, chosen []endpoint) (R
 	return report, nil
 }
 
-// probe connects to e and, if it is a DNS endpoint, sends it a large query.
+// probe connects to e and, if it is a DNS endpoint, sends it a large query, and a smaller one if it may refuse the size.
 func (s Service) probe(ctx context.Context, e endpoint) error {
+	err := s.probeOnce(ctx, e, maxMessage)
+	if errors.Is(err, errTooLarge) {
+		err = s.probeOnce(ctx, e, minLargeQuery)
+	}
+	return err
+}
+
+func (s Service) probeOnce(ctx context.Context, e endpoint, limit int) error {
 	conn, err := dialTCP(ctx, e.address)
 	if err != nil {
 		return fmt.Errorf("%s: %w", e, short(err))
@@ -139,14 +155,10 @@ func (s Service) probe(ctx context.Context, e endpoint) error {
 	if !e.isDNS {
 		return nil
 	}
-	switch err := exchangeLargeQuery(ctx, conn, s.Domain); {
-	case err == nil:
-		return nil
-	case isTimeout(err):
-		return fmt.Errorf("%s connects, but %w (%d bytes) got no reply: %w", e, errLargeQuery, largeQuerySize, short(err))
-	default:
-		return fmt.Errorf("%s connects, but does not answer as a DNS server: %w", e, short(err))
+	if err := exchangeLargeQuery(ctx, conn, s.Domain, limit); err != nil {
+		return fmt.Errorf("%s connects, but %w", e, err)
 	}
+	return nil
 }
 
 func serviceRemedy(failures []error) string {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strconv"
 	"strings"
@@ -222,19 +223,73 @@ func TestServiceEndpoints(t *testing.T) {
 		{
 			title: "a DNS endpoint that accepts connections and loses large packets",
 			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				a := accepting(t, "127.0.0.1")
+				a := servingEthernet(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
 			},
 			within: 300 * time.Millisecond,
-			err:    remote + "TCP {0} on node node-2 connects, but a large query (2800 bytes) got no reply: timeout", remedy: checkMTU,
+			err:    remote + "TCP {0} on node node-2 connects, but a large query (2896 bytes) got no reply: timeout", remedy: checkMTU,
 		},
 		{
 			title: "a DNS endpoint that closes the connection",
 			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				a := serving(t, "127.0.0.1", func(conn net.Conn) { _, _ = readStream(conn) })
+				a := servingEthernet(t, func(conn net.Conn) { _, _ = readStream(conn) })
 				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
 			},
 			err: remote + "TCP {0} on node node-2 connects, but does not answer as a DNS server: connection closed", remedy: checkTCPPods,
+		},
+		{
+			title: "a DNS endpoint that closes the connection on a large query",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				a := servingEthernet(t, func(conn net.Conn) {
+					if query, err := readStream(conn); err == nil && len(query) <= 2800 {
+						writeStream(conn, script{}.reply(query, typeA, false))
+					}
+				})
+				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, nil
+			},
+			detail: "1 of 1 ready endpoints of kube-system/kube-dns answer",
+		},
+		{
+			title: "a DNS endpoint that closes the connection with most of a large query unread",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				a := servingEthernet(t, func(conn net.Conn) {
+					var length [2]byte
+					if _, err := io.ReadFull(conn, length[:]); err != nil || binary.BigEndian.Uint16(length[:]) > 2800 {
+						return
+					}
+					query := make([]byte, binary.BigEndian.Uint16(length[:]))
+					if _, err := io.ReadFull(conn, query); err == nil {
+						writeStream(conn, script{}.reply(query, typeA, false))
+					}
+				})
+				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, nil
+			},
+			detail: "1 of 1 ready endpoints of kube-system/kube-dns answer",
+		},
+		{
+			title: "a DNS endpoint that answers a large query with FORMERR",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				a := servingEthernet(t, func(conn net.Conn) {
+					if query, err := readStream(conn); err == nil {
+						writeStream(conn, []byte{query[0], query[1], 0x80, formErr, 0, 0, 0, 0, 0, 0, 0, 0})
+					}
+				})
+				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, nil
+			},
+			detail: "1 of 1 ready endpoints of kube-system/kube-dns answer",
+		},
+		{
+			title: "a DNS endpoint that closes the connection on a large query and is silent on a smaller one",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				a := servingEthernet(t, func(conn net.Conn) {
+					if query, err := readStream(conn); err == nil && len(query) <= 2800 {
+						_, _ = io.Copy(io.Discard, conn)
+					}
+				})
+				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
+			},
+			within: 2 * time.Second,
+			err:    remote + "TCP {0} on node node-2 connects, but a large query (2800 bytes) got no reply: timeout", remedy: checkMTU,
 		},
 		{
 			title: "an endpoint with another protocol",
@@ -282,11 +337,11 @@ func TestServiceEndpoints(t *testing.T) {
 		{
 			title: "a local one does not make up for a remote one that loses large packets",
 			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				a := accepting(t, "127.0.0.1")
+				a := servingEthernet(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 				return []EndpointSlice{at(t, dnsPod(t), "node-1", yes, "dns-tcp"), at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
 			},
 			within: 1500 * time.Millisecond,
-			err:    remote + "TCP {0} on node node-2 connects, but a large query (2800 bytes) got no reply: timeout", remedy: checkMTU,
+			err:    remote + "TCP {0} on node node-2 connects, but a large query (2896 bytes) got no reply: timeout", remedy: checkMTU,
 		},
 		{
 			title: "a local one does not make up for one without a node name",
@@ -387,6 +442,60 @@ func TestServiceEndpoints(t *testing.T) {
 			}
 			assert.ElementsMatch(t, warnings, report.Warnings)
 			assert.IsIncreasing(t, append([]string{""}, report.Warnings...), "in an order that does not change from attempt to attempt")
+		})
+	}
+}
+
+// With ON_TIMEOUT=taint the DNS pods must tolerate the failed taint too.
+func TestServiceNamesBothTolerations(t *testing.T) {
+	t.Parallel()
+	check := dnsPods()
+	check.FailedTaintKey = "node-ready/failed"
+	_, err := check.Try(limited(t, enough))
+	require.EqualError(t, err, "service kube-system/kube-dns has no ready endpoint (0 not ready)")
+	assert.Equal(t, strings.Replace(checkTaint, "add the toleration {key: node-ready/unverified, operator: Exists}",
+		"add the tolerations {key: node-ready/unverified, operator: Exists} and {key: node-ready/failed, operator: Exists}", 1), Remedy(err))
+}
+
+// A path whose MTU is smaller than the interface's, and that drops larger packets without ICMP.
+func TestServicePathMTU(t *testing.T) {
+	t.Parallel()
+	answers := func(conn net.Conn) {
+		if query, err := readStream(conn); err == nil {
+			writeStream(conn, script{}.reply(query, typeA, false))
+		}
+	}
+	// As CoreDNS does after two or three seconds.
+	giveUp := func(conn net.Conn) {
+		_ = conn.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
+		answers(conn)
+	}
+	for _, test := range []struct {
+		title        string
+		segment, mtu int
+		serve        func(net.Conn)
+		within       time.Duration
+		err          string
+	}{
+		{"1500 all the way", ethernet, 1500, answers, enough, ""},
+		{"1500, then 1400", ethernet, 1400, answers, time.Second, "a large query (2896 bytes) got no reply: timeout"},
+		{"9000 all the way", jumbo, 9000, answers, enough, ""},
+		{"9000, then 8500", jumbo, 8500, answers, time.Second, "a large query (17896 bytes) got no reply: timeout"},
+		{"9000, then 1500", jumbo, 1500, answers, time.Second, "a large query (17896 bytes) got no reply: timeout"},
+		{"9000, then 8500, and the server gives up first", jumbo, 8500, giveUp, enough, "a large query (17896 bytes) got no reply: connection closed"},
+		{"1300, then 1200, and the server gives up first", 1260, 1200, giveUp, enough, "a large query (2800 bytes) got no reply: connection closed"},
+	} {
+		t.Run(test.title, func(t *testing.T) {
+			t.Parallel()
+			address := servingPath(t, test.segment, test.mtu, test.serve)
+			_, err := dnsPods(at(t, address, "node-2", nil, "dns-tcp")).Try(limited(t, test.within))
+			if test.err == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.EqualError(t, err, "service kube-system/kube-dns: none of its ready endpoints on other nodes answers: "+
+				"TCP "+address+" on node node-2 connects, but "+test.err)
+			assert.Equal(t, checkMTU, Remedy(err))
 		})
 	}
 }

@@ -17,8 +17,15 @@ type Client struct {
 }
 
 // Get reads the Node.
-func (c Client) Get(ctx context.Context) (*Node, error) {
-	return c.read(c.REST.Get().Resource("nodes").Name(c.Name).MaxRetries(0).Do(ctx))
+func (c Client) Get(ctx context.Context) (*Node, error) { return c.GetPadded(ctx, "") }
+
+// GetPadded reads the Node with a request that has a header of this value, unless it is empty.
+func (c Client) GetPadded(ctx context.Context, padding string) (*Node, error) {
+	request := c.REST.Get().Resource("nodes").Name(c.Name).MaxRetries(0)
+	if padding != "" {
+		request.SetHeader("X-Kube-Node-Ready-Padding", padding)
+	}
+	return c.read(request.Do(ctx))
 }
 
 // GetCached reads the Node from the API server's cache (resourceVersion=0), which costs etcd nothing and may be

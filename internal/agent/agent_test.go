@@ -443,7 +443,7 @@ func TestTaintThatIsBackAtTheEnd(t *testing.T) {
 				return
 			}
 			assert.Equal(t, untainted, api.taints())
-			assert.Equal(t, "node-ready/unverified=true:NoSchedule", p.entry("startup taint was added again after the release: removed it")["taints"])
+			assert.Equal(t, []any{"node-ready/unverified=true:NoSchedule"}, p.entry("startup taint was added again after the release: removed it")["taints"])
 		})
 	}
 }
@@ -536,6 +536,28 @@ func TestOnceEndsInTime(t *testing.T) {
 			a.Run(t.Context(), nil)
 			// No benchmark: it is a limit that users set, and the slack is for a machine that is busy.
 			assert.Less(t, time.Since(began), 2*time.Second+3*time.Second+2*time.Second+2*time.Second)
+		})
+	}
+}
+
+// The api check proves that large packets reach the API server. A proxy that refuses the header holds no node back.
+func TestLargeHeader(t *testing.T) {
+	for name, code := range map[string]int{"taken": http.StatusOK, "refused": http.StatusRequestHeaderFieldsTooLarge} {
+		t.Run(name, func(t *testing.T) {
+			api := newFakeAPI(t)
+			api.before = func(request string, n int, w http.ResponseWriter, r *http.Request) bool {
+				if request == getNode && n == 1 {
+					assert.Greater(t, len(r.Header.Get("X-Kube-Node-Ready-Padding")), 2*1400)
+				} else {
+					assert.Empty(t, r.Header.Get("X-Kube-Node-Ready-Padding"))
+				}
+				return code != http.StatusOK && n == 1 && request == getNode && answerStatus(w, code, "", "too large")
+			}
+			p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once")
+			assert.Equal(t, exitOK, p.wait(), p.stderr)
+			if code != http.StatusOK {
+				assert.Contains(t, p.entry("check passed with a warning")["warning"], "refuses a header of")
+			}
 		})
 	}
 }

@@ -58,7 +58,8 @@ func serviceCheck(cfg config.Config, e kube.Environment, domain string, noKubeco
 		return skip("pod addresses cannot be reached from here: " + e.Outside)
 	}
 	return checks.Service{
-		Namespace: namespace, Service: service, Node: cfg.NodeName, TaintKey: cfg.TaintKey, Domain: domain,
+		Namespace: namespace, Service: service, Node: cfg.NodeName, Domain: domain,
+		TaintKey: cfg.TaintKey, FailedTaintKey: cfg.FailedTaintKey,
 		List: func(ctx context.Context) ([]checks.EndpointSlice, error) {
 			return kube.EndpointSlices[checks.EndpointSlice](ctx, e.Client, namespace, service)
 		},

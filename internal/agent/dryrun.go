@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/config"
@@ -22,17 +21,17 @@ func DryRun(ctx context.Context, cfg config.Config, e kube.Environment, version 
 	printf("kube-node-ready %s, dry run: nothing is written", version)
 
 	var node *nodepatch.Node
-	get := func(ctx context.Context) (string, time.Duration, error) {
+	get := func(ctx context.Context) (report checks.Report, err error) {
 		if e.Err != nil {
-			return "", 0, &checks.Failure{Cause: e.Err,
+			return report, &checks.Failure{Cause: e.Err,
 				Remedy: "name a kubeconfig that can be read (--kubeconfig, KUBECONFIG); in a pod, mount the service account token"}
 		}
 		if cfg.NodeName == "" {
-			return "authenticated; no --node-name, so no node was read", 0, e.Client.Versions(ctx)
+			report.Detail = "authenticated; no --node-name, so no node was read"
+			return report, e.Client.Versions(ctx)
 		}
-		var err error
-		node, err = nodepatch.Client{REST: e.Client.Core, Name: cfg.NodeName}.Get(ctx)
-		return "node " + cfg.NodeName + " read", 0, err
+		node, report, err = readLarge(ctx, nodepatch.Client{REST: e.Client.Core, Name: cfg.NodeName})
+		return report, err
 	}
 	cfg.MaxRetries = 0
 	runner := newRunner(cfg, printer{printf})

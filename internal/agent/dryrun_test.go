@@ -139,9 +139,9 @@ func TestChecksWithoutAPI(t *testing.T) {
 	require.NoError(t, err)
 	e := kube.Environment{Err: errors.New("no token"), Service: "10.96.0.1:443"}
 	asked := false
-	list := newChecks(cfg, e, "cluster.local", checks.API{Get: func(context.Context) (string, time.Duration, error) {
+	list := newChecks(cfg, e, "cluster.local", checks.API{Get: func(context.Context) (checks.Report, error) {
 		asked = true
-		return "", 0, e.Err
+		return checks.Report{}, e.Err
 	}})
 	require.Len(t, list, 4)
 	_, err = list[1].Try(t.Context())

@@ -211,6 +211,25 @@ func TestTaintOfOthersDuringTheRound(t *testing.T) {
 	assert.Equal(t, 2, how.Attempts["dns"], "the round was made again")
 }
 
+// The node cannot be read while the agent waits: the checks say why, and the api check reads the node itself.
+func TestReadThatFailsWhileWaiting(t *testing.T) {
+	api := newFakeAPI(t)
+	api.node.Spec.Taints = append(api.node.Spec.Taints, corev1.Taint{Key: "node.cilium.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule})
+	api.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+		if !isRead(request) || api.reads() != 2 {
+			return false
+		}
+		api.mu.Lock()
+		defer api.mu.Unlock()
+		api.node.Spec.Taints = api.node.Spec.Taints[:3]
+		return answerStatus(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "not now")
+	}
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once", "--wait-for-taints=node.cilium.io/", "--check-timeout=1m")
+	assert.Equal(t, exitOK, p.wait(), p.stderr)
+	assert.Equal(t, []string{getNode, getCached, getNode, getNode, patchNode, postEvent}, api.seen())
+	assert.Equal(t, untainted, api.taints())
+}
+
 // While it waits the clock of INITIAL_TIMEOUT runs, and the report says what it waits for.
 func TestWaitForTaintsTimesOut(t *testing.T) {
 	api := newFakeAPI(t)

@@ -67,6 +67,7 @@ VERIFIED_LABEL: {{ .verifiedLabel | quote }}
 VERIFIED_LABEL_VALUE: {{ .verifiedLabelValue | quote }}
 LATE_TAINT_WINDOW: {{ .lateTaintWindow | quote }}
 WAIT_FOR_TAINTS: {{ .waitForTaints | join "," | quote }}
+ALSO_REMOVE_TAINTS: {{ .alsoRemoveTaints | join "," | quote }}
 ON_TIMEOUT: {{ .onTimeout | quote }}
 FAILED_TAINT_KEY: {{ .failedTaintKey | quote }}
 CONDITION_TYPE: {{ .conditionType | quote }}
@@ -110,11 +111,21 @@ of their own they would not apply to a node that matches only a term of the user
 {{- toYaml $affinity }}
 {{- end }}
 
+{{/* The keys of all taints that the release removes, the startup taint's first, as a JSON list. */}}
+{{- define "kube-node-ready.taintKeys" -}}
+{{- concat (list .Values.config.taintKey .Values.config.failedTaintKey) .Values.config.alsoRemoveTaints | uniq | toJson }}
+{{- end }}
+
+{{/* The same keys as a regular expression of PromQL. */}}
+{{- define "kube-node-ready.taintKeysPattern" -}}
+{{- range $i, $key := include "kube-node-ready.taintKeys" . | fromJsonArray }}{{ if $i }}|{{ end }}{{ regexQuoteMeta $key }}{{ end }}
+{{- end }}
+
 {{/* Whatever tolerations the user sets, the pod always tolerates the taints of the nodes that it must release. */}}
 {{- define "kube-node-ready.tolerations" -}}
-{{- $own := list (dict "key" .Values.config.taintKey "operator" "Exists") }}
-{{- if eq .Values.config.onTimeout "taint" }}
-{{- $own = append $own (dict "key" .Values.config.failedTaintKey "operator" "Exists") }}
+{{- $own := list }}
+{{- range include "kube-node-ready.taintKeys" . | fromJsonArray }}
+{{- $own = append $own (dict "key" . "operator" "Exists") }}
 {{- end }}
 {{- toYaml (concat $own (.Values.tolerations | default list)) }}
 {{- end }}
@@ -164,8 +175,20 @@ Set `true` or --api-versions when rendering offline, without an API server.
 {{- end }}
 {{- end }}
 
-{{/* Errors that the schema cannot find: conflicts between two values, and durations outside the agent's bounds. */}}
+{{/* Errors that the schema cannot find: conflicts between two values, reserved keys, and durations outside the agent's bounds. */}}
 {{- define "kube-node-ready.validate" -}}
+{{- range $name, $keys := dict
+  "verifiedLabel" (list .Values.config.verifiedLabel)
+  "taintKey" (list .Values.config.taintKey)
+  "failedTaintKey" (list .Values.config.failedTaintKey)
+  "alsoRemoveTaints" .Values.config.alsoRemoveTaints }}
+{{- range $key := $keys }}
+{{- $allowed := and (hasPrefix "startup-taint.cluster-autoscaler.kubernetes.io/" $key) (has $name (list "taintKey" "alsoRemoveTaints")) }}
+{{- if and (regexMatch `^([^/]+\.)?(kubernetes\.io|k8s\.io|karpenter\.sh)/` $key) (not $allowed) }}
+{{- fail (printf "config.%s %s must not be a key of Kubernetes or Karpenter (kubernetes.io, k8s.io, karpenter.sh)" $name $key) }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- if and (eq .Values.config.onTimeout "taint") (eq .Values.config.failedTaintKey .Values.config.taintKey) }}
 {{- fail (printf "config.failedTaintKey %s must differ from config.taintKey" .Values.config.failedTaintKey) }}
 {{- end }}
@@ -189,11 +212,11 @@ Set `true` or --api-versions when rendering offline, without an API server.
 {{- $grace := .Values.terminationGracePeriodSeconds | int }}
 {{- $least := include "kube-node-ready.seconds" $linger | int | add 10 | int }}
 {{- if lt $grace $least }}
-{{- fail (printf "terminationGracePeriodSeconds is %d, but config.metricsLinger %s needs at least %d: kubelet would kill the agent while it serves the final metrics" $grace $linger $least) }}
+{{- fail (printf "terminationGracePeriodSeconds is %d, but config.metricsLinger %s needs at least %d: kubelet would kill the agent before it has served the final metrics and read its node for the last time" $grace $linger $least) }}
 {{- end }}
-{{- range $scraper := list "podMonitor" "serviceMonitor" "scrapeAnnotations" }}
-{{- if and (index $.Values $scraper).enabled (not $.Values.config.enableMetrics) }}
-{{- fail (printf "%s.enabled is true, but config.enableMetrics is false: there is nothing to scrape" $scraper) }}
+{{- range $user, $missing := dict "podMonitor" "scrape" "serviceMonitor" "scrape" "scrapeAnnotations" "scrape" "readinessProbe" "probe" }}
+{{- if and (index $.Values $user).enabled (not $.Values.config.enableMetrics) }}
+{{- fail (printf "%s.enabled is true, but config.enableMetrics is false: there is nothing to %s" $user $missing) }}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -43,7 +43,7 @@ spec: {taints: [{key: example.com/only, value: x, effect: NoExecute}]}
 	_, err := bindings.Get(s.Ctx, harness.Name, metav1.GetOptions{})
 	s.NoError(err)
 
-	s.bash(s.readmeBlock("break-glass"))
+	s.bash(s.readmeBlock("break-glass", "sh"))
 
 	_, err = bindings.Get(s.Ctx, harness.Name, metav1.GetOptions{})
 	s.True(apierrors.IsNotFound(err), "the policy binding is still there: %v", err)
@@ -72,13 +72,13 @@ spec: {taints: [{key: example.com/only, value: x, effect: NoExecute}]}
 	_, err = bindings.Get(s.Ctx, harness.Name, metav1.GetOptions{})
 	s.NoError(err, "applying the chart again restores the binding")
 	// A second run, with nothing left to remove, changes nothing.
-	s.bash(s.readmeBlock("break-glass"))
+	s.bash(s.readmeBlock("break-glass", "sh"))
 }
 
 // The README's CoreDNS patch works with and without existing tolerations, and keeps those.
 func TestCoreDNSPatchAddsTolerations(t *testing.T) {
 	s := start(t)
-	block := s.readmeBlock("coredns-tolerations")
+	block := s.readmeBlock("coredns-tolerations", "sh")
 	s.Contains(block, "-n kube-system ")
 	block = strings.ReplaceAll(block, "-n kube-system ", "-n default ")
 	added := []corev1.Toleration{{Key: "node-ready/unverified", Operator: corev1.TolerationOpExists}, {Key: "node-ready/failed", Operator: corev1.TolerationOpExists}}
@@ -113,15 +113,15 @@ spec:
 	}
 }
 
-// readmeBlock returns the commands of README.md that follow the comment <!-- marker -->.
-func (s *suite) readmeBlock(marker string) string {
+// readmeBlock returns the block of a language in README.md that follows the comment <!-- marker -->.
+func (s *suite) readmeBlock(marker, language string) string {
 	s.Helper()
 	text, err := os.ReadFile(filepath.Join(s.Root, "README.md"))
 	s.NoError(err)
 	_, rest, found := strings.Cut(string(text), "<!-- "+marker+" -->\n")
 	s.True(found, "README.md has no marker %q", marker)
 	opening, rest, _ := strings.Cut(rest, "\n")
-	s.Equal("```sh", strings.TrimSpace(opening))
+	s.Equal("```"+language, strings.TrimSpace(opening))
 	block, _, found := strings.Cut(rest, "```")
 	s.True(found, "the block after %q does not end", marker)
 	return block

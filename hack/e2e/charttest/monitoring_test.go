@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -112,21 +114,10 @@ func (s *suite) dashboard(server prometheus) {
 	s.Helper()
 	installed, err := s.Kube.CoreV1().ConfigMaps(harness.Namespace).Get(s.Ctx, harness.Name+"-dashboard", metav1.GetOptions{})
 	s.NoError(err)
-	var board struct {
-		Panels []struct {
-			Title   string
-			Targets []struct {
-				Expr  string
-				Range bool
-			}
-		}
-	}
-	s.NoError(json.Unmarshal([]byte(installed.Data["kube-node-ready.json"]), &board))
-	s.NotEmpty(board.Panels)
-	for _, panel := range board.Panels {
+	for _, panel := range s.panels([]byte(installed.Data["kube-node-ready.json"])) {
 		s.NotEmpty(panel.Targets, panel.Title)
 		for _, target := range panel.Targets {
-			expr := strings.NewReplacer("$__range", "30m", "$node", ".*").Replace(target.Expr)
+			expr := target.instant()
 			if target.Range { // a line over time: of the agents, which are gone now
 				expr = "max_over_time((" + expr + ")[10m:15s])"
 			}
@@ -136,6 +127,33 @@ func (s *suite) dashboard(server prometheus) {
 			s.NotEmpty(found, "panel %s: %s", panel.Title, expr)
 		}
 	}
+}
+
+// panel is a part of the dashboard.
+type panel struct {
+	Title   string
+	Targets []target
+}
+
+// target is a query of a panel.
+type target struct {
+	Expr         string
+	LegendFormat string
+	Range        bool
+}
+
+// instant returns the query for all nodes and the last 30 minutes.
+func (t target) instant() string {
+	return strings.NewReplacer("$__range", "30m", "$node", ".*").Replace(t.Expr)
+}
+
+// panels parses the dashboard.
+func (s *suite) panels(dashboard []byte) []panel {
+	s.Helper()
+	var board struct{ Panels []panel }
+	s.NoError(json.Unmarshal(dashboard, &board))
+	s.NotEmpty(board.Panels)
+	return board.Panels
 }
 
 // Labels and annotations that the user and the chart both have are there once: kustomize reads no other YAML.
@@ -164,7 +182,47 @@ func TestAlerts(t *testing.T) {
 	s.NoError(yaml.Unmarshal([]byte(only(manifests, "PrometheusRule")), &rule))
 	rules, err := yaml.Marshal(rule.Spec)
 	s.NoError(err)
-	out, err := promtool(s, rules)
+	tests, err := os.ReadFile("testdata/alerts.yaml")
+	s.NoError(err)
+	out, err := promtool(s, rules, tests)
+	s.NoError(err, out)
+	t.Log(out)
+}
+
+// The queries of the README and of the dashboard are tested likewise. testdata/queries.yaml has their names.
+func TestQueries(t *testing.T) {
+	s := &suite{harness.Start(t, 2, 2)}
+	queries := make(map[string]string)
+	name := ""
+	for line := range strings.Lines(s.readmeBlock("queries", "promql")) {
+		if title, found := strings.CutPrefix(line, "# "); found {
+			name = "README: " + strings.TrimSpace(title)
+		} else {
+			queries[name] += line
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(s.Root, "chart/dashboards/kube-node-ready.json"))
+	s.NoError(err)
+	for _, panel := range s.panels(text) {
+		for _, target := range panel.Targets {
+			queries[strings.TrimSuffix("dashboard: "+panel.Title+" "+target.LegendFormat, " ")] = target.instant()
+		}
+	}
+
+	tests, err := os.ReadFile("testdata/queries.yaml")
+	s.NoError(err)
+	var document map[string]any
+	s.NoError(yaml.Unmarshal(tests, &document))
+	for _, test := range document["tests"].([]any) {
+		for _, query := range test.(map[string]any)["promql_expr_test"].([]any) {
+			query := query.(map[string]any)
+			s.Contains(queries, query["expr"])
+			query["expr"] = queries[query["expr"].(string)]
+		}
+	}
+	tests, err = yaml.Marshal(document)
+	s.NoError(err)
+	out, err := promtool(s.Suite, []byte("groups: []"), tests)
 	s.NoError(err, out)
 	t.Log(out)
 }

@@ -2,7 +2,9 @@ package charttest
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -28,8 +30,8 @@ var (
 // patchAs sends a patch of a node with somebody's token.
 type patchAs func(name, patch string, subresources ...string) error
 
-// token makes a client with a token for the account of a release; bound to a pod, if one is given.
-func (s *suite) token(release harness.Release, account string, bound *corev1.Pod) patchAs {
+// client makes a client with a token for the account of a release; bound to a pod, if one is given.
+func (s *suite) client(release harness.Release, account string, bound *corev1.Pod) *kubernetes.Clientset {
 	s.Helper()
 	token, err := s.Token(s.Ctx, release.Namespace, account, bound)
 	s.NoError(err)
@@ -39,6 +41,13 @@ func (s *suite) token(release harness.Release, account string, bound *corev1.Pod
 	config.BearerToken = token
 	client, err := kubernetes.NewForConfig(config)
 	s.NoError(err)
+	return client
+}
+
+// token patches nodes as the account of a release.
+func (s *suite) token(release harness.Release, account string, bound *corev1.Pod) patchAs {
+	s.Helper()
+	client := s.client(release, account, bound)
 	return func(name, patch string, subresources ...string) error {
 		kind := types.MergePatchType
 		if patch[0] == '[' {
@@ -82,9 +91,15 @@ func TestAgentMayReleaseItsOwnNodeAndNothingElse(t *testing.T) {
 	s.Until(func() (bool, error) { return own("elsewhere", harmless) != nil, nil })
 
 	t.Run("refused", func(t *testing.T) {
+		others := slices.DeleteFunc(s.Node(node).ManagedFields, func(entry metav1.ManagedFieldsEntry) bool { return entry.Manager == "kubelet" })
+		text, err := json.Marshal(map[string]any{"metadata": map[string]any{"managedFields": others}})
+		s.NoError(err)
+		withoutKubelet := string(text)
 		unbound := s.token(harness.Default(), harness.Name, nil)
 		who := "kube-system/kube-node-ready may "
-		onlyTaint := who + "take off the taint node-ready/unverified, and change no other taint"
+		onlyTaint := who + "take off the taints node-ready/unverified, node-ready/failed, and change no other taint"
+		onlyLinks := who + "not change a node's owners, finalizers or generateName"
+		managers := who + "not remove other clients from a node's managedFields"
 		onlyLabel := who + "set the label node-ready/verified, and change no other label"
 		onlyAnnotation := who + "set the annotation node-ready/verification, and change no other annotation"
 		for name, try := range map[string]struct {
@@ -107,8 +122,12 @@ func TestAgentMayReleaseItsOwnNodeAndNothingElse(t *testing.T) {
 			"another value of its label": {own, node, `{"metadata":{"labels":{"node-ready/verified":"x"}}}`, who + `set the label node-ready/verified to "true" only`},
 			"another annotation":         {own, node, `{"metadata":{"annotations":{"example.com/other":"x"}}}`, onlyAnnotation},
 			"removal of an annotation":   {own, node, `{"metadata":{"annotations":{"example.com/note":null}}}`, onlyAnnotation},
-			"an owner":                   {own, node, `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"no","uid":"no"}]}}`, who + "not change a node's owners or finalizers"},
-			"a finalizer":                {own, node, `{"metadata":{"finalizers":["example.com/stay"]}}`, who + "not change a node's owners or finalizers"},
+			"an owner":                   {own, node, `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"no","uid":"no"}]}}`, onlyLinks},
+			"a finalizer":                {own, node, `{"metadata":{"finalizers":["example.com/stay"]}}`, onlyLinks},
+			"a generateName":             {own, node, `{"metadata":{"generateName":"x-"}}`, onlyLinks},
+			"all managed fields":         {own, node, `{"metadata":{"managedFields":[{}]}}`, managers},
+			"one client's fields":        {own, node, withoutKubelet, managers},
+			"a huge annotation":          {own, node, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, harness.Annotation, strings.Repeat("x", 16385)), who + "set the annotation node-ready/verification to at most 16384 characters"},
 		} {
 			t.Run(name, func(t *testing.T) { s.part(t).forbidden(try.as(try.node, try.patch), try.by) })
 		}
@@ -148,6 +167,10 @@ subjects: [{kind: ServiceAccount, name: kube-node-ready, namespace: kube-system}
 
 	t.Run("its own patch passes", func(t *testing.T) {
 		s := s.part(t)
+		// The release takes over the only field of the client that has set the taints: it disappears from managedFields.
+		_, err := s.Kube.CoreV1().Nodes().Patch(s.Ctx, node, types.MergePatchType, []byte(fmt.Sprintf(`{"spec":{"taints":[
+			{"key":"example.com/before","effect":"PreferNoSchedule"},{"key":%q,"effect":"NoSchedule"}]}}`, harness.Taint)), metav1.PatchOptions{FieldManager: "taints-only"})
+		s.NoError(err)
 		s.NoError(own(node, releasePatch(1, "node-ready~1verified")))
 		now := s.Node(node)
 		s.Equal([]corev1.Taint{{Key: "example.com/before", Effect: "PreferNoSchedule"}}, now.Spec.Taints)
@@ -156,9 +179,66 @@ subjects: [{kind: ServiceAccount, name: kube-node-ready, namespace: kube-system}
 	})
 
 	t.Run("the API server warns about none of its expressions", func(t *testing.T) {
-		for _, name := range []string{harness.Name, "second-kube-node-ready"} {
+		for _, name := range []string{harness.Name, harness.Name + "-events", "second-kube-node-ready"} {
 			s.part(t).awaitTypeChecked(name)
 		}
+	})
+}
+
+func TestAgentMayWriteEventsAboutItsOwnNodeOnly(t *testing.T) {
+	s := start(t)
+	s.Deploy(stuck)
+	s.Gate(node)
+	agent := s.pod(harness.Default())
+	own, unbound := s.client(harness.Default(), harness.Name, &agent), s.client(harness.Default(), harness.Name, nil)
+	attempts := 0
+	create := func(client kubernetes.Interface, change func(*corev1.Event)) error {
+		attempts++
+		event := &corev1.Event{
+			ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("%s.e2e-%d", node, attempts), Namespace: "default"},
+			InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: node},
+			Type:           corev1.EventTypeNormal, Reason: "EndToEndTest", Message: "m", FirstTimestamp: metav1.Now(), LastTimestamp: metav1.Now(), Count: 1,
+			Source:              corev1.EventSource{Component: "kube-node-ready", Host: node},
+			ReportingController: "kube-node-ready", ReportingInstance: "kube-system/e2e",
+		}
+		change(event)
+		_, err := client.CoreV1().Events("default").Create(s.Ctx, event, metav1.CreateOptions{})
+		if err == nil {
+			s.Undo(func(ctx context.Context) error {
+				return s.Kube.CoreV1().Events("default").Delete(ctx, event.Name, metav1.DeleteOptions{})
+			})
+		}
+		return err
+	}
+	same := func(*corev1.Event) {}
+	// A new policy takes effect when the API server has read it.
+	s.Until(func() (bool, error) { return create(unbound, same) != nil, nil })
+
+	const who = "kube-system/kube-node-ready may write Events "
+	const aboutNode, component, small = who + "only about its own node", who + "only as the component kube-node-ready", who + "of at most 1024 characters, without"
+	for name, try := range map[string]struct {
+		change  func(*corev1.Event)
+		refusal string
+	}{
+		"about another node": {func(e *corev1.Event) { e.InvolvedObject.Name, e.InvolvedObject.UID = "elsewhere", "elsewhere" }, aboutNode + `: this token is for node "node1"`},
+		"about a pod":        {func(e *corev1.Event) { e.InvolvedObject.Kind, e.InvolvedObject.Namespace = "Pod", "default" }, aboutNode},
+		"about another API":  {func(e *corev1.Event) { e.InvolvedObject.APIVersion = "example.com/v1" }, aboutNode},
+		"related to a pod": {func(e *corev1.Event) {
+			e.Related = &corev1.ObjectReference{Kind: "Pod", Name: "x", Namespace: "default"}
+		}, aboutNode},
+		"as kubelet":            {func(e *corev1.Event) { e.ReportingController = "kubelet" }, component},
+		"with kubelet's source": {func(e *corev1.Event) { e.Source.Component = "kubelet" }, component},
+		"with a long message":   {func(e *corev1.Event) { e.Message = strings.Repeat("x", 1025) }, small},
+		"with an annotation":    {func(e *corev1.Event) { e.Annotations = map[string]string{"a": "b"} }, small},
+		"with a label":          {func(e *corev1.Event) { e.Labels = map[string]string{"a": "b"} }, small},
+	} {
+		t.Run(name, func(t *testing.T) { s.part(t).forbidden(create(own, try.change), try.refusal) })
+	}
+	t.Run("with an unbound token", func(t *testing.T) { s.part(t).forbidden(create(unbound, same), aboutNode) })
+	t.Run("its own", func(t *testing.T) {
+		s := s.part(t)
+		s.NoError(create(own, same))
+		s.NoError(create(own, func(e *corev1.Event) { e.Message = strings.Repeat("x", 1024) }))
 	})
 }
 

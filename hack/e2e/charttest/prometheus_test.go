@@ -148,17 +148,15 @@ func (p prometheus) query(ctx context.Context, expr string) (map[string]string, 
 	return values, nil
 }
 
-// promtool runs testdata/alerts.yaml on rules.
-func promtool(s *harness.Suite, rules []byte) (string, error) {
+// promtool runs unit tests on rules.
+func promtool(s *harness.Suite, rules, tests []byte) (string, error) {
 	s.Helper()
 	dir := s.TempDir()
-	tests, err := os.ReadFile("testdata/alerts.yaml")
-	s.NoError(err)
 	s.NoError(os.WriteFile(filepath.Join(dir, "rules.yaml"), rules, 0o600))
-	s.NoError(os.WriteFile(filepath.Join(dir, "alerts.yaml"), tests, 0o600))
+	s.NoError(os.WriteFile(filepath.Join(dir, "tests.yaml"), tests, 0o600))
 	out, err := s.Cluster.Run(s.Ctx, "", s.Tool("promtool"), "check", "rules", "--lint-fatal", filepath.Join(dir, "rules.yaml"))
 	if err != nil {
 		return out, err
 	}
-	return s.Cluster.Run(s.Ctx, "", s.Tool("promtool"), "test", "rules", filepath.Join(dir, "alerts.yaml"))
+	return s.Cluster.Run(s.Ctx, "", s.Tool("promtool"), "test", "rules", filepath.Join(dir, "tests.yaml"))
 }

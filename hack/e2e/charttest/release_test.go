@@ -61,6 +61,28 @@ func TestLifeOfARelease(t *testing.T) {
 	s.Equal(before, s.inventory())
 }
 
+// A failing node does not keep the DaemonSet unready: Argo CD, Flux and kubectl rollout status would wait for it. With the readiness
+// probe, they do.
+func TestRolloutEndsWhileANodeFails(t *testing.T) {
+	s := start(t)
+	values := []string{stuck, "config.checkTimeout=1s", "config.maxRetries=0"} // a round fails within seconds
+	rollout := func(timeout string) error {
+		_, err := s.Cluster.Kubectl(s.Ctx, "", "-n", harness.Namespace, "rollout", "status", "daemonset/"+harness.Name, "--timeout="+timeout)
+		return err
+	}
+	s.Deploy(values...)
+	s.Gate(node)
+	agent := s.pod(harness.Default())
+	s.Until(func() (bool, error) { return s.failedRounds(agent) > 0, nil })
+	s.NoError(rollout("60s"))
+	s.Unverified(node)
+
+	s.Deploy(append(values, "readinessProbe.enabled=true")...)
+	s.Until(func() (bool, error) { return s.pod(harness.Default()).UID != agent.UID, nil })
+	s.ErrorContains(rollout("10s"), "timed out")
+	s.Unverified(node)
+}
+
 // verifies gates the node and waits until the agent has verified it.
 func (s *suite) verifies() {
 	s.Helper()

@@ -18,20 +18,38 @@ func TestOnTimeoutWidensThePolicy(t *testing.T) {
 		others    = `{"status":{"conditions":[{"type":"NodeVerified","status":"False","reason":"DNSFailed","message":"m"}]}}`
 		kubelets  = `[{"op":"replace","path":"/status/conditions/0/message","value":"m"}]`
 		capacity  = `{"status":{"capacity":{"example.com/x":"1"}}}`
+		twice     = `[{"op":"add","path":"/status/conditions/-","value":{"type":"NodeVerified","status":"False"}},
+			{"op":"add","path":"/status/conditions/-","value":{"type":"NodeVerified","status":"True"}}]`
+		banana    = `[{"op":"add","path":"/status/conditions/-","value":{"type":"NodeVerified","status":"Banana"}}]`
+		last      = `[{"op":"remove","path":"/spec/taints/2"}]`
+		addFormer = `[{"op":"add","path":"/spec/taints/-","value":{"key":"example.com/former","effect":"NoSchedule"}}]`
 	)
+	long := fmt.Sprintf(`[{"op":"add","path":"/status/conditions/-","value":{"type":"NodeVerified","status":"False","message":%q}}]`, strings.Repeat("x", 2049))
+	// given is a node's third taint.
+	given := func(key string) string {
+		return fmt.Sprintf(`{"spec":{"taints":[{"key":"example.com/before","effect":"PreferNoSchedule"},{"key":%q,"effect":"NoSchedule"},{"key":%q,"effect":"NoSchedule"}]}}`, harness.Taint, key)
+	}
+	const ungated = `{"spec":{"taints":[{"key":"example.com/before","effect":"PreferNoSchedule"}]}}`
 	status := []string{"status"}
 	type try struct {
 		name, patch  string
 		subresources []string
 		refusal      string // "" where it passes
+		given        string // what an administrator changes before
 	}
-	onlyStartup := who + "take off the taint node-ready/unverified, and change no other taint"
-	onlyBoth := who + "take off the taint node-ready/unverified, put on and take off node-ready/failed:NoSchedule, and change no other taint"
+	const removals = who + "take off the taints node-ready/unverified, node-ready/failed, example.com/former,"
+	onlyOff := removals + " and change no other taint"
+	onlyBoth := removals + " put on node-ready/failed:NoSchedule beside node-ready/unverified, and change no other taint"
+	onlyOnce := who + "set the condition NodeVerified once, to True, False or Unknown, with at most 2048 characters"
 	onlyCondition := who + "set the condition NodeVerified, and change nothing else in a node's status"
 	for policy, tries := range map[string][]try{
 		"keep": {
-			{name: "the failed taint", patch: addFailed, refusal: onlyStartup},
+			{name: "the failed taint", patch: addFailed, refusal: onlyOff},
 			{name: "the condition", patch: condition, subresources: status, refusal: `cannot patch resource "nodes/status"`},
+			{name: "a former taint", patch: addFormer, refusal: onlyOff},
+			{name: "the failed taint off", given: given("node-ready/failed"), patch: last},
+			{name: "a former taint off", given: given("example.com/former"), patch: last},
+			{name: "a foreign taint off", given: given("example.com/foreign"), patch: last, refusal: onlyOff},
 		},
 		"taint": {
 			{name: "another taint", patch: `[{"op":"add","path":"/spec/taints/-","value":{"key":"example.com/new","effect":"NoSchedule"}}]`, refusal: onlyBoth},
@@ -42,19 +60,28 @@ func TestOnTimeoutWidensThePolicy(t *testing.T) {
 			{name: "the failed taint", patch: addFailed},
 			{name: "another value of it", patch: `[{"op":"replace","path":"/spec/taints/2/value","value":"api"}]`},
 			{name: "both off", patch: `[{"op":"remove","path":"/spec/taints/2"},{"op":"remove","path":"/spec/taints/1"}]`},
+			{name: "a former taint", patch: addFormer, refusal: onlyBoth},
+			{name: "a former taint off", given: given("example.com/former"), patch: last},
+			{name: "the failed taint on a node without the startup taint", given: ungated, patch: addFailed, refusal: onlyBoth},
+			{name: "the failed taint in place of the startup taint", given: given("example.com/foreign"),
+				patch: `[{"op":"replace","path":"/spec/taints/1/key","value":"node-ready/failed"}]`, refusal: onlyBoth},
 		},
 		"condition": {
-			{name: "the failed taint", patch: addFailed, refusal: onlyStartup},
+			{name: "the failed taint", patch: addFailed, refusal: onlyOff},
 			{name: "kubelet's condition", patch: kubelets, subresources: status, refusal: onlyCondition},
 			{name: "the condition in place of all others", patch: others, subresources: status, refusal: onlyCondition},
 			{name: "capacity", patch: capacity, subresources: status, refusal: onlyCondition},
 			{name: "a foreign label by way of the status", patch: `{"metadata":{"labels":{"example.com/label":"y"}}}`, subresources: status, refusal: who + "set the label example.com/condition"},
+			{name: "the condition twice", patch: twice, subresources: status, refusal: onlyOnce},
+			{name: "another status", patch: banana, subresources: status, refusal: onlyOnce},
+			{name: "a long message", patch: long, subresources: status, refusal: onlyOnce},
 			{name: "the condition", patch: condition, subresources: status},
+			{name: "the failed taint off", given: given("node-ready/failed"), patch: last},
 		},
 	} {
 		t.Run(policy, func(t *testing.T) {
 			s := start(t)
-			s.Deploy(stuck, "config.initialTimeout=1h", "config.onTimeout="+policy, "config.verifiedLabel=example.com/"+policy)
+			s.Deploy(stuck, "config.initialTimeout=1h", "config.onTimeout="+policy, "config.verifiedLabel=example.com/"+policy, "config.alsoRemoveTaints={example.com/former}")
 			s.DeleteCondition(node)
 			s.Undo(func(ctx context.Context) error {
 				return s.Cluster.Patch(ctx, node, `{"metadata":{"labels":{"example.com/probe":null}}}`)
@@ -78,6 +105,9 @@ func TestOnTimeoutWidensThePolicy(t *testing.T) {
 			for _, try := range tries {
 				t.Run(try.name, func(t *testing.T) {
 					s := s.part(t)
+					if try.given != "" {
+						s.Patch(node, try.given)
+					}
 					err := own(node, try.patch, try.subresources...)
 					if try.refusal != "" {
 						s.forbidden(err, try.refusal)

@@ -24,13 +24,13 @@ func TestPresets(t *testing.T) {
 			s.NoError(err)
 			s.Contains(rendered, "kind: DaemonSet")
 			out := s.Kubectl(rendered, "apply", "-f", "-")
-			for kind, count := range map[string]int{"daemonset.apps/": 1, "configmap/": 1, "validatingadmissionpolicy.": 1, "clusterrole.": 1} {
+			for kind, count := range map[string]int{"daemonset.apps/": 1, "configmap/": 1, "validatingadmissionpolicy.": 2, "clusterrole.": 1} {
 				s.Equal(count, strings.Count(out, kind), "%s", out)
 			}
 			s.Kubectl(rendered, "delete", "-f", "-")
 		})
 	}
-	s.Equal([]string{"aks", "cilium", "cluster-autoscaler", "eks", "eks-auto-mode", "gke", "karpenter"}, names)
+	s.Equal([]string{"aks", "cilium", "cluster-autoscaler", "eks", "eks-auto-mode", "gke", "karpenter", "openshift"}, names)
 }
 
 // The objects of the examples, with the CRDs of the projects' own modules.
@@ -39,8 +39,9 @@ func TestExamples(t *testing.T) {
 	s.Apply(s.example("karpenter", "ec2nodeclass.yaml"))
 	s.Apply(s.example("karpenter", "nodepools.yaml"))
 	s.Apply(s.example("eks-auto-mode", "nodepool.yaml"))
-	pools := s.Kubectl("", "get", "nodepools", "-o", `jsonpath={range .items[*]}{.metadata.name} {.spec.weight} {.spec.template.spec.startupTaints[*].key} {.spec.template.spec.taints} {.spec.template.spec.nodeClassRef.kind}{"\n"}{end}`)
-	s.Equal("gated  node-ready/unverified  NodeClass\ngraviton-spot 10 node-ready/unverified  EC2NodeClass\nx86-spot 5 node-ready/unverified  EC2NodeClass\n", pools)
+	pools := s.Kubectl("", "get", "nodepools", "-o", `jsonpath={range .items[*]}{.metadata.name} {.spec.weight} {.spec.limits.cpu} {.spec.template.spec.startupTaints[*].key} {.spec.template.spec.taints} {.spec.template.spec.nodeClassRef.kind}{"\n"}{end}`)
+	// Low limits: each failed node is replaced.
+	s.Equal("gated   node-ready/unverified  NodeClass\ngraviton-spot 10 64 node-ready/unverified  EC2NodeClass\nx86-spot 5 64 node-ready/unverified  EC2NodeClass\n", pools)
 
 	// The schema is at work: what it would refuse is refused.
 	for _, c := range []struct{ file, valid, invalid, field string }{

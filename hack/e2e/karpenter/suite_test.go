@@ -90,11 +90,12 @@ func (s *suite) example(path ...string) string {
 	return string(text)
 }
 
-// nodePools applies the NodePools of the example, with kwok's node class in place of EC2's, and with further replacements.
+// nodePools applies the NodePools of the example, with kwok's node class in place of EC2's, limits high enough for 100 nodes, and with
+// further replacements, which come first.
 func (s *suite) nodePools(delay string, replacements ...string) {
 	s.Helper()
 	replacements = append(replacements, "karpenter.k8s.aws/instance-family", "karpenter.kwok.sh/instance-family",
-		"group: karpenter.k8s.aws", "group: karpenter.kwok.sh", "kind: EC2NodeClass", "kind: KWOKNodeClass")
+		"group: karpenter.k8s.aws", "group: karpenter.kwok.sh", "kind: EC2NodeClass", "kind: KWOKNodeClass", "cpu: 64", "cpu: 1000")
 	if !harness.Long() {
 		replacements = append(replacements, "consolidateAfter: 1m", "consolidateAfter: 5s")
 	}

@@ -51,8 +51,7 @@ func WithLargeHeader(send func(value string) error) (warnings []string, err erro
 	return []string{warning}, send("")
 }
 
-// largeHeader returns a random header value whose entropy is two packets of this MTU: HTTP/2 compresses headers (RFC 7541). It is
-// 24 kB at most.
+// largeHeader returns a random header value, of 24 kB at most, that HTTP/2 (RFC 7541) cannot compress below two packets.
 func largeHeader(mtu int) string {
 	value := make([]byte, min(2*mtu, 18<<10))
 	_, _ = rand.Read(value) // never fails
@@ -76,8 +75,8 @@ func isHeaderRefused(err error) bool {
 		return status.ErrStatus.Code == http.StatusBadRequest || status.ErrStatus.Code == http.StatusRequestHeaderFieldsTooLarge
 	}
 	// With HTTP/2 a server may announce its limit, which the client keeps, or end the connection (RFC 9113, 7 and 10.5.1).
-	return err != nil && slices.ContainsFunc([]string{"advertised limit", "PROTOCOL_ERROR", "COMPRESSION_ERROR", "ENHANCE_YOUR_CALM"},
-		func(text string) bool { return strings.Contains(err.Error(), text) })
+	refusals := []string{"advertised limit", "PROTOCOL_ERROR", "COMPRESSION_ERROR", "ENHANCE_YOUR_CALM"}
+	return err != nil && slices.ContainsFunc(refusals, func(text string) bool { return strings.Contains(err.Error(), text) })
 }
 
 // apiFailure names the layer that failed; grant is the remedy if a permission is missing.

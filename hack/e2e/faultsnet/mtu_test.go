@@ -118,7 +118,7 @@ func TestFaultJumboFrames(t *testing.T) {
 func (s *suite) jumboFrames() {
 	s.Helper()
 	s.mtuToAPIServer(9001)
-	file := filepath.Join(s.Cluster.Dir, "nodes", node, "net.d", "10-ptp.conflist")
+	file := filepath.Join(s.Dir, "nodes", node, "net.d", "10-ptp.conflist")
 	config, err := os.ReadFile(file)
 	s.NoError(err)
 	restart := func(ctx context.Context, config []byte) error {

@@ -1,6 +1,7 @@
 package karpenter
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -59,6 +60,40 @@ func TestFailedTaintMakesKarpenterProvisionElsewhere(t *testing.T) {
 	inOrder(t, bound, recovered, ready)
 	printSteps(t, []step{claim, known, failed, other, good, bound, recovered, ready})
 	s.Equal(1, strings.Count(s.kubelet.said(name), harness.MsgMarkedFailed))
+}
+
+// In a systemic failure every replacement fails too: Karpenter makes nodes up to the pool's limit, and stops there. With
+// config.onTimeout=keep it makes one.
+func TestLimitsEndReplacementsInAnOutage(t *testing.T) {
+	const limit = 6
+	failing := []string{"config.initialTimeout=3s", "config.checkTimeout=1s", "config.maxRetries=0"}
+	for _, each := range []struct {
+		policy  string
+		cpus    int
+		minimum int // of nodes
+	}{{"keep", limit, 1}, {"taint", limit, 2}, {"taint", 1000, limit + 2}} {
+		t.Run(fmt.Sprintf("onTimeout=%s, limit %d", each.policy, each.cpus), func(t *testing.T) {
+			s := start(t, append(failing, "config.onTimeout="+each.policy)...)
+			network := s.badNetwork()
+			s.kubelet.network = func(string) string { return network }
+			s.nodePools("1s", "cpu: 64", fmt.Sprintf("cpu: %d", each.cpus))
+			s.workload("stuck", 1)
+			made := func() int { return len(s.seen.now(nodeClaims, ofPool)) }
+			s.Until(func() (bool, error) { return made() >= each.minimum, nil }, "%d nodes", made())
+			switch {
+			case each.policy == "keep":
+				node := s.await("its node is registered", nodes, func(s state) bool { return ofPool(s) && labelled(registered)(s.node()) })
+				s.Until(func() (bool, error) { return strings.Contains(s.kubelet.said(node.name()), harness.MsgTimedOut), nil })
+				s.Equal(1, made())
+			case each.cpus == limit:
+				s.Until(func() (bool, error) {
+					return strings.Contains(s.karpenterSays("stuck", "FailedScheduling"), "exceed limits for nodepool"), nil
+				})
+				s.LessOrEqual(made(), limit, "a node has one CPU at least")
+			}
+			t.Logf("%d nodes for one pod", made())
+		})
+	}
 }
 
 // networkOfTheFirst makes the first node one with another network than the rest.

@@ -6,7 +6,7 @@ BUILD_DATE ?= $(shell date -u +%Y-%m-%dT%H:%M:%SZ)
 IMAGE      ?= ghcr.io/imunhatep/kube-node-ready
 BIN        ?= bin/kube-node-ready
 # The HTTP/2 in net/http is a second copy of what client-go brings along: 0.5 MB. The Dockerfile has the same, and CAs.
-LDFLAGS     = -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.buildDate=$(BUILD_DATE)
+LDFLAGS     = -s -w -funcalign=16 -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.buildDate=$(BUILD_DATE)
 TOOLS       = $(CURDIR)/bin/tools
 CLUSTER     = hack/cluster/cluster
 

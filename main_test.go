@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -187,6 +188,12 @@ func TestLayout(t *testing.T) {
 		}
 	}
 	assert.Equal(t, len(allowed), seen)
+	text, err = os.ReadFile("CONTRIBUTING.md")
+	require.NoError(t, err)
+	for _, path := range regexp.MustCompile("`((internal|checks|nodepatch|metrics|hack|chart)/[a-z0-9/._-]*)`").FindAllStringSubmatch(string(text), -1) {
+		_, err := os.Stat(path[1])
+		assert.NoError(t, err, "CONTRIBUTING.md names it")
+	}
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)
 	assert.Equal(t, []string{"main.go", "main_test.go"}, files, "the root holds nothing else")

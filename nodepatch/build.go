@@ -1,5 +1,6 @@
-// Package nodepatch releases a node: it removes the startup taint and adds the verified label and the
-// annotation. It never touches anything else; concurrent changes by others are preserved.
+// Package nodepatch releases a node: it removes the startup taint (and failed taints and former keys), and adds the
+// verified label and the annotation. It also adds the failed taint and a condition. It never touches anything else;
+// concurrent changes by others are preserved.
 package nodepatch
 
 import (
@@ -21,6 +22,12 @@ type Request struct {
 	Annotation     string
 	// AnnotationValue returns the value for a release that removes these taints.
 	AnnotationValue func(removed []Taint) string
+}
+
+// Removes reports whether a release removes this taint.
+func (r Request) Removes(taint Taint) bool {
+	return taint.Key == r.TaintKey || (r.FailedTaintKey != "" && taint.Key == r.FailedTaintKey) ||
+		slices.Contains(r.AlsoRemove, taint.Key)
 }
 
 // Operation is one step of a JSON patch (RFC 6902).
@@ -113,11 +120,6 @@ func unchanged(path string, existing map[string]string, key string) Operation {
 // would be escaped again.
 func escape(key string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(key, "~", "~0"), "/", "~1")
-}
-
-// Removes reports whether a release removes this taint.
-func (r Request) Removes(taint Taint) bool {
-	return taint.Key == r.TaintKey || (r.FailedTaintKey != "" && taint.Key == r.FailedTaintKey) || slices.Contains(r.AlsoRemove, taint.Key)
 }
 
 // removed returns the taints that a release of node removes.

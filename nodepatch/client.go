@@ -17,15 +17,13 @@ type Client struct {
 }
 
 // Get reads the Node.
-func (c Client) Get(ctx context.Context) (*Node, error) {
-	return c.GetWithPadding(ctx, "")
-}
+func (c Client) Get(ctx context.Context) (*Node, error) { return c.GetPadded(ctx, "") }
 
-// GetWithPadding is Get with a header that makes the request larger.
-func (c Client) GetWithPadding(ctx context.Context, padding string) (*Node, error) {
+// GetPadded reads the Node with a request that has a header of this value, unless it is empty.
+func (c Client) GetPadded(ctx context.Context, padding string) (*Node, error) {
 	request := c.REST.Get().Resource("nodes").Name(c.Name).MaxRetries(0)
 	if padding != "" {
-		request.SetHeader("X-Padding", padding)
+		request.SetHeader("X-Kube-Node-Ready-Padding", padding)
 	}
 	return c.read(request.Do(ctx))
 }

@@ -31,7 +31,7 @@ func newPatcher(s *server) *Patcher {
 	return &Patcher{Node: s.client, Timeout: 3 * time.Second, Deadline: time.Minute, Retried: func(error) {}}
 }
 
-func addFailedTaint(p *Patcher, ctx context.Context, r Request, value string) error {
+func addFailedTaint(ctx context.Context, p *Patcher, r Request, value string) error {
 	_, err := p.AddFailedTaint(ctx, r, value)
 	return err
 }
@@ -69,13 +69,13 @@ func TestFailThenOpen(t *testing.T) {
 	node.Spec.Taints = []corev1.Taint{foreign("a"), ours(corev1.TaintEffectNoSchedule), foreign("b")}
 	s := newServer(t, node)
 	p := newPatcher(s)
-	require.NoError(t, addFailedTaint(p, t.Context(), failing, "dns"))
+	require.NoError(t, addFailedTaint(t.Context(), p, failing, "dns"))
 	assert.Equal(t, []string{"a:NoSchedule", ourKey + "=true:NoSchedule", "b:NoSchedule", failedKey + "=dns:NoSchedule"}, taintsOf(s.node))
-	require.NoError(t, addFailedTaint(p, t.Context(), failing, "api"))
+	require.NoError(t, addFailedTaint(t.Context(), p, failing, "api"))
 	assert.Equal(t, []string{"GET", "PATCH", "GET"}, s.requests, "it is there already")
 	assert.False(t, IsVerified(asRead(s.node), failing))
 
-	require.NoError(t, release(p, t.Context(), asRead(s.node), failing))
+	require.NoError(t, release(t.Context(), p, asRead(s.node), failing))
 	assert.Equal(t, []string{"GET", "PATCH", "GET", "PATCH"}, s.requests)
 	assert.Equal(t, []string{"a:NoSchedule", "b:NoSchedule"}, taintsOf(s.node))
 }
@@ -91,7 +91,7 @@ func TestFailThatArrivesLate(t *testing.T) {
 			base := asRead(s.node)
 			late, err := json.Marshal(BuildFailedTaint(base, failing, "dns"))
 			require.NoError(t, err)
-			require.NoError(t, release(newPatcher(s), t.Context(), base, failing))
+			require.NoError(t, release(t.Context(), newPatcher(s), base, failing))
 			_, err = s.client.Patch(t.Context(), late)
 			require.Error(t, err)
 			assert.True(t, IsVerified(asRead(s.node), failing))
@@ -110,7 +110,7 @@ func TestFailedTaintIsForeignWithoutPolicy(t *testing.T) {
 	node := newNode()
 	node.Spec.Taints = []corev1.Taint{ours(corev1.TaintEffectNoSchedule), foreign(failedKey)}
 	s := newServer(t, node)
-	require.NoError(t, release(newPatcher(s), t.Context(), asRead(s.node), request))
+	require.NoError(t, release(t.Context(), newPatcher(s), asRead(s.node), request))
 	assert.Equal(t, []string{failedKey + ":NoSchedule"}, taintsOf(s.node))
 	assert.True(t, IsVerified(asRead(s.node), request))
 }
@@ -154,8 +154,8 @@ func TestFailedTaintThatCameMeanwhile(t *testing.T) {
 	node.Spec.Taints = []corev1.Taint{ours(corev1.TaintEffectNoSchedule)}
 	s := newServer(t, node)
 	base := asRead(s.node)
-	require.NoError(t, addFailedTaint(newPatcher(s), t.Context(), failing, "dns"))
-	require.NoError(t, release(newPatcher(s), t.Context(), base, failing))
+	require.NoError(t, addFailedTaint(t.Context(), newPatcher(s), failing, "dns"))
+	require.NoError(t, release(t.Context(), newPatcher(s), base, failing))
 	assert.Empty(t, s.node.Spec.Taints)
 }
 
@@ -165,12 +165,12 @@ func TestFailOnAnotherNode(t *testing.T) {
 		s.change(func(node *corev1.Node) { node.UID = "uid-2" })
 		return false
 	}
-	require.ErrorIs(t, addFailedTaint(newPatcher(s), t.Context(), failing, "dns"), ErrReplaced)
+	require.ErrorIs(t, addFailedTaint(t.Context(), newPatcher(s), failing, "dns"), ErrReplaced)
 	assert.NotContains(t, taintsOf(s.node), failedKey+"=dns:NoSchedule")
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.ErrorIs(t, addFailedTaint(newPatcher(s), ctx, failing, "dns"), context.Canceled)
+	require.ErrorIs(t, addFailedTaint(ctx, newPatcher(s), failing, "dns"), context.Canceled)
 }
 
 func TestSetCondition(t *testing.T) {

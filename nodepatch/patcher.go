@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -181,7 +182,8 @@ func (p *Patcher) apply(ctx context.Context, base *Node, c change) error {
 			return ErrReplaced
 		case c.done(again):
 			return nil
-		case statusCode(err) == http.StatusUnprocessableEntity && (again.ResourceVersion == node.ResourceVersion || unchanged == maxUnchanged):
+		case statusCode(err) == http.StatusUnprocessableEntity &&
+			(again.ResourceVersion == node.ResourceVersion || unchanged == maxUnchanged):
 			return &Refused{err} // no test can have failed
 		}
 		p.Retried(err)
@@ -194,7 +196,7 @@ func whoTaints(base, now *Node) string {
 	writers := func(node *Node) map[string]time.Time {
 		times := make(map[string]time.Time)
 		for _, entry := range node.ManagedFields {
-			if entry.FieldsV1 != nil && entry.Time != nil && bytes.Contains(entry.FieldsV1.Raw, []byte(`"f:taints"`)) {
+			if entry.FieldsV1 != nil && entry.Time != nil && strings.Contains(entry.FieldsV1.GetRawString(), `"f:taints"`) {
 				times[entry.Manager] = entry.Time.Time
 			}
 		}

@@ -86,7 +86,7 @@ func TestReleaseWaitsAsTold(t *testing.T) {
 	s.patching = func(n int, w http.ResponseWriter) bool { return n == 1 && askToWait(w, 1) }
 	p := &Patcher{Node: s.client, Timeout: 3 * time.Second, Deadline: time.Minute, Retried: func(error) {}}
 	start := time.Now()
-	require.NoError(t, release(p, t.Context(), asRead(s.node), request))
+	require.NoError(t, release(t.Context(), p, asRead(s.node), request))
 	assert.Equal(t, []string{"PATCH", "GET", "PATCH"}, s.requests)
 	assert.GreaterOrEqual(t, time.Since(start), time.Second, "the API server asked to wait that long")
 }
@@ -311,7 +311,7 @@ func TestRelease(t *testing.T) {
 				retried = append(retried, strings.ReplaceAll(err.Error(), s.client.REST.Get().AbsPath("/").URL().Scheme+"://"+s.client.REST.Get().URL().Host, "URL"))
 			}}
 
-			err := release(p, t.Context(), asRead(newNode()), request)
+			err := release(t.Context(), p, asRead(newNode()), request)
 
 			if test.err == "" {
 				require.NoError(t, err)
@@ -347,12 +347,12 @@ func TestReleaseKeepsForeignAnnotation(t *testing.T) {
 		return false
 	}
 	p := &Patcher{Node: s.client, Timeout: time.Minute, Deadline: time.Hour, Retried: func(error) {}}
-	require.NoError(t, release(p, t.Context(), asRead(newNode()), request))
+	require.NoError(t, release(t.Context(), p, asRead(newNode()), request))
 	assert.Equal(t, []string{"PATCH", "GET", "PATCH"}, s.requests)
 	assert.Equal(t, map[string]string{"foreign": "kept", request.Annotation: "{}"}, s.node.Annotations)
 }
 
-func release(p *Patcher, ctx context.Context, base *Node, r Request) error {
+func release(ctx context.Context, p *Patcher, base *Node, r Request) error {
 	_, err := p.Release(ctx, base, r)
 	return err
 }
@@ -393,7 +393,7 @@ func TestReleaseUntilDeadline(t *testing.T) {
 			},
 		}
 		start := time.Now()
-		err := release(p, t.Context(), asRead(newNode()), request)
+		err := release(t.Context(), p, asRead(newNode()), request)
 		require.EqualError(t, err, `patch of node node1.example: Operation cannot be fulfilled on nodes "node1.example": changed; then, reading it again: context deadline exceeded`)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.ErrorIs(t, err, errConflict)
@@ -417,7 +417,7 @@ func TestReleaseReadsUntilDeadline(t *testing.T) {
 			},
 		}
 		start := time.Now()
-		err := release(p, t.Context(), asRead(newNode()), request)
+		err := release(t.Context(), p, asRead(newNode()), request)
 		require.EqualError(t, err, `patch of node node1.example: Operation cannot be fulfilled on nodes "node1.example": changed; then, reading it again: no route to host`)
 		assert.Equal(t, 30*time.Second, time.Since(start))
 		assert.Equal(t, 1, patches)
@@ -444,7 +444,7 @@ func TestReleaseLimitsEachRequest(t *testing.T) {
 			},
 		}
 		start := time.Now()
-		err := release(p, t.Context(), asRead(newNode()), request)
+		err := release(t.Context(), p, asRead(newNode()), request)
 		require.EqualError(t, err, "patch of node node1.example: no answer in time: context deadline exceeded; then, reading it again: no answer in time: context deadline exceeded")
 		assert.Equal(t, 5*time.Second, time.Since(start))
 		require.Len(t, asked, 2)
@@ -489,7 +489,7 @@ func TestReleaseCancelled(t *testing.T) {
 					cancel()
 				}
 				start := time.Now()
-				err := release(p, ctx, asRead(newNode()), request)
+				err := release(ctx, p, asRead(newNode()), request)
 				if test.err == "" {
 					require.NoError(t, err)
 				} else {
@@ -517,7 +517,7 @@ func TestReleaseCancelledByItsOwnLabel(t *testing.T) {
 		return false
 	}
 	p := &Patcher{Node: s.client, Timeout: 3 * time.Second, Deadline: 30 * time.Second, Retried: func(error) {}}
-	require.NoError(t, release(p, ctx, asRead(newNode()), request))
+	require.NoError(t, release(ctx, p, asRead(newNode()), request))
 	assert.Equal(t, []string{"PATCH", "GET", "PATCH"}, s.requests)
 	assert.True(t, IsVerified(asRead(s.node), request))
 }
@@ -542,7 +542,7 @@ func TestReleaseCancelledWhileWaiting(t *testing.T) {
 				},
 			},
 		}
-		require.Equal(t, context.Canceled, release(p, ctx, asRead(newNode()), request))
+		require.Equal(t, context.Canceled, release(ctx, p, asRead(newNode()), request))
 		assert.Equal(t, 1, gets)
 	})
 }
@@ -598,7 +598,7 @@ func TestReleaseGivesUpWhereTheTaintComesBack(t *testing.T) {
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			s.patching = func(int, http.ResponseWriter) bool { cancel(); return false } // the label ends the pod
-			err := release(newPatcher(s), ctx, asRead(s.node), request)
+			err := release(ctx, newPatcher(s), asRead(s.node), request)
 			require.EqualError(t, err, "node node1.example: the taint is back after each of 3 patches: "+test.want)
 			assert.Equal(t, []string{"PATCH", "GET", "PATCH", "GET", "PATCH"}, s.requests)
 		})

@@ -11,14 +11,14 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// usage is what the API server says of itself.
+// usage is taken from the API server's metrics.
 type usage struct {
 	cpu       float64            // seconds
 	p99       map[string]float64 // seconds, by verb
 	durations map[string]buckets
 }
 
-// buckets count requests by their upper bounds in seconds, each with those below it.
+// buckets are cumulative counts of requests by upper bound in seconds.
 type buckets map[float64]float64
 
 func (b *bench) scrape(ctx context.Context) (usage, error) {
@@ -37,7 +37,7 @@ func (b *bench) scrape(ctx context.Context) (usage, error) {
 	}
 	for _, metric := range families["apiserver_request_duration_seconds"].GetMetric() {
 		verb := label(metric, "verb")
-		if verb == "WATCH" || verb == "CONNECT" { // as long as somebody listens
+		if verb == "WATCH" || verb == "CONNECT" { // they last as long as their client listens
 			continue
 		}
 		if u.durations[verb] == nil {
@@ -59,7 +59,7 @@ func label(metric *dto.Metric, name string) string {
 	return ""
 }
 
-// since is what was used from before on.
+// since is the usage after before was scraped.
 func (u usage) since(before usage) usage {
 	d := usage{cpu: u.cpu - before.cpu, p99: map[string]float64{}}
 	for verb, now := range u.durations {
@@ -74,7 +74,7 @@ func (u usage) since(before usage) usage {
 	return d
 }
 
-// quantile is estimated as Prometheus does it: evenly spread within a bucket.
+// quantile interpolates within a bucket, as histogram_quantile of Prometheus does.
 func (b buckets) quantile(q float64) float64 {
 	var bounds []float64
 	for bound := range b {

@@ -6,7 +6,9 @@ require (
 	github.com/imunhatep/kube-node-ready/hack/e2e v0.0.0
 	github.com/prometheus/client_model v0.6.2
 	github.com/prometheus/common v0.67.5
+	github.com/prometheus/procfs v0.22.0
 	github.com/stretchr/testify v1.12.1
+	golang.org/x/sync v0.22.0
 	gonum.org/v1/plot v0.17.0
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2

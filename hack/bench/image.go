@@ -9,10 +9,10 @@ import (
 	"os"
 )
 
-// writeImage writes a docker-archive of an image with one program, /agent, and nothing else.
+// writeImage writes a docker-archive of an image that contains one program, /agent.
 func writeImage(path, tag string, program []byte) error {
 	var layer bytes.Buffer
-	if err := archive(&layer, file{"agent", program}); err != nil {
+	if err := writeTar(&layer, file{"agent", program}); err != nil {
 		return err
 	}
 	config := fmt.Appendf(nil, `{"architecture": "amd64", "os": "linux", "config": {"Entrypoint": ["/agent"], "User": "1000:1000"},
@@ -22,7 +22,8 @@ func writeImage(path, tag string, program []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := archive(out, file{"manifest.json", manifest}, file{"config.json", config}, file{"layer.tar", layer.Bytes()}); err != nil {
+	err = writeTar(out, file{"manifest.json", manifest}, file{"config.json", config}, file{"layer.tar", layer.Bytes()})
+	if err != nil {
 		return err
 	}
 	return out.Close()
@@ -33,7 +34,7 @@ type file struct {
 	content []byte
 }
 
-func archive(out io.Writer, files ...file) error {
+func writeTar(out io.Writer, files ...file) error {
 	w := tar.NewWriter(out)
 	for _, f := range files {
 		if err := w.WriteHeader(&tar.Header{Name: f.name, Mode: 0o755, Size: int64(len(f.content))}); err != nil {

@@ -4,66 +4,67 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
+
+	"github.com/prometheus/procfs"
 
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-// inPod is the part of the benchmark that runs in the pod.
-func inPod(what string, args []string) error {
-	if err := os.Chdir(binaries()); err != nil { // the repository is found from here
+// inPod is the part of the benchmark that runs in the pod. It prints each result as a line of JSON.
+func inPod(ctx context.Context, what string, args []string) error {
+	if err := os.Chdir(binaries()); err != nil { // harness.Open finds the repository from here
 		return err
 	}
 	cluster, err := harness.Open()
 	if err != nil {
 		return err
 	}
-	counts, err := numbers(strings.Join(args, ","))
+	counts, err := numbers(args)
 	if err != nil {
 		return err
 	}
-	ctx := context.Background()
 	switch {
 	case what == "verify" && len(counts) == 1:
 		return verifications(ctx, cluster, counts[0])
 	case what == "hold" && len(counts) == 2:
 		return holds(ctx, cluster, counts[0], counts[1])
 	case what == "fleet" && len(counts) == 1:
-		return fleet(ctx, cluster, counts[0])
+		return fleet(ctx, cluster, counts[0], startAgent)
+	case what == "tokens" && len(counts) == 1:
+		return fleet(ctx, cluster, counts[0], startIdle)
 	}
-	return fmt.Errorf("in-pod %s %v: no such part", what, args)
+	return fmt.Errorf("in-pod %s %v: unknown", what, args)
 }
 
-// sample is one run of a program that opens the node.
+// sample is one run of a program that releases the node.
 type sample struct {
 	Program    string
 	Start, End time.Time
-	CPU        time.Duration // user and system, by the kernel
-	Received   int           // bytes that came into the pod meanwhile
+	CPU        time.Duration // user and system
+	Received   uint64        // bytes that the pod received during the run
 }
 
-// verifications runs the floor and the agent in turn, each on a node that has just been gated.
+// verifications runs baseline and agent in turn, each on a node that has just got its startup taint.
 func verifications(ctx context.Context, cluster *harness.Cluster, runs int) error {
 	for range runs {
-		for _, program := range []string{"floor", "kube-node-ready"} {
+		baseline, agent := exec.CommandContext(ctx, baselinePath(), "checks"), exec.CommandContext(ctx, agentPath(), "--once")
+		for _, cmd := range []*exec.Cmd{baseline, agent} {
 			if err := cluster.Gate(ctx, node); err != nil {
 				return err
 			}
-			s, err := verification(program)
+			s, err := runSample(cmd)
 			if err != nil {
 				return err
 			}
-			if err := say(s); err != nil {
+			if err := printJSON(s); err != nil {
 				return err
 			}
 		}
@@ -71,23 +72,16 @@ func verifications(ctx context.Context, cluster *harness.Cluster, runs int) erro
 	return nil
 }
 
-func verification(program string) (sample, error) {
-	path, args := filepath.Join(binaries(), program), []string(nil)
-	if program != "floor" {
-		path, args = agent(), []string{"--once"}
-	}
-	cmd := exec.Command(path, args...)
-	var output bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &output, &output
+func runSample(cmd *exec.Cmd) (sample, error) {
 	before, err := received()
 	if err != nil {
 		return sample{}, err
 	}
-	s := sample{Program: program, Start: time.Now()}
-	err = cmd.Run()
+	s := sample{Program: filepath.Base(cmd.Path), Start: time.Now()}
+	output, err := cmd.CombinedOutput()
 	s.End = time.Now()
 	if err != nil {
-		return s, fmt.Errorf("%s: %w: %s", program, err, output.String())
+		return s, fmt.Errorf("%s: %w: %s", s.Program, err, output)
 	}
 	s.CPU = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	after, err := received()
@@ -95,26 +89,20 @@ func verification(program string) (sample, error) {
 	return s, err
 }
 
-func agent() string { return filepath.Join(binaries(), "..", "kube-node-ready") }
-
-// received is the number of bytes that have come into the pod.
-func received() (int, error) {
-	text, err := os.ReadFile("/proc/net/dev")
+// received is the number of bytes that the pod has received.
+func received() (uint64, error) {
+	self, err := procfs.Self()
 	if err != nil {
 		return 0, err
 	}
-	_, rest, _ := strings.Cut(string(text), "eth0:")
-	fields := strings.Fields(rest)
-	if len(fields) == 0 {
-		return 0, errors.New("no eth0 in /proc/net/dev")
-	}
-	return strconv.Atoi(fields[0])
+	interfaces, err := self.NetDev()
+	return interfaces["eth0"].RxBytes, err
 }
 
-// peaks is the most memory that one process has held, in bytes.
-type peaks struct{ Verified, Scraped int }
+// peaks are the peaks of one process's resident memory, in bytes.
+type peaks struct{ Verified, Scraped uint64 }
 
-// holds starts the agent again and again, and scrapes the last of them.
+// holds starts the agent runs times, and scrapes the last of these processes.
 func holds(ctx context.Context, cluster *harness.Cluster, runs, scrapes int) error {
 	for i := range runs {
 		if err := cluster.Gate(ctx, node); err != nil {
@@ -134,7 +122,7 @@ func holds(ctx context.Context, cluster *harness.Cluster, runs, scrapes int) err
 func hold(ctx context.Context, scrapes int) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, agent())
+	cmd := exec.CommandContext(ctx, agentPath())
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	if err := cmd.Start(); err != nil {
 		return err
@@ -144,7 +132,7 @@ func hold(ctx context.Context, scrapes int) error {
 		_ = cmd.Wait()
 	}()
 	if err := harness.Until(ctx, func() (bool, error) {
-		status, _, err := get(ctx, "/readyz")
+		status, _, err := get("/readyz")
 		return err == nil && status == http.StatusOK, nil
 	}); err != nil {
 		return err
@@ -155,55 +143,35 @@ func hold(ctx context.Context, scrapes int) error {
 		return err
 	}
 	for range scrapes {
-		if status, body, err := get(ctx, "/metrics"); err != nil || status != http.StatusOK || !bytes.Contains(body, []byte("node_check_status")) {
+		status, body, err := get("/metrics")
+		if err != nil || status != http.StatusOK || !bytes.Contains(body, []byte("node_check_status")) {
 			return fmt.Errorf("scrape: status %d: %w", status, err)
 		}
 	}
 	if p.Scraped, err = peak(cmd.Process.Pid); err != nil {
 		return err
 	}
-	return say(p)
+	return printJSON(p)
 }
 
-func get(ctx context.Context, path string) (status int, body []byte, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:8080"+path, nil)
+func get(path string) (status int, body []byte, err error) {
+	response, err := http.Get("http://127.0.0.1:8080" + path)
 	if err != nil {
 		return 0, nil, err
 	}
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return 0, nil, err
-	}
-	defer func() { _ = answer.Body.Close() }()
-	body, err = io.ReadAll(answer.Body)
-	return answer.StatusCode, body, err
+	defer func() { _ = response.Body.Close() }()
+	body, err = io.ReadAll(response.Body)
+	return response.StatusCode, body, err
 }
 
-// peak is VmHWM (proc(5)). It is not what the parent is told of a child that has ended, which
-// counts in what the parent itself held when it forked.
-func peak(pid int) (int, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+// peak is VmHWM (proc(5)) in bytes. The maximum that a parent gets from wait4(2) would include what the parent held at the fork.
+func peak(pid int) (uint64, error) {
+	process, err := procfs.NewProc(pid)
 	if err != nil {
 		return 0, err
 	}
-	_, rest, _ := strings.Cut(string(text), "VmHWM:")
-	fields := strings.Fields(rest)
-	if len(fields) < 2 || fields[1] != "kB" {
-		return 0, errors.New("no VmHWM")
-	}
-	n, err := strconv.Atoi(fields[0])
-	return n << 10, err
+	status, err := process.NewStatus()
+	return status.VmHWM, err
 }
 
-func say(line any) error { return json.NewEncoder(os.Stdout).Encode(line) }
-
-func numbers(text string) (list []int, err error) {
-	for word := range strings.SplitSeq(text, ",") {
-		n, err := strconv.Atoi(word)
-		if err != nil || n < 0 {
-			return nil, fmt.Errorf("%q is no list of numbers", text)
-		}
-		list = append(list, n)
-	}
-	return list, nil
-}
+func printJSON(line any) error { return json.NewEncoder(os.Stdout).Encode(line) }

@@ -1,5 +1,5 @@
-// Command bench measures what the agent costs, on the throwaway cluster, against budgets. `make
-// bench` starts the cluster and runs it.
+// Command bench measures what the agent costs on the throwaway cluster, and compares it with budgets and with baselines.
+// `make bench` starts the cluster and runs it.
 package main
 
 import (
@@ -11,9 +11,12 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/prometheus/procfs"
 
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
@@ -24,8 +27,8 @@ const node = "node1"
 type bench struct {
 	*harness.Cluster
 	*report
-	runs  int // of whatever a median is taken
-	sizes []int
+	runs  int   // per median
+	sizes []int // numbers of nodes for scale
 }
 
 type part struct {
@@ -33,30 +36,32 @@ type part struct {
 	run  func(context.Context) error
 }
 
-// parts are in the order in which they are run.
+// parts returns the parts in the order in which they run.
 func (b *bench) parts() []part {
-	return []part{{"size", b.size}, {"startup", b.startup}, {"memory", b.memory}, {"requests", b.requests}, {"gate", b.gate}, {"scale", b.scale}}
+	return []part{
+		{"size", b.size}, {"startup", b.startup}, {"memory", b.memory}, {"requests", b.requests}, {"gate", b.gate}, {"scale", b.scale},
+	}
 }
 
 func main() {
-	if len(os.Args) > 2 && os.Args[1] == "in-pod" {
-		if err := inPod(os.Args[2], os.Args[3:]); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	os.Exit(run(ctx))
 }
 
 func run(ctx context.Context) int {
-	only := flag.String("only", "", "the parts to run, by commas: size startup memory requests gate scale")
-	runs := flag.Int("runs", 30, "runs of whatever a median is taken")
-	nodes := flag.String("nodes", "10,100,1000", "how many nodes to bring up, one after the other")
+	if len(os.Args) > 2 && os.Args[1] == "in-pod" {
+		if err := inPod(ctx, os.Args[2], os.Args[3:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return 0
+	}
+	only := flag.String("only", "", "comma-separated parts to run: size startup memory requests gate scale")
+	runs := flag.Int("runs", 30, "runs per median")
+	nodes := flag.String("nodes", "1,10,100,1000", "comma-separated numbers of nodes for scale, one run each")
 	flag.Parse()
-	sizes, err := numbers(*nodes)
+	sizes, err := numbers(strings.Split(*nodes, ","))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
@@ -72,7 +77,7 @@ func run(ctx context.Context) int {
 			continue
 		}
 		if err := part.run(ctx); err != nil {
-			b.failed(part.name, err)
+			b.add(row{part.name, err.Error(), "measured", "FAIL"})
 		}
 		if ctx.Err() != nil {
 			return 1
@@ -84,26 +89,22 @@ func run(ctx context.Context) int {
 	return 0
 }
 
-// machine says where and when the figures were taken.
+// machine describes when and where the figures were measured.
 func machine() string {
-	model := "unknown processor"
-	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		if _, rest, ok := strings.Cut(string(text), "model name\t: "); ok {
-			model, _, _ = strings.Cut(rest, "\n")
+	model, load := "unknown processor", 0.0
+	if proc, err := procfs.NewDefaultFS(); err == nil {
+		if cpus, err := proc.CPUInfo(); err == nil && len(cpus) > 0 {
+			model = cpus[0].ModelName
+		}
+		if average, err := proc.LoadAvg(); err == nil {
+			load = average.Load1
 		}
 	}
-	return fmt.Sprintf("%s, %d processors (%s), %s, load %s", time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), model, runtime.Version(), load())
+	date := time.Now().UTC().Format(time.DateOnly)
+	return fmt.Sprintf("%s, %d processors (%s), %s, load %.1f", date, runtime.NumCPU(), model, runtime.Version(), load)
 }
 
-func load() string {
-	text, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return "unknown"
-	}
-	return strings.Fields(string(text))[0]
-}
-
-// binaries is the directory of the benchmark's own programs; the agent lies above it.
+// binaries is the directory of the benchmark's own programs; the agent is in its parent.
 func binaries() string {
 	path, err := os.Executable()
 	if err != nil {
@@ -111,3 +112,19 @@ func binaries() string {
 	}
 	return filepath.Dir(path)
 }
+
+func agentPath() string    { return filepath.Join(binaries(), "..", harness.Name) }
+func baselinePath() string { return filepath.Join(binaries(), baseline) }
+
+func numbers(words []string) (list []int, err error) {
+	for _, word := range words {
+		n, err := strconv.Atoi(word)
+		if err != nil || n < 1 {
+			return nil, fmt.Errorf("%q is not a number of at least 1", word)
+		}
+		list = append(list, n)
+	}
+	return list, nil
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

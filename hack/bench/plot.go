@@ -11,28 +11,29 @@ import (
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/plotutil"
 	"gonum.org/v1/plot/vg"
 )
 
-// point is the time that a number of nodes took.
+// point is the result of one series for one number of nodes.
 type point struct {
-	Nodes   int     `json:"nodes"`
-	Seconds float64 `json:"seconds"`
+	Nodes        int     `json:"nodes"`
+	Seconds      float64 `json:"seconds"`             // from the first node created to the last node ready
+	APIServerCPU float64 `json:"apiServerCPUSeconds"` // in a window of the same length in each series
+	Requests     int     `json:"requests"`            // of the agents
 }
 
-// draw keeps the points in scale.json, with those of earlier runs for other numbers of nodes, and
-// draws scale.svg of them.
-func (b *bench) draw(points []point) error {
+// draw writes the measured points to scale.json, where earlier ones for other numbers of nodes stay, and draws scale.svg.
+func (b *bench) draw(measured map[string][]point) error {
 	path := func(name string) string { return filepath.Join(b.Root, "hack", "bench", name) }
 	all, err := readPoints(path("scale.json"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	for _, p := range points {
-		all = slices.DeleteFunc(all, func(old point) bool { return old.Nodes == p.Nodes })
-		all = append(all, p)
+	for name, points := range measured {
+		old := slices.DeleteFunc(all[name], func(p point) bool { return slices.Contains(b.sizes, p.Nodes) })
+		all[name] = slices.SortedFunc(slices.Values(append(old, points...)), func(a, b point) int { return a.Nodes - b.Nodes })
 	}
-	slices.SortFunc(all, func(a, b point) int { return a.Nodes - b.Nodes })
 	text, err := json.MarshalIndent(all, "", "\t")
 	if err != nil {
 		return err
@@ -43,29 +44,35 @@ func (b *bench) draw(points []point) error {
 	return plotTo(path("scale.svg"), all)
 }
 
-func readPoints(path string) (points []point, err error) {
+// readPoints returns the points by series.
+func readPoints(path string) (map[string][]point, error) {
+	all := map[string][]point{}
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, err
+		return all, err
 	}
-	return points, json.Unmarshal(text, &points)
+	return all, json.Unmarshal(text, &all)
 }
 
-func plotTo(path string, points []point) error {
+func plotTo(path string, all map[string][]point) error {
 	figure := plot.New()
-	figure.Title.Text = "From the first node created to the last one open"
-	figure.X.Label.Text, figure.Y.Label.Text = "nodes, all at once", "seconds"
+	figure.Title.Text = "First node created to last node ready"
+	figure.X.Label.Text, figure.Y.Label.Text = "nodes, all created at once", "seconds"
 	figure.X.Scale, figure.Y.Scale = plot.LogScale{}, plot.LogScale{}
 	figure.X.Tick.Marker, figure.Y.Tick.Marker = plot.LogTicks{Prec: -1}, plot.LogTicks{Prec: -1}
 	figure.BackgroundColor = color.White
-	xys := make(plotter.XYs, len(points))
-	for i, p := range points {
-		xys[i] = plotter.XY{X: float64(p.Nodes), Y: p.Seconds}
+	figure.Legend.Top, figure.Legend.Left = true, true
+	figure.Add(plotter.NewGrid())
+	var lines []any
+	for _, series := range []string{withAgent, idleDaemonSet, noDaemonSet} {
+		points := make(plotter.XYs, len(all[series]))
+		for i, p := range all[series] {
+			points[i] = plotter.XY{X: float64(p.Nodes), Y: p.Seconds}
+		}
+		lines = append(lines, series, points)
 	}
-	line, dots, err := plotter.NewLinePoints(xys)
-	if err != nil {
+	if err := plotutil.AddLinePoints(figure, lines...); err != nil {
 		return err
 	}
-	figure.Add(plotter.NewGrid(), line, dots)
 	return figure.Save(16*vg.Centimeter, 10*vg.Centimeter, path)
 }

@@ -1,14 +1,10 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,144 +12,116 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
+	informers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
+// The series of the scale part. In each of them the same nodes are created at once, and count as ready when kwok has set their
+// condition Ready and the node lifecycle controller has removed the taint node.kubernetes.io/not-ready; and
+//   - withAgent: when the agent of the chart's DaemonSet has verified them;
+//   - idleDaemonSet: when the pod of the same DaemonSet runs, which gets its token, and no agent is started;
+//   - noDaemonSet: at once.
 const (
-	// kwokNode marks the nodes that kwok plays kubelet for.
-	kwokNode = "kwok.x-k8s.io/node"
-	// idle is after how long without any progress the rest of the nodes counts as left behind.
-	idle = 2 * time.Minute
+	withAgent     = "agent"
+	idleDaemonSet = "idle DaemonSet"
+	noDaemonSet   = "no DaemonSet"
 )
 
-// scale brings up many nodes at once, with the real scheduler and DaemonSet controller, without the
-// agents and with them.
+// stalled is the time without progress after which the remaining nodes count as not ready.
+const stalled = 2 * time.Minute
+
+// scale measures every series for every number of nodes, back to back.
 func (b *bench) scale(ctx context.Context) (err error) {
-	ctx, stop, err := b.kwok(ctx)
+	kwok, err := b.StartKwok(ctx)
 	if err != nil {
 		return err
 	}
-	defer stop()
-	end, err := b.withPod(ctx)
+	defer kwok.Stop()
+	ctx = kwok.While(ctx)
+	end, err := b.startPod(ctx)
 	if err != nil {
 		return err
 	}
 	defer end()
 	defer func() { err = errors.Join(err, b.empty(context.WithoutCancel(ctx))) }()
 
-	var drawn []point
+	all := map[string][]point{}
 	for _, n := range b.sizes {
-		var without wave
-		if n == slices.Max(b.sizes) {
-			b.step("scale: %d nodes without agents", n)
-			if without, err = b.wave(ctx, n, false); err != nil {
+		waves := map[string]wave{}
+		for _, series := range []string{withAgent, idleDaemonSet, noDaemonSet} {
+			b.step("scale: %d nodes, %s", n, series)
+			w, err := b.wave(ctx, n, series, waves[withAgent].window)
+			if err != nil {
 				return err
 			}
+			waves[series] = w
+			all[series] = append(all[series], point{n, w.took.Seconds(), w.server.cpu, w.requests})
 		}
-		b.step("scale: %d nodes with agents", n)
-		with, err := b.wave(ctx, n, true)
-		if err != nil {
-			return err
-		}
-		if with.left == 0 {
-			drawn = append(drawn, point{n, with.took.Seconds()})
-		}
-		b.tell(n, without, with)
+		b.compare(n, waves)
 	}
-	return b.draw(drawn)
+	return b.draw(all)
 }
 
-// kwok plays kubelet for our nodes until stop is called. The context that it returns ends when kwok
-// ends of itself.
-func (b *bench) kwok(ctx context.Context) (running context.Context, stop func(), err error) {
-	module, err := b.Run(ctx, "", "go", "list", "-C", "hack/tools/kwok", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kwok")
-	if err != nil {
-		return nil, nil, err
-	}
-	args := []string{"--kubeconfig", b.Kubeconfig(), "--manage-all-nodes=false",
-		"--manage-nodes-with-annotation-selector=" + kwokNode + "=fake", "--node-lease-duration-seconds=40"}
-	for _, stage := range []string{"node/fast/node-initialize", "node/heartbeat-with-lease/node-heartbeat-with-lease", "pod/fast/pod-ready", "pod/fast/pod-delete"} {
-		args = append(args, "--config", filepath.Join(strings.TrimSpace(module), "kustomize", "stage", stage+".yaml"))
-	}
-	path := filepath.Join(b.Dir, "log", "kwok.log")
-	log, err := os.Create(path)
-	if err != nil {
-		return nil, nil, err
-	}
-	cmd := exec.Command(b.Tool("kwok"), args...)
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		return nil, nil, err
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		cancel(fmt.Errorf("kwok has ended (%w), see %s", cmp.Or(cmd.Wait(), errors.New("exit status 0")), path))
-	}()
-	return ctx, func() {
-		_ = cmd.Process.Kill()
-		<-ended
-		_ = log.Close()
-	}, nil
-}
-
-// wave is what many nodes at once came to.
+// wave is the result of one series for one number of nodes.
 type wave struct {
-	took     time.Duration // from the first node to the last one that is open, or that runs its pod
-	left     int           // nodes that did not get there
-	errors   []string      // of the agents
-	troubles []string
-	requests int // of the agents
+	took     time.Duration // from the first node created to the last node ready
+	window   time.Duration // from the first node created to the end of the measurement of the API server
+	problems []string      // errors and warnings of the agents
+	requests int           // of the agents
 	server   usage
 }
 
-func (b *bench) tell(n int, without, with wave) {
-	name := fmt.Sprintf("%d nodes: ", n)
-	b.budget(name+"left behind", float64(with.left), 0, "%.0f")
-	b.budget(name+"agents that failed", float64(len(with.errors)), 0, "%.0f")
-	b.figure(name+"first node to last untainted", "%.1f s, %.0f nodes a second", with.took.Seconds(), float64(n)/with.took.Seconds())
-	b.budget(name+"requests a node", float64(with.requests)/float64(n), requestsBudget, "%.2f")
-	for _, text := range slices.Compact(slices.Sorted(slices.Values(append(with.errors, with.troubles...)))) {
-		b.figure(name+"an agent said", "%s", text)
+// compare reports the waves of n nodes.
+func (b *bench) compare(n int, waves map[string]wave) {
+	agent, idle, none := waves[withAgent], waves[idleDaemonSet], waves[noDaemonSet]
+	nodes := fmt.Sprintf("%d nodes: ", n)
+	each := func(name, unit string, figure func(wave) float64) {
+		a, i, o := figure(agent), figure(idle), figure(none)
+		b.figure(nodes+name, "agent %.1f, idle DaemonSet %.1f, no DaemonSet %.1f %s (%.1f and %.1f times)", a, i, o, unit, a/i, a/o)
 	}
-	if without.took == 0 {
+	perNode := float64(agent.requests) / float64(n)
+	b.budget(nodes+"agents with an error or a warning", float64(len(agent.problems)), 0, "%.0f")
+	for _, text := range slices.Compact(slices.Sorted(slices.Values(agent.problems))) {
+		b.figure(nodes+"logged by an agent", "%s", text)
+	}
+	b.budget(nodes+"requests of an agent", perNode, requestsBudget, "%.2f")
+	each("first created to last ready", "s", func(w wave) float64 { return w.took.Seconds() })
+	if n != slices.Max(b.sizes) {
 		return
 	}
-	b.figure(name+"without agents, to the last running pod", "%.1f s", without.took.Seconds())
-	b.figure(name+"CPU of the API server", "%.1f s, without agents %.1f s", with.server.cpu, without.server.cpu)
-	for _, verb := range slices.Sorted(maps.Keys(with.server.p99)) {
-		b.figure(name+"p99 of "+verb, "%.0f ms, without agents %.0f ms", 1000*with.server.p99[verb], 1000*without.server.p99[verb])
+	each("API server CPU", "s", func(w wave) float64 { return w.server.cpu })
+	for _, verb := range slices.Sorted(maps.Keys(agent.server.p99)) {
+		each("p99 of "+verb, "ms", func(w wave) float64 { return 1000 * w.server.p99[verb] })
 	}
+	added := func(baseline wave) float64 { return 1000 * (agent.server.cpu - baseline.server.cpu) / float64(n) }
+	b.figure("the agent adds a node", "%.1f requests, %.0f ms of API server CPU; with its DaemonSet %.0f ms", perNode, added(idle), added(none))
 }
 
-// wave creates n gated nodes and waits until they are open; without agents, until their pods run.
-func (b *bench) wave(ctx context.Context, n int, agents bool) (w wave, err error) {
-	if err := b.empty(ctx); err != nil {
-		return w, err
-	}
+// wave creates n nodes at once and waits until they are ready. What the API server used is measured until the agents have ended
+// and the DaemonSet controller has deleted their pods, or for the given window: nodes send heartbeats all the time, so only
+// windows of the same length can be compared.
+func (b *bench) wave(ctx context.Context, n int, series string, window time.Duration) (w wave, err error) {
+	var fleet sync.WaitGroup
 	ctx, cancel := context.WithCancel(ctx)
+	defer fleet.Wait()
 	defer cancel()
-	open, run, err := b.count(ctx)
+	ready, pods, err := b.prepare(ctx, series)
 	if err != nil {
 		return w, err
 	}
-	var fleet sync.WaitGroup
-	if agents {
+	if series != noDaemonSet {
 		fleet.Go(func() {
-			err := inside(ctx, b, func(l launched) {
-				if l.Err != "" {
-					w.errors = append(w.errors, l.Err)
+			err := inside(ctx, b, func(o outcome) {
+				if w.problems = append(w.problems, o.Warnings...); o.Err != "" {
+					w.problems = append(w.problems, o.Err)
 				}
-				w.troubles = append(w.troubles, l.Troubles...)
-			}, "fleet", strconv.Itoa(n))
+			}, map[string]string{withAgent: "fleet", idleDaemonSet: "tokens"}[series], strconv.Itoa(n))
 			if err != nil && ctx.Err() == nil {
-				w.errors = append(w.errors, err.Error())
+				w.problems = append(w.problems, err.Error())
 			}
 		})
 	}
@@ -165,28 +133,27 @@ func (b *bench) wave(ctx context.Context, n int, agents bool) (w wave, err error
 	if err := b.createNodes(ctx, n, true); err != nil {
 		return w, err
 	}
-	reached, what := open, "nodes open"
-	if !agents {
-		reached, what = run, "pods running"
+	if !await(ctx, func() int {
+		b.progress(ready(), n, "nodes ready")
+		return ready()
+	}, n) {
+		return w, errors.Join(context.Cause(ctx), fmt.Errorf("%d nodes, %s: %d nodes are not ready", n, series, n-ready()))
 	}
-	await(ctx, idle, func() int {
-		done := reached()
-		b.progress(done, n, what)
-		return done
-	}, n)
-	w.took, w.left = time.Since(start), n-reached()
-	if cause := context.Cause(ctx); cause != nil {
-		return w, cause
+	w.took = time.Since(start)
+	fleet.Wait()
+	if series == withAgent {
+		await(ctx, func() int { return len(pods.ListKeys()) }, 0)
 	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(window - time.Since(start)):
+	}
+	w.window = time.Since(start)
 	after, err := b.scrape(ctx)
 	if err != nil {
 		return w, err
 	}
 	w.server = after.since(before)
-	if w.left > 0 {
-		cancel()
-	}
-	fleet.Wait()
 	requests, err := b.Audit(start, harness.User)
 	for _, request := range requests {
 		if strings.HasPrefix(request.UserAgent, harness.Name+"/") {
@@ -196,56 +163,95 @@ func (b *bench) wave(ctx context.Context, n int, agents bool) (w wave, err error
 	return w, err
 }
 
-// count watches our nodes, and how many of them are open; and the pods of the DaemonSet that run on them.
-func (b *bench) count(ctx context.Context) (open, run func() int, err error) {
-	var mu sync.Mutex
-	opened, runs := map[string]bool{}, map[string]bool{}
-	see := func(object any) {
-		mu.Lock()
-		defer mu.Unlock()
-		if node, ok := object.(*corev1.Node); ok && harness.Verified(node) {
-			opened[node.Name] = true
+// await waits until count is n. It returns false if ctx ends or count does not change for a long time.
+func await(ctx context.Context, count func() int, n int) bool {
+	latest, since := count(), time.Now()
+	for latest != n && ctx.Err() == nil && time.Since(since) < stalled {
+		time.Sleep(20 * time.Millisecond) // shorter than in harness.Until: this time is measured
+		if now := count(); now != latest {
+			latest, since = now, time.Now()
 		}
 	}
-	factory := informers.NewSharedInformerFactoryWithOptions(b.Kube, 0,
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = created }))
-	nodes := factory.Core().V1().Nodes().Informer()
-	if _, err := nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: see, UpdateFunc: func(_, now any) { see(now) }}); err != nil {
-		return nil, nil, err
-	}
-	factory.Start(ctx.Done())
-	cache.WaitForCacheSync(ctx.Done(), nodes.HasSynced)
-	err = running(ctx, b.Cluster, func(pod *corev1.Pod) {
-		mu.Lock()
-		defer mu.Unlock()
-		runs[pod.Spec.NodeName] = true
-	})
-	length := func(m map[string]bool) func() int {
-		return func() int {
-			mu.Lock()
-			defer mu.Unlock()
-			return len(m)
-		}
-	}
-	return length(opened), length(runs), err
+	return latest == n
 }
 
-// empty deletes our nodes and the pods that are left on them, and waits until they are gone.
+// prepare deletes the nodes of the last wave, deploys or deletes the DaemonSet, and watches nodes and pods.
+func (b *bench) prepare(ctx context.Context, series string) (ready func() int, pods cache.Store, err error) {
+	if err := b.empty(ctx); err != nil {
+		return nil, nil, err
+	}
+	if series == noDaemonSet {
+		err = b.Kube.AppsV1().DaemonSets(harness.Namespace).Delete(ctx, harness.Name, metav1.DeleteOptions{})
+	} else if err = b.Deploy(ctx); err == nil {
+		err = b.settle(ctx)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	var mu sync.Mutex
+	handled, running := map[string]bool{}, map[string]bool{}
+	pods, err = watchPods(ctx, b.Cluster, func(pod *corev1.Pod) {
+		mu.Lock()
+		defer mu.Unlock()
+		running[pod.Spec.NodeName] = true
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	err = watch(ctx, informers.NewFilteredNodeInformer(b.Kube, 0, nil, labelled(created)), func(node *corev1.Node) {
+		mu.Lock()
+		defer mu.Unlock()
+		if isReady(node) && (series != withAgent || harness.Verified(node)) {
+			handled[node.Name] = true
+		}
+	})
+	return func() (n int) {
+		mu.Lock()
+		defer mu.Unlock()
+		for name := range handled {
+			if series != idleDaemonSet || running[name] {
+				n++
+			}
+		}
+		return n
+	}, pods, err
+}
+
+func isReady(node *corev1.Node) bool {
+	ready := slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+	return ready && !harness.HasTaint(node, corev1.TaintNodeNotReady)
+}
+
+// empty deletes the benchmark's nodes, their pods and their leases, and waits until they are gone. Left to the controllers this
+// would take a minute, at the cost of the next wave.
 func (b *bench) empty(ctx context.Context) error {
-	b.clear(ctx)
+	if err := b.clear(ctx); err != nil {
+		return err
+	}
 	now := int64(0)
-	return harness.Until(ctx, func() (bool, error) {
+	if err := harness.Until(ctx, func() (bool, error) {
 		pods, err := b.AgentPods(ctx)
 		if err != nil || len(pods) == 0 {
 			return len(pods) == 0, err
 		}
 		return false, b.Kube.CoreV1().Pods(harness.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now},
 			metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + harness.Name})
-	})
-}
-
-func capacity() corev1.ResourceList {
-	return corev1.ResourceList{
-		corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110"),
+	}); err != nil {
+		return err
 	}
+	leases := b.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease)
+	list, err := leases.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	return b.parallel(ctx, len(list.Items), "leases deleted", func(i int) error {
+		if name := list.Items[i].Name; strings.HasPrefix(name, nodePrefix) {
+			if err := leases.Delete(ctx, name, metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
+				return err
+			}
+		}
+		return nil
+	})
 }

@@ -67,7 +67,7 @@ func TestVerifiesTheNodeAndIsRemoved(t *testing.T) {
 
 	requests := s.Requests(*last)
 	s.Log("requests:", requests)
-	s.Len(requests, 4)
+	s.Len(requests, 5, "4 until the release, and a last read when the pod is deleted")
 }
 
 func TestVerifiesAgainWhenTheLabelIsRemoved(t *testing.T) {

@@ -68,7 +68,7 @@ func New(cfg config.Config, e kube.Environment, recorder *metrics.Recorder, log 
 func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified bool) {
 	for {
 		v := a.newVerification()
-		if v.isVerified(ctx) {
+		if v.readFirst(ctx) {
 			a.log.Info("node is already verified")
 			a.metrics.SetStatus(true)
 		} else if !v.verify(ctx) {
@@ -89,11 +89,11 @@ func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified
 }
 
 func newRunner(cfg config.Config, observer checks.Observer) checks.Runner {
-	runner := checks.Runner{Timeout: cfg.CheckTimeout, MaxRetries: cfg.MaxRetries, NewBackOff: checks.Exponential, Observer: observer}
+	backOff := checks.Exponential
 	if cfg.RetryBackoff == config.BackoffLinear {
-		runner.NewBackOff = checks.Linear
+		backOff = checks.Linear
 	}
-	return runner
+	return checks.Runner{Timeout: cfg.CheckTimeout, MaxRetries: cfg.MaxRetries, NewBackOff: backOff, Observer: observer}
 }
 
 // newRequest describes the verified node, except for the annotation's value.
@@ -106,16 +106,12 @@ func newRequest(cfg config.Config) nodepatch.Request {
 
 // annotationValue says when and how the node was verified, and which taints its release removes.
 func (v *verification) annotationValue(removed []nodepatch.Taint) string {
-	taints := make([]string, len(removed))
-	for i, taint := range removed {
-		taints[i] = taint.String()
-	}
 	text, _ := json.Marshal(struct { // of strings and numbers: it cannot fail
 		Time     string         `json:"time"`     // RFC 3339
 		Duration string         `json:"duration"` // as time.ParseDuration reads it
 		Attempts map[string]int `json:"attempts"`
 		Removed  []string       `json:"removed"` // taints, as kubectl taint writes them
 		Version  string         `json:"version"`
-	}{time.Now().UTC().Format(time.RFC3339), formatDuration(time.Since(v.start)), v.attempts, taints, v.version})
+	}{time.Now().UTC().Format(time.RFC3339), formatDuration(time.Since(v.start)), v.attempts, formatTaints(removed), v.version})
 	return string(text)
 }

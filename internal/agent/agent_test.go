@@ -394,3 +394,170 @@ func TestProxyOfTheKubeconfig(t *testing.T) {
 	assert.Contains(t, p.stdout.String(), "the kubeconfig's API server is behind a proxy")
 	assert.Equal(t, "CONNECT "+api.server.Listener.Addr().String(), asked.Load())
 }
+
+// addStartupTaint is what a client does that has read the node before the release and writes the whole list after it.
+func (a *fakeAPI) addStartupTaint() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.node.Spec.Taints = append(a.node.Spec.Taints, corev1.Taint{Key: "node-ready/unverified", Value: "true", Effect: corev1.TaintEffectNoSchedule})
+}
+
+// The taint is back when the pod is told to stop, or at the end of the linger: no agent would be left to notice.
+func TestTaintThatIsBackAtTheEnd(t *testing.T) {
+	for name, test := range map[string]struct {
+		args  []string
+		late  bool // during the linger
+		edit  func(*corev1.Node)
+		stays bool
+	}{
+		"at SIGTERM":            {},
+		"during the linger":     {args: []string{"--metrics-linger=1s"}, late: true},
+		"the label is gone":     {edit: func(n *corev1.Node) { delete(n.Labels, "node-ready/verified") }, stays: true},
+		"another node":          {edit: func(n *corev1.Node) { n.UID = "uid-2" }, stays: true},
+		"it is being deleted":   {edit: func(n *corev1.Node) { n.DeletionTimestamp = new(metav1.Now()) }, stays: true},
+		"the label has another": {edit: func(n *corev1.Node) { n.Labels["node-ready/verified"] = "false" }, stays: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := newFakeAPI(t)
+			p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, test.args...)
+			p.logged("node verified")
+			change := func() {
+				api.addStartupTaint()
+				if test.edit != nil {
+					api.mu.Lock()
+					test.edit(api.node)
+					api.mu.Unlock()
+				}
+			}
+			if test.late {
+				p.terminate()
+				p.logged("shutting down")
+				change()
+			} else {
+				change()
+				p.terminate()
+			}
+			assert.Equal(t, exitOK, p.wait())
+			if test.stays {
+				assert.Contains(t, api.taints(), "node-ready/unverified")
+				return
+			}
+			assert.Equal(t, untainted, api.taints())
+			assert.Equal(t, []any{"node-ready/unverified=true:NoSchedule"}, p.entry("startup taint was added again after the release: removed it")["taints"])
+		})
+	}
+}
+
+// A webhook that puts the taint back each time does not keep the process from ending.
+func TestTaintThatAlwaysComesBack(t *testing.T) {
+	api := newFakeAPI(t)
+	api.patched = func(node *corev1.Node) {
+		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: "node-ready/unverified", Effect: corev1.TaintEffectNoSchedule})
+	}
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig})
+	p.logged("node not verified")
+	p.stop()
+	assert.Equal(t, exitOK, p.wait())
+	assert.Equal(t, "node node1: the taint is back after each of 3 patches: an admission webhook or policy puts it back", p.entry("node not verified")["reason"])
+}
+
+// TAINT_KEY is wrong, or was changed: nothing is claimed that was not done.
+func TestNoStartupTaintFound(t *testing.T) {
+	api := newFakeAPI(t)
+	api.node.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once", "--taint-key=example.com/new")
+	assert.Equal(t, exitOK, p.wait(), p.stderr)
+	assert.Equal(t, "no startup taint found", p.entry("node verified")["taints"])
+	assert.Contains(t, p.entry("node verified")["remaining_taints"], "node-ready/unverified=true:NoSchedule")
+	assert.Contains(t, api.events[0].Message, "; no startup taint found")
+	assert.Contains(t, api.node.Annotations[annotation], `"removed":[]`)
+}
+
+// Former keys are removed with the present one, and a node with one of them is not verified.
+func TestFormerKeysAreRemoved(t *testing.T) {
+	api := newFakeAPI(t)
+	api.node.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
+	api.node.Labels["node-ready/verified"] = "true"
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once", "--taint-key=example.com/new", "--also-remove-taints=node-ready/unverified")
+	assert.Equal(t, exitOK, p.wait(), p.stderr)
+	assert.Equal(t, untainted, api.taints())
+	assert.Equal(t, "removed node-ready/unverified=true:NoSchedule", p.entry("node verified")["taints"])
+}
+
+// Karpenter's taint is waited for whatever WAIT_FOR_TAINTS says: Karpenter puts startup taints back until it has registered the node.
+func TestUnregisteredIsAlwaysWaitedFor(t *testing.T) {
+	api := newFakeAPI(t)
+	api.node.Spec.Taints = append(api.node.Spec.Taints, corev1.Taint{Key: "karpenter.sh/unregistered", Effect: corev1.TaintEffectNoExecute})
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig})
+	p.logged("waiting for foreign taints")
+	assert.Equal(t, "karpenter.sh/unregistered:NoExecute", p.entry("waiting for foreign taints")["taint"])
+	p.stop()
+	assert.Equal(t, exitOK, p.wait())
+	assert.Equal(t, []string{getNode}, api.seen())
+}
+
+// This node's clock is an hour ahead: the API server's says that the node is young.
+func TestClockThatIsAhead(t *testing.T) {
+	api := newFakeAPI(t)
+	api.node.Spec.Taints = nil
+	api.node.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
+	api.before = func(_ string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+		w.Header().Set("Date", time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat))
+		return false
+	}
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--log-level=debug", "--late-taint-window=1h")
+	p.logged("waiting for the startup taint")
+	p.stop()
+	assert.Equal(t, exitOK, p.wait())
+	assert.NotContains(t, p.stderr.String(), "node verified")
+}
+
+// --once ends within INITIAL_TIMEOUT, three CHECK_TIMEOUTs and 2 s, also where the API server answers nothing any more.
+func TestOnceEndsInTime(t *testing.T) {
+	for name, silent := range map[string]func(request string, n int) bool{
+		"no answer to Events":          func(request string, _ int) bool { return request == postEvent },
+		"no answer after the checks":   func(request string, n int) bool { return request != getNode || n > 1 },
+		"no answer to the patch":       func(request string, _ int) bool { return request == patchNode },
+		"no answer to the condition":   func(request string, _ int) bool { return request == patchStat },
+		"no answer to anything at all": func(string, int) bool { return true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			api := newFakeAPI(t)
+			api.before = func(request string, n int, _ http.ResponseWriter, r *http.Request) bool {
+				if silent(request, n) {
+					<-r.Context().Done()
+					return true
+				}
+				return false
+			}
+			began := time.Now()
+			a, _ := inCluster(t, api, "--initial-timeout=2s", "--check-timeout=1s", "--on-timeout=condition", "--dns-service=")
+			a.Run(t.Context(), nil)
+			// No benchmark: it is a limit that users set, and the slack is for a machine that is busy.
+			assert.Less(t, time.Since(began), 2*time.Second+3*time.Second+2*time.Second+2*time.Second)
+		})
+	}
+}
+
+// The api check proves that large packets reach the API server. A proxy that refuses the header holds no node back.
+func TestLargeHeader(t *testing.T) {
+	for name, code := range map[string]int{"taken": http.StatusOK, "refused": http.StatusRequestHeaderFieldsTooLarge} {
+		t.Run(name, func(t *testing.T) {
+			api := newFakeAPI(t)
+			api.before = func(request string, n int, w http.ResponseWriter, r *http.Request) bool {
+				if request == getNode && n == 1 {
+					assert.Greater(t, len(r.Header.Get("X-Kube-Node-Ready-Padding")), 2*1400)
+				} else {
+					assert.Empty(t, r.Header.Get("X-Kube-Node-Ready-Padding"))
+				}
+				return code != http.StatusOK && n == 1 && request == getNode && answerStatus(w, code, "", "too large")
+			}
+			p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once")
+			assert.Equal(t, exitOK, p.wait(), p.stderr)
+			if code != http.StatusOK {
+				assert.Contains(t, p.entry("check passed with a warning")["warning"], "refuses a header of")
+			}
+		})
+	}
+}

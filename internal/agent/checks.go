@@ -27,7 +27,7 @@ func networkCheck(cfg config.Config, e kube.Environment, noKubeconfig bool) chec
 	var targets []checks.Target
 	if e.Service != "" {
 		targets = append(targets, checks.Target{Address: e.Service, EachAddress: true,
-			Remedy: "the kubernetes service does not answer: check that kube-proxy (or what replaces it) runs on this node, and network policies"})
+			Remedy: "the kubernetes service does not answer: check kube-proxy (or its replacement) on this node, and network policies"})
 	} else if e.APIServer != "" {
 		targets = append(targets, checks.Target{Address: e.APIServer})
 	}
@@ -58,7 +58,8 @@ func serviceCheck(cfg config.Config, e kube.Environment, domain string, noKubeco
 		return skip("pod addresses cannot be reached from here: " + e.Outside)
 	}
 	return checks.Service{
-		Namespace: namespace, Service: service, Node: cfg.NodeName, TaintKey: cfg.TaintKey, FailedTaintKey: cfg.FailedTaintKey, Domain: domain,
+		Namespace: namespace, Service: service, Node: cfg.NodeName, Domain: domain,
+		TaintKey: cfg.TaintKey, FailedTaintKey: cfg.FailedTaintKey,
 		List: func(ctx context.Context) ([]checks.EndpointSlice, error) {
 			return kube.EndpointSlices[checks.EndpointSlice](ctx, e.Client, namespace, service)
 		},

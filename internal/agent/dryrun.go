@@ -30,8 +30,7 @@ func DryRun(ctx context.Context, cfg config.Config, e kube.Environment, version 
 			report.Detail = "authenticated; no --node-name, so no node was read"
 			return report, e.Client.Versions(ctx)
 		}
-		report.Detail = "node " + cfg.NodeName + " read"
-		node, report.Warnings, err = getPadded(ctx, nodepatch.Client{REST: e.Client.Core, Name: cfg.NodeName})
+		node, report, err = readLarge(ctx, nodepatch.Client{REST: e.Client.Core, Name: cfg.NodeName})
 		return report, err
 	}
 	cfg.MaxRetries = 0

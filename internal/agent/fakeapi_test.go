@@ -48,6 +48,8 @@ type fakeAPI struct {
 	events   []corev1.Event
 	// conditions are those that were written, in order: package nodepatch and the end-to-end tests prove what becomes of them.
 	conditions []corev1.NodeCondition
+	// patched edits the node after each patch, as an admission webhook does.
+	patched func(*corev1.Node)
 	// before sees the nth request of its kind (from 1) and may answer it: then it returns true.
 	before func(request string, n int, w http.ResponseWriter, r *http.Request) bool
 }
@@ -162,6 +164,11 @@ func (a *fakeAPI) patch(text []byte) error {
 			node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: value["key"].(string), Value: value["value"].(string), Effect: corev1.TaintEffect(value["effect"].(string))})
 		case what == "remove spec/taints":
 			node.Spec.Taints = slices.Delete(node.Spec.Taints, index, index+1)
+		case strings.HasPrefix(what, "test metadata/labels"), strings.HasPrefix(what, "test metadata/annotations"):
+			have, ok := map[bool]map[string]string{true: node.Labels, false: node.Annotations}[strings.Contains(what, "labels")][key]
+			if want, isText := op.Value.(string); isText != ok || want != have {
+				return fmt.Errorf("testing value %s failed", op.Path)
+			}
 		case what == "test metadata" && key == "annotations":
 			if node.Annotations != nil {
 				return fmt.Errorf("testing value %s failed", op.Path)
@@ -175,6 +182,9 @@ func (a *fakeAPI) patch(text []byte) error {
 		default:
 			return fmt.Errorf("not expected in a test: %s %s", op.Op, op.Path)
 		}
+	}
+	if a.patched != nil {
+		a.patched(node)
 	}
 	a.node = node
 	return nil

@@ -64,7 +64,7 @@ func (a *Agent) removeTaintAgain() {
 	patcher := *a.patcher
 	patcher.Timeout, patcher.Deadline = min(lastRead, a.cfg.CheckTimeout), lastRead
 	removed, err := patcher.RemoveAgain(context.Background(), a.verdict.node.UID, a.verdict.request)
-	log := a.log.WithFields(logrus.Fields{"taints": join(removed)})
+	log := a.log.WithFields(logrus.Fields{"taints": formatTaints(removed)})
 	switch {
 	case err != nil:
 		log.WithError(err).Warn("cannot tell whether the startup taint was added again")

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sirupsen/logrus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/imunhatep/kube-node-ready/checks"
@@ -91,7 +92,7 @@ func (m *conditionMarker) Verified(ctx context.Context, node *nodepatch.Node) (w
 			return false, err
 		}
 	}
-	written, err = m.set(ctx, node, "True", conditionVerified, "DNS, API, network and service discovery work")
+	written, err = m.set(ctx, node, "True", conditionVerified, allChecksPass)
 	if apierrors.IsForbidden(err) { // no reason to hold the node back
 		m.log.WithError(err).Warn("condition refused: apply the chart with config.onTimeout=condition")
 		return false, nil
@@ -118,15 +119,56 @@ func conditionReason(failed []string) string {
 		return "TaintsOfOthers"
 	}
 	var reasons []string
-	for _, each := range []struct{ check, reason string }{
-		{checks.DNSName, "DNSFailed"}, {checks.APIName, "APIFailed"}, {checks.NetworkName, "NetworkFailed"}, {checks.ServiceName, "ServiceFailed"},
-	} {
-		if slices.Contains(failed, each.check) {
-			reasons = append(reasons, each.reason)
+	for _, check := range checks.Names() {
+		if slices.Contains(failed, check) {
+			reasons = append(reasons, reasonOf(check))
 		}
 	}
 	if len(reasons) == 0 {
 		return "NotVerified"
 	}
 	return strings.Join(reasons, ",")
+}
+
+// reasonOf returns the reason of a condition for a failed check, a closed set.
+func reasonOf(check string) string {
+	switch check {
+	case checks.DNSName, checks.APIName:
+		return strings.ToUpper(check) + "Failed"
+	default:
+		return strings.ToUpper(check[:1]) + check[1:] + "Failed"
+	}
+}
+
+// mark shows on the node that it is not verified. What cannot be written is tried again after the next round.
+func (v *verification) mark(ctx context.Context, failed []string, message string) {
+	ctx, cancel := context.WithTimeout(ctx, 2*v.cfg.CheckTimeout)
+	defer cancel()
+	if ctx.Err() != nil {
+		return
+	}
+	marked, err := v.marker.Failed(ctx, failed, message)
+	log := v.log.WithFields(logrus.Fields{"policy": v.cfg.OnTimeout, "reason": conditionReason(failed)})
+	switch {
+	case err != nil:
+		log.WithError(err).
+			Warn("cannot mark the node as failed, will retry after the next round (ON_TIMEOUT needs the rights in the chart)")
+	case marked:
+		log.Warn("node marked as failed")
+	}
+}
+
+// removeLoneFailedTaint removes the failed taint from a node without the startup taint: such a node was never closed,
+// or somebody has opened it.
+func (v *verification) removeLoneFailedTaint(ctx context.Context) {
+	if v.node == nil || !nodepatch.HasFailedTaint(v.node, v.request) || len(nodepatch.StartupTaints(v.node, v.request)) > 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*v.cfg.CheckTimeout)
+	defer cancel()
+	if err := v.patcher.RemoveFailedTaint(ctx, v.node, v.request); err != nil {
+		v.log.WithError(err).Warn("cannot remove the failed taint, will retry after the next round")
+		return
+	}
+	v.log.Info("failed taint removed: the node has no startup taint")
 }

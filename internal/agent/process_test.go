@@ -134,10 +134,13 @@ func (p *process) wait() int {
 }
 
 // logged waits until text is in the log.
-func (p *process) logged(text string) {
+func (p *process) logged(text string) { p.loggedOften(text, 1) }
+
+// loggedOften waits until text is in the log n times.
+func (p *process) loggedOften(text string, n int) {
 	for {
 		log, changed := p.stderr.read()
-		if strings.Contains(log, text) {
+		if strings.Count(log, text) >= n {
 			return
 		}
 		select {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,6 +28,9 @@ const (
 	foreignTaints = "taints"
 	startupTaint  = "late taint"
 )
+
+// allChecksPass is how the agent says so in its Event and its condition.
+const allChecksPass = "DNS, API, network and service discovery work"
 
 // repeatAfter is when a failure that goes on is reported again, then after twice as long, and so on: a node that
 // fails for an hour has a handful of Events.
@@ -109,7 +113,7 @@ func (v *verification) reportFailure(ctx context.Context, err error, nextRound t
 	}
 	v.events.Flush(ctx)
 	v.removeLoneFailedTaint(ctx)
-	if v.timeout == nil || v.retract {
+	if v.timeout == nil || v.shownVerified {
 		v.mark(ctx, round.checks, err.Error())
 	}
 }
@@ -158,36 +162,41 @@ func (v *verification) reportTimeout(ctx context.Context) {
 	}
 }
 
-// mark shows on the node that it is not verified. What cannot be written is tried again after the next round.
-func (v *verification) mark(ctx context.Context, failed []string, message string) {
-	ctx, cancel := context.WithTimeout(ctx, 2*v.cfg.CheckTimeout)
+// announce reports the released node. The DaemonSet controller deletes this pod as soon as it sees the label, so the
+// Event and the condition are finished first, whether ctx has ended or not.
+func (v *verification) announce(ctx context.Context, removed []nodepatch.Taint) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), v.cfg.CheckTimeout+2*time.Second)
 	defer cancel()
-	if ctx.Err() != nil {
-		return
+	took := time.Since(v.start)
+	v.metrics.Verified(time.Now(), took)
+	what := "no startup taint found"
+	if len(removed) > 0 {
+		what = "removed " + strings.Join(formatTaints(removed), ", ")
 	}
-	marked, err := v.marker.Failed(ctx, failed, message)
-	log := v.log.WithFields(logrus.Fields{"policy": v.cfg.OnTimeout, "reason": conditionReason(failed)})
-	switch {
-	case err != nil:
-		log.WithError(err).Warn("cannot mark the node as failed, will retry after the next round (ON_TIMEOUT needs the rights that the chart gives for it)")
-	case marked:
-		log.Warn("node marked as failed")
+	log := v.log.WithFields(logrus.Fields{"took": formatDuration(took), "taints": what})
+	if left := v.remaining(); len(left) > 0 {
+		log = log.WithField("remaining_taints", strings.Join(formatTaints(left), ", "))
+	}
+	log.Info("node verified")
+	v.events.Add(kube.EventNormal, reasonVerified,
+		allChecksPass+"; verified in "+formatDuration(took)+"; "+what)
+	retry(ctx, func() bool { return v.events.Flush(ctx) })
+	if v.releaseFailed {
+		retry(ctx, func() bool {
+			_, err := v.marker.Verified(ctx, nil)
+			if err != nil {
+				v.log.WithError(err).Warn("node released, but its condition cannot be written")
+			}
+			return err == nil
+		})
 	}
 }
 
-// removeLoneFailedTaint removes the failed taint from a node without the startup taint: such a node was never closed,
-// or somebody has opened it.
-func (v *verification) removeLoneFailedTaint(ctx context.Context) {
-	if v.node == nil || !nodepatch.HasFailedTaint(v.node, v.request) || len(nodepatch.StartupTaints(v.node, v.request)) > 0 {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, 2*v.cfg.CheckTimeout)
-	defer cancel()
-	if err := v.patcher.RemoveFailedTaint(ctx, v.node, v.request); err != nil {
-		v.log.WithError(err).Warn("cannot remove the failed taint, will retry after the next round")
-		return
-	}
-	v.log.Info("failed taint removed: the node has no startup taint")
+// remaining returns the taints that still repel pods after the release.
+func (v *verification) remaining() []nodepatch.Taint {
+	return slices.DeleteFunc(slices.Clone(v.node.Spec.Taints), func(taint nodepatch.Taint) bool {
+		return v.request.Removes(taint) || (taint.Effect != "NoSchedule" && taint.Effect != "NoExecute")
+	})
 }
 
 func logAttempt(log *logrus.Entry, attempt checks.Attempt) {
@@ -212,7 +221,10 @@ func logAttempt(log *logrus.Entry, attempt checks.Attempt) {
 
 // retry calls f up to three times, a second apart, until it returns true or ctx ends.
 func retry(ctx context.Context, f func() bool) {
-	for tries := 3; !f() && tries > 1 && sleep(ctx, time.Second); tries-- {
+	for range 3 {
+		if f() || !sleep(ctx, time.Second) {
+			return
+		}
 	}
 }
 
@@ -226,6 +238,15 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	case <-timer.C:
 		return true
 	}
+}
+
+// formatTaints returns the taints as kubectl taint writes them.
+func formatTaints(taints []nodepatch.Taint) []string {
+	texts := make([]string, len(taints))
+	for i, taint := range taints {
+		texts[i] = taint.String()
+	}
+	return texts
 }
 
 // formatDuration rounds a duration for a person.

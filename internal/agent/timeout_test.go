@@ -164,7 +164,7 @@ func TestConditionReason(t *testing.T) {
 func TestWaitForTaints(t *testing.T) {
 	api := newFakeAPI(t)
 	api.node.Spec.Taints = append(api.node.Spec.Taints, corev1.Taint{Key: "node.cilium.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule})
-	api.before = func(request string, n int, _ http.ResponseWriter, _ *http.Request) bool {
+	api.before = func(request string, _ int, _ http.ResponseWriter, _ *http.Request) bool {
 		if isRead(request) && api.reads() == 3 { // Cilium is done
 			api.mu.Lock()
 			defer api.mu.Unlock()
@@ -186,11 +186,11 @@ func TestWaitForTaints(t *testing.T) {
 func TestTaintOfOthersDuringTheRound(t *testing.T) {
 	api := newFakeAPI(t)
 	late := corev1.Taint{Key: "node.cilium.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule}
-	api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+	api.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
 		if !isRead(request) {
 			return false
 		}
-		n = api.reads()
+		n := api.reads()
 		api.mu.Lock()
 		defer api.mu.Unlock()
 		switch n {
@@ -209,6 +209,25 @@ func TestTaintOfOthersDuringTheRound(t *testing.T) {
 	var how struct{ Attempts map[string]int }
 	require.NoError(t, json.Unmarshal([]byte(api.node.Annotations[annotation]), &how))
 	assert.Equal(t, 2, how.Attempts["dns"], "the round was made again")
+}
+
+// The node cannot be read while the agent waits: the checks say why, and the api check reads the node itself.
+func TestReadThatFailsWhileWaiting(t *testing.T) {
+	api := newFakeAPI(t)
+	api.node.Spec.Taints = append(api.node.Spec.Taints, corev1.Taint{Key: "node.cilium.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule})
+	api.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+		if !isRead(request) || api.reads() != 2 {
+			return false
+		}
+		api.mu.Lock()
+		defer api.mu.Unlock()
+		api.node.Spec.Taints = api.node.Spec.Taints[:3]
+		return answerStatus(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "not now")
+	}
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once", "--wait-for-taints=node.cilium.io/", "--check-timeout=1m")
+	assert.Equal(t, exitOK, p.wait(), p.stderr)
+	assert.Equal(t, []string{getNode, getCached, getNode, getNode, patchNode, postEvent}, api.seen())
+	assert.Equal(t, untainted, api.taints())
 }
 
 // While it waits the clock of INITIAL_TIMEOUT runs, and the report says what it waits for.
@@ -363,4 +382,38 @@ func TestNoTimeoutAfterTheNodeIsOpen(t *testing.T) {
 	assert.Equal(t, exitOK, p.wait(), p.stderr)
 	assert.Equal(t, []string{"NodeVerified"}, api.reasons())
 	assert.NotContains(t, p.stderr.String(), "initial timeout passed")
+}
+
+// A node that was never gated is never closed, whatever fails there: the DaemonSet also runs on the nodes that a cluster has already.
+func TestNodeWithoutStartupTaintIsNotClosed(t *testing.T) {
+	for _, policy := range []string{"taint", "condition"} {
+		t.Run(policy, func(t *testing.T) {
+			api := newFakeAPI(t)
+			api.node.Spec.Taints = []corev1.Taint{{Key: "foreign/front", Effect: corev1.TaintEffectNoExecute}}
+			p, _ := startLate(t, api, "--on-timeout="+policy)
+			p.logged("initial timeout passed")
+			p.loggedOften("node not verified", 3) // rounds
+			p.stop()
+			assert.Equal(t, exitOK, p.wait())
+			assert.Equal(t, []string{"foreign/front"}, api.taints())
+			assert.Empty(t, api.conditions)
+			assert.NotContains(t, p.stderr.String(), "marked")
+			assert.NotContains(t, api.seen(), patchNode)
+		})
+	}
+}
+
+// Somebody opens the node by hand while its checks fail: the failed taint goes too.
+func TestFailedTaintGoesWithTheStartupTaint(t *testing.T) {
+	api := newFakeAPI(t)
+	p, _ := startLate(t, api, "--on-timeout=taint")
+	p.logged("node marked as failed")
+	api.mu.Lock()
+	api.node.Spec.Taints = slices.DeleteFunc(slices.Clone(api.node.Spec.Taints), func(taint corev1.Taint) bool { return taint.Key == "node-ready/unverified" })
+	api.mu.Unlock()
+	p.logged("failed taint removed: the node has no startup taint")
+	p.stop()
+	assert.Equal(t, exitOK, p.wait())
+	assert.Equal(t, untainted, api.taints())
+	assert.NotContains(t, api.node.Labels, "node-ready/verified")
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/imunhatep/kube-node-ready/checks"
-	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -22,18 +21,23 @@ const (
 	unregistered = "karpenter.sh/unregistered"
 )
 
-// errRestart means that the results of the checks do not count any more.
+// noLimit is the deadline of a wait that only the shutdown ends.
+var noLimit time.Time //nolint:gochecknoglobals // the zero value of a type without constants
+
+// errRestart starts the rounds over at once, without a report: the results of the checks do not count any more.
 var errRestart = errors.New("the checks start over")
 
 // verification is the way of one node to its release. One goroutine owns it; a step runs beside that goroutine and owns
 // the node while it runs.
 type verification struct {
 	*Agent
-	start       time.Time
-	request     nodepatch.Request
-	node        *nodepatch.Node // as last read, nil before
-	readAt      time.Time       // when; zero: from the API server's cache, too old to build a patch on
-	recentRead  *recentRead
+	start   time.Time
+	request nodepatch.Request
+	node    *nodepatch.Node // as last read, nil before
+	readAt  time.Time       // when; zero for a read from the API server's cache, on which no patch is built
+	// reusable is the report of a read just before the checks. The api check would send the same request, and reuses it:
+	// that saves one of five requests on every new node. nil once it is used.
+	reusable    *checks.Report
 	foreignSeen bool
 
 	attempted   chan checks.Attempt
@@ -46,15 +50,7 @@ type verification struct {
 	marker        marker
 	releasing     bool // a patch is in flight that releases the node
 	releaseFailed bool
-	retract       bool // the marker has shown the node as verified, and the release has failed
-}
-
-// recentRead is a read of the Node that the next api check reuses: it is the request that the check would send. It
-// saves one of five requests on every new node.
-type recentRead struct {
-	at       time.Time
-	took     time.Duration
-	warnings []string
+	shownVerified bool // by the marker, before the release: a failed release takes it back
 }
 
 func (a *Agent) newVerification() *verification {
@@ -65,25 +61,26 @@ func (a *Agent) newVerification() *verification {
 	return v
 }
 
-// isVerified reads the node before anything else: a container that was restarted on a verified node has nothing to do.
-func (v *verification) isVerified(ctx context.Context) bool {
-	start := time.Now()
+// readFirst reads the node before anything else and reports whether it is verified: a container that was restarted on
+// a verified node has nothing to do.
+func (v *verification) readFirst(ctx context.Context) bool {
 	readCtx, cancel := context.WithTimeout(ctx, v.cfg.CheckTimeout)
 	defer cancel()
-	node, warnings, err := getPadded(readCtx, v.api)
+	start := time.Now()
+	report, err := v.readLarge(readCtx)
 	if err != nil {
 		if ctx.Err() == nil {
 			v.log.WithError(err).Info("cannot read the node yet: starting with the checks")
 		}
 		return false
 	}
-	v.node, v.readAt = node, time.Now()
-	v.recentRead = &recentRead{at: v.readAt, took: v.readAt.Sub(start), warnings: warnings}
-	return nodepatch.IsVerified(node, v.request)
+	report.Took = v.readAt.Sub(start)
+	v.reusable = &report
+	return nodepatch.IsVerified(v.node, v.request)
 }
 
-// verify runs rounds until enough of them have passed in a row and the node is released. It returns
-// false if ctx is cancelled or --once times out.
+// verify runs rounds until enough of them have passed in a row and the node is released; then Run holds. It returns
+// false if ctx is cancelled or --once times out. What it reports, failures above all, is in report.go.
 func (v *verification) verify(parentCtx context.Context) bool {
 	v.start = time.Now()
 	timer := time.NewTimer(v.cfg.InitialTimeout)
@@ -96,40 +93,46 @@ func (v *verification) verify(parentCtx context.Context) bool {
 
 	pauses := checks.Exponential()
 	for passed := 0; ; {
-		err := v.waitForForeignTaints(ctx)
-		if err == nil {
-			err = v.runChecks(ctx)
+		beforeRelease := passed+1 >= v.cfg.SuccessThreshold
+		err := v.round(ctx, beforeRelease)
+		if err == nil && beforeRelease {
+			err = v.release(ctx)
 		}
-		last := passed+1 >= v.cfg.SuccessThreshold
-		if err == nil && last {
-			err = v.waitForStartupTaint(ctx)
-		}
-		if err == nil {
-			err = v.lookForForeignTaint(ctx, last)
-		}
-		if err == nil && !last {
+		switch {
+		case err == nil && beforeRelease:
+			return true
+		case ctx.Err() != nil:
+			return false
+		case err == nil:
 			passed++
 			v.log.WithFields(logrus.Fields{"passed": passed, "threshold": v.cfg.SuccessThreshold}).Info("round passed")
 			pauses.Reset()
 			v.pause(ctx, betweenRounds)
-			continue
-		}
-		if err == nil {
-			err = v.release(ctx)
-		}
-		switch {
-		case err == nil:
-			return true
-		case ctx.Err() != nil:
-			return false
-		}
-		passed = 0
-		if !errors.Is(err, errRestart) {
+		case errors.Is(err, errRestart):
+			passed = 0
+		default:
+			passed = 0
 			pause := pauses.NextBackOff()
 			v.reportFailure(ctx, err, pause)
 			v.pause(ctx, pause)
 		}
 	}
+}
+
+// round runs the checks once on a node without foreign taints. Before the release it also waits for a late startup taint.
+func (v *verification) round(ctx context.Context, beforeRelease bool) error {
+	if err := v.waitForForeignTaints(ctx); err != nil {
+		return err
+	}
+	if err := v.runChecks(ctx); err != nil {
+		return err
+	}
+	if beforeRelease {
+		if err := v.waitForStartupTaint(ctx); err != nil {
+			return err
+		}
+	}
+	return v.lookForForeignTaint(ctx, beforeRelease)
 }
 
 // await runs a step and meanwhile records the attempts of its checks and the end of INITIAL_TIMEOUT.
@@ -173,13 +176,13 @@ func (v *verification) waitForForeignTaints(ctx context.Context) error {
 	v.foreignSeen = true
 	v.log.WithField("taint", taint.String()).Info("waiting for foreign taints")
 	v.lastFailure = &failure{foreignTaints, fmt.Errorf("%s is still on (WAIT_FOR_TAINTS)", taint)}
-	err := v.waitForNode(ctx, time.Time{}, func(node *nodepatch.Node) bool { return v.foreignTaint(node) == nil })
+	err := v.waitForNode(ctx, noLimit, func(node *nodepatch.Node) bool { return v.foreignTaint(node) == nil })
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case err != nil:
 		v.log.WithError(err).Debug("cannot read the node while waiting for foreign taints: starting the checks")
-		v.node = nil
+		v.node, v.reusable = nil, nil
 		return nil
 	}
 	v.lastFailure = nil
@@ -216,48 +219,50 @@ func (v *verification) runChecks(ctx context.Context) error {
 	return v.judge(results)
 }
 
-// readNode is the request of the api check. The patch is built on the answer.
+// readNode is the request of the api check.
 func (v *verification) readNode(ctx context.Context) (checks.Report, error) {
-	report := checks.Report{Detail: "node " + v.cfg.NodeName + " read"}
-	if recent := v.recentRead; recent != nil {
-		v.recentRead = nil
-		if time.Since(recent.at) < v.cfg.CheckTimeout {
-			report.Took, report.Warnings = recent.took, recent.warnings
-			return report, nil
+	if report := v.reusable; report != nil {
+		v.reusable = nil
+		if time.Since(v.readAt) < v.cfg.CheckTimeout {
+			return *report, nil
 		}
 	}
 	v.client.CloseIdleConnections()
-	node, warnings, err := getPadded(ctx, v.api)
-	if err != nil {
-		return report, err
-	}
-	report.Warnings = warnings
-	v.node, v.readAt = node, time.Now()
-	return report, nil
+	return v.readLarge(ctx)
 }
 
-// getPadded reads the node with a request that proves the MTU of the path.
-func getPadded(ctx context.Context, api nodepatch.Client) (node *nodepatch.Node, warnings []string, err error) {
-	warnings, err = checks.WithLargeHeader(func(padding string) (err error) {
-		node, err = api.GetWithPadding(ctx, padding)
+// readLarge reads the node with a request that is larger than a packet. The patch is built on the answer.
+func (v *verification) readLarge(ctx context.Context) (checks.Report, error) {
+	node, report, err := readLarge(ctx, v.api)
+	if err == nil {
+		v.node, v.readAt = node, time.Now()
+	}
+	return report, err
+}
+
+func readLarge(ctx context.Context, api nodepatch.Client) (node *nodepatch.Node, report checks.Report, err error) {
+	report.Detail = "node " + api.Name + " read"
+	report.Warnings, err = checks.WithLargeHeader(func(value string) (err error) {
+		node, err = api.GetPadded(ctx, value)
 		return err
 	})
-	return node, warnings, err
+	return node, report, err
 }
 
 // waitForStartupTaint waits for a startup taint that is added late.
 func (v *verification) waitForStartupTaint(ctx context.Context) error {
-	there := func(node *nodepatch.Node) bool {
+	tainted := func(node *nodepatch.Node) bool {
 		_, released := node.Annotations[annotation]
 		return released || len(nodepatch.StartupTaints(node, v.request)) > 0
 	}
 	due := nodepatch.StartupTaintDue(v.node, v.request, v.cfg.LateTaintWindow, v.client.ServerTime())
-	if there(v.node) || !time.Now().Before(due) {
+	if tainted(v.node) || !time.Now().Before(due) {
 		return nil
 	}
 	v.log.WithField("window", v.cfg.LateTaintWindow.String()).Debug("waiting for the startup taint")
-	v.lastFailure = &failure{startupTaint, fmt.Errorf("all checks pass, and the node is not yet %s old (LATE_TAINT_WINDOW)", v.cfg.LateTaintWindow)}
-	err := v.waitForNode(ctx, due, there)
+	young := fmt.Errorf("all checks pass, and the node is not yet %s old (LATE_TAINT_WINDOW)", v.cfg.LateTaintWindow)
+	v.lastFailure = &failure{startupTaint, young}
+	err := v.waitForNode(ctx, due, tainted)
 	v.lastFailure = nil
 	if err != nil && ctx.Err() == nil {
 		v.log.WithError(err).Warn("cannot read the node while waiting for the startup taint: restarting the checks")
@@ -266,10 +271,10 @@ func (v *verification) waitForStartupTaint(ctx context.Context) error {
 	return err
 }
 
-// waitForNode waits until done reports true of the node, or until has passed.
-func (v *verification) waitForNode(ctx context.Context, until time.Time, done func(*nodepatch.Node) bool) error {
+// waitForNode waits until the node is done, or until the deadline.
+func (v *verification) waitForNode(ctx context.Context, deadline time.Time, done func(*nodepatch.Node) bool) error {
 	return v.await(ctx, func(ctx context.Context) error {
-		node, err := v.patcher.Wait(ctx, v.node, until, done)
+		node, err := v.patcher.Wait(ctx, v.node, deadline, done)
 		if err == nil {
 			v.node, v.readAt = node, time.Time{}
 		}
@@ -300,8 +305,8 @@ func (v *verification) lookForForeignTaint(ctx context.Context, beforeRelease bo
 }
 
 // release removes the startup taint and adds the label. The marker shows the node as verified before that: a stale
-// False could get a healthy node replaced. After a release that has failed it does so afterwards, because a condition
-// that turns True and False again each round would never be False for long.
+// False could get a healthy node replaced. Once a release has failed, the marker waits for the next one to succeed: a
+// condition that is True for a moment in each round would hide the failure.
 func (v *verification) release(ctx context.Context) (err error) {
 	for _, taint := range nodepatch.StartupTaints(v.node, v.request) {
 		if taint.Effect != v.cfg.TaintEffect {
@@ -310,12 +315,12 @@ func (v *verification) release(ctx context.Context) (err error) {
 		}
 	}
 	if !v.releaseFailed {
-		if v.retract, err = v.marker.Verified(ctx, v.node); err != nil {
+		if v.shownVerified, err = v.marker.Verified(ctx, v.node); err != nil {
 			return err
 		}
 	}
 	var removed []nodepatch.Taint
-	v.releasing = true // never mark a released node
+	v.releasing = true // no marker while it is in flight: never mark a released node
 	err = v.await(ctx, func(ctx context.Context) (err error) {
 		removed, err = v.patcher.Release(ctx, v.node, v.request)
 		return err
@@ -328,49 +333,4 @@ func (v *verification) release(ctx context.Context) (err error) {
 	v.verdict = &verdict{v.node, v.request}
 	v.announce(ctx, removed)
 	return nil
-}
-
-// announce reports the released node. The DaemonSet controller deletes this pod as soon as it sees the label, so the
-// Event and the condition are finished first, whether ctx has ended or not.
-func (v *verification) announce(ctx context.Context, removed []nodepatch.Taint) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), v.cfg.CheckTimeout+2*time.Second)
-	defer cancel()
-	took := time.Since(v.start)
-	v.metrics.Verified(time.Now(), took)
-	what := "no startup taint found"
-	if len(removed) > 0 {
-		what = "removed " + join(removed)
-	}
-	log := v.log.WithFields(logrus.Fields{"took": formatDuration(took), "taints": what})
-	if left := v.remaining(); len(left) > 0 {
-		log = log.WithField("remaining_taints", join(left))
-	}
-	log.Info("node verified")
-	v.events.Add(kube.EventNormal, reasonVerified,
-		"DNS, API, network and service discovery work; verified in "+formatDuration(took)+"; "+what)
-	retry(ctx, func() bool { return v.events.Flush(ctx) })
-	if v.releaseFailed {
-		retry(ctx, func() bool {
-			_, err := v.marker.Verified(ctx, nil)
-			if err != nil {
-				v.log.WithError(err).Warn("node released, but its condition cannot be written")
-			}
-			return err == nil
-		})
-	}
-}
-
-// remaining returns the taints that still repel pods after the release.
-func (v *verification) remaining() []nodepatch.Taint {
-	return slices.DeleteFunc(slices.Clone(v.node.Spec.Taints), func(taint nodepatch.Taint) bool {
-		return v.request.Removes(taint) || (taint.Effect != "NoSchedule" && taint.Effect != "NoExecute")
-	})
-}
-
-func join(taints []nodepatch.Taint) string {
-	texts := make([]string, len(taints))
-	for i, taint := range taints {
-		texts[i] = taint.String()
-	}
-	return strings.Join(texts, ", ")
 }

@@ -95,7 +95,8 @@ func (c *Config) settings() []*setting {
 
 		{"taint-key", "key", "key of the startup taint, which the release removes", "node-ready/unverified", "",
 			text(&c.TaintKey, qualifiedName)},
-		{"taint-value", "value", "value of the startup taint where the chart's policy adds it; the agent only validates it", "true", "", text(&c.TaintValue, optional(labelValue))},
+		{"taint-value", "value", "value of the startup taint where the chart's policy adds it; the agent only validates it", "true", "",
+			text(&c.TaintValue, optional(labelValue))},
 		{"taint-effect", "effect", "expected effect of the startup taint; another one is removed with a warning", "NoSchedule", "",
 			text(&c.TaintEffect, oneOf("NoSchedule", "PreferNoSchedule", "NoExecute"))},
 		{"verified-label", "key", "label that the release adds", "node-ready/verified", "", text(&c.VerifiedLabel, qualifiedName)},
@@ -107,7 +108,7 @@ func (c *Config) settings() []*setting {
 		{"also-remove-taints", "keys", "comma-separated former startup and failed taint keys; the release removes them too, " +
 			"and nothing adds them", "node-ready/failed", "", list(&c.AlsoRemoveTaints, 0, qualifiedName)},
 
-		{"on-timeout", "policy", "what to put on a node that is not verified within --initial-timeout: keep (nothing), taint or condition",
+		{"on-timeout", "policy", "mark on a node that is not verified within --initial-timeout: keep (none), taint or condition",
 			OnTimeoutKeep, "", text(&c.OnTimeout, oneOf(OnTimeoutKeep, OnTimeoutTaint, OnTimeoutCondition))},
 		{"failed-taint-key", "key", "key of the NoSchedule taint that --on-timeout=taint adds", "node-ready/failed", "",
 			text(&c.FailedTaintKey, qualifiedName)},
@@ -123,7 +124,7 @@ func (c *Config) settings() []*setting {
 		{"log-format", "format", "json or console", "json", "", text(&c.LogFormat, oneOf("json", "console"))},
 
 		{"dry-run", "bool", "run every check once, print a report, write nothing", "false", "", boolean(&c.DryRun)},
-		{"once", "bool", "exit with the verdict, after --initial-timeout at the latest, instead of holding", "false", "", boolean(&c.Once)},
+		{"once", "bool", "exit with the verdict, at the latest after --initial-timeout", "false", "", boolean(&c.Once)},
 	}
 }
 
@@ -206,26 +207,25 @@ Exit codes: 0 verified or shut down, 1 not verified or interrupted (--once, --dr
 `
 
 // validate applies the rules between settings.
-func (c *Config) validate(lookupEnv func(string) (string, bool)) UsageError {
-	var problems UsageError
+func (c *Config) validate(lookupEnv func(string) (string, bool)) (problems UsageError) {
+	refuse := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	if c.NodeName == "" && !c.DryRun {
-		problems = append(problems, "--node-name (NODE_NAME) is required: the name of the Node object, in a pod from the field spec.nodeName; "+
+		refuse("--node-name (NODE_NAME) is required: the name of the Node object, in a pod from the field spec.nodeName; " +
 			"only --dry-run works without")
 	}
 	if name, _ := lookupEnv("NODE_NAME"); name != "" && strings.TrimSpace(name) != c.NodeName {
-		problems = append(problems, fmt.Sprintf("--node-name %q must not differ from NODE_NAME %q: the checks run on that node", c.NodeName, name))
+		refuse("--node-name %q must not differ from NODE_NAME %q: the checks run on that node", c.NodeName, name)
 	}
 	if host, _ := lookupEnv("KUBERNETES_SERVICE_HOST"); host == "" && !c.DryRun {
-		problems = append(problems, "not inside a cluster (KUBERNETES_SERVICE_HOST is not set): only --dry-run works here, because a node is released "+
-			"by checks on that node alone; for a static pod or a host process set KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT to the address "+
-			"of the kubernetes service")
+		refuse("not inside a cluster (KUBERNETES_SERVICE_HOST is not set): only --dry-run works here, because only checks on a node " +
+			"may release it; for a static pod or a host process set KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT to the " +
+			"address of the kubernetes service")
 	}
 	if c.OnTimeout == OnTimeoutTaint && c.FailedTaintKey == c.TaintKey {
-		problems = append(problems, fmt.Sprintf("--failed-taint-key %s must differ from --taint-key: the agent could not tell the two taints apart",
-			c.FailedTaintKey))
+		refuse("--failed-taint-key %s must differ from --taint-key: the agent could not tell the two taints apart", c.FailedTaintKey)
 	}
 	if c.CheckTimeout > c.InitialTimeout {
-		problems = append(problems, fmt.Sprintf("--check-timeout %s must not be longer than --initial-timeout %s", c.CheckTimeout, c.InitialTimeout))
+		refuse("--check-timeout %s must not be longer than --initial-timeout %s", c.CheckTimeout, c.InitialTimeout)
 	}
 	return problems
 }

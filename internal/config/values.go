@@ -114,8 +114,8 @@ func labelValue(s string) error {
 }
 
 func qualifiedName(s string) error {
-	return must("a key such as example.com/name: an optional DNS name and a slash, then at most 63 letters, digits, dashes, dots and underscores",
-		validation.IsQualifiedName(s))
+	return must("a key such as example.com/name: an optional DNS name and a slash, "+
+		"then at most 63 letters, digits, dashes, dots and underscores", validation.IsQualifiedName(s))
 }
 
 // keyPrefix is the beginning of a qualified name, such as "node.cilium.io/".

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"maps"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -40,11 +41,16 @@ type agent struct {
 // agent prepares the agent of a node, behind the proxy of s.
 func (s *suite) agent(node string) *agent {
 	s.Helper()
-	return s.agentAt(node, s.access(s.proxy.URL, s.proxy.CA, s.boundToken(node)))
+	return s.agentAt(node, s.proxy.URL, s.proxy.CA, s.boundToken(node))
 }
 
-func (s *suite) agentAt(node, kubeconfig string) *agent {
-	return &agent{s: s, node: node, env: map[string]string{"NODE_NAME": node, "KUBECONFIG": kubeconfig, "ENABLE_METRICS": "false",
+// agentAt prepares the agent of a node, for which the kubernetes service is at server.
+func (s *suite) agentAt(node, server string, ca []byte, token string) *agent {
+	s.Helper()
+	u, err := url.Parse(server)
+	s.NoError(err)
+	return &agent{s: s, node: node, env: map[string]string{"NODE_NAME": node, "KUBECONFIG": s.access(server, ca, token), "ENABLE_METRICS": "false",
+		"KUBERNETES_SERVICE_HOST": u.Hostname(), "KUBERNETES_SERVICE_PORT": u.Port(),
 		"DNS_TEST_DOMAINS": s.dns.address, "DNS_SERVICE": "", "PATH": os.Getenv("PATH")}}
 }
 

@@ -52,10 +52,9 @@ func TestFaultProxyVariables(t *testing.T) {
 	s := begin(t, "HTTPS_PROXY set to a dead address", "not used for the API; verified")
 	made := s.create(gated(name))
 	s.False(strings.HasPrefix(s.config.Host, "https://127."))
-	kubeconfig := s.access(s.config.Host, s.config.CAData, s.boundToken(name))
 	const dead = "http://127.0.0.1:1"
 	began := time.Now()
-	p := s.agentAt(name, kubeconfig).with("HTTPS_PROXY="+dead, "https_proxy="+dead, "HTTP_PROXY="+dead, "ALL_PROXY="+dead).start()
+	p := s.agentAt(name, s.config.Host, s.config.CAData, s.boundToken(name)).with("HTTPS_PROXY="+dead, "https_proxy="+dead, "HTTP_PROXY="+dead, "ALL_PROXY="+dead).start()
 	p.awaitMessage(harness.MsgVerified)
 	s.row.Recovered(time.Since(began))
 	s.keeps(s.verified(name), foreign(made))

@@ -20,7 +20,7 @@ func TestFaultClusterIP(t *testing.T) {
 			out, _ := s.directions()
 			s.rounds(func() {
 				s.Break(out + "ip daddr " + apiService + " tcp dport 443 " + c.rule)
-				s.onlyFails(s.agent(quick(), nil), map[string]string{"api": c.api, "network": c.network, "service": c.api})
+				s.onlyFailsAndCounts(s.agent(quick(), nil), map[string]string{"api": c.api, "network": c.network, "service": c.api})
 				s.recovers(s.Repair)
 				s.Contains(s.Event("NodeNotVerified", "api: ").Message, "network: "+c.network)
 			})
@@ -33,7 +33,7 @@ func TestFaultNetworkTarget(t *testing.T) {
 		address := s.Target()
 		s.rounds(func() {
 			s.Break("ip daddr " + address + " drop")
-			s.onlyFails(s.agent(quick("NETWORK_TARGETS", address+":80"), nil), map[string]string{"network": "TCP " + address + ":80: timeout"})
+			s.onlyFailsAndCounts(s.agent(quick("NETWORK_TARGETS", address+":80"), nil), map[string]string{"network": "TCP " + address + ":80: timeout"})
 			s.recovers(s.Repair)
 		})
 	})
@@ -42,7 +42,7 @@ func TestFaultNetworkTarget(t *testing.T) {
 	fault(t, "https target answers 401", "not verified: network", func(s *suite) {
 		const address = "kubernetes.default.svc.cluster.local"
 		s.rounds(func() {
-			s.onlyFails(s.agent(quick("NETWORK_TARGETS", "https://"+address+"/livez"), nil), map[string]string{"network": "GET https://" + address + "/livez: 401 Unauthorized"})
+			s.onlyFailsAndCounts(s.agent(quick("NETWORK_TARGETS", "https://"+address+"/livez"), nil), map[string]string{"network": "GET https://" + address + "/livez: 401 Unauthorized"})
 			s.passes(quick("NETWORK_TARGETS", "tcp://"+address+":443"), nil)
 		})
 	})
@@ -106,7 +106,7 @@ func TestFaultDeadEndpoints(t *testing.T) {
 		s.rounds(func() {
 			s.Break("tcp dport 53 drop")
 			pod := s.agent(quick(), nil)
-			s.onlyFails(pod, map[string]string{"service": "TCP " + pods[0].Status.PodIP + ":53 on node node1: timeout"})
+			s.onlyFailsAndCounts(pod, map[string]string{"service": "TCP " + pods[0].Status.PodIP + ":53 on node node1: timeout"})
 			s.AwaitLog(pod, func(line harness.LogLine) bool {
 				return strings.Contains(line.Error, "TCP "+pods[1].Status.PodIP+":53 on node node1: timeout")
 			})
@@ -120,12 +120,12 @@ func TestFaultDeadEndpoints(t *testing.T) {
 			s.Apply(fmt.Sprintf(`
 apiVersion: v1
 kind: Service
-metadata: {name: e2e-remote, namespace: default}
+metadata: {name: e2e-remote, namespace: kube-system}
 spec: {ports: [{port: 53}]}
 ---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
-metadata: {name: e2e-remote, namespace: default, labels: {kubernetes.io/service-name: e2e-remote}}
+metadata: {name: e2e-remote, namespace: kube-system, labels: {kubernetes.io/service-name: e2e-remote}}
 addressType: IPv4
 ports: [{port: 53, name: "", protocol: TCP}]
 endpoints:
@@ -135,7 +135,7 @@ endpoints:
 		}
 		s.rounds(func() {
 			slice(pods[0].Status.PodIP, "10.244.99.99")
-			s.onlyFails(s.agent(quick("DNS_SERVICE", "default/e2e-remote"), nil),
+			s.onlyFailsAndCounts(s.agent(quick("DNS_SERVICE", "kube-system/e2e-remote"), nil),
 				map[string]string{"service": "none of its ready endpoints on other nodes answers: TCP 10.244.99.99:53 on node node2: "})
 			s.recovers(func() { slice("10.244.99.99", pods[1].Status.PodIP) })
 		})

@@ -87,18 +87,21 @@ func (s *suite) registers(node string) step {
 	return s.await("Karpenter registers the node", nodes, on(node, labelled(registered)))
 }
 
-// An agent that tolerates everything is on the node before Karpenter has registered it, and takes the startup taint off; the
-// registration puts it back, behind the label, and nobody is left to take it off again.
-func TestTrapTolerationOfUnregistered(t *testing.T) {
+// An agent that tolerates everything is on the node before Karpenter has registered it. It waits: the registration puts the startup
+// taint back, which would stay behind the label.
+func TestTolerationOfUnregisteredWaits(t *testing.T) {
 	s := start(t, "tolerations[0].operator=Exists")
 	node := s.unregisteredNode()
-	early := s.await("the agent verifies a node that is not registered", nodes, on(node, harness.Verified))
-	s.True(harness.HasTaint(early.node(), unregistered))
-	gone := s.await("the agent's pod is gone", pods, agentPod(node, func(s state) bool { return s.deleted }))
-	late := s.registers(node)
-	s.Equal("true", late.node().Labels[harness.Label], "verified")
-	s.True(harness.HasTaint(late.node(), harness.Taint), "and tainted")
-	printSteps(t, []step{early, gone, {"Karpenter registers the node: startup taint on again, label on, no agent there", late.state}})
+	agent := s.await("the agent's pod comes before the registration", pods, agentPod(node, always))
+	s.Until(func() (bool, error) { return strings.Contains(s.kubelet.said(node), harness.MsgForeignTaints), nil })
+	early := s.Node(node)
+	s.True(harness.HasTaint(early, unregistered))
+	s.NotContains(early.Labels, harness.Label)
+	known := s.registers(node)
+	verified := s.await("the node is verified", nodes, on(node, harness.Verified))
+	s.False(harness.HasTaint(verified.node(), harness.Taint))
+	inOrder(t, agent, known, verified)
+	printSteps(t, []step{agent, known, verified})
 }
 
 // The same with the chart's tolerations: the agent comes after the registration.

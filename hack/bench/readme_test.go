@@ -1,0 +1,57 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The committed plot is drawn from the committed figures.
+func TestPlotIsCurrent(t *testing.T) {
+	all, err := readPoints("scale.json")
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "scale.svg")
+	require.NoError(t, plotTo(path, all))
+	drawn, err := os.ReadFile(path)
+	require.NoError(t, err)
+	committed, err := os.ReadFile("scale.svg")
+	require.NoError(t, err)
+	require.Equal(t, string(drawn), string(committed), "hack/bench/scale.svg is stale: the scale part of make bench draws it")
+}
+
+// The table in README.md has the budgets of the code, and every figure in it is within its budget.
+func TestReadme(t *testing.T) {
+	text, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	budgets := map[string]float64{
+		"binary, stripped": binaryBudget, "image, compressed": imageBudget, "peak memory": memoryBudget,
+		"process start to released node, compared": startupBudget, "gate latency above": gateBudget,
+		"requests with": requestsBudget, "received with": receivedBudget,
+		"requests of an agent": requestsBudget, "agents with an error": 0,
+	}
+	found := map[string]bool{}
+	for line := range strings.Lines(string(text)) {
+		cells := strings.Split(line, "|")
+		if len(cells) != 6 || strings.TrimSpace(cells[4]) != "PASS" {
+			continue
+		}
+		var figure, budget float64
+		_, err := fmt.Sscan(cells[2], &figure)
+		require.NoError(t, err, line)
+		_, err = fmt.Sscan(cells[3], &budget)
+		require.NoError(t, err, line)
+		require.LessOrEqual(t, figure, budget, line)
+		for name, want := range budgets {
+			if strings.Contains(cells[1], name) {
+				require.InDelta(t, want, budget, 0, line)
+				found[name] = true
+			}
+		}
+	}
+	require.Len(t, found, len(budgets), "budgets in hack/bench/README.md: %v", found)
+	require.NotContains(t, string(text), "FAIL")
+}

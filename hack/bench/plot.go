@@ -75,5 +75,6 @@ func plotTo(path string, all map[string][]point) error {
 	if err := plotutil.AddLinePoints(figure, lines...); err != nil {
 		return err
 	}
+	figure.X.Max = max(figure.X.Max, 2*figure.X.Min) // a logarithmic axis needs a range
 	return figure.Save(16*vg.Centimeter, 10*vg.Centimeter, path)
 }

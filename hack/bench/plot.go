@@ -62,7 +62,7 @@ func plotTo(path string, all map[string][]point) error {
 	figure.X.Scale, figure.Y.Scale = plot.LogScale{}, plot.LogScale{}
 	figure.X.Tick.Marker, figure.Y.Tick.Marker = plot.LogTicks{Prec: -1}, plot.LogTicks{Prec: -1}
 	figure.BackgroundColor = color.White
-	figure.Legend.Top, figure.Legend.Left = true, true
+	figure.Legend.Top, figure.Legend.Left, figure.Legend.XOffs = true, true, vg.Centimeter/2
 	figure.Add(plotter.NewGrid())
 	var lines []any
 	for _, series := range []string{withAgent, idleDaemonSet, noDaemonSet} {

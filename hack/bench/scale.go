@@ -81,8 +81,7 @@ func (b *bench) compare(n int, waves map[string]wave) {
 	agent, idle, none := waves[withAgent], waves[idleDaemonSet], waves[noDaemonSet]
 	nodes := fmt.Sprintf("scale %d: ", n)
 	each := func(name, unit string, figure func(wave) float64) {
-		a, i, o := figure(agent), figure(idle), figure(none)
-		b.figure(nodes+name, "agent %.1f, idle DaemonSet %.1f, no DaemonSet %.1f %s (%.1f and %.1f times)", a, i, o, unit, a/i, a/o)
+		b.figure(nodes+name, "agent %.3g, idle DaemonSet %.3g, no DaemonSet %.3g %s", figure(agent), figure(idle), figure(none), unit)
 	}
 	perNode := float64(agent.requests) / float64(n)
 	b.budget(nodes+"agents with an error or a warning", float64(len(agent.problems)), 0, "%.0f")
@@ -98,6 +97,8 @@ func (b *bench) compare(n int, waves map[string]wave) {
 	for _, verb := range slices.Sorted(maps.Keys(agent.server.p99)) {
 		each("p99 of "+verb, "ms", func(w wave) float64 { return 1000 * w.server.p99[verb] })
 	}
+	b.figure(nodes+"agent compared with an idle DaemonSet", "%.2f times the time, %.2f times the API server CPU",
+		agent.took.Seconds()/idle.took.Seconds(), agent.server.cpu/idle.server.cpu)
 	added := func(baseline wave) float64 { return 1000 * (agent.server.cpu - baseline.server.cpu) / float64(n) }
 	b.figure("the agent adds a node", "%.1f requests, %.0f ms of API server CPU; with its DaemonSet %.0f ms",
 		perNode, added(idle), added(none))

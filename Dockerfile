@@ -9,7 +9,8 @@ WORKDIR /src
 COPY go.mod go.sum ./
 # A layer of its own, so that a change of the source does not fetch them again.
 RUN go mod download
-COPY *.go ./
+COPY main.go ./
+COPY internal/ internal/
 COPY checks/ checks/
 COPY metrics/ metrics/
 COPY nodepatch/ nodepatch/
@@ -21,7 +22,7 @@ ARG BUILD_DATE=unknown
 # The CAs for https:// in NETWORK_TARGETS go into the binary, so that it is the image's only file.
 RUN cp /etc/ssl/certs/ca-certificates.crt checks/roots.pem && \
     CGO_ENABLED=0 GOOS=${TARGETOS:-$(go env GOOS)} GOARCH=${TARGETARCH:-$(go env GOARCH)} \
-    go build -tags nethttpomithttp2,roots -trimpath -ldflags "-s -w -X main.version=${VERSION} -X main.commit=${COMMIT_HASH} -X main.buildDate=${BUILD_DATE}" \
+    go build -tags nethttpomithttp2,roots -trimpath -ldflags "-s -w -funcalign=16 -X main.version=${VERSION} -X main.commit=${COMMIT_HASH} -X main.buildDate=${BUILD_DATE}" \
     -o /out/kube-node-ready .
 
 FROM scratch

@@ -6,7 +6,7 @@ BUILD_DATE ?= $(shell date -u +%Y-%m-%dT%H:%M:%SZ)
 IMAGE      ?= ghcr.io/imunhatep/kube-node-ready
 BIN        ?= bin/kube-node-ready
 # The HTTP/2 in net/http is a second copy of what client-go brings along: 0.5 MB. The Dockerfile has the same, and CAs.
-LDFLAGS     = -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.buildDate=$(BUILD_DATE)
+LDFLAGS     = -s -w -funcalign=16 -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.buildDate=$(BUILD_DATE)
 TOOLS       = $(CURDIR)/bin/tools
 CLUSTER     = hack/cluster/cluster
 
@@ -33,7 +33,7 @@ run-dry: build ## every check once from this machine, with a report; writes noth
 	bin/kube-node-ready --dry-run
 
 ## Tests
-.PHONY: test lint unit chart-test e2e e2e-karpenter faults fuzz vulncheck
+.PHONY: test lint unit chart-test e2e e2e-karpenter faults vulncheck
 test: ## everything; without root all but the tests on the real node
 	hack/test.sh
 
@@ -46,7 +46,7 @@ unit: $(TOOLS)/gotestsum ## unit tests with the race detector
 chart-test: $(TOOLS)/helm $(TOOLS)/helm-docs $(TOOLS)/helm-unittest ## the chart: lint, tests, and whether what is made from it is current
 	hack/chart-test.sh
 
-e2e: build $(TOOLS)/helm $(TOOLS)/gotestsum ## the tests on a real node (root, Linux); KEEP=1 leaves the cluster up, RUN= picks tests
+e2e: build $(TOOLS)/helm $(TOOLS)/gotestsum ## the tests on a sandbox cluster with a real kubelet (root, Linux); KEEP=1 leaves the cluster up, RUN= picks tests
 	hack/e2e.sh
 
 e2e-karpenter: build $(TOOLS)/helm $(TOOLS)/gotestsum ## the agent on the nodes of the real Karpenter, 0 to 100 and back (root, Linux); KEEP=1, RUN=
@@ -77,7 +77,7 @@ manifests: $(TOOLS)/helm $(TOOLS)/helm-docs ## what is made from the chart: sche
 verify-manifests: $(TOOLS)/helm $(TOOLS)/helm-docs ## fail where one of these is stale
 	hack/manifests/generate.sh verify
 
-## The throwaway cluster
+## The sandbox cluster
 .PHONY: cluster-up cluster-down cluster-image
 cluster-up: ## a real cluster on this machine (NODES=)
 	$(CLUSTER) up

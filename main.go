@@ -1,5 +1,5 @@
-// Command kube-node-ready verifies a new Kubernetes node from inside the pod network, takes its
-// startup taint off and labels it.
+// Command kube-node-ready verifies a new Kubernetes node from inside the pod network, removes its
+// startup taint and labels it.
 package main
 
 import (
@@ -17,6 +17,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/agent"
+	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/metrics"
 )
 
@@ -27,10 +30,10 @@ var (
 	buildDate = "unknown"
 )
 
-// The exit codes, a contract with kubelet, jobs and scripts.
+// The exit codes: a contract with kubelet, jobs and scripts.
 const (
-	exitOK          = 0 // verified, or told to stop
-	exitNotVerified = 1 // or a fatal error
+	exitOK          = 0 // verified, or shut down
+	exitNotVerified = 1 // or interrupted (--once, --dry-run), or a fatal error
 	exitUsage       = 2
 )
 
@@ -40,10 +43,10 @@ func main() {
 	os.Exit(run(os.Args[1:], os.LookupEnv, signals, os.Stdout, os.Stderr))
 }
 
-// run is the whole process but for its environment, so that tests can call it.
+// run is the whole process except its environment, so that tests can call it.
 func run(args []string, lookupEnv func(string) (string, bool), signals <-chan os.Signal, stdout, stderr io.Writer) int {
-	cfg, err := parseConfig(args, lookupEnv, stdout)
-	var usageError errUsage
+	cfg, err := config.Parse(args, lookupEnv, stdout)
+	var usageError config.UsageError
 	switch {
 	case errors.Is(err, pflag.ErrHelp):
 		return exitOK
@@ -52,28 +55,29 @@ func run(args []string, lookupEnv func(string) (string, bool), signals <-chan os
 			_, _ = fmt.Fprintf(stderr, "kube-node-ready: %s\n", problem)
 		}
 		return exitUsage
-	case cfg.version:
+	case cfg.Version:
 		_, _ = fmt.Fprintf(stdout, "kube-node-ready %s (commit %s, built %s, %s)\n", version, commit, buildDate, runtime.Version())
 		return exitOK
 	}
 
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	again := stopOnSignal(stop, signals)
+	secondSignal := stopOnSignal(stop, signals)
 
-	place := locate(cfg, lookupEnv)
-	if cfg.dryRun {
-		return dryRun(ctx, cfg, place, stdout)
+	environment := kube.DetectEnvironment(cfg.Kubeconfig, lookupEnv, "kube-node-ready/"+version)
+	if cfg.DryRun {
+		return exitCode(agent.DryRun(ctx, cfg, environment, version, stdout))
 	}
-	log := newLogger(cfg, stderr).WithField("node", cfg.nodeName)
-	if place.noAPI != nil {
-		log.WithError(place.noAPI).Error("no access to the Kubernetes API: run in a pod with a service account token, or name a kubeconfig (--kubeconfig)")
+	log := newLogger(cfg, stderr).WithField("node", cfg.NodeName)
+	if environment.Err != nil {
+		log.WithError(environment.Err).
+			Error("no access to the Kubernetes API: run in a pod with a service account token, or name a kubeconfig (--kubeconfig)")
 		return exitNotVerified
 	}
 
-	recorder := metrics.New(cfg.nodeName, checks.Names(), metrics.Build{Version: version, Commit: commit})
-	if cfg.enableMetrics {
-		server, err := recorder.Listen(cfg.metricsPort)
+	recorder := metrics.New(cfg.NodeName, checks.Names(), metrics.Build{Version: version, Commit: commit})
+	if cfg.EnableMetrics {
+		server, err := recorder.Listen(cfg.MetricsPort)
 		if err != nil {
 			log.WithError(err).Error("start: choose another port with --metrics-port, or --enable-metrics=false")
 			return exitNotVerified
@@ -81,39 +85,27 @@ func run(args []string, lookupEnv func(string) (string, bool), signals <-chan os
 		defer shutdown(server, log)
 	}
 
-	verified := newAgent(cfg, place, recorder, log).run(ctx)
-	switch {
-	case cfg.once && !verified:
-		return exitNotVerified
-	case verified && !cfg.once:
-		linger(cfg.metricsLinger, again, log)
-	}
-	return exitOK
+	verified := agent.New(cfg, environment, recorder, log, version).Run(ctx, secondSignal)
+	return exitCode(verified || !cfg.Once)
 }
 
-// stopOnSignal calls stop at the first signal. The channel it returns is closed at the second.
-func stopOnSignal(stop context.CancelFunc, signals <-chan os.Signal) <-chan struct{} {
-	again := make(chan struct{})
+func exitCode(ok bool) int {
+	if ok {
+		return exitOK
+	}
+	return exitNotVerified
+}
+
+// stopOnSignal calls stop at the first signal. The returned channel is closed at the second.
+func stopOnSignal(stop context.CancelFunc, signals <-chan os.Signal) (secondSignal <-chan struct{}) {
+	second := make(chan struct{})
 	go func() {
 		<-signals
 		stop()
 		<-signals
-		close(again)
+		close(second)
 	}()
-	return again
-}
-
-// linger keeps /metrics up for the last scrape of a pod that is being deleted.
-func linger(d time.Duration, again <-chan struct{}, log *logrus.Entry) {
-	if d <= 0 {
-		return
-	}
-	log.WithField("linger", d.String()).Info("told to stop: serving the final metrics first")
-	select {
-	case <-time.After(d):
-	case <-again:
-		log.Info("told to stop again: ending at once")
-	}
+	return second
 }
 
 func shutdown(server *metrics.Server, log *logrus.Entry) {
@@ -124,15 +116,15 @@ func shutdown(server *metrics.Server, log *logrus.Entry) {
 	}
 }
 
-func newLogger(cfg config, out io.Writer) *logrus.Logger {
+func newLogger(cfg config.Config, out io.Writer) *logrus.Logger {
 	log := logrus.New()
 	log.SetOutput(out)
-	if cfg.logFormat == "json" {
+	if cfg.LogFormat == "json" {
 		log.SetFormatter(&logrus.JSONFormatter{TimestampFormat: time.RFC3339Nano})
 	} else {
 		log.SetFormatter(&logrus.TextFormatter{FullTimestamp: true, TimestampFormat: "15:04:05.000"})
 	}
-	if level, err := logrus.ParseLevel(cfg.logLevel); err == nil {
+	if level, err := logrus.ParseLevel(cfg.LogLevel); err == nil {
 		log.SetLevel(level)
 	}
 	return log

@@ -1,62 +1,106 @@
 package main
 
 import (
+	"bytes"
+	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
+// start calls run in a cluster whose API server refuses connections, with the variables in env. It returns the channel
+// of its signals, and a function that waits for the exit code.
+func start(t *testing.T, stdout, stderr *bytes.Buffer, env map[string]string, args ...string) (signals chan os.Signal, wait func() int) {
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	lookup := func(key string) (string, bool) {
+		value, ok := env[key]
+		if inCluster := map[string]string{"NODE_NAME": "node1", "KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1"}; !ok {
+			value, ok = inCluster[key]
+		}
+		return value, ok
+	}
+	signals, code := make(chan os.Signal), make(chan int, 1)
+	go func() { code <- run(args, lookup, signals, stdout, stderr) }()
+	return signals, func() int { return <-code }
+}
+
+func exit(t *testing.T, env map[string]string, args ...string) (code int, stdout, stderr string) {
+	var out, err bytes.Buffer
+	_, wait := start(t, &out, &err, env, args...)
+	return wait(), out.String(), err.String()
+}
+
+// kubeconfig names an API server that refuses connections.
+func kubeconfig(t *testing.T) string {
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, os.WriteFile(path, []byte(`{"apiVersion": "v1", "kind": "Config", "current-context": "c",
+		"clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+		"users": [{"name": "u", "user": {"token": "secret"}}],
+		"contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]}`), 0o600))
+	return path
+}
+
 func TestVersion(t *testing.T) {
-	p := start(t, map[string]string{"NODE_NAME": ""}, "--version")
-	assert.Equal(t, exitOK, p.wait())
-	assert.Equal(t, "kube-node-ready dev (commit unknown, built unknown, "+runtime.Version()+")\n", p.stdout.String())
-	assert.Empty(t, p.stderr.String())
+	code, stdout, stderr := exit(t, map[string]string{"NODE_NAME": ""}, "--version")
+	assert.Equal(t, exitOK, code)
+	assert.Equal(t, "kube-node-ready dev (commit unknown, built unknown, "+runtime.Version()+")\n", stdout)
+	assert.Empty(t, stderr)
 }
 
 func TestHelpOnStdout(t *testing.T) {
-	p := start(t, nil, "--help")
-	assert.Equal(t, exitOK, p.wait())
-	assert.Contains(t, p.stdout.String(), "Usage: kube-node-ready [flags]")
-	assert.Empty(t, p.stderr.String())
+	code, stdout, stderr := exit(t, nil, "--help")
+	assert.Equal(t, exitOK, code)
+	assert.Contains(t, stdout, "Usage: kube-node-ready [flags]")
+	assert.Empty(t, stderr)
 }
 
 func TestUsageStartsNothing(t *testing.T) {
-	api := newFakeAPI(t)
 	taken, err := net.Listen("tcp", ":0") // would be the next error
 	require.NoError(t, err)
 	defer func() { _ = taken.Close() }()
-	p := start(t, map[string]string{
-		"KUBECONFIG": api.kubeconfig, "CHECK_TIMEOUT": "3", "ENABLE_METRICS": "true",
-		"METRICS_PORT": strconv.Itoa(taken.Addr().(*net.TCPAddr).Port),
+	code, stdout, stderr := exit(t, map[string]string{
+		"KUBECONFIG": kubeconfig(t), "CHECK_TIMEOUT": "3", "METRICS_PORT": strconv.Itoa(taken.Addr().(*net.TCPAddr).Port),
 	}, "--taint-effect=Never", "--once")
-	assert.Equal(t, exitUsage, p.wait())
+	assert.Equal(t, exitUsage, code)
 	assert.Equal(t, `kube-node-ready: CHECK_TIMEOUT (--check-timeout) "3": must be a duration between 100ms and 5m0s, such as 500ms, 3s or 5m
 kube-node-ready: --taint-effect "Never": must be one of NoSchedule, PreferNoSchedule, NoExecute
-`, p.stderr.String())
-	assert.Empty(t, p.stdout.String())
-	assert.Empty(t, api.seen())
+`, stderr)
+	assert.Empty(t, stdout)
+}
+
+// A desk's checks prove nothing about a node, so they never release one.
+func TestDeskRunIsAUsageError(t *testing.T) {
+	code, stdout, stderr := exit(t, map[string]string{"NODE_NAME": "", "KUBERNETES_SERVICE_HOST": "", "KUBECONFIG": kubeconfig(t)},
+		"--once", "--node-name=node1")
+	assert.Equal(t, exitUsage, code)
+	assert.Contains(t, stderr, "not inside a cluster (KUBERNETES_SERVICE_HOST is not set): only --dry-run works here")
+	assert.Empty(t, stdout)
 }
 
 func TestPortInUse(t *testing.T) {
-	api := newFakeAPI(t)
 	taken, err := net.Listen("tcp", ":0")
 	require.NoError(t, err)
 	defer func() { _ = taken.Close() }()
 	port := strconv.Itoa(taken.Addr().(*net.TCPAddr).Port)
-	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig, "ENABLE_METRICS": "true", "METRICS_PORT": port})
-	assert.Equal(t, exitNotVerified, p.wait())
-	require.Len(t, p.entries(), 1)
-	entry := p.entry("start: choose another port with --metrics-port, or --enable-metrics=false")
-	assert.Equal(t, "error", entry["level"])
-	assert.Equal(t, "node1", entry["node"])
-	assert.Equal(t, "metrics port "+port+" cannot be bound: listen tcp :"+port+": bind: address already in use", entry["error"])
-	assert.Empty(t, api.seen())
+	code, _, stderr := exit(t, map[string]string{"KUBECONFIG": kubeconfig(t), "METRICS_PORT": port})
+	assert.Equal(t, exitNotVerified, code)
+	assert.Equal(t, 1, strings.Count(stderr, "\n"), "nothing else was started")
+	assert.Contains(t, stderr, `"msg":"start: choose another port with --metrics-port, or --enable-metrics=false"`)
+	assert.Contains(t, stderr, `"error":"metrics port `+port+` cannot be bound: listen tcp :`+port+`: bind: address already in use"`)
+	assert.Contains(t, stderr, `"level":"error"`)
+	assert.Contains(t, stderr, `"node":"node1"`)
 }
 
 func TestNoAPIAccess(t *testing.T) {
@@ -66,35 +110,91 @@ func TestNoAPIAccess(t *testing.T) {
 	for name, test := range map[string]struct {
 		kubeconfig, want string
 	}{
-		"none":    {"", "no kubeconfig"},
-		"missing": {missing, "stat " + missing + ": no such file or directory"},
-		"broken":  {broken, `error loading config file "` + broken + `": yaml: line 1: did not find expected node content`},
+		"no token": {"", "open /var/run/secrets/kubernetes.io/serviceaccount/token: no such file or directory"},
+		"missing":  {missing, "stat " + missing + ": no such file or directory"},
+		"broken":   {broken, `error loading config file \"` + broken + `\": yaml: line 1: did not find expected node content`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := start(t, nil, "--kubeconfig="+test.kubeconfig)
-			assert.Equal(t, exitNotVerified, p.wait())
-			require.Len(t, p.entries(), 1)
-			entry := p.entry("no access to the Kubernetes API: run in a pod with a service account token, or name a kubeconfig (--kubeconfig)")
-			assert.Equal(t, test.want, entry["error"])
+			t.Setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1") // client-go reads them itself
+			t.Setenv("KUBERNETES_SERVICE_PORT", "1")
+			code, _, stderr := exit(t, nil, "--kubeconfig="+test.kubeconfig)
+			assert.Equal(t, exitNotVerified, code)
+			assert.Equal(t, 1, strings.Count(stderr, "\n"))
+			assert.Contains(t, stderr, `"msg":"no access to the Kubernetes API: run in a pod with a service account token, or name a kubeconfig (--kubeconfig)"`)
+			assert.Contains(t, stderr, `"error":"`+test.want+`"`)
 		})
 	}
 }
 
 func TestKubeconfigList(t *testing.T) {
-	api := newFakeAPI(t)
-	list := filepath.Join(t.TempDir(), "missing") + string(os.PathListSeparator) + api.kubeconfig
-	p := start(t, map[string]string{"KUBECONFIG": list}, "--once")
-	assert.Equal(t, exitOK, p.wait(), p.stderr)
+	list := filepath.Join(t.TempDir(), "missing") + string(os.PathListSeparator) + kubeconfig(t)
+	code, stdout, _ := exit(t, map[string]string{"KUBECONFIG": list, "KUBERNETES_SERVICE_HOST": ""}, "--dry-run")
+	assert.Equal(t, exitNotVerified, code)
+	assert.Contains(t, stdout, "127.0.0.1:1: connection refused", "the server that the second file names")
+}
+
+// The first signal ends the run, whatever it waits for.
+func TestSignal(t *testing.T) {
+	var stdout, stderr bytes.Buffer
+	signals, wait := start(t, &stdout, &stderr, map[string]string{"KUBECONFIG": kubeconfig(t), "ENABLE_METRICS": "false"})
+	signals <- syscall.SIGTERM
+	assert.Equal(t, exitOK, wait())
+	signals, wait = start(t, &stdout, &stderr, map[string]string{"KUBECONFIG": kubeconfig(t), "ENABLE_METRICS": "false"}, "--once")
+	signals <- syscall.SIGTERM
+	assert.Equal(t, exitNotVerified, wait(), "there is no verdict")
 }
 
 func TestLogFormatAndLevel(t *testing.T) {
-	api := newFakeAPI(t)
-	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once", "--log-format=console")
-	assert.Equal(t, exitOK, p.wait())
-	assert.Contains(t, p.stderr.String(), "node verified: taint off, label on")
-	assert.NotContains(t, p.stderr.String(), `"msg"`)
+	env := map[string]string{"KUBECONFIG": kubeconfig(t), "ENABLE_METRICS": "false"}
+	args := []string{"--once", "--max-retries=0", "--initial-timeout=1s", "--check-timeout=1s"}
+	_, _, stderr := exit(t, env, append(args, "--log-format=console")...)
+	assert.Contains(t, stderr, "initial timeout passed")
+	assert.NotContains(t, stderr, `"msg"`)
+	assert.Contains(t, stderr, "level=info")
 
-	p = start(t, map[string]string{"KUBECONFIG": newFakeAPI(t).kubeconfig}, "--once", "--log-level=warn")
-	assert.Equal(t, exitOK, p.wait())
-	assert.Empty(t, p.stderr.String())
+	_, _, stderr = exit(t, env, append(args, "--log-level=error")...)
+	assert.Contains(t, stderr, `"msg":"initial timeout passed"`)
+	assert.NotContains(t, stderr, `"level":"info"`)
+	assert.NotContains(t, stderr, `"level":"warning"`)
+}
+
+// Packages depend on one another in one direction only (CONTRIBUTING.md, Layout).
+func TestLayout(t *testing.T) {
+	const module = "github.com/imunhatep/kube-node-ready"
+	allowed := map[string][]string{
+		"/checks": nil, "/nodepatch": nil, "/metrics": nil, "/internal/config": nil, "/internal/kube": nil,
+		"/internal/agent": {"/checks", "/internal/config", "/internal/kube", "/metrics", "/nodepatch"},
+		"":                {"/checks", "/internal/agent", "/internal/config", "/internal/kube", "/metrics", "/nodepatch"},
+	}
+	text, err := exec.Command("go", "list", "-deps", "-f", `{{if not .Standard}}{{.ImportPath}} {{join .Imports " "}}{{end}}`, ".").Output()
+	require.NoError(t, err)
+	seen := 0
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		from, ours := strings.CutPrefix(fields[0], module)
+		if !ours {
+			continue
+		}
+		seen++
+		may, known := allowed[from]
+		assert.True(t, known, "a new package: %s", from)
+		for _, path := range fields[1:] {
+			if to, ok := strings.CutPrefix(path, module); ok {
+				assert.True(t, slices.Contains(may, to), fmt.Sprintf("%s must not import %s", from, to))
+			}
+			if from == "/metrics" || from == "/checks" || from == "/internal/config" {
+				assert.False(t, strings.HasPrefix(path, "k8s.io/client-go"), "%s must not import %s", from, path)
+			}
+		}
+	}
+	assert.Equal(t, len(allowed), seen)
+	text, err = os.ReadFile("CONTRIBUTING.md")
+	require.NoError(t, err)
+	for _, path := range regexp.MustCompile("`((internal|checks|nodepatch|metrics|hack|chart)/[a-z0-9/._-]*)`").FindAllStringSubmatch(string(text), -1) {
+		_, err := os.Stat(path[1])
+		assert.NoError(t, err, "CONTRIBUTING.md names it")
+	}
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	assert.Equal(t, []string{"main.go", "main_test.go"}, files, "the root holds nothing else")
 }

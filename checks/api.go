@@ -2,20 +2,25 @@ package checks
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
 	"errors"
+	"fmt"
+	"net"
 	"net/http"
-	"time"
+	"slices"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// API makes one authenticated request to the Kubernetes API. That proves the path to it, TLS
-// against the cluster's CA, authentication and authorization in one call.
+// API makes one authenticated request to the Kubernetes API. That proves the path to it, TLS against the cluster's CA,
+// authentication and authorization in one call.
 type API struct {
-	// Get makes the request and says what it proved, and how long it took if that was before.
-	Get func(ctx context.Context) (detail string, took time.Duration, err error)
+	// Get makes the request and returns what it proved. It sends the header of WithLargeHeader, or reuses a request that did.
+	Get func(ctx context.Context) (Report, error)
 }
 
 // Name implements Check.
@@ -23,28 +28,65 @@ func (API) Name() string { return APIName }
 
 // Try implements Check.
 func (a API) Try(ctx context.Context) (Report, error) {
-	ctx, way := traced(ctx)
-	detail, took, err := a.Get(ctx)
+	ctx, phase := tracePhase(ctx)
+	report, err := a.Get(ctx)
 	if err != nil {
-		return Report{}, apiFailure(ctx, way.explain(err), "apply the ClusterRole and its binding from the chart: nodes, get and patch")
+		grant := "apply the ClusterRole and its binding from the chart: nodes, get and patch"
+		return Report{}, apiFailure(ctx, phase.explain(err), grant)
 	}
-	return Report{Detail: detail, Took: took}, nil
+	return report, nil
 }
 
-// apiFailure names the layer that err comes from; grant is the remedy where a permission is missing.
+// WithLargeHeader calls send with the value for a header that makes the request larger than two packets of this node, so that
+// it proves the MTU of the path. If the API server or a proxy refuses it (400, 431), it calls send once more with "", for a
+// request without the header, and returns a warning. A header, because a query would stand in every line of the audit log.
+func WithLargeHeader(send func(value string) error) (warnings []string, err error) {
+	value := largeHeader(largestMTU())
+	err = send(value)
+	if !isHeaderRefused(err) {
+		return nil, err
+	}
+	warning := fmt.Sprintf("the API server, or a proxy on the path, refuses a header of %d bytes: "+
+		"this check does not prove that large packets reach it (%v)", len(value), err)
+	return []string{warning}, send("")
+}
+
+// largeHeader returns a random header value whose entropy is two packets of this MTU: HTTP/2 compresses headers (RFC 7541). It is
+// 24 kB at most.
+func largeHeader(mtu int) string {
+	value := make([]byte, min(2*mtu, 18<<10))
+	_, _ = rand.Read(value) // never fails
+	return base64.RawURLEncoding.EncodeToString(value)
+}
+
+// largestMTU returns the largest MTU in bytes of the network interfaces that are up, or that of an Ethernet.
+func largestMTU() int {
+	mtu := 1500
+	interfaces, _ := net.Interfaces()
+	for _, i := range interfaces {
+		if i.Flags&net.FlagUp != 0 && i.Flags&net.FlagLoopback == 0 {
+			mtu = max(mtu, i.MTU)
+		}
+	}
+	return mtu
+}
+
+func isHeaderRefused(err error) bool {
+	if status, ok := errors.AsType[*apierrors.StatusError](err); ok {
+		return status.ErrStatus.Code == http.StatusBadRequest || status.ErrStatus.Code == http.StatusRequestHeaderFieldsTooLarge
+	}
+	// With HTTP/2 a server may announce its limit, which the client keeps, or end the connection (RFC 9113, 7 and 10.5.1).
+	refusals := []string{"advertised limit", "PROTOCOL_ERROR", "COMPRESSION_ERROR", "ENHANCE_YOUR_CALM"}
+	return err != nil && slices.ContainsFunc(refusals, func(text string) bool { return strings.Contains(err.Error(), text) })
+}
+
+// apiFailure names the layer that failed; grant is the remedy if a permission is missing.
 func apiFailure(ctx context.Context, err error, grant string) error {
-	var (
-		authority    x509.UnknownAuthorityError
-		hostname     x509.HostnameError
-		certificate  x509.CertificateInvalidError
-		verification *tls.CertificateVerificationError
-		record       tls.RecordHeaderError
-	)
 	switch {
 	case Remedy(err) != "":
 		return err
 	case apierrors.IsUnauthorized(err):
-		return fail("look at the pod's service account token and at the API server's log; a token is rotated by kubelet before it expires",
+		return fail("check the pod's service account token (kubelet rotates it before it expires) and the API server's log",
 			"authentication: the API server does not accept the service account token: %w", err)
 	case apierrors.IsForbidden(err):
 		return fail(grant, "authorization: %w", err)
@@ -52,21 +94,22 @@ func apiFailure(ctx context.Context, err error, grant string) error {
 		return fail("NODE_NAME must be the name of the Node object (the pod's spec.nodeName); or the node was deleted",
 			"the node does not exist: %w", err)
 	case apierrors.IsTooManyRequests(err):
-		return fail("the API server is overloaded or limits this client (API Priority and Fairness); it is tried again",
+		return fail("the API server is overloaded or limits this client (API Priority and Fairness); the agent will retry",
 			"the API server asks to wait: %w", err)
-	case errors.As(err, &authority), errors.As(err, &hostname), errors.As(err, &certificate), errors.As(err, &verification):
-		return fail("compare the CA in the pod's service account volume with the API server's certificate, and the clock of this node; or something between them answers in its place",
-			"TLS: %w", err)
-	case errors.As(err, &record), errors.Is(err, http.ErrSchemeMismatch):
-		return fail("what answers at the address of the API server is not the API server",
-			"TLS: %w", err)
-	case apierrors.IsInternalError(err), apierrors.IsServiceUnavailable(err), apierrors.IsServerTimeout(err), apierrors.IsTimeout(err), apierrors.IsUnexpectedServerError(err):
-		return fail("look at the health and the log of the API server",
-			"the API server answers with an error: %w", err)
+	case is[x509.UnknownAuthorityError](err), is[x509.HostnameError](err), is[x509.CertificateInvalidError](err),
+		is[*tls.CertificateVerificationError](err):
+		return fail("compare the CA in the pod's service account volume with the API server's certificate, "+
+			"and check this node's clock; or a proxy on the path answers instead", "TLS: %w", err)
+	case is[tls.RecordHeaderError](err), errors.Is(err, http.ErrSchemeMismatch):
+		return fail("something other than the API server answers at its address", "TLS: %w", err)
+	case apierrors.IsInternalError(err), apierrors.IsServiceUnavailable(err), apierrors.IsServerTimeout(err),
+		apierrors.IsTimeout(err), apierrors.IsUnexpectedServerError(err):
+		return fail("check the health and the log of the API server", "the API server answers with an error: %w", err)
 	case isTimeout(err) || ctx.Err() != nil:
-		return fail("check that kube-proxy (or what replaces it) has programmed the kubernetes service on this node, and that nothing drops packets to the API server; large packets too (path MTU)",
+		return fail("check that kube-proxy (or its replacement) has programmed the kubernetes service on this node, "+
+			"and that nothing drops packets to the API server; large packets too (path MTU)",
 			"no answer from the API server in time: %w", err)
 	default:
-		return fail("look at the API server and at what lies between it and this node: kube-proxy (or what replaces it), the CNI's routes", "%w", err)
+		return fail("check the API server and the path to it: kube-proxy (or its replacement), the CNI's routes", "%w", err)
 	}
 }

@@ -22,6 +22,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2/hpack"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -30,15 +31,15 @@ import (
 )
 
 const (
-	checkToken    = "look at the pod's service account token and at the API server's log; a token is rotated by kubelet before it expires"
+	checkToken    = "check the pod's service account token (kubelet rotates it before it expires) and the API server's log"
 	checkGrant    = "apply the ClusterRole and its binding from the chart: nodes, get and patch"
 	checkNodeName = "NODE_NAME must be the name of the Node object (the pod's spec.nodeName); or the node was deleted"
-	checkLimits   = "the API server is overloaded or limits this client (API Priority and Fairness); it is tried again"
-	checkCA       = "compare the CA in the pod's service account volume with the API server's certificate, and the clock of this node; or something between them answers in its place"
-	checkAnswerer = "what answers at the address of the API server is not the API server"
-	checkHealth   = "look at the health and the log of the API server"
-	checkAPIPath  = "check that kube-proxy (or what replaces it) has programmed the kubernetes service on this node, and that nothing drops packets to the API server; large packets too (path MTU)"
-	checkBetween  = "look at the API server and at what lies between it and this node: kube-proxy (or what replaces it), the CNI's routes"
+	checkLimits   = "the API server is overloaded or limits this client (API Priority and Fairness); the agent will retry"
+	checkCA       = "compare the CA in the pod's service account volume with the API server's certificate, and check this node's clock; or a proxy on the path answers instead"
+	checkAnswerer = "something other than the API server answers at its address"
+	checkHealth   = "check the health and the log of the API server"
+	checkAPIPath  = "check that kube-proxy (or its replacement) has programmed the kubernetes service on this node, and that nothing drops packets to the API server; large packets too (path MTU)"
+	checkBetween  = "check the API server and the path to it: kube-proxy (or its replacement), the CNI's routes"
 )
 
 // nodeCheck reads a node with client-go, as the agent does.
@@ -51,16 +52,20 @@ func nodeCheck(t *testing.T, config rest.Config) API {
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	client, err := rest.RESTClientFor(&config)
 	require.NoError(t, err)
-	return API{Get: func(ctx context.Context) (string, time.Duration, error) {
+	return API{Get: func(ctx context.Context) (Report, error) {
 		var node corev1.Node
-		if err := client.Get().Resource("nodes").Name("node-1").MaxRetries(0).Do(ctx).Into(&node); err != nil {
-			return "", 0, err
-		}
-		return "node " + node.Name + " read", 7 * time.Millisecond, nil
+		warnings, err := WithLargeHeader(func(value string) error {
+			request := client.Get().Resource("nodes").Name("node-1").MaxRetries(0)
+			if value != "" {
+				request.SetHeader("Padding", value)
+			}
+			return request.Do(ctx).Into(&node)
+		})
+		return Report{Detail: "node " + node.Name + " read", Took: 7 * time.Millisecond, Warnings: warnings}, err
 	}}
 }
 
-// quietly is an httptest server without words about the handshakes that are meant to fail.
+// quietly starts an httptest server that logs no failed handshake.
 func quietly(t *testing.T, handler http.HandlerFunc, start func(*httptest.Server)) *httptest.Server {
 	t.Helper()
 	server := httptest.NewUnstartedServer(handler)
@@ -107,7 +112,81 @@ func TestAPIPasses(t *testing.T) {
 	assert.Equal(t, Report{Detail: "node node-1 read", Took: 7 * time.Millisecond}, report)
 }
 
-// What the API server itself says, or what says it in its place.
+// The request is larger than two packets, whatever HTTP/2 makes of its header, and never twice the same.
+func TestLargeHeader(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ mtu, length int }{{1280, 3414}, {1500, 4000}, {9001, 24003}, {65520, 24576}} {
+		value := largeHeader(test.mtu)
+		assert.Len(t, value, test.length)
+		assert.NotEqual(t, value, largeHeader(test.mtu))
+		if test.mtu <= 9001 {
+			assert.Greater(t, hpack.HuffmanEncodeLength(value), uint64(2*test.mtu))
+		}
+	}
+	mtu := largestMTU()
+	interfaces, err := net.Interfaces()
+	require.NoError(t, err)
+	found := mtu == 1500
+	for _, i := range interfaces {
+		found = found || i.MTU == mtu && i.Flags&net.FlagLoopback == 0
+	}
+	assert.True(t, found, "an MTU of %d", mtu)
+}
+
+// An API server, or a proxy before it, that takes small headers only.
+func TestAPILargeHeaderRefused(t *testing.T) {
+	t.Parallel()
+	answer := func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"apiVersion":"v1","kind":"Node","metadata":{"name":"node-1"}}`)
+	}
+	refuse := func(code int) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Padding") != "" {
+				w.WriteHeader(code)
+				return
+			}
+			answer(w)
+		}
+	}
+	limit := func(bytes int) func(*httptest.Server) {
+		return func(s *httptest.Server) {
+			s.EnableHTTP2, s.Config.MaxHeaderBytes = true, bytes
+			s.StartTLS()
+		}
+	}
+	anyHeader := func(w http.ResponseWriter, _ *http.Request) { answer(w) }
+	for _, test := range []struct {
+		title   string
+		handler http.HandlerFunc
+		start   func(*httptest.Server)
+		err     string
+	}{
+		{"400", refuse(http.StatusBadRequest), (*httptest.Server).StartTLS, ""},
+		{"431", refuse(http.StatusRequestHeaderFieldsTooLarge), (*httptest.Server).StartTLS, ""},
+		{"a limit of HTTP/2", anyHeader, limit(3000), ""},
+		{"a small limit of HTTP/2", anyHeader, limit(1000), ""},
+		{"403", refuse(http.StatusForbidden), (*httptest.Server).StartTLS, "authorization: "},
+		{"503", refuse(http.StatusServiceUnavailable), (*httptest.Server).StartTLS, "the API server answers with an error: "},
+	} {
+		t.Run(test.title, func(t *testing.T) {
+			t.Parallel()
+			server := quietly(t, test.handler, test.start)
+			report, err := nodeCheck(t, trusting(server)).Try(limited(t, enough))
+			if test.err != "" {
+				require.ErrorContains(t, err, test.err)
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, "node node-1 read", report.Detail)
+			require.Len(t, report.Warnings, 1)
+			assert.Regexp(t, `^the API server, or a proxy on the path, refuses a header of \d+ bytes: this check does not prove that large packets reach it \(.+\)$`,
+				report.Warnings[0])
+		})
+	}
+}
+
+// Replies of the API server, or of something in its place.
 func TestAPIAnswers(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -155,11 +234,11 @@ func TestAPIAnswers(t *testing.T) {
 			err: "the API server answers with an error: Timeout: request did not complete within the allotted time", remedy: checkHealth,
 		},
 		{
-			title: "400, which nobody expects", code: 400, status: metav1.Status{Reason: metav1.StatusReasonBadRequest, Message: "what?"},
+			title: "400, which is not expected", code: 400, status: metav1.Status{Reason: metav1.StatusReasonBadRequest, Message: "what?"},
 			err: "what?", remedy: checkBetween,
 		},
 		{
-			title: "401 without a word", code: 401,
+			title: "401 without a message", code: 401,
 			err:    "authentication: the API server does not accept the service account token: the server has asked for the client to provide credentials (get nodes node-1)",
 			remedy: checkToken,
 		},
@@ -187,7 +266,7 @@ func TestAPIAnswers(t *testing.T) {
 	}
 }
 
-// What is wrong before the API server can say anything.
+// Failures before the API server can reply.
 func TestAPIConnections(t *testing.T) {
 	t.Parallel()
 	never := func(t *testing.T) rest.Config { // no request is meant to arrive
@@ -311,16 +390,16 @@ func TestAPIExpiredCertificate(t *testing.T) {
 	assert.Equal(t, checkCA, Remedy(err))
 }
 
-// The verdict is kept in the chain for whoever asks with errors.Is.
+// errors.Is finds the cause.
 func TestAPIFailureKeepsTheCause(t *testing.T) {
 	t.Parallel()
 	cause := errors.New("broken")
-	_, err := API{Get: func(context.Context) (string, time.Duration, error) { return "", 0, cause }}.Try(t.Context())
+	_, err := API{Get: func(context.Context) (Report, error) { return Report{}, cause }}.Try(t.Context())
 	require.ErrorIs(t, err, cause)
 }
 
-// An error that came of itself while the time ran out is that of the time.
-func TestAPIErrorAfterTheTimeIsOver(t *testing.T) {
+// An error after the deadline counts as a timeout.
+func TestAPIErrorAfterTheDeadline(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

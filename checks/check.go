@@ -1,8 +1,7 @@
 // Package checks proves, from inside the pod network, that a node is fit for workloads.
 //
-// A Check makes exactly one attempt and does nothing else: it never sleeps, logs or retries. The
-// Runner owns the order, the time limit of an attempt, the backoff between attempts, and tells its
-// Observer about each of them.
+// A Check makes exactly one attempt and does nothing else: it never sleeps, logs or retries. The Runner decides the order,
+// the timeout of an attempt and the backoff between attempts, and reports each attempt to its Observer.
 package checks
 
 import (
@@ -16,7 +15,7 @@ import (
 	"time"
 )
 
-// The names of the four checks, in the order in which they are run.
+// The names of the four checks, in the order in which they run.
 const (
 	DNSName     = "dns"
 	APIName     = "api"
@@ -31,25 +30,25 @@ func Names() []string { return []string{DNSName, APIName, NetworkName, ServiceNa
 type Check interface {
 	// Name is one of Names().
 	Name() string
-	// Try makes one attempt, within the deadline of ctx. The error, if any, names the layer
-	// that failed; it is a *Failure where there is a remedy to name as well.
+	// Try makes one attempt, within the deadline of ctx. The error names the layer that failed, and is a *Failure if there
+	// is a remedy.
 	Try(ctx context.Context) (Report, error)
 }
 
-// Report is what an attempt found out besides its verdict.
+// Report is what an attempt found besides its verdict.
 type Report struct {
-	// Detail says in one line what was proven, for a person who reads the dry run.
+	// Detail is one line for the reader of a dry run: what the attempt proved.
 	Detail string
-	// Skipped is the reason why nothing was asked. A skipped check does not hold a node back.
+	// Skipped is the reason why the attempt probed nothing. A skipped check has passed.
 	Skipped string
 	// Warnings name what did not work although the check passed.
 	Warnings []string
-	// Took, where it is set, is the duration of a question that was asked before this attempt
-	// and whose answer the attempt used. The Runner then reports it in place of its own measure.
+	// Took, if set, is the duration of an earlier request whose answer the attempt used. The Runner reports it instead of
+	// the attempt's own duration.
 	Took time.Duration
 }
 
-// Failure is the error of an attempt, with what a person would try first.
+// Failure is the error of an attempt, and what to try first.
 type Failure struct {
 	Cause  error
 	Remedy string
@@ -58,7 +57,7 @@ type Failure struct {
 func (f *Failure) Error() string { return f.Cause.Error() }
 func (f *Failure) Unwrap() error { return f.Cause }
 
-// Remedy returns what to try first about err, or "" where nothing is known.
+// Remedy returns what to try first about err, or "" if nothing is known.
 func Remedy(err error) string {
 	if f, ok := errors.AsType[*Failure](err); ok {
 		return f.Remedy
@@ -70,7 +69,7 @@ func fail(remedy, format string, args ...any) error {
 	return &Failure{Cause: fmt.Errorf(format, args...), Remedy: remedy}
 }
 
-// Skip is a check that asks nothing, because of reason.
+// Skip is a check that probes nothing, for a reason.
 func Skip(name, reason string) Check { return skipped{name, reason} }
 
 type skipped struct{ name, reason string }
@@ -78,7 +77,7 @@ type skipped struct{ name, reason string }
 func (s skipped) Name() string                        { return s.name }
 func (s skipped) Try(context.Context) (Report, error) { return Report{Skipped: s.reason}, nil }
 
-// isTimeout tells whether err means that no answer came in time, as opposed to a bad one.
+// isTimeout: no answer came in time, as opposed to a bad one.
 func isTimeout(err error) bool {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) {
 		return true
@@ -87,32 +86,34 @@ func isTimeout(err error) bool {
 	return ok && ne.Timeout()
 }
 
-// short reduces a network error to the words that an operator searches for: the addresses that
-// package net repeats in every layer of it are in the sentence around it already.
+// is reports whether err is, or wraps, an error of type T.
+func is[T error](err error) bool {
+	_, ok := errors.AsType[T](err)
+	return ok
+}
+
+// short reduces a network error to the words to search for. The text around it names the addresses that package net would
+// repeat.
 func short(err error) error {
-	words := err.Error()
-	reply, _ := errors.AsType[*net.DNSError](err)
-	switch {
-	case isTimeout(err):
-		words = "timeout"
-	case errors.Is(err, syscall.ECONNREFUSED):
-		words = "connection refused"
-	case errors.Is(err, syscall.ECONNRESET):
-		words = "connection reset"
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		words = "connection closed"
-	case errors.Is(err, syscall.EHOSTUNREACH):
-		words = "no route to host"
-	case errors.Is(err, syscall.ENETUNREACH):
-		words = "network is unreachable"
-	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		words = "no address of this node to connect from"
-	case errors.Is(err, syscall.EAFNOSUPPORT):
-		words = "address family is switched off on this node"
-	case reply != nil:
-		words = reply.Err
+	if isTimeout(err) {
+		return shortened{"timeout", err}
 	}
-	return shortened{words, err}
+	for _, known := range []shortened{
+		{"connection refused", syscall.ECONNREFUSED},
+		{"connection reset", syscall.ECONNRESET},
+		{"connection closed", io.EOF},
+		{"connection closed", io.ErrUnexpectedEOF},
+		{"connection closed", syscall.EPIPE},
+		{"no route to host", syscall.EHOSTUNREACH},
+		{"network is unreachable", syscall.ENETUNREACH},
+		{"no source address on this node", syscall.EADDRNOTAVAIL},
+		{"address family is disabled on this node", syscall.EAFNOSUPPORT},
+	} {
+		if errors.Is(err, known.err) {
+			return shortened{known.words, err}
+		}
+	}
+	return err
 }
 
 type shortened struct {

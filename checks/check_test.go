@@ -40,17 +40,17 @@ func TestShort(t *testing.T) {
 		return &net.OpError{Op: "dial", Net: "tcp", Addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 53}, Err: err}
 	}
 	for want, err := range map[string]error{
-		"timeout":                                     at(os.ErrDeadlineExceeded),
-		"connection refused":                          at(os.NewSyscallError("connect", syscall.ECONNREFUSED)),
-		"connection reset":                            at(syscall.ECONNRESET),
-		"connection closed":                           fmt.Errorf("reading: %w", io.ErrUnexpectedEOF),
-		"no route to host":                            at(syscall.EHOSTUNREACH),
-		"network is unreachable":                      at(syscall.ENETUNREACH),
-		"no address of this node to connect from":     at(syscall.EADDRNOTAVAIL),
-		"address family is switched off on this node": at(syscall.EAFNOSUPPORT),
-		"lame referral":                               &net.DNSError{Err: "lame referral", Name: "x.", Server: "192.0.2.1:53"},
-		"operation not permitted":                     syscall.EPERM,
-		"dial tcp 127.0.0.1:53: broken":               at(errors.New("broken")),
+		"timeout":                                 at(os.ErrDeadlineExceeded),
+		"connection refused":                      at(os.NewSyscallError("connect", syscall.ECONNREFUSED)),
+		"connection reset":                        at(syscall.ECONNRESET),
+		"connection closed":                       fmt.Errorf("reading: %w", io.ErrUnexpectedEOF),
+		"no route to host":                        at(syscall.EHOSTUNREACH),
+		"network is unreachable":                  at(syscall.ENETUNREACH),
+		"no source address on this node":          at(syscall.EADDRNOTAVAIL),
+		"address family is disabled on this node": at(syscall.EAFNOSUPPORT),
+		"lame referral":                           errLameReferral,
+		"operation not permitted":                 syscall.EPERM,
+		"dial tcp 127.0.0.1:53: broken":           at(errors.New("broken")),
 	} {
 		assert.EqualError(t, short(err), want)
 		assert.ErrorIs(t, short(err), err, "the error itself stays underneath")
@@ -65,14 +65,14 @@ func TestIsTimeout(t *testing.T) {
 	assert.True(t, isTimeout(os.ErrDeadlineExceeded))
 	assert.True(t, isTimeout(&net.DNSError{IsTimeout: true}))
 	assert.True(t, isTimeout(syscall.ETIMEDOUT))
-	assert.False(t, isTimeout(context.Canceled), "told to stop is not a slow network")
+	assert.False(t, isTimeout(context.Canceled), "a shutdown is not a slow network")
 	assert.False(t, isTimeout(syscall.ECONNREFUSED))
 	assert.False(t, isTimeout(io.EOF))
 }
 
-func TestSumOfAnswers(t *testing.T) {
+func TestCombine(t *testing.T) {
 	t.Parallel()
-	report, err := sum([]answer{
+	report, err := combine([]outcome{
 		{detail: "one", warnings: []string{"slow"}},
 		{},
 		{detail: "two", warnings: []string{"old"}},
@@ -81,7 +81,7 @@ func TestSumOfAnswers(t *testing.T) {
 	assert.Equal(t, Report{Detail: "one, two", Warnings: []string{"slow", "old"}}, report)
 
 	first, second := fail("turn it on", "one is off"), fail("turn it on", "two is off")
-	_, err = sum([]answer{{detail: "fine"}, {err: first}, {err: second}, {err: fail("replace it", "three is broken")}, {err: errors.New("four")}})
+	_, err = combine([]outcome{{detail: "fine"}, {err: first}, {err: second}, {err: fail("replace it", "three is broken")}, {err: errors.New("four")}})
 	require.EqualError(t, err, "one is off; two is off; three is broken; four")
 	assert.Equal(t, "turn it on; replace it", Remedy(err))
 	require.ErrorIs(t, err, second)

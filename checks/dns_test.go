@@ -1,11 +1,13 @@
 package checks
 
 import (
+	"maps"
 	"net"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/cenkalti/backoff/v4"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -13,15 +15,15 @@ import (
 const (
 	checkPods     = "check that the DNS pods are running and that this node reaches them over UDP 53 (kube-proxy, CNI, network policies)"
 	checkNoPod    = "no ready DNS pod behind the service address, or kube-proxy has not programmed it on this node yet"
-	checkUpstream = "look at the upstream servers of the cluster's DNS; without access to the internet, take the name out of DNS_TEST_DOMAINS"
-	checkPodLogs  = "look at the logs of the cluster's DNS pods"
+	checkUpstream = "check the upstream servers of the cluster's DNS; without access to the internet, remove the name from DNS_TEST_DOMAINS"
+	checkPodLogs  = "check the logs of the cluster's DNS pods"
 	checkTCP      = "open TCP 53 to the name server, and check the path"
 	checkName     = "check the name in DNS_TEST_DOMAINS; without access to the internet, list only names that the cluster's DNS knows"
 	checkService  = "check that the service exists and that the cluster DNS serves this domain"
-	checkServer   = "check that the server is up and that this node may ask it"
+	checkServer   = "check that the server is up and accepts queries from this node"
 )
 
-// One server and one name: every way in which it can be answered, over IPv4 and IPv6.
+// One server and one name: every kind of reply, over IPv4 and IPv6.
 func TestDNSAnswers(t *testing.T) {
 	t.Parallel()
 	const soon, later = 300 * time.Millisecond, 50 * time.Millisecond
@@ -36,13 +38,13 @@ func TestDNSAnswers(t *testing.T) {
 		{title: "A and AAAA", says: script{a: []string{"192.0.2.1"}, aaaa: []string{"::ffff:192.0.2.1"}}, detail: "web.example.org is 192.0.2.1"},
 		{title: "A only", says: script{a: []string{"192.0.2.1"}}, detail: "web.example.org is 192.0.2.1"},
 		{title: "AAAA only", says: script{aaaa: []string{"2001:db8::1"}}, detail: "web.example.org is 2001:db8::1"},
-		{title: "A, and silence about AAAA", says: script{a: []string{"192.0.2.1"}, mute: typeAAAA}, detail: "web.example.org is 192.0.2.1"},
-		{title: "AAAA, and silence about A", says: script{aaaa: []string{"2001:db8::1"}, mute: typeA}, detail: "web.example.org is 2001:db8::1"},
+		{title: "A, and silence about AAAA", says: script{a: []string{"192.0.2.1"}, noReply: typeAAAA}, detail: "web.example.org is 192.0.2.1"},
+		{title: "AAAA, and silence about A", says: script{aaaa: []string{"2001:db8::1"}, noReply: typeA}, detail: "web.example.org is 2001:db8::1"},
 		{title: "NXDOMAIN", says: script{rcode: nxDomain}, err: "NXDOMAIN", remedy: checkName},
 		{title: "NODATA", err: "no A or AAAA record", remedy: checkName},
-		{title: "NODATA, and silence about AAAA", says: script{mute: typeAAAA}, within: soon, err: "timeout", remedy: checkPods},
-		{title: "NODATA, and silence about A", says: script{mute: typeA}, within: soon, err: "timeout", remedy: checkPods},
-		// The two families differ, and either answer may come first.
+		{title: "NODATA, and silence about AAAA", says: script{noReply: typeAAAA}, within: soon, err: "timeout", remedy: checkPods},
+		{title: "NODATA, and silence about A", says: script{noReply: typeA}, within: soon, err: "timeout", remedy: checkPods},
+		// The replies for the two families differ, and either may come first.
 		{title: "A, and SERVFAIL about AAAA first", says: script{a: []string{"192.0.2.1"}, codes: map[uint16]byte{typeAAAA: servFail}, slowA: later}, detail: "web.example.org is 192.0.2.1"},
 		{title: "NXDOMAIN, and SERVFAIL about AAAA", says: script{codes: map[uint16]byte{typeA: nxDomain, typeAAAA: servFail}}, err: "NXDOMAIN", remedy: checkName},
 		{title: "NXDOMAIN, and SERVFAIL about AAAA first", says: script{codes: map[uint16]byte{typeA: nxDomain, typeAAAA: servFail}, slowA: later}, err: "NXDOMAIN", remedy: checkName},
@@ -61,10 +63,10 @@ func TestDNSAnswers(t *testing.T) {
 		{title: "truncated, and SERVFAIL over TCP", says: script{rcode: servFail, truncated: true}, err: "SERVFAIL", remedy: checkUpstream},
 		{title: "truncated, TCP silent", says: script{a: []string{"192.0.2.1"}, truncated: true}, tcp: tcpSilent, within: 1500 * time.Millisecond,
 			err: "truncated answer over UDP, and over TCP timeout", remedy: checkTCP},
-		{title: "a referral to nowhere", says: script{lame: true}, err: "lame referral", remedy: checkUpstream},
-		{title: "a message that ends too soon", says: script{cutShort: true}, err: "cannot unmarshal DNS message", remedy: checkUpstream},
-		{title: "somebody else's answer", says: script{a: []string{"192.0.2.1"}, foreignID: true}, within: soon, err: "timeout", remedy: checkPods},
-		{title: "somebody else's NXDOMAIN", says: script{rcode: nxDomain, foreignID: true}, within: soon, err: "timeout", remedy: checkPods},
+		{title: "a lame referral", says: script{lame: true}, err: "lame referral", remedy: checkUpstream},
+		{title: "a message cut short", says: script{cutShort: true}, err: "malformed reply", remedy: checkUpstream},
+		{title: "another query's reply", says: script{a: []string{"192.0.2.1"}, foreignID: true}, within: soon, err: "timeout", remedy: checkPods},
+		{title: "another query's NXDOMAIN", says: script{rcode: nxDomain, foreignID: true}, within: soon, err: "timeout", remedy: checkPods},
 		{title: "noise", says: script{noise: []byte(strings.Repeat("\xffnoise", 20))}, within: soon, err: "timeout", remedy: checkPods},
 		{title: "an empty packet", says: script{noise: []byte{}}, within: soon, err: "timeout", remedy: checkPods},
 	} {
@@ -96,13 +98,13 @@ func TestDNSAnswers(t *testing.T) {
 
 func TestDNSTruncatedWithTCPClosed(t *testing.T) {
 	t.Parallel()
-	server := newNameServer(t, "127.0.0.1", tcpClosed, map[string]script{"web.example.org.": {a: here.a, truncated: true}})
+	server := newNameServer(t, "127.0.0.1", tcpClosed, map[string]script{"web.example.org.": {a: known.a, truncated: true}})
 	_, err := DNS{Names: []string{"web.example.org"}, Resolver: &Resolver{Servers: []string{server.address}}}.Try(limited(t, enough))
 	require.EqualError(t, err, "web.example.org: truncated answer over UDP, and over TCP connection refused from name server "+server.address)
 	assert.Equal(t, checkTCP, Remedy(err))
 }
 
-func TestDNSServerThatIsNotThere(t *testing.T) {
+func TestDNSServerThatRefusesConnections(t *testing.T) {
 	t.Parallel()
 	server := refusing(t)
 	_, err := DNS{Names: []string{"web.example.org"}, Resolver: &Resolver{Servers: []string{server}}}.Try(limited(t, enough))
@@ -110,20 +112,20 @@ func TestDNSServerThatIsNotThere(t *testing.T) {
 	assert.Equal(t, checkNoPod, Remedy(err))
 }
 
-// A lost packet costs a third of an attempt: with package net's own 5 s it would cost all of it.
-func TestDNSLostPacketIsAskedForAgain(t *testing.T) {
+// A lost packet costs a third of an attempt.
+func TestDNSAsksAgainAfterALostPacket(t *testing.T) {
 	t.Parallel()
-	server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"web.example.org.": {a: here.a, lost: 2}})
+	server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"web.example.org.": {a: known.a, lost: 2}})
 	check := DNS{Names: []string{"web.example.org"}, Resolver: &Resolver{Servers: []string{server.address}}}
 	_, err := check.Try(limited(t, 4500*time.Millisecond))
 	require.NoError(t, err)
-	assert.Equal(t, 3, server.questions("web.example.org.", typeA))
+	assert.Equal(t, 3, server.queries("web.example.org.", typeA))
 }
 
-func TestDNSAsksForEveryName(t *testing.T) {
+func TestDNSResolvesEveryName(t *testing.T) {
 	t.Parallel()
 	server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{
-		"one.example.org.": here, "two.example.org.": {rcode: servFail}, "four.example.org.": {aaaa: []string{"2001:db8::4"}},
+		"one.example.org.": known, "two.example.org.": {rcode: servFail}, "four.example.org.": {aaaa: []string{"2001:db8::4"}},
 	})
 	resolver := &Resolver{Servers: []string{server.address}}
 
@@ -137,10 +139,10 @@ func TestDNSAsksForEveryName(t *testing.T) {
 	assert.Equal(t, checkUpstream+"; "+checkName, Remedy(err))
 }
 
-// The names are asked at the same time, not one after the other: each of them has all the time.
-func TestDNSASilentNameDoesNotHoldUpTheOthers(t *testing.T) {
+// The names are resolved in parallel: each of them has the whole attempt.
+func TestDNSASilentNameDoesNotDelayTheOthers(t *testing.T) {
 	t.Parallel()
-	server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"one.example.org.": {silent: true}, "two.example.org.": here})
+	server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"one.example.org.": {silent: true}, "two.example.org.": known})
 	check := DNS{Names: []string{"one.example.org", "two.example.org"}, Resolver: &Resolver{Servers: []string{server.address}}}
 	_, err := check.Try(limited(t, 500*time.Millisecond))
 	require.EqualError(t, err, "one.example.org: timeout from name server "+server.address)
@@ -160,7 +162,7 @@ func TestDNSRemedies(t *testing.T) {
 		{"under another cluster domain, without a record", "kubernetes.default.svc.cluster.local", search, script{}, "no A or AAAA record", hint},
 		{"under another cluster domain, with a final dot", "kubernetes.default.svc.cluster.local.", search, script{rcode: nxDomain}, "NXDOMAIN", hint},
 		{"under another cluster domain, without the internet", "kubernetes.default.svc.cluster.local", search, script{rcode: servFail}, "SERVFAIL", hint + "; else " + checkPodLogs},
-		{"a service that is not there", "web.default.svc.corp.example", search, script{rcode: nxDomain}, "NXDOMAIN", checkService},
+		{"a service that does not exist", "web.default.svc.corp.example", search, script{rcode: nxDomain}, "NXDOMAIN", checkService},
 		{"a host of the cluster domain", "host.corp.example", search, script{rcode: nxDomain}, "NXDOMAIN", checkService},
 		{"a service, and DNS pods that fail", "web.default.svc.corp.example", search, script{rcode: servFail}, "SERVFAIL", checkPodLogs},
 		{"no cluster domain to compare with", "kubernetes.default.svc.cluster.local", nil, script{rcode: nxDomain}, "NXDOMAIN", checkService},
@@ -178,15 +180,117 @@ func TestDNSRemedies(t *testing.T) {
 	}
 }
 
-// An IP address in the list is a server that is asked directly.
+// The node's own search domains never complete a name: here "corp.example" has a wildcard.
+func TestDNSNodeSearchDomains(t *testing.T) {
+	t.Parallel()
+	inCluster, outside := append(clusterSearch(), "lab.example", "corp.example"), []string{"lab.example", "corp.example"}
+	fullName := func(name string) string {
+		return `search domains of the node itself do not count, because a wildcard there answers for any name: ` +
+			`if "` + name + `" is meant, configure this full name; else `
+	}
+	for _, test := range []struct {
+		title, name string
+		search      []string
+		says        map[string]script // besides the wildcard's names
+		detail      string
+		err, remedy string
+	}{
+		{
+			title: "NXDOMAIN", name: "google.com", search: inCluster,
+			err: "google.com: NXDOMAIN", remedy: fullName("google.com.corp.example") + checkName,
+		},
+		{
+			title: "SERVFAIL", name: "google.com", search: inCluster, says: map[string]script{"google.com.": {rcode: servFail}},
+			err: "google.com: SERVFAIL", remedy: fullName("google.com.corp.example") + checkUpstream,
+		},
+		{
+			title: "another cluster domain", name: "kubernetes.default.svc.other.example", search: inCluster,
+			err:    "kubernetes.default.svc.other.example: NXDOMAIN",
+			remedy: `the cluster domain of this node is "cluster.local", so the name should be "kubernetes.default.svc.cluster.local": correct DNS_TEST_DOMAINS`,
+		},
+		{
+			title: "a single label", name: "intranet", search: inCluster,
+			err: "intranet.kube-system.svc.cluster.local: NXDOMAIN", remedy: fullName("intranet.corp.example") + checkName,
+		},
+		{
+			title: "without a search domain of the cluster", name: "google.com", search: outside,
+			err: "google.com: NXDOMAIN", remedy: fullName("google.com.corp.example") + checkName,
+		},
+		{
+			title: "a single label without a search domain of the cluster", name: "intranet", search: outside,
+			err: "intranet: NXDOMAIN", remedy: fullName("intranet.corp.example") + checkName,
+		},
+		{
+			title: "a name with a final dot", name: "google.com.", search: inCluster,
+			err: "google.com: NXDOMAIN", remedy: checkName,
+		},
+		{
+			title: "a name that nothing completes", name: "web.example.org", search: inCluster,
+			err: "web.example.org: NXDOMAIN", remedy: checkName,
+		},
+		{
+			title: "a search domain of the cluster completes the name", name: "vault.infra", search: inCluster,
+			says:   map[string]script{"vault.infra.svc.cluster.local.": known},
+			detail: "vault.infra is 192.0.2.1",
+		},
+		{
+			title: "a single label that resolves as written", name: "intranet", search: outside, says: map[string]script{"intranet.": known},
+			detail: "intranet is 192.0.2.1",
+		},
+	} {
+		t.Run(test.title, func(t *testing.T) {
+			t.Parallel()
+			names := map[string]script{
+				"google.com.corp.example.": known, "intranet.corp.example.": known, "vault.infra.corp.example.": {a: []string{"192.0.2.9"}},
+				"kubernetes.default.svc.other.example.corp.example.": known,
+			}
+			maps.Copy(names, test.says)
+			server := newNameServer(t, "127.0.0.1", tcpOpen, names)
+
+			report, err := DNS{Names: []string{test.name}, Resolver: &Resolver{Servers: []string{server.address}, Search: test.search}}.Try(limited(t, enough))
+
+			if test.err != "" {
+				require.EqualError(t, err, test.err+" from name server "+server.address)
+				assert.Equal(t, test.remedy, Remedy(err))
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, Report{Detail: test.detail}, report)
+		})
+	}
+}
+
+// The name of the right cluster domain stands in the very first failure, while the retries go on.
+func TestDNSNamesTheClusterDomainAtTheFirstAttempt(t *testing.T) {
+	t.Parallel()
+	server := newNameServer(t, "127.0.0.1", tcpOpen, nil)
+	search := []string{"kube-system.svc.corp.example", "svc.corp.example", "corp.example", "lab.example"}
+	check := DNS{Names: []string{"kubernetes.default.svc.cluster.local"}, Resolver: &Resolver{Servers: []string{server.address}, Search: search}}
+	var seen watcher
+	runner := Runner{Timeout: enough, MaxRetries: 1, NewBackOff: func() backoff.BackOff { return &backoff.ZeroBackOff{} }, Observer: &seen}
+
+	_, err := runner.Round(t.Context(), []Check{check})
+
+	require.NoError(t, err)
+	require.Len(t, seen.seen, 2)
+	assert.Equal(t, 1, seen.seen[0].Number)
+	for _, attempt := range seen.seen {
+		require.EqualError(t, attempt.Err, "kubernetes.default.svc.cluster.local: NXDOMAIN from name server "+server.address)
+		assert.Equal(t, `the cluster domain of this node is "corp.example", so the name should be "kubernetes.default.svc.corp.example": correct DNS_TEST_DOMAINS`,
+			Remedy(attempt.Err))
+	}
+}
+
+// An IP address in the list is a server to ask directly.
 func TestDNSServersInTheList(t *testing.T) {
 	t.Parallel()
 	const service = "kubernetes.default.svc.cluster.local"
 	root := func(s script) map[string]script { return map[string]script{".": s} }
 	for _, test := range []struct {
 		title       string
-		names       []string // {ip} is the address of the server that is asked directly
+		names       []string // {ip} is the address of the server to ask directly
 		says        map[string]script
+		tcp         overTCP
 		within      time.Duration
 		asked       []string
 		detail      string // {server} is that server's address with its port
@@ -220,11 +324,19 @@ func TestDNSServersInTheList(t *testing.T) {
 			asked: []string{"."}, detail: "name server {server} answers",
 		},
 		{
+			title: "that loses the first packet about the root", names: []string{"{ip}"}, says: root(script{lost: 1}), within: 3 * time.Second,
+			asked: []string{"."}, detail: "name server {server} answers",
+		},
+		{
+			title: "that truncates its reply about the root, without TCP", names: []string{"{ip}"}, says: root(script{truncated: true}), tcp: tcpSilent, within: 900 * time.Millisecond,
+			asked: []string{"."}, detail: "name server {server} answers",
+		},
+		{
 			title: "silent about the root", names: []string{"{ip}"}, says: root(script{silent: true}), within: 300 * time.Millisecond,
 			asked: []string{"."}, err: "name server {server}: timeout", remedy: checkServer,
 		},
 		{
-			title: "that answers somebody else", names: []string{"{ip}"}, says: root(script{foreignID: true}), within: 300 * time.Millisecond,
+			title: "that sends another query's reply", names: []string{"{ip}"}, says: root(script{foreignID: true}), within: 300 * time.Millisecond,
 			asked: []string{"."}, err: "name server {server}: timeout", remedy: checkServer,
 		},
 		{
@@ -240,7 +352,7 @@ func TestDNSServersInTheList(t *testing.T) {
 		{
 			title: "that does not know an outside name", names: []string{"web.example.org", "{ip}"},
 			asked: []string{"web.example.org."}, // and not with the search list
-			err:   "web.example.org: NXDOMAIN from name server {server}", remedy: "check the name in DNS_TEST_DOMAINS, and whether this server is meant to know it",
+			err:   "web.example.org: NXDOMAIN from name server {server}", remedy: "check the name in DNS_TEST_DOMAINS, and whether this server should know it",
 		},
 	} {
 		if test.within == 0 {
@@ -253,10 +365,10 @@ func TestDNSServersInTheList(t *testing.T) {
 					needIPv6(t)
 				}
 				system := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{
-					service + ".": here, "web.example.org.": here, "other.example.org.": here,
-					"kubernetes.kube-system.svc.cluster.local.": here,
+					service + ".": known, "web.example.org.": known, "other.example.org.": known,
+					"kubernetes.kube-system.svc.cluster.local.": known,
 				})
-				direct := newNameServer(t, ip, tcpOpen, test.says)
+				direct := newNameServer(t, ip, test.tcp, test.says)
 				_, port, err := net.SplitHostPort(direct.address)
 				require.NoError(t, err)
 				fill := strings.NewReplacer("{ip}", ip, "{server}", direct.address, "{system}", system.address)
@@ -282,7 +394,7 @@ func TestDNSServersInTheList(t *testing.T) {
 	}
 }
 
-func TestDNSServerInTheListThatIsNotThere(t *testing.T) {
+func TestDNSServerInTheListThatRefusesConnections(t *testing.T) {
 	t.Parallel()
 	server := refusing(t)
 	_, port, err := net.SplitHostPort(server)
@@ -302,12 +414,12 @@ func TestDNSPortOfServersInTheList(t *testing.T) {
 func TestDNSOutsideACluster(t *testing.T) {
 	t.Parallel()
 	const why = "not inside a cluster"
-	server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"web.example.org.": here})
+	server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"web.example.org.": known})
 	resolver := &Resolver{Servers: []string{server.address}, Search: []string{"office.example"}}
 
 	report, err := DNS{Names: []string{"kubernetes.default.svc.cluster.local", "web.example.org", "db.prod.svc"}, Resolver: resolver, Outside: why}.Try(limited(t, enough))
 	require.NoError(t, err)
-	assert.Equal(t, Report{Detail: "web.example.org is 192.0.2.1; not asked: kubernetes.default.svc.cluster.local, db.prod.svc (not inside a cluster)"}, report)
+	assert.Equal(t, Report{Detail: "web.example.org is 192.0.2.1; skipped: kubernetes.default.svc.cluster.local, db.prod.svc (not inside a cluster)"}, report)
 
 	report, err = DNS{Names: []string{"kubernetes.default.svc.cluster.local", "kubernetes.default.svc."}, Resolver: resolver, Outside: why}.Try(limited(t, enough))
 	require.NoError(t, err)
@@ -319,7 +431,7 @@ func TestDNSOutsideACluster(t *testing.T) {
 	require.EqualError(t, err, "other.example.org: NXDOMAIN from name server "+server.address)
 }
 
-// Without a resolver of its own it asks as the system does; here there is nothing left to ask.
+// Without a Resolver it uses the system's. Here every name is skipped.
 func TestDNSWithTheSystemsResolver(t *testing.T) {
 	t.Parallel()
 	report, err := DNS{Names: []string{"kubernetes.default.svc"}, Outside: "not inside a cluster"}.Try(t.Context())
@@ -332,7 +444,7 @@ func TestDNSWithTheSystemsResolver(t *testing.T) {
 	assert.Equal(t, "kubernetes.default.svc: not inside a cluster", report.Skipped)
 }
 
-func TestNamesOfTheCluster(t *testing.T) {
+func TestIsClusterName(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name, domain string
@@ -351,6 +463,6 @@ func TestNamesOfTheCluster(t *testing.T) {
 		{"svc.example.org", "cluster.local", false},
 		{"kubernetes", "cluster.local", false},
 	} {
-		assert.Equal(t, test.want, ofCluster(test.name, test.domain), "%s under %q", test.name, test.domain)
+		assert.Equal(t, test.want, isClusterName(test.name, test.domain), "%s under %q", test.name, test.domain)
 	}
 }

@@ -17,9 +17,8 @@ import (
 // clusterCA is where kubelet puts the CA of the cluster, for every pod with a service account token.
 const clusterCA = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 
-// trusted returns the CAs of the system, where there is no system around the binary those it brings along,
-// and, where there is one, the cluster's.
-func trusted() (*x509.CertPool, error) {
+// trustedRoots returns the system's CAs, else the bundled ones, plus the cluster's CA.
+func trustedRoots() (*x509.CertPool, error) {
 	pool, err := x509.SystemCertPool()
 	if err != nil {
 		return nil, err
@@ -28,7 +27,7 @@ func trusted() (*x509.CertPool, error) {
 	return withRoots(pool, bundledRoots, cluster), nil
 }
 
-// withRoots adds CAs (PEM) to the system's. Whoever has a system has the last word on which of the public ones to trust.
+// withRoots adds CAs (PEM): the cluster's always, the bundled ones only if there are no system CAs.
 func withRoots(system *x509.CertPool, bundled string, cluster []byte) *x509.CertPool {
 	if system.Equal(x509.NewCertPool()) {
 		system.AppendCertsFromPEM([]byte(bundled))
@@ -37,28 +36,32 @@ func withRoots(system *x509.CertPool, bundled string, cluster []byte) *x509.Cert
 	return system
 }
 
-// get asks for a URL over a connection of its own. A status below 400 is a pass; a redirect is one,
-// and is not followed: it is this host that was asked about.
-func (n Network) get(ctx context.Context, target Target) answer {
+// get requests a URL over a connection of its own. A status below 400 is a pass. A redirect is one too, and
+// is not followed: the target is this host.
+func (n Network) get(ctx context.Context, target Target) outcome {
 	roots := n.Roots
 	if roots == nil {
 		var err error
-		if roots, err = trusted(); err != nil {
-			return answer{err: fmt.Errorf("%s: %w", target.URL, err)}
+		if roots, err = trustedRoots(); err != nil {
+			return outcome{err: fmt.Errorf("%s: %w", target.URL, err)}
 		}
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.URL, nil)
 	if err != nil {
-		return answer{err: fmt.Errorf("%s: %w", target.URL, err)}
+		return outcome{err: fmt.Errorf("%s: %w", target.URL, err)}
 	}
-	// Not left to http.Transport, which goes on with what it has begun (names, connection, handshake) after ctx has ended.
-	conn, err := n.dialName(ctx, request.URL.Hostname(), cmp.Or(request.URL.Port(), "443"))
+	// http.Transport would go on resolving, connecting and shaking hands after ctx has ended.
+	addrs, err := n.resolve(ctx, request.URL.Hostname())
 	if err != nil {
-		return answer{err: httpsFailure(target.URL, err)}
+		return outcome{err: httpsFailure(target.URL, err)}
+	}
+	conn, err := dialFirst(ctx, addrs, cmp.Or(request.URL.Port(), "443"))
+	if err != nil {
+		return outcome{err: httpsFailure(target.URL, err)}
 	}
 	defer func() { _ = conn.Close() }()
 	transport := &http.Transport{
-		Proxy:             nil, // the path that is proven is the pod's own
+		Proxy:             nil, // the check proves the pod's own path
 		DisableKeepAlives: true,
 		TLSClientConfig:   &tls.Config{RootCAs: roots},
 		DialContext:       func(context.Context, string, string) (net.Conn, error) { return conn, nil },
@@ -66,81 +69,49 @@ func (n Network) get(ctx context.Context, target Target) answer {
 	request.Header.Set("User-Agent", "kube-node-ready")
 	response, err := transport.RoundTrip(request)
 	if err != nil {
-		return answer{err: httpsFailure(target.URL, err)}
+		return outcome{err: httpsFailure(target.URL, err)}
 	}
 	_ = response.Body.Close()
 	if response.StatusCode >= http.StatusBadRequest {
-		return answer{err: fail("the network is good: ask whoever runs the target, or take it out of NETWORK_TARGETS",
+		return outcome{err: fail("the network works, the target returned an error: ask its owner, or remove it from NETWORK_TARGETS",
 			"GET %s: %s", target.URL, response.Status)}
 	}
-	return answer{detail: "GET " + target.URL + " " + response.Status}
+	return outcome{detail: "GET " + target.URL + " " + response.Status}
 }
 
-// dialName connects to a host by name or address.
-func (n Network) dialName(ctx context.Context, host, port string) (net.Conn, error) {
-	if isIP(host) {
-		return dialTCP(ctx, net.JoinHostPort(host, port))
-	}
-	resolver, err := DNS{Resolver: n.Resolver}.resolver()
-	if err != nil {
-		return nil, err
-	}
-	addrs, _, failed := resolver.lookup(ctx, host, true)
-	if failed != nil {
-		return nil, fail(unresolved, "%w", failed)
-	}
-	return firstOf(ctx, addrs, port)
-}
-
-// firstOf connects to all addresses at once and keeps the first connection: an address that drops
-// packets must not use up the attempt.
-func firstOf(ctx context.Context, addrs []netip.Addr, port string) (net.Conn, error) {
+// dialFirst connects to all addresses in parallel and returns the first connection: an address that drops packets must not
+// use up the attempt.
+func dialFirst(ctx context.Context, addrs []netip.Addr, port string) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	conns, errs := make(chan net.Conn), make(chan error)
-	for _, addr := range addrs {
-		go func() {
-			conn, err := dialTCP(ctx, net.JoinHostPort(addr.Unmap().String(), port))
-			if err != nil {
-				errs <- err
-				return
-			}
+	conns := make(chan net.Conn, len(addrs))
+	outcomes := inParallel(addrs, func(addr netip.Addr) outcome {
+		conn, err := dialTCP(ctx, net.JoinHostPort(addr.Unmap().String(), port))
+		if err == nil {
 			conns <- conn
-		}()
-	}
-	var (
-		first  net.Conn
-		failed []error
-	)
-	for range addrs {
-		select {
-		case conn := <-conns:
-			if first != nil {
-				_ = conn.Close()
-				continue
-			}
-			first = conn
 			cancel()
-		case err := <-errs:
-			failed = append(failed, err)
 		}
+		return outcome{err: err}
+	})
+	close(conns)
+	if first, ok := <-conns; ok {
+		for late := range conns {
+			_ = late.Close()
+		}
+		return first, nil
 	}
-	if first == nil {
-		return nil, oneLine(failed)
-	}
-	return first, nil
+	_, err := combine(outcomes)
+	return nil, err
 }
 
 func httpsFailure(url string, err error) error {
-	var certificate *tls.CertificateVerificationError
-	var record tls.RecordHeaderError
+	certificate, isCertificate := errors.AsType[*tls.CertificateVerificationError](err)
 	switch {
-	case errors.As(err, &certificate):
-		return fail("its certificate must be for that name, be valid now (the clock of this node, too), and come from a CA that the system or the cluster trusts",
-			"GET %s: TLS: %w", url, certificate.Err)
-	case errors.As(err, &record):
-		return fail("what answers there does not speak TLS: tcp://host:port asks for no more than a connection",
-			"GET %s: TLS: %w", url, err)
+	case isCertificate:
+		return fail("the certificate must be for that name, be valid now (check this node's clock) "+
+			"and come from a CA that the system or the cluster trusts", "GET %s: TLS: %w", url, certificate.Err)
+	case is[tls.RecordHeaderError](err):
+		return fail("the target does not speak TLS: to check only the connection, use tcp://host:port", "GET %s: TLS: %w", url, err)
 	case Remedy(err) != "":
 		return fail(Remedy(err), "GET %s: %w", url, err)
 	default:
@@ -148,8 +119,7 @@ func httpsFailure(url string, err error) error {
 	}
 }
 
-// ParseTarget reads what NETWORK_TARGETS names: host:port, [v6]:port, tcp://host:port or
-// https://host/path.
+// ParseTarget reads an item of NETWORK_TARGETS: host:port, [v6]:port, tcp://host:port or https://host/path.
 func ParseTarget(text string) Target {
 	if strings.HasPrefix(text, "https://") {
 		return Target{URL: text}

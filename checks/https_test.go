@@ -54,20 +54,20 @@ func TestHTTPSTarget(t *testing.T) {
 				return
 			}
 			require.EqualError(t, err, fmt.Sprintf("GET https://%s/path?q=1: %d %s", address, code, http.StatusText(code)))
-			require.Contains(t, Remedy(err), "the network is good")
+			require.Contains(t, Remedy(err), "the network works, the target returned an error")
 		})
 	}
-	t.Run("what is asked", func(t *testing.T) {
+	t.Run("the request", func(t *testing.T) {
 		asked := make(chan *http.Request, 1)
 		address, roots := secure(t, func(_ http.ResponseWriter, r *http.Request) { asked <- r })
-		t.Setenv("HTTPS_PROXY", "http://127.0.0.1:1") // is not asked
+		t.Setenv("HTTPS_PROXY", "http://127.0.0.1:1") // not used
 		_, err := try(t, Network{Roots: roots}, "https://"+address+"/healthz")
 		require.NoError(t, err)
 		request := <-asked
 		require.Equal(t, http.MethodGet, request.Method)
 		require.Equal(t, "/healthz", request.URL.Path)
 	})
-	t.Run("a CA that nobody trusts", func(t *testing.T) {
+	t.Run("an unknown CA", func(t *testing.T) {
 		address, _ := secure(t, status(200))
 		_, err := try(t, Network{}, "https://"+address)
 		require.ErrorContains(t, err, "GET https://"+address+": TLS: x509: certificate signed by unknown authority")
@@ -85,6 +85,18 @@ func TestHTTPSTarget(t *testing.T) {
 		_, err := try(t, Network{Roots: roots, Resolver: answering(t, unreachable, "127.0.0.2", "127.0.0.1")}, "https://example.com:"+port)
 		require.NoError(t, err)
 	})
+	t.Run("a name, with an address that drops packets", func(t *testing.T) {
+		_, port, _ := net.SplitHostPort(silent(t))
+		server := quietly(t, status(200), func(s *httptest.Server) {
+			listener, err := net.Listen("tcp", "127.0.0.2:"+port)
+			require.NoError(t, err)
+			_ = s.Listener.Close()
+			s.Listener = listener
+			s.StartTLS()
+		})
+		_, err := try(t, Network{Roots: pool(server.Certificate()), Resolver: answering(t, "127.0.0.1", "127.0.0.2")}, "https://example.com:"+port)
+		require.NoError(t, err)
+	})
 	t.Run("no TLS", func(t *testing.T) {
 		plain := httptest.NewServer(status(200))
 		t.Cleanup(plain.Close)
@@ -93,7 +105,7 @@ func TestHTTPSTarget(t *testing.T) {
 		require.ErrorContains(t, err, "GET "+url+": TLS: ")
 		require.Contains(t, Remedy(err), "does not speak TLS")
 	})
-	t.Run("nobody there", func(t *testing.T) {
+	t.Run("refused", func(t *testing.T) {
 		address := refusing(t)
 		_, err := try(t, Network{}, "https://"+address)
 		require.EqualError(t, err, "GET https://"+address+": connection refused")
@@ -104,10 +116,10 @@ func TestHTTPSTarget(t *testing.T) {
 			n := Network{Targets: []Target{ParseTarget("https://" + address)}}
 			_, err := n.Try(limited(t, 300*time.Millisecond))
 			require.EqualError(t, err, "GET https://"+address+": timeout", what)
-			require.Equal(t, checkVanish, Remedy(err))
+			require.Equal(t, checkDropped, Remedy(err))
 		}
 	})
-	t.Run("nothing goes on after the attempt", func(t *testing.T) {
+	t.Run("everything ends with the attempt", func(t *testing.T) {
 		closed := make(chan struct{})
 		address := serving(t, "127.0.0.1", func(conn net.Conn) {
 			_, _ = io.Copy(io.Discard, conn)
@@ -126,19 +138,19 @@ func TestHTTPSTarget(t *testing.T) {
 		n := Network{Resolver: &Resolver{Servers: []string{server.address}}, Targets: []Target{ParseTarget("https://example.com/")}}
 		_, err := n.Try(limited(t, 300*time.Millisecond))
 		require.EqualError(t, err, "GET https://example.com/: example.com: timeout from name server "+server.address)
-		require.Equal(t, unresolved, Remedy(err))
+		require.Equal(t, checkTarget, Remedy(err))
 	})
-	t.Run("a name server that is slow", func(t *testing.T) { // slower than the third of the time that a lost packet is given
+	t.Run("a name server that is slow", func(t *testing.T) { // slower than others, within its share of the attempt
 		address, roots := secure(t, status(200))
 		_, port, _ := net.SplitHostPort(address)
 		server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"example.com.": {a: []string{"127.0.0.1"}, slowA: 1300 * time.Millisecond}})
 		_, err := try(t, Network{Roots: roots, Resolver: &Resolver{Servers: []string{server.address}}}, "https://example.com:"+port)
 		require.NoError(t, err)
 	})
-	t.Run("a name that is none", func(t *testing.T) {
+	t.Run("an unknown name", func(t *testing.T) {
 		_, err := try(t, Network{Resolver: answering(t)}, "https://nowhere.example/")
 		require.ErrorContains(t, err, "GET https://nowhere.example/: ")
-		require.Equal(t, unresolved, Remedy(err))
+		require.Equal(t, checkTarget, Remedy(err))
 	})
 }
 
@@ -148,7 +160,7 @@ func TestParseTarget(t *testing.T) {
 	require.Equal(t, Target{URL: "https://a/b"}, ParseTarget("https://a/b"))
 }
 
-func TestWhoseRootsAreTrusted(t *testing.T) {
+func TestWithRoots(t *testing.T) {
 	bundled, cluster, system := authority(t), authority(t), authority(t)
 	for name, c := range map[string]struct{ system, want *x509.CertPool }{
 		"no system: those brought along": {pool(), pool(bundled, cluster)},

@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -11,11 +12,10 @@ import (
 	"syscall"
 )
 
-// Network asks every target, all at once: for a TCP connection, or with a GET over HTTPS.
+// Network connects to every target, all in parallel, or sends it a GET over HTTPS.
 type Network struct {
-	// Targets are host:port, [v6]:port too.
 	Targets []Target
-	// Resolver for targets given by name; nil: as /etc/resolv.conf says.
+	// Resolver for targets given by name; nil: the one of /etc/resolv.conf.
 	Resolver *Resolver
 	// Roots are the CAs for HTTPS; nil: the system's and the cluster's.
 	Roots *x509.CertPool
@@ -23,20 +23,20 @@ type Network struct {
 
 // Target is an address that must accept connections, or a URL that must answer.
 type Target struct {
-	Address string // host:port
+	Address string // host:port, or [v6]:port
 	URL     string // https://host/path, instead of an address
-	// EachAddress asks every address that the host resolves to, instead of any one of them.
+	// EachAddress: every address of the host must accept, not just one of them.
 	EachAddress bool
-	// Remedy is what to try first when it does not answer, "" for a general one.
+	// Remedy is what to try first if the target fails; "": a general one.
 	Remedy string
 }
 
 // Name implements Check.
 func (Network) Name() string { return NetworkName }
 
-// Try implements Check. The error names each target that did not accept, and how it failed.
+// Try implements Check. The error names each target that failed, and how.
 func (n Network) Try(ctx context.Context) (Report, error) {
-	return sum(parallel(n.Targets, func(t Target) answer {
+	return combine(inParallel(n.Targets, func(t Target) outcome {
 		if t.URL != "" {
 			return n.get(ctx, t)
 		}
@@ -44,70 +44,85 @@ func (n Network) Try(ctx context.Context) (Report, error) {
 	}))
 }
 
-const unresolved = "the name of the target does not resolve: check it, and the dns check"
-
-func (n Network) dial(ctx context.Context, target Target) answer {
+func (n Network) dial(ctx context.Context, target Target) outcome {
 	host, port, err := net.SplitHostPort(target.Address)
 	if err != nil {
-		return answer{err: fmt.Errorf("%s: %w", target.Address, err)}
+		return outcome{err: fmt.Errorf("%s: %w", target.Address, err)}
 	}
 	if isIP(host) {
 		return target.connect(ctx, target.Address)
 	}
-	resolver, err := DNS{Resolver: n.Resolver}.resolver()
+	addrs, err := n.resolve(ctx, host)
 	if err != nil {
-		return answer{err: fmt.Errorf("%s: %w", target.Address, err)}
+		return outcome{err: fail(Remedy(err), "%s: %w", target.Address, err)}
 	}
-	addrs, _, failed := resolver.lookup(ctx, host, true)
-	if failed != nil {
-		return answer{err: fail(unresolved, "%s: %w", target.Address, failed)}
-	}
-	return target.settle(parallel(addrs, func(addr netip.Addr) answer {
+	return target.combine(inParallel(addrs, func(addr netip.Addr) outcome {
 		return target.connect(ctx, net.JoinHostPort(addr.Unmap().String(), port))
 	}))
 }
 
-// settle makes one verdict of the addresses of a target's name.
-func (t Target) settle(answers []answer) answer {
+// resolve returns all addresses of a host: itself if it is one, those of /etc/hosts if it is listed there, else those of DNS.
+func (n Network) resolve(ctx context.Context, host string) ([]netip.Addr, error) {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return []netip.Addr{addr}, nil
+	}
+	if addrs := hostsFile(ctx, host); len(addrs) > 0 {
+		return addrs, nil
+	}
+	resolver, err := resolverOrSystem(n.Resolver)
+	if err != nil {
+		return nil, err
+	}
+	addrs, _, err := resolver.lookup(ctx, host, true)
+	if err != nil {
+		return nil, fail(withFullName(err, "the name of the target does not resolve: check it, and the dns check"), "%w", err)
+	}
+	return addrs, nil
+}
+
+// hostsFile looks host up in /etc/hosts: package net's resolver without a server.
+func hostsFile(ctx context.Context, host string) []netip.Addr {
+	noServer := func(context.Context, string, string) (net.Conn, error) { return nil, errors.ErrUnsupported }
+	addrs, _ := (&net.Resolver{PreferGo: true, Dial: noServer}).LookupNetIP(ctx, "ip", host)
+	return addrs
+}
+
+// combine makes one verdict of the outcomes for the addresses of a target's name.
+func (t Target) combine(outcomes []outcome) outcome {
 	var (
-		good             []answer
+		good             []outcome
 		dead, unroutable []error
 	)
-	for _, a := range answers {
+	for _, o := range outcomes {
 		switch {
-		case a.err == nil:
-			good = append(good, a)
-		// A node with one address family cannot reach the other: no fault of the target's.
-		case noRoute(a.err):
-			unroutable = append(unroutable, a.err)
+		case o.err == nil:
+			good = append(good, o)
+		case noRoute(o.err): // a node with one address family cannot reach the other: not the target's fault
+			unroutable = append(unroutable, o.err)
 		default:
-			dead = append(dead, a.err)
+			dead = append(dead, o.err)
 		}
 	}
 	if len(good) == 0 || (t.EachAddress && len(dead) > 0) {
 		if len(dead) == 0 {
 			dead = unroutable
 		}
-		return answer{err: fail(remedies(dead), "%s: %w", t.Address, oneLine(dead))}
+		return outcome{err: fail(remedies(dead), "%s: %w", t.Address, oneLine(dead))}
 	}
-	verdict := answer{detail: t.Address + " accepts at " + strings.TrimSuffix(good[0].detail, " accepts")}
+	verdict := outcome{detail: t.Address + " accepts at " + strings.TrimSuffix(good[0].detail, " accepts")}
 	for _, err := range dead {
 		verdict.warnings = append(verdict.warnings, err.Error())
 	}
 	return verdict
 }
 
-func (t Target) connect(ctx context.Context, address string) answer {
+func (t Target) connect(ctx context.Context, address string) outcome {
 	conn, err := dialTCP(ctx, address)
 	if err != nil {
-		remedy := t.Remedy
-		if remedy == "" {
-			remedy = tcpRemedy(err)
-		}
-		return answer{err: fail(remedy, "TCP %s: %w", address, short(err))}
+		return outcome{err: fail(cmp.Or(t.Remedy, tcpRemedy(err)), "TCP %s: %w", address, short(err))}
 	}
 	_ = conn.Close()
-	return answer{detail: address + " accepts"}
+	return outcome{detail: address + " accepts"}
 }
 
 func dialTCP(ctx context.Context, address string) (net.Conn, error) {
@@ -117,7 +132,7 @@ func dialTCP(ctx context.Context, address string) (net.Conn, error) {
 func tcpRemedy(err error) string {
 	switch {
 	case isTimeout(err):
-		return "packets vanish on the way: check the CNI's routes, kube-proxy, network policies and firewalls (security groups)"
+		return "packets are dropped on the way: check the CNI's routes, kube-proxy, network policies and firewalls (security groups)"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "the host answers but nothing listens, or the service has no ready endpoint"
 	case errors.Is(err, syscall.EHOSTUNREACH), noRoute(err):
@@ -127,8 +142,8 @@ func tcpRemedy(err error) string {
 	}
 }
 
-// noRoute tells whether this node has no route of that address family, no address of it, or the family switched off
-// (net.ipv6.conf.all.disable_ipv6, ipv6.disable): in the order of the errors, see connect(2).
+// noRoute: this node has no route for the address family, no address of it, or has it disabled
+// (net.ipv6.conf.all.disable_ipv6, ipv6.disable), in the order of the errors; see connect(2).
 func noRoute(err error) bool {
 	return errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.EAFNOSUPPORT)
 }

@@ -2,6 +2,8 @@ package checks
 
 import (
 	"net"
+	"os"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -12,7 +14,7 @@ import (
 )
 
 const (
-	checkVanish  = "packets vanish on the way: check the CNI's routes, kube-proxy, network policies and firewalls (security groups)"
+	checkDropped = "packets are dropped on the way: check the CNI's routes, kube-proxy, network policies and firewalls (security groups)"
 	checkListens = "the host answers but nothing listens, or the service has no ready endpoint"
 	checkRoute   = "this node has no route to it: check the CNI and the node's routing table"
 	checkTarget  = "the name of the target does not resolve: check it, and the dns check"
@@ -29,7 +31,7 @@ func TestNetworkByAddress(t *testing.T) {
 		{"accepts", func(t *testing.T) string { return accepting(t, "127.0.0.1") }, enough, "", ""},
 		{"accepts, IPv6", func(t *testing.T) string { needIPv6(t); return accepting(t, "::1") }, enough, "", ""},
 		{"refuses", refusing, enough, "TCP {at}: connection refused", checkListens},
-		{"drops", silent, 300 * time.Millisecond, "TCP {at}: timeout", checkVanish},
+		{"drops", silent, 300 * time.Millisecond, "TCP {at}: timeout", checkDropped},
 		{"is out of reach", func(*testing.T) string { return net.JoinHostPort(unreachable, "443") }, enough, "TCP {at}: network is unreachable", checkRoute},
 		{"is out of reach, IPv6", func(*testing.T) string { return net.JoinHostPort(unreachable6, "443") }, enough, "TCP {at}: network is unreachable", checkRoute},
 		{"has no port", func(*testing.T) string { return "127.0.0.1" }, enough, "{at}: address 127.0.0.1: missing port in address", ""},
@@ -49,7 +51,7 @@ func TestNetworkByAddress(t *testing.T) {
 	}
 }
 
-func TestNetworkAsksEveryTarget(t *testing.T) {
+func TestNetworkProbesAllTargetsInParallel(t *testing.T) {
 	t.Parallel()
 	one, two, drops, refuses := accepting(t, "127.0.0.1"), accepting(t, "127.0.0.1"), silent(t), refusing(t)
 
@@ -57,11 +59,11 @@ func TestNetworkAsksEveryTarget(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, one+" accepts, "+two+" accepts", report.Detail)
 
-	// The first one takes all the time there is: the others have it as well.
+	// The first one uses up the attempt: the others had all of it too.
 	_, err = Network{Targets: []Target{{Address: drops}, {Address: one}, {Address: refuses, Remedy: "start kube-proxy"}, {Address: two}}}.
 		Try(limited(t, 500*time.Millisecond))
 	require.EqualError(t, err, "TCP "+drops+": timeout; TCP "+refuses+": connection refused")
-	assert.Equal(t, checkVanish+"; start kube-proxy", Remedy(err))
+	assert.Equal(t, checkDropped+"; start kube-proxy", Remedy(err))
 }
 
 // Targets by name: 127.0.0.1 accepts, 127.0.0.2 refuses at the same port.
@@ -105,7 +107,7 @@ func TestNetworkByName(t *testing.T) {
 			detail: "api.example.org:{port} accepts at 127.0.0.1:{port}",
 		},
 		{
-			title: "the other family is heard of first", says: script{a: []string{"127.0.0.1"}, aaaa: []string{unreachable6}, slowA: 200 * time.Millisecond},
+			title: "the other family is answered first", says: script{a: []string{"127.0.0.1"}, aaaa: []string{unreachable6}, slowA: 200 * time.Millisecond},
 			detail: "api.example.org:{port} accepts at 127.0.0.1:{port}",
 		},
 		{
@@ -153,17 +155,17 @@ func TestNetworkByName(t *testing.T) {
 	}
 }
 
-// Whatever the kernel says of a family that the node does not have, the address of the other one is enough.
+// Whatever error the kernel has for a family that the node does not have, an address of the other one is enough.
 func TestAddressOfAFamilyThatTheNodeDoesNotHave(t *testing.T) {
 	t.Parallel()
-	good := answer{detail: "192.0.2.1:443 accepts"}
+	good := outcome{detail: "192.0.2.1:443 accepts"}
 	for _, err := range []error{syscall.ENETUNREACH, syscall.EADDRNOTAVAIL, syscall.EAFNOSUPPORT} {
-		v6 := answer{err: fail(tcpRemedy(err), "TCP [2001:db8::1]:443: %w", short(err))}
+		v6 := outcome{err: fail(tcpRemedy(err), "TCP [2001:db8::1]:443: %w", short(err))}
 		for _, each := range []bool{false, true} {
 			target := Target{Address: "api.example.org:443", EachAddress: each}
-			assert.Equal(t, answer{detail: "api.example.org:443 accepts at 192.0.2.1:443"}, target.settle([]answer{v6, good}))
+			assert.Equal(t, outcome{detail: "api.example.org:443 accepts at 192.0.2.1:443"}, target.combine([]outcome{v6, good}))
 		}
-		alone := Target{Address: "api.example.org:443"}.settle([]answer{v6})
+		alone := Target{Address: "api.example.org:443"}.combine([]outcome{v6})
 		require.ErrorIs(t, alone.err, err)
 		assert.Equal(t, checkRoute, Remedy(alone.err))
 	}
@@ -182,4 +184,32 @@ func TestNetworkCompletesNamesByTheSearchList(t *testing.T) {
 	report, err := check.Try(limited(t, enough))
 	require.NoError(t, err)
 	assert.Equal(t, "web.default:"+port+" accepts at "+at, report.Detail)
+}
+
+func TestNetworkNodeSearchDomains(t *testing.T) {
+	t.Parallel()
+	server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"web.lab.corp.example.": {a: []string{"127.0.0.1"}}})
+	check := Network{Resolver: &Resolver{Servers: []string{server.address}, Search: append(clusterSearch(), "corp.example")}}
+	for _, target := range []Target{{Address: "web.lab:443"}, {URL: "https://web.lab/"}} {
+		check.Targets = []Target{target}
+		_, err := check.Try(limited(t, enough))
+		require.ErrorContains(t, err, "web.lab: NXDOMAIN from name server "+server.address)
+		assert.Equal(t, `search domains of the node itself do not count, because a wildcard there answers for any name: `+
+			`if "web.lab.corp.example" is meant, configure this full name; else `+checkTarget, Remedy(err))
+	}
+}
+
+// A name in /etc/hosts needs no name server, which a kubeconfig or the pod's hostAliases may rely on.
+func TestNetworkReadsTheHostsFile(t *testing.T) {
+	t.Parallel()
+	if text, err := os.ReadFile("/etc/hosts"); err != nil || !regexp.MustCompile(`(?m)^127\.0\.0\.1\s.*\blocalhost\b`).Match(text) {
+		t.Skip("no localhost in /etc/hosts")
+	}
+	at := accepting(t, "127.0.0.1")
+	_, port, err := net.SplitHostPort(at)
+	require.NoError(t, err)
+	check := Network{Resolver: &Resolver{Servers: []string{refusing(t)}}, Targets: []Target{{Address: "localhost:" + port}}}
+	report, err := check.Try(limited(t, enough))
+	require.NoError(t, err)
+	assert.Equal(t, "localhost:"+port+" accepts at "+at, report.Detail)
 }

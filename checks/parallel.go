@@ -6,36 +6,36 @@ import (
 	"sync"
 )
 
-// answer is the outcome of one of the questions that a check asks at the same time.
-type answer struct {
+// outcome is what one of a check's probes found.
+type outcome struct {
 	detail   string
 	warnings []string
 	err      error
 }
 
-// parallel asks the question of every item at the same time and keeps the order of the items.
-func parallel[T any](items []T, question func(T) answer) []answer {
-	answers := make([]answer, len(items))
+// inParallel probes all items at the same time and returns the outcomes in the order of the items.
+func inParallel[T any](items []T, probe func(T) outcome) []outcome {
+	outcomes := make([]outcome, len(items))
 	var all sync.WaitGroup
 	for i, item := range items {
-		all.Go(func() { answers[i] = question(item) })
+		all.Go(func() { outcomes[i] = probe(item) })
 	}
 	all.Wait()
-	return answers
+	return outcomes
 }
 
-// sum makes one verdict of several answers: all of them must be good.
-func sum(answers []answer) (Report, error) {
+// combine makes one verdict of several outcomes: all of them must be good.
+func combine(outcomes []outcome) (Report, error) {
 	var (
 		details, warnings []string
 		errs              []error
 	)
-	for _, a := range answers {
-		warnings = append(warnings, a.warnings...)
-		if a.err != nil {
-			errs = append(errs, a.err)
-		} else if a.detail != "" {
-			details = append(details, a.detail)
+	for _, o := range outcomes {
+		warnings = append(warnings, o.warnings...)
+		if o.err != nil {
+			errs = append(errs, o.err)
+		} else if o.detail != "" {
+			details = append(details, o.detail)
 		}
 	}
 	report := Report{Detail: strings.Join(details, ", "), Warnings: warnings}
@@ -45,21 +45,24 @@ func sum(answers []answer) (Report, error) {
 	return report, &Failure{Cause: oneLine(errs), Remedy: remedies(errs)}
 }
 
-// oneLine joins errors as errors.Join does, but on one line, as a log wants it.
-func oneLine(errs []error) error { return joined(errs) }
+// oneLine joins errors like errors.Join, but on one line of the log.
+func oneLine(errs []error) error { return joined{errs, "; "} }
 
-type joined []error
-
-func (j joined) Unwrap() []error { return j }
-func (j joined) Error() string {
-	texts := make([]string, len(j))
-	for i, err := range j {
-		texts[i] = err.Error()
-	}
-	return strings.Join(texts, "; ")
+type joined struct {
+	errs      []error
+	separator string
 }
 
-// remedies lists what to try about each of errs, without repetition.
+func (j joined) Unwrap() []error { return j.errs }
+func (j joined) Error() string {
+	texts := make([]string, len(j.errs))
+	for i, err := range j.errs {
+		texts[i] = err.Error()
+	}
+	return strings.Join(texts, j.separator)
+}
+
+// remedies joins the remedies of errs, without repetition.
 func remedies(errs []error) string {
 	var texts []string
 	for _, err := range errs {

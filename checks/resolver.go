@@ -1,365 +1,214 @@
 package checks
 
 import (
-	"bufio"
-	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
-	"sync"
-	"syscall"
 	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
 )
 
-// Resolver asks name servers itself, question by question, because the verdict needs to know what
-// the resolver of package net does not tell: which server it was, and what exactly it answered.
-// The exchange on the wire is still package net's (RFC 1035, with TCP after a truncated answer).
+// Resolver resolves names and, unlike package net's, reports which server replied what.
 type Resolver struct {
 	Servers []string // host:port, in order of preference
 	Search  []string // domains without the final dot
+	Network string   // "" is udp, and tcp after a truncated reply
 }
 
-// resolvConf is where kubelet (and every libc) puts the name servers; see resolv.conf(5).
-const resolvConf = "/etc/resolv.conf"
-
-// SystemResolver asks as /etc/resolv.conf says.
-func SystemResolver() (Resolver, error) {
-	file, err := os.Open(resolvConf)
-	if err != nil {
-		return Resolver{}, err
-	}
-	defer func() { _ = file.Close() }()
-	return ParseResolvConf(file)
-}
-
-// ParseResolvConf reads name servers and search list from the text of a resolv.conf(5).
-func ParseResolvConf(r io.Reader) (Resolver, error) {
-	var out Resolver
-	lines := bufio.NewScanner(r)
-	for lines.Scan() {
-		fields := strings.Fields(lines.Text())
-		if len(fields) < 2 {
-			continue
-		}
-		switch fields[0] {
-		case "nameserver":
-			out.Servers = append(out.Servers, net.JoinHostPort(fields[1], "53"))
-		case "search", "domain": // the last one counts
-			out.Search = nil
-			for _, domain := range fields[1:] {
-				if domain = strings.TrimSuffix(domain, "."); domain != "" {
-					out.Search = append(out.Search, domain)
-				}
+// candidates lists the absolute names that name may stand for, in the order in which to ask for them, without those that
+// DNS cannot hold. A name with a dot is first asked for as written: with ndots:5, which kubelet sets, every domain of the
+// search list would cost a query before that. A name that ends in .svc is an exception: no such domain is on the internet,
+// and without access to it the query could use up the attempt. Only the cluster's search domains complete a name: a wildcard
+// in one of the node's own would answer for any name. Those names are for the diagnosis of a failure.
+func (r Resolver) candidates(name string) (names, diagnosis []string) {
+	names = []string{strings.TrimSuffix(name, ".") + "."}
+	if !strings.HasSuffix(name, ".") {
+		domain := r.ClusterDomain()
+		for _, search := range r.Search {
+			if isClusterSearch(search, domain) {
+				names = append(names, name+"."+search+".")
+			} else {
+				diagnosis = append(diagnosis, name+"."+search+".")
 			}
 		}
-	}
-	if len(out.Servers) == 0 {
-		out.Servers = []string{"127.0.0.1:53"} // what resolv.conf(5) says about a file without any
-	}
-	return out, lines.Err()
-}
-
-// ClusterDomain returns the cluster's DNS domain, which kubelet puts on the search list as
-// svc.<domain>, or "" where the list has none (a desk, a pod with dnsPolicy Default).
-func (r Resolver) ClusterDomain() string {
-	for _, domain := range r.Search {
-		if rest, ok := strings.CutPrefix(domain, "svc."); ok {
-			return rest
+		if !strings.Contains(name, ".") || strings.HasSuffix(name, ".svc") {
+			names = append(names[1:], names[0])
 		}
 	}
-	return ""
+	notName := func(candidate string) bool {
+		_, err := newQuery(candidate, dnsmessage.TypeA, true)
+		return err != nil
+	}
+	return slices.DeleteFunc(names, notName), slices.DeleteFunc(diagnosis, notName)
 }
 
-// candidates lists the absolute names that name may stand for, in the order in which to ask. A
-// name with a dot is asked as written first: with ndots:5, which kubelet sets, it would
-// otherwise cost a query for each domain of the search list before that. Not so one that ends in
-// .svc, which is no domain of the internet: where that is a black hole, the question would cost the whole attempt.
-func (r Resolver) candidates(name string) []string {
-	if strings.HasSuffix(name, ".") {
-		return []string{name}
+// share is how long one exchange may take: a lost packet must not cost the whole attempt, and every server must have its
+// turn.
+func share(ctx context.Context, servers int) time.Duration {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return time.Second
 	}
-	var searched []string
-	for _, domain := range r.Search {
-		searched = append(searched, name+"."+domain+".")
-	}
-	if strings.Contains(name, ".") && !strings.HasSuffix(name, ".svc") {
-		return append([]string{name + "."}, searched...)
-	}
-	return append(searched, name+".")
+	return time.Until(deadline) / time.Duration(max(3, servers))
 }
 
-// lookup resolves name to addresses: those of the family that answers first, or with every all
-// there are. Warnings name the servers that failed although another one answered. The failure is
-// about the name as it was asked first, unless the servers know of that and not of a later one.
-func (r Resolver) lookup(ctx context.Context, name string, every bool) (addrs []netip.Addr, warnings []string, failed *dnsError) {
-	// A lost packet must not cost the whole attempt, so there is time for three tries.
-	wait := time.Second
-	if deadline, ok := ctx.Deadline(); ok {
-		wait = time.Until(deadline) / time.Duration(max(3, len(r.Servers)))
-	}
-	for _, candidate := range r.candidates(name) {
-		addrs, warned, failure := r.resolve(ctx, candidate, wait, every)
-		warnings = append(warnings, warned...)
+// lookup resolves name to the addresses of the family that answers first, or, with every, of both. Warnings name the
+// servers that failed before another one answered. The error is the first one that is not negative, else the first one.
+func (r Resolver) lookup(ctx context.Context, name string, every bool) (addrs []netip.Addr, warnings []string, err error) {
+	var failed *dnsError
+	wait := share(ctx, len(r.Servers))
+	names, diagnosis := r.candidates(name)
+	for _, candidate := range names {
+		addrs, more, failure := r.resolve(ctx, candidate, wait, every)
+		warnings = append(warnings, more...)
 		if failure == nil {
 			return addrs, warnings, nil
 		}
-		if failed == nil || (failed.definite() && !failure.definite()) {
+		if failed == nil || (isNegative(failed) && !isNegative(failure)) {
 			failed = failure
 		}
 		if ctx.Err() != nil {
 			break
 		}
-		if failure.definite() {
-			// The server that knew is asked first from now on: a dead one before it would cost
-			// as much again for every domain of the search list.
-			r.Servers = slices.Concat([]string{failure.server},
-				slices.DeleteFunc(slices.Clone(r.Servers), func(s string) bool { return s == failure.server }))
+		if isNegative(failure) {
+			// From now on the server that answered comes first: a dead one before it would cost its share of the time
+			// again for every domain of the search list.
+			others := slices.DeleteFunc(slices.Clone(r.Servers), func(s string) bool { return s == failure.server })
+			r.Servers = append([]string{failure.server}, others...)
+		}
+	}
+	if failed == nil {
+		failed = &dnsError{name: name, err: errNotName}
+	}
+	for _, candidate := range diagnosis {
+		if ctx.Err() == nil && failed.fullName == "" {
+			if _, _, failure := r.resolve(ctx, candidate, wait, every); failure == nil {
+				failed.fullName = strings.TrimSuffix(candidate, ".")
+			}
 		}
 	}
 	return nil, nil, failed
 }
 
-// resolve asks the servers in turn for one absolute name, each for at most wait, until one of them
-// knows, or each has refused, or ctx ends.
-func (r Resolver) resolve(ctx context.Context, name string, wait time.Duration, every bool) (addrs []netip.Addr, warnings []string, failed *dnsError) {
+// resolve asks the servers in turn for an absolute name, each for at most wait, until one of them answers, or all have
+// failed other than by a timeout, or ctx ends. It returns what lookup does.
+func (r Resolver) resolve(
+	ctx context.Context, name string, wait time.Duration, every bool,
+) (addrs []netip.Addr, warnings []string, failed *dnsError) {
 	failures := make(map[string]*dnsError)
-	for try := 0; ; try++ {
-		server := r.Servers[try%len(r.Servers)]
-		addrs, failure := ask(ctx, server, name, wait, every)
-		if failure == nil || failure.definite() {
+	mayAnswer := func(server string) bool { return failures[server] == nil || isTimeout(failures[server]) }
+	for i := 0; i == 0 || (ctx.Err() == nil && slices.ContainsFunc(r.Servers, mayAnswer)); i++ {
+		server := r.Servers[i%len(r.Servers)]
+		addrs, err := r.ask(ctx, server, name, wait, every)
+		failure := &dnsError{name: name, server: server, err: err}
+		if err == nil || isNegative(err) {
 			for _, other := range r.Servers {
 				if f := failures[other]; f != nil && other != server {
 					warnings = append(warnings, f.Error())
 				}
 			}
+			if err == nil {
+				failure = nil
+			}
 			return addrs, warnings, failure
 		}
-		// What a server says counts more than its silence, before it or after it, at the deadline.
-		if before := failures[server]; before == nil || before.timeout {
+		// A reply counts more than a timeout of the same server, before it or after it.
+		if mayAnswer(server) {
 			failures[server] = failure
-		}
-		worthAsking := slices.ContainsFunc(r.Servers, func(s string) bool { return failures[s] == nil || failures[s].timeout })
-		if ctx.Err() != nil || !worthAsking {
-			break
 		}
 	}
 	if len(failures) == 1 {
 		return nil, nil, failures[r.Servers[0]]
 	}
-	failed = &dnsError{name: name}
-	var all []string
+	var errs []error
 	for _, server := range r.Servers {
 		if f := failures[server]; f != nil {
-			all = append(all, f.server+": "+f.answer)
-			failed.timeout = failed.timeout || f.timeout
-			failed.truncated = failed.truncated || f.truncated
-			failed.refused = failed.refused || f.refused
+			errs = append(errs, fmt.Errorf("%s: %w", server, f.err))
 		}
 	}
-	failed.answer = strings.Join(all, ", ")
-	return nil, nil, failed
+	return nil, nil, &dnsError{name: name, err: joined{errs, ", "}}
 }
 
-// ask puts one absolute name to one server, for A and AAAA at once. One of them is enough, unless
-// every address is wanted.
-func ask(ctx context.Context, server, name string, wait time.Duration, every bool) ([]netip.Addr, *dnsError) {
+// family is the outcome of a query for the addresses of one address family.
+type family struct {
+	addrs []netip.Addr
+	err   error
+}
+
+// ask asks one server for the A and AAAA records of an absolute name at once. One of them is enough, unless every address
+// is wanted.
+func (r Resolver) ask(ctx context.Context, server, name string, wait time.Duration, every bool) ([]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	type answer struct {
-		addrs   []netip.Addr
-		failure *dnsError
-	}
-	answers := make(chan answer, 2)
-	for _, family := range []string{"ip4", "ip6"} {
+	families := make(chan family, 2)
+	for _, recordType := range []dnsmessage.Type{dnsmessage.TypeA, dnsmessage.TypeAAAA} {
 		go func() {
-			var heard wire
-			addrs, err := heard.resolver(server).LookupNetIP(ctx, family, name)
-			if err == nil {
-				answers <- answer{addrs: addrs}
-				return
-			}
-			answers <- answer{failure: heard.failure(server, name, err)}
+			addrs, err := r.query(ctx, server, name, recordType)
+			families <- family{addrs, err}
 		}()
 	}
-	one := <-answers
-	if one.failure == nil && !every {
-		return one.addrs, nil
+	first := <-families
+	if first.err == nil && !every {
+		return first.addrs, nil
 	}
-	two := <-answers
-	if one.failure == nil || two.failure == nil {
-		return append(one.addrs, two.addrs...), nil
-	}
-	// NXDOMAIN is about the name, whatever the family (RFC 8020). No record of one family says
-	// nothing yet about the other.
-	if two.failure.nxdomain || one.failure.noRecord {
-		return nil, two.failure
-	}
-	return nil, one.failure
+	return combineFamilies(first, <-families)
 }
 
-// dnsError says what a server answered about a name. Its kinds are those of RFC 1035 and RFC 2308.
-type dnsError struct {
-	name, server string // without a server: the answer names several
-	answer       string // NXDOMAIN, SERVFAIL, timeout, …
-	timeout      bool
-	truncated    bool // over UDP, and TCP failed
-	refused      bool // the connection, that is; not the answer REFUSED
-	nxdomain     bool
-	noRecord     bool // NOERROR without an address (NODATA)
-	spoken       bool // the server gave a well-formed answer, whatever it says
-}
-
-func (e *dnsError) Error() string {
-	if e.server == "" {
-		return fmt.Sprintf("%s: %s", strings.TrimSuffix(e.name, "."), e.answer)
-	}
-	return fmt.Sprintf("%s: %s from name server %s", strings.TrimSuffix(e.name, "."), e.answer, e.server)
-}
-
-// definite tells whether the server knows that the name has no address.
-func (e *dnsError) definite() bool { return e.nxdomain || e.noRecord }
-
-// wire listens in on one question of package net's resolver: the errors of that are for callers
-// that do not care what a server said.
-type wire struct {
-	mu        sync.Mutex
-	id        [2]byte // of the question
-	answered  bool    // a well-formed answer came
-	rcode     byte
-	truncated bool // over UDP, and TCP has not answered yet
-	err       error
-}
-
-func (w *wire) resolver(server string) *net.Resolver {
-	return &net.Resolver{
-		PreferGo: true,
-		Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
-			conn, err := new(net.Dialer).DialContext(ctx, network, server)
-			if err != nil {
-				w.note(err)
-				return nil, err
-			}
-			if udp, ok := conn.(*net.UDPConn); ok { // package net tells UDP from TCP by this type's methods
-				return udpWire{udp, w}, nil
-			}
-			return &tcpWire{Conn: conn, wire: w}, nil
-		},
-	}
-}
-
-type udpWire struct {
-	*net.UDPConn
-	wire *wire
-}
-
-func (c udpWire) Write(b []byte) (int, error) {
-	c.wire.asked(b)
-	return c.UDPConn.Write(b)
-}
-
-func (c udpWire) Read(b []byte) (int, error) {
-	n, err := c.UDPConn.Read(b)
+func (r Resolver) query(ctx context.Context, server, name string, recordType dnsmessage.Type) ([]netip.Addr, error) {
+	query, err := newQuery(name, recordType, true)
 	if err != nil {
-		c.wire.note(err)
-	} else {
-		c.wire.header(b[:n])
+		return nil, err
 	}
-	return n, err
-}
-
-// lengthPrefix is the size of what comes before a message over TCP (RFC 1035, 4.2.2).
-const lengthPrefix = 2
-
-type tcpWire struct {
-	net.Conn
-	wire  *wire
-	heard []byte // the one answer, so far
-}
-
-func (c *tcpWire) Write(b []byte) (int, error) {
-	c.wire.asked(b[lengthPrefix:])
-	return c.Conn.Write(b)
-}
-
-func (c *tcpWire) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
+	reply, err := exchange(ctx, cmp.Or(r.Network, "udp"), server, query)
 	if err != nil {
-		c.wire.note(err)
-		return n, err
+		return nil, err
 	}
-	// A stream comes in pieces of any size.
-	c.heard = append(c.heard, b[:n]...)
-	c.wire.header(c.heard[min(lengthPrefix, len(c.heard)):])
-	return n, err
+	return reply.addresses(recordType)
 }
 
-// headerLength is that of a DNS message (RFC 1035, 4.1.1).
-const headerLength = 12
-
-func (w *wire) asked(question []byte) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	copy(w.id[:], question)
-}
-
-func (w *wire) note(err error) {
-	// package net cancels its own dial when the question's time is over. Only the error that it
-	// returns then says that this was a timeout.
-	if errors.Is(err, context.Canceled) {
-		return
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.err = err
-}
-
-func (w *wire) header(message []byte) {
-	const response, truncation, rcode = 0x80, 0x02, 0x0f
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(message) < headerLength || !bytes.HasPrefix(message, w.id[:]) || message[2]&response == 0 {
-		return
-	}
-	w.answered = true
-	w.truncated = message[2]&truncation != 0
-	w.rcode = message[3] & rcode
-	w.err = nil
-}
-
-// failure puts what was heard into the words of the protocol.
-func (w *wire) failure(server, name string, err error) *dnsError {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	e := &dnsError{name: name, server: server, spoken: w.answered}
-	if w.err != nil {
-		err = w.err
-	}
-	reply, _ := errors.AsType[*net.DNSError](err)
-	rcodes := map[byte]string{1: "FORMERR", 2: "SERVFAIL", 3: "NXDOMAIN", 4: "NOTIMP", 5: "REFUSED"}
+func combineFamilies(first, second family) ([]netip.Addr, error) {
 	switch {
-	case w.answered && w.truncated:
-		e.answer = "truncated answer over UDP, and over TCP " + short(err).Error()
-		e.truncated = true
-		e.timeout = isTimeout(err)
-	case w.err == nil && w.answered && w.rcode != 0:
-		e.answer = rcodes[w.rcode]
-		if e.answer == "" {
-			e.answer = fmt.Sprintf("response code %d", w.rcode)
-		}
-		e.nxdomain = w.rcode == 3
-	case w.answered && reply != nil && reply.IsNotFound:
-		e.answer = "no A or AAAA record"
-		e.noRecord = true
+	case first.err == nil || second.err == nil:
+		return append(first.addrs, second.addrs...), nil
+	// NXDOMAIN is about the name, for any record type (RFC 8020). NODATA of one family says nothing about the other one.
+	case errors.Is(second.err, errNXDomain), errors.Is(first.err, errNoData):
+		return nil, second.err
 	default:
-		e.answer = short(err).Error()
-		e.timeout = isTimeout(err)
-		e.refused = errors.Is(err, syscall.ECONNREFUSED)
+		return nil, first.err
 	}
-	return e
 }
+
+// dnsError is why a name does not resolve.
+type dnsError struct {
+	name     string
+	server   string // "" if err names several servers, or none was asked
+	err      error  // errNXDomain, timeout, connection refused, …
+	fullName string // resolves, but only a search domain of the node itself completes the name to it
+}
+
+// withFullName adds the name to configure to remedy, if a search domain of the node completes the name to it.
+func withFullName(err error, remedy string) string {
+	failed, ok := errors.AsType[*dnsError](err)
+	if !ok || failed.fullName == "" {
+		return remedy
+	}
+	return fmt.Sprintf("search domains of the node itself do not count, because a wildcard there answers for any name: "+
+		"if %q is meant, configure this full name; else %s", failed.fullName, remedy)
+}
+
+func (e *dnsError) Unwrap() error { return e.err }
+func (e *dnsError) Error() string {
+	text := strings.TrimSuffix(e.name, ".") + ": " + e.err.Error()
+	if e.server != "" {
+		text += " from name server " + e.server
+	}
+	return text
+}
+
+// isNegative: a server answered that the name has no address (RFC 2308).
+func isNegative(err error) bool { return errors.Is(err, errNXDomain) || errors.Is(err, errNoData) }

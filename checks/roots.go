@@ -2,5 +2,5 @@
 
 package checks
 
-// bundledRoots is empty in a binary that runs on a system, which has CAs of its own.
+// bundledRoots is empty in a binary for a system with CAs of its own.
 const bundledRoots = ""

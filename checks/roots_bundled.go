@@ -4,8 +4,8 @@ package checks
 
 import _ "embed"
 
-// bundledRoots are the public CAs (PEM) of the image that the agent was built in: its own image holds nothing
-// but the binary. The Dockerfile puts them here.
+// bundledRoots are the public CAs (PEM) of the image that built the agent: the agent's own image holds only the
+// binary. The Dockerfile copies them here.
 //
 //go:embed roots.pem
 var bundledRoots string

@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
 )
 
-// jitter is the share by which a wait may be shorter or longer, so that a thousand nodes that
-// started together do not ask together for ever.
+// jitter is the share by which a wait may be shorter or longer, so that nodes that started together do not stay in step.
 const jitter = 0.1
 
 // Attempt is one try of one check, as an Observer sees it.
@@ -19,24 +19,23 @@ type Attempt struct {
 	Number int // 1 for the first of its round
 	Took   time.Duration
 	Report Report
-	Err    error // nil where the check passed or was skipped
-	// RetryIn is the wait until the next attempt; 0 where there is none in this round.
+	Err    error // nil if the check passed or was skipped
+	// RetryIn is the wait until the next attempt; 0 if there is none in this round.
 	RetryIn time.Duration
 }
 
-// Observer is told about every attempt as it ends. Attempts that were cut short because the agent
-// was told to stop are not reported: they say nothing about the node.
+// Observer receives every attempt when it ends, except those that a shutdown interrupted: they say nothing about the node.
 type Observer interface {
 	Attempted(Attempt)
 }
 
-// Result is what a round found out about one check.
+// Result is the outcome of one check in a round.
 type Result struct {
-	Attempt        // the last one; Number is how many there were
-	Diagnosis bool // asked once only, because a check before it had failed
+	Attempt        // the last one; Number is the count
+	Diagnosis bool // tried only once, because an earlier check had failed
 }
 
-// Runner runs checks one after another.
+// Runner runs checks one after another, in rounds.
 type Runner struct {
 	Timeout    time.Duration // of one attempt
 	MaxRetries int           // after the first attempt
@@ -44,18 +43,18 @@ type Runner struct {
 	Observer   Observer
 }
 
-// Exponential waits 1, 2, 4, 8, 16 s, and 30 s from then on.
+// Exponential waits 1, 2, 4, 8, 16 s, then 30 s each time.
 func Exponential() backoff.BackOff {
 	return backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(time.Second),
 		backoff.WithMultiplier(2),
 		backoff.WithMaxInterval(30*time.Second),
 		backoff.WithRandomizationFactor(jitter),
-		backoff.WithMaxElapsedTime(0), // the library's default would end it after 15 minutes
+		backoff.WithMaxElapsedTime(0), // never ends; the library's default is 15 minutes
 	)
 }
 
-// Linear waits 1, 2, 3 s, and so on, up to 30 s.
+// Linear waits 1, 2, 3 s and so on, up to 30 s.
 func Linear() backoff.BackOff { return &linear{} }
 
 type linear struct{ n int }
@@ -68,20 +67,17 @@ func (l *linear) NextBackOff() time.Duration {
 	return time.Duration(float64(l.n) * spread * float64(time.Second))
 }
 
-// Round runs every check in list. The first one that is out of retries fails the round; those
-// after it are still tried once, so that the results name every layer that is broken.
-// An error means that ctx ended first, and the results are not complete.
+// Round runs every check in list. The first one without retries left fails the round; the later ones are tried once, so
+// that the results name every broken layer. An error means that ctx ended first: the results are incomplete.
 func (r *Runner) Round(ctx context.Context, list []Check) ([]Result, error) {
 	results := make([]Result, 0, len(list))
 	failed := false
 	for _, check := range list {
-		result := Result{Diagnosis: failed}
+		retries := r.MaxRetries
 		if failed {
-			result.Attempt = r.try(ctx, check, 1)
-			r.observe(ctx, result.Attempt)
-		} else {
-			result.Attempt = r.retry(ctx, check)
+			retries = 0
 		}
+		result := Result{Attempt: r.retry(ctx, check, retries), Diagnosis: failed}
 		if err := ctx.Err(); err != nil {
 			return results, fmt.Errorf("round: %w", err)
 		}
@@ -91,25 +87,20 @@ func (r *Runner) Round(ctx context.Context, list []Check) ([]Result, error) {
 	return results, nil
 }
 
-// Passed tells whether no check of a round failed.
+// Passed reports whether no check of a round failed.
 func Passed(results []Result) bool {
-	for _, result := range results {
-		if result.Err != nil {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(results, func(r Result) bool { return r.Err != nil })
 }
 
-func (r *Runner) retry(ctx context.Context, check Check) Attempt {
+func (r *Runner) retry(ctx context.Context, check Check, retries int) Attempt {
 	var last Attempt
 	attempt := func() error {
 		last = r.try(ctx, check, last.Number+1)
 		return last.Err
 	}
-	// The error that RetryNotify returns is ctx's own once that has ended, so last keeps the
-	// check's. It does not call the function below after the final attempt either.
-	policy := backoff.WithContext(backoff.WithMaxRetries(r.NewBackOff(), uint64(r.MaxRetries)), ctx)
+	// RetryNotify returns the error of ctx once that has ended, so last keeps the check's. It does not call
+	// the function below after the final attempt.
+	policy := backoff.WithContext(backoff.WithMaxRetries(r.NewBackOff(), uint64(retries)), ctx)
 	_ = backoff.RetryNotify(attempt, policy, func(_ error, wait time.Duration) {
 		last.RetryIn = wait
 		r.observe(ctx, last)

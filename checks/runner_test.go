@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// tried is a check that does what its function says with the number of the attempt.
+// tried is a check that calls try with the number of the attempt.
 type tried struct {
 	name string
 	try  func(ctx context.Context, number int) (Report, error)
@@ -48,7 +48,7 @@ func failsFirst(n int) func(context.Context, int) (Report, error) {
 	}
 }
 
-// watcher keeps every attempt that it is told about.
+// watcher records every attempt.
 type watcher struct {
 	seen []Attempt
 	then func(Attempt)
@@ -121,7 +121,7 @@ func TestRetries(t *testing.T) {
 		{"none allowed", 0, 9, 1, "failure 1", []time.Duration{0}},
 		{"none allowed, none needed", 0, 0, 1, "", []time.Duration{0}},
 		{"one allowed", 1, 9, 2, "failure 2", []time.Duration{1, 0}},
-		{"the last one helps", 3, 3, 4, "", []time.Duration{1, 2, 3, 0}},
+		{"the last one passes", 3, 3, 4, "", []time.Duration{1, 2, 3, 0}},
 		{"one too few", 3, 4, 4, "failure 4", []time.Duration{1, 2, 3, 0}},
 		{"the second attempt passes", 5, 1, 2, "", []time.Duration{1, 0}},
 	} {
@@ -153,8 +153,8 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// The wait that the observer is told is the wait until the next attempt. On synctest's clock.
-func TestRetryWaitsAsLongAsItSays(t *testing.T) {
+// RetryIn is the wait until the next attempt. On synctest's clock.
+func TestRetryWaitsForRetryIn(t *testing.T) {
 	t.Parallel()
 	for name, newBackOff := range map[string]func() backoff.BackOff{"exponential": Exponential, "linear": Linear} {
 		t.Run(name, func(t *testing.T) {
@@ -181,7 +181,7 @@ func TestRetryWaitsAsLongAsItSays(t *testing.T) {
 	}
 }
 
-func TestEachCheckHasRetriesAndBackOffOfItsOwn(t *testing.T) {
+func TestEachCheckHasItsOwnRetriesAndBackOff(t *testing.T) {
 	t.Parallel()
 	var seen watcher
 	r := Runner{Timeout: time.Minute, MaxRetries: 2, NewBackOff: countedBackOff, Observer: &seen}
@@ -229,8 +229,8 @@ func TestChecksAfterAFailureAreTriedOnceForDiagnosis(t *testing.T) {
 	}
 }
 
-// The second attempt fails, and while it waits for the third the agent is told to stop.
-func TestCancelledWhileItWaits(t *testing.T) {
+// The second attempt fails, and the shutdown comes during the wait for the third.
+func TestCancelledDuringTheWait(t *testing.T) {
 	t.Parallel()
 	start := func(t *testing.T) (context.Context, *Runner, *watcher, *tried) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -244,7 +244,7 @@ func TestCancelledWhileItWaits(t *testing.T) {
 		r := &Runner{Timeout: time.Minute, MaxRetries: 5, NewBackOff: func() backoff.BackOff { return &listed{waits: waits} }, Observer: seen}
 		return ctx, r, seen, &tried{name: "dns", try: failsAlways}
 	}
-	t.Run("the round says so and nothing else is observed", func(t *testing.T) {
+	t.Run("the round returns the error and observes nothing else", func(t *testing.T) {
 		t.Parallel()
 		ctx, r, seen, check := start(t)
 		next := &tried{name: "api", try: passes}
@@ -257,17 +257,17 @@ func TestCancelledWhileItWaits(t *testing.T) {
 		require.Len(t, seen.seen, 2)
 		assert.Equal(t, time.Hour, seen.seen[1].RetryIn)
 	})
-	t.Run("the check's own last error is kept", func(t *testing.T) {
+	t.Run("the check's last error is kept", func(t *testing.T) {
 		t.Parallel()
 		ctx, r, _, check := start(t)
-		last := r.retry(ctx, check)
+		last := r.retry(ctx, check, r.MaxRetries)
 		require.EqualError(t, last.Err, "failure 2")
 		assert.Equal(t, 2, last.Number)
 		assert.Zero(t, last.RetryIn)
 	})
 }
 
-// listed waits as it is told, the last for ever.
+// listed waits as listed, and repeats the last wait.
 type listed struct {
 	waits []time.Duration
 	n     int
@@ -280,7 +280,7 @@ func (l *listed) NextBackOff() time.Duration {
 	return wait
 }
 
-// An attempt that is cut short because the agent stops says nothing about the node.
+// An attempt that a shutdown interrupts says nothing about the node.
 func TestCancelledInsideAnAttempt(t *testing.T) {
 	t.Parallel()
 	for _, diagnosis := range []bool{false, true} {
@@ -314,7 +314,7 @@ func TestCancelledInsideAnAttempt(t *testing.T) {
 	}
 }
 
-func TestEveryAttemptHasItsOwnTimeLimit(t *testing.T) {
+func TestEveryAttemptHasItsOwnTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		hangs := &tried{name: "dns", try: func(ctx context.Context, _ int) (Report, error) {
@@ -332,7 +332,7 @@ func TestEveryAttemptHasItsOwnTimeLimit(t *testing.T) {
 			require.ErrorIs(t, a.Err, context.DeadlineExceeded)
 			assert.Equal(t, 3*time.Second, a.Took)
 		}
-		require.NoError(t, results[1].Err, "the next check has a time limit of its own")
+		require.NoError(t, results[1].Err, "the next check has its own timeout")
 	})
 }
 
@@ -347,11 +347,11 @@ func TestTook(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			return Report{Took: 40 * time.Millisecond}, nil
 		}}
-		r := Runner{Timeout: time.Minute, NewBackOff: hourBackOff} // nobody watches
+		r := Runner{Timeout: time.Minute, NewBackOff: hourBackOff} // without an Observer
 		results, err := r.Round(t.Context(), []Check{slow, asked})
 		require.NoError(t, err)
 		assert.Equal(t, 2*time.Second, results[0].Took, "as measured")
-		assert.Equal(t, 40*time.Millisecond, results[1].Took, "as the check says")
+		assert.Equal(t, 40*time.Millisecond, results[1].Took, "as the check reports")
 	})
 }
 
@@ -399,7 +399,7 @@ func TestBackOffs(t *testing.T) {
 					}
 				}
 			}
-			assert.True(t, shorter && longer, "a thousand nodes that start together must not wait alike")
+			assert.True(t, shorter && longer, "nodes that start together must not stay in step")
 		})
 	}
 }

@@ -1,233 +1,135 @@
 package checks
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"slices"
-	"strconv"
 	"time"
 )
 
 const (
-	// maxDials bounds what one node asks of a large DNS service.
+	// maxDials limits how many endpoints of a large DNS service one node connects to.
 	maxDials = 8
-	// straggle is how long, once the verdict is known, the other endpoints may still answer
-	// before they are named in a warning. It bounds what a dead endpoint costs a healthy node.
-	straggle = 500 * time.Millisecond
+	// stragglerGrace is how long the other endpoints may still answer once the check has passed. Then a warning names
+	// them: a dead endpoint must not delay a healthy node.
+	stragglerGrace = 500 * time.Millisecond
 )
 
-// Service finds the ready endpoints of a service by its EndpointSlices and connects to them by pod
-// address: service discovery, and the pod network between nodes.
+// Service lists the EndpointSlices of a service and connects to its ready endpoints by pod address. That proves service
+// discovery and the pod network between nodes.
 type Service struct {
 	Namespace, Service string
-	// Node is this node's name: an endpoint here proves nothing about the network between nodes.
+	// Node is the name of this node: a local endpoint proves nothing about the network between nodes.
 	Node string
-	// TaintKey is what pods of the service have to tolerate on a cluster where every node starts
-	// with the taint.
-	TaintKey string
-	// Domain is the cluster's DNS domain, for a question that a DNS endpoint can answer itself.
+	// TaintKey is the key of the startup taint, and FailedTaintKey that of the failed taint, "" if nothing puts it on. Pods of
+	// the service must tolerate both.
+	TaintKey, FailedTaintKey string
+	// Domain is the cluster's DNS domain, for a name that every DNS endpoint can resolve.
 	Domain string
 	// List returns the EndpointSlices of the service.
 	List func(ctx context.Context) ([]EndpointSlice, error)
 }
 
-// EndpointSlice is what is read of an EndpointSlice (discovery.k8s.io/v1). The type in k8s.io/api
-// brings every type of core/v1 into the binary, a fifth of the whole.
-type EndpointSlice struct {
-	AddressType string         `json:"addressType"`
-	Ports       []EndpointPort `json:"ports"`
-	Endpoints   []Endpoint     `json:"endpoints"`
-}
-
-// EndpointPort is a port of every endpoint in a slice.
-type EndpointPort struct {
-	Name     *string `json:"name"`
-	Protocol *string `json:"protocol"`
-	Port     *int32  `json:"port"`
-}
-
-// Endpoint is one backend of a service.
-type Endpoint struct {
-	Addresses  []string           `json:"addresses"`
-	Conditions EndpointConditions `json:"conditions"`
-	NodeName   *string            `json:"nodeName"`
-}
-
-// EndpointConditions says what state an endpoint is in.
-type EndpointConditions struct {
-	Ready *bool `json:"ready"`
-}
-
-// endpoint is one address of a ready endpoint.
-type endpoint struct {
-	address string // host:port
-	node    string // "" where the slice does not say
-	dns     bool
-}
-
-func (e endpoint) String() string {
-	if e.node == "" {
-		return "TCP " + e.address
-	}
-	return "TCP " + e.address + " on node " + e.node
-}
-
 // Name implements Check.
 func (Service) Name() string { return ServiceName }
 
-// Try implements Check. At least one ready endpoint must answer, and where there are any on other
-// nodes, at least one of those. Warnings name the endpoints that did not.
+// Try implements Check. At least one ready endpoint must answer; if any are remote, at least one of those. Warnings name
+// the endpoints that do not answer.
 func (s Service) Try(ctx context.Context) (Report, error) {
 	name := s.Namespace + "/" + s.Service
-	traced, way := traced(ctx)
-	found, err := s.List(traced)
+	listCtx, phase := tracePhase(ctx)
+	found, err := s.List(listCtx)
 	if err != nil {
-		return Report{}, fmt.Errorf("EndpointSlices of %s: %w", name, apiFailure(ctx, way.explain(err),
+		return Report{}, fmt.Errorf("EndpointSlices of %s: %w", name, apiFailure(ctx, phase.explain(err),
 			"apply the Role and its binding from the chart in namespace "+s.Namespace+": endpointslices, list"))
 	}
 	ready, unready, portless := endpoints(found)
 	if len(ready) == 0 && portless > 0 {
-		return Report{}, fail("name a service in DNS_SERVICE whose pods listen on TCP",
-			"service %s has no TCP port", name)
+		return Report{}, fail("set DNS_SERVICE to a service whose pods listen on TCP", "service %s has no TCP port", name)
 	}
 	if len(ready) == 0 {
 		return Report{}, fail(
-			fmt.Sprintf("most likely the pods of %s are Pending because they do not tolerate the taint %s: add the toleration {key: %s, operator: Exists} to them, or run them on nodes that are never gated; "+
-				"see: kubectl -n %s get pods -o wide", name, s.TaintKey, s.TaintKey, s.Namespace),
+			fmt.Sprintf("most likely the pods of %s are Pending because they do not tolerate the taint %s: "+
+				"add the %s to them, or run them on nodes that are never gated; see: kubectl -n %s get pods -o wide",
+				name, s.TaintKey, s.tolerations(), s.Namespace),
 			"service %s has no ready endpoint (%d not ready)", name, unready)
 	}
 	return s.connect(ctx, name, s.choose(ready))
 }
 
-// endpoints lists the addresses of ready endpoints, and counts the endpoints that are not ready
-// and those without a TCP port.
-func endpoints(found []EndpointSlice) (ready []endpoint, unready, portless int) {
-	for _, slice := range found {
-		port, dns, ok := tcpPort(slice.Ports)
-		if slice.AddressType == "FQDN" {
-			continue
-		}
-		if !ok {
-			portless += len(slice.Endpoints)
-			continue
-		}
-		for _, e := range slice.Endpoints {
-			// "nil should be interpreted as ready" (discovery.k8s.io/v1, EndpointConditions)
-			if e.Conditions.Ready != nil && !*e.Conditions.Ready {
-				unready++
-				continue
-			}
-			node := ""
-			if e.NodeName != nil {
-				node = *e.NodeName
-			}
-			// All addresses of an endpoint are fungible, so the first stands for it.
-			if len(e.Addresses) == 0 {
-				continue
-			}
-			one := endpoint{net.JoinHostPort(e.Addresses[0], port), node, dns}
-			if !slices.Contains(ready, one) { // an endpoint may be in two slices while it moves
-				ready = append(ready, one)
-			}
-		}
+func (s Service) tolerations() string {
+	if s.FailedTaintKey == "" {
+		return fmt.Sprintf("toleration {key: %s, operator: Exists}", s.TaintKey)
 	}
-	return ready, unready, portless
+	return fmt.Sprintf("tolerations {key: %s, operator: Exists} and {key: %s, operator: Exists}", s.TaintKey, s.FailedTaintKey)
 }
 
-// tcpPort picks the port to connect to: DNS over TCP where there is one, else the first TCP port.
-func tcpPort(ports []EndpointPort) (port string, dns, ok bool) {
-	for _, p := range ports {
-		if p.Port == nil || (p.Protocol != nil && *p.Protocol != "TCP") {
-			continue
-		}
-		isDNS := *p.Port == 53 || (p.Name != nil && *p.Name == "dns-tcp")
-		if !ok || (isDNS && !dns) {
-			port, dns, ok = strconv.Itoa(int(*p.Port)), isDNS, true
-		}
-	}
-	return port, dns, ok
-}
+func (s Service) isLocal(e endpoint) bool { return e.node != "" && e.node == s.Node }
 
-// choose picks which endpoints to ask: all of a few, else a random few, those elsewhere first.
+// choose returns the endpoints to connect to: all of a few, else a random few; remote ones first.
 func (s Service) choose(ready []endpoint) []endpoint {
-	rand.Shuffle(len(ready), func(i, j int) { ready[i], ready[j] = ready[j], ready[i] })
-	slices.SortStableFunc(ready, func(a, b endpoint) int {
-		switch here, there := s.here(a), s.here(b); {
-		case here == there:
-			return 0
-		case here:
+	rank := func(e endpoint) int {
+		if s.isLocal(e) {
 			return 1
-		default:
-			return -1
 		}
-	})
+		return 0
+	}
+	rand.Shuffle(len(ready), func(i, j int) { ready[i], ready[j] = ready[j], ready[i] })
+	slices.SortStableFunc(ready, func(a, b endpoint) int { return cmp.Compare(rank(a), rank(b)) })
 	return ready[:min(len(ready), maxDials)]
 }
 
-func (s Service) here(e endpoint) bool { return e.node != "" && e.node == s.Node }
-
 func (s Service) connect(ctx context.Context, name string, chosen []endpoint) (Report, error) {
-	type outcome struct {
+	type result struct {
 		endpoint
 		err error
 	}
-	outcomes := make(chan outcome, len(chosen))
+	results := make(chan result, len(chosen))
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // those that are still under way when the verdict is known
+	defer cancel() // the connections still in progress
 	for _, e := range chosen {
-		go func() { outcomes <- outcome{e, s.answers(ctx, e)} }()
+		go func() { results <- result{e, s.probe(ctx, e)} }()
 	}
 
-	// Those elsewhere come first in chosen: if the first is here, all are.
-	needElsewhere := !s.here(chosen[0])
-	waiting := make(map[endpoint]bool)
-	for _, e := range chosen {
-		waiting[e] = true
-	}
+	needRemote := !s.isLocal(chosen[0]) // remote ones come first: if this one is local, all are
 	var (
 		answered int
-		passed   bool
 		failures []error
-		enough   <-chan time.Time
+		graceEnd <-chan time.Time // set when the check has passed
 	)
-	for len(waiting) > 0 {
+	for waiting := slices.Clone(chosen); len(waiting) > 0; {
 		select {
-		case o := <-outcomes:
-			delete(waiting, o.endpoint)
-			switch {
-			case o.err != nil:
-				failures = append(failures, o.err)
-			default:
-				answered++
-				if !passed && (!needElsewhere || !s.here(o.endpoint)) {
-					passed = true
-					enough = time.After(straggle)
-				}
+		case r := <-results:
+			waiting = slices.DeleteFunc(waiting, func(e endpoint) bool { return e == r.endpoint })
+			if r.err != nil {
+				failures = append(failures, r.err)
+				continue
 			}
-			continue
-		case <-enough:
+			answered++
+			if graceEnd == nil && (!needRemote || !s.isLocal(r.endpoint)) {
+				graceEnd = time.After(stragglerGrace)
+			}
+		case <-graceEnd:
+			for _, e := range waiting {
+				failures = append(failures, fmt.Errorf("%s: no answer within %s of the first", e, stragglerGrace))
+			}
+			waiting = nil
 		}
-		for e := range waiting {
-			failures = append(failures, fmt.Errorf("%s: no answer within %s of the first", e, straggle))
-		}
-		break
 	}
 
-	where := ""
-	if needElsewhere && s.Node != "" {
-		where = " on other nodes"
-	}
-	if !passed {
-		return Report{}, fail(serviceRemedy(failures),
-			"service %s: none of its ready endpoints%s answers: %w", name, where, oneLine(failures))
+	if passed := graceEnd != nil; !passed {
+		which := "none of its ready endpoints"
+		if needRemote && s.Node != "" {
+			which += " on other nodes"
+		}
+		return Report{}, fail(serviceRemedy(failures), "service %s: %s answers: %w", name, which, oneLine(failures))
 	}
 	report := Report{Detail: fmt.Sprintf("%d of %d ready endpoints of %s answer", answered, len(chosen), name)}
 	for _, failure := range failures {
-		// A slice of the other address family on a single-stack node is nobody's fault.
-		if !noRoute(failure) {
+		if !noRoute(failure) { // the other address family on a single-stack node is no fault
 			report.Warnings = append(report.Warnings, failure.Error())
 		}
 	}
@@ -235,41 +137,39 @@ func (s Service) connect(ctx context.Context, name string, chosen []endpoint) (R
 	return report, nil
 }
 
-// answers connects to e, and asks a DNS endpoint a question as well.
-func (s Service) answers(ctx context.Context, e endpoint) error {
+// probe connects to e and, if it is a DNS endpoint, sends it a large query, and a smaller one if it may refuse the size.
+func (s Service) probe(ctx context.Context, e endpoint) error {
+	err := s.probeOnce(ctx, e, maxMessage)
+	if errors.Is(err, errTooLarge) {
+		err = s.probeOnce(ctx, e, minLargeQuery)
+	}
+	return err
+}
+
+func (s Service) probeOnce(ctx context.Context, e endpoint, limit int) error {
 	conn, err := dialTCP(ctx, e.address)
 	if err != nil {
 		return fmt.Errorf("%s: %w", e, short(err))
 	}
 	defer func() { _ = conn.Close() }()
-	if !e.dns {
+	if !e.isDNS {
 		return nil
 	}
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	switch err := askPadded(conn, s.Domain); {
-	case err == nil:
-		return nil
-	case isTimeout(err):
-		return &largeError{fmt.Errorf("%s connects, but a question of %d bytes got no answer: %w", e, paddedSize, short(err))}
-	default:
-		return fmt.Errorf("%s connects, but does not answer as a DNS server: %w", e, short(err))
+	if err := exchangeLargeQuery(ctx, conn, s.Domain, limit); err != nil {
+		return fmt.Errorf("%s connects, but %w", e, err)
 	}
+	return nil
 }
 
-// largeError marks an endpoint that takes connections and no large packets.
-type largeError struct{ error }
-
-func (l *largeError) Unwrap() error { return l.error }
-
 func serviceRemedy(failures []error) string {
-	for _, failure := range failures {
-		if _, ok := errors.AsType[*largeError](failure); ok {
-			return "small packets pass and large ones do not: compare the MTU of the pods' interface with that of the path (overlay, VPN, jumbo frames), and let ICMP \"fragmentation needed\" through"
-		}
+	switch {
+	case errors.Is(oneLine(failures), errLargeQuery):
+		return "small packets pass and large ones do not: compare the MTU of the pods' interface with that of the path " +
+			"(overlay, VPN, jumbo frames), and let ICMP \"fragmentation needed\" through"
+	case slices.ContainsFunc(failures, isTimeout):
+		return "check the CNI on this node and on the nodes of these pods (tunnels, routes), " +
+			"network policies and firewalls between nodes"
+	default:
+		return "check that the pods listen on TCP, and the CNI's routes to them"
 	}
-	if slices.ContainsFunc(failures, isTimeout) {
-		return "check the CNI on this node and on the nodes of these pods (tunnels, routes), network policies and firewalls between nodes"
-	}
-	return "check that the pods listen on TCP, and the CNI's routes to them"
 }

@@ -3,9 +3,9 @@ package checks
 import (
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strconv"
 	"strings"
@@ -14,8 +14,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -29,7 +27,7 @@ const (
 		"see: kubectl -n kube-system get pods -o wide"
 )
 
-// at makes an EndpointSlice of one endpoint; ready is nil, or a pointer to what the slice says.
+// at makes an EndpointSlice of one endpoint.
 func at(t *testing.T, address, node string, ready *bool, portName string) EndpointSlice {
 	t.Helper()
 	host, port, err := net.SplitHostPort(address)
@@ -51,7 +49,7 @@ func at(t *testing.T, address, node string, ready *bool, portName string) Endpoi
 	return slice
 }
 
-// dnsPods is the check of kube-dns on node-1 with what the API says about it.
+// dnsPods is the check of kube-dns on node-1 with these EndpointSlices.
 func dnsPods(found ...EndpointSlice) Service {
 	return Service{
 		Namespace: "kube-system", Service: "kube-dns", Node: "node-1", TaintKey: "node-ready/unverified", Domain: "cluster.local",
@@ -69,12 +67,12 @@ func TestServiceEndpoints(t *testing.T) {
 	t.Parallel()
 	yes, no := new(true), new(false)
 	const none = "service kube-system/kube-dns: none of its ready endpoints"
-	const elsewhere = none + " on other nodes answers: "
+	const remote = none + " on other nodes answers: "
 	for _, test := range []struct {
 		title string
 		// The slices, and the addresses that {0}, {1} and so on stand for below.
 		found       func(t *testing.T) (slices []EndpointSlice, addresses []string)
-		node        string // this node's name where it is not node-1
+		node        string // "-": without NODE_NAME; "": node-1
 		within      time.Duration
 		detail      string
 		warnings    []string
@@ -89,7 +87,7 @@ func TestServiceEndpoints(t *testing.T) {
 			detail: "1 of 1 ready endpoints of kube-system/kube-dns answer",
 		},
 		{
-			title: "readiness not said counts as ready",
+			title: "without a readiness it counts as ready",
 			found: func(t *testing.T) ([]EndpointSlice, []string) {
 				a := accepting(t, "127.0.0.1")
 				return []EndpointSlice{at(t, a, "node-2", nil, "http")}, nil
@@ -113,7 +111,7 @@ func TestServiceEndpoints(t *testing.T) {
 			err: "service kube-system/kube-dns has no ready endpoint (2 not ready)", remedy: checkTaint,
 		},
 		{
-			title: "not ready ones are not asked",
+			title: "not ready ones are not dialled",
 			found: func(t *testing.T) ([]EndpointSlice, []string) {
 				return []EndpointSlice{at(t, refusing(t), "node-2", no, "http"), at(t, accepting(t, "127.0.0.1"), "node-3", yes, "http")}, nil
 			},
@@ -126,7 +124,7 @@ func TestServiceEndpoints(t *testing.T) {
 			remedy: checkTaint,
 		},
 		{
-			title: "the slice that stands for no pods",
+			title: "a slice for a service without pods",
 			found: func(*testing.T) ([]EndpointSlice, []string) {
 				return []EndpointSlice{{AddressType: "IPv4"}}, nil
 			},
@@ -139,7 +137,7 @@ func TestServiceEndpoints(t *testing.T) {
 				slice.Ports[0].Protocol = new("UDP")
 				return []EndpointSlice{slice}, nil
 			},
-			err: "service kube-system/kube-dns has no TCP port", remedy: "name a service in DNS_SERVICE whose pods listen on TCP",
+			err: "service kube-system/kube-dns has no TCP port", remedy: "set DNS_SERVICE to a service whose pods listen on TCP",
 		},
 		{
 			title: "names in place of addresses",
@@ -160,7 +158,7 @@ func TestServiceEndpoints(t *testing.T) {
 			err: "service kube-system/kube-dns has no ready endpoint (0 not ready)", remedy: checkTaint,
 		},
 		{
-			title: "the UDP port is not asked",
+			title: "the UDP port is not dialled",
 			found: func(t *testing.T) ([]EndpointSlice, []string) {
 				slice := at(t, dnsPod(t), "node-2", yes, "dns-tcp")
 				_, dead, err := net.SplitHostPort(refusing(t))
@@ -197,7 +195,7 @@ func TestServiceEndpoints(t *testing.T) {
 			warnings: []string{"TCP {0} on node node-3: no answer within 500ms of the first"},
 		},
 		{
-			title: "one is dead, one loses large packets, and nobody knows where",
+			title: "one is dead, one loses large packets, none has a node name",
 			found: func(t *testing.T) ([]EndpointSlice, []string) {
 				a, b := refusing(t), accepting(t, "127.0.0.1")
 				return []EndpointSlice{at(t, a, "", yes, "dns-tcp"), at(t, dnsPod(t), "", yes, "dns-tcp"), at(t, b, "", yes, "dns-tcp")}, []string{a, b}
@@ -211,7 +209,7 @@ func TestServiceEndpoints(t *testing.T) {
 				a := refusing(t)
 				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
 			},
-			err: elsewhere + "TCP {0} on node node-2: connection refused", remedy: checkTCPPods,
+			err: remote + "TCP {0} on node node-2: connection refused", remedy: checkTCPPods,
 		},
 		{
 			title: "all are silent",
@@ -220,27 +218,81 @@ func TestServiceEndpoints(t *testing.T) {
 				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
 			},
 			within: 300 * time.Millisecond,
-			err:    elsewhere + "TCP {0} on node node-2: timeout", remedy: checkCNI,
+			err:    remote + "TCP {0} on node node-2: timeout", remedy: checkCNI,
 		},
 		{
-			title: "a DNS endpoint that takes connections and loses large packets",
+			title: "a DNS endpoint that accepts connections and loses large packets",
 			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				a := accepting(t, "127.0.0.1")
+				a := servingEthernet(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
 			},
 			within: 300 * time.Millisecond,
-			err:    elsewhere + "TCP {0} on node node-2 connects, but a question of 2800 bytes got no answer: timeout", remedy: checkMTU,
+			err:    remote + "TCP {0} on node node-2 connects, but a large query (2896 bytes) got no reply: timeout", remedy: checkMTU,
 		},
 		{
-			title: "a DNS endpoint that hangs up",
+			title: "a DNS endpoint that closes the connection",
 			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				a := serving(t, "127.0.0.1", func(conn net.Conn) { _, _ = readStream(conn) })
+				a := servingEthernet(t, func(conn net.Conn) { _, _ = readStream(conn) })
 				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
 			},
-			err: elsewhere + "TCP {0} on node node-2 connects, but does not answer as a DNS server: connection closed", remedy: checkTCPPods,
+			err: remote + "TCP {0} on node node-2 connects, but does not answer as a DNS server: connection closed", remedy: checkTCPPods,
 		},
 		{
-			title: "a DNS endpoint that speaks something else",
+			title: "a DNS endpoint that closes the connection on a large query",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				a := servingEthernet(t, func(conn net.Conn) {
+					if query, err := readStream(conn); err == nil && len(query) <= 2800 {
+						writeStream(conn, script{}.reply(query, typeA, false))
+					}
+				})
+				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, nil
+			},
+			detail: "1 of 1 ready endpoints of kube-system/kube-dns answer",
+		},
+		{
+			title: "a DNS endpoint that closes the connection with most of a large query unread",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				a := servingEthernet(t, func(conn net.Conn) {
+					var length [2]byte
+					if _, err := io.ReadFull(conn, length[:]); err != nil || binary.BigEndian.Uint16(length[:]) > 2800 {
+						return
+					}
+					query := make([]byte, binary.BigEndian.Uint16(length[:]))
+					if _, err := io.ReadFull(conn, query); err == nil {
+						writeStream(conn, script{}.reply(query, typeA, false))
+					}
+				})
+				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, nil
+			},
+			detail: "1 of 1 ready endpoints of kube-system/kube-dns answer",
+		},
+		{
+			title: "a DNS endpoint that answers a large query with FORMERR",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				a := servingEthernet(t, func(conn net.Conn) {
+					if query, err := readStream(conn); err == nil {
+						writeStream(conn, []byte{query[0], query[1], 0x80, formErr, 0, 0, 0, 0, 0, 0, 0, 0})
+					}
+				})
+				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, nil
+			},
+			detail: "1 of 1 ready endpoints of kube-system/kube-dns answer",
+		},
+		{
+			title: "a DNS endpoint that closes the connection on a large query and is silent on a smaller one",
+			found: func(t *testing.T) ([]EndpointSlice, []string) {
+				a := servingEthernet(t, func(conn net.Conn) {
+					if query, err := readStream(conn); err == nil && len(query) <= 2800 {
+						_, _ = io.Copy(io.Discard, conn)
+					}
+				})
+				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
+			},
+			within: 2 * time.Second,
+			err:    remote + "TCP {0} on node node-2 connects, but a large query (2800 bytes) got no reply: timeout", remedy: checkMTU,
+		},
+		{
+			title: "an endpoint with another protocol",
 			found: func(t *testing.T) ([]EndpointSlice, []string) {
 				a := serving(t, "127.0.0.1", func(conn net.Conn) {
 					_, _ = readStream(conn)
@@ -248,7 +300,7 @@ func TestServiceEndpoints(t *testing.T) {
 				})
 				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
 			},
-			err: elsewhere + "TCP {0} on node node-2 connects, but does not answer as a DNS server: not a DNS answer", remedy: checkTCPPods,
+			err: remote + "TCP {0} on node node-2 connects, but does not answer as a DNS server: not a DNS reply", remedy: checkTCPPods,
 		},
 		{
 			title: "own node only",
@@ -275,32 +327,32 @@ func TestServiceEndpoints(t *testing.T) {
 			err: none + " answers: TCP {0} on node node-1: connection refused", remedy: checkTCPPods,
 		},
 		{
-			title: "one here does not make up for a dead one elsewhere",
+			title: "a local one does not make up for a dead remote one",
 			found: func(t *testing.T) ([]EndpointSlice, []string) {
 				a := refusing(t)
 				return []EndpointSlice{at(t, dnsPod(t), "node-1", yes, "dns-tcp"), at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
 			},
-			err: elsewhere + "TCP {0} on node node-2: connection refused", remedy: checkTCPPods,
+			err: remote + "TCP {0} on node node-2: connection refused", remedy: checkTCPPods,
 		},
 		{
-			title: "one here does not make up for one elsewhere that loses large packets",
+			title: "a local one does not make up for a remote one that loses large packets",
 			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				a := accepting(t, "127.0.0.1")
+				a := servingEthernet(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 				return []EndpointSlice{at(t, dnsPod(t), "node-1", yes, "dns-tcp"), at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
 			},
 			within: 1500 * time.Millisecond,
-			err:    elsewhere + "TCP {0} on node node-2 connects, but a question of 2800 bytes got no answer: timeout", remedy: checkMTU,
+			err:    remote + "TCP {0} on node node-2 connects, but a large query (2896 bytes) got no reply: timeout", remedy: checkMTU,
 		},
 		{
-			title: "one here does not make up for one on a node that is not named",
+			title: "a local one does not make up for one without a node name",
 			found: func(t *testing.T) ([]EndpointSlice, []string) {
 				a := refusing(t)
 				return []EndpointSlice{at(t, dnsPod(t), "node-1", yes, "dns-tcp"), at(t, a, "", yes, "dns-tcp")}, []string{a}
 			},
-			err: elsewhere + "TCP {0}: connection refused", remedy: checkTCPPods,
+			err: remote + "TCP {0}: connection refused", remedy: checkTCPPods,
 		},
 		{
-			title: "one elsewhere makes up for a dead one here",
+			title: "a remote one makes up for a dead local one",
 			found: func(t *testing.T) ([]EndpointSlice, []string) {
 				a := refusing(t)
 				return []EndpointSlice{at(t, a, "node-1", yes, "dns-tcp"), at(t, dnsPod(t), "node-2", yes, "dns-tcp")}, []string{a}
@@ -309,7 +361,7 @@ func TestServiceEndpoints(t *testing.T) {
 			warnings: []string{"TCP {0} on node node-1: connection refused"},
 		},
 		{
-			title: "without a node's name any one will do", node: "-",
+			title: "without NODE_NAME any one is enough", node: "-",
 			found: func(t *testing.T) ([]EndpointSlice, []string) {
 				a := refusing(t)
 				return []EndpointSlice{at(t, dnsPod(t), "node-1", yes, "dns-tcp"), at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
@@ -318,7 +370,7 @@ func TestServiceEndpoints(t *testing.T) {
 			warnings: []string{"TCP {0} on node node-2: connection refused"},
 		},
 		{
-			title: "without a node's name, and one on a node that is not named", node: "-",
+			title: "without NODE_NAME, and one without a node name", node: "-",
 			found: func(t *testing.T) ([]EndpointSlice, []string) {
 				a := refusing(t)
 				return []EndpointSlice{at(t, dnsPod(t), "", yes, "dns-tcp"), at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
@@ -327,7 +379,7 @@ func TestServiceEndpoints(t *testing.T) {
 			warnings: []string{"TCP {0} on node node-2: connection refused"},
 		},
 		{
-			title: "without a node's name, all dead", node: "-",
+			title: "without NODE_NAME, all dead", node: "-",
 			found: func(t *testing.T) ([]EndpointSlice, []string) {
 				a := refusing(t)
 				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
@@ -348,7 +400,7 @@ func TestServiceEndpoints(t *testing.T) {
 			found: func(t *testing.T) ([]EndpointSlice, []string) {
 				return []EndpointSlice{at(t, net.JoinHostPort(unreachable6, "53"), "node-2", yes, "dns-tcp")}, nil
 			},
-			err: elsewhere + "TCP [ff02::1]:53 on node node-2: network is unreachable", remedy: checkTCPPods,
+			err: remote + "TCP [ff02::1]:53 on node node-2: network is unreachable", remedy: checkTCPPods,
 		},
 		{
 			title: "an endpoint that is in two slices while it moves",
@@ -394,8 +446,62 @@ func TestServiceEndpoints(t *testing.T) {
 	}
 }
 
-// Twenty endpoints here cannot crowd out the two dead ones elsewhere.
-func TestServiceAsksThoseElsewhereFirst(t *testing.T) {
+// With ON_TIMEOUT=taint the DNS pods must tolerate the failed taint too.
+func TestServiceNamesBothTolerations(t *testing.T) {
+	t.Parallel()
+	check := dnsPods()
+	check.FailedTaintKey = "node-ready/failed"
+	_, err := check.Try(limited(t, enough))
+	require.EqualError(t, err, "service kube-system/kube-dns has no ready endpoint (0 not ready)")
+	assert.Equal(t, strings.Replace(checkTaint, "add the toleration {key: node-ready/unverified, operator: Exists}",
+		"add the tolerations {key: node-ready/unverified, operator: Exists} and {key: node-ready/failed, operator: Exists}", 1), Remedy(err))
+}
+
+// A path whose MTU is smaller than the interface's, and that drops larger packets without ICMP.
+func TestServicePathMTU(t *testing.T) {
+	t.Parallel()
+	answers := func(conn net.Conn) {
+		if query, err := readStream(conn); err == nil {
+			writeStream(conn, script{}.reply(query, typeA, false))
+		}
+	}
+	// As CoreDNS does after two or three seconds.
+	giveUp := func(conn net.Conn) {
+		_ = conn.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
+		answers(conn)
+	}
+	for _, test := range []struct {
+		title        string
+		segment, mtu int
+		serve        func(net.Conn)
+		within       time.Duration
+		err          string
+	}{
+		{"1500 all the way", ethernet, 1500, answers, enough, ""},
+		{"1500, then 1400", ethernet, 1400, answers, time.Second, "a large query (2896 bytes) got no reply: timeout"},
+		{"9000 all the way", jumbo, 9000, answers, enough, ""},
+		{"9000, then 8500", jumbo, 8500, answers, time.Second, "a large query (17896 bytes) got no reply: timeout"},
+		{"9000, then 1500", jumbo, 1500, answers, time.Second, "a large query (17896 bytes) got no reply: timeout"},
+		{"9000, then 8500, and the server gives up first", jumbo, 8500, giveUp, enough, "a large query (17896 bytes) got no reply: connection closed"},
+		{"1300, then 1200, and the server gives up first", 1260, 1200, giveUp, enough, "a large query (2800 bytes) got no reply: connection closed"},
+	} {
+		t.Run(test.title, func(t *testing.T) {
+			t.Parallel()
+			address := servingPath(t, test.segment, test.mtu, test.serve)
+			_, err := dnsPods(at(t, address, "node-2", nil, "dns-tcp")).Try(limited(t, test.within))
+			if test.err == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.EqualError(t, err, "service kube-system/kube-dns: none of its ready endpoints on other nodes answers: "+
+				"TCP "+address+" on node node-2 connects, but "+test.err)
+			assert.Equal(t, checkMTU, Remedy(err))
+		})
+	}
+}
+
+// Twenty local endpoints cannot crowd out the two dead remote ones.
+func TestServiceDialsRemoteEndpointsFirst(t *testing.T) {
 	t.Parallel()
 	dead, deadToo := refusing(t), refusing(t)
 	found := []EndpointSlice{at(t, dead, "node-2", nil, "http")}
@@ -408,12 +514,12 @@ func TestServiceAsksThoseElsewhereFirst(t *testing.T) {
 	require.ErrorContains(t, err, "TCP "+deadToo+" on node node-3: connection refused")
 }
 
-func TestServiceChoosesARandomFew(t *testing.T) {
+func TestServiceChoosesRandomEndpoints(t *testing.T) {
 	t.Parallel()
 	all := func() []endpoint {
 		var list []endpoint
 		for i := range 30 {
-			list = append(list, endpoint{address: fmt.Sprintf("here %d", i), node: "node-1"}, endpoint{address: fmt.Sprintf("there %d", i), node: "node-2"})
+			list = append(list, endpoint{address: fmt.Sprintf("local %d", i), node: "node-1"}, endpoint{address: fmt.Sprintf("remote %d", i), node: "node-2"})
 		}
 		return list
 	}
@@ -426,12 +532,12 @@ func TestServiceChoosesARandomFew(t *testing.T) {
 			chosen[e.address] = true
 		}
 	}
-	assert.Len(t, chosen, 30, "each of those elsewhere sooner or later")
+	assert.Len(t, chosen, 30, "every remote one sooner or later")
 
-	// With three elsewhere the rest is made up from here.
+	// With three remote ones the rest are local.
 	few := append(all()[:0:0], endpoint{address: "a", node: "node-2"}, endpoint{address: "b"}, endpoint{address: "c", node: "node-3"})
 	for i := range 30 {
-		few = append(few, endpoint{address: fmt.Sprintf("here %d", i), node: "node-1"})
+		few = append(few, endpoint{address: fmt.Sprintf("local %d", i), node: "node-1"})
 	}
 	some := dnsPods().choose(few)
 	require.Len(t, some, 8)
@@ -444,51 +550,17 @@ func TestServiceChoosesARandomFew(t *testing.T) {
 	assert.Len(t, dnsPods().choose(some[:1]), 1)
 }
 
-func TestTCPPort(t *testing.T) {
+// To a port other than DNS it only connects.
+func TestServiceSendsNothingToAnotherPort(t *testing.T) {
 	t.Parallel()
-	port := func(name string, protocol *string, number int32) EndpointPort {
-		return EndpointPort{Name: &name, Protocol: protocol, Port: &number}
-	}
-	tcp, udp, sctp := new("TCP"), new("UDP"), new("SCTP")
-	for _, test := range []struct {
-		title   string
-		ports   []EndpointPort
-		port    string
-		dns, ok bool
-	}{
-		{"CoreDNS", []EndpointPort{port("dns", udp, 53), port("dns-tcp", tcp, 53), port("metrics", tcp, 9153)}, "53", true, true},
-		{"CoreDNS, metrics first", []EndpointPort{port("metrics", tcp, 9153), port("dns", udp, 53), port("dns-tcp", tcp, 53)}, "53", true, true},
-		{"OpenShift", []EndpointPort{port("dns", udp, 5353), port("metrics", tcp, 9154), port("dns-tcp", tcp, 5353)}, "5353", true, true},
-		{"port 53 by any name", []EndpointPort{port("metrics", tcp, 9153), port("tcp-53", tcp, 53)}, "53", true, true},
-		{"the protocol is TCP where it is not said", []EndpointPort{port("http", nil, 80)}, "80", false, true},
-		{"the first of several", []EndpointPort{port("http", tcp, 80), port("https", tcp, 443)}, "80", false, true},
-		{"the first DNS port of several", []EndpointPort{port("dns-tcp", tcp, 5353), port("dns", tcp, 53)}, "5353", true, true},
-		{"UDP and SCTP", []EndpointPort{port("dns", udp, 53), port("dns-tcp", sctp, 53)}, "", false, false},
-		{"a port without a number", []EndpointPort{{Name: new("any"), Protocol: tcp}}, "", false, false},
-		{"a port without a name", []EndpointPort{{Protocol: tcp, Port: new(int32(8080))}}, "8080", false, true},
-		{"none", nil, "", false, false},
-	} {
-		t.Run(test.title, func(t *testing.T) {
-			t.Parallel()
-			number, dns, ok := tcpPort(test.ports)
-			assert.Equal(t, test.port, number)
-			assert.Equal(t, test.dns, dns)
-			assert.Equal(t, test.ok, ok)
-		})
-	}
-}
-
-// A port that is no DNS port is connected to and asked nothing.
-func TestServiceOtherThanDNSIsOnlyConnectedTo(t *testing.T) {
-	t.Parallel()
-	heard := make(chan int, 1)
+	received := make(chan int, 1)
 	address := serving(t, "127.0.0.1", func(conn net.Conn) {
 		n, _ := conn.Read(make([]byte, 1))
-		heard <- n
+		received <- n
 	})
 	_, err := dnsPods(at(t, address, "node-2", nil, "https")).Try(limited(t, enough))
 	require.NoError(t, err)
-	assert.Zero(t, <-heard)
+	assert.Zero(t, <-received)
 }
 
 func TestServiceThatCannotBeListed(t *testing.T) {
@@ -509,27 +581,4 @@ func TestServiceThatCannotBeListed(t *testing.T) {
 	}
 	_, err = check.Try(limited(t, 50*time.Millisecond))
 	require.EqualError(t, err, "EndpointSlices of kube-system/kube-dns: no answer from the API server in time: context deadline exceeded")
-}
-
-// What the API sends is read by the types of this package, which are not the API's own.
-func TestEndpointSliceFromTheAPI(t *testing.T) {
-	text, err := json.Marshal(discoveryv1.EndpointSlice{
-		AddressType: discoveryv1.AddressTypeIPv6,
-		Ports:       []discoveryv1.EndpointPort{{Name: new("dns-tcp"), Protocol: new(corev1.ProtocolTCP), Port: new(int32(53))}},
-		Endpoints: []discoveryv1.Endpoint{{
-			Addresses: []string{"2001:db8::1"}, NodeName: new("node-2"),
-			Conditions: discoveryv1.EndpointConditions{Ready: new(false)},
-		}},
-	})
-	require.NoError(t, err)
-	var got EndpointSlice
-	require.NoError(t, json.Unmarshal(text, &got))
-	assert.Equal(t, EndpointSlice{
-		AddressType: "IPv6",
-		Ports:       []EndpointPort{{Name: new("dns-tcp"), Protocol: new("TCP"), Port: new(int32(53))}},
-		Endpoints: []Endpoint{{
-			Addresses: []string{"2001:db8::1"}, NodeName: new("node-2"),
-			Conditions: EndpointConditions{Ready: new(false)},
-		}},
-	}, got)
 }

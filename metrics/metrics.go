@@ -1,5 +1,4 @@
-// Package metrics holds every Prometheus series of the agent, and the HTTP server for them and for
-// kubelet's probes.
+// Package metrics holds the Prometheus series of the agent and the HTTP server for /metrics, /healthz and /readyz.
 package metrics
 
 import (
@@ -10,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Recorder holds the series. All of them bear the label node.
+// Recorder holds the series. All of them have the label node.
 type Recorder struct {
 	registry *prometheus.Registry
 	verified atomic.Bool
@@ -41,17 +40,17 @@ func New(node string, checks []string, build Build) *Recorder {
 			"Duration of the last attempt of the "+check+" check, in seconds.")
 	}
 	r.completion = factory.gauge("node_check_completion_timestamp",
-		"Unix time at which the node was verified last, in seconds; 0 before.")
+		"Unix time of the last verification of the node, in seconds; 0 before the first.")
 	r.verification = factory.gauge("node_check_verification_duration_seconds",
-		"Time from the start of the verification to the patched node, in seconds; 0 before.")
+		"Duration of the last verification, from its start to the patched node, in seconds; 0 before the first.")
 	r.timedOut = factory.gauge("node_check_timed_out",
 		"1 while INITIAL_TIMEOUT has passed and the node is not verified.")
 	r.patchRetries = factory.counter("node_check_patch_retries_total",
-		"Patches of the node that were built and sent again, because the node had changed or the answer was lost.")
+		"Retries of the patch, because the node had changed or the reply was lost.")
 	r.attempts = factory.counters("node_check_attempts_total",
 		"Attempts of a check.", checks)
 	r.failures = factory.counters("node_check_failures_total",
-		"Rounds in which a check failed: out of retries, or in the diagnosis after another check.", checks)
+		"Rounds in which a check failed: out of retries, or in the diagnosis after another failed check.", checks)
 
 	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "node_check_build_info",
@@ -85,7 +84,7 @@ func (f factory) counters(name, help string, checks []string) *prometheus.Counte
 	return counters
 }
 
-// Attempt counts one attempt of a check and keeps how long it took.
+// Attempt counts one attempt of a check and records its duration.
 func (r *Recorder) Attempt(check string, took time.Duration) {
 	r.attempts.WithLabelValues(check).Inc()
 	if gauge, ok := r.durations[check]; ok {
@@ -96,20 +95,20 @@ func (r *Recorder) Attempt(check string, took time.Duration) {
 // Failure counts a check that failed a round.
 func (r *Recorder) Failure(check string) { r.failures.WithLabelValues(check).Inc() }
 
-// PatchRetry counts a patch that has to be built and sent again.
+// PatchRetry counts a retry of the patch.
 func (r *Recorder) PatchRetry() { r.patchRetries.Inc() }
 
-// TimedOut says whether INITIAL_TIMEOUT has passed without a verified node.
+// TimedOut sets whether INITIAL_TIMEOUT has passed and the node is not verified.
 func (r *Recorder) TimedOut(yes bool) { r.timedOut.Set(number(yes)) }
 
-// Verified records that the node was verified at the time at, after took.
+// Verified records that the node was verified at a time, and how long the verification took.
 func (r *Recorder) Verified(at time.Time, took time.Duration) {
 	r.completion.Set(float64(at.UnixNano()) / 1e9)
 	r.verification.Set(took.Seconds())
 	r.SetStatus(true)
 }
 
-// SetStatus says whether the node is verified now: it decides /readyz too.
+// SetStatus sets whether the node is verified. It decides /readyz too.
 func (r *Recorder) SetStatus(verified bool) {
 	r.verified.Store(verified)
 	r.status.Set(number(verified))

@@ -19,7 +19,7 @@ type Server struct {
 	done     chan error
 }
 
-// Listen binds port on every address, so that a port that is taken fails the start, and then
+// Listen binds port on every address before it returns, so that a port in use fails the start. It
 // serves in the background until Close.
 func (r *Recorder) Listen(port int) (*Server, error) {
 	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", net.JoinHostPort("", strconv.Itoa(port)))
@@ -41,13 +41,13 @@ func (r *Recorder) Listen(port int) (*Server, error) {
 	return s, nil
 }
 
-// Close ends the server: requests under way may finish within ctx.
+// Close stops the server. Requests in flight may finish within ctx.
 func (s *Server) Close(ctx context.Context) error {
 	err := s.http.Shutdown(ctx)
 	return errors.Join(err, ignoreClosed(<-s.done))
 }
 
-// ignoreClosed drops the error with which every server ends.
+// ignoreClosed drops the error that Serve returns after every Shutdown.
 func ignoreClosed(err error) error {
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
@@ -57,11 +57,11 @@ func ignoreClosed(err error) error {
 
 // Handler serves the three paths.
 //
-// /healthz is 200 as long as the process answers: a node that fails its checks is not mended by a
-// restart, which would only lose the metrics. /readyz is 200 once the node is verified, else 503.
+// /healthz is 200 while the process answers: a restart does not repair a node that fails its checks,
+// and loses the metrics. /readyz is 200 once the node is verified, else 503.
 func (r *Recorder) Handler() http.Handler {
 	mux := http.NewServeMux()
-	// Some 4 kB, every half minute: a compressor would hold more memory than it saves in bytes.
+	// 4 kB every half minute: a compressor would hold more memory than it saves in bytes.
 	mux.Handle("GET /metrics", promhttp.HandlerFor(r.registry, promhttp.HandlerOpts{DisableCompression: true}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = fmt.Fprintln(w, "ok")

@@ -1,5 +1,6 @@
-// Package nodepatch opens a node: it takes our taint off and puts our label and annotation on, and
-// never touches anything else, whoever else writes to the Node at the same time.
+// Package nodepatch releases a node: it removes the startup taint (and failed taints and former keys), and adds the
+// verified label and the annotation. It also adds the failed taint and a condition. It never touches anything else;
+// concurrent changes by others are preserved.
 package nodepatch
 
 import (
@@ -8,17 +9,25 @@ import (
 	"strings"
 )
 
-// failedEffect keeps new workloads away and evicts nothing.
+// failedEffect keeps new pods away and evicts none.
 const failedEffect = "NoSchedule"
 
-// Request says what an open node looks like.
+// Request describes a verified node.
 type Request struct {
-	TaintKey        string // taken off, whatever its value and effect
-	FailedTaintKey  string // taken off likewise, unless it is empty; Patcher.Fail puts it on
-	Label           string
-	LabelValue      string
-	Annotation      string
-	AnnotationValue string
+	TaintKey       string   // of the startup taint, removed whatever its value and effect
+	FailedTaintKey string   // removed likewise, unless empty; added by Patcher.AddFailedTaint
+	AlsoRemove     []string // former startup keys and failed keys, removed likewise
+	Label          string
+	LabelValue     string
+	Annotation     string
+	// AnnotationValue returns the value for a release that removes these taints.
+	AnnotationValue func(removed []Taint) string
+}
+
+// Removes reports whether a release removes this taint.
+func (r Request) Removes(taint Taint) bool {
+	return taint.Key == r.TaintKey || (r.FailedTaintKey != "" && taint.Key == r.FailedTaintKey) ||
+		slices.Contains(r.AlsoRemove, taint.Key)
 }
 
 // Operation is one step of a JSON patch (RFC 6902).
@@ -28,31 +37,64 @@ type Operation struct {
 	Value any    `json:"value"` // null is a value in a test; a remove ignores it
 }
 
-// Build returns the operations that turn node into what r asks for, guarded so that the API server
-// applies all of them to the object that was read, or none (RFC 6902, 5).
+// Build returns the operations that make node verified, guarded so that the API server applies all
+// of them to the object that was read, or none (RFC 6902, 5).
 //
 // Other clients write to spec.taints while a node starts (CSI drivers, CNI agents, autoscalers,
-// cloud controllers), so the list is never replaced: each of our taints is removed by its index,
-// behind tests that what lies there is still ours.
+// cloud controllers), so the list is never replaced: each taint is removed by its index, after
+// tests that the taint at that index is still ours.
 func Build(node *Node, r Request) []Operation {
-	ops := []Operation{{"test", "/metadata/uid", string(node.UID)}}
-	for i, taint := range slices.Backward(node.Spec.Taints) { // highest first: a removal moves those behind it
-		if !r.TakesOff(taint) {
-			continue
-		}
-		// Not the whole taint: it may carry a value and a timeAdded that another client sets.
-		path := "/spec/taints/" + strconv.Itoa(i)
-		ops = append(ops,
-			Operation{"test", path + "/key", taint.Key},
-			Operation{"test", path + "/effect", taint.Effect},
-			Operation{"remove", path, nil})
-	}
+	ops := append(testUID(node), removeTaints(node, r.Removes)...)
 	ops = append(ops, set("/metadata/labels", node.Labels, r.Label, r.LabelValue)...)
-	return append(ops, set("/metadata/annotations", node.Annotations, r.Annotation, r.AnnotationValue)...)
+	return append(ops, set("/metadata/annotations", node.Annotations, r.Annotation, r.AnnotationValue(r.removed(node)))...)
 }
 
-// set puts key into a map that may not be there yet. Adding the map would replace one that
-// somebody has created in the meantime, so it is only added where it is still null.
+// BuildFailedTaint returns the operations that append the failed taint to node's taints, guarded like
+// those of Build: they fail on a node that has lost its startup taint or has been released since (a
+// release changes the annotation). Without a startup taint there are none: such a node is not ours to close.
+func BuildFailedTaint(node *Node, r Request, value string) []Operation {
+	startup := slices.IndexFunc(node.Spec.Taints, func(taint Taint) bool { return taint.Key == r.TaintKey })
+	if startup < 0 {
+		return nil
+	}
+	ops := append(testUID(node), unchanged("/metadata/annotations", node.Annotations, r.Annotation))
+	ops = append(ops, testTaint(startup, node.Spec.Taints[startup])...)
+	return append(ops, Operation{"add", "/spec/taints/-", Taint{Key: r.FailedTaintKey, Value: value, Effect: failedEffect}})
+}
+
+// buildFailedTaintRemoval returns the operations that remove the failed taint and nothing else.
+func buildFailedTaintRemoval(node *Node, r Request) []Operation {
+	return append(testUID(node), removeTaints(node, func(taint Taint) bool { return taint.Key == r.FailedTaintKey })...)
+}
+
+// buildTaintRemoval returns the operations that remove what a release removes, if the label is still on.
+func buildTaintRemoval(node *Node, r Request) []Operation {
+	ops := append(testUID(node), unchanged("/metadata/labels", node.Labels, r.Label))
+	return append(ops, removeTaints(node, r.Removes)...)
+}
+
+func testUID(node *Node) []Operation {
+	return []Operation{{"test", "/metadata/uid", string(node.UID)}}
+}
+
+// testTaint tests the taint at an index. Not the whole taint: another client may have set its value or timeAdded.
+func testTaint(index int, taint Taint) []Operation {
+	path := "/spec/taints/" + strconv.Itoa(index)
+	return []Operation{{"test", path + "/key", taint.Key}, {"test", path + "/effect", taint.Effect}}
+}
+
+func removeTaints(node *Node, match func(Taint) bool) (ops []Operation) {
+	for i, taint := range slices.Backward(node.Spec.Taints) { // highest index first: a removal moves the ones after it
+		if match(taint) {
+			ops = append(ops, testTaint(i, taint)...)
+			ops = append(ops, Operation{"remove", "/spec/taints/" + strconv.Itoa(i), nil})
+		}
+	}
+	return ops
+}
+
+// set adds a key to a map that may not exist yet. The map is added only while it is still null:
+// an unguarded add would replace a map that another client has created since.
 func set(path string, existing map[string]string, key, value string) []Operation {
 	var ops []Operation
 	if existing == nil {
@@ -61,7 +103,7 @@ func set(path string, existing map[string]string, key, value string) []Operation
 	return append(ops, Operation{"add", path + "/" + escape(key), value})
 }
 
-// unchanged tests that key is in a map, or not, as it was read; a test for null passes where there is nothing.
+// unchanged tests that a key of a map is as it was read; a test for null passes where there is none.
 func unchanged(path string, existing map[string]string, key string) Operation {
 	value, found := existing[key]
 	switch {
@@ -74,46 +116,45 @@ func unchanged(path string, existing map[string]string, key string) Operation {
 	}
 }
 
-// escape makes a key a part of a JSON pointer (RFC 6901, 3): "~" first, or the "~" that stands for
-// a "/" would be escaped again.
+// escape makes a key part of a JSON pointer (RFC 6901, 3): "~" first, or the "~" of an escaped "/"
+// would be escaped again.
 func escape(key string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(key, "~", "~0"), "/", "~1")
 }
 
-// BuildFailed returns the operations that put the failed taint of r behind the other taints of node, guarded like those of Build.
-// Where there is no list yet it is made, unless somebody has made one meanwhile. One that arrives late, behind the patch that has opened
-// the node, is refused: that writes the annotation anew.
-func BuildFailed(node *Node, r Request, value string) []Operation {
-	ops := []Operation{{"test", "/metadata/uid", string(node.UID)}, unchanged("/metadata/annotations", node.Annotations, r.Annotation)}
-	if len(node.Spec.Taints) == 0 { // an empty list is not written
-		ops = append(ops, Operation{"test", "/spec/taints", nil}, Operation{"add", "/spec/taints", []Taint{}})
-	}
-	return append(ops, Operation{"add", "/spec/taints/-", Taint{Key: r.FailedTaintKey, Value: value, Effect: failedEffect}})
+// removed returns the taints that a release of node removes.
+func (r Request) removed(node *Node) []Taint {
+	return slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(taint Taint) bool { return !r.Removes(taint) })
 }
 
-// TakesOff tells whether the patch that opens a node takes this taint off.
-func (r Request) TakesOff(taint Taint) bool {
-	return taint.Key == r.TaintKey || (r.FailedTaintKey != "" && taint.Key == r.FailedTaintKey)
-}
-
-// Taints returns those of node's taints that bear r's TaintKey.
-func Taints(node *Node, r Request) []Taint {
-	var ours []Taint
+// StartupTaints returns the startup taints of node: those with r's TaintKey.
+func StartupTaints(node *Node, r Request) (startup []Taint) {
 	for _, taint := range node.Spec.Taints {
 		if taint.Key == r.TaintKey {
-			ours = append(ours, taint)
+			startup = append(startup, taint)
 		}
 	}
-	return ours
+	return startup
 }
 
-// Open tells whether node is as r asks for: the label right and the taints gone.
-func Open(node *Node, r Request) bool {
+// IsVerified reports whether node has r's label and none of the taints that a release removes.
+func IsVerified(node *Node, r Request) bool {
+	return hasLabel(node, r) && !slices.ContainsFunc(node.Spec.Taints, r.Removes)
+}
+
+// IsGated reports whether node waits for a verification: it has the startup taint, or it was released before and
+// somebody has removed the label.
+func IsGated(node *Node, r Request) bool {
+	_, released := node.Annotations[r.Annotation]
+	return len(StartupTaints(node, r)) > 0 || (released && !hasLabel(node, r))
+}
+
+func hasLabel(node *Node, r Request) bool {
 	value, ok := node.Labels[r.Label]
-	return ok && value == r.LabelValue && !slices.ContainsFunc(node.Spec.Taints, r.TakesOff)
+	return ok && value == r.LabelValue
 }
 
-// Failed tells whether node bears the failed taint of r.
-func Failed(node *Node, r Request) bool {
+// HasFailedTaint reports whether node has r's failed taint.
+func HasFailedTaint(node *Node, r Request) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(taint Taint) bool { return taint.Key == r.FailedTaintKey })
 }

@@ -9,20 +9,32 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Client reads and patches one Node through the API. Each call is one request, whatever the answer:
-// client-go would wait for as long as a Retry-After says, and then report that the time was over
-// instead of what the API server had said.
+// Client reads and patches one Node. Each call sends one request: client-go would wait for as long
+// as a Retry-After says, and then report a timeout instead of the API server's answer.
 type Client struct {
 	REST rest.Interface // of the core group
 	Name string         // of the Node
 }
 
 // Get reads the Node.
-func (c Client) Get(ctx context.Context) (*Node, error) {
-	return c.read(c.REST.Get().Resource("nodes").Name(c.Name).MaxRetries(0).Do(ctx))
+func (c Client) Get(ctx context.Context) (*Node, error) { return c.GetPadded(ctx, "") }
+
+// GetPadded reads the Node with a request that has a header of this value, unless it is empty.
+func (c Client) GetPadded(ctx context.Context, padding string) (*Node, error) {
+	request := c.REST.Get().Resource("nodes").Name(c.Name).MaxRetries(0)
+	if padding != "" {
+		request.SetHeader("X-Kube-Node-Ready-Padding", padding)
+	}
+	return c.read(request.Do(ctx))
 }
 
-// Patch sends a JSON patch and returns the Node as it is after it.
+// GetCached reads the Node from the API server's cache (resourceVersion=0), which costs etcd nothing and may be
+// behind by some seconds.
+func (c Client) GetCached(ctx context.Context) (*Node, error) {
+	return c.read(c.REST.Get().Resource("nodes").Name(c.Name).Param("resourceVersion", "0").MaxRetries(0).Do(ctx))
+}
+
+// Patch sends a JSON patch and returns the patched Node.
 func (c Client) Patch(ctx context.Context, patch []byte) (*Node, error) {
 	return c.read(c.REST.Patch(types.JSONPatchType).Resource("nodes").Name(c.Name).Body(patch).MaxRetries(0).Do(ctx))
 }

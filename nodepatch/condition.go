@@ -9,11 +9,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// SetCondition puts a condition on the Node, or changes it, and dates it. The time of its last transition stays as long as its
-// status does.
+// SetCondition adds or changes a condition of the Node. LastTransitionTime changes only with the status.
 //
-// It is a strategic merge patch, as kubelet sends it: the list is merged by the conditions' types, so those of others stay, whoever
-// writes them at the same time. The uid makes the API server refuse it for another Node of the same name.
+// It sends a strategic merge patch, as kubelet does: the API server merges the list by condition type, which
+// preserves concurrent changes of other conditions. It refuses the uid of another Node of the same name.
 func (c Client) SetCondition(ctx context.Context, node *Node, condition Condition) error {
 	now := metav1.Now()
 	condition.LastHeartbeatTime, condition.LastTransitionTime = now, now

@@ -2,9 +2,9 @@ package nodepatch
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// Node is what the agent reads of a Node (core/v1). The type in k8s.io/api brings every other type
-// of its group into the binary, with their protobuf code, a fifth of the whole; and of the tens of
-// kilobytes of a Node nothing is decoded but this.
+// Node holds the fields of a Node (core/v1) that the agent reads. The type in k8s.io/api links every
+// type of its group with their protobuf code, a fifth of the binary; and the rest of a Node, tens of
+// kilobytes, is not decoded.
 type Node struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              NodeSpec   `json:"spec"`
@@ -21,7 +21,7 @@ type NodeStatus struct {
 	Conditions []Condition `json:"conditions"`
 }
 
-// Condition is one of the Node's. Its Status is True, False or Unknown.
+// Condition is a condition of the Node. Its Status is True, False or Unknown.
 type Condition struct {
 	Type               string      `json:"type"`
 	Status             string      `json:"status"`
@@ -31,14 +31,14 @@ type Condition struct {
 	LastTransitionTime metav1.Time `json:"lastTransitionTime"`
 }
 
-// Taint keeps pods that do not tolerate it off a Node.
+// Taint repels pods that do not tolerate it.
 type Taint struct {
 	Key    string `json:"key"`
 	Value  string `json:"value"`
 	Effect string `json:"effect"`
 }
 
-// String writes the taint as kubectl taint does: key=value:effect.
+// String formats the taint as kubectl taint does: key=value:effect.
 func (t Taint) String() string {
 	text := t.Key
 	if t.Value != "" {

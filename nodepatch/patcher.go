@@ -8,134 +8,222 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 )
 
-// maxUnchanged is how often the very same patch may be refused although the Node has changed in
-// between (a taint in front of ours that comes and goes). More than that is a refusal.
+// maxUnchanged is how often the API server may refuse the same patch although the Node has changed in
+// between (a taint before ours that comes and goes). More often counts as a refusal.
 const maxUnchanged = 3
 
-// ErrReplaced means that the Node was deleted and created again since it was read: what has been
-// verified was the other one.
+// maxUndone is how many patches may be applied and leave the Node with the taint. A race is lost once, or twice.
+const maxUndone = 3
+
+// fieldManager is the agent's name in managedFields: what stands before the "/" of its user agent.
+const fieldManager = "kube-node-ready"
+
+// ErrReplaced means that the Node was deleted and created again since it was read: the checks have
+// verified the old one.
 var ErrReplaced = errors.New("the node was deleted and created again under the same name")
 
-// Refused means that the API server will not apply the patch, and trying again does not help.
+// Refused means that the API server will not apply the patch, and a retry does not help.
 type Refused struct{ Err error }
 
 func (r *Refused) Error() string { return fmt.Sprintf("the API server refuses the patch: %v", r.Err) }
 func (r *Refused) Unwrap() error { return r.Err }
 
-// NodeAPI is the access to one Node that the Patcher needs.
+// NodeAPI reads and patches one Node.
 type NodeAPI interface {
 	Get(ctx context.Context) (*Node, error)
-	// Patch applies a JSON patch and returns the Node as it is then.
+	// GetCached reads the Node from the API server's cache, which may be behind by some seconds.
+	GetCached(ctx context.Context) (*Node, error)
+	// Patch applies a JSON patch and returns the patched Node.
 	Patch(ctx context.Context, patch []byte) (*Node, error)
 }
 
-// errTaintedAgain means that somebody has put a taint with our key on between read and patch: no
-// operation of a JSON patch can test that a list has not grown.
-var errTaintedAgain = errors.New("the taint was put on meanwhile")
+// errTaintedAgain means that a client has added a startup taint between read and patch: no operation
+// of a JSON patch can test that a list has not grown.
+var errTaintedAgain = errors.New("the startup taint was added while the node was patched")
 
-// Patcher applies a Request to a Node.
+// Patcher changes one Node.
 type Patcher struct {
 	Node     NodeAPI
 	Timeout  time.Duration // of one request
-	Deadline time.Duration // of all tries together
-	// Retried is told why the patch is built and sent again, each time that it is.
+	Deadline time.Duration // of all attempts of one patch together
+	// Retried is called before each retry with the error of the last attempt.
 	Retried func(err error)
 }
 
-// Apply patches the Node so that it is Open, starting from base, the Node as it was read last. The
-// Node is read again before every further try, and nothing is sent to one that is Open already.
-//
-// Once ctx has ended nothing more is sent, but a patch that is on its way is waited for: its answer
-// says what the Node is now.
-//
-// A Node on which a patch has left our taint, because it came meanwhile, is patched once more, whether ctx has ended or not: it bears
-// the label, which ends this pod and keeps the next one away.
-//
-// The error is a *Refused, ErrReplaced, ctx's own, or the last one when the deadline has passed.
-func (p *Patcher) Apply(ctx context.Context, base *Node, r Request) error {
-	return p.apply(ctx, base,
-		func(node *Node) []Operation { return Build(node, r) },
-		func(node *Node) bool { return Open(node, r) })
+// change is what a patch does to a Node, and how to tell that nothing is left to do.
+type change struct {
+	build func(*Node) []Operation
+	done  func(*Node) bool
 }
 
-// Fail puts the failed taint of r on the Node, with a value, unless it bears that already. It reads the Node first. The errors are
-// those of Apply.
-func (p *Patcher) Fail(ctx context.Context, r Request, value string) error {
-	node, err := p.get(ctx)
-	if err != nil || Failed(node, r) {
-		return err
+// Release makes the Node verified, starting from base, the Node as last read, and returns the taints that it has
+// removed. It reads the Node before every retry, and sends nothing to a Node that is already verified.
+//
+// Once ctx has ended it sends no new patch, but it waits for the answer to one in flight.
+//
+// If the startup taint was added while the node was patched, it retries even after cancellation, for one Timeout: the
+// Node has the label, which ends this pod and keeps the next one away.
+//
+// The error is a *Refused, ErrReplaced, ctx's own, or the last error once Deadline has passed.
+func (p *Patcher) Release(ctx context.Context, base *Node, r Request) (removed []Taint, err error) {
+	err = p.apply(ctx, base, change{
+		func(node *Node) []Operation {
+			removed = r.removed(node)
+			return Build(node, r)
+		},
+		func(node *Node) bool { return IsVerified(node, r) },
+	})
+	return removed, err
+}
+
+// RemoveAgain removes what a release removes from a Node that was released before, if the startup taint was added
+// again since. It leaves a Node alone that was replaced, is being deleted, or has lost the label: somebody has asked
+// for a new verification. removed is empty where there was nothing to remove. The errors are those of Release.
+func (p *Patcher) RemoveAgain(ctx context.Context, uid types.UID, r Request) (removed []Taint, err error) {
+	node, err := p.Get(ctx)
+	if err != nil || node.UID != uid {
+		return nil, err
 	}
-	return p.apply(ctx, node,
-		func(node *Node) []Operation { return BuildFailed(node, r, value) },
-		func(node *Node) bool { return Failed(node, r) })
+	last, removed := node, r.removed(node)
+	done := func(node *Node) bool {
+		last = node
+		return node.DeletionTimestamp != nil || !hasLabel(node, r) || IsVerified(node, r)
+	}
+	if !done(node) {
+		err = p.apply(ctx, node, change{func(node *Node) []Operation { return buildTaintRemoval(node, r) }, done})
+	}
+	if err != nil || !IsVerified(last, r) {
+		return nil, err
+	}
+	return removed, nil
 }
 
-// apply builds and sends patches until the Node is done.
-func (p *Patcher) apply(ctx context.Context, base *Node, build func(*Node) []Operation, done func(*Node) bool) error {
+// AddFailedTaint adds r's failed taint with a value to a Node that has the startup taint and no failed taint, and
+// reports whether the Node has one now. It reads the Node first. The errors are those of Release.
+func (p *Patcher) AddFailedTaint(ctx context.Context, r Request, value string) (added bool, err error) {
+	node, err := p.Get(ctx)
+	if err != nil {
+		return false, err
+	}
+	last := node
+	done := func(node *Node) bool {
+		last = node
+		return HasFailedTaint(node, r) || len(StartupTaints(node, r)) == 0
+	}
+	if !done(node) {
+		err = p.apply(ctx, node, change{func(node *Node) []Operation { return BuildFailedTaint(node, r, value) }, done})
+	}
+	return err == nil && HasFailedTaint(last, r), err
+}
+
+// RemoveFailedTaint removes r's failed taint and nothing else, starting from base. The errors are those of Release.
+func (p *Patcher) RemoveFailedTaint(ctx context.Context, base *Node, r Request) error {
+	return p.apply(ctx, base, change{
+		func(node *Node) []Operation { return buildFailedTaintRemoval(node, r) },
+		func(node *Node) bool { return !HasFailedTaint(node, r) },
+	})
+}
+
+// apply builds and sends patches until the change is done.
+func (p *Patcher) apply(ctx context.Context, base *Node, c change) error {
 	limited, cancel := context.WithTimeout(ctx, p.Deadline)
 	defer cancel()
+	inFlight := context.WithoutCancel(ctx) // a patch that is sent is waited for
 	waits := backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(20*time.Millisecond), backoff.WithMultiplier(2),
 		backoff.WithMaxInterval(2*time.Second), backoff.WithMaxElapsedTime(0))
 
 	var lastPatch []byte
-	unchanged := 0
+	unchanged, undone := 0, 0
 	for node := base; ; {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		patch, err := json.Marshal(build(node))
+		patch, err := json.Marshal(c.build(node))
 		if err != nil {
 			return fmt.Errorf("patch of node %s: %w", node.Name, err)
 		}
 		if unchanged++; !bytes.Equal(patch, lastPatch) {
 			lastPatch, unchanged = patch, 0
 		}
-		patched, err := p.send(ctx, patch)
-		if err == nil && done(patched) {
+		patched, err := p.send(inFlight, patch)
+		if err == nil && c.done(patched) {
 			return nil
 		}
 		if err == nil {
+			switch undone++; undone {
+			case 1:
+				limited, cancel = context.WithTimeout(context.WithoutCancel(ctx), p.Timeout)
+				defer cancel()
+				ctx, inFlight = limited, limited
+			case maxUndone:
+				return fmt.Errorf("node %s: the taint is back after each of %d patches: %s", node.Name, undone, whoTaints(base, patched))
+			}
 			err = errTaintedAgain
-			ctx = context.WithoutCancel(ctx)
-			limited, cancel = context.WithTimeout(ctx, p.Deadline)
-			defer cancel()
 		}
 		if final(err) {
 			return &Refused{err}
 		}
 
-		// After a lost answer it is not known either what became of the patch: look.
+		// Also after a lost reply: the patch may have been applied.
 		again, readErr := p.readAgain(limited, waits, err)
 		switch {
 		case readErr != nil:
 			return fmt.Errorf("patch of node %s: %w; then, reading it again: %w", node.Name, err, readErr)
 		case again.UID != node.UID:
 			return ErrReplaced
-		case done(again):
+		case c.done(again):
 			return nil
-		case statusCode(err) == http.StatusUnprocessableEntity && (again.ResourceVersion == node.ResourceVersion || unchanged == maxUnchanged):
-			return &Refused{err} // none of the tests can have failed
+		case statusCode(err) == http.StatusUnprocessableEntity &&
+			(again.ResourceVersion == node.ResourceVersion || unchanged == maxUnchanged):
+			return &Refused{err} // no test can have failed
 		}
 		p.Retried(err)
 		node = again
 	}
 }
 
-// send makes one try. What is under way when ctx ends is finished within the time limit.
+// whoTaints names the client that has written the taints since base was read, as far as managedFields tell.
+func whoTaints(base, now *Node) string {
+	writers := func(node *Node) map[string]time.Time {
+		times := make(map[string]time.Time)
+		for _, entry := range node.ManagedFields {
+			if entry.FieldsV1 != nil && entry.Time != nil && strings.Contains(entry.FieldsV1.GetRawString(), `"f:taints"`) {
+				times[entry.Manager] = entry.Time.Time
+			}
+		}
+		return times
+	}
+	before, last := writers(base), ""
+	var at time.Time
+	for manager, wrote := range writers(now) {
+		old, known := before[manager]
+		if manager != fieldManager && (!known || wrote.After(old)) && wrote.After(at) {
+			last, at = manager, wrote
+		}
+	}
+	if last == "" {
+		return "an admission webhook or policy puts it back"
+	}
+	return fmt.Sprintf("%q puts it back (metadata.managedFields)", last)
+}
+
+// send makes one attempt.
 func (p *Patcher) send(ctx context.Context, patch []byte) (*Node, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, p.Timeout)
 	defer cancel()
 	return inTime(p.Node.Patch(ctx, patch))
 }
 
-// inTime says of an error that it is the end of a request's time limit.
+// inTime names the time limit in the error of a request that has exceeded it.
 func inTime(node *Node, err error) (*Node, error) {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return nil, fmt.Errorf("no answer in time: %w", err)
@@ -143,8 +231,8 @@ func inTime(node *Node, err error) (*Node, error) {
 	return node, err
 }
 
-// readAgain waits, after err at least as long as the API server has asked for, and reads the Node,
-// as often as it takes within ctx.
+// readAgain waits, at least as long as the API server asks for in err, and reads the Node. It retries
+// failed reads until ctx ends.
 func (p *Patcher) readAgain(ctx context.Context, waits backoff.BackOff, err error) (*Node, error) {
 	var last error
 	for {
@@ -152,27 +240,28 @@ func (p *Patcher) readAgain(ctx context.Context, waits backoff.BackOff, err erro
 			return nil, cmp.Or(last, over)
 		}
 		var node *Node
-		if node, err = p.get(ctx); err == nil || final(err) {
+		if node, err = p.Get(ctx); err == nil || final(err) {
 			return node, err
 		}
 		last = err
 	}
 }
 
-// retryAfter is how long the API server has asked to wait, 0 where it has not.
+// retryAfter is how long the API server asks to wait, 0 if it does not.
 func retryAfter(err error) time.Duration {
 	seconds, _ := apierrors.SuggestsClientDelay(err)
 	return time.Duration(seconds) * time.Second
 }
 
-func (p *Patcher) get(ctx context.Context) (*Node, error) {
+// Get reads the Node within Timeout.
+func (p *Patcher) Get(ctx context.Context) (*Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.Timeout)
 	defer cancel()
 	return inTime(p.Node.Get(ctx))
 }
 
-// final tells whether the API server's answer will be the same again: a client error other than
-// those that say "not now" or "not on what is there now".
+// final reports whether a retry would get the same answer: a client error other than "not now" or
+// "not on this version of the object".
 func final(err error) bool {
 	switch code := statusCode(err); code {
 	case http.StatusConflict, http.StatusUnprocessableEntity, http.StatusTooManyRequests, http.StatusRequestTimeout:
@@ -182,8 +271,8 @@ func final(err error) bool {
 	}
 }
 
-// statusCode returns the HTTP status of the API server's answer, or 0 where err is none. It is the
-// code that counts: an admission webhook may put any reason beside it.
+// statusCode returns the HTTP status in the API server's answer, or 0 if err is something else. The
+// code decides, because an admission webhook may set any reason.
 func statusCode(err error) int32 {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {

@@ -81,17 +81,17 @@ func TestClientAsksOnce(t *testing.T) {
 	assert.Equal(t, []string{"GET", "PATCH"}, s.requests)
 }
 
-func TestApplyWaitsAsTold(t *testing.T) {
+func TestReleaseWaitsAsTold(t *testing.T) {
 	s := newServer(t, newNode())
 	s.patching = func(n int, w http.ResponseWriter) bool { return n == 1 && askToWait(w, 1) }
 	p := &Patcher{Node: s.client, Timeout: 3 * time.Second, Deadline: time.Minute, Retried: func(error) {}}
 	start := time.Now()
-	require.NoError(t, p.Apply(t.Context(), asRead(s.node), request))
+	require.NoError(t, release(t.Context(), p, asRead(s.node), request))
 	assert.Equal(t, []string{"PATCH", "GET", "PATCH"}, s.requests)
 	assert.GreaterOrEqual(t, time.Since(start), time.Second, "the API server asked to wait that long")
 }
 
-func TestApply(t *testing.T) {
+func TestRelease(t *testing.T) {
 	const notOurs = "testing value /spec/taints/1/key failed"
 	status := func(code int, reason metav1.StatusReason) func(int, http.ResponseWriter) bool {
 		return func(_ int, w http.ResponseWriter) bool { return answerStatus(w, code, reason, "the server's message") }
@@ -149,7 +149,7 @@ func TestApply(t *testing.T) {
 					return false
 				}
 			},
-			requests: "PATCH GET PATCH", retried: []string{"the taint was put on meanwhile"}, taints: "front behind",
+			requests: "PATCH GET PATCH", retried: []string{"the startup taint was added while the node was patched"}, taints: "front behind",
 		},
 		"our taint is gone, the label is not on": {
 			patching: func(s *server) func(int, http.ResponseWriter) bool {
@@ -311,11 +311,11 @@ func TestApply(t *testing.T) {
 				retried = append(retried, strings.ReplaceAll(err.Error(), s.client.REST.Get().AbsPath("/").URL().Scheme+"://"+s.client.REST.Get().URL().Host, "URL"))
 			}}
 
-			err := p.Apply(t.Context(), asRead(newNode()), request)
+			err := release(t.Context(), p, asRead(newNode()), request)
 
 			if test.err == "" {
 				require.NoError(t, err)
-				assert.True(t, Open(asRead(s.node), request))
+				assert.True(t, IsVerified(asRead(s.node), request))
 				assert.Equal(t, "linux", s.node.Labels["kubernetes.io/os"])
 			} else {
 				require.EqualError(t, err, test.err)
@@ -338,7 +338,7 @@ func TestApply(t *testing.T) {
 	}
 }
 
-func TestApplyKeepsForeignAnnotation(t *testing.T) {
+func TestReleaseKeepsForeignAnnotation(t *testing.T) {
 	s := newServer(t, newNode())
 	s.patching = func(n int, _ http.ResponseWriter) bool {
 		if n == 1 {
@@ -347,9 +347,14 @@ func TestApplyKeepsForeignAnnotation(t *testing.T) {
 		return false
 	}
 	p := &Patcher{Node: s.client, Timeout: time.Minute, Deadline: time.Hour, Retried: func(error) {}}
-	require.NoError(t, p.Apply(t.Context(), asRead(newNode()), request))
+	require.NoError(t, release(t.Context(), p, asRead(newNode()), request))
 	assert.Equal(t, []string{"PATCH", "GET", "PATCH"}, s.requests)
 	assert.Equal(t, map[string]string{"foreign": "kept", request.Annotation: "{}"}, s.node.Annotations)
+}
+
+func release(ctx context.Context, p *Patcher, base *Node, r Request) error {
+	_, err := p.Release(ctx, base, r)
+	return err
 }
 
 // nodeFuncs is a Node for what depends on time: under synctest there is no network.
@@ -365,6 +370,9 @@ func (n nodeFuncs) Get(ctx context.Context) (*Node, error) {
 	}
 	return asRead(node), nil
 }
+
+func (n nodeFuncs) GetCached(ctx context.Context) (*Node, error) { return n.Get(ctx) }
+
 func (n nodeFuncs) Patch(ctx context.Context, patch []byte) (*Node, error) {
 	if err := n.patch(ctx, patch); err != nil {
 		return nil, err
@@ -374,7 +382,7 @@ func (n nodeFuncs) Patch(ctx context.Context, patch []byte) (*Node, error) {
 
 var errConflict = apierrors.NewConflict(schema.GroupResource{Resource: "nodes"}, "node1.example", errors.New("changed"))
 
-func TestApplyUntilDeadline(t *testing.T) {
+func TestReleaseUntilDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		patches, gets, retries := 0, 0, 0
 		p := &Patcher{
@@ -385,7 +393,7 @@ func TestApplyUntilDeadline(t *testing.T) {
 			},
 		}
 		start := time.Now()
-		err := p.Apply(t.Context(), asRead(newNode()), request)
+		err := release(t.Context(), p, asRead(newNode()), request)
 		require.EqualError(t, err, `patch of node node1.example: Operation cannot be fulfilled on nodes "node1.example": changed; then, reading it again: context deadline exceeded`)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.ErrorIs(t, err, errConflict)
@@ -398,7 +406,7 @@ func TestApplyUntilDeadline(t *testing.T) {
 	})
 }
 
-func TestApplyReadsUntilDeadline(t *testing.T) {
+func TestReleaseReadsUntilDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		patches := 0
 		p := &Patcher{
@@ -409,14 +417,14 @@ func TestApplyReadsUntilDeadline(t *testing.T) {
 			},
 		}
 		start := time.Now()
-		err := p.Apply(t.Context(), asRead(newNode()), request)
+		err := release(t.Context(), p, asRead(newNode()), request)
 		require.EqualError(t, err, `patch of node node1.example: Operation cannot be fulfilled on nodes "node1.example": changed; then, reading it again: no route to host`)
 		assert.Equal(t, 30*time.Second, time.Since(start))
 		assert.Equal(t, 1, patches)
 	})
 }
 
-func TestApplyLimitsEachRequest(t *testing.T) {
+func TestReleaseLimitsEachRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked []string
 		hang := func(what string) func(context.Context) error {
@@ -436,7 +444,7 @@ func TestApplyLimitsEachRequest(t *testing.T) {
 			},
 		}
 		start := time.Now()
-		err := p.Apply(t.Context(), asRead(newNode()), request)
+		err := release(t.Context(), p, asRead(newNode()), request)
 		require.EqualError(t, err, "patch of node node1.example: no answer in time: context deadline exceeded; then, reading it again: no answer in time: context deadline exceeded")
 		assert.Equal(t, 5*time.Second, time.Since(start))
 		require.Len(t, asked, 2)
@@ -445,7 +453,7 @@ func TestApplyLimitsEachRequest(t *testing.T) {
 	})
 }
 
-func TestApplyCancelled(t *testing.T) {
+func TestReleaseCancelled(t *testing.T) {
 	for name, test := range map[string]struct {
 		before  bool // cancelled before Apply
 		answer  error
@@ -481,7 +489,7 @@ func TestApplyCancelled(t *testing.T) {
 					cancel()
 				}
 				start := time.Now()
-				err := p.Apply(ctx, asRead(newNode()), request)
+				err := release(ctx, p, asRead(newNode()), request)
 				if test.err == "" {
 					require.NoError(t, err)
 				} else {
@@ -496,7 +504,7 @@ func TestApplyCancelled(t *testing.T) {
 }
 
 // The patch leaves the taint that came meanwhile, and the label that it puts on has this pod deleted: nobody else would take it off.
-func TestApplyCancelledByItsOwnLabel(t *testing.T) {
+func TestReleaseCancelledByItsOwnLabel(t *testing.T) {
 	s := newServer(t, newNode())
 	ctx, cancel := context.WithCancel(t.Context())
 	s.patching = func(n int, _ http.ResponseWriter) bool {
@@ -509,12 +517,12 @@ func TestApplyCancelledByItsOwnLabel(t *testing.T) {
 		return false
 	}
 	p := &Patcher{Node: s.client, Timeout: 3 * time.Second, Deadline: 30 * time.Second, Retried: func(error) {}}
-	require.NoError(t, p.Apply(ctx, asRead(newNode()), request))
+	require.NoError(t, release(ctx, p, asRead(newNode()), request))
 	assert.Equal(t, []string{"PATCH", "GET", "PATCH"}, s.requests)
-	assert.True(t, Open(asRead(s.node), request))
+	assert.True(t, IsVerified(asRead(s.node), request))
 }
 
-func TestApplyCancelledWhileWaiting(t *testing.T) {
+func TestReleaseCancelledWhileWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		gets := 0
@@ -534,7 +542,7 @@ func TestApplyCancelledWhileWaiting(t *testing.T) {
 				},
 			},
 		}
-		require.Equal(t, context.Canceled, p.Apply(ctx, asRead(newNode()), request))
+		require.Equal(t, context.Canceled, release(ctx, p, asRead(newNode()), request))
 		assert.Equal(t, 1, gets)
 	})
 }
@@ -560,6 +568,78 @@ func TestClientGetsSomethingElse(t *testing.T) {
 			}
 			_, err := s.client.Get(t.Context())
 			require.EqualError(t, err, "node node1.example as the API server sent it: "+want)
+		})
+	}
+}
+
+// A webhook, a policy or a controller that puts the taint back each time: three patches, and an error that names it.
+func TestReleaseGivesUpWhereTheTaintComesBack(t *testing.T) {
+	old, later := metav1.NewTime(time.Unix(1000, 0)), metav1.NewTime(time.Unix(2000, 0))
+	entry := func(manager string, at metav1.Time) metav1.ManagedFieldsEntry {
+		return metav1.ManagedFieldsEntry{Manager: manager, Time: &at, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:taints":{}}}`)}
+	}
+	for name, test := range map[string]struct {
+		managers []metav1.ManagedFieldsEntry
+		want     string
+	}{
+		"nobody has written": {[]metav1.ManagedFieldsEntry{entry("kubelet", old), entry("kube-node-ready", later)},
+			"an admission webhook or policy puts it back"},
+		"somebody has": {[]metav1.ManagedFieldsEntry{entry("kubelet", old), entry("tainter", later), entry("kube-node-ready", later)},
+			`"tainter" puts it back (metadata.managedFields)`},
+		"kubelet, again": {[]metav1.ManagedFieldsEntry{entry("kubelet", later)}, `"kubelet" puts it back (metadata.managedFields)`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			node := newNode()
+			node.ManagedFields = []metav1.ManagedFieldsEntry{entry("kubelet", old)}
+			s := newServer(t, node)
+			s.patched = func(node *corev1.Node) {
+				node.Spec.Taints = append(node.Spec.Taints, ours(corev1.TaintEffectNoSchedule))
+				node.ManagedFields = test.managers
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			s.patching = func(int, http.ResponseWriter) bool { cancel(); return false } // the label ends the pod
+			err := release(ctx, newPatcher(s), asRead(s.node), request)
+			require.EqualError(t, err, "node node1.example: the taint is back after each of 3 patches: "+test.want)
+			assert.Equal(t, []string{"PATCH", "GET", "PATCH", "GET", "PATCH"}, s.requests)
+		})
+	}
+}
+
+func TestRemoveAgain(t *testing.T) {
+	labelled := func(node *corev1.Node) { node.Labels[request.Label] = request.LabelValue }
+	for name, test := range map[string]struct {
+		edit     []func(*corev1.Node)
+		race     func(*corev1.Node) // between read and patch
+		requests string
+		removed  int
+		err      string
+		left     bool // the startup taint
+	}{
+		"taint is back":    {edit: []func(*corev1.Node){labelled}, requests: "GET PATCH", removed: 1},
+		"nothing to do":    {edit: []func(*corev1.Node){labelled, drop(ourKey)}, requests: "GET"},
+		"label is gone":    {requests: "GET", left: true},
+		"another node":     {edit: []func(*corev1.Node){labelled, func(n *corev1.Node) { n.UID = "uid-2" }}, requests: "GET", left: true},
+		"is being deleted": {edit: []func(*corev1.Node){labelled, func(n *corev1.Node) { n.DeletionTimestamp = new(metav1.Now()) }}, requests: "GET", left: true},
+		"label goes meanwhile": {edit: []func(*corev1.Node){labelled}, race: func(n *corev1.Node) { delete(n.Labels, request.Label) },
+			requests: "GET PATCH GET", left: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			node := newNode()
+			for _, edit := range test.edit {
+				edit(node)
+			}
+			s := newServer(t, node)
+			s.patching = func(n int, _ http.ResponseWriter) bool {
+				if n == 1 && test.race != nil {
+					s.change(test.race)
+				}
+				return false
+			}
+			removed, err := newPatcher(s).RemoveAgain(t.Context(), "uid-1", request)
+			require.NoError(t, err)
+			assert.Len(t, removed, test.removed)
+			assert.Equal(t, test.requests, strings.Join(s.requests, " "))
+			assert.Equal(t, test.left, len(StartupTaints(asRead(s.node), request)) > 0)
 		})
 	}
 }

@@ -49,6 +49,8 @@ type server struct {
 	// patching and getting see the nth request (from 1) of their kind before it is answered, and
 	// may answer it themselves: then they return true.
 	patching, getting func(n int, w http.ResponseWriter) bool
+	// patched edits the Node after each patch, as an admission webhook does.
+	patched func(*corev1.Node)
 }
 
 func newServer(t *testing.T, node *corev1.Node) *server {
@@ -77,7 +79,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer s.mu.Unlock()
 	s.requests, s.headers = append(s.requests, r.Method), append(s.headers, r.Header)
 	s.paths = append(s.paths, r.URL.String())
-	if want := "/api/v1/nodes/" + s.node.Name; strings.TrimSuffix(r.URL.String(), "/status") != want {
+	if want := "/api/v1/nodes/" + s.node.Name; strings.TrimSuffix(r.URL.Path, "/status") != want {
 		answerStatus(w, http.StatusNotFound, metav1.StatusReasonNotFound, "no such path: "+r.URL.String())
 		return
 	}
@@ -142,6 +144,9 @@ func (s *server) apply(patch []byte) error {
 	}
 	s.change(func(*corev1.Node) {})
 	patched.ResourceVersion = s.node.ResourceVersion
+	if s.patched != nil {
+		s.patched(patched)
+	}
 	s.node = patched
 	return nil
 }

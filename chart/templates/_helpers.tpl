@@ -2,7 +2,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
-{{/* The release's name alone when it already says what this is. */}}
+{{/* Only the release name if it contains the chart's name. */}}
 {{- define "kube-node-ready.fullname" -}}
 {{- $name := include "kube-node-ready.name" . }}
 {{- if not (contains $name .Release.Name) }}
@@ -13,7 +13,7 @@
 {{- default $name .Values.fullnameOverride | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
-{{/* A DaemonSet's selector cannot be changed later: nothing goes in here that a release could change. */}}
+{{/* A DaemonSet's selector is immutable: use no label that a later release may change. */}}
 {{- define "kube-node-ready.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "kube-node-ready.name" . | quote }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
@@ -28,12 +28,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
-{{/* The labels above and those of the user, who has the last word: (list . LABELS). A key twice is no YAML for every reader. */}}
+{{/* The labels above merged with the user's, which win: (list . LABELS). Merged, because not every YAML reader accepts a key twice. */}}
 {{- define "kube-node-ready.labelsAnd" -}}
 {{- merge (dict) (index . 1 | default dict) (include "kube-node-ready.labels" (index . 0) | fromYaml) | toYaml }}
 {{- end }}
 
-{{/* Without a name of its own the account would be `default`, and with it every pod of the namespace could patch nodes. */}}
+{{/* A name is required: with the account `default`, every pod of the namespace could patch nodes. */}}
 {{- define "kube-node-ready.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create }}
 {{- default (include "kube-node-ready.fullname" .) .Values.serviceAccount.name }}
@@ -49,7 +49,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
   namespace: {{ .Release.Namespace }}
 {{- end }}
 
-{{/* The agent's environment. Here and not in the ConfigMap, so that the pod's checksum covers the settings and not the labels. */}}
+{{/* The agent's environment. Not in the ConfigMap's template, so that the pod's checksum covers the settings without the labels. */}}
 {{- define "kube-node-ready.environment" -}}
 {{- with .Values.config -}}
 INITIAL_TIMEOUT: {{ .initialTimeout | quote }}
@@ -78,9 +78,9 @@ LOG_FORMAT: {{ .logFormat | quote }}
 {{- end }}
 {{- end }}
 
-{{/* What must be true of every node the pod goes to. */}}
+{{/* Requirements for every node that the pod may run on. */}}
 {{- define "kube-node-ready.nodeRules" -}}
-# The whole life cycle: once the node bears the label, the DaemonSet controller takes the pod away.
+# Once the node has the label, the DaemonSet controller deletes the pod.
 - key: {{ .Values.config.verifiedLabel | quote }}
   operator: DoesNotExist
 # Serverless nodes run no DaemonSet pods.
@@ -93,8 +93,8 @@ LOG_FORMAT: {{ .logFormat | quote }}
 {{- end }}
 
 {{/*
-The user's affinity, with our rules in it. Node selector terms are alternatives, so a rule that must always hold has to stand in each
-of them: a term of our own beside the user's would let the pod onto nodes that match only theirs.
+The user's affinity with the chart's rules added. Node selector terms are alternatives, so each term needs the chart's rules. As a term
+of their own they would not apply to a node that matches only a term of the user.
 */}}
 {{- define "kube-node-ready.affinity" -}}
 {{- $rules := include "kube-node-ready.nodeRules" . | fromYamlArray }}
@@ -110,7 +110,7 @@ of them: a term of our own beside the user's would let the pod onto nodes that m
 {{- toYaml $affinity }}
 {{- end }}
 
-{{/* Whatever the user says of tolerations, the pod gets onto the nodes it is there to release. */}}
+{{/* Whatever tolerations the user sets, the pod always tolerates the taints of the nodes that it must release. */}}
 {{- define "kube-node-ready.tolerations" -}}
 {{- $own := list (dict "key" .Values.config.taintKey "operator" "Exists") }}
 {{- if eq .Values.config.onTimeout "taint" }}
@@ -120,34 +120,34 @@ of them: a term of our own beside the user's would let the pod onto nodes that m
 {{- end }}
 
 {{/*
-A Go duration as whole seconds, rounded up. Helm has no function that parses a duration, but it can add one to a date:
-so this is how far the clock moves from an arbitrary day.
+A Go duration in whole seconds, rounded up. Helm cannot parse a duration, but it can add one to a date: this is the difference to an
+arbitrary day.
 */}}
 {{- define "kube-node-ready.seconds" -}}
 {{- $day := toDate "2006-01-02" "2000-01-01" }}
 {{- sub ($day | mustDateModify . | mustDateModify "999999999ns" | unixEpoch) ($day | unixEpoch) }}
 {{- end }}
 
-{{/* A Go duration as a text that sorts as long durations do: the same day again, and the time that it has come to. */}}
+{{/* A Go duration as a text that sorts by length: the same arbitrary day plus the duration. */}}
 {{- define "kube-node-ready.sortable" -}}
 {{- toDate "2006-01-02" "2000-01-01" | mustDateModify . | date "2006-01-02 15:04:05.000000000" }}
 {{- end }}
 
 {{/*
-"true" where the policy is rendered. Its v1 is served from Kubernetes 1.30 on, and from 1.30 on tokens name the node of their pod.
-What is rendered offline knows no API server: there it takes `true`, or --api-versions.
+"true" if the chart renders the policy. Kubernetes 1.30 and newer serves its v1, and puts the node's name into a pod's token.
+Set `true` or --api-versions when rendering offline, without an API server.
 */}}
 {{- define "kube-node-ready.nodeAuthorization" -}}
 {{- $enabled := toString .Values.nodeAuthorization.enabled }}
 {{- if eq $enabled "auto" }}
 {{- $enabled = .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy" | toString }}
 {{- else if and (eq $enabled "true") (semverCompare "<1.30.0-0" .Capabilities.KubeVersion.Version) }}
-{{- fail (printf "nodeAuthorization.enabled is true, but Kubernetes %s has no ValidatingAdmissionPolicy v1 and no tokens that name their node (both come with 1.30): take auto or false" .Capabilities.KubeVersion.Version) }}
+{{- fail (printf "nodeAuthorization.enabled is true, but Kubernetes %s has no ValidatingAdmissionPolicy v1 and no tokens that name their node (both come with 1.30): use auto or false" .Capabilities.KubeVersion.Version) }}
 {{- end }}
 {{- $enabled }}
 {{- end }}
 
-{{/* Long enough for the last scrape: one interval, and what Prometheus may take to learn of the pod. */}}
+{{/* Long enough for the last scrape: one interval, and the time until Prometheus discovers the pod. */}}
 {{- define "kube-node-ready.linger" -}}
 {{- $interval := 0 }}
 {{- range list .Values.podMonitor .Values.serviceMonitor .Values.scrapeAnnotations }}
@@ -164,14 +164,14 @@ What is rendered offline knows no API server: there it takes `true`, or --api-ve
 {{- end }}
 {{- end }}
 
-{{/* Mistakes that the schema cannot see: those of two values, and durations out of the agent's bounds. */}}
+{{/* Errors that the schema cannot find: conflicts between two values, and durations outside the agent's bounds. */}}
 {{- define "kube-node-ready.validate" -}}
 {{- if and (eq .Values.config.onTimeout "taint") (eq .Values.config.failedTaintKey .Values.config.taintKey) }}
-{{- fail (printf "config.failedTaintKey %s must not be config.taintKey: one of them would be taken for the other" .Values.config.failedTaintKey) }}
+{{- fail (printf "config.failedTaintKey %s must differ from config.taintKey" .Values.config.failedTaintKey) }}
 {{- end }}
 {{- $linger := include "kube-node-ready.linger" . }}
 {{- if has .Values.config.conditionType (list "Ready" "MemoryPressure" "DiskPressure" "PIDPressure" "NetworkUnavailable") }}
-{{- fail (printf "config.conditionType %s must not be a condition that kubelet or a network plugin owns" .Values.config.conditionType) }}
+{{- fail (printf "config.conditionType %s must not be a condition of kubelet or a CNI" .Values.config.conditionType) }}
 {{- end }}
 {{- range $bound := list
   (list "initialTimeout" .Values.config.initialTimeout "1s" "24h")
@@ -189,7 +189,7 @@ What is rendered offline knows no API server: there it takes `true`, or --api-ve
 {{- $grace := .Values.terminationGracePeriodSeconds | int }}
 {{- $least := include "kube-node-ready.seconds" $linger | int | add 10 | int }}
 {{- if lt $grace $least }}
-{{- fail (printf "terminationGracePeriodSeconds is %d, but config.metricsLinger %s needs at least %d: the agent would be killed while it still serves the final metrics" $grace $linger $least) }}
+{{- fail (printf "terminationGracePeriodSeconds is %d, but config.metricsLinger %s needs at least %d: kubelet would kill the agent while it serves the final metrics" $grace $linger $least) }}
 {{- end }}
 {{- range $scraper := list "podMonitor" "serviceMonitor" "scrapeAnnotations" }}
 {{- if and (index $.Values $scraper).enabled (not $.Values.config.enableMetrics) }}
@@ -198,7 +198,7 @@ What is rendered offline knows no API server: there it takes `true`, or --api-ve
 {{- end }}
 {{- end }}
 
-{{/* A label's name as kube-state-metrics writes it. */}}
+{{/* A label's name in kube-state-metrics. */}}
 {{- define "kube-node-ready.labelMetric" -}}
 label_{{ regexReplaceAll "[^a-zA-Z0-9_]" (regexReplaceAll "([a-z0-9])([A-Z])" . "${1}_${2}") "_" | lower }}
 {{- end }}

@@ -9,13 +9,14 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
 const node = harness.RealNode
 
-// quick are values with which a failure is told apart from a success within seconds.
+// quick are values with which a failure is distinguished from a success within seconds.
 var quick = []string{"config.checkTimeout=1s", "config.maxRetries=0"}
 
 func TestMain(m *testing.M) { os.Exit(harness.Main(m, nil)) }
@@ -31,7 +32,7 @@ func start(t *testing.T, values ...string) *harness.Suite {
 	return s
 }
 
-// agentWithDeadTarget deploys the agent with values and a network target that does not answer until s.Mend, gates the node, and
+// agentWithDeadTarget deploys the agent with values and a network target that does not answer until s.Repair, gates the node, and
 // returns the agent's pod.
 func agentWithDeadTarget(s *harness.Suite, values ...string) corev1.Pod {
 	s.Helper()
@@ -40,4 +41,23 @@ func agentWithDeadTarget(s *harness.Suite, values ...string) corev1.Pod {
 	s.Break(fmt.Sprintf("ip daddr %s drop", address))
 	s.Gate(node)
 	return s.AgentPod(node)
+}
+
+// watchPods begins to watch pods. What it returns hands over each of their states until one is deleted, and returns that.
+func watchPods(s *harness.Suite, which metav1.ListOptions) (untilDeleted func(each func(*corev1.Pod)) *corev1.Pod) {
+	s.Helper()
+	watch, err := s.Kube.CoreV1().Pods(harness.Namespace).Watch(s.Ctx, which)
+	s.NoError(err)
+	s.Cleanup(watch.Stop)
+	return func(each func(*corev1.Pod)) *corev1.Pod {
+		for event := range watch.ResultChan() {
+			pod, ok := event.Object.(*corev1.Pod)
+			s.True(ok, "watch ended: %v", event)
+			if each(pod); event.Type == "DELETED" {
+				return pod
+			}
+		}
+		s.FailNow("no pod was deleted")
+		return nil
+	}
 }

@@ -19,21 +19,14 @@ func TestStoppedBeforeTheVerdict(t *testing.T) {
 	before := s.Node(node)
 	sent := len(s.Requests(pod))
 
-	watch, err := s.Kube.CoreV1().Pods(pod.Namespace).Watch(s.Ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + pod.Name})
-	s.NoError(err)
-	defer watch.Stop()
+	untilDeleted := watchPods(s, metav1.ListOptions{FieldSelector: "metadata.name=" + pod.Name})
 	s.NoError(s.Kube.CoreV1().Pods(pod.Namespace).Delete(s.Ctx, pod.Name, metav1.DeleteOptions{}))
 	var end *corev1.ContainerStateTerminated
-	for event := range watch.ResultChan() {
-		now, ok := event.Object.(*corev1.Pod)
-		s.True(ok)
+	untilDeleted(func(now *corev1.Pod) {
 		if len(now.Status.ContainerStatuses) > 0 && now.Status.ContainerStatuses[0].State.Terminated != nil {
 			end = now.Status.ContainerStatuses[0].State.Terminated
 		}
-		if event.Type == "DELETED" {
-			break
-		}
-	}
+	})
 	s.NotNil(end)
 	s.Zero(end.ExitCode)
 	s.Logf("ended %s after the wait began", end.FinishedAt.Sub(waiting.Time))
@@ -88,7 +81,7 @@ func TestHoldingAgentVerifiesAgain(t *testing.T) {
 	pod := agentWithDeadTarget(s, quick...)
 	s.AwaitLog(pod, harness.FailedCheck("network"))
 	resume := s.Pause("kube-controller-manager")
-	s.Mend()
+	s.Repair()
 	s.AwaitVerified(node)
 	s.Patch(node, fmt.Sprintf(`{"metadata":{"labels":{%q:null}}}`, harness.Label))
 	s.AwaitVerified(node) // within a minute

@@ -44,7 +44,7 @@ func TestOnTimeoutTaint(t *testing.T) {
 	marked, _ := s.AwaitNode(node, func(n *corev1.Node) bool { return harness.HasTaint(n, failedTaint) })
 	s.True(harness.HasTaint(marked, harness.Taint))
 	s.Event("NodeVerificationTimedOut", "dns: ")
-	s.Mend()
+	s.Repair()
 	now, _ := s.AwaitVerified(node)
 	s.False(harness.HasTaint(now, failedTaint), "in the same patch")
 	s.AwaitGone(pod)
@@ -67,12 +67,12 @@ func TestOnTimeoutCondition(t *testing.T) {
 	s.Contains(condition(failed, conditionType).Message, "dns: ")
 	s.Regexp(conditionType+` +False .* DNSFailed,ServiceFailed +.*dns: `, s.Kubectl("", "describe", "node", node))
 	s.False(harness.HasTaint(failed, failedTaint))
-	s.Mend()
+	s.Repair()
 	s.AwaitVerified(node)
 	verified, _ := s.AwaitNode(node, is(corev1.ConditionTrue, "Verified"))
 	s.True(condition(verified, conditionType).LastTransitionTime.After(condition(failed, conditionType).LastTransitionTime.Time))
-	for _, theirs := range before.Status.Conditions {
-		s.NotNil(condition(verified, theirs.Type), "kubelet's condition %s", theirs.Type)
+	for _, kubelets := range before.Status.Conditions {
+		s.NotNil(condition(verified, kubelets.Type), "kubelet's condition %s", kubelets.Type)
 	}
 	s.Len(verified.Status.Conditions, len(before.Status.Conditions)+1)
 }
@@ -88,10 +88,10 @@ func TestConditionOfAnotherNode(t *testing.T) {
 
 // A network plugin that has not removed its own startup taint yet: nothing is checked before.
 func TestWaitForTaints(t *testing.T) {
-	const theirs = "node.cilium.io/agent-not-ready"
+	const foreign = "node.cilium.io/agent-not-ready"
 	s := start(t, "config.waitForTaints={node.cilium.io/}")
 	s.Patch(node, fmt.Sprintf(`{"metadata":{"labels":{%q:null}},"spec":{"taints":[{"key":%q,"effect":"NoSchedule"},{"key":%q,"effect":"NoSchedule"}]}}`,
-		harness.Label, theirs, harness.Taint))
+		harness.Label, foreign, harness.Taint))
 	pod := s.AgentPod(node)
 	s.AwaitLog(pod, harness.Says(harness.MsgForeignTaints))
 	lines, err := s.Logs(s.Ctx, pod)

@@ -17,10 +17,7 @@ import (
 
 func TestVerifiesTheNodeAndIsRemoved(t *testing.T) {
 	s := start(t)
-	pods, err := s.Kube.CoreV1().Pods(harness.Namespace).Watch(s.Ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + harness.Name})
-	s.NoError(err)
-	defer pods.Stop()
-
+	untilDeleted := watchPods(s, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + harness.Name})
 	foreign := []corev1.Taint{
 		{Key: "example.com/before", Value: "x", Effect: corev1.TaintEffectPreferNoSchedule},
 		{Key: harness.Taint, Value: "true", Effect: corev1.TaintEffectNoSchedule},
@@ -54,24 +51,14 @@ func TestVerifiesTheNodeAndIsRemoved(t *testing.T) {
 	s.Event("NodeVerified", "verified in")
 
 	// The container runs until the pod is deleted, and is never started again.
-	var last *corev1.Pod
-	for deleted := false; !deleted; {
-		select {
-		case event := <-pods.ResultChan():
-			pod, ok := event.Object.(*corev1.Pod)
-			s.True(ok, "watch ended: %v", event)
-			last = pod
-			deleted = event.Type == "DELETED"
-			for _, status := range pod.Status.ContainerStatuses {
-				s.Zero(status.RestartCount)
-				if pod.DeletionTimestamp == nil {
-					s.Nil(status.State.Terminated, "exited by itself")
-				}
+	last := untilDeleted(func(pod *corev1.Pod) {
+		for _, status := range pod.Status.ContainerStatuses {
+			s.Zero(status.RestartCount)
+			if pod.DeletionTimestamp == nil {
+				s.Nil(status.State.Terminated, "exited by itself")
 			}
-		case <-s.Ctx.Done():
-			t.Fatal("the agent's pod is still there")
 		}
-	}
+	})
 	deletions, err := s.Audit(s.Began, "system:serviceaccount:kube-system:daemon-set-controller")
 	s.NoError(err)
 	s.True(slices.ContainsFunc(deletions, func(r harness.Request) bool {
@@ -80,7 +67,7 @@ func TestVerifiesTheNodeAndIsRemoved(t *testing.T) {
 
 	requests := s.Requests(*last)
 	s.Log("requests:", requests)
-	s.Len(requests, 4)
+	s.Len(requests, 5, "4 until the release, and a last read when the pod is deleted")
 }
 
 func TestVerifiesAgainWhenTheLabelIsRemoved(t *testing.T) {

@@ -50,7 +50,7 @@ func FuzzPatch(f *testing.F) {
 	f.Fuzz(func(t *testing.T, taints, labels, annotations, key, label, annotation string, edits []byte) {
 		request := nodepatch.Request{
 			TaintKey: valid(key), Label: valid(label), LabelValue: "true",
-			Annotation: valid(annotation), AnnotationValue: `{"time":"<now>"}`,
+			Annotation: valid(annotation), AnnotationValue: func([]nodepatch.Taint) string { return `{"time":"<now>"}` },
 		}
 		read := &corev1.Node{
 			TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"},
@@ -89,7 +89,7 @@ func FuzzPatch(f *testing.F) {
 			}
 		}
 		want.Labels = with(want.Labels, request.Label, request.LabelValue)
-		want.Annotations = with(want.Annotations, request.Annotation, request.AnnotationValue)
+		want.Annotations = with(want.Annotations, request.Annotation, request.AnnotationValue(nil))
 		if len(got.Spec.Taints) == 0 {
 			got.Spec.Taints = nil // an empty list is none
 		}
@@ -97,24 +97,32 @@ func FuzzPatch(f *testing.F) {
 	})
 }
 
-// failed does the same with the patch that puts the failed taint on: it is refused, or all that it changes is one more taint behind the
-// others. It is refused where our annotation has changed, as the patch that opens the node does.
+// failed does the same with the patch that adds the failed taint: it is refused, or all that it changes is one more taint behind the
+// others. It is refused where the startup taint has gone or our annotation has changed, as the release does; without a startup taint
+// there is no patch.
 func failed(t *testing.T, read, now *corev1.Node, request nodepatch.Request) {
 	request.FailedTaintKey = "node-ready/failed"
-	patch, err := json.Marshal(nodepatch.BuildFailed(asRead(t, read), request, "dns"))
+	startup := func(taint corev1.Taint) bool { return taint.Key == request.TaintKey }
+	ops := nodepatch.BuildFailedTaint(asRead(t, read), request, "dns")
+	assert.Equal(t, slices.ContainsFunc(read.Spec.Taints, startup), len(ops) > 0)
+	if len(ops) == 0 {
+		return
+	}
+	patch, err := json.Marshal(ops)
 	require.NoError(t, err)
 	got, refusal := apply(t, now, patch)
 	before, had := read.Annotations[request.Annotation]
 	after, has := now.Annotations[request.Annotation]
 	same := had == has && before == after
 	if refusal != nil {
-		unchanged := now.UID == read.UID && same && (len(read.Spec.Taints) == 0) == (len(now.Spec.Taints) == 0) &&
+		unchanged := now.UID == read.UID && same && assert.ObjectsAreEqual(read.Spec, now.Spec) &&
 			(len(read.Annotations) == 0) == (len(now.Annotations) == 0)
 		assert.False(t, unchanged, "refused though nothing changed: %v", refusal)
 		return
 	}
 	assert.Equal(t, read.UID, now.UID, "applied to another node")
-	assert.True(t, same, "applied behind the patch that opens the node")
+	assert.True(t, same, "applied after a release")
+	assert.True(t, slices.ContainsFunc(now.Spec.Taints, startup), "applied to a node that is not gated")
 	want := now.DeepCopy()
 	want.Spec.Taints = append(want.Spec.Taints, corev1.Taint{Key: request.FailedTaintKey, Value: "dns", Effect: corev1.TaintEffectNoSchedule})
 	assert.Equal(t, want, got)

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Certificates and kubeconfigs, made anew at each `up`.
+# Certificates and kubeconfigs, created at each `up`.
 
 # certificate NAME COMMON-NAME ORGANIZATION [SUBJECT-ALT-NAMES]
 certificate() {

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# One cgroup of ours at the root of each hierarchy, each node's below it: the only thing that does not vanish with the namespaces.
+# One cgroup for the cluster in each hierarchy, with one for each node below it. Only these outlive the namespaces.
 
 CGROUPS=/sys/fs/cgroup
 
@@ -16,10 +16,10 @@ cgroup_roots() {
 	done
 }
 
-# cgroup_hierarchies prints the root of every hierarchy: on a hybrid setup runc leaves its mark in the v2 tree too.
+# cgroup_hierarchies prints the root of every hierarchy: on a hybrid setup runc also creates groups in the v2 tree.
 cgroup_hierarchies() { awk -v top="$CGROUPS" '($3 == "cgroup" || $3 == "cgroup2") && index($2, top) == 1 {print $2}' /proc/self/mounts | sort -u; }
 
-# cgroup_make PATH: the same path in every hierarchy, with the controllers switched on.
+# cgroup_make PATH: creates the path in every hierarchy and enables the controllers.
 cgroup_make() {
 	local root part dir controller file
 	for root in $(cgroup_roots); do
@@ -28,12 +28,12 @@ cgroup_make() {
 			if [[ -f $dir/cgroup.subtree_control ]]; then
 				if [[ $dir == "$root" && ! -e $RUN_DIR/cgroup-before ]]; then cat "$dir/cgroup.subtree_control" >"$RUN_DIR/cgroup-before"; fi
 				for controller in $(<"$dir/cgroup.controllers"); do
-					# One at a time: a controller that cannot be switched on must not keep the others off.
+					# One at a time: one that cannot be enabled must not prevent the others.
 					printf '+%s' "$controller" 2>/dev/null >"$dir/cgroup.subtree_control" || true
 				done
 			fi
 			mkdir -p "$dir/$part"
-			# A new v1 cpuset is empty, and nothing can run in it.
+			# A new v1 cpuset is empty: no process can run in it.
 			for file in cpuset.cpus cpuset.mems; do
 				if [[ ! -f $CGROUPS/cgroup.controllers && -f $dir/$part/$file && -z $(<"$dir/$part/$file") ]]; then
 					cat "$dir/$file" >"$dir/$part/$file"
@@ -44,7 +44,7 @@ cgroup_make() {
 	done
 }
 
-# cgroup_restore switches off at the root of cgroup v2 what was off before; the kernel refuses where another cgroup uses it by now.
+# cgroup_restore disables the controllers that cgroup_make enabled at the root of cgroup v2, except those that another cgroup uses.
 cgroup_restore() {
 	local controller
 	if [[ ! -f $RUN_DIR/cgroup-before || ! -f $CGROUPS/cgroup.subtree_control ]]; then return 0; fi
@@ -55,7 +55,7 @@ cgroup_restore() {
 	done
 }
 
-# cgroup_remove PATH: the whole tree, deepest first. The processes in it are gone before, but the kernel may need a moment to notice.
+# cgroup_remove PATH: removes the tree, deepest first. The kernel may need a moment after the last process has ended.
 cgroup_remove() {
 	local root try
 	for try in 1 2 3 4 5 6 7 8 9 10; do
@@ -75,7 +75,7 @@ cgroup_left() {
 	done
 }
 
-# cgroup_trial prints why no cgroup can be made, or nothing.
+# cgroup_trial prints why no cgroup can be created, or nothing.
 cgroup_trial() {
 	local root name=knr-trial-$$ controller found
 	if [[ -z $(cgroup_roots) ]]; then
@@ -84,7 +84,7 @@ cgroup_trial() {
 	fi
 	for root in $(cgroup_roots); do
 		if ! mkdir "$root/$name" 2>/dev/null; then
-			say "no cgroup can be made in $root; a container needs --privileged"
+			say "no cgroup can be created in $root; a container needs --privileged"
 			return
 		fi
 		rmdir "$root/$name"
@@ -93,8 +93,8 @@ cgroup_trial() {
 		if [[ -f $CGROUPS/cgroup.controllers ]]; then found=$(<"$CGROUPS/cgroup.controllers"); else found=$(cd "$CGROUPS" && printf '%s ' *); fi
 		if [[ " ${found//,/ } " != *" $controller "* ]]; then say "kubelet needs the cgroup controller $controller, which is not under $CGROUPS"; fi
 	done
-	# Not the real root, and somebody lives in it: no controller can be switched on for what lies below it.
+	# A container's cgroup that contains processes: controllers cannot be enabled for its children.
 	if [[ -f $CGROUPS/cgroup.type && -n $(<"$CGROUPS/cgroup.procs") && " $(<"$CGROUPS/cgroup.subtree_control") " != *" memory "* ]]; then
-		say "the root of this container's cgroup holds processes, so it cannot be divided; start it with --cgroupns=host, or move them into a child of $CGROUPS"
+		say "the root of this container's cgroup contains processes; start the container with --cgroupns=host, or move them into a child of $CGROUPS"
 	fi
 }

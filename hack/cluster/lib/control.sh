@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# The control plane, in the place "control".
+# The control plane, in the sandbox "control".
 
 CONTROL_COMPONENTS="etcd kube-apiserver kube-controller-manager kube-scheduler"
 
 start_etcd() {
-	# Without fsync: the data is thrown away, and a slow disk must not slow the tests.
+	# Without fsync: the data is temporary, and a slow disk must not slow down the tests.
 	spawn control etcd "$BIN/etcd" --name throwaway --data-dir "$CLUSTER_DIR/etcd" --unsafe-no-fsync \
 		--listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 \
 		--listen-peer-urls http://127.0.0.1:2380 --initial-advertise-peer-urls http://127.0.0.1:2380 \

@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# Taking down, which `up` also does first: whatever a run that was killed at any point has left is found and removed.
+# Takes the cluster down. `up` does so first, to remove what a killed run has left.
 
 SYSCTLS="net.ipv4.ip_forward vm.overcommit_memory vm.panic_on_oom kernel.panic kernel.panic_on_oops kernel.keys.root_maxkeys kernel.keys.root_maxbytes net.netfilter.nf_conntrack_max"
 
-# host_state prints what the cluster must not change on the host, one thing a line.
+# host_state prints the host settings that the cluster must not change, one a line.
 host_state() {
 	local name file
 	for name in $SYSCTLS; do
@@ -25,8 +25,8 @@ remember_namespaces() {
 	readlink "/proc/$pid/ns/pid" "/proc/$pid/ns/net" >"$RUN_DIR/namespaces"
 }
 
-# remember_processes notes what runs in the cluster's namespaces, while they still are the cluster's: once they are gone, the kernel
-# gives their numbers to the next namespace, which may be another cluster's.
+# remember_processes lists the processes in the cluster's namespaces before they are killed: the kernel reuses the numbers of
+# namespaces, so a later search could find another cluster's.
 remember_processes() {
 	local link pid started
 	[[ -s $RUN_DIR/namespaces ]] || return 0
@@ -40,7 +40,7 @@ remember_processes() {
 	done | sort -u >"$RUN_DIR/processes"
 }
 
-# processes_left prints those that remember_processes noted and that still run.
+# processes_left prints the processes of remember_processes that still run.
 processes_left() {
 	local pid started name
 	[[ -s $RUN_DIR/processes ]] || return 0
@@ -67,7 +67,7 @@ self_check() {
 	if [[ -s $RUN_DIR/host-before ]]; then
 		item=$(host_state | diff "$RUN_DIR/host-before" - || true)
 		if [[ -n $item ]]; then
-			warn "the host is not as it was before (the cluster does not write these; somebody else may have):"
+			warn "host settings have changed since up (not by the cluster, which does not write them):"
 			printf '%s\n' "$item" | sed 's/^/    /' >&2
 		fi
 	fi
@@ -81,18 +81,18 @@ take_down() {
 	local pid
 	if pid=$(outer_pid); then
 		remember_processes
-		# Nothing is worth an orderly end: the data is thrown away. The kernel kills all that is inside before this process is gone.
+		# No graceful stop: the data is temporary. The kernel kills every process inside before this one is gone.
 		kill -KILL "$pid" 2>/dev/null || true
 		wait_for 30 "the end of the cluster's init" ended "$pid" || true
 	fi
 	wait_for 30 "the end of the cluster's processes" no_process_left || true
-	# The kernel does this when the last connection in the namespace has ended; no need to wait for that.
+	# The kernel would do this once the last connection in the namespace has ended.
 	for pid in $(links_left); do ip link del "$pid" || true; done
 	for pid in $(routes_left); do ip route del unreachable "$pid"; done
 	cgroup_remove "$CGROUP" || true
 	cgroup_restore
 	if ! self_check; then
-		printf 'cluster: the above is left; run down again, and if it stays, it is a bug in hack/cluster\n' >&2
+		printf 'cluster: the above is left; run down again; if it remains, it is a bug in hack/cluster\n' >&2
 		return 1
 	fi
 	rm -rf "${CLUSTER_DIR:?}"/{nodes,etcd,pki,run,admin.kubeconfig,kube-*.kubeconfig}

@@ -1,9 +1,7 @@
 # shellcheck shell=bash
-# What the machine must have, and how it gets it.
+# What the machine needs, and how it is installed.
 
-ELSEWHERE="any cluster works instead of this one: set KUBECONFIG to it and apply hack/manifests/kube-node-ready.yaml"
-
-# Program, and the Debian package that brings it.
+# PROGRAM:DEBIAN-PACKAGE
 PROGRAMS="ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack ethtool:ethtool unshare:util-linux nsenter:util-linux
 setsid:util-linux flock:util-linux mount:mount pgrep:procps openssl:openssl containerd:containerd ctr:containerd runc:runc
 /usr/lib/cni/ptp:containernetworking-plugins /usr/lib/cni/host-local:containernetworking-plugins
@@ -20,29 +18,28 @@ missing_packages() {
 	done | sort -u
 }
 
-# namespaces_refused prints why the kernel will not do what the cluster needs, or nothing.
-# It tries the real thing, in namespaces that vanish with the trial.
+# namespaces_refused prints what the kernel refuses, or nothing. It tries each feature in temporary namespaces.
 namespaces_refused() {
 	local out dir
 	if ! out=$(unshare --fork --kill-child --pid --net --uts --mount --mount-proc true 2>&1); then
-		say "namespaces are refused here (unshare: ${out##*$'\n'}); a container needs --privileged"
+		say "the kernel refuses namespaces (unshare: ${out##*$'\n'}); a container needs --privileged"
 		return
 	fi
 	if have ip && ! out=$(unshare --net sh -ec 'ip link add br0 type bridge; ip link add v0 type veth peer name v1' 2>&1); then
-		say "the kernel makes no bridge or veth pair (ip: ${out##*$'\n'})"
+		say "the kernel refuses a bridge or veth pair (ip: ${out##*$'\n'})"
 	fi
 	if have nft && ! out=$(unshare --net nft add table ip knr 2>&1); then
 		say "the kernel has no nftables (nft: ${out##*$'\n'})"
 	fi
 	dir=$(mktemp -d)
 	if ! out=$(unshare --mount sh -ec "mount -t tmpfs tmpfs '$dir'; cd '$dir'; mkdir l u w m; mount -t overlay -o lowerdir=l,upperdir=u,workdir=w overlay m" 2>&1); then
-		say "the kernel mounts no overlay (${out##*$'\n'})"
+		say "the kernel refuses an overlay mount (${out##*$'\n'})"
 	fi
 	rmdir "$dir"
 	cgroup_trial
 }
 
-# preconditions prints what is missing, one line each; nothing printed means that `up` can run.
+# preconditions prints what is missing, one a line. It prints nothing where `up` can run.
 preconditions() {
 	local missing
 	if [[ $(uname -s) != Linux ]]; then
@@ -57,7 +54,7 @@ preconditions() {
 		say "programs of these Debian packages are missing: ${missing//$'\n'/ }$(have apt-get || printf ' (and there is no apt-get to install them)')"
 	fi
 	case "$CLUSTER_DIR/ $ROOT/" in
-	/run/* | *" /run/"* | /var/run/* | *" /var/run/"*) say "the folder lies under /run, which the nodes cover with their own; set CLUSTER_DIR, or move the clone" ;;
+	/run/* | *" /run/"* | /var/run/* | *" /var/run/"*) say "the folder is under /run, over which each node mounts a tmpfs; set CLUSTER_DIR, or move the clone" ;;
 	esac
 	if ((EUID == 0)) && have unshare; then namespaces_refused; fi
 }
@@ -68,7 +65,6 @@ cmd_check() {
 	if [[ -n $problems ]]; then
 		say "a throwaway cluster cannot run here:"
 		say "  - ${problems//$'\n'/$'\n'  - }"
-		say "$ELSEWHERE"
 		return 1
 	fi
 	say "a throwaway cluster can run here"
@@ -78,15 +74,15 @@ require_host() {
 	local problems
 	problems=$(preconditions)
 	if [[ -n $problems ]]; then
-		die "a throwaway cluster cannot run here:"$'\n'"  - ${problems//$'\n'/$'\n'  - }" "$ELSEWHERE"
+		die "a throwaway cluster cannot run here:"$'\n'"  - ${problems//$'\n'/$'\n'  - }"
 	fi
 }
 
-# install_packages PACKAGE…: nothing recommended, and no service started: the cluster runs its own containerd, and the host's is none of our business.
+# install_packages PACKAGE…: without recommended packages, and without starting services: the cluster runs its own containerd.
 install_packages() {
 	local policy=/usr/sbin/policy-rc.d made=""
 	note "($*)"
-	# One that a killed run of ours has left counts as none.
+	# A file left by a killed run is replaced.
 	if [[ ! -e $policy ]] || grep -q 'made by kube-node-ready' "$policy"; then
 		made=$policy
 		# shellcheck disable=SC2064
@@ -96,7 +92,7 @@ install_packages() {
 	fi
 	export DEBIAN_FRONTEND=noninteractive
 	if ! apt-get install -y -q --no-install-recommends "$@"; then
-		# Package lists that are old or absent are the usual cause, and cost too much to fetch each time.
+		# The usual cause is old or missing package lists. Updating them every time would be slow.
 		apt-get update -q
 		apt-get install -y -q --no-install-recommends "$@"
 	fi

@@ -1,14 +1,14 @@
 # shellcheck shell=bash
-# The agent's image, built from the repository's own Dockerfile.
+# The agent's image, built from the Dockerfile.
 
-# buildah runs in a mount namespace, so that what its storage mounts ends with it.
+# buildah runs in a mount namespace, so that its mounts end with it.
 build_with() {
 	unshare --mount --propagation private -- "${CLEAN[@]}" CONTAINERS_REGISTRIES_CONF="$BUILD_DIR/registries.conf" TMPDIR="$BUILD_DIR/tmp" \
 		buildah --root "$BUILD_DIR/storage" --runroot "$BUILD_DIR/run" --storage-driver "$BUILD_DRIVER" "$@"
 }
 
-# make_base: an image that has a shell and nothing else. Go is mounted into it from the host when something is built,
-# where the real base (docker.io/library/golang) brings its own.
+# make_base: a base image with only a shell. The host's Go is mounted into it during the build; the real base,
+# docker.io/library/golang, contains Go.
 make_base() {
 	local container root applet
 	container=$(build_with from scratch)
@@ -30,14 +30,14 @@ build_image() {
 	local tag=$1 args=() cache
 	BUILD_DRIVER=overlay
 	BUILD_DIR="$CLUSTER_DIR/cache/buildah"
-	# Named after the recipe, so that a new recipe makes a new image.
+	# Named after make_base, so that a change of it makes a new image.
 	BASE_IMAGE=localhost/golang:host-$(declare -f make_base | sha256sum | cut -c1-8)
 	mkdir -p "$BUILD_DIR/tmp" "$IMAGE_DIR"
 	if [[ $(stat -f -c %T "$BUILD_DIR") == overlayfs ]]; then BUILD_DRIVER=vfs; fi
 	printf 'unqualified-search-registries = []\n' >"$BUILD_DIR/registries.conf"
 	printf '{"default": [{"type": "insecureAcceptAnything"}]}\n' >"$BUILD_DIR/policy.json"
 	note "(modules)"
-	# Inside there is no network: what the build needs is fetched here, by the host's own Go settings.
+	# The build has no network: modules are downloaded here, with the host's Go settings.
 	(cd "$ROOT" && go mod download)
 	if ! build_with inspect --type image "$BASE_IMAGE" >/dev/null 2>&1; then
 		note "(base image, once)"
@@ -50,13 +50,13 @@ build_image() {
 		--volume "$(go env GOROOT):/usr/local/go:ro" --volume "$(go env GOMODCACHE):/go/pkg/mod:ro" --volume "$cache:/root/.cache/go-build"
 		--tag "$tag" --file "$ROOT/Dockerfile")
 	if [[ -n ${PLATFORM:-} ]]; then args+=(--platform "$PLATFORM" --build-arg "BUILDPLATFORM=linux/$(go env GOARCH)"); fi
-	# Every file and the image itself of that time: the same source makes the same digest (reproducible-builds.org).
+	# The time of each file and of the image: the same source gives the same digest (reproducible-builds.org).
 	if [[ -n ${SOURCE_DATE_EPOCH:-} ]]; then args+=(--timestamp "$SOURCE_DATE_EPOCH"); fi
 	build_with bud "${args[@]}" "$ROOT"
 	rm -f "$OUT.new"
 	build_with push --signature-policy "$BUILD_DIR/policy.json" "$tag" "docker-archive:$OUT.new:$tag"
 	mv "$OUT.new" "$OUT"
-	# Each build leaves its predecessor without a name.
+	# Each build leaves the previous image untagged.
 	build_with rmi --prune >/dev/null || true
 }
 
@@ -70,7 +70,7 @@ cmd_image() {
 	VERSION=${VERSION:-dev}
 	COMMIT_HASH=${COMMIT_HASH:-$(git -C "$ROOT" rev-parse --short=12 HEAD 2>/dev/null || printf unknown)}
 	BUILD_DATE=${BUILD_DATE:-$(date -u +%Y-%m-%dT%H:%M:%SZ)}
-	# What lies in $IMAGE_DIR goes onto every new node: nothing for another architecture, then.
+	# Images in $IMAGE_DIR are imported on every new node: none of another architecture, therefore.
 	if [[ -n ${PLATFORM:-} && $PLATFORM != "linux/$(go env GOARCH)" ]]; then OUT=${OUT:-$CLUSTER_DIR/cache/kube-node-ready-${PLATFORM//\//-}.tar}; fi
 	OUT=$(realpath -m "${OUT:-$IMAGE_DIR/kube-node-ready.tar}")
 	mkdir -p "$(dirname "$OUT")"
@@ -91,6 +91,6 @@ load_image() {
 
 cmd_load() {
 	if [[ ! -f ${1:-} ]]; then die "load needs an image archive (docker save, podman save, buildah push docker-archive:)" "hack/cluster/cluster load FILE.tar"; fi
-	require_place control
+	require_sandbox control
 	stage "image onto the nodes" load_image "$(readlink -f "$1")"
 }

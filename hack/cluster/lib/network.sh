@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# Addresses (198.18.0.0/15 is set aside for tests, RFC 2544), one /24 of it for each cluster on this machine:
+# Addresses: one /24 of 198.18.0.0/15 (reserved for tests, RFC 2544) for each cluster on this machine:
 #   .1     control plane, on the bridge br0 of its namespace
 #   .10+N  node N
-#   .253   the gateway that is not there
+#   .253   a gateway that does not exist
 #   .254   the host, so that kubectl works from it
 
 POD_NETWORK=10.244.0.0/16 # node N: 10.244.N.0/24
@@ -11,9 +11,9 @@ API_SERVICE_ADDRESS=10.96.0.1
 DNS_ADDRESS=10.96.0.10
 DOMAIN=cluster.local
 
-# claim_network sets NET to the first 198.18.N whose addresses and link knrN nobody uses. The route is the claim: of two clusters
-# that start at the same time only one can add it. It lies below the link's own route and is there when the link is gone, too: a
-# kubectl that asks a cluster which has died must not be sent out into the world with the question.
+# claim_network sets NET to the first unused 198.18.N. The unreachable route is the claim: of two clusters that start at the same time
+# only one can add it. Its metric is below that of the link's route, and it outlives the link: requests to a dead cluster must not
+# leave the machine.
 claim_network() {
 	local n
 	for n in {0..254}; do
@@ -26,8 +26,8 @@ claim_network() {
 	die "all of 198.18.0.0/16 is in use on this machine" "take down the clusters that run here: hack/cluster/cluster down in each clone"
 }
 
-# nowhere PLACE DEVICE: a default route to a neighbour that never answers. Addresses outside the cluster then time out, as they do
-# behind a firewall, and a ClusterIP has a route, so that kube-proxy gets to see its packets.
+# nowhere SANDBOX DEVICE: a default route to a neighbour that never answers. Addresses outside the cluster time out, as behind a
+# firewall, and ClusterIPs have a route, which kube-proxy needs.
 nowhere() {
 	in_net "$1" ip neigh replace "$NET.253" lladdr 02:00:00:00:00:fd dev "$2" nud permanent
 	in_net "$1" ip route replace default via "$NET.253" dev "$2"
@@ -37,15 +37,15 @@ network_control() {
 	local pid
 	pid=$(init_pid control)
 	ip link add "$HOST_LINK" type veth peer name host0 netns "$pid"
-	# An address of its own: a bridge otherwise takes one of its ports', changes it when that port goes with its node, and nobody
-	# reaches the API server until the old one has left every neighbour table.
+	# A fixed address: a bridge otherwise takes that of a port and changes it when the port's node is deleted; the API server is then
+	# unreachable until the neighbour tables expire.
 	in_net control ip link add br0 address 02:00:00:00:00:01 type bridge
 	in_net control ip link set host0 master br0
 	in_net control ip address add "$API_ADDRESS/24" dev br0
 	in_net control ip link set host0 up
 	in_net control ip link set br0 up
 	nowhere control br0
-	# No IPv6 on the host's end: it would announce itself to the nodes.
+	# No IPv6 on the host's end, which would announce itself to the nodes.
 	if [[ -e /proc/sys/net/ipv6/conf/$HOST_LINK/disable_ipv6 ]]; then echo 1 >"/proc/sys/net/ipv6/conf/$HOST_LINK/disable_ipv6"; fi
 	ip address add "$NET.254/24" dev "$HOST_LINK"
 	ip link set "$HOST_LINK" up
@@ -61,7 +61,7 @@ network_node() {
 	in_net "$1" ip address add "$NET.$((10 + $2))/24" dev eth0
 	in_net "$1" ip link set eth0 up
 	nowhere "$1" eth0
-	# Pods are reached by their own addresses from everywhere: no masquerading between nodes.
+	# Pods are reached by their own addresses: no masquerading between nodes.
 	in_net control ip route replace "10.244.$2.0/24" via "$NET.$((10 + $2))"
 	for name in $(node_names); do
 		if [[ $name == "$1" ]]; then continue; fi

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# A node: containerd, kubelet and kube-proxy in a place of their own.
+# A node: containerd, kubelet and kube-proxy in one sandbox.
 
 NODE_COMPONENTS="containerd kubelet kube-proxy"
 
@@ -12,7 +12,7 @@ node_names() {
 
 node_index() { cat "$CLUSTER_DIR/nodes/$1/index"; }
 
-# claim_index NAME: the lowest number that no node has.
+# claim_index NAME: assigns the lowest free number.
 claim_index() {
 	local n name taken=" "
 	for name in $(node_names); do taken+="$(node_index "$name") "; done
@@ -23,10 +23,10 @@ claim_index() {
 			return
 		fi
 	done
-	die "there are 200 nodes already"
+	die "the limit of 200 nodes is reached"
 }
 
-# taints_as_yaml TEXT: "key=value:Effect,key:Effect" as the list that kubelet's configuration takes.
+# taints_as_yaml TEXT: "key=value:Effect,key:Effect" as the YAML list of kubelet's configuration.
 taints_as_yaml() {
 	local taint key value effect list=""
 	for taint in ${1//,/ }; do
@@ -46,11 +46,11 @@ taints_as_yaml() {
 configure_node() {
 	local name=$1 index=$2 dir="$CLUSTER_DIR/nodes/$1" taints snapshotter=overlayfs file
 	taints=$(taints_as_yaml "$REGISTER_TAINTS")
-	# overlay does not stack on overlay, which is what a CI job's container usually has as its disk.
+	# overlay does not work on overlay, the usual disk of a CI job's container.
 	if [[ $(stat -f -c %T "$dir") == overlayfs ]]; then snapshotter=native; fi
 	certificate "$name" "system:node:$name" system:nodes "DNS:$name,IP:$NET.$((10 + index))"
 	kubeconfig "$dir/kubelet.kubeconfig" "$name"
-	# Pods with the node's own DNS get a server that never answers, as the rest of the world here.
+	# Pods with dnsPolicy Default get a name server that never answers.
 	printf 'nameserver %s.253\n' "$NET" >"$dir/resolv.conf"
 	mkdir -p "$dir/net.d"
 	for file in containerd.toml kubelet.yaml kube-proxy.yaml cni.conflist; do
@@ -75,17 +75,17 @@ start_kube_proxy() { spawn "$1" kube-proxy "$BIN/kube-proxy" --v=2 --config="$CL
 ctr_on() {
 	local node=$1
 	shift
-	in_place "$node" "${CLEAN[@]}" ctr --namespace k8s.io "$@"
+	in_sandbox "$node" "${CLEAN[@]}" ctr --namespace k8s.io "$@"
 }
 
-# prepare_node NAME: everything but kubelet, which registers the node.
+# prepare_node NAME: everything except kube-proxy and kubelet.
 prepare_node() {
 	local name=$1 index image
 	if [[ ! -f $CLUSTER_DIR/nodes/$name/index ]]; then claim_index "$name"; fi
 	index=$(node_index "$name")
 	cgroup_make "$CGROUP/$name"
 	configure_node "$name" "$index"
-	start_node_place "$name"
+	start_node_sandbox "$name"
 	network_node "$name" "$index"
 	start_containerd "$name"
 	wait_for 20 "containerd on $name" ctr_on "$name" version
@@ -97,7 +97,7 @@ register_node() {
 	start_kubelet "$1"
 }
 
-# node_ready NAME: the condition, and that the controller manager has seen it and taken its own taint off.
+# node_ready NAME: the condition is True, and the controller manager has removed its not-ready taint.
 node_ready() {
 	local status
 	status=$(kubectl get node "$1" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status} {.spec.taints[*].key}' 2>&1)
@@ -110,26 +110,26 @@ wait_node() { wait_for 90 "node $1 to be Ready" node_ready "$1"; }
 cmd_add_node() {
 	local name=${1:-}
 	[[ $name =~ ^[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?$ && $name != control ]] ||
-		die "add-node needs a node's name: lower-case letters, digits and dashes, not \"control\"" "hack/cluster/cluster add-node node2"
-	require_place control
+		die "add-node needs a node name: lower-case letters, digits and dashes, not \"control\"" "hack/cluster/cluster add-node node2"
+	require_sandbox control
 	lock
-	if init_pid "$name" >/dev/null; then die "node $name is there already" "hack/cluster/cluster delete-node $name"; fi
+	if init_pid "$name" >/dev/null; then die "node $name already exists" "hack/cluster/cluster delete-node $name"; fi
 	stage "node $name: namespaces, containerd, images" prepare_node "$name"
 	stage "node $name: kube-proxy, kubelet" register_node "$name"
 	if [[ ${WAIT:-1} == 1 ]]; then stage "node $name Ready" wait_node "$name"; fi
 }
 
 remove_node() {
-	local name=$1 index place
+	local name=$1 index sandbox
 	index=$(node_index "$name")
 	stop_component "$name" kubelet
 	kubectl delete node "$name" --ignore-not-found --wait=false
-	# Nobody else would: the pod garbage collector takes a minute to be sure.
+	# The pod garbage collector would need a minute.
 	kubectl delete pods --all-namespaces --field-selector "spec.nodeName=$name" --grace-period=0 --force --wait=false
-	stop_node_place "$name"
+	stop_node_sandbox "$name"
 	in_net control ip route del "10.244.$index.0/24" || true
-	for place in $(node_names); do
-		if [[ $place != "$name" ]] && init_pid "$place" >/dev/null; then in_net "$place" ip route del "10.244.$index.0/24" || true; fi
+	for sandbox in $(node_names); do
+		if [[ $sandbox != "$name" ]] && init_pid "$sandbox" >/dev/null; then in_net "$sandbox" ip route del "10.244.$index.0/24" || true; fi
 	done
 	cgroup_remove "$CGROUP/$name"
 	rm -rf "$CLUSTER_DIR/nodes/${name:?}"
@@ -137,8 +137,8 @@ remove_node() {
 
 cmd_delete_node() {
 	local name=${1:-}
-	if [[ -z $name ]]; then die "delete-node needs a node's name" "one of: $(node_names | tr '\n' ' ')"; fi
-	require_place control
+	if [[ -z $name ]]; then die "delete-node needs a node name" "one of: $(node_names | tr '\n' ' ')"; fi
+	require_sandbox control
 	lock
 	if [[ ! -f $CLUSTER_DIR/nodes/$name/index ]]; then die "there is no node called $name" "one of: $(node_names | tr '\n' ' ')"; fi
 	stage "node $name stopped and deleted" remove_node "$name"

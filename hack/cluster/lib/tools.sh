@@ -1,29 +1,23 @@
 # shellcheck shell=bash
-# Looking around, and making faults.
+# Commands that inspect the cluster, and that signal, stop and start its components.
 
-# place_of COMPONENT [NODE] prints where it runs.
-place_of() {
-	local first
-	case " $CONTROL_COMPONENTS " in *" $1 "*)
-		say control
-		return
-		;;
-	esac
-	case " $NODE_COMPONENTS " in *" $1 "*)
-		first=$(node_names | head -n 1)
-		say "${2:-${first:-node1}}"
-		return
-		;;
-	esac
-	die "there is no component called \"$1\"" "one of: $CONTROL_COMPONENTS, and on a node: $NODE_COMPONENTS"
+# sandbox_of COMPONENT [NODE] prints the sandbox it runs in, which must be up.
+sandbox_of() {
+	local sandbox=control
+	if [[ " $NODE_COMPONENTS " == *" ${1:-} "* ]]; then
+		sandbox=${2:-$(node_names | head -n 1)}
+	elif [[ " $CONTROL_COMPONENTS " != *" ${1:-} "* ]]; then
+		die "$command needs a component, not \"${1:-}\"" "one of: $CONTROL_COMPONENTS, and on a node: $NODE_COMPONENTS"
+	fi
+	require_sandbox "${sandbox:=node1}"
+	say "$sandbox"
 }
 
 cmd_pid() {
-	local place
-	if [[ -z ${1:-} ]]; then die "pid needs a component" "hack/cluster/cluster pid kube-apiserver, or pid kubelet node1"; fi
-	place=$(place_of "$@")
-	require_place "$place"
-	component_pid "$place" "$1" || die "$1 is not running in $place" "hack/cluster/cluster restart $1 $place; its log: $(component_log "$place" "$1")"
+	local sandbox
+	sandbox=$(sandbox_of "$@")
+	component_pid "$sandbox" "$1" ||
+		die "$1 is not running in $sandbox" "hack/cluster/cluster restart $1 $sandbox; its log: $(component_log "$sandbox" "$1")"
 	echo
 }
 
@@ -34,28 +28,18 @@ cmd_signal() {
 	kill "-${1#SIG}" "$pid"
 }
 
-start_component() {
-	local place=$1 name=$2 start
-	start="start_${name//-/_}"
-	if [[ $place == control ]]; then "$start"; else "$start" "$place"; fi
-	if [[ $name == kube-apiserver ]]; then wait_for 60 "the API server" api_ready; fi
-}
-
 cmd_start() {
-	local place
-	if [[ -z ${1:-} ]]; then die "start needs a component" "hack/cluster/cluster start kube-controller-manager"; fi
-	place=$(place_of "$@")
-	require_place "$place"
-	if component_pid "$place" "$1" >/dev/null; then die "$1 runs in $place already" "hack/cluster/cluster restart $1 $place"; fi
-	start_component "$place" "$1"
+	local sandbox
+	sandbox=$(sandbox_of "$@")
+	if component_pid "$sandbox" "$1" >/dev/null; then die "$1 is already running in $sandbox" "hack/cluster/cluster restart $1 $sandbox"; fi
+	if [[ $sandbox == control ]]; then "start_${1//-/_}"; else "start_${1//-/_}" "$sandbox"; fi
+	if [[ $1 == kube-apiserver ]]; then wait_for 60 "the API server" api_ready; fi
 }
 
 cmd_stop() {
-	local place
-	if [[ -z ${1:-} ]]; then die "stop needs a component" "hack/cluster/cluster stop kube-controller-manager"; fi
-	place=$(place_of "$@")
-	require_place "$place"
-	stop_component "$place" "$1"
+	local sandbox
+	sandbox=$(sandbox_of "$@")
+	stop_component "$sandbox" "$1"
 }
 
 cmd_restart() {
@@ -64,16 +48,16 @@ cmd_restart() {
 }
 
 cmd_status() {
-	local place name pid
+	local sandbox name pid
 	if ! init_pid control >/dev/null; then
 		say "down (folder $CLUSTER_DIR)"
-		if [[ -e $RUN_DIR/init ]]; then say "  and not by down: somebody killed its init; up starts anew, down clears what is left"; fi
+		if [[ -e $RUN_DIR/init ]]; then say "  it has ended without down: its init was killed; up starts a new one, down removes the leftovers"; fi
 		return 1
 	fi
-	for place in control $(node_names); do
-		for name in $(if [[ $place == control ]]; then echo "$CONTROL_COMPONENTS"; else echo "$NODE_COMPONENTS"; fi); do
-			pid=$(component_pid "$place" "$name" || printf -- -)
-			printf '%-10s %-24s %-8s %s\n' "$place" "$name" "$pid" "$(component_state "$place" "$name")"
+	for sandbox in control $(node_names); do
+		for name in $(if [[ $sandbox == control ]]; then echo "$CONTROL_COMPONENTS"; else echo "$NODE_COMPONENTS"; fi); do
+			pid=$(component_pid "$sandbox" "$name" || printf -- -)
+			printf '%-10s %-24s %-8s %s\n' "$sandbox" "$name" "$pid" "$(component_state "$sandbox" "$name")"
 		done
 	done
 	say "kubeconfig $CLUSTER_DIR/admin.kubeconfig"
@@ -81,24 +65,24 @@ cmd_status() {
 }
 
 cmd_enter() {
-	local place=${1:-}
-	if [[ -z $place ]]; then die "enter needs a place (control or a node) and a command" "hack/cluster/cluster enter node1 nft list ruleset"; fi
+	local sandbox=${1:-}
+	if [[ -z $sandbox ]]; then die "enter needs a sandbox ("control" or a node)" "hack/cluster/cluster enter node1 nft list ruleset"; fi
 	shift
-	require_place "$place"
+	require_sandbox "$sandbox"
 	if (($# == 0)); then set -- bash; fi
-	# The terminal and its kind stay; proxies do not.
-	in_place "$place" "${CLEAN[@]}" TERM="${TERM:-dumb}" "$@"
+	# TERM is kept.
+	in_sandbox "$sandbox" "${CLEAN[@]}" TERM="${TERM:-dumb}" "$@"
 }
 
 cmd_kubectl() {
 	local pair
-	require_place control
+	require_sandbox control
 	for pair in HTTP_PROXY HTTPS_PROXY ALL_PROXY http_proxy https_proxy all_proxy; do unset "$pair"; done
 	KUBECONFIG=$CLUSTER_DIR/admin.kubeconfig exec "$BIN/kubectl" --cache-dir "$RUN_DIR/kubectl-cache" "$@"
 }
 
-# find_pod NAMESPACE NAME prints the node and the process (as the node counts) of the pod's sandbox. It asks the nodes, not the API server:
-# that one may be paused by the very test.
+# find_pod NAMESPACE NAME prints the node of a pod and the node's PID of its pause container. It asks containerd, because a test may
+# have stopped the API server.
 find_pod() {
 	local node id pid
 	for node in $(node_names); do
@@ -117,21 +101,20 @@ find_pod() {
 cmd_enter_pod() {
 	local found
 	if (($# < 2)); then die "enter-pod needs a namespace, a pod and a command" "hack/cluster/cluster enter-pod kube-system coredns-x nft list ruleset"; fi
-	require_place control
+	require_sandbox control
 	found=$(find_pod "$1" "$2")
 	shift 2
 	if (($# == 0)); then set -- bash; fi
-	in_place "${found% *}" nsenter --target "${found#* }" --net -- "${CLEAN[@]}" TERM="${TERM:-dumb}" "$@"
+	in_sandbox "${found% *}" nsenter --target "${found#* }" --net -- "${CLEAN[@]}" TERM="${TERM:-dumb}" "$@"
 }
 
 cmd_pod_pid() {
 	local found want pid
 	if (($# != 2)); then die "pod-pid needs a namespace and a pod" "hack/cluster/cluster pod-pid kube-system coredns-x"; fi
-	require_place control
+	require_sandbox control
 	found=$(find_pod "$1" "$2")
-	want="$(readlink "/proc/$(init_pid "${found% *}")/ns/mnt")"
-	# The node's own view of the process, turned into the host's: the namespaces' numbers are the same from everywhere.
-	want=$(in_place "${found% *}" readlink "/proc/${found#* }/ns/net")
+	# The number of a namespace is the same on the node and on the host.
+	want=$(in_sandbox "${found% *}" readlink "/proc/${found#* }/ns/net")
 	for pid in /proc/[0-9]*; do
 		if [[ "$(readlink "$pid/ns/net" 2>/dev/null)" == "$want" ]] && awk -v n="${found#* }" '/^NSpid:/ {f = ($(NF-1) == n)} END {exit !f}' "$pid/status" 2>/dev/null; then
 			say "${pid#/proc/}"

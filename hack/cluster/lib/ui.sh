@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Everything that a person reads. The rules: one line for each stage with its time; on a terminal the running stage is a live
-# line; every error names what is wrong and what to do about it.
+# Output for people: one line for each stage with its duration, a live line for the running stage (a line every 20 s where there is no
+# terminal), errors with a remedy.
 
 say() { printf '%s\n' "$*"; }
 
@@ -17,11 +17,11 @@ now_ms() { local t=${EPOCHREALTIME/[.,]/}; printf '%s' "${t%???}"; }
 
 seconds() { printf '%d.%d s' "$(($1 / 1000))" "$(($1 % 1000 / 100))"; }
 
-# note TEXT: what the running stage is at; shown behind its title.
+# note TEXT: progress of the running stage, shown after its title.
 note() { if [[ -n ${STAGE_NOTE:-} ]]; then printf '%s' "$*" >"$STAGE_NOTE"; fi; }
 
-# stage TITLE FUNCTION ARG…: runs the function in a process of its own (so that set -e works inside it), its output in a log
-# that is shown only when it fails.
+# stage TITLE FUNCTION ARG…: runs the function in a subshell (so that set -e works in it); its output goes to a log, which is shown
+# only when it fails.
 stage() {
 	local title=$1 began shown="" log status=0 last=0 elapsed line dots=0
 	shift
@@ -30,7 +30,7 @@ stage() {
 	log="$LOG_DIR/up-$1.log"
 	STAGE_NOTE="$LOG_DIR/note"
 	: >"$STAGE_NOTE"
-	# A process group of its own, so that an interrupted run takes the compiler with it.
+	# A separate process group, so that an interrupt also ends the compiler.
 	set -m
 	(
 		set -e
@@ -58,15 +58,15 @@ stage() {
 	if ((status != 0)); then
 		say "  ✗ $title: failed after $(seconds $elapsed)"
 		tail -n 25 "$log" | sed 's/^/    /' >&2
-		printf 'cluster: "%s" failed; all of its output: %s; logs of the components: %s\n' "$title" "$log" "$LOG_DIR" >&2
+		printf 'cluster: "%s" failed; its output: %s; component logs: %s\n' "$title" "$log" "$LOG_DIR" >&2
 		exit 1
 	fi
 	dots=$((52 - ${#title}))
 	printf '  ✓ %s %*s %s\n' "$title" $((dots > 0 ? dots : 1)) "" "$(seconds $elapsed)"
 }
 
-# wait_for SECONDS WHAT COMMAND…: polls until the command succeeds. It gives up when the script that started it is gone,
-# so that a killed `up` leaves no shell that goes on building the cluster.
+# wait_for SECONDS WHAT COMMAND…: polls until the command succeeds. It ends when the main script is gone, so that a killed `up`
+# leaves no shell behind that keeps building the cluster.
 wait_for() {
 	local limit=$1 what=$2 began
 	shift 2
@@ -74,7 +74,7 @@ wait_for() {
 	until "$@" >/dev/null 2>&1; do
 		if [[ ! -d /proc/$$ ]]; then exit 1; fi
 		if (($(now_ms) - began > limit * 1000)); then
-			printf 'cluster: waited %s s for %s in vain; the last answer was:\n' "$limit" "$what" >&2
+			printf 'cluster: timeout after %s s waiting for %s; last output:\n' "$limit" "$what" >&2
 			"$@" >&2 || true
 			return 1
 		fi

@@ -1,5 +1,5 @@
-// Command workload is the only ordinary program in the throwaway cluster: its pause container, its namespaces' init,
-// and a pod that tests can run and ask questions from. It has no dependency, so that it builds in a second and is one static file.
+// Command workload is the pause container of the throwaway cluster, the init of its sandboxes, and a pod for tests to run. It has no
+// dependency and is one static file.
 package main
 
 import (
@@ -16,9 +16,9 @@ import (
 )
 
 const usage = `usage: workload [COMMAND]
-  sleep                    until SIGTERM (the default); as a process 1 it also reaps orphans
-  serve [NET/]ADDRESS...   answer every TCP connection and UDP packet with the host name, e.g. serve :80 udp/:53
-  resolve NAME...          look each name up as a Go program in a pod does; exit 1 when one has no address
+  sleep                    until SIGTERM (the default); as process 1 it also reaps orphans
+  serve [NET/]ADDRESS...   reply to every TCP connection and UDP packet with the host name, e.g. serve :80 udp/:53
+  resolve NAME...          resolve each name with the Go resolver; exit 1 when one has no address
   dial ADDRESS...          open a TCP connection to each; exit 1 when one cannot be opened
 Lookups and dials give up after TIMEOUT (a duration, from the environment; default 3s).
 `
@@ -28,7 +28,7 @@ func main() {
 }
 
 func run(args []string, stdout, stderr io.Writer) int {
-	// Before anything else, because a process 1 without a handler ignores SIGTERM.
+	// First of all: process 1 without a handler ignores SIGTERM.
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
 
@@ -79,7 +79,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 }
 
-// reap collects the orphans that a process 1 inherits; without it they stay zombies for ever.
+// reap waits for orphans, which process 1 inherits; without it they stay zombies.
 func reap() {
 	children := make(chan os.Signal, 16)
 	signal.Notify(children, syscall.SIGCHLD)

@@ -35,7 +35,7 @@ func TestFinalValuesAreScraped(t *testing.T) {
 	config := s.configure(func(config string) bool {
 		return strings.Contains(config, "podMonitor/kube-system/kube-node-ready") && strings.Contains(config, "serviceMonitor/kube-system/kube-node-ready")
 	})
-	theirs := s.startPrometheus(config)
+	server := s.startPrometheus(config)
 	s.oneShots(daemonSet)
 
 	for source, which := range map[string]string{"PodMonitor": `service=""`, "ServiceMonitor": `service="kube-node-ready"`} {
@@ -46,13 +46,13 @@ func TestFinalValuesAreScraped(t *testing.T) {
 			`last_over_time(node_check_attempts_total{check="service",%s}[10m]) == 1`,
 		} {
 			expr = fmt.Sprintf(expr, which)
-			found, err := theirs.query(s.Ctx, expr)
+			found, err := server.query(s.Ctx, expr)
 			s.NoError(err)
 			t.Logf("%s: %d of %d: %s", source, len(found), agents, expr)
 			s.Len(found, agents)
 		}
 	}
-	t.Run("dashboard", func(t *testing.T) { s.part(t).dashboard(theirs) })
+	t.Run("dashboard", func(t *testing.T) { s.part(t).dashboard(server) })
 	t.Run("rules", func(t *testing.T) {
 		// The operator has taken them.
 		s.part(t).Until(func() (bool, error) {
@@ -108,7 +108,7 @@ func (s *suite) oneShots(manifest string) {
 }
 
 // dashboard runs every query of the dashboard, as it is installed.
-func (s *suite) dashboard(theirs prometheus) {
+func (s *suite) dashboard(server prometheus) {
 	s.Helper()
 	installed, err := s.Kube.CoreV1().ConfigMaps(harness.Namespace).Get(s.Ctx, harness.Name+"-dashboard", metav1.GetOptions{})
 	s.NoError(err)
@@ -130,7 +130,7 @@ func (s *suite) dashboard(theirs prometheus) {
 			if target.Range { // a line over time: of the agents, which are gone now
 				expr = "max_over_time((" + expr + ")[10m:15s])"
 			}
-			found, err := theirs.query(s.Ctx, expr)
+			found, err := server.query(s.Ctx, expr)
 			s.NoError(err)
 			s.Log(panel.Title, found)
 			s.NotEmpty(found, "panel %s: %s", panel.Title, expr)
@@ -143,7 +143,7 @@ func TestNoKeyTwice(t *testing.T) {
 	s := harness.Start(t, 2, 2)
 	overriding := append(slices.Clone(everything), "scrapeAnnotations.enabled=true", `podAnnotations.prometheus\.io/path=/other`, "prometheusRule.alertLabels.severity=page")
 	for _, labelled := range []string{"podMonitor", "serviceMonitor", "prometheusRule", "dashboard"} {
-		overriding = append(overriding, labelled+`.labels.app\.kubernetes\.io/part-of=ours`)
+		overriding = append(overriding, labelled+`.labels.app\.kubernetes\.io/part-of=mine`)
 	}
 	manifests, err := s.Render(s.Ctx, overriding...)
 	s.NoError(err)
@@ -152,7 +152,7 @@ func TestNoKeyTwice(t *testing.T) {
 		s.NoError(yaml.UnmarshalStrict([]byte(object), &parsed), object)
 	}
 	s.Contains(only(manifests, "DaemonSet"), "prometheus.io/path: /other")
-	s.Contains(only(manifests, "PodMonitor"), "app.kubernetes.io/part-of: ours")
+	s.Contains(only(manifests, "PodMonitor"), "app.kubernetes.io/part-of: mine")
 }
 
 // The alerts are tested by Prometheus's own tool, on the rules as the chart renders them.

@@ -140,10 +140,10 @@ subjects: [{kind: ServiceAccount, name: kube-node-ready, namespace: kube-system}
 	t.Run("two releases do not meet", func(t *testing.T) {
 		s := s.part(t)
 		neighbour := s.pod(second)
-		theirs := s.token(second, "second-kube-node-ready", &neighbour)
-		s.Until(func() (bool, error) { return theirs("elsewhere", harmless) != nil, nil })
-		s.forbidden(theirs(node, `{"metadata":{"labels":{"node-ready/verified":"true"}}}`), "default/second-kube-node-ready may set the label second.example.com/good")
-		s.NoError(theirs(node, releasePatch(2, "second.example.com~1good")))
+		neighbours := s.token(second, "second-kube-node-ready", &neighbour)
+		s.Until(func() (bool, error) { return neighbours("elsewhere", harmless) != nil, nil })
+		s.forbidden(neighbours(node, `{"metadata":{"labels":{"node-ready/verified":"true"}}}`), "default/second-kube-node-ready may set the label second.example.com/good")
+		s.NoError(neighbours(node, releasePatch(2, "second.example.com~1good")))
 	})
 
 	t.Run("its own patch passes", func(t *testing.T) {
@@ -169,5 +169,5 @@ func releasePatch(index int, label string) string {
 		{"op":"add","path":"/metadata/labels/%s","value":"true"},{"op":"add","path":"/metadata/annotations/node-ready~1verification","value":"{}"}]`, key, key, label)
 }
 
-// rbac tells whether a refusal comes from the authorizer, before any policy is asked.
+// rbac reports whether a refusal comes from the authorizer, before any policy is asked.
 func rbac(err error) bool { return strings.Contains(err.Error(), "cannot patch resource") }

@@ -10,7 +10,7 @@ import (
 )
 
 // config.onTimeout widens the policy by the one taint or the one condition, and by nothing beside it.
-func TestPolicyWidensByWhatWasChosen(t *testing.T) {
+func TestOnTimeoutWidensThePolicy(t *testing.T) {
 	const (
 		who       = "kube-system/kube-node-ready may "
 		addFailed = `[{"op":"add","path":"/spec/taints/-","value":{"key":"node-ready/failed","value":"dns","effect":"NoSchedule"}}]`

@@ -1,5 +1,5 @@
-// Command demo shows the gate at work on the throwaway cluster: `make demo`. When it starts there is
-// one node, which is never gated and runs the cluster's DNS, as a system node group does.
+// Command demo shows the agent at work on the throwaway cluster (`make demo`): a node joins, a node is verified again, a node has
+// no DNS. The cluster starts with one node without the startup taint, which runs CoreDNS, as a system node group does.
 package main
 
 import (
@@ -22,10 +22,10 @@ import (
 
 const (
 	system = "node1"
-	node   = "node2" // the one that joins
+	node   = "node2" // joins during the demo
 )
 
-// workload is what an operator wants to run: an ordinary pod that tolerates nothing.
+// workload is an ordinary pod without tolerations.
 const workload = `
 apiVersion: v1
 kind: Pod
@@ -40,7 +40,7 @@ func main() {
 	defer stop()
 	if err := run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
-		fmt.Fprintln(os.Stderr, "look around: hack/cluster/cluster help   tear down: make cluster-down")
+		fmt.Fprintln(os.Stderr, "inspect the cluster: hack/cluster/cluster help   tear it down: make cluster-down")
 		os.Exit(1)
 	}
 }
@@ -52,118 +52,115 @@ func run(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
-	s := &story{Cluster: cluster, Live: harness.NewLive(os.Stdout), ctx: ctx}
-	chapters := []func() error{s.newNode, s.labelOff, s.noDNS}
-	for i, chapter := range chapters {
-		told := s.tellProgress(i+1, len(chapters))
-		err := chapter()
-		if told(); err != nil {
+	d := &demo{Cluster: cluster, Live: harness.NewLive(os.Stdout), ctx: ctx}
+	go d.showProgress()
+	for _, chapter := range []func() error{d.newNode, d.verifyAgain, d.noDNS} {
+		if err := chapter(); err != nil {
 			return err
 		}
 	}
-	return s.end()
+	cancel()
+	return d.summary()
 }
 
-// story tells what happens, with the time since its chapter began.
-type story struct {
+// demo prints what happens, with the time since the chapter began.
+type demo struct {
 	*harness.Cluster
 	*harness.Live
-	ctx   context.Context
-	began time.Time
-	took  []figure
+	ctx       context.Context
+	began     time.Time // of the chapter
+	durations []duration
 }
 
-type figure struct {
+type duration struct {
 	what string
-	took time.Duration
+	time time.Duration
 }
 
-func (s *story) chapter(title string) {
-	s.Line("\n%s", title)
-	s.began = time.Now()
+func (d *demo) chapter(title string) {
+	d.Line("\n%s", title)
+	d.began = time.Now()
 }
 
-// tellProgress says which chapter goes on, and for how long, until the function that it returns is called.
-func (s *story) tellProgress(chapter, of int) (stop func()) {
-	ctx, cancel := context.WithCancel(s.ctx)
-	began, done := time.Now(), make(chan struct{})
-	go func() {
-		defer close(done)
-		tick := time.NewTicker(200 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-				s.Progress("  … %d of %d, %.0f s", chapter, of, time.Since(began).Seconds())
-			}
+// showProgress shows how long the demo has been running, until ctx is done.
+func (d *demo) showProgress() {
+	for began := time.Now(); ; {
+		select {
+		case <-d.ctx.Done():
+			return
+		case <-time.After(200 * time.Millisecond):
+			d.Progress("  … %.0f s", time.Since(began).Seconds())
 		}
-	}()
-	return func() {
-		cancel()
-		<-done
 	}
 }
 
-func (s *story) say(format string, args ...any) { s.sayAt(time.Now(), format, args...) }
+func (d *demo) say(format string, args ...any) { d.sayAt(time.Now(), format, args...) }
 
-func (s *story) sayAt(at time.Time, format string, args ...any) {
-	s.Line("  %+8.2f s  %s", at.Sub(s.began).Seconds(), fmt.Sprintf(format, args...))
+func (d *demo) sayAt(at time.Time, format string, args ...any) {
+	d.Line("  %+8.2f s  %s", at.Sub(d.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
-func (s *story) note(what string, from, to time.Time) {
-	s.took = append(s.took, figure{what, to.Sub(from)})
+func (d *demo) record(what string, from, to time.Time) {
+	d.durations = append(d.durations, duration{what, to.Sub(from)})
 }
 
-// newNode: a node joins, tainted; it is verified; what waited for it runs.
-func (s *story) newNode() error {
-	s.chapter("1. A new node joins")
-	if err := s.Deploy(s.ctx); err != nil {
+// install applies the committed manifests with the image that was built for this cluster.
+func (d *demo) install() error {
+	for _, args := range [][]string{
+		{"label", "node", system, harness.Label + "=true"},
+		{"cordon", system},
+		{"apply", "-f", "hack/manifests/kube-node-ready.yaml", "-f", "hack/manifests/kube-node-ready-policy.yaml"},
+		{"set", "image", "-n", harness.Namespace, "daemonset/" + harness.Name, "agent=" + harness.Image + ":" + harness.Tag},
+	} {
+		if _, err := d.Kubectl(d.ctx, "", args...); err != nil {
+			return err
+		}
+	}
+	d.say("%s is the system node: it runs CoreDNS, is labelled as verified by hand, and is cordoned", system)
+	d.say("the manifests of hack/manifests are applied: DaemonSet, ConfigMap, service account, RBAC and admission policy")
+	return nil
+}
+
+// newNode: a node joins with the startup taint and is verified; the pending workload then runs.
+func (d *demo) newNode() error {
+	d.chapter("1. A new node joins")
+	if err := d.install(); err != nil {
 		return err
 	}
-	if _, err := s.Kubectl(s.ctx, "", "label", "node", system, harness.Label+"=true"); err != nil {
+	if _, err := d.Kubectl(d.ctx, workload, "apply", "-f", "-"); err != nil {
 		return err
 	}
-	if _, err := s.Kubectl(s.ctx, "", "cordon", system); err != nil {
-		return err
-	}
-	s.say("%s is the system node: it runs CoreDNS, is labelled by hand, and takes no workload here", system)
-	s.say("chart-rendered manifests applied with kubectl: DaemonSet, ConfigMap, service account and its rights")
-	if _, err := s.Kubectl(s.ctx, workload, "apply", "-f", "-"); err != nil {
-		return err
-	}
-	s.say("a workload pod is created; it is %s, as there is no node for it", s.workloadPhase())
+	d.say("a workload pod is created; it is %s, because no node accepts it", d.workloadPhase())
 
 	joining := make(chan error, 1)
 	go func() {
-		_, err := s.Script(s.ctx, "add-node", node)
+		_, err := d.Script(d.ctx, "add-node", node)
 		joining <- err
 	}()
-	joined, registered, err := s.AwaitNode(s.ctx, node, func(*corev1.Node) bool { return true })
+	joined, registered, err := d.AwaitNode(d.ctx, node, func(*corev1.Node) bool { return true })
 	if err != nil {
 		return errors.Join(err, failure(joining))
 	}
-	s.sayAt(registered, "%s registers, tainted %s; the workload pod is %s", node, taints(joined), s.workloadPhase())
+	d.sayAt(registered, "%s registers with the taint %s; the workload pod is %s", node, taints(joined), d.workloadPhase())
 
-	verified, err := s.gatePasses(registered)
+	verified, err := d.awaitVerified(registered)
 	if err != nil {
 		return errors.Join(err, failure(joining))
 	}
-	s.note("node registered to node verified (kubelet starts containers once the CNI is there)", registered, verified)
-	if err := harness.Until(s.ctx, func() (bool, error) { return s.workloadPhase() == corev1.PodRunning, nil }); err != nil {
-		return fmt.Errorf("the workload pod does not run: %w", err)
+	d.record("node registered to node verified (includes the start of the CNI)", registered, verified)
+	if err := harness.Until(d.ctx, func() (bool, error) { return d.workloadPhase() == corev1.PodRunning, nil }); err != nil {
+		return fmt.Errorf("the workload pod is not Running: %w", err)
 	}
-	s.say("the workload pod is Running")
-	s.note("node verified to workload running", verified, time.Now())
-	if err := s.nothingLeft(); err != nil {
+	d.say("the workload pod is Running")
+	d.record("node verified to workload running", verified, time.Now())
+	if err := d.agentGone(); err != nil {
 		return err
 	}
-	s.note("node verified to agent gone", verified, time.Now())
+	d.record("node verified to agent gone", verified, time.Now())
 	return <-joining
 }
 
-// failure is what the channel holds already, if anything.
+// failure returns the error that is already in the channel, or nil.
 func failure(from <-chan error) error {
 	select {
 	case err := <-from:
@@ -173,103 +170,104 @@ func failure(from <-chan error) error {
 	}
 }
 
-// labelOff: a node is verified again by taking its label off.
-func (s *story) labelOff() error {
-	s.chapter("2. Verify it again: kubectl label node " + node + " " + harness.Label + "-")
-	if _, err := s.Kubectl(s.ctx, "", "label", "node", node, harness.Label+"-"); err != nil {
+// verifyAgain: a node without the label is verified again.
+func (d *demo) verifyAgain() error {
+	d.chapter("2. Verify it again: kubectl label node " + node + " " + harness.Label + "-")
+	if _, err := d.Kubectl(d.ctx, "", "label", "node", node, harness.Label+"-"); err != nil {
 		return err
 	}
 	from := time.Now()
-	s.say("label off")
-	verified, err := s.gatePasses(from)
+	d.say("label removed")
+	verified, err := d.awaitVerified(from)
 	if err != nil {
 		return err
 	}
-	s.note("label off to verified again", from, verified)
-	return s.nothingLeft()
+	d.record("label removed to verified again", from, verified)
+	return d.agentGone()
 }
 
-// noDNS: a node whose DNS does not work stays closed, and says why.
-func (s *story) noDNS() error {
-	s.chapter("3. A node without DNS")
-	if err := s.ScaleCoreDNS(s.ctx, 0); err != nil {
+// noDNS: a node without DNS keeps its startup taint, and the log, an Event and the metrics give the reason.
+func (d *demo) noDNS() error {
+	d.chapter("3. A node without DNS")
+	if err := d.ScaleCoreDNS(d.ctx, 0); err != nil {
 		return err
 	}
-	s.say("CoreDNS scaled to zero")
-	if err := s.Gate(s.ctx, node); err != nil {
+	d.say("CoreDNS scaled to zero")
+	if err := d.Gate(d.ctx, node); err != nil {
 		return err
 	}
 	from := time.Now()
-	s.say("taint on, label off: as a new node would start")
-	pod, err := s.AgentPod(s.ctx, node)
+	d.say("startup taint added, label removed: the state of a new node")
+	pod, err := d.AgentPod(d.ctx, node)
 	if err != nil {
 		return err
 	}
-	s.say("agent pod %s runs; its first round takes most of a minute, with five retries of each check", pod.Name)
-	if err := s.followFailure(pod); err != nil {
+	d.say("agent pod %s runs; its first round, with five retries, takes most of a minute", pod.Name)
+	if err := d.followFailure(pod); err != nil {
 		return err
 	}
-	now, err := s.Node(s.ctx, node)
+	now, err := d.Node(d.ctx, node)
 	if err != nil {
 		return err
 	}
-	s.say("the node is still tainted %s", taints(now))
-	s.note("broken DNS to Event on the node (one round)", from, time.Now())
+	d.say("the node still has the taint %s", taints(now))
+	d.record("no DNS to Event on the node (one round)", from, time.Now())
 
-	if err := s.ScaleCoreDNS(s.ctx, 2); err != nil {
+	if err := d.ScaleCoreDNS(d.ctx, 2); err != nil {
 		return err
 	}
 	back := time.Now()
-	s.say("CoreDNS is back")
-	verified, err := s.gatePasses(back)
+	d.say("CoreDNS is back")
+	verified, err := d.awaitVerified(back)
 	if err != nil {
 		return err
 	}
-	s.note("DNS back to verified, without a restart of the agent", back, verified)
-	return s.nothingLeft()
+	d.record("DNS back to verified, without a restart of the agent", back, verified)
+	return d.agentGone()
 }
 
-// followFailure tells each failed attempt, then the Event and the metrics.
-func (s *story) followFailure(pod corev1.Pod) error {
-	told := 0
-	err := harness.Until(s.ctx, func() (bool, error) {
-		lines, err := s.Logs(s.ctx, pod)
+// followFailure prints each failed attempt, then the Event and the metrics.
+func (d *demo) followFailure(pod corev1.Pod) error {
+	printed := 0
+	err := harness.Until(d.ctx, func() (bool, error) {
+		lines, err := d.Logs(d.ctx, pod)
 		if err != nil {
-			return false, nil // the container may only be starting
+			return false, nil // the container may still be starting
 		}
-		for ; told < len(lines); told++ {
-			if line := lines[told]; line.Error != "" {
+		for ; printed < len(lines); printed++ {
+			if line := lines[printed]; line.Error != "" {
 				text := fmt.Sprintf("%s, attempt %d: %s", line.Check, line.Attempt, line.Error)
 				if line.RetryIn != "" {
-					text += "; again in " + line.RetryIn
+					text += "; next attempt in " + line.RetryIn
 				}
-				s.sayAt(line.Time, "%s", text)
+				d.sayAt(line.Time, "%s", text)
 			}
 		}
-		events, err := s.Events(s.ctx, node, "NodeNotVerified")
+		events, err := d.Events(d.ctx, node, "NodeNotVerified")
 		return len(events) > 0, err
 	})
 	if err != nil {
 		return err
 	}
-	events, err := s.Events(s.ctx, node, "NodeNotVerified")
+	events, err := d.Events(d.ctx, node, "NodeNotVerified")
 	if err != nil {
 		return err
 	}
-	s.say("Event on the node: %s %s: %s", events[0].Type, events[0].Reason, events[0].Message)
+	d.say("Event on the node: %s %s: %s", events[0].Type, events[0].Reason, events[0].Message)
 	for _, series := range []string{`node_check_status`, `node_check_failures_total{check="dns"}`, `node_check_attempts_total{check="dns"}`} {
-		value, err := s.Metric(s.ctx, pod, series)
+		value, err := d.Metric(d.ctx, pod, series)
 		if err != nil {
 			return err
 		}
-		s.say("metric %s is %v", series, value)
+		d.say("metric %s is %v", series, value)
 	}
 	return nil
 }
 
-// gatePasses tells what the agent does from a time on until the node is open, and returns when it was.
-func (s *story) gatePasses(from time.Time) (time.Time, error) {
-	watch, err := s.Kube.CoreV1().Pods(harness.Namespace).Watch(s.ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + harness.Name})
+// awaitVerified prints what the agent does after from, and returns the time at which the node was verified.
+func (d *demo) awaitVerified(from time.Time) (time.Time, error) {
+	agents := metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + harness.Name}
+	watch, err := d.Kube.CoreV1().Pods(harness.Namespace).Watch(d.ctx, agents)
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -278,16 +276,20 @@ func (s *story) gatePasses(from time.Time) (time.Time, error) {
 	verified := make(chan error, 1)
 	go func() {
 		var err error
-		_, at, err = s.AwaitNode(s.ctx, node, harness.Verified)
+		_, at, err = d.AwaitNode(d.ctx, node, harness.Verified)
 		verified <- err
 	}()
 	var pod *corev1.Pod
-	for {
+	for pods := watch.ResultChan(); ; {
 		select {
-		case event, ok := <-watch.ResultChan():
-			if now, isPod := event.Object.(*corev1.Pod); ok && isPod && event.Type != "DELETED" && now.Spec.NodeName == node {
+		case event, ok := <-pods:
+			if !ok {
+				pods = nil // the watch has ended
+			}
+			now, isPod := event.Object.(*corev1.Pod)
+			if isPod && event.Type != "DELETED" && now.Spec.NodeName == node {
 				if pod == nil && now.CreationTimestamp.After(from.Add(-time.Second)) {
-					s.say("agent pod %s is on %s", now.Name, node)
+					d.say("agent pod %s is on %s", now.Name, node)
 				}
 				pod = now
 			}
@@ -300,49 +302,49 @@ func (s *story) gatePasses(from time.Time) (time.Time, error) {
 		break
 	}
 	if pod != nil {
-		s.tellChecks(*pod, from)
+		d.printChecks(*pod, from)
 	}
-	now, err := s.Node(s.ctx, node)
+	now, err := d.Node(d.ctx, node)
 	if err != nil {
 		return at, err
 	}
-	s.sayAt(at, "taint off, label on: taints %s, %s=%s", taints(now), harness.Label, now.Labels[harness.Label])
-	s.sayAt(at, "annotation %s: %s", harness.Annotation, now.Annotations[harness.Annotation])
+	d.sayAt(at, "node verified: taints %s, label %s=%s", taints(now), harness.Label, now.Labels[harness.Label])
+	d.sayAt(at, "annotation %s: %s", harness.Annotation, now.Annotations[harness.Annotation])
 	return at, nil
 }
 
-// tellChecks tells how each check went, from the log of a pod that is about to go.
-func (s *story) tellChecks(pod corev1.Pod, from time.Time) {
-	lines, err := s.Logs(s.ctx, pod)
+// printChecks prints the result of each check after from, read from the log of a pod that is about to be deleted.
+func (d *demo) printChecks(pod corev1.Pod, from time.Time) {
+	lines, err := d.Logs(d.ctx, pod)
 	if err != nil {
-		s.say("the log of %s is gone already", pod.Name)
+		d.say("the log of %s is already gone", pod.Name)
 		return
 	}
 	for _, line := range lines {
 		switch {
 		case line.Time.Before(from):
-		case line.Msg == "check passed":
-			s.sayAt(line.Time, "check %-7s passed in %s: %s", line.Check, line.Took, line.Detail)
+		case line.Check != "" && line.Detail != "":
+			d.sayAt(line.Time, "check %-7s passed in %s: %s", line.Check, line.Took, line.Detail)
 		case line.Check != "" && line.Error != "":
-			s.sayAt(line.Time, "check %-7s failed: %s", line.Check, line.Error)
+			d.sayAt(line.Time, "check %-7s failed: %s", line.Check, line.Error)
 		}
 	}
 }
 
-// nothingLeft waits until no pod of ours is on the node.
-func (s *story) nothingLeft() error {
-	if err := harness.Until(s.ctx, func() (bool, error) {
-		pods, err := s.AgentPods(s.ctx)
+// agentGone waits until no agent pod is on the node.
+func (d *demo) agentGone() error {
+	if err := harness.Until(d.ctx, func() (bool, error) {
+		pods, err := d.AgentPods(d.ctx)
 		return !slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return pod.Spec.NodeName == node }), err
 	}); err != nil {
-		return fmt.Errorf("the agent's pod is still there: %w", err)
+		return fmt.Errorf("the agent pod is still there: %w", err)
 	}
-	s.say("agent pod deleted by the DaemonSet controller: nothing of ours is left on the node")
+	d.say("agent pod deleted by the DaemonSet controller")
 	return nil
 }
 
-func (s *story) workloadPhase() corev1.PodPhase {
-	pod, err := s.Kube.CoreV1().Pods("default").Get(s.ctx, "workload", metav1.GetOptions{})
+func (d *demo) workloadPhase() corev1.PodPhase {
+	pod, err := d.Kube.CoreV1().Pods("default").Get(d.ctx, "workload", metav1.GetOptions{})
 	if err != nil {
 		return corev1.PodUnknown
 	}
@@ -360,24 +362,25 @@ func taints(node *corev1.Node) string {
 	return strings.Join(all, ", ")
 }
 
-// end prints what took how long, and where to look.
-func (s *story) end() error {
-	s.Line("\nWhat took how long")
-	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	for _, f := range s.took {
-		_, _ = fmt.Fprintf(table, "  %s\t%.2f s\n", f.what, f.took.Seconds())
+// summary prints the durations, and commands to continue with.
+func (d *demo) summary() error {
+	var text strings.Builder
+	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	for _, f := range d.durations {
+		_, _ = fmt.Fprintf(table, "  %s\t%.2f s\n", f.what, f.time.Seconds())
 	}
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	fmt.Printf(`
-Look around
+	d.Line(`
+Durations
+%s
+Inspect the cluster
   export KUBECONFIG=%s PATH=%s/bin/tools:$PATH
   kubectl get nodes -L %s
   kubectl describe node %s
   kubectl label node %s %s-
 Tear down
-  make cluster-down
-`, s.Kubeconfig(), s.Root, harness.Label, node, node, harness.Label)
+  make cluster-down`, text.String(), d.Kubeconfig(), d.Root, harness.Label, node, node, harness.Label)
 	return nil
 }

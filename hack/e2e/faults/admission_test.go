@@ -28,7 +28,7 @@ metadata: {name: %[1]s}
 spec:
   failurePolicy: Fail
   matchConstraints: {resourceRules: [{apiGroups: [""], apiVersions: [v1], operations: [UPDATE], resources: [nodes], resourceNames: [%[1]s]}]}
-  validations: [{expression: "!(has(object.metadata.labels) && '%[2]s' in object.metadata.labels)", message: "no node is opened on a Friday", reason: %[3]s}]
+  validations: [{expression: "!(has(object.metadata.labels) && '%[2]s' in object.metadata.labels)", message: "no node is released on a Friday", reason: %[3]s}]
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
@@ -50,7 +50,7 @@ spec: {policyName: %[1]s, validationActions: [Deny]}
 				for _, line := range p.log() {
 					if line.Msg == harness.MsgNotVerified {
 						require.Contains(s.T, line.Reason, "the API server refuses the patch: ")
-						require.Contains(s.T, line.Reason, "no node is opened on a Friday")
+						require.Contains(s.T, line.Reason, "no node is released on a Friday")
 						n++
 					}
 				}
@@ -58,12 +58,11 @@ spec: {policyName: %[1]s, validationActions: [Deny]}
 			}
 			s.Until(func() (bool, error) { return rounds() >= 3, nil })
 			s.LessOrEqual(len(s.proxy.Asked(Patch(name))), rounds()+1, "a retry storm")
-			now := s.Node(name)
-			s.True(untouched(now, made))
+			s.True(untouched(s.Node(name), made))
 			s.NoError(remove(s.Ctx))
 			s.Until(func() (bool, error) { return try() == nil, nil })
 			began := time.Now()
-			now = s.verified(name)
+			now := s.verified(name)
 			s.row.Recovered(time.Since(began))
 			s.keeps(now, foreign(made))
 			p.stop()

@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net/http"
 	"strings"
@@ -16,102 +17,65 @@ import (
 
 // answerCase is something that goes wrong with the API server's answers.
 type answerCase struct {
-	name    string
-	outcome string
-	fault   Fault                        // of every request of a kind, until it is mended
-	inject  func(s *suite) (mend func()) // in place of a fault of requests
-	read    string                       // what the log says of it when the node is read, by "|"; "" where it makes no sense there
-	patch   string                       // and when it is patched
-	applies bool                         // the patch, although its answer is lost
+	name, outcome string
+	fault         Fault     // of every request of a kind, until it is repaired
+	handshake     Handshake // in place of a fault of requests
+	read          string    // what the log says of it when the node is read, by "|"; "" where it makes no sense there
+	patch         string    // and when it is patched
+	applies       bool      // the patch, although its answer is lost
 }
 
 func answerCases() []answerCase {
+	const (
+		retried = "retried with backoff"
+		reads   = "reads what became of it"
+		refuses = "the API server refuses the patch: "
+		lost    = "connection reset|EOF|connection lost"
+	)
 	status := func(code int, reason metav1.StatusReason, message string) Fault {
 		return Status(code, reason, message, 0)
 	}
+	proxied := func(w http.ResponseWriter, _ *http.Request, _ func() (Answer, error)) {
+		http.Error(w, "no healthy upstream", http.StatusServiceUnavailable)
+	}
 	return []answerCase{
-		{
-			name: "401", fault: status(401, metav1.StatusReasonUnauthorized, "Unauthorized"),
-			outcome: "retried with backoff", read: "authentication: the API server does not accept the service account token: Unauthorized",
-			patch: "the API server refuses the patch: Unauthorized",
-		},
-		{
-			name: "403", fault: status(403, metav1.StatusReasonForbidden, `nodes "x" is forbidden: no RBAC`),
-			outcome: "retried with backoff", read: `authorization: nodes "x" is forbidden: no RBAC`,
-			patch: `the API server refuses the patch: nodes "x" is forbidden: no RBAC`,
-		},
-		{
-			name: "404", fault: status(404, metav1.StatusReasonNotFound, `nodes "x" not found`),
-			outcome: "retried with backoff", read: `the node does not exist: nodes "x" not found`,
-			patch: `the API server refuses the patch: nodes "x" not found`,
-		},
-		{
-			name: "409", fault: status(409, metav1.StatusReasonConflict, "the object has been modified"),
-			outcome: "read again, built again, sent again", patch: "the object has been modified",
-		},
-		{
-			name: "422", fault: status(422, metav1.StatusReasonInvalid, "the test operation failed"),
-			outcome: "read again; nothing changed: a refusal, next round",
-			patch:   "the API server refuses the patch: the test operation failed",
-		},
-		{
-			name: "429, Retry-After 1 s", fault: Status(429, metav1.StatusReasonTooManyRequests, "too many requests", 1),
-			outcome: "waits as it is told", read: "the API server asks to wait: ", patch: "too many requests",
-		},
-		{
-			name: "429, Retry-After 1 h", fault: Status(429, metav1.StatusReasonTooManyRequests, "too many requests", 3600),
-			outcome: "does not wait longer than its own time limit", read: "the API server asks to wait: ", patch: "too many requests",
-		},
-		{
-			name: "500", fault: status(500, metav1.StatusReasonInternalError, "etcdserver: no leader"),
-			outcome: "retried with backoff", read: "the API server answers with an error: etcdserver: no leader", patch: "etcdserver: no leader",
-		},
-		{
-			name: "503", fault: status(503, metav1.StatusReasonServiceUnavailable, "apiserver is shutting down"),
-			outcome: "retried with backoff", read: "the API server answers with an error: apiserver is shutting down", patch: "apiserver is shutting down",
-		},
-		{
-			name: "503 of a load balancer, no Status", fault: func(w http.ResponseWriter, _ *http.Request, _ func() (Answer, error)) {
-				http.Error(w, "no healthy upstream", http.StatusServiceUnavailable)
+		{name: "401", outcome: retried, fault: status(401, metav1.StatusReasonUnauthorized, "Unauthorized"),
+			read: "authentication: the API server does not accept the service account token: Unauthorized", patch: refuses + "Unauthorized"},
+		{name: "403", outcome: retried, fault: status(403, metav1.StatusReasonForbidden, `nodes "x" is forbidden: no RBAC`),
+			read: `authorization: nodes "x" is forbidden: no RBAC`, patch: refuses + `nodes "x" is forbidden: no RBAC`},
+		{name: "404", outcome: retried, fault: status(404, metav1.StatusReasonNotFound, `nodes "x" not found`),
+			read: `the node does not exist: nodes "x" not found`, patch: refuses + `nodes "x" not found`},
+		{name: "409", outcome: "read again, built again, sent again", fault: status(409, metav1.StatusReasonConflict, "the object has been modified"),
+			patch: "the object has been modified"},
+		{name: "422", outcome: "read again; nothing changed: a refusal, next round", fault: status(422, metav1.StatusReasonInvalid, "the test operation failed"),
+			patch: refuses + "the test operation failed"},
+		{name: "429, Retry-After 1 s", outcome: "waits as Retry-After says", fault: Status(429, metav1.StatusReasonTooManyRequests, "too many requests", 1),
+			read: "the API server asks to wait: ", patch: "too many requests"},
+		{name: "429, Retry-After 1 h", outcome: "does not wait longer than its own time limit", fault: Status(429, metav1.StatusReasonTooManyRequests, "too many requests", 3600),
+			read: "the API server asks to wait: ", patch: "too many requests"},
+		{name: "500", outcome: retried, fault: status(500, metav1.StatusReasonInternalError, "etcdserver: no leader"),
+			read: "the API server answers with an error: etcdserver: no leader", patch: "etcdserver: no leader"},
+		{name: "503", outcome: retried, fault: status(503, metav1.StatusReasonServiceUnavailable, "apiserver is shutting down"),
+			read: "the API server answers with an error: apiserver is shutting down", patch: "apiserver is shutting down"},
+		{name: "503 of a load balancer, no Status", outcome: retried, fault: proxied,
+			read: "the API server answers with an error: ", patch: "currently unable to handle the request"},
+		{name: "connection reset", outcome: retried, fault: Reset, read: lost, patch: lost},
+		{name: "connection reset after the request was acted on", outcome: reads, fault: After(Reset), applies: true},
+		{name: "answer cut in half", outcome: reads, fault: Cut, applies: true, read: "reading response body"},
+		{name: "no answer, ever", outcome: "retried after the time limit", fault: Never, patch: "no answer in time",
+			read: "no answer from the API server in time: TCP and TLS work and the request is sent, but it is not answered"},
+		{name: "no answer, ever, but acted on", outcome: reads, fault: After(Never), applies: true},
+		{name: "TLS handshake slower than the time limit", outcome: "retried after the time limit",
+			handshake: func(ctx context.Context) (*tls.Certificate, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
 			},
-			outcome: "retried with backoff", read: "the API server answers with an error: ", patch: "currently unable to handle the request",
-		},
-		{
-			name: "connection reset", fault: Reset,
-			outcome: "retried with backoff", read: "connection reset|EOF|connection lost", patch: "connection reset|EOF|connection lost",
-		},
-		{
-			name: "connection reset after the request was acted on", fault: After(Reset), applies: true,
-			outcome: "reads what became of it",
-		},
-		{
-			name: "answer cut in half", fault: Cut, applies: true,
-			outcome: "reads what became of it", read: "reading response body",
-		},
-		{
-			name: "no answer, ever", fault: Never,
-			outcome: "retried after the time limit", read: "no answer from the API server in time: TCP and TLS work and the request is sent, but it is not answered", patch: "no answer in time",
-		},
-		{
-			name: "no answer, ever, but acted on", fault: After(Never), applies: true,
-			outcome: "reads what became of it",
-		},
-		{
-			name: "TLS handshake slower than the time limit", outcome: "retried after the time limit",
-			inject: func(s *suite) func() {
-				s.proxy.Handshake(func(ctx context.Context) { <-ctx.Done() })
-				return func() { s.proxy.Handshake(nil) }
-			},
-			read: "no answer from the API server in time: TCP connects, but the TLS handshake does not end",
-		},
-		{
-			name: "certificate of another CA", outcome: "retried with backoff, nothing is sent",
-			inject: func(s *suite) func() {
-				s.proxy.Impostor(true)
-				return func() { s.proxy.Impostor(false) }
-			},
-			read: "TLS: ",
-		},
+			read: "no answer from the API server in time: TCP connects, but the TLS handshake does not end"},
+		{name: "certificate of another CA", outcome: "retried with backoff, nothing is sent", read: "TLS: ",
+			handshake: func(context.Context) (*tls.Certificate, error) {
+				_, other, err := newCertificate()
+				return other, err
+			}},
 	}
 }
 
@@ -141,27 +105,25 @@ func TestFaultAnswerToRead(t *testing.T) {
 func (s *suite) answerToRead(name string, test answerCase) {
 	made := s.create(gated(name))
 	a := s.agent(name).with("CHECK_TIMEOUT=1500ms")
-	var mend func()
-	if test.inject != nil {
-		mend = test.inject(s)
-	} else {
-		mend = s.proxy.On(Read(name), test.fault)
+	repair := func() { s.proxy.OnHandshake(nil) }
+	if test.fault != nil {
+		repair = s.proxy.On(Read(name), test.fault)
 	}
+	s.proxy.OnHandshake(test.handshake)
 	p := a.start()
 	line := p.awaitLine("a failed check", harness.FailedCheck("api"))
 	s.Logf("%s\n    to try: %s", line.Error, line.Remedy)
 	s.True(says(line.Error, test.read), "%q does not name the cause: %q", line.Error, test.read)
 	s.NotEmpty(line.Remedy)
-	s.mended(p, made, mend)
+	s.repaired(p, made, repair)
 }
 
-// mended makes sure that the fault has left the node as it was made, mends it, and waits as once does.
-func (s *suite) mended(p *process, made *corev1.Node, mend func()) {
+// repaired makes sure that the fault has left the node as it was made, repairs it, and waits as once does.
+func (s *suite) repaired(p *process, made *corev1.Node, repair func()) {
 	s.Helper()
-	now := s.Node(made.Name)
-	s.True(untouched(now, made))
+	s.True(untouched(s.Node(made.Name), made))
 	began := time.Now()
-	mend()
+	repair()
 	s.once(p, made, began)
 }
 
@@ -171,7 +133,7 @@ func (s *suite) once(p *process, made metav1.Object, began time.Time) {
 	now := s.verified(name)
 	p.awaitMessage(harness.MsgVerified)
 	s.row.Recovered(time.Since(began))
-	s.True(whole(now))
+	s.True(fullyVerified(now))
 	s.keeps(now, foreign(gated(name)))
 	if n := s.proxy.Applied(name); n != 1 {
 		s.row.Lose("%s was verified %d times", name, n)
@@ -188,7 +150,7 @@ func TestFaultAnswerToPatch(t *testing.T) {
 
 func (s *suite) answerToPatch(name string, test answerCase) {
 	made := s.create(gated(name))
-	mend := s.proxy.On(Patch(name), test.fault)
+	repair := s.proxy.On(Patch(name), test.fault)
 	p := s.agent(name).with("CHECK_TIMEOUT=1500ms").start()
 	if test.applies {
 		s.once(p, made, time.Now())
@@ -197,10 +159,10 @@ func (s *suite) answerToPatch(name string, test answerCase) {
 	}
 	line := p.awaitLine(test.patch, func(line harness.LogLine) bool { return says(line.Error+line.Reason, test.patch) })
 	s.Logf("%s: %s%s", line.Msg, line.Error, line.Reason)
-	s.mended(p, made, mend)
+	s.repaired(p, made, repair)
 }
 
-// says tells whether text holds one of the parts that are separated by "|".
+// says reports whether text holds one of the parts that are separated by "|".
 func says(text, parts string) bool {
 	for part := range strings.SplitSeq(parts, "|") {
 		if strings.Contains(text, part) {

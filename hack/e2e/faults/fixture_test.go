@@ -19,8 +19,8 @@ type nameServer struct {
 	conn    net.PacketConn
 
 	mu     sync.Mutex
-	silent bool
-	asked  chan struct{} // closed at the first question since it fell silent
+	paused bool
+	asked  chan struct{} // closed at the first question since it was paused
 }
 
 func newNameServer(t *testing.T) *nameServer {
@@ -39,20 +39,20 @@ func newNameServer(t *testing.T) *nameServer {
 	return d
 }
 
-// fallSilent takes questions from now on and answers none. The channel it returns is closed when
+// pause takes queries from now on and answers none. The channel it returns is closed when
 // the first of them has come.
-func (d *nameServer) fallSilent() <-chan struct{} {
+func (d *nameServer) pause() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.silent, d.asked = true, make(chan struct{})
+	d.paused, d.asked = true, make(chan struct{})
 	return d.asked
 }
 
-// speak answers again.
-func (d *nameServer) speak() {
+// resume answers again.
+func (d *nameServer) resume() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.silent = false
+	d.paused = false
 }
 
 func (d *nameServer) serve() {
@@ -63,13 +63,13 @@ func (d *nameServer) serve() {
 			return
 		}
 		d.mu.Lock()
-		silent := d.silent
-		if silent && d.asked != nil {
+		paused := d.paused
+		if paused && d.asked != nil {
 			close(d.asked)
 			d.asked = nil
 		}
 		d.mu.Unlock()
-		if !silent && n >= 12 { // the question comes back with the bit that makes it an answer (RFC 1035, 4.1.1)
+		if !paused && n >= 12 { // the question comes back with the bit that makes it an answer (RFC 1035, 4.1.1)
 			packet[2] |= 0x80
 			packet[3] = 0x80
 			_, _ = d.conn.WriteTo(packet[:n], from)
@@ -77,18 +77,18 @@ func (d *nameServer) serve() {
 	}
 }
 
-// full is a TCP address that drops whoever wants to connect, until it is opened.
-type full struct {
+// fullBacklog is a TCP address that drops whoever connects, until it accepts.
+type fullBacklog struct {
 	address string
 	fd      int
 	filling []net.Conn
 }
 
-func newFull(t *testing.T) *full {
+func newFullBacklog(t *testing.T) *fullBacklog {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
-	f := &full{fd: fd}
+	f := &fullBacklog{fd: fd}
 	t.Cleanup(func() {
 		_ = syscall.Close(fd)
 		f.empty()
@@ -107,15 +107,15 @@ func newFull(t *testing.T) *full {
 	return f
 }
 
-func (f *full) empty() {
+func (f *fullBacklog) empty() {
 	for _, conn := range f.filling {
 		_ = conn.Close()
 	}
 	f.filling = nil
 }
 
-// open accepts from now on.
-func (f *full) open(ctx context.Context) {
+// accept accepts from now on.
+func (f *fullBacklog) accept(ctx context.Context) {
 	go func() {
 		for ctx.Err() == nil {
 			fd, _, err := syscall.Accept(f.fd)
@@ -127,8 +127,8 @@ func (f *full) open(ctx context.Context) {
 	}()
 }
 
-// knocked tells whether somebody is trying to connect (SYN_SENT in /proc/net/tcp).
-func (f *full) knocked(table string) bool {
+// isDialed reports whether somebody is trying to connect (SYN_SENT in /proc/net/tcp).
+func (f *fullBacklog) isDialed(table string) bool {
 	_, port, err := net.SplitHostPort(f.address)
 	if err != nil {
 		return false

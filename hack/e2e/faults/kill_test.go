@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -15,55 +14,47 @@ import (
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-// stage is a point in the agent's life. reach sets it up before the agent is started, and returns
-// a function that waits until the agent is there, kills it, and takes away what held it.
+// stage is a point in the agent's life: a request that is held there, or what reach sets up before the agent is started. reach
+// returns a function that waits until the agent is there, kills it, and takes away what held it.
 type stage struct {
 	name    string
-	reach   func(s *suite, a *agent) (andKill func(p *process))
+	request func(node string) Match
+	refused int  // as many of these requests are refused before one is held
+	answer  bool // it is the answer that is held
 	applied bool // the node is verified by then
+	reach   func(s *suite, a *agent) (andKill func(p *process))
 }
 
 func stages() []stage {
+	always := func(match Match) func(string) Match { return func(string) Match { return match } }
 	return []stage{
-		{name: "before the first check", reach: func(s *suite, a *agent) func(*process) {
-			return s.hold(Read(a.node), 0, false)
-		}},
+		{name: "before the first check", request: Read},
 		{name: "inside dns", reach: func(s *suite, _ *agent) func(*process) {
-			asked := s.dns.fallSilent()
+			asked := s.dns.pause()
 			return func(p *process) {
 				s.await("a question", asked)
 				p.kill()
-				s.dns.speak()
+				s.dns.resume()
 			}
 		}},
-		{name: "inside api", reach: func(s *suite, a *agent) func(*process) {
-			// The first look at the node fails, so that the check has to read it itself.
-			return s.hold(Read(a.node), 1, false)
-		}},
+		// The first read of the node fails, so that the check has to read it itself.
+		{name: "inside api", request: Read, refused: 1},
 		{name: "inside network", reach: func(s *suite, a *agent) func(*process) {
-			target := newFull(s.T)
+			target := newFullBacklog(s.T)
 			a.env["NETWORK_TARGETS"] = target.address
 			return func(p *process) {
 				s.Until(func() (bool, error) {
 					table, err := os.ReadFile("/proc/net/tcp")
-					return target.knocked(string(table)), err
+					return target.isDialed(string(table)), err
 				})
 				p.kill()
-				target.open(s.Ctx)
+				target.accept(s.Ctx)
 			}
 		}},
-		{name: "inside service", reach: func(s *suite, _ *agent) func(*process) {
-			return s.hold(Slices, 0, false)
-		}},
-		{name: "between read and patch", reach: func(s *suite, a *agent) func(*process) {
-			return s.hold(Patch(a.node), 0, false)
-		}},
-		{name: "after the patch, before its answer", applied: true, reach: func(s *suite, a *agent) func(*process) {
-			return s.hold(Patch(a.node), 0, true)
-		}},
-		{name: "before the Event", applied: true, reach: func(s *suite, _ *agent) func(*process) {
-			return s.hold(Event, 0, false)
-		}},
+		{name: "inside service", request: always(Slices)},
+		{name: "between read and patch", request: Patch},
+		{name: "after the patch, before its answer", request: Patch, answer: true, applied: true},
+		{name: "before the Event", request: always(Event), applied: true},
 		{name: "while holding", applied: true, reach: func(s *suite, _ *agent) func(*process) {
 			return func(p *process) {
 				p.awaitMessage(harness.MsgVerified)
@@ -74,26 +65,21 @@ func stages() []stage {
 	}
 }
 
-// hold lets the proxy refuse the first requests of a kind, and hold the next one, or its answer.
-// What it returns waits until one is held, and kills the agent: what is held is then not forwarded.
-func (s *suite) hold(match Match, refused int, answer bool) func(*process) {
+// hold lets the proxy hold a request of the stage. What it returns waits for that, and kills the agent: what is held is then
+// not forwarded.
+func (s *suite) hold(stage stage, a *agent) func(*process) {
 	gate := NewGate()
 	fault := Fault(gate.Hold)
-	if answer {
+	if stage.answer {
 		fault = After(fault)
 	}
-	offHold := s.proxy.On(match, fault)
-	offRefusal := func() {}
-	if refused > 0 {
-		notNow := Status(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "not now", 0)
-		offRefusal = s.proxy.On(match, FirstElse(refused, notNow, fault))
-	}
+	notNow := Status(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "not now", 0)
+	off := s.proxy.On(stage.request(a.node), FirstElse(stage.refused, notNow, fault))
 	return func(p *process) {
 		s.await("a request to hold", gate.Arrived)
 		p.kill()
 		s.await("the end of the request", gate.Gone)
-		offHold()
-		offRefusal()
+		off()
 	}
 }
 
@@ -116,30 +102,33 @@ func TestFaultKilled(t *testing.T) {
 
 func (s *suite) killed(stage stage, name string) {
 	made := s.create(gated(name))
-	a := s.agent(name).with(s.inCluster()...).with("CHECK_TIMEOUT=60s")
-	reachAndKill := stage.reach(s, a)
-
-	p := a.start()
-	reachAndKill(p)
+	a := s.agent(name).with(s.dnsService(), "CHECK_TIMEOUT=60s")
+	var kill func(*process)
+	if stage.request != nil {
+		kill = s.hold(stage, a)
+	} else {
+		kill = stage.reach(s, a)
+	}
+	kill(a.start())
 	now := s.Node(name)
 	if stage.applied {
-		s.True(whole(now), "not verified, or in part: %v %v", now.ObjectMeta, now.Spec)
+		s.True(fullyVerified(now), "not verified, or in part: %v %v", now.ObjectMeta, now.Spec)
 	} else {
 		s.True(untouched(now, made), "not as it was: %v %v", now.ObjectMeta, now.Spec)
 	}
 	stamp := now.Annotations[harness.Annotation]
 
+	message := harness.MsgVerified
+	if stage.applied {
+		message = harness.MsgAlreadyVerified
+	}
 	began := time.Now()
 	again := a.start()
-	if stage.applied {
-		again.awaitMessage(harness.MsgAlreadyVerified)
-	} else {
-		again.awaitMessage(harness.MsgVerified)
-	}
+	again.awaitMessage(message)
 	s.row.Recovered(time.Since(began))
 	again.stop()
 	now = s.verified(name)
-	s.True(whole(now))
+	s.True(fullyVerified(now))
 	s.keeps(now, foreign(made))
 	s.Equal(1, s.proxy.Applied(name), "verified exactly once")
 	if stage.applied {
@@ -147,9 +136,8 @@ func (s *suite) killed(stage stage, name string) {
 	}
 }
 
-// inCluster are the settings with which the agent runs all four checks: the proxy is the kubernetes
-// service, and an endpoint that it reaches is that of the DNS service.
-func (s *suite) inCluster() []string {
+// dnsService makes a DNS service with an endpoint that the agent reaches, and returns the setting for it.
+func (s *suite) dnsService() string {
 	s.Helper()
 	api, err := url.Parse(s.config.Host)
 	s.NoError(err)
@@ -159,18 +147,10 @@ func (s *suite) inCluster() []string {
 	host, _, err := net.SplitHostPort(route.LocalAddr().String())
 	s.NoError(err)
 	s.NoError(route.Close())
+	// The kernel accepts for it.
 	listener, err := new(net.ListenConfig).Listen(s.Ctx, "tcp", net.JoinHostPort(host, "0"))
 	s.NoError(err)
 	s.Cleanup(func() { _ = listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			_ = conn.Close()
-		}
-	}()
 	_, port, err := net.SplitHostPort(listener.Addr().String())
 	s.NoError(err)
 	name := "faults-" + port
@@ -182,8 +162,5 @@ addressType: IPv4
 ports: [{port: %[3]s, name: serve, protocol: TCP}]
 endpoints: [{addresses: [%[4]q], conditions: {ready: true}}]
 `, name, serviceNamespace, port, host))
-	return []string{
-		"KUBERNETES_SERVICE_HOST=127.0.0.1", "KUBERNETES_SERVICE_PORT=" + s.proxy.Port(),
-		"DNS_SERVICE=" + strings.Join([]string{serviceNamespace, name}, "/"),
-	}
+	return "DNS_SERVICE=" + serviceNamespace + "/" + name
 }

@@ -19,7 +19,7 @@ func TestFaultLateTaint(t *testing.T) {
 	}{
 		{name: "inside the window", fault: "taint added late, inside the window", outcome: "waited for; it comes off with the label"},
 		{name: "killed while it waits", fault: "killed while it waits for a late taint", outcome: "untouched; started again it waits and is verified, once", killed: true},
-		{name: "outside the window", fault: "taint added late, outside the window", outcome: "found within a minute by the agent that holds, and taken off", outside: true},
+		{name: "outside the window", fault: "taint added late, outside the window", outcome: "found within a minute by an agent that holds (where no controller evicts it), and removed", outside: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

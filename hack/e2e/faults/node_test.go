@@ -19,7 +19,7 @@ type nodeCase struct {
 	make          func(*corev1.Node)
 	settings      []string
 	between       func(s *suite, node string) // while the first patch is held
-	foreign       map[string]string           // what it adds that is not ours
+	foreign       map[string]string           // what it adds that is foreign
 	patches       int                         // that reach the API server
 	says          string                      // a part of the log
 }
@@ -28,7 +28,7 @@ func nodeCases() []nodeCase {
 	merge := func(patch string) func(*suite, string) {
 		return func(s *suite, node string) { s.Patch(node, patch) }
 	}
-	ours := corev1.Taint{Key: harness.Taint, Value: "true", Effect: corev1.TaintEffectNoSchedule}
+	startup := corev1.Taint{Key: harness.Taint, Value: "true", Effect: corev1.TaintEffectNoSchedule}
 	const again = harness.MsgPatchAgain
 	return []nodeCase{
 		{
@@ -61,7 +61,7 @@ func nodeCases() []nodeCase {
 		},
 		{
 			name: "taint taken off by somebody else between read and patch", outcome: "built again; labelled",
-			make: func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{ours} }, settings: []string{"LATE_TAINT_WINDOW=0s"},
+			make: func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{startup} }, settings: []string{"LATE_TAINT_WINDOW=0s"},
 			between: merge(`{"spec":{"taints":null}}`), patches: 2, says: again,
 		},
 		{
@@ -76,7 +76,7 @@ func nodeCases() []nodeCase {
 		{
 			name: "taint twice, with two effects", outcome: "both come off", patches: 1,
 			make: func(n *corev1.Node) {
-				second := ours
+				second := startup
 				second.Effect = corev1.TaintEffectNoExecute
 				n.Spec.Taints = append(n.Spec.Taints, second)
 			},
@@ -95,12 +95,12 @@ func nodeCases() []nodeCase {
 			make: func(n *corev1.Node) { n.Annotations = nil },
 		},
 		{
-			name: "100 foreign taints around ours", outcome: "all stay", patches: 1,
+			name: "100 foreign taints around the startup taint", outcome: "all stay", patches: 1,
 			make: func(n *corev1.Node) {
 				n.Spec.Taints = nil
 				for i := range 100 {
 					if i == 50 {
-						n.Spec.Taints = append(n.Spec.Taints, ours)
+						n.Spec.Taints = append(n.Spec.Taints, startup)
 					}
 					n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{
 						Key: fmt.Sprintf("foreign/%d", i), Value: "v", Effect: corev1.TaintEffectNoSchedule})
@@ -153,7 +153,7 @@ func (s *suite) node(name string, test nodeCase) {
 	p.awaitMessage(harness.MsgVerified)
 	p.stop()
 
-	s.True(whole(now))
+	s.True(fullyVerified(now))
 	wanted := foreign(made)
 	for what, value := range test.foreign {
 		wanted[what] = value
@@ -161,5 +161,5 @@ func (s *suite) node(name string, test nodeCase) {
 	s.keeps(now, wanted)
 	s.Len(s.proxy.Asked(Patch(name)), test.patches)
 	s.Equal(1, s.proxy.Applied(name))
-	s.Contains(p.said(), test.says)
+	s.Contains(p.output(), test.says)
 }

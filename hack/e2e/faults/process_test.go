@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"maps"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,26 +32,26 @@ type process struct {
 
 // agent is how the binary is started for one node, again and again where need be.
 type agent struct {
-	s          *suite
-	node       string
-	program    string // the agent's binary
-	kubeconfig string
-	env        map[string]string
-	barrier    *os.File // it starts when this ends, nil for at once
+	s       *suite
+	node    string
+	env     map[string]string
+	barrier *os.File // it starts when this ends, nil for at once
 }
 
 // agent prepares the agent of a node, behind the proxy of s.
 func (s *suite) agent(node string) *agent {
 	s.Helper()
-	return s.agentAt(node, s.access(s.proxy.URL, s.proxy.CA, s.boundToken(node)))
+	return s.agentAt(node, s.proxy.URL, s.proxy.CA, s.boundToken(node))
 }
 
-func (s *suite) agentAt(node, kubeconfig string) *agent {
-	return &agent{s: s, node: node, program: filepath.Join(s.Root, "bin", "kube-node-ready"), kubeconfig: kubeconfig, env: map[string]string{
-		"NODE_NAME": node, "KUBECONFIG": kubeconfig, "ENABLE_METRICS": "false",
-		"DNS_TEST_DOMAINS": s.dns.address, "DNS_SERVICE": "",
-		"PATH": os.Getenv("PATH"),
-	}}
+// agentAt prepares the agent of a node, for which the kubernetes service is at server.
+func (s *suite) agentAt(node, server string, ca []byte, token string) *agent {
+	s.Helper()
+	u, err := url.Parse(server)
+	s.NoError(err)
+	return &agent{s: s, node: node, env: map[string]string{"NODE_NAME": node, "KUBECONFIG": s.access(server, ca, token), "ENABLE_METRICS": "false",
+		"KUBERNETES_SERVICE_HOST": u.Hostname(), "KUBERNETES_SERVICE_PORT": u.Port(),
+		"DNS_TEST_DOMAINS": s.dns.address, "DNS_SERVICE": "", "PATH": os.Getenv("PATH")}}
 }
 
 // with adds to the environment, as NAME=value.
@@ -68,9 +69,9 @@ func (a *agent) start() *process {
 	s := a.s
 	s.Helper()
 	p := &process{s: s, done: make(chan struct{})}
-	p.cmd = exec.CommandContext(context.Background(), a.program)
+	p.cmd = exec.Command(filepath.Join(s.Root, "bin", "kube-node-ready"))
 	if a.barrier != nil {
-		p.cmd = exec.CommandContext(context.Background(), "/bin/sh", "-c", `read -r _; exec "$0"`, p.cmd.Path)
+		p.cmd = exec.Command("/bin/sh", "-c", `read -r _; exec "$0"`, p.cmd.Path)
 		p.cmd.Stdin = a.barrier
 	}
 	for _, name := range slices.Sorted(maps.Keys(a.env)) {
@@ -83,7 +84,7 @@ func (a *agent) start() *process {
 	s.Cleanup(func() {
 		p.kill()
 		if s.Failed() {
-			s.Logf("the agent of %s said:\n%s", a.node, p.said())
+			s.Logf("the agent of %s said:\n%s", a.node, p.output())
 		}
 	})
 	return p
@@ -103,7 +104,7 @@ func (p *process) read(stderr io.Reader) {
 	close(p.done)
 }
 
-func (p *process) said() string {
+func (p *process) output() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.raw.String()
@@ -118,23 +119,15 @@ func (p *process) log() []harness.LogLine {
 // awaitLine waits for a line of the log.
 func (p *process) awaitLine(what string, wanted func(harness.LogLine) bool) harness.LogLine {
 	p.s.Helper()
-	var found harness.LogLine
-	err := harness.Until(p.s.Ctx, func() (bool, error) {
-		lines := p.log()
-		i := slices.IndexFunc(lines, wanted)
-		if i >= 0 {
-			found = lines[i]
-		}
-		return i >= 0, nil
-	})
-	p.s.NoError(err, "no line with %s in the log:\n%s", what, p.said())
-	return found
+	line, err := harness.AwaitLine(p.s.Ctx, func() ([]harness.LogLine, error) { return p.log(), nil }, wanted)
+	p.s.NoError(err, "no line with %s in the log:\n%s", what, p.output())
+	return line
 }
 
 // awaitMessage waits for a line with a message.
 func (p *process) awaitMessage(message string) {
 	p.s.Helper()
-	p.awaitLine(message, func(line harness.LogLine) bool { return strings.HasPrefix(line.Msg, message) })
+	p.awaitLine(message, harness.Says(message))
 }
 
 // kill is kill -9, and waits for the end.
@@ -154,5 +147,5 @@ func (p *process) stop() {
 	case <-ctx.Done():
 		p.s.Fatal("does not end on SIGTERM")
 	}
-	p.s.Zero(p.cmd.ProcessState.ExitCode(), p.said())
+	p.s.Zero(p.cmd.ProcessState.ExitCode(), p.output())
 }

@@ -1,12 +1,21 @@
+// Package faults breaks one thing at a time around the agent's real binary, against a real API
+// server, and shows that nothing is lost. Every test adds a row to one table.
 package faults
 
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"log"
+	"math/big"
 	"net"
 	"net/http"
 	"slices"
@@ -27,14 +36,13 @@ type Proxy struct {
 	upstream  string
 	transport http.RoundTripper
 	server    *http.Server
-	good, bad *tls.Certificate
+	good      *tls.Certificate
 
 	mu        sync.Mutex
 	rules     []*rule
 	asked     []Asked
 	conns     map[net.Conn]bool
-	handshake func(context.Context) // runs in every TLS handshake, nil for nothing
-	impostor  bool                  // answer with the certificate of another CA
+	handshake Handshake // nil for the good certificate
 }
 
 // Asked is one request that came through the proxy, and the API server's own answer to it.
@@ -77,6 +85,9 @@ type Answer struct {
 // Fault is done in place of forwarding a request. It may forward it, once, at any time.
 type Fault func(w http.ResponseWriter, r *http.Request, forward func() (Answer, error))
 
+// Handshake answers a TLS handshake.
+type Handshake func(context.Context) (*tls.Certificate, error)
+
 type rule struct {
 	match Match
 	fault Fault
@@ -100,9 +111,6 @@ func NewProxy(config *rest.Config) (*Proxy, error) {
 	if p.CA, p.good, err = newCertificate(); err != nil {
 		return nil, err
 	}
-	if _, p.bad, err = newCertificate(); err != nil {
-		return nil, err
-	}
 	p.server = &http.Server{
 		Handler:           http.HandlerFunc(p.serve),
 		ReadHeaderTimeout: time.Minute,
@@ -117,9 +125,6 @@ func NewProxy(config *rest.Config) (*Proxy, error) {
 
 // Close ends the proxy and all of its connections.
 func (p *Proxy) Close() { _ = p.server.Close() }
-
-// Port is the port that the proxy listens on.
-func (p *Proxy) Port() string { return p.URL[strings.LastIndex(p.URL, ":")+1:] }
 
 // On sets a fault on the requests that match picks, before any that was set earlier. The function
 // that it returns takes it away.
@@ -158,25 +163,11 @@ func (p *Proxy) Applied(node string) (n int) {
 	return n
 }
 
-// Handshake sets what runs in every TLS handshake from now on; nil is nothing.
-func (p *Proxy) Handshake(during func(context.Context)) {
-	p.mu.Lock()
-	p.handshake = during
-	p.mu.Unlock()
-	p.closeConnections()
-}
-
-// Impostor answers with the certificate of another CA from now on, or not any more.
-func (p *Proxy) Impostor(on bool) {
-	p.mu.Lock()
-	p.impostor = on
-	p.mu.Unlock()
-	p.closeConnections()
-}
-
-func (p *Proxy) closeConnections() {
+// OnHandshake sets what answers TLS handshakes from now on; nil is the good certificate.
+func (p *Proxy) OnHandshake(handshake Handshake) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.handshake = handshake
 	for conn := range p.conns {
 		_ = conn.Close()
 	}
@@ -184,15 +175,12 @@ func (p *Proxy) closeConnections() {
 
 func (p *Proxy) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	p.mu.Lock()
-	during, impostor := p.handshake, p.impostor
+	handshake := p.handshake
 	p.mu.Unlock()
-	if during != nil {
-		during(hello.Context())
+	if handshake == nil {
+		return p.good, nil
 	}
-	if impostor {
-		return p.bad, nil
-	}
-	return p.good, nil
+	return handshake(hello.Context())
 }
 
 func (p *Proxy) track(conn net.Conn, state http.ConnState) {
@@ -211,19 +199,19 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	// Told as soon as the API server has answered: whoever sees the client's reaction finds the request here.
+	// Recorded as soon as the API server has answered: whoever sees the client's reaction finds the request here.
 	var once sync.Once
-	tell := func(code int) {
+	record := func(code int) {
 		once.Do(func() {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.asked = append(p.asked, Asked{r.Method, r.URL.Path, code})
 		})
 	}
-	defer tell(0)
+	defer record(0)
 	forward := func() (Answer, error) {
 		answer, err := p.forward(r, body)
-		tell(answer.Code)
+		record(answer.Code)
 		return answer, err
 	}
 
@@ -256,4 +244,19 @@ func (p *Proxy) forward(r *http.Request, body []byte) (Answer, error) {
 	defer func() { _ = response.Body.Close() }()
 	text, err := io.ReadAll(response.Body)
 	return Answer{response.StatusCode, response.Header, text}, err
+}
+
+// newCertificate makes a certificate for 127.0.0.1 that is its own CA, which it returns as PEM, too.
+func newCertificate() (ca []byte, certificate *tls.Certificate, err error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	now := time.Now()
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: "kube-apiserver"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
 }

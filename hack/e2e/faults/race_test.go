@@ -17,11 +17,11 @@ import (
 // atOnce is how many nodes are raced for at a time.
 const atOnce = 6
 
-// Two well-behaved writers keep changing what is theirs on the node, in front of our taint and
-// behind it, while the agent opens it. The first patch of every agent is held until both have
+// Two well-behaved writers keep changing their own taints on the node, in front of the startup taint and
+// behind it, while the agent releases it. The first patch of every agent is held until both have
 // written once more, so that no race is missed; whatever comes after that is left to chance.
 func TestFaultTaintRace(t *testing.T) {
-	s := begin(t, "taint race: two writers of other taints", "verified; nothing of theirs is lost")
+	s := begin(t, "taint race: two writers of other taints", "verified; nothing foreign is lost")
 	nodes := harness.Pick(60, 1000)
 	began := time.Now()
 	var done, sent, refused atomic.Int64
@@ -86,7 +86,7 @@ func (s *suite) race(name string) []Asked {
 	stop()
 	writers.Wait()
 	now := s.Node(name)
-	if !whole(now) {
+	if !fullyVerified(now) {
 		s.row.Lose("%s: a part of the verification", name)
 	}
 	wanted := map[string]string{

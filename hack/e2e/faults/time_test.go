@@ -18,15 +18,15 @@ import (
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-// The initial timeout passes while an attempt is under way: it is told at once, and the rounds go on.
+// The initial timeout passes while an attempt is under way: it is reported at once, and the rounds go on.
 func TestFaultTimeoutInFlight(t *testing.T) {
 	t.Parallel()
 	name := "faults-timeout"
-	s := begin(t, "initial timeout passes while a check is in flight", "told at once (log, metric, Event); verified when the check passes")
+	s := begin(t, "initial timeout passes while a check is in flight", "reported at once (log, metric, Event); verified when the check passes")
 	made := s.create(gated(name))
-	// The look at the node and the first attempt of the check fail at once. The second attempt hangs, from about 1 s on
+	// The first read of the node and the first attempt of the check fail at once. The second attempt hangs, from about 1 s on
 	// until 4 s.
-	mend := s.proxy.On(Read(name), FirstElse(2, Status(http.StatusInternalServerError, metav1.StatusReasonInternalError, "etcd", 0), Never))
+	repair := s.proxy.On(Read(name), FirstElse(2, Status(http.StatusInternalServerError, metav1.StatusReasonInternalError, "etcd", 0), Never))
 	port := freePort(s)
 	p := s.agent(name).with("INITIAL_TIMEOUT=3s", "CHECK_TIMEOUT=3s", "ENABLE_METRICS=true", "METRICS_PORT="+port).start()
 	p.awaitMessage(harness.MsgTimedOut)
@@ -38,7 +38,7 @@ func TestFaultTimeoutInFlight(t *testing.T) {
 	}
 	s.Equal(1, attempts, "the second attempt is still under way")
 	s.InDelta(1, s.ask(port, name, "node_check_timed_out"), 0)
-	s.mended(p, made, mend)
+	s.repaired(p, made, repair)
 	events, err := s.Events(s.Ctx, name, "NodeVerificationTimedOut")
 	s.NoError(err)
 	s.Len(events, 1)
@@ -52,10 +52,9 @@ func TestFaultProxyVariables(t *testing.T) {
 	s := begin(t, "HTTPS_PROXY set to a dead address", "not used for the API; verified")
 	made := s.create(gated(name))
 	s.False(strings.HasPrefix(s.config.Host, "https://127."))
-	kubeconfig := s.access(s.config.Host, s.config.CAData, s.boundToken(name))
 	const dead = "http://127.0.0.1:1"
 	began := time.Now()
-	p := s.agentAt(name, kubeconfig).with("HTTPS_PROXY="+dead, "https_proxy="+dead, "HTTP_PROXY="+dead, "ALL_PROXY="+dead).start()
+	p := s.agentAt(name, s.config.Host, s.config.CAData, s.boundToken(name)).with("HTTPS_PROXY="+dead, "https_proxy="+dead, "HTTP_PROXY="+dead, "ALL_PROXY="+dead).start()
 	p.awaitMessage(harness.MsgVerified)
 	s.row.Recovered(time.Since(began))
 	s.keeps(s.verified(name), foreign(made))
@@ -145,7 +144,7 @@ func (s *suite) usage(p *process) (u usage) {
 	}
 	s.NoError(p.cmd.Process.Signal(syscall.SIGQUIT))
 	s.await("the end", p.done)
-	for line := range strings.Lines(p.said()) {
+	for line := range strings.Lines(p.output()) {
 		if strings.HasPrefix(line, "goroutine ") {
 			u.goroutines++
 		}

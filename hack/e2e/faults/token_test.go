@@ -25,15 +25,14 @@ func TestFaultTokenExpired(t *testing.T) {
 	s := begin(t, "service account token expired, then rotated", "refused with 401 until the new one is in the file")
 	made := s.create(gated(name))
 	fresh := s.boundToken(name)
-	kubeconfig := s.access(s.proxy.URL, s.proxy.CA, s.expired(fresh))
-	p := s.agentAt(name, kubeconfig).start()
+	a := s.agentAt(name, s.proxy.URL, s.proxy.CA, s.expired(fresh))
+	p := a.start()
 	line := p.awaitLine("a failed check", harness.FailedCheck("api"))
 	s.Log(line.Error, "- to try:", line.Remedy)
 	s.Contains(line.Error, "authentication: the API server does not accept the service account token: Unauthorized")
-	now := s.Node(name)
-	s.True(untouched(now, made))
+	s.True(untouched(s.Node(name), made))
 	began := time.Now()
-	file := filepath.Join(filepath.Dir(kubeconfig), "token")
+	file := filepath.Join(filepath.Dir(a.env["KUBECONFIG"]), "token")
 	s.NoError(os.WriteFile(file+".new", []byte(fresh), 0o600))
 	s.NoError(os.Rename(file+".new", file))
 	refusedBefore := s.refused(name)
@@ -51,7 +50,7 @@ func (s *suite) refused(node string) (n int) {
 }
 
 // expired is the token as it was an hour before now, with a life of ten minutes: the API issues
-// none that is over already, so it is signed here, with the key of the throwaway cluster.
+// none that is over already, so it is signed here, with the key of the sandbox cluster.
 func (s *suite) expired(token string) string {
 	s.Helper()
 	parts := strings.Split(token, ".")

@@ -16,7 +16,7 @@ import (
 )
 
 // writer is another client of a Node: it has up to two taints and a label or an annotation of its
-// own, changes them all the time, and looks each time whether they are as it left them.
+// own, changes them all the time, and checks each time that they are as it left them.
 type writer struct {
 	s    *suite
 	node string
@@ -50,8 +50,8 @@ func (w *writer) run(ctx context.Context, write func(node *corev1.Node, taints [
 		if err != nil {
 			continue
 		}
-		w.look(node)
-		// Two come and two go, so that the place of everybody else's taints changes.
+		w.compare(node)
+		// Two come and two go, so that the index of everybody else's taints changes.
 		taints := slices.Clone(w.taints)
 		if w.n%4 < 2 {
 			taints = append(taints, w.key+"-"+strconv.Itoa(w.n))
@@ -72,8 +72,8 @@ func (w *writer) run(ctx context.Context, write func(node *corev1.Node, taints [
 	}
 }
 
-// look compares what is on the node with what was left there.
-func (w *writer) look(node *corev1.Node) {
+// compare finds what is not on the node as it was left there.
+func (w *writer) compare(node *corev1.Node) {
 	var found []string
 	for _, taint := range node.Spec.Taints {
 		if strings.HasPrefix(taint.Key, w.key) {

@@ -154,7 +154,7 @@ func TestFaultDNS(t *testing.T) {
 	type failure struct {
 		fault, outcome string
 		port           int    // of the name server's pod
-		rule           string // for what the agent sends, "" for none: then the port well mends it
+		rule           string // for what the agent sends, "" for none: then the port well repairs it
 		names, text    string
 	}
 	failures := []failure{
@@ -173,13 +173,13 @@ func TestFaultDNS(t *testing.T) {
 			out, _ := s.directions()
 			s.rounds(func() {
 				s.point(c.port)
-				mend := func() { s.point(well) }
+				repair := func() { s.point(well) }
 				if c.rule != "" {
 					s.Break(out + "ip daddr " + server + " " + c.rule)
-					mend = s.Mend
+					repair = s.Repair
 				}
 				s.onlyFails(s.agent(asks(c.names), resolver), map[string]string{"dns": c.text})
-				s.recovers(mend)
+				s.recovers(repair)
 			})
 		})
 	}

@@ -31,7 +31,7 @@ func noAPI() map[string]string {
 }
 
 func TestFaultPathMTU(t *testing.T) {
-	dns := map[string]string{"service": ":53 on node node1 connects, but a question of 2800 bytes got no answer: timeout"}
+	dns := map[string]string{"service": ":53 on node node1 connects, but a large query (2896 bytes) got no reply: timeout"}
 	for _, c := range []struct {
 		fault, outcome string
 		port           string
@@ -66,7 +66,7 @@ func TestFaultSmallerMTUOnTheWay(t *testing.T) {
 		s.rounds(func() {
 			s.NoError(s.Filter(s.Ctx, node, "output priority filter", "icmp type destination-unreachable icmp code frag-needed drop"))
 			s.onlyFails(s.agent(quick(), nil), noAPI())
-			s.recovers(s.Mend)
+			s.recovers(s.Repair)
 		})
 	})
 }

@@ -20,8 +20,8 @@ func TestFaultClusterIP(t *testing.T) {
 			out, _ := s.directions()
 			s.rounds(func() {
 				s.Break(out + "ip daddr " + apiService + " tcp dport 443 " + c.rule)
-				s.onlyFails(s.agent(quick(), nil), map[string]string{"api": c.api, "network": c.network, "service": c.api})
-				s.recovers(s.Mend)
+				s.onlyFailsAndCounts(s.agent(quick(), nil), map[string]string{"api": c.api, "network": c.network, "service": c.api})
+				s.recovers(s.Repair)
 				s.Contains(s.Event("NodeNotVerified", "api: ").Message, "network: "+c.network)
 			})
 		})
@@ -33,8 +33,8 @@ func TestFaultNetworkTarget(t *testing.T) {
 		address := s.Target()
 		s.rounds(func() {
 			s.Break("ip daddr " + address + " drop")
-			s.onlyFails(s.agent(quick("NETWORK_TARGETS", address+":80"), nil), map[string]string{"network": "TCP " + address + ":80: timeout"})
-			s.recovers(s.Mend)
+			s.onlyFailsAndCounts(s.agent(quick("NETWORK_TARGETS", address+":80"), nil), map[string]string{"network": "TCP " + address + ":80: timeout"})
+			s.recovers(s.Repair)
 		})
 	})
 	// The API server refuses clients without a token: so its certificate was trusted, by the cluster's CA
@@ -42,7 +42,7 @@ func TestFaultNetworkTarget(t *testing.T) {
 	fault(t, "https target answers 401", "not verified: network", func(s *suite) {
 		const address = "kubernetes.default.svc.cluster.local"
 		s.rounds(func() {
-			s.onlyFails(s.agent(quick("NETWORK_TARGETS", "https://"+address+"/livez"), nil), map[string]string{"network": "GET https://" + address + "/livez: 401 Unauthorized"})
+			s.onlyFailsAndCounts(s.agent(quick("NETWORK_TARGETS", "https://"+address+"/livez"), nil), map[string]string{"network": "GET https://" + address + "/livez: 401 Unauthorized"})
 			s.passes(quick("NETWORK_TARGETS", "tcp://"+address+":443"), nil)
 		})
 	})
@@ -57,14 +57,15 @@ func TestFaultAPIServerStopped(t *testing.T) {
 			s.AwaitLog(pod, harness.FailedCheck("network"))
 
 			resume := s.Pause("kube-apiserver")
-			line := s.AwaitLogFrom(s.LogsOnNode, pod, harness.FailedCheck("api"))
+			line, err := harness.AwaitLine(s.Ctx, func() ([]harness.LogLine, error) { return s.LogsOnNode(s.Ctx, pod) }, harness.FailedCheck("api"))
+			s.NoError(err)
 			s.Logf("after %s with a time limit of 1s: %s", line.Took, line.Error)
 			s.Contains(line.Error, "no answer from the API server in time")
 			took, err := time.ParseDuration(line.Took)
 			s.NoError(err)
 			s.GreaterOrEqual(took, time.Second)
 			resume()
-			s.recovers(s.Mend)
+			s.recovers(s.Repair)
 			s.SameProcess(pod)
 		})
 	})
@@ -105,11 +106,11 @@ func TestFaultDeadEndpoints(t *testing.T) {
 		s.rounds(func() {
 			s.Break("tcp dport 53 drop")
 			pod := s.agent(quick(), nil)
-			s.onlyFails(pod, map[string]string{"service": "TCP " + pods[0].Status.PodIP + ":53 on node node1: timeout"})
+			s.onlyFailsAndCounts(pod, map[string]string{"service": "TCP " + pods[0].Status.PodIP + ":53 on node node1: timeout"})
 			s.AwaitLog(pod, func(line harness.LogLine) bool {
 				return strings.Contains(line.Error, "TCP "+pods[1].Status.PodIP+":53 on node node1: timeout")
 			})
-			s.recovers(s.Mend)
+			s.recovers(s.Repair)
 		})
 	})
 	// A local endpoint answers, the remote one does not.
@@ -119,12 +120,12 @@ func TestFaultDeadEndpoints(t *testing.T) {
 			s.Apply(fmt.Sprintf(`
 apiVersion: v1
 kind: Service
-metadata: {name: e2e-remote, namespace: default}
+metadata: {name: e2e-remote, namespace: kube-system}
 spec: {ports: [{port: 53}]}
 ---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
-metadata: {name: e2e-remote, namespace: default, labels: {kubernetes.io/service-name: e2e-remote}}
+metadata: {name: e2e-remote, namespace: kube-system, labels: {kubernetes.io/service-name: e2e-remote}}
 addressType: IPv4
 ports: [{port: 53, name: "", protocol: TCP}]
 endpoints:
@@ -134,7 +135,7 @@ endpoints:
 		}
 		s.rounds(func() {
 			slice(pods[0].Status.PodIP, "10.244.99.99")
-			s.onlyFails(s.agent(quick("DNS_SERVICE", "default/e2e-remote"), nil),
+			s.onlyFailsAndCounts(s.agent(quick("DNS_SERVICE", "kube-system/e2e-remote"), nil),
 				map[string]string{"service": "none of its ready endpoints on other nodes answers: TCP 10.244.99.99:53 on node node2: "})
 			s.recovers(func() { slice("10.244.99.99", pods[1].Status.PodIP) })
 		})
@@ -142,12 +143,12 @@ endpoints:
 }
 
 // flap lets the agents on and cuts them off, for as long each as the fault is named after, until the
-// node is verified or that many times are over. It tells whether the node is verified.
+// node is verified or that many times are over. It reports whether the node is verified.
 func (s *suite) flap(times int) bool {
 	s.Helper()
 	const period = 2 * time.Second
 	for range times {
-		s.Mend()
+		s.Repair()
 		s.last(period)
 		s.unplug()
 		s.last(period / 2) // what had reached the API server before that is done by now
@@ -184,7 +185,7 @@ func TestFaultFlappingLink(t *testing.T) {
 			s.failedRound(s.agent(quick(), nil))
 			began := time.Now()
 			s.flap(harness.Pick(3, 10))
-			s.Mend()
+			s.Repair()
 			s.row.Recovered(s.verified().Sub(began))
 		})
 	})
@@ -194,7 +195,7 @@ func TestFaultFlappingLink(t *testing.T) {
 			s.failedRound(s.agent(quick("SUCCESS_THRESHOLD", "5"), nil))
 			s.False(s.flap(harness.Pick(1, 5)), "released")
 			s.unverified()
-			s.recovers(s.Mend)
+			s.recovers(s.Repair)
 		})
 	})
 }
@@ -219,6 +220,6 @@ func (s *suite) lossy(runs int, rules ...string) {
 		s.agent(nil, nil)
 		began := time.Now()
 		s.row.Recovered(s.verified().Sub(began))
-		s.Mend()
+		s.Repair()
 	}
 }

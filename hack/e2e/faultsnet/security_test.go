@@ -110,7 +110,7 @@ func (s *suite) restricted(user int) {
 		s.Contains(status, line+"\n")
 	}
 	s.Regexp(`(?m)^\d+ \d+ \S+ \S+ / ro[, ]`, s.process(pod, "mountinfo"), "the root can be written")
-	s.recovers(s.Mend)
+	s.recovers(s.Repair)
 }
 
 // podIn waits for the one pod of a namespace.

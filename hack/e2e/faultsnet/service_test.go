@@ -73,12 +73,12 @@ func TestFaultNoReadyEndpoint(t *testing.T) {
 		s.Apply(`
 apiVersion: v1
 kind: Service
-metadata: {name: e2e-empty, namespace: default}
+metadata: {name: e2e-empty, namespace: kube-system}
 spec: {selector: {app: e2e-nobody}, ports: [{port: 53}]}
 `)
 		s.rounds(func() {
-			s.onlyFails(s.agent(quick("DNS_SERVICE", "default/e2e-empty"), nil),
-				map[string]string{"service": "service default/e2e-empty has no ready endpoint"})
+			s.onlyFailsAndCounts(s.agent(quick("DNS_SERVICE", "kube-system/e2e-empty"), nil),
+				map[string]string{"service": "service kube-system/e2e-empty has no ready endpoint"})
 			s.row.Round()
 		})
 	})

@@ -21,13 +21,13 @@ import (
 
 const (
 	node = harness.RealNode
-	// foreign is what others have on a node: a taint before ours and one behind, a label and an annotation.
+	// foreign is what others have on a node: a taint before the startup taint and one behind it, a label and an annotation.
 	foreign = "example.com/foreign"
 	// agentLabel is on the agents that the tests start. It is not the DaemonSet's, which would adopt them.
 	agentLabel = "faultsnet"
 )
 
-// quick are settings with which a failure is told apart from a success within seconds, with further ones as name, value.
+// quick are settings with which a failure is distinguished from a success within seconds, with further ones as name, value.
 func quick(further ...string) map[string]string {
 	settings := map[string]string{"CHECK_TIMEOUT": "1s", "MAX_RETRIES": "0"}
 	for i := 0; i < len(further); i += 2 {
@@ -62,8 +62,8 @@ func fault(t *testing.T, fault, outcome string, test func(s *suite)) {
 	t.Run(fault, func(t *testing.T) {
 		row := harness.BeginRow(t, fault, outcome)
 		s := &suite{harness.Start(t, 3, 20), row}
-		s.Mend()
-		s.Undo(func(ctx context.Context) error { return s.Cluster.Mend(ctx, node) })
+		s.Repair()
+		s.Undo(func(ctx context.Context) error { return s.Cluster.Repair(ctx, node) })
 		test(s)
 	})
 }
@@ -149,7 +149,7 @@ func (s *suite) failedRound(pod corev1.Pod) map[string]string {
 	return failed
 }
 
-// onlyFails is failedRound where just these checks may fail, each with its text in the error, and are counted.
+// onlyFails is failedRound where just these checks may fail, each with its text in the error.
 func (s *suite) onlyFails(pod corev1.Pod, texts map[string]string) {
 	s.Helper()
 	failed := s.failedRound(pod)
@@ -157,13 +157,19 @@ func (s *suite) onlyFails(pod corev1.Pod, texts map[string]string) {
 		s.Contains(failed[check], text)
 	}
 	s.Len(failed, len(texts), "%v", failed)
+}
+
+// onlyFailsAndCounts is onlyFails where the agent's metrics can be read and say the same.
+func (s *suite) onlyFailsAndCounts(pod corev1.Pod, texts map[string]string) {
+	s.Helper()
+	s.onlyFails(pod, texts)
 	counted := make(map[string]float64)
 	for _, check := range []string{"dns", "api", "network", "service"} {
 		if n := s.Metric(pod, fmt.Sprintf(`node_check_failures_total{check=%q}`, check)); n > 0 {
 			counted[check] = n
 		}
 	}
-	s.Equal(slices.Sorted(maps.Keys(failed)), slices.Sorted(maps.Keys(counted)), "node_check_failures_total")
+	s.Equal(slices.Sorted(maps.Keys(texts)), slices.Sorted(maps.Keys(counted)), "node_check_failures_total")
 }
 
 func (s *suite) unverified() {
@@ -214,12 +220,12 @@ func (s *suite) passes(env map[string]string, dns *corev1.PodDNSConfig) (warning
 	return warnings, details
 }
 
-// recovers mends the fault and waits until the agent has verified the node.
-func (s *suite) recovers(mend func()) {
+// recovers repairs the fault and waits until the agent has verified the node.
+func (s *suite) recovers(repair func()) {
 	s.Helper()
-	mend()
-	mended := time.Now()
-	s.row.Recovered(s.verified().Sub(mended))
+	repair()
+	repaired := time.Now()
+	s.row.Recovered(s.verified().Sub(repaired))
 }
 
 // breakForwarded makes a fault with rules of nft for what the node forwards.
@@ -260,6 +266,6 @@ func (s *suite) broken(fails map[string]string, rules ...string) {
 	s.rounds(func() {
 		s.breakForwarded(rules...)
 		s.onlyFails(s.agent(quick(), nil), fails)
-		s.recovers(s.Mend)
+		s.recovers(s.Repair)
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/retry"
 )
 
 // Names in the cluster. They are the defaults of the chart and of hack/cluster.
@@ -148,7 +150,7 @@ func (c *Cluster) Deploy(ctx context.Context, values ...string) error {
 // Reset brings a node into the state in which every test begins: verified, no fault, DNS up, no
 // agent running.
 func (c *Cluster) Reset(ctx context.Context, node string) error {
-	if err := c.Mend(ctx, node); err != nil {
+	if err := c.Repair(ctx, node); err != nil {
 		return err
 	}
 	open := fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}},"spec":{"taints":null,"unschedulable":null}}`, Label)
@@ -188,7 +190,7 @@ func (c *Cluster) Undeploy(ctx context.Context, values ...string) error {
 // Gate puts the startup taint on a node, behind the taints it has, and takes the label and the
 // annotation off, all at once: what a node is when it registers.
 func (c *Cluster) Gate(ctx context.Context, node string) error {
-	for {
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		now, err := c.Node(ctx, node)
 		if err != nil {
 			return err
@@ -199,10 +201,8 @@ func (c *Cluster) Gate(ctx context.Context, node string) error {
 		delete(now.Labels, Label)
 		delete(now.Annotations, Annotation)
 		_, err = c.Kube.CoreV1().Nodes().Update(ctx, now, metav1.UpdateOptions{})
-		if err == nil || !strings.Contains(err.Error(), "the object has been modified") {
-			return err
-		}
-	}
+		return err
+	})
 }
 
 // Patch applies a JSON merge patch to a node.
@@ -216,24 +216,18 @@ func (c *Cluster) Node(ctx context.Context, name string) (*corev1.Node, error) {
 	return c.Kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 }
 
-// HasTaint tells whether node has a taint with key.
+// HasTaint reports whether node has a taint with key.
 func HasTaint(node *corev1.Node, key string) bool {
-	for _, taint := range node.Spec.Taints {
-		if taint.Key == key {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key })
 }
 
-// Verified tells whether node is open: label on, taint off.
+// Verified reports whether a node is verified: label on, startup taint off.
 func Verified(node *corev1.Node) bool { return node.Labels[Label] == "true" && !HasTaint(node, Taint) }
 
 // AwaitNode waits until a node is as wanted, and returns it and the time at which it was seen.
 func (c *Cluster) AwaitNode(ctx context.Context, name string, wanted func(*corev1.Node) bool) (*corev1.Node, time.Time, error) {
 	var node *corev1.Node
-	err := Until(ctx, func() (bool, error) {
-		var err error
+	err := Until(ctx, func() (_ bool, err error) {
 		node, err = c.Node(ctx, name)
 		return err == nil && wanted(node), nil
 	})

@@ -34,8 +34,8 @@ func (c *Cluster) Filter(ctx context.Context, node, hook string, rules ...string
 	return c.nft(ctx, node, script)
 }
 
-// Mend takes the rules of Break away.
-func (c *Cluster) Mend(ctx context.Context, node string) error {
+// Repair takes the rules of Break away.
+func (c *Cluster) Repair(ctx context.Context, node string) error {
 	return c.nft(ctx, node, fmt.Sprintf("table inet %[1]s\ndelete table inet %[1]s\n", table))
 }
 

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -16,7 +15,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/rest"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // LogLine is one line of the agent's log.
@@ -53,6 +52,25 @@ func (c *Cluster) LogsOnNode(ctx context.Context, pod corev1.Pod) ([]LogLine, er
 	return parseLog(plain.String())
 }
 
+// AwaitLine waits for a line of a log.
+func AwaitLine(ctx context.Context, read func() ([]LogLine, error), wanted func(LogLine) bool) (found LogLine, err error) {
+	err = Until(ctx, func() (bool, error) {
+		lines, err := read()
+		if err != nil {
+			return false, nil // the container is not there yet
+		}
+		i := slices.IndexFunc(lines, wanted)
+		if i >= 0 {
+			found = lines[i]
+		}
+		return i >= 0, nil
+	})
+	if err != nil {
+		err = fmt.Errorf("no such line in the log: %w", err)
+	}
+	return found, err
+}
+
 func parseLog(text string) ([]LogLine, error) {
 	var lines []LogLine
 	for raw := range strings.Lines(text) {
@@ -65,24 +83,15 @@ func parseLog(text string) ([]LogLine, error) {
 	return lines, nil
 }
 
-// Get asks a running pod's HTTP server by way of the API server. The status is that of the pod.
+// Get asks a running pod's HTTP server by way of the API server. The status is that of the pod; a body comes with 200.
 func (c *Cluster) Get(ctx context.Context, pod corev1.Pod, path string) (body string, status int, err error) {
-	client, ok := c.Kube.CoreV1().RESTClient().(*rest.RESTClient)
-	if !ok {
-		return "", 0, errors.New("no HTTP client")
+	raw, err := c.Kube.CoreV1().RESTClient().Get().Namespace(pod.Namespace).Resource("pods").Name(pod.Name + ":8080").
+		SubResource("proxy").Suffix(path).Do(ctx).Raw()
+	var failed apierrors.APIStatus
+	if errors.As(err, &failed) {
+		return "", int(failed.Status().Code), nil
 	}
-	url := client.Get().Namespace(pod.Namespace).Resource("pods").Name(pod.Name + ":8080").SubResource("proxy").Suffix(path).URL()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url.String(), nil)
-	if err != nil {
-		return "", 0, err
-	}
-	response, err := client.Client.Do(request)
-	if err != nil {
-		return "", 0, err
-	}
-	defer func() { _ = response.Body.Close() }()
-	raw, err := io.ReadAll(response.Body)
-	return string(raw), response.StatusCode, err
+	return string(raw), http.StatusOK, err
 }
 
 // Metric reads the value of a series, written as it is in the exposition but for the label node.
@@ -132,7 +141,7 @@ func (r Request) Pod() string {
 	return ""
 }
 
-// Write tells whether the request changes something.
+// Write reports whether the request changes something.
 func (r Request) Write() bool { return r.Verb != "get" && r.Verb != "list" && r.Verb != "watch" }
 
 func (r Request) String() string {

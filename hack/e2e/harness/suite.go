@@ -66,7 +66,7 @@ func Main(m *testing.M, prepare func(context.Context, *Cluster) (cleanUp func(co
 	return code
 }
 
-// Long tells whether the long version of the tests was asked for (E2E=long).
+// Long reports whether the long version of the tests was asked for (E2E=long).
 func Long() bool { return os.Getenv("E2E") == "long" }
 
 // Pick returns how much of something the short and the long version of the tests do.
@@ -251,24 +251,9 @@ func (s *Suite) AwaitMetric(pod corev1.Pod, series string, above float64) {
 // AwaitLog waits for a line of the agent's log.
 func (s *Suite) AwaitLog(pod corev1.Pod, wanted func(LogLine) bool) LogLine {
 	s.Helper()
-	return s.AwaitLogFrom(s.Logs, pod, wanted)
-}
-
-// AwaitLogFrom is AwaitLog with another way to read the log.
-func (s *Suite) AwaitLogFrom(read func(context.Context, corev1.Pod) ([]LogLine, error), pod corev1.Pod, wanted func(LogLine) bool) (found LogLine) {
-	s.Helper()
-	s.Until(func() (bool, error) {
-		lines, err := read(s.Ctx, pod)
-		if err != nil {
-			return false, nil // the container is not there yet
-		}
-		i := slices.IndexFunc(lines, wanted)
-		if i >= 0 {
-			found = lines[i]
-		}
-		return i >= 0, nil
-	}, "no such line in the log")
-	return found
+	line, err := AwaitLine(s.Ctx, func() ([]LogLine, error) { return s.Logs(s.Ctx, pod) }, wanted)
+	s.NoError(err)
+	return line
 }
 
 // FailedCheck is a line that says that a check has failed.
@@ -355,17 +340,17 @@ func (s *Suite) Pause(component string) (resume func()) {
 	return func() { s.NoError(s.Signal(s.Ctx, "CONT", component)) }
 }
 
-// Break adds nftables rules for the pods of the real node until Mend is called, at the latest when the test ends.
+// Break adds nftables rules for the pods of the real node until Repair is called, at the latest when the test ends.
 func (s *Suite) Break(rules ...string) {
 	s.Helper()
-	s.Undo(func(ctx context.Context) error { return s.Cluster.Mend(ctx, RealNode) })
+	s.Undo(func(ctx context.Context) error { return s.Cluster.Repair(ctx, RealNode) })
 	s.NoError(s.Cluster.Break(s.Ctx, RealNode, rules...))
 }
 
-// Mend takes the rules away that were added on the real node.
-func (s *Suite) Mend() {
+// Repair takes the rules away that were added on the real node.
+func (s *Suite) Repair() {
 	s.Helper()
-	s.NoError(s.Cluster.Mend(s.Ctx, RealNode))
+	s.NoError(s.Cluster.Repair(s.Ctx, RealNode))
 }
 
 // RunPod runs the workload image on the real node, in the namespace default, until the test ends, and waits until it is ready.

@@ -1,7 +1,6 @@
 package harness
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +15,8 @@ import (
 	"testing"
 	"text/tabwriter"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 // tableFile names the file that the rows are appended to, one JSON object a line, so that several
@@ -32,10 +33,9 @@ type Row struct {
 	Lost    []string // what should not have been lost, each by name
 	Failed  bool
 
-	t      *testing.T
-	mu     sync.Mutex
-	times  []time.Duration
-	rounds int
+	t     *testing.T
+	mu    sync.Mutex
+	times []time.Duration
 }
 
 // BeginRow starts the row of a fault with the outcome that the test is about to show. The row is
@@ -52,14 +52,14 @@ func (r *Row) Recovered(took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.times = append(r.times, took)
-	r.rounds++
+	r.Rounds++
 }
 
 // Round counts a round in which there was nothing to recover from.
 func (r *Row) Round() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.rounds++
+	r.Rounds++
 }
 
 // Lose names something that was lost, and fails the test.
@@ -75,38 +75,26 @@ func (r *Row) Lose(format string, args ...any) {
 func (r *Row) write() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.Rounds, r.Failed = r.rounds, r.t.Failed()
+	r.Failed = r.t.Failed()
 	if slices.Sort(r.times); len(r.times) > 0 {
 		r.Median, r.Worst = r.times[len(r.times)/2], r.times[len(r.times)-1]
 	}
 	line, err := json.Marshal(r)
-	if err != nil {
-		r.t.Error(err)
-		return
-	}
+	require.NoError(r.t, err)
 	file, err := os.OpenFile(os.Getenv(tableFile), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
-	if err != nil {
-		r.t.Error(err)
-		return
-	}
+	require.NoError(r.t, err)
 	_, err = file.Write(append(line, '\n')) // one write, so that lines of two packages do not mix
-	if err = errors.Join(err, file.Close()); err != nil {
-		r.t.Error(err)
-	}
+	require.NoError(r.t, errors.Join(err, file.Close()))
 }
 
-// runWithTable runs the tests of a package and prints the table of the faults that they made.
+// runWithTable runs the tests of a package and prints the table of the faults that they made, unless it is to be one of several packages.
 func runWithTable(m *testing.M) (code int, err error) {
-	path := os.Getenv(tableFile)
-	if path == "" {
-		path = filepath.Join(os.TempDir(), fmt.Sprintf("faults-%d.json", os.Getpid()))
-		defer func() { _ = os.Remove(path) }()
-		if err := os.Setenv(tableFile, path); err != nil {
-			return 1, err
-		}
+	if os.Getenv(tableFile) != "" {
+		return m.Run(), nil
 	}
-	before, err := ReadTable(path)
-	if err != nil {
+	path := filepath.Join(os.TempDir(), fmt.Sprintf("faults-%d.json", os.Getpid()))
+	defer func() { _ = os.Remove(path) }()
+	if err := os.Setenv(tableFile, path); err != nil {
 		return 1, err
 	}
 	code = m.Run()
@@ -114,14 +102,14 @@ func runWithTable(m *testing.M) (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
-	if rows = rows[len(before):]; len(rows) > 0 {
+	if len(rows) > 0 {
 		PrintTable(os.Stdout, rows)
 	}
 	return code, nil
 }
 
 // ReadTable reads the rows that tests have appended to a file. A file that is not there has none.
-func ReadTable(path string) ([]*Row, error) {
+func ReadTable(path string) (rows []*Row, err error) {
 	file, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -130,33 +118,38 @@ func ReadTable(path string) ([]*Row, error) {
 		return nil, err
 	}
 	defer func() { _ = file.Close() }()
-	var rows []*Row
-	lines := bufio.NewScanner(file)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
+	for decoder := json.NewDecoder(file); ; {
 		row := new(Row)
-		if err := json.Unmarshal(lines.Bytes(), row); err != nil {
+		err := decoder.Decode(row)
+		if errors.Is(err, io.EOF) {
+			return rows, nil
+		}
+		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
 		rows = append(rows, row)
 	}
-	return rows, lines.Err()
 }
 
-// PrintTable prints rows as a table that is aligned and is Markdown as well.
-func PrintTable(to io.Writer, rows []*Row) {
+// PrintTable prints rows as a table that is aligned and is Markdown as well, and below it how many failed and what was lost. It
+// reports whether there are rows, and neither.
+func PrintTable(to io.Writer, rows []*Row) (passed bool) {
 	w := tabwriter.NewWriter(to, 0, 0, 1, ' ', 0)
 	_, _ = fmt.Fprint(w, "\n| fault\t| rounds\t| outcome\t| recovered: median\t| worst\t| lost\t|\n|---\t|---:\t|---\t|---:\t|---:\t|---:\t|\n")
+	failed, lost := 0, 0
 	for _, row := range rows {
 		outcome := row.Outcome
 		if row.Failed {
 			outcome = "FAILED (should: " + outcome + ")"
+			failed++
 		}
+		lost += len(row.Lost)
 		_, _ = fmt.Fprintf(w, "| %s\t| %d\t| %s\t| %s\t| %s\t| %s\t|\n",
 			row.Fault, row.Rounds, outcome, formatDuration(row.Median), formatDuration(row.Worst), row.loss())
 	}
-	_, _ = fmt.Fprintln(w)
 	_ = w.Flush()
+	_, _ = fmt.Fprintf(to, "\n%d faults, %d failed, %d lost\n", len(rows), failed, lost)
+	return len(rows) > 0 && failed+lost == 0
 }
 
 func (r *Row) loss() string {

@@ -1,10 +1,8 @@
 package karpenter
 
 import (
-	"bytes"
 	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -25,42 +23,24 @@ type kubelet struct {
 	network func(node string) string
 
 	mu     sync.Mutex
-	agents map[string]*exec.Cmd // by the pod's uid
-	logs   map[string]*log      // by the node
-	wait   sync.WaitGroup
+	agents map[string]*harness.Program // by the pod's uid
+	latest map[string]*harness.Program // by the node
 }
 
-// log is what one agent says.
-type log struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *log) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
-// said returns what the agent on a node has logged.
+// said returns what the latest agent on a node has logged.
 func (k *kubelet) said(node string) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if log := k.logs[node]; log != nil {
-		return log.String()
+	if k.latest[node] == nil {
+		return ""
 	}
-	return ""
+	text, _ := os.ReadFile(k.latest[node].Log)
+	return string(text)
 }
 
 func newKubelet(s *suite) *kubelet {
 	s.Helper()
-	k := &kubelet{suite: s, home: s.realPod("home"), agents: map[string]*exec.Cmd{}, logs: map[string]*log{}}
+	k := &kubelet{suite: s, home: s.realPod("home"), agents: map[string]*harness.Program{}, latest: map[string]*harness.Program{}}
 	k.network = func(string) string { return k.home }
 	ctx, cancel := context.WithCancel(s.Ctx)
 	followed := make(chan struct{})
@@ -71,14 +51,11 @@ func newKubelet(s *suite) *kubelet {
 	s.Cleanup(func() {
 		cancel()
 		<-followed
-		k.mu.Lock()
 		for _, agent := range k.agents {
-			_ = agent.Process.Signal(syscall.SIGKILL)
+			agent.Stop()
 		}
-		k.mu.Unlock()
-		k.wait.Wait()
-		for node, log := range k.logs {
-			if said := log.String(); s.Failed() && (len(k.logs) < 5 || !strings.Contains(said, harness.MsgVerified)) {
+		for node := range k.latest {
+			if said := k.said(node); s.Failed() && (len(k.latest) < 5 || !strings.Contains(said, harness.MsgVerified)) {
 				s.Logf("the agent on %s said:\n%s", node, said)
 			}
 		}
@@ -110,12 +87,13 @@ func (k *kubelet) follow(ctx context.Context) {
 		agent, known := k.agents[uid]
 		switch {
 		case !known && !s.deleted && pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil:
-			if started, err := k.start(ctx, pod); err != nil {
+			started, err := k.start(ctx, pod)
+			if err != nil {
 				k.T.Errorf("agent on %s: %v", pod.Spec.NodeName, err)
-			} else {
-				k.agents[uid] = started
+				break
 			}
-		case known && agent != nil && (s.deleted || pod.DeletionTimestamp != nil):
+			k.agents[uid], k.latest[pod.Spec.NodeName] = started, started
+		case known && (s.deleted || pod.DeletionTimestamp != nil):
 			_ = agent.Process.Signal(syscall.SIGTERM)
 		}
 		return false
@@ -130,7 +108,7 @@ mkdir -p /run/secrets/kubernetes.io/serviceaccount
 mount --bind "$1" /run/secrets/kubernetes.io/serviceaccount
 exec "$2"`
 
-func (k *kubelet) start(ctx context.Context, pod *corev1.Pod) (*exec.Cmd, error) {
+func (k *kubelet) start(ctx context.Context, pod *corev1.Pod) (*harness.Program, error) {
 	token, err := k.Token(ctx, pod.Namespace, pod.Spec.ServiceAccountName, pod)
 	if err != nil {
 		return nil, err
@@ -152,24 +130,11 @@ func (k *kubelet) start(ctx context.Context, pod *corev1.Pod) (*exec.Cmd, error)
 			return nil, err
 		}
 	}
-	cmd := exec.Command("nsenter", "--target", k.network(pod.Spec.NodeName), "--net", "--",
-		"unshare", "--mount", "sh", "-c", enter, "sh", dir, k.Root+"/bin/kube-node-ready")
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "NODE_NAME=" + pod.Spec.NodeName, "POD_NAMESPACE=" + pod.Namespace,
+	args := []string{"-i", "PATH=" + os.Getenv("PATH"), "NODE_NAME=" + pod.Spec.NodeName, "POD_NAMESPACE=" + pod.Namespace,
 		"KUBERNETES_SERVICE_HOST=10.96.0.1", "KUBERNETES_SERVICE_PORT=443"}
 	for name, value := range settings.Data {
-		cmd.Env = append(cmd.Env, name+"="+value)
+		args = append(args, name+"="+value)
 	}
-	said := new(log)
-	k.logs[pod.Spec.NodeName] = said
-	cmd.Stdout, cmd.Stderr = said, said
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	k.wait.Add(1)
-	go func() {
-		defer k.wait.Done()
-		_ = cmd.Wait()
-	}()
-	return cmd, nil
+	return k.StartProgram("agent-"+string(pod.UID), nil, "env", append(args, "nsenter", "--target", k.network(pod.Spec.NodeName), "--net", "--",
+		"unshare", "--mount", "sh", "-c", enter, "sh", dir, k.Root+"/bin/kube-node-ready")...)
 }

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
@@ -40,9 +41,19 @@ func agentPod(node string, wanted func(state) bool) func(state) bool {
 	}
 }
 
+// on sees a node as wanted.
+func on(name string, wanted func(*corev1.Node) bool) func(state) bool {
+	return func(s state) bool { return s.name() == name && !s.deleted && wanted(s.node()) }
+}
+
+// labelled reports whether a node has a label that is true.
+func labelled(key string) func(*corev1.Node) bool {
+	return func(n *corev1.Node) bool { return n.Labels[key] == "true" }
+}
+
 func always(state) bool { return true }
 
-func TestStory(t *testing.T) {
+func TestPendingPodGetsAVerifiedNode(t *testing.T) {
 	s := start(t)
 	s.nodePools("1s")
 	s.workload("story", 1)
@@ -53,16 +64,13 @@ func TestStory(t *testing.T) {
 		return ofPool(s) && harness.HasTaint(s.node(), unregistered)
 	})
 	name := created.name()
-	on := func(wanted func(*corev1.Node) bool) func(state) bool {
-		return func(s state) bool { return s.name() == name && !s.deleted && wanted(s.node()) }
-	}
-	known := s.await("Karpenter has registered it: that taint off, node-ready/unverified:NoSchedule on", nodes, on(func(n *corev1.Node) bool {
+	known := s.await("Karpenter has registered it: that taint off, node-ready/unverified:NoSchedule on", nodes, on(name, func(n *corev1.Node) bool {
 		return n.Labels[registered] == "true" && !harness.HasTaint(n, unregistered)
 	}))
 	s.True(harness.HasTaint(known.node(), harness.Taint), "the startup taint comes with the registration")
 	bornAgent := s.await("the DaemonSet controller's pod is on it: the agent starts", pods, agentPod(name, always))
-	verified := s.await("the agent has verified it: taint off, label on", nodes, on(harness.Verified))
-	ready := s.await("Karpenter marks the node initialized", nodes, on(func(n *corev1.Node) bool { return n.Labels[initialized] == "true" }))
+	verified := s.await("the agent has verified it: taint off, label on", nodes, on(name, harness.Verified))
+	ready := s.await("Karpenter marks the node initialized", nodes, on(name, labelled(initialized)))
 	claim := s.await("and its NodeClaim", nodeClaims, func(s state) bool { return s.name() == claimed.name() && s.condition("Initialized") })
 	bound := s.await("the scheduler binds the pending pod to it", pods, workloadPod("story", func(p *corev1.Pod) bool { return p.Spec.NodeName == name }))
 	gone := s.await("the agent's pod is gone", pods, agentPod(name, func(s state) bool { return s.deleted }))
@@ -72,7 +80,7 @@ func TestStory(t *testing.T) {
 	inOrder(t, verified, gone)
 	steps := []step{pending, claimed, created, known, bornAgent, verified, ready, claim, bound, gone}
 	slices.SortStableFunc(steps[6:], func(a, b step) int { return int(a.revision) - int(b.revision) })
-	tell(t, steps)
+	printSteps(t, steps)
 	s.overhead(claimed.name())
 	s.Contains(s.kubelet.said(name), harness.MsgVerified)
 }
@@ -83,18 +91,14 @@ func (s *suite) overhead(claim string) {
 	s.Helper()
 	object, err := s.dynamic.Resource(nodeClaims).Get(s.Ctx, claim, metav1.GetOptions{})
 	s.NoError(err)
-	spec, ok := object.Object["spec"].(map[string]any)
-	s.True(ok)
-	requests, ok := spec["resources"].(map[string]any)["requests"].(map[string]any)
-	s.True(ok)
+	requests, _, err := unstructured.NestedStringMap(object.Object, "spec", "resources", "requests")
+	s.NoError(err)
 	daemonSet, err := s.Kube.AppsV1().DaemonSets(harness.Namespace).Get(s.Ctx, harness.Name, metav1.GetOptions{})
 	s.NoError(err)
 	agent := daemonSet.Spec.Template.Spec.Containers[0].Resources.Requests
 	var lines []string
 	for _, each := range []struct{ name, workload string }{{"cpu", "500m"}, {"memory", "256Mi"}} {
-		total, ok := requests[each.name].(string)
-		s.True(ok, "%v", requests)
-		rest := resource.MustParse(total)
+		rest := resource.MustParse(requests[each.name])
 		rest.Sub(resource.MustParse(each.workload))
 		want := agent[corev1.ResourceName(each.name)]
 		s.Zero(rest.Cmp(want), "%s: %s reserved for %s of the agent", each.name, rest.String(), want.String())
@@ -109,29 +113,13 @@ func TestFromNoneToManyAndBack(t *testing.T) {
 	s.nodePools("1s")
 	s.workload("many", many)
 	began := s.await("all pods wait", pods, workloadPod("many", func(*corev1.Pod) bool { return true }))
-	count := func(wanted func(*corev1.Node) bool) func() (bool, error) {
-		return func() (bool, error) {
-			n := 0
-			for _, s := range s.seen.now(nodes) {
-				if ofPool(s) && wanted(s.node()) {
-					n++
-				}
-			}
-			return n == many, s.Ctx.Err()
-		}
+	await := func(n int, what string, kind schema.GroupVersionResource, wanted func(state) bool) {
+		s.Until(func() (bool, error) { return len(s.seen.now(kind, wanted)) == n, s.Ctx.Err() }, what)
 	}
-	s.Until(count(func(*corev1.Node) bool { return true }), "nodes")
-	s.Until(count(harness.Verified), "verified nodes")
-	s.Until(count(func(n *corev1.Node) bool { return n.Labels[initialized] == "true" }), "initialized nodes")
-	s.Until(func() (bool, error) {
-		n := 0
-		for _, s := range s.seen.now(pods) {
-			if s.object.GetLabels()["app"] == "many" && s.pod().Status.Phase == corev1.PodRunning {
-				n++
-			}
-		}
-		return n == many, s.Ctx.Err()
-	}, "running pods")
+	await(many, "nodes", nodes, ofPool)
+	await(many, "verified nodes", nodes, func(s state) bool { return ofPool(s) && harness.Verified(s.node()) })
+	await(many, "initialized nodes", nodes, func(s state) bool { return ofPool(s) && labelled(initialized)(s.node()) })
+	await(many, "running pods", pods, workloadPod("many", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning }))
 
 	// When each became what it is, by the watch.
 	var steps []step
@@ -140,9 +128,9 @@ func TestFromNoneToManyAndBack(t *testing.T) {
 		wanted func(*corev1.Node) bool
 	}{
 		{"created", func(*corev1.Node) bool { return true }},
-		{"registered, with the startup taint", func(n *corev1.Node) bool { return n.Labels[registered] == "true" }},
+		{"registered, with the startup taint", labelled(registered)},
 		{"verified", harness.Verified},
-		{"initialized", func(n *corev1.Node) bool { return n.Labels[initialized] == "true" }},
+		{"initialized", labelled(initialized)},
 	} {
 		first, last := s.firstAndLast(each.wanted)
 		steps = append(steps, step{"the first node is " + each.what, first}, step{"the last node is " + each.what, last})
@@ -151,15 +139,8 @@ func TestFromNoneToManyAndBack(t *testing.T) {
 	steps = slices.Insert(steps, 0, began)
 
 	s.scale("many", 0)
-	s.Until(func() (bool, error) {
-		n := 0
-		for _, s := range s.seen.now(nodes) {
-			if ofPool(s) {
-				n++
-			}
-		}
-		return n == 0 && len(s.seen.now(nodeClaims)) == 0, s.Ctx.Err()
-	}, "nodes and node claims left over")
+	await(0, "nodes left over", nodes, ofPool)
+	await(0, "node claims left over", nodeClaims, always)
 	last := s.await("all pods deleted; the last node is gone", nodes, func() func(state) bool {
 		left := many
 		return func(s state) bool {
@@ -169,7 +150,7 @@ func TestFromNoneToManyAndBack(t *testing.T) {
 			return left == 0
 		}
 	}())
-	tell(t, append(steps, last))
+	printSteps(t, append(steps, last))
 	s.Logf("%d nodes and back to 0, none stuck", many)
 }
 

@@ -3,6 +3,7 @@ package karpenter
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"sync"
@@ -44,7 +45,7 @@ func as[T any](s state) *T {
 	return into
 }
 
-// condition tells whether the object's status has a condition that is True.
+// condition reports whether the object's status has a condition that is True.
 func (s state) condition(kind string) bool {
 	list, _, _ := unstructured.NestedSlice(s.object.Object, "status", "conditions")
 	for _, each := range list {
@@ -119,20 +120,17 @@ func (tl *timeline) await(ctx context.Context, kind schema.GroupVersionResource,
 	}
 }
 
-// now returns the last state of every object of a kind that is still there.
-func (tl *timeline) now(kind schema.GroupVersionResource) map[string]state {
+// now returns the last state of every object of a kind that is still there, of those that are as wanted.
+func (tl *timeline) now(kind schema.GroupVersionResource, wanted func(state) bool) map[string]state {
 	tl.mu.Lock()
 	defer tl.mu.Unlock()
 	latest := make(map[string]state)
 	for _, s := range tl.states {
-		switch {
-		case s.kind != kind:
-		case s.deleted:
-			delete(latest, s.name())
-		default:
+		if s.kind == kind {
 			latest[s.name()] = s
 		}
 	}
+	maps.DeleteFunc(latest, func(_ string, s state) bool { return s.deleted || !wanted(s) })
 	return latest
 }
 
@@ -142,15 +140,12 @@ type step struct {
 	state
 }
 
-// tell prints steps with their times since the first.
-func tell(t *testing.T, steps []step) {
+// printSteps prints them with their times since the first.
+func printSteps(t *testing.T, steps []step) {
 	t.Helper()
 	var text strings.Builder
 	for i, s := range steps {
-		since := time.Duration(0)
-		if i > 0 {
-			since = s.at.Sub(steps[i-1].at)
-		}
+		since := s.at.Sub(steps[max(0, i-1)].at)
 		fmt.Fprintf(&text, "%7.2f s  %+6.2f  %s\n", s.at.Sub(steps[0].at).Seconds(), since.Seconds(), s.what)
 	}
 	t.Logf("\n%s", text.String())

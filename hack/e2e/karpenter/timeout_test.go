@@ -14,8 +14,8 @@ const failedTaint = "node-ready/failed"
 // badNetwork makes a pod's network in which no name server is reached.
 func (s *suite) badNetwork() (network string) {
 	s.Helper()
-	network = s.realPod("sick")
-	s.nft(network, "table inet sick { chain out { type filter hook output priority 0; meta l4proto { tcp, udp } th dport 53 drop; }; }")
+	network = s.realPod("no-dns")
+	s.nft(network, "table inet nodns { chain out { type filter hook output priority 0; meta l4proto { tcp, udp } th dport 53 drop; }; }")
 	return network
 }
 
@@ -36,17 +36,14 @@ func TestFailedTaintMakesKarpenterProvisionElsewhere(t *testing.T) {
 	s.workload("stuck", 1)
 	claim := s.await("Karpenter makes a node for a pod", nodeClaims, ofPool)
 	known := s.await("it is registered; its agent finds no name server", nodes, func(s state) bool {
-		return ofPool(s) && s.object.GetLabels()[registered] == "true"
+		return ofPool(s) && labelled(registered)(s.node())
 	})
 	name := known.name()
 	s.workload("more", 1)
 	s.Contains(s.karpenterSays("more", "Nominated"), name, "Karpenter means to run it there")
-	s.Len(s.seen.now(nodeClaims), 1, "and makes no other node")
+	s.Len(s.seen.now(nodeClaims, always), 1, "and makes no other node")
 
-	on := func(wanted func(*corev1.Node) bool) func(state) bool {
-		return func(s state) bool { return s.name() == name && !s.deleted && wanted(s.node()) }
-	}
-	failed := s.await("INITIAL_TIMEOUT has passed: node-ready/failed:NoSchedule on", nodes, on(func(n *corev1.Node) bool { return harness.HasTaint(n, failedTaint) }))
+	failed := s.await("INITIAL_TIMEOUT has passed: node-ready/failed:NoSchedule on", nodes, on(name, func(n *corev1.Node) bool { return harness.HasTaint(n, failedTaint) }))
 	s.True(harness.HasTaint(failed.node(), harness.Taint))
 	other := s.await("Karpenter makes another node", nodeClaims, func(s state) bool { return ofPool(s) && s.name() != claim.name() })
 	good := s.await("which is verified", nodes, func(s state) bool { return ofPool(s) && s.name() != name && harness.Verified(s.node()) })
@@ -55,12 +52,12 @@ func TestFailedTaintMakesKarpenterProvisionElsewhere(t *testing.T) {
 	inOrder(t, claim, known, failed, other, good, bound)
 	_ = s.await("and the second one", pods, workloadPod("more", func(p *corev1.Pod) bool { return p.Spec.NodeName != "" && p.Spec.NodeName != name }))
 
-	s.nft(network, "delete table inet sick")
-	recovered := s.await("the first node recovers: both taints off, label on", nodes, on(harness.Verified))
+	s.nft(network, "delete table inet nodns")
+	recovered := s.await("the first node recovers: both taints off, label on", nodes, on(name, harness.Verified))
 	s.False(harness.HasTaint(recovered.node(), failedTaint), "in the same patch")
-	ready := s.await("Karpenter marks it initialized", nodes, on(func(n *corev1.Node) bool { return n.Labels[initialized] == "true" }))
+	ready := s.await("Karpenter marks it initialized", nodes, on(name, labelled(initialized)))
 	inOrder(t, bound, recovered, ready)
-	tell(t, []step{claim, known, failed, other, good, bound, recovered, ready})
+	printSteps(t, []step{claim, known, failed, other, good, bound, recovered, ready})
 	s.Equal(1, strings.Count(s.kubelet.said(name), harness.MsgMarkedFailed))
 }
 

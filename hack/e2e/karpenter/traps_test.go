@@ -15,7 +15,7 @@ import (
 )
 
 // Under `taints` in place of `startupTaints`, Karpenter takes the taint for one that stays: no node of that pool is any use to a pod
-// that does not tolerate it. TestStory is the same with the default, and the pod gets its node.
+// that does not tolerate it. TestPendingPodGetsAVerifiedNode is the same with the default, and the pod gets its node.
 func TestTrapTaintsGetNoNode(t *testing.T) {
 	s := start(t)
 	s.nodePools("1s", " startupTaints:", " taints:")
@@ -23,7 +23,7 @@ func TestTrapTaintsGetNoNode(t *testing.T) {
 	message := s.karpenterSays("trap", "FailedScheduling")
 	s.Contains(message, "did not tolerate taint")
 	s.Contains(message, harness.Taint)
-	s.Empty(s.seen.now(nodeClaims))
+	s.Empty(s.seen.now(nodeClaims, always))
 	s.Logf("no node: %s", message)
 }
 
@@ -36,7 +36,7 @@ func (s *suite) karpenterSays(workload, reason string) string {
 		if err != nil {
 			return false, err
 		}
-		now := s.seen.now(pods)
+		now := s.seen.now(pods, always)
 		for _, event := range events.Items {
 			// Not about a pod of an earlier run.
 			pod, there := now[event.InvolvedObject.Name]
@@ -84,25 +84,24 @@ status:
 func (s *suite) registers(node string) step {
 	s.Helper()
 	s.NoError(programs.karpenter.Process.Signal(syscall.SIGCONT))
-	return s.await("Karpenter registers the node", nodes, func(s state) bool {
-		return s.name() == node && s.object.GetLabels()[registered] == "true"
-	})
+	return s.await("Karpenter registers the node", nodes, on(node, labelled(registered)))
 }
 
-// An agent that tolerates everything is on the node before Karpenter has registered it, and takes the startup taint off; the
-// registration puts it back, behind the label, and nobody is left to take it off again.
-func TestTrapTolerationOfUnregistered(t *testing.T) {
+// An agent that tolerates everything is on the node before Karpenter has registered it. It waits: the registration puts the startup
+// taint back, which would stay behind the label.
+func TestTolerationOfUnregisteredWaits(t *testing.T) {
 	s := start(t, "tolerations[0].operator=Exists")
 	node := s.unregisteredNode()
-	early := s.await("the agent verifies a node that is not registered", nodes, func(s state) bool {
-		return s.name() == node && harness.Verified(s.node())
-	})
-	s.True(harness.HasTaint(early.node(), unregistered))
-	gone := s.await("the agent's pod is gone", pods, agentPod(node, func(s state) bool { return s.deleted }))
-	late := s.registers(node)
-	s.Equal("true", late.node().Labels[harness.Label], "verified")
-	s.True(harness.HasTaint(late.node(), harness.Taint), "and tainted")
-	tell(t, []step{early, gone, {"Karpenter registers the node: startup taint on again, label on, no agent there", late.state}})
+	agent := s.await("the agent's pod comes before the registration", pods, agentPod(node, always))
+	s.Until(func() (bool, error) { return strings.Contains(s.kubelet.said(node), harness.MsgForeignTaints), nil })
+	early := s.Node(node)
+	s.True(harness.HasTaint(early, unregistered))
+	s.NotContains(early.Labels, harness.Label)
+	known := s.registers(node)
+	verified := s.await("the node is verified", nodes, on(node, harness.Verified))
+	s.False(harness.HasTaint(verified.node(), harness.Taint))
+	inOrder(t, agent, known, verified)
+	printSteps(t, []step{agent, known, verified})
 }
 
 // The same with the chart's tolerations: the agent comes after the registration.
@@ -111,12 +110,12 @@ func TestDefaultTolerationsWaitForTheRegistration(t *testing.T) {
 	node := s.unregisteredNode()
 	known := s.registers(node)
 	agent := s.await("the agent's pod comes", pods, agentPod(node, always))
-	verified := s.await("the node is verified", nodes, func(s state) bool { return s.name() == node && harness.Verified(s.node()) })
-	ready := s.await("and initialized", nodes, func(s state) bool { return s.name() == node && s.object.GetLabels()[initialized] == "true" })
+	verified := s.await("the node is verified", nodes, on(node, harness.Verified))
+	ready := s.await("and initialized", nodes, on(node, labelled(initialized)))
 	s.False(harness.HasTaint(ready.node(), harness.Taint))
 	born := s.await("", pods, func(s state) bool { return s.name() == agent.name() })
 	inOrder(t, known, step{"the agent's pod is made", born.state}, verified, ready)
 	bound := s.await("the pending pod is bound", pods, workloadPod("early", func(p *corev1.Pod) bool { return p.Spec.NodeName == node }))
 	inOrder(t, verified, bound)
-	tell(t, []step{known, agent, verified, ready})
+	printSteps(t, []step{known, agent, verified, ready})
 }

@@ -9,29 +9,12 @@ import (
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-func main() { os.Exit(run(os.Args)) }
-
-func run(args []string) int {
-	if len(args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: print FILE")
-		return 2
-	}
-	rows, err := harness.ReadTable(args[1])
+func main() {
+	rows, err := harness.ReadTable(os.Args[1])
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		return 1
 	}
-	harness.PrintTable(os.Stdout, rows)
-	lost, failed := 0, 0
-	for _, row := range rows {
-		lost += len(row.Lost)
-		if row.Failed {
-			failed++
-		}
+	if !harness.PrintTable(os.Stdout, rows) {
+		os.Exit(1)
 	}
-	fmt.Printf("%d faults, %d failed, %d lost\n", len(rows), failed, lost)
-	if failed > 0 || lost > 0 || len(rows) == 0 {
-		return 1
-	}
-	return 0
 }

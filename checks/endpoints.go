@@ -1,0 +1,95 @@
+package checks
+
+import (
+	"net"
+	"slices"
+	"strconv"
+)
+
+// EndpointSlice is the part of an EndpointSlice (discovery.k8s.io/v1) that the check reads. The type in k8s.io/api would
+// link every type of core/v1, a fifth of the binary.
+type EndpointSlice struct {
+	AddressType string         `json:"addressType"`
+	Ports       []EndpointPort `json:"ports"`
+	Endpoints   []Endpoint     `json:"endpoints"`
+}
+
+// EndpointPort is a port of every endpoint in a slice.
+type EndpointPort struct {
+	Name     *string `json:"name"`
+	Protocol *string `json:"protocol"`
+	Port     *int32  `json:"port"`
+}
+
+// Endpoint is one backend of a service.
+type Endpoint struct {
+	Addresses  []string           `json:"addresses"`
+	Conditions EndpointConditions `json:"conditions"`
+	NodeName   *string            `json:"nodeName"`
+}
+
+// EndpointConditions is the state of an endpoint.
+type EndpointConditions struct {
+	Ready *bool `json:"ready"`
+}
+
+// endpoint is one address of a ready endpoint.
+type endpoint struct {
+	address string // host:port
+	node    string // "" if the slice does not name it
+	isDNS   bool
+}
+
+func (e endpoint) String() string {
+	if e.node == "" {
+		return "TCP " + e.address
+	}
+	return "TCP " + e.address + " on node " + e.node
+}
+
+// endpoints lists the ready endpoints, and counts those that are not ready and those without a TCP port.
+func endpoints(found []EndpointSlice) (ready []endpoint, unready, portless int) {
+	for _, slice := range found {
+		if slice.AddressType == "FQDN" {
+			continue
+		}
+		port, isDNS, ok := tcpPort(slice.Ports)
+		if !ok {
+			portless += len(slice.Endpoints)
+			continue
+		}
+		for _, e := range slice.Endpoints {
+			// "nil should be interpreted as ready" (discovery.k8s.io/v1, EndpointConditions)
+			if e.Conditions.Ready != nil && !*e.Conditions.Ready {
+				unready++
+				continue
+			}
+			if len(e.Addresses) == 0 {
+				continue
+			}
+			// The addresses of an endpoint are interchangeable: take the first.
+			one := endpoint{address: net.JoinHostPort(e.Addresses[0], port), isDNS: isDNS}
+			if e.NodeName != nil {
+				one.node = *e.NodeName
+			}
+			if !slices.Contains(ready, one) { // an endpoint may be in two slices while it moves
+				ready = append(ready, one)
+			}
+		}
+	}
+	return ready, unready, portless
+}
+
+// tcpPort returns the port to connect to: DNS over TCP if there is one, else the first TCP port.
+func tcpPort(ports []EndpointPort) (port string, isDNS, ok bool) {
+	for _, p := range ports {
+		if p.Port == nil || (p.Protocol != nil && *p.Protocol != "TCP") {
+			continue
+		}
+		dns := *p.Port == 53 || (p.Name != nil && *p.Name == "dns-tcp")
+		if !ok || (dns && !isDNS) {
+			port, isDNS, ok = strconv.Itoa(int(*p.Port)), dns, true
+		}
+	}
+	return port, isDNS, ok
+}

@@ -1,0 +1,67 @@
+package checks
+
+import (
+	"encoding/json"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"testing"
+)
+
+func TestTCPPort(t *testing.T) {
+	t.Parallel()
+	port := func(name string, protocol *string, number int32) EndpointPort {
+		return EndpointPort{Name: &name, Protocol: protocol, Port: &number}
+	}
+	tcp, udp, sctp := new("TCP"), new("UDP"), new("SCTP")
+	for _, test := range []struct {
+		title   string
+		ports   []EndpointPort
+		port    string
+		dns, ok bool
+	}{
+		{"CoreDNS", []EndpointPort{port("dns", udp, 53), port("dns-tcp", tcp, 53), port("metrics", tcp, 9153)}, "53", true, true},
+		{"CoreDNS, metrics first", []EndpointPort{port("metrics", tcp, 9153), port("dns", udp, 53), port("dns-tcp", tcp, 53)}, "53", true, true},
+		{"OpenShift", []EndpointPort{port("dns", udp, 5353), port("metrics", tcp, 9154), port("dns-tcp", tcp, 5353)}, "5353", true, true},
+		{"port 53 by any name", []EndpointPort{port("metrics", tcp, 9153), port("tcp-53", tcp, 53)}, "53", true, true},
+		{"without a protocol it is TCP", []EndpointPort{port("http", nil, 80)}, "80", false, true},
+		{"the first of several", []EndpointPort{port("http", tcp, 80), port("https", tcp, 443)}, "80", false, true},
+		{"the first DNS port of several", []EndpointPort{port("dns-tcp", tcp, 5353), port("dns", tcp, 53)}, "5353", true, true},
+		{"UDP and SCTP", []EndpointPort{port("dns", udp, 53), port("dns-tcp", sctp, 53)}, "", false, false},
+		{"a port without a number", []EndpointPort{{Name: new("any"), Protocol: tcp}}, "", false, false},
+		{"a port without a name", []EndpointPort{{Protocol: tcp, Port: new(int32(8080))}}, "8080", false, true},
+		{"none", nil, "", false, false},
+	} {
+		t.Run(test.title, func(t *testing.T) {
+			t.Parallel()
+			number, dns, ok := tcpPort(test.ports)
+			assert.Equal(t, test.port, number)
+			assert.Equal(t, test.dns, dns)
+			assert.Equal(t, test.ok, ok)
+		})
+	}
+}
+
+// This package's types read what the API sends.
+func TestEndpointSliceFromTheAPI(t *testing.T) {
+	text, err := json.Marshal(discoveryv1.EndpointSlice{
+		AddressType: discoveryv1.AddressTypeIPv6,
+		Ports:       []discoveryv1.EndpointPort{{Name: new("dns-tcp"), Protocol: new(corev1.ProtocolTCP), Port: new(int32(53))}},
+		Endpoints: []discoveryv1.Endpoint{{
+			Addresses: []string{"2001:db8::1"}, NodeName: new("node-2"),
+			Conditions: discoveryv1.EndpointConditions{Ready: new(false)},
+		}},
+	})
+	require.NoError(t, err)
+	var got EndpointSlice
+	require.NoError(t, json.Unmarshal(text, &got))
+	assert.Equal(t, EndpointSlice{
+		AddressType: "IPv6",
+		Ports:       []EndpointPort{{Name: new("dns-tcp"), Protocol: new("TCP"), Port: new(int32(53))}},
+		Endpoints: []Endpoint{{
+			Addresses: []string{"2001:db8::1"}, NodeName: new("node-2"),
+			Conditions: EndpointConditions{Ready: new(false)},
+		}},
+	}, got)
+}

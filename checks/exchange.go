@@ -1,0 +1,192 @@
+package checks
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+)
+
+const (
+	// udpPayload is the size in bytes of the UDP replies that a query allows (EDNS0, RFC 6891): it crosses every usual
+	// path without fragments (DNS flag day 2020).
+	udpPayload = 1232
+	// udpBuffer leaves room for servers that send more than that.
+	udpBuffer = 4096
+)
+
+// replyError is why an exchange failed.
+type replyError string
+
+func (e replyError) Error() string { return string(e) }
+
+const (
+	errNXDomain     replyError = "NXDOMAIN"            // the name does not exist, for any record type (RFC 8020)
+	errNoData       replyError = "no A or AAAA record" // NODATA: the name exists, without such a record (RFC 2308)
+	errLameReferral replyError = "lame referral"       // the server neither knows the name nor asks another server
+	errMalformed    replyError = "malformed reply"
+	errNotReply     replyError = "not a DNS reply"
+	errNotName      replyError = "not a domain name"                       // nothing to ask for: DNS cannot hold it
+	errTruncated    replyError = "truncated answer over UDP, and over TCP" // and the error over TCP
+)
+
+// reply is a DNS message that answers a query.
+type reply struct {
+	dnsmessage.Header
+	answers       dnsmessage.Parser // at the first answer
+	hasAdditional bool              // EDNS0 is one
+}
+
+// newQuery packs a query for one record type of name, which ends with a dot. The only error is errNotName (RFC 1035, 3.1).
+func newQuery(name string, recordType dnsmessage.Type, recursion bool, options ...dnsmessage.Option) ([]byte, error) {
+	var edns0 dnsmessage.ResourceHeader
+	_ = edns0.SetEDNS0(udpPayload, dnsmessage.RCodeSuccess, false) // never fails
+	asked, _ := dnsmessage.NewName(name)                           // empty if name is too long: Pack fails
+	query := dnsmessage.Message{
+		Header:      dnsmessage.Header{ID: uint16(rand.Uint32()), RecursionDesired: recursion},
+		Questions:   []dnsmessage.Question{{Name: asked, Type: recordType, Class: dnsmessage.ClassINET}},
+		Additionals: []dnsmessage.Resource{{Header: edns0, Body: &dnsmessage.OPTResource{Options: options}}},
+	}
+	packed, err := query.Pack()
+	if err != nil {
+		return nil, errNotName
+	}
+	return packed, nil
+}
+
+// exchange sends a packed query to server (host:port) over network, udp or tcp, and returns the reply. After a truncated UDP
+// reply it repeats the query over TCP (RFC 7766); an error of that wraps errTruncated. It returns as soon as ctx ends.
+func exchange(ctx context.Context, network, server string, query []byte) (reply, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, server)
+	if err != nil {
+		return reply{}, short(err)
+	}
+	defer func() { _ = conn.Close() }()
+	r, err := roundTrip(ctx, conn, query)
+	if err != nil {
+		return reply{}, short(err)
+	}
+	if r.Truncated && network == "udp" {
+		if r, err = exchange(ctx, "tcp", server, query); err != nil {
+			return reply{}, fmt.Errorf("%w %w", errTruncated, err)
+		}
+	}
+	return r, nil
+}
+
+// roundTrip sends a packed query over conn and returns the reply.
+func roundTrip(ctx context.Context, conn net.Conn, query []byte) (reply, error) {
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if _, isUDP := conn.(net.PacketConn); !isUDP {
+		return roundTripTCP(conn, query)
+	}
+	if _, err := conn.Write(query); err != nil {
+		return reply{}, err
+	}
+	buffer := make([]byte, udpBuffer)
+	for {
+		n, err := conn.Read(buffer)
+		if err != nil {
+			return reply{}, err
+		}
+		// Anybody can send a packet with the server's address: ignore what is no reply to this query.
+		if r, ok := parseReply(query, buffer[:n]); ok {
+			return r, nil
+		}
+	}
+}
+
+// roundTripTCP sends and reads messages with their length before them (RFC 1035, 4.2.2).
+func roundTripTCP(conn io.ReadWriter, query []byte) (reply, error) {
+	if _, err := conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(query))), query...)); err != nil {
+		return reply{}, err
+	}
+	var length [2]byte
+	if _, err := io.ReadFull(conn, length[:]); err != nil {
+		return reply{}, err
+	}
+	message := make([]byte, binary.BigEndian.Uint16(length[:]))
+	if _, err := io.ReadFull(conn, message); err != nil {
+		return reply{}, err
+	}
+	r, ok := parseReply(query, message)
+	if !ok {
+		return reply{}, errNotReply
+	}
+	return r, nil
+}
+
+// parseReply reads message up to its answers. False: it does not reply to query. The question may be missing, as in the
+// FORMERR of a server that could not read the query, but it must not be another one.
+func parseReply(query, message []byte) (reply, bool) {
+	var sent, received dnsmessage.Parser
+	want, _ := sent.Start(query)
+	question, _ := sent.Question()
+	header, err := received.Start(message)
+	if err != nil || !header.Response || header.ID != want.ID {
+		return reply{}, false
+	}
+	switch echoed, err := received.Question(); {
+	case errors.Is(err, dnsmessage.ErrSectionDone):
+	case err != nil, echoed.Type != question.Type, echoed.Class != question.Class,
+		!strings.EqualFold(echoed.Name.String(), question.Name.String()):
+		return reply{}, false
+	}
+	if received.SkipAllQuestions() != nil {
+		return reply{}, false
+	}
+	return reply{Header: header, answers: received, hasAdditional: binary.BigEndian.Uint16(message[10:]) > 0}, true
+}
+
+// addresses returns the addresses in the answers of a record type, A or AAAA: a server follows CNAME records itself. The
+// error is the response code, or errNoData, errLameReferral or errMalformed.
+func (r reply) addresses(recordType dnsmessage.Type) ([]netip.Addr, error) {
+	if r.RCode != dnsmessage.RCodeSuccess {
+		return nil, responseCode(r.RCode)
+	}
+	var addrs []netip.Addr
+	isEmpty := true
+	for ; ; isEmpty = false {
+		header, err := r.answers.AnswerHeader()
+		if errors.Is(err, dnsmessage.ErrSectionDone) {
+			break
+		}
+		record, err := r.answers.UnknownResource() // fails after a malformed header too
+		addr, isAddr := netip.AddrFromSlice(record.Data)
+		switch {
+		case err != nil:
+			return nil, errMalformed
+		case header.Type != recordType:
+		case !isAddr || addr.Is4() != (recordType == dnsmessage.TypeA):
+			return nil, errMalformed
+		default:
+			addrs = append(addrs, addr)
+		}
+	}
+	switch {
+	case len(addrs) > 0:
+		return addrs, nil
+	case isEmpty && !r.Authoritative && !r.RecursionAvailable && !r.hasAdditional:
+		return nil, errLameReferral
+	default:
+		return nil, errNoData
+	}
+}
+
+// responseCode is the error for a response code other than NOERROR, by its name in RFC 1035 and RFC 2136.
+func responseCode(code dnsmessage.RCode) error {
+	names := []replyError{1: "FORMERR", 2: "SERVFAIL", 3: errNXDomain, 4: "NOTIMP", 5: "REFUSED"}
+	if int(code) < len(names) {
+		return names[code]
+	}
+	return replyError(fmt.Sprintf("response code %d", code))
+}

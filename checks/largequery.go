@@ -1,0 +1,90 @@
+package checks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+
+	"golang.org/x/net/dns/dnsmessage"
+)
+
+// A path with a smaller MTU than the interface and without ICMP passes small packets and drops large ones, and with them
+// those of every workload. A large query fills more than two segments of its connection, so that packets each way are as
+// large as the connection allows.
+const (
+	// minLargeQuery is its least length in bytes: more than one segment of an Ethernet frame.
+	minLargeQuery = 2800
+	// maxMessage is the most bytes that a DNS message holds over TCP (RFC 1035, 4.2.2).
+	maxMessage = 65535
+)
+
+const (
+	errLargeQuery replyError = "a large query"           // an endpoint accepts connections and gets no large packets
+	errTooLarge   replyError = "closes on a large query" // it gets them, and may refuse the size
+)
+
+// tcpState is what the kernel knows about a TCP connection.
+type tcpState struct {
+	segment      int // bytes of payload in a full packet (TCP_MAXSEG)
+	acknowledged int // bytes that the peer has received, and 1 for the SYN
+}
+
+// exchangeLargeQuery asks the DNS server at the other end of a TCP connection for the address of the API's service, in a
+// large query of at most limit bytes. CoreDNS pads its reply alike. Any reply is a pass: it proves the path. The error wraps
+// errTooLarge if a smaller query may get a reply.
+func exchangeLargeQuery(ctx context.Context, conn net.Conn, domain string, limit int) error {
+	before, known := readTCPState(conn)
+	size, text := largeQuerySize(before.segment, limit)
+	query, err := largeQuery(domain, size)
+	if err != nil {
+		return err
+	}
+	_, err = roundTrip(ctx, conn, query)
+	after, _ := readTCPState(conn)
+	// A server may also close because it has waited in vain for the query. Its kernel has then not received a full packet.
+	isLost := known && after.acknowledged <= before.segment
+	switch {
+	case err == nil:
+		return nil
+	case isTimeout(err), isClosed(err) && isLost:
+		return fmt.Errorf("%w (%s) got no reply: %w", errLargeQuery, text, short(err))
+	case isClosed(err) && size > minLargeQuery:
+		return fmt.Errorf("%w: %w", errTooLarge, err)
+	default:
+		return fmt.Errorf("does not answer as a DNS server: %w", short(err))
+	}
+}
+
+// largeQuerySize returns the length in bytes of a large query, at most limit, as a number and as text. It is sent with two
+// more bytes for the length, so that it is more than two segments.
+func largeQuerySize(segment, limit int) (size int, text string) {
+	size = min(max(2*segment, minLargeQuery), limit)
+	text = fmt.Sprintf("%d bytes", size)
+	if limit == maxMessage && size < 2*segment {
+		text += ", the most that a DNS message holds and less than two segments"
+	}
+	return size, text
+}
+
+// isClosed: the peer has closed the connection.
+func isClosed(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// largeQuery packs a query of size bytes, filled up with the padding option (RFC 7830).
+func largeQuery(domain string, size int) ([]byte, error) {
+	const optionPadding = 12
+	name := "kubernetes.default.svc." + strings.TrimSuffix(domain, ".") + "."
+	padding := dnsmessage.Option{Code: optionPadding}
+	query, err := newQuery(name, dnsmessage.TypeA, false, padding)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", strings.TrimSuffix(name, "."), err)
+	}
+	padding.Data = make([]byte, size-len(query))
+	return newQuery(name, dnsmessage.TypeA, false, padding)
+}

@@ -1,0 +1,71 @@
+package checks
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strings"
+)
+
+// resolvConf is where kubelet (and every libc) puts the name servers; see resolv.conf(5).
+const resolvConf = "/etc/resolv.conf"
+
+// SystemResolver returns the resolver that /etc/resolv.conf describes.
+func SystemResolver() (Resolver, error) {
+	file, err := os.Open(resolvConf)
+	if err != nil {
+		return Resolver{}, err
+	}
+	defer func() { _ = file.Close() }()
+	return ParseResolvConf(file)
+}
+
+// ParseResolvConf reads name servers, search list and the option use-vc from the text of a resolv.conf(5).
+func ParseResolvConf(r io.Reader) (Resolver, error) {
+	var out Resolver
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 2 {
+			continue
+		}
+		switch fields[0] {
+		case "nameserver":
+			out.Servers = append(out.Servers, net.JoinHostPort(fields[1], "53"))
+		case "search", "domain": // the last one counts
+			out.Search = nil
+			for _, domain := range fields[1:] {
+				if domain = strings.TrimSuffix(domain, "."); domain != "" {
+					out.Search = append(out.Search, domain)
+				}
+			}
+		case "options":
+			if slices.Contains(fields[1:], "use-vc") {
+				out.Network = "tcp"
+			}
+		}
+	}
+	if len(out.Servers) == 0 {
+		out.Servers = []string{"127.0.0.1:53"} // the default of resolv.conf(5)
+	}
+	return out, lines.Err()
+}
+
+// ClusterDomain returns the cluster's DNS domain, which kubelet puts on the search list as svc.<domain>, or "" if the list
+// has none (outside a cluster, or a pod with dnsPolicy Default).
+func (r Resolver) ClusterDomain() string {
+	for _, domain := range r.Search {
+		if rest, ok := strings.CutPrefix(domain, "svc."); ok {
+			return rest
+		}
+	}
+	return ""
+}
+
+// isClusterSearch: kubelet puts the search domain there for the cluster whose DNS domain is given (NS.svc.D, svc.D or D), as
+// opposed to one of the node's own.
+func isClusterSearch(search, domain string) bool {
+	return domain != "" && (search == domain || strings.HasSuffix("."+search, ".svc."+domain))
+}

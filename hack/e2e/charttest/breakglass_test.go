@@ -1,0 +1,150 @@
+package charttest
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
+)
+
+// The README's break-glass commands release every node, whichever of the two taints it has, and
+// leave foreign taints alone. An agent whose checks fail does not close its node again.
+func TestBreakGlassReleasesEveryNode(t *testing.T) {
+	s := start(t)
+	// The label keeps the DaemonSet away from nodes without a kubelet.
+	s.apply(`
+apiVersion: v1
+kind: Node
+metadata: {name: glass-both, labels: {node-ready/verified: "true"}}
+spec: {taints: [{key: example.com/first, effect: NoSchedule}, {key: node-ready/failed, value: dns, effect: NoSchedule},
+  {key: node-ready/unverified, value: "true", effect: NoSchedule}, {key: node-ready/unverified, effect: NoExecute}]}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: glass-failed, labels: {node-ready/verified: "true"}}
+spec: {taints: [{key: node-ready/failed, effect: NoSchedule}]}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: glass-foreign, labels: {node-ready/verified: "true"}}
+spec: {taints: [{key: example.com/only, value: x, effect: NoExecute}]}
+`)
+	values := []string{stuck, "config.checkTimeout=1s", "config.maxRetries=0"} // a round fails within seconds
+	s.Deploy(values...)
+	s.Gate(node)
+	agent := s.pod(harness.Default())
+	bindings := s.Kube.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings()
+	_, err := bindings.Get(s.Ctx, harness.Name, metav1.GetOptions{})
+	s.NoError(err)
+
+	s.bash(s.readmeBlock("break-glass"))
+
+	_, err = bindings.Get(s.Ctx, harness.Name, metav1.GetOptions{})
+	s.True(apierrors.IsNotFound(err), "the policy binding is still there: %v", err)
+	nodes, err := s.Kube.CoreV1().Nodes().List(s.Ctx, metav1.ListOptions{})
+	s.NoError(err)
+	foreign := map[string][]corev1.Taint{}
+	for _, n := range nodes.Items {
+		for _, taint := range n.Spec.Taints {
+			s.NotContains(taint.Key, "node-ready/", "node %s", n.Name)
+			if strings.HasPrefix(taint.Key, "example.com/") {
+				foreign[n.Name] = append(foreign[n.Name], taint)
+			}
+		}
+	}
+	s.Equal(map[string][]corev1.Taint{
+		"glass-both":    {{Key: "example.com/first", Effect: corev1.TaintEffectNoSchedule}},
+		"glass-foreign": {{Key: "example.com/only", Value: "x", Effect: corev1.TaintEffectNoExecute}},
+	}, foreign)
+
+	// The agent goes on with its rounds, and the node stays released.
+	before := s.failedRounds(agent)
+	s.Until(func() (bool, error) { return s.failedRounds(agent) > before, nil })
+	s.False(harness.HasTaint(s.Node(node), harness.Taint))
+
+	s.Deploy(values...)
+	_, err = bindings.Get(s.Ctx, harness.Name, metav1.GetOptions{})
+	s.NoError(err, "applying the chart again restores the binding")
+	// A second run, with nothing left to remove, changes nothing.
+	s.bash(s.readmeBlock("break-glass"))
+}
+
+// The README's CoreDNS patch works with and without existing tolerations, and keeps those.
+func TestCoreDNSPatchAddsTolerations(t *testing.T) {
+	s := start(t)
+	block := s.readmeBlock("coredns-tolerations")
+	s.Contains(block, "-n kube-system ")
+	block = strings.ReplaceAll(block, "-n kube-system ", "-n default ")
+	added := []corev1.Toleration{{Key: "node-ready/unverified", Operator: corev1.TolerationOpExists}, {Key: "node-ready/failed", Operator: corev1.TolerationOpExists}}
+	existing := corev1.Toleration{Key: "CriticalAddonsOnly", Operator: corev1.TolerationOpExists}
+	for name, try := range map[string]struct {
+		tolerations string
+		wanted      []corev1.Toleration
+	}{
+		"none":     {"", added},
+		"empty":    {"tolerations: []", added},
+		"existing": {"tolerations: [{key: CriticalAddonsOnly, operator: Exists}]", append([]corev1.Toleration{existing}, added...)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := s.part(t)
+			s.apply(`
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: coredns, namespace: default}
+spec:
+  replicas: 0
+  selector: {matchLabels: {app: e2e-coredns}}
+  template:
+    metadata: {labels: {app: e2e-coredns}}
+    spec:
+      containers: [{name: coredns, image: localhost/none}]
+      ` + try.tolerations)
+			s.bash(block)
+			patched, err := s.Kube.AppsV1().Deployments("default").Get(s.Ctx, "coredns", metav1.GetOptions{})
+			s.NoError(err)
+			s.Equal(try.wanted, patched.Spec.Template.Spec.Tolerations)
+		})
+	}
+}
+
+// readmeBlock returns the commands of README.md that follow the comment <!-- marker -->.
+func (s *suite) readmeBlock(marker string) string {
+	s.Helper()
+	text, err := os.ReadFile(filepath.Join(s.Root, "README.md"))
+	s.NoError(err)
+	_, rest, found := strings.Cut(string(text), "<!-- "+marker+" -->\n")
+	s.True(found, "README.md has no marker %q", marker)
+	opening, rest, _ := strings.Cut(rest, "\n")
+	s.Equal("```sh", strings.TrimSpace(opening))
+	block, _, found := strings.Cut(rest, "```")
+	s.True(found, "the block after %q does not end", marker)
+	return block
+}
+
+// bash runs commands as a script that stops at the first error.
+func (s *suite) bash(commands string) {
+	s.Helper()
+	path := filepath.Dir(s.Tool("kubectl")) + ":" + os.Getenv("PATH")
+	out, err := s.Cluster.Run(s.Ctx, commands, "env", "PATH="+path, "bash", "-euo", "pipefail")
+	s.NoError(err)
+	s.Log(out)
+}
+
+// failedRounds counts the rounds that an agent has logged as failed.
+func (s *suite) failedRounds(agent corev1.Pod) (rounds int) {
+	s.Helper()
+	lines, err := s.Logs(s.Ctx, agent)
+	s.NoError(err)
+	for _, line := range lines {
+		if line.Msg == harness.MsgNotVerified {
+			rounds++
+		}
+	}
+	return rounds
+}

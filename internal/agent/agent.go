@@ -1,0 +1,117 @@
+// Package agent is the life of one run: verify the node, release it, and hold until the pod is deleted.
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/metrics"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+const (
+	// annotation holds how the node was verified, as compact JSON. It outlives the pod.
+	annotation = "node-ready/verification"
+	// patchAttempts is the time limit of all attempts of one patch together, in CHECK_TIMEOUTs.
+	patchAttempts = 10
+)
+
+// Agent has what lives as long as the process. Each verification is a value of its own.
+type Agent struct {
+	cfg     config.Config
+	version string
+	log     *logrus.Entry
+	metrics *metrics.Recorder
+	client  *kube.Client
+	api     nodepatch.Client
+	patcher *nodepatch.Patcher
+	events  *kube.Events
+	checks  func(checks.API) []checks.Check
+	verdict *verdict // of the last verification; nil once a check has failed since
+}
+
+// verdict is what this process has proven.
+type verdict struct {
+	node    *nodepatch.Node // as it was read before the release
+	request nodepatch.Request
+}
+
+// New returns the agent of the node that cfg names. The environment must have a client.
+func New(cfg config.Config, e kube.Environment, recorder *metrics.Recorder, log *logrus.Entry, version string) *Agent {
+	a := &Agent{cfg: cfg, version: version, log: log, metrics: recorder, client: e.Client}
+	a.api = nodepatch.Client{REST: e.Client.Core, Name: cfg.NodeName}
+	pod, _ := os.Hostname() // the name of the pod
+	a.events = kube.NewEvents(e.Client.Core, cfg.NodeName, cfg.PodNamespace+"/"+pod, cfg.CheckTimeout, log)
+	a.patcher = &nodepatch.Patcher{
+		Node:     a.api,
+		Timeout:  cfg.CheckTimeout,
+		Deadline: patchAttempts * cfg.CheckTimeout,
+		Retried: func(err error) {
+			recorder.PatchRetry()
+			log.WithError(err).Warn("patch not applied, will retry with the current node")
+		},
+	}
+	a.checks = func(api checks.API) []checks.Check { return newChecks(cfg, e, clusterDomain(), api) }
+	return a
+}
+
+// Run verifies the node and holds, and verifies again when the node is found unverified, until ctx ends.
+// Then it serves the final metrics for METRICS_LINGER, or until secondSignal is closed. With --once it returns with the
+// verdict. It reports whether the node is verified.
+func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified bool) {
+	for {
+		v := a.newVerification()
+		if v.readFirst(ctx) {
+			a.log.Info("node is already verified")
+			a.metrics.SetStatus(true)
+		} else if !v.verify(ctx) {
+			if !a.cfg.Once {
+				a.removeTaintAgain()
+			}
+			return false
+		}
+		if a.cfg.Once {
+			return true
+		}
+		if !a.hold(ctx) {
+			a.shutDown(secondSignal)
+			return true
+		}
+		a.metrics.SetStatus(false)
+	}
+}
+
+func newRunner(cfg config.Config, observer checks.Observer) checks.Runner {
+	backOff := checks.Exponential
+	if cfg.RetryBackoff == config.BackoffLinear {
+		backOff = checks.Linear
+	}
+	return checks.Runner{Timeout: cfg.CheckTimeout, MaxRetries: cfg.MaxRetries, NewBackOff: backOff, Observer: observer}
+}
+
+// newRequest describes the verified node, except for the annotation's value.
+func newRequest(cfg config.Config) nodepatch.Request {
+	return nodepatch.Request{
+		TaintKey: cfg.TaintKey, FailedTaintKey: cfg.FailedTaintKey, AlsoRemove: cfg.AlsoRemoveTaints,
+		Label: cfg.VerifiedLabel, LabelValue: cfg.VerifiedLabelValue, Annotation: annotation,
+	}
+}
+
+// annotationValue says when and how the node was verified, and which taints its release removes.
+func (v *verification) annotationValue(removed []nodepatch.Taint) string {
+	text, _ := json.Marshal(struct { // of strings and numbers: it cannot fail
+		Time     string         `json:"time"`     // RFC 3339
+		Duration string         `json:"duration"` // as time.ParseDuration reads it
+		Attempts map[string]int `json:"attempts"`
+		Removed  []string       `json:"removed"` // taints, as kubectl taint writes them
+		Version  string         `json:"version"`
+	}{time.Now().UTC().Format(time.RFC3339), formatDuration(time.Since(v.start)), v.attempts, formatTaints(removed), v.version})
+	return string(text)
+}

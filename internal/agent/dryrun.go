@@ -1,0 +1,101 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// The report: one line a check, below it a line with the remedy and one for each warning, and the verdict at the end.
+
+// DryRun runs every check once and prints a report to out. It writes nothing, and needs no node. It reports whether
+// all checks have passed.
+func DryRun(ctx context.Context, cfg config.Config, e kube.Environment, version string, out io.Writer) (passes bool) {
+	printf := func(format string, args ...any) { _, _ = fmt.Fprintf(out, format+"\n", args...) }
+	printf("kube-node-ready %s, dry run: nothing is written", version)
+
+	var node *nodepatch.Node
+	get := func(ctx context.Context) (report checks.Report, err error) {
+		if e.Err != nil {
+			return report, &checks.Failure{Cause: e.Err,
+				Remedy: "name a kubeconfig that can be read (--kubeconfig, KUBECONFIG); in a pod, mount the service account token"}
+		}
+		if cfg.NodeName == "" {
+			report.Detail = "authenticated; no --node-name, so no node was read"
+			return report, e.Client.Versions(ctx)
+		}
+		node, report, err = readLarge(ctx, nodepatch.Client{REST: e.Client.Core, Name: cfg.NodeName})
+		return report, err
+	}
+	cfg.MaxRetries = 0
+	runner := newRunner(cfg, printer{printf})
+	results, err := runner.Round(ctx, newChecks(cfg, e, clusterDomain(), checks.API{Get: get}))
+	if err != nil {
+		printf("interrupted")
+		return false
+	}
+
+	var passed, failed, skipped int
+	for _, result := range results {
+		switch {
+		case result.Err != nil:
+			failed++
+		case result.Report.Skipped != "":
+			skipped++
+		default:
+			passed++
+		}
+	}
+	verdict := "PASSED"
+	if failed > 0 {
+		verdict = "FAILED"
+	}
+	printf("%s: %d passed, %d failed, %d skipped", verdict, passed, failed, skipped)
+	if node != nil && failed == 0 {
+		printPatch(printf, cfg, node)
+	}
+	return failed == 0
+}
+
+// printPatch prints the patch that a release would send.
+func printPatch(printf func(string, ...any), cfg config.Config, node *nodepatch.Node) {
+	request := newRequest(cfg)
+	request.AnnotationValue = func([]nodepatch.Taint) string { return "{…}" }
+	if nodepatch.IsVerified(node, request) {
+		printf("node %s is already verified: nothing would be patched", node.Name)
+		return
+	}
+	printf("would be sent to node %s:", node.Name)
+	for _, op := range nodepatch.Build(node, request) {
+		if text, err := json.Marshal(op); err == nil {
+			printf("  %s", text)
+		}
+	}
+}
+
+// printer prints each check as it ends.
+type printer struct{ printf func(string, ...any) }
+
+// Attempted implements checks.Observer.
+func (p printer) Attempted(a checks.Attempt) {
+	switch {
+	case a.Err != nil:
+		p.printf("FAIL  %-8s %8s  %v", a.Check, formatDuration(a.Took), a.Err)
+		if remedy := checks.Remedy(a.Err); remedy != "" {
+			p.printf("%21s to try: %s", "", remedy)
+		}
+	case a.Report.Skipped != "":
+		p.printf("SKIP  %-8s %8s  %s", a.Check, "", a.Report.Skipped)
+	default:
+		p.printf("PASS  %-8s %8s  %s", a.Check, formatDuration(a.Took), a.Report.Detail)
+	}
+	for _, warning := range a.Report.Warnings {
+		p.printf("%21s warning: %s", "", warning)
+	}
+}

@@ -1,0 +1,169 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/internal/kube"
+)
+
+func TestDryRun(t *testing.T) {
+	const operations = `would be sent to node node1:
+  {"op":"test","path":"/metadata/uid","value":"uid-1"}
+  {"op":"test","path":"/spec/taints/1/key","value":"node-ready/unverified"}
+  {"op":"test","path":"/spec/taints/1/effect","value":"NoSchedule"}
+  {"op":"remove","path":"/spec/taints/1","value":null}
+  {"op":"add","path":"/metadata/labels/node-ready~1verified","value":"true"}
+  {"op":"test","path":"/metadata/annotations","value":null}
+  {"op":"add","path":"/metadata/annotations","value":{}}
+  {"op":"add","path":"/metadata/annotations/node-ready~1verification","value":"{…}"}
+`
+	const outside = "not inside a cluster (KUBERNETES_SERVICE_HOST is not set)"
+	open := newFakeAPI(t)
+	open.node.Labels["node-ready/verified"], open.node.Spec.Taints = "true", nil
+	port := closedPort(t)
+
+	for name, test := range map[string]struct {
+		api      *fakeAPI // nil for none
+		env      map[string]string
+		requests []string
+		code     int
+		want     []string // lines, without the durations
+		end      string
+	}{
+		"passed": {
+			api: newFakeAPI(t), requests: []string{getNode},
+			want: []string{
+				"kube-node-ready dev, dry run: nothing is written",
+				"SKIP dns kubernetes.default.svc.cluster.local: " + outside,
+				"PASS api T node node1 read",
+				"PASS network T API accepts",
+				"SKIP service pod addresses cannot be reached from here: " + outside,
+				"PASSED: 2 passed, 0 failed, 2 skipped",
+			},
+			end: operations,
+		},
+		"no node": {
+			api: newFakeAPI(t), env: map[string]string{"NODE_NAME": ""}, requests: []string{getAPI},
+			want: []string{
+				"kube-node-ready dev, dry run: nothing is written",
+				"SKIP dns kubernetes.default.svc.cluster.local: " + outside,
+				"PASS api T authenticated; no --node-name, so no node was read",
+				"PASS network T API accepts",
+				"SKIP service pod addresses cannot be reached from here: " + outside,
+				"PASSED: 2 passed, 0 failed, 2 skipped",
+			},
+		},
+		"verified already": {
+			api: open, requests: []string{getNode}, env: map[string]string{"DNS_SERVICE": ""},
+			want: []string{
+				"kube-node-ready dev, dry run: nothing is written",
+				"SKIP dns kubernetes.default.svc.cluster.local: " + outside,
+				"PASS api T node node1 read",
+				"PASS network T API accepts",
+				"SKIP service DNS_SERVICE is empty",
+				"PASSED: 2 passed, 0 failed, 2 skipped",
+				"node node1 is already verified: nothing would be patched",
+			},
+		},
+		"failed": {
+			api: newFakeAPI(t), requests: []string{getNode}, env: map[string]string{"NETWORK_TARGETS": "127.0.0.1:" + port},
+			code: exitNotVerified,
+			want: []string{
+				"kube-node-ready dev, dry run: nothing is written",
+				"SKIP dns kubernetes.default.svc.cluster.local: " + outside,
+				"PASS api T node node1 read",
+				"FAIL network T TCP 127.0.0.1:" + port + ": connection refused",
+				"to try: the host answers but nothing listens, or the service has no ready endpoint",
+				"SKIP service pod addresses cannot be reached from here: " + outside,
+				"FAILED: 1 passed, 1 failed, 2 skipped",
+			},
+		},
+		"no kubeconfig": {
+			want: []string{
+				"kube-node-ready dev, dry run: nothing is written",
+				"SKIP dns kubernetes.default.svc.cluster.local: " + outside,
+				"SKIP api no kubeconfig",
+				"SKIP network " + outside + ", no kubeconfig, no NETWORK_TARGETS",
+				"SKIP service no kubeconfig",
+				"PASSED: 0 passed, 0 failed, 4 skipped",
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			env, address := map[string]string{}, ""
+			if test.api != nil {
+				env["KUBECONFIG"], address = test.api.kubeconfig, strings.TrimPrefix(test.api.server.URL, "https://")
+			}
+			maps.Copy(env, test.env)
+			p := start(t, env, "--dry-run")
+			assert.Equal(t, test.code, p.wait())
+			out, end := p.stdout.String(), test.end
+			require.True(t, strings.HasSuffix(out, end), out)
+			var got []string
+			for line := range strings.Lines(strings.TrimSuffix(out, end)) {
+				words := strings.Fields(line)
+				if len(words) > 2 && (words[0] == "PASS" || words[0] == "FAIL") {
+					_, err := time.ParseDuration(words[2])
+					assert.NoError(t, err, line)
+					words[2] = "T"
+				}
+				line := strings.Join(words, " ")
+				if address != "" {
+					line = strings.ReplaceAll(line, address, "API")
+				}
+				got = append(got, line)
+			}
+			assert.Equal(t, test.want, got)
+			assert.Empty(t, p.stderr.String())
+			if test.api != nil {
+				assert.Equal(t, test.requests, test.api.seen())
+			}
+		})
+	}
+}
+
+// A pod without a token is broken; a desk without a kubeconfig is not.
+func TestChecksWithoutAPI(t *testing.T) {
+	cfg, err := config.Parse([]string{"--dry-run"}, lookup(nil), nil)
+	require.NoError(t, err)
+	e := kube.Environment{Err: errors.New("no token"), Service: "10.96.0.1:443"}
+	asked := false
+	list := newChecks(cfg, e, "cluster.local", checks.API{Get: func(context.Context) (checks.Report, error) {
+		asked = true
+		return checks.Report{}, e.Err
+	}})
+	require.Len(t, list, 4)
+	_, err = list[1].Try(t.Context())
+	require.EqualError(t, err, "no token")
+	assert.True(t, asked)
+	report, err := list[3].Try(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, checks.Report{Skipped: "the endpoints of kube-system/kube-dns cannot be listed without the API"}, report)
+}
+
+func TestDryRunInterrupted(t *testing.T) {
+	api := newFakeAPI(t)
+	reached := make(chan struct{})
+	api.before = func(_ string, _ int, _ http.ResponseWriter, r *http.Request) bool {
+		close(reached)
+		<-r.Context().Done()
+		return false
+	}
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--dry-run", "--check-timeout=5m")
+	<-reached
+	p.stop()
+	assert.Equal(t, exitNotVerified, p.wait())
+	assert.True(t, strings.HasSuffix(p.stdout.String(), "\ninterrupted\n"), p.stdout)
+	assert.Equal(t, []string{getNode}, api.seen())
+}

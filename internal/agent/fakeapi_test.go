@@ -1,0 +1,241 @@
+package agent
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+const (
+	getNode   = "GET /api/v1/nodes/node1"
+	getCached = "GET /api/v1/nodes/node1?resourceVersion=0"
+	patchNode = "PATCH /api/v1/nodes/node1"
+	patchStat = "PATCH /api/v1/nodes/node1/status"
+	postEvent = "POST /api/v1/namespaces/default/events"
+	getSlices = "GET /apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3Dkube-dns&resourceVersion=0"
+	getAPI    = "GET /api"
+)
+
+// fakeAPI is an API server of one node, over TLS, that answers what the agent asks and nothing else.
+type fakeAPI struct {
+	t          *testing.T
+	server     *httptest.Server
+	kubeconfig string
+
+	mu       sync.Mutex
+	node     *corev1.Node
+	slices   []discoveryv1.EndpointSlice
+	requests []string
+	events   []corev1.Event
+	// conditions are those that were written, in order: package nodepatch and the end-to-end tests prove what becomes of them.
+	conditions []corev1.NodeCondition
+	// patched edits the node after each patch, as an admission webhook does.
+	patched func(*corev1.Node)
+	// before sees the nth request of its kind (from 1) and may answer it: then it returns true.
+	before func(request string, n int, w http.ResponseWriter, r *http.Request) bool
+}
+
+func newFakeAPI(t *testing.T) *fakeAPI {
+	a := &fakeAPI{t: t, node: &corev1.Node{
+		TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "node1", UID: "uid-1", CreationTimestamp: metav1.Now(),
+			Labels: map[string]string{"kubernetes.io/os": "linux"},
+		},
+		Spec: corev1.NodeSpec{Taints: []corev1.Taint{
+			{Key: "foreign/front", Effect: corev1.TaintEffectNoExecute},
+			{Key: "node-ready/unverified", Value: "true", Effect: corev1.TaintEffectNoSchedule},
+			{Key: "foreign/behind", Effect: corev1.TaintEffectNoSchedule},
+		}},
+	}}
+	a.server = httptest.NewUnstartedServer(a)
+	a.server.Config.ErrorLog = log.New(io.Discard, "", 0) // the network check hangs up on TLS
+	a.server.StartTLS()
+	t.Cleanup(a.server.Close)
+
+	ca, err := json.Marshal(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.server.Certificate().Raw}))
+	require.NoError(t, err)
+	a.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, os.WriteFile(a.kubeconfig, fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "Config", "current-context": "c",
+		"clusters": [{"name": "c", "cluster": {"server": %q, "certificate-authority-data": %s}}],
+		"users": [{"name": "u", "user": {"token": "secret"}}],
+		"contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]}`, a.server.URL, ca), 0o600))
+	return a
+}
+
+func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	assert.NoError(a.t, err)
+	assert.Equal(a.t, "Bearer secret", r.Header.Get("Authorization"))
+	assert.Equal(a.t, "kube-node-ready/dev", r.Header.Get("User-Agent"))
+	r.Body = io.NopCloser(bytes.NewReader(body)) // for before
+	request := r.Method + " " + r.URL.String()
+
+	a.mu.Lock()
+	a.requests = append(a.requests, request)
+	n := 0
+	for _, other := range a.requests {
+		if other == request {
+			n++
+		}
+	}
+	a.mu.Unlock()
+	if a.before != nil && a.before(request, n, w, r) {
+		return
+	}
+
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch request {
+	case getNode, getCached:
+		answer(w, http.StatusOK, a.node)
+	case patchNode:
+		if err := a.patch(body); err != nil {
+			answerStatus(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, err.Error())
+			return
+		}
+		answer(w, http.StatusOK, a.node)
+	case patchStat:
+		var patch corev1.Node
+		assert.NoError(a.t, json.Unmarshal(body, &patch))
+		assert.Equal(a.t, a.node.UID, patch.UID)
+		a.conditions = append(a.conditions, patch.Status.Conditions...)
+		answer(w, http.StatusOK, a.node)
+	case postEvent:
+		var event corev1.Event
+		assert.NoError(a.t, json.Unmarshal(body, &event))
+		a.events = append(a.events, event)
+		answer(w, http.StatusCreated, event)
+	case getSlices:
+		answer(w, http.StatusOK, discoveryv1.EndpointSliceList{
+			TypeMeta: metav1.TypeMeta{Kind: "EndpointSliceList", APIVersion: "discovery.k8s.io/v1"}, Items: a.slices})
+	case getAPI:
+		answer(w, http.StatusOK, metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}})
+	default:
+		a.t.Errorf("unexpected request: %s", request)
+		answerStatus(w, http.StatusNotFound, metav1.StatusReasonNotFound, "no such path")
+	}
+}
+
+// patch applies the operations that the agent is known to send: package nodepatch and hack/fuzz
+// prove what they mean.
+func (a *fakeAPI) patch(text []byte) error {
+	var ops []nodepatch.Operation
+	if err := json.Unmarshal(text, &ops); err != nil {
+		return err
+	}
+	node := a.node.DeepCopy()
+	for _, op := range ops {
+		parts := strings.Split(strings.TrimPrefix(op.Path, "/"), "/")
+		key := strings.ReplaceAll(parts[len(parts)-1], "~1", "/")
+		var index int
+		_, _ = fmt.Sscanf(op.Path, "/spec/taints/%d", &index)
+		switch what := op.Op + " " + strings.Join(parts[:len(parts)-1], "/"); {
+		case what == "test metadata" && key == "uid":
+			if op.Value != string(node.UID) {
+				return fmt.Errorf("testing value %s failed", op.Path)
+			}
+		case strings.HasPrefix(what, "test spec/taints"):
+			taint := node.Spec.Taints[index]
+			if op.Value != map[string]string{"key": taint.Key, "effect": string(taint.Effect)}[key] {
+				return fmt.Errorf("testing value %s failed", op.Path)
+			}
+		case what == "add spec/taints" && key == "-":
+			value := op.Value.(map[string]any)
+			node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: value["key"].(string), Value: value["value"].(string), Effect: corev1.TaintEffect(value["effect"].(string))})
+		case what == "remove spec/taints":
+			node.Spec.Taints = slices.Delete(node.Spec.Taints, index, index+1)
+		case strings.HasPrefix(what, "test metadata/labels"), strings.HasPrefix(what, "test metadata/annotations"):
+			have, ok := map[bool]map[string]string{true: node.Labels, false: node.Annotations}[strings.Contains(what, "labels")][key]
+			if want, isText := op.Value.(string); isText != ok || want != have {
+				return fmt.Errorf("testing value %s failed", op.Path)
+			}
+		case what == "test metadata" && key == "annotations":
+			if node.Annotations != nil {
+				return fmt.Errorf("testing value %s failed", op.Path)
+			}
+		case what == "add metadata" && key == "annotations":
+			node.Annotations = map[string]string{}
+		case what == "add metadata/labels":
+			node.Labels[key] = op.Value.(string)
+		case what == "add metadata/annotations":
+			node.Annotations[key] = op.Value.(string)
+		default:
+			return fmt.Errorf("not expected in a test: %s %s", op.Op, op.Path)
+		}
+	}
+	if a.patched != nil {
+		a.patched(node)
+	}
+	a.node = node
+	return nil
+}
+
+// reads is how often the node has been read, from etcd or from the cache.
+func (a *fakeAPI) reads() (n int) {
+	for _, request := range a.seen() {
+		if isRead(request) {
+			n++
+		}
+	}
+	return n
+}
+
+func isRead(request string) bool { return request == getNode || request == getCached }
+
+func (a *fakeAPI) seen() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.requests)
+}
+
+func (a *fakeAPI) reasons() (list []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, event := range a.events {
+		list = append(list, event.Reason)
+	}
+	return list
+}
+
+func (a *fakeAPI) taints() (keys []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, taint := range a.node.Spec.Taints {
+		keys = append(keys, taint.Key)
+	}
+	return keys
+}
+
+func answer(w http.ResponseWriter, code int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(body)
+}
+
+func answerStatus(w http.ResponseWriter, code int, reason metav1.StatusReason, message string) bool {
+	answer(w, code, metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+		Status:   metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message,
+	})
+	return true
+}

@@ -1,0 +1,74 @@
+package agent
+
+import (
+	"context"
+	"runtime/debug"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+const (
+	// holdInterval is the time between two reads of a verified node.
+	holdInterval = time.Minute
+	// lastRead is the time limit of one request after SIGTERM: a read and a patch take 4 s together, the first pair within
+	// METRICS_LINGER, the second within the 10 s that the chart's grace period is longer.
+	lastRead = 2 * time.Second
+)
+
+// hold serves metrics and reads the node once a minute until ctx ends. It returns true when the node is found
+// unverified: somebody has removed the label, or added the taint.
+func (a *Agent) hold(ctx context.Context) bool {
+	// From here on there are only scrapes, whose garbage need not grow to the 4 MB at which Go starts to collect: 2 MiB
+	// less after ten thousand.
+	debug.SetGCPercent(50)
+	request := newRequest(a.cfg)
+	for sleep(ctx, holdInterval) {
+		node, err := a.patcher.Get(ctx)
+		switch {
+		case err != nil:
+			a.log.WithError(err).Debug("cannot read the node while holding")
+		case !nodepatch.IsVerified(node, request):
+			a.log.Info("node is no longer verified: verifying it again")
+			return true
+		}
+	}
+	return false
+}
+
+// shutDown keeps /metrics up for the last scrape of a pod that is being deleted.
+func (a *Agent) shutDown(secondSignal <-chan struct{}) {
+	end := time.After(a.cfg.MetricsLinger)
+	a.removeTaintAgain()
+	if a.cfg.MetricsLinger <= 0 {
+		return
+	}
+	a.log.WithField("linger", a.cfg.MetricsLinger.String()).Info("shutting down: serving final metrics")
+	select {
+	case <-end:
+		a.removeTaintAgain()
+	case <-secondSignal:
+		a.log.Info("second signal: exiting")
+	}
+}
+
+// removeTaintAgain removes a startup taint that was put back after the release. A client that had read the node before
+// our patch and wrote the whole list after it does that (kubectl taint, for example), and no agent is left to notice:
+// the label keeps the next one away. Only what this process has proven counts, see verdict.
+func (a *Agent) removeTaintAgain() {
+	if a.verdict == nil {
+		return
+	}
+	patcher := *a.patcher
+	patcher.Timeout, patcher.Deadline = min(lastRead, a.cfg.CheckTimeout), lastRead
+	removed, err := patcher.RemoveAgain(context.Background(), a.verdict.node.UID, a.verdict.request)
+	log := a.log.WithFields(logrus.Fields{"taints": formatTaints(removed)})
+	switch {
+	case err != nil:
+		log.WithError(err).Warn("cannot tell whether the startup taint was added again")
+	case len(removed) > 0:
+		log.Warn("startup taint was added again after the release: removed it")
+	}
+}

@@ -1,0 +1,271 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/metrics"
+)
+
+var (
+	tainted   = []string{"foreign/front", "node-ready/unverified", "foreign/behind"}
+	untainted = []string{"foreign/front", "foreign/behind"}
+)
+
+const (
+	exitOK          = 0
+	exitNotVerified = 1
+)
+
+// process is one run of the agent, with what a terminal and a kernel are to a real one: package main without the process.
+type process struct {
+	t              *testing.T
+	terminate      context.CancelFunc // the first signal
+	second         chan struct{}
+	stdout, stderr *output
+	done           chan struct{}
+	code           int
+}
+
+// start runs an agent in the cluster whose API server the kubeconfig names, with the variables in env and nothing of the
+// machine's own configuration. Name servers are queried on port 53 only, so the dns check is skipped here, and so is
+// the service check unless a test asks for it.
+func start(t *testing.T, env map[string]string, args ...string) *process {
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	all := map[string]string{"NODE_NAME": "node1", "ENABLE_METRICS": "false", "DNS_TEST_DOMAINS": "kubernetes.default.svc.cluster.local"}
+	if !slices.Contains(args, "--dry-run") {
+		all["DNS_SERVICE"] = ""
+	}
+	maps.Copy(all, env)
+	if !slices.Contains(args, "--dry-run") {
+		all["KUBERNETES_SERVICE_HOST"], all["KUBERNETES_SERVICE_PORT"] = serverOf(t, all["KUBECONFIG"])
+	}
+	cfg, err := config.Parse(args, lookup(all), io.Discard)
+	require.NoError(t, err)
+	ctx, terminate := context.WithCancel(context.Background())
+	p := &process{
+		t: t, terminate: terminate, second: make(chan struct{}), done: make(chan struct{}), stdout: newOutput(), stderr: newOutput(),
+	}
+	e := kube.DetectEnvironment(cfg.Kubeconfig, lookup(all), "kube-node-ready/dev")
+	go func() {
+		defer close(p.done)
+		ok := false
+		if cfg.DryRun {
+			ok = DryRun(ctx, cfg, e, "dev", p.stdout)
+		} else {
+			recorder := metrics.New("node1", checks.Names(), metrics.Build{})
+			if cfg.EnableMetrics {
+				server, err := recorder.Listen(cfg.MetricsPort)
+				if !assert.NoError(t, err) {
+					return
+				}
+				defer func() { _ = server.Close(context.Background()) }()
+			}
+			a := New(cfg, e, recorder, newLog(cfg, p.stderr), "dev")
+			a.checks = withoutDNS(a.checks)
+			ok = a.Run(ctx, p.second) || !cfg.Once
+		}
+		if !ok {
+			p.code = exitNotVerified
+		}
+	}()
+	return p
+}
+
+func lookup(env map[string]string) func(string) (string, bool) {
+	return func(key string) (string, bool) {
+		value, ok := env[key]
+		return value, ok
+	}
+}
+
+// serverOf returns host and port of the API server in a kubeconfig.
+func serverOf(t *testing.T, kubeconfig string) (host, port string) {
+	text, err := os.ReadFile(kubeconfig)
+	require.NoError(t, err)
+	found := regexp.MustCompile(`https://([^:"]+):([0-9]+)`).FindSubmatch(text)
+	require.NotNil(t, found)
+	return string(found[1]), string(found[2])
+}
+
+func newLog(cfg config.Config, out io.Writer) *logrus.Entry {
+	log := logrus.New()
+	log.SetOutput(out)
+	log.SetFormatter(&logrus.JSONFormatter{})
+	level, _ := logrus.ParseLevel(cfg.LogLevel)
+	log.SetLevel(level)
+	return log.WithField("node", cfg.NodeName)
+}
+
+func withoutDNS(list func(checks.API) []checks.Check) func(checks.API) []checks.Check {
+	return func(api checks.API) []checks.Check {
+		return append([]checks.Check{checks.Skip(checks.DNSName, "a test")}, list(api)[1:]...)
+	}
+}
+
+// wait returns the exit code.
+func (p *process) wait() int {
+	<-p.done
+	return p.code
+}
+
+// logged waits until text is in the log.
+func (p *process) logged(text string) { p.loggedOften(text, 1) }
+
+// loggedOften waits until text is in the log n times.
+func (p *process) loggedOften(text string, n int) {
+	for {
+		log, changed := p.stderr.read()
+		if strings.Count(log, text) >= n {
+			return
+		}
+		select {
+		case <-changed:
+		case <-p.done:
+			log, _ := p.stderr.read()
+			require.Contains(p.t, log, text, "ended before")
+			return
+		}
+	}
+}
+
+// stop sends both signals.
+func (p *process) stop() {
+	p.terminate()
+	close(p.second)
+}
+
+// entries are the lines of the log.
+func (p *process) entries() (list []map[string]any) {
+	text, _ := p.stderr.read()
+	for line := range strings.Lines(text) {
+		var entry map[string]any
+		require.NoError(p.t, json.Unmarshal([]byte(line), &entry), line)
+		list = append(list, entry)
+	}
+	return list
+}
+
+// entry is the first line of the log with this message.
+func (p *process) entry(message string) map[string]any {
+	for _, entry := range p.entries() {
+		if entry["msg"] == message {
+			return entry
+		}
+	}
+	text, _ := p.stderr.read()
+	require.Fail(p.t, "not logged", "%s\n%s", message, text)
+	return nil
+}
+
+type output struct {
+	mu      sync.Mutex
+	text    bytes.Buffer
+	changed chan struct{}
+}
+
+func newOutput() *output { return &output{changed: make(chan struct{})} }
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	close(o.changed)
+	o.changed = make(chan struct{})
+	return o.text.Write(b)
+}
+
+func (o *output) read() (string, <-chan struct{}) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String(), o.changed
+}
+
+func (o *output) String() string {
+	text, _ := o.read()
+	return text
+}
+
+// listen returns the address of a server that takes connections.
+func listen(t *testing.T) *net.TCPAddr {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_ = conn.Close()
+		}
+	}()
+	return listener.Addr().(*net.TCPAddr)
+}
+
+// closedPort returns a port of 127.0.0.1 that refuses connections.
+func closedPort(t *testing.T) string {
+	listener, err := net.Listen("tcp", ":0")
+	require.NoError(t, err)
+	defer func() { _ = listener.Close() }()
+	return strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)
+}
+
+func get(t *testing.T, port, path string) (code int, body string) {
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1:"+port+path, nil)
+	require.NoError(t, err)
+	response, err := http.DefaultClient.Do(request)
+	require.NoError(t, err)
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	return response.StatusCode, string(text)
+}
+
+// inCluster makes an agent that runs all checks but dns, once.
+func inCluster(t *testing.T, api *fakeAPI, args ...string) (*Agent, *output) {
+	env := map[string]string{"NODE_NAME": "node1", "KUBECONFIG": api.kubeconfig}
+	env["KUBERNETES_SERVICE_HOST"], env["KUBERNETES_SERVICE_PORT"] = serverOf(t, api.kubeconfig)
+	cfg, err := config.Parse(append(args, "--once", "--max-retries=0"), lookup(env), io.Discard)
+	require.NoError(t, err)
+	e := kube.DetectEnvironment(cfg.Kubeconfig, lookup(env), "kube-node-ready/dev")
+	require.NoError(t, e.Err)
+	stderr := newOutput()
+	a := New(cfg, e, metrics.New("node1", checks.Names(), metrics.Build{}), newLog(cfg, stderr), "dev")
+	list := a.checks
+	a.checks = func(api checks.API) []checks.Check { return list(api)[1:] }
+	return a, stderr
+}
+
+// dnsSlice says that a pod of the DNS service listens at addr.
+func dnsSlice(addr *net.TCPAddr) discoveryv1.EndpointSlice {
+	name, port, protocol := "metrics", int32(addr.Port), corev1.ProtocolTCP
+	return discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: "kube-dns-1", Namespace: "kube-system"}, AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:     []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}},
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{addr.IP.String()}}},
+	}
+}

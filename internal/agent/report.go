@@ -1,0 +1,258 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// Reasons of the agent's Events, a closed set.
+const (
+	reasonVerified    = "NodeVerified"
+	reasonNotVerified = "NodeNotVerified"
+	reasonTimedOut    = "NodeVerificationTimedOut"
+)
+
+// Reported instead of a check name when no check fails.
+const (
+	patching      = "patch"
+	foreignTaints = "taints"
+	startupTaint  = "late taint"
+)
+
+// allChecksPass is how the agent says so in its Event and its condition.
+const allChecksPass = "DNS, API, network and service discovery work"
+
+// repeatAfter is when a failure that goes on is reported again, then after twice as long, and so on: a node that
+// fails for an hour has a handful of Events.
+const repeatAfter = 5 * time.Minute
+
+// repeat is when a failure is reported again.
+type repeat struct {
+	at    time.Time
+	after time.Duration
+}
+
+// failure is the last error of a check, of a wait or of the patch.
+type failure struct {
+	subject string // the check, or what is reported instead
+	err     error
+}
+
+func (f failure) String() string {
+	text := f.subject + ": " + f.err.Error()
+	if remedy := checks.Remedy(f.err); remedy != "" {
+		text += " (" + remedy + ")"
+	}
+	return text
+}
+
+// roundFailure is a failed round: every layer that is broken, with the remedy to try first.
+type roundFailure struct{ checks, reasons []string }
+
+func (r roundFailure) Error() string { return strings.Join(r.reasons, "; ") }
+
+// brief returns err without the details that the log has already.
+func brief(err error) string {
+	if round, ok := errors.AsType[roundFailure](err); ok {
+		return "failed: " + strings.Join(round.checks, ", ")
+	}
+	return err.Error()
+}
+
+// Attempted implements checks.Observer. It is called by the step that runs.
+func (v *verification) Attempted(attempt checks.Attempt) { v.attempted <- attempt }
+
+// record counts an attempt and remembers the last failure.
+func (v *verification) record(attempt checks.Attempt) {
+	v.attempts[attempt.Check]++
+	v.metrics.Attempt(attempt.Check, attempt.Took)
+	if attempt.Err != nil {
+		v.lastFailure = &failure{attempt.Check, attempt.Err}
+		v.verdict = nil // an earlier one of this process does not hold any more
+	} else if last := v.lastFailure; last != nil && last.subject == attempt.Check {
+		v.lastFailure = nil
+	}
+	logAttempt(v.log, attempt)
+}
+
+// judge counts the failed checks of a round and returns them as a roundFailure.
+func (v *verification) judge(results []checks.Result) error {
+	var failed roundFailure
+	for _, result := range results {
+		if result.Err != nil {
+			v.metrics.Failure(result.Check)
+			failed.checks = append(failed.checks, result.Check)
+			failed.reasons = append(failed.reasons, failure{result.Check, result.Err}.String())
+		}
+	}
+	if len(failed.checks) == 0 {
+		return nil
+	}
+	return failed
+}
+
+// reportFailure reports a failed round or patch, before the next round.
+func (v *verification) reportFailure(ctx context.Context, err error, nextRound time.Duration) {
+	v.log.WithFields(logrus.Fields{"reason": brief(err), "next_round_in": formatDuration(nextRound)}).Error("node not verified")
+	round, checked := errors.AsType[roundFailure](err)
+	if !checked {
+		v.lastFailure = &failure{patching, err}
+	}
+	if v.isDue(err) {
+		v.events.Add(kube.EventWarning, reasonNotVerified, fmt.Sprintf("since %s: %v", v.start.UTC().Format(time.RFC3339), err))
+	}
+	v.events.Flush(ctx)
+	v.removeLoneFailedTaint(ctx)
+	if v.timeout == nil || v.shownVerified {
+		v.mark(ctx, round.checks, err.Error())
+	}
+}
+
+// isDue reports whether a failure is new, or goes on for so long that it is due for another Event.
+func (v *verification) isDue(err error) bool {
+	// Without the details, which change from round to round: ports, or the number of a request.
+	key := patching
+	if _, checked := errors.AsType[roundFailure](err); checked {
+		key = brief(err)
+	}
+	last, seen := v.reported[key]
+	now := time.Now()
+	if seen && now.Before(last.at) {
+		return false
+	}
+	after := repeatAfter
+	if seen {
+		after = 2 * last.after
+	}
+	v.reported[key] = repeat{now.Add(after), after}
+	return true
+}
+
+// reportTimeout reports once that INITIAL_TIMEOUT has passed, also in the middle of an attempt. The rounds go on,
+// except with --once.
+func (v *verification) reportTimeout(ctx context.Context) {
+	if v.cfg.Once {
+		ctx = context.WithoutCancel(ctx)
+		v.stop()
+	}
+	v.metrics.TimedOut(true)
+	message := "not verified within " + v.cfg.InitialTimeout.String()
+	var failed []string
+	if v.lastFailure != nil {
+		message += ": " + v.lastFailure.String()
+		if v.lastFailure.subject != patching {
+			failed = []string{v.lastFailure.subject}
+		}
+	}
+	v.log.WithField("reason", message).Error("initial timeout passed")
+	v.events.Add(kube.EventWarning, reasonTimedOut, message)
+	v.events.Flush(ctx)
+	if !v.releasing && (v.lastFailure == nil || v.lastFailure.subject != startupTaint) {
+		v.mark(ctx, failed, message)
+	}
+}
+
+// announce reports the released node. The DaemonSet controller deletes this pod as soon as it sees the label, so the
+// Event and the condition are finished first, whether ctx has ended or not.
+func (v *verification) announce(ctx context.Context, removed []nodepatch.Taint) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), v.cfg.CheckTimeout+2*time.Second)
+	defer cancel()
+	took := time.Since(v.start)
+	v.metrics.Verified(time.Now(), took)
+	what := "no startup taint found"
+	if len(removed) > 0 {
+		what = "removed " + strings.Join(formatTaints(removed), ", ")
+	}
+	log := v.log.WithFields(logrus.Fields{"took": formatDuration(took), "taints": what})
+	if left := v.remaining(); len(left) > 0 {
+		log = log.WithField("remaining_taints", strings.Join(formatTaints(left), ", "))
+	}
+	log.Info("node verified")
+	v.events.Add(kube.EventNormal, reasonVerified,
+		allChecksPass+"; verified in "+formatDuration(took)+"; "+what)
+	retry(ctx, func() bool { return v.events.Flush(ctx) })
+	if v.releaseFailed {
+		retry(ctx, func() bool {
+			_, err := v.marker.Verified(ctx, nil)
+			if err != nil {
+				v.log.WithError(err).Warn("node released, but its condition cannot be written")
+			}
+			return err == nil
+		})
+	}
+}
+
+// remaining returns the taints that still repel pods after the release.
+func (v *verification) remaining() []nodepatch.Taint {
+	return slices.DeleteFunc(slices.Clone(v.node.Spec.Taints), func(taint nodepatch.Taint) bool {
+		return v.request.Removes(taint) || (taint.Effect != "NoSchedule" && taint.Effect != "NoExecute")
+	})
+}
+
+func logAttempt(log *logrus.Entry, attempt checks.Attempt) {
+	log = log.WithFields(logrus.Fields{"check": attempt.Check, "attempt": attempt.Number, "took": formatDuration(attempt.Took)})
+	for _, warning := range attempt.Report.Warnings {
+		log.WithField("warning", warning).Warn("check passed with a warning")
+	}
+	if attempt.Err != nil {
+		log = log.WithField("remedy", checks.Remedy(attempt.Err)).WithError(attempt.Err)
+	}
+	switch {
+	case attempt.RetryIn > 0:
+		log.WithField("retry_in", formatDuration(attempt.RetryIn)).Warn("check failed, will retry")
+	case attempt.Err != nil:
+		log.Error("check failed")
+	case attempt.Report.Skipped != "":
+		log.WithField("reason", attempt.Report.Skipped).Info("check skipped")
+	default:
+		log.WithField("detail", attempt.Report.Detail).Info("check passed")
+	}
+}
+
+// retry calls f up to three times, a second apart, until it returns true or ctx ends.
+func retry(ctx context.Context, f func() bool) {
+	for range 3 {
+		if f() || !sleep(ctx, time.Second) {
+			return
+		}
+	}
+}
+
+// sleep waits for d. It returns false if ctx ends first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// formatTaints returns the taints as kubectl taint writes them.
+func formatTaints(taints []nodepatch.Taint) []string {
+	texts := make([]string, len(taints))
+	for i, taint := range taints {
+		texts[i] = taint.String()
+	}
+	return texts
+}
+
+// formatDuration rounds a duration for a person.
+func formatDuration(d time.Duration) string {
+	if d < 10*time.Millisecond {
+		return d.Round(10 * time.Microsecond).String()
+	}
+	return d.Round(time.Millisecond).String()
+}

@@ -1,0 +1,336 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+const (
+	// betweenRounds is the pause after a round that has passed, if SUCCESS_THRESHOLD wants another one.
+	betweenRounds = time.Second
+	// unregistered is Karpenter's taint. Karpenter puts startup taints back until it has registered the node.
+	unregistered = "karpenter.sh/unregistered"
+)
+
+// noLimit is the deadline of a wait that only the shutdown ends.
+var noLimit time.Time //nolint:gochecknoglobals // the zero value of a type without constants
+
+// errRestart starts the rounds over at once, without a report: the results of the checks do not count any more.
+var errRestart = errors.New("the checks start over")
+
+// verification is the way of one node to its release. One goroutine owns it; a step runs beside that goroutine and owns
+// the node while it runs.
+type verification struct {
+	*Agent
+	start   time.Time
+	request nodepatch.Request
+	node    *nodepatch.Node // as last read, nil before
+	readAt  time.Time       // when; zero for a read from the API server's cache, on which no patch is built
+	// reusable is the report of a read just before the checks. The api check would send the same request, and reuses it:
+	// that saves one of five requests on every new node. nil once it is used.
+	reusable    *checks.Report
+	foreignSeen bool
+
+	attempted   chan checks.Attempt
+	attempts    map[string]int // of each check
+	lastFailure *failure
+	reported    map[string]repeat
+
+	timeout       <-chan time.Time // INITIAL_TIMEOUT; nil once it has passed
+	stop          context.CancelFunc
+	marker        marker
+	releasing     bool // a patch is in flight that releases the node
+	releaseFailed bool
+	shownVerified bool // by the marker, before the release: a failed release takes it back
+}
+
+func (a *Agent) newVerification() *verification {
+	v := &verification{Agent: a, request: newRequest(a.cfg), attempted: make(chan checks.Attempt, 16),
+		attempts: make(map[string]int), reported: make(map[string]repeat)}
+	v.request.AnnotationValue = v.annotationValue
+	v.marker = newMarker(a, v.request)
+	return v
+}
+
+// readFirst reads the node before anything else and reports whether it is verified: a container that was restarted on
+// a verified node has nothing to do.
+func (v *verification) readFirst(ctx context.Context) bool {
+	readCtx, cancel := context.WithTimeout(ctx, v.cfg.CheckTimeout)
+	defer cancel()
+	start := time.Now()
+	report, err := v.readLarge(readCtx)
+	if err != nil {
+		if ctx.Err() == nil {
+			v.log.WithError(err).Info("cannot read the node yet: starting with the checks")
+		}
+		return false
+	}
+	report.Took = v.readAt.Sub(start)
+	v.reusable = &report
+	return nodepatch.IsVerified(v.node, v.request)
+}
+
+// verify runs rounds until enough of them have passed in a row and the node is released; then Run holds. It returns
+// false if ctx is cancelled or --once times out. What it reports, failures above all, is in report.go.
+func (v *verification) verify(parentCtx context.Context) bool {
+	v.start = time.Now()
+	timer := time.NewTimer(v.cfg.InitialTimeout)
+	defer timer.Stop()
+	v.timeout = timer.C
+	defer v.metrics.TimedOut(false)
+	var ctx context.Context
+	ctx, v.stop = context.WithCancel(parentCtx)
+	defer v.stop()
+
+	pauses := checks.Exponential()
+	for passed := 0; ; {
+		beforeRelease := passed+1 >= v.cfg.SuccessThreshold
+		err := v.round(ctx, beforeRelease)
+		if err == nil && beforeRelease {
+			err = v.release(ctx)
+		}
+		switch {
+		case err == nil && beforeRelease:
+			return true
+		case ctx.Err() != nil:
+			return false
+		case err == nil:
+			passed++
+			v.log.WithFields(logrus.Fields{"passed": passed, "threshold": v.cfg.SuccessThreshold}).Info("round passed")
+			pauses.Reset()
+			v.pause(ctx, betweenRounds)
+		case errors.Is(err, errRestart):
+			passed = 0
+		default:
+			passed = 0
+			pause := pauses.NextBackOff()
+			v.reportFailure(ctx, err, pause)
+			v.pause(ctx, pause)
+		}
+	}
+}
+
+// round runs the checks once on a node without foreign taints. Before the release it also waits for a late startup taint.
+func (v *verification) round(ctx context.Context, beforeRelease bool) error {
+	if err := v.waitForForeignTaints(ctx); err != nil {
+		return err
+	}
+	if err := v.runChecks(ctx); err != nil {
+		return err
+	}
+	if beforeRelease {
+		if err := v.waitForStartupTaint(ctx); err != nil {
+			return err
+		}
+	}
+	return v.lookForForeignTaint(ctx, beforeRelease)
+}
+
+// await runs a step and meanwhile records the attempts of its checks and the end of INITIAL_TIMEOUT.
+func (v *verification) await(ctx context.Context, step func(context.Context) error) error {
+	done := make(chan error, 1)
+	go func() { done <- step(ctx) }()
+	for {
+		select {
+		case attempt := <-v.attempted:
+			v.record(attempt)
+		case <-v.timeout:
+			v.timeout = nil
+			v.reportTimeout(ctx)
+		case err := <-done:
+			for {
+				select {
+				case attempt := <-v.attempted:
+					v.record(attempt)
+				default:
+					return err
+				}
+			}
+		}
+	}
+}
+
+func (v *verification) pause(ctx context.Context, d time.Duration) {
+	_ = v.await(ctx, func(ctx context.Context) error {
+		sleep(ctx, d)
+		return nil
+	})
+}
+
+// waitForForeignTaints waits until no foreign taint of WAIT_FOR_TAINTS is left: results before the CNI is up, for
+// example, are meaningless. If the node cannot be read, the checks start and say why.
+func (v *verification) waitForForeignTaints(ctx context.Context) error {
+	taint := v.foreignTaint(v.node)
+	if taint == nil {
+		return ctx.Err()
+	}
+	v.foreignSeen = true
+	v.log.WithField("taint", taint.String()).Info("waiting for foreign taints")
+	v.lastFailure = &failure{foreignTaints, fmt.Errorf("%s is still on (WAIT_FOR_TAINTS)", taint)}
+	err := v.waitForNode(ctx, noLimit, func(node *nodepatch.Node) bool { return v.foreignTaint(node) == nil })
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		v.log.WithError(err).Debug("cannot read the node while waiting for foreign taints: starting the checks")
+		v.node, v.reusable = nil, nil
+		return nil
+	}
+	v.lastFailure = nil
+	v.log.Info("foreign taints removed")
+	return nil
+}
+
+// foreignTaint returns a taint of node that must be gone before the checks start, or nil. A prefix may cover the
+// agent's own taints too, which nobody else removes.
+func (v *verification) foreignTaint(node *nodepatch.Node) *nodepatch.Taint {
+	if node == nil {
+		return nil
+	}
+	i := slices.IndexFunc(node.Spec.Taints, func(taint nodepatch.Taint) bool {
+		return !v.request.Removes(taint) && (taint.Key == unregistered ||
+			slices.ContainsFunc(v.cfg.WaitForTaints, func(prefix string) bool { return strings.HasPrefix(taint.Key, prefix) }))
+	})
+	if i < 0 {
+		return nil
+	}
+	return &node.Spec.Taints[i]
+}
+
+func (v *verification) runChecks(ctx context.Context) error {
+	var results []checks.Result
+	runner := newRunner(v.cfg, v)
+	err := v.await(ctx, func(ctx context.Context) (err error) {
+		results, err = runner.Round(ctx, v.checks(checks.API{Get: v.readNode}))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return v.judge(results)
+}
+
+// readNode is the request of the api check.
+func (v *verification) readNode(ctx context.Context) (checks.Report, error) {
+	if report := v.reusable; report != nil {
+		v.reusable = nil
+		if time.Since(v.readAt) < v.cfg.CheckTimeout {
+			return *report, nil
+		}
+	}
+	v.client.CloseIdleConnections()
+	return v.readLarge(ctx)
+}
+
+// readLarge reads the node with a request that is larger than a packet. The patch is built on the answer.
+func (v *verification) readLarge(ctx context.Context) (checks.Report, error) {
+	node, report, err := readLarge(ctx, v.api)
+	if err == nil {
+		v.node, v.readAt = node, time.Now()
+	}
+	return report, err
+}
+
+func readLarge(ctx context.Context, api nodepatch.Client) (node *nodepatch.Node, report checks.Report, err error) {
+	report.Detail = "node " + api.Name + " read"
+	report.Warnings, err = checks.WithLargeHeader(func(value string) (err error) {
+		node, err = api.GetPadded(ctx, value)
+		return err
+	})
+	return node, report, err
+}
+
+// waitForStartupTaint waits for a startup taint that is added late.
+func (v *verification) waitForStartupTaint(ctx context.Context) error {
+	tainted := func(node *nodepatch.Node) bool {
+		_, released := node.Annotations[annotation]
+		return released || len(nodepatch.StartupTaints(node, v.request)) > 0
+	}
+	due := nodepatch.StartupTaintDue(v.node, v.request, v.cfg.LateTaintWindow, v.client.ServerTime())
+	if tainted(v.node) || !time.Now().Before(due) {
+		return nil
+	}
+	v.log.WithField("window", v.cfg.LateTaintWindow.String()).Debug("waiting for the startup taint")
+	young := fmt.Errorf("all checks pass, and the node is not yet %s old (LATE_TAINT_WINDOW)", v.cfg.LateTaintWindow)
+	v.lastFailure = &failure{startupTaint, young}
+	err := v.waitForNode(ctx, due, tainted)
+	v.lastFailure = nil
+	if err != nil && ctx.Err() == nil {
+		v.log.WithError(err).Warn("cannot read the node while waiting for the startup taint: restarting the checks")
+		return errRestart
+	}
+	return err
+}
+
+// waitForNode waits until the node is done, or until the deadline.
+func (v *verification) waitForNode(ctx context.Context, deadline time.Time, done func(*nodepatch.Node) bool) error {
+	return v.await(ctx, func(ctx context.Context) error {
+		node, err := v.patcher.Wait(ctx, v.node, deadline, done)
+		if err == nil {
+			v.node, v.readAt = node, time.Time{}
+		}
+		return err
+	})
+}
+
+// lookForForeignTaint fails with errRestart if the node has got a foreign taint since the checks started. Before the
+// release it reads the node again if that may have been missed, or if the patch would be built on an old read.
+func (v *verification) lookForForeignTaint(ctx context.Context, beforeRelease bool) error {
+	if beforeRelease && (v.foreignSeen || time.Since(v.readAt) > v.cfg.CheckTimeout) {
+		err := v.await(ctx, func(ctx context.Context) error {
+			node, err := v.patcher.Get(ctx)
+			if err == nil {
+				v.node, v.readAt = node, time.Now()
+			}
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("cannot read the node before its release: %w", err)
+		}
+	}
+	if taint := v.foreignTaint(v.node); taint != nil {
+		v.log.WithField("taint", taint.String()).Info("foreign taint added: restarting the checks")
+		return errRestart
+	}
+	return nil
+}
+
+// release removes the startup taint and adds the label. The marker shows the node as verified before that: a stale
+// False could get a healthy node replaced. Once a release has failed, the marker waits for the next one to succeed: a
+// condition that is True for a moment in each round would hide the failure.
+func (v *verification) release(ctx context.Context) (err error) {
+	for _, taint := range nodepatch.StartupTaints(v.node, v.request) {
+		if taint.Effect != v.cfg.TaintEffect {
+			v.log.WithFields(logrus.Fields{"taint": taint.String(), "expected": v.cfg.TaintEffect}).
+				Warn("startup taint has an unexpected effect: removing it anyway")
+		}
+	}
+	if !v.releaseFailed {
+		if v.shownVerified, err = v.marker.Verified(ctx, v.node); err != nil {
+			return err
+		}
+	}
+	var removed []nodepatch.Taint
+	v.releasing = true // no marker while it is in flight: never mark a released node
+	err = v.await(ctx, func(ctx context.Context) (err error) {
+		removed, err = v.patcher.Release(ctx, v.node, v.request)
+		return err
+	})
+	v.releasing = false
+	if err != nil {
+		v.releaseFailed = true
+		return err
+	}
+	v.verdict = &verdict{v.node, v.request}
+	v.announce(ctx, removed)
+	return nil
+}

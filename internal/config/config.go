@@ -1,0 +1,231 @@
+// Package config reads every flag and environment variable, and reports every mistake in them at once.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// Config is everything that an operator can decide. The defaults are in the table of settings.
+type Config struct {
+	NodeName     string
+	PodNamespace string
+	Kubeconfig   string
+
+	InitialTimeout   time.Duration
+	CheckTimeout     time.Duration
+	MaxRetries       int
+	RetryBackoff     string
+	SuccessThreshold int
+
+	DNSTestDomains []string
+	NetworkTargets []string
+	DNSService     string
+
+	TaintKey, TaintValue, TaintEffect string
+	VerifiedLabel, VerifiedLabelValue string
+	LateTaintWindow                   time.Duration
+	WaitForTaints, AlsoRemoveTaints   []string
+
+	OnTimeout, FailedTaintKey, ConditionType string
+
+	EnableMetrics bool
+	MetricsPort   int
+	MetricsLinger time.Duration
+
+	LogLevel, LogFormat string
+
+	DryRun, Once, Version bool
+}
+
+// Values of ON_TIMEOUT.
+const (
+	OnTimeoutKeep      = "keep"
+	OnTimeoutTaint     = "taint"
+	OnTimeoutCondition = "condition"
+)
+
+// BackoffLinear is the value of RETRY_BACKOFF that is not the default.
+const BackoffLinear = "linear"
+
+// UsageError lists every mistake in flags and environment.
+type UsageError []string
+
+func (e UsageError) Error() string { return strings.Join(e, "\n") }
+
+// setting is one flag and the environment variable of the same name. Its value stays text until
+// both have been read, so that every mistake is reported, not only the first.
+type setting struct {
+	flag  string
+	kind  string // the placeholder in the help
+	help  string
+	value string // the default at first
+	from  string // where the value came from, as an error names it
+	parse func(string) error
+}
+
+// settings is the table of all flags, in the order of the help.
+func (c *Config) settings() []*setting {
+	return []*setting{
+		{"node-name", "name", "node to verify; required unless --dry-run", "", "", text(&c.NodeName, optional(subdomain))},
+		{"pod-namespace", "name", "namespace of this pod", "kube-system", "", text(&c.PodNamespace, label)},
+		{"kubeconfig", "path", "kubeconfig file; default: the pod's service account, else the usual rules of kubectl", "", "",
+			text(&c.Kubeconfig, anything)},
+
+		{"initial-timeout", "duration", "when to report a node that is not verified; the rounds go on", "300s", "",
+			duration(&c.InitialTimeout, time.Second, 24*time.Hour)},
+		{"check-timeout", "duration", "time limit of one attempt, and of one API request", "3s", "",
+			duration(&c.CheckTimeout, 100*time.Millisecond, 5*time.Minute)},
+		{"max-retries", "number", "retries of a check in one round", "5", "", number(&c.MaxRetries, 0, 100)},
+		{"retry-backoff", "kind", "wait between attempts: exponential (1 2 4 8 16 s) or linear (1 2 3 4 5 s)", "exponential", "",
+			text(&c.RetryBackoff, oneOf("exponential", BackoffLinear))},
+		{"success-threshold", "number", "whole rounds in a row that must pass", "1", "", number(&c.SuccessThreshold, 1, 1000)},
+
+		{"dns-test-domains", "names", "comma-separated names that must resolve; an IP address is queried as a name server",
+			"kubernetes.default.svc.cluster.local,google.com", "", list(&c.DNSTestDomains, 1, domainOrIP)},
+		{"network-targets", "targets", "comma-separated targets beside the API server: host:port or tcp://host:port must accept, " +
+			"https://host/path must answer with a status below 400", "", "", list(&c.NetworkTargets, 0, target)},
+		{"dns-service", "ns/name", "service whose endpoints must answer; empty skips the service check (managed DNS without pods)",
+			"kube-system/kube-dns", "", text(&c.DNSService, optional(namespacedName))},
+
+		{"taint-key", "key", "key of the startup taint, which the release removes", "node-ready/unverified", "",
+			text(&c.TaintKey, qualifiedName)},
+		{"taint-value", "value", "value of the startup taint where the chart's policy adds it; the agent only validates it", "true", "",
+			text(&c.TaintValue, optional(labelValue))},
+		{"taint-effect", "effect", "expected effect of the startup taint; another one is removed with a warning", "NoSchedule", "",
+			text(&c.TaintEffect, oneOf("NoSchedule", "PreferNoSchedule", "NoExecute"))},
+		{"verified-label", "key", "label that the release adds", "node-ready/verified", "", text(&c.VerifiedLabel, qualifiedName)},
+		{"verified-label-value", "value", "value of that label", "true", "", text(&c.VerifiedLabelValue, optional(labelValue))},
+		{"late-taint-window", "duration", "age of a node up to which a missing startup taint is waited for", "60s", "",
+			duration(&c.LateTaintWindow, 0, time.Hour)},
+		{"wait-for-taints", "prefixes", "comma-separated taint-key prefixes; the checks start when no such taint is left, " +
+			"and never before karpenter.sh/unregistered is gone", "", "", list(&c.WaitForTaints, 0, keyPrefix)},
+		{"also-remove-taints", "keys", "comma-separated former startup and failed taint keys; the release removes them too, " +
+			"and nothing adds them", "node-ready/failed", "", list(&c.AlsoRemoveTaints, 0, qualifiedName)},
+
+		{"on-timeout", "policy", "mark on a node that is not verified within --initial-timeout: keep (none), taint or condition",
+			OnTimeoutKeep, "", text(&c.OnTimeout, oneOf(OnTimeoutKeep, OnTimeoutTaint, OnTimeoutCondition))},
+		{"failed-taint-key", "key", "key of the NoSchedule taint that --on-timeout=taint adds", "node-ready/failed", "",
+			text(&c.FailedTaintKey, qualifiedName)},
+		{"condition-type", "type", "type of the condition that --on-timeout=condition writes", "NodeVerified", "",
+			text(&c.ConditionType, conditionType)},
+
+		{"enable-metrics", "bool", "serve /metrics, /healthz and /readyz", "true", "", boolean(&c.EnableMetrics)},
+		{"metrics-port", "port", "port of the metrics server", "8080", "", number(&c.MetricsPort, 1, 65535)},
+		{"metrics-linger", "duration", "how long a verified node's agent keeps serving metrics after SIGTERM", "0s", "",
+			duration(&c.MetricsLinger, 0, time.Hour)},
+
+		{"log-level", "level", "error, warn, info or debug", "info", "", text(&c.LogLevel, oneOf("error", "warn", "info", "debug"))},
+		{"log-format", "format", "json or console", "json", "", text(&c.LogFormat, oneOf("json", "console"))},
+
+		{"dry-run", "bool", "run every check once, print a report, write nothing", "false", "", boolean(&c.DryRun)},
+		{"once", "bool", "exit with the verdict, at the latest after --initial-timeout", "false", "", boolean(&c.Once)},
+	}
+}
+
+func (s *setting) env() string { return strings.ToUpper(strings.ReplaceAll(s.flag, "-", "_")) }
+
+// String, Set and Type make a setting a pflag.Value.
+func (s *setting) String() string { return s.value }
+func (s *setting) Type() string   { return s.kind }
+func (s *setting) Set(value string) error {
+	s.value, s.from = value, "--"+s.flag
+	return nil
+}
+
+// flagOnly reports whether the setting has no variable: it is decided at a prompt.
+func (s *setting) flagOnly() bool { return s.flag == "once" }
+
+// Parse reads flags over environment over defaults. The error is pflag.ErrHelp after the help was
+// printed to out, or a UsageError that lists every mistake.
+func Parse(args []string, lookupEnv func(string) (string, bool), out io.Writer) (Config, error) {
+	var c Config
+	settings := c.settings()
+	flags := pflag.NewFlagSet("kube-node-ready", pflag.ContinueOnError)
+	flags.SortFlags = false
+	flags.SetOutput(io.Discard) // mistakes are returned, and printed in one place
+	for _, s := range settings {
+		s.from = "--" + s.flag
+		help := s.help
+		if !s.flagOnly() {
+			help += " [" + s.env() + "]"
+		}
+		f := flags.VarPF(s, s.flag, "", help)
+		if s.kind == "bool" {
+			f.NoOptDefVal = "true"
+		}
+	}
+	flags.BoolVar(&c.Version, "version", false, "print version, commit and build date")
+
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, pflag.ErrHelp) {
+			_, _ = fmt.Fprintf(out, usage, flags.FlagUsagesWrapped(helpWidth))
+			return c, err
+		}
+		return c, UsageError{err.Error() + " (see --help)"}
+	}
+	if c.Version {
+		return c, nil
+	}
+	var problems UsageError
+	for _, arg := range flags.Args() {
+		problems = append(problems, fmt.Sprintf("unexpected argument %q: there are only flags (see --help)", arg))
+	}
+	for _, s := range settings {
+		if value, ok := lookupEnv(s.env()); ok && !s.flagOnly() && !flags.Changed(s.flag) {
+			s.value, s.from = value, s.env()+" (--"+s.flag+")"
+		}
+		if err := s.parse(strings.TrimSpace(s.value)); err != nil {
+			problems = append(problems, fmt.Sprintf("%s %q: %v", s.from, s.value, err))
+		}
+	}
+	if len(problems) == 0 {
+		problems = c.validate(lookupEnv)
+	}
+	if len(problems) > 0 {
+		return c, problems
+	}
+	return c, nil
+}
+
+// helpWidth is the width of the help, in columns.
+const helpWidth = 120
+
+const usage = `kube-node-ready verifies a new Kubernetes node from inside the pod network (DNS, API, network, service discovery).
+Then it releases the node: it removes the startup taint and adds the verified label.
+
+Usage: kube-node-ready [flags]
+
+%s
+A flag overrides the environment variable named in brackets, which overrides the default.
+Exit codes: 0 verified or shut down, 1 not verified or interrupted (--once, --dry-run) or a fatal error, 2 usage.
+`
+
+// validate applies the rules between settings.
+func (c *Config) validate(lookupEnv func(string) (string, bool)) (problems UsageError) {
+	refuse := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
+	if c.NodeName == "" && !c.DryRun {
+		refuse("--node-name (NODE_NAME) is required: the name of the Node object, in a pod from the field spec.nodeName; " +
+			"only --dry-run works without")
+	}
+	if name, _ := lookupEnv("NODE_NAME"); name != "" && strings.TrimSpace(name) != c.NodeName {
+		refuse("--node-name %q must not differ from NODE_NAME %q: the checks run on that node", c.NodeName, name)
+	}
+	if host, _ := lookupEnv("KUBERNETES_SERVICE_HOST"); host == "" && !c.DryRun {
+		refuse("not inside a cluster (KUBERNETES_SERVICE_HOST is not set): only --dry-run works here, because only checks on a node " +
+			"may release it; for a static pod or a host process set KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT to the " +
+			"address of the kubernetes service")
+	}
+	if c.OnTimeout == OnTimeoutTaint && c.FailedTaintKey == c.TaintKey {
+		refuse("--failed-taint-key %s must differ from --taint-key: the agent could not tell the two taints apart", c.FailedTaintKey)
+	}
+	if c.CheckTimeout > c.InitialTimeout {
+		refuse("--check-timeout %s must not be longer than --initial-timeout %s", c.CheckTimeout, c.InitialTimeout)
+	}
+	return problems
+}

@@ -1,0 +1,518 @@
+package config
+
+import (
+	"bytes"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func lookup(env map[string]string) func(string) (string, bool) {
+	return func(key string) (string, bool) {
+		value, ok := env[key]
+		return value, ok
+	}
+}
+
+// parse gives a node name to those that do not care.
+func parse(env map[string]string, args ...string) (Config, error) {
+	env = inCluster(env)
+	if _, ok := env["NODE_NAME"]; !ok && !slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--node-name") }) {
+		env["NODE_NAME"] = "node1"
+	}
+	return Parse(args, lookup(env), new(bytes.Buffer))
+}
+
+// inCluster is what kubelet sets in every pod.
+func inCluster(env map[string]string) map[string]string {
+	env = maps.Clone(env)
+	if env == nil {
+		env = make(map[string]string)
+	}
+	env["KUBERNETES_SERVICE_HOST"] = "10.96.0.1"
+	return env
+}
+
+var defaults = Config{
+	NodeName: "node1", PodNamespace: "kube-system",
+	InitialTimeout: 5 * time.Minute, CheckTimeout: 3 * time.Second, MaxRetries: 5, RetryBackoff: "exponential", SuccessThreshold: 1,
+	DNSTestDomains: []string{"kubernetes.default.svc.cluster.local", "google.com"}, DNSService: "kube-system/kube-dns",
+	TaintKey: "node-ready/unverified", TaintValue: "true", TaintEffect: "NoSchedule",
+	VerifiedLabel: "node-ready/verified", VerifiedLabelValue: "true", LateTaintWindow: time.Minute,
+	AlsoRemoveTaints: []string{"node-ready/failed"},
+	OnTimeout:        "keep", FailedTaintKey: "node-ready/failed", ConditionType: "NodeVerified",
+	EnableMetrics: true, MetricsPort: 8080,
+	LogLevel: "info", LogFormat: "json",
+}
+
+// good and bad are values of one setting.
+type good struct {
+	value string
+	set   func(*Config) // what of the defaults it changes
+}
+type bad struct{ value, message string }
+
+const (
+	wantName      = "must be a name of lower-case letters, digits and dashes, at most 63 long"
+	wantSubdomain = "must be a name of lower-case letters, digits, dashes and dots, at most 253 long"
+	wantKey       = "must be a key such as example.com/name: an optional DNS name and a slash, then at most 63 letters, digits, dashes, dots and underscores"
+	wantValue     = "must be letters, digits, dashes, dots and underscores, beginning and ending with a letter or digit, at most 63 long"
+	wantService   = "must be namespace/name of a service, or empty"
+	wantDomain    = "must be a DNS name or an IP address"
+	wantScheme    = "must be host:port, tcp://host:port or https://host/path: there are no other schemes"
+	wantURL       = "must be https://host/path or https://host:port/path, without user, fragment or spaces"
+	wantHostPort  = "must be host:port, or [v6 address]:port, with a port between 1 and 65535"
+	wantPrefix    = "must be a taint's key or the beginning of one, such as node.cilium.io/"
+	wantCondition = "must not be a condition that kubelet or a network plugin owns"
+	wantBool      = "must be true or false"
+)
+
+func wantDuration(lowest, highest string) string {
+	return "must be a duration between " + lowest + " and " + highest + ", such as 500ms, 3s or 5m"
+}
+
+func wantNumber(lowest, highest int) string {
+	return "must be a whole number between " + strconv.Itoa(lowest) + " and " + strconv.Itoa(highest)
+}
+
+func badNumbers(lowest, highest int) []bad {
+	var list []bad
+	for _, value := range []string{strconv.Itoa(lowest - 1), strconv.Itoa(highest + 1), "", "x", "1.5", "1e3", "0x10", "99999999999999999999"} {
+		list = append(list, bad{value, wantNumber(lowest, highest)})
+	}
+	return list
+}
+
+func badDurations(lowest, highest string, outside ...string) []bad {
+	var list []bad
+	for _, value := range append(outside, "-1s", "", "3", "3 s", "soon", "99999999h") {
+		list = append(list, bad{value, wantDuration(lowest, highest)})
+	}
+	return list
+}
+
+func badValues(message string, values ...string) []bad {
+	var list []bad
+	for _, value := range values {
+		list = append(list, bad{value, message})
+	}
+	return list
+}
+
+var (
+	long63, long64 = strings.Repeat("a", 63), strings.Repeat("a", 64)
+	long253        = strings.Repeat("a.", 126) + "a"
+)
+
+// cases has an entry for every setting: TestEverySettingHasCases sees to that.
+var cases = map[string]struct {
+	good []good
+	bad  []bad
+}{
+	"node-name": {
+		good: []good{
+			{"node2", func(c *Config) { c.NodeName = "node2" }},
+			{"ip-10-0-0-1.eu-central-1.compute.internal", func(c *Config) { c.NodeName = "ip-10-0-0-1.eu-central-1.compute.internal" }},
+			{long253, func(c *Config) { c.NodeName = long253 }},
+			{" node2\n", func(c *Config) { c.NodeName = "node2" }},
+		},
+		bad: badValues(wantSubdomain, "Node1", "node_1", "-a", "a-", "a..b", ".a", "a/b", long253+"a"),
+	},
+	"pod-namespace": {
+		good: []good{{"default", func(c *Config) { c.PodNamespace = "default" }}, {long63, func(c *Config) { c.PodNamespace = long63 }}},
+		bad:  badValues(wantName, "", "a.b", "A", "a_b", "-a", "a-", long64),
+	},
+	"kubeconfig": {
+		good: []good{
+			{"", func(*Config) {}},
+			{"/a b/c", func(c *Config) { c.Kubeconfig = "/a b/c" }},
+			{"/a:/b", func(c *Config) { c.Kubeconfig = "/a:/b" }},
+		},
+	},
+	"initial-timeout": {
+		good: []good{
+			{"3s", func(c *Config) { c.InitialTimeout = 3 * time.Second }},
+			{"24h", func(c *Config) { c.InitialTimeout = 24 * time.Hour }},
+			{"1m30s", func(c *Config) { c.InitialTimeout = 90 * time.Second }},
+		},
+		bad: badDurations("1s", "24h0m0s", "999ms", "24h1s", "0"),
+	},
+	"check-timeout": {
+		good: []good{
+			{"100ms", func(c *Config) { c.CheckTimeout = 100 * time.Millisecond }},
+			{"5m", func(c *Config) { c.CheckTimeout = 5 * time.Minute }},
+		},
+		bad: badDurations("100ms", "5m0s", "99ms", "5m1ms", "0"),
+	},
+	"max-retries": {
+		good: []good{{"0", func(c *Config) { c.MaxRetries = 0 }}, {"100", func(c *Config) { c.MaxRetries = 100 }}},
+		bad:  badNumbers(0, 100),
+	},
+	"retry-backoff": {
+		good: []good{{"linear", func(c *Config) { c.RetryBackoff = "linear" }}, {"exponential", func(*Config) {}}},
+		bad:  badValues("must be one of exponential, linear", "", "Linear", "constant", "exponential,linear"),
+	},
+	"success-threshold": {
+		good: []good{{"1", func(*Config) {}}, {"1000", func(c *Config) { c.SuccessThreshold = 1000 }}},
+		bad:  badNumbers(1, 1000),
+	},
+	"dns-test-domains": {
+		good: []good{
+			{"a.example", func(c *Config) { c.DNSTestDomains = []string{"a.example"} }},
+			{" a , b.,_x.c ,, 10.0.0.10,fd00::a", func(c *Config) { c.DNSTestDomains = []string{"a", "b.", "_x.c", "10.0.0.10", "fd00::a"} }},
+		},
+		bad: []bad{
+			{"", "must name at least 1"}, {" , ", "must name at least 1"},
+			{"a b", `"a b" ` + wantDomain}, {"ok,https://a", `"https://a" ` + wantDomain},
+			{"a..b", `"a..b" ` + wantDomain}, {"-a", `"-a" ` + wantDomain}, {"a:53", `"a:53" ` + wantDomain},
+			{"[::1]", `"[::1]" ` + wantDomain}, {long64 + ".a", `"` + long64 + `.a" ` + wantDomain},
+			{long253 + ".a", `"` + long253 + `.a" ` + wantDomain}, {".", `"." ` + wantDomain},
+		},
+	},
+	"network-targets": {
+		good: []good{
+			{"", func(*Config) {}},
+			{"10.0.0.1:1, a.example:65535,[fd00::1]:443", func(c *Config) { c.NetworkTargets = []string{"10.0.0.1:1", "a.example:65535", "[fd00::1]:443"} }},
+			{"tcp://a:1,tcp://[fd00::1]:2", func(c *Config) { c.NetworkTargets = []string{"tcp://a:1", "tcp://[fd00::1]:2"} }},
+			{"https://a,https://a:8443/b?c=d,https://[fd00::1]/,https://10.0.0.1:1", func(c *Config) {
+				c.NetworkTargets = []string{"https://a", "https://a:8443/b?c=d", "https://[fd00::1]/", "https://10.0.0.1:1"}
+			}},
+		},
+		bad: []bad{
+			{"a", `"a" ` + wantHostPort}, {"a:0", `"a:0" ` + wantHostPort}, {"a:65536", `"a:65536" ` + wantHostPort},
+			{"a:http", `"a:http" ` + wantHostPort}, {":80", `":80" ` + wantHostPort}, {"fd00::1:80", `"fd00::1:80" ` + wantHostPort},
+			{"b:1,tcp://a", `"tcp://a" ` + wantHostPort}, {"tcp://a:1/x", `"tcp://a:1/x" ` + wantHostPort},
+			{"http://a:80", `"http://a:80" ` + wantScheme}, {"udp://a:53", `"udp://a:53" ` + wantScheme}, {"HTTPS://a", `"HTTPS://a" ` + wantScheme},
+			{"https://", `"https://" ` + wantURL}, {"https:///path", `"https:///path" ` + wantURL}, {"https://a:0", `"https://a:0" ` + wantURL},
+			{"https://a:x/", `"https://a:x/" ` + wantURL}, {"https://u:p@a/", `"https://u:p@a/" ` + wantURL}, {"https://a/#b", `"https://a/#b" ` + wantURL},
+			{"https://a b/", `"https://a b/" ` + wantURL}, {"https://a..b/", `"https://a..b/" ` + wantURL},
+			{"a:", `"a:" ` + wantHostPort}, {"a b:1", `"a b:1" ` + wantHostPort},
+		},
+	},
+	"dns-service": {
+		good: []good{
+			{"", func(c *Config) { c.DNSService = "" }},
+			{"dns/rke2-coredns", func(c *Config) { c.DNSService = "dns/rke2-coredns" }},
+		},
+		bad: badValues(wantService, "kube-dns", "a/b/c", "/kube-dns", "kube-system/", "A/b", "a/"+long64),
+	},
+	"taint-key": {
+		good: []good{
+			{"unverified", func(c *Config) { c.TaintKey = "unverified" }},
+			{"startup-taint.cluster-autoscaler.kubernetes.io/A_b.c-1", func(c *Config) { c.TaintKey = "startup-taint.cluster-autoscaler.kubernetes.io/A_b.c-1" }},
+			{"a/" + long63, func(c *Config) { c.TaintKey = "a/" + long63 }},
+		},
+		bad: badValues(wantKey, "", "/a", "a/", "a/b/c", "A/b", "a/-b", "a b", "a~b", long64, long253+"a/a"),
+	},
+	"taint-value": {
+		good: []good{{"", func(c *Config) { c.TaintValue = "" }}, {"A_1.b", func(c *Config) { c.TaintValue = "A_1.b" }}},
+		bad:  badValues(wantValue, "a b", "-a", "a.", "a/b", long64),
+	},
+	"taint-effect": {
+		good: []good{
+			{"NoSchedule", func(*Config) {}},
+			{"PreferNoSchedule", func(c *Config) { c.TaintEffect = "PreferNoSchedule" }},
+			{"NoExecute", func(c *Config) { c.TaintEffect = "NoExecute" }},
+		},
+		bad: badValues("must be one of NoSchedule, PreferNoSchedule, NoExecute", "", "noschedule", "NoEvict"),
+	},
+	"verified-label": {
+		good: []good{{"a.b/C", func(c *Config) { c.VerifiedLabel = "a.b/C" }}},
+		bad:  badValues(wantKey, "", "/a", "a/", "a/b/c", "a=b", long64),
+	},
+	"verified-label-value": {
+		good: []good{{"", func(c *Config) { c.VerifiedLabelValue = "" }}, {"yes", func(c *Config) { c.VerifiedLabelValue = "yes" }}},
+		bad:  badValues(wantValue, "a b", "-a", "a.", "a/b", long64),
+	},
+	"late-taint-window": {
+		good: []good{{"0", func(c *Config) { c.LateTaintWindow = 0 }}, {"1h", func(c *Config) { c.LateTaintWindow = time.Hour }}},
+		bad:  badDurations("0s", "1h0m0s", "1h1s"),
+	},
+	"wait-for-taints": {
+		good: []good{
+			{"", func(*Config) {}},
+			{"node.cilium.io/, example.com/new", func(c *Config) { c.WaitForTaints = []string{"node.cilium.io/", "example.com/new"} }},
+			{"node.", func(c *Config) { c.WaitForTaints = []string{"node."} }},
+		},
+		bad: []bad{{"ok/,a b", `"a b" ` + wantPrefix}, {"/a", `"/a" ` + wantPrefix}, {"a/b/", `"a/b/" ` + wantPrefix}, {"a=b", `"a=b" ` + wantPrefix}},
+	},
+	"also-remove-taints": {
+		good: []good{
+			{"", func(c *Config) { c.AlsoRemoveTaints = nil }},
+			{"a/b, c", func(c *Config) { c.AlsoRemoveTaints = []string{"a/b", "c"} }},
+		},
+		bad: []bad{{"ok,a b", `"a b" ` + wantKey}, {"a/", `"a/" ` + wantKey}},
+	},
+	"on-timeout": {
+		good: []good{
+			{"keep", func(*Config) {}},
+			{"taint", func(c *Config) { c.OnTimeout = "taint" }},
+			{"condition", func(c *Config) { c.OnTimeout = "condition" }},
+		},
+		bad: badValues("must be one of keep, taint, condition", "", "Taint", "taint,condition"),
+	},
+	"failed-taint-key": {
+		good: []good{{"a.b/C", func(c *Config) { c.FailedTaintKey = "a.b/C" }}},
+		bad:  badValues(wantKey, "", "/a", "a/", "a/b/c", "a=b", long64),
+	},
+	"condition-type": {
+		good: []good{
+			{"NetworkingReady", func(c *Config) { c.ConditionType = "NetworkingReady" }},
+			{"example.com/Verified", func(c *Config) { c.ConditionType = "example.com/Verified" }},
+		},
+		bad: append(badValues(wantKey, "", "a b", "a/", long64), badValues(wantCondition, "Ready", "DiskPressure", "NetworkUnavailable")...),
+	},
+	"enable-metrics": {
+		good: []good{{"false", func(c *Config) { c.EnableMetrics = false }}, {"TRUE", func(*Config) {}}, {"0", func(c *Config) { c.EnableMetrics = false }}},
+		bad:  badValues(wantBool, "", "yes", "2", "off"),
+	},
+	"metrics-port": {
+		good: []good{{"1", func(c *Config) { c.MetricsPort = 1 }}, {"65535", func(c *Config) { c.MetricsPort = 65535 }}},
+		bad:  badNumbers(1, 65535),
+	},
+	"metrics-linger": {
+		good: []good{{"45s", func(c *Config) { c.MetricsLinger = 45 * time.Second }}, {"1h", func(c *Config) { c.MetricsLinger = time.Hour }}},
+		bad:  badDurations("0s", "1h0m0s", "1h1s"),
+	},
+	"log-level": {
+		good: []good{{"error", func(c *Config) { c.LogLevel = "error" }}, {"warn", func(c *Config) { c.LogLevel = "warn" }}, {"debug", func(c *Config) { c.LogLevel = "debug" }}},
+		bad:  badValues("must be one of error, warn, info, debug", "", "INFO", "trace", "panic"),
+	},
+	"log-format": {
+		good: []good{{"console", func(c *Config) { c.LogFormat = "console" }}},
+		bad:  badValues("must be one of json, console", "", "text", "JSON"),
+	},
+	"dry-run": {
+		good: []good{{"true", func(c *Config) { c.DryRun = true }}, {"false", func(*Config) {}}, {"1", func(c *Config) { c.DryRun = true }}},
+		bad:  badValues(wantBool, "", "yes"),
+	},
+	"once": {
+		good: []good{{"true", func(c *Config) { c.Once = true }}, {"false", func(*Config) {}}},
+		bad:  badValues(wantBool, "", "yes"),
+	},
+}
+
+func TestEverySettingHasCases(t *testing.T) {
+	var flags []string
+	for _, s := range new(Config).settings() {
+		flags = append(flags, s.flag)
+		assert.NotEmpty(t, cases[s.flag].good, "good values of --%s", s.flag)
+		if s.flag != "kubeconfig" { // any text may be a path
+			assert.NotEmpty(t, cases[s.flag].bad, "bad values of --%s", s.flag)
+		}
+	}
+	slices.Sort(flags)
+	assert.Equal(t, slices.Sorted(maps.Keys(cases)), flags)
+}
+
+func TestDefaults(t *testing.T) {
+	got, err := parse(nil)
+	require.NoError(t, err)
+	assert.Equal(t, defaults, got)
+}
+
+func TestGoodValues(t *testing.T) {
+	for flag, test := range cases {
+		variable := strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+		for _, value := range test.good {
+			t.Run(flag+"="+value.value, func(t *testing.T) {
+				want := defaults
+				value.set(&want)
+
+				got, err := parse(nil, "--"+flag+"="+value.value)
+				require.NoError(t, err)
+				assert.Equal(t, want, got, "by flag")
+
+				if flag == "once" {
+					want = defaults // has no variable
+				}
+				got, err = parse(map[string]string{variable: value.value})
+				require.NoError(t, err)
+				assert.Equal(t, want, got, "by environment")
+			})
+		}
+	}
+}
+
+func TestFlagOverEnvironment(t *testing.T) {
+	for flag, test := range cases {
+		if flag == "node-name" {
+			continue // must not differ: see TestUsageErrors
+		}
+		t.Run(flag, func(t *testing.T) {
+			variable := strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+			ignored := "-no value-"
+			for _, value := range test.good {
+				want := defaults
+				value.set(&want)
+				got, err := parse(map[string]string{variable: ignored}, "--"+flag+"="+value.value)
+				require.NoError(t, err)
+				assert.Equal(t, want, got)
+			}
+		})
+	}
+}
+
+func TestBadValues(t *testing.T) {
+	for flag, test := range cases {
+		variable := strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+		for _, value := range test.bad {
+			t.Run(flag+"="+value.value, func(t *testing.T) {
+				quoted := " " + strconv.Quote(value.value) + ": " + value.message
+				_, err := parse(nil, "--"+flag+"="+value.value)
+				require.Equal(t, UsageError{"--" + flag + quoted}, err)
+
+				_, err = parse(map[string]string{variable: value.value})
+				if flag == "once" {
+					require.NoError(t, err)
+				} else {
+					require.Equal(t, UsageError{variable + " (--" + flag + ")" + quoted}, err)
+				}
+			})
+		}
+	}
+}
+
+func TestUsageErrors(t *testing.T) {
+	for name, test := range map[string]struct {
+		env  map[string]string
+		args []string
+		want UsageError
+	}{
+		"two bad values, one of each kind": {
+			env: map[string]string{"LOG_LEVEL": "loud"}, args: []string{"--max-retries", "many"},
+			want: UsageError{
+				`--max-retries "many": must be a whole number between 0 and 100`,
+				`LOG_LEVEL (--log-level) "loud": must be one of error, warn, info, debug`,
+			},
+		},
+		"no node": {
+			env:  map[string]string{"NODE_NAME": ""},
+			want: UsageError{"--node-name (NODE_NAME) is required: the name of the Node object, in a pod from the field spec.nodeName; only --dry-run works without"},
+		},
+		"one attempt longer than all": {
+			args: []string{"--check-timeout=10s", "--initial-timeout=9s"},
+			want: UsageError{"--check-timeout 10s must not be longer than --initial-timeout 9s"},
+		},
+		"two taints of one name": {
+			args: []string{"--on-timeout=taint", "--taint-key=a/b", "--failed-taint-key=a/b"},
+			want: UsageError{"--failed-taint-key a/b must differ from --taint-key: the agent could not tell the two taints apart"},
+		},
+		"both rules between settings": {
+			env: map[string]string{"NODE_NAME": "", "CHECK_TIMEOUT": "2s"}, args: []string{"--initial-timeout=1s"},
+			want: UsageError{
+				"--node-name (NODE_NAME) is required: the name of the Node object, in a pod from the field spec.nodeName; only --dry-run works without",
+				"--check-timeout 2s must not be longer than --initial-timeout 1s",
+			},
+		},
+		"another node than the pod's own": {
+			env: map[string]string{"NODE_NAME": "node1"}, args: []string{"--node-name=node2"},
+			want: UsageError{`--node-name "node2" must not differ from NODE_NAME "node1": the checks run on that node`},
+		},
+		"unknown flag": {
+			args: []string{"--max-retry=1"},
+			want: UsageError{"unknown flag: --max-retry (see --help)"},
+		},
+		"shorthand": {
+			args: []string{"-x"},
+			want: UsageError{"unknown shorthand flag: 'x' in -x (see --help)"},
+		},
+		"flag without its value": {
+			args: []string{"--metrics-port"},
+			want: UsageError{"flag needs an argument: --metrics-port (see --help)"},
+		},
+		"positional arguments and a bad value": {
+			args: []string{"verify", "--once", "now\n", "--log-format=xml"},
+			want: UsageError{
+				`unexpected argument "verify": there are only flags (see --help)`,
+				`unexpected argument "now\n": there are only flags (see --help)`,
+				`--log-format "xml": must be one of json, console`,
+			},
+		},
+		"the value of a bool is not taken from the next argument": {
+			args: []string{"--dry-run", "false"},
+			want: UsageError{`unexpected argument "false": there are only flags (see --help)`},
+		},
+		"what is not printable is quoted": {
+			env:  map[string]string{"TAINT_KEY": "a\x00\"\n"},
+			want: UsageError{`TAINT_KEY (--taint-key) "a\x00\"\n": ` + wantKey},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := parse(test.env, test.args...)
+			require.Equal(t, test.want, err)
+			require.EqualError(t, err, strings.Join(test.want, "\n"))
+		})
+	}
+}
+
+func TestFlagsWithoutValue(t *testing.T) {
+	got, err := parse(map[string]string{"NODE_NAME": ""}, "--dry-run", "--once", "--enable-metrics")
+	require.NoError(t, err, "no node is needed in a dry run")
+	want := defaults
+	want.NodeName, want.DryRun, want.Once = "", true, true
+	assert.Equal(t, want, got)
+}
+
+// Outside a cluster the checks would prove another machine's network.
+func TestOnlyADryRunWorksOutsideACluster(t *testing.T) {
+	for _, args := range [][]string{{"--node-name=node1"}, {"--node-name=node1", "--once"}} {
+		_, err := Parse(args, lookup(nil), nil)
+		var problems UsageError
+		require.ErrorAs(t, err, &problems)
+		require.Len(t, problems, 1)
+		assert.Contains(t, problems[0], "not inside a cluster (KUBERNETES_SERVICE_HOST is not set): only --dry-run works here")
+		assert.Contains(t, problems[0], "for a static pod or a host process set KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT")
+	}
+	_, err := Parse([]string{"--dry-run"}, lookup(nil), nil)
+	require.NoError(t, err)
+}
+
+func TestVersionNeedsNothingElse(t *testing.T) {
+	got, err := Parse([]string{"--version"}, lookup(map[string]string{"LOG_LEVEL": "loud"}), nil)
+	require.NoError(t, err)
+	assert.True(t, got.Version)
+}
+
+func TestHelp(t *testing.T) {
+	for _, flag := range []string{"--help", "-h"} {
+		var out bytes.Buffer
+		_, err := Parse([]string{flag}, lookup(nil), &out)
+		require.Equal(t, pflag.ErrHelp, err)
+		for line := range strings.Lines(out.String()) {
+			assert.LessOrEqual(t, len(strings.TrimSuffix(line, "\n")), 120, line)
+		}
+		var flags []string // the text of each flag on one line
+		for line := range strings.Lines(out.String()) {
+			line = strings.Join(strings.Fields(line), " ")
+			if len(flags) > 0 && !strings.HasPrefix(line, "--") && !strings.HasPrefix(line, "-h") {
+				flags[len(flags)-1] += " " + line
+			} else {
+				flags = append(flags, line)
+			}
+		}
+		for _, s := range new(Config).settings() {
+			i := slices.IndexFunc(flags, func(text string) bool { return strings.HasPrefix(text, "--"+s.flag+" ") })
+			require.GreaterOrEqual(t, i, 0, "--%s", s.flag)
+			text := flags[i]
+			assert.Contains(t, text, s.help)
+			if s.flag == "once" {
+				assert.NotContains(t, text, "[ONCE]")
+			} else {
+				assert.Contains(t, text, " ["+strings.ToUpper(strings.ReplaceAll(s.flag, "-", "_"))+"]")
+			}
+			if s.value != "" && s.value != "false" {
+				assert.Contains(t, text, "(default "+s.value+")")
+			}
+		}
+		assert.Contains(t, out.String(), "--version")
+		assert.Contains(t, out.String(), "Exit codes: 0 verified or shut down, 1 not verified or interrupted (--once, --dry-run) or a fatal error, 2 usage.")
+	}
+}

@@ -1,0 +1,136 @@
+// Package kube is the agent's access to the Kubernetes API: the REST client of a pod or a kubeconfig, the
+// EndpointSlices of a service, and Events about the node.
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"sync/atomic"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
+	"k8s.io/client-go/util/flowcontrol"
+)
+
+// Limits on what the agent sends, in requests a second; a whole verification needs four.
+const (
+	requestsPerSecond = 10
+	requestBurst      = 20
+)
+
+// Client is a REST client without any type of k8s.io/api: see nodepatch.Node. A clientset with all of
+// them would double the binary.
+type Client struct {
+	Core, Discovery rest.Interface
+	http            *http.Client
+	clock           *serverClock
+}
+
+func newClient(config *rest.Config, userAgent string) (*Client, error) {
+	config.UserAgent = userAgent
+	// The pod's own path to the API is what is verified, whatever HTTPS_PROXY says. A kubeconfig may name a proxy for its cluster.
+	if config.Proxy == nil {
+		config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
+	}
+	config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(requestsPerSecond, requestBurst)
+	config.WarningHandler = rest.NoWarnings{} // client-go would print them itself, between the lines of the log
+	config.APIPath = "/apis"
+	if config.BearerTokenFile != "" {
+		// client-go caches the file for a minute; after a refused token it is read again at once.
+		config.Wrap(transport.ResettableTokenSourceWrapTransport(transport.NewCachedFileTokenSource(config.BearerTokenFile)))
+		config.BearerToken, config.BearerTokenFile = "", ""
+	}
+	clock := new(serverClock)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return clockReader{next, clock} })
+
+	// Callers decode the objects; the client itself needs to know a Status only.
+	core, discovery := schema.GroupVersion{Version: "v1"}, schema.GroupVersion{Group: "discovery.k8s.io", Version: "v1"}
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, core)
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+
+	httpClient, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{http: httpClient, clock: clock}
+	config.GroupVersion = &discovery
+	if c.Discovery, err = rest.RESTClientForConfigAndClient(config, httpClient); err != nil {
+		return nil, err
+	}
+	config.APIPath, config.GroupVersion = "/api", &core
+	c.Core, err = rest.RESTClientForConfigAndClient(config, httpClient)
+	return c, err
+}
+
+// EndpointSlices lists the EndpointSlices (discovery.k8s.io/v1) of a service as the caller's type T, from the API
+// server's cache: by default it waits, up to a tenth of a second, until its cache has seen the latest write to etcd.
+func EndpointSlices[T any](ctx context.Context, c *Client, namespace, service string) ([]T, error) {
+	result := c.Discovery.Get().Namespace(namespace).Resource("endpointslices").
+		Param("labelSelector", "kubernetes.io/service-name="+service).Param("resourceVersion", "0").
+		MaxRetries(0).Do(ctx) // see nodepatch.Client
+	if err := result.Error(); err != nil {
+		return nil, err
+	}
+	body, err := result.Raw()
+	if err != nil {
+		return nil, err
+	}
+	var list struct {
+		Items []T `json:"items"`
+	}
+	err = json.Unmarshal(body, &list)
+	return list.Items, err
+}
+
+// Versions requests /api, which only authenticated callers get (RBAC: system:discovery) and which needs no node.
+func (c *Client) Versions(ctx context.Context) error {
+	return c.Core.Get().AbsPath("/api").MaxRetries(0).Do(ctx).Error()
+}
+
+// CloseIdleConnections makes the next request prove the path to the API server again, from TCP on. It
+// also drops silently dead connections.
+func (c *Client) CloseIdleConnections() { utilnet.CloseIdleConnectionsFor(c.http.Transport) }
+
+// ServerTime returns the time by the API server's clock, zero if no answer had a Date header (RFC 9110, 6.6.1) yet.
+func (c *Client) ServerTime() time.Time { return c.clock.now() }
+
+// serverClock is the API server's clock, as the last answer told it.
+type serverClock struct{ last atomic.Pointer[reading] }
+
+type reading struct{ server, local time.Time }
+
+func (s *serverClock) now() time.Time {
+	last := s.last.Load()
+	if last == nil {
+		return time.Time{}
+	}
+	return last.server.Add(time.Since(last.local)) // monotonic, whatever this node's clock does
+}
+
+// clockReader reads the Date header of each answer: rest.Result has no headers.
+type clockReader struct {
+	http.RoundTripper
+	clock *serverClock
+}
+
+func (c clockReader) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := c.RoundTripper.RoundTrip(r)
+	if err == nil {
+		if date, parseErr := http.ParseTime(response.Header.Get("Date")); parseErr == nil {
+			c.clock.last.Store(&reading{date, time.Now()})
+		}
+	}
+	return response, err
+}
+
+// WrappedRoundTripper lets CloseIdleConnections find the transport (k8s.io/apimachinery/pkg/util/net).
+func (c clockReader) WrappedRoundTripper() http.RoundTripper { return c.RoundTripper }

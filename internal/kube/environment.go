@@ -1,0 +1,70 @@
+package kube
+
+import (
+	"errors"
+	"net"
+	"net/url"
+	"path/filepath"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// Environment is where the process runs, and what it can reach from there.
+type Environment struct {
+	Client    *Client // nil without access to the API
+	Err       error   // why
+	Service   string  // host:port of the kubernetes service, "" outside a cluster
+	Outside   string  // reason to skip cluster-only checks, "" inside a cluster
+	APIServer string  // host:port of the API server in the kubeconfig, "" behind a proxy
+}
+
+// ErrNoKubeconfig means that no kubeconfig is configured; a dry run works without. A file that cannot be read is another error.
+var ErrNoKubeconfig = errors.New("no kubeconfig")
+
+// DetectEnvironment finds out where the process runs. A kubeconfig that is named wins over the pod's service account,
+// which wins over the usual rules of kubectl.
+func DetectEnvironment(kubeconfig string, lookupEnv func(string) (string, bool), userAgent string) Environment {
+	var e Environment
+	host, _ := lookupEnv("KUBERNETES_SERVICE_HOST")
+	port, _ := lookupEnv("KUBERNETES_SERVICE_PORT")
+	if host == "" || port == "" {
+		e.Outside = "not inside a cluster (KUBERNETES_SERVICE_HOST is not set)"
+	} else {
+		e.Service = net.JoinHostPort(host, port)
+	}
+
+	restConfig, err := clientConfig(kubeconfig, e.Outside == "")
+	if err != nil {
+		e.Err = err
+		return e
+	}
+	if u, err := url.Parse(restConfig.Host); err == nil && u.Host != "" && restConfig.Proxy == nil {
+		e.APIServer = u.Host
+		if u.Port() == "" {
+			e.APIServer = net.JoinHostPort(u.Hostname(), "443")
+		}
+	}
+	e.Client, e.Err = newClient(restConfig, userAgent)
+	return e
+}
+
+// clientConfig follows what the user names, else the pod's service account, else the usual rules
+// of kubectl ($KUBECONFIG, ~/.kube/config).
+func clientConfig(kubeconfig string, inCluster bool) (*rest.Config, error) {
+	if kubeconfig == "" && inCluster {
+		return rest.InClusterConfig()
+	}
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	switch files := filepath.SplitList(kubeconfig); {
+	case len(files) == 1:
+		rules.ExplicitPath = files[0] // must exist
+	case len(files) > 1:
+		rules.Precedence = files
+	}
+	found, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		return nil, ErrNoKubeconfig
+	}
+	return found, err
+}

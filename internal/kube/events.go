@@ -1,0 +1,124 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+)
+
+// Types of an Event (core/v1).
+const (
+	EventNormal  = "Normal"
+	EventWarning = "Warning"
+)
+
+const (
+	// eventNamespace is where the API server stores Events about cluster-scoped objects.
+	eventNamespace = "default"
+	component      = "kube-node-ready"
+	maxMessage     = 1024 // bytes; the API's limit for the note of an Event
+	maxQueued      = 8
+)
+
+// Events writes Events about one node. They queue while the API is unreachable. Not safe for concurrent use.
+type Events struct {
+	core     rest.Interface
+	node     string
+	instance string // the pod, as namespace/name
+	timeout  time.Duration
+	log      *logrus.Entry
+	queue    []event
+}
+
+// NewEvents returns the queue for a node; one attempt to send it takes at most timeout.
+func NewEvents(core rest.Interface, node, instance string, timeout time.Duration, log *logrus.Entry) *Events {
+	return &Events{core: core, node: node, instance: instance, timeout: timeout, log: log}
+}
+
+// Add queues an Event. The oldest one is dropped when more than 8 wait.
+func (e *Events) Add(eventType, reason, message string) {
+	now := metav1.Now()
+	if len(e.queue) == maxQueued {
+		e.queue = e.queue[1:]
+	}
+	e.queue = append(e.queue, event{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", e.node, now.UnixNano()), Namespace: eventNamespace},
+		// kubelet's Events about its node have the node's name as uid: kubectl describe looks for both.
+		InvolvedObject: eventObject{APIVersion: "v1", Kind: "Node", Name: e.node, UID: e.node},
+		Type:           eventType, Reason: reason, Message: Shorten(message),
+		FirstTimestamp: now, LastTimestamp: now, Count: 1,
+		Source:             eventSource{Component: component, Host: e.node},
+		ReportingComponent: component, ReportingInstance: e.instance,
+	})
+}
+
+// Shorten cuts a message to the 1,024 bytes that the API allows in an Event.
+func Shorten(message string) string {
+	if len(message) > maxMessage {
+		return strings.ToValidUTF8(message[:maxMessage-3], "") + "..."
+	}
+	return message
+}
+
+// Flush sends the queue in order and reports whether it is empty. What cannot be sent now stays for the next time.
+func (e *Events) Flush(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, e.timeout)
+	defer cancel()
+	for len(e.queue) > 0 {
+		err := e.send(ctx, e.queue[0])
+		switch {
+		case err == nil, apierrors.IsAlreadyExists(err): // the reply was lost
+		case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
+			e.log.WithError(err).Warn("event refused: apply the Role and its binding from the chart in namespace default (events, create)")
+		default:
+			e.log.WithError(err).Debug("event not sent, will retry")
+			return false
+		}
+		e.queue = e.queue[1:]
+	}
+	return true
+}
+
+func (e *Events) send(ctx context.Context, ev event) error {
+	body, err := json.Marshal(ev)
+	if err != nil {
+		return err
+	}
+	return e.core.Post().Namespace(eventNamespace).Resource("events").
+		SetHeader("Content-Type", "application/json").Body(body).Do(ctx).Error()
+}
+
+// event holds the fields of an Event (core/v1) that the agent writes. It is no type of k8s.io/api for the reason
+// given at nodepatch.Node.
+type event struct {
+	metav1.ObjectMeta  `json:"metadata"`
+	InvolvedObject     eventObject `json:"involvedObject"`
+	Type               string      `json:"type"`
+	Reason             string      `json:"reason"`
+	Message            string      `json:"message"`
+	FirstTimestamp     metav1.Time `json:"firstTimestamp"`
+	LastTimestamp      metav1.Time `json:"lastTimestamp"`
+	Count              int         `json:"count"`
+	Source             eventSource `json:"source"`
+	ReportingComponent string      `json:"reportingComponent"`
+	ReportingInstance  string      `json:"reportingInstance"`
+}
+
+type eventObject struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Name       string `json:"name"`
+	UID        string `json:"uid"`
+}
+
+type eventSource struct {
+	Component string `json:"component"`
+	Host      string `json:"host"`
+}

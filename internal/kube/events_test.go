@@ -1,0 +1,149 @@
+package kube
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+)
+
+func queued(e *Events) (messages []string) {
+	for _, event := range e.queue {
+		messages = append(messages, event.Message)
+	}
+	return messages
+}
+
+func TestEventFits(t *testing.T) {
+	e := NewEvents(nil, "node1", "ns/pod", time.Second, nil)
+	e.Add(EventNormal, "R", strings.Repeat("a", maxMessage))
+	e.Add(EventNormal, "R", strings.Repeat("a", maxMessage+1))
+	e.Add(EventNormal, "R", strings.Repeat("a", maxMessage-4)+"äöü")
+	assert.Equal(t, []string{
+		strings.Repeat("a", maxMessage),
+		strings.Repeat("a", maxMessage-3) + "...",
+		strings.Repeat("a", maxMessage-4) + "...", // no half of a letter
+	}, queued(e))
+}
+
+func TestOldestEventIsDropped(t *testing.T) {
+	e := NewEvents(nil, "node1", "ns/pod", time.Second, nil)
+	for _, letter := range strings.Split("abcdefghij", "") {
+		e.Add(EventNormal, "R", letter)
+	}
+	assert.Equal(t, strings.Split("cdefghij", ""), queued(e))
+}
+
+func TestFlush(t *testing.T) {
+	const refused = "event refused: apply the Role and its binding from the chart in namespace default (events, create)"
+	for name, test := range map[string]struct {
+		code   int
+		reason metav1.StatusReason
+		sent   int      // requests
+		left   []string // in the queue
+		log    string
+	}{
+		"taken":          {code: http.StatusCreated, sent: 2},
+		"already there":  {code: http.StatusConflict, reason: metav1.StatusReasonAlreadyExists, sent: 2},
+		"forbidden":      {code: http.StatusForbidden, reason: metav1.StatusReasonForbidden, sent: 2, log: refused},
+		"invalid":        {code: http.StatusUnprocessableEntity, reason: metav1.StatusReasonInvalid, sent: 2, log: refused},
+		"bad request":    {code: http.StatusBadRequest, reason: metav1.StatusReasonBadRequest, sent: 2, log: refused},
+		"unauthorized":   {code: http.StatusUnauthorized, reason: metav1.StatusReasonUnauthorized, sent: 1, left: []string{"one", "two"}},
+		"internal error": {code: http.StatusInternalServerError, reason: metav1.StatusReasonInternalError, sent: 1, left: []string{"one", "two"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var sent []string
+			code := test.code
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				assert.Equal(t, "/api/v1/namespaces/default/events", r.URL.Path)
+				var event corev1.Event
+				assert.NoError(t, json.NewDecoder(r.Body).Decode(&event))
+				sent = append(sent, event.Message)
+				w.Header().Set("Content-Type", "application/json")
+				w.WriteHeader(code)
+				_ = json.NewEncoder(w).Encode(metav1.Status{
+					TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Code: int32(code), Reason: test.reason, Message: "the server's message"})
+			}))
+			defer server.Close()
+			client, err := newClient(&rest.Config{Host: server.URL}, "test")
+			require.NoError(t, err)
+			var log bytes.Buffer
+			logger := logrus.New()
+			logger.SetOutput(&log)
+			e := NewEvents(client.Core, "node1", "ns/pod", 3*time.Second, logger.WithField("node", "node1"))
+			e.Add(EventNormal, "R", "one")
+			e.Add(EventNormal, "R", "two")
+			assert.Equal(t, test.left == nil, e.Flush(t.Context()))
+			assert.Len(t, sent, test.sent)
+			assert.Equal(t, test.left, queued(e))
+			if test.log == "" {
+				assert.Empty(t, log.String())
+			} else {
+				assert.Contains(t, log.String(), test.log)
+			}
+
+			if test.left != nil {
+				code, sent = http.StatusCreated, nil
+				assert.True(t, e.Flush(t.Context()))
+				assert.Empty(t, queued(e))
+			}
+			if test.code == http.StatusCreated || test.left != nil {
+				assert.Equal(t, []string{"one", "two"}, sent, "both, in order")
+			}
+		})
+	}
+}
+
+// The age of a node is taken from the API server's clock.
+func TestServerTime(t *testing.T) {
+	date := "Sat, 21 Nov 2026 21:00:00 GMT"
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header()["Date"] = nil
+		if date != "" {
+			w.Header().Set("Date", date)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte("{}"))
+	}))
+	defer server.Close()
+	client, err := newClient(&rest.Config{Host: server.URL}, "test")
+	require.NoError(t, err)
+	assert.Zero(t, client.ServerTime())
+	require.NoError(t, client.Versions(t.Context()))
+	want := time.Date(2026, 11, 21, 21, 0, 0, 0, time.UTC)
+	assert.WithinDuration(t, want, client.ServerTime(), time.Minute)
+	for _, none := range []string{"", "now"} {
+		date = none
+		require.NoError(t, client.Versions(t.Context()))
+		assert.WithinDuration(t, want, client.ServerTime(), time.Minute, "the last one that there was")
+	}
+}
+
+// Each api check proves the path from TCP on, also through the reader of the clock.
+func TestCloseIdleConnections(t *testing.T) {
+	var remote []string
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		remote = append(remote, r.RemoteAddr)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte("{}"))
+	}))
+	defer server.Close()
+	client, err := newClient(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}, "test")
+	require.NoError(t, err)
+	require.NoError(t, client.Versions(t.Context()))
+	require.NoError(t, client.Versions(t.Context()))
+	client.CloseIdleConnections()
+	require.NoError(t, client.Versions(t.Context()))
+	assert.Equal(t, remote[0], remote[1])
+	assert.NotEqual(t, remote[1], remote[2])
+}

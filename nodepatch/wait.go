@@ -1,0 +1,70 @@
+package nodepatch
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+)
+
+// Wait reads the Node from the API server's cache until done reports true of it, or until has passed (zero: no limit),
+// and returns it as last read: every 2 s at first, up to every 10 s while its taints do not change, each ±20 % so that
+// thousands of nodes do not ask together.
+//
+// The error is ErrReplaced, ctx's own, or that of a failed read.
+func (p *Patcher) Wait(ctx context.Context, node *Node, until time.Time, done func(*Node) bool) (*Node, error) {
+	pauses := backoff.NewExponentialBackOff(
+		backoff.WithInitialInterval(2*time.Second), backoff.WithMultiplier(1.5), backoff.WithRandomizationFactor(0.2),
+		backoff.WithMaxInterval(8*time.Second), backoff.WithMaxElapsedTime(0))
+	for !done(node) {
+		pause := pauses.NextBackOff()
+		if !until.IsZero() {
+			pause = min(pause, time.Until(until))
+		}
+		if pause <= 0 {
+			break
+		}
+		if err := sleep(ctx, pause); err != nil {
+			return nil, err
+		}
+		again, err := p.getCached(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case err != nil:
+			return nil, err
+		case again.UID != node.UID:
+			return nil, ErrReplaced
+		}
+		if !slices.Equal(again.Spec.Taints, node.Spec.Taints) {
+			pauses.Reset()
+		}
+		node = again
+	}
+	return node, nil
+}
+
+func (p *Patcher) getCached(ctx context.Context) (*Node, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.Timeout)
+	defer cancel()
+	return inTime(p.Node.GetCached(ctx))
+}
+
+// StartupTaintDue returns until when a startup taint may still be added to node: some platforms add it only after the
+// node has joined, and one that came after the label would stay. A Node with our annotation has been released before
+// and is not waited for.
+//
+// serverNow is the API server's clock: this node's own may not be set yet. If it is zero or before the Node's
+// creation, the Node counts as new.
+func StartupTaintDue(node *Node, r Request, window time.Duration, serverNow time.Time) time.Time {
+	now := time.Now() // with a monotonic reading: the clock may be set while we wait
+	if _, released := node.Annotations[r.Annotation]; released {
+		return now
+	}
+	var age time.Duration
+	if !serverNow.IsZero() && !node.CreationTimestamp.IsZero() {
+		age = max(0, serverNow.Sub(node.CreationTimestamp.Time))
+	}
+	return now.Add(window - age)
+}

@@ -89,9 +89,10 @@ func (m *conditionMarker) Failed(ctx context.Context, failed []string, message s
 }
 
 func (m *conditionMarker) ShowsFailed(node *nodepatch.Node) bool {
-	return m.reason != "" && m.reason != conditionVerified || slices.ContainsFunc(node.Status.Conditions, func(condition nodepatch.Condition) bool {
+	isFalse := func(condition nodepatch.Condition) bool {
 		return condition.Type == m.cfg.ConditionType && condition.Status == "False"
-	})
+	}
+	return (m.reason != "" && m.reason != conditionVerified) || slices.ContainsFunc(node.Status.Conditions, isFalse)
 }
 
 func (m *conditionMarker) Verified(ctx context.Context, node *nodepatch.Node) error {

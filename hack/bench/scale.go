@@ -20,8 +20,8 @@ import (
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-// The series of the scale part. In each of them the same nodes are created at once, with the startup taint, and are done when kwok
-// has set their condition Ready and
+// The series of the scale part. In each of them the same nodes are created at once, with the startup taint, and are done when
+// kwok has set their condition Ready and
 //   - withAgent: the agent of the chart's DaemonSet has verified them;
 //   - idleDaemonSet: the pod of the same DaemonSet runs and has got its token; no agent is started;
 //   - noDaemonSet: nothing else.

@@ -73,6 +73,9 @@ func TestLimitsEndReplacementsInAnOutage(t *testing.T) {
 		minimum int // of nodes
 	}{{"keep", limit, 1}, {"taint", limit, 2}, {"taint", 1000, limit + 2}} {
 		t.Run(fmt.Sprintf("onTimeout=%s, limit %d", each.policy, each.cpus), func(t *testing.T) {
+			if short := each.policy == "taint" && each.cpus == limit; !short && !harness.Long() {
+				t.Skip("a minute, to compare with: make e2e-karpenter runs it")
+			}
 			s := start(t, append(failing, "config.onTimeout="+each.policy)...)
 			network := s.badNetwork()
 			s.kubelet.network = func(string) string { return network }

@@ -77,7 +77,7 @@ manifests: $(TOOLS)/helm $(TOOLS)/helm-docs ## what is made from the chart: sche
 verify-manifests: $(TOOLS)/helm $(TOOLS)/helm-docs ## fail where one of these is stale
 	hack/manifests/generate.sh verify
 
-## The throwaway cluster
+## The sandbox cluster
 .PHONY: cluster-up cluster-down cluster-image
 cluster-up: ## a real cluster on this machine (NODES=)
 	$(CLUSTER) up

@@ -85,7 +85,7 @@ func TestDeskRunIsAUsageError(t *testing.T) {
 	code, stdout, stderr := exit(t, map[string]string{"NODE_NAME": "", "KUBERNETES_SERVICE_HOST": "", "KUBECONFIG": kubeconfig(t)},
 		"--once", "--node-name=node1")
 	assert.Equal(t, exitUsage, code)
-	assert.Contains(t, stderr, "not inside a cluster (KUBERNETES_SERVICE_HOST is not set): only --dry-run works here")
+	assert.Contains(t, stderr, "not inside a cluster (KUBERNETES_SERVICE_HOST or KUBERNETES_SERVICE_PORT is not set): only --dry-run works here")
 	assert.Empty(t, stdout)
 }
 

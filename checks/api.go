@@ -51,8 +51,7 @@ func WithLargeHeader(send func(value string) error) (warnings []string, err erro
 	return []string{warning}, send("")
 }
 
-// largeHeader returns a random header value whose entropy is two packets of this MTU: HTTP/2 compresses headers (RFC 7541). It is
-// 24 kB at most.
+// largeHeader returns a random header value, of 24 kB at most, that HTTP/2 (RFC 7541) cannot compress below two packets.
 func largeHeader(mtu int) string {
 	value := make([]byte, min(2*mtu, 18<<10))
 	_, _ = rand.Read(value) // never fails

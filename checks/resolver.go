@@ -117,8 +117,8 @@ func (r Resolver) resolve(
 			}
 			return addrs, warnings, failure
 		}
-		// A reply counts more than a timeout of the same server, before it or after it.
-		if mayAnswer(server) {
+		// A reply counts more than a timeout of the same server, before it or after it. So does a truncated one.
+		if before := failures[server]; mayAnswer(server) && (before == nil || !errors.Is(before, errTruncated)) {
 			failures[server] = failure
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -85,11 +84,6 @@ func (r *Runner) Round(ctx context.Context, list []Check) ([]Result, error) {
 		results = append(results, result)
 	}
 	return results, nil
-}
-
-// Passed reports whether no check of a round failed.
-func Passed(results []Result) bool {
-	return !slices.ContainsFunc(results, func(r Result) bool { return r.Err != nil })
 }
 
 func (r *Runner) retry(ctx context.Context, check Check, retries int) Attempt {

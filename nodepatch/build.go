@@ -20,6 +20,8 @@ type Request struct {
 	Label          string
 	LabelValue     string
 	Annotation     string
+	// Blocks reports whether a foreign taint must be gone before a release; nil: none.
+	Blocks func(Taint) bool
 	// AnnotationValue returns the value for a release that removes these taints.
 	AnnotationValue func(removed []Taint) string
 }
@@ -140,13 +142,6 @@ func StartupTaints(node *Node, r Request) (startup []Taint) {
 // IsVerified reports whether node has r's label and none of the taints that a release removes.
 func IsVerified(node *Node, r Request) bool {
 	return hasLabel(node, r) && !slices.ContainsFunc(node.Spec.Taints, r.Removes)
-}
-
-// IsGated reports whether node waits for a verification: it has the startup taint, or it was released before and
-// somebody has removed the label.
-func IsGated(node *Node, r Request) bool {
-	_, released := node.Annotations[r.Annotation]
-	return len(StartupTaints(node, r)) > 0 || (released && !hasLabel(node, r))
 }
 
 func hasLabel(node *Node, r Request) bool {

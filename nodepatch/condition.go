@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -13,8 +14,13 @@ import (
 //
 // It sends a strategic merge patch, as kubelet does: the API server merges the list by condition type, which
 // preserves concurrent changes of other conditions. It refuses the uid of another Node of the same name.
-func (c Client) SetCondition(ctx context.Context, node *Node, condition Condition) error {
-	now := metav1.Now()
+//
+// serverNow is the API server's clock, because this node's own may not be set yet; if it is zero, this node's counts.
+func (c Client) SetCondition(ctx context.Context, node *Node, condition Condition, serverNow time.Time) error {
+	now := metav1.NewTime(serverNow)
+	if serverNow.IsZero() {
+		now = metav1.Now()
+	}
 	condition.LastHeartbeatTime, condition.LastTransitionTime = now, now
 	for _, before := range node.Status.Conditions {
 		if before.Type == condition.Type && before.Status == condition.Status {

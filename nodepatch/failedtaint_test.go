@@ -183,7 +183,7 @@ func TestSetCondition(t *testing.T) {
 		status string
 		stays  bool // the time of the last transition
 	}{{"False", true}, {"True", false}} {
-		require.NoError(t, s.client.SetCondition(t.Context(), asRead(s.node), Condition{Type: "NodeVerified", Status: test.status, Reason: "R", Message: "m"}))
+		require.NoError(t, s.client.SetCondition(t.Context(), asRead(s.node), Condition{Type: "NodeVerified", Status: test.status, Reason: "R", Message: "m"}, time.Time{}))
 		var sent struct {
 			Metadata struct{ UID string }
 			Status   struct{ Conditions []corev1.NodeCondition }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,6 +30,9 @@ const fieldManager = "kube-node-ready"
 // ErrReplaced means that the Node was deleted and created again since it was read: the checks have
 // verified the old one.
 var ErrReplaced = errors.New("the node was deleted and created again under the same name")
+
+// ErrBlocked means that a client has added a taint that blocks the release: what was verified does not count any more.
+var ErrBlocked = errors.New("a foreign taint was added while the node was patched")
 
 // Refused means that the API server will not apply the patch, and a retry does not help.
 type Refused struct{ Err error }
@@ -60,8 +64,10 @@ type Patcher struct {
 
 // change is what a patch does to a Node, and how to tell that nothing is left to do.
 type change struct {
-	build func(*Node) []Operation
-	done  func(*Node) bool
+	build  func(*Node) []Operation
+	done   func(*Node) bool
+	blocks func(Taint) bool // ends it with ErrBlocked; nil: nothing does
+	within bool             // the end of ctx also ends a request in flight, and no retry goes on after it
 }
 
 // Release makes the Node verified, starting from base, the Node as last read, and returns the taints that it has
@@ -72,20 +78,21 @@ type change struct {
 // If the startup taint was added while the node was patched, it retries even after cancellation, for one Timeout: the
 // Node has the label, which ends this pod and keeps the next one away.
 //
-// The error is a *Refused, ErrReplaced, ctx's own, or the last error once Deadline has passed.
+// The error is a *Refused, ErrReplaced, ErrBlocked, ctx's own, or the last error once Deadline has passed.
 func (p *Patcher) Release(ctx context.Context, base *Node, r Request) (removed []Taint, err error) {
 	err = p.apply(ctx, base, change{
-		func(node *Node) []Operation {
+		build: func(node *Node) []Operation {
 			removed = r.removed(node)
 			return Build(node, r)
 		},
-		func(node *Node) bool { return IsVerified(node, r) },
+		done:   func(node *Node) bool { return IsVerified(node, r) },
+		blocks: r.Blocks,
 	})
 	return removed, err
 }
 
 // RemoveAgain removes what a release removes from a Node that was released before, if the startup taint was added
-// again since. It leaves a Node alone that was replaced, is being deleted, or has lost the label: somebody has asked
+// again since, within ctx. It leaves a Node alone that was replaced, is being deleted, or has lost the label: somebody has asked
 // for a new verification. removed is empty where there was nothing to remove. The errors are those of Release.
 func (p *Patcher) RemoveAgain(ctx context.Context, uid types.UID, r Request) (removed []Taint, err error) {
 	node, err := p.Get(ctx)
@@ -98,7 +105,8 @@ func (p *Patcher) RemoveAgain(ctx context.Context, uid types.UID, r Request) (re
 		return node.DeletionTimestamp != nil || !hasLabel(node, r) || IsVerified(node, r)
 	}
 	if !done(node) {
-		err = p.apply(ctx, node, change{func(node *Node) []Operation { return buildTaintRemoval(node, r) }, done})
+		build := func(node *Node) []Operation { return buildTaintRemoval(node, r) }
+		err = p.apply(ctx, node, change{build: build, done: done, within: true})
 	}
 	if err != nil || !IsVerified(last, r) {
 		return nil, err
@@ -116,10 +124,10 @@ func (p *Patcher) AddFailedTaint(ctx context.Context, r Request, value string) (
 	last := node
 	done := func(node *Node) bool {
 		last = node
-		return HasFailedTaint(node, r) || len(StartupTaints(node, r)) == 0
+		return HasFailedTaint(node, r) || len(StartupTaints(node, r)) == 0 || node.DeletionTimestamp != nil
 	}
 	if !done(node) {
-		err = p.apply(ctx, node, change{func(node *Node) []Operation { return BuildFailedTaint(node, r, value) }, done})
+		err = p.apply(ctx, node, change{build: func(node *Node) []Operation { return BuildFailedTaint(node, r, value) }, done: done})
 	}
 	return err == nil && HasFailedTaint(last, r), err
 }
@@ -127,8 +135,8 @@ func (p *Patcher) AddFailedTaint(ctx context.Context, r Request, value string) (
 // RemoveFailedTaint removes r's failed taint and nothing else, starting from base. The errors are those of Release.
 func (p *Patcher) RemoveFailedTaint(ctx context.Context, base *Node, r Request) error {
 	return p.apply(ctx, base, change{
-		func(node *Node) []Operation { return buildFailedTaintRemoval(node, r) },
-		func(node *Node) bool { return !HasFailedTaint(node, r) },
+		build: func(node *Node) []Operation { return buildFailedTaintRemoval(node, r) },
+		done:  func(node *Node) bool { return !HasFailedTaint(node, r) },
 	})
 }
 
@@ -136,7 +144,10 @@ func (p *Patcher) RemoveFailedTaint(ctx context.Context, base *Node, r Request) 
 func (p *Patcher) apply(ctx context.Context, base *Node, c change) error {
 	limited, cancel := context.WithTimeout(ctx, p.Deadline)
 	defer cancel()
-	inFlight := context.WithoutCancel(ctx) // a patch that is sent is waited for
+	inFlight := ctx
+	if !c.within {
+		inFlight = context.WithoutCancel(ctx) // a patch that is sent is waited for
+	}
 	waits := backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(20*time.Millisecond), backoff.WithMultiplier(2),
 		backoff.WithMaxInterval(2*time.Second), backoff.WithMaxElapsedTime(0))
@@ -159,17 +170,17 @@ func (p *Patcher) apply(ctx context.Context, base *Node, c change) error {
 			return nil
 		}
 		if err == nil {
-			switch undone++; undone {
-			case 1:
+			switch undone++; {
+			case undone == 1 && !c.within:
 				limited, cancel = context.WithTimeout(context.WithoutCancel(ctx), p.Timeout)
 				defer cancel()
 				ctx, inFlight = limited, limited
-			case maxUndone:
+			case undone == maxUndone:
 				return fmt.Errorf("node %s: the taint is back after each of %d patches: %s", node.Name, undone, whoTaints(base, patched))
 			}
 			err = errTaintedAgain
 		}
-		if final(err) {
+		if IsFinal(err) {
 			return &Refused{err}
 		}
 
@@ -182,6 +193,8 @@ func (p *Patcher) apply(ctx context.Context, base *Node, c change) error {
 			return ErrReplaced
 		case c.done(again):
 			return nil
+		case c.blocks != nil && slices.ContainsFunc(again.Spec.Taints, c.blocks):
+			return ErrBlocked
 		case statusCode(err) == http.StatusUnprocessableEntity &&
 			(again.ResourceVersion == node.ResourceVersion || unchanged == maxUnchanged):
 			return &Refused{err} // no test can have failed
@@ -240,7 +253,7 @@ func (p *Patcher) readAgain(ctx context.Context, waits backoff.BackOff, err erro
 			return nil, cmp.Or(last, over)
 		}
 		var node *Node
-		if node, err = p.Get(ctx); err == nil || final(err) {
+		if node, err = p.Get(ctx); err == nil || IsFinal(err) {
 			return node, err
 		}
 		last = err
@@ -260,9 +273,9 @@ func (p *Patcher) Get(ctx context.Context) (*Node, error) {
 	return inTime(p.Node.Get(ctx))
 }
 
-// final reports whether a retry would get the same answer: a client error other than "not now" or
+// IsFinal reports whether a retry would get the same answer: a client error other than "not now" or
 // "not on this version of the object".
-func final(err error) bool {
+func IsFinal(err error) bool {
 	switch code := statusCode(err); code {
 	case http.StatusConflict, http.StatusUnprocessableEntity, http.StatusTooManyRequests, http.StatusRequestTimeout:
 		return false

@@ -108,7 +108,8 @@ func warnings(log io.Reader) (found []string) {
 // watchPods calls found once for each pod of the DaemonSet that runs on one of the benchmark's nodes. The store that it returns
 // holds all pods of the DaemonSet.
 func watchPods(ctx context.Context, cluster *harness.Cluster, found func(*corev1.Pod)) (cache.Store, error) {
-	informer := informers.NewFilteredPodInformer(cluster.Kube, harness.Namespace, 0, nil, labelled("app.kubernetes.io/name="+harness.Name))
+	selector := labelled("app.kubernetes.io/name=" + harness.Name)
+	informer := informers.NewFilteredPodInformer(cluster.Kube, harness.Namespace, 0, nil, selector)
 	seen := map[types.UID]bool{} // used by the informer's goroutine only
 	return informer.GetStore(), watch(ctx, informer, func(pod *corev1.Pod) {
 		if pod.Status.Phase == corev1.PodRunning && strings.HasPrefix(pod.Spec.NodeName, nodePrefix) && !seen[pod.UID] {

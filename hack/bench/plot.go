@@ -18,21 +18,22 @@ import (
 // point is the result of one series for one number of nodes.
 type point struct {
 	Nodes        int     `json:"nodes"`
-	Seconds      float64 `json:"seconds"`             // from the first node created to the last node ready
+	Seconds      float64 `json:"seconds"`             // from the first node created to the last node done
 	APIServerCPU float64 `json:"apiServerCPUSeconds"` // in a window of the same length in each series
 	Requests     int     `json:"requests"`            // of the agents
 }
 
-// draw writes the measured points to scale.json, where earlier ones for other numbers of nodes stay, and draws scale.svg.
-func (b *bench) draw(measured map[string][]point) error {
+// draw adds a point of each series to scale.json, in the place of those for the same number of nodes, and draws scale.svg.
+func (b *bench) draw(measured map[string]point) error {
 	path := func(name string) string { return filepath.Join(b.Root, "hack", "bench", name) }
 	all, err := readPoints(path("scale.json"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	for name, points := range measured {
-		old := slices.DeleteFunc(all[name], func(p point) bool { return slices.Contains(b.sizes, p.Nodes) })
-		all[name] = slices.SortedFunc(slices.Values(append(old, points...)), func(a, b point) int { return a.Nodes - b.Nodes })
+	for series, added := range measured {
+		points := append(slices.DeleteFunc(all[series], func(p point) bool { return p.Nodes == added.Nodes }), added)
+		slices.SortFunc(points, func(a, b point) int { return a.Nodes - b.Nodes })
+		all[series] = points
 	}
 	text, err := json.MarshalIndent(all, "", "\t")
 	if err != nil {
@@ -56,12 +57,12 @@ func readPoints(path string) (map[string][]point, error) {
 
 func plotTo(path string, all map[string][]point) error {
 	figure := plot.New()
-	figure.Title.Text = "First node created to last node ready"
+	figure.Title.Text = "First node created to last node done"
 	figure.X.Label.Text, figure.Y.Label.Text = "nodes, all created at once", "seconds"
 	figure.X.Scale, figure.Y.Scale = plot.LogScale{}, plot.LogScale{}
 	figure.X.Tick.Marker, figure.Y.Tick.Marker = plot.LogTicks{Prec: -1}, plot.LogTicks{Prec: -1}
 	figure.BackgroundColor = color.White
-	figure.Legend.Top, figure.Legend.Left = true, true
+	figure.Legend.Top, figure.Legend.Left, figure.Legend.XOffs = true, true, vg.Centimeter/2
 	figure.Add(plotter.NewGrid())
 	var lines []any
 	for _, series := range []string{withAgent, idleDaemonSet, noDaemonSet} {
@@ -74,5 +75,6 @@ func plotTo(path string, all map[string][]point) error {
 	if err := plotutil.AddLinePoints(figure, lines...); err != nil {
 		return err
 	}
+	figure.X.Max = max(figure.X.Max, 2*figure.X.Min) // a logarithmic axis needs a range
 	return figure.Save(16*vg.Centimeter, 10*vg.Centimeter, path)
 }

@@ -20,18 +20,18 @@ import (
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-// The series of the scale part. In each of them the same nodes are created at once, and count as ready when kwok has set their
-// condition Ready and the node lifecycle controller has removed the taint node.kubernetes.io/not-ready; and
-//   - withAgent: when the agent of the chart's DaemonSet has verified them;
-//   - idleDaemonSet: when the pod of the same DaemonSet runs, which gets its token, and no agent is started;
-//   - noDaemonSet: at once.
+// The series of the scale part. In each of them the same nodes are created at once, with the startup taint, and are done when
+// kwok has set their condition Ready and
+//   - withAgent: the agent of the chart's DaemonSet has verified them;
+//   - idleDaemonSet: the pod of the same DaemonSet runs and has got its token; no agent is started;
+//   - noDaemonSet: nothing else.
 const (
 	withAgent     = "agent"
 	idleDaemonSet = "idle DaemonSet"
 	noDaemonSet   = "no DaemonSet"
 )
 
-// stalled is the time without progress after which the remaining nodes count as not ready.
+// stalled is the time without progress after which the remaining nodes count as not done.
 const stalled = 2 * time.Minute
 
 // scale measures every series for every number of nodes, back to back.
@@ -49,26 +49,27 @@ func (b *bench) scale(ctx context.Context) (err error) {
 	defer end()
 	defer func() { err = errors.Join(err, b.empty(context.WithoutCancel(ctx))) }()
 
-	all := map[string][]point{}
 	for _, n := range b.sizes {
-		waves := map[string]wave{}
+		waves, points := map[string]wave{}, map[string]point{}
 		for _, series := range []string{withAgent, idleDaemonSet, noDaemonSet} {
 			b.step("scale: %d nodes, %s", n, series)
 			w, err := b.wave(ctx, n, series, waves[withAgent].window)
 			if err != nil {
 				return err
 			}
-			waves[series] = w
-			all[series] = append(all[series], point{n, w.took.Seconds(), w.server.cpu, w.requests})
+			waves[series], points[series] = w, point{n, w.took.Seconds(), w.server.cpu, w.requests}
 		}
 		b.compare(n, waves)
+		if err := b.draw(points); err != nil {
+			return err
+		}
 	}
-	return b.draw(all)
+	return nil
 }
 
 // wave is the result of one series for one number of nodes.
 type wave struct {
-	took     time.Duration // from the first node created to the last node ready
+	took     time.Duration // from the first node created to the last node done
 	window   time.Duration // from the first node created to the end of the measurement of the API server
 	problems []string      // errors and warnings of the agents
 	requests int           // of the agents
@@ -78,10 +79,9 @@ type wave struct {
 // compare reports the waves of n nodes.
 func (b *bench) compare(n int, waves map[string]wave) {
 	agent, idle, none := waves[withAgent], waves[idleDaemonSet], waves[noDaemonSet]
-	nodes := fmt.Sprintf("%d nodes: ", n)
+	nodes := fmt.Sprintf("scale %d: ", n)
 	each := func(name, unit string, figure func(wave) float64) {
-		a, i, o := figure(agent), figure(idle), figure(none)
-		b.figure(nodes+name, "agent %.1f, idle DaemonSet %.1f, no DaemonSet %.1f %s (%.1f and %.1f times)", a, i, o, unit, a/i, a/o)
+		b.figure(nodes+name, "agent %.3g, idle DaemonSet %.3g, no DaemonSet %.3g %s", figure(agent), figure(idle), figure(none), unit)
 	}
 	perNode := float64(agent.requests) / float64(n)
 	b.budget(nodes+"agents with an error or a warning", float64(len(agent.problems)), 0, "%.0f")
@@ -89,7 +89,7 @@ func (b *bench) compare(n int, waves map[string]wave) {
 		b.figure(nodes+"logged by an agent", "%s", text)
 	}
 	b.budget(nodes+"requests of an agent", perNode, requestsBudget, "%.2f")
-	each("first created to last ready", "s", func(w wave) float64 { return w.took.Seconds() })
+	each("first created to last done", "s", func(w wave) float64 { return w.took.Seconds() })
 	if n != slices.Max(b.sizes) {
 		return
 	}
@@ -97,11 +97,14 @@ func (b *bench) compare(n int, waves map[string]wave) {
 	for _, verb := range slices.Sorted(maps.Keys(agent.server.p99)) {
 		each("p99 of "+verb, "ms", func(w wave) float64 { return 1000 * w.server.p99[verb] })
 	}
+	b.figure(nodes+"agent compared with an idle DaemonSet", "%.2f times the time, %.2f times the API server CPU",
+		agent.took.Seconds()/idle.took.Seconds(), agent.server.cpu/idle.server.cpu)
 	added := func(baseline wave) float64 { return 1000 * (agent.server.cpu - baseline.server.cpu) / float64(n) }
-	b.figure("the agent adds a node", "%.1f requests, %.0f ms of API server CPU; with its DaemonSet %.0f ms", perNode, added(idle), added(none))
+	b.figure("the agent adds a node", "%.1f requests, %.0f ms of API server CPU; with its DaemonSet %.0f ms",
+		perNode, added(idle), added(none))
 }
 
-// wave creates n nodes at once and waits until they are ready. What the API server used is measured until the agents have ended
+// wave creates n nodes at once and waits until they are done. What the API server used is measured until the agents have ended
 // and the DaemonSet controller has deleted their pods, or for the given window: nodes send heartbeats all the time, so only
 // windows of the same length can be compared.
 func (b *bench) wave(ctx context.Context, n int, series string, window time.Duration) (w wave, err error) {
@@ -109,7 +112,7 @@ func (b *bench) wave(ctx context.Context, n int, series string, window time.Dura
 	ctx, cancel := context.WithCancel(ctx)
 	defer fleet.Wait()
 	defer cancel()
-	ready, pods, err := b.prepare(ctx, series)
+	done, pods, err := b.prepare(ctx, series)
 	if err != nil {
 		return w, err
 	}
@@ -134,10 +137,10 @@ func (b *bench) wave(ctx context.Context, n int, series string, window time.Dura
 		return w, err
 	}
 	if !await(ctx, func() int {
-		b.progress(ready(), n, "nodes ready")
-		return ready()
+		b.progress(done(), n, "nodes done")
+		return done()
 	}, n) {
-		return w, errors.Join(context.Cause(ctx), fmt.Errorf("%d nodes, %s: %d nodes are not ready", n, series, n-ready()))
+		return w, errors.Join(context.Cause(ctx), fmt.Errorf("%d nodes, %s: %d nodes are not done", n, series, n-done()))
 	}
 	w.took = time.Since(start)
 	fleet.Wait()
@@ -176,7 +179,7 @@ func await(ctx context.Context, count func() int, n int) bool {
 }
 
 // prepare deletes the nodes of the last wave, deploys or deletes the DaemonSet, and watches nodes and pods.
-func (b *bench) prepare(ctx context.Context, series string) (ready func() int, pods cache.Store, err error) {
+func (b *bench) prepare(ctx context.Context, series string) (done func() int, pods cache.Store, err error) {
 	if err := b.empty(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -218,10 +221,9 @@ func (b *bench) prepare(ctx context.Context, series string) (ready func() int, p
 }
 
 func isReady(node *corev1.Node) bool {
-	ready := slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
-	return ready && !harness.HasTaint(node, corev1.TaintNodeNotReady)
 }
 
 // empty deletes the benchmark's nodes, their pods and their leases, and waits until they are gone. Left to the controllers this

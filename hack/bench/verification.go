@@ -103,6 +103,6 @@ func (b *bench) memory(ctx context.Context) error {
 	highest := slices.MaxFunc(all, func(a, b peaks) int { return int(a.Verified) - int(b.Verified) })
 	b.budget("peak memory of a verification", float64(highest.Verified)/(1<<20), memoryBudget, "%.1f MiB")
 	scraped := all[len(all)-1].Scraped
-	b.budget(fmt.Sprintf("peak memory after %d scrapes", scrapes), float64(scraped)/(1<<20), memoryBudget, "%.1f MiB")
+	b.budget(fmt.Sprintf("peak memory after %d scrapes", scrapes), float64(scraped)/(1<<20), scrapedBudget, "%.1f MiB")
 	return nil
 }

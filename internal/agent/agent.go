@@ -34,7 +34,9 @@ type Agent struct {
 	patcher *nodepatch.Patcher
 	events  *kube.Events
 	checks  func(checks.API) []checks.Check
-	verdict *verdict // of the last verification; nil once a check has failed since
+	// reportInterval is the time until the next attempt to report a timeout, ±20 %.
+	reportInterval time.Duration
+	verdict        *verdict // of the last verification; nil once a check has failed since
 }
 
 // verdict is what this process has proven.
@@ -45,7 +47,7 @@ type verdict struct {
 
 // New returns the agent of the node that cfg names. The environment must have a client.
 func New(cfg config.Config, e kube.Environment, recorder *metrics.Recorder, log *logrus.Entry, version string) *Agent {
-	a := &Agent{cfg: cfg, version: version, log: log, metrics: recorder, client: e.Client}
+	a := &Agent{cfg: cfg, version: version, log: log, metrics: recorder, client: e.Client, reportInterval: reportInterval}
 	a.api = nodepatch.Client{REST: e.Client.Core, Name: cfg.NodeName}
 	pod, _ := os.Hostname() // the name of the pod
 	a.events = kube.NewEvents(e.Client.Core, cfg.NodeName, cfg.PodNamespace+"/"+pod, cfg.CheckTimeout, log)
@@ -71,6 +73,9 @@ func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified
 		if v.readFirst(ctx) {
 			a.log.Info("node is already verified")
 			a.metrics.SetStatus(true)
+			if v.marker.ShowsFailed(v.node) { // written by a container that has ended since
+				v.markVerified(ctx)
+			}
 		} else if !v.verify(ctx) {
 			if !a.cfg.Once {
 				a.removeTaintAgain()
@@ -105,13 +110,15 @@ func newRequest(cfg config.Config) nodepatch.Request {
 }
 
 // annotationValue says when and how the node was verified, and which taints its release removes.
-func (v *verification) annotationValue(removed []nodepatch.Taint) string {
-	text, _ := json.Marshal(struct { // of strings and numbers: it cannot fail
-		Time     string         `json:"time"`     // RFC 3339
-		Duration string         `json:"duration"` // as time.ParseDuration reads it
-		Attempts map[string]int `json:"attempts"`
-		Removed  []string       `json:"removed"` // taints, as kubectl taint writes them
-		Version  string         `json:"version"`
-	}{time.Now().UTC().Format(time.RFC3339), formatDuration(time.Since(v.start)), v.attempts, formatTaints(removed), v.version})
-	return string(text)
+func (v *verification) annotationValue(now time.Time) func(removed []nodepatch.Taint) string {
+	return func(removed []nodepatch.Taint) string {
+		text, _ := json.Marshal(struct { // of strings and numbers: it cannot fail
+			Time     string         `json:"time"`     // RFC 3339
+			Duration string         `json:"duration"` // as time.ParseDuration reads it
+			Attempts map[string]int `json:"attempts"`
+			Removed  []string       `json:"removed"` // taints, as kubectl taint writes them
+			Version  string         `json:"version"`
+		}{now.UTC().Format(time.RFC3339), formatDuration(now.Sub(v.start)), v.attempts, formatTaints(removed), v.version})
+		return string(text)
+	}
 }

@@ -5,10 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -560,4 +562,97 @@ func TestLargeHeader(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The reply to the patch is lost while the taint comes back, and the pod is told to stop: what was proven still holds.
+func TestTaintThatIsBackAfterALostReply(t *testing.T) {
+	api := newFakeAPI(t)
+	var p *process
+	started := make(chan struct{})
+	api.before = func(request string, n int, w http.ResponseWriter, r *http.Request) bool {
+		if request == patchNode && n == 1 {
+			<-started
+			body, _ := io.ReadAll(r.Body)
+			api.mu.Lock()
+			assert.NoError(t, api.patch(body))
+			api.mu.Unlock()
+			api.addStartupTaint()
+			p.terminate()
+			return answerStatus(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "lost")
+		}
+		return false
+	}
+	p = start(t, map[string]string{"KUBECONFIG": api.kubeconfig})
+	close(started)
+	assert.Equal(t, exitOK, p.wait())
+	assert.Equal(t, untainted, api.taints())
+}
+
+// A foreign taint comes while the patch is retried: the node is not released under it.
+func TestForeignTaintDuringTheRelease(t *testing.T) {
+	api := newFakeAPI(t)
+	foreign := corev1.Taint{Key: "karpenter.sh/unregistered", Effect: corev1.TaintEffectNoExecute}
+	api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+		if request != patchNode || n != 1 {
+			return false
+		}
+		api.mu.Lock()
+		defer api.mu.Unlock()
+		api.node.Spec.Taints = append(slices.Clone(api.node.Spec.Taints), foreign)
+		return answerStatus(w, http.StatusConflict, metav1.StatusReasonConflict, "changed")
+	}
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig})
+	p.logged("waiting for foreign taints")
+	assert.Contains(t, api.taints(), "node-ready/unverified")
+	api.mu.Lock()
+	api.node.Spec.Taints = slices.Clone(api.node.Spec.Taints[:3])
+	api.mu.Unlock()
+	p.logged("node verified")
+	p.stop()
+	assert.Equal(t, exitOK, p.wait())
+	assert.Equal(t, untainted, api.taints())
+}
+
+// The results of checks from before a wait are old: they run again before the release.
+func TestChecksRunAgainAfterTheWaitForTheStartupTaint(t *testing.T) {
+	api := newFakeAPI(t)
+	ours := api.node.Spec.Taints
+	api.node.Spec.Taints = nil
+	port := closedPort(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:"+port)
+	require.NoError(t, err)
+	api.before = func(request string, _ int, _ http.ResponseWriter, _ *http.Request) bool {
+		if request == getCached { // the target dies during the wait, and the taint comes
+			_ = listener.Close()
+			api.mu.Lock()
+			api.node.Spec.Taints = ours
+			api.mu.Unlock()
+		}
+		return false
+	}
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig, "NETWORK_TARGETS": "127.0.0.1:" + port}, "--max-retries=0")
+	p.logged("node not verified")
+	p.stop()
+	assert.Equal(t, exitOK, p.wait())
+	assert.Equal(t, tainted, api.taints())
+	assert.NotContains(t, api.seen(), patchNode)
+}
+
+// The node is deleted and created again between the checks and the release: the new one has to pass by itself.
+func TestNodeThatIsReplacedBeforeTheRelease(t *testing.T) {
+	api := newFakeAPI(t)
+	api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+		if request == patchNode && n == 1 {
+			api.mu.Lock()
+			defer api.mu.Unlock()
+			node := api.node.DeepCopy()
+			node.UID = "uid-2"
+			api.node = node
+			return answerStatus(w, http.StatusConflict, metav1.StatusReasonConflict, "changed")
+		}
+		return false
+	}
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once")
+	assert.Equal(t, exitOK, p.wait(), p.stderr)
+	assert.Contains(t, api.node.Annotations[annotation], `"attempts":{"api":2,"dns":2,"network":2,"service":2}`)
 }

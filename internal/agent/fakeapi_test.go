@@ -119,6 +119,11 @@ func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		assert.NoError(a.t, json.Unmarshal(body, &patch))
 		assert.Equal(a.t, a.node.UID, patch.UID)
 		a.conditions = append(a.conditions, patch.Status.Conditions...)
+		node := a.node.DeepCopy()
+		for _, condition := range patch.Status.Conditions {
+			node.Status.Conditions = append(slices.DeleteFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == condition.Type }), condition)
+		}
+		a.node = node
 		answer(w, http.StatusOK, a.node)
 	case postEvent:
 		var event corev1.Event

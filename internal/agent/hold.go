@@ -13,9 +13,9 @@ import (
 const (
 	// holdInterval is the time between two reads of a verified node.
 	holdInterval = time.Minute
-	// lastRead is the time limit of one request after SIGTERM: a read and a patch take 4 s together, the first pair within
-	// METRICS_LINGER, the second within the 10 s that the chart's grace period is longer.
-	lastRead = 2 * time.Second
+	// lastRead is the time limit of a read and a patch after SIGTERM: the first pair is within METRICS_LINGER, the second
+	// within the 10 s that the chart's grace period is longer.
+	lastRead = 4 * time.Second
 )
 
 // hold serves metrics and reads the node once a minute until ctx ends. It returns true when the node is found
@@ -61,9 +61,9 @@ func (a *Agent) removeTaintAgain() {
 	if a.verdict == nil {
 		return
 	}
-	patcher := *a.patcher
-	patcher.Timeout, patcher.Deadline = min(lastRead, a.cfg.CheckTimeout), lastRead
-	removed, err := patcher.RemoveAgain(context.Background(), a.verdict.node.UID, a.verdict.request)
+	ctx, cancel := context.WithTimeout(context.Background(), lastRead)
+	defer cancel()
+	removed, err := a.patcher.RemoveAgain(ctx, a.verdict.node.UID, a.verdict.request)
 	log := a.log.WithFields(logrus.Fields{"taints": formatTaints(removed)})
 	switch {
 	case err != nil:

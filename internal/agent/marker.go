@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/sirupsen/logrus"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/config"
@@ -17,10 +16,13 @@ import (
 // marker shows on the node that it is not verified in time, for those who provision, repair or replace nodes:
 // ON_TIMEOUT. A verification has one of its own.
 type marker interface {
-	// Failed shows which checks fail (none: the patch). It reports whether it has written anything: never the same twice.
+	// Failed shows which checks fail (none: the patch), on a node that has the startup taint: a node that was never gated is
+	// never reported. It reports whether it has written anything: never the same twice.
 	Failed(ctx context.Context, failed []string, message string) (written bool, err error)
-	// Verified shows that all checks pass, on the node as last read (nil: it is read now).
-	Verified(ctx context.Context, node *nodepatch.Node) (written bool, err error)
+	// ShowsFailed reports whether node shows a failure that the release does not remove.
+	ShowsFailed(node *nodepatch.Node) bool
+	// Verified shows that all checks pass, on the node as last read.
+	Verified(ctx context.Context, node *nodepatch.Node) error
 }
 
 func newMarker(a *Agent, request nodepatch.Request) marker {
@@ -37,8 +39,9 @@ func newMarker(a *Agent, request nodepatch.Request) marker {
 // noMarker is ON_TIMEOUT=keep: the startup taint says enough.
 type noMarker struct{}
 
-func (noMarker) Failed(context.Context, []string, string) (bool, error)  { return false, nil }
-func (noMarker) Verified(context.Context, *nodepatch.Node) (bool, error) { return false, nil }
+func (noMarker) Failed(context.Context, []string, string) (bool, error) { return false, nil }
+func (noMarker) ShowsFailed(*nodepatch.Node) bool                       { return false }
+func (noMarker) Verified(context.Context, *nodepatch.Node) error        { return nil }
 
 // taintMarker adds the failed taint. The release removes it.
 type taintMarker struct {
@@ -60,7 +63,8 @@ func (m *taintMarker) Failed(ctx context.Context, failed []string, _ string) (bo
 	return m.marked, err
 }
 
-func (*taintMarker) Verified(context.Context, *nodepatch.Node) (bool, error) { return false, nil }
+func (*taintMarker) ShowsFailed(*nodepatch.Node) bool                { return false }
+func (*taintMarker) Verified(context.Context, *nodepatch.Node) error { return nil }
 
 // conditionMarker writes a condition of the node.
 type conditionMarker struct {
@@ -77,40 +81,34 @@ func (m *conditionMarker) Failed(ctx context.Context, failed []string, message s
 		return false, nil
 	}
 	node, err := m.patcher.Get(ctx)
-	if err != nil {
+	if err != nil || len(nodepatch.StartupTaints(node, m.request)) == 0 || node.DeletionTimestamp != nil {
 		return false, err
 	}
-	if m.reason == "" && !nodepatch.IsGated(node, m.request) {
-		return false, nil // never report a node that was not gated
-	}
-	return m.set(ctx, node, "False", reason, message)
+	err = m.set(ctx, node, "False", reason, message)
+	return err == nil, err
 }
 
-func (m *conditionMarker) Verified(ctx context.Context, node *nodepatch.Node) (written bool, err error) {
-	if node == nil {
-		if node, err = m.patcher.Get(ctx); err != nil {
-			return false, err
-		}
+func (m *conditionMarker) ShowsFailed(node *nodepatch.Node) bool {
+	isFalse := func(condition nodepatch.Condition) bool {
+		return condition.Type == m.cfg.ConditionType && condition.Status == "False"
 	}
-	written, err = m.set(ctx, node, "True", conditionVerified, allChecksPass)
-	if apierrors.IsForbidden(err) { // no reason to hold the node back
-		m.log.WithError(err).Warn("condition refused: apply the chart with config.onTimeout=condition")
-		return false, nil
-	}
-	return written, err
+	return (m.reason != "" && m.reason != conditionVerified) || slices.ContainsFunc(node.Status.Conditions, isFalse)
 }
 
-func (m *conditionMarker) set(ctx context.Context, node *nodepatch.Node, status, reason, message string) (bool, error) {
+func (m *conditionMarker) Verified(ctx context.Context, node *nodepatch.Node) error {
+	return m.set(ctx, node, "True", conditionVerified, allChecksPass)
+}
+
+func (m *conditionMarker) set(ctx context.Context, node *nodepatch.Node, status, reason, message string) error {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.CheckTimeout)
 	defer cancel()
 	err := m.api.SetCondition(ctx, node, nodepatch.Condition{
 		Type: m.cfg.ConditionType, Status: status, Reason: reason, Message: kube.Shorten(message),
-	})
-	if err != nil {
-		return false, err
+	}, m.client.ServerTime())
+	if err == nil {
+		m.reason = reason
 	}
-	m.reason = reason
-	return true, nil
+	return err
 }
 
 // conditionReason names the failed checks in their order: DNSFailed, or DNSFailed,ServiceFailed.
@@ -140,22 +138,31 @@ func reasonOf(check string) string {
 	}
 }
 
-// mark shows on the node that it is not verified. What cannot be written is tried again after the next round.
-func (v *verification) mark(ctx context.Context, failed []string, message string) {
+// mark shows on the node that it is not verified. It reports whether nothing is left to write.
+func (v *verification) mark(ctx context.Context, failed []string, message string) bool {
 	ctx, cancel := context.WithTimeout(ctx, 2*v.cfg.CheckTimeout)
 	defer cancel()
 	if ctx.Err() != nil {
-		return
+		return false
 	}
 	marked, err := v.marker.Failed(ctx, failed, message)
 	log := v.log.WithFields(logrus.Fields{"policy": v.cfg.OnTimeout, "reason": conditionReason(failed)})
 	switch {
 	case err != nil:
-		log.WithError(err).
-			Warn("cannot mark the node as failed, will retry after the next round (ON_TIMEOUT needs the rights in the chart)")
+		log.WithError(err).Warn("cannot mark the node as failed, will retry (ON_TIMEOUT needs the rights in the chart)")
 	case marked:
 		log.Warn("node marked as failed")
 	}
+	return err == nil
+}
+
+// markVerified shows on the node that it is verified. It reports whether a retry is of no use.
+func (v *verification) markVerified(ctx context.Context) bool {
+	err := v.marker.Verified(ctx, v.node)
+	if err != nil {
+		v.log.WithError(err).Warn("cannot write the condition of the verified node (config.onTimeout=condition gives the rights)")
+	}
+	return err == nil || (nodepatch.IsFinal(err) && !v.marker.ShowsFailed(v.node))
 }
 
 // removeLoneFailedTaint removes the failed taint from a node without the startup taint: such a node was never closed,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -35,6 +36,9 @@ const allChecksPass = "DNS, API, network and service discovery work"
 // repeatAfter is when a failure that goes on is reported again, then after twice as long, and so on: a node that
 // fails for an hour has a handful of Events.
 const repeatAfter = 5 * time.Minute
+
+// reportInterval is the time until the next attempt to report a timeout, ±20 %.
+const reportInterval = 30 * time.Second
 
 // repeat is when a failure is reported again.
 type repeat struct {
@@ -113,7 +117,7 @@ func (v *verification) reportFailure(ctx context.Context, err error, nextRound t
 	}
 	v.events.Flush(ctx)
 	v.removeLoneFailedTaint(ctx)
-	if v.timeout == nil || v.shownVerified {
+	if v.timedOut || v.shownVerified {
 		v.mark(ctx, round.checks, err.Error())
 	}
 }
@@ -138,14 +142,10 @@ func (v *verification) isDue(err error) bool {
 	return true
 }
 
-// reportTimeout reports once that INITIAL_TIMEOUT has passed, also in the middle of an attempt. The rounds go on,
-// except with --once.
+// reportTimeout reports that INITIAL_TIMEOUT has passed, also in the middle of an attempt. What cannot be written is
+// tried again: there may be no further round (a foreign taint that stays). The rounds go on, except with --once.
 func (v *verification) reportTimeout(ctx context.Context) {
-	if v.cfg.Once {
-		ctx = context.WithoutCancel(ctx)
-		v.stop()
-	}
-	v.metrics.TimedOut(true)
+	v.timeout = nil
 	message := "not verified within " + v.cfg.InitialTimeout.String()
 	var failed []string
 	if v.lastFailure != nil {
@@ -154,18 +154,33 @@ func (v *verification) reportTimeout(ctx context.Context) {
 			failed = []string{v.lastFailure.subject}
 		}
 	}
-	v.log.WithField("reason", message).Error("initial timeout passed")
-	v.events.Add(kube.EventWarning, reasonTimedOut, message)
-	v.events.Flush(ctx)
+	if v.cfg.Once {
+		ctx = context.WithoutCancel(ctx)
+		v.stop()
+	}
+	if !v.timedOut {
+		v.timedOut = true
+		v.metrics.TimedOut(true)
+		v.log.WithField("reason", message).Error("initial timeout passed")
+		v.events.Add(kube.EventWarning, reasonTimedOut, message)
+	}
+	done := v.events.Flush(ctx)
 	if !v.releasing && (v.lastFailure == nil || v.lastFailure.subject != startupTaint) {
-		v.mark(ctx, failed, message)
+		done = v.mark(ctx, failed, message) && done
+	}
+	if !done {
+		v.timeout = time.After(time.Duration((0.8 + 0.4*rand.Float64()) * float64(v.reportInterval)))
 	}
 }
 
 // announce reports the released node. The DaemonSet controller deletes this pod as soon as it sees the label, so the
-// Event and the condition are finished first, whether ctx has ended or not.
+// condition and the Event are finished first, whether ctx has ended or not: --once within CHECK_TIMEOUT and 2 s.
 func (v *verification) announce(ctx context.Context, removed []nodepatch.Taint) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), v.cfg.CheckTimeout+2*time.Second)
+	limit := v.cfg.CheckTimeout + 2*time.Second
+	if !v.cfg.Once {
+		limit *= 2
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	took := time.Since(v.start)
 	v.metrics.Verified(time.Now(), took)
@@ -178,18 +193,11 @@ func (v *verification) announce(ctx context.Context, removed []nodepatch.Taint) 
 		log = log.WithField("remaining_taints", strings.Join(formatTaints(left), ", "))
 	}
 	log.Info("node verified")
-	v.events.Add(kube.EventNormal, reasonVerified,
-		allChecksPass+"; verified in "+formatDuration(took)+"; "+what)
-	retry(ctx, func() bool { return v.events.Flush(ctx) })
-	if v.releaseFailed {
-		retry(ctx, func() bool {
-			_, err := v.marker.Verified(ctx, nil)
-			if err != nil {
-				v.log.WithError(err).Warn("node released, but its condition cannot be written")
-			}
-			return err == nil
-		})
+	if !v.shownVerified || v.releaseFailed {
+		retry(ctx, v.markVerified)
 	}
+	v.events.Add(kube.EventNormal, reasonVerified, allChecksPass+"; verified in "+formatDuration(took)+"; "+what)
+	retry(ctx, v.events.Flush)
 }
 
 // remaining returns the taints that still repel pods after the release.
@@ -220,9 +228,9 @@ func logAttempt(log *logrus.Entry, attempt checks.Attempt) {
 }
 
 // retry calls f up to three times, a second apart, until it returns true or ctx ends.
-func retry(ctx context.Context, f func() bool) {
+func retry(ctx context.Context, f func(context.Context) bool) {
 	for range 3 {
-		if f() || !sleep(ctx, time.Second) {
+		if f(ctx) || !sleep(ctx, time.Second) {
 			return
 		}
 	}

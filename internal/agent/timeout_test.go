@@ -2,13 +2,16 @@ package agent
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -97,21 +100,21 @@ func TestConditionOfANodeThatPasses(t *testing.T) {
 	api := newFakeAPI(t)
 	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once", "--on-timeout=condition")
 	assert.Equal(t, exitOK, p.wait(), p.stderr)
-	assert.Equal(t, []string{getNode, patchStat, patchNode, postEvent}, api.seen())
+	assert.Equal(t, []string{getNode, patchNode, patchStat, postEvent}, api.seen())
 	require.Len(t, api.conditions, 1)
 	assert.Equal(t, corev1.ConditionTrue, api.conditions[0].Status)
 }
 
-// Rights that are missing for the condition hold no node back; an API server that fails does, for one round.
+// A condition that cannot be written holds no node back, whatever the reason.
 func TestConditionThatCannotBeWritten(t *testing.T) {
 	for name, test := range map[string]struct {
 		code   int
 		reason metav1.StatusReason
 		want   []string
 	}{
-		"forbidden": {http.StatusForbidden, metav1.StatusReasonForbidden, []string{getNode, patchStat, patchNode, postEvent}},
+		"forbidden": {http.StatusForbidden, metav1.StatusReasonForbidden, []string{getNode, patchNode, patchStat, postEvent}},
 		"internal": {http.StatusInternalServerError, metav1.StatusReasonInternalError,
-			[]string{getNode, patchStat, postEvent, getNode, patchStat, patchNode, postEvent}},
+			[]string{getNode, patchNode, patchStat, patchStat, postEvent}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			api := newFakeAPI(t)
@@ -302,7 +305,7 @@ func TestTaintOfOthersThatComesWithOurs(t *testing.T) {
 	p.logged("waiting for foreign taints")
 	assert.Equal(t, exitOK, p.wait(), p.stderr)
 	assert.Equal(t, untainted, api.taints())
-	assert.Equal(t, []string{getNode, getCached, getNode, getCached, getNode, getNode, patchNode, postEvent}, api.seen())
+	assert.Equal(t, []string{getNode, getCached, getCached, getCached, getNode, getNode, patchNode, postEvent}, api.seen())
 	var how struct{ Attempts map[string]int }
 	require.NoError(t, json.Unmarshal([]byte(api.node.Annotations[annotation]), &how))
 	assert.Equal(t, 2, how.Attempts["dns"], "the round was made again")
@@ -332,9 +335,9 @@ func TestConditionWhileThePatchFails(t *testing.T) {
 			for _, condition := range api.conditions {
 				said = append(said, string(condition.Status)+" "+condition.Reason)
 			}
-			assert.Equal(t, []string{"True Verified", "False NotVerified", "True Verified"}, said)
-			assert.Contains(t, api.conditions[1].Message, "not today")
-			assert.Equal(t, []string{patchNode, postEvent, getNode, patchStat, getNode}, api.seen()[len(api.seen())-5:], "True after the release")
+			assert.Equal(t, []string{"False NotVerified", "True Verified"}, said, "never True before the release")
+			assert.Contains(t, api.conditions[0].Message, "not today")
+			assert.Equal(t, []string{patchNode, patchStat, patchStat, postEvent, getNode}, api.seen()[len(api.seen())-5:], "True after the release")
 		})
 	}
 }
@@ -416,4 +419,35 @@ func TestFailedTaintGoesWithTheStartupTaint(t *testing.T) {
 	assert.Equal(t, exitOK, p.wait())
 	assert.Equal(t, untainted, api.taints())
 	assert.NotContains(t, api.node.Labels, "node-ready/verified")
+}
+
+// A condition that an earlier container has left False is corrected.
+func TestStaleConditionOfAVerifiedNode(t *testing.T) {
+	api := newFakeAPI(t)
+	api.node.Labels["node-ready/verified"], api.node.Spec.Taints = "true", nil
+	api.node.Status.Conditions = []corev1.NodeCondition{{Type: "NodeVerified", Status: corev1.ConditionFalse}}
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once", "--on-timeout=condition")
+	assert.Equal(t, exitOK, p.wait(), p.stderr)
+	assert.Equal(t, []string{getNode, patchStat}, api.seen())
+	assert.Equal(t, corev1.ConditionTrue, api.conditions[0].Status)
+}
+
+// The API server fails when INITIAL_TIMEOUT passes, and a foreign taint stays: there is no round after which to try again.
+func TestTimeoutIsReportedAgainWhileWaiting(t *testing.T) {
+	api := newFakeAPI(t)
+	api.node.Spec.Taints = append(api.node.Spec.Taints, corev1.Taint{Key: "node.cilium.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule})
+	api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+		first := n == 1 && (request == postEvent || request == patchNode)
+		return first && answerStatus(w, http.StatusForbidden, "", "not now")
+	}
+	a, log := inCluster(t, api, "--initial-timeout=1s", "--check-timeout=1s", "--on-timeout=taint", "--wait-for-taints=node.cilium.io/")
+	a.cfg.Once = false
+	a.reportInterval = 10 * time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); a.Run(ctx, nil) }()
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "node marked as failed") }, time.Minute, 10*time.Millisecond)
+	assert.Contains(t, api.taints(), "node-ready/failed")
+	cancel()
+	<-done
 }

@@ -39,24 +39,26 @@ type verification struct {
 	// that saves one of five requests on every new node. nil once it is used.
 	reusable    *checks.Report
 	foreignSeen bool
+	startupDue  time.Time // until when a late startup taint may be added; zero before it is known
 
 	attempted   chan checks.Attempt
 	attempts    map[string]int // of each check
 	lastFailure *failure
 	reported    map[string]repeat
 
-	timeout       <-chan time.Time // INITIAL_TIMEOUT; nil once it has passed
+	timeout       <-chan time.Time // INITIAL_TIMEOUT, and then the next attempt to report that it has passed
+	timedOut      bool
 	stop          context.CancelFunc
 	marker        marker
 	releasing     bool // a patch is in flight that releases the node
 	releaseFailed bool
-	shownVerified bool // by the marker, before the release: a failed release takes it back
+	shownVerified bool // by the marker, before a release that has failed: to be taken back
 }
 
 func (a *Agent) newVerification() *verification {
 	v := &verification{Agent: a, request: newRequest(a.cfg), attempted: make(chan checks.Attempt, 16),
 		attempts: make(map[string]int), reported: make(map[string]repeat)}
-	v.request.AnnotationValue = v.annotationValue
+	v.request.Blocks = v.isForeign
 	v.marker = newMarker(a, v.request)
 	return v
 }
@@ -124,6 +126,7 @@ func (v *verification) round(ctx context.Context, beforeRelease bool) error {
 	if err := v.waitForForeignTaints(ctx); err != nil {
 		return err
 	}
+	before := v.node
 	if err := v.runChecks(ctx); err != nil {
 		return err
 	}
@@ -132,7 +135,15 @@ func (v *verification) round(ctx context.Context, beforeRelease bool) error {
 			return err
 		}
 	}
-	return v.lookForForeignTaint(ctx, beforeRelease)
+	if err := v.lookForForeignTaint(ctx, beforeRelease); err != nil {
+		return err
+	}
+	if before != nil && before.UID != v.node.UID {
+		v.log.Warn("node was deleted and created again: restarting the checks")
+		v.marker, v.verdict = newMarker(v.Agent, v.request), nil
+		return errRestart
+	}
+	return nil
 }
 
 // await runs a step and meanwhile records the attempts of its checks and the end of INITIAL_TIMEOUT.
@@ -144,7 +155,6 @@ func (v *verification) await(ctx context.Context, step func(context.Context) err
 		case attempt := <-v.attempted:
 			v.record(attempt)
 		case <-v.timeout:
-			v.timeout = nil
 			v.reportTimeout(ctx)
 		case err := <-done:
 			for {
@@ -196,14 +206,16 @@ func (v *verification) foreignTaint(node *nodepatch.Node) *nodepatch.Taint {
 	if node == nil {
 		return nil
 	}
-	i := slices.IndexFunc(node.Spec.Taints, func(taint nodepatch.Taint) bool {
-		return !v.request.Removes(taint) && (taint.Key == unregistered ||
-			slices.ContainsFunc(v.cfg.WaitForTaints, func(prefix string) bool { return strings.HasPrefix(taint.Key, prefix) }))
-	})
+	i := slices.IndexFunc(node.Spec.Taints, v.isForeign)
 	if i < 0 {
 		return nil
 	}
 	return &node.Spec.Taints[i]
+}
+
+func (v *verification) isForeign(taint nodepatch.Taint) bool {
+	return !v.request.Removes(taint) && (taint.Key == unregistered ||
+		slices.ContainsFunc(v.cfg.WaitForTaints, func(prefix string) bool { return strings.HasPrefix(taint.Key, prefix) }))
 }
 
 func (v *verification) runChecks(ctx context.Context) error {
@@ -249,26 +261,32 @@ func readLarge(ctx context.Context, api nodepatch.Client) (node *nodepatch.Node,
 	return node, report, err
 }
 
-// waitForStartupTaint waits for a startup taint that is added late.
+// waitForStartupTaint waits for a startup taint that is added late. After a wait the checks run again.
 func (v *verification) waitForStartupTaint(ctx context.Context) error {
 	tainted := func(node *nodepatch.Node) bool {
 		_, released := node.Annotations[annotation]
 		return released || len(nodepatch.StartupTaints(node, v.request)) > 0
 	}
-	due := nodepatch.StartupTaintDue(v.node, v.request, v.cfg.LateTaintWindow, v.client.ServerTime())
-	if tainted(v.node) || !time.Now().Before(due) {
+	if v.startupDue.IsZero() {
+		v.startupDue = nodepatch.StartupTaintDue(v.node, v.request, v.cfg.LateTaintWindow, v.client.ServerTime())
+	}
+	if tainted(v.node) || !time.Now().Before(v.startupDue) {
 		return nil
 	}
 	v.log.WithField("window", v.cfg.LateTaintWindow.String()).Debug("waiting for the startup taint")
 	young := fmt.Errorf("all checks pass, and the node is not yet %s old (LATE_TAINT_WINDOW)", v.cfg.LateTaintWindow)
 	v.lastFailure = &failure{startupTaint, young}
-	err := v.waitForNode(ctx, due, tainted)
+	err := v.waitForNode(ctx, v.startupDue, tainted)
 	v.lastFailure = nil
-	if err != nil && ctx.Err() == nil {
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
 		v.log.WithError(err).Warn("cannot read the node while waiting for the startup taint: restarting the checks")
-		return errRestart
+	default:
+		v.log.Debug("the wait for the startup taint is over: restarting the checks, whose results are old")
 	}
-	return err
+	return errRestart
 }
 
 // waitForNode waits until the node is done, or until the deadline.
@@ -304,33 +322,38 @@ func (v *verification) lookForForeignTaint(ctx context.Context, beforeRelease bo
 	return nil
 }
 
-// release removes the startup taint and adds the label. The marker shows the node as verified before that: a stale
-// False could get a healthy node replaced. Once a release has failed, the marker waits for the next one to succeed: a
-// condition that is True for a moment in each round would hide the failure.
-func (v *verification) release(ctx context.Context) (err error) {
+// release removes the startup taint and adds the label. If the node shows a failure that would stay, the marker takes
+// that back first: a stale False could get a healthy node replaced. Once a release has failed, the marker waits for the
+// next one to succeed: a condition that is True for a moment in each round would hide the failure.
+func (v *verification) release(ctx context.Context) error {
 	for _, taint := range nodepatch.StartupTaints(v.node, v.request) {
 		if taint.Effect != v.cfg.TaintEffect {
 			v.log.WithFields(logrus.Fields{"taint": taint.String(), "expected": v.cfg.TaintEffect}).
 				Warn("startup taint has an unexpected effect: removing it anyway")
 		}
 	}
-	if !v.releaseFailed {
-		if v.shownVerified, err = v.marker.Verified(ctx, v.node); err != nil {
-			return err
-		}
+	if !v.releaseFailed && v.marker.ShowsFailed(v.node) {
+		v.shownVerified = v.markVerified(ctx)
 	}
+	v.request.AnnotationValue = v.annotationValue(time.Now())
+	v.verdict = &verdict{v.node, v.request}
 	var removed []nodepatch.Taint
 	v.releasing = true // no marker while it is in flight: never mark a released node
-	err = v.await(ctx, func(ctx context.Context) (err error) {
+	err := v.await(ctx, func(ctx context.Context) (err error) {
 		removed, err = v.patcher.Release(ctx, v.node, v.request)
 		return err
 	})
 	v.releasing = false
-	if err != nil {
+	switch {
+	case errors.Is(err, nodepatch.ErrBlocked), errors.Is(err, nodepatch.ErrReplaced):
+		v.log.WithError(err).Info("restarting the checks")
+		v.foreignSeen = true // the next release starts from a fresh read
+		v.node, v.verdict = nil, nil
+		return errRestart
+	case err != nil:
 		v.releaseFailed = true
 		return err
 	}
-	v.verdict = &verdict{v.node, v.request}
 	v.announce(ctx, removed)
 	return nil
 }

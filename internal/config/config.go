@@ -94,24 +94,24 @@ func (c *Config) settings() []*setting {
 			"kube-system/kube-dns", "", text(&c.DNSService, optional(namespacedName))},
 
 		{"taint-key", "key", "key of the startup taint, which the release removes", "node-ready/unverified", "",
-			text(&c.TaintKey, qualifiedName)},
+			text(&c.TaintKey, ownKey)},
 		{"taint-value", "value", "value of the startup taint where the chart's policy adds it; the agent only validates it", "true", "",
 			text(&c.TaintValue, optional(labelValue))},
 		{"taint-effect", "effect", "expected effect of the startup taint; another one is removed with a warning", "NoSchedule", "",
 			text(&c.TaintEffect, oneOf("NoSchedule", "PreferNoSchedule", "NoExecute"))},
-		{"verified-label", "key", "label that the release adds", "node-ready/verified", "", text(&c.VerifiedLabel, qualifiedName)},
+		{"verified-label", "key", "label that the release adds", "node-ready/verified", "", text(&c.VerifiedLabel, ownKey)},
 		{"verified-label-value", "value", "value of that label", "true", "", text(&c.VerifiedLabelValue, optional(labelValue))},
 		{"late-taint-window", "duration", "age of a node up to which a missing startup taint is waited for", "60s", "",
 			duration(&c.LateTaintWindow, 0, time.Hour)},
 		{"wait-for-taints", "prefixes", "comma-separated taint-key prefixes; the checks start when no such taint is left, " +
 			"and never before karpenter.sh/unregistered is gone", "", "", list(&c.WaitForTaints, 0, keyPrefix)},
 		{"also-remove-taints", "keys", "comma-separated former startup and failed taint keys; the release removes them too, " +
-			"and nothing adds them", "node-ready/failed", "", list(&c.AlsoRemoveTaints, 0, qualifiedName)},
+			"and nothing adds them", "node-ready/failed", "", list(&c.AlsoRemoveTaints, 0, ownKey)},
 
 		{"on-timeout", "policy", "mark on a node that is not verified within --initial-timeout: keep (none), taint or condition",
 			OnTimeoutKeep, "", text(&c.OnTimeout, oneOf(OnTimeoutKeep, OnTimeoutTaint, OnTimeoutCondition))},
 		{"failed-taint-key", "key", "key of the NoSchedule taint that --on-timeout=taint adds", "node-ready/failed", "",
-			text(&c.FailedTaintKey, qualifiedName)},
+			text(&c.FailedTaintKey, ownKey)},
 		{"condition-type", "type", "type of the condition that --on-timeout=condition writes", "NodeVerified", "",
 			text(&c.ConditionType, conditionType)},
 
@@ -216,10 +216,11 @@ func (c *Config) validate(lookupEnv func(string) (string, bool)) (problems Usage
 	if name, _ := lookupEnv("NODE_NAME"); name != "" && strings.TrimSpace(name) != c.NodeName {
 		refuse("--node-name %q must not differ from NODE_NAME %q: the checks run on that node", c.NodeName, name)
 	}
-	if host, _ := lookupEnv("KUBERNETES_SERVICE_HOST"); host == "" && !c.DryRun {
-		refuse("not inside a cluster (KUBERNETES_SERVICE_HOST is not set): only --dry-run works here, because only checks on a node " +
-			"may release it; for a static pod or a host process set KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT to the " +
-			"address of the kubernetes service")
+	host, _ := lookupEnv("KUBERNETES_SERVICE_HOST")
+	if port, _ := lookupEnv("KUBERNETES_SERVICE_PORT"); (host == "" || port == "") && !c.DryRun {
+		refuse("not inside a cluster (KUBERNETES_SERVICE_HOST or KUBERNETES_SERVICE_PORT is not set): only --dry-run works here, " +
+			"because only checks on a node may release it; for a static pod or a host process set both to the address of the " +
+			"kubernetes service")
 	}
 	if c.OnTimeout == OnTimeoutTaint && c.FailedTaintKey == c.TaintKey {
 		refuse("--failed-taint-key %s must differ from --taint-key: the agent could not tell the two taints apart", c.FailedTaintKey)

@@ -36,7 +36,7 @@ func inCluster(env map[string]string) map[string]string {
 	if env == nil {
 		env = make(map[string]string)
 	}
-	env["KUBERNETES_SERVICE_HOST"] = "10.96.0.1"
+	env["KUBERNETES_SERVICE_HOST"], env["KUBERNETES_SERVICE_PORT"] = "10.96.0.1", "443"
 	return env
 }
 
@@ -63,6 +63,7 @@ const (
 	wantName      = "must be a name of lower-case letters, digits and dashes, at most 63 long"
 	wantSubdomain = "must be a name of lower-case letters, digits, dashes and dots, at most 253 long"
 	wantKey       = "must be a key such as example.com/name: an optional DNS name and a slash, then at most 63 letters, digits, dashes, dots and underscores"
+	wantOwn       = "must not be a key under kubernetes.io, k8s.io or karpenter.sh: others own those (allowed: startup-taint.cluster-autoscaler.kubernetes.io/)"
 	wantValue     = "must be letters, digits, dashes, dots and underscores, beginning and ending with a letter or digit, at most 63 long"
 	wantService   = "must be namespace/name of a service, or empty"
 	wantDomain    = "must be a DNS name or an IP address"
@@ -209,7 +210,8 @@ var cases = map[string]struct {
 			{"startup-taint.cluster-autoscaler.kubernetes.io/A_b.c-1", func(c *Config) { c.TaintKey = "startup-taint.cluster-autoscaler.kubernetes.io/A_b.c-1" }},
 			{"a/" + long63, func(c *Config) { c.TaintKey = "a/" + long63 }},
 		},
-		bad: badValues(wantKey, "", "/a", "a/", "a/b/c", "A/b", "a/-b", "a b", "a~b", long64, long253+"a/a"),
+		bad: append(badValues(wantKey, "", "/a", "a/", "a/b/c", "A/b", "a/-b", "a b", "a~b", long64, long253+"a/a"),
+			badValues(wantOwn, "node.kubernetes.io/unschedulable", "karpenter.sh/unregistered", "k8s.io/a")...),
 	},
 	"taint-value": {
 		good: []good{{"", func(c *Config) { c.TaintValue = "" }}, {"A_1.b", func(c *Config) { c.TaintValue = "A_1.b" }}},
@@ -225,7 +227,7 @@ var cases = map[string]struct {
 	},
 	"verified-label": {
 		good: []good{{"a.b/C", func(c *Config) { c.VerifiedLabel = "a.b/C" }}},
-		bad:  badValues(wantKey, "", "/a", "a/", "a/b/c", "a=b", long64),
+		bad:  append(badValues(wantKey, "", "/a", "a/", "a/b/c", "a=b", long64), badValues(wantOwn, "kubernetes.io/hostname")...),
 	},
 	"verified-label-value": {
 		good: []good{{"", func(c *Config) { c.VerifiedLabelValue = "" }}, {"yes", func(c *Config) { c.VerifiedLabelValue = "yes" }}},
@@ -248,7 +250,7 @@ var cases = map[string]struct {
 			{"", func(c *Config) { c.AlsoRemoveTaints = nil }},
 			{"a/b, c", func(c *Config) { c.AlsoRemoveTaints = []string{"a/b", "c"} }},
 		},
-		bad: []bad{{"ok,a b", `"a b" ` + wantKey}, {"a/", `"a/" ` + wantKey}},
+		bad: []bad{{"ok,a b", `"a b" ` + wantKey}, {"a/", `"a/" ` + wantKey}, {"karpenter.sh/unregistered", `"karpenter.sh/unregistered" ` + wantOwn}},
 	},
 	"on-timeout": {
 		good: []good{
@@ -463,13 +465,13 @@ func TestFlagsWithoutValue(t *testing.T) {
 
 // Outside a cluster the checks would prove another machine's network.
 func TestOnlyADryRunWorksOutsideACluster(t *testing.T) {
-	for _, args := range [][]string{{"--node-name=node1"}, {"--node-name=node1", "--once"}} {
-		_, err := Parse(args, lookup(nil), nil)
+	for _, env := range []map[string]string{nil, {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}, {"KUBERNETES_SERVICE_PORT": "443"}} {
+		_, err := Parse([]string{"--node-name=node1", "--once"}, lookup(env), nil)
 		var problems UsageError
 		require.ErrorAs(t, err, &problems)
 		require.Len(t, problems, 1)
-		assert.Contains(t, problems[0], "not inside a cluster (KUBERNETES_SERVICE_HOST is not set): only --dry-run works here")
-		assert.Contains(t, problems[0], "for a static pod or a host process set KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT")
+		assert.Contains(t, problems[0], "not inside a cluster (KUBERNETES_SERVICE_HOST or KUBERNETES_SERVICE_PORT is not set): only --dry-run works here")
+		assert.Contains(t, problems[0], "for a static pod or a host process set both")
 	}
 	_, err := Parse([]string{"--dry-run"}, lookup(nil), nil)
 	require.NoError(t, err)

@@ -78,7 +78,7 @@ func FuzzConfig(f *testing.F) {
 			case "pod-namespace":
 				check(s, len(validation.IsDNS1123Label(v)) == 0)
 			case "taint-key", "verified-label":
-				check(s, len(validation.IsQualifiedName(v)) == 0)
+				check(s, len(validation.IsQualifiedName(v)) == 0 && ownKey(v) == nil)
 			case "taint-value", "verified-label-value":
 				check(s, len(validation.IsValidLabelValue(v)) == 0)
 			}

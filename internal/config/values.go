@@ -118,6 +118,21 @@ func qualifiedName(s string) error {
 		"then at most 63 letters, digits, dashes, dots and underscores", validation.IsQualifiedName(s))
 }
 
+// ownKey is a key that no one else writes: never one of Kubernetes, a cloud or Karpenter.
+func ownKey(s string) error {
+	prefix, _, _ := strings.Cut(s, "/")
+	if prefix == "startup-taint.cluster-autoscaler.kubernetes.io" || prefix == "ignore-taint.cluster-autoscaler.kubernetes.io" {
+		return qualifiedName(s)
+	}
+	for _, foreign := range []string{"kubernetes.io", "k8s.io", "karpenter.sh"} {
+		if prefix == foreign || strings.HasSuffix(prefix, "."+foreign) {
+			return errors.New("must not be a key under kubernetes.io, k8s.io or karpenter.sh: others own those " +
+				"(allowed: startup-taint.cluster-autoscaler.kubernetes.io/)")
+		}
+	}
+	return qualifiedName(s)
+}
+
 // keyPrefix is the beginning of a qualified name, such as "node.cilium.io/".
 func keyPrefix(s string) error {
 	if qualifiedName(s) == nil || qualifiedName(s+"a") == nil {

@@ -61,6 +61,10 @@ func newClient(config *rest.Config, userAgent string) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Go begins a TLS connection with records, and so packets, of 1 to 6 kB: a large request would fill no jumbo frame.
+	if tlsConfig, err := utilnet.TLSClientConfig(httpClient.Transport); err == nil && tlsConfig != nil {
+		tlsConfig.DynamicRecordSizingDisabled = true
+	}
 	c := &Client{http: httpClient, clock: clock}
 	config.GroupVersion = &discovery
 	if c.Discovery, err = rest.RESTClientForConfigAndClient(config, httpClient); err != nil {

@@ -89,7 +89,7 @@ func (d *demo) showProgress() {
 		case <-d.ctx.Done():
 			return
 		case <-time.After(200 * time.Millisecond):
-			d.Progress("  … %.0f s", time.Since(began).Seconds())
+			d.Progress("  … %.0f s since the start of the demo", time.Since(began).Seconds())
 		}
 	}
 }

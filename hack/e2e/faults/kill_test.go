@@ -102,7 +102,7 @@ func TestFaultKilled(t *testing.T) {
 
 func (s *suite) killed(stage stage, name string) {
 	made := s.create(gated(name))
-	a := s.agent(name).with(s.inCluster()...).with("CHECK_TIMEOUT=60s")
+	a := s.agent(name).with(s.dnsService(), "CHECK_TIMEOUT=60s")
 	var kill func(*process)
 	if stage.request != nil {
 		kill = s.hold(stage, a)
@@ -136,9 +136,8 @@ func (s *suite) killed(stage stage, name string) {
 	}
 }
 
-// inCluster are the settings with which the agent runs all four checks: the proxy is the kubernetes
-// service, and an endpoint that it reaches is that of the DNS service.
-func (s *suite) inCluster() []string {
+// dnsService makes a DNS service with an endpoint that the agent reaches, and returns the setting for it.
+func (s *suite) dnsService() string {
 	s.Helper()
 	api, err := url.Parse(s.config.Host)
 	s.NoError(err)
@@ -163,8 +162,5 @@ addressType: IPv4
 ports: [{port: %[3]s, name: serve, protocol: TCP}]
 endpoints: [{addresses: [%[4]q], conditions: {ready: true}}]
 `, name, serviceNamespace, port, host))
-	return []string{
-		"KUBERNETES_SERVICE_HOST=127.0.0.1", "KUBERNETES_SERVICE_PORT=" + s.proxy.Port(),
-		"DNS_SERVICE=" + serviceNamespace + "/" + name,
-	}
+	return "DNS_SERVICE=" + serviceNamespace + "/" + name
 }

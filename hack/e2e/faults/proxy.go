@@ -126,9 +126,6 @@ func NewProxy(config *rest.Config) (*Proxy, error) {
 // Close ends the proxy and all of its connections.
 func (p *Proxy) Close() { _ = p.server.Close() }
 
-// Port is the port that the proxy listens on.
-func (p *Proxy) Port() string { return p.URL[strings.LastIndex(p.URL, ":")+1:] }
-
 // On sets a fault on the requests that match picks, before any that was set earlier. The function
 // that it returns takes it away.
 func (p *Proxy) On(match Match, fault Fault) (off func()) {

@@ -1,8 +1,18 @@
 package faultsnet
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
+
+	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
 // large is what a path drops whose MTU is smaller than the interface says. The kernel hands
@@ -31,7 +41,7 @@ func noAPI() map[string]string {
 }
 
 func TestFaultPathMTU(t *testing.T) {
-	dns := map[string]string{"service": ":53 on node node1 connects, but a large query (2800 bytes) got no reply: timeout"}
+	dns := map[string]string{"service": ":53 on node node1 connects, but a large query (2896 bytes) got no reply: timeout"}
 	for _, c := range []struct {
 		fault, outcome string
 		port           string
@@ -58,25 +68,112 @@ func TestFaultPathMTU(t *testing.T) {
 // says so with ICMP, which passes, or is dropped.
 func TestFaultSmallerMTUOnTheWay(t *testing.T) {
 	fault(t, "path MTU 1,280 to the API server, ICMP passes", "verified", func(s *suite) {
-		s.smallRoute()
+		s.smallRoute(1280)
 		s.rounds(func() { s.passes(quick(), nil) })
 	})
 	fault(t, "path MTU 1,280 to the API server, ICMP dropped", "not verified: api", func(s *suite) {
-		s.smallRoute()
+		s.smallRoute(1280)
 		s.rounds(func() {
-			s.NoError(s.Filter(s.Ctx, node, "output priority filter", "icmp type destination-unreachable icmp code frag-needed drop"))
+			s.dropICMP()
 			s.onlyFails(s.agent(quick(), nil), noAPI())
 			s.recovers(s.Repair)
 		})
 	})
 }
 
-func (s *suite) smallRoute() {
+// Pods with jumbo frames, and a path that carries less, as behind a VPN or in another network. A packet between both sizes
+// is lost, and only a request of more than two full packets has one.
+func TestFaultJumboFrames(t *testing.T) {
+	jumbo := &suite{Suite: harness.Start(t, 3, 20)}
+	jumbo.jumboFrames()
+	const fault9001, lost = "MTU 9,001 of the pods, path MTU %d to %s, ICMP dropped", ":53 on node node1 connects, but a large query (17898 bytes) got no reply: "
+	fault(t, "MTU 9,001 of the pods and all the way", "verified", func(s *suite) {
+		s.rounds(func() { s.passes(quick(), nil) })
+	})
+	for _, mtu := range []int{1500, 8500} {
+		fault(t, fmt.Sprintf(fault9001, mtu, "CoreDNS's pods"), "not verified: service", func(s *suite) {
+			s.smallRoutesToDNS(mtu)
+			s.rounds(func() {
+				s.dropICMP()
+				s.onlyFails(s.agent(quick(), nil), map[string]string{"service": lost + "timeout"})
+				// CoreDNS gives up after three seconds.
+				s.onlyFails(s.agent(quick("CHECK_TIMEOUT", "6s"), nil), map[string]string{"service": lost + "connection closed"})
+				s.recovers(s.Repair)
+			})
+		})
+		fault(t, fmt.Sprintf(fault9001, mtu, "the API server"), "not verified: api", func(s *suite) {
+			s.smallRoute(mtu)
+			s.rounds(func() {
+				s.dropICMP()
+				// The service check passes on a connection of its own, where the TLS handshake fits the path.
+				s.Contains(s.failedRound(s.agent(quick(), nil))["api"], "no answer from the API server in time")
+				s.recovers(s.Repair)
+			})
+		})
+	}
+}
+
+// jumboFrames sets the MTU of 9,001 for the rest of the test: on the way to the API server, for CoreDNS's pods and for those
+// that start on the node.
+func (s *suite) jumboFrames() {
+	s.Helper()
+	s.mtuToAPIServer(9001)
+	file := filepath.Join(s.Dir, "nodes", node, "net.d", "10-ptp.conflist")
+	config, err := os.ReadFile(file)
+	s.NoError(err)
+	restart := func(ctx context.Context, config []byte) error {
+		// containerd reads the folder again when a file in it is renamed.
+		return errors.Join(os.WriteFile(file+".new", config, 0o600), os.Rename(file+".new", file),
+			s.Cluster.ScaleCoreDNS(ctx, 0), s.Cluster.ScaleCoreDNS(ctx, 2))
+	}
+	s.Undo(func(ctx context.Context) error { return restart(ctx, config) })
+	s.NoError(restart(s.Ctx, bytes.Replace(config, []byte(`"type": "ptp"`), []byte(`"type": "ptp", "mtu": 9001`), 1)))
+	for _, pod := range s.CoreDNSPods() {
+		s.Contains(s.Script("enter-pod", pod.Namespace, pod.Name, "ip", "link", "show", "eth0"), "mtu 9001")
+	}
+}
+
+// mtuToAPIServer sets the MTU of the links between the node and the API server for the rest of the test.
+func (s *suite) mtuToAPIServer(mtu int) {
+	s.Helper()
+	set := func(ctx context.Context, mtu int) error {
+		var errs []error
+		for _, link := range [][2]string{{"control", "veth1"}, {"control", "br0"}, {node, "eth0"}} {
+			_, err := s.Cluster.Script(ctx, "enter", link[0], "ip", "link", "set", "dev", link[1], "mtu", strconv.Itoa(mtu))
+			errs = append(errs, err)
+		}
+		return errors.Join(errs...)
+	}
+	s.Undo(func(ctx context.Context) error { return set(ctx, 1500) })
+	s.NoError(set(s.Ctx, mtu))
+}
+
+// smallRoutesToDNS is smallRoute to CoreDNS's pods.
+func (s *suite) smallRoutesToDNS(mtu int) {
+	s.Helper()
+	for _, pod := range s.CoreDNSPods() {
+		route := append([]string{"enter", node, "ip", "route", "replace"}, strings.Fields(s.Script("enter", node, "ip", "route", "show", pod.Status.PodIP))...)
+		s.Undo(func(ctx context.Context) error {
+			_, err := s.Cluster.Script(ctx, route...)
+			return err
+		})
+		s.Script(append(slices.Clip(route), "mtu", strconv.Itoa(mtu))...)
+	}
+}
+
+// dropICMP keeps the node's kernel from naming the MTU of a route, until Repair.
+func (s *suite) dropICMP() {
+	s.Helper()
+	s.NoError(s.Filter(s.Ctx, node, "output priority filter", "icmp type destination-unreachable icmp code frag-needed drop"))
+}
+
+// smallRoute sets the MTU of the node's route to the API server for the rest of the test.
+func (s *suite) smallRoute(mtu int) {
 	s.Helper()
 	server := s.Kube.CoreV1().RESTClient().Get().URL().Hostname()
 	s.Undo(func(ctx context.Context) error {
 		_, err := s.Cluster.Script(ctx, "enter", node, "ip", "route", "flush", "exact", server+"/32")
 		return err
 	})
-	s.Script("enter", node, "ip", "route", "replace", server+"/32", "dev", "eth0", "mtu", "1280")
+	s.Script("enter", node, "ip", "route", "replace", server+"/32", "dev", "eth0", "mtu", strconv.Itoa(mtu))
 }

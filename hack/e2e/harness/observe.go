@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // LogLine is one line of the agent's log.
@@ -81,14 +83,15 @@ func parseLog(text string) ([]LogLine, error) {
 	return lines, nil
 }
 
-// Get asks a running pod's HTTP server by way of the API server. The status is that of the pod.
+// Get asks a running pod's HTTP server by way of the API server. The status is that of the pod; a body comes with 200.
 func (c *Cluster) Get(ctx context.Context, pod corev1.Pod, path string) (body string, status int, err error) {
 	raw, err := c.Kube.CoreV1().RESTClient().Get().Namespace(pod.Namespace).Resource("pods").Name(pod.Name + ":8080").
-		SubResource("proxy").Suffix(path).Do(ctx).StatusCode(&status).Raw()
-	if status != 0 {
-		err = nil // an answer, whatever it says
+		SubResource("proxy").Suffix(path).Do(ctx).Raw()
+	var failed apierrors.APIStatus
+	if errors.As(err, &failed) {
+		return "", int(failed.Status().Code), nil
 	}
-	return string(raw), status, err
+	return string(raw), http.StatusOK, err
 }
 
 // Metric reads the value of a series, written as it is in the exposition but for the label node.

@@ -1,0 +1,67 @@
+package kube
+
+import (
+	"encoding/binary"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
+)
+
+// tapped is a listener that keeps what its connections receive.
+type tapped struct {
+	net.Listener
+	mu       sync.Mutex
+	received []byte
+}
+
+func (l *tapped) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	return tappedConn{conn, l}, err
+}
+
+type tappedConn struct {
+	net.Conn
+	listener *tapped
+}
+
+func (c tappedConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.listener.mu.Lock()
+	defer c.listener.mu.Unlock()
+	c.listener.received = append(c.listener.received, p[:n]...)
+	return n, err
+}
+
+// Go sends each TLS record (RFC 8446, 5.1) as soon as it is complete, so that no packet is larger than a record.
+func TestLargeRequestFillsJumboFrames(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") }))
+	server.EnableHTTP2 = true
+	listener := &tapped{Listener: server.Listener}
+	server.Listener = listener
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	client, err := newClient(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}, "test")
+	require.NoError(t, err)
+
+	value := strings.Repeat("X~", 9000) // HTTP/2 would send longer codes for these: it sends them as they are
+	require.NoError(t, client.Core.Get().AbsPath("/api").SetHeader("Padding", value).Do(t.Context()).Error())
+
+	listener.mu.Lock()
+	defer listener.mu.Unlock()
+	largest := 0
+	for left := listener.received; len(left) >= 5; {
+		length := int(binary.BigEndian.Uint16(left[3:5]))
+		largest = max(largest, length)
+		left = left[min(len(left), 5+length):]
+	}
+	assert.Greater(t, largest, 9001)
+}

@@ -39,7 +39,7 @@ fuzz() { # DIRECTORY TARGET OUTCOME
 }
 if [ -z "${RUN:-}" ]; then
   fuzz . FuzzConfig "any flags and variables: parsed, or refused with each problem named"
-  fuzz hack/fuzz FuzzPatch "whatever others do to the Node meanwhile: nothing foreign changes, or the patch is refused"
+  fuzz hack/fuzz FuzzPatch "whatever others do to the Node: nothing foreign changes, or the patch is refused"
 fi
 
 go -C hack/e2e run ./faults/print "$FAULTS_TABLE" || failed=1

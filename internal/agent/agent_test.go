@@ -404,7 +404,7 @@ func (a *fakeAPI) addStartupTaint() {
 	a.node.Spec.Taints = append(a.node.Spec.Taints, corev1.Taint{Key: "node-ready/unverified", Value: "true", Effect: corev1.TaintEffectNoSchedule})
 }
 
-// The taint is back when the pod is told to stop, or at the end of the linger: no agent would be left to notice.
+// The taint is back when the pod shuts down, or at the end of the linger: no agent would be left to notice.
 func TestTaintThatIsBackAtTheEnd(t *testing.T) {
 	for name, test := range map[string]struct {
 		args  []string
@@ -564,7 +564,7 @@ func TestLargeHeader(t *testing.T) {
 	}
 }
 
-// The reply to the patch is lost while the taint comes back, and the pod is told to stop: what was proven still holds.
+// The reply to the patch is lost while the taint comes back, and the pod shuts down: what was proven still holds.
 func TestTaintThatIsBackAfterALostReply(t *testing.T) {
 	api := newFakeAPI(t)
 	var p *process

@@ -33,6 +33,6 @@ func TestFailureIsReportedAgainLaterAndLater(t *testing.T) {
 		assert.Len(t, at, 2, "whatever its words are this time")
 		v.reported = make(map[string]repeat)
 		report(roundFailure{[]string{"dns"}, []string{"x"}})
-		assert.Len(t, at, 3, "a new verification counts anew")
+		assert.Len(t, at, 3, "a new verification counts from the start")
 	})
 }

@@ -146,7 +146,7 @@ func (v *verification) round(ctx context.Context, beforeRelease bool) error {
 	return nil
 }
 
-// await runs a step and meanwhile records the attempts of its checks and the end of INITIAL_TIMEOUT.
+// await runs a step, and records the attempts of its checks and the end of INITIAL_TIMEOUT.
 func (v *verification) await(ctx context.Context, step func(context.Context) error) error {
 	done := make(chan error, 1)
 	go func() { done <- step(ctx) }()

@@ -77,7 +77,7 @@ func (d *nameServer) serve() {
 	}
 }
 
-// fullBacklog is a TCP address that drops whoever connects, until it accepts.
+// fullBacklog is a TCP address that drops connections until it accepts.
 type fullBacklog struct {
 	address string
 	fd      int

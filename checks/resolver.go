@@ -22,7 +22,7 @@ type Resolver struct {
 
 // candidates lists the absolute names that name may stand for, in the order in which to ask for them, without those that
 // DNS cannot hold. A name with a dot is first asked for as written: with ndots:5, which kubelet sets, every domain of the
-// search list would cost a query before that. A name that ends in .svc is an exception: no such domain is on the internet,
+// search list would cost a query before that. A short name of a service is an exception: no such domain is on the internet,
 // and without access to it the query could use up the attempt. Only the cluster's search domains complete a name: a wildcard
 // in one of the node's own would answer for any name. Those names are for the diagnosis of a failure.
 func (r Resolver) candidates(name string) (names, diagnosis []string) {
@@ -36,7 +36,7 @@ func (r Resolver) candidates(name string) (names, diagnosis []string) {
 				diagnosis = append(diagnosis, name+"."+search+".")
 			}
 		}
-		if !strings.Contains(name, ".") || strings.HasSuffix(name, ".svc") {
+		if !strings.Contains(name, ".") || isShortServiceName(name) {
 			names = append(names[1:], names[0])
 		}
 	}

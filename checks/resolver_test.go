@@ -228,18 +228,18 @@ func TestTwoServers(t *testing.T) {
 func TestTheServerThatAnsweredComesFirst(t *testing.T) {
 	t.Parallel()
 	dead := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{
-		"kubernetes.default.": {silent: true}, "kubernetes.default.kube-system.svc.cluster.local.": {silent: true},
-		"kubernetes.default.svc.cluster.local.": {silent: true},
+		"web.default.": {silent: true}, "web.default.kube-system.svc.cluster.local.": {silent: true},
+		"web.default.svc.cluster.local.": {silent: true},
 	})
-	healthy := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"kubernetes.default.svc.cluster.local.": known})
+	healthy := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"web.default.svc.cluster.local.": known})
 	servers := []string{dead.address, healthy.address}
-	check := DNS{Names: []string{"kubernetes.default"}, Resolver: &Resolver{Servers: servers, Search: clusterSearch()}}
+	check := DNS{Names: []string{"web.default"}, Resolver: &Resolver{Servers: servers, Search: clusterSearch()}}
 
 	report, err := check.Try(limited(t, 3*time.Second))
 
 	require.NoError(t, err)
-	assert.Equal(t, []string{"kubernetes.default: timeout from name server " + dead.address}, report.Warnings)
-	assert.Equal(t, []string{"kubernetes.default."}, dead.asked())
+	assert.Equal(t, []string{"web.default: timeout from name server " + dead.address}, report.Warnings)
+	assert.Equal(t, []string{"web.default."}, dead.asked())
 	assert.Equal(t, []string{dead.address, healthy.address}, servers)
 }
 

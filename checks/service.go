@@ -145,8 +145,8 @@ func (s Service) probe(ctx context.Context, e endpoint) outcome {
 	if !errors.Is(err, errTooLarge) {
 		return outcome{err: err}
 	}
-	warning := fmt.Sprintf("%v and answers one of %d: this check does not prove that large packets come back from it", err, minLargeQuery)
-	return outcome{warnings: []string{warning}, err: s.probeOnce(ctx, e, minLargeQuery)}
+	const warning = "%v; it answers one of %d bytes: this check does not prove that large packets come back from it"
+	return outcome{warnings: []string{fmt.Sprintf(warning, err, minLargeQuery)}, err: s.probeOnce(ctx, e, minLargeQuery)}
 }
 
 func (s Service) probeOnce(ctx context.Context, e endpoint, limit int) error {

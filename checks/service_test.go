@@ -248,7 +248,7 @@ func TestServiceEndpoints(t *testing.T) {
 				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
 			},
 			detail: "1 of 1 ready endpoints of kube-system/kube-dns answer",
-			warnings: []string{"TCP {0} on node node-2 connects, but closes on a large query (2896 bytes) and answers one of 2800: " +
+			warnings: []string{"TCP {0} on node node-2 connects, but closes on a large query (2896 bytes): connection closed; it answers one of 2800 bytes: " +
 				"this check does not prove that large packets come back from it"},
 		},
 		{
@@ -267,7 +267,7 @@ func TestServiceEndpoints(t *testing.T) {
 				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
 			},
 			detail: "1 of 1 ready endpoints of kube-system/kube-dns answer",
-			warnings: []string{"TCP {0} on node node-2 connects, but closes on a large query (2896 bytes) and answers one of 2800: " +
+			warnings: []string{"TCP {0} on node node-2 connects, but closes on a large query (2896 bytes): connection reset; it answers one of 2800 bytes: " +
 				"this check does not prove that large packets come back from it"},
 		},
 		{

@@ -164,7 +164,11 @@ func (r Resolver) query(ctx context.Context, server, name string, recordType dns
 	if err != nil {
 		return nil, err
 	}
-	reply, err := exchange(ctx, cmp.Or(r.Network, "udp"), server, query)
+	network := cmp.Or(r.Network, "udp")
+	reply, err := exchange(ctx, network, server, query)
+	if err == nil && (reply.RCode == dnsmessage.RCodeFormatError || reply.RCode == dnsmessage.RCodeNotImplemented) {
+		reply, err = exchange(ctx, network, server, withoutEDNS0(query)) // an old server may not know it (RFC 6891, 7)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -210,5 +214,7 @@ func (e *dnsError) Error() string {
 	return text
 }
 
-// isNegative: a server answered that the name has no address (RFC 2308).
-func isNegative(err error) bool { return errors.Is(err, errNXDomain) || errors.Is(err, errNoData) }
+// isNegative: a server answered that the name has no address (RFC 2308), or that of a sinkhole.
+func isNegative(err error) bool {
+	return errors.Is(err, errNXDomain) || errors.Is(err, errNoData) || errors.Is(err, errSinkhole)
+}

@@ -16,8 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// API makes one authenticated request to the Kubernetes API. That proves the path to it, TLS against the cluster's CA,
-// authentication and authorization in one call.
+// API makes one request to the Kubernetes API: the path to it, TLS, authentication and authorization in one call.
 type API struct {
 	// Get makes the request and returns what it proved. It sends the header of WithLargeHeader, or reuses a request that did.
 	Get func(ctx context.Context) (Report, error)

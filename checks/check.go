@@ -30,8 +30,7 @@ func Names() []string { return []string{DNSName, APIName, NetworkName, ServiceNa
 type Check interface {
 	// Name is one of Names().
 	Name() string
-	// Try makes one attempt, within the deadline of ctx. The error names the layer that failed, and is a *Failure if there
-	// is a remedy.
+	// Try makes one attempt, within the deadline of ctx. The error names the layer, and is a *Failure if there is a remedy.
 	Try(ctx context.Context) (Report, error)
 }
 
@@ -43,8 +42,7 @@ type Report struct {
 	Skipped string
 	// Warnings name what did not work although the check passed.
 	Warnings []string
-	// Took, if set, is the duration of an earlier request whose answer the attempt used. The Runner reports it instead of
-	// the attempt's own duration.
+	// Took, if set, is the duration of an earlier request whose answer the attempt used. It replaces the attempt's own.
 	Took time.Duration
 }
 
@@ -92,8 +90,7 @@ func is[T error](err error) bool {
 	return ok
 }
 
-// short reduces a network error to the words to search for. The text around it names the addresses that package net would
-// repeat.
+// short reduces a network error to the words to search for: the text around it names the addresses.
 func short(err error) error {
 	if isTimeout(err) {
 		return shortened{"timeout", err}

@@ -16,8 +16,7 @@ import (
 
 // DNS resolves every name in Names, all in parallel.
 type DNS struct {
-	// Names to resolve. For an IP address among them it asks that server directly for the first name outside the cluster
-	// domain or, if there is none, for the root.
+	// Names to resolve. An IP address among them is a server to ask for the first name outside the cluster, else for the root.
 	Names []string
 	// Resolver to ask; nil: the one of /etc/resolv.conf at the time of the attempt.
 	Resolver *Resolver
@@ -147,8 +146,7 @@ func serverRemedy(err error) string {
 	return "check that the server is up and accepts queries from this node"
 }
 
-// isClusterName: only a cluster can resolve name. Without a domain it goes by the form of service names (Kubernetes
-// DNS-Based Service Discovery).
+// isClusterName: only a cluster can resolve name. Without a domain it goes by the form of service names.
 func isClusterName(name, domain string) bool {
 	name = strings.TrimSuffix(name, ".")
 	return domain != "" && strings.HasSuffix(name, "."+domain) ||

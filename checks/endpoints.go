@@ -6,8 +6,7 @@ import (
 	"strconv"
 )
 
-// EndpointSlice is the part of an EndpointSlice (discovery.k8s.io/v1) that the check reads. The type in k8s.io/api would
-// link every type of core/v1, a fifth of the binary.
+// EndpointSlice is the part of that of discovery.k8s.io/v1 that is read. Package k8s.io/api is a fifth of a binary.
 type EndpointSlice struct {
 	AddressType string         `json:"addressType"`
 	Ports       []EndpointPort `json:"ports"`
@@ -23,14 +22,11 @@ type EndpointPort struct {
 
 // Endpoint is one backend of a service.
 type Endpoint struct {
-	Addresses  []string           `json:"addresses"`
-	Conditions EndpointConditions `json:"conditions"`
-	NodeName   *string            `json:"nodeName"`
-}
-
-// EndpointConditions is the state of an endpoint.
-type EndpointConditions struct {
-	Ready *bool `json:"ready"`
+	Addresses  []string `json:"addresses"`
+	Conditions struct {
+		Ready *bool `json:"ready"`
+	} `json:"conditions"`
+	NodeName string `json:"nodeName"` // "" if the slice does not name it
 }
 
 // endpoint is one address of a ready endpoint.
@@ -68,10 +64,7 @@ func endpoints(found []EndpointSlice) (ready []endpoint, unready, portless int) 
 				continue
 			}
 			// The addresses of an endpoint are interchangeable: take the first.
-			one := endpoint{address: net.JoinHostPort(e.Addresses[0], port), isDNS: isDNS}
-			if e.NodeName != nil {
-				one.node = *e.NodeName
-			}
+			one := endpoint{address: net.JoinHostPort(e.Addresses[0], port), node: e.NodeName, isDNS: isDNS}
 			if !slices.Contains(ready, one) { // an endpoint may be in two slices while it moves
 				ready = append(ready, one)
 			}

@@ -15,13 +15,8 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-const (
-	// udpPayload is the size in bytes of the UDP replies that a query allows (EDNS0, RFC 6891): it crosses every usual
-	// path without fragments (DNS flag day 2020).
-	udpPayload = 1232
-	// udpBuffer leaves room for servers that send more than that.
-	udpBuffer = 4096
-)
+// udpPayload is the size in bytes of the UDP replies that a query allows (EDNS0): no fragments (DNS flag day 2020).
+const udpPayload = 1232
 
 // replyError is why an exchange failed.
 type replyError string
@@ -63,15 +58,6 @@ func newQuery(name string, recordType dnsmessage.Type, recursion bool, options .
 	return packed, nil
 }
 
-// withoutEDNS0 returns a packed query without its additional record.
-func withoutEDNS0(query []byte) []byte {
-	var m dnsmessage.Message
-	_ = m.Unpack(query) // never fails: newQuery has packed it
-	m.Additionals = nil
-	plain, _ := m.Pack()
-	return plain
-}
-
 // exchange sends a packed query to server (host:port) over network, udp or tcp, and returns the reply. After a truncated UDP
 // reply it repeats the query over TCP (RFC 7766); an error of that wraps errTruncated. It returns as soon as ctx ends.
 func exchange(ctx context.Context, network, server string, query []byte) (reply, error) {
@@ -102,7 +88,7 @@ func roundTrip(ctx context.Context, conn net.Conn, query []byte) (reply, error) 
 	if _, err := conn.Write(query); err != nil {
 		return reply{}, err
 	}
-	buffer := make([]byte, udpBuffer)
+	buffer := make([]byte, 4096) // some servers send more than udpPayload
 	for {
 		n, err := conn.Read(buffer)
 		if err != nil {
@@ -161,10 +147,14 @@ func parseReply(query, message []byte) (reply, bool) {
 // error is the response code, or errNoData, errSinkhole, errLameReferral or errMalformed.
 func (r reply) addresses(recordType dnsmessage.Type) ([]netip.Addr, error) {
 	if r.RCode != dnsmessage.RCodeSuccess {
-		return nil, responseCode(r.RCode)
+		names := []replyError{1: "FORMERR", 2: "SERVFAIL", 3: errNXDomain, 4: "NOTIMP", 5: "REFUSED"} // RFC 1035, RFC 2136
+		if int(r.RCode) < len(names) {
+			return nil, names[r.RCode]
+		}
+		return nil, replyError(fmt.Sprintf("response code %d", r.RCode))
 	}
 	var addrs []netip.Addr
-	isEmpty, isSinkhole := true, false
+	isEmpty, negative := true, errNoData
 	for ; ; isEmpty = false {
 		header, err := r.answers.AnswerHeader()
 		if errors.Is(err, dnsmessage.ErrSectionDone) {
@@ -179,7 +169,7 @@ func (r reply) addresses(recordType dnsmessage.Type) ([]netip.Addr, error) {
 		case !isAddr || addr.Is4() != (recordType == dnsmessage.TypeA):
 			return nil, errMalformed
 		case addr.Unmap().IsUnspecified():
-			isSinkhole = true
+			negative = errSinkhole
 		default:
 			addrs = append(addrs, addr)
 		}
@@ -187,20 +177,9 @@ func (r reply) addresses(recordType dnsmessage.Type) ([]netip.Addr, error) {
 	switch {
 	case len(addrs) > 0:
 		return addrs, nil
-	case isSinkhole:
-		return nil, errSinkhole
 	case isEmpty && !r.Authoritative && !r.RecursionAvailable && !r.hasAdditional:
 		return nil, errLameReferral
 	default:
-		return nil, errNoData
+		return nil, negative
 	}
-}
-
-// responseCode is the error for a response code other than NOERROR, by its name in RFC 1035 and RFC 2136.
-func responseCode(code dnsmessage.RCode) error {
-	names := []replyError{1: "FORMERR", 2: "SERVFAIL", 3: errNXDomain, 4: "NOTIMP", 5: "REFUSED"}
-	if int(code) < len(names) {
-		return names[code]
-	}
-	return replyError(fmt.Sprintf("response code %d", code))
 }

@@ -36,8 +36,7 @@ func withRoots(system *x509.CertPool, bundled string, cluster []byte) *x509.Cert
 	return system
 }
 
-// get requests a URL over a connection of its own. A status below 400 is a pass. A redirect is one too, and
-// is not followed: the target is this host.
+// get requests a URL over a connection of its own. A status below 400 is a pass: it does not follow redirects to other hosts.
 func (n Network) get(ctx context.Context, target Target) outcome {
 	roots := n.Roots
 	if roots == nil {
@@ -79,8 +78,7 @@ func (n Network) get(ctx context.Context, target Target) outcome {
 	return outcome{detail: "GET " + target.URL + " " + response.Status}
 }
 
-// dialFirst connects to all addresses in parallel and returns the first connection: an address that drops packets must not
-// use up the attempt.
+// dialFirst connects to all addresses in parallel and returns the first connection: one of them may drop packets.
 func dialFirst(ctx context.Context, addrs []netip.Addr, port string) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

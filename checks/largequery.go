@@ -13,16 +13,13 @@ import (
 )
 
 // A path with a smaller MTU than the interface and without ICMP passes small packets and drops large ones, and with them
-// those of every workload. A large query fills more than two segments of its connection, so that packets each way are as
-// large as the connection allows.
+// those of every workload. A large query fills more than two segments, so that packets each way are as large as can be.
 const (
 	// minLargeQuery is its least length in bytes: more than one segment of an Ethernet frame.
 	minLargeQuery = 2800
 	// maxMessage is the most bytes that a DNS message holds over TCP (RFC 1035, 4.2.2).
 	maxMessage = 65535
-)
 
-const (
 	errLargeQuery replyError = "a large query"           // an endpoint accepts connections and gets no large packets
 	errTooLarge   replyError = "closes on a large query" // it gets them, and may refuse the size
 )
@@ -34,8 +31,8 @@ type tcpState struct {
 }
 
 // exchangeLargeQuery asks the DNS server at the other end of a TCP connection for the address of the API's service, in a
-// large query of at most limit bytes. CoreDNS pads its reply alike. Any reply is a pass: it proves the path. The error wraps
-// errTooLarge if a smaller query may get a reply.
+// large query of at most limit bytes. CoreDNS pads its reply alike. Any reply is a pass: it proves the path. After
+// errTooLarge a smaller query may get a reply.
 func exchangeLargeQuery(ctx context.Context, conn net.Conn, domain string, limit int) error {
 	before, known := readTCPState(conn)
 	size, text := largeQuerySize(before.segment, limit)
@@ -78,9 +75,8 @@ func isClosed(err error) bool {
 
 // largeQuery packs a query of size bytes, filled up with the padding option (RFC 7830).
 func largeQuery(domain string, size int) ([]byte, error) {
-	const optionPadding = 12
 	name := "kubernetes.default.svc." + strings.TrimSuffix(domain, ".") + "."
-	padding := dnsmessage.Option{Code: optionPadding}
+	padding := dnsmessage.Option{Code: 12}
 	query, err := newQuery(name, dnsmessage.TypeA, false, padding)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", strings.TrimSuffix(name, "."), err)

@@ -89,10 +89,8 @@ func hostsFile(ctx context.Context, host string) []netip.Addr {
 
 // combine makes one verdict of the outcomes for the addresses of a target's name.
 func (t Target) combine(outcomes []outcome) outcome {
-	var (
-		good             []outcome
-		dead, unroutable []error
-	)
+	var good []outcome
+	var dead, unroutable []error
 	for _, o := range outcomes {
 		switch {
 		case o.err == nil:

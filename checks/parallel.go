@@ -26,10 +26,8 @@ func inParallel[T any](items []T, probe func(T) outcome) []outcome {
 
 // combine makes one verdict of several outcomes: all of them must be good.
 func combine(outcomes []outcome) (Report, error) {
-	var (
-		details, warnings []string
-		errs              []error
-	)
+	var details, warnings []string
+	var errs []error
 	for _, o := range outcomes {
 		warnings = append(warnings, o.warnings...)
 		if o.err != nil {

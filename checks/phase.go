@@ -8,8 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// requestPhase is how far a request to the API server got: a timeout of the connection has other causes than one of the
-// TLS handshake.
+// requestPhase is how far a request to the API server got: the causes of a timeout differ.
 type requestPhase struct{ pending atomic.Pointer[string] }
 
 // tracePhase follows the next request made with the context that it returns.

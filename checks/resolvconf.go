@@ -64,8 +64,7 @@ func (r Resolver) ClusterDomain() string {
 	return ""
 }
 
-// isClusterSearch: kubelet puts the search domain there for the cluster whose DNS domain is given (NS.svc.D, svc.D or D), as
-// opposed to one of the node's own.
+// isClusterSearch: the search domain is one of the cluster's (NS.svc.D, svc.D or D), not of the node's own.
 func isClusterSearch(search, domain string) bool {
 	return domain != "" && (search == domain || strings.HasSuffix("."+search, ".svc."+domain))
 }

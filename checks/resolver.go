@@ -20,11 +20,10 @@ type Resolver struct {
 	Network string   // "" is udp, and tcp after a truncated reply
 }
 
-// candidates lists the absolute names that name may stand for, in the order in which to ask for them, without those that
-// DNS cannot hold. A name with a dot is first asked for as written: with ndots:5, which kubelet sets, every domain of the
-// search list would cost a query before that. A short name of a service is an exception: no such domain is on the internet,
-// and without access to it the query could use up the attempt. Only the cluster's search domains complete a name: a wildcard
-// in one of the node's own would answer for any name. Those names are for the diagnosis of a failure.
+// candidates lists the absolute names that name may stand for, in the order to ask for them, without those that DNS cannot
+// hold. A name with a dot is first asked for as written: with ndots:5, every search domain would cost a query before. Not so
+// a service's short name: the internet does not have it, and a query for it there could use up the attempt. Only the cluster's
+// search domains complete a name: one of the node's own may answer for any. Those names are for the diagnosis of a failure.
 func (r Resolver) candidates(name string) (names, diagnosis []string) {
 	names = []string{strings.TrimSuffix(name, ".") + "."}
 	if !strings.HasSuffix(name, ".") {
@@ -47,8 +46,7 @@ func (r Resolver) candidates(name string) (names, diagnosis []string) {
 	return slices.DeleteFunc(names, notName), slices.DeleteFunc(diagnosis, notName)
 }
 
-// share is how long one exchange may take: a lost packet must not cost the whole attempt, and every server must have its
-// turn.
+// share is how long one exchange may take: a lost packet must not cost the whole attempt, and every server has its turn.
 func share(ctx context.Context, servers int) time.Duration {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -76,8 +74,7 @@ func (r Resolver) lookup(ctx context.Context, name string, every bool) (addrs []
 			break
 		}
 		if isNegative(failure) {
-			// From now on the server that answered comes first: a dead one before it would cost its share of the time
-			// again for every domain of the search list.
+			// The server that answered comes first now: a dead one would cost its share of the time for every candidate.
 			others := slices.DeleteFunc(slices.Clone(r.Servers), func(s string) bool { return s == failure.server })
 			r.Servers = append([]string{failure.server}, others...)
 		}
@@ -140,8 +137,7 @@ type family struct {
 	err   error
 }
 
-// ask asks one server for the A and AAAA records of an absolute name at once. One of them is enough, unless every address
-// is wanted.
+// ask asks one server for the A and AAAA records of an absolute name at once. One of them is enough, without every.
 func (r Resolver) ask(ctx context.Context, server, name string, wait time.Duration, every bool) ([]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
@@ -156,7 +152,15 @@ func (r Resolver) ask(ctx context.Context, server, name string, wait time.Durati
 	if first.err == nil && !every {
 		return first.addrs, nil
 	}
-	return combineFamilies(first, <-families)
+	switch second := <-families; {
+	case first.err == nil || second.err == nil:
+		return append(first.addrs, second.addrs...), nil
+	// NXDOMAIN is about the name, for any record type (RFC 8020). NODATA of one family says nothing about the other one.
+	case errors.Is(second.err, errNXDomain), errors.Is(first.err, errNoData):
+		return nil, second.err
+	default:
+		return nil, first.err
+	}
 }
 
 func (r Resolver) query(ctx context.Context, server, name string, recordType dnsmessage.Type) ([]netip.Addr, error) {
@@ -167,24 +171,16 @@ func (r Resolver) query(ctx context.Context, server, name string, recordType dns
 	network := cmp.Or(r.Network, "udp")
 	reply, err := exchange(ctx, network, server, query)
 	if err == nil && (reply.RCode == dnsmessage.RCodeFormatError || reply.RCode == dnsmessage.RCodeNotImplemented) {
-		reply, err = exchange(ctx, network, server, withoutEDNS0(query)) // an old server may not know it (RFC 6891, 7)
+		var plain dnsmessage.Message // an old server does not know EDNS0 (RFC 6891, 7)
+		_ = plain.Unpack(query)      // never fails: newQuery packed it
+		plain.Additionals = nil
+		query, _ = plain.Pack()
+		reply, err = exchange(ctx, network, server, query)
 	}
 	if err != nil {
 		return nil, err
 	}
 	return reply.addresses(recordType)
-}
-
-func combineFamilies(first, second family) ([]netip.Addr, error) {
-	switch {
-	case first.err == nil || second.err == nil:
-		return append(first.addrs, second.addrs...), nil
-	// NXDOMAIN is about the name, for any record type (RFC 8020). NODATA of one family says nothing about the other one.
-	case errors.Is(second.err, errNXDomain), errors.Is(first.err, errNoData):
-		return nil, second.err
-	default:
-		return nil, first.err
-	}
 }
 
 // dnsError is why a name does not resolve.

@@ -4,8 +4,7 @@ package checks
 
 import _ "embed"
 
-// bundledRoots are the public CAs (PEM) of the image that built the agent: the agent's own image holds only the
-// binary. The Dockerfile copies them here.
+// bundledRoots are the public CAs (PEM) of the image that built the agent: the Dockerfile copies them here.
 //
 //go:embed roots.pem
 var bundledRoots string

@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -45,10 +46,8 @@ type Runner struct {
 // Exponential waits 1, 2, 4, 8, 16 s, then 30 s each time.
 func Exponential() backoff.BackOff {
 	return backoff.NewExponentialBackOff(
-		backoff.WithInitialInterval(time.Second),
-		backoff.WithMultiplier(2),
-		backoff.WithMaxInterval(30*time.Second),
-		backoff.WithRandomizationFactor(jitter),
+		backoff.WithInitialInterval(time.Second), backoff.WithMultiplier(2),
+		backoff.WithMaxInterval(30*time.Second), backoff.WithRandomizationFactor(jitter),
 		backoff.WithMaxElapsedTime(0), // never ends; the library's default is 15 minutes
 	)
 }
@@ -92,8 +91,7 @@ func (r *Runner) retry(ctx context.Context, check Check, retries int) Attempt {
 		last = r.try(ctx, check, last.Number+1)
 		return last.Err
 	}
-	// RetryNotify returns the error of ctx once that has ended, so last keeps the check's. It does not call
-	// the function below after the final attempt.
+	// RetryNotify returns the error of ctx once that has ended: last keeps the check's. It does not notify of the last attempt.
 	policy := backoff.WithContext(backoff.WithMaxRetries(r.NewBackOff(), uint64(retries)), ctx)
 	_ = backoff.RetryNotify(attempt, policy, func(_ error, wait time.Duration) {
 		last.RetryIn = wait
@@ -109,11 +107,7 @@ func (r *Runner) try(ctx context.Context, check Check, number int) Attempt {
 	defer cancel()
 	start := time.Now()
 	report, err := check.Try(ctx)
-	took := time.Since(start)
-	if report.Took > 0 {
-		took = report.Took
-	}
-	return Attempt{Check: check.Name(), Number: number, Took: took, Report: report, Err: err}
+	return Attempt{Check: check.Name(), Number: number, Took: cmp.Or(report.Took, time.Since(start)), Report: report, Err: err}
 }
 
 func (r *Runner) observe(ctx context.Context, a Attempt) {

@@ -13,19 +13,16 @@ import (
 const (
 	// maxDials limits how many endpoints of a large DNS service one node connects to.
 	maxDials = 8
-	// stragglerGrace is how long the other endpoints may still answer once the check has passed. Then a warning names
-	// them: a dead endpoint must not delay a healthy node.
+	// stragglerGrace is how long others may still answer once the check has passed: a dead endpoint must not delay the node.
 	stragglerGrace = 500 * time.Millisecond
 )
 
-// Service lists the EndpointSlices of a service and connects to its ready endpoints by pod address. That proves service
-// discovery and the pod network between nodes.
+// Service lists a service's EndpointSlices and connects to ready endpoints by pod address: discovery and the pod network.
 type Service struct {
 	Namespace, Service string
 	// Node is the name of this node: a local endpoint proves nothing about the network between nodes.
 	Node string
-	// TaintKey is the key of the startup taint, and FailedTaintKey that of the failed taint, "" if nothing puts it on. Pods of
-	// the service must tolerate both.
+	// The keys of the startup taint and the failed taint ("": none). Pods of the service must tolerate both.
 	TaintKey, FailedTaintKey string
 	// Domain is the cluster's DNS domain, for a name that every DNS endpoint can resolve.
 	Domain string
@@ -36,8 +33,7 @@ type Service struct {
 // Name implements Check.
 func (Service) Name() string { return ServiceName }
 
-// Try implements Check. At least one ready endpoint must answer; if any are remote, at least one of those. Warnings name
-// the endpoints that do not answer.
+// Try implements Check. A ready endpoint must answer, and a remote one if there is any. Warnings name those that do not.
 func (s Service) Try(ctx context.Context) (Report, error) {
 	name := s.Namespace + "/" + s.Service
 	listCtx, phase := tracePhase(ctx)
@@ -95,12 +91,10 @@ func (s Service) connect(ctx context.Context, name string, chosen []endpoint) (R
 	}
 
 	needRemote := !s.isLocal(chosen[0]) // remote ones come first: if this one is local, all are
-	var (
-		answered int
-		failures []error
-		warnings []string
-		graceEnd <-chan time.Time // set when the check has passed
-	)
+	var answered int
+	var failures []error
+	var warnings []string
+	var graceEnd <-chan time.Time // set when the check has passed
 	for waiting := slices.Clone(chosen); len(waiting) > 0; {
 		select {
 		case r := <-results:

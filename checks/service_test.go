@@ -41,11 +41,9 @@ func at(t *testing.T, address, node string, ready *bool, portName string) Endpoi
 	slice := EndpointSlice{
 		AddressType: family,
 		Ports:       []EndpointPort{{Name: &portName, Protocol: new("TCP"), Port: new(int32(number))}},
-		Endpoints:   []Endpoint{{Addresses: []string{host}, Conditions: EndpointConditions{Ready: ready}}},
+		Endpoints:   []Endpoint{{Addresses: []string{host}, NodeName: node}},
 	}
-	if node != "" {
-		slice.Endpoints[0].NodeName = &node
-	}
+	slice.Endpoints[0].Conditions.Ready = ready
 	return slice
 }
 

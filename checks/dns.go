@@ -152,8 +152,12 @@ func serverRemedy(err error) string {
 func isClusterName(name, domain string) bool {
 	name = strings.TrimSuffix(name, ".")
 	return domain != "" && strings.HasSuffix(name, "."+domain) ||
-		name == "kubernetes.default" || // the search list completes it in every cluster
-		strings.HasSuffix(name, ".cluster.local") || strings.Contains(name, ".svc.") || strings.HasSuffix(name, ".svc")
+		isShortServiceName(name) || strings.HasSuffix(name, ".cluster.local") || strings.Contains(name, ".svc.")
+}
+
+// isShortServiceName: the search list completes name in every cluster.
+func isShortServiceName(name string) bool {
+	return name == "kubernetes.default" || strings.HasSuffix(name, ".svc")
 }
 
 // foreignDomain returns the cluster domain in a service's name if it is another one than domain.

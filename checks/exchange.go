@@ -31,7 +31,8 @@ func (e replyError) Error() string { return string(e) }
 const (
 	errNXDomain     replyError = "NXDOMAIN"            // the name does not exist, for any record type (RFC 8020)
 	errNoData       replyError = "no A or AAAA record" // NODATA: the name exists, without such a record (RFC 2308)
-	errLameReferral replyError = "lame referral"       // the server neither knows the name nor asks another server
+	errSinkhole     replyError = "only the address of a sinkhole (0.0.0.0 or ::)"
+	errLameReferral replyError = "lame referral" // the server neither knows the name nor asks another server
 	errMalformed    replyError = "malformed reply"
 	errNotReply     replyError = "not a DNS reply"
 	errNotName      replyError = "not a domain name"                       // nothing to ask for: DNS cannot hold it
@@ -60,6 +61,15 @@ func newQuery(name string, recordType dnsmessage.Type, recursion bool, options .
 		return nil, errNotName
 	}
 	return packed, nil
+}
+
+// withoutEDNS0 returns a packed query without its additional record.
+func withoutEDNS0(query []byte) []byte {
+	var m dnsmessage.Message
+	_ = m.Unpack(query) // never fails: newQuery has packed it
+	m.Additionals = nil
+	plain, _ := m.Pack()
+	return plain
 }
 
 // exchange sends a packed query to server (host:port) over network, udp or tcp, and returns the reply. After a truncated UDP
@@ -125,8 +135,8 @@ func roundTripTCP(conn io.ReadWriter, query []byte) (reply, error) {
 	return r, nil
 }
 
-// parseReply reads message up to its answers. False: it does not reply to query. The question may be missing, as in the
-// FORMERR of a server that could not read the query, but it must not be another one.
+// parseReply reads message up to its answers. False: it does not reply to query. Only an error may come without the question,
+// as the FORMERR of a server that could not read the query.
 func parseReply(query, message []byte) (reply, bool) {
 	var sent, received dnsmessage.Parser
 	want, _ := sent.Start(query)
@@ -136,7 +146,7 @@ func parseReply(query, message []byte) (reply, bool) {
 		return reply{}, false
 	}
 	switch echoed, err := received.Question(); {
-	case errors.Is(err, dnsmessage.ErrSectionDone):
+	case errors.Is(err, dnsmessage.ErrSectionDone) && header.RCode != dnsmessage.RCodeSuccess:
 	case err != nil, echoed.Type != question.Type, echoed.Class != question.Class,
 		!strings.EqualFold(echoed.Name.String(), question.Name.String()):
 		return reply{}, false
@@ -148,13 +158,13 @@ func parseReply(query, message []byte) (reply, bool) {
 }
 
 // addresses returns the addresses in the answers of a record type, A or AAAA: a server follows CNAME records itself. The
-// error is the response code, or errNoData, errLameReferral or errMalformed.
+// error is the response code, or errNoData, errSinkhole, errLameReferral or errMalformed.
 func (r reply) addresses(recordType dnsmessage.Type) ([]netip.Addr, error) {
 	if r.RCode != dnsmessage.RCodeSuccess {
 		return nil, responseCode(r.RCode)
 	}
 	var addrs []netip.Addr
-	isEmpty := true
+	isEmpty, isSinkhole := true, false
 	for ; ; isEmpty = false {
 		header, err := r.answers.AnswerHeader()
 		if errors.Is(err, dnsmessage.ErrSectionDone) {
@@ -168,6 +178,8 @@ func (r reply) addresses(recordType dnsmessage.Type) ([]netip.Addr, error) {
 		case header.Type != recordType:
 		case !isAddr || addr.Is4() != (recordType == dnsmessage.TypeA):
 			return nil, errMalformed
+		case addr.Unmap().IsUnspecified():
+			isSinkhole = true
 		default:
 			addrs = append(addrs, addr)
 		}
@@ -175,6 +187,8 @@ func (r reply) addresses(recordType dnsmessage.Type) ([]netip.Addr, error) {
 	switch {
 	case len(addrs) > 0:
 		return addrs, nil
+	case isSinkhole:
+		return nil, errSinkhole
 	case isEmpty && !r.Authoritative && !r.RecursionAvailable && !r.hasAdditional:
 		return nil, errLameReferral
 	default:

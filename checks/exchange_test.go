@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -133,24 +134,28 @@ func TestUDPReplies(t *testing.T) {
 	for i := range many {
 		many[i] = aRecord(name, byte(i+1))
 	}
+	const sinkhole = "only the address of a sinkhole (0.0.0.0 or ::)"
 	for title, test := range map[string]struct {
 		packets func(message) [][]byte
 		want    string
 	}{
-		"a reply":                {only(nil, aRecord(name, 1)), "192.0.2.1"},
-		"another ID":             {bad(func(m *message) { m.ID++ }), "192.0.2.1"},
-		"another name":           {bad(func(m *message) { m.Questions[0].Name = dnsmessage.MustNewName("evil.example.org.") }), "192.0.2.1"},
-		"another type":           {bad(func(m *message) { m.Questions[0].Type = dnsmessage.TypeMX }), "192.0.2.1"},
-		"another class":          {bad(func(m *message) { m.Questions[0].Class = dnsmessage.ClassCHAOS }), "192.0.2.1"},
-		"a query":                {bad(func(m *message) { m.Response = false }), "192.0.2.1"},
-		"noise":                  {func(q message) [][]byte { return [][]byte{[]byte("noise"), {}, good(q)[:11], good(q)[:20], good(q)} }, "192.0.2.1"},
-		"the name in capitals":   {only(func(m *message) { m.Questions[0].Name = dnsmessage.MustNewName("WEB.example.ORG.") }, aRecord(name, 1)), "192.0.2.1"},
-		"no question, FORMERR":   {only(func(m *message) { m.Questions, m.RCode = nil, dnsmessage.RCodeFormatError }), "FORMERR"},
-		"an unknown code":        {only(func(m *message) { m.RCode = 11 }), "response code 11"},
-		"SERVFAIL with a record": {only(func(m *message) { m.RCode = dnsmessage.RCodeServerFailure }, aRecord(name, 1)), "SERVFAIL"},
-		"a CNAME chain":          {only(nil, cname(name, "a.example.net."), cname("a.example.net.", "b.example.net."), aRecord("b.example.net.", 7), aRecord("b.example.net.", 8)), "192.0.2.7 192.0.2.8"},
-		"a CNAME to nowhere":     {only(nil, cname(name, "a.example.net.")), "no A or AAAA record"},
-		"records of other types": {only(nil, record(name, &dnsmessage.TXTResource{TXT: []string{"text"}}), aRecord(name, 3), record(name, &dnsmessage.AAAAResource{})), "192.0.2.3"},
+		"a reply":                    {only(nil, aRecord(name, 1)), "192.0.2.1"},
+		"another ID":                 {bad(func(m *message) { m.ID++ }), "192.0.2.1"},
+		"another name":               {bad(func(m *message) { m.Questions[0].Name = dnsmessage.MustNewName("evil.example.org.") }), "192.0.2.1"},
+		"another type":               {bad(func(m *message) { m.Questions[0].Type = dnsmessage.TypeMX }), "192.0.2.1"},
+		"another class":              {bad(func(m *message) { m.Questions[0].Class = dnsmessage.ClassCHAOS }), "192.0.2.1"},
+		"no question, NOERROR":       {bad(func(m *message) { m.Questions = nil }), "192.0.2.1"},
+		"a sinkhole":                 {only(nil, record(name, &dnsmessage.AResource{})), sinkhole},
+		"a sinkhole, and an address": {only(nil, record(name, &dnsmessage.AResource{}), aRecord(name, 1)), "192.0.2.1"},
+		"a query":                    {bad(func(m *message) { m.Response = false }), "192.0.2.1"},
+		"noise":                      {func(q message) [][]byte { return [][]byte{[]byte("noise"), {}, good(q)[:11], good(q)[:20], good(q)} }, "192.0.2.1"},
+		"the name in capitals":       {only(func(m *message) { m.Questions[0].Name = dnsmessage.MustNewName("WEB.example.ORG.") }, aRecord(name, 1)), "192.0.2.1"},
+		"no question, FORMERR":       {only(func(m *message) { m.Questions, m.RCode = nil, dnsmessage.RCodeFormatError }), "FORMERR"},
+		"an unknown code":            {only(func(m *message) { m.RCode = 11 }), "response code 11"},
+		"SERVFAIL with a record":     {only(func(m *message) { m.RCode = dnsmessage.RCodeServerFailure }, aRecord(name, 1)), "SERVFAIL"},
+		"a CNAME chain":              {only(nil, cname(name, "a.example.net."), cname("a.example.net.", "b.example.net."), aRecord("b.example.net.", 7), aRecord("b.example.net.", 8)), "192.0.2.7 192.0.2.8"},
+		"a CNAME to nowhere":         {only(nil, cname(name, "a.example.net.")), "no A or AAAA record"},
+		"records of other types":     {only(nil, record(name, &dnsmessage.TXTResource{TXT: []string{"text"}}), aRecord(name, 3), record(name, &dnsmessage.AAAAResource{})), "192.0.2.3"},
 		"no record, no recursion, EDNS0": {only(func(m *message) {
 			m.RecursionAvailable = false
 			m.Additionals = []dnsmessage.Resource{record(".", &dnsmessage.OPTResource{})}
@@ -178,6 +183,60 @@ func TestUDPReplies(t *testing.T) {
 				got = strings.Trim(fmt.Sprint(addrs), "[]")
 			}
 			assert.Equal(t, test.want, got)
+		})
+	}
+}
+
+// A server from before EDNS0 (RFC 6891, 7) is asked once more without it, and only once.
+func TestServerWithoutEDNS0(t *testing.T) {
+	t.Parallel()
+	const name = "web.example.org."
+	for code, text := range map[dnsmessage.RCode]string{dnsmessage.RCodeFormatError: "FORMERR", dnsmessage.RCodeNotImplemented: "NOTIMP"} {
+		for _, recovers := range []bool{true, false} {
+			var asked atomic.Int32
+			server := replier(t, func(q dnsmessage.Message) [][]byte {
+				asked.Add(1)
+				if len(q.Additionals) > 0 || !recovers {
+					return [][]byte{replyTo(q, func(m *dnsmessage.Message) { m.RCode = code })}
+				}
+				return [][]byte{replyTo(q, nil, aRecord(name, 1))}
+			})
+			addrs, err := Resolver{}.query(limited(t, enough), server, name, dnsmessage.TypeA)
+			assert.Equal(t, int32(2), asked.Load())
+			if recovers {
+				require.NoError(t, err)
+				assert.Equal(t, parseAddrs(known.a), addrs)
+			} else {
+				require.EqualError(t, err, text)
+			}
+		}
+	}
+}
+
+// Blocked names: 0.0.0.0 and :: are no addresses, and connecting to them would reach this pod.
+func TestSinkhole(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		title  string
+		script script
+		err    string
+	}{
+		{"both families", script{a: []string{"0.0.0.0"}, aaaa: []string{"::"}}, "only the address of a sinkhole (0.0.0.0 or ::)"},
+		{"IPv4 only", script{a: []string{"0.0.0.0"}}, "only the address of a sinkhole (0.0.0.0 or ::)"},
+		{"IPv6 only", script{aaaa: []string{"::"}}, "only the address of a sinkhole (0.0.0.0 or ::)"},
+		{"IPv4 mapped to IPv6", script{aaaa: []string{"::ffff:0.0.0.0"}}, "only the address of a sinkhole (0.0.0.0 or ::)"},
+		{"the other family has an address", script{a: []string{"0.0.0.0"}, aaaa: []string{"2001:db8::1"}}, ""},
+	} {
+		t.Run(test.title, func(t *testing.T) {
+			t.Parallel()
+			server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"web.example.org.": test.script})
+			_, err := DNS{Names: []string{"web.example.org"}, Resolver: &Resolver{Servers: []string{server.address}}}.Try(limited(t, enough))
+			if test.err == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.EqualError(t, err, "web.example.org: "+test.err+" from name server "+server.address)
+			assert.Equal(t, checkName, Remedy(err))
 		})
 	}
 }
@@ -221,6 +280,9 @@ func TestTCPReplies(t *testing.T) {
 		"another ID": {func(q message) []byte { return framed(replyTo(q, func(m *message) { m.ID++ }, aRecord(name, 1))) }, "not a DNS reply"},
 		"another name": {func(q message) []byte {
 			return framed(replyTo(q, func(m *message) { m.Questions[0].Name = dnsmessage.MustNewName("a.") }))
+		}, "not a DNS reply"},
+		"no question, NOERROR": {func(q message) []byte {
+			return framed(replyTo(q, func(m *message) { m.Questions = nil }, aRecord(name, 1)))
 		}, "not a DNS reply"},
 		"an empty message":         {func(message) []byte { return []byte{0, 0} }, "not a DNS reply"},
 		"no reply":                 {func(message) []byte { return nil }, "connection closed"},

@@ -53,7 +53,7 @@ func exchangeLargeQuery(ctx context.Context, conn net.Conn, domain string, limit
 	case isTimeout(err), isClosed(err) && isLost:
 		return fmt.Errorf("%w (%s) got no reply: %w", errLargeQuery, text, short(err))
 	case isClosed(err) && size > minLargeQuery:
-		return fmt.Errorf("%w: %w", errTooLarge, err)
+		return fmt.Errorf("%w (%s): %w", errTooLarge, text, short(err))
 	default:
 		return fmt.Errorf("does not answer as a DNS server: %w", short(err))
 	}

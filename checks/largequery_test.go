@@ -62,7 +62,7 @@ func TestLargeQuerySize(t *testing.T) {
 func TestExchangeLargeQuery(t *testing.T) {
 	t.Parallel()
 	header := func(id []byte, flags byte) []byte {
-		return append(append([]byte{}, id...), flags, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+		return append(append([]byte{}, id...), flags, formErr, 0, 0, 0, 0, 0, 0, 0, 0)
 	}
 	for _, test := range []struct {
 		name  string
@@ -72,6 +72,7 @@ func TestExchangeLargeQuery(t *testing.T) {
 		{"a reply", func(id []byte) []byte { return header(id, 0x80) }, ""},
 		{"a long reply", func(id []byte) []byte { return append(header(id, 0x80), make([]byte, 3000)...) }, ""},
 		{"the reply to another query", func(id []byte) []byte { return header([]byte{id[0], id[1] ^ 1}, 0x80) }, "does not answer as a DNS server: not a DNS reply"},
+		{"NOERROR, and no question", func(id []byte) []byte { return []byte{id[0], id[1], 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0} }, "does not answer as a DNS server: not a DNS reply"},
 		{"the query again", func(id []byte) []byte { return header(id, 0) }, "does not answer as a DNS server: not a DNS reply"},
 		{"too short", func(id []byte) []byte { return header(id, 0x80)[:11] }, "does not answer as a DNS server: not a DNS reply"},
 		{"an empty message", func([]byte) []byte { return []byte{} }, "does not answer as a DNS server: not a DNS reply"},

@@ -22,7 +22,7 @@ type Resolver struct {
 
 // candidates lists the absolute names that name may stand for, in the order in which to ask for them, without those that
 // DNS cannot hold. A name with a dot is first asked for as written: with ndots:5, which kubelet sets, every domain of the
-// search list would cost a query before that. A name that ends in .svc is an exception: no such domain is on the internet,
+// search list would cost a query before that. A short name of a service is an exception: no such domain is on the internet,
 // and without access to it the query could use up the attempt. Only the cluster's search domains complete a name: a wildcard
 // in one of the node's own would answer for any name. Those names are for the diagnosis of a failure.
 func (r Resolver) candidates(name string) (names, diagnosis []string) {
@@ -36,7 +36,7 @@ func (r Resolver) candidates(name string) (names, diagnosis []string) {
 				diagnosis = append(diagnosis, name+"."+search+".")
 			}
 		}
-		if !strings.Contains(name, ".") || strings.HasSuffix(name, ".svc") {
+		if !strings.Contains(name, ".") || isShortServiceName(name) {
 			names = append(names[1:], names[0])
 		}
 	}
@@ -164,7 +164,11 @@ func (r Resolver) query(ctx context.Context, server, name string, recordType dns
 	if err != nil {
 		return nil, err
 	}
-	reply, err := exchange(ctx, cmp.Or(r.Network, "udp"), server, query)
+	network := cmp.Or(r.Network, "udp")
+	reply, err := exchange(ctx, network, server, query)
+	if err == nil && (reply.RCode == dnsmessage.RCodeFormatError || reply.RCode == dnsmessage.RCodeNotImplemented) {
+		reply, err = exchange(ctx, network, server, withoutEDNS0(query)) // an old server may not know it (RFC 6891, 7)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -210,5 +214,7 @@ func (e *dnsError) Error() string {
 	return text
 }
 
-// isNegative: a server answered that the name has no address (RFC 2308).
-func isNegative(err error) bool { return errors.Is(err, errNXDomain) || errors.Is(err, errNoData) }
+// isNegative: a server answered that the name has no address (RFC 2308), or that of a sinkhole.
+func isNegative(err error) bool {
+	return errors.Is(err, errNXDomain) || errors.Is(err, errNoData) || errors.Is(err, errSinkhole)
+}

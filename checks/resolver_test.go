@@ -46,9 +46,9 @@ func TestSearchOrder(t *testing.T) {
 			[]string{"web.example.org."}, "",
 		},
 		{
-			"then the search list completes it", "kubernetes.default",
-			map[string]script{"kubernetes.default.svc.cluster.local.": known}, clusterSearch(),
-			[]string{"kubernetes.default.", "kubernetes.default.kube-system.svc.cluster.local.", "kubernetes.default.svc.cluster.local."}, "",
+			"then the search list completes it", "web.default",
+			map[string]script{"web.default.svc.cluster.local.": known}, clusterSearch(),
+			[]string{"web.default.", "web.default.kube-system.svc.cluster.local.", "web.default.svc.cluster.local."}, "",
 		},
 		{
 			"a name with a final dot is asked as written", "kubernetes.default.",
@@ -59,6 +59,21 @@ func TestSearchOrder(t *testing.T) {
 			"the search list completes a name under svc first: the internet may drop packets", "kubernetes.default.svc",
 			map[string]script{"kubernetes.default.svc.": {silent: true}, "kubernetes.default.svc.cluster.local.": known}, clusterSearch(),
 			[]string{"kubernetes.default.svc.kube-system.svc.cluster.local.", "kubernetes.default.svc.svc.cluster.local.", "kubernetes.default.svc.cluster.local."}, "",
+		},
+		{
+			"and the API's own service: the same", "kubernetes.default",
+			map[string]script{"kubernetes.default.": {silent: true}, "kubernetes.default.svc.cluster.local.": known}, clusterSearch(),
+			[]string{"kubernetes.default.kube-system.svc.cluster.local.", "kubernetes.default.svc.cluster.local."}, "",
+		},
+		{
+			"a full name of the cluster is asked as written first", "web.default.svc.cluster.local",
+			map[string]script{"web.default.svc.cluster.local.": known}, clusterSearch(),
+			[]string{"web.default.svc.cluster.local."}, "",
+		},
+		{
+			"without a cluster domain there is nothing else to ask for", "kubernetes.default",
+			map[string]script{"kubernetes.default.": known}, []string{"corp.example"},
+			[]string{"kubernetes.default."}, "",
 		},
 		{
 			"the search list completes a single label first", "kube-dns",
@@ -84,32 +99,32 @@ func TestSearchOrder(t *testing.T) {
 			[]string{"kubernetes.default.svc.cluster.local."}, "",
 		},
 		{
-			"with a wrong search list the error names the name as written", "kubernetes.default",
-			map[string]script{"kubernetes.default.svc.cluster.local.": known}, []string{"svc.wrong.example"},
-			[]string{"kubernetes.default.", "kubernetes.default.svc.wrong.example."},
-			"kubernetes.default: NXDOMAIN from name server {server}",
+			"with a wrong search list the error names the name as written", "web.default",
+			map[string]script{"web.default.svc.cluster.local.": known}, []string{"svc.wrong.example"},
+			[]string{"web.default.", "web.default.svc.wrong.example."},
+			"web.default: NXDOMAIN from name server {server}",
 		},
 		{
-			"NODATA does not end the search", "kubernetes.default",
-			map[string]script{"kubernetes.default.": {}, "kubernetes.default.svc.cluster.local.": known}, []string{"svc.cluster.local"},
-			[]string{"kubernetes.default.", "kubernetes.default.svc.cluster.local."}, "",
+			"NODATA does not end the search", "web.default",
+			map[string]script{"web.default.": {}, "web.default.svc.cluster.local.": known}, []string{"svc.cluster.local"},
+			[]string{"web.default.", "web.default.svc.cluster.local."}, "",
 		},
 		{
-			"an unreachable upstream does not hide the cluster's own name", "kubernetes.default",
-			map[string]script{"kubernetes.default.": {rcode: servFail}, "kubernetes.default.svc.cluster.local.": known}, clusterSearch(),
-			[]string{"kubernetes.default.", "kubernetes.default.kube-system.svc.cluster.local.", "kubernetes.default.svc.cluster.local."}, "",
+			"an unreachable upstream does not hide the cluster's own name", "web.default",
+			map[string]script{"web.default.": {rcode: servFail}, "web.default.svc.cluster.local.": known}, clusterSearch(),
+			[]string{"web.default.", "web.default.kube-system.svc.cluster.local.", "web.default.svc.cluster.local."}, "",
 		},
 		{
-			"another failure outweighs a negative answer", "kubernetes.default",
-			map[string]script{"kubernetes.default.svc.cluster.local.": {rcode: servFail}}, []string{"svc.cluster.local"},
-			[]string{"kubernetes.default.", "kubernetes.default.svc.cluster.local."},
-			"kubernetes.default.svc.cluster.local: SERVFAIL from name server {server}",
+			"another failure outweighs a negative answer", "web.default",
+			map[string]script{"web.default.svc.cluster.local.": {rcode: servFail}}, []string{"svc.cluster.local"},
+			[]string{"web.default.", "web.default.svc.cluster.local."},
+			"web.default.svc.cluster.local: SERVFAIL from name server {server}",
 		},
 		{
-			"the first of two such failures is named", "kubernetes.default",
-			map[string]script{"kubernetes.default.": {rcode: servFail}, "kubernetes.default.svc.cluster.local.": {rcode: refused}}, []string{"svc.cluster.local"},
-			[]string{"kubernetes.default.", "kubernetes.default.svc.cluster.local."},
-			"kubernetes.default: SERVFAIL from name server {server}",
+			"the first of two such failures is named", "web.default",
+			map[string]script{"web.default.": {rcode: servFail}, "web.default.svc.cluster.local.": {rcode: refused}}, []string{"svc.cluster.local"},
+			[]string{"web.default.", "web.default.svc.cluster.local."},
+			"web.default: SERVFAIL from name server {server}",
 		},
 	} {
 		t.Run(test.title, func(t *testing.T) {
@@ -213,18 +228,18 @@ func TestTwoServers(t *testing.T) {
 func TestTheServerThatAnsweredComesFirst(t *testing.T) {
 	t.Parallel()
 	dead := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{
-		"kubernetes.default.": {silent: true}, "kubernetes.default.kube-system.svc.cluster.local.": {silent: true},
-		"kubernetes.default.svc.cluster.local.": {silent: true},
+		"web.default.": {silent: true}, "web.default.kube-system.svc.cluster.local.": {silent: true},
+		"web.default.svc.cluster.local.": {silent: true},
 	})
-	healthy := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"kubernetes.default.svc.cluster.local.": known})
+	healthy := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"web.default.svc.cluster.local.": known})
 	servers := []string{dead.address, healthy.address}
-	check := DNS{Names: []string{"kubernetes.default"}, Resolver: &Resolver{Servers: servers, Search: clusterSearch()}}
+	check := DNS{Names: []string{"web.default"}, Resolver: &Resolver{Servers: servers, Search: clusterSearch()}}
 
 	report, err := check.Try(limited(t, 3*time.Second))
 
 	require.NoError(t, err)
-	assert.Equal(t, []string{"kubernetes.default: timeout from name server " + dead.address}, report.Warnings)
-	assert.Equal(t, []string{"kubernetes.default."}, dead.asked())
+	assert.Equal(t, []string{"web.default: timeout from name server " + dead.address}, report.Warnings)
+	assert.Equal(t, []string{"web.default."}, dead.asked())
 	assert.Equal(t, []string{dead.address, healthy.address}, servers)
 }
 

@@ -85,7 +85,7 @@ func (s Service) choose(ready []endpoint) []endpoint {
 func (s Service) connect(ctx context.Context, name string, chosen []endpoint) (Report, error) {
 	type result struct {
 		endpoint
-		err error
+		outcome
 	}
 	results := make(chan result, len(chosen))
 	ctx, cancel := context.WithCancel(ctx)
@@ -98,6 +98,7 @@ func (s Service) connect(ctx context.Context, name string, chosen []endpoint) (R
 	var (
 		answered int
 		failures []error
+		warnings []string
 		graceEnd <-chan time.Time // set when the check has passed
 	)
 	for waiting := slices.Clone(chosen); len(waiting) > 0; {
@@ -108,6 +109,7 @@ func (s Service) connect(ctx context.Context, name string, chosen []endpoint) (R
 				failures = append(failures, r.err)
 				continue
 			}
+			warnings = append(warnings, r.warnings...)
 			answered++
 			if graceEnd == nil && (!needRemote || !s.isLocal(r.endpoint)) {
 				graceEnd = time.After(stragglerGrace)
@@ -127,23 +129,24 @@ func (s Service) connect(ctx context.Context, name string, chosen []endpoint) (R
 		}
 		return Report{}, fail(serviceRemedy(failures), "service %s: %s answers: %w", name, which, oneLine(failures))
 	}
-	report := Report{Detail: fmt.Sprintf("%d of %d ready endpoints of %s answer", answered, len(chosen), name)}
 	for _, failure := range failures {
 		if !noRoute(failure) { // the other address family on a single-stack node is no fault
-			report.Warnings = append(report.Warnings, failure.Error())
+			warnings = append(warnings, failure.Error())
 		}
 	}
-	slices.Sort(report.Warnings)
-	return report, nil
+	slices.Sort(warnings)
+	detail := fmt.Sprintf("%d of %d ready endpoints of %s answer", answered, len(chosen), name)
+	return Report{Detail: detail, Warnings: warnings}, nil
 }
 
 // probe connects to e and, if it is a DNS endpoint, sends it a large query, and a smaller one if it may refuse the size.
-func (s Service) probe(ctx context.Context, e endpoint) error {
+func (s Service) probe(ctx context.Context, e endpoint) outcome {
 	err := s.probeOnce(ctx, e, maxMessage)
-	if errors.Is(err, errTooLarge) {
-		err = s.probeOnce(ctx, e, minLargeQuery)
+	if !errors.Is(err, errTooLarge) {
+		return outcome{err: err}
 	}
-	return err
+	const warning = "%v; it answers one of %d bytes: this check does not prove that large packets come back from it"
+	return outcome{warnings: []string{fmt.Sprintf(warning, err, minLargeQuery)}, err: s.probeOnce(ctx, e, minLargeQuery)}
 }
 
 func (s Service) probeOnce(ctx context.Context, e endpoint, limit int) error {

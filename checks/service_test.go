@@ -245,9 +245,11 @@ func TestServiceEndpoints(t *testing.T) {
 						writeStream(conn, script{}.reply(query, typeA, false))
 					}
 				})
-				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, nil
+				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
 			},
 			detail: "1 of 1 ready endpoints of kube-system/kube-dns answer",
+			warnings: []string{"TCP {0} on node node-2 connects, but closes on a large query (2896 bytes): connection closed; it answers one of 2800 bytes: " +
+				"this check does not prove that large packets come back from it"},
 		},
 		{
 			title: "a DNS endpoint that closes the connection with most of a large query unread",
@@ -262,9 +264,11 @@ func TestServiceEndpoints(t *testing.T) {
 						writeStream(conn, script{}.reply(query, typeA, false))
 					}
 				})
-				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, nil
+				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
 			},
 			detail: "1 of 1 ready endpoints of kube-system/kube-dns answer",
+			warnings: []string{"TCP {0} on node node-2 connects, but closes on a large query (2896 bytes): connection reset; it answers one of 2800 bytes: " +
+				"this check does not prove that large packets come back from it"},
 		},
 		{
 			title: "a DNS endpoint that answers a large query with FORMERR",

@@ -28,7 +28,8 @@ func DryRun(ctx context.Context, cfg config.Config, e kube.Environment, version 
 		}
 		if cfg.NodeName == "" {
 			report.Detail = "authenticated; no --node-name, so no node was read"
-			return report, e.Client.Versions(ctx)
+			report.Warnings, err = checks.WithLargeHeader(func(value string) error { return e.Client.Versions(ctx, value) })
+			return report, err
 		}
 		node, report, err = readLarge(ctx, nodepatch.Client{REST: e.Client.Core, Name: cfg.NodeName})
 		return report, err

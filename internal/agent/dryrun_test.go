@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/config"
@@ -166,4 +167,30 @@ func TestDryRunInterrupted(t *testing.T) {
 	assert.Equal(t, exitNotVerified, p.wait())
 	assert.True(t, strings.HasSuffix(p.stdout.String(), "\ninterrupted\n"), p.stdout)
 	assert.Equal(t, []string{getNode}, api.seen())
+}
+
+// Without a node too, the api check proves that large packets reach the API server, or warns.
+func TestDryRunWithoutANodeSendsALargeHeader(t *testing.T) {
+	for _, refuses := range []bool{false, true} {
+		api := newFakeAPI(t)
+		var padding []int
+		api.before = func(_ string, _ int, w http.ResponseWriter, r *http.Request) bool {
+			padding = append(padding, len(r.Header.Get("X-Kube-Node-Ready-Padding")))
+			return refuses && len(padding) == 1 &&
+				answerStatus(w, http.StatusRequestHeaderFieldsTooLarge, metav1.StatusReasonUnknown, "too large")
+		}
+		p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig, "NODE_NAME": ""}, "--dry-run")
+		assert.Equal(t, exitOK, p.wait())
+		require.NotEmpty(t, padding)
+		assert.Greater(t, padding[0], 2*1400)
+		const warning = "warning: the API server, or a proxy on the path, refuses a header of "
+		if refuses {
+			assert.Equal(t, 0, padding[len(padding)-1])
+			assert.Equal(t, []string{getAPI, getAPI}, api.seen())
+			assert.Contains(t, p.stdout.String(), warning)
+		} else {
+			assert.Equal(t, []string{getAPI}, api.seen())
+			assert.NotContains(t, p.stdout.String(), warning)
+		}
+	}
 }

@@ -95,9 +95,14 @@ func EndpointSlices[T any](ctx context.Context, c *Client, namespace, service st
 	return list.Items, err
 }
 
-// Versions requests /api, which only authenticated callers get (RBAC: system:discovery) and which needs no node.
-func (c *Client) Versions(ctx context.Context) error {
-	return c.Core.Get().AbsPath("/api").MaxRetries(0).Do(ctx).Error()
+// Versions requests /api, which only authenticated callers get (RBAC: system:discovery) and which needs no node. The request
+// has a header of the value of padding, unless it is empty: see nodepatch.Client.GetPadded.
+func (c *Client) Versions(ctx context.Context, padding string) error {
+	request := c.Core.Get().AbsPath("/api").MaxRetries(0)
+	if padding != "" {
+		request.SetHeader("X-Kube-Node-Ready-Padding", padding)
+	}
+	return request.Do(ctx).Error()
 }
 
 // CloseIdleConnections makes the next request prove the path to the API server again, from TCP on. It

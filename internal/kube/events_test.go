@@ -119,12 +119,12 @@ func TestServerTime(t *testing.T) {
 	client, err := newClient(&rest.Config{Host: server.URL}, "test")
 	require.NoError(t, err)
 	assert.Zero(t, client.ServerTime())
-	require.NoError(t, client.Versions(t.Context()))
+	require.NoError(t, client.Versions(t.Context(), ""))
 	want := time.Date(2026, 11, 21, 21, 0, 0, 0, time.UTC)
 	assert.WithinDuration(t, want, client.ServerTime(), time.Minute)
 	for _, none := range []string{"", "now"} {
 		date = none
-		require.NoError(t, client.Versions(t.Context()))
+		require.NoError(t, client.Versions(t.Context(), ""))
 		assert.WithinDuration(t, want, client.ServerTime(), time.Minute, "the last one that there was")
 	}
 }
@@ -140,10 +140,10 @@ func TestCloseIdleConnections(t *testing.T) {
 	defer server.Close()
 	client, err := newClient(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}, "test")
 	require.NoError(t, err)
-	require.NoError(t, client.Versions(t.Context()))
-	require.NoError(t, client.Versions(t.Context()))
+	require.NoError(t, client.Versions(t.Context(), ""))
+	require.NoError(t, client.Versions(t.Context(), ""))
 	client.CloseIdleConnections()
-	require.NoError(t, client.Versions(t.Context()))
+	require.NoError(t, client.Versions(t.Context(), ""))
 	assert.Equal(t, remote[0], remote[1])
 	assert.NotEqual(t, remote[1], remote[2])
 }

@@ -97,6 +97,7 @@ func TestAgentMayReleaseItsOwnNodeAndNothingElse(t *testing.T) {
 		s.Undo(func(ctx context.Context) error {
 			return s.Cluster.Patch(ctx, node, `{"metadata":{"labels":{"example.com/feature":null}}}`)
 		})
+		s.NoError(own(node, harmless)) // from here on the agent is a client too
 		// managed is a patch with the node's managedFields, and the fields of one client replaced; without any, the client is left out.
 		managed := func(manager, fields string) string {
 			entries := slices.Clone(s.Node(node).ManagedFields)
@@ -145,6 +146,7 @@ func TestAgentMayReleaseItsOwnNodeAndNothingElse(t *testing.T) {
 			"a label given to a client":  {own, node, managed("applier", `{"f:metadata":{"f:labels":{"f:example.com/feature":{},"f:example.com/label":{}}}}`), managers},
 			"taints given to a client":   {own, node, managed("applier", `{"f:metadata":{"f:labels":{"f:example.com/feature":{}}},"f:spec":{"f:taints":{}}}`), managers},
 			"a client's emptied fields":  {own, node, managed("applier", `{"f:metadata":{"f:labels":{}}}`), managers},
+			"a huge field of its own":    {own, node, managed(harness.Name, fmt.Sprintf(`{"f:metadata":{"f:labels":{"f:%s":{}}}}`, strings.Repeat("x", 100000))), managers},
 			"an updater's other fields":  {own, node, managed("kubelet", `{"f:metadata":{"f:annotations":{".":{}}}}`), managers},
 			"a huge annotation":          {own, node, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, harness.Annotation, strings.Repeat("x", 16385)), who + "set the annotation node-ready/verification to at most 16384 characters"},
 		} {

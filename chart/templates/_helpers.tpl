@@ -42,6 +42,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end }}
 {{- end }}
 
+{{/* A digest follows an @ instead of a colon. */}}
+{{- define "kube-node-ready.image" -}}
+{{- $tag := .Values.image.tag | default .Chart.AppVersion }}
+{{- printf "%s%s%s" .Values.image.repository (hasPrefix "sha256:" $tag | ternary "@" ":") $tag }}
+{{- end }}
+
 {{/* The subjects of every binding. */}}
 {{- define "kube-node-ready.subjects" -}}
 - kind: ServiceAccount
@@ -99,7 +105,7 @@ of their own they would not apply to a node that matches only a term of the user
 */}}
 {{- define "kube-node-ready.affinity" -}}
 {{- $rules := include "kube-node-ready.nodeRules" . | fromYamlArray }}
-{{- $affinity := deepCopy .Values.affinity }}
+{{- $affinity := deepCopy (.Values.affinity | default dict) }}
 {{- $node := $affinity.nodeAffinity | default dict }}
 {{- $required := $node.requiredDuringSchedulingIgnoredDuringExecution | default dict }}
 {{- $terms := list }}
@@ -191,6 +197,11 @@ Set `true` or --api-versions when rendering offline, without an API server.
 {{- end }}
 {{- if and (eq .Values.config.onTimeout "taint") (eq .Values.config.failedTaintKey .Values.config.taintKey) }}
 {{- fail (printf "config.failedTaintKey %s must differ from config.taintKey" .Values.config.failedTaintKey) }}
+{{- end }}
+{{- with (.Values.updateStrategy | default dict).rollingUpdate }}
+{{- if eq (has (.maxSurge | default 0 | toString) (list "0" "0%")) (has (toString .maxUnavailable) (list "0" "0%")) }}
+{{- fail (printf "updateStrategy.rollingUpdate: either maxUnavailable (%v) or maxSurge (%v) must be 0, and not both" .maxUnavailable (.maxSurge | default 0)) }}
+{{- end }}
 {{- end }}
 {{- $linger := include "kube-node-ready.linger" . }}
 {{- if has .Values.config.conditionType (list "Ready" "MemoryPressure" "DiskPressure" "PIDPressure" "NetworkUnavailable") }}

@@ -84,7 +84,8 @@ func generate(values []byte) (*schema, error) {
 	return root, addProperties(root, document.Content[0], "")
 }
 
-// addProperties adds to s the keys of a mapping, and closes it.
+// addProperties adds to s the keys of a mapping, and closes it. Sections and their keys are required: Helm
+// leaves out what a user sets to null.
 func addProperties(s *schema, mapping *yaml.Node, path string) error {
 	if s.Properties == nil {
 		s.Properties = map[string]*schema{}
@@ -100,6 +101,9 @@ func addProperties(s *schema, mapping *yaml.Node, path string) error {
 			return fmt.Errorf("line %d: %s: %w", key.Line, keyPath, err)
 		}
 		s.Properties[key.Value] = property
+		if path != "" || property.Required != nil {
+			s.Required = append(s.Required, key.Value)
+		}
 	}
 	return nil
 }

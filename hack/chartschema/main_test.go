@@ -44,10 +44,10 @@ free:
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `{"$schema":"http://json-schema.org/draft-07/schema#","type":"object","properties":{` +
+	want := `{"$schema":"http://json-schema.org/draft-07/schema#","type":"object","required":["image"],"properties":{` +
 		`"either":{"description":"Either.","type":["string","boolean"],"default":"true"},` +
 		`"free":{"description":"Anything.","type":"object","additionalProperties":true,"default":{"example":1}},` +
-		`"image":{"type":"object","properties":{"name":{"description":"Where it comes from.","type":"string","enum":["a","b"],"default":"a"}},"additionalProperties":false},` +
+		`"image":{"type":"object","required":["name"],"properties":{"name":{"description":"Where it comes from.","type":"string","enum":["a","b"],"default":"a"}},"additionalProperties":false},` +
 		`"word":{"$ref":"#/definitions/word","description":"A word.","default":"w"}},` +
 		`"additionalProperties":false,"definitions":{"word":{"type":"string"}}}`
 	if string(got) != want {

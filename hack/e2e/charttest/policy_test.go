@@ -53,7 +53,7 @@ func (s *suite) token(release harness.Release, account string, bound *corev1.Pod
 		if patch[0] == '[' {
 			kind = types.JSONPatchType
 		}
-		_, err := client.CoreV1().Nodes().Patch(s.Ctx, name, kind, []byte(patch), metav1.PatchOptions{}, subresources...)
+		_, err := client.CoreV1().Nodes().Patch(s.Ctx, name, kind, []byte(patch), metav1.PatchOptions{FieldManager: harness.Name}, subresources...)
 		return err
 	}
 }
@@ -91,15 +91,31 @@ func TestAgentMayReleaseItsOwnNodeAndNothingElse(t *testing.T) {
 	s.Until(func() (bool, error) { return own("elsewhere", harmless) != nil, nil })
 
 	t.Run("refused", func(t *testing.T) {
-		others := slices.DeleteFunc(s.Node(node).ManagedFields, func(entry metav1.ManagedFieldsEntry) bool { return entry.Manager == "kubelet" })
-		text, err := json.Marshal(map[string]any{"metadata": map[string]any{"managedFields": others}})
+		const feature = `{"apiVersion":"v1","kind":"Node","metadata":{"name":"node1","labels":{"example.com/feature":"x"}}}`
+		_, err := s.Kube.CoreV1().Nodes().Patch(s.Ctx, node, types.ApplyPatchType, []byte(feature), metav1.PatchOptions{FieldManager: "applier"})
 		s.NoError(err)
-		withoutKubelet := string(text)
+		s.Undo(func(ctx context.Context) error {
+			return s.Cluster.Patch(ctx, node, `{"metadata":{"labels":{"example.com/feature":null}}}`)
+		})
+		s.NoError(own(node, harmless)) // from here on the agent is a client too
+		// managed is a patch with the node's managedFields, and the fields of one client replaced; without any, the client is left out.
+		managed := func(manager, fields string) string {
+			entries := slices.Clone(s.Node(node).ManagedFields)
+			at := slices.IndexFunc(entries, func(entry metav1.ManagedFieldsEntry) bool { return entry.Manager == manager })
+			s.NotEqual(-1, at, "no client %s", manager)
+			entries[at].FieldsV1 = &metav1.FieldsV1{Raw: []byte(fields)}
+			if fields == "" {
+				entries = slices.Delete(entries, at, at+1)
+			}
+			text, err := json.Marshal(map[string]any{"metadata": map[string]any{"managedFields": entries}})
+			s.NoError(err)
+			return string(text)
+		}
 		unbound := s.token(harness.Default(), harness.Name, nil)
 		who := "kube-system/kube-node-ready may "
 		onlyTaint := who + "take off the taints node-ready/unverified, node-ready/failed, and change no other taint"
 		onlyLinks := who + "not change a node's owners, finalizers or generateName"
-		managers := who + "not remove other clients from a node's managedFields"
+		managers := who + "not change what other clients own in a node's managedFields"
 		onlyLabel := who + "set the label node-ready/verified, and change no other label"
 		onlyAnnotation := who + "set the annotation node-ready/verification, and change no other annotation"
 		for name, try := range map[string]struct {
@@ -126,7 +142,12 @@ func TestAgentMayReleaseItsOwnNodeAndNothingElse(t *testing.T) {
 			"a finalizer":                {own, node, `{"metadata":{"finalizers":["example.com/stay"]}}`, onlyLinks},
 			"a generateName":             {own, node, `{"metadata":{"generateName":"x-"}}`, onlyLinks},
 			"all managed fields":         {own, node, `{"metadata":{"managedFields":[{}]}}`, managers},
-			"one client's fields":        {own, node, withoutKubelet, managers},
+			"one client's fields":        {own, node, managed("kubelet", ""), managers},
+			"a label given to a client":  {own, node, managed("applier", `{"f:metadata":{"f:labels":{"f:example.com/feature":{},"f:example.com/label":{}}}}`), managers},
+			"taints given to a client":   {own, node, managed("applier", `{"f:metadata":{"f:labels":{"f:example.com/feature":{}}},"f:spec":{"f:taints":{}}}`), managers},
+			"a client's emptied fields":  {own, node, managed("applier", `{"f:metadata":{"f:labels":{}}}`), managers},
+			"a huge field of its own":    {own, node, managed(harness.Name, fmt.Sprintf(`{"f:metadata":{"f:labels":{"f:%s":{}}}}`, strings.Repeat("x", 100000))), managers},
+			"an updater's other fields":  {own, node, managed("kubelet", `{"f:metadata":{"f:annotations":{".":{}}}}`), managers},
 			"a huge annotation":          {own, node, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, harness.Annotation, strings.Repeat("x", 16385)), who + "set the annotation node-ready/verification to at most 16384 characters"},
 		} {
 			t.Run(name, func(t *testing.T) { s.part(t).forbidden(try.as(try.node, try.patch), try.by) })
@@ -171,6 +192,15 @@ subjects: [{kind: ServiceAccount, name: kube-node-ready, namespace: kube-system}
 		_, err := s.Kube.CoreV1().Nodes().Patch(s.Ctx, node, types.MergePatchType, []byte(fmt.Sprintf(`{"spec":{"taints":[
 			{"key":"example.com/before","effect":"PreferNoSchedule"},{"key":%q,"effect":"NoSchedule"}]}}`, harness.Taint)), metav1.PatchOptions{FieldManager: "taints-only"})
 		s.NoError(err)
+		// And with so many clients that the API server merges the oldest.
+		for i := range 10 {
+			_, err := s.Kube.CoreV1().Nodes().Patch(s.Ctx, node, types.MergePatchType,
+				[]byte(fmt.Sprintf(`{"metadata":{"annotations":{"example.com/note":"%d","example.com/note-%d":"x"}}}`, i, i)), metav1.PatchOptions{FieldManager: fmt.Sprintf("client-%d", i)})
+			s.NoError(err)
+			s.Undo(func(ctx context.Context) error {
+				return s.Cluster.Patch(ctx, node, fmt.Sprintf(`{"metadata":{"annotations":{"example.com/note-%d":null}}}`, i))
+			})
+		}
 		s.NoError(own(node, releasePatch(1, "node-ready~1verified")))
 		now := s.Node(node)
 		s.Equal([]corev1.Taint{{Key: "example.com/before", Effect: "PreferNoSchedule"}}, now.Spec.Taints)
@@ -215,7 +245,7 @@ func TestAgentMayWriteEventsAboutItsOwnNodeOnly(t *testing.T) {
 	s.Until(func() (bool, error) { return create(unbound, same) != nil, nil })
 
 	const who = "kube-system/kube-node-ready may write Events "
-	const aboutNode, component, small = who + "only about its own node", who + "only as the component kube-node-ready", who + "of at most 1024 characters, without"
+	const aboutNode, component, small = who + "only about its own node", who + "only as the component kube-node-ready", who + "with a message of at most 1024 characters"
 	for name, try := range map[string]struct {
 		change  func(*corev1.Event)
 		refusal string
@@ -229,6 +259,12 @@ func TestAgentMayWriteEventsAboutItsOwnNodeOnly(t *testing.T) {
 		"as kubelet":            {func(e *corev1.Event) { e.ReportingController = "kubelet" }, component},
 		"with kubelet's source": {func(e *corev1.Event) { e.Source.Component = "kubelet" }, component},
 		"with a long message":   {func(e *corev1.Event) { e.Message = strings.Repeat("x", 1025) }, small},
+		"with a long reason":    {func(e *corev1.Event) { e.Reason = strings.Repeat("x", 257) }, small},
+		"with a long action":    {func(e *corev1.Event) { e.Action = strings.Repeat("x", 257) }, small},
+		"with a long instance":  {func(e *corev1.Event) { e.ReportingInstance = strings.Repeat("x", 257) }, small},
+		"with a long host":      {func(e *corev1.Event) { e.Source.Host = strings.Repeat("x", 257) }, small},
+		"with a long fieldPath": {func(e *corev1.Event) { e.InvolvedObject.FieldPath = strings.Repeat("x", 257) }, small},
+		"with a series":         {func(e *corev1.Event) { e.Series = &corev1.EventSeries{Count: 2, LastObservedTime: metav1.NowMicro()} }, small},
 		"with an annotation":    {func(e *corev1.Event) { e.Annotations = map[string]string{"a": "b"} }, small},
 		"with a label":          {func(e *corev1.Event) { e.Labels = map[string]string{"a": "b"} }, small},
 	} {

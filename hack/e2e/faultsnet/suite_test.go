@@ -207,6 +207,7 @@ func (s *suite) passes(env map[string]string, dns *corev1.PodDNSConfig) (warning
 	pod := s.agent(env, dns)
 	s.verified()
 	s.row.Round()
+	s.AwaitLog(pod, harness.Says(harness.MsgVerified)) // kubelet has no log yet of a container that it has just started
 	lines, err := s.Logs(s.Ctx, pod)
 	s.NoError(err)
 	for _, line := range lines {

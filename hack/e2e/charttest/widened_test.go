@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
@@ -21,6 +24,8 @@ func TestOnTimeoutWidensThePolicy(t *testing.T) {
 		twice     = `[{"op":"add","path":"/status/conditions/-","value":{"type":"NodeVerified","status":"False"}},
 			{"op":"add","path":"/status/conditions/-","value":{"type":"NodeVerified","status":"True"}}]`
 		banana    = `[{"op":"add","path":"/status/conditions/-","value":{"type":"NodeVerified","status":"Banana"}}]`
+		foreign   = `{"status":{"conditions":[{"type":"NodeVerified","status":"Unknown","reason":"Maintenance"}]}}`
+		ours      = `[{"op":"test","path":"/status/conditions/4/type","value":"NodeVerified"},{"op":"replace","path":"/status/conditions/4/status","value":"True"}]`
 		last      = `[{"op":"remove","path":"/spec/taints/2"}]`
 		addFormer = `[{"op":"add","path":"/spec/taints/-","value":{"key":"example.com/former","effect":"NoSchedule"}}]`
 	)
@@ -76,6 +81,7 @@ func TestOnTimeoutWidensThePolicy(t *testing.T) {
 			{name: "another status", patch: banana, subresources: status, refusal: onlyOnce},
 			{name: "a long message", patch: long, subresources: status, refusal: onlyOnce},
 			{name: "the condition", patch: condition, subresources: status},
+			{name: "a field of the condition that another account has written", given: foreign, patch: ours, subresources: status},
 			{name: "the failed taint off", given: given("node-ready/failed"), patch: last},
 		},
 	} {
@@ -106,7 +112,9 @@ func TestOnTimeoutWidensThePolicy(t *testing.T) {
 				t.Run(try.name, func(t *testing.T) {
 					s := s.part(t)
 					if try.given != "" {
-						s.Patch(node, try.given)
+						_, err := s.Kube.CoreV1().Nodes().Patch(s.Ctx, node, types.StrategicMergePatchType, []byte(try.given),
+							metav1.PatchOptions{FieldManager: "administrator"}, try.subresources...)
+						s.NoError(err)
 					}
 					err := own(node, try.patch, try.subresources...)
 					if try.refusal != "" {

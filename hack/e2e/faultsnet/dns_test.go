@@ -200,7 +200,8 @@ func TestFaultDNS(t *testing.T) {
 	fault(t, "DNS: wrong search list, a name that needs it", "not verified: dns", func(s *suite) {
 		s.point(well)
 		s.rounds(func() {
-			s.onlyFails(s.agent(asks("kubernetes.default"), wrong), map[string]string{"dns": "kubernetes.default: NXDOMAIN from name server " + server + ":53"})
+			s.onlyFails(s.agent(asks("kubernetes.default"), wrong), map[string]string{
+				"dns": "kubernetes.default.kube-system.svc.wrong.domain: NXDOMAIN from name server " + server + ":53"})
 			s.row.Round()
 		})
 	})

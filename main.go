@@ -1,5 +1,4 @@
-// Command kube-node-ready verifies a new Kubernetes node from inside the pod network, removes its
-// startup taint and labels it.
+// Command kube-node-ready verifies a new Kubernetes node from inside the pod network, removes its startup taint and labels it.
 package main
 
 import (

@@ -32,6 +32,8 @@ func (r Request) Removes(taint Taint) bool {
 		slices.Contains(r.AlsoRemove, taint.Key)
 }
 
+func (r Request) isFailed(taint Taint) bool { return taint.Key == r.FailedTaintKey }
+
 // Operation is one step of a JSON patch (RFC 6902).
 type Operation struct {
 	Op    string `json:"op"`
@@ -42,9 +44,8 @@ type Operation struct {
 // Build returns the operations that make node verified, guarded so that the API server applies all
 // of them to the object that was read, or none (RFC 6902, 5).
 //
-// Other clients write to spec.taints while a node starts (CSI drivers, CNI agents, autoscalers,
-// cloud controllers), so the list is never replaced: each taint is removed by its index, after
-// tests that the taint at that index is still ours.
+// Other clients write to spec.taints while a node starts (CSI drivers, CNI agents, autoscalers, cloud controllers), so the list
+// is never replaced: each taint is removed by its index, after tests that the taint at that index is still ours.
 func Build(node *Node, r Request) []Operation {
 	ops := append(testUID(node), removeTaints(node, r.Removes)...)
 	ops = append(ops, set("/metadata/labels", node.Labels, r.Label, r.LabelValue)...)
@@ -62,17 +63,6 @@ func BuildFailedTaint(node *Node, r Request, value string) []Operation {
 	ops := append(testUID(node), unchanged("/metadata/annotations", node.Annotations, r.Annotation))
 	ops = append(ops, testTaint(startup, node.Spec.Taints[startup])...)
 	return append(ops, Operation{"add", "/spec/taints/-", Taint{Key: r.FailedTaintKey, Value: value, Effect: failedEffect}})
-}
-
-// buildFailedTaintRemoval returns the operations that remove the failed taint and nothing else.
-func buildFailedTaintRemoval(node *Node, r Request) []Operation {
-	return append(testUID(node), removeTaints(node, func(taint Taint) bool { return taint.Key == r.FailedTaintKey })...)
-}
-
-// buildTaintRemoval returns the operations that remove what a release removes, if the label is still on.
-func buildTaintRemoval(node *Node, r Request) []Operation {
-	ops := append(testUID(node), unchanged("/metadata/labels", node.Labels, r.Label))
-	return append(ops, removeTaints(node, r.Removes)...)
 }
 
 func testUID(node *Node) []Operation {
@@ -98,11 +88,11 @@ func removeTaints(node *Node, match func(Taint) bool) (ops []Operation) {
 // set adds a key to a map that may not exist yet. The map is added only while it is still null:
 // an unguarded add would replace a map that another client has created since.
 func set(path string, existing map[string]string, key, value string) []Operation {
-	var ops []Operation
+	add := Operation{"add", path + "/" + escape(key), value}
 	if existing == nil {
-		ops = append(ops, Operation{"test", path, nil}, Operation{"add", path, struct{}{}})
+		return []Operation{{"test", path, nil}, {"add", path, struct{}{}}, add}
 	}
-	return append(ops, Operation{"add", path + "/" + escape(key), value})
+	return []Operation{add}
 }
 
 // unchanged tests that a key of a map is as it was read; a test for null passes where there is none.
@@ -118,10 +108,9 @@ func unchanged(path string, existing map[string]string, key string) Operation {
 	}
 }
 
-// escape makes a key part of a JSON pointer (RFC 6901, 3): "~" first, or the "~" of an escaped "/"
-// would be escaped again.
+// escape makes a key part of a JSON pointer (RFC 6901, 3).
 func escape(key string) string {
-	return strings.ReplaceAll(strings.ReplaceAll(key, "~", "~0"), "/", "~1")
+	return strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
 }
 
 // removed returns the taints that a release of node removes.
@@ -130,13 +119,8 @@ func (r Request) removed(node *Node) []Taint {
 }
 
 // StartupTaints returns the startup taints of node: those with r's TaintKey.
-func StartupTaints(node *Node, r Request) (startup []Taint) {
-	for _, taint := range node.Spec.Taints {
-		if taint.Key == r.TaintKey {
-			startup = append(startup, taint)
-		}
-	}
-	return startup
+func StartupTaints(node *Node, r Request) []Taint {
+	return slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(taint Taint) bool { return taint.Key != r.TaintKey })
 }
 
 // IsVerified reports whether node has r's label and none of the taints that a release removes.
@@ -151,5 +135,5 @@ func hasLabel(node *Node, r Request) bool {
 
 // HasFailedTaint reports whether node has r's failed taint.
 func HasFailedTaint(node *Node, r Request) bool {
-	return slices.ContainsFunc(node.Spec.Taints, func(taint Taint) bool { return taint.Key == r.FailedTaintKey })
+	return slices.ContainsFunc(node.Spec.Taints, r.isFailed)
 }

@@ -43,10 +43,7 @@ func (c Client) read(answer rest.Result) (*Node, error) {
 	if err := answer.Error(); err != nil {
 		return nil, err
 	}
-	body, err := answer.Raw()
-	if err != nil {
-		return nil, err
-	}
+	body, _ := answer.Raw() // its error is that of Error
 	node := new(Node)
 	if err := json.Unmarshal(body, node); err != nil {
 		return nil, fmt.Errorf("node %s as the API server sent it: %w", c.Name, err)

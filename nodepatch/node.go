@@ -2,23 +2,16 @@ package nodepatch
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// Node holds the fields of a Node (core/v1) that the agent reads. The type in k8s.io/api links every
-// type of its group with their protobuf code, a fifth of the binary; and the rest of a Node, tens of
-// kilobytes, is not decoded.
+// Node holds the fields of a Node (core/v1) that the agent reads. The type in k8s.io/api links every type of its group with
+// their protobuf code, a fifth of the binary; and the rest of a Node, tens of kilobytes, is not decoded.
 type Node struct {
 	metav1.ObjectMeta `json:"metadata"`
-	Spec              NodeSpec   `json:"spec"`
-	Status            NodeStatus `json:"status"`
-}
-
-// NodeSpec is the part of a Node's spec that the agent reads.
-type NodeSpec struct {
-	Taints []Taint `json:"taints"`
-}
-
-// NodeStatus is the part of a Node's status that the agent reads.
-type NodeStatus struct {
-	Conditions []Condition `json:"conditions"`
+	Spec              struct {
+		Taints []Taint `json:"taints"`
+	} `json:"spec"`
+	Status struct {
+		Conditions []Condition `json:"conditions"`
+	} `json:"status"`
 }
 
 // Condition is a condition of the Node. Its Status is True, False or Unknown.

@@ -14,21 +14,21 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// maxUnchanged is how often the API server may refuse the same patch although the Node has changed in
-// between (a taint before ours that comes and goes). More often counts as a refusal.
-const maxUnchanged = 3
+const (
+	// maxUnchanged is how often the API server may refuse the same patch although the Node has changed in between (a taint
+	// before ours that comes and goes). More often counts as a refusal.
+	maxUnchanged = 3
+	// maxUndone is how many patches may be applied and leave the Node with the taint. A race is lost once, or twice.
+	maxUndone = 3
+	// fieldManager is the agent's name in managedFields: what stands before the "/" of its user agent.
+	fieldManager = "kube-node-ready"
+)
 
-// maxUndone is how many patches may be applied and leave the Node with the taint. A race is lost once, or twice.
-const maxUndone = 3
-
-// fieldManager is the agent's name in managedFields: what stands before the "/" of its user agent.
-const fieldManager = "kube-node-ready"
-
-// ErrReplaced means that the Node was deleted and created again since it was read: the checks have
-// verified the old one.
+// ErrReplaced means that the Node was deleted and created again since it was read: the checks have verified the old one.
 var ErrReplaced = errors.New("the node was deleted and created again under the same name")
 
 // ErrBlocked means that a client has added a taint that blocks the release: what was verified does not count any more.
@@ -48,10 +48,6 @@ type NodeAPI interface {
 	// Patch applies a JSON patch and returns the patched Node.
 	Patch(ctx context.Context, patch []byte) (*Node, error)
 }
-
-// errTaintedAgain means that a client has added a startup taint between read and patch: no operation
-// of a JSON patch can test that a list has not grown.
-var errTaintedAgain = errors.New("the startup taint was added while the node was patched")
 
 // Patcher changes one Node.
 type Patcher struct {
@@ -80,7 +76,7 @@ type change struct {
 //
 // The error is a *Refused, ErrReplaced, ErrBlocked, ctx's own, or the last error once Deadline has passed.
 func (p *Patcher) Release(ctx context.Context, base *Node, r Request) (removed []Taint, err error) {
-	err = p.apply(ctx, base, change{
+	_, err = p.apply(ctx, base, change{
 		build: func(node *Node) []Operation {
 			removed = r.removed(node)
 			return Build(node, r)
@@ -99,16 +95,17 @@ func (p *Patcher) RemoveAgain(ctx context.Context, uid types.UID, r Request) (re
 	if err != nil || node.UID != uid {
 		return nil, err
 	}
-	last, removed := node, r.removed(node)
+	removed = r.removed(node)
 	done := func(node *Node) bool {
-		last = node
 		return node.DeletionTimestamp != nil || !hasLabel(node, r) || IsVerified(node, r)
 	}
 	if !done(node) {
-		build := func(node *Node) []Operation { return buildTaintRemoval(node, r) }
-		err = p.apply(ctx, node, change{build: build, done: done, within: true})
+		node, err = p.apply(ctx, node, change{done: done, within: true, build: func(node *Node) []Operation {
+			ops := append(testUID(node), unchanged("/metadata/labels", node.Labels, r.Label))
+			return append(ops, removeTaints(node, r.Removes)...)
+		}})
 	}
-	if err != nil || !IsVerified(last, r) {
+	if err != nil || !IsVerified(node, r) {
 		return nil, err
 	}
 	return removed, nil
@@ -121,27 +118,27 @@ func (p *Patcher) AddFailedTaint(ctx context.Context, r Request, value string) (
 	if err != nil {
 		return false, err
 	}
-	last := node
 	done := func(node *Node) bool {
-		last = node
 		return HasFailedTaint(node, r) || len(StartupTaints(node, r)) == 0 || node.DeletionTimestamp != nil
 	}
 	if !done(node) {
-		err = p.apply(ctx, node, change{build: func(node *Node) []Operation { return BuildFailedTaint(node, r, value) }, done: done})
+		build := func(node *Node) []Operation { return BuildFailedTaint(node, r, value) }
+		node, err = p.apply(ctx, node, change{build: build, done: done})
 	}
-	return err == nil && HasFailedTaint(last, r), err
+	return err == nil && HasFailedTaint(node, r), err
 }
 
 // RemoveFailedTaint removes r's failed taint and nothing else, starting from base. The errors are those of Release.
 func (p *Patcher) RemoveFailedTaint(ctx context.Context, base *Node, r Request) error {
-	return p.apply(ctx, base, change{
-		build: func(node *Node) []Operation { return buildFailedTaintRemoval(node, r) },
+	_, err := p.apply(ctx, base, change{
+		build: func(node *Node) []Operation { return append(testUID(node), removeTaints(node, r.isFailed)...) },
 		done:  func(node *Node) bool { return !HasFailedTaint(node, r) },
 	})
+	return err
 }
 
-// apply builds and sends patches until the change is done.
-func (p *Patcher) apply(ctx context.Context, base *Node, c change) error {
+// apply builds and sends patches until the change is done, and returns the Node as it is then.
+func (p *Patcher) apply(ctx context.Context, base *Node, c change) (*Node, error) {
 	limited, cancel := context.WithTimeout(ctx, p.Deadline)
 	defer cancel()
 	inFlight := ctx
@@ -155,19 +152,19 @@ func (p *Patcher) apply(ctx context.Context, base *Node, c change) error {
 	var lastPatch []byte
 	unchanged, undone := 0, 0
 	for node := base; ; {
-		if err := ctx.Err(); err != nil {
-			return err
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
 		}
 		patch, err := json.Marshal(c.build(node))
 		if err != nil {
-			return fmt.Errorf("patch of node %s: %w", node.Name, err)
+			return nil, fmt.Errorf("patch of node %s: %w", node.Name, err)
 		}
 		if unchanged++; !bytes.Equal(patch, lastPatch) {
 			lastPatch, unchanged = patch, 0
 		}
-		patched, err := p.send(inFlight, patch)
+		patched, err := p.inTime(inFlight, func(ctx context.Context) (*Node, error) { return p.Node.Patch(ctx, patch) })
 		if err == nil && c.done(patched) {
-			return nil
+			return patched, nil
 		}
 		if err == nil {
 			switch undone++; {
@@ -176,28 +173,30 @@ func (p *Patcher) apply(ctx context.Context, base *Node, c change) error {
 				defer cancel()
 				ctx, inFlight = limited, limited
 			case undone == maxUndone:
-				return fmt.Errorf("node %s: the taint is back after each of %d patches: %s", node.Name, undone, whoTaints(base, patched))
+				who := whoTaints(base, patched)
+				return nil, fmt.Errorf("node %s: the taint is back after each of %d patches: %s", node.Name, undone, who)
 			}
-			err = errTaintedAgain
+			// No operation of a JSON patch can test that a list has not grown.
+			err = errors.New("the startup taint was added while the node was patched")
 		}
 		if IsFinal(err) {
-			return &Refused{err}
+			return nil, &Refused{err}
 		}
 
 		// Also after a lost reply: the patch may have been applied.
 		again, readErr := p.readAgain(limited, waits, err)
 		switch {
 		case readErr != nil:
-			return fmt.Errorf("patch of node %s: %w; then, reading it again: %w", node.Name, err, readErr)
+			return nil, fmt.Errorf("patch of node %s: %w; then, reading it again: %w", node.Name, err, readErr)
 		case again.UID != node.UID:
-			return ErrReplaced
+			return nil, ErrReplaced
 		case c.done(again):
-			return nil
+			return again, nil
 		case c.blocks != nil && slices.ContainsFunc(again.Spec.Taints, c.blocks):
-			return ErrBlocked
+			return nil, ErrBlocked
 		case statusCode(err) == http.StatusUnprocessableEntity &&
 			(again.ResourceVersion == node.ResourceVersion || unchanged == maxUnchanged):
-			return &Refused{err} // no test can have failed
+			return nil, &Refused{err} // no test can have failed
 		}
 		p.Retried(err)
 		node = again
@@ -206,21 +205,17 @@ func (p *Patcher) apply(ctx context.Context, base *Node, c change) error {
 
 // whoTaints names the client that has written the taints since base was read, as far as managedFields tell.
 func whoTaints(base, now *Node) string {
-	writers := func(node *Node) map[string]time.Time {
-		times := make(map[string]time.Time)
-		for _, entry := range node.ManagedFields {
-			if entry.FieldsV1 != nil && entry.Time != nil && strings.Contains(entry.FieldsV1.GetRawString(), `"f:taints"`) {
-				times[entry.Manager] = entry.Time.Time
-			}
-		}
-		return times
+	wroteTaints := func(entry metav1.ManagedFieldsEntry) bool {
+		return entry.FieldsV1 != nil && entry.Time != nil && strings.Contains(entry.FieldsV1.GetRawString(), `"f:taints"`)
 	}
-	before, last := writers(base), ""
-	var at time.Time
-	for manager, wrote := range writers(now) {
-		old, known := before[manager]
-		if manager != fieldManager && (!known || wrote.After(old)) && wrote.After(at) {
-			last, at = manager, wrote
+	last, at := "", time.Time{}
+	for _, entry := range now.ManagedFields {
+		isKnown := func(before metav1.ManagedFieldsEntry) bool {
+			return before.Manager == entry.Manager && wroteTaints(before) && !entry.Time.After(before.Time.Time)
+		}
+		if entry.Manager != fieldManager && wroteTaints(entry) && entry.Time.After(at) &&
+			!slices.ContainsFunc(base.ManagedFields, isKnown) {
+			last, at = entry.Manager, entry.Time.Time
 		}
 	}
 	if last == "" {
@@ -229,15 +224,11 @@ func whoTaints(base, now *Node) string {
 	return fmt.Sprintf("%q puts it back (metadata.managedFields)", last)
 }
 
-// send makes one attempt.
-func (p *Patcher) send(ctx context.Context, patch []byte) (*Node, error) {
+// inTime sends a request within Timeout, and names that limit in the error if it is exceeded.
+func (p *Patcher) inTime(ctx context.Context, send func(context.Context) (*Node, error)) (*Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.Timeout)
 	defer cancel()
-	return inTime(p.Node.Patch(ctx, patch))
-}
-
-// inTime names the time limit in the error of a request that has exceeded it.
-func inTime(node *Node, err error) (*Node, error) {
+	node, err := send(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
 		return nil, fmt.Errorf("no answer in time: %w", err)
 	}
@@ -249,7 +240,8 @@ func inTime(node *Node, err error) (*Node, error) {
 func (p *Patcher) readAgain(ctx context.Context, waits backoff.BackOff, err error) (*Node, error) {
 	var last error
 	for {
-		if over := sleep(ctx, max(waits.NextBackOff(), retryAfter(err))); over != nil {
+		retryAfter, _ := apierrors.SuggestsClientDelay(err) // in seconds
+		if over := sleep(ctx, max(waits.NextBackOff(), time.Duration(retryAfter)*time.Second)); over != nil {
 			return nil, cmp.Or(last, over)
 		}
 		var node *Node
@@ -260,18 +252,8 @@ func (p *Patcher) readAgain(ctx context.Context, waits backoff.BackOff, err erro
 	}
 }
 
-// retryAfter is how long the API server asks to wait, 0 if it does not.
-func retryAfter(err error) time.Duration {
-	seconds, _ := apierrors.SuggestsClientDelay(err)
-	return time.Duration(seconds) * time.Second
-}
-
 // Get reads the Node within Timeout.
-func (p *Patcher) Get(ctx context.Context) (*Node, error) {
-	ctx, cancel := context.WithTimeout(ctx, p.Timeout)
-	defer cancel()
-	return inTime(p.Node.Get(ctx))
-}
+func (p *Patcher) Get(ctx context.Context) (*Node, error) { return p.inTime(ctx, p.Node.Get) }
 
 // IsFinal reports whether a retry would get the same answer: a client error other than "not now" or
 // "not on this version of the object".
@@ -295,12 +277,10 @@ func statusCode(err error) int32 {
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-timer.C:
+	case <-time.After(d):
 		return nil
 	}
 }

@@ -1,6 +1,7 @@
 package nodepatch
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -28,13 +29,11 @@ func (p *Patcher) Wait(ctx context.Context, node *Node, until time.Time, done fu
 		if err := sleep(ctx, pause); err != nil {
 			return nil, err
 		}
-		again, err := p.getCached(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return nil, ctx.Err()
-		case err != nil:
+		again, err := p.inTime(ctx, p.Node.GetCached)
+		if err = cmp.Or(ctx.Err(), err); err != nil {
 			return nil, err
-		case again.UID != node.UID:
+		}
+		if again.UID != node.UID {
 			return nil, ErrReplaced
 		}
 		if !slices.Equal(again.Spec.Taints, node.Spec.Taints) {
@@ -43,12 +42,6 @@ func (p *Patcher) Wait(ctx context.Context, node *Node, until time.Time, done fu
 		node = again
 	}
 	return node, nil
-}
-
-func (p *Patcher) getCached(ctx context.Context) (*Node, error) {
-	ctx, cancel := context.WithTimeout(ctx, p.Timeout)
-	defer cancel()
-	return inTime(p.Node.GetCached(ctx))
 }
 
 // StartupTaintDue returns until when a startup taint may still be added to node: some platforms add it only after the

@@ -13,19 +13,14 @@ import (
 
 // Config is everything that an operator can decide. The defaults are in the table of settings.
 type Config struct {
-	NodeName     string
-	PodNamespace string
-	Kubeconfig   string
+	NodeName, PodNamespace, Kubeconfig string
 
-	InitialTimeout   time.Duration
-	CheckTimeout     time.Duration
-	MaxRetries       int
-	RetryBackoff     string
-	SuccessThreshold int
+	InitialTimeout, CheckTimeout time.Duration
+	MaxRetries, SuccessThreshold int
+	RetryBackoff                 string
 
-	DNSTestDomains []string
-	NetworkTargets []string
-	DNSService     string
+	DNSTestDomains, NetworkTargets []string
+	DNSService                     string
 
 	TaintKey, TaintValue, TaintEffect string
 	VerifiedLabel, VerifiedLabelValue string
@@ -38,8 +33,7 @@ type Config struct {
 	MetricsPort   int
 	MetricsLinger time.Duration
 
-	LogLevel, LogFormat string
-
+	LogLevel, LogFormat   string
 	DryRun, Once, Version bool
 }
 
@@ -58,73 +52,71 @@ type UsageError []string
 
 func (e UsageError) Error() string { return strings.Join(e, "\n") }
 
-// setting is one flag and the environment variable of the same name. Its value stays text until
-// both have been read, so that every mistake is reported, not only the first.
+// setting is one flag and the environment variable of the same name. Its value stays text until both have been read, so that
+// every mistake is reported, not only the first.
 type setting struct {
 	flag  string
 	kind  string // the placeholder in the help
 	help  string
 	value string // the default at first
-	from  string // where the value came from, as an error names it
-	parse func(string) error
+	parse rule
 }
 
 // settings is the table of all flags, in the order of the help.
 func (c *Config) settings() []*setting {
 	return []*setting{
-		{"node-name", "name", "node to verify; required unless --dry-run", "", "", text(&c.NodeName, optional(subdomain))},
-		{"pod-namespace", "name", "namespace of this pod", "kube-system", "", text(&c.PodNamespace, label)},
-		{"kubeconfig", "path", "kubeconfig file; default: the pod's service account, else the usual rules of kubectl", "", "",
+		{"node-name", "name", "node to verify; required unless --dry-run", "", text(&c.NodeName, optional(subdomain))},
+		{"pod-namespace", "name", "namespace of this pod", "kube-system", text(&c.PodNamespace, label)},
+		{"kubeconfig", "path", "kubeconfig file; default: the pod's service account, else the usual rules of kubectl", "",
 			text(&c.Kubeconfig, anything)},
 
-		{"initial-timeout", "duration", "when to report a node that is not verified; the rounds go on", "300s", "",
+		{"initial-timeout", "duration", "when to report a node that is not verified; the rounds go on", "300s",
 			duration(&c.InitialTimeout, time.Second, 24*time.Hour)},
-		{"check-timeout", "duration", "time limit of one attempt, and of one API request", "3s", "",
+		{"check-timeout", "duration", "time limit of one attempt, and of one API request", "3s",
 			duration(&c.CheckTimeout, 100*time.Millisecond, 5*time.Minute)},
-		{"max-retries", "number", "retries of a check in one round", "5", "", number(&c.MaxRetries, 0, 100)},
-		{"retry-backoff", "kind", "wait between attempts: exponential (1 2 4 8 16 s) or linear (1 2 3 4 5 s)", "exponential", "",
+		{"max-retries", "number", "retries of a check in one round", "5", number(&c.MaxRetries, 0, 100)},
+		{"retry-backoff", "kind", "wait between attempts: exponential (1 2 4 8 16 s) or linear (1 2 3 4 5 s)", "exponential",
 			text(&c.RetryBackoff, oneOf("exponential", BackoffLinear))},
-		{"success-threshold", "number", "whole rounds in a row that must pass", "1", "", number(&c.SuccessThreshold, 1, 1000)},
+		{"success-threshold", "number", "whole rounds in a row that must pass", "1", number(&c.SuccessThreshold, 1, 1000)},
 
 		{"dns-test-domains", "names", "comma-separated names that must resolve; an IP address is queried as a name server",
-			"kubernetes.default.svc.cluster.local,google.com", "", list(&c.DNSTestDomains, 1, domainOrIP)},
+			"kubernetes.default.svc.cluster.local,google.com", list(&c.DNSTestDomains, 1, domainOrIP)},
 		{"network-targets", "targets", "comma-separated targets beside the API server: host:port or tcp://host:port must accept, " +
-			"https://host/path must answer with a status below 400", "", "", list(&c.NetworkTargets, 0, target)},
+			"https://host/path must answer with a status below 400", "", list(&c.NetworkTargets, 0, target)},
 		{"dns-service", "ns/name", "service whose endpoints must answer; empty skips the service check (managed DNS without pods)",
-			"kube-system/kube-dns", "", text(&c.DNSService, optional(namespacedName))},
+			"kube-system/kube-dns", text(&c.DNSService, optional(namespacedName))},
 
-		{"taint-key", "key", "key of the startup taint, which the release removes", "node-ready/unverified", "",
-			text(&c.TaintKey, ownKey)},
-		{"taint-value", "value", "value of the startup taint where the chart's policy adds it; the agent only validates it", "true", "",
+		{"taint-key", "key", "key of the startup taint, which the release removes", "node-ready/unverified", text(&c.TaintKey, ownKey)},
+		{"taint-value", "value", "value of the startup taint where the chart's policy adds it; the agent only validates it", "true",
 			text(&c.TaintValue, optional(labelValue))},
-		{"taint-effect", "effect", "expected effect of the startup taint; another one is removed with a warning", "NoSchedule", "",
+		{"taint-effect", "effect", "expected effect of the startup taint; another one is removed with a warning", "NoSchedule",
 			text(&c.TaintEffect, oneOf("NoSchedule", "PreferNoSchedule", "NoExecute"))},
-		{"verified-label", "key", "label that the release adds", "node-ready/verified", "", text(&c.VerifiedLabel, ownKey)},
-		{"verified-label-value", "value", "value of that label", "true", "", text(&c.VerifiedLabelValue, optional(labelValue))},
-		{"late-taint-window", "duration", "age of a node up to which a missing startup taint is waited for", "60s", "",
+		{"verified-label", "key", "label that the release adds", "node-ready/verified", text(&c.VerifiedLabel, ownKey)},
+		{"verified-label-value", "value", "value of that label", "true", text(&c.VerifiedLabelValue, optional(labelValue))},
+		{"late-taint-window", "duration", "age of a node up to which a missing startup taint is waited for", "60s",
 			duration(&c.LateTaintWindow, 0, time.Hour)},
 		{"wait-for-taints", "prefixes", "comma-separated taint-key prefixes; the checks start when no such taint is left, " +
-			"and never before karpenter.sh/unregistered is gone", "", "", list(&c.WaitForTaints, 0, keyPrefix)},
+			"and never before karpenter.sh/unregistered is gone", "", list(&c.WaitForTaints, 0, keyPrefix)},
 		{"also-remove-taints", "keys", "comma-separated former startup and failed taint keys; the release removes them too, " +
-			"and nothing adds them", "node-ready/failed", "", list(&c.AlsoRemoveTaints, 0, ownKey)},
+			"and nothing adds them", "node-ready/failed", list(&c.AlsoRemoveTaints, 0, ownKey)},
 
 		{"on-timeout", "policy", "mark on a node that is not verified within --initial-timeout: keep (none), taint or condition",
-			OnTimeoutKeep, "", text(&c.OnTimeout, oneOf(OnTimeoutKeep, OnTimeoutTaint, OnTimeoutCondition))},
-		{"failed-taint-key", "key", "key of the NoSchedule taint that --on-timeout=taint adds", "node-ready/failed", "",
+			OnTimeoutKeep, text(&c.OnTimeout, oneOf(OnTimeoutKeep, OnTimeoutTaint, OnTimeoutCondition))},
+		{"failed-taint-key", "key", "key of the NoSchedule taint that --on-timeout=taint adds", "node-ready/failed",
 			text(&c.FailedTaintKey, ownKey)},
-		{"condition-type", "type", "type of the condition that --on-timeout=condition writes", "NodeVerified", "",
+		{"condition-type", "type", "type of the condition that --on-timeout=condition writes", "NodeVerified",
 			text(&c.ConditionType, conditionType)},
 
-		{"enable-metrics", "bool", "serve /metrics, /healthz and /readyz", "true", "", boolean(&c.EnableMetrics)},
-		{"metrics-port", "port", "port of the metrics server", "8080", "", number(&c.MetricsPort, 1, 65535)},
-		{"metrics-linger", "duration", "how long a verified node's agent keeps serving metrics after SIGTERM", "0s", "",
+		{"enable-metrics", "bool", "serve /metrics, /healthz and /readyz", "true", boolean(&c.EnableMetrics)},
+		{"metrics-port", "port", "port of the metrics server", "8080", number(&c.MetricsPort, 1, 65535)},
+		{"metrics-linger", "duration", "how long a verified node's agent keeps serving metrics after SIGTERM", "0s",
 			duration(&c.MetricsLinger, 0, time.Hour)},
 
-		{"log-level", "level", "error, warn, info or debug", "info", "", text(&c.LogLevel, oneOf("error", "warn", "info", "debug"))},
-		{"log-format", "format", "json or console", "json", "", text(&c.LogFormat, oneOf("json", "console"))},
+		{"log-level", "level", "error, warn, info or debug", "info", text(&c.LogLevel, oneOf("error", "warn", "info", "debug"))},
+		{"log-format", "format", "json or console", "json", text(&c.LogFormat, oneOf("json", "console"))},
 
-		{"dry-run", "bool", "run every check once, print a report, write nothing", "false", "", boolean(&c.DryRun)},
-		{"once", "bool", "exit with the verdict, at the latest after --initial-timeout", "false", "", boolean(&c.Once)},
+		{"dry-run", "bool", "run every check once, print a report, write nothing", "false", boolean(&c.DryRun)},
+		{"once", "bool", "exit with the verdict, at the latest after --initial-timeout", "false", boolean(&c.Once)},
 	}
 }
 
@@ -134,7 +126,7 @@ func (s *setting) env() string { return strings.ToUpper(strings.ReplaceAll(s.fla
 func (s *setting) String() string { return s.value }
 func (s *setting) Type() string   { return s.kind }
 func (s *setting) Set(value string) error {
-	s.value, s.from = value, "--"+s.flag
+	s.value = value
 	return nil
 }
 
@@ -150,7 +142,6 @@ func Parse(args []string, lookupEnv func(string) (string, bool), out io.Writer) 
 	flags.SortFlags = false
 	flags.SetOutput(io.Discard) // mistakes are returned, and printed in one place
 	for _, s := range settings {
-		s.from = "--" + s.flag
 		help := s.help
 		if !s.flagOnly() {
 			help += " [" + s.env() + "]"
@@ -164,7 +155,7 @@ func Parse(args []string, lookupEnv func(string) (string, bool), out io.Writer) 
 
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
-			_, _ = fmt.Fprintf(out, usage, flags.FlagUsagesWrapped(helpWidth))
+			_, _ = fmt.Fprintf(out, usage, flags.FlagUsagesWrapped(120))
 			return c, err
 		}
 		return c, UsageError{err.Error() + " (see --help)"}
@@ -177,11 +168,12 @@ func Parse(args []string, lookupEnv func(string) (string, bool), out io.Writer) 
 		problems = append(problems, fmt.Sprintf("unexpected argument %q: there are only flags (see --help)", arg))
 	}
 	for _, s := range settings {
+		from := "--" + s.flag
 		if value, ok := lookupEnv(s.env()); ok && !s.flagOnly() && !flags.Changed(s.flag) {
-			s.value, s.from = value, s.env()+" (--"+s.flag+")"
+			s.value, from = value, s.env()+" (--"+s.flag+")"
 		}
 		if err := s.parse(strings.TrimSpace(s.value)); err != nil {
-			problems = append(problems, fmt.Sprintf("%s %q: %v", s.from, s.value, err))
+			problems = append(problems, fmt.Sprintf("%s %q: %v", from, s.value, err))
 		}
 	}
 	if len(problems) == 0 {
@@ -192,9 +184,6 @@ func Parse(args []string, lookupEnv func(string) (string, bool), out io.Writer) 
 	}
 	return c, nil
 }
-
-// helpWidth is the width of the help, in columns.
-const helpWidth = 120
 
 const usage = `kube-node-ready verifies a new Kubernetes node from inside the pod network (DNS, API, network, service discovery).
 Then it releases the node: it removes the startup taint and adds the verified label.

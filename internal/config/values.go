@@ -19,41 +19,36 @@ import (
 // A rule is one kind of value. Its error says what is allowed.
 type rule func(string) error
 
-func text(to *string, allowed rule) func(string) error {
+func text(to *string, allowed rule) rule {
 	return func(s string) error {
 		*to = s
 		return allowed(s)
 	}
 }
 
-func duration(to *time.Duration, lowest, highest time.Duration) func(string) error {
+func duration(to *time.Duration, lowest, highest time.Duration) rule {
 	return func(s string) (err error) {
-		if *to, err = time.ParseDuration(s); err != nil || *to < lowest || *to > highest {
-			return fmt.Errorf("must be a duration between %s and %s, such as 500ms, 3s or 5m", lowest, highest)
-		}
-		return nil
+		*to, err = time.ParseDuration(s)
+		what := fmt.Sprintf("a duration between %s and %s, such as 500ms, 3s or 5m", lowest, highest)
+		return must(what, err == nil && *to >= lowest && *to <= highest)
 	}
 }
 
-func number(to *int, lowest, highest int) func(string) error {
+func number(to *int, lowest, highest int) rule {
 	return func(s string) (err error) {
-		if *to, err = strconv.Atoi(s); err != nil || *to < lowest || *to > highest {
-			return fmt.Errorf("must be a whole number between %d and %d", lowest, highest)
-		}
-		return nil
+		*to, err = strconv.Atoi(s)
+		return must(fmt.Sprintf("a whole number between %d and %d", lowest, highest), err == nil && *to >= lowest && *to <= highest)
 	}
 }
 
-func boolean(to *bool) func(string) error {
+func boolean(to *bool) rule {
 	return func(s string) (err error) {
-		if *to, err = strconv.ParseBool(s); err != nil {
-			return errors.New("must be true or false")
-		}
-		return nil
+		*to, err = strconv.ParseBool(s)
+		return must("true or false", err == nil)
 	}
 }
 
-func list(to *[]string, atLeast int, each rule) func(string) error {
+func list(to *[]string, atLeast int, each rule) rule {
 	return func(s string) error {
 		*to = nil
 		for item := range strings.SplitSeq(s, ",") {
@@ -84,66 +79,56 @@ func optional(r rule) rule {
 }
 
 func oneOf(values ...string) rule {
-	return func(s string) error {
-		if !slices.Contains(values, s) {
-			return fmt.Errorf("must be one of %s", strings.Join(values, ", "))
-		}
-		return nil
-	}
+	return func(s string) error { return must("one of "+strings.Join(values, ", "), slices.Contains(values, s)) }
 }
 
-// must returns an error that says what is allowed, unless apimachinery's validation found no problem.
-func must(what string, problems []string) error {
-	if len(problems) > 0 {
-		return errors.New("must be " + what)
+// must returns an error that says what is allowed, unless ok.
+func must(what string, ok bool) error {
+	if ok {
+		return nil
 	}
-	return nil
+	return errors.New("must be " + what)
 }
 
 func label(s string) error {
-	return must("a name of lower-case letters, digits and dashes, at most 63 long", validation.IsDNS1123Label(s))
+	return must("a name of lower-case letters, digits and dashes, at most 63 long", len(validation.IsDNS1123Label(s)) == 0)
 }
 
 func subdomain(s string) error {
-	return must("a name of lower-case letters, digits, dashes and dots, at most 253 long", validation.IsDNS1123Subdomain(s))
+	const what = "a name of lower-case letters, digits, dashes and dots, at most 253 long"
+	return must(what, len(validation.IsDNS1123Subdomain(s)) == 0)
 }
 
 func labelValue(s string) error {
-	return must("letters, digits, dashes, dots and underscores, beginning and ending with a letter or digit, at most 63 long",
-		validation.IsValidLabelValue(s))
+	const what = "letters, digits, dashes, dots and underscores, beginning and ending with a letter or digit, at most 63 long"
+	return must(what, len(validation.IsValidLabelValue(s)) == 0)
 }
 
 func qualifiedName(s string) error {
 	return must("a key such as example.com/name: an optional DNS name and a slash, "+
-		"then at most 63 letters, digits, dashes, dots and underscores", validation.IsQualifiedName(s))
+		"then at most 63 letters, digits, dashes, dots and underscores", len(validation.IsQualifiedName(s)) == 0)
 }
 
 // ownKey is a key that no one else writes: never one of Kubernetes, a cloud or Karpenter.
 func ownKey(s string) error {
 	prefix, _, _ := strings.Cut(s, "/")
-	if prefix == "startup-taint.cluster-autoscaler.kubernetes.io" || prefix == "ignore-taint.cluster-autoscaler.kubernetes.io" {
-		return qualifiedName(s)
-	}
-	for _, foreign := range []string{"kubernetes.io", "k8s.io", "karpenter.sh"} {
-		if prefix == foreign || strings.HasSuffix(prefix, "."+foreign) {
-			return errors.New("must not be a key under kubernetes.io, k8s.io or karpenter.sh: others own those " +
-				"(allowed: startup-taint.cluster-autoscaler.kubernetes.io/)")
-		}
+	allowed := []string{"startup-taint.cluster-autoscaler.kubernetes.io", "ignore-taint.cluster-autoscaler.kubernetes.io"}
+	isUnder := func(domain string) bool { return strings.HasSuffix("."+prefix, "."+domain) }
+	if !slices.Contains(allowed, prefix) && slices.ContainsFunc([]string{"kubernetes.io", "k8s.io", "karpenter.sh"}, isUnder) {
+		return errors.New("must not be a key under kubernetes.io, k8s.io or karpenter.sh: others own those " +
+			"(allowed: startup-taint.cluster-autoscaler.kubernetes.io/)")
 	}
 	return qualifiedName(s)
 }
 
 // keyPrefix is the beginning of a qualified name, such as "node.cilium.io/".
 func keyPrefix(s string) error {
-	if qualifiedName(s) == nil || qualifiedName(s+"a") == nil {
-		return nil
-	}
-	return errors.New("must be a taint's key or the beginning of one, such as node.cilium.io/")
+	const what = "a taint's key or the beginning of one, such as node.cilium.io/"
+	return must(what, qualifiedName(s) == nil || qualifiedName(s+"a") == nil)
 }
 
 func conditionType(s string) error {
-	switch s {
-	case "Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable":
+	if slices.Contains([]string{"Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"}, s) {
 		return errors.New("must not be a condition that kubelet or a network plugin owns")
 	}
 	return qualifiedName(s)
@@ -151,30 +136,22 @@ func conditionType(s string) error {
 
 func namespacedName(s string) error {
 	namespace, name, ok := strings.Cut(s, "/")
-	if !ok || label(namespace) != nil || label(name) != nil {
-		return errors.New("must be namespace/name of a service, or empty")
-	}
-	return nil
+	return must("namespace/name of a service, or empty", ok && label(namespace) == nil && label(name) == nil)
 }
 
 func domainOrIP(s string) error {
-	if _, err := netip.ParseAddr(s); err == nil {
-		return nil
-	}
 	// apimachinery refuses underscores, which host names do not have and many DNS names do.
 	const part = `[A-Za-z0-9_]([-A-Za-z0-9_]{0,61}[A-Za-z0-9_])?`
-	if len(s) > 254 || !regexp.MustCompile(`^(`+part+`\.)*`+part+`\.?$`).MatchString(s) {
-		return errors.New("must be a DNS name or an IP address")
-	}
-	return nil
+	isDomain := len(s) <= 254 && regexp.MustCompile(`^(`+part+`\.)*`+part+`\.?$`).MatchString(s)
+	_, err := netip.ParseAddr(s)
+	return must("a DNS name or an IP address", isDomain || err == nil)
 }
 
 func hostPort(s string) error {
 	host, port, err := net.SplitHostPort(s)
-	if n, e := strconv.Atoi(port); err != nil || e != nil || n < 1 || n > 65535 || domainOrIP(host) != nil {
-		return errors.New("must be host:port, or [v6 address]:port, with a port between 1 and 65535")
-	}
-	return nil
+	n, notNumber := strconv.Atoi(port)
+	return must("host:port, or [v6 address]:port, with a port between 1 and 65535",
+		err == nil && notNumber == nil && n >= 1 && n <= 65535 && domainOrIP(host) == nil)
 }
 
 func target(s string) error {
@@ -186,10 +163,8 @@ func target(s string) error {
 		return hostPort(rest)
 	case scheme == "https":
 		u, err := url.Parse(s)
-		if err != nil || u.User != nil || u.Fragment != "" || hostPort(net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443"))) != nil {
-			return errors.New("must be https://host/path or https://host:port/path, without user, fragment or spaces")
-		}
-		return nil
+		return must("https://host/path or https://host:port/path, without user, fragment or spaces", err == nil && u.User == nil &&
+			u.Fragment == "" && hostPort(net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443"))) == nil)
 	default:
 		return errors.New("must be host:port, tcp://host:port or https://host/path: there are no other schemes")
 	}

@@ -61,7 +61,13 @@ func run(args []string, lookupEnv func(string) (string, bool), signals <-chan os
 
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	secondSignal := stopOnSignal(stop, signals)
+	secondSignal := make(chan struct{})
+	go func() {
+		<-signals
+		stop()
+		<-signals
+		close(secondSignal)
+	}()
 
 	environment := kube.DetectEnvironment(cfg.Kubeconfig, lookupEnv, "kube-node-ready/"+version)
 	if cfg.DryRun {
@@ -93,18 +99,6 @@ func exitCode(ok bool) int {
 		return exitOK
 	}
 	return exitNotVerified
-}
-
-// stopOnSignal calls stop at the first signal. The returned channel is closed at the second.
-func stopOnSignal(stop context.CancelFunc, signals <-chan os.Signal) (secondSignal <-chan struct{}) {
-	second := make(chan struct{})
-	go func() {
-		<-signals
-		stop()
-		<-signals
-		close(second)
-	}()
-	return second
 }
 
 func shutdown(server *metrics.Server, log *logrus.Entry) {

@@ -26,17 +26,9 @@ func (r *Recorder) Listen(port int) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("metrics port %d cannot be bound: %w", port, err)
 	}
-	s := &Server{
-		listener: listener,
-		http: &http.Server{
-			Handler:           r.Handler(),
-			ReadHeaderTimeout: 5 * time.Second,
-			WriteTimeout:      10 * time.Second,
-			IdleTimeout:       time.Minute,
-			MaxHeaderBytes:    8 << 10,
-		},
-		done: make(chan error, 1),
-	}
+	server := &http.Server{Handler: r.Handler(), ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second,
+		IdleTimeout: time.Minute, MaxHeaderBytes: 8 << 10}
+	s := &Server{server, listener, make(chan error, 1)}
 	go func() { s.done <- s.http.Serve(listener) }()
 	return s, nil
 }
@@ -44,13 +36,8 @@ func (r *Recorder) Listen(port int) (*Server, error) {
 // Close stops the server. Requests in flight may finish within ctx.
 func (s *Server) Close(ctx context.Context) error {
 	err := s.http.Shutdown(ctx)
-	return errors.Join(err, ignoreClosed(<-s.done))
-}
-
-// ignoreClosed drops the error that Serve returns after every Shutdown.
-func ignoreClosed(err error) error {
-	if errors.Is(err, http.ErrServerClosed) {
-		return nil
+	if serveErr := <-s.done; !errors.Is(serveErr, http.ErrServerClosed) { // which follows every Shutdown
+		err = errors.Join(err, serveErr)
 	}
 	return err
 }
@@ -63,9 +50,7 @@ func (r *Recorder) Handler() http.Handler {
 	mux := http.NewServeMux()
 	// 4 kB every half minute: a compressor would hold more memory than it saves in bytes.
 	mux.Handle("GET /metrics", promhttp.HandlerFor(r.registry, promhttp.HandlerOpts{DisableCompression: true}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = fmt.Fprintln(w, "ok")
-	})
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if !r.verified.Load() {
 			http.Error(w, "not verified", http.StatusServiceUnavailable)

@@ -20,18 +20,12 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 )
 
-// Limits on what the agent sends, in requests a second; a whole verification needs four.
-const (
-	requestsPerSecond = 10
-	requestBurst      = 20
-)
-
 // Client is a REST client without any type of k8s.io/api: see nodepatch.Node. A clientset with all of
 // them would double the binary.
 type Client struct {
 	Core, Discovery rest.Interface
 	http            *http.Client
-	clock           *serverClock
+	clock           *atomic.Pointer[reading]
 }
 
 func newClient(config *rest.Config, userAgent string) (*Client, error) {
@@ -40,15 +34,15 @@ func newClient(config *rest.Config, userAgent string) (*Client, error) {
 	if config.Proxy == nil {
 		config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
 	}
-	config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(requestsPerSecond, requestBurst)
-	config.WarningHandler = rest.NoWarnings{} // client-go would print them itself, between the lines of the log
+	config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(10, 20) // requests a second, and at once: a verification sends four
+	config.WarningHandler = rest.NoWarnings{}                          // client-go would print them itself, between the lines of the log
 	config.APIPath = "/apis"
 	if config.BearerTokenFile != "" {
 		// client-go caches the file for a minute; after a refused token it is read again at once.
 		config.Wrap(transport.ResettableTokenSourceWrapTransport(transport.NewCachedFileTokenSource(config.BearerTokenFile)))
 		config.BearerToken, config.BearerTokenFile = "", ""
 	}
-	clock := new(serverClock)
+	clock := new(atomic.Pointer[reading])
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return clockReader{next, clock} })
 
 	// Callers decode the objects; the client itself needs to know a Status only.
@@ -84,14 +78,11 @@ func EndpointSlices[T any](ctx context.Context, c *Client, namespace, service st
 	if err := result.Error(); err != nil {
 		return nil, err
 	}
-	body, err := result.Raw()
-	if err != nil {
-		return nil, err
-	}
+	body, _ := result.Raw() // its error is that of Error
 	var list struct {
 		Items []T `json:"items"`
 	}
-	err = json.Unmarshal(body, &list)
+	err := json.Unmarshal(body, &list)
 	return list.Items, err
 }
 
@@ -110,32 +101,28 @@ func (c *Client) Versions(ctx context.Context, padding string) error {
 func (c *Client) CloseIdleConnections() { utilnet.CloseIdleConnectionsFor(c.http.Transport) }
 
 // ServerTime returns the time by the API server's clock, zero if no answer had a Date header (RFC 9110, 6.6.1) yet.
-func (c *Client) ServerTime() time.Time { return c.clock.now() }
-
-// serverClock is the API server's clock, as the last answer told it.
-type serverClock struct{ last atomic.Pointer[reading] }
-
-type reading struct{ server, local time.Time }
-
-func (s *serverClock) now() time.Time {
-	last := s.last.Load()
+func (c *Client) ServerTime() time.Time {
+	last := c.clock.Load()
 	if last == nil {
 		return time.Time{}
 	}
 	return last.server.Add(time.Since(last.local)) // monotonic, whatever this node's clock does
 }
 
+// reading is the API server's clock, as an answer told it, beside this node's.
+type reading struct{ server, local time.Time }
+
 // clockReader reads the Date header of each answer: rest.Result has no headers.
 type clockReader struct {
 	http.RoundTripper
-	clock *serverClock
+	last *atomic.Pointer[reading]
 }
 
 func (c clockReader) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := c.RoundTripper.RoundTrip(r)
 	if err == nil {
 		if date, parseErr := http.ParseTime(response.Header.Get("Date")); parseErr == nil {
-			c.clock.last.Store(&reading{date, time.Now()})
+			c.last.Store(&reading{date, time.Now()})
 		}
 	}
 	return response, err

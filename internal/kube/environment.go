@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"errors"
 	"net"
 	"net/url"
@@ -34,16 +35,12 @@ func DetectEnvironment(kubeconfig string, lookupEnv func(string) (string, bool),
 		e.Service = net.JoinHostPort(host, port)
 	}
 
-	restConfig, err := clientConfig(kubeconfig, e.Outside == "")
-	if err != nil {
-		e.Err = err
+	var restConfig *rest.Config
+	if restConfig, e.Err = clientConfig(kubeconfig, e.Outside == ""); e.Err != nil {
 		return e
 	}
 	if u, err := url.Parse(restConfig.Host); err == nil && u.Host != "" && restConfig.Proxy == nil {
-		e.APIServer = u.Host
-		if u.Port() == "" {
-			e.APIServer = net.JoinHostPort(u.Hostname(), "443")
-		}
+		e.APIServer = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443"))
 	}
 	e.Client, e.Err = newClient(restConfig, userAgent)
 	return e

@@ -24,7 +24,6 @@ const (
 	eventNamespace = "default"
 	component      = "kube-node-ready"
 	maxMessage     = 1024 // bytes; the API's limit for the note of an Event
-	maxQueued      = 8
 )
 
 // Events writes Events about one node. They queue while the API is unreachable. Not safe for concurrent use.
@@ -45,7 +44,7 @@ func NewEvents(core rest.Interface, node, instance string, timeout time.Duration
 // Add queues an Event. The oldest one is dropped when more than 8 wait.
 func (e *Events) Add(eventType, reason, message string) {
 	now := metav1.Now()
-	if len(e.queue) == maxQueued {
+	if len(e.queue) == 8 {
 		e.queue = e.queue[1:]
 	}
 	e.queue = append(e.queue, event{
@@ -72,7 +71,11 @@ func (e *Events) Flush(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, e.timeout)
 	defer cancel()
 	for len(e.queue) > 0 {
-		err := e.send(ctx, e.queue[0])
+		body, err := json.Marshal(e.queue[0])
+		if err == nil {
+			err = e.core.Post().Namespace(eventNamespace).Resource("events").
+				SetHeader("Content-Type", "application/json").Body(body).Do(ctx).Error()
+		}
 		switch {
 		case err == nil, apierrors.IsAlreadyExists(err): // the reply was lost
 		case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
@@ -84,15 +87,6 @@ func (e *Events) Flush(ctx context.Context) bool {
 		e.queue = e.queue[1:]
 	}
 	return true
-}
-
-func (e *Events) send(ctx context.Context, ev event) error {
-	body, err := json.Marshal(ev)
-	if err != nil {
-		return err
-	}
-	return e.core.Post().Namespace(eventNamespace).Resource("events").
-		SetHeader("Content-Type", "application/json").Body(body).Do(ctx).Error()
 }
 
 // event holds the fields of an Event (core/v1) that the agent writes. It is no type of k8s.io/api for the reason

@@ -10,8 +10,10 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
@@ -27,11 +29,11 @@ func (API) Name() string { return APIName }
 
 // Try implements Check.
 func (a API) Try(ctx context.Context) (Report, error) {
-	ctx, phase := tracePhase(ctx)
+	ctx, explain := tracePhase(ctx)
 	report, err := a.Get(ctx)
 	if err != nil {
 		grant := "apply the ClusterRole and its binding from the chart: nodes, get and patch"
-		return Report{}, apiFailure(ctx, phase.explain(err), grant)
+		return Report{}, apiFailure(ctx, explain(err), grant)
 	}
 	return report, nil
 }
@@ -76,6 +78,35 @@ func isHeaderRefused(err error) bool {
 	// With HTTP/2 a server may announce its limit, which the client keeps, or end the connection (RFC 9113, 7 and 10.5.1).
 	refusals := []string{"advertised limit", "PROTOCOL_ERROR", "COMPRESSION_ERROR", "ENHANCE_YOUR_CALM"}
 	return err != nil && slices.ContainsFunc(refusals, func(text string) bool { return strings.Contains(err.Error(), text) })
+}
+
+// tracePhase follows one request made with the context that it returns. If the request times out, explain adds to the error
+// how far it got, because the causes differ.
+func tracePhase(ctx context.Context) (traced context.Context, explain func(error) error) {
+	var phase atomic.Pointer[string]
+	pending := func(text string) { phase.Store(&text) }
+	done := func(err error) {
+		if err == nil {
+			phase.Store(nil)
+		}
+	}
+	traced = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		ConnectStart:      func(string, string) { pending("TCP connection not accepted") },
+		ConnectDone:       func(_, _ string, err error) { done(err) },
+		TLSHandshakeStart: func() { pending("TCP connects, but the TLS handshake does not end") },
+		TLSHandshakeDone:  func(_ tls.ConnectionState, err error) { done(err) },
+		WroteRequest: func(info httptrace.WroteRequestInfo) {
+			if info.Err == nil {
+				pending("TCP and TLS work and the request is sent, but it is not answered")
+			}
+		},
+	})
+	return traced, func(err error) error {
+		if text := phase.Load(); text != nil && isTimeout(err) {
+			return fmt.Errorf("%s: %w", *text, err)
+		}
+		return err
+	}
 }
 
 // apiFailure names the layer that failed; grant is the remedy if a permission is missing.

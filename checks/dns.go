@@ -70,14 +70,14 @@ func (d DNS) Try(ctx context.Context) (Report, error) {
 	return report, err
 }
 
+func (d DNS) server(ip string) string { return net.JoinHostPort(ip, cmp.Or(d.Port, "53")) }
+
 func resolverOrSystem(resolver *Resolver) (Resolver, error) {
 	if resolver != nil {
 		return *resolver, nil
 	}
 	return SystemResolver()
 }
-
-func (d DNS) server(ip string) string { return net.JoinHostPort(ip, cmp.Or(d.Port, "53")) }
 
 func probeName(ctx context.Context, resolver Resolver, name string, remedy func(error) string) outcome {
 	addrs, warnings, err := resolver.lookup(ctx, name, false)
@@ -105,12 +105,12 @@ func probeRoot(ctx context.Context, resolver Resolver) outcome {
 // dnsRemedy is what to try if the servers of resolv.conf do not resolve name.
 func dnsRemedy(err error, name, domain string) string {
 	remedy := withFullName(err, replyRemedy(err, name, domain))
-	foreign := foreignDomain(name, domain)
-	if foreign == "" || domain == "" {
+	service, other, isService := strings.Cut(strings.TrimSuffix(name, "."), ".svc.")
+	if !isService || other == "" || domain == "" || other == domain {
 		return remedy
 	}
 	hint := fmt.Sprintf("the cluster domain of this node is %q, so the name should be %q: correct DNS_TEST_DOMAINS",
-		domain, strings.TrimSuffix(strings.TrimSuffix(name, "."), foreign)+domain)
+		domain, service+".svc."+domain)
 	if isNegative(err) {
 		return hint
 	}
@@ -133,8 +133,7 @@ func replyRemedy(err error, name, domain string) string {
 	case isCluster:
 		return "check the logs of the cluster's DNS pods"
 	default:
-		return "check the upstream servers of the cluster's DNS; " +
-			"without access to the internet, remove the name from DNS_TEST_DOMAINS"
+		return "check the upstream servers of the cluster's DNS; without access to the internet, remove the name from DNS_TEST_DOMAINS"
 	}
 }
 
@@ -156,15 +155,6 @@ func isClusterName(name, domain string) bool {
 // isShortServiceName: the search list completes name in every cluster.
 func isShortServiceName(name string) bool {
 	return name == "kubernetes.default" || strings.HasSuffix(name, ".svc")
-}
-
-// foreignDomain returns the cluster domain in a service's name if it is another one than domain.
-func foreignDomain(name, domain string) string {
-	_, rest, ok := strings.Cut(strings.TrimSuffix(name, "."), ".svc.")
-	if !ok || rest == domain {
-		return ""
-	}
-	return rest
 }
 
 func isIP(s string) bool {

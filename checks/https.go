@@ -38,14 +38,11 @@ func withRoots(system *x509.CertPool, bundled string, cluster []byte) *x509.Cert
 
 // get requests a URL over a connection of its own. A status below 400 is a pass: it does not follow redirects to other hosts.
 func (n Network) get(ctx context.Context, target Target) outcome {
-	roots := n.Roots
-	if roots == nil {
-		var err error
-		if roots, err = trustedRoots(); err != nil {
-			return outcome{err: fmt.Errorf("%s: %w", target.URL, err)}
-		}
-	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.URL, nil)
+	roots := n.Roots
+	if err == nil && roots == nil {
+		roots, err = trustedRoots()
+	}
 	if err != nil {
 		return outcome{err: fmt.Errorf("%s: %w", target.URL, err)}
 	}
@@ -84,7 +81,7 @@ func dialFirst(ctx context.Context, addrs []netip.Addr, port string) (net.Conn, 
 	defer cancel()
 	conns := make(chan net.Conn, len(addrs))
 	outcomes := inParallel(addrs, func(addr netip.Addr) outcome {
-		conn, err := dialTCP(ctx, net.JoinHostPort(addr.Unmap().String(), port))
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(addr.Unmap().String(), port))
 		if err == nil {
 			conns <- conn
 			cancel()

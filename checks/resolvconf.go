@@ -63,8 +63,3 @@ func (r Resolver) ClusterDomain() string {
 	}
 	return ""
 }
-
-// isClusterSearch: the search domain is one of the cluster's (NS.svc.D, svc.D or D), not of the node's own.
-func isClusterSearch(search, domain string) bool {
-	return domain != "" && (search == domain || strings.HasSuffix("."+search, ".svc."+domain))
-}

@@ -29,7 +29,7 @@ func (r Resolver) candidates(name string) (names, diagnosis []string) {
 	if !strings.HasSuffix(name, ".") {
 		domain := r.ClusterDomain()
 		for _, search := range r.Search {
-			if isClusterSearch(search, domain) {
+			if domain != "" && (search == domain || strings.HasSuffix("."+search, ".svc."+domain)) { // D, svc.D or NS.svc.D
 				names = append(names, name+"."+search+".")
 			} else {
 				diagnosis = append(diagnosis, name+"."+search+".")
@@ -94,9 +94,7 @@ func (r Resolver) lookup(ctx context.Context, name string, every bool) (addrs []
 
 // resolve asks the servers in turn for an absolute name, each for at most wait, until one of them answers, or all have
 // failed other than by a timeout, or ctx ends. It returns what lookup does.
-func (r Resolver) resolve(
-	ctx context.Context, name string, wait time.Duration, every bool,
-) (addrs []netip.Addr, warnings []string, failed *dnsError) {
+func (r Resolver) resolve(ctx context.Context, name string, wait time.Duration, every bool) ([]netip.Addr, []string, *dnsError) {
 	failures := make(map[string]*dnsError)
 	mayAnswer := func(server string) bool { return failures[server] == nil || isTimeout(failures[server]) }
 	for i := 0; i == 0 || (ctx.Err() == nil && slices.ContainsFunc(r.Servers, mayAnswer)); i++ {
@@ -104,15 +102,16 @@ func (r Resolver) resolve(
 		addrs, err := r.ask(ctx, server, name, wait, every)
 		failure := &dnsError{name: name, server: server, err: err}
 		if err == nil || isNegative(err) {
+			var warnings []string
 			for _, other := range r.Servers {
 				if f := failures[other]; f != nil && other != server {
 					warnings = append(warnings, f.Error())
 				}
 			}
 			if err == nil {
-				failure = nil
+				return addrs, warnings, nil
 			}
-			return addrs, warnings, failure
+			return nil, warnings, failure
 		}
 		// A reply counts more than a timeout of the same server, before it or after it. So does a truncated one.
 		if before := failures[server]; mayAnswer(server) && (before == nil || !errors.Is(before, errTruncated)) {
@@ -128,19 +127,17 @@ func (r Resolver) resolve(
 			errs = append(errs, fmt.Errorf("%s: %w", server, f.err))
 		}
 	}
-	return nil, nil, &dnsError{name: name, err: joined{errs, ", "}}
-}
-
-// family is the outcome of a query for the addresses of one address family.
-type family struct {
-	addrs []netip.Addr
-	err   error
+	return nil, nil, &dnsError{name: name, err: join(errs, ", ")}
 }
 
 // ask asks one server for the A and AAAA records of an absolute name at once. One of them is enough, without every.
 func (r Resolver) ask(ctx context.Context, server, name string, wait time.Duration, every bool) ([]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
+	type family struct {
+		addrs []netip.Addr
+		err   error
+	}
 	families := make(chan family, 2)
 	for _, recordType := range []dnsmessage.Type{dnsmessage.TypeA, dnsmessage.TypeAAAA} {
 		go func() {

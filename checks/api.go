@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -32,8 +31,7 @@ func (a API) Try(ctx context.Context) (Report, error) {
 	ctx, explain := tracePhase(ctx)
 	report, err := a.Get(ctx)
 	if err != nil {
-		grant := "apply the ClusterRole and its binding from the chart: nodes, get and patch"
-		return Report{}, apiFailure(ctx, explain(err), grant)
+		return Report{}, apiFailure(ctx, explain(err), "apply the ClusterRole and its binding from the chart: nodes, get and patch")
 	}
 	return report, nil
 }
@@ -125,8 +123,7 @@ func apiFailure(ctx context.Context, err error, grant string) error {
 	case apierrors.IsTooManyRequests(err):
 		return fail("the API server is overloaded or limits this client (API Priority and Fairness); the agent will retry",
 			"the API server asks to wait: %w", err)
-	case is[x509.UnknownAuthorityError](err), is[x509.HostnameError](err), is[x509.CertificateInvalidError](err),
-		is[*tls.CertificateVerificationError](err):
+	case is[*tls.CertificateVerificationError](err):
 		return fail("compare the CA in the pod's service account volume with the API server's certificate, "+
 			"and check this node's clock; or a proxy on the path answers instead", "TLS: %w", err)
 	case is[tls.RecordHeaderError](err), errors.Is(err, http.ErrSchemeMismatch):

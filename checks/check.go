@@ -39,14 +39,10 @@ type Check interface {
 
 // Report is what an attempt found besides its verdict.
 type Report struct {
-	// Detail is one line for the reader of a dry run: what the attempt proved.
-	Detail string
-	// Skipped is the reason why the attempt probed nothing. A skipped check has passed.
-	Skipped string
-	// Warnings name what did not work although the check passed.
-	Warnings []string
-	// Took, if set, is the duration of an earlier request whose answer the attempt used. It replaces the attempt's own.
-	Took time.Duration
+	Detail   string        // what the attempt proved: one line for the reader of a dry run
+	Skipped  string        // the reason why the attempt probed nothing: a skipped check has passed
+	Warnings []string      // what did not work although the check passed
+	Took     time.Duration // if set, of an earlier request whose answer the attempt used: replaces the attempt's own
 }
 
 // Failure is the error of an attempt, and what to try first.
@@ -150,15 +146,14 @@ func combine(outcomes []outcome) (Report, error) {
 			details = append(details, o.detail)
 		}
 	}
-	report := Report{Detail: strings.Join(details, ", "), Warnings: warnings}
-	if len(errs) == 0 {
-		return report, nil
-	}
-	return report, join(errs, "; ")
+	return Report{Detail: strings.Join(details, ", "), Warnings: warnings}, join(errs, "; ")
 }
 
-// join puts errors on one line of the log, and their remedies without repetition.
+// join puts errors on one line of the log, and their remedies without repetition. Without errors it returns nil.
 func join(errs []error, separator string) error {
+	if len(errs) == 0 {
+		return nil
+	}
 	var texts, remedies []string
 	for _, err := range errs {
 		texts = append(texts, err.Error())

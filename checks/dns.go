@@ -17,13 +17,10 @@ import (
 // DNS resolves every name in Names, all in parallel.
 type DNS struct {
 	// Names to resolve. An IP address among them is a server to ask for the first name outside the cluster, else for the root.
-	Names []string
-	// Resolver to ask; nil: the one of /etc/resolv.conf at the time of the attempt.
-	Resolver *Resolver
-	// Outside is the reason to skip the names of the cluster; "" inside a cluster.
-	Outside string
-	// Port of the servers given by address; "" is 53.
-	Port string
+	Names    []string
+	Resolver *Resolver // nil: the one of /etc/resolv.conf at the time of the attempt
+	Outside  string    // the reason to skip the names of the cluster; "" inside a cluster
+	Port     string    // of the servers given by address; "" is 53
 }
 
 // Name implements Check.

@@ -15,10 +15,8 @@ import (
 // A path with a smaller MTU than the interface and without ICMP passes small packets and drops large ones, and with them
 // those of every workload. A large query fills more than two segments, so that packets each way are as large as can be.
 const (
-	// minLargeQuery is its least length in bytes: more than one segment of an Ethernet frame.
-	minLargeQuery = 2800
-	// maxMessage is the most bytes that a DNS message holds over TCP (RFC 1035, 4.2.2).
-	maxMessage = 65535
+	minLargeQuery = 2800  // its least length in bytes: more than one segment of an Ethernet frame
+	maxMessage    = 65535 // the most bytes that a DNS message holds over TCP (RFC 1035, 4.2.2)
 
 	errLargeQuery replyError = "a large query"           // an endpoint accepts connections and gets no large packets
 	errTooLarge   replyError = "closes on a large query" // it gets them, and may refuse the size
@@ -30,9 +28,8 @@ type tcpState struct {
 	acknowledged int // bytes that the peer has received, and 1 for the SYN
 }
 
-// exchangeLargeQuery asks the DNS server at the other end of a TCP connection for the address of the API's service, in a
-// large query of at most limit bytes. CoreDNS pads its reply alike. Any reply is a pass: it proves the path. After
-// errTooLarge a smaller query may get a reply.
+// exchangeLargeQuery asks the DNS server at the other end of a TCP connection for the API's service, in a query of at most
+// limit bytes. CoreDNS pads its reply alike. Any reply proves the path. After errTooLarge a smaller query may get a reply.
 func exchangeLargeQuery(ctx context.Context, conn net.Conn, domain string, limit int) error {
 	before, known := readTCPState(conn)
 	size, text := largeQuerySize(before.segment, limit)

@@ -14,21 +14,17 @@ import (
 
 // Network connects to every target, all in parallel, or sends it a GET over HTTPS.
 type Network struct {
-	Targets []Target
-	// Resolver for targets given by name; nil: the one of /etc/resolv.conf.
-	Resolver *Resolver
-	// Roots are the CAs for HTTPS; nil: the system's and the cluster's.
-	Roots *x509.CertPool
+	Targets  []Target
+	Resolver *Resolver      // for targets given by name; nil: the one of /etc/resolv.conf
+	Roots    *x509.CertPool // the CAs for HTTPS; nil: the system's and the cluster's
 }
 
 // Target is an address that must accept connections, or a URL that must answer.
 type Target struct {
-	Address string // host:port, or [v6]:port
-	URL     string // https://host/path, instead of an address
-	// EachAddress: every address of the host must accept, not just one of them.
-	EachAddress bool
-	// Remedy is what to try first if the target fails; "": a general one.
-	Remedy string
+	Address     string // host:port, or [v6]:port
+	URL         string // https://host/path, instead of an address
+	EachAddress bool   // every address of the host must accept, not just one of them
+	Remedy      string // what to try first if the target fails; "": a general one
 }
 
 // Name implements Check.

@@ -21,9 +21,9 @@ type Resolver struct {
 }
 
 // candidates lists the absolute names that name may stand for, in the order to ask for them, without those that DNS cannot
-// hold. A name with a dot is first asked for as written: with ndots:5, every search domain would cost a query before. Not so
-// a service's short name: the internet does not have it, and a query for it there could use up the attempt. Only the cluster's
-// search domains complete a name: one of the node's own may answer for any. Those names are for the diagnosis of a failure.
+// hold. A name with a dot is first asked for as written (with ndots:5, every search domain would cost a query before), but not
+// a service's short name, which the internet does not have. Only the cluster's search domains complete a name, because the
+// node's own may answer for any name: those are for the diagnosis of a failure.
 func (r Resolver) candidates(name string) (names, diagnosis []string) {
 	names = []string{strings.TrimSuffix(name, ".") + "."}
 	if !strings.HasSuffix(name, ".") {
@@ -58,7 +58,7 @@ func share(ctx context.Context, servers int) time.Duration {
 // lookup resolves name to the addresses of the family that answers first, or, with every, of both. Warnings name the
 // servers that failed before another one answered. The error is the first one that is not negative, else the first one.
 func (r Resolver) lookup(ctx context.Context, name string, every bool) (addrs []netip.Addr, warnings []string, err error) {
-	var failed *dnsError
+	failed := &dnsError{name: name, err: errNotName}
 	wait := share(ctx, len(r.Servers))
 	names, diagnosis := r.candidates(name)
 	for _, candidate := range names {
@@ -67,7 +67,7 @@ func (r Resolver) lookup(ctx context.Context, name string, every bool) (addrs []
 		if failure == nil {
 			return addrs, warnings, nil
 		}
-		if failed == nil || (isNegative(failed) && !isNegative(failure)) {
+		if errors.Is(failed, errNotName) || (isNegative(failed) && !isNegative(failure)) {
 			failed = failure
 		}
 		if ctx.Err() != nil {
@@ -78,9 +78,6 @@ func (r Resolver) lookup(ctx context.Context, name string, every bool) (addrs []
 			others := slices.DeleteFunc(slices.Clone(r.Servers), func(s string) bool { return s == failure.server })
 			r.Servers = append([]string{failure.server}, others...)
 		}
-	}
-	if failed == nil {
-		failed = &dnsError{name: name, err: errNotName}
 	}
 	for _, candidate := range diagnosis {
 		if ctx.Err() == nil && failed.fullName == "" {

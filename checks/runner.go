@@ -15,19 +15,16 @@ const jitter = 0.1
 
 // Attempt is one try of one check, as an Observer sees it.
 type Attempt struct {
-	Check  string
-	Number int // 1 for the first of its round
-	Took   time.Duration
-	Report Report
-	Err    error // nil if the check passed or was skipped
-	// RetryIn is the wait until the next attempt; 0 if there is none in this round.
-	RetryIn time.Duration
+	Check   string
+	Number  int // 1 for the first of its round
+	Took    time.Duration
+	Report  Report
+	Err     error         // nil if the check passed or was skipped
+	RetryIn time.Duration // until the next attempt; 0 if there is none in this round
 }
 
 // Observer receives every attempt when it ends, except those that a shutdown interrupted: they say nothing about the node.
-type Observer interface {
-	Attempted(Attempt)
-}
+type Observer interface{ Attempted(Attempt) }
 
 // Result is the outcome of one check in a round.
 type Result struct {

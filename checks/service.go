@@ -11,23 +11,17 @@ import (
 )
 
 const (
-	// maxDials limits how many endpoints of a large DNS service one node connects to.
-	maxDials = 8
-	// stragglerGrace is how long others may still answer once the check has passed: a dead endpoint must not delay the node.
-	stragglerGrace = 500 * time.Millisecond
+	maxDials       = 8                      // how many endpoints of a large DNS service one node connects to
+	stragglerGrace = 500 * time.Millisecond // for the others once the check has passed: a dead endpoint must not delay the node
 )
 
 // Service lists a service's EndpointSlices and connects to ready endpoints by pod address: discovery and the pod network.
 type Service struct {
-	Namespace, Service string
-	// Node is the name of this node: a local endpoint proves nothing about the network between nodes.
-	Node string
-	// The keys of the startup taint and the failed taint ("": none). Pods of the service must tolerate both.
-	TaintKey, FailedTaintKey string
-	// Domain is the cluster's DNS domain, for a name that every DNS endpoint can resolve.
-	Domain string
-	// List returns the EndpointSlices of the service.
-	List func(ctx context.Context) ([]EndpointSlice, error)
+	Namespace, Service       string
+	Node                     string                                             // this node: a local endpoint proves nothing about the network between nodes
+	TaintKey, FailedTaintKey string                                             // the startup taint and the failed taint ("": none): pods of the service must tolerate both
+	Domain                   string                                             // the cluster's DNS domain, for a name that every DNS endpoint can resolve
+	List                     func(ctx context.Context) ([]EndpointSlice, error) // of the service
 }
 
 // Name implements Check.

@@ -14,16 +14,13 @@ import (
 	"strings"
 )
 
-// clusterCA is where kubelet puts the CA of the cluster, for every pod with a service account token.
-const clusterCA = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
-
 // trustedRoots returns the system's CAs, else the bundled ones, plus the cluster's CA.
 func trustedRoots() (*x509.CertPool, error) {
 	pool, err := x509.SystemCertPool()
 	if err != nil {
 		return nil, err
 	}
-	cluster, _ := os.ReadFile(clusterCA)
+	cluster, _ := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt") // of every pod with a token
 	return withRoots(pool, bundledRoots, cluster), nil
 }
 

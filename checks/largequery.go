@@ -41,12 +41,14 @@ func exchangeLargeQuery(ctx context.Context, conn net.Conn, domain string, limit
 	after, _ := readTCPState(conn)
 	// A server may also close because it has waited in vain for the query. Its kernel has then not received a full packet.
 	isLost := known && after.acknowledged <= before.segment
+	isClosed := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 	switch {
 	case err == nil:
 		return nil
-	case isTimeout(err), isClosed(err) && isLost:
+	case isTimeout(err), isClosed && isLost:
 		return fmt.Errorf("%w (%s) got no reply: %w", errLargeQuery, text, short(err))
-	case isClosed(err) && size > minLargeQuery:
+	case isClosed && size > minLargeQuery:
 		return fmt.Errorf("%w (%s): %w", errTooLarge, text, short(err))
 	default:
 		return fmt.Errorf("does not answer as a DNS server: %w", short(err))
@@ -62,12 +64,6 @@ func largeQuerySize(segment, limit int) (size int, text string) {
 		text += ", the most that a DNS message holds and less than two segments"
 	}
 	return size, text
-}
-
-// isClosed: the peer has closed the connection.
-func isClosed(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
-		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // largeQuery packs a query of size bytes, filled up with the padding option (RFC 7830).

@@ -59,11 +59,8 @@ func (n Network) dial(ctx context.Context, target Target) outcome {
 
 // resolve returns all addresses of a host: itself if it is one, those of /etc/hosts if it is listed there, else those of DNS.
 func (n Network) resolve(ctx context.Context, host string) ([]netip.Addr, error) {
-	if addr, err := netip.ParseAddr(host); err == nil {
-		return []netip.Addr{addr}, nil
-	}
 	noServer := func(context.Context, string, string) (net.Conn, error) { return nil, errors.ErrUnsupported }
-	hostsFile := &net.Resolver{PreferGo: true, Dial: noServer} // package net's resolver without a server
+	hostsFile := &net.Resolver{PreferGo: true, Dial: noServer} // package net's resolver without a server: also parses an address
 	if addrs, _ := hostsFile.LookupNetIP(ctx, "ip", host); len(addrs) > 0 {
 		return addrs, nil
 	}

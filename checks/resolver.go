@@ -39,11 +39,7 @@ func (r Resolver) candidates(name string) (names, diagnosis []string) {
 			names = append(names[1:], names[0])
 		}
 	}
-	notName := func(candidate string) bool {
-		_, err := newQuery(candidate, dnsmessage.TypeA, true)
-		return err != nil
-	}
-	return slices.DeleteFunc(names, notName), slices.DeleteFunc(diagnosis, notName)
+	return names, diagnosis
 }
 
 // share is how long one exchange may take: a lost packet must not cost the whole attempt, and every server has its turn.
@@ -67,7 +63,8 @@ func (r Resolver) lookup(ctx context.Context, name string, every bool) (addrs []
 		if failure == nil {
 			return addrs, warnings, nil
 		}
-		if errors.Is(failed, errNotName) || (isNegative(failed) && !isNegative(failure)) {
+		isBetter := errors.Is(failed, errNotName) || (isNegative(failed) && !isNegative(failure))
+		if isBetter && !errors.Is(failure, errNotName) {
 			failed = failure
 		}
 		if ctx.Err() != nil {

@@ -17,11 +17,13 @@ const (
 
 // Service lists a service's EndpointSlices and connects to ready endpoints by pod address: discovery and the pod network.
 type Service struct {
-	Namespace, Service       string
-	Node                     string                                             // this node: a local endpoint proves nothing about the network between nodes
-	TaintKey, FailedTaintKey string                                             // the startup taint and the failed taint ("": none): pods of the service must tolerate both
-	Domain                   string                                             // the cluster's DNS domain, for a name that every DNS endpoint can resolve
-	List                     func(ctx context.Context) ([]EndpointSlice, error) // of the service
+	Namespace, Service string
+	Node               string // this node: a local endpoint proves nothing about the network between nodes
+	TaintKey           string // of the startup taint: the service's pods must tolerate it
+	FailedTaintKey     string // of the failed taint, which they must tolerate too; "": none
+	Domain             string // the cluster's DNS domain, for a name that every DNS endpoint can resolve
+	// List returns the EndpointSlices of the service.
+	List func(ctx context.Context) ([]EndpointSlice, error)
 }
 
 // Name implements Check.

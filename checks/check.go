@@ -31,8 +31,7 @@ func Names() []string { return []string{DNSName, APIName, NetworkName, ServiceNa
 
 // Check is one question about this node.
 type Check interface {
-	// Name is one of Names().
-	Name() string
+	Name() string // one of Names()
 	// Try makes one attempt, within the deadline of ctx. The error names the layer, and is a *Failure if there is a remedy.
 	Try(ctx context.Context) (Report, error)
 }
@@ -80,7 +79,6 @@ func isTimeout(err error) bool {
 	return ok && ne.Timeout() || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// is reports whether err is, or wraps, an error of type T.
 func is[T error](err error) bool {
 	_, ok := errors.AsType[T](err)
 	return ok
@@ -107,7 +105,6 @@ func short(err error) error {
 	return err
 }
 
-// worded is an error in other words.
 type worded struct {
 	words string
 	err   error

@@ -44,7 +44,6 @@ func (d DNS) Try(ctx context.Context) (Report, error) {
 	if len(names) == 0 {
 		return Report{Skipped: fmt.Sprintf("%s: %s", strings.Join(skipped, ", "), d.Outside)}, nil
 	}
-
 	// A single label is never a name outside the cluster: the search list completes it.
 	external := slices.IndexFunc(names, func(name string) bool {
 		return !isIP(name) && !isClusterName(name, domain) && strings.Contains(strings.TrimSuffix(name, "."), ".")

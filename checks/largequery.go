@@ -55,8 +55,7 @@ func exchangeLargeQuery(ctx context.Context, conn net.Conn, domain string, limit
 	}
 }
 
-// largeQuerySize returns the length in bytes of a large query, at most limit, as a number and as text. It is sent with two
-// more bytes for the length, so that it is more than two segments.
+// largeQuerySize returns the length in bytes of a large query, and as text. Two more bytes make it more than two segments.
 func largeQuerySize(segment, limit int) (size int, text string) {
 	size = min(max(2*segment, minLargeQuery), limit)
 	text = fmt.Sprintf("%d bytes", size)

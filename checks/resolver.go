@@ -20,10 +20,9 @@ type Resolver struct {
 	Network string   // "" is udp, and tcp after a truncated reply
 }
 
-// candidates lists the absolute names that name may stand for, in the order to ask for them, without those that DNS cannot
-// hold. A name with a dot is first asked for as written (with ndots:5, every search domain would cost a query before), but not
-// a service's short name, which the internet does not have. Only the cluster's search domains complete a name, because the
-// node's own may answer for any name: those are for the diagnosis of a failure.
+// candidates lists the absolute names that name may stand for, in the order to ask for them. A name with a dot is first asked
+// for as written (with ndots:5, every search domain would cost a query before), but not a service's short name, which the
+// internet does not have. The node's own search domains may answer for any name: they are for the diagnosis of a failure.
 func (r Resolver) candidates(name string) (names, diagnosis []string) {
 	names = []string{strings.TrimSuffix(name, ".") + "."}
 	if !strings.HasSuffix(name, ".") {
@@ -73,7 +72,7 @@ func (r Resolver) lookup(ctx context.Context, name string, every bool) (addrs []
 		if isNegative(failure) {
 			// The server that answered comes first now: a dead one would cost its share of the time for every candidate.
 			others := slices.DeleteFunc(slices.Clone(r.Servers), func(s string) bool { return s == failure.server })
-			r.Servers = append([]string{failure.server}, others...)
+			r.Servers = slices.Insert(others, 0, failure.server)
 		}
 	}
 	for _, candidate := range diagnosis {

@@ -76,10 +76,9 @@ func (r Resolver) lookup(ctx context.Context, name string, every bool) (addrs []
 		}
 	}
 	for _, candidate := range diagnosis {
-		if ctx.Err() == nil && failed.fullName == "" {
-			if _, _, failure := r.resolve(ctx, candidate, wait, every); failure == nil {
-				failed.fullName = strings.TrimSuffix(candidate, ".")
-			}
+		if _, _, failure := r.resolve(ctx, candidate, wait, every); failure == nil {
+			failed.fullName = strings.TrimSuffix(candidate, ".")
+			break
 		}
 	}
 	return nil, nil, failed

@@ -4,14 +4,15 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
@@ -27,11 +28,10 @@ func (API) Name() string { return APIName }
 
 // Try implements Check.
 func (a API) Try(ctx context.Context) (Report, error) {
-	ctx, phase := tracePhase(ctx)
+	ctx, explain := tracePhase(ctx)
 	report, err := a.Get(ctx)
 	if err != nil {
-		grant := "apply the ClusterRole and its binding from the chart: nodes, get and patch"
-		return Report{}, apiFailure(ctx, phase.explain(err), grant)
+		return Report{}, apiFailure(ctx, explain(err), "apply the ClusterRole and its binding from the chart: nodes, get and patch")
 	}
 	return report, nil
 }
@@ -78,6 +78,35 @@ func isHeaderRefused(err error) bool {
 	return err != nil && slices.ContainsFunc(refusals, func(text string) bool { return strings.Contains(err.Error(), text) })
 }
 
+// tracePhase follows one request made with the context that it returns. If the request times out, explain adds to the error
+// how far it got, because the causes differ.
+func tracePhase(ctx context.Context) (traced context.Context, explain func(error) error) {
+	var phase atomic.Pointer[string]
+	pending := func(text string) { phase.Store(&text) }
+	done := func(err error) {
+		if err == nil {
+			phase.Store(nil)
+		}
+	}
+	traced = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		ConnectStart:      func(string, string) { pending("TCP connection not accepted") },
+		ConnectDone:       func(_, _ string, err error) { done(err) },
+		TLSHandshakeStart: func() { pending("TCP connects, but the TLS handshake does not end") },
+		TLSHandshakeDone:  func(_ tls.ConnectionState, err error) { done(err) },
+		WroteRequest: func(info httptrace.WroteRequestInfo) {
+			if info.Err == nil {
+				pending("TCP and TLS work and the request is sent, but it is not answered")
+			}
+		},
+	})
+	return traced, func(err error) error {
+		if text := phase.Load(); text != nil && isTimeout(err) {
+			return fmt.Errorf("%s: %w", *text, err)
+		}
+		return err
+	}
+}
+
 // apiFailure names the layer that failed; grant is the remedy if a permission is missing.
 func apiFailure(ctx context.Context, err error, grant string) error {
 	switch {
@@ -94,8 +123,7 @@ func apiFailure(ctx context.Context, err error, grant string) error {
 	case apierrors.IsTooManyRequests(err):
 		return fail("the API server is overloaded or limits this client (API Priority and Fairness); the agent will retry",
 			"the API server asks to wait: %w", err)
-	case is[x509.UnknownAuthorityError](err), is[x509.HostnameError](err), is[x509.CertificateInvalidError](err),
-		is[*tls.CertificateVerificationError](err):
+	case is[*tls.CertificateVerificationError](err):
 		return fail("compare the CA in the pod's service account volume with the API server's certificate, "+
 			"and check this node's clock; or a proxy on the path answers instead", "TLS: %w", err)
 	case is[tls.RecordHeaderError](err), errors.Is(err, http.ErrSchemeMismatch):

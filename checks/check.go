@@ -11,6 +11,9 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
+	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -28,22 +31,17 @@ func Names() []string { return []string{DNSName, APIName, NetworkName, ServiceNa
 
 // Check is one question about this node.
 type Check interface {
-	// Name is one of Names().
-	Name() string
+	Name() string // one of Names()
 	// Try makes one attempt, within the deadline of ctx. The error names the layer, and is a *Failure if there is a remedy.
 	Try(ctx context.Context) (Report, error)
 }
 
 // Report is what an attempt found besides its verdict.
 type Report struct {
-	// Detail is one line for the reader of a dry run: what the attempt proved.
-	Detail string
-	// Skipped is the reason why the attempt probed nothing. A skipped check has passed.
-	Skipped string
-	// Warnings name what did not work although the check passed.
-	Warnings []string
-	// Took, if set, is the duration of an earlier request whose answer the attempt used. It replaces the attempt's own.
-	Took time.Duration
+	Detail   string        // what the attempt proved: one line for the reader of a dry run
+	Skipped  string        // the reason why the attempt probed nothing: a skipped check has passed
+	Warnings []string      // what did not work although the check passed
+	Took     time.Duration // if set, of an earlier request whose answer the attempt used: replaces the attempt's own
 }
 
 // Failure is the error of an attempt, and what to try first.
@@ -77,14 +75,10 @@ func (s skipped) Try(context.Context) (Report, error) { return Report{Skipped: s
 
 // isTimeout: no answer came in time, as opposed to a bad one.
 func isTimeout(err error) bool {
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) {
-		return true
-	}
 	ne, ok := errors.AsType[net.Error](err)
-	return ok && ne.Timeout()
+	return ok && ne.Timeout() || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// is reports whether err is, or wraps, an error of type T.
 func is[T error](err error) bool {
 	_, ok := errors.AsType[T](err)
 	return ok
@@ -93,30 +87,76 @@ func is[T error](err error) bool {
 // short reduces a network error to the words to search for: the text around it names the addresses.
 func short(err error) error {
 	if isTimeout(err) {
-		return shortened{"timeout", err}
+		return worded{"timeout", err}
 	}
-	for _, known := range []shortened{
+	for _, known := range []worded{
 		{"connection refused", syscall.ECONNREFUSED},
 		{"connection reset", syscall.ECONNRESET},
-		{"connection closed", io.EOF},
-		{"connection closed", io.ErrUnexpectedEOF},
-		{"connection closed", syscall.EPIPE},
+		{"connection closed", io.EOF}, {"connection closed", io.ErrUnexpectedEOF}, {"connection closed", syscall.EPIPE},
 		{"no route to host", syscall.EHOSTUNREACH},
 		{"network is unreachable", syscall.ENETUNREACH},
 		{"no source address on this node", syscall.EADDRNOTAVAIL},
 		{"address family is disabled on this node", syscall.EAFNOSUPPORT},
 	} {
 		if errors.Is(err, known.err) {
-			return shortened{known.words, err}
+			return worded{known.words, err}
 		}
 	}
 	return err
 }
 
-type shortened struct {
+type worded struct {
 	words string
 	err   error
 }
 
-func (s shortened) Error() string { return s.words }
-func (s shortened) Unwrap() error { return s.err }
+func (w worded) Error() string { return w.words }
+func (w worded) Unwrap() error { return w.err }
+
+// outcome is what one of a check's probes found.
+type outcome struct {
+	detail   string
+	warnings []string
+	err      error
+}
+
+// inParallel probes all items at the same time and returns the outcomes in the order of the items.
+func inParallel[T any](items []T, probe func(T) outcome) []outcome {
+	outcomes := make([]outcome, len(items))
+	var all sync.WaitGroup
+	for i, item := range items {
+		all.Go(func() { outcomes[i] = probe(item) })
+	}
+	all.Wait()
+	return outcomes
+}
+
+// combine makes one verdict of several outcomes: all of them must be good.
+func combine(outcomes []outcome) (Report, error) {
+	var details, warnings []string
+	var errs []error
+	for _, o := range outcomes {
+		warnings = append(warnings, o.warnings...)
+		if o.err != nil {
+			errs = append(errs, o.err)
+		} else if o.detail != "" {
+			details = append(details, o.detail)
+		}
+	}
+	return Report{Detail: strings.Join(details, ", "), Warnings: warnings}, join(errs, "; ")
+}
+
+// join puts errors on one line of the log, and their remedies without repetition. Without errors it returns nil.
+func join(errs []error, separator string) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	var texts, remedies []string
+	for _, err := range errs {
+		texts = append(texts, err.Error())
+		if remedy := Remedy(err); remedy != "" && !slices.Contains(remedies, remedy) {
+			remedies = append(remedies, remedy)
+		}
+	}
+	return &Failure{Cause: worded{strings.Join(texts, separator), errors.Join(errs...)}, Remedy: strings.Join(remedies, "; ")}
+}

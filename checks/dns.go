@@ -17,13 +17,10 @@ import (
 // DNS resolves every name in Names, all in parallel.
 type DNS struct {
 	// Names to resolve. An IP address among them is a server to ask for the first name outside the cluster, else for the root.
-	Names []string
-	// Resolver to ask; nil: the one of /etc/resolv.conf at the time of the attempt.
-	Resolver *Resolver
-	// Outside is the reason to skip the names of the cluster; "" inside a cluster.
-	Outside string
-	// Port of the servers given by address; "" is 53.
-	Port string
+	Names    []string
+	Resolver *Resolver // nil: the one of /etc/resolv.conf at the time of the attempt
+	Outside  string    // the reason to skip the names of the cluster; "" inside a cluster
+	Port     string    // of the servers given by address; "" is 53
 }
 
 // Name implements Check.
@@ -47,7 +44,6 @@ func (d DNS) Try(ctx context.Context) (Report, error) {
 	if len(names) == 0 {
 		return Report{Skipped: fmt.Sprintf("%s: %s", strings.Join(skipped, ", "), d.Outside)}, nil
 	}
-
 	// A single label is never a name outside the cluster: the search list completes it.
 	external := slices.IndexFunc(names, func(name string) bool {
 		return !isIP(name) && !isClusterName(name, domain) && strings.Contains(strings.TrimSuffix(name, "."), ".")
@@ -70,14 +66,14 @@ func (d DNS) Try(ctx context.Context) (Report, error) {
 	return report, err
 }
 
+func (d DNS) server(ip string) string { return net.JoinHostPort(ip, cmp.Or(d.Port, "53")) }
+
 func resolverOrSystem(resolver *Resolver) (Resolver, error) {
 	if resolver != nil {
 		return *resolver, nil
 	}
 	return SystemResolver()
 }
-
-func (d DNS) server(ip string) string { return net.JoinHostPort(ip, cmp.Or(d.Port, "53")) }
 
 func probeName(ctx context.Context, resolver Resolver, name string, remedy func(error) string) outcome {
 	addrs, warnings, err := resolver.lookup(ctx, name, false)
@@ -105,12 +101,12 @@ func probeRoot(ctx context.Context, resolver Resolver) outcome {
 // dnsRemedy is what to try if the servers of resolv.conf do not resolve name.
 func dnsRemedy(err error, name, domain string) string {
 	remedy := withFullName(err, replyRemedy(err, name, domain))
-	foreign := foreignDomain(name, domain)
-	if foreign == "" || domain == "" {
+	service, other, isService := strings.Cut(strings.TrimSuffix(name, "."), ".svc.")
+	if !isService || other == "" || domain == "" || other == domain {
 		return remedy
 	}
 	hint := fmt.Sprintf("the cluster domain of this node is %q, so the name should be %q: correct DNS_TEST_DOMAINS",
-		domain, strings.TrimSuffix(strings.TrimSuffix(name, "."), foreign)+domain)
+		domain, service+".svc."+domain)
 	if isNegative(err) {
 		return hint
 	}
@@ -133,8 +129,7 @@ func replyRemedy(err error, name, domain string) string {
 	case isCluster:
 		return "check the logs of the cluster's DNS pods"
 	default:
-		return "check the upstream servers of the cluster's DNS; " +
-			"without access to the internet, remove the name from DNS_TEST_DOMAINS"
+		return "check the upstream servers of the cluster's DNS; without access to the internet, remove the name from DNS_TEST_DOMAINS"
 	}
 }
 
@@ -156,15 +151,6 @@ func isClusterName(name, domain string) bool {
 // isShortServiceName: the search list completes name in every cluster.
 func isShortServiceName(name string) bool {
 	return name == "kubernetes.default" || strings.HasSuffix(name, ".svc")
-}
-
-// foreignDomain returns the cluster domain in a service's name if it is another one than domain.
-func foreignDomain(name, domain string) string {
-	_, rest, ok := strings.Cut(strings.TrimSuffix(name, "."), ".svc.")
-	if !ok || rest == domain {
-		return ""
-	}
-	return rest
 }
 
 func isIP(s string) bool {

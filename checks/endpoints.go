@@ -55,18 +55,14 @@ func endpoints(found []EndpointSlice) (ready []endpoint, unready, portless int) 
 			continue
 		}
 		for _, e := range slice.Endpoints {
-			// "nil should be interpreted as ready" (discovery.k8s.io/v1, EndpointConditions)
-			if e.Conditions.Ready != nil && !*e.Conditions.Ready {
+			switch {
+			case e.Conditions.Ready != nil && !*e.Conditions.Ready: // "nil should be interpreted as ready" (EndpointConditions)
 				unready++
-				continue
-			}
-			if len(e.Addresses) == 0 {
-				continue
-			}
-			// The addresses of an endpoint are interchangeable: take the first.
-			one := endpoint{address: net.JoinHostPort(e.Addresses[0], port), node: e.NodeName, isDNS: isDNS}
-			if !slices.Contains(ready, one) { // an endpoint may be in two slices while it moves
-				ready = append(ready, one)
+			case len(e.Addresses) > 0: // they are interchangeable: take the first
+				one := endpoint{address: net.JoinHostPort(e.Addresses[0], port), node: e.NodeName, isDNS: isDNS}
+				if !slices.Contains(ready, one) { // an endpoint may be in two slices while it moves
+					ready = append(ready, one)
+				}
 			}
 		}
 	}

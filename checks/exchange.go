@@ -34,7 +34,6 @@ const (
 	errTruncated    replyError = "truncated answer over UDP, and over TCP" // and the error over TCP
 )
 
-// reply is a DNS message that answers a query.
 type reply struct {
 	dnsmessage.Header
 	answers       dnsmessage.Parser // at the first answer
@@ -78,7 +77,6 @@ func exchange(ctx context.Context, network, server string, query []byte) (reply,
 	return r, nil
 }
 
-// roundTrip sends a packed query over conn and returns the reply.
 func roundTrip(ctx context.Context, conn net.Conn, query []byte) (reply, error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -174,12 +172,11 @@ func (r reply) addresses(recordType dnsmessage.Type) ([]netip.Addr, error) {
 			addrs = append(addrs, addr)
 		}
 	}
-	switch {
-	case len(addrs) > 0:
-		return addrs, nil
-	case isEmpty && !r.Authoritative && !r.RecursionAvailable && !r.hasAdditional:
+	if isEmpty && !r.Authoritative && !r.RecursionAvailable && !r.hasAdditional {
 		return nil, errLameReferral
-	default:
+	}
+	if len(addrs) == 0 {
 		return nil, negative
 	}
+	return addrs, nil
 }

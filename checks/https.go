@@ -14,16 +14,13 @@ import (
 	"strings"
 )
 
-// clusterCA is where kubelet puts the CA of the cluster, for every pod with a service account token.
-const clusterCA = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
-
 // trustedRoots returns the system's CAs, else the bundled ones, plus the cluster's CA.
 func trustedRoots() (*x509.CertPool, error) {
 	pool, err := x509.SystemCertPool()
 	if err != nil {
 		return nil, err
 	}
-	cluster, _ := os.ReadFile(clusterCA)
+	cluster, _ := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt") // of every pod with a token
 	return withRoots(pool, bundledRoots, cluster), nil
 }
 
@@ -38,14 +35,11 @@ func withRoots(system *x509.CertPool, bundled string, cluster []byte) *x509.Cert
 
 // get requests a URL over a connection of its own. A status below 400 is a pass: it does not follow redirects to other hosts.
 func (n Network) get(ctx context.Context, target Target) outcome {
-	roots := n.Roots
-	if roots == nil {
-		var err error
-		if roots, err = trustedRoots(); err != nil {
-			return outcome{err: fmt.Errorf("%s: %w", target.URL, err)}
-		}
-	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.URL, nil)
+	roots := n.Roots
+	if err == nil && roots == nil {
+		roots, err = trustedRoots()
+	}
 	if err != nil {
 		return outcome{err: fmt.Errorf("%s: %w", target.URL, err)}
 	}
@@ -84,7 +78,7 @@ func dialFirst(ctx context.Context, addrs []netip.Addr, port string) (net.Conn, 
 	defer cancel()
 	conns := make(chan net.Conn, len(addrs))
 	outcomes := inParallel(addrs, func(addr netip.Addr) outcome {
-		conn, err := dialTCP(ctx, net.JoinHostPort(addr.Unmap().String(), port))
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(addr.Unmap().String(), port))
 		if err == nil {
 			conns <- conn
 			cancel()

@@ -15,10 +15,8 @@ import (
 // A path with a smaller MTU than the interface and without ICMP passes small packets and drops large ones, and with them
 // those of every workload. A large query fills more than two segments, so that packets each way are as large as can be.
 const (
-	// minLargeQuery is its least length in bytes: more than one segment of an Ethernet frame.
-	minLargeQuery = 2800
-	// maxMessage is the most bytes that a DNS message holds over TCP (RFC 1035, 4.2.2).
-	maxMessage = 65535
+	minLargeQuery = 2800  // its least length in bytes: more than one segment of an Ethernet frame
+	maxMessage    = 65535 // the most bytes that a DNS message holds over TCP (RFC 1035, 4.2.2)
 
 	errLargeQuery replyError = "a large query"           // an endpoint accepts connections and gets no large packets
 	errTooLarge   replyError = "closes on a large query" // it gets them, and may refuse the size
@@ -30,9 +28,8 @@ type tcpState struct {
 	acknowledged int // bytes that the peer has received, and 1 for the SYN
 }
 
-// exchangeLargeQuery asks the DNS server at the other end of a TCP connection for the address of the API's service, in a
-// large query of at most limit bytes. CoreDNS pads its reply alike. Any reply is a pass: it proves the path. After
-// errTooLarge a smaller query may get a reply.
+// exchangeLargeQuery asks the DNS server at the other end of a TCP connection for the API's service, in a query of at most
+// limit bytes. CoreDNS pads its reply alike. Any reply proves the path. After errTooLarge a smaller query may get a reply.
 func exchangeLargeQuery(ctx context.Context, conn net.Conn, domain string, limit int) error {
 	before, known := readTCPState(conn)
 	size, text := largeQuerySize(before.segment, limit)
@@ -44,20 +41,21 @@ func exchangeLargeQuery(ctx context.Context, conn net.Conn, domain string, limit
 	after, _ := readTCPState(conn)
 	// A server may also close because it has waited in vain for the query. Its kernel has then not received a full packet.
 	isLost := known && after.acknowledged <= before.segment
+	isClosed := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 	switch {
 	case err == nil:
 		return nil
-	case isTimeout(err), isClosed(err) && isLost:
+	case isTimeout(err), isClosed && isLost:
 		return fmt.Errorf("%w (%s) got no reply: %w", errLargeQuery, text, short(err))
-	case isClosed(err) && size > minLargeQuery:
+	case isClosed && size > minLargeQuery:
 		return fmt.Errorf("%w (%s): %w", errTooLarge, text, short(err))
 	default:
 		return fmt.Errorf("does not answer as a DNS server: %w", short(err))
 	}
 }
 
-// largeQuerySize returns the length in bytes of a large query, at most limit, as a number and as text. It is sent with two
-// more bytes for the length, so that it is more than two segments.
+// largeQuerySize returns the length in bytes of a large query, and as text. Two more bytes make it more than two segments.
 func largeQuerySize(segment, limit int) (size int, text string) {
 	size = min(max(2*segment, minLargeQuery), limit)
 	text = fmt.Sprintf("%d bytes", size)
@@ -65,12 +63,6 @@ func largeQuerySize(segment, limit int) (size int, text string) {
 		text += ", the most that a DNS message holds and less than two segments"
 	}
 	return size, text
-}
-
-// isClosed: the peer has closed the connection.
-func isClosed(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
-		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // largeQuery packs a query of size bytes, filled up with the padding option (RFC 7830).

@@ -14,21 +14,17 @@ import (
 
 // Network connects to every target, all in parallel, or sends it a GET over HTTPS.
 type Network struct {
-	Targets []Target
-	// Resolver for targets given by name; nil: the one of /etc/resolv.conf.
-	Resolver *Resolver
-	// Roots are the CAs for HTTPS; nil: the system's and the cluster's.
-	Roots *x509.CertPool
+	Targets  []Target
+	Resolver *Resolver      // for targets given by name; nil: the one of /etc/resolv.conf
+	Roots    *x509.CertPool // the CAs for HTTPS; nil: the system's and the cluster's
 }
 
 // Target is an address that must accept connections, or a URL that must answer.
 type Target struct {
-	Address string // host:port, or [v6]:port
-	URL     string // https://host/path, instead of an address
-	// EachAddress: every address of the host must accept, not just one of them.
-	EachAddress bool
-	// Remedy is what to try first if the target fails; "": a general one.
-	Remedy string
+	Address     string // host:port, or [v6]:port
+	URL         string // https://host/path, instead of an address
+	EachAddress bool   // every address of the host must accept, not just one of them
+	Remedy      string // what to try first if the target fails; "": a general one
 }
 
 // Name implements Check.
@@ -63,10 +59,9 @@ func (n Network) dial(ctx context.Context, target Target) outcome {
 
 // resolve returns all addresses of a host: itself if it is one, those of /etc/hosts if it is listed there, else those of DNS.
 func (n Network) resolve(ctx context.Context, host string) ([]netip.Addr, error) {
-	if addr, err := netip.ParseAddr(host); err == nil {
-		return []netip.Addr{addr}, nil
-	}
-	if addrs := hostsFile(ctx, host); len(addrs) > 0 {
+	noServer := func(context.Context, string, string) (net.Conn, error) { return nil, errors.ErrUnsupported }
+	hostsFile := &net.Resolver{PreferGo: true, Dial: noServer} // package net's resolver without a server: also parses an address
+	if addrs, _ := hostsFile.LookupNetIP(ctx, "ip", host); len(addrs) > 0 {
 		return addrs, nil
 	}
 	resolver, err := resolverOrSystem(n.Resolver)
@@ -80,51 +75,38 @@ func (n Network) resolve(ctx context.Context, host string) ([]netip.Addr, error)
 	return addrs, nil
 }
 
-// hostsFile looks host up in /etc/hosts: package net's resolver without a server.
-func hostsFile(ctx context.Context, host string) []netip.Addr {
-	noServer := func(context.Context, string, string) (net.Conn, error) { return nil, errors.ErrUnsupported }
-	addrs, _ := (&net.Resolver{PreferGo: true, Dial: noServer}).LookupNetIP(ctx, "ip", host)
-	return addrs
-}
-
 // combine makes one verdict of the outcomes for the addresses of a target's name.
 func (t Target) combine(outcomes []outcome) outcome {
-	var good []outcome
+	var details, warnings []string
 	var dead, unroutable []error
 	for _, o := range outcomes {
 		switch {
 		case o.err == nil:
-			good = append(good, o)
+			details = append(details, o.detail)
 		case noRoute(o.err): // a node with one address family cannot reach the other: not the target's fault
 			unroutable = append(unroutable, o.err)
 		default:
 			dead = append(dead, o.err)
+			warnings = append(warnings, o.err.Error())
 		}
 	}
-	if len(good) == 0 || (t.EachAddress && len(dead) > 0) {
+	if len(details) == 0 || (t.EachAddress && len(dead) > 0) {
 		if len(dead) == 0 {
 			dead = unroutable
 		}
-		return outcome{err: fail(remedies(dead), "%s: %w", t.Address, oneLine(dead))}
+		err := join(dead, "; ")
+		return outcome{err: fail(Remedy(err), "%s: %w", t.Address, err)}
 	}
-	verdict := outcome{detail: t.Address + " accepts at " + strings.TrimSuffix(good[0].detail, " accepts")}
-	for _, err := range dead {
-		verdict.warnings = append(verdict.warnings, err.Error())
-	}
-	return verdict
+	return outcome{detail: t.Address + " accepts at " + strings.TrimSuffix(details[0], " accepts"), warnings: warnings}
 }
 
 func (t Target) connect(ctx context.Context, address string) outcome {
-	conn, err := dialTCP(ctx, address)
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return outcome{err: fail(cmp.Or(t.Remedy, tcpRemedy(err)), "TCP %s: %w", address, short(err))}
 	}
 	_ = conn.Close()
 	return outcome{detail: address + " accepts"}
-}
-
-func dialTCP(ctx context.Context, address string) (net.Conn, error) {
-	return new(net.Dialer).DialContext(ctx, "tcp", address)
 }
 
 func tcpRemedy(err error) string {
@@ -140,8 +122,7 @@ func tcpRemedy(err error) string {
 	}
 }
 
-// noRoute: this node has no route for the address family, no address of it, or has it disabled
-// (net.ipv6.conf.all.disable_ipv6, ipv6.disable), in the order of the errors; see connect(2).
+// noRoute: this node has no route for the address family, no address of it, or has it disabled (in this order; connect(2)).
 func noRoute(err error) bool {
 	return errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.EAFNOSUPPORT)
 }

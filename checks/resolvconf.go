@@ -53,8 +53,7 @@ func ParseResolvConf(r io.Reader) (Resolver, error) {
 	return out, lines.Err()
 }
 
-// ClusterDomain returns the cluster's DNS domain, which kubelet puts on the search list as svc.<domain>, or "" if the list
-// has none (outside a cluster, or a pod with dnsPolicy Default).
+// ClusterDomain returns the DNS domain of svc.<domain>, which kubelet puts on the search list, or "" (dnsPolicy Default).
 func (r Resolver) ClusterDomain() string {
 	for _, domain := range r.Search {
 		if rest, ok := strings.CutPrefix(domain, "svc."); ok {
@@ -62,9 +61,4 @@ func (r Resolver) ClusterDomain() string {
 		}
 	}
 	return ""
-}
-
-// isClusterSearch: the search domain is one of the cluster's (NS.svc.D, svc.D or D), not of the node's own.
-func isClusterSearch(search, domain string) bool {
-	return domain != "" && (search == domain || strings.HasSuffix("."+search, ".svc."+domain))
 }

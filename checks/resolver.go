@@ -20,16 +20,15 @@ type Resolver struct {
 	Network string   // "" is udp, and tcp after a truncated reply
 }
 
-// candidates lists the absolute names that name may stand for, in the order to ask for them, without those that DNS cannot
-// hold. A name with a dot is first asked for as written: with ndots:5, every search domain would cost a query before. Not so
-// a service's short name: the internet does not have it, and a query for it there could use up the attempt. Only the cluster's
-// search domains complete a name: one of the node's own may answer for any. Those names are for the diagnosis of a failure.
+// candidates lists the absolute names that name may stand for, in the order to ask for them. A name with a dot is first asked
+// for as written (with ndots:5, every search domain would cost a query before), but not a service's short name, which the
+// internet does not have. The node's own search domains may answer for any name: they are for the diagnosis of a failure.
 func (r Resolver) candidates(name string) (names, diagnosis []string) {
 	names = []string{strings.TrimSuffix(name, ".") + "."}
 	if !strings.HasSuffix(name, ".") {
 		domain := r.ClusterDomain()
 		for _, search := range r.Search {
-			if isClusterSearch(search, domain) {
+			if domain != "" && (search == domain || strings.HasSuffix("."+search, ".svc."+domain)) { // D, svc.D or NS.svc.D
 				names = append(names, name+"."+search+".")
 			} else {
 				diagnosis = append(diagnosis, name+"."+search+".")
@@ -39,11 +38,7 @@ func (r Resolver) candidates(name string) (names, diagnosis []string) {
 			names = append(names[1:], names[0])
 		}
 	}
-	notName := func(candidate string) bool {
-		_, err := newQuery(candidate, dnsmessage.TypeA, true)
-		return err != nil
-	}
-	return slices.DeleteFunc(names, notName), slices.DeleteFunc(diagnosis, notName)
+	return names, diagnosis
 }
 
 // share is how long one exchange may take: a lost packet must not cost the whole attempt, and every server has its turn.
@@ -58,7 +53,7 @@ func share(ctx context.Context, servers int) time.Duration {
 // lookup resolves name to the addresses of the family that answers first, or, with every, of both. Warnings name the
 // servers that failed before another one answered. The error is the first one that is not negative, else the first one.
 func (r Resolver) lookup(ctx context.Context, name string, every bool) (addrs []netip.Addr, warnings []string, err error) {
-	var failed *dnsError
+	failed := &dnsError{name: name, err: errNotName}
 	wait := share(ctx, len(r.Servers))
 	names, diagnosis := r.candidates(name)
 	for _, candidate := range names {
@@ -67,7 +62,8 @@ func (r Resolver) lookup(ctx context.Context, name string, every bool) (addrs []
 		if failure == nil {
 			return addrs, warnings, nil
 		}
-		if failed == nil || (isNegative(failed) && !isNegative(failure)) {
+		isBetter := errors.Is(failed, errNotName) || (isNegative(failed) && !isNegative(failure))
+		if isBetter && !errors.Is(failure, errNotName) {
 			failed = failure
 		}
 		if ctx.Err() != nil {
@@ -76,17 +72,13 @@ func (r Resolver) lookup(ctx context.Context, name string, every bool) (addrs []
 		if isNegative(failure) {
 			// The server that answered comes first now: a dead one would cost its share of the time for every candidate.
 			others := slices.DeleteFunc(slices.Clone(r.Servers), func(s string) bool { return s == failure.server })
-			r.Servers = append([]string{failure.server}, others...)
+			r.Servers = slices.Insert(others, 0, failure.server)
 		}
 	}
-	if failed == nil {
-		failed = &dnsError{name: name, err: errNotName}
-	}
 	for _, candidate := range diagnosis {
-		if ctx.Err() == nil && failed.fullName == "" {
-			if _, _, failure := r.resolve(ctx, candidate, wait, every); failure == nil {
-				failed.fullName = strings.TrimSuffix(candidate, ".")
-			}
+		if _, _, failure := r.resolve(ctx, candidate, wait, every); failure == nil {
+			failed.fullName = strings.TrimSuffix(candidate, ".")
+			break
 		}
 	}
 	return nil, nil, failed
@@ -94,9 +86,7 @@ func (r Resolver) lookup(ctx context.Context, name string, every bool) (addrs []
 
 // resolve asks the servers in turn for an absolute name, each for at most wait, until one of them answers, or all have
 // failed other than by a timeout, or ctx ends. It returns what lookup does.
-func (r Resolver) resolve(
-	ctx context.Context, name string, wait time.Duration, every bool,
-) (addrs []netip.Addr, warnings []string, failed *dnsError) {
+func (r Resolver) resolve(ctx context.Context, name string, wait time.Duration, every bool) ([]netip.Addr, []string, *dnsError) {
 	failures := make(map[string]*dnsError)
 	mayAnswer := func(server string) bool { return failures[server] == nil || isTimeout(failures[server]) }
 	for i := 0; i == 0 || (ctx.Err() == nil && slices.ContainsFunc(r.Servers, mayAnswer)); i++ {
@@ -104,15 +94,16 @@ func (r Resolver) resolve(
 		addrs, err := r.ask(ctx, server, name, wait, every)
 		failure := &dnsError{name: name, server: server, err: err}
 		if err == nil || isNegative(err) {
+			var warnings []string
 			for _, other := range r.Servers {
 				if f := failures[other]; f != nil && other != server {
 					warnings = append(warnings, f.Error())
 				}
 			}
 			if err == nil {
-				failure = nil
+				return addrs, warnings, nil
 			}
-			return addrs, warnings, failure
+			return nil, warnings, failure
 		}
 		// A reply counts more than a timeout of the same server, before it or after it. So does a truncated one.
 		if before := failures[server]; mayAnswer(server) && (before == nil || !errors.Is(before, errTruncated)) {
@@ -128,19 +119,17 @@ func (r Resolver) resolve(
 			errs = append(errs, fmt.Errorf("%s: %w", server, f.err))
 		}
 	}
-	return nil, nil, &dnsError{name: name, err: joined{errs, ", "}}
-}
-
-// family is the outcome of a query for the addresses of one address family.
-type family struct {
-	addrs []netip.Addr
-	err   error
+	return nil, nil, &dnsError{name: name, err: join(errs, ", ")}
 }
 
 // ask asks one server for the A and AAAA records of an absolute name at once. One of them is enough, without every.
 func (r Resolver) ask(ctx context.Context, server, name string, wait time.Duration, every bool) ([]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
+	type family struct {
+		addrs []netip.Addr
+		err   error
+	}
 	families := make(chan family, 2)
 	for _, recordType := range []dnsmessage.Type{dnsmessage.TypeA, dnsmessage.TypeAAAA} {
 		go func() {

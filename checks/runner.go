@@ -15,19 +15,16 @@ const jitter = 0.1
 
 // Attempt is one try of one check, as an Observer sees it.
 type Attempt struct {
-	Check  string
-	Number int // 1 for the first of its round
-	Took   time.Duration
-	Report Report
-	Err    error // nil if the check passed or was skipped
-	// RetryIn is the wait until the next attempt; 0 if there is none in this round.
-	RetryIn time.Duration
+	Check   string
+	Number  int // 1 for the first of its round
+	Took    time.Duration
+	Report  Report
+	Err     error         // nil if the check passed or was skipped
+	RetryIn time.Duration // until the next attempt; 0 if there is none in this round
 }
 
 // Observer receives every attempt when it ends, except those that a shutdown interrupted: they say nothing about the node.
-type Observer interface {
-	Attempted(Attempt)
-}
+type Observer interface{ Attempted(Attempt) }
 
 // Result is the outcome of one check in a round.
 type Result struct {
@@ -88,8 +85,13 @@ func (r *Runner) Round(ctx context.Context, list []Check) ([]Result, error) {
 func (r *Runner) retry(ctx context.Context, check Check, retries int) Attempt {
 	var last Attempt
 	attempt := func() error {
-		last = r.try(ctx, check, last.Number+1)
-		return last.Err
+		attemptCtx, cancel := context.WithTimeout(ctx, r.Timeout)
+		defer cancel()
+		start := time.Now()
+		report, err := check.Try(attemptCtx)
+		took := cmp.Or(report.Took, time.Since(start))
+		last = Attempt{Check: check.Name(), Number: last.Number + 1, Took: took, Report: report, Err: err}
+		return err
 	}
 	// RetryNotify returns the error of ctx once that has ended: last keeps the check's. It does not notify of the last attempt.
 	policy := backoff.WithContext(backoff.WithMaxRetries(r.NewBackOff(), uint64(retries)), ctx)
@@ -100,14 +102,6 @@ func (r *Runner) retry(ctx context.Context, check Check, retries int) Attempt {
 	last.RetryIn = 0
 	r.observe(ctx, last)
 	return last
-}
-
-func (r *Runner) try(ctx context.Context, check Check, number int) Attempt {
-	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
-	defer cancel()
-	start := time.Now()
-	report, err := check.Try(ctx)
-	return Attempt{Check: check.Name(), Number: number, Took: cmp.Or(report.Took, time.Since(start)), Report: report, Err: err}
 }
 
 func (r *Runner) observe(ctx context.Context, a Attempt) {

@@ -1,31 +1,27 @@
 package checks
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"time"
 )
 
 const (
-	// maxDials limits how many endpoints of a large DNS service one node connects to.
-	maxDials = 8
-	// stragglerGrace is how long others may still answer once the check has passed: a dead endpoint must not delay the node.
-	stragglerGrace = 500 * time.Millisecond
+	maxDials       = 8                      // how many endpoints of a large DNS service one node connects to
+	stragglerGrace = 500 * time.Millisecond // for the others once the check has passed: a dead endpoint must not delay the node
 )
 
 // Service lists a service's EndpointSlices and connects to ready endpoints by pod address: discovery and the pod network.
 type Service struct {
 	Namespace, Service string
-	// Node is the name of this node: a local endpoint proves nothing about the network between nodes.
-	Node string
-	// The keys of the startup taint and the failed taint ("": none). Pods of the service must tolerate both.
-	TaintKey, FailedTaintKey string
-	// Domain is the cluster's DNS domain, for a name that every DNS endpoint can resolve.
-	Domain string
+	Node               string // this node: a local endpoint proves nothing about the network between nodes
+	TaintKey           string // of the startup taint: the service's pods must tolerate it
+	FailedTaintKey     string // of the failed taint, which they must tolerate too; "": none
+	Domain             string // the cluster's DNS domain, for a name that every DNS endpoint can resolve
 	// List returns the EndpointSlices of the service.
 	List func(ctx context.Context) ([]EndpointSlice, error)
 }
@@ -36,92 +32,71 @@ func (Service) Name() string { return ServiceName }
 // Try implements Check. A ready endpoint must answer, and a remote one if there is any. Warnings name those that do not.
 func (s Service) Try(ctx context.Context) (Report, error) {
 	name := s.Namespace + "/" + s.Service
-	listCtx, phase := tracePhase(ctx)
+	listCtx, explain := tracePhase(ctx)
 	found, err := s.List(listCtx)
 	if err != nil {
-		return Report{}, fmt.Errorf("EndpointSlices of %s: %w", name, apiFailure(ctx, phase.explain(err),
+		return Report{}, fmt.Errorf("EndpointSlices of %s: %w", name, apiFailure(ctx, explain(err),
 			"apply the Role and its binding from the chart in namespace "+s.Namespace+": endpointslices, list"))
 	}
 	ready, unready, portless := endpoints(found)
-	if len(ready) == 0 && portless > 0 {
+	switch {
+	case len(ready) > 0:
+		return s.connect(ctx, name, s.choose(ready))
+	case portless > 0:
 		return Report{}, fail("set DNS_SERVICE to a service whose pods listen on TCP", "service %s has no TCP port", name)
 	}
-	if len(ready) == 0 {
-		return Report{}, fail(
-			fmt.Sprintf("most likely the pods of %s are Pending because they do not tolerate the taint %s: "+
-				"add the %s to them, or run them on nodes that are never gated; see: kubectl -n %s get pods -o wide",
-				name, s.TaintKey, s.tolerations(), s.Namespace),
-			"service %s has no ready endpoint (%d not ready)", name, unready)
+	tolerations := fmt.Sprintf("toleration {key: %s, operator: Exists}", s.TaintKey)
+	if s.FailedTaintKey != "" {
+		const both = "tolerations {key: %s, operator: Exists} and {key: %s, operator: Exists}"
+		tolerations = fmt.Sprintf(both, s.TaintKey, s.FailedTaintKey)
 	}
-	return s.connect(ctx, name, s.choose(ready))
-}
-
-func (s Service) tolerations() string {
-	if s.FailedTaintKey == "" {
-		return fmt.Sprintf("toleration {key: %s, operator: Exists}", s.TaintKey)
-	}
-	return fmt.Sprintf("tolerations {key: %s, operator: Exists} and {key: %s, operator: Exists}", s.TaintKey, s.FailedTaintKey)
+	return Report{}, fail(fmt.Sprintf("most likely the pods of %s are Pending because they do not tolerate the taint %s: "+
+		"add the %s to them, or run them on nodes that are never gated; see: kubectl -n %s get pods -o wide",
+		name, s.TaintKey, tolerations, s.Namespace), "service %s has no ready endpoint (%d not ready)", name, unready)
 }
 
 func (s Service) isLocal(e endpoint) bool { return e.node != "" && e.node == s.Node }
 
 // choose returns the endpoints to connect to: all of a few, else a random few; remote ones first.
 func (s Service) choose(ready []endpoint) []endpoint {
-	rank := func(e endpoint) int {
-		if s.isLocal(e) {
-			return 1
-		}
-		return 0
-	}
 	rand.Shuffle(len(ready), func(i, j int) { ready[i], ready[j] = ready[j], ready[i] })
-	slices.SortStableFunc(ready, func(a, b endpoint) int { return cmp.Compare(rank(a), rank(b)) })
-	return ready[:min(len(ready), maxDials)]
+	remote := slices.DeleteFunc(slices.Clone(ready), s.isLocal)
+	local := slices.DeleteFunc(ready, func(e endpoint) bool { return !s.isLocal(e) })
+	chosen := slices.Concat(remote, local)
+	return chosen[:min(len(chosen), maxDials)]
 }
 
 func (s Service) connect(ctx context.Context, name string, chosen []endpoint) (Report, error) {
-	type result struct {
-		endpoint
-		outcome
-	}
-	results := make(chan result, len(chosen))
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // the connections still in progress
-	for _, e := range chosen {
-		go func() { results <- result{e, s.probe(ctx, e)} }()
-	}
-
 	needRemote := !s.isLocal(chosen[0]) // remote ones come first: if this one is local, all are
-	var answered int
+	passes := func(e endpoint, err error) bool { return err == nil && (!needRemote || !s.isLocal(e)) }
+	graceCtx, endGrace := context.WithCancel(ctx)
+	defer endGrace()
+	outcomes := inParallel(chosen, func(e endpoint) outcome {
+		o := s.probe(graceCtx, e)
+		if passes(e, o.err) {
+			time.AfterFunc(stragglerGrace, endGrace)
+		} else if o.err != nil && graceCtx.Err() != nil && ctx.Err() == nil {
+			o.err = fmt.Errorf("%s: no answer within %s of the first", e, stragglerGrace)
+		}
+		return o
+	})
 	var failures []error
 	var warnings []string
-	var graceEnd <-chan time.Time // set when the check has passed
-	for waiting := slices.Clone(chosen); len(waiting) > 0; {
-		select {
-		case r := <-results:
-			waiting = slices.DeleteFunc(waiting, func(e endpoint) bool { return e == r.endpoint })
-			if r.err != nil {
-				failures = append(failures, r.err)
-				continue
-			}
-			warnings = append(warnings, r.warnings...)
-			answered++
-			if graceEnd == nil && (!needRemote || !s.isLocal(r.endpoint)) {
-				graceEnd = time.After(stragglerGrace)
-			}
-		case <-graceEnd:
-			for _, e := range waiting {
-				failures = append(failures, fmt.Errorf("%s: no answer within %s of the first", e, stragglerGrace))
-			}
-			waiting = nil
+	passed := false
+	for i, o := range outcomes {
+		passed = passed || passes(chosen[i], o.err)
+		if o.err != nil {
+			failures = append(failures, o.err)
+		} else {
+			warnings = append(warnings, o.warnings...)
 		}
 	}
-
-	if passed := graceEnd != nil; !passed {
+	if !passed {
 		which := "none of its ready endpoints"
 		if needRemote && s.Node != "" {
 			which += " on other nodes"
 		}
-		return Report{}, fail(serviceRemedy(failures), "service %s: %s answers: %w", name, which, oneLine(failures))
+		return Report{}, fail(serviceRemedy(failures), "service %s: %s answers: %w", name, which, join(failures, "; "))
 	}
 	for _, failure := range failures {
 		if !noRoute(failure) { // the other address family on a single-stack node is no fault
@@ -129,7 +104,7 @@ func (s Service) connect(ctx context.Context, name string, chosen []endpoint) (R
 		}
 	}
 	slices.Sort(warnings)
-	detail := fmt.Sprintf("%d of %d ready endpoints of %s answer", answered, len(chosen), name)
+	detail := fmt.Sprintf("%d of %d ready endpoints of %s answer", len(chosen)-len(failures), len(chosen), name)
 	return Report{Detail: detail, Warnings: warnings}, nil
 }
 
@@ -144,7 +119,7 @@ func (s Service) probe(ctx context.Context, e endpoint) outcome {
 }
 
 func (s Service) probeOnce(ctx context.Context, e endpoint, limit int) error {
-	conn, err := dialTCP(ctx, e.address)
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", e.address)
 	if err != nil {
 		return fmt.Errorf("%s: %w", e, short(err))
 	}
@@ -160,7 +135,7 @@ func (s Service) probeOnce(ctx context.Context, e endpoint, limit int) error {
 
 func serviceRemedy(failures []error) string {
 	switch {
-	case errors.Is(oneLine(failures), errLargeQuery):
+	case errors.Is(errors.Join(failures...), errLargeQuery):
 		return "small packets pass and large ones do not: compare the MTU of the pods' interface with that of the path " +
 			"(overlay, VPN, jumbo frames), and let ICMP \"fragmentation needed\" through"
 	case slices.ContainsFunc(failures, isTimeout):

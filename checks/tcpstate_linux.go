@@ -13,14 +13,12 @@ func readTCPState(conn net.Conn) (state tcpState, known bool) {
 	if !ok {
 		return state, false
 	}
-	raw, err := socket.SyscallConn()
-	if err != nil {
-		return state, false
+	if raw, err := socket.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) {
+			if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+				state, known = tcpState{segment: int(info.Snd_mss), acknowledged: int(info.Bytes_acked)}, info.Snd_mss > 0
+			}
+		})
 	}
-	_ = raw.Control(func(fd uintptr) {
-		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
-			state, known = tcpState{segment: int(info.Snd_mss), acknowledged: int(info.Bytes_acked)}, info.Snd_mss > 0
-		}
-	})
 	return state, known
 }

@@ -35,10 +35,11 @@ fuzz() { # DIRECTORY TARGET OUTCOME
   (cd "$1" && go test -run '^$' -fuzz "^$2\$" -fuzztime "${FUZZTIME:-60s}" .) | tee "$work/fuzz"
   [ "${PIPESTATUS[0]}" = 0 ] || failure=true failed=1
   execs=$(sed -n 's/.*execs: \([0-9]*\).*/\1/p' "$work/fuzz" | tail -n 1)
+  [ "${execs:-0}" -gt 0 ] || failure=true failed=1 # no such target
   printf '{"Fault":"fuzz: %s","Rounds":%d,"Outcome":"%s","Failed":%s}\n' "$2" "${execs:-0}" "$3" "$failure" >>"$FAULTS_TABLE"
 }
 if [ -z "${RUN:-}" ]; then
-  fuzz . FuzzConfig "any flags and variables: parsed, or refused with each problem named"
+  fuzz internal/config FuzzConfig "any flags and variables: parsed, or refused with each problem named"
   fuzz hack/fuzz FuzzPatch "whatever others do to the Node: nothing foreign changes, or the patch is refused"
 fi
 

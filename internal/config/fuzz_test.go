@@ -107,7 +107,7 @@ func FuzzConfig(f *testing.F) {
 
 		// The same by the other way in.
 		if byFlag.flag != byEnv.flag && !byFlag.flagOnly() {
-			env := map[string]string{"NODE_NAME": "node1", byFlag.env(): value}
+			env := map[string]string{"NODE_NAME": got.NodeName, byFlag.env(): value} // must not differ from a flag
 			args := []string{}
 			if !byEnv.flagOnly() {
 				args = append(args, "--"+byEnv.flag+"="+variable)

@@ -22,7 +22,7 @@ func TestFaultClusterIP(t *testing.T) {
 				s.Break(out + "ip daddr " + apiService + " tcp dport 443 " + c.rule)
 				s.onlyFailsAndCounts(s.agent(quick(), nil), map[string]string{"api": c.api, "network": c.network, "service": c.api})
 				s.recovers(s.Repair)
-				s.Contains(s.Event("NodeNotVerified", "api: ").Message, "network: "+c.network)
+				s.Contains(s.Event("NodeNotVerified", "network: "+c.network).Message, "api: ") // not the Event of the other fault
 			})
 		})
 	}

@@ -103,7 +103,7 @@ func TestAgentMayReleaseItsOwnNodeAndNothingElse(t *testing.T) {
 			entries := slices.Clone(s.Node(node).ManagedFields)
 			at := slices.IndexFunc(entries, func(entry metav1.ManagedFieldsEntry) bool { return entry.Manager == manager })
 			s.NotEqual(-1, at, "no client %s", manager)
-			entries[at].FieldsV1 = &metav1.FieldsV1{Raw: []byte(fields)}
+			entries[at].FieldsV1 = metav1.NewFieldsV1(fields)
 			if fields == "" {
 				entries = slices.Delete(entries, at, at+1)
 			}

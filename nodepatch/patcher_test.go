@@ -620,7 +620,7 @@ func TestRemoveAgain(t *testing.T) {
 		"label is gone":    {requests: "GET", left: true},
 		"another node":     {edit: []func(*corev1.Node){labelled, func(n *corev1.Node) { n.UID = "uid-2" }}, requests: "GET", left: true},
 		"is being deleted": {edit: []func(*corev1.Node){labelled, func(n *corev1.Node) { n.DeletionTimestamp = new(metav1.Now()) }}, requests: "GET", left: true},
-		"label goes meanwhile": {edit: []func(*corev1.Node){labelled}, race: func(n *corev1.Node) { delete(n.Labels, request.Label) },
+		"label is removed between": {edit: []func(*corev1.Node){labelled}, race: func(n *corev1.Node) { delete(n.Labels, request.Label) },
 			requests: "GET PATCH GET", left: true},
 	} {
 		t.Run(name, func(t *testing.T) {

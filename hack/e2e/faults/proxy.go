@@ -199,7 +199,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	// Recorded as soon as the API server has answered: whoever sees the client's reaction finds the request here.
+	// Recorded as soon as the API server has answered: a test that sees the client's reaction finds the request here.
 	var once sync.Once
 	record := func(code int) {
 		once.Do(func() {

@@ -12,6 +12,9 @@ import (
 // failedEffect keeps new pods away and evicts none.
 const failedEffect = "NoSchedule"
 
+// Annotation holds how a node was verified, as compact JSON. It outlives the pod.
+const Annotation = "node-ready/verification"
+
 // Request describes a verified node.
 type Request struct {
 	TaintKey       string   // of the startup taint, removed whatever its value and effect

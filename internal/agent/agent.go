@@ -17,8 +17,7 @@ import (
 )
 
 const (
-	// annotation holds how the node was verified, as compact JSON. It outlives the pod.
-	annotation = "node-ready/verification"
+	annotation = nodepatch.Annotation
 	// patchAttempts is the time limit of all attempts of one patch together, in CHECK_TIMEOUTs.
 	patchAttempts = 10
 )

@@ -137,8 +137,21 @@ func (s *setting) flagOnly() bool { return s.flag == "once" }
 // printed to out, or a UsageError that lists every mistake.
 func Parse(args []string, lookupEnv func(string) (string, bool), out io.Writer) (Config, error) {
 	var c Config
-	settings := c.settings()
-	flags := pflag.NewFlagSet("kube-node-ready", pflag.ContinueOnError)
+	version, err := read("kube-node-ready", usage, c.settings(), args, lookupEnv, out)
+	c.Version = version
+	if err != nil || c.Version {
+		return c, err
+	}
+	if problems := c.validate(lookupEnv); len(problems) > 0 {
+		return c, problems
+	}
+	return c, nil
+}
+
+// read reads the settings of a program, and reports whether only its version is asked for.
+func read(program, usage string, settings []*setting, args []string, lookupEnv func(string) (string, bool), out io.Writer) (
+	version bool, err error) {
+	flags := pflag.NewFlagSet(program, pflag.ContinueOnError)
 	flags.SortFlags = false
 	flags.SetOutput(io.Discard) // mistakes are returned, and printed in one place
 	for _, s := range settings {
@@ -151,17 +164,17 @@ func Parse(args []string, lookupEnv func(string) (string, bool), out io.Writer) 
 			f.NoOptDefVal = "true"
 		}
 	}
-	flags.BoolVar(&c.Version, "version", false, "print version, commit and build date")
+	flags.BoolVar(&version, "version", false, "print version, commit and build date")
 
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
 			_, _ = fmt.Fprintf(out, usage, flags.FlagUsagesWrapped(120))
-			return c, err
+			return false, err
 		}
-		return c, UsageError{err.Error() + " (see --help)"}
+		return false, UsageError{err.Error() + " (see --help)"}
 	}
-	if c.Version {
-		return c, nil
+	if version {
+		return true, nil
 	}
 	var problems UsageError
 	for _, arg := range flags.Args() {
@@ -176,13 +189,10 @@ func Parse(args []string, lookupEnv func(string) (string, bool), out io.Writer) 
 			problems = append(problems, fmt.Sprintf("%s %q: %v", from, s.value, err))
 		}
 	}
-	if len(problems) == 0 {
-		problems = c.validate(lookupEnv)
-	}
 	if len(problems) > 0 {
-		return c, problems
+		return false, problems
 	}
-	return c, nil
+	return false, nil
 }
 
 const usage = `kube-node-ready verifies a new Kubernetes node from inside the pod network (DNS, API, network, service discovery).

@@ -13,11 +13,12 @@ import (
 
 // Environment is where the process runs, and what it can reach from there.
 type Environment struct {
-	Client    *Client // nil without access to the API
-	Err       error   // why
-	Service   string  // host:port of the kubernetes service, "" outside a cluster
-	Outside   string  // reason to skip cluster-only checks, "" inside a cluster
-	APIServer string  // host:port of the API server in the kubeconfig, "" behind a proxy
+	Client    *Client      // nil without access to the API
+	REST      *rest.Config // for other clients
+	Err       error        // why
+	Service   string       // host:port of the kubernetes service, "" outside a cluster
+	Outside   string       // reason to skip cluster-only checks, "" inside a cluster
+	APIServer string       // host:port of the API server in the kubeconfig, "" behind a proxy
 }
 
 // ErrNoKubeconfig means that no kubeconfig is configured; a dry run works without. A file that cannot be read is another error.
@@ -42,6 +43,8 @@ func DetectEnvironment(kubeconfig string, lookupEnv func(string) (string, bool),
 	if u, err := url.Parse(restConfig.Host); err == nil && u.Host != "" && restConfig.Proxy == nil {
 		e.APIServer = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443"))
 	}
+	e.REST = rest.CopyConfig(restConfig)
+	e.REST.UserAgent = userAgent
 	e.Client, e.Err = newClient(restConfig, userAgent)
 	return e
 }

@@ -1,0 +1,109 @@
+package fleet
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// finding is why the agent does not run, as far as objects tell.
+type finding struct {
+	reason  Reason
+	message string
+	// unknown means that only the pod's Events tell, and that they have not been read.
+	unknown bool
+}
+
+// notRunning says why no agent runs on node. events are those of the pod; nil: they have not been read.
+func (r Rules) notRunning(node *corev1.Node, pod *corev1.Pod, events []corev1.Event) finding {
+	if pod == nil {
+		return finding{reason: NoPod, message: r.noPod(node)}
+	}
+	name := "pod " + pod.Namespace + "/" + pod.Name + ": "
+	if condition := podCondition(pod, corev1.PodScheduled); pod.Spec.NodeName == "" {
+		if condition != nil && condition.Message != "" {
+			return finding{reason: Unschedulable, message: name + condition.Message}
+		}
+		return finding{reason: Unschedulable, message: name + "the scheduler has not bound it: check kube-scheduler"}
+	}
+	for _, status := range pod.Status.ContainerStatuses {
+		if reason := waitingReason(status); reason != "" {
+			return finding{reason: reason, message: name + containerMessage(status)}
+		}
+	}
+	if len(pod.Status.Conditions) == 0 || podCondition(pod, corev1.PodInitialized) == nil {
+		return finding{reason: Silent, message: name + "kubelet has not reported about it: check kubelet on the node"}
+	}
+	if events == nil {
+		return finding{unknown: true}
+	}
+	return fromEvents(name, events)
+}
+
+// waitingReason says why a container does not run, "" where its status does not tell.
+// https://kubernetes.io/docs/concepts/containers/images/#imagepullbackoff
+func waitingReason(status corev1.ContainerStatus) Reason {
+	if status.State.Waiting != nil {
+		switch status.State.Waiting.Reason {
+		case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable":
+			return ImagePull
+		case "CrashLoopBackOff", "CreateContainerError", "CreateContainerConfigError", "RunContainerError":
+			return CrashLoop
+		}
+	}
+	if status.State.Terminated != nil || status.RestartCount > 0 {
+		return CrashLoop
+	}
+	return ""
+}
+
+// containerMessage is what kubelet says about a container, and what its last run has said.
+func containerMessage(status corev1.ContainerStatus) string {
+	var parts []string
+	if waiting := status.State.Waiting; waiting != nil {
+		parts = append(parts, strings.TrimSpace(waiting.Reason+" "+waiting.Message))
+	}
+	for _, ended := range []*corev1.ContainerStateTerminated{status.State.Terminated, status.LastTerminationState.Terminated} {
+		if ended != nil {
+			parts = append(parts, strings.TrimSpace(fmt.Sprintf("exit code %d %s", ended.ExitCode, ended.Message)))
+			break
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+// fromEvents tells a sandbox without network from an image that does not come. PodReadyToStartContainers=False does not: it is also
+// a slow first pull (before kubelet 1.36) and a volume that is waited for.
+func fromEvents(name string, events []corev1.Event) finding {
+	newest := func(reasons ...string) *corev1.Event {
+		var found *corev1.Event
+		for i, event := range events {
+			if slices.Contains(reasons, event.Reason) && (found == nil || lastTime(event).After(lastTime(*found))) {
+				found = &events[i]
+			}
+		}
+		return found
+	}
+	pulling := newest("Pulling")
+	if sandbox := newest("FailedCreatePodSandBox", "NetworkNotReady"); sandbox != nil && pulling == nil {
+		return finding{reason: SandboxFailed, message: name + sandbox.Message}
+	}
+	if pulling != nil && newest("Pulled") == nil {
+		return finding{reason: ImagePull, message: name + pulling.Message + ", and it does not end: check the path to the registry"}
+	}
+	if warning := newest("FailedMount", "Failed", "FailedScheduling", "FailedKillPod"); warning != nil {
+		return finding{reason: Silent, message: name + warning.Message}
+	}
+	return finding{reason: Silent, message: name + "kubelet has not started its container, and no Event says why: check kubelet on the node"}
+}
+
+func podCondition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
+	for i, condition := range pod.Status.Conditions {
+		if condition.Type == kind {
+			return &pod.Status.Conditions[i]
+		}
+	}
+	return nil
+}

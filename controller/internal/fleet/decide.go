@@ -1,0 +1,257 @@
+package fleet
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// Decide says what state each selected node is in, and what is to be written, at now.
+func (s Settings) Decide(objects Objects, now time.Time) Plan {
+	plan := Plan{Seen: Memory{began: objects.Seen.began, nodes: make(map[types.UID]memory, len(objects.Nodes)),
+		widespread: make(map[Reason]bool)}}
+	if plan.Seen.began.IsZero() {
+		plan.Seen.began = now
+	}
+	pods := podsByNode(objects.Pods)
+	for i := range objects.Nodes {
+		node := &objects.Nodes[i]
+		if !s.Rules.Select(node) {
+			continue
+		}
+		before, known := objects.Seen.nodes[node.UID]
+		if !known {
+			before = memory{first: now, born: !objects.Seen.began.IsZero(), gated: hasTaint(node, s.Request.TaintKey)}
+		}
+		status, after := s.status(node, pods[node.Name], objects.Events, before, now)
+		if status.unknown {
+			plan.LookUp = append(plan.LookUp, status.Pod)
+		}
+		plan.remember(status.Status, before, after, now)
+	}
+	s.report(&plan, objects.Seen.widespread)
+	return plan
+}
+
+// undecided is a status that may wait for the pod's Events.
+type undecided struct {
+	Status
+	unknown bool
+}
+
+func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UID][]corev1.Event, m memory, now time.Time) (undecided, memory) {
+	status := undecided{Status: Status{Node: node, Pod: pod, Untouchable: untouchable(node)}}
+	if s.isVerified(node) {
+		status.State = Verified
+		m.notRunning, m.running = time.Time{}, time.Time{} // for the next verification
+		return status, m
+	}
+	_, released := node.Annotations[s.Request.Annotation]
+	_, labelled := node.Labels[s.Request.Label]
+	status.Gated = hasTaint(node, s.Request.TaintKey) || (released && !labelled)
+	m = m.observe(pod, now)
+
+	if m.container != "" && (m.notRunning.IsZero() || !restarted(pod)) { // else it has crashed just now, and may again
+		s.running(&status, m, now)
+		return status, m
+	}
+	var read []corev1.Event
+	if pod != nil {
+		read = events[pod.UID]
+	}
+	found := s.Rules.notRunning(node, pod, read)
+	status.Reason, status.Message = found.reason, found.message
+	status.State = Pending
+	if pod == nil {
+		status.State = Unverified
+	}
+	if !m.notRunning.IsZero() && now.Sub(m.notRunning) >= s.NotStartedAfter {
+		status.State = Failed
+		if found.unknown {
+			status.State, status.unknown = Pending, status.Gated
+		}
+	}
+	return status, m
+}
+
+// running is the status of a node whose agent runs: what the agent says of it, if it says something in time.
+func (s Settings) running(status *undecided, m memory, now time.Time) {
+	condition := s.condition(status.Node)
+	says := condition != nil && condition.Status == corev1.ConditionFalse
+	switch reason := firstReason(condition); {
+	case says && !slices.Contains(ownReasons(), reason):
+		status.State, status.Reason, status.Message = Failed, reason, condition.Message
+	case now.Sub(m.running) >= s.SilentAfter:
+		status.State, status.Reason = Failed, Silent
+		status.Message = fmt.Sprintf("pod %s/%s has run for %s and has neither verified the node nor reported a failure: "+
+			"read its log, and check the node's path to the API server", status.Pod.Namespace, status.Pod.Name, s.SilentAfter)
+	default:
+		status.State = InProgress
+	}
+}
+
+// remember adds a status to the plan, with since when it is so.
+func (p *Plan) remember(status Status, before, after memory, now time.Time) {
+	if status.State != before.state || status.Reason != before.reason {
+		after.state, after.reason, after.since = status.State, status.Reason, now
+	}
+	status.Since = after.since
+	if before.state != "" && before.state != status.State {
+		transition := Transition{Node: status.Node.Name, From: before.state, To: status.State}
+		if status.State == Verified {
+			if after.born && after.gated && after.verified.IsZero() {
+				transition.Gate = now.Sub(after.first)
+			}
+			after.verified = now
+		}
+		p.Transitions = append(p.Transitions, transition)
+	}
+	p.Seen.nodes[status.Node.UID] = after
+	p.Statuses = append(p.Statuses, status)
+}
+
+// VerifiedWithin reports whether this process has seen node become verified within d before now.
+func (m Memory) VerifiedWithin(node types.UID, d time.Duration, now time.Time) bool {
+	at := m.nodes[node].verified
+	return !at.IsZero() && now.Sub(at) < d
+}
+
+// report decides what is to be written: a condition for each node, and Events: one for each node, or one for all.
+func (s Settings) report(plan *Plan, known map[Reason]bool) {
+	waiting, failing := 0, make(map[Reason][]string)
+	for _, status := range plan.Statuses {
+		if status.State != Verified && status.Gated && status.Untouchable == "" {
+			waiting++
+			if slices.Contains(ownReasons(), status.Reason) {
+				failing[status.Reason] = append(failing[status.Reason], status.Node.Name)
+			}
+		}
+	}
+	for reason, nodes := range failing {
+		plan.Seen.widespread[reason] = len(nodes) >= 3 && 2*len(nodes) >= waiting
+	}
+	for _, status := range plan.Statuses {
+		condition, needed := s.wanted(status)
+		if !needed {
+			continue
+		}
+		condition.Event = condition.Status == corev1.ConditionFalse && !plan.Seen.widespread[status.Reason]
+		plan.Conditions = append(plan.Conditions, condition)
+		if wide := plan.Seen.widespread[status.Reason]; wide && status.State == Failed && !known[status.Reason] &&
+			!slices.ContainsFunc(plan.Widespread, func(r Report) bool { return r.Reason == status.Reason }) {
+			nodes := failing[status.Reason]
+			plan.Widespread = append(plan.Widespread, Report{status.Reason, fmt.Sprintf("%d of %d unverified nodes have no running agent: %s (%s)",
+				len(nodes), waiting, status.Message, strings.Join(nodes[:min(3, len(nodes))], ", ")+", ...")})
+		}
+	}
+}
+
+// wanted returns the condition that is to be written on a node, if it differs from the one that is there.
+func (s Settings) wanted(status Status) (Condition, bool) {
+	if status.Untouchable != "" {
+		return Condition{}, false
+	}
+	now := s.condition(status.Node)
+	isFalse := now != nil && now.Status == corev1.ConditionFalse
+	isOwn := isFalse && slices.Contains(ownReasons(), firstReason(now))
+	switch {
+	case status.State == Verified && isFalse && (isOwn || status.Pod == nil):
+		return Condition{Node: status.Node, Status: corev1.ConditionTrue, Reason: "Verified",
+			Message: "the node is verified"}, true
+	case status.State == Failed && status.Gated && slices.Contains(ownReasons(), status.Reason) &&
+		!(isFalse && firstReason(now) == status.Reason):
+		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: status.Reason, Message: status.Message}, true
+	case status.State != Verified && !status.Gated && isOwn:
+		// A stale False could get a node replaced that somebody has opened by hand.
+		return Condition{Node: status.Node, Status: corev1.ConditionUnknown, Reason: "NotGated",
+			Message: "the startup taint was removed before the node was verified"}, true
+	}
+	return Condition{}, false
+}
+
+func (s Settings) isVerified(node *corev1.Node) bool {
+	value, labelled := node.Labels[s.Request.Label]
+	return labelled && value == s.Request.LabelValue && !slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
+		return s.Request.Removes(nodepatch.Taint{Key: taint.Key})
+	})
+}
+
+// condition returns ours of node, or nil.
+func (s Settings) condition(node *corev1.Node) *corev1.NodeCondition {
+	for i, condition := range node.Status.Conditions {
+		if string(condition.Type) == s.ConditionType {
+			return &node.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// firstReason returns the first of the reasons of a condition, which the agent joins with commas, NotVerified for one that is unknown.
+func firstReason(condition *corev1.NodeCondition) Reason {
+	if condition == nil {
+		return ""
+	}
+	first, _, _ := strings.Cut(condition.Reason, ",")
+	if reason := Reason(first); slices.Contains(Reasons(), reason) {
+		return reason
+	}
+	return NotVerified
+}
+
+// podsByNode returns the agent's pod of each node: the one that is not being deleted, and of those the newest.
+func podsByNode(pods []corev1.Pod) map[string]*corev1.Pod {
+	found := make(map[string]*corev1.Pod, len(pods))
+	for i := range pods {
+		pod := &pods[i]
+		node := nodeOf(pod)
+		if other := found[node]; other == nil || newer(pod, other) > 0 {
+			found[node] = pod
+		}
+	}
+	return found
+}
+
+func newer(a, b *corev1.Pod) int {
+	alive := func(pod *corev1.Pod) int {
+		if pod.DeletionTimestamp != nil {
+			return 0
+		}
+		return 1
+	}
+	return cmp.Or(alive(a)-alive(b), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
+}
+
+// nodeOf returns the node that a pod runs on, or that the DaemonSet controller has made it for.
+func nodeOf(pod *corev1.Pod) string {
+	if pod.Spec.NodeName != "" || pod.Spec.Affinity == nil || pod.Spec.Affinity.NodeAffinity == nil {
+		return pod.Spec.NodeName
+	}
+	required := pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	if required == nil {
+		return ""
+	}
+	for _, term := range required.NodeSelectorTerms {
+		for _, field := range term.MatchFields {
+			if field.Key == "metadata.name" && len(field.Values) == 1 {
+				return field.Values[0]
+			}
+		}
+	}
+	return ""
+}
+
+func lastTime(event corev1.Event) time.Time {
+	for _, at := range []time.Time{event.LastTimestamp.Time, event.EventTime.Time} {
+		if !at.IsZero() {
+			return at
+		}
+	}
+	return event.FirstTimestamp.Time
+}

@@ -1,0 +1,131 @@
+// Package fleet decides, from the objects of the API server alone, what state each node is in and what is to be reported. It
+// has no side effects: Decide is a function of the objects, of what the process remembers, and of the time.
+package fleet
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// State is where a node is on its way to its release.
+type State string
+
+// The states of a node.
+const (
+	Unverified State = "Unverified" // no agent's pod for it yet
+	Pending    State = "Pending"    // a pod that does not run yet
+	InProgress State = "InProgress" // the agent runs
+	Verified   State = "Verified"
+	Failed     State = "Failed" // for a Reason
+)
+
+// States returns all states, in the order of a node's way.
+func States() []State { return []State{Unverified, Pending, InProgress, Verified, Failed} }
+
+// Reason is why a node has failed, of a closed set. The controller gives those of an agent that has not started or does
+// not speak; the agent gives those of its checks.
+type Reason string
+
+// The controller's reasons.
+const (
+	NoPod         Reason = "NoPod"         // the DaemonSet controller has made none
+	Unschedulable Reason = "Unschedulable" // no room on the node
+	ImagePull     Reason = "ImagePull"
+	SandboxFailed Reason = "SandboxFailed" // no network for the pod
+	CrashLoop     Reason = "CrashLoop"
+	Silent        Reason = "Silent" // never started for another reason, or never spoke
+)
+
+// The agent's reasons: its failing checks, foreign taints, or a refused patch.
+const (
+	DNSFailed      Reason = "DNSFailed"
+	APIFailed      Reason = "APIFailed"
+	NetworkFailed  Reason = "NetworkFailed"
+	ServiceFailed  Reason = "ServiceFailed"
+	PeersFailed    Reason = "PeersFailed"
+	TaintsOfOthers Reason = "TaintsOfOthers"
+	NotVerified    Reason = "NotVerified"
+)
+
+// ownReasons returns the reasons that the controller writes.
+func ownReasons() []Reason {
+	return []Reason{NoPod, Unschedulable, ImagePull, SandboxFailed, CrashLoop, Silent}
+}
+
+// Reasons returns all reasons.
+func Reasons() []Reason {
+	return append(ownReasons(), DNSFailed, APIFailed, NetworkFailed, ServiceFailed, PeersFailed, TaintsOfOthers, NotVerified)
+}
+
+// Settings are what the operator has decided.
+type Settings struct {
+	Rules         Rules
+	Request       nodepatch.Request
+	ConditionType string
+	// NotStartedAfter is how long a node may be without a running agent.
+	NotStartedAfter time.Duration
+	// SilentAfter is how long an agent may run without a word: INITIAL_TIMEOUT and a minute.
+	SilentAfter time.Duration
+}
+
+// Objects is the cluster as the caches show it, and what was looked up for it.
+type Objects struct {
+	Nodes []corev1.Node
+	Pods  []corev1.Pod // of the agents
+	// Events of pods that Plan.LookUp has asked for.
+	Events map[types.UID][]corev1.Event
+	// Seen is what the last Plan remembers.
+	Seen Memory
+}
+
+// Status is one node as it is now.
+type Status struct {
+	Node *corev1.Node
+	Pod  *corev1.Pod // of its agent, nil: none
+	// Gated means that nobody but the agent opens the node: it has the startup taint, or is to be verified again.
+	Gated       bool
+	Untouchable string // why nothing is to be done to it, or ""
+	State       State
+	Reason      Reason // of Failed; before, the reason that it would fail for, "" if that is not known
+	Message     string
+	Since       time.Time // of State and Reason, without a break, as this process has seen it
+}
+
+// Plan is what Decide has found.
+type Plan struct {
+	Statuses    []Status
+	Seen        Memory
+	Transitions []Transition
+	// LookUp are the pods whose Events must be known before their nodes fail.
+	LookUp     []*corev1.Pod
+	Conditions []Condition
+	// Widespread are the reasons that most nodes fail for: one report for all, of those that the last plan did not have.
+	Widespread []Report
+}
+
+// Condition is one to be written on a node.
+type Condition struct {
+	Node    *corev1.Node
+	Status  corev1.ConditionStatus
+	Reason  Reason
+	Message string
+	Event   bool // whether the node gets an Event, too
+}
+
+// Report is about many nodes.
+type Report struct {
+	Reason  Reason
+	Message string
+}
+
+// Transition is a change of a node's state that this process has seen.
+type Transition struct {
+	Node     string
+	From, To State
+	// Gate is the time from the creation of a node to its first verification; zero where this process has not seen both.
+	Gate time.Duration
+}

@@ -1,0 +1,106 @@
+package fleet
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/klog/v2"
+
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// Rules select the nodes that the agent's DaemonSet is for.
+type Rules struct {
+	affinity    nodeaffinity.RequiredNodeAffinity
+	tolerations []corev1.Toleration
+	request     nodepatch.Request
+}
+
+// NewRules reads the rules of the agent's pod template.
+func NewRules(template *corev1.PodTemplateSpec, request nodepatch.Request) Rules {
+	return Rules{
+		affinity:    nodeaffinity.NewRequiredNodeAffinity(template.Spec.NodeSelector, template.Spec.Affinity),
+		tolerations: append(addedTolerations(), template.Spec.Tolerations...),
+		request:     request,
+	}
+}
+
+// addedTolerations are those that the DaemonSet controller adds to each of its pods.
+// https://kubernetes.io/docs/concepts/workloads/controllers/daemonset/#taints-and-tolerations
+func addedTolerations() (added []corev1.Toleration) {
+	for key, effect := range map[string]corev1.TaintEffect{
+		corev1.TaintNodeNotReady:       corev1.TaintEffectNoExecute,
+		corev1.TaintNodeUnreachable:    corev1.TaintEffectNoExecute,
+		corev1.TaintNodeDiskPressure:   corev1.TaintEffectNoSchedule,
+		corev1.TaintNodeMemoryPressure: corev1.TaintEffectNoSchedule,
+		corev1.TaintNodePIDPressure:    corev1.TaintEffectNoSchedule,
+		corev1.TaintNodeUnschedulable:  corev1.TaintEffectNoSchedule,
+	} {
+		added = append(added, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: effect})
+	}
+	return added
+}
+
+// Select reports whether the rules are for node: affinity and node selector match it, whether it is verified or not. A
+// taint that no agent tolerates keeps a node out too, unless the node has the startup taint: nobody else would open that one.
+func (r Rules) Select(node *corev1.Node) bool {
+	unlabelled := *node
+	if _, verified := node.Labels[r.request.Label]; verified {
+		unlabelled.Labels = make(map[string]string, len(node.Labels))
+		for key, value := range node.Labels {
+			if key != r.request.Label {
+				unlabelled.Labels[key] = value
+			}
+		}
+	}
+	if matches, err := r.affinity.Match(&unlabelled); err != nil || !matches {
+		return false
+	}
+	return r.untolerated(node) == nil || hasTaint(node, r.request.TaintKey)
+}
+
+// untolerated returns a taint that keeps the agent away from node, or nil.
+func (r Rules) untolerated(node *corev1.Node) *corev1.Taint {
+	for i, taint := range node.Spec.Taints {
+		if taint.Effect == corev1.TaintEffectPreferNoSchedule {
+			continue
+		}
+		tolerates := func(t corev1.Toleration) bool { return t.ToleratesTaint(klog.Background(), &taint, true) }
+		if !slices.ContainsFunc(r.tolerations, tolerates) {
+			return &node.Spec.Taints[i]
+		}
+	}
+	return nil
+}
+
+// noPod says why no agent's pod is on node, as far as the node shows it.
+func (r Rules) noPod(node *corev1.Node) string {
+	if taint := r.untolerated(node); taint != nil {
+		return fmt.Sprintf("the agent does not tolerate the taint %s: add a toleration, or remove the taint", taint.ToString())
+	}
+	if value, labelled := node.Labels[r.request.Label]; labelled {
+		return fmt.Sprintf("the label %s=%s keeps the agent away: remove the label", r.request.Label, value)
+	}
+	return "there is no pod for this node: check the DaemonSet and its Events"
+}
+
+// untouchable says why nothing is to be done to node, or "".
+func untouchable(node *corev1.Node) string {
+	switch {
+	case node.DeletionTimestamp != nil:
+		return "it is being deleted"
+	case node.Spec.Unschedulable:
+		return "it is cordoned"
+	case hasTaint(node, "karpenter.sh/disrupted"), hasTaint(node, "karpenter.sh/disruption"):
+		return "Karpenter disrupts it"
+	case hasTaint(node, "ToBeDeletedByClusterAutoscaler"):
+		return "Cluster Autoscaler deletes it"
+	}
+	return ""
+}
+
+func hasTaint(node *corev1.Node, key string) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key })
+}

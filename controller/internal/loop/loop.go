@@ -1,0 +1,161 @@
+// Package loop runs the decisions about the fleet: it reads the caches, decides, and hands the plan to the steps that act on it.
+package loop
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+)
+
+const (
+	// batch collects the changes of a moment: a thousand nodes that join are not a thousand decisions.
+	batch = 250 * time.Millisecond
+	// interval is when to decide again although nothing has changed: durations pass.
+	interval = 10 * time.Second
+	// lookUps is how many pods' Events are read a second, at most.
+	lookUps = 5
+)
+
+// A Step acts on a plan. It returns when it wants to be called again although nothing changes; zero: no wish.
+type Step interface {
+	Act(ctx context.Context, plan fleet.Plan) (again time.Duration, err error)
+}
+
+// Loop owns what the process remembers of the fleet. Only the leader's has seen anything.
+type Loop struct {
+	Settings fleet.Settings
+	Cache    client.Reader // of nodes and the agents' pods
+	Live     client.Reader // of Events, which are not cached
+	Steps    []Step
+
+	mu     sync.Mutex
+	seen   fleet.Memory
+	events map[types.UID][]corev1.Event
+}
+
+// SetupWithManager lets every change of a node or pod that matters lead to a decision.
+func (l *Loop) SetupWithManager(manager ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(manager).Named("fleet").
+		Watches(&corev1.Node{}, soon()).
+		Watches(&corev1.Pod{}, soon()).
+		WithEventFilter(changed()).
+		Complete(l)
+}
+
+// soon decides about the whole fleet once for all the changes of a moment.
+func soon() handler.EventHandler {
+	enqueue := func(q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		q.AddAfter(reconcile.Request{}, batch)
+	}
+	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, _ event.CreateEvent, q queue) { enqueue(q) },
+		UpdateFunc: func(_ context.Context, _ event.UpdateEvent, q queue) { enqueue(q) },
+		DeleteFunc: func(_ context.Context, _ event.DeleteEvent, q queue) { enqueue(q) },
+	}
+}
+
+// Reconcile decides about the fleet, and acts.
+func (l *Loop) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	plan, err := l.plan(ctx, time.Now(), true)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	wait := interval
+	if more, err := l.lookUp(ctx, plan.LookUp); err != nil {
+		return reconcile.Result{}, err
+	} else if more {
+		wait = time.Second
+	}
+	for _, step := range l.Steps {
+		again, err := step.Act(ctx, plan)
+		if err != nil {
+			return reconcile.Result{}, err
+		}
+		if again > 0 {
+			wait = min(wait, again)
+		}
+	}
+	return reconcile.Result{RequeueAfter: wait}, nil
+}
+
+// Now returns the plan for the caches as they are, without an effect; false where this process is not the leader.
+func (l *Loop) Now(ctx context.Context) (fleet.Plan, bool, error) {
+	plan, err := l.plan(ctx, time.Now(), false)
+	return plan, err == nil && plan.Statuses != nil, err
+}
+
+func (l *Loop) plan(ctx context.Context, now time.Time, keep bool) (fleet.Plan, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !keep && !l.seen.Began() {
+		return fleet.Plan{}, nil
+	}
+	var nodes corev1.NodeList
+	var pods corev1.PodList
+	if err := l.Cache.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return fleet.Plan{}, fmt.Errorf("nodes in the cache: %w", err)
+	}
+	if err := l.Cache.List(ctx, &pods, client.UnsafeDisableDeepCopy); err != nil {
+		return fleet.Plan{}, fmt.Errorf("pods in the cache: %w", err)
+	}
+	plan := l.Settings.Decide(fleet.Objects{Nodes: nodes.Items, Pods: pods.Items, Events: l.events, Seen: l.seen}, now)
+	if keep {
+		l.seen = plan.Seen
+		l.forget(pods.Items)
+	}
+	return plan, nil
+}
+
+// forget drops the Events of pods that are gone.
+func (l *Loop) forget(pods []corev1.Pod) {
+	kept := make(map[types.UID][]corev1.Event)
+	for i := range pods {
+		if events, read := l.events[pods[i].UID]; read {
+			kept[pods[i].UID] = events
+		}
+	}
+	l.events = kept
+}
+
+// lookUp reads the Events of some pods, once for each, and reports whether there is something new to decide.
+func (l *Loop) lookUp(ctx context.Context, pods []*corev1.Pod) (more bool, err error) {
+	for _, pod := range pods[:min(lookUps, len(pods))] {
+		events, err := PodEvents(ctx, l.Live, pod)
+		if err != nil {
+			return false, err
+		}
+		l.mu.Lock()
+		l.events[pod.UID] = events
+		l.mu.Unlock()
+	}
+	return len(pods) > 0, nil
+}
+
+// PodEvents reads the Events about a pod from the API server. The list is empty, not nil, where there are none.
+func PodEvents(ctx context.Context, live client.Reader, pod *corev1.Pod) ([]corev1.Event, error) {
+	var list corev1.EventList
+	err := live.List(ctx, &list, client.InNamespace(pod.Namespace), &client.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(pod.UID)),
+		Limit:         100,
+		Raw:           &metav1.ListOptions{ResourceVersion: "0"},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("events of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return append([]corev1.Event{}, list.Items...), nil
+}

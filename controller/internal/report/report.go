@@ -1,0 +1,92 @@
+// Package report writes what no agent can: the condition of a node whose agent does not run or does not speak, and Events.
+package report
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// atOnce is how many conditions are written a second, at most.
+const atOnce = 5
+
+// Reasons of the controller's Events.
+const (
+	NodeNotStarted  = "NodeNotStarted"
+	FleetNotStarted = "FleetNotStarted"
+)
+
+// Reporter is the step of the loop that writes conditions and Events.
+type Reporter struct {
+	REST          rest.Interface // of the core group
+	ConditionType string
+	Events        events.EventRecorder
+	// Self is what Events about the whole fleet are about: the controller's Deployment.
+	Self runtime.Object
+	// ServerTime returns the time by the API server's clock.
+	ServerTime func() time.Time
+	Timeout    time.Duration // of one request
+	Log        *slog.Logger
+}
+
+// Act writes some of the plan's conditions, and its Events. What fails is tried again with the next plan.
+func (r *Reporter) Act(ctx context.Context, plan fleet.Plan) (again time.Duration, err error) {
+	for _, wide := range plan.Widespread {
+		r.Log.Warn("agents do not start", "reason", wide.Reason, "detail", wide.Message)
+		r.Events.Eventf(r.Self, nil, corev1.EventTypeWarning, FleetNotStarted, "Verify", "%s: %s", wide.Reason, kube.Shorten(wide.Message))
+	}
+	for _, condition := range plan.Conditions[:min(atOnce, len(plan.Conditions))] {
+		if err := r.write(ctx, condition); err != nil {
+			return 0, err
+		}
+	}
+	if len(plan.Conditions) > atOnce {
+		again = time.Second
+	}
+	return again, nil
+}
+
+func (r *Reporter) write(ctx context.Context, condition fleet.Condition) error {
+	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
+	defer cancel()
+	node := condition.Node
+	client := nodepatch.Client{REST: r.REST, Name: node.Name}
+	err := client.SetCondition(ctx, PatchNode(node), nodepatch.Condition{
+		Type: r.ConditionType, Status: string(condition.Status), Reason: string(condition.Reason), Message: kube.Shorten(condition.Message),
+	}, r.ServerTime())
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		return nil // the node is gone, or another one of its name is there
+	case err != nil:
+		return fmt.Errorf("condition of node %s: %w", node.Name, err)
+	}
+	r.Log.Info("condition written", "node", node.Name, "status", condition.Status, "reason", condition.Reason, "detail", condition.Message)
+	if condition.Event {
+		r.Events.Eventf(node, nil, corev1.EventTypeWarning, NodeNotStarted, "Verify", "%s: %s", condition.Reason, kube.Shorten(condition.Message))
+	}
+	return nil
+}
+
+// PatchNode returns what nodepatch needs of a Node.
+func PatchNode(node *corev1.Node) *nodepatch.Node {
+	slim := &nodepatch.Node{ObjectMeta: node.ObjectMeta}
+	for _, taint := range node.Spec.Taints {
+		slim.Spec.Taints = append(slim.Spec.Taints, nodepatch.Taint{Key: taint.Key, Value: taint.Value, Effect: string(taint.Effect)})
+	}
+	for _, c := range node.Status.Conditions {
+		slim.Status.Conditions = append(slim.Status.Conditions, nodepatch.Condition{Type: string(c.Type), Status: string(c.Status),
+			Reason: c.Reason, Message: c.Message, LastHeartbeatTime: c.LastHeartbeatTime, LastTransitionTime: c.LastTransitionTime})
+	}
+	return slim
+}

@@ -1,0 +1,203 @@
+// Command kube-node-ready-controller reports nodes whose agent cannot, and replaces nodes that are never verified.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/signal"
+	goruntime "runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/yaml"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
+	"github.com/imunhatep/kube-node-ready/controller/internal/report"
+	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// Set at build time by -ldflags "-X main.version=…".
+var (
+	version   = "dev"
+	commit    = "unknown"
+	buildDate = "unknown"
+)
+
+// The exit codes are those of the agent.
+const (
+	exitOK    = 0
+	exitError = 1
+	exitUsage = 2
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.LookupEnv, os.Stdout, os.Stderr))
+}
+
+// run is the whole process except its environment, so that tests can call it.
+func run(ctx context.Context, args []string, lookupEnv func(string) (string, bool), stdout, stderr io.Writer) int {
+	cfg, err := config.ParseController(args, lookupEnv, stdout)
+	var usageError config.UsageError
+	switch {
+	case errors.Is(err, pflag.ErrHelp):
+		return exitOK
+	case errors.As(err, &usageError):
+		for _, problem := range usageError {
+			_, _ = fmt.Fprintf(stderr, "kube-node-ready-controller: %s\n", problem)
+		}
+		return exitUsage
+	case cfg.Version:
+		_, _ = fmt.Fprintf(stdout, "kube-node-ready-controller %s (commit %s, built %s, %s)\n", version, commit, buildDate, goruntime.Version())
+		return exitOK
+	}
+	log := newLogger(cfg, stderr)
+	ctrl.SetLogger(logr.FromSlogHandler(log.Handler()))
+	klog.SetSlogLogger(log)
+
+	environment := kube.DetectEnvironment(cfg.Kubeconfig, lookupEnv, "kube-node-ready-controller/"+version)
+	if environment.Err != nil {
+		log.Error("no access to the Kubernetes API: run in a pod with a service account token, or name a kubeconfig (--kubeconfig)",
+			"error", environment.Err)
+		return exitError
+	}
+	if err := start(ctx, cfg, environment, log); err != nil {
+		log.Error("the controller ends", "error", err)
+		return exitError
+	}
+	return exitOK
+}
+
+// start runs the manager until ctx ends or something fatal happens.
+func start(ctx context.Context, cfg config.Controller, environment kube.Environment, log *slog.Logger) error {
+	template, err := readTemplate(cfg.AgentTemplate)
+	if err != nil {
+		return err
+	}
+	manager, err := newManager(cfg, environment, template)
+	if err != nil {
+		return err
+	}
+	request := newRequest(cfg.Config)
+	fleetLoop := &loop.Loop{
+		Settings: fleet.Settings{
+			Rules: fleet.NewRules(template, request), Request: request, ConditionType: cfg.ConditionType,
+			NotStartedAfter: cfg.NotStartedAfter, SilentAfter: cfg.InitialTimeout + time.Minute,
+		},
+		Cache: manager.GetCache(), Live: manager.GetAPIReader(),
+	}
+	fleetLoop.Steps = []loop.Step{&report.Reporter{
+		REST: environment.Client.Core, ConditionType: cfg.ConditionType, Events: manager.GetEventRecorder("kube-node-ready-controller"),
+		Self: deployment(cfg), ServerTime: environment.Client.ServerTime, Timeout: cfg.CheckTimeout, Log: log,
+	}}
+	if err := fleetLoop.SetupWithManager(manager); err != nil {
+		return err
+	}
+	log.Info("starting", "version", version, "mode", cfg.DeploymentMode, "remediation", cfg.RemediationMode)
+	return manager.Start(ctx)
+}
+
+func newManager(cfg config.Controller, environment kube.Environment, template *corev1.PodTemplateSpec) (manager.Manager, error) {
+	scheme := runtime.NewScheme()
+	if err := corev1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	noCopies := true // nobody writes to what a list returns
+	m, err := ctrl.NewManager(environment.REST, ctrl.Options{
+		Scheme: scheme,
+		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
+			&corev1.Node{}: {Transform: loop.SlimNode(cfg.ConditionType, annotations()...), UnsafeDisableDeepCopy: &noCopies},
+			&corev1.Pod{}: {Transform: loop.SlimPod, UnsafeDisableDeepCopy: &noCopies,
+				Namespaces: map[string]cache.Config{cfg.PodNamespace: {LabelSelector: labels.SelectorFromSet(template.Labels)}}},
+		}},
+		LeaderElection: true, LeaderElectionID: cfg.AgentName + "-controller", LeaderElectionNamespace: cfg.PodNamespace,
+		LeaderElectionReleaseOnCancel: true,
+		Metrics:                       metricsserver.Options{BindAddress: ":" + strconv.Itoa(cfg.MetricsPort)},
+		HealthProbeBindAddress:        ":" + strconv.Itoa(cfg.HealthPort),
+	})
+	if err != nil {
+		return nil, err
+	}
+	synced := func(r *http.Request) error {
+		if !m.GetCache().WaitForCacheSync(r.Context()) {
+			return errors.New("the caches are not filled yet")
+		}
+		return nil
+	}
+	return m, errors.Join(m.AddHealthzCheck("ping", healthz.Ping), m.AddReadyzCheck("caches", synced))
+}
+
+// readTemplate reads the pod template that the chart has rendered.
+func readTemplate(path string) (*corev1.PodTemplateSpec, error) {
+	const remedy = "--agent-template must name a file with a PodTemplateSpec, as the chart renders it"
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s", err, remedy)
+	}
+	template := new(corev1.PodTemplateSpec)
+	if err := yaml.UnmarshalStrict(text, template); err != nil {
+		return nil, fmt.Errorf("%s: %w: %s", path, err, remedy)
+	}
+	if len(template.Labels) == 0 {
+		return nil, fmt.Errorf("%s: it has no labels to select the agents' pods by: %s", path, remedy)
+	}
+	return template, nil
+}
+
+// newRequest describes a verified node, as the agent does.
+func newRequest(cfg config.Config) nodepatch.Request {
+	return nodepatch.Request{
+		TaintKey: cfg.TaintKey, FailedTaintKey: cfg.FailedTaintKey, AlsoRemove: cfg.AlsoRemoveTaints,
+		Label: cfg.VerifiedLabel, LabelValue: cfg.VerifiedLabelValue, Annotation: nodepatch.Annotation,
+	}
+}
+
+// annotations returns the keys that decisions read.
+func annotations() []string { return []string{nodepatch.Annotation} }
+
+// deployment is what Events about the whole fleet are about.
+func deployment(cfg config.Controller) runtime.Object {
+	return &metav1.PartialObjectMetadata{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
+		ObjectMeta: metav1.ObjectMeta{Name: cfg.AgentName + "-controller", Namespace: cfg.PodNamespace},
+	}
+}
+
+func newLogger(cfg config.Controller, out io.Writer) *slog.Logger {
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(cfg.LogLevel)) // one of the four that the settings allow
+	options := &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, attr slog.Attr) slog.Attr {
+		if attr.Key == slog.LevelKey {
+			attr.Value = slog.StringValue(strings.ToLower(attr.Value.String())) // as the agent writes it
+		}
+		return attr
+	}}
+	if cfg.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(out, options))
+	}
+	return slog.New(slog.NewTextHandler(out, options))
+}

@@ -1,0 +1,92 @@
+package config
+
+import (
+	"io"
+	"slices"
+	"time"
+)
+
+// Controller is everything that an operator can decide about the controller. It shares the agent's settings, except for those
+// of one run.
+type Controller struct {
+	Config
+
+	DeploymentMode string
+	// AgentName is the name of the DaemonSet, and the beginning of the names of the controller's own objects.
+	AgentName string
+	// AgentTemplate is the path of a PodTemplateSpec (core/v1): the agent's, or in controller mode that of a worker.
+	AgentTemplate   string
+	PodName         string
+	NotStartedAfter time.Duration
+	HealthPort      int
+
+	MaxConcurrentWorkers int
+
+	RemediationMode                         string
+	DeleteAfter, FailedFor, ControlGroupFor time.Duration
+}
+
+// Values of DEPLOYMENT_MODE.
+const (
+	ModeDaemonSet  = "daemonset"
+	ModeController = "controller"
+)
+
+// Values of REMEDIATION_MODE.
+const (
+	RemediationOff    = "off"
+	RemediationDryRun = "dry-run"
+	RemediationDelete = "delete"
+)
+
+// settings is the table of the controller's flags: its own, then those that it shares with the agent.
+func (c *Controller) settings() []*setting {
+	own := []*setting{
+		{"deployment-mode", "mode", "who runs the checks: daemonset (an agent on each node) or controller (a worker pod for each node)",
+			ModeDaemonSet, text(&c.DeploymentMode, oneOf(ModeDaemonSet, ModeController))},
+		{"agent-name", "name", "name of the agent's DaemonSet, and the beginning of the names of workers, Lease and ConfigMap",
+			"kube-node-ready", text(&c.AgentName, label)},
+		{"agent-template", "path", "file with the pod template of the agent or worker", "/etc/kube-node-ready/agent.yaml",
+			text(&c.AgentTemplate, anything)},
+		{"pod-name", "name", "name of this pod", "", text(&c.PodName, optional(subdomain))},
+		{"not-started-after", "duration", "how long a node may be without a running agent before that is reported", "3m",
+			duration(&c.NotStartedAfter, time.Second, 24*time.Hour)},
+		{"health-port", "port", "port of /healthz and /readyz", "8081", number(&c.HealthPort, 1, 65535)},
+		{"max-concurrent-workers", "number", "workers at a time, in controller mode", "50", number(&c.MaxConcurrentWorkers, 2, 1000)},
+		{"remediation-mode", "mode", "replace nodes that are never verified: off, dry-run (only report) or delete (their NodeClaim)",
+			RemediationOff, text(&c.RemediationMode, oneOf(RemediationOff, RemediationDryRun, RemediationDelete))},
+		{"delete-after", "duration", "age of a node from which it may be replaced", "30m",
+			duration(&c.DeleteAfter, time.Second, 24*time.Hour)},
+		{"failed-for", "duration", "how long a node must fail for one reason before it may be replaced", "10m",
+			duration(&c.FailedFor, time.Second, 24*time.Hour)},
+		{"control-group-for", "duration", "how long the checks must pass in the controller's own pod before a node may be replaced", "5m",
+			duration(&c.ControlGroupFor, time.Second, 24*time.Hour)},
+	}
+	// What only one run of the agent knows.
+	agentOnly := []string{"late-taint-window", "success-threshold", "on-timeout", "enable-metrics", "metrics-linger", "dry-run", "once",
+		"worker", "dns-endpoints", "cluster-domain"}
+	return append(own, slices.DeleteFunc(c.Config.settings(), func(s *setting) bool { return slices.Contains(agentOnly, s.flag) })...)
+}
+
+// ParseController reads the controller's flags over environment over defaults. Its errors are those of Parse.
+func ParseController(args []string, lookupEnv func(string) (string, bool), out io.Writer) (Controller, error) {
+	var c Controller
+	version, err := read("kube-node-ready-controller", controllerUsage, c.settings(), args, lookupEnv, out)
+	c.Version = version
+	if err != nil || version {
+		return c, err
+	}
+	if c.MetricsPort == c.HealthPort {
+		return c, UsageError{"--metrics-port and --health-port must differ"}
+	}
+	return c, nil
+}
+
+const controllerUsage = `kube-node-ready-controller reports the nodes that no agent can report about, and replaces nodes that are never verified.
+
+Usage: kube-node-ready-controller [flags]
+
+%s
+A flag overrides the environment variable named in brackets, which overrides the default.
+Exit codes: 0 shut down, 1 a fatal error, 2 usage.
+`

@@ -34,7 +34,9 @@ func newClient(config *rest.Config, userAgent string) (*Client, error) {
 	if config.Proxy == nil {
 		config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
 	}
-	config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(10, 20) // requests a second, and at once: a verification sends four
+	if config.QPS >= 0 { // else the caller has no limit
+		config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(10, 20) // requests a second, and at once: a verification sends four
+	}
 	config.WarningHandler = rest.NoWarnings{}                          // client-go would print them between the lines of the log
 	config.APIPath = "/apis"
 	if config.BearerTokenFile != "" {

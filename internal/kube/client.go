@@ -37,7 +37,7 @@ func newClient(config *rest.Config, userAgent string) (*Client, error) {
 	if config.QPS >= 0 { // else the caller has no limit
 		config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(10, 20) // requests a second, and at once: a verification sends four
 	}
-	config.WarningHandler = rest.NoWarnings{}                          // client-go would print them between the lines of the log
+	config.WarningHandler = rest.NoWarnings{} // client-go would print them between the lines of the log
 	config.APIPath = "/apis"
 	if config.BearerTokenFile != "" {
 		// client-go caches the file for a minute; after a refused token it is read again at once.

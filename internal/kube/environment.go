@@ -49,6 +49,12 @@ func DetectEnvironment(kubeconfig string, lookupEnv func(string) (string, bool),
 	return e
 }
 
+// RemoveRateLimit lets both clients send as fast as they can: for a controller, which limits what it does in another way.
+func (e *Environment) RemoveRateLimit() {
+	e.REST.QPS = -1
+	e.Client, e.Err = newClient(rest.CopyConfig(e.REST), e.REST.UserAgent)
+}
+
 // clientConfig follows what the user names, else the pod's service account, else the usual rules
 // of kubectl ($KUBECONFIG, ~/.kube/config).
 func clientConfig(kubeconfig string, inCluster bool) (*rest.Config, error) {

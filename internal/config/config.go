@@ -108,7 +108,7 @@ func (c *Config) settings() []*setting {
 		{"also-remove-taints", "keys", "comma-separated former startup and failed taint keys; the release removes them too, " +
 			"and nothing adds them", "node-ready/failed", list(&c.AlsoRemoveTaints, 0, ownKey)},
 
-		{"on-timeout", "policies", "mark on a node not verified within --initial-timeout: keep (none), taint, condition or taint,condition",
+		{"on-timeout", "policies", "mark on a node not verified in --initial-timeout: keep (none), taint, condition or taint,condition",
 			OnTimeoutKeep, list(&c.OnTimeout, 1, oneOf(OnTimeoutKeep, OnTimeoutTaint, OnTimeoutCondition))},
 		{"failed-taint-key", "key", "key of the NoSchedule taint that taint in --on-timeout adds", "node-ready/failed",
 			text(&c.FailedTaintKey, ownKey)},
@@ -229,7 +229,7 @@ func (c *Config) missing(lookupEnv func(string) (string, bool)) (problems UsageE
 			"kubernetes service")
 	}
 	if c.Worker && !x509.NewCertPool().AppendCertsFromPEM([]byte(c.ClusterCA)) {
-		refuse("CLUSTER_CA is required with --worker: the cluster's CA certificates in PEM "+
+		refuse("CLUSTER_CA is required with --worker: the cluster's CA certificates in PEM " +
 			"(key ca.crt of the ConfigMap kube-root-ca.crt)")
 	}
 	return problems

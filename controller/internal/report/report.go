@@ -21,10 +21,11 @@ import (
 // atOnce is how many conditions are written a second, at most.
 const atOnce = 5
 
-// Reasons of the controller's Events.
+// Reasons of the controller's Events, and the agent's for a node whose checks fail.
 const (
 	NodeNotStarted  = "NodeNotStarted"
 	FleetNotStarted = "FleetNotStarted"
+	NodeTimedOut    = "NodeVerificationTimedOut"
 )
 
 // Reporter is the step of the loop that writes conditions and Events.
@@ -73,7 +74,11 @@ func (r *Reporter) write(ctx context.Context, condition fleet.Condition) error {
 	}
 	r.Log.Info("condition written", "node", node.Name, "status", condition.Status, "reason", condition.Reason, "detail", condition.Message)
 	if condition.Event {
-		r.Events.Eventf(node, nil, corev1.EventTypeWarning, NodeNotStarted, "Verify", "%s: %s", condition.Reason, kube.Shorten(condition.Message))
+		reason := NodeTimedOut
+		if condition.Reason.IsOwn() {
+			reason = NodeNotStarted
+		}
+		r.Events.Eventf(node, nil, corev1.EventTypeWarning, reason, "Verify", "%s: %s", condition.Reason, kube.Shorten(condition.Message))
 	}
 	return nil
 }

@@ -46,7 +46,8 @@ type undecided struct {
 	unknown bool
 }
 
-func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UID][]corev1.Event, m memory, now time.Time) (undecided, memory) {
+func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UID][]corev1.Event, m memory, now time.Time) (
+	undecided, memory) {
 	status := undecided{Status: Status{Node: node, Pod: pod, Untouchable: untouchable(node)}}
 	if s.isVerified(node) {
 		status.State = Verified
@@ -172,7 +173,7 @@ func (s Settings) wanted(status Status) (Condition, bool) {
 		return Condition{Node: status.Node, Status: corev1.ConditionTrue, Reason: "Verified",
 			Message: "the node is verified"}, true
 	case status.State == Failed && status.Gated && slices.Contains(ownReasons(), status.Reason) &&
-		!(isFalse && firstReason(now) == status.Reason):
+		(!isFalse || firstReason(now) != status.Reason):
 		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: status.Reason, Message: status.Message}, true
 	case status.State != Verified && !status.Gated && isOwn:
 		// A stale False could get a node replaced that somebody has opened by hand.
@@ -199,7 +200,8 @@ func (s Settings) condition(node *corev1.Node) *corev1.NodeCondition {
 	return nil
 }
 
-// firstReason returns the first of the reasons of a condition, which the agent joins with commas, NotVerified for one that is unknown.
+// firstReason returns the first of the reasons of a condition, which the agent joins with commas; NotVerified for one that is
+// unknown.
 func firstReason(condition *corev1.NodeCondition) Reason {
 	if condition == nil {
 		return ""

@@ -66,7 +66,8 @@ func runningContainer(pod *corev1.Pod) string {
 }
 
 func restarted(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(status corev1.ContainerStatus) bool { return status.RestartCount > 0 })
+	again := func(status corev1.ContainerStatus) bool { return status.RestartCount > 0 }
+	return slices.ContainsFunc(pod.Status.ContainerStatuses, again)
 }
 
 // Began reports whether this process has decided before.

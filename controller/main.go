@@ -72,7 +72,8 @@ func run(ctx context.Context, args []string, lookupEnv func(string) (string, boo
 		}
 		return exitUsage
 	case cfg.Version:
-		_, _ = fmt.Fprintf(stdout, "kube-node-ready-controller %s (commit %s, built %s, %s)\n", version, commit, buildDate, goruntime.Version())
+		_, _ = fmt.Fprintf(stdout, "kube-node-ready-controller %s (commit %s, built %s, %s)\n",
+			version, commit, buildDate, goruntime.Version())
 		return exitOK
 	}
 	log := newLogger(cfg, stderr)

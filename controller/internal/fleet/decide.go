@@ -16,7 +16,7 @@ import (
 // Decide says what state each selected node is in, and what is to be written, at now.
 func (s Settings) Decide(objects Objects, now time.Time) Plan {
 	plan := Plan{Seen: Memory{began: objects.Seen.began, nodes: make(map[types.UID]memory, len(objects.Nodes)),
-		widespread: make(map[Reason]bool)}}
+		reported: make(map[Reason]bool)}}
 	if plan.Seen.began.IsZero() {
 		plan.Seen.began = now
 	}
@@ -36,7 +36,7 @@ func (s Settings) Decide(objects Objects, now time.Time) Plan {
 		}
 		plan.remember(status.Status, before, after, now)
 	}
-	s.report(&plan, objects.Seen.widespread)
+	s.report(&plan, objects.Seen.reported)
 	return plan
 }
 
@@ -46,7 +46,8 @@ type undecided struct {
 	unknown bool
 }
 
-func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UID][]corev1.Event, m memory, now time.Time) (undecided, memory) {
+func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UID][]corev1.Event, m memory, now time.Time) (
+	undecided, memory) {
 	status := undecided{Status: Status{Node: node, Pod: pod, Untouchable: untouchable(node)}}
 	if s.isVerified(node) {
 		status.State = Verified
@@ -123,8 +124,9 @@ func (m Memory) VerifiedWithin(node types.UID, d time.Duration, now time.Time) b
 	return !at.IsZero() && now.Sub(at) < d
 }
 
-// report decides what is to be written: a condition for each node, and Events: one for each node, or one for all.
-func (s Settings) report(plan *Plan, known map[Reason]bool) {
+// report decides what is to be written: a condition for each node, and Events: one for each node, or one for all that fail for a
+// reason that is widespread, once.
+func (s Settings) report(plan *Plan, reported map[Reason]bool) {
 	waiting, failing := 0, make(map[Reason][]string)
 	for _, status := range plan.Statuses {
 		if status.State != Verified && status.Gated && status.Untouchable == "" {
@@ -134,21 +136,26 @@ func (s Settings) report(plan *Plan, known map[Reason]bool) {
 			}
 		}
 	}
-	for reason, nodes := range failing {
-		plan.Seen.widespread[reason] = len(nodes) >= 3 && 2*len(nodes) >= waiting
-	}
+	widespread := func(reason Reason) bool { return len(failing[reason]) >= 3 && 2*len(failing[reason]) >= waiting }
 	for _, status := range plan.Statuses {
 		condition, needed := s.wanted(status)
 		if !needed {
 			continue
 		}
-		condition.Event = condition.Status == corev1.ConditionFalse && !plan.Seen.widespread[status.Reason]
+		failed := condition.Status == corev1.ConditionFalse
+		condition.Event = failed && !widespread(condition.Reason)
 		plan.Conditions = append(plan.Conditions, condition)
-		if wide := plan.Seen.widespread[status.Reason]; wide && status.State == Failed && !known[status.Reason] &&
-			!slices.ContainsFunc(plan.Widespread, func(r Report) bool { return r.Reason == status.Reason }) {
-			nodes := failing[status.Reason]
-			plan.Widespread = append(plan.Widespread, Report{status.Reason, fmt.Sprintf("%d of %d unverified nodes have no running agent: %s (%s)",
-				len(nodes), waiting, status.Message, strings.Join(nodes[:min(3, len(nodes))], ", ")+", ...")})
+		if failed && widespread(condition.Reason) && !reported[condition.Reason] && !plan.Seen.reported[condition.Reason] {
+			nodes := failing[condition.Reason]
+			plan.Widespread = append(plan.Widespread, Report{condition.Reason, fmt.Sprintf(
+				"%d of %d unverified nodes have no agent that runs and speaks (%s, ...): %s",
+				len(nodes), waiting, strings.Join(nodes[:3], ", "), condition.Message)})
+			plan.Seen.reported[condition.Reason] = true
+		}
+	}
+	for reason := range reported {
+		if widespread(reason) {
+			plan.Seen.reported[reason] = true
 		}
 	}
 }
@@ -166,7 +173,7 @@ func (s Settings) wanted(status Status) (Condition, bool) {
 		return Condition{Node: status.Node, Status: corev1.ConditionTrue, Reason: "Verified",
 			Message: "the node is verified"}, true
 	case status.State == Failed && status.Gated && slices.Contains(ownReasons(), status.Reason) &&
-		!(isFalse && firstReason(now) == status.Reason):
+		(!isFalse || firstReason(now) != status.Reason):
 		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: status.Reason, Message: status.Message}, true
 	case status.State != Verified && !status.Gated && isOwn:
 		// A stale False could get a node replaced that somebody has opened by hand.
@@ -193,7 +200,8 @@ func (s Settings) condition(node *corev1.Node) *corev1.NodeCondition {
 	return nil
 }
 
-// firstReason returns the first of the reasons of a condition, which the agent joins with commas, NotVerified for one that is unknown.
+// firstReason returns the first of the reasons of a condition, which the agent joins with commas; NotVerified for one that is
+// unknown.
 func firstReason(condition *corev1.NodeCondition) Reason {
 	if condition == nil {
 		return ""

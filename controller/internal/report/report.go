@@ -44,7 +44,7 @@ type Reporter struct {
 func (r *Reporter) Act(ctx context.Context, plan fleet.Plan) (again time.Duration, err error) {
 	for _, wide := range plan.Widespread {
 		r.Log.Warn("agents do not start", "reason", wide.Reason, "detail", wide.Message)
-		r.Events.Eventf(r.Self, nil, corev1.EventTypeWarning, FleetNotStarted, "Verify", "%s: %s", wide.Reason, kube.Shorten(wide.Message))
+		r.warn(r.Self, FleetNotStarted, wide.Reason, wide.Message)
 	}
 	for _, condition := range plan.Conditions[:min(atOnce, len(plan.Conditions))] {
 		if err := r.write(ctx, condition); err != nil {
@@ -63,7 +63,8 @@ func (r *Reporter) write(ctx context.Context, condition fleet.Condition) error {
 	node := condition.Node
 	client := nodepatch.Client{REST: r.REST, Name: node.Name}
 	err := client.SetCondition(ctx, PatchNode(node), nodepatch.Condition{
-		Type: r.ConditionType, Status: string(condition.Status), Reason: string(condition.Reason), Message: kube.Shorten(condition.Message),
+		Type: r.ConditionType, Status: string(condition.Status), Reason: string(condition.Reason),
+		Message: kube.Shorten(condition.Message),
 	}, r.ServerTime())
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
@@ -71,11 +72,17 @@ func (r *Reporter) write(ctx context.Context, condition fleet.Condition) error {
 	case err != nil:
 		return fmt.Errorf("condition of node %s: %w", node.Name, err)
 	}
-	r.Log.Info("condition written", "node", node.Name, "status", condition.Status, "reason", condition.Reason, "detail", condition.Message)
+	r.Log.Info("condition written", "node", node.Name, "status", condition.Status, "reason", condition.Reason,
+		"detail", condition.Message)
 	if condition.Event {
-		r.Events.Eventf(node, nil, corev1.EventTypeWarning, NodeNotStarted, "Verify", "%s: %s", condition.Reason, kube.Shorten(condition.Message))
+		r.warn(node, NodeNotStarted, condition.Reason, condition.Message)
 	}
 	return nil
+}
+
+// warn writes an Event: the recorder counts what is written again.
+func (r *Reporter) warn(about runtime.Object, event string, reason fleet.Reason, message string) {
+	r.Events.Eventf(about, nil, corev1.EventTypeWarning, event, "Verify", "%s", kube.Shorten(string(reason)+": "+message))
 }
 
 // PatchNode returns what nodepatch needs of a Node.

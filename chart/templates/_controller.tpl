@@ -1,6 +1,7 @@
 {{/* What runs pods, with the name of its objects, as a JSON list. */}}
 {{- define "kube-node-ready.components" -}}
-{{- $components := list (dict "component" "agent" "name" (include "kube-node-ready.fullname" .)) }}
+{{- $checks := eq .Values.deploymentMode "controller" | ternary "worker" "agent" }}
+{{- $components := list (dict "component" $checks "name" (include "kube-node-ready.fullname" .)) }}
 {{- if .Values.controller.enabled }}
 {{- $components = append $components (dict "component" "controller" "name" (include "kube-node-ready.controllerName" .)) }}
 {{- end }}
@@ -12,6 +13,9 @@
 AGENT_NAME: {{ include "kube-node-ready.fullname" . }}
 AGENT_TEMPLATE: /etc/kube-node-ready/agent.yaml
 DEPLOYMENT_MODE: {{ .Values.deploymentMode }}
+{{- if eq .Values.deploymentMode "controller" }}
+MAX_CONCURRENT_WORKERS: {{ .Values.controller.maxConcurrentWorkers | quote }}
+{{- end }}
 HEALTH_PORT: {{ include "kube-node-ready.healthPort" . | quote }}
 NOT_STARTED_AFTER: {{ .Values.controller.notStartedAfter | quote }}
 {{- end }}
@@ -47,6 +51,7 @@ subjects:
 
 {{/* Errors that the schema cannot find in what the controller needs. */}}
 {{- define "kube-node-ready.validateController" -}}
+{{- if .Values.controller.enabled }}
 {{- include "kube-node-ready.validateDuration" (list "controller.notStartedAfter" .Values.controller.notStartedAfter "1s" "24h") }}
 {{- $fullname := include "kube-node-ready.fullname" . }}
 {{- if gt (len $fullname) 52 }}
@@ -54,5 +59,8 @@ subjects:
 {{- end }}
 {{- if and (hasPrefix "sha256:" .Values.image.tag) (not .Values.controller.image.tag) }}
 {{- fail "controller.image.tag is required, because image.tag is the digest of another image" }}
+{{- end }}
+{{- else if eq .Values.deploymentMode "controller" }}
+{{- fail "deploymentMode controller needs controller.enabled: nothing else starts the workers" }}
 {{- end }}
 {{- end }}

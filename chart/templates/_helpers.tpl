@@ -118,9 +118,11 @@ LOG_FORMAT: {{ .logFormat | quote }}
 
 {{/* Requirements for every node that the pod may run on. */}}
 {{- define "kube-node-ready.nodeRules" -}}
+{{- if eq .Values.deploymentMode "daemonset" }}
 # Once the node has the label, the DaemonSet controller deletes the pod.
 - key: {{ .Values.config.verifiedLabel | quote }}
   operator: DoesNotExist
+{{- end }}
 # Serverless nodes run no DaemonSet pods.
 - key: eks.amazonaws.com/compute-type
   operator: NotIn
@@ -206,7 +208,7 @@ Set `true` or --api-versions when rendering offline, without an API server.
 {{- define "kube-node-ready.linger" -}}
 {{- $interval := 0 }}
 {{- range list .Values.podMonitor .Values.serviceMonitor .Values.scrapeAnnotations }}
-{{- if .enabled }}
+{{- if and .enabled (eq $.Values.deploymentMode "daemonset") }}
 {{- $interval = include "kube-node-ready.seconds" .interval | int | max $interval }}
 {{- end }}
 {{- end }}
@@ -241,6 +243,9 @@ Set `true` or --api-versions when rendering offline, without an API server.
 {{- end }}
 {{- end }}
 {{- end }}
+{{- if and (eq .Values.deploymentMode "controller") (has "taint" (include "kube-node-ready.onTimeout" . | splitList ",")) }}
+{{- fail (printf "config.onTimeout %s needs deploymentMode daemonset: only an agent adds the failed taint" .Values.config.onTimeout) }}
+{{- end }}
 {{- if and (has "taint" (include "kube-node-ready.onTimeout" . | splitList ",")) (eq .Values.config.failedTaintKey .Values.config.taintKey) }}
 {{- fail (printf "config.failedTaintKey %s must differ from config.taintKey" .Values.config.failedTaintKey) }}
 {{- end }}
@@ -268,9 +273,7 @@ Set `true` or --api-versions when rendering offline, without an API server.
 {{- if lt $grace $least }}
 {{- fail (printf "terminationGracePeriodSeconds is %d, but config.metricsLinger %s needs at least %d: kubelet would kill the agent before it has served the final metrics and read its node for the last time" $grace $linger $least) }}
 {{- end }}
-{{- if .Values.controller.enabled }}
 {{- include "kube-node-ready.validateController" . }}
-{{- end }}
 {{- range $user, $missing := dict "podMonitor" "scrape" "serviceMonitor" "scrape" "scrapeAnnotations" "scrape" "readinessProbe" "probe" }}
 {{- if and (index $.Values $user).enabled (not $.Values.config.enableMetrics) }}
 {{- fail (printf "%s.enabled is true, but config.enableMetrics is false: there is nothing to %s" $user $missing) }}

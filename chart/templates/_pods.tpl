@@ -72,6 +72,96 @@ spec:
         {{- toYaml .Values.securityContext | nindent 8 }}
 {{- end }}
 
+{{/*
+The pod template of a worker. The controller adds the name, the owner, the node, and what the worker cannot ask the API for. A worker has
+no credential and no volume: kubelet starts it at once, and nothing on an unverified node can change a node.
+*/}}
+{{- define "kube-node-ready.workerTemplate" -}}
+metadata:
+  labels:
+    {{- merge (include "kube-node-ready.selectorLabelsOf" (list . "worker") | fromYaml) (.Values.podLabels | default dict) | toYaml | nindent 4 }}
+  annotations:
+    {{- merge (dict "cluster-autoscaler.kubernetes.io/safe-to-evict" "true") (.Values.podAnnotations | default dict) | toYaml | nindent 4 }}
+spec:
+  restartPolicy: Never
+  serviceAccountName: {{ include "kube-node-ready.serviceAccountName" . }}
+  automountServiceAccountToken: false
+  enableServiceLinks: false
+  # The checks must use the pod network.
+  hostNetwork: false
+  priorityClassName: {{ .Values.priorityClassName | quote }}
+  terminationGracePeriodSeconds: 5
+  {{- with .Values.imagePullSecrets }}
+  imagePullSecrets:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  securityContext:
+    {{- toYaml .Values.podSecurityContext | nindent 4 }}
+  nodeSelector:
+    {{- merge (dict "kubernetes.io/os" "linux") (.Values.nodeSelector | default dict) | toYaml | nindent 4 }}
+  affinity:
+    {{- include "kube-node-ready.affinity" . | nindent 4 }}
+  tolerations:
+    {{- include "kube-node-ready.tolerations" . | nindent 4 }}
+    # As the DaemonSet controller adds them to its pods.
+    {{- range list "not-ready" "unreachable" }}
+    - key: node.kubernetes.io/{{ . }}
+      operator: Exists
+      effect: NoExecute
+    {{- end }}
+    {{- range list "disk-pressure" "memory-pressure" "pid-pressure" "unschedulable" }}
+    - key: node.kubernetes.io/{{ . }}
+      operator: Exists
+      effect: NoSchedule
+    {{- end }}
+  containers:
+    - name: worker
+      image: {{ include "kube-node-ready.image" . | quote }}
+      imagePullPolicy: {{ .Values.image.pullPolicy }}
+      args: [--worker]
+      # The worker exits on an invalid setting before it writes its verdict: show its message in the pod's status.
+      terminationMessagePolicy: FallbackToLogsOnError
+      envFrom:
+        - configMapRef:
+            name: {{ include "kube-node-ready.fullname" . }}
+      env:
+        - name: NODE_NAME
+          valueFrom:
+            fieldRef:
+              fieldPath: spec.nodeName
+        - name: POD_NAMESPACE
+          valueFrom:
+            fieldRef:
+              fieldPath: metadata.namespace
+        # Kubernetes writes this ConfigMap into every namespace. As a variable, because a volume would delay the start.
+        - name: CLUSTER_CA
+          valueFrom:
+            configMapKeyRef:
+              name: kube-root-ca.crt
+              key: ca.crt
+      ports:
+        - name: metrics
+          containerPort: {{ .Values.config.metricsPort }}
+          protocol: TCP
+      # Ready means verified. The worker answers once it knows its verdict: kubelet reports that sooner than an exit.
+      readinessProbe:
+        httpGet:
+          path: /readyz
+          port: metrics
+        periodSeconds: 1
+        timeoutSeconds: 60
+        failureThreshold: 1
+      resources:
+        {{- toYaml .Values.resources | nindent 8 }}
+      securityContext:
+        {{- toYaml .Values.securityContext | nindent 8 }}
+{{- end }}
+
+{{/* The pods that the controller watches, or in controller mode creates. */}}
+{{- define "kube-node-ready.template" -}}
+{{- include (eq .Values.deploymentMode "controller" | ternary "kube-node-ready.workerTemplate" "kube-node-ready.agentTemplate") . }}
+{{- end }}
+
 {{/* Annotations for a Prometheus without the operator, or nothing. */}}
 {{- define "kube-node-ready.scrapeAnnotations" -}}
 {{- if .Values.scrapeAnnotations.enabled -}}

@@ -189,3 +189,96 @@ spec:
   policyName: {{ .name }}
   validationActions: [Deny]
 {{- end }}
+
+{{/* The pods that the controller may create and delete: the workers, as the chart renders them. The same dictionary as above. */}}
+{{- define "kube-node-ready.workerPolicy" -}}
+{{- $name := printf "%s-workers" .name -}}
+{{- $worker := include "kube-node-ready.selectorLabelsOf" (list .root "worker") | fromYaml -}}
+{{- $image := include "kube-node-ready.image" .root -}}
+{{- $workersAccount := include "kube-node-ready.serviceAccountName" .root -}}
+# An account that may create pods can use every account and every secret of the namespace. This policy allows the controller only pods
+# that have none.
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: {{ $name }}
+  labels:
+    {{- .labels | nindent 4 }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - apiGroups: [""]
+        apiVersions: [v1]
+        operations: [CREATE, UPDATE, DELETE]
+        resources: [pods, pods/*]
+  matchConditions:
+    - name: {{ .condition }}
+      expression: {{ include "kube-node-ready.isAccount" .account }}
+  # dyn: compare the fields as sent, without the API server's schema.
+  variables:
+    - name: labels
+      expression: "(request.operation == 'DELETE' ? dyn(oldObject) : dyn(object)).metadata.?labels.orValue({})"
+    # The rest is about a new pod: an older one may have been created with other settings.
+    - name: deletes
+      expression: request.operation == 'DELETE'
+    - name: spec
+      expression: dyn(object).spec
+    - name: container
+      expression: variables.spec.containers[0]
+    - name: podContext
+      expression: variables.spec.?securityContext.orValue({})
+    - name: context
+      expression: variables.container.?securityContext.orValue({})
+  validations:
+    - expression: request.operation in ['CREATE', 'DELETE'] && (!has(request.subResource) || request.subResource == '')
+      reason: Forbidden
+      message: {{ printf "%s may create and delete pods, and change none" .account | quote }}
+    - expression: >-
+        {{- range $i, $key := keys $worker | sortAlpha }}
+        {{ if $i }}&& {{ end }}variables.labels[?'{{ $key }}'].orValue('') == '{{ index $worker $key }}'
+        {{- end }}
+      reason: Forbidden
+      message: {{ printf "%s may create and delete only workers: pods with the labels of this release and the component worker" .account | quote }}
+    - expression: >-
+        variables.deletes || (variables.spec.?serviceAccountName.orValue('') == '{{ $workersAccount }}' &&
+        variables.spec.?automountServiceAccountToken.orValue(true) == false)
+      reason: Forbidden
+      message: {{ printf "%s may create only pods with the account %s and without its token" .account $workersAccount | quote }}
+    - expression: >-
+        variables.deletes || (variables.spec.containers.size() == 1 && variables.container.image == '{{ $image }}' &&
+        !has(variables.container.command) && '--worker' in variables.container.?args.orValue([]) &&
+        variables.spec.?initContainers.orValue([]).size() == 0 && variables.spec.?ephemeralContainers.orValue([]).size() == 0)
+      reason: Forbidden
+      message: {{ printf "%s may create only pods with one container that runs %s with --worker" .account $image | quote }}
+    - expression: >-
+        variables.deletes || (variables.spec.?volumes.orValue([]).size() == 0 && variables.spec.?resourceClaims.orValue([]).size() == 0 &&
+        variables.container.?envFrom.orValue([]).all(e, !has(e.secretRef)) &&
+        variables.container.?env.orValue([]).all(e, !e.?valueFrom.?secretKeyRef.hasValue()))
+      reason: Forbidden
+      message: {{ printf "%s may create only pods without volumes and secrets" .account | quote }}
+    - expression: >-
+        variables.deletes || (!variables.spec.?hostNetwork.orValue(false) && !variables.spec.?hostPID.orValue(false) &&
+        !variables.spec.?hostIPC.orValue(false) && variables.container.?ports.orValue([]).all(p, p.?hostPort.orValue(0) == 0) &&
+        !has(variables.container.lifecycle) && [variables.container.?readinessProbe, variables.container.?livenessProbe,
+        variables.container.?startupProbe].all(p, !p.?httpGet.?host.hasValue() && !p.?tcpSocket.?host.hasValue()))
+      reason: Forbidden
+      message: {{ printf "%s may create only pods without the node's network, processes, IPC and ports, and without hooks and probes of other hosts" .account | quote }}
+    # The Pod Security Standard `restricted`. What a container sets wins over what its pod sets.
+    - expression: >-
+        variables.deletes || (variables.context.?runAsNonRoot.or(variables.podContext.?runAsNonRoot).orValue(false) &&
+        variables.context.?runAsUser.or(variables.podContext.?runAsUser).orValue(1) != 0 &&
+        variables.context.?seccompProfile.?type.or(variables.podContext.?seccompProfile.?type).orValue('') in ['RuntimeDefault', 'Localhost'] &&
+        [variables.context, variables.podContext].all(c, !has(c.seLinuxOptions) && !has(c.windowsOptions) &&
+        c.?appArmorProfile.?type.orValue('') != 'Unconfined') && variables.podContext.?sysctls.orValue([]).size() == 0 &&
+        variables.context.?allowPrivilegeEscalation.orValue(true) == false && !variables.context.?privileged.orValue(false) &&
+        variables.context.?procMount.orValue('Default') == 'Default' && variables.context.?capabilities.?add.orValue([]).size() == 0 &&
+        'ALL' in variables.context.?capabilities.?drop.orValue([]))
+      reason: Forbidden
+      message: {{ printf "%s may create only pods that pass the Pod Security Standard restricted" .account | quote }}
+    - expression: variables.deletes || variables.spec.?restartPolicy.orValue('') == 'Never'
+      reason: Forbidden
+      message: {{ printf "%s may create only pods that are not restarted (restartPolicy Never)" .account | quote }}
+---
+{{ include "kube-node-ready.policyBinding" (merge (dict "name" $name) .) }}
+{{- end }}

@@ -111,12 +111,17 @@ load_image() {
 	done
 }
 
-# cmd_load FILE.tar: a node that is added later imports it, too.
+# cmd_load FILE.tar…: nodes that are added later import them, too.
 cmd_load() {
 	local file
-	if [[ ! -f ${1:-} ]]; then die "load needs an image archive (docker save, podman save, buildah push docker-archive:)" "hack/cluster/cluster load FILE.tar"; fi
+	for file in "$@"; do
+		if [[ ! -f $file ]]; then set --; fi
+	done
+	if (($# == 0)); then die "load needs image archives (docker save, podman save, buildah push docker-archive:)" "hack/cluster/cluster load FILE.tar"; fi
 	require_sandbox control
-	file=$(readlink -f "$1")
-	if [[ $(dirname "$file") != "$IMAGE_DIR" ]]; then cp --reflink=auto "$file" "$IMAGE_DIR/"; fi
-	stage "image onto the nodes" load_image "$file"
+	for file in "$@"; do
+		file=$(readlink -f "$file")
+		if [[ $(dirname "$file") != "$IMAGE_DIR" ]]; then cp --reflink=auto "$file" "$IMAGE_DIR/"; fi
+		stage "image $(basename "$file") onto the nodes" load_image "$file"
+	done
 }

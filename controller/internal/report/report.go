@@ -80,9 +80,10 @@ func (r *Reporter) write(ctx context.Context, condition fleet.Condition) error {
 	return nil
 }
 
-// warn writes an Event: the recorder counts what is written again.
+// warn writes an Event. The recorder takes two about the same object for one, whatever their messages, unless their actions differ:
+// the action is the reason, therefore.
 func (r *Reporter) warn(about runtime.Object, event string, reason fleet.Reason, message string) {
-	r.Events.Eventf(about, nil, corev1.EventTypeWarning, event, "Verify", "%s", kube.Shorten(string(reason)+": "+message))
+	r.Events.Eventf(about, nil, corev1.EventTypeWarning, event, string(reason), "%s", kube.Shorten(string(reason)+": "+message))
 }
 
 // PatchNode returns what nodepatch needs of a Node.

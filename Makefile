@@ -63,7 +63,7 @@ e2e-karpenter: agent $(TOOLS)/helm $(TOOLS)/gotestsum ## the agent on the nodes 
 faults: agent $(TOOLS)/helm $(TOOLS)/gotestsum ## the agent under faults, the long version, and one table of them (root, Linux); RUN= picks tests
 	hack/faults.sh
 
-vulncheck: $(TOOLS)/govulncheck ## known vulnerabilities in what the agent's code calls (VULNDB= is the database, https://vuln.go.dev)
+vulncheck: $(TOOLS)/govulncheck ## known vulnerabilities in what the code of agent and controller calls (VULNDB= is the database, https://vuln.go.dev)
 	hack/vulncheck.sh || [ $$? = 75 ] # left out, and said so
 
 ## Benchmarks

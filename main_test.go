@@ -163,8 +163,9 @@ func TestLayout(t *testing.T) {
 	const module = "github.com/imunhatep/kube-node-ready"
 	allowed := map[string][]string{
 		"/checks": nil, "/nodepatch": nil, "/metrics": nil, "/internal/config": nil, "/internal/kube": nil,
-		"/internal/agent": {"/checks", "/internal/config", "/internal/kube", "/metrics", "/nodepatch"},
-		"":                {"/checks", "/internal/agent", "/internal/config", "/internal/kube", "/metrics", "/nodepatch"},
+		"/internal/verdict": {"/checks"},
+		"/internal/agent":   {"/checks", "/internal/config", "/internal/kube", "/internal/verdict", "/metrics", "/nodepatch"},
+		"":                  {"/checks", "/internal/agent", "/internal/config", "/internal/kube", "/metrics", "/nodepatch"},
 	}
 	text, err := exec.Command("go", "list", "-deps", "-f", `{{if not .Standard}}{{.ImportPath}} {{join .Imports " "}}{{end}}`, ".").Output()
 	require.NoError(t, err)

@@ -35,11 +35,11 @@ type Agent struct {
 	checks  func(checks.API) []checks.Check
 	// reportInterval is the time until the next attempt to report a timeout, ±20 %.
 	reportInterval time.Duration
-	verdict        *verdict // of the last verification; nil once a check has failed since
+	proof          *proof // of the last verification; nil once a check has failed since
 }
 
-// verdict is what this process has proven.
-type verdict struct {
+// proof is what this process has proven.
+type proof struct {
 	node    *nodepatch.Node // as it was read before the release
 	request nodepatch.Request
 }
@@ -72,7 +72,7 @@ func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified
 		if v.readFirst(ctx) {
 			a.log.Info("node is already verified")
 			a.metrics.SetStatus(true)
-			if v.marker.ShowsFailed(v.node) { // written by a container that has ended since
+			if v.markers.ShowsFailed(v.node) { // written by a container that has ended since
 				v.markVerified(ctx)
 			}
 		} else if !v.verify(ctx) {

@@ -222,6 +222,16 @@ func (a *fakeAPI) reasons() (list []string) {
 	return list
 }
 
+// written lists the conditions that were written, each as its status and reason.
+func (a *fakeAPI) written() (list []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, condition := range a.conditions {
+		list = append(list, string(condition.Status)+" "+condition.Reason)
+	}
+	return list
+}
+
 func (a *fakeAPI) taints() (keys []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

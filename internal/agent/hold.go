@@ -56,14 +56,14 @@ func (a *Agent) shutDown(secondSignal <-chan struct{}) {
 
 // removeTaintAgain removes a startup taint that was put back after the release. A client that had read the node before
 // our patch and wrote the whole list after it does that (kubectl taint, for example), and no agent is left to notice:
-// the label keeps the next one away. Only what this process has proven counts, see verdict.
+// the label keeps the next one away. Only what this process has proven counts, see proof.
 func (a *Agent) removeTaintAgain() {
-	if a.verdict == nil {
+	if a.proof == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lastRead)
 	defer cancel()
-	removed, err := a.patcher.RemoveAgain(ctx, a.verdict.node.UID, a.verdict.request)
+	removed, err := a.patcher.RemoveAgain(ctx, a.proof.node.UID, a.proof.request)
 	log := a.log.WithFields(logrus.Fields{"taints": formatTaints(removed)})
 	switch {
 	case err != nil:

@@ -2,19 +2,21 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// marker shows on the node that it is not verified in time, for those who provision, repair or replace nodes:
-// ON_TIMEOUT. A verification has one of its own.
+// marker shows on the node that it is not verified in time, for those who provision, repair or replace nodes.
+// A verification has its own, one for each policy of ON_TIMEOUT.
 type marker interface {
 	// Failed shows which checks fail (none: the patch), on a node that has the startup taint: a node that was never gated is
 	// never reported. It reports whether it has written anything: never the same twice.
@@ -25,34 +27,50 @@ type marker interface {
 	Verified(ctx context.Context, node *nodepatch.Node) error
 }
 
-func newMarker(a *Agent, request nodepatch.Request) marker {
-	switch a.cfg.OnTimeout {
-	case config.OnTimeoutTaint:
-		return &taintMarker{a.patcher, request, false}
-	case config.OnTimeoutCondition:
-		return &conditionMarker{Agent: a, request: request}
-	default:
-		return noMarker{}
+// markers are those of ON_TIMEOUT, in use side by side. There are none with keep: the startup taint says enough.
+type markers []marker
+
+func newMarkers(v *verification) (list markers) {
+	if slices.Contains(v.cfg.OnTimeout, config.OnTimeoutTaint) {
+		list = append(list, &taintMarker{verification: v})
 	}
+	if slices.Contains(v.cfg.OnTimeout, config.OnTimeoutCondition) {
+		list = append(list, &conditionMarker{verification: v})
+	}
+	return list
 }
 
-// noMarker is ON_TIMEOUT=keep: the startup taint says enough.
-type noMarker struct{}
+// Failed gives each marker its turn, also after another one has failed.
+func (list markers) Failed(ctx context.Context, failed []string, message string) (written bool, err error) {
+	var errs []error
+	for _, m := range list {
+		wrote, err := m.Failed(ctx, failed, message)
+		written, errs = written || wrote, append(errs, err)
+	}
+	return written, errors.Join(errs...)
+}
 
-func (noMarker) Failed(context.Context, []string, string) (bool, error) { return false, nil }
-func (noMarker) ShowsFailed(*nodepatch.Node) bool                       { return false }
-func (noMarker) Verified(context.Context, *nodepatch.Node) error        { return nil }
+func (list markers) ShowsFailed(node *nodepatch.Node) bool {
+	return slices.ContainsFunc(list, func(m marker) bool { return m.ShowsFailed(node) })
+}
+
+func (list markers) Verified(ctx context.Context, node *nodepatch.Node) error {
+	var errs []error
+	for _, m := range list {
+		errs = append(errs, m.Verified(ctx, node))
+	}
+	return errors.Join(errs...)
+}
 
 // taintMarker adds the failed taint. The release removes it.
 type taintMarker struct {
-	patcher *nodepatch.Patcher
-	request nodepatch.Request
-	marked  bool
+	*verification
+	marked bool
 }
 
 func (m *taintMarker) Failed(ctx context.Context, failed []string, _ string) (bool, error) {
-	if m.marked {
-		return false, nil // the taint keeps its value
+	if m.marked || !m.timedOut {
+		return false, nil // the taint keeps its value; what the condition takes back before the timeout is not its matter
 	}
 	value := "unverified"
 	if len(failed) > 0 {
@@ -68,12 +86,9 @@ func (*taintMarker) Verified(context.Context, *nodepatch.Node) error { return ni
 
 // conditionMarker writes a condition of the node.
 type conditionMarker struct {
-	*Agent
-	request nodepatch.Request
-	reason  string // as it is on the node, "" if this verification has written none
+	*verification
+	reason string // as it is on the node, "" if this verification has written none
 }
-
-const conditionVerified = "Verified"
 
 func (m *conditionMarker) Failed(ctx context.Context, failed []string, message string) (bool, error) {
 	reason := conditionReason(failed)
@@ -92,11 +107,11 @@ func (m *conditionMarker) ShowsFailed(node *nodepatch.Node) bool {
 	isFalse := func(condition nodepatch.Condition) bool {
 		return condition.Type == m.cfg.ConditionType && condition.Status == "False"
 	}
-	return (m.reason != "" && m.reason != conditionVerified) || slices.ContainsFunc(node.Status.Conditions, isFalse)
+	return (m.reason != "" && m.reason != verdict.Verified) || slices.ContainsFunc(node.Status.Conditions, isFalse)
 }
 
 func (m *conditionMarker) Verified(ctx context.Context, node *nodepatch.Node) error {
-	return m.set(ctx, node, "True", conditionVerified, allChecksPass)
+	return m.set(ctx, node, "True", verdict.Verified, allChecksPass)
 }
 
 func (m *conditionMarker) set(ctx context.Context, node *nodepatch.Node, status, reason, message string) error {
@@ -111,58 +126,43 @@ func (m *conditionMarker) set(ctx context.Context, node *nodepatch.Node, status,
 	return err
 }
 
-// conditionReason names the failed checks in their order: DNSFailed, or DNSFailed,ServiceFailed.
+// conditionReason returns the reason of the condition for the failed checks, or for what is reported instead of one.
 func conditionReason(failed []string) string {
 	if slices.Contains(failed, foreignTaints) {
-		return "TaintsOfOthers"
+		return verdict.TaintsOfOthers
 	}
-	var reasons []string
-	for _, check := range checks.Names() {
-		if slices.Contains(failed, check) {
-			reasons = append(reasons, reasonOf(check))
-		}
-	}
-	if len(reasons) == 0 {
-		return "NotVerified"
-	}
-	return strings.Join(reasons, ",")
-}
-
-// reasonOf returns the reason of a condition for a failed check, a closed set.
-func reasonOf(check string) string {
-	switch check {
-	case checks.DNSName, checks.APIName:
-		return strings.ToUpper(check) + "Failed"
-	default:
-		return strings.ToUpper(check[:1]) + check[1:] + "Failed"
-	}
+	return verdict.Reason(failed)
 }
 
 // mark shows on the node that it is not verified. It reports whether nothing is left to write.
 func (v *verification) mark(ctx context.Context, failed []string, message string) bool {
-	ctx, cancel := context.WithTimeout(ctx, 2*v.cfg.CheckTimeout)
+	if len(v.markers) == 0 {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(2*len(v.markers))*v.cfg.CheckTimeout) // each reads and writes
 	defer cancel()
 	if ctx.Err() != nil {
 		return false
 	}
-	marked, err := v.marker.Failed(ctx, failed, message)
-	log := v.log.WithFields(logrus.Fields{"policy": v.cfg.OnTimeout, "reason": conditionReason(failed)})
-	switch {
-	case err != nil:
-		log.WithError(err).Warn("cannot mark the node as failed, will retry (ON_TIMEOUT needs the rights in the chart)")
-	case marked:
+	marked, err := v.markers.Failed(ctx, failed, message)
+	policy := strings.Join(v.cfg.OnTimeout, ",")
+	log := v.log.WithFields(logrus.Fields{"policy": policy, "reason": conditionReason(failed)})
+	if marked {
 		log.Warn("node marked as failed")
+	}
+	if err != nil {
+		log.WithError(err).Warn("cannot mark the node as failed, will retry (ON_TIMEOUT needs the rights in the chart)")
 	}
 	return err == nil
 }
 
 // markVerified shows on the node that it is verified. It reports whether a retry is of no use.
 func (v *verification) markVerified(ctx context.Context) bool {
-	err := v.marker.Verified(ctx, v.node)
+	err := v.markers.Verified(ctx, v.node)
 	if err != nil {
 		v.log.WithError(err).Warn("cannot write the condition of the verified node (config.onTimeout=condition gives the rights)")
 	}
-	return err == nil || (nodepatch.IsFinal(err) && !v.marker.ShowsFailed(v.node))
+	return err == nil || (nodepatch.IsFinal(err) && !v.markers.ShowsFailed(v.node))
 }
 
 // removeLoneFailedTaint removes the failed taint from a node without the startup taint: such a node was never closed,

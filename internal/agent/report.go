@@ -82,7 +82,7 @@ func (v *verification) record(attempt checks.Attempt) {
 	v.metrics.Attempt(attempt.Check, attempt.Took)
 	if attempt.Err != nil {
 		v.lastFailure = &failure{attempt.Check, attempt.Err}
-		v.verdict = nil // an earlier one of this process does not hold any more
+		v.proof = nil // an earlier one of this process does not hold any more
 	} else if last := v.lastFailure; last != nil && last.subject == attempt.Check {
 		v.lastFailure = nil
 	}

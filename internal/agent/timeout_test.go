@@ -151,16 +151,76 @@ func TestOnceMarks(t *testing.T) {
 	assert.Contains(t, api.taints(), "node-ready/failed")
 }
 
-func TestConditionReason(t *testing.T) {
-	for want, failed := range map[string][]string{
-		"NotVerified":             nil,
-		"DNSFailed":               {"dns"},
-		"DNSFailed,ServiceFailed": {"service", "dns"},
-		"DNSFailed,APIFailed,NetworkFailed,ServiceFailed": {"dns", "api", "network", "service"},
-		"TaintsOfOthers": {"taints"},
-	} {
-		assert.Equal(t, want, conditionReason(failed))
+// Both marks side by side: the condition is taken back before the release, the taint by the release.
+func TestOnTimeoutTaintAndCondition(t *testing.T) {
+	for _, policies := range []string{"taint,condition", "condition,taint"} {
+		t.Run(policies, func(t *testing.T) {
+			api := newFakeAPI(t)
+			p, port := startLate(t, api, "--on-timeout="+policies)
+			p.logged("node marked as failed")
+			assert.Equal(t, append(tainted, "node-ready/failed"), api.taints())
+			assert.Equal(t, "network", api.node.Spec.Taints[3].Value)
+			assert.Equal(t, policies, p.entry("node marked as failed")["policy"])
+			assert.Equal(t, "NetworkFailed", p.entry("node marked as failed")["reason"])
+			heal(t, port)
+			p.logged("node verified")
+			p.stop()
+			assert.Equal(t, exitOK, p.wait())
+			assert.Equal(t, []string{"False NetworkFailed", "True Verified"}, api.written())
+			assert.Equal(t, untainted, api.taints())
+			assert.Equal(t, []string{patchStat, patchNode, postEvent, getNode}, api.seen()[len(api.seen())-4:], "True before the release")
+			writes := slices.DeleteFunc(api.seen(), func(request string) bool { return request != patchNode && request != patchStat })
+			assert.Len(t, writes, 4, "each mark is written once and taken back once")
+		})
 	}
+}
+
+// A mark without its rights, or that is refused, does not stop the other one, and is tried again.
+func TestOneMarkOfTwoCannotBeWritten(t *testing.T) {
+	for refused, written := range map[string]string{patchNode: "condition", patchStat: "taint"} {
+		t.Run(written, func(t *testing.T) {
+			api := newFakeAPI(t)
+			api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+				return request == refused && n <= 2 && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "no")
+			}
+			p, port := startLate(t, api, "--on-timeout=taint,condition")
+			p.logged("cannot mark the node as failed")
+			p.logged("node marked as failed")
+			assert.Equal(t, written == "taint", slices.Contains(api.taints(), "node-ready/failed"))
+			assert.Equal(t, written == "condition", len(api.written()) == 1)
+			p.loggedOften("node marked as failed", 2)
+			assert.Contains(t, api.taints(), "node-ready/failed")
+			assert.Equal(t, []string{"False NetworkFailed"}, api.written())
+			heal(t, port)
+			p.logged("node verified")
+			p.stop()
+			assert.Equal(t, exitOK, p.wait())
+			assert.Equal(t, []string{"False NetworkFailed", "True Verified"}, api.written())
+			assert.Equal(t, untainted, api.taints())
+		})
+	}
+}
+
+// A False condition of somebody else is taken back before the release. If that fails before INITIAL_TIMEOUT, the condition
+// returns, and the failed taint does not come.
+func TestNoFailedTaintBeforeTheTimeout(t *testing.T) {
+	api := newFakeAPI(t)
+	api.node.Status.Conditions = []corev1.NodeCondition{{Type: "NodeVerified", Status: corev1.ConditionFalse, Reason: "ImagePull"}}
+	var healed atomic.Bool
+	api.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+		return request == patchNode && !healed.Load() && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "not today")
+	}
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--on-timeout=taint,condition", "--initial-timeout=10m")
+	p.logged("node marked as failed")
+	assert.Equal(t, []string{"True Verified", "False NotVerified"}, api.written())
+	assert.Equal(t, tainted, api.taints())
+	healed.Store(true)
+	p.logged("node verified")
+	p.stop()
+	assert.Equal(t, exitOK, p.wait())
+	assert.Equal(t, []string{"True Verified", "False NotVerified", "True Verified"}, api.written())
+	patches := slices.DeleteFunc(api.seen(), func(request string) bool { return request != patchNode })
+	assert.Len(t, patches, 2, "the refused release and the one that passes: no taint was added")
 }
 
 // Nothing is checked before the taints of others are gone, and that costs no request more than to see it.
@@ -249,7 +309,7 @@ func TestWaitForTaintsTimesOut(t *testing.T) {
 
 // INITIAL_TIMEOUT passes while the patch that opens the node is on its way: no mark comes behind it.
 func TestNoMarkBehindTheOpeningPatch(t *testing.T) {
-	for _, policy := range []string{"taint", "condition"} {
+	for _, policy := range []string{"taint", "condition", "taint,condition"} {
 		t.Run(policy, func(t *testing.T) {
 			api := newFakeAPI(t)
 			late := make(chan struct{})
@@ -331,11 +391,7 @@ func TestConditionWhileThePatchFails(t *testing.T) {
 			p.logged("node verified")
 			p.stop()
 			assert.Equal(t, exitOK, p.wait())
-			var said []string
-			for _, condition := range api.conditions {
-				said = append(said, string(condition.Status)+" "+condition.Reason)
-			}
-			assert.Equal(t, []string{"False NotVerified", "True Verified"}, said, "never True before the release")
+			assert.Equal(t, []string{"False NotVerified", "True Verified"}, api.written(), "never True before the release")
 			assert.Contains(t, api.conditions[0].Message, "not today")
 			assert.Equal(t, []string{patchNode, patchStat, patchStat, postEvent, getNode}, api.seen()[len(api.seen())-5:], "True after the release")
 		})
@@ -389,7 +445,7 @@ func TestNoTimeoutAfterTheNodeIsOpen(t *testing.T) {
 
 // A node that was never gated is never closed, whatever fails there: the DaemonSet also runs on the nodes that a cluster has already.
 func TestNodeWithoutStartupTaintIsNotClosed(t *testing.T) {
-	for _, policy := range []string{"taint", "condition"} {
+	for _, policy := range []string{"taint", "condition", "taint,condition"} {
 		t.Run(policy, func(t *testing.T) {
 			api := newFakeAPI(t)
 			api.node.Spec.Taints = []corev1.Taint{{Key: "foreign/front", Effect: corev1.TaintEffectNoExecute}}

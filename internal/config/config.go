@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,7 +28,8 @@ type Config struct {
 	LateTaintWindow                   time.Duration
 	WaitForTaints, AlsoRemoveTaints   []string
 
-	OnTimeout, FailedTaintKey, ConditionType string
+	OnTimeout                     []string
+	FailedTaintKey, ConditionType string
 
 	EnableMetrics bool
 	MetricsPort   int
@@ -100,11 +102,11 @@ func (c *Config) settings() []*setting {
 		{"also-remove-taints", "keys", "comma-separated former startup and failed taint keys; the release removes them too, " +
 			"and nothing adds them", "node-ready/failed", list(&c.AlsoRemoveTaints, 0, ownKey)},
 
-		{"on-timeout", "policy", "mark on a node that is not verified within --initial-timeout: keep (none), taint or condition",
-			OnTimeoutKeep, text(&c.OnTimeout, oneOf(OnTimeoutKeep, OnTimeoutTaint, OnTimeoutCondition))},
-		{"failed-taint-key", "key", "key of the NoSchedule taint that --on-timeout=taint adds", "node-ready/failed",
+		{"on-timeout", "policies", "marks on a node that is not verified within --initial-timeout: keep (none), or taint, condition, " +
+			"or both separated by a comma", OnTimeoutKeep, list(&c.OnTimeout, 1, oneOf(OnTimeoutKeep, OnTimeoutTaint, OnTimeoutCondition))},
+		{"failed-taint-key", "key", "key of the NoSchedule taint that taint in --on-timeout adds", "node-ready/failed",
 			text(&c.FailedTaintKey, ownKey)},
-		{"condition-type", "type", "type of the condition that --on-timeout=condition writes", "NodeVerified",
+		{"condition-type", "type", "type of the condition that condition in --on-timeout writes", "NodeVerified",
 			text(&c.ConditionType, conditionType)},
 
 		{"enable-metrics", "bool", "serve /metrics, /healthz and /readyz", "true", boolean(&c.EnableMetrics)},
@@ -221,7 +223,10 @@ func (c *Config) validate(lookupEnv func(string) (string, bool)) (problems Usage
 			"because only checks on a node may release it; for a static pod or a host process set both to the address of the " +
 			"kubernetes service")
 	}
-	if c.OnTimeout == OnTimeoutTaint && c.FailedTaintKey == c.TaintKey {
+	if slices.Contains(c.OnTimeout, OnTimeoutKeep) && len(c.OnTimeout) > 1 {
+		refuse("--on-timeout %s: keep means no mark, so it stands alone", strings.Join(c.OnTimeout, ","))
+	}
+	if slices.Contains(c.OnTimeout, OnTimeoutTaint) && c.FailedTaintKey == c.TaintKey {
 		refuse("--failed-taint-key %s must differ from --taint-key: the agent could not tell the two taints apart", c.FailedTaintKey)
 	}
 	if c.CheckTimeout > c.InitialTimeout {

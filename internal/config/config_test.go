@@ -47,7 +47,7 @@ var defaults = Config{
 	TaintKey: "node-ready/unverified", TaintValue: "true", TaintEffect: "NoSchedule",
 	VerifiedLabel: "node-ready/verified", VerifiedLabelValue: "true", LateTaintWindow: time.Minute,
 	AlsoRemoveTaints: []string{"node-ready/failed"},
-	OnTimeout:        "keep", FailedTaintKey: "node-ready/failed", ConditionType: "NodeVerified",
+	OnTimeout:        []string{"keep"}, FailedTaintKey: "node-ready/failed", ConditionType: "NodeVerified",
 	EnableMetrics: true, MetricsPort: 8080,
 	LogLevel: "info", LogFormat: "json",
 }
@@ -255,10 +255,15 @@ var cases = map[string]struct {
 	"on-timeout": {
 		good: []good{
 			{"keep", func(*Config) {}},
-			{"taint", func(c *Config) { c.OnTimeout = "taint" }},
-			{"condition", func(c *Config) { c.OnTimeout = "condition" }},
+			{"taint", func(c *Config) { c.OnTimeout = []string{"taint"} }},
+			{"condition", func(c *Config) { c.OnTimeout = []string{"condition"} }},
+			{"taint,condition", func(c *Config) { c.OnTimeout = []string{"taint", "condition"} }},
+			{" condition , taint", func(c *Config) { c.OnTimeout = []string{"condition", "taint"} }},
 		},
-		bad: badValues("must be one of keep, taint, condition", "", "Taint", "taint,condition"),
+		bad: []bad{
+			{"", "must name at least 1"}, {"Taint", `"Taint" must be one of keep, taint, condition`},
+			{"taint,delete", `"delete" must be one of keep, taint, condition`},
+		},
 	},
 	"failed-taint-key": {
 		good: []good{{"a.b/C", func(c *Config) { c.FailedTaintKey = "a.b/C" }}},
@@ -405,6 +410,14 @@ func TestUsageErrors(t *testing.T) {
 		},
 		"two taints of one name": {
 			args: []string{"--on-timeout=taint", "--taint-key=a/b", "--failed-taint-key=a/b"},
+			want: UsageError{"--failed-taint-key a/b must differ from --taint-key: the agent could not tell the two taints apart"},
+		},
+		"keep and a mark": {
+			env:  map[string]string{"ON_TIMEOUT": "condition,keep"},
+			want: UsageError{"--on-timeout condition,keep: keep means no mark, so it stands alone"},
+		},
+		"two taints of one name, and a condition": {
+			args: []string{"--on-timeout=condition,taint", "--taint-key=a/b", "--failed-taint-key=a/b"},
 			want: UsageError{"--failed-taint-key a/b must differ from --taint-key: the agent could not tell the two taints apart"},
 		},
 		"both rules between settings": {

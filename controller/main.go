@@ -109,7 +109,7 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 			Rules: fleet.NewRules(template, request), Request: request, ConditionType: cfg.ConditionType,
 			NotStartedAfter: cfg.NotStartedAfter, SilentAfter: cfg.InitialTimeout + time.Minute,
 		},
-		Cache: manager.GetCache(), Live: manager.GetAPIReader(),
+		Cache: manager.GetCache(), Live: manager.GetAPIReader(), Log: log,
 	}
 	fleetLoop.Steps = []loop.Step{&report.Reporter{
 		REST: environment.Client.Core, ConditionType: cfg.ConditionType, Events: manager.GetEventRecorder("kube-node-ready-controller"),

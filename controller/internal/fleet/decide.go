@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -170,7 +171,7 @@ func (s Settings) wanted(status Status) (Condition, bool) {
 	isOwn := isFalse && slices.Contains(ownReasons(), firstReason(now))
 	switch {
 	case status.State == Verified && isFalse && (isOwn || status.Pod == nil):
-		return Condition{Node: status.Node, Status: corev1.ConditionTrue, Reason: "Verified",
+		return Condition{Node: status.Node, Status: corev1.ConditionTrue, Reason: verdict.Verified,
 			Message: "the node is verified"}, true
 	case status.State == Failed && status.Gated && slices.Contains(ownReasons(), status.Reason) &&
 		(!isFalse || firstReason(now) != status.Reason):

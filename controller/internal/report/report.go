@@ -3,8 +3,10 @@ package report
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -46,15 +48,14 @@ func (r *Reporter) Act(ctx context.Context, plan fleet.Plan) (again time.Duratio
 		r.Log.Warn("agents do not start", "reason", wide.Reason, "detail", wide.Message)
 		r.warn(r.Self, FleetNotStarted, wide.Reason, wide.Message)
 	}
-	for _, condition := range plan.Conditions[:min(atOnce, len(plan.Conditions))] {
-		if err := r.write(ctx, condition); err != nil {
-			return 0, err
+	// Any of them: one that the API server refuses must not keep the others waiting.
+	for i, which := range rand.Perm(len(plan.Conditions)) {
+		if i == atOnce {
+			return time.Second, err
 		}
+		err = errors.Join(err, r.write(ctx, plan.Conditions[which]))
 	}
-	if len(plan.Conditions) > atOnce {
-		again = time.Second
-	}
-	return again, nil
+	return 0, err
 }
 
 func (r *Reporter) write(ctx context.Context, condition fleet.Condition) error {

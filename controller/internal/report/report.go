@@ -81,8 +81,8 @@ func (r *Reporter) write(ctx context.Context, condition fleet.Condition) error {
 	return nil
 }
 
-// warn writes an Event. The recorder counts two about one object as one, whatever their messages, unless their actions differ: the
-// action is the reason, therefore.
+// warn writes an Event. The recorder counts two about one object as one, whatever their messages, unless their actions
+// differ: the action is the reason, therefore.
 func (r *Reporter) warn(about runtime.Object, event string, reason fleet.Reason, message string) {
 	r.Events.Eventf(about, nil, corev1.EventTypeWarning, event, string(reason), "%s", kube.Shorten(string(reason)+": "+message))
 }

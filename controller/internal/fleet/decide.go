@@ -37,7 +37,7 @@ func (s Settings) Decide(objects Objects, now time.Time) Plan {
 		}
 		plan.remember(status.Status, before, after, now)
 	}
-	s.report(&plan, objects.Seen.reported)
+	s.report(&plan, objects.Seen.reported, now)
 	return plan
 }
 
@@ -125,32 +125,40 @@ func (m Memory) VerifiedWithin(node types.UID, d time.Duration, now time.Time) b
 	return !at.IsZero() && now.Sub(at) < d
 }
 
+// atLeast is how many nodes fail for a reason that is widespread.
+const atLeast = 3
+
 // report decides what is to be written: a condition for each node, and Events: one for each node, or one for all that fail for a
 // reason that is widespread, once.
-func (s Settings) report(plan *Plan, reported map[Reason]bool) {
-	waiting, failing := 0, make(map[Reason][]string)
+func (s Settings) report(plan *Plan, reported map[Reason]bool, now time.Time) {
+	waiting, failing, shown := 0, make(map[Reason][]string), make(map[Reason]int)
 	for _, status := range plan.Statuses {
 		if status.State != Verified && status.Gated && status.Untouchable == "" {
 			waiting++
 			if slices.Contains(ownReasons(), status.Reason) {
 				failing[status.Reason] = append(failing[status.Reason], status.Node.Name)
 			}
+			if s.shows(status.Node, status.Reason) {
+				shown[status.Reason]++
+			}
 		}
 	}
-	widespread := func(reason Reason) bool { return len(failing[reason]) >= 3 && 2*len(failing[reason]) >= waiting }
+	widespread := func(reason Reason) bool { return len(failing[reason]) >= atLeast && 2*len(failing[reason]) >= waiting }
 	for _, status := range plan.Statuses {
-		condition, needed := s.wanted(status)
+		condition, needed := s.wanted(status, now)
 		if !needed {
 			continue
 		}
 		failed := condition.Status == corev1.ConditionFalse
 		condition.Event = failed && !widespread(condition.Reason)
 		plan.Conditions = append(plan.Conditions, condition)
-		if failed && widespread(condition.Reason) && !reported[condition.Reason] && !plan.Seen.reported[condition.Reason] {
+		// Where as many nodes show it already, the leader before this one has reported it.
+		known := reported[condition.Reason] || plan.Seen.reported[condition.Reason] || shown[condition.Reason] >= atLeast
+		if failed && widespread(condition.Reason) && !known {
 			nodes := failing[condition.Reason]
 			plan.Widespread = append(plan.Widespread, Report{condition.Reason, fmt.Sprintf(
 				"%d of %d unverified nodes have no agent that runs and speaks (%s, ...): %s",
-				len(nodes), waiting, strings.Join(nodes[:3], ", "), condition.Message)})
+				len(nodes), waiting, strings.Join(nodes[:atLeast], ", "), condition.Message)})
 			plan.Seen.reported[condition.Reason] = true
 		}
 	}
@@ -162,19 +170,21 @@ func (s Settings) report(plan *Plan, reported map[Reason]bool) {
 }
 
 // wanted returns the condition that is to be written on a node, if it differs from the one that is there.
-func (s Settings) wanted(status Status) (Condition, bool) {
+func (s Settings) wanted(status Status, now time.Time) (Condition, bool) {
 	if status.Untouchable != "" {
 		return Condition{}, false
 	}
-	now := s.condition(status.Node)
-	isFalse := now != nil && now.Status == corev1.ConditionFalse
-	isOwn := isFalse && slices.Contains(ownReasons(), firstReason(now))
+	written := s.condition(status.Node)
+	isFalse := written != nil && written.Status == corev1.ConditionFalse
+	isOwn := isFalse && slices.Contains(ownReasons(), firstReason(written))
+	fails := status.State == Failed && status.Gated && slices.Contains(ownReasons(), status.Reason)
 	switch {
 	case status.State == Verified && isFalse && (isOwn || status.Pod == nil):
 		return Condition{Node: status.Node, Status: corev1.ConditionTrue, Reason: verdict.Verified,
 			Message: "the node is verified"}, true
-	case status.State == Failed && status.Gated && slices.Contains(ownReasons(), status.Reason) &&
-		(!isFalse || firstReason(now) != status.Reason):
+	case fails && isOwn && now.Sub(status.Since) < settled:
+		return Condition{}, false // a pod that is being replaced has one reason after the other for a moment
+	case fails && !s.shows(status.Node, status.Reason):
 		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: status.Reason, Message: status.Message}, true
 	case status.State != Verified && !status.Gated && isOwn:
 		// A stale False could get a node replaced that somebody has opened by hand.
@@ -189,6 +199,12 @@ func (s Settings) isVerified(node *corev1.Node) bool {
 	return labelled && value == s.Request.LabelValue && !slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
 		return s.Request.Removes(nodepatch.Taint{Key: taint.Key})
 	})
+}
+
+// shows reports whether the condition of node is False for reason.
+func (s Settings) shows(node *corev1.Node, reason Reason) bool {
+	condition := s.condition(node)
+	return condition != nil && condition.Status == corev1.ConditionFalse && firstReason(condition) == reason
 }
 
 // condition returns ours of node, or nil.

@@ -9,7 +9,7 @@ import (
 )
 
 // settled is how long a container must run without a break until it counts as started: one that crashes at once, again and
-// again, never does.
+// again, never does. It is also how long a new reason must last until it replaces another one.
 const settled = 10 * time.Second
 
 // Memory is what this process has seen, by its own monotonic clock. A restart begins it anew: durations only grow longer by that.

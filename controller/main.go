@@ -74,7 +74,8 @@ func run(ctx context.Context, args []string, lookupEnv func(string) (string, boo
 		}
 		return exitUsage
 	case cfg.Version:
-		_, _ = fmt.Fprintf(stdout, "kube-node-ready-controller %s (commit %s, built %s, %s)\n", version, commit, buildDate, goruntime.Version())
+		_, _ = fmt.Fprintf(stdout, "kube-node-ready-controller %s (commit %s, built %s, %s)\n",
+			version, commit, buildDate, goruntime.Version())
 		return exitOK
 	}
 	log := newLogger(cfg, stderr)
@@ -113,7 +114,7 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 		NotStartedAfter: cfg.NotStartedAfter, SilentAfter: cfg.InitialTimeout + time.Minute,
 		Workers: cfg.DeploymentMode == config.ModeController, FailedAfter: cfg.InitialTimeout,
 	}
-	fleetLoop := &loop.Loop{Settings: settings, Cache: manager.GetCache(), Live: manager.GetAPIReader()}
+	fleetLoop := &loop.Loop{Settings: settings, Cache: manager.GetCache(), Live: manager.GetAPIReader(), Log: log}
 	fleetLoop.Steps = []loop.Step{&report.Reporter{
 		REST: environment.Client.Core, ConditionType: cfg.ConditionType, Events: manager.GetEventRecorder("kube-node-ready-controller"),
 		Self: deployment(cfg), ServerTime: environment.Client.ServerTime, Timeout: cfg.CheckTimeout, Log: log,

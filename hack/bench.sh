@@ -17,5 +17,6 @@ fi
 hack/cluster/cluster build kwok helm
 hack/cluster/cluster image
 mkdir -p bin/bench
+CGO_ENABLED=0 go build -C controller -trimpath -ldflags "-s -w" -o "$PWD/bin/kube-node-ready-controller" .
 CGO_ENABLED=0 go build -C hack/bench -trimpath -ldflags "-s -w" -o "$PWD/bin/bench/" . ./baseline
 bin/bench/bench "$@"

@@ -1,11 +1,22 @@
 #!/usr/bin/env bash
-# The chart: lint for the oldest, a middle and the newest Kubernetes, its unit tests, and whether what is made from it is current.
+# The chart: lint for the oldest, a middle and the newest Kubernetes, its unit tests, whether the controller knows the agent's pod
+# template as the DaemonSet has it, and whether what is made from the chart is current.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 everything=podMonitor.enabled=true,serviceMonitor.enabled=true,prometheusRule.enabled=true,dashboard.enabled=true,networkPolicy.enabled=true
 for version in 1.24.0 1.30.0 1.36.0; do
   bin/tools/helm lint --strict --quiet chart --kube-version "$version"
   bin/tools/helm lint --strict --quiet chart --kube-version "$version" --set "$everything"
+  bin/tools/helm lint --strict --quiet chart --kube-version "$version" --set "$everything,controller.enabled=true"
 done
 bin/tools/helm-unittest --strict chart
+
+# Both are indented alike.
+for preset in cilium karpenter openshift; do
+  after() { # FILE LINE
+    bin/tools/helm template kube-node-ready chart --values "hack/examples/$preset/values.yaml" --set readinessProbe.enabled=true \
+      --set controller.enabled=true --kube-version 1.36.0 --show-only "templates/$1" | sed "1,/^  $2\$/d"
+  }
+  diff -u <(after daemonset.yaml template:) <(after controller/configmap.yaml 'agent.yaml: |')
+done
 hack/manifests/generate.sh verify

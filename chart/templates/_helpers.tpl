@@ -33,6 +33,20 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- merge (dict) (index . 1 | default dict) (include "kube-node-ready.labels" (index . 0) | fromYaml) | toYaml }}
 {{- end }}
 
+{{/* The same labels for another component: (list . COMPONENT). */}}
+{{- define "kube-node-ready.selectorLabelsOf" -}}
+{{- merge (dict "app.kubernetes.io/component" (index . 1)) (include "kube-node-ready.selectorLabels" (index . 0) | fromYaml) | toYaml }}
+{{- end }}
+
+{{- define "kube-node-ready.controllerLabels" -}}
+{{- include "kube-node-ready.labelsAnd" (list . (dict "app.kubernetes.io/component" "controller")) }}
+{{- end }}
+
+{{/* Name of the controller's objects. */}}
+{{- define "kube-node-ready.controllerName" -}}
+{{- printf "%s-controller" (include "kube-node-ready.fullname" .) }}
+{{- end }}
+
 {{/* A name is required: with the account `default`, every pod of the namespace could patch nodes. */}}
 {{- define "kube-node-ready.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create }}
@@ -42,17 +56,34 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end }}
 {{- end }}
 
-{{/* A digest follows an @ instead of a colon. */}}
 {{- define "kube-node-ready.image" -}}
-{{- $tag := .Values.image.tag | default .Chart.AppVersion }}
-{{- printf "%s%s%s" .Values.image.repository (hasPrefix "sha256:" $tag | ternary "@" ":") $tag }}
+{{- include "kube-node-ready.reference" (list .Values.image.repository (.Values.image.tag | default .Chart.AppVersion)) }}
 {{- end }}
 
-{{/* The subjects of every binding. */}}
+{{- define "kube-node-ready.controllerImage" -}}
+{{- $image := .Values.controller.image }}
+{{- include "kube-node-ready.reference" (list $image.repository ($image.tag | default .Values.image.tag | default .Chart.AppVersion)) }}
+{{- end }}
+
+{{/* (list REPOSITORY TAG). A digest follows an @ instead of a colon. */}}
+{{- define "kube-node-ready.reference" -}}
+{{- printf "%s%s%s" (index . 0) (hasPrefix "sha256:" (index . 1) | ternary "@" ":") (index . 1) }}
+{{- end }}
+
+{{/* The subjects of every binding of the agent. */}}
 {{- define "kube-node-ready.subjects" -}}
 - kind: ServiceAccount
   name: {{ include "kube-node-ready.serviceAccountName" . }}
   namespace: {{ .Release.Namespace }}
+{{- end }}
+
+{{/* The markers of a node that is not verified in time, joined by commas. The controller reads the condition of every node. */}}
+{{- define "kube-node-ready.onTimeout" -}}
+{{- $markers := splitList "," .Values.config.onTimeout }}
+{{- if .Values.controller.enabled }}
+{{- $markers = append (without $markers "keep") "condition" | uniq }}
+{{- end }}
+{{- join "," $markers }}
 {{- end }}
 
 {{/* The agent's environment. Not in the ConfigMap's template, so that the pod's checksum covers the settings without the labels. */}}
@@ -74,7 +105,7 @@ VERIFIED_LABEL_VALUE: {{ .verifiedLabelValue | quote }}
 LATE_TAINT_WINDOW: {{ .lateTaintWindow | quote }}
 WAIT_FOR_TAINTS: {{ .waitForTaints | join "," | quote }}
 ALSO_REMOVE_TAINTS: {{ .alsoRemoveTaints | join "," | quote }}
-ON_TIMEOUT: {{ .onTimeout | quote }}
+ON_TIMEOUT: {{ include "kube-node-ready.onTimeout" $ | quote }}
 FAILED_TAINT_KEY: {{ .failedTaintKey | quote }}
 CONDITION_TYPE: {{ .conditionType | quote }}
 ENABLE_METRICS: {{ .enableMetrics | quote }}
@@ -87,9 +118,11 @@ LOG_FORMAT: {{ .logFormat | quote }}
 
 {{/* Requirements for every node that the pod may run on. */}}
 {{- define "kube-node-ready.nodeRules" -}}
+{{- if eq .Values.deploymentMode "daemonset" }}
 # Once the node has the label, the DaemonSet controller deletes the pod.
 - key: {{ .Values.config.verifiedLabel | quote }}
   operator: DoesNotExist
+{{- end }}
 # Serverless nodes run no DaemonSet pods.
 - key: eks.amazonaws.com/compute-type
   operator: NotIn
@@ -127,13 +160,20 @@ of their own they would not apply to a node that matches only a term of the user
 {{- range $i, $key := include "kube-node-ready.taintKeys" . | fromJsonArray }}{{ if $i }}|{{ end }}{{ regexQuoteMeta $key }}{{ end }}
 {{- end }}
 
-{{/* Whatever tolerations the user sets, the pod always tolerates the taints of the nodes that it must release. */}}
-{{- define "kube-node-ready.tolerations" -}}
+{{/*
+The user's tolerations with the chart's added: (list . TOLERATIONS). Whatever tolerations the user sets, the pods always tolerate the
+taints of the nodes that they must release.
+*/}}
+{{- define "kube-node-ready.tolerate" -}}
 {{- $own := list }}
-{{- range include "kube-node-ready.taintKeys" . | fromJsonArray }}
+{{- range include "kube-node-ready.taintKeys" (index . 0) | fromJsonArray }}
 {{- $own = append $own (dict "key" . "operator" "Exists") }}
 {{- end }}
-{{- toYaml (concat $own (.Values.tolerations | default list)) }}
+{{- toYaml (concat $own (index . 1 | default list)) }}
+{{- end }}
+
+{{- define "kube-node-ready.tolerations" -}}
+{{- include "kube-node-ready.tolerate" (list . .Values.tolerations) }}
 {{- end }}
 
 {{/*
@@ -168,7 +208,7 @@ Set `true` or --api-versions when rendering offline, without an API server.
 {{- define "kube-node-ready.linger" -}}
 {{- $interval := 0 }}
 {{- range list .Values.podMonitor .Values.serviceMonitor .Values.scrapeAnnotations }}
-{{- if .enabled }}
+{{- if and .enabled (eq $.Values.deploymentMode "daemonset") }}
 {{- $interval = include "kube-node-ready.seconds" .interval | int | max $interval }}
 {{- end }}
 {{- end }}
@@ -178,6 +218,14 @@ Set `true` or --api-versions when rendering offline, without an API server.
 {{- printf "%ds" (add $interval 15) }}
 {{- else -}}
 0s
+{{- end }}
+{{- end }}
+
+{{/* (list NAME DURATION LEAST MOST) */}}
+{{- define "kube-node-ready.validateDuration" -}}
+{{- $value := include "kube-node-ready.sortable" (index . 1) }}
+{{- if or (lt $value (include "kube-node-ready.sortable" (index . 2))) (gt $value (include "kube-node-ready.sortable" (index . 3))) }}
+{{- fail (printf "%s %s must be between %s and %s" (index . 0) (index . 1) (index . 2) (index . 3)) }}
 {{- end }}
 {{- end }}
 
@@ -195,7 +243,10 @@ Set `true` or --api-versions when rendering offline, without an API server.
 {{- end }}
 {{- end }}
 {{- end }}
-{{- if and (eq .Values.config.onTimeout "taint") (eq .Values.config.failedTaintKey .Values.config.taintKey) }}
+{{- if and (eq .Values.deploymentMode "controller") (has "taint" (include "kube-node-ready.onTimeout" . | splitList ",")) }}
+{{- fail (printf "config.onTimeout %s needs deploymentMode daemonset: only an agent adds the failed taint" .Values.config.onTimeout) }}
+{{- end }}
+{{- if and (has "taint" (include "kube-node-ready.onTimeout" . | splitList ",")) (eq .Values.config.failedTaintKey .Values.config.taintKey) }}
 {{- fail (printf "config.failedTaintKey %s must differ from config.taintKey" .Values.config.failedTaintKey) }}
 {{- end }}
 {{- with (.Values.updateStrategy | default dict).rollingUpdate }}
@@ -208,14 +259,11 @@ Set `true` or --api-versions when rendering offline, without an API server.
 {{- fail (printf "config.conditionType %s must not be a condition of kubelet or a CNI" .Values.config.conditionType) }}
 {{- end }}
 {{- range $bound := list
-  (list "initialTimeout" .Values.config.initialTimeout "1s" "24h")
-  (list "checkTimeout" .Values.config.checkTimeout "100ms" "5m")
-  (list "lateTaintWindow" .Values.config.lateTaintWindow "0s" "1h")
-  (list "metricsLinger" $linger "0s" "1h") }}
-{{- $value := include "kube-node-ready.sortable" (index $bound 1) }}
-{{- if or (lt $value (include "kube-node-ready.sortable" (index $bound 2))) (gt $value (include "kube-node-ready.sortable" (index $bound 3))) }}
-{{- fail (printf "config.%s %s must be between %s and %s" (index $bound 0) (index $bound 1) (index $bound 2) (index $bound 3)) }}
-{{- end }}
+  (list "config.initialTimeout" .Values.config.initialTimeout "1s" "24h")
+  (list "config.checkTimeout" .Values.config.checkTimeout "100ms" "5m")
+  (list "config.lateTaintWindow" .Values.config.lateTaintWindow "0s" "1h")
+  (list "config.metricsLinger" $linger "0s" "1h") }}
+{{- include "kube-node-ready.validateDuration" $bound }}
 {{- end }}
 {{- if gt (include "kube-node-ready.sortable" .Values.config.checkTimeout) (include "kube-node-ready.sortable" .Values.config.initialTimeout) }}
 {{- fail (printf "config.checkTimeout %s must not be longer than config.initialTimeout %s" .Values.config.checkTimeout .Values.config.initialTimeout) }}
@@ -225,6 +273,7 @@ Set `true` or --api-versions when rendering offline, without an API server.
 {{- if lt $grace $least }}
 {{- fail (printf "terminationGracePeriodSeconds is %d, but config.metricsLinger %s needs at least %d: kubelet would kill the agent before it has served the final metrics and read its node for the last time" $grace $linger $least) }}
 {{- end }}
+{{- include "kube-node-ready.validateController" . }}
 {{- range $user, $missing := dict "podMonitor" "scrape" "serviceMonitor" "scrape" "scrapeAnnotations" "scrape" "readinessProbe" "probe" }}
 {{- if and (index $.Values $user).enabled (not $.Values.config.enableMetrics) }}
 {{- fail (printf "%s.enabled is true, but config.enableMetrics is false: there is nothing to %s" $user $missing) }}

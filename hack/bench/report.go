@@ -19,6 +19,11 @@ const (
 	gateBudget     = 40.0 // ms more than the baseline
 	requestsBudget = 4.0  // to the API server, a verification
 	receivedBudget = 40.0 // kB, a verification
+
+	incidentBudget     = 160.0 // MiB, the controller beside 5,000 nodes of which none is verified
+	restBudget         = 96.0  // MiB, the controller beside 5,000 verified nodes
+	restCPUBudget      = 10.0  // mCPU, the same
+	restRequestsBudget = 10.0  // a minute, the same
 )
 
 // report prints progress and each figure, and at the end the table of all figures in Markdown.

@@ -49,6 +49,7 @@ func (c *Controller) settings() []*setting {
 		{"agent-template", "path", "file with the pod template of the agent or worker", "/etc/kube-node-ready/agent.yaml",
 			text(&c.AgentTemplate, anything)},
 		{"pod-name", "name", "name of this pod", "", text(&c.PodName, optional(subdomain))},
+		{"node-name", "name", "node that this pod runs on", "", text(&c.NodeName, optional(subdomain))},
 		{"not-started-after", "duration", "how long a node may be without a running agent before that is reported", "3m",
 			duration(&c.NotStartedAfter, time.Second, 24*time.Hour)},
 		{"health-port", "port", "port of /healthz and /readyz", "8081", number(&c.HealthPort, 1, 65535)},
@@ -63,7 +64,7 @@ func (c *Controller) settings() []*setting {
 			duration(&c.ControlGroupFor, time.Second, 24*time.Hour)},
 	}
 	// What only one run of the agent knows.
-	agentOnly := []string{"late-taint-window", "success-threshold", "on-timeout", "enable-metrics", "metrics-linger", "dry-run", "once",
+	agentOnly := []string{"node-name", "late-taint-window", "success-threshold", "on-timeout", "enable-metrics", "metrics-linger", "dry-run", "once",
 		"worker", "dns-endpoints", "cluster-domain"}
 	return append(own, slices.DeleteFunc(c.Config.settings(), func(s *setting) bool { return slices.Contains(agentOnly, s.flag) })...)
 }

@@ -77,8 +77,8 @@ func containerMessage(status corev1.ContainerStatus) string {
 	return strings.Join(parts, "; ")
 }
 
-// fromEvents tells a sandbox without network from an image that does not come. PodReadyToStartContainers=False does not: it is also
-// a slow first pull (before kubelet 1.36) and a volume that is waited for.
+// fromEvents tells a sandbox without network from an image that does not come. PodReadyToStartContainers=False does not: it is
+// also a slow first pull (before kubelet 1.36) and a volume that is waited for.
 func fromEvents(name string, events []corev1.Event) finding {
 	newest := func(reasons ...string) *corev1.Event {
 		var found *corev1.Event
@@ -99,7 +99,7 @@ func fromEvents(name string, events []corev1.Event) finding {
 	if warning := newest("FailedMount", "Failed", "FailedScheduling", "FailedKillPod"); warning != nil {
 		return finding{reason: Silent, message: name + warning.Message}
 	}
-	return finding{reason: Silent, message: name + "kubelet has not started its container, and no Event says why: check kubelet on the node"}
+	return finding{reason: Silent, message: name + "kubelet has not started its container, and no Event says why: check kubelet"}
 }
 
 func podCondition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {

@@ -10,13 +10,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // Decide says what state each selected node is in, and what is to be written, at now.
 func (s Settings) Decide(objects Objects, now time.Time) Plan {
 	plan := Plan{Seen: Memory{began: objects.Seen.began, nodes: make(map[types.UID]memory, len(objects.Nodes)),
-		widespread: make(map[Reason]bool)}}
+		reported: make(map[Reason]bool)}}
 	if plan.Seen.began.IsZero() {
 		plan.Seen.began = now
 	}
@@ -36,7 +37,7 @@ func (s Settings) Decide(objects Objects, now time.Time) Plan {
 		}
 		plan.remember(status.Status, before, after, now)
 	}
-	s.report(&plan, objects.Seen.widespread)
+	s.report(&plan, objects.Seen.reported, now)
 	return plan
 }
 
@@ -46,7 +47,8 @@ type undecided struct {
 	unknown bool
 }
 
-func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UID][]corev1.Event, m memory, now time.Time) (undecided, memory) {
+func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UID][]corev1.Event, m memory, now time.Time) (
+	undecided, memory) {
 	status := undecided{Status: Status{Node: node, Pod: pod, Untouchable: Untouchable(node)}}
 	if s.IsVerified(node) {
 		status.State = Verified
@@ -124,51 +126,68 @@ func (m Memory) VerifiedWithin(node types.UID, d time.Duration, now time.Time) b
 	return !at.IsZero() && now.Sub(at) < d
 }
 
-// report decides what is to be written: a condition for each node, and Events: one for each node, or one for all.
-func (s Settings) report(plan *Plan, known map[Reason]bool) {
-	waiting, failing := 0, make(map[Reason][]string)
+// atLeast is how many nodes fail for a reason that is widespread.
+const atLeast = 3
+
+// report decides what is to be written: a condition for each node, and Events: one for each node, or one for all that fail for a
+// reason that is widespread, once.
+func (s Settings) report(plan *Plan, reported map[Reason]bool, now time.Time) {
+	waiting, failing, shown := 0, make(map[Reason][]string), make(map[Reason]int)
 	for _, status := range plan.Statuses {
 		if status.State != Verified && status.Gated && status.Untouchable == "" {
 			waiting++
 			if status.Reason.IsOwn() {
 				failing[status.Reason] = append(failing[status.Reason], status.Node.Name)
 			}
+			if s.shows(status.Node, status.Reason) {
+				shown[status.Reason]++
+			}
 		}
 	}
-	for reason, nodes := range failing {
-		plan.Seen.widespread[reason] = len(nodes) >= 3 && 2*len(nodes) >= waiting
-	}
+	widespread := func(reason Reason) bool { return len(failing[reason]) >= atLeast && 2*len(failing[reason]) >= waiting }
 	for _, status := range plan.Statuses {
-		condition, needed := s.wanted(status)
+		condition, needed := s.wanted(status, now)
 		if !needed {
 			continue
 		}
-		condition.Event = condition.Status == corev1.ConditionFalse && !plan.Seen.widespread[status.Reason]
+		failed := condition.Status == corev1.ConditionFalse
+		condition.Event = failed && !widespread(condition.Reason)
 		plan.Conditions = append(plan.Conditions, condition)
-		if wide := plan.Seen.widespread[status.Reason]; wide && status.State == Failed && !known[status.Reason] &&
-			!slices.ContainsFunc(plan.Widespread, func(r Report) bool { return r.Reason == status.Reason }) {
-			nodes := failing[status.Reason]
-			plan.Widespread = append(plan.Widespread, Report{status.Reason, fmt.Sprintf("%d of %d unverified nodes have no running agent: %s (%s)",
-				len(nodes), waiting, status.Message, strings.Join(nodes[:min(3, len(nodes))], ", ")+", ...")})
+		// Where as many nodes show it already, the leader before this one has reported it.
+		known := reported[condition.Reason] || plan.Seen.reported[condition.Reason] || shown[condition.Reason] >= atLeast
+		if failed && widespread(condition.Reason) && !known {
+			nodes := failing[condition.Reason]
+			plan.Widespread = append(plan.Widespread, Report{condition.Reason, fmt.Sprintf(
+				"%d of %d unverified nodes have no agent that runs and speaks (%s, ...): %s",
+				len(nodes), waiting, strings.Join(nodes[:atLeast], ", "), condition.Message)})
+			plan.Seen.reported[condition.Reason] = true
+		}
+	}
+	for reason := range reported {
+		if widespread(reason) {
+			plan.Seen.reported[reason] = true
 		}
 	}
 }
 
 // wanted returns the condition that is to be written on a node, if it differs from the one that is there.
-func (s Settings) wanted(status Status) (Condition, bool) {
+func (s Settings) wanted(status Status, now time.Time) (Condition, bool) {
 	if status.Untouchable != "" {
 		return Condition{}, false
 	}
-	now := s.condition(status.Node)
-	isFalse := now != nil && now.Status == corev1.ConditionFalse
-	isOwn := isFalse && s.writes(firstReason(now))
-	reason := cmp.Or(status.Failing, string(status.Reason))
+	written := s.condition(status.Node)
+	isFalse := written != nil && written.Status == corev1.ConditionFalse
+	isOwn := isFalse && s.writes(firstReason(written))
+	fails := status.State == Failed && status.Gated && s.writes(status.Reason)
+	reason := Reason(cmp.Or(status.Failing, string(status.Reason)))
 	switch {
 	case status.State == Verified && isFalse && (isOwn || status.Pod == nil):
-		return Condition{Node: status.Node, Status: corev1.ConditionTrue, Reason: "Verified",
+		return Condition{Node: status.Node, Status: corev1.ConditionTrue, Reason: verdict.Verified,
 			Message: "the node is verified"}, true
-	case status.State == Failed && status.Gated && s.writes(status.Reason) && !(isFalse && now.Reason == reason):
-		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: Reason(reason), Message: status.Message}, true
+	case fails && isOwn && now.Sub(status.Since) < settled:
+		return Condition{}, false // a pod that is being replaced has one reason after the other for a moment
+	case fails && (!isFalse || written.Reason != string(reason)):
+		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: reason, Message: status.Message}, true
 	case status.State != Verified && !status.Gated && isOwn:
 		// A stale False could get a node replaced that somebody has opened by hand.
 		return Condition{Node: status.Node, Status: corev1.ConditionUnknown, Reason: "NotGated",
@@ -195,6 +214,12 @@ func (s Settings) IsVerified(node *corev1.Node) bool {
 	})
 }
 
+// shows reports whether the condition of node is False for reason.
+func (s Settings) shows(node *corev1.Node, reason Reason) bool {
+	condition := s.condition(node)
+	return condition != nil && condition.Status == corev1.ConditionFalse && firstReason(condition) == reason
+}
+
 // condition returns ours of node, or nil.
 func (s Settings) condition(node *corev1.Node) *corev1.NodeCondition {
 	for i, condition := range node.Status.Conditions {
@@ -205,7 +230,8 @@ func (s Settings) condition(node *corev1.Node) *corev1.NodeCondition {
 	return nil
 }
 
-// firstReason returns the first of the reasons of a condition, which the agent joins with commas, NotVerified for one that is unknown.
+// firstReason returns the first of the reasons of a condition, which the agent joins with commas; NotVerified for one that is
+// unknown.
 func firstReason(condition *corev1.NodeCondition) Reason {
 	if condition == nil {
 		return ""

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -43,13 +44,13 @@ const (
 
 // The agent's reasons: its failing checks, foreign taints, or a refused patch.
 const (
-	DNSFailed      Reason = "DNSFailed"
-	APIFailed      Reason = "APIFailed"
-	NetworkFailed  Reason = "NetworkFailed"
-	ServiceFailed  Reason = "ServiceFailed"
+	DNSFailed      Reason = verdict.DNSFailed
+	APIFailed      Reason = verdict.APIFailed
+	NetworkFailed  Reason = verdict.NetworkFailed
+	ServiceFailed  Reason = verdict.ServiceFailed
 	PeersFailed    Reason = "PeersFailed"
-	TaintsOfOthers Reason = "TaintsOfOthers"
-	NotVerified    Reason = "NotVerified"
+	TaintsOfOthers Reason = verdict.TaintsOfOthers
+	NotVerified    Reason = verdict.NotVerified
 )
 
 // ownReasons returns the reasons that the controller writes.

@@ -9,14 +9,14 @@ import (
 )
 
 // settled is how long a container must run without a break until it counts as started: one that crashes at once, again and
-// again, never does.
+// again, never does. It is also how long a new reason must last until it replaces another one.
 const settled = 10 * time.Second
 
 // Memory is what this process has seen, by its own monotonic clock. A restart begins it anew: durations only grow longer by that.
 type Memory struct {
-	began      time.Time // zero before the first Decide
-	nodes      map[types.UID]memory
-	widespread map[Reason]bool
+	began    time.Time // zero before the first Decide
+	nodes    map[types.UID]memory
+	reported map[Reason]bool // as widespread
 }
 
 // memory is that of one node.
@@ -78,7 +78,8 @@ func runningContainer(pod *corev1.Pod) string {
 }
 
 func restarted(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(status corev1.ContainerStatus) bool { return status.RestartCount > 0 })
+	again := func(status corev1.ContainerStatus) bool { return status.RestartCount > 0 }
+	return slices.ContainsFunc(pod.Status.ContainerStatuses, again)
 }
 
 // Began reports whether this process has decided before.

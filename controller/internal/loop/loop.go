@@ -4,6 +4,7 @@ package loop
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -28,6 +29,8 @@ const (
 	interval = 10 * time.Second
 	// lookUps is how many pods' Events are read a second, at most.
 	lookUps = 5
+	// afterError is when to try again what has failed.
+	afterError = 5 * time.Second
 )
 
 // A Step acts on a plan. It returns when it wants to be called again although nothing changes; zero: no wish.
@@ -41,10 +44,12 @@ type Loop struct {
 	Cache    client.Reader // of nodes and the agents' pods
 	Live     client.Reader // of Events, which are not cached
 	Steps    []Step
+	Log      *slog.Logger
 
 	mu     sync.Mutex
 	seen   fleet.Memory
 	events map[types.UID][]corev1.Event
+	readAt map[types.UID]string // the pod's resourceVersion when its Events were read: they are read again once it has changed
 }
 
 // SetupWithManager lets every change of a node or pod that matters lead to a decision.
@@ -76,15 +81,11 @@ func (l *Loop) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Re
 		return reconcile.Result{}, err
 	}
 	wait := interval
-	if more, err := l.lookUp(ctx, plan.LookUp); err != nil {
-		return reconcile.Result{}, err
-	} else if more {
-		wait = time.Second
-	}
-	for _, step := range l.Steps {
+	for _, step := range append([]Step{lookUp{l}}, l.Steps...) {
 		again, err := step.Act(ctx, plan)
-		if err != nil {
-			return reconcile.Result{}, err
+		if err != nil && ctx.Err() == nil {
+			l.Log.Warn("will retry", "error", err) // the other steps go on
+			again = afterError
 		}
 		if again > 0 {
 			wait = min(wait, again)
@@ -121,29 +122,33 @@ func (l *Loop) plan(ctx context.Context, now time.Time, keep bool) (fleet.Plan, 
 	return plan, nil
 }
 
-// forget drops the Events of pods that are gone.
+// forget drops the Events of pods that are gone, or have changed.
 func (l *Loop) forget(pods []corev1.Pod) {
-	kept := make(map[types.UID][]corev1.Event)
+	events, readAt := make(map[types.UID][]corev1.Event), make(map[types.UID]string)
 	for i := range pods {
-		if events, read := l.events[pods[i].UID]; read {
-			kept[pods[i].UID] = events
+		uid := pods[i].UID
+		if read, found := l.events[uid]; found && l.readAt[uid] == pods[i].ResourceVersion {
+			events[uid], readAt[uid] = read, l.readAt[uid]
 		}
 	}
-	l.events = kept
+	l.events, l.readAt = events, readAt
 }
 
-// lookUp reads the Events of some pods, once for each, and reports whether there is something new to decide.
-func (l *Loop) lookUp(ctx context.Context, pods []*corev1.Pod) (more bool, err error) {
-	for _, pod := range pods[:min(lookUps, len(pods))] {
+// lookUp is the first step: it reads the Events of some pods that the plan asks for, once for each.
+type lookUp struct{ *Loop }
+
+func (l lookUp) Act(ctx context.Context, plan fleet.Plan) (again time.Duration, err error) {
+	for _, pod := range plan.LookUp[:min(lookUps, len(plan.LookUp))] {
 		events, err := PodEvents(ctx, l.Live, pod)
 		if err != nil {
-			return false, err
+			return 0, err
 		}
 		l.mu.Lock()
-		l.events[pod.UID] = events
+		l.events[pod.UID], l.readAt[pod.UID] = events, pod.ResourceVersion
 		l.mu.Unlock()
+		again = time.Second
 	}
-	return len(pods) > 0, nil
+	return again, nil
 }
 
 // PodEvents reads the Events about a pod from the API server. The list is empty, not nil, where there are none.

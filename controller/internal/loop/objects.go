@@ -71,12 +71,20 @@ func slimMeta(meta metav1.ObjectMeta, annotations ...string) metav1.ObjectMeta {
 // Changed filters the changes that decisions need: not kubelet's heartbeats, of which 5,000 nodes send 17 a second.
 func Changed() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		before, after := e.ObjectOld.DeepCopyObject(), e.ObjectNew.DeepCopyObject()
-		for _, object := range []any{before, after} {
-			if meta, ok := object.(metav1.Object); ok {
-				meta.SetResourceVersion("")
+		switch after := e.ObjectNew.(type) {
+		case *corev1.Node:
+			if before, ok := e.ObjectOld.(*corev1.Node); ok {
+				same := *before
+				same.ResourceVersion = after.ResourceVersion
+				return !equality.Semantic.DeepEqual(&same, after)
+			}
+		case *corev1.Pod:
+			if before, ok := e.ObjectOld.(*corev1.Pod); ok {
+				same := *before
+				same.ResourceVersion = after.ResourceVersion
+				return !equality.Semantic.DeepEqual(&same, after)
 			}
 		}
-		return !equality.Semantic.DeepEqual(before, after)
+		return true
 	}}
 }

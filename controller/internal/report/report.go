@@ -3,8 +3,10 @@ package report
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -45,17 +47,16 @@ type Reporter struct {
 func (r *Reporter) Act(ctx context.Context, plan fleet.Plan) (again time.Duration, err error) {
 	for _, wide := range plan.Widespread {
 		r.Log.Warn("agents do not start", "reason", wide.Reason, "detail", wide.Message)
-		r.Events.Eventf(r.Self, nil, corev1.EventTypeWarning, FleetNotStarted, "Verify", "%s: %s", wide.Reason, kube.Shorten(wide.Message))
+		r.warn(r.Self, FleetNotStarted, wide.Reason, wide.Message)
 	}
-	for _, condition := range plan.Conditions[:min(atOnce, len(plan.Conditions))] {
-		if err := r.write(ctx, condition); err != nil {
-			return 0, err
+	// Any of them: one that the API server refuses must not keep the others waiting.
+	for i, which := range rand.Perm(len(plan.Conditions)) {
+		if i == atOnce {
+			return time.Second, err
 		}
+		err = errors.Join(err, r.write(ctx, plan.Conditions[which]))
 	}
-	if len(plan.Conditions) > atOnce {
-		again = time.Second
-	}
-	return again, nil
+	return 0, err
 }
 
 func (r *Reporter) write(ctx context.Context, condition fleet.Condition) error {
@@ -64,7 +65,8 @@ func (r *Reporter) write(ctx context.Context, condition fleet.Condition) error {
 	node := condition.Node
 	client := nodepatch.Client{REST: r.REST, Name: node.Name}
 	err := client.SetCondition(ctx, PatchNode(node), nodepatch.Condition{
-		Type: r.ConditionType, Status: string(condition.Status), Reason: string(condition.Reason), Message: kube.Shorten(condition.Message),
+		Type: r.ConditionType, Status: string(condition.Status), Reason: string(condition.Reason),
+		Message: kube.Shorten(condition.Message),
 	}, r.ServerTime())
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
@@ -72,15 +74,22 @@ func (r *Reporter) write(ctx context.Context, condition fleet.Condition) error {
 	case err != nil:
 		return fmt.Errorf("condition of node %s: %w", node.Name, err)
 	}
-	r.Log.Info("condition written", "node", node.Name, "status", condition.Status, "reason", condition.Reason, "detail", condition.Message)
+	r.Log.Info("condition written", "node", node.Name, "status", condition.Status, "reason", condition.Reason,
+		"detail", condition.Message)
 	if condition.Event {
-		reason := NodeTimedOut
+		event := NodeTimedOut
 		if condition.Reason.IsOwn() {
-			reason = NodeNotStarted
+			event = NodeNotStarted
 		}
-		r.Events.Eventf(node, nil, corev1.EventTypeWarning, reason, "Verify", "%s: %s", condition.Reason, kube.Shorten(condition.Message))
+		r.warn(node, event, condition.Reason, condition.Message)
 	}
 	return nil
+}
+
+// warn writes an Event. The recorder counts two about one object as one, whatever their messages, unless their actions
+// differ: the action is the reason, therefore.
+func (r *Reporter) warn(about runtime.Object, event string, reason fleet.Reason, message string) {
+	r.Events.Eventf(about, nil, corev1.EventTypeWarning, event, string(reason), "%s", kube.Shorten(string(reason)+": "+message))
 }
 
 // PatchNode returns what nodepatch needs of a Node.

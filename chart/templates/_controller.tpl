@@ -1,0 +1,66 @@
+{{/* What runs pods, with the name of its objects, as a JSON list. */}}
+{{- define "kube-node-ready.components" -}}
+{{- $checks := eq .Values.deploymentMode "controller" | ternary "worker" "agent" }}
+{{- $components := list (dict "component" $checks "name" (include "kube-node-ready.fullname" .)) }}
+{{- if .Values.controller.enabled }}
+{{- $components = append $components (dict "component" "controller" "name" (include "kube-node-ready.controllerName" .)) }}
+{{- end }}
+{{- toJson $components }}
+{{- end }}
+
+{{/* The controller's own environment, beside the agent's. */}}
+{{- define "kube-node-ready.controllerEnvironment" -}}
+AGENT_NAME: {{ include "kube-node-ready.fullname" . }}
+AGENT_TEMPLATE: /etc/kube-node-ready/agent.yaml
+DEPLOYMENT_MODE: {{ .Values.deploymentMode }}
+{{- if eq .Values.deploymentMode "controller" }}
+MAX_CONCURRENT_WORKERS: {{ .Values.controller.maxConcurrentWorkers | quote }}
+{{- end }}
+HEALTH_PORT: {{ include "kube-node-ready.healthPort" . | quote }}
+NOT_STARTED_AFTER: {{ .Values.controller.notStartedAfter | quote }}
+{{- end }}
+
+{{/* Any port but the one for metrics. */}}
+{{- define "kube-node-ready.healthPort" -}}
+{{- eq (int .Values.config.metricsPort) 8081 | ternary 8082 8081 }}
+{{- end }}
+
+{{- define "kube-node-ready.controllerSubjects" -}}
+- kind: ServiceAccount
+  name: {{ include "kube-node-ready.controllerName" . }}
+  namespace: {{ .Release.Namespace }}
+{{- end }}
+
+{{/* Binds the Role of that name: (dict "root" $ "name" NAME "namespace" NAMESPACE). */}}
+{{- define "kube-node-ready.controllerBinding" -}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: {{ .name }}
+  namespace: {{ .namespace }}
+  labels:
+    {{- include "kube-node-ready.controllerLabels" .root | nindent 4 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: {{ .name }}
+subjects:
+  {{- include "kube-node-ready.controllerSubjects" .root | nindent 2 }}
+{{- end }}
+
+{{/* Errors that the schema cannot find in what the controller needs. */}}
+{{- define "kube-node-ready.validateController" -}}
+{{- if .Values.controller.enabled }}
+{{- include "kube-node-ready.validateDuration" (list "controller.notStartedAfter" .Values.controller.notStartedAfter "1s" "24h") }}
+{{- $fullname := include "kube-node-ready.fullname" . }}
+{{- if gt (len $fullname) 52 }}
+{{- fail (printf "with controller.enabled, the full name %s must have at most 52 characters: set fullnameOverride" $fullname) }}
+{{- end }}
+{{- if and (hasPrefix "sha256:" .Values.image.tag) (not .Values.controller.image.tag) }}
+{{- fail "controller.image.tag is required, because image.tag is the digest of another image" }}
+{{- end }}
+{{- else if eq .Values.deploymentMode "controller" }}
+{{- fail "deploymentMode controller needs controller.enabled: nothing else starts the workers" }}
+{{- end }}
+{{- end }}

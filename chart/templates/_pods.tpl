@@ -1,0 +1,172 @@
+{{/* The pod template of the DaemonSet. The controller reads the same template: its labels select the agents, its node rules the nodes. */}}
+{{- define "kube-node-ready.agentTemplate" -}}
+metadata:
+  labels:
+    {{- merge (include "kube-node-ready.selectorLabels" . | fromYaml) (.Values.podLabels | default dict) | toYaml | nindent 4 }}
+  annotations:
+    # Changed settings replace the pods.
+    checksum/config: {{ include "kube-node-ready.environment" . | sha256sum }}
+    {{- with merge (omit (.Values.podAnnotations | default dict) "checksum/config") (include "kube-node-ready.scrapeAnnotations" . | fromYaml) }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+spec:
+  serviceAccountName: {{ include "kube-node-ready.serviceAccountName" . }}
+  automountServiceAccountToken: true
+  # Otherwise a Service named `metrics` would set METRICS_PORT in the environment.
+  enableServiceLinks: false
+  # The checks must use the pod network.
+  hostNetwork: false
+  priorityClassName: {{ .Values.priorityClassName | quote }}
+  terminationGracePeriodSeconds: {{ .Values.terminationGracePeriodSeconds | int }}
+  {{- with .Values.imagePullSecrets }}
+  imagePullSecrets:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  securityContext:
+    {{- toYaml .Values.podSecurityContext | nindent 4 }}
+  nodeSelector:
+    {{- merge (dict "kubernetes.io/os" "linux") (.Values.nodeSelector | default dict) | toYaml | nindent 4 }}
+  affinity:
+    {{- include "kube-node-ready.affinity" . | nindent 4 }}
+  tolerations:
+    {{- include "kube-node-ready.tolerations" . | nindent 4 }}
+  containers:
+    - name: agent
+      image: {{ include "kube-node-ready.image" . | quote }}
+      imagePullPolicy: {{ .Values.image.pullPolicy }}
+      # The agent exits on an invalid setting: show its message in the pod's status.
+      terminationMessagePolicy: FallbackToLogsOnError
+      envFrom:
+        - configMapRef:
+            name: {{ include "kube-node-ready.fullname" . }}
+      env:
+        - name: NODE_NAME
+          valueFrom:
+            fieldRef:
+              fieldPath: spec.nodeName
+        - name: POD_NAMESPACE
+          valueFrom:
+            fieldRef:
+              fieldPath: metadata.namespace
+      {{- if .Values.config.enableMetrics }}
+      ports:
+        - name: metrics
+          containerPort: {{ .Values.config.metricsPort }}
+          protocol: TCP
+      # No liveness probe: a restart begins INITIAL_TIMEOUT again, and a node with a broken path from kubelet to pods would never time out.
+      {{- if .Values.readinessProbe.enabled }}
+      # Ready means verified. The first probe is late, so that a node that starts well gets no `Unhealthy` Event.
+      readinessProbe:
+        httpGet:
+          path: /readyz
+          port: metrics
+        initialDelaySeconds: 5
+        periodSeconds: 5
+        timeoutSeconds: 2
+        failureThreshold: 1
+      {{- end }}
+      {{- end }}
+      resources:
+        {{- toYaml .Values.resources | nindent 8 }}
+      securityContext:
+        {{- toYaml .Values.securityContext | nindent 8 }}
+{{- end }}
+
+{{/*
+The pod template of a worker. The controller adds the name, the owner, the node, and what the worker cannot ask the API for. A worker has
+no credential and no volume: kubelet starts it at once, and nothing on an unverified node can change a node.
+*/}}
+{{- define "kube-node-ready.workerTemplate" -}}
+metadata:
+  labels:
+    {{- merge (include "kube-node-ready.selectorLabelsOf" (list . "worker") | fromYaml) (.Values.podLabels | default dict) | toYaml | nindent 4 }}
+  annotations:
+    {{- merge (dict "cluster-autoscaler.kubernetes.io/safe-to-evict" "true") (.Values.podAnnotations | default dict) | toYaml | nindent 4 }}
+spec:
+  restartPolicy: Never
+  serviceAccountName: {{ include "kube-node-ready.serviceAccountName" . }}
+  automountServiceAccountToken: false
+  enableServiceLinks: false
+  # The checks must use the pod network.
+  hostNetwork: false
+  priorityClassName: {{ .Values.priorityClassName | quote }}
+  terminationGracePeriodSeconds: 5
+  {{- with .Values.imagePullSecrets }}
+  imagePullSecrets:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  securityContext:
+    {{- toYaml .Values.podSecurityContext | nindent 4 }}
+  nodeSelector:
+    {{- merge (dict "kubernetes.io/os" "linux") (.Values.nodeSelector | default dict) | toYaml | nindent 4 }}
+  affinity:
+    {{- include "kube-node-ready.affinity" . | nindent 4 }}
+  tolerations:
+    {{- include "kube-node-ready.tolerations" . | nindent 4 }}
+    # As the DaemonSet controller adds them to its pods.
+    {{- range list "not-ready" "unreachable" }}
+    - key: node.kubernetes.io/{{ . }}
+      operator: Exists
+      effect: NoExecute
+    {{- end }}
+    {{- range list "disk-pressure" "memory-pressure" "pid-pressure" "unschedulable" }}
+    - key: node.kubernetes.io/{{ . }}
+      operator: Exists
+      effect: NoSchedule
+    {{- end }}
+  containers:
+    - name: worker
+      image: {{ include "kube-node-ready.image" . | quote }}
+      imagePullPolicy: {{ .Values.image.pullPolicy }}
+      args: [--worker]
+      # The worker exits on an invalid setting before it writes its verdict: show its message in the pod's status.
+      terminationMessagePolicy: FallbackToLogsOnError
+      envFrom:
+        - configMapRef:
+            name: {{ include "kube-node-ready.fullname" . }}
+      env:
+        - name: NODE_NAME
+          valueFrom:
+            fieldRef:
+              fieldPath: spec.nodeName
+        - name: POD_NAMESPACE
+          valueFrom:
+            fieldRef:
+              fieldPath: metadata.namespace
+        # Kubernetes writes this ConfigMap into every namespace. As a variable, because a volume would delay the start.
+        - name: CLUSTER_CA
+          valueFrom:
+            configMapKeyRef:
+              name: kube-root-ca.crt
+              key: ca.crt
+      ports:
+        - name: metrics
+          containerPort: {{ .Values.config.metricsPort }}
+          protocol: TCP
+      # Ready means verified. The worker answers once it knows its verdict: kubelet reports that sooner than an exit.
+      readinessProbe:
+        httpGet:
+          path: /readyz
+          port: metrics
+        periodSeconds: 1
+        timeoutSeconds: 60
+        failureThreshold: 1
+      resources:
+        {{- toYaml .Values.resources | nindent 8 }}
+      securityContext:
+        {{- toYaml .Values.securityContext | nindent 8 }}
+{{- end }}
+
+{{/* The pods that the controller watches, or in controller mode creates. */}}
+{{- define "kube-node-ready.template" -}}
+{{- include (eq .Values.deploymentMode "controller" | ternary "kube-node-ready.workerTemplate" "kube-node-ready.agentTemplate") . }}
+{{- end }}
+
+{{/* Annotations for a Prometheus without the operator, or nothing. */}}
+{{- define "kube-node-ready.scrapeAnnotations" -}}
+{{- if .Values.scrapeAnnotations.enabled -}}
+prometheus.io/scrape: "true"
+prometheus.io/port: {{ .Values.config.metricsPort | quote }}
+prometheus.io/path: /metrics
+{{- end }}
+{{- end }}

@@ -1,0 +1,284 @@
+{{/* CEL: the request is one of this account, NAMESPACE/NAME. */}}
+{{- define "kube-node-ready.isAccount" -}}
+request.userInfo.username == 'system:serviceaccount:{{ . | replace "/" ":" }}'
+{{- end }}
+
+{{/*
+A policy for the nodes that an account may change: (dict "root" $ "name" NAME "labels" YAML "account" NAMESPACE/NAME
+"condition" NAME-OF-THE-MATCH-CONDITION "manager" MANAGER-IN-managedFields "markers" LIST), and two flags. "ownNode": only the node
+that the token was issued for (KEP-4193). "release": may take off the startup taint, and set the label and the annotation.
+*/}}
+{{- define "kube-node-ready.nodePolicy" -}}
+{{- $config := .root.Values.config -}}
+{{- $taintKeys := include "kube-node-ready.taintKeys" .root | fromJsonArray -}}
+{{- /* `kind` and `key` of each map of which the account owns one key. */ -}}
+{{- $owned := dict "label" $config.verifiedLabel "annotation" "node-ready/verification" -}}
+{{- $condition := printf "f:status.f:conditions.k:{\"type\":\"%s\"}" $config.conditionType -}}
+{{- $released := list "f:spec.f:taints" (printf "f:metadata.f:labels.f:%s" $config.verifiedLabel) "f:metadata.f:annotations.f:node-ready/verification" $condition
+  "f:metadata.f:labels.." "f:metadata.f:annotations.." "f:status.f:conditions.." -}}
+{{- $mayTake := .release | ternary $released (list $condition "f:status.f:conditions..") | join "', '" | printf "['%s']" -}}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: {{ .name }}
+  labels:
+    {{- .labels | nindent 4 }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - apiGroups: [""]
+        apiVersions: [v1]
+        operations: [UPDATE]
+        resources: [nodes, nodes/*]
+  matchConditions:
+    # Requests of all other accounts, another release's included, are not evaluated.
+    - name: {{ .condition }}
+      expression: {{ include "kube-node-ready.isAccount" .account }}
+  # dyn: compare the fields as sent, without the API server's schema.
+  variables:
+    {{- if .ownNode }}
+    - name: node
+      expression: >-
+        has(request.userInfo.extra) && 'authentication.kubernetes.io/node-name' in request.userInfo.extra
+        ? request.userInfo.extra['authentication.kubernetes.io/node-name'][0] : ''
+    {{- end }}
+    - name: taints
+      expression: dyn(object).?spec.?taints.orValue([])
+    - name: oldTaints
+      expression: dyn(oldObject).?spec.?taints.orValue([])
+    - name: labels
+      expression: dyn(object).metadata.?labels.orValue({})
+    - name: oldLabels
+      expression: dyn(oldObject).metadata.?labels.orValue({})
+    - name: annotations
+      expression: dyn(object).metadata.?annotations.orValue({})
+    - name: oldAnnotations
+      expression: dyn(oldObject).metadata.?annotations.orValue({})
+    # The clients of metadata.managedFields: who, and which fields.
+    {{- range $name, $object := dict "managers" "object" "oldManagers" "oldObject" }}
+    - name: {{ $name }}
+      expression: >-
+        dyn({{ $object }}).metadata.?managedFields.orValue([]).map(m, {'id': dyn([m.?manager.orValue(''), m.?operation.orValue(''),
+        m.?subresource.orValue(''), m.?apiVersion.orValue('')]), 'fields': m.?fieldsV1.orValue({})})
+    {{- end }}
+    # The API server merges the oldest of more than ten updating clients into one, whose fields are not compared. No apply uses them.
+    - name: merged
+      expression: >-
+        variables.oldManagers.filter(m, m.id[1] == 'Update').size() >= 10 ? variables.managers.filter(m, m.id[0] == 'ancient-changes' && m.id[1] == 'Update') : []
+    # Each client in both directions: `fields` must be in `twin` too, except the `free` ones. The agent's patch takes its own fields, and
+    # the list of taints, away from others (of a condition, only what it changes); it never gives a field to others.
+    - name: agent
+      expression: dyn(['{{ .manager }}', 'Update'])
+    - name: clients
+      expression: >-
+        variables.oldManagers.filter(m, [m.id[0], m.id[1]] != variables.agent && (m.id[1] == 'Apply' || variables.merged.size() == 0)).map(m,
+        {'fields': m.fields, 'twin': (variables.managers.filter(n, n.id == m.id).map(n, n.fields) + [dyn({})])[0], 'free': dyn({{ $mayTake }})}) +
+        variables.managers.filter(n, !(n in variables.merged)).map(n,
+        {'fields': n.fields, 'twin': (variables.oldManagers.filter(m, m.id == n.id).map(m, m.fields) + [dyn({})])[0],
+        'free': dyn([n.id[0], n.id[1]] == variables.agent ? {{ $mayTake }} : ['{{ $condition }}'])})
+    {{- if has "condition" .markers }}
+    - name: status
+      expression: dyn(object).?status.orValue({})
+    - name: oldStatus
+      expression: dyn(oldObject).?status.orValue({})
+    - name: condition
+      expression: variables.status.?conditions.orValue([]).filter(c, c.type == '{{ $config.conditionType }}')
+    {{- end }}
+  # Forbidden instead of the default 422: for the agent, a 422 means that the node has changed.
+  validations:
+    {{- if .ownNode }}
+    - expression: variables.node != ''
+      reason: Forbidden
+      message: {{ printf "%s may change a node only with a token that is bound to a pod on it: this token names no node" .account | quote }}
+    - expression: variables.node == request.name
+      reason: Forbidden
+      messageExpression: >-
+        '{{ .account }} may change only its own node: this token is for node "' + variables.node + '", the request for "' + request.name + '"'
+    {{- end }}
+    {{- if has "condition" .markers }}
+    - expression: "!has(request.subResource) || request.subResource in ['', 'status']"
+      reason: Forbidden
+      messageExpression: "'{{ .account }} may change the node and its condition {{ $config.conditionType }}, not nodes/' + request.subResource"
+    - expression: >-
+        variables.status.all(k, k == 'conditions' || (k in variables.oldStatus && variables.status[k] == variables.oldStatus[k])) &&
+        variables.oldStatus.all(k, k == 'conditions' || k in variables.status) &&
+        variables.status.?conditions.orValue([]).filter(c, c.type != '{{ $config.conditionType }}') ==
+        variables.oldStatus.?conditions.orValue([]).filter(c, c.type != '{{ $config.conditionType }}')
+      reason: Forbidden
+      message: {{ printf "%s may set the condition %s, and change nothing else in a node's status" .account $config.conditionType | quote }}
+    # A condition that another account has written so before does not block the release.
+    - expression: >-
+        variables.condition == variables.oldStatus.?conditions.orValue([]).filter(c, c.type == '{{ $config.conditionType }}') ||
+        (variables.condition.size() <= 1 && variables.condition.all(c, c.status in ['True', 'False', 'Unknown'] &&
+        size(c.?reason.orValue('')) + size(c.?message.orValue('')) <= 2048))
+      reason: Forbidden
+      message: {{ printf "%s may set the condition %s once, to True, False or Unknown, with at most 2048 characters" .account $config.conditionType | quote }}
+    {{- else }}
+    - expression: "!has(request.subResource) || request.subResource == ''"
+      reason: Forbidden
+      messageExpression: "'{{ .account }} may change the node itself, not nodes/' + request.subResource"
+    {{- end }}
+    {{- if .release }}
+    # Foreign taints and their order must not change. Each of these taints may be removed, whatever config.onTimeout is.
+    - expression: >-
+        variables.taints.filter(t, t in variables.oldTaints) == variables.oldTaints.filter(t, t in variables.taints) &&
+        variables.oldTaints.all(t, t in variables.taints || t.key in ['{{ $taintKeys | join "', '" }}']) &&
+        variables.taints.all(t, t in variables.oldTaints
+        {{- if has "taint" .markers }} || (t.key == '{{ $config.failedTaintKey }}' && t.effect == 'NoSchedule' &&
+        variables.taints.exists(s, s.key == '{{ $config.taintKey }}'))
+        {{- end }})
+      reason: Forbidden
+      {{- $adds := has "taint" .markers | ternary (printf " put on %s:NoSchedule beside %s," $config.failedTaintKey $config.taintKey) "" }}
+      message: {{ printf "%s may take off the taints %s,%s and change no other taint" .account ($taintKeys | join ", ") $adds | quote }}
+    {{- else }}
+    - expression: variables.taints == variables.oldTaints && variables.labels == variables.oldLabels && variables.annotations == variables.oldAnnotations
+      reason: Forbidden
+      message: {{ printf "%s may change no taint, label or annotation of a node" .account | quote }}
+    {{- end }}
+    - expression: >-
+        dyn(object.spec).all(k, k == 'taints' || (k in dyn(oldObject.spec) && dyn(object.spec)[k] == dyn(oldObject.spec)[k])) &&
+        dyn(oldObject.spec).all(k, k == 'taints' || k in dyn(object.spec))
+      reason: Forbidden
+      message: {{ printf "%s may change nothing in a node's spec but its taints" .account | quote }}
+    {{- if .release }}
+    {{- range $kind, $key := $owned }}
+    - expression: >-
+        variables.{{ $kind }}s.all(k, k == '{{ $key }}' || (k in variables.old{{ title $kind }}s && variables.{{ $kind }}s[k] == variables.old{{ title $kind }}s[k])) &&
+        variables.old{{ title $kind }}s.all(k, k in variables.{{ $kind }}s)
+      reason: Forbidden
+      message: {{ printf "%s may set the %s %s, and change no other %s" $.account $kind $key $kind | quote }}
+    {{- end }}
+    - expression: >-
+        !('{{ $config.verifiedLabel }}' in variables.labels) || variables.labels['{{ $config.verifiedLabel }}'] == '{{ $config.verifiedLabelValue }}' ||
+        variables.labels['{{ $config.verifiedLabel }}'] == variables.oldLabels[?'{{ $config.verifiedLabel }}'].orValue('')
+      reason: Forbidden
+      message: {{ printf "%s may set the label %s to %q only" .account $config.verifiedLabel (toString $config.verifiedLabelValue) | quote }}
+    - expression: >-
+        variables.annotations[?'node-ready/verification'] == variables.oldAnnotations[?'node-ready/verification'] ||
+        size(variables.annotations[?'node-ready/verification'].orValue('')) <= 16384
+      reason: Forbidden
+      message: {{ printf "%s may set the annotation node-ready/verification to at most 16384 characters" .account | quote }}
+    {{- end }}
+    # The garbage collector would delete a node whose owner does not exist.
+    - expression: >-
+        dyn(object).metadata.?ownerReferences.orValue([]) == dyn(oldObject).metadata.?ownerReferences.orValue([]) &&
+        dyn(object).metadata.?finalizers.orValue([]) == dyn(oldObject).metadata.?finalizers.orValue([]) &&
+        dyn(object).metadata.?generateName.orValue('') == dyn(oldObject).metadata.?generateName.orValue('')
+      reason: Forbidden
+      message: {{ printf "%s may not change a node's owners, finalizers or generateName" .account | quote }}
+    # A client that applies owns what managedFields says: with a foreign field added there, its next apply would remove that field.
+    - expression: >-
+        variables.clients.all(c, c.fields.all(k, c.fields[k].all(f, c.twin[?k][?f] == optional.of(c.fields[k][f]) ||
+        (k + '.' + f in c.free && c.fields[k][f].size() == 0) ||
+        (c.fields[k][f].size() > 0 && c.fields[k][f].all(name, c.twin[?k][?f][?name] == optional.of(c.fields[k][f][name]) ||
+        (k + '.' + f + '.' + name in c.free && c.fields[k][f][name].size() <= 16 &&
+        c.fields[k][f][name].all(leaf, size(leaf) <= 64 && c.fields[k][f][name][leaf].size() == 0)))))))
+      reason: Forbidden
+      message: {{ printf "%s may not change what other clients own in a node's managedFields" .account | quote }}
+{{- end }}
+
+{{- define "kube-node-ready.policyBinding" -}}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: {{ .name }}
+  labels:
+    {{- .labels | nindent 4 }}
+spec:
+  policyName: {{ .name }}
+  validationActions: [Deny]
+{{- end }}
+
+{{/* The pods that the controller may create and delete: the workers, as the chart renders them. The same dictionary as above. */}}
+{{- define "kube-node-ready.workerPolicy" -}}
+{{- $name := printf "%s-workers" .name -}}
+{{- $worker := include "kube-node-ready.selectorLabelsOf" (list .root "worker") | fromYaml -}}
+{{- $image := include "kube-node-ready.image" .root -}}
+{{- $workersAccount := include "kube-node-ready.serviceAccountName" .root -}}
+# An account that may create pods can use every account and every secret of the namespace. This policy allows the controller only pods
+# that have none.
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: {{ $name }}
+  labels:
+    {{- .labels | nindent 4 }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - apiGroups: [""]
+        apiVersions: [v1]
+        operations: [CREATE, UPDATE, DELETE]
+        resources: [pods, pods/*]
+  matchConditions:
+    - name: {{ .condition }}
+      expression: {{ include "kube-node-ready.isAccount" .account }}
+  # dyn: compare the fields as sent, without the API server's schema.
+  variables:
+    - name: labels
+      expression: "(request.operation == 'DELETE' ? dyn(oldObject) : dyn(object)).metadata.?labels.orValue({})"
+    # The rest is about a new pod: an older one may have been created with other settings.
+    - name: deletes
+      expression: request.operation == 'DELETE'
+    - name: spec
+      expression: dyn(object).spec
+    - name: container
+      expression: variables.spec.containers[0]
+    - name: podContext
+      expression: variables.spec.?securityContext.orValue({})
+    - name: context
+      expression: variables.container.?securityContext.orValue({})
+  validations:
+    - expression: request.operation in ['CREATE', 'DELETE'] && (!has(request.subResource) || request.subResource == '')
+      reason: Forbidden
+      message: {{ printf "%s may create and delete pods, and change none" .account | quote }}
+    - expression: >-
+        {{- range $i, $key := keys $worker | sortAlpha }}
+        {{ if $i }}&& {{ end }}variables.labels[?'{{ $key }}'].orValue('') == '{{ index $worker $key }}'
+        {{- end }}
+      reason: Forbidden
+      message: {{ printf "%s may create and delete only workers: pods with the labels of this release and the component worker" .account | quote }}
+    - expression: >-
+        variables.deletes || (variables.spec.?serviceAccountName.orValue('') == '{{ $workersAccount }}' &&
+        variables.spec.?automountServiceAccountToken.orValue(true) == false)
+      reason: Forbidden
+      message: {{ printf "%s may create only pods with the account %s and without its token" .account $workersAccount | quote }}
+    - expression: >-
+        variables.deletes || (variables.spec.containers.size() == 1 && variables.container.image == '{{ $image }}' &&
+        !has(variables.container.command) && '--worker' in variables.container.?args.orValue([]) &&
+        variables.spec.?initContainers.orValue([]).size() == 0 && variables.spec.?ephemeralContainers.orValue([]).size() == 0)
+      reason: Forbidden
+      message: {{ printf "%s may create only pods with one container that runs %s with --worker" .account $image | quote }}
+    - expression: >-
+        variables.deletes || (variables.spec.?volumes.orValue([]).size() == 0 && variables.spec.?resourceClaims.orValue([]).size() == 0 &&
+        variables.container.?envFrom.orValue([]).all(e, !has(e.secretRef)) &&
+        variables.container.?env.orValue([]).all(e, !e.?valueFrom.?secretKeyRef.hasValue()))
+      reason: Forbidden
+      message: {{ printf "%s may create only pods without volumes and secrets" .account | quote }}
+    - expression: >-
+        variables.deletes || (!variables.spec.?hostNetwork.orValue(false) && !variables.spec.?hostPID.orValue(false) &&
+        !variables.spec.?hostIPC.orValue(false) && variables.container.?ports.orValue([]).all(p, p.?hostPort.orValue(0) == 0) &&
+        !has(variables.container.lifecycle) && [variables.container.?readinessProbe, variables.container.?livenessProbe,
+        variables.container.?startupProbe].all(p, !p.?httpGet.?host.hasValue() && !p.?tcpSocket.?host.hasValue()))
+      reason: Forbidden
+      message: {{ printf "%s may create only pods without the node's network, processes, IPC and ports, and without hooks and probes of other hosts" .account | quote }}
+    # The Pod Security Standard `restricted`. What a container sets wins over what its pod sets.
+    - expression: >-
+        variables.deletes || (variables.context.?runAsNonRoot.or(variables.podContext.?runAsNonRoot).orValue(false) &&
+        variables.context.?runAsUser.or(variables.podContext.?runAsUser).orValue(1) != 0 &&
+        variables.context.?seccompProfile.?type.or(variables.podContext.?seccompProfile.?type).orValue('') in ['RuntimeDefault', 'Localhost'] &&
+        [variables.context, variables.podContext].all(c, !has(c.seLinuxOptions) && !has(c.windowsOptions) &&
+        c.?appArmorProfile.?type.orValue('') != 'Unconfined') && variables.podContext.?sysctls.orValue([]).size() == 0 &&
+        variables.context.?allowPrivilegeEscalation.orValue(true) == false && !variables.context.?privileged.orValue(false) &&
+        variables.context.?procMount.orValue('Default') == 'Default' && variables.context.?capabilities.?add.orValue([]).size() == 0 &&
+        'ALL' in variables.context.?capabilities.?drop.orValue([]))
+      reason: Forbidden
+      message: {{ printf "%s may create only pods that pass the Pod Security Standard restricted" .account | quote }}
+    - expression: variables.deletes || variables.spec.?restartPolicy.orValue('') == 'Never'
+      reason: Forbidden
+      message: {{ printf "%s may create only pods that are not restarted (restartPolicy Never)" .account | quote }}
+---
+{{ include "kube-node-ready.policyBinding" (merge (dict "name" $name) .) }}
+{{- end }}

@@ -1,0 +1,380 @@
+package fleet
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+const (
+	startup   = "node-ready/unverified"
+	verified  = "node-ready/verified"
+	condition = "NodeVerified"
+)
+
+// story is a cluster over time, as one leader sees it.
+type story struct {
+	t        *testing.T
+	settings Settings
+	objects  Objects
+	now      time.Time
+	plan     Plan
+}
+
+func newStory(t *testing.T) *story {
+	template := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+		NodeSelector: map[string]string{"kubernetes.io/os": "linux"},
+		Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
+				{Key: verified, Operator: corev1.NodeSelectorOpDoesNotExist},
+				{Key: "pool", Operator: corev1.NodeSelectorOpNotIn, Values: []string{"excluded"}},
+			}}}}}},
+		Tolerations: []corev1.Toleration{{Key: startup, Operator: corev1.TolerationOpExists}},
+	}}
+	request := nodepatch.Request{TaintKey: startup, FailedTaintKey: "node-ready/failed", Label: verified, LabelValue: "true", Annotation: nodepatch.Annotation}
+	return &story{t: t, now: time.Now(), objects: Objects{Events: make(map[types.UID][]corev1.Event)}, settings: Settings{
+		Rules: NewRules(template, request), Request: request, ConditionType: condition,
+		NotStartedAfter: 3 * time.Minute, SilentAfter: 6 * time.Minute}}
+}
+
+// node adds a gated node.
+func (s *story) node(name string) *corev1.Node {
+	s.objects.Nodes = append(s.objects.Nodes, corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Labels: map[string]string{"kubernetes.io/os": "linux"}},
+		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: startup, Effect: corev1.TaintEffectNoSchedule}}},
+	})
+	return &s.objects.Nodes[len(s.objects.Nodes)-1]
+}
+
+// pod adds the agent's pod of a node, which kubelet has seen and whose container is as given.
+func (s *story) pod(node string, state corev1.ContainerState) *corev1.Pod {
+	status := corev1.ContainerStatus{State: state}
+	if state.Running != nil {
+		status.ContainerID = "containerd://" + node
+	}
+	s.objects.Pods = append(s.objects.Pods, corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "agent-" + node, Namespace: "kube-system", UID: types.UID("agent-" + node)},
+		Spec:       corev1.PodSpec{NodeName: node},
+		Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{status},
+			Conditions: []corev1.PodCondition{{Type: corev1.PodInitialized, Status: corev1.ConditionTrue}}},
+	})
+	return &s.objects.Pods[len(s.objects.Pods)-1]
+}
+
+func waiting(reason string) corev1.ContainerState {
+	return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: "kubelet's message"}}
+}
+
+func running() corev1.ContainerState {
+	return corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+}
+
+func (s *story) decide() Plan {
+	s.plan = s.settings.Decide(s.objects, s.now)
+	s.objects.Seen = s.plan.Seen
+	return s.plan
+}
+
+// after lets time pass, with a decision every 10 s.
+func (s *story) after(d time.Duration) Plan {
+	for end := s.now.Add(d); s.now.Before(end); {
+		s.now = s.now.Add(min(10*time.Second, end.Sub(s.now)))
+		s.decide()
+	}
+	return s.plan
+}
+
+func (s *story) only() Status {
+	require.Len(s.t, s.plan.Statuses, 1)
+	return s.plan.Statuses[0]
+}
+
+func falseCondition(reason Reason) []corev1.NodeCondition {
+	return []corev1.NodeCondition{{Type: condition, Status: corev1.ConditionFalse, Reason: string(reason), Message: "as written"}}
+}
+
+func TestReasonOfAnAgentThatDoesNotStart(t *testing.T) {
+	event := func(reason, message string) corev1.Event { return corev1.Event{Reason: reason, Message: message} }
+	for name, test := range map[string]struct {
+		set     func(s *story, node *corev1.Node)
+		want    Reason
+		message string
+	}{
+		"no pod": {func(*story, *corev1.Node) {}, NoPod, "check the DaemonSet"},
+		"no pod, a taint": {func(_ *story, node *corev1.Node) {
+			node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: "dedicated", Value: "gpu", Effect: corev1.TaintEffectNoSchedule})
+		}, NoPod, "dedicated=gpu:NoSchedule"},
+		"no pod, a label of another value": {func(_ *story, node *corev1.Node) { node.Labels[verified] = "no" }, NoPod, verified + "=no"},
+		"not bound": {func(s *story, node *corev1.Node) {
+			pod := s.pod("", corev1.ContainerState{})
+			pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Values: []string{node.Name}}}}}}}}
+			pod.Status.ContainerStatuses = nil
+			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "Insufficient cpu"}}
+		}, Unschedulable, "Insufficient cpu"},
+		"image":        {func(s *story, node *corev1.Node) { s.pod(node.Name, waiting("ImagePullBackOff")) }, ImagePull, "kubelet's message"},
+		"image name":   {func(s *story, node *corev1.Node) { s.pod(node.Name, waiting("InvalidImageName")) }, ImagePull, "InvalidImageName"},
+		"crash":        {func(s *story, node *corev1.Node) { s.pod(node.Name, waiting("CrashLoopBackOff")) }, CrashLoop, "kubelet's message"},
+		"no container": {func(s *story, node *corev1.Node) { s.pod(node.Name, waiting("CreateContainerConfigError")) }, CrashLoop, "kubelet's message"},
+		"not seen by kubelet": {func(s *story, node *corev1.Node) {
+			s.pod(node.Name, corev1.ContainerState{}).Status = corev1.PodStatus{}
+		}, Silent, "kubelet has not reported"},
+		"no sandbox": {func(s *story, node *corev1.Node) {
+			pod := s.pod(node.Name, waiting("ContainerCreating"))
+			s.objects.Events[pod.UID] = []corev1.Event{event("Scheduled", ""), event("FailedCreatePodSandBox", "no CNI")}
+		}, SandboxFailed, "no CNI"},
+		"a pull that does not end": {func(s *story, node *corev1.Node) {
+			pod := s.pod(node.Name, waiting("ContainerCreating"))
+			s.objects.Events[pod.UID] = []corev1.Event{event("FailedCreatePodSandBox", "at first"), event("Pulling", "Pulling image")}
+		}, ImagePull, "Pulling image"},
+		"a volume": {func(s *story, node *corev1.Node) {
+			pod := s.pod(node.Name, waiting("ContainerCreating"))
+			s.objects.Events[pod.UID] = []corev1.Event{event("FailedMount", "no volume")}
+		}, Silent, "no volume"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStory(t)
+			test.set(s, s.node("n1"))
+			s.decide()
+			assert.NotEqual(t, Failed, s.only().State, "not at once")
+			assert.Empty(t, s.plan.Conditions)
+			s.after(3 * time.Minute)
+			status := s.only()
+			assert.Equal(t, Failed, status.State)
+			assert.Equal(t, test.want, status.Reason)
+			assert.Contains(t, status.Message, test.message)
+			require.Len(t, s.plan.Conditions, 1)
+			assert.Equal(t, corev1.ConditionFalse, s.plan.Conditions[0].Status)
+			assert.True(t, s.plan.Conditions[0].Event)
+
+			s.objects.Nodes[0].Status.Conditions = falseCondition(test.want)
+			assert.Empty(t, s.after(time.Hour).Conditions, "once")
+		})
+	}
+}
+
+// Only the Events tell a missing sandbox from a slow pull: no verdict before they are read.
+func TestEventsAreReadFirst(t *testing.T) {
+	s := newStory(t)
+	s.node("n1")
+	pod := s.pod("n1", waiting("ContainerCreating"))
+	s.decide()
+	assert.Empty(t, s.after(170*time.Second).LookUp)
+	s.after(10 * time.Second)
+	require.Len(t, s.plan.LookUp, 1)
+	assert.Equal(t, pod.Name, s.plan.LookUp[0].Name)
+	assert.Empty(t, s.plan.Conditions)
+	assert.Equal(t, Pending, s.only().State)
+	s.objects.Events[pod.UID] = []corev1.Event{}
+	s.decide()
+	assert.Equal(t, Silent, s.only().Reason)
+	assert.Empty(t, s.plan.LookUp)
+}
+
+func TestRunningAgent(t *testing.T) {
+	s := newStory(t)
+	s.node("n1")
+	s.pod("n1", running())
+	s.after(5 * time.Minute)
+	assert.Equal(t, InProgress, s.only().State)
+	assert.Empty(t, s.plan.Conditions)
+
+	t.Run("speaks", func(t *testing.T) {
+		s.objects.Nodes[0].Status.Conditions = falseCondition("DNSFailed,ServiceFailed")
+		s.after(time.Hour)
+		assert.Equal(t, Failed, s.only().State)
+		assert.Equal(t, DNSFailed, s.only().Reason)
+		assert.Empty(t, s.plan.Conditions, "the agent speaks for itself")
+	})
+	t.Run("is silent", func(t *testing.T) {
+		s.objects.Nodes[0].Status.Conditions = nil
+		s.after(10 * time.Second)
+		assert.Equal(t, Silent, s.only().Reason)
+		require.Len(t, s.plan.Conditions, 1)
+	})
+}
+
+// A container that runs for a moment, again and again, is no agent that runs.
+func TestCrashLoopIsNotRunning(t *testing.T) {
+	s := newStory(t)
+	s.node("n1")
+	pod := s.pod("n1", waiting("CrashLoopBackOff"))
+	for i := range 8 {
+		pod.Status.ContainerStatuses[0] = corev1.ContainerStatus{State: running(), ContainerID: fmt.Sprint(i), RestartCount: int32(i + 1)}
+		s.after(5 * time.Second)
+		pod.Status.ContainerStatuses[0] = corev1.ContainerStatus{State: waiting("CrashLoopBackOff"), RestartCount: int32(i + 1)}
+		s.after(30 * time.Second)
+	}
+	assert.Equal(t, Failed, s.only().State)
+	assert.Equal(t, CrashLoop, s.only().Reason)
+}
+
+func TestWhatIsNotOurs(t *testing.T) {
+	for name, set := range map[string]func(*corev1.Node){
+		"another pool":        func(n *corev1.Node) { n.Labels["pool"] = "excluded" },
+		"Windows":             func(n *corev1.Node) { n.Labels["kubernetes.io/os"] = "windows" },
+		"verified, elsewhere": func(n *corev1.Node) { n.Labels["pool"], n.Labels[verified] = "excluded", "true" },
+		"a taint, not gated": func(n *corev1.Node) {
+			n.Spec.Taints = []corev1.Taint{{Key: "other", Effect: corev1.TaintEffectNoSchedule}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStory(t)
+			set(s.node("n1"))
+			s.after(time.Hour)
+			assert.Empty(t, s.plan.Statuses)
+			assert.Empty(t, s.plan.Conditions)
+		})
+	}
+}
+
+func TestNothingIsDoneTo(t *testing.T) {
+	for name, set := range map[string]func(*corev1.Node){
+		"cordoned":      func(n *corev1.Node) { n.Spec.Unschedulable = true },
+		"being deleted": func(n *corev1.Node) { n.DeletionTimestamp = &metav1.Time{Time: time.Now()} },
+		"disrupted": func(n *corev1.Node) {
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "karpenter.sh/disrupted", Effect: corev1.TaintEffectNoSchedule})
+		},
+		"scaled down": func(n *corev1.Node) {
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "ToBeDeletedByClusterAutoscaler", Effect: corev1.TaintEffectNoSchedule})
+		},
+		"never gated": func(n *corev1.Node) { n.Spec.Taints = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStory(t)
+			set(s.node("n1"))
+			s.after(time.Hour)
+			assert.Empty(t, s.plan.Conditions)
+			assert.Empty(t, s.plan.Widespread)
+			require.Len(t, s.plan.Statuses, 1)
+		})
+	}
+}
+
+func TestVerifiedAgain(t *testing.T) {
+	s := newStory(t)
+	node := s.node("n1")
+	node.Spec.Taints = nil
+	node.Annotations = map[string]string{nodepatch.Annotation: "{}"} // the label was removed
+	s.decide()
+	s.after(3 * time.Minute)
+	assert.Equal(t, NoPod, s.only().Reason)
+	require.Len(t, s.plan.Conditions, 1)
+
+	node.Status.Conditions = falseCondition(NoPod)
+	node.Labels[verified] = "true"
+	s.decide()
+	assert.Equal(t, Verified, s.only().State)
+	require.Len(t, s.plan.Conditions, 1)
+	assert.Equal(t, corev1.ConditionTrue, s.plan.Conditions[0].Status)
+	assert.False(t, s.plan.Conditions[0].Event)
+}
+
+// A stale False could get a node replaced that somebody has opened by hand.
+func TestOpenedByHand(t *testing.T) {
+	s := newStory(t)
+	node := s.node("n1")
+	s.decide()
+	s.after(3 * time.Minute)
+	node.Status.Conditions = falseCondition(NoPod)
+	node.Spec.Taints = nil
+	s.decide()
+	require.Len(t, s.plan.Conditions, 1)
+	assert.Equal(t, corev1.ConditionUnknown, s.plan.Conditions[0].Status)
+}
+
+func TestOneReportForMany(t *testing.T) {
+	s := newStory(t)
+	for i := range 4 {
+		s.node(fmt.Sprintf("n%d", i))
+	}
+	s.pod("n3", running())
+	s.decide()
+	s.after(3 * time.Minute)
+	require.Len(t, s.plan.Widespread, 1)
+	assert.Equal(t, NoPod, s.plan.Widespread[0].Reason)
+	assert.Contains(t, s.plan.Widespread[0].Message, "3 of 4")
+	require.Len(t, s.plan.Conditions, 3)
+	for _, condition := range s.plan.Conditions {
+		assert.False(t, condition.Event)
+	}
+	assert.Empty(t, s.after(time.Hour).Widespread, "once")
+}
+
+// A new leader finds the conditions of the one before, which has reported.
+func TestOneReportForManyLeaders(t *testing.T) {
+	s := newStory(t)
+	for i := range 4 {
+		s.node(fmt.Sprintf("n%d", i))
+	}
+	for i := range 3 {
+		s.objects.Nodes[i].Status.Conditions = falseCondition(NoPod)
+	}
+	s.decide()
+	s.after(3 * time.Minute)
+	require.Len(t, s.plan.Conditions, 1)
+	assert.False(t, s.plan.Conditions[0].Event)
+	assert.Empty(t, s.plan.Widespread)
+}
+
+// While the DaemonSet controller replaces the pod of a node that has failed, there is none for a moment.
+func TestReplacedPodIsNoNewReason(t *testing.T) {
+	s := newStory(t)
+	s.node("n1").Status.Conditions = falseCondition(ImagePull)
+	s.pod("n1", waiting("ImagePullBackOff"))
+	s.decide()
+	s.after(4 * time.Minute)
+	assert.Equal(t, ImagePull, s.only().Reason)
+	s.objects.Pods = nil
+	s.now = s.now.Add(settled / 2)
+	s.decide()
+	assert.Equal(t, NoPod, s.only().Reason)
+	assert.Empty(t, s.plan.Conditions)
+	s.now = s.now.Add(settled)
+	s.decide()
+	require.Len(t, s.plan.Conditions, 1)
+	assert.Equal(t, NoPod, s.plan.Conditions[0].Reason)
+}
+
+// A controller that was killed decides the same, but for durations, which it measures anew.
+func TestRestart(t *testing.T) {
+	s := newStory(t)
+	s.node("n1")
+	s.pod("n1", waiting("ImagePullBackOff"))
+	s.after(2 * time.Minute)
+	s.objects.Seen = Memory{}
+	s.after(2 * time.Minute)
+	assert.Equal(t, Pending, s.only().State)
+	s.after(time.Minute + 10*time.Second)
+	assert.Equal(t, Failed, s.only().State)
+	assert.Equal(t, ImagePull, s.only().Reason)
+}
+
+func TestGate(t *testing.T) {
+	s := newStory(t)
+	s.node("before")
+	s.decide()
+	s.node("after")
+	s.decide()
+	s.now = s.now.Add(2 * time.Second)
+	for i := range s.objects.Nodes {
+		s.objects.Nodes[i].Labels[verified] = "true"
+		s.objects.Nodes[i].Spec.Taints = nil
+	}
+	gates := make(map[string]time.Duration)
+	for _, transition := range s.decide().Transitions {
+		assert.Equal(t, Verified, transition.To)
+		gates[transition.Node] = transition.Gate
+	}
+	assert.Equal(t, map[string]time.Duration{"before": 0, "after": 2 * time.Second}, gates, "only what was seen from its creation on")
+	assert.True(t, s.plan.Seen.VerifiedWithin("after", time.Hour, s.now))
+	assert.False(t, s.plan.Seen.VerifiedWithin("after", time.Hour, s.now.Add(time.Hour)))
+}

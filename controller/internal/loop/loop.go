@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -80,15 +81,18 @@ func (l *Loop) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Re
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	wait := interval
+	var wait time.Duration // none: in a fleet of verified nodes nothing happens as time passes
+	if slices.ContainsFunc(plan.Statuses, func(status fleet.Status) bool { return status.State != fleet.Verified }) {
+		wait = interval
+	}
 	for _, step := range append([]Step{lookUp{l}}, l.Steps...) {
 		again, err := step.Act(ctx, plan)
 		if err != nil && ctx.Err() == nil {
 			l.Log.Warn("will retry", "error", err) // the other steps go on
 			again = afterError
 		}
-		if again > 0 {
-			wait = min(wait, again)
+		if again > 0 && (wait == 0 || again < wait) {
+			wait = again
 		}
 	}
 	return reconcile.Result{RequeueAfter: wait}, nil

@@ -149,7 +149,8 @@ func (b *bench) verifyFleet(ctx context.Context) error {
 	}
 	passed := []byte(`{"status":{"conditions":[{"type":"NodeVerified","status":"True","reason":"Verified"}]}}`)
 	for _, node := range nodes.Items {
-		if isFalse := func(c corev1.NodeCondition) bool { return c.Type == "NodeVerified" }; slices.ContainsFunc(node.Status.Conditions, isFalse) {
+		ours := func(c corev1.NodeCondition) bool { return c.Type == "NodeVerified" }
+		if slices.ContainsFunc(node.Status.Conditions, ours) {
 			_, err := b.Kube.CoreV1().Nodes().Patch(ctx, node.Name, types.StrategicMergePatchType, passed, metav1.PatchOptions{}, "status")
 			if err != nil {
 				return err

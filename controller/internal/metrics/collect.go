@@ -83,7 +83,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	}
 	for _, status := range plan.Statuses {
 		if hasSeries(plan, status, c.now()) {
-			s.node(status, c.tries[status.Node.UID].observe(status).retries)
+			s.node(status, c.tries[status.Node.UID].retries)
 		}
 	}
 }

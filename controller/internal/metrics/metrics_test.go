@@ -170,10 +170,12 @@ func TestStory(t *testing.T) {
 	s.pod("bad", "p2", 0, waiting("ImagePullBackOff"))
 	s.after(time.Second)
 	assert.Equal(t, []string{
+		"controller_nodes_verified 1", "controller_nodes_verifying 2",
 		`nodes{reason="",state="InProgress"} 1`, `nodes{reason="",state="Pending"} 1`, `nodes{reason="",state="Verified"} 1`,
 		`verification_status{node="bad",status="pending"} 1`, `verification_status{node="good",status="in_progress"} 1`,
 		`worker_pods{status="pending"} 1`, `worker_pods{status="running"} 1`,
-	}, s.series("nodes", "verification_status", "worker_pods"))
+	}, s.series("nodes", "verification_status", "worker_pods", "controller_nodes_unverified", "controller_nodes_verifying",
+		"controller_nodes_verified", "controller_nodes_failed"))
 
 	s.release("good")
 	s.after(2 * time.Second)
@@ -238,6 +240,7 @@ func TestRetries(t *testing.T) {
 	s.pod("a", "a3", 0, running())
 	s.after(time.Second)
 	assert.Contains(t, s.series("retry_attempts_total"), `retry_attempts_total{node="a"} 3`, "the first of another verification")
+	assert.Empty(t, s.series("verification_duration_seconds"), "that of the former verification")
 }
 
 func TestOnlyTheLeader(t *testing.T) {

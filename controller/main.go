@@ -28,12 +28,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/yaml"
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
+	"github.com/imunhatep/kube-node-ready/controller/internal/metrics"
 	"github.com/imunhatep/kube-node-ready/controller/internal/report"
 	"github.com/imunhatep/kube-node-ready/controller/internal/worker"
 	"github.com/imunhatep/kube-node-ready/internal/config"
@@ -115,7 +117,12 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 		Workers: cfg.DeploymentMode == config.ModeController, FailedAfter: cfg.InitialTimeout,
 	}
 	fleetLoop := &loop.Loop{Settings: settings, Cache: manager.GetCache(), Live: manager.GetAPIReader(), Log: log}
-	fleetLoop.Steps = []loop.Step{&report.Reporter{
+	collector := metrics.New(fleetLoop, metrics.Build{Version: version, Commit: commit, Date: buildDate})
+	if err := ctrlmetrics.Registry.Register(collector); err != nil {
+		return err
+	}
+	defer ctrlmetrics.Registry.Unregister(collector)
+	fleetLoop.Steps = []loop.Step{collector, &report.Reporter{
 		REST: environment.Client.Core, ConditionType: cfg.ConditionType, Events: manager.GetEventRecorder("kube-node-ready-controller"),
 		Self: deployment(cfg), ServerTime: environment.Client.ServerTime, Timeout: cfg.CheckTimeout, Log: log,
 	}}

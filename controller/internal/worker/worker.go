@@ -231,17 +231,17 @@ func (r *Reconciler) reportFailures(node *corev1.Node, workers []*corev1.Pod, se
 		switch outcome {
 		case fleet.FailedRound:
 			log.Error("node not verified", "failed", said.Failed, "reason", said.Message)
-			r.warn(node, said.Message)
+			r.warn(node, worker, said.Message)
 		case fleet.Crashed:
 			log.Error("worker ended without a verdict", "reason", worker.Status.ContainerStatuses)
-			r.warn(node, "worker "+worker.Name+" ended without a verdict: read its log")
+			r.warn(node, worker, "worker "+worker.Name+" ended without a verdict: read its log")
 		case fleet.Interrupted:
 			log.Warn("worker was interrupted", "reason", worker.Status.Reason, "detail", worker.Status.Message)
 		}
 	}
 }
 
-// warn puts a warning about node into its Events.
-func (r *Reconciler) warn(node *corev1.Node, message string) {
-	r.Events.Eventf(node, nil, corev1.EventTypeWarning, reasonNotVerified, "Verify", "%s", kube.Shorten(message))
+// warn puts a warning about node into its Events. The recorder counts two about one node as one, unless they name two workers.
+func (r *Reconciler) warn(node *corev1.Node, worker *corev1.Pod, message string) {
+	r.Events.Eventf(node, worker, corev1.EventTypeWarning, reasonNotVerified, "Verify", "%s", kube.Shorten(message))
 }

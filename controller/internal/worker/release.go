@@ -94,7 +94,7 @@ func (r *Reconciler) removeTaint(ctx context.Context, node *corev1.Node) error {
 
 func (r *Reconciler) patcher(node string) *nodepatch.Patcher {
 	return &nodepatch.Patcher{
-		Node: nodepatch.Client{REST: r.REST, Name: node}, Timeout: r.Timeout, Deadline: patchAttempts * r.Timeout,
+		Node: r.Node(node), Timeout: r.Timeout, Deadline: patchAttempts * r.Timeout,
 		Retried: func(err error) {
 			r.Log.Warn("patch not applied, will retry with the current node", "node", node, "error", err)
 		},

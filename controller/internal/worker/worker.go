@@ -13,13 +13,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // Settings are what the operator has decided.
@@ -36,9 +36,9 @@ type Settings struct {
 // Reconciler makes nodes verified, one call for one node.
 type Reconciler struct {
 	Settings
-	Client    client.Client  // reads the caches
-	REST      rest.Interface // of the core group, for patches
-	Endpoints *Endpoints
+	Client    client.Client // reads the caches
+	Node      func(name string) nodepatch.NodeAPI
+	Endpoints func(context.Context) ([]string, error) // of the DNS service, as a worker reads them
 	Events    events.EventRecorder
 	Timeout   time.Duration // of one request
 	Log       *slog.Logger
@@ -119,7 +119,7 @@ func (r *Reconciler) workers(ctx context.Context, node string) ([]*corev1.Pod, e
 
 // create creates a worker, if there is a slot.
 func (r *Reconciler) create(ctx context.Context, node *corev1.Node, attempt int) (created bool, err error) {
-	endpoints, err := r.Endpoints.List(ctx)
+	endpoints, err := r.Endpoints(ctx)
 	if err != nil {
 		return false, err
 	}

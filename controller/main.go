@@ -1,4 +1,5 @@
-// Command kube-node-ready-controller reports nodes whose agent cannot, verifies nodes without agents, and replaces nodes that are never verified.
+// Command kube-node-ready-controller reports nodes whose agent cannot, verifies nodes in controller mode, and replaces nodes that
+// are never verified.
 package main
 
 import (
@@ -145,7 +146,7 @@ func newWorkers(cfg config.Controller, environment kube.Environment, template *c
 	if resolver, err := checks.SystemResolver(); err == nil {
 		domain = resolver.ClusterDomain()
 	}
-	endpoints := &worker.Endpoints{Client: environment.Client, Service: cfg.DNSService, Timeout: cfg.CheckTimeout}
+	endpoints := worker.NewEndpoints(environment.Client, cfg.DNSService, cfg.CheckTimeout)
 	return &worker.Reconciler{
 		Settings: worker.Settings{Fleet: settings, AgentName: cfg.AgentName, Namespace: cfg.PodNamespace, Template: template,
 			ClusterDomain: domain, MaxWorkers: cfg.MaxConcurrentWorkers, Version: version},

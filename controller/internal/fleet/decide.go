@@ -90,7 +90,7 @@ func (s Settings) running(status *undecided, m memory, now time.Time) {
 	says := condition != nil && condition.Status == corev1.ConditionFalse
 	switch reason := firstReason(condition); {
 	case says && !reason.IsOwn():
-		status.State, status.Reason, status.Failing, status.Message = Failed, reason, condition.Reason, condition.Message
+		status.failAs(condition)
 	case now.Sub(m.running) >= s.SilentAfter:
 		status.State, status.Reason = Failed, Silent
 		status.Message = fmt.Sprintf("pod %s/%s has run for %s and has neither verified the node nor reported a failure: "+
@@ -98,6 +98,11 @@ func (s Settings) running(status *undecided, m memory, now time.Time) {
 	default:
 		status.State = InProgress
 	}
+}
+
+// failAs takes over what the condition says.
+func (s *Status) failAs(condition *corev1.NodeCondition) {
+	s.State, s.Reason, s.Failing, s.Message = Failed, firstReason(condition), condition.Reason, condition.Message
 }
 
 // remember adds a status to the plan, with since when it is so.
@@ -256,8 +261,8 @@ func podsByNode(pods []corev1.Pod) map[string]*corev1.Pod {
 	return found
 }
 
-// Newer compares two pods of a node: one that is not being deleted is newer than one that is. Of two that were created in the same
-// second, the one that has ended is the older one.
+// Newer compares two pods of a node: one that is not being deleted is newer than one that is. Of two that were created in the
+// same second, the one that has ended is the older one.
 func Newer(a, b *corev1.Pod) int {
 	is := func(yes bool) int {
 		if yes {
@@ -265,8 +270,8 @@ func Newer(a, b *corev1.Pod) int {
 		}
 		return 0
 	}
-	return cmp.Or(is(b.DeletionTimestamp != nil)-is(a.DeletionTimestamp != nil), a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
-		is(HasEnded(b))-is(HasEnded(a)), strings.Compare(a.Name, b.Name))
+	return cmp.Or(is(b.DeletionTimestamp != nil)-is(a.DeletionTimestamp != nil),
+		a.CreationTimestamp.Compare(b.CreationTimestamp.Time), is(HasEnded(b))-is(HasEnded(a)), strings.Compare(a.Name, b.Name))
 }
 
 // NodeOf returns the node that a pod runs on, or that it is made for: the DaemonSet controller names it as the controller does.

@@ -30,9 +30,9 @@ func newWorkerStory(t *testing.T) *story {
 }
 
 // worker replaces the node's worker by one that makes an attempt.
-func (s *story) worker(node string, attempt int, state corev1.ContainerState) *corev1.Pod {
+func (s *story) worker(attempt int, state corev1.ContainerState) *corev1.Pod {
 	s.objects.Pods = nil
-	pod := s.pod(node, state)
+	pod := s.pod("n", state)
 	pod.Name += strconv.Itoa(attempt)
 	pod.UID = types.UID(pod.Name)
 	pod.Annotations = map[string]string{AttemptAnnotation: strconv.Itoa(attempt)}
@@ -78,10 +78,10 @@ func TestWorkerOutcome(t *testing.T) {
 func TestFailingWorkers(t *testing.T) {
 	s := newWorkerStory(t)
 	s.node("n")
-	s.worker("n", 1, running())
+	s.worker(1, running())
 	s.decide()
 	assert.Equal(t, InProgress, s.only().State)
-	s.worker("n", 1, ended(1, dnsAndService))
+	s.worker(1, ended(1, dnsAndService))
 	s.after(4 * time.Minute)
 	assert.Equal(t, InProgress, s.only().State)
 	assert.Equal(t, DNSFailed, s.only().Reason)
@@ -96,14 +96,16 @@ func TestFailingWorkers(t *testing.T) {
 	assert.True(t, written.Event)
 
 	s.objects.Nodes[0].Status.Conditions = falseCondition(written.Reason)
+	since := s.only().Since
 	for _, state := range []corev1.ContainerState{waiting("ContainerCreating"), running(), ended(1, dnsAndService)} {
-		s.worker("n", 2, state)
+		s.worker(2, state)
 		s.after(20 * time.Second)
 		assert.Empty(t, s.plan.Conditions)
+		assert.Equal(t, Failed, s.only().State)
+		assert.Equal(t, since, s.only().Since, "without a break")
 	}
-	assert.Equal(t, Failed, s.only().State)
 
-	s.worker("n", 3, ended(1, apiFails))
+	s.worker(3, ended(1, apiFails))
 	s.after(20 * time.Second)
 	require.Len(t, s.plan.Conditions, 1)
 	assert.Equal(t, APIFailed, s.plan.Conditions[0].Reason)
@@ -117,10 +119,10 @@ func TestLastAttempt(t *testing.T) {
 	s := newWorkerStory(t)
 	s.settings.FailedAfter = time.Hour
 	s.node("n")
-	s.worker("n", LastAttempt-1, ended(1, apiFails))
+	s.worker(LastAttempt-1, ended(1, apiFails))
 	s.decide()
 	assert.Equal(t, InProgress, s.only().State)
-	s.worker("n", LastAttempt, ended(1, apiFails))
+	s.worker(LastAttempt, ended(1, apiFails))
 	s.decide()
 	assert.Equal(t, Failed, s.only().State)
 }
@@ -129,7 +131,7 @@ func TestLastAttempt(t *testing.T) {
 func TestFailedWorkerAfterRestart(t *testing.T) {
 	s := newWorkerStory(t)
 	s.node("n").Status.Conditions = falseCondition("DNSFailed,ServiceFailed")
-	s.worker("n", 2, ended(1, dnsAndService))
+	s.worker(2, ended(1, dnsAndService))
 	s.decide()
 	assert.Equal(t, Failed, s.only().State)
 	assert.Empty(t, s.plan.Conditions)
@@ -142,16 +144,16 @@ func TestWorkerThatDoesNotStart(t *testing.T) {
 		want    Reason
 		message string
 	}{
-		"image": {func(s *story) { s.worker("n", 1, waiting("ImagePullBackOff")) }, 3 * time.Minute, ImagePull, "kubelet's message"},
-		"crash": {func(s *story) { s.worker("n", 1, ended(2, "usage")) }, 3 * time.Minute, CrashLoop, "exit code 2 usage"},
+		"image": {func(s *story) { s.worker(1, waiting("ImagePullBackOff")) }, 3 * time.Minute, ImagePull, "kubelet's message"},
+		"crash": {func(s *story) { s.worker(1, ended(2, "usage")) }, 3 * time.Minute, CrashLoop, "exit code 2 usage"},
 		"no room": {func(s *story) {
-			s.worker("n", 1, waiting("")).Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "OutOfcpu", Message: "no cpu"}
+			s.worker(1, waiting("")).Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "OutOfcpu", Message: "no cpu"}
 		}, 3 * time.Minute, Unschedulable, "OutOfcpu: no cpu"},
 		"no worker": {func(*story) {}, 3 * time.Minute, NoPod, "MAX_CONCURRENT_WORKERS"},
 		"foreign taint": {func(s *story) {
 			s.objects.Nodes[0].Spec.Taints = append(s.objects.Nodes[0].Spec.Taints, corev1.Taint{Key: "cni/off", Effect: corev1.TaintEffectNoSchedule})
 		}, 5 * time.Minute, TaintsOfOthers, "cni/off:NoSchedule is still on"},
-		"passed, no release": {func(s *story) { s.worker("n", 1, ended(0, passes)) }, 5 * time.Minute, NotVerified, "not released"},
+		"passed, no release": {func(s *story) { s.worker(1, ended(0, passes)) }, 5 * time.Minute, NotVerified, "not released"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newWorkerStory(t)
@@ -174,11 +176,11 @@ func TestBetweenAttempts(t *testing.T) {
 	s := newWorkerStory(t)
 	s.settings.FailedAfter = time.Hour
 	s.node("n")
-	s.worker("n", 1, ended(1, apiFails))
+	s.worker(1, ended(1, apiFails))
 	s.decide()
 	s.after(8 * time.Minute)
 	assert.Equal(t, InProgress, s.only().State)
-	s.worker("n", 2, waiting("ErrImagePull"))
+	s.worker(2, waiting("ErrImagePull"))
 	s.after(2 * time.Minute)
 	assert.Equal(t, Pending, s.only().State)
 	assert.Empty(t, s.plan.Conditions)

@@ -39,7 +39,7 @@ func countSlots(size int, pods []corev1.Pod, nodes map[string]memory, now time.T
 		if outcome == fleet.Waiting {
 			limit = pendingFor
 		}
-		if !fleet.HasEnded(pod) && !(known && now.Sub(worker.first) >= limit) {
+		if !fleet.HasEnded(pod) && (!known || now.Sub(worker.first) < limit) {
 			count(fleet.Attempt(pod))
 		}
 	}

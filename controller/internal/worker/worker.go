@@ -95,7 +95,11 @@ func (r *Reconciler) act(ctx context.Context, node *corev1.Node, seen memory, de
 		return r.removeTaint(ctx, node)
 	case decided.create > 0:
 		created, err := r.create(ctx, node, decided.create)
-		if err == nil && !created {
+		switch {
+		case errors.Is(err, errNoEndpoints):
+			decided.wait = noEndpointsFor
+			return nil
+		case err == nil && !created:
 			decided.wait = noSlot
 		}
 		return err
@@ -175,49 +179,6 @@ func (r *Reconciler) deletePod(ctx context.Context, node string, pod *corev1.Pod
 	r.rememberWorker(node, pod.Name, func(s *sight) { s.deleted = true })
 	r.Log.Debug("worker deleted", "node", node, "worker", pod.Name)
 	return nil
-}
-
-// observe remembers what the cache shows of a node's workers.
-func (r *Reconciler) observe(node string, workers []*corev1.Pod, now time.Time) memory {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	m := r.nodes[node].observe(workers, now)
-	if r.nodes[node] = m; m.isEmpty(now) {
-		delete(r.nodes, node)
-	}
-	return m
-}
-
-// remember changes what is remembered of a node.
-func (r *Reconciler) remember(node string, change func(*memory)) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	m := r.nodes[node]
-	change(&m)
-	r.nodes[node] = m
-}
-
-// rememberWorker changes what is remembered of a worker.
-func (r *Reconciler) rememberWorker(node, name string, change func(*sight)) {
-	r.remember(node, func(m *memory) {
-		if worker, known := m.workers[name]; known {
-			change(&worker)
-			m.workers[name] = worker
-		}
-	})
-}
-
-func (r *Reconciler) stopWaiting(node string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.waiting, node)
-}
-
-func (r *Reconciler) forget(node string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.nodes, node)
-	delete(r.waiting, node)
 }
 
 // reportFailures reports the attempts that have failed since the last look.

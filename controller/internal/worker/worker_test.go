@@ -221,7 +221,6 @@ func TestNextLeaderDeletesTheWorker(t *testing.T) {
 	c := newCluster(t, newNode())
 	c.step("n")
 	c.set(ready)
-	c.Reconciler.Client = c.Client
 	c.deleting = func() error { return errors.New("away") }
 	_, err := c.reconcile("n")
 	require.ErrorContains(t, err, "away")

@@ -5,6 +5,7 @@ COMMIT     ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 BUILD_DATE ?= $(shell date -u +%Y-%m-%dT%H:%M:%SZ)
 IMAGE      ?= ghcr.io/imunhatep/kube-node-ready
 BIN        ?= bin/kube-node-ready
+CONTROLLER ?= bin/kube-node-ready-controller
 # The HTTP/2 in net/http is a second copy of what client-go brings along: 0.5 MB. The Dockerfile has the same, and CAs.
 LDFLAGS     = -s -w -funcalign=16 -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.buildDate=$(BUILD_DATE)
 TOOLS       = $(CURDIR)/bin/tools
@@ -18,18 +19,24 @@ help: ## this list
 	@echo
 
 ## The main job
-.PHONY: demo build docker-build run-dry
-demo: build ## a real cluster on this machine, and the gate at work in it, step by step (root, Linux)
+.PHONY: demo build agent controller docker-build run-dry
+demo: agent ## a real cluster on this machine, and the gate at work in it, step by step (root, Linux)
 	hack/demo.sh
 
-build: ## bin/kube-node-ready (VERSION=, COMMIT=, BUILD_DATE=, GOOS=, GOARCH=)
+build: agent controller ## bin/kube-node-ready and bin/kube-node-ready-controller (VERSION=, COMMIT=, BUILD_DATE=, GOOS=, GOARCH=)
+
+agent:
 	CGO_ENABLED=0 go build -tags nethttpomithttp2 -trimpath -ldflags "$(LDFLAGS)" -o $(BIN) .
 
-docker-build: ## the image $(IMAGE):VERSION, with docker or podman (VERSION=)
-	$$(command -v docker || command -v podman || { echo "neither docker nor podman is here; hack/cluster/cluster image builds with buildah" >&2; echo false; }) \
-		build --build-arg VERSION=$(VERSION) --build-arg COMMIT_HASH=$(COMMIT) --build-arg BUILD_DATE=$(BUILD_DATE) -t $(IMAGE):$(VERSION) .
+controller:
+	CGO_ENABLED=0 go build -C controller -tags nethttpomithttp2 -trimpath -ldflags "$(LDFLAGS)" -o $(abspath $(CONTROLLER)) .
 
-run-dry: build ## every check once from this machine, with a report; writes nothing
+docker-build: ## the images $(IMAGE):VERSION and $(IMAGE)-controller:VERSION, with docker or podman (VERSION=)
+	build="$$(command -v docker || command -v podman || { echo "neither docker nor podman is here; hack/cluster/cluster image builds with buildah" >&2; echo false; }) \
+		build --build-arg VERSION=$(VERSION) --build-arg COMMIT_HASH=$(COMMIT) --build-arg BUILD_DATE=$(BUILD_DATE)"; \
+		$$build -t $(IMAGE):$(VERSION) . && $$build --target controller -t $(IMAGE)-controller:$(VERSION) .
+
+run-dry: agent ## every check once from this machine, with a report; writes nothing
 	bin/kube-node-ready --dry-run
 
 ## Tests
@@ -42,28 +49,29 @@ lint: $(TOOLS)/golangci-lint ## gofmt, vet and the linters of .golangci.yml, in 
 
 unit: $(TOOLS)/gotestsum ## unit tests with the race detector
 	$(TOOLS)/gotestsum --format pkgname -- -race ./...
+	cd controller && $(TOOLS)/gotestsum --format pkgname -- -race ./...
 
 chart-test: $(TOOLS)/helm $(TOOLS)/helm-docs $(TOOLS)/helm-unittest ## the chart: lint, tests, and whether what is made from it is current
 	hack/chart-test.sh
 
-e2e: build $(TOOLS)/helm $(TOOLS)/gotestsum ## the tests on a sandbox cluster with a real kubelet (root, Linux); KEEP=1 leaves the cluster up, RUN= picks tests
+e2e: agent $(TOOLS)/helm $(TOOLS)/gotestsum ## the tests on a sandbox cluster with a real kubelet (root, Linux); KEEP=1 leaves the cluster up, RUN= picks tests
 	hack/e2e.sh
 
-e2e-karpenter: build $(TOOLS)/helm $(TOOLS)/gotestsum ## the agent on the nodes of the real Karpenter, 0 to 100 and back (root, Linux); KEEP=1, RUN=
+e2e-karpenter: agent $(TOOLS)/helm $(TOOLS)/gotestsum ## the agent on the nodes of the real Karpenter, 0 to 100 and back (root, Linux); KEEP=1, RUN=
 	E2E=long PACKAGES=./karpenter hack/e2e.sh
 
-faults: build $(TOOLS)/helm $(TOOLS)/gotestsum ## the agent under faults, the long version, and one table of them (root, Linux); RUN= picks tests
+faults: agent $(TOOLS)/helm $(TOOLS)/gotestsum ## the agent under faults, the long version, and one table of them (root, Linux); RUN= picks tests
 	hack/faults.sh
 
-vulncheck: $(TOOLS)/govulncheck ## known vulnerabilities in what the agent's code calls (VULNDB= is the database, https://vuln.go.dev)
+vulncheck: $(TOOLS)/govulncheck ## known vulnerabilities in what the code of agent and controller calls (VULNDB= is the database, https://vuln.go.dev)
 	hack/vulncheck.sh || [ $$? = 75 ] # left out, and said so
 
 ## Benchmarks
 .PHONY: bench bench-5000 linked
-bench: build ## size, memory, time, requests and 1,000 nodes, against budgets (root, Linux); BENCH="-only startup -runs 5", KEEP=1
+bench: agent ## size, memory, time, requests and 1,000 nodes, against budgets (root, Linux); BENCH="-only startup -runs 5", KEEP=1
 	hack/bench.sh $(BENCH)
 
-bench-5000: build ## 5,000 nodes at once
+bench-5000: agent ## 5,000 nodes at once
 	hack/bench.sh -only scale -nodes 5000 $(BENCH)
 
 linked: ## what is linked into the agent, by module and package, and why (TOP=25)
@@ -82,7 +90,7 @@ verify-manifests: $(TOOLS)/helm $(TOOLS)/helm-docs ## fail where one of these is
 cluster-up: ## a real cluster on this machine (NODES=)
 	$(CLUSTER) up
 
-cluster-image: ## the image from the Dockerfile, onto its nodes
+cluster-image: ## the agent's image from the Dockerfile, onto its nodes
 	VERSION=$(VERSION) COMMIT_HASH=$(COMMIT) BUILD_DATE=$(BUILD_DATE) $(CLUSTER) image
 
 cluster-down: ## stop it; nothing is left

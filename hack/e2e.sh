@@ -26,23 +26,28 @@ wanted() { [[ -z ${PACKAGES:-} || $PACKAGES == *$1* ]]; }
 # A Prometheus (Debian's cannot discover pods), and the operator that configures it.
 if wanted charttest; then hack/cluster/cluster build operator prometheus; fi
 if wanted karpenter; then hack/cluster/cluster build karpenter kwok; fi
+build_images() {
+  hack/cluster/cluster image
+  if wanted controller; then hack/cluster/cluster image --controller; fi
+}
 if [ -n "${KEEP:-}" ]; then
   hack/cluster/cluster kubectl get --raw /readyz >/dev/null 2>&1 || hack/cluster/cluster up
-  hack/cluster/cluster image
+  build_images
   # shellcheck disable=SC2086
   gotests kept ${PACKAGES:-./...}
   exit
 fi
 
 hack/cluster/cluster build
-hack/cluster/cluster image
-first=". ./charttest"
+build_images
+first=". ./charttest ./controller"
 # Whatever else there is, so that a new package is not left out.
-second=$(cd hack/e2e && go list -f '{{if .TestGoFiles}}.{{slice .ImportPath (len .Module.Path)}}{{end}}{{if .XTestGoFiles}}.{{slice .ImportPath (len .Module.Path)}}{{end}}' ./... | grep -vxE '\.|\./charttest')
+second=$(cd hack/e2e && go list -f '{{if .TestGoFiles}}.{{slice .ImportPath (len .Module.Path)}}{{end}}{{if .XTestGoFiles}}.{{slice .ImportPath (len .Module.Path)}}{{end}}' ./... | grep -vxE '\.|\./charttest|\./controller')
 if [ -n "${PACKAGES:-}" ]; then first=$PACKAGES second=""; fi
 # The binary of each test is compiled before, not by both shards at once.
 (cd hack/e2e && go vet ./...)
 source hack/shards.sh
+if wanted controller; then images+=(.cluster/images/kube-node-ready-controller.tar); fi
 # shellcheck disable=SC2086
 total=$(tests_in hack/e2e "${RUN:-.}" $first $second)
 run_shards() {

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-make --no-print-directory build BIN="$work/agent" LDFLAGS= >/dev/null # with its symbols
+make --no-print-directory agent BIN="$work/agent" LDFLAGS= >/dev/null # with its symbols
 go version -m "$work/agent" | sed -n 's/.*-tags=//p' >"$work/tags"
 CGO_ENABLED=0 go list -tags "$(cat "$work/tags")" -deps -f '{{.ImportPath}} {{with .Module}}{{.Path}}{{else}}std{{end}}' . >"$work/packages"
 # Zeroed memory takes no room in the file: symbols of kind B, and one of 32 MB that crypto has among the data.

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# What a release consists of, made from this checkout: the images (amd64, arm64), the chart's package, the manifests, an SBOM and
-# the checksums. Everything bears the time of the commit, so that whoever builds it again gets the same bytes.
+# What a release consists of, made from this checkout: the images (amd64, arm64), the chart's package, the manifests, an SBOM of
+# each binary and the checksums. Everything bears the time of the commit, so that whoever builds it again gets the same bytes.
 #
-#   hack/release.sh artifacts DIR VERSION   chart, manifests, SBOM and checksums; refused where VERSION is not the chart's
+#   hack/release.sh artifacts DIR VERSION   chart, manifests, SBOMs and checksums; refused where VERSION is not the chart's
 #   hack/release.sh dry-run                 these and the images, twice, into dist/; fails where the two differ
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -30,23 +30,31 @@ chart() { # DIR
   cp hack/manifests/*.yaml "$1" # that they are current is a test's business
 }
 
-# The modules that are linked into the binary, as CycloneDX: the Go linker has written them into it.
-sbom() { # DIR
-  local binary
-  binary=$(mktemp)
-  GOOS=linux make --no-print-directory build BIN="$binary" >/dev/null
-  go version -m "$binary" | awk '$1 == "dep" {print $2, $3}' | jq -Rn --arg version "$version" --arg time "$BUILD_DATE" '{
-    bomFormat: "CycloneDX", specVersion: "1.5", version: 1,
-    metadata: {timestamp: $time, component: {type: "application", name: "kube-node-ready", version: $version, licenses: [{license: {id: "AGPL-3.0-only"}}]}},
-    components: [inputs | split(" ") | {type: "library", name: .[0], version: .[1], purl: "pkg:golang/\(.[0])@\(.[1])"}]}' >"$1/kube-node-ready.cdx.json"
-  rm -f "$binary"
+# The modules that are linked into each binary, as CycloneDX: the Go linker has written them into it.
+sboms() { # DIR
+  local work name
+  work=$(mktemp -d)
+  GOOS=linux make --no-print-directory build BIN="$work/kube-node-ready" CONTROLLER="$work/kube-node-ready-controller" >/dev/null
+  for name in kube-node-ready kube-node-ready-controller; do
+    go version -m "$work/$name" | awk '$1 == "dep" && $2 != "github.com/imunhatep/kube-node-ready" {print $2, $3}' |
+      jq -Rn --arg name "$name" --arg version "$version" --arg time "$BUILD_DATE" '{
+      bomFormat: "CycloneDX", specVersion: "1.5", version: 1,
+      metadata: {timestamp: $time, component: {type: "application", name: $name, version: $version, licenses: [{license: {id: "AGPL-3.0-only"}}]}},
+      components: [inputs | split(" ") | {type: "library", name: .[0], version: .[1], purl: "pkg:golang/\(.[0])@\(.[1])"}]}' >"$1/$name.cdx.json"
+  done
+  rm -rf "$work"
+}
+
+# A state folder of its own: the images are for no cluster.
+image() { # DIR NAME ARCH OPTION…
+  CLUSTER_DIR=$PWD/dist/work PLATFORM=linux/$3 OUT=$1/$2-linux-$3.tar hack/cluster/cluster image "${@:4}" "localhost/$2:$version"
 }
 
 images() { # DIR
   local arch
   for arch in amd64 arm64; do
-    # A state folder of its own: the image is for no cluster.
-    CLUSTER_DIR=$PWD/dist/work PLATFORM=linux/$arch OUT=$1/image-linux-$arch.tar hack/cluster/cluster image "localhost/kube-node-ready:$version"
+    image "$1" kube-node-ready "$arch"
+    image "$1" kube-node-ready-controller "$arch" --controller
   done
 }
 
@@ -59,20 +67,20 @@ artifacts)
     exit 1
   fi
   mkdir -p "$2"
-  chart "$2" && sbom "$2" && checksums "$2"
+  chart "$2" && sboms "$2" && checksums "$2"
   ;;
 dry-run)
   rm -rf dist/1 dist/2
   for i in 1 2; do
     mkdir -p "dist/$i"
     images "$PWD/dist/$i"
-    chart "dist/$i" && sbom "dist/$i" && checksums "dist/$i"
+    chart "dist/$i" && sboms "dist/$i" && checksums "dist/$i"
   done
   cat dist/1/SHA256SUMS
   diff dist/1/SHA256SUMS dist/2/SHA256SUMS || { echo "two builds differ" >&2; exit 1; }
   echo "two builds are the same, byte by byte"
-  for arch in amd64 arm64; do
-    printf 'image linux/%s: %d bytes, %d compressed\n' "$arch" "$(stat -c %s "dist/1/image-linux-$arch.tar")" "$(gzip -9c "dist/1/image-linux-$arch.tar" | wc -c)"
+  for file in dist/1/*-linux-*.tar; do
+    printf 'image %s: %d bytes, %d compressed\n' "$(basename "$file" .tar)" "$(stat -c %s "$file")" "$(gzip -9c "$file" | wc -c)"
   done
   ;;
 *) echo "usage: $0 artifacts DIR VERSION | dry-run" >&2; exit 2 ;;

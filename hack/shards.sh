@@ -3,15 +3,16 @@
 # time a test waits for its cluster.
 
 shards=()
+images=(.cluster/images/kube-node-ready.tar)
 
-# start_shard NAME COMMAND…: the cluster is started, given the agent's image, and stopped after the command.
+# start_shard NAME COMMAND…: the cluster is started, given the images, and stopped after the command.
 start_shard() {
   (
     set -o pipefail
     export CLUSTER_DIR=$PWD/.cluster/$1
     {
       state=0
-      hack/cluster/cluster up && hack/cluster/cluster load .cluster/images/kube-node-ready.tar && ("${@:2}") || state=$?
+      hack/cluster/cluster up && hack/cluster/cluster load "${images[@]}" && ("${@:2}") || state=$?
       hack/cluster/cluster down || state=1
       exit "$state"
     } 2>&1 | sed -u "s/^/[$1] /"

@@ -43,6 +43,7 @@ make --no-print-directory build "$tools"/{gotestsum,helm,helm-docs,helm-unittest
 kind "lint" hack/lint.sh
 kind "workflows" "$tools/actionlint"
 kind "unit" gotest unit . -race
+kind "unit, controller" gotest controller controller -race
 kind "patch fuzz corpus" gotest fuzz hack/fuzz
 kind "size and plot" gotest bench hack/bench
 kind "chart schema" gotest schema hack/chartschema

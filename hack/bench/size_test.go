@@ -9,10 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSize builds the agent for linux/amd64 as `make build` does and holds it to the budgets, which need no cluster.
+// TestSize builds the agent for linux/amd64 as the Makefile does and holds it to the budgets, which need no cluster.
 func TestSize(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kube-node-ready")
-	build := exec.Command("make", "-C", "../..", "build", "BIN="+path)
+	build := exec.Command("make", "-C", "../..", "agent", "BIN="+path)
 	build.Env = append(os.Environ(), "GOOS=linux", "GOARCH=amd64")
 	output, err := build.CombinedOutput()
 	require.NoError(t, err, string(output))

@@ -13,10 +13,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-const (
-	failedTaint   = "node-ready/failed"
-	conditionType = "NodeVerified"
-)
+const failedTaint = "node-ready/failed"
 
 // onTimeout starts a test with a policy whose timeout passes within seconds, and gates the node; its name servers do not answer. It
 // returns the node as it was before.
@@ -27,14 +24,6 @@ func onTimeout(t *testing.T, policy string) (s *harness.Suite, before *corev1.No
 	s.Break("meta l4proto { tcp, udp } th dport 53 drop")
 	s.Gate(node)
 	return s, before
-}
-
-func condition(node *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
-	i := slices.IndexFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == kind })
-	if i < 0 {
-		return nil
-	}
-	return &node.Status.Conditions[i]
 }
 
 // With the rights and under the policy that the chart gives for it.
@@ -58,21 +47,21 @@ func TestOnTimeoutCondition(t *testing.T) {
 	s.DeleteCondition(node)
 	is := func(status corev1.ConditionStatus, reason string) func(*corev1.Node) bool {
 		return func(n *corev1.Node) bool {
-			found := condition(n, conditionType)
+			found := harness.Condition(n, harness.ConditionType)
 			return found != nil && found.Status == status && found.Reason == reason
 		}
 	}
 	// The first attempt that failed is known at the timeout, all of them after the round.
 	failed, _ := s.AwaitNode(node, is(corev1.ConditionFalse, "DNSFailed,ServiceFailed"))
-	s.Contains(condition(failed, conditionType).Message, "dns: ")
-	s.Regexp(conditionType+` +False .* DNSFailed,ServiceFailed +.*dns: `, s.Kubectl("", "describe", "node", node))
+	s.Contains(harness.Condition(failed, harness.ConditionType).Message, "dns: ")
+	s.Regexp(harness.ConditionType+` +False .* DNSFailed,ServiceFailed +.*dns: `, s.Kubectl("", "describe", "node", node))
 	s.False(harness.HasTaint(failed, failedTaint))
 	s.Repair()
 	s.AwaitVerified(node)
 	verified, _ := s.AwaitNode(node, is(corev1.ConditionTrue, "Verified"))
-	s.True(condition(verified, conditionType).LastTransitionTime.After(condition(failed, conditionType).LastTransitionTime.Time))
+	s.True(harness.Condition(verified, harness.ConditionType).LastTransitionTime.After(harness.Condition(failed, harness.ConditionType).LastTransitionTime.Time))
 	for _, kubelets := range before.Status.Conditions {
-		s.NotNil(condition(verified, kubelets.Type), "kubelet's condition %s", kubelets.Type)
+		s.NotNil(harness.Condition(verified, kubelets.Type), "kubelet's condition %s", kubelets.Type)
 	}
 	s.Len(verified.Status.Conditions, len(before.Status.Conditions)+1)
 }

@@ -309,6 +309,41 @@ func TestOneReportForMany(t *testing.T) {
 	assert.Empty(t, s.after(time.Hour).Widespread, "once")
 }
 
+// A new leader finds the conditions of the one before, which has reported.
+func TestOneReportForManyLeaders(t *testing.T) {
+	s := newStory(t)
+	for i := range 4 {
+		s.node(fmt.Sprintf("n%d", i))
+	}
+	for i := range 3 {
+		s.objects.Nodes[i].Status.Conditions = falseCondition(NoPod)
+	}
+	s.decide()
+	s.after(3 * time.Minute)
+	require.Len(t, s.plan.Conditions, 1)
+	assert.False(t, s.plan.Conditions[0].Event)
+	assert.Empty(t, s.plan.Widespread)
+}
+
+// While the DaemonSet controller replaces the pod of a node that has failed, there is none for a moment.
+func TestReplacedPodIsNoNewReason(t *testing.T) {
+	s := newStory(t)
+	s.node("n1").Status.Conditions = falseCondition(ImagePull)
+	s.pod("n1", waiting("ImagePullBackOff"))
+	s.decide()
+	s.after(4 * time.Minute)
+	assert.Equal(t, ImagePull, s.only().Reason)
+	s.objects.Pods = nil
+	s.now = s.now.Add(settled / 2)
+	s.decide()
+	assert.Equal(t, NoPod, s.only().Reason)
+	assert.Empty(t, s.plan.Conditions)
+	s.now = s.now.Add(settled)
+	s.decide()
+	require.Len(t, s.plan.Conditions, 1)
+	assert.Equal(t, NoPod, s.plan.Conditions[0].Reason)
+}
+
 // A controller that was killed decides the same, but for durations, which it measures anew.
 func TestRestart(t *testing.T) {
 	s := newStory(t)

@@ -9,7 +9,7 @@ import (
 )
 
 // settled is how long a container must run without a break until it counts as started: one that crashes at once, again and
-// again, never does.
+// again, never does. It is also how long a new reason must last until it replaces another one.
 const settled = 10 * time.Second
 
 // Memory is what this process has seen, by its own monotonic clock. A restart begins it anew: durations only grow longer by that.
@@ -31,6 +31,7 @@ type memory struct {
 	container  string    // that runs
 	running    time.Time // since when, zero: none does
 	notRunning time.Time // since when no agent has run, zero: one has settled
+	waiting    time.Time // since when it is gated and not verified, zero: it is not
 }
 
 // observe notes whether the agent runs in pod.
@@ -48,6 +49,17 @@ func (m memory) observe(pod *corev1.Pod, now time.Time) memory {
 		m.notRunning = time.Time{}
 	case m.notRunning.IsZero() && container == "":
 		m.notRunning = now
+	}
+	return m
+}
+
+// wait notes whether the node waits for its release.
+func (m memory) wait(gated bool, now time.Time) memory {
+	switch {
+	case !gated:
+		m.waiting = time.Time{}
+	case m.waiting.IsZero():
+		m.waiting = now
 	}
 	return m
 }

@@ -23,10 +23,11 @@ import (
 // atOnce is how many conditions are written a second, at most.
 const atOnce = 5
 
-// Reasons of the controller's Events.
+// Reasons of the controller's Events, and the agent's for a node whose checks fail.
 const (
 	NodeNotStarted  = "NodeNotStarted"
 	FleetNotStarted = "FleetNotStarted"
+	NodeTimedOut    = "NodeVerificationTimedOut"
 )
 
 // Reporter is the step of the loop that writes conditions and Events.
@@ -76,14 +77,19 @@ func (r *Reporter) write(ctx context.Context, condition fleet.Condition) error {
 	r.Log.Info("condition written", "node", node.Name, "status", condition.Status, "reason", condition.Reason,
 		"detail", condition.Message)
 	if condition.Event {
-		r.warn(node, NodeNotStarted, condition.Reason, condition.Message)
+		event := NodeTimedOut
+		if condition.Reason.IsOwn() {
+			event = NodeNotStarted
+		}
+		r.warn(node, event, condition.Reason, condition.Message)
 	}
 	return nil
 }
 
-// warn writes an Event: the recorder counts what is written again.
+// warn writes an Event. The recorder counts two about one object as one, whatever their messages, unless their actions
+// differ: the action is the reason, therefore.
 func (r *Reporter) warn(about runtime.Object, event string, reason fleet.Reason, message string) {
-	r.Events.Eventf(about, nil, corev1.EventTypeWarning, event, "Verify", "%s", kube.Shorten(string(reason)+": "+message))
+	r.Events.Eventf(about, nil, corev1.EventTypeWarning, event, string(reason), "%s", kube.Shorten(string(reason)+": "+message))
 }
 
 // PatchNode returns what nodepatch needs of a Node.

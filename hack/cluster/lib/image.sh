@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The agent's image, built from the Dockerfile.
+# The images of agent and controller, built from the Dockerfile.
 
 # buildah runs in a mount namespace, so that its mounts end with it.
 build_with() {
@@ -26,6 +26,19 @@ make_base() {
 	rm -rf "$root"
 }
 
+# build_twice ARG…: once more where buildah has lost a race while it starts the first RUN: fcntl(2) refuses to seal its copy of
+# itself (EBUSY) while the kernel still has a page of it mapped for writing.
+build_twice() {
+	local log="$BUILD_DIR/log" status=0
+	build_with bud "$@" 2>&1 | tee "$log" || status=$?
+	if ((status != 0)) && grep -q 'sealing memfd copy: Device or resource busy' "$log"; then
+		note "(go build, once more)"
+		status=0
+		build_with bud "$@" || status=$?
+	fi
+	return "$status"
+}
+
 build_image() {
 	local tag=$1 args=() cache
 	BUILD_DRIVER=overlay
@@ -39,6 +52,7 @@ build_image() {
 	note "(modules)"
 	# The build has no network: modules are downloaded here, with the host's Go settings.
 	(cd "$ROOT" && go mod download)
+	if [[ $TARGET == controller ]]; then (cd "$ROOT/controller" && go mod download); fi
 	if ! build_with inspect --type image "$BASE_IMAGE" >/dev/null 2>&1; then
 		note "(base image, once)"
 		make_base
@@ -49,10 +63,11 @@ build_image() {
 		--build-arg "BASE=$BASE_IMAGE" --build-arg "VERSION=$VERSION" --build-arg "COMMIT_HASH=$COMMIT_HASH" --build-arg "BUILD_DATE=$BUILD_DATE"
 		--volume "$(go env GOROOT):/usr/local/go:ro" --volume "$(go env GOMODCACHE):/go/pkg/mod:ro" --volume "$cache:/root/.cache/go-build"
 		--tag "$tag" --file "$ROOT/Dockerfile")
+	if [[ -n $TARGET ]]; then args+=(--target "$TARGET"); fi
 	if [[ -n ${PLATFORM:-} ]]; then args+=(--platform "$PLATFORM" --build-arg "BUILDPLATFORM=linux/$(go env GOARCH)"); fi
 	# The time of each file and of the image: the same source gives the same digest (reproducible-builds.org).
 	if [[ -n ${SOURCE_DATE_EPOCH:-} ]]; then args+=(--timestamp "$SOURCE_DATE_EPOCH"); fi
-	build_with bud "${args[@]}" "$ROOT"
+	build_twice "${args[@]}" "$ROOT"
 	rm -f "$OUT.new"
 	build_with push --signature-policy "$BUILD_DIR/policy.json" "$tag" "docker-archive:$OUT.new:$tag"
 	mv "$OUT.new" "$OUT"
@@ -60,9 +75,16 @@ build_image() {
 	build_with rmi --prune >/dev/null || true
 }
 
-# cmd_image [TAG]: environment VERSION, COMMIT_HASH, BUILD_DATE, SOURCE_DATE_EPOCH, PLATFORM (linux/arm64), OUT (the tar to write).
+# cmd_image [--controller] [TAG]: environment VERSION, COMMIT_HASH, BUILD_DATE, SOURCE_DATE_EPOCH, PLATFORM (linux/arm64),
+# OUT (the tar to write).
 cmd_image() {
-	local tag=${1:-localhost/kube-node-ready:dev}
+	local name=kube-node-ready tag
+	TARGET=""
+	if [[ ${1:-} == --controller ]]; then
+		name=kube-node-ready-controller TARGET=controller
+		shift
+	fi
+	tag=${1:-localhost/$name:dev}
 	if [[ ! -f $ROOT/Dockerfile || ! -f $ROOT/main.go ]]; then die "there is no Dockerfile or no main.go in $ROOT"; fi
 	if ((EUID != 0)); then die "buildah needs root here" "docker build . or podman build . work without"; fi
 	# shellcheck disable=SC2086
@@ -71,8 +93,8 @@ cmd_image() {
 	COMMIT_HASH=${COMMIT_HASH:-$(git -C "$ROOT" rev-parse --short=12 HEAD 2>/dev/null || printf unknown)}
 	BUILD_DATE=${BUILD_DATE:-$(date -u +%Y-%m-%dT%H:%M:%SZ)}
 	# Images in $IMAGE_DIR are imported on every new node: none of another architecture, therefore.
-	if [[ -n ${PLATFORM:-} && $PLATFORM != "linux/$(go env GOARCH)" ]]; then OUT=${OUT:-$CLUSTER_DIR/cache/kube-node-ready-${PLATFORM//\//-}.tar}; fi
-	OUT=$(realpath -m "${OUT:-$IMAGE_DIR/kube-node-ready.tar}")
+	if [[ -n ${PLATFORM:-} && $PLATFORM != "linux/$(go env GOARCH)" ]]; then OUT=${OUT:-$CLUSTER_DIR/cache/$name-${PLATFORM//\//-}.tar}; fi
+	OUT=$(realpath -m "${OUT:-$IMAGE_DIR/$name.tar}")
 	mkdir -p "$(dirname "$OUT")"
 	stage "image $tag from the Dockerfile" build_image "$tag"
 	if [[ -n ${PLATFORM:-} && $PLATFORM != "linux/$(go env GOARCH)" ]]; then
@@ -89,8 +111,17 @@ load_image() {
 	done
 }
 
+# cmd_load FILE.tar…: nodes that are added later import them, too.
 cmd_load() {
-	if [[ ! -f ${1:-} ]]; then die "load needs an image archive (docker save, podman save, buildah push docker-archive:)" "hack/cluster/cluster load FILE.tar"; fi
+	local file
+	for file in "$@"; do
+		if [[ ! -f $file ]]; then set --; fi
+	done
+	if (($# == 0)); then die "load needs image archives (docker save, podman save, buildah push docker-archive:)" "hack/cluster/cluster load FILE.tar"; fi
 	require_sandbox control
-	stage "image onto the nodes" load_image "$(readlink -f "$1")"
+	for file in "$@"; do
+		file=$(readlink -f "$file")
+		if [[ $(dirname "$file") != "$IMAGE_DIR" ]]; then cp --reflink=auto "$file" "$IMAGE_DIR/"; fi
+		stage "image $(basename "$file") onto the nodes" load_image "$file"
+	done
 }

@@ -29,10 +29,15 @@ const (
 	Taint      = "node-ready/unverified"
 	Label      = "node-ready/verified"
 	Annotation = "node-ready/verification"
-	Image      = "localhost/kube-node-ready"
-	Tag        = "dev"
+
+	ConditionType = "NodeVerified"
+	Image         = "localhost/kube-node-ready"
+	Tag           = "dev"
 	// User is how the API server's audit log names the agent.
 	User = "system:serviceaccount:" + Namespace + ":" + Name
+	// Controller is the name of the controller's objects.
+	Controller      = Name + "-controller"
+	ControllerImage = "localhost/" + Controller
 )
 
 // Cluster is the sandbox cluster of hack/cluster.
@@ -224,6 +229,15 @@ func HasTaint(node *corev1.Node, key string) bool {
 // Verified reports whether a node is verified: label on, startup taint off.
 func Verified(node *corev1.Node) bool { return node.Labels[Label] == "true" && !HasTaint(node, Taint) }
 
+// Condition returns a condition of a node, or nil.
+func Condition(node *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
+	i := slices.IndexFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == kind })
+	if i < 0 {
+		return nil
+	}
+	return &node.Status.Conditions[i]
+}
+
 // AwaitNode waits until a node is as wanted, and returns it and the time at which it was seen.
 func (c *Cluster) AwaitNode(ctx context.Context, name string, wanted func(*corev1.Node) bool) (*corev1.Node, time.Time, error) {
 	var node *corev1.Node
@@ -232,14 +246,19 @@ func (c *Cluster) AwaitNode(ctx context.Context, name string, wanted func(*corev
 		return err == nil && wanted(node), nil
 	})
 	if err != nil && node != nil {
-		err = fmt.Errorf("node %s: taints %v, labels %v: %w", name, node.Spec.Taints, node.Labels, err)
+		err = fmt.Errorf("node %s: taints %v, labels %v, condition %v: %w",
+			name, node.Spec.Taints, node.Labels, Condition(node, ConditionType), err)
 	}
 	return node, time.Now(), err
 }
 
 // AgentPods lists the agent's pods.
-func (c *Cluster) AgentPods(ctx context.Context) ([]corev1.Pod, error) {
-	list, err := c.Kube.CoreV1().Pods(Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + Name})
+func (c *Cluster) AgentPods(ctx context.Context) ([]corev1.Pod, error) { return c.Pods(ctx, "agent") }
+
+// Pods lists the pods of a component of the chart.
+func (c *Cluster) Pods(ctx context.Context, component string) ([]corev1.Pod, error) {
+	list, err := c.Kube.CoreV1().Pods(Namespace).List(ctx, metav1.ListOptions{
+		LabelSelector: "app.kubernetes.io/name=" + Name + ",app.kubernetes.io/component=" + component})
 	if err != nil {
 		return nil, err
 	}

@@ -56,8 +56,8 @@ func (c *Cluster) Counted(ctx context.Context, node string) ([]int, error) {
 }
 
 // Signal sends a signal to a component of the control plane, or of a node.
-func (c *Cluster) Signal(ctx context.Context, signal, component string) error {
-	_, err := c.Script(ctx, "signal", signal, component)
+func (c *Cluster) Signal(ctx context.Context, signal string, component ...string) error {
+	_, err := c.Script(ctx, append([]string{"signal", signal}, component...)...)
 	return err
 }
 

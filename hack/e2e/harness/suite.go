@@ -332,12 +332,13 @@ func (s *Suite) ScaleCoreDNS(replicas int32) {
 	s.NoError(s.Cluster.ScaleCoreDNS(s.Ctx, replicas))
 }
 
-// Pause stops a component (SIGSTOP) until the function that it returns is called, at the latest when the test ends.
-func (s *Suite) Pause(component string) (resume func()) {
+// Pause stops a component, of a node where one is named behind it (SIGSTOP), until the function that it returns is called, at the
+// latest when the test ends.
+func (s *Suite) Pause(component ...string) (resume func()) {
 	s.Helper()
-	s.Undo(func(ctx context.Context) error { return s.Signal(ctx, "CONT", component) })
-	s.NoError(s.Signal(s.Ctx, "STOP", component))
-	return func() { s.NoError(s.Signal(s.Ctx, "CONT", component)) }
+	s.Undo(func(ctx context.Context) error { return s.Signal(ctx, "CONT", component...) })
+	s.NoError(s.Signal(s.Ctx, "STOP", component...))
+	return func() { s.NoError(s.Signal(s.Ctx, "CONT", component...)) }
 }
 
 // Break adds nftables rules for the pods of the real node until Repair is called, at the latest when the test ends.

@@ -1,0 +1,124 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
+)
+
+// old is how many nodes were there before the release, without the startup taint.
+const old = 1000
+
+// Without the DaemonSet no node has an agent: that is one Event about the fleet, and nothing about nodes that were never gated. A
+// controller that starts anew finds the same, and says nothing again.
+func TestWithoutDaemonSet(t *testing.T) {
+	s := start(t)
+	redeploy := func(ctx context.Context) error { return s.Cluster.Deploy(ctx, values...) }
+	s.Undo(redeploy)
+	s.Kubectl("", "delete", "daemonset", "-n", harness.Namespace, harness.Name)
+	s.NoError(s.NoAgents(s.Ctx))
+	removeOld := s.oldNodes()
+	failing := nodes[:3]
+	for _, node := range failing {
+		s.Gate(node)
+	}
+	for _, node := range failing {
+		s.awaitFailed(node, "NoPod", "check the DaemonSet")
+	}
+	s.Until(func() (bool, error) { return len(s.fleetEvents()) > 0, nil }, "no Event about the fleet")
+
+	before, _ := s.leader()
+	s.NoError(s.Kube.CoreV1().Pods(harness.Namespace).Delete(s.Ctx, before.Name, metav1.DeleteOptions{}))
+	s.Until(func() (bool, error) {
+		now, _ := s.leader()
+		return now.Name != before.Name, nil
+	}, "the Lease stays with the pod that was deleted")
+	// Once the new leader has written this, it has decided about the others as well.
+	s.Gate(nodes[3])
+	s.awaitFailed(nodes[3], "NoPod", "check the DaemonSet")
+
+	events := s.fleetEvents()
+	s.Len(events, 1)
+	s.Contains(events[0].Message, "NoPod: 3 of 3 unverified nodes")
+	s.Nil(events[0].Series, "counted again")
+	for _, node := range failing {
+		s.Len(s.conditionsOf(node), 1)
+		s.Empty(s.events(node, ""))
+	}
+	list, err := s.Kube.CoreV1().Nodes().List(s.Ctx, metav1.ListOptions{LabelSelector: "old"})
+	s.NoError(err)
+	s.Len(list.Items, old)
+	for _, node := range list.Items {
+		s.Nil(harness.Condition(&node, harness.ConditionType), node.Name)
+	}
+	all, err := s.Kube.CoreV1().Events("default").List(s.Ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Node,reason=NodeNotStarted"})
+	s.NoError(err)
+	for _, event := range all.Items {
+		s.NotContains(event.InvolvedObject.Name, "old-")
+	}
+
+	removeOld()
+	s.NoError(redeploy(s.Ctx))
+	for _, node := range nodes {
+		s.awaitRecovered(node)
+	}
+}
+
+// oldNodes makes Nodes that have never borne the startup taint, until the function that it returns is called.
+func (s *suite) oldNodes() (remove func()) {
+	s.Helper()
+	deleteAll := func(ctx context.Context) error {
+		return s.Kube.CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "old"})
+	}
+	s.Undo(deleteAll)
+	var creators errgroup.Group
+	creators.SetLimit(8)
+	for i := range old {
+		creators.Go(func() error {
+			_, err := s.Kube.CoreV1().Nodes().Create(s.Ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+				Name: fmt.Sprintf("old-%d", i), Labels: map[string]string{"kubernetes.io/os": "linux", "old": ""},
+			}}, metav1.CreateOptions{})
+			return err
+		})
+	}
+	s.NoError(creators.Wait())
+	return func() { s.NoError(deleteAll(s.Ctx)) }
+}
+
+// fleetEvents are those of this test about the whole fleet.
+func (s *suite) fleetEvents() (found []corev1.Event) {
+	s.Helper()
+	list, err := s.Kube.CoreV1().Events(harness.Namespace).List(s.Ctx, metav1.ListOptions{FieldSelector: "reason=FleetNotStarted"})
+	s.NoError(err)
+	for _, event := range list.Items {
+		if !event.CreationTimestamp.Time.Before(s.Began.Truncate(time.Second)) {
+			s.Equal("Deployment/"+harness.Controller, event.InvolvedObject.Kind+"/"+event.InvolvedObject.Name)
+			found = append(found, event)
+		}
+	}
+	return found
+}
+
+// One of two replicas leads, and only that one says how the fleet is.
+func TestLeader(t *testing.T) {
+	s := start(t)
+	leader, others := s.leader()
+	metrics := func(pod corev1.Pod) string {
+		body, status, err := s.Get(s.Ctx, pod, "metrics")
+		s.NoError(err)
+		s.Equal(200, status)
+		return body
+	}
+	s.Until(func() (bool, error) { return strings.Contains(metrics(leader), "\nkube_node_ready_nodes{"), nil }, "no metrics of the fleet")
+	for _, other := range others {
+		s.NotContains(metrics(other), "\nkube_node_ready_nodes")
+	}
+}

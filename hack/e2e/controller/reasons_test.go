@@ -1,0 +1,67 @@
+package controller
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
+)
+
+// Faults of single nodes, all at the same time.
+func TestReasonOfEachNode(t *testing.T) {
+	s := start(t)
+	cutOff, withoutDNS, withoutNetwork, paused := nodes[0], nodes[1], nodes[2], nodes[3]
+	s.drop(cutOff, "ip daddr 10.96.0.1 drop")
+	s.drop(withoutDNS, "meta l4proto { tcp, udp } th dport 53 drop")
+	restore := s.withoutCNI(withoutNetwork)
+	resume := s.Pause("kubelet", paused)
+	for _, node := range nodes {
+		s.Gate(node)
+	}
+
+	full := s.bare("full", func(n *corev1.Node) {
+		n.Status.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("10m"), "memory": resource.MustParse("1Gi"), "pods": resource.MustParse("10")}
+	})
+	tainted := s.bare("tainted", func(n *corev1.Node) {
+		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "dedicated", Value: "gpu", Effect: corev1.TaintEffectNoExecute})
+	})
+	labelled := s.bare("labelled", func(n *corev1.Node) { n.Labels[harness.Label] = "no" })
+	// Nothing is to be said about these.
+	excluded := s.bare("excluded", func(n *corev1.Node) { n.Labels["pool"] = "excluded" })
+	windows := s.bare("windows", func(n *corev1.Node) { n.Labels["kubernetes.io/os"] = "windows" })
+	cordoned := s.bare("cordoned", func(n *corev1.Node) { n.Spec.Unschedulable = true })
+	open := s.bare("open", func(n *corev1.Node) { n.Spec.Taints = nil })
+
+	for _, failed := range []struct{ node, reason, part string }{
+		{full, "Unschedulable", "Insufficient cpu"},
+		{tainted, "NoPod", "does not tolerate the taint dedicated=gpu:NoExecute"},
+		{labelled, "NoPod", "the label " + harness.Label + "=no keeps the agent away"},
+		{withoutNetwork, "SandboxFailed", "cni plugin not initialized"},
+		{paused, "Silent", "kubelet has not reported about it"},
+	} {
+		t.Logf("%s: %s", failed.node, s.awaitFailed(failed.node, failed.reason, failed.part).Message)
+		s.awaitEvent(failed.node, failed.reason)
+	}
+	const byAgent = "DNSFailed,ServiceFailed"
+	s.awaitFailed(withoutDNS, byAgent, "dns: ")
+	restore()
+	s.awaitRecovered(withoutNetwork)
+	resume()
+	s.awaitRecovered(paused)
+
+	// Last, because INITIAL_TIMEOUT and a minute pass. No agent has anything left to report by then.
+	s.awaitFailed(cutOff, "Silent", "has neither verified the node nor reported a failure")
+	s.awaitEvent(cutOff, "Silent")
+	for _, node := range []string{excluded, windows, cordoned, open} {
+		s.nothing(node)
+	}
+	s.awaitFailed(withoutDNS, byAgent, "dns: ")
+	s.Empty(s.conditionsOf(withoutDNS), "the controller writes over what the agent has reported")
+	s.Empty(s.events(withoutDNS, ""))
+	s.repair(cutOff)
+	s.repair(withoutDNS)
+	s.awaitRecovered(cutOff)
+	s.awaitRecovered(withoutDNS)
+}

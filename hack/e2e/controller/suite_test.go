@@ -1,0 +1,232 @@
+// Package controller tests what the controller reports about nodes whose agent cannot: the chart with both images, on nodes with a
+// real kubelet. `make e2e` runs it.
+package controller
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
+)
+
+// user is how the API server's audit log names the controller.
+const user = "system:serviceaccount:" + harness.Namespace + ":" + harness.Controller
+
+// values deploy a controller that reports within seconds. Its pods stay on the one node that no test breaks.
+var values = []string{
+	"controller.enabled=true", "controller.image.repository=" + harness.ControllerImage, "controller.image.tag=" + harness.Tag,
+	"controller.image.pullPolicy=Never", "controller.notStartedAfter=5s", `controller.nodeSelector.kubernetes\.io/hostname=` + harness.RealNode,
+	"config.initialTimeout=3s", "config.checkTimeout=1s", "config.maxRetries=0", "terminationGracePeriodSeconds=10",
+	excluding + ".key=pool", excluding + ".operator=NotIn", excluding + ".values={excluded}",
+}
+
+const excluding = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0]"
+
+// nodes have a real kubelet, and faults.
+var nodes = []string{"node2", "node3", "node4", "node5"}
+
+func TestMain(m *testing.M) { os.Exit(harness.Main(m, prepare)) }
+
+// prepare deploys agent and controller for all tests, and adds the nodes, which the agent verifies.
+func prepare(ctx context.Context, cluster *harness.Cluster) (cleanUp func(context.Context) error, err error) {
+	if err := cluster.Undeploy(ctx); err != nil {
+		return nil, err
+	}
+	if err := cluster.Reset(ctx, harness.RealNode); err != nil {
+		return nil, err
+	}
+	if err := cluster.Deploy(ctx, values...); err != nil {
+		return nil, err
+	}
+	for _, node := range nodes {
+		if _, err := cluster.Node(ctx, node); err == nil {
+			continue // left by a run with KEEP=1 that was killed
+		}
+		if _, err := cluster.Run(ctx, "", "env", "WAIT=0", filepath.Join(cluster.Root, "hack", "cluster", "cluster"), "add-node", node); err != nil {
+			return nil, err
+		}
+	}
+	for _, node := range nodes {
+		if _, _, err := cluster.AwaitNode(ctx, node, harness.Verified); err != nil {
+			return nil, err
+		}
+	}
+	_, err = cluster.Kubectl(ctx, "", "rollout", "status", "-n", harness.Namespace, "deployment/"+harness.Controller, "--timeout=60s")
+	return func(ctx context.Context) error {
+		for _, node := range nodes {
+			if _, err := cluster.Script(ctx, "delete-node", node); err != nil {
+				return err
+			}
+		}
+		return cluster.Undeploy(ctx, values...)
+	}, err
+}
+
+// suite is one test's access to the cluster.
+type suite struct{ *harness.Suite }
+
+func start(t *testing.T) *suite {
+	t.Helper()
+	return &suite{harness.Start(t, 4, 4)}
+}
+
+// bare makes a Node without kubelet, which registers gated, changed as wanted, and deletes it when the test ends.
+func (s *suite) bare(name string, change func(*corev1.Node)) string {
+	s.Helper()
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/os": "linux", "kubernetes.io/hostname": name}},
+		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: harness.Taint, Value: "true", Effect: corev1.TaintEffectNoSchedule}}},
+	}
+	if change != nil {
+		change(node)
+	}
+	_, err := s.Kube.CoreV1().Nodes().Create(s.Ctx, node, metav1.CreateOptions{})
+	s.NoError(err)
+	s.Undo(func(ctx context.Context) error {
+		err := s.Kube.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	})
+	return name
+}
+
+// drop adds nftables rules for a node's pods until the test ends.
+func (s *suite) drop(node string, rules ...string) {
+	s.Helper()
+	s.Undo(func(ctx context.Context) error { return s.Cluster.Repair(ctx, node) })
+	s.NoError(s.Cluster.Break(s.Ctx, node, rules...))
+}
+
+// repair takes the rules away that were added on a node.
+func (s *suite) repair(node string) {
+	s.Helper()
+	s.NoError(s.Cluster.Repair(s.Ctx, node))
+}
+
+// withoutCNI takes the configuration of the pod network off a node until the function that it returns is called, at the latest when
+// the test ends.
+func (s *suite) withoutCNI(node string) (restore func()) {
+	s.Helper()
+	path := filepath.Join(s.Dir, "nodes", node, "net.d", "10-ptp.conflist")
+	text, err := os.ReadFile(path)
+	s.NoError(err)
+	write := func(context.Context) error { return os.WriteFile(path, text, 0o600) }
+	s.Undo(write)
+	s.NoError(os.Remove(path))
+	return func() { s.NoError(write(s.Ctx)) }
+}
+
+// awaitFailed waits until the condition of a node is False for a reason, and asserts that its message contains part.
+func (s *suite) awaitFailed(node, reason, part string) *corev1.NodeCondition {
+	s.Helper()
+	now, _ := s.AwaitNode(node, func(n *corev1.Node) bool {
+		return isFalse(n) && harness.Condition(n, harness.ConditionType).Reason == reason
+	})
+	found := harness.Condition(now, harness.ConditionType)
+	s.Contains(found.Message, part)
+	s.True(harness.HasTaint(now, harness.Taint))
+	return found
+}
+
+func isFalse(node *corev1.Node) bool {
+	found := harness.Condition(node, harness.ConditionType)
+	return found != nil && found.Status == corev1.ConditionFalse
+}
+
+// awaitRecovered waits until a node that had failed is verified, and its condition is True.
+func (s *suite) awaitRecovered(node string) {
+	s.Helper()
+	s.AwaitVerified(node)
+	s.AwaitNode(node, func(n *corev1.Node) bool {
+		return harness.Condition(n, harness.ConditionType).Status == corev1.ConditionTrue
+	})
+}
+
+// awaitEvent waits for the Event of a node's failure, and asserts that it is the only one for that reason.
+func (s *suite) awaitEvent(node, reason string) {
+	s.Helper()
+	s.Until(func() (bool, error) { return len(s.events(node, reason)) > 0, nil }, "no Event about %s for %s", node, reason)
+	found := s.events(node, reason)
+	s.Len(found, 1)
+	s.Nil(found[0].Series, "counted again")
+	s.Equal(corev1.EventTypeWarning, found[0].Type)
+}
+
+// events are those of this test about a node for a reason.
+func (s *suite) events(node, reason string) (found []corev1.Event) {
+	s.Helper()
+	all, err := s.Events(s.Ctx, node, "NodeNotStarted")
+	s.NoError(err)
+	for _, event := range all {
+		if strings.HasPrefix(event.Message, reason) && !event.CreationTimestamp.Time.Before(s.Began.Truncate(time.Second)) {
+			found = append(found, event)
+		}
+	}
+	return found
+}
+
+// nothing asserts that nothing was said about a node: no condition, no Event.
+func (s *suite) nothing(node string) {
+	s.Helper()
+	s.Nil(harness.Condition(s.Node(node), harness.ConditionType), node)
+	s.Empty(s.events(node, ""), node)
+}
+
+// conditionsOf returns what the controller has asked the API server to do to the status of a node in this test.
+func (s *suite) conditionsOf(node string) (found []harness.Request) {
+	s.Helper()
+	requests, err := s.Audit(s.Began, user)
+	s.NoError(err)
+	for _, request := range requests {
+		if request.ObjectRef.Resource == "nodes" && request.ObjectRef.Name == node && request.Write() {
+			found = append(found, request)
+		}
+	}
+	return found
+}
+
+// leader waits for a controller that leads, and returns its pod and the others.
+func (s *suite) leader() (leader corev1.Pod, others []corev1.Pod) {
+	s.Helper()
+	s.Until(func() (bool, error) {
+		lease, err := s.Kube.CoordinationV1().Leases(harness.Namespace).Get(s.Ctx, harness.Controller, metav1.GetOptions{})
+		if err != nil || lease.Spec.HolderIdentity == nil {
+			return false, err
+		}
+		name, _, _ := strings.Cut(*lease.Spec.HolderIdentity, "_")
+		pods, err := s.Pods(s.Ctx, "controller")
+		others = nil
+		found := false
+		for _, pod := range pods {
+			switch {
+			case pod.DeletionTimestamp != nil:
+			case pod.Name == name:
+				leader, found = pod, true
+			default:
+				others = append(others, pod)
+			}
+		}
+		return found && len(others) == 1, err
+	}, "no leader and another replica")
+	return leader, others
+}
+
+// changeAgent applies a strategic merge patch to the agent's container in the DaemonSet, and waits until it is there for new pods.
+func (s *suite) changeAgent(patch string) {
+	s.Helper()
+	s.Kubectl("", "patch", "-n", harness.Namespace, "daemonset/"+harness.Name, "-p",
+		fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"agent",%s}]}}}}`, patch))
+	s.Kubectl("", "wait", "-n", harness.Namespace, "daemonset/"+harness.Name, "--timeout=30s", "--for=jsonpath={.status.observedGeneration}="+
+		s.Kubectl("", "get", "-n", harness.Namespace, "daemonset/"+harness.Name, "-o", "jsonpath={.metadata.generation}"))
+}

@@ -145,12 +145,15 @@ func newWorkers(cfg config.Controller, environment kube.Environment, template *c
 	if resolver, err := checks.SystemResolver(); err == nil {
 		domain = resolver.ClusterDomain()
 	}
+	endpoints := &worker.Endpoints{Client: environment.Client, Service: cfg.DNSService, Timeout: cfg.CheckTimeout}
 	return &worker.Reconciler{
 		Settings: worker.Settings{Fleet: settings, AgentName: cfg.AgentName, Namespace: cfg.PodNamespace, Template: template,
 			ClusterDomain: domain, MaxWorkers: cfg.MaxConcurrentWorkers, Version: version},
-		Client: manager.GetClient(), REST: environment.Client.Core,
-		Endpoints: &worker.Endpoints{Client: environment.Client, Service: cfg.DNSService, Timeout: cfg.CheckTimeout},
-		Events:    manager.GetEventRecorder("kube-node-ready-controller"), Timeout: cfg.CheckTimeout, Log: log,
+		Client: manager.GetClient(), Endpoints: endpoints.List,
+		Node: func(name string) nodepatch.NodeAPI {
+			return nodepatch.Client{REST: environment.Client.Core, Name: name}
+		},
+		Events: manager.GetEventRecorder("kube-node-ready-controller"), Timeout: cfg.CheckTimeout, Log: log,
 	}
 }
 

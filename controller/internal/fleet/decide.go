@@ -256,15 +256,17 @@ func podsByNode(pods []corev1.Pod) map[string]*corev1.Pod {
 	return found
 }
 
-// Newer compares two pods of a node: one that is not being deleted is newer than one that is.
+// Newer compares two pods of a node: one that is not being deleted is newer than one that is. Of two that were created in the same
+// second, the one that has ended is the older one.
 func Newer(a, b *corev1.Pod) int {
-	alive := func(pod *corev1.Pod) int {
-		if pod.DeletionTimestamp != nil {
-			return 0
+	is := func(yes bool) int {
+		if yes {
+			return 1
 		}
-		return 1
+		return 0
 	}
-	return cmp.Or(alive(a)-alive(b), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
+	return cmp.Or(is(b.DeletionTimestamp != nil)-is(a.DeletionTimestamp != nil), a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+		is(HasEnded(b))-is(HasEnded(a)), strings.Compare(a.Name, b.Name))
 }
 
 // NodeOf returns the node that a pod runs on, or that it is made for: the DaemonSet controller names it as the controller does.

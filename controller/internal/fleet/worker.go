@@ -80,6 +80,19 @@ func Attempt(pod *corev1.Pod) int {
 	return n
 }
 
+// HasEnded reports whether a pod's containers have ended.
+func HasEnded(pod *corev1.Pod) bool {
+	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return true
+	}
+	for _, status := range pod.Status.ContainerStatuses {
+		if status.State.Terminated == nil {
+			return false
+		}
+	}
+	return len(pod.Status.ContainerStatuses) > 0
+}
+
 // decideByWorker decides about a node without a worker that waits or runs, and reports whether it has. A node whose worker has not
 // started for long, or ends without a verdict, is like one whose agent does.
 func (s Settings) decideByWorker(status *undecided, m *memory, now time.Time) bool {

@@ -147,7 +147,7 @@ func nextAfter(pod *corev1.Pod, worker sight, now time.Time) step {
 	switch outcome {
 	case fleet.Passed:
 		// A worker that had ended before this process saw it may have passed at any time; one that is ready ends within a minute.
-		unwitnessed := worker.first.Equal(worker.ended) && hasEnded(pod)
+		unwitnessed := worker.first.Equal(worker.ended) && fleet.HasEnded(pod)
 		switch {
 		case unwitnessed:
 			return step{create: attempt}
@@ -178,17 +178,4 @@ func pauseAfter(attempt int) time.Duration {
 func isAbout(pod *corev1.Pod, node *corev1.Node) bool {
 	return pod.Annotations[fleet.NodeUIDAnnotation] == string(node.UID) &&
 		pod.Annotations[fleet.BootIDAnnotation] == node.Status.NodeInfo.BootID
-}
-
-// hasEnded reports whether a worker's containers have ended.
-func hasEnded(pod *corev1.Pod) bool {
-	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
-		return true
-	}
-	for _, status := range pod.Status.ContainerStatuses {
-		if status.State.Terminated == nil {
-			return false
-		}
-	}
-	return len(pod.Status.ContainerStatuses) > 0
 }

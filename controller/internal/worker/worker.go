@@ -13,13 +13,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // Settings are what the operator has decided.
@@ -36,9 +36,9 @@ type Settings struct {
 // Reconciler makes nodes verified, one call for one node.
 type Reconciler struct {
 	Settings
-	Client    client.Client  // reads the caches
-	REST      rest.Interface // of the core group, for patches
-	Endpoints *Endpoints
+	Client    client.Client // reads the caches
+	Node      func(name string) nodepatch.NodeAPI
+	Endpoints func(context.Context) ([]string, error) // of the DNS service, as a worker reads them
 	Events    events.EventRecorder
 	Timeout   time.Duration // of one request
 	Log       *slog.Logger
@@ -119,7 +119,7 @@ func (r *Reconciler) workers(ctx context.Context, node string) ([]*corev1.Pod, e
 
 // create creates a worker, if there is a slot.
 func (r *Reconciler) create(ctx context.Context, node *corev1.Node, attempt int) (created bool, err error) {
-	endpoints, err := r.Endpoints.List(ctx)
+	endpoints, err := r.Endpoints(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -231,17 +231,17 @@ func (r *Reconciler) reportFailures(node *corev1.Node, workers []*corev1.Pod, se
 		switch outcome {
 		case fleet.FailedRound:
 			log.Error("node not verified", "failed", said.Failed, "reason", said.Message)
-			r.warn(node, said.Message)
+			r.warn(node, worker, said.Message)
 		case fleet.Crashed:
 			log.Error("worker ended without a verdict", "reason", worker.Status.ContainerStatuses)
-			r.warn(node, "worker "+worker.Name+" ended without a verdict: read its log")
+			r.warn(node, worker, "worker "+worker.Name+" ended without a verdict: read its log")
 		case fleet.Interrupted:
 			log.Warn("worker was interrupted", "reason", worker.Status.Reason, "detail", worker.Status.Message)
 		}
 	}
 }
 
-// warn puts a warning about node into its Events.
-func (r *Reconciler) warn(node *corev1.Node, message string) {
-	r.Events.Eventf(node, nil, corev1.EventTypeWarning, reasonNotVerified, "Verify", "%s", kube.Shorten(message))
+// warn puts a warning about node into its Events. The recorder counts two about one node as one, unless they name two workers.
+func (r *Reconciler) warn(node *corev1.Node, worker *corev1.Pod, message string) {
+	r.Events.Eventf(node, worker, corev1.EventTypeWarning, reasonNotVerified, "Verify", "%s", kube.Shorten(message))
 }

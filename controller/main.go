@@ -28,11 +28,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/yaml"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
+	"github.com/imunhatep/kube-node-ready/controller/internal/metrics"
 	"github.com/imunhatep/kube-node-ready/controller/internal/report"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
@@ -111,7 +113,12 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 		},
 		Cache: manager.GetCache(), Live: manager.GetAPIReader(), Log: log,
 	}
-	fleetLoop.Steps = []loop.Step{&report.Reporter{
+	collector := metrics.New(fleetLoop, metrics.Build{Version: version, Commit: commit, Date: buildDate})
+	if err := ctrlmetrics.Registry.Register(collector); err != nil {
+		return err
+	}
+	defer ctrlmetrics.Registry.Unregister(collector)
+	fleetLoop.Steps = []loop.Step{collector, &report.Reporter{
 		REST: environment.Client.Core, ConditionType: cfg.ConditionType, Events: manager.GetEventRecorder("kube-node-ready-controller"),
 		Self: deployment(cfg), ServerTime: environment.Client.ServerTime, Timeout: cfg.CheckTimeout, Log: log,
 	}}

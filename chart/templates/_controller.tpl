@@ -18,6 +18,18 @@ MAX_CONCURRENT_WORKERS: {{ .Values.controller.maxConcurrentWorkers | quote }}
 {{- end }}
 HEALTH_PORT: {{ include "kube-node-ready.healthPort" . | quote }}
 NOT_STARTED_AFTER: {{ .Values.controller.notStartedAfter | quote }}
+{{- with include "kube-node-ready.remediation" . }}
+REMEDIATION_MODE: {{ . }}
+DELETE_AFTER: {{ $.Values.controller.remediation.deleteAfter | quote }}
+FAILED_FOR: {{ $.Values.controller.remediation.failedFor | quote }}
+CONTROL_GROUP_FOR: {{ $.Values.controller.remediation.controlGroupFor | quote }}
+{{- end }}
+{{- end }}
+
+{{/* dry-run or delete, or nothing. YAML reads off without quotes as false. */}}
+{{- define "kube-node-ready.remediation" -}}
+{{- $mode := toString .Values.controller.remediation.mode }}
+{{- if not (has $mode (list "off" "false")) }}{{ $mode }}{{ end }}
 {{- end }}
 
 {{/* Any port but the one for metrics. */}}
@@ -53,6 +65,9 @@ subjects:
 {{- define "kube-node-ready.validateController" -}}
 {{- if .Values.controller.enabled }}
 {{- include "kube-node-ready.validateDuration" (list "controller.notStartedAfter" .Values.controller.notStartedAfter "1s" "24h") }}
+{{- range $name := list "deleteAfter" "failedFor" "controlGroupFor" }}
+{{- include "kube-node-ready.validateDuration" (list (printf "controller.remediation.%s" $name) (index $.Values.controller.remediation $name) "1s" "24h") }}
+{{- end }}
 {{- $fullname := include "kube-node-ready.fullname" . }}
 {{- if gt (len $fullname) 52 }}
 {{- fail (printf "with controller.enabled, the full name %s must have at most 52 characters: set fullnameOverride" $fullname) }}
@@ -62,5 +77,7 @@ subjects:
 {{- end }}
 {{- else if eq .Values.deploymentMode "controller" }}
 {{- fail "deploymentMode controller needs controller.enabled: nothing else starts the workers" }}
+{{- else if include "kube-node-ready.remediation" . }}
+{{- fail (printf "controller.remediation.mode %s needs controller.enabled: nothing else replaces nodes" .Values.controller.remediation.mode) }}
 {{- end }}
 {{- end }}

@@ -264,12 +264,13 @@ spec:
         variables.container.?startupProbe].all(p, !p.?httpGet.?host.hasValue() && !p.?tcpSocket.?host.hasValue()))
       reason: Forbidden
       message: {{ printf "%s may create only pods without the node's network, processes, IPC and ports, and without hooks and probes of other hosts" .account | quote }}
-    # The Pod Security Standard `restricted`. What a container sets wins over what its pod sets.
+    # The Pod Security Standard `restricted`. What a container sets wins over what its pod sets. OpenShift sets the SELinux level.
     - expression: >-
         variables.deletes || (variables.context.?runAsNonRoot.or(variables.podContext.?runAsNonRoot).orValue(false) &&
         variables.context.?runAsUser.or(variables.podContext.?runAsUser).orValue(1) != 0 &&
         variables.context.?seccompProfile.?type.or(variables.podContext.?seccompProfile.?type).orValue('') in ['RuntimeDefault', 'Localhost'] &&
-        [variables.context, variables.podContext].all(c, !has(c.seLinuxOptions) && !has(c.windowsOptions) &&
+        [variables.context, variables.podContext].all(c, !has(c.windowsOptions) &&
+        ['user', 'role', 'type'].all(f, c.?seLinuxOptions[?f].orValue('') == '') &&
         c.?appArmorProfile.?type.orValue('') != 'Unconfined') && variables.podContext.?sysctls.orValue([]).size() == 0 &&
         variables.context.?allowPrivilegeEscalation.orValue(true) == false && !variables.context.?privileged.orValue(false) &&
         variables.context.?procMount.orValue('Default') == 'Default' && variables.context.?capabilities.?add.orValue([]).size() == 0 &&

@@ -5,7 +5,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -50,6 +52,8 @@ type Loop struct {
 	seen   fleet.Memory
 	events map[types.UID][]corev1.Event
 	readAt map[types.UID]string // the pod's resourceVersion when its Events were read: they are read again once it has changed
+
+	failed atomic.Uint64 // decisions and steps
 }
 
 // SetupWithManager lets every change of a node or pod that matters lead to a decision.
@@ -78,26 +82,34 @@ func soon() handler.EventHandler {
 func (l *Loop) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	plan, err := l.plan(ctx, time.Now(), true)
 	if err != nil {
+		l.failed.Add(1)
 		return reconcile.Result{}, err
 	}
-	wait := interval
+	var wait time.Duration // none: in a fleet of verified nodes nothing happens as time passes
+	if slices.ContainsFunc(plan.Statuses, func(status fleet.Status) bool { return status.State != fleet.Verified }) {
+		wait = interval
+	}
 	for _, step := range append([]Step{lookUp{l}}, l.Steps...) {
 		again, err := step.Act(ctx, plan)
 		if err != nil && ctx.Err() == nil {
 			l.Log.Warn("will retry", "error", err) // the other steps go on
+			l.failed.Add(1)
 			again = afterError
 		}
-		if again > 0 {
-			wait = min(wait, again)
+		if again > 0 && (wait == 0 || again < wait) {
+			wait = again
 		}
 	}
 	return reconcile.Result{RequeueAfter: wait}, nil
 }
 
+// Errors returns how many decisions and steps have failed.
+func (l *Loop) Errors() uint64 { return l.failed.Load() }
+
 // Now returns the plan for the caches as they are, without an effect; false where this process is not the leader.
 func (l *Loop) Now(ctx context.Context) (fleet.Plan, bool, error) {
 	plan, err := l.plan(ctx, time.Now(), false)
-	return plan, err == nil && plan.Statuses != nil, err
+	return plan, plan.Seen.Began(), err
 }
 
 func (l *Loop) plan(ctx context.Context, now time.Time, keep bool) (fleet.Plan, error) {

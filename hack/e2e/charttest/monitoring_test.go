@@ -176,7 +176,7 @@ func TestNoKeyTwice(t *testing.T) {
 // The alerts are tested by Prometheus's own tool, on the rules as the chart renders them.
 func TestAlerts(t *testing.T) {
 	s := harness.Start(t, 2, 2)
-	manifests, err := s.Render(s.Ctx, everything...)
+	manifests, err := s.Render(s.Ctx, append(slices.Clone(everything), "controller.enabled=true")...)
 	s.NoError(err)
 	var rule struct{ Spec any }
 	s.NoError(yaml.Unmarshal([]byte(only(manifests, "PrometheusRule")), &rule))

@@ -1,0 +1,182 @@
+package metrics
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// descriptions are those of the series that are computed at a scrape. Those with the label node are there for nodes that are not
+// verified, or have become verified within the last hour.
+type descriptions struct {
+	nodes, breaker, status, duration, retries, pods *prometheus.Desc
+	unverified, verifying, verified, failed         *prometheus.Desc
+	healthy, started, reconcileErrors, buildInfo    *prometheus.Desc
+}
+
+func describe() descriptions {
+	series := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("kube_node_ready_"+name, help, labels, nil)
+	}
+	return descriptions{
+		nodes:    series("nodes", "Nodes by state, and by reason where that is Failed.", "state", "reason"),
+		breaker:  series("breaker", "1 while a reason keeps the controller from closing and deleting nodes.", "reason"),
+		status:   series("verification_status", "1, with the state of the node.", "node", "status"),
+		duration: series("verification_duration_seconds", "Duration of the last verification of a verified node, in seconds.", "node"),
+		retries: series("retry_attempts_total",
+			"Agents or workers that were started again on a node that was not verified: new pods and restarts.", "node"),
+		pods:            series("worker_pods", "Pods that verify nodes, agents or workers, by phase.", "status"),
+		unverified:      series("controller_nodes_unverified", "Nodes without a pod that verifies them."),
+		verifying:       series("controller_nodes_verifying", "Nodes whose pod is starting or running the checks."),
+		verified:        series("controller_nodes_verified", "Verified nodes."),
+		failed:          series("controller_nodes_failed", "Nodes whose verification failed or does not start."),
+		healthy:         series("controller_healthy", "1 while the leader can read its caches, 0 while it cannot."),
+		started:         series("controller_start_time_seconds", "Unix time at which the leader's process started, in seconds."),
+		reconcileErrors: series("controller_reconcile_errors_total", "Decisions about the fleet that failed, or whose writes did."),
+		buildInfo: series("build_info", "1, with the version of the controller, its commit and its build date as labels.",
+			"version", "commit_hash", "build_date"),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *Collector) Describe(out chan<- *prometheus.Desc) {
+	c.gate.Describe(out)
+	c.verifications.Describe(out)
+	d := describe()
+	for _, desc := range []*prometheus.Desc{d.nodes, d.breaker, d.status, d.duration, d.retries, d.pods, d.unverified, d.verifying,
+		d.verified, d.failed, d.healthy, d.started, d.reconcileErrors, d.buildInfo} {
+		out <- desc
+	}
+}
+
+// Collect implements prometheus.Collector: nothing where this process is not the leader.
+func (c *Collector) Collect(out chan<- prometheus.Metric) {
+	plan, isLeader, err := c.source.Now(context.Background())
+	s := scrape{out: out, descriptions: describe()}
+	switch {
+	case err != nil: // the loop logs it: it reads the same caches
+		s.gauge(s.healthy, 0)
+		return
+	case !isLeader:
+		return
+	}
+	s.gauge(s.healthy, 1)
+	s.gauge(s.started, float64(c.started.UnixNano())/1e9)
+	s.gauge(s.buildInfo, 1, c.build.Version, c.build.Commit, c.build.Date)
+	s.counter(s.reconcileErrors, float64(c.source.Errors()))
+	c.gate.Collect(out)
+	c.verifications.Collect(out)
+	s.fleet(plan)
+	s.workerPods(plan)
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for reason, frozen := range c.breakers {
+		s.gauge(s.breaker, number(frozen), reason)
+	}
+	for _, status := range plan.Statuses {
+		if hasSeries(plan, status, c.now()) {
+			s.node(status, c.tries[status.Node.UID].retries)
+		}
+	}
+}
+
+// scrape writes the series of one scrape.
+type scrape struct {
+	descriptions
+	out chan<- prometheus.Metric
+}
+
+func (s scrape) gauge(desc *prometheus.Desc, value float64, labels ...string) {
+	s.out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
+}
+
+func (s scrape) counter(desc *prometheus.Desc, value float64, labels ...string) {
+	s.out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, value, labels...)
+}
+
+// fleet counts the nodes. All states and reasons are there, those of no node at zero.
+func (s scrape) fleet(plan fleet.Plan) {
+	type key struct {
+		state  fleet.State
+		reason fleet.Reason
+	}
+	counts, states := make(map[key]int), make(map[fleet.State]int)
+	for _, state := range fleet.States() {
+		if state != fleet.Failed {
+			counts[key{state: state}] = 0
+		}
+	}
+	for _, reason := range fleet.Reasons() {
+		counts[key{fleet.Failed, reason}] = 0
+	}
+	for _, status := range plan.Statuses {
+		at := key{state: status.State}
+		if status.State == fleet.Failed {
+			at.reason = status.Reason
+		}
+		counts[at]++
+		states[status.State]++
+	}
+	for at, count := range counts {
+		s.gauge(s.nodes, float64(count), string(at.state), string(at.reason))
+	}
+	s.gauge(s.unverified, float64(states[fleet.Unverified]))
+	s.gauge(s.verifying, float64(states[fleet.Pending]+states[fleet.InProgress]))
+	s.gauge(s.verified, float64(states[fleet.Verified]))
+	s.gauge(s.failed, float64(states[fleet.Failed]))
+}
+
+func (s scrape) workerPods(plan fleet.Plan) {
+	phases := map[corev1.PodPhase]int{corev1.PodPending: 0, corev1.PodRunning: 0, corev1.PodSucceeded: 0, corev1.PodFailed: 0}
+	for _, status := range plan.Statuses {
+		if status.Pod != nil && status.Pod.Status.Phase != "" {
+			phases[status.Pod.Status.Phase]++
+		}
+	}
+	for phase, count := range phases {
+		s.gauge(s.pods, float64(count), strings.ToLower(string(phase)))
+	}
+}
+
+// node writes the series of one node.
+func (s scrape) node(status fleet.Status, retries int32) {
+	name := status.Node.Name
+	s.gauge(s.status, 1, name, statusLabel(status.State))
+	s.counter(s.retries, float64(retries), name)
+	if took, known := verificationDuration(status.Node); known && status.State == fleet.Verified {
+		s.gauge(s.duration, took.Seconds(), name)
+	}
+}
+
+// statusLabel names a state as the earlier generation of this series did.
+func statusLabel(state fleet.State) string {
+	if state == fleet.InProgress {
+		return "in_progress"
+	}
+	return strings.ToLower(string(state))
+}
+
+// verificationDuration reads how long the last verification took from the annotation that the release has left.
+func verificationDuration(node *corev1.Node) (took time.Duration, known bool) {
+	var annotation struct{ Duration string }
+	if err := json.Unmarshal([]byte(node.Annotations[nodepatch.Annotation]), &annotation); err != nil {
+		return 0, false
+	}
+	took, err := time.ParseDuration(annotation.Duration)
+	return took, err == nil
+}
+
+func number(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}

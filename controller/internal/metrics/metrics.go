@@ -1,0 +1,138 @@
+// Package metrics exports the state of the fleet to Prometheus, from the leader only.
+package metrics
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
+)
+
+// window is how long a verified node keeps its series.
+const window = time.Hour
+
+// Source tells what the fleet looks like at the time of a scrape.
+type Source interface {
+	// Now returns the plan, and whether this process is the leader.
+	Now(ctx context.Context) (fleet.Plan, bool, error)
+	// Errors returns how many decisions have failed.
+	Errors() uint64
+}
+
+var (
+	_ Source               = (*loop.Loop)(nil)
+	_ loop.Step            = (*Collector)(nil)
+	_ prometheus.Collector = (*Collector)(nil)
+)
+
+// Build identifies the program.
+type Build struct{ Version, Commit, Date string }
+
+// Collector counts what plans report as a step of the loop, and computes everything else at each scrape.
+type Collector struct {
+	source  Source
+	build   Build
+	started time.Time
+	now     func() time.Time
+
+	gate          prometheus.Histogram
+	verifications *prometheus.CounterVec // label status: success, failed
+
+	mu       sync.Mutex
+	breakers map[string]bool
+	tries    map[types.UID]tries // by node
+}
+
+// New makes a Collector. It is a step of the loop that is its source.
+func New(source Source, build Build) *Collector {
+	c := &Collector{
+		source: source, build: build, started: time.Now(), now: time.Now,
+		gate: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "kube_node_ready_gate_seconds",
+			Help: "Time from the creation of a node with the startup taint to its first verification, in seconds, " +
+				"where this leader has seen both.",
+			Buckets: []float64{.25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600},
+		}),
+		verifications: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "kube_node_ready_verifications_total",
+			Help: "Nodes that this leader has seen become verified (success) or fail (failed).",
+		}, []string{"status"}),
+		breakers: make(map[string]bool),
+		tries:    make(map[types.UID]tries),
+	}
+	c.verifications.WithLabelValues("success")
+	c.verifications.WithLabelValues("failed")
+	return c
+}
+
+// Act counts what the plan reports. It never fails.
+func (c *Collector) Act(_ context.Context, plan fleet.Plan) (time.Duration, error) {
+	for _, transition := range plan.Transitions {
+		switch transition.To {
+		case fleet.Verified:
+			c.verifications.WithLabelValues("success").Inc()
+		case fleet.Failed:
+			c.verifications.WithLabelValues("failed").Inc()
+		}
+		if transition.Gate > 0 {
+			c.gate.Observe(transition.Gate.Seconds())
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	kept := make(map[types.UID]tries)
+	for _, status := range plan.Statuses {
+		if hasSeries(plan, status, c.now()) {
+			kept[status.Node.UID] = c.tries[status.Node.UID].observe(status)
+		}
+	}
+	c.tries = kept
+	return 0, nil
+}
+
+// SetBreaker sets whether a reason keeps the controller from closing and deleting nodes. A reason has no series before the
+// first call for it.
+func (c *Collector) SetBreaker(reason string, frozen bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.breakers[reason] = frozen
+}
+
+// hasSeries reports whether a node has series of its own: while it is not verified, and for an hour after that.
+func hasSeries(plan fleet.Plan, status fleet.Status, now time.Time) bool {
+	return status.State != fleet.Verified || plan.Seen.VerifiedWithin(status.Node.UID, window, now)
+}
+
+// tries counts how often checks were started anew on a node that is not verified.
+type tries struct {
+	pod      types.UID // the last one, "" before the first and after a verification
+	restarts int32     // of its containers
+	retries  int32
+}
+
+func (t tries) observe(status fleet.Status) tries {
+	if status.State == fleet.Verified {
+		return tries{retries: t.retries}
+	}
+	if status.Pod == nil {
+		return t
+	}
+	var restarts int32
+	for _, container := range status.Pod.Status.ContainerStatuses {
+		restarts += container.RestartCount
+	}
+	switch {
+	case t.pod == "": // what was before is not known
+	case t.pod != status.Pod.UID:
+		t.retries += 1 + restarts
+	default:
+		t.retries += max(0, restarts-t.restarts)
+	}
+	t.pod, t.restarts = status.Pod.UID, restarts
+	return t
+}

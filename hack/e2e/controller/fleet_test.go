@@ -111,14 +111,16 @@ func (s *suite) fleetEvents() (found []corev1.Event) {
 func TestLeader(t *testing.T) {
 	s := start(t)
 	leader, others := s.leader()
-	metrics := func(pod corev1.Pod) string {
-		body, status, err := s.Get(s.Ctx, pod, "metrics")
-		s.NoError(err)
-		s.Equal(200, status)
-		return body
-	}
-	s.Until(func() (bool, error) { return strings.Contains(metrics(leader), "\nkube_node_ready_nodes{"), nil }, "no metrics of the fleet")
+	s.Until(func() (bool, error) { return strings.Contains(s.metrics(leader), "\nkube_node_ready_nodes{"), nil }, "no metrics of the fleet")
 	for _, other := range others {
-		s.NotContains(metrics(other), "\nkube_node_ready_nodes")
+		s.NotContains(s.metrics(other), "\nkube_node_ready_nodes")
 	}
+}
+
+func (s *suite) metrics(pod corev1.Pod) string {
+	s.Helper()
+	body, status, err := s.Get(s.Ctx, pod, "metrics")
+	s.NoError(err)
+	s.Equal(200, status)
+	return body
 }

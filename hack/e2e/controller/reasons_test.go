@@ -49,7 +49,7 @@ func TestReasonOfEachNode(t *testing.T) {
 	leader, _ := s.leader()
 	for _, series := range []string{
 		`nodes{reason="NoPod",state="Failed"} 2`, `nodes{reason="SandboxFailed",state="Failed"} 1`,
-		`nodes{reason="DNSFailed",state="Failed"} 1`, `verification_status{node="` + paused + `",status="Failed"} 1`,
+		`nodes{reason="DNSFailed",state="Failed"} 1`, `verification_status{node="` + paused + `",status="failed"} 1`,
 	} {
 		s.Contains(s.metrics(leader), "\nkube_node_ready_"+series)
 	}

@@ -32,7 +32,7 @@ var (
 // The exit codes: a contract with kubelet, jobs and scripts.
 const (
 	exitOK          = 0 // verified, or shut down
-	exitNotVerified = 1 // or interrupted (--once, --dry-run), or a fatal error
+	exitNotVerified = 1 // or interrupted (--once, --worker, --dry-run), or a fatal error
 	exitUsage       = 2
 )
 
@@ -69,11 +69,14 @@ func run(args []string, lookupEnv func(string) (string, bool), signals <-chan os
 		close(secondSignal)
 	}()
 
-	environment := kube.DetectEnvironment(cfg.Kubeconfig, lookupEnv, "kube-node-ready/"+version)
+	log := newLogger(cfg, stderr).WithField("node", cfg.NodeName)
+	if cfg.Worker {
+		return runWorker(ctx, cfg, lookupEnv, log)
+	}
+	environment := kube.DetectEnvironment(cfg.Kubeconfig, lookupEnv, userAgent())
 	if cfg.DryRun {
 		return exitCode(agent.DryRun(ctx, cfg, environment, version, stdout))
 	}
-	log := newLogger(cfg, stderr).WithField("node", cfg.NodeName)
 	if environment.Err != nil {
 		log.WithError(environment.Err).
 			Error("no access to the Kubernetes API: run in a pod with a service account token, or name a kubeconfig (--kubeconfig)")
@@ -93,6 +96,26 @@ func run(args []string, lookupEnv func(string) (string, bool), signals <-chan os
 	verified := agent.New(cfg, environment, recorder, log, version).Run(ctx, secondSignal)
 	return exitCode(verified || !cfg.Once)
 }
+
+// runWorker opens the port before anything else: kubelet's first probe waits for the verdict there.
+func runWorker(ctx context.Context, cfg config.Config, lookupEnv func(string) (string, bool), log *logrus.Entry) int {
+	worker := agent.NewWorker(cfg, log, version)
+	const noTimeout = 0 // an answer waits for the whole round
+	server, err := metrics.Listen(cfg.MetricsPort, worker.Handler(), noTimeout)
+	if err != nil {
+		log.WithError(err).Error("start: choose another port with --metrics-port")
+		return exitNotVerified
+	}
+	defer shutdown(server, log)
+	environment := kube.AnonymousEnvironment(cfg.ClusterCA, lookupEnv, userAgent())
+	if environment.Err != nil {
+		log.WithError(environment.Err).Error("start: check CLUSTER_CA")
+		return exitNotVerified
+	}
+	return exitCode(worker.Run(ctx, environment))
+}
+
+func userAgent() string { return "kube-node-ready/" + version }
 
 func exitCode(ok bool) int {
 	if ok {

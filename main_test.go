@@ -2,8 +2,12 @@ package main
 
 import (
 	"bytes"
+	"encoding/pem"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +18,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -142,6 +147,73 @@ func TestSignal(t *testing.T) {
 	signals, wait = start(t, &stdout, &stderr, map[string]string{"KUBECONFIG": kubeconfig(t), "ENABLE_METRICS": "false"}, "--once")
 	signals <- syscall.SIGTERM
 	assert.Equal(t, exitNotVerified, wait(), "there is no verdict")
+}
+
+// startWorker runs a worker against an API server that accepts connections and answers none of them. It returns the address
+// of the worker's port, which is open.
+func startWorker(t *testing.T, args ...string) (address string, signals chan os.Signal, stderr *bytes.Buffer, wait func() int) {
+	ca := httptest.NewTLSServer(nil)
+	ca.Close()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts, and nobody answers
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = silent.Close() })
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	_, port, _ := net.SplitHostPort(free.Addr().String())
+	require.NoError(t, free.Close())
+	env := map[string]string{
+		"NODE_NAME": "node1", "METRICS_PORT": port, "ENABLE_METRICS": "false", "DNS_SERVICE": "",
+		"KUBECONFIG":              filepath.Join(t.TempDir(), "none"), // which no worker reads
+		"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": strconv.Itoa(silent.Addr().(*net.TCPAddr).Port),
+		"CLUSTER_CA": string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.Certificate().Raw})),
+	}
+	lookup := func(key string) (string, bool) { value, ok := env[key]; return value, ok }
+	signals, stderr = make(chan os.Signal), new(bytes.Buffer)
+	code := make(chan int, 1)
+	go func() { code <- run(append([]string{"--worker"}, args...), lookup, signals, io.Discard, stderr) }()
+	address = "http://127.0.0.1:" + port
+	require.Eventually(t, func() bool { return get(address+"/healthz") == http.StatusOK }, time.Minute, time.Millisecond)
+	return address, signals, stderr, func() int { return <-code }
+}
+
+// get returns the status of an answer, 0 if there is none.
+func get(url string) int {
+	response, err := http.Get(url)
+	if err != nil {
+		return 0
+	}
+	_ = response.Body.Close()
+	return response.StatusCode
+}
+
+// The port is open from the start, even without ENABLE_METRICS. An answer of /readyz may take longer than any other one.
+func TestWorkerAnswersWithItsVerdict(t *testing.T) {
+	t.Parallel()
+	address, _, stderr, wait := startWorker(t, "--max-retries=0", "--check-timeout=10100ms")
+	assert.Equal(t, http.StatusNotFound, get(address+"/metrics"))
+	assert.Equal(t, http.StatusServiceUnavailable, get(address+"/readyz"))
+	assert.Equal(t, exitNotVerified, wait(), "at once")
+	assert.Contains(t, stderr.String(), `"msg":"node not verified"`)
+	assert.Contains(t, stderr.String(), "TCP connects, but the TLS handshake does not end")
+	assert.Zero(t, get(address+"/healthz"), "the port is closed")
+}
+
+func TestWorkerSignal(t *testing.T) {
+	t.Parallel()
+	_, signals, stderr, wait := startWorker(t, "--check-timeout=5m")
+	signals <- syscall.SIGTERM
+	assert.Equal(t, exitNotVerified, wait(), "there is no verdict")
+	assert.Contains(t, stderr.String(), `"msg":"shutting down before the verdict"`)
+}
+
+func TestWorkerUsage(t *testing.T) {
+	code, stdout, stderr := exit(t, map[string]string{"NODE_NAME": "", "DNS_ENDPOINTS": "kube-dns:53"}, "--worker")
+	assert.Equal(t, exitUsage, code)
+	assert.Empty(t, stdout)
+	assert.Equal(t, 3, strings.Count(stderr, "\n"), stderr)
+	for _, name := range []string{"DNS_ENDPOINTS", "NODE_NAME", "CLUSTER_CA"} {
+		assert.Contains(t, stderr, name)
+	}
 }
 
 func TestLogFormatAndLevel(t *testing.T) {

@@ -1,10 +1,15 @@
 package checks
 
 import (
+	"cmp"
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 )
+
+// dnsPort is the name of a port for DNS over TCP.
+const dnsPort = "dns-tcp"
 
 // EndpointSlice is the part of that of discovery.k8s.io/v1 that is read. Package k8s.io/api is a fifth of a binary.
 type EndpointSlice struct {
@@ -69,13 +74,44 @@ func endpoints(found []EndpointSlice) (ready []endpoint, unready, portless int) 
 	return ready, unready, portless
 }
 
+// FormatEndpoints returns the ready endpoints of a service's slices for ParseEndpoints.
+func FormatEndpoints(found []EndpointSlice) []string {
+	ready, _, _ := endpoints(found)
+	texts := make([]string, len(ready))
+	for i, e := range ready {
+		texts[i] = e.address + "/" + e.node
+		if e.isDNS && !strings.HasSuffix(e.address, ":53") {
+			texts[i] += "/" + dnsPort
+		}
+	}
+	return texts
+}
+
+// ParseEndpoints reads ready endpoints, each as address:port/node, with /dns-tcp behind it for DNS at another port than 53.
+// It is for a check that may not list the slices.
+func ParseEndpoints(texts []string) ([]EndpointSlice, error) {
+	found := make([]EndpointSlice, len(texts))
+	for i, text := range texts {
+		address, rest, _ := strings.Cut(text, "/")
+		node, name, _ := strings.Cut(rest, "/")
+		host, number, err := net.SplitHostPort(address)
+		port, notNumber := strconv.ParseInt(number, 10, 32)
+		if err = cmp.Or(err, notNumber); err != nil {
+			return nil, err
+		}
+		found[i].Ports = []EndpointPort{{Name: &name, Port: new(int32(port))}}
+		found[i].Endpoints = []Endpoint{{Addresses: []string{host}, NodeName: node}}
+	}
+	return found, nil
+}
+
 // tcpPort returns the port to connect to: DNS over TCP if there is one, else the first TCP port.
 func tcpPort(ports []EndpointPort) (port string, isDNS, ok bool) {
 	for _, p := range ports {
 		if p.Port == nil || (p.Protocol != nil && *p.Protocol != "TCP") {
 			continue
 		}
-		dns := *p.Port == 53 || (p.Name != nil && *p.Name == "dns-tcp")
+		dns := *p.Port == 53 || (p.Name != nil && *p.Name == dnsPort)
 		if !ok || (dns && !isDNS) {
 			port, isDNS, ok = strconv.Itoa(int(*p.Port)), dns, true
 		}

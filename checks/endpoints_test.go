@@ -64,3 +64,37 @@ func TestEndpointSliceFromTheAPI(t *testing.T) {
 	want.Endpoints[0].Conditions.Ready = new(false)
 	assert.Equal(t, want, got)
 }
+
+// What the controller lists, a worker connects to.
+func TestEndpointsByName(t *testing.T) {
+	t.Parallel()
+	slice := func(name string, port int32, endpoints ...Endpoint) EndpointSlice {
+		return EndpointSlice{Ports: []EndpointPort{{Name: &name, Port: &port}}, Endpoints: endpoints}
+	}
+	unready := Endpoint{Addresses: []string{"10.0.0.9"}, NodeName: "node9"}
+	unready.Conditions.Ready = new(false)
+	found := []EndpointSlice{
+		slice("dns-tcp", 53, Endpoint{Addresses: []string{"10.0.0.1"}, NodeName: "node1"}, unready),
+		slice("dns-tcp", 5353, Endpoint{Addresses: []string{"fd00::1"}, NodeName: "node2.example"}),
+		slice("metrics", 9153, Endpoint{Addresses: []string{"10.0.0.2"}}),
+		{Ports: []EndpointPort{{Protocol: new("UDP"), Port: new(int32(53))}}, Endpoints: []Endpoint{{Addresses: []string{"10.0.0.3"}}}},
+	}
+	texts := FormatEndpoints(found)
+	assert.Equal(t, []string{"10.0.0.1:53/node1", "[fd00::1]:5353/node2.example/dns-tcp", "10.0.0.2:9153/"}, texts)
+
+	parsed, err := ParseEndpoints(append(texts, "10.0.0.4:53"))
+	require.NoError(t, err)
+	ready, unreadyCount, portless := endpoints(parsed)
+	assert.Equal(t, []endpoint{
+		{"10.0.0.1:53", "node1", true}, {"[fd00::1]:5353", "node2.example", true}, {"10.0.0.2:9153", "", false}, {"10.0.0.4:53", "", true},
+	}, ready)
+	assert.Zero(t, unreadyCount+portless)
+
+	none, err := ParseEndpoints(nil)
+	require.NoError(t, err)
+	assert.Empty(t, none)
+	for _, text := range []string{"10.0.0.1/node1", "10.0.0.1:dns/node1"} {
+		_, err := ParseEndpoints([]string{text})
+		assert.Error(t, err)
+	}
+}

@@ -14,13 +14,16 @@ import (
 	"strings"
 )
 
-// trustedRoots returns the system's CAs, else the bundled ones, plus the cluster's CA.
-func trustedRoots() (*x509.CertPool, error) {
+// trustedRoots returns the system's CAs, else the bundled ones, plus the cluster's CA (PEM; "": that of a pod with a token).
+func trustedRoots(clusterCA string) (*x509.CertPool, error) {
 	pool, err := x509.SystemCertPool()
 	if err != nil {
 		return nil, err
 	}
-	cluster, _ := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt") // of every pod with a token
+	cluster := []byte(clusterCA)
+	if clusterCA == "" {
+		cluster, _ = os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt")
+	}
 	return withRoots(pool, bundledRoots, cluster), nil
 }
 
@@ -38,7 +41,7 @@ func (n Network) get(ctx context.Context, target Target) outcome {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.URL, nil)
 	roots := n.Roots
 	if err == nil && roots == nil {
-		roots, err = trustedRoots()
+		roots, err = trustedRoots(n.ClusterCA)
 	}
 	if err != nil {
 		return outcome{err: fmt.Errorf("%s: %w", target.URL, err)}

@@ -17,6 +17,8 @@ type Network struct {
 	Targets  []Target
 	Resolver *Resolver      // for targets given by name; nil: the one of /etc/resolv.conf
 	Roots    *x509.CertPool // the CAs for HTTPS; nil: the system's and the cluster's
+	// ClusterCA is the cluster's CA (PEM); "": that of the pod's service account.
+	ClusterCA string
 }
 
 // Target is an address that must accept connections, or a URL that must answer.

@@ -1,4 +1,4 @@
-// Command kube-node-ready-controller reports nodes whose agent cannot, and replaces nodes that are never verified.
+// Command kube-node-ready-controller reports nodes whose agent cannot, verifies nodes without agents, and replaces nodes that are never verified.
 package main
 
 import (
@@ -32,10 +32,12 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/yaml"
 
+	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
 	"github.com/imunhatep/kube-node-ready/controller/internal/metrics"
 	"github.com/imunhatep/kube-node-ready/controller/internal/report"
+	"github.com/imunhatep/kube-node-ready/controller/internal/worker"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -101,18 +103,20 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 	if err != nil {
 		return err
 	}
+	if environment.RemoveRateLimit(); environment.Err != nil {
+		return environment.Err
+	}
 	manager, err := newManager(cfg, environment, template)
 	if err != nil {
 		return err
 	}
 	request := newRequest(cfg.Config)
-	fleetLoop := &loop.Loop{
-		Settings: fleet.Settings{
-			Rules: fleet.NewRules(template, request), Request: request, ConditionType: cfg.ConditionType,
-			NotStartedAfter: cfg.NotStartedAfter, SilentAfter: cfg.InitialTimeout + time.Minute,
-		},
-		Cache: manager.GetCache(), Live: manager.GetAPIReader(), Log: log,
+	settings := fleet.Settings{
+		Rules: fleet.NewRules(template, request), Request: request, ConditionType: cfg.ConditionType,
+		NotStartedAfter: cfg.NotStartedAfter, SilentAfter: cfg.InitialTimeout + time.Minute,
+		Workers: cfg.DeploymentMode == config.ModeController, FailedAfter: cfg.InitialTimeout,
 	}
+	fleetLoop := &loop.Loop{Settings: settings, Cache: manager.GetCache(), Live: manager.GetAPIReader(), Log: log}
 	collector := metrics.New(fleetLoop, metrics.Build{Version: version, Commit: commit, Date: buildDate})
 	if err := ctrlmetrics.Registry.Register(collector); err != nil {
 		return err
@@ -125,8 +129,29 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 	if err := fleetLoop.SetupWithManager(manager); err != nil {
 		return err
 	}
+	if settings.Workers {
+		if err := newWorkers(cfg, environment, template, settings, manager, log).SetupWithManager(ctx, manager); err != nil {
+			return err
+		}
+	}
 	log.Info("starting", "version", version, "mode", cfg.DeploymentMode, "remediation", cfg.RemediationMode)
 	return manager.Start(ctx)
+}
+
+// newWorkers verifies the nodes in controller mode.
+func newWorkers(cfg config.Controller, environment kube.Environment, template *corev1.PodTemplateSpec, settings fleet.Settings,
+	manager manager.Manager, log *slog.Logger) *worker.Reconciler {
+	domain := ""
+	if resolver, err := checks.SystemResolver(); err == nil {
+		domain = resolver.ClusterDomain()
+	}
+	return &worker.Reconciler{
+		Settings: worker.Settings{Fleet: settings, AgentName: cfg.AgentName, Namespace: cfg.PodNamespace, Template: template,
+			ClusterDomain: domain, MaxWorkers: cfg.MaxConcurrentWorkers, Version: version},
+		Client: manager.GetClient(), REST: environment.Client.Core,
+		Endpoints: &worker.Endpoints{Client: environment.Client, Service: cfg.DNSService, Timeout: cfg.CheckTimeout},
+		Events:    manager.GetEventRecorder("kube-node-ready-controller"), Timeout: cfg.CheckTimeout, Log: log,
+	}
 }
 
 func newManager(cfg config.Controller, environment kube.Environment, template *corev1.PodTemplateSpec) (manager.Manager, error) {
@@ -139,7 +164,7 @@ func newManager(cfg config.Controller, environment kube.Environment, template *c
 		Scheme: scheme,
 		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
 			&corev1.Node{}: {Transform: loop.SlimNode(cfg.ConditionType, annotations()...), UnsafeDisableDeepCopy: &noCopies},
-			&corev1.Pod{}: {Transform: loop.SlimPod, UnsafeDisableDeepCopy: &noCopies,
+			&corev1.Pod{}: {Transform: loop.SlimPod(worker.Annotations()...), UnsafeDisableDeepCopy: &noCopies,
 				Namespaces: map[string]cache.Config{cfg.PodNamespace: {LabelSelector: labels.SelectorFromSet(template.Labels)}}},
 		}},
 		LeaderElection: true, LeaderElectionID: cfg.AgentName + "-controller", LeaderElectionNamespace: cfg.PodNamespace,
@@ -178,10 +203,12 @@ func readTemplate(path string) (*corev1.PodTemplateSpec, error) {
 
 // newRequest describes a verified node, as the agent does.
 func newRequest(cfg config.Config) nodepatch.Request {
-	return nodepatch.Request{
+	request := nodepatch.Request{
 		TaintKey: cfg.TaintKey, FailedTaintKey: cfg.FailedTaintKey, AlsoRemove: cfg.AlsoRemoveTaints,
 		Label: cfg.VerifiedLabel, LabelValue: cfg.VerifiedLabelValue, Annotation: nodepatch.Annotation,
 	}
+	request.Blocks = request.WaitsFor(cfg.WaitForTaints)
+	return request
 }
 
 // annotations returns the keys that decisions read.

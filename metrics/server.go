@@ -19,14 +19,19 @@ type Server struct {
 	done     chan error
 }
 
-// Listen binds port on every address before it returns, so that a port in use fails the start. It
-// serves in the background until Close.
+// Listen serves Handler: see the function Listen.
 func (r *Recorder) Listen(port int) (*Server, error) {
+	return Listen(port, r.Handler(), 10*time.Second)
+}
+
+// Listen binds port on every address before it returns, so that a port in use fails the start. It
+// serves in the background until Close. An answer must be written within the timeout; 0: there is no limit.
+func Listen(port int, handler http.Handler, timeout time.Duration) (*Server, error) {
 	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", net.JoinHostPort("", strconv.Itoa(port)))
 	if err != nil {
 		return nil, fmt.Errorf("metrics port %d cannot be bound: %w", port, err)
 	}
-	server := &http.Server{Handler: r.Handler(), ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second,
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: timeout,
 		IdleTimeout: time.Minute, MaxHeaderBytes: 8 << 10}
 	s := &Server{server, listener, make(chan error, 1)}
 	go func() { s.done <- s.http.Serve(listener) }()

@@ -35,6 +35,17 @@ func (r Request) Removes(taint Taint) bool {
 		slices.Contains(r.AlsoRemove, taint.Key)
 }
 
+// WaitsFor returns the rule for Blocks: taints whose keys begin with one of the prefixes (WAIT_FOR_TAINTS), and Karpenter's of a
+// node that is not registered yet, until when Karpenter puts startup taints back. A prefix may cover taints that the release
+// removes: nobody else removes those.
+func (r Request) WaitsFor(prefixes []string) func(Taint) bool {
+	const unregistered = "karpenter.sh/unregistered"
+	return func(taint Taint) bool {
+		begins := func(prefix string) bool { return strings.HasPrefix(taint.Key, prefix) }
+		return !r.Removes(taint) && (taint.Key == unregistered || slices.ContainsFunc(prefixes, begins))
+	}
+}
+
 func (r Request) isFailed(taint Taint) bool { return taint.Key == r.FailedTaintKey }
 
 // Operation is one step of a JSON patch (RFC 6902).

@@ -24,7 +24,8 @@ const (
 	maxUnchanged = 3
 	// maxUndone is how many patches may be applied and leave the Node with the taint. A race is lost once, or twice.
 	maxUndone = 3
-	// fieldManager is the agent's name in managedFields: what stands before the "/" of its user agent.
+	// fieldManager is the agent's name in managedFields, and the beginning of the controller's: what stands before the "/" of
+	// the user agent.
 	fieldManager = "kube-node-ready"
 )
 
@@ -213,7 +214,7 @@ func whoTaints(base, now *Node) string {
 		isKnown := func(before metav1.ManagedFieldsEntry) bool {
 			return before.Manager == entry.Manager && wroteTaints(before) && !entry.Time.After(before.Time.Time)
 		}
-		if entry.Manager != fieldManager && wroteTaints(entry) && entry.Time.After(at) &&
+		if !strings.HasPrefix(entry.Manager, fieldManager) && wroteTaints(entry) && entry.Time.After(at) &&
 			!slices.ContainsFunc(base.ManagedFields, isKnown) {
 			last, at = entry.Manager, entry.Time.Time
 		}

@@ -72,7 +72,7 @@ func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified
 		if v.readFirst(ctx) {
 			a.log.Info("node is already verified")
 			a.metrics.SetStatus(true)
-			if v.markers.ShowsFailed(v.node) { // written by a container that has ended since
+			if v.marker.ShowsFailed(v.node) { // written by a container that has ended since
 				v.markVerified(ctx)
 			}
 		} else if !v.verify(ctx) {

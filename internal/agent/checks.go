@@ -35,7 +35,7 @@ func networkCheck(cfg config.Config, e kube.Environment, noKubeconfig bool) chec
 		targets = append(targets, checks.ParseTarget(target))
 	}
 	if len(targets) > 0 {
-		return checks.Network{Targets: targets}
+		return checks.Network{Targets: targets, ClusterCA: cfg.ClusterCA}
 	}
 	server := "no kubeconfig"
 	if !noKubeconfig {
@@ -57,12 +57,16 @@ func serviceCheck(cfg config.Config, e kube.Environment, domain string, noKubeco
 	case e.Outside != "":
 		return skip("pod addresses cannot be reached from here: " + e.Outside)
 	}
+	list := func(ctx context.Context) ([]checks.EndpointSlice, error) {
+		return kube.EndpointSlices[checks.EndpointSlice](ctx, e.Client, namespace, service)
+	}
+	if cfg.Worker { // which may not list them
+		list = func(context.Context) ([]checks.EndpointSlice, error) { return checks.ParseEndpoints(cfg.DNSEndpoints) }
+	}
 	return checks.Service{
 		Namespace: namespace, Service: service, Node: cfg.NodeName, Domain: domain,
 		TaintKey: cfg.TaintKey, FailedTaintKey: cfg.FailedTaintKey,
-		List: func(ctx context.Context) ([]checks.EndpointSlice, error) {
-			return kube.EndpointSlices[checks.EndpointSlice](ctx, e.Client, namespace, service)
-		},
+		List: list,
 	}
 }
 

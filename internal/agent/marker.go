@@ -15,111 +15,78 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// marker shows on the node that it is not verified in time, for those who provision, repair or replace nodes.
-// A verification has its own, one for each policy of ON_TIMEOUT.
-type marker interface {
-	// Failed shows which checks fail (none: the patch), on a node that has the startup taint: a node that was never gated is
-	// never reported. It reports whether it has written anything: never the same twice.
-	Failed(ctx context.Context, failed []string, message string) (written bool, err error)
-	// ShowsFailed reports whether node shows a failure that the release does not remove.
-	ShowsFailed(node *nodepatch.Node) bool
-	// Verified shows that all checks pass, on the node as last read.
-	Verified(ctx context.Context, node *nodepatch.Node) error
+// marker shows on the node that it is not verified in time, for those who provision, repair or replace nodes: with the failed
+// taint, with a condition, or with both (ON_TIMEOUT). Each verification has its own.
+type marker struct {
+	v       *verification
+	tainted bool   // it has added the failed taint
+	reason  string // of the condition as it is on the node, "" if this verification has written none
 }
 
-// markers are those of ON_TIMEOUT, in use side by side. There are none with keep: the startup taint says enough.
-type markers []marker
+func (m *marker) uses(policy string) bool { return slices.Contains(m.v.cfg.OnTimeout, policy) }
 
-func newMarkers(v *verification) (list markers) {
-	if slices.Contains(v.cfg.OnTimeout, config.OnTimeoutTaint) {
-		list = append(list, &taintMarker{verification: v})
+// Failed shows which checks fail (none: the patch), on a node that has the startup taint: a node that was never gated is
+// never reported. It reports whether it has written anything: never the same twice.
+func (m *marker) Failed(ctx context.Context, failed []string, message string) (written bool, err error) {
+	if m.uses(config.OnTimeoutTaint) && m.v.timedOut { // a condition of others may have to be corrected before
+		written, err = m.addTaint(ctx, failed)
 	}
-	if slices.Contains(v.cfg.OnTimeout, config.OnTimeoutCondition) {
-		list = append(list, &conditionMarker{verification: v})
+	if m.uses(config.OnTimeoutCondition) {
+		wrote, failure := m.setFalse(ctx, failed, message)
+		written, err = written || wrote, errors.Join(err, failure)
 	}
-	return list
+	return written, err
 }
 
-// Failed gives each marker its turn, also after another one has failed.
-func (list markers) Failed(ctx context.Context, failed []string, message string) (written bool, err error) {
-	var errs []error
-	for _, m := range list {
-		wrote, err := m.Failed(ctx, failed, message)
-		written, errs = written || wrote, append(errs, err)
-	}
-	return written, errors.Join(errs...)
-}
-
-func (list markers) ShowsFailed(node *nodepatch.Node) bool {
-	return slices.ContainsFunc(list, func(m marker) bool { return m.ShowsFailed(node) })
-}
-
-func (list markers) Verified(ctx context.Context, node *nodepatch.Node) error {
-	var errs []error
-	for _, m := range list {
-		errs = append(errs, m.Verified(ctx, node))
-	}
-	return errors.Join(errs...)
-}
-
-// taintMarker adds the failed taint. The release removes it.
-type taintMarker struct {
-	*verification
-	marked bool
-}
-
-func (m *taintMarker) Failed(ctx context.Context, failed []string, _ string) (bool, error) {
-	if m.marked || !m.timedOut {
-		return false, nil // the taint keeps its value; what the condition takes back before the timeout is not its matter
+// addTaint adds the failed taint, which keeps its value then. The release removes it.
+func (m *marker) addTaint(ctx context.Context, failed []string) (written bool, err error) {
+	if m.tainted {
+		return false, nil
 	}
 	value := "unverified"
 	if len(failed) > 0 {
 		value = failed[0]
 	}
-	var err error
-	m.marked, err = m.patcher.AddFailedTaint(ctx, m.request, value)
-	return m.marked, err
+	m.tainted, err = m.v.patcher.AddFailedTaint(ctx, m.v.request, value)
+	return m.tainted, err
 }
 
-func (*taintMarker) ShowsFailed(*nodepatch.Node) bool                { return false }
-func (*taintMarker) Verified(context.Context, *nodepatch.Node) error { return nil }
-
-// conditionMarker writes a condition of the node.
-type conditionMarker struct {
-	*verification
-	reason string // as it is on the node, "" if this verification has written none
-}
-
-func (m *conditionMarker) Failed(ctx context.Context, failed []string, message string) (bool, error) {
+func (m *marker) setFalse(ctx context.Context, failed []string, message string) (written bool, err error) {
 	reason := conditionReason(failed)
 	if m.reason == reason {
 		return false, nil
 	}
-	node, err := m.patcher.Get(ctx)
-	if err != nil || len(nodepatch.StartupTaints(node, m.request)) == 0 || node.DeletionTimestamp != nil {
+	node, err := m.v.patcher.Get(ctx)
+	if err != nil || len(nodepatch.StartupTaints(node, m.v.request)) == 0 || node.DeletionTimestamp != nil {
 		return false, err
 	}
-	err = m.set(ctx, node, "False", reason, message)
+	err = m.setCondition(ctx, node, "False", reason, message)
 	return err == nil, err
 }
 
-func (m *conditionMarker) ShowsFailed(node *nodepatch.Node) bool {
+// ShowsFailed reports whether node shows a failure that the release does not remove.
+func (m *marker) ShowsFailed(node *nodepatch.Node) bool {
 	isFalse := func(condition nodepatch.Condition) bool {
-		return condition.Type == m.cfg.ConditionType && condition.Status == "False"
+		return condition.Type == m.v.cfg.ConditionType && condition.Status == "False"
 	}
-	return (m.reason != "" && m.reason != verdict.Verified) || slices.ContainsFunc(node.Status.Conditions, isFalse)
+	return m.uses(config.OnTimeoutCondition) &&
+		((m.reason != "" && m.reason != verdict.Verified) || slices.ContainsFunc(node.Status.Conditions, isFalse))
 }
 
-func (m *conditionMarker) Verified(ctx context.Context, node *nodepatch.Node) error {
-	return m.set(ctx, node, "True", verdict.Verified, allChecksPass)
+// Verified shows that all checks pass, on the node as last read.
+func (m *marker) Verified(ctx context.Context, node *nodepatch.Node) error {
+	if !m.uses(config.OnTimeoutCondition) {
+		return nil
+	}
+	return m.setCondition(ctx, node, "True", verdict.Verified, allChecksPass)
 }
 
-func (m *conditionMarker) set(ctx context.Context, node *nodepatch.Node, status, reason, message string) error {
-	ctx, cancel := context.WithTimeout(ctx, m.cfg.CheckTimeout)
+func (m *marker) setCondition(ctx context.Context, node *nodepatch.Node, status, reason, message string) error {
+	ctx, cancel := context.WithTimeout(ctx, m.v.cfg.CheckTimeout)
 	defer cancel()
-	err := m.api.SetCondition(ctx, node, nodepatch.Condition{
-		Type: m.cfg.ConditionType, Status: status, Reason: reason, Message: kube.Shorten(message),
-	}, m.client.ServerTime())
+	err := m.v.api.SetCondition(ctx, node, nodepatch.Condition{
+		Type: m.v.cfg.ConditionType, Status: status, Reason: reason, Message: kube.Shorten(message),
+	}, m.v.client.ServerTime())
 	if err == nil {
 		m.reason = reason
 	}
@@ -136,15 +103,13 @@ func conditionReason(failed []string) string {
 
 // mark shows on the node that it is not verified. It reports whether nothing is left to write.
 func (v *verification) mark(ctx context.Context, failed []string, message string) bool {
-	if len(v.markers) == 0 {
-		return true
-	}
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(2*len(v.markers))*v.cfg.CheckTimeout) // each reads and writes
+	// Each policy reads the node and writes once.
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(2*len(v.cfg.OnTimeout))*v.cfg.CheckTimeout)
 	defer cancel()
 	if ctx.Err() != nil {
 		return false
 	}
-	marked, err := v.markers.Failed(ctx, failed, message)
+	marked, err := v.marker.Failed(ctx, failed, message)
 	policy := strings.Join(v.cfg.OnTimeout, ",")
 	log := v.log.WithFields(logrus.Fields{"policy": policy, "reason": conditionReason(failed)})
 	if marked {
@@ -158,11 +123,11 @@ func (v *verification) mark(ctx context.Context, failed []string, message string
 
 // markVerified shows on the node that it is verified. It reports whether a retry is of no use.
 func (v *verification) markVerified(ctx context.Context) bool {
-	err := v.markers.Verified(ctx, v.node)
+	err := v.marker.Verified(ctx, v.node)
 	if err != nil {
 		v.log.WithError(err).Warn("cannot write the condition of the verified node (config.onTimeout=condition gives the rights)")
 	}
-	return err == nil || (nodepatch.IsFinal(err) && !v.markers.ShowsFailed(v.node))
+	return err == nil || (nodepatch.IsFinal(err) && !v.marker.ShowsFailed(v.node))
 }
 
 // removeLoneFailedTaint removes the failed taint from a node without the startup taint: such a node was never closed,

@@ -39,7 +39,7 @@ type verification struct {
 	timeout       <-chan time.Time // INITIAL_TIMEOUT, and then the next attempt to report that it has passed
 	timedOut      bool
 	stop          context.CancelFunc
-	markers       markers
+	marker        marker
 	releasing     bool // a patch is in flight that releases the node
 	releaseFailed bool
 	shownVerified bool // by the marker, before a release that has failed: to be taken back
@@ -48,8 +48,8 @@ type verification struct {
 func (a *Agent) newVerification() *verification {
 	v := &verification{Agent: a, request: newRequest(a.cfg), attempted: make(chan checks.Attempt, 16),
 		attempts: make(map[string]int), reported: make(map[string]repeat)}
-	v.request.Blocks = v.isForeign
-	v.markers = newMarkers(v)
+	v.request.Blocks = v.request.WaitsFor(a.cfg.WaitForTaints)
+	v.marker = marker{v: v}
 	return v
 }
 
@@ -130,7 +130,7 @@ func (v *verification) round(ctx context.Context, beforeRelease bool) error {
 	}
 	if before != nil && before.UID != v.node.UID {
 		v.log.Warn("node was deleted and created again: restarting the checks")
-		v.markers, v.proof = newMarkers(v), nil
+		v.marker, v.proof = marker{v: v}, nil
 		return errRestart
 	}
 	return nil
@@ -209,8 +209,8 @@ func readLarge(ctx context.Context, api nodepatch.Client) (node *nodepatch.Node,
 	return node, report, err
 }
 
-// release removes the startup taint and adds the label. If the node shows a failure that would stay, its marker takes
-// that back first: a stale False could get a healthy node replaced. Once a release has failed, it waits for the
+// release removes the startup taint and adds the label. If the node shows a failure that would stay, the marker takes
+// that back first: a stale False could get a healthy node replaced. Once a release has failed, the marker waits for the
 // next one to succeed: a condition that is True for a moment in each round would hide the failure.
 func (v *verification) release(ctx context.Context) error {
 	for _, taint := range nodepatch.StartupTaints(v.node, v.request) {
@@ -219,7 +219,7 @@ func (v *verification) release(ctx context.Context) error {
 				Warn("startup taint has an unexpected effect: removing it anyway")
 		}
 	}
-	if !v.releaseFailed && v.markers.ShowsFailed(v.node) {
+	if !v.releaseFailed && v.marker.ShowsFailed(v.node) {
 		v.shownVerified = v.markVerified(ctx)
 	}
 	v.request.AnnotationValue = v.annotationValue(time.Now())

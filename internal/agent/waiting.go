@@ -4,14 +4,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
-
-// unregistered is Karpenter's taint. Karpenter puts startup taints back until it has registered the node.
-const unregistered = "karpenter.sh/unregistered"
 
 // waitForForeignTaints waits until no foreign taint of WAIT_FOR_TAINTS is left: results before the CNI is up, for
 // example, are meaningless. If the node cannot be read, the checks start and say why.
@@ -44,16 +40,11 @@ func (v *verification) foreignTaint(node *nodepatch.Node) *nodepatch.Taint {
 	if node == nil {
 		return nil
 	}
-	i := slices.IndexFunc(node.Spec.Taints, v.isForeign)
+	i := slices.IndexFunc(node.Spec.Taints, v.request.Blocks)
 	if i < 0 {
 		return nil
 	}
 	return &node.Spec.Taints[i]
-}
-
-func (v *verification) isForeign(taint nodepatch.Taint) bool {
-	return !v.request.Removes(taint) && (taint.Key == unregistered ||
-		slices.ContainsFunc(v.cfg.WaitForTaints, func(prefix string) bool { return strings.HasPrefix(taint.Key, prefix) }))
 }
 
 // waitForStartupTaint waits for a startup taint that is added late. After a wait the checks run again.

@@ -2,6 +2,7 @@
 package config
 
 import (
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -35,8 +36,13 @@ type Config struct {
 	MetricsPort   int
 	MetricsLinger time.Duration
 
-	LogLevel, LogFormat   string
-	DryRun, Once, Version bool
+	LogLevel, LogFormat           string
+	DryRun, Once, Worker, Version bool
+
+	// With Worker:
+	DNSEndpoints  []string // address:port/node of the ready endpoints of DNSService, see checks.ParseEndpoints
+	ClusterDomain string   // "": that of resolv.conf
+	ClusterCA     string   // PEM; "" without Worker
 }
 
 // Values of ON_TIMEOUT.
@@ -102,8 +108,8 @@ func (c *Config) settings() []*setting {
 		{"also-remove-taints", "keys", "comma-separated former startup and failed taint keys; the release removes them too, " +
 			"and nothing adds them", "node-ready/failed", list(&c.AlsoRemoveTaints, 0, ownKey)},
 
-		{"on-timeout", "policies", "marks on a node that is not verified within --initial-timeout: keep (none), or taint, condition, " +
-			"or both separated by a comma", OnTimeoutKeep, list(&c.OnTimeout, 1, oneOf(OnTimeoutKeep, OnTimeoutTaint, OnTimeoutCondition))},
+		{"on-timeout", "policies", "mark on a node not verified in --initial-timeout: keep (none), taint, condition or taint,condition",
+			OnTimeoutKeep, list(&c.OnTimeout, 1, oneOf(OnTimeoutKeep, OnTimeoutTaint, OnTimeoutCondition))},
 		{"failed-taint-key", "key", "key of the NoSchedule taint that taint in --on-timeout adds", "node-ready/failed",
 			text(&c.FailedTaintKey, ownKey)},
 		{"condition-type", "type", "type of the condition that condition in --on-timeout writes", "NodeVerified",
@@ -119,6 +125,12 @@ func (c *Config) settings() []*setting {
 
 		{"dry-run", "bool", "run every check once, print a report, write nothing", "false", boolean(&c.DryRun)},
 		{"once", "bool", "exit with the verdict, at the latest after --initial-timeout", "false", boolean(&c.Once)},
+		{"worker", "bool", "run one round without a credential, for the controller, and serve its verdict at /readyz; needs the " +
+			"cluster's CA (PEM) in the variable CLUSTER_CA", "false", boolean(&c.Worker)},
+		{"dns-endpoints", "endpoints", "with --worker: comma-separated ready endpoints of --dns-service, address:port/node", "",
+			list(&c.DNSEndpoints, 0, endpoint)},
+		{"cluster-domain", "domain", "with --worker: the cluster's DNS domain; default: that of /etc/resolv.conf", "",
+			text(&c.ClusterDomain, optional(subdomain))},
 	}
 }
 
@@ -133,26 +145,34 @@ func (s *setting) Set(value string) error {
 }
 
 // flagOnly reports whether the setting has no variable: it is decided at a prompt.
-func (s *setting) flagOnly() bool { return s.flag == "once" }
+func (s *setting) flagOnly() bool { return s.flag == "once" || s.flag == "worker" }
 
 // Parse reads flags over environment over defaults. The error is pflag.ErrHelp after the help was
 // printed to out, or a UsageError that lists every mistake.
 func Parse(args []string, lookupEnv func(string) (string, bool), out io.Writer) (Config, error) {
 	var c Config
-	version, err := read("kube-node-ready", usage, c.settings(), args, lookupEnv, out)
+	version, problems, err := read("kube-node-ready", usage, c.settings(), args, lookupEnv, out)
 	c.Version = version
 	if err != nil || c.Version {
 		return c, err
 	}
-	if problems := c.validate(lookupEnv); len(problems) > 0 {
+	if c.Worker {
+		c.ClusterCA, _ = lookupEnv("CLUSTER_CA")
+	}
+	parsed := len(problems) == 0
+	problems = append(problems, c.missing(lookupEnv)...)
+	if parsed {
+		problems = append(problems, c.validate(lookupEnv)...)
+	}
+	if len(problems) > 0 {
 		return c, problems
 	}
 	return c, nil
 }
 
-// read reads the settings of a program, and reports whether only its version is asked for.
+// read reads the settings of a program, and reports whether only its version is asked for. problems are mistakes in values.
 func read(program, usage string, settings []*setting, args []string, lookupEnv func(string) (string, bool), out io.Writer) (
-	version bool, err error) {
+	version bool, problems UsageError, err error) {
 	flags := pflag.NewFlagSet(program, pflag.ContinueOnError)
 	flags.SortFlags = false
 	flags.SetOutput(io.Discard) // mistakes are returned, and printed in one place
@@ -171,14 +191,13 @@ func read(program, usage string, settings []*setting, args []string, lookupEnv f
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
 			_, _ = fmt.Fprintf(out, usage, flags.FlagUsagesWrapped(120))
-			return false, err
+			return false, nil, err
 		}
-		return false, UsageError{err.Error() + " (see --help)"}
+		return false, nil, UsageError{err.Error() + " (see --help)"}
 	}
 	if version {
-		return true, nil
+		return true, nil, nil
 	}
-	var problems UsageError
 	for _, arg := range flags.Args() {
 		problems = append(problems, fmt.Sprintf("unexpected argument %q: there are only flags (see --help)", arg))
 	}
@@ -191,10 +210,7 @@ func read(program, usage string, settings []*setting, args []string, lookupEnv f
 			problems = append(problems, fmt.Sprintf("%s %q: %v", from, s.value, err))
 		}
 	}
-	if len(problems) > 0 {
-		return false, problems
-	}
-	return false, nil
+	return false, problems, nil
 }
 
 const usage = `kube-node-ready verifies a new Kubernetes node from inside the pod network (DNS, API, network, service discovery).
@@ -204,24 +220,38 @@ Usage: kube-node-ready [flags]
 
 %s
 A flag overrides the environment variable named in brackets, which overrides the default.
-Exit codes: 0 verified or shut down, 1 not verified or interrupted (--once, --dry-run) or a fatal error, 2 usage.
+Exit codes: 0 verified or shut down, 1 not verified or interrupted (--once, --worker, --dry-run) or a fatal error,
+2 usage.
 `
 
-// validate applies the rules between settings.
-func (c *Config) validate(lookupEnv func(string) (string, bool)) (problems UsageError) {
+// missing names what the run cannot do without.
+func (c *Config) missing(lookupEnv func(string) (string, bool)) (problems UsageError) {
 	refuse := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	if c.NodeName == "" && !c.DryRun {
 		refuse("--node-name (NODE_NAME) is required: the name of the Node object, in a pod from the field spec.nodeName; " +
 			"only --dry-run works without")
-	}
-	if name, _ := lookupEnv("NODE_NAME"); name != "" && strings.TrimSpace(name) != c.NodeName {
-		refuse("--node-name %q must not differ from NODE_NAME %q: the checks run on that node", c.NodeName, name)
 	}
 	host, _ := lookupEnv("KUBERNETES_SERVICE_HOST")
 	if port, _ := lookupEnv("KUBERNETES_SERVICE_PORT"); (host == "" || port == "") && !c.DryRun {
 		refuse("not inside a cluster (KUBERNETES_SERVICE_HOST or KUBERNETES_SERVICE_PORT is not set): only --dry-run works here, " +
 			"because only checks on a node may release it; for a static pod or a host process set both to the address of the " +
 			"kubernetes service")
+	}
+	if c.Worker && !x509.NewCertPool().AppendCertsFromPEM([]byte(c.ClusterCA)) {
+		refuse("CLUSTER_CA is required with --worker: the cluster's CA certificates in PEM " +
+			"(key ca.crt of the ConfigMap kube-root-ca.crt)")
+	}
+	return problems
+}
+
+// validate applies the rules between settings.
+func (c *Config) validate(lookupEnv func(string) (string, bool)) (problems UsageError) {
+	refuse := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
+	if name, _ := lookupEnv("NODE_NAME"); name != "" && strings.TrimSpace(name) != c.NodeName {
+		refuse("--node-name %q must not differ from NODE_NAME %q: the checks run on that node", c.NodeName, name)
+	}
+	if c.Worker && c.DryRun {
+		refuse("--worker must not be a --dry-run: the controller releases the node that a worker has verified")
 	}
 	if slices.Contains(c.OnTimeout, OnTimeoutKeep) && len(c.OnTimeout) > 1 {
 		refuse("--on-timeout %s: keep means no mark, so it stands alone", strings.Join(c.OnTimeout, ","))

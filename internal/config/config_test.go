@@ -2,7 +2,9 @@ package config
 
 import (
 	"bytes"
+	"encoding/pem"
 	"maps"
+	"net/http/httptest"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,8 +39,18 @@ func inCluster(env map[string]string) map[string]string {
 		env = make(map[string]string)
 	}
 	env["KUBERNETES_SERVICE_HOST"], env["KUBERNETES_SERVICE_PORT"] = "10.96.0.1", "443"
+	if _, ok := env["CLUSTER_CA"]; !ok {
+		env["CLUSTER_CA"] = clusterCA
+	}
 	return env
 }
+
+// clusterCA is a certificate that the controller gives its workers.
+var clusterCA = func() string {
+	server := httptest.NewTLSServer(nil)
+	defer server.Close()
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
+}()
 
 var defaults = Config{
 	NodeName: "node1", PodNamespace: "kube-system",
@@ -73,6 +85,7 @@ const (
 	wantPrefix    = "must be a taint's key or the beginning of one, such as node.cilium.io/"
 	wantCondition = "must not be a condition that kubelet or a network plugin owns"
 	wantBool      = "must be true or false"
+	wantEndpoint  = "must be address:port/node, or [v6 address]:port/node, with a port between 1 and 65535"
 )
 
 func wantDuration(lowest, highest string) string {
@@ -304,6 +317,28 @@ var cases = map[string]struct {
 		good: []good{{"true", func(c *Config) { c.Once = true }}, {"false", func(*Config) {}}},
 		bad:  badValues(wantBool, "", "yes"),
 	},
+	"worker": {
+		good: []good{{"true", func(c *Config) { c.Worker, c.ClusterCA = true, clusterCA }}, {"false", func(*Config) {}}},
+		bad:  badValues(wantBool, "", "yes"),
+	},
+	"dns-endpoints": {
+		good: []good{
+			{"", func(*Config) {}},
+			{"10.0.0.1:53/node2, [fd00::1]:5353/a.b/dns-tcp,10.0.0.2:53/,10.0.0.3:53", func(c *Config) {
+				c.DNSEndpoints = []string{"10.0.0.1:53/node2", "[fd00::1]:5353/a.b/dns-tcp", "10.0.0.2:53/", "10.0.0.3:53"}
+			}},
+		},
+		bad: []bad{
+			{"10.0.0.1", `"10.0.0.1" ` + wantEndpoint}, {"a:53/n", `"a:53/n" ` + wantEndpoint}, {"10.0.0.1:0/n", `"10.0.0.1:0/n" ` + wantEndpoint},
+			{"10.0.0.1:53/n,fd00::1:53/n", `"fd00::1:53/n" ` + wantEndpoint}, {"10.0.0.1:65536/n", `"10.0.0.1:65536/n" ` + wantEndpoint},
+			{"10.0.0.1:53/N", `"10.0.0.1:53/N" ` + wantEndpoint}, {"10.0.0.1:53/n/a/b", `"10.0.0.1:53/n/a/b" ` + wantEndpoint},
+			{"/n", `"/n" ` + wantEndpoint},
+		},
+	},
+	"cluster-domain": {
+		good: []good{{"", func(*Config) {}}, {"cluster.local", func(c *Config) { c.ClusterDomain = "cluster.local" }}},
+		bad:  badValues(wantSubdomain, "a b", ".local", "Cluster.local"),
+	},
 }
 
 func TestEverySettingHasCases(t *testing.T) {
@@ -337,7 +372,7 @@ func TestGoodValues(t *testing.T) {
 				require.NoError(t, err)
 				assert.Equal(t, want, got, "by flag")
 
-				if flag == "once" {
+				if flag == "once" || flag == "worker" {
 					want = defaults // has no variable
 				}
 				got, err = parse(map[string]string{variable: value.value})
@@ -377,7 +412,7 @@ func TestBadValues(t *testing.T) {
 				require.Equal(t, UsageError{"--" + flag + quoted}, err)
 
 				_, err = parse(map[string]string{variable: value.value})
-				if flag == "once" {
+				if flag == "once" || flag == "worker" {
 					require.NoError(t, err)
 				} else {
 					require.Equal(t, UsageError{variable + " (--" + flag + ")" + quoted}, err)
@@ -411,6 +446,25 @@ func TestUsageErrors(t *testing.T) {
 		"two taints of one name": {
 			args: []string{"--on-timeout=taint", "--taint-key=a/b", "--failed-taint-key=a/b"},
 			want: UsageError{"--failed-taint-key a/b must differ from --taint-key: the agent could not tell the two taints apart"},
+		},
+		"a worker without a CA, and all that is wrong beside": {
+			env:  map[string]string{"CLUSTER_CA": "", "NODE_NAME": "", "DNS_ENDPOINTS": "10.0.0.1"},
+			args: []string{"--worker", "--cluster-domain=a b"},
+			want: UsageError{
+				`DNS_ENDPOINTS (--dns-endpoints) "10.0.0.1": "10.0.0.1" ` + wantEndpoint,
+				`--cluster-domain "a b": ` + wantSubdomain,
+				"--node-name (NODE_NAME) is required: the name of the Node object, in a pod from the field spec.nodeName; only --dry-run works without",
+				"CLUSTER_CA is required with --worker: the cluster's CA certificates in PEM (key ca.crt of the ConfigMap kube-root-ca.crt)",
+			},
+		},
+		"a worker with a CA that is none": {
+			env:  map[string]string{"CLUSTER_CA": "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"},
+			args: []string{"--worker"},
+			want: UsageError{"CLUSTER_CA is required with --worker: the cluster's CA certificates in PEM (key ca.crt of the ConfigMap kube-root-ca.crt)"},
+		},
+		"a worker's dry run": {
+			env: map[string]string{"DRY_RUN": "true"}, args: []string{"--worker"},
+			want: UsageError{"--worker must not be a --dry-run: the controller releases the node that a worker has verified"},
 		},
 		"keep and a mark": {
 			env:  map[string]string{"ON_TIMEOUT": "condition,keep"},
@@ -518,8 +572,8 @@ func TestHelp(t *testing.T) {
 			require.GreaterOrEqual(t, i, 0, "--%s", s.flag)
 			text := flags[i]
 			assert.Contains(t, text, s.help)
-			if s.flag == "once" {
-				assert.NotContains(t, text, "[ONCE]")
+			if s.flag == "once" || s.flag == "worker" {
+				assert.NotContains(t, text, " ["+strings.ToUpper(s.flag)+"]")
 			} else {
 				assert.Contains(t, text, " ["+strings.ToUpper(strings.ReplaceAll(s.flag, "-", "_"))+"]")
 			}
@@ -528,6 +582,6 @@ func TestHelp(t *testing.T) {
 			}
 		}
 		assert.Contains(t, out.String(), "--version")
-		assert.Contains(t, out.String(), "Exit codes: 0 verified or shut down, 1 not verified or interrupted (--once, --dry-run) or a fatal error, 2 usage.")
+		assert.Contains(t, out.String(), "Exit codes: 0 verified or shut down, 1 not verified or interrupted (--once, --worker, --dry-run) or a fatal error,\n2 usage.")
 	}
 }

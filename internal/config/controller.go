@@ -72,13 +72,16 @@ func (c *Controller) settings() []*setting {
 // ParseController reads the controller's flags over environment over defaults. Its errors are those of Parse.
 func ParseController(args []string, lookupEnv func(string) (string, bool), out io.Writer) (Controller, error) {
 	var c Controller
-	version, err := read("kube-node-ready-controller", controllerUsage, c.settings(), args, lookupEnv, out)
+	version, problems, err := read("kube-node-ready-controller", controllerUsage, c.settings(), args, lookupEnv, out)
 	c.Version = version
 	if err != nil || version {
 		return c, err
 	}
-	if c.MetricsPort == c.HealthPort {
-		return c, UsageError{"--metrics-port and --health-port must differ"}
+	if len(problems) == 0 && c.MetricsPort == c.HealthPort {
+		problems = append(problems, "--metrics-port and --health-port must differ")
+	}
+	if len(problems) > 0 {
+		return c, problems
 	}
 	return c, nil
 }

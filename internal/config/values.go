@@ -17,8 +17,11 @@ import (
 )
 
 // A rule is one kind of value. Its error says what is allowed.
+//
+// The functions that make one are not inlined: the binary would have a copy of the rule for each setting, 16 kB in all.
 type rule func(string) error
 
+//go:noinline
 func text(to *string, allowed rule) rule {
 	return func(s string) error {
 		*to = s
@@ -26,6 +29,7 @@ func text(to *string, allowed rule) rule {
 	}
 }
 
+//go:noinline
 func duration(to *time.Duration, lowest, highest time.Duration) rule {
 	return func(s string) (err error) {
 		*to, err = time.ParseDuration(s)
@@ -34,6 +38,7 @@ func duration(to *time.Duration, lowest, highest time.Duration) rule {
 	}
 }
 
+//go:noinline
 func number(to *int, lowest, highest int) rule {
 	return func(s string) (err error) {
 		*to, err = strconv.Atoi(s)
@@ -41,6 +46,7 @@ func number(to *int, lowest, highest int) rule {
 	}
 }
 
+//go:noinline
 func boolean(to *bool) rule {
 	return func(s string) (err error) {
 		*to, err = strconv.ParseBool(s)
@@ -48,6 +54,7 @@ func boolean(to *bool) rule {
 	}
 }
 
+//go:noinline
 func list(to *[]string, atLeast int, each rule) rule {
 	return func(s string) error {
 		*to = nil
@@ -69,6 +76,7 @@ func list(to *[]string, atLeast int, each rule) rule {
 
 func anything(string) error { return nil }
 
+//go:noinline
 func optional(r rule) rule {
 	return func(s string) error {
 		if s == "" {
@@ -78,6 +86,7 @@ func optional(r rule) rule {
 	}
 }
 
+//go:noinline
 func oneOf(values ...string) rule {
 	return func(s string) error { return must("one of "+strings.Join(values, ", "), slices.Contains(values, s)) }
 }
@@ -152,6 +161,15 @@ func hostPort(s string) error {
 	n, notNumber := strconv.Atoi(port)
 	return must("host:port, or [v6 address]:port, with a port between 1 and 65535",
 		err == nil && notNumber == nil && n >= 1 && n <= 65535 && domainOrIP(host) == nil)
+}
+
+// endpoint is an item of DNS_ENDPOINTS: see checks.ParseEndpoints.
+func endpoint(s string) error {
+	address, rest, _ := strings.Cut(s, "/")
+	node, port, _ := strings.Cut(rest, "/")
+	host, _, _ := net.SplitHostPort(address)
+	return must("address:port/node, or [v6 address]:port/node, with a port between 1 and 65535", net.ParseIP(host) != nil &&
+		hostPort(address) == nil && optional(subdomain)(node) == nil && optional(label)(port) == nil)
 }
 
 func target(s string) error {

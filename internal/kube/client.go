@@ -34,8 +34,10 @@ func newClient(config *rest.Config, userAgent string) (*Client, error) {
 	if config.Proxy == nil {
 		config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
 	}
-	config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(10, 20) // requests a second, and at once: a verification sends four
-	config.WarningHandler = rest.NoWarnings{}                          // client-go would print them between the lines of the log
+	if config.QPS >= 0 { // else the caller has no limit
+		config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(10, 20) // requests a second, and at once: a verification sends four
+	}
+	config.WarningHandler = rest.NoWarnings{} // client-go would print them between the lines of the log
 	config.APIPath = "/apis"
 	if config.BearerTokenFile != "" {
 		// client-go caches the file for a minute; after a refused token it is read again at once.
@@ -89,11 +91,20 @@ func EndpointSlices[T any](ctx context.Context, c *Client, namespace, service st
 // Versions requests /api, which only authenticated callers get (RBAC: system:discovery) and which needs no node. The request
 // has a header of the value of padding, unless it is empty: see nodepatch.Client.GetPadded.
 func (c *Client) Versions(ctx context.Context, padding string) error {
-	request := c.Core.Get().AbsPath("/api").MaxRetries(0)
+	return pad(c.Core.Get().AbsPath("/api"), padding).Do(ctx).Error()
+}
+
+// NodeStatus requests a Node and returns the HTTP status of the answer, 0 if there is none. The padding is that of Versions.
+func (c *Client) NodeStatus(ctx context.Context, name, padding string) (status int, err error) {
+	err = pad(c.Core.Get().Resource("nodes").Name(name), padding).Do(ctx).StatusCode(&status).Error()
+	return status, err
+}
+
+func pad(request *rest.Request, padding string) *rest.Request {
 	if padding != "" {
 		request.SetHeader("X-Kube-Node-Ready-Padding", padding)
 	}
-	return request.Do(ctx).Error()
+	return request.MaxRetries(0)
 }
 
 // CloseIdleConnections makes the next request prove the path to the API server again, from TCP on. It

@@ -27,13 +27,9 @@ var ErrNoKubeconfig = errors.New("no kubeconfig")
 // DetectEnvironment finds out where the process runs. A kubeconfig that is named wins over the pod's service account,
 // which wins over the usual rules of kubectl.
 func DetectEnvironment(kubeconfig string, lookupEnv func(string) (string, bool), userAgent string) Environment {
-	var e Environment
-	host, _ := lookupEnv("KUBERNETES_SERVICE_HOST")
-	port, _ := lookupEnv("KUBERNETES_SERVICE_PORT")
-	if host == "" || port == "" {
+	e := Environment{Service: serviceAddress(lookupEnv)}
+	if e.Service == "" {
 		e.Outside = "not inside a cluster (KUBERNETES_SERVICE_HOST is not set)"
-	} else {
-		e.Service = net.JoinHostPort(host, port)
 	}
 
 	var restConfig *rest.Config
@@ -47,6 +43,31 @@ func DetectEnvironment(kubeconfig string, lookupEnv func(string) (string, bool),
 	e.REST.UserAgent = userAgent
 	e.Client, e.Err = newClient(restConfig, userAgent)
 	return e
+}
+
+// RemoveRateLimit lets both clients send as fast as they can: for a controller, which limits what it does in another way.
+func (e *Environment) RemoveRateLimit() {
+	e.REST.QPS = -1
+	e.Client, e.Err = newClient(rest.CopyConfig(e.REST), e.REST.UserAgent)
+}
+
+// AnonymousEnvironment is inside a cluster, with a client that has no credential, whatever the pod or the machine has. It
+// trusts the cluster's CA (PEM) and no other.
+func AnonymousEnvironment(ca string, lookupEnv func(string) (string, bool), userAgent string) Environment {
+	e := Environment{Service: serviceAddress(lookupEnv)}
+	restConfig := &rest.Config{Host: "https://" + e.Service, TLSClientConfig: rest.TLSClientConfig{CAData: []byte(ca)}}
+	e.Client, e.Err = newClient(restConfig, userAgent)
+	return e
+}
+
+// serviceAddress returns host:port of the kubernetes service, "" outside a cluster.
+func serviceAddress(lookupEnv func(string) (string, bool)) string {
+	host, _ := lookupEnv("KUBERNETES_SERVICE_HOST")
+	port, _ := lookupEnv("KUBERNETES_SERVICE_PORT")
+	if host == "" || port == "" {
+		return ""
+	}
+	return net.JoinHostPort(host, port)
 }
 
 // clientConfig follows what the user names, else the pod's service account, else the usual rules

@@ -20,12 +20,13 @@ const (
 
 // Reason names the failed checks in their order: DNSFailed, or DNSFailed,ServiceFailed. Without any it is NotVerified.
 func Reason(failed []string) string {
-	reasons := map[string]string{checks.DNSName: DNSFailed, checks.APIName: APIFailed,
-		checks.NetworkName: NetworkFailed, checks.ServiceName: ServiceFailed}
 	var list []string
-	for _, check := range checks.Names() {
-		if slices.Contains(failed, check) {
-			list = append(list, reasons[check])
+	for _, known := range []struct{ check, reason string }{
+		{checks.DNSName, DNSFailed}, {checks.APIName, APIFailed},
+		{checks.NetworkName, NetworkFailed}, {checks.ServiceName, ServiceFailed},
+	} {
+		if slices.Contains(failed, known.check) {
+			list = append(list, known.reason)
 		}
 	}
 	if len(list) == 0 {
@@ -37,5 +38,10 @@ func Reason(failed []string) string {
 // IsAgents reports whether the agent has written this reason to a condition.
 func IsAgents(reason string) bool {
 	first, _, _ := strings.Cut(reason, ",")
-	return slices.Contains([]string{Verified, DNSFailed, APIFailed, NetworkFailed, ServiceFailed, TaintsOfOthers, NotVerified}, first)
+	switch first {
+	case Verified, DNSFailed, APIFailed, NetworkFailed, ServiceFailed, TaintsOfOthers, NotVerified:
+		return true
+	default:
+		return false
+	}
 }

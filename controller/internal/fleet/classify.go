@@ -28,6 +28,9 @@ func (r Rules) notRunning(node *corev1.Node, pod *corev1.Pod, events []corev1.Ev
 		}
 		return finding{reason: Unschedulable, message: name + "the scheduler has not bound it: check kube-scheduler"}
 	}
+	if reason := pod.Status.Reason; pod.Status.Phase == corev1.PodFailed && reason != "" {
+		return finding{reason: Unschedulable, message: name + "kubelet has refused or evicted it: " + reason + ": " + pod.Status.Message}
+	}
 	for _, status := range pod.Status.ContainerStatuses {
 		if reason := waitingReason(status); reason != "" {
 			return finding{reason: reason, message: name + containerMessage(status)}

@@ -49,16 +49,17 @@ type undecided struct {
 
 func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UID][]corev1.Event, m memory, now time.Time) (
 	undecided, memory) {
-	status := undecided{Status: Status{Node: node, Pod: pod, Untouchable: untouchable(node)}}
-	if s.isVerified(node) {
+	status := undecided{Status: Status{Node: node, Pod: pod, Untouchable: Untouchable(node)}}
+	if s.IsVerified(node) {
 		status.State = Verified
-		m.notRunning, m.running = time.Time{}, time.Time{} // for the next verification
+		m.notRunning, m.running, m.waiting = time.Time{}, time.Time{}, time.Time{} // for the next verification
 		return status, m
 	}
-	_, released := node.Annotations[s.Request.Annotation]
-	_, labelled := node.Labels[s.Request.Label]
-	status.Gated = hasTaint(node, s.Request.TaintKey) || (released && !labelled)
-	m = m.observe(pod, now)
+	status.Gated = s.IsGated(node)
+	m = m.observe(pod, now).wait(status.Gated, now)
+	if s.Workers && s.decideByWorker(&status, &m, now) {
+		return status, m
+	}
 
 	if m.container != "" && (m.notRunning.IsZero() || !restarted(pod)) { // else it has crashed just now, and may again
 		s.running(&status, m, now)
@@ -88,8 +89,8 @@ func (s Settings) running(status *undecided, m memory, now time.Time) {
 	condition := s.condition(status.Node)
 	says := condition != nil && condition.Status == corev1.ConditionFalse
 	switch reason := firstReason(condition); {
-	case says && !slices.Contains(ownReasons(), reason):
-		status.State, status.Reason, status.Message = Failed, reason, condition.Message
+	case says && !reason.IsOwn():
+		status.State, status.Reason, status.Failing, status.Message = Failed, reason, condition.Reason, condition.Message
 	case now.Sub(m.running) >= s.SilentAfter:
 		status.State, status.Reason = Failed, Silent
 		status.Message = fmt.Sprintf("pod %s/%s has run for %s and has neither verified the node nor reported a failure: "+
@@ -135,7 +136,7 @@ func (s Settings) report(plan *Plan, reported map[Reason]bool, now time.Time) {
 	for _, status := range plan.Statuses {
 		if status.State != Verified && status.Gated && status.Untouchable == "" {
 			waiting++
-			if slices.Contains(ownReasons(), status.Reason) {
+			if status.Reason.IsOwn() {
 				failing[status.Reason] = append(failing[status.Reason], status.Node.Name)
 			}
 			if s.shows(status.Node, status.Reason) {
@@ -176,16 +177,17 @@ func (s Settings) wanted(status Status, now time.Time) (Condition, bool) {
 	}
 	written := s.condition(status.Node)
 	isFalse := written != nil && written.Status == corev1.ConditionFalse
-	isOwn := isFalse && slices.Contains(ownReasons(), firstReason(written))
-	fails := status.State == Failed && status.Gated && slices.Contains(ownReasons(), status.Reason)
+	isOwn := isFalse && s.writes(firstReason(written))
+	fails := status.State == Failed && status.Gated && s.writes(status.Reason)
+	reason := Reason(cmp.Or(status.Failing, string(status.Reason)))
 	switch {
 	case status.State == Verified && isFalse && (isOwn || status.Pod == nil):
 		return Condition{Node: status.Node, Status: corev1.ConditionTrue, Reason: verdict.Verified,
 			Message: "the node is verified"}, true
 	case fails && isOwn && now.Sub(status.Since) < settled:
 		return Condition{}, false // a pod that is being replaced has one reason after the other for a moment
-	case fails && !s.shows(status.Node, status.Reason):
-		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: status.Reason, Message: status.Message}, true
+	case fails && (!isFalse || written.Reason != string(reason)):
+		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: reason, Message: status.Message}, true
 	case status.State != Verified && !status.Gated && isOwn:
 		// A stale False could get a node replaced that somebody has opened by hand.
 		return Condition{Node: status.Node, Status: corev1.ConditionUnknown, Reason: "NotGated",
@@ -194,7 +196,18 @@ func (s Settings) wanted(status Status, now time.Time) (Condition, bool) {
 	return Condition{}, false
 }
 
-func (s Settings) isVerified(node *corev1.Node) bool {
+// writes reports whether the controller writes this reason to the condition.
+func (s Settings) writes(reason Reason) bool { return s.Workers || reason.IsOwn() }
+
+// IsGated reports whether nobody but the agent or a worker opens node: it has the startup taint, or is to be verified again.
+func (s Settings) IsGated(node *corev1.Node) bool {
+	_, released := node.Annotations[s.Request.Annotation]
+	_, labelled := node.Labels[s.Request.Label]
+	return hasTaint(node, s.Request.TaintKey) || (released && !labelled)
+}
+
+// IsVerified reports whether node has the label and none of the taints that a release removes.
+func (s Settings) IsVerified(node *corev1.Node) bool {
 	value, labelled := node.Labels[s.Request.Label]
 	return labelled && value == s.Request.LabelValue && !slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
 		return s.Request.Removes(nodepatch.Taint{Key: taint.Key})
@@ -235,15 +248,16 @@ func podsByNode(pods []corev1.Pod) map[string]*corev1.Pod {
 	found := make(map[string]*corev1.Pod, len(pods))
 	for i := range pods {
 		pod := &pods[i]
-		node := nodeOf(pod)
-		if other := found[node]; other == nil || newer(pod, other) > 0 {
+		node := NodeOf(pod)
+		if other := found[node]; other == nil || Newer(pod, other) > 0 {
 			found[node] = pod
 		}
 	}
 	return found
 }
 
-func newer(a, b *corev1.Pod) int {
+// Newer compares two pods of a node: one that is not being deleted is newer than one that is.
+func Newer(a, b *corev1.Pod) int {
 	alive := func(pod *corev1.Pod) int {
 		if pod.DeletionTimestamp != nil {
 			return 0
@@ -253,8 +267,8 @@ func newer(a, b *corev1.Pod) int {
 	return cmp.Or(alive(a)-alive(b), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
 }
 
-// nodeOf returns the node that a pod runs on, or that the DaemonSet controller has made it for.
-func nodeOf(pod *corev1.Pod) string {
+// NodeOf returns the node that a pod runs on, or that it is made for: the DaemonSet controller names it as the controller does.
+func NodeOf(pod *corev1.Pod) string {
 	if pod.Spec.NodeName != "" || pod.Spec.Affinity == nil || pod.Spec.Affinity.NodeAffinity == nil {
 		return pod.Spec.NodeName
 	}

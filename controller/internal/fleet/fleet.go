@@ -3,6 +3,7 @@
 package fleet
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -57,6 +58,9 @@ func ownReasons() []Reason {
 	return []Reason{NoPod, Unschedulable, ImagePull, SandboxFailed, CrashLoop, Silent}
 }
 
+// IsOwn reports whether the reason is one of the controller, not of a check.
+func (r Reason) IsOwn() bool { return slices.Contains(ownReasons(), r) }
+
 // Reasons returns all reasons.
 func Reasons() []Reason {
 	return append(ownReasons(), DNSFailed, APIFailed, NetworkFailed, ServiceFailed, PeersFailed, TaintsOfOthers, NotVerified)
@@ -69,6 +73,10 @@ type Settings struct {
 	ConditionType string
 	// NotStartedAfter is how long a node may be without a running agent.
 	NotStartedAfter time.Duration
+	// Workers means controller mode: the pods are workers, and nobody but the controller writes the condition.
+	Workers bool
+	// FailedAfter is how long a node may be unverified until the failure of its workers is reported: INITIAL_TIMEOUT.
+	FailedAfter time.Duration
 	// SilentAfter is how long an agent may run without a word: INITIAL_TIMEOUT and a minute.
 	SilentAfter time.Duration
 }
@@ -76,7 +84,7 @@ type Settings struct {
 // Objects is the cluster as the caches show it, and what was looked up for it.
 type Objects struct {
 	Nodes []corev1.Node
-	Pods  []corev1.Pod // of the agents
+	Pods  []corev1.Pod // of the agents, or the workers
 	// Events of pods that Plan.LookUp has asked for.
 	Events map[types.UID][]corev1.Event
 	// Seen is what the last Plan remembers.
@@ -92,8 +100,10 @@ type Status struct {
 	Untouchable string // why nothing is to be done to it, or ""
 	State       State
 	Reason      Reason // of Failed; before, the reason that it would fail for, "" if that is not known
-	Message     string
-	Since       time.Time // of State and Reason, without a break, as this process has seen it
+	// Failing is the reason of the condition: Reason, or those of all failing checks, joined by commas; "": Reason.
+	Failing string
+	Message string
+	Since   time.Time // of State and Reason, without a break, as this process has seen it
 }
 
 // Plan is what Decide has found.

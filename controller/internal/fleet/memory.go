@@ -31,6 +31,7 @@ type memory struct {
 	container  string    // that runs
 	running    time.Time // since when, zero: none does
 	notRunning time.Time // since when no agent has run, zero: one has settled
+	waiting    time.Time // since when it is gated and not verified, zero: it is not
 }
 
 // observe notes whether the agent runs in pod.
@@ -48,6 +49,17 @@ func (m memory) observe(pod *corev1.Pod, now time.Time) memory {
 		m.notRunning = time.Time{}
 	case m.notRunning.IsZero() && container == "":
 		m.notRunning = now
+	}
+	return m
+}
+
+// wait notes whether the node waits for its release.
+func (m memory) wait(gated bool, now time.Time) memory {
+	switch {
+	case !gated:
+		m.waiting = time.Time{}
+	case m.waiting.IsZero():
+		m.waiting = now
 	}
 	return m
 }

@@ -86,8 +86,8 @@ func (r Rules) noPod(node *corev1.Node) string {
 	return "there is no pod for this node: check the DaemonSet and its Events"
 }
 
-// untouchable says why nothing is to be done to node, or "".
-func untouchable(node *corev1.Node) string {
+// Untouchable says why nothing is to be done to node, or "".
+func Untouchable(node *corev1.Node) string {
 	switch {
 	case node.DeletionTimestamp != nil:
 		return "it is being deleted"

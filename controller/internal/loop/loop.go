@@ -61,7 +61,7 @@ func (l *Loop) SetupWithManager(manager ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(manager).Named("fleet").
 		Watches(&corev1.Node{}, soon()).
 		Watches(&corev1.Pod{}, soon()).
-		WithEventFilter(changed()).
+		WithEventFilter(Changed()).
 		Complete(l)
 }
 

@@ -32,21 +32,23 @@ func SlimNode(conditionType string, annotations ...string) cache.TransformFunc {
 	}
 }
 
-// SlimPod is the transform for the agents' pods.
-func SlimPod(object any) (any, error) {
-	pod, ok := object.(*corev1.Pod)
-	if !ok {
-		return object, nil
+// SlimPod returns the transform for the pods of agents or workers.
+func SlimPod(annotations ...string) cache.TransformFunc {
+	return func(object any) (any, error) {
+		pod, ok := object.(*corev1.Pod)
+		if !ok {
+			return object, nil
+		}
+		slim := &corev1.Pod{ObjectMeta: slimMeta(pod.ObjectMeta, annotations...), Status: corev1.PodStatus{
+			Phase: pod.Status.Phase, Reason: pod.Status.Reason, Message: pod.Status.Message,
+			Conditions: pod.Status.Conditions, ContainerStatuses: pod.Status.ContainerStatuses, StartTime: pod.Status.StartTime,
+		}}
+		slim.Spec.NodeName = pod.Spec.NodeName
+		if pod.Spec.NodeName == "" {
+			slim.Spec.Affinity = pod.Spec.Affinity // which names the node that it is for
+		}
+		return slim, nil
 	}
-	slim := &corev1.Pod{ObjectMeta: slimMeta(pod.ObjectMeta), Status: corev1.PodStatus{
-		Phase: pod.Status.Phase, Reason: pod.Status.Reason, Message: pod.Status.Message,
-		Conditions: pod.Status.Conditions, ContainerStatuses: pod.Status.ContainerStatuses, StartTime: pod.Status.StartTime,
-	}}
-	slim.Spec.NodeName = pod.Spec.NodeName
-	if pod.Spec.NodeName == "" {
-		slim.Spec.Affinity = pod.Spec.Affinity // which names the node that it is for
-	}
-	return slim, nil
 }
 
 func slimMeta(meta metav1.ObjectMeta, annotations ...string) metav1.ObjectMeta {
@@ -55,19 +57,19 @@ func slimMeta(meta metav1.ObjectMeta, annotations ...string) metav1.ObjectMeta {
 		CreationTimestamp: meta.CreationTimestamp, DeletionTimestamp: meta.DeletionTimestamp,
 		Labels: meta.Labels, OwnerReferences: meta.OwnerReferences,
 	}
+	if meta.Annotations != nil {
+		slim.Annotations = make(map[string]string, len(annotations)) // a patch needs to know that there is a map
+	}
 	for _, key := range annotations {
 		if value, found := meta.Annotations[key]; found {
-			if slim.Annotations == nil {
-				slim.Annotations = make(map[string]string)
-			}
 			slim.Annotations[key] = value
 		}
 	}
 	return slim
 }
 
-// changed filters the changes that decisions need: not kubelet's heartbeats, of which 5,000 nodes send 17 a second.
-func changed() predicate.Predicate {
+// Changed filters the changes that decisions need: not kubelet's heartbeats, of which 5,000 nodes send 17 a second.
+func Changed() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		switch after := e.ObjectNew.(type) {
 		case *corev1.Node:

@@ -30,8 +30,8 @@ func TestHeartbeatIsNoChange(t *testing.T) {
 		})
 	}
 	before := node("1", time.Unix(1, 0), corev1.ConditionTrue)
-	assert.False(t, changed().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: node("2", time.Unix(2, 0), corev1.ConditionTrue)}))
-	assert.True(t, changed().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: node("2", time.Unix(2, 0), corev1.ConditionFalse)}))
+	assert.False(t, Changed().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: node("2", time.Unix(2, 0), corev1.ConditionTrue)}))
+	assert.True(t, Changed().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: node("2", time.Unix(2, 0), corev1.ConditionFalse)}))
 	assert.Equal(t, map[string]string{"kept": "a"}, before.Annotations)
 	assert.Empty(t, before.Status.Images)
 }
@@ -43,7 +43,7 @@ func TestSlimPodKeepsWhatDecisionsRead(t *testing.T) {
 		Spec:       corev1.PodSpec{Affinity: affinity, Containers: []corev1.Container{{Name: "agent"}}},
 		Status:     corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: "agent"}}},
 	}
-	object, err := SlimPod(pod)
+	object, err := SlimPod()(pod)
 	require.NoError(t, err)
 	unbound := object.(*corev1.Pod)
 	assert.Equal(t, affinity, unbound.Spec.Affinity, "the node that it is for")
@@ -52,7 +52,7 @@ func TestSlimPodKeepsWhatDecisionsRead(t *testing.T) {
 	assert.Empty(t, unbound.Spec.Containers)
 
 	pod.Spec.NodeName = "n1"
-	object, err = SlimPod(pod)
+	object, err = SlimPod()(pod)
 	require.NoError(t, err)
 	assert.Nil(t, object.(*corev1.Pod).Spec.Affinity)
 	assert.Equal(t, "n1", object.(*corev1.Pod).Spec.NodeName)

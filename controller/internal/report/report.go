@@ -23,10 +23,11 @@ import (
 // atOnce is how many conditions are written a second, at most.
 const atOnce = 5
 
-// Reasons of the controller's Events.
+// Reasons of the controller's Events, and the agent's for a node whose checks fail.
 const (
 	NodeNotStarted  = "NodeNotStarted"
 	FleetNotStarted = "FleetNotStarted"
+	NodeTimedOut    = "NodeVerificationTimedOut"
 )
 
 // Reporter is the step of the loop that writes conditions and Events.
@@ -76,7 +77,11 @@ func (r *Reporter) write(ctx context.Context, condition fleet.Condition) error {
 	r.Log.Info("condition written", "node", node.Name, "status", condition.Status, "reason", condition.Reason,
 		"detail", condition.Message)
 	if condition.Event {
-		r.warn(node, NodeNotStarted, condition.Reason, condition.Message)
+		event := NodeTimedOut
+		if condition.Reason.IsOwn() {
+			event = NodeNotStarted
+		}
+		r.warn(node, event, condition.Reason, condition.Message)
 	}
 	return nil
 }

@@ -1,0 +1,142 @@
+package fleet
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// Annotations of a worker's pod: what it was created for.
+const (
+	AttemptAnnotation = "node-ready/attempt" // a number, from 1
+	NodeUIDAnnotation = "node-ready/node-uid"
+	BootIDAnnotation  = "node-ready/boot-id"
+)
+
+// LastAttempt is the attempt whose failure is reported although INITIAL_TIMEOUT has not passed: the first one and five retries.
+const LastAttempt = 6
+
+// Outcome is what has become of a worker.
+type Outcome int
+
+// The outcomes of a worker.
+const (
+	Waiting     Outcome = iota // it has not started
+	Running                    // its round goes on
+	Passed                     // every check passes
+	FailedRound                // a check fails
+	Crashed                    // it has ended without a verdict
+	Interrupted                // it was evicted, refused or shut down by kubelet: no fault of a check
+)
+
+// WorkerOutcome reads the outcome of a worker, and its verdict if that is in the pod's status. A worker that is ready has
+// passed: its readiness probe answers when the verdict is known. Else the container's end counts, never the pod's phase, which is
+// seconds behind.
+func WorkerOutcome(pod *corev1.Pod) (Outcome, verdict.Verdict) {
+	if condition := podCondition(pod, corev1.PodReady); condition != nil && condition.Status == corev1.ConditionTrue {
+		return Passed, verdict.Verdict{}
+	}
+	var ended *corev1.ContainerStateTerminated
+	for _, status := range pod.Status.ContainerStatuses {
+		if status.State.Running != nil {
+			return Running, verdict.Verdict{}
+		}
+		ended = status.State.Terminated
+	}
+	if ended != nil {
+		said, err := verdict.Parse(ended.Message)
+		switch {
+		case ended.ExitCode == 0:
+			return Passed, said
+		case err == nil && !said.Verified:
+			return FailedRound, said
+		}
+	}
+	disrupted := podCondition(pod, corev1.DisruptionTarget)
+	switch {
+	case disrupted != nil && disrupted.Status == corev1.ConditionTrue, pod.Status.Phase == corev1.PodFailed && pod.Status.Reason != "":
+		return Interrupted, verdict.Verdict{}
+	case ended != nil:
+		return Crashed, verdict.Verdict{}
+	case pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded:
+		return Interrupted, verdict.Verdict{} // it has never had a container
+	}
+	return Waiting, verdict.Verdict{}
+}
+
+// Attempt returns the number of the attempt that a worker makes, from 1.
+func Attempt(pod *corev1.Pod) int {
+	n, err := strconv.Atoi(pod.Annotations[AttemptAnnotation])
+	if err != nil {
+		return 1
+	}
+	return n
+}
+
+// decideByWorker decides about a node without a worker that waits or runs, and reports whether it has. A node whose worker has not
+// started for long, or ends without a verdict, is like one whose agent does.
+func (s Settings) decideByWorker(status *undecided, m *memory, now time.Time) bool {
+	overdue := !m.waiting.IsZero() && now.Sub(m.waiting) >= s.FailedAfter
+	if status.Pod == nil {
+		return s.decideWithoutWorker(status, m, overdue, now)
+	}
+	outcome, said := WorkerOutcome(status.Pod)
+	condition := s.condition(status.Node)
+	switch {
+	case outcome == Passed && m.container == "":
+		status.Reason, status.Message = NotVerified, "all checks pass, and the node is not released: see the controller's log"
+	case outcome == FailedRound:
+		status.Failing = verdict.Reason(said.Failed)
+		first, _, _ := strings.Cut(status.Failing, ",")
+		status.Reason, status.Message = Reason(first), said.Message
+		overdue = overdue || Attempt(status.Pod) >= LastAttempt
+	default:
+		return false
+	}
+	m.container, m.running, m.notRunning = "", time.Time{}, time.Time{} // the next worker has all the time to start
+	status.State = InProgress
+	if overdue || (condition != nil && condition.Status == corev1.ConditionFalse) {
+		status.State = Failed
+	}
+	return true
+}
+
+// decideWithoutWorker decides about a node that no worker is for.
+func (s Settings) decideWithoutWorker(status *undecided, m *memory, overdue bool, now time.Time) bool {
+	status.State = Unverified
+	if !status.Gated {
+		m.notRunning = time.Time{}
+		return true // it gets no worker
+	}
+	if taint := s.ForeignTaint(status.Node); taint != nil {
+		m.notRunning = time.Time{}
+		status.Reason, status.Message = TaintsOfOthers, fmt.Sprintf("%s is still on (WAIT_FOR_TAINTS)", taint.ToString())
+	} else {
+		status.Reason = NoPod
+		status.Message = "there is no worker for this node: MAX_CONCURRENT_WORKERS others run, or the controller cannot create one " +
+			"(see its log)"
+		overdue = now.Sub(m.notRunning) >= s.NotStartedAfter
+	}
+	if overdue {
+		status.State = Failed
+	}
+	return true
+}
+
+// ForeignTaint returns a taint that must be gone before node is verified, or nil.
+func (s Settings) ForeignTaint(node *corev1.Node) *corev1.Taint {
+	i := slices.IndexFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
+		return s.Request.Blocks != nil && s.Request.Blocks(nodepatch.Taint{Key: taint.Key})
+	})
+	if i < 0 {
+		return nil
+	}
+	return &node.Spec.Taints[i]
+}

@@ -1,0 +1,95 @@
+package worker
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
+)
+
+const (
+	// nodeIndex is the cache's index of workers by the name of their node.
+	nodeIndex = "node"
+	// atOnce is how many nodes are looked at together.
+	atOnce = 10
+	// firstError and longestError are the waits after an error, which double.
+	firstError   = 100 * time.Millisecond
+	longestError = 10 * time.Second
+)
+
+// Annotations are those of a worker that decisions read.
+func Annotations() []string {
+	return []string{fleet.AttemptAnnotation, fleet.NodeUIDAnnotation, fleet.BootIDAnnotation}
+}
+
+// SetupWithManager lets every change of a node or worker lead to a step at once. Only the leader takes steps.
+func (r *Reconciler) SetupWithManager(ctx context.Context, manager ctrl.Manager) error {
+	r.nodes, r.waiting = make(map[string]memory), make(map[string]waiting)
+	byNode := func(object client.Object) []string {
+		if pod, ok := object.(*corev1.Pod); ok {
+			return []string{fleet.NodeOf(pod)}
+		}
+		return nil
+	}
+	if err := manager.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, nodeIndex, byNode); err != nil {
+		return err
+	}
+	return ctrl.NewControllerManagedBy(manager).Named("worker").
+		Watches(&corev1.Node{}, &handler.EnqueueRequestForObject{}).
+		Watches(&corev1.Pod{}, r.ofWorkers()).
+		WithEventFilter(loop.Changed()).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: atOnce,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstError, longestError),
+		}).
+		Complete(r)
+}
+
+// ofWorkers turns a change of a worker into a step about its node. A worker that has ended gives its slot to the next node.
+func (r *Reconciler) ofWorkers() handler.EventHandler {
+	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	changed := func(object client.Object, q queue, gone bool) {
+		pod, ok := object.(*corev1.Pod)
+		if !ok {
+			return
+		}
+		add := func(node string) { q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Name: node}}) }
+		if node := fleet.NodeOf(pod); node != "" {
+			add(node)
+		}
+		if gone || hasEnded(pod) {
+			if node, waits := r.nextWaiting(); waits {
+				add(node)
+			}
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { changed(e.Object, q, false) },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) { changed(e.ObjectNew, q, false) },
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { changed(e.Object, q, true) },
+	}
+}
+
+// nextWaiting returns the node that may have the next slot. It keeps its place where another one is faster.
+func (r *Reconciler) nextWaiting() (node string, found bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	node, found = longest(r.waiting)
+	if found {
+		called := r.waiting[node]
+		called.called = true
+		r.waiting[node] = called
+	}
+	return node, found
+}

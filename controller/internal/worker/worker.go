@@ -1,0 +1,247 @@
+// Package worker verifies nodes in controller mode: a worker pod for each gated node makes one round of the checks, and the
+// controller releases the node by its verdict. What is to be done about a node is decided by a function of objects, of
+// what the process remembers, and of the time.
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/internal/kube"
+)
+
+// Settings are what the operator has decided.
+type Settings struct {
+	Fleet         fleet.Settings
+	AgentName     string
+	Namespace     string // of the workers
+	Template      *corev1.PodTemplateSpec
+	ClusterDomain string // of the cluster's DNS, "" where it is not known
+	MaxWorkers    int    // at a time
+	Version       string
+}
+
+// Reconciler makes nodes verified, one call for one node.
+type Reconciler struct {
+	Settings
+	Client    client.Client  // reads the caches
+	REST      rest.Interface // of the core group, for patches
+	Endpoints *Endpoints
+	Events    events.EventRecorder
+	Timeout   time.Duration // of one request
+	Log       *slog.Logger
+
+	mu      sync.Mutex
+	nodes   map[string]memory  // by the node's name
+	waiting map[string]waiting // nodes without a slot
+}
+
+// noSlot is when a node without a slot tries again although no worker has ended.
+const noSlot = 5 * time.Second
+
+// Reconcile takes the next step about a node.
+func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	node := new(corev1.Node)
+	err := r.Client.Get(ctx, request.NamespacedName, node)
+	if apierrors.IsNotFound(err) {
+		r.forget(request.Name) // its workers are deleted with it
+		return reconcile.Result{}, nil
+	}
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("node in the cache: %w", err)
+	}
+	workers, err := r.workers(ctx, node.Name)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	now := time.Now()
+	seen := r.observe(node.Name, workers, now)
+	decided := r.next(node, workers, seen, now)
+	if decided.create == 0 {
+		r.stopWaiting(node.Name)
+	}
+	r.reportFailures(node, workers, seen, now)
+	err = r.act(ctx, node, seen, &decided)
+	for _, worker := range decided.delete {
+		err = errors.Join(err, r.deletePod(ctx, node.Name, worker))
+	}
+	return reconcile.Result{RequeueAfter: decided.wait}, err
+}
+
+// act takes a step, except that it deletes nothing: it may add workers to delete.
+func (r *Reconciler) act(ctx context.Context, node *corev1.Node, seen memory, decided *step) error {
+	switch {
+	case decided.release != nil:
+		if err := r.release(ctx, node, decided.release, seen.workers[decided.release.Name].first); err != nil {
+			return err
+		}
+		decided.delete = append(decided.delete, decided.release)
+		return nil
+	case decided.removeTaint:
+		r.remember(node.Name, func(m *memory) { m.taintRemovedAt = time.Now() })
+		decided.wait = betweenRemovals
+		return r.removeTaint(ctx, node)
+	case decided.create > 0:
+		created, err := r.create(ctx, node, decided.create)
+		if err == nil && !created {
+			decided.wait = noSlot
+		}
+		return err
+	}
+	return nil
+}
+
+// workers returns the workers of a node that the cache shows.
+func (r *Reconciler) workers(ctx context.Context, node string) ([]*corev1.Pod, error) {
+	var list corev1.PodList
+	err := r.Client.List(ctx, &list, client.MatchingFields{nodeIndex: node}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("workers in the cache: %w", err)
+	}
+	workers := make([]*corev1.Pod, len(list.Items))
+	for i := range list.Items {
+		workers[i] = &list.Items[i]
+	}
+	return workers, nil
+}
+
+// create creates a worker, if there is a slot.
+func (r *Reconciler) create(ctx context.Context, node *corev1.Node, attempt int) (created bool, err error) {
+	endpoints, err := r.Endpoints.List(ctx)
+	if err != nil {
+		return false, err
+	}
+	name := r.newName()
+	if taken, err := r.takeSlot(ctx, node.Name, name, attempt); err != nil || !taken {
+		return false, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
+	defer cancel()
+	if err := r.Client.Create(ctx, r.newPod(name, node, attempt, endpoints)); err != nil {
+		r.remember(node.Name, func(m *memory) { delete(m.workers, name) })
+		return false, fmt.Errorf("worker for node %s: %w", node.Name, err)
+	}
+	r.Log.Info("worker created", "node", node.Name, "worker", name, "attempt", attempt)
+	return true, nil
+}
+
+// takeSlot takes a slot for a worker of this name, or lets the node wait for one.
+func (r *Reconciler) takeSlot(ctx context.Context, node, name string, attempt int) (taken bool, err error) {
+	var list corev1.PodList
+	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return false, fmt.Errorf("workers in the cache: %w", err)
+	}
+	now := time.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !countSlots(r.MaxWorkers, list.Items, r.nodes, now).free(attempt) {
+		waits := waiting{attempt: attempt, since: now}
+		if before, known := r.waiting[node]; known {
+			waits.since = before.since
+		}
+		r.waiting[node] = waits
+		return false, nil
+	}
+	delete(r.waiting, node)
+	m := r.nodes[node]
+	if m.workers == nil {
+		m.workers = make(map[string]sight)
+	}
+	m.workers[name] = sight{first: now, created: true, attempt: attempt}
+	r.nodes[node] = m
+	return true, nil
+}
+
+// deletePod deletes a worker.
+func (r *Reconciler) deletePod(ctx context.Context, node string, pod *corev1.Pod) error {
+	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
+	defer cancel()
+	err := r.Client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("worker %s: %w", pod.Name, err)
+	}
+	r.rememberWorker(node, pod.Name, func(s *sight) { s.deleted = true })
+	r.Log.Debug("worker deleted", "node", node, "worker", pod.Name)
+	return nil
+}
+
+// observe remembers what the cache shows of a node's workers.
+func (r *Reconciler) observe(node string, workers []*corev1.Pod, now time.Time) memory {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.nodes[node].observe(workers, now)
+	if r.nodes[node] = m; m.isEmpty(now) {
+		delete(r.nodes, node)
+	}
+	return m
+}
+
+// remember changes what is remembered of a node.
+func (r *Reconciler) remember(node string, change func(*memory)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.nodes[node]
+	change(&m)
+	r.nodes[node] = m
+}
+
+// rememberWorker changes what is remembered of a worker.
+func (r *Reconciler) rememberWorker(node, name string, change func(*sight)) {
+	r.remember(node, func(m *memory) {
+		if worker, known := m.workers[name]; known {
+			change(&worker)
+			m.workers[name] = worker
+		}
+	})
+}
+
+func (r *Reconciler) stopWaiting(node string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.waiting, node)
+}
+
+func (r *Reconciler) forget(node string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.nodes, node)
+	delete(r.waiting, node)
+}
+
+// reportFailures reports the attempts that have failed since the last look.
+func (r *Reconciler) reportFailures(node *corev1.Node, workers []*corev1.Pod, seen memory, now time.Time) {
+	for _, worker := range workers {
+		if !seen.workers[worker.Name].ended.Equal(now) || worker.DeletionTimestamp != nil {
+			continue
+		}
+		outcome, said := fleet.WorkerOutcome(worker)
+		log := r.Log.With("node", node.Name, "worker", worker.Name, "attempt", fleet.Attempt(worker))
+		switch outcome {
+		case fleet.FailedRound:
+			log.Error("node not verified", "failed", said.Failed, "reason", said.Message)
+			r.warn(node, said.Message)
+		case fleet.Crashed:
+			log.Error("worker ended without a verdict", "reason", worker.Status.ContainerStatuses)
+			r.warn(node, "worker "+worker.Name+" ended without a verdict: read its log")
+		case fleet.Interrupted:
+			log.Warn("worker was interrupted", "reason", worker.Status.Reason, "detail", worker.Status.Message)
+		}
+	}
+}
+
+// warn puts a warning about node into its Events.
+func (r *Reconciler) warn(node *corev1.Node, message string) {
+	r.Events.Eventf(node, nil, corev1.EventTypeWarning, reasonNotVerified, "Verify", "%s", kube.Shorten(message))
+}

@@ -1,0 +1,66 @@
+// Package verdict is what a worker and the controller tell each other: the worker's verdict on its node, and the reasons
+// of the node's condition.
+package verdict
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"sort"
+	"strings"
+)
+
+// maxBytes is what kubelet keeps of a container's termination message.
+const maxBytes = 4096
+
+// Verdict is the outcome of a worker's round. As compact JSON it is the worker's termination message.
+type Verdict struct {
+	Verified bool           `json:"verified"`
+	Node     string         `json:"node"`
+	Duration string         `json:"duration"` // of the round, as time.ParseDuration reads it
+	Attempts map[string]int `json:"attempts"` // of each check
+	Failed   []string       `json:"failed,omitempty"`
+	Message  string         `json:"message,omitempty"` // how the checks fail, with the remedies to try first
+	Version  string         `json:"version"`
+}
+
+// Parse reads a termination message. The error says that it is not the verdict of a worker.
+func Parse(text string) (Verdict, error) {
+	var v Verdict
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		return Verdict{}, fmt.Errorf("not the verdict of a worker: %w", err)
+	}
+	if v.Node == "" || v.Verified != (len(v.Failed) == 0) {
+		return Verdict{}, errors.New("not the verdict of a worker: it names no node, or both passes and fails")
+	}
+	return v, nil
+}
+
+// Write writes the verdict to path, which must exist: kubelet mounts a container's termination log.
+func (v Verdict) Write(path string) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return fmt.Errorf("termination message: %w", err)
+	}
+	_, err = file.Write(v.text())
+	if err := errors.Join(err, file.Close()); err != nil {
+		return fmt.Errorf("termination message: %w", err)
+	}
+	return nil
+}
+
+// text returns the verdict as JSON of at most maxBytes: as much of the message as there is room for.
+func (v Verdict) text() []byte {
+	text, _ := json.Marshal(v) // of strings and numbers: it cannot fail
+	if len(text) <= maxBytes {
+		return text
+	}
+	message := v.Message
+	cut := func(n int) []byte {
+		v.Message = strings.ToValidUTF8(message[:n], "") + "..."
+		text, _ := json.Marshal(v)
+		return text
+	}
+	return cut(sort.Search(len(message), func(n int) bool { return len(cut(n+1)) > maxBytes }))
+}

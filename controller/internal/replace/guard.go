@@ -47,8 +47,8 @@ func (d *Decision) guard(scope string, serverNow time.Time) (Rule, string) {
 	}
 	wait := pauses()[min(n, len(pauses()))-1]
 	if next := unanswered[n-1].Time.Add(wait); serverNow.Before(next) {
-		return LoopGuard, fmt.Sprintf("%d deletions in %s without a verified node since: the next one not before %s (%s after the last)",
-			n, scopeName(scope), clock(next), wait)
+		return LoopGuard, fmt.Sprintf("deletions in %s that no verified node has followed: %d; the next one not before %s (%s after the last)",
+			scopeName(scope), n, clock(next), wait)
 	}
 	if n < len(pauses()) {
 		return "", ""

@@ -1,35 +1,51 @@
 package replace
 
 import (
+	"fmt"
 	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 )
 
+// Reasons of the Events.
+const (
+	DeletionWithheld  = "DeletionWithheld"
+	NodeClaimDeleted  = "NodeClaimDeleted"
+	DeletionStuck     = "DeletionStuck"
+	RemediationHalted = "RemediationHalted"
+	RemediationFrozen = "RemediationFrozen"
+)
+
 // noticeEvery is how often the same rule is reported for the same NodePool.
 const noticeEvery = time.Hour
+
+// notice is an Event that is not to be repeated within an hour.
+type notice struct {
+	rule Rule
+	pool string
+}
 
 // report sends the Events of a decision: each halt and each freeze once, each rule once an hour for each NodePool.
 func (r *Replacer) report(decision Decision, now time.Time) {
 	rule, text := decision.freezes()
 	if rule != "" && !r.frozen {
 		r.Log.Warn("remediation frozen", "rule", rule, "detail", text)
-		r.Events.Eventf(r.Self, nil, corev1.EventTypeWarning, RemediationFrozen, action, "%s: %s", rule, kube.Shorten(text))
+		r.event(r.Self, RemediationFrozen, string(rule)+": "+text)
 	}
 	r.frozen = rule != ""
 	for _, scope := range decision.Halted {
 		text := decision.Ledger.halted(scope)
 		r.Log.Warn("remediation halted", "scope", scope, "detail", text)
-		r.Events.Eventf(r.Self, nil, corev1.EventTypeWarning, RemediationHalted, action, "%s", kube.Shorten(text))
+		r.event(r.Self, RemediationHalted, text)
 	}
 	for _, stuck := range decision.Stuck {
 		r.Log.Warn("deletion stuck", "node", stuck.Node, "nodeclaim", stuck.NodeClaim, "since", clock(stuck.Time))
-		r.Events.Eventf(r.Self, nil, corev1.EventTypeWarning, DeletionStuck, action,
-			"NodeClaim %s was deleted %s ago, and its node %s is still there: check Karpenter's log and the claim's finalizers",
-			stuck.NodeClaim, stuckAfter, stuck.Node)
+		r.event(r.Self, DeletionStuck, fmt.Sprintf("NodeClaim %s was to be deleted %s ago, and its node %s is still there: "+
+			"check Karpenter's log, and the finalizers of the NodeClaim", stuck.NodeClaim, stuckAfter, stuck.Node))
 	}
 	for _, withheld := range decision.Withheld {
 		r.withheld(withheld, now)
@@ -57,5 +73,9 @@ func (r *Replacer) withheld(w Withheld, now time.Time) {
 	}
 	r.told[key] = now
 	r.Log.Info("deletion withheld", "node", w.Node.Name, "nodepool", key.pool, "rule", w.Rule, "detail", w.Text)
-	r.Events.Eventf(w.Node, nil, corev1.EventTypeWarning, DeletionWithheld, action, "%s: %s", w.Rule, kube.Shorten(w.Text))
+	r.event(w.Node, DeletionWithheld, string(w.Rule)+": "+w.Text)
+}
+
+func (r *Replacer) event(about runtime.Object, reason, message string) {
+	r.Events.Eventf(about, nil, corev1.EventTypeWarning, reason, "Remediate", "%s", kube.Shorten(message))
 }

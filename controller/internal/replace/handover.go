@@ -23,16 +23,19 @@ type HandOver struct {
 	Leave                 func() // ends this process
 	Log                   *slog.Logger
 
-	since, last time.Time // of the failure, and when it was considered last
+	since time.Time // of the failure, zero: there is none
 }
 
-// consider is called while the own node is not verified.
-func (h *HandOver) consider(ctx context.Context, reader client.Reader, plan fleet.Plan, now time.Time) {
-	if h.since.IsZero() || now.Sub(h.last) > 2*interval { // the first time, or there was a break
+// consider is called with each decision. unverified is whether the controller's own node is.
+func (h *HandOver) consider(ctx context.Context, reader client.Reader, plan fleet.Plan, unverified bool, now time.Time) {
+	switch {
+	case !unverified:
+		h.since = time.Time{}
+		return
+	case h.since.IsZero():
 		h.since = now
-	}
-	h.last = now
-	if now.Sub(h.since) < handOverAfter {
+		return
+	case now.Sub(h.since) < handOverAfter:
 		return
 	}
 	h.since = now // not again before another minute

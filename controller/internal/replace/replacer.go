@@ -2,13 +2,13 @@ package replace
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -18,7 +18,6 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	"github.com/imunhatep/kube-node-ready/internal/kube"
 )
 
 const (
@@ -29,18 +28,6 @@ const (
 	// refusedFor is how long a candidate waits whose live objects have withheld its deletion.
 	refusedFor = 5 * time.Minute
 )
-
-// Reasons of the Events.
-const (
-	DeletionWithheld  = "DeletionWithheld"
-	NodeClaimDeleted  = "NodeClaimDeleted"
-	DeletionStuck     = "DeletionStuck"
-	RemediationHalted = "RemediationHalted"
-	RemediationFrozen = "RemediationFrozen"
-)
-
-// action is that of all Events.
-const action = "Remediate"
 
 // Replacer replaces one node at a time. It is a step of the loop that takes the newest plan, and a runnable that acts on it
 // beside the loop, so that it never delays the release of a node.
@@ -70,12 +57,6 @@ type Replacer struct {
 	told    map[notice]time.Time
 	refused map[types.UID]time.Time
 	frozen  bool
-}
-
-// notice is an Event that is not to be repeated within an hour.
-type notice struct {
-	rule Rule
-	pool string
 }
 
 // Act takes the newest plan.
@@ -135,8 +116,9 @@ func (r *Replacer) once(ctx context.Context) {
 	}
 	r.setBreakers(decision)
 	r.report(decision, now)
-	if _, held := decision.Breakers[ControlNode]; held && r.HandOver != nil {
-		r.HandOver.consider(ctx, r.Client, plan, now)
+	if r.HandOver != nil {
+		_, unverified := decision.Breakers[ControlNode]
+		r.HandOver.consider(ctx, r.Client, plan, unverified, now)
 	}
 	for _, candidate := range decision.Candidates {
 		if at, refused := r.refused[candidate.Node.UID]; !refused || now.Sub(at) >= refusedFor {
@@ -215,8 +197,7 @@ func (r *Replacer) carryOut(ctx context.Context, candidate fleet.Status, claim *
 		log.Error("it is not known whether the NodeClaim is deleted", "nodeclaim", claim.GetName(), "error", err)
 	default:
 		log.Info("NodeClaim deleted", "nodeclaim", claim.GetName(), "detail", candidate.Message)
-		r.Events.Eventf(candidate.Node, nil, corev1.EventTypeWarning, NodeClaimDeleted, action, "NodeClaim %s: %s: %s",
-			claim.GetName(), candidate.Reason, kube.Shorten(candidate.Message))
+		r.event(candidate.Node, NodeClaimDeleted, fmt.Sprintf("NodeClaim %s: %s: %s", claim.GetName(), candidate.Reason, candidate.Message))
 	}
 }
 

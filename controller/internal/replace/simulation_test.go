@@ -175,7 +175,9 @@ func (w *world) update(object client.Object) {
 }
 
 func (w *world) verify(node *corev1.Node) {
-	node.Labels[label], node.Annotations[nodepatch.Annotation], node.Spec.Taints = "true", "{}", nil
+	metav1.SetMetaDataLabel(&node.ObjectMeta, label, "true")
+	metav1.SetMetaDataAnnotation(&node.ObjectMeta, nodepatch.Annotation, "{}")
+	node.Spec.Taints = nil
 	w.update(node)
 }
 

@@ -3,6 +3,7 @@ package replace
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -58,7 +59,7 @@ func (r *Replacer) readClaims(ctx context.Context, node *corev1.Node) ([]unstruc
 	}
 	kind := mapping.GroupVersionKind
 	for _, owner := range node.OwnerReferences {
-		if version, err := schema.ParseGroupVersion(owner.APIVersion); err != nil || version.Group != karpenterGroup || owner.Kind != nodeClaimKind {
+		if owner.Kind != nodeClaimKind || !strings.HasPrefix(owner.APIVersion, karpenterGroup+"/") {
 			continue
 		}
 		var claim unstructured.Unstructured

@@ -42,11 +42,10 @@ func (m *moment) node(name, pool string, age time.Duration) *fleet.Status {
 	return m.last()
 }
 
-func (m *moment) verified(name, pool string, age time.Duration) *fleet.Status {
+func (m *moment) verified(name, pool string, age time.Duration) {
 	status := m.node(name, pool, age)
 	status.State = fleet.Verified
 	status.Node.Labels[label], status.Node.Annotations[nodepatch.Annotation] = "true", "{}"
-	return status
 }
 
 func (m *moment) last() *fleet.Status { return &m.in.Statuses[len(m.in.Statuses)-1] }

@@ -29,8 +29,13 @@ type notice struct {
 	pool string
 }
 
-// report sends the Events of a decision: each halt and each freeze once, each rule once an hour for each NodePool.
+// report sets the breakers and sends the Events of a decision: each halt and each freeze once, each rule once an hour and
+// NodePool.
 func (r *Replacer) report(decision Decision, now time.Time) {
+	for _, rule := range Breakers() {
+		_, holds := decision.Breakers[rule]
+		r.SetBreaker(string(rule), holds || rule == Halted && decision.Ledger.isHalted())
+	}
 	rule, text := decision.freezes()
 	if rule != "" && !r.frozen {
 		r.Log.Warn("remediation frozen", "rule", rule, "detail", text)

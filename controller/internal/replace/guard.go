@@ -47,8 +47,8 @@ func (d *Decision) guard(scope string, serverNow time.Time) (Rule, string) {
 	}
 	wait := pauses()[min(n, len(pauses()))-1]
 	if next := unanswered[n-1].Time.Add(wait); serverNow.Before(next) {
-		return LoopGuard, fmt.Sprintf("deletions in %s that no verified node has followed: %d; the next one not before %s (%s after the last)",
-			scopeName(scope), n, clock(next), wait)
+		return LoopGuard, fmt.Sprintf("deletions in %s that no verified node has followed: %d; "+
+			"the next one not before %s (%s after the last)", scopeName(scope), n, clock(next), wait)
 	}
 	if n < len(pauses()) {
 		return "", ""
@@ -64,7 +64,8 @@ func (d *Decision) guard(scope string, serverNow time.Time) (Rule, string) {
 // unanswered returns the deletions of a scope, in their order, that no verified node has followed and nobody has cleared.
 func (l Ledger) unanswered(scope string) (found []Deletion) {
 	for _, deletion := range l.Deletions {
-		if (scope == Cluster || deletion.NodePool == scope) && !l.isAnswered(deletion, deletion.NodePool) && !l.isAnswered(deletion, scope) {
+		inScope := scope == Cluster || deletion.NodePool == scope
+		if inScope && !l.isAnswered(deletion, deletion.NodePool) && !l.isAnswered(deletion, scope) {
 			found = append(found, deletion)
 		}
 	}
@@ -81,8 +82,19 @@ func (l Ledger) halted(scope string) string {
 	if since.IsZero() {
 		return ""
 	}
-	return fmt.Sprintf("halted in %s since %s: %d deletions have not led to a verified node; find out why, then clear it with the annotation %s=%s "+
-		"on the ledger", scopeName(scope), clock(since), len(l.unanswered(scope)), ClearHalt, scope)
+	return fmt.Sprintf("halted in %s since %s: %d deletions have not led to a verified node; "+
+		"find out why, then clear it with the annotation %s=%s on the ledger",
+		scopeName(scope), clock(since), len(l.unanswered(scope)), ClearHalt, scope)
+}
+
+// isHalted reports whether any scope is: somebody has to clear it.
+func (l Ledger) isHalted() bool {
+	for _, guard := range l.Guards {
+		if !guard.Halted.IsZero() {
+			return true
+		}
+	}
+	return false
 }
 
 func scopeName(scope string) string {

@@ -54,7 +54,8 @@ func (h *HandOver) consider(ctx context.Context, reader client.Reader, plan flee
 // replica returns a ready replica on a verified node, or "".
 func (h *HandOver) replica(ctx context.Context, reader client.Reader, plan fleet.Plan) (name, node string, err error) {
 	var self, replicas corev1.PodList
-	if err := reader.List(ctx, &self, client.InNamespace(h.PodNamespace), client.MatchingFields{"metadata.name": h.PodName}); err != nil {
+	namespace := client.InNamespace(h.PodNamespace)
+	if err := reader.List(ctx, &self, namespace, client.MatchingFields{"metadata.name": h.PodName}); err != nil {
 		return "", "", err
 	}
 	if len(self.Items) == 0 {
@@ -64,7 +65,7 @@ func (h *HandOver) replica(ctx context.Context, reader client.Reader, plan fleet
 	for _, key := range []string{"app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component"} {
 		labels[key] = self.Items[0].Labels[key]
 	}
-	if err := reader.List(ctx, &replicas, client.InNamespace(h.PodNamespace), labels); err != nil {
+	if err := reader.List(ctx, &replicas, namespace, labels); err != nil {
 		return "", "", err
 	}
 	verified := make(map[string]bool)

@@ -85,18 +85,3 @@ func (l *Ledger) forget(serverNow time.Time) bool {
 	})
 	return len(l.Deletions) < before
 }
-
-// isQuiet reports whether nothing in the ledger waits for something: it need not be read again before there is a candidate.
-func (l Ledger) isQuiet() bool {
-	for _, deletion := range l.Deletions {
-		if deletion.inFlight() {
-			return false
-		}
-	}
-	for _, guard := range l.Guards {
-		if !guard.Halted.IsZero() {
-			return false
-		}
-	}
-	return len(l.unanswered(Cluster)) == 0
-}

@@ -25,7 +25,8 @@ type Live struct {
 
 // Confirm decides about a candidate with its live objects, once Decide has allowed it. It returns the NodeClaim to delete, or
 // the rule that withholds the deletion.
-func (s Settings) Confirm(candidate fleet.Status, live Live, serverNow, now time.Time) (*unstructured.Unstructured, Rule, string) {
+func (s Settings) Confirm(candidate fleet.Status, live Live, serverNow, now time.Time) (claim *unstructured.Unstructured,
+	rule Rule, text string) {
 	if live.Node == nil || live.Node.UID != candidate.Node.UID {
 		return nil, Changed, "the node is gone"
 	}
@@ -36,8 +37,7 @@ func (s Settings) Confirm(candidate fleet.Status, live Live, serverNow, now time
 	if rule, text := protected(live.Node); rule != "" {
 		return nil, rule, text
 	}
-	claim, rule, text := claimOf(live)
-	if rule != "" {
+	if claim, rule, text = claimOf(live); rule != "" {
 		return nil, rule, text
 	}
 	if name := s.workload(live); name != "" {
@@ -74,7 +74,8 @@ func claimOf(live Live) (*unstructured.Unstructured, Rule, string) {
 func (s Settings) workload(live Live) string {
 	for i := range live.Pods {
 		pod := &live.Pods[i]
-		if !s.isExpendable(pod) && !(toleratesStartup(pod, live.Node, s.Request.TaintKey) && hasReadySibling(pod, live.Siblings)) {
+		isReplicated := toleratesStartup(pod, live.Node, s.Request.TaintKey) && hasReadySibling(pod, live.Siblings)
+		if !s.isExpendable(pod) && !isReplicated {
 			return pod.Namespace + "/" + pod.Name
 		}
 	}
@@ -112,8 +113,8 @@ func hasReadySibling(pod *corev1.Pod, siblings []corev1.Pod) bool {
 	owner := metav1.GetControllerOf(pod)
 	return owner != nil && slices.ContainsFunc(siblings, func(other corev1.Pod) bool {
 		otherOwner := metav1.GetControllerOf(&other)
-		return otherOwner != nil && otherOwner.UID == owner.UID && other.Spec.NodeName != "" && other.Spec.NodeName != pod.Spec.NodeName &&
-			isReady(&other)
+		isElsewhere := other.Spec.NodeName != "" && other.Spec.NodeName != pod.Spec.NodeName
+		return otherOwner != nil && otherOwner.UID == owner.UID && isElsewhere && isReady(&other)
 	})
 }
 

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"slices"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,17 +20,17 @@ import (
 
 const (
 	// interval is how often the replacer decides.
-	interval = 5 * time.Second
-	// planFor is how long a plan may be used.
-	planFor = time.Minute
+	interval = 10 * time.Second
 	// refusedFor is how long a candidate waits whose live objects have withheld its deletion.
 	refusedFor = 5 * time.Minute
 )
 
-// Replacer replaces one node at a time. It is a step of the loop that takes the newest plan, and a runnable that acts on it
-// beside the loop, so that it never delays the release of a node.
+// Replacer replaces one node at a time. It runs beside the loop, so that it never delays the release of a node. Not safe for
+// concurrent use.
 type Replacer struct {
 	Settings Settings
+	// Plan returns the plan for the caches as they are, false where this process is not the leader.
+	Plan func(context.Context) (fleet.Plan, bool, error)
 	// Client reads and writes without a cache.
 	Client       client.Client
 	LedgerName   string
@@ -44,14 +42,10 @@ type Replacer struct {
 	Timeout    time.Duration    // of all requests about one decision
 	Events     events.EventRecorder
 	Self       runtime.Object // what Events about the whole fleet are about
+	// SetBreaker says for each of Breakers whether it holds every deletion now.
+	SetBreaker func(rule string, holds bool)
+	HandOver   *HandOver
 	Log        *slog.Logger
-	// HandOver, if there is a replica on a verified node, ends this leader so that one of the replicas gets the Lease.
-	HandOver *HandOver
-
-	mu       sync.Mutex
-	plan     fleet.Plan
-	planned  time.Time
-	breakers map[Rule]string
 
 	store   store
 	told    map[notice]time.Time
@@ -59,15 +53,7 @@ type Replacer struct {
 	frozen  bool
 }
 
-// Act takes the newest plan.
-func (r *Replacer) Act(_ context.Context, plan fleet.Plan) (again time.Duration, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.plan, r.planned = plan, r.Now()
-	return 0, nil
-}
-
-// Start acts on the newest plan until ctx ends. The manager calls it when this process has become the leader.
+// Start decides and acts until ctx ends. The manager calls it when this process has become the leader.
 func (r *Replacer) Start(ctx context.Context) error {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -81,31 +67,15 @@ func (r *Replacer) Start(ctx context.Context) error {
 	}
 }
 
-// Breakers returns which of the rules hold every deletion now, for the metric; nil where this process is not the leader.
-func (r *Replacer) Breakers() map[string]bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.breakers == nil {
-		return nil
-	}
-	found := make(map[string]bool)
-	for _, rule := range Breakers() {
-		_, found[string(rule)] = r.breakers[rule]
-	}
-	return found
-}
-
-// once decides and acts on the newest plan. What fails is decided anew the next time.
+// once decides and acts. What fails is decided anew the next time.
 func (r *Replacer) once(ctx context.Context) {
-	r.mu.Lock()
-	plan, planned := r.plan, r.planned
-	r.mu.Unlock()
-	now, serverNow := r.Now(), r.ServerTime()
-	if planned.IsZero() || now.Sub(planned) > planFor || serverNow.IsZero() {
-		return
-	}
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
+	plan, isLeader, err := r.Plan(ctx)
+	now, serverNow := r.Now(), r.ServerTime()
+	if err != nil || !isLeader || serverNow.IsZero() {
+		return // the loop logs the error
+	}
 	decision, err := r.decide(ctx, plan, serverNow, now)
 	switch {
 	case apierrors.IsConflict(err):
@@ -114,12 +84,9 @@ func (r *Replacer) once(ctx context.Context) {
 		r.Log.Error("the ledger cannot be used: nothing is deleted", "error", err)
 		decision = Decision{Breakers: map[Rule]string{LedgerFailed: err.Error()}}
 	}
-	r.setBreakers(decision)
 	r.report(decision, now)
-	if r.HandOver != nil {
-		_, unverified := decision.Breakers[ControlNode]
-		r.HandOver.consider(ctx, r.Client, plan, unverified, now)
-	}
+	_, unverified := decision.Breakers[ControlNode]
+	r.HandOver.consider(ctx, r.Client, plan, unverified, now)
 	for _, candidate := range decision.Candidates {
 		if at, refused := r.refused[candidate.Node.UID]; !refused || now.Sub(at) >= refusedFor {
 			r.replace(ctx, candidate, decision.Ledger, serverNow, now)
@@ -132,8 +99,9 @@ func (r *Replacer) once(ctx context.Context) {
 func (r *Replacer) decide(ctx context.Context, plan fleet.Plan, serverNow, now time.Time) (Decision, error) {
 	in := Input{Statuses: plan.Statuses, Ledger: r.store.ledger, ControlGroup: r.ControlGroup(), ServerNow: serverNow}
 	decision := r.Settings.Decide(in, now)
-	if r.store.object != nil && r.store.ledger.isQuiet() && len(decision.Candidates)+len(decision.Withheld) == 0 {
-		return decision, nil // nothing depends on the ledger
+	isIdle := len(decision.Candidates)+len(decision.Withheld) == 0 && !decision.Changed && !r.store.ledger.isHalted()
+	if isIdle && r.store.object != nil {
+		return decision, nil // nothing depends on the ledger, and nobody has to clear it
 	}
 	r.store.client, r.store.key = r.Client, client.ObjectKey{Namespace: r.Settings.PodNamespace, Name: r.LedgerName}
 	if err := r.store.read(ctx); err != nil {
@@ -184,7 +152,8 @@ func (r *Replacer) replace(ctx context.Context, candidate fleet.Status, ledger L
 }
 
 // carryOut deletes a NodeClaim whose deletion is in the ledger. before is the ledger without it.
-func (r *Replacer) carryOut(ctx context.Context, candidate fleet.Status, claim *unstructured.Unstructured, before Ledger, log *slog.Logger) {
+func (r *Replacer) carryOut(ctx context.Context, candidate fleet.Status, claim *unstructured.Unstructured, before Ledger,
+	log *slog.Logger) {
 	err := r.delete(ctx, claim)
 	switch {
 	case isRefused(err):
@@ -197,7 +166,8 @@ func (r *Replacer) carryOut(ctx context.Context, candidate fleet.Status, claim *
 		log.Error("it is not known whether the NodeClaim is deleted", "nodeclaim", claim.GetName(), "error", err)
 	default:
 		log.Info("NodeClaim deleted", "nodeclaim", claim.GetName(), "detail", candidate.Message)
-		r.event(candidate.Node, NodeClaimDeleted, fmt.Sprintf("NodeClaim %s: %s: %s", claim.GetName(), candidate.Reason, candidate.Message))
+		message := fmt.Sprintf("NodeClaim %s: %s: %s", claim.GetName(), candidate.Reason, candidate.Message)
+		r.event(candidate.Node, NodeClaimDeleted, message)
 	}
 }
 
@@ -207,15 +177,4 @@ func (r *Replacer) refuse(candidate fleet.Status, now time.Time) {
 	}
 	maps.DeleteFunc(r.refused, func(_ types.UID, at time.Time) bool { return now.Sub(at) >= refusedFor })
 	r.refused[candidate.Node.UID] = now
-}
-
-func (r *Replacer) setBreakers(decision Decision) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.breakers = maps.Clone(decision.Breakers)
-	for _, scope := range slices.Sorted(maps.Keys(decision.Ledger.Guards)) { // of one NodePool, too: somebody has to clear it
-		if text := decision.Ledger.halted(scope); text != "" {
-			r.breakers[Halted] = text
-		}
-	}
 }

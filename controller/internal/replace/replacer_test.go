@@ -114,7 +114,7 @@ func TestUnreadableLedger(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "kube-node-ready-remediation", Namespace: namespace}, Data: map[string]string{ledgerKey: "{"}}))
 	w.run(time.Hour)
 	assert.Empty(t, w.deletions)
-	assert.True(t, w.leaders[0].replacer.Breakers()["ledger"])
+	assert.True(t, w.leaders[0].breakers["ledger"])
 	assert.Equal(t, 1, w.leaders[0].events.count(RemediationFrozen+" ledger: ConfigMap kube-system/kube-node-ready-remediation: the ledger is not readable"))
 }
 
@@ -142,7 +142,7 @@ func TestNothingToDo(t *testing.T) {
 	assert.Zero(t, requests)
 	assert.Empty(t, *w.leaders[0].events)
 	assert.Equal(t, map[string]bool{"control-group": false, "control-node": false, "ledger": false, "hourly-budget": false,
-		"daily-budget": false, "halted": false}, w.leaders[0].replacer.Breakers())
+		"daily-budget": false, "halted": false}, w.leaders[0].breakers)
 }
 
 // A candidate whose live objects withhold its deletion does not keep the others from theirs.
@@ -200,7 +200,7 @@ func TestNoActionWithoutAClockOrAPlan(t *testing.T) {
 	replacer.ServerTime = func() time.Time { return time.Time{} }
 	w.run(time.Hour)
 	assert.Empty(t, w.deletions)
-	assert.Nil(t, replacer.Breakers(), "it has not decided")
+	assert.Empty(t, w.leaders[0].breakers, "it has not decided")
 }
 
 // handingOver is a world whose controller runs on a node that is not verified.
@@ -225,7 +225,7 @@ func TestHandOver(t *testing.T) {
 	w, left := handingOver(t)
 	w.run(10 * time.Minute)
 	assert.Zero(t, *left, "the other replica's node is not verified either")
-	assert.True(t, w.leaders[0].replacer.Breakers()["control-node"])
+	assert.True(t, w.leaders[0].breakers["control-node"])
 	assert.Equal(t, 1, w.leaders[0].events.count(RemediationFrozen+" control-node: the controller's own node controller is not verified"))
 	w.verify(w.nodes["second"])
 	w.run(2 * time.Minute)

@@ -23,7 +23,7 @@ const (
 // Annotations returns the keys of a Node's annotations that Decide reads.
 func Annotations() []string { return []string{DoNotDisrupt, DoNotDelete} }
 
-// curable returns the reasons that another machine may not have. The image, the scheduler and the configuration are the same there.
+// curable returns the reasons that another machine may not have. Image, scheduler and configuration are the same there.
 func curable() []fleet.Reason {
 	return []fleet.Reason{fleet.SandboxFailed, fleet.Silent,
 		fleet.DNSFailed, fleet.APIFailed, fleet.NetworkFailed, fleet.ServiceFailed, fleet.PeersFailed}

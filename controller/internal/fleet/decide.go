@@ -29,7 +29,7 @@ func (s Settings) Decide(objects Objects, now time.Time) Plan {
 		}
 		before, known := objects.Seen.nodes[node.UID]
 		if !known {
-			before = memory{first: now, born: !objects.Seen.began.IsZero(), gated: hasTaint(node, s.Request.TaintKey)}
+			before = memory{first: now, born: !objects.Seen.began.IsZero(), gated: HasTaint(node, s.Request.TaintKey)}
 		}
 		status, after := s.status(node, pods[node.Name], objects.Events, before, now)
 		if status.unknown {
@@ -208,7 +208,7 @@ func (s Settings) writes(reason Reason) bool { return s.Workers || reason.IsOwn(
 func (s Settings) IsGated(node *corev1.Node) bool {
 	_, released := node.Annotations[s.Request.Annotation]
 	_, labelled := node.Labels[s.Request.Label]
-	return hasTaint(node, s.Request.TaintKey) || (released && !labelled)
+	return HasTaint(node, s.Request.TaintKey) || (released && !labelled)
 }
 
 // IsVerified reports whether node has the label and none of the taints that a release removes.

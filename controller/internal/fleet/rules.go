@@ -58,7 +58,7 @@ func (r Rules) Select(node *corev1.Node) bool {
 	if matches, err := r.affinity.Match(&unlabelled); err != nil || !matches {
 		return false
 	}
-	return r.untolerated(node) == nil || hasTaint(node, r.request.TaintKey)
+	return r.untolerated(node) == nil || HasTaint(node, r.request.TaintKey)
 }
 
 // untolerated returns a taint that keeps the agent away from node, or nil.
@@ -93,14 +93,15 @@ func Untouchable(node *corev1.Node) string {
 		return "it is being deleted"
 	case node.Spec.Unschedulable:
 		return "it is cordoned"
-	case hasTaint(node, "karpenter.sh/disrupted"), hasTaint(node, "karpenter.sh/disruption"):
+	case HasTaint(node, "karpenter.sh/disrupted"), HasTaint(node, "karpenter.sh/disruption"):
 		return "Karpenter disrupts it"
-	case hasTaint(node, "ToBeDeletedByClusterAutoscaler"):
+	case HasTaint(node, "ToBeDeletedByClusterAutoscaler"):
 		return "Cluster Autoscaler deletes it"
 	}
 	return ""
 }
 
-func hasTaint(node *corev1.Node, key string) bool {
+// HasTaint reports whether node has a taint with this key, of any effect.
+func HasTaint(node *corev1.Node, key string) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key })
 }

@@ -32,7 +32,7 @@ var values = []string{
 const excluding = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0]"
 
 // nodes have a real kubelet, and faults.
-var nodes = []string{"node2", "node3", "node4", "node5"}
+var nodes = []string{"node2", "node3", "node4"}
 
 func TestMain(m *testing.M) { os.Exit(harness.Main(m, prepare)) }
 
@@ -78,6 +78,9 @@ func start(t *testing.T) *suite {
 	t.Helper()
 	return &suite{harness.Start(t, 4, 4)}
 }
+
+// redeploy makes the release what it was at the start.
+func (s *suite) redeploy(ctx context.Context) error { return s.Cluster.Deploy(ctx, values...) }
 
 // bare makes a Node without kubelet, which registers gated, changed as wanted, and deletes it when the test ends.
 func (s *suite) bare(name string, change func(*corev1.Node)) string {
@@ -151,6 +154,12 @@ func (s *suite) awaitRecovered(node string) {
 	s.AwaitNode(node, func(n *corev1.Node) bool {
 		return harness.Condition(n, harness.ConditionType).Status == corev1.ConditionTrue
 	})
+}
+
+// restartAgent replaces the agent's pod on a node, which would wait before its next round.
+func (s *suite) restartAgent(node string) {
+	s.Helper()
+	s.NoError(s.Kube.CoreV1().Pods(harness.Namespace).Delete(s.Ctx, s.AgentPod(node).Name, metav1.DeleteOptions{}))
 }
 
 // awaitEvent waits for the Event of a node's failure, and asserts that it is the only one for that reason.

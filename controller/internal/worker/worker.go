@@ -101,6 +101,8 @@ func (r *Reconciler) act(ctx context.Context, node *corev1.Node, seen memory, de
 			return nil
 		case err == nil && !created:
 			decided.wait = noSlot
+		case err == nil:
+			decided.wait = cacheDelay // if the worker is deleted before the cache shows it, nothing changes there
 		}
 		return err
 	}
@@ -143,13 +145,13 @@ func (r *Reconciler) create(ctx context.Context, node *corev1.Node, attempt int)
 
 // takeSlot takes a slot for a worker of this name, or lets the node wait for one.
 func (r *Reconciler) takeSlot(ctx context.Context, node, name string, attempt int) (taken bool, err error) {
+	r.mu.Lock() // before the list: a worker is in the list, or remembered as created
+	defer r.mu.Unlock()
 	var list corev1.PodList
 	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return false, fmt.Errorf("workers in the cache: %w", err)
 	}
 	now := time.Now()
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	if !countSlots(r.MaxWorkers, list.Items, r.nodes, now).free(attempt) {
 		waits := waiting{attempt: attempt, since: now}
 		if before, known := r.waiting[node]; known {

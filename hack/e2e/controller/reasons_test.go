@@ -55,6 +55,7 @@ func TestReasonOfEachNode(t *testing.T) {
 	s.awaitRecovered(withoutNetwork)
 
 	paused := withoutNetwork
+	s.awaitNoAgent(paused)
 	resume := s.Pause("kubelet", paused)
 	s.Gate(paused)
 	s.awaitFailed(paused, "Silent", "kubelet has not reported about it")

@@ -268,7 +268,7 @@ func (w *world) tick() {
 
 // turn is one decision of a leader.
 func (l *leader) turn(w *world) {
-	objects := fleet.Objects{Seen: l.seen}
+	objects := fleet.Objects{Seen: l.seen, Nodes: make([]corev1.Node, 0, len(w.nodes)), Pods: make([]corev1.Pod, 0, len(w.nodes))}
 	for _, name := range slices.Sorted(maps.Keys(w.nodes)) {
 		objects.Nodes = append(objects.Nodes, *w.nodes[name].DeepCopy())
 		objects.Pods = append(objects.Pods, agentPod(name))

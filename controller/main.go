@@ -1,4 +1,5 @@
-// Command kube-node-ready-controller reports nodes whose agent cannot, verifies nodes without agents, and replaces nodes that are never verified.
+// Command kube-node-ready-controller reports nodes whose agent cannot, verifies nodes in controller mode, and replaces nodes that
+// are never verified.
 package main
 
 import (
@@ -33,11 +34,14 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
 	"github.com/imunhatep/kube-node-ready/controller/internal/metrics"
+	"github.com/imunhatep/kube-node-ready/controller/internal/replace"
 	"github.com/imunhatep/kube-node-ready/controller/internal/report"
 	"github.com/imunhatep/kube-node-ready/controller/internal/worker"
+	"github.com/imunhatep/kube-node-ready/internal/agent"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -99,6 +103,8 @@ func run(ctx context.Context, args []string, lookupEnv func(string) (string, boo
 
 // start runs the manager until ctx ends or something fatal happens.
 func start(ctx context.Context, cfg config.Controller, environment kube.Environment, log *slog.Logger) error {
+	ctx, leave := context.WithCancel(ctx)
+	defer leave()
 	template, err := readTemplate(cfg.AgentTemplate)
 	if err != nil {
 		return err
@@ -134,6 +140,11 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 			return err
 		}
 	}
+	if cfg.RemediationMode != config.RemediationOff {
+		if err := addRemediation(manager, cfg, environment, fleetLoop, collector.SetBreaker, leave, log); err != nil {
+			return err
+		}
+	}
 	log.Info("starting", "version", version, "mode", cfg.DeploymentMode, "remediation", cfg.RemediationMode)
 	return manager.Start(ctx)
 }
@@ -145,13 +156,39 @@ func newWorkers(cfg config.Controller, environment kube.Environment, template *c
 	if resolver, err := checks.SystemResolver(); err == nil {
 		domain = resolver.ClusterDomain()
 	}
+	endpoints := worker.NewEndpoints(environment.Client, cfg.DNSService, cfg.CheckTimeout)
 	return &worker.Reconciler{
 		Settings: worker.Settings{Fleet: settings, AgentName: cfg.AgentName, Namespace: cfg.PodNamespace, Template: template,
 			ClusterDomain: domain, MaxWorkers: cfg.MaxConcurrentWorkers, Version: version},
-		Client: manager.GetClient(), REST: environment.Client.Core,
-		Endpoints: &worker.Endpoints{Client: environment.Client, Service: cfg.DNSService, Timeout: cfg.CheckTimeout},
-		Events:    manager.GetEventRecorder("kube-node-ready-controller"), Timeout: cfg.CheckTimeout, Log: log,
+		Client: manager.GetClient(), Endpoints: endpoints.List,
+		Node: func(name string) nodepatch.NodeAPI {
+			return nodepatch.Client{REST: environment.Client.Core, Name: name}
+		},
+		Events: manager.GetEventRecorder("kube-node-ready-controller"), Timeout: cfg.CheckTimeout, Log: log,
 	}
+}
+
+// addRemediation adds the replacement of nodes that are never verified. leave ends this process, for another leader.
+func addRemediation(m manager.Manager, cfg config.Controller, environment kube.Environment, fleetLoop *loop.Loop,
+	setBreaker func(string, bool), leave func(), log *slog.Logger) error {
+	live, err := client.New(environment.REST, client.Options{Scheme: m.GetScheme(), Mapper: m.GetRESTMapper()})
+	if err != nil {
+		return err
+	}
+	group := &controlgroup.Group{Log: log}
+	group.Checks, group.Runner = agent.Checks(cfg.Config, environment)
+	replacer := &replace.Replacer{
+		Settings: replace.Settings{
+			Request: newRequest(cfg.Config), NodeName: cfg.NodeName, PodNamespace: cfg.PodNamespace,
+			DeleteAfter: cfg.DeleteAfter, FailedFor: cfg.FailedFor, ControlGroupFor: cfg.ControlGroupFor,
+		},
+		Plan: fleetLoop.Now, Client: live,
+		LedgerName: cfg.AgentName + "-remediation", DryRun: cfg.RemediationMode == config.RemediationDryRun,
+		ControlGroup: group.State, ServerTime: environment.Client.ServerTime, Now: time.Now, Timeout: 10 * cfg.CheckTimeout,
+		Events: m.GetEventRecorder("kube-node-ready-controller"), Self: deployment(cfg), SetBreaker: setBreaker,
+		HandOver: &replace.HandOver{PodName: cfg.PodName, PodNamespace: cfg.PodNamespace, Leave: leave, Log: log}, Log: log,
+	}
+	return errors.Join(m.Add(group), m.Add(replacer))
 }
 
 func newManager(cfg config.Controller, environment kube.Environment, template *corev1.PodTemplateSpec) (manager.Manager, error) {
@@ -212,7 +249,7 @@ func newRequest(cfg config.Config) nodepatch.Request {
 }
 
 // annotations returns the keys that decisions read.
-func annotations() []string { return []string{nodepatch.Annotation} }
+func annotations() []string { return append(replace.Annotations(), nodepatch.Annotation) }
 
 // deployment is what Events about the whole fleet are about.
 func deployment(cfg config.Controller) runtime.Object {

@@ -29,7 +29,8 @@ func (r Rules) notRunning(node *corev1.Node, pod *corev1.Pod, events []corev1.Ev
 		return finding{reason: Unschedulable, message: name + "the scheduler has not bound it: check kube-scheduler"}
 	}
 	if reason := pod.Status.Reason; pod.Status.Phase == corev1.PodFailed && reason != "" {
-		return finding{reason: Unschedulable, message: name + "kubelet has refused or evicted it: " + reason + ": " + pod.Status.Message}
+		return finding{reason: Unschedulable,
+			message: name + "kubelet has refused or evicted it: " + reason + ": " + pod.Status.Message}
 	}
 	if pod.DeletionTimestamp != nil && slices.ContainsFunc(pod.Status.ContainerStatuses, runs) {
 		return finding{reason: Silent, message: name + "it is deleted, and kubelet does not end it: check kubelet on the node"}

@@ -29,7 +29,7 @@ func (s Settings) Decide(objects Objects, now time.Time) Plan {
 		}
 		before, known := objects.Seen.nodes[node.UID]
 		if !known {
-			before = memory{first: now, born: !objects.Seen.began.IsZero(), gated: hasTaint(node, s.Request.TaintKey)}
+			before = memory{first: now, born: !objects.Seen.began.IsZero(), gated: HasTaint(node, s.Request.TaintKey)}
 		}
 		status, after := s.status(node, pods[node.Name], objects.Events, before, now)
 		if status.unknown {
@@ -90,7 +90,7 @@ func (s Settings) running(status *undecided, m memory, now time.Time) {
 	says := condition != nil && condition.Status == corev1.ConditionFalse
 	switch reason := firstReason(condition); {
 	case says && !reason.IsOwn():
-		status.State, status.Reason, status.Failing, status.Message = Failed, reason, condition.Reason, condition.Message
+		status.failAs(condition)
 	case now.Sub(m.running) >= s.SilentAfter:
 		status.State, status.Reason = Failed, Silent
 		status.Message = fmt.Sprintf("pod %s/%s has run for %s and has neither verified the node nor reported a failure: "+
@@ -98,6 +98,11 @@ func (s Settings) running(status *undecided, m memory, now time.Time) {
 	default:
 		status.State = InProgress
 	}
+}
+
+// failAs takes over what the condition says.
+func (s *Status) failAs(condition *corev1.NodeCondition) {
+	s.State, s.Reason, s.Failing, s.Message = Failed, firstReason(condition), condition.Reason, condition.Message
 }
 
 // remember adds a status to the plan, with since when it is so.
@@ -180,8 +185,11 @@ func (s Settings) wanted(status Status, now time.Time) (Condition, bool) {
 	isOwn := isFalse && s.writes(firstReason(written))
 	fails := status.State == Failed && status.Gated && s.writes(status.Reason)
 	reason := Reason(cmp.Or(status.Failing, string(status.Reason)))
+	// In controller mode nobody else says of a node that was released that it is verified.
+	_, released := status.Node.Annotations[s.Request.Annotation]
+	unsaid := s.Workers && released && (written == nil || written.Status != corev1.ConditionTrue)
 	switch {
-	case status.State == Verified && isFalse && (isOwn || status.Pod == nil):
+	case status.State == Verified && (unsaid || isFalse && (isOwn || status.Pod == nil)):
 		return Condition{Node: status.Node, Status: corev1.ConditionTrue, Reason: verdict.Verified,
 			Message: "the node is verified"}, true
 	case fails && isOwn && now.Sub(status.Since) < settled:
@@ -203,7 +211,7 @@ func (s Settings) writes(reason Reason) bool { return s.Workers || reason.IsOwn(
 func (s Settings) IsGated(node *corev1.Node) bool {
 	_, released := node.Annotations[s.Request.Annotation]
 	_, labelled := node.Labels[s.Request.Label]
-	return hasTaint(node, s.Request.TaintKey) || (released && !labelled)
+	return HasTaint(node, s.Request.TaintKey) || (released && !labelled)
 }
 
 // IsVerified reports whether node has the label and none of the taints that a release removes.
@@ -256,15 +264,17 @@ func podsByNode(pods []corev1.Pod) map[string]*corev1.Pod {
 	return found
 }
 
-// Newer compares two pods of a node: one that is not being deleted is newer than one that is.
+// Newer compares two pods of a node: one that is not being deleted is newer than one that is. Of two that were created in the
+// same second, the one that has ended is the older one.
 func Newer(a, b *corev1.Pod) int {
-	alive := func(pod *corev1.Pod) int {
-		if pod.DeletionTimestamp != nil {
-			return 0
+	is := func(yes bool) int {
+		if yes {
+			return 1
 		}
-		return 1
+		return 0
 	}
-	return cmp.Or(alive(a)-alive(b), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
+	return cmp.Or(is(b.DeletionTimestamp != nil)-is(a.DeletionTimestamp != nil),
+		a.CreationTimestamp.Compare(b.CreationTimestamp.Time), is(HasEnded(b))-is(HasEnded(a)), strings.Compare(a.Name, b.Name))
 }
 
 // NodeOf returns the node that a pod runs on, or that it is made for: the DaemonSet controller names it as the controller does.

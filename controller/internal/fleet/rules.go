@@ -18,10 +18,23 @@ type Rules struct {
 	request     nodepatch.Request
 }
 
-// NewRules reads the rules of the agent's pod template.
+// noNode is the key of a label that no node has.
+const noNode = "node-ready/no-node-has-this"
+
+// NewRules reads the rules of the agent's pod template. The one that keeps the agent off verified nodes does not count.
 func NewRules(template *corev1.PodTemplateSpec, request nodepatch.Request) Rules {
+	affinity := template.Spec.Affinity.DeepCopy()
+	if affinity != nil && affinity.NodeAffinity != nil && affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+		for _, term := range affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+			for i, rule := range term.MatchExpressions {
+				if rule.Key == request.Label && rule.Operator == corev1.NodeSelectorOpDoesNotExist {
+					term.MatchExpressions[i].Key = noNode // not removed: a term without a rule would match no node
+				}
+			}
+		}
+	}
 	return Rules{
-		affinity:    nodeaffinity.NewRequiredNodeAffinity(template.Spec.NodeSelector, template.Spec.Affinity),
+		affinity:    nodeaffinity.NewRequiredNodeAffinity(template.Spec.NodeSelector, affinity),
 		tolerations: append(addedTolerations(), template.Spec.Tolerations...),
 		request:     request,
 	}
@@ -46,19 +59,10 @@ func addedTolerations() (added []corev1.Toleration) {
 // Select reports whether the rules are for node: affinity and node selector match it, whether it is verified or not. A
 // taint that no agent tolerates keeps a node out too, unless the node has the startup taint: nobody else would open that one.
 func (r Rules) Select(node *corev1.Node) bool {
-	unlabelled := *node
-	if _, verified := node.Labels[r.request.Label]; verified {
-		unlabelled.Labels = make(map[string]string, len(node.Labels))
-		for key, value := range node.Labels {
-			if key != r.request.Label {
-				unlabelled.Labels[key] = value
-			}
-		}
-	}
-	if matches, err := r.affinity.Match(&unlabelled); err != nil || !matches {
+	if matches, err := r.affinity.Match(node); err != nil || !matches {
 		return false
 	}
-	return r.untolerated(node) == nil || hasTaint(node, r.request.TaintKey)
+	return r.untolerated(node) == nil || HasTaint(node, r.request.TaintKey)
 }
 
 // untolerated returns a taint that keeps the agent away from node, or nil.
@@ -93,14 +97,15 @@ func Untouchable(node *corev1.Node) string {
 		return "it is being deleted"
 	case node.Spec.Unschedulable:
 		return "it is cordoned"
-	case hasTaint(node, "karpenter.sh/disrupted"), hasTaint(node, "karpenter.sh/disruption"):
+	case HasTaint(node, "karpenter.sh/disrupted"), HasTaint(node, "karpenter.sh/disruption"):
 		return "Karpenter disrupts it"
-	case hasTaint(node, "ToBeDeletedByClusterAutoscaler"):
+	case HasTaint(node, "ToBeDeletedByClusterAutoscaler"):
 		return "Cluster Autoscaler deletes it"
 	}
 	return ""
 }
 
-func hasTaint(node *corev1.Node, key string) bool {
+// HasTaint reports whether node has a taint with this key, of any effect.
+func HasTaint(node *corev1.Node, key string) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key })
 }

@@ -61,7 +61,8 @@ func WorkerOutcome(pod *corev1.Pod) (Outcome, verdict.Verdict) {
 	}
 	disrupted := podCondition(pod, corev1.DisruptionTarget)
 	switch {
-	case disrupted != nil && disrupted.Status == corev1.ConditionTrue, pod.Status.Phase == corev1.PodFailed && pod.Status.Reason != "":
+	case disrupted != nil && disrupted.Status == corev1.ConditionTrue,
+		pod.Status.Phase == corev1.PodFailed && pod.Status.Reason != "":
 		return Interrupted, verdict.Verdict{}
 	case ended != nil:
 		return Crashed, verdict.Verdict{}
@@ -80,8 +81,21 @@ func Attempt(pod *corev1.Pod) int {
 	return n
 }
 
-// decideByWorker decides about a node without a worker that waits or runs, and reports whether it has. A node whose worker has not
-// started for long, or ends without a verdict, is like one whose agent does.
+// HasEnded reports whether a pod's containers have ended.
+func HasEnded(pod *corev1.Pod) bool {
+	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return true
+	}
+	for _, status := range pod.Status.ContainerStatuses {
+		if status.State.Terminated == nil {
+			return false
+		}
+	}
+	return len(pod.Status.ContainerStatuses) > 0
+}
+
+// decideByWorker decides about a node without a worker that waits or runs, and reports whether it has. A node whose worker
+// has not started for long, or ends without a verdict, is like one whose agent does.
 func (s Settings) decideByWorker(status *undecided, m *memory, now time.Time) bool {
 	overdue := !m.waiting.IsZero() && now.Sub(m.waiting) >= s.FailedAfter
 	if status.Pod == nil {
@@ -89,7 +103,12 @@ func (s Settings) decideByWorker(status *undecided, m *memory, now time.Time) bo
 	}
 	outcome, said := WorkerOutcome(status.Pod)
 	condition := s.condition(status.Node)
+	isFalse := condition != nil && condition.Status == corev1.ConditionFalse
 	switch {
+	case isFalse && !firstReason(condition).IsOwn() && m.container == "" && outcome != Passed && outcome != FailedRound &&
+		now.Sub(m.notRunning) < s.NotStartedAfter:
+		status.failAs(condition) // the failure goes on while the next attempt starts
+		return true
 	case outcome == Passed && m.container == "":
 		status.Reason, status.Message = NotVerified, "all checks pass, and the node is not released: see the controller's log"
 	case outcome == FailedRound:
@@ -102,7 +121,7 @@ func (s Settings) decideByWorker(status *undecided, m *memory, now time.Time) bo
 	}
 	m.container, m.running, m.notRunning = "", time.Time{}, time.Time{} // the next worker has all the time to start
 	status.State = InProgress
-	if overdue || (condition != nil && condition.Status == corev1.ConditionFalse) {
+	if overdue || isFalse {
 		status.State = Failed
 	}
 	return true

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
@@ -31,63 +30,6 @@ type step struct {
 	create      int         // the attempt that a new worker makes, 0: none
 	delete      []*corev1.Pod
 	wait        time.Duration // decide again after this time; 0: when something changes
-}
-
-// memory is what this process remembers of a node. Only the leader's process has seen anything.
-type memory struct {
-	workers map[string]sight // by the pod's name, which is never used twice
-	// released is the worker whose verdict has released the node.
-	released                   types.UID
-	releasedAt, taintRemovedAt time.Time
-}
-
-// sight is what this process remembers of a worker.
-type sight struct {
-	first time.Time // when it was created, or seen
-	ended time.Time // when its outcome was seen first; zero: it has none yet
-	// created means that this process has created the worker, and that the cache has not shown it yet.
-	created bool
-	attempt int
-	void    bool // its verdict does not count
-	deleted bool // by this process
-}
-
-// observe notes what the cache shows of the workers of a node, all of them.
-func (m memory) observe(workers []*corev1.Pod, now time.Time) memory {
-	seen := make(map[string]sight, len(workers))
-	for name, worker := range m.workers {
-		if worker.created && now.Sub(worker.first) < cacheDelay {
-			seen[name] = worker
-		}
-	}
-	for _, pod := range workers {
-		worker, known := m.workers[pod.Name]
-		if !known {
-			worker.first = now
-		}
-		worker.created, worker.attempt = false, fleet.Attempt(pod)
-		if outcome, _ := fleet.WorkerOutcome(pod); worker.ended.IsZero() && outcome != fleet.Waiting && outcome != fleet.Running {
-			worker.ended = now
-		}
-		seen[pod.Name] = worker
-	}
-	m.workers = seen
-	return m
-}
-
-// isEmpty reports whether there is nothing to remember.
-func (m memory) isEmpty(now time.Time) bool {
-	return len(m.workers) == 0 && now.Sub(m.releasedAt) > cacheDelay && now.Sub(m.taintRemovedAt) > betweenRemovals
-}
-
-// expects reports whether this process has created a worker that the cache does not show yet.
-func (m memory) expects() bool {
-	for _, worker := range m.workers {
-		if worker.created {
-			return true
-		}
-	}
-	return false
 }
 
 // next decides what is to be done about node. workers are those of the cache for a node of this name, and m has observed them.
@@ -147,7 +89,7 @@ func nextAfter(pod *corev1.Pod, worker sight, now time.Time) step {
 	switch outcome {
 	case fleet.Passed:
 		// A worker that had ended before this process saw it may have passed at any time; one that is ready ends within a minute.
-		unwitnessed := worker.first.Equal(worker.ended) && hasEnded(pod)
+		unwitnessed := worker.first.Equal(worker.ended) && fleet.HasEnded(pod)
 		switch {
 		case unwitnessed:
 			return step{create: attempt}
@@ -178,17 +120,4 @@ func pauseAfter(attempt int) time.Duration {
 func isAbout(pod *corev1.Pod, node *corev1.Node) bool {
 	return pod.Annotations[fleet.NodeUIDAnnotation] == string(node.UID) &&
 		pod.Annotations[fleet.BootIDAnnotation] == node.Status.NodeInfo.BootID
-}
-
-// hasEnded reports whether a worker's containers have ended.
-func hasEnded(pod *corev1.Pod) bool {
-	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
-		return true
-	}
-	for _, status := range pod.Status.ContainerStatuses {
-		if status.State.Terminated == nil {
-			return false
-		}
-	}
-	return len(pod.Status.ContainerStatuses) > 0
 }

@@ -1,23 +1,17 @@
 package worker
 
 import (
-	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	"github.com/imunhatep/kube-node-ready/internal/kube"
 )
 
 // nodeLabel lets people find a node's worker, where the node's name can be the value of a label.
@@ -26,8 +20,8 @@ const nodeLabel = "node-ready/node"
 // newName returns the name of a new worker. None is used twice, so that nothing about one worker is taken for another's.
 func (s Settings) newName() string { return s.AgentName + "-worker-" + rand.String(10) }
 
-// newPod returns the worker of node: the chart's template with what only the controller knows. A worker asks the API for nothing, so
-// the controller tells it the endpoints and the domain of the cluster's DNS.
+// newPod returns the worker of node: the chart's template with what only the controller knows. A worker asks the API for
+// nothing, so the controller tells it the endpoints and the domain of the cluster's DNS.
 func (s Settings) newPod(name string, node *corev1.Node, attempt int, endpoints []string) *corev1.Pod {
 	template := s.Template.DeepCopy()
 	pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
@@ -66,40 +60,4 @@ func with(one, other map[string]string) map[string]string {
 	maps.Copy(both, one)
 	maps.Copy(both, other)
 	return both
-}
-
-// Endpoints reads the ready endpoints of the DNS service, at most once in a while.
-type Endpoints struct {
-	Client  *kube.Client
-	Service string        // namespace/name, "": there are none to read
-	Timeout time.Duration // of the request
-
-	mu     sync.Mutex
-	last   []string
-	readAt time.Time
-}
-
-// endpointsFor is how long a list of endpoints is used.
-const endpointsFor = 3 * time.Second
-
-// List returns the ready endpoints as a worker reads them.
-func (e *Endpoints) List(ctx context.Context) ([]string, error) {
-	namespace, name, found := strings.Cut(e.Service, "/")
-	if !found {
-		return nil, nil
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if time.Since(e.readAt) < endpointsFor {
-		return e.last, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, e.Timeout)
-	defer cancel()
-	slices, err := kube.EndpointSlices[checks.EndpointSlice](ctx, e.Client, namespace, name)
-	if err != nil {
-		return nil, fmt.Errorf("EndpointSlices of %s: %w: apply the Role and its binding from the chart in namespace %s", e.Service, err,
-			namespace)
-	}
-	e.last, e.readAt = checks.FormatEndpoints(slices), time.Now()
-	return e.last, nil
 }

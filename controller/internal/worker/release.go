@@ -64,7 +64,7 @@ func (r *Reconciler) release(ctx context.Context, node *corev1.Node, worker *cor
 		return nil
 	case err != nil:
 		if ctx.Err() == nil {
-			r.warn(node, "all checks pass, and the release has failed: "+err.Error())
+			r.warn(node, worker, "all checks pass, and the release has failed: "+err.Error())
 		}
 		return fmt.Errorf("release of node %s: %w", node.Name, err)
 	}
@@ -74,7 +74,7 @@ func (r *Reconciler) release(ctx context.Context, node *corev1.Node, worker *cor
 		what = "removed " + strings.Join(format(removed), ", ")
 	}
 	log.Info("node verified", "took", took.String(), "taints", what)
-	r.Events.Eventf(node, nil, corev1.EventTypeNormal, reasonVerified, "Verify",
+	r.Events.Eventf(node, worker, corev1.EventTypeNormal, reasonVerified, "Verify",
 		"DNS, API, network and service discovery work; verified in %s; %s", took, what)
 	return nil
 }
@@ -94,7 +94,7 @@ func (r *Reconciler) removeTaint(ctx context.Context, node *corev1.Node) error {
 
 func (r *Reconciler) patcher(node string) *nodepatch.Patcher {
 	return &nodepatch.Patcher{
-		Node: nodepatch.Client{REST: r.REST, Name: node}, Timeout: r.Timeout, Deadline: patchAttempts * r.Timeout,
+		Node: r.Node(node), Timeout: r.Timeout, Deadline: patchAttempts * r.Timeout,
 		Retried: func(err error) {
 			r.Log.Warn("patch not applied, will retry with the current node", "node", node, "error", err)
 		},

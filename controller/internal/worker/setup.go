@@ -36,12 +36,6 @@ func Annotations() []string {
 // SetupWithManager lets every change of a node or worker lead to a step at once. Only the leader takes steps.
 func (r *Reconciler) SetupWithManager(ctx context.Context, manager ctrl.Manager) error {
 	r.nodes, r.waiting = make(map[string]memory), make(map[string]waiting)
-	byNode := func(object client.Object) []string {
-		if pod, ok := object.(*corev1.Pod); ok {
-			return []string{fleet.NodeOf(pod)}
-		}
-		return nil
-	}
 	if err := manager.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, nodeIndex, byNode); err != nil {
 		return err
 	}
@@ -56,6 +50,13 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, manager ctrl.Manager)
 		Complete(r)
 }
 
+func byNode(object client.Object) []string {
+	if pod, ok := object.(*corev1.Pod); ok {
+		return []string{fleet.NodeOf(pod)}
+	}
+	return nil
+}
+
 // ofWorkers turns a change of a worker into a step about its node. A worker that has ended gives its slot to the next node.
 func (r *Reconciler) ofWorkers() handler.EventHandler {
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -68,7 +69,7 @@ func (r *Reconciler) ofWorkers() handler.EventHandler {
 		if node := fleet.NodeOf(pod); node != "" {
 			add(node)
 		}
-		if gone || hasEnded(pod) {
+		if gone || fleet.HasEnded(pod) {
 			if node, waits := r.nextWaiting(); waits {
 				add(node)
 			}

@@ -29,21 +29,23 @@ func countSlots(size int, pods []corev1.Pod, nodes map[string]memory, now time.T
 			s.retries++
 		}
 	}
+	cached := make(map[string]bool, len(pods))
 	for i := range pods {
 		pod := &pods[i]
+		cached[pod.Name] = true
 		outcome, _ := fleet.WorkerOutcome(pod)
 		worker, known := nodes[fleet.NodeOf(pod)].workers[pod.Name]
 		limit := runningFor
 		if outcome == fleet.Waiting {
 			limit = pendingFor
 		}
-		if !hasEnded(pod) && !(known && now.Sub(worker.first) >= limit) {
+		if !fleet.HasEnded(pod) && (!known || now.Sub(worker.first) < limit) {
 			count(fleet.Attempt(pod))
 		}
 	}
 	for _, m := range nodes {
-		for _, worker := range m.workers {
-			if worker.created {
+		for name, worker := range m.workers {
+			if worker.created && !cached[name] {
 				count(worker.attempt)
 			}
 		}

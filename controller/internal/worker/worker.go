@@ -13,13 +13,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // Settings are what the operator has decided.
@@ -36,9 +36,9 @@ type Settings struct {
 // Reconciler makes nodes verified, one call for one node.
 type Reconciler struct {
 	Settings
-	Client    client.Client  // reads the caches
-	REST      rest.Interface // of the core group, for patches
-	Endpoints *Endpoints
+	Client    client.Client // reads the caches
+	Node      func(name string) nodepatch.NodeAPI
+	Endpoints func(context.Context) ([]string, error) // of the DNS service, as a worker reads them
 	Events    events.EventRecorder
 	Timeout   time.Duration // of one request
 	Log       *slog.Logger
@@ -95,8 +95,14 @@ func (r *Reconciler) act(ctx context.Context, node *corev1.Node, seen memory, de
 		return r.removeTaint(ctx, node)
 	case decided.create > 0:
 		created, err := r.create(ctx, node, decided.create)
-		if err == nil && !created {
+		switch {
+		case errors.Is(err, errNoEndpoints):
+			decided.wait = noEndpointsFor
+			return nil
+		case err == nil && !created:
 			decided.wait = noSlot
+		case err == nil:
+			decided.wait = cacheDelay // if the worker is deleted before the cache shows it, nothing changes there
 		}
 		return err
 	}
@@ -119,7 +125,7 @@ func (r *Reconciler) workers(ctx context.Context, node string) ([]*corev1.Pod, e
 
 // create creates a worker, if there is a slot.
 func (r *Reconciler) create(ctx context.Context, node *corev1.Node, attempt int) (created bool, err error) {
-	endpoints, err := r.Endpoints.List(ctx)
+	endpoints, err := r.Endpoints(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -139,13 +145,13 @@ func (r *Reconciler) create(ctx context.Context, node *corev1.Node, attempt int)
 
 // takeSlot takes a slot for a worker of this name, or lets the node wait for one.
 func (r *Reconciler) takeSlot(ctx context.Context, node, name string, attempt int) (taken bool, err error) {
+	r.mu.Lock() // before the list: a worker is in the list, or remembered as created
+	defer r.mu.Unlock()
 	var list corev1.PodList
 	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return false, fmt.Errorf("workers in the cache: %w", err)
 	}
 	now := time.Now()
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	if !countSlots(r.MaxWorkers, list.Items, r.nodes, now).free(attempt) {
 		waits := waiting{attempt: attempt, since: now}
 		if before, known := r.waiting[node]; known {
@@ -177,49 +183,6 @@ func (r *Reconciler) deletePod(ctx context.Context, node string, pod *corev1.Pod
 	return nil
 }
 
-// observe remembers what the cache shows of a node's workers.
-func (r *Reconciler) observe(node string, workers []*corev1.Pod, now time.Time) memory {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	m := r.nodes[node].observe(workers, now)
-	if r.nodes[node] = m; m.isEmpty(now) {
-		delete(r.nodes, node)
-	}
-	return m
-}
-
-// remember changes what is remembered of a node.
-func (r *Reconciler) remember(node string, change func(*memory)) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	m := r.nodes[node]
-	change(&m)
-	r.nodes[node] = m
-}
-
-// rememberWorker changes what is remembered of a worker.
-func (r *Reconciler) rememberWorker(node, name string, change func(*sight)) {
-	r.remember(node, func(m *memory) {
-		if worker, known := m.workers[name]; known {
-			change(&worker)
-			m.workers[name] = worker
-		}
-	})
-}
-
-func (r *Reconciler) stopWaiting(node string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.waiting, node)
-}
-
-func (r *Reconciler) forget(node string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.nodes, node)
-	delete(r.waiting, node)
-}
-
 // reportFailures reports the attempts that have failed since the last look.
 func (r *Reconciler) reportFailures(node *corev1.Node, workers []*corev1.Pod, seen memory, now time.Time) {
 	for _, worker := range workers {
@@ -231,17 +194,17 @@ func (r *Reconciler) reportFailures(node *corev1.Node, workers []*corev1.Pod, se
 		switch outcome {
 		case fleet.FailedRound:
 			log.Error("node not verified", "failed", said.Failed, "reason", said.Message)
-			r.warn(node, said.Message)
+			r.warn(node, worker, said.Message)
 		case fleet.Crashed:
 			log.Error("worker ended without a verdict", "reason", worker.Status.ContainerStatuses)
-			r.warn(node, "worker "+worker.Name+" ended without a verdict: read its log")
+			r.warn(node, worker, "worker "+worker.Name+" ended without a verdict: read its log")
 		case fleet.Interrupted:
 			log.Warn("worker was interrupted", "reason", worker.Status.Reason, "detail", worker.Status.Message)
 		}
 	}
 }
 
-// warn puts a warning about node into its Events.
-func (r *Reconciler) warn(node *corev1.Node, message string) {
-	r.Events.Eventf(node, nil, corev1.EventTypeWarning, reasonNotVerified, "Verify", "%s", kube.Shorten(message))
+// warn puts a warning about node into its Events. The recorder counts two about one node as one, unless they name two workers.
+func (r *Reconciler) warn(node *corev1.Node, worker *corev1.Pod, message string) {
+	r.Events.Eventf(node, worker, corev1.EventTypeWarning, reasonNotVerified, "Verify", "%s", kube.Shorten(message))
 }

@@ -1,0 +1,110 @@
+package worker
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+)
+
+// memory is what this process remembers of a node. Only the leader's process has seen anything.
+type memory struct {
+	workers map[string]sight // by the pod's name, which is never used twice
+	// released is the worker whose verdict has released the node.
+	released                   types.UID
+	releasedAt, taintRemovedAt time.Time
+}
+
+// sight is what this process remembers of a worker.
+type sight struct {
+	first time.Time // when it was created, or seen
+	ended time.Time // when its outcome was seen first; zero: it has none yet
+	// created means that this process has created the worker, and that the cache has not shown it yet.
+	created bool
+	attempt int
+	void    bool // its verdict does not count
+	deleted bool // by this process
+}
+
+// observe notes what the cache shows of the workers of a node, all of them.
+func (m memory) observe(workers []*corev1.Pod, now time.Time) memory {
+	seen := make(map[string]sight, len(workers))
+	for name, worker := range m.workers {
+		if worker.created && now.Sub(worker.first) < cacheDelay {
+			seen[name] = worker
+		}
+	}
+	for _, pod := range workers {
+		worker, known := m.workers[pod.Name]
+		if !known {
+			worker.first = now
+		}
+		worker.created, worker.attempt = false, fleet.Attempt(pod)
+		if outcome, _ := fleet.WorkerOutcome(pod); worker.ended.IsZero() && outcome != fleet.Waiting && outcome != fleet.Running {
+			worker.ended = now
+		}
+		seen[pod.Name] = worker
+	}
+	m.workers = seen
+	return m
+}
+
+// isEmpty reports whether there is nothing to remember.
+func (m memory) isEmpty(now time.Time) bool {
+	return len(m.workers) == 0 && now.Sub(m.releasedAt) > cacheDelay && now.Sub(m.taintRemovedAt) > betweenRemovals
+}
+
+// expects reports whether this process has created a worker that the cache does not show yet.
+func (m memory) expects() bool {
+	for _, worker := range m.workers {
+		if worker.created {
+			return true
+		}
+	}
+	return false
+}
+
+// observe remembers what the cache shows of a node's workers.
+func (r *Reconciler) observe(node string, workers []*corev1.Pod, now time.Time) memory {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.nodes[node].observe(workers, now)
+	if r.nodes[node] = m; m.isEmpty(now) {
+		delete(r.nodes, node)
+	}
+	return m
+}
+
+// remember changes what is remembered of a node.
+func (r *Reconciler) remember(node string, change func(*memory)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.nodes[node]
+	change(&m)
+	r.nodes[node] = m
+}
+
+// rememberWorker changes what is remembered of a worker.
+func (r *Reconciler) rememberWorker(node, name string, change func(*sight)) {
+	r.remember(node, func(m *memory) {
+		if worker, known := m.workers[name]; known {
+			change(&worker)
+			m.workers[name] = worker
+		}
+	})
+}
+
+func (r *Reconciler) stopWaiting(node string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.waiting, node)
+}
+
+func (r *Reconciler) forget(node string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.nodes, node)
+	delete(r.waiting, node)
+}

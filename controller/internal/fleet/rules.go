@@ -40,10 +40,14 @@ func NewRules(template *corev1.PodTemplateSpec, request nodepatch.Request) Rules
 
 // requiredTerms returns the terms of which a node must match one; none: each node may be selected.
 func requiredTerms(affinity *corev1.Affinity) []corev1.NodeSelectorTerm {
-	if affinity == nil || affinity.NodeAffinity == nil || affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+	if affinity == nil || affinity.NodeAffinity == nil {
 		return nil
 	}
-	return affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	required := affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	if required == nil {
+		return nil
+	}
+	return required.NodeSelectorTerms
 }
 
 // addedTolerations are those that the DaemonSet controller adds to each of its pods.

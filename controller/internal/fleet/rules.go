@@ -24,12 +24,10 @@ const noNode = "node-ready/no-node-has-this"
 // NewRules reads the rules of the agent's pod template. The one that keeps the agent off verified nodes does not count.
 func NewRules(template *corev1.PodTemplateSpec, request nodepatch.Request) Rules {
 	affinity := template.Spec.Affinity.DeepCopy()
-	if affinity != nil && affinity.NodeAffinity != nil && affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
-		for _, term := range affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
-			for i, rule := range term.MatchExpressions {
-				if rule.Key == request.Label && rule.Operator == corev1.NodeSelectorOpDoesNotExist {
-					term.MatchExpressions[i].Key = noNode // not removed: a term without a rule would match no node
-				}
+	for _, term := range requiredTerms(affinity) {
+		for i, rule := range term.MatchExpressions {
+			if rule.Key == request.Label && rule.Operator == corev1.NodeSelectorOpDoesNotExist {
+				term.MatchExpressions[i].Key = noNode // not removed: a term without a rule would match no node
 			}
 		}
 	}
@@ -38,6 +36,14 @@ func NewRules(template *corev1.PodTemplateSpec, request nodepatch.Request) Rules
 		tolerations: append(addedTolerations(), template.Spec.Tolerations...),
 		request:     request,
 	}
+}
+
+// requiredTerms returns the terms of which a node must match one; none: each node may be selected.
+func requiredTerms(affinity *corev1.Affinity) []corev1.NodeSelectorTerm {
+	if affinity == nil || affinity.NodeAffinity == nil || affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return nil
+	}
+	return affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 }
 
 // addedTolerations are those that the DaemonSet controller adds to each of its pods.

@@ -147,7 +147,7 @@ func (b *bench) controllerGate(ctx context.Context) (gate controllerGate, err er
 			gate.created = after
 		case request.User.Username == schedulerUser && about.Subresource == "binding" && isWorker:
 			gate.bound = after
-		case request.User.Username == controllerUser && isRelease(request):
+		case request.User.Username == controllerUser && about.Resource == "nodes" && about.Subresource == "" && isRelease(request):
 			gate.released = after
 		}
 		if request.User.Username == controllerUser && about.Resource != "leases" && request.Verb != "watch" {

@@ -28,7 +28,7 @@ if wanted charttest; then hack/cluster/cluster build operator prometheus; fi
 if wanted karpenter; then hack/cluster/cluster build karpenter kwok; fi
 build_images() {
   hack/cluster/cluster image
-  if wanted controller; then hack/cluster/cluster image --controller; fi
+  if wanted controller || wanted karpenter; then hack/cluster/cluster image --controller; fi
 }
 if [ -n "${KEEP:-}" ]; then
   hack/cluster/cluster kubectl get --raw /readyz >/dev/null 2>&1 || hack/cluster/cluster up
@@ -47,7 +47,7 @@ if [ -n "${PACKAGES:-}" ]; then first=$PACKAGES second=""; fi
 # The binary of each test is compiled before, not by both shards at once.
 (cd hack/e2e && go vet ./...)
 source hack/shards.sh
-if wanted controller; then images+=(.cluster/images/kube-node-ready-controller.tar); fi
+if wanted controller || wanted karpenter; then images+=(.cluster/images/kube-node-ready-controller.tar); fi
 # shellcheck disable=SC2086
 total=$(tests_in hack/e2e "${RUN:-.}" $first $second)
 run_shards() {

@@ -88,9 +88,9 @@ func (r *Replacer) readClaims(ctx context.Context, node *corev1.Node) ([]unstruc
 }
 
 // delete deletes a NodeClaim, if it is still the one that was read.
-func (r *Replacer) delete(ctx context.Context, claim *unstructured.Unstructured, options ...client.DeleteOption) error {
+func (r *Replacer) delete(ctx context.Context, claim *unstructured.Unstructured) error {
 	uid, version := claim.GetUID(), claim.GetResourceVersion()
-	return r.Client.Delete(ctx, claim, append(options, client.Preconditions{UID: &uid, ResourceVersion: &version})...)
+	return r.Client.Delete(ctx, claim, client.Preconditions{UID: &uid, ResourceVersion: &version})
 }
 
 // isRefused reports whether the API server has said that it did not do what it was asked. After any other error it may have.

@@ -131,9 +131,6 @@ func (r *Replacer) replace(ctx context.Context, candidate fleet.Status, ledger L
 	claim, rule, text := r.Settings.Confirm(candidate, live, serverNow, now)
 	if rule == "" && r.DryRun {
 		rule, text = DryRun, "NodeClaim "+claim.GetName()+" would be deleted"
-		if err := r.delete(ctx, claim, client.DryRunAll); err != nil {
-			text += ", but the API server refuses it: " + err.Error()
-		}
 	}
 	if rule != "" {
 		r.refuse(candidate, now)

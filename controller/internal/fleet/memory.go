@@ -16,7 +16,7 @@ const settled = 10 * time.Second
 type Memory struct {
 	began    time.Time // zero before the first Decide
 	nodes    map[types.UID]memory
-	reported map[Reason]bool // as widespread
+	reported map[Reason]int // reasons that are widespread: how many nodes had it when that was reported
 }
 
 // memory is that of one node.

@@ -177,8 +177,8 @@ func (r *Reconciler) takeSlot(ctx context.Context, node, name string, attempt in
 	return true, nil
 }
 
-// touch changes an annotation of a worker that runs, so that kubelet probes it now. kubelet probes when it first sees the container
-// run, but the prober mostly does not know the container yet then: the status that it reads is written a moment later, and it
+// touch changes an annotation of a worker that runs, so that kubelet probes it now. kubelet probes when it first sees the
+// container run, but the prober mostly does not know the container yet then: the status that it reads is written a moment later, and it
 // would probe again after a second (kubelet 1.36, prober_manager.go: UpdatePodStatus). A change of the pod lets it try at once.
 func (r *Reconciler) touch(ctx context.Context, node string, pod *corev1.Pod) {
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)

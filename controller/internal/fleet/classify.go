@@ -90,7 +90,8 @@ func containerMessage(status corev1.ContainerStatus) string {
 }
 
 // fromEvents tells by the newest Event how far kubelet has come: a sandbox without network, an image that does not come, a
-// volume. PodReadyToStartContainers=False does not: it is also a slow first pull (before kubelet 1.36) and a volume that is waited for.
+// volume. PodReadyToStartContainers=False does not: it is also a slow first pull (before kubelet 1.36) and a volume that is
+// waited for.
 func fromEvents(events []corev1.Event) finding {
 	// In the order in which kubelet does it: of Events of the same second the later one counts.
 	steps := []string{"FailedScheduling", "FailedMount", "FailedAttachVolume", "NetworkNotReady", "FailedCreatePodSandBox",

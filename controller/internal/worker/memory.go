@@ -25,7 +25,6 @@ type sight struct {
 	created bool
 	attempt int
 	void    bool // its verdict does not count
-	touched bool // by this process
 	deleted bool // by this process
 }
 

@@ -13,8 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -49,9 +47,6 @@ type Reconciler struct {
 	nodes   map[string]memory  // by the node's name
 	waiting map[string]waiting // nodes without a slot
 }
-
-// runningAnnotation is on a worker that the controller has seen running.
-const runningAnnotation = "node-ready/running"
 
 // noSlot is when a node without a slot tries again although no worker has ended.
 const noSlot = 5 * time.Second
@@ -98,8 +93,6 @@ func (r *Reconciler) act(ctx context.Context, node *corev1.Node, seen memory, de
 		r.remember(node.Name, func(m *memory) { m.taintRemovedAt = time.Now() })
 		decided.wait = betweenRemovals
 		return r.removeTaint(ctx, node)
-	case decided.touch != nil:
-		r.touch(ctx, node.Name, decided.touch)
 	case decided.create > 0:
 		created, err := r.create(ctx, node, decided.create)
 		switch {
@@ -177,6 +170,7 @@ func (r *Reconciler) takeSlot(ctx context.Context, node, name string, attempt in
 	return true, nil
 }
 
+<<<<<<< HEAD
 // touch changes an annotation of a worker that runs, so that kubelet probes it now. kubelet probes when it first sees the
 // container run, but the prober mostly does not know the container yet then: the status that it reads is written a moment later, and it
 // would probe again after a second (kubelet 1.36, prober_manager.go: UpdatePodStatus). A change of the pod lets it try at once.
@@ -191,6 +185,8 @@ func (r *Reconciler) touch(ctx context.Context, node string, pod *corev1.Pod) {
 	}
 }
 
+=======
+>>>>>>> worker
 // deletePod deletes a worker.
 func (r *Reconciler) deletePod(ctx context.Context, node string, pod *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)

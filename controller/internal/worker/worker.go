@@ -170,23 +170,6 @@ func (r *Reconciler) takeSlot(ctx context.Context, node, name string, attempt in
 	return true, nil
 }
 
-<<<<<<< HEAD
-// touch changes an annotation of a worker that runs, so that kubelet probes it now. kubelet probes when it first sees the
-// container run, but the prober mostly does not know the container yet then: the status that it reads is written a moment later, and it
-// would probe again after a second (kubelet 1.36, prober_manager.go: UpdatePodStatus). A change of the pod lets it try at once.
-func (r *Reconciler) touch(ctx context.Context, node string, pod *corev1.Pod) {
-	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
-	defer cancel()
-	r.rememberWorker(node, pod.Name, func(s *sight) { s.touched = true })
-	target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace}}
-	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:"true"}}}`, runningAnnotation)
-	if err := r.Client.Patch(ctx, target, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
-		r.Log.Debug("worker not touched: kubelet probes it within a second", "node", node, "worker", pod.Name, "error", err)
-	}
-}
-
-=======
->>>>>>> worker
 // deletePod deletes a worker.
 func (r *Reconciler) deletePod(ctx context.Context, node string, pod *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)

@@ -185,8 +185,11 @@ func (s Settings) wanted(status Status, now time.Time) (Condition, bool) {
 	isOwn := isFalse && s.writes(firstReason(written))
 	fails := status.State == Failed && status.Gated && s.writes(status.Reason)
 	reason := Reason(cmp.Or(status.Failing, string(status.Reason)))
+	// In controller mode nobody else says of a node that was released that it is verified.
+	_, released := status.Node.Annotations[s.Request.Annotation]
+	unsaid := s.Workers && released && (written == nil || written.Status != corev1.ConditionTrue)
 	switch {
-	case status.State == Verified && isFalse && (isOwn || status.Pod == nil):
+	case status.State == Verified && (unsaid || isFalse && (isOwn || status.Pod == nil)):
 		return Condition{Node: status.Node, Status: corev1.ConditionTrue, Reason: verdict.Verified,
 			Message: "the node is verified"}, true
 	case fails && isOwn && now.Sub(status.Since) < settled:

@@ -115,6 +115,20 @@ func TestFailingWorkers(t *testing.T) {
 	assert.Equal(t, corev1.ConditionTrue, s.plan.Conditions[0].Status)
 }
 
+// As an agent does, the controller says of each node that it has released that it is verified, and of no other.
+func TestVerifiedByAWorker(t *testing.T) {
+	s := newWorkerStory(t)
+	node := s.node("n")
+	node.Spec.Taints, node.Labels[verified] = nil, "true"
+	assert.Empty(t, s.decide().Conditions, "labelled by somebody else")
+	node.Annotations = map[string]string{s.settings.Request.Annotation: "{}"}
+	require.Len(t, s.decide().Conditions, 1)
+	assert.Equal(t, Reason("Verified"), s.plan.Conditions[0].Reason)
+	assert.False(t, s.plan.Conditions[0].Event)
+	node.Status.Conditions = []corev1.NodeCondition{{Type: condition, Status: corev1.ConditionTrue, Reason: "Verified"}}
+	assert.Empty(t, s.decide().Conditions)
+}
+
 func TestLastAttempt(t *testing.T) {
 	s := newWorkerStory(t)
 	s.settings.FailedAfter = time.Hour

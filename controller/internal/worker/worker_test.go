@@ -34,6 +34,9 @@ type cluster struct {
 	patching           func(patch func() (*nodepatch.Node, error)) (*nodepatch.Node, error)
 }
 
+// errNotSeen lets a deletion succeed that the cache does not show yet.
+var errNotSeen = errors.New("not seen")
+
 func newCluster(t *testing.T, objects ...client.Object) *cluster {
 	scheme := runtime.NewScheme()
 	require.NoError(t, corev1.AddToScheme(scheme))
@@ -51,7 +54,9 @@ func newCluster(t *testing.T, objects ...client.Object) *cluster {
 		},
 		Delete: func(ctx context.Context, api client.WithWatch, object client.Object, options ...client.DeleteOption) error {
 			if c.deleting != nil {
-				if err := c.deleting(); err != nil {
+				if err := c.deleting(); errors.Is(err, errNotSeen) {
+					return nil
+				} else if err != nil {
 					return err
 				}
 			}
@@ -230,6 +235,23 @@ func TestNextLeaderDeletesTheWorker(t *testing.T) {
 	c.Reconciler = c.newLeader(c.Client)
 	c.step("n")
 	c.assertReleased()
+}
+
+// One request deletes a worker, however often its node changes until the cache shows that.
+func TestDeletesOnce(t *testing.T) {
+	c := newCluster(t, newNode())
+	c.step("n")
+	c.set(ready)
+	deletions := 0
+	c.deleting = func() error {
+		deletions++
+		return errNotSeen
+	}
+	for range 3 {
+		c.step("n")
+	}
+	assert.True(t, c.Fleet.IsVerified(c.node()))
+	assert.Equal(t, 1, deletions)
 }
 
 func TestReplyLost(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,16 +17,26 @@ import (
 
 // check fails with its error, after a while.
 type check struct {
+	mu   sync.Mutex
 	err  error
 	took time.Duration
+}
+
+func (c *check) set(err error, took time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.err, c.took = err, took
 }
 
 func (*check) Name() string { return checks.DNSName }
 
 func (c *check) Try(ctx context.Context) (checks.Report, error) {
+	c.mu.Lock()
+	err, took := c.err, c.took
+	c.mu.Unlock()
 	select {
-	case <-time.After(c.took): // in a bubble: no real time passes
-		return checks.Report{}, c.err
+	case <-time.After(took): // in a bubble: no real time passes
+		return checks.Report{}, err
 	case <-ctx.Done():
 		return checks.Report{}, ctx.Err()
 	}
@@ -53,13 +64,13 @@ func TestPassesWithoutABreak(t *testing.T) {
 		assert.Equal(t, 5*time.Minute, g.State().PassedFor(time.Now()))
 		assert.Empty(t, g.State().Failure)
 
-		c.err = errors.New("timeout")
+		c.set(errors.New("timeout"), 0)
 		time.Sleep(Interval)
 		synctest.Wait()
 		assert.Zero(t, g.State().PassedFor(time.Now()))
 		assert.Equal(t, "dns: timeout", g.State().Failure)
 
-		c.err = nil
+		c.set(nil, 0)
 		time.Sleep(Interval)
 		synctest.Wait()
 		time.Sleep(time.Second)
@@ -73,7 +84,7 @@ func TestRoundThatDoesNotEnd(t *testing.T) {
 	running(t, 0, func(c *check, g *Group) {
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
-		c.took = 50 * time.Second // until 5m30s and 50 seconds more
+		c.set(nil, 50*time.Second) // until 5m30s and 50 seconds more
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		require.Positive(t, g.State().PassedFor(time.Now()))
@@ -94,11 +105,11 @@ func TestNoStateBeforeTheFirstRound(t *testing.T) {
 
 func TestRetriesAreTheAgents(t *testing.T) {
 	running(t, 1, func(c *check, g *Group) {
-		c.err = errors.New("timeout")
+		c.set(errors.New("timeout"), 0)
 		time.Sleep(Interval)
 		synctest.Wait()
 		assert.Empty(t, g.State().Failure, "the retry is waited for")
-		c.err = nil
+		c.set(nil, 0)
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		assert.Empty(t, g.State().Failure, "a lost packet is no failure")

@@ -127,6 +127,11 @@ func TestReasonOfAnAgentThatDoesNotStart(t *testing.T) {
 		"not seen by kubelet": {func(s *story, node *corev1.Node) {
 			s.pod(node.Name, corev1.ContainerState{}).Status = corev1.PodStatus{}
 		}, Silent, "kubelet has not reported"},
+		"not ended by kubelet": {func(s *story, node *corev1.Node) {
+			pod := s.pod(node.Name, running())
+			pod.DeletionTimestamp = new(metav1.Now())
+			s.objects.Events[pod.UID] = []corev1.Event{event("FailedCreatePodSandBox", "long ago")}
+		}, Silent, "kubelet does not end it"},
 		"no sandbox": {func(s *story, node *corev1.Node) {
 			pod := s.pod(node.Name, waiting("ContainerCreating"))
 			s.objects.Events[pod.UID] = []corev1.Event{event("Scheduled", ""), event("FailedCreatePodSandBox", "no CNI")}

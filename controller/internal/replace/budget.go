@@ -43,6 +43,11 @@ func inFlight(ledger Ledger) (Rule, string) {
 
 func (d Deletion) inFlight() bool { return !d.Gone && !d.Stuck }
 
+// has reports whether a node is or was to be replaced.
+func (l Ledger) has(node types.UID) bool {
+	return slices.ContainsFunc(l.Deletions, func(d Deletion) bool { return d.NodeUID == node })
+}
+
 // isReplacing reports whether a node is the one in flight.
 func (l Ledger) isReplacing(node types.UID) bool {
 	return slices.ContainsFunc(l.Deletions, func(d Deletion) bool { return d.NodeUID == node && d.inFlight() })

@@ -71,15 +71,15 @@ func forbids(object metav1.Object) string {
 func nodePool(object metav1.Object) string { return object.GetLabels()[nodePoolLabel] }
 
 // failedShare allows a deletion only while at most a fifth of a NodePool's nodes have failed, or one. Nodes that are being
-// replaced count as failed, as long as they are there.
-func failedShare(pool string, statuses []fleet.Status) (Rule, string) {
+// replaced count as failed as long as they are there, whatever becomes of their pods.
+func failedShare(pool string, statuses []fleet.Status, ledger Ledger) (Rule, string) {
 	nodes, failed := 0, 0
 	for _, status := range statuses {
 		if nodePool(status.Node) != pool {
 			continue
 		}
 		nodes++
-		if status.State == fleet.Failed {
+		if status.State == fleet.Failed || ledger.has(status.Node.UID) {
 			failed++
 		}
 	}

@@ -135,16 +135,21 @@ func TestWithheld(t *testing.T) {
 		"controller on a verified node": {func(m *moment) { m.verified("controller", "", time.Hour) }, "", ""},
 		"in flight": {func(m *moment) { m.verified("old", "", time.Hour); m.deleted("other", 29*time.Minute).Gone = false }, InFlight,
 			"node old is being replaced since 2026-11-22T11:31:00Z"},
-		"in flight, gone now":  {func(m *moment) { m.deleted("other", 29*time.Minute).Gone = false; m.verified("new", "other", 0) }, "", ""},
-		"three an hour":        {func(m *moment) { m.three(59 * time.Minute); m.verified("new", "pool", 0) }, HourlyBudget, "3 deletions within 1h0m0s, at most 3 are allowed"},
-		"three in longer":      {func(m *moment) { m.three(60 * time.Minute); m.verified("new", "pool", 0) }, "", ""},
-		"ten a day":            {func(m *moment) { m.ten(23 * time.Hour); m.verified("new", "pool", 0) }, DailyBudget, "10 deletions within 24h0m0s, at most 10 are allowed"},
-		"ten in longer":        {func(m *moment) { m.ten(25 * time.Hour); m.verified("new", "pool", 0) }, "", ""},
-		"one failed of one":    {func(*moment) {}, "", ""},
-		"two failed of two":    {func(m *moment) { m.node("b", "pool", 0).State = fleet.Failed }, FailedShare, "2 of 2 nodes of NodePool pool have failed, at most 1 may have"},
-		"two failed of nine":   {func(m *moment) { m.failedOf(2, 9) }, FailedShare, "2 of 9 nodes of NodePool pool have failed, at most 1 may have"},
-		"two failed of ten":    {func(m *moment) { m.failedOf(2, 10) }, "", ""},
-		"three failed of ten":  {func(m *moment) { m.failedOf(3, 10) }, FailedShare, "3 of 10 nodes of NodePool pool have failed, at most 2 may have"},
+		"in flight, gone now": {func(m *moment) { m.deleted("other", 29*time.Minute).Gone = false; m.verified("new", "other", 0) }, "", ""},
+		"three an hour":       {func(m *moment) { m.three(59 * time.Minute); m.verified("new", "pool", 0) }, HourlyBudget, "3 deletions within 1h0m0s, at most 3 are allowed"},
+		"three in longer":     {func(m *moment) { m.three(60 * time.Minute); m.verified("new", "pool", 0) }, "", ""},
+		"ten a day":           {func(m *moment) { m.ten(23 * time.Hour); m.verified("new", "pool", 0) }, DailyBudget, "10 deletions within 24h0m0s, at most 10 are allowed"},
+		"ten in longer":       {func(m *moment) { m.ten(25 * time.Hour); m.verified("new", "pool", 0) }, "", ""},
+		"one failed of one":   {func(*moment) {}, "", ""},
+		"two failed of two":   {func(m *moment) { m.node("b", "pool", 0).State = fleet.Failed }, FailedShare, "2 of 2 nodes of NodePool pool have failed, at most 1 may have"},
+		"two failed of nine":  {func(m *moment) { m.failedOf(2, 9) }, FailedShare, "2 of 9 nodes of NodePool pool have failed, at most 1 may have"},
+		"two failed of ten":   {func(m *moment) { m.failedOf(2, 10) }, "", ""},
+		"three failed of ten": {func(m *moment) { m.failedOf(3, 10) }, FailedShare, "3 of 10 nodes of NodePool pool have failed, at most 2 may have"},
+		"one failed, one stuck": {func(m *moment) {
+			m.node("old", "pool", time.Hour).State = fleet.Pending
+			stuck := m.deleted("pool", 2*time.Hour)
+			stuck.Gone, stuck.Stuck = false, true
+		}, FailedShare, "2 of 2 nodes of NodePool pool have failed, at most 1 may have"},
 		"one deletion":         {func(m *moment) { m.deleted("pool", 29*time.Minute) }, LoopGuard, "deletions in NodePool pool that no verified node has followed: 1; the next one not before 2026-11-22T12:01:00Z (30m0s after the last)"},
 		"one deletion, waited": {func(m *moment) { m.deleted("pool", 30*time.Minute) }, "", ""},
 		"one deletion, answered": {func(m *moment) {

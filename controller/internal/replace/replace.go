@@ -120,7 +120,7 @@ func (s Settings) withhold(candidate fleet.Status, in Input, d *Decision, now ti
 		func() (Rule, string) { return s.controlGroup(in.ControlGroup, now) },
 		func() (Rule, string) { return s.proof(candidate.Node, in.Statuses) },
 		func() (Rule, string) { return inFlight(d.Ledger) },
-		func() (Rule, string) { return failedShare(pool, in.Statuses) },
+		func() (Rule, string) { return failedShare(pool, in.Statuses, d.Ledger) },
 		func() (Rule, string) { return d.guard(pool, in.ServerNow) },
 		func() (Rule, string) { return d.guard(Cluster, in.ServerNow) },
 	} {

@@ -227,7 +227,7 @@ func TestNoHandOverForAMoment(t *testing.T) {
 	w, left := handingOver(t)
 	w.verify(w.nodes["second"])
 	for range 10 {
-		w.run(30 * time.Second)
+		w.run(time.Minute)
 		w.verify(w.nodes["controller"])
 		w.run(time.Minute)
 		delete(w.nodes["controller"].Labels, label)

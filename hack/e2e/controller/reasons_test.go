@@ -42,6 +42,7 @@ func TestReasonOfEachNode(t *testing.T) {
 		t.Logf("%s: %s", failed.node, s.awaitFailed(failed.node, failed.reason, failed.part).Message)
 		s.awaitEvent(failed.node, failed.reason)
 	}
+	s.Regexp(`Warning +NodeNotStarted .*Unschedulable: pod `, s.Kubectl("", "describe", "node", full))
 	const byAgent = "DNSFailed,ServiceFailed"
 	s.awaitFailed(withoutDNS, byAgent, "dns: ")
 	leader, _ := s.Leader()
@@ -55,6 +56,7 @@ func TestReasonOfEachNode(t *testing.T) {
 	s.awaitRecovered(withoutNetwork)
 
 	paused := withoutNetwork
+	s.awaitNoAgent(paused)
 	resume := s.Pause("kubelet", paused)
 	s.Gate(paused)
 	s.awaitFailed(paused, "Silent", "kubelet has not reported about it")

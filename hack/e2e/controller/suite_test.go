@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -141,6 +142,15 @@ func (s *suite) awaitRecovered(node string) {
 	s.AwaitNode(node, func(n *corev1.Node) bool {
 		return harness.Condition(n, harness.ConditionType).Status == corev1.ConditionTrue
 	})
+}
+
+// awaitNoAgent waits until kubelet has ended the agent's pod on a node.
+func (s *suite) awaitNoAgent(node string) {
+	s.Helper()
+	s.Until(func() (bool, error) {
+		pods, err := s.AgentPods(s.Ctx)
+		return err == nil && !slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return pod.Spec.NodeName == node }), err
+	}, "the agent's pod stays on %s", node)
 }
 
 // restartAgent replaces the agent's pod on a node, which would wait before its next round.

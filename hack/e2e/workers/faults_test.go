@@ -105,10 +105,10 @@ func (s *suite) pauseAPI(pause time.Duration) {
 func TestFaultWorker(t *testing.T) {
 	t.Parallel()
 	s := start(t)
-	failing := s.failingCheck(nodes[0], s.part(t, "DNS dropped on the node, then repaired", "condition DNSFailed; verified by the next attempt"))
-	killed := s.workerKilled(nodes[1], s.part(t, "worker killed", "verified by the next attempt"))
-	failing()
+	killed := s.workerKilled(nodes[0], s.part(t, "worker killed", "verified by the next attempt"))
+	failing := s.failingCheck(nodes[1], s.part(t, "DNS dropped on the node, then repaired", "condition DNSFailed; verified by the next attempt"))
 	killed()
+	failing()
 }
 
 // failingCheck asserts what is said of a node whose pods reach no name server. The function that it returns waits until the next

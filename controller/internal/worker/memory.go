@@ -25,6 +25,7 @@ type sight struct {
 	created bool
 	attempt int
 	void    bool // its verdict does not count
+	touched bool // by this process
 	deleted bool // by this process
 }
 

@@ -28,6 +28,7 @@ type step struct {
 	release     *corev1.Pod // the worker whose verdict releases the node
 	removeTaint bool        // the node is verified, and the startup taint was added again
 	create      int         // the attempt that a new worker makes, 0: none
+	touch       *corev1.Pod // a worker that kubelet is to probe now
 	delete      []*corev1.Pod
 	wait        time.Duration // decide again after this time; 0: when something changes
 }
@@ -101,9 +102,12 @@ func nextAfter(pod *corev1.Pod, worker sight, now time.Time) step {
 		return createAfter(pauseAfter(attempt), attempt+1)
 	case fleet.Interrupted:
 		return createAfter(afterInterruption, attempt)
-	default:
-		return step{}
+	case fleet.Running:
+		if !worker.touched {
+			return step{touch: pod}
+		}
 	}
+	return step{}
 }
 
 // pauseAfter returns how long to wait after a failed attempt.

@@ -103,6 +103,9 @@ func describe(s step) string {
 	if s.create > 0 {
 		text += fmt.Sprintf("create %d; ", s.create)
 	}
+	if s.touch != nil {
+		text += "touch " + s.touch.Name + "; "
+	}
 	for _, pod := range s.delete {
 		text += "delete " + pod.Name + "; "
 	}
@@ -160,10 +163,11 @@ func TestNext(t *testing.T) {
 		"annotation that is not ours":       {node: []func(*corev1.Node){label, func(node *corev1.Node) { node.Annotations[nodepatch.Annotation] = "mine" }}, want: "create 1"},
 		"taint put back, foreign taint too": {node: []func(*corev1.Node){label, releasedBy("x-uid"), taint("cni/not-ready")}, want: "nothing"},
 
-		"waits":   {workers: []*corev1.Pod{newWorker("a", 1)}, want: "nothing"},
-		"runs":    {workers: []*corev1.Pod{newWorker("a", 1, running)}, want: "nothing"},
-		"passed":  {workers: []*corev1.Pod{newWorker("a", 1, ready)}, want: "release by a"},
-		"deleted": {workers: []*corev1.Pod{newWorker("a", 1, ready, deleting)}, want: "create 1"},
+		"waits":         {workers: []*corev1.Pod{newWorker("a", 1)}, want: "nothing"},
+		"runs":          {workers: []*corev1.Pod{newWorker("a", 1, running)}, want: "touch a"},
+		"runs, touched": {workers: []*corev1.Pod{newWorker("a", 1, running)}, seen: sights{"a": {first: ago(time.Second), touched: true}}, want: "nothing"},
+		"passed":        {workers: []*corev1.Pod{newWorker("a", 1, ready)}, want: "release by a"},
+		"deleted":       {workers: []*corev1.Pod{newWorker("a", 1, ready, deleting)}, want: "create 1"},
 		"deleted, and the cache does not show it": {workers: []*corev1.Pod{newWorker("a", 1, ready)}, seen: sights{"a": {first: ago(time.Second), deleted: true}}, want: "create 1"},
 		"passed, signal missed":                   {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: sights{"a": {first: ago(time.Minute)}}, want: "release by a"},
 		"passed 2m ago":                           {workers: []*corev1.Pod{newWorker("a", 1, ready)}, seen: sights{"a": {first: ago(3 * time.Minute), ended: ago(2 * time.Minute)}}, want: "create 2"},

@@ -13,6 +13,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -47,6 +49,9 @@ type Reconciler struct {
 	nodes   map[string]memory  // by the node's name
 	waiting map[string]waiting // nodes without a slot
 }
+
+// runningAnnotation is on a worker that the controller has seen running.
+const runningAnnotation = "node-ready/running"
 
 // noSlot is when a node without a slot tries again although no worker has ended.
 const noSlot = 5 * time.Second
@@ -96,6 +101,8 @@ func (r *Reconciler) act(ctx context.Context, node *corev1.Node, seen memory, de
 		r.remember(node.Name, func(m *memory) { m.taintRemovedAt = time.Now() })
 		decided.wait = betweenRemovals
 		return r.removeTaint(ctx, node)
+	case decided.touch != nil:
+		r.touch(ctx, node.Name, decided.touch)
 	case decided.create > 0:
 		created, err := r.create(ctx, node, decided.create)
 		switch {
@@ -171,6 +178,20 @@ func (r *Reconciler) takeSlot(ctx context.Context, node, name string, attempt in
 	m.workers[name] = sight{first: now, created: true, attempt: attempt}
 	r.nodes[node] = m
 	return true, nil
+}
+
+// touch changes an annotation of a worker that runs, so that kubelet probes it now. kubelet probes when it first sees the container
+// run, but the prober mostly does not know the container yet then: the status that it reads is written a moment later, and it
+// would probe again after a second (kubelet 1.36, prober_manager.go: UpdatePodStatus). A change of the pod lets it try at once.
+func (r *Reconciler) touch(ctx context.Context, node string, pod *corev1.Pod) {
+	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
+	defer cancel()
+	r.rememberWorker(node, pod.Name, func(s *sight) { s.touched = true })
+	target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace}}
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:"true"}}}`, runningAnnotation)
+	if err := r.Client.Patch(ctx, target, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
+		r.Log.Debug("worker not touched: kubelet probes it within a second", "node", node, "worker", pod.Name, "error", err)
+	}
 }
 
 // deletePod deletes a worker.

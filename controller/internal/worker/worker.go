@@ -77,7 +77,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	for _, worker := range decided.delete {
 		err = errors.Join(err, r.deletePod(ctx, node.Name, worker))
 	}
-	return reconcile.Result{RequeueAfter: decided.wait}, err
+	if err != nil {
+		return reconcile.Result{}, err // controller-runtime warns of a wait beside an error, and ignores it
+	}
+	return reconcile.Result{RequeueAfter: decided.wait}, nil
 }
 
 // act takes a step, except that it deletes nothing: it may add workers to delete.

@@ -191,6 +191,14 @@ func TestTaintThatComesBack(t *testing.T) {
 	c.update(func(node *corev1.Node) {
 		node.Spec.Taints = []corev1.Taint{{Key: "other", Effect: corev1.TaintEffectNoSchedule}, {Key: startup, Effect: corev1.TaintEffectNoSchedule}}
 	})
+	c.patching = func(func() (*nodepatch.Node, error)) (*nodepatch.Node, error) {
+		return nil, &nodepatch.Refused{Err: errors.New("a policy")}
+	}
+	result, err := c.reconcile("n")
+	require.ErrorContains(t, err, "a policy")
+	assert.Zero(t, result, "a wait beside an error, which controller-runtime warns of")
+	c.patching = nil
+	c.remember("n", func(m *memory) { m.taintRemovedAt = time.Time{} }) // some seconds later
 	c.step("n")
 	assert.True(t, c.Fleet.IsVerified(c.node()))
 	assert.Len(t, c.node().Spec.Taints, 1)

@@ -33,10 +33,10 @@ func TestWithoutDaemonSet(t *testing.T) {
 	}
 	s.Until(func() (bool, error) { return len(s.fleetEvents()) > 0, nil }, "no Event about the fleet")
 
-	before, _ := s.leader()
+	before, _ := s.Leader()
 	s.NoError(s.Kube.CoreV1().Pods(harness.Namespace).Delete(s.Ctx, before.Name, metav1.DeleteOptions{}))
 	s.Until(func() (bool, error) {
-		now, _ := s.leader()
+		now, _ := s.Leader()
 		return now.Name != before.Name, nil
 	}, "the Lease stays with the pod that was deleted")
 	// Once the new leader has written this, it has decided about the others as well.
@@ -115,7 +115,7 @@ func (s *suite) fleetEvents() (found []corev1.Event) {
 // One of two replicas leads, and only that one says how the fleet is.
 func TestLeader(t *testing.T) {
 	s := start(t)
-	leader, others := s.leader()
+	leader, others := s.Leader()
 	s.Until(func() (bool, error) { return strings.Contains(s.metrics(leader), "\nkube_node_ready_nodes{"), nil }, "no metrics of the fleet")
 	for _, other := range others {
 		s.NotContains(s.metrics(other), "\nkube_node_ready_nodes")

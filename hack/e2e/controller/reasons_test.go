@@ -45,7 +45,7 @@ func TestReasonOfEachNode(t *testing.T) {
 	s.Regexp(`Warning +NodeNotStarted .*Unschedulable: pod `, s.Kubectl("", "describe", "node", full))
 	const byAgent = "DNSFailed,ServiceFailed"
 	s.awaitFailed(withoutDNS, byAgent, "dns: ")
-	leader, _ := s.leader()
+	leader, _ := s.Leader()
 	for _, series := range []string{
 		`nodes{reason="NoPod",state="Failed"} 2`, `nodes{reason="SandboxFailed",state="Failed"} 1`,
 		`nodes{reason="DNSFailed",state="Failed"} 1`, `verification_status{node="` + withoutNetwork + `",status="failed"} 1`,

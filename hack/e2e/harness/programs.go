@@ -84,8 +84,8 @@ func (p *Program) AwaitOK(ctx context.Context, url string) error {
 }
 
 // StartKwok lets kwok play kubelet for the nodes that have the annotation kwok.x-k8s.io/node=fake, until it is stopped: they become
-// ready and renew their lease, their pods run and end.
-func (c *Cluster) StartKwok(ctx context.Context) (*Program, error) {
+// ready and renew their lease, their pods run and end, or do what files of Stages say in place of that.
+func (c *Cluster) StartKwok(ctx context.Context, podStages ...string) (*Program, error) {
 	module, err := c.Module(ctx, "kwok", "sigs.k8s.io/kwok")
 	if err != nil {
 		return nil, err
@@ -96,10 +96,14 @@ func (c *Cluster) StartKwok(ctx context.Context) (*Program, error) {
 	}
 	args := []string{"--kubeconfig=" + c.Kubeconfig(), "--server-address=" + address, "--manage-all-nodes=false",
 		"--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake", "--node-lease-duration-seconds=40"}
-	for _, pattern := range []string{"node/fast/node-*.yaml", "node/heartbeat-with-lease/node-*.yaml", "pod/fast/pod-*.yaml"} {
-		stages, err := filepath.Glob(module + "/kustomize/stage/" + pattern)
+	patterns := []string{module + "/kustomize/stage/node/fast/node-*.yaml", module + "/kustomize/stage/node/heartbeat-with-lease/node-*.yaml"}
+	if patterns = append(patterns, podStages...); len(podStages) == 0 {
+		patterns = append(patterns, module+"/kustomize/stage/pod/fast/pod-*.yaml")
+	}
+	for _, pattern := range patterns {
+		stages, err := filepath.Glob(pattern)
 		if err != nil || len(stages) == 0 {
-			return nil, fmt.Errorf("no stages %s in %s: %w", pattern, module, err)
+			return nil, fmt.Errorf("no stages %s: %w", pattern, err)
 		}
 		for _, stage := range stages {
 			args = append(args, "--config="+stage)

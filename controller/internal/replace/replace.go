@@ -93,7 +93,7 @@ type Withheld struct {
 // Decide says which nodes may be replaced at now, by this process's monotonic clock.
 func (s Settings) Decide(in Input, now time.Time) Decision {
 	d := Decision{Ledger: in.Ledger.clone()}
-	d.track(in)
+	s.track(&d, in)
 	d.Breakers = s.breakers(in, d.Ledger, now)
 	for _, status := range in.Statuses {
 		if !s.isCandidate(status, in.ServerNow, now) || d.Ledger.isReplacing(status.Node.UID) {

@@ -85,8 +85,7 @@ func (r *Replacer) once(ctx context.Context) {
 		decision = Decision{Breakers: map[Rule]string{LedgerFailed: err.Error()}}
 	}
 	r.report(decision, now)
-	_, unverified := decision.Breakers[ControlNode]
-	r.HandOver.consider(ctx, r.Client, plan, unverified, now)
+	r.HandOver.consider(ctx, r.Client, r.Settings.unverified(plan.Statuses), r.Settings.NodeName, now)
 	for _, candidate := range decision.Candidates {
 		if at, refused := r.refused[candidate.Node.UID]; !refused || now.Sub(at) >= refusedFor {
 			r.replace(ctx, candidate, decision.Ledger, serverNow, now)

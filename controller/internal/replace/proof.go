@@ -23,7 +23,7 @@ func (s Settings) proof(node *corev1.Node, statuses []fleet.Status) (Rule, strin
 
 // wasVerified reports whether a node is verified by our checks, not by a label that somebody has written.
 func (s Settings) wasVerified(status fleet.Status) bool {
-	_, released := status.Node.Annotations[s.Request.Annotation]
+	_, released := status.Node.Annotations[s.Fleet.Request.Annotation]
 	return status.State == fleet.Verified && released
 }
 
@@ -32,7 +32,7 @@ func (s Settings) wasVerified(status fleet.Status) bool {
 func (s Settings) unverified(statuses []fleet.Status) map[string]fleet.State {
 	found := make(map[string]fleet.State)
 	for _, status := range statuses {
-		failed := status.State == fleet.Failed || fleet.HasTaint(status.Node, s.Request.FailedTaintKey)
+		failed := status.State == fleet.Failed || fleet.HasTaint(status.Node, s.Fleet.Request.FailedTaintKey)
 		if status.State != fleet.Verified && (status.Gated || failed) {
 			found[status.Node.Name] = status.State
 		}

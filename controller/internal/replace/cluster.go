@@ -3,6 +3,7 @@ package replace
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -62,48 +63,48 @@ func (r *Replacer) readEvents(ctx context.Context, candidate fleet.Status) ([]co
 	return events.Items, nil
 }
 
-// readElsewhere finds which owners of the node's pods have a ready pod on another node.
+// readElsewhere finds the owners of the node's pods that have a ready pod on another node. It ends with the first pod that
+// withholds the deletion.
 func (r *Replacer) readElsewhere(ctx context.Context, live Live) (sets.Set[types.UID], error) {
-	wanted := make(map[string]sets.Set[types.UID]) // owners, by namespace
+	found := sets.New[types.UID]()
 	for i := range live.Pods {
 		pod := &live.Pods[i]
-		if owner := r.Settings.replicatedBy(pod, live.Node); owner != nil && !r.Settings.isExpendable(pod) {
-			if wanted[pod.Namespace] == nil {
-				wanted[pod.Namespace] = sets.New[types.UID]()
-			}
-			wanted[pod.Namespace].Insert(owner.UID)
+		owner := r.Settings.replicatedBy(pod, live.Node)
+		switch {
+		case r.Settings.isExpendable(pod) || owner != nil && found.Has(owner.UID):
+			continue
+		case owner == nil:
+			return found, nil
 		}
-	}
-	found := sets.New[types.UID]()
-	for namespace, owners := range wanted {
-		ready, err := r.readyOwners(ctx, namespace, owners, live.Node.Name)
+		ready, err := r.isReadyElsewhere(ctx, pod, owner.UID)
 		if err != nil {
-			return nil, fmt.Errorf("pods in namespace %s: %w", namespace, err)
+			return nil, fmt.Errorf("pods in namespace %s: %w", pod.Namespace, err)
 		}
-		found = found.Union(ready)
+		if !ready {
+			return found, nil
+		}
+		found.Insert(owner.UID)
 	}
 	return found, nil
 }
 
-// readyOwners returns those of some owners that have a ready pod on another node than this one. It reads no more pages than it
-// needs. A page whose token has expired is an error: it begins anew with the next decision.
-func (r *Replacer) readyOwners(ctx context.Context, namespace string, owners sets.Set[types.UID], node string) (
-	sets.Set[types.UID], error) {
-	ready := sets.New[types.UID]()
+// isReadyElsewhere reports whether the owner of a pod has a ready one on another node. It reads no more pages than it needs. A
+// page whose token has expired is an error.
+func (r *Replacer) isReadyElsewhere(ctx context.Context, pod *corev1.Pod, owner types.UID) (bool, error) {
+	isSibling := func(other corev1.Pod) bool {
+		of, node := metav1.GetControllerOf(&other), other.Spec.NodeName
+		return of != nil && of.UID == owner && node != "" && node != pod.Spec.NodeName && isReady(&other)
+	}
 	for token := client.Continue(""); ; {
 		var pods corev1.PodList // a new one: what a page does not say must not be what the last one said
-		if err := r.Client.List(ctx, &pods, client.InNamespace(namespace), page, token); err != nil {
-			return nil, err
+		if err := r.Client.List(ctx, &pods, client.InNamespace(pod.Namespace), page, token); err != nil {
+			return false, err
 		}
-		for i := range pods.Items {
-			pod := &pods.Items[i]
-			owner := metav1.GetControllerOf(pod)
-			if owner != nil && owners.Has(owner.UID) && pod.Spec.NodeName != "" && pod.Spec.NodeName != node && isReady(pod) {
-				ready.Insert(owner.UID)
-			}
+		if slices.ContainsFunc(pods.Items, isSibling) {
+			return true, nil
 		}
-		if token = client.Continue(pods.Continue); token == "" || ready.Len() == owners.Len() {
-			return ready, nil
+		if token = client.Continue(pods.Continue); token == "" {
+			return false, nil
 		}
 	}
 }

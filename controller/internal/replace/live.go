@@ -21,7 +21,7 @@ type Live struct {
 	Pods []corev1.Pod // on the node
 	// Events are those of the agent's pod, if the candidate's reason depends on them.
 	Events []corev1.Event
-	// Elsewhere are those owners of pods that tolerate the startup taint which have a ready pod on another node.
+	// Elsewhere are the owners of Pods that tolerate the startup taint and have a ready sibling on another node.
 	Elsewhere sets.Set[types.UID]
 	// Claims are the NodeClaims that the Node's ownerReference names, else those whose status names the Node.
 	Claims []unstructured.Unstructured
@@ -34,8 +34,7 @@ func (s Settings) Confirm(candidate fleet.Status, live Live, seen fleet.Memory, 
 	if live.Node == nil || live.Node.UID != candidate.Node.UID {
 		return nil, Changed, "the node is gone"
 	}
-	status, found := s.decideAgain(candidate, live, seen, now)
-	if !found || status.Reason != candidate.Reason || !s.isCandidate(status, serverNow, now) {
+	if statuses := s.decideAgain(candidate, live, seen, now); len(statuses) == 0 || !s.isCandidate(statuses[0], serverNow, now) {
 		return nil, Changed, "the node or its pod has changed meanwhile"
 	}
 	if rule, text := protected(live.Node); rule != "" {
@@ -50,19 +49,16 @@ func (s Settings) Confirm(candidate fleet.Status, live Live, seen fleet.Memory, 
 	return claim, "", ""
 }
 
-// decideAgain decides about a candidate as the fleet does, from its live objects.
-func (s Settings) decideAgain(candidate fleet.Status, live Live, seen fleet.Memory, now time.Time) (fleet.Status, bool) {
+// decideAgain decides about a candidate as the fleet does, from its live objects: what is not as it was begins just now. It
+// returns nothing if the node is not selected any more.
+func (s Settings) decideAgain(candidate fleet.Status, live Live, seen fleet.Memory, now time.Time) []fleet.Status {
 	objects := fleet.Objects{Nodes: []corev1.Node{*live.Node}, Seen: seen}
 	if candidate.Pod != nil {
 		uid := candidate.Pod.UID
 		objects.Events = map[types.UID][]corev1.Event{uid: live.Events}
 		objects.Pods = slices.DeleteFunc(slices.Clone(live.Pods), func(pod corev1.Pod) bool { return pod.UID != uid })
 	}
-	statuses := s.Fleet.Decide(objects, now).Statuses
-	if len(statuses) == 0 {
-		return fleet.Status{}, false // the node is not selected any more
-	}
-	return statuses[0], true
+	return s.Fleet.Decide(objects, now).Statuses
 }
 
 // claimOf returns the node's one NodeClaim. It must be for this machine, not for an earlier one of the same name.

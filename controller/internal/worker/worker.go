@@ -199,7 +199,11 @@ func (r *Reconciler) reportFailures(node *corev1.Node, workers []*corev1.Pod, se
 			log.Error("node not verified", "failed", said.Failed, "reason", said.Message)
 			r.warn(node, worker, said.Message)
 		case fleet.Crashed:
-			log.Error("worker ended without a verdict", "reason", worker.Status.ContainerStatuses)
+			for _, status := range worker.Status.ContainerStatuses {
+				if ended := status.State.Terminated; ended != nil {
+					log.Error("worker ended without a verdict", "reason", ended.Reason, "exit_code", ended.ExitCode, "detail", ended.Message)
+				}
+			}
 			r.warn(node, worker, "worker "+worker.Name+" ended without a verdict: read its log")
 		case fleet.Interrupted:
 			log.Warn("worker was interrupted", "reason", worker.Status.Reason, "detail", worker.Status.Message)

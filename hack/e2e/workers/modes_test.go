@@ -73,7 +73,7 @@ func TestModes(t *testing.T) {
 		all := workers.of(failing)
 		return len(all) == 2 && all[1].hasEnded(), nil
 	}, "no worker has failed")
-	s.Len(workers.of(second), 0)
+	s.Empty(workers.of(second))
 
 	upgrade("daemonset")
 	s.AgentPod(second)

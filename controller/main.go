@@ -130,7 +130,8 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 	defer ctrlmetrics.Registry.Unregister(collector)
 	fleetLoop.Steps = []loop.Step{collector, &report.Reporter{
 		REST: environment.Client.Core, ConditionType: cfg.ConditionType, Events: manager.GetEventRecorder("kube-node-ready-controller"),
-		Self: deployment(cfg), ServerTime: environment.Client.ServerTime, Timeout: cfg.CheckTimeout, Log: log,
+		Self: deployment(cfg), ServerTime: environment.Client.ServerTime, Timeout: cfg.CheckTimeout,
+		Limit: report.NewLimit(), Log: log,
 	}}
 	if err := fleetLoop.SetupWithManager(manager); err != nil {
 		return err
@@ -144,6 +145,10 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 		if err := addRemediation(manager, cfg, environment, fleetLoop, collector.SetBreaker, leave, log); err != nil {
 			return err
 		}
+	}
+	// The API server's clock is known from its first answer on: conditions have its time, not this node's.
+	if err := environment.Client.Versions(ctx, ""); err != nil {
+		log.Warn("no answer from the API server yet", "error", err)
 	}
 	log.Info("starting", "version", version, "mode", cfg.DeploymentMode, "remediation", cfg.RemediationMode)
 	return manager.Start(ctx)
@@ -159,7 +164,8 @@ func newWorkers(cfg config.Controller, environment kube.Environment, template *c
 	endpoints := worker.NewEndpoints(environment.Client, cfg.DNSService, cfg.CheckTimeout)
 	return &worker.Reconciler{
 		Settings: worker.Settings{Fleet: settings, AgentName: cfg.AgentName, Namespace: cfg.PodNamespace, Template: template,
-			ClusterDomain: domain, MaxWorkers: cfg.MaxConcurrentWorkers, Version: version},
+			ClusterDomain: domain, MaxWorkers: cfg.MaxConcurrentWorkers,
+			VerdictPort: cfg.MetricsPort, Version: version},
 		Client: manager.GetClient(), Endpoints: endpoints.List,
 		Node: func(name string) nodepatch.NodeAPI {
 			return nodepatch.Client{REST: environment.Client.Core, Name: name}
@@ -202,7 +208,7 @@ func newManager(cfg config.Controller, environment kube.Environment, template *c
 		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
 			&corev1.Node{}: {Transform: loop.SlimNode(cfg.ConditionType, annotations()...), UnsafeDisableDeepCopy: &noCopies},
 			&corev1.Pod{}: {Transform: loop.SlimPod(worker.Annotations()...), UnsafeDisableDeepCopy: &noCopies,
-				Namespaces: map[string]cache.Config{cfg.PodNamespace: {LabelSelector: labels.SelectorFromSet(template.Labels)}}},
+				Namespaces: map[string]cache.Config{cfg.PodNamespace: {LabelSelector: selector(template)}}},
 		}},
 		LeaderElection: true, LeaderElectionID: cfg.AgentName + "-controller", LeaderElectionNamespace: cfg.PodNamespace,
 		LeaderElectionReleaseOnCancel: true,
@@ -221,6 +227,17 @@ func newManager(cfg config.Controller, environment kube.Environment, template *c
 	return m, errors.Join(m.AddHealthzCheck("ping", healthz.Ping), m.AddReadyzCheck("caches", synced))
 }
 
+// selector selects the pods of a template, also those that run under earlier labels of the user.
+func selector(template *corev1.PodTemplateSpec) labels.Selector {
+	own := make(labels.Set)
+	for _, key := range []string{"app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component"} {
+		if value, found := template.Labels[key]; found {
+			own[key] = value
+		}
+	}
+	return own.AsSelector()
+}
+
 // readTemplate reads the pod template that the chart has rendered.
 func readTemplate(path string) (*corev1.PodTemplateSpec, error) {
 	const remedy = "--agent-template must name a file with a PodTemplateSpec, as the chart renders it"
@@ -229,11 +246,11 @@ func readTemplate(path string) (*corev1.PodTemplateSpec, error) {
 		return nil, fmt.Errorf("%w: %s", err, remedy)
 	}
 	template := new(corev1.PodTemplateSpec)
-	if err := yaml.UnmarshalStrict(text, template); err != nil {
+	if err := yaml.Unmarshal(text, template); err != nil {
 		return nil, fmt.Errorf("%s: %w: %s", path, err, remedy)
 	}
-	if len(template.Labels) == 0 {
-		return nil, fmt.Errorf("%s: it has no labels to select the agents' pods by: %s", path, remedy)
+	if selector(template).Empty() {
+		return nil, fmt.Errorf("%s: it has no labels app.kubernetes.io/… to select the agents' pods by: %s", path, remedy)
 	}
 	return template, nil
 }

@@ -60,7 +60,7 @@ func TestTemplate(t *testing.T) {
 	_, err := readTemplate(path)
 	require.ErrorContains(t, err, "--agent-template")
 	for text, message := range map[string]string{
-		"metadata: {labels: {a: b}}\nspec: {nodes: {}}": "nodes",
+		"spec: [":  "agent.yaml",
 		"spec: {}": "no labels",
 	} {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))

@@ -220,12 +220,8 @@ spec:
     - name: labels
       expression: "(request.operation == 'DELETE' ? dyn(oldObject) : dyn(object)).metadata.?labels.orValue({})"
     # The rest is about a new pod: an older one may have been created with other settings.
-    - name: exists
-      expression: request.operation != 'CREATE'
-    - name: annotations
-      expression: "request.operation == 'DELETE' ? dyn({}) : dyn(object).metadata.?annotations.orValue({})"
-    - name: oldAnnotations
-      expression: "request.operation == 'CREATE' ? dyn({}) : dyn(oldObject).metadata.?annotations.orValue({})"
+    - name: deletes
+      expression: request.operation == 'DELETE'
     - name: spec
       expression: dyn(object).spec
     - name: container
@@ -235,15 +231,9 @@ spec:
     - name: context
       expression: variables.container.?securityContext.orValue({})
   validations:
-    # An annotation of a worker that runs makes kubelet probe it at once.
-    - expression: >-
-        (request.operation != 'UPDATE' || (variables.spec == dyn(oldObject).spec &&
-        ['labels', 'ownerReferences', 'finalizers'].all(f, dyn(object).metadata[?f] == dyn(oldObject).metadata[?f]) &&
-        variables.annotations.all(k, k == 'node-ready/running' || variables.oldAnnotations[?k] == optional.of(variables.annotations[k])) &&
-        variables.oldAnnotations.all(k, k in variables.annotations))) &&
-        (!has(request.subResource) || request.subResource == '')
+    - expression: request.operation in ['CREATE', 'DELETE'] && (!has(request.subResource) || request.subResource == '')
       reason: Forbidden
-      message: {{ printf "%s may create and delete pods, and change nothing of one but the annotation node-ready/running" .account | quote }}
+      message: {{ printf "%s may create and delete pods, and change none" .account | quote }}
     - expression: >-
         {{- range $i, $key := keys $worker | sortAlpha }}
         {{ if $i }}&& {{ end }}variables.labels[?'{{ $key }}'].orValue('') == '{{ index $worker $key }}'
@@ -251,24 +241,24 @@ spec:
       reason: Forbidden
       message: {{ printf "%s may create and delete only workers: pods with the labels of this release and the component worker" .account | quote }}
     - expression: >-
-        variables.exists || (variables.spec.?serviceAccountName.orValue('') == '{{ $workersAccount }}' &&
+        variables.deletes || (variables.spec.?serviceAccountName.orValue('') == '{{ $workersAccount }}' &&
         variables.spec.?automountServiceAccountToken.orValue(true) == false)
       reason: Forbidden
       message: {{ printf "%s may create only pods with the account %s and without its token" .account $workersAccount | quote }}
     - expression: >-
-        variables.exists || (variables.spec.containers.size() == 1 && variables.container.image == '{{ $image }}' &&
+        variables.deletes || (variables.spec.containers.size() == 1 && variables.container.image == '{{ $image }}' &&
         !has(variables.container.command) && '--worker' in variables.container.?args.orValue([]) &&
         variables.spec.?initContainers.orValue([]).size() == 0 && variables.spec.?ephemeralContainers.orValue([]).size() == 0)
       reason: Forbidden
       message: {{ printf "%s may create only pods with one container that runs %s with --worker" .account $image | quote }}
     - expression: >-
-        variables.exists || (variables.spec.?volumes.orValue([]).size() == 0 && variables.spec.?resourceClaims.orValue([]).size() == 0 &&
+        variables.deletes || (variables.spec.?volumes.orValue([]).size() == 0 && variables.spec.?resourceClaims.orValue([]).size() == 0 &&
         variables.container.?envFrom.orValue([]).all(e, !has(e.secretRef)) &&
         variables.container.?env.orValue([]).all(e, !e.?valueFrom.?secretKeyRef.hasValue()))
       reason: Forbidden
       message: {{ printf "%s may create only pods without volumes and secrets" .account | quote }}
     - expression: >-
-        variables.exists || (!variables.spec.?hostNetwork.orValue(false) && !variables.spec.?hostPID.orValue(false) &&
+        variables.deletes || (!variables.spec.?hostNetwork.orValue(false) && !variables.spec.?hostPID.orValue(false) &&
         !variables.spec.?hostIPC.orValue(false) && variables.container.?ports.orValue([]).all(p, p.?hostPort.orValue(0) == 0) &&
         !has(variables.container.lifecycle) && [variables.container.?readinessProbe, variables.container.?livenessProbe,
         variables.container.?startupProbe].all(p, !p.?httpGet.?host.hasValue() && !p.?tcpSocket.?host.hasValue()))
@@ -276,7 +266,7 @@ spec:
       message: {{ printf "%s may create only pods without the node's network, processes, IPC and ports, and without hooks and probes of other hosts" .account | quote }}
     # The Pod Security Standard `restricted`. What a container sets wins over what its pod sets. OpenShift sets the SELinux level.
     - expression: >-
-        variables.exists || (variables.context.?runAsNonRoot.or(variables.podContext.?runAsNonRoot).orValue(false) &&
+        variables.deletes || (variables.context.?runAsNonRoot.or(variables.podContext.?runAsNonRoot).orValue(false) &&
         variables.context.?runAsUser.or(variables.podContext.?runAsUser).orValue(1) != 0 &&
         variables.context.?seccompProfile.?type.or(variables.podContext.?seccompProfile.?type).orValue('') in ['RuntimeDefault', 'Localhost'] &&
         [variables.context, variables.podContext].all(c, !has(c.windowsOptions) &&
@@ -287,7 +277,7 @@ spec:
         'ALL' in variables.context.?capabilities.?drop.orValue([]))
       reason: Forbidden
       message: {{ printf "%s may create only pods that pass the Pod Security Standard restricted" .account | quote }}
-    - expression: variables.exists || variables.spec.?restartPolicy.orValue('') == 'Never'
+    - expression: variables.deletes || variables.spec.?restartPolicy.orValue('') == 'Never'
       reason: Forbidden
       message: {{ printf "%s may create only pods that are not restarted (restartPolicy Never)" .account | quote }}
 ---

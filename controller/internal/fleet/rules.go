@@ -69,10 +69,12 @@ func addedTolerations() (added []corev1.Toleration) {
 // Select reports whether the rules are for node: affinity and node selector match it, whether it is verified or not. A
 // taint that no agent tolerates keeps a node out too, unless the node has the startup taint: nobody else would open that one.
 func (r Rules) Select(node *corev1.Node) bool {
-	if matches, err := r.affinity.Match(node); err != nil || !matches {
-		return false
-	}
-	return r.untolerated(node) == nil || HasTaint(node, r.request.TaintKey)
+	return r.matches(node) && (r.untolerated(node) == nil || HasTaint(node, r.request.TaintKey))
+}
+
+func (r Rules) matches(node *corev1.Node) bool {
+	matches, err := r.affinity.Match(node)
+	return err == nil && matches
 }
 
 // untolerated returns a taint that keeps the agent away from node, or nil.

@@ -28,7 +28,6 @@ type step struct {
 	release     *corev1.Pod // the worker whose verdict releases the node
 	removeTaint bool        // the node is verified, and the startup taint was added again
 	create      int         // the attempt that a new worker makes, 0: none
-	touch       *corev1.Pod // a worker that kubelet is to probe now
 	delete      []*corev1.Pod
 	wait        time.Duration // decide again after this time; 0: when something changes
 }
@@ -86,7 +85,7 @@ func nextAfter(pod *corev1.Pod, worker sight, now time.Time) step {
 		}
 		return step{create: attempt}
 	}
-	outcome, _ := fleet.WorkerOutcome(pod)
+	outcome := worker.outcome(pod)
 	switch outcome {
 	case fleet.Passed:
 		// A worker that had ended before this process saw it may have passed at any time; one that is ready ends within a minute.
@@ -102,12 +101,9 @@ func nextAfter(pod *corev1.Pod, worker sight, now time.Time) step {
 		return createAfter(pauseAfter(attempt), attempt+1)
 	case fleet.Interrupted:
 		return createAfter(afterInterruption, attempt)
-	case fleet.Running:
-		if !worker.touched {
-			return step{touch: pod}
-		}
+	default:
+		return step{}
 	}
-	return step{}
 }
 
 // pauseAfter returns how long to wait after a failed attempt.

@@ -103,9 +103,6 @@ func describe(s step) string {
 	if s.create > 0 {
 		text += fmt.Sprintf("create %d; ", s.create)
 	}
-	if s.touch != nil {
-		text += "touch " + s.touch.Name + "; "
-	}
 	for _, pod := range s.delete {
 		text += "delete " + pod.Name + "; "
 	}
@@ -163,11 +160,10 @@ func TestNext(t *testing.T) {
 		"annotation that is not ours":       {node: []func(*corev1.Node){label, func(node *corev1.Node) { node.Annotations[nodepatch.Annotation] = "mine" }}, want: "create 1"},
 		"taint put back, foreign taint too": {node: []func(*corev1.Node){label, releasedBy("x-uid"), taint("cni/not-ready")}, want: "nothing"},
 
-		"waits":         {workers: []*corev1.Pod{newWorker("a", 1)}, want: "nothing"},
-		"runs":          {workers: []*corev1.Pod{newWorker("a", 1, running)}, want: "touch a"},
-		"runs, touched": {workers: []*corev1.Pod{newWorker("a", 1, running)}, seen: sights{"a": {first: ago(time.Second), touched: true}}, want: "nothing"},
-		"passed":        {workers: []*corev1.Pod{newWorker("a", 1, ready)}, want: "release by a"},
-		"deleted":       {workers: []*corev1.Pod{newWorker("a", 1, ready, deleting)}, want: "create 1"},
+		"waits":   {workers: []*corev1.Pod{newWorker("a", 1)}, want: "nothing"},
+		"runs":    {workers: []*corev1.Pod{newWorker("a", 1, running)}, want: "nothing"},
+		"passed":  {workers: []*corev1.Pod{newWorker("a", 1, ready)}, want: "release by a"},
+		"deleted": {workers: []*corev1.Pod{newWorker("a", 1, ready, deleting)}, want: "create 1"},
 		"deleted, and the cache does not show it": {workers: []*corev1.Pod{newWorker("a", 1, ready)}, seen: sights{"a": {first: ago(time.Second), deleted: true}}, want: "create 1"},
 		"passed, signal missed":                   {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: sights{"a": {first: ago(time.Minute)}}, want: "release by a"},
 		"passed 2m ago":                           {workers: []*corev1.Pod{newWorker("a", 1, ready)}, seen: sights{"a": {first: ago(3 * time.Minute), ended: ago(2 * time.Minute)}}, want: "create 2"},
@@ -289,10 +285,10 @@ func TestWhoGetsTheNextSlot(t *testing.T) {
 
 func TestNewPod(t *testing.T) {
 	s := newSettings()
-	pod := s.newPod("knr-worker-x", newNode(), 3, []string{"10.0.0.1:53/m", "[fd00::1]:53/n"})
+	pod := s.newPod("knr-worker-x", "key", newNode(), 3, []string{"10.0.0.1:53/m", "[fd00::1]:53/n"})
 	assert.Equal(t, map[string]string{"component": "worker", nodeLabel: "n"}, pod.Labels)
 	assert.Equal(t, []corev1.EnvVar{{Name: "NODE_NAME"}, {Name: "DNS_ENDPOINTS", Value: "10.0.0.1:53/m,[fd00::1]:53/n"},
-		{Name: "CLUSTER_DOMAIN", Value: "cluster.local"}}, pod.Spec.Containers[0].Env)
+		{Name: "CLUSTER_DOMAIN", Value: "cluster.local"}, {Name: "VERDICT_KEY", Value: "key"}}, pod.Spec.Containers[0].Env)
 	assert.Equal(t, corev1.RestartPolicyNever, pod.Spec.RestartPolicy)
 	assert.False(t, *pod.Spec.AutomountServiceAccountToken)
 	owner := pod.OwnerReferences[0]
@@ -306,6 +302,6 @@ func TestNewPod(t *testing.T) {
 
 	long := newNode()
 	long.Name = "a-name-that-is-longer-than-sixty-three-characters.eu-central-1.compute.internal"
-	assert.NotContains(t, s.newPod("x", long, 1, nil).Labels, nodeLabel)
+	assert.NotContains(t, s.newPod("x", "key", long, 1, nil).Labels, nodeLabel)
 	assert.NotEqual(t, s.newName(), s.newName())
 }

@@ -5,6 +5,7 @@ package worker
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,10 +14,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
@@ -32,6 +32,7 @@ type Settings struct {
 	Template      *corev1.PodTemplateSpec
 	ClusterDomain string // of the cluster's DNS, "" where it is not known
 	MaxWorkers    int    // at a time
+	VerdictPort   int    // where a worker tells its verdict
 	Version       string
 }
 
@@ -46,12 +47,10 @@ type Reconciler struct {
 	Log       *slog.Logger
 
 	mu      sync.Mutex
-	nodes   map[string]memory  // by the node's name
-	waiting map[string]waiting // nodes without a slot
+	passed  chan event.GenericEvent // nodes whose worker has told this process that it has passed
+	nodes   map[string]memory       // by the node's name
+	waiting map[string]waiting      // nodes without a slot
 }
-
-// runningAnnotation is on a worker that the controller has seen running.
-const runningAnnotation = "node-ready/running"
 
 // noSlot is when a node without a slot tries again although no worker has ended.
 const noSlot = 5 * time.Second
@@ -78,6 +77,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		r.stopWaiting(node.Name)
 	}
 	r.reportFailures(node, workers, seen, now)
+	r.ask(ctx, node, workers, seen)
 	err = r.act(ctx, node, seen, &decided)
 	for _, worker := range decided.delete {
 		err = errors.Join(err, r.deletePod(ctx, node.Name, worker))
@@ -101,8 +101,6 @@ func (r *Reconciler) act(ctx context.Context, node *corev1.Node, seen memory, de
 		r.remember(node.Name, func(m *memory) { m.taintRemovedAt = time.Now() })
 		decided.wait = betweenRemovals
 		return r.removeTaint(ctx, node)
-	case decided.touch != nil:
-		r.touch(ctx, node.Name, decided.touch)
 	case decided.create > 0:
 		created, err := r.create(ctx, node, decided.create)
 		switch {
@@ -139,13 +137,13 @@ func (r *Reconciler) create(ctx context.Context, node *corev1.Node, attempt int)
 	if err != nil {
 		return false, err
 	}
-	name := r.newName()
-	if taken, err := r.takeSlot(ctx, node.Name, name, attempt); err != nil || !taken {
+	name, key := r.newName(), rand.Text()
+	if taken, err := r.takeSlot(ctx, node.Name, name, key, attempt); err != nil || !taken {
 		return false, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
-	if err := r.Client.Create(ctx, r.newPod(name, node, attempt, endpoints)); err != nil {
+	if err := r.Client.Create(ctx, r.newPod(name, key, node, attempt, endpoints)); err != nil {
 		r.remember(node.Name, func(m *memory) { delete(m.workers, name) })
 		return false, fmt.Errorf("worker for node %s: %w", node.Name, err)
 	}
@@ -154,7 +152,7 @@ func (r *Reconciler) create(ctx context.Context, node *corev1.Node, attempt int)
 }
 
 // takeSlot takes a slot for a worker of this name, or lets the node wait for one.
-func (r *Reconciler) takeSlot(ctx context.Context, node, name string, attempt int) (taken bool, err error) {
+func (r *Reconciler) takeSlot(ctx context.Context, node, name, key string, attempt int) (taken bool, err error) {
 	r.mu.Lock() // before the list: a worker is in the list, or remembered as created
 	defer r.mu.Unlock()
 	var list corev1.PodList
@@ -175,23 +173,9 @@ func (r *Reconciler) takeSlot(ctx context.Context, node, name string, attempt in
 	if m.workers == nil {
 		m.workers = make(map[string]sight)
 	}
-	m.workers[name] = sight{first: now, created: true, attempt: attempt}
+	m.workers[name] = sight{first: now, created: true, attempt: attempt, key: key}
 	r.nodes[node] = m
 	return true, nil
-}
-
-// touch changes an annotation of a worker that runs, so that kubelet probes it now. kubelet probes when it first sees the container
-// run, but the prober mostly does not know the container yet then: the status that it reads is written a moment later, and it
-// would probe again after a second (kubelet 1.36, prober_manager.go: UpdatePodStatus). A change of the pod lets it try at once.
-func (r *Reconciler) touch(ctx context.Context, node string, pod *corev1.Pod) {
-	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
-	defer cancel()
-	r.rememberWorker(node, pod.Name, func(s *sight) { s.touched = true })
-	target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace}}
-	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:"true"}}}`, runningAnnotation)
-	if err := r.Client.Patch(ctx, target, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
-		r.Log.Debug("worker not touched: kubelet probes it within a second", "node", node, "worker", pod.Name, "error", err)
-	}
 }
 
 // deletePod deletes a worker.
@@ -220,7 +204,11 @@ func (r *Reconciler) reportFailures(node *corev1.Node, workers []*corev1.Pod, se
 			log.Error("node not verified", "failed", said.Failed, "reason", said.Message)
 			r.warn(node, worker, said.Message)
 		case fleet.Crashed:
-			log.Error("worker ended without a verdict", "reason", worker.Status.ContainerStatuses)
+			for _, status := range worker.Status.ContainerStatuses {
+				if ended := status.State.Terminated; ended != nil {
+					log.Error("worker ended without a verdict", "reason", ended.Reason, "exit_code", ended.ExitCode, "detail", ended.Message)
+				}
+			}
 			r.warn(node, worker, "worker "+worker.Name+" ended without a verdict: read its log")
 		case fleet.Interrupted:
 			log.Warn("worker was interrupted", "reason", worker.Status.Reason, "detail", worker.Status.Message)

@@ -245,17 +245,6 @@ func TestNextLeaderDeletesTheWorker(t *testing.T) {
 	c.assertReleased()
 }
 
-func TestTouchesARunningWorkerOnce(t *testing.T) {
-	c := newCluster(t, newNode())
-	c.step("n")
-	c.set(running)
-	c.step("n")
-	version := c.pod().ResourceVersion
-	assert.Equal(t, "true", c.pod().Annotations[runningAnnotation])
-	c.step("n")
-	assert.Equal(t, version, c.pod().ResourceVersion)
-}
-
 // One request deletes a worker, however often its node changes until the cache shows that.
 func TestDeletesOnce(t *testing.T) {
 	c := newCluster(t, newNode())

@@ -126,7 +126,7 @@ func TestBadNodeIsReplacedOnceTheClusterWorks(t *testing.T) {
 	name, _, err := unstructured.NestedString(deleted.object.Object, "status", "nodeName")
 	s.NoError(err)
 	s.Equal(bad.name(), name)
-	s.awaitNodeEvent(bad.name(), "NodeClaimDeleted", "NodeClaim "+deleted.name()+": DNSFailed: dns: ")
+	s.awaitNodeEvent(bad.name(), "NodeClaimDeleted", "NodeClaim "+deleted.name()+": DNSFailed: ")
 	another := s.await("Karpenter makes another node, which is verified", nodes, func(n state) bool {
 		return ofPool(n) && n.name() != bad.name() && n.name() != good.name() && harness.Verified(n.node())
 	})

@@ -164,7 +164,8 @@ func newWorkers(cfg config.Controller, environment kube.Environment, template *c
 	endpoints := worker.NewEndpoints(environment.Client, cfg.DNSService, cfg.CheckTimeout)
 	return &worker.Reconciler{
 		Settings: worker.Settings{Fleet: settings, AgentName: cfg.AgentName, Namespace: cfg.PodNamespace, Template: template,
-			ClusterDomain: domain, MaxWorkers: cfg.MaxConcurrentWorkers, Version: version},
+			ClusterDomain: domain, MaxWorkers: cfg.MaxConcurrentWorkers,
+			VerdictPort: cfg.MetricsPort, Version: version},
 		Client: manager.GetClient(), Endpoints: endpoints.List,
 		Node: func(name string) nodepatch.NodeAPI {
 			return nodepatch.Client{REST: environment.Client.Core, Name: name}

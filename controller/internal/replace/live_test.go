@@ -163,6 +163,14 @@ func podEvent(reason string, at time.Time) corev1.Event {
 	return corev1.Event{Reason: reason, LastTimestamp: metav1.NewTime(at), InvolvedObject: corev1.ObjectReference{UID: "agent-bad"}}
 }
 
+// worked makes the node one whose worker has found that DNS fails, in controller mode.
+func (m *liveMoment) worked() {
+	m.settings.Fleet.Workers = true
+	terminated := &corev1.ContainerStateTerminated{ExitCode: 1, Message: `{"verified":false,"node":"bad","duration":"1s","attempts":{"dns":6},"failed":["dns"],"message":"dns: timeout","version":"v"}`}
+	m.live.Pods[0].Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "worker", State: corev1.ContainerState{Terminated: terminated}}}
+	m.see()
+}
+
 // The reason must still hold by the live objects.
 func TestConfirmDecidesAgain(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -183,6 +191,15 @@ func TestConfirmDecidesAgain(t *testing.T) {
 			m.notStarted()
 			m.live.Pods[0].Status.ContainerStatuses = agentPod("bad").Status.ContainerStatuses
 		}, fleet.SandboxFailed, Changed},
+		"a worker's round": {func(m *liveMoment) { m.worked() }, fleet.DNSFailed, ""},
+		"the next worker": {func(m *liveMoment) {
+			m.worked()
+			m.live.Pods[0].Status = corev1.PodStatus{Phase: corev1.PodPending}
+		}, fleet.DNSFailed, ""},
+		"a worker that passes": {func(m *liveMoment) {
+			m.worked()
+			m.live.Pods[0].Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		}, fleet.DNSFailed, Changed},
 		"Silent": {func(m *liveMoment) { m.silent() }, fleet.Silent, ""},
 		"speaks now": {func(m *liveMoment) {
 			m.silent()

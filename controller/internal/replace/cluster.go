@@ -27,14 +27,11 @@ const (
 // page is how many objects are read at once, where there may be as many as a cluster has: that bounds the memory.
 const page = client.Limit(500)
 
-// readLive reads what Confirm needs from the API server, not from a cache.
+// readLive reads what Confirm needs from the API server, not from a cache: the node last, because it may be released while the
+// others are read.
 func (r *Replacer) readLive(ctx context.Context, candidate fleet.Status) (live Live, err error) {
-	name, node := candidate.Node.Name, new(corev1.Node)
-	if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
-		return live, client.IgnoreNotFound(err)
-	}
-	live.Node = node
-	if live.Claims, err = r.readClaims(ctx, node); err != nil {
+	name := candidate.Node.Name
+	if live.Claims, err = r.readClaims(ctx, candidate.Node); err != nil {
 		return live, err
 	}
 	var pods corev1.PodList
@@ -42,11 +39,18 @@ func (r *Replacer) readLive(ctx context.Context, candidate fleet.Status) (live L
 		return live, fmt.Errorf("pods on node %s: %w", name, err)
 	}
 	live.Pods = pods.Items
+	if live.Elsewhere, err = r.readElsewhere(ctx, candidate.Node, live.Pods); err != nil {
+		return live, err
+	}
 	if live.Events, err = r.readEvents(ctx, candidate); err != nil {
 		return live, err
 	}
-	live.Elsewhere, err = r.readElsewhere(ctx, live)
-	return live, err
+	node := new(corev1.Node)
+	if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
+		return live, client.IgnoreNotFound(err)
+	}
+	live.Node = node
+	return live, nil
 }
 
 // readEvents reads the Events of the agent's pod, if they may be why the controller says that the node has failed.
@@ -65,11 +69,11 @@ func (r *Replacer) readEvents(ctx context.Context, candidate fleet.Status) ([]co
 
 // readElsewhere finds the owners of the node's pods that have a ready pod on another node. It ends with the first pod that
 // withholds the deletion.
-func (r *Replacer) readElsewhere(ctx context.Context, live Live) (sets.Set[types.UID], error) {
+func (r *Replacer) readElsewhere(ctx context.Context, node *corev1.Node, pods []corev1.Pod) (sets.Set[types.UID], error) {
 	found := sets.New[types.UID]()
-	for i := range live.Pods {
-		pod := &live.Pods[i]
-		owner := r.Settings.replicatedBy(pod, live.Node)
+	for i := range pods {
+		pod := &pods[i]
+		owner := r.Settings.replicatedBy(pod, node)
 		switch {
 		case r.Settings.isExpendable(pod) || owner != nil && found.Has(owner.UID):
 			continue

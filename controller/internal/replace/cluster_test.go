@@ -73,6 +73,7 @@ type paging struct {
 	pages map[string]corev1.Pod // by their tokens
 	next  map[string]string
 	read  []string
+	then  func() // while the first page is read
 }
 
 func (p *paging) list(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
@@ -84,7 +85,9 @@ func (p *paging) list(ctx context.Context, c client.WithWatch, list client.Objec
 	}
 	assert.EqualValues(p.t, 500, asked.Limit)
 	assert.Empty(p.t, pods.Items, "each page is a list of its own")
-	p.read = append(p.read, asked.Continue)
+	if p.read = append(p.read, asked.Continue); len(p.read) == 1 && p.then != nil {
+		p.then()
+	}
 	pod, found := p.pages[asked.Continue]
 	if !found {
 		return apierrors.NewResourceExpired("the continue token has expired")
@@ -102,6 +105,17 @@ func TestSiblingsAreReadInPages(t *testing.T) {
 	w.run(31 * time.Minute)
 	assert.Equal(t, []string{"", "2"}, p.read, "and not the third page: the sibling is found")
 	assert.Equal(t, []string{"bad-1"}, w.deletions)
+}
+
+// The pods of a namespace take their time: the node is read after them.
+func TestReleasedWhilePodsAreRead(t *testing.T) {
+	w := newDNSWorld(t, func(*corev1.Pod) {})
+	p := &paging{t: t, pages: map[string]corev1.Pod{"": ownedPod("dns-2", "ReplicaSet", "good-1")}, then: func() { w.verify(w.nodes["bad-1"]) }}
+	w.leaders[0].replacer.Client = interceptor.NewClient(w.client, interceptor.Funcs{List: p.list})
+	w.run(31 * time.Minute)
+	assert.Equal(t, []string{""}, p.read)
+	assert.Empty(t, w.deletions)
+	assert.Equal(t, 1, w.leaders[0].events.count(DeletionWithheld+" changed"))
 }
 
 // What cannot be read withholds the deletion, and does not keep the other candidates from theirs.

@@ -27,7 +27,8 @@ type HandOver struct {
 }
 
 // consider is called with each decision. unverified are the nodes that the controller must not decide from, own is its own.
-func (h *HandOver) consider(ctx context.Context, reader client.Reader, unverified map[string]fleet.State, own string, now time.Time) {
+func (h *HandOver) consider(ctx context.Context, reader client.Reader, unverified map[string]fleet.State, own string,
+	now time.Time) {
 	_, isUnverified := unverified[own]
 	switch {
 	case !isUnverified:

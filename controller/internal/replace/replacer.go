@@ -134,7 +134,8 @@ func (r *Replacer) confirm(ctx context.Context, candidate fleet.Status, seen fle
 }
 
 // replace confirms the deletion of a candidate, writes it into the ledger, and deletes the NodeClaim.
-func (r *Replacer) replace(ctx context.Context, candidate fleet.Status, seen fleet.Memory, ledger Ledger, serverNow, now time.Time) {
+func (r *Replacer) replace(ctx context.Context, candidate fleet.Status, seen fleet.Memory, ledger Ledger,
+	serverNow, now time.Time) {
 	log := r.Log.With("node", candidate.Node.Name, "nodepool", nodePool(candidate.Node), "reason", candidate.Reason)
 	claim, rule, text := r.confirm(ctx, candidate, seen, serverNow, now)
 	if rule != "" {

@@ -164,7 +164,8 @@ func newWorkers(cfg config.Controller, environment kube.Environment, template *c
 	endpoints := worker.NewEndpoints(environment.Client, cfg.DNSService, cfg.CheckTimeout)
 	return &worker.Reconciler{
 		Settings: worker.Settings{Fleet: settings, AgentName: cfg.AgentName, Namespace: cfg.PodNamespace, Template: template,
-			ClusterDomain: domain, MaxWorkers: cfg.MaxConcurrentWorkers, Version: version},
+			ClusterDomain: domain, MaxWorkers: cfg.MaxConcurrentWorkers,
+			VerdictPort: cfg.MetricsPort, Version: version},
 		Client: manager.GetClient(), Endpoints: endpoints.List,
 		Node: func(name string) nodepatch.NodeAPI {
 			return nodepatch.Client{REST: environment.Client.Core, Name: name}
@@ -184,7 +185,7 @@ func addRemediation(m manager.Manager, cfg config.Controller, environment kube.E
 	group.Checks, group.Runner = agent.Checks(cfg.Config, environment)
 	replacer := &replace.Replacer{
 		Settings: replace.Settings{
-			Request: newRequest(cfg.Config), NodeName: cfg.NodeName, PodNamespace: cfg.PodNamespace,
+			Fleet: fleetLoop.Settings, NodeName: cfg.NodeName, PodNamespace: cfg.PodNamespace,
 			DeleteAfter: cfg.DeleteAfter, FailedFor: cfg.FailedFor, ControlGroupFor: cfg.ControlGroupFor,
 		},
 		Plan: fleetLoop.Now, Client: live,

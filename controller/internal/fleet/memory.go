@@ -70,7 +70,7 @@ func runningContainer(pod *corev1.Pod) string {
 	if pod == nil || pod.DeletionTimestamp != nil {
 		return ""
 	}
-	for _, status := range pod.Status.ContainerStatuses {
+	for _, status := range containers(pod) {
 		if status.State.Running != nil {
 			return cmp.Or(status.ContainerID, "running")
 		}

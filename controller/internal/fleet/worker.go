@@ -44,7 +44,7 @@ func WorkerOutcome(pod *corev1.Pod) (Outcome, verdict.Verdict) {
 		return Passed, verdict.Verdict{}
 	}
 	var ended *corev1.ContainerStateTerminated
-	for _, status := range pod.Status.ContainerStatuses {
+	for _, status := range containers(pod) {
 		if status.State.Running != nil {
 			return Running, verdict.Verdict{}
 		}
@@ -86,12 +86,23 @@ func HasEnded(pod *corev1.Pod) bool {
 	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return true
 	}
-	for _, status := range pod.Status.ContainerStatuses {
+	statuses := containers(pod)
+	for _, status := range statuses {
 		if status.State.Terminated == nil {
 			return false
 		}
 	}
-	return len(pod.Status.ContainerStatuses) > 0
+	return len(statuses) > 0
+}
+
+// containers returns the statuses of a pod's containers. Of a worker's pod only the worker's counts: a sidecar that was injected
+// does not end with it.
+func containers(pod *corev1.Pod) []corev1.ContainerStatus {
+	statuses := pod.Status.ContainerStatuses
+	if i := slices.IndexFunc(statuses, func(status corev1.ContainerStatus) bool { return status.Name == "worker" }); i >= 0 {
+		return statuses[i : i+1]
+	}
+	return statuses
 }
 
 // decideByWorker decides about a node without a worker that waits or runs, and reports whether it has. A node whose worker

@@ -74,6 +74,20 @@ func TestWorkerOutcome(t *testing.T) {
 	}
 }
 
+// An injected sidecar starts before the worker and does not end with it.
+func TestSidecar(t *testing.T) {
+	sidecar := corev1.ContainerStatus{Name: "istio-proxy", State: running()}
+	pod := &corev1.Pod{Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{sidecar, {Name: "worker", State: ended(1, apiFails)}, sidecar}}}
+	outcome, _ := WorkerOutcome(pod)
+	assert.Equal(t, FailedRound, outcome)
+	assert.True(t, HasEnded(pod))
+	assert.Empty(t, runningContainer(pod))
+	pod.Status.ContainerStatuses[1].State = waiting("ContainerCreating")
+	outcome, _ = WorkerOutcome(pod)
+	assert.Equal(t, Waiting, outcome)
+	assert.False(t, HasEnded(pod))
+}
+
 // A failed round is reported once INITIAL_TIMEOUT has passed, with the agent's reasons; then the state stays while others try.
 func TestFailingWorkers(t *testing.T) {
 	s := newWorkerStory(t)
@@ -209,4 +223,31 @@ func TestUngatedWithoutWorker(t *testing.T) {
 	assert.Equal(t, Unverified, s.only().State)
 	assert.Empty(t, s.only().Reason)
 	assert.Empty(t, s.plan.Conditions)
+}
+
+// Remediation needs Failed for one reason without a break, longer than the longest pause between two attempts.
+func TestFailedWithoutABreak(t *testing.T) {
+	s := newWorkerStory(t)
+	s.node("n")
+	s.decide()
+	var failedFor time.Duration
+	pause := 30 * time.Second
+	for attempt := 1; attempt <= 10; attempt++ {
+		for _, step := range []struct {
+			state corev1.ContainerState
+			lasts time.Duration
+		}{{waiting("ContainerCreating"), time.Second}, {running(), 50 * time.Second}, {ended(1, dnsAndService), pause}} {
+			s.worker(attempt, step.state)
+			s.decide()
+			s.after(step.lasts)
+			if len(s.plan.Conditions) > 0 {
+				s.objects.Nodes[0].Status.Conditions = falseCondition(s.plan.Conditions[0].Reason)
+			}
+			if status := s.only(); status.State == Failed {
+				failedFor = s.now.Sub(status.Since)
+			}
+		}
+		pause = min(2*pause, 8*time.Minute)
+	}
+	assert.Greater(t, failedFor, 30*time.Minute)
 }

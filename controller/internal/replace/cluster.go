@@ -8,9 +8,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
 const (
@@ -18,9 +23,12 @@ const (
 	nodeClaimKind  = "NodeClaim"
 )
 
+// page is how many objects are read at once, where there may be as many as a cluster has: that bounds the memory.
+const page = client.Limit(500)
+
 // readLive reads what Confirm needs from the API server, not from a cache.
-func (r *Replacer) readLive(ctx context.Context, name string) (live Live, err error) {
-	node := new(corev1.Node)
+func (r *Replacer) readLive(ctx context.Context, candidate fleet.Status) (live Live, err error) {
+	name, node := candidate.Node.Name, new(corev1.Node)
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
 		return live, client.IgnoreNotFound(err)
 	}
@@ -33,19 +41,71 @@ func (r *Replacer) readLive(ctx context.Context, name string) (live Live, err er
 		return live, fmt.Errorf("pods on node %s: %w", name, err)
 	}
 	live.Pods = pods.Items
-	namespaces := make(map[string]bool)
+	if live.Events, err = r.readEvents(ctx, candidate); err != nil {
+		return live, err
+	}
+	live.Elsewhere, err = r.readElsewhere(ctx, live)
+	return live, err
+}
+
+// readEvents reads the Events of the agent's pod, if they may be why the controller says that the node has failed.
+func (r *Replacer) readEvents(ctx context.Context, candidate fleet.Status) ([]corev1.Event, error) {
+	pod := candidate.Pod
+	if !candidate.Reason.IsOwn() || pod == nil {
+		return nil, nil
+	}
+	events := corev1.EventList{Items: []corev1.Event{}} // not nil: they have been read
+	of := client.MatchingFields{"involvedObject.uid": string(pod.UID)}
+	if err := r.Client.List(ctx, &events, client.InNamespace(pod.Namespace), of); err != nil {
+		return nil, fmt.Errorf("events of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return events.Items, nil
+}
+
+// readElsewhere finds which owners of the node's pods have a ready pod on another node.
+func (r *Replacer) readElsewhere(ctx context.Context, live Live) (sets.Set[types.UID], error) {
+	wanted := make(map[string]sets.Set[types.UID]) // owners, by namespace
 	for i := range live.Pods {
-		if pod := &live.Pods[i]; !r.Settings.isExpendable(pod) && toleratesStartup(pod, node, r.Settings.Request.TaintKey) {
-			namespaces[pod.Namespace] = true
+		pod := &live.Pods[i]
+		if owner := r.Settings.replicatedBy(pod, live.Node); owner != nil && !r.Settings.isExpendable(pod) {
+			if wanted[pod.Namespace] == nil {
+				wanted[pod.Namespace] = sets.New[types.UID]()
+			}
+			wanted[pod.Namespace].Insert(owner.UID)
 		}
 	}
-	for namespace := range namespaces {
-		if err := r.Client.List(ctx, &pods, client.InNamespace(namespace)); err != nil {
-			return live, fmt.Errorf("pods in namespace %s: %w", namespace, err)
+	found := sets.New[types.UID]()
+	for namespace, owners := range wanted {
+		ready, err := r.readyOwners(ctx, namespace, owners, live.Node.Name)
+		if err != nil {
+			return nil, fmt.Errorf("pods in namespace %s: %w", namespace, err)
 		}
-		live.Siblings = append(live.Siblings, pods.Items...)
+		found = found.Union(ready)
 	}
-	return live, nil
+	return found, nil
+}
+
+// readyOwners returns those of some owners that have a ready pod on another node than this one. It reads no more pages than it
+// needs. A page whose token has expired is an error: it begins anew with the next decision.
+func (r *Replacer) readyOwners(ctx context.Context, namespace string, owners sets.Set[types.UID], node string) (
+	sets.Set[types.UID], error) {
+	ready := sets.New[types.UID]()
+	for token := client.Continue(""); ; {
+		var pods corev1.PodList // a new one: what a page does not say must not be what the last one said
+		if err := r.Client.List(ctx, &pods, client.InNamespace(namespace), page, token); err != nil {
+			return nil, err
+		}
+		for i := range pods.Items {
+			pod := &pods.Items[i]
+			owner := metav1.GetControllerOf(pod)
+			if owner != nil && owners.Has(owner.UID) && pod.Spec.NodeName != "" && pod.Spec.NodeName != node && isReady(pod) {
+				ready.Insert(owner.UID)
+			}
+		}
+		if token = client.Continue(pods.Continue); token == "" || ready.Len() == owners.Len() {
+			return ready, nil
+		}
+	}
 }
 
 // readClaims reads the NodeClaims of a node, in the version that the API server prefers. None is no error.
@@ -73,18 +133,27 @@ func (r *Replacer) readClaims(ctx context.Context, node *corev1.Node) ([]unstruc
 		}
 		return []unstructured.Unstructured{claim}, nil
 	}
-	var list unstructured.UnstructuredList
-	list.SetGroupVersionKind(kind.GroupVersion().WithKind(nodeClaimKind + "List"))
-	if err := r.Client.List(ctx, &list); err != nil {
-		return nil, fmt.Errorf("NodeClaims: %w", err)
-	}
-	var found []unstructured.Unstructured
-	for _, claim := range list.Items {
-		if name, _, _ := unstructured.NestedString(claim.Object, "status", "nodeName"); name == node.Name {
-			found = append(found, claim)
+	return r.findClaims(ctx, kind, node.Name)
+}
+
+// findClaims returns the NodeClaims whose status names a node.
+func (r *Replacer) findClaims(ctx context.Context, kind schema.GroupVersionKind, node string) (
+	found []unstructured.Unstructured, err error) {
+	for token := client.Continue(""); ; {
+		var claims unstructured.UnstructuredList
+		claims.SetGroupVersionKind(kind.GroupVersion().WithKind(nodeClaimKind + "List"))
+		if err := r.Client.List(ctx, &claims, page, token); err != nil {
+			return nil, fmt.Errorf("NodeClaims: %w", err)
+		}
+		for _, claim := range claims.Items {
+			if name, _, _ := unstructured.NestedString(claim.Object, "status", "nodeName"); name == node {
+				found = append(found, claim)
+			}
+		}
+		if token = client.Continue(claims.GetContinue()); token == "" {
+			return found, nil
 		}
 	}
-	return found, nil
 }
 
 // delete deletes a NodeClaim, if it is still the one that was read.

@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
@@ -17,22 +19,24 @@ import (
 type Live struct {
 	Node *corev1.Node // nil: gone
 	Pods []corev1.Pod // on the node
-	// Siblings are the pods in the namespaces of those that tolerate the startup taint.
-	Siblings []corev1.Pod
+	// Events are those of the agent's pod, if the candidate's reason depends on them.
+	Events []corev1.Event
+	// Elsewhere are those owners of pods that tolerate the startup taint which have a ready pod on another node.
+	Elsewhere sets.Set[types.UID]
 	// Claims are the NodeClaims that the Node's ownerReference names, else those whose status names the Node.
 	Claims []unstructured.Unstructured
 }
 
 // Confirm decides about a candidate with its live objects, once Decide has allowed it. It returns the NodeClaim to delete, or
-// the rule that withholds the deletion.
-func (s Settings) Confirm(candidate fleet.Status, live Live, serverNow, now time.Time) (claim *unstructured.Unstructured,
-	rule Rule, text string) {
+// the rule that withholds the deletion. seen is the memory of the plan that the candidate comes from.
+func (s Settings) Confirm(candidate fleet.Status, live Live, seen fleet.Memory, serverNow, now time.Time) (
+	claim *unstructured.Unstructured, rule Rule, text string) {
 	if live.Node == nil || live.Node.UID != candidate.Node.UID {
 		return nil, Changed, "the node is gone"
 	}
-	candidate.Node, candidate.Untouchable = live.Node, fleet.Untouchable(live.Node)
-	if !s.isCandidate(candidate, serverNow, now) {
-		return nil, Changed, "the node has changed meanwhile"
+	status, found := s.decideAgain(candidate, live, seen, now)
+	if !found || status.Reason != candidate.Reason || !s.isCandidate(status, serverNow, now) {
+		return nil, Changed, "the node or its pod has changed meanwhile"
 	}
 	if rule, text := protected(live.Node); rule != "" {
 		return nil, rule, text
@@ -44,6 +48,21 @@ func (s Settings) Confirm(candidate fleet.Status, live Live, serverNow, now time
 		return nil, Workload, "pod " + name + " runs on the node"
 	}
 	return claim, "", ""
+}
+
+// decideAgain decides about a candidate as the fleet does, from its live objects.
+func (s Settings) decideAgain(candidate fleet.Status, live Live, seen fleet.Memory, now time.Time) (fleet.Status, bool) {
+	objects := fleet.Objects{Nodes: []corev1.Node{*live.Node}, Seen: seen}
+	if candidate.Pod != nil {
+		uid := candidate.Pod.UID
+		objects.Events = map[types.UID][]corev1.Event{uid: live.Events}
+		objects.Pods = slices.DeleteFunc(slices.Clone(live.Pods), func(pod corev1.Pod) bool { return pod.UID != uid })
+	}
+	statuses := s.Fleet.Decide(objects, now).Statuses
+	if len(statuses) == 0 {
+		return fleet.Status{}, false // the node is not selected any more
+	}
+	return statuses[0], true
 }
 
 // claimOf returns the node's one NodeClaim. It must be for this machine, not for an earlier one of the same name.
@@ -74,8 +93,8 @@ func claimOf(live Live) (*unstructured.Unstructured, Rule, string) {
 func (s Settings) workload(live Live) string {
 	for i := range live.Pods {
 		pod := &live.Pods[i]
-		isReplicated := toleratesStartup(pod, live.Node, s.Request.TaintKey) && hasReadySibling(pod, live.Siblings)
-		if !s.isExpendable(pod) && !isReplicated {
+		owner := s.replicatedBy(pod, live.Node)
+		if !s.isExpendable(pod) && (owner == nil || !live.Elsewhere.Has(owner.UID)) {
 			return pod.Namespace + "/" + pod.Name
 		}
 	}
@@ -97,6 +116,14 @@ func (s Settings) isExpendable(pod *corev1.Pod) bool {
 	return owner.Kind == "DaemonSet" && owner.APIVersion == "apps/v1" || owner.Kind == "Node" && pod.Namespace == s.PodNamespace
 }
 
+// replicatedBy returns the owner of a pod that may run on gated nodes, else nil: other pods of this owner may stand in for it.
+func (s Settings) replicatedBy(pod *corev1.Pod, node *corev1.Node) *metav1.OwnerReference {
+	if !toleratesStartup(pod, node, s.Fleet.Request.TaintKey) {
+		return nil
+	}
+	return metav1.GetControllerOf(pod)
+}
+
 // toleratesStartup reports whether a pod may run on gated nodes.
 func toleratesStartup(pod *corev1.Pod, node *corev1.Node, key string) bool {
 	for i, taint := range node.Spec.Taints {
@@ -106,16 +133,6 @@ func toleratesStartup(pod *corev1.Pod, node *corev1.Node, key string) bool {
 		}
 	}
 	return true
-}
-
-// hasReadySibling reports whether another pod of the same owner is ready on another node.
-func hasReadySibling(pod *corev1.Pod, siblings []corev1.Pod) bool {
-	owner := metav1.GetControllerOf(pod)
-	return owner != nil && slices.ContainsFunc(siblings, func(other corev1.Pod) bool {
-		otherOwner := metav1.GetControllerOf(&other)
-		isElsewhere := other.Spec.NodeName != "" && other.Spec.NodeName != pod.Spec.NodeName
-		return otherOwner != nil && otherOwner.UID == owner.UID && isElsewhere && isReady(&other)
-	})
 }
 
 func isReady(pod *corev1.Pod) bool {

@@ -26,6 +26,19 @@ type sight struct {
 	attempt int
 	void    bool // its verdict does not count
 	deleted bool // by this process
+	// key proves that a worker is the one that this process has created, "" if another one has. The worker was asked for its
+	// verdict, and has passed.
+	key           string
+	asked, passed bool
+}
+
+// outcome returns what has become of a worker: what it has said itself, or what kubelet reports.
+func (s sight) outcome(pod *corev1.Pod) fleet.Outcome {
+	outcome, _ := fleet.WorkerOutcome(pod)
+	if s.passed && outcome == fleet.Running {
+		return fleet.Passed
+	}
+	return outcome
 }
 
 // observe notes what the cache shows of the workers of a node, all of them.
@@ -42,7 +55,7 @@ func (m memory) observe(workers []*corev1.Pod, now time.Time) memory {
 			worker.first = now
 		}
 		worker.created, worker.attempt = false, fleet.Attempt(pod)
-		if outcome, _ := fleet.WorkerOutcome(pod); worker.ended.IsZero() && outcome != fleet.Waiting && outcome != fleet.Running {
+		if outcome := worker.outcome(pod); worker.ended.IsZero() && outcome != fleet.Waiting && outcome != fleet.Running {
 			worker.ended = now
 		}
 		seen[pod.Name] = worker

@@ -85,7 +85,7 @@ func nextAfter(pod *corev1.Pod, worker sight, now time.Time) step {
 		}
 		return step{create: attempt}
 	}
-	outcome, _ := fleet.WorkerOutcome(pod)
+	outcome := worker.outcome(pod)
 	switch outcome {
 	case fleet.Passed:
 		// A worker that had ended before this process saw it may have passed at any time; one that is ready ends within a minute.

@@ -285,10 +285,10 @@ func TestWhoGetsTheNextSlot(t *testing.T) {
 
 func TestNewPod(t *testing.T) {
 	s := newSettings()
-	pod := s.newPod("knr-worker-x", newNode(), 3, []string{"10.0.0.1:53/m", "[fd00::1]:53/n"})
+	pod := s.newPod("knr-worker-x", "key", newNode(), 3, []string{"10.0.0.1:53/m", "[fd00::1]:53/n"})
 	assert.Equal(t, map[string]string{"component": "worker", nodeLabel: "n"}, pod.Labels)
 	assert.Equal(t, []corev1.EnvVar{{Name: "NODE_NAME"}, {Name: "DNS_ENDPOINTS", Value: "10.0.0.1:53/m,[fd00::1]:53/n"},
-		{Name: "CLUSTER_DOMAIN", Value: "cluster.local"}}, pod.Spec.Containers[0].Env)
+		{Name: "CLUSTER_DOMAIN", Value: "cluster.local"}, {Name: "VERDICT_KEY", Value: "key"}}, pod.Spec.Containers[0].Env)
 	assert.Equal(t, corev1.RestartPolicyNever, pod.Spec.RestartPolicy)
 	assert.False(t, *pod.Spec.AutomountServiceAccountToken)
 	owner := pod.OwnerReferences[0]
@@ -302,6 +302,6 @@ func TestNewPod(t *testing.T) {
 
 	long := newNode()
 	long.Name = "a-name-that-is-longer-than-sixty-three-characters.eu-central-1.compute.internal"
-	assert.NotContains(t, s.newPod("x", long, 1, nil).Labels, nodeLabel)
+	assert.NotContains(t, s.newPod("x", "key", long, 1, nil).Labels, nodeLabel)
 	assert.NotEqual(t, s.newName(), s.newName())
 }

@@ -22,7 +22,7 @@ func (s Settings) newName() string { return s.AgentName + "-worker-" + rand.Stri
 
 // newPod returns the worker of node: the chart's template with what only the controller knows. A worker asks the API for
 // nothing, so the controller tells it the endpoints and the domain of the cluster's DNS.
-func (s Settings) newPod(name string, node *corev1.Node, attempt int, endpoints []string) *corev1.Pod {
+func (s Settings) newPod(name, key string, node *corev1.Node, attempt int, endpoints []string) *corev1.Pod {
 	template := s.Template.DeepCopy()
 	pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
 	pod.Name, pod.Namespace = name, s.Namespace
@@ -47,10 +47,10 @@ func (s Settings) newPod(name string, node *corev1.Node, attempt int, endpoints 
 	}}
 	for i := range pod.Spec.Containers {
 		env := slices.DeleteFunc(pod.Spec.Containers[i].Env, func(one corev1.EnvVar) bool {
-			return one.Name == "DNS_ENDPOINTS" || one.Name == "CLUSTER_DOMAIN"
+			return one.Name == "DNS_ENDPOINTS" || one.Name == "CLUSTER_DOMAIN" || one.Name == "VERDICT_KEY"
 		})
 		pod.Spec.Containers[i].Env = append(env, corev1.EnvVar{Name: "DNS_ENDPOINTS", Value: strings.Join(endpoints, ",")},
-			corev1.EnvVar{Name: "CLUSTER_DOMAIN", Value: s.ClusterDomain})
+			corev1.EnvVar{Name: "CLUSTER_DOMAIN", Value: s.ClusterDomain}, corev1.EnvVar{Name: "VERDICT_KEY", Value: key})
 	}
 	return pod
 }

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
@@ -35,6 +36,7 @@ func Annotations() []string {
 
 // SetupWithManager lets every change of a node or worker lead to a step at once. Only the leader takes steps.
 func (r *Reconciler) SetupWithManager(ctx context.Context, manager ctrl.Manager) error {
+	r.passed = make(chan event.GenericEvent)
 	r.nodes, r.waiting = make(map[string]memory), make(map[string]waiting)
 	if err := manager.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, nodeIndex, byNode); err != nil {
 		return err
@@ -42,6 +44,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, manager ctrl.Manager)
 	return ctrl.NewControllerManagedBy(manager).Named("worker").
 		Watches(&corev1.Node{}, &handler.EnqueueRequestForObject{}).
 		Watches(&corev1.Pod{}, r.ofWorkers()).
+		WatchesRawSource(source.Channel(r.passed, &handler.EnqueueRequestForObject{})).
 		WithEventFilter(loop.Changed()).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: atOnce,

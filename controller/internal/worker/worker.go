@@ -5,6 +5,7 @@ package worker
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
@@ -30,6 +32,7 @@ type Settings struct {
 	Template      *corev1.PodTemplateSpec
 	ClusterDomain string // of the cluster's DNS, "" where it is not known
 	MaxWorkers    int    // at a time
+	VerdictPort   int    // where a worker tells its verdict
 	Version       string
 }
 
@@ -44,8 +47,9 @@ type Reconciler struct {
 	Log       *slog.Logger
 
 	mu      sync.Mutex
-	nodes   map[string]memory  // by the node's name
-	waiting map[string]waiting // nodes without a slot
+	passed  chan event.GenericEvent // nodes whose worker has told this process that it has passed
+	nodes   map[string]memory       // by the node's name
+	waiting map[string]waiting      // nodes without a slot
 }
 
 // noSlot is when a node without a slot tries again although no worker has ended.
@@ -73,6 +77,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		r.stopWaiting(node.Name)
 	}
 	r.reportFailures(node, workers, seen, now)
+	r.ask(ctx, node, workers, seen)
 	err = r.act(ctx, node, seen, &decided)
 	for _, worker := range decided.delete {
 		err = errors.Join(err, r.deletePod(ctx, node.Name, worker))
@@ -132,13 +137,13 @@ func (r *Reconciler) create(ctx context.Context, node *corev1.Node, attempt int)
 	if err != nil {
 		return false, err
 	}
-	name := r.newName()
-	if taken, err := r.takeSlot(ctx, node.Name, name, attempt); err != nil || !taken {
+	name, key := r.newName(), rand.Text()
+	if taken, err := r.takeSlot(ctx, node.Name, name, key, attempt); err != nil || !taken {
 		return false, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
-	if err := r.Client.Create(ctx, r.newPod(name, node, attempt, endpoints)); err != nil {
+	if err := r.Client.Create(ctx, r.newPod(name, key, node, attempt, endpoints)); err != nil {
 		r.remember(node.Name, func(m *memory) { delete(m.workers, name) })
 		return false, fmt.Errorf("worker for node %s: %w", node.Name, err)
 	}
@@ -147,7 +152,7 @@ func (r *Reconciler) create(ctx context.Context, node *corev1.Node, attempt int)
 }
 
 // takeSlot takes a slot for a worker of this name, or lets the node wait for one.
-func (r *Reconciler) takeSlot(ctx context.Context, node, name string, attempt int) (taken bool, err error) {
+func (r *Reconciler) takeSlot(ctx context.Context, node, name, key string, attempt int) (taken bool, err error) {
 	r.mu.Lock() // before the list: a worker is in the list, or remembered as created
 	defer r.mu.Unlock()
 	var list corev1.PodList
@@ -168,7 +173,7 @@ func (r *Reconciler) takeSlot(ctx context.Context, node, name string, attempt in
 	if m.workers == nil {
 		m.workers = make(map[string]sight)
 	}
-	m.workers[name] = sight{first: now, created: true, attempt: attempt}
+	m.workers[name] = sight{first: now, created: true, attempt: attempt, key: key}
 	r.nodes[node] = m
 	return true, nil
 }
@@ -199,7 +204,11 @@ func (r *Reconciler) reportFailures(node *corev1.Node, workers []*corev1.Pod, se
 			log.Error("node not verified", "failed", said.Failed, "reason", said.Message)
 			r.warn(node, worker, said.Message)
 		case fleet.Crashed:
-			log.Error("worker ended without a verdict", "reason", worker.Status.ContainerStatuses)
+			for _, status := range worker.Status.ContainerStatuses {
+				if ended := status.State.Terminated; ended != nil {
+					log.Error("worker ended without a verdict", "reason", ended.Reason, "exit_code", ended.ExitCode, "detail", ended.Message)
+				}
+			}
 			r.warn(node, worker, "worker "+worker.Name+" ended without a verdict: read its log")
 		case fleet.Interrupted:
 			log.Warn("worker was interrupted", "reason", worker.Status.Reason, "detail", worker.Status.Message)

@@ -97,6 +97,7 @@ func (r *Reporter) warn(about runtime.Object, event string, reason fleet.Reason,
 // PatchNode returns what nodepatch needs of a Node.
 func PatchNode(node *corev1.Node) *nodepatch.Node {
 	slim := &nodepatch.Node{ObjectMeta: node.ObjectMeta}
+	slim.Status.NodeInfo.BootID = node.Status.NodeInfo.BootID
 	for _, taint := range node.Spec.Taints {
 		slim.Spec.Taints = append(slim.Spec.Taints, nodepatch.Taint{Key: taint.Key, Value: taint.Value, Effect: string(taint.Effect)})
 	}

@@ -63,7 +63,7 @@ func (s *suite) faultBeforeRelease(node string, count int, fault func(*suite, *s
 	workers, wanted := s.record(), s.addForeign(node)
 	release := s.hold("nodes", "UPDATE")
 	s.Gate(node)
-	passed := s.await(workers, node, func(w *seen) bool { return w.ready != nil })
+	passed := s.await(workers, node, func(w *seen) bool { return w.isReady })
 	s.awaitRefused("patch", node)
 	fault(s, passed)
 	s.Unverified(node)

@@ -59,7 +59,7 @@ func (r *Replacer) readEvents(ctx context.Context, candidate fleet.Status) ([]co
 	if !candidate.Reason.IsOwn() || pod == nil {
 		return nil, nil
 	}
-	events := corev1.EventList{Items: []corev1.Event{}} // not nil: they have been read
+	var events corev1.EventList
 	of := client.MatchingFields{"involvedObject.uid": string(pod.UID)}
 	if err := r.Client.List(ctx, &events, client.InNamespace(pod.Namespace), of); err != nil {
 		return nil, fmt.Errorf("events of pod %s/%s: %w", pod.Namespace, pod.Name, err)

@@ -55,7 +55,7 @@ func (s Settings) decideAgain(candidate fleet.Status, live Live, seen fleet.Memo
 	objects := fleet.Objects{Nodes: []corev1.Node{*live.Node}, Seen: seen}
 	if candidate.Pod != nil {
 		uid := candidate.Pod.UID
-		objects.Events = map[types.UID][]corev1.Event{uid: live.Events}
+		objects.Events = map[types.UID][]corev1.Event{uid: append([]corev1.Event{}, live.Events...)} // not nil: they have been read
 		objects.Pods = slices.DeleteFunc(slices.Clone(live.Pods), func(pod corev1.Pod) bool { return pod.UID != uid })
 	}
 	return s.Fleet.Decide(objects, now).Statuses

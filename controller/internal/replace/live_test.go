@@ -201,6 +201,7 @@ func TestConfirmDecidesAgain(t *testing.T) {
 			m.live.Pods[0].Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 		}, fleet.DNSFailed, Changed},
 		"Silent": {func(m *liveMoment) { m.silent() }, fleet.Silent, ""},
+		"Silent, not started, and no Event says why": {func(m *liveMoment) { m.notStarted(); m.live.Events = []corev1.Event{}; m.see(); m.live.Events = nil }, fleet.Silent, ""},
 		"speaks now": {func(m *liveMoment) {
 			m.silent()
 			m.live.Node.Status.Conditions = newLiveMoment().live.Node.Status.Conditions

@@ -112,23 +112,15 @@ func (s Settings) isExpendable(pod *corev1.Pod) bool {
 	return owner.Kind == "DaemonSet" && owner.APIVersion == "apps/v1" || owner.Kind == "Node" && pod.Namespace == s.PodNamespace
 }
 
-// replicatedBy returns the owner of a pod that may run on gated nodes, else nil: other pods of this owner may stand in for it.
+// replicatedBy returns the owner of a pod that tolerates the startup taint, else nil: other pods of this owner may stand in for it.
 func (s Settings) replicatedBy(pod *corev1.Pod, node *corev1.Node) *metav1.OwnerReference {
-	if !toleratesStartup(pod, node, s.Fleet.Request.TaintKey) {
-		return nil
-	}
-	return metav1.GetControllerOf(pod)
-}
-
-// toleratesStartup reports whether a pod may run on gated nodes.
-func toleratesStartup(pod *corev1.Pod, node *corev1.Node, key string) bool {
 	for i, taint := range node.Spec.Taints {
 		tolerates := func(t corev1.Toleration) bool { return t.ToleratesTaint(klog.Background(), &node.Spec.Taints[i], true) }
-		if taint.Key == key && !slices.ContainsFunc(pod.Spec.Tolerations, tolerates) {
-			return false
+		if taint.Key == s.Fleet.Request.TaintKey && !slices.ContainsFunc(pod.Spec.Tolerations, tolerates) {
+			return nil
 		}
 	}
-	return true
+	return metav1.GetControllerOf(pod)
 }
 
 func isReady(pod *corev1.Pod) bool {

@@ -145,7 +145,7 @@ func (r *Replacer) replace(ctx context.Context, candidate fleet.Status, seen fle
 	}
 	node := candidate.Node
 	entry := Deletion{Time: serverNow.UTC(), NodePool: nodePool(claim), Node: node.Name, NodeUID: node.UID,
-		NodeClaim: claim.GetName(), NodeClaimUID: claim.GetUID(), Reason: candidate.Reason}
+		NodeClaim: claim.GetName(), Reason: candidate.Reason}
 	with := ledger.clone()
 	with.Deletions = append(with.Deletions, entry)
 	if err := r.store.write(ctx, with); err != nil {

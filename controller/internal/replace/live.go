@@ -112,7 +112,7 @@ func (s Settings) isExpendable(pod *corev1.Pod) bool {
 	return owner.Kind == "DaemonSet" && owner.APIVersion == "apps/v1" || owner.Kind == "Node" && pod.Namespace == s.PodNamespace
 }
 
-// replicatedBy returns the owner of a pod that tolerates the startup taint, else nil: other pods of this owner may stand in for it.
+// replicatedBy returns the owner of a pod that tolerates the startup taint, else nil: its other pods may stand in for this one.
 func (s Settings) replicatedBy(pod *corev1.Pod, node *corev1.Node) *metav1.OwnerReference {
 	for i, taint := range node.Spec.Taints {
 		tolerates := func(t corev1.Toleration) bool { return t.ToleratesTaint(klog.Background(), &node.Spec.Taints[i], true) }

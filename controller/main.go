@@ -122,6 +122,9 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 		NotStartedAfter: cfg.NotStartedAfter, SilentAfter: cfg.InitialTimeout + time.Minute,
 		Workers: cfg.DeploymentMode == config.ModeController, FailedAfter: cfg.InitialTimeout,
 	}
+	if settings.Workers { // a worker says nothing before its round ends
+		settings.SilentAfter = max(settings.SilentAfter, agent.LongestRound(cfg.Config)+time.Minute)
+	}
 	fleetLoop := &loop.Loop{Settings: settings, Cache: manager.GetCache(), Live: manager.GetAPIReader(), Log: log}
 	collector := metrics.New(fleetLoop, metrics.Build{Version: version, Commit: commit, Date: buildDate})
 	if err := ctrlmetrics.Registry.Register(collector); err != nil {
@@ -165,7 +168,7 @@ func newWorkers(cfg config.Controller, environment kube.Environment, template *c
 	return &worker.Reconciler{
 		Settings: worker.Settings{Fleet: settings, AgentName: cfg.AgentName, Namespace: cfg.PodNamespace, Template: template,
 			ClusterDomain: domain, MaxWorkers: cfg.MaxConcurrentWorkers,
-			VerdictPort: cfg.MetricsPort, Version: version},
+			VerdictPort: cfg.MetricsPort, Round: agent.LongestRound(cfg.Config), Version: version},
 		Client: manager.GetClient(), Endpoints: endpoints.List,
 		Node: func(name string) nodepatch.NodeAPI {
 			return nodepatch.Client{REST: environment.Client.Core, Name: name}

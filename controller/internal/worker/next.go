@@ -60,7 +60,7 @@ func (s Settings) next(node *corev1.Node, workers []*corev1.Pod, m memory, now t
 	var counting, others []*corev1.Pod
 	for _, pod := range live {
 		isUsed := pod.UID == annotation.Worker || pod.UID == m.released
-		if isAbout(pod, node) && !isUsed && !m.workers[pod.Name].void {
+		if isAbout(pod, node) && !isUsed && !m.workers[pod.Name].void && !s.isOutdated(pod, m.workers[pod.Name]) {
 			counting = append(counting, pod)
 		} else {
 			others = append(others, pod)
@@ -111,12 +111,14 @@ func (s Settings) nextAfter(pod *corev1.Pod, m memory, now time.Time) step {
 		return decided
 	case fleet.Interrupted:
 		return createAfter(double(afterInterruption, m.interrupted-1, longestInterruption), attempt)
-	case fleet.Waiting:
-		if pod.Annotations[fleet.TemplateAnnotation] != s.templateHash() {
-			return step{create: attempt} // what it waits for may have been corrected
-		}
+	default:
+		return step{}
 	}
-	return step{}
+}
+
+// isOutdated reports whether a worker waits that was made from an earlier template: what it waits for may have been corrected.
+func (s Settings) isOutdated(pod *corev1.Pod, worker sight) bool {
+	return worker.outcome(pod) == fleet.Waiting && pod.Annotations[fleet.TemplateAnnotation] != s.templateHash()
 }
 
 // dependsOnEndpoints reports whether a worker has failed because of the DNS service's endpoints that it was told.

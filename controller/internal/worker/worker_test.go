@@ -284,10 +284,12 @@ func TestReplyLost(t *testing.T) {
 func TestNodeChangesDuringTheRelease(t *testing.T) {
 	foreign := corev1.Taint{Key: "cni/not-ready", Effect: corev1.TaintEffectNoSchedule}
 	for name, change := range map[string]func(*corev1.Node){
-		"foreign taint in front":     func(node *corev1.Node) { node.Spec.Taints = append([]corev1.Taint{foreign}, node.Spec.Taints...) },
-		"foreign taint at the end":   func(node *corev1.Node) { node.Spec.Taints = append(node.Spec.Taints, foreign) },
-		"started again":              func(node *corev1.Node) { node.Status.NodeInfo.BootID = "second" },
-		"released by another leader": func(node *corev1.Node) { node.Annotations = map[string]string{nodepatch.Annotation: `{"worker":"other"}`} },
+		"foreign taint in front":   func(node *corev1.Node) { node.Spec.Taints = append([]corev1.Taint{foreign}, node.Spec.Taints...) },
+		"foreign taint at the end": func(node *corev1.Node) { node.Spec.Taints = append(node.Spec.Taints, foreign) },
+		"started again":            func(node *corev1.Node) { node.Status.NodeInfo.BootID = "second" },
+		"released by another leader": func(node *corev1.Node) {
+			node.Annotations = map[string]string{nodepatch.Annotation: `{"worker":"other"}`}
+		},
 	} {
 		t.Run(name, func(t *testing.T) { testNodeChanges(t, change) })
 	}
@@ -380,7 +382,6 @@ func TestTemplateIsCorrected(t *testing.T) {
 	c.step("n")
 	assert.Equal(t, wrong, c.pod().Name, "nothing was corrected")
 	c.Template.Spec.Containers[0].Image = "right"
-	c.step("n")
 	c.step("n")
 	assert.NotEqual(t, wrong, c.pod().Name)
 	assert.Equal(t, 1, fleet.Attempt(c.pod()))

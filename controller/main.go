@@ -122,6 +122,9 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 		NotStartedAfter: cfg.NotStartedAfter, SilentAfter: cfg.InitialTimeout + time.Minute,
 		Workers: cfg.DeploymentMode == config.ModeController, FailedAfter: cfg.InitialTimeout,
 	}
+	if settings.Workers { // a worker says nothing before its round ends
+		settings.SilentAfter = max(settings.SilentAfter, agent.LongestRound(cfg.Config)+time.Minute)
+	}
 	fleetLoop := &loop.Loop{Settings: settings, Cache: manager.GetCache(), Live: manager.GetAPIReader(), Log: log}
 	collector := metrics.New(fleetLoop, metrics.Build{Version: version, Commit: commit, Date: buildDate})
 	if err := ctrlmetrics.Registry.Register(collector); err != nil {
@@ -140,6 +143,8 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 		if err := newWorkers(cfg, environment, template, settings, manager, log).SetupWithManager(ctx, manager); err != nil {
 			return err
 		}
+	} else if err := manager.Add(newLeftovers(cfg, template, manager, log)); err != nil {
+		return err
 	}
 	if cfg.RemediationMode != config.RemediationOff {
 		if err := addRemediation(manager, cfg, environment, fleetLoop, collector.SetBreaker, leave, log); err != nil {
@@ -165,12 +170,20 @@ func newWorkers(cfg config.Controller, environment kube.Environment, template *c
 	return &worker.Reconciler{
 		Settings: worker.Settings{Fleet: settings, AgentName: cfg.AgentName, Namespace: cfg.PodNamespace, Template: template,
 			ClusterDomain: domain, MaxWorkers: cfg.MaxConcurrentWorkers,
-			VerdictPort: cfg.MetricsPort, Version: version},
+			VerdictPort: cfg.MetricsPort, Round: agent.LongestRound(cfg.Config), Version: version},
 		Client: manager.GetClient(), Endpoints: endpoints.List,
 		Node: func(name string) nodepatch.NodeAPI {
 			return nodepatch.Client{REST: environment.Client.Core, Name: name}
 		},
 		Events: manager.GetEventRecorder("kube-node-ready-controller"), Timeout: cfg.CheckTimeout, Log: log,
+	}
+}
+
+// newLeftovers deletes what controller mode has left behind.
+func newLeftovers(cfg config.Controller, template *corev1.PodTemplateSpec, m manager.Manager, log *slog.Logger) *worker.Leftovers {
+	return &worker.Leftovers{
+		Reader: m.GetAPIReader(), Writer: m.GetClient(), Namespace: cfg.PodNamespace,
+		Selector: workers(template), Timeout: cfg.CheckTimeout, Log: log,
 	}
 }
 
@@ -227,15 +240,29 @@ func newManager(cfg config.Controller, environment kube.Environment, template *c
 	return m, errors.Join(m.AddHealthzCheck("ping", healthz.Ping), m.AddReadyzCheck("caches", synced))
 }
 
+const component = "app.kubernetes.io/component"
+
 // selector selects the pods of a template, also those that run under earlier labels of the user.
 func selector(template *corev1.PodTemplateSpec) labels.Selector {
+	return ownLabels(template).AsSelector()
+}
+
+// workers selects the workers of the release that the template is from.
+func workers(template *corev1.PodTemplateSpec) labels.Selector {
+	own := ownLabels(template)
+	own[component] = "worker"
+	return own.AsSelector()
+}
+
+// ownLabels are the labels that the chart gives to the pods of a template.
+func ownLabels(template *corev1.PodTemplateSpec) labels.Set {
 	own := make(labels.Set)
-	for _, key := range []string{"app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component"} {
+	for _, key := range []string{"app.kubernetes.io/name", "app.kubernetes.io/instance", component} {
 		if value, found := template.Labels[key]; found {
 			own[key] = value
 		}
 	}
-	return own.AsSelector()
+	return own
 }
 
 // readTemplate reads the pod template that the chart has rendered.

@@ -18,6 +18,8 @@ const (
 	AttemptAnnotation = "node-ready/attempt" // a number, from 1
 	NodeUIDAnnotation = "node-ready/node-uid"
 	BootIDAnnotation  = "node-ready/boot-id"
+	// TemplateAnnotation is the hash of the template that it was made from.
+	TemplateAnnotation = "node-ready/template"
 )
 
 // LastAttempt is the attempt whose failure is reported although INITIAL_TIMEOUT has not passed: the first one and five retries.

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -56,7 +57,31 @@ func TestEndpoints(t *testing.T) {
 		_, got = list()
 		require.ErrorIs(t, got, errNoEndpoints)
 	})
+	t.Run("many wait for one request", func(t *testing.T) { synctest.Test(t, testEndpointsTimeout) })
 	found, err := NewEndpoints(nil, "", time.Second).List(t.Context())
 	require.NoError(t, err)
 	assert.Empty(t, found)
+}
+
+func testEndpointsTimeout(t *testing.T) {
+	e := &Endpoints{list: func(context.Context) ([]checks.EndpointSlice, error) {
+		time.Sleep(3 * time.Second)
+		return nil, context.DeadlineExceeded
+	}}
+	start := time.Now()
+	var group sync.WaitGroup
+	for range 10 {
+		group.Go(func() {
+			_, err := e.List(t.Context())
+			assert.ErrorIs(t, err, context.DeadlineExceeded)
+		})
+	}
+	group.Wait()
+	assert.Equal(t, 3*time.Second, time.Since(start))
+}
+
+func TestFingerprint(t *testing.T) {
+	assert.Equal(t, fingerprint([]string{"a", "b"}), fingerprint([]string{"b", "a"}))
+	assert.NotEqual(t, fingerprint([]string{"a", "b"}), fingerprint([]string{"a"}))
+	assert.NotZero(t, fingerprint(nil))
 }

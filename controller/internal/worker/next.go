@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
@@ -16,7 +17,11 @@ const (
 	firstRetry   = 30 * time.Second
 	longestRetry = 8 * time.Minute
 	// afterInterruption is the wait after a worker that kubelet has refused or evicted: that says nothing about the node's network.
-	afterInterruption = 10 * time.Second
+	// After several in a row it is twice as long each time, up to longestInterruption.
+	afterInterruption   = 10 * time.Second
+	longestInterruption = 5 * time.Minute
+	// earlyRetries is how many attempts may follow at once on one that was told endpoints which have changed since.
+	earlyRetries = 2
 	// cacheDelay is how long the cache may be behind what this process has written.
 	cacheDelay = 5 * time.Second
 	// betweenRemovals is the time between two removals of a startup taint that comes back.
@@ -38,8 +43,8 @@ func (s Settings) next(node *corev1.Node, workers []*corev1.Pod, m memory, now t
 		return pod.DeletionTimestamp != nil || m.workers[pod.Name].deleted
 	})
 	annotation := s.annotation(node)
-	if annotation.Worker != m.released && now.Sub(m.releasedAt) < cacheDelay {
-		return step{wait: m.releasedAt.Add(cacheDelay).Sub(now)} // the cache does not show the release yet
+	if m.isBehind(node, now) {
+		return step{wait: m.releasedAt.Add(cacheDelay).Sub(now)} // if no event shows the release
 	}
 	switch {
 	case !s.Fleet.Rules.Select(node), s.Fleet.IsVerified(node), !s.Fleet.IsGated(node), s.Fleet.ForeignTaint(node) != nil:
@@ -54,7 +59,8 @@ func (s Settings) next(node *corev1.Node, workers []*corev1.Pod, m memory, now t
 	}
 	var counting, others []*corev1.Pod
 	for _, pod := range live {
-		if isAbout(pod, node) && pod.UID != annotation.Worker && !m.workers[pod.Name].void {
+		isUsed := pod.UID == annotation.Worker || pod.UID == m.released
+		if isAbout(pod, node) && !isUsed && !m.workers[pod.Name].void && !s.isOutdated(pod, m.workers[pod.Name]) {
 			counting = append(counting, pod)
 		} else {
 			others = append(others, pod)
@@ -64,7 +70,7 @@ func (s Settings) next(node *corev1.Node, workers []*corev1.Pod, m memory, now t
 	if len(counting) > 0 {
 		slices.SortFunc(counting, fleet.Newer)
 		newest := counting[len(counting)-1]
-		decided, others = nextAfter(newest, m.workers[newest.Name], now), append(others, counting[:len(counting)-1]...)
+		decided, others = s.nextAfter(newest, m, now), append(others, counting[:len(counting)-1]...)
 	} else {
 		decided.create = 1
 	}
@@ -77,42 +83,60 @@ func (s Settings) next(node *corev1.Node, workers []*corev1.Pod, m memory, now t
 
 // nextAfter decides what follows on the newest worker of a node that is to be verified. The worker itself stays until another one
 // has come, or the node is verified: its log is what is left of a failure.
-func nextAfter(pod *corev1.Pod, worker sight, now time.Time) step {
-	attempt := fleet.Attempt(pod)
+func (s Settings) nextAfter(pod *corev1.Pod, m memory, now time.Time) step {
+	worker, attempt := m.workers[pod.Name], fleet.Attempt(pod)
 	createAfter := func(pause time.Duration, attempt int) step {
 		if wait := worker.ended.Add(pause).Sub(now); wait > 0 {
 			return step{wait: wait}
 		}
 		return step{create: attempt}
 	}
-	outcome := worker.outcome(pod)
-	switch outcome {
+	switch worker.outcome(pod) {
 	case fleet.Passed:
-		// A worker that had ended before this process saw it may have passed at any time; one that is ready ends within a minute.
-		unwitnessed := worker.first.Equal(worker.ended) && fleet.HasEnded(pod)
 		switch {
-		case unwitnessed:
+		case !worker.witnessed(s.Round):
 			return step{create: attempt}
 		case now.Sub(worker.ended) < countsFor:
 			return step{release: pod}
 		}
 		return createAfter(pauseAfter(attempt), attempt+1) // the release has failed all the time
 	case fleet.FailedRound, fleet.Crashed:
-		return createAfter(pauseAfter(attempt), attempt+1)
+		decided := createAfter(pauseAfter(attempt), attempt+1)
+		if dependsOnEndpoints(pod, worker) && decided.wait > 0 {
+			if m.endpoints != 0 && m.endpoints != worker.endpoints {
+				return step{create: attempt + 1}
+			}
+			decided.wait = min(decided.wait, endpointsFor)
+		}
+		return decided
 	case fleet.Interrupted:
-		return createAfter(afterInterruption, attempt)
+		return createAfter(double(afterInterruption, m.interrupted-1, longestInterruption), attempt)
 	default:
 		return step{}
 	}
 }
 
+// isOutdated reports whether a worker waits that was made from an earlier template: what it waits for may have been corrected.
+func (s Settings) isOutdated(pod *corev1.Pod, worker sight) bool {
+	return worker.outcome(pod) == fleet.Waiting && pod.Annotations[fleet.TemplateAnnotation] != s.templateHash()
+}
+
+// dependsOnEndpoints reports whether a worker has failed because of the DNS service's endpoints that it was told.
+func dependsOnEndpoints(pod *corev1.Pod, worker sight) bool {
+	outcome, said := fleet.WorkerOutcome(pod)
+	return outcome == fleet.FailedRound && slices.Contains(said.Failed, checks.ServiceName) && worker.endpoints != 0 &&
+		fleet.Attempt(pod) <= earlyRetries
+}
+
 // pauseAfter returns how long to wait after a failed attempt.
-func pauseAfter(attempt int) time.Duration {
-	pause := firstRetry
-	for ; attempt > 1 && pause < longestRetry; attempt-- {
+func pauseAfter(attempt int) time.Duration { return double(firstRetry, attempt-1, longestRetry) }
+
+// double doubles a pause some times, up to a limit.
+func double(pause time.Duration, times int, limit time.Duration) time.Duration {
+	for ; times > 0 && pause < limit; times-- {
 		pause *= 2
 	}
-	return pause
+	return min(pause, limit)
 }
 
 // isAbout reports whether a worker was created for this node as it runs now: neither for another one of its name nor before it

@@ -3,6 +3,7 @@ package worker
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,7 +19,9 @@ import (
 const (
 	startup  = "node-ready/unverified"
 	verified = "node-ready/verified"
-	failing  = `{"verified":false,"node":"n","failed":["dns"],"message":"dns: NXDOMAIN","version":"v"}`
+	// noService and failing are verdicts.
+	noService = `{"verified":false,"node":"n","failed":["service"],"message":"service: no answer","version":"v"}`
+	failing   = `{"verified":false,"node":"n","failed":["dns"],"message":"dns: NXDOMAIN","version":"v"}`
 )
 
 func newSettings() Settings {
@@ -33,7 +36,7 @@ func newSettings() Settings {
 	request.Blocks = request.WaitsFor([]string{"cni/"})
 	return Settings{
 		Fleet:     fleet.Settings{Rules: fleet.NewRules(template, request), Request: request, ConditionType: "NodeVerified", Workers: true},
-		AgentName: "knr", Namespace: "system", Template: template, ClusterDomain: "cluster.local", MaxWorkers: 4, Version: "v",
+		AgentName: "knr", Namespace: "system", Template: template, ClusterDomain: "cluster.local", MaxWorkers: 4, Version: "v", Round: 3 * time.Minute,
 	}
 }
 
@@ -51,7 +54,8 @@ func newNode() *corev1.Node {
 func newWorker(name string, attempt int, change ...func(*corev1.Pod)) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "system", UID: types.UID(name + "-uid"), Labels: map[string]string{"component": "worker"}, Annotations: map[string]string{
-			fleet.AttemptAnnotation: strconv.Itoa(attempt), fleet.NodeUIDAnnotation: "node-uid", fleet.BootIDAnnotation: "boot"}},
+			fleet.AttemptAnnotation: strconv.Itoa(attempt), fleet.NodeUIDAnnotation: "node-uid", fleet.BootIDAnnotation: "boot",
+			fleet.TemplateAnnotation: newSettings().templateHash()}},
 		Spec: corev1.PodSpec{NodeName: "n"},
 	}
 	for _, f := range change {
@@ -130,6 +134,9 @@ func TestNext(t *testing.T) {
 			node.Annotations[nodepatch.Annotation] = `{"time":"2026-01-01T00:00:00Z","worker":"` + worker + `"}`
 		}
 	}
+	version := func(version string) func(*corev1.Node) {
+		return func(node *corev1.Node) { node.ResourceVersion = version }
+	}
 	type sights = map[string]sight
 	for name, test := range map[string]struct {
 		node    []func(*corev1.Node)
@@ -172,6 +179,22 @@ func TestNext(t *testing.T) {
 		"before a reboot":                         {workers: []*corev1.Pod{newWorker("a", 4, ready, annotate(fleet.BootIDAnnotation, "other"))}, want: "create 1; delete a"},
 		"verdict void":                            {workers: []*corev1.Pod{newWorker("a", 1, ready)}, seen: sights{"a": {first: ago(time.Second), void: true}}, want: "create 1; delete a"},
 
+		"passed, and kubelet says so late":           {workers: []*corev1.Pod{newWorker("a", 2, ended(0, ""))}, seen: sights{"a": {first: ago(31 * time.Minute), ran: ago(30 * time.Minute)}}, want: "create 2"},
+		"passed after a long round":                  {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: sights{"a": {first: ago(time.Hour), ran: ago(4 * time.Minute)}}, want: "release by a"},
+		"passed, never seen to run":                  {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: sights{"a": {first: ago(10 * time.Minute)}}, want: "create 1"},
+		"was ready, and has ended":                   {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: sights{"a": {first: ago(time.Hour), ran: ago(time.Hour), ready: true, ended: ago(time.Minute)}}, want: "release by a"},
+		"has said so, and has ended":                 {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: sights{"a": {first: ago(time.Hour), ran: ago(time.Hour), passed: true, ended: ago(time.Minute)}}, want: "release by a"},
+		"waits with an earlier template":             {workers: []*corev1.Pod{newWorker("a", 2, annotate(fleet.TemplateAnnotation, "old"))}, want: "create 1; delete a"},
+		"runs with an earlier template":              {workers: []*corev1.Pod{newWorker("a", 1, running, annotate(fleet.TemplateAnnotation, "old"))}, want: "nothing"},
+		"waits with an earlier template, and a slot": {workers: []*corev1.Pod{newWorker("a", 1, annotate(fleet.TemplateAnnotation, "old"), createdAt(ago(time.Minute))), newWorker("b", 1, createdAt(now))}, want: "delete a"},
+
+		"no endpoint answers, they have changed": {workers: []*corev1.Pod{newWorker("a", 1, ended(1, noService))}, seen: sights{"a": {first: ago(time.Minute), endpoints: 1}}, m: memory{endpoints: 2}, want: "create 2"},
+		"no endpoint answers, and none is new":   {workers: []*corev1.Pod{newWorker("a", 1, ended(1, noService))}, seen: sights{"a": {first: ago(time.Minute), endpoints: 1}}, m: memory{endpoints: 1}, want: "wait 3s"},
+		"no endpoint answers, no list":           {workers: []*corev1.Pod{newWorker("a", 1, ended(1, noService))}, seen: sights{"a": {first: ago(time.Minute), endpoints: 1}}, want: "wait 3s"},
+		"no endpoint answers again and again":    {workers: []*corev1.Pod{newWorker("a", 3, ended(1, noService))}, seen: sights{"a": {first: ago(time.Minute), endpoints: 1}}, m: memory{endpoints: 2}, want: "wait 2m0s"},
+		"no endpoint answers, which is unknown":  {workers: []*corev1.Pod{newWorker("a", 1, ended(1, noService))}, m: memory{endpoints: 2}, want: "wait 30s"},
+		"DNS fails, endpoints have changed":      {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: sights{"a": {first: ago(time.Minute), endpoints: 1}}, m: memory{endpoints: 2}, want: "wait 30s"},
+
 		"failed":                       {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, want: "wait 30s"},
 		"failed 10s ago":               {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: sights{"a": {first: ago(time.Minute), ended: ago(10 * time.Second)}}, want: "wait 20s"},
 		"failed 30s ago":               {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: sights{"a": {first: ago(time.Minute), ended: ago(30 * time.Second)}}, want: "create 2"},
@@ -188,7 +211,9 @@ func TestNext(t *testing.T) {
 
 		"created, and not in the cache yet":  {seen: sights{"a": {first: ago(time.Second), created: true}}, want: "wait 5s"},
 		"created, and never seen":            {seen: sights{"a": {first: ago(10 * time.Second), created: true}}, want: "create 1"},
-		"released, and not in the cache yet": {workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{released: "a-uid", releasedAt: ago(time.Second)}, want: "wait 4s"},
+		"released, and not in the cache yet": {node: []func(*corev1.Node){version("99")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{released: "a-uid", releasedVersion: "100", releasedAt: ago(time.Second)}, want: "wait 4s"},
+		"released, and gated again":          {node: []func(*corev1.Node){version("101")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{released: "a-uid", releasedVersion: "100", releasedAt: ago(time.Second)}, want: "create 1; delete a"},
+		"released, versions without order":   {node: []func(*corev1.Node){version("x")}, m: memory{released: "a-uid", releasedVersion: "y", releasedAt: ago(time.Second)}, want: "wait 4s"},
 		"released, and the annotation lost":  {m: memory{released: "a-uid", releasedAt: ago(time.Minute)}, want: "create 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -225,6 +250,31 @@ func TestRetries(t *testing.T) {
 	assert.Equal(t, []time.Duration{30 * time.Second, time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute, 8 * time.Minute, 8 * time.Minute}, pauses)
 }
 
+// A node that evicts every worker gets few of them.
+func TestInterruptions(t *testing.T) {
+	s, node, start := newSettings(), newNode(), time.Now()
+	var m memory
+	var workers []*corev1.Pod
+	created := 0
+	evictFor := func(from, to time.Duration) {
+		for now := start.Add(from); now.Before(start.Add(to)); now = now.Add(time.Second) {
+			m = m.observe(workers, now)
+			if decided := s.next(node, workers, m, now); decided.create > 0 {
+				created++
+				assert.Equal(t, 1, decided.create, "no failed attempt")
+				workers = []*corev1.Pod{newWorker(fmt.Sprint(created), 1, evicted)}
+			}
+		}
+	}
+	evictFor(0, time.Hour)
+	assert.InDelta(t, 16, created, 1)
+	workers = []*corev1.Pod{newWorker("passes", 1, ready)}
+	m = m.observe(workers, start.Add(time.Hour))
+	workers, created = []*corev1.Pod{newWorker("is evicted", 1, evicted)}, 0
+	evictFor(time.Hour, time.Hour+time.Minute)
+	assert.Equal(t, 2, created, "after 10 and 20 s")
+}
+
 func TestSlots(t *testing.T) {
 	now := time.Now()
 	on := func(node string) func(*corev1.Pod) { return func(pod *corev1.Pod) { pod.Spec.NodeName = node } }
@@ -244,7 +294,8 @@ func TestSlots(t *testing.T) {
 		"h": {workers: map[string]sight{"not-in-the-cache": {first: now, created: true, attempt: 3}}},
 		"a": {workers: map[string]sight{"runs": {first: now, created: true, attempt: 1}}},
 	}
-	assert.Equal(t, slots{max: 9, taken: 4, retries: 2}, countSlots(9, pods, nodes, now))
+	assert.Equal(t, slots{max: 9, taken: 4, retries: 2}, Settings{MaxWorkers: 9}.countSlots(pods, nodes, now))
+	assert.Equal(t, slots{max: 9, taken: 5, retries: 2}, Settings{MaxWorkers: 9, Round: time.Hour}.countSlots(pods, nodes, now), "rounds are long")
 	for _, test := range []struct {
 		slots        slots
 		first, retry bool
@@ -299,6 +350,26 @@ func TestNewPod(t *testing.T) {
 	assert.Equal(t, 3, fleet.Attempt(pod))
 	assert.True(t, isAbout(pod, newNode()))
 	assert.Equal(t, map[string]string{"component": "worker"}, s.Template.Labels, "the template stays as it is")
+
+	many := []string{"10.0.0.1:53/n"}
+	for i := range 5000 {
+		many = append(many, fmt.Sprintf("10.1.%d.%d:53/m", i/250, i%250))
+	}
+	told := func() []string {
+		for _, variable := range s.newPod("x", "key", newNode(), 1, many).Spec.Containers[0].Env {
+			if variable.Name == "DNS_ENDPOINTS" {
+				return strings.Split(variable.Value, ",")
+			}
+		}
+		return nil
+	}
+	assert.Len(t, told(), maxEndpoints)
+	assert.NotEqual(t, told(), told(), "others for the next attempt")
+
+	other := newSettings()
+	assert.Equal(t, s.templateHash(), other.templateHash())
+	other.Template.Spec.Containers[0].Image = "corrected"
+	assert.NotEqual(t, s.templateHash(), other.templateHash())
 
 	long := newNode()
 	long.Name = "a-name-that-is-longer-than-sixty-three-characters.eu-central-1.compute.internal"

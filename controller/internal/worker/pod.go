@@ -1,6 +1,8 @@
 package worker
 
 import (
+	"encoding/json"
+	"hash/fnv"
 	"maps"
 	"slices"
 	"strconv"
@@ -11,11 +13,16 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
 // nodeLabel lets people find a node's worker, where the node's name can be the value of a label.
 const nodeLabel = "node-ready/node"
+
+// maxEndpoints is how many endpoints of the DNS service a worker is told: it connects to eight of them. The kernel limits an
+// environment variable to 128 KiB (MAX_ARG_STRLEN).
+const maxEndpoints = 32
 
 // newName returns the name of a new worker. None is used twice, so that nothing about one worker is taken for another's.
 func (s Settings) newName() string { return s.AgentName + "-worker-" + rand.String(10) }
@@ -33,9 +40,10 @@ func (s Settings) newPod(name, key string, node *corev1.Node, attempt int, endpo
 		pod.Labels = with(pod.Labels, map[string]string{nodeLabel: node.Name})
 	}
 	pod.Annotations = with(pod.Annotations, map[string]string{
-		fleet.AttemptAnnotation: strconv.Itoa(attempt),
-		fleet.NodeUIDAnnotation: string(node.UID),
-		fleet.BootIDAnnotation:  node.Status.NodeInfo.BootID,
+		fleet.AttemptAnnotation:  strconv.Itoa(attempt),
+		fleet.NodeUIDAnnotation:  string(node.UID),
+		fleet.BootIDAnnotation:   node.Status.NodeInfo.BootID,
+		fleet.TemplateAnnotation: s.templateHash(),
 	})
 	pod.Spec.RestartPolicy, pod.Spec.AutomountServiceAccountToken = corev1.RestartPolicyNever, &no
 	pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
@@ -45,6 +53,7 @@ func (s Settings) newPod(name, key string, node *corev1.Node, attempt int, endpo
 			}},
 		}}},
 	}}
+	endpoints = checks.SampleEndpoints(endpoints, node.Name, maxEndpoints)
 	for i := range pod.Spec.Containers {
 		env := slices.DeleteFunc(pod.Spec.Containers[i].Env, func(one corev1.EnvVar) bool {
 			return one.Name == "DNS_ENDPOINTS" || one.Name == "CLUSTER_DOMAIN" || one.Name == "VERDICT_KEY"
@@ -53,6 +62,14 @@ func (s Settings) newPod(name, key string, node *corev1.Node, attempt int, endpo
 			corev1.EnvVar{Name: "CLUSTER_DOMAIN", Value: s.ClusterDomain}, corev1.EnvVar{Name: "VERDICT_KEY", Value: key})
 	}
 	return pod
+}
+
+// templateHash tells workers of an earlier template from those of this one.
+func (s Settings) templateHash() string {
+	text, _ := json.Marshal(s.Template) // it was read from YAML: it cannot fail
+	hash := fnv.New64a()
+	_, _ = hash.Write(text)
+	return strconv.FormatUint(hash.Sum64(), 16)
 }
 
 func with(one, other map[string]string) map[string]string {

@@ -56,9 +56,9 @@ func (r *Reconciler) release(ctx context.Context, node *corev1.Node, worker *cor
 		return string(text)
 	}
 	log := r.Log.With("node", node.Name, "worker", worker.Name)
-	removed, err := r.patcher(node.Name).Release(ctx, report.PatchNode(node), request)
+	released, removed, err := r.patcher(node.Name).ReleaseCached(ctx, report.PatchNode(node), request)
 	switch {
-	case errors.Is(err, nodepatch.ErrBlocked), errors.Is(err, nodepatch.ErrReplaced):
+	case errors.Is(err, nodepatch.ErrBlocked), errors.Is(err, nodepatch.ErrReplaced), errors.Is(err, nodepatch.ErrOutdated):
 		log.Info("the verdict does not count: the checks start over", "reason", err)
 		r.rememberWorker(node.Name, worker.Name, func(s *sight) { s.void = true })
 		return nil
@@ -68,7 +68,9 @@ func (r *Reconciler) release(ctx context.Context, node *corev1.Node, worker *cor
 		}
 		return fmt.Errorf("release of node %s: %w", node.Name, err)
 	}
-	r.remember(node.Name, func(m *memory) { m.released, m.releasedAt = worker.UID, time.Now() })
+	r.remember(node.Name, func(m *memory) {
+		m.released, m.releasedVersion, m.releasedAt = worker.UID, released.ResourceVersion, time.Now()
+	})
 	what := "no startup taint found"
 	if len(removed) > 0 {
 		what = "removed " + strings.Join(format(removed), ", ")

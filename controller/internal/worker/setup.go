@@ -31,7 +31,7 @@ const (
 
 // Annotations are those of a worker that decisions read.
 func Annotations() []string {
-	return []string{fleet.AttemptAnnotation, fleet.NodeUIDAnnotation, fleet.BootIDAnnotation}
+	return []string{fleet.AttemptAnnotation, fleet.NodeUIDAnnotation, fleet.BootIDAnnotation, fleet.TemplateAnnotation}
 }
 
 // SetupWithManager lets every change of a node or worker lead to a step at once. Only the leader takes steps.

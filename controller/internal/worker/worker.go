@@ -30,9 +30,10 @@ type Settings struct {
 	AgentName     string
 	Namespace     string // of the workers
 	Template      *corev1.PodTemplateSpec
-	ClusterDomain string // of the cluster's DNS, "" where it is not known
-	MaxWorkers    int    // at a time
-	VerdictPort   int    // where a worker tells its verdict
+	ClusterDomain string        // of the cluster's DNS, "" where it is not known
+	MaxWorkers    int           // at a time
+	VerdictPort   int           // where a worker tells its verdict
+	Round         time.Duration // the longest that a round takes
 	Version       string
 }
 
@@ -72,6 +73,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	now := time.Now()
 	seen := r.observe(node.Name, workers, now)
+	seen.endpoints = r.endpointsNow(ctx, workers, seen)
 	decided := r.next(node, workers, seen, now)
 	if decided.create == 0 {
 		r.stopWaiting(node.Name)
@@ -138,7 +140,8 @@ func (r *Reconciler) create(ctx context.Context, node *corev1.Node, attempt int)
 		return false, err
 	}
 	name, key := r.newName(), rand.Text()
-	if taken, err := r.takeSlot(ctx, node.Name, name, key, attempt); err != nil || !taken {
+	made := sight{first: time.Now(), created: true, attempt: attempt, key: key, endpoints: fingerprint(endpoints)}
+	if taken, err := r.takeSlot(ctx, node.Name, name, made); err != nil || !taken {
 		return false, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
@@ -152,16 +155,15 @@ func (r *Reconciler) create(ctx context.Context, node *corev1.Node, attempt int)
 }
 
 // takeSlot takes a slot for a worker of this name, or lets the node wait for one.
-func (r *Reconciler) takeSlot(ctx context.Context, node, name, key string, attempt int) (taken bool, err error) {
+func (r *Reconciler) takeSlot(ctx context.Context, node, name string, made sight) (taken bool, err error) {
 	r.mu.Lock() // before the list: a worker is in the list, or remembered as created
 	defer r.mu.Unlock()
 	var list corev1.PodList
 	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return false, fmt.Errorf("workers in the cache: %w", err)
 	}
-	now := time.Now()
-	if !countSlots(r.MaxWorkers, list.Items, r.nodes, now).free(attempt) {
-		waits := waiting{attempt: attempt, since: now}
+	if !r.countSlots(list.Items, r.nodes, made.first).free(made.attempt) {
+		waits := waiting{attempt: made.attempt, since: made.first}
 		if before, known := r.waiting[node]; known {
 			waits.since = before.since
 		}
@@ -173,7 +175,7 @@ func (r *Reconciler) takeSlot(ctx context.Context, node, name, key string, attem
 	if m.workers == nil {
 		m.workers = make(map[string]sight)
 	}
-	m.workers[name] = sight{first: now, created: true, attempt: attempt, key: key}
+	m.workers[name] = made
 	r.nodes[node] = m
 	return true, nil
 }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -152,7 +154,10 @@ func (c *cluster) node() *corev1.Node {
 func (c *cluster) update(change func(*corev1.Node)) {
 	node := c.node()
 	change(node)
+	status := node.Status
 	require.NoError(c.t, c.Client.Update(c.t.Context(), node))
+	node.Status = status
+	require.NoError(c.t, c.Client.Status().Update(c.t.Context(), node))
 }
 
 func (c *cluster) assertReleased() {
@@ -275,28 +280,134 @@ func TestReplyLost(t *testing.T) {
 	c.assertReleased()
 }
 
-// A foreign taint comes between the decision and the patch: what was verified does not count.
-func TestForeignTaintDuringTheRelease(t *testing.T) {
+// The node changes between the decision and the patch: what was verified does not count.
+func TestNodeChangesDuringTheRelease(t *testing.T) {
+	foreign := corev1.Taint{Key: "cni/not-ready", Effect: corev1.TaintEffectNoSchedule}
+	for name, change := range map[string]func(*corev1.Node){
+		"foreign taint in front":   func(node *corev1.Node) { node.Spec.Taints = append([]corev1.Taint{foreign}, node.Spec.Taints...) },
+		"foreign taint at the end": func(node *corev1.Node) { node.Spec.Taints = append(node.Spec.Taints, foreign) },
+		"started again":            func(node *corev1.Node) { node.Status.NodeInfo.BootID = "second" },
+		"released by another leader": func(node *corev1.Node) {
+			node.Annotations = map[string]string{nodepatch.Annotation: `{"worker":"other"}`}
+		},
+	} {
+		t.Run(name, func(t *testing.T) { testNodeChanges(t, change) })
+	}
+}
+
+func testNodeChanges(t *testing.T, change func(*corev1.Node)) {
 	c := newCluster(t, newNode())
 	c.step("n")
 	c.set(ready)
 	c.patching = func(patch func() (*nodepatch.Node, error)) (*nodepatch.Node, error) {
-		c.update(func(node *corev1.Node) {
-			node.Spec.Taints = append([]corev1.Taint{{Key: "cni/not-ready", Effect: corev1.TaintEffectNoSchedule}}, node.Spec.Taints...)
-		})
+		c.patching = nil
+		c.update(change)
 		return patch()
 	}
 	c.deleting = func() error { return errors.New("away") } // and the worker cannot be deleted at once
 	_, err := c.reconcile("n")
 	require.ErrorContains(t, err, "away")
-	c.deleting, c.patching = nil, nil
-	c.update(func(node *corev1.Node) { node.Spec.Taints = node.Spec.Taints[1:] })
+	c.deleting = nil
+	assert.False(t, c.Fleet.IsVerified(c.node()))
+	c.update(func(node *corev1.Node) {
+		node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key != startup })
+	})
 	c.step("n")
 	assert.False(t, c.Fleet.IsVerified(c.node()))
 	c.step("n")
 	c.set(ready)
 	c.step("n")
 	c.assertReleased()
+}
+
+// A heartbeat between the decision and the patch is no obstacle.
+func TestHeartbeatDuringTheRelease(t *testing.T) {
+	c := newCluster(t, newNode())
+	c.step("n")
+	c.set(ready)
+	patches := 0
+	c.patching = func(patch func() (*nodepatch.Node, error)) (*nodepatch.Node, error) {
+		if patches++; patches == 1 {
+			c.update(func(node *corev1.Node) {
+				node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+			})
+		}
+		return patch()
+	}
+	c.step("n")
+	c.assertReleased()
+	assert.Equal(t, 2, patches)
+}
+
+// Somebody wants a new verification in the moment after the release.
+func TestGatedAgainAtOnce(t *testing.T) {
+	c := newCluster(t, newNode())
+	c.step("n")
+	c.set(ready)
+	c.step("n")
+	c.assertReleased()
+	c.update(func(node *corev1.Node) {
+		delete(node.Labels, verified)
+		delete(node.Annotations, nodepatch.Annotation)
+		node.Spec.Taints = []corev1.Taint{{Key: startup, Effect: corev1.TaintEffectNoSchedule}}
+	})
+	c.step("n")
+	assert.Len(t, c.pods(), 1)
+}
+
+// The DNS pods were not ready when the first worker was made.
+func TestEndpointsHaveChanged(t *testing.T) {
+	c := newCluster(t, newNode())
+	endpoints := []string{"10.0.0.1:53/m"}
+	c.Endpoints = func(context.Context) ([]string, error) { return endpoints, nil }
+	c.step("n")
+	c.set(ended(1, noService))
+	result, err := c.reconcile("n")
+	require.NoError(t, err)
+	assert.Equal(t, endpointsFor, result.RequeueAfter)
+	assert.Len(t, c.pods(), 1)
+	endpoints = append(endpoints, "10.0.0.2:53/m")
+	c.step("n")
+	assert.Len(t, c.pods(), 2)
+	c.step("n")
+	assert.Equal(t, 2, fleet.Attempt(c.pod()))
+}
+
+// A setting is corrected while a worker waits: the new leader makes another one.
+func TestTemplateIsCorrected(t *testing.T) {
+	c := newCluster(t, newNode())
+	c.step("n")
+	wrong := c.pod().Name
+	c.Reconciler = c.newLeader(c.Client)
+	c.step("n")
+	assert.Equal(t, wrong, c.pod().Name, "nothing was corrected")
+	c.Template.Spec.Containers[0].Image = "right"
+	c.step("n")
+	assert.NotEqual(t, wrong, c.pod().Name)
+	assert.Equal(t, 1, fleet.Attempt(c.pod()))
+	c.set(ready)
+	c.step("n")
+	c.assertReleased()
+}
+
+// A worker tells that it has passed while a decision is made: under the race detector.
+func TestPassesDuringADecision(t *testing.T) {
+	c := newCluster(t, newNode())
+	c.step("n")
+	name := c.pod().Name
+	c.set(running)
+	ctx, stop := context.WithCancel(t.Context())
+	var telling sync.WaitGroup
+	telling.Go(func() {
+		for ctx.Err() == nil {
+			c.rememberWorker("n", name, func(s *sight) { s.asked = true })
+		}
+	})
+	for range 100 {
+		c.step("n")
+	}
+	stop()
+	telling.Wait()
 }
 
 func TestReleaseRefused(t *testing.T) {

@@ -1,11 +1,13 @@
-{{/* What the Pod Security Standard `restricted` allows beyond the default, as JSON: https://kubernetes.io/docs/concepts/security/pod-security-standards/ */}}
+{{/*
+What the Pod Security Standard `restricted` allows, as JSON: https://kubernetes.io/docs/concepts/security/pod-security-standards/
+*/}}
 {{- define "kube-node-ready.restricted" -}}
 {{- dict
   "seccomp" (list "RuntimeDefault" "Localhost")
   "seLinux" (list "" "container_t" "container_init_t" "container_kvm_t" "container_engine_t")
   "capabilities" (list "NET_BIND_SERVICE")
-  "sysctls" (list "kernel.shm_rmid_forced" "net.ipv4.ip_local_port_range" "net.ipv4.ip_local_reserved_ports" "net.ipv4.ip_unprivileged_port_start"
-    "net.ipv4.ping_group_range" "net.ipv4.tcp_fin_timeout" "net.ipv4.tcp_keepalive_intvl" "net.ipv4.tcp_keepalive_probes"
+  "sysctls" (list "kernel.shm_rmid_forced" "net.ipv4.ip_local_port_range" "net.ipv4.ip_local_reserved_ports"
+    "net.ipv4.ip_unprivileged_port_start" "net.ipv4.ping_group_range" "net.ipv4.tcp_fin_timeout" "net.ipv4.tcp_keepalive_intvl" "net.ipv4.tcp_keepalive_probes"
     "net.ipv4.tcp_keepalive_time" "net.ipv4.tcp_rmem" "net.ipv4.tcp_syncookies" "net.ipv4.tcp_wmem") | toJson }}
 {{- end }}
 
@@ -19,21 +21,34 @@
 {{- $seccomp := $container.seccompProfile | default $pod.seccompProfile | default dict }}
 {{- $capabilities := $container.capabilities | default dict }}
 {{- $problems := list }}
-{{- if not (eq (toString $nonRoot) "true") }}{{ $problems = append $problems "runAsNonRoot must be true" }}{{ end }}
-{{- if not (has $seccomp.type $allowed.seccomp) }}
-{{- $problems = append $problems (printf "seccompProfile.type must be one of %s" (join ", " $allowed.seccomp)) }}
+{{- range $rule, $isMet := dict
+  "runAsNonRoot must be true" (eq (toString $nonRoot) "true")
+  (printf "seccompProfile.type must be one of %s" (join ", " $allowed.seccomp)) (has $seccomp.type $allowed.seccomp)
+  "allowPrivilegeEscalation must be false" (eq (toString $container.allowPrivilegeEscalation) "false")
+  "privileged must not be true" (not $container.privileged)
+  "procMount must be Default" (eq ($container.procMount | default "Default") "Default")
+  "capabilities.drop must contain ALL" (has "ALL" ($capabilities.drop | default list)) }}
+{{- if not $isMet }}
+{{- $problems = append $problems $rule }}
 {{- end }}
-{{- if not (eq (toString $container.allowPrivilegeEscalation) "false") }}{{ $problems = append $problems "allowPrivilegeEscalation must be false" }}{{ end }}
-{{- if $container.privileged }}{{ $problems = append $problems "privileged must not be true" }}{{ end }}
-{{- if not (has ($container.procMount | default "Default") (list "Default")) }}{{ $problems = append $problems "procMount must be Default" }}{{ end }}
-{{- if not (has "ALL" ($capabilities.drop | default list)) }}{{ $problems = append $problems "capabilities.drop must contain ALL" }}{{ end }}
-{{- range without ($capabilities.add | default list) "NET_BIND_SERVICE" }}{{ $problems = append $problems (printf "capabilities.add must not contain %s" .) }}{{ end }}
+{{- end }}
+{{- range $capabilities.add }}
+{{- if not (has . $allowed.capabilities) }}
+{{- $problems = append $problems (printf "capabilities.add must not contain %s" .) }}
+{{- end }}
+{{- end }}
 {{- range $pod.sysctls }}
-{{- if not (has .name $allowed.sysctls) }}{{ $problems = append $problems (printf "sysctls must not contain %s" .name) }}{{ end }}
+{{- if not (has .name $allowed.sysctls) }}
+{{- $problems = append $problems (printf "sysctls must not contain %s" .name) }}
+{{- end }}
 {{- end }}
 {{- range list $pod $container }}
-{{- if eq (toString .runAsUser) "0" }}{{ $problems = append $problems "runAsUser must not be 0" }}{{ end }}
-{{- if eq (toString (.appArmorProfile | default dict).type) "Unconfined" }}{{ $problems = append $problems "appArmorProfile.type must not be Unconfined" }}{{ end }}
+{{- if eq (toString .runAsUser) "0" }}
+{{- $problems = append $problems "runAsUser must not be 0" }}
+{{- end }}
+{{- if eq (toString (.appArmorProfile | default dict).type) "Unconfined" }}
+{{- $problems = append $problems "appArmorProfile.type must not be Unconfined" }}
+{{- end }}
 {{- with .seLinuxOptions }}
 {{- if or .user .role (not (has (.type | default "") $allowed.seLinux)) }}
 {{- $problems = append $problems (printf "seLinuxOptions may set the level, and one of the types %s" ($allowed.seLinux | compact | join ", ")) }}
@@ -41,13 +56,14 @@
 {{- end }}
 {{- end }}
 {{- with $problems }}
-{{- fail (printf "podSecurityContext and securityContext: %s: with deploymentMode controller, workers must pass the Pod Security Standard restricted" (uniq . | join "; ")) }}
+{{- $why := "with deploymentMode controller, workers must pass the Pod Security Standard restricted" }}
+{{- fail (printf "podSecurityContext and securityContext: %s: %s" (uniq . | join "; ") $why) }}
 {{- end }}
 {{- end }}
 
 {{/*
-The most that a worker may request of each resource, as JSON. A limit without a request is a request too. A LimitRange may add one that
-the values do not have: at most as much as would not matter on any node.
+The most that a worker may request of each resource, as JSON. A limit without a request is a request too. A LimitRange may add requests
+that the values do not have, up to these bounds.
 */}}
 {{- define "kube-node-ready.mostRequested" -}}
 {{- $most := dict "cpu" "1" "memory" "1Gi" "ephemeral-storage" "1Gi" }}

@@ -199,7 +199,7 @@ func addRemediation(m manager.Manager, cfg config.Controller, environment kube.E
 	group.Checks, group.Runner = agent.Checks(cfg.Config, environment)
 	replacer := &replace.Replacer{
 		Settings: replace.Settings{
-			Request: newRequest(cfg.Config), NodeName: cfg.NodeName, PodNamespace: cfg.PodNamespace,
+			Fleet: fleetLoop.Settings, NodeName: cfg.NodeName, PodNamespace: cfg.PodNamespace,
 			DeleteAfter: cfg.DeleteAfter, FailedFor: cfg.FailedFor, ControlGroupFor: cfg.ControlGroupFor,
 		},
 		Plan: fleetLoop.Now, Client: live,

@@ -51,8 +51,8 @@ func (b *bench) gateOfControllerMode(ctx context.Context) (err error) {
 		}{
 			{"startup taint to worker created", func(g controllerGate) time.Duration { return g.created }},
 			{"created to bound by the scheduler", func(g controllerGate) time.Duration { return g.bound - g.created }},
-			{"bound to Ready, as kubelet reports it", func(g controllerGate) time.Duration { return g.ready - g.bound }},
-			{"Ready to released", func(g controllerGate) time.Duration { return g.released - g.ready }},
+			{"bound to Running, as kubelet reports it", func(g controllerGate) time.Duration { return g.ready - g.bound }},
+			{"Running to released", func(g controllerGate) time.Duration { return g.released - g.ready }},
 		} {
 			b.figure("  of which "+phase.name, "%.0f ms", median(each(phase.figure)))
 		}
@@ -154,7 +154,7 @@ func (b *bench) controllerGate(ctx context.Context) (gate controllerGate, err er
 			words = append(words, request.Verb+" "+about.Resource)
 		}
 	}
-	for _, request := range requests { // the last status of kubelet before the release is the one with Ready
+	for _, request := range requests { // the last status of kubelet before the release has the address at which the controller asks
 		after, about := request.Answered.Sub(start), request.ObjectRef
 		if request.User.Username == kubeletUser && about.Resource == "pods" && about.Subresource == "status" &&
 			strings.Contains(about.Name, "-worker-") && after < gate.released {

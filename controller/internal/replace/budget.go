@@ -54,7 +54,7 @@ func (l Ledger) isReplacing(node types.UID) bool {
 }
 
 // track notes which deletions have ended, which are stuck, and which have been followed by a verified node; and forgets old ones.
-func (d *Decision) track(in Input) {
+func (s Settings) track(d *Decision, in Input) {
 	present := make(map[types.UID]bool, len(in.Statuses))
 	for _, status := range in.Statuses {
 		present[status.Node.UID] = true
@@ -71,7 +71,9 @@ func (d *Decision) track(in Input) {
 		}
 	}
 	for _, status := range in.Statuses {
-		d.answer(status)
+		if s.wasVerified(status) {
+			d.answer(status.Node)
+		}
 	}
 	if d.Ledger.forget(in.ServerNow) {
 		d.Changed = true

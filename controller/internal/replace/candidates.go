@@ -33,9 +33,9 @@ func curable() []fleet.Reason {
 // reason for long enough, without a break.
 func (s Settings) isCandidate(status fleet.Status, serverNow, now time.Time) bool {
 	node := status.Node
-	_, released := node.Annotations[s.Request.Annotation]
-	_, labelled := node.Labels[s.Request.Label]
-	return !released && !labelled && fleet.HasTaint(node, s.Request.TaintKey) && status.Untouchable == "" &&
+	_, released := node.Annotations[s.Fleet.Request.Annotation]
+	_, labelled := node.Labels[s.Fleet.Request.Label]
+	return !released && !labelled && fleet.HasTaint(node, s.Fleet.Request.TaintKey) && status.Untouchable == "" &&
 		!node.CreationTimestamp.IsZero() && serverNow.Sub(node.CreationTimestamp.Time) >= s.DeleteAfter &&
 		status.State == fleet.Failed && slices.Contains(curable(), status.Reason) && now.Sub(status.Since) >= s.FailedFor
 }

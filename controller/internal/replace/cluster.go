@@ -3,14 +3,20 @@ package replace
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
 const (
@@ -18,14 +24,14 @@ const (
 	nodeClaimKind  = "NodeClaim"
 )
 
-// readLive reads what Confirm needs from the API server, not from a cache.
-func (r *Replacer) readLive(ctx context.Context, name string) (live Live, err error) {
-	node := new(corev1.Node)
-	if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
-		return live, client.IgnoreNotFound(err)
-	}
-	live.Node = node
-	if live.Claims, err = r.readClaims(ctx, node); err != nil {
+// page is how many objects are read at once, where there may be as many as a cluster has: that bounds the memory.
+const page = client.Limit(500)
+
+// readLive reads what Confirm needs from the API server, not from a cache: the node last, because it may be released while the
+// others are read.
+func (r *Replacer) readLive(ctx context.Context, candidate fleet.Status) (live Live, err error) {
+	name := candidate.Node.Name
+	if live.Claims, err = r.readClaims(ctx, candidate.Node); err != nil {
 		return live, err
 	}
 	var pods corev1.PodList
@@ -33,19 +39,78 @@ func (r *Replacer) readLive(ctx context.Context, name string) (live Live, err er
 		return live, fmt.Errorf("pods on node %s: %w", name, err)
 	}
 	live.Pods = pods.Items
-	namespaces := make(map[string]bool)
-	for i := range live.Pods {
-		if pod := &live.Pods[i]; !r.Settings.isExpendable(pod) && toleratesStartup(pod, node, r.Settings.Request.TaintKey) {
-			namespaces[pod.Namespace] = true
-		}
+	if live.Elsewhere, err = r.readElsewhere(ctx, candidate.Node, live.Pods); err != nil {
+		return live, err
 	}
-	for namespace := range namespaces {
-		if err := r.Client.List(ctx, &pods, client.InNamespace(namespace)); err != nil {
-			return live, fmt.Errorf("pods in namespace %s: %w", namespace, err)
-		}
-		live.Siblings = append(live.Siblings, pods.Items...)
+	if live.Events, err = r.readEvents(ctx, candidate); err != nil {
+		return live, err
 	}
+	node := new(corev1.Node)
+	if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
+		return live, client.IgnoreNotFound(err)
+	}
+	live.Node = node
 	return live, nil
+}
+
+// readEvents reads the Events of the agent's pod, if they may be why the controller says that the node has failed.
+func (r *Replacer) readEvents(ctx context.Context, candidate fleet.Status) ([]corev1.Event, error) {
+	pod := candidate.Pod
+	if !candidate.Reason.IsOwn() || pod == nil {
+		return nil, nil
+	}
+	var events corev1.EventList
+	of := client.MatchingFields{"involvedObject.uid": string(pod.UID)}
+	if err := r.Client.List(ctx, &events, client.InNamespace(pod.Namespace), of); err != nil {
+		return nil, fmt.Errorf("events of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return events.Items, nil
+}
+
+// readElsewhere finds the owners of the node's pods that have a ready pod on another node. It ends with the first pod that
+// withholds the deletion.
+func (r *Replacer) readElsewhere(ctx context.Context, node *corev1.Node, pods []corev1.Pod) (sets.Set[types.UID], error) {
+	found := sets.New[types.UID]()
+	for i := range pods {
+		pod := &pods[i]
+		owner := r.Settings.replicatedBy(pod, node)
+		switch {
+		case r.Settings.isExpendable(pod) || owner != nil && found.Has(owner.UID):
+			continue
+		case owner == nil:
+			return found, nil
+		}
+		ready, err := r.isReadyElsewhere(ctx, pod, owner.UID)
+		if err != nil {
+			return nil, fmt.Errorf("pods in namespace %s: %w", pod.Namespace, err)
+		}
+		if !ready {
+			return found, nil
+		}
+		found.Insert(owner.UID)
+	}
+	return found, nil
+}
+
+// isReadyElsewhere reports whether the owner of a pod has a ready one on another node. It reads no more pages than it needs. A
+// page whose token has expired is an error.
+func (r *Replacer) isReadyElsewhere(ctx context.Context, pod *corev1.Pod, owner types.UID) (bool, error) {
+	isSibling := func(other corev1.Pod) bool {
+		of, node := metav1.GetControllerOf(&other), other.Spec.NodeName
+		return of != nil && of.UID == owner && node != "" && node != pod.Spec.NodeName && isReady(&other)
+	}
+	for token := client.Continue(""); ; {
+		var pods corev1.PodList // a new one: what a page does not say must not be what the last one said
+		if err := r.Client.List(ctx, &pods, client.InNamespace(pod.Namespace), page, token); err != nil {
+			return false, err
+		}
+		if slices.ContainsFunc(pods.Items, isSibling) {
+			return true, nil
+		}
+		if token = client.Continue(pods.Continue); token == "" {
+			return false, nil
+		}
+	}
 }
 
 // readClaims reads the NodeClaims of a node, in the version that the API server prefers. None is no error.
@@ -73,18 +138,27 @@ func (r *Replacer) readClaims(ctx context.Context, node *corev1.Node) ([]unstruc
 		}
 		return []unstructured.Unstructured{claim}, nil
 	}
-	var list unstructured.UnstructuredList
-	list.SetGroupVersionKind(kind.GroupVersion().WithKind(nodeClaimKind + "List"))
-	if err := r.Client.List(ctx, &list); err != nil {
-		return nil, fmt.Errorf("NodeClaims: %w", err)
-	}
-	var found []unstructured.Unstructured
-	for _, claim := range list.Items {
-		if name, _, _ := unstructured.NestedString(claim.Object, "status", "nodeName"); name == node.Name {
-			found = append(found, claim)
+	return r.findClaims(ctx, kind, node.Name)
+}
+
+// findClaims returns the NodeClaims whose status names a node.
+func (r *Replacer) findClaims(ctx context.Context, kind schema.GroupVersionKind, node string) (
+	found []unstructured.Unstructured, err error) {
+	for token := client.Continue(""); ; {
+		var claims unstructured.UnstructuredList
+		claims.SetGroupVersionKind(kind.GroupVersion().WithKind(nodeClaimKind + "List"))
+		if err := r.Client.List(ctx, &claims, page, token); err != nil {
+			return nil, fmt.Errorf("NodeClaims: %w", err)
+		}
+		for _, claim := range claims.Items {
+			if name, _, _ := unstructured.NestedString(claim.Object, "status", "nodeName"); name == node {
+				found = append(found, claim)
+			}
+		}
+		if token = client.Continue(claims.GetContinue()); token == "" {
+			return found, nil
 		}
 	}
-	return found, nil
 }
 
 // delete deletes a NodeClaim, if it is still the one that was read.

@@ -130,9 +130,18 @@ func TestWithheld(t *testing.T) {
 		"control group does not end": {func(m *moment) { m.in.ControlGroup.Ended = m.now.Add(-61 * time.Second) }, ControlGroup,
 			"the checks have passed in the controller's pod for 0s, they must for 5m0s"},
 		"control group has failed long ago": {func(m *moment) { m.in.ControlGroup.Failure = "dns: timeout" }, "", ""},
-		"controller on an unverified node": {func(m *moment) { m.node("controller", "", time.Hour).State = fleet.InProgress }, ControlNode,
-			"the controller's own node controller is not verified (InProgress)"},
-		"controller on a verified node": {func(m *moment) { m.verified("controller", "", time.Hour) }, "", ""},
+		"controller on an unverified node": {func(m *moment) {
+			own := m.node("controller", "", time.Hour)
+			own.State, own.Gated = fleet.InProgress, true
+		}, ControlNode, "the controller's own node controller is not verified (InProgress)"},
+		"controller on a node that has failed": {func(m *moment) { m.node("controller", "", time.Hour).State = fleet.Failed }, ControlNode,
+			"the controller's own node controller is not verified (Failed)"},
+		"controller on a node that is closed again": {func(m *moment) {
+			own := m.node("controller", "", time.Hour)
+			own.State, own.Node.Spec.Taints = fleet.InProgress, []corev1.Taint{{Key: testRequest().FailedTaintKey}}
+		}, ControlNode, "the controller's own node controller is not verified (InProgress)"},
+		"controller on a node that was never gated": {func(m *moment) { m.node("controller", "", time.Hour).State = fleet.Unverified }, "", ""},
+		"controller on a verified node":             {func(m *moment) { m.verified("controller", "", time.Hour) }, "", ""},
 		"in flight": {func(m *moment) { m.verified("old", "", time.Hour); m.deleted("other", 29*time.Minute).Gone = false }, InFlight,
 			"node old is being replaced since 2026-11-22T11:31:00Z"},
 		"in flight, gone now": {func(m *moment) { m.deleted("other", 29*time.Minute).Gone = false; m.verified("new", "other", 0) }, "", ""},
@@ -159,6 +168,11 @@ func TestWithheld(t *testing.T) {
 		"another pool answers": {func(m *moment) {
 			m.deleted("pool", 10*time.Minute)
 			m.verified("new", "other", 9*time.Minute)
+		}, LoopGuard, "deletions in NodePool pool that no verified node has followed: 1; the next one not before 2026-11-22T12:20:00Z (30m0s after the last)"},
+		"a label that somebody has written is no answer": {func(m *moment) {
+			m.deleted("pool", 10*time.Minute)
+			m.verified("new", "pool", 9*time.Minute)
+			delete(m.last().Node.Annotations, nodepatch.Annotation)
 		}, LoopGuard, "deletions in NodePool pool that no verified node has followed: 1; the next one not before 2026-11-22T12:20:00Z (30m0s after the last)"},
 		"an older node is no answer": {func(m *moment) {
 			m.deleted("pool", 10*time.Minute)

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // Cluster is the scope of the loop guard that all NodePools share.
@@ -17,14 +17,13 @@ func pauses() []time.Duration {
 	return []time.Duration{30 * time.Minute, time.Hour, 2 * time.Hour, 2 * time.Hour}
 }
 
-// answer notes that a node which was created after a deletion has been verified: one of the same NodePool for the NodePool's
-// guard, one of any NodePool for the cluster's.
-func (d *Decision) answer(status fleet.Status) {
-	pool := nodePool(status.Node)
-	if status.State != fleet.Verified || pool == "" {
+// answer notes that a node which was created after a deletion is verified: one of the same NodePool for the NodePool's guard,
+// one of any NodePool for the cluster's.
+func (d *Decision) answer(node *corev1.Node) {
+	pool, created := nodePool(node), node.CreationTimestamp.Time
+	if pool == "" {
 		return
 	}
-	created := status.Node.CreationTimestamp.Time
 	for _, scope := range []string{pool, Cluster} {
 		if slices.ContainsFunc(d.Ledger.unanswered(scope), func(deletion Deletion) bool { return deletion.Time.Before(created) }) {
 			guard := d.Ledger.Guards[scope]

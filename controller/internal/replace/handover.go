@@ -15,9 +15,9 @@ import (
 // has got the Lease back, does not change leaders at once.
 const handOverAfter = time.Minute
 
-// HandOver gives the Lease to a replica on a verified node: it ends this process, whose manager then releases the Lease. The
-// replica does not give it back, because its own node is verified. If the restarted process is faster than the replica, it
-// leads for another minute; kubelet then lets it wait longer and longer.
+// HandOver gives the Lease to a replica on a verified node, or on one that was never gated: it ends this process, whose manager
+// then releases the Lease. The replica does not give it back. If the restarted process is faster than the replica, it leads for
+// another minute; kubelet then lets it wait longer and longer.
 type HandOver struct {
 	PodName, PodNamespace string
 	Leave                 func() // ends this process
@@ -26,10 +26,12 @@ type HandOver struct {
 	since time.Time // of the failure, zero: there is none
 }
 
-// consider is called with each decision. unverified is whether the controller's own node is.
-func (h *HandOver) consider(ctx context.Context, reader client.Reader, plan fleet.Plan, unverified bool, now time.Time) {
+// consider is called with each decision. unverified are the nodes that the controller must not decide from, own is its own.
+func (h *HandOver) consider(ctx context.Context, reader client.Reader, unverified map[string]fleet.State, own string,
+	now time.Time) {
+	_, isUnverified := unverified[own]
 	switch {
-	case !unverified:
+	case !isUnverified:
 		h.since = time.Time{}
 		return
 	case h.since.IsZero():
@@ -39,7 +41,7 @@ func (h *HandOver) consider(ctx context.Context, reader client.Reader, plan flee
 		return
 	}
 	h.since = now // not again before another minute
-	name, node, err := h.replica(ctx, reader, plan)
+	name, node, err := h.replica(ctx, reader, unverified)
 	switch {
 	case err != nil:
 		h.Log.Warn("the replicas cannot be listed: this one stays the leader", "error", err)
@@ -51,8 +53,9 @@ func (h *HandOver) consider(ctx context.Context, reader client.Reader, plan flee
 	}
 }
 
-// replica returns a ready replica on a verified node, or "".
-func (h *HandOver) replica(ctx context.Context, reader client.Reader, plan fleet.Plan) (name, node string, err error) {
+// replica returns a ready replica on another node than those, or "".
+func (h *HandOver) replica(ctx context.Context, reader client.Reader, unverified map[string]fleet.State) (
+	name, node string, err error) {
 	var self, replicas corev1.PodList
 	namespace := client.InNamespace(h.PodNamespace)
 	if err := reader.List(ctx, &self, namespace, client.MatchingFields{"metadata.name": h.PodName}); err != nil {
@@ -68,12 +71,9 @@ func (h *HandOver) replica(ctx context.Context, reader client.Reader, plan fleet
 	if err := reader.List(ctx, &replicas, namespace, labels); err != nil {
 		return "", "", err
 	}
-	verified := make(map[string]bool)
-	for _, status := range plan.Statuses {
-		verified[status.Node.Name] = status.State == fleet.Verified && status.Untouchable == ""
-	}
 	for i := range replicas.Items {
-		if pod := &replicas.Items[i]; pod.Name != h.PodName && verified[pod.Spec.NodeName] && isReady(pod) {
+		pod := &replicas.Items[i]
+		if _, isUnverified := unverified[pod.Spec.NodeName]; !isUnverified && pod.Name != h.PodName && isReady(pod) {
 			return pod.Name, pod.Spec.NodeName, nil
 		}
 	}

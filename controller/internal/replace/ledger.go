@@ -29,15 +29,14 @@ type Ledger struct {
 
 // Deletion is one node that has been replaced, or is being replaced. Its time is that of the API server's clock.
 type Deletion struct {
-	Time         time.Time    `json:"time"`
-	NodePool     string       `json:"nodePool"`
-	Node         string       `json:"node"`
-	NodeUID      types.UID    `json:"nodeUID"`
-	NodeClaim    string       `json:"nodeClaim"`
-	NodeClaimUID types.UID    `json:"nodeClaimUID"`
-	Reason       fleet.Reason `json:"reason"`
-	Gone         bool         `json:"gone,omitempty"`  // the node is
-	Stuck        bool         `json:"stuck,omitempty"` // it has taken too long
+	Time      time.Time    `json:"time"`
+	NodePool  string       `json:"nodePool"`
+	Node      string       `json:"node"`
+	NodeUID   types.UID    `json:"nodeUID"`
+	NodeClaim string       `json:"nodeClaim"`
+	Reason    fleet.Reason `json:"reason"`
+	Gone      bool         `json:"gone,omitempty"`  // the node is
+	Stuck     bool         `json:"stuck,omitempty"` // it has taken too long
 }
 
 // Guard is the loop guard of one scope, by the API server's clock.
@@ -49,16 +48,12 @@ type Guard struct {
 }
 
 // parseLedger reads what String has written. An empty text is an empty ledger.
-func parseLedger(text string) (Ledger, error) {
-	ledger := Ledger{Guards: make(map[string]Guard)}
+func parseLedger(text string) (ledger Ledger, err error) {
 	if text == "" {
 		return ledger, nil
 	}
 	if err := json.Unmarshal([]byte(text), &ledger); err != nil {
 		return ledger, fmt.Errorf("the ledger is not readable: %w", err)
-	}
-	if ledger.Guards == nil {
-		ledger.Guards = make(map[string]Guard)
 	}
 	return ledger, nil
 }

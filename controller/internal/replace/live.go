@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
@@ -17,22 +19,23 @@ import (
 type Live struct {
 	Node *corev1.Node // nil: gone
 	Pods []corev1.Pod // on the node
-	// Siblings are the pods in the namespaces of those that tolerate the startup taint.
-	Siblings []corev1.Pod
+	// Events are those of the agent's pod, if the candidate's reason depends on them.
+	Events []corev1.Event
+	// Elsewhere are the owners of Pods that tolerate the startup taint and have a ready sibling on another node.
+	Elsewhere sets.Set[types.UID]
 	// Claims are the NodeClaims that the Node's ownerReference names, else those whose status names the Node.
 	Claims []unstructured.Unstructured
 }
 
 // Confirm decides about a candidate with its live objects, once Decide has allowed it. It returns the NodeClaim to delete, or
-// the rule that withholds the deletion.
-func (s Settings) Confirm(candidate fleet.Status, live Live, serverNow, now time.Time) (claim *unstructured.Unstructured,
-	rule Rule, text string) {
+// the rule that withholds the deletion. seen is the memory of the plan that the candidate comes from.
+func (s Settings) Confirm(candidate fleet.Status, live Live, seen fleet.Memory, serverNow, now time.Time) (
+	claim *unstructured.Unstructured, rule Rule, text string) {
 	if live.Node == nil || live.Node.UID != candidate.Node.UID {
 		return nil, Changed, "the node is gone"
 	}
-	candidate.Node, candidate.Untouchable = live.Node, fleet.Untouchable(live.Node)
-	if !s.isCandidate(candidate, serverNow, now) {
-		return nil, Changed, "the node has changed meanwhile"
+	if statuses := s.decideAgain(candidate, live, seen, now); len(statuses) == 0 || !s.isCandidate(statuses[0], serverNow, now) {
+		return nil, Changed, "the node or its pod has changed meanwhile"
 	}
 	if rule, text := protected(live.Node); rule != "" {
 		return nil, rule, text
@@ -44,6 +47,18 @@ func (s Settings) Confirm(candidate fleet.Status, live Live, serverNow, now time
 		return nil, Workload, "pod " + name + " runs on the node"
 	}
 	return claim, "", ""
+}
+
+// decideAgain decides about a candidate as the fleet does, from its live objects: what is not as it was begins just now. It
+// returns nothing if the node is not selected any more.
+func (s Settings) decideAgain(candidate fleet.Status, live Live, seen fleet.Memory, now time.Time) []fleet.Status {
+	objects := fleet.Objects{Nodes: []corev1.Node{*live.Node}, Seen: seen}
+	if candidate.Pod != nil {
+		uid := candidate.Pod.UID
+		objects.Events = map[types.UID][]corev1.Event{uid: append([]corev1.Event{}, live.Events...)} // not nil: they have been read
+		objects.Pods = slices.DeleteFunc(slices.Clone(live.Pods), func(pod corev1.Pod) bool { return pod.UID != uid })
+	}
+	return s.Fleet.Decide(objects, now).Statuses
 }
 
 // claimOf returns the node's one NodeClaim. It must be for this machine, not for an earlier one of the same name.
@@ -74,8 +89,8 @@ func claimOf(live Live) (*unstructured.Unstructured, Rule, string) {
 func (s Settings) workload(live Live) string {
 	for i := range live.Pods {
 		pod := &live.Pods[i]
-		isReplicated := toleratesStartup(pod, live.Node, s.Request.TaintKey) && hasReadySibling(pod, live.Siblings)
-		if !s.isExpendable(pod) && !isReplicated {
+		owner := s.replicatedBy(pod, live.Node)
+		if !s.isExpendable(pod) && (owner == nil || !live.Elsewhere.Has(owner.UID)) {
 			return pod.Namespace + "/" + pod.Name
 		}
 	}
@@ -97,25 +112,15 @@ func (s Settings) isExpendable(pod *corev1.Pod) bool {
 	return owner.Kind == "DaemonSet" && owner.APIVersion == "apps/v1" || owner.Kind == "Node" && pod.Namespace == s.PodNamespace
 }
 
-// toleratesStartup reports whether a pod may run on gated nodes.
-func toleratesStartup(pod *corev1.Pod, node *corev1.Node, key string) bool {
+// replicatedBy returns the owner of a pod that tolerates the startup taint, else nil: its other pods may stand in for this one.
+func (s Settings) replicatedBy(pod *corev1.Pod, node *corev1.Node) *metav1.OwnerReference {
 	for i, taint := range node.Spec.Taints {
 		tolerates := func(t corev1.Toleration) bool { return t.ToleratesTaint(klog.Background(), &node.Spec.Taints[i], true) }
-		if taint.Key == key && !slices.ContainsFunc(pod.Spec.Tolerations, tolerates) {
-			return false
+		if taint.Key == s.Fleet.Request.TaintKey && !slices.ContainsFunc(pod.Spec.Tolerations, tolerates) {
+			return nil
 		}
 	}
-	return true
-}
-
-// hasReadySibling reports whether another pod of the same owner is ready on another node.
-func hasReadySibling(pod *corev1.Pod, siblings []corev1.Pod) bool {
-	owner := metav1.GetControllerOf(pod)
-	return owner != nil && slices.ContainsFunc(siblings, func(other corev1.Pod) bool {
-		otherOwner := metav1.GetControllerOf(&other)
-		isElsewhere := other.Spec.NodeName != "" && other.Spec.NodeName != pod.Spec.NodeName
-		return otherOwner != nil && otherOwner.UID == owner.UID && isElsewhere && isReady(&other)
-	})
+	return metav1.GetControllerOf(pod)
 }
 
 func isReady(pod *corev1.Pod) bool {

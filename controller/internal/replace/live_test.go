@@ -10,20 +10,44 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
 // liveMoment is a moment whose one candidate has been read live.
 type liveMoment struct {
 	*moment
 	live Live
+	seen fleet.Memory
 }
 
+// newLiveMoment has a node whose agent says that DNS fails.
 func newLiveMoment() *liveMoment {
 	m := &liveMoment{moment: newMoment()}
-	m.live.Node = m.bad().Node.DeepCopy()
+	m.live.Node = m.bad().Node
 	m.live.Node.Spec.ProviderID = "cloud://bad"
+	m.live.Node.Status.Conditions = []corev1.NodeCondition{{Type: condition, Status: corev1.ConditionFalse, Reason: "DNSFailed"}}
 	m.live.Claims = []unstructured.Unstructured{m.claim("claim-bad")}
+	m.live.Pods = []corev1.Pod{*agentPod("bad")}
+	m.see()
 	return m
+}
+
+// see decides as the leader has done for the last twenty minutes, with the live objects as they are.
+func (m *liveMoment) see() {
+	m.seen = fleet.Memory{}
+	for minutes := range time.Duration(21) {
+		plan := m.settings.Fleet.Decide(fleet.Objects{Nodes: []corev1.Node{*m.live.Node}, Pods: m.live.Pods,
+			Events: map[types.UID][]corev1.Event{"agent-bad": m.live.Events}, Seen: m.seen}, m.now.Add((minutes-20)*time.Minute))
+		m.seen, *m.bad() = plan.Seen, plan.Statuses[0]
+	}
+	m.live.Node = m.live.Node.DeepCopy() // the plan's stays as it was
+	m.live.Pods = []corev1.Pod{*m.live.Pods[0].DeepCopy()}
+}
+
+func (m *liveMoment) confirm() (*unstructured.Unstructured, Rule, string) {
+	return m.settings.Confirm(*m.bad(), m.live, m.seen, m.in.ServerNow, m.now)
 }
 
 func (m *liveMoment) claim(name string) unstructured.Unstructured {
@@ -54,12 +78,12 @@ func ownedPod(name, owner, node string) corev1.Pod {
 	return pod
 }
 
-// dns adds a pod that tolerates the startup taint, and its sibling.
-func (m *liveMoment) dns(siblingNode string) (pod, sibling *corev1.Pod) {
-	pod = m.pod("dns-1", "ReplicaSet")
+// dns adds a pod that tolerates the startup taint, whose owner has a ready pod elsewhere.
+func (m *liveMoment) dns() *corev1.Pod {
+	pod := m.pod("dns-1", "ReplicaSet")
 	pod.Spec.Tolerations = []corev1.Toleration{{Key: startup, Operator: corev1.TolerationOpExists}}
-	m.live.Siblings = []corev1.Pod{*pod, ownedPod("dns-2", "ReplicaSet", siblingNode)}
-	return pod, &m.live.Siblings[1]
+	m.live.Elsewhere = sets.New[types.UID]("ReplicaSet")
+	return pod
 }
 
 func TestConfirm(t *testing.T) {
@@ -72,8 +96,8 @@ func TestConfirm(t *testing.T) {
 		"nothing but the node":        {func(*liveMoment) {}, "", ""},
 		"gone":                        {func(m *liveMoment) { m.live.Node = nil }, Changed, "the node is gone"},
 		"another node of the name":    {func(m *liveMoment) { m.live.Node.UID = "new" }, Changed, "the node is gone"},
-		"released meanwhile":          {func(m *liveMoment) { m.live.Node.Spec.Taints = nil }, Changed, "the node has changed meanwhile"},
-		"cordoned meanwhile":          {func(m *liveMoment) { m.live.Node.Spec.Unschedulable = true }, Changed, "the node has changed meanwhile"},
+		"released meanwhile":          {func(m *liveMoment) { m.live.Node.Spec.Taints = nil }, Changed, "the node or its pod has changed meanwhile"},
+		"cordoned meanwhile":          {func(m *liveMoment) { m.live.Node.Spec.Unschedulable = true }, Changed, "the node or its pod has changed meanwhile"},
 		"protected meanwhile":         {func(m *liveMoment) { m.live.Node.Annotations[DoNotDelete] = "" }, Protected, "the node has node-ready/do-not-delete"},
 		"no NodeClaim":                {func(m *liveMoment) { m.live.Claims = nil }, NoNodeClaim, "the node has no NodeClaim: its machine would stay"},
 		"two NodeClaims":              {func(m *liveMoment) { m.live.Claims = append(m.live.Claims, m.claim("b")) }, NoNodeClaim, "2 NodeClaims name the node"},
@@ -92,30 +116,16 @@ func TestConfirm(t *testing.T) {
 		"finished":                             {func(m *liveMoment) { m.pod("a", "").Status.Phase = corev1.PodSucceeded }, "", ""},
 		"failed":                               {func(m *liveMoment) { m.pod("a", "").Status.Phase = corev1.PodFailed }, "", ""},
 		"being deleted":                        {func(m *liveMoment) { m.pod("a", "").DeletionTimestamp = &deleting }, Workload, "pod ns/a runs on the node"},
-		"tolerates, ready sibling elsewhere":   {func(m *liveMoment) { m.dns("young") }, "", ""},
-		"tolerates, sibling on the same node":  {func(m *liveMoment) { m.dns("bad") }, Workload, "pod ns/dns-1 runs on the node"},
-		"tolerates, sibling not bound":         {func(m *liveMoment) { m.dns("") }, Workload, "pod ns/dns-1 runs on the node"},
-		"tolerates, sibling not ready": {func(m *liveMoment) {
-			_, sibling := m.dns("young")
-			sibling.Status.Conditions[0].Status = corev1.ConditionFalse
-		}, Workload, "pod ns/dns-1 runs on the node"},
-		"tolerates, sibling is being deleted": {func(m *liveMoment) {
-			_, sibling := m.dns("young")
-			sibling.DeletionTimestamp = &deleting
-		}, Workload, "pod ns/dns-1 runs on the node"},
-		"tolerates, of another owner": {func(m *liveMoment) {
-			_, sibling := m.dns("young")
-			sibling.OwnerReferences[0].UID = "other"
-		}, Workload, "pod ns/dns-1 runs on the node"},
-		"ready sibling, does not tolerate": {func(m *liveMoment) {
-			pod, _ := m.dns("young")
-			pod.Spec.Tolerations = nil
-		}, Workload, "pod ns/dns-1 runs on the node"},
+		"tolerates, ready sibling elsewhere":   {func(m *liveMoment) { m.dns() }, "", ""},
+		"tolerates, no ready sibling":          {func(m *liveMoment) { m.dns(); m.live.Elsewhere = nil }, Workload, "pod ns/dns-1 runs on the node"},
+		"tolerates, of another owner":          {func(m *liveMoment) { m.dns().OwnerReferences[0].UID = "other" }, Workload, "pod ns/dns-1 runs on the node"},
+		"tolerates, of no owner":               {func(m *liveMoment) { m.dns().OwnerReferences = nil }, Workload, "pod ns/dns-1 runs on the node"},
+		"ready sibling, does not tolerate":     {func(m *liveMoment) { m.dns().Spec.Tolerations = nil }, Workload, "pod ns/dns-1 runs on the node"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newLiveMoment()
 			test.change(m)
-			claim, rule, text := m.settings.Confirm(*m.bad(), m.live, m.in.ServerNow, m.now)
+			claim, rule, text := m.confirm()
 			assert.Equal(t, test.rule, rule)
 			assert.Equal(t, test.text, text)
 			if test.rule == "" {
@@ -130,6 +140,85 @@ func TestConfirm(t *testing.T) {
 
 func TestConfirmMeasuresAgain(t *testing.T) {
 	m := newLiveMoment()
-	_, rule, _ := m.settings.Confirm(*m.bad(), m.live, m.in.ServerNow.Add(-time.Second), m.now)
+	m.in.ServerNow = m.in.ServerNow.Add(-time.Second)
+	_, rule, _ := m.confirm()
 	assert.Equal(t, Changed, rule, "the node is a second too young")
+}
+
+// notStarted makes the node one whose agent's pod has no network.
+func (m *liveMoment) notStarted() {
+	m.live.Node.Status.Conditions = nil
+	m.live.Pods[0].Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodInitialized}}}
+	m.live.Events = []corev1.Event{podEvent("FailedCreatePodSandBox", m.in.ServerNow.Add(-time.Minute))}
+	m.see()
+}
+
+// silent makes the node one whose agent runs and says nothing.
+func (m *liveMoment) silent() {
+	m.live.Node.Status.Conditions, m.live.Events = nil, []corev1.Event{}
+	m.see()
+}
+
+func podEvent(reason string, at time.Time) corev1.Event {
+	return corev1.Event{Reason: reason, LastTimestamp: metav1.NewTime(at), InvolvedObject: corev1.ObjectReference{UID: "agent-bad"}}
+}
+
+// worked makes the node one whose worker has found that DNS fails, in controller mode.
+func (m *liveMoment) worked() {
+	m.settings.Fleet.Workers = true
+	terminated := &corev1.ContainerStateTerminated{ExitCode: 1, Message: `{"verified":false,"node":"bad","duration":"1s","attempts":{"dns":6},"failed":["dns"],"message":"dns: timeout","version":"v"}`}
+	m.live.Pods[0].Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "worker", State: corev1.ContainerState{Terminated: terminated}}}
+	m.see()
+}
+
+// The reason must still hold by the live objects.
+func TestConfirmDecidesAgain(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*liveMoment)
+		reason fleet.Reason
+		rule   Rule
+	}{
+		"DNSFailed":        {func(*liveMoment) {}, fleet.DNSFailed, ""},
+		"another check":    {func(m *liveMoment) { m.live.Node.Status.Conditions[0].Reason = "APIFailed" }, fleet.DNSFailed, Changed},
+		"passes now":       {func(m *liveMoment) { m.live.Node.Status.Conditions[0].Status = corev1.ConditionTrue }, fleet.DNSFailed, Changed},
+		"pod is gone":      {func(m *liveMoment) { m.live.Pods = nil }, fleet.DNSFailed, Changed},
+		"another pod":      {func(m *liveMoment) { m.live.Pods[0].UID = "new" }, fleet.DNSFailed, Changed},
+		"SandboxFailed":    {func(m *liveMoment) { m.notStarted() }, fleet.SandboxFailed, ""},
+		"pulls now":        {func(m *liveMoment) { m.notStarted(); m.happens("Pulling") }, fleet.SandboxFailed, Changed},
+		"still no network": {func(m *liveMoment) { m.notStarted(); m.happens("NetworkNotReady") }, fleet.SandboxFailed, ""},
+		"Events expired":   {func(m *liveMoment) { m.notStarted(); m.live.Events = []corev1.Event{} }, fleet.SandboxFailed, Changed},
+		"runs now": {func(m *liveMoment) {
+			m.notStarted()
+			m.live.Pods[0].Status.ContainerStatuses = agentPod("bad").Status.ContainerStatuses
+		}, fleet.SandboxFailed, Changed},
+		"a worker's round": {func(m *liveMoment) { m.worked() }, fleet.DNSFailed, ""},
+		"the next worker": {func(m *liveMoment) {
+			m.worked()
+			m.live.Pods[0].Status = corev1.PodStatus{Phase: corev1.PodPending}
+		}, fleet.DNSFailed, ""},
+		"a worker that passes": {func(m *liveMoment) {
+			m.worked()
+			m.live.Pods[0].Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		}, fleet.DNSFailed, Changed},
+		"Silent": {func(m *liveMoment) { m.silent() }, fleet.Silent, ""},
+		"Silent, not started, and no Event says why": {func(m *liveMoment) { m.notStarted(); m.live.Events = []corev1.Event{}; m.see(); m.live.Events = nil }, fleet.Silent, ""},
+		"speaks now": {func(m *liveMoment) {
+			m.silent()
+			m.live.Node.Status.Conditions = newLiveMoment().live.Node.Status.Conditions
+		}, fleet.Silent, Changed},
+		"restarted": {func(m *liveMoment) { m.silent(); m.live.Pods[0].Status.ContainerStatuses[0].ContainerID = "new" }, fleet.Silent, Changed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newLiveMoment()
+			test.change(m)
+			require.Equal(t, test.reason, m.bad().Reason)
+			_, rule, text := m.confirm()
+			assert.Equal(t, test.rule, rule, text)
+		})
+	}
+}
+
+// happens adds an Event of the agent's pod that is the newest.
+func (m *liveMoment) happens(reason string) {
+	m.live.Events = append(m.live.Events, podEvent(reason, m.in.ServerNow))
 }

@@ -23,8 +23,21 @@ func (s Settings) proof(node *corev1.Node, statuses []fleet.Status) (Rule, strin
 
 // wasVerified reports whether a node is verified by our checks, not by a label that somebody has written.
 func (s Settings) wasVerified(status fleet.Status) bool {
-	_, released := status.Node.Annotations[s.Request.Annotation]
+	_, released := status.Node.Annotations[s.Fleet.Request.Annotation]
 	return status.State == fleet.Verified && released
+}
+
+// unverified returns the states of the nodes that the controller must not decide from: they wait for their release, or have
+// failed. A node that was never gated is as good as a verified one: in controller mode nobody labels it.
+func (s Settings) unverified(statuses []fleet.Status) map[string]fleet.State {
+	found := make(map[string]fleet.State)
+	for _, status := range statuses {
+		failed := status.State == fleet.Failed || fleet.HasTaint(status.Node, s.Fleet.Request.FailedTaintKey)
+		if status.State != fleet.Verified && (status.Gated || failed) {
+			found[status.Node.Name] = status.State
+		}
+	}
+	return found
 }
 
 // controlGroup demands that the checks have passed in the controller's own pod, without a break, for long enough.
@@ -42,10 +55,8 @@ func (s Settings) breakers(in Input, ledger Ledger, now time.Time) map[Rule]stri
 	if rule, text := s.controlGroup(in.ControlGroup, now); rule != "" && in.ControlGroup.Failure != "" {
 		found[rule] = text + "; the last failure: " + in.ControlGroup.Failure
 	}
-	for _, status := range in.Statuses {
-		if status.Node.Name == s.NodeName && status.State != fleet.Verified {
-			found[ControlNode] = fmt.Sprintf("the controller's own node %s is not verified (%s)", s.NodeName, status.State)
-		}
+	if state, is := s.unverified(in.Statuses)[s.NodeName]; is {
+		found[ControlNode] = fmt.Sprintf("the controller's own node %s is not verified (%s)", s.NodeName, state)
 	}
 	for rule, budget := range budgets() {
 		if n := ledger.within(budget.period, in.ServerNow); n >= budget.deletions {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // Rule is why a deletion is withheld, of a closed set.
@@ -39,6 +38,7 @@ const (
 	LoopGuard   Rule = "loop-guard"   // the last deletions have not helped yet
 	Workload    Rule = "workload"     // a pod runs on the node
 	Changed     Rule = "changed"      // the live objects differ from the cache
+	Unreadable  Rule = "unreadable"   // the live objects cannot be read
 	DryRun      Rule = "dry-run"
 )
 
@@ -49,7 +49,7 @@ func Breakers() []Rule {
 
 // Settings are what the operator has decided.
 type Settings struct {
-	Request      nodepatch.Request
+	Fleet        fleet.Settings
 	NodeName     string // of the controller
 	PodNamespace string // of the controller and of the workers
 	// DeleteAfter is the age of a node from which it may be replaced.
@@ -93,7 +93,7 @@ type Withheld struct {
 // Decide says which nodes may be replaced at now, by this process's monotonic clock.
 func (s Settings) Decide(in Input, now time.Time) Decision {
 	d := Decision{Ledger: in.Ledger.clone()}
-	d.track(in)
+	s.track(&d, in)
 	d.Breakers = s.breakers(in, d.Ledger, now)
 	for _, status := range in.Statuses {
 		if !s.isCandidate(status, in.ServerNow, now) || d.Ledger.isReplacing(status.Node.UID) {

@@ -85,11 +85,10 @@ func (r *Replacer) once(ctx context.Context) {
 		decision = Decision{Breakers: map[Rule]string{LedgerFailed: err.Error()}}
 	}
 	r.report(decision, now)
-	_, unverified := decision.Breakers[ControlNode]
-	r.HandOver.consider(ctx, r.Client, plan, unverified, now)
+	r.HandOver.consider(ctx, r.Client, r.Settings.unverified(plan.Statuses), r.Settings.NodeName, now)
 	for _, candidate := range decision.Candidates {
 		if at, refused := r.refused[candidate.Node.UID]; !refused || now.Sub(at) >= refusedFor {
-			r.replace(ctx, candidate, decision.Ledger, serverNow, now)
+			r.replace(ctx, candidate, plan.Seen, decision.Ledger, serverNow, now)
 			return
 		}
 	}
@@ -120,25 +119,33 @@ func (r *Replacer) decide(ctx context.Context, plan fleet.Plan, serverNow, now t
 	return decision, nil
 }
 
-// replace reads a candidate live, writes its deletion into the ledger, and deletes its NodeClaim.
-func (r *Replacer) replace(ctx context.Context, candidate fleet.Status, ledger Ledger, serverNow, now time.Time) {
-	log := r.Log.With("node", candidate.Node.Name, "nodepool", nodePool(candidate.Node), "reason", candidate.Reason)
-	live, err := r.readLive(ctx, candidate.Node.Name)
+// confirm reads a candidate live, and returns the NodeClaim to delete, or the rule that withholds the deletion.
+func (r *Replacer) confirm(ctx context.Context, candidate fleet.Status, seen fleet.Memory, serverNow, now time.Time) (
+	*unstructured.Unstructured, Rule, string) {
+	live, err := r.readLive(ctx, candidate)
 	if err != nil {
-		log.Error("the node cannot be read: it is not replaced", "error", err)
-		return
+		return nil, Unreadable, err.Error()
 	}
-	claim, rule, text := r.Settings.Confirm(candidate, live, serverNow, now)
+	claim, rule, text := r.Settings.Confirm(candidate, live, seen, serverNow, now)
 	if rule == "" && r.DryRun {
-		rule, text = DryRun, "NodeClaim "+claim.GetName()+" would be deleted"
+		return nil, DryRun, "NodeClaim " + claim.GetName() + " would be deleted"
 	}
+	return claim, rule, text
+}
+
+// replace confirms the deletion of a candidate, writes it into the ledger, and deletes the NodeClaim.
+func (r *Replacer) replace(ctx context.Context, candidate fleet.Status, seen fleet.Memory, ledger Ledger,
+	serverNow, now time.Time) {
+	log := r.Log.With("node", candidate.Node.Name, "nodepool", nodePool(candidate.Node), "reason", candidate.Reason)
+	claim, rule, text := r.confirm(ctx, candidate, seen, serverNow, now)
 	if rule != "" {
 		r.refuse(candidate, now)
 		r.withheld(Withheld{Node: candidate.Node, Rule: rule, Text: text}, now)
 		return
 	}
-	entry := Deletion{Time: serverNow.UTC(), NodePool: nodePool(live.Node), Node: live.Node.Name, NodeUID: live.Node.UID,
-		NodeClaim: claim.GetName(), NodeClaimUID: claim.GetUID(), Reason: candidate.Reason}
+	node := candidate.Node
+	entry := Deletion{Time: serverNow.UTC(), NodePool: nodePool(claim), Node: node.Name, NodeUID: node.UID,
+		NodeClaim: claim.GetName(), Reason: candidate.Reason}
 	with := ledger.clone()
 	with.Deletions = append(with.Deletions, entry)
 	if err := r.store.write(ctx, with); err != nil {

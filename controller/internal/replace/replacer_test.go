@@ -29,6 +29,12 @@ func newBadWorld(t *testing.T) *world {
 func TestDryRunDoesAllButTheDelete(t *testing.T) {
 	w := newBadWorld(t)
 	w.leaders[0].replacer.DryRun = true
+	w.leaders[0].replacer.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+		Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error {
+			t.Error("a dry run has no right to delete, not even for a trial")
+			return nil
+		},
+	})
 	w.run(3 * time.Hour)
 	assert.Empty(t, w.deletions)
 	assert.Empty(t, w.ledger().Deletions)
@@ -219,6 +225,15 @@ func TestHandOver(t *testing.T) {
 	assert.True(t, w.leaders[0].breakers["control-node"])
 	assert.Equal(t, 1, w.leaders[0].events.count(RemediationFrozen+" control-node: the controller's own node controller is not verified"))
 	w.verify(w.nodes["second"])
+	w.run(2 * time.Minute)
+	assert.NotZero(t, *left)
+}
+
+// In controller mode nobody labels a node that never had the startup taint.
+func TestHandOverToANodeThatWasNeverGated(t *testing.T) {
+	w, left := handingOver(t)
+	w.nodes["second"].Spec.Taints = nil
+	w.update(w.nodes["second"])
 	w.run(2 * time.Minute)
 	assert.NotZero(t, *left)
 }

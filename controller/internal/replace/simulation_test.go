@@ -41,7 +41,10 @@ func testRequest() nodepatch.Request {
 }
 
 func testSettings() Settings {
-	return Settings{Request: testRequest(), NodeName: "controller", PodNamespace: namespace,
+	template := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}}}
+	of := fleet.Settings{Rules: fleet.NewRules(template, testRequest()), Request: testRequest(), ConditionType: condition,
+		NotStartedAfter: 3 * time.Minute, SilentAfter: 6 * time.Minute}
+	return Settings{Fleet: of, NodeName: "controller", PodNamespace: namespace,
 		DeleteAfter: 30 * time.Minute, FailedFor: 10 * time.Minute, ControlGroupFor: 5 * time.Minute}
 }
 
@@ -82,8 +85,10 @@ type world struct {
 	now        time.Time
 	pools      []*pool
 	nodes      map[string]*corev1.Node
-	gone       map[string]time.Time // nodes whose NodeClaim is deleted, by when
-	deletions  []string             // nodes whose NodeClaim the controllers have deleted
+	pods       map[string]*corev1.Pod       // of the agents, by node
+	events     map[types.UID][]corev1.Event // as they were read for the plan
+	gone       map[string]time.Time         // nodes whose NodeClaim is deleted, by when
+	deletions  []string                     // nodes whose NodeClaim the controllers have deleted
 	group      controlgroup.State
 	groupFails bool
 	stuck      bool // Karpenter deletes nothing
@@ -105,12 +110,13 @@ func newWorld(t *testing.T, pools ...*pool) *world {
 	scheme.AddKnownTypeWithName(claimKind(), new(unstructured.Unstructured))
 	scheme.AddKnownTypeWithName(claimKind().GroupVersion().WithKind(nodeClaimKind+"List"), new(unstructured.UnstructuredList))
 	start := time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)
-	w := &world{t: t, now: start, pools: pools, nodes: make(map[string]*corev1.Node), gone: make(map[string]time.Time)}
+	w := &world{t: t, now: start, pools: pools, nodes: make(map[string]*corev1.Node), pods: make(map[string]*corev1.Pod), gone: make(map[string]time.Time)}
 	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{claimKind().GroupVersion()})
 	mapper.Add(claimKind(), meta.RESTScopeRoot)
 	w.client = fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).
 		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
 		WithIndex(&corev1.Pod{}, "metadata.name", func(o client.Object) []string { return []string{o.GetName()} }).
+		WithIndex(&corev1.Event{}, "involvedObject.uid", func(o client.Object) []string { return []string{string(o.(*corev1.Event).InvolvedObject.UID)} }).
 		WithInterceptorFuncs(interceptor.Funcs{Delete: w.observe}).Build()
 	w.group = controlgroup.State{PassedSince: start.Add(-time.Hour), Ended: start}
 	w.add("controller", nil)
@@ -167,7 +173,8 @@ func (w *world) add(name string, p *pool) {
 		require.NoError(w.t, w.client.Create(w.t.Context(), claim))
 	}
 	require.NoError(w.t, w.client.Create(w.t.Context(), node))
-	w.nodes[name] = node
+	w.nodes[name], w.pods[name] = node, agentPod(name)
+	require.NoError(w.t, w.client.Create(w.t.Context(), w.pods[name]))
 }
 
 func (w *world) update(object client.Object) {
@@ -229,13 +236,16 @@ func (w *world) remove(node *corev1.Node) {
 		require.NoError(w.t, w.client.Update(w.t.Context(), claim))
 	}
 	require.NoError(w.t, w.client.Delete(w.t.Context(), node))
+	require.NoError(w.t, w.client.Delete(w.t.Context(), w.pods[node.Name]))
 	delete(w.nodes, node.Name)
+	delete(w.pods, node.Name)
 }
 
 // agents verify the good nodes a minute after their creation, and report the bad ones.
 func (w *world) agents() {
 	for _, node := range w.nodes {
-		if len(node.Spec.Taints) == 0 || w.now.Add(5*time.Hour).Sub(node.CreationTimestamp.Time) < time.Minute {
+		runs := len(w.pods[node.Name].Status.ContainerStatuses) > 0
+		if !runs || len(node.Spec.Taints) == 0 || w.now.Add(5*time.Hour).Sub(node.CreationTimestamp.Time) < time.Minute {
 			continue
 		}
 		var n int
@@ -268,23 +278,22 @@ func (w *world) tick() {
 
 // turn is one decision of a leader.
 func (l *leader) turn(w *world) {
-	objects := fleet.Objects{Seen: l.seen, Nodes: make([]corev1.Node, 0, len(w.nodes)), Pods: make([]corev1.Pod, 0, len(w.nodes))}
+	objects := fleet.Objects{Seen: l.seen, Events: w.events, Nodes: make([]corev1.Node, 0, len(w.nodes)), Pods: make([]corev1.Pod, 0, len(w.nodes))}
 	for _, name := range slices.Sorted(maps.Keys(w.nodes)) {
 		objects.Nodes = append(objects.Nodes, *w.nodes[name].DeepCopy())
-		objects.Pods = append(objects.Pods, agentPod(name))
+		objects.Pods = append(objects.Pods, *w.pods[name].DeepCopy())
 	}
-	template := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}}}
-	settings := fleet.Settings{Rules: fleet.NewRules(template, testRequest()), Request: testRequest(), ConditionType: condition,
-		NotStartedAfter: 3 * time.Minute, SilentAfter: 6 * time.Minute}
-	plan := settings.Decide(objects, w.now)
+	plan := testSettings().Fleet.Decide(objects, w.now)
 	l.seen = plan.Seen
 	l.plan = plan
 	l.replacer.once(w.t.Context())
 }
 
-func agentPod(node string) corev1.Pod {
-	return corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "agent-" + node, Namespace: namespace, UID: types.UID("agent-" + node)},
+func agentPod(node string) *corev1.Pod {
+	isController := true
+	owner := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "agent", UID: "agent", Controller: &isController}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "agent-" + node, Namespace: namespace, UID: types.UID("agent-" + node), OwnerReferences: []metav1.OwnerReference{owner}},
 		Spec:       corev1.PodSpec{NodeName: node},
 		Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{ContainerID: "containerd://" + node,
 			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}},

@@ -63,7 +63,7 @@ func (s *suite) faultBeforeRelease(node string, count int, fault func(*suite, *s
 	workers, wanted := s.record(), s.addForeign(node)
 	release := s.hold("nodes", "UPDATE")
 	s.Gate(node)
-	passed := s.await(workers, node, func(w *seen) bool { return w.ready != nil })
+	passed := s.await(workers, node, func(w *seen) bool { return w.isReady })
 	s.awaitRefused("patch", node)
 	fault(s, passed)
 	s.Unverified(node)
@@ -129,6 +129,7 @@ func (s *suite) failingCheck(node string, part *suite) (rest func()) {
 	ended := failed.Status.ContainerStatuses[0].State.Terminated
 	s.Equal(int32(1), ended.ExitCode)
 	s.Contains(ended.Message, `"failed":["dns","service"]`)
+	s.AwaitLog(failed.Pod, harness.FailedCheck("dns")) // what is left of the failure
 	s.Until(func() (bool, error) {
 		events, err := s.Events(s.Ctx, node, "NodeNotVerified")
 		for _, event := range events {
@@ -142,7 +143,6 @@ func (s *suite) failingCheck(node string, part *suite) (rest func()) {
 	repaired := time.Now()
 	return func() {
 		s.Helper()
-		s.AwaitLog(failed.Pod, harness.FailedCheck("dns")) // what is left of the failure
 		last := s.awaitVerified(node, workers, 2)
 		s.Equal("2", last.Annotations["node-ready/attempt"])
 		all := workers.of(node)

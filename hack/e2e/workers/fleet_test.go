@@ -148,7 +148,7 @@ func TestFaultManyNodes(t *testing.T) {
 			continue
 		}
 		of := workers.of(node.Name)
-		s.Len(of, 1, node.Name)
+		s.Equal(1, len(of), node.Name)
 		s.Equal(of[0].UID, worker(&node), node.Name)
 	}
 }

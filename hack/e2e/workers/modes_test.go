@@ -28,11 +28,13 @@ func TestModes(t *testing.T) {
 		if err := helm(ctx, "uninstall", harness.Name, "--ignore-not-found", "--wait"); err != nil {
 			return err
 		}
+		if err := s.deleteLease(ctx); err != nil {
+			return err
+		}
 		return s.Cluster.Deploy(ctx, values...)
 	})
 	s.NoError(s.Undeploy(s.Ctx, values...))
-	// The controllers could not release it: their rights went with them.
-	s.Kubectl("", "delete", "lease", "-n", harness.Namespace, harness.Controller)
+	s.NoError(s.deleteLease(s.Ctx))
 	const foreign = "foreign/agent"
 	upgrade := func(mode string) {
 		t.Helper()
@@ -71,7 +73,7 @@ func TestModes(t *testing.T) {
 		all := workers.of(failing)
 		return len(all) == 2 && all[1].hasEnded(), nil
 	}, "no worker has failed")
-	s.Len(workers.of(second), 0)
+	s.Empty(workers.of(second))
 
 	upgrade("daemonset")
 	s.AgentPod(second)
@@ -95,6 +97,12 @@ func TestModes(t *testing.T) {
 	s.Kubectl("", "delete", "pods", "-n", harness.Namespace, "-l", "app.kubernetes.io/instance="+harness.Name+",app.kubernetes.io/component=worker")
 	s.noWorkers(workers, failing)
 	s.Empty(closed.nodes(), "these were closed")
+}
+
+// deleteLease deletes the Lease of a release that is gone. Its leader could not give it back: its rights went with it.
+func (s *suite) deleteLease(ctx context.Context) error {
+	_, err := s.Cluster.Kubectl(ctx, "", "delete", "lease", "--ignore-not-found", "-n", harness.Namespace, harness.Controller)
+	return err
 }
 
 // awaitRollout waits until the controller's new pods are there, and the old ones are not.

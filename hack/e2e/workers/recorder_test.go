@@ -18,7 +18,8 @@ import (
 // seen is a worker as a watch has shown it.
 type seen struct {
 	corev1.Pod             // as it was last
-	ready      *corev1.Pod // as it was when it was ready first
+	running    *corev1.Pod // as it was when it ran first
+	isReady    bool        // or was
 	first      time.Time   // seen
 	gone       time.Time   // zero: it is still there
 }
@@ -102,10 +103,11 @@ func (r *recorder) add(event watch.EventType, pod *corev1.Pod) {
 	if event == watch.Deleted {
 		worker.gone = now
 	}
+	if worker.running == nil && worker.isRunning() {
+		worker.running = pod
+	}
 	for _, condition := range pod.Status.Conditions {
-		if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue && worker.ready == nil {
-			worker.ready = pod
-		}
+		worker.isReady = worker.isReady || condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue
 	}
 	atATime := 0
 	for _, worker := range r.order {

@@ -92,7 +92,7 @@ func (s *suite) awaitVerified(node string, workers *recorder, count int) (last *
 	s.Helper()
 	now, _ := s.AwaitVerified(node)
 	all := workers.of(node)
-	s.Len(all, count, "workers of %s", node)
+	s.Equal(count, len(all), "workers of %s", node) // Len would print them
 	s.Equal(all[count-1].UID, worker(now), "released by another worker")
 	return all[count-1]
 }

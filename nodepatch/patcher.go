@@ -186,10 +186,7 @@ func (p *Patcher) apply(ctx context.Context, base *Node, c change) (*Node, error
 	if !c.within {
 		inFlight = context.WithoutCancel(ctx) // a patch that is sent is waited for
 	}
-	waits := backoff.NewExponentialBackOff(
-		backoff.WithInitialInterval(20*time.Millisecond), backoff.WithMultiplier(2),
-		backoff.WithMaxInterval(2*time.Second), backoff.WithMaxElapsedTime(0))
-
+	waits := newWaits()
 	var lastPatch []byte
 	unchanged, undone := 0, 0
 	for node := base; ; {
@@ -242,6 +239,13 @@ func (p *Patcher) apply(ctx context.Context, base *Node, c change) (*Node, error
 		p.Retried(err)
 		node = again
 	}
+}
+
+// newWaits returns the waits between attempts.
+func newWaits() backoff.BackOff {
+	return backoff.NewExponentialBackOff(
+		backoff.WithInitialInterval(20*time.Millisecond), backoff.WithMultiplier(2),
+		backoff.WithMaxInterval(2*time.Second), backoff.WithMaxElapsedTime(0))
 }
 
 // whoTaints names the client that has written the taints since base was read, as far as managedFields tell.

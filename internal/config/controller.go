@@ -60,13 +60,15 @@ func (c *Controller) settings() []*setting {
 			duration(&c.DeleteAfter, time.Second, 24*time.Hour)},
 		{"failed-for", "duration", "how long a node must fail for one reason before it may be replaced", "10m",
 			duration(&c.FailedFor, time.Second, 24*time.Hour)},
-		{"control-group-for", "duration", "how long the checks must pass in the controller's own pod before a node may be replaced", "5m",
+		{"control-group-for", "duration",
+			"how long the checks must pass in the controller's own pod before a node may be replaced", "5m",
 			duration(&c.ControlGroupFor, time.Second, 24*time.Hour)},
 	}
 	// What only one run of the agent knows.
-	agentOnly := []string{"node-name", "late-taint-window", "success-threshold", "on-timeout", "enable-metrics", "metrics-linger", "dry-run", "once",
-		"worker", "dns-endpoints", "cluster-domain"}
-	return append(own, slices.DeleteFunc(c.Config.settings(), func(s *setting) bool { return slices.Contains(agentOnly, s.flag) })...)
+	agentOnly := []string{"node-name", "late-taint-window", "success-threshold", "on-timeout", "enable-metrics", "metrics-linger",
+		"dry-run", "once", "worker", "dns-endpoints", "cluster-domain"}
+	isAgents := func(s *setting) bool { return slices.Contains(agentOnly, s.flag) }
+	return append(own, slices.DeleteFunc(c.Config.settings(), isAgents)...)
 }
 
 // ParseController reads the controller's flags over environment over defaults. Its errors are those of Parse.
@@ -86,7 +88,8 @@ func ParseController(args []string, lookupEnv func(string) (string, bool), out i
 	return c, nil
 }
 
-const controllerUsage = `kube-node-ready-controller reports the nodes that no agent can report about, and replaces nodes that are never verified.
+const controllerUsage = `kube-node-ready-controller reports the nodes that no agent can report about, and replaces nodes that are
+never verified.
 
 Usage: kube-node-ready-controller [flags]
 

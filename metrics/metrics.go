@@ -18,6 +18,7 @@ type Recorder struct {
 	status, completion, verification, timedOut prometheus.Gauge
 	patchRetries                               prometheus.Counter
 	durations                                  map[string]prometheus.Gauge
+	recheck                                    *prometheus.GaugeVec // without labels, and without a series before a recheck
 	// label check: the names of the checks, a closed set, present at zero from the start
 	attempts *prometheus.CounterVec
 	failures *prometheus.CounterVec
@@ -39,6 +40,9 @@ func New(node string, checks []string, build Build) *Recorder {
 	r.verification = gauge("node_check_verification_duration_seconds",
 		"Duration of the last verification, from its start to the patched node, in seconds; 0 before the first.")
 	r.timedOut = gauge("node_check_timed_out", "1 while INITIAL_TIMEOUT has passed and the node is not verified.")
+	r.recheck = factory.NewGaugeVec(prometheus.GaugeOpts{Name: "node_check_recheck_status",
+		Help: "1 while the rechecks of a released node pass, 0 from FAILURE_THRESHOLD failed ones in a row to RECOVERY_THRESHOLD " +
+			"passed ones; absent without RECHECK_INTERVAL."}, nil)
 	r.patchRetries = factory.NewCounter(prometheus.CounterOpts{Name: "node_check_patch_retries_total",
 		Help: "Retries of the patch, because the node had changed or the reply was lost."})
 	r.attempts = factory.NewCounterVec(prometheus.CounterOpts{Name: "node_check_attempts_total",
@@ -84,6 +88,17 @@ func (r *Recorder) Verified(at time.Time, took time.Duration) {
 
 // SetStatus sets whether the node is verified. It decides /readyz too.
 func (r *Recorder) SetStatus(verified bool) {
+	r.recheck.Reset()
+	r.set(verified)
+}
+
+// SetRecheckStatus sets whether a released node passes its rechecks. It is the node's status and decides /readyz, too.
+func (r *Recorder) SetRecheckStatus(passes bool) {
+	r.recheck.WithLabelValues().Set(number(passes))
+	r.set(passes)
+}
+
+func (r *Recorder) set(verified bool) {
 	r.verified.Store(verified)
 	r.status.Set(number(verified))
 }

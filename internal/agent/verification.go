@@ -68,7 +68,7 @@ func (v *verification) readFirst(ctx context.Context) bool {
 	}
 	report.Took = v.readAt.Sub(start)
 	v.reusable = &report
-	return nodepatch.IsVerified(v.node, v.request)
+	return nodepatch.IsVerified(v.node, v.heldRequest())
 }
 
 // verify runs rounds until enough of them have passed in a row and the node is released; then Run holds. It returns
@@ -193,17 +193,18 @@ func (v *verification) readNode(ctx context.Context) (checks.Report, error) {
 
 // readLarge reads the node with a request that is larger than a packet. The patch is built on the answer.
 func (v *verification) readLarge(ctx context.Context) (checks.Report, error) {
-	node, report, err := readLarge(ctx, v.api)
+	node, report, err := readLarge(ctx, v.cfg.NodeName, v.api.GetPadded)
 	if err == nil {
 		v.node, v.readAt = node, time.Now()
 	}
 	return report, err
 }
 
-func readLarge(ctx context.Context, api nodepatch.Client) (node *nodepatch.Node, report checks.Report, err error) {
-	report.Detail = "node " + api.Name + " read"
+func readLarge(ctx context.Context, name string, get func(ctx context.Context, padding string) (*nodepatch.Node, error)) (
+	node *nodepatch.Node, report checks.Report, err error) {
+	report.Detail = "node " + name + " read"
 	report.Warnings, err = checks.WithLargeHeader(func(value string) (err error) {
-		node, err = api.GetPadded(ctx, value)
+		node, err = get(ctx, value)
 		return err
 	})
 	return node, report, err

@@ -77,6 +77,11 @@ type setting struct {
 
 // settings is the table of all flags, in the order of the help.
 func (c *Config) settings() []*setting {
+	return slices.Concat(c.gateSettings(), c.recheckSettings(), c.processSettings())
+}
+
+// gateSettings are those of the way to the release.
+func (c *Config) gateSettings() []*setting {
 	return []*setting{
 		{"node-name", "name", "node to verify; required unless --dry-run", "", text(&c.NodeName, optional(subdomain))},
 		{"pod-namespace", "name", "namespace of this pod", "kube-system", text(&c.PodNamespace, label)},
@@ -119,7 +124,12 @@ func (c *Config) settings() []*setting {
 			text(&c.FailedTaintKey, ownKey)},
 		{"condition-type", "type", "type of the condition that condition in --on-timeout writes", "NodeVerified",
 			text(&c.ConditionType, conditionType)},
+	}
+}
 
+// recheckSettings are those of the time after the release.
+func (c *Config) recheckSettings() []*setting {
+	return []*setting{
 		{"recheck-interval", "duration", "how often to check a released node again; empty or 0: never", "",
 			off(duration(&c.RecheckInterval, 10*time.Second, time.Hour))},
 		{"failure-threshold", "number", "failed rechecks in a row after which the condition is False", "3",
@@ -130,7 +140,11 @@ func (c *Config) settings() []*setting {
 			boolean(&c.EnableConnectivityMatrix)},
 		{"peers-service", "ns/name", "service of the agents that --enable-connectivity-matrix connects to",
 			"kube-system/kube-node-ready-peers", text(&c.PeersService, optional(namespacedName))},
+	}
+}
 
+func (c *Config) processSettings() []*setting {
+	return []*setting{
 		{"enable-metrics", "bool", "serve /metrics, /healthz and /readyz", "true", boolean(&c.EnableMetrics)},
 		{"metrics-port", "port", "port of the metrics server", "8080", number(&c.MetricsPort, 1, 65535)},
 		{"metrics-linger", "duration", "how long a verified node's agent keeps serving metrics after SIGTERM", "0s",

@@ -64,8 +64,9 @@ func (c *Controller) settings() []*setting {
 			duration(&c.ControlGroupFor, time.Second, 24*time.Hour)},
 	}
 	// What only one run of the agent knows.
-	agentOnly := []string{"node-name", "late-taint-window", "success-threshold", "on-timeout", "enable-metrics", "metrics-linger", "dry-run", "once",
-		"recovery-threshold", "enable-connectivity-matrix", "peers-service", "worker", "dns-endpoints", "cluster-domain"}
+	agentOnly := []string{"node-name", "late-taint-window", "success-threshold", "on-timeout", "recovery-threshold",
+		"enable-connectivity-matrix", "peers-service", "enable-metrics", "metrics-linger", "dry-run", "once",
+		"worker", "dns-endpoints", "cluster-domain"}
 	return append(own, slices.DeleteFunc(c.Config.settings(), func(s *setting) bool { return slices.Contains(agentOnly, s.flag) })...)
 }
 

@@ -48,6 +48,8 @@ type recheck struct {
 	written        bool      // and as it is on the node
 	due            time.Time // when to write to the node; zero: nothing changes
 
+	neighbours neighbours
+
 	thorough   bool              // the round sends large packets
 	thoroughAt time.Time         // when the next one does
 	said       map[string]string // the last warning about each check, which is not repeated
@@ -57,6 +59,7 @@ type recheck struct {
 // says holds until rounds prove otherwise: another container of this pod, or the controller, has written it.
 func (v *verification) newRecheck(released bool) *recheck {
 	r := &recheck{Agent: v.Agent, held: v.heldRequest(), node: v.node, said: make(map[string]string)}
+	r.neighbours.r = r
 	r.thoroughAt = time.Now().Add(rand.N(thoroughInterval))
 	if released {
 		r.status, r.written = statusTrue, v.marker.reason == verdict.Verified
@@ -119,6 +122,9 @@ func (r *recheck) list() []checks.Check {
 			service.MaxDials, service.SmallPackets = recheckDials, !r.thorough
 			list[i] = service
 		}
+	}
+	if r.cfg.EnableConnectivityMatrix {
+		list = append(list, checks.Peers{Sample: r.neighbours.sample, Found: r.neighbours.found})
 	}
 	return list
 }
@@ -268,15 +274,18 @@ func (r *recheck) Attempted(attempt checks.Attempt) {
 	r.metrics.Attempt(attempt.Check, attempt.Took)
 	log := r.log.WithFields(logrus.Fields{"check": attempt.Check, "took": formatDuration(attempt.Took)})
 	warnings := strings.Join(attempt.Report.Warnings, "; ")
-	isNew := r.said[attempt.Check] != warnings
-	r.said[attempt.Check] = warnings
+	skipped := attempt.Report.Skipped
+	isNew := r.said[attempt.Check] != warnings+skipped
+	r.said[attempt.Check] = warnings + skipped
 	switch {
 	case attempt.Err != nil:
 		log.WithError(attempt.Err).WithField("remedy", checks.Remedy(attempt.Err)).Warn("check failed")
 	case warnings != "" && isNew:
 		log.WithField("warning", warnings).Warn("check passed with a warning")
-	default:
-		log.WithFields(logrus.Fields{"detail": attempt.Report.Detail, "reason": attempt.Report.Skipped}).Debug("check passed")
+	case skipped != "" && isNew:
+		log.WithField("reason", skipped).Info("check skipped")
+	case skipped == "":
+		log.WithField("detail", attempt.Report.Detail).Debug("check passed")
 	}
 }
 

@@ -1,0 +1,88 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"strings"
+	"time"
+
+	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/metrics"
+)
+
+const (
+	// sampleSize is how many agents a recheck knows of. It connects to some of them in each round.
+	sampleSize = 64
+	// sampleInterval is the time between two samples: the EndpointSlices of 5,000 agents are 1.5 MB.
+	sampleInterval = time.Hour
+	// resampleAfter is that time for a sample that may be out of date, or too small.
+	resampleAfter = 5 * time.Minute
+)
+
+// CheckNames returns the names of the checks that cfg asks for.
+func CheckNames(cfg config.Config) []string {
+	names := checks.Names()
+	if cfg.EnableConnectivityMatrix {
+		names = append(names, checks.PeersName)
+	}
+	return names
+}
+
+// neighbours is what a recheck knows of the agents on other nodes.
+type neighbours struct {
+	r       *recheck
+	peers   []checks.Peer
+	due     time.Time // the next sample; zero before the first
+	suspect time.Time // the next one if nobody answers
+}
+
+// sample returns up to 64 other agents, spread over the zones. It lists them hourly; a list that fails leaves the last one.
+func (n *neighbours) sample(ctx context.Context) ([]checks.Peer, error) {
+	now := time.Now()
+	if now.Before(n.due) {
+		return n.peers, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, n.r.cfg.CheckTimeout/2) // the rest is for the connections
+	defer cancel()
+	namespace, service, _ := strings.Cut(n.r.cfg.PeersService, "/")
+	found, err := kube.EndpointSlices[checks.EndpointSlice](ctx, n.r.client, namespace, service)
+	if err != nil {
+		n.due = now.Add(spread(resampleAfter))
+		if n.peers == nil {
+			n.due = time.Time{}
+			return nil, err
+		}
+		return n.peers, nil
+	}
+	n.peers = checks.SamplePeers(found, n.r.cfg.NodeName, sampleSize)
+	n.suspect = now.Add(spread(resampleAfter))
+	n.due = now.Add(spread(sampleInterval))
+	if len(n.peers) < sampleSize && len(found) <= 1 { // of a small cluster, or of one whose agents are starting
+		n.due = n.suspect
+	}
+	return n.peers, nil
+}
+
+// found records the connections of a round by zone. If none of them was made, the sample may be out of date.
+func (n *neighbours) found(results []checks.PeerResult) {
+	zones := make(map[string]metrics.Zone)
+	reached := 0
+	for _, result := range results {
+		name := cmp.Or(result.Zone, "unknown")
+		zone := zones[name]
+		if result.Err == nil {
+			reached++
+			zone.Reached++
+			zone.Took += result.Took
+		} else {
+			zone.Failed++
+		}
+		zones[name] = zone
+	}
+	if reached == 0 && n.suspect.Before(n.due) {
+		n.due = n.suspect
+	}
+	n.r.metrics.Peers(cmp.Or(n.r.node.Labels["topology.kubernetes.io/zone"], "unknown"), zones)
+}

@@ -74,8 +74,7 @@ func New(cfg config.Config, e kube.Environment, recorder *metrics.Recorder, log 
 func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified bool) {
 	for {
 		v := a.newVerification()
-		found := v.readFirst(ctx)
-		if found {
+		if v.readFirst(ctx) {
 			a.log.Info("node is already verified")
 			if a.cfg.RecheckInterval == 0 {
 				a.metrics.SetStatus(true)
@@ -94,7 +93,7 @@ func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified
 		}
 		stay := a.hold
 		if a.cfg.RecheckInterval > 0 {
-			stay = v.newRecheck(!found).run
+			stay = v.newRecheck().run
 		}
 		if !stay(ctx) {
 			a.shutDown(secondSignal)

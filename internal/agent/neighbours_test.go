@@ -142,7 +142,7 @@ func TestSampleOfNeighbours(t *testing.T) {
 	require.False(t, v.readFirst(t.Context()))
 	due := func(n *neighbours) time.Duration { return time.Until(n.due).Round(time.Minute) }
 	draw := func() *neighbours {
-		n := &v.newRecheck(false).neighbours
+		n := &v.newRecheck().neighbours
 		peers, err := n.sample(t.Context())
 		require.NoError(t, err)
 		assert.Len(t, peers, min(sampleSize, len(o.list.Items[0].Endpoints)))
@@ -164,7 +164,7 @@ func TestSampleOfNeighbours(t *testing.T) {
 	require.NoError(t, err)
 	assert.Len(t, peers, sampleSize)
 	assert.LessOrEqual(t, due(n), 6*time.Minute)
-	_, err = (&v.newRecheck(false).neighbours).sample(t.Context())
+	_, err = (&v.newRecheck().neighbours).sample(t.Context())
 	require.ErrorContains(t, err, "no right")
 
 	o = newOthers(t, api, 5)

@@ -28,9 +28,8 @@ const (
 
 // The status of the node's condition.
 const (
-	statusTrue    = "True"
-	statusFalse   = "False"
-	statusUnknown = "" // there is none
+	statusTrue  = "True"
+	statusFalse = "False"
 )
 
 // recheck is the life after the release with RECHECK_INTERVAL: a round with one attempt of each check every interval.
@@ -44,7 +43,7 @@ type recheck struct {
 
 	failed, passed int       // rounds in a row
 	failure        error     // of the last failed round
-	status         string    // of the condition, as it is to be
+	status         string    // of the condition, as it is to be; "": there is none yet
 	written        bool      // and as it is on the node
 	due            time.Time // when to write to the node; zero: nothing changes
 
@@ -57,21 +56,17 @@ type recheck struct {
 
 // newRecheck continues a verification that has released the node, or has found it verified. What the condition of a verified node
 // says holds until rounds prove otherwise: another container of this pod, or the controller, has written it.
-func (v *verification) newRecheck(released bool) *recheck {
+func (v *verification) newRecheck() *recheck {
 	r := &recheck{Agent: v.Agent, held: v.heldRequest(), node: v.node, said: make(map[string]string)}
 	r.neighbours.r = r
 	r.thoroughAt = time.Now().Add(rand.N(thoroughInterval))
-	if released {
-		r.status, r.written = statusTrue, v.marker.reason == verdict.Verified
-	} else {
-		for _, condition := range v.node.Status.Conditions {
-			if condition.Type == v.cfg.ConditionType && condition.Status != "Unknown" {
-				r.status, r.written = condition.Status, true
-			}
-		}
-	}
-	if released && !r.written {
-		r.due = time.Now()
+	switch shown := r.shown(); {
+	case !v.released && shown != "":
+		r.status, r.written = shown, true
+	case v.released && v.marker.reason == verdict.Verified:
+		r.status, r.written = statusTrue, true
+	case v.released:
+		r.status, r.due = statusTrue, time.Now()
 	}
 	r.proof = nil // not to be proven again at the end of this pod: the next one of this node looks for the startup taint
 	r.metrics.SetRecheckStatus(r.status != statusFalse)
@@ -105,7 +100,7 @@ func (r *recheck) waitUntil(ctx context.Context, next time.Time) bool {
 		next = least
 	}
 	for !r.due.IsZero() && r.due.Before(next) {
-		if !sleep(ctx, time.Until(r.due)) {
+		if !sleep(ctx, time.Until(r.due)) || ctx.Err() != nil {
 			return false
 		}
 		r.write(ctx)
@@ -160,6 +155,9 @@ func (r *recheck) conclude(results []checks.Result) {
 		r.log.WithFields(logrus.Fields{"reason": brief(err), "failed": r.failed, "threshold": r.cfg.FailureThreshold}).
 			Warn("recheck failed")
 	} else {
+		if r.status == statusTrue && r.written && r.shown() == statusFalse { // by the controller: prove it once more
+			r.passed, r.written = 0, false
+		}
 		r.passed, r.failed = r.passed+1, 0
 		if r.thorough { // after a failure the next round is thorough, too
 			r.thoroughAt = time.Now().Add(spread(thoroughInterval))
@@ -194,6 +192,16 @@ func (r *recheck) needsWrite() bool {
 		return r.failed > 0
 	}
 	return r.passed >= r.cfg.RecoveryThreshold && (!r.written || r.closed())
+}
+
+// shown returns the status of the condition as last read: True, False or "".
+func (r *recheck) shown() string {
+	for _, condition := range r.node.Status.Conditions {
+		if condition.Type == r.cfg.ConditionType && (condition.Status == statusTrue || condition.Status == statusFalse) {
+			return condition.Status
+		}
+	}
+	return ""
 }
 
 func (r *recheck) closed() bool { return nodepatch.HasFailedTaint(r.node, newRequest(r.cfg)) }

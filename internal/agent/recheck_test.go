@@ -338,6 +338,44 @@ func TestRecheckRemovesALeftover(t *testing.T) {
 	assert.Equal(t, []string{"True Verified"}, api.written())
 }
 
+// The controller finds the agent silent while its rounds pass: the agent proves once more that they do.
+func TestRecheckAnswersTheController(t *testing.T) {
+	api := newFakeAPI(t)
+	r := startRechecks(t, api)
+	r.round(nil, nil, nil, nil)
+	api.edit(setFalse("Silent"))
+	api.edit(addFailedTaint)
+	r.round(nil) // has read the node before
+	r.round(nil, nil)
+	assert.Contains(t, api.taints(), "node-ready/failed", "not in fewer rounds than RECOVERY_THRESHOLD")
+	assert.Equal(t, []string{"True Verified"}, api.written())
+	r.round(nil)
+	assert.Equal(t, untainted, api.taints())
+	assert.Equal(t, []string{"True Verified", "True Verified"}, api.written())
+	assert.True(t, r.ready())
+	r.round(nil, nil, nil, nil)
+	assert.Len(t, api.written(), 2)
+}
+
+// The first read of a restarted agent fails, on a node that is verified and closed: one round that passes does not open it.
+func TestRecheckAfterAFailedFirstRead(t *testing.T) {
+	api := newFakeAPI(t)
+	setFalse("NetworkFailed")(api.node)
+	addFailedTaint(api.node)
+	api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+		return request == getNode && n == 1 && answerStatus(w, http.StatusServiceUnavailable, "", "not now")
+	}
+	r := startRechecks(t, api)
+	r.round(nil) // of the verification
+	assert.NotContains(t, api.seen(), patchNode)
+	assert.False(t, r.ready())
+	r.round(nil, nil)
+	assert.Contains(t, api.taints(), "node-ready/failed")
+	r.round(nil)
+	assert.Equal(t, untainted, api.taints())
+	assert.NotContains(t, api.node.Annotations, annotation)
+}
+
 // A label that was removed, or the startup taint that was put back, begins a verification.
 func TestRecheckBeginsAVerification(t *testing.T) {
 	for name, edit := range map[string]func(*corev1.Node){

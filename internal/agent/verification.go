@@ -41,6 +41,7 @@ type verification struct {
 	stop          context.CancelFunc
 	marker        marker
 	releasing     bool // a patch is in flight that releases the node
+	released      bool
 	releaseFailed bool
 	shownVerified bool // by the marker, before a release that has failed: to be taken back
 }
@@ -87,6 +88,10 @@ func (v *verification) verify(parentCtx context.Context) bool {
 	for passed := 0; ; {
 		beforeRelease := passed+1 >= v.cfg.SuccessThreshold
 		err := v.round(ctx, beforeRelease)
+		if v.isRechecked() {
+			v.log.Info("node is already verified")
+			return true
+		}
 		if err == nil && beforeRelease {
 			err = v.release(ctx)
 		}
@@ -242,6 +247,13 @@ func (v *verification) release(ctx context.Context) error {
 		v.releaseFailed = true
 		return err
 	}
+	v.released = true
 	v.announce(ctx, removed)
 	return nil
+}
+
+// isRechecked reports whether rechecks, and not a release, are to decide about the node: it is verified, and only its first read
+// has failed. A release would open a node that the controller has closed after a single round.
+func (v *verification) isRechecked() bool {
+	return v.cfg.RecheckInterval > 0 && v.node != nil && nodepatch.IsVerified(v.node, v.heldRequest())
 }

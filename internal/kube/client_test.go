@@ -6,9 +6,13 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -38,6 +42,30 @@ func (c tappedConn) Read(p []byte) (int, error) {
 	defer c.listener.mu.Unlock()
 	c.listener.received = append(c.listener.received, p[:n]...)
 	return n, err
+}
+
+// Kubelet rotates the token of a pod that lives for weeks: a refused token is read again at once.
+func TestTokenIsRotated(t *testing.T) {
+	t.Parallel()
+	var valid atomic.Value
+	valid.Store("Bearer first")
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != valid.Load() {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+		_, _ = io.WriteString(w, "{}")
+	}))
+	t.Cleanup(server.Close)
+	file := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(file, []byte("first"), 0o600))
+	client, err := newClient(&rest.Config{Host: server.URL, BearerTokenFile: file, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}, "test")
+	require.NoError(t, err)
+	require.NoError(t, client.Versions(t.Context(), ""))
+
+	require.NoError(t, os.WriteFile(file, []byte("second"), 0o600))
+	valid.Store("Bearer second")
+	require.Error(t, client.Versions(t.Context(), ""), "the cached one")
+	require.Eventually(t, func() bool { return client.Versions(t.Context(), "") == nil }, 30*time.Second, 10*time.Millisecond)
 }
 
 // Go sends each TLS record (RFC 8446, 5.1) as soon as it is complete, so that no packet is larger than a record.

@@ -35,7 +35,7 @@ type neighbours struct {
 	r       *recheck
 	peers   []checks.Peer
 	due     time.Time // the next sample; zero before the first
-	suspect time.Time // the next one if nobody answers
+	suspect time.Time // the next one if few of them answer
 }
 
 // sample returns up to 64 other agents, spread over the zones. It lists them hourly; a list that fails leaves the last one.
@@ -59,13 +59,14 @@ func (n *neighbours) sample(ctx context.Context) ([]checks.Peer, error) {
 	n.peers = checks.SamplePeers(found, n.r.cfg.NodeName, sampleSize)
 	n.suspect = now.Add(spread(resampleAfter))
 	n.due = now.Add(spread(sampleInterval))
-	if len(n.peers) < sampleSize && len(found) <= 1 { // of a small cluster, or of one whose agents are starting
+	if len(n.peers) < sampleSize && len(found) <= 1 { // at most 100 agents, or more are starting
 		n.due = n.suspect
 	}
 	return n.peers, nil
 }
 
-// found records the connections of a round by zone. If none of them was made, the sample may be out of date.
+// found records the connections of a round by zone. If most of them fail, the sample may be out of date: a rolling update replaces
+// the pods and their addresses.
 func (n *neighbours) found(results []checks.PeerResult) {
 	zones := make(map[string]metrics.Zone)
 	reached := 0
@@ -81,7 +82,7 @@ func (n *neighbours) found(results []checks.PeerResult) {
 		}
 		zones[name] = zone
 	}
-	if reached == 0 && n.suspect.Before(n.due) {
+	if 2*reached < len(results) && n.suspect.Before(n.due) {
 		n.due = n.suspect
 	}
 	n.r.metrics.Peers(cmp.Or(n.r.node.Labels["topology.kubernetes.io/zone"], "unknown"), zones)

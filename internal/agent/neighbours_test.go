@@ -153,7 +153,7 @@ func TestSampleOfNeighbours(t *testing.T) {
 	assert.LessOrEqual(t, due(n), 72*time.Minute)
 	n.found([]checks.PeerResult{{}, {Err: errBroken}})
 	assert.GreaterOrEqual(t, due(n), 48*time.Minute)
-	n.found([]checks.PeerResult{{Err: errBroken}, {Err: errBroken}})
+	n.found([]checks.PeerResult{{}, {Err: errBroken}, {Err: errBroken}})
 	assert.LessOrEqual(t, due(n), 6*time.Minute)
 
 	api.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {

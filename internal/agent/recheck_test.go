@@ -493,6 +493,38 @@ func TestFailedTaintOfTheControllerInAVerification(t *testing.T) {
 	assert.Empty(t, api.taints())
 }
 
+// The settings alone make the agent stay: it writes the condition with the release, and is shut down without a linger or a request.
+func TestRecheckInterval(t *testing.T) {
+	api := newFakeAPI(t)
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig, "RECHECK_INTERVAL": "1h"})
+	p.logged("node verified")
+	require.Eventually(t, func() bool { return len(api.reasons()) == 1 }, time.Minute, time.Millisecond)
+	p.stop()
+	assert.Equal(t, exitOK, p.wait())
+	assert.Equal(t, []string{getNode, patchNode, patchStat, postEvent}, api.seen())
+	assert.Equal(t, []string{"True Verified"}, api.written())
+}
+
+// With --once there is nothing after the verdict.
+func TestOnceDoesNotRecheck(t *testing.T) {
+	api := newFakeAPI(t)
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig, "RECHECK_INTERVAL": "10s"}, "--once")
+	assert.Equal(t, exitOK, p.wait(), p.stderr)
+	assert.Equal(t, []string{getNode, patchNode, postEvent}, api.seen())
+}
+
+// Rounds that last longer than the interval: what they find is written all the same.
+func TestRecheckThatTakesLong(t *testing.T) {
+	api := newFakeAPI(t)
+	r := prepareRechecks(t, api)
+	r.agent.cfg.RecheckInterval = time.Microsecond
+	api.node.Labels["node-ready/verified"] = "true"
+	api.node.Spec.Taints = nil
+	r.start()
+	r.round(nil, nil, nil)
+	assert.Equal(t, []string{"True Verified"}, api.written())
+}
+
 // A warning that stays is logged once.
 func TestRecheckWarnsOnce(t *testing.T) {
 	r := prepareRechecks(t, newFakeAPI(t))

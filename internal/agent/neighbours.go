@@ -65,8 +65,8 @@ func (n *neighbours) sample(ctx context.Context) ([]checks.Peer, error) {
 	return n.peers, nil
 }
 
-// found records the connections of a round by zone. If most of them fail, the sample may be out of date: a rolling update replaces
-// the pods and their addresses.
+// found records the connections of a round by zone. If most of them fail, the sample may be out of date: a rolling update
+// replaces the pods and their addresses.
 func (n *neighbours) found(results []checks.PeerResult) {
 	zones := make(map[string]metrics.Zone)
 	reached := 0

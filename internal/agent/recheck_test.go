@@ -575,5 +575,8 @@ func TestRecheckSendsLargePacketsHourly(t *testing.T) {
 	assert.False(t, service().SmallPackets, "the next round, too")
 	recheck.conclude(nil)
 	assert.True(t, service().SmallPackets)
-	assert.Greater(t, time.Until(recheck.thoroughAt), 40*time.Minute)
+	at := recheck.thoroughAt
+	assert.Greater(t, time.Until(at), 40*time.Minute)
+	recheck.conclude(nil)
+	assert.Equal(t, at, recheck.thoroughAt, "a round without them puts them off no further")
 }

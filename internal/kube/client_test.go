@@ -44,6 +44,25 @@ func (c tappedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
+func TestDecodeItems(t *testing.T) {
+	type item struct{ A int }
+	const list = `{"kind":"X","metadata":{"items":1,"continue":""},"items":[{"a":1,"b":{"items":[7]}},{"a":2}],"more":["items"]}`
+	items, err := decodeItems[item](strings.NewReader(list))
+	require.NoError(t, err)
+	assert.Equal(t, []item{{1}, {2}}, items)
+	for _, empty := range []string{`{"items":[]}`, `{"items":null,"x":[{"a":1}]}`, `{}`} {
+		items, err = decodeItems[item](strings.NewReader(empty))
+		require.NoError(t, err)
+		assert.Empty(t, items, empty)
+	}
+	for end := range len(list) {
+		if end > 0 {
+			_, err = decodeItems[item](strings.NewReader(list[:end]))
+			require.Error(t, err, list[:end])
+		}
+	}
+}
+
 // Kubelet rotates the token of a pod that lives for weeks: a refused token is read again at once.
 func TestTokenIsRotated(t *testing.T) {
 	t.Parallel()

@@ -53,7 +53,11 @@ func (p Peers) Try(ctx context.Context) (Report, error) {
 	case len(sample) == 0:
 		return Report{Skipped: "no agent on another node is ready"}, nil
 	}
-	chosen := spreadOverZones(sample, peerDials)
+	draw := PeerSample{Size: peerDials}
+	for _, peer := range sample {
+		draw.add(peer)
+	}
+	chosen := draw.Peers()
 	outcomes := inParallel(chosen, func(peer Peer) outcome {
 		start := time.Now()
 		err := healthz(ctx, peer)
@@ -104,34 +108,64 @@ func healthz(ctx context.Context, peer Peer) error {
 	return nil
 }
 
-// SamplePeers returns up to n random ready endpoints of these slices on other nodes than node, spread over the zones.
-func SamplePeers(found []EndpointSlice, node string, n int) []Peer {
-	var peers []Peer
-	for _, slice := range found {
-		port, _, ok := tcpPort(slice.Ports)
-		if !ok {
-			continue
-		}
-		for _, e := range slice.Endpoints {
-			isReady := e.Conditions.Ready == nil || *e.Conditions.Ready
-			if isReady && e.NodeName != node && len(e.Addresses) > 0 {
-				peers = append(peers, Peer{net.JoinHostPort(e.Addresses[0], port), e.NodeName, e.Zone})
-			}
-		}
-	}
-	return spreadOverZones(peers, n)
+// PeerSample is a random sample of agents, as large for each zone. It keeps no more of them while it is drawn from thousands.
+type PeerSample struct {
+	Node  string // none of this one
+	Size  int
+	Seen  int // endpoints, ready or not
+	zones map[string]*zoneSample
 }
 
-// spreadOverZones returns up to n random peers, as many of each zone as of the others where there are enough.
-func spreadOverZones(peers []Peer, n int) []Peer {
-	peers = slices.Clone(peers)
-	rand.Shuffle(len(peers), func(i, j int) { peers[i], peers[j] = peers[j], peers[i] })
-	seen := make(map[string]int)
-	turn := make(map[Peer]int, len(peers)) // of each peer in its zone
-	for _, peer := range peers {
-		turn[peer] = seen[peer.Zone]
-		seen[peer.Zone]++
+type zoneSample struct {
+	peers []Peer
+	seen  int
+}
+
+// Add draws from the ready endpoints of a slice.
+func (s *PeerSample) Add(slice EndpointSlice) {
+	s.Seen += len(slice.Endpoints)
+	port, _, ok := tcpPort(slice.Ports)
+	for _, e := range slice.Endpoints {
+		isReady := e.Conditions.Ready == nil || *e.Conditions.Ready
+		if ok && isReady && e.NodeName != s.Node && len(e.Addresses) > 0 {
+			s.add(Peer{net.JoinHostPort(e.Addresses[0], port), e.NodeName, e.Zone})
+		}
 	}
-	slices.SortStableFunc(peers, func(a, b Peer) int { return turn[a] - turn[b] })
-	return slices.Clone(peers[:min(n, len(peers))]) // and not the rest of thousands
+}
+
+// add keeps each peer of a zone with the same probability (reservoir sampling).
+func (s *PeerSample) add(peer Peer) {
+	if s.zones == nil {
+		s.zones = make(map[string]*zoneSample)
+	}
+	zone := s.zones[peer.Zone]
+	if zone == nil {
+		zone = new(zoneSample)
+		s.zones[peer.Zone] = zone
+	}
+	zone.seen++
+	if len(zone.peers) < s.Size {
+		zone.peers = append(zone.peers, peer)
+	} else if i := rand.N(zone.seen); i < s.Size {
+		zone.peers[i] = peer
+	}
+}
+
+// Peers returns the sample.
+func (s *PeerSample) Peers() (peers []Peer) {
+	for turn := 0; len(peers) < s.Size; turn++ {
+		before := len(peers)
+		for _, zone := range s.zones {
+			if turn == 0 {
+				rand.Shuffle(len(zone.peers), func(i, j int) { zone.peers[i], zone.peers[j] = zone.peers[j], zone.peers[i] })
+			}
+			if turn < len(zone.peers) && len(peers) < s.Size {
+				peers = append(peers, zone.peers[turn])
+			}
+		}
+		if len(peers) == before {
+			break
+		}
+	}
+	return peers
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -121,6 +122,13 @@ func fleet(n int, zones ...string) (found []EndpointSlice) {
 }
 
 func TestSamplePeers(t *testing.T) {
+	samplePeers := func(found []EndpointSlice, node string, n int) []Peer {
+		sample := PeerSample{Node: node, Size: n}
+		for _, slice := range found {
+			sample.Add(slice)
+		}
+		return sample.Peers()
+	}
 	count := func(peers []Peer) map[string]int {
 		zones := make(map[string]int)
 		for _, peer := range peers {
@@ -129,16 +137,34 @@ func TestSamplePeers(t *testing.T) {
 		return zones
 	}
 	big := fleet(1000, "a", "b", "c", "d")
-	sample := SamplePeers(big, "a1", 64)
+	sample := samplePeers(big, "a1", 64)
 	assert.Equal(t, map[string]int{"a": 16, "b": 16, "c": 16, "d": 16}, count(sample))
-	assert.NotEqual(t, sample, SamplePeers(big, "a1", 64), "random")
-	assert.LessOrEqual(t, cap(sample), 2*64, "the rest is not kept")
-	assert.Equal(t, map[string]int{"a": 2, "b": 2, "c": 2, "d": 2}, count(spreadOverZones(sample, peerDials)))
-	assert.Equal(t, map[string]int{"a": 1, "b": 3}, count(SamplePeers(append(fleet(1, "a"), fleet(9, "b")...), "", 4)), "a small zone")
+	assert.NotEqual(t, sample, samplePeers(big, "a1", 64), "random")
+	whole := PeerSample{Size: 64}
+	for _, slice := range big {
+		whole.Add(slice)
+	}
+	assert.Equal(t, 4000, whole.Seen)
+	for zone, kept := range whole.zones {
+		assert.Len(t, kept.peers, 64, "no more of zone %s is kept", zone)
+		assert.False(t, slices.IsSortedFunc(kept.peers, func(a, b Peer) int { return strings.Compare(a.Node, b.Node) }))
+	}
+	var dialled []PeerResult
+	check := peersOf(sample...)
+	check.Found = func(results []PeerResult) { dialled = results }
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, _ = check.Try(gone)
+	zones := make(map[string]int)
+	for _, result := range dialled {
+		zones[result.Zone]++
+	}
+	assert.Equal(t, map[string]int{"a": 2, "b": 2, "c": 2, "d": 2}, zones)
+	assert.Equal(t, map[string]int{"a": 1, "b": 3}, count(samplePeers(append(fleet(1, "a"), fleet(9, "b")...), "", 4)), "a small zone")
 
 	few := fleet(3, "a")
 	few[0].Endpoints[1].Conditions.Ready = new(false)
-	assert.Equal(t, []Peer{{"10.0.0.2:8080", "a2", "a"}}, SamplePeers(few, "a0", 64), "not the own node, and not one that is not ready")
+	assert.Equal(t, []Peer{{"10.0.0.2:8080", "a2", "a"}}, samplePeers(few, "a0", 64), "not the own node, and not one that is not ready")
 	few[0].Ports = nil
-	assert.Empty(t, SamplePeers(few, "a0", 64))
+	assert.Empty(t, samplePeers(few, "a0", 64))
 }

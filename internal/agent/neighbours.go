@@ -47,7 +47,8 @@ func (n *neighbours) sample(ctx context.Context) ([]checks.Peer, error) {
 	ctx, cancel := context.WithTimeout(ctx, n.r.cfg.CheckTimeout/2) // the rest is for the connections
 	defer cancel()
 	namespace, service, _ := strings.Cut(n.r.cfg.PeersService, "/")
-	found, err := kube.EndpointSlices[checks.EndpointSlice](ctx, n.r.client, namespace, service)
+	drawn := checks.PeerSample{Node: n.r.cfg.NodeName, Size: sampleSize}
+	err := kube.EachEndpointSlice(ctx, n.r.client, namespace, service, drawn.Add)
 	if err != nil {
 		n.due = now.Add(spread(resampleAfter))
 		if n.peers == nil {
@@ -56,10 +57,10 @@ func (n *neighbours) sample(ctx context.Context) ([]checks.Peer, error) {
 		}
 		return n.peers, nil
 	}
-	n.peers = checks.SamplePeers(found, n.r.cfg.NodeName, sampleSize)
+	n.peers = drawn.Peers()
 	n.suspect = now.Add(spread(resampleAfter))
 	n.due = now.Add(spread(sampleInterval))
-	if len(n.peers) < sampleSize && len(found) <= 1 { // at most 100 agents, or more are starting
+	if drawn.Seen <= sampleSize || len(n.peers) < sampleSize/2 { // a small list, or agents that are starting
 		n.due = n.suspect
 	}
 	return n.peers, nil

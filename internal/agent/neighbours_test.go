@@ -167,6 +167,16 @@ func TestSampleOfNeighbours(t *testing.T) {
 	_, err = (&v.newRecheck().neighbours).sample(t.Context())
 	require.ErrorContains(t, err, "no right")
 
+	o = newOthers(t, api, 500)
+	for i := range o.list.Items[0].Endpoints {
+		o.list.Items[0].Endpoints[i].Conditions.Ready = new(i < 20)
+	}
+	n = &v.newRecheck().neighbours
+	peers, err = n.sample(t.Context())
+	require.NoError(t, err)
+	assert.Len(t, peers, 20)
+	assert.LessOrEqual(t, due(n), 6*time.Minute, "the others are starting")
+
 	o = newOthers(t, api, 5)
 	assert.LessOrEqual(t, due(draw()), 6*time.Minute, "a small cluster")
 }

@@ -17,8 +17,10 @@ const (
 	sampleSize = 64
 	// sampleInterval is the time between two samples: the EndpointSlices of 5,000 agents are 1.5 MB.
 	sampleInterval = time.Hour
-	// resampleAfter is that time for a sample that may be out of date, or too small.
+	// resampleAfter is that time for a sample that may be out of date, or incomplete because the agents are starting.
 	resampleAfter = 5 * time.Minute
+	// smallInterval is that time where all agents fit into a sample: their list is small.
+	smallInterval = time.Minute
 )
 
 // CheckNames returns the names of the checks that cfg asks for.
@@ -60,7 +62,10 @@ func (n *neighbours) sample(ctx context.Context) ([]checks.Peer, error) {
 	n.peers = drawn.Peers()
 	n.suspect = now.Add(spread(resampleAfter))
 	n.due = now.Add(spread(sampleInterval))
-	if drawn.Seen <= sampleSize || len(n.peers) < sampleSize/2 { // a small list, or agents that are starting
+	switch {
+	case drawn.Seen <= sampleSize:
+		n.due = now.Add(spread(smallInterval))
+	case len(n.peers) < sampleSize/2:
 		n.due = n.suspect
 	}
 	return n.peers, nil

@@ -229,7 +229,7 @@ func (r *recheck) write(ctx context.Context) {
 			r.due = time.Now().Add(r.refresh)
 		}
 		if err != nil {
-			r.log.WithError(err).Warn("cannot show the verdict on the node, will retry (RECHECK_INTERVAL needs the rights in the chart)")
+			r.log.WithError(err).Warn("cannot show the verdict on the node, will retry")
 		}
 	case r.status == statusFalse:
 		r.due = time.Now().Add(r.refresh)

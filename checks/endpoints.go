@@ -2,6 +2,7 @@ package checks
 
 import (
 	"cmp"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"strconv"
@@ -86,6 +87,28 @@ func FormatEndpoints(found []EndpointSlice) []string {
 		}
 	}
 	return texts
+}
+
+// SampleEndpoints returns a random few of what FormatEndpoints has returned, in a random order, those on other nodes first.
+func SampleEndpoints(texts []string, node string, most int) []string {
+	isLocal := func(text string) bool {
+		_, rest, _ := strings.Cut(text, "/")
+		on, _, _ := strings.Cut(rest, "/")
+		return on != "" && on == node
+	}
+	sample := slices.Clone(texts)
+	rand.Shuffle(len(sample), func(i, j int) { sample[i], sample[j] = sample[j], sample[i] })
+	slices.SortStableFunc(sample, func(a, b string) int {
+		switch {
+		case isLocal(a) == isLocal(b):
+			return 0
+		case isLocal(b):
+			return -1
+		default:
+			return 1
+		}
+	})
+	return sample[:min(len(sample), most)]
 }
 
 // ParseEndpoints reads ready endpoints, each as address:port/node, with /dns-tcp behind it for DNS at another port than 53.

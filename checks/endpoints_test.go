@@ -2,11 +2,15 @@ package checks
 
 import (
 	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"testing"
 )
 
 func TestTCPPort(t *testing.T) {
@@ -97,4 +101,27 @@ func TestEndpointsByName(t *testing.T) {
 		_, err := ParseEndpoints([]string{text})
 		assert.Error(t, err)
 	}
+}
+
+func TestSampleEndpoints(t *testing.T) {
+	many := []string{"10.0.0.1:53/here", "10.0.0.2:53/here", "10.0.0.3:53/"}
+	for i := range 4 {
+		many = append(many, fmt.Sprintf("10.0.1.%d:5353/there/dns-tcp", i))
+	}
+	before := slices.Clone(many)
+	for range 20 {
+		sample := SampleEndpoints(many, "here", 6)
+		assert.Len(t, sample, 6)
+		assert.NotContains(t, strings.Join(sample[:5], " "), "/here", "those on other nodes come first")
+		assert.Contains(t, sample[5], "/here")
+		assert.Len(t, slices.Compact(slices.Sorted(slices.Values(sample))), 6, "none twice")
+	}
+	assert.Equal(t, before, many)
+	assert.ElementsMatch(t, many, SampleEndpoints(many, "here", 100))
+	assert.Empty(t, SampleEndpoints(nil, "here", 8))
+	seen := make(map[string]bool)
+	for range 200 {
+		seen[SampleEndpoints(many, "here", 1)[0]] = true
+	}
+	assert.Len(t, seen, 5, "each of those on other nodes in turn")
 }

@@ -82,6 +82,16 @@ func (r *Runner) Round(ctx context.Context, list []Check) ([]Result, error) {
 	return results, nil
 }
 
+// Longest returns the longest that a round of so many checks can take.
+func (r *Runner) Longest(number int) time.Duration {
+	const slowest = (1 + jitter) / (1 - jitter) // the longest of a wait and the shortest that NextBackOff may return for it
+	check, waits := r.Timeout, r.NewBackOff()
+	for range r.MaxRetries {
+		check += time.Duration(slowest*float64(waits.NextBackOff())) + r.Timeout
+	}
+	return time.Duration(number) * check
+}
+
 func (r *Runner) retry(ctx context.Context, check Check, retries int) Attempt {
 	var last Attempt
 	attempt := func() error {

@@ -424,3 +424,15 @@ func TestBackOffsNeverEnd(t *testing.T) {
 		})
 	}
 }
+
+func TestLongest(t *testing.T) {
+	runner := Runner{Timeout: 3 * time.Second, MaxRetries: 5, NewBackOff: Linear}
+	for range 20 {
+		longest := runner.Longest(4)
+		const exact = 4 * (6*3 + 1 + 2 + 3 + 4 + 5) * time.Second
+		assert.GreaterOrEqual(t, longest, exact)
+		assert.Less(t, longest, exact*3/2)
+	}
+	runner.MaxRetries = 0
+	assert.Equal(t, 12*time.Second, runner.Longest(4))
+}

@@ -1,4 +1,5 @@
-// Command kube-node-ready-controller reports nodes whose agent cannot, verifies nodes without agents, and replaces nodes that are never verified.
+// Command kube-node-ready-controller reports nodes whose agent cannot, verifies nodes in controller mode, and replaces nodes that
+// are never verified.
 package main
 
 import (
@@ -33,11 +34,14 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
 	"github.com/imunhatep/kube-node-ready/controller/internal/metrics"
+	"github.com/imunhatep/kube-node-ready/controller/internal/replace"
 	"github.com/imunhatep/kube-node-ready/controller/internal/report"
 	"github.com/imunhatep/kube-node-ready/controller/internal/worker"
+	"github.com/imunhatep/kube-node-ready/internal/agent"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -99,6 +103,8 @@ func run(ctx context.Context, args []string, lookupEnv func(string) (string, boo
 
 // start runs the manager until ctx ends or something fatal happens.
 func start(ctx context.Context, cfg config.Controller, environment kube.Environment, log *slog.Logger) error {
+	ctx, leave := context.WithCancel(ctx)
+	defer leave()
 	template, err := readTemplate(cfg.AgentTemplate)
 	if err != nil {
 		return err
@@ -116,6 +122,9 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 		NotStartedAfter: cfg.NotStartedAfter, SilentAfter: cfg.InitialTimeout + time.Minute,
 		Workers: cfg.DeploymentMode == config.ModeController, FailedAfter: cfg.InitialTimeout,
 	}
+	if settings.Workers { // a worker says nothing before its round ends
+		settings.SilentAfter = max(settings.SilentAfter, agent.LongestRound(cfg.Config)+time.Minute)
+	}
 	fleetLoop := &loop.Loop{Settings: settings, Cache: manager.GetCache(), Live: manager.GetAPIReader(), Log: log}
 	collector := metrics.New(fleetLoop, metrics.Build{Version: version, Commit: commit, Date: buildDate})
 	if err := ctrlmetrics.Registry.Register(collector); err != nil {
@@ -124,7 +133,8 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 	defer ctrlmetrics.Registry.Unregister(collector)
 	fleetLoop.Steps = []loop.Step{collector, &report.Reporter{
 		REST: environment.Client.Core, ConditionType: cfg.ConditionType, Events: manager.GetEventRecorder("kube-node-ready-controller"),
-		Self: deployment(cfg), ServerTime: environment.Client.ServerTime, Timeout: cfg.CheckTimeout, Log: log,
+		Self: deployment(cfg), ServerTime: environment.Client.ServerTime, Timeout: cfg.CheckTimeout,
+		Limit: report.NewLimit(), Log: log,
 	}}
 	if err := fleetLoop.SetupWithManager(manager); err != nil {
 		return err
@@ -133,6 +143,17 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 		if err := newWorkers(cfg, environment, template, settings, manager, log).SetupWithManager(ctx, manager); err != nil {
 			return err
 		}
+	} else if err := manager.Add(newLeftovers(cfg, template, manager, log)); err != nil {
+		return err
+	}
+	if cfg.RemediationMode != config.RemediationOff {
+		if err := addRemediation(manager, cfg, environment, fleetLoop, collector.SetBreaker, leave, log); err != nil {
+			return err
+		}
+	}
+	// The API server's clock is known from its first answer on: conditions have its time, not this node's.
+	if err := environment.Client.Versions(ctx, ""); err != nil {
+		log.Warn("no answer from the API server yet", "error", err)
 	}
 	log.Info("starting", "version", version, "mode", cfg.DeploymentMode, "remediation", cfg.RemediationMode)
 	return manager.Start(ctx)
@@ -145,13 +166,48 @@ func newWorkers(cfg config.Controller, environment kube.Environment, template *c
 	if resolver, err := checks.SystemResolver(); err == nil {
 		domain = resolver.ClusterDomain()
 	}
+	endpoints := worker.NewEndpoints(environment.Client, cfg.DNSService, cfg.CheckTimeout)
 	return &worker.Reconciler{
 		Settings: worker.Settings{Fleet: settings, AgentName: cfg.AgentName, Namespace: cfg.PodNamespace, Template: template,
-			ClusterDomain: domain, MaxWorkers: cfg.MaxConcurrentWorkers, Version: version},
-		Client: manager.GetClient(), REST: environment.Client.Core,
-		Endpoints: &worker.Endpoints{Client: environment.Client, Service: cfg.DNSService, Timeout: cfg.CheckTimeout},
-		Events:    manager.GetEventRecorder("kube-node-ready-controller"), Timeout: cfg.CheckTimeout, Log: log,
+			ClusterDomain: domain, MaxWorkers: cfg.MaxConcurrentWorkers,
+			VerdictPort: cfg.MetricsPort, Round: agent.LongestRound(cfg.Config), Version: version},
+		Client: manager.GetClient(), Endpoints: endpoints.List,
+		Node: func(name string) nodepatch.NodeAPI {
+			return nodepatch.Client{REST: environment.Client.Core, Name: name}
+		},
+		Events: manager.GetEventRecorder("kube-node-ready-controller"), Timeout: cfg.CheckTimeout, Log: log,
 	}
+}
+
+// newLeftovers deletes what controller mode has left behind.
+func newLeftovers(cfg config.Controller, template *corev1.PodTemplateSpec, m manager.Manager, log *slog.Logger) *worker.Leftovers {
+	return &worker.Leftovers{
+		Reader: m.GetAPIReader(), Writer: m.GetClient(), Namespace: cfg.PodNamespace,
+		Selector: workers(template), Timeout: cfg.CheckTimeout, Log: log,
+	}
+}
+
+// addRemediation adds the replacement of nodes that are never verified. leave ends this process, for another leader.
+func addRemediation(m manager.Manager, cfg config.Controller, environment kube.Environment, fleetLoop *loop.Loop,
+	setBreaker func(string, bool), leave func(), log *slog.Logger) error {
+	live, err := client.New(environment.REST, client.Options{Scheme: m.GetScheme(), Mapper: m.GetRESTMapper()})
+	if err != nil {
+		return err
+	}
+	group := &controlgroup.Group{Log: log}
+	group.Checks, group.Runner = agent.Checks(cfg.Config, environment)
+	replacer := &replace.Replacer{
+		Settings: replace.Settings{
+			Fleet: fleetLoop.Settings, NodeName: cfg.NodeName, PodNamespace: cfg.PodNamespace,
+			DeleteAfter: cfg.DeleteAfter, FailedFor: cfg.FailedFor, ControlGroupFor: cfg.ControlGroupFor,
+		},
+		Plan: fleetLoop.Now, Client: live,
+		LedgerName: cfg.AgentName + "-remediation", DryRun: cfg.RemediationMode == config.RemediationDryRun,
+		ControlGroup: group.State, ServerTime: environment.Client.ServerTime, Now: time.Now, Timeout: 10 * cfg.CheckTimeout,
+		Events: m.GetEventRecorder("kube-node-ready-controller"), Self: deployment(cfg), SetBreaker: setBreaker,
+		HandOver: &replace.HandOver{PodName: cfg.PodName, PodNamespace: cfg.PodNamespace, Leave: leave, Log: log}, Log: log,
+	}
+	return errors.Join(m.Add(group), m.Add(replacer))
 }
 
 func newManager(cfg config.Controller, environment kube.Environment, template *corev1.PodTemplateSpec) (manager.Manager, error) {
@@ -165,7 +221,7 @@ func newManager(cfg config.Controller, environment kube.Environment, template *c
 		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
 			&corev1.Node{}: {Transform: loop.SlimNode(cfg.ConditionType, annotations()...), UnsafeDisableDeepCopy: &noCopies},
 			&corev1.Pod{}: {Transform: loop.SlimPod(worker.Annotations()...), UnsafeDisableDeepCopy: &noCopies,
-				Namespaces: map[string]cache.Config{cfg.PodNamespace: {LabelSelector: labels.SelectorFromSet(template.Labels)}}},
+				Namespaces: map[string]cache.Config{cfg.PodNamespace: {LabelSelector: selector(template)}}},
 		}},
 		LeaderElection: true, LeaderElectionID: cfg.AgentName + "-controller", LeaderElectionNamespace: cfg.PodNamespace,
 		LeaderElectionReleaseOnCancel: true,
@@ -184,6 +240,31 @@ func newManager(cfg config.Controller, environment kube.Environment, template *c
 	return m, errors.Join(m.AddHealthzCheck("ping", healthz.Ping), m.AddReadyzCheck("caches", synced))
 }
 
+const component = "app.kubernetes.io/component"
+
+// selector selects the pods of a template, also those that run under earlier labels of the user.
+func selector(template *corev1.PodTemplateSpec) labels.Selector {
+	return ownLabels(template).AsSelector()
+}
+
+// workers selects the workers of the release that the template is from.
+func workers(template *corev1.PodTemplateSpec) labels.Selector {
+	own := ownLabels(template)
+	own[component] = "worker"
+	return own.AsSelector()
+}
+
+// ownLabels are the labels that the chart gives to the pods of a template.
+func ownLabels(template *corev1.PodTemplateSpec) labels.Set {
+	own := make(labels.Set)
+	for _, key := range []string{"app.kubernetes.io/name", "app.kubernetes.io/instance", component} {
+		if value, found := template.Labels[key]; found {
+			own[key] = value
+		}
+	}
+	return own
+}
+
 // readTemplate reads the pod template that the chart has rendered.
 func readTemplate(path string) (*corev1.PodTemplateSpec, error) {
 	const remedy = "--agent-template must name a file with a PodTemplateSpec, as the chart renders it"
@@ -192,11 +273,11 @@ func readTemplate(path string) (*corev1.PodTemplateSpec, error) {
 		return nil, fmt.Errorf("%w: %s", err, remedy)
 	}
 	template := new(corev1.PodTemplateSpec)
-	if err := yaml.UnmarshalStrict(text, template); err != nil {
+	if err := yaml.Unmarshal(text, template); err != nil {
 		return nil, fmt.Errorf("%s: %w: %s", path, err, remedy)
 	}
-	if len(template.Labels) == 0 {
-		return nil, fmt.Errorf("%s: it has no labels to select the agents' pods by: %s", path, remedy)
+	if selector(template).Empty() {
+		return nil, fmt.Errorf("%s: it has no labels app.kubernetes.io/… to select the agents' pods by: %s", path, remedy)
 	}
 	return template, nil
 }
@@ -212,7 +293,7 @@ func newRequest(cfg config.Config) nodepatch.Request {
 }
 
 // annotations returns the keys that decisions read.
-func annotations() []string { return []string{nodepatch.Annotation} }
+func annotations() []string { return append(replace.Annotations(), nodepatch.Annotation) }
 
 // deployment is what Events about the whole fleet are about.
 func deployment(cfg config.Controller) runtime.Object {

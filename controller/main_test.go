@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 )
 
 func exit(t *testing.T, env map[string]string, args ...string) (code int, stdout, stderr string) {
@@ -60,13 +61,21 @@ func TestTemplate(t *testing.T) {
 	_, err := readTemplate(path)
 	require.ErrorContains(t, err, "--agent-template")
 	for text, message := range map[string]string{
-		"metadata: {labels: {a: b}}\nspec: {nodes: {}}": "nodes",
+		"spec: [":  "agent.yaml",
 		"spec: {}": "no labels",
 	} {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		_, err := readTemplate(path)
 		require.ErrorContains(t, err, message)
 	}
+}
+
+// The leader of daemonset mode finds the workers of its own release, and not its agents.
+func TestSelectors(t *testing.T) {
+	template := &corev1.PodTemplateSpec{}
+	template.Labels = map[string]string{"app.kubernetes.io/name": "n", "app.kubernetes.io/instance": "i", "app.kubernetes.io/component": "agent", "team": "a"}
+	assert.Equal(t, "app.kubernetes.io/component=agent,app.kubernetes.io/instance=i,app.kubernetes.io/name=n", selector(template).String())
+	assert.Equal(t, "app.kubernetes.io/component=worker,app.kubernetes.io/instance=i,app.kubernetes.io/name=n", workers(template).String())
 }
 
 // Decisions are made without a client: the API server cannot be asked in the middle of one.

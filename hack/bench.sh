@@ -16,6 +16,7 @@ elif ! hack/cluster/cluster kubectl get --raw /readyz >/dev/null 2>&1; then
 fi
 hack/cluster/cluster build kwok helm
 hack/cluster/cluster image
+hack/cluster/cluster image --controller
 mkdir -p bin/bench
 CGO_ENABLED=0 go build -C controller -trimpath -ldflags "-s -w" -o "$PWD/bin/kube-node-ready-controller" .
 CGO_ENABLED=0 go build -C hack/bench -trimpath -ldflags "-s -w" -o "$PWD/bin/bench/" . ./baseline

@@ -25,10 +25,12 @@ gotests() { # SHARD PACKAGE…
 wanted() { [[ -z ${PACKAGES:-} || $PACKAGES == *$1* ]]; }
 # A Prometheus (Debian's cannot discover pods), and the operator that configures it.
 if wanted charttest; then hack/cluster/cluster build operator prometheus; fi
-if wanted karpenter; then hack/cluster/cluster build karpenter kwok; fi
+if wanted karpenter; then hack/cluster/cluster build karpenter; fi
+if wanted karpenter || wanted workers; then hack/cluster/cluster build kwok; fi
+controller_wanted() { wanted controller || wanted karpenter || wanted workers; }
 build_images() {
   hack/cluster/cluster image
-  if wanted controller; then hack/cluster/cluster image --controller; fi
+  if controller_wanted; then hack/cluster/cluster image --controller; fi
 }
 if [ -n "${KEEP:-}" ]; then
   hack/cluster/cluster kubectl get --raw /readyz >/dev/null 2>&1 || hack/cluster/cluster up
@@ -47,7 +49,7 @@ if [ -n "${PACKAGES:-}" ]; then first=$PACKAGES second=""; fi
 # The binary of each test is compiled before, not by both shards at once.
 (cd hack/e2e && go vet ./...)
 source hack/shards.sh
-if wanted controller; then images+=(.cluster/images/kube-node-ready-controller.tar); fi
+if controller_wanted; then images+=(.cluster/images/kube-node-ready-controller.tar); fi
 # shellcheck disable=SC2086
 total=$(tests_in hack/e2e "${RUN:-.}" $first $second)
 run_shards() {

@@ -12,22 +12,23 @@ trap 'rm -rf "$work"' EXIT
 export E2E=long
 failed=0
 
-hack/cluster/cluster build && hack/cluster/cluster image || exit 1
-faults() { # PACKAGE
-  cd hack/e2e && FAULTS_TABLE=$work/$1.json ../../bin/tools/gotestsum --format standard-verbose -- \
-    -count=1 -timeout 90m -parallel 8 -run "${RUN:-^TestFault}" "./$1"
+hack/cluster/cluster build && hack/cluster/cluster build kwok && hack/cluster/cluster image && hack/cluster/cluster image --controller || exit 1
+faults() { # PACKAGE…
+  cd hack/e2e && FAULTS_TABLE=$work/faults-$1.json ../../bin/tools/gotestsum --format standard-verbose --packages="${*/#/./}" -- \
+    -count=1 -timeout 90m -p 1 -parallel 8 -run "${RUN:-^TestFault}"
 }
 source hack/shards.sh
-total=$(tests_in hack/e2e "${RUN:-^TestFault}" ./faults ./faultsnet)
+images+=(.cluster/images/kube-node-ready-controller.tar)
+total=$(tests_in hack/e2e "${RUN:-^TestFault}" ./faults ./faultsnet ./workers)
 run_shards() {
   start_shard faults faults faults
-  start_shard faultsnet faults faultsnet
+  start_shard faultsnet faults faultsnet workers
   wait_shards
 }
 run_shards | progress "$total"
 [ "${PIPESTATUS[0]}" = 0 ] || failed=1
 export FAULTS_TABLE=$work/table.json
-cat "$work"/faults*.json >"$FAULTS_TABLE"
+cat "$work"/faults-*.json >"$FAULTS_TABLE"
 
 fuzz() { # DIRECTORY TARGET OUTCOME
   local execs failure=false

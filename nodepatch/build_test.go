@@ -209,3 +209,15 @@ func TestUntouchable(t *testing.T) {
 		assert.Equal(t, want, Untouchable(node))
 	}
 }
+
+func TestWaitsFor(t *testing.T) {
+	r := Request{TaintKey: "cni.example/startup", FailedTaintKey: failedKey}
+	blocks := r.WaitsFor([]string{"cni.example/", "node-ready/"})
+	for key, want := range map[string]bool{
+		"cni.example/not-ready": true, "cni.example.org/not-ready": false, "karpenter.sh/unregistered": true, "karpenter.sh/disrupted": false,
+		"cni.example/startup": false, failedKey: false, // nobody else removes them
+	} {
+		assert.Equal(t, want, blocks(Taint{Key: key}), key)
+	}
+	assert.True(t, r.WaitsFor(nil)(Taint{Key: "karpenter.sh/unregistered"}))
+}

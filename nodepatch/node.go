@@ -12,6 +12,9 @@ type Node struct {
 	} `json:"spec"`
 	Status struct {
 		Conditions []Condition `json:"conditions"`
+		NodeInfo   struct {
+			BootID string `json:"bootID"`
+		} `json:"nodeInfo"`
 	} `json:"status"`
 }
 

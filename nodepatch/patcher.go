@@ -35,6 +35,9 @@ var ErrReplaced = errors.New("the node was deleted and created again under the s
 // ErrBlocked means that a client has added a taint that blocks the release: what was verified does not count any more.
 var ErrBlocked = errors.New("a foreign taint was added while the node was patched")
 
+// ErrOutdated means that the Node was started again since base was read, or released and is to be verified again.
+var ErrOutdated = errors.New("the node was started again, or released, since it was read")
+
 // Refused means that the API server will not apply the patch, and a retry does not help.
 type Refused struct{ Err error }
 
@@ -63,8 +66,8 @@ type Patcher struct {
 type change struct {
 	build  func(*Node) []Operation
 	done   func(*Node) bool
-	blocks func(Taint) bool // ends it with ErrBlocked; nil: nothing does
-	within bool             // the end of ctx also ends a request in flight, and no retry goes on after it
+	voids  func(*Node) error // an error ends it: the Node has changed in a way that no retry may ignore; nil: nothing does
+	within bool              // the end of ctx also ends a request in flight, and no retry goes on after it
 }
 
 // Release makes the Node verified, starting from base, the Node as last read, and returns the taints that it has
@@ -77,15 +80,45 @@ type change struct {
 //
 // The error is a *Refused, ErrReplaced, ErrBlocked, ctx's own, or the last error once Deadline has passed.
 func (p *Patcher) Release(ctx context.Context, base *Node, r Request) (removed []Taint, err error) {
-	_, err = p.apply(ctx, base, change{
+	_, err = p.apply(ctx, base, releasing(r, &removed))
+	return removed, err
+}
+
+// ReleaseCached is Release for a base from a cache, which may be behind: it changes only a Node that has not changed since it was
+// read, because no operation of a JSON patch can test that no taint was added. It returns the released Node, too. Besides
+// those of Release the error may be ErrOutdated.
+func (p *Patcher) ReleaseCached(ctx context.Context, base *Node, r Request) (released *Node, removed []Taint, err error) {
+	c := releasing(r, &removed)
+	build, voids := c.build, c.voids
+	c.build = func(node *Node) []Operation {
+		return append([]Operation{{"test", "/metadata/resourceVersion", node.ResourceVersion}}, build(node)...)
+	}
+	c.voids = func(node *Node) error {
+		annotation, before := node.Annotations[r.Annotation], base.Annotations[r.Annotation]
+		if node.Status.NodeInfo.BootID != base.Status.NodeInfo.BootID || annotation != before && !hasLabel(node, r) {
+			return ErrOutdated
+		}
+		return voids(node)
+	}
+	released, err = p.apply(ctx, base, c)
+	return released, removed, err
+}
+
+// releasing is the change that a release makes. It sets removed.
+func releasing(r Request, removed *[]Taint) change {
+	return change{
 		build: func(node *Node) []Operation {
-			removed = r.removed(node)
+			*removed = r.removed(node)
 			return Build(node, r)
 		},
-		done:   func(node *Node) bool { return IsVerified(node, r) },
-		blocks: r.Blocks,
-	})
-	return removed, err
+		done: func(node *Node) bool { return IsVerified(node, r) },
+		voids: func(node *Node) error {
+			if r.Blocks != nil && slices.ContainsFunc(node.Spec.Taints, r.Blocks) {
+				return ErrBlocked
+			}
+			return nil
+		},
+	}
 }
 
 // RemoveAgain removes what a release removes from a Node that was released before, if the startup taint was added
@@ -186,6 +219,10 @@ func (p *Patcher) apply(ctx context.Context, base *Node, c change) (*Node, error
 
 		// Also after a lost reply: the patch may have been applied.
 		again, readErr := p.readAgain(limited, waits, err)
+		var void error
+		if readErr == nil && c.voids != nil {
+			void = c.voids(again)
+		}
 		switch {
 		case readErr != nil:
 			return nil, fmt.Errorf("patch of node %s: %w; then, reading it again: %w", node.Name, err, readErr)
@@ -193,8 +230,8 @@ func (p *Patcher) apply(ctx context.Context, base *Node, c change) (*Node, error
 			return nil, ErrReplaced
 		case c.done(again):
 			return again, nil
-		case c.blocks != nil && slices.ContainsFunc(again.Spec.Taints, c.blocks):
-			return nil, ErrBlocked
+		case void != nil:
+			return nil, void
 		case statusCode(err) == http.StatusUnprocessableEntity &&
 			(again.ResourceVersion == node.ResourceVersion || unchanged == maxUnchanged):
 			return nil, &Refused{err} // no test can have failed

@@ -72,7 +72,10 @@ subjects:
 {{- if gt (len $fullname) 52 }}
 {{- fail (printf "with controller.enabled, the full name %s must have at most 52 characters: set fullnameOverride" $fullname) }}
 {{- end }}
-{{- if and (hasPrefix "sha256:" .Values.image.tag) (not .Values.controller.image.tag) }}
+{{- if eq .Values.deploymentMode "controller" }}
+{{- include "kube-node-ready.validateRestricted" . }}
+{{- end }}
+{{- if and (contains "sha256:" .Values.image.tag) (not .Values.controller.image.tag) }}
 {{- fail "controller.image.tag is required, because image.tag is the digest of another image" }}
 {{- end }}
 {{- else if eq .Values.deploymentMode "controller" }}

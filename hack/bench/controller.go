@@ -103,7 +103,8 @@ func (b *bench) createFleet(ctx context.Context, template *corev1.PodTemplateSpe
 		name := fmt.Sprintf("123456789012.dkr.ecr.eu-central-1.amazonaws.com/platform/service-%02d", i)
 		images = append(images, corev1.ContainerImage{Names: []string{name + "@sha256:" + digest, name + ":v1.2.3"}, SizeBytes: 123456789})
 	}
-	status, err := json.Marshal(map[string]any{"status": map[string]any{"images": images}})
+	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}
+	status, err := json.Marshal(map[string]any{"status": map[string]any{"images": images, "conditions": []corev1.NodeCondition{ready}}})
 	if err != nil {
 		return err
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-// gate measures the time from the startup taint to the release on the real kubelet, with the agent and with a baseline without
-// checks.
+// gate measures the time from the startup taint to the release on the real kubelet, with the agent, with a baseline without
+// checks, and in controller mode.
 func (b *bench) gate(ctx context.Context) error {
 	b.step("gate latency: baseline and agent in turn, %d times each", b.runs)
 	const repository, tag = "localhost/bench-baseline", "v1"
@@ -48,7 +48,7 @@ func (b *bench) gate(ctx context.Context) error {
 	b.budget("gate latency above the baseline", median(difference), gateBudget, "%.0f ms")
 	b.figure("gate latency", "%.0f ms, baseline %.0f ms", median(agent), median(baseline))
 	b.figure("gate latency compared with the baseline", "%.2f times", median(agent)/median(baseline))
-	return nil
+	return b.gateOfControllerMode(ctx)
 }
 
 // gateLatency deploys the agent with values, adds the startup taint to the node and returns how long it took until the taint was

@@ -20,6 +20,9 @@ const (
 	requestsBudget = 4.0  // to the API server, a verification
 	receivedBudget = 40.0 // kB, a verification
 
+	controllerGateBudget    = 400.0 // ms, the median in controller mode
+	controllerGateP95Budget = 800.0 // ms
+
 	incidentBudget     = 160.0 // MiB, the controller beside 5,000 nodes of which none is verified
 	restBudget         = 96.0  // MiB, the controller beside 5,000 verified nodes
 	restCPUBudget      = 10.0  // mCPU, the same

@@ -111,6 +111,12 @@ func newRunner(cfg config.Config, observer checks.Observer) checks.Runner {
 	return checks.Runner{Timeout: cfg.CheckTimeout, MaxRetries: cfg.MaxRetries, NewBackOff: backOff, Observer: observer}
 }
 
+// LongestRound returns the longest that a round can take.
+func LongestRound(cfg config.Config) time.Duration {
+	runner := newRunner(cfg, nil)
+	return runner.Longest(len(checks.Names()))
+}
+
 // newRequest describes the verified node, except for the annotation's value.
 func newRequest(cfg config.Config) nodepatch.Request {
 	return nodepatch.Request{

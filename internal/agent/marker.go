@@ -124,6 +124,12 @@ func (v *verification) mark(ctx context.Context, failed []string, message string
 	return err == nil
 }
 
+// hasCondition reports whether the node has the condition. One that was never gated gets none.
+func (v *verification) hasCondition() bool {
+	ours := func(condition nodepatch.Condition) bool { return condition.Type == v.cfg.ConditionType }
+	return slices.ContainsFunc(v.node.Status.Conditions, ours)
+}
+
 // markVerified shows on the node that it is verified. It reports whether a retry is of no use.
 func (v *verification) markVerified(ctx context.Context) bool {
 	err := v.marker.Verified(ctx, v.node)

@@ -247,6 +247,15 @@ func get(t *testing.T, port, path string) (code int, body string) {
 
 // inCluster makes an agent that runs all checks but dns, once.
 func inCluster(t *testing.T, api *fakeAPI, args ...string) (*Agent, *output) {
+	cfg, e := inClusterSettings(t, api, args...)
+	stderr := newOutput()
+	a := New(cfg, e, metrics.New("node1", checks.Names(), metrics.Build{}), newLog(cfg, stderr), "dev")
+	list := a.checks
+	a.checks = func(api checks.API) []checks.Check { return list(api)[1:] }
+	return a, stderr
+}
+
+func inClusterSettings(t *testing.T, api *fakeAPI, args ...string) (config.Config, kube.Environment) {
 	env := map[string]string{"NODE_NAME": "node1", "KUBECONFIG": api.kubeconfig}
 	env["KUBERNETES_SERVICE_HOST"], env["KUBERNETES_SERVICE_PORT"] = serverOf(t, api.kubeconfig)
 	cfg, err := config.Parse(append(args, "--once", "--max-retries=0"), lookup(env), io.Discard)
@@ -254,11 +263,7 @@ func inCluster(t *testing.T, api *fakeAPI, args ...string) (*Agent, *output) {
 	e := kube.DetectEnvironment(cfg.Kubeconfig, lookup(env), "kube-node-ready/dev")
 	require.NoError(t, e.Err)
 	e.RemoveRateLimit() // which a test of many rounds would reach
-	stderr := newOutput()
-	a := New(cfg, e, metrics.New("node1", checks.Names(), metrics.Build{}), newLog(cfg, stderr), "dev")
-	list := a.checks
-	a.checks = func(api checks.API) []checks.Check { return list(api)[1:] }
-	return a, stderr
+	return cfg, e
 }
 
 // dnsSlice says that a pod of the DNS service listens at addr.

@@ -195,7 +195,7 @@ func (v *verification) announce(ctx context.Context, removed []nodepatch.Taint) 
 		log = log.WithField("remaining_taints", strings.Join(formatTaints(left), ", "))
 	}
 	log.Info("node verified")
-	if !v.shownVerified || v.releaseFailed {
+	if (!v.shownVerified || v.releaseFailed) && (len(removed) > 0 || v.hasCondition()) {
 		retry(ctx, v.markVerified)
 	}
 	v.events.Add(kube.EventNormal, reasonVerified, allChecksPass+"; verified in "+formatDuration(took)+"; "+what)

@@ -121,8 +121,8 @@ func (w *Worker) get(client *kube.Client) func(context.Context) (checks.Report, 
 	}
 }
 
-// Handler serves /healthz and /readyz. /readyz does not answer before the verdict is known, so that kubelet's first probe
-// sees it at once: 200 if the round has passed, else 503.
+// Handler serves /healthz and /readyz. /readyz does not answer before the verdict is known, so that kubelet and the controller
+// see it at once: 200 if the round has passed, else 503.
 func (w *Worker) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(out http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(out, "ok") })
@@ -134,7 +134,7 @@ func (w *Worker) Handler() http.Handler {
 				http.Error(out, "not verified", http.StatusServiceUnavailable)
 				return
 			}
-			_, _ = fmt.Fprintln(out, "verified")
+			_, _ = fmt.Fprintln(out, verdict.Answer(w.cfg.VerdictKey))
 		}
 	})
 	return mux

@@ -48,6 +48,7 @@ type Config struct {
 	DNSEndpoints  []string // address:port/node of the ready endpoints of DNSService, see checks.ParseEndpoints
 	ClusterDomain string   // "": that of resolv.conf
 	ClusterCA     string   // PEM; "" without Worker
+	VerdictKey    string   // what /readyz says beside "verified", so that the controller knows who answers
 }
 
 // Values of ON_TIMEOUT.
@@ -188,6 +189,7 @@ func Parse(args []string, lookupEnv func(string) (string, bool), out io.Writer) 
 	}
 	if c.Worker {
 		c.ClusterCA, _ = lookupEnv("CLUSTER_CA")
+		c.VerdictKey, _ = lookupEnv("VERDICT_KEY")
 	}
 	parsed := len(problems) == 0
 	problems = append(problems, c.missing(lookupEnv)...)

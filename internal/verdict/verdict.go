@@ -64,3 +64,6 @@ func (v Verdict) text() []byte {
 	}
 	return cut(sort.Search(len(message), func(n int) bool { return len(cut(n+1)) > maxBytes }))
 }
+
+// Answer is what a worker with this key says once it has passed. The key proves that it is that worker who answers.
+func Answer(key string) string { return strings.TrimSpace("verified " + key) }

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -29,7 +30,11 @@ func (r Rules) notRunning(node *corev1.Node, pod *corev1.Pod, events []corev1.Ev
 		return finding{reason: Unschedulable, message: name + "the scheduler has not bound it: check kube-scheduler"}
 	}
 	if reason := pod.Status.Reason; pod.Status.Phase == corev1.PodFailed && reason != "" {
-		return finding{reason: Unschedulable, message: name + "kubelet has refused or evicted it: " + reason + ": " + pod.Status.Message}
+		return finding{reason: Unschedulable,
+			message: name + "kubelet has refused or evicted it: " + reason + ": " + pod.Status.Message}
+	}
+	if pod.DeletionTimestamp != nil && slices.ContainsFunc(pod.Status.ContainerStatuses, runs) {
+		return finding{reason: Silent, message: name + "it is deleted, and kubelet does not end it: check kubelet on the node"}
 	}
 	for _, status := range pod.Status.ContainerStatuses {
 		if reason := waitingReason(status); reason != "" {
@@ -42,8 +47,15 @@ func (r Rules) notRunning(node *corev1.Node, pod *corev1.Pod, events []corev1.Ev
 	if events == nil {
 		return finding{unknown: true}
 	}
-	return fromEvents(name, events)
+	found := fromEvents(events)
+	if found.reason == Silent && restarted(pod) {
+		found = finding{reason: CrashLoop, message: containerMessage(pod.Status.ContainerStatuses[0])}
+	}
+	found.message = name + found.message
+	return found
 }
+
+func runs(status corev1.ContainerStatus) bool { return status.State.Running != nil }
 
 // waitingReason says why a container does not run, "" where its status does not tell.
 // https://kubernetes.io/docs/concepts/containers/images/#imagepullbackoff
@@ -56,10 +68,10 @@ func waitingReason(status corev1.ContainerStatus) Reason {
 			return CrashLoop
 		}
 	}
-	if status.State.Terminated != nil || status.RestartCount > 0 {
+	if status.State.Terminated != nil {
 		return CrashLoop
 	}
-	return ""
+	return "" // also of one that was started before: after a reboot its sandbox may be what fails
 }
 
 // containerMessage is what kubelet says about a container, and what its last run has said.
@@ -77,29 +89,33 @@ func containerMessage(status corev1.ContainerStatus) string {
 	return strings.Join(parts, "; ")
 }
 
-// fromEvents tells a sandbox without network from an image that does not come. PodReadyToStartContainers=False does not: it is
-// also a slow first pull (before kubelet 1.36) and a volume that is waited for.
-func fromEvents(name string, events []corev1.Event) finding {
-	newest := func(reasons ...string) *corev1.Event {
-		var found *corev1.Event
-		for i, event := range events {
-			if slices.Contains(reasons, event.Reason) && (found == nil || lastTime(event).After(lastTime(*found))) {
-				found = &events[i]
-			}
+// fromEvents tells by the newest Event how far kubelet has come: a sandbox without network, an image that does not come, a
+// volume. PodReadyToStartContainers=False does not: it is also a slow first pull (before kubelet 1.36) and a volume that is
+// waited for.
+func fromEvents(events []corev1.Event) finding {
+	// In the order in which kubelet does it: of Events of the same second the later one counts.
+	steps := []string{"FailedScheduling", "FailedMount", "FailedAttachVolume", "NetworkNotReady", "FailedCreatePodSandBox",
+		"Pulling", "Failed", "Pulled", "Created", "Started"}
+	var newest *corev1.Event
+	for i, event := range events {
+		if step := slices.Index(steps, event.Reason); step >= 0 && (newest == nil ||
+			cmp.Or(lastTime(event).Compare(lastTime(*newest)), step-slices.Index(steps, newest.Reason)) > 0) {
+			newest = &events[i]
 		}
-		return found
 	}
-	pulling := newest("Pulling")
-	if sandbox := newest("FailedCreatePodSandBox", "NetworkNotReady"); sandbox != nil && pulling == nil {
-		return finding{reason: SandboxFailed, message: name + sandbox.Message}
+	if newest == nil {
+		return finding{reason: Silent, message: "kubelet has not started its container, and no Event says why: check kubelet"}
 	}
-	if pulling != nil && newest("Pulled") == nil {
-		return finding{reason: ImagePull, message: name + pulling.Message + ", and it does not end: check the path to the registry"}
+	switch newest.Reason {
+	case "NetworkNotReady", "FailedCreatePodSandBox":
+		return finding{reason: SandboxFailed, message: newest.Message}
+	case "Pulling":
+		return finding{reason: ImagePull, message: newest.Message + ", and it does not end: check the path to the registry"}
+	case "Pulled", "Created", "Started":
+		return finding{reason: Silent, message: "kubelet does not start its container: " + newest.Message}
+	default:
+		return finding{reason: Silent, message: newest.Message}
 	}
-	if warning := newest("FailedMount", "Failed", "FailedScheduling", "FailedKillPod"); warning != nil {
-		return finding{reason: Silent, message: name + warning.Message}
-	}
-	return finding{reason: Silent, message: name + "kubelet has not started its container, and no Event says why: check kubelet"}
 }
 
 func podCondition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {

@@ -17,19 +17,19 @@ import (
 // Decide says what state each selected node is in, and what is to be written, at now.
 func (s Settings) Decide(objects Objects, now time.Time) Plan {
 	plan := Plan{Seen: Memory{began: objects.Seen.began, nodes: make(map[types.UID]memory, len(objects.Nodes)),
-		reported: make(map[Reason]bool)}}
+		reported: make(map[Reason]int)}}
 	if plan.Seen.began.IsZero() {
 		plan.Seen.began = now
 	}
 	pods := podsByNode(objects.Pods)
 	for i := range objects.Nodes {
 		node := &objects.Nodes[i]
-		if !s.Rules.Select(node) {
+		if !s.Rules.Select(node) && !s.isLeftBehind(node) {
 			continue
 		}
 		before, known := objects.Seen.nodes[node.UID]
 		if !known {
-			before = memory{first: now, born: !objects.Seen.began.IsZero(), gated: hasTaint(node, s.Request.TaintKey)}
+			before = memory{first: now, born: !objects.Seen.began.IsZero(), gated: HasTaint(node, s.Request.TaintKey)}
 		}
 		status, after := s.status(node, pods[node.Name], objects.Events, before, now)
 		if status.unknown {
@@ -37,7 +37,7 @@ func (s Settings) Decide(objects Objects, now time.Time) Plan {
 		}
 		plan.remember(status.Status, before, after, now)
 	}
-	s.report(&plan, objects.Seen.reported, now)
+	s.report(&plan, objects.Seen, now)
 	return plan
 }
 
@@ -75,10 +75,9 @@ func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UI
 	if pod == nil {
 		status.State = Unverified
 	}
-	if !m.notRunning.IsZero() && now.Sub(m.notRunning) >= s.NotStartedAfter {
-		status.State = Failed
-		if found.unknown {
-			status.State, status.unknown = Pending, status.Gated
+	if status.Gated && !m.notRunning.IsZero() && now.Sub(m.notRunning) >= s.NotStartedAfter {
+		if status.unknown = found.unknown; !found.unknown {
+			status.State = Failed
 		}
 	}
 	return status, m
@@ -89,15 +88,20 @@ func (s Settings) running(status *undecided, m memory, now time.Time) {
 	condition := s.condition(status.Node)
 	says := condition != nil && condition.Status == corev1.ConditionFalse
 	switch reason := firstReason(condition); {
-	case says && !reason.IsOwn():
-		status.State, status.Reason, status.Failing, status.Message = Failed, reason, condition.Reason, condition.Message
-	case now.Sub(m.running) >= s.SilentAfter:
+	case says && status.Gated && !reason.IsOwn():
+		status.failAs(condition)
+	case now.Sub(m.running) >= s.SilentAfter && HasTaint(status.Node, s.Request.TaintKey): // the agent marks no other node
 		status.State, status.Reason = Failed, Silent
 		status.Message = fmt.Sprintf("pod %s/%s has run for %s and has neither verified the node nor reported a failure: "+
 			"read its log, and check the node's path to the API server", status.Pod.Namespace, status.Pod.Name, s.SilentAfter)
 	default:
 		status.State = InProgress
 	}
+}
+
+// failAs takes over what the condition says.
+func (s *Status) failAs(condition *corev1.NodeCondition) {
+	s.State, s.Reason, s.Failing, s.Message = Failed, firstReason(condition), condition.Reason, condition.Message
 }
 
 // remember adds a status to the plan, with since when it is so.
@@ -130,8 +134,8 @@ func (m Memory) VerifiedWithin(node types.UID, d time.Duration, now time.Time) b
 const atLeast = 3
 
 // report decides what is to be written: a condition for each node, and Events: one for each node, or one for all that fail for a
-// reason that is widespread, once.
-func (s Settings) report(plan *Plan, reported map[Reason]bool, now time.Time) {
+// reason that is widespread, and again once they are twice as many.
+func (s Settings) report(plan *Plan, seen Memory, now time.Time) {
 	waiting, failing, shown := 0, make(map[Reason][]string), make(map[Reason]int)
 	for _, status := range plan.Statuses {
 		if status.State != Verified && status.Gated && status.Untouchable == "" {
@@ -144,28 +148,29 @@ func (s Settings) report(plan *Plan, reported map[Reason]bool, now time.Time) {
 			}
 		}
 	}
-	widespread := func(reason Reason) bool { return len(failing[reason]) >= atLeast && 2*len(failing[reason]) >= waiting }
+	for reason, nodes := range failing {
+		switch before := seen.reported[reason]; {
+		case len(nodes) < atLeast || 2*len(nodes) < waiting: // not widespread (any more)
+		case !seen.Began():
+			plan.Seen.reported[reason] = shown[reason] // by the leader before this one
+		default:
+			plan.Seen.reported[reason] = before
+		}
+	}
 	for _, status := range plan.Statuses {
 		condition, needed := s.wanted(status, now)
 		if !needed {
 			continue
 		}
+		before, widespread := plan.Seen.reported[condition.Reason]
 		failed := condition.Status == corev1.ConditionFalse
-		condition.Event = failed && !widespread(condition.Reason)
+		condition.Event = failed && !widespread
 		plan.Conditions = append(plan.Conditions, condition)
-		// Where as many nodes show it already, the leader before this one has reported it.
-		known := reported[condition.Reason] || plan.Seen.reported[condition.Reason] || shown[condition.Reason] >= atLeast
-		if failed && widespread(condition.Reason) && !known {
-			nodes := failing[condition.Reason]
+		if nodes := failing[condition.Reason]; failed && widespread && len(nodes) >= 2*max(1, before) {
 			plan.Widespread = append(plan.Widespread, Report{condition.Reason, fmt.Sprintf(
 				"%d of %d unverified nodes have no agent that runs and speaks (%s, ...): %s",
 				len(nodes), waiting, strings.Join(nodes[:atLeast], ", "), condition.Message)})
-			plan.Seen.reported[condition.Reason] = true
-		}
-	}
-	for reason := range reported {
-		if widespread(reason) {
-			plan.Seen.reported[reason] = true
+			plan.Seen.reported[condition.Reason] = len(nodes)
 		}
 	}
 }
@@ -180,8 +185,11 @@ func (s Settings) wanted(status Status, now time.Time) (Condition, bool) {
 	isOwn := isFalse && s.writes(firstReason(written))
 	fails := status.State == Failed && status.Gated && s.writes(status.Reason)
 	reason := Reason(cmp.Or(status.Failing, string(status.Reason)))
+	// In controller mode nobody else says of a node that was released that it is verified.
+	_, released := status.Node.Annotations[s.Request.Annotation]
+	unsaid := s.Workers && released && (written == nil || written.Status != corev1.ConditionTrue)
 	switch {
-	case status.State == Verified && isFalse && (isOwn || status.Pod == nil):
+	case status.State == Verified && (unsaid || isFalse && (isOwn || status.Pod == nil)):
 		return Condition{Node: status.Node, Status: corev1.ConditionTrue, Reason: verdict.Verified,
 			Message: "the node is verified"}, true
 	case fails && isOwn && now.Sub(status.Since) < settled:
@@ -196,6 +204,13 @@ func (s Settings) wanted(status Status, now time.Time) (Condition, bool) {
 	return Condition{}, false
 }
 
+// isLeftBehind reports whether node has a condition of the controller that nobody else would correct: it was selected only
+// because it had the startup taint.
+func (s Settings) isLeftBehind(node *corev1.Node) bool {
+	condition := s.condition(node)
+	return condition != nil && condition.Status == corev1.ConditionFalse && firstReason(condition).IsOwn() && s.Rules.matches(node)
+}
+
 // writes reports whether the controller writes this reason to the condition.
 func (s Settings) writes(reason Reason) bool { return s.Workers || reason.IsOwn() }
 
@@ -203,7 +218,7 @@ func (s Settings) writes(reason Reason) bool { return s.Workers || reason.IsOwn(
 func (s Settings) IsGated(node *corev1.Node) bool {
 	_, released := node.Annotations[s.Request.Annotation]
 	_, labelled := node.Labels[s.Request.Label]
-	return hasTaint(node, s.Request.TaintKey) || (released && !labelled)
+	return HasTaint(node, s.Request.TaintKey) || (released && !labelled)
 }
 
 // IsVerified reports whether node has the label and none of the taints that a release removes.
@@ -256,15 +271,17 @@ func podsByNode(pods []corev1.Pod) map[string]*corev1.Pod {
 	return found
 }
 
-// Newer compares two pods of a node: one that is not being deleted is newer than one that is.
+// Newer compares two pods of a node: one that is not being deleted is newer than one that is. Of two that were created in the
+// same second, the one that has ended is the older one.
 func Newer(a, b *corev1.Pod) int {
-	alive := func(pod *corev1.Pod) int {
-		if pod.DeletionTimestamp != nil {
-			return 0
+	is := func(yes bool) int {
+		if yes {
+			return 1
 		}
-		return 1
+		return 0
 	}
-	return cmp.Or(alive(a)-alive(b), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
+	return cmp.Or(is(b.DeletionTimestamp != nil)-is(a.DeletionTimestamp != nil),
+		a.CreationTimestamp.Compare(b.CreationTimestamp.Time), is(HasEnded(b))-is(HasEnded(a)), strings.Compare(a.Name, b.Name))
 }
 
 // NodeOf returns the node that a pod runs on, or that it is made for: the DaemonSet controller names it as the controller does.

@@ -106,6 +106,10 @@ type Status struct {
 	Since   time.Time // of State and Reason, without a break, as this process has seen it
 }
 
+// IsPending reports whether somebody verifies the node, or should. In controller mode nobody verifies a node that never had the
+// startup taint.
+func (s Status) IsPending() bool { return s.State != Verified && (s.Gated || s.Pod != nil) }
+
 // Plan is what Decide has found.
 type Plan struct {
 	Statuses    []Status

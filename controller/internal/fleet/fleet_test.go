@@ -127,6 +127,11 @@ func TestReasonOfAnAgentThatDoesNotStart(t *testing.T) {
 		"not seen by kubelet": {func(s *story, node *corev1.Node) {
 			s.pod(node.Name, corev1.ContainerState{}).Status = corev1.PodStatus{}
 		}, Silent, "kubelet has not reported"},
+		"not ended by kubelet": {func(s *story, node *corev1.Node) {
+			pod := s.pod(node.Name, running())
+			pod.DeletionTimestamp = new(metav1.Now())
+			s.objects.Events[pod.UID] = []corev1.Event{event("FailedCreatePodSandBox", "long ago")}
+		}, Silent, "kubelet does not end it"},
 		"no sandbox": {func(s *story, node *corev1.Node) {
 			pod := s.pod(node.Name, waiting("ContainerCreating"))
 			s.objects.Events[pod.UID] = []corev1.Event{event("Scheduled", ""), event("FailedCreatePodSandBox", "no CNI")}
@@ -285,7 +290,7 @@ func TestOpenedByHand(t *testing.T) {
 	s.decide()
 	s.after(3 * time.Minute)
 	node.Status.Conditions = falseCondition(NoPod)
-	node.Spec.Taints = nil
+	node.Spec.Taints = []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoExecute}} // which no agent tolerates
 	s.decide()
 	require.Len(t, s.plan.Conditions, 1)
 	assert.Equal(t, corev1.ConditionUnknown, s.plan.Conditions[0].Status)
@@ -293,6 +298,7 @@ func TestOpenedByHand(t *testing.T) {
 
 func TestOneReportForMany(t *testing.T) {
 	s := newStory(t)
+	s.decide()
 	for i := range 4 {
 		s.node(fmt.Sprintf("n%d", i))
 	}
@@ -307,41 +313,94 @@ func TestOneReportForMany(t *testing.T) {
 		assert.False(t, condition.Event)
 	}
 	assert.Empty(t, s.after(time.Hour).Widespread, "once")
+
+	t.Run("again for twice as many", func(t *testing.T) {
+		for i := range 200 {
+			s.node(fmt.Sprintf("later%d", i))
+		}
+		reports := 0
+		for range 20 {
+			reports += len(s.after(10 * time.Second).Widespread)
+		}
+		assert.Equal(t, 1, reports)
+	})
+	t.Run("not by another leader", func(t *testing.T) {
+		for i := range s.objects.Nodes {
+			s.objects.Nodes[i].Status.Conditions = falseCondition(NoPod)
+		}
+		s.objects.Seen = Memory{}
+		for range 20 {
+			assert.Empty(t, s.after(10*time.Second).Widespread)
+		}
+	})
 }
 
-// A new leader finds the conditions of the one before, which has reported.
-func TestOneReportForManyLeaders(t *testing.T) {
+// One node after another: an Event for each until they are widespread, and then one for all.
+func TestNoFailureWithoutAnEvent(t *testing.T) {
 	s := newStory(t)
-	for i := range 4 {
-		s.node(fmt.Sprintf("n%d", i))
-	}
+	s.decide()
 	for i := range 3 {
+		s.node(fmt.Sprintf("n%d", i))
+		s.decide()
+		s.after(3 * time.Minute)
+		require.Len(t, s.plan.Conditions, 1)
+		assert.Equal(t, i < 2, s.plan.Conditions[0].Event)
+		assert.Equal(t, i == 2, len(s.plan.Widespread) == 1)
 		s.objects.Nodes[i].Status.Conditions = falseCondition(NoPod)
 	}
-	s.decide()
-	s.after(3 * time.Minute)
-	require.Len(t, s.plan.Conditions, 1)
-	assert.False(t, s.plan.Conditions[0].Event)
-	assert.Empty(t, s.plan.Widespread)
 }
 
-// While the DaemonSet controller replaces the pod of a node that has failed, there is none for a moment.
-func TestReplacedPodIsNoNewReason(t *testing.T) {
-	s := newStory(t)
-	s.node("n1").Status.Conditions = falseCondition(ImagePull)
-	s.pod("n1", waiting("ImagePullBackOff"))
-	s.decide()
-	s.after(4 * time.Minute)
-	assert.Equal(t, ImagePull, s.only().Reason)
-	s.objects.Pods = nil
-	s.now = s.now.Add(settled / 2)
-	s.decide()
-	assert.Equal(t, NoPod, s.only().Reason)
-	assert.Empty(t, s.plan.Conditions)
-	s.now = s.now.Add(settled)
-	s.decide()
-	require.Len(t, s.plan.Conditions, 1)
-	assert.Equal(t, NoPod, s.plan.Conditions[0].Reason)
+// The newest Event says how far kubelet has come.
+func TestNewestEventDecides(t *testing.T) {
+	at := func(second int, reason string) corev1.Event {
+		return corev1.Event{Reason: reason, Message: reason, LastTimestamp: metav1.NewTime(time.Unix(int64(second), 0))}
+	}
+	for name, test := range map[string]struct {
+		events []corev1.Event
+		want   Reason
+	}{
+		"no network at first, then no volume":    {[]corev1.Event{at(1, "NetworkNotReady"), at(9, "FailedMount")}, Silent},
+		"no network at first, then a slow pull":  {[]corev1.Event{at(9, "Pulling"), at(1, "FailedCreatePodSandBox")}, ImagePull},
+		"no network at first, then no start":     {[]corev1.Event{at(1, "NetworkNotReady"), at(9, "Pulled")}, Silent},
+		"pulled, then no network after a reboot": {[]corev1.Event{at(1, "Pulling"), at(2, "Pulled"), at(9, "FailedCreatePodSandBox")}, SandboxFailed},
+		"pulled, and a pull that does not end":   {[]corev1.Event{at(1, "Pulling"), at(2, "Pulled"), at(9, "Pulling")}, ImagePull},
+		"pulled in the second in which it began": {[]corev1.Event{at(1, "Pulled"), at(1, "Pulling")}, Silent},
+		"others only":                            {[]corev1.Event{at(1, "Scheduled")}, Silent},
+	} {
+		t.Run(name, func(t *testing.T) { assert.Equal(t, test.want, fromEvents(test.events).reason) })
+	}
+	t.Run("a container that ran before a reboot", func(t *testing.T) {
+		s := newStory(t)
+		s.node("n1")
+		pod := s.pod("n1", waiting("ContainerCreating"))
+		pod.Status.ContainerStatuses[0].RestartCount = 1
+		s.objects.Events[pod.UID] = []corev1.Event{at(9, "FailedCreatePodSandBox")}
+		s.decide()
+		s.after(3 * time.Minute)
+		assert.Equal(t, SandboxFailed, s.only().Reason)
+		s.objects.Events[pod.UID] = []corev1.Event{}
+		s.decide()
+		assert.Equal(t, CrashLoop, s.only().Reason)
+	})
+}
+
+// The agent marks only nodes that have the startup taint: of others its silence says nothing.
+func TestOpenNodeIsNotSilent(t *testing.T) {
+	for name, set := range map[string]func(*corev1.Node){
+		"never gated":       func(*corev1.Node) {},
+		"is verified again": func(n *corev1.Node) { n.Annotations = map[string]string{nodepatch.Annotation: "{}"} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStory(t)
+			node := s.node("n1")
+			node.Spec.Taints = nil
+			set(node)
+			s.pod("n1", running())
+			s.after(time.Hour)
+			assert.Equal(t, InProgress, s.only().State)
+			assert.Empty(t, s.plan.Conditions)
+		})
+	}
 }
 
 // A controller that was killed decides the same, but for durations, which it measures anew.

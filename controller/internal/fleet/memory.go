@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -16,7 +17,7 @@ const settled = 10 * time.Second
 type Memory struct {
 	began    time.Time // zero before the first Decide
 	nodes    map[types.UID]memory
-	reported map[Reason]bool // as widespread
+	reported map[Reason]int // reasons that are widespread: how many nodes had it when that was reported
 }
 
 // memory is that of one node.
@@ -64,14 +65,14 @@ func (m memory) wait(gated bool, now time.Time) memory {
 	return m
 }
 
-// runningContainer returns the id of the agent's running container, or "".
+// runningContainer returns the id of the agent's running container, or "". kwok gives its containers none.
 func runningContainer(pod *corev1.Pod) string {
 	if pod == nil || pod.DeletionTimestamp != nil {
 		return ""
 	}
-	for _, status := range pod.Status.ContainerStatuses {
+	for _, status := range containers(pod) {
 		if status.State.Running != nil {
-			return status.ContainerID
+			return cmp.Or(status.ContainerID, "running")
 		}
 	}
 	return ""

@@ -18,13 +18,36 @@ type Rules struct {
 	request     nodepatch.Request
 }
 
-// NewRules reads the rules of the agent's pod template.
+// noNode is the key of a label that no node has.
+const noNode = "node-ready/no-node-has-this"
+
+// NewRules reads the rules of the agent's pod template. The one that keeps the agent off verified nodes does not count.
 func NewRules(template *corev1.PodTemplateSpec, request nodepatch.Request) Rules {
+	affinity := template.Spec.Affinity.DeepCopy()
+	for _, term := range requiredTerms(affinity) {
+		for i, rule := range term.MatchExpressions {
+			if rule.Key == request.Label && rule.Operator == corev1.NodeSelectorOpDoesNotExist {
+				term.MatchExpressions[i].Key = noNode // not removed: a term without a rule would match no node
+			}
+		}
+	}
 	return Rules{
-		affinity:    nodeaffinity.NewRequiredNodeAffinity(template.Spec.NodeSelector, template.Spec.Affinity),
+		affinity:    nodeaffinity.NewRequiredNodeAffinity(template.Spec.NodeSelector, affinity),
 		tolerations: append(addedTolerations(), template.Spec.Tolerations...),
 		request:     request,
 	}
+}
+
+// requiredTerms returns the terms of which a node must match one; none: each node may be selected.
+func requiredTerms(affinity *corev1.Affinity) []corev1.NodeSelectorTerm {
+	if affinity == nil || affinity.NodeAffinity == nil {
+		return nil
+	}
+	required := affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	if required == nil {
+		return nil
+	}
+	return required.NodeSelectorTerms
 }
 
 // addedTolerations are those that the DaemonSet controller adds to each of its pods.
@@ -46,19 +69,12 @@ func addedTolerations() (added []corev1.Toleration) {
 // Select reports whether the rules are for node: affinity and node selector match it, whether it is verified or not. A
 // taint that no agent tolerates keeps a node out too, unless the node has the startup taint: nobody else would open that one.
 func (r Rules) Select(node *corev1.Node) bool {
-	unlabelled := *node
-	if _, verified := node.Labels[r.request.Label]; verified {
-		unlabelled.Labels = make(map[string]string, len(node.Labels))
-		for key, value := range node.Labels {
-			if key != r.request.Label {
-				unlabelled.Labels[key] = value
-			}
-		}
-	}
-	if matches, err := r.affinity.Match(&unlabelled); err != nil || !matches {
-		return false
-	}
-	return r.untolerated(node) == nil || hasTaint(node, r.request.TaintKey)
+	return r.matches(node) && (r.untolerated(node) == nil || HasTaint(node, r.request.TaintKey))
+}
+
+func (r Rules) matches(node *corev1.Node) bool {
+	matches, err := r.affinity.Match(node)
+	return err == nil && matches
 }
 
 // untolerated returns a taint that keeps the agent away from node, or nil.
@@ -96,6 +112,7 @@ func Untouchable(node *corev1.Node) string {
 	return nodepatch.Untouchable(slim)
 }
 
-func hasTaint(node *corev1.Node, key string) bool {
+// HasTaint reports whether node has a taint with this key, of any effect.
+func HasTaint(node *corev1.Node, key string) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key })
 }

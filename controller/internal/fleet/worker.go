@@ -18,6 +18,8 @@ const (
 	AttemptAnnotation = "node-ready/attempt" // a number, from 1
 	NodeUIDAnnotation = "node-ready/node-uid"
 	BootIDAnnotation  = "node-ready/boot-id"
+	// TemplateAnnotation is the hash of the template that it was made from.
+	TemplateAnnotation = "node-ready/template"
 )
 
 // LastAttempt is the attempt whose failure is reported although INITIAL_TIMEOUT has not passed: the first one and five retries.
@@ -44,7 +46,7 @@ func WorkerOutcome(pod *corev1.Pod) (Outcome, verdict.Verdict) {
 		return Passed, verdict.Verdict{}
 	}
 	var ended *corev1.ContainerStateTerminated
-	for _, status := range pod.Status.ContainerStatuses {
+	for _, status := range containers(pod) {
 		if status.State.Running != nil {
 			return Running, verdict.Verdict{}
 		}
@@ -61,7 +63,8 @@ func WorkerOutcome(pod *corev1.Pod) (Outcome, verdict.Verdict) {
 	}
 	disrupted := podCondition(pod, corev1.DisruptionTarget)
 	switch {
-	case disrupted != nil && disrupted.Status == corev1.ConditionTrue, pod.Status.Phase == corev1.PodFailed && pod.Status.Reason != "":
+	case disrupted != nil && disrupted.Status == corev1.ConditionTrue,
+		pod.Status.Phase == corev1.PodFailed && pod.Status.Reason != "":
 		return Interrupted, verdict.Verdict{}
 	case ended != nil:
 		return Crashed, verdict.Verdict{}
@@ -80,8 +83,32 @@ func Attempt(pod *corev1.Pod) int {
 	return n
 }
 
-// decideByWorker decides about a node without a worker that waits or runs, and reports whether it has. A node whose worker has not
-// started for long, or ends without a verdict, is like one whose agent does.
+// HasEnded reports whether a pod's containers have ended.
+func HasEnded(pod *corev1.Pod) bool {
+	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return true
+	}
+	statuses := containers(pod)
+	for _, status := range statuses {
+		if status.State.Terminated == nil {
+			return false
+		}
+	}
+	return len(statuses) > 0
+}
+
+// containers returns the statuses of a pod's containers. Of a worker's pod only the worker's counts: a sidecar that was injected
+// does not end with it.
+func containers(pod *corev1.Pod) []corev1.ContainerStatus {
+	statuses := pod.Status.ContainerStatuses
+	if i := slices.IndexFunc(statuses, func(status corev1.ContainerStatus) bool { return status.Name == "worker" }); i >= 0 {
+		return statuses[i : i+1]
+	}
+	return statuses
+}
+
+// decideByWorker decides about a node without a worker that waits or runs, and reports whether it has. A node whose worker
+// has not started for long, or ends without a verdict, is like one whose agent does.
 func (s Settings) decideByWorker(status *undecided, m *memory, now time.Time) bool {
 	overdue := !m.waiting.IsZero() && now.Sub(m.waiting) >= s.FailedAfter
 	if status.Pod == nil {
@@ -89,7 +116,12 @@ func (s Settings) decideByWorker(status *undecided, m *memory, now time.Time) bo
 	}
 	outcome, said := WorkerOutcome(status.Pod)
 	condition := s.condition(status.Node)
+	isFalse := condition != nil && condition.Status == corev1.ConditionFalse
 	switch {
+	case isFalse && !firstReason(condition).IsOwn() && m.container == "" && outcome != Passed && outcome != FailedRound &&
+		now.Sub(m.notRunning) < s.NotStartedAfter:
+		status.failAs(condition) // the failure goes on while the next attempt starts
+		return true
 	case outcome == Passed && m.container == "":
 		status.Reason, status.Message = NotVerified, "all checks pass, and the node is not released: see the controller's log"
 	case outcome == FailedRound:
@@ -102,7 +134,7 @@ func (s Settings) decideByWorker(status *undecided, m *memory, now time.Time) bo
 	}
 	m.container, m.running, m.notRunning = "", time.Time{}, time.Time{} // the next worker has all the time to start
 	status.State = InProgress
-	if overdue || (condition != nil && condition.Status == corev1.ConditionFalse) {
+	if overdue || isFalse {
 		status.State = Failed
 	}
 	return true

@@ -11,8 +11,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -29,8 +27,10 @@ const (
 	batch = 250 * time.Millisecond
 	// interval is when to decide again although nothing has changed: durations pass.
 	interval = 10 * time.Second
-	// lookUps is how many pods' Events are read a second, at most.
-	lookUps = 5
+	// betweenLookUps is the time between two lists of the pods' Events.
+	betweenLookUps = 10 * time.Second
+	// pageOfEvents bounds what a list of Events holds in memory.
+	pageOfEvents = 500
 	// afterError is when to try again what has failed.
 	afterError = 5 * time.Second
 )
@@ -50,8 +50,8 @@ type Loop struct {
 
 	mu     sync.Mutex
 	seen   fleet.Memory
-	events map[types.UID][]corev1.Event
-	readAt map[types.UID]string // the pod's resourceVersion when its Events were read: they are read again once it has changed
+	events map[types.UID]events // of pods that do not start
+	looked time.Time            // when the Events were listed
 
 	failed atomic.Uint64 // decisions and steps
 }
@@ -86,7 +86,7 @@ func (l *Loop) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Re
 		return reconcile.Result{}, err
 	}
 	var wait time.Duration // none: in a fleet of verified nodes nothing happens as time passes
-	if slices.ContainsFunc(plan.Statuses, func(status fleet.Status) bool { return status.State != fleet.Verified }) {
+	if slices.ContainsFunc(plan.Statuses, fleet.Status.IsPending) {
 		wait = interval
 	}
 	for _, step := range append([]Step{lookUp{l}}, l.Steps...) {
@@ -126,53 +126,13 @@ func (l *Loop) plan(ctx context.Context, now time.Time, keep bool) (fleet.Plan, 
 	if err := l.Cache.List(ctx, &pods, client.UnsafeDisableDeepCopy); err != nil {
 		return fleet.Plan{}, fmt.Errorf("pods in the cache: %w", err)
 	}
-	plan := l.Settings.Decide(fleet.Objects{Nodes: nodes.Items, Pods: pods.Items, Events: l.events, Seen: l.seen}, now)
+	read := make(map[types.UID][]corev1.Event, len(l.events))
+	for uid, of := range l.events {
+		read[uid] = of.list
+	}
+	plan := l.Settings.Decide(fleet.Objects{Nodes: nodes.Items, Pods: pods.Items, Events: read, Seen: l.seen}, now)
 	if keep {
 		l.seen = plan.Seen
-		l.forget(pods.Items)
 	}
 	return plan, nil
-}
-
-// forget drops the Events of pods that are gone, or have changed.
-func (l *Loop) forget(pods []corev1.Pod) {
-	events, readAt := make(map[types.UID][]corev1.Event), make(map[types.UID]string)
-	for i := range pods {
-		uid := pods[i].UID
-		if read, found := l.events[uid]; found && l.readAt[uid] == pods[i].ResourceVersion {
-			events[uid], readAt[uid] = read, l.readAt[uid]
-		}
-	}
-	l.events, l.readAt = events, readAt
-}
-
-// lookUp is the first step: it reads the Events of some pods that the plan asks for, once for each.
-type lookUp struct{ *Loop }
-
-func (l lookUp) Act(ctx context.Context, plan fleet.Plan) (again time.Duration, err error) {
-	for _, pod := range plan.LookUp[:min(lookUps, len(plan.LookUp))] {
-		events, err := PodEvents(ctx, l.Live, pod)
-		if err != nil {
-			return 0, err
-		}
-		l.mu.Lock()
-		l.events[pod.UID], l.readAt[pod.UID] = events, pod.ResourceVersion
-		l.mu.Unlock()
-		again = time.Second
-	}
-	return again, nil
-}
-
-// PodEvents reads the Events about a pod from the API server. The list is empty, not nil, where there are none.
-func PodEvents(ctx context.Context, live client.Reader, pod *corev1.Pod) ([]corev1.Event, error) {
-	var list corev1.EventList
-	err := live.List(ctx, &list, client.InNamespace(pod.Namespace), &client.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(pod.UID)),
-		Limit:         100,
-		Raw:           &metav1.ListOptions{ResourceVersion: "0"},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("events of pod %s/%s: %w", pod.Namespace, pod.Name, err)
-	}
-	return append([]corev1.Event{}, list.Items...), nil
 }

@@ -40,7 +40,7 @@ func SlimPod(annotations ...string) cache.TransformFunc {
 			return object, nil
 		}
 		slim := &corev1.Pod{ObjectMeta: slimMeta(pod.ObjectMeta, annotations...), Status: corev1.PodStatus{
-			Phase: pod.Status.Phase, Reason: pod.Status.Reason, Message: pod.Status.Message,
+			Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, Reason: pod.Status.Reason, Message: pod.Status.Message,
 			Conditions: pod.Status.Conditions, ContainerStatuses: pod.Status.ContainerStatuses, StartTime: pod.Status.StartTime,
 		}}
 		slim.Spec.NodeName = pod.Spec.NodeName

@@ -105,7 +105,7 @@ func (c *Collector) SetBreaker(reason string, frozen bool) {
 
 // hasSeries reports whether a node has series of its own: while it is not verified, and for an hour after that.
 func hasSeries(plan fleet.Plan, status fleet.Status, now time.Time) bool {
-	return status.State != fleet.Verified || plan.Seen.VerifiedWithin(status.Node.UID, window, now)
+	return status.IsPending() || plan.Seen.VerifiedWithin(status.Node.UID, window, now)
 }
 
 // tries counts how often checks were started anew on a node that is not verified.

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -20,8 +21,8 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// atOnce is how many conditions are written a second, at most.
-const atOnce = 5
+// NewLimit returns how many conditions are written, at most: 5 a second.
+func NewLimit() *rate.Limiter { return rate.NewLimiter(5, 5) }
 
 // Reasons of the controller's Events, and the agent's for a node whose checks fail.
 const (
@@ -40,6 +41,7 @@ type Reporter struct {
 	// ServerTime returns the time by the API server's clock.
 	ServerTime func() time.Time
 	Timeout    time.Duration // of one request
+	Limit      *rate.Limiter // of the conditions
 	Log        *slog.Logger
 }
 
@@ -50,8 +52,8 @@ func (r *Reporter) Act(ctx context.Context, plan fleet.Plan) (again time.Duratio
 		r.warn(r.Self, FleetNotStarted, wide.Reason, wide.Message)
 	}
 	// Any of them: one that the API server refuses must not keep the others waiting.
-	for i, which := range rand.Perm(len(plan.Conditions)) {
-		if i == atOnce {
+	for _, which := range rand.Perm(len(plan.Conditions)) {
+		if !r.Limit.Allow() {
 			return time.Second, err
 		}
 		err = errors.Join(err, r.write(ctx, plan.Conditions[which]))
@@ -95,6 +97,7 @@ func (r *Reporter) warn(about runtime.Object, event string, reason fleet.Reason,
 // PatchNode returns what nodepatch needs of a Node.
 func PatchNode(node *corev1.Node) *nodepatch.Node {
 	slim := &nodepatch.Node{ObjectMeta: node.ObjectMeta}
+	slim.Status.NodeInfo.BootID = node.Status.NodeInfo.BootID
 	for _, taint := range node.Spec.Taints {
 		slim.Spec.Taints = append(slim.Spec.Taints, nodepatch.Taint{Key: taint.Key, Value: taint.Value, Effect: string(taint.Effect)})
 	}

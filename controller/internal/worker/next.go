@@ -5,8 +5,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
@@ -17,7 +17,11 @@ const (
 	firstRetry   = 30 * time.Second
 	longestRetry = 8 * time.Minute
 	// afterInterruption is the wait after a worker that kubelet has refused or evicted: that says nothing about the node's network.
-	afterInterruption = 10 * time.Second
+	// After several in a row it is twice as long each time, up to longestInterruption.
+	afterInterruption   = 10 * time.Second
+	longestInterruption = 5 * time.Minute
+	// earlyRetries is how many attempts may follow at once on one that was told endpoints which have changed since.
+	earlyRetries = 2
 	// cacheDelay is how long the cache may be behind what this process has written.
 	cacheDelay = 5 * time.Second
 	// betweenRemovals is the time between two removals of a startup taint that comes back.
@@ -33,71 +37,14 @@ type step struct {
 	wait        time.Duration // decide again after this time; 0: when something changes
 }
 
-// memory is what this process remembers of a node. Only the leader's process has seen anything.
-type memory struct {
-	workers map[string]sight // by the pod's name, which is never used twice
-	// released is the worker whose verdict has released the node.
-	released                   types.UID
-	releasedAt, taintRemovedAt time.Time
-}
-
-// sight is what this process remembers of a worker.
-type sight struct {
-	first time.Time // when it was created, or seen
-	ended time.Time // when its outcome was seen first; zero: it has none yet
-	// created means that this process has created the worker, and that the cache has not shown it yet.
-	created bool
-	attempt int
-	void    bool // its verdict does not count
-	deleted bool // by this process
-}
-
-// observe notes what the cache shows of the workers of a node, all of them.
-func (m memory) observe(workers []*corev1.Pod, now time.Time) memory {
-	seen := make(map[string]sight, len(workers))
-	for name, worker := range m.workers {
-		if worker.created && now.Sub(worker.first) < cacheDelay {
-			seen[name] = worker
-		}
-	}
-	for _, pod := range workers {
-		worker, known := m.workers[pod.Name]
-		if !known {
-			worker.first = now
-		}
-		worker.created, worker.attempt = false, fleet.Attempt(pod)
-		if outcome, _ := fleet.WorkerOutcome(pod); worker.ended.IsZero() && outcome != fleet.Waiting && outcome != fleet.Running {
-			worker.ended = now
-		}
-		seen[pod.Name] = worker
-	}
-	m.workers = seen
-	return m
-}
-
-// isEmpty reports whether there is nothing to remember.
-func (m memory) isEmpty(now time.Time) bool {
-	return len(m.workers) == 0 && now.Sub(m.releasedAt) > cacheDelay && now.Sub(m.taintRemovedAt) > betweenRemovals
-}
-
-// expects reports whether this process has created a worker that the cache does not show yet.
-func (m memory) expects() bool {
-	for _, worker := range m.workers {
-		if worker.created {
-			return true
-		}
-	}
-	return false
-}
-
 // next decides what is to be done about node. workers are those of the cache for a node of this name, and m has observed them.
 func (s Settings) next(node *corev1.Node, workers []*corev1.Pod, m memory, now time.Time) step {
 	live := slices.DeleteFunc(slices.Clone(workers), func(pod *corev1.Pod) bool {
 		return pod.DeletionTimestamp != nil || m.workers[pod.Name].deleted
 	})
 	annotation := s.annotation(node)
-	if annotation.Worker != m.released && now.Sub(m.releasedAt) < cacheDelay {
-		return step{wait: m.releasedAt.Add(cacheDelay).Sub(now)} // the cache does not show the release yet
+	if m.isBehind(node, now) {
+		return step{wait: m.releasedAt.Add(cacheDelay).Sub(now)} // if no event shows the release
 	}
 	switch {
 	case !s.Fleet.Rules.Select(node), s.Fleet.IsVerified(node), !s.Fleet.IsGated(node), s.Fleet.ForeignTaint(node) != nil:
@@ -112,7 +59,8 @@ func (s Settings) next(node *corev1.Node, workers []*corev1.Pod, m memory, now t
 	}
 	var counting, others []*corev1.Pod
 	for _, pod := range live {
-		if isAbout(pod, node) && pod.UID != annotation.Worker && !m.workers[pod.Name].void {
+		isUsed := pod.UID == annotation.Worker || pod.UID == m.released
+		if isAbout(pod, node) && !isUsed && !m.workers[pod.Name].void && !s.isOutdated(pod, m.workers[pod.Name]) {
 			counting = append(counting, pod)
 		} else {
 			others = append(others, pod)
@@ -122,7 +70,7 @@ func (s Settings) next(node *corev1.Node, workers []*corev1.Pod, m memory, now t
 	if len(counting) > 0 {
 		slices.SortFunc(counting, fleet.Newer)
 		newest := counting[len(counting)-1]
-		decided, others = nextAfter(newest, m.workers[newest.Name], now), append(others, counting[:len(counting)-1]...)
+		decided, others = s.nextAfter(newest, m, now), append(others, counting[:len(counting)-1]...)
 	} else {
 		decided.create = 1
 	}
@@ -135,42 +83,60 @@ func (s Settings) next(node *corev1.Node, workers []*corev1.Pod, m memory, now t
 
 // nextAfter decides what follows on the newest worker of a node that is to be verified. The worker itself stays until another one
 // has come, or the node is verified: its log is what is left of a failure.
-func nextAfter(pod *corev1.Pod, worker sight, now time.Time) step {
-	attempt := fleet.Attempt(pod)
+func (s Settings) nextAfter(pod *corev1.Pod, m memory, now time.Time) step {
+	worker, attempt := m.workers[pod.Name], fleet.Attempt(pod)
 	createAfter := func(pause time.Duration, attempt int) step {
 		if wait := worker.ended.Add(pause).Sub(now); wait > 0 {
 			return step{wait: wait}
 		}
 		return step{create: attempt}
 	}
-	outcome, _ := fleet.WorkerOutcome(pod)
-	switch outcome {
+	switch worker.outcome(pod) {
 	case fleet.Passed:
-		// A worker that had ended before this process saw it may have passed at any time; one that is ready ends within a minute.
-		unwitnessed := worker.first.Equal(worker.ended) && hasEnded(pod)
 		switch {
-		case unwitnessed:
+		case !worker.witnessed(s.Round):
 			return step{create: attempt}
 		case now.Sub(worker.ended) < countsFor:
 			return step{release: pod}
 		}
 		return createAfter(pauseAfter(attempt), attempt+1) // the release has failed all the time
 	case fleet.FailedRound, fleet.Crashed:
-		return createAfter(pauseAfter(attempt), attempt+1)
+		decided := createAfter(pauseAfter(attempt), attempt+1)
+		if dependsOnEndpoints(pod, worker) && decided.wait > 0 {
+			if m.endpoints != 0 && m.endpoints != worker.endpoints {
+				return step{create: attempt + 1}
+			}
+			decided.wait = min(decided.wait, endpointsFor)
+		}
+		return decided
 	case fleet.Interrupted:
-		return createAfter(afterInterruption, attempt)
+		return createAfter(double(afterInterruption, m.interrupted-1, longestInterruption), attempt)
 	default:
 		return step{}
 	}
 }
 
+// isOutdated reports whether a worker waits that was made from an earlier template: what it waits for may have been corrected.
+func (s Settings) isOutdated(pod *corev1.Pod, worker sight) bool {
+	return worker.outcome(pod) == fleet.Waiting && pod.Annotations[fleet.TemplateAnnotation] != s.templateHash()
+}
+
+// dependsOnEndpoints reports whether a worker has failed because of the DNS service's endpoints that it was told.
+func dependsOnEndpoints(pod *corev1.Pod, worker sight) bool {
+	outcome, said := fleet.WorkerOutcome(pod)
+	return outcome == fleet.FailedRound && slices.Contains(said.Failed, checks.ServiceName) && worker.endpoints != 0 &&
+		fleet.Attempt(pod) <= earlyRetries
+}
+
 // pauseAfter returns how long to wait after a failed attempt.
-func pauseAfter(attempt int) time.Duration {
-	pause := firstRetry
-	for ; attempt > 1 && pause < longestRetry; attempt-- {
+func pauseAfter(attempt int) time.Duration { return double(firstRetry, attempt-1, longestRetry) }
+
+// double doubles a pause some times, up to a limit.
+func double(pause time.Duration, times int, limit time.Duration) time.Duration {
+	for ; times > 0 && pause < limit; times-- {
 		pause *= 2
 	}
-	return pause
+	return min(pause, limit)
 }
 
 // isAbout reports whether a worker was created for this node as it runs now: neither for another one of its name nor before it
@@ -178,17 +144,4 @@ func pauseAfter(attempt int) time.Duration {
 func isAbout(pod *corev1.Pod, node *corev1.Node) bool {
 	return pod.Annotations[fleet.NodeUIDAnnotation] == string(node.UID) &&
 		pod.Annotations[fleet.BootIDAnnotation] == node.Status.NodeInfo.BootID
-}
-
-// hasEnded reports whether a worker's containers have ended.
-func hasEnded(pod *corev1.Pod) bool {
-	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
-		return true
-	}
-	for _, status := range pod.Status.ContainerStatuses {
-		if status.State.Terminated == nil {
-			return false
-		}
-	}
-	return len(pod.Status.ContainerStatuses) > 0
 }

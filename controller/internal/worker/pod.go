@@ -1,14 +1,12 @@
 package worker
 
 import (
-	"context"
-	"fmt"
+	"encoding/json"
+	"hash/fnv"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,18 +15,21 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	"github.com/imunhatep/kube-node-ready/internal/kube"
 )
 
 // nodeLabel lets people find a node's worker, where the node's name can be the value of a label.
 const nodeLabel = "node-ready/node"
 
+// maxEndpoints is how many endpoints of the DNS service a worker is told: it connects to eight of them. The kernel limits an
+// environment variable to 128 KiB (MAX_ARG_STRLEN).
+const maxEndpoints = 32
+
 // newName returns the name of a new worker. None is used twice, so that nothing about one worker is taken for another's.
 func (s Settings) newName() string { return s.AgentName + "-worker-" + rand.String(10) }
 
-// newPod returns the worker of node: the chart's template with what only the controller knows. A worker asks the API for nothing, so
-// the controller tells it the endpoints and the domain of the cluster's DNS.
-func (s Settings) newPod(name string, node *corev1.Node, attempt int, endpoints []string) *corev1.Pod {
+// newPod returns the worker of node: the chart's template with what only the controller knows. A worker asks the API for
+// nothing, so the controller tells it the endpoints and the domain of the cluster's DNS.
+func (s Settings) newPod(name, key string, node *corev1.Node, attempt int, endpoints []string) *corev1.Pod {
 	template := s.Template.DeepCopy()
 	pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
 	pod.Name, pod.Namespace = name, s.Namespace
@@ -39,9 +40,10 @@ func (s Settings) newPod(name string, node *corev1.Node, attempt int, endpoints 
 		pod.Labels = with(pod.Labels, map[string]string{nodeLabel: node.Name})
 	}
 	pod.Annotations = with(pod.Annotations, map[string]string{
-		fleet.AttemptAnnotation: strconv.Itoa(attempt),
-		fleet.NodeUIDAnnotation: string(node.UID),
-		fleet.BootIDAnnotation:  node.Status.NodeInfo.BootID,
+		fleet.AttemptAnnotation:  strconv.Itoa(attempt),
+		fleet.NodeUIDAnnotation:  string(node.UID),
+		fleet.BootIDAnnotation:   node.Status.NodeInfo.BootID,
+		fleet.TemplateAnnotation: s.templateHash(),
 	})
 	pod.Spec.RestartPolicy, pod.Spec.AutomountServiceAccountToken = corev1.RestartPolicyNever, &no
 	pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
@@ -51,14 +53,23 @@ func (s Settings) newPod(name string, node *corev1.Node, attempt int, endpoints 
 			}},
 		}}},
 	}}
+	endpoints = checks.SampleEndpoints(endpoints, node.Name, maxEndpoints)
 	for i := range pod.Spec.Containers {
 		env := slices.DeleteFunc(pod.Spec.Containers[i].Env, func(one corev1.EnvVar) bool {
-			return one.Name == "DNS_ENDPOINTS" || one.Name == "CLUSTER_DOMAIN"
+			return one.Name == "DNS_ENDPOINTS" || one.Name == "CLUSTER_DOMAIN" || one.Name == "VERDICT_KEY"
 		})
 		pod.Spec.Containers[i].Env = append(env, corev1.EnvVar{Name: "DNS_ENDPOINTS", Value: strings.Join(endpoints, ",")},
-			corev1.EnvVar{Name: "CLUSTER_DOMAIN", Value: s.ClusterDomain})
+			corev1.EnvVar{Name: "CLUSTER_DOMAIN", Value: s.ClusterDomain}, corev1.EnvVar{Name: "VERDICT_KEY", Value: key})
 	}
 	return pod
+}
+
+// templateHash tells workers of an earlier template from those of this one.
+func (s Settings) templateHash() string {
+	text, _ := json.Marshal(s.Template) // it was read from YAML: it cannot fail
+	hash := fnv.New64a()
+	_, _ = hash.Write(text)
+	return strconv.FormatUint(hash.Sum64(), 16)
 }
 
 func with(one, other map[string]string) map[string]string {
@@ -66,40 +77,4 @@ func with(one, other map[string]string) map[string]string {
 	maps.Copy(both, one)
 	maps.Copy(both, other)
 	return both
-}
-
-// Endpoints reads the ready endpoints of the DNS service, at most once in a while.
-type Endpoints struct {
-	Client  *kube.Client
-	Service string        // namespace/name, "": there are none to read
-	Timeout time.Duration // of the request
-
-	mu     sync.Mutex
-	last   []string
-	readAt time.Time
-}
-
-// endpointsFor is how long a list of endpoints is used.
-const endpointsFor = 3 * time.Second
-
-// List returns the ready endpoints as a worker reads them.
-func (e *Endpoints) List(ctx context.Context) ([]string, error) {
-	namespace, name, found := strings.Cut(e.Service, "/")
-	if !found {
-		return nil, nil
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if time.Since(e.readAt) < endpointsFor {
-		return e.last, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, e.Timeout)
-	defer cancel()
-	slices, err := kube.EndpointSlices[checks.EndpointSlice](ctx, e.Client, namespace, name)
-	if err != nil {
-		return nil, fmt.Errorf("EndpointSlices of %s: %w: apply the Role and its binding from the chart in namespace %s", e.Service, err,
-			namespace)
-	}
-	e.last, e.readAt = checks.FormatEndpoints(slices), time.Now()
-	return e.last, nil
 }

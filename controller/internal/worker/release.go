@@ -56,25 +56,27 @@ func (r *Reconciler) release(ctx context.Context, node *corev1.Node, worker *cor
 		return string(text)
 	}
 	log := r.Log.With("node", node.Name, "worker", worker.Name)
-	removed, err := r.patcher(node.Name).Release(ctx, report.PatchNode(node), request)
+	released, removed, err := r.patcher(node.Name).ReleaseCached(ctx, report.PatchNode(node), request)
 	switch {
-	case errors.Is(err, nodepatch.ErrBlocked), errors.Is(err, nodepatch.ErrReplaced):
+	case errors.Is(err, nodepatch.ErrBlocked), errors.Is(err, nodepatch.ErrReplaced), errors.Is(err, nodepatch.ErrOutdated):
 		log.Info("the verdict does not count: the checks start over", "reason", err)
 		r.rememberWorker(node.Name, worker.Name, func(s *sight) { s.void = true })
 		return nil
 	case err != nil:
 		if ctx.Err() == nil {
-			r.warn(node, "all checks pass, and the release has failed: "+err.Error())
+			r.warn(node, worker, "all checks pass, and the release has failed: "+err.Error())
 		}
 		return fmt.Errorf("release of node %s: %w", node.Name, err)
 	}
-	r.remember(node.Name, func(m *memory) { m.released, m.releasedAt = worker.UID, time.Now() })
+	r.remember(node.Name, func(m *memory) {
+		m.released, m.releasedVersion, m.releasedAt = worker.UID, released.ResourceVersion, time.Now()
+	})
 	what := "no startup taint found"
 	if len(removed) > 0 {
 		what = "removed " + strings.Join(format(removed), ", ")
 	}
 	log.Info("node verified", "took", took.String(), "taints", what)
-	r.Events.Eventf(node, nil, corev1.EventTypeNormal, reasonVerified, "Verify",
+	r.Events.Eventf(node, worker, corev1.EventTypeNormal, reasonVerified, "Verify",
 		"DNS, API, network and service discovery work; verified in %s; %s", took, what)
 	return nil
 }
@@ -94,7 +96,7 @@ func (r *Reconciler) removeTaint(ctx context.Context, node *corev1.Node) error {
 
 func (r *Reconciler) patcher(node string) *nodepatch.Patcher {
 	return &nodepatch.Patcher{
-		Node: nodepatch.Client{REST: r.REST, Name: node}, Timeout: r.Timeout, Deadline: patchAttempts * r.Timeout,
+		Node: r.Node(node), Timeout: r.Timeout, Deadline: patchAttempts * r.Timeout,
 		Retried: func(err error) {
 			r.Log.Warn("patch not applied, will retry with the current node", "node", node, "error", err)
 		},

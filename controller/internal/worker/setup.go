@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
@@ -30,30 +31,33 @@ const (
 
 // Annotations are those of a worker that decisions read.
 func Annotations() []string {
-	return []string{fleet.AttemptAnnotation, fleet.NodeUIDAnnotation, fleet.BootIDAnnotation}
+	return []string{fleet.AttemptAnnotation, fleet.NodeUIDAnnotation, fleet.BootIDAnnotation, fleet.TemplateAnnotation}
 }
 
 // SetupWithManager lets every change of a node or worker lead to a step at once. Only the leader takes steps.
 func (r *Reconciler) SetupWithManager(ctx context.Context, manager ctrl.Manager) error {
+	r.passed = make(chan event.GenericEvent)
 	r.nodes, r.waiting = make(map[string]memory), make(map[string]waiting)
-	byNode := func(object client.Object) []string {
-		if pod, ok := object.(*corev1.Pod); ok {
-			return []string{fleet.NodeOf(pod)}
-		}
-		return nil
-	}
 	if err := manager.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, nodeIndex, byNode); err != nil {
 		return err
 	}
 	return ctrl.NewControllerManagedBy(manager).Named("worker").
 		Watches(&corev1.Node{}, &handler.EnqueueRequestForObject{}).
 		Watches(&corev1.Pod{}, r.ofWorkers()).
+		WatchesRawSource(source.Channel(r.passed, &handler.EnqueueRequestForObject{})).
 		WithEventFilter(loop.Changed()).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: atOnce,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstError, longestError),
 		}).
 		Complete(r)
+}
+
+func byNode(object client.Object) []string {
+	if pod, ok := object.(*corev1.Pod); ok {
+		return []string{fleet.NodeOf(pod)}
+	}
+	return nil
 }
 
 // ofWorkers turns a change of a worker into a step about its node. A worker that has ended gives its slot to the next node.
@@ -68,7 +72,7 @@ func (r *Reconciler) ofWorkers() handler.EventHandler {
 		if node := fleet.NodeOf(pod); node != "" {
 			add(node)
 		}
-		if gone || hasEnded(pod) {
+		if gone || fleet.HasEnded(pod) {
 			if node, waits := r.nextWaiting(); waits {
 				add(node)
 			}

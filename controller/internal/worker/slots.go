@@ -12,7 +12,7 @@ import (
 const (
 	// pendingFor is how long a worker that does not run holds its slot.
 	pendingFor = 30 * time.Second
-	// runningFor is how long any worker does, longer than a round: that of a kubelet which has died never ends.
+	// runningFor is how long any worker does, or as long as a round: that of a kubelet which has died never ends.
 	runningFor = 2 * time.Minute
 )
 
@@ -21,34 +21,36 @@ type slots struct{ max, taken, retries int }
 
 // countSlots counts the workers that hold a slot: those of the cache, and those that were created and are not in the cache yet.
 // A worker that is being deleted holds its slot until it has ended.
-func countSlots(size int, pods []corev1.Pod, nodes map[string]memory, now time.Time) slots {
-	s := slots{max: size}
+func (s Settings) countSlots(pods []corev1.Pod, nodes map[string]memory, now time.Time) slots {
+	counted := slots{max: s.MaxWorkers}
 	count := func(attempt int) {
-		s.taken++
+		counted.taken++
 		if attempt > 1 {
-			s.retries++
+			counted.retries++
 		}
 	}
+	cached := make(map[string]bool, len(pods))
 	for i := range pods {
 		pod := &pods[i]
+		cached[pod.Name] = true
 		outcome, _ := fleet.WorkerOutcome(pod)
 		worker, known := nodes[fleet.NodeOf(pod)].workers[pod.Name]
-		limit := runningFor
+		limit := max(runningFor, s.Round)
 		if outcome == fleet.Waiting {
 			limit = pendingFor
 		}
-		if !hasEnded(pod) && !(known && now.Sub(worker.first) >= limit) {
+		if !fleet.HasEnded(pod) && (!known || now.Sub(worker.first) < limit) {
 			count(fleet.Attempt(pod))
 		}
 	}
 	for _, m := range nodes {
-		for _, worker := range m.workers {
-			if worker.created {
+		for name, worker := range m.workers {
+			if worker.created && !cached[name] {
 				count(worker.attempt)
 			}
 		}
 	}
-	return s
+	return counted
 }
 
 // free reports whether there is a slot for an attempt: any for a first one, half of them for the others. Nodes that fail again

@@ -5,6 +5,7 @@ package worker
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,13 +14,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // Settings are what the operator has decided.
@@ -28,24 +30,27 @@ type Settings struct {
 	AgentName     string
 	Namespace     string // of the workers
 	Template      *corev1.PodTemplateSpec
-	ClusterDomain string // of the cluster's DNS, "" where it is not known
-	MaxWorkers    int    // at a time
+	ClusterDomain string        // of the cluster's DNS, "" where it is not known
+	MaxWorkers    int           // at a time
+	VerdictPort   int           // where a worker tells its verdict
+	Round         time.Duration // the longest that a round takes
 	Version       string
 }
 
 // Reconciler makes nodes verified, one call for one node.
 type Reconciler struct {
 	Settings
-	Client    client.Client  // reads the caches
-	REST      rest.Interface // of the core group, for patches
-	Endpoints *Endpoints
+	Client    client.Client // reads the caches
+	Node      func(name string) nodepatch.NodeAPI
+	Endpoints func(context.Context) ([]string, error) // of the DNS service, as a worker reads them
 	Events    events.EventRecorder
 	Timeout   time.Duration // of one request
 	Log       *slog.Logger
 
 	mu      sync.Mutex
-	nodes   map[string]memory  // by the node's name
-	waiting map[string]waiting // nodes without a slot
+	passed  chan event.GenericEvent // nodes whose worker has told this process that it has passed
+	nodes   map[string]memory       // by the node's name
+	waiting map[string]waiting      // nodes without a slot
 }
 
 // noSlot is when a node without a slot tries again although no worker has ended.
@@ -68,16 +73,21 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	now := time.Now()
 	seen := r.observe(node.Name, workers, now)
+	seen.endpoints = r.endpointsNow(ctx, workers, seen)
 	decided := r.next(node, workers, seen, now)
 	if decided.create == 0 {
 		r.stopWaiting(node.Name)
 	}
 	r.reportFailures(node, workers, seen, now)
+	r.ask(ctx, node, workers, seen)
 	err = r.act(ctx, node, seen, &decided)
 	for _, worker := range decided.delete {
 		err = errors.Join(err, r.deletePod(ctx, node.Name, worker))
 	}
-	return reconcile.Result{RequeueAfter: decided.wait}, err
+	if err != nil {
+		return reconcile.Result{}, err // controller-runtime warns of a wait beside an error, and ignores it
+	}
+	return reconcile.Result{RequeueAfter: decided.wait}, nil
 }
 
 // act takes a step, except that it deletes nothing: it may add workers to delete.
@@ -95,8 +105,14 @@ func (r *Reconciler) act(ctx context.Context, node *corev1.Node, seen memory, de
 		return r.removeTaint(ctx, node)
 	case decided.create > 0:
 		created, err := r.create(ctx, node, decided.create)
-		if err == nil && !created {
+		switch {
+		case errors.Is(err, errNoEndpoints):
+			decided.wait = noEndpointsFor
+			return nil
+		case err == nil && !created:
 			decided.wait = noSlot
+		case err == nil:
+			decided.wait = cacheDelay // if the worker is deleted before the cache shows it, nothing changes there
 		}
 		return err
 	}
@@ -119,17 +135,18 @@ func (r *Reconciler) workers(ctx context.Context, node string) ([]*corev1.Pod, e
 
 // create creates a worker, if there is a slot.
 func (r *Reconciler) create(ctx context.Context, node *corev1.Node, attempt int) (created bool, err error) {
-	endpoints, err := r.Endpoints.List(ctx)
+	endpoints, err := r.Endpoints(ctx)
 	if err != nil {
 		return false, err
 	}
-	name := r.newName()
-	if taken, err := r.takeSlot(ctx, node.Name, name, attempt); err != nil || !taken {
+	name, key := r.newName(), rand.Text()
+	made := sight{first: time.Now(), created: true, attempt: attempt, key: key, endpoints: fingerprint(endpoints)}
+	if taken, err := r.takeSlot(ctx, node.Name, name, made); err != nil || !taken {
 		return false, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
-	if err := r.Client.Create(ctx, r.newPod(name, node, attempt, endpoints)); err != nil {
+	if err := r.Client.Create(ctx, r.newPod(name, key, node, attempt, endpoints)); err != nil {
 		r.remember(node.Name, func(m *memory) { delete(m.workers, name) })
 		return false, fmt.Errorf("worker for node %s: %w", node.Name, err)
 	}
@@ -138,16 +155,15 @@ func (r *Reconciler) create(ctx context.Context, node *corev1.Node, attempt int)
 }
 
 // takeSlot takes a slot for a worker of this name, or lets the node wait for one.
-func (r *Reconciler) takeSlot(ctx context.Context, node, name string, attempt int) (taken bool, err error) {
+func (r *Reconciler) takeSlot(ctx context.Context, node, name string, made sight) (taken bool, err error) {
+	r.mu.Lock() // before the list: a worker is in the list, or remembered as created
+	defer r.mu.Unlock()
 	var list corev1.PodList
 	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return false, fmt.Errorf("workers in the cache: %w", err)
 	}
-	now := time.Now()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !countSlots(r.MaxWorkers, list.Items, r.nodes, now).free(attempt) {
-		waits := waiting{attempt: attempt, since: now}
+	if !r.countSlots(list.Items, r.nodes, made.first).free(made.attempt) {
+		waits := waiting{attempt: made.attempt, since: made.first}
 		if before, known := r.waiting[node]; known {
 			waits.since = before.since
 		}
@@ -159,7 +175,7 @@ func (r *Reconciler) takeSlot(ctx context.Context, node, name string, attempt in
 	if m.workers == nil {
 		m.workers = make(map[string]sight)
 	}
-	m.workers[name] = sight{first: now, created: true, attempt: attempt}
+	m.workers[name] = made
 	r.nodes[node] = m
 	return true, nil
 }
@@ -177,49 +193,6 @@ func (r *Reconciler) deletePod(ctx context.Context, node string, pod *corev1.Pod
 	return nil
 }
 
-// observe remembers what the cache shows of a node's workers.
-func (r *Reconciler) observe(node string, workers []*corev1.Pod, now time.Time) memory {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	m := r.nodes[node].observe(workers, now)
-	if r.nodes[node] = m; m.isEmpty(now) {
-		delete(r.nodes, node)
-	}
-	return m
-}
-
-// remember changes what is remembered of a node.
-func (r *Reconciler) remember(node string, change func(*memory)) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	m := r.nodes[node]
-	change(&m)
-	r.nodes[node] = m
-}
-
-// rememberWorker changes what is remembered of a worker.
-func (r *Reconciler) rememberWorker(node, name string, change func(*sight)) {
-	r.remember(node, func(m *memory) {
-		if worker, known := m.workers[name]; known {
-			change(&worker)
-			m.workers[name] = worker
-		}
-	})
-}
-
-func (r *Reconciler) stopWaiting(node string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.waiting, node)
-}
-
-func (r *Reconciler) forget(node string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.nodes, node)
-	delete(r.waiting, node)
-}
-
 // reportFailures reports the attempts that have failed since the last look.
 func (r *Reconciler) reportFailures(node *corev1.Node, workers []*corev1.Pod, seen memory, now time.Time) {
 	for _, worker := range workers {
@@ -231,17 +204,21 @@ func (r *Reconciler) reportFailures(node *corev1.Node, workers []*corev1.Pod, se
 		switch outcome {
 		case fleet.FailedRound:
 			log.Error("node not verified", "failed", said.Failed, "reason", said.Message)
-			r.warn(node, said.Message)
+			r.warn(node, worker, said.Message)
 		case fleet.Crashed:
-			log.Error("worker ended without a verdict", "reason", worker.Status.ContainerStatuses)
-			r.warn(node, "worker "+worker.Name+" ended without a verdict: read its log")
+			for _, status := range worker.Status.ContainerStatuses {
+				if ended := status.State.Terminated; ended != nil {
+					log.Error("worker ended without a verdict", "reason", ended.Reason, "exit_code", ended.ExitCode, "detail", ended.Message)
+				}
+			}
+			r.warn(node, worker, "worker "+worker.Name+" ended without a verdict: read its log")
 		case fleet.Interrupted:
 			log.Warn("worker was interrupted", "reason", worker.Status.Reason, "detail", worker.Status.Message)
 		}
 	}
 }
 
-// warn puts a warning about node into its Events.
-func (r *Reconciler) warn(node *corev1.Node, message string) {
-	r.Events.Eventf(node, nil, corev1.EventTypeWarning, reasonNotVerified, "Verify", "%s", kube.Shorten(message))
+// warn puts a warning about node into its Events. The recorder counts two about one node as one, unless they name two workers.
+func (r *Reconciler) warn(node *corev1.Node, worker *corev1.Pod, message string) {
+	r.Events.Eventf(node, worker, corev1.EventTypeWarning, reasonNotVerified, "Verify", "%s", kube.Shorten(message))
 }

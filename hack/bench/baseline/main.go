@@ -106,7 +106,8 @@ func (c *client) do(method, path, contentType, body string) ([]byte, error) {
 		return nil, err
 	}
 	request.Header.Set("Authorization", "Bearer "+c.token)
-	request.Header.Set("User-Agent", os.Args[0])
+	// The policy knows the agent by the name before the slash: metadata.managedFields has it.
+	request.Header.Set("User-Agent", "kube-node-ready/"+os.Args[0])
 	request.Header.Set("Content-Type", contentType)
 	response, err := c.Do(request)
 	if err != nil {

@@ -16,10 +16,7 @@ func image(name string) string {
 func TestImagePull(t *testing.T) {
 	s := start(t)
 	right := image(harness.Image + ":" + harness.Tag)
-	s.Undo(func(context.Context) error {
-		s.changeAgent(right)
-		return nil
-	})
+	s.Undo(s.redeploy)
 	wrongTag, silentRegistry := nodes[0], nodes[1]
 	s.changeAgent(image(harness.Image + ":wrong"))
 	s.Gate(wrongTag)
@@ -35,6 +32,7 @@ func TestImagePull(t *testing.T) {
 	t.Log(s.awaitFailed(silentRegistry, "ImagePull", "Pulling image").Message)
 	s.awaitEvent(silentRegistry, "ImagePull")
 
+	s.repair(silentRegistry) // kubelet does not end the pod before the pull has ended
 	s.changeAgent(right)
 	for _, node := range []string{wrongTag, silentRegistry} {
 		s.awaitRecovered(node)
@@ -45,10 +43,7 @@ func TestImagePull(t *testing.T) {
 func TestCrashLoop(t *testing.T) {
 	s := start(t)
 	const right = `"env":[{"name":"CHECK_TIMEOUT","$patch":"delete"}]`
-	s.Undo(func(context.Context) error {
-		s.changeAgent(right)
-		return nil
-	})
+	s.Undo(s.redeploy)
 	s.changeAgent(`"env":[{"name":"CHECK_TIMEOUT","value":"soon"}]`)
 	s.Gate(nodes[2])
 	t.Log(s.awaitFailed(nodes[2], "CrashLoop", "CHECK_TIMEOUT").Message)

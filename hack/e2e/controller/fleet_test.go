@@ -18,38 +18,35 @@ import (
 const old = 1000
 
 // Without the DaemonSet no node has an agent: that is one Event about the fleet, and nothing about nodes that were never gated. A
-// controller that starts anew finds the same, and says nothing again.
+// controller that starts anew finds the same, and says nothing again. What people release by hand does not stay False.
 func TestWithoutDaemonSet(t *testing.T) {
 	s := start(t)
-	redeploy := func(ctx context.Context) error { return s.Cluster.Deploy(ctx, values...) }
-	s.Undo(redeploy)
+	s.Undo(s.redeploy)
 	s.Kubectl("", "delete", "daemonset", "-n", harness.Namespace, harness.Name)
 	s.NoError(s.NoAgents(s.Ctx))
 	removeOld := s.oldNodes()
-	failing := nodes[:3]
-	for _, node := range failing {
+	for _, node := range nodes {
 		s.Gate(node)
 	}
-	for _, node := range failing {
+	for _, node := range nodes {
 		s.awaitFailed(node, "NoPod", "check the DaemonSet")
 	}
 	s.Until(func() (bool, error) { return len(s.fleetEvents()) > 0, nil }, "no Event about the fleet")
 
-	before, _ := s.leader()
+	before, _ := s.Leader()
 	s.NoError(s.Kube.CoreV1().Pods(harness.Namespace).Delete(s.Ctx, before.Name, metav1.DeleteOptions{}))
 	s.Until(func() (bool, error) {
-		now, _ := s.leader()
+		now, _ := s.Leader()
 		return now.Name != before.Name, nil
 	}, "the Lease stays with the pod that was deleted")
 	// Once the new leader has written this, it has decided about the others as well.
-	s.Gate(nodes[3])
-	s.awaitFailed(nodes[3], "NoPod", "check the DaemonSet")
+	s.awaitFailed(s.bare("another", nil), "NoPod", "check the DaemonSet")
 
 	events := s.fleetEvents()
 	s.Len(events, 1)
 	s.Contains(events[0].Message, "NoPod: 3 of 3 unverified nodes")
 	s.Nil(events[0].Series, "counted again")
-	for _, node := range failing {
+	for _, node := range nodes {
 		s.Len(s.conditionsOf(node), 1)
 		s.Empty(s.events(node, ""))
 	}
@@ -65,8 +62,16 @@ func TestWithoutDaemonSet(t *testing.T) {
 		s.NotContains(event.InvolvedObject.Name, "old-")
 	}
 
+	verifiedByHand, openedByHand := nodes[0], nodes[1]
+	s.Patch(verifiedByHand, fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}},"spec":{"taints":null}}`, harness.Label))
+	s.awaitRecovered(verifiedByHand)
+	s.Patch(openedByHand, `{"spec":{"taints":null}}`)
+	s.AwaitNode(openedByHand, func(n *corev1.Node) bool {
+		return harness.Condition(n, harness.ConditionType).Status == corev1.ConditionUnknown
+	})
+
 	removeOld()
-	s.NoError(redeploy(s.Ctx))
+	s.NoError(s.redeploy(s.Ctx))
 	for _, node := range nodes {
 		s.awaitRecovered(node)
 	}
@@ -110,15 +115,17 @@ func (s *suite) fleetEvents() (found []corev1.Event) {
 // One of two replicas leads, and only that one says how the fleet is.
 func TestLeader(t *testing.T) {
 	s := start(t)
-	leader, others := s.leader()
-	metrics := func(pod corev1.Pod) string {
-		body, status, err := s.Get(s.Ctx, pod, "metrics")
-		s.NoError(err)
-		s.Equal(200, status)
-		return body
-	}
-	s.Until(func() (bool, error) { return strings.Contains(metrics(leader), "\nkube_node_ready_nodes{"), nil }, "no metrics of the fleet")
+	leader, others := s.Leader()
+	s.Until(func() (bool, error) { return strings.Contains(s.metrics(leader), "\nkube_node_ready_nodes{"), nil }, "no metrics of the fleet")
 	for _, other := range others {
-		s.NotContains(metrics(other), "\nkube_node_ready_nodes")
+		s.NotContains(s.metrics(other), "\nkube_node_ready_nodes")
 	}
+}
+
+func (s *suite) metrics(pod corev1.Pod) string {
+	s.Helper()
+	body, status, err := s.Get(s.Ctx, pod, "metrics")
+	s.NoError(err)
+	s.Equal(200, status)
+	return body
 }

@@ -9,14 +9,13 @@ import (
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-// Faults of single nodes, all at the same time.
+// Faults of single nodes, most of them at the same time.
 func TestReasonOfEachNode(t *testing.T) {
 	s := start(t)
-	cutOff, withoutDNS, withoutNetwork, paused := nodes[0], nodes[1], nodes[2], nodes[3]
+	cutOff, withoutDNS, withoutNetwork := nodes[0], nodes[1], nodes[2]
 	s.drop(cutOff, "ip daddr 10.96.0.1 drop")
 	s.drop(withoutDNS, "meta l4proto { tcp, udp } th dport 53 drop")
 	restore := s.withoutCNI(withoutNetwork)
-	resume := s.Pause("kubelet", paused)
 	for _, node := range nodes {
 		s.Gate(node)
 	}
@@ -39,15 +38,29 @@ func TestReasonOfEachNode(t *testing.T) {
 		{tainted, "NoPod", "does not tolerate the taint dedicated=gpu:NoExecute"},
 		{labelled, "NoPod", "the label " + harness.Label + "=no keeps the agent away"},
 		{withoutNetwork, "SandboxFailed", "cni plugin not initialized"},
-		{paused, "Silent", "kubelet has not reported about it"},
 	} {
 		t.Logf("%s: %s", failed.node, s.awaitFailed(failed.node, failed.reason, failed.part).Message)
 		s.awaitEvent(failed.node, failed.reason)
 	}
+	s.Regexp(`Warning +NodeNotStarted .*Unschedulable: pod `, s.Kubectl("", "describe", "node", full))
 	const byAgent = "DNSFailed,ServiceFailed"
 	s.awaitFailed(withoutDNS, byAgent, "dns: ")
+	leader, _ := s.Leader()
+	for _, series := range []string{
+		`nodes{reason="NoPod",state="Failed"} 2`, `nodes{reason="SandboxFailed",state="Failed"} 1`,
+		`nodes{reason="DNSFailed",state="Failed"} 1`, `verification_status{node="` + withoutNetwork + `",status="failed"} 1`,
+	} {
+		s.Contains(s.metrics(leader), "\nkube_node_ready_"+series)
+	}
 	restore()
 	s.awaitRecovered(withoutNetwork)
+
+	paused := withoutNetwork
+	s.awaitNoAgent(paused)
+	resume := s.Pause("kubelet", paused)
+	s.Gate(paused)
+	s.awaitFailed(paused, "Silent", "kubelet has not reported about it")
+	s.awaitEvent(paused, "Silent")
 	resume()
 	s.awaitRecovered(paused)
 
@@ -62,6 +75,7 @@ func TestReasonOfEachNode(t *testing.T) {
 	s.Empty(s.events(withoutDNS, ""))
 	s.repair(cutOff)
 	s.repair(withoutDNS)
+	s.restartAgent(cutOff)
 	s.awaitRecovered(cutOff)
 	s.awaitRecovered(withoutDNS)
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,21 +19,16 @@ import (
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-// user is how the API server's audit log names the controller.
-const user = "system:serviceaccount:" + harness.Namespace + ":" + harness.Controller
-
-// values deploy a controller that reports within seconds. Its pods stay on the one node that no test breaks.
-var values = []string{
-	"controller.enabled=true", "controller.image.repository=" + harness.ControllerImage, "controller.image.tag=" + harness.Tag,
-	"controller.image.pullPolicy=Never", "controller.notStartedAfter=5s", `controller.nodeSelector.kubernetes\.io/hostname=` + harness.RealNode,
+// values deploy a controller that reports within seconds.
+var values = append(harness.ControllerValues(), "controller.notStartedAfter=5s",
 	"config.initialTimeout=3s", "config.checkTimeout=1s", "config.maxRetries=0", "terminationGracePeriodSeconds=10",
-	excluding + ".key=pool", excluding + ".operator=NotIn", excluding + ".values={excluded}",
-}
+	excluding+".key=pool", excluding+".operator=NotIn", excluding+".values={excluded}",
+)
 
 const excluding = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0]"
 
 // nodes have a real kubelet, and faults.
-var nodes = []string{"node2", "node3", "node4", "node5"}
+var nodes = []string{"node2", "node3", "node4"}
 
 func TestMain(m *testing.M) { os.Exit(harness.Main(m, prepare)) }
 
@@ -47,28 +43,20 @@ func prepare(ctx context.Context, cluster *harness.Cluster) (cleanUp func(contex
 	if err := cluster.Deploy(ctx, values...); err != nil {
 		return nil, err
 	}
-	for _, node := range nodes {
-		if _, err := cluster.Node(ctx, node); err == nil {
-			continue // left by a run with KEEP=1 that was killed
-		}
-		if _, err := cluster.Run(ctx, "", "env", "WAIT=0", filepath.Join(cluster.Root, "hack", "cluster", "cluster"), "add-node", node); err != nil {
-			return nil, err
-		}
+	if err := cluster.AddNodes(ctx, nodes...); err != nil {
+		return nil, err
 	}
 	for _, node := range nodes {
 		if _, _, err := cluster.AwaitNode(ctx, node, harness.Verified); err != nil {
 			return nil, err
 		}
 	}
-	_, err = cluster.Kubectl(ctx, "", "rollout", "status", "-n", harness.Namespace, "deployment/"+harness.Controller, "--timeout=60s")
 	return func(ctx context.Context) error {
-		for _, node := range nodes {
-			if _, err := cluster.Script(ctx, "delete-node", node); err != nil {
-				return err
-			}
+		if err := cluster.DeleteNodes(ctx, nodes...); err != nil {
+			return err
 		}
 		return cluster.Undeploy(ctx, values...)
-	}, err
+	}, cluster.AwaitController(ctx)
 }
 
 // suite is one test's access to the cluster.
@@ -78,6 +66,9 @@ func start(t *testing.T) *suite {
 	t.Helper()
 	return &suite{harness.Start(t, 4, 4)}
 }
+
+// redeploy makes the release what it was at the start.
+func (s *suite) redeploy(ctx context.Context) error { return s.Cluster.Deploy(ctx, values...) }
 
 // bare makes a Node without kubelet, which registers gated, changed as wanted, and deletes it when the test ends.
 func (s *suite) bare(name string, change func(*corev1.Node)) string {
@@ -153,6 +144,21 @@ func (s *suite) awaitRecovered(node string) {
 	})
 }
 
+// awaitNoAgent waits until kubelet has ended the agent's pod on a node.
+func (s *suite) awaitNoAgent(node string) {
+	s.Helper()
+	s.Until(func() (bool, error) {
+		pods, err := s.AgentPods(s.Ctx)
+		return err == nil && !slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return pod.Spec.NodeName == node }), err
+	}, "the agent's pod stays on %s", node)
+}
+
+// restartAgent replaces the agent's pod on a node, which would wait before its next round.
+func (s *suite) restartAgent(node string) {
+	s.Helper()
+	s.NoError(s.Kube.CoreV1().Pods(harness.Namespace).Delete(s.Ctx, s.AgentPod(node).Name, metav1.DeleteOptions{}))
+}
+
 // awaitEvent waits for the Event of a node's failure, and asserts that it is the only one for that reason.
 func (s *suite) awaitEvent(node, reason string) {
 	s.Helper()
@@ -186,7 +192,7 @@ func (s *suite) nothing(node string) {
 // conditionsOf returns what the controller has asked the API server to do to the status of a node in this test.
 func (s *suite) conditionsOf(node string) (found []harness.Request) {
 	s.Helper()
-	requests, err := s.Audit(s.Began, user)
+	requests, err := s.Audit(s.Began, harness.ControllerUser)
 	s.NoError(err)
 	for _, request := range requests {
 		if request.ObjectRef.Resource == "nodes" && request.ObjectRef.Name == node && request.Write() {
@@ -194,32 +200,6 @@ func (s *suite) conditionsOf(node string) (found []harness.Request) {
 		}
 	}
 	return found
-}
-
-// leader waits for a controller that leads, and returns its pod and the others.
-func (s *suite) leader() (leader corev1.Pod, others []corev1.Pod) {
-	s.Helper()
-	s.Until(func() (bool, error) {
-		lease, err := s.Kube.CoordinationV1().Leases(harness.Namespace).Get(s.Ctx, harness.Controller, metav1.GetOptions{})
-		if err != nil || lease.Spec.HolderIdentity == nil {
-			return false, err
-		}
-		name, _, _ := strings.Cut(*lease.Spec.HolderIdentity, "_")
-		pods, err := s.Pods(s.Ctx, "controller")
-		others = nil
-		found := false
-		for _, pod := range pods {
-			switch {
-			case pod.DeletionTimestamp != nil:
-			case pod.Name == name:
-				leader, found = pod, true
-			default:
-				others = append(others, pod)
-			}
-		}
-		return found && len(others) == 1, err
-	}, "no leader and another replica")
-	return leader, others
 }
 
 // changeAgent applies a strategic merge patch to the agent's container in the DaemonSet, and waits until it is there for new pods.

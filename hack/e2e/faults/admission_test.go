@@ -64,7 +64,7 @@ spec: {policyName: %[1]s, validationActions: [Deny]}
 			began := time.Now()
 			now := s.verified(name)
 			s.row.Recovered(time.Since(began))
-			s.keeps(now, foreign(made))
+			s.row.Keeps(now, harness.Foreign(made))
 			p.stop()
 		})
 	}

@@ -134,7 +134,7 @@ func (s *suite) once(p *process, made metav1.Object, began time.Time) {
 	p.awaitMessage(harness.MsgVerified)
 	s.row.Recovered(time.Since(began))
 	s.True(fullyVerified(now))
-	s.keeps(now, foreign(gated(name)))
+	s.row.Keeps(now, harness.Foreign(gated(name)))
 	if n := s.proxy.Applied(name); n != 1 {
 		s.row.Lose("%s was verified %d times", name, n)
 	}

@@ -129,7 +129,7 @@ func (s *suite) killed(stage stage, name string) {
 	again.stop()
 	now = s.verified(name)
 	s.True(fullyVerified(now))
-	s.keeps(now, foreign(made))
+	s.row.Keeps(now, harness.Foreign(made))
 	s.Equal(1, s.proxy.Applied(name), "verified exactly once")
 	if stage.applied {
 		s.Equal(stamp, now.Annotations[harness.Annotation], "verified a second time")

@@ -55,7 +55,7 @@ func TestFaultLateTaint(t *testing.T) {
 			}
 			now := s.verified(name)
 			s.row.Recovered(time.Since(began))
-			s.keeps(now, map[string]string{
+			s.row.Keeps(now, map[string]string{
 				"label foreign/label": "kept", "annotation foreign/annotation": "kept", "taint foreign/front NoSchedule": ""})
 			p.awaitMessage(harness.MsgVerified)
 			if !c.outside {

@@ -82,7 +82,7 @@ func (s *suite) load(prefix string, n int) []string {
 			if !fullyVerified(now) {
 				s.row.Lose("%s: a part of the verification", names[i])
 			}
-			s.keeps(now, foreign(gated(names[i])))
+			s.row.Keeps(now, harness.Foreign(gated(names[i])))
 		})
 	}
 	all.Wait()

@@ -154,11 +154,11 @@ func (s *suite) node(name string, test nodeCase) {
 	p.stop()
 
 	s.True(fullyVerified(now))
-	wanted := foreign(made)
+	wanted := harness.Foreign(made)
 	for what, value := range test.foreign {
 		wanted[what] = value
 	}
-	s.keeps(now, wanted)
+	s.row.Keeps(now, wanted)
 	s.Len(s.proxy.Asked(Patch(name)), test.patches)
 	s.Equal(1, s.proxy.Applied(name))
 	s.Contains(p.output(), test.says)

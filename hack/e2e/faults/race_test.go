@@ -56,15 +56,15 @@ func TestFaultTaintRace(t *testing.T) {
 func (s *suite) race(name string) []Asked {
 	s.create(gated(name))
 	defer func() { _ = s.remove(s.Ctx, name) }()
-	front, behind := newWriter(s, name, "front"), newWriter(s, name, "behind")
+	front, behind := harness.NewWriter(s.Suite, name, "front"), harness.NewWriter(s.Suite, name, "behind")
 	writing, stop := context.WithCancel(s.Ctx)
 	defer stop()
 	var writers sync.WaitGroup
-	writers.Go(func() { front.run(writing, front.update) })
-	writers.Go(func() { behind.run(writing, behind.patch) })
+	writers.Go(func() { front.Run(writing, front.Update) })
+	writers.Go(func() { behind.Run(writing, behind.Patch) })
 	s.proxy.On(Patch(name), First(1, func(w http.ResponseWriter, r *http.Request, forward func() (Answer, error)) {
-		front.awaitAnother(r.Context())
-		behind.awaitAnother(r.Context())
+		front.AwaitAnother(r.Context())
+		behind.AwaitAnother(r.Context())
 		Pass(w, r, forward)
 	}))
 
@@ -93,10 +93,10 @@ func (s *suite) race(name string) []Asked {
 		"label foreign/label": "kept", "annotation foreign/annotation": "kept",
 		"taint foreign/front NoSchedule": "1", "taint foreign/behind NoExecute": "2",
 	}
-	front.wants(wanted)
-	behind.wants(wanted)
-	s.keeps(now, wanted)
-	for _, lost := range append(front.lost, behind.lost...) {
+	front.Wants(wanted)
+	behind.Wants(wanted)
+	s.row.Keeps(now, wanted)
+	for _, lost := range append(front.Lost(), behind.Lost()...) {
 		s.row.Lose("%s of %s", lost, name)
 	}
 	p.kill()

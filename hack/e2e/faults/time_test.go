@@ -57,7 +57,7 @@ func TestFaultProxyVariables(t *testing.T) {
 	p := s.agentAt(name, s.config.Host, s.config.CAData, s.boundToken(name)).with("HTTPS_PROXY="+dead, "https_proxy="+dead, "HTTP_PROXY="+dead, "ALL_PROXY="+dead).start()
 	p.awaitMessage(harness.MsgVerified)
 	s.row.Recovered(time.Since(began))
-	s.keeps(s.verified(name), foreign(made))
+	s.row.Keeps(s.verified(name), harness.Foreign(made))
 	p.stop()
 }
 
@@ -105,7 +105,7 @@ func TestFaultGrowth(t *testing.T) {
 		}
 		p.awaitMessage(harness.MsgVerified)
 		http.DefaultClient.CloseIdleConnections()
-		s.keeps(s.verified(name), foreign(made))
+		s.row.Keeps(s.verified(name), harness.Foreign(made))
 		u := s.usage(p)
 		s.Logf("%s: %d rounds, %d scrapes: %+v", name, rounds, scrapes, u)
 		return u

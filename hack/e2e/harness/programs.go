@@ -84,8 +84,9 @@ func (p *Program) AwaitOK(ctx context.Context, url string) error {
 }
 
 // StartKwok lets kwok play kubelet for the nodes that have the annotation kwok.x-k8s.io/node=fake, until it is stopped: they become
-// ready and renew their lease, their pods run and end.
-func (c *Cluster) StartKwok(ctx context.Context) (*Program, error) {
+// ready and send heartbeats, their pods run and end, or do what files of Stages say in place of that. With those the nodes have no
+// leases: kwok v0.8.0 ignores a pod that is bound before it sees that the lease of the node is its own.
+func (c *Cluster) StartKwok(ctx context.Context, podStages ...string) (*Program, error) {
 	module, err := c.Module(ctx, "kwok", "sigs.k8s.io/kwok")
 	if err != nil {
 		return nil, err
@@ -95,11 +96,20 @@ func (c *Cluster) StartKwok(ctx context.Context) (*Program, error) {
 		return nil, err
 	}
 	args := []string{"--kubeconfig=" + c.Kubeconfig(), "--server-address=" + address, "--manage-all-nodes=false",
-		"--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake", "--node-lease-duration-seconds=40"}
-	for _, pattern := range []string{"node/fast/node-*.yaml", "node/heartbeat-with-lease/node-*.yaml", "pod/fast/pod-*.yaml"} {
-		stages, err := filepath.Glob(module + "/kustomize/stage/" + pattern)
+		"--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake"}
+	stages := module + "/kustomize/stage/"
+	patterns := []string{stages + "node/fast/node-*.yaml"}
+	if len(podStages) == 0 {
+		args = append(args, "--node-lease-duration-seconds=40")
+		patterns = append(patterns, stages+"node/heartbeat-with-lease/node-*.yaml", stages+"pod/fast/pod-*.yaml")
+	} else {
+		args = append(args, "--node-lease-duration-seconds=0")
+		patterns = append(append(patterns, stages+"node/heartbeat/node-*.yaml"), podStages...)
+	}
+	for _, pattern := range patterns {
+		stages, err := filepath.Glob(pattern)
 		if err != nil || len(stages) == 0 {
-			return nil, fmt.Errorf("no stages %s in %s: %w", pattern, module, err)
+			return nil, fmt.Errorf("no stages %s: %w", pattern, err)
 		}
 		for _, stage := range stages {
 			args = append(args, "--config="+stage)

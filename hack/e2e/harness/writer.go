@@ -1,4 +1,4 @@
-package faults
+package harness
 
 import (
 	"context"
@@ -15,10 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// writer is another client of a Node: it has up to two taints and a label or an annotation of its
+// Writer is another client of a Node: it has up to two taints and a label or an annotation of its
 // own, changes them all the time, and checks each time that they are as it left them.
-type writer struct {
-	s    *suite
+type Writer struct {
+	s    *Suite
 	node string
 	key  string // of its label or annotation, and how its taints' keys begin
 
@@ -31,14 +31,15 @@ type writer struct {
 	lost   []string
 }
 
-func newWriter(s *suite, node, key string) *writer {
-	w := &writer{s: s, node: node, key: "writer-" + key}
+// NewWriter returns a writer of a node. key tells its taints, label and annotation from those of others.
+func NewWriter(s *Suite, node, key string) *Writer {
+	w := &Writer{s: s, node: node, key: "writer-" + key}
 	w.change = sync.NewCond(&w.mu)
 	return w
 }
 
-// run writes until ctx ends. Its requests are finished: it always knows what it has done.
-func (w *writer) run(ctx context.Context, write func(node *corev1.Node, taints []string) error) {
+// Run writes until ctx ends. Its requests are finished: it always knows what it has done.
+func (w *Writer) Run(ctx context.Context, write func(node *corev1.Node, taints []string) error) {
 	defer func() {
 		w.mu.Lock()
 		w.over = true
@@ -73,7 +74,7 @@ func (w *writer) run(ctx context.Context, write func(node *corev1.Node, taints [
 }
 
 // compare finds what is not on the node as it was left there.
-func (w *writer) compare(node *corev1.Node) {
+func (w *Writer) compare(node *corev1.Node) {
 	var found []string
 	for _, taint := range node.Spec.Taints {
 		if strings.HasPrefix(taint.Key, w.key) {
@@ -92,8 +93,8 @@ func (w *writer) compare(node *corev1.Node) {
 	w.taints = found
 }
 
-// update writes the whole object, with the resource version that was read, and puts its taints in front.
-func (w *writer) update(node *corev1.Node, taints []string) error {
+// Update writes the whole object, with the resource version that was read, and puts its taints in front.
+func (w *Writer) Update(node *corev1.Node, taints []string) error {
 	var list []corev1.Taint
 	for _, key := range slices.Backward(taints) {
 		list = append(list, corev1.Taint{Key: key, Value: "w", Effect: corev1.TaintEffectNoSchedule})
@@ -110,8 +111,8 @@ func (w *writer) update(node *corev1.Node, taints []string) error {
 	return err
 }
 
-// patch sends a JSON patch that adds a taint behind all others, or takes its oldest off.
-func (w *writer) patch(node *corev1.Node, taints []string) error {
+// Patch sends a JSON patch that adds a taint behind all others, or takes its oldest off.
+func (w *Writer) Patch(node *corev1.Node, taints []string) error {
 	type op struct {
 		Op    string `json:"op"`
 		Path  string `json:"path"`
@@ -135,8 +136,8 @@ func (w *writer) patch(node *corev1.Node, taints []string) error {
 	return err
 }
 
-// awaitAnother waits until it has written once more.
-func (w *writer) awaitAnother(ctx context.Context) {
+// AwaitAnother waits until it has written once more.
+func (w *Writer) AwaitAnother(ctx context.Context) {
 	stop := context.AfterFunc(ctx, w.change.Broadcast)
 	defer stop()
 	w.mu.Lock()
@@ -146,8 +147,8 @@ func (w *writer) awaitAnother(ctx context.Context) {
 	}
 }
 
-// wants adds what is its own to what must be on the node when all is over.
-func (w *writer) wants(wanted map[string]string) {
+// Wants adds what is its own to what must be on the node when all is over.
+func (w *Writer) Wants(wanted map[string]string) {
 	for _, taint := range w.taints {
 		wanted["taint "+taint+" NoSchedule"] = "w"
 	}
@@ -155,3 +156,6 @@ func (w *writer) wants(wanted map[string]string) {
 		wanted[w.mark] = strconv.Itoa(w.n - 1)
 	}
 }
+
+// Lost names what was not on the node as the writer had left it, once it has ended.
+func (w *Writer) Lost() []string { return w.lost }

@@ -1,0 +1,224 @@
+{{/*
+What the Pod Security Standard `restricted` allows, as JSON: https://kubernetes.io/docs/concepts/security/pod-security-standards/
+*/}}
+{{- define "kube-node-ready.restricted" -}}
+{{- dict
+  "seccomp" (list "RuntimeDefault" "Localhost")
+  "seLinux" (list "" "container_t" "container_init_t" "container_kvm_t" "container_engine_t")
+  "capabilities" (list "NET_BIND_SERVICE")
+  "sysctls" (list "kernel.shm_rmid_forced" "net.ipv4.ip_local_port_range" "net.ipv4.ip_local_reserved_ports"
+    "net.ipv4.ip_unprivileged_port_start" "net.ipv4.ping_group_range" "net.ipv4.tcp_fin_timeout" "net.ipv4.tcp_keepalive_intvl" "net.ipv4.tcp_keepalive_probes"
+    "net.ipv4.tcp_keepalive_time" "net.ipv4.tcp_rmem" "net.ipv4.tcp_syncookies" "net.ipv4.tcp_wmem") | toJson }}
+{{- end }}
+
+{{/* In controller mode, refuse the security contexts that the policy below refuses: otherwise no worker would start. */}}
+{{- define "kube-node-ready.validateRestricted" -}}
+{{- $allowed := include "kube-node-ready.restricted" . | fromJson }}
+{{- $pod := .Values.podSecurityContext | default dict }}
+{{- $container := .Values.securityContext | default dict }}
+{{- /* What the container sets wins, false too. */ -}}
+{{- $nonRoot := (hasKey $container "runAsNonRoot" | ternary $container $pod).runAsNonRoot }}
+{{- $seccomp := $container.seccompProfile | default $pod.seccompProfile | default dict }}
+{{- $capabilities := $container.capabilities | default dict }}
+{{- $problems := list }}
+{{- range $rule, $isMet := dict
+  "runAsNonRoot must be true" (eq (toString $nonRoot) "true")
+  (printf "seccompProfile.type must be one of %s" (join ", " $allowed.seccomp)) (has $seccomp.type $allowed.seccomp)
+  "allowPrivilegeEscalation must be false" (eq (toString $container.allowPrivilegeEscalation) "false")
+  "privileged must not be true" (not $container.privileged)
+  "procMount must be Default" (eq ($container.procMount | default "Default") "Default")
+  "capabilities.drop must contain ALL" (has "ALL" ($capabilities.drop | default list)) }}
+{{- if not $isMet }}
+{{- $problems = append $problems $rule }}
+{{- end }}
+{{- end }}
+{{- range $capabilities.add }}
+{{- if not (has . $allowed.capabilities) }}
+{{- $problems = append $problems (printf "capabilities.add must not contain %s" .) }}
+{{- end }}
+{{- end }}
+{{- range $pod.sysctls }}
+{{- if not (has .name $allowed.sysctls) }}
+{{- $problems = append $problems (printf "sysctls must not contain %s" .name) }}
+{{- end }}
+{{- end }}
+{{- range list $pod $container }}
+{{- if eq (toString .runAsUser) "0" }}
+{{- $problems = append $problems "runAsUser must not be 0" }}
+{{- end }}
+{{- if eq (toString (.appArmorProfile | default dict).type) "Unconfined" }}
+{{- $problems = append $problems "appArmorProfile.type must not be Unconfined" }}
+{{- end }}
+{{- with .seLinuxOptions }}
+{{- if or .user .role (not (has (.type | default "") $allowed.seLinux)) }}
+{{- $problems = append $problems (printf "seLinuxOptions may set the level, and one of the types %s" ($allowed.seLinux | compact | join ", ")) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- with $problems }}
+{{- $why := "with deploymentMode controller, workers must pass the Pod Security Standard restricted" }}
+{{- fail (printf "podSecurityContext and securityContext: %s: %s" (uniq . | join "; ") $why) }}
+{{- end }}
+{{- end }}
+
+{{/*
+The most that a worker may request of each resource, as JSON. A limit without a request is a request too. A LimitRange may add requests
+that the values do not have, up to these bounds.
+*/}}
+{{- define "kube-node-ready.mostRequested" -}}
+{{- $most := dict "cpu" "1" "memory" "1Gi" "ephemeral-storage" "1Gi" }}
+{{- $resources := .Values.resources | default dict }}
+{{- range list $resources.limits $resources.requests }}
+{{- range $name, $quantity := . }}{{ $_ := set $most $name (toString $quantity) }}{{ end }}
+{{- end }}
+{{- toJson $most }}
+{{- end }}
+
+{{/*
+The pods that the controller may delete, the workers, and in controller mode create, as the chart renders them. The same dictionary as
+for nodePolicy, and "create": may create workers.
+*/}}
+{{- define "kube-node-ready.workerPolicy" -}}
+{{- $name := printf "%s-workers" .name -}}
+{{- $worker := include "kube-node-ready.selectorLabelsOf" (list .root "worker") | fromYaml -}}
+# RBAC cannot restrict an account to some pods of a namespace. This policy restricts the controller to the workers of this release.
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: {{ $name }}
+  labels:
+    {{- .labels | nindent 4 }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - apiGroups: [""]
+        apiVersions: [v1]
+        operations: [CREATE, UPDATE, DELETE]
+        resources: [pods, pods/*]
+  matchConditions:
+    - name: {{ .condition }}
+      expression: {{ include "kube-node-ready.isAccount" .account }}
+  # dyn: compare the fields as sent, without the API server's schema.
+  variables:
+    - name: metadata
+      expression: "(request.operation == 'DELETE' ? dyn(oldObject) : dyn(object)).metadata"
+    - name: labels
+      expression: variables.metadata.?labels.orValue({})
+    {{- if .create }}
+    # The rest is about a new pod: an older one may have been created with other settings.
+    - name: deletes
+      expression: request.operation == 'DELETE'
+    - name: annotations
+      expression: variables.metadata.?annotations.orValue({})
+    - name: spec
+      expression: dyn(object).spec
+    - name: container
+      expression: variables.spec.containers[0]
+    - name: requests
+      expression: variables.container.?resources.?requests.orValue({})
+    - name: podContext
+      expression: variables.spec.?securityContext.orValue({})
+    - name: context
+      expression: variables.container.?securityContext.orValue({})
+    {{- end }}
+  validations:
+    - expression: request.operation in ['DELETE'{{ if .create }}, 'CREATE'{{ end }}] && (!has(request.subResource) || request.subResource == '')
+      reason: Forbidden
+      message: {{ printf "%s may %s pods, and change none" .account (.create | ternary "create and delete" "delete") | quote }}
+    - expression: >-
+        {{- range $i, $key := keys $worker | sortAlpha }}
+        {{ if $i }}&& {{ end }}variables.labels[?'{{ $key }}'].orValue('') == '{{ index $worker $key }}'
+        {{- end }}
+      reason: Forbidden
+      message: {{ printf "%s may %s only workers: pods with the labels of this release and the component worker" .account (.create | ternary "create and delete" "delete") | quote }}
+    {{- if .create }}
+    {{- include "kube-node-ready.newWorkerRules" . | nindent 4 }}
+    {{- end }}
+---
+{{ include "kube-node-ready.policyBinding" (merge (dict "name" $name) .) }}
+{{- end }}
+
+{{/*
+What a new worker must be. An account that may create pods can otherwise use every account and secret of the namespace, serve in the
+place of its Services, block nodes, or preempt other pods.
+*/}}
+{{- define "kube-node-ready.newWorkerRules" -}}
+{{- $template := include "kube-node-ready.workerTemplate" .root | fromYaml -}}
+{{- $allowed := include "kube-node-ready.restricted" .root | fromJson -}}
+{{- $image := include "kube-node-ready.image" .root -}}
+{{- $workersAccount := $template.spec.serviceAccountName -}}
+{{- $prefix := printf "%s-worker-" (include "kube-node-ready.fullname" .root) -}}
+# Services select pods by their labels, and webhooks, CNIs and schedulers obey annotations. The last of these annotations are added by
+# LimitRanges and OpenShift.
+- expression: >-
+    variables.deletes || (variables.metadata.?name.orValue('').startsWith('{{ $prefix }}') &&
+    variables.labels.all(k, k == 'node-ready/node' || dyn({{ toJson $template.metadata.labels }})[?k] == optional.of(variables.labels[k])) &&
+    variables.annotations.all(k, k.startsWith('node-ready/') ||
+    dyn({{ toJson $template.metadata.annotations }})[?k] == optional.of(variables.annotations[k]) ||
+    k in ['kubernetes.io/limit-ranger', 'openshift.io/scc', 'security.openshift.io/validated-scc-subject-type', 'seccomp.security.alpha.kubernetes.io/pod']))
+  reason: Forbidden
+  message: {{ printf "%s may create only pods with a name that begins with %s, and with no labels and annotations but those of the chart and its own" .account $prefix | quote }}
+# The garbage collector deletes a worker with its node. A finalizer would keep it.
+- expression: >-
+    variables.deletes || (variables.metadata.?finalizers.orValue([]).size() == 0 && variables.metadata.?ownerReferences.orValue([]).size() == 1 &&
+    variables.metadata.ownerReferences[0].kind == 'Node' && variables.metadata.ownerReferences[0].apiVersion == 'v1')
+  reason: Forbidden
+  message: {{ printf "%s may create only pods that one node owns, without finalizers" .account | quote }}
+- expression: >-
+    variables.deletes || (variables.spec.?serviceAccountName.orValue('') == '{{ $workersAccount }}' &&
+    variables.spec.?automountServiceAccountToken.orValue(true) == false)
+  reason: Forbidden
+  message: {{ printf "%s may create only pods with the account %s and without its token" .account $workersAccount | quote }}
+- expression: >-
+    variables.deletes || (variables.spec.containers.size() == 1 && variables.container.image == '{{ $image }}' &&
+    !has(variables.container.command) && variables.container.?args.orValue([]) == ['--worker'] &&
+    variables.spec.?initContainers.orValue([]).size() == 0 && variables.spec.?ephemeralContainers.orValue([]).size() == 0)
+  reason: Forbidden
+  message: {{ printf "%s may create only pods with one container that runs %s --worker: no sidecars, no other arguments" .account $image | quote }}
+- expression: >-
+    variables.deletes || (variables.spec.?volumes.orValue([]).size() == 0 && variables.spec.?resourceClaims.orValue([]).size() == 0 &&
+    variables.container.?envFrom.orValue([]).all(e, e == dyn({{ index $template.spec.containers 0 "envFrom" | first | toJson }})) &&
+    variables.container.?env.orValue([]).all(e, (e.name in ['DNS_ENDPOINTS', 'CLUSTER_DOMAIN', 'VERDICT_KEY'] && !has(e.valueFrom)) ||
+    (e.name in ['NODE_NAME', 'POD_NAMESPACE'] && e.?valueFrom.?fieldRef.hasValue()) ||
+    (e.name == 'CLUSTER_CA' && e.?valueFrom.?configMapKeyRef.?name.orValue('') == 'kube-root-ca.crt')))
+  reason: Forbidden
+  message: {{ printf "%s may create only pods without volumes and secrets, and without variables that the chart does not set" .account | quote }}
+- expression: >-
+    variables.deletes || (!variables.spec.?hostNetwork.orValue(false) && !variables.spec.?hostPID.orValue(false) &&
+    !variables.spec.?hostIPC.orValue(false) && variables.container.?ports.orValue([]).all(p, p.?hostPort.orValue(0) == 0) &&
+    !has(variables.container.lifecycle) && [variables.container.?readinessProbe, variables.container.?livenessProbe,
+    variables.container.?startupProbe].all(p, !p.?httpGet.?host.hasValue() && !p.?tcpSocket.?host.hasValue() && !p.?exec.hasValue()))
+  reason: Forbidden
+  message: {{ printf "%s may create only pods without the node's network, processes, IPC and ports, without hooks, and without probes of other hosts or by commands" .account | quote }}
+# The Pod Security Standard `restricted`. What a container sets wins over what its pod sets. OpenShift sets the SELinux level.
+- expression: >-
+    variables.deletes || (variables.context.?runAsNonRoot.or(variables.podContext.?runAsNonRoot).orValue(false) &&
+    variables.context.?seccompProfile.?type.or(variables.podContext.?seccompProfile.?type).orValue('') in {{ toJson $allowed.seccomp }} &&
+    [variables.context, variables.podContext].all(c, !has(c.windowsOptions) && c.?runAsUser.orValue(1) != 0 &&
+    ['user', 'role'].all(f, c.?seLinuxOptions[?f].orValue('') == '') && c.?seLinuxOptions.?type.orValue('') in {{ toJson $allowed.seLinux }} &&
+    c.?appArmorProfile.?type.orValue('') != 'Unconfined') &&
+    variables.podContext.?sysctls.orValue([]).all(s, s.name in {{ toJson $allowed.sysctls }}) &&
+    variables.context.?allowPrivilegeEscalation.orValue(true) == false && !variables.context.?privileged.orValue(false) &&
+    variables.context.?procMount.orValue('Default') == 'Default' &&
+    variables.context.?capabilities.?add.orValue([]).all(c, c in {{ toJson $allowed.capabilities }}) &&
+    'ALL' in variables.context.?capabilities.?drop.orValue([]))
+  reason: Forbidden
+  message: {{ printf "%s may create only pods that pass the Pod Security Standard restricted" .account | quote }}
+# The scheduler places a worker. A pod's anti-affinity would keep others away, its priority and requests would preempt them.
+- expression: >-
+    variables.deletes || (variables.spec.?nodeName.orValue('') == '' && variables.spec.?affinity.orValue({}).all(k, k == 'nodeAffinity') &&
+    !has(variables.spec.runtimeClassName) && !has(variables.spec.hostAliases) && !has(variables.spec.resources) &&
+    {{- if $template.spec.priorityClassName }}
+    variables.spec.?priorityClassName.orValue('') == '{{ $template.spec.priorityClassName }}' &&
+    {{- else }}
+    !variables.spec.?priorityClassName.orValue('').startsWith('system-') &&
+    {{- end }}
+    variables.requests.all(k, {{ include "kube-node-ready.mostRequested" .root }}[?k].hasValue() &&
+    quantity(variables.requests[k]).compareTo(quantity({{ include "kube-node-ready.mostRequested" .root }}[k])) <= 0))
+  reason: Forbidden
+  message: {{ printf "%s may create only pods that the scheduler places, with the priority class and the requests of the chart, without pod affinity, runtime class and host aliases" .account | quote }}
+- expression: variables.deletes || variables.spec.?restartPolicy.orValue('') == 'Never'
+  reason: Forbidden
+  message: {{ printf "%s may create only pods that are not restarted (restartPolicy Never)" .account | quote }}
+{{- end }}

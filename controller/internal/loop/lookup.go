@@ -1,0 +1,83 @@
+package loop
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+)
+
+// events are those of a pod.
+type events struct {
+	list []corev1.Event // not nil: it was read
+	of   string         // the pod's resourceVersion when it was read: it is read again once the pod has changed
+}
+
+// lookUp is the first step: it reads the Events of the pods that the plan asks for, of all of them at once. The API server keeps
+// Events in no cache and no index: a list for each pod would read all Events of the namespace each time.
+type lookUp struct{ *Loop }
+
+func (l lookUp) Act(ctx context.Context, plan fleet.Plan) (again time.Duration, err error) {
+	wanted := l.wanted(plan)
+	if len(wanted) == 0 {
+		return 0, nil
+	}
+	if since := time.Since(l.looked); !l.looked.IsZero() && since < betweenLookUps {
+		return betweenLookUps - since, nil
+	}
+	l.looked = time.Now()
+	read := make(map[types.UID][]corev1.Event, len(wanted))
+	for _, pod := range wanted {
+		read[pod.UID] = []corev1.Event{}
+	}
+	list := &corev1.EventList{}
+	options := &client.ListOptions{FieldSelector: fields.OneTermEqualSelector("involvedObject.kind", "Pod"), Limit: pageOfEvents}
+	for {
+		if err := l.Live.List(ctx, list, client.InNamespace(wanted[0].Namespace), options); err != nil {
+			return 0, fmt.Errorf("events of the agents' pods: %w", err)
+		}
+		for _, event := range list.Items {
+			if of, isWanted := read[event.InvolvedObject.UID]; isWanted {
+				read[event.InvolvedObject.UID] = append(of, corev1.Event{Reason: event.Reason, Message: event.Message,
+					FirstTimestamp: event.FirstTimestamp, LastTimestamp: event.LastTimestamp, EventTime: event.EventTime})
+			}
+		}
+		if options.Continue = list.Continue; options.Continue == "" {
+			break
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, pod := range wanted {
+		l.events[pod.UID] = events{read[pod.UID], pod.ResourceVersion}
+	}
+	return batch, nil
+}
+
+// wanted returns the pods whose Events are to be read: those that the plan asks for, and those that have changed since. It
+// forgets the Events of pods that run or are gone. An old finding stands until a new one is there.
+func (l lookUp) wanted(plan fleet.Plan) []*corev1.Pod {
+	wanted, kept := slices.Clone(plan.LookUp), make(map[types.UID]events)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, status := range plan.Statuses {
+		if status.Pod == nil || (status.State != fleet.Pending && status.State != fleet.Failed) {
+			continue
+		}
+		if of, read := l.events[status.Pod.UID]; read {
+			kept[status.Pod.UID] = of
+			if of.of != status.Pod.ResourceVersion {
+				wanted = append(wanted, status.Pod)
+			}
+		}
+	}
+	l.events = kept
+	return wanted
+}

@@ -1,0 +1,81 @@
+package replace
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// stuckAfter is how long a deletion may take. Then it no longer holds the next one.
+const stuckAfter = 30 * time.Minute
+
+type budget struct {
+	period    time.Duration
+	deletions int
+}
+
+// budgets are for the whole cluster, whatever its size.
+func budgets() map[Rule]budget {
+	return map[Rule]budget{HourlyBudget: {time.Hour, 3}, DailyBudget: {24 * time.Hour, 10}}
+}
+
+// within counts the deletions of the last period.
+func (l Ledger) within(period time.Duration, serverNow time.Time) (n int) {
+	for _, deletion := range l.Deletions {
+		if serverNow.Sub(deletion.Time) < period {
+			n++
+		}
+	}
+	return n
+}
+
+// inFlight allows one deletion at a time.
+func inFlight(ledger Ledger) (Rule, string) {
+	for _, deletion := range ledger.Deletions {
+		if deletion.inFlight() {
+			return InFlight, fmt.Sprintf("node %s is being replaced since %s", deletion.Node, clock(deletion.Time))
+		}
+	}
+	return "", ""
+}
+
+func (d Deletion) inFlight() bool { return !d.Gone && !d.Stuck }
+
+// has reports whether a node is or was to be replaced.
+func (l Ledger) has(node types.UID) bool {
+	return slices.ContainsFunc(l.Deletions, func(d Deletion) bool { return d.NodeUID == node })
+}
+
+// isReplacing reports whether a node is the one in flight.
+func (l Ledger) isReplacing(node types.UID) bool {
+	return slices.ContainsFunc(l.Deletions, func(d Deletion) bool { return d.NodeUID == node && d.inFlight() })
+}
+
+// track notes which deletions have ended, which are stuck, and which have been followed by a verified node; and forgets old ones.
+func (s Settings) track(d *Decision, in Input) {
+	present := make(map[types.UID]bool, len(in.Statuses))
+	for _, status := range in.Statuses {
+		present[status.Node.UID] = true
+	}
+	for i := range d.Ledger.Deletions {
+		deletion := &d.Ledger.Deletions[i]
+		switch {
+		case !deletion.inFlight():
+		case !present[deletion.NodeUID]:
+			deletion.Gone, d.Changed = true, true
+		case in.ServerNow.Sub(deletion.Time) >= stuckAfter:
+			deletion.Stuck, d.Changed = true, true
+			d.Stuck = append(d.Stuck, *deletion)
+		}
+	}
+	for _, status := range in.Statuses {
+		if s.wasVerified(status) {
+			d.answer(status.Node)
+		}
+	}
+	if d.Ledger.forget(in.ServerNow) {
+		d.Changed = true
+	}
+}

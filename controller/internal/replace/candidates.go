@@ -1,0 +1,90 @@
+package replace
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+)
+
+// Keys of Kubernetes, Karpenter and this project.
+const (
+	nodePoolLabel = "karpenter.sh/nodepool"
+	// DoNotDisrupt keeps Karpenter from a node. https://karpenter.sh/docs/concepts/disruption/#node-level-controls
+	DoNotDisrupt = "karpenter.sh/do-not-disrupt"
+	// DoNotDelete keeps the controller from a node, as an annotation or a label, whatever its value is.
+	DoNotDelete = "node-ready/do-not-delete"
+)
+
+// Annotations returns the keys of a Node's annotations that Decide reads.
+func Annotations() []string { return []string{DoNotDisrupt, DoNotDelete} }
+
+// curable returns the reasons that another machine may not have. Image, scheduler and configuration are the same there.
+func curable() []fleet.Reason {
+	return []fleet.Reason{fleet.SandboxFailed, fleet.Silent,
+		fleet.DNSFailed, fleet.APIFailed, fleet.NetworkFailed, fleet.ServiceFailed, fleet.PeersFailed}
+}
+
+// isCandidate reports whether a node was never verified, has the startup taint, is old enough, and has failed for one curable
+// reason for long enough, without a break.
+func (s Settings) isCandidate(status fleet.Status, serverNow, now time.Time) bool {
+	node := status.Node
+	_, released := node.Annotations[s.Fleet.Request.Annotation]
+	_, labelled := node.Labels[s.Fleet.Request.Label]
+	return !released && !labelled && fleet.HasTaint(node, s.Fleet.Request.TaintKey) && status.Untouchable == "" &&
+		!node.CreationTimestamp.IsZero() && serverNow.Sub(node.CreationTimestamp.Time) >= s.DeleteAfter &&
+		status.State == fleet.Failed && slices.Contains(curable(), status.Reason) && now.Sub(status.Since) >= s.FailedFor
+}
+
+// protected says what forbids to replace a node, whatever its state is.
+func protected(node *corev1.Node) (Rule, string) {
+	for _, key := range []string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"} {
+		if _, labelled := node.Labels[key]; labelled || fleet.HasTaint(node, key) {
+			return Protected, "the node is of the control plane"
+		}
+	}
+	if key := forbids(node); key != "" {
+		return Protected, "the node has " + key
+	}
+	if nodePool(node) == "" {
+		return NoNodePool, "the node has no label " + nodePoolLabel + ": nothing would replace it"
+	}
+	return "", ""
+}
+
+// forbids returns the key of an annotation or label that forbids to delete an object, or "".
+func forbids(object metav1.Object) string {
+	for _, key := range []string{DoNotDisrupt, DoNotDelete} {
+		for _, keys := range []map[string]string{object.GetAnnotations(), object.GetLabels()} {
+			if _, found := keys[key]; found {
+				return key
+			}
+		}
+	}
+	return ""
+}
+
+func nodePool(object metav1.Object) string { return object.GetLabels()[nodePoolLabel] }
+
+// failedShare allows a deletion only while at most a fifth of a NodePool's nodes have failed, or one. Nodes that are being
+// replaced count as failed as long as they are there, whatever becomes of their pods.
+func failedShare(pool string, statuses []fleet.Status, ledger Ledger) (Rule, string) {
+	nodes, failed := 0, 0
+	for _, status := range statuses {
+		if nodePool(status.Node) != pool {
+			continue
+		}
+		nodes++
+		if status.State == fleet.Failed || ledger.has(status.Node.UID) {
+			failed++
+		}
+	}
+	if allowed := max(1, nodes/5); failed > allowed {
+		return FailedShare, fmt.Sprintf("%d of %d nodes of NodePool %s have failed, at most %d may have", failed, nodes, pool, allowed)
+	}
+	return "", ""
+}

@@ -1,0 +1,173 @@
+package replace
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+)
+
+const (
+	karpenterGroup = "karpenter.sh"
+	nodeClaimKind  = "NodeClaim"
+)
+
+// page is how many objects are read at once, where there may be as many as a cluster has: that bounds the memory.
+const page = client.Limit(500)
+
+// readLive reads what Confirm needs from the API server, not from a cache: the node last, because it may be released while the
+// others are read.
+func (r *Replacer) readLive(ctx context.Context, candidate fleet.Status) (live Live, err error) {
+	name := candidate.Node.Name
+	if live.Claims, err = r.readClaims(ctx, candidate.Node); err != nil {
+		return live, err
+	}
+	var pods corev1.PodList
+	if err := r.Client.List(ctx, &pods, client.MatchingFields{"spec.nodeName": name}); err != nil {
+		return live, fmt.Errorf("pods on node %s: %w", name, err)
+	}
+	live.Pods = pods.Items
+	if live.Elsewhere, err = r.readElsewhere(ctx, candidate.Node, live.Pods); err != nil {
+		return live, err
+	}
+	if live.Events, err = r.readEvents(ctx, candidate); err != nil {
+		return live, err
+	}
+	node := new(corev1.Node)
+	if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
+		return live, client.IgnoreNotFound(err)
+	}
+	live.Node = node
+	return live, nil
+}
+
+// readEvents reads the Events of the agent's pod, if they may be why the controller says that the node has failed.
+func (r *Replacer) readEvents(ctx context.Context, candidate fleet.Status) ([]corev1.Event, error) {
+	pod := candidate.Pod
+	if !candidate.Reason.IsOwn() || pod == nil {
+		return nil, nil
+	}
+	var events corev1.EventList
+	of := client.MatchingFields{"involvedObject.uid": string(pod.UID)}
+	if err := r.Client.List(ctx, &events, client.InNamespace(pod.Namespace), of); err != nil {
+		return nil, fmt.Errorf("events of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return events.Items, nil
+}
+
+// readElsewhere finds the owners of the node's pods that have a ready pod on another node. It ends with the first pod that
+// withholds the deletion.
+func (r *Replacer) readElsewhere(ctx context.Context, node *corev1.Node, pods []corev1.Pod) (sets.Set[types.UID], error) {
+	found := sets.New[types.UID]()
+	for i := range pods {
+		pod := &pods[i]
+		owner := r.Settings.replicatedBy(pod, node)
+		switch {
+		case r.Settings.isExpendable(pod) || owner != nil && found.Has(owner.UID):
+			continue
+		case owner == nil:
+			return found, nil
+		}
+		ready, err := r.isReadyElsewhere(ctx, pod, owner.UID)
+		if err != nil {
+			return nil, fmt.Errorf("pods in namespace %s: %w", pod.Namespace, err)
+		}
+		if !ready {
+			return found, nil
+		}
+		found.Insert(owner.UID)
+	}
+	return found, nil
+}
+
+// isReadyElsewhere reports whether the owner of a pod has a ready one on another node. It reads no more pages than it needs. A
+// page whose token has expired is an error.
+func (r *Replacer) isReadyElsewhere(ctx context.Context, pod *corev1.Pod, owner types.UID) (bool, error) {
+	isSibling := func(other corev1.Pod) bool {
+		of, node := metav1.GetControllerOf(&other), other.Spec.NodeName
+		return of != nil && of.UID == owner && node != "" && node != pod.Spec.NodeName && isReady(&other)
+	}
+	for token := client.Continue(""); ; {
+		var pods corev1.PodList // a new one: what a page does not say must not be what the last one said
+		if err := r.Client.List(ctx, &pods, client.InNamespace(pod.Namespace), page, token); err != nil {
+			return false, err
+		}
+		if slices.ContainsFunc(pods.Items, isSibling) {
+			return true, nil
+		}
+		if token = client.Continue(pods.Continue); token == "" {
+			return false, nil
+		}
+	}
+}
+
+// readClaims reads the NodeClaims of a node, in the version that the API server prefers. None is no error.
+func (r *Replacer) readClaims(ctx context.Context, node *corev1.Node) ([]unstructured.Unstructured, error) {
+	mapping, err := r.Client.RESTMapper().RESTMapping(schema.GroupKind{Group: karpenterGroup, Kind: nodeClaimKind})
+	switch {
+	case meta.IsNoMatchError(err):
+		return nil, nil // a cluster without Karpenter
+	case err != nil:
+		return nil, fmt.Errorf("version of %s: %w", nodeClaimKind, err)
+	}
+	kind := mapping.GroupVersionKind
+	for _, owner := range node.OwnerReferences {
+		if owner.Kind != nodeClaimKind || !strings.HasPrefix(owner.APIVersion, karpenterGroup+"/") {
+			continue
+		}
+		var claim unstructured.Unstructured
+		claim.SetGroupVersionKind(kind)
+		err := r.Client.Get(ctx, client.ObjectKey{Name: owner.Name}, &claim)
+		switch {
+		case apierrors.IsNotFound(err) || err == nil && claim.GetUID() != owner.UID:
+			return nil, nil
+		case err != nil:
+			return nil, fmt.Errorf("NodeClaim %s: %w", owner.Name, err)
+		}
+		return []unstructured.Unstructured{claim}, nil
+	}
+	return r.findClaims(ctx, kind, node.Name)
+}
+
+// findClaims returns the NodeClaims whose status names a node.
+func (r *Replacer) findClaims(ctx context.Context, kind schema.GroupVersionKind, node string) (
+	found []unstructured.Unstructured, err error) {
+	for token := client.Continue(""); ; {
+		var claims unstructured.UnstructuredList
+		claims.SetGroupVersionKind(kind.GroupVersion().WithKind(nodeClaimKind + "List"))
+		if err := r.Client.List(ctx, &claims, page, token); err != nil {
+			return nil, fmt.Errorf("NodeClaims: %w", err)
+		}
+		for _, claim := range claims.Items {
+			if name, _, _ := unstructured.NestedString(claim.Object, "status", "nodeName"); name == node {
+				found = append(found, claim)
+			}
+		}
+		if token = client.Continue(claims.GetContinue()); token == "" {
+			return found, nil
+		}
+	}
+}
+
+// delete deletes a NodeClaim, if it is still the one that was read.
+func (r *Replacer) delete(ctx context.Context, claim *unstructured.Unstructured) error {
+	uid, version := claim.GetUID(), claim.GetResourceVersion()
+	return r.Client.Delete(ctx, claim, client.Preconditions{UID: &uid, ResourceVersion: &version})
+}
+
+// isRefused reports whether the API server has said that it did not do what it was asked. After any other error it may have.
+func isRefused(err error) bool {
+	return apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err)
+}

@@ -1,0 +1,312 @@
+package replace
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// moment is a fleet in which one node may be replaced.
+type moment struct {
+	in       Input
+	now      time.Time
+	settings Settings
+}
+
+func newMoment() *moment {
+	now := time.Now()
+	m := &moment{now: now, settings: testSettings()}
+	m.in = Input{ServerNow: time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC),
+		ControlGroup: controlgroup.State{PassedSince: now.Add(-5 * time.Minute), Ended: now}}
+	m.verified("young", "other", 20*time.Minute)
+	bad := m.node("bad", "pool", 30*time.Minute)
+	bad.Node.Spec.Taints = []corev1.Taint{{Key: startup, Effect: corev1.TaintEffectNoSchedule}}
+	bad.Gated, bad.State, bad.Reason, bad.Since = true, fleet.Failed, fleet.DNSFailed, now.Add(-10*time.Minute)
+	return m
+}
+
+// node adds one of an age.
+func (m *moment) node(name, pool string, age time.Duration) *fleet.Status {
+	m.in.Statuses = append(m.in.Statuses, fleet.Status{Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(m.in.ServerNow.Add(-age)),
+		Labels: map[string]string{nodePoolLabel: pool}, Annotations: map[string]string{}}}})
+	return m.last()
+}
+
+func (m *moment) verified(name, pool string, age time.Duration) {
+	status := m.node(name, pool, age)
+	status.State = fleet.Verified
+	status.Node.Labels[label], status.Node.Annotations[nodepatch.Annotation] = "true", "{}"
+}
+
+func (m *moment) last() *fleet.Status { return &m.in.Statuses[len(m.in.Statuses)-1] }
+func (m *moment) bad() *fleet.Status  { return &m.in.Statuses[1] }
+func (m *moment) decide() Decision    { return m.settings.Decide(m.in, m.now) }
+
+// deleted adds a deletion to the ledger that has ended.
+func (m *moment) deleted(pool string, ago time.Duration) *Deletion {
+	m.in.Ledger.Deletions = append(m.in.Ledger.Deletions, Deletion{Time: m.in.ServerNow.Add(-ago), NodePool: pool, Node: "old", NodeUID: "old", Gone: true})
+	return &m.in.Ledger.Deletions[len(m.in.Ledger.Deletions)-1]
+}
+
+func (m *moment) guard(scope string, guard Guard) {
+	if m.in.Ledger.Guards == nil {
+		m.in.Ledger.Guards = make(map[string]Guard)
+	}
+	m.in.Ledger.Guards[scope] = guard
+}
+
+func TestCandidates(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*moment)
+		want   bool
+	}{
+		"one curable reason for long enough": {func(*moment) {}, true},
+		"SandboxFailed":                      {func(m *moment) { m.bad().Reason = fleet.SandboxFailed }, true},
+		"Silent":                             {func(m *moment) { m.bad().Reason = fleet.Silent }, true},
+		"APIFailed":                          {func(m *moment) { m.bad().Reason = fleet.APIFailed }, true},
+		"NetworkFailed":                      {func(m *moment) { m.bad().Reason = fleet.NetworkFailed }, true},
+		"ServiceFailed":                      {func(m *moment) { m.bad().Reason = fleet.ServiceFailed }, true},
+		"PeersFailed":                        {func(m *moment) { m.bad().Reason = fleet.PeersFailed }, true},
+		"ImagePull":                          {func(m *moment) { m.bad().Reason = fleet.ImagePull }, false},
+		"NoPod":                              {func(m *moment) { m.bad().Reason = fleet.NoPod }, false},
+		"Unschedulable":                      {func(m *moment) { m.bad().Reason = fleet.Unschedulable }, false},
+		"CrashLoop":                          {func(m *moment) { m.bad().Reason = fleet.CrashLoop }, false},
+		"TaintsOfOthers":                     {func(m *moment) { m.bad().Reason = fleet.TaintsOfOthers }, false},
+		"NotVerified":                        {func(m *moment) { m.bad().Reason = fleet.NotVerified }, false},
+		"not failed":                         {func(m *moment) { m.bad().State = fleet.Pending }, false},
+		"failed for too short":               {func(m *moment) { m.bad().Since = m.now.Add(-10*time.Minute + time.Second) }, false},
+		"too young": {func(m *moment) {
+			m.bad().Node.CreationTimestamp = metav1.NewTime(m.in.ServerNow.Add(-30*time.Minute + time.Second))
+		}, false},
+		"no creation time":             {func(m *moment) { m.bad().Node.CreationTimestamp = metav1.Time{} }, false},
+		"verified before":              {func(m *moment) { m.bad().Node.Annotations[nodepatch.Annotation] = "{}" }, false},
+		"labelled":                     {func(m *moment) { m.bad().Node.Labels[label] = "false" }, false},
+		"without the startup taint":    {func(m *moment) { m.bad().Node.Spec.Taints = nil }, false},
+		"cordoned, disrupted, deleted": {func(m *moment) { m.bad().Untouchable = "it is cordoned" }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMoment()
+			test.change(m)
+			decision := m.decide()
+			assert.Empty(t, decision.Withheld)
+			if test.want {
+				require.Len(t, decision.Candidates, 1)
+				assert.Equal(t, "bad", decision.Candidates[0].Node.Name)
+			} else {
+				assert.Empty(t, decision.Candidates)
+			}
+		})
+	}
+}
+
+func TestWithheld(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*moment)
+		rule   Rule // "": deleted
+		text   string
+	}{
+		"control plane":        {func(m *moment) { m.bad().Node.Labels["node-role.kubernetes.io/control-plane"] = "" }, Protected, "the node is of the control plane"},
+		"do-not-disrupt":       {func(m *moment) { m.bad().Node.Annotations[DoNotDisrupt] = "true" }, Protected, "the node has karpenter.sh/do-not-disrupt"},
+		"do-not-delete":        {func(m *moment) { m.bad().Node.Annotations[DoNotDelete] = "" }, Protected, "the node has node-ready/do-not-delete"},
+		"label do-not-delete":  {func(m *moment) { m.bad().Node.Labels[DoNotDelete] = "" }, Protected, "the node has node-ready/do-not-delete"},
+		"no NodePool":          {func(m *moment) { delete(m.bad().Node.Labels, nodePoolLabel) }, NoNodePool, "the node has no label karpenter.sh/nodepool: nothing would replace it"},
+		"no younger node":      {func(m *moment) { m.in.Statuses[0].Node.CreationTimestamp = m.bad().Node.CreationTimestamp }, Proof, "no node that was created after this one (2026-11-22T11:30:00Z) has been verified"},
+		"younger, not passed":  {func(m *moment) { m.in.Statuses[0].State = fleet.InProgress }, Proof, "no node that was created after this one (2026-11-22T11:30:00Z) has been verified"},
+		"younger, label alone": {func(m *moment) { delete(m.in.Statuses[0].Node.Annotations, nodepatch.Annotation) }, Proof, "no node that was created after this one (2026-11-22T11:30:00Z) has been verified"},
+		"control group has just passed": {func(m *moment) { m.in.ControlGroup.PassedSince = m.now.Add(-299 * time.Second) }, ControlGroup,
+			"the checks have passed in the controller's pod for 4m59s, they must for 5m0s"},
+		"control group has failed": {func(m *moment) { m.in.ControlGroup = controlgroup.State{Failure: "dns: timeout", Ended: m.now} }, ControlGroup,
+			"the checks have passed in the controller's pod for 0s, they must for 5m0s; the last failure: dns: timeout"},
+		"control group does not end": {func(m *moment) { m.in.ControlGroup.Ended = m.now.Add(-61 * time.Second) }, ControlGroup,
+			"the checks have passed in the controller's pod for 0s, they must for 5m0s"},
+		"control group has failed long ago": {func(m *moment) { m.in.ControlGroup.Failure = "dns: timeout" }, "", ""},
+		"controller on an unverified node": {func(m *moment) {
+			own := m.node("controller", "", time.Hour)
+			own.State, own.Gated = fleet.InProgress, true
+		}, ControlNode, "the controller's own node controller is not verified (InProgress)"},
+		"controller on a node that has failed": {func(m *moment) { m.node("controller", "", time.Hour).State = fleet.Failed }, ControlNode,
+			"the controller's own node controller is not verified (Failed)"},
+		"controller on a node that is closed again": {func(m *moment) {
+			own := m.node("controller", "", time.Hour)
+			own.State, own.Node.Spec.Taints = fleet.InProgress, []corev1.Taint{{Key: testRequest().FailedTaintKey}}
+		}, ControlNode, "the controller's own node controller is not verified (InProgress)"},
+		"controller on a node that was never gated": {func(m *moment) { m.node("controller", "", time.Hour).State = fleet.Unverified }, "", ""},
+		"controller on a verified node":             {func(m *moment) { m.verified("controller", "", time.Hour) }, "", ""},
+		"in flight": {func(m *moment) { m.verified("old", "", time.Hour); m.deleted("other", 29*time.Minute).Gone = false }, InFlight,
+			"node old is being replaced since 2026-11-22T11:31:00Z"},
+		"in flight, gone now": {func(m *moment) { m.deleted("other", 29*time.Minute).Gone = false; m.verified("new", "other", 0) }, "", ""},
+		"three an hour":       {func(m *moment) { m.three(59 * time.Minute); m.verified("new", "pool", 0) }, HourlyBudget, "3 deletions within 1h0m0s, at most 3 are allowed"},
+		"three in longer":     {func(m *moment) { m.three(60 * time.Minute); m.verified("new", "pool", 0) }, "", ""},
+		"ten a day":           {func(m *moment) { m.ten(23 * time.Hour); m.verified("new", "pool", 0) }, DailyBudget, "10 deletions within 24h0m0s, at most 10 are allowed"},
+		"ten in longer":       {func(m *moment) { m.ten(25 * time.Hour); m.verified("new", "pool", 0) }, "", ""},
+		"one failed of one":   {func(*moment) {}, "", ""},
+		"two failed of two":   {func(m *moment) { m.node("b", "pool", 0).State = fleet.Failed }, FailedShare, "2 of 2 nodes of NodePool pool have failed, at most 1 may have"},
+		"two failed of nine":  {func(m *moment) { m.failedOf(2, 9) }, FailedShare, "2 of 9 nodes of NodePool pool have failed, at most 1 may have"},
+		"two failed of ten":   {func(m *moment) { m.failedOf(2, 10) }, "", ""},
+		"three failed of ten": {func(m *moment) { m.failedOf(3, 10) }, FailedShare, "3 of 10 nodes of NodePool pool have failed, at most 2 may have"},
+		"one failed, one stuck": {func(m *moment) {
+			m.node("old", "pool", time.Hour).State = fleet.Pending
+			stuck := m.deleted("pool", 2*time.Hour)
+			stuck.Gone, stuck.Stuck = false, true
+		}, FailedShare, "2 of 2 nodes of NodePool pool have failed, at most 1 may have"},
+		"one deletion":         {func(m *moment) { m.deleted("pool", 29*time.Minute) }, LoopGuard, "deletions in NodePool pool that no verified node has followed: 1; the next one not before 2026-11-22T12:01:00Z (30m0s after the last)"},
+		"one deletion, waited": {func(m *moment) { m.deleted("pool", 30*time.Minute) }, "", ""},
+		"one deletion, answered": {func(m *moment) {
+			m.deleted("pool", 10*time.Minute)
+			m.verified("new", "pool", 9*time.Minute)
+		}, "", ""},
+		"another pool answers": {func(m *moment) {
+			m.deleted("pool", 10*time.Minute)
+			m.verified("new", "other", 9*time.Minute)
+		}, LoopGuard, "deletions in NodePool pool that no verified node has followed: 1; the next one not before 2026-11-22T12:20:00Z (30m0s after the last)"},
+		"a label that somebody has written is no answer": {func(m *moment) {
+			m.deleted("pool", 10*time.Minute)
+			m.verified("new", "pool", 9*time.Minute)
+			delete(m.last().Node.Annotations, nodepatch.Annotation)
+		}, LoopGuard, "deletions in NodePool pool that no verified node has followed: 1; the next one not before 2026-11-22T12:20:00Z (30m0s after the last)"},
+		"an older node is no answer": {func(m *moment) {
+			m.deleted("pool", 10*time.Minute)
+			m.verified("new", "pool", 11*time.Minute)
+		}, LoopGuard, "deletions in NodePool pool that no verified node has followed: 1; the next one not before 2026-11-22T12:20:00Z (30m0s after the last)"},
+		"two deletions": {func(m *moment) { m.deleted("pool", 2*time.Hour); m.deleted("pool", 59*time.Minute) }, LoopGuard,
+			"deletions in NodePool pool that no verified node has followed: 2; the next one not before 2026-11-22T12:01:00Z (1h0m0s after the last)"},
+		"another pool's deletion holds, too": {func(m *moment) { m.deleted("third", 19*time.Minute) }, LoopGuard,
+			"deletions in the cluster that no verified node has followed: 1; the next one not before 2026-11-22T12:11:00Z (30m0s after the last)"},
+		"another pool's, and any pool answers": {func(m *moment) { m.deleted("third", 29*time.Minute); m.verified("new", "other", 0) }, "", ""},
+		"a node of no pool is no answer": {func(m *moment) { m.deleted("third", 19*time.Minute); m.verified("new", "", 0) }, LoopGuard,
+			"deletions in the cluster that no verified node has followed: 1; the next one not before 2026-11-22T12:11:00Z (30m0s after the last)"},
+		"halted": {func(m *moment) { m.guard("pool", Guard{Halted: m.in.ServerNow}) }, Halted, "halted in NodePool pool since 2026-11-22T12:00:00Z: " +
+			"0 deletions have not led to a verified node; find out why, then clear it with the annotation node-ready/clear-halt=pool on the ledger"},
+		"cluster halted": {func(m *moment) { m.guard(Cluster, Guard{Halted: m.in.ServerNow}) }, Halted, "halted in the cluster since 2026-11-22T12:00:00Z: " +
+			"0 deletions have not led to a verified node; find out why, then clear it with the annotation node-ready/clear-halt=* on the ledger"},
+		"another pool halted": {func(m *moment) { m.guard("third", Guard{Halted: m.in.ServerNow}) }, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMoment()
+			test.change(m)
+			decision := m.decide()
+			if test.rule == "" {
+				assert.Empty(t, decision.Withheld)
+				assert.Len(t, decision.Candidates, 1)
+				return
+			}
+			assert.Empty(t, decision.Candidates)
+			require.Len(t, decision.Withheld, 1)
+			assert.Equal(t, Withheld{Node: m.bad().Node, Rule: test.rule, Text: test.text}, decision.Withheld[0])
+		})
+	}
+}
+
+// three adds three deletions, the first of which was some time ago.
+func (m *moment) three(ago time.Duration) {
+	for _, at := range []time.Duration{ago, 5 * time.Minute, 4 * time.Minute} {
+		m.deleted("pool", at)
+	}
+}
+
+func (m *moment) ten(ago time.Duration) {
+	m.deleted("pool", ago)
+	for i := range time.Duration(9) {
+		m.deleted("pool", (22-2*i)*time.Hour)
+	}
+}
+
+// failedOf makes the pool one of size nodes, of which some have failed.
+func (m *moment) failedOf(failed, size int) {
+	for i := 1; i < size; i++ {
+		if status := m.node("n", "pool", time.Hour); i < failed {
+			status.State = fleet.Failed
+		} else {
+			status.State = fleet.Verified
+		}
+	}
+}
+
+func TestHaltAfterTheLastPause(t *testing.T) {
+	m := newMoment()
+	for _, ago := range []time.Duration{6 * time.Hour, 5 * time.Hour, 4 * time.Hour} {
+		m.deleted("pool", ago)
+	}
+	assert.Len(t, m.decide().Candidates, 1, "the fourth")
+	m.deleted("pool", 119*time.Minute)
+	assert.Equal(t, LoopGuard, m.decide().Withheld[0].Rule)
+	assert.Empty(t, m.decide().Halted)
+	m.in.Ledger.Deletions[3].Time = m.in.ServerNow.Add(-2 * time.Hour)
+	decision := m.decide()
+	assert.Equal(t, []string{"pool"}, decision.Halted)
+	assert.True(t, decision.Changed)
+	assert.Equal(t, m.in.ServerNow, decision.Ledger.Guards["pool"].Halted)
+	assert.Empty(t, m.in.Ledger.Guards, "what Decide was given is as it was")
+
+	m.in.Ledger = decision.Ledger
+	m.verified("new", "pool", time.Minute)
+	decision = m.decide()
+	assert.Equal(t, Halted, decision.Withheld[0].Rule, "until somebody clears it")
+	assert.Empty(t, decision.Halted, "told once")
+}
+
+func TestOldestFirst(t *testing.T) {
+	m := newMoment()
+	m.verified("another", "pool", time.Minute) // the pool is not too small for three failed nodes
+	m.failedOf(1, 20)
+	for name, age := range map[string]time.Duration{"younger": 31 * time.Minute, "oldest": 40 * time.Minute} {
+		status := m.node(name, "pool", age)
+		*status = fleet.Status{Node: status.Node, State: fleet.Failed, Reason: fleet.Silent, Since: m.now.Add(-time.Hour)}
+		status.Node.Spec.Taints = m.bad().Node.Spec.Taints
+	}
+	var names []string
+	for _, candidate := range m.decide().Candidates {
+		names = append(names, candidate.Node.Name)
+	}
+	assert.Equal(t, []string{"oldest", "younger", "bad"}, names)
+}
+
+func TestLedgerForgets(t *testing.T) {
+	m := newMoment()
+	m.deleted("pool", 31*day)
+	m.deleted("third", 25*time.Hour)  // not answered
+	m.deleted("other", 25*time.Hour)  // answered by the young node
+	m.deleted("other", 23*time.Hour)  // but this one counts for the day
+	m.deleted("pool", 35*time.Minute) // the newest
+	decision := m.decide()
+	assert.True(t, decision.Changed)
+	var pools []string
+	for _, deletion := range decision.Ledger.Deletions {
+		pools = append(pools, deletion.NodePool)
+	}
+	assert.Equal(t, []string{"third", "other", "pool"}, pools)
+	read, err := parseLedger(decision.Ledger.String())
+	require.NoError(t, err)
+	assert.Equal(t, decision.Ledger, read)
+	_, err = parseLedger("{")
+	assert.ErrorContains(t, err, "the ledger is not readable")
+}
+
+func TestBreakersAreAClosedSet(t *testing.T) {
+	m := newMoment()
+	m.in.ControlGroup = controlgroup.State{Failure: "dns: timeout", Ended: m.now}
+	m.node("controller", "", time.Hour).State = fleet.Failed
+	m.ten(time.Hour - time.Second)
+	for range 3 {
+		m.deleted("pool", time.Minute)
+	}
+	m.guard(Cluster, Guard{Halted: m.in.ServerNow})
+	var found []Rule
+	for _, rule := range Breakers() {
+		if _, held := m.decide().Breakers[rule]; held {
+			found = append(found, rule)
+		}
+	}
+	assert.Equal(t, []Rule{ControlGroup, ControlNode, HourlyBudget, DailyBudget, Halted}, found)
+	assert.Len(t, m.decide().Breakers, len(found))
+}

@@ -1,0 +1,86 @@
+package replace
+
+import (
+	"fmt"
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/imunhatep/kube-node-ready/internal/kube"
+)
+
+// Reasons of the Events.
+const (
+	DeletionWithheld  = "DeletionWithheld"
+	NodeClaimDeleted  = "NodeClaimDeleted"
+	DeletionStuck     = "DeletionStuck"
+	RemediationHalted = "RemediationHalted"
+	RemediationFrozen = "RemediationFrozen"
+)
+
+// noticeEvery is how often the same rule is reported for the same NodePool.
+const noticeEvery = time.Hour
+
+// notice is an Event that is not to be repeated within an hour.
+type notice struct {
+	rule Rule
+	pool string
+}
+
+// report sets the breakers and sends the Events of a decision: each halt and each freeze once, each rule once an hour and
+// NodePool.
+func (r *Replacer) report(decision Decision, now time.Time) {
+	for _, rule := range Breakers() {
+		_, holds := decision.Breakers[rule]
+		r.SetBreaker(string(rule), holds || rule == Halted && decision.Ledger.isHalted())
+	}
+	rule, text := decision.freezes()
+	if rule != "" && !r.frozen {
+		r.Log.Warn("remediation frozen", "rule", rule, "detail", text)
+		r.event(r.Self, RemediationFrozen, string(rule)+": "+text)
+	}
+	r.frozen = rule != ""
+	for _, scope := range decision.Halted {
+		text := decision.Ledger.halted(scope)
+		r.Log.Warn("remediation halted", "scope", scope, "detail", text)
+		r.event(r.Self, RemediationHalted, text)
+	}
+	for _, stuck := range decision.Stuck {
+		r.Log.Warn("deletion stuck", "node", stuck.Node, "nodeclaim", stuck.NodeClaim, "since", clock(stuck.Time))
+		r.event(r.Self, DeletionStuck, fmt.Sprintf("NodeClaim %s was to be deleted %s ago, and its node %s is still there: "+
+			"check Karpenter's log, and the finalizers of the NodeClaim", stuck.NodeClaim, stuckAfter, stuck.Node))
+	}
+	for _, withheld := range decision.Withheld {
+		r.withheld(withheld, now)
+	}
+}
+
+// freezes returns the breaker that is the fault of the cluster or of the controller itself, or "".
+func (d Decision) freezes() (Rule, string) {
+	for _, rule := range []Rule{ControlGroup, ControlNode, LedgerFailed} {
+		if text, held := d.Breakers[rule]; held {
+			return rule, text
+		}
+	}
+	return "", ""
+}
+
+func (r *Replacer) withheld(w Withheld, now time.Time) {
+	if r.told == nil {
+		r.told = make(map[notice]time.Time)
+	}
+	maps.DeleteFunc(r.told, func(_ notice, at time.Time) bool { return now.Sub(at) >= noticeEvery })
+	key := notice{w.Rule, nodePool(w.Node)}
+	if _, told := r.told[key]; told {
+		return
+	}
+	r.told[key] = now
+	r.Log.Info("deletion withheld", "node", w.Node.Name, "nodepool", key.pool, "rule", w.Rule, "detail", w.Text)
+	r.event(w.Node, DeletionWithheld, string(w.Rule)+": "+w.Text)
+}
+
+func (r *Replacer) event(about runtime.Object, reason, message string) {
+	r.Events.Eventf(about, nil, corev1.EventTypeWarning, reason, "Remediate", "%s", kube.Shorten(message))
+}

@@ -1,0 +1,114 @@
+package replace
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Cluster is the scope of the loop guard that all NodePools share.
+const Cluster = "*"
+
+// pauses returns how long each deletion that nothing good has followed holds the next one. After the last, they halt.
+func pauses() []time.Duration {
+	return []time.Duration{30 * time.Minute, time.Hour, 2 * time.Hour, 2 * time.Hour}
+}
+
+// answer notes that a node which was created after a deletion is verified: one of the same NodePool for the NodePool's guard,
+// one of any NodePool for the cluster's.
+func (d *Decision) answer(node *corev1.Node) {
+	pool, created := nodePool(node), node.CreationTimestamp.Time
+	if pool == "" {
+		return
+	}
+	for _, scope := range []string{pool, Cluster} {
+		if slices.ContainsFunc(d.Ledger.unanswered(scope), func(deletion Deletion) bool { return deletion.Time.Before(created) }) {
+			guard := d.Ledger.Guards[scope]
+			guard.Answered = created
+			d.Ledger.Guards[scope] = guard
+			d.Changed = true
+		}
+	}
+}
+
+// guard holds the next deletion in a scope until the last one has been answered, else for longer and longer, else for good.
+func (d *Decision) guard(scope string, serverNow time.Time) (Rule, string) {
+	if text := d.Ledger.halted(scope); text != "" {
+		return Halted, text
+	}
+	unanswered := d.Ledger.unanswered(scope)
+	n := len(unanswered)
+	if n == 0 {
+		return "", ""
+	}
+	wait := pauses()[min(n, len(pauses()))-1]
+	if next := unanswered[n-1].Time.Add(wait); serverNow.Before(next) {
+		return LoopGuard, fmt.Sprintf("deletions in %s that no verified node has followed: %d; "+
+			"the next one not before %s (%s after the last)", scopeName(scope), n, clock(next), wait)
+	}
+	if n < len(pauses()) {
+		return "", ""
+	}
+	guard := d.Ledger.Guards[scope]
+	guard.Halted = serverNow
+	d.Ledger.Guards[scope] = guard
+	d.Changed = true
+	d.Halted = append(d.Halted, scope)
+	return Halted, d.Ledger.halted(scope)
+}
+
+// unanswered returns the deletions of a scope, in their order, that no verified node has followed and nobody has cleared.
+func (l Ledger) unanswered(scope string) (found []Deletion) {
+	for _, deletion := range l.Deletions {
+		inScope := scope == Cluster || deletion.NodePool == scope
+		if inScope && !l.isAnswered(deletion, deletion.NodePool) && !l.isAnswered(deletion, scope) {
+			found = append(found, deletion)
+		}
+	}
+	return found
+}
+
+func (l Ledger) isAnswered(deletion Deletion, scope string) bool {
+	return deletion.Time.Before(l.Guards[scope].Answered)
+}
+
+// halted says since when a scope is halted, and how that is cleared, or "".
+func (l Ledger) halted(scope string) string {
+	since := l.Guards[scope].Halted
+	if since.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf("halted in %s since %s: %d deletions have not led to a verified node; "+
+		"find out why, then clear it with the annotation %s=%s on the ledger",
+		scopeName(scope), clock(since), len(l.unanswered(scope)), ClearHalt, scope)
+}
+
+// isHalted reports whether any scope is: somebody has to clear it.
+func (l Ledger) isHalted() bool {
+	for _, guard := range l.Guards {
+		if !guard.Halted.IsZero() {
+			return true
+		}
+	}
+	return false
+}
+
+func scopeName(scope string) string {
+	if scope == Cluster {
+		return "the cluster"
+	}
+	return "NodePool " + scope
+}
+
+// clear ends the halts of the scopes that an annotation names, separated by commas. The cluster's scope stands for all of them.
+func (l *Ledger) clear(scopes string, serverNow time.Time) {
+	named := strings.Split(strings.ReplaceAll(scopes, " ", ""), ",")
+	for scope := range l.Guards {
+		if slices.Contains(named, scope) || slices.Contains(named, Cluster) {
+			l.Guards[scope] = Guard{Answered: serverNow}
+		}
+	}
+}

@@ -1,0 +1,81 @@
+package replace
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+)
+
+// handOverAfter is how long the leader's own node must not be verified, so that a node which is verified anew, or a leader that
+// has got the Lease back, does not change leaders at once.
+const handOverAfter = time.Minute
+
+// HandOver gives the Lease to a replica on a verified node, or on one that was never gated: it ends this process, whose manager
+// then releases the Lease. The replica does not give it back. If the restarted process is faster than the replica, it leads for
+// another minute; kubelet then lets it wait longer and longer.
+type HandOver struct {
+	PodName, PodNamespace string
+	Leave                 func() // ends this process
+	Log                   *slog.Logger
+
+	since time.Time // of the failure, zero: there is none
+}
+
+// consider is called with each decision. unverified are the nodes that the controller must not decide from, own is its own.
+func (h *HandOver) consider(ctx context.Context, reader client.Reader, unverified map[string]fleet.State, own string,
+	now time.Time) {
+	_, isUnverified := unverified[own]
+	switch {
+	case !isUnverified:
+		h.since = time.Time{}
+		return
+	case h.since.IsZero():
+		h.since = now
+		return
+	case now.Sub(h.since) < handOverAfter:
+		return
+	}
+	h.since = now // not again before another minute
+	name, node, err := h.replica(ctx, reader, unverified)
+	switch {
+	case err != nil:
+		h.Log.Warn("the replicas cannot be listed: this one stays the leader", "error", err)
+	case name == "":
+		h.Log.Warn("no replica is ready on a verified node: this one stays the leader")
+	default:
+		h.Log.Warn("this node is not verified: the Lease is released for a replica on a verified node", "replica", name, "node", node)
+		h.Leave()
+	}
+}
+
+// replica returns a ready replica on another node than those, or "".
+func (h *HandOver) replica(ctx context.Context, reader client.Reader, unverified map[string]fleet.State) (
+	name, node string, err error) {
+	var self, replicas corev1.PodList
+	namespace := client.InNamespace(h.PodNamespace)
+	if err := reader.List(ctx, &self, namespace, client.MatchingFields{"metadata.name": h.PodName}); err != nil {
+		return "", "", err
+	}
+	if len(self.Items) == 0 {
+		return "", "", nil
+	}
+	labels := client.MatchingLabels{}
+	for _, key := range []string{"app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component"} {
+		labels[key] = self.Items[0].Labels[key]
+	}
+	if err := reader.List(ctx, &replicas, namespace, labels); err != nil {
+		return "", "", err
+	}
+	for i := range replicas.Items {
+		pod := &replicas.Items[i]
+		if _, isUnverified := unverified[pod.Spec.NodeName]; !isUnverified && pod.Name != h.PodName && isReady(pod) {
+			return pod.Name, pod.Spec.NodeName, nil
+		}
+	}
+	return "", "", nil
+}

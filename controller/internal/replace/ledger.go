@@ -1,0 +1,82 @@
+package replace
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+)
+
+const (
+	// kept is how long a deletion is remembered that no verified node has followed. Others are for a day, for the budget.
+	kept = 30 * 24 * time.Hour
+	// ledgerKey is the key of the ledger in its ConfigMap.
+	ledgerKey = "ledger"
+	// ClearHalt is the annotation on the ledger's ConfigMap that ends halts: NodePools, separated by commas, or * for all.
+	ClearHalt = "node-ready/clear-halt"
+)
+
+// Ledger is what has been deleted. It is written before each deletion, so that neither a crash nor a second leader forgets one.
+type Ledger struct {
+	Deletions []Deletion       `json:"deletions"` // in the order of their time
+	Guards    map[string]Guard `json:"guards"`    // by NodePool, and the Cluster's
+}
+
+// Deletion is one node that has been replaced, or is being replaced. Its time is that of the API server's clock.
+type Deletion struct {
+	Time      time.Time    `json:"time"`
+	NodePool  string       `json:"nodePool"`
+	Node      string       `json:"node"`
+	NodeUID   types.UID    `json:"nodeUID"`
+	NodeClaim string       `json:"nodeClaim"`
+	Reason    fleet.Reason `json:"reason"`
+	Gone      bool         `json:"gone,omitempty"`  // the node is
+	Stuck     bool         `json:"stuck,omitempty"` // it has taken too long
+}
+
+// Guard is the loop guard of one scope, by the API server's clock.
+type Guard struct {
+	// Answered is when the newest node of the scope that was verified was created, or when somebody has cleared a halt:
+	// the deletions before do not count.
+	Answered time.Time `json:"answered,omitzero"`
+	Halted   time.Time `json:"halted,omitzero"`
+}
+
+// parseLedger reads what String has written. An empty text is an empty ledger.
+func parseLedger(text string) (ledger Ledger, err error) {
+	if text == "" {
+		return ledger, nil
+	}
+	if err := json.Unmarshal([]byte(text), &ledger); err != nil {
+		return ledger, fmt.Errorf("the ledger is not readable: %w", err)
+	}
+	return ledger, nil
+}
+
+func (l Ledger) String() string {
+	text, _ := json.Marshal(l) // of strings, bools and times: it cannot fail
+	return string(text)
+}
+
+func (l Ledger) clone() Ledger {
+	guards := maps.Clone(l.Guards)
+	if guards == nil {
+		guards = make(map[string]Guard)
+	}
+	return Ledger{Deletions: slices.Clone(l.Deletions), Guards: guards}
+}
+
+// forget drops what no rule needs any more, and reports whether there was something.
+func (l *Ledger) forget(serverNow time.Time) bool {
+	before := len(l.Deletions)
+	l.Deletions = slices.DeleteFunc(l.Deletions, func(d Deletion) bool {
+		age := serverNow.Sub(d.Time)
+		return age > kept || age > budgets()[DailyBudget].period && !d.inFlight() && l.isAnswered(d, d.NodePool)
+	})
+	return len(l.Deletions) < before
+}

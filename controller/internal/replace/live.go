@@ -1,0 +1,130 @@
+package replace
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/klog/v2"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+)
+
+// Live is one candidate as the API server has it now.
+type Live struct {
+	Node *corev1.Node // nil: gone
+	Pods []corev1.Pod // on the node
+	// Events are those of the agent's pod, if the candidate's reason depends on them.
+	Events []corev1.Event
+	// Elsewhere are the owners of Pods that tolerate the startup taint and have a ready sibling on another node.
+	Elsewhere sets.Set[types.UID]
+	// Claims are the NodeClaims that the Node's ownerReference names, else those whose status names the Node.
+	Claims []unstructured.Unstructured
+}
+
+// Confirm decides about a candidate with its live objects, once Decide has allowed it. It returns the NodeClaim to delete, or
+// the rule that withholds the deletion. seen is the memory of the plan that the candidate comes from.
+func (s Settings) Confirm(candidate fleet.Status, live Live, seen fleet.Memory, serverNow, now time.Time) (
+	claim *unstructured.Unstructured, rule Rule, text string) {
+	if live.Node == nil || live.Node.UID != candidate.Node.UID {
+		return nil, Changed, "the node is gone"
+	}
+	if statuses := s.decideAgain(candidate, live, seen, now); len(statuses) == 0 || !s.isCandidate(statuses[0], serverNow, now) {
+		return nil, Changed, "the node or its pod has changed meanwhile"
+	}
+	if rule, text := protected(live.Node); rule != "" {
+		return nil, rule, text
+	}
+	if claim, rule, text = claimOf(live); rule != "" {
+		return nil, rule, text
+	}
+	if name := s.workload(live); name != "" {
+		return nil, Workload, "pod " + name + " runs on the node"
+	}
+	return claim, "", ""
+}
+
+// decideAgain decides about a candidate as the fleet does, from its live objects: what is not as it was begins just now. It
+// returns nothing if the node is not selected any more.
+func (s Settings) decideAgain(candidate fleet.Status, live Live, seen fleet.Memory, now time.Time) []fleet.Status {
+	objects := fleet.Objects{Nodes: []corev1.Node{*live.Node}, Seen: seen}
+	if candidate.Pod != nil {
+		uid := candidate.Pod.UID
+		objects.Events = map[types.UID][]corev1.Event{uid: append([]corev1.Event{}, live.Events...)} // not nil: they have been read
+		objects.Pods = slices.DeleteFunc(slices.Clone(live.Pods), func(pod corev1.Pod) bool { return pod.UID != uid })
+	}
+	return s.Fleet.Decide(objects, now).Statuses
+}
+
+// claimOf returns the node's one NodeClaim. It must be for this machine, not for an earlier one of the same name.
+func claimOf(live Live) (*unstructured.Unstructured, Rule, string) {
+	switch n := len(live.Claims); {
+	case n == 0:
+		return nil, NoNodeClaim, "the node has no NodeClaim: its machine would stay"
+	case n > 1:
+		return nil, NoNodeClaim, fmt.Sprintf("%d NodeClaims name the node", n)
+	}
+	claim := &live.Claims[0]
+	providerID, _, _ := unstructured.NestedString(claim.Object, "status", "providerID")
+	switch {
+	case providerID != live.Node.Spec.ProviderID:
+		return nil, NoNodeClaim, "NodeClaim " + claim.GetName() + " is for another machine"
+	case nodePool(claim) != nodePool(live.Node):
+		return nil, NoNodeClaim, "NodeClaim " + claim.GetName() + " is of another NodePool"
+	case claim.GetDeletionTimestamp() != nil:
+		return nil, Changed, "NodeClaim " + claim.GetName() + " is being deleted"
+	}
+	if key := forbids(claim); key != "" {
+		return nil, Protected, "NodeClaim " + claim.GetName() + " has " + key
+	}
+	return claim, "", ""
+}
+
+// workload returns a pod that would miss the node, or "".
+func (s Settings) workload(live Live) string {
+	for i := range live.Pods {
+		pod := &live.Pods[i]
+		owner := s.replicatedBy(pod, live.Node)
+		if !s.isExpendable(pod) && (owner == nil || !live.Elsewhere.Has(owner.UID)) {
+			return pod.Namespace + "/" + pod.Name
+		}
+	}
+	return ""
+}
+
+// isExpendable reports whether a pod belongs to the node (a DaemonSet's, a static one), is a worker of ours, or has finished.
+func (s Settings) isExpendable(pod *corev1.Pod) bool {
+	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return true
+	}
+	if _, static := pod.Annotations[corev1.MirrorPodAnnotationKey]; static {
+		return true
+	}
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil {
+		return false
+	}
+	return owner.Kind == "DaemonSet" && owner.APIVersion == "apps/v1" || owner.Kind == "Node" && pod.Namespace == s.PodNamespace
+}
+
+// replicatedBy returns the owner of a pod that tolerates the startup taint, else nil: its other pods may stand in for this one.
+func (s Settings) replicatedBy(pod *corev1.Pod, node *corev1.Node) *metav1.OwnerReference {
+	for i, taint := range node.Spec.Taints {
+		tolerates := func(t corev1.Toleration) bool { return t.ToleratesTaint(klog.Background(), &node.Spec.Taints[i], true) }
+		if taint.Key == s.Fleet.Request.TaintKey && !slices.ContainsFunc(pod.Spec.Tolerations, tolerates) {
+			return nil
+		}
+	}
+	return metav1.GetControllerOf(pod)
+}
+
+func isReady(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}

@@ -1,0 +1,224 @@
+package replace
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+)
+
+// liveMoment is a moment whose one candidate has been read live.
+type liveMoment struct {
+	*moment
+	live Live
+	seen fleet.Memory
+}
+
+// newLiveMoment has a node whose agent says that DNS fails.
+func newLiveMoment() *liveMoment {
+	m := &liveMoment{moment: newMoment()}
+	m.live.Node = m.bad().Node
+	m.live.Node.Spec.ProviderID = "cloud://bad"
+	m.live.Node.Status.Conditions = []corev1.NodeCondition{{Type: condition, Status: corev1.ConditionFalse, Reason: "DNSFailed"}}
+	m.live.Claims = []unstructured.Unstructured{m.claim("claim-bad")}
+	m.live.Pods = []corev1.Pod{*agentPod("bad")}
+	m.see()
+	return m
+}
+
+// see decides as the leader has done for the last twenty minutes, with the live objects as they are.
+func (m *liveMoment) see() {
+	m.seen = fleet.Memory{}
+	for minutes := range time.Duration(21) {
+		plan := m.settings.Fleet.Decide(fleet.Objects{Nodes: []corev1.Node{*m.live.Node}, Pods: m.live.Pods,
+			Events: map[types.UID][]corev1.Event{"agent-bad": m.live.Events}, Seen: m.seen}, m.now.Add((minutes-20)*time.Minute))
+		m.seen, *m.bad() = plan.Seen, plan.Statuses[0]
+	}
+	m.live.Node = m.live.Node.DeepCopy() // the plan's stays as it was
+	m.live.Pods = []corev1.Pod{*m.live.Pods[0].DeepCopy()}
+}
+
+func (m *liveMoment) confirm() (*unstructured.Unstructured, Rule, string) {
+	return m.settings.Confirm(*m.bad(), m.live, m.seen, m.in.ServerNow, m.now)
+}
+
+func (m *liveMoment) claim(name string) unstructured.Unstructured {
+	claim := unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"nodeName": "bad", "providerID": "cloud://bad"}}}
+	claim.SetName(name)
+	claim.SetLabels(map[string]string{nodePoolLabel: "pool"})
+	return claim
+}
+
+// pod adds one that runs on the node.
+func (m *liveMoment) pod(name, owner string) *corev1.Pod {
+	m.live.Pods = append(m.live.Pods, ownedPod(name, owner, "bad"))
+	return &m.live.Pods[len(m.live.Pods)-1]
+}
+
+func ownedPod(name, owner, node string) corev1.Pod {
+	isController := true
+	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns"}, Spec: corev1.PodSpec{NodeName: node},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}}
+	if owner != "" {
+		versions := map[string]string{"Node": "v1"}
+		version := versions[owner]
+		if version == "" {
+			version = "apps/v1"
+		}
+		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: version, Kind: owner, Name: "owner", UID: types.UID(owner), Controller: &isController}}
+	}
+	return pod
+}
+
+// dns adds a pod that tolerates the startup taint, whose owner has a ready pod elsewhere.
+func (m *liveMoment) dns() *corev1.Pod {
+	pod := m.pod("dns-1", "ReplicaSet")
+	pod.Spec.Tolerations = []corev1.Toleration{{Key: startup, Operator: corev1.TolerationOpExists}}
+	m.live.Elsewhere = sets.New[types.UID]("ReplicaSet")
+	return pod
+}
+
+func TestConfirm(t *testing.T) {
+	deleting := metav1.Now()
+	for name, test := range map[string]struct {
+		change func(*liveMoment)
+		rule   Rule
+		text   string
+	}{
+		"nothing but the node":        {func(*liveMoment) {}, "", ""},
+		"gone":                        {func(m *liveMoment) { m.live.Node = nil }, Changed, "the node is gone"},
+		"another node of the name":    {func(m *liveMoment) { m.live.Node.UID = "new" }, Changed, "the node is gone"},
+		"released meanwhile":          {func(m *liveMoment) { m.live.Node.Spec.Taints = nil }, Changed, "the node or its pod has changed meanwhile"},
+		"cordoned meanwhile":          {func(m *liveMoment) { m.live.Node.Spec.Unschedulable = true }, Changed, "the node or its pod has changed meanwhile"},
+		"protected meanwhile":         {func(m *liveMoment) { m.live.Node.Annotations[DoNotDelete] = "" }, Protected, "the node has node-ready/do-not-delete"},
+		"no NodeClaim":                {func(m *liveMoment) { m.live.Claims = nil }, NoNodeClaim, "the node has no NodeClaim: its machine would stay"},
+		"two NodeClaims":              {func(m *liveMoment) { m.live.Claims = append(m.live.Claims, m.claim("b")) }, NoNodeClaim, "2 NodeClaims name the node"},
+		"NodeClaim of another time":   {func(m *liveMoment) { m.live.Node.Spec.ProviderID = "cloud://2" }, NoNodeClaim, "NodeClaim claim-bad is for another machine"},
+		"NodeClaim of another pool":   {func(m *liveMoment) { m.live.Claims[0].SetLabels(nil) }, NoNodeClaim, "NodeClaim claim-bad is of another NodePool"},
+		"NodeClaim is being deleted":  {func(m *liveMoment) { m.live.Claims[0].SetDeletionTimestamp(&deleting) }, Changed, "NodeClaim claim-bad is being deleted"},
+		"NodeClaim is not to disrupt": {func(m *liveMoment) { m.live.Claims[0].SetAnnotations(map[string]string{DoNotDisrupt: "true"}) }, Protected, "NodeClaim claim-bad has karpenter.sh/do-not-disrupt"},
+		"DaemonSet's pod":             {func(m *liveMoment) { m.pod("a", "DaemonSet") }, "", ""},
+		"static pod": {func(m *liveMoment) {
+			m.pod("a", "Node").Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
+		}, "", ""},
+		"our worker":                           {func(m *liveMoment) { m.pod("a", "Node").Namespace = namespace }, "", ""},
+		"a pod that somebody gave to the Node": {func(m *liveMoment) { m.pod("a", "Node") }, Workload, "pod ns/a runs on the node"},
+		"a Deployment's pod":                   {func(m *liveMoment) { m.pod("a", "ReplicaSet") }, Workload, "pod ns/a runs on the node"},
+		"a pod of nobody":                      {func(m *liveMoment) { m.pod("a", "") }, Workload, "pod ns/a runs on the node"},
+		"finished":                             {func(m *liveMoment) { m.pod("a", "").Status.Phase = corev1.PodSucceeded }, "", ""},
+		"failed":                               {func(m *liveMoment) { m.pod("a", "").Status.Phase = corev1.PodFailed }, "", ""},
+		"being deleted":                        {func(m *liveMoment) { m.pod("a", "").DeletionTimestamp = &deleting }, Workload, "pod ns/a runs on the node"},
+		"tolerates, ready sibling elsewhere":   {func(m *liveMoment) { m.dns() }, "", ""},
+		"tolerates, no ready sibling":          {func(m *liveMoment) { m.dns(); m.live.Elsewhere = nil }, Workload, "pod ns/dns-1 runs on the node"},
+		"tolerates, of another owner":          {func(m *liveMoment) { m.dns().OwnerReferences[0].UID = "other" }, Workload, "pod ns/dns-1 runs on the node"},
+		"tolerates, of no owner":               {func(m *liveMoment) { m.dns().OwnerReferences = nil }, Workload, "pod ns/dns-1 runs on the node"},
+		"ready sibling, does not tolerate":     {func(m *liveMoment) { m.dns().Spec.Tolerations = nil }, Workload, "pod ns/dns-1 runs on the node"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newLiveMoment()
+			test.change(m)
+			claim, rule, text := m.confirm()
+			assert.Equal(t, test.rule, rule)
+			assert.Equal(t, test.text, text)
+			if test.rule == "" {
+				require.NotNil(t, claim)
+				assert.Equal(t, "claim-bad", claim.GetName())
+			} else {
+				assert.Nil(t, claim)
+			}
+		})
+	}
+}
+
+func TestConfirmMeasuresAgain(t *testing.T) {
+	m := newLiveMoment()
+	m.in.ServerNow = m.in.ServerNow.Add(-time.Second)
+	_, rule, _ := m.confirm()
+	assert.Equal(t, Changed, rule, "the node is a second too young")
+}
+
+// notStarted makes the node one whose agent's pod has no network.
+func (m *liveMoment) notStarted() {
+	m.live.Node.Status.Conditions = nil
+	m.live.Pods[0].Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodInitialized}}}
+	m.live.Events = []corev1.Event{podEvent("FailedCreatePodSandBox", m.in.ServerNow.Add(-time.Minute))}
+	m.see()
+}
+
+// silent makes the node one whose agent runs and says nothing.
+func (m *liveMoment) silent() {
+	m.live.Node.Status.Conditions, m.live.Events = nil, []corev1.Event{}
+	m.see()
+}
+
+func podEvent(reason string, at time.Time) corev1.Event {
+	return corev1.Event{Reason: reason, LastTimestamp: metav1.NewTime(at), InvolvedObject: corev1.ObjectReference{UID: "agent-bad"}}
+}
+
+// worked makes the node one whose worker has found that DNS fails, in controller mode.
+func (m *liveMoment) worked() {
+	m.settings.Fleet.Workers = true
+	terminated := &corev1.ContainerStateTerminated{ExitCode: 1, Message: `{"verified":false,"node":"bad","duration":"1s","attempts":{"dns":6},"failed":["dns"],"message":"dns: timeout","version":"v"}`}
+	m.live.Pods[0].Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "worker", State: corev1.ContainerState{Terminated: terminated}}}
+	m.see()
+}
+
+// The reason must still hold by the live objects.
+func TestConfirmDecidesAgain(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*liveMoment)
+		reason fleet.Reason
+		rule   Rule
+	}{
+		"DNSFailed":        {func(*liveMoment) {}, fleet.DNSFailed, ""},
+		"another check":    {func(m *liveMoment) { m.live.Node.Status.Conditions[0].Reason = "APIFailed" }, fleet.DNSFailed, Changed},
+		"passes now":       {func(m *liveMoment) { m.live.Node.Status.Conditions[0].Status = corev1.ConditionTrue }, fleet.DNSFailed, Changed},
+		"pod is gone":      {func(m *liveMoment) { m.live.Pods = nil }, fleet.DNSFailed, Changed},
+		"another pod":      {func(m *liveMoment) { m.live.Pods[0].UID = "new" }, fleet.DNSFailed, Changed},
+		"SandboxFailed":    {func(m *liveMoment) { m.notStarted() }, fleet.SandboxFailed, ""},
+		"pulls now":        {func(m *liveMoment) { m.notStarted(); m.happens("Pulling") }, fleet.SandboxFailed, Changed},
+		"still no network": {func(m *liveMoment) { m.notStarted(); m.happens("NetworkNotReady") }, fleet.SandboxFailed, ""},
+		"Events expired":   {func(m *liveMoment) { m.notStarted(); m.live.Events = []corev1.Event{} }, fleet.SandboxFailed, Changed},
+		"runs now": {func(m *liveMoment) {
+			m.notStarted()
+			m.live.Pods[0].Status.ContainerStatuses = agentPod("bad").Status.ContainerStatuses
+		}, fleet.SandboxFailed, Changed},
+		"a worker's round": {func(m *liveMoment) { m.worked() }, fleet.DNSFailed, ""},
+		"the next worker": {func(m *liveMoment) {
+			m.worked()
+			m.live.Pods[0].Status = corev1.PodStatus{Phase: corev1.PodPending}
+		}, fleet.DNSFailed, ""},
+		"a worker that passes": {func(m *liveMoment) {
+			m.worked()
+			m.live.Pods[0].Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		}, fleet.DNSFailed, Changed},
+		"Silent": {func(m *liveMoment) { m.silent() }, fleet.Silent, ""},
+		"Silent, not started, and no Event says why": {func(m *liveMoment) { m.notStarted(); m.live.Events = []corev1.Event{}; m.see(); m.live.Events = nil }, fleet.Silent, ""},
+		"speaks now": {func(m *liveMoment) {
+			m.silent()
+			m.live.Node.Status.Conditions = newLiveMoment().live.Node.Status.Conditions
+		}, fleet.Silent, Changed},
+		"restarted": {func(m *liveMoment) { m.silent(); m.live.Pods[0].Status.ContainerStatuses[0].ContainerID = "new" }, fleet.Silent, Changed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newLiveMoment()
+			test.change(m)
+			require.Equal(t, test.reason, m.bad().Reason)
+			_, rule, text := m.confirm()
+			assert.Equal(t, test.rule, rule, text)
+		})
+	}
+}
+
+// happens adds an Event of the agent's pod that is the newest.
+func (m *liveMoment) happens(reason string) {
+	m.live.Events = append(m.live.Events, podEvent(reason, m.in.ServerNow))
+}

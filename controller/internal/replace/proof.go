@@ -1,0 +1,82 @@
+package replace
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+)
+
+// proof demands a younger node that is verified: a new node would do better than this one. Both creation times come from the
+// API server, and the other node's annotation says that our checks have passed there, so that a restart changes nothing.
+func (s Settings) proof(node *corev1.Node, statuses []fleet.Status) (Rule, string) {
+	for _, status := range statuses {
+		if s.wasVerified(status) && status.Node.UID != node.UID && node.CreationTimestamp.Before(&status.Node.CreationTimestamp) {
+			return "", ""
+		}
+	}
+	return Proof, "no node that was created after this one (" + clock(node.CreationTimestamp.Time) + ") has been verified"
+}
+
+// wasVerified reports whether a node is verified by our checks, not by a label that somebody has written.
+func (s Settings) wasVerified(status fleet.Status) bool {
+	_, released := status.Node.Annotations[s.Fleet.Request.Annotation]
+	return status.State == fleet.Verified && released
+}
+
+// unverified returns the states of the nodes that the controller must not decide from: they wait for their release, or have
+// failed. A node that was never gated is as good as a verified one: in controller mode nobody labels it.
+func (s Settings) unverified(statuses []fleet.Status) map[string]fleet.State {
+	found := make(map[string]fleet.State)
+	for _, status := range statuses {
+		failed := status.State == fleet.Failed || fleet.HasTaint(status.Node, s.Fleet.Request.FailedTaintKey)
+		if status.State != fleet.Verified && (status.Gated || failed) {
+			found[status.Node.Name] = status.State
+		}
+	}
+	return found
+}
+
+// controlGroup demands that the checks have passed in the controller's own pod, without a break, for long enough.
+func (s Settings) controlGroup(state controlgroup.State, now time.Time) (Rule, string) {
+	if passed := state.PassedFor(now); passed < s.ControlGroupFor {
+		return ControlGroup, fmt.Sprintf("the checks have passed in the controller's pod for %s, they must for %s",
+			passed.Truncate(time.Second), s.ControlGroupFor)
+	}
+	return "", ""
+}
+
+// breakers returns what holds every deletion now, with the numbers.
+func (s Settings) breakers(in Input, ledger Ledger, now time.Time) map[Rule]string {
+	found := make(map[Rule]string)
+	if rule, text := s.controlGroup(in.ControlGroup, now); rule != "" && in.ControlGroup.Failure != "" {
+		found[rule] = text + "; the last failure: " + in.ControlGroup.Failure
+	}
+	if state, is := s.unverified(in.Statuses)[s.NodeName]; is {
+		found[ControlNode] = fmt.Sprintf("the controller's own node %s is not verified (%s)", s.NodeName, state)
+	}
+	for rule, budget := range budgets() {
+		if n := ledger.within(budget.period, in.ServerNow); n >= budget.deletions {
+			found[rule] = fmt.Sprintf("%d deletions within %s, at most %d are allowed", n, budget.period, budget.deletions)
+		}
+	}
+	if halted := ledger.halted(Cluster); halted != "" {
+		found[Halted] = halted
+	}
+	return found
+}
+
+// cluster returns the first breaker.
+func (d *Decision) cluster() (Rule, string) {
+	for _, rule := range Breakers() {
+		if text, found := d.Breakers[rule]; found {
+			return rule, text
+		}
+	}
+	return "", ""
+}
+
+func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }

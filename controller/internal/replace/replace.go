@@ -1,0 +1,132 @@
+// Package replace decides which node that is never verified is replaced, and replaces it: it deletes the node's NodeClaim, so
+// that Karpenter makes another one. Decide and Confirm are pure; Replacer acts on them. Nothing is queued or replayed: each
+// decision is made anew, from objects and from the ledger of deletions.
+package replace
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+)
+
+// Rule is why a deletion is withheld, of a closed set.
+type Rule string
+
+// The rules that hold every deletion of the cluster: see Breakers.
+const (
+	ControlGroup Rule = "control-group" // the checks do not pass in the controller's own pod
+	ControlNode  Rule = "control-node"  // the controller's own node is not verified
+	LedgerFailed Rule = "ledger"        // the ledger cannot be read or written
+	HourlyBudget Rule = "hourly-budget"
+	DailyBudget  Rule = "daily-budget"
+	Halted       Rule = "halted" // the loop guard has stopped the deletions of a NodePool, or of the cluster
+)
+
+// The other rules.
+const (
+	Protected   Rule = "protected" // a control plane, or somebody forbids it
+	NoNodePool  Rule = "no-nodepool"
+	NoNodeClaim Rule = "no-nodeclaim"
+	Proof       Rule = "proof" // nothing shows that a new node would do better
+	InFlight    Rule = "in-flight"
+	FailedShare Rule = "failed-share" // too many nodes of the NodePool have failed
+	LoopGuard   Rule = "loop-guard"   // the last deletions have not helped yet
+	Workload    Rule = "workload"     // a pod runs on the node
+	Changed     Rule = "changed"      // the live objects differ from the cache
+	Unreadable  Rule = "unreadable"   // the live objects cannot be read
+	DryRun      Rule = "dry-run"
+)
+
+// Breakers returns the rules that hold every deletion, for the metric.
+func Breakers() []Rule {
+	return []Rule{ControlGroup, ControlNode, LedgerFailed, HourlyBudget, DailyBudget, Halted}
+}
+
+// Settings are what the operator has decided.
+type Settings struct {
+	Fleet        fleet.Settings
+	NodeName     string // of the controller
+	PodNamespace string // of the controller and of the workers
+	// DeleteAfter is the age of a node from which it may be replaced.
+	DeleteAfter time.Duration
+	// FailedFor is how long a node must have failed for one curable reason.
+	FailedFor time.Duration
+	// ControlGroupFor is how long the control group must have passed.
+	ControlGroupFor time.Duration
+}
+
+// Input is the cluster at one moment.
+type Input struct {
+	Statuses     []fleet.Status
+	Ledger       Ledger
+	ControlGroup controlgroup.State
+	// ServerNow is the time by the API server's clock: ages, and the times of the ledger, are measured with it.
+	ServerNow time.Time
+}
+
+// Decision is what Decide has found.
+type Decision struct {
+	// Candidates may be deleted as far as the caches tell, the oldest first. At most one of them is.
+	Candidates []fleet.Status
+	Withheld   []Withheld
+	// Ledger is the one of Input, brought up to date; it must be written before anything is deleted if Changed.
+	Ledger  Ledger
+	Changed bool
+	Stuck   []Deletion // found stuck just now
+	Halted  []string   // scopes that have been halted just now
+	// Breakers are the rules that hold every deletion, with their numbers.
+	Breakers map[Rule]string
+}
+
+// Withheld is a deletion that a rule does not allow.
+type Withheld struct {
+	Node *corev1.Node
+	Rule Rule
+	Text string // the rule's numbers
+}
+
+// Decide says which nodes may be replaced at now, by this process's monotonic clock.
+func (s Settings) Decide(in Input, now time.Time) Decision {
+	d := Decision{Ledger: in.Ledger.clone()}
+	s.track(&d, in)
+	d.Breakers = s.breakers(in, d.Ledger, now)
+	for _, status := range in.Statuses {
+		if !s.isCandidate(status, in.ServerNow, now) || d.Ledger.isReplacing(status.Node.UID) {
+			continue
+		}
+		if rule, text := s.withhold(status, in, &d, now); rule != "" {
+			d.Withheld = append(d.Withheld, Withheld{Node: status.Node, Rule: rule, Text: text})
+			continue
+		}
+		d.Candidates = append(d.Candidates, status)
+	}
+	slices.SortFunc(d.Candidates, func(a, b fleet.Status) int {
+		return cmp.Or(a.Node.CreationTimestamp.Compare(b.Node.CreationTimestamp.Time), cmp.Compare(a.Node.Name, b.Node.Name))
+	})
+	return d
+}
+
+// withhold returns the first rule that does not allow to replace a candidate, or "".
+func (s Settings) withhold(candidate fleet.Status, in Input, d *Decision, now time.Time) (Rule, string) {
+	pool := nodePool(candidate.Node)
+	for _, ask := range []func() (Rule, string){
+		func() (Rule, string) { return protected(candidate.Node) },
+		func() (Rule, string) { return d.cluster() },
+		func() (Rule, string) { return s.controlGroup(in.ControlGroup, now) },
+		func() (Rule, string) { return s.proof(candidate.Node, in.Statuses) },
+		func() (Rule, string) { return inFlight(d.Ledger) },
+		func() (Rule, string) { return failedShare(pool, in.Statuses, d.Ledger) },
+		func() (Rule, string) { return d.guard(pool, in.ServerNow) },
+		func() (Rule, string) { return d.guard(Cluster, in.ServerNow) },
+	} {
+		if rule, text := ask(); rule != "" {
+			return rule, text
+		}
+	}
+	return "", ""
+}

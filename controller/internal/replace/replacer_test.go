@@ -1,0 +1,274 @@
+package replace
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
+)
+
+// newBadWorld has one node that never passes, among good ones.
+func newBadWorld(t *testing.T) *world {
+	return newWorld(t, good(), &pool{name: "bad", size: 1, fails: func(n int) bool { return n == 1 }})
+}
+
+func TestDryRunDoesAllButTheDelete(t *testing.T) {
+	w := newBadWorld(t)
+	w.leaders[0].replacer.DryRun = true
+	w.leaders[0].replacer.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+		Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error {
+			t.Error("a dry run has no right to delete, not even for a trial")
+			return nil
+		},
+	})
+	w.run(3 * time.Hour)
+	assert.Empty(t, w.deletions)
+	assert.Empty(t, w.ledger().Deletions)
+	assert.Equal(t, 3, w.leaders[0].events.count(DeletionWithheld+" dry-run: NodeClaim claim-bad-1 would be deleted"), "once an hour")
+	assert.Len(t, *w.leaders[0].events, 3, "and nothing else")
+}
+
+// refusing is a client whose deletions of NodeClaims fail.
+func (w *world) refusing(err error) client.Client {
+	return interceptor.NewClient(w.client, interceptor.Funcs{
+		Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error { return err },
+	})
+}
+
+func TestRefusedDeletionDoesNotCount(t *testing.T) {
+	w := newBadWorld(t)
+	replacer := w.leaders[0].replacer
+	replacer.Client = w.refusing(apierrors.NewForbidden(schema.GroupResource{}, "claim-bad-1", nil))
+	w.run(time.Hour)
+	assert.Empty(t, w.ledger().Deletions)
+	assert.Zero(t, w.leaders[0].events.count(NodeClaimDeleted))
+	replacer.Client = w.client
+	w.run(10 * time.Minute)
+	assert.Equal(t, []string{"bad-1"}, w.deletions)
+}
+
+// The NodeClaim changes between the live read and the delete.
+func TestPreconditions(t *testing.T) {
+	w := newBadWorld(t)
+	changed := 0
+	w.leaders[0].replacer.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.DeleteOption) error {
+			asked := new(client.DeleteOptions)
+			asked.ApplyOptions(options)
+			require.NotNil(t, asked.Preconditions.UID)
+			assert.Equal(t, object.GetUID(), *asked.Preconditions.UID)
+			if changed++; changed == 1 {
+				claim := object.DeepCopyObject().(client.Object)
+				claim.SetAnnotations(map[string]string{"x": "y"})
+				require.NoError(t, c.Update(ctx, claim))
+			}
+			return c.Delete(ctx, object, options...)
+		},
+	})
+	w.run(31 * time.Minute)
+	assert.Equal(t, 1, changed)
+	assert.Empty(t, w.deletions)
+	w.run(10 * time.Minute)
+	assert.Equal(t, []string{"bad-1"}, w.deletions)
+}
+
+// The ledger is written before the delete: without it, nothing is deleted.
+func TestLedgerFails(t *testing.T) {
+	w := newBadWorld(t)
+	failing := true
+	w.leaders[0].replacer.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+		Update: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.UpdateOption) error {
+			if _, ledger := object.(*corev1.ConfigMap); failing && ledger {
+				return apierrors.NewInternalError(context.DeadlineExceeded)
+			}
+			return c.Update(ctx, object, options...)
+		},
+	})
+	w.run(time.Hour)
+	assert.Empty(t, w.deletions)
+	failing = false
+	w.run(time.Minute)
+	assert.Equal(t, []string{"bad-1"}, w.deletions)
+}
+
+func TestUnreadableLedger(t *testing.T) {
+	w := newBadWorld(t)
+	require.NoError(t, w.client.Create(t.Context(), &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "kube-node-ready-remediation", Namespace: namespace}, Data: map[string]string{ledgerKey: "{"}}))
+	w.run(time.Hour)
+	assert.Empty(t, w.deletions)
+	assert.True(t, w.leaders[0].breakers["ledger"])
+	assert.Equal(t, 1, w.leaders[0].events.count(RemediationFrozen+" ledger: ConfigMap kube-system/kube-node-ready-remediation: the ledger is not readable"))
+}
+
+func TestDeletedLedgerIsMadeAgain(t *testing.T) {
+	w := newWorld(t, good(), &pool{name: "bad", size: 1, fails: always})
+	w.run(32 * time.Minute)
+	require.Len(t, w.ledger().Deletions, 1)
+	require.NoError(t, w.client.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kube-node-ready-remediation", Namespace: namespace}}))
+	w.run(40 * time.Minute)
+	assert.Len(t, w.ledger().Deletions, 2)
+}
+
+// A healthy fleet costs no request.
+func TestNothingToDo(t *testing.T) {
+	w := newWorld(t, good())
+	w.run(10 * time.Minute)
+	requests := 0
+	w.leaders[0].replacer.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+			requests++
+			return c.Get(ctx, key, object, options...)
+		},
+	})
+	w.run(3 * time.Hour)
+	assert.Zero(t, requests)
+	assert.Empty(t, *w.leaders[0].events)
+	assert.Equal(t, map[string]bool{"control-group": false, "control-node": false, "ledger": false, "hourly-budget": false,
+		"daily-budget": false, "halted": false}, w.leaders[0].breakers)
+}
+
+// A candidate whose live objects withhold its deletion does not keep the others from theirs.
+func TestWorkloadHoldsOneNode(t *testing.T) {
+	w := newWorld(t, good(), &pool{name: "a", size: 1, fails: always}, &pool{name: "b", size: 1, fails: always})
+	w.run(time.Minute)
+	require.NoError(t, w.client.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "pod", Namespace: "ns"},
+		Spec: corev1.PodSpec{NodeName: "a-1"}}))
+	w.run(31 * time.Minute)
+	assert.Equal(t, []string{"b-1"}, w.deletions)
+	assert.Equal(t, 1, w.leaders[0].events.count(DeletionWithheld+" workload: pod ns/pod runs on the node"))
+}
+
+func TestNodeClaimByOwnerReference(t *testing.T) {
+	for name, test := range map[string]struct {
+		uid     types.UID
+		deleted []string
+	}{
+		"the node's":              {"uid-claim-bad-1", []string{"bad-1"}},
+		"of the same name, later": {"another", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newBadWorld(t)
+			w.run(time.Minute)
+			w.nodes["bad-1"].OwnerReferences = []metav1.OwnerReference{
+				{APIVersion: "karpenter.sh/v1beta1", Kind: nodeClaimKind, Name: "claim-bad-1", UID: test.uid}}
+			w.update(w.nodes["bad-1"])
+			w.run(35 * time.Minute)
+			assert.Equal(t, test.deleted, w.deletions)
+		})
+	}
+}
+
+func TestNoKarpenter(t *testing.T) {
+	w := newBadWorld(t)
+	w.leaders[0].replacer.Settings.DeleteAfter = time.Minute
+	claims := new(unstructured.UnstructuredList)
+	claims.SetGroupVersionKind(claimKind().GroupVersion().WithKind(nodeClaimKind + "List"))
+	w.run(time.Minute)
+	require.NoError(t, w.client.List(t.Context(), claims))
+	for i := range claims.Items {
+		claims.Items[i].SetFinalizers(nil)
+		require.NoError(t, w.client.Update(t.Context(), &claims.Items[i]))
+		require.NoError(t, w.client.Delete(t.Context(), &claims.Items[i]))
+	}
+	w.deletions = nil
+	w.run(time.Hour)
+	assert.Empty(t, w.deletions)
+	assert.NotZero(t, w.leaders[0].events.count(DeletionWithheld+" no-nodeclaim"))
+}
+
+func TestNoActionWithoutAClockOrAPlan(t *testing.T) {
+	w := newBadWorld(t)
+	replacer := w.leaders[0].replacer
+	replacer.ServerTime = func() time.Time { return time.Time{} }
+	w.run(time.Hour)
+	assert.Empty(t, w.deletions)
+	assert.Empty(t, w.leaders[0].breakers, "it has not decided")
+}
+
+// handingOver is a world whose controller runs on a node that is not verified.
+func handingOver(t *testing.T) (w *world, left *int) {
+	w, left = newWorld(t, good()), new(int)
+	w.leaders[0].replacer.HandOver = &HandOver{PodName: "ctl-1", PodNamespace: namespace, Leave: func() { *left++ }, Log: slog.New(slog.DiscardHandler)}
+	labels := map[string]string{"app.kubernetes.io/name": "kube-node-ready", "app.kubernetes.io/instance": "knr", "app.kubernetes.io/component": "controller"}
+	ready := []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	for name, node := range map[string]string{"ctl-1": "controller", "ctl-2": "second"} {
+		require.NoError(t, w.client.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: labels},
+			Spec: corev1.PodSpec{NodeName: node}, Status: corev1.PodStatus{Conditions: ready}}))
+	}
+	w.add("second", nil)
+	w.run(5 * time.Minute)
+	node := w.nodes["controller"]
+	delete(node.Labels, label)
+	w.update(node)
+	return w, left
+}
+
+func TestHandOver(t *testing.T) {
+	w, left := handingOver(t)
+	w.run(10 * time.Minute)
+	assert.Zero(t, *left, "the other replica's node is not verified either")
+	assert.True(t, w.leaders[0].breakers["control-node"])
+	assert.Equal(t, 1, w.leaders[0].events.count(RemediationFrozen+" control-node: the controller's own node controller is not verified"))
+	w.verify(w.nodes["second"])
+	w.run(2 * time.Minute)
+	assert.NotZero(t, *left)
+}
+
+// In controller mode nobody labels a node that never had the startup taint.
+func TestHandOverToANodeThatWasNeverGated(t *testing.T) {
+	w, left := handingOver(t)
+	w.nodes["second"].Spec.Taints = nil
+	w.update(w.nodes["second"])
+	w.run(2 * time.Minute)
+	assert.NotZero(t, *left)
+}
+
+func TestNoHandOverForAMoment(t *testing.T) {
+	w, left := handingOver(t)
+	w.verify(w.nodes["second"])
+	for range 10 {
+		w.run(time.Minute)
+		w.verify(w.nodes["controller"])
+		w.run(time.Minute)
+		delete(w.nodes["controller"].Labels, label)
+		w.update(w.nodes["controller"])
+	}
+	assert.Zero(t, *left)
+}
+
+func TestNoHandOverToAReplicaThatIsNotReady(t *testing.T) {
+	w, left := handingOver(t)
+	w.verify(w.nodes["second"])
+	pod := new(corev1.Pod)
+	require.NoError(t, w.client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "ctl-2"}, pod))
+	pod.Status.Conditions[0].Status = corev1.ConditionFalse
+	require.NoError(t, w.client.Status().Update(t.Context(), pod))
+	w.run(10 * time.Minute)
+	assert.Zero(t, *left)
+}
+
+func TestEventsFit(t *testing.T) {
+	w := newWorld(t, good(), &pool{name: "bad", size: 1, fails: always})
+	w.group = controlgroup.State{Failure: strings.Repeat("dns: timeout; ", 200), Ended: w.now}
+	w.run(time.Hour)
+	require.NotEmpty(t, *w.leaders[0].events)
+	for _, event := range *w.leaders[0].events {
+		_, note, _ := strings.Cut(event, " ")
+		assert.LessOrEqual(t, len(note), 1024)
+	}
+}

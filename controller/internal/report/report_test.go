@@ -1,0 +1,111 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+)
+
+// start returns a reporter and the patches that its API server gets. The server answers with status for a node.
+func start(t *testing.T, status func(node string) int) (r *Reporter, patches func() []string, recorder *events.FakeRecorder) {
+	var mu sync.Mutex
+	var got []string
+	server := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, request *http.Request) {
+		node := strings.Split(request.URL.Path, "/")[4]
+		body, _ := io.ReadAll(request.Body)
+		mu.Lock()
+		got = append(got, node+" "+string(body))
+		mu.Unlock()
+		out.Header().Set("Content-Type", "application/json")
+		out.WriteHeader(status(node))
+		_, _ = out.Write([]byte(`{"kind":"Status","apiVersion":"v1","code":` + fmt.Sprint(status(node)) + `}`))
+	}))
+	t.Cleanup(server.Close)
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+	require.NoError(t, err)
+	recorder = events.NewFakeRecorder(100)
+	r = &Reporter{REST: client.CoreV1().RESTClient(), ConditionType: "NodeVerified", Events: recorder, Self: new(corev1.Pod),
+		ServerTime: func() time.Time { return time.Unix(1, 0) }, Timeout: time.Second, Limit: NewLimit(), Log: slog.New(slog.DiscardHandler)}
+	return r, func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return got
+	}, recorder
+}
+
+func failed(nodes ...string) (plan fleet.Plan) {
+	for _, name := range nodes {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)}}
+		plan.Conditions = append(plan.Conditions, fleet.Condition{Node: node, Status: corev1.ConditionFalse, Reason: fleet.ImagePull,
+			Message: "no image", Event: true})
+	}
+	return plan
+}
+
+func TestFiveConditionsASecond(t *testing.T) {
+	r, patches, recorder := start(t, func(string) int { return http.StatusOK })
+	plan := failed("a", "b", "c", "d", "e", "f", "g", "h")
+	again, err := r.Act(t.Context(), plan)
+	require.NoError(t, err)
+	assert.Positive(t, again)
+	assert.Len(t, patches(), 5)
+	assert.Len(t, recorder.Events, 5)
+	_, err = r.Act(t.Context(), plan) // at once
+	require.NoError(t, err)
+	assert.LessOrEqual(t, len(patches()), 6)
+	assert.Contains(t, patches()[0], `"uid":"uid-`+patches()[0][:1]+`"`, "of no other node of that name")
+	assert.Contains(t, patches()[0], `"status":"False"`)
+	assert.Contains(t, <-recorder.Events, "NodeNotStarted ImagePull: no image")
+}
+
+// A node whose condition the API server refuses keeps no other waiting.
+func TestRefusedCondition(t *testing.T) {
+	r, patches, recorder := start(t, func(node string) int {
+		if node == "good" {
+			return http.StatusOK
+		}
+		return map[string]int{"gone": http.StatusNotFound, "another": http.StatusConflict}[node]
+	})
+	r.Limit = rate.NewLimiter(rate.Inf, 1)
+	_, err := r.Act(t.Context(), failed("gone", "another", "good"))
+	require.NoError(t, err)
+	assert.Len(t, patches(), 3)
+	assert.Len(t, recorder.Events, 1)
+
+	r, patches, _ = start(t, func(node string) int {
+		if node == "good" {
+			return http.StatusOK
+		}
+		return http.StatusForbidden
+	})
+	r.Limit = rate.NewLimiter(rate.Inf, 1)
+	_, err = r.Act(t.Context(), failed("bad", "good", "bad2"))
+	require.Error(t, err)
+	assert.Len(t, patches(), 3)
+}
+
+func TestOneEventForMany(t *testing.T) {
+	r, _, recorder := start(t, func(string) int { return http.StatusOK })
+	plan := fleet.Plan{Widespread: []fleet.Report{{Reason: fleet.NoPod, Message: "3 of 4"}}}
+	_, err := r.Act(t.Context(), plan)
+	require.NoError(t, err)
+	assert.Contains(t, <-recorder.Events, "FleetNotStarted NoPod: 3 of 4")
+}

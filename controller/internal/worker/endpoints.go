@@ -1,0 +1,127 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/kube"
+)
+
+const (
+	// endpointsFor is how long a list of endpoints is used, noEndpointsFor is how long an empty one is.
+	endpointsFor   = 3 * time.Second
+	noEndpointsFor = time.Second
+	// noDNSFor is how long workers wait for an endpoint. A cluster that starts has none at first, and a worker does not see
+	// those that come later. Then they start without, to report it.
+	noDNSFor = 30 * time.Second
+)
+
+// errNoEndpoints means that the DNS service has no ready endpoint yet.
+var errNoEndpoints = errors.New("the DNS service has no ready endpoint yet")
+
+// Endpoints reads the ready endpoints of the DNS service, at most once in a while.
+type Endpoints struct {
+	list func(context.Context) ([]checks.EndpointSlice, error)
+
+	reading            singleflight.Group
+	mu                 sync.Mutex
+	last               []string
+	readAt, emptySince time.Time
+}
+
+// NewEndpoints returns those of service, namespace/name; "": there are none to read. One request takes at most timeout.
+func NewEndpoints(client *kube.Client, service string, timeout time.Duration) *Endpoints {
+	namespace, name, found := strings.Cut(service, "/")
+	if !found {
+		return &Endpoints{}
+	}
+	return &Endpoints{list: func(ctx context.Context) ([]checks.EndpointSlice, error) {
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		slices, err := kube.EndpointSlices[checks.EndpointSlice](ctx, client, namespace, name)
+		if err != nil {
+			return nil, fmt.Errorf("EndpointSlices of %s: %w: apply the Role and its binding from the chart in namespace %s",
+				service, err, namespace)
+		}
+		return slices, nil
+	}}
+}
+
+// List returns the ready endpoints as a worker reads them. The error is errNoEndpoints, or that of the request. Nobody waits
+// for more than one request.
+func (e *Endpoints) List(ctx context.Context) ([]string, error) {
+	if e.list == nil {
+		return nil, nil
+	}
+	if !e.isFresh() {
+		if _, err, _ := e.reading.Do("", func() (any, error) { return nil, e.read(ctx) }); err != nil {
+			return nil, err
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.last) == 0 && time.Since(e.emptySince) < noDNSFor {
+		return nil, errNoEndpoints
+	}
+	return e.last, nil
+}
+
+func (e *Endpoints) isFresh() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	limit := endpointsFor
+	if len(e.last) == 0 {
+		limit = noEndpointsFor
+	}
+	return !e.readAt.IsZero() && time.Since(e.readAt) < limit
+}
+
+func (e *Endpoints) read(ctx context.Context) error {
+	found, err := e.list(ctx)
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.last, e.readAt = checks.FormatEndpoints(found), time.Now()
+	if len(e.last) > 0 {
+		e.emptySince = time.Time{}
+	} else if e.emptySince.IsZero() {
+		e.emptySince = e.readAt
+	}
+	return nil
+}
+
+// endpointsNow returns the fingerprint of the endpoints, if a worker has failed because of those that it was told. 0: none has, or
+// the endpoints cannot be read.
+func (r *Reconciler) endpointsNow(ctx context.Context, workers []*corev1.Pod, seen memory) uint64 {
+	for _, worker := range workers {
+		if !dependsOnEndpoints(worker, seen.workers[worker.Name]) {
+			continue
+		}
+		if endpoints, err := r.Endpoints(ctx); err == nil {
+			return fingerprint(endpoints)
+		}
+	}
+	return 0
+}
+
+// fingerprint is that of endpoints in any order, never 0.
+func fingerprint(endpoints []string) uint64 {
+	sum := uint64(len(endpoints)) + 1
+	for _, endpoint := range endpoints {
+		hash := fnv.New64a()
+		_, _ = hash.Write([]byte(endpoint))
+		sum += hash.Sum64()
+	}
+	return max(sum, 1)
+}

@@ -1,0 +1,80 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+)
+
+const (
+	// betweenSweeps is the time between two looks for leftovers, afterFailedSweep after one that has failed.
+	betweenSweeps    = 10 * time.Minute
+	afterFailedSweep = 10 * time.Second
+)
+
+// Leftovers deletes the workers that controller mode has left behind when the release is back in daemonset mode. Only the leader
+// does, at its start and once in a while: an earlier leader may have created one meanwhile.
+type Leftovers struct {
+	Reader    client.Reader // live: the cache has the agents' pods
+	Writer    client.Writer
+	Namespace string
+	Selector  labels.Selector // of the workers
+	Timeout   time.Duration   // of one request
+	Log       *slog.Logger
+}
+
+// Start deletes workers until ctx ends.
+func (l *Leftovers) Start(ctx context.Context) error {
+	for {
+		wait := betweenSweeps
+		if err := l.sweep(ctx); err != nil && ctx.Err() == nil {
+			l.Log.Warn("workers of controller mode may be left, will retry", "error", err)
+			wait = afterFailedSweep
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+	}
+}
+
+func (l *Leftovers) sweep(ctx context.Context) error {
+	pods, err := l.list(ctx)
+	if err != nil {
+		return fmt.Errorf("workers in namespace %s: %w", l.Namespace, err)
+	}
+	for i := range pods {
+		if _, isWorker := pods[i].Annotations[fleet.NodeUIDAnnotation]; isWorker && pods[i].DeletionTimestamp == nil {
+			err = errors.Join(err, l.delete(ctx, &pods[i]))
+		}
+	}
+	return err
+}
+
+func (l *Leftovers) list(ctx context.Context) ([]corev1.Pod, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.Timeout)
+	defer cancel()
+	var found corev1.PodList
+	err := l.Reader.List(ctx, &found, client.InNamespace(l.Namespace), client.MatchingLabelsSelector{Selector: l.Selector})
+	return found.Items, err
+}
+
+func (l *Leftovers) delete(ctx context.Context, pod *corev1.Pod) error {
+	ctx, cancel := context.WithTimeout(ctx, l.Timeout)
+	defer cancel()
+	if err := l.Writer.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("worker %s: %w", pod.Name, err)
+	}
+	l.Log.Info("deleted a worker of controller mode", "node", fleet.NodeOf(pod), "worker", pod.Name)
+	return nil
+}

@@ -1,0 +1,162 @@
+package worker
+
+import (
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+)
+
+// memory is what this process remembers of a node. Only the leader's process has seen anything.
+type memory struct {
+	workers map[string]sight // by the pod's name, which is never used twice
+	// released is the worker whose verdict has released the node, releasedVersion the resourceVersion of the released node.
+	released                   types.UID
+	releasedVersion            string
+	releasedAt, taintRemovedAt time.Time
+	interrupted                int // how many workers in a row
+	// endpoints is the fingerprint of the DNS service's endpoints now, 0 where nothing depends on it.
+	endpoints uint64
+}
+
+// sight is what this process remembers of a worker.
+type sight struct {
+	first time.Time // when it was created, or seen
+	ran   time.Time // when it was first seen to run
+	ready bool      // it was seen to be ready
+	ended time.Time // when its outcome was seen first; zero: it has none yet
+	// created means that this process has created the worker, and that the cache has not shown it yet.
+	created bool
+	attempt int
+	void    bool // its verdict does not count
+	deleted bool // by this process
+	// key proves that a worker is the one that this process has created, "" if another one has. The worker was asked for its
+	// verdict, and has passed.
+	key           string
+	asked, passed bool
+	endpoints     uint64 // the fingerprint of those that this process has told it, 0: another one has
+}
+
+// outcome returns what has become of a worker: what it has said itself, or what kubelet reports.
+func (s sight) outcome(pod *corev1.Pod) fleet.Outcome {
+	outcome, _ := fleet.WorkerOutcome(pod)
+	if s.passed && outcome == fleet.Running {
+		return fleet.Passed
+	}
+	return outcome
+}
+
+// witnessed reports whether the time of a pass is known: the worker was seen to be ready, or it has ended so soon after its start
+// that its verdict is young. round is the longest that a round takes.
+func (s sight) witnessed(round time.Duration) bool {
+	start := s.ran
+	if start.IsZero() {
+		start = s.first
+	}
+	return s.ready || s.passed || start.Before(s.ended) && s.ended.Sub(start) < countsFor+round
+}
+
+// observe notes what the cache shows of the workers of a node, all of them.
+func (m memory) observe(workers []*corev1.Pod, now time.Time) memory {
+	seen := make(map[string]sight, len(workers))
+	for name, worker := range m.workers {
+		if worker.created && now.Sub(worker.first) < cacheDelay {
+			seen[name] = worker
+		}
+	}
+	for _, pod := range workers {
+		worker, known := m.workers[pod.Name]
+		if !known {
+			worker.first = now
+		}
+		worker.created, worker.attempt = false, fleet.Attempt(pod)
+		outcome := worker.outcome(pod)
+		switch {
+		case outcome == fleet.Waiting:
+		case outcome == fleet.Running:
+			if worker.ran.IsZero() {
+				worker.ran = now
+			}
+		case worker.ended.IsZero():
+			worker.ended = now
+			if m.interrupted++; outcome != fleet.Interrupted {
+				m.interrupted = 0
+			}
+		case outcome == fleet.Passed:
+			m.interrupted = 0
+		}
+		worker.ready = worker.ready || outcome == fleet.Passed && !fleet.HasEnded(pod)
+		seen[pod.Name] = worker
+	}
+	m.workers = seen
+	return m
+}
+
+// isEmpty reports whether there is nothing to remember.
+func (m memory) isEmpty(now time.Time) bool {
+	return len(m.workers) == 0 && now.Sub(m.releasedAt) > cacheDelay && now.Sub(m.taintRemovedAt) > betweenRemovals
+}
+
+// isBehind reports whether node is older than the release. The time is for an API server that was restored from a backup.
+func (m memory) isBehind(node *corev1.Node, now time.Time) bool {
+	order, err := resourceversion.CompareResourceVersion(node.ResourceVersion, m.releasedVersion)
+	return now.Sub(m.releasedAt) < cacheDelay && (err != nil || order < 0)
+}
+
+// expects reports whether this process has created a worker that the cache does not show yet.
+func (m memory) expects() bool {
+	for _, worker := range m.workers {
+		if worker.created {
+			return true
+		}
+	}
+	return false
+}
+
+// observe remembers what the cache shows of a node's workers.
+func (r *Reconciler) observe(node string, workers []*corev1.Pod, now time.Time) memory {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.nodes[node].observe(workers, now)
+	if r.nodes[node] = m; m.isEmpty(now) {
+		delete(r.nodes, node)
+	}
+	m.workers = maps.Clone(m.workers) // a worker that passes changes what is remembered
+	return m
+}
+
+// remember changes what is remembered of a node.
+func (r *Reconciler) remember(node string, change func(*memory)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.nodes[node]
+	change(&m)
+	r.nodes[node] = m
+}
+
+// rememberWorker changes what is remembered of a worker.
+func (r *Reconciler) rememberWorker(node, name string, change func(*sight)) {
+	r.remember(node, func(m *memory) {
+		if worker, known := m.workers[name]; known {
+			change(&worker)
+			m.workers[name] = worker
+		}
+	})
+}
+
+func (r *Reconciler) stopWaiting(node string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.waiting, node)
+}
+
+func (r *Reconciler) forget(node string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.nodes, node)
+	delete(r.waiting, node)
+}

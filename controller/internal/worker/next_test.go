@@ -1,0 +1,378 @@
+package worker
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+const (
+	startup  = "node-ready/unverified"
+	verified = "node-ready/verified"
+	// noService and failing are verdicts.
+	noService = `{"verified":false,"node":"n","failed":["service"],"message":"service: no answer","version":"v"}`
+	failing   = `{"verified":false,"node":"n","failed":["dns"],"message":"dns: NXDOMAIN","version":"v"}`
+)
+
+func newSettings() Settings {
+	template := &corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"component": "worker"}},
+		Spec: corev1.PodSpec{
+			NodeSelector: map[string]string{"kubernetes.io/os": "linux"},
+			Containers:   []corev1.Container{{Name: "worker", Env: []corev1.EnvVar{{Name: "NODE_NAME"}, {Name: "DNS_ENDPOINTS", Value: "old"}}}},
+		},
+	}
+	request := nodepatch.Request{TaintKey: startup, FailedTaintKey: "node-ready/failed", Label: verified, LabelValue: "true", Annotation: nodepatch.Annotation}
+	request.Blocks = request.WaitsFor([]string{"cni/"})
+	return Settings{
+		Fleet:     fleet.Settings{Rules: fleet.NewRules(template, request), Request: request, ConditionType: "NodeVerified", Workers: true},
+		AgentName: "knr", Namespace: "system", Template: template, ClusterDomain: "cluster.local", MaxWorkers: 4, Version: "v", Round: 3 * time.Minute,
+	}
+}
+
+// newNode is gated.
+func newNode() *corev1.Node {
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "node-uid", Labels: map[string]string{"kubernetes.io/os": "linux"}, Annotations: map[string]string{}},
+		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: startup, Effect: corev1.TaintEffectNoSchedule}}},
+	}
+	node.Status.NodeInfo.BootID = "boot"
+	return node
+}
+
+// newWorker is one of that node.
+func newWorker(name string, attempt int, change ...func(*corev1.Pod)) *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "system", UID: types.UID(name + "-uid"), Labels: map[string]string{"component": "worker"}, Annotations: map[string]string{
+			fleet.AttemptAnnotation: strconv.Itoa(attempt), fleet.NodeUIDAnnotation: "node-uid", fleet.BootIDAnnotation: "boot",
+			fleet.TemplateAnnotation: newSettings().templateHash()}},
+		Spec: corev1.PodSpec{NodeName: "n"},
+	}
+	for _, f := range change {
+		f(pod)
+	}
+	return pod
+}
+
+func running(pod *corev1.Pod) {
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+}
+
+func ready(pod *corev1.Pod) {
+	running(pod)
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+}
+
+func ended(code int32, message string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.Status.Conditions = nil
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{
+			Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Message: message}}}}
+	}
+}
+
+func evicted(pod *corev1.Pod) {
+	pod.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted"}
+}
+
+func deleting(pod *corev1.Pod) { pod.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }
+
+func createdAt(t time.Time) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.CreationTimestamp = metav1.NewTime(t) }
+}
+
+func annotate(key, value string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Annotations[key] = value }
+}
+
+// describe formats a step for a person.
+func describe(s step) string {
+	text := ""
+	if s.release != nil {
+		text += "release by " + s.release.Name + "; "
+	}
+	if s.removeTaint {
+		text += "remove taint; "
+	}
+	if s.create > 0 {
+		text += fmt.Sprintf("create %d; ", s.create)
+	}
+	for _, pod := range s.delete {
+		text += "delete " + pod.Name + "; "
+	}
+	if s.wait > 0 {
+		text += "wait " + s.wait.String() + "; "
+	}
+	if text == "" {
+		return "nothing"
+	}
+	return text[:len(text)-2]
+}
+
+func TestNext(t *testing.T) {
+	now := time.Now()
+	ago := func(d time.Duration) time.Time { return now.Add(-d) }
+	taint := func(key string) func(*corev1.Node) {
+		return func(node *corev1.Node) {
+			node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule})
+		}
+	}
+	label := func(node *corev1.Node) { node.Labels[verified] = "true" }
+	untaint := func(node *corev1.Node) { node.Spec.Taints = nil }
+	releasedBy := func(worker string) func(*corev1.Node) {
+		return func(node *corev1.Node) {
+			node.Annotations[nodepatch.Annotation] = `{"time":"2026-01-01T00:00:00Z","worker":"` + worker + `"}`
+		}
+	}
+	version := func(version string) func(*corev1.Node) {
+		return func(node *corev1.Node) { node.ResourceVersion = version }
+	}
+	type sights = map[string]sight
+	for name, test := range map[string]struct {
+		node    []func(*corev1.Node)
+		workers []*corev1.Pod
+		seen    sights
+		m       memory
+		want    string
+	}{
+		"a new node":             {want: "create 1"},
+		"verified":               {node: []func(*corev1.Node){label, untaint}, want: "nothing"},
+		"verified, worker left":  {node: []func(*corev1.Node){label, untaint}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, want: "delete a"},
+		"never gated":            {node: []func(*corev1.Node){untaint}, want: "nothing"},
+		"taint taken by hand":    {node: []func(*corev1.Node){untaint}, workers: []*corev1.Pod{newWorker("a", 1, running)}, want: "delete a"},
+		"not selected":           {node: []func(*corev1.Node){func(node *corev1.Node) { node.Labels["kubernetes.io/os"] = "windows" }}, want: "nothing"},
+		"cordoned":               {node: []func(*corev1.Node){func(node *corev1.Node) { node.Spec.Unschedulable = true }}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, want: "nothing"},
+		"disrupted by Karpenter": {node: []func(*corev1.Node){taint("karpenter.sh/disrupted")}, want: "nothing"},
+		"foreign taint":          {node: []func(*corev1.Node){taint("cni/not-ready")}, want: "nothing"},
+		"not registered":         {node: []func(*corev1.Node){taint("karpenter.sh/unregistered")}, want: "nothing"},
+		"foreign taint came":     {node: []func(*corev1.Node){taint("cni/not-ready")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, want: "delete a"},
+
+		"label removed":                     {node: []func(*corev1.Node){untaint, releasedBy("x-uid")}, want: "create 1"},
+		"label removed, the worker is left": {node: []func(*corev1.Node){untaint, releasedBy("a-uid")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, want: "create 1; delete a"},
+		"label removed, another passed":     {node: []func(*corev1.Node){untaint, releasedBy("a-uid")}, workers: []*corev1.Pod{newWorker("b", 1, ready)}, want: "release by b"},
+
+		"taint put back":                    {node: []func(*corev1.Node){label, releasedBy("x-uid")}, want: "remove taint"},
+		"taint put back by a fast client":   {node: []func(*corev1.Node){label, releasedBy("x-uid")}, m: memory{taintRemovedAt: ago(time.Second)}, want: "wait 1s"},
+		"label that we have not written":    {node: []func(*corev1.Node){label}, want: "create 1"},
+		"annotation that is not ours":       {node: []func(*corev1.Node){label, func(node *corev1.Node) { node.Annotations[nodepatch.Annotation] = "mine" }}, want: "create 1"},
+		"taint put back, foreign taint too": {node: []func(*corev1.Node){label, releasedBy("x-uid"), taint("cni/not-ready")}, want: "nothing"},
+
+		"waits":   {workers: []*corev1.Pod{newWorker("a", 1)}, want: "nothing"},
+		"runs":    {workers: []*corev1.Pod{newWorker("a", 1, running)}, want: "nothing"},
+		"passed":  {workers: []*corev1.Pod{newWorker("a", 1, ready)}, want: "release by a"},
+		"deleted": {workers: []*corev1.Pod{newWorker("a", 1, ready, deleting)}, want: "create 1"},
+		"deleted, and the cache does not show it": {workers: []*corev1.Pod{newWorker("a", 1, ready)}, seen: sights{"a": {first: ago(time.Second), deleted: true}}, want: "create 1"},
+		"passed, signal missed":                   {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: sights{"a": {first: ago(time.Minute)}}, want: "release by a"},
+		"passed 2m ago":                           {workers: []*corev1.Pod{newWorker("a", 1, ready)}, seen: sights{"a": {first: ago(3 * time.Minute), ended: ago(2 * time.Minute)}}, want: "create 2"},
+		"ended before this leader":                {workers: []*corev1.Pod{newWorker("a", 3, ended(0, ""))}, want: "create 3"},
+		"for a node of the same name":             {workers: []*corev1.Pod{newWorker("a", 1, ready, annotate(fleet.NodeUIDAnnotation, "other"))}, want: "create 1; delete a"},
+		"before a reboot":                         {workers: []*corev1.Pod{newWorker("a", 4, ready, annotate(fleet.BootIDAnnotation, "other"))}, want: "create 1; delete a"},
+		"verdict void":                            {workers: []*corev1.Pod{newWorker("a", 1, ready)}, seen: sights{"a": {first: ago(time.Second), void: true}}, want: "create 1; delete a"},
+
+		"passed, and kubelet says so late":           {workers: []*corev1.Pod{newWorker("a", 2, ended(0, ""))}, seen: sights{"a": {first: ago(31 * time.Minute), ran: ago(30 * time.Minute)}}, want: "create 2"},
+		"passed after a long round":                  {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: sights{"a": {first: ago(time.Hour), ran: ago(4 * time.Minute)}}, want: "release by a"},
+		"passed, never seen to run":                  {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: sights{"a": {first: ago(10 * time.Minute)}}, want: "create 1"},
+		"was ready, and has ended":                   {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: sights{"a": {first: ago(time.Hour), ran: ago(time.Hour), ready: true, ended: ago(time.Minute)}}, want: "release by a"},
+		"has said so, and has ended":                 {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: sights{"a": {first: ago(time.Hour), ran: ago(time.Hour), passed: true, ended: ago(time.Minute)}}, want: "release by a"},
+		"waits with an earlier template":             {workers: []*corev1.Pod{newWorker("a", 2, annotate(fleet.TemplateAnnotation, "old"))}, want: "create 1; delete a"},
+		"runs with an earlier template":              {workers: []*corev1.Pod{newWorker("a", 1, running, annotate(fleet.TemplateAnnotation, "old"))}, want: "nothing"},
+		"waits with an earlier template, and a slot": {workers: []*corev1.Pod{newWorker("a", 1, annotate(fleet.TemplateAnnotation, "old"), createdAt(ago(time.Minute))), newWorker("b", 1, createdAt(now))}, want: "delete a"},
+
+		"no endpoint answers, they have changed": {workers: []*corev1.Pod{newWorker("a", 1, ended(1, noService))}, seen: sights{"a": {first: ago(time.Minute), endpoints: 1}}, m: memory{endpoints: 2}, want: "create 2"},
+		"no endpoint answers, and none is new":   {workers: []*corev1.Pod{newWorker("a", 1, ended(1, noService))}, seen: sights{"a": {first: ago(time.Minute), endpoints: 1}}, m: memory{endpoints: 1}, want: "wait 3s"},
+		"no endpoint answers, no list":           {workers: []*corev1.Pod{newWorker("a", 1, ended(1, noService))}, seen: sights{"a": {first: ago(time.Minute), endpoints: 1}}, want: "wait 3s"},
+		"no endpoint answers again and again":    {workers: []*corev1.Pod{newWorker("a", 3, ended(1, noService))}, seen: sights{"a": {first: ago(time.Minute), endpoints: 1}}, m: memory{endpoints: 2}, want: "wait 2m0s"},
+		"no endpoint answers, which is unknown":  {workers: []*corev1.Pod{newWorker("a", 1, ended(1, noService))}, m: memory{endpoints: 2}, want: "wait 30s"},
+		"DNS fails, endpoints have changed":      {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: sights{"a": {first: ago(time.Minute), endpoints: 1}}, m: memory{endpoints: 2}, want: "wait 30s"},
+
+		"failed":                       {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, want: "wait 30s"},
+		"failed 10s ago":               {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: sights{"a": {first: ago(time.Minute), ended: ago(10 * time.Second)}}, want: "wait 20s"},
+		"failed 30s ago":               {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: sights{"a": {first: ago(time.Minute), ended: ago(30 * time.Second)}}, want: "create 2"},
+		"failed twice":                 {workers: []*corev1.Pod{newWorker("a", 2, ended(1, failing))}, want: "wait 1m0s"},
+		"failed five times":            {workers: []*corev1.Pod{newWorker("a", 5, ended(1, failing))}, want: "wait 8m0s"},
+		"failed a hundred times":       {workers: []*corev1.Pod{newWorker("a", 100, ended(1, failing))}, want: "wait 8m0s"},
+		"crashed":                      {workers: []*corev1.Pod{newWorker("a", 3, ended(2, "usage"))}, want: "wait 2m0s"},
+		"evicted":                      {workers: []*corev1.Pod{newWorker("a", 3, evicted)}, want: "wait 10s"},
+		"evicted 10s ago":              {workers: []*corev1.Pod{newWorker("a", 3, evicted)}, seen: sights{"a": {first: ago(time.Minute), ended: ago(10 * time.Second)}}, want: "create 3"},
+		"the failed one is kept":       {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: sights{"a": {first: ago(time.Minute), ended: ago(time.Minute)}, "b": {first: ago(time.Second), created: true}}, want: "wait 5s"},
+		"until its successor is there": {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing), createdAt(ago(time.Minute))), newWorker("b", 2, createdAt(now))}, want: "delete a"},
+		"in the same second":           {workers: []*corev1.Pod{newWorker("b", 1, evicted), newWorker("a", 1)}, want: "delete b"},
+		"the successor passes":         {workers: []*corev1.Pod{newWorker("b", 2, ready, createdAt(now)), newWorker("a", 1, ended(1, failing), createdAt(ago(time.Minute)))}, want: "release by b; delete a"},
+
+		"created, and not in the cache yet":  {seen: sights{"a": {first: ago(time.Second), created: true}}, want: "wait 5s"},
+		"created, and never seen":            {seen: sights{"a": {first: ago(10 * time.Second), created: true}}, want: "create 1"},
+		"released, and not in the cache yet": {node: []func(*corev1.Node){version("99")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{released: "a-uid", releasedVersion: "100", releasedAt: ago(time.Second)}, want: "wait 4s"},
+		"released, and gated again":          {node: []func(*corev1.Node){version("101")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{released: "a-uid", releasedVersion: "100", releasedAt: ago(time.Second)}, want: "create 1; delete a"},
+		"released, versions without order":   {node: []func(*corev1.Node){version("x")}, m: memory{released: "a-uid", releasedVersion: "y", releasedAt: ago(time.Second)}, want: "wait 4s"},
+		"released, and the annotation lost":  {m: memory{released: "a-uid", releasedAt: ago(time.Minute)}, want: "create 1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			node := newNode()
+			for _, change := range test.node {
+				change(node)
+			}
+			test.m.workers = test.seen
+			m := test.m.observe(test.workers, now)
+			assert.Equal(t, test.want, describe(newSettings().next(node, test.workers, m, now)))
+		})
+	}
+}
+
+// What happens to a node whose checks never pass: 30 s, 1, 2, 4, 8 minutes between the attempts, then 8 minutes for ever.
+func TestRetries(t *testing.T) {
+	s, node, start := newSettings(), newNode(), time.Now()
+	var m memory
+	var workers []*corev1.Pod
+	var created []time.Duration
+	for now := start; len(created) < 8; now = now.Add(time.Second) {
+		m = m.observe(workers, now)
+		decided := s.next(node, workers, m, now)
+		if decided.create > 0 {
+			created = append(created, now.Sub(start))
+			assert.Equal(t, len(created), decided.create)
+			workers = []*corev1.Pod{newWorker(fmt.Sprint(decided.create), decided.create, ended(1, failing))}
+		}
+	}
+	var pauses []time.Duration
+	for i := range len(created) - 1 {
+		pauses = append(pauses, created[i+1]-created[i]-time.Second) // seen a second later
+	}
+	assert.Equal(t, []time.Duration{30 * time.Second, time.Minute, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute, 8 * time.Minute, 8 * time.Minute}, pauses)
+}
+
+// A node that evicts every worker gets few of them.
+func TestInterruptions(t *testing.T) {
+	s, node, start := newSettings(), newNode(), time.Now()
+	var m memory
+	var workers []*corev1.Pod
+	created := 0
+	evictFor := func(from, to time.Duration) {
+		for now := start.Add(from); now.Before(start.Add(to)); now = now.Add(time.Second) {
+			m = m.observe(workers, now)
+			if decided := s.next(node, workers, m, now); decided.create > 0 {
+				created++
+				assert.Equal(t, 1, decided.create, "no failed attempt")
+				workers = []*corev1.Pod{newWorker(fmt.Sprint(created), 1, evicted)}
+			}
+		}
+	}
+	evictFor(0, time.Hour)
+	assert.InDelta(t, 16, created, 1)
+	workers = []*corev1.Pod{newWorker("passes", 1, ready)}
+	m = m.observe(workers, start.Add(time.Hour))
+	workers, created = []*corev1.Pod{newWorker("is evicted", 1, evicted)}, 0
+	evictFor(time.Hour, time.Hour+time.Minute)
+	assert.Equal(t, 2, created, "after 10 and 20 s")
+}
+
+func TestSlots(t *testing.T) {
+	now := time.Now()
+	on := func(node string) func(*corev1.Pod) { return func(pod *corev1.Pod) { pod.Spec.NodeName = node } }
+	pods := []corev1.Pod{
+		*newWorker("runs", 1, running, on("a")),
+		*newWorker("ends", 1, running, deleting, on("b")),
+		*newWorker("repeats", 2, on("c")),
+		*newWorker("has-ended", 2, ended(1, failing), on("d")),
+		*newWorker("evicted", 1, evicted, on("e")),
+		*newWorker("pending", 1, on("f")),
+		*newWorker("of-a-dead-kubelet", 1, running, on("g")),
+	}
+	nodes := map[string]memory{
+		"c": {workers: map[string]sight{"repeats": {first: now.Add(-29 * time.Second)}}},
+		"f": {workers: map[string]sight{"pending": {first: now.Add(-30 * time.Second)}}},
+		"g": {workers: map[string]sight{"of-a-dead-kubelet": {first: now.Add(-2 * time.Minute)}}},
+		"h": {workers: map[string]sight{"not-in-the-cache": {first: now, created: true, attempt: 3}}},
+		"a": {workers: map[string]sight{"runs": {first: now, created: true, attempt: 1}}},
+	}
+	assert.Equal(t, slots{max: 9, taken: 4, retries: 2}, Settings{MaxWorkers: 9}.countSlots(pods, nodes, now))
+	assert.Equal(t, slots{max: 9, taken: 5, retries: 2}, Settings{MaxWorkers: 9, Round: time.Hour}.countSlots(pods, nodes, now), "rounds are long")
+	for _, test := range []struct {
+		slots        slots
+		first, retry bool
+	}{
+		{slots{max: 4}, true, true},
+		{slots{max: 4, taken: 2, retries: 1}, true, true},
+		{slots{max: 4, taken: 2, retries: 2}, true, false},
+		{slots{max: 4, taken: 3}, true, true},
+		{slots{max: 4, taken: 4}, false, false},
+		{slots{max: 5, taken: 3, retries: 2}, true, true},
+		{slots{max: 5, taken: 3, retries: 3}, true, false},
+	} {
+		assert.Equal(t, test.first, test.slots.free(1), test.slots)
+		assert.Equal(t, test.retry, test.slots.free(2), test.slots)
+	}
+}
+
+func TestWhoGetsTheNextSlot(t *testing.T) {
+	now := time.Now()
+	nodes := map[string]waiting{
+		"old retry":    {attempt: 2, since: now.Add(-time.Hour)},
+		"older retry":  {attempt: 5, since: now.Add(-2 * time.Hour)},
+		"first":        {attempt: 1, since: now.Add(-time.Second)},
+		"called first": {attempt: 1, since: now.Add(-time.Minute), called: true},
+		"later first":  {attempt: 1, since: now},
+	}
+	var order []string
+	for {
+		name, found := longest(nodes)
+		if !found {
+			break
+		}
+		order = append(order, name)
+		delete(nodes, name)
+	}
+	assert.Equal(t, []string{"first", "later first", "older retry", "old retry"}, order)
+}
+
+func TestNewPod(t *testing.T) {
+	s := newSettings()
+	pod := s.newPod("knr-worker-x", "key", newNode(), 3, []string{"10.0.0.1:53/m", "[fd00::1]:53/n"})
+	assert.Equal(t, map[string]string{"component": "worker", nodeLabel: "n"}, pod.Labels)
+	assert.Equal(t, []corev1.EnvVar{{Name: "NODE_NAME"}, {Name: "DNS_ENDPOINTS", Value: "10.0.0.1:53/m,[fd00::1]:53/n"},
+		{Name: "CLUSTER_DOMAIN", Value: "cluster.local"}, {Name: "VERDICT_KEY", Value: "key"}}, pod.Spec.Containers[0].Env)
+	assert.Equal(t, corev1.RestartPolicyNever, pod.Spec.RestartPolicy)
+	assert.False(t, *pod.Spec.AutomountServiceAccountToken)
+	owner := pod.OwnerReferences[0]
+	assert.Equal(t, "Node n node-uid", fmt.Sprintf("%s %s %s", owner.Kind, owner.Name, owner.UID))
+	assert.True(t, *owner.Controller)
+	assert.False(t, *owner.BlockOwnerDeletion)
+	assert.Equal(t, "n", fleet.NodeOf(pod), "the scheduler and the controller read the same")
+	assert.Equal(t, 3, fleet.Attempt(pod))
+	assert.True(t, isAbout(pod, newNode()))
+	assert.Equal(t, map[string]string{"component": "worker"}, s.Template.Labels, "the template stays as it is")
+
+	many := []string{"10.0.0.1:53/n"}
+	for i := range 5000 {
+		many = append(many, fmt.Sprintf("10.1.%d.%d:53/m", i/250, i%250))
+	}
+	told := func() []string {
+		for _, variable := range s.newPod("x", "key", newNode(), 1, many).Spec.Containers[0].Env {
+			if variable.Name == "DNS_ENDPOINTS" {
+				return strings.Split(variable.Value, ",")
+			}
+		}
+		return nil
+	}
+	assert.Len(t, told(), maxEndpoints)
+	assert.NotEqual(t, told(), told(), "others for the next attempt")
+
+	other := newSettings()
+	assert.Equal(t, s.templateHash(), other.templateHash())
+	other.Template.Spec.Containers[0].Image = "corrected"
+	assert.NotEqual(t, s.templateHash(), other.templateHash())
+
+	long := newNode()
+	long.Name = "a-name-that-is-longer-than-sixty-three-characters.eu-central-1.compute.internal"
+	assert.NotContains(t, s.newPod("x", "key", long, 1, nil).Labels, nodeLabel)
+	assert.NotEqual(t, s.newName(), s.newName())
+}

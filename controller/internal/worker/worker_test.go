@@ -1,0 +1,495 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// cluster is an API server and a controller, without delays between them.
+type cluster struct {
+	*Reconciler
+	t      *testing.T
+	events *events.FakeRecorder
+	// Faults, called instead of a request, or before it: nil or no error lets it pass.
+	creating, deleting func() error
+	patching           func(patch func() (*nodepatch.Node, error)) (*nodepatch.Node, error)
+}
+
+// errNotSeen lets a deletion succeed that the cache does not show yet.
+var errNotSeen = errors.New("not seen")
+
+func newCluster(t *testing.T, objects ...client.Object) *cluster {
+	scheme := runtime.NewScheme()
+	require.NoError(t, corev1.AddToScheme(scheme))
+	c := &cluster{t: t, events: events.NewFakeRecorder(100)}
+	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&corev1.Pod{}).
+		WithIndex(&corev1.Pod{}, nodeIndex, byNode).WithInterceptorFuncs(interceptor.Funcs{
+		Create: func(ctx context.Context, api client.WithWatch, object client.Object, options ...client.CreateOption) error {
+			if c.creating != nil {
+				if err := c.creating(); err != nil {
+					return err
+				}
+			}
+			object.SetUID(types.UID(object.GetName() + "-uid"))
+			return api.Create(ctx, object, options...)
+		},
+		Delete: func(ctx context.Context, api client.WithWatch, object client.Object, options ...client.DeleteOption) error {
+			if c.deleting != nil {
+				if err := c.deleting(); errors.Is(err, errNotSeen) {
+					return nil
+				} else if err != nil {
+					return err
+				}
+			}
+			return api.Delete(ctx, object, options...)
+		},
+	}).Build()
+	c.Reconciler = c.newLeader(api)
+	return c
+}
+
+// newLeader is a controller that has seen nothing.
+func (c *cluster) newLeader(api client.Client) *Reconciler {
+	return &Reconciler{
+		Settings: newSettings(), Client: api, Events: c.events, Timeout: time.Second, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Node:      func(name string) nodepatch.NodeAPI { return nodeAPI{c, name} },
+		Endpoints: func(context.Context) ([]string, error) { return []string{"10.0.0.1:53/m"}, nil },
+		nodes:     make(map[string]memory), waiting: make(map[string]waiting),
+	}
+}
+
+// nodeAPI is a Node of the cluster.
+type nodeAPI struct {
+	*cluster
+	name string
+}
+
+func (n nodeAPI) Get(ctx context.Context) (*nodepatch.Node, error) { return n.GetCached(ctx) }
+
+func (n nodeAPI) GetCached(ctx context.Context) (*nodepatch.Node, error) {
+	node := new(corev1.Node)
+	err := n.Client.Get(ctx, types.NamespacedName{Name: n.name}, node)
+	return slim(n.t, node), err
+}
+
+func (n nodeAPI) Patch(ctx context.Context, patch []byte) (*nodepatch.Node, error) {
+	apply := func() (*nodepatch.Node, error) {
+		node := &corev1.Node{}
+		node.Name = n.name
+		err := n.Client.Patch(ctx, node, client.RawPatch(types.JSONPatchType, patch))
+		return slim(n.t, node), err
+	}
+	if n.patching != nil {
+		return n.patching(apply)
+	}
+	return apply()
+}
+
+func slim(t *testing.T, node *corev1.Node) *nodepatch.Node {
+	text, err := json.Marshal(node)
+	require.NoError(t, err)
+	slim := new(nodepatch.Node)
+	require.NoError(t, json.Unmarshal(text, slim))
+	return slim
+}
+
+func (c *cluster) reconcile(node string) (reconcile.Result, error) {
+	return c.Reconcile(c.t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: node}})
+}
+
+func (c *cluster) step(node string) {
+	c.t.Helper()
+	_, err := c.reconcile(node)
+	require.NoError(c.t, err)
+}
+
+func (c *cluster) pods() []corev1.Pod {
+	var list corev1.PodList
+	require.NoError(c.t, c.Client.List(c.t.Context(), &list))
+	return list.Items
+}
+
+func (c *cluster) pod() *corev1.Pod {
+	c.t.Helper()
+	pods := c.pods()
+	require.Len(c.t, pods, 1)
+	return &pods[0]
+}
+
+// set changes the status of the only worker, as kubelet does.
+func (c *cluster) set(change func(*corev1.Pod)) {
+	c.t.Helper()
+	pod := c.pod()
+	change(pod)
+	require.NoError(c.t, c.Client.Status().Update(c.t.Context(), pod))
+}
+
+func (c *cluster) node() *corev1.Node {
+	node := new(corev1.Node)
+	require.NoError(c.t, c.Client.Get(c.t.Context(), types.NamespacedName{Name: "n"}, node))
+	return node
+}
+
+func (c *cluster) update(change func(*corev1.Node)) {
+	node := c.node()
+	change(node)
+	status := node.Status
+	require.NoError(c.t, c.Client.Update(c.t.Context(), node))
+	node.Status = status
+	require.NoError(c.t, c.Client.Status().Update(c.t.Context(), node))
+}
+
+func (c *cluster) assertReleased() {
+	c.t.Helper()
+	assert.True(c.t, c.Fleet.IsVerified(c.node()))
+	assert.Empty(c.t, c.pods())
+}
+
+func TestVerifies(t *testing.T) {
+	c := newCluster(t, newNode())
+	c.step("n")
+	c.set(ready)
+	worker := c.pod()
+	c.step("n")
+	c.assertReleased()
+	found := c.annotation(c.node())
+	assert.Equal(t, worker.UID, found.Worker)
+	assert.Equal(t, []string{startup + ":NoSchedule"}, found.Removed)
+	assert.Contains(t, <-c.events.Events, "Normal NodeVerified DNS, API, network and service discovery work")
+
+	c.update(func(node *corev1.Node) { delete(node.Labels, verified) })
+	c.step("n")
+	assert.NotEqual(t, worker.Name, c.pod().Name)
+	c.set(ended(0, `{"verified":true,"node":"n","attempts":{"dns":2},"version":"v"}`))
+	c.step("n")
+	c.assertReleased()
+	assert.Equal(t, map[string]int{"dns": 2}, c.annotation(c.node()).Attempts)
+}
+
+func TestTaintThatComesBack(t *testing.T) {
+	c := newCluster(t, newNode())
+	c.step("n")
+	c.set(ready)
+	c.step("n")
+	before := c.annotation(c.node())
+	c.update(func(node *corev1.Node) {
+		node.Spec.Taints = []corev1.Taint{{Key: "other", Effect: corev1.TaintEffectNoSchedule}, {Key: startup, Effect: corev1.TaintEffectNoSchedule}}
+	})
+	c.patching = func(func() (*nodepatch.Node, error)) (*nodepatch.Node, error) {
+		return nil, &nodepatch.Refused{Err: errors.New("a policy")}
+	}
+	result, err := c.reconcile("n")
+	require.ErrorContains(t, err, "a policy")
+	assert.Zero(t, result, "a wait beside an error, which controller-runtime warns of")
+	c.patching = nil
+	c.remember("n", func(m *memory) { m.taintRemovedAt = time.Time{} }) // some seconds later
+	c.step("n")
+	assert.True(t, c.Fleet.IsVerified(c.node()))
+	assert.Len(t, c.node().Spec.Taints, 1)
+	assert.Equal(t, before, c.annotation(c.node()), "no new verification")
+	assert.Empty(t, c.pods())
+}
+
+// The controller ends between the verdict and the patch. A worker that is still ready counts; of one that has ended nobody knows when.
+func TestNextLeader(t *testing.T) {
+	c := newCluster(t, newNode())
+	c.step("n")
+	c.set(ready)
+	c.Reconciler = c.newLeader(c.Client)
+	c.step("n")
+	c.assertReleased()
+
+	c = newCluster(t, newNode())
+	c.step("n")
+	c.set(ended(0, ""))
+	old := c.pod().Name
+	c.Reconciler = c.newLeader(c.Client)
+	c.step("n")
+	assert.False(t, c.Fleet.IsVerified(c.node()))
+	c.step("n") // the other one is there
+	assert.NotEqual(t, old, c.pod().Name)
+	c.set(ready)
+	c.step("n")
+	c.assertReleased()
+}
+
+// The controller ends between the patch and the deletion of the worker.
+func TestNextLeaderDeletesTheWorker(t *testing.T) {
+	c := newCluster(t, newNode())
+	c.step("n")
+	c.set(ready)
+	c.deleting = func() error { return errors.New("away") }
+	_, err := c.reconcile("n")
+	require.ErrorContains(t, err, "away")
+	assert.True(t, c.Fleet.IsVerified(c.node()))
+	assert.Len(t, c.pods(), 1)
+	c.deleting = nil
+	c.Reconciler = c.newLeader(c.Client)
+	c.step("n")
+	c.assertReleased()
+}
+
+// One request deletes a worker, however often its node changes until the cache shows that.
+func TestDeletesOnce(t *testing.T) {
+	c := newCluster(t, newNode())
+	c.step("n")
+	c.set(ready)
+	deletions := 0
+	c.deleting = func() error {
+		deletions++
+		return errNotSeen
+	}
+	for range 3 {
+		c.step("n")
+	}
+	assert.True(t, c.Fleet.IsVerified(c.node()))
+	assert.Equal(t, 1, deletions)
+}
+
+func TestReplyLost(t *testing.T) {
+	c := newCluster(t, newNode())
+	c.step("n")
+	c.set(ready)
+	c.patching = func(patch func() (*nodepatch.Node, error)) (*nodepatch.Node, error) {
+		_, err := patch()
+		require.NoError(t, err)
+		return nil, errors.New("connection reset")
+	}
+	c.step("n")
+	c.assertReleased()
+}
+
+// The node changes between the decision and the patch: what was verified does not count.
+func TestNodeChangesDuringTheRelease(t *testing.T) {
+	foreign := corev1.Taint{Key: "cni/not-ready", Effect: corev1.TaintEffectNoSchedule}
+	for name, change := range map[string]func(*corev1.Node){
+		"foreign taint in front":   func(node *corev1.Node) { node.Spec.Taints = append([]corev1.Taint{foreign}, node.Spec.Taints...) },
+		"foreign taint at the end": func(node *corev1.Node) { node.Spec.Taints = append(node.Spec.Taints, foreign) },
+		"started again":            func(node *corev1.Node) { node.Status.NodeInfo.BootID = "second" },
+		"released by another leader": func(node *corev1.Node) {
+			node.Annotations = map[string]string{nodepatch.Annotation: `{"worker":"other"}`}
+		},
+	} {
+		t.Run(name, func(t *testing.T) { testNodeChanges(t, change) })
+	}
+}
+
+func testNodeChanges(t *testing.T, change func(*corev1.Node)) {
+	c := newCluster(t, newNode())
+	c.step("n")
+	c.set(ready)
+	c.patching = func(patch func() (*nodepatch.Node, error)) (*nodepatch.Node, error) {
+		c.patching = nil
+		c.update(change)
+		return patch()
+	}
+	c.deleting = func() error { return errors.New("away") } // and the worker cannot be deleted at once
+	_, err := c.reconcile("n")
+	require.ErrorContains(t, err, "away")
+	c.deleting = nil
+	assert.False(t, c.Fleet.IsVerified(c.node()))
+	c.update(func(node *corev1.Node) {
+		node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key != startup })
+	})
+	c.step("n")
+	assert.False(t, c.Fleet.IsVerified(c.node()))
+	c.step("n")
+	c.set(ready)
+	c.step("n")
+	c.assertReleased()
+}
+
+// A heartbeat between the decision and the patch is no obstacle.
+func TestHeartbeatDuringTheRelease(t *testing.T) {
+	c := newCluster(t, newNode())
+	c.step("n")
+	c.set(ready)
+	patches := 0
+	c.patching = func(patch func() (*nodepatch.Node, error)) (*nodepatch.Node, error) {
+		if patches++; patches == 1 {
+			c.update(func(node *corev1.Node) {
+				node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+			})
+		}
+		return patch()
+	}
+	c.step("n")
+	c.assertReleased()
+	assert.Equal(t, 2, patches)
+}
+
+// Somebody wants a new verification in the moment after the release.
+func TestGatedAgainAtOnce(t *testing.T) {
+	c := newCluster(t, newNode())
+	c.step("n")
+	c.set(ready)
+	c.step("n")
+	c.assertReleased()
+	c.update(func(node *corev1.Node) {
+		delete(node.Labels, verified)
+		delete(node.Annotations, nodepatch.Annotation)
+		node.Spec.Taints = []corev1.Taint{{Key: startup, Effect: corev1.TaintEffectNoSchedule}}
+	})
+	c.step("n")
+	assert.Len(t, c.pods(), 1)
+}
+
+// The DNS pods were not ready when the first worker was made.
+func TestEndpointsHaveChanged(t *testing.T) {
+	c := newCluster(t, newNode())
+	endpoints := []string{"10.0.0.1:53/m"}
+	c.Endpoints = func(context.Context) ([]string, error) { return endpoints, nil }
+	c.step("n")
+	c.set(ended(1, noService))
+	result, err := c.reconcile("n")
+	require.NoError(t, err)
+	assert.Equal(t, endpointsFor, result.RequeueAfter)
+	assert.Len(t, c.pods(), 1)
+	endpoints = append(endpoints, "10.0.0.2:53/m")
+	c.step("n")
+	assert.Len(t, c.pods(), 2)
+	c.step("n")
+	assert.Equal(t, 2, fleet.Attempt(c.pod()))
+}
+
+// A setting is corrected while a worker waits: the new leader makes another one.
+func TestTemplateIsCorrected(t *testing.T) {
+	c := newCluster(t, newNode())
+	c.step("n")
+	wrong := c.pod().Name
+	c.Reconciler = c.newLeader(c.Client)
+	c.step("n")
+	assert.Equal(t, wrong, c.pod().Name, "nothing was corrected")
+	c.Template.Spec.Containers[0].Image = "right"
+	c.step("n")
+	assert.NotEqual(t, wrong, c.pod().Name)
+	assert.Equal(t, 1, fleet.Attempt(c.pod()))
+	c.set(ready)
+	c.step("n")
+	c.assertReleased()
+}
+
+// A worker tells that it has passed while a decision is made: under the race detector.
+func TestPassesDuringADecision(t *testing.T) {
+	c := newCluster(t, newNode())
+	c.step("n")
+	name := c.pod().Name
+	c.set(running)
+	ctx, stop := context.WithCancel(t.Context())
+	var telling sync.WaitGroup
+	telling.Go(func() {
+		for ctx.Err() == nil {
+			c.rememberWorker("n", name, func(s *sight) { s.asked = true })
+		}
+	})
+	for range 100 {
+		c.step("n")
+	}
+	stop()
+	telling.Wait()
+}
+
+func TestReleaseRefused(t *testing.T) {
+	c := newCluster(t, newNode())
+	c.step("n")
+	c.set(ready)
+	c.patching = func(func() (*nodepatch.Node, error)) (*nodepatch.Node, error) {
+		return nil, &nodepatch.Refused{Err: errors.New("a policy")}
+	}
+	c.Timeout = 10 * time.Millisecond
+	_, err := c.reconcile("n")
+	require.ErrorContains(t, err, "a policy")
+	assert.Contains(t, <-c.events.Events, "Warning NodeNotVerified all checks pass, and the release has failed")
+	c.patching = nil
+	c.step("n")
+	c.assertReleased()
+}
+
+func TestFailedAttemptIsReported(t *testing.T) {
+	c := newCluster(t, newNode())
+	c.step("n")
+	c.set(ended(1, failing))
+	result, err := c.reconcile("n")
+	require.NoError(t, err)
+	assert.InDelta(t, firstRetry, result.RequeueAfter, float64(time.Second))
+	assert.Equal(t, "Warning NodeNotVerified dns: NXDOMAIN", <-c.events.Events)
+	c.step("n")
+	assert.Empty(t, c.events.Events, "once")
+	assert.Len(t, c.pods(), 1, "it is what is left to read")
+}
+
+// A create that fails takes no slot.
+func TestCreateFails(t *testing.T) {
+	c := newCluster(t, newNode())
+	c.creating = func() error { return errors.New("away") }
+	for range 10 {
+		_, err := c.reconcile("n")
+		require.ErrorContains(t, err, "away")
+	}
+	c.creating = nil
+	c.step("n")
+	assert.Len(t, c.pods(), 1)
+}
+
+func TestNeverMoreThanTheSlots(t *testing.T) {
+	names := []string{"n1", "n2", "n3", "n4", "n5", "n6"}
+	var nodes []client.Object
+	for _, name := range names {
+		node := newNode()
+		node.Name, node.UID = name, types.UID(name)
+		nodes = append(nodes, node)
+	}
+	c := newCluster(t, nodes...)
+	for _, name := range names {
+		c.step(name)
+	}
+	assert.Len(t, c.pods(), 4)
+	result, err := c.reconcile("n6")
+	require.NoError(t, err)
+	assert.Equal(t, noSlot, result.RequeueAfter)
+	assert.Empty(t, c.waiting["n1"])
+
+	pod := c.pods()[0]
+	ready(&pod)
+	require.NoError(t, c.Client.Status().Update(t.Context(), &pod))
+	c.step(fleet.NodeOf(&pod))
+	next, found := c.nextWaiting()
+	require.True(t, found)
+	assert.Equal(t, "n5", next)
+	c.step(next)
+	assert.Len(t, c.pods(), 4)
+	next, _ = c.nextWaiting()
+	assert.Equal(t, "n6", next)
+	c.step(next)
+	assert.Len(t, c.pods(), 4)
+	assert.False(t, c.waiting["n6"].called, "it keeps its place")
+}
+
+func TestNodeIsGone(t *testing.T) {
+	c := newCluster(t, newNode())
+	c.step("n")
+	require.NoError(t, c.Client.Delete(t.Context(), c.node()))
+	c.step("n")
+	assert.Empty(t, c.nodes)
+}

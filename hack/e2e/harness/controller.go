@@ -1,0 +1,95 @@
+package harness
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ControllerUser is how the API server's audit log names the controller.
+const ControllerUser = "system:serviceaccount:" + Namespace + ":" + Controller
+
+// ControllerValues deploy the controller's image under test. Its pods stay on the real node of the cluster, which no test breaks.
+func ControllerValues() []string {
+	return []string{
+		"controller.enabled=true", "controller.image.repository=" + ControllerImage, "controller.image.tag=" + Tag,
+		"controller.image.pullPolicy=Never", `controller.nodeSelector.kubernetes\.io/hostname=` + RealNode,
+	}
+}
+
+// AddNodes adds nodes with a real kubelet, which register with the startup taint, and does not wait until they are ready.
+func (c *Cluster) AddNodes(ctx context.Context, names ...string) error {
+	for _, name := range names {
+		if _, err := c.Node(ctx, name); err == nil {
+			continue // left by a run with KEEP=1 that was killed
+		}
+		if _, err := c.Run(ctx, "", "env", "WAIT=0", filepath.Join(c.Root, "hack", "cluster", "cluster"), "add-node", name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// DeleteNodes stops nodes and deletes them.
+func (c *Cluster) DeleteNodes(ctx context.Context, names ...string) error {
+	for _, name := range names {
+		if _, err := c.Script(ctx, "delete-node", name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// AwaitController waits until every replica of the controller is ready.
+func (c *Cluster) AwaitController(ctx context.Context) error {
+	_, err := c.Kubectl(ctx, "", "rollout", "status", "-n", Namespace, "deployment/"+Controller, "--timeout=60s")
+	return err
+}
+
+// Leader returns the identity of the controller that leads, "" if there is none, and its pod.
+func (c *Cluster) Leader(ctx context.Context) (identity, pod string, err error) {
+	lease, err := c.Kube.CoordinationV1().Leases(Namespace).Get(ctx, Controller, metav1.GetOptions{})
+	if err != nil || lease.Spec.HolderIdentity == nil {
+		return "", "", err
+	}
+	pod, _, _ = strings.Cut(*lease.Spec.HolderIdentity, "_")
+	return *lease.Spec.HolderIdentity, pod, nil
+}
+
+// Leader waits for a controller that leads, and returns its pod and the others.
+func (s *Suite) Leader() (leader corev1.Pod, others []corev1.Pod) {
+	s.Helper()
+	s.Until(func() (bool, error) {
+		_, name, err := s.Cluster.Leader(s.Ctx)
+		if err != nil {
+			return false, err
+		}
+		pods, err := s.Pods(s.Ctx, "controller")
+		others = nil
+		found := false
+		for _, pod := range pods {
+			switch {
+			case pod.DeletionTimestamp != nil:
+			case pod.Name == name:
+				leader, found = pod, true
+			default:
+				others = append(others, pod)
+			}
+		}
+		return found && len(others) == 1, err
+	}, "no leader and another replica")
+	return leader, others
+}
+
+// KillContainer kills a pod's container (SIGKILL).
+func (s *Suite) KillContainer(pod *corev1.Pod) {
+	s.Helper()
+	s.Len(pod.Status.ContainerStatuses, 1)
+	id := strings.TrimPrefix(pod.Status.ContainerStatuses[0].ContainerID, "containerd://")
+	s.NotEmpty(id, fmt.Sprintf("%s has no container yet", pod.Name))
+	s.Script("enter", pod.Spec.NodeName, "ctr", "--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", id)
+}

@@ -1,0 +1,214 @@
+package workers
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
+
+	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
+)
+
+// A release of Helm's goes from the DaemonSet to controller mode and back. No verified node is touched, nodes that wait for a foreign
+// taint meanwhile are verified by who runs the checks then, and nothing of the other mode is left.
+func TestModes(t *testing.T) {
+	s := start(t)
+	helm := func(ctx context.Context, args ...string) error {
+		_, err := s.Cluster.Run(ctx, "", s.Tool("helm"), append(args, "--namespace", harness.Namespace)...)
+		return err
+	}
+	s.Undo(func(ctx context.Context) error {
+		if err := helm(ctx, "uninstall", harness.Name, "--ignore-not-found", "--wait"); err != nil {
+			return err
+		}
+		if err := s.deleteLease(ctx); err != nil {
+			return err
+		}
+		return s.Cluster.Deploy(ctx, values...)
+	})
+	s.NoError(s.Undeploy(s.Ctx, values...))
+	s.NoError(s.deleteLease(s.Ctx))
+	const foreign = "foreign/agent"
+	upgrade := func(mode string) {
+		t.Helper()
+		args := []string{"upgrade", "--install", harness.Name, "chart"}
+		s.NoError(helm(s.Ctx, append(args, harness.Set(append(values, "deploymentMode="+mode, "controller.replicas=1",
+			"config.waitForTaints={"+foreign+"}", "terminationGracePeriodSeconds=10")...)...)...))
+	}
+	first, second, failing := nodes[0], nodes[1], nodes[0]
+	closed := s.watchClosed()
+	workers := s.record()
+
+	upgrade("daemonset")
+	before := s.objects()
+	s.Contains(before, "DaemonSet kube-system/"+harness.Name)
+	closed.may(first)
+	s.taint(first, foreign)
+	s.Gate(first)
+	s.AgentPod(first)
+
+	upgrade("controller")
+	s.NoError(s.NoAgents(s.Ctx))
+	s.NotContains(s.objects(), "DaemonSet kube-system/"+harness.Name)
+	s.awaitRollout()
+	s.Unverified(first)
+	s.untaint(first, foreign)
+	s.awaitVerified(first, workers, 1)
+	s.noWorkers(workers, first)
+
+	closed.may(second)
+	s.taint(second, foreign)
+	s.Gate(second)
+	closed.may(failing)
+	repair := s.drop(failing, dropDNS)
+	s.Gate(failing)
+	s.Until(func() (bool, error) {
+		all := workers.of(failing)
+		return len(all) == 2 && all[1].hasEnded(), nil
+	}, "no worker has failed")
+	s.Empty(workers.of(second))
+
+	upgrade("daemonset")
+	s.AgentPod(second)
+	s.Unverified(second)
+	s.untaint(second, foreign)
+	repair()
+	for _, node := range []string{second, failing} {
+		now, _ := s.AwaitVerified(node)
+		s.Empty(worker(now), "released by a worker")
+	}
+	// The condition that said that the worker had failed.
+	s.AwaitNode(failing, func(n *corev1.Node) bool {
+		condition := harness.Condition(n, harness.ConditionType)
+		return condition == nil || condition.Status == corev1.ConditionTrue
+	})
+	s.NoError(s.NoAgents(s.Ctx))
+	s.Equal(before, s.objects())
+	all := workers.of(failing)
+	s.Zero(all[len(all)-1].gone, "what is left of the failure")
+	// As chart/README.md says.
+	s.Kubectl("", "delete", "pods", "-n", harness.Namespace, "-l", "app.kubernetes.io/instance="+harness.Name+",app.kubernetes.io/component=worker")
+	s.noWorkers(workers, failing)
+	s.Empty(closed.nodes(), "these were closed")
+}
+
+// deleteLease deletes the Lease of a release that is gone. Its leader could not give it back: its rights went with it.
+func (s *suite) deleteLease(ctx context.Context) error {
+	_, err := s.Cluster.Kubectl(ctx, "", "delete", "lease", "--ignore-not-found", "-n", harness.Namespace, harness.Controller)
+	return err
+}
+
+// awaitRollout waits until the controller's new pods are there, and the old ones are not.
+func (s *suite) awaitRollout() {
+	s.Helper()
+	s.NoError(s.AwaitController(s.Ctx))
+	s.Until(func() (bool, error) {
+		pods, err := s.Pods(s.Ctx, "controller")
+		return len(pods) == 1, err
+	}, "old controllers stay")
+}
+
+func (s *suite) taint(node, key string) {
+	s.Helper()
+	s.Undo(func(ctx context.Context) error {
+		_, err := s.Cluster.Kubectl(ctx, "", "taint", "node", node, "--overwrite", key+"=:NoSchedule")
+		if err == nil {
+			_, err = s.Cluster.Kubectl(ctx, "", "taint", "node", node, key+"-")
+		}
+		return err
+	})
+	s.Kubectl("", "taint", "node", node, key+"=:NoSchedule")
+}
+
+func (s *suite) untaint(node, key string) {
+	s.Helper()
+	s.Kubectl("", "taint", "node", node, key+"-")
+}
+
+// objects lists the objects of the release that are in the cluster.
+func (s *suite) objects() []string {
+	s.Helper()
+	const kinds = "daemonsets,deployments,serviceaccounts,configmaps,roles,rolebindings,clusterroles,clusterrolebindings," +
+		"poddisruptionbudgets,validatingadmissionpolicies,validatingadmissionpolicybindings"
+	out := s.Kubectl("", "get", kinds, "-A", "-l", "app.kubernetes.io/instance="+harness.Name,
+		"-o", `go-template={{range .items}}{{.kind}} {{.metadata.namespace}}/{{.metadata.name}}{{"\n"}}{{end}}`)
+	found := strings.Split(strings.TrimSpace(out), "\n")
+	slices.Sort(found)
+	return found
+}
+
+// closings are the nodes that were verified and are not any more, as a watch shows them.
+type closings struct {
+	mu       sync.Mutex
+	verified map[string]bool
+	allowed  map[string]bool // the test closes these
+	closed   []string
+}
+
+// watchClosed watches the nodes until the test ends.
+func (s *suite) watchClosed() *closings {
+	s.Helper()
+	c := &closings{verified: make(map[string]bool), allowed: make(map[string]bool)}
+	list, err := s.Kube.CoreV1().Nodes().List(s.Ctx, metav1.ListOptions{})
+	s.NoError(err)
+	for _, node := range list.Items {
+		c.see(&node)
+	}
+	watcher, err := watchtools.NewRetryWatcherWithContext(s.Ctx, list.ResourceVersion, &cache.ListWatch{
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			return s.Kube.CoreV1().Nodes().Watch(ctx, options)
+		}})
+	s.NoError(err)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for event := range watcher.ResultChan() {
+			node, ok := event.Object.(*corev1.Node)
+			if !ok {
+				s.T.Errorf("the watch of nodes has ended: %v", event.Object)
+				return
+			}
+			c.see(node)
+		}
+	}()
+	s.Undo(func(context.Context) error {
+		watcher.Stop()
+		<-done
+		return nil
+	})
+	return c
+}
+
+func (c *closings) see(node *corev1.Node) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := harness.Verified(node)
+	if c.verified[node.Name] && !now {
+		if !c.allowed[node.Name] {
+			c.closed = append(c.closed, node.Name)
+		}
+		delete(c.allowed, node.Name)
+	}
+	c.verified[node.Name] = now
+}
+
+// may expects the test to close a node once.
+func (c *closings) may(node string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.allowed[node] = true
+}
+
+// nodes are those that were closed.
+func (c *closings) nodes() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed
+}

@@ -1,0 +1,67 @@
+package nodepatch
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// The Node changes after it came into the cache.
+func TestReleaseCached(t *testing.T) {
+	append1 := func(key string) func(*corev1.Node) {
+		return func(n *corev1.Node) { n.Spec.Taints = append(n.Spec.Taints, foreign(key)) }
+	}
+	again := func(n *corev1.Node) { n.Annotations = map[string]string{request.Annotation: `{"by":"another"}`} }
+	for name, test := range map[string]struct {
+		change   func(*corev1.Node)
+		lost     bool // the answer to the first patch
+		requests string
+		err      error
+		taints   string
+	}{
+		"unchanged":                            {requests: "PATCH", taints: "front behind"},
+		"a heartbeat":                          {change: heartbeat, requests: "PATCH GET PATCH", taints: "front behind"},
+		"a foreign taint at the end":           {change: append1("cni/off"), requests: "PATCH GET", err: ErrBlocked, taints: "front node-ready/unverified behind cni/off"},
+		"a taint that is not waited for":       {change: append1("other"), requests: "PATCH GET PATCH", taints: "front behind other"},
+		"started again":                        {change: func(n *corev1.Node) { n.Status.NodeInfo.BootID = "second" }, requests: "PATCH GET", err: ErrOutdated, taints: "front node-ready/unverified behind"},
+		"released, and to be verified again":   {change: again, requests: "PATCH GET", err: ErrOutdated, taints: "front node-ready/unverified behind"},
+		"released, and the taint was put back": {change: func(n *corev1.Node) { again(n); n.Labels[request.Label] = request.LabelValue }, requests: "PATCH GET PATCH", taints: "front behind"},
+		"the answer was lost":                  {lost: true, requests: "PATCH GET", taints: "front behind"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t, newNode())
+			s.node.Status.NodeInfo.BootID = "first"
+			base := asRead(s.node)
+			if test.change != nil {
+				s.change(test.change)
+			}
+			s.patching = func(n int, w http.ResponseWriter) bool {
+				if !test.lost || n > 1 {
+					return false
+				}
+				assert.NoError(t, s.apply([]byte(s.bodies[0])))
+				return answerStatus(w, http.StatusInternalServerError, "", "lost")
+			}
+			r := request
+			r.Blocks = r.WaitsFor([]string{"cni/"})
+			p := &Patcher{Node: s.client, Timeout: time.Minute, Deadline: time.Hour, Retried: func(error) {}}
+			released, removed, err := p.ReleaseCached(t.Context(), base, r)
+			require.ErrorIs(t, err, test.err)
+			if test.err == nil {
+				assert.Equal(t, s.node.ResourceVersion, released.ResourceVersion)
+				assert.Len(t, removed, 1)
+			}
+			assert.Equal(t, test.requests, strings.Join(s.requests, " "))
+			var keys []string
+			for _, taint := range s.node.Spec.Taints {
+				keys = append(keys, taint.Key)
+			}
+			assert.Equal(t, test.taints, strings.Join(keys, " "))
+		})
+	}
+}

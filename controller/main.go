@@ -180,7 +180,8 @@ func newWorkers(cfg config.Controller, environment kube.Environment, template *c
 }
 
 // newLeftovers deletes what controller mode has left behind.
-func newLeftovers(cfg config.Controller, template *corev1.PodTemplateSpec, m manager.Manager, log *slog.Logger) *worker.Leftovers {
+func newLeftovers(cfg config.Controller, template *corev1.PodTemplateSpec, m manager.Manager,
+	log *slog.Logger) *worker.Leftovers {
 	return &worker.Leftovers{
 		Reader: m.GetAPIReader(), Writer: m.GetClient(), Namespace: cfg.PodNamespace,
 		Selector: workers(template), Timeout: cfg.CheckTimeout, Log: log,

@@ -70,6 +70,13 @@ type change struct {
 	within bool              // the end of ctx also ends a request in flight, and no retry goes on after it
 }
 
+func (c change) void(node *Node) error {
+	if c.voids == nil {
+		return nil
+	}
+	return c.voids(node)
+}
+
 // Release makes the Node verified, starting from base, the Node as last read, and returns the taints that it has
 // removed. It reads the Node before every retry, and sends nothing to a Node that is already verified.
 //
@@ -219,10 +226,6 @@ func (p *Patcher) apply(ctx context.Context, base *Node, c change) (*Node, error
 
 		// Also after a lost reply: the patch may have been applied.
 		again, readErr := p.readAgain(limited, waits, err)
-		var void error
-		if readErr == nil && c.voids != nil {
-			void = c.voids(again)
-		}
 		switch {
 		case readErr != nil:
 			return nil, fmt.Errorf("patch of node %s: %w; then, reading it again: %w", node.Name, err, readErr)
@@ -230,8 +233,8 @@ func (p *Patcher) apply(ctx context.Context, base *Node, c change) (*Node, error
 			return nil, ErrReplaced
 		case c.done(again):
 			return again, nil
-		case void != nil:
-			return nil, void
+		case c.void(again) != nil:
+			return nil, c.void(again)
 		case statusCode(err) == http.StatusUnprocessableEntity &&
 			(again.ResourceVersion == node.ResourceVersion || unchanged == maxUnchanged):
 			return nil, &Refused{err} // no test can have failed

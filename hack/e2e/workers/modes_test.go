@@ -91,10 +91,7 @@ func TestModes(t *testing.T) {
 	})
 	s.NoError(s.NoAgents(s.Ctx))
 	s.Equal(before, s.objects())
-	all := workers.of(failing)
-	s.Zero(all[len(all)-1].gone, "what is left of the failure")
-	// As chart/README.md says.
-	s.Kubectl("", "delete", "pods", "-n", harness.Namespace, "-l", "app.kubernetes.io/instance="+harness.Name+",app.kubernetes.io/component=worker")
+	// The controller deletes what is left of the failure.
 	s.noWorkers(workers, failing)
 	s.Empty(closed.nodes(), "these were closed")
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/pflag"
 
-	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/agent"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
@@ -83,7 +82,7 @@ func run(args []string, lookupEnv func(string) (string, bool), signals <-chan os
 		return exitNotVerified
 	}
 
-	recorder := metrics.New(cfg.NodeName, checks.Names(), metrics.Build{Version: version, Commit: commit})
+	recorder := metrics.New(cfg.NodeName, agent.CheckNames(cfg), metrics.Build{Version: version, Commit: commit})
 	if cfg.EnableMetrics {
 		server, err := recorder.Listen(cfg.MetricsPort)
 		if err != nil {

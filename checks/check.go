@@ -18,20 +18,21 @@ import (
 	"time"
 )
 
-// The names of the four checks, in the order in which they run.
+// The names of the checks, in the order in which they run.
 const (
 	DNSName     = "dns"
 	APIName     = "api"
 	NetworkName = "network"
 	ServiceName = "service"
+	PeersName   = "peers" // only with ENABLE_CONNECTIVITY_MATRIX, after the release
 )
 
-// Names lists the four checks in their order.
+// Names lists the four checks of a verification in their order.
 func Names() []string { return []string{DNSName, APIName, NetworkName, ServiceName} }
 
 // Check is one question about this node.
 type Check interface {
-	Name() string // one of Names()
+	Name() string // one of Names(), or PeersName
 	// Try makes one attempt, within the deadline of ctx. The error names the layer, and is a *Failure if there is a remedy.
 	Try(ctx context.Context) (Report, error)
 }
@@ -118,6 +119,7 @@ type outcome struct {
 	detail   string
 	warnings []string
 	err      error
+	took     time.Duration // 0 where nobody asks
 }
 
 // inParallel probes all items at the same time and returns the outcomes in the order of the items.

@@ -33,6 +33,7 @@ type Endpoint struct {
 		Ready *bool `json:"ready"`
 	} `json:"conditions"`
 	NodeName string `json:"nodeName"` // "" if the slice does not name it
+	Zone     string `json:"zone"`     // likewise
 }
 
 // endpoint is one address of a ready endpoint.

@@ -56,12 +56,8 @@ func (n Network) get(ctx context.Context, target Target) outcome {
 		return outcome{err: httpsFailure(target.URL, err)}
 	}
 	defer func() { _ = conn.Close() }()
-	transport := &http.Transport{
-		Proxy:             nil, // the check proves the pod's own path
-		DisableKeepAlives: true,
-		TLSClientConfig:   &tls.Config{RootCAs: roots},
-		DialContext:       func(context.Context, string, string) (net.Conn, error) { return conn, nil },
-	}
+	transport := transportOver(conn)
+	transport.TLSClientConfig = &tls.Config{RootCAs: roots}
 	request.Header.Set("User-Agent", "kube-node-ready")
 	response, err := transport.RoundTrip(request)
 	if err != nil {
@@ -73,6 +69,15 @@ func (n Network) get(ctx context.Context, target Target) outcome {
 			"GET %s: %s", target.URL, response.Status)}
 	}
 	return outcome{detail: "GET " + target.URL + " " + response.Status}
+}
+
+// transportOver returns a transport for one request over a connection.
+func transportOver(conn net.Conn) *http.Transport {
+	return &http.Transport{
+		Proxy:             nil, // the check proves the pod's own path
+		DisableKeepAlives: true,
+		DialContext:       func(context.Context, string, string) (net.Conn, error) { return conn, nil },
+	}
 }
 
 // dialFirst connects to all addresses in parallel and returns the first connection: one of them may drop packets.

@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,8 @@ type Service struct {
 	TaintKey           string // of the startup taint: the service's pods must tolerate it
 	FailedTaintKey     string // of the failed taint, which they must tolerate too; "": none
 	Domain             string // the cluster's DNS domain, for a name that every DNS endpoint can resolve
+	MaxDials           int    // how many endpoints to connect to; 0: 8
+	SmallPackets       bool   // only connect, without the large query
 	// List returns the EndpointSlices of the service.
 	List func(ctx context.Context) ([]EndpointSlice, error)
 }
@@ -63,7 +66,7 @@ func (s Service) choose(ready []endpoint) []endpoint {
 	remote := slices.DeleteFunc(slices.Clone(ready), s.isLocal)
 	local := slices.DeleteFunc(ready, func(e endpoint) bool { return !s.isLocal(e) })
 	chosen := slices.Concat(remote, local)
-	return chosen[:min(len(chosen), maxDials)]
+	return chosen[:min(len(chosen), cmp.Or(s.MaxDials, maxDials))]
 }
 
 func (s Service) connect(ctx context.Context, name string, chosen []endpoint) (Report, error) {
@@ -124,7 +127,7 @@ func (s Service) probeOnce(ctx context.Context, e endpoint, limit int) error {
 		return fmt.Errorf("%s: %w", e, short(err))
 	}
 	defer func() { _ = conn.Close() }()
-	if !e.isDNS {
+	if !e.isDNS || s.SmallPackets {
 		return nil
 	}
 	if err := exchangeLargeQuery(ctx, conn, s.Domain, limit); err != nil {

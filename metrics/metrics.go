@@ -18,6 +18,9 @@ type Recorder struct {
 	status, completion, verification, timedOut prometheus.Gauge
 	patchRetries                               prometheus.Counter
 	durations                                  map[string]prometheus.Gauge
+	recheck                                    *prometheus.GaugeVec // without labels, and without a series before a recheck
+	// labels zone and own_zone: those of the peers of the last round, at most 8; result: reached or failed
+	peers, peerDuration *prometheus.GaugeVec
 	// label check: the names of the checks, a closed set, present at zero from the start
 	attempts *prometheus.CounterVec
 	failures *prometheus.CounterVec
@@ -39,6 +42,13 @@ func New(node string, checks []string, build Build) *Recorder {
 	r.verification = gauge("node_check_verification_duration_seconds",
 		"Duration of the last verification, from its start to the patched node, in seconds; 0 before the first.")
 	r.timedOut = gauge("node_check_timed_out", "1 while INITIAL_TIMEOUT has passed and the node is not verified.")
+	r.recheck = factory.NewGaugeVec(prometheus.GaugeOpts{Name: "node_check_recheck_status",
+		Help: "1 while the rechecks of a released node pass, 0 from FAILURE_THRESHOLD failed ones in a row to RECOVERY_THRESHOLD " +
+			"passed ones; absent without RECHECK_INTERVAL."}, nil)
+	r.peers = factory.NewGaugeVec(prometheus.GaugeOpts{Name: "node_check_peers",
+		Help: "Agents on other nodes that the last recheck connected to, by zone and result."}, []string{"zone", "own_zone", "result"})
+	r.peerDuration = factory.NewGaugeVec(prometheus.GaugeOpts{Name: "node_check_peer_duration_seconds",
+		Help: "Mean duration of those connections that were made, by zone, in seconds."}, []string{"zone", "own_zone"})
 	r.patchRetries = factory.NewCounter(prometheus.CounterOpts{Name: "node_check_patch_retries_total",
 		Help: "Retries of the patch, because the node had changed or the reply was lost."})
 	r.attempts = factory.NewCounterVec(prometheus.CounterOpts{Name: "node_check_attempts_total",
@@ -75,6 +85,25 @@ func (r *Recorder) PatchRetry() { r.patchRetries.Inc() }
 // TimedOut sets whether INITIAL_TIMEOUT has passed and the node is not verified.
 func (r *Recorder) TimedOut(yes bool) { r.timedOut.Set(number(yes)) }
 
+// Zone is what a round found of the agents in one zone.
+type Zone struct {
+	Reached, Failed int
+	Took            time.Duration // of those reached together
+}
+
+// Peers records the connections of a round to agents on other nodes, by their zone. Those of the round before are forgotten.
+func (r *Recorder) Peers(ownZone string, zones map[string]Zone) {
+	r.peers.Reset()
+	r.peerDuration.Reset()
+	for name, zone := range zones {
+		r.peers.WithLabelValues(name, ownZone, "reached").Set(float64(zone.Reached))
+		r.peers.WithLabelValues(name, ownZone, "failed").Set(float64(zone.Failed))
+		if zone.Reached > 0 {
+			r.peerDuration.WithLabelValues(name, ownZone).Set(zone.Took.Seconds() / float64(zone.Reached))
+		}
+	}
+}
+
 // Verified records that the node was verified at a time, and how long the verification took.
 func (r *Recorder) Verified(at time.Time, took time.Duration) {
 	r.completion.Set(float64(at.UnixNano()) / 1e9)
@@ -84,6 +113,17 @@ func (r *Recorder) Verified(at time.Time, took time.Duration) {
 
 // SetStatus sets whether the node is verified. It decides /readyz too.
 func (r *Recorder) SetStatus(verified bool) {
+	r.recheck.Reset()
+	r.set(verified)
+}
+
+// SetRecheckStatus sets whether a released node passes its rechecks. It is the node's status and decides /readyz, too.
+func (r *Recorder) SetRecheckStatus(passes bool) {
+	r.recheck.WithLabelValues().Set(number(passes))
+	r.set(passes)
+}
+
+func (r *Recorder) set(verified bool) {
 	r.verified.Store(verified)
 	r.status.Set(number(verified))
 }

@@ -120,6 +120,19 @@ func TestSeriesChange(t *testing.T) {
 			do:   func(r *Recorder) { r.SetStatus(true) },
 			want: []string{`node_check_status{node="node1"} 1`},
 		},
+		"rechecks fail": {
+			do: func(r *Recorder) {
+				r.Verified(time.Unix(1024, 0), 2*time.Second)
+				r.SetRecheckStatus(true)
+				r.SetRecheckStatus(false)
+				assert.Contains(t, series(t, r), `node_check_recheck_status{node="node1"} 0`)
+				r.SetStatus(false)
+			},
+			want: []string{
+				`node_check_completion_timestamp{node="node1"} 1024`,
+				`node_check_verification_duration_seconds{node="node1"} 2`,
+			},
+		},
 		"verified and not any more": {
 			do: func(r *Recorder) {
 				r.Verified(time.Unix(1024, 0), 2*time.Second)
@@ -148,6 +161,34 @@ func TestSeriesChange(t *testing.T) {
 	}
 }
 
+// The series of a round replace those of the round before.
+func TestPeers(t *testing.T) {
+	r := newRecorder()
+	atStart := series(t, r)
+	r.Peers("a", map[string]Zone{"a": {Failed: 2}, "b": {Reached: 2, Failed: 1, Took: 3 * time.Second}})
+	for _, want := range []string{
+		`node_check_peers{node="node1",own_zone="a",result="failed",zone="a"} 2`,
+		`node_check_peers{node="node1",own_zone="a",result="reached",zone="a"} 0`,
+		`node_check_peers{node="node1",own_zone="a",result="failed",zone="b"} 1`,
+		`node_check_peers{node="node1",own_zone="a",result="reached",zone="b"} 2`,
+		`node_check_peer_duration_seconds{node="node1",own_zone="a",zone="b"} 1.5`,
+	} {
+		assert.Contains(t, series(t, r), want)
+	}
+	assert.Len(t, series(t, r), len(atStart)+5)
+	r.Peers("a", nil)
+	assert.Equal(t, atStart, series(t, r))
+}
+
+func TestRecheckProbe(t *testing.T) {
+	r := newRecorder()
+	for passes, want := range map[bool]int{true: http.StatusOK, false: http.StatusServiceUnavailable} {
+		r.SetRecheckStatus(passes)
+		code, _ := ask(t, r, "/readyz")
+		assert.Equal(t, want, code)
+	}
+}
+
 func TestTwoRecordersShareNothing(t *testing.T) {
 	r := newRecorder()
 	newRecorder().Failure("dns")
@@ -155,7 +196,10 @@ func TestTwoRecordersShareNothing(t *testing.T) {
 }
 
 func TestLint(t *testing.T) {
-	families, err := newRecorder().registry.Gather()
+	r := newRecorder()
+	r.SetRecheckStatus(true)
+	r.Peers("a", map[string]Zone{"b": {Reached: 1}})
+	families, err := r.registry.Gather()
 	require.NoError(t, err)
 	// Not testutil.GatherAndLint, which is the same and needs one more module.
 	problems, err := promlint.NewWithMetricFamilies(families).Lint()

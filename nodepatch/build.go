@@ -46,6 +46,13 @@ func (r Request) WaitsFor(prefixes []string) func(Taint) bool {
 	}
 }
 
+// Released describes a node that stays released while it is rechecked, with the failed taint or without it.
+func (r Request) Released() Request {
+	r.AlsoRemove = slices.DeleteFunc(slices.Clone(r.AlsoRemove), func(key string) bool { return key == r.FailedTaintKey })
+	r.FailedTaintKey = ""
+	return r
+}
+
 func (r Request) isFailed(taint Taint) bool { return taint.Key == r.FailedTaintKey }
 
 // Operation is one step of a JSON patch (RFC 6902).

@@ -181,6 +181,35 @@ func TestOpen(t *testing.T) {
 	}
 }
 
+// A released node stays released with the failed taint, and with nothing else that a release removes.
+func TestReleased(t *testing.T) {
+	r := request
+	r.FailedTaintKey, r.AlsoRemove = "node-ready/failed", []string{"node-ready/failed", "node-ready/former"}
+	for key, want := range map[string]bool{"foreign/a": true, "node-ready/failed": true, ourKey: false, "node-ready/former": false} {
+		node := &Node{}
+		node.Labels = map[string]string{r.Label: "true"}
+		node.Spec.Taints = []Taint{{Key: key, Effect: "NoSchedule"}}
+		assert.Equal(t, want, IsVerified(node, r.Released()), key)
+		assert.Equal(t, key == "foreign/a", IsVerified(node, r), key)
+	}
+	assert.Equal(t, []string{"node-ready/failed", "node-ready/former"}, r.AlsoRemove, "the original is unchanged")
+}
+
+func TestUntouchable(t *testing.T) {
+	const none = ""
+	for want, edit := range map[string]func(*Node){
+		none:                            func(n *Node) { n.Spec.Taints = []Taint{{Key: "karpenter.sh/unregistered"}} },
+		"it is cordoned":                func(n *Node) { n.Spec.Unschedulable = true },
+		"it is being deleted":           func(n *Node) { n.DeletionTimestamp = new(metav1.Now()) },
+		"Karpenter disrupts it":         func(n *Node) { n.Spec.Taints = []Taint{{Key: "a"}, {Key: "karpenter.sh/disrupted"}} },
+		"Cluster Autoscaler deletes it": func(n *Node) { n.Spec.Taints = []Taint{{Key: "ToBeDeletedByClusterAutoscaler"}} },
+	} {
+		node := new(Node)
+		edit(node)
+		assert.Equal(t, want, Untouchable(node))
+	}
+}
+
 func TestWaitsFor(t *testing.T) {
 	r := Request{TaintKey: "cni.example/startup", FailedTaintKey: failedKey}
 	blocks := r.WaitsFor([]string{"cni.example/", "node-ready/"})

@@ -7,7 +7,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 type Node struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              struct {
-		Taints []Taint `json:"taints"`
+		Taints        []Taint `json:"taints"`
+		Unschedulable bool    `json:"unschedulable"`
 	} `json:"spec"`
 	Status struct {
 		Conditions []Condition `json:"conditions"`

@@ -77,10 +77,22 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
   namespace: {{ .Release.Namespace }}
 {{- end }}
 
-{{/* The markers of a node that is not verified in time, joined by commas. The controller reads the condition of every node. */}}
+{{/* "true" if the agents stay and check their nodes again, or nothing. */}}
+{{- define "kube-node-ready.recheck" -}}
+{{- with .Values.config.recheckInterval }}{{ if gt (include "kube-node-ready.seconds" . | int) 0 }}true{{ end }}{{ end }}
+{{- end }}
+
+{{- define "kube-node-ready.peersName" -}}
+{{- printf "%s-peers" (include "kube-node-ready.fullname" .) }}
+{{- end }}
+
+{{/*
+The markers of a node that is not verified in time, joined by commas. The controller reads the condition of every node, and rechecks
+have no other way to show what they find.
+*/}}
 {{- define "kube-node-ready.onTimeout" -}}
 {{- $markers := splitList "," .Values.config.onTimeout }}
-{{- if .Values.controller.enabled }}
+{{- if or .Values.controller.enabled (include "kube-node-ready.recheck" .) }}
 {{- $markers = append (without $markers "keep") "condition" | uniq }}
 {{- end }}
 {{- join "," $markers }}
@@ -108,6 +120,11 @@ ALSO_REMOVE_TAINTS: {{ .alsoRemoveTaints | join "," | quote }}
 ON_TIMEOUT: {{ include "kube-node-ready.onTimeout" $ | quote }}
 FAILED_TAINT_KEY: {{ .failedTaintKey | quote }}
 CONDITION_TYPE: {{ .conditionType | quote }}
+RECHECK_INTERVAL: {{ .recheckInterval | quote }}
+FAILURE_THRESHOLD: {{ .failureThreshold | quote }}
+RECOVERY_THRESHOLD: {{ .recoveryThreshold | quote }}
+ENABLE_CONNECTIVITY_MATRIX: {{ .connectivityMatrix | quote }}
+PEERS_SERVICE: {{ printf "%s/%s" $.Release.Namespace (include "kube-node-ready.peersName" $) | quote }}
 ENABLE_METRICS: {{ .enableMetrics | quote }}
 METRICS_PORT: {{ .metricsPort | quote }}
 METRICS_LINGER: {{ include "kube-node-ready.linger" $ | quote }}
@@ -118,7 +135,7 @@ LOG_FORMAT: {{ .logFormat | quote }}
 
 {{/* Requirements for every node that the pod may run on. */}}
 {{- define "kube-node-ready.nodeRules" -}}
-{{- if eq .Values.deploymentMode "daemonset" }}
+{{- if and (eq .Values.deploymentMode "daemonset") (not (include "kube-node-ready.recheck" .)) }}
 # Once the node has the label, the DaemonSet controller deletes the pod.
 - key: {{ .Values.config.verifiedLabel | quote }}
   operator: DoesNotExist
@@ -155,9 +172,16 @@ of their own they would not apply to a node that matches only a term of the user
 {{- concat (list .Values.config.taintKey .Values.config.failedTaintKey) .Values.config.alsoRemoveTaints | uniq | toJson }}
 {{- end }}
 
-{{/* The same keys as a regular expression of PromQL. */}}
-{{- define "kube-node-ready.taintKeysPattern" -}}
-{{- range $i, $key := include "kube-node-ready.taintKeys" . | fromJsonArray }}{{ if $i }}|{{ end }}{{ regexQuoteMeta $key }}{{ end }}
+{{/* Keys of taints, as JSON, as a regular expression of PromQL. */}}
+{{- define "kube-node-ready.keysPattern" -}}
+{{- range $i, $key := fromJsonArray . }}{{ if $i }}|{{ end }}{{ regexQuoteMeta $key }}{{ end }}
+{{- end }}
+
+{{/* The keys of taints that a released node must not have, as JSON: with rechecks the controller may close it with the failed taint. */}}
+{{- define "kube-node-ready.unreleasedKeys" -}}
+{{- $keys := include "kube-node-ready.taintKeys" . | fromJsonArray }}
+{{- if include "kube-node-ready.recheck" . }}{{ $keys = without $keys .Values.config.failedTaintKey }}{{ end }}
+{{- toJson $keys }}
 {{- end }}
 
 {{/*
@@ -204,11 +228,14 @@ Set `true` or --api-versions when rendering offline, without an API server.
 {{- $enabled }}
 {{- end }}
 
-{{/* Long enough for the last scrape: one interval, and the time until Prometheus discovers the pod. */}}
+{{/*
+Long enough for the last scrape: one interval, and the time until Prometheus discovers the pod. An agent that rechecks its node is
+scraped all the time.
+*/}}
 {{- define "kube-node-ready.linger" -}}
 {{- $interval := 0 }}
 {{- range list .Values.podMonitor .Values.serviceMonitor .Values.scrapeAnnotations }}
-{{- if and .enabled (eq $.Values.deploymentMode "daemonset") }}
+{{- if and .enabled (eq $.Values.deploymentMode "daemonset") (not (include "kube-node-ready.recheck" $)) }}
 {{- $interval = include "kube-node-ready.seconds" .interval | int | max $interval }}
 {{- end }}
 {{- end }}
@@ -226,6 +253,39 @@ Set `true` or --api-versions when rendering offline, without an API server.
 {{- $value := include "kube-node-ready.sortable" (index . 1) }}
 {{- if or (lt $value (include "kube-node-ready.sortable" (index . 2))) (gt $value (include "kube-node-ready.sortable" (index . 3))) }}
 {{- fail (printf "%s %s must be between %s and %s" (index . 0) (index . 1) (index . 2) (index . 3)) }}
+{{- end }}
+{{- end }}
+
+{{/* The update strategy of the DaemonSet. */}}
+{{- define "kube-node-ready.updateStrategy" -}}
+{{- $strategy := deepCopy (.Values.updateStrategy | default dict) }}
+{{- with $strategy.rollingUpdate }}
+{{- if eq (toString .maxUnavailable) "" }}
+{{- $_ := set . "maxUnavailable" (include "kube-node-ready.recheck" $ | empty | ternary "100%" "10%") }}
+{{- end }}
+{{- end }}
+{{- toYaml $strategy }}
+{{- end }}
+
+{{/* Errors that the schema cannot find in what rechecks need. */}}
+{{- define "kube-node-ready.validateRecheck" -}}
+{{- if include "kube-node-ready.recheck" . }}
+{{- include "kube-node-ready.validateDuration" (list "config.recheckInterval" .Values.config.recheckInterval "10s" "1h") }}
+{{- if eq .Values.deploymentMode "controller" }}
+{{- fail (printf "config.recheckInterval %s needs deploymentMode daemonset: a worker does not stay on its node" .Values.config.recheckInterval) }}
+{{- end }}
+{{- if not .Values.config.enableMetrics }}
+{{- fail (printf "config.recheckInterval %s needs config.enableMetrics: kubelet probes whether the node passes" .Values.config.recheckInterval) }}
+{{- end }}
+{{- if eq .Values.config.failedTaintKey .Values.config.taintKey }}
+{{- fail (printf "config.failedTaintKey %s must differ from config.taintKey" .Values.config.failedTaintKey) }}
+{{- end }}
+{{- else if .Values.config.connectivityMatrix }}
+{{- fail "config.connectivityMatrix needs config.recheckInterval: a one-shot agent is gone before others could reach it" }}
+{{- end }}
+{{- $peers := include "kube-node-ready.peersName" . }}
+{{- if and .Values.config.connectivityMatrix (gt (len $peers) 63) }}
+{{- fail (printf "with config.connectivityMatrix, the name %s must have at most 63 characters: set fullnameOverride" $peers) }}
 {{- end }}
 {{- end }}
 
@@ -249,11 +309,12 @@ Set `true` or --api-versions when rendering offline, without an API server.
 {{- if and (has "taint" (include "kube-node-ready.onTimeout" . | splitList ",")) (eq .Values.config.failedTaintKey .Values.config.taintKey) }}
 {{- fail (printf "config.failedTaintKey %s must differ from config.taintKey" .Values.config.failedTaintKey) }}
 {{- end }}
-{{- with (.Values.updateStrategy | default dict).rollingUpdate }}
+{{- with (include "kube-node-ready.updateStrategy" . | fromYaml).rollingUpdate }}
 {{- if eq (has (.maxSurge | default 0 | toString) (list "0" "0%")) (has (toString .maxUnavailable) (list "0" "0%")) }}
 {{- fail (printf "updateStrategy.rollingUpdate: either maxUnavailable (%v) or maxSurge (%v) must be 0, and not both" .maxUnavailable (.maxSurge | default 0)) }}
 {{- end }}
 {{- end }}
+{{- include "kube-node-ready.validateRecheck" . }}
 {{- $linger := include "kube-node-ready.linger" . }}
 {{- if has .Values.config.conditionType (list "Ready" "MemoryPressure" "DiskPressure" "PIDPressure" "NetworkUnavailable") }}
 {{- fail (printf "config.conditionType %s must not be a condition of kubelet or a CNI" .Values.config.conditionType) }}

@@ -54,16 +54,20 @@ spec:
           containerPort: {{ .Values.config.metricsPort }}
           protocol: TCP
       # No liveness probe: a restart begins INITIAL_TIMEOUT again, and a node with a broken path from kubelet to pods would never time out.
-      {{- if .Values.readinessProbe.enabled }}
+      {{- $recheck := include "kube-node-ready.recheck" . }}
+      {{- if or .Values.readinessProbe.enabled $recheck }}
       # Ready means verified. The first probe is late, so that a node that starts well gets no `Unhealthy` Event.
+      {{- if $recheck }}
+      # While the agent rechecks its node, kubelet says here what an agent without a path to the API server cannot write.
+      {{- end }}
       readinessProbe:
         httpGet:
           path: /readyz
           port: metrics
         initialDelaySeconds: 5
-        periodSeconds: 5
+        periodSeconds: {{ $recheck | empty | ternary 5 10 }}
         timeoutSeconds: 2
-        failureThreshold: 1
+        failureThreshold: {{ $recheck | empty | ternary 1 2 }}
       {{- end }}
       {{- end }}
       resources:

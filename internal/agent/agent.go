@@ -1,4 +1,4 @@
-// Package agent is the life of one run: verify the node, release it, and hold until the pod is deleted.
+// Package agent is the life of one run: verify the node, release it, and hold until the pod is deleted, or recheck it.
 package agent
 
 import (
@@ -35,7 +35,8 @@ type Agent struct {
 	checks  func(checks.API) []checks.Check
 	// reportInterval is the time until the next attempt to report a timeout, ±20 %.
 	reportInterval time.Duration
-	proof          *proof // of the last verification; nil once a check has failed since
+	refresh        time.Duration // of a condition that stays False
+	proof          *proof        // of the last verification; nil once a check has failed since
 }
 
 // proof is what this process has proven.
@@ -46,7 +47,11 @@ type proof struct {
 
 // New returns the agent of the node that cfg names. The environment must have a client.
 func New(cfg config.Config, e kube.Environment, recorder *metrics.Recorder, log *logrus.Entry, version string) *Agent {
-	a := &Agent{cfg: cfg, version: version, log: log, metrics: recorder, client: e.Client, reportInterval: reportInterval}
+	a := &Agent{cfg: cfg, version: version, log: log, metrics: recorder, client: e.Client, reportInterval: reportInterval,
+		refresh: refreshInterval}
+	if cfg.Once {
+		a.cfg.RecheckInterval = 0 // it ends with the verdict
+	}
 	a.api = nodepatch.Client{REST: e.Client.Core, Name: cfg.NodeName}
 	pod, _ := os.Hostname() // the name of the pod
 	a.events = kube.NewEvents(e.Client.Core, cfg.NodeName, cfg.PodNamespace+"/"+pod, cfg.CheckTimeout, log)
@@ -63,7 +68,7 @@ func New(cfg config.Config, e kube.Environment, recorder *metrics.Recorder, log 
 	return a
 }
 
-// Run verifies the node and holds, and verifies again when the node is found unverified, until ctx ends.
+// Run verifies the node and holds or rechecks it, and verifies again when the node is found unverified, until ctx ends.
 // Then it serves the final metrics for METRICS_LINGER, or until secondSignal is closed. With --once it returns with the
 // verdict. It reports whether the node is verified.
 func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified bool) {
@@ -71,9 +76,11 @@ func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified
 		v := a.newVerification()
 		if v.readFirst(ctx) {
 			a.log.Info("node is already verified")
-			a.metrics.SetStatus(true)
-			if v.marker.ShowsFailed(v.node) { // written by a container that has ended since
-				v.markVerified(ctx)
+			if a.cfg.RecheckInterval == 0 {
+				a.metrics.SetStatus(true)
+				if v.marker.ShowsFailed(v.node) { // written by a container that has ended since
+					v.markVerified(ctx)
+				}
 			}
 		} else if !v.verify(ctx) {
 			if !a.cfg.Once {
@@ -84,7 +91,11 @@ func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified
 		if a.cfg.Once {
 			return true
 		}
-		if !a.hold(ctx) {
+		stay := a.hold
+		if a.cfg.RecheckInterval > 0 {
+			stay = v.newRecheck().run
+		}
+		if !stay(ctx) {
 			a.shutDown(secondSignal)
 			return true
 		}
@@ -112,6 +123,14 @@ func newRequest(cfg config.Config) nodepatch.Request {
 		TaintKey: cfg.TaintKey, FailedTaintKey: cfg.FailedTaintKey, AlsoRemove: cfg.AlsoRemoveTaints,
 		Label: cfg.VerifiedLabel, LabelValue: cfg.VerifiedLabelValue, Annotation: annotation,
 	}
+}
+
+// heldRequest describes the node while the agent holds or rechecks it.
+func (a *Agent) heldRequest() nodepatch.Request {
+	if a.cfg.RecheckInterval > 0 {
+		return newRequest(a.cfg).Released() // the failed taint of the controller begins no verification
+	}
+	return newRequest(a.cfg)
 }
 
 // annotationValue says when and how the node was verified, and which taints its release removes.

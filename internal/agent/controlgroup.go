@@ -14,7 +14,7 @@ func Checks(cfg config.Config, e kube.Environment) ([]checks.Check, checks.Runne
 	node := nodepatch.Client{REST: e.Client.Core, Name: cfg.NodeName}
 	get := func(ctx context.Context) (checks.Report, error) {
 		e.Client.CloseIdleConnections()
-		_, report, err := readLarge(ctx, node)
+		_, report, err := readLarge(ctx, cfg.NodeName, node.GetPadded)
 		return report, err
 	}
 	return newChecks(cfg, e, clusterDomain(), checks.API{Get: get}), newRunner(cfg, nil)

@@ -31,7 +31,7 @@ func DryRun(ctx context.Context, cfg config.Config, e kube.Environment, version 
 			report.Warnings, err = checks.WithLargeHeader(func(value string) error { return e.Client.Versions(ctx, value) })
 			return report, err
 		}
-		node, report, err = readLarge(ctx, nodepatch.Client{REST: e.Client.Core, Name: cfg.NodeName})
+		node, report, err = readLarge(ctx, cfg.NodeName, nodepatch.Client{REST: e.Client.Core, Name: cfg.NodeName}.GetPadded)
 		return report, err
 	}
 	cfg.MaxRetries = 0

@@ -24,7 +24,7 @@ func (a *Agent) hold(ctx context.Context) bool {
 	// From here on there are only scrapes, whose garbage need not grow to the 4 MB at which Go starts to collect: 2 MiB
 	// less after ten thousand.
 	debug.SetGCPercent(50)
-	request := newRequest(a.cfg)
+	request := a.heldRequest()
 	for sleep(ctx, holdInterval) {
 		node, err := a.patcher.Get(ctx)
 		switch {

@@ -23,7 +23,10 @@ type marker struct {
 	reason  string // of the condition as it is on the node, "" if this verification has written none
 }
 
-func (m *marker) uses(policy string) bool { return slices.Contains(m.v.cfg.OnTimeout, policy) }
+// uses reports whether the policy is one of ON_TIMEOUT. With rechecks the condition always is.
+func (m *marker) uses(policy string) bool {
+	return slices.Contains(m.v.cfg.OnTimeout, policy) || (policy == config.OnTimeoutCondition && m.v.cfg.RecheckInterval > 0)
+}
 
 // Failed shows which checks fail (none: the patch), on a node that has the startup taint: a node that was never gated is
 // never reported. It reports whether it has written anything: never the same twice.
@@ -141,6 +144,9 @@ func (v *verification) markVerified(ctx context.Context) bool {
 func (v *verification) removeLoneFailedTaint(ctx context.Context) {
 	if v.node == nil || !nodepatch.HasFailedTaint(v.node, v.request) || len(nodepatch.StartupTaints(v.node, v.request)) > 0 {
 		return
+	}
+	if v.cfg.RecheckInterval > 0 && !v.marker.tainted {
+		return // the controller has closed a node that failed its rechecks: only a release opens it
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*v.cfg.CheckTimeout)
 	defer cancel()

@@ -21,6 +21,8 @@ const (
 	reasonVerified    = "NodeVerified"
 	reasonNotVerified = "NodeNotVerified"
 	reasonTimedOut    = "NodeVerificationTimedOut"
+	reasonFailed      = "NodeRecheckFailed"
+	reasonRecovered   = "NodeRecovered"
 )
 
 // Reported instead of a check name when no check fails.
@@ -90,11 +92,11 @@ func (v *verification) record(attempt checks.Attempt) {
 }
 
 // judge counts the failed checks of a round and returns them as a roundFailure.
-func (v *verification) judge(results []checks.Result) error {
+func (a *Agent) judge(results []checks.Result) error {
 	var failed roundFailure
 	for _, result := range results {
 		if result.Err != nil {
-			v.metrics.Failure(result.Check)
+			a.metrics.Failure(result.Check)
 			failed.checks = append(failed.checks, result.Check)
 			failed.reasons = append(failed.reasons, failure{result.Check, result.Err}.String())
 		}

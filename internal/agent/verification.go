@@ -41,6 +41,7 @@ type verification struct {
 	stop          context.CancelFunc
 	marker        marker
 	releasing     bool // a patch is in flight that releases the node
+	released      bool
 	releaseFailed bool
 	shownVerified bool // by the marker, before a release that has failed: to be taken back
 }
@@ -68,7 +69,7 @@ func (v *verification) readFirst(ctx context.Context) bool {
 	}
 	report.Took = v.readAt.Sub(start)
 	v.reusable = &report
-	return nodepatch.IsVerified(v.node, v.request)
+	return nodepatch.IsVerified(v.node, v.heldRequest())
 }
 
 // verify runs rounds until enough of them have passed in a row and the node is released; then Run holds. It returns
@@ -87,6 +88,10 @@ func (v *verification) verify(parentCtx context.Context) bool {
 	for passed := 0; ; {
 		beforeRelease := passed+1 >= v.cfg.SuccessThreshold
 		err := v.round(ctx, beforeRelease)
+		if v.isRechecked() {
+			v.log.Info("node is already verified")
+			return true
+		}
 		if err == nil && beforeRelease {
 			err = v.release(ctx)
 		}
@@ -193,17 +198,18 @@ func (v *verification) readNode(ctx context.Context) (checks.Report, error) {
 
 // readLarge reads the node with a request that is larger than a packet. The patch is built on the answer.
 func (v *verification) readLarge(ctx context.Context) (checks.Report, error) {
-	node, report, err := readLarge(ctx, v.api)
+	node, report, err := readLarge(ctx, v.cfg.NodeName, v.api.GetPadded)
 	if err == nil {
 		v.node, v.readAt = node, time.Now()
 	}
 	return report, err
 }
 
-func readLarge(ctx context.Context, api nodepatch.Client) (node *nodepatch.Node, report checks.Report, err error) {
-	report.Detail = "node " + api.Name + " read"
+func readLarge(ctx context.Context, name string, get func(ctx context.Context, padding string) (*nodepatch.Node, error)) (
+	node *nodepatch.Node, report checks.Report, err error) {
+	report.Detail = "node " + name + " read"
 	report.Warnings, err = checks.WithLargeHeader(func(value string) (err error) {
-		node, err = api.GetPadded(ctx, value)
+		node, err = get(ctx, value)
 		return err
 	})
 	return node, report, err
@@ -241,6 +247,13 @@ func (v *verification) release(ctx context.Context) error {
 		v.releaseFailed = true
 		return err
 	}
+	v.released = true
 	v.announce(ctx, removed)
 	return nil
+}
+
+// isRechecked reports whether rechecks, and not a release, are to decide about the node: it is verified, and only its first read
+// has failed. A release would open a node that the controller has closed after a single round.
+func (v *verification) isRechecked() bool {
+	return v.cfg.RecheckInterval > 0 && v.node != nil && nodepatch.IsVerified(v.node, v.heldRequest())
 }

@@ -32,6 +32,11 @@ type Config struct {
 	OnTimeout                     []string
 	FailedTaintKey, ConditionType string
 
+	RecheckInterval                     time.Duration // 0: the agent is one-shot
+	FailureThreshold, RecoveryThreshold int
+	EnableConnectivityMatrix            bool
+	PeersService                        string // namespace/name
+
 	EnableMetrics bool
 	MetricsPort   int
 	MetricsLinger time.Duration
@@ -73,6 +78,11 @@ type setting struct {
 
 // settings is the table of all flags, in the order of the help.
 func (c *Config) settings() []*setting {
+	return slices.Concat(c.gateSettings(), c.recheckSettings(), c.processSettings())
+}
+
+// gateSettings are those of the way to the release.
+func (c *Config) gateSettings() []*setting {
 	return []*setting{
 		{"node-name", "name", "node to verify; required unless --dry-run", "", text(&c.NodeName, optional(subdomain))},
 		{"pod-namespace", "name", "namespace of this pod", "kube-system", text(&c.PodNamespace, label)},
@@ -115,7 +125,27 @@ func (c *Config) settings() []*setting {
 			text(&c.FailedTaintKey, ownKey)},
 		{"condition-type", "type", "type of the condition that condition in --on-timeout writes", "NodeVerified",
 			text(&c.ConditionType, conditionType)},
+	}
+}
 
+// recheckSettings are those of the time after the release.
+func (c *Config) recheckSettings() []*setting {
+	return []*setting{
+		{"recheck-interval", "duration", "how often to check a released node again; empty or 0: never", "",
+			off(duration(&c.RecheckInterval, 10*time.Second, time.Hour))},
+		{"failure-threshold", "number", "failed rechecks in a row after which the condition is False", "3",
+			number(&c.FailureThreshold, 1, 1000)},
+		{"recovery-threshold", "number", "passed rechecks in a row after which it is True again", "3",
+			number(&c.RecoveryThreshold, 1, 1000)},
+		{"enable-connectivity-matrix", "bool", "with each recheck also connect to agents on other nodes", "false",
+			boolean(&c.EnableConnectivityMatrix)},
+		{"peers-service", "ns/name", "service of the agents that --enable-connectivity-matrix connects to",
+			"kube-system/kube-node-ready-peers", text(&c.PeersService, optional(namespacedName))},
+	}
+}
+
+func (c *Config) processSettings() []*setting {
+	return []*setting{
 		{"enable-metrics", "bool", "serve /metrics, /healthz and /readyz", "true", boolean(&c.EnableMetrics)},
 		{"metrics-port", "port", "port of the metrics server", "8080", number(&c.MetricsPort, 1, 65535)},
 		{"metrics-linger", "duration", "how long a verified node's agent keeps serving metrics after SIGTERM", "0s",
@@ -258,8 +288,14 @@ func (c *Config) validate(lookupEnv func(string) (string, bool)) (problems Usage
 	if slices.Contains(c.OnTimeout, OnTimeoutKeep) && len(c.OnTimeout) > 1 {
 		refuse("--on-timeout %s: keep means no mark, so it stands alone", strings.Join(c.OnTimeout, ","))
 	}
-	if slices.Contains(c.OnTimeout, OnTimeoutTaint) && c.FailedTaintKey == c.TaintKey {
+	if (slices.Contains(c.OnTimeout, OnTimeoutTaint) || c.RecheckInterval > 0) && c.FailedTaintKey == c.TaintKey {
 		refuse("--failed-taint-key %s must differ from --taint-key: the agent could not tell the two taints apart", c.FailedTaintKey)
+	}
+	if c.EnableConnectivityMatrix && c.RecheckInterval == 0 {
+		refuse("--enable-connectivity-matrix needs --recheck-interval: a one-shot agent is gone before others could reach it")
+	}
+	if c.EnableConnectivityMatrix && (!c.EnableMetrics || c.PeersService == "") {
+		refuse("--enable-connectivity-matrix needs --enable-metrics and --peers-service: the agents reach one another at /healthz")
 	}
 	if c.CheckTimeout > c.InitialTimeout {
 		refuse("--check-timeout %s must not be longer than --initial-timeout %s", c.CheckTimeout, c.InitialTimeout)

@@ -60,6 +60,7 @@ var defaults = Config{
 	VerifiedLabel: "node-ready/verified", VerifiedLabelValue: "true", LateTaintWindow: time.Minute,
 	AlsoRemoveTaints: []string{"node-ready/failed"},
 	OnTimeout:        []string{"keep"}, FailedTaintKey: "node-ready/failed", ConditionType: "NodeVerified",
+	FailureThreshold: 3, RecoveryThreshold: 3, PeersService: "kube-system/kube-node-ready-peers",
 	EnableMetrics: true, MetricsPort: 8080,
 	LogLevel: "info", LogFormat: "json",
 }
@@ -289,6 +290,30 @@ var cases = map[string]struct {
 		},
 		bad: append(badValues(wantKey, "", "a b", "a/", long64), badValues(wantCondition, "Ready", "DiskPressure", "NetworkUnavailable")...),
 	},
+	"recheck-interval": {
+		good: []good{
+			{"", func(*Config) {}}, {"0", func(*Config) {}}, {"0s", func(*Config) {}},
+			{"10s", func(c *Config) { c.RecheckInterval = 10 * time.Second }},
+			{"1h", func(c *Config) { c.RecheckInterval = time.Hour }},
+		},
+		bad: slices.DeleteFunc(badDurations("10s", "1h0m0s", "9s", "1h1s", "1ms"), func(b bad) bool { return b.value == "" }),
+	},
+	"failure-threshold": {
+		good: []good{{"1", func(c *Config) { c.FailureThreshold = 1 }}, {"1000", func(c *Config) { c.FailureThreshold = 1000 }}},
+		bad:  badNumbers(1, 1000),
+	},
+	"recovery-threshold": {
+		good: []good{{"1", func(c *Config) { c.RecoveryThreshold = 1 }}, {"1000", func(c *Config) { c.RecoveryThreshold = 1000 }}},
+		bad:  badNumbers(1, 1000),
+	},
+	"enable-connectivity-matrix": { // true needs another setting: see TestConnectivityMatrix
+		good: []good{{"false", func(*Config) {}}, {"0", func(*Config) {}}},
+		bad:  badValues(wantBool, "", "yes", "2", "on"),
+	},
+	"peers-service": {
+		good: []good{{"a/b", func(c *Config) { c.PeersService = "a/b" }}, {"", func(c *Config) { c.PeersService = "" }}},
+		bad:  badValues(wantService, "a", "a/", "/b", "a/b/c", "A/b"),
+	},
 	"enable-metrics": {
 		good: []good{{"false", func(c *Config) { c.EnableMetrics = false }}, {"TRUE", func(*Config) {}}, {"0", func(c *Config) { c.EnableMetrics = false }}},
 		bad:  badValues(wantBool, "", "yes", "2", "off"),
@@ -466,6 +491,22 @@ func TestUsageErrors(t *testing.T) {
 			env: map[string]string{"DRY_RUN": "true"}, args: []string{"--worker"},
 			want: UsageError{"--worker must not be a --dry-run: the controller releases the node that a worker has verified"},
 		},
+		"two taints of one name, and rechecks": {
+			args: []string{"--recheck-interval=1m", "--taint-key=a/b", "--failed-taint-key=a/b"},
+			want: UsageError{"--failed-taint-key a/b must differ from --taint-key: the agent could not tell the two taints apart"},
+		},
+		"neighbours of a one-shot agent": {
+			env:  map[string]string{"ENABLE_CONNECTIVITY_MATRIX": "true", "RECHECK_INTERVAL": "0"},
+			want: UsageError{"--enable-connectivity-matrix needs --recheck-interval: a one-shot agent is gone before others could reach it"},
+		},
+		"neighbours that nobody can reach": {
+			args: []string{"--enable-connectivity-matrix", "--recheck-interval=1m", "--enable-metrics=false"},
+			want: UsageError{"--enable-connectivity-matrix needs --enable-metrics and --peers-service: the agents reach one another at /healthz"},
+		},
+		"neighbours without a service": {
+			args: []string{"--enable-connectivity-matrix", "--recheck-interval=1m", "--peers-service="},
+			want: UsageError{"--enable-connectivity-matrix needs --enable-metrics and --peers-service: the agents reach one another at /healthz"},
+		},
 		"keep and a mark": {
 			env:  map[string]string{"ON_TIMEOUT": "condition,keep"},
 			want: UsageError{"--on-timeout condition,keep: keep means no mark, so it stands alone"},
@@ -520,6 +561,14 @@ func TestUsageErrors(t *testing.T) {
 			require.EqualError(t, err, strings.Join(test.want, "\n"))
 		})
 	}
+}
+
+func TestConnectivityMatrix(t *testing.T) {
+	got, err := parse(map[string]string{"RECHECK_INTERVAL": "1m"}, "--enable-connectivity-matrix")
+	require.NoError(t, err)
+	want := defaults
+	want.RecheckInterval, want.EnableConnectivityMatrix = time.Minute, true
+	assert.Equal(t, want, got)
 }
 
 func TestFlagsWithoutValue(t *testing.T) {

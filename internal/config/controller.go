@@ -60,13 +60,13 @@ func (c *Controller) settings() []*setting {
 			duration(&c.DeleteAfter, time.Second, 24*time.Hour)},
 		{"failed-for", "duration", "how long a node must fail for one reason before it may be replaced", "10m",
 			duration(&c.FailedFor, time.Second, 24*time.Hour)},
-		{"control-group-for", "duration",
-			"how long the checks must pass in the controller's own pod before a node may be replaced", "5m",
-			duration(&c.ControlGroupFor, time.Second, 24*time.Hour)},
+		{"control-group-for", "duration", "how long the checks must pass in the controller's own pod before a node may be replaced",
+			"5m", duration(&c.ControlGroupFor, time.Second, 24*time.Hour)},
 	}
 	// What only one run of the agent knows.
-	agentOnly := []string{"node-name", "late-taint-window", "success-threshold", "on-timeout", "enable-metrics", "metrics-linger",
-		"dry-run", "once", "worker", "dns-endpoints", "cluster-domain"}
+	agentOnly := []string{"node-name", "late-taint-window", "success-threshold", "on-timeout", "recovery-threshold",
+		"enable-connectivity-matrix", "peers-service", "enable-metrics", "metrics-linger", "dry-run", "once",
+		"worker", "dns-endpoints", "cluster-domain"}
 	isAgents := func(s *setting) bool { return slices.Contains(agentOnly, s.flag) }
 	return append(own, slices.DeleteFunc(c.Config.settings(), isAgents)...)
 }
@@ -88,8 +88,8 @@ func ParseController(args []string, lookupEnv func(string) (string, bool), out i
 	return c, nil
 }
 
-const controllerUsage = `kube-node-ready-controller reports the nodes that no agent can report about, and replaces nodes that are
-never verified.
+const controllerUsage = `kube-node-ready-controller reports the nodes that no agent can report about.
+It also replaces nodes that are never verified, if told to.
 
 Usage: kube-node-ready-controller [flags]
 

@@ -86,6 +86,16 @@ func optional(r rule) rule {
 	}
 }
 
+// off takes 0 and the empty value too.
+func off(r rule) rule {
+	return func(s string) error {
+		if d, err := time.ParseDuration(s); s == "" || (err == nil && d == 0) {
+			return nil
+		}
+		return r(s)
+	}
+}
+
 //go:noinline
 func oneOf(values ...string) rule {
 	return func(s string) error { return must("one of "+strings.Join(values, ", "), slices.Contains(values, s)) }

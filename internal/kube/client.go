@@ -5,6 +5,8 @@ package kube
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io"
 	"net/http"
 	"net/url"
 	"sync/atomic"
@@ -73,19 +75,51 @@ func newClient(config *rest.Config, userAgent string) (*Client, error) {
 
 // EndpointSlices lists the EndpointSlices (discovery.k8s.io/v1) of a service as the caller's type T, from the API
 // server's cache: by default it waits, up to a tenth of a second, until its cache has seen the latest write to etcd.
-func EndpointSlices[T any](ctx context.Context, c *Client, namespace, service string) ([]T, error) {
-	result := c.Discovery.Get().Namespace(namespace).Resource("endpointslices").
+func EndpointSlices[T any](ctx context.Context, c *Client, namespace, service string) (found []T, err error) {
+	err = EachEndpointSlice(ctx, c, namespace, service, func(slice T) { found = append(found, slice) })
+	return found, err
+}
+
+// EachEndpointSlice lists them likewise, one by one: those of 5,000 endpoints are 1.5 MB. After an error the list is incomplete.
+func EachEndpointSlice[T any](ctx context.Context, c *Client, namespace, service string, each func(T)) error {
+	body, err := c.Discovery.Get().Namespace(namespace).Resource("endpointslices").
 		Param("labelSelector", "kubernetes.io/service-name="+service).Param("resourceVersion", "0").
-		MaxRetries(0).Do(ctx) // see nodepatch.Client
-	if err := result.Error(); err != nil {
-		return nil, err
+		MaxRetries(0).Stream(ctx) // see nodepatch.Client
+	if err != nil {
+		return err
 	}
-	body, _ := result.Raw() // its error is that of Error
-	var list struct {
-		Items []T `json:"items"`
+	defer func() { _ = body.Close() }()
+	return decodeItems(body, each)
+}
+
+// decodeItems reads the items of a list.
+func decodeItems[T any](body io.Reader, each func(T)) error {
+	decoder := json.NewDecoder(body)
+	depth := 0
+	for last := json.Token(nil); ; {
+		token, err := decoder.Token()
+		switch {
+		case errors.Is(err, io.EOF) && depth > 0:
+			return io.ErrUnexpectedEOF
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		case token == json.Delim('{'), token == json.Delim('['):
+			depth++
+		case token == json.Delim('}'), token == json.Delim(']'):
+			depth--
+		}
+		isItems := token == json.Delim('[') && depth == 2 && last == "items"
+		for isItems && decoder.More() {
+			var item T
+			if err := decoder.Decode(&item); err != nil {
+				return err
+			}
+			each(item)
+		}
+		last = token
 	}
-	err := json.Unmarshal(body, &list)
-	return list.Items, err
 }
 
 // Versions requests /api, which only authenticated callers get (RBAC: system:discovery) and which needs no node. The request

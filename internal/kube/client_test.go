@@ -6,9 +6,13 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -38,6 +42,49 @@ func (c tappedConn) Read(p []byte) (int, error) {
 	defer c.listener.mu.Unlock()
 	c.listener.received = append(c.listener.received, p[:n]...)
 	return n, err
+}
+
+func TestDecodeItems(t *testing.T) {
+	type item struct{ A int }
+	const list = `{"kind":"X","metadata":{"items":1,"continue":""},"items":[{"a":1,"b":{"items":[7]}},{"a":2}],"more":["items"]}`
+	var items []item
+	decode := func(text string) error {
+		items = nil
+		return decodeItems(strings.NewReader(text), func(i item) { items = append(items, i) })
+	}
+	require.NoError(t, decode(list))
+	assert.Equal(t, []item{{1}, {2}}, items)
+	for _, empty := range []string{`{"items":[]}`, `{"items":null,"x":[{"a":1}]}`, `{}`} {
+		require.NoError(t, decode(empty))
+		assert.Empty(t, items, empty)
+	}
+	for end := 1; end < len(list); end++ {
+		require.Error(t, decode(list[:end]), list[:end])
+	}
+}
+
+// Kubelet rotates the token of a pod that lives for weeks: a refused token is read again at once.
+func TestTokenIsRotated(t *testing.T) {
+	t.Parallel()
+	var valid atomic.Value
+	valid.Store("Bearer first")
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != valid.Load() {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+		_, _ = io.WriteString(w, "{}")
+	}))
+	t.Cleanup(server.Close)
+	file := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(file, []byte("first"), 0o600))
+	client, err := newClient(&rest.Config{Host: server.URL, BearerTokenFile: file, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}, "test")
+	require.NoError(t, err)
+	require.NoError(t, client.Versions(t.Context(), ""))
+
+	require.NoError(t, os.WriteFile(file, []byte("second"), 0o600))
+	valid.Store("Bearer second")
+	require.Error(t, client.Versions(t.Context(), ""), "the cached one")
+	require.Eventually(t, func() bool { return client.Versions(t.Context(), "") == nil }, 30*time.Second, 10*time.Millisecond)
 }
 
 // Go sends each TLS record (RFC 8446, 5.1) as soon as it is complete, so that no packet is larger than a record.

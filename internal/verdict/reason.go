@@ -14,6 +14,7 @@ const (
 	APIFailed      = "APIFailed"
 	NetworkFailed  = "NetworkFailed"
 	ServiceFailed  = "ServiceFailed"
+	PeersFailed    = "PeersFailed"    // none of the agents on other nodes answers; only after the release
 	TaintsOfOthers = "TaintsOfOthers" // the checks have not started: a foreign taint of WAIT_FOR_TAINTS is still on
 	NotVerified    = "NotVerified"    // no check has failed: the checks are not done, or the node cannot be patched
 )
@@ -24,6 +25,7 @@ func Reason(failed []string) string {
 	for _, known := range []struct{ check, reason string }{
 		{checks.DNSName, DNSFailed}, {checks.APIName, APIFailed},
 		{checks.NetworkName, NetworkFailed}, {checks.ServiceName, ServiceFailed},
+		{checks.PeersName, PeersFailed},
 	} {
 		if slices.Contains(failed, known.check) {
 			list = append(list, known.reason)
@@ -39,7 +41,7 @@ func Reason(failed []string) string {
 func IsAgents(reason string) bool {
 	first, _, _ := strings.Cut(reason, ",")
 	switch first {
-	case Verified, DNSFailed, APIFailed, NetworkFailed, ServiceFailed, TaintsOfOthers, NotVerified:
+	case Verified, DNSFailed, APIFailed, NetworkFailed, ServiceFailed, PeersFailed, TaintsOfOthers, NotVerified:
 		return true
 	default:
 		return false

@@ -13,7 +13,7 @@ func TestReason(t *testing.T) {
 		"NotVerified":             nil,
 		"DNSFailed":               {"dns"},
 		"DNSFailed,ServiceFailed": {"service", "dns"},
-		"DNSFailed,APIFailed,NetworkFailed,ServiceFailed": {"dns", "api", "network", "service"},
+		"DNSFailed,APIFailed,NetworkFailed,ServiceFailed,PeersFailed": {"dns", "api", "network", "service", "peers"},
 	} {
 		assert.Equal(t, want, Reason(failed))
 		assert.True(t, IsAgents(want))

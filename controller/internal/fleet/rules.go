@@ -104,17 +104,12 @@ func (r Rules) noPod(node *corev1.Node) string {
 
 // Untouchable says why nothing is to be done to node, or "".
 func Untouchable(node *corev1.Node) string {
-	switch {
-	case node.DeletionTimestamp != nil:
-		return "it is being deleted"
-	case node.Spec.Unschedulable:
-		return "it is cordoned"
-	case HasTaint(node, "karpenter.sh/disrupted"), HasTaint(node, "karpenter.sh/disruption"):
-		return "Karpenter disrupts it"
-	case HasTaint(node, "ToBeDeletedByClusterAutoscaler"):
-		return "Cluster Autoscaler deletes it"
+	slim := new(nodepatch.Node)
+	slim.DeletionTimestamp, slim.Spec.Unschedulable = node.DeletionTimestamp, node.Spec.Unschedulable
+	for _, taint := range node.Spec.Taints {
+		slim.Spec.Taints = append(slim.Spec.Taints, nodepatch.Taint{Key: taint.Key})
 	}
-	return ""
+	return nodepatch.Untouchable(slim)
 }
 
 // HasTaint reports whether node has a taint with this key, of any effect.

@@ -1,0 +1,171 @@
+package checks
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"slices"
+	"time"
+)
+
+const (
+	peerDials = 8 // how many other agents one attempt connects to
+	fewPeers  = 3 // fewer than these prove nothing about this node when none of them answers
+)
+
+// Peer is an agent on another node.
+type Peer struct {
+	Address string // host:port of its metrics
+	Node    string
+	Zone    string // "" if its EndpointSlice does not name it
+}
+
+func (p Peer) String() string { return endpoint{address: p.Address, node: p.Node}.String() }
+
+// PeerResult is what one connection to a peer found.
+type PeerResult struct {
+	Peer
+	Took time.Duration
+	Err  error
+}
+
+// Peers connects to agents on other nodes by pod address, and requests their /healthz: pods of other nodes can be reached from
+// this one.
+type Peers struct {
+	// Sample returns the agents to choose from.
+	Sample func(ctx context.Context) ([]Peer, error)
+	// Found receives the results of an attempt; nil: nobody does.
+	Found func([]PeerResult)
+}
+
+// Name implements Check.
+func (Peers) Name() string { return PeersName }
+
+// Try implements Check. It fails if none of at least three peers answers; warnings name those that do not. Peers that cannot
+// be listed are no fault of the pod network.
+func (p Peers) Try(ctx context.Context) (Report, error) {
+	sample, err := p.Sample(ctx)
+	switch {
+	case err != nil:
+		return Report{Skipped: fmt.Sprintf("the agents on other nodes cannot be listed: %v", err)}, nil
+	case len(sample) == 0:
+		return Report{Skipped: "no agent on another node is ready"}, nil
+	}
+	draw := PeerSample{Size: peerDials}
+	for _, peer := range sample {
+		draw.add(peer)
+	}
+	chosen := draw.Peers()
+	outcomes := inParallel(chosen, func(peer Peer) outcome {
+		start := time.Now()
+		err := healthz(ctx, peer)
+		return outcome{err: err, took: time.Since(start)}
+	})
+	var failures []error
+	results := make([]PeerResult, len(chosen))
+	for i, o := range outcomes {
+		results[i] = PeerResult{chosen[i], o.took, o.err}
+		if o.err != nil {
+			failures = append(failures, o.err)
+		}
+	}
+	if p.Found != nil {
+		p.Found(results)
+	}
+	if len(failures) == len(chosen) && len(chosen) >= fewPeers {
+		return Report{}, fail("check the CNI on this node (tunnels, routes), network policies and firewalls between nodes",
+			"none of %d agents on other nodes answers: %w", len(chosen), join(failures, "; "))
+	}
+	report := Report{Detail: fmt.Sprintf("%d of %d agents on other nodes answer", len(chosen)-len(failures), len(chosen))}
+	for _, failure := range failures {
+		report.Warnings = append(report.Warnings, failure.Error())
+	}
+	slices.Sort(report.Warnings)
+	return report, nil
+}
+
+// healthz requests /healthz of a peer over a connection of its own.
+func healthz(ctx context.Context, peer Peer) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", peer.Address)
+	if err != nil {
+		return fmt.Errorf("%s: %w", peer, short(err))
+	}
+	defer func() { _ = conn.Close() }()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+peer.Address+"/healthz", nil)
+	if err != nil {
+		return fmt.Errorf("%s: %w", peer, err)
+	}
+	response, err := transportOver(conn).RoundTrip(request)
+	if err != nil {
+		return fmt.Errorf("%s connects, but /healthz does not answer: %w", peer, short(err))
+	}
+	_ = response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s connects, but /healthz answers %s", peer, response.Status)
+	}
+	return nil
+}
+
+// PeerSample is a random sample of agents, as large for each zone. It keeps no more of them while it is drawn from thousands.
+type PeerSample struct {
+	Node  string // none of this one
+	Size  int
+	Seen  int // endpoints, ready or not
+	zones map[string]*zoneSample
+}
+
+type zoneSample struct {
+	peers []Peer
+	seen  int
+}
+
+// Add draws from the ready endpoints of a slice.
+func (s *PeerSample) Add(slice EndpointSlice) {
+	s.Seen += len(slice.Endpoints)
+	port, _, ok := tcpPort(slice.Ports)
+	for _, e := range slice.Endpoints {
+		isReady := e.Conditions.Ready == nil || *e.Conditions.Ready
+		if ok && isReady && e.NodeName != s.Node && len(e.Addresses) > 0 {
+			s.add(Peer{net.JoinHostPort(e.Addresses[0], port), e.NodeName, e.Zone})
+		}
+	}
+}
+
+// add keeps each peer of a zone with the same probability (reservoir sampling).
+func (s *PeerSample) add(peer Peer) {
+	if s.zones == nil {
+		s.zones = make(map[string]*zoneSample)
+	}
+	zone := s.zones[peer.Zone]
+	if zone == nil {
+		zone = new(zoneSample)
+		s.zones[peer.Zone] = zone
+	}
+	zone.seen++
+	if len(zone.peers) < s.Size {
+		zone.peers = append(zone.peers, peer)
+	} else if i := rand.N(zone.seen); i < s.Size {
+		zone.peers[i] = peer
+	}
+}
+
+// Peers returns the sample.
+func (s *PeerSample) Peers() (peers []Peer) {
+	for turn := 0; len(peers) < s.Size; turn++ {
+		before := len(peers)
+		for _, zone := range s.zones {
+			if turn == 0 {
+				rand.Shuffle(len(zone.peers), func(i, j int) { zone.peers[i], zone.peers[j] = zone.peers[j], zone.peers[i] })
+			}
+			if turn < len(zone.peers) && len(peers) < s.Size {
+				peers = append(peers, zone.peers[turn])
+			}
+		}
+		if len(peers) == before {
+			break
+		}
+	}
+	return peers
+}

@@ -1,0 +1,170 @@
+package checks
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// agentAt is an agent on another node that answers /healthz with a status.
+func agentAt(t *testing.T, status int, node, zone string) Peer {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		assert.Equal(t, "/healthz", r.URL.Path)
+		w.WriteHeader(status)
+	}))
+	t.Cleanup(server.Close)
+	return Peer{server.Listener.Addr().String(), node, zone}
+}
+
+// deadAgent is one whose port refuses connections.
+func deadAgent(t *testing.T, node, zone string) Peer {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, listener.Close())
+	return Peer{listener.Addr().String(), node, zone}
+}
+
+func peersOf(sample ...Peer) Peers {
+	return Peers{Sample: func(context.Context) ([]Peer, error) { return sample, nil }}
+}
+
+func TestPeers(t *testing.T) {
+	good, bad := agentAt(t, http.StatusOK, "good", "a"), agentAt(t, http.StatusNotFound, "bad", "a")
+	dead := []Peer{deadAgent(t, "dead1", "a"), deadAgent(t, "dead2", "b"), deadAgent(t, "dead3", "")}
+	refused := func(p Peer) string { return "TCP " + p.Address + " on node " + p.Node + ": connection refused" }
+	for name, test := range map[string]struct {
+		sample   []Peer
+		detail   string
+		skipped  string
+		warnings int
+		failure  string
+	}{
+		"all answer":                       {sample: []Peer{good}, detail: "1 of 1 agents on other nodes answer"},
+		"one of four":                      {sample: append(dead, good), detail: "1 of 4 agents on other nodes answer", warnings: 3},
+		"another answer":                   {sample: []Peer{good, bad}, detail: "1 of 2 agents on other nodes answer", warnings: 1},
+		"none of three":                    {sample: dead, failure: "none of 3 agents on other nodes answers: "},
+		"none of two, which proves little": {sample: dead[:2], detail: "0 of 2 agents on other nodes answer", warnings: 2},
+		"one node":                         {skipped: "no agent on another node is ready"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			check := peersOf(test.sample...)
+			var results []PeerResult
+			check.Found = func(found []PeerResult) { results = found }
+			report, err := check.Try(t.Context())
+			assert.Equal(t, test.detail, report.Detail)
+			assert.Equal(t, test.skipped, report.Skipped)
+			assert.Len(t, report.Warnings, test.warnings)
+			assert.Len(t, results, len(test.sample))
+			for _, result := range results {
+				assert.Equal(t, result.Peer == good, result.Err == nil)
+				assert.Positive(t, result.Took)
+			}
+			if test.failure == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, test.failure)
+			for _, peer := range dead {
+				assert.Contains(t, err.Error(), refused(peer))
+			}
+			assert.Equal(t, "check the CNI on this node (tunnels, routes), network policies and firewalls between nodes", Remedy(err))
+		})
+	}
+	report, err := peersOf(good, bad, dead[0]).Try(t.Context())
+	require.NoError(t, err)
+	text := strings.Join(report.Warnings, "\n")
+	assert.Contains(t, text, refused(dead[0]))
+	assert.Contains(t, text, "TCP "+bad.Address+" on node bad connects, but /healthz answers 404 Not Found")
+}
+
+// An agent that accepts and does not answer costs the attempt its time and no more.
+func TestPeerThatIsSilent(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = listener.Close() }()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	report, err := peersOf(Peer{listener.Addr().String(), "silent", ""}).Try(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"TCP " + listener.Addr().String() + " on node silent connects, but /healthz does not answer: timeout"}, report.Warnings)
+}
+
+func TestPeersThatCannotBeListed(t *testing.T) {
+	report, err := Peers{Sample: func(context.Context) ([]Peer, error) { return nil, errors.New("no right") }}.Try(t.Context())
+	require.NoError(t, err, "the api check and the rights are others'")
+	assert.Equal(t, "the agents on other nodes cannot be listed: no right", report.Skipped)
+}
+
+// fleet is n ready agents of each zone, in slices of 100 as Kubernetes makes them.
+func fleet(n int, zones ...string) (found []EndpointSlice) {
+	var all []Endpoint
+	for _, zone := range zones {
+		for i := range n {
+			all = append(all, Endpoint{Addresses: []string{"10.0.0." + strconv.Itoa(i)}, NodeName: zone + strconv.Itoa(i), Zone: zone})
+		}
+	}
+	for len(all) > 0 {
+		k := min(100, len(all))
+		found = append(found, EndpointSlice{Ports: []EndpointPort{{Port: new(int32(8080))}}, Endpoints: all[:k]})
+		all = all[k:]
+	}
+	return found
+}
+
+func TestSamplePeers(t *testing.T) {
+	samplePeers := func(found []EndpointSlice, node string, n int) []Peer {
+		sample := PeerSample{Node: node, Size: n}
+		for _, slice := range found {
+			sample.Add(slice)
+		}
+		return sample.Peers()
+	}
+	count := func(peers []Peer) map[string]int {
+		zones := make(map[string]int)
+		for _, peer := range peers {
+			zones[peer.Zone]++
+		}
+		return zones
+	}
+	big := fleet(1000, "a", "b", "c", "d")
+	sample := samplePeers(big, "a1", 64)
+	assert.Equal(t, map[string]int{"a": 16, "b": 16, "c": 16, "d": 16}, count(sample))
+	assert.NotEqual(t, sample, samplePeers(big, "a1", 64), "random")
+	whole := PeerSample{Size: 64}
+	for _, slice := range big {
+		whole.Add(slice)
+	}
+	assert.Equal(t, 4000, whole.Seen)
+	for zone, kept := range whole.zones {
+		assert.Len(t, kept.peers, 64, "no more of zone %s is kept", zone)
+		assert.False(t, slices.IsSortedFunc(kept.peers, func(a, b Peer) int { return strings.Compare(a.Node, b.Node) }))
+	}
+	var dialled []PeerResult
+	check := peersOf(sample...)
+	check.Found = func(results []PeerResult) { dialled = results }
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, _ = check.Try(gone)
+	zones := make(map[string]int)
+	for _, result := range dialled {
+		zones[result.Zone]++
+	}
+	assert.Equal(t, map[string]int{"a": 2, "b": 2, "c": 2, "d": 2}, zones)
+	assert.Equal(t, map[string]int{"a": 1, "b": 3}, count(samplePeers(append(fleet(1, "a"), fleet(9, "b")...), "", 4)), "a small zone")
+
+	few := fleet(3, "a")
+	few[0].Endpoints[1].Conditions.Ready = new(false)
+	assert.Equal(t, []Peer{{"10.0.0.2:8080", "a2", "a"}}, samplePeers(few, "a0", 64), "not the own node, and not one that is not ready")
+	few[0].Ports = nil
+	assert.Empty(t, samplePeers(few, "a0", 64))
+}

@@ -1,0 +1,188 @@
+package agent
+
+import (
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/config"
+)
+
+const getPeers = "GET /apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3Dkube-node-ready-peers&resourceVersion=0"
+
+// others are the agents of other nodes, behind one switch.
+type others struct {
+	api  *fakeAPI
+	down atomic.Bool
+	list discoveryv1.EndpointSliceList
+}
+
+// newOthers adds n agents to the cluster, one in each of the zones a and b in turn.
+func newOthers(t *testing.T, api *fakeAPI, n int) *others {
+	o := &others{api: api}
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		if o.down.Load() {
+			panic(http.ErrAbortHandler)
+		}
+	}))
+	t.Cleanup(server.Close)
+	host, port, err := net.SplitHostPort(server.Listener.Addr().String())
+	require.NoError(t, err)
+	number, err := strconv.ParseInt(port, 10, 32)
+	require.NoError(t, err)
+	o.list.TypeMeta = metav1.TypeMeta{Kind: "EndpointSliceList", APIVersion: "discovery.k8s.io/v1"}
+	slice := discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Port: new(int32(number))}}}
+	for i := range n {
+		node, zone := "other"+strconv.Itoa(i), []string{"a", "b"}[i%2]
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{host}, NodeName: &node, Zone: &zone})
+	}
+	o.list.Items = []discoveryv1.EndpointSlice{slice}
+	api.node.Labels["topology.kubernetes.io/zone"] = "a"
+	api.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+		if request == getPeers {
+			answer(w, http.StatusOK, o.list)
+		}
+		return request == getPeers
+	}
+	return o
+}
+
+func (o *others) listed() (n int) {
+	for _, request := range o.api.seen() {
+		if request == getPeers {
+			n++
+		}
+	}
+	return n
+}
+
+func startNeighbours(t *testing.T, api *fakeAPI) *rounds {
+	r := prepareRechecks(t, api)
+	r.agent.cfg.EnableConnectivityMatrix = true
+	api.edit(func(node *corev1.Node) {
+		node.Labels["node-ready/verified"] = "true"
+		node.Spec.Taints = nil
+	})
+	r.start()
+	return r
+}
+
+// Nobody on another node answers: the rounds fail, with a reason of their own. The list is drawn once.
+func TestNeighbours(t *testing.T) {
+	api := newFakeAPI(t)
+	o := newOthers(t, api, 10)
+	r := startNeighbours(t, api)
+	r.round(nil, nil, nil)
+	assert.Equal(t, []string{"True Verified"}, api.written())
+	assert.Contains(t, r.metrics(), `node_check_peers{node="node1",own_zone="a",result="reached",zone="a"} 4`+"\n")
+	assert.Contains(t, r.metrics(), `node_check_peers{node="node1",own_zone="a",result="failed",zone="b"} 0`+"\n")
+	assert.Contains(t, r.metrics(), `node_check_peer_duration_seconds{node="node1",own_zone="a",zone="b"} `)
+	before := strings.Count(r.metrics(), "\n")
+
+	o.down.Store(true)
+	r.round(nil, nil, nil)
+	assert.Equal(t, []string{"True Verified", "False PeersFailed"}, api.written())
+	assert.Contains(t, api.conditions[1].Message, "rechecks fail: peers: none of 8 agents on other nodes answers: ")
+	assert.Contains(t, api.conditions[1].Message, " on node other")
+	assert.Contains(t, r.metrics(), `node_check_peers{node="node1",own_zone="a",result="failed",zone="b"} 4`+"\n")
+	assert.Contains(t, r.metrics(), `node_check_failures_total{check="peers",node="node1"} 3`+"\n")
+
+	o.down.Store(false)
+	r.round(nil, nil, nil)
+	assert.Equal(t, "True Verified", api.written()[2])
+	assert.LessOrEqual(t, strings.Count(r.metrics(), "\n"), before+2, "no series but those of the check's own counters")
+	assert.Equal(t, 1, o.listed())
+}
+
+// Two agents that do not answer prove little: a warning names them.
+func TestFewNeighbours(t *testing.T) {
+	api := newFakeAPI(t)
+	o := newOthers(t, api, 2)
+	o.down.Store(true)
+	r := startNeighbours(t, api)
+	r.round(nil, nil, nil, nil)
+	assert.Equal(t, []string{"True Verified"}, api.written())
+	log, _ := r.log.read()
+	assert.Equal(t, 1, strings.Count(log, "check passed with a warning"), log)
+	assert.Contains(t, log, "on node other0")
+	assert.Contains(t, log, "on node other1")
+}
+
+// In a cluster of one node there is nobody to connect to, which the log says once.
+func TestNoNeighbours(t *testing.T) {
+	api := newFakeAPI(t)
+	newOthers(t, api, 0)
+	r := startNeighbours(t, api)
+	r.round(nil, nil, nil, nil)
+	assert.Equal(t, []string{"True Verified"}, api.written())
+	log, _ := r.log.read()
+	assert.Equal(t, 1, strings.Count(log, "no agent on another node is ready"), log)
+}
+
+// The sample is drawn hourly; sooner where it is small, or nobody in it answers. A list that fails leaves the last one.
+func TestSampleOfNeighbours(t *testing.T) {
+	api := newFakeAPI(t)
+	o := newOthers(t, api, 100)
+	api.node.Labels["node-ready/verified"] = "true"
+	a, _ := inCluster(t, api)
+	v := a.newVerification()
+	require.False(t, v.readFirst(t.Context()))
+	due := func(n *neighbours) time.Duration { return time.Until(n.due).Round(time.Minute) }
+	draw := func() *neighbours {
+		n := &v.newRecheck().neighbours
+		peers, err := n.sample(t.Context())
+		require.NoError(t, err)
+		assert.Len(t, peers, min(sampleSize, len(o.list.Items[0].Endpoints)))
+		return n
+	}
+	n := draw()
+	assert.GreaterOrEqual(t, due(n), 48*time.Minute)
+	assert.LessOrEqual(t, due(n), 72*time.Minute)
+	n.found([]checks.PeerResult{{}, {Err: errBroken}})
+	assert.GreaterOrEqual(t, due(n), 48*time.Minute)
+	n.found([]checks.PeerResult{{}, {Err: errBroken}, {Err: errBroken}})
+	assert.LessOrEqual(t, due(n), 6*time.Minute)
+
+	api.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+		return request == getPeers && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "no right")
+	}
+	n.due = time.Now()
+	peers, err := n.sample(t.Context())
+	require.NoError(t, err)
+	assert.Len(t, peers, sampleSize)
+	assert.LessOrEqual(t, due(n), 6*time.Minute)
+	_, err = (&v.newRecheck().neighbours).sample(t.Context())
+	require.ErrorContains(t, err, "no right")
+
+	o = newOthers(t, api, 500)
+	for i := range o.list.Items[0].Endpoints {
+		o.list.Items[0].Endpoints[i].Conditions.Ready = new(i < 20)
+	}
+	n = &v.newRecheck().neighbours
+	peers, err = n.sample(t.Context())
+	require.NoError(t, err)
+	assert.Len(t, peers, 20)
+	assert.LessOrEqual(t, due(n), 6*time.Minute, "the others are starting")
+
+	o = newOthers(t, api, 5)
+	assert.LessOrEqual(t, due(draw()), time.Minute, "a small cluster")
+}
+
+func TestCheckNames(t *testing.T) {
+	assert.Equal(t, checks.Names(), CheckNames(config.Config{}))
+	names := CheckNames(config.Config{EnableConnectivityMatrix: true})
+	assert.True(t, slices.Equal(append(checks.Names(), "peers"), names))
+}

@@ -1,0 +1,582 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/imunhatep/kube-node-ready/checks"
+)
+
+var errBroken = errors.New("pods cannot reach one another")
+
+// rounds is the network check of an agent that rechecks its node, round by round, as a test says.
+type rounds struct {
+	t        *testing.T
+	api      *fakeAPI
+	agent    *Agent
+	log      *output
+	begun    chan struct{}
+	outcomes chan error
+	stop     context.CancelFunc
+	done     chan struct{}
+	others   []checks.Check // behind it in each round
+}
+
+func (*rounds) Name() string { return checks.NetworkName }
+
+func (r *rounds) Try(ctx context.Context) (checks.Report, error) {
+	select {
+	case r.begun <- struct{}{}:
+	case <-ctx.Done():
+		return checks.Report{}, ctx.Err()
+	}
+	select {
+	case err := <-r.outcomes:
+		return checks.Report{}, err
+	case <-ctx.Done():
+		return checks.Report{}, ctx.Err()
+	}
+}
+
+// round ends the round that has begun, and waits until its verdict is written and the next one has begun.
+func (r *rounds) round(outcome ...error) {
+	for _, err := range outcome {
+		r.outcomes <- err
+		<-r.begun
+	}
+}
+
+func (r *rounds) ready() bool {
+	answer := httptest.NewRecorder()
+	r.agent.metrics.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/readyz", nil))
+	return answer.Code == http.StatusOK
+}
+
+func (r *rounds) metrics() string {
+	answer := httptest.NewRecorder()
+	r.agent.metrics.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	return answer.Body.String()
+}
+
+func (r *rounds) end() {
+	r.stop()
+	<-r.done
+}
+
+// startRechecks runs an agent on a node that is verified, until its first recheck begins.
+func startRechecks(t *testing.T, api *fakeAPI, args ...string) *rounds {
+	r := prepareRechecks(t, api, args...)
+	api.edit(func(node *corev1.Node) {
+		node.Labels["node-ready/verified"] = "true"
+		node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == "node-ready/unverified" })
+	})
+	r.start()
+	return r
+}
+
+func prepareRechecks(t *testing.T, api *fakeAPI, args ...string) *rounds {
+	r := &rounds{t: t, api: api, begun: make(chan struct{}), outcomes: make(chan error), done: make(chan struct{})}
+	api.slices = []discoveryv1.EndpointSlice{dnsSlice(listen(t))}
+	r.agent, r.log = inCluster(t, api, append([]string{"--check-timeout=1m"}, args...)...)
+	r.agent.cfg.Once, r.agent.cfg.RecheckInterval = false, 10*time.Millisecond
+	list := r.agent.checks
+	r.agent.checks = func(api checks.API) []checks.Check {
+		all := list(api) // api, network, service
+		all[1] = r
+		return append(all, r.others...)
+	}
+	return r
+}
+
+func (r *rounds) start() {
+	ctx, stop := context.WithCancel(r.t.Context())
+	r.stop = stop
+	r.t.Cleanup(r.end)
+	go func() {
+		defer close(r.done)
+		r.agent.Run(ctx, nil)
+	}()
+	<-r.begun
+}
+
+// edit changes the node as another client does.
+func (a *fakeAPI) edit(change func(*corev1.Node)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	node := a.node.DeepCopy()
+	change(node)
+	a.node = node
+}
+
+func setFalse(reason string) func(*corev1.Node) {
+	return func(node *corev1.Node) {
+		node.Status.Conditions = []corev1.NodeCondition{{Type: "NodeVerified", Status: corev1.ConditionFalse, Reason: reason}}
+	}
+}
+
+func addFailedTaint(node *corev1.Node) {
+	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: "node-ready/failed", Value: "network", Effect: corev1.TaintEffectNoSchedule})
+}
+
+func isWrite(request string) bool { return !strings.HasPrefix(request, "GET ") }
+
+// In steady state a round is two reads from the API server's cache, and nothing grows.
+func TestRecheckSteadyState(t *testing.T) {
+	r := startRechecks(t, newFakeAPI(t))
+	r.round(nil, nil)
+	assert.Empty(t, r.api.written())
+	r.round(nil)
+	assert.Equal(t, []string{"True Verified"}, r.api.written(), "the node had no condition yet")
+	before, goroutines, series := len(r.api.seen()), runtime.NumGoroutine(), strings.Count(r.metrics(), "\n")
+	const n = 50
+	for range n {
+		r.round(nil)
+	}
+	seen := r.api.seen()[before:]
+	reads, lists := 0, 0
+	for _, request := range seen {
+		assert.False(t, isWrite(request), request)
+		switch request {
+		case getCached:
+			reads++
+		case getSlices:
+			lists++
+		}
+	}
+	assert.Equal(t, []int{n, n, 2 * n}, []int{reads, lists, len(seen)}, "%v", seen)
+	assert.InDelta(t, goroutines, runtime.NumGoroutine(), 5)
+	assert.Equal(t, series, strings.Count(r.metrics(), "\n"))
+	assert.True(t, r.ready())
+	assert.Contains(t, r.metrics(), `node_check_recheck_status{node="node1"} 1`+"\n")
+	log, _ := r.log.read()
+	assert.LessOrEqual(t, strings.Count(log, "\n"), 3, "a round that passes is not logged: %s", log)
+}
+
+// The requests of all rounds use one connection: no TLS handshake with each node and round.
+func TestRecheckKeepsItsConnection(t *testing.T) {
+	api := newFakeAPI(t)
+	var connections atomic.Value
+	connections.Store("")
+	changes := atomic.Int32{}
+	api.before = func(request string, _ int, _ http.ResponseWriter, request2 *http.Request) bool {
+		if request == getCached && connections.Swap(request2.RemoteAddr) != request2.RemoteAddr {
+			changes.Add(1)
+		}
+		return false
+	}
+	r := startRechecks(t, api)
+	r.round(nil, nil, nil, nil)
+	assert.Equal(t, int32(1), changes.Load())
+	r.round(errBroken)
+	r.round(nil)
+	assert.Equal(t, int32(2), changes.Load(), "after a failure it connects anew")
+}
+
+// A single failure is a warning and a counter, and a round that passes begins the count again.
+func TestRecheckSingleFailure(t *testing.T) {
+	r := startRechecks(t, newFakeAPI(t))
+	r.round(nil, nil, nil)
+	before := len(r.api.seen())
+	r.round(errBroken, errBroken, nil, errBroken, errBroken)
+	for _, request := range r.api.seen()[before:] {
+		assert.False(t, isWrite(request), request)
+	}
+	assert.True(t, r.ready())
+	assert.Contains(t, r.metrics(), `node_check_failures_total{check="network",node="node1"} 4`+"\n")
+	log, _ := r.log.read()
+	assert.Equal(t, 4, strings.Count(log, `"level":"warning","msg":"recheck failed"`))
+	assert.Equal(t, 4, strings.Count(log, `"level":"warning","msg":"check failed"`))
+}
+
+// FAILURE_THRESHOLD failed rounds close /readyz and write the condition; RECOVERY_THRESHOLD passed ones take both back, and the
+// failed taint of the controller in the same round.
+func TestRecheckFailsAndRecovers(t *testing.T) {
+	api := newFakeAPI(t)
+	r := startRechecks(t, api, "--failure-threshold=2", "--recovery-threshold=3")
+	r.round(nil, nil, nil)
+	r.round(errBroken)
+	assert.True(t, r.ready())
+	r.round(errBroken)
+	assert.False(t, r.ready())
+	assert.Contains(t, r.metrics(), `node_check_status{node="node1"} 0`+"\n")
+	assert.Contains(t, r.metrics(), `node_check_recheck_status{node="node1"} 0`+"\n")
+	assert.Equal(t, []string{"True Verified", "False NetworkFailed"}, api.written())
+	assert.Equal(t, []string{"NodeRecheckFailed"}, api.reasons())
+	message := "rechecks fail: network: pods cannot reach one another"
+	assert.Equal(t, message, api.conditions[1].Message)
+	assert.Equal(t, message, api.events[0].Message)
+	assert.Equal(t, corev1.EventTypeWarning, api.events[0].Type)
+
+	r.round(errBroken, errBroken)
+	assert.Len(t, api.written(), 2, "not yet to be refreshed")
+	api.edit(addFailedTaint)
+	r.round(nil, nil)
+	assert.False(t, r.ready())
+	assert.Contains(t, api.taints(), "node-ready/failed", "not after fewer rounds than RECOVERY_THRESHOLD")
+	before := len(api.seen())
+	r.round(nil)
+	assert.True(t, r.ready())
+	assert.Equal(t, untainted, api.taints())
+	assert.Equal(t, []string{"True Verified", "False NetworkFailed", "True Verified"}, api.written())
+	assert.Equal(t, []string{"NodeRecheckFailed", "NodeRecovered"}, api.reasons())
+	writes := slices.DeleteFunc(api.seen()[before:], func(request string) bool { return !isWrite(request) })
+	assert.Equal(t, []string{patchStat, patchNode, postEvent}, writes, "True first: the controller closes on False")
+	assert.Contains(t, r.metrics(), `node_check_recheck_status{node="node1"} 1`+"\n")
+}
+
+// A round that passes and one that does not, in turn, change nothing in either state.
+func TestRecheckFlapping(t *testing.T) {
+	r := startRechecks(t, newFakeAPI(t))
+	r.round(nil, nil, nil)
+	r.round(errBroken, nil, errBroken, nil, errBroken, nil)
+	assert.True(t, r.ready())
+	r.round(errBroken, errBroken, errBroken)
+	r.round(nil, errBroken, nil, nil, errBroken, nil)
+	assert.False(t, r.ready())
+	assert.Equal(t, []string{"True Verified", "False NetworkFailed"}, r.api.written())
+}
+
+// A condition that stays False is refreshed, also while no round ends; one that is True is not.
+func TestRecheckRefreshesFalse(t *testing.T) {
+	r := startRechecks(t, newFakeAPI(t))
+	r.agent.refresh = time.Millisecond
+	r.agent.cfg.RecheckInterval = 200 * time.Millisecond
+	r.round(errBroken, errBroken, errBroken)
+	written := r.api.written()
+	assert.Greater(t, len(written), 2)
+	for _, condition := range written {
+		assert.Equal(t, "False NetworkFailed", condition)
+	}
+	r.round(nil, nil, nil)
+	n := len(r.api.written())
+	assert.Equal(t, "True Verified", r.api.written()[n-1])
+	r.round(nil, nil)
+	assert.Len(t, r.api.written(), n)
+}
+
+// The API server is away: the verdict is at /readyz, and on the node as soon as it is back.
+func TestRecheckWithoutAPI(t *testing.T) {
+	api := newFakeAPI(t)
+	var away atomic.Bool
+	api.before = func(_ string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+		return away.Load() && answerStatus(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "away")
+	}
+	r := startRechecks(t, api)
+	r.agent.reportInterval = time.Millisecond
+	r.round(nil, nil, nil)
+	away.Store(true)
+	r.round(nil, nil, nil, nil) // the api check of the round that has begun has passed
+	assert.False(t, r.ready())
+	assert.Equal(t, []string{"True Verified"}, api.written())
+	assert.Empty(t, api.reasons())
+	away.Store(false)
+	r.round(nil, nil)
+	assert.Equal(t, []string{"True Verified", "False APIFailed"}, api.written())
+	assert.Equal(t, []string{"NodeRecheckFailed"}, api.reasons())
+}
+
+// Whatever becomes of the condition, the node is opened.
+func TestRecheckOpensWithoutCondition(t *testing.T) {
+	api := newFakeAPI(t)
+	setFalse("NetworkFailed")(api.node)
+	addFailedTaint(api.node)
+	api.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+		return request == patchStat && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "no right to nodes/status")
+	}
+	r := startRechecks(t, api)
+	r.round(nil, nil)
+	assert.Contains(t, api.taints(), "node-ready/failed")
+	r.round(nil)
+	assert.Equal(t, untainted, api.taints())
+	assert.True(t, r.ready())
+}
+
+// The agent starts on a verified node whose condition is False: what a former container, or the controller, has found holds until
+// RECOVERY_THRESHOLD rounds pass. The failed taint begins no verification.
+func TestRecheckStartsOnAFailedNode(t *testing.T) {
+	for _, reason := range []string{"NetworkFailed", "Silent"} {
+		t.Run(reason, func(t *testing.T) {
+			api := newFakeAPI(t)
+			setFalse(reason)(api.node)
+			addFailedTaint(api.node)
+			r := startRechecks(t, api)
+			assert.False(t, r.ready())
+			r.round(errBroken)
+			assert.Equal(t, []string{"False NetworkFailed"}, api.written(), "its own reason, at once")
+			r.round(nil, nil)
+			assert.Contains(t, api.taints(), "node-ready/failed")
+			r.round(nil)
+			assert.Equal(t, untainted, api.taints())
+			assert.Equal(t, []string{"False NetworkFailed", "True Verified"}, api.written())
+			assert.NotContains(t, api.node.Annotations, annotation, "no verification")
+		})
+	}
+}
+
+// A failed taint on a node that passes is a leftover: the agent removes it after RECOVERY_THRESHOLD rounds, whatever the condition.
+func TestRecheckRemovesALeftover(t *testing.T) {
+	api := newFakeAPI(t)
+	r := startRechecks(t, api)
+	r.round(nil, nil, nil, nil)
+	api.edit(addFailedTaint)
+	r.round(nil, nil)
+	assert.Equal(t, untainted, api.taints())
+	assert.Equal(t, []string{"True Verified"}, api.written())
+}
+
+// The controller finds the agent silent while its rounds pass: the agent proves once more that they do.
+func TestRecheckAnswersTheController(t *testing.T) {
+	api := newFakeAPI(t)
+	r := startRechecks(t, api)
+	r.round(nil, nil, nil, nil)
+	api.edit(setFalse("Silent"))
+	api.edit(addFailedTaint)
+	r.round(nil) // has read the node before
+	r.round(nil, nil)
+	assert.Contains(t, api.taints(), "node-ready/failed", "not in fewer rounds than RECOVERY_THRESHOLD")
+	assert.Equal(t, []string{"True Verified"}, api.written())
+	r.round(nil)
+	assert.Equal(t, untainted, api.taints())
+	assert.Equal(t, []string{"True Verified", "True Verified"}, api.written())
+	assert.True(t, r.ready())
+	r.round(nil, nil, nil, nil)
+	assert.Len(t, api.written(), 2)
+}
+
+// The first read of a restarted agent fails, on a node that is verified and closed: one round that passes does not open it.
+func TestRecheckAfterAFailedFirstRead(t *testing.T) {
+	api := newFakeAPI(t)
+	setFalse("NetworkFailed")(api.node)
+	addFailedTaint(api.node)
+	api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+		return request == getNode && n == 1 && answerStatus(w, http.StatusServiceUnavailable, "", "not now")
+	}
+	r := startRechecks(t, api)
+	r.round(nil) // of the verification
+	assert.NotContains(t, api.seen(), patchNode)
+	assert.False(t, r.ready())
+	r.round(nil, nil)
+	assert.Contains(t, api.taints(), "node-ready/failed")
+	r.round(nil)
+	assert.Equal(t, untainted, api.taints())
+	assert.NotContains(t, api.node.Annotations, annotation)
+}
+
+// A label that was removed, or the startup taint that was put back, begins a verification.
+func TestRecheckBeginsAVerification(t *testing.T) {
+	for name, edit := range map[string]func(*corev1.Node){
+		"label removed": func(node *corev1.Node) { delete(node.Labels, "node-ready/verified") },
+		"taint back": func(node *corev1.Node) {
+			node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: "node-ready/unverified", Effect: corev1.TaintEffectNoSchedule})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := newFakeAPI(t)
+			api.node.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
+			setFalse("NetworkFailed")(api.node)
+			r := startRechecks(t, api)
+			api.edit(edit)
+			r.round(nil)
+			r.round(nil)
+			assert.NotContains(t, r.metrics(), "node_check_recheck_status", "a verification")
+			assert.False(t, r.ready())
+			r.round(nil)
+			assert.Equal(t, untainted, api.taints())
+			assert.Equal(t, "true", api.node.Labels["node-ready/verified"])
+			assert.Equal(t, []string{"True Verified"}, api.written())
+			assert.Equal(t, []string{"NodeVerified"}, api.reasons())
+			assert.True(t, r.ready())
+			assert.Contains(t, r.metrics(), `node_check_recheck_status{node="node1"} 1`+"\n")
+		})
+	}
+}
+
+// While somebody drains the node or takes it away there is no verdict, and what was counted before does not count.
+func TestRecheckOfANodeThatGoesAway(t *testing.T) {
+	for name, edit := range map[string]func(*corev1.Node){
+		"cordoned": func(node *corev1.Node) { node.Spec.Unschedulable = true },
+		"deleted":  func(node *corev1.Node) { node.DeletionTimestamp = new(metav1.Now()) },
+		"disrupted": func(node *corev1.Node) {
+			node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: "karpenter.sh/disrupted"})
+		},
+		"autoscaler": func(node *corev1.Node) {
+			node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: "ToBeDeletedByClusterAutoscaler"})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := newFakeAPI(t)
+			r := startRechecks(t, api)
+			r.round(nil, nil, nil)
+			before := api.node
+			r.round(errBroken, errBroken)
+			api.edit(edit)
+			r.round(nil) // has read the node before the change
+			r.round(errBroken, errBroken, errBroken, errBroken)
+			assert.True(t, r.ready())
+			api.edit(func(node *corev1.Node) { *node = *before })
+			r.round(errBroken)
+			r.round(errBroken, errBroken)
+			assert.Equal(t, []string{"True Verified"}, api.written())
+			r.round(errBroken)
+			assert.Equal(t, []string{"True Verified", "False NetworkFailed"}, api.written())
+			api.edit(edit)
+			r.round(errBroken)
+			r.agent.refresh = time.Millisecond
+			n := len(api.written())
+			r.round(nil, nil, nil, nil, nil)
+			assert.Len(t, api.written(), n)
+			assert.False(t, r.ready(), "the last verdict stays")
+		})
+	}
+}
+
+// SIGTERM in a round that would be the last one to fail ends it without a verdict.
+func TestRecheckStopsWithoutAVerdict(t *testing.T) {
+	api := newFakeAPI(t)
+	r := startRechecks(t, api)
+	r.round(nil, nil, nil, errBroken, errBroken)
+	before := len(api.seen())
+	r.end()
+	assert.Len(t, api.seen(), before)
+	assert.True(t, r.ready())
+	assert.Equal(t, []string{"True Verified"}, api.written())
+}
+
+// The condition of a node that was released just now is written again where that failed, and the release makes it True in any case.
+func TestRecheckAfterTheRelease(t *testing.T) {
+	for name, lost := range map[string]int{"written by the release": 0, "written by the recheck": 3} {
+		t.Run(name, func(t *testing.T) {
+			api := newFakeAPI(t)
+			api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+				return request == patchStat && n <= lost && answerStatus(w, http.StatusServiceUnavailable, "", "not now")
+			}
+			r := prepareRechecks(t, api)
+			r.agent.reportInterval = time.Millisecond
+			r.start()
+			r.round(nil)
+			assert.True(t, r.ready())
+			assert.Equal(t, []string{"True Verified"}, api.written())
+			assert.Equal(t, untainted, api.taints())
+			r.round(nil)
+			before := len(api.seen())
+			r.end()
+			assert.Len(t, api.seen(), before, "the next agent of this node looks for the startup taint")
+		})
+	}
+}
+
+// A failed taint without the startup taint is the controller's: a verification does not remove it before it has passed.
+func TestFailedTaintOfTheControllerInAVerification(t *testing.T) {
+	api := newFakeAPI(t)
+	api.node.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
+	api.node.Spec.Taints = nil
+	addFailedTaint(api.node)
+	r := prepareRechecks(t, api)
+	r.start()
+	r.round(errBroken)
+	assert.Equal(t, []string{"node-ready/failed"}, api.taints())
+	r.round(nil)
+	assert.Empty(t, api.taints())
+}
+
+// The settings alone make the agent stay: it writes the condition with the release, and is shut down without a linger or a request.
+func TestRecheckInterval(t *testing.T) {
+	api := newFakeAPI(t)
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig, "RECHECK_INTERVAL": "1h"})
+	p.logged("node verified")
+	require.Eventually(t, func() bool { return len(api.reasons()) == 1 }, time.Minute, time.Millisecond)
+	p.stop()
+	assert.Equal(t, exitOK, p.wait())
+	assert.Equal(t, []string{getNode, patchNode, patchStat, postEvent}, api.seen())
+	assert.Equal(t, []string{"True Verified"}, api.written())
+}
+
+// With --once there is nothing after the verdict.
+func TestOnceDoesNotRecheck(t *testing.T) {
+	api := newFakeAPI(t)
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig, "RECHECK_INTERVAL": "10s"}, "--once")
+	assert.Equal(t, exitOK, p.wait(), p.stderr)
+	assert.Equal(t, []string{getNode, patchNode, postEvent}, api.seen())
+}
+
+// Rounds that last longer than the interval: what they find is written all the same.
+func TestRecheckThatTakesLong(t *testing.T) {
+	api := newFakeAPI(t)
+	r := prepareRechecks(t, api)
+	r.agent.cfg.RecheckInterval = time.Microsecond
+	api.node.Labels["node-ready/verified"] = "true"
+	api.node.Spec.Taints = nil
+	r.start()
+	r.round(nil, nil, nil)
+	assert.Equal(t, []string{"True Verified"}, api.written())
+}
+
+// A warning that stays is logged once.
+func TestRecheckWarnsOnce(t *testing.T) {
+	r := prepareRechecks(t, newFakeAPI(t))
+	r.others = []checks.Check{warning("192.0.2.1 does not answer")}
+	r.start()
+	r.round(nil, nil, nil, nil)
+	log, _ := r.log.read()
+	assert.Equal(t, 2, strings.Count(log, "192.0.2.1 does not answer"), "by the verification and by the rechecks: %s", log)
+}
+
+type warning string
+
+func (warning) Name() string { return "dns" }
+func (w warning) Try(context.Context) (checks.Report, error) {
+	return checks.Report{Warnings: []string{string(w)}}, nil
+}
+
+// Large packets are sent once an hour, and in every round after a failure of such a round.
+func TestRecheckSendsLargePacketsHourly(t *testing.T) {
+	api := newFakeAPI(t)
+	var large atomic.Int32
+	api.before = func(request string, _ int, _ http.ResponseWriter, r *http.Request) bool {
+		if request == getCached && r.Header.Get("X-Kube-Node-Ready-Padding") != "" {
+			large.Add(1)
+		}
+		return false
+	}
+	r := startRechecks(t, api)
+	r.round(nil, nil)
+	assert.Zero(t, large.Load())
+
+	recheck := &recheck{Agent: r.agent, thoroughAt: time.Now().Add(-time.Second)}
+	service := func() checks.Service {
+		for _, check := range recheck.list() {
+			if service, ok := check.(checks.Service); ok {
+				return service
+			}
+		}
+		return checks.Service{}
+	}
+	assert.False(t, service().SmallPackets)
+	assert.Equal(t, 2, service().MaxDials)
+	_, err := recheck.readNode(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, int32(1), large.Load())
+	failed := []checks.Result{{Attempt: checks.Attempt{Check: "service", Err: errBroken}}}
+	recheck.conclude(failed)
+	assert.False(t, service().SmallPackets, "the next round, too")
+	recheck.conclude(nil)
+	assert.True(t, service().SmallPackets)
+	at := recheck.thoroughAt
+	assert.Greater(t, time.Until(at), 40*time.Minute)
+	recheck.conclude(nil)
+	assert.Equal(t, at, recheck.thoroughAt, "a round without them puts them off no further")
+}

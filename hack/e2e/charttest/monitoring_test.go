@@ -176,17 +176,19 @@ func TestNoKeyTwice(t *testing.T) {
 // The alerts are tested by Prometheus's own tool, on the rules as the chart renders them.
 func TestAlerts(t *testing.T) {
 	s := harness.Start(t, 2, 2)
-	manifests, err := s.Render(s.Ctx, append(slices.Clone(everything), "controller.enabled=true")...)
-	s.NoError(err)
-	var rule struct{ Spec any }
-	s.NoError(yaml.Unmarshal([]byte(only(manifests, "PrometheusRule")), &rule))
-	rules, err := yaml.Marshal(rule.Spec)
-	s.NoError(err)
-	tests, err := os.ReadFile("testdata/alerts.yaml")
-	s.NoError(err)
-	out, err := promtool(s, rules, tests)
-	s.NoError(err, out)
-	t.Log(out)
+	for file, value := range map[string]string{"alerts.yaml": "controller.enabled=true", "alerts-recheck.yaml": "config.recheckInterval=60s"} {
+		manifests, err := s.Render(s.Ctx, append(slices.Clone(everything), value)...)
+		s.NoError(err)
+		var rule struct{ Spec any }
+		s.NoError(yaml.Unmarshal([]byte(only(manifests, "PrometheusRule")), &rule))
+		rules, err := yaml.Marshal(rule.Spec)
+		s.NoError(err)
+		tests, err := os.ReadFile(filepath.Join("testdata", file))
+		s.NoError(err)
+		out, err := promtool(s, rules, tests)
+		s.NoError(err, out)
+		t.Log(out)
+	}
 }
 
 // The queries of the README and of the dashboard are tested likewise. testdata/queries.yaml has their names.

@@ -33,8 +33,8 @@ func (r Rules) notRunning(node *corev1.Node, pod *corev1.Pod, events []corev1.Ev
 		return finding{reason: Unschedulable,
 			message: name + "kubelet has refused or evicted it: " + reason + ": " + pod.Status.Message}
 	}
-	if pod.DeletionTimestamp != nil && slices.ContainsFunc(pod.Status.ContainerStatuses, runs) {
-		return finding{reason: Silent, message: name + "it is deleted, and kubelet does not end it: check kubelet on the node"}
+	if pod.DeletionTimestamp != nil {
+		return finding{reason: Silent, message: name + "it is deleted, and kubelet does not end it: check kubelet and the CNI on the node"}
 	}
 	for _, status := range pod.Status.ContainerStatuses {
 		if reason := waitingReason(status); reason != "" {
@@ -54,8 +54,6 @@ func (r Rules) notRunning(node *corev1.Node, pod *corev1.Pod, events []corev1.Ev
 	found.message = name + found.message
 	return found
 }
-
-func runs(status corev1.ContainerStatus) bool { return status.State.Running != nil }
 
 // waitingReason says why a container does not run, "" where its status does not tell.
 // https://kubernetes.io/docs/concepts/containers/images/#imagepullbackoff

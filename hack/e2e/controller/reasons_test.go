@@ -13,6 +13,7 @@ import (
 func TestReasonOfEachNode(t *testing.T) {
 	s := start(t)
 	cutOff, withoutDNS, withoutNetwork := nodes[0], nodes[1], nodes[2]
+	s.awaitNoAgent(withoutNetwork) // kubelet could not end it without a CNI, and no other one would come
 	s.drop(cutOff, "ip daddr 10.96.0.1 drop")
 	s.drop(withoutDNS, "meta l4proto { tcp, udp } th dport 53 drop")
 	restore := s.withoutCNI(withoutNetwork)

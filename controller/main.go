@@ -120,7 +120,7 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 	settings := fleet.Settings{
 		Rules: fleet.NewRules(template, request), Request: request, ConditionType: cfg.ConditionType,
 		NotStartedAfter: cfg.NotStartedAfter, SilentAfter: cfg.InitialTimeout + time.Minute,
-		Workers: cfg.DeploymentMode == config.ModeController, FailedAfter: cfg.InitialTimeout,
+		Workers: cfg.DeploymentMode == config.ModeController, FailedAfter: cfg.InitialTimeout, Rechecks: cfg.RecheckInterval > 0,
 	}
 	if settings.Workers { // a worker says nothing before its round ends
 		settings.SilentAfter = max(settings.SilentAfter, agent.LongestRound(cfg.Config)+time.Minute)
@@ -175,7 +175,8 @@ func newWorkers(cfg config.Controller, environment kube.Environment, template *c
 		Node: func(name string) nodepatch.NodeAPI {
 			return nodepatch.Client{REST: environment.Client.Core, Name: name}
 		},
-		Events: manager.GetEventRecorder("kube-node-ready-controller"), Timeout: cfg.CheckTimeout, Log: log,
+		Events: manager.GetEventRecorder("kube-node-ready-controller"), ServerTime: environment.Client.ServerTime,
+		Timeout: cfg.CheckTimeout, Log: log,
 	}
 }
 

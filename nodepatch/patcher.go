@@ -105,6 +105,9 @@ func (p *Patcher) ReleaseCached(ctx context.Context, base *Node, r Request) (rel
 		if node.Status.NodeInfo.BootID != base.Status.NodeInfo.BootID || annotation != before && !hasLabel(node, r) {
 			return ErrOutdated
 		}
+		if why := Untouchable(node); why != "" {
+			return fmt.Errorf("node %s is left alone: %s", node.Name, why)
+		}
 		return voids(node)
 	}
 	released, err = p.apply(ctx, base, c)

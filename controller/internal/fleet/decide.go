@@ -189,7 +189,7 @@ func (s Settings) wanted(status Status, now time.Time) (Condition, bool) {
 	_, released := status.Node.Annotations[s.Request.Annotation]
 	unsaid := s.Workers && released && (written == nil || written.Status != corev1.ConditionTrue)
 	switch {
-	case status.State == Verified && (unsaid || isFalse && (isOwn || status.Pod == nil)):
+	case status.State == Verified && (unsaid || isFalse && (isOwn || status.Pod == nil && !s.Rechecks)):
 		return Condition{Node: status.Node, Status: corev1.ConditionTrue, Reason: verdict.Verified,
 			Message: "the node is verified"}, true
 	case fails && isOwn && now.Sub(status.Since) < settled:
@@ -224,8 +224,12 @@ func (s Settings) IsGated(node *corev1.Node) bool {
 // IsVerified reports whether node has the label and none of the taints that a release removes.
 func (s Settings) IsVerified(node *corev1.Node) bool {
 	value, labelled := node.Labels[s.Request.Label]
-	return labelled && value == s.Request.LabelValue && !slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
-		return s.Request.Removes(nodepatch.Taint{Key: taint.Key})
+	request := s.Request
+	if s.Rechecks {
+		request = request.Released()
+	}
+	return labelled && value == request.LabelValue && !slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
+		return request.Removes(nodepatch.Taint{Key: taint.Key})
 	})
 }
 

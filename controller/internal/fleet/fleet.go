@@ -71,6 +71,8 @@ type Settings struct {
 	Rules         Rules
 	Request       nodepatch.Request
 	ConditionType string
+	// Rechecks means that agents stay, and say False of verified nodes too: the failed taint and that condition are no news then.
+	Rechecks bool
 	// NotStartedAfter is how long a node may be without a running agent.
 	NotStartedAfter time.Duration
 	// Workers means controller mode: the pods are workers, and nobody but the controller writes the condition.

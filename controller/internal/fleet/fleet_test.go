@@ -37,7 +37,7 @@ func newStory(t *testing.T) *story {
 				{Key: verified, Operator: corev1.NodeSelectorOpDoesNotExist},
 				{Key: "pool", Operator: corev1.NodeSelectorOpNotIn, Values: []string{"excluded"}},
 			}}}}}},
-		Tolerations: []corev1.Toleration{{Key: startup, Operator: corev1.TolerationOpExists}},
+		Tolerations: []corev1.Toleration{{Key: startup, Operator: corev1.TolerationOpExists}, {Key: "node-ready/failed", Operator: corev1.TolerationOpExists}},
 	}}
 	request := nodepatch.Request{TaintKey: startup, FailedTaintKey: "node-ready/failed", Label: verified, LabelValue: "true", Annotation: nodepatch.Annotation}
 	return &story{t: t, now: time.Now(), objects: Objects{Events: make(map[types.UID][]corev1.Event)}, settings: Settings{
@@ -436,4 +436,22 @@ func TestGate(t *testing.T) {
 	assert.Equal(t, map[string]time.Duration{"before": 0, "after": 2 * time.Second}, gates, "only what was seen from its creation on")
 	assert.True(t, s.plan.Seen.VerifiedWithin("after", time.Hour, s.now))
 	assert.False(t, s.plan.Seen.VerifiedWithin("after", time.Hour, s.now.Add(time.Hour)))
+}
+
+// With rechecks an agent says False of a verified node. Between two of its pods nobody contradicts it.
+func TestRechecks(t *testing.T) {
+	s := newStory(t)
+	node := s.node("n1")
+	node.Labels[verified] = "true"
+	node.Spec.Taints = []corev1.Taint{{Key: "node-ready/failed", Effect: corev1.TaintEffectNoSchedule}}
+	node.Status.Conditions = falseCondition(DNSFailed)
+	s.settings.Rechecks = true
+	s.after(time.Hour)
+	assert.Equal(t, Verified, s.only().State)
+	assert.Empty(t, s.plan.Conditions)
+
+	s.settings.Rechecks = false
+	s.objects.Nodes[0].Spec.Taints = nil
+	s.decide()
+	require.Len(t, s.plan.Conditions, 1)
 }

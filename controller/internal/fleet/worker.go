@@ -118,17 +118,16 @@ func (s Settings) decideByWorker(status *undecided, m *memory, now time.Time) bo
 	condition := s.condition(status.Node)
 	isFalse := condition != nil && condition.Status == corev1.ConditionFalse
 	switch {
-	case isFalse && !firstReason(condition).IsOwn() && m.container == "" && outcome != Passed && outcome != FailedRound &&
-		now.Sub(m.notRunning) < s.NotStartedAfter:
-		status.failAs(condition) // the failure goes on while the next attempt starts
-		return true
-	case outcome == Passed && m.container == "":
+	case outcome == Passed: // it runs until it is deleted
 		status.Reason, status.Message = NotVerified, "all checks pass, and the node is not released: see the controller's log"
 	case outcome == FailedRound:
 		status.Failing = verdict.Reason(said.Failed)
 		first, _, _ := strings.Cut(status.Failing, ",")
 		status.Reason, status.Message = Reason(first), said.Message
 		overdue = overdue || Attempt(status.Pod) >= LastAttempt
+	case isFalse && !firstReason(condition).IsOwn() && m.container == "" && now.Sub(m.notRunning) < s.NotStartedAfter:
+		status.failAs(condition) // the failure goes on while the next attempt starts
+		return true
 	default:
 		return false
 	}

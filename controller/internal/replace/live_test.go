@@ -200,6 +200,18 @@ func TestConfirmDecidesAgain(t *testing.T) {
 			m.worked()
 			m.live.Pods[0].Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 		}, fleet.DNSFailed, Changed},
+		"a newer worker that passes": {func(m *liveMoment) {
+			m.worked()
+			newer := m.live.Pods[0].DeepCopy()
+			newer.Name, newer.UID, newer.CreationTimestamp = "newer", "newer", metav1.Now()
+			newer.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+			m.live.Pods = append(m.live.Pods, *newer)
+		}, fleet.DNSFailed, Changed},
+		"a worker that passes and runs": {func(m *liveMoment) {
+			m.worked()
+			m.live.Pods[0].Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+			m.live.Pods[0].Status.ContainerStatuses = agentPod("bad").Status.ContainerStatuses
+		}, fleet.DNSFailed, Changed},
 		"Silent": {func(m *liveMoment) { m.silent() }, fleet.Silent, ""},
 		"Silent, not started, and no Event says why": {func(m *liveMoment) { m.notStarted(); m.live.Events = []corev1.Event{}; m.see(); m.live.Events = nil }, fleet.Silent, ""},
 		"speaks now": {func(m *liveMoment) {

@@ -21,6 +21,7 @@ type memory struct {
 	interrupted                int // how many workers in a row
 	// endpoints is the fingerprint of the DNS service's endpoints now, 0 where nothing depends on it.
 	endpoints uint64
+	serverNow time.Time // by the API server's clock, zero if that is not known
 }
 
 // sight is what this process remembers of a worker.
@@ -51,8 +52,12 @@ func (s sight) outcome(pod *corev1.Pod) fleet.Outcome {
 }
 
 // witnessed reports whether the time of a pass is known: the worker was seen to be ready, or it has ended so soon after its start
-// that its verdict is young. round is the longest that a round takes.
-func (s sight) witnessed(round time.Duration) bool {
+// that its verdict is young. round is the longest that a round takes. What another leader has created may be long over, and
+// kubelet late to say so: its age counts, by the API server's clock.
+func (s sight) witnessed(pod *corev1.Pod, serverNow time.Time, round time.Duration) bool {
+	if s.key == "" && (serverNow.IsZero() || serverNow.Sub(pod.CreationTimestamp.Time) >= countsFor+round) {
+		return false
+	}
 	start := s.ran
 	if start.IsZero() {
 		start = s.first

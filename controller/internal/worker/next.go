@@ -94,7 +94,7 @@ func (s Settings) nextAfter(pod *corev1.Pod, m memory, now time.Time) step {
 	switch worker.outcome(pod) {
 	case fleet.Passed:
 		switch {
-		case !worker.witnessed(s.Round):
+		case !worker.witnessed(pod, m.serverNow, s.Round):
 			return step{create: attempt}
 		case now.Sub(worker.ended) < countsFor:
 			return step{release: pod}

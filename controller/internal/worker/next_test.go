@@ -139,6 +139,7 @@ func TestNext(t *testing.T) {
 	}
 	type sights = map[string]sight
 	for name, test := range map[string]struct {
+		old     bool // the workers are an hour old, by the API server's clock
 		node    []func(*corev1.Node)
 		workers []*corev1.Pod
 		seen    sights
@@ -209,12 +210,15 @@ func TestNext(t *testing.T) {
 		"in the same second":           {workers: []*corev1.Pod{newWorker("b", 1, evicted), newWorker("a", 1)}, want: "delete b"},
 		"the successor passes":         {workers: []*corev1.Pod{newWorker("b", 2, ready, createdAt(now)), newWorker("a", 1, ended(1, failing), createdAt(ago(time.Minute)))}, want: "release by b; delete a"},
 
-		"created, and not in the cache yet":  {seen: sights{"a": {first: ago(time.Second), created: true}}, want: "wait 5s"},
-		"created, and never seen":            {seen: sights{"a": {first: ago(10 * time.Second), created: true}}, want: "create 1"},
-		"released, and not in the cache yet": {node: []func(*corev1.Node){version("99")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{released: "a-uid", releasedVersion: "100", releasedAt: ago(time.Second)}, want: "wait 4s"},
-		"released, and gated again":          {node: []func(*corev1.Node){version("101")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{released: "a-uid", releasedVersion: "100", releasedAt: ago(time.Second)}, want: "create 1; delete a"},
-		"released, versions without order":   {node: []func(*corev1.Node){version("x")}, m: memory{released: "a-uid", releasedVersion: "y", releasedAt: ago(time.Second)}, want: "wait 4s"},
-		"released, and the annotation lost":  {m: memory{released: "a-uid", releasedAt: ago(time.Minute)}, want: "create 1"},
+		"created, and not in the cache yet":        {seen: sights{"a": {first: ago(time.Second), created: true}}, want: "wait 5s"},
+		"created, and never seen":                  {seen: sights{"a": {first: ago(10 * time.Second), created: true}}, want: "create 1"},
+		"released, and not in the cache yet":       {node: []func(*corev1.Node){version("99")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{released: "a-uid", releasedVersion: "100", releasedAt: ago(time.Second)}, want: "wait 4s"},
+		"released, and gated again":                {node: []func(*corev1.Node){version("101")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{released: "a-uid", releasedVersion: "100", releasedAt: ago(time.Second)}, want: "create 1; delete a"},
+		"released, versions without order":         {node: []func(*corev1.Node){version("x")}, m: memory{released: "a-uid", releasedVersion: "y", releasedAt: ago(time.Second)}, want: "wait 4s"},
+		"of another leader, an hour old, ready":    {old: true, workers: []*corev1.Pod{newWorker("a", 1, ready)}, want: "create 1"},
+		"of another leader, an hour old, ends now": {old: true, workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: sights{"a": {first: ago(time.Second), ran: ago(time.Second)}}, want: "create 1"},
+		"of this leader, an hour old, ready":       {old: true, workers: []*corev1.Pod{newWorker("a", 1, ready)}, seen: sights{"a": {first: ago(time.Second), key: "k"}}, want: "release by a"},
+		"released, and the annotation lost":        {m: memory{released: "a-uid", releasedAt: ago(time.Minute)}, want: "create 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := newNode()
@@ -223,6 +227,10 @@ func TestNext(t *testing.T) {
 			}
 			test.m.workers = test.seen
 			m := test.m.observe(test.workers, now)
+			m.serverNow = time.Time{}.Add(time.Second) // the workers here have no time of creation: they are a second old
+			if test.old {
+				m.serverNow = m.serverNow.Add(time.Hour)
+			}
 			assert.Equal(t, test.want, describe(newSettings().next(node, test.workers, m, now)))
 		})
 	}

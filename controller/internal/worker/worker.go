@@ -40,12 +40,13 @@ type Settings struct {
 // Reconciler makes nodes verified, one call for one node.
 type Reconciler struct {
 	Settings
-	Client    client.Client // reads the caches
-	Node      func(name string) nodepatch.NodeAPI
-	Endpoints func(context.Context) ([]string, error) // of the DNS service, as a worker reads them
-	Events    events.EventRecorder
-	Timeout   time.Duration // of one request
-	Log       *slog.Logger
+	Client     client.Client // reads the caches
+	Node       func(name string) nodepatch.NodeAPI
+	Endpoints  func(context.Context) ([]string, error) // of the DNS service, as a worker reads them
+	Events     events.EventRecorder
+	ServerTime func() time.Time // by the API server's clock
+	Timeout    time.Duration    // of one request
+	Log        *slog.Logger
 
 	mu      sync.Mutex
 	passed  chan event.GenericEvent // nodes whose worker has told this process that it has passed
@@ -73,7 +74,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	now := time.Now()
 	seen := r.observe(node.Name, workers, now)
-	seen.endpoints = r.endpointsNow(ctx, workers, seen)
+	seen.endpoints, seen.serverNow = r.endpointsNow(ctx, workers, seen), r.ServerTime()
 	decided := r.next(node, workers, seen, now)
 	if decided.create == 0 {
 		r.stopWaiting(node.Name)

@@ -96,6 +96,9 @@ func (r *recorder) add(event watch.EventType, pod *corev1.Pod) {
 	now := time.Now()
 	worker := r.workers[pod.UID]
 	if worker == nil {
+		if pod.DeletionTimestamp != nil {
+			return // of an earlier verification
+		}
 		worker = &seen{first: now}
 		r.workers[pod.UID], r.order = worker, append(r.order, worker)
 	}

@@ -34,7 +34,8 @@ func (r Rules) notRunning(node *corev1.Node, pod *corev1.Pod, events []corev1.Ev
 			message: name + "kubelet has refused or evicted it: " + reason + ": " + pod.Status.Message}
 	}
 	if pod.DeletionTimestamp != nil {
-		return finding{reason: Silent, message: name + "it is deleted, and kubelet does not end it: check kubelet and the CNI on the node"}
+		return finding{reason: Silent,
+			message: name + "it is deleted, and kubelet does not end it: check kubelet and the CNI on the node"}
 	}
 	for _, status := range pod.Status.ContainerStatuses {
 		if reason := waitingReason(status); reason != "" {

@@ -81,6 +81,7 @@ func (r *recheck) run(ctx context.Context) bool {
 		next = time.Now().Add(spread(r.cfg.RecheckInterval))
 		runner := newRunner(r.cfg, r)
 		runner.MaxRetries = 0
+		began := time.Now()
 		results, err := runner.Round(ctx, r.list())
 		switch {
 		case err != nil:
@@ -89,7 +90,7 @@ func (r *recheck) run(ctx context.Context) bool {
 			r.log.Info("node is no longer verified: verifying it again")
 			return true
 		}
-		r.conclude(results)
+		r.conclude(results, began)
 	}
 	return false
 }
@@ -143,9 +144,10 @@ func (r *recheck) readNode(ctx context.Context) (report checks.Report, err error
 	return report, err
 }
 
-// conclude counts a round. A single failure is a warning and nothing else.
-func (r *recheck) conclude(results []checks.Result) {
-	if why := nodepatch.Untouchable(r.node); why != "" {
+// conclude counts a round. A single failure is a warning and nothing else. Only a node that was read in this round is known to
+// be drained or going away: one that has lost its path to the API server may have been open for long.
+func (r *recheck) conclude(results []checks.Result, began time.Time) {
+	if why := nodepatch.Untouchable(r.node); why != "" && r.readAt.After(began) {
 		r.log.WithField("reason", why).Debug("no verdict")
 		r.passed, r.failed, r.due = 0, 0, time.Time{}
 		return

@@ -571,12 +571,32 @@ func TestRecheckSendsLargePacketsHourly(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, int32(1), large.Load())
 	failed := []checks.Result{{Attempt: checks.Attempt{Check: "service", Err: errBroken}}}
-	recheck.conclude(failed)
+	recheck.conclude(failed, time.Now())
 	assert.False(t, service().SmallPackets, "the next round, too")
-	recheck.conclude(nil)
+	recheck.conclude(nil, time.Now())
 	assert.True(t, service().SmallPackets)
 	at := recheck.thoroughAt
 	assert.Greater(t, time.Until(at), 40*time.Minute)
-	recheck.conclude(nil)
+	recheck.conclude(nil, time.Now())
 	assert.Equal(t, at, recheck.thoroughAt, "a round without them puts them off no further")
+}
+
+// A node that was cordoned when it was last read may have been open for long: without a path to the API server nobody knows.
+func TestCordonedThenCutOff(t *testing.T) {
+	api := newFakeAPI(t)
+	cut := false
+	api.before = func(_ string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+		if cut {
+			answerStatus(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "no")
+		}
+		return cut
+	}
+	r := startRechecks(t, api)
+	r.round(nil, nil, nil)
+	api.edit(func(n *corev1.Node) { n.Spec.Unschedulable = true })
+	r.round(nil, nil, errBroken, errBroken, errBroken)
+	assert.True(t, r.ready(), "no verdict while it is known to be cordoned")
+	cut = true
+	r.round(errBroken, errBroken, errBroken, errBroken)
+	assert.False(t, r.ready())
 }

@@ -116,7 +116,8 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 	if err != nil {
 		return err
 	}
-	request := newRequest(cfg.Config)
+	request := agent.NewRequest(cfg.Config)
+	request.Blocks = request.WaitsFor(cfg.WaitForTaints)
 	settings := fleet.Settings{
 		Rules: fleet.NewRules(template, request), Request: request, ConditionType: cfg.ConditionType,
 		NotStartedAfter: cfg.NotStartedAfter, SilentAfter: cfg.InitialTimeout + time.Minute,
@@ -242,29 +243,16 @@ func newManager(cfg config.Controller, environment kube.Environment, template *c
 	return m, errors.Join(m.AddHealthzCheck("ping", healthz.Ping), m.AddReadyzCheck("caches", synced))
 }
 
-const component = "app.kubernetes.io/component"
-
 // selector selects the pods of a template, also those that run under earlier labels of the user.
 func selector(template *corev1.PodTemplateSpec) labels.Selector {
-	return ownLabels(template).AsSelector()
+	return fleet.OwnLabels(template.Labels).AsSelector()
 }
 
 // workers selects the workers of the release that the template is from.
 func workers(template *corev1.PodTemplateSpec) labels.Selector {
-	own := ownLabels(template)
-	own[component] = "worker"
+	own := fleet.OwnLabels(template.Labels)
+	own[fleet.Component] = "worker"
 	return own.AsSelector()
-}
-
-// ownLabels are the labels that the chart gives to the pods of a template.
-func ownLabels(template *corev1.PodTemplateSpec) labels.Set {
-	own := make(labels.Set)
-	for _, key := range []string{"app.kubernetes.io/name", "app.kubernetes.io/instance", component} {
-		if value, found := template.Labels[key]; found {
-			own[key] = value
-		}
-	}
-	return own
 }
 
 // readTemplate reads the pod template that the chart has rendered.
@@ -282,16 +270,6 @@ func readTemplate(path string) (*corev1.PodTemplateSpec, error) {
 		return nil, fmt.Errorf("%s: it has no labels app.kubernetes.io/… to select the agents' pods by: %s", path, remedy)
 	}
 	return template, nil
-}
-
-// newRequest describes a verified node, as the agent does.
-func newRequest(cfg config.Config) nodepatch.Request {
-	request := nodepatch.Request{
-		TaintKey: cfg.TaintKey, FailedTaintKey: cfg.FailedTaintKey, AlsoRemove: cfg.AlsoRemoveTaints,
-		Label: cfg.VerifiedLabel, LabelValue: cfg.VerifiedLabelValue, Annotation: nodepatch.Annotation,
-	}
-	request.Blocks = request.WaitsFor(cfg.WaitForTaints)
-	return request
 }
 
 // annotations returns the keys that decisions read.

@@ -35,6 +35,15 @@ type Taint struct {
 	Effect string `json:"effect"`
 }
 
+// FormatTaints returns the taints as kubectl taint writes them.
+func FormatTaints(taints []Taint) []string {
+	texts := make([]string, len(taints))
+	for i, taint := range taints {
+		texts[i] = taint.String()
+	}
+	return texts
+}
+
 // String formats the taint as kubectl taint does: key=value:effect.
 func (t Taint) String() string {
 	text := t.Key

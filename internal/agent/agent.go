@@ -3,7 +3,6 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"os"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/metrics"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -117,8 +117,8 @@ func LongestRound(cfg config.Config) time.Duration {
 	return runner.Longest(len(checks.Names()))
 }
 
-// newRequest describes the verified node, except for the annotation's value.
-func newRequest(cfg config.Config) nodepatch.Request {
+// NewRequest describes the verified node, except for the annotation's value. The controller describes it alike.
+func NewRequest(cfg config.Config) nodepatch.Request {
 	return nodepatch.Request{
 		TaintKey: cfg.TaintKey, FailedTaintKey: cfg.FailedTaintKey, AlsoRemove: cfg.AlsoRemoveTaints,
 		Label: cfg.VerifiedLabel, LabelValue: cfg.VerifiedLabelValue, Annotation: annotation,
@@ -128,21 +128,15 @@ func newRequest(cfg config.Config) nodepatch.Request {
 // heldRequest describes the node while the agent holds or rechecks it.
 func (a *Agent) heldRequest() nodepatch.Request {
 	if a.cfg.RecheckInterval > 0 {
-		return newRequest(a.cfg).Released() // the failed taint of the controller begins no verification
+		return NewRequest(a.cfg).Released() // the failed taint of the controller begins no verification
 	}
-	return newRequest(a.cfg)
+	return NewRequest(a.cfg)
 }
 
 // annotationValue says when and how the node was verified, and which taints its release removes.
 func (v *verification) annotationValue(now time.Time) func(removed []nodepatch.Taint) string {
 	return func(removed []nodepatch.Taint) string {
-		text, _ := json.Marshal(struct { // of strings and numbers: it cannot fail
-			Time     string         `json:"time"`     // RFC 3339
-			Duration string         `json:"duration"` // as time.ParseDuration reads it
-			Attempts map[string]int `json:"attempts"`
-			Removed  []string       `json:"removed"` // taints, as kubectl taint writes them
-			Version  string         `json:"version"`
-		}{now.UTC().Format(time.RFC3339), formatDuration(now.Sub(v.start)), v.attempts, formatTaints(removed), v.version})
-		return string(text)
+		return verdict.Record{Time: now.UTC().Format(time.RFC3339), Duration: formatDuration(now.Sub(v.start)),
+			Attempts: v.attempts, Removed: nodepatch.FormatTaints(removed), Version: v.version}.String()
 	}
 }

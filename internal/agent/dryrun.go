@@ -66,7 +66,7 @@ func DryRun(ctx context.Context, cfg config.Config, e kube.Environment, version 
 
 // printPatch prints the patch that a release would send.
 func printPatch(printf func(string, ...any), cfg config.Config, node *nodepatch.Node) {
-	request := newRequest(cfg)
+	request := NewRequest(cfg)
 	request.AnnotationValue = func([]nodepatch.Taint) string { return "{…}" }
 	if nodepatch.IsVerified(node, request) {
 		printf("node %s is already verified: nothing would be patched", node.Name)

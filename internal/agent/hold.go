@@ -64,7 +64,7 @@ func (a *Agent) removeTaintAgain() {
 	ctx, cancel := context.WithTimeout(context.Background(), lastRead)
 	defer cancel()
 	removed, err := a.patcher.RemoveAgain(ctx, a.proof.node.UID, a.proof.request)
-	log := a.log.WithFields(logrus.Fields{"taints": formatTaints(removed)})
+	log := a.log.WithFields(logrus.Fields{"taints": nodepatch.FormatTaints(removed)})
 	switch {
 	case err != nil:
 		log.WithError(err).Warn("cannot tell whether the startup taint was added again")

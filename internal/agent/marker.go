@@ -81,7 +81,7 @@ func (m *marker) Verified(ctx context.Context, node *nodepatch.Node) error {
 	if !m.uses(config.OnTimeoutCondition) {
 		return nil
 	}
-	return m.setCondition(ctx, node, "True", verdict.Verified, allChecksPass)
+	return m.setCondition(ctx, node, "True", verdict.Verified, verdict.AllChecksPass)
 }
 
 func (m *marker) setCondition(ctx context.Context, node *nodepatch.Node, status, reason, message string) error {

@@ -173,7 +173,7 @@ func (r *recheck) conclude(results []checks.Result, began time.Time) {
 	case r.passed >= r.cfg.RecoveryThreshold && r.status != statusTrue:
 		if r.status == statusFalse {
 			r.log.Info("node recovered")
-			r.events.Add(kube.EventNormal, reasonRecovered, allChecksPass+" again")
+			r.events.Add(kube.EventNormal, reasonRecovered, verdict.AllChecksPass+" again")
 		}
 		r.turn(statusTrue)
 	case r.due.IsZero() && r.needsWrite():
@@ -206,7 +206,7 @@ func (r *recheck) shown() string {
 	return ""
 }
 
-func (r *recheck) closed() bool { return nodepatch.HasFailedTaint(r.node, newRequest(r.cfg)) }
+func (r *recheck) closed() bool { return nodepatch.HasFailedTaint(r.node, NewRequest(r.cfg)) }
 
 // write shows the verdict on the node: with the condition, with the failed taint that it removes, and with an Event.
 func (r *recheck) write(ctx context.Context) {
@@ -257,7 +257,7 @@ func (r *recheck) readAgain(ctx context.Context) error {
 func (r *recheck) setCondition(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.CheckTimeout)
 	defer cancel()
-	condition := nodepatch.Condition{Type: r.cfg.ConditionType, Status: r.status, Reason: verdict.Verified, Message: allChecksPass}
+	condition := nodepatch.Condition{Type: r.cfg.ConditionType, Status: r.status, Reason: verdict.Verified, Message: verdict.AllChecksPass}
 	if r.status == statusFalse {
 		round, _ := errors.AsType[roundFailure](r.failure)
 		condition.Reason, condition.Message = verdict.Reason(round.checks), kube.Shorten(r.message())
@@ -267,7 +267,7 @@ func (r *recheck) setCondition(ctx context.Context) error {
 
 // open removes the failed taint.
 func (r *recheck) open(ctx context.Context) error {
-	request := newRequest(r.cfg)
+	request := NewRequest(r.cfg)
 	if err := r.patcher.RemoveFailedTaint(ctx, r.node, request); err != nil {
 		return err
 	}

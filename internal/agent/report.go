@@ -13,16 +13,15 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // Reasons of the agent's Events, a closed set.
 const (
-	reasonVerified    = "NodeVerified"
-	reasonNotVerified = "NodeNotVerified"
-	reasonTimedOut    = "NodeVerificationTimedOut"
-	reasonFailed      = "NodeRecheckFailed"
-	reasonRecovered   = "NodeRecovered"
+	reasonTimedOut  = "NodeVerificationTimedOut"
+	reasonFailed    = "NodeRecheckFailed"
+	reasonRecovered = "NodeRecovered"
 )
 
 // Reported instead of a check name when no check fails.
@@ -31,9 +30,6 @@ const (
 	foreignTaints = "taints"
 	startupTaint  = "late taint"
 )
-
-// allChecksPass is how the agent says so in its Event and its condition.
-const allChecksPass = "DNS, API, network and service discovery work"
 
 // repeatAfter is when a failure that goes on is reported again, then after twice as long, and so on: a node that
 // fails for an hour has a handful of Events.
@@ -115,7 +111,7 @@ func (v *verification) reportFailure(ctx context.Context, err error, nextRound t
 		v.lastFailure = &failure{patching, err}
 	}
 	if v.isDue(err) {
-		v.events.Add(kube.EventWarning, reasonNotVerified, fmt.Sprintf("since %s: %v", v.start.UTC().Format(time.RFC3339), err))
+		v.events.Add(kube.EventWarning, verdict.NodeNotVerified, fmt.Sprintf("since %s: %v", v.start.UTC().Format(time.RFC3339), err))
 	}
 	v.events.Flush(ctx)
 	v.removeLoneFailedTaint(ctx)
@@ -188,17 +184,17 @@ func (v *verification) announce(ctx context.Context, removed []nodepatch.Taint) 
 	v.metrics.Verified(time.Now(), took)
 	what := "no startup taint found"
 	if len(removed) > 0 {
-		what = "removed " + strings.Join(formatTaints(removed), ", ")
+		what = "removed " + strings.Join(nodepatch.FormatTaints(removed), ", ")
 	}
 	log := v.log.WithFields(logrus.Fields{"took": formatDuration(took), "taints": what})
 	if left := v.remaining(); len(left) > 0 {
-		log = log.WithField("remaining_taints", strings.Join(formatTaints(left), ", "))
+		log = log.WithField("remaining_taints", strings.Join(nodepatch.FormatTaints(left), ", "))
 	}
 	log.Info("node verified")
 	if (!v.shownVerified || v.releaseFailed) && (len(removed) > 0 || v.hasCondition()) {
 		retry(ctx, v.markVerified)
 	}
-	v.events.Add(kube.EventNormal, reasonVerified, allChecksPass+"; verified in "+formatDuration(took)+"; "+what)
+	v.events.Add(kube.EventNormal, verdict.NodeVerified, verdict.AllChecksPass+"; verified in "+formatDuration(took)+"; "+what)
 	retry(ctx, v.events.Flush)
 }
 
@@ -248,15 +244,6 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	case <-timer.C:
 		return true
 	}
-}
-
-// formatTaints returns the taints as kubectl taint writes them.
-func formatTaints(taints []nodepatch.Taint) []string {
-	texts := make([]string, len(taints))
-	for i, taint := range taints {
-		texts[i] = taint.String()
-	}
-	return texts
 }
 
 // formatDuration rounds a duration for a person.

@@ -47,7 +47,7 @@ type verification struct {
 }
 
 func (a *Agent) newVerification() *verification {
-	v := &verification{Agent: a, request: newRequest(a.cfg), attempted: make(chan checks.Attempt, 16),
+	v := &verification{Agent: a, request: NewRequest(a.cfg), attempted: make(chan checks.Attempt, 16),
 		attempts: make(map[string]int), reported: make(map[string]repeat)}
 	v.request.Blocks = v.request.WaitsFor(a.cfg.WaitForTaints)
 	v.marker = marker{v: v}

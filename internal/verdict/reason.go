@@ -19,6 +19,15 @@ const (
 	NotVerified    = "NotVerified"    // no check has failed: the checks are not done, or the node cannot be patched
 )
 
+// Reasons of the Events about a verification.
+const (
+	NodeVerified    = "NodeVerified"
+	NodeNotVerified = "NodeNotVerified"
+)
+
+// AllChecksPass is how an Event and the condition say so.
+const AllChecksPass = "DNS, API, network and service discovery work"
+
 // Reason names the failed checks in their order: DNSFailed, or DNSFailed,ServiceFailed. Without any it is NotVerified.
 func Reason(failed []string) string {
 	var list []string

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
 
@@ -48,6 +49,20 @@ func requiredTerms(affinity *corev1.Affinity) []corev1.NodeSelectorTerm {
 		return nil
 	}
 	return required.NodeSelectorTerms
+}
+
+// Component is the label that tells agents, workers and controllers of a release apart.
+const Component = "app.kubernetes.io/component"
+
+// OwnLabels returns those of a pod's labels that the chart selects it by, without the user's.
+func OwnLabels(all map[string]string) labels.Set {
+	own := make(labels.Set)
+	for _, key := range []string{"app.kubernetes.io/name", "app.kubernetes.io/instance", Component} {
+		if value, found := all[key]; found {
+			own[key] = value
+		}
+	}
+	return own
 }
 
 // addedTolerations are those that the DaemonSet controller adds to each of its pods.

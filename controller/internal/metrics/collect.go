@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"context"
-	"encoding/json"
 	"strings"
 	"time"
 
@@ -10,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -166,11 +166,11 @@ func statusLabel(state fleet.State) string {
 
 // verificationDuration reads how long the last verification took from the annotation that the release has left.
 func verificationDuration(node *corev1.Node) (took time.Duration, known bool) {
-	var annotation struct{ Duration string }
-	if err := json.Unmarshal([]byte(node.Annotations[nodepatch.Annotation]), &annotation); err != nil {
+	record, err := verdict.ParseRecord(node.Annotations[nodepatch.Annotation])
+	if err != nil {
 		return 0, false
 	}
-	took, err := time.ParseDuration(annotation.Duration)
+	took, err = time.ParseDuration(record.Duration)
 	return took, err == nil
 }
 

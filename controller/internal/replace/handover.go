@@ -64,11 +64,11 @@ func (h *HandOver) replica(ctx context.Context, reader client.Reader, unverified
 	if len(self.Items) == 0 {
 		return "", "", nil
 	}
-	labels := client.MatchingLabels{}
-	for _, key := range []string{"app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component"} {
-		labels[key] = self.Items[0].Labels[key]
+	own := fleet.OwnLabels(self.Items[0].Labels)
+	if len(own) == 0 {
+		return "", "", nil // every pod would be a replica
 	}
-	if err := reader.List(ctx, &replicas, namespace, labels); err != nil {
+	if err := reader.List(ctx, &replicas, namespace, client.MatchingLabels(own)); err != nil {
 		return "", "", err
 	}
 	for i := range replicas.Items {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -60,24 +59,13 @@ func (s Settings) decideAgain(candidate fleet.Status, live Live, seen fleet.Memo
 		objects.Events = map[types.UID][]corev1.Event{uid: append([]corev1.Event{}, live.Events...)} // not nil: they have been read
 		// Its agent or worker, if that is still there, and any other one: it may have passed.
 		isAnother := func(pod corev1.Pod) bool {
-			return pod.UID != uid && (pod.Namespace != candidate.Pod.Namespace || !maps.Equal(own(pod.Labels), own(candidate.Pod.Labels)))
+			return pod.UID != uid && (pod.Namespace != candidate.Pod.Namespace || !maps.Equal(fleet.OwnLabels(pod.Labels), fleet.OwnLabels(candidate.Pod.Labels)))
 		}
 		if slices.ContainsFunc(live.Pods, func(pod corev1.Pod) bool { return pod.UID == uid }) {
 			objects.Pods = slices.DeleteFunc(slices.Clone(live.Pods), isAnother)
 		}
 	}
 	return s.Fleet.Decide(objects, now).Statuses
-}
-
-// own returns the labels that tell our pods from others.
-func own(labels map[string]string) map[string]string {
-	kept := make(map[string]string)
-	for key, value := range labels {
-		if strings.HasPrefix(key, "app.kubernetes.io/") {
-			kept[key] = value
-		}
-	}
-	return kept
 }
 
 // claimOf returns the node's one NodeClaim. It must be for this machine, not for an earlier one of the same name.

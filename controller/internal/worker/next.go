@@ -42,7 +42,7 @@ func (s Settings) next(node *corev1.Node, workers []*corev1.Pod, m memory, now t
 	live := slices.DeleteFunc(slices.Clone(workers), func(pod *corev1.Pod) bool {
 		return pod.DeletionTimestamp != nil || m.workers[pod.Name].deleted
 	})
-	annotation := s.annotation(node)
+	released := s.record(node)
 	if m.isBehind(node, now) {
 		return step{wait: m.releasedAt.Add(cacheDelay).Sub(now)} // if no event shows the release
 	}
@@ -51,7 +51,7 @@ func (s Settings) next(node *corev1.Node, workers []*corev1.Pod, m memory, now t
 		return step{delete: live} // results from before a foreign taint is gone are meaningless
 	case fleet.Untouchable(node) != "":
 		return step{}
-	case annotation.Time != "" && node.Labels[s.Fleet.Request.Label] == s.Fleet.Request.LabelValue:
+	case released.Time != "" && node.Labels[s.Fleet.Request.Label] == s.Fleet.Request.LabelValue:
 		if since := now.Sub(m.taintRemovedAt); since < betweenRemovals {
 			return step{wait: betweenRemovals - since}
 		}
@@ -59,7 +59,7 @@ func (s Settings) next(node *corev1.Node, workers []*corev1.Pod, m memory, now t
 	}
 	var counting, others []*corev1.Pod
 	for _, pod := range live {
-		isUsed := pod.UID == annotation.Worker || pod.UID == m.released
+		isUsed := pod.UID == released.Worker || pod.UID == m.released
 		if isAbout(pod, node) && !isUsed && !m.workers[pod.Name].void && !s.isOutdated(pod, m.workers[pod.Name]) {
 			counting = append(counting, pod)
 		} else {

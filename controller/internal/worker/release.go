@@ -2,44 +2,25 @@ package worker
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/report"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
-)
-
-// Reasons of Events about nodes: those of the agent.
-const (
-	reasonVerified    = "NodeVerified"
-	reasonNotVerified = "NodeNotVerified"
 )
 
 // patchAttempts is the time limit of all attempts of one patch together, in timeouts of one request.
 const patchAttempts = 10
 
-// annotation is the value of the node's annotation, with the fields that the agent writes.
-type annotation struct {
-	Time     string         `json:"time"`               // RFC 3339
-	Duration string         `json:"duration"`           // since the worker was created, as time.ParseDuration reads it
-	Attempts map[string]int `json:"attempts,omitempty"` // where the worker has ended: a running one cannot say them
-	Removed  []string       `json:"removed"`            // taints, as kubectl taint writes them
-	Version  string         `json:"version"`            // of the controller
-	Worker   types.UID      `json:"worker,omitempty"`   // whose verdict counted: it never counts again
-}
-
-// annotation reads that of node, empty where there is none or somebody else has written it.
-func (s Settings) annotation(node *corev1.Node) (found annotation) {
-	if err := json.Unmarshal([]byte(node.Annotations[s.Fleet.Request.Annotation]), &found); err != nil {
-		return annotation{}
-	}
+// record reads that of the last release of node, empty where there is none or somebody else has written it.
+func (s Settings) record(node *corev1.Node) verdict.Record {
+	found, _ := verdict.ParseRecord(node.Annotations[s.Fleet.Request.Annotation])
 	return found
 }
 
@@ -49,11 +30,8 @@ func (r *Reconciler) release(ctx context.Context, node *corev1.Node, worker *cor
 	request := r.Fleet.Request
 	took := time.Since(since).Round(time.Millisecond)
 	request.AnnotationValue = func(removed []nodepatch.Taint) string {
-		text, _ := json.Marshal(annotation{ // of strings and numbers: it cannot fail
-			Time: time.Now().UTC().Format(time.RFC3339), Duration: took.String(), Attempts: said.Attempts,
-			Removed: format(removed), Version: r.Version, Worker: worker.UID,
-		})
-		return string(text)
+		return verdict.Record{Time: time.Now().UTC().Format(time.RFC3339), Duration: took.String(), Attempts: said.Attempts,
+			Removed: nodepatch.FormatTaints(removed), Version: r.Version, Worker: worker.UID}.String()
 	}
 	log := r.Log.With("node", node.Name, "worker", worker.Name)
 	released, removed, err := r.patcher(node.Name).ReleaseCached(ctx, report.PatchNode(node), request)
@@ -73,11 +51,11 @@ func (r *Reconciler) release(ctx context.Context, node *corev1.Node, worker *cor
 	})
 	what := "no startup taint found"
 	if len(removed) > 0 {
-		what = "removed " + strings.Join(format(removed), ", ")
+		what = "removed " + strings.Join(nodepatch.FormatTaints(removed), ", ")
 	}
 	log.Info("node verified", "took", took.String(), "taints", what)
-	r.Events.Eventf(node, worker, corev1.EventTypeNormal, reasonVerified, "Verify",
-		"DNS, API, network and service discovery work; verified in %s; %s", took, what)
+	r.Events.Eventf(node, worker, corev1.EventTypeNormal, verdict.NodeVerified, "Verify",
+		"%s; verified in %s; %s", verdict.AllChecksPass, took, what)
 	return nil
 }
 
@@ -89,7 +67,7 @@ func (r *Reconciler) removeTaint(ctx context.Context, node *corev1.Node) error {
 	}
 	if len(removed) > 0 {
 		r.Log.Warn("startup taint was added again after the release: removed it", "node", node.Name,
-			"taints", strings.Join(format(removed), ", "))
+			"taints", strings.Join(nodepatch.FormatTaints(removed), ", "))
 	}
 	return nil
 }
@@ -101,12 +79,4 @@ func (r *Reconciler) patcher(node string) *nodepatch.Patcher {
 			r.Log.Warn("patch not applied, will retry with the current node", "node", node, "error", err)
 		},
 	}
-}
-
-func format(taints []nodepatch.Taint) []string {
-	texts := make([]string, len(taints))
-	for i, taint := range taints {
-		texts[i] = taint.String()
-	}
-	return texts
 }

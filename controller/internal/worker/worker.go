@@ -21,6 +21,7 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -221,5 +222,5 @@ func (r *Reconciler) reportFailures(node *corev1.Node, workers []*corev1.Pod, se
 
 // warn puts a warning about node into its Events. The recorder counts two about one node as one, unless they name two workers.
 func (r *Reconciler) warn(node *corev1.Node, worker *corev1.Pod, message string) {
-	r.Events.Eventf(node, worker, corev1.EventTypeWarning, reasonNotVerified, "Verify", "%s", kube.Shorten(message))
+	r.Events.Eventf(node, worker, corev1.EventTypeWarning, verdict.NodeNotVerified, "Verify", "%s", kube.Shorten(message))
 }

@@ -175,7 +175,7 @@ func TestVerifies(t *testing.T) {
 	worker := c.pod()
 	c.step("n")
 	c.assertReleased()
-	found := c.annotation(c.node())
+	found := c.record(c.node())
 	assert.Equal(t, worker.UID, found.Worker)
 	assert.Equal(t, []string{startup + ":NoSchedule"}, found.Removed)
 	assert.Contains(t, <-c.events.Events, "Normal NodeVerified DNS, API, network and service discovery work")
@@ -186,7 +186,7 @@ func TestVerifies(t *testing.T) {
 	c.set(ended(0, `{"verified":true,"node":"n","attempts":{"dns":2},"version":"v"}`))
 	c.step("n")
 	c.assertReleased()
-	assert.Equal(t, map[string]int{"dns": 2}, c.annotation(c.node()).Attempts)
+	assert.Equal(t, map[string]int{"dns": 2}, c.record(c.node()).Attempts)
 }
 
 func TestTaintThatComesBack(t *testing.T) {
@@ -194,7 +194,7 @@ func TestTaintThatComesBack(t *testing.T) {
 	c.step("n")
 	c.set(ready)
 	c.step("n")
-	before := c.annotation(c.node())
+	before := c.record(c.node())
 	c.update(func(node *corev1.Node) {
 		node.Spec.Taints = []corev1.Taint{{Key: "other", Effect: corev1.TaintEffectNoSchedule}, {Key: startup, Effect: corev1.TaintEffectNoSchedule}}
 	})
@@ -209,7 +209,7 @@ func TestTaintThatComesBack(t *testing.T) {
 	c.step("n")
 	assert.True(t, c.Fleet.IsVerified(c.node()))
 	assert.Len(t, c.node().Spec.Taints, 1)
-	assert.Equal(t, before, c.annotation(c.node()), "no new verification")
+	assert.Equal(t, before, c.record(c.node()), "no new verification")
 	assert.Empty(t, c.pods())
 }
 

@@ -34,29 +34,7 @@ func TestMain(m *testing.M) { os.Exit(harness.Main(m, prepare)) }
 
 // prepare deploys agent and controller for all tests, and adds the nodes, which the agent verifies.
 func prepare(ctx context.Context, cluster *harness.Cluster) (cleanUp func(context.Context) error, err error) {
-	if err := cluster.Undeploy(ctx); err != nil {
-		return nil, err
-	}
-	if err := cluster.Reset(ctx, harness.RealNode); err != nil {
-		return nil, err
-	}
-	if err := cluster.Deploy(ctx, values...); err != nil {
-		return nil, err
-	}
-	if err := cluster.AddNodes(ctx, nodes...); err != nil {
-		return nil, err
-	}
-	for _, node := range nodes {
-		if _, _, err := cluster.AwaitNode(ctx, node, harness.Verified); err != nil {
-			return nil, err
-		}
-	}
-	return func(ctx context.Context) error {
-		if err := cluster.DeleteNodes(ctx, nodes...); err != nil {
-			return err
-		}
-		return cluster.Undeploy(ctx, values...)
-	}, cluster.AwaitController(ctx)
+	return cluster.DeployController(ctx, nodes, values)
 }
 
 // suite is one test's access to the cluster.

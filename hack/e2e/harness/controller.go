@@ -44,6 +44,34 @@ func (c *Cluster) DeleteNodes(ctx context.Context, names ...string) error {
 	return nil
 }
 
+// DeployController replaces what is deployed by the chart with the controller, adds nodes and waits until they are verified.
+// cleanUp removes both.
+func (c *Cluster) DeployController(ctx context.Context, nodes, values []string) (cleanUp func(context.Context) error, err error) {
+	if err := c.Undeploy(ctx, values...); err != nil {
+		return nil, err
+	}
+	if err := c.Reset(ctx, RealNode); err != nil {
+		return nil, err
+	}
+	if err := c.Deploy(ctx, values...); err != nil {
+		return nil, err
+	}
+	if err := c.AddNodes(ctx, nodes...); err != nil {
+		return nil, err
+	}
+	for _, node := range nodes {
+		if _, _, err := c.AwaitNode(ctx, node, Verified); err != nil {
+			return nil, err
+		}
+	}
+	return func(ctx context.Context) error {
+		if err := c.DeleteNodes(ctx, nodes...); err != nil {
+			return err
+		}
+		return c.Undeploy(ctx, values...)
+	}, c.AwaitController(ctx)
+}
+
 // AwaitController waits until every replica of the controller is ready.
 func (c *Cluster) AwaitController(ctx context.Context) error {
 	_, err := c.Kubectl(ctx, "", "rollout", "status", "-n", Namespace, "deployment/"+Controller, "--timeout=60s")

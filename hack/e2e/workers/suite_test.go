@@ -27,22 +27,9 @@ func TestMain(m *testing.M) { os.Exit(harness.Main(m, prepare)) }
 
 // prepare deploys the controller for all tests, and adds the nodes, which it verifies.
 func prepare(ctx context.Context, cluster *harness.Cluster) (cleanUp func(context.Context) error, err error) {
-	if err := cluster.Undeploy(ctx, values...); err != nil {
+	remove, err := cluster.DeployController(ctx, nodes, values)
+	if err != nil {
 		return nil, err
-	}
-	if err := cluster.Reset(ctx, harness.RealNode); err != nil {
-		return nil, err
-	}
-	if err := cluster.Deploy(ctx, values...); err != nil {
-		return nil, err
-	}
-	if err := cluster.AddNodes(ctx, nodes...); err != nil {
-		return nil, err
-	}
-	for _, node := range nodes {
-		if _, _, err := cluster.AwaitNode(ctx, node, harness.Verified); err != nil {
-			return nil, err
-		}
 	}
 	stages, err := filepath.Abs("testdata/stages.yaml")
 	if err != nil {
@@ -54,11 +41,8 @@ func prepare(ctx context.Context, cluster *harness.Cluster) (cleanUp func(contex
 	}
 	return func(ctx context.Context) error {
 		kwok.Stop()
-		if err := cluster.DeleteNodes(ctx, nodes...); err != nil {
-			return err
-		}
-		return cluster.Undeploy(ctx, values...)
-	}, cluster.AwaitController(ctx)
+		return remove(ctx)
+	}, nil
 }
 
 // suite is one test's access to the cluster.

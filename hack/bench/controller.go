@@ -30,7 +30,7 @@ const (
 )
 
 // controller measures the controller beside a fleet of nodes of 15 kB each: at the incident (no node is verified, no agent
-// runs), and at rest (all are verified, and kubelets send heartbeats). Nothing else works in this cluster meanwhile.
+// runs), and at rest (all are verified, and kubelets send heartbeats). Nothing else runs in this cluster.
 func (b *bench) controller(ctx context.Context) (err error) {
 	for _, component := range []string{"kube-controller-manager", "kube-scheduler"} {
 		if _, err := b.Script(ctx, "stop", component); err != nil {
@@ -179,7 +179,7 @@ type observation struct {
 	requests  int           // while it was observed
 }
 
-// observe runs the controller for a while. beats: kubelets send heartbeats meanwhile, and the time until its caches are filled
+// observe runs the controller for a while. beats: kubelets send heartbeats, and the time until its caches are filled
 // does not count for CPU and requests.
 func (b *bench) observe(ctx context.Context, template *corev1.PodTemplateSpec, streams, beats bool) (used observation, err error) {
 	dir, err := os.MkdirTemp("", "controller")

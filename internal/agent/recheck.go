@@ -126,7 +126,7 @@ func (r *recheck) list() []checks.Check {
 }
 
 // readNode is the request of the api check: a read from the API server's cache. It keeps its connection, which saves the API
-// server a TLS handshake with each node and round, because the network check connects anew in each round.
+// server a TLS handshake with each node and round, because the network check makes a new connection in each round.
 func (r *recheck) readNode(ctx context.Context) (report checks.Report, err error) {
 	var node *nodepatch.Node
 	if r.thorough || r.failed > 0 {

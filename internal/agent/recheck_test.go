@@ -183,7 +183,7 @@ func TestRecheckKeepsItsConnection(t *testing.T) {
 	assert.Equal(t, int32(1), changes.Load())
 	r.round(errBroken)
 	r.round(nil)
-	assert.Equal(t, int32(2), changes.Load(), "after a failure it connects anew")
+	assert.Equal(t, int32(2), changes.Load(), "after a failure it makes a new connection")
 }
 
 // A single failure is a warning and a counter, and a round that passes begins the count again.

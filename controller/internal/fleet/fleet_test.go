@@ -403,7 +403,7 @@ func TestOpenNodeIsNotSilent(t *testing.T) {
 	}
 }
 
-// A controller that was killed decides the same, but for durations, which it measures anew.
+// A controller that was killed decides the same, but for durations, which it measures again.
 func TestRestart(t *testing.T) {
 	s := newStory(t)
 	s.node("n1")

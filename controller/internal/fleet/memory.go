@@ -13,7 +13,7 @@ import (
 // again, never does. It is also how long a new reason must last until it replaces another one.
 const settled = 10 * time.Second
 
-// Memory is what this process has seen, by its own monotonic clock. A restart begins it anew: durations only grow longer by that.
+// Memory is what this process has seen, by its own monotonic clock. It is lost in a restart: durations only grow longer by that.
 type Memory struct {
 	began    time.Time // zero before the first Decide
 	nodes    map[types.UID]memory

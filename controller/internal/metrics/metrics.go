@@ -108,7 +108,7 @@ func hasSeries(plan fleet.Plan, status fleet.Status, now time.Time) bool {
 	return status.IsPending() || plan.Seen.VerifiedWithin(status.Node.UID, window, now)
 }
 
-// tries counts how often checks were started anew on a node that is not verified.
+// tries counts how often checks were started again on a node that is not verified.
 type tries struct {
 	pod      types.UID // the last one, "" before the first and after a verification
 	restarts int32     // of its containers

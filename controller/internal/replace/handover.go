@@ -11,7 +11,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
-// handOverAfter is how long the leader's own node must not be verified, so that a node which is verified anew, or a leader that
+// handOverAfter is how long the leader's own node must not be verified, so that a node which is verified again, or a leader that
 // has got the Lease back, does not change leaders at once.
 const handOverAfter = time.Minute
 

@@ -1,6 +1,6 @@
 // Package replace decides which node that is never verified is replaced, and replaces it: it deletes the node's NodeClaim, so
 // that Karpenter makes another one. Decide and Confirm are pure; Replacer acts on them. Nothing is queued or replayed: each
-// decision is made anew, from objects and from the ledger of deletions.
+// decision is made from the current objects and from the ledger of deletions.
 package replace
 
 import (

@@ -67,7 +67,7 @@ func (r *Replacer) Start(ctx context.Context) error {
 	}
 }
 
-// once decides and acts. What fails is decided anew the next time.
+// once decides and acts. What fails is decided again the next time.
 func (r *Replacer) once(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
@@ -79,7 +79,7 @@ func (r *Replacer) once(ctx context.Context) {
 	decision, err := r.decide(ctx, plan, serverNow, now)
 	switch {
 	case apierrors.IsConflict(err):
-		return // somebody has changed the ledger: decide anew
+		return // somebody has changed the ledger: decide again
 	case err != nil:
 		r.Log.Error("the ledger cannot be used: nothing is deleted", "error", err)
 		decision = Decision{Breakers: map[Rule]string{LedgerFailed: err.Error()}}

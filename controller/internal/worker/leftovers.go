@@ -22,7 +22,7 @@ const (
 )
 
 // Leftovers deletes the workers that controller mode has left behind when the release is back in daemonset mode. Only the leader
-// does, at its start and once in a while: an earlier leader may have created one meanwhile.
+// does, at its start and once in a while: an earlier leader may have created one since.
 type Leftovers struct {
 	Reader    client.Reader // live: the cache has the agents' pods
 	Writer    client.Writer

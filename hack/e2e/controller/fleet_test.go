@@ -18,7 +18,7 @@ import (
 const old = 1000
 
 // Without the DaemonSet no node has an agent: that is one Event about the fleet, and nothing about nodes that were never gated. A
-// controller that starts anew finds the same, and says nothing again. What people release by hand does not stay False.
+// controller that restarts finds the same, and says nothing again. What people release by hand does not stay False.
 func TestWithoutDaemonSet(t *testing.T) {
 	s := start(t)
 	s.Undo(s.redeploy)

@@ -257,7 +257,8 @@ func (r *recheck) readAgain(ctx context.Context) error {
 func (r *recheck) setCondition(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.CheckTimeout)
 	defer cancel()
-	condition := nodepatch.Condition{Type: r.cfg.ConditionType, Status: r.status, Reason: verdict.Verified, Message: verdict.AllChecksPass}
+	condition := nodepatch.Condition{Type: r.cfg.ConditionType, Status: r.status}
+	condition.Reason, condition.Message = verdict.Verified, verdict.AllChecksPass
 	if r.status == statusFalse {
 		round, _ := errors.AsType[roundFailure](r.failure)
 		condition.Reason, condition.Message = verdict.Reason(round.checks), kube.Shorten(r.message())

@@ -59,7 +59,9 @@ func (s Settings) decideAgain(candidate fleet.Status, live Live, seen fleet.Memo
 		objects.Events = map[types.UID][]corev1.Event{uid: append([]corev1.Event{}, live.Events...)} // not nil: they have been read
 		// Its agent or worker, if that is still there, and any other one: it may have passed.
 		isAnother := func(pod corev1.Pod) bool {
-			return pod.UID != uid && (pod.Namespace != candidate.Pod.Namespace || !maps.Equal(fleet.OwnLabels(pod.Labels), fleet.OwnLabels(candidate.Pod.Labels)))
+			sameOwner := pod.Namespace == candidate.Pod.Namespace &&
+				maps.Equal(fleet.OwnLabels(pod.Labels), fleet.OwnLabels(candidate.Pod.Labels))
+			return pod.UID != uid && !sameOwner
 		}
 		if slices.ContainsFunc(live.Pods, func(pod corev1.Pod) bool { return pod.UID == uid }) {
 			objects.Pods = slices.DeleteFunc(slices.Clone(live.Pods), isAnother)

@@ -88,15 +88,17 @@ func TestOneOfThreeFails(t *testing.T) {
 // Each of these is a node that must be left as it is, without a word.
 func TestNoCandidate(t *testing.T) {
 	for name, change := range map[string]func(*moment, *fleet.Status){
-		"retaint is off":      func(m *moment, _ *fleet.Status) { m.settings.Enabled = false },
-		"not verified":        func(_ *moment, s *fleet.Status) { s.State = fleet.InProgress },
-		"going away":          func(_ *moment, s *fleet.Status) { s.Untouchable = "it is cordoned" },
-		"control plane":       func(_ *moment, s *fleet.Status) { s.Node.Labels["node-role.kubernetes.io/control-plane"] = "" },
-		"control plane taint": func(_ *moment, s *fleet.Status) { s.Node.Spec.Taints = []corev1.Taint{{Key: "node-role.kubernetes.io/master"}} },
-		"stale":               func(m *moment, s *fleet.Status) { s.Recheck.Refreshed = m.now.Add(-7 * time.Minute) },
-		"never refreshed":     func(_ *moment, s *fleet.Status) { s.Recheck.Refreshed = time.Time{} },
-		"closed already":      func(m *moment, _ *fleet.Status) { m.close(0, release) },
-		"closed by others":    func(m *moment, _ *fleet.Status) { m.close(0, "dns") },
+		"retaint is off": func(m *moment, _ *fleet.Status) { m.settings.Enabled = false },
+		"not verified":   func(_ *moment, s *fleet.Status) { s.State = fleet.InProgress },
+		"going away":     func(_ *moment, s *fleet.Status) { s.Untouchable = "it is cordoned" },
+		"control plane":  func(_ *moment, s *fleet.Status) { s.Node.Labels["node-role.kubernetes.io/control-plane"] = "" },
+		"control plane taint": func(_ *moment, s *fleet.Status) {
+			s.Node.Spec.Taints = []corev1.Taint{{Key: "node-role.kubernetes.io/master"}}
+		},
+		"stale":            func(m *moment, s *fleet.Status) { s.Recheck.Refreshed = m.now.Add(-7 * time.Minute) },
+		"never refreshed":  func(_ *moment, s *fleet.Status) { s.Recheck.Refreshed = time.Time{} },
+		"closed already":   func(m *moment, _ *fleet.Status) { m.close(0, release) },
+		"closed by others": func(m *moment, _ *fleet.Status) { m.close(0, "dns") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMoment(3).fail(1)

@@ -97,7 +97,9 @@ func (n nodeAPI) Get(ctx context.Context) (*nodepatch.Node, error) {
 	return n.GetCached(ctx)
 }
 
-func (n nodeAPI) GetCached(context.Context) (*nodepatch.Node, error) { return slim(n.T, n.node(n.name)), nil }
+func (n nodeAPI) GetCached(context.Context) (*nodepatch.Node, error) {
+	return slim(n.T, n.node(n.name)), nil
+}
 
 func (n nodeAPI) Patch(ctx context.Context, patch []byte) (*nodepatch.Node, error) {
 	n.patching(n.name)
@@ -245,7 +247,9 @@ func TestNodeThatChangesDuringThePatch(t *testing.T) {
 	w := newWorld(t, 3)
 	w.run(10 * time.Minute)
 	w.patching = func(node string) {
-		w.update(node, func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: startup, Effect: corev1.TaintEffectNoSchedule}} })
+		w.update(node, func(n *corev1.Node) {
+			n.Spec.Taints = []corev1.Taint{{Key: startup, Effect: corev1.TaintEffectNoSchedule}}
+		})
 	}
 	w.failing["n0"] = "DNSFailed"
 	w.run(10 * time.Second)

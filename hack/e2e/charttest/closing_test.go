@@ -1,0 +1,168 @@
+package charttest
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
+)
+
+const (
+	// What the controller sends, and the same with one thing changed.
+	closing  = `{"op":"add","path":"/spec/taints/-","value":{"key":"node-ready/failed","value":"kube-node-ready","effect":"NoSchedule"}}`
+	opening  = `[{"op":"test","path":"/spec/taints/2/key","value":"node-ready/failed"},{"op":"remove","path":"/spec/taints/2"}]`
+	foreign  = `{"key":"example.com/first","effect":"PreferNoSchedule"},{"key":"example.com/second","effect":"NoSchedule"}`
+	failed   = foreign + `,{"key":"node-ready/failed","value":"kube-node-ready","effect":"NoSchedule"}`
+	verified = `"node-ready/verified":"true"`
+)
+
+// closingTry is a patch of the controller's account.
+type closingTry struct {
+	labels, taints string // of the node before: `verified` and `foreign` unless given
+	patch          string
+	refusal        string // "" where it passes
+}
+
+// controller applies what the chart renders for the accounts and their rights, without any pod, and returns the controller's patches
+// once the API server has read a policy whose message about taints contains this text.
+func (s *suite) controller(message string, values ...string) patchAs {
+	s.Helper()
+	manifests, err := s.Render(s.Ctx, append([]string{"controller.enabled=true"}, values...)...)
+	s.NoError(err)
+	for _, kind := range []string{"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"} {
+		s.apply(only(manifests, kind))
+	}
+	const account = harness.Name + "-controller"
+	own := s.patches(s.client(harness.Default(), account, nil), account)
+	s.gives(closingTry{})
+	s.Undo(func(ctx context.Context) error {
+		return s.Cluster.Patch(ctx, node, `{"metadata":{"labels":{"example.com/label":null,"node-role.kubernetes.io/control-plane":null,"node-role.kubernetes.io/master":null}}}`)
+	})
+	// Each attempt has a key of its own: where one passes before the policy is read, the same taint again would change nothing.
+	attempt := 0
+	s.Until(func() (bool, error) {
+		attempt++
+		err := own(node, fmt.Sprintf(`[{"op":"add","path":"/spec/taints/-","value":{"key":"example.com/probe-%d","effect":"PreferNoSchedule"}}]`, attempt))
+		return err != nil && strings.Contains(err.Error(), message), nil
+	})
+	return own
+}
+
+// gives makes the node what it is before a try.
+func (s *suite) gives(try closingTry) {
+	s.Helper()
+	labels, taints := verified, foreign
+	if try.labels != "" {
+		labels = try.labels
+	}
+	if try.taints != "" {
+		taints = try.taints
+	}
+	// The last of two values of one key counts.
+	s.Patch(node, fmt.Sprintf(`{"metadata":{"labels":{"example.com/label":"x","node-role.kubernetes.io/control-plane":null,
+		"node-role.kubernetes.io/master":null,%s}},"spec":{"unschedulable":null,"taints":[%s]}}`, labels, taints))
+}
+
+// tries asserts of each patch that it passes or is refused.
+func (s *suite) tries(own patchAs, tries map[string]closingTry) {
+	for name, try := range tries {
+		s.T.Run(name, func(t *testing.T) {
+			s := s.part(t)
+			s.gives(try)
+			err := own(node, try.patch)
+			if try.refusal != "" {
+				s.forbidden(err, try.refusal)
+				return
+			}
+			s.NoError(err)
+		})
+	}
+}
+
+// With re-taint the controller may close a verified node with its own taint, and open any node. It may change nothing else.
+func TestControllerMayCloseVerifiedNodesOnly(t *testing.T) {
+	s := start(t)
+	const (
+		who        = "kube-system/kube-node-ready-controller may "
+		onlyTaints = who + "take off the taint node-ready/failed, put on node-ready/failed=kube-node-ready:NoSchedule where node-ready/verified is " +
+			`"true", without node-ready/unverified, and not on a control plane, and change no other taint`
+		onlyCondition = who + "change no label or annotation of a node"
+		startup       = foreign + `,{"key":"node-ready/unverified","value":"true","effect":"NoSchedule"}`
+	)
+	adding := func(value, effect string) string {
+		return fmt.Sprintf(`[{"op":"add","path":"/spec/taints/-","value":{"key":"node-ready/failed","value":%q,"effect":%q}}]`, value, effect)
+	}
+	own := s.controller("put on node-ready/failed=kube-node-ready:NoSchedule", "config.recheckInterval=1m", "controller.retaint.enabled=true")
+	s.tries(own, map[string]closingTry{
+		"a verified node":                     {patch: "[" + closing + "]"},
+		"a verified node without taints":      {taints: " ", patch: `[{"op":"add","path":"/spec/taints","value":[{"key":"node-ready/failed","value":"kube-node-ready","effect":"NoSchedule"}]}]`},
+		"another value":                       {patch: adding("dns", "NoSchedule"), refusal: onlyTaints},
+		"another release's value":             {patch: adding("second-kube-node-ready", "NoSchedule"), refusal: onlyTaints},
+		"no value":                            {patch: adding("", "NoSchedule"), refusal: onlyTaints},
+		"NoExecute":                           {patch: adding("kube-node-ready", "NoExecute"), refusal: onlyTaints},
+		"PreferNoSchedule":                    {patch: adding("kube-node-ready", "PreferNoSchedule"), refusal: onlyTaints},
+		"another key":                         {patch: strings.ReplaceAll("["+closing+"]", "node-ready/failed", "node-ready/other"), refusal: onlyTaints},
+		"the startup taint":                   {patch: strings.ReplaceAll("["+closing+"]", "node-ready/failed", "node-ready/unverified"), refusal: onlyTaints},
+		"a node without the label":            {labels: `"node-ready/verified":null`, patch: "[" + closing + "]", refusal: onlyTaints},
+		"a node with another value":           {labels: `"node-ready/verified":"false"`, patch: "[" + closing + "]", refusal: onlyTaints},
+		"a node with the startup taint":       {taints: startup, patch: "[" + closing + "]", refusal: onlyTaints},
+		"in place of the startup taint":       {taints: startup, patch: `[{"op":"remove","path":"/spec/taints/2"},` + closing + "]", refusal: onlyTaints},
+		"a control plane":                     {labels: verified + `,"node-role.kubernetes.io/control-plane":""`, patch: "[" + closing + "]", refusal: onlyTaints},
+		"a master":                            {labels: verified + `,"node-role.kubernetes.io/master":""`, patch: "[" + closing + "]", refusal: onlyTaints},
+		"a control plane by its taint":        {taints: foreign + `,{"key":"node-role.kubernetes.io/control-plane","effect":"PreferNoSchedule"}`, patch: "[" + closing + "]", refusal: onlyTaints},
+		"a master by its taint":               {taints: foreign + `,{"key":"node-role.kubernetes.io/master","effect":"PreferNoSchedule"}`, patch: "[" + closing + "]", refusal: onlyTaints},
+		"a foreign taint too":                 {patch: `[{"op":"add","path":"/spec/taints/-","value":{"key":"example.com/new","effect":"NoSchedule"}},` + closing + "]", refusal: onlyTaints},
+		"a foreign taint off":                 {patch: `[{"op":"remove","path":"/spec/taints/0"},` + closing + "]", refusal: onlyTaints},
+		"a foreign taint's effect":            {patch: `[{"op":"replace","path":"/spec/taints/0/effect","value":"NoExecute"},` + closing + "]", refusal: onlyTaints},
+		"the foreign taints' order":           {patch: `[{"op":"move","from":"/spec/taints/0","path":"/spec/taints/1"},` + closing + "]", refusal: onlyTaints},
+		"a label too":                         {patch: `[{"op":"add","path":"/metadata/labels/example.com~1label","value":"y"},` + closing + "]", refusal: onlyCondition},
+		"the verified label in the same step": {labels: `"node-ready/verified":null`, patch: `[{"op":"add","path":"/metadata/labels/node-ready~1verified","value":"true"},` + closing + "]", refusal: onlyTaints},
+		"the verified label off":              {patch: `[{"op":"remove","path":"/metadata/labels/node-ready~1verified"},` + closing + "]", refusal: onlyCondition},
+		"an annotation too":                   {patch: `{"metadata":{"annotations":{"node-ready/verification":"x"}}}`, refusal: onlyCondition},
+		"a cordon too":                        {patch: `[{"op":"add","path":"/spec/unschedulable","value":true},` + closing + "]", refusal: who + "change nothing in a node's spec but its taints"},
+		"a finalizer":                         {patch: `{"metadata":{"finalizers":["example.com/stay"]}}`, refusal: who + "not change a node's owners"},
+		"other clients' fields":               {patch: `{"metadata":{"managedFields":[{}]}}`, refusal: who + "not change what other clients own"},
+		"the failed taint off":                {taints: failed, patch: opening},
+		"the startup taint off":               {taints: startup, patch: `[{"op":"remove","path":"/spec/taints/2"}]`, refusal: onlyTaints},
+		"all taints off":                      {taints: failed, patch: `[{"op":"remove","path":"/spec/taints"}]`, refusal: onlyTaints},
+		"the failed taint off, and a label":   {taints: failed, patch: `[{"op":"remove","path":"/metadata/labels/node-ready~1verified"},` + opening[1:], refusal: onlyCondition},
+	})
+
+	t.Run("as one of more than ten clients, in place of one that owns the taints alone", func(t *testing.T) {
+		s := s.part(t)
+		s.gives(closingTry{})
+		admin := func(manager, patch string) { s.NoError(s.patches(s.Kube, manager)(node, patch)) }
+		for i := range 10 {
+			admin(fmt.Sprintf("client-%d", i), fmt.Sprintf(`{"metadata":{"annotations":{"example.com/note-%d":"x"}}}`, i))
+			s.Undo(func(ctx context.Context) error {
+				return s.Cluster.Patch(ctx, node, fmt.Sprintf(`{"metadata":{"annotations":{"example.com/note-%d":null}}}`, i))
+			})
+		}
+		admin("taints-only", `{"spec":{"taints":[`+strings.ReplaceAll(foreign, "second", "third")+`]}}`)
+		s.NoError(own(node, "["+closing+"]"))
+		s.Equal(corev1.Taint{Key: "node-ready/failed", Value: "kube-node-ready", Effect: "NoSchedule"}, s.Node(node).Spec.Taints[2])
+		s.NoError(own(node, opening))
+		s.Len(s.Node(node).Spec.Taints, 2)
+	})
+	t.Run("the API server warns about none of its expressions", func(t *testing.T) { s.part(t).awaitTypeChecked(harness.Name + "-controller") })
+}
+
+// Without re-taint the controller may still open the nodes that it has closed before.
+func TestControllerMayOpenNodesWithoutRetaint(t *testing.T) {
+	s := start(t)
+	const onlyOff = "kube-system/kube-node-ready-controller may take off the taint node-ready/failed, and change no other taint"
+	own := s.controller(onlyOff)
+	s.tries(own, map[string]closingTry{
+		"the failed taint":                       {patch: "[" + closing + "]", refusal: onlyOff},
+		"the failed taint off":                   {taints: failed, patch: opening},
+		"the failed taint off a node unverified": {labels: `"node-ready/verified":null`, taints: failed, patch: opening},
+		"a foreign taint off":                    {taints: failed, patch: `[{"op":"remove","path":"/spec/taints/1"}]`, refusal: onlyOff},
+		"the startup taint off": {taints: foreign + `,{"key":"node-ready/unverified","effect":"NoSchedule"}`,
+			patch: `[{"op":"remove","path":"/spec/taints/2"}]`, refusal: onlyOff},
+	})
+	s.awaitTypeChecked(harness.Name + "-controller")
+}

@@ -1,8 +1,11 @@
 package charttest
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -12,19 +15,22 @@ import (
 )
 
 const (
-	// What the controller sends, and the same with one thing changed.
-	closing  = `{"op":"add","path":"/spec/taints/-","value":{"key":"node-ready/failed","value":"kube-node-ready","effect":"NoSchedule"}}`
-	opening  = `[{"op":"test","path":"/spec/taints/2/key","value":"node-ready/failed"},{"op":"remove","path":"/spec/taints/2"}]`
-	foreign  = `{"key":"example.com/first","effect":"PreferNoSchedule"},{"key":"example.com/second","effect":"NoSchedule"}`
-	failed   = foreign + `,{"key":"node-ready/failed","value":"kube-node-ready","effect":"NoSchedule"}`
-	verified = `"node-ready/verified":"true"`
+	// What the controller sends to close a node, and to open it.
+	closing = `{"op":"add","path":"/spec/taints/-","value":{"key":"node-ready/failed","value":"kube-node-ready","effect":"NoSchedule"}}`
+	opening = `[{"op":"test","path":"/spec/taints/2/key","value":"node-ready/failed"},{"op":"remove","path":"/spec/taints/2"}]`
+	foreign = `{"key":"example.com/first","effect":"PreferNoSchedule"},{"key":"example.com/second","effect":"NoSchedule"}`
+	failed  = foreign + `,{"key":"node-ready/failed","value":"kube-node-ready","effect":"NoSchedule"}`
+
+	controlPlane = "node-role.kubernetes.io/control-plane"
+	master       = "node-role.kubernetes.io/master"
 )
 
 // closingTry is a patch of the controller's account.
 type closingTry struct {
-	labels, taints string // of the node before: `verified` and `foreign` unless given
-	patch          string
-	refusal        string // "" where it passes
+	labels  map[string]any // beside the verified label; nil: none
+	taints  string         // "": foreign
+	patch   string
+	refusal string // "" where it passes
 }
 
 // controller applies what the chart renders for the accounts and their rights, without any pod, and returns the controller's patches
@@ -40,7 +46,7 @@ func (s *suite) controller(message string, values ...string) patchAs {
 	own := s.patches(s.client(harness.Default(), account, nil), account)
 	s.gives(closingTry{})
 	s.Undo(func(ctx context.Context) error {
-		return s.Cluster.Patch(ctx, node, `{"metadata":{"labels":{"example.com/label":null,"node-role.kubernetes.io/control-plane":null,"node-role.kubernetes.io/master":null}}}`)
+		return s.Cluster.Patch(ctx, node, fmt.Sprintf(`{"metadata":{"labels":{"example.com/label":null,%q:null,%q:null}}}`, controlPlane, master))
 	})
 	// Each attempt has a key of its own: where one passes before the policy is read, the same taint again would change nothing.
 	attempt := 0
@@ -55,16 +61,11 @@ func (s *suite) controller(message string, values ...string) patchAs {
 // gives makes the node what it is before a try.
 func (s *suite) gives(try closingTry) {
 	s.Helper()
-	labels, taints := verified, foreign
-	if try.labels != "" {
-		labels = try.labels
-	}
-	if try.taints != "" {
-		taints = try.taints
-	}
-	// The last of two values of one key counts.
-	s.Patch(node, fmt.Sprintf(`{"metadata":{"labels":{"example.com/label":"x","node-role.kubernetes.io/control-plane":null,
-		"node-role.kubernetes.io/master":null,%s}},"spec":{"unschedulable":null,"taints":[%s]}}`, labels, taints))
+	labels := map[string]any{harness.Label: "true", "example.com/label": "x", controlPlane: nil, master: nil}
+	maps.Copy(labels, try.labels)
+	text, err := json.Marshal(labels)
+	s.NoError(err)
+	s.Patch(node, fmt.Sprintf(`{"metadata":{"labels":%s},"spec":{"unschedulable":null,"taints":[%s]}}`, text, cmp.Or(try.taints, foreign)))
 }
 
 // tries asserts of each patch that it passes or is refused.
@@ -90,8 +91,8 @@ func TestControllerMayCloseVerifiedNodesOnly(t *testing.T) {
 		who        = "kube-system/kube-node-ready-controller may "
 		onlyTaints = who + "take off the taint node-ready/failed, put on node-ready/failed=kube-node-ready:NoSchedule where node-ready/verified is " +
 			`"true", without node-ready/unverified, and not on a control plane, and change no other taint`
-		onlyCondition = who + "change no label or annotation of a node"
-		startup       = foreign + `,{"key":"node-ready/unverified","value":"true","effect":"NoSchedule"}`
+		noLabel = who + "change no label or annotation of a node"
+		startup = foreign + `,{"key":"node-ready/unverified","value":"true","effect":"NoSchedule"}`
 	)
 	adding := func(value, effect string) string {
 		return fmt.Sprintf(`[{"op":"add","path":"/spec/taints/-","value":{"key":"node-ready/failed","value":%q,"effect":%q}}]`, value, effect)
@@ -107,29 +108,29 @@ func TestControllerMayCloseVerifiedNodesOnly(t *testing.T) {
 		"PreferNoSchedule":                    {patch: adding("kube-node-ready", "PreferNoSchedule"), refusal: onlyTaints},
 		"another key":                         {patch: strings.ReplaceAll("["+closing+"]", "node-ready/failed", "node-ready/other"), refusal: onlyTaints},
 		"the startup taint":                   {patch: strings.ReplaceAll("["+closing+"]", "node-ready/failed", "node-ready/unverified"), refusal: onlyTaints},
-		"a node without the label":            {labels: `"node-ready/verified":null`, patch: "[" + closing + "]", refusal: onlyTaints},
-		"a node with another value":           {labels: `"node-ready/verified":"false"`, patch: "[" + closing + "]", refusal: onlyTaints},
+		"a node without the label":            {labels: map[string]any{harness.Label: nil}, patch: "[" + closing + "]", refusal: onlyTaints},
+		"a node with another value":           {labels: map[string]any{harness.Label: "false"}, patch: "[" + closing + "]", refusal: onlyTaints},
 		"a node with the startup taint":       {taints: startup, patch: "[" + closing + "]", refusal: onlyTaints},
 		"in place of the startup taint":       {taints: startup, patch: `[{"op":"remove","path":"/spec/taints/2"},` + closing + "]", refusal: onlyTaints},
-		"a control plane":                     {labels: verified + `,"node-role.kubernetes.io/control-plane":""`, patch: "[" + closing + "]", refusal: onlyTaints},
-		"a master":                            {labels: verified + `,"node-role.kubernetes.io/master":""`, patch: "[" + closing + "]", refusal: onlyTaints},
-		"a control plane by its taint":        {taints: foreign + `,{"key":"node-role.kubernetes.io/control-plane","effect":"PreferNoSchedule"}`, patch: "[" + closing + "]", refusal: onlyTaints},
-		"a master by its taint":               {taints: foreign + `,{"key":"node-role.kubernetes.io/master","effect":"PreferNoSchedule"}`, patch: "[" + closing + "]", refusal: onlyTaints},
+		"a control plane":                     {labels: map[string]any{controlPlane: ""}, patch: "[" + closing + "]", refusal: onlyTaints},
+		"a master":                            {labels: map[string]any{master: ""}, patch: "[" + closing + "]", refusal: onlyTaints},
+		"a control plane by its taint":        {taints: foreign + `,{"key":"` + controlPlane + `","effect":"PreferNoSchedule"}`, patch: "[" + closing + "]", refusal: onlyTaints},
+		"a master by its taint":               {taints: foreign + `,{"key":"` + master + `","effect":"PreferNoSchedule"}`, patch: "[" + closing + "]", refusal: onlyTaints},
 		"a foreign taint too":                 {patch: `[{"op":"add","path":"/spec/taints/-","value":{"key":"example.com/new","effect":"NoSchedule"}},` + closing + "]", refusal: onlyTaints},
 		"a foreign taint off":                 {patch: `[{"op":"remove","path":"/spec/taints/0"},` + closing + "]", refusal: onlyTaints},
 		"a foreign taint's effect":            {patch: `[{"op":"replace","path":"/spec/taints/0/effect","value":"NoExecute"},` + closing + "]", refusal: onlyTaints},
 		"the foreign taints' order":           {patch: `[{"op":"move","from":"/spec/taints/0","path":"/spec/taints/1"},` + closing + "]", refusal: onlyTaints},
-		"a label too":                         {patch: `[{"op":"add","path":"/metadata/labels/example.com~1label","value":"y"},` + closing + "]", refusal: onlyCondition},
-		"the verified label in the same step": {labels: `"node-ready/verified":null`, patch: `[{"op":"add","path":"/metadata/labels/node-ready~1verified","value":"true"},` + closing + "]", refusal: onlyTaints},
-		"the verified label off":              {patch: `[{"op":"remove","path":"/metadata/labels/node-ready~1verified"},` + closing + "]", refusal: onlyCondition},
-		"an annotation too":                   {patch: `{"metadata":{"annotations":{"node-ready/verification":"x"}}}`, refusal: onlyCondition},
+		"a label too":                         {patch: `[{"op":"add","path":"/metadata/labels/example.com~1label","value":"y"},` + closing + "]", refusal: noLabel},
+		"the verified label in the same step": {labels: map[string]any{harness.Label: nil}, patch: `[{"op":"add","path":"/metadata/labels/node-ready~1verified","value":"true"},` + closing + "]", refusal: onlyTaints},
+		"the verified label off":              {patch: `[{"op":"remove","path":"/metadata/labels/node-ready~1verified"},` + closing + "]", refusal: noLabel},
+		"an annotation too":                   {patch: `{"metadata":{"annotations":{"node-ready/verification":"x"}}}`, refusal: noLabel},
 		"a cordon too":                        {patch: `[{"op":"add","path":"/spec/unschedulable","value":true},` + closing + "]", refusal: who + "change nothing in a node's spec but its taints"},
 		"a finalizer":                         {patch: `{"metadata":{"finalizers":["example.com/stay"]}}`, refusal: who + "not change a node's owners"},
 		"other clients' fields":               {patch: `{"metadata":{"managedFields":[{}]}}`, refusal: who + "not change what other clients own"},
 		"the failed taint off":                {taints: failed, patch: opening},
 		"the startup taint off":               {taints: startup, patch: `[{"op":"remove","path":"/spec/taints/2"}]`, refusal: onlyTaints},
 		"all taints off":                      {taints: failed, patch: `[{"op":"remove","path":"/spec/taints"}]`, refusal: onlyTaints},
-		"the failed taint off, and a label":   {taints: failed, patch: `[{"op":"remove","path":"/metadata/labels/node-ready~1verified"},` + opening[1:], refusal: onlyCondition},
+		"the failed taint off, and a label":   {taints: failed, patch: `[{"op":"remove","path":"/metadata/labels/node-ready~1verified"},` + opening[1:], refusal: noLabel},
 	})
 
 	t.Run("as one of more than ten clients, in place of one that owns the taints alone", func(t *testing.T) {
@@ -159,7 +160,7 @@ func TestControllerMayOpenNodesWithoutRetaint(t *testing.T) {
 	s.tries(own, map[string]closingTry{
 		"the failed taint":                       {patch: "[" + closing + "]", refusal: onlyOff},
 		"the failed taint off":                   {taints: failed, patch: opening},
-		"the failed taint off a node unverified": {labels: `"node-ready/verified":null`, taints: failed, patch: opening},
+		"the failed taint off a node unverified": {labels: map[string]any{harness.Label: nil}, taints: failed, patch: opening},
 		"a foreign taint off":                    {taints: failed, patch: `[{"op":"remove","path":"/spec/taints/1"}]`, refusal: onlyOff},
 		"the startup taint off": {taints: foreign + `,{"key":"node-ready/unverified","effect":"NoSchedule"}`,
 			patch: `[{"op":"remove","path":"/spec/taints/2"}]`, refusal: onlyOff},

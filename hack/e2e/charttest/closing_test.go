@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
@@ -166,4 +167,36 @@ func TestControllerMayOpenNodesWithoutRetaint(t *testing.T) {
 			patch: `[{"op":"remove","path":"/spec/taints/2"}]`, refusal: onlyOff},
 	})
 	s.awaitTypeChecked(harness.Name + "-controller")
+}
+
+// What helm uninstall runs is accepted where the Pod Security Standard `restricted` is enforced, and its account may list and patch
+// nodes only.
+func TestUninstallJobMayOpenNodesOnly(t *testing.T) {
+	s := start(t)
+	const namespace = "e2e-uninstall"
+	s.apply(`
+apiVersion: v1
+kind: Namespace
+metadata: {name: e2e-uninstall, labels: {pod-security.kubernetes.io/enforce: restricted, pod-security.kubernetes.io/warn: restricted}}
+`)
+	args := []string{"template", harness.Name, "chart", "--namespace", namespace, "--kube-version", "1.36.0", "--show-only", "templates/controller/uninstall.yaml"}
+	hook, err := s.Cluster.Run(s.Ctx, "", s.Tool("helm"),
+		append(args, harness.Set("config.recheckInterval=1m", "controller.enabled=true", "controller.retaint.enabled=true")...)...)
+	s.NoError(err)
+	s.Kubectl(hook, "apply", "--server-side", "--dry-run=server", "--warnings-as-errors", "-f", "-")
+
+	for _, kind := range []string{"ServiceAccount", "ClusterRole", "ClusterRoleBinding"} {
+		s.apply(only(hook, kind))
+	}
+	client := s.client(harness.Release{Namespace: namespace}, harness.Name+"-uninstall", nil)
+	s.Patch(node, `{"spec":{"taints":[`+failed+`]}}`)
+	s.Until(func() (bool, error) {
+		_, err := client.CoreV1().Nodes().List(s.Ctx, metav1.ListOptions{})
+		return err == nil, nil
+	})
+	s.NoError(s.patches(client, "kube-node-ready-controller")(node, opening))
+	s.False(harness.HasTaint(s.Node(node), "node-ready/failed"))
+	_, err = client.CoreV1().Pods(namespace).List(s.Ctx, metav1.ListOptions{})
+	s.ErrorContains(err, "cannot list resource")
+	s.ErrorContains(client.CoreV1().Nodes().Delete(s.Ctx, node, metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}), "cannot delete resource")
 }

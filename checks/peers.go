@@ -77,7 +77,7 @@ func (p Peers) find(ctx context.Context) ([]PeerResult, error) {
 	if p.Redraw == nil {
 		return connect(ctx, p.Sample)
 	}
-	first, cancel := part(ctx, 3) // as much time for the list, and for the peers in it
+	first, cancel := part(ctx, 2) // more than the second after which TCP repeats a lost SYN (RFC 6298, 2), at 3s
 	results, err := connect(first, p.Sample)
 	cancel()
 	if err == nil && 2*len(failuresOf(results)) > len(results) {

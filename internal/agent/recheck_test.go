@@ -144,6 +144,7 @@ func isWrite(request string) bool { return !strings.HasPrefix(request, "GET ") }
 // In steady state a round is two reads from the API server's cache, and nothing grows.
 func TestRecheckSteadyState(t *testing.T) {
 	r := startRechecks(t, newFakeAPI(t))
+	r.agent.look = r.agent.cfg.RecheckInterval // or more: no read between two rounds
 	r.round(nil, nil)
 	assert.Empty(t, r.api.written())
 	r.round(nil)
@@ -315,7 +316,7 @@ func TestRecheckOpensWithoutCondition(t *testing.T) {
 // A False whose rounds pass again is not refreshed: it goes stale, and the controller does not close the node.
 func TestRecheckDoesNotRefreshWhilePassing(t *testing.T) {
 	r := startRechecks(t, newFakeAPI(t), "--recovery-threshold=100")
-	r.agent.refresh = time.Millisecond
+	r.agent.refresh = time.Nanosecond
 	r.round(errBroken, errBroken, errBroken, nil)
 	written := len(r.api.written())
 	assert.Positive(t, written)

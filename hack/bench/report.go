@@ -27,6 +27,10 @@ const (
 	restBudget         = 96.0  // MiB, the controller beside 5,000 verified nodes
 	restCPUBudget      = 10.0  // mCPU, the same
 	restRequestsBudget = 10.0  // a minute, the same
+
+	recheckMemoryBudget   = 20.0 // MiB, an agent that rechecks its node
+	recheckCPUBudget      = 2.0  // mCPU, the same at RECHECK_INTERVAL=60s
+	recheckRequestsBudget = 2.0  // a round
 )
 
 // report prints progress and each figure, and at the end the table of all figures in Markdown.

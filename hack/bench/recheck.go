@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,6 +23,8 @@ const (
 	longInterval  = time.Minute
 	probes        = 6 // a round: the chart's readiness probe has a period of 10s
 	scrapeEvery   = 3 // probes: a scrape every 30s
+
+	peerConnections = 8 // of a round
 )
 
 // recheck measures an agent that rechecks its node, beside 5,000 nodes, and then the API server while the requests of this agent
@@ -57,63 +58,75 @@ func (b *bench) recheck(ctx context.Context) (err error) {
 	if err := b.createPeers(ctx); err != nil {
 		return err
 	}
-	round, _, err := b.recheckAgent(ctx, "rechecks", "recheck")
+	alone, err := b.recheckAgent(ctx, "rechecks", "recheck", recheckConnectionsBudget)
 	if err != nil {
 		return err
 	}
-	_, peers, err := b.recheckAgent(ctx, "rechecks with peers", "recheck-peers")
+	withPeers, err := b.recheckAgent(ctx, "rechecks with peers", "recheck-peers", recheckConnectionsBudget+peerConnections)
 	if err != nil {
 		return err
 	}
-	return b.replay(ctx, round, peers)
+	return b.replay(ctx, alone.paths[alone.starts[0]:alone.starts[1]], withPeers.peers)
 }
 
-// recheckAgent measures one agent, and returns the paths of its requests in a round and of its list of other agents.
-func (b *bench) recheckAgent(ctx context.Context, name, what string) (round []string, peers string, err error) {
+// recheckAgent measures one agent and records its requests.
+func (b *bench) recheckAgent(ctx context.Context, name, what string, connections float64) (r recording, err error) {
 	b.step("%s: %d rounds of an agent, %s apart", name, recheckRounds, shortInterval)
 	began := time.Now()
 	var used steady
 	if err := inside(ctx, b, func(s steady) { used = s }, what, strconv.Itoa(recheckRounds)); err != nil {
-		return nil, "", err
+		return r, err
 	}
 	all, err := b.Audit(began, harness.User)
 	if err != nil {
-		return nil, "", err
+		return r, err
 	}
-	writes := 0
-	var paths, words []string // of the requests while it was measured
+	if r, err = record(all, used); err != nil {
+		return r, err
+	}
+	rounds := len(r.starts) - 1
+	first, second, last := r.starts[0], r.starts[1], r.starts[rounds]
+	b.budget(name+": peak resident memory", float64(used.Peak)/(1<<20), recheckMemoryBudget, "%.1f MiB")
+	b.budget(name+" at 60s: CPU", used.CPU.Seconds()*1000/(recheckRounds*longInterval).Seconds(), recheckCPUBudget, "%.2f mCPU")
+	b.figure(name+": CPU of a round, its probes and scrapes", "%.0f ms", milliseconds(used.CPU)/recheckRounds)
+	b.budget(name+": requests of a round", float64(last-first)/float64(rounds), recheckRequestsBudget, "%.2f")
+	b.figure(name+": these are", "%s", strings.Join(r.words[first:second], ", "))
+	b.budget(name+": writes", float64(r.writes), 0, "%.0f")
+	b.budget(name+": connections opened in a round", float64(used.Opened)/float64(len(r.starts)), connections, "%.1f")
+	return r, nil
+}
+
+// recording is what an agent that rechecks its node has requested while it was measured.
+type recording struct {
+	paths, words []string // of each request; the words are its verb and resource
+	starts       []int    // the index of each round's first request
+	writes       int
+	peers        string // the path of its list of other agents, which it requests when it starts and hourly
+}
+
+func record(all []harness.Request, used steady) (r recording, err error) {
 	for _, request := range all {
 		if strings.Contains(request.RequestURI, "-peers") {
-			peers = request.RequestURI
+			r.peers = request.RequestURI
 		}
 		if request.Received.Before(used.Start) || request.Received.After(used.End) {
 			continue
 		}
 		if request.Write() {
-			writes++
+			r.writes++
 		} else if !strings.Contains(request.RequestURI, "resourceVersion=0") {
-			return nil, "", fmt.Errorf("a request that the API server's cache does not answer: %s", request)
+			return r, fmt.Errorf("a read that is not from the API server's cache: %s", request)
 		}
-		paths, words = append(paths, request.RequestURI), append(words, request.Verb+" "+request.ObjectRef.Resource)
+		word := request.Verb + " " + request.ObjectRef.Resource
+		if word == "get nodes" {
+			r.starts = append(r.starts, len(r.words))
+		}
+		r.paths, r.words = append(r.paths, request.RequestURI), append(r.words, word)
 	}
-	first := slices.Index(words, "get nodes") // each round begins with it
-	if first < 0 || len(words) < 2*recheckRounds {
-		return nil, "", fmt.Errorf("%d rounds have sent %q", recheckRounds, words)
+	if len(r.starts) < recheckRounds/2 {
+		return r, fmt.Errorf("fewer than %d rounds in the audit log: %q", recheckRounds/2, r.words)
 	}
-	next := first + 1 + slices.Index(words[first+1:], "get nodes")
-	gets := len(slices.DeleteFunc(slices.Clone(words), func(word string) bool { return word != "get nodes" }))
-	last := len(words) - 1
-	for words[last] != "get nodes" {
-		last--
-	}
-	b.budget(name+": peak resident memory", float64(used.Peak)/(1<<20), recheckMemoryBudget, "%.1f MiB")
-	b.budget(name+" at 60s: CPU", used.CPU.Seconds()*1000/(recheckRounds*longInterval).Seconds(), recheckCPUBudget, "%.2f mCPU")
-	b.figure(name+": CPU of a round, with its probes and scrapes", "%.1f ms", milliseconds(used.CPU)/recheckRounds)
-	b.budget(name+": requests of a round", float64(last-first)/float64(gets-1), recheckRequestsBudget, "%.2f")
-	b.figure(name+": these are", "%s", strings.Join(words[first:next], ", "))
-	b.budget(name+": writes", float64(writes), 0, "%.0f")
-	b.figure(name+": connections opened in a round", "%.1f", float64(used.Opened)/float64(gets))
-	return paths[first:next], peers, nil
+	return r, nil
 }
 
 // steady is what an agent that rechecks its node has used.
@@ -124,8 +137,8 @@ type steady struct {
 	Peak       uint64        // of resident memory since the process began, in bytes
 }
 
-// rechecks runs in the pod. It starts the agent and measures it while it rechecks its node. An agent with a warning is an error: it
-// would not be in the steady state.
+// rechecks runs in the pod. It starts the agent and measures it while it rechecks its node. A warning of the agent is an error:
+// its state is not steady.
 func rechecks(ctx context.Context, rounds int, peers bool) error {
 	var log bytes.Buffer
 	pid, stop, err := startHolding(ctx, &log, "ON_TIMEOUT=condition", "RECHECK_INTERVAL="+shortInterval.String(),
@@ -192,8 +205,8 @@ func consumed(process procfs.Proc) (cpu time.Duration, opened int, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	if snmp.ActiveOpens != nil {
-		opened = int(*snmp.ActiveOpens)
+	if snmp.ActiveOpens == nil {
+		return 0, 0, errors.New("the kernel does not count connections")
 	}
-	return time.Duration(stat.CPUTime() * float64(time.Second)), opened, nil
+	return time.Duration(stat.CPUTime() * float64(time.Second)), int(*snmp.ActiveOpens), nil
 }

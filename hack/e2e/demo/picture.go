@@ -26,7 +26,7 @@ const style = `text { font: 13px -apple-system, "Segoe UI", "Noto Sans", Helveti
 .quiet { font-size: 12px; fill: #59636e }
 .middle { text-anchor: middle }
 .card { fill: #ffffff; stroke: #d1d9e0 }
-.grid { stroke: #e4e8ec }
+.grid { stroke: #1f2328; stroke-opacity: 0.12 }
 .cluster { fill: #0969da }
 .agent { fill: #1a7f37 }
 .workload { fill: #d4a72c }
@@ -35,7 +35,7 @@ const style = `text { font: 13px -apple-system, "Segoe UI", "Noto Sans", Helveti
 text { fill: #f0f6fc }
 .quiet { fill: #9198a1 }
 .card { fill: #151b23; stroke: #3d444d }
-.grid { stroke: #30363d }
+.grid { stroke: #f0f6fc }
 .cluster { fill: #4493f8 }
 .agent { fill: #3fb950 }
 .workload { fill: #d29922 }

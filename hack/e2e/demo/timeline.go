@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
@@ -112,39 +113,31 @@ func (h *history) first(what string, fits func(harness.Request) bool) harness.Re
 	return h.requests[i]
 }
 
-// timeline joins the audit log and the agent's log, which come from the same clock.
+// timeline joins the audit log and the agent's log, whose times come from the same clock.
 func (h *history) timeline(seen verification) (timeline, error) {
 	registered := h.find(kubelet, "create", "nodes", "").Answered
 	from := func(what string, who who, start, end time.Time) step {
 		return step{what, who, milliseconds(start.Sub(registered)), milliseconds(end.Sub(registered))}
 	}
-	read, patch := h.find(harness.User, "get", "nodes", node), h.find(harness.User, "patch", "nodes", node)
-	var parts []step
-	for check, what := range map[string]string{
-		"dns": "dns: resolves names", "api": "api: reads its Node", "network": "network: connects to a ClusterIP",
-		"service": "service: reaches the DNS pods",
-	} {
-		start, end := h.check(seen.log, check)
-		if check == "api" && read.Answered.Before(end) { // the check may take the read that the agent starts with
-			start, end = start.Add(read.Answered.Sub(end)), read.Answered
-		}
-		parts = append(parts, from(what, byAgent, start, end))
-	}
-	parts = append(parts, from("one patch: taint off, label on", byAgent, patch.Received, patch.Answered))
-	slices.SortFunc(parts, func(a, b step) int { return cmp.Compare(a.Start, b.Start) })
-
+	patch := h.find(harness.User, "patch", "nodes", node)
+	checks := h.checks(seen.log, patch.Received)
 	created := h.find(daemonSets, "create", "pods", "").Answered
 	ready := h.event("NodeReady", node)
 	bound := h.find(kubeScheduler, "create", "pods/binding", "workload").Answered
 	working := h.event("Started", "workload")
-	// Kubelet says it afterwards, when the agent may be at work.
 	started := h.event("Started", seen.pod)
-	if first := registered.Add(time.Duration(parts[0].Start * float64(time.Millisecond))); first.Before(started) {
-		started = first
+	var parts []step
+	for _, c := range checks {
+		parts = append(parts, from(c.what, byAgent, c.start, c.end))
+		if c.start.Before(started) { // kubelet sends the Event while the agent already works
+			started = c.start
+		}
 	}
 	if len(h.missing) > 0 {
-		return timeline{}, fmt.Errorf("the logs lack steps of the timeline: %q", h.missing)
+		return timeline{}, fmt.Errorf("the logs lack %s", strings.Join(h.missing, "; "))
 	}
+	parts = append(parts, from("one patch: taint off, label on", byAgent, patch.Received, patch.Answered))
+	slices.SortFunc(parts, func(a, b step) int { return cmp.Compare(a.Start, b.Start) })
 	return timeline{Registered: registered, Agent: parts, Steps: []step{
 		from("node registers with the startup taint", byCluster, registered, registered),
 		from("agent's pod is created", byCluster, created, created),
@@ -156,8 +149,58 @@ func (h *history) timeline(seen verification) (timeline, error) {
 	}}, nil
 }
 
-// check returns when the first attempt of a check began, and when the last one ended.
-func (h *history) check(log []harness.LogLine, name string) (start, end time.Time) {
+// check is what a check does, from its first attempt to the end of its last one.
+type check struct {
+	what       string
+	start, end time.Time
+}
+
+// checks returns the checks, the last one first. A log line is written shortly after its attempt: that has ended, at the latest, when
+// the next check or the patch began.
+func (h *history) checks(log []harness.LogLine, patched time.Time) (found []check) {
+	next := patched
+	for _, it := range []struct{ name, what string }{
+		{"service", "service: reaches the DNS pods"},
+		{"network", "network: connects to a ClusterIP"},
+		{"api", "api: reads its Node"},
+		{"dns", "dns: resolves names"},
+	} {
+		start, logged, err := attempts(log, it.name)
+		if err != nil {
+			h.missing = append(h.missing, err.Error())
+			continue
+		}
+		end := logged
+		if next.Before(end) {
+			end = next
+		}
+		if it.name == "api" { // it may use the read with which the agent starts
+			end = h.read(end)
+		}
+		start = start.Add(end.Sub(logged))
+		if it.name != "api" {
+			next = start
+		}
+		found = append(found, check{it.what, start, end})
+	}
+	return found
+}
+
+// read returns when the agent's last read of its node before a time was answered.
+func (h *history) read(before time.Time) (at time.Time) {
+	for _, r := range h.requests {
+		if r.User.Username == harness.User && r.Verb == "get" && r.ObjectRef.Resource == "nodes" && r.Answered.Before(before) {
+			at = r.Answered
+		}
+	}
+	if at.IsZero() {
+		h.missing = append(h.missing, "the agent's read of its node")
+	}
+	return at
+}
+
+// attempts returns when the first attempt of a check began, and when the last one was logged.
+func attempts(log []harness.LogLine, name string) (start, logged time.Time, err error) {
 	for _, line := range log {
 		took, err := time.ParseDuration(line.Took)
 		if line.Check != name || err != nil {
@@ -166,12 +209,12 @@ func (h *history) check(log []harness.LogLine, name string) (start, end time.Tim
 		if start.IsZero() {
 			start = line.Time.Add(-took)
 		}
-		end = line.Time
+		logged = line.Time
 	}
 	if start.IsZero() {
-		h.missing = append(h.missing, "check "+name)
+		return start, logged, fmt.Errorf("the %s check", name)
 	}
-	return start, end
+	return start, logged, nil
 }
 
 // milliseconds are rounded to hundredths.

@@ -1,5 +1,6 @@
 // Command demo shows the agent at work on the throwaway cluster (`make demo`): a node joins, a node is verified again, a node has
 // no DNS. The cluster starts with one node without the startup taint, which runs CoreDNS, as a system node group does.
+// It draws a timeline of the node that joins.
 package main
 
 import (

@@ -323,7 +323,7 @@ func (d *demo) awaitVerified(from time.Time) (seen verification, err error) {
 	return seen, nil
 }
 
-// printChecks prints the result of each check after from, read from the log of a pod that is about to be deleted, and returns the log.
+// printChecks prints the result of each check after from, and returns the log of the pod, which is about to be deleted.
 func (d *demo) printChecks(pod corev1.Pod, from time.Time) []harness.LogLine {
 	lines, err := d.Logs(d.ctx, pod)
 	if err != nil {

@@ -155,8 +155,8 @@ type check struct {
 	start, end time.Time
 }
 
-// checks returns the checks, the last one first. A log line is written shortly after its attempt: that has ended, at the latest, when
-// the next check or the patch began.
+// checks returns the checks, the last one first. A log line is written shortly after its attempt, which ends at the latest
+// when the next check or the patch begins.
 func (h *history) checks(log []harness.LogLine, patched time.Time) (found []check) {
 	next := patched
 	for _, it := range []struct{ name, what string }{

@@ -26,7 +26,7 @@ const (
 	thoroughInterval = time.Hour
 	// repeatWarning is the time until a warning that stays is logged again.
 	repeatWarning = time.Hour
-	// recheckDials is how many endpoints of the DNS service a round connects to.
+	// recheckDials is how many endpoints of the DNS service a round connects to, on as many nodes if there are.
 	recheckDials = 2
 )
 
@@ -149,7 +149,8 @@ func (r *recheck) list() []checks.Check {
 	list := r.checks(checks.API{Get: r.readNode})
 	for i, check := range list {
 		if service, ok := check.(checks.Service); ok {
-			service.MaxDials, service.SmallPackets = recheckDials, !r.thorough
+			// One other node proves nothing: the healthy node of two with DNS pods would fail with the broken one.
+			service.MaxDials, service.FewestNodes, service.SmallPackets = recheckDials, recheckDials, !r.thorough
 			list[i] = service
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -311,6 +312,25 @@ func TestRecheckOpensWithoutCondition(t *testing.T) {
 	r.round(nil)
 	assert.Equal(t, untainted, api.taints())
 	assert.True(t, r.ready())
+}
+
+// A DNS pod on one other node that does not answer proves nothing about this node, which may be the healthy one of two. Two do.
+func TestRecheckOfDNSPodsThatDoNotAnswer(t *testing.T) {
+	for n, want := range map[int][]string{1: {"True Verified"}, 2: {"False ServiceFailed"}} {
+		api := newFakeAPI(t)
+		r := prepareRechecks(t, api)
+		api.slices[0].Endpoints = nil
+		for i := range n {
+			node := "other" + strconv.Itoa(i)
+			api.slices[0].Endpoints = append(api.slices[0].Endpoints, discoveryv1.Endpoint{Addresses: []string{"127.0.0.2"}, NodeName: &node})
+		}
+		api.edit(setReleased)
+		r.start()
+		r.round(nil, nil, nil)
+		assert.Equal(t, want, api.written())
+		log, _ := r.log.read()
+		assert.Contains(t, log, "on node other0: connection refused")
+	}
 }
 
 // A False whose rounds pass again is not refreshed: it goes stale, and the controller does not close the node.

@@ -72,7 +72,8 @@ func (p Peers) Try(ctx context.Context) (Report, error) {
 	return report, nil
 }
 
-// find connects to peers of the sample, and of a new one if few of those answer. A new one that cannot be drawn changes nothing.
+// find connects to peers of the sample, and of a new one if few of those answer. A new one that cannot be drawn, or of which fewer
+// answer, changes nothing.
 func (p Peers) find(ctx context.Context) ([]PeerResult, error) {
 	if p.Redraw == nil {
 		return connect(ctx, p.Sample)
@@ -81,7 +82,8 @@ func (p Peers) find(ctx context.Context) ([]PeerResult, error) {
 	results, err := connect(first, p.Sample)
 	cancel()
 	if err == nil && 2*len(failuresOf(results)) > len(results) {
-		if again, err := connect(ctx, p.Redraw); err == nil {
+		again, err := connect(ctx, p.Redraw)
+		if err == nil && answers(again) >= answers(results) {
 			return again, nil
 		}
 	}
@@ -120,6 +122,8 @@ func part(ctx context.Context, parts int) (context.Context, context.CancelFunc) 
 	}
 	return context.WithTimeout(ctx, time.Until(deadline)/time.Duration(parts))
 }
+
+func answers(results []PeerResult) int { return len(results) - len(failuresOf(results)) }
 
 func failuresOf(results []PeerResult) (failures []error) {
 	for _, result := range results {

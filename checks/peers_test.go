@@ -112,6 +112,8 @@ func TestPeersAreDrawnAgain(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = listener.Close() }()
 	silent := Peer{listener.Addr().String(), "silent", "a"}
+	dead := deadAgent(t, "dead", "a")
+	three := []Peer{good, agentAt(t, http.StatusOK, "good2", "a"), agentAt(t, http.StatusOK, "good3", "a")}
 	for name, test := range map[string]struct {
 		sample, again []Peer
 		err           error
@@ -120,11 +122,13 @@ func TestPeersAreDrawnAgain(t *testing.T) {
 		skipped       string
 		failure       string
 	}{
-		"half answer":          {sample: []Peer{good, silent}, detail: "1 of 2 agents on other nodes answer"},
-		"few answer":           {sample: []Peer{good, silent, silent}, again: []Peer{good}, drawn: true, detail: "1 of 1 agents on other nodes answer"},
-		"the new ones neither": {sample: []Peer{silent, silent, silent}, again: []Peer{silent, silent, silent, silent}, drawn: true, failure: "none of 4 agents"},
-		"there are none":       {sample: []Peer{silent, silent, silent}, drawn: true, skipped: "no agent on another node is ready"},
-		"cannot be listed":     {sample: []Peer{silent, silent, silent}, drawn: true, err: errors.New("no"), failure: "none of 3 agents"},
+		"half answer":           {sample: []Peer{good, silent}, detail: "1 of 2 agents on other nodes answer"},
+		"few answer":            {sample: []Peer{good, silent, silent}, again: []Peer{good}, drawn: true, detail: "1 of 1 agents on other nodes answer"},
+		"fewer of the new ones": {sample: append(three, silent, silent, silent, silent), again: []Peer{dead, dead, dead, good}, drawn: true, detail: "3 of 7 agents on other nodes answer"},
+		"none of the new ones":  {sample: append(three, silent, silent, silent, silent), again: []Peer{dead, dead, dead}, drawn: true, detail: "3 of 7 agents on other nodes answer"},
+		"the new ones neither":  {sample: []Peer{silent, silent, silent}, again: []Peer{silent, silent, silent, silent}, drawn: true, failure: "none of 4 agents"},
+		"there are none":        {sample: []Peer{silent, silent, silent}, drawn: true, skipped: "no agent on another node is ready"},
+		"cannot be listed":      {sample: []Peer{silent, silent, silent}, drawn: true, err: errors.New("no"), failure: "none of 3 agents"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 600*time.Millisecond)

@@ -68,8 +68,9 @@ func (v *verification) newRecheck() *recheck {
 	r.neighbours.r = r
 	r.thoroughAt = time.Now().Add(rand.N(thoroughInterval))
 	switch shown := r.shown(); {
-	case !v.released && shown != "":
+	case !v.released && (shown == statusTrue || shown == statusFalse):
 		r.status, r.written = shown, shown == statusTrue // of a False the reasons are to be its own
+		r.neighbours.failed = strings.Contains(r.condition().Reason, verdict.PeersFailed)
 	case v.released && v.marker.reason == verdict.Verified:
 		r.status, r.written = statusTrue, true
 	case v.released:
@@ -193,6 +194,9 @@ func (r *recheck) conclude(results []checks.Result, began time.Time) {
 	}
 	if err := r.judge(results); err != nil {
 		r.passed, r.failed, r.failure = 0, r.failed+1, err
+		r.neighbours.failed = slices.ContainsFunc(results, func(result checks.Result) bool {
+			return result.Check == checks.PeersName && result.Err != nil
+		})
 		r.log.WithFields(logrus.Fields{"reason": brief(err), "failed": r.failed, "threshold": r.cfg.FailureThreshold}).
 			Warn("recheck failed")
 	} else {

@@ -11,15 +11,17 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// shown returns the status of the condition as last read: True, False or "".
-func (r *recheck) shown() string {
+// condition returns the condition as last read. Its status is "" if there is none.
+func (r *recheck) condition() (found nodepatch.Condition) {
 	for _, condition := range r.node.Status.Conditions {
-		if condition.Type == r.cfg.ConditionType && (condition.Status == statusTrue || condition.Status == statusFalse) {
-			return condition.Status
+		if condition.Type == r.cfg.ConditionType {
+			found = condition
 		}
 	}
-	return ""
+	return found
 }
+
+func (r *recheck) shown() string { return r.condition().Status }
 
 func (r *recheck) closed() bool { return nodepatch.HasFailedTaint(r.node, NewRequest(r.cfg)) }
 

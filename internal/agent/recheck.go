@@ -57,7 +57,7 @@ type recheck struct {
 	neighbours neighbours
 
 	thorough   bool                 // the round sends large packets
-	thoroughAt time.Time            // when the next one does
+	thoroughAt time.Time            // from when on the next one does
 	said       map[string]time.Time // the warnings that are not repeated, and until when
 }
 
@@ -66,7 +66,6 @@ type recheck struct {
 func (v *verification) newRecheck() *recheck {
 	r := &recheck{Agent: v.Agent, held: v.heldRequest(), node: v.node, said: make(map[string]time.Time)}
 	r.neighbours.r = r
-	r.thoroughAt = time.Now().Add(rand.N(thoroughInterval))
 	switch shown := r.shown(); {
 	case !v.released && (shown == statusTrue || shown == statusFalse):
 		r.status, r.written = shown, shown == statusTrue // of a False the reasons are to be its own
@@ -78,6 +77,9 @@ func (v *verification) newRecheck() *recheck {
 		if r.wasGated() {
 			r.due = time.Now()
 		}
+	}
+	if r.status == statusTrue { // else the first round is thorough: small packets alone do not open a node
+		r.thoroughAt = time.Now().Add(rand.N(thoroughInterval))
 	}
 	r.proof = nil // not to be proven again at the end of this pod: the next one of this node looks for the startup taint
 	r.metrics.SetRecheckStatus(r.status != statusFalse)
@@ -192,6 +194,9 @@ func (r *recheck) conclude(results []checks.Result, began time.Time) {
 		r.passed, r.failed, r.due = 0, 0, time.Time{}
 		return
 	}
+	if r.isContradicted() { // prove it once more
+		r.status, r.passed, r.thoroughAt = "", 0, time.Time{}
+	}
 	if err := r.judge(results); err != nil {
 		r.passed, r.failed, r.failure = 0, r.failed+1, err
 		r.neighbours.failed = slices.ContainsFunc(results, func(result checks.Result) bool {
@@ -200,9 +205,6 @@ func (r *recheck) conclude(results []checks.Result, began time.Time) {
 		r.log.WithFields(logrus.Fields{"reason": brief(err), "failed": r.failed, "threshold": r.cfg.FailureThreshold}).
 			Warn("recheck failed")
 	} else {
-		if r.status == statusTrue && r.due.IsZero() && r.shown() == statusFalse { // by the controller: prove it once more
-			r.status, r.passed = "", 0
-		}
 		r.passed, r.failed = r.passed+1, 0
 	}
 	switch {

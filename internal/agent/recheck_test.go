@@ -463,13 +463,58 @@ func TestRecheckThatCannotReadAfterTheRelease(t *testing.T) {
 		}
 		return request != postEvent && away.Load() && answerStatus(w, http.StatusServiceUnavailable, "", "away")
 	}
-	r := prepareRechecks(t, api)
+	setFalse("NetworkFailed")(api.node)
+	addFailedTaint(api.node)
+	r := prepareRechecks(t, api, "--failure-threshold=4")
 	r.start()
 	r.round(nil)
 	r.round(nil, nil)
 	assert.True(t, r.ready())
+	away.Store(false)
+	r.round(nil, nil, nil, nil, nil)
+	assert.Equal(t, []string{"True Verified"}, api.written(), "nor to prove it once more")
 	log, _ := r.log.read()
 	assert.NotContains(t, log, "node is no longer verified")
+}
+
+// The node is closed while something else is to be written: Events, or a condition that is refused. The agent does not open it before
+// its rounds have proven once more that they pass.
+func TestRecheckOpensNothingUnproven(t *testing.T) {
+	for name, test := range map[string]struct {
+		refused string
+		silent  bool // says the controller
+		first   error
+		written []string
+	}{
+		"silent, Events refused":    {postEvent, true, nil, []string{"True Verified"}},
+		"silent, condition refused": {patchStat, true, nil, nil},
+		"a leftover":                {postEvent, false, errBroken, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := newFakeAPI(t)
+			api.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+				return request == test.refused && answerStatus(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "no")
+			}
+			r := startRechecks(t, api, "--failure-threshold=4")
+			r.agent.reportInterval = time.Millisecond
+			r.round(nil, nil, nil)
+			r.round(errBroken, errBroken, errBroken, errBroken)
+			r.round(nil, nil, nil)
+			n := len(api.written())
+			if test.silent {
+				api.edit(setFalse("Silent"))
+			}
+			api.edit(addFailedTaint)
+			r.round(test.first) // has read the node before
+			r.round(test.first)
+			assert.Contains(t, api.taints(), "node-ready/failed")
+			r.round(errBroken, nil, nil)
+			assert.Contains(t, api.taints(), "node-ready/failed")
+			r.round(nil)
+			assert.Equal(t, untainted, api.taints())
+			assert.ElementsMatch(t, test.written, api.written()[n:])
+		})
+	}
 }
 
 // Rounds that are far apart do not find a removed label late: the node is read between them, from the API server's cache.
@@ -743,7 +788,12 @@ func TestRecheckSendsLargePacketsHourly(t *testing.T) {
 		}
 		return false
 	}
-	r := startRechecks(t, api)
+	r := prepareRechecks(t, api)
+	api.edit(setReleased)
+	api.edit(func(node *corev1.Node) {
+		node.Status.Conditions = []corev1.NodeCondition{{Type: "NodeVerified", Status: corev1.ConditionTrue, Reason: "Verified"}}
+	})
+	r.start()
 	r.round(nil, nil)
 	assert.Zero(t, large.Load())
 
@@ -779,6 +829,39 @@ func TestRecheckSendsLargePacketsHourly(t *testing.T) {
 	require.NoError(t, err)
 	recheck.conclude(nil, began)
 	assert.True(t, service().SmallPackets, "nor in each round while the node is cordoned")
+}
+
+// A node may have failed because of large packets alone: its next agent does not open it without one, and neither does this agent
+// when the controller has closed it.
+func TestRecheckOpensAfterLargePackets(t *testing.T) {
+	for _, restarted := range []bool{true, false} {
+		api := newFakeAPI(t)
+		var lost atomic.Bool
+		api.before = func(request string, _ int, w http.ResponseWriter, r *http.Request) bool {
+			return lost.Load() && request == getCached && r.Header.Get("X-Kube-Node-Ready-Padding") != "" &&
+				answerStatus(w, http.StatusServiceUnavailable, "", "too large")
+		}
+		closing := func(node *corev1.Node) {
+			setFalse("Silent")(node)
+			addFailedTaint(node)
+		}
+		if restarted {
+			closing(api.node)
+			lost.Store(true)
+		}
+		r := startRechecks(t, api)
+		if !restarted {
+			r.round(nil, nil, nil)
+			api.edit(closing)
+			lost.Store(true)
+			r.round(nil) // has read the node before
+		}
+		r.round(nil, nil, nil, nil)
+		assert.Contains(t, api.taints(), "node-ready/failed")
+		lost.Store(false)
+		r.round(nil, nil, nil, nil)
+		assert.Equal(t, untainted, api.taints())
+	}
 }
 
 // A node that was cordoned when it was last read may have been open for long: without a path to the API server nobody knows.

@@ -32,12 +32,20 @@ func (r *recheck) wasGated() bool {
 		verdict.WasGated(r.node.Annotations[annotation])
 }
 
+func (r *recheck) isProven() bool {
+	return r.status == statusTrue && r.passed >= r.cfg.RecoveryThreshold
+}
+
+// isContradicted reports whether the controller has written, or closed the node, since this agent has found that the node passes.
+func (r *recheck) isContradicted() bool {
+	return r.status == statusTrue && (r.written || r.closed()) && r.shown() == statusFalse && !r.readAt.IsZero()
+}
+
 // nextWrite returns when the node is to show more of the verdict than it does: after a restart, after a time in which nothing was
 // to be written, or because of a failed taint that was added since. It returns zero if nothing is to be written.
 func (r *recheck) nextWrite() time.Time {
-	isProven := r.status == statusTrue && r.passed >= r.cfg.RecoveryThreshold
 	switch {
-	case isProven && r.closed(), r.conditionDue() && (isProven || r.status == statusFalse):
+	case r.isProven() && r.closed(), r.conditionDue() && (r.isProven() || r.status == statusFalse):
 		return time.Now()
 	case r.status == statusFalse && r.failed > 0 && r.written:
 		return r.refreshAt
@@ -65,7 +73,7 @@ func (r *recheck) write(ctx context.Context) {
 		err = r.setCondition(ctx)
 		r.written, r.refreshAt = err == nil, time.Now().Add(r.refresh)
 	}
-	if r.status == statusTrue && r.closed() { // whatever became of the condition: nothing delays it
+	if r.isProven() && r.closed() { // whatever became of the condition: nothing delays it
 		err = errors.Join(err, r.open(ctx))
 	}
 	sent := r.events.Flush(ctx)

@@ -558,6 +558,29 @@ func TestRecheckStartsOnAFailedNode(t *testing.T) {
 	}
 }
 
+// The condition is Unknown where no agent was there for long. Both the controller and the agent count a node that has it, whatever the
+// record of its last release: the agent writes what it proves.
+func TestRecheckOfAnUnknownCondition(t *testing.T) {
+	setUnknown := func(node *corev1.Node) {
+		node.Annotations[annotation] = `{"removed":[]}`
+		node.Status.Conditions = []corev1.NodeCondition{{Type: "NodeVerified", Status: corev1.ConditionUnknown, Reason: "NotRechecked"}}
+	}
+	api := newFakeAPI(t)
+	r := prepareRechecks(t, api)
+	api.edit(setReleased)
+	api.edit(setUnknown)
+	r.start()
+	assert.True(t, r.ready())
+	r.round(nil, nil)
+	assert.Empty(t, api.written())
+	r.round(nil)
+	assert.Equal(t, []string{"True Verified"}, api.written())
+	api.edit(setUnknown)
+	r.round(nil) // has read the node before
+	r.round(nil, nil, nil)
+	assert.Equal(t, []string{"True Verified", "True Verified"}, api.written())
+}
+
 // A failed taint on a node that passes is a leftover: the agent removes it after RECOVERY_THRESHOLD rounds, whatever the condition.
 func TestRecheckRemovesALeftover(t *testing.T) {
 	api := newFakeAPI(t)

@@ -38,7 +38,8 @@ func (r *recheck) isProven() bool {
 
 // isContradicted reports whether the controller has written, or closed the node, since this agent has found that the node passes.
 func (r *recheck) isContradicted() bool {
-	return r.status == statusTrue && (r.written || r.closed()) && r.shown() == statusFalse && !r.readAt.IsZero()
+	shown := r.shown()
+	return r.status == statusTrue && (r.written || r.closed()) && shown != "" && shown != statusTrue && !r.readAt.IsZero()
 }
 
 // nextWrite returns when the node is to show more of the verdict than it does: after a restart, after a time in which nothing was

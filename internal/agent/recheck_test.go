@@ -383,6 +383,10 @@ func TestRecheckWithoutEvents(t *testing.T) {
 func TestRecheckOfANodeThatWasNeverGated(t *testing.T) {
 	for name, edit := range map[string]func(*corev1.Node){
 		"released without a taint": func(node *corev1.Node) { node.Spec.Taints = nil },
+		"released from a leftover": func(node *corev1.Node) {
+			node.Spec.Taints = nil
+			addFailedTaint(node)
+		},
 		"labelled by hand": func(node *corev1.Node) {
 			setReleased(node)
 			node.Annotations = nil

@@ -29,7 +29,7 @@ func (r *recheck) closed() bool { return nodepatch.HasFailedTaint(r.node, NewReq
 // so nobody closes it.
 func (r *recheck) wasGated() bool {
 	return r.shown() != "" || len(nodepatch.StartupTaints(r.node, NewRequest(r.cfg))) > 0 ||
-		verdict.WasGated(r.node.Annotations[annotation])
+		verdict.WasGated(r.node.Annotations[annotation], r.cfg.FailedTaintKey)
 }
 
 func (r *recheck) isProven() bool {

@@ -136,10 +136,12 @@ func (r *recheck) waitUntil(ctx context.Context, next time.Time) bool {
 	return true
 }
 
-// lookAtNode reads the node between two rounds: somebody may have removed the label, or added the startup taint.
+// lookAtNode reads the node between two rounds: somebody may have removed the label, or added a taint.
 func (r *recheck) lookAtNode(ctx context.Context) {
 	if err := r.read(ctx); err != nil {
 		r.log.WithError(err).Debug("cannot read the node between two rounds")
+	} else if r.due.IsZero() {
+		r.due = r.nextWrite()
 	}
 }
 

@@ -540,6 +540,33 @@ func TestRecheckLooksAtTheNodeBetweenRounds(t *testing.T) {
 	require.Eventually(t, labelled, time.Minute, time.Millisecond)
 }
 
+// The controller closes the node between the read of the last round and the agent's True, or behind that, and is killed: the agent opens
+// it before the next round, which may be an hour away.
+func TestRecheckOpensBetweenRounds(t *testing.T) {
+	for name, behind := range map[string]bool{"before the True": false, "behind the True": true} {
+		t.Run(name, func(t *testing.T) {
+			api := newFakeAPI(t)
+			setFalse("NetworkFailed")(api.node)
+			r := startRechecks(t, api)
+			r.round(errBroken, nil, nil)
+			r.agent.cfg.RecheckInterval, r.agent.look = time.Hour, time.Hour
+			if behind {
+				r.agent.look = time.Millisecond
+			} else {
+				api.edit(addFailedTaint)
+			}
+			r.outcomes <- nil
+			if behind {
+				require.Eventually(t, func() bool { return slices.Contains(api.written(), "True Verified") }, time.Minute, time.Millisecond)
+				api.edit(addFailedTaint)
+			}
+			require.Eventually(t, func() bool { return slices.Contains(api.seen(), patchNode) }, 20*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return slices.Equal(untainted, api.taints()) }, 20*time.Second, time.Millisecond)
+			assert.Equal(t, []string{"False NetworkFailed", "True Verified"}, api.written())
+		})
+	}
+}
+
 // The agent starts on a verified node whose condition is False: what a former container, or the controller, has found holds until
 // RECOVERY_THRESHOLD rounds pass. The failed taint begins no verification.
 func TestRecheckStartsOnAFailedNode(t *testing.T) {

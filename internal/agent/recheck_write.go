@@ -120,7 +120,11 @@ func (r *recheck) setCondition(ctx context.Context) error {
 		round, _ := errors.AsType[roundFailure](r.failure)
 		condition.Reason, condition.Message = verdict.Reason(round.checks), kube.Shorten(r.message())
 	}
-	return r.api.SetCondition(ctx, r.node, condition, r.client.ServerTime())
+	node, err := r.api.SetCondition(ctx, r.node, condition, r.client.ServerTime())
+	if err == nil { // the controller may have closed it since it was read
+		r.node, r.readAt = node, time.Now()
+	}
+	return err
 }
 
 // open removes the failed taint.

@@ -298,6 +298,32 @@ func TestRecheckWithoutAPI(t *testing.T) {
 	assert.Equal(t, []string{"NodeRecheckFailed"}, api.reasons())
 }
 
+// The API server is away for some rounds and nothing else. As soon as it is back, no agent writes that it cannot reach it.
+func TestRecheckWhenTheAPIIsBack(t *testing.T) {
+	api := newFakeAPI(t)
+	var away atomic.Bool
+	api.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+		if !away.Load() {
+			return false
+		}
+		if request == patchStat {
+			away.Store(false)
+		}
+		return answerStatus(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "away")
+	}
+	r := startRechecks(t, api)
+	r.agent.reportInterval, r.agent.cfg.RecheckInterval = time.Millisecond, 100*time.Millisecond
+	r.round(nil, nil, nil)
+	away.Store(true)
+	r.round(nil, nil, nil)
+	assert.False(t, away.Load(), "the last of them was to be written")
+	r.round(nil, nil)
+	assert.Equal(t, []string{"True Verified"}, api.written())
+	r.round(nil)
+	assert.Equal(t, []string{"True Verified", "True Verified"}, api.written())
+	assert.Equal(t, []string{"NodeRecheckFailed", "NodeRecovered"}, api.reasons())
+}
+
 // Whatever becomes of the condition, the node is opened.
 func TestRecheckOpensWithoutCondition(t *testing.T) {
 	api := newFakeAPI(t)

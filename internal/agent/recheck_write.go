@@ -82,6 +82,8 @@ func (r *recheck) write(ctx context.Context) {
 	case ctx.Err() != nil:
 	case nodepatch.IsFinal(err):
 		r.due = time.Now().Add(r.refresh)
+	case err != nil && r.status == statusFalse: // the API server may be back, and all well: wait for the next round that fails
+		r.due = time.Time{}
 	case err != nil || !sent:
 		r.due = time.Now().Add(spread(r.reportInterval))
 	default:

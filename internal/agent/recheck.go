@@ -179,7 +179,7 @@ func (r *recheck) readNode(ctx context.Context) (report checks.Report, err error
 		node, err = r.api.GetCached(ctx)
 	}
 	if err == nil {
-		r.node, r.readAt = node, time.Now()
+		err = r.keep(ctx, node)
 	}
 	return report, err
 }

@@ -649,6 +649,27 @@ func TestRecheckRemovesALeftover(t *testing.T) {
 	assert.Equal(t, []string{"True Verified"}, api.written())
 }
 
+// The API server's cache is behind the release, because another API server has answered that: nothing is verified again.
+func TestRecheckWithACacheBehindTheRelease(t *testing.T) {
+	api := newFakeAPI(t)
+	before := api.node.DeepCopy()
+	api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+		if request == getCached && n <= 2 {
+			answer(w, http.StatusOK, before)
+			return true
+		}
+		return false
+	}
+	r := prepareRechecks(t, api)
+	r.start()
+	r.round(nil) // of the verification
+	r.round(nil, nil, nil, nil)
+	log, _ := r.log.read()
+	assert.NotContains(t, log, "node is no longer verified")
+	reads := slices.DeleteFunc(api.seen(), func(request string) bool { return request != getNode })
+	assert.Len(t, reads, 3, "before the release, and for each of the two")
+}
+
 // The controller finds the agent silent while its rounds pass: the agent proves once more that they do.
 func TestRecheckAnswersTheController(t *testing.T) {
 	api := newFakeAPI(t)

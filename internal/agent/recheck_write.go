@@ -108,6 +108,18 @@ func (r *recheck) read(ctx context.Context) error {
 	defer cancel()
 	node, err := r.api.GetCached(ctx)
 	if err == nil {
+		err = r.keep(ctx, node)
+	}
+	return err
+}
+
+// keep keeps the node as read from the API server's cache. One that is not verified is read again, from etcd: the cache may be
+// behind the release.
+func (r *recheck) keep(ctx context.Context, node *nodepatch.Node) (err error) {
+	if !nodepatch.IsVerified(node, r.held) {
+		node, err = r.api.Get(ctx)
+	}
+	if err == nil {
 		r.node, r.readAt = node, time.Now()
 	}
 	return err

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -20,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/config"
 )
 
 var errBroken = errors.New("pods cannot reach one another")
@@ -828,6 +830,19 @@ func TestLoneFailedTaintInAVerification(t *testing.T) {
 			r.round(nil)
 			assert.Empty(t, api.taints())
 		})
+	}
+}
+
+// No release has a name that is the value of an agent's failed taint: its taints would be taken for those of an agent.
+func TestReleaseNamedAsAMarker(t *testing.T) {
+	parse := func(name string) error {
+		_, err := config.ParseController([]string{"--agent-name=" + name}, func(string) (string, bool) { return "", false }, io.Discard)
+		return err
+	}
+	require.NoError(t, parse("network-checks"))
+	require.ErrorContains(t, parse("Network"), "lower-case letters")
+	for _, value := range append(checks.Names(), checks.PeersName, foreignTaints, notChecked) {
+		require.ErrorContains(t, parse(value), `--agent-name "`+value+`": must not be a value that an agent gives the failed taint`)
 	}
 }
 

@@ -77,8 +77,8 @@ func (p Peers) Try(ctx context.Context) (Report, error) {
 	return report, nil
 }
 
-// find connects to peers of the sample, and of a new one if few of those answer. A new one that cannot be drawn, or of which fewer
-// answer, changes nothing.
+// find connects to peers of the sample, and of a new one if few of those answer. A new one that cannot be drawn, or of which
+// fewer answer, changes nothing.
 func (p Peers) find(ctx context.Context) ([]PeerResult, error) {
 	if p.Redraw == nil {
 		return connect(ctx, p.Sample)

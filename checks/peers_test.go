@@ -155,7 +155,7 @@ func TestPeersAreDrawnAgain(t *testing.T) {
 	defer func() { _ = listener.Close() }()
 	silent := Peer{Address: listener.Addr().String(), Node: "silent", Zone: "a"}
 	dead := deadAgent(t, "dead", "a")
-	three := []Peer{good, agentAt(t, http.StatusOK, "good2", "a"), agentAt(t, http.StatusOK, "good3", "a")}
+	three := []Peer{good, agentAt(t, http.StatusOK, "good2", "b"), agentAt(t, http.StatusOK, "good3", "b")}
 	for name, test := range map[string]struct {
 		sample, again []Peer
 		err           error

@@ -10,7 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// SetCondition adds or changes a condition of the Node, and returns the patched Node. LastTransitionTime changes only with the status.
+// SetCondition adds or changes a condition of the Node, and returns the patched Node. LastTransitionTime changes only with the
+// status.
 //
 // It sends a strategic merge patch, as kubelet does: the API server merges the list by condition type, which
 // preserves concurrent changes of other conditions. It refuses the uid of another Node of the same name.

@@ -84,7 +84,8 @@ func (c *Controller) settings() []*setting {
 	return append(own, slices.DeleteFunc(c.Config.settings(), isAgents)...)
 }
 
-// agentName allows what tells the controller's failed taint, whose value it is, from that of an agent, whose value says what failed.
+// agentName allows what tells the failed taint of the controller, whose value it is, from that of an agent: its value says what
+// failed.
 func agentName(s string) error {
 	if slices.Contains([]string{"dns", "api", "network", "service", "peers", "taints", "unverified"}, s) {
 		return errors.New("must not be a value that an agent gives the failed taint: set the chart's fullnameOverride to another name")

@@ -36,6 +36,10 @@ func start(t *testing.T, status func(node string) int) (r *Reporter, patches fun
 		mu.Unlock()
 		out.Header().Set("Content-Type", "application/json")
 		out.WriteHeader(status(node))
+		if status(node) == http.StatusOK {
+			_, _ = fmt.Fprintf(out, `{"kind":"Node","apiVersion":"v1","metadata":{"name":%q,"uid":"uid-%s"}}`, node, node)
+			return
+		}
 		_, _ = out.Write([]byte(`{"kind":"Status","apiVersion":"v1","code":` + fmt.Sprint(status(node)) + `}`))
 	}))
 	t.Cleanup(server.Close)

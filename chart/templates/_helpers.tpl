@@ -299,6 +299,7 @@ scraped all the time.
 
 {{/* Errors that the schema cannot find: conflicts between two values, reserved keys, and durations outside the agent's bounds. */}}
 {{- define "kube-node-ready.validate" -}}
+{{- include "kube-node-ready.validateFormer" . }}
 {{- range $name, $keys := dict
   "verifiedLabel" (list .Values.config.verifiedLabel)
   "taintKey" (list .Values.config.taintKey)

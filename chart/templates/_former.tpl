@@ -122,6 +122,21 @@ controller.config.worker.job: {now: "remove it, a worker is a Pod and not a Job"
 {{- end }}
 {{- end }}
 
+{{/* What runs of a former release and must be gone before an upgrade. Only helm install and upgrade see it: elsewhere there is no cluster. */}}
+{{- define "kube-node-ready.validateFormerObjects" -}}
+{{- $namespace := .Release.Namespace }}
+{{- with lookup "apps/v1" "DaemonSet" $namespace (include "kube-node-ready.fullname" .) }}
+{{- if hasKey .spec.selector.matchLabels "app.kubernetes.io/component" }}
+{{- fail (printf "the selector of the DaemonSet %s is that of chart 0.3, and immutable. First run:\n  kubectl --namespace %s delete daemonset %s --cascade=foreground" .metadata.name $namespace .metadata.name) }}
+{{- end }}
+{{- end }}
+{{- with lookup "apps/v1" "Deployment" $namespace (include "kube-node-ready.controllerName" .) }}
+{{- if hasPrefix "kube-node-ready-0." (dig "labels" "helm.sh/chart" "" .metadata) }}
+{{- fail (printf "the controller %s of a chart before 1.0 and its Jobs would release nodes beside this one. First run:\n  kubectl --namespace %s delete deployment %s --cascade=foreground\n  kubectl --namespace %s delete jobs --selector app=kube-node-ready,component=worker" .metadata.name $namespace .metadata.name $namespace) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* Values and images of the charts before 1.0, which the schema admits for what is said about them here. */}}
 {{- define "kube-node-ready.validateFormer" -}}
 {{- $former := include "kube-node-ready.formerValues" . | fromYaml }}
@@ -148,4 +163,5 @@ controller.config.worker.job: {now: "remove it, a worker is a Pod and not a Job"
 {{- if and .Values.controller.enabled (eq .Values.controller.image.repository "ghcr.io/imunhatep/kube-node-ready") }}
 {{- fail "controller.image.repository ghcr.io/imunhatep/kube-node-ready is the agent's since 1.0: set ghcr.io/imunhatep/kube-node-ready-controller" }}
 {{- end }}
+{{- include "kube-node-ready.validateFormerObjects" . }}
 {{- end }}

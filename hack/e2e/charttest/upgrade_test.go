@@ -46,8 +46,8 @@ spec:
 func TestUpgradeFromFormerCharts(t *testing.T) {
 	for _, former := range []struct{ chart, block, refusal, job string }{
 		{chart: "0.2"},
-		{chart: "0.3", block: "upgrade-daemonset", refusal: "field is immutable"},
-		{chart: "0.5", block: "upgrade-controller", job: formerJob},
+		{chart: "0.3", block: "upgrade-daemonset", refusal: "delete daemonset"},
+		{chart: "0.5", block: "upgrade-controller", refusal: "delete deployment", job: formerJob},
 	} {
 		t.Run(former.chart, func(t *testing.T) {
 			s := start(t)
@@ -55,7 +55,9 @@ func TestUpgradeFromFormerCharts(t *testing.T) {
 			s.undoRelease()
 			s.Break("meta l4proto { tcp, udp } th dport 53 drop")
 			s.Gate(node)
-			s.helm(append([]string{"install", harness.Name, s.formerChart(former.chart)}, harness.Set()...)...)
+			// As who has copied the chart's values: the upgrade carries them.
+			values := "chart/tests/former/" + former.chart + ".yaml"
+			s.helm(append([]string{"install", harness.Name, s.formerChart(former.chart), "--values", values}, harness.Set()...)...)
 			if former.job != "" {
 				s.apply(former.job)
 			}
@@ -65,16 +67,19 @@ func TestUpgradeFromFormerCharts(t *testing.T) {
 			}
 			began, before := time.Now(), s.daemonSetUID()
 
-			upgrade := append([]string{"upgrade", harness.Name, "chart", "--wait", "--timeout=2m"}, harness.Set("config.checkTimeout=1s", "config.maxRetries=0")...)
-			if former.refusal != "" {
-				_, err := s.Cluster.Run(s.Ctx, "", s.Tool("helm"), append(upgrade, "--namespace", harness.Namespace)...)
-				s.ErrorContains(err, former.refusal)
+			upgrade := append([]string{"upgrade", harness.Name, "chart", "--namespace", harness.Namespace, "--wait", "--timeout=2m"},
+				harness.Set("config.checkTimeout=1s", "config.maxRetries=0")...)
+			refused := func(mode, part string) {
+				_, err := s.Cluster.Run(s.Ctx, "", s.Tool("helm"), append(upgrade, mode)...)
+				s.ErrorContains(err, part)
 				s.Equal(before, s.daemonSetUID())
 			}
+			refused("--reuse-values", "missing properties")
 			if former.block != "" {
+				refused("--reset-then-reuse-values", former.refusal)
 				s.bash(s.block("chart/README.md", former.block, "sh"))
 			}
-			s.helm(upgrade...)
+			s.helm(append(upgrade, "--reset-then-reuse-values")...)
 			s.AwaitLog(s.AgentPod(node), harness.FailedCheck("dns"))
 			s.Unverified(node)
 			if former.chart == "0.2" {

@@ -249,6 +249,7 @@ func TestVersionIsAboveTheLastRelease(t *testing.T) {
 	}
 	assert.Equal(t, releases[:1], find("chart/Chart.yaml", `(?m)^appVersion: "(.*)"$`), "the newest in CHANGELOG.md")
 	assert.Equal(t, releases[:1], find("chart/Chart.yaml", `(?m)^version: (.*)$`))
+	assert.Equal(t, releases[:1], find("README.md", `--image=ghcr.io/imunhatep/kube-node-ready:(\S+)`))
 }
 
 // Packages depend on one another in one direction only (CONTRIBUTING.md, Layout).

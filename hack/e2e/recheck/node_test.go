@@ -2,6 +2,7 @@ package recheck
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 
@@ -28,7 +29,8 @@ func TestConditionOfANode(t *testing.T) {
 	s.awaitFails(broken, peersFailed)
 	t.Log(harness.Condition(s.Node(broken), harness.ConditionType).Message)
 	s.Contains(s.event(broken, "NodeRecheckFailed", "peers: ")[0].Message, "none of ")
-	for _, other := range nodes[1:] {
+	others := append(slices.Clone(healthy), nodes[1:]...)
+	for _, other := range others {
 		s.AwaitLog(s.AgentPod(other), func(line harness.LogLine) bool {
 			return line.Check == "peers" && strings.Contains(line.Warning, broken)
 		})
@@ -38,8 +40,8 @@ func TestConditionOfANode(t *testing.T) {
 	s.awaitGood(broken)
 	s.event(broken, "NodeRecovered", "")
 	s.Equal([]string{"False " + peersFailed, "True Verified"}, s.seen.conditions(broken))
-	for _, other := range nodes[1:] {
-		s.Empty(s.seen.conditions(other))
+	for _, other := range others {
+		s.Empty(s.seen.conditions(other), other)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -36,8 +35,11 @@ const (
 // nodes have a real kubelet, and faults. Each is a node group of its own.
 var nodes = []string{"node2", "node3", "node4"}
 
+// healthy nodes have a real kubelet, too, and no fault: with them any node has at least three neighbours whose agents are ready.
+var healthy = []string{harness.RealNode, "node5", "node6"}
+
 // rechecked are all nodes whose agent is a real one.
-func rechecked() []string { return append([]string{harness.RealNode}, nodes...) }
+func rechecked() []string { return append(slices.Clone(healthy), nodes...) }
 
 func TestMain(m *testing.M) { os.Exit(harness.Main(m, prepare)) }
 
@@ -47,11 +49,12 @@ func prepare(ctx context.Context, cluster *harness.Cluster) (cleanUp func(contex
 	if err != nil {
 		return nil, err
 	}
-	undeploy, err := cluster.DeployController(ctx, nodes, values)
+	added := rechecked()[1:]
+	undeploy, err := cluster.DeployController(ctx, added, values)
 	if err != nil {
 		return nil, err
 	}
-	for _, node := range nodes {
+	for _, node := range added {
 		if err := cluster.Patch(ctx, node, fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, groupLabel, node)); err != nil {
 			return nil, err
 		}
@@ -250,10 +253,4 @@ func (s *suite) awaitBreaker(rule string, withholds bool) {
 		value = 1
 	}
 	s.awaitSeries(fmt.Sprintf(`breaker{reason="%s"} %d`, rule, value))
-}
-
-// stages are the files that tell kwok to play kubelet for pods.
-func stages(ctx context.Context, cluster *harness.Cluster) (string, error) {
-	module, err := cluster.Module(ctx, "kwok", "sigs.k8s.io/kwok")
-	return filepath.Join(module, "kustomize", "stage", "pod", "fast", "pod-*.yaml"), err
 }

@@ -60,7 +60,8 @@ func prepare(ctx context.Context, cluster *harness.Cluster) (cleanUp func(contex
 		}
 	}
 	// CoreDNS stays on the node that no test breaks.
-	if _, err := cluster.Kubectl(ctx, "", append([]string{"taint", "node", "--overwrite", "e2e/no-dns=:NoSchedule"}, nodes...)...); err != nil {
+	taint := append(append([]string{"taint", "node", "--overwrite"}, added...), "e2e/no-dns=:NoSchedule")
+	if _, err := cluster.Kubectl(ctx, "", taint...); err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context) error {

@@ -20,7 +20,6 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
@@ -33,8 +32,6 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/yaml"
 
-	"github.com/imunhatep/kube-node-ready/checks"
-	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
 	"github.com/imunhatep/kube-node-ready/controller/internal/metrics"
@@ -94,7 +91,11 @@ func run(ctx context.Context, args []string, lookupEnv func(string) (string, boo
 			"error", environment.Err)
 		return exitError
 	}
-	if err := start(ctx, cfg, environment, log); err != nil {
+	work := start
+	if cfg.RemoveFailedTaints {
+		work = removeFailedTaints
+	}
+	if err := work(ctx, cfg, environment, log); err != nil {
 		log.Error("the controller ends", "error", err)
 		return exitError
 	}
@@ -121,7 +122,9 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 	settings := fleet.Settings{
 		Rules: fleet.NewRules(template, request), Request: request, ConditionType: cfg.ConditionType,
 		NotStartedAfter: cfg.NotStartedAfter, SilentAfter: cfg.InitialTimeout + time.Minute,
-		Workers: cfg.DeploymentMode == config.ModeController, FailedAfter: cfg.InitialTimeout, Rechecks: cfg.RecheckInterval > 0,
+		Workers: cfg.DeploymentMode == config.ModeController, FailedAfter: cfg.InitialTimeout,
+		Rechecks: fleet.Rechecks{Interval: cfg.RecheckInterval, FailureThreshold: cfg.FailureThreshold,
+			RecoveryThreshold: cfg.RecoveryThreshold}, MissingAfter: cfg.RetaintSettleFor, ClosedBy: cfg.AgentName,
 	}
 	if settings.Workers { // a worker says nothing before its round ends
 		settings.SilentAfter = max(settings.SilentAfter, agent.LongestRound(cfg.Config)+time.Minute)
@@ -147,10 +150,9 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 	} else if err := manager.Add(newLeftovers(cfg, template, manager, log)); err != nil {
 		return err
 	}
-	if cfg.RemediationMode != config.RemediationOff {
-		if err := addRemediation(manager, cfg, environment, fleetLoop, collector.SetBreaker, leave, log); err != nil {
-			return err
-		}
+	p := parts{Manager: manager, cfg: cfg, environment: environment, loop: fleetLoop, metrics: collector, log: log}
+	if err := p.add(leave); err != nil {
+		return err
 	}
 	// The API server's clock is known from its first answer on: conditions have its time, not this node's.
 	if err := environment.Client.Versions(ctx, ""); err != nil {
@@ -158,59 +160,6 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 	}
 	log.Info("starting", "version", version, "mode", cfg.DeploymentMode, "remediation", cfg.RemediationMode)
 	return manager.Start(ctx)
-}
-
-// newWorkers verifies the nodes in controller mode.
-func newWorkers(cfg config.Controller, environment kube.Environment, template *corev1.PodTemplateSpec, settings fleet.Settings,
-	manager manager.Manager, log *slog.Logger) *worker.Reconciler {
-	domain := ""
-	if resolver, err := checks.SystemResolver(); err == nil {
-		domain = resolver.ClusterDomain()
-	}
-	endpoints := worker.NewEndpoints(environment.Client, cfg.DNSService, cfg.CheckTimeout)
-	return &worker.Reconciler{
-		Settings: worker.Settings{Fleet: settings, AgentName: cfg.AgentName, Namespace: cfg.PodNamespace, Template: template,
-			ClusterDomain: domain, MaxWorkers: cfg.MaxConcurrentWorkers,
-			VerdictPort: cfg.MetricsPort, Round: agent.LongestRound(cfg.Config), Version: version},
-		Client: manager.GetClient(), Endpoints: endpoints.List,
-		Node: func(name string) nodepatch.NodeAPI {
-			return nodepatch.Client{REST: environment.Client.Core, Name: name}
-		},
-		Events: manager.GetEventRecorder("kube-node-ready-controller"), ServerTime: environment.Client.ServerTime,
-		Timeout: cfg.CheckTimeout, Log: log,
-	}
-}
-
-// newLeftovers deletes what controller mode has left behind.
-func newLeftovers(cfg config.Controller, template *corev1.PodTemplateSpec, m manager.Manager,
-	log *slog.Logger) *worker.Leftovers {
-	return &worker.Leftovers{
-		Reader: m.GetAPIReader(), Writer: m.GetClient(), Namespace: cfg.PodNamespace,
-		Selector: workers(template), Timeout: cfg.CheckTimeout, Log: log,
-	}
-}
-
-// addRemediation adds the replacement of nodes that are never verified. leave ends this process, for another leader.
-func addRemediation(m manager.Manager, cfg config.Controller, environment kube.Environment, fleetLoop *loop.Loop,
-	setBreaker func(string, bool), leave func(), log *slog.Logger) error {
-	live, err := client.New(environment.REST, client.Options{Scheme: m.GetScheme(), Mapper: m.GetRESTMapper()})
-	if err != nil {
-		return err
-	}
-	group := &controlgroup.Group{Log: log}
-	group.Checks, group.Runner = agent.Checks(cfg.Config, environment)
-	replacer := &replace.Replacer{
-		Settings: replace.Settings{
-			Fleet: fleetLoop.Settings, NodeName: cfg.NodeName, PodNamespace: cfg.PodNamespace,
-			DeleteAfter: cfg.DeleteAfter, FailedFor: cfg.FailedFor, ControlGroupFor: cfg.ControlGroupFor,
-		},
-		Plan: fleetLoop.Now, Client: live,
-		LedgerName: cfg.AgentName + "-remediation", DryRun: cfg.RemediationMode == config.RemediationDryRun,
-		ControlGroup: group.State, ServerTime: environment.Client.ServerTime, Now: time.Now, Timeout: 10 * cfg.CheckTimeout,
-		Events: m.GetEventRecorder("kube-node-ready-controller"), Self: deployment(cfg), SetBreaker: setBreaker,
-		HandOver: &replace.HandOver{PodName: cfg.PodName, PodNamespace: cfg.PodNamespace, Leave: leave, Log: log}, Log: log,
-	}
-	return errors.Join(m.Add(group), m.Add(replacer))
 }
 
 func newManager(cfg config.Controller, environment kube.Environment, template *corev1.PodTemplateSpec) (manager.Manager, error) {
@@ -248,13 +197,6 @@ func selector(template *corev1.PodTemplateSpec) labels.Selector {
 	return fleet.OwnLabels(template.Labels).AsSelector()
 }
 
-// workers selects the workers of the release that the template is from.
-func workers(template *corev1.PodTemplateSpec) labels.Selector {
-	own := fleet.OwnLabels(template.Labels)
-	own[fleet.Component] = "worker"
-	return own.AsSelector()
-}
-
 // readTemplate reads the pod template that the chart has rendered.
 func readTemplate(path string) (*corev1.PodTemplateSpec, error) {
 	const remedy = "--agent-template must name a file with a PodTemplateSpec, as the chart renders it"
@@ -274,14 +216,6 @@ func readTemplate(path string) (*corev1.PodTemplateSpec, error) {
 
 // annotations returns the keys that decisions read.
 func annotations() []string { return append(replace.Annotations(), nodepatch.Annotation) }
-
-// deployment is what Events about the whole fleet are about.
-func deployment(cfg config.Controller) runtime.Object {
-	return &metav1.PartialObjectMetadata{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
-		ObjectMeta: metav1.ObjectMeta{Name: cfg.AgentName + "-controller", Namespace: cfg.PodNamespace},
-	}
-}
 
 func newLogger(cfg config.Controller, out io.Writer) *slog.Logger {
 	var level slog.Level

@@ -86,6 +86,21 @@ func BuildFailedTaint(node *Node, r Request, value string) []Operation {
 	return append(ops, Operation{"add", "/spec/taints/-", Taint{Key: r.FailedTaintKey, Value: value, Effect: failedEffect}})
 }
 
+// BuildClosing returns the operations that append the failed taint to the taints of a released node, which must not have changed
+// since it was read: no operation can test that no taint was added or removed.
+func BuildClosing(node *Node, r Request, value string) []Operation {
+	ops := append(testUID(node), testVersion(node))
+	taint := Taint{Key: r.FailedTaintKey, Value: value, Effect: failedEffect}
+	if len(node.Spec.Taints) == 0 {
+		return append(ops, Operation{"add", "/spec/taints", []Taint{taint}})
+	}
+	return append(ops, Operation{"add", "/spec/taints/-", taint})
+}
+
+func testVersion(node *Node) Operation {
+	return Operation{"test", "/metadata/resourceVersion", node.ResourceVersion}
+}
+
 func testUID(node *Node) []Operation {
 	return []Operation{{"test", "/metadata/uid", string(node.UID)}}
 }

@@ -98,7 +98,7 @@ func (p *Patcher) ReleaseCached(ctx context.Context, base *Node, r Request) (rel
 	c := releasing(r, &removed)
 	build, voids := c.build, c.voids
 	c.build = func(node *Node) []Operation {
-		return append([]Operation{{"test", "/metadata/resourceVersion", node.ResourceVersion}}, build(node)...)
+		return append([]Operation{testVersion(node)}, build(node)...)
 	}
 	c.voids = func(node *Node) error {
 		annotation, before := node.Annotations[r.Annotation], base.Annotations[r.Annotation]
@@ -170,6 +170,17 @@ func (p *Patcher) AddFailedTaint(ctx context.Context, r Request, value string) (
 		node, err = p.apply(ctx, node, change{build: build, done: done})
 	}
 	return err == nil && HasFailedTaint(node, r), err
+}
+
+// Close adds r's failed taint with a value to base, a released node as last read, unless it has changed since: then the API server
+// answers 422. It does not retry: whoever decides to close a node decides again.
+func (p *Patcher) Close(ctx context.Context, base *Node, r Request, value string) error {
+	patch, err := json.Marshal(BuildClosing(base, r, value))
+	if err != nil {
+		return fmt.Errorf("patch of node %s: %w", base.Name, err)
+	}
+	_, err = p.inTime(ctx, func(ctx context.Context) (*Node, error) { return p.Node.Patch(ctx, patch) })
+	return err
 }
 
 // RemoveFailedTaint removes r's failed taint and nothing else, starting from base. The errors are those of Release.

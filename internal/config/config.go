@@ -176,7 +176,9 @@ func (s *setting) Set(value string) error {
 }
 
 // flagOnly reports whether the setting has no variable: it is decided at a prompt.
-func (s *setting) flagOnly() bool { return s.flag == "once" || s.flag == "worker" }
+func (s *setting) flagOnly() bool {
+	return s.flag == "once" || s.flag == "worker" || s.flag == "remove-failed-taints"
+}
 
 // Parse reads flags over environment over defaults. The error is pflag.ErrHelp after the help was
 // printed to out, or a UsageError that lists every mistake.

@@ -24,6 +24,11 @@ type Controller struct {
 
 	RemediationMode                         string
 	DeleteAfter, FailedFor, ControlGroupFor time.Duration
+
+	Retaint          bool
+	RetaintSettleFor time.Duration
+	// RemoveFailedTaints is flag only: it removes what Retaint has added, and ends.
+	RemoveFailedTaints bool
 }
 
 // Values of DEPLOYMENT_MODE.
@@ -62,9 +67,16 @@ func (c *Controller) settings() []*setting {
 			duration(&c.FailedFor, time.Second, 24*time.Hour)},
 		{"control-group-for", "duration", "how long the checks must pass in the controller's own pod before a node may be replaced",
 			"5m", duration(&c.ControlGroupFor, time.Second, 24*time.Hour)},
+		{"retaint", "bool", "add the failed taint to verified nodes that fail their rechecks; needs --recheck-interval", "false",
+			boolean(&c.Retaint)},
+		{"retaint-settle-for", "duration", "before that: how long the checks must pass in the controller's own pod, and how long the node " +
+			"must have been without the taint; and how long no agent may be on a node until its taint is removed", "10m",
+			duration(&c.RetaintSettleFor, time.Second, 24*time.Hour)},
+		{"remove-failed-taints", "bool", "remove the failed taints that --retaint has added, from all nodes, and exit", "false",
+			boolean(&c.RemoveFailedTaints)},
 	}
 	// What only one run of the agent knows.
-	agentOnly := []string{"node-name", "late-taint-window", "success-threshold", "on-timeout", "recovery-threshold",
+	agentOnly := []string{"node-name", "late-taint-window", "success-threshold", "on-timeout",
 		"enable-connectivity-matrix", "peers-service", "enable-metrics", "metrics-linger", "dry-run", "once",
 		"worker", "dns-endpoints", "cluster-domain"}
 	isAgents := func(s *setting) bool { return slices.Contains(agentOnly, s.flag) }
@@ -81,6 +93,13 @@ func ParseController(args []string, lookupEnv func(string) (string, bool), out i
 	}
 	if len(problems) == 0 && c.MetricsPort == c.HealthPort {
 		problems = append(problems, "--metrics-port and --health-port must differ")
+	}
+	switch {
+	case len(problems) > 0 || !c.Retaint:
+	case c.RecheckInterval == 0:
+		problems = append(problems, "--retaint needs --recheck-interval: only rechecks find that a verified node fails")
+	case c.DeploymentMode == ModeController:
+		problems = append(problems, "--retaint needs --deployment-mode daemonset: a worker does not stay on its node")
 	}
 	if len(problems) > 0 {
 		return c, problems

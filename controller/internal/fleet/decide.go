@@ -49,12 +49,17 @@ type undecided struct {
 
 func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UID][]corev1.Event, m memory, now time.Time) (
 	undecided, memory) {
-	status := undecided{Status: Status{Node: node, Pod: pod, Untouchable: Untouchable(node)}}
+	status := undecided{Status: Status{Node: node, Pod: pod, Untouchable: Untouchable(node), Closed: s.IsClosed(node)}}
 	if s.IsVerified(node) {
 		status.State = Verified
 		m.notRunning, m.running, m.waiting = time.Time{}, time.Time{}, time.Time{} // for the next verification
+		if s.Rechecks.Enabled() {
+			m = m.recheck(s.Condition(node), node, pod, now)
+			status.Recheck = m.rechecked.Recheck
+		}
 		return status, m
 	}
+	m.rechecked = recheckMemory{}
 	status.Gated = s.IsGated(node)
 	m = m.observe(pod, now).wait(status.Gated, now)
 	if s.Workers && s.decideByWorker(&status, &m, now) {
@@ -85,7 +90,7 @@ func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UI
 
 // running is the status of a node whose agent runs: what the agent says of it, if it says something in time.
 func (s Settings) running(status *undecided, m memory, now time.Time) {
-	condition := s.condition(status.Node)
+	condition := s.Condition(status.Node)
 	says := condition != nil && condition.Status == corev1.ConditionFalse
 	switch reason := firstReason(condition); {
 	case says && status.Gated && !reason.IsOwn():
@@ -164,7 +169,9 @@ func (s Settings) report(plan *Plan, seen Memory, now time.Time) {
 		}
 		before, widespread := plan.Seen.reported[condition.Reason]
 		failed := condition.Status == corev1.ConditionFalse
-		condition.Event = failed && !widespread
+		if !condition.Rechecked {
+			condition.Event = failed && !widespread
+		}
 		plan.Conditions = append(plan.Conditions, condition)
 		if nodes := failing[condition.Reason]; failed && widespread && len(nodes) >= 2*max(1, before) {
 			plan.Widespread = append(plan.Widespread, Report{condition.Reason, fmt.Sprintf(
@@ -177,10 +184,13 @@ func (s Settings) report(plan *Plan, seen Memory, now time.Time) {
 
 // wanted returns the condition that is to be written on a node, if it differs from the one that is there.
 func (s Settings) wanted(status Status, now time.Time) (Condition, bool) {
-	if status.Untouchable != "" {
+	switch {
+	case status.Untouchable != "":
 		return Condition{}, false
+	case status.State == Verified && s.Rechecks.Enabled():
+		return s.wantedOfRechecked(status, now)
 	}
-	written := s.condition(status.Node)
+	written := s.Condition(status.Node)
 	isFalse := written != nil && written.Status == corev1.ConditionFalse
 	isOwn := isFalse && s.writes(firstReason(written))
 	fails := status.State == Failed && status.Gated && s.writes(status.Reason)
@@ -189,7 +199,7 @@ func (s Settings) wanted(status Status, now time.Time) (Condition, bool) {
 	_, released := status.Node.Annotations[s.Request.Annotation]
 	unsaid := s.Workers && released && (written == nil || written.Status != corev1.ConditionTrue)
 	switch {
-	case status.State == Verified && (unsaid || isFalse && (isOwn || status.Pod == nil && !s.Rechecks)):
+	case status.State == Verified && (unsaid || isFalse && (isOwn || status.Pod == nil)):
 		return Condition{Node: status.Node, Status: corev1.ConditionTrue, Reason: verdict.Verified,
 			Message: "the node is verified"}, true
 	case fails && isOwn && now.Sub(status.Since) < settled:
@@ -204,11 +214,18 @@ func (s Settings) wanted(status Status, now time.Time) (Condition, bool) {
 	return Condition{}, false
 }
 
-// isLeftBehind reports whether node has a condition of the controller that nobody else would correct: it was selected only
-// because it had the startup taint.
+// isLeftBehind reports whether node, which is not selected (any more), has something of the controller that nobody else would
+// correct: the failed taint, or a condition from when it had the startup taint.
 func (s Settings) isLeftBehind(node *corev1.Node) bool {
-	condition := s.condition(node)
-	return condition != nil && condition.Status == corev1.ConditionFalse && firstReason(condition).IsOwn() && s.Rules.matches(node)
+	condition := s.Condition(node)
+	return s.IsClosed(node) || condition != nil && condition.Status == corev1.ConditionFalse && firstReason(condition).IsOwn() && s.Rules.matches(node)
+}
+
+// IsClosed reports whether node has the failed taint that this release's controller adds to verified nodes.
+func (s Settings) IsClosed(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
+		return taint.Key == s.Request.FailedTaintKey && taint.Value == s.ClosedBy && s.ClosedBy != ""
+	})
 }
 
 // writes reports whether the controller writes this reason to the condition.
@@ -225,7 +242,7 @@ func (s Settings) IsGated(node *corev1.Node) bool {
 func (s Settings) IsVerified(node *corev1.Node) bool {
 	value, labelled := node.Labels[s.Request.Label]
 	request := s.Request
-	if s.Rechecks {
+	if s.Rechecks.Enabled() {
 		request = request.Released()
 	}
 	return labelled && value == request.LabelValue && !slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
@@ -233,14 +250,20 @@ func (s Settings) IsVerified(node *corev1.Node) bool {
 	})
 }
 
+// IsTrue reports whether the condition of node says that it is verified.
+func (s Settings) IsTrue(node *corev1.Node) bool {
+	condition := s.Condition(node)
+	return condition != nil && condition.Status == corev1.ConditionTrue
+}
+
 // shows reports whether the condition of node is False for reason.
 func (s Settings) shows(node *corev1.Node, reason Reason) bool {
-	condition := s.condition(node)
+	condition := s.Condition(node)
 	return condition != nil && condition.Status == corev1.ConditionFalse && firstReason(condition) == reason
 }
 
-// condition returns ours of node, or nil.
-func (s Settings) condition(node *corev1.Node) *corev1.NodeCondition {
+// Condition returns ours of node, or nil.
+func (s Settings) Condition(node *corev1.Node) *corev1.NodeCondition {
 	for i, condition := range node.Status.Conditions {
 		if string(condition.Type) == s.ConditionType {
 			return &node.Status.Conditions[i]

@@ -48,7 +48,7 @@ const (
 	APIFailed      Reason = verdict.APIFailed
 	NetworkFailed  Reason = verdict.NetworkFailed
 	ServiceFailed  Reason = verdict.ServiceFailed
-	PeersFailed    Reason = "PeersFailed"
+	PeersFailed    Reason = verdict.PeersFailed
 	TaintsOfOthers Reason = verdict.TaintsOfOthers
 	NotVerified    Reason = verdict.NotVerified
 )
@@ -71,8 +71,12 @@ type Settings struct {
 	Rules         Rules
 	Request       nodepatch.Request
 	ConditionType string
-	// Rechecks means that agents stay, and say False of verified nodes too: the failed taint and that condition are no news then.
-	Rechecks bool
+	// Rechecks make agents stay, and say False of verified nodes too: the failed taint and that condition are no news then.
+	Rechecks Rechecks
+	// MissingAfter is how long no agent may be on a node until nobody counts on one.
+	MissingAfter time.Duration
+	// ClosedBy is the value of the failed taint that this release's controller adds to verified nodes.
+	ClosedBy string
 	// NotStartedAfter is how long a node may be without a running agent.
 	NotStartedAfter time.Duration
 	// Workers means controller mode: the pods are workers, and nobody but the controller writes the condition.
@@ -106,11 +110,16 @@ type Status struct {
 	Failing string
 	Message string
 	Since   time.Time // of State and Reason, without a break, as this process has seen it
+	Recheck Recheck   // of a verified node
+	Closed  bool      // it has the failed taint that this release's controller adds
 }
 
 // IsPending reports whether somebody verifies the node, or should. In controller mode nobody verifies a node that never had the
 // startup taint.
 func (s Status) IsPending() bool { return s.State != Verified && (s.Gated || s.Pod != nil) }
+
+// ChangesWithTime reports whether a decision may be due although no object changes.
+func (s Status) ChangesWithTime() bool { return s.IsPending() || s.Recheck.changesWithTime() }
 
 // Plan is what Decide has found.
 type Plan struct {
@@ -131,6 +140,8 @@ type Condition struct {
 	Reason  Reason
 	Message string
 	Event   bool // whether the node gets an Event, too
+	// Rechecked means that the node was verified before.
+	Rechecked bool
 }
 
 // Report is about many nodes.

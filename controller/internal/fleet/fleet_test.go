@@ -445,12 +445,12 @@ func TestRechecks(t *testing.T) {
 	node.Labels[verified] = "true"
 	node.Spec.Taints = []corev1.Taint{{Key: "node-ready/failed", Effect: corev1.TaintEffectNoSchedule}}
 	node.Status.Conditions = falseCondition(DNSFailed)
-	s.settings.Rechecks = true
+	s.settings.Rechecks, s.settings.MissingAfter = Rechecks{Interval: time.Minute, FailureThreshold: 3, RecoveryThreshold: 3}, time.Hour
 	s.after(time.Hour)
 	assert.Equal(t, Verified, s.only().State)
 	assert.Empty(t, s.plan.Conditions)
 
-	s.settings.Rechecks = false
+	s.settings.Rechecks = Rechecks{}
 	s.objects.Nodes[0].Spec.Taints = nil
 	s.decide()
 	require.Len(t, s.plan.Conditions, 1)

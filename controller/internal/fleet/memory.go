@@ -33,6 +33,7 @@ type memory struct {
 	running    time.Time // since when, zero: none does
 	notRunning time.Time // since when no agent has run, zero: one has settled
 	waiting    time.Time // since when it is gated and not verified, zero: it is not
+	rechecked  recheckMemory
 }
 
 // observe notes whether the agent runs in pod.

@@ -127,6 +127,15 @@ func Untouchable(node *corev1.Node) string {
 	return nodepatch.Untouchable(slim)
 }
 
+// IsControlPlane reports whether node is one of the control plane.
+func IsControlPlane(node *corev1.Node) bool {
+	return slices.ContainsFunc([]string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"},
+		func(key string) bool {
+			_, labelled := node.Labels[key]
+			return labelled || HasTaint(node, key)
+		})
+}
+
 // HasTaint reports whether node has a taint with this key, of any effect.
 func HasTaint(node *corev1.Node, key string) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key })

@@ -115,7 +115,7 @@ func (s Settings) decideByWorker(status *undecided, m *memory, now time.Time) bo
 		return s.decideWithoutWorker(status, m, overdue, now)
 	}
 	outcome, said := WorkerOutcome(status.Pod)
-	condition := s.condition(status.Node)
+	condition := s.Condition(status.Node)
 	isFalse := condition != nil && condition.Status == corev1.ConditionFalse
 	switch {
 	case outcome == Passed: // it runs until it is deleted

@@ -86,7 +86,7 @@ func (l *Loop) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Re
 		return reconcile.Result{}, err
 	}
 	var wait time.Duration // none: in a fleet of verified nodes nothing happens as time passes
-	if slices.ContainsFunc(plan.Statuses, fleet.Status.IsPending) {
+	if slices.ContainsFunc(plan.Statuses, fleet.Status.ChangesWithTime) {
 		wait = interval
 	}
 	for _, step := range append([]Step{lookUp{l}}, l.Steps...) {

@@ -10,7 +10,8 @@ import (
 )
 
 // SlimNode returns the transform that keeps what decisions need of a Node: a tenth of it. Conditions keep their type, status,
-// reason and message, without kubelet's heartbeats, so that these are no changes.
+// reason and message, without kubelet's heartbeats, so that these are no changes. The heartbeat of our own condition says that
+// somebody still means it.
 func SlimNode(conditionType string, annotations ...string) cache.TransformFunc {
 	return func(object any) (any, error) {
 		node, ok := object.(*corev1.Node)
@@ -24,7 +25,9 @@ func SlimNode(conditionType string, annotations ...string) cache.TransformFunc {
 		slim.Status.NodeInfo.BootID = node.Status.NodeInfo.BootID
 		for _, condition := range node.Status.Conditions {
 			if condition.Type == corev1.NodeReady || string(condition.Type) == conditionType {
-				condition.LastHeartbeatTime = metav1.Time{}
+				if condition.Type == corev1.NodeReady {
+					condition.LastHeartbeatTime = metav1.Time{}
+				}
 				slim.Status.Conditions = append(slim.Status.Conditions, condition)
 			}
 		}

@@ -2,6 +2,8 @@ package metrics
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 // verified, or have become verified within the last hour.
 type descriptions struct {
 	nodes, breaker, status, duration, retries, pods *prometheus.Desc
+	closed, rechecksFailed                          *prometheus.Desc
 	unverified, verifying, verified, failed         *prometheus.Desc
 	healthy, started, reconcileErrors, buildInfo    *prometheus.Desc
 }
@@ -26,8 +29,11 @@ func describe() descriptions {
 		return prometheus.NewDesc("kube_node_ready_"+name, help, labels, nil)
 	}
 	return descriptions{
-		nodes:    series("nodes", "Nodes by state, and by reason where that is Failed.", "state", "reason"),
-		breaker:  series("breaker", "1 while a reason keeps the controller from closing and deleting nodes.", "reason"),
+		nodes:   series("nodes", "Nodes by state, and by reason where that is Failed.", "state", "reason"),
+		breaker: series("breaker", "1 while a reason keeps the controller from closing or deleting any node.", "reason"),
+		closed:  series("closed_nodes", "Nodes with the failed taint that the controller adds to verified nodes."),
+		rechecksFailed: series("recheck_failed_nodes", "Verified nodes whose condition is False, by its first reason.",
+			"reason"),
 		status:   series("verification_status", "1, with the state of the node.", "node", "status"),
 		duration: series("verification_duration_seconds", "Duration of the last verification of a verified node, in seconds.", "node"),
 		retries: series("retry_attempts_total",
@@ -49,8 +55,9 @@ func describe() descriptions {
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	c.gate.Describe(out)
 	c.verifications.Describe(out)
+	c.failedTaints.Describe(out)
 	d := describe()
-	for _, desc := range []*prometheus.Desc{d.nodes, d.breaker, d.status, d.duration, d.retries, d.pods, d.unverified, d.verifying,
+	for _, desc := range []*prometheus.Desc{d.nodes, d.breaker, d.closed, d.rechecksFailed, d.status, d.duration, d.retries, d.pods, d.unverified, d.verifying,
 		d.verified, d.failed, d.healthy, d.started, d.reconcileErrors, d.buildInfo} {
 		out <- desc
 	}
@@ -73,13 +80,15 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	s.counter(s.reconcileErrors, float64(c.source.Errors()))
 	c.gate.Collect(out)
 	c.verifications.Collect(out)
+	c.failedTaints.Collect(out)
 	s.fleet(plan)
+	s.rechecks(plan)
 	s.workerPods(plan)
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for reason, frozen := range c.breakers {
-		s.gauge(s.breaker, number(frozen), reason)
+	for reason, of := range c.breakers {
+		s.gauge(s.breaker, number(slices.Contains(slices.Collect(maps.Values(of)), true)), reason)
 	}
 	for _, status := range plan.Statuses {
 		if hasSeries(plan, status, c.now()) {
@@ -132,6 +141,26 @@ func (s scrape) fleet(plan fleet.Plan) {
 	s.gauge(s.verifying, float64(states[fleet.Pending]+states[fleet.InProgress]))
 	s.gauge(s.verified, float64(states[fleet.Verified]))
 	s.gauge(s.failed, float64(states[fleet.Failed]))
+}
+
+// rechecks counts the verified nodes that fail, and those that are closed.
+func (s scrape) rechecks(plan fleet.Plan) {
+	closed, failed := 0, make(map[fleet.Reason]int)
+	for _, reason := range fleet.RecheckReasons() {
+		failed[reason] = 0
+	}
+	for _, status := range plan.Statuses {
+		if status.Closed {
+			closed++
+		}
+		if status.Recheck.Failed {
+			failed[status.Recheck.Reason]++
+		}
+	}
+	s.gauge(s.closed, float64(closed))
+	for reason, count := range failed {
+		s.gauge(s.rechecksFailed, float64(count), string(reason))
+	}
 }
 
 func (s scrape) workerPods(plan fleet.Plan) {

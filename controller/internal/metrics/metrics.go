@@ -42,10 +42,11 @@ type Collector struct {
 
 	gate          prometheus.Histogram
 	verifications *prometheus.CounterVec // label status: success, failed
+	failedTaints  *prometheus.CounterVec // label change: added, removed
 
 	mu       sync.Mutex
-	breakers map[string]bool
-	tries    map[types.UID]tries // by node
+	breakers map[string]map[string]bool // by reason, by what it keeps the controller from
+	tries    map[types.UID]tries        // by node
 }
 
 // New makes a Collector. It is a step of the loop that is its source.
@@ -62,11 +63,17 @@ func New(source Source, build Build) *Collector {
 			Name: "kube_node_ready_verifications_total",
 			Help: "Nodes that this leader has seen become verified (success) or fail (failed).",
 		}, []string{"status"}),
-		breakers: make(map[string]bool),
+		failedTaints: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "kube_node_ready_failed_taints_total",
+			Help: "Failed taints that this leader has added to verified nodes that failed their rechecks, or removed from them.",
+		}, []string{"change"}),
+		breakers: make(map[string]map[string]bool),
 		tries:    make(map[types.UID]tries),
 	}
 	c.verifications.WithLabelValues("success")
 	c.verifications.WithLabelValues("failed")
+	c.failedTaints.WithLabelValues("added")
+	c.failedTaints.WithLabelValues("removed")
 	return c
 }
 
@@ -95,13 +102,21 @@ func (c *Collector) Act(_ context.Context, plan fleet.Plan) (time.Duration, erro
 	return 0, nil
 }
 
-// SetBreaker sets whether a reason keeps the controller from closing and deleting nodes. A reason has no series before the
-// first call for it.
-func (c *Collector) SetBreaker(reason string, frozen bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.breakers[reason] = frozen
+// Breaker returns the function that sets whether a reason keeps the controller from doing one thing to nodes: closing them, or
+// replacing them. A reason has no series before the first call for it.
+func (c *Collector) Breaker(from string) func(reason string, frozen bool) {
+	return func(reason string, frozen bool) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.breakers[reason] == nil {
+			c.breakers[reason] = make(map[string]bool)
+		}
+		c.breakers[reason][from] = frozen
+	}
 }
+
+// CountFailedTaint counts a failed taint that was added or removed.
+func (c *Collector) CountFailedTaint(change string) { c.failedTaints.WithLabelValues(change).Inc() }
 
 // hasSeries reports whether a node has series of its own: while it is not verified, and for an hour after that.
 func hasSeries(plan fleet.Plan, status fleet.Status, now time.Time) bool {

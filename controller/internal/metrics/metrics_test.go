@@ -248,7 +248,7 @@ func TestOnlyTheLeader(t *testing.T) {
 	s := newStory(t)
 	s.join("a")
 	s.after(0)
-	s.collector.SetBreaker("dns", true)
+	s.collector.Breaker("replace")("dns", true)
 	assert.NotEmpty(t, s.series())
 	s.standby = true
 	assert.Zero(t, testutil.CollectAndCount(s.collector))
@@ -294,9 +294,9 @@ func TestController(t *testing.T) {
 func TestBreaker(t *testing.T) {
 	s := newStory(t)
 	assert.Zero(t, testutil.CollectAndCount(s.collector, "kube_node_ready_breaker"))
-	s.collector.SetBreaker("dns", true)
-	s.collector.SetBreaker("control-node", true)
-	s.collector.SetBreaker("control-node", false)
+	s.collector.Breaker("replace")("dns", true)
+	s.collector.Breaker("replace")("control-node", true)
+	s.collector.Breaker("replace")("control-node", false)
 	assert.Equal(t, []string{`breaker{reason="dns"} 1`}, s.series("breaker"))
 	assert.Equal(t, 2, testutil.CollectAndCount(s.collector, "kube_node_ready_breaker"))
 }
@@ -342,7 +342,7 @@ func TestLint(t *testing.T) {
 	s.after(0)
 	s.release("a")
 	s.after(time.Second)
-	s.collector.SetBreaker("dns", true)
+	s.collector.Breaker("replace")("dns", true)
 	problems, err := testutil.CollectAndLint(s.collector)
 	require.NoError(t, err)
 	assert.Empty(t, problems)

@@ -42,10 +42,8 @@ func (s Settings) isCandidate(status fleet.Status, serverNow, now time.Time) boo
 
 // protected says what forbids to replace a node, whatever its state is.
 func protected(node *corev1.Node) (Rule, string) {
-	for _, key := range []string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"} {
-		if _, labelled := node.Labels[key]; labelled || fleet.HasTaint(node, key) {
-			return Protected, "the node is of the control plane"
-		}
+	if fleet.IsControlPlane(node) {
+		return Protected, "the node is of the control plane"
 	}
 	if key := forbids(node); key != "" {
 		return Protected, "the node has " + key

@@ -97,7 +97,7 @@ func (r *Replacer) readElsewhere(ctx context.Context, node *corev1.Node, pods []
 func (r *Replacer) isReadyElsewhere(ctx context.Context, pod *corev1.Pod, owner types.UID) (bool, error) {
 	isSibling := func(other corev1.Pod) bool {
 		of, node := metav1.GetControllerOf(&other), other.Spec.NodeName
-		return of != nil && of.UID == owner && node != "" && node != pod.Spec.NodeName && isReady(&other)
+		return of != nil && of.UID == owner && node != "" && node != pod.Spec.NodeName && fleet.IsReady(&other)
 	}
 	for token := client.Continue(""); ; {
 		var pods corev1.PodList // a new one: what a page does not say must not be what the last one said

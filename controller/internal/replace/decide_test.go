@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -123,23 +124,23 @@ func TestWithheld(t *testing.T) {
 		"no younger node":      {func(m *moment) { m.in.Statuses[0].Node.CreationTimestamp = m.bad().Node.CreationTimestamp }, Proof, "no node that was created after this one (2026-11-22T11:30:00Z) has been verified"},
 		"younger, not passed":  {func(m *moment) { m.in.Statuses[0].State = fleet.InProgress }, Proof, "no node that was created after this one (2026-11-22T11:30:00Z) has been verified"},
 		"younger, label alone": {func(m *moment) { delete(m.in.Statuses[0].Node.Annotations, nodepatch.Annotation) }, Proof, "no node that was created after this one (2026-11-22T11:30:00Z) has been verified"},
-		"control group has just passed": {func(m *moment) { m.in.ControlGroup.PassedSince = m.now.Add(-299 * time.Second) }, ControlGroup,
+		"control group has just passed": {func(m *moment) { m.in.ControlGroup.PassedSince = m.now.Add(-299 * time.Second) }, breaker.ControlGroup,
 			"the checks have passed in the controller's pod for 4m59s, they must for 5m0s"},
-		"control group has failed": {func(m *moment) { m.in.ControlGroup = controlgroup.State{Failure: "dns: timeout", Ended: m.now} }, ControlGroup,
+		"control group has failed": {func(m *moment) { m.in.ControlGroup = controlgroup.State{Failure: "dns: timeout", Ended: m.now} }, breaker.ControlGroup,
 			"the checks have passed in the controller's pod for 0s, they must for 5m0s; the last failure: dns: timeout"},
-		"control group does not end": {func(m *moment) { m.in.ControlGroup.Ended = m.now.Add(-61 * time.Second) }, ControlGroup,
+		"control group does not end": {func(m *moment) { m.in.ControlGroup.Ended = m.now.Add(-61 * time.Second) }, breaker.ControlGroup,
 			"the checks have passed in the controller's pod for 0s, they must for 5m0s"},
 		"control group has failed long ago": {func(m *moment) { m.in.ControlGroup.Failure = "dns: timeout" }, "", ""},
 		"controller on an unverified node": {func(m *moment) {
 			own := m.node("controller", "", time.Hour)
 			own.State, own.Gated = fleet.InProgress, true
-		}, ControlNode, "the controller's own node controller is not verified (InProgress)"},
-		"controller on a node that has failed": {func(m *moment) { m.node("controller", "", time.Hour).State = fleet.Failed }, ControlNode,
+		}, breaker.ControlNode, "the controller's own node controller is not verified (InProgress)"},
+		"controller on a node that has failed": {func(m *moment) { m.node("controller", "", time.Hour).State = fleet.Failed }, breaker.ControlNode,
 			"the controller's own node controller is not verified (Failed)"},
 		"controller on a node that is closed again": {func(m *moment) {
 			own := m.node("controller", "", time.Hour)
 			own.State, own.Node.Spec.Taints = fleet.InProgress, []corev1.Taint{{Key: testRequest().FailedTaintKey}}
-		}, ControlNode, "the controller's own node controller is not verified (InProgress)"},
+		}, breaker.ControlNode, "the controller's own node controller is not verified (InProgress)"},
 		"controller on a node that was never gated": {func(m *moment) { m.node("controller", "", time.Hour).State = fleet.Unverified }, "", ""},
 		"controller on a verified node":             {func(m *moment) { m.verified("controller", "", time.Hour) }, "", ""},
 		"in flight": {func(m *moment) { m.verified("old", "", time.Hour); m.deleted("other", 29*time.Minute).Gone = false }, InFlight,
@@ -307,6 +308,6 @@ func TestBreakersAreAClosedSet(t *testing.T) {
 			found = append(found, rule)
 		}
 	}
-	assert.Equal(t, []Rule{ControlGroup, ControlNode, HourlyBudget, DailyBudget, Halted}, found)
+	assert.Equal(t, []Rule{breaker.ControlGroup, breaker.ControlNode, HourlyBudget, DailyBudget, Halted}, found)
 	assert.Len(t, m.decide().Breakers, len(found))
 }

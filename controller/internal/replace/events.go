@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 )
 
@@ -59,7 +60,7 @@ func (r *Replacer) report(decision Decision, now time.Time) {
 
 // freezes returns the breaker that is the fault of the cluster or of the controller itself, or "".
 func (d Decision) freezes() (Rule, string) {
-	for _, rule := range []Rule{ControlGroup, ControlNode, LedgerFailed} {
+	for _, rule := range []Rule{breaker.ControlGroup, breaker.ControlNode, LedgerFailed} {
 		if text, held := d.Breakers[rule]; held {
 			return rule, text
 		}

@@ -131,9 +131,3 @@ func (s Settings) replicatedBy(pod *corev1.Pod, node *corev1.Node) *metav1.Owner
 	}
 	return metav1.GetControllerOf(pod)
 }
-
-func isReady(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
-}

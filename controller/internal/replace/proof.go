@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
@@ -27,37 +28,22 @@ func (s Settings) wasVerified(status fleet.Status) bool {
 	return status.State == fleet.Verified && released
 }
 
-// unverified returns the states of the nodes that the controller must not decide from: they wait for their release, or have
-// failed. A node that was never gated is as good as a verified one: in controller mode nobody labels it.
-func (s Settings) unverified(statuses []fleet.Status) map[string]fleet.State {
-	found := make(map[string]fleet.State)
-	for _, status := range statuses {
-		failed := status.State == fleet.Failed || fleet.HasTaint(status.Node, s.Fleet.Request.FailedTaintKey)
-		if status.State != fleet.Verified && (status.Gated || failed) {
-			found[status.Node.Name] = status.State
-		}
-	}
-	return found
+// breaker returns the rules that deletions share with closings.
+func (s Settings) breaker() breaker.Settings {
+	return breaker.Settings{NodeName: s.NodeName, FailedTaintKey: s.Fleet.Request.FailedTaintKey, Enough: s.ControlGroupFor}
 }
 
 // controlGroup demands that the checks have passed in the controller's own pod, without a break, for long enough.
 func (s Settings) controlGroup(state controlgroup.State, now time.Time) (Rule, string) {
-	if passed := state.PassedFor(now); passed < s.ControlGroupFor {
-		return ControlGroup, fmt.Sprintf("the checks have passed in the controller's pod for %s, they must for %s",
-			passed.Truncate(time.Second), s.ControlGroupFor)
+	if text := breaker.Unproven(state, s.ControlGroupFor, now); text != "" {
+		return breaker.ControlGroup, text
 	}
 	return "", ""
 }
 
 // breakers returns what holds every deletion now, with the numbers.
 func (s Settings) breakers(in Input, ledger Ledger, now time.Time) map[Rule]string {
-	found := make(map[Rule]string)
-	if rule, text := s.controlGroup(in.ControlGroup, now); rule != "" && in.ControlGroup.Failure != "" {
-		found[rule] = text + "; the last failure: " + in.ControlGroup.Failure
-	}
-	if state, is := s.unverified(in.Statuses)[s.NodeName]; is {
-		found[ControlNode] = fmt.Sprintf("the controller's own node %s is not verified (%s)", s.NodeName, state)
-	}
+	found := s.breaker().Holding(in.Statuses, in.ControlGroup, now)
 	for rule, budget := range budgets() {
 		if n := ledger.within(budget.period, in.ServerNow); n >= budget.deletions {
 			found[rule] = fmt.Sprintf("%d deletions within %s, at most %d are allowed", n, budget.period, budget.deletions)

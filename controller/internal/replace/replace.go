@@ -10,18 +10,17 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
 // Rule is why a deletion is withheld, of a closed set.
-type Rule string
+type Rule = breaker.Rule
 
-// The rules that hold every deletion of the cluster: see Breakers.
+// The rules that hold every deletion of the cluster, besides those of package breaker: see Breakers.
 const (
-	ControlGroup Rule = "control-group" // the checks do not pass in the controller's own pod
-	ControlNode  Rule = "control-node"  // the controller's own node is not verified
-	LedgerFailed Rule = "ledger"        // the ledger cannot be read or written
+	LedgerFailed Rule = "ledger" // the ledger cannot be read or written
 	HourlyBudget Rule = "hourly-budget"
 	DailyBudget  Rule = "daily-budget"
 	Halted       Rule = "halted" // the loop guard has stopped the deletions of a NodePool, or of the cluster
@@ -44,7 +43,7 @@ const (
 
 // Breakers returns the rules that hold every deletion, for the metric.
 func Breakers() []Rule {
-	return []Rule{ControlGroup, ControlNode, LedgerFailed, HourlyBudget, DailyBudget, Halted}
+	return []Rule{breaker.ControlGroup, breaker.ControlNode, breaker.FailedRechecks, LedgerFailed, HourlyBudget, DailyBudget, Halted}
 }
 
 // Settings are what the operator has decided.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
@@ -44,7 +45,7 @@ type Replacer struct {
 	Self       runtime.Object // what Events about the whole fleet are about
 	// SetBreaker says for each of Breakers whether it holds every deletion now.
 	SetBreaker func(rule string, holds bool)
-	HandOver   *HandOver
+	HandOver   *breaker.HandOver // nil: none
 	Log        *slog.Logger
 
 	store   store
@@ -85,7 +86,7 @@ func (r *Replacer) once(ctx context.Context) {
 		decision = Decision{Breakers: map[Rule]string{LedgerFailed: err.Error()}}
 	}
 	r.report(decision, now)
-	r.HandOver.consider(ctx, r.Client, r.Settings.unverified(plan.Statuses), r.Settings.NodeName, now)
+	r.HandOver.Consider(ctx, r.Client, r.Settings.breaker().Unfit(plan.Statuses), r.Settings.NodeName, now)
 	for _, candidate := range decision.Candidates {
 		if at, refused := r.refused[candidate.Node.UID]; !refused || now.Sub(at) >= refusedFor {
 			r.replace(ctx, candidate, plan.Seen, decision.Ledger, serverNow, now)

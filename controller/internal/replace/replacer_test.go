@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 )
 
@@ -139,7 +140,7 @@ func TestNothingToDo(t *testing.T) {
 	assert.Zero(t, requests)
 	assert.Empty(t, *w.leaders[0].events)
 	assert.Equal(t, map[string]bool{"control-group": false, "control-node": false, "ledger": false, "hourly-budget": false,
-		"daily-budget": false, "halted": false}, w.leaders[0].breakers)
+		"daily-budget": false, "halted": false, "failed-rechecks": false}, w.leaders[0].breakers)
 }
 
 // A candidate whose live objects withhold its deletion does not keep the others from theirs.
@@ -203,7 +204,7 @@ func TestNoActionWithoutAClockOrAPlan(t *testing.T) {
 // handingOver is a world whose controller runs on a node that is not verified.
 func handingOver(t *testing.T) (w *world, left *int) {
 	w, left = newWorld(t, good()), new(int)
-	w.leaders[0].replacer.HandOver = &HandOver{PodName: "ctl-1", PodNamespace: namespace, Leave: func() { *left++ }, Log: slog.New(slog.DiscardHandler)}
+	w.leaders[0].replacer.HandOver = &breaker.HandOver{PodName: "ctl-1", PodNamespace: namespace, Leave: func() { *left++ }, Log: slog.New(slog.DiscardHandler)}
 	labels := map[string]string{"app.kubernetes.io/name": "kube-node-ready", "app.kubernetes.io/instance": "knr", "app.kubernetes.io/component": "controller"}
 	ready := []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	for name, node := range map[string]string{"ctl-1": "controller", "ctl-2": "second"} {

@@ -142,7 +142,7 @@ func (w *world) lead() *leader {
 		ControlGroup: func() controlgroup.State { return w.group }, Now: func() time.Time { return w.now },
 		ServerTime: func() time.Time { return w.now.Add(5 * time.Hour) }, // which is not the controller's clock
 		Timeout:    time.Minute, Events: l.events, Self: &corev1.Pod{}, Log: slog.New(slog.DiscardHandler),
-		SetBreaker: func(rule string, holds bool) { l.breakers[rule] = holds }, HandOver: &HandOver{Log: slog.New(slog.DiscardHandler)},
+		SetBreaker: func(rule string, holds bool) { l.breakers[rule] = holds },
 	}
 	w.leaders = append(w.leaders, l)
 	return l

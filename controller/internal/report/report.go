@@ -29,6 +29,7 @@ const (
 	NodeNotStarted  = "NodeNotStarted"
 	FleetNotStarted = "FleetNotStarted"
 	NodeTimedOut    = "NodeVerificationTimedOut"
+	RecheckFailed   = "NodeRecheckFailed"
 )
 
 // Reporter is the step of the loop that writes conditions and Events.
@@ -80,7 +81,10 @@ func (r *Reporter) write(ctx context.Context, condition fleet.Condition) error {
 		"detail", condition.Message)
 	if condition.Event {
 		event := NodeTimedOut
-		if condition.Reason.IsOwn() {
+		switch {
+		case condition.Rechecked:
+			event = RecheckFailed
+		case condition.Reason.IsOwn():
 			event = NodeNotStarted
 		}
 		r.warn(node, event, condition.Reason, condition.Message)

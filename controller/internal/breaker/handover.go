@@ -1,4 +1,4 @@
-package replace
+package breaker
 
 import (
 	"context"
@@ -26,12 +26,15 @@ type HandOver struct {
 	since time.Time // of the failure, zero: there is none
 }
 
-// consider is called with each decision. unverified are the nodes that the controller must not decide from, own is its own.
-func (h *HandOver) consider(ctx context.Context, reader client.Reader, unverified map[string]fleet.State, own string,
+// Consider is called with each decision; it does nothing if h is nil. unfit are the nodes that the controller must not decide from, own is its own.
+func (h *HandOver) Consider(ctx context.Context, reader client.Reader, unfit map[string]string, own string,
 	now time.Time) {
-	_, isUnverified := unverified[own]
+	if h == nil {
+		return
+	}
+	_, isUnfit := unfit[own]
 	switch {
-	case !isUnverified:
+	case !isUnfit:
 		h.since = time.Time{}
 		return
 	case h.since.IsZero():
@@ -41,20 +44,20 @@ func (h *HandOver) consider(ctx context.Context, reader client.Reader, unverifie
 		return
 	}
 	h.since = now // not again before another minute
-	name, node, err := h.replica(ctx, reader, unverified)
+	name, node, err := h.replica(ctx, reader, unfit)
 	switch {
 	case err != nil:
 		h.Log.Warn("the replicas cannot be listed: this one stays the leader", "error", err)
 	case name == "":
 		h.Log.Warn("no replica is ready on a verified node: this one stays the leader")
 	default:
-		h.Log.Warn("this node is not verified: the Lease is released for a replica on a verified node", "replica", name, "node", node)
+		h.Log.Warn("this node is not verified, or fails: the Lease is released for a replica on a verified node", "replica", name, "node", node)
 		h.Leave()
 	}
 }
 
 // replica returns a ready replica on another node than those, or "".
-func (h *HandOver) replica(ctx context.Context, reader client.Reader, unverified map[string]fleet.State) (
+func (h *HandOver) replica(ctx context.Context, reader client.Reader, unfit map[string]string) (
 	name, node string, err error) {
 	var self, replicas corev1.PodList
 	namespace := client.InNamespace(h.PodNamespace)
@@ -73,7 +76,7 @@ func (h *HandOver) replica(ctx context.Context, reader client.Reader, unverified
 	}
 	for i := range replicas.Items {
 		pod := &replicas.Items[i]
-		if _, isUnverified := unverified[pod.Spec.NodeName]; !isUnverified && pod.Name != h.PodName && isReady(pod) {
+		if _, isUnfit := unfit[pod.Spec.NodeName]; !isUnfit && pod.Name != h.PodName && fleet.IsReady(pod) {
 			return pod.Name, pod.Spec.NodeName, nil
 		}
 	}

@@ -1,0 +1,87 @@
+// Package breaker says what keeps the controller from closing and from replacing any node: a fault of the cluster, or of the
+// controller itself.
+package breaker
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+)
+
+// Rule is why nothing may be done to a node, of a closed set.
+type Rule string
+
+// The rules for every node of the cluster.
+const (
+	ControlGroup   Rule = "control-group"   // the checks do not pass in the controller's own pod
+	ControlNode    Rule = "control-node"    // the controller's own node is not verified
+	FailedRechecks Rule = "failed-rechecks" // too many verified nodes fail their rechecks
+)
+
+// Settings are what the rules depend on.
+type Settings struct {
+	NodeName       string // of the controller
+	FailedTaintKey string
+	Enough         time.Duration // how long the control group must have passed
+}
+
+// Holding returns the rules that hold now, with their numbers. A control group that has not passed for long enough, but has
+// never failed, is none: the controller has just started.
+func (s Settings) Holding(statuses []fleet.Status, group controlgroup.State, now time.Time) map[Rule]string {
+	found := make(map[Rule]string)
+	if text := Unproven(group, s.Enough, now); text != "" && group.Failure != "" {
+		found[ControlGroup] = text + "; the last failure: " + group.Failure
+	}
+	if why, is := s.Unfit(statuses)[s.NodeName]; is {
+		found[ControlNode] = fmt.Sprintf("the controller's own node %s %s", s.NodeName, why)
+	}
+	if text := tooManyFail(statuses); text != "" {
+		found[FailedRechecks] = text
+	}
+	return found
+}
+
+// Unproven demands that the checks have passed in the controller's own pod, without a break, for long enough: else it says what
+// is missing.
+func Unproven(group controlgroup.State, enough time.Duration, now time.Time) string {
+	if passed := group.PassedFor(now); passed < enough {
+		return fmt.Sprintf("the checks have passed in the controller's pod for %s, they must for %s",
+			passed.Truncate(time.Second), enough)
+	}
+	return ""
+}
+
+// Unfit returns the nodes that the controller must not decide from, with why: they wait for their release, or fail. A node that was
+// never gated is as good as a verified one: in controller mode nobody labels it.
+func (s Settings) Unfit(statuses []fleet.Status) map[string]string {
+	found := make(map[string]string)
+	for _, status := range statuses {
+		failed := status.State == fleet.Failed || fleet.HasTaint(status.Node, s.FailedTaintKey)
+		switch {
+		case status.Recheck.Failed:
+			found[status.Node.Name] = "fails its rechecks"
+		case status.State != fleet.Verified && (status.Gated || failed):
+			found[status.Node.Name] = "is not verified (" + string(status.State) + ")"
+		}
+	}
+	return found
+}
+
+// tooManyFail says how many verified nodes fail their rechecks now, if they are so many that the fault is not the nodes', or "".
+func tooManyFail(statuses []fleet.Status) string {
+	var failed []string
+	for _, status := range statuses {
+		if status.Recheck.Failed {
+			failed = append(failed, status.Node.Name)
+		}
+	}
+	limit := max(3, len(statuses)/10)
+	if len(failed) < limit {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d nodes fail their rechecks now (%s, ...), they must be fewer than %d",
+		len(failed), len(statuses), strings.Join(failed[:3], ", "), limit)
+}

@@ -1,0 +1,146 @@
+package fleet
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+const (
+	// refreshInterval is when the controller writes a condition that stays False again, as agents do.
+	refreshInterval = 5 * time.Minute
+	// staleAfter is when a False counts as outdated, because nobody has written it again.
+	staleAfter = refreshInterval + 2*time.Minute
+)
+
+// Rechecks are what agents do that stay on verified nodes. The zero value: they do not stay.
+type Rechecks struct {
+	Interval                            time.Duration // between two rounds, ±20 %
+	FailureThreshold, RecoveryThreshold int           // rounds
+}
+
+// Enabled reports whether agents stay.
+func (r Rechecks) Enabled() bool { return r.Interval > 0 }
+
+// FailsAfter is how long an agent takes at most to find that its node fails.
+func (r Rechecks) FailsAfter() time.Duration { return rounds(r.FailureThreshold, r.Interval) }
+
+// RecoversAfter is how long an agent takes at most to find that its node has recovered.
+func (r Rechecks) RecoversAfter() time.Duration { return rounds(r.RecoveryThreshold, r.Interval) }
+
+func rounds(n int, interval time.Duration) time.Duration { return time.Duration(n) * interval * 6 / 5 }
+
+// Recheck is what this process has seen of a verified node that is checked again, by its own monotonic clock. A zero time: it is
+// not so, or this process has not seen it.
+type Recheck struct {
+	Failed    bool      // the condition is False
+	Reason    Reason    // of that, the first one
+	FailedAt  time.Time // when it became so; zero also if it was so when this process saw the node first
+	Refreshed time.Time // when the False was written last
+	NotReady  time.Time // since when the agent runs and is not ready, on a ready node
+	NoAgent   time.Time // since when no agent runs
+	SeenSince time.Time // when this process saw the node first
+}
+
+// IsFresh reports whether the condition is False and somebody has written it within the last minutes. The agent writes it
+// again only while its rounds fail.
+func (r Recheck) IsFresh(now time.Time) bool {
+	return r.Failed && !r.Refreshed.IsZero() && now.Sub(r.Refreshed) < staleAfter
+}
+
+// isStale reports whether nobody writes the False any more. What was written before this process saw the node counts as written then.
+func (r Recheck) isStale(now time.Time) bool { return r.Failed && now.Sub(r.written()) >= staleAfter }
+
+func (r Recheck) written() time.Time {
+	if r.Refreshed.IsZero() {
+		return r.SeenSince
+	}
+	return r.Refreshed
+}
+
+// changesWithTime reports whether a decision may be due although no object changes.
+func (r Recheck) changesWithTime() bool {
+	return r.Failed || !r.NotReady.IsZero() || !r.NoAgent.IsZero()
+}
+
+// RecheckReasons returns the reasons that a verified node may fail for.
+func RecheckReasons() []Reason {
+	return []Reason{Silent, DNSFailed, APIFailed, NetworkFailed, ServiceFailed, PeersFailed}
+}
+
+// recheckMemory is what a memory holds of a Recheck.
+type recheckMemory struct {
+	Recheck
+	heartbeat time.Time // of the condition
+	seen      bool      // before now
+}
+
+// recheck notes what a verified node and its agent show.
+func (m memory) recheck(condition *corev1.NodeCondition, node *corev1.Node, pod *corev1.Pod, now time.Time) memory {
+	r := m.rechecked
+	r.SeenSince, r.Reason = m.first, ""
+	switch isFalse := condition != nil && condition.Status == corev1.ConditionFalse; {
+	case !isFalse:
+		r.Failed, r.FailedAt, r.Refreshed, r.heartbeat = false, time.Time{}, time.Time{}, time.Time{}
+	case !r.Failed:
+		r.Failed, r.heartbeat = true, condition.LastHeartbeatTime.Time
+		if r.seen {
+			r.FailedAt, r.Refreshed = now, now
+		}
+	case !condition.LastHeartbeatTime.Time.Equal(r.heartbeat):
+		r.Refreshed, r.heartbeat = now, condition.LastHeartbeatTime.Time
+	}
+	r.seen = true
+	if r.Failed {
+		r.Reason = firstReason(condition)
+	}
+
+	container := runningContainer(pod)
+	switch {
+	case container == "" || IsReady(pod) || !isNodeReady(node):
+		r.NotReady = time.Time{}
+	case r.NotReady.IsZero() || container != m.container:
+		r.NotReady = now
+	}
+	switch {
+	case container != "":
+		r.NoAgent = time.Time{}
+	case r.NoAgent.IsZero():
+		r.NoAgent = now
+	}
+	m.container, m.rechecked = container, r
+	return m
+}
+
+// IsReady reports whether kubelet says that pod is ready, and nobody deletes it.
+func IsReady(pod *corev1.Pod) bool {
+	condition := podCondition(pod, corev1.PodReady)
+	return pod.DeletionTimestamp == nil && condition != nil && condition.Status == corev1.ConditionTrue
+}
+
+func isNodeReady(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// wantedOfRechecked returns the condition that is to be written on a verified node that is checked again. An agent without a path to
+// the API server cannot write False, but kubelet sees that it is not ready. What makes it True is the agent's alone: it proves it.
+func (s Settings) wantedOfRechecked(status Status, now time.Time) (Condition, bool) {
+	r := status.Recheck
+	isSilent := !r.NotReady.IsZero() && now.Sub(r.NotReady) >= s.Rechecks.FailsAfter()
+	isOwn := r.Reason == Silent
+	isDue := isOwn && now.Sub(r.written()) >= refreshInterval
+	switch {
+	case isSilent && (!r.Failed || isDue || r.isStale(now)):
+		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: Silent, Rechecked: true, Event: !isOwn,
+			Message: fmt.Sprintf("pod %s/%s runs and is not ready: its rechecks fail, and it does not write why; "+
+				"read its log, and check the node's path to the API server", status.Pod.Namespace, status.Pod.Name)}, true
+	case r.Failed && !r.NoAgent.IsZero() && now.Sub(r.NoAgent) >= s.MissingAfter:
+		return Condition{Node: status.Node, Status: corev1.ConditionUnknown, Reason: "NotRechecked", Rechecked: true,
+			Message: "no agent checks the node again"}, true
+	}
+	return Condition{}, false
+}

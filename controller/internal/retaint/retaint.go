@@ -1,0 +1,172 @@
+// Package retaint closes verified nodes that fail their rechecks, within a budget, with the failed taint; and removes that taint
+// where no agent does. Decide is pure; Tainter acts on it. Nothing is kept but when a node was closed last: each decision is made
+// from the current objects.
+package retaint
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
+	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+)
+
+// The rules for one node. Those of package breaker are for every node.
+const (
+	Budget   breaker.Rule = "budget"    // too many nodes of its group are closed
+	CoolDown breaker.Rule = "cool-down" // it was closed just now
+	Changed  breaker.Rule = "changed"   // the live node differs from the cache
+)
+
+// Settings are what the operator has decided.
+type Settings struct {
+	Fleet    fleet.Settings
+	Enabled  bool   // false: close no node, and remove the failed taint from those that are closed
+	NodeName string // of the controller
+	// SettleFor is how long the control group must have passed, no agent must have been on a node, and a node must have been open.
+	SettleFor time.Duration
+}
+
+// Input is the cluster at one moment.
+type Input struct {
+	Statuses     []fleet.Status
+	ControlGroup controlgroup.State
+	// Closed is when this process has closed nodes.
+	Closed map[types.UID]time.Time
+}
+
+// Decision is what Decide has found.
+type Decision struct {
+	// Close are the nodes that may be closed as far as the cache tells, those that have failed for longest first. At most one of them is.
+	Close    []fleet.Status
+	Open     []fleet.Status
+	Withheld []Withheld
+	// Breakers are the rules that keep every node from being closed, with their numbers.
+	Breakers map[breaker.Rule]string
+}
+
+// Withheld is a node that a rule keeps from being closed.
+type Withheld struct {
+	Node *corev1.Node
+	Rule breaker.Rule
+	Text string // the rule's numbers
+}
+
+// Decide says which nodes are to be closed and opened at now, by this process's monotonic clock.
+func (s Settings) Decide(in Input, now time.Time) Decision {
+	d := Decision{Breakers: s.breaker().Holding(in.Statuses, in.ControlGroup, now)}
+	for _, status := range in.Statuses {
+		switch {
+		case s.opens(status, now):
+			d.Open = append(d.Open, status)
+		case !s.isCandidate(status, now):
+		default:
+			if rule, text := s.withhold(status, in, d.Breakers, now); rule != "" {
+				d.Withheld = append(d.Withheld, Withheld{status.Node, rule, text})
+				continue
+			}
+			d.Close = append(d.Close, status)
+		}
+	}
+	slices.SortFunc(d.Close, func(a, b fleet.Status) int {
+		return cmp.Or(a.Recheck.FailedAt.Compare(b.Recheck.FailedAt), cmp.Compare(a.Node.Name, b.Node.Name))
+	})
+	return d
+}
+
+// opens reports whether the failed taint of a node is to be removed. The agent does it first where there is one: it proves that
+// the node has recovered. A node with the startup taint waits for its release, which removes both.
+func (s Settings) opens(status fleet.Status, now time.Time) bool {
+	if !status.Closed || status.Untouchable != "" || fleet.HasTaint(status.Node, s.Fleet.Request.TaintKey) {
+		return false
+	}
+	isAlone := !status.Recheck.NoAgent.IsZero() && now.Sub(status.Recheck.NoAgent) >= s.SettleFor
+	return !s.Enabled || s.Fleet.IsTrue(status.Node) || isAlone
+}
+
+// isCandidate reports whether a node is verified and fails its rechecks now: somebody has just written so.
+func (s Settings) isCandidate(status fleet.Status, now time.Time) bool {
+	return s.Enabled && status.State == fleet.Verified && status.Untouchable == "" && status.Recheck.IsFresh(now) &&
+		!fleet.HasTaint(status.Node, s.Fleet.Request.FailedTaintKey) && !fleet.IsControlPlane(status.Node)
+}
+
+// withhold returns the first rule that keeps a candidate from being closed, or "".
+func (s Settings) withhold(candidate fleet.Status, in Input, breakers map[breaker.Rule]string, now time.Time) (breaker.Rule, string) {
+	for _, rule := range Breakers() {
+		if text, holds := breakers[rule]; holds {
+			return rule, text
+		}
+	}
+	if text := breaker.Unproven(in.ControlGroup, s.SettleFor, now); text != "" {
+		return breaker.ControlGroup, text
+	}
+	// What failed in an outage has recovered by then, or fails for another reason.
+	if failed := candidate.Recheck.FailedAt; failed.Before(in.ControlGroup.PassedSince) {
+		enough := s.SettleFor + s.Fleet.Rechecks.RecoversAfter()
+		if text := breaker.Unproven(in.ControlGroup, enough, now); text != "" {
+			return breaker.ControlGroup, text + ", because the node has failed before"
+		}
+	}
+	if at, closed := in.Closed[candidate.Node.UID]; closed && now.Sub(at) < s.SettleFor {
+		return CoolDown, fmt.Sprintf("the node was closed %s ago, it is not closed again within %s",
+			now.Sub(at).Truncate(time.Second), s.SettleFor)
+	}
+	return s.budget(candidate.Node, in.Statuses)
+}
+
+// budget allows a tenth of a group's nodes to have the failed taint, or one.
+func (s Settings) budget(candidate *corev1.Node, statuses []fleet.Status) (breaker.Rule, string) {
+	group := groupOf(candidate)
+	nodes, closed := 0, 0
+	for _, status := range statuses {
+		if group.name != "" && groupOf(status.Node) != group {
+			continue
+		}
+		nodes++
+		if fleet.HasTaint(status.Node, s.Fleet.Request.FailedTaintKey) {
+			closed++
+		}
+	}
+	if allowed := max(1, nodes/10); closed >= allowed {
+		return Budget, fmt.Sprintf("%d of %d nodes of %s have the taint %s, at most %d may have",
+			closed, nodes, group, s.Fleet.Request.FailedTaintKey, allowed)
+	}
+	return "", ""
+}
+
+// group is what nodes are provisioned by. Without a name it is the cluster.
+type group struct{ label, name string }
+
+func (g group) String() string {
+	if g.name == "" {
+		return "the cluster"
+	}
+	return g.label + "=" + g.name
+}
+
+// groupOf returns the NodePool or managed node group of a node, else the cluster.
+func groupOf(node *corev1.Node) group {
+	for _, label := range []string{"karpenter.sh/nodepool", "eks.amazonaws.com/nodegroup", "cloud.google.com/gke-nodepool",
+		"kubernetes.azure.com/agentpool"} {
+		if name := node.Labels[label]; name != "" {
+			return group{label, name}
+		}
+	}
+	return group{}
+}
+
+// Breakers returns the rules that keep every node from being closed, in their order.
+func Breakers() []breaker.Rule {
+	return []breaker.Rule{breaker.ControlGroup, breaker.ControlNode, breaker.FailedRechecks}
+}
+
+// breaker returns the rules that closings share with deletions.
+func (s Settings) breaker() breaker.Settings {
+	return breaker.Settings{NodeName: s.NodeName, FailedTaintKey: s.Fleet.Request.FailedTaintKey, Enough: s.SettleFor}
+}

@@ -1,0 +1,220 @@
+package retaint
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
+	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// Reasons of the Events.
+const (
+	FailedTaintAdded   = "FailedTaintAdded"
+	FailedTaintRemoved = "FailedTaintRemoved"
+	TaintWithheld      = "TaintWithheld"
+)
+
+const (
+	// interval is how often the tainter decides. It closes at most one node each time.
+	interval = 10 * time.Second
+	// noticeEvery is how often the same rule is reported.
+	noticeEvery = time.Hour
+)
+
+// Tainter adds and removes failed taints. It runs beside the loop, so that it never delays a report. Not safe for concurrent use.
+type Tainter struct {
+	Settings Settings
+	// Plan returns the plan for the caches as they are, false where this process is not the leader.
+	Plan func(context.Context) (fleet.Plan, bool, error)
+	// Node reads and patches a node without a cache.
+	Node         func(name string) nodepatch.NodeAPI
+	ControlGroup func() controlgroup.State
+	Now          func() time.Time // this process's monotonic clock
+	Timeout      time.Duration    // of one request
+	Events       events.EventRecorder
+	// SetBreaker says for each of Breakers whether it holds every closing now.
+	SetBreaker func(rule string, holds bool)
+	// Count counts what has become of failed taints: "added" or "removed".
+	Count    func(change string)
+	HandOver *breaker.HandOver // nil: none
+	Client   client.Reader     // for HandOver, without a cache
+	Log      *slog.Logger
+
+	closed map[types.UID]time.Time    // when this process has closed nodes
+	told   map[breaker.Rule]time.Time // when a rule was reported
+}
+
+// Start decides and acts until ctx ends. The manager calls it when this process has become the leader.
+func (t *Tainter) Start(ctx context.Context) error {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			t.once(ctx)
+		}
+	}
+}
+
+// once decides and acts. What fails is decided again the next time.
+func (t *Tainter) once(ctx context.Context) {
+	plan, isLeader, err := t.Plan(ctx)
+	if err != nil || !isLeader {
+		return // the loop logs the error
+	}
+	now := t.Now()
+	maps.DeleteFunc(t.closed, func(_ types.UID, at time.Time) bool { return now.Sub(at) >= t.Settings.SettleFor })
+	decision := t.Settings.Decide(Input{Statuses: plan.Statuses, ControlGroup: t.ControlGroup(), Closed: t.closed}, now)
+	for _, rule := range Breakers() {
+		if _, holds := decision.Breakers[rule]; t.Settings.Enabled {
+			t.SetBreaker(string(rule), holds)
+		}
+	}
+	for _, status := range decision.Open { // first: nothing delays it
+		t.open(ctx, status)
+	}
+	for _, withheld := range decision.Withheld {
+		t.withheld(withheld, now)
+	}
+	for _, candidate := range decision.Close {
+		if t.close(ctx, candidate, now) {
+			break
+		}
+	}
+	t.HandOver.Consider(ctx, t.Client, t.Settings.breaker().Unfit(plan.Statuses), t.Settings.NodeName, now)
+}
+
+// close reads a candidate live, and closes it if it is still one. It reports whether it has sent a patch.
+func (t *Tainter) close(ctx context.Context, candidate fleet.Status, now time.Time) bool {
+	log := t.Log.With("node", candidate.Node.Name)
+	patcher := t.patcher(candidate.Node.Name)
+	live, err := patcher.Get(ctx)
+	if err != nil {
+		log.Warn("a node that fails its rechecks cannot be read, will retry", "error", err)
+		return false
+	}
+	if why := t.Settings.changed(candidate, live); why != "" {
+		t.withheld(Withheld{candidate.Node, Changed, why}, now)
+		return false
+	}
+	condition := t.Settings.Fleet.Condition(candidate.Node)
+	err = patcher.Close(ctx, live, t.Settings.Fleet.Request, t.Settings.Fleet.ClosedBy)
+	switch {
+	case apierrors.IsInvalid(err) || apierrors.IsConflict(err) || apierrors.IsNotFound(err):
+		log.Info("the node has changed since it was read: deciding again")
+		return true
+	case err != nil:
+		log.Warn("the failed taint cannot be added, will retry", "error", err)
+		return true
+	}
+	if t.closed == nil {
+		t.closed = make(map[types.UID]time.Time)
+	}
+	t.closed[candidate.Node.UID] = now
+	t.Count("added")
+	log.Warn("failed taint added: the node fails its rechecks", "reason", condition.Reason, "detail", condition.Message)
+	t.event(candidate.Node, corev1.EventTypeWarning, FailedTaintAdded, condition.Reason+": "+condition.Message)
+	return true
+}
+
+// changed says what is different on the live node, so that it must not be closed, or "".
+func (s Settings) changed(candidate fleet.Status, live *nodepatch.Node) string {
+	seen := s.Fleet.Condition(candidate.Node)
+	if live.UID != candidate.Node.UID {
+		return "it was deleted and created again"
+	}
+	if why := nodepatch.Untouchable(live); why != "" {
+		return why
+	}
+	if !nodepatch.IsVerified(live, s.Fleet.Request) { // without any of the taints that a release removes
+		return "it has lost the label, or it has one of our taints already"
+	}
+	for _, condition := range live.Status.Conditions {
+		if condition.Type == s.Fleet.ConditionType {
+			if condition.Status == string(corev1.ConditionFalse) && !condition.LastHeartbeatTime.Before(&seen.LastHeartbeatTime) {
+				return ""
+			}
+			return "its condition is " + condition.Status + " now"
+		}
+	}
+	return "its condition is gone"
+}
+
+// open removes the failed taint of a node, if it is still the one that this release has added.
+func (t *Tainter) open(ctx context.Context, status fleet.Status) {
+	name := status.Node.Name
+	removed, err := RemoveFailedTaint(ctx, t.patcher(name), t.Settings.Fleet)
+	switch {
+	case err != nil && ctx.Err() == nil && !apierrors.IsNotFound(err):
+		t.Log.Warn("the failed taint cannot be removed, will retry", "node", name, "error", err)
+	case removed:
+		t.Count("removed")
+		t.Log.Info("failed taint removed", "node", name, "detail", t.Settings.whyOpen(status))
+		t.event(status.Node, corev1.EventTypeNormal, FailedTaintRemoved, t.Settings.whyOpen(status))
+	}
+}
+
+// whyOpen says why a node is opened.
+func (s Settings) whyOpen(status fleet.Status) string {
+	switch {
+	case !s.Enabled:
+		return "nodes that fail their rechecks are not closed any more"
+	case s.Fleet.IsTrue(status.Node):
+		return "the node passes its rechecks"
+	default:
+		return fmt.Sprintf("no agent has checked the node for %s", s.SettleFor)
+	}
+}
+
+// RemoveFailedTaint removes the failed taint of a node, if it is the one that this release's controller has added, and reports
+// whether it was there.
+func RemoveFailedTaint(ctx context.Context, patcher *nodepatch.Patcher, settings fleet.Settings) (removed bool, err error) {
+	live, err := patcher.Get(ctx)
+	if err != nil {
+		return false, err
+	}
+	for _, taint := range live.Spec.Taints {
+		if taint.Key == settings.Request.FailedTaintKey && taint.Value == settings.ClosedBy {
+			return true, patcher.RemoveFailedTaint(ctx, live, settings.Request)
+		}
+	}
+	return false, nil
+}
+
+func (t *Tainter) patcher(node string) *nodepatch.Patcher { return Patcher(t.Node(node), t.Timeout) }
+
+// Patcher returns what RemoveFailedTaint patches with. timeout is that of one request.
+func Patcher(node nodepatch.NodeAPI, timeout time.Duration) *nodepatch.Patcher {
+	return &nodepatch.Patcher{Node: node, Timeout: timeout, Deadline: 2 * timeout, Retried: func(error) {}}
+}
+
+func (t *Tainter) withheld(w Withheld, now time.Time) {
+	if t.told == nil {
+		t.told = make(map[breaker.Rule]time.Time)
+	}
+	if at, told := t.told[w.Rule]; told && now.Sub(at) < noticeEvery {
+		return
+	}
+	t.told[w.Rule] = now
+	t.Log.Info("failed taint withheld", "node", w.Node.Name, "rule", w.Rule, "detail", w.Text)
+	t.event(w.Node, corev1.EventTypeWarning, TaintWithheld, string(w.Rule)+": "+w.Text)
+}
+
+func (t *Tainter) event(node *corev1.Node, kind, reason, message string) {
+	t.Events.Eventf(node, nil, kind, reason, "Recheck", "%s", kube.Shorten(message))
+}

@@ -24,6 +24,10 @@ DELETE_AFTER: {{ $.Values.controller.remediation.deleteAfter | quote }}
 FAILED_FOR: {{ $.Values.controller.remediation.failedFor | quote }}
 CONTROL_GROUP_FOR: {{ $.Values.controller.remediation.controlGroupFor | quote }}
 {{- end }}
+{{- if .Values.controller.retaint.enabled }}
+RETAINT: "true"
+RETAINT_SETTLE_FOR: {{ .Values.controller.retaint.settleFor | quote }}
+{{- end }}
 {{- end }}
 
 {{/* dry-run or delete, or nothing. YAML reads off without quotes as false. */}}
@@ -32,9 +36,21 @@ CONTROL_GROUP_FOR: {{ $.Values.controller.remediation.controlGroupFor | quote }}
 {{- if not (has $mode (list "off" "false")) }}{{ $mode }}{{ end }}
 {{- end }}
 
+{{/* "true" if the controller runs the checks in its own pod, or starts workers: both connect to the DNS pods. */}}
+{{- define "kube-node-ready.controllerChecks" -}}
+{{- if or .Values.controller.retaint.enabled (include "kube-node-ready.remediation" .) (eq .Values.deploymentMode "controller") }}true{{ end }}
+{{- end }}
+
 {{/* Any port but the one for metrics. */}}
 {{- define "kube-node-ready.healthPort" -}}
 {{- eq (int .Values.config.metricsPort) 8081 | ternary 8082 8081 }}
+{{- end }}
+
+{{/* The annotations of what helm uninstall runs, with its weight: Helm creates the lowest first. A Job that fails stays, for its log. */}}
+{{- define "kube-node-ready.uninstallHook" -}}
+helm.sh/hook: post-delete
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end }}
 
 {{- define "kube-node-ready.controllerSubjects" -}}
@@ -61,8 +77,25 @@ subjects:
   {{- include "kube-node-ready.controllerSubjects" .root | nindent 2 }}
 {{- end }}
 
+{{/* Errors that the schema cannot find in what re-taint needs. */}}
+{{- define "kube-node-ready.validateRetaint" -}}
+{{- if .Values.controller.retaint.enabled }}
+{{- if not .Values.controller.enabled }}
+{{- fail "controller.retaint.enabled needs controller.enabled: nothing else closes nodes" }}
+{{- end }}
+{{- if ne .Values.deploymentMode "daemonset" }}
+{{- fail (printf "controller.retaint.enabled needs deploymentMode daemonset, not %s: a worker does not recheck its node" .Values.deploymentMode) }}
+{{- end }}
+{{- if not (include "kube-node-ready.recheck" .) }}
+{{- fail "controller.retaint.enabled needs config.recheckInterval: only rechecks find that a verified node fails" }}
+{{- end }}
+{{- include "kube-node-ready.validateDuration" (list "controller.retaint.settleFor" .Values.controller.retaint.settleFor "1s" "24h") }}
+{{- end }}
+{{- end }}
+
 {{/* Errors that the schema cannot find in what the controller needs. */}}
 {{- define "kube-node-ready.validateController" -}}
+{{- include "kube-node-ready.validateRetaint" . }}
 {{- if .Values.controller.enabled }}
 {{- include "kube-node-ready.validateDuration" (list "controller.notStartedAfter" .Values.controller.notStartedAfter "1s" "24h") }}
 {{- range $name := list "deleteAfter" "failedFor" "controlGroupFor" }}

@@ -5,18 +5,34 @@ request.userInfo.username == 'system:serviceaccount:{{ . | replace "/" ":" }}'
 
 {{/*
 A policy for the nodes that an account may change: (dict "root" $ "name" NAME "labels" YAML "account" NAMESPACE/NAME
-"condition" NAME-OF-THE-MATCH-CONDITION "manager" MANAGER-IN-managedFields "markers" LIST), and two flags. "ownNode": only the node
-that the token was issued for (KEP-4193). "release": may take off the startup taint, and set the label and the annotation.
+"condition" NAME-OF-THE-MATCH-CONDITION "manager" MANAGER-IN-managedFields "markers" LIST), and three flags. "ownNode": only the node
+that the token was issued for (KEP-4193). "release": may take off the startup taint, and set the label and the annotation; otherwise it
+may only take off the failed taint. "close": may put that on a verified node.
 */}}
 {{- define "kube-node-ready.nodePolicy" -}}
 {{- $config := .root.Values.config -}}
-{{- $taintKeys := include "kube-node-ready.taintKeys" .root | fromJsonArray -}}
+{{- $taintKeys := .release | ternary (include "kube-node-ready.taintKeys" .root | fromJsonArray) (list $config.failedTaintKey) -}}
 {{- /* `kind` and `key` of each map of which the account owns one key. */ -}}
 {{- $owned := dict "label" $config.verifiedLabel "annotation" "node-ready/verification" -}}
 {{- $condition := printf "f:status.f:conditions.k:{\"type\":\"%s\"}" $config.conditionType -}}
-{{- $released := list "f:spec.f:taints" (printf "f:metadata.f:labels.f:%s" $config.verifiedLabel) "f:metadata.f:annotations.f:node-ready/verification" $condition
-  "f:metadata.f:labels.." "f:metadata.f:annotations.." "f:status.f:conditions.." -}}
-{{- $mayTake := .release | ternary $released (list $condition "f:status.f:conditions..") | join "', '" | printf "['%s']" -}}
+{{- $mayTake := list "f:spec.f:taints" $condition "f:status.f:conditions.." -}}
+{{- if .release -}}
+{{- $mayTake = concat $mayTake (list (printf "f:metadata.f:labels.f:%s" $config.verifiedLabel) "f:metadata.f:labels.."
+  "f:metadata.f:annotations.f:node-ready/verification" "f:metadata.f:annotations..") -}}
+{{- end -}}
+{{- $mayTake = $mayTake | join "', '" | printf "['%s']" -}}
+{{- /* Where the account may put the failed taint on: in CEL, and in words. */ -}}
+{{- $mayFail := "" -}}
+{{- $failed := "" -}}
+{{- if has "taint" .markers -}}
+{{- $mayFail = printf "variables.taints.exists(s, s.key == '%s')" $config.taintKey -}}
+{{- $failed = printf " put on %s:NoSchedule beside %s," $config.failedTaintKey $config.taintKey -}}
+{{- else if .close -}}
+{{- $value := include "kube-node-ready.fullname" .root -}}
+{{- $mayFail = printf "t.?value.orValue('') == '%s' && variables.mayClose" $value -}}
+{{- $failed = printf " put on %s=%s:NoSchedule where %s is %q, without %s, and not on a control plane," $config.failedTaintKey $value
+  $config.verifiedLabel (toString $config.verifiedLabelValue) $config.taintKey -}}
+{{- end -}}
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata:
@@ -55,6 +71,14 @@ spec:
       expression: dyn(object).metadata.?annotations.orValue({})
     - name: oldAnnotations
       expression: dyn(oldObject).metadata.?annotations.orValue({})
+    {{- if .close }}
+    - name: mayClose
+      expression: >-
+        variables.oldLabels[?'{{ $config.verifiedLabel }}'] == optional.of(dyn('{{ $config.verifiedLabelValue }}')) &&
+        !variables.oldTaints.exists(s, s.key == '{{ $config.taintKey }}') &&
+        ['node-role.kubernetes.io/control-plane', 'node-role.kubernetes.io/master'].all(role, !(role in variables.oldLabels) &&
+        !variables.oldTaints.exists(s, s.key == role))
+    {{- end }}
     # The clients of metadata.managedFields: who, and which fields.
     {{- range $name, $object := dict "managers" "object" "oldManagers" "oldObject" }}
     - name: {{ $name }}
@@ -119,22 +143,20 @@ spec:
       reason: Forbidden
       messageExpression: "'{{ .account }} may change the node itself, not nodes/' + request.subResource"
     {{- end }}
-    {{- if .release }}
-    # Foreign taints and their order must not change. Each of these taints may be removed, whatever config.onTimeout is.
+    # Foreign taints and their order must not change. Each of these taints may be removed, whatever the other values are.
     - expression: >-
         variables.taints.filter(t, t in variables.oldTaints) == variables.oldTaints.filter(t, t in variables.taints) &&
         variables.oldTaints.all(t, t in variables.taints || t.key in ['{{ $taintKeys | join "', '" }}']) &&
         variables.taints.all(t, t in variables.oldTaints
-        {{- if has "taint" .markers }} || (t.key == '{{ $config.failedTaintKey }}' && t.effect == 'NoSchedule' &&
-        variables.taints.exists(s, s.key == '{{ $config.taintKey }}'))
+        {{- with $mayFail }} || (t.key == '{{ $config.failedTaintKey }}' && t.effect == 'NoSchedule' &&
+        {{ . }})
         {{- end }})
       reason: Forbidden
-      {{- $adds := has "taint" .markers | ternary (printf " put on %s:NoSchedule beside %s," $config.failedTaintKey $config.taintKey) "" }}
-      message: {{ printf "%s may take off the taints %s,%s and change no other taint" .account ($taintKeys | join ", ") $adds | quote }}
-    {{- else }}
-    - expression: variables.taints == variables.oldTaints && variables.labels == variables.oldLabels && variables.annotations == variables.oldAnnotations
+      message: {{ printf "%s may take off the taint%s %s,%s and change no other taint" .account (.release | ternary "s" "") ($taintKeys | join ", ") $failed | quote }}
+    {{- if not .release }}
+    - expression: variables.labels == variables.oldLabels && variables.annotations == variables.oldAnnotations
       reason: Forbidden
-      message: {{ printf "%s may change no taint, label or annotation of a node" .account | quote }}
+      message: {{ printf "%s may change no label or annotation of a node" .account | quote }}
     {{- end }}
     - expression: >-
         dyn(object.spec).all(k, k == 'taints' || (k in dyn(oldObject.spec) && dyn(object.spec)[k] == dyn(oldObject.spec)[k])) &&

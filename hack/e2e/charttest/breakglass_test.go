@@ -32,6 +32,11 @@ spec: {taints: [{key: node-ready/failed, effect: NoSchedule}]}
 ---
 apiVersion: v1
 kind: Node
+metadata: {name: glass-closed, labels: {node-ready/verified: "true"}}
+spec: {taints: [{key: node-ready/failed, value: kube-node-ready, effect: NoSchedule}]}
+---
+apiVersion: v1
+kind: Node
 metadata: {name: glass-foreign, labels: {node-ready/verified: "true"}}
 spec: {taints: [{key: example.com/only, value: x, effect: NoExecute}]}
 `)

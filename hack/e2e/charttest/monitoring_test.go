@@ -176,8 +176,12 @@ func TestNoKeyTwice(t *testing.T) {
 // The alerts are tested by Prometheus's own tool, on the rules as the chart renders them.
 func TestAlerts(t *testing.T) {
 	s := harness.Start(t, 2, 2)
-	for file, value := range map[string]string{"alerts.yaml": "controller.enabled=true", "alerts-recheck.yaml": "config.recheckInterval=60s"} {
-		manifests, err := s.Render(s.Ctx, append(slices.Clone(everything), value)...)
+	for file, values := range map[string][]string{
+		"alerts.yaml":         {"controller.enabled=true"},
+		"alerts-recheck.yaml": {"config.recheckInterval=60s"},
+		"alerts-retaint.yaml": {"config.recheckInterval=60s", "controller.enabled=true", "controller.retaint.enabled=true"},
+	} {
+		manifests, err := s.Render(s.Ctx, append(slices.Clone(everything), values...)...)
 		s.NoError(err)
 		var rule struct{ Spec any }
 		s.NoError(yaml.Unmarshal([]byte(only(manifests, "PrometheusRule")), &rule))

@@ -44,16 +44,20 @@ func (s *suite) client(release harness.Release, account string, bound *corev1.Po
 	return client
 }
 
-// token patches nodes as the account of a release.
+// token patches nodes as the agent of a release does.
 func (s *suite) token(release harness.Release, account string, bound *corev1.Pod) patchAs {
 	s.Helper()
-	client := s.client(release, account, bound)
+	return s.patches(s.client(release, account, bound), harness.Name)
+}
+
+// patches patches nodes with a client, which the API server notes as the manager of what it changes.
+func (s *suite) patches(client kubernetes.Interface, manager string) patchAs {
 	return func(name, patch string, subresources ...string) error {
 		kind := types.MergePatchType
 		if patch[0] == '[' {
 			kind = types.JSONPatchType
 		}
-		_, err := client.CoreV1().Nodes().Patch(s.Ctx, name, kind, []byte(patch), metav1.PatchOptions{FieldManager: harness.Name}, subresources...)
+		_, err := client.CoreV1().Nodes().Patch(s.Ctx, name, kind, []byte(patch), metav1.PatchOptions{FieldManager: manager}, subresources...)
 		return err
 	}
 }

@@ -1,0 +1,202 @@
+package charttest
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
+)
+
+const (
+	// What the controller sends to close a node, and to open it.
+	closing = `{"op":"add","path":"/spec/taints/-","value":{"key":"node-ready/failed","value":"kube-node-ready","effect":"NoSchedule"}}`
+	opening = `[{"op":"test","path":"/spec/taints/2/key","value":"node-ready/failed"},{"op":"remove","path":"/spec/taints/2"}]`
+	foreign = `{"key":"example.com/first","effect":"PreferNoSchedule"},{"key":"example.com/second","effect":"NoSchedule"}`
+	failed  = foreign + `,{"key":"node-ready/failed","value":"kube-node-ready","effect":"NoSchedule"}`
+
+	controlPlane = "node-role.kubernetes.io/control-plane"
+	master       = "node-role.kubernetes.io/master"
+)
+
+// closingTry is a patch of the controller's account.
+type closingTry struct {
+	labels  map[string]any // beside the verified label; nil: none
+	taints  string         // "": foreign
+	patch   string
+	refusal string // "" where it passes
+}
+
+// controller applies what the chart renders for the accounts and their rights, without any pod, and returns the controller's patches
+// once the API server has read a policy whose message about taints contains this text.
+func (s *suite) controller(message string, values ...string) patchAs {
+	s.Helper()
+	manifests, err := s.Render(s.Ctx, append([]string{"controller.enabled=true"}, values...)...)
+	s.NoError(err)
+	for _, kind := range []string{"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"} {
+		s.apply(only(manifests, kind))
+	}
+	const account = harness.Name + "-controller"
+	own := s.patches(s.client(harness.Default(), account, nil), account)
+	s.gives(closingTry{})
+	s.Undo(func(ctx context.Context) error {
+		return s.Cluster.Patch(ctx, node, fmt.Sprintf(`{"metadata":{"labels":{"example.com/label":null,%q:null,%q:null}}}`, controlPlane, master))
+	})
+	// Each attempt has a key of its own: where one passes before the policy is read, the same taint again would change nothing.
+	attempt := 0
+	s.Until(func() (bool, error) {
+		attempt++
+		err := own(node, fmt.Sprintf(`[{"op":"add","path":"/spec/taints/-","value":{"key":"example.com/probe-%d","effect":"PreferNoSchedule"}}]`, attempt))
+		return err != nil && strings.Contains(err.Error(), message), nil
+	})
+	return own
+}
+
+// gives makes the node what it is before a try.
+func (s *suite) gives(try closingTry) {
+	s.Helper()
+	labels := map[string]any{harness.Label: "true", "example.com/label": "x", controlPlane: nil, master: nil}
+	maps.Copy(labels, try.labels)
+	text, err := json.Marshal(labels)
+	s.NoError(err)
+	s.Patch(node, fmt.Sprintf(`{"metadata":{"labels":%s},"spec":{"unschedulable":null,"taints":[%s]}}`, text, cmp.Or(try.taints, foreign)))
+}
+
+// tries asserts of each patch that it passes or is refused.
+func (s *suite) tries(own patchAs, tries map[string]closingTry) {
+	for name, try := range tries {
+		s.T.Run(name, func(t *testing.T) {
+			s := s.part(t)
+			s.gives(try)
+			err := own(node, try.patch)
+			if try.refusal != "" {
+				s.forbidden(err, try.refusal)
+				return
+			}
+			s.NoError(err)
+		})
+	}
+}
+
+// With re-taint the controller may close a verified node with its own taint, and open any node. It may change nothing else.
+func TestControllerMayCloseVerifiedNodesOnly(t *testing.T) {
+	s := start(t)
+	const (
+		who        = "kube-system/kube-node-ready-controller may "
+		onlyTaints = who + "take off the taint node-ready/failed, put on node-ready/failed=kube-node-ready:NoSchedule where node-ready/verified is " +
+			`"true", without node-ready/unverified, and not on a control plane, and change no other taint`
+		noLabel = who + "change no label or annotation of a node"
+		startup = foreign + `,{"key":"node-ready/unverified","value":"true","effect":"NoSchedule"}`
+	)
+	adding := func(value, effect string) string {
+		return fmt.Sprintf(`[{"op":"add","path":"/spec/taints/-","value":{"key":"node-ready/failed","value":%q,"effect":%q}}]`, value, effect)
+	}
+	own := s.controller("put on node-ready/failed=kube-node-ready:NoSchedule", "config.recheckInterval=1m", "controller.retaint.enabled=true")
+	s.tries(own, map[string]closingTry{
+		"a verified node":                     {patch: "[" + closing + "]"},
+		"a verified node without taints":      {taints: " ", patch: `[{"op":"add","path":"/spec/taints","value":[{"key":"node-ready/failed","value":"kube-node-ready","effect":"NoSchedule"}]}]`},
+		"another value":                       {patch: adding("dns", "NoSchedule"), refusal: onlyTaints},
+		"another release's value":             {patch: adding("second-kube-node-ready", "NoSchedule"), refusal: onlyTaints},
+		"no value":                            {patch: adding("", "NoSchedule"), refusal: onlyTaints},
+		"NoExecute":                           {patch: adding("kube-node-ready", "NoExecute"), refusal: onlyTaints},
+		"PreferNoSchedule":                    {patch: adding("kube-node-ready", "PreferNoSchedule"), refusal: onlyTaints},
+		"another key":                         {patch: strings.ReplaceAll("["+closing+"]", "node-ready/failed", "node-ready/other"), refusal: onlyTaints},
+		"the startup taint":                   {patch: strings.ReplaceAll("["+closing+"]", "node-ready/failed", "node-ready/unverified"), refusal: onlyTaints},
+		"a node without the label":            {labels: map[string]any{harness.Label: nil}, patch: "[" + closing + "]", refusal: onlyTaints},
+		"a node with another value":           {labels: map[string]any{harness.Label: "false"}, patch: "[" + closing + "]", refusal: onlyTaints},
+		"a node with the startup taint":       {taints: startup, patch: "[" + closing + "]", refusal: onlyTaints},
+		"in place of the startup taint":       {taints: startup, patch: `[{"op":"remove","path":"/spec/taints/2"},` + closing + "]", refusal: onlyTaints},
+		"a control plane":                     {labels: map[string]any{controlPlane: ""}, patch: "[" + closing + "]", refusal: onlyTaints},
+		"a master":                            {labels: map[string]any{master: ""}, patch: "[" + closing + "]", refusal: onlyTaints},
+		"a control plane by its taint":        {taints: foreign + `,{"key":"` + controlPlane + `","effect":"PreferNoSchedule"}`, patch: "[" + closing + "]", refusal: onlyTaints},
+		"a master by its taint":               {taints: foreign + `,{"key":"` + master + `","effect":"PreferNoSchedule"}`, patch: "[" + closing + "]", refusal: onlyTaints},
+		"a foreign taint too":                 {patch: `[{"op":"add","path":"/spec/taints/-","value":{"key":"example.com/new","effect":"NoSchedule"}},` + closing + "]", refusal: onlyTaints},
+		"a foreign taint off":                 {patch: `[{"op":"remove","path":"/spec/taints/0"},` + closing + "]", refusal: onlyTaints},
+		"a foreign taint's effect":            {patch: `[{"op":"replace","path":"/spec/taints/0/effect","value":"NoExecute"},` + closing + "]", refusal: onlyTaints},
+		"the foreign taints' order":           {patch: `[{"op":"move","from":"/spec/taints/0","path":"/spec/taints/1"},` + closing + "]", refusal: onlyTaints},
+		"a label too":                         {patch: `[{"op":"add","path":"/metadata/labels/example.com~1label","value":"y"},` + closing + "]", refusal: noLabel},
+		"the verified label in the same step": {labels: map[string]any{harness.Label: nil}, patch: `[{"op":"add","path":"/metadata/labels/node-ready~1verified","value":"true"},` + closing + "]", refusal: onlyTaints},
+		"the verified label off":              {patch: `[{"op":"remove","path":"/metadata/labels/node-ready~1verified"},` + closing + "]", refusal: noLabel},
+		"an annotation too":                   {patch: `{"metadata":{"annotations":{"node-ready/verification":"x"}}}`, refusal: noLabel},
+		"a cordon too":                        {patch: `[{"op":"add","path":"/spec/unschedulable","value":true},` + closing + "]", refusal: who + "change nothing in a node's spec but its taints"},
+		"a finalizer":                         {patch: `{"metadata":{"finalizers":["example.com/stay"]}}`, refusal: who + "not change a node's owners"},
+		"other clients' fields":               {patch: `{"metadata":{"managedFields":[{}]}}`, refusal: who + "not change what other clients own"},
+		"the failed taint off":                {taints: failed, patch: opening},
+		"the startup taint off":               {taints: startup, patch: `[{"op":"remove","path":"/spec/taints/2"}]`, refusal: onlyTaints},
+		"all taints off":                      {taints: failed, patch: `[{"op":"remove","path":"/spec/taints"}]`, refusal: onlyTaints},
+		"the failed taint off, and a label":   {taints: failed, patch: `[{"op":"remove","path":"/metadata/labels/node-ready~1verified"},` + opening[1:], refusal: noLabel},
+	})
+
+	t.Run("as one of more than ten clients, in place of one that owns the taints alone", func(t *testing.T) {
+		s := s.part(t)
+		s.gives(closingTry{})
+		admin := func(manager, patch string) { s.NoError(s.patches(s.Kube, manager)(node, patch)) }
+		for i := range 10 {
+			admin(fmt.Sprintf("client-%d", i), fmt.Sprintf(`{"metadata":{"annotations":{"example.com/note-%d":"x"}}}`, i))
+			s.Undo(func(ctx context.Context) error {
+				return s.Cluster.Patch(ctx, node, fmt.Sprintf(`{"metadata":{"annotations":{"example.com/note-%d":null}}}`, i))
+			})
+		}
+		admin("taints-only", `{"spec":{"taints":[`+strings.ReplaceAll(foreign, "second", "third")+`]}}`)
+		s.NoError(own(node, "["+closing+"]"))
+		s.Equal(corev1.Taint{Key: "node-ready/failed", Value: "kube-node-ready", Effect: "NoSchedule"}, s.Node(node).Spec.Taints[2])
+		s.NoError(own(node, opening))
+		s.Len(s.Node(node).Spec.Taints, 2)
+	})
+	t.Run("the API server warns about none of its expressions", func(t *testing.T) { s.part(t).awaitTypeChecked(harness.Name + "-controller") })
+}
+
+// Without re-taint the controller may still open the nodes that it has closed before.
+func TestControllerMayOpenNodesWithoutRetaint(t *testing.T) {
+	s := start(t)
+	const onlyOff = "kube-system/kube-node-ready-controller may take off the taint node-ready/failed, and change no other taint"
+	own := s.controller(onlyOff)
+	s.tries(own, map[string]closingTry{
+		"the failed taint":                       {patch: "[" + closing + "]", refusal: onlyOff},
+		"the failed taint off":                   {taints: failed, patch: opening},
+		"the failed taint off a node unverified": {labels: map[string]any{harness.Label: nil}, taints: failed, patch: opening},
+		"a foreign taint off":                    {taints: failed, patch: `[{"op":"remove","path":"/spec/taints/1"}]`, refusal: onlyOff},
+		"the startup taint off": {taints: foreign + `,{"key":"node-ready/unverified","effect":"NoSchedule"}`,
+			patch: `[{"op":"remove","path":"/spec/taints/2"}]`, refusal: onlyOff},
+	})
+	s.awaitTypeChecked(harness.Name + "-controller")
+}
+
+// What helm uninstall runs is accepted where the Pod Security Standard `restricted` is enforced, and its account may list and patch
+// nodes only.
+func TestUninstallJobMayOpenNodesOnly(t *testing.T) {
+	s := start(t)
+	const namespace = "e2e-uninstall"
+	s.apply(`
+apiVersion: v1
+kind: Namespace
+metadata: {name: e2e-uninstall, labels: {pod-security.kubernetes.io/enforce: restricted, pod-security.kubernetes.io/warn: restricted}}
+`)
+	args := []string{"template", harness.Name, "chart", "--namespace", namespace, "--kube-version", "1.36.0", "--show-only", "templates/controller/uninstall.yaml"}
+	hook, err := s.Cluster.Run(s.Ctx, "", s.Tool("helm"),
+		append(args, harness.Set("config.recheckInterval=1m", "controller.enabled=true", "controller.retaint.enabled=true")...)...)
+	s.NoError(err)
+	s.Kubectl(hook, "apply", "--server-side", "--dry-run=server", "--warnings-as-errors", "-f", "-")
+
+	for _, kind := range []string{"ServiceAccount", "ClusterRole", "ClusterRoleBinding"} {
+		s.apply(only(hook, kind))
+	}
+	client := s.client(harness.Release{Namespace: namespace}, harness.Name+"-uninstall", nil)
+	s.Patch(node, `{"spec":{"taints":[`+failed+`]}}`)
+	s.Until(func() (bool, error) {
+		_, err := client.CoreV1().Nodes().List(s.Ctx, metav1.ListOptions{})
+		return err == nil, nil
+	})
+	s.NoError(s.patches(client, "kube-node-ready-controller")(node, opening))
+	s.False(harness.HasTaint(s.Node(node), "node-ready/failed"))
+	_, err = client.CoreV1().Pods(namespace).List(s.Ctx, metav1.ListOptions{})
+	s.ErrorContains(err, "cannot list resource")
+	s.ErrorContains(client.CoreV1().Nodes().Delete(s.Ctx, node, metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}), "cannot delete resource")
+}

@@ -23,7 +23,9 @@ func TestConditionOfANode(t *testing.T) {
 	broken := nodes[0]
 	agent := s.AgentPod(broken)
 	s.dropForwarded(broken, dropPods)
-	first := s.AwaitLog(agent, harness.Says(harness.MsgRecheckFailed))
+	first := s.AwaitLog(agent, func(line harness.LogLine) bool {
+		return line.Time.After(s.Began) && line.Msg == harness.MsgRecheckFailed
+	})
 	s.Contains(first.Reason, "peers")
 	s.True(isGood(s.Node(broken)), "a single failure is no verdict")
 	s.awaitFails(broken, peersFailed)
@@ -32,7 +34,7 @@ func TestConditionOfANode(t *testing.T) {
 	others := append(slices.Clone(healthy), nodes[1:]...)
 	for _, other := range others {
 		s.AwaitLog(s.AgentPod(other), func(line harness.LogLine) bool {
-			return line.Check == "peers" && strings.Contains(line.Warning, broken)
+			return line.Time.After(s.Began) && line.Check == "peers" && strings.Contains(line.Warning, broken)
 		})
 		s.True(isGood(s.Node(other)))
 	}

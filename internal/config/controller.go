@@ -69,8 +69,8 @@ func (c *Controller) settings() []*setting {
 			"5m", duration(&c.ControlGroupFor, time.Second, 24*time.Hour)},
 		{"retaint", "bool", "add the failed taint to verified nodes that fail their rechecks; needs --recheck-interval", "false",
 			boolean(&c.Retaint)},
-		{"retaint-settle-for", "duration", "before that: how long the checks must pass in the controller's own pod, and how long the node " +
-			"must have been without the taint; and how long no agent may be on a node until its taint is removed", "10m",
+		{"retaint-settle-for", "duration", "before that: how long the checks must pass in the controller's own pod, and how long the " +
+			"node must have been without the taint; and how long no agent may be on a node until its taint is removed", "10m",
 			duration(&c.RetaintSettleFor, time.Second, 24*time.Hour)},
 		{"remove-failed-taints", "bool", "remove the failed taints that --retaint has added, from all nodes, and exit", "false",
 			boolean(&c.RemoveFailedTaints)},

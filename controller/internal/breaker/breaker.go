@@ -54,8 +54,8 @@ func Unproven(group controlgroup.State, enough time.Duration, now time.Time) str
 	return ""
 }
 
-// Unfit returns the nodes that the controller must not decide from, with why: they wait for their release, or fail. A node that was
-// never gated is as good as a verified one: in controller mode nobody labels it.
+// Unfit returns the nodes that the controller must not decide from, with why: they wait for their release, or fail. A node that
+// was never gated is as good as a verified one: in controller mode nobody labels it.
 func (s Settings) Unfit(statuses []fleet.Status) map[string]string {
 	found := make(map[string]string)
 	for _, status := range statuses {

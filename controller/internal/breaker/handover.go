@@ -26,7 +26,8 @@ type HandOver struct {
 	since time.Time // of the failure, zero: there is none
 }
 
-// Consider is called with each decision; it does nothing if h is nil. unfit are the nodes that the controller must not decide from, own is its own.
+// Consider is called with each decision; it does nothing if h is nil. unfit are the nodes that the controller must not decide
+// from, own is its own.
 func (h *HandOver) Consider(ctx context.Context, reader client.Reader, unfit map[string]string, own string,
 	now time.Time) {
 	if h == nil {
@@ -51,7 +52,8 @@ func (h *HandOver) Consider(ctx context.Context, reader client.Reader, unfit map
 	case name == "":
 		h.Log.Warn("no replica is ready on a verified node: this one stays the leader")
 	default:
-		h.Log.Warn("this node is not verified, or fails: the Lease is released for a replica on a verified node", "replica", name, "node", node)
+		h.Log.Warn("this node is not verified, or fails: the Lease is released for a replica on a verified node",
+			"replica", name, "node", node)
 		h.Leave()
 	}
 }

@@ -218,7 +218,8 @@ func (s Settings) wanted(status Status, now time.Time) (Condition, bool) {
 // correct: the failed taint, or a condition from when it had the startup taint.
 func (s Settings) isLeftBehind(node *corev1.Node) bool {
 	condition := s.Condition(node)
-	return s.IsClosed(node) || condition != nil && condition.Status == corev1.ConditionFalse && firstReason(condition).IsOwn() && s.Rules.matches(node)
+	isOwnFalse := condition != nil && condition.Status == corev1.ConditionFalse && firstReason(condition).IsOwn()
+	return s.IsClosed(node) || isOwnFalse && s.Rules.matches(node)
 }
 
 // IsClosed reports whether node has the failed taint that this release's controller adds to verified nodes.

@@ -50,7 +50,8 @@ func (r Recheck) IsFresh(now time.Time) bool {
 	return r.Failed && !r.Refreshed.IsZero() && now.Sub(r.Refreshed) < staleAfter
 }
 
-// isStale reports whether nobody writes the False any more. What was written before this process saw the node counts as written then.
+// isStale reports whether nobody writes the False any more. What was written before this process saw the node counts as written
+// when it did.
 func (r Recheck) isStale(now time.Time) bool { return r.Failed && now.Sub(r.written()) >= staleAfter }
 
 func (r Recheck) written() time.Time {
@@ -126,8 +127,8 @@ func isNodeReady(node *corev1.Node) bool {
 	})
 }
 
-// wantedOfRechecked returns the condition that is to be written on a verified node that is checked again. An agent without a path to
-// the API server cannot write False, but kubelet sees that it is not ready. What makes it True is the agent's alone: it proves it.
+// wantedOfRechecked returns the condition that is to be written on a verified node that is checked again. An agent without a path
+// to the API server cannot write False, but kubelet sees that it is not ready. Only the agent writes True: it has proven it.
 func (s Settings) wantedOfRechecked(status Status, now time.Time) (Condition, bool) {
 	r := status.Recheck
 	isSilent := !r.NotReady.IsZero() && now.Sub(r.NotReady) >= s.Rechecks.FailsAfter()

@@ -57,8 +57,8 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	c.verifications.Describe(out)
 	c.failedTaints.Describe(out)
 	d := describe()
-	for _, desc := range []*prometheus.Desc{d.nodes, d.breaker, d.closed, d.rechecksFailed, d.status, d.duration, d.retries, d.pods, d.unverified, d.verifying,
-		d.verified, d.failed, d.healthy, d.started, d.reconcileErrors, d.buildInfo} {
+	for _, desc := range []*prometheus.Desc{d.nodes, d.breaker, d.closed, d.rechecksFailed, d.status, d.duration, d.retries, d.pods,
+		d.unverified, d.verifying, d.verified, d.failed, d.healthy, d.started, d.reconcileErrors, d.buildInfo} {
 		out <- desc
 	}
 }

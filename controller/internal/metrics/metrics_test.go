@@ -301,6 +301,36 @@ func TestBreaker(t *testing.T) {
 	assert.Equal(t, 2, testutil.CollectAndCount(s.collector, "kube_node_ready_breaker"))
 }
 
+// One thing is held by a reason as long as another one is.
+func TestBreakerOfTwoThings(t *testing.T) {
+	s := newStory(t)
+	s.collector.Breaker("replace")("control-node", true)
+	s.collector.Breaker("close")("control-node", false)
+	assert.Equal(t, []string{`breaker{reason="control-node"} 1`}, s.series("breaker"))
+}
+
+func TestRechecks(t *testing.T) {
+	s := newStory(t)
+	s.settings.ClosedBy, s.settings.Rechecks = "knr", fleet.Rechecks{Interval: time.Minute, FailureThreshold: 3, RecoveryThreshold: 3}
+	s.join("a", "b", "c")
+	for _, name := range []string{"a", "b", "c"} {
+		s.release(name)
+	}
+	for i, reason := range []string{"NetworkFailed,PeersFailed", "Silent"} {
+		s.objects.Nodes[i].Status.Conditions = []corev1.NodeCondition{{Type: "NodeVerified", Status: corev1.ConditionFalse, Reason: reason}}
+	}
+	s.objects.Nodes[0].Spec.Taints = []corev1.Taint{{Key: "node-ready/failed", Value: "knr", Effect: corev1.TaintEffectNoSchedule}}
+	s.objects.Nodes[1].Spec.Taints = []corev1.Taint{{Key: "node-ready/failed", Value: "another", Effect: corev1.TaintEffectNoSchedule}}
+	s.after(0)
+	s.collector.CountFailedTaint("added")
+	assert.Equal(t, []string{"closed_nodes 1", `failed_taints_total{change="added"} 1`,
+		`recheck_failed_nodes{reason="NetworkFailed"} 1`, `recheck_failed_nodes{reason="Silent"} 1`},
+		s.series("closed_nodes", "failed_taints_total", "recheck_failed_nodes"))
+	s.settings.Rechecks = fleet.Rechecks{}
+	s.after(0)
+	assert.Empty(t, s.series("recheck_failed_nodes"))
+}
+
 func TestAllStatesAndReasonsAreThere(t *testing.T) {
 	s := newStory(t)
 	assert.Equal(t, len(fleet.States())-1+len(fleet.Reasons()), testutil.CollectAndCount(s.collector, "kube_node_ready_nodes"))

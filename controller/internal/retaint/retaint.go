@@ -43,7 +43,8 @@ type Input struct {
 
 // Decision is what Decide has found.
 type Decision struct {
-	// Close are the nodes that may be closed as far as the cache tells, those that have failed for longest first. At most one of them is.
+	// Close are the nodes that may be closed as far as the cache tells, those that have failed for longest first. At most one of
+	// them is.
 	Close    []fleet.Status
 	Open     []fleet.Status
 	Withheld []Withheld
@@ -67,7 +68,7 @@ func (s Settings) Decide(in Input, now time.Time) Decision {
 			d.Open = append(d.Open, status)
 		case !s.isCandidate(status, now):
 		default:
-			if rule, text := s.withhold(status, in, d.Breakers, now); rule != "" {
+			if rule, text := s.withhold(status, in, d, now); rule != "" {
 				d.Withheld = append(d.Withheld, Withheld{status.Node, rule, text})
 				continue
 			}
@@ -97,9 +98,9 @@ func (s Settings) isCandidate(status fleet.Status, now time.Time) bool {
 }
 
 // withhold returns the first rule that keeps a candidate from being closed, or "".
-func (s Settings) withhold(candidate fleet.Status, in Input, breakers map[breaker.Rule]string, now time.Time) (breaker.Rule, string) {
+func (s Settings) withhold(candidate fleet.Status, in Input, d Decision, now time.Time) (breaker.Rule, string) {
 	for _, rule := range Breakers() {
-		if text, holds := breakers[rule]; holds {
+		if text, holds := d.Breakers[rule]; holds {
 			return rule, text
 		}
 	}

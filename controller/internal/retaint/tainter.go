@@ -32,6 +32,8 @@ const (
 	interval = 10 * time.Second
 	// noticeEvery is how often the same rule is reported.
 	noticeEvery = time.Hour
+	// timeout is for all requests about one decision.
+	timeout = time.Minute
 )
 
 // Tainter adds and removes failed taints. It runs beside the loop, so that it never delays a report. Not safe for concurrent use.
@@ -73,6 +75,8 @@ func (t *Tainter) Start(ctx context.Context) error {
 
 // once decides and acts. What fails is decided again the next time.
 func (t *Tainter) once(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	plan, isLeader, err := t.Plan(ctx)
 	if err != nil || !isLeader {
 		return // the loop logs the error

@@ -1,0 +1,213 @@
+package fleet
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// rechecked is a story with a verified node whose agent runs and is ready. A failing node is found after 36 s.
+func rechecked(t *testing.T) *story {
+	s := newStory(t)
+	s.settings.Rechecks = Rechecks{Interval: 10 * time.Second, FailureThreshold: 3, RecoveryThreshold: 3}
+	s.settings.MissingAfter, s.settings.ClosedBy = 10*time.Minute, "knr"
+	node := s.node("n1")
+	node.Labels[verified], node.Spec.Taints = "true", nil
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	s.pod("n1", running())
+	s.ready(true)
+	s.after(time.Minute)
+	require.Equal(t, Verified, s.only().State)
+	return s
+}
+
+func (s *story) ready(is bool) {
+	status := corev1.ConditionFalse
+	if is {
+		status = corev1.ConditionTrue
+	}
+	s.objects.Pods[0].Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status}}
+}
+
+// say writes the condition as an agent does, or the controller.
+func (s *story) say(status corev1.ConditionStatus, reason Reason) {
+	node := &s.objects.Nodes[0]
+	node.Status.Conditions = append(node.Status.Conditions[:1], corev1.NodeCondition{Type: condition, Status: status,
+		Reason: string(reason), Message: "as written", LastHeartbeatTime: metav1.NewTime(s.now)})
+}
+
+// write returns what the plan wants to be written on the only node, and writes it.
+func (s *story) write() *Condition {
+	if len(s.plan.Conditions) == 0 {
+		return nil
+	}
+	require.Len(s.t, s.plan.Conditions, 1)
+	wanted := s.plan.Conditions[0]
+	s.say(wanted.Status, wanted.Reason)
+	s.decide()
+	return &wanted
+}
+
+// An agent without a path to the API server cannot write that its node fails.
+func TestAgentThatIsNotReady(t *testing.T) {
+	s := rechecked(t)
+	s.ready(false)
+	s.after(36 * time.Second)
+	assert.Empty(t, s.plan.Conditions, "not for a moment")
+	s.after(10 * time.Second)
+	wanted := s.write()
+	require.NotNil(t, wanted)
+	assert.Equal(t, corev1.ConditionFalse, wanted.Status)
+	assert.Equal(t, Silent, wanted.Reason)
+	assert.True(t, wanted.Event && wanted.Rechecked)
+	assert.Contains(t, wanted.Message, "pod kube-system/agent-n1 runs and is not ready")
+	assert.True(t, s.only().Recheck.IsFresh(s.now))
+	assert.True(t, s.only().ChangesWithTime())
+
+	s.after(4*time.Minute + 50*time.Second)
+	assert.Empty(t, s.plan.Conditions)
+	s.after(20 * time.Second)
+	wanted = s.write()
+	require.NotNil(t, wanted, "it is refreshed")
+	assert.False(t, wanted.Event, "once")
+
+	s.ready(true)
+	s.after(time.Hour)
+	assert.Empty(t, s.plan.Conditions, "the agent proves that the node has recovered, and says it")
+	assert.False(t, s.only().Recheck.IsFresh(s.now))
+}
+
+func TestAgentThatIsNotReadyForAnotherReason(t *testing.T) {
+	for name, change := range map[string]func(*story){
+		"its node is not ready either": func(s *story) { s.objects.Nodes[0].Status.Conditions[0].Status = corev1.ConditionUnknown },
+		"its node is cordoned":         func(s *story) { s.objects.Nodes[0].Spec.Unschedulable = true },
+		"it does not run":              func(s *story) { s.objects.Pods[0].Status.ContainerStatuses[0].State = waiting("CrashLoopBackOff") },
+		"it is being deleted":          func(s *story) { s.objects.Pods[0].DeletionTimestamp = &metav1.Time{Time: s.now} },
+		"it has said why":              func(s *story) { s.say(corev1.ConditionFalse, DNSFailed) },
+		"rechecks are off":             func(s *story) { s.settings.Rechecks = Rechecks{} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := rechecked(t)
+			s.ready(false)
+			change(s)
+			s.after(6 * time.Minute)
+			assert.Empty(t, s.plan.Conditions)
+		})
+	}
+}
+
+// A container that is started again and again is not ready for a moment each time.
+func TestAgentThatHasJustStarted(t *testing.T) {
+	s := rechecked(t)
+	s.ready(false)
+	for i := range 10 {
+		s.objects.Pods[0].Status.ContainerStatuses[0].ContainerID = "containerd://" + string(rune('a'+i))
+		s.after(30 * time.Second)
+		assert.Empty(t, s.plan.Conditions)
+	}
+}
+
+// An agent that has said False and loses the API server cannot say it again.
+func TestStaleFalseOfAnAgentThatIsNotReady(t *testing.T) {
+	s := rechecked(t)
+	s.say(corev1.ConditionFalse, NetworkFailed)
+	s.ready(false)
+	s.after(6*time.Minute + 50*time.Second)
+	assert.Empty(t, s.plan.Conditions)
+	s.after(30 * time.Second)
+	wanted := s.write()
+	require.NotNil(t, wanted)
+	assert.Equal(t, Silent, wanted.Reason)
+	assert.True(t, wanted.Event)
+}
+
+func TestNoAgentForLong(t *testing.T) {
+	s := rechecked(t)
+	s.say(corev1.ConditionFalse, DNSFailed)
+	s.objects.Pods = nil
+	s.after(9 * time.Minute)
+	assert.Empty(t, s.plan.Conditions, "a rolling update")
+	s.after(2 * time.Minute)
+	wanted := s.write()
+	require.NotNil(t, wanted)
+	assert.Equal(t, corev1.ConditionUnknown, wanted.Status)
+	assert.Nil(t, s.write(), "once")
+}
+
+func TestFreshFalse(t *testing.T) {
+	s := rechecked(t)
+	s.say(corev1.ConditionFalse, DNSFailed)
+	s.decide()
+	assert.True(t, s.only().Recheck.IsFresh(s.now))
+	assert.Equal(t, DNSFailed, s.only().Recheck.Reason)
+	failedAt := s.only().Recheck.FailedAt
+	s.after(7 * time.Minute)
+	assert.False(t, s.only().Recheck.IsFresh(s.now), "nobody has written it again")
+	s.say(corev1.ConditionFalse, DNSFailed)
+	s.decide()
+	assert.True(t, s.only().Recheck.IsFresh(s.now))
+	assert.Equal(t, failedAt, s.only().Recheck.FailedAt)
+	s.say(corev1.ConditionTrue, "Verified")
+	s.decide()
+	assert.False(t, s.only().Recheck.IsFresh(s.now))
+	assert.Zero(t, s.only().Recheck.FailedAt)
+}
+
+// A controller that has just started does not know when a False was written. The clock of whoever wrote it proves nothing.
+func TestFalseFromBeforeTheStart(t *testing.T) {
+	s := rechecked(t)
+	s.say(corev1.ConditionFalse, DNSFailed)
+	s.objects.Seen = Memory{}
+	s.after(time.Minute)
+	assert.True(t, s.only().Recheck.Failed)
+	assert.False(t, s.only().Recheck.IsFresh(s.now))
+	s.say(corev1.ConditionFalse, DNSFailed)
+	s.decide()
+	assert.True(t, s.only().Recheck.IsFresh(s.now))
+	assert.Zero(t, s.only().Recheck.FailedAt)
+}
+
+// The rules may have changed since a node was closed: it must be opened all the same.
+func TestClosedNodeThatIsNotSelected(t *testing.T) {
+	s := rechecked(t)
+	s.objects.Nodes[0].Labels["pool"] = "excluded"
+	s.decide()
+	assert.Empty(t, s.plan.Statuses)
+	failed := corev1.Taint{Key: "node-ready/failed", Value: "another-release", Effect: corev1.TaintEffectNoSchedule}
+	s.objects.Nodes[0].Spec.Taints = []corev1.Taint{failed}
+	s.decide()
+	assert.Empty(t, s.plan.Statuses)
+	s.objects.Nodes[0].Spec.Taints[0].Value = "knr"
+	s.decide()
+	assert.True(t, s.only().Closed)
+}
+
+// With rechecks an agent runs for days before somebody removes the label.
+func TestVerificationAfterRechecks(t *testing.T) {
+	s := rechecked(t)
+	s.after(time.Hour)
+	s.objects.Nodes[0].Spec.Taints = []corev1.Taint{{Key: startup, Effect: corev1.TaintEffectNoSchedule}}
+	delete(s.objects.Nodes[0].Labels, verified)
+	s.decide()
+	assert.Equal(t, InProgress, s.only().State)
+	assert.Zero(t, s.only().Recheck)
+	s.after(7 * time.Minute)
+	assert.Equal(t, Silent, s.only().Reason)
+}
+
+// The False of a verification, or of the time before it, says nothing about a node that is verified now.
+func TestFalseFromBeforeTheRelease(t *testing.T) {
+	s := rechecked(t)
+	s.say(corev1.ConditionFalse, DNSFailed)
+	s.decide()
+	delete(s.objects.Nodes[0].Labels, verified)
+	s.after(time.Minute)
+	s.objects.Nodes[0].Labels[verified] = "true"
+	s.decide()
+	assert.Equal(t, Verified, s.only().State)
+	assert.False(t, s.only().Recheck.IsFresh(s.now))
+}

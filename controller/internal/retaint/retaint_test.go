@@ -1,0 +1,241 @@
+package retaint
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
+	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+const (
+	startup   = "node-ready/unverified"
+	failed    = "node-ready/failed"
+	label     = "node-ready/verified"
+	condition = "NodeVerified"
+	release   = "knr"
+	nodePool  = "karpenter.sh/nodepool"
+)
+
+func testSettings() Settings {
+	request := nodepatch.Request{TaintKey: startup, FailedTaintKey: failed, AlsoRemove: []string{failed}, Label: label, LabelValue: "true",
+		Annotation: nodepatch.Annotation}
+	return Settings{Enabled: true, NodeName: "controller", SettleFor: 10 * time.Minute, Fleet: fleet.Settings{Request: request,
+		Rules: fleet.NewRules(&corev1.PodTemplateSpec{}, request), ConditionType: condition, ClosedBy: release, MissingAfter: 10 * time.Minute,
+		Rechecks: fleet.Rechecks{Interval: time.Minute, FailureThreshold: 3, RecoveryThreshold: 3}}}
+}
+
+// moment is a cluster of verified nodes at one moment, with a control group that has passed for an hour.
+type moment struct {
+	settings Settings
+	in       Input
+	now      time.Time
+}
+
+func newMoment(nodes int) *moment {
+	m := &moment{settings: testSettings(), now: time.Now()}
+	m.in.ControlGroup = controlgroup.State{PassedSince: m.now.Add(-time.Hour), Ended: m.now}
+	for i := range nodes {
+		name := fmt.Sprintf("n%d", i)
+		m.in.Statuses = append(m.in.Statuses, fleet.Status{State: fleet.Verified,
+			Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Labels: map[string]string{label: "true"}}}})
+	}
+	return m
+}
+
+// fail makes the first n nodes fail since a minute ago.
+func (m *moment) fail(n int) *moment {
+	for i := range n {
+		m.in.Statuses[i].Recheck = fleet.Recheck{Failed: true, FailedAt: m.now.Add(-time.Minute), Refreshed: m.now.Add(-time.Minute)}
+		m.in.Statuses[i].Node.Status.Conditions = []corev1.NodeCondition{{Type: condition, Status: corev1.ConditionFalse, Reason: "DNSFailed"}}
+	}
+	return m
+}
+
+// close gives a node the failed taint.
+func (m *moment) close(i int, value string) {
+	status := &m.in.Statuses[i]
+	status.Node.Spec.Taints = append(status.Node.Spec.Taints, corev1.Taint{Key: failed, Value: value, Effect: corev1.TaintEffectNoSchedule})
+	status.Closed = m.settings.Fleet.IsClosed(status.Node)
+}
+
+func (m *moment) decide() Decision { return m.settings.Decide(m.in, m.now) }
+
+func names(statuses []fleet.Status) (found []string) {
+	for _, status := range statuses {
+		found = append(found, status.Node.Name)
+	}
+	return found
+}
+
+func TestOneOfThreeFails(t *testing.T) {
+	d := newMoment(3).fail(1).decide()
+	assert.Equal(t, []string{"n0"}, names(d.Close))
+	assert.Empty(t, d.Withheld)
+	assert.Empty(t, d.Breakers)
+	assert.Empty(t, newMoment(3).decide().Close)
+}
+
+// Each of these is a node that must be left as it is, without a word.
+func TestNoCandidate(t *testing.T) {
+	for name, change := range map[string]func(*moment, *fleet.Status){
+		"retaint is off": func(m *moment, _ *fleet.Status) { m.settings.Enabled = false },
+		"not verified":   func(_ *moment, s *fleet.Status) { s.State = fleet.InProgress },
+		"going away":     func(_ *moment, s *fleet.Status) { s.Untouchable = "it is cordoned" },
+		"control plane":  func(_ *moment, s *fleet.Status) { s.Node.Labels["node-role.kubernetes.io/control-plane"] = "" },
+		"control plane taint": func(_ *moment, s *fleet.Status) {
+			s.Node.Spec.Taints = []corev1.Taint{{Key: "node-role.kubernetes.io/master"}}
+		},
+		"stale":            func(m *moment, s *fleet.Status) { s.Recheck.Refreshed = m.now.Add(-7 * time.Minute) },
+		"never refreshed":  func(_ *moment, s *fleet.Status) { s.Recheck.Refreshed = time.Time{} },
+		"closed already":   func(m *moment, _ *fleet.Status) { m.close(0, release) },
+		"closed by others": func(m *moment, _ *fleet.Status) { m.close(0, "dns") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMoment(3).fail(1)
+			change(m, &m.in.Statuses[0])
+			d := m.decide()
+			assert.Empty(t, d.Close)
+			assert.Empty(t, d.Withheld)
+		})
+	}
+}
+
+func TestWithheld(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*moment)
+		rule   breaker.Rule
+		text   string
+	}{
+		"control group has just passed": {func(m *moment) { m.in.ControlGroup.PassedSince = m.now.Add(-599 * time.Second) },
+			breaker.ControlGroup, "for 9m59s, they must for 10m0s"},
+		"control group fails": {func(m *moment) { m.in.ControlGroup = controlgroup.State{Failure: "dns: timeout", Ended: m.now} },
+			breaker.ControlGroup, "for 0s, they must for 10m0s; the last failure: dns: timeout"},
+		"failed before the control group passed": {func(m *moment) {
+			m.in.ControlGroup.PassedSince = m.now.Add(-12 * time.Minute)
+			m.in.Statuses[0].Recheck.FailedAt = m.now.Add(-13 * time.Minute)
+		}, breaker.ControlGroup, "for 12m0s, they must for 13m36s, because the node has failed before"},
+		"failed before the controller started": {func(m *moment) {
+			m.in.ControlGroup.PassedSince, m.in.Statuses[0].Recheck.FailedAt = m.now.Add(-12*time.Minute), time.Time{}
+		}, breaker.ControlGroup, "because the node has failed before"},
+		"controller's own node fails": {func(m *moment) { m.settings.NodeName = "n0" }, breaker.ControlNode,
+			"the controller's own node n0 fails its rechecks"},
+		"controller's own node is not verified": {func(m *moment) {
+			m.settings.NodeName, m.in.Statuses[2].State, m.in.Statuses[2].Gated = "n2", fleet.InProgress, true
+		}, breaker.ControlNode, "the controller's own node n2 is not verified (InProgress)"},
+		"closed just now": {func(m *moment) { m.in.Closed = map[types.UID]time.Time{"n0": m.now.Add(-9 * time.Minute)} }, CoolDown,
+			"the node was closed 9m0s ago, it is not closed again within 10m0s"},
+		"budget": {func(m *moment) { m.close(1, release) }, Budget,
+			"1 of 20 nodes of the cluster have the taint node-ready/failed, at most 2 may have"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMoment(20).fail(1)
+			if name == "budget" {
+				m = newMoment(19).fail(1)
+				test.text = "1 of 19 nodes of the cluster have the taint node-ready/failed, at most 1 may have"
+			}
+			test.change(m)
+			d := m.decide()
+			assert.Empty(t, d.Close)
+			require.Len(t, d.Withheld, 1)
+			assert.Equal(t, test.rule, d.Withheld[0].Rule)
+			assert.Contains(t, d.Withheld[0].Text, test.text)
+		})
+	}
+}
+
+// Where that many fail, the fault is not the nodes': nothing is closed, however many fail.
+func TestTooManyFail(t *testing.T) {
+	for nodes, enough := range map[int]int{3: 3, 10: 3, 39: 3, 40: 4, 200: 20} {
+		d := newMoment(nodes).fail(enough - 1).decide()
+		assert.NotEmpty(t, d.Close, "%d of %d nodes", enough-1, nodes)
+		for _, n := range []int{enough, nodes} {
+			d = newMoment(nodes).fail(n).decide()
+			assert.Empty(t, d.Close, "%d of %d nodes", n, nodes)
+			assert.Len(t, d.Withheld, n)
+			assert.Equal(t, breaker.FailedRechecks, d.Withheld[0].Rule)
+			assert.Contains(t, d.Breakers[breaker.FailedRechecks], fmt.Sprintf("%d of %d nodes fail their rechecks now", n, nodes))
+		}
+	}
+	m := newMoment(3).fail(3)
+	m.in.Statuses[0].Recheck.Refreshed = m.now.Add(-time.Hour)
+	assert.Empty(t, m.decide().Close, "one whose False is not refreshed counts, too")
+}
+
+// A tenth of a NodePool or node group, or one node.
+func TestBudget(t *testing.T) {
+	m := newMoment(60).fail(4)
+	for i := range m.in.Statuses {
+		m.in.Statuses[i].Node.Labels[nodePool] = map[bool]string{true: "small", false: "large"}[i%3 == 0]
+	}
+	m.close(1, release)
+	m.close(2, release)
+	assert.Equal(t, []string{"n0", "n3"}, names(m.decide().Close), "20 nodes: at most 2; 40 nodes: at most 4")
+	m.close(4, "dns")
+	m.close(5, release)
+	m.close(6, release)
+	m.close(9, "dns") // an agent's: closed all the same
+	d := m.decide()
+	assert.Empty(t, d.Close)
+	require.NotEmpty(t, d.Withheld)
+	assert.Equal(t, Withheld{m.in.Statuses[0].Node, Budget,
+		"2 of 20 nodes of karpenter.sh/nodepool=small have the taint node-ready/failed, at most 2 may have"}, d.Withheld[0])
+}
+
+// After an outage the agents need some rounds. What fails for longer fails for another reason.
+func TestOldFalseAfterTheAgentsHadTimeToRecover(t *testing.T) {
+	m := newMoment(3).fail(1)
+	m.in.Statuses[0].Recheck.FailedAt = time.Time{}
+	m.in.ControlGroup.PassedSince = m.now.Add(-10*time.Minute - 3*72*time.Second)
+	assert.Len(t, m.decide().Close, 1)
+}
+
+func TestOldestFirst(t *testing.T) {
+	m := newMoment(100).fail(3)
+	m.in.Statuses[1].Recheck.FailedAt = m.now.Add(-2 * time.Minute)
+	assert.Equal(t, []string{"n1", "n0", "n2"}, names(m.decide().Close))
+}
+
+func TestOpen(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*moment, *fleet.Status)
+		opens  bool
+	}{
+		"it fails":       {func(*moment, *fleet.Status) {}, false},
+		"retaint is off": {func(m *moment, _ *fleet.Status) { m.settings.Enabled = false }, true},
+		"True":           {func(_ *moment, s *fleet.Status) { s.Node.Status.Conditions[0].Status = corev1.ConditionTrue }, true},
+		"Unknown":        {func(_ *moment, s *fleet.Status) { s.Node.Status.Conditions[0].Status = corev1.ConditionUnknown }, false},
+		"no agent":       {func(m *moment, s *fleet.Status) { s.Recheck.NoAgent = m.now.Add(-10 * time.Minute) }, true},
+		"rolling update": {func(m *moment, s *fleet.Status) { s.Recheck.NoAgent = m.now.Add(-9 * time.Minute) }, false},
+		"not selected, retaint is off": {func(m *moment, s *fleet.Status) {
+			m.settings.Enabled, s.State = false, fleet.Unverified
+		}, true},
+		"startup taint": {func(m *moment, s *fleet.Status) {
+			m.settings.Enabled = false
+			s.Node.Spec.Taints = append(s.Node.Spec.Taints, corev1.Taint{Key: startup})
+		}, false},
+		"cordoned": {func(m *moment, s *fleet.Status) { m.settings.Enabled, s.Untouchable = false, "it is cordoned" }, false},
+		"closed by others": {func(m *moment, s *fleet.Status) {
+			m.settings.Enabled, s.Node.Spec.Taints = false, nil
+			m.close(0, "another-release")
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMoment(3).fail(1)
+			m.close(0, release)
+			test.change(m, &m.in.Statuses[0])
+			d := m.decide()
+			assert.Equal(t, test.opens, len(d.Open) == 1)
+			assert.Empty(t, d.Close)
+		})
+	}
+}

@@ -1,0 +1,379 @@
+package retaint
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// world is a cluster over time, with agents that say what is true of their nodes, and a controller.
+type world struct {
+	*testing.T
+	client.Client
+	settings Settings
+	now      time.Time
+	group    controlgroup.State
+	failing  map[string]string // reason by node, as its agent finds it
+
+	seen     fleet.Memory
+	plan     fleet.Plan
+	tainter  *Tainter
+	events   []string
+	breakers map[string]bool
+	changes  map[string]int
+	reading  func(node string) error // before each live read
+	patching func(node string)       // before each patch
+}
+
+func newWorld(t *testing.T, nodes int) *world {
+	scheme := runtime.NewScheme()
+	require.NoError(t, corev1.AddToScheme(scheme))
+	w := &world{T: t, Client: fake.NewClientBuilder().WithScheme(scheme).Build(), settings: testSettings(), now: time.Now(),
+		failing: make(map[string]string), changes: make(map[string]int), reading: func(string) error { return nil },
+		patching: func(string) {}}
+	for i := range nodes {
+		name := fmt.Sprintf("n%d", i)
+		require.NoError(t, w.Create(t.Context(), &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Labels: map[string]string{label: "true"}},
+			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+		}))
+	}
+	w.lead()
+	return w
+}
+
+// lead starts another controller, which has seen nothing.
+func (w *world) lead() {
+	w.seen, w.plan, w.group, w.breakers = fleet.Memory{}, fleet.Plan{}, controlgroup.State{PassedSince: w.now, Ended: w.now}, make(map[string]bool)
+	w.tainter = &Tainter{Settings: w.settings, Plan: func(context.Context) (fleet.Plan, bool, error) { return w.plan, true, nil },
+		Node: func(name string) nodepatch.NodeAPI { return nodeAPI{w, name} }, ControlGroup: func() controlgroup.State { return w.group },
+		Now: func() time.Time { return w.now }, Timeout: time.Minute, Events: w,
+		SetBreaker: func(rule string, holds bool) { w.breakers[rule] = holds },
+		Count:      func(change string) { w.changes[change]++ }, Log: slog.New(slog.DiscardHandler)}
+}
+
+// Eventf implements events.EventRecorder.
+func (w *world) Eventf(about, _ runtime.Object, _, reason, _, note string, args ...any) {
+	w.events = append(w.events, about.(*corev1.Node).Name+" "+reason+" "+fmt.Sprintf(note, args...))
+}
+
+func (w *world) said(part string) (n int) {
+	for _, event := range w.events {
+		if strings.Contains(event, part) {
+			n++
+		}
+	}
+	return n
+}
+
+type nodeAPI struct {
+	*world
+	name string
+}
+
+func (n nodeAPI) Get(ctx context.Context) (*nodepatch.Node, error) {
+	if err := n.reading(n.name); err != nil {
+		return nil, err
+	}
+	return n.GetCached(ctx)
+}
+
+func (n nodeAPI) GetCached(context.Context) (*nodepatch.Node, error) {
+	return slim(n.T, n.node(n.name)), nil
+}
+
+func (n nodeAPI) Patch(ctx context.Context, patch []byte) (*nodepatch.Node, error) {
+	n.patching(n.name)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.name}}
+	err := n.Client.Patch(ctx, node, client.RawPatch(types.JSONPatchType, patch))
+	return slim(n.T, node), err
+}
+
+func slim(t *testing.T, node *corev1.Node) *nodepatch.Node {
+	text, err := json.Marshal(node)
+	require.NoError(t, err)
+	slim := new(nodepatch.Node)
+	require.NoError(t, json.Unmarshal(text, slim))
+	return slim
+}
+
+func (w *world) node(name string) *corev1.Node {
+	node := new(corev1.Node)
+	require.NoError(w, w.Client.Get(w.Context(), client.ObjectKey{Name: name}, node))
+	return node
+}
+
+func (w *world) update(name string, change func(*corev1.Node)) {
+	node := w.node(name)
+	change(node)
+	status := node.Status
+	require.NoError(w, w.Update(w.Context(), node))
+	node.Status = status
+	require.NoError(w, w.Status().Update(w.Context(), node))
+}
+
+func (w *world) closed() (found []string) {
+	for _, node := range w.nodes() {
+		if w.settings.Fleet.IsClosed(&node) {
+			found = append(found, node.Name)
+		}
+	}
+	return found
+}
+
+func (w *world) nodes() []corev1.Node {
+	var nodes corev1.NodeList
+	require.NoError(w, w.List(w.Context(), &nodes))
+	return nodes.Items
+}
+
+// agents write the condition as it changes, and a False every 5 minutes; and they open their node when it has recovered.
+func (w *world) agents() {
+	for _, node := range w.nodes() {
+		reason, fails := w.failing[node.Name]
+		shown := w.settings.Fleet.Condition(&node)
+		status := corev1.ConditionTrue
+		if fails {
+			status = corev1.ConditionFalse
+		} else {
+			reason = "Verified"
+		}
+		if shown != nil && shown.Status == status && (!fails || w.now.Sub(shown.LastHeartbeatTime.Time) < 5*time.Minute) {
+			continue
+		}
+		w.update(node.Name, func(n *corev1.Node) {
+			n.Status.Conditions = append(n.Status.Conditions[:1], corev1.NodeCondition{Type: condition, Status: status, Reason: reason,
+				Message: "as found", LastHeartbeatTime: metav1.NewTime(w.now)})
+			if !fails {
+				n.Spec.Taints = nil
+			}
+		})
+	}
+}
+
+// run lets time pass.
+func (w *world) run(d time.Duration) {
+	for end := w.now.Add(d); w.now.Before(end); w.now = w.now.Add(10 * time.Second) {
+		w.agents()
+		if !w.group.PassedSince.IsZero() {
+			w.group.Ended = w.now
+		}
+		var pods []corev1.Pod
+		for _, node := range w.nodes() {
+			ready := []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+			pods = append(pods, corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "agent-" + node.Name}, Spec: corev1.PodSpec{NodeName: node.Name},
+				Status: corev1.PodStatus{Conditions: ready, ContainerStatuses: []corev1.ContainerStatus{{
+					State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}}})
+		}
+		w.plan = w.settings.Fleet.Decide(fleet.Objects{Nodes: w.nodes(), Pods: pods, Seen: w.seen}, w.now)
+		w.seen = w.plan.Seen
+		w.tainter.once(w.Context())
+	}
+}
+
+func TestClosesAndLeavesTheOpeningToTheAgent(t *testing.T) {
+	w := newWorld(t, 4)
+	w.run(9 * time.Minute)
+	w.failing["n1"] = "PeersFailed"
+	w.run(50 * time.Second)
+	assert.Empty(t, w.closed())
+	assert.Equal(t, 1, w.said("n1 TaintWithheld control-group: the checks have passed"))
+	w.run(time.Minute)
+	assert.Equal(t, []string{"n1"}, w.closed())
+	taint := corev1.Taint{Key: failed, Value: release, Effect: corev1.TaintEffectNoSchedule}
+	assert.Equal(t, []corev1.Taint{taint}, w.node("n1").Spec.Taints)
+	assert.Equal(t, 1, w.said("n1 FailedTaintAdded PeersFailed: as found"))
+	w.run(time.Hour)
+	assert.Equal(t, map[string]int{"added": 1}, w.changes)
+	assert.Len(t, w.events, 2)
+	delete(w.failing, "n1")
+	w.run(time.Minute)
+	assert.Empty(t, w.closed())
+	assert.Equal(t, map[string]int{"added": 1}, w.changes)
+}
+
+// Nobody must lose anything, whatever changes between the cache and the patch.
+func TestNodeThatHasChangedSince(t *testing.T) {
+	for name, change := range map[string]func(*corev1.Node){
+		"recovered":     func(n *corev1.Node) { n.Status.Conditions[1].Status = corev1.ConditionTrue },
+		"older":         func(n *corev1.Node) { n.Status.Conditions[1].LastHeartbeatTime.Time = time.Unix(1, 0) },
+		"no condition":  func(n *corev1.Node) { n.Status.Conditions = n.Status.Conditions[:1] },
+		"cordoned":      func(n *corev1.Node) { n.Spec.Unschedulable = true },
+		"label removed": func(n *corev1.Node) { n.Labels = nil },
+		"startup taint": func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: startup}} },
+		"closed":        func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: failed, Value: "by-hand"}} },
+		"replaced":      func(n *corev1.Node) { n.UID = "another" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 3)
+			w.run(10 * time.Minute)
+			before := ""
+			w.reading = func(node string) error {
+				if before == "" {
+					w.update(node, change)
+					before = w.node(node).ResourceVersion
+				}
+				return nil
+			}
+			w.failing["n0"] = "DNSFailed"
+			w.run(10 * time.Second)
+			assert.NotEmpty(t, before)
+			assert.Equal(t, before, w.node("n0").ResourceVersion, "nothing is written")
+			assert.Equal(t, 1, w.said("n0 TaintWithheld changed"))
+		})
+	}
+}
+
+func TestNodeThatChangesDuringThePatch(t *testing.T) {
+	w := newWorld(t, 3)
+	w.run(10 * time.Minute)
+	w.patching = func(node string) {
+		w.update(node, func(n *corev1.Node) {
+			n.Spec.Taints = []corev1.Taint{{Key: startup, Effect: corev1.TaintEffectNoSchedule}}
+		})
+	}
+	w.failing["n0"] = "DNSFailed"
+	w.run(10 * time.Second)
+	assert.Empty(t, w.closed())
+	assert.Len(t, w.node("n0").Spec.Taints, 1)
+}
+
+func TestForeignTaintsStay(t *testing.T) {
+	w := newWorld(t, 3)
+	foreign := corev1.Taint{Key: "example.com/gpu", Effect: corev1.TaintEffectNoSchedule}
+	w.update("n0", func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{foreign} })
+	w.settings.Fleet.Rules = fleet.NewRules(&corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+		Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}}}, w.settings.Fleet.Request)
+	w.lead()
+	w.run(10 * time.Minute)
+	w.update("n0", func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{foreign} }) // the agents of this test remove all
+	w.failing["n0"] = "DNSFailed"
+	w.run(time.Minute)
+	require.Equal(t, []string{"n0"}, w.closed())
+	assert.Equal(t, foreign, w.node("n0").Spec.Taints[0])
+	w.tainter.Settings.Enabled = false
+	w.run(10 * time.Second)
+	assert.Equal(t, []corev1.Taint{foreign}, w.node("n0").Spec.Taints)
+	assert.Equal(t, 1, w.said("n0 FailedTaintRemoved nodes that fail their rechecks are not closed any more"))
+}
+
+// Half of a fleet fails, for whatever reason the control group does not see.
+func TestHalfOfTheFleetFails(t *testing.T) {
+	w := newWorld(t, 40)
+	w.run(10 * time.Minute)
+	for i := range 20 {
+		w.failing[fmt.Sprintf("n%d", i)] = "NetworkFailed"
+	}
+	w.run(time.Hour - 10*time.Second)
+	assert.Empty(t, w.closed())
+	assert.True(t, w.breakers["failed-rechecks"])
+	assert.Len(t, w.events, 1, "one an hour")
+	assert.Equal(t, 1, w.said("TaintWithheld failed-rechecks: 20 of 40 nodes fail their rechecks now"))
+	w.run(time.Minute)
+	assert.Len(t, w.events, 2)
+}
+
+// They fail one after the other: the first ones are closed before the breaker knows, no more than the budget.
+func TestOneAfterTheOther(t *testing.T) {
+	w := newWorld(t, 40)
+	w.run(10 * time.Minute)
+	for i := range 40 {
+		w.failing[fmt.Sprintf("n%d", i)] = "NetworkFailed"
+		w.run(20 * time.Second)
+	}
+	assert.Len(t, w.closed(), 3)
+	w.failing = nil
+	w.run(10 * time.Second)
+	assert.Empty(t, w.closed())
+	assert.Equal(t, map[string]int{"added": 3}, w.changes)
+}
+
+func TestOneNodeAtATime(t *testing.T) {
+	w := newWorld(t, 100)
+	w.run(10 * time.Minute)
+	for _, name := range []string{"n1", "n2", "n3"} {
+		w.failing[name] = "DNSFailed"
+	}
+	for want := range 3 {
+		w.run(10 * time.Second)
+		assert.Len(t, w.closed(), want+1)
+	}
+}
+
+func TestFlappingNode(t *testing.T) {
+	w := newWorld(t, 3)
+	w.run(10 * time.Minute)
+	for range 60 {
+		w.failing["n0"] = "DNSFailed"
+		w.run(30 * time.Second)
+		delete(w.failing, "n0")
+		w.run(30 * time.Second)
+	}
+	assert.LessOrEqual(t, w.changes["added"], 6, "in an hour")
+	assert.GreaterOrEqual(t, w.changes["added"], 5)
+}
+
+// A restart at any point changes nothing but when a node is closed.
+func TestRestart(t *testing.T) {
+	for _, at := range []time.Duration{0, 10 * time.Second, 20 * time.Second, time.Minute} {
+		w := newWorld(t, 3)
+		w.run(10 * time.Minute)
+		w.failing["n0"] = "DNSFailed"
+		w.run(at)
+		w.lead()
+		w.run(20 * time.Minute)
+		assert.Equal(t, []string{"n0"}, w.closed(), at)
+		assert.Equal(t, 1, w.changes["added"], at)
+		delete(w.failing, "n0")
+		w.run(time.Minute)
+		assert.Empty(t, w.closed(), at)
+	}
+}
+
+// Where the first candidate cannot be read, the next one is closed.
+func TestNodeThatCannotBeRead(t *testing.T) {
+	w := newWorld(t, 60)
+	w.run(10 * time.Minute)
+	w.reading = func(node string) error {
+		if node == "n1" {
+			return errors.New("no answer")
+		}
+		return nil
+	}
+	w.failing["n1"], w.failing["n2"] = "DNSFailed", "DNSFailed"
+	w.run(30 * time.Second)
+	assert.Equal(t, []string{"n2"}, w.closed())
+	w.reading = func(string) error { return nil }
+	w.run(10 * time.Second)
+	closed := w.closed()
+	slices.Sort(closed)
+	assert.Equal(t, []string{"n1", "n2"}, closed)
+}
+
+func TestControllerThatDoesNotLead(t *testing.T) {
+	w := newWorld(t, 3)
+	w.run(10 * time.Minute)
+	w.tainter.Plan = func(context.Context) (fleet.Plan, bool, error) { return w.plan, false, nil }
+	w.failing["n0"] = "DNSFailed"
+	w.run(time.Minute)
+	assert.Empty(t, w.closed())
+}

@@ -36,7 +36,10 @@ type PeerResult struct {
 type Peers struct {
 	// Sample returns the agents to choose from.
 	Sample func(ctx context.Context) ([]Peer, error)
-	// Found receives the results of an attempt; nil: nobody does.
+	// Redraw returns a new sample, for an attempt that has reached fewer than half of its peers: a rolling update replaces the
+	// pods and their addresses. nil: there is none.
+	Redraw func(ctx context.Context) ([]Peer, error)
+	// Found receives the results of an attempt, none if it is skipped; nil: nobody does.
 	Found func([]PeerResult)
 }
 
@@ -46,44 +49,85 @@ func (Peers) Name() string { return PeersName }
 // Try implements Check. It fails if none of at least three peers answers; warnings name those that do not. Peers that cannot
 // be listed are no fault of the pod network.
 func (p Peers) Try(ctx context.Context) (Report, error) {
-	sample, err := p.Sample(ctx)
-	switch {
-	case err != nil:
-		return Report{Skipped: fmt.Sprintf("the agents on other nodes cannot be listed: %v", err)}, nil
-	case len(sample) == 0:
-		return Report{Skipped: "no agent on another node is ready"}, nil
-	}
-	draw := PeerSample{Size: peerDials}
-	for _, peer := range sample {
-		draw.add(peer)
-	}
-	chosen := draw.Peers()
-	outcomes := inParallel(chosen, func(peer Peer) outcome {
-		start := time.Now()
-		err := healthz(ctx, peer)
-		return outcome{err: err, took: time.Since(start)}
-	})
-	var failures []error
-	results := make([]PeerResult, len(chosen))
-	for i, o := range outcomes {
-		results[i] = PeerResult{chosen[i], o.took, o.err}
-		if o.err != nil {
-			failures = append(failures, o.err)
-		}
-	}
+	results, err := p.find(ctx)
 	if p.Found != nil {
 		p.Found(results)
 	}
-	if len(failures) == len(chosen) && len(chosen) >= fewPeers {
-		return Report{}, fail("check the CNI on this node (tunnels, routes), network policies and firewalls between nodes",
-			"none of %d agents on other nodes answers: %w", len(chosen), join(failures, "; "))
+	switch {
+	case err != nil:
+		return Report{Skipped: fmt.Sprintf("the agents on other nodes cannot be listed: %v", err)}, nil
+	case len(results) == 0:
+		return Report{Skipped: "no agent on another node is ready"}, nil
 	}
-	report := Report{Detail: fmt.Sprintf("%d of %d agents on other nodes answer", len(chosen)-len(failures), len(chosen))}
+	failures := failuresOf(results)
+	if len(failures) == len(results) && len(results) >= fewPeers {
+		return Report{}, fail("check the CNI on this node (tunnels, routes), network policies and firewalls between nodes",
+			"none of %d agents on other nodes answers: %w", len(results), join(failures, "; "))
+	}
+	report := Report{Detail: fmt.Sprintf("%d of %d agents on other nodes answer", len(results)-len(failures), len(results))}
 	for _, failure := range failures {
 		report.Warnings = append(report.Warnings, failure.Error())
 	}
 	slices.Sort(report.Warnings)
 	return report, nil
+}
+
+// find connects to peers of the sample, and of a new one if few of those answer. A new one that cannot be drawn changes nothing.
+func (p Peers) find(ctx context.Context) ([]PeerResult, error) {
+	if p.Redraw == nil {
+		return connect(ctx, p.Sample)
+	}
+	first, cancel := part(ctx, 2) // more than the second after which TCP repeats a lost SYN (RFC 6298, 2), at 3s
+	results, err := connect(first, p.Sample)
+	cancel()
+	if err == nil && 2*len(failuresOf(results)) > len(results) {
+		if again, err := connect(ctx, p.Redraw); err == nil {
+			return again, nil
+		}
+	}
+	return results, err
+}
+
+// connect connects to some of a sample. The sample takes at most half of the time.
+func connect(ctx context.Context, sample func(context.Context) ([]Peer, error)) ([]PeerResult, error) {
+	listing, cancel := part(ctx, 2)
+	defer cancel()
+	peers, err := sample(listing)
+	if err != nil {
+		return nil, err
+	}
+	draw := PeerSample{Size: peerDials}
+	for _, peer := range peers {
+		draw.add(peer)
+	}
+	chosen := draw.Peers()
+	results := make([]PeerResult, len(chosen))
+	for i, o := range inParallel(chosen, func(peer Peer) outcome {
+		start := time.Now()
+		err := healthz(ctx, peer)
+		return outcome{err: err, took: time.Since(start)}
+	}) {
+		results[i] = PeerResult{chosen[i], o.took, o.err}
+	}
+	return results, nil
+}
+
+// part returns a context that ends after one of so many parts of the time that ctx has left.
+func part(ctx context.Context, parts int) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, time.Until(deadline)/time.Duration(parts))
+}
+
+func failuresOf(results []PeerResult) (failures []error) {
+	for _, result := range results {
+		if result.Err != nil {
+			failures = append(failures, result.Err)
+		}
+	}
+	return failures
 }
 
 // healthz requests /healthz of a peer over a connection of its own.

@@ -105,6 +105,55 @@ func TestPeersThatCannotBeListed(t *testing.T) {
 	assert.Equal(t, "the agents on other nodes cannot be listed: no right", report.Skipped)
 }
 
+// A new sample is drawn if fewer than half answer, within the time of the attempt: the peers of the old one may be silent.
+func TestPeersAreDrawnAgain(t *testing.T) {
+	good := agentAt(t, http.StatusOK, "good", "a")
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = listener.Close() }()
+	silent := Peer{listener.Addr().String(), "silent", "a"}
+	for name, test := range map[string]struct {
+		sample, again []Peer
+		err           error
+		drawn         bool
+		detail        string
+		skipped       string
+		failure       string
+	}{
+		"half answer":          {sample: []Peer{good, silent}, detail: "1 of 2 agents on other nodes answer"},
+		"few answer":           {sample: []Peer{good, silent, silent}, again: []Peer{good}, drawn: true, detail: "1 of 1 agents on other nodes answer"},
+		"the new ones neither": {sample: []Peer{silent, silent, silent}, again: []Peer{silent, silent, silent, silent}, drawn: true, failure: "none of 4 agents"},
+		"there are none":       {sample: []Peer{silent, silent, silent}, drawn: true, skipped: "no agent on another node is ready"},
+		"cannot be listed":     {sample: []Peer{silent, silent, silent}, drawn: true, err: errors.New("no"), failure: "none of 3 agents"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 600*time.Millisecond)
+			defer cancel()
+			check, drawn, found := peersOf(test.sample...), false, -1
+			check.Redraw = func(ctx context.Context) ([]Peer, error) {
+				drawn = true
+				require.NoError(t, ctx.Err(), "there is time left")
+				return test.again, test.err
+			}
+			check.Found = func(results []PeerResult) {
+				require.Equal(t, -1, found, "once for each attempt")
+				found = len(results)
+			}
+			report, err := check.Try(ctx)
+			assert.Equal(t, test.drawn, drawn)
+			assert.Equal(t, test.detail, report.Detail)
+			assert.Equal(t, test.skipped, report.Skipped)
+			if test.failure == "" {
+				require.NoError(t, err)
+				require.NoError(t, ctx.Err())
+			} else {
+				require.ErrorContains(t, err, test.failure)
+			}
+			assert.Equal(t, test.skipped != "", found == 0)
+		})
+	}
+}
+
 // fleet is n ready agents of each zone, in slices of 100 as Kubernetes makes them.
 func fleet(n int, zones ...string) (found []EndpointSlice) {
 	var all []Endpoint

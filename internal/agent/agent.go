@@ -36,6 +36,7 @@ type Agent struct {
 	// reportInterval is the time until the next attempt to report a timeout, ±20 %.
 	reportInterval time.Duration
 	refresh        time.Duration // of a condition that stays False
+	look           time.Duration // between two reads of the node, where rounds are further apart
 	proof          *proof        // of the last verification; nil once a check has failed since
 }
 
@@ -48,7 +49,7 @@ type proof struct {
 // New returns the agent of the node that cfg names. The environment must have a client.
 func New(cfg config.Config, e kube.Environment, recorder *metrics.Recorder, log *logrus.Entry, version string) *Agent {
 	a := &Agent{cfg: cfg, version: version, log: log, metrics: recorder, client: e.Client, reportInterval: reportInterval,
-		refresh: refreshInterval}
+		refresh: refreshInterval, look: lookInterval}
 	if cfg.Once {
 		a.cfg.RecheckInterval = 0 // it ends with the verdict
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
@@ -21,6 +22,15 @@ type marker struct {
 	v       *verification
 	tainted bool   // it has added the failed taint
 	reason  string // of the condition as it is on the node, "" if this verification has written none
+}
+
+// notChecked is the value of the failed taint where no check has failed.
+const notChecked = "unverified"
+
+// isMarker reports whether an agent has added this failed taint, before or after a restart: its value says what failed. That of
+// the controller's is the name of a release.
+func (v *verification) isMarker(taint nodepatch.Taint) bool {
+	return taint.Key == v.cfg.FailedTaintKey && slices.Contains(append(checks.Names(), foreignTaints, notChecked), taint.Value)
 }
 
 // uses reports whether the policy is one of ON_TIMEOUT. With rechecks the condition always is.
@@ -46,7 +56,7 @@ func (m *marker) addTaint(ctx context.Context, failed []string) (written bool, e
 	if m.tainted {
 		return false, nil
 	}
-	value := "unverified"
+	value := notChecked
 	if len(failed) > 0 {
 		value = failed[0]
 	}
@@ -145,7 +155,7 @@ func (v *verification) removeLoneFailedTaint(ctx context.Context) {
 	if v.node == nil || !nodepatch.HasFailedTaint(v.node, v.request) || len(nodepatch.StartupTaints(v.node, v.request)) > 0 {
 		return
 	}
-	if v.cfg.RecheckInterval > 0 && !v.marker.tainted {
+	if v.cfg.RecheckInterval > 0 && !slices.ContainsFunc(v.node.Spec.Taints, v.isMarker) {
 		return // the controller has closed a node that failed its rechecks: only a release opens it
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*v.cfg.CheckTimeout)

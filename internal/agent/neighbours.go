@@ -17,10 +17,9 @@ const (
 	sampleSize = 64
 	// sampleInterval is the time between two samples: the EndpointSlices of 5,000 agents are 1.5 MB.
 	sampleInterval = time.Hour
-	// resampleAfter is that time for a sample that may be out of date, or incomplete because the agents are starting.
+	// resampleAfter is that time for a sample that few agents are in, because they are starting, and between two that are drawn
+	// because few of them answer.
 	resampleAfter = 5 * time.Minute
-	// smallInterval is that time where all agents fit into a sample: their list is small.
-	smallInterval = time.Minute
 )
 
 // CheckNames returns the names of the checks that cfg asks for.
@@ -34,62 +33,73 @@ func CheckNames(cfg config.Config) []string {
 
 // neighbours is what a recheck knows of the agents on other nodes.
 type neighbours struct {
-	r       *recheck
-	peers   []checks.Peer
-	due     time.Time // the next sample; zero before the first
-	suspect time.Time // the next one if few of them answer
+	r        *recheck
+	peers    []checks.Peer
+	err      error     // of the last list
+	due      time.Time // of the next list; zero before the first
+	doubled  int       // how often the minute until the next list of a few agents, or after an error, was doubled
+	redrawAt time.Time // from when on the sample may be drawn before that
+}
+
+// check returns the check of one round. It draws a new sample if few of the old one answer, but not twice within some minutes:
+// when the network of 5,000 nodes is down, each of them would list all agents in each round.
+func (n *neighbours) check() checks.Peers {
+	check := checks.Peers{Sample: n.sample, Found: n.found}
+	if now := time.Now(); now.Before(n.due) && now.After(n.redrawAt) {
+		check.Redraw = func(ctx context.Context) ([]checks.Peer, error) {
+			n.redrawAt = time.Now().Add(spread(resampleAfter))
+			n.draw(ctx)
+			return n.peers, n.err
+		}
+	}
+	return check
 }
 
 // sample returns up to 64 other agents, spread over the zones. It lists them hourly; a list that fails leaves the last one.
 func (n *neighbours) sample(ctx context.Context) ([]checks.Peer, error) {
-	now := time.Now()
-	if now.Before(n.due) {
+	if !time.Now().Before(n.due) {
+		n.draw(ctx)
+	}
+	if len(n.peers) > 0 {
 		return n.peers, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, n.r.cfg.CheckTimeout/2) // the rest is for the connections
-	defer cancel()
-	namespace, service, _ := strings.Cut(n.r.cfg.PeersService, "/")
-	drawn := checks.PeerSample{Node: n.r.cfg.NodeName, Size: sampleSize}
-	err := kube.EachEndpointSlice(ctx, n.r.client, namespace, service, drawn.Add)
-	if err != nil {
-		n.due = now.Add(spread(resampleAfter))
-		if n.peers == nil {
-			n.due = time.Time{}
-			return nil, err
-		}
-		return n.peers, nil
-	}
-	n.peers = drawn.Peers()
-	n.suspect = now.Add(spread(resampleAfter))
-	n.due = now.Add(spread(sampleInterval))
-	switch {
-	case drawn.Seen <= sampleSize:
-		n.due = now.Add(spread(smallInterval))
-	case len(n.peers) < sampleSize/2:
-		n.due = n.suspect
-	}
-	return n.peers, nil
+	return nil, n.err
 }
 
-// found records the connections of a round by zone. If most of them fail, the sample may be out of date: a rolling update
-// replaces the pods and their addresses.
+// draw lists the agents and draws a sample of them.
+func (n *neighbours) draw(ctx context.Context) {
+	namespace, service, _ := strings.Cut(n.r.cfg.PeersService, "/")
+	drawn := checks.PeerSample{Node: n.r.cfg.NodeName, Size: sampleSize}
+	n.err = kube.EachEndpointSlice(ctx, n.r.client, namespace, service, drawn.Add)
+	if n.err == nil {
+		n.peers = drawn.Peers()
+	}
+	pause := sampleInterval
+	switch {
+	case n.err != nil || drawn.Seen <= sampleSize: // the list of a few is small
+		pause = min(time.Minute<<n.doubled, resampleAfter)
+		n.doubled = min(n.doubled+1, 3)
+	case len(n.peers) < sampleSize/2:
+		pause = resampleAfter
+	default:
+		n.doubled = 0
+	}
+	n.due = time.Now().Add(spread(pause))
+}
+
+// found records the connections of a round by zone.
 func (n *neighbours) found(results []checks.PeerResult) {
 	zones := make(map[string]metrics.Zone)
-	reached := 0
 	for _, result := range results {
 		name := cmp.Or(result.Zone, "unknown")
 		zone := zones[name]
 		if result.Err == nil {
-			reached++
 			zone.Reached++
 			zone.Took += result.Took
 		} else {
 			zone.Failed++
 		}
 		zones[name] = zone
-	}
-	if 2*reached < len(results) && n.suspect.Before(n.due) {
-		n.due = n.suspect
 	}
 	n.r.metrics.Peers(cmp.Or(n.r.node.Labels["topology.kubernetes.io/zone"], "unknown"), zones)
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 const getPeers = "GET /apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3Dkube-node-ready-peers&resourceVersion=0"
@@ -72,15 +73,12 @@ func (o *others) listed() (n int) {
 func startNeighbours(t *testing.T, api *fakeAPI) *rounds {
 	r := prepareRechecks(t, api)
 	r.agent.cfg.EnableConnectivityMatrix = true
-	api.edit(func(node *corev1.Node) {
-		node.Labels["node-ready/verified"] = "true"
-		node.Spec.Taints = nil
-	})
+	api.edit(setReleased)
 	r.start()
 	return r
 }
 
-// Nobody on another node answers: the rounds fail, with a reason of their own. The list is drawn once.
+// Nobody on another node answers: the rounds fail, with a reason of their own.
 func TestNeighbours(t *testing.T) {
 	api := newFakeAPI(t)
 	o := newOthers(t, api, 10)
@@ -104,7 +102,7 @@ func TestNeighbours(t *testing.T) {
 	r.round(nil, nil, nil)
 	assert.Equal(t, "True Verified", api.written()[2])
 	assert.LessOrEqual(t, strings.Count(r.metrics(), "\n"), before+2, "no series but those of the check's own counters")
-	assert.Equal(t, 1, o.listed())
+	assert.Equal(t, 2, o.listed(), "at first, and once in the outage")
 }
 
 // Two agents that do not answer prove little: a warning names them.
@@ -151,16 +149,22 @@ func TestSampleOfNeighbours(t *testing.T) {
 	n := draw()
 	assert.GreaterOrEqual(t, due(n), 48*time.Minute)
 	assert.LessOrEqual(t, due(n), 72*time.Minute)
-	n.found([]checks.PeerResult{{}, {Err: errBroken}})
+	redraw := n.check().Redraw
+	require.NotNil(t, redraw, "the pods may have been replaced at once")
+	before := n.peers
+	peers, err := redraw(t.Context())
+	require.NoError(t, err)
+	assert.NotEqual(t, before, peers)
+	assert.Nil(t, n.check().Redraw, "not again in the next round")
+	assert.GreaterOrEqual(t, time.Until(n.redrawAt).Round(time.Minute), 4*time.Minute)
+	assert.LessOrEqual(t, time.Until(n.redrawAt), 6*time.Minute)
 	assert.GreaterOrEqual(t, due(n), 48*time.Minute)
-	n.found([]checks.PeerResult{{}, {Err: errBroken}, {Err: errBroken}})
-	assert.LessOrEqual(t, due(n), 6*time.Minute)
 
 	api.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
 		return request == getPeers && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "no right")
 	}
 	n.due = time.Now()
-	peers, err := n.sample(t.Context())
+	peers, err = n.sample(t.Context())
 	require.NoError(t, err)
 	assert.Len(t, peers, sampleSize)
 	assert.LessOrEqual(t, due(n), 6*time.Minute)
@@ -178,7 +182,104 @@ func TestSampleOfNeighbours(t *testing.T) {
 	assert.LessOrEqual(t, due(n), 6*time.Minute, "the others are starting")
 
 	o = newOthers(t, api, 5)
-	assert.LessOrEqual(t, due(draw()), time.Minute, "a small cluster")
+	n = draw()
+	for _, minutes := range []time.Duration{1, 2, 4, 5, 5} { // a small cluster
+		assert.InDelta(t, minutes*time.Minute, time.Until(n.due), float64(minutes*time.Minute/4))
+		n.due = time.Now()
+		_, err = n.sample(t.Context())
+		require.NoError(t, err)
+	}
+}
+
+// A rolling update replaces every agent of the sample: a new one is drawn before a round fails. It is drawn once, and no more when
+// those do not answer either.
+func TestNeighboursAreReplaced(t *testing.T) {
+	api := newFakeAPI(t)
+	old := newOthers(t, api, 70)
+	update := newOthers(t, newFakeAPI(t), 70)
+	var list atomic.Pointer[others]
+	list.Store(old)
+	api.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+		if request == getPeers {
+			answer(w, http.StatusOK, list.Load().list)
+		}
+		return request == getPeers
+	}
+	r := startNeighbours(t, api)
+	r.round(nil, nil, nil)
+	list.Store(update)
+	old.down.Store(true)
+	r.round(nil, nil, nil, nil)
+	assert.Equal(t, []string{"True Verified"}, api.written())
+	assert.NotContains(t, r.metrics(), `node_check_failures_total{check="peers"`, "no round has failed")
+	assert.Contains(t, r.metrics(), `node_check_peers{node="node1",own_zone="a",result="reached",zone="b"} 4`+"\n")
+	assert.Contains(t, r.metrics(), `node_check_peers{node="node1",own_zone="a",result="failed",zone="b"} 0`+"\n")
+	assert.Equal(t, 2, old.listed())
+
+	update.down.Store(true)
+	r.round(nil, nil, nil, nil)
+	assert.Equal(t, []string{"True Verified", "False PeersFailed"}, api.written())
+	assert.Equal(t, 2, old.listed(), "an outage")
+}
+
+// A list that fails is not tried again in each round.
+func TestNeighboursThatCannotBeListed(t *testing.T) {
+	for _, n := range []int{4, 70} {
+		api := newFakeAPI(t)
+		o := newOthers(t, api, n)
+		api.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+			return request == getPeers && answerStatus(w, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, "not now")
+		}
+		r := startNeighbours(t, api)
+		r.round(nil, nil, nil, nil, nil, nil)
+		assert.Equal(t, 1, o.listed())
+		log, _ := r.log.read()
+		assert.Equal(t, 1, strings.Count(log, "the agents on other nodes cannot be listed: "), log)
+		assert.Equal(t, []string{"True Verified"}, api.written())
+	}
+}
+
+// Each round connects to 8 of the sample: one of them that is dead is a warning once, not whenever a round meets it.
+func TestDeadNeighbourIsSaidOnce(t *testing.T) {
+	api := newFakeAPI(t)
+	o := newOthers(t, api, 20)
+	o.list.Items[0].Endpoints[7].Addresses = []string{"127.0.0.2"} // nobody listens there
+	r := startNeighbours(t, api)
+	dead := `result="failed",zone="b"} 1` + "\n"
+	met := 0
+	for range 200 {
+		r.round(nil)
+		if strings.Contains(r.metrics(), dead) {
+			met++
+		}
+		if met > 3 {
+			break
+		}
+	}
+	assert.Greater(t, met, 3)
+	log, _ := r.log.read()
+	assert.Equal(t, 1, strings.Count(log, "on node other7"), log)
+	assert.Equal(t, 1, strings.Count(log, "check passed with a warning"), log)
+}
+
+// What an earlier round has found is no longer there when the others are gone, or the node is verified again.
+func TestNeighboursThatAreGone(t *testing.T) {
+	api := newFakeAPI(t)
+	newOthers(t, api, 4)
+	r := startNeighbours(t, api)
+	r.round(nil)
+	assert.Contains(t, r.metrics(), "node_check_peers{")
+	n := neighbours{r: &recheck{Agent: r.agent, node: &nodepatch.Node{}}, due: time.Now().Add(time.Hour)}
+	report, err := n.check().Try(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, "no agent on another node is ready", report.Skipped)
+	assert.NotContains(t, r.metrics(), "node_check_peer")
+
+	r.round(nil)
+	assert.Contains(t, r.metrics(), "node_check_peers{")
+	api.edit(func(node *corev1.Node) { delete(node.Labels, "node-ready/verified") })
+	r.round(nil, nil)
+	assert.NotContains(t, r.metrics(), "node_check_peer")
 }
 
 func TestCheckNames(t *testing.T) {

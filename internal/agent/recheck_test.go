@@ -80,12 +80,19 @@ func (r *rounds) end() {
 // startRechecks runs an agent on a node that is verified, until its first recheck begins.
 func startRechecks(t *testing.T, api *fakeAPI, args ...string) *rounds {
 	r := prepareRechecks(t, api, args...)
-	api.edit(func(node *corev1.Node) {
-		node.Labels["node-ready/verified"] = "true"
-		node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == "node-ready/unverified" })
-	})
+	api.edit(setReleased)
 	r.start()
 	return r
+}
+
+// record is the annotation of a node whose release has removed the startup taint.
+const record = `{"time":"2026-01-02T03:04:05Z","duration":"1s","removed":["node-ready/unverified=true:NoSchedule"],"version":"1.0.0"}`
+
+// setReleased edits a node as its release does.
+func setReleased(node *corev1.Node) {
+	node.Labels["node-ready/verified"] = "true"
+	node.Annotations = map[string]string{annotation: record}
+	node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == "node-ready/unverified" })
 }
 
 func prepareRechecks(t *testing.T, api *fakeAPI, args ...string) *rounds {
@@ -129,7 +136,7 @@ func setFalse(reason string) func(*corev1.Node) {
 }
 
 func addFailedTaint(node *corev1.Node) {
-	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: "node-ready/failed", Value: "network", Effect: corev1.TaintEffectNoSchedule})
+	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: "node-ready/failed", Value: "kube-node-ready", Effect: corev1.TaintEffectNoSchedule})
 }
 
 func isWrite(request string) bool { return !strings.HasPrefix(request, "GET ") }
@@ -137,6 +144,7 @@ func isWrite(request string) bool { return !strings.HasPrefix(request, "GET ") }
 // In steady state a round is two reads from the API server's cache, and nothing grows.
 func TestRecheckSteadyState(t *testing.T) {
 	r := startRechecks(t, newFakeAPI(t))
+	r.agent.look = r.agent.cfg.RecheckInterval // or more: no read between two rounds
 	r.round(nil, nil)
 	assert.Empty(t, r.api.written())
 	r.round(nil)
@@ -305,6 +313,164 @@ func TestRecheckOpensWithoutCondition(t *testing.T) {
 	assert.True(t, r.ready())
 }
 
+// A False whose rounds pass again is not refreshed: it goes stale, and the controller does not close the node.
+func TestRecheckDoesNotRefreshWhilePassing(t *testing.T) {
+	r := startRechecks(t, newFakeAPI(t), "--recovery-threshold=100")
+	r.agent.refresh = time.Nanosecond
+	r.round(errBroken, errBroken, errBroken, nil)
+	written := len(r.api.written())
+	assert.Positive(t, written)
+	r.round(nil, nil, nil, nil, nil)
+	assert.Len(t, r.api.written(), written)
+	r.round(errBroken)
+	assert.Greater(t, len(r.api.written()), written, "it fails")
+}
+
+// Events that cannot be sent are tried again, and nothing else with them.
+func TestRecheckWithoutEvents(t *testing.T) {
+	api := newFakeAPI(t)
+	var away atomic.Bool
+	away.Store(true)
+	api.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+		return request == postEvent && away.Load() && answerStatus(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "no")
+	}
+	r := startRechecks(t, api)
+	r.agent.reportInterval = time.Millisecond
+	r.round(nil, nil, nil)
+	for range 6 {
+		r.round(errBroken)
+	}
+	assert.Equal(t, []string{"True Verified", "False NetworkFailed"}, api.written())
+	tries := func() (n int) {
+		for _, request := range api.seen() {
+			if request == postEvent {
+				n++
+			}
+		}
+		return n
+	}
+	assert.Greater(t, tries(), 3)
+	away.Store(false)
+	r.round(errBroken)
+	assert.Equal(t, []string{"NodeRecheckFailed"}, api.reasons())
+	n := tries()
+	r.round(errBroken, errBroken)
+	assert.Equal(t, n, tries())
+}
+
+// A node that never had a startup taint, an old one or a control plane, gets no condition: nobody is to close it. The rest of the
+// verdict is there.
+func TestRecheckOfANodeThatWasNeverGated(t *testing.T) {
+	for name, edit := range map[string]func(*corev1.Node){
+		"released without a taint": func(node *corev1.Node) { node.Spec.Taints = nil },
+		"labelled by hand": func(node *corev1.Node) {
+			setReleased(node)
+			node.Annotations = nil
+		},
+		"released before, without a taint": func(node *corev1.Node) {
+			setReleased(node)
+			node.Annotations[annotation] = `{"time":"2026-01-02T03:04:05Z","duration":"1s","removed":[],"version":"1.0.0"}`
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := newFakeAPI(t)
+			api.node.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
+			r := prepareRechecks(t, api)
+			r.agent.refresh, r.agent.reportInterval = time.Millisecond, time.Millisecond
+			api.edit(edit)
+			r.start()
+			if api.node.Labels["node-ready/verified"] == "" {
+				r.round(nil)
+			}
+			r.round(nil, nil, nil, nil)
+			assert.True(t, r.ready())
+			events := len(api.reasons())
+			r.round(errBroken, errBroken, errBroken, errBroken)
+			assert.False(t, r.ready())
+			assert.Contains(t, r.metrics(), `node_check_recheck_status{node="node1"} 0`+"\n")
+			assert.Equal(t, []string{"NodeRecheckFailed"}, api.reasons()[events:])
+			r.round(nil, nil, nil, nil)
+			assert.True(t, r.ready())
+			assert.Equal(t, []string{"NodeRecheckFailed", "NodeRecovered"}, api.reasons()[events:])
+			assert.Empty(t, api.written())
+			assert.Empty(t, api.node.Status.Conditions)
+		})
+	}
+}
+
+// The agent loses its path to the API server together with its network. The controller says Silent and closes the node. Back
+// again, the agent gives its own reasons while its rounds fail, and opens the node once they pass.
+func TestRecheckOfASilentAgent(t *testing.T) {
+	api := newFakeAPI(t)
+	var away atomic.Bool
+	api.before = func(_ string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+		return away.Load() && answerStatus(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "away")
+	}
+	r := startRechecks(t, api)
+	r.agent.reportInterval = time.Millisecond
+	r.round(nil, nil, nil)
+	away.Store(true)
+	r.round(errBroken, errBroken, errBroken)
+	assert.False(t, r.ready())
+	api.edit(setFalse("Silent"))
+	api.edit(addFailedTaint)
+	away.Store(false)
+	r.round(errBroken) // has not read the node
+	r.round(errBroken)
+	assert.Equal(t, []string{"True Verified", "False APIFailed,NetworkFailed"}, api.written())
+	written := len(api.written())
+	r.round(nil, nil)
+	assert.Contains(t, api.taints(), "node-ready/failed")
+	r.round(nil)
+	assert.Equal(t, untainted, api.taints())
+	assert.Equal(t, []string{"True Verified"}, api.written()[written:])
+	assert.True(t, r.ready())
+	before := len(api.seen())
+	r.round(nil, nil, nil, nil)
+	for _, request := range api.seen()[before:] {
+		assert.False(t, isWrite(request), request)
+	}
+}
+
+// The first round after a release has not read the node: that the release is not in what was read before is no reason to verify
+// the node again.
+func TestRecheckThatCannotReadAfterTheRelease(t *testing.T) {
+	api := newFakeAPI(t)
+	var away atomic.Bool
+	api.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+		if request == postEvent {
+			away.Store(true)
+		}
+		return request != postEvent && away.Load() && answerStatus(w, http.StatusServiceUnavailable, "", "away")
+	}
+	r := prepareRechecks(t, api)
+	r.start()
+	r.round(nil)
+	r.round(nil, nil)
+	assert.True(t, r.ready())
+	log, _ := r.log.read()
+	assert.NotContains(t, log, "node is no longer verified")
+}
+
+// Rounds that are far apart do not find a removed label late: the node is read between them, from the API server's cache.
+func TestRecheckLooksAtTheNodeBetweenRounds(t *testing.T) {
+	api := newFakeAPI(t)
+	r := startRechecks(t, api)
+	r.agent.cfg.RecheckInterval, r.agent.look = time.Hour, time.Millisecond
+	before := len(api.seen())
+	r.outcomes <- nil
+	looked := func() bool { return len(api.seen()) > before+5 }
+	require.Eventually(t, looked, time.Minute, time.Millisecond)
+	for _, request := range slices.DeleteFunc(api.seen()[before:], func(request string) bool { return request == getSlices }) {
+		assert.Equal(t, getCached, request)
+	}
+	api.edit(func(node *corev1.Node) { delete(node.Labels, "node-ready/verified") })
+	<-r.begun // of a verification
+	r.outcomes <- nil
+	labelled := func() bool { return slices.Contains(api.reasons(), "NodeVerified") }
+	require.Eventually(t, labelled, time.Minute, time.Millisecond)
+}
+
 // The agent starts on a verified node whose condition is False: what a former container, or the controller, has found holds until
 // RECOVERY_THRESHOLD rounds pass. The failed taint begins no verification.
 func TestRecheckStartsOnAFailedNode(t *testing.T) {
@@ -322,7 +488,7 @@ func TestRecheckStartsOnAFailedNode(t *testing.T) {
 			r.round(nil)
 			assert.Equal(t, untainted, api.taints())
 			assert.Equal(t, []string{"False NetworkFailed", "True Verified"}, api.written())
-			assert.NotContains(t, api.node.Annotations, annotation, "no verification")
+			assert.Equal(t, record, api.node.Annotations[annotation], "no verification")
 		})
 	}
 }
@@ -373,7 +539,7 @@ func TestRecheckAfterAFailedFirstRead(t *testing.T) {
 	assert.Contains(t, api.taints(), "node-ready/failed")
 	r.round(nil)
 	assert.Equal(t, untainted, api.taints())
-	assert.NotContains(t, api.node.Annotations, annotation)
+	assert.Equal(t, record, api.node.Annotations[annotation])
 }
 
 // A label that was removed, or the startup taint that was put back, begins a verification.
@@ -479,18 +645,24 @@ func TestRecheckAfterTheRelease(t *testing.T) {
 	}
 }
 
-// A failed taint without the startup taint is the controller's: a verification does not remove it before it has passed.
-func TestFailedTaintOfTheControllerInAVerification(t *testing.T) {
-	api := newFakeAPI(t)
-	api.node.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
-	api.node.Spec.Taints = nil
-	addFailedTaint(api.node)
-	r := prepareRechecks(t, api)
-	r.start()
-	r.round(errBroken)
-	assert.Equal(t, []string{"node-ready/failed"}, api.taints())
-	r.round(nil)
-	assert.Empty(t, api.taints())
+// A failed taint without the startup taint whose value is the name of a release is the controller's: a verification does not remove
+// it before it has passed. One of ON_TIMEOUT=taint, of this agent or of the one before a restart, closes nothing any more.
+func TestLoneFailedTaintInAVerification(t *testing.T) {
+	for value, stays := range map[string]bool{
+		"kube-node-ready": true, "": true, "network": false, "dns": false, "taints": false, "unverified": false,
+	} {
+		t.Run(value, func(t *testing.T) {
+			api := newFakeAPI(t)
+			api.node.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
+			api.node.Spec.Taints = []corev1.Taint{{Key: "node-ready/failed", Value: value, Effect: corev1.TaintEffectNoSchedule}}
+			r := prepareRechecks(t, api, "--max-retries=0")
+			r.start()
+			r.round(errBroken)
+			assert.Equal(t, stays, len(api.taints()) == 1)
+			r.round(nil)
+			assert.Empty(t, api.taints())
+		})
+	}
 }
 
 // The settings alone make the agent stay: it writes the condition with the release, and is shut down without a linger or a request.
@@ -518,8 +690,7 @@ func TestRecheckThatTakesLong(t *testing.T) {
 	api := newFakeAPI(t)
 	r := prepareRechecks(t, api)
 	r.agent.cfg.RecheckInterval = time.Microsecond
-	api.node.Labels["node-ready/verified"] = "true"
-	api.node.Spec.Taints = nil
+	api.edit(setReleased)
 	r.start()
 	r.round(nil, nil, nil)
 	assert.Equal(t, []string{"True Verified"}, api.written())
@@ -556,7 +727,7 @@ func TestRecheckSendsLargePacketsHourly(t *testing.T) {
 	r.round(nil, nil)
 	assert.Zero(t, large.Load())
 
-	recheck := &recheck{Agent: r.agent, thoroughAt: time.Now().Add(-time.Second)}
+	recheck := &recheck{Agent: r.agent, thoroughAt: time.Now().Add(-time.Second), said: make(map[string]time.Time)}
 	service := func() checks.Service {
 		for _, check := range recheck.list() {
 			if service, ok := check.(checks.Service); ok {
@@ -579,6 +750,15 @@ func TestRecheckSendsLargePacketsHourly(t *testing.T) {
 	assert.Greater(t, time.Until(at), 40*time.Minute)
 	recheck.conclude(nil, time.Now())
 	assert.Equal(t, at, recheck.thoroughAt, "a round without them puts them off no further")
+
+	api.edit(func(node *corev1.Node) { node.Spec.Unschedulable = true })
+	recheck.thoroughAt = time.Now()
+	began := time.Now()
+	assert.False(t, service().SmallPackets)
+	_, err = recheck.readNode(t.Context())
+	require.NoError(t, err)
+	recheck.conclude(nil, began)
+	assert.True(t, service().SmallPackets, "nor in each round while the node is cordoned")
 }
 
 // A node that was cordoned when it was last read may have been open for long: without a path to the API server nobody knows.

@@ -29,3 +29,10 @@ func ParseRecord(text string) (r Record, err error) {
 	}
 	return r, nil
 }
+
+// WasGated reports whether the release that has written this record removed a startup taint. A node that never had one is never
+// to be closed.
+func WasGated(text string) bool {
+	record, err := ParseRecord(text)
+	return err == nil && len(record.Removed) > 0
+}

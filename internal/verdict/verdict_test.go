@@ -79,3 +79,15 @@ func TestNoTerminationLog(t *testing.T) {
 	assert.ErrorContains(t, Verdict{}.Write(path), "termination message: open "+path)
 	assert.NoFileExists(t, path)
 }
+
+func TestWasGated(t *testing.T) {
+	for text, gated := range map[string]bool{
+		Record{Removed: []string{"node-ready/unverified=true:NoSchedule"}}.String(): true,
+		Record{Removed: []string{}}.String():                                        false,
+		Record{}.String():                                                           false,
+		"":                                                                          false,
+		"written by hand":                                                           false,
+	} {
+		assert.Equal(t, gated, WasGated(text), text)
+	}
+}

@@ -1,0 +1,127 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// shown returns the status of the condition as last read: True, False or "".
+func (r *recheck) shown() string {
+	for _, condition := range r.node.Status.Conditions {
+		if condition.Type == r.cfg.ConditionType && (condition.Status == statusTrue || condition.Status == statusFalse) {
+			return condition.Status
+		}
+	}
+	return ""
+}
+
+func (r *recheck) closed() bool { return nodepatch.HasFailedTaint(r.node, NewRequest(r.cfg)) }
+
+// wasGated reports whether the node began with a startup taint, or has the condition already. No other node gets a condition, and
+// so nobody closes it.
+func (r *recheck) wasGated() bool {
+	return r.shown() != "" || len(nodepatch.StartupTaints(r.node, NewRequest(r.cfg))) > 0 ||
+		verdict.WasGated(r.node.Annotations[annotation])
+}
+
+// nextWrite returns when the node is to show more of the verdict than it does: after a restart, after a time in which nothing was
+// to be written, or because of a failed taint that was added since. It returns zero if nothing is to be written.
+func (r *recheck) nextWrite() time.Time {
+	isProven := r.status == statusTrue && r.passed >= r.cfg.RecoveryThreshold
+	switch {
+	case isProven && r.closed(), r.conditionDue() && (isProven || r.status == statusFalse):
+		return time.Now()
+	case r.status == statusFalse && r.failed > 0 && r.written:
+		return r.refreshAt
+	default:
+		return time.Time{}
+	}
+}
+
+// conditionDue reports whether the condition is to be written. A False is refreshed only while rounds fail: one that goes stale
+// says that the node may be recovering, and the controller does not close it.
+func (r *recheck) conditionDue() bool {
+	isFresh := r.written && (r.status == statusTrue || time.Now().Before(r.refreshAt))
+	goesStale := r.status == statusFalse && r.failed == 0
+	return r.status != "" && r.wasGated() && !isFresh && !goesStale
+}
+
+// write shows the verdict on the node: with the condition, with the failed taint that it removes, and with an Event.
+func (r *recheck) write(ctx context.Context) {
+	err := r.readAgain(ctx)
+	if err == nil && nodepatch.Untouchable(r.node) != "" {
+		r.due = time.Time{}
+		return
+	}
+	if err == nil && r.conditionDue() {
+		err = r.setCondition(ctx)
+		r.written, r.refreshAt = err == nil, time.Now().Add(r.refresh)
+	}
+	if r.status == statusTrue && r.closed() { // whatever became of the condition: nothing delays it
+		err = errors.Join(err, r.open(ctx))
+	}
+	sent := r.events.Flush(ctx)
+	switch {
+	case ctx.Err() != nil:
+	case nodepatch.IsFinal(err):
+		r.due = time.Now().Add(r.refresh)
+	case err != nil || !sent:
+		r.due = time.Now().Add(spread(r.reportInterval))
+	default:
+		r.due = r.nextWrite()
+	}
+	if err != nil && ctx.Err() == nil {
+		r.log.WithError(err).Warn("cannot show the verdict on the node, will retry")
+	}
+}
+
+// readAgain reads the node if the last read is old: rounds may be an hour apart.
+func (r *recheck) readAgain(ctx context.Context) error {
+	if time.Since(r.readAt) < time.Minute {
+		return nil
+	}
+	return r.read(ctx)
+}
+
+// read reads the node from the API server's cache.
+func (r *recheck) read(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.CheckTimeout)
+	defer cancel()
+	node, err := r.api.GetCached(ctx)
+	if err == nil {
+		r.node, r.readAt = node, time.Now()
+	}
+	return err
+}
+
+func (r *recheck) setCondition(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.CheckTimeout)
+	defer cancel()
+	condition := nodepatch.Condition{Type: r.cfg.ConditionType, Status: r.status}
+	condition.Reason, condition.Message = verdict.Verified, verdict.AllChecksPass
+	if r.status == statusFalse {
+		round, _ := errors.AsType[roundFailure](r.failure)
+		condition.Reason, condition.Message = verdict.Reason(round.checks), kube.Shorten(r.message())
+	}
+	return r.api.SetCondition(ctx, r.node, condition, r.client.ServerTime())
+}
+
+// open removes the failed taint.
+func (r *recheck) open(ctx context.Context) error {
+	request := NewRequest(r.cfg)
+	if err := r.patcher.RemoveFailedTaint(ctx, r.node, request); err != nil {
+		return err
+	}
+	r.log.Info("failed taint removed: the node passes its rechecks")
+	isFailed := func(taint nodepatch.Taint) bool { return taint.Key == request.FailedTaintKey }
+	r.node.Spec.Taints = slices.DeleteFunc(r.node.Spec.Taints, isFailed)
+	return nil
+}
+
+func (r *recheck) message() string { return "rechecks fail: " + r.failure.Error() }

@@ -99,10 +99,11 @@ func (m memory) recheck(condition *corev1.NodeCondition, node *corev1.Node, pod 
 	}
 
 	container := runningContainer(pod)
+	hasRecovered := m.rechecked.Failed && !r.Failed // the agent has just written so: kubelet says later that it is ready
 	switch {
 	case container == "" || IsReady(pod) || !isNodeReady(node):
 		r.NotReady = time.Time{}
-	case r.NotReady.IsZero() || container != m.container:
+	case r.NotReady.IsZero() || container != m.container || hasRecovered:
 		r.NotReady = now
 	}
 	switch {

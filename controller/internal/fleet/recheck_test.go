@@ -100,6 +100,19 @@ func TestAgentThatIsNotReadyForAnotherReason(t *testing.T) {
 	}
 }
 
+// The agent writes True before kubelet has asked it again whether it is ready.
+func TestAgentThatHasJustRecovered(t *testing.T) {
+	s := rechecked(t)
+	s.ready(false)
+	s.say(corev1.ConditionFalse, DNSFailed)
+	s.after(time.Minute)
+	s.say(corev1.ConditionTrue, "Verified")
+	s.after(10 * time.Second)
+	assert.Empty(t, s.plan.Conditions)
+	s.after(30 * time.Second)
+	require.NotNil(t, s.write(), "it is still not ready")
+}
+
 // A container that is started again and again is not ready for a moment each time.
 func TestAgentThatHasJustStarted(t *testing.T) {
 	s := rechecked(t)

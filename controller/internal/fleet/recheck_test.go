@@ -109,7 +109,7 @@ func TestAgentThatHasJustRecovered(t *testing.T) {
 	s.say(corev1.ConditionTrue, "Verified")
 	s.after(10 * time.Second)
 	assert.Empty(t, s.plan.Conditions)
-	s.after(30 * time.Second)
+	s.after(40 * time.Second)
 	require.NotNil(t, s.write(), "it is still not ready")
 }
 

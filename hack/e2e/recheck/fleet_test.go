@@ -68,7 +68,7 @@ func kwokNode(name string) *corev1.Node {
 			Name:   name,
 			Labels: map[string]string{corev1.LabelOSStable: "linux", corev1.LabelHostname: name, harness.Label: "true"},
 			Annotations: map[string]string{"kwok.x-k8s.io/node": "fake",
-				harness.Annotation: `{"time":"2026-01-01T00:00:00Z","duration":"1s","attempts":{"dns":1},"version":"dev"}`},
+				harness.Annotation: `{"time":"2026-01-01T00:00:00Z","duration":"1s","removed":["node-ready/unverified=true:NoSchedule"],"version":"dev"}`},
 		},
 		Spec:   corev1.NodeSpec{Taints: []corev1.Taint{{Key: "e2e/kwok", Effect: corev1.TaintEffectNoSchedule}}},
 		Status: corev1.NodeStatus{Capacity: capacity, Allocatable: capacity},
@@ -96,6 +96,6 @@ func (s *suite) fail(names ...string) (recover func()) {
 	s.Helper()
 	passed := func(ctx context.Context) error { return s.report(ctx, corev1.ConditionTrue, "Verified", names...) }
 	s.Undo(passed)
-	s.NoError(s.report(s.Ctx, corev1.ConditionFalse, "NetworkFailed", names...))
+	s.NoError(s.report(s.Ctx, corev1.ConditionFalse, networkFailed, names...))
 	return func() { s.NoError(passed(s.Ctx)) }
 }

@@ -64,6 +64,10 @@ func prepare(ctx context.Context, cluster *harness.Cluster) (cleanUp func(contex
 	if _, err := cluster.Kubectl(ctx, "", taint...); err != nil {
 		return nil, err
 	}
+	// Only a node that was released from the startup taint gets a condition.
+	if err := cluster.Gate(ctx, harness.RealNode); err != nil {
+		return nil, err
+	}
 	return func(ctx context.Context) error {
 		if err := undeploy(ctx); err != nil {
 			return err

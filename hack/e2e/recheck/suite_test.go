@@ -90,13 +90,27 @@ func start(t *testing.T, short, long int) *suite {
 	t.Helper()
 	s := &suite{Suite: harness.Start(t, short, long)}
 	s.NoError(s.AwaitController(s.Ctx))
+	s.awaitGood(rechecked()...)
 	for _, node := range rechecked() {
-		s.AwaitNode(node, isGood)
+		s.awaitReady(node)
 	}
 	s.awaitControlGroup()
 	s.seen = s.record()
 	return s
 }
+
+// awaitReady waits until the agent on a node is ready: it has no failure left to write.
+func (s *suite) awaitReady(node string) {
+	s.Helper()
+	s.Until(func() (bool, error) {
+		pods, err := s.AgentPods(s.Ctx)
+		return slices.ContainsFunc(pods, func(pod corev1.Pod) bool {
+			return pod.Spec.NodeName == node && pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.Status.Conditions, isReady)
+		}), err
+	}, "no agent is ready on %s", node)
+}
+
+func isReady(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue }
 
 // awaitControlGroup waits until the checks have passed for long enough in the leader's own pod: nothing is closed before.
 func (s *suite) awaitControlGroup() {

@@ -110,7 +110,9 @@ func (s *suite) awaitReady(node string) {
 	}, "no agent is ready on %s", node)
 }
 
-func isReady(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue }
+func isReady(c corev1.PodCondition) bool {
+	return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+}
 
 // awaitControlGroup waits until the checks have passed for long enough in the leader's own pod: nothing is closed before.
 func (s *suite) awaitControlGroup() {

@@ -23,7 +23,6 @@ func TestNoNodeIsClosedWithoutDNS(t *testing.T) {
 	})
 	s.NoError(s.Cluster.ScaleCoreDNS(s.Ctx, 2))
 	s.awaitGood(rechecked()...)
-	s.awaitControlGroup()
 	s.Empty(s.seen.taints(), "nodes were closed")
 }
 
@@ -37,8 +36,8 @@ func TestNoNodeIsClosedWithoutAPIServer(t *testing.T) {
 		_, err := s.Cluster.Node(s.Ctx, harness.RealNode)
 		return err == nil, nil
 	}, "the API server does not answer")
-	s.awaitControlGroup() // of the next leader
 	s.awaitGood(rechecked()...)
+	s.awaitControlGroup() // of the next leader
 	s.Empty(s.seen.taints(), "nodes were closed")
 }
 

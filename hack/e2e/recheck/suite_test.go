@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
@@ -94,9 +95,22 @@ func start(t *testing.T, short, long int) *suite {
 	for _, node := range rechecked() {
 		s.awaitReady(node)
 	}
+	s.awaitNoneClosed()
 	s.awaitControlGroup()
 	s.seen = s.record()
 	return s
+}
+
+// awaitNoneClosed waits until no node has a failed taint.
+func (s *suite) awaitNoneClosed() {
+	s.Helper()
+	s.Until(func() (bool, error) {
+		list, err := s.Kube.CoreV1().Nodes().List(s.Ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, err
+		}
+		return !slices.ContainsFunc(list.Items, func(n corev1.Node) bool { return harness.HasTaint(&n, failedTaint) }), nil
+	}, "nodes stay closed")
 }
 
 // awaitReady waits until the agent on a node is ready: it has no failure left to write.

@@ -68,7 +68,7 @@ vulncheck: $(TOOLS)/govulncheck ## known vulnerabilities in what the code of age
 
 ## Benchmarks
 .PHONY: bench bench-5000 linked
-bench: agent ## size, memory, time, requests and 1,000 nodes, against budgets (root, Linux); BENCH="-only startup -runs 5", KEEP=1
+bench: agent ## size, memory, time, requests, 1,000 nodes and rechecks, against budgets (root, Linux); BENCH="-only startup -runs 5", KEEP=1
 	hack/bench.sh $(BENCH)
 
 bench-5000: agent ## 5,000 nodes at once

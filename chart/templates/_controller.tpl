@@ -24,8 +24,8 @@ DELETE_AFTER: {{ $.Values.controller.remediation.deleteAfter | quote }}
 FAILED_FOR: {{ $.Values.controller.remediation.failedFor | quote }}
 CONTROL_GROUP_FOR: {{ $.Values.controller.remediation.controlGroupFor | quote }}
 {{- end }}
-{{- if .Values.controller.retaint.enabled }}
-RETAINT: "true"
+{{- if include "kube-node-ready.recheck" . }}
+RETAINT: {{ .Values.controller.retaint.enabled | quote }}
 RETAINT_SETTLE_FOR: {{ .Values.controller.retaint.settleFor | quote }}
 {{- end }}
 {{- end }}
@@ -89,7 +89,6 @@ subjects:
 {{- if not (include "kube-node-ready.recheck" .) }}
 {{- fail "controller.retaint.enabled needs config.recheckInterval: only rechecks find that a verified node fails" }}
 {{- end }}
-{{- include "kube-node-ready.validateDuration" (list "controller.retaint.settleFor" .Values.controller.retaint.settleFor "1s" "24h") }}
 {{- end }}
 {{- end }}
 
@@ -98,6 +97,7 @@ subjects:
 {{- include "kube-node-ready.validateRetaint" . }}
 {{- if .Values.controller.enabled }}
 {{- include "kube-node-ready.validateDuration" (list "controller.notStartedAfter" .Values.controller.notStartedAfter "1s" "24h") }}
+{{- include "kube-node-ready.validateDuration" (list "controller.retaint.settleFor" .Values.controller.retaint.settleFor "1s" "24h") }}
 {{- range $name := list "deleteAfter" "failedFor" "controlGroupFor" }}
 {{- include "kube-node-ready.validateDuration" (list (printf "controller.remediation.%s" $name) (index $.Values.controller.remediation $name) "1s" "24h") }}
 {{- end }}

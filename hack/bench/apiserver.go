@@ -14,6 +14,7 @@ import (
 // usage is taken from the API server's metrics.
 type usage struct {
 	cpu       float64            // seconds
+	resident  float64            // bytes, now
 	p99       map[string]float64 // seconds, by verb
 	durations map[string]buckets
 }
@@ -34,6 +35,9 @@ func (b *bench) scrape(ctx context.Context) (usage, error) {
 	u := usage{durations: map[string]buckets{}}
 	for _, metric := range families["process_cpu_seconds_total"].GetMetric() {
 		u.cpu = metric.GetCounter().GetValue()
+	}
+	for _, metric := range families["process_resident_memory_bytes"].GetMetric() {
+		u.resident = metric.GetGauge().GetValue()
 	}
 	for _, metric := range families["apiserver_request_duration_seconds"].GetMetric() {
 		verb := label(metric, "verb")
@@ -61,7 +65,7 @@ func label(metric *dto.Metric, name string) string {
 
 // since is the usage after before was scraped.
 func (u usage) since(before usage) usage {
-	d := usage{cpu: u.cpu - before.cpu, p99: map[string]float64{}}
+	d := usage{cpu: u.cpu - before.cpu, resident: u.resident, p99: map[string]float64{}}
 	for verb, now := range u.durations {
 		between := buckets{}
 		for bound, count := range now {

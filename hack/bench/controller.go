@@ -32,22 +32,18 @@ const (
 // controller measures the controller beside a fleet of nodes of 15 kB each: at the incident (no node is verified, no agent
 // runs), and at rest (all are verified, and kubelets send heartbeats). Nothing else runs in this cluster.
 func (b *bench) controller(ctx context.Context) (err error) {
-	for _, component := range []string{"kube-controller-manager", "kube-scheduler"} {
-		if _, err := b.Script(ctx, "stop", component); err != nil {
-			return err
-		}
-		defer func() {
-			_, startErr := b.Script(context.WithoutCancel(ctx), "start", component)
-			err = errors.Join(err, startErr)
-		}()
+	start, err := b.stopControllers(ctx)
+	if err != nil {
+		return err
 	}
+	defer func() { err = errors.Join(err, start()) }()
 	template, err := b.agentTemplate(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.removeFleet(context.WithoutCancel(ctx))) }()
 	b.step("controller: %d nodes and as many pods", fleetSize)
-	if err := b.createFleet(ctx, template); err != nil {
+	if err := b.createFleet(ctx, template, "default"); err != nil {
 		return err
 	}
 	for _, streams := range []bool{true, false} {
@@ -77,6 +73,24 @@ func (b *bench) controller(ctx context.Context) (err error) {
 	return nil
 }
 
+// stopControllers stops what would change the benchmark's nodes and pods, until start is called.
+func (b *bench) stopControllers(ctx context.Context) (start func() error, err error) {
+	components := []string{"kube-controller-manager", "kube-scheduler"}
+	start = func() (err error) {
+		for _, component := range components {
+			_, startErr := b.Script(context.WithoutCancel(ctx), "start", component)
+			err = errors.Join(err, startErr)
+		}
+		return err
+	}
+	for _, component := range components {
+		if _, err := b.Script(ctx, "stop", component); err != nil {
+			return nil, errors.Join(err, start())
+		}
+	}
+	return start, nil
+}
+
 // agentTemplate is the pod template of the chart's DaemonSet.
 func (b *bench) agentTemplate(ctx context.Context) (*corev1.PodTemplateSpec, error) {
 	manifests, err := b.Render(ctx)
@@ -92,8 +106,9 @@ func (b *bench) agentTemplate(ctx context.Context) (*corev1.PodTemplateSpec, err
 	return nil, errors.New("the chart renders no DaemonSet")
 }
 
-// createFleet creates nodes as large as real ones (the images make most of it), and a pod for each that cannot pull its image.
-func (b *bench) createFleet(ctx context.Context, template *corev1.PodTemplateSpec) error {
+// createFleet creates nodes as large as real ones (the images make most of it), and a pod for each that cannot pull its image. The
+// pods have a service account of this name.
+func (b *bench) createFleet(ctx context.Context, template *corev1.PodTemplateSpec, account string) error {
 	if err := b.createNodes(ctx, fleetSize, true); err != nil {
 		return err
 	}
@@ -119,7 +134,7 @@ func (b *bench) createFleet(ctx context.Context, template *corev1.PodTemplateSpe
 		}
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: node, Namespace: harness.Namespace, Labels: labels}, Spec: *template.Spec.DeepCopy()}
 		pod.Spec.NodeName = node
-		pod.Spec.ServiceAccountName, pod.Spec.AutomountServiceAccountToken = "default", new(bool)
+		pod.Spec.ServiceAccountName, pod.Spec.AutomountServiceAccountToken = account, new(bool)
 		pod, err := b.Kube.CoreV1().Pods(harness.Namespace).Create(ctx, pod, metav1.CreateOptions{})
 		if err != nil {
 			return err
@@ -224,7 +239,7 @@ func (b *bench) observe(ctx context.Context, template *corev1.PodTemplateSpec, s
 	}
 	start := time.Now()
 	if beats {
-		err = b.beat(ctx)
+		err = b.beat(ctx, observed)
 	} else {
 		sleep(ctx, observed)
 	}
@@ -241,11 +256,11 @@ func (b *bench) observe(ctx context.Context, template *corev1.PodTemplateSpec, s
 	return used, errors.Join(ctx.Err(), err, statErr, statusErr, auditErr)
 }
 
-// beat writes the status of nodes as kubelets do that have nothing new to say.
-func (b *bench) beat(ctx context.Context) error {
+// beat writes the status of nodes for a while, as kubelets do that have nothing new to say.
+func (b *bench) beat(ctx context.Context, d time.Duration) error {
 	ticker := time.NewTicker(time.Second / heartbeats)
 	defer ticker.Stop()
-	for i := range int(observed.Seconds() * heartbeats) {
+	for i := range int(d.Seconds() * heartbeats) {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

@@ -36,6 +36,10 @@ func inPod(ctx context.Context, what string, args []string) error {
 		return verifications(ctx, cluster, counts[0])
 	case what == "hold" && len(counts) == 2:
 		return holds(ctx, cluster, counts[0], counts[1])
+	case what == "recheck" && len(counts) == 1:
+		return rechecks(ctx, counts[0], false)
+	case what == "recheck-peers" && len(counts) == 1:
+		return rechecks(ctx, counts[0], true)
 	case what == "fleet" && len(counts) == 1:
 		return fleet(ctx, cluster, counts[0], startAgent)
 	case what == "tokens" && len(counts) == 1:
@@ -120,26 +124,13 @@ func holds(ctx context.Context, cluster *harness.Cluster, runs, scrapes int) err
 }
 
 func hold(ctx context.Context, scrapes int) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, agentPath())
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	if err := cmd.Start(); err != nil {
+	pid, stop, err := startHolding(ctx, nil)
+	if err != nil {
 		return err
 	}
-	defer func() {
-		cancel()
-		_ = cmd.Wait()
-	}()
-	if err := harness.Until(ctx, func() (bool, error) {
-		status, _, err := get("/readyz")
-		return err == nil && status == http.StatusOK, nil
-	}); err != nil {
-		return err
-	}
+	defer stop()
 	var p peaks
-	var err error
-	if p.Verified, err = peak(cmd.Process.Pid); err != nil {
+	if p.Verified, err = peak(pid); err != nil {
 		return err
 	}
 	for range scrapes {
@@ -148,10 +139,34 @@ func hold(ctx context.Context, scrapes int) error {
 			return fmt.Errorf("scrape: status %d: %w", status, err)
 		}
 	}
-	if p.Scraped, err = peak(cmd.Process.Pid); err != nil {
+	if p.Scraped, err = peak(pid); err != nil {
 		return err
 	}
 	return printJSON(p)
+}
+
+// startHolding starts the agent with additions to the environment and waits until it is ready. It logs to log; nil: nowhere.
+func startHolding(ctx context.Context, log io.Writer, env ...string) (pid int, stop func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	cmd := exec.CommandContext(ctx, agentPath())
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.Env, cmd.Stderr = append(os.Environ(), env...), log
+	if err := cmd.Start(); err != nil {
+		cancel()
+		return 0, nil, err
+	}
+	stop = func() {
+		cancel()
+		_ = cmd.Wait()
+	}
+	if err := harness.Until(ctx, func() (bool, error) {
+		status, _, err := get("/readyz")
+		return err == nil && status == http.StatusOK, nil
+	}); err != nil {
+		stop()
+		return 0, nil, err
+	}
+	return cmd.Process.Pid, stop, nil
 }
 
 func get(path string) (status int, body []byte, err error) {

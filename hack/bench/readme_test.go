@@ -36,6 +36,11 @@ func TestReadme(t *testing.T) {
 		"controller mode: median": controllerGateBudget, "controller mode: 95th": controllerGateP95Budget,
 		"5,000 nodes unverified: peak": incidentBudget, "5,000 nodes verified: peak": restBudget,
 		"5,000 nodes verified: CPU": restCPUBudget, "5,000 nodes verified: requests": restRequestsBudget,
+		"rechecks: peak": recheckMemoryBudget, "rechecks with peers: peak": recheckMemoryBudget,
+		"rechecks at 60s: CPU": recheckCPUBudget, "rechecks with peers at 60s: CPU": recheckCPUBudget,
+		"rechecks: requests": recheckRequestsBudget, "rechecks with peers: requests": recheckRequestsBudget,
+		"rechecks: writes": 0, "rechecks with peers: writes": 0, "rechecks: connections": recheckConnectionsBudget,
+		"rechecks with peers: connections": recheckConnectionsBudget + peerConnections,
 	}
 	found := map[string]bool{}
 	for line := range strings.Lines(string(text)) {

@@ -27,6 +27,13 @@ const (
 	restBudget         = 96.0  // MiB, the controller beside 5,000 verified nodes
 	restCPUBudget      = 10.0  // mCPU, the same
 	restRequestsBudget = 10.0  // a minute, the same
+
+	recheckMemoryBudget   = 20.0 // MiB, an agent that rechecks its node
+	recheckCPUBudget      = 2.0  // mCPU, the same at RECHECK_INTERVAL=60s
+	recheckRequestsBudget = 2.0  // a round
+	// The network check opens one and the service check two. A round that is thorough opens more, once an hour; an agent that did
+	// not keep its connection to the API server would open four.
+	recheckConnectionsBudget = 3.5
 )
 
 // report prints progress and each figure, and at the end the table of all figures in Markdown.

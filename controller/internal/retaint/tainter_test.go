@@ -118,7 +118,7 @@ func slim(t *testing.T, node *corev1.Node) *nodepatch.Node {
 
 func (w *world) node(name string) *corev1.Node {
 	node := new(corev1.Node)
-	require.NoError(w, w.Client.Get(w.Context(), client.ObjectKey{Name: name}, node))
+	require.NoError(w, w.Get(w.Context(), client.ObjectKey{Name: name}, node))
 	return node
 }
 

@@ -16,7 +16,7 @@ func TestFlappingNode(t *testing.T) {
 	node := nodes[0]
 	const up, down, times = 90 * time.Second, 4 * time.Minute, 3
 	for range times {
-		s.dropForwarded(node, dropPods)
+		s.dropForwarded(node, dropPods()...)
 		s.during(time.Now(), down, down, func() {})
 		s.repair(node)
 		s.during(time.Now(), up, up, func() {})

@@ -211,12 +211,14 @@ func (s *suite) dropForwarded(node string, rules ...string) {
 	s.NoError(s.Cluster.BreakForwarded(s.Ctx, node, rules...))
 }
 
-// Rules for drop and dropForwarded.
-const (
-	dropDNS = "meta l4proto { tcp, udp } th dport 53 drop"
-	// dropPods leaves the DNS service, and the API server, which is no pod.
-	dropPods = "ip saddr 10.244.0.0/16 ip daddr 10.244.0.0/16 meta l4proto { tcp, udp } th sport != 53 th dport != 53 drop"
-)
+// dropDNS is the rule that drops what pods ask name servers.
+const dropDNS = "meta l4proto { tcp, udp } th dport 53 drop"
+
+// dropPods are the rules that drop what passes between pods, but for DNS. The API server is no pod.
+func dropPods() []string {
+	return []string{"meta l4proto { tcp, udp } th dport 53 accept", "meta l4proto { tcp, udp } th sport 53 accept",
+		"ip saddr 10.244.0.0/16 ip daddr 10.244.0.0/16 drop"}
+}
 
 // repair takes the rules away that were added on nodes.
 func (s *suite) repair(nodes ...string) {

@@ -11,47 +11,30 @@ import (
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-// What three broken nodes report.
+// What broken nodes report.
 const (
 	peersFailed = "PeersFailed"
 	silent      = "Silent"
 	dnsFailed   = "DNSFailed,ServiceFailed"
 )
 
-// The first failure of a node is a warning; at the threshold its condition says what fails. The others name the neighbour that they do
-// not reach, and pass.
-func TestNeighboursOfANode(t *testing.T) {
-	s := start(t, 4, 4)
-	broken := nodes[0]
-	agent := s.AgentPod(broken)
-	s.dropForwarded(broken, dropPods()...)
-	first := s.AwaitLog(agent, func(line harness.LogLine) bool {
-		return line.Time.After(s.Began) && line.Msg == harness.MsgRecheckFailed
+// Nodes of two releases fail at the same time.
+func TestFailingNodes(t *testing.T) {
+	s := start(t, 8, 8)
+	t.Run("closed once", func(t *testing.T) {
+		t.Parallel()
+		s.part(t).closedOnce()
 	})
-	s.Contains(first.Reason, "peers")
-	s.True(isGood(s.Node(broken)), "a single failure is no verdict")
-	s.awaitFails(broken, peersFailed)
-	t.Log(harness.Condition(s.Node(broken), harness.ConditionType).Message)
-	s.Contains(s.event(broken, "NodeRecheckFailed", "peers: ")[0].Message, "agents on other nodes answers")
-	others := append(slices.Clone(healthy), nodes[1:]...)
-	// Not each of them: the sample of an agent that has started early may lack a few.
-	s.Until(func() (bool, error) {
-		return slices.ContainsFunc(others, func(other string) bool { return s.warnsOf(other, broken) }), nil
-	}, "no neighbour names %s", broken)
-	s.repair(broken)
-	s.awaitGood(broken)
-	s.event(broken, "NodeRecovered", "")
-	s.Equal([]string{"False " + peersFailed, "True Verified"}, s.seen.conditions(broken))
-	for _, other := range others {
-		s.Empty(s.seen.conditions(other), other)
-	}
+	t.Run("another release", func(t *testing.T) {
+		t.Parallel()
+		s.part(t).anotherRelease()
+	})
 }
 
-// Three nodes fail for reasons of their own. Each is closed, once, and no other one. The leading controller is killed when a condition
-// turns False, and when all nodes are closed: the next one goes on from what it finds. Once the nodes are repaired, their agents open
-// them without a controller.
-func TestFailingNodesAreClosedOnce(t *testing.T) {
-	s := start(t, 6, 6)
+// Three nodes fail for reasons of their own, and each is closed, once. The leading controller is killed when a condition turns False,
+// and when all nodes are closed: the next one goes on from what it finds. Once the nodes are repaired, their agents open them without
+// a controller. The healthy nodes stay as they are.
+func (s *suite) closedOnce() {
 	isolated, cutOff, nameless, reported := nodes[0], nodes[1], nodes[2], inFleet(0, 0)
 	reasons := map[string]string{isolated: peersFailed, cutOff: silent, nameless: dnsFailed, reported: networkFailed}
 	recover := s.fail(reported)
@@ -62,10 +45,12 @@ func TestFailingNodesAreClosedOnce(t *testing.T) {
 	s.drop(nameless, dropDNS)
 	// As an agent does every five minutes: the next leader does not know how old a False is that it finds.
 	s.NoError(s.report(s.Ctx, corev1.ConditionFalse, networkFailed, reported))
+	s.warnsFirst(isolated)
 	for node, reason := range reasons {
 		s.awaitClosed(node, reason)
 		s.event(node, "FailedTaintAdded", strings.Split(reason, ",")[0])
 	}
+	s.Contains(s.event(isolated, "NodeRecheckFailed", "peers: ")[0].Message, "agents on other nodes answers")
 	s.awaitSeries("closed_nodes 4")
 	s.awaitSeries(`recheck_failed_nodes{reason="Silent"} 1`)
 	s.killLeader()
@@ -75,16 +60,31 @@ func TestFailingNodesAreClosedOnce(t *testing.T) {
 	s.NoError(s.scaleController(s.Ctx, 0))
 	s.repair(nodes...)
 	s.awaitGood(nodes...)
+	s.event(isolated, "NodeRecovered", "")
 	recover()
 	s.NoError(s.scaleController(s.Ctx, 2))
 	s.awaitOpen(reported) // nobody plays its agent: the controller does it
 	for node := range reasons {
 		s.Equal([]string{closed, opened}, s.seen.taints()[node], node)
 	}
-	s.Len(s.seen.taints(), len(reasons), "another node was touched")
+	s.Len(s.seen.taintsBut(others()...), len(reasons), "another node was touched")
 	for _, node := range healthy {
 		s.Empty(s.seen.conditions(node), node)
 	}
+}
+
+// warnsFirst waits until the first round of a node has failed, and until a neighbour names the node. Neither is a verdict.
+func (s *suite) warnsFirst(node string) {
+	s.Helper()
+	first := s.AwaitLog(s.AgentPod(node), func(line harness.LogLine) bool {
+		return line.Time.After(s.Began) && line.Msg == harness.MsgRecheckFailed
+	})
+	s.Contains(first.Reason, "peers")
+	s.True(isGood(s.Node(node)), "a single failure is no verdict")
+	// Not each of them: the sample of an agent that has started early may lack a few.
+	s.Until(func() (bool, error) {
+		return slices.ContainsFunc(healthy, func(other string) bool { return s.warnsOf(other, node) }), nil
+	}, "no neighbour names %s", node)
 }
 
 // warnsOf reports whether the agent on a node has logged in this test that it does not reach another one.

@@ -128,6 +128,15 @@ func (r *recorder) taints() map[string][]string {
 	return found
 }
 
+// taintsBut is taints without those of some nodes.
+func (r *recorder) taintsBut(nodes ...string) map[string][]string {
+	found := r.taints()
+	for _, node := range nodes {
+		delete(found, node)
+	}
+	return found
+}
+
 func (r *recorder) timeline(since time.Time) string {
 	var text strings.Builder
 	for _, change := range r.all() {

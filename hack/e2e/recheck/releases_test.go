@@ -2,81 +2,74 @@ package recheck
 
 import (
 	"context"
-	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-// second is another release with nodes of its own.
-const second = "second"
+// second is another release, installed with Helm. Its node has a real kubelet, too.
+const (
+	second     = "second"
+	secondName = second + "-" + harness.Name
+	secondNode = "node6"
+)
 
-// Each of two releases closes its own node, and says so in the taint. When the second one is uninstalled, its node is opened, and that
-// of the first stays closed.
-func TestTwoReleases(t *testing.T) {
-	s := start(t, 5, 5)
-	first, other := inFleet(0, 0), "second-0"
-	s.kwokNodeOf(second, other)
-	helm := func(args ...string) {
-		t.Helper()
-		_, err := s.Cluster.Run(s.Ctx, "", s.Tool("helm"), append(args, "--namespace", harness.Namespace)...)
+// others are the nodes that the first release must not touch.
+func others() []string { return []string{secondNode} }
+
+// Another release closes its own node, and says so in the taint. Its node is opened when its agents are uninstalled, when re-taint is
+// switched off, when rechecks are, and when the release is uninstalled: then nothing of it is left.
+func (s *suite) anotherRelease() {
+	values := append(harness.ControllerValues(), "controller.retaint.enabled=true", "controller.retaint.settleFor=20s",
+		"config.recheckInterval=10s", "config.failureThreshold=2", "config.recoveryThreshold=2", "config.checkTimeout=1s", "config.maxRetries=0",
+		"terminationGracePeriodSeconds=10", "nodeSelector."+releaseLabel+"="+second)
+	s.Undo(func(ctx context.Context) error {
+		_, err := s.helm(ctx, "uninstall", second, "--ignore-not-found")
+		return err
+	})
+	upgrade := func(more ...string) {
+		_, err := s.helm(s.Ctx, append([]string{"upgrade", "--install", second, "chart", "--wait", "--timeout=2m"}, harness.Set(append(values, more...)...)...)...)
 		s.NoError(err)
 	}
-	s.Undo(func(ctx context.Context) error {
-		_, err := s.Cluster.Run(ctx, "", s.Tool("helm"), "uninstall", second, "--namespace", harness.Namespace, "--ignore-not-found")
-		return err
-	})
-	helm(append([]string{"install", second, "chart", "--wait", "--timeout=2m"}, harness.Set(append(harness.ControllerValues(),
-		"controller.retaint.enabled=true", "controller.retaint.settleFor=20s", "config.recheckInterval=10s", "config.maxRetries=0",
-		"nodeSelector."+releaseLabel+"="+second)...)...)...)
-	// Only a False that it has seen turn counts.
-	s.AwaitLog(s.leaderOf(second), harness.Says("control group passed"))
-	s.fail(first, other)
-	for node, release := range map[string]string{first: harness.Name, other: second + "-" + harness.Name} {
-		s.AwaitNode(node, func(n *corev1.Node) bool { return closedBy(n) != "" })
-		s.Equal(release, closedBy(s.Node(node)))
+	upgrade()
+	s.drop(secondNode, dropDNS)
+	now, _ := s.AwaitNode(secondNode, func(n *corev1.Node) bool { return harness.HasTaint(n, failedTaint) })
+	s.Equal(secondName, closedBy(now))
+	s.True(fails(now, dnsFailed))
+
+	s.Kubectl("", "delete", "-n", harness.Namespace, "daemonset/"+secondName)
+	s.awaitOpen(secondNode)
+	s.event(secondNode, "FailedTaintRemoved", "no agent has checked the node")
+	s.AwaitNode(secondNode, func(n *corev1.Node) bool { return condition(n) == "Unknown NotRechecked" })
+	for _, off := range [][]string{
+		{"controller.retaint.enabled=false"},
+		{"controller.retaint.enabled=false", "config.recheckInterval="},
+	} {
+		upgrade()
+		s.close(secondNode)
+		upgrade(off...)
+		s.awaitOpen(secondNode)
+		s.event(secondNode, "FailedTaintRemoved", "nodes that fail their rechecks are not closed any more")
 	}
 
-	helm("uninstall", second, "--wait", "--timeout=2m")
-	s.Empty(closedBy(s.Node(other)), "helm uninstall has left it closed")
-	s.Equal(harness.Name, closedBy(s.Node(first)))
-	left := s.Kubectl("", "get", "all,serviceaccounts,configmaps,clusterroles,clusterrolebindings,validatingadmissionpolicies", "-A",
-		"-l", "app.kubernetes.io/instance="+second, "-o", "name")
-	s.Empty(left, "left by helm uninstall")
-	s.Equal([]string{closed, opened}, s.seen.taints()[other])
-	s.Equal([]string{closed}, s.seen.taints()[first])
-	s.Len(s.seen.taints(), 2)
-}
-
-// kwokNodeOf makes a verified node of a release without a real kubelet, until the test ends.
-func (s *suite) kwokNodeOf(release, name string) {
-	s.Helper()
-	node := kwokNode(name)
-	node.Labels[releaseLabel] = release
-	s.Undo(func(ctx context.Context) error {
-		err := s.Kube.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return err
-	})
-	_, err := s.Kube.CoreV1().Nodes().Create(s.Ctx, node, metav1.CreateOptions{})
+	upgrade()
+	s.close(secondNode)
+	_, err := s.helm(s.Ctx, "uninstall", second, "--wait", "--timeout=2m")
 	s.NoError(err)
+	s.Empty(closedBy(s.Node(secondNode)), "helm uninstall has left it closed")
+	s.Equal([]string{closed, opened, closed, opened, closed, opened, closed, opened}, s.seen.taints()[secondNode])
+	left := s.Kubectl("", "get", "-A", "-l", "app.kubernetes.io/instance="+second, "-o", "name",
+		"all,serviceaccounts,configmaps,roles,rolebindings,clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings")
+	s.Empty(left, "left by helm uninstall")
 }
 
-// leaderOf waits for the controller that leads in a release, and returns its pod.
-func (s *suite) leaderOf(release string) (pod corev1.Pod) {
+func (s *suite) helm(ctx context.Context, args ...string) (string, error) {
+	return s.Cluster.Run(ctx, "", s.Tool("helm"), append(args, "--namespace", harness.Namespace)...)
+}
+
+// close closes the node of the second release as its controller does.
+func (s *suite) close(node string) {
 	s.Helper()
-	s.Until(func() (bool, error) {
-		lease, err := s.Kube.CoordinationV1().Leases(harness.Namespace).Get(s.Ctx, release+"-"+harness.Controller, metav1.GetOptions{})
-		if err != nil || lease.Spec.HolderIdentity == nil {
-			return false, nil
-		}
-		pod.Namespace, pod.Name = harness.Namespace, harness.PodOf(*lease.Spec.HolderIdentity)
-		return pod.Name != "", nil
-	}, "no leader of %s", release)
-	return pod
+	s.Kubectl("", "taint", "node", node, "--overwrite", failedTaint+"="+secondName+":NoSchedule")
 }

@@ -36,8 +36,8 @@ const (
 // nodes have a real kubelet, and faults. Each is a node group of its own.
 var nodes = []string{"node2", "node3", "node4"}
 
-// healthy nodes have a real kubelet, too, and no fault: with them any node has at least three neighbours whose agents are ready.
-var healthy = []string{harness.RealNode, "node5", "node6"}
+// healthy nodes have a real kubelet, too, and no fault.
+var healthy = []string{harness.RealNode, "node5"}
 
 // rechecked are all nodes whose agent is a real one.
 func rechecked() []string { return append(slices.Clone(healthy), nodes...) }
@@ -50,7 +50,7 @@ func prepare(ctx context.Context, cluster *harness.Cluster) (cleanUp func(contex
 	if err != nil {
 		return nil, err
 	}
-	added := rechecked()[1:]
+	added := append(rechecked()[1:], secondNode)
 	undeploy, err := cluster.DeployController(ctx, added, values)
 	if err != nil {
 		return nil, err
@@ -59,6 +59,9 @@ func prepare(ctx context.Context, cluster *harness.Cluster) (cleanUp func(contex
 		if err := cluster.Patch(ctx, node, fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, groupLabel, node)); err != nil {
 			return nil, err
 		}
+	}
+	if err := cluster.Patch(ctx, secondNode, fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, releaseLabel, second)); err != nil {
+		return nil, err
 	}
 	// CoreDNS stays on the node that no test breaks.
 	taint := append(append([]string{"taint", "node", "--overwrite"}, added...), "e2e/no-dns=:NoSchedule")
@@ -99,6 +102,12 @@ func start(t *testing.T, short, long int) *suite {
 	s.awaitControlGroup()
 	s.seen = s.record()
 	return s
+}
+
+// part is for a part of the test.
+func (s *suite) part(t *testing.T) *suite {
+	t.Helper()
+	return &suite{s.Part(t), s.seen}
 }
 
 // awaitNoneClosed waits until no node has a failed taint.
@@ -226,11 +235,6 @@ func (s *suite) repair(nodes ...string) {
 	for _, node := range nodes {
 		s.NoError(s.Cluster.Repair(s.Ctx, node))
 	}
-}
-
-// redeploy makes the release what it was at the start, when the test ends.
-func (s *suite) redeploy() {
-	s.Undo(func(ctx context.Context) error { return s.Cluster.Deploy(ctx, values...) })
 }
 
 // scaleController sets the number of controllers, and waits until as many are there.

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
 const (
@@ -136,7 +138,7 @@ func (s Settings) wantedOfRechecked(status Status, now time.Time) (Condition, bo
 	isOwn := r.Reason == Silent
 	isDue := isOwn && now.Sub(r.written()) >= refreshInterval
 	switch {
-	case isSilent && (!r.Failed || isDue || r.isStale(now)):
+	case isSilent && s.isConditioned(status.Node) && (!r.Failed || isDue || r.isStale(now)):
 		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: Silent, Rechecked: true, Event: !isOwn,
 			Message: fmt.Sprintf("pod %s/%s runs and is not ready: its rechecks fail, and it does not write why; "+
 				"read its log, and check the node's path to the API server", status.Pod.Namespace, status.Pod.Name)}, true
@@ -145,4 +147,10 @@ func (s Settings) wantedOfRechecked(status Status, now time.Time) (Condition, bo
 			Message: "no agent checks the node again"}, true
 	}
 	return Condition{}, false
+}
+
+// isConditioned reports whether rechecks show their verdict on node: it was gated, or has the condition already. A node that was
+// never gated is never closed.
+func (s Settings) isConditioned(node *corev1.Node) bool {
+	return s.Condition(node) != nil || verdict.WasGated(node.Annotations[s.Request.Annotation])
 }

@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // rechecked is a story with a verified node whose agent runs and is ready. A failing node is found after 36 s.
@@ -17,6 +19,7 @@ func rechecked(t *testing.T) *story {
 	s.settings.MissingAfter, s.settings.ClosedBy = 10*time.Minute, "knr"
 	node := s.node("n1")
 	node.Labels[verified], node.Spec.Taints = "true", nil
+	node.Annotations = map[string]string{nodepatch.Annotation: `{"removed":["node-ready/unverified=true:NoSchedule"]}`}
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	s.pod("n1", running())
 	s.ready(true)
@@ -88,6 +91,7 @@ func TestAgentThatIsNotReadyForAnotherReason(t *testing.T) {
 		"it does not run":              func(s *story) { s.objects.Pods[0].Status.ContainerStatuses[0].State = waiting("CrashLoopBackOff") },
 		"it is being deleted":          func(s *story) { s.objects.Pods[0].DeletionTimestamp = &metav1.Time{Time: s.now} },
 		"it has said why":              func(s *story) { s.say(corev1.ConditionFalse, DNSFailed) },
+		"its node was never gated":     func(s *story) { s.objects.Nodes[0].Annotations = nil },
 		"rechecks are off":             func(s *story) { s.settings.Rechecks = Rechecks{} },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -26,14 +26,14 @@ var rechecking = []string{
 func TestClosedNodeIsNotCountedOn(t *testing.T) {
 	s := start(t, rechecking...)
 	s.Undo(func(ctx context.Context) error { return s.Undeploy(ctx, rechecking...) })
-	networks := s.networkForEach(4)
+	networks := s.networkForEach(3)
 	s.nodePools("1s")
 	s.workload("story", 1)
 	firstClaim := s.await("Karpenter makes a node for a pod", nodeClaims, ofPool)
 	first := s.await("the first node is verified", nodes, func(s state) bool { return ofPool(s) && harness.Verified(s.node()) })
 	running := s.await("its pod runs", pods, workloadPod("story", func(p *corev1.Pod) bool { return p.Spec.NodeName == first.name() }))
 
-	s.nft(networks[0], "table inet nodns { chain out { type filter hook output priority 0; meta l4proto { tcp, udp } th dport 53 drop; }; }")
+	s.dropDNS(networks[0])
 	failed := s.await("its condition turns False", nodes, on(first.name(), isFalse))
 	closed := s.await("the controller closes it: node-ready/failed:NoSchedule on", nodes, on(first.name(), func(n *corev1.Node) bool { return harness.HasTaint(n, failedTaint) }))
 	s.workload("more", 1)
@@ -45,7 +45,7 @@ func TestClosedNodeIsNotCountedOn(t *testing.T) {
 	inOrder(t, first, failed, closed, claim, second, bound)
 	printSteps(t, []step{first, running, failed, closed, claim, second, bound})
 
-	made := s.untilNoNewClaim(time.Duration(harness.Pick(30, 300)) * time.Second)
+	made := s.untilNoNewClaim(time.Duration(harness.Pick(20, 300)) * time.Second)
 	t.Logf("%d NodeClaims were made in all, %d are there", made, len(s.seen.now(nodeClaims, ofPool)))
 	s.LessOrEqual(made, 3, "consolidation loops")
 	for _, name := range []string{"story", "more"} {

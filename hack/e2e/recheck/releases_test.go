@@ -12,7 +12,7 @@ import (
 const (
 	second     = "second"
 	secondName = second + "-" + harness.Name
-	secondNode = "node6"
+	secondNode = "node5"
 )
 
 // others are the nodes that the first release must not touch.

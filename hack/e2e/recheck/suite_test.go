@@ -1,5 +1,5 @@
 // Package recheck tests released nodes that fail later: the chart with rechecks, neighbours and re-taint, on nodes with a real
-// kubelet that the tests break, beside a fleet whose kubelet kwok plays. `make e2e` runs it, and `make faults` with longer faults.
+// kubelet that the tests break, beside a fleet whose kubelet kwok plays. `make e2e` runs it, with E2E=long longer faults.
 package recheck
 
 import (

@@ -42,7 +42,7 @@ func (r Rechecks) RecoversAfter() time.Duration { return rounds(r.RecoveryThresh
 
 func rounds(n int, interval time.Duration) time.Duration { return time.Duration(n) * interval * 6 / 5 }
 
-// Recheck is what this process has seen of a verified node that is checked again, by its own monotonic clock. A zero time: it is
+// Recheck is what this process has seen of a node that is checked again while it is verified, by its own monotonic clock. A zero time: it is
 // not so, or this process has not seen it.
 type Recheck struct {
 	Failed    bool      // the condition is False
@@ -51,7 +51,7 @@ type Recheck struct {
 	Refreshed time.Time // when the False was written last
 	NotReady  time.Time // since when the agent runs and is not ready, on a ready node
 	Spoke     bool      // it has written True since it has been not ready
-	NoAgent   time.Time // since when no agent runs
+	NoAgent   time.Time // since when no agent runs; also of a node that is not verified
 	SeenSince time.Time // when this process saw the node first
 }
 
@@ -87,8 +87,9 @@ type recheckMemory struct {
 	seen      bool      // before now
 }
 
-// recheck notes what a verified node and its agent show.
-func (m memory) recheck(condition *corev1.NodeCondition, node *corev1.Node, pod *corev1.Pod, now time.Time) memory {
+// recheck notes what a verified node and its agent show. An agent needs enough time to find that its node has recovered.
+func (m memory) recheck(condition *corev1.NodeCondition, node *corev1.Node, pod *corev1.Pod, enough time.Duration,
+	now time.Time) memory {
 	r := m.rechecked
 	r.SeenSince, r.Reason = m.first, ""
 	switch isFalse := condition != nil && condition.Status == corev1.ConditionFalse; {
@@ -123,7 +124,7 @@ func (m memory) recheck(condition *corev1.NodeCondition, node *corev1.Node, pod 
 	switch {
 	case container == "" && r.NoAgent.IsZero():
 		r.NoAgent = now
-	case container != "" && now.Sub(r.began) >= settled: // one that crashes at once, again and again, is none
+	case container != "" && now.Sub(r.began) >= enough: // one that crashes again and again before it has recovered is none
 		r.NoAgent = time.Time{}
 	}
 	m.container, m.rechecked = container, r

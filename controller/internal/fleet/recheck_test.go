@@ -297,3 +297,28 @@ func TestFalseFromBeforeTheRelease(t *testing.T) {
 	assert.Equal(t, Verified, s.only().State)
 	assert.False(t, s.only().Recheck.IsFresh(s.now))
 }
+
+// Rechecks are switched off while a node is silent and closed: nothing has become of its startup taint.
+func TestSwitchedOffWhileClosed(t *testing.T) {
+	s := rechecked(t)
+	s.say(corev1.ConditionFalse, Silent)
+	s.objects.Nodes[0].Spec.Taints = []corev1.Taint{{Key: "node-ready/failed", Value: "knr", Effect: corev1.TaintEffectNoSchedule}}
+	s.settings.Rechecks, s.objects.Seen, s.objects.Pods = Rechecks{}, Memory{}, nil
+	s.decide()
+	assert.Empty(t, s.plan.Conditions)
+	s.objects.Nodes[0].Spec.Taints = nil
+	s.decide()
+	wanted := s.write()
+	require.NotNil(t, wanted)
+	assert.Equal(t, corev1.ConditionTrue, wanted.Status)
+}
+
+// Nobody opens such a node but the controller: the label is gone, and the rules keep the agents away.
+func TestClosedNodeWithoutLabelAndAgent(t *testing.T) {
+	s := rechecked(t)
+	s.objects.Nodes[0].Spec.Taints = []corev1.Taint{{Key: "node-ready/failed", Value: "knr", Effect: corev1.TaintEffectNoSchedule}}
+	s.objects.Nodes[0].Labels = map[string]string{"pool": "excluded"}
+	s.objects.Pods = nil
+	s.after(11 * time.Minute)
+	assert.GreaterOrEqual(t, s.now.Sub(s.only().Recheck.NoAgent), 10*time.Minute)
+}

@@ -39,6 +39,8 @@ type Input struct {
 	ControlGroup controlgroup.State
 	// Closed is when this process has closed nodes.
 	Closed map[types.UID]time.Time
+	// Behind means that the cache has not shown the last closing yet: the budget cannot be known.
+	Behind bool
 }
 
 // Decision is what Decide has found.
@@ -107,6 +109,9 @@ func (s Settings) withhold(candidate fleet.Status, in Input, d Decision, now tim
 	}
 	if text := breaker.Unproven(in.ControlGroup, s.SettleFor, now); text != "" {
 		return breaker.ControlGroup, text
+	}
+	if in.Behind {
+		return Changed, "the cache does not show the node that was closed last yet"
 	}
 	// What failed in an outage has recovered by then, or fails for another reason.
 	if failed := candidate.Recheck.FailedAt; failed.Before(in.ControlGroup.PassedSince) {

@@ -42,8 +42,8 @@ func (r Rechecks) RecoversAfter() time.Duration { return rounds(r.RecoveryThresh
 
 func rounds(n int, interval time.Duration) time.Duration { return time.Duration(n) * interval * 6 / 5 }
 
-// Recheck is what this process has seen of a node that is checked again while it is verified, by its own monotonic clock. A zero time: it is
-// not so, or this process has not seen it.
+// Recheck is what this process has seen of a node that is checked again while it is verified, by its own monotonic clock. A zero
+// time: it is not so, or this process has not seen it.
 type Recheck struct {
 	Failed    bool      // the condition is False
 	Reason    Reason    // of that, the first one

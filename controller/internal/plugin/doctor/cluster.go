@@ -36,6 +36,8 @@ type Cluster struct {
 	// AutoscalerStatus is absent where no Cluster Autoscaler has written it.
 	AutoscalerStatus Read[bool]
 
+	// Adds means that the release has a MutatingAdmissionPolicy, which adds the startup taint to new nodes.
+	Adds      Read[bool]
 	Namespace Read[*corev1.Namespace] // of the release
 	Webhooks  Read[[]Webhook]
 

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -32,11 +33,15 @@ func dnsBehindGate(c Cluster) (r Result) {
 		return r
 	}
 	missing, behind := c.isBehindGate(c.DNS.Value.Pods)
+	keys := strings.Join(missing, " and ")
 	if !behind {
-		return Result{Detail: fmt.Sprintf("the pods of %s tolerate %s, or run on nodes without it", service,
-			strings.Join(c.Release.TaintKeys(), " and "))}
+		r.Detail = fmt.Sprintf("pods of %s tolerate %s", service, strings.Join(c.Release.TaintKeys(), " and "))
+		if keys != "" {
+			r.Detail = fmt.Sprintf("nodes that join without %s run pods of %s", c.Release.Agent.TaintKey, service)
+			r.note("no pod of %s tolerates %s: let them, before all nodes join with it", service, keys)
+		}
+		return r
 	}
-	keys := strings.Join(orAll(missing, c), " and ")
 	r.find(fmt.Sprintf("let the DNS pods tolerate %s (operator Exists): the README's section \"What can lock a cluster\" has the "+
 		"command; or run them on nodes that join without the startup taint", keys),
 		"no pod of %s tolerates %s, and no node that joins without the startup taint could run one: "+
@@ -93,6 +98,9 @@ func externalNames(c Cluster) (r Result) {
 	}
 	inCluster := slices.DeleteFunc(slices.Clone(c.Release.Agent.DNSTestDomains),
 		func(name string) bool { return slices.Contains(external, name) })
+	if len(inCluster) == 0 {
+		inCluster = []string{"kubernetes.default.svc." + cmp.Or(c.Domain.Value, "cluster.local")}
+	}
 	remedy := fmt.Sprintf("--set 'config.dnsTestDomains={%s}', or let the cluster's DNS forward the name", strings.Join(inCluster, ","))
 	for _, name := range external {
 		if c.Corefile.Err == nil && !c.Corefile.Absent && refuses(c.Corefile.Value, name) {

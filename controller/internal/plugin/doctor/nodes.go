@@ -51,10 +51,13 @@ func karpenter(c Cluster) (r Result) {
 	return r
 }
 
+// nodePoolLabel is Karpenter's, on each of its nodes.
+const nodePoolLabel = "karpenter.sh/nodepool"
+
 // gatedNodeOf returns a node of the pool that has the startup taint, or had it, or "".
 func (c Cluster) gatedNodeOf(pool NodePool) string {
 	for i := range c.Nodes.Value {
-		if node := &c.Nodes.Value[i]; node.Labels["karpenter.sh/nodepool"] == pool.Name && c.hadStartupTaint(node) {
+		if node := &c.Nodes.Value[i]; node.Labels[nodePoolLabel] == pool.Name && c.joinsGated(node) {
 			return node.Name
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -71,6 +72,11 @@ func (r Reader) Read(ctx context.Context, of release.Release, now time.Time) Clu
 		var list admissionv1.ValidatingAdmissionPolicyList
 		err := r.Client.List(ctx, &list, of.Labels())
 		return list.Items, err
+	})
+	c.Adds = read(func() (bool, error) {
+		var list admissionv1.MutatingAdmissionPolicyList
+		err := r.Client.List(ctx, &list, of.Labels())
+		return len(list.Items) > 0, err
 	})
 	c.Bindings = read(func() ([]admissionv1.ValidatingAdmissionPolicyBinding, error) {
 		var list admissionv1.ValidatingAdmissionPolicyBindingList
@@ -140,11 +146,12 @@ func (r Reader) corefile(ctx context.Context, namespace string, pods []corev1.Po
 	})
 }
 
-// domain asks up to three kubelets for the cluster's domain.
+// domain asks up to three kubelets of ready nodes for the cluster's domain.
 func (r Reader) domain(ctx context.Context, nodes []corev1.Node) Read[string] {
 	return read(func() (string, error) {
-		err := errors.New("no node")
-		for _, node := range nodes[:min(3, len(nodes))] {
+		ready := slices.DeleteFunc(slices.Clone(nodes), func(node corev1.Node) bool { return !isReady(&node) })
+		err := errors.New("no node is ready")
+		for _, node := range ready[:min(3, len(ready))] {
 			limited, cancel := context.WithTimeout(ctx, 5*time.Second)
 			var text []byte
 			text, err = r.Kubelet(limited, node.Name)

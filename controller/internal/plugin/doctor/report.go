@@ -17,9 +17,11 @@ func Report(out io.Writer, c Cluster, skip []string) (set int) {
 			continue
 		}
 		result := trap.Find(c)
-		for _, finding := range result.Findings {
+		for i, finding := range result.Findings {
 			line("TRAP", trap.Name, finding.Text)
-			line("", "", "try: "+finding.Remedy)
+			if i+1 == len(result.Findings) || result.Findings[i+1].Remedy != finding.Remedy {
+				line("", "", "try: "+finding.Remedy)
+			}
 		}
 		switch {
 		case len(result.Findings) > 0:

@@ -86,7 +86,7 @@ func policy(c Cluster) (r Result) {
 	if c.Release.ControllerAccount != "" {
 		wanted[c.Release.Fullname+"-controller"] = "the controller's token may change anything of a node"
 	}
-	const remedy = "helm upgrade with nodeAuthorization.enabled=auto, or kubectl apply -f kube-node-ready-policy.yaml"
+	const remedy = "helm upgrade with nodeAuthorization.enabled=auto, or kubectl apply -f hack/manifests/kube-node-ready-policy.yaml"
 	for _, policy := range c.Policies.Value {
 		delete(wanted, policy.Name)
 		isBinding := func(b admissionv1.ValidatingAdmissionPolicyBinding) bool { return b.Spec.PolicyName == policy.Name }

@@ -48,7 +48,17 @@ type Result struct {
 	Unchecked error
 }
 
-func unchecked(errs ...error) Result { return Result{Unchecked: errors.Join(errs...)} }
+// unchecked says why a trap was not looked for, each reason once.
+func unchecked(errs ...error) Result {
+	seen := make(map[string]bool)
+	return Result{Unchecked: errors.Join(slices.DeleteFunc(errs, func(err error) bool {
+		again := err != nil && seen[err.Error()]
+		if err != nil {
+			seen[err.Error()] = true
+		}
+		return again
+	})...)}
+}
 
 func (r *Result) find(remedy, format string, args ...any) {
 	r.Findings = append(r.Findings, Finding{fmt.Sprintf(format, args...), remedy})
@@ -58,10 +68,17 @@ func (r *Result) note(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
-// hadStartupTaint reports whether node has the startup taint, or had it before it was released: its like will join with it.
-func (c Cluster) hadStartupTaint(node *corev1.Node) bool {
+// joinsGated reports whether a node like this one joins with the startup taint: it has it, had it before it was released, or somebody
+// adds it to such nodes.
+func (c Cluster) joinsGated(node *corev1.Node) bool {
 	key := c.Release.Agent.TaintKey
-	if fleet.HasTaint(node, key) {
+	declares := func(pool NodePool) bool {
+		return pool.Name == node.Labels[nodePoolLabel] && hasKey(slices.Concat(pool.Taints, pool.StartupTaints), key)
+	}
+	if fleet.HasTaint(node, key) || slices.ContainsFunc(c.NodePools.Value, declares) {
+		return true
+	}
+	if c.Adds.Value && c.Release.Settings.Rules.Select(node) {
 		return true
 	}
 	record, err := verdict.ParseRecord(node.Annotations[c.Release.Settings.Request.Annotation])
@@ -85,44 +102,41 @@ func toleratesTaint(pod *corev1.Pod, taint *corev1.Taint) bool {
 }
 
 // isBehindGate reports whether no pod can run while every gated node is new: none tolerates the taints, and no node that joins
-// without the startup taint could run one. missing are the keys that none of the pods tolerates.
+// without the startup taint could run one. missing are the keys that keep the pods away, empty if one of the pods tolerates all.
 func (c Cluster) isBehindGate(pods []corev1.Pod) (missing []string, behind bool) {
 	keys := c.Release.TaintKeys()
+	lacks := func(pod corev1.Pod) bool {
+		return slices.ContainsFunc(keys, func(key string) bool { return !c.tolerates(&pod, key) })
+	}
+	if slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return !lacks(pod) }) {
+		return nil, false
+	}
 	for _, key := range keys {
 		if !slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return c.tolerates(&pod, key) }) {
 			missing = append(missing, key)
 		}
 	}
-	toleratesAll := func(pod corev1.Pod) bool {
-		return !slices.ContainsFunc(keys, func(key string) bool { return !c.tolerates(&pod, key) })
-	}
-	for i := range c.Nodes.Value {
-		node := &c.Nodes.Value[i]
-		if !c.hadStartupTaint(node) && slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return canRun(&pod, node) }) {
-			return nil, false
-		}
-	}
-	return missing, !slices.ContainsFunc(pods, toleratesAll)
-}
-
-// orAll returns the missing keys; if each is tolerated by some pod and all of them by none, all.
-func orAll(missing []string, c Cluster) []string {
 	if len(missing) == 0 {
-		return c.Release.TaintKeys()
+		missing = keys // each is tolerated by some pod, all of them by none
 	}
-	return missing
+	return missing, !slices.ContainsFunc(c.Nodes.Value, func(node corev1.Node) bool {
+		return !c.joinsGated(&node) && slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return canRun(&pod, &node) })
+	})
 }
 
 // canRun reports whether node could run pod: it is ready, and has the labels and no taints that keep the pod away.
 func canRun(pod *corev1.Pod, node *corev1.Node) bool {
-	isReady := slices.ContainsFunc(node.Status.Conditions, func(condition corev1.NodeCondition) bool {
-		return condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue
-	})
 	repels := slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
 		return taint.Effect != corev1.TaintEffectPreferNoSchedule && !toleratesTaint(pod, &taint)
 	})
 	matches, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node)
-	return err == nil && matches && isReady && !repels && !node.Spec.Unschedulable
+	return err == nil && matches && isReady(node) && !repels && !node.Spec.Unschedulable
+}
+
+func isReady(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(condition corev1.NodeCondition) bool {
+		return condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue
+	})
 }
 
 // hasAgent reports whether an agent or a worker is on the node, or starts there.

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
@@ -105,7 +106,7 @@ func (in Input) row(status fleet.Status, said report) Row {
 	if status.Untouchable != "" {
 		message = strings.TrimPrefix(message+"; "+status.Untouchable, "; ")
 	}
-	row.Reason = shorten(strings.TrimSuffix(reason+": "+withoutPrefix(message), ": "))
+	row.Reason = shorten(strings.TrimSuffix(reason+": "+brief(message), ": "))
 	row.Next = in.next(row, status, reason)
 	return row
 }
@@ -195,12 +196,15 @@ func newestReports(events []corev1.Event) map[string]report {
 
 // reasonOf returns the reason of a condition with this message. The controller's Events begin with it; the agent's name the checks.
 func reasonOf(message string) string {
-	first, _, _ := strings.Cut(message, ": ")
+	first, rest, _ := strings.Cut(message, ": ")
 	if slices.Contains(fleet.Reasons(), fleet.Reason(first)) {
 		return first
 	}
+	if strings.HasPrefix(first, "not verified within ") {
+		message = rest
+	}
 	var failed []string
-	for _, check := range []string{"dns", "api", "network", "service", "peers"} {
+	for _, check := range checkNames() {
 		if strings.HasPrefix(message, check+": ") || strings.Contains(message, "; "+check+": ") {
 			failed = append(failed, check)
 		}
@@ -208,12 +212,26 @@ func reasonOf(message string) string {
 	return verdict.Reason(failed)
 }
 
-// withoutPrefix returns a message without the reason that it begins with.
-func withoutPrefix(message string) string {
-	if first, rest, found := strings.Cut(message, ": "); found && slices.Contains(fleet.Reasons(), fleet.Reason(first)) {
+// brief returns what is new in a message behind its reason: the first failure, without its check's name and the remedy.
+func brief(message string) string {
+	first, rest, found := strings.Cut(message, ": ")
+	if found && slices.Contains(fleet.Reasons(), fleet.Reason(first)) {
+		return rest
+	}
+	if rest, found := strings.CutPrefix(message, "not verified within "); found {
+		if _, failure, more := strings.Cut(rest, ": "); more {
+			return brief(failure)
+		}
+	}
+	if found && slices.Contains(checkNames(), first) {
+		rest, _, _ = strings.Cut(rest, " (")
 		return rest
 	}
 	return message
+}
+
+func checkNames() []string {
+	return []string{checks.DNSName, checks.APIName, checks.NetworkName, checks.ServiceName, checks.PeersName}
 }
 
 func lastTime(event corev1.Event) time.Time {
@@ -241,7 +259,8 @@ func shorten(text string) string {
 // Summary is the fleet in one line.
 func (f Fleet) Summary() string {
 	var parts []string
-	for _, state := range append(fleet.States(), RecheckFails, Closed) {
+	for _, state := range []fleet.State{
+		fleet.Verified, RecheckFails, Closed, fleet.Unverified, fleet.Pending, fleet.InProgress, fleet.Failed} {
 		name := map[fleet.State]string{fleet.InProgress: "in progress", RecheckFails: "failing rechecks"}[state]
 		if n := f.Count[state]; n > 0 || state == fleet.Verified {
 			parts = append(parts, fmt.Sprintf("%d %s", n, cmp.Or(name, strings.ToLower(string(state)))))
@@ -250,5 +269,9 @@ func (f Fleet) Summary() string {
 	if f.NotSelected > 0 {
 		parts = append(parts, fmt.Sprintf("%d not selected", f.NotSelected))
 	}
-	return fmt.Sprintf("%d nodes: %s", f.Nodes, strings.Join(parts, ", "))
+	noun := "nodes"
+	if f.Nodes == 1 {
+		noun = "node"
+	}
+	return fmt.Sprintf("%d %s: %s", f.Nodes, noun, strings.Join(parts, ", "))
 }

@@ -38,7 +38,8 @@ func connect(o options) (access, error) {
 		return access{}, err
 	}
 	core := rest.CopyConfig(config)
-	core.APIPath, core.GroupVersion, core.NegotiatedSerializer = "/api", &corev1.SchemeGroupVersion, scheme.Codecs.WithoutConversion()
+	core.APIPath, core.GroupVersion = "/api", &corev1.SchemeGroupVersion
+	core.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
 	restClient, err := rest.RESTClientFor(core)
 	if err != nil {
 		return access{}, err

@@ -35,7 +35,8 @@ func (h Hands) Verify(ctx context.Context, names []string) error {
 		if !h.Settings.Rules.Select(&node) {
 			return "", errors.New("the release's node rules or its tolerations exclude this node: nobody would verify it again")
 		}
-		if _, released := node.Annotations[h.Settings.Request.Annotation]; h.Settings.Workers && !h.Settings.IsGated(&node) && !released {
+		_, released := node.Annotations[h.Settings.Request.Annotation]
+		if h.Settings.Workers && !h.Settings.IsGated(&node) && !released {
 			return "", errors.New("it has never had the startup taint: with deploymentMode=controller nobody would verify it")
 		}
 		patcher := h.patcher(name)

@@ -74,12 +74,12 @@ func corefileDomain(text string) string {
 	return ""
 }
 
-// refuses reports whether a CoreDNS with this Corefile certainly answers REFUSED for an external name: no block serves it, or the one
-// that does has only plugins that answer nothing by themselves.
+// refuses reports whether a CoreDNS with this Corefile certainly answers REFUSED for an external name: no block serves it, or the
+// one that does has only plugins that answer nothing by themselves.
 func refuses(corefile, name string) bool {
 	silent := []string{"kubernetes", "errors", "health", "ready", "prometheus", "cache", "loop", "reload", "loadbalance", "log",
 		"bufsize", "debug", "nsid", "pprof", "trace", "metadata", "cancel", "minimal", "tls", "bind", "root", "autopath", "chaos",
-		"timeouts", "multisocket", "header", "local", "any", "transfer", "ready", "nomad"}
+		"timeouts", "multisocket", "header", "local", "any", "transfer"}
 	blocks := parseCorefile(corefile)
 	if len(blocks) == 0 {
 		return false

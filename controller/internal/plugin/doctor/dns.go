@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
@@ -86,44 +85,45 @@ func (c Cluster) namesIn(domain string) (names []string) {
 // externalNames: a name that the cluster's resolver refuses keeps every node closed. From outside only its configuration can be
 // seen, and what agents have reported.
 func externalNames(c Cluster) (r Result) {
-	var external []string
+	external, inCluster := c.testNames()
+	if len(external) == 0 {
+		return Result{Detail: "config.dnsTestDomains has no external name"}
+	}
+	remedy := "--set 'config.dnsTestDomains={" + strings.Join(inCluster, ",") + "}', or let the cluster's DNS forward the name"
+	for _, name := range external {
+		if c.Corefile.Err == nil && refuses(c.Corefile.Value, name) {
+			r.find(remedy, "%s is in config.dnsTestDomains, and nothing in the Corefile answers it", name)
+		} else if node, said := c.failsFor(name); node != "" {
+			r.find(remedy, "%s is in config.dnsTestDomains, and the agent on %s reports: %s", name, node, said)
+		}
+	}
+	names := strings.Join(external, ", ")
+	unseen := "whether pods can resolve " + names + " cannot be seen from outside: `helm test` asks in a pod"
+	switch node, at := c.lastVerified(); {
+	case len(r.Findings) > 0:
+	case node == "":
+		return unchecked(errors.New(unseen), c.Nodes.Err, c.Corefile.Err)
+	default:
+		r.Detail = fmt.Sprintf("%s resolved on %s at %s", names, node, at.UTC().Format(time.RFC3339))
+		r.note("%s; that verification may be of other settings", unseen)
+	}
+	return r
+}
+
+// testNames returns the configured names that the cluster's DNS must forward, and the others, at least one.
+func (c Cluster) testNames() (external, inCluster []string) {
 	for _, name := range c.Release.Agent.DNSTestDomains {
 		_, err := netip.ParseAddr(name)
 		if strings.Contains(name, ".") && !strings.Contains(name, ".svc.") && err != nil {
 			external = append(external, name)
+		} else {
+			inCluster = append(inCluster, name)
 		}
 	}
-	if len(external) == 0 {
-		return Result{Detail: "config.dnsTestDomains has no external name"}
-	}
-	inCluster := slices.DeleteFunc(slices.Clone(c.Release.Agent.DNSTestDomains),
-		func(name string) bool { return slices.Contains(external, name) })
 	if len(inCluster) == 0 {
 		inCluster = []string{"kubernetes.default.svc." + cmp.Or(c.Domain.Value, "cluster.local")}
 	}
-	remedy := fmt.Sprintf("--set 'config.dnsTestDomains={%s}', or let the cluster's DNS forward the name", strings.Join(inCluster, ","))
-	for _, name := range external {
-		if c.Corefile.Err == nil && !c.Corefile.Absent && refuses(c.Corefile.Value, name) {
-			r.find(remedy, "%s is in config.dnsTestDomains, and nothing in the Corefile answers it", name)
-			continue
-		}
-		if node, said := c.failsFor(name); node != "" {
-			r.find(remedy, "%s is in config.dnsTestDomains, and the agent on %s reports: %s", name, node, said)
-		}
-	}
-	if len(r.Findings) > 0 {
-		return r
-	}
-	unseen := fmt.Sprintf("whether pods can resolve %s cannot be seen from outside: `helm test` asks in a pod", strings.Join(external, ", "))
-	if node, at := c.lastVerified(); node != "" {
-		r.Detail = fmt.Sprintf("%s resolved on %s at %s", strings.Join(external, ", "), node, at.UTC().Format(time.RFC3339))
-		unseen += "; that verification may be of other settings"
-	} else {
-		errs := []error{errors.New(unseen)}
-		return unchecked(append(errs, c.Nodes.Err, c.Corefile.Err)...)
-	}
-	r.note("%s", unseen)
-	return r
+	return external, inCluster
 }
 
 // failsFor returns a node that is not verified, and a message of its agent that names this name.

@@ -122,13 +122,12 @@ func (r Reader) backend(ctx context.Context, namespace, name string) Read[Backen
 func (r Reader) corefile(ctx context.Context, namespace string, pods []corev1.Pod) Read[string] {
 	return read(func() (string, error) {
 		names := []string{"coredns"}
-		for _, pod := range pods {
+		for _, pod := range pods[:min(1, len(pods))] { // the others are its like
 			for _, volume := range pod.Spec.Volumes {
 				if volume.ConfigMap != nil {
 					names = append(names, volume.ConfigMap.Name)
 				}
 			}
-			break // the others are its like
 		}
 		var failures error
 		for _, name := range names {

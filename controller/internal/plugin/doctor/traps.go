@@ -68,8 +68,8 @@ func (r *Result) note(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
-// joinsGated reports whether a node like this one joins with the startup taint: it has it, had it before it was released, or somebody
-// adds it to such nodes.
+// joinsGated reports whether a node like this one joins with the startup taint: it has it, had it before it was released, or
+// somebody adds it to such nodes.
 func (c Cluster) joinsGated(node *corev1.Node) bool {
 	key := c.Release.Agent.TaintKey
 	declares := func(pool NodePool) bool {

@@ -46,7 +46,8 @@ type Release struct {
 	AgentAccount, ControllerAccount string
 }
 
-// TaintKeys returns the keys of the taints that DNS pods must tolerate: the startup taint's, and the failed taint's if anybody adds it.
+// TaintKeys returns the keys of the taints that DNS pods must tolerate: the startup taint's, and the failed taint's if anybody
+// adds it.
 func (r Release) TaintKeys() []string {
 	keys := []string{r.Agent.TaintKey}
 	if slices.Contains(r.Agent.OnTimeout, config.OnTimeoutTaint) || (r.Controller != nil && r.Controller.Retaint) {
@@ -73,7 +74,8 @@ type objects struct {
 	controller *appsv1.Deployment
 }
 
-// Find finds the release in a namespace ("": in all) with a name ("": any). The error says what to do if there is none, or several.
+// Find finds the release in a namespace ("": in all) with a name ("": any). The error says what to do if there is none, or if
+// there are several.
 func Find(ctx context.Context, c client.Reader, namespace, name string) (Release, error) {
 	all, err := list(ctx, c, namespace, name)
 	if err != nil {
@@ -97,7 +99,8 @@ func Find(ctx context.Context, c client.Reader, namespace, name string) (Release
 		names = append(names, fmt.Sprintf("--namespace %s --release %s", key.Namespace, key.Name))
 	}
 	slices.Sort(names)
-	return Release{}, fmt.Errorf("there are %d releases of kube-node-ready: choose one with %s", len(all), strings.Join(names, ", or "))
+	return Release{}, fmt.Errorf("there are %d releases of kube-node-ready: choose one with %s",
+		len(all), strings.Join(names, ", or "))
 }
 
 func list(ctx context.Context, c client.Reader, namespace, name string) (map[types.NamespacedName]*objects, error) {

@@ -194,7 +194,8 @@ func newestReports(events []corev1.Event) map[string]report {
 	return newest
 }
 
-// reasonOf returns the reason of a condition with this message. The controller's Events begin with it; the agent's name the checks.
+// reasonOf returns the reason of a condition with this message. The controller's Events begin with it; the agent's name the
+// checks.
 func reasonOf(message string) string {
 	first, rest, _ := strings.Cut(message, ": ")
 	if slices.Contains(fleet.Reasons(), fleet.Reason(first)) {

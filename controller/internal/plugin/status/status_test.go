@@ -56,11 +56,11 @@ func release(node *corev1.Node) {
 	node.Labels[label], node.Annotations[nodepatch.Annotation], node.Spec.Taints = "true", "{}", nil
 }
 
-// pod adds the agent's pod of a node, two minutes old.
-func (c *cluster) pod(node string, state corev1.ContainerState) {
+// pod adds the agent's pod of the node n, two minutes old.
+func (c *cluster) pod(state corev1.ContainerState) {
 	c.Pods = append(c.Pods, corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "agent-" + node, Namespace: "kube-system", UID: types.UID("agent-" + node), CreationTimestamp: ago(2 * time.Minute)},
-		Spec:       corev1.PodSpec{NodeName: node},
+		ObjectMeta: metav1.ObjectMeta{Name: "agent-n", Namespace: "kube-system", UID: types.UID("agent-n"), CreationTimestamp: ago(2 * time.Minute)},
+		Spec:       corev1.PodSpec{NodeName: "n"},
 		Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{State: state, ContainerID: "containerd://1"}},
 			Conditions: []corev1.PodCondition{{Type: corev1.PodInitialized, Status: corev1.ConditionTrue}}},
 	})
@@ -101,38 +101,38 @@ func TestRows(t *testing.T) {
 		"an untolerated taint": {func(_ *cluster, n *corev1.Node) {
 			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "example.com/gpu", Effect: corev1.TaintEffectNoExecute})
 		}, fleet.Unverified, 10 * time.Minute, "NoPod: the agent does not tolerate the taint example.com/gpu:NoExecute", "add the toleration"},
-		"the image does not come": {func(c *cluster, _ *corev1.Node) { c.pod("n", pulling) }, fleet.Pending, 10 * time.Minute, "ImagePull: pod kube-system/agent-n", "pull secret"},
+		"the image does not come": {func(c *cluster, _ *corev1.Node) { c.pod(pulling) }, fleet.Pending, 10 * time.Minute, "ImagePull: pod kube-system/agent-n", "pull secret"},
 		"the sandbox fails, as an Event says": {func(c *cluster, _ *corev1.Node) {
-			c.pod("n", corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}})
+			c.pod(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}})
 			c.PodEvents = []corev1.Event{{Reason: "FailedCreatePodSandBox", Message: "no network", LastTimestamp: ago(0),
 				InvolvedObject: corev1.ObjectReference{UID: "agent-n"}}}
 		}, fleet.Pending, 10 * time.Minute, "SandboxFailed: ", "check the CNI"},
-		"the agent runs": {func(c *cluster, _ *corev1.Node) { c.pod("n", running) }, fleet.InProgress, 10 * time.Minute, "", "wait; its log: kubectl -n kube-system logs agent-n"},
-		"kubelet is not ready": {func(c *cluster, n *corev1.Node) { c.pod("n", running); n.Status.Conditions = nil },
+		"the agent runs": {func(c *cluster, _ *corev1.Node) { c.pod(running) }, fleet.InProgress, 10 * time.Minute, "", "wait; its log: kubectl -n kube-system logs agent-n"},
+		"kubelet is not ready": {func(c *cluster, n *corev1.Node) { c.pod(running); n.Status.Conditions = nil },
 			fleet.InProgress, 10 * time.Minute, "NodeNotReady: ", "check kubelet"},
-		"verified again": {func(c *cluster, n *corev1.Node) { release(n); delete(n.Labels, label); c.pod("n", running) },
+		"verified again": {func(c *cluster, n *corev1.Node) { release(n); delete(n.Labels, label); c.pod(running) },
 			fleet.InProgress, 2 * time.Minute, "", "wait"},
 		"the agent's Event": {func(c *cluster, _ *corev1.Node) {
-			c.pod("n", running)
+			c.pod(running)
 			c.event("n", "NodeNotVerified", "since 2026-01-02T03:01:05Z: dns: google.com: NXDOMAIN (no internet?); service: none", time.Minute)
 		}, fleet.Failed, 3 * time.Minute, "DNSFailed,ServiceFailed: google.com: NXDOMAIN", "config.dnsTestDomains"},
 		"the agent's timeout": {func(c *cluster, _ *corev1.Node) {
-			c.pod("n", running)
+			c.pod(running)
 			c.event("n", "NodeVerificationTimedOut", "not verified within 5m0s: network: 10.0.0.1:443: refused (kube-proxy)", time.Minute)
 		}, fleet.Failed, time.Minute, "NetworkFailed: 10.0.0.1:443: refused", "kube-proxy"},
 		"the condition": {func(c *cluster, n *corev1.Node) {
-			c.pod("n", running)
+			c.pod(running)
 			c.isFalse(n, "APIFailed", "api: forbidden")
 			c.event("n", "NodeNotVerified", "dns: x", time.Minute)
 		}, fleet.Failed, 4 * time.Minute, "APIFailed: forbidden", "the agent's rights"},
 		"the controller's condition": {func(c *cluster, n *corev1.Node) { c.isFalse(n, "CrashLoop", "pod kube-system/agent-n: exit code 2") },
 			fleet.Failed, 4 * time.Minute, "CrashLoop: pod kube-system/agent-n: exit code 2", "--previous"},
-		"the controller's Event": {func(c *cluster, n *corev1.Node) {
+		"the controller's Event": {func(c *cluster, _ *corev1.Node) {
 			c.event("n", "NodeNotStarted", "Silent: kubelet is gone", time.Minute)
 		},
 			fleet.Failed, time.Minute, "Silent: kubelet is gone", "check kubelet"},
 		"an Event about an earlier node": {func(c *cluster, _ *corev1.Node) {
-			c.pod("n", running)
+			c.pod(running)
 			c.event("n", "NodeNotVerified", "dns: x", time.Hour)
 		},
 			fleet.InProgress, 10 * time.Minute, "", "wait"},

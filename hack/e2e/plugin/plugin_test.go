@@ -136,7 +136,7 @@ func TestDoctor(t *testing.T) {
 		`webhooks +the webhook e2e-plugin .* no pod of its Service default/e2e-webhook tolerates`,
 		`rights +.* may not patch nodes$`,
 		`policy +.* kube-node-ready has no binding`,
-		`cluster-autoscaler +.* Deployment default/cluster-autoscaler`,
+		`cluster-autoscaler +.*\(Deployment default/cluster-autoscaler\)`,
 	} {
 		s.Regexp(regexp.MustCompile(`(?m)^TRAP +`+line), out)
 	}

@@ -11,9 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
 // States beside those of the fleet: of nodes that were verified.
@@ -60,10 +58,10 @@ func Of(in Input, now time.Time) Fleet {
 		}
 	}
 	plan := in.Settings.Decide(fleet.Objects{Nodes: in.Nodes, Pods: in.Pods, Events: podEvents}, now)
-	reports := newestReports(in.Events)
+	last := lastEvents(in.Events)
 	found := Fleet{Nodes: len(in.Nodes), NotSelected: len(in.Nodes) - len(plan.Statuses), Count: make(map[fleet.State]int)}
 	for _, status := range plan.Statuses {
-		row := in.row(status, reports[status.Node.Name])
+		row := in.row(status, last[status.Node.Name])
 		found.Count[row.State]++
 		if row.State != fleet.Verified {
 			found.Rows = append(found.Rows, row)
@@ -74,10 +72,10 @@ func Of(in Input, now time.Time) Fleet {
 }
 
 // row says what the objects tell about a node. What was written about it counts more than what its pod looks like.
-func (in Input) row(status fleet.Status, said report) Row {
+func (in Input) row(status fleet.Status, said lastEvent) Row {
 	node := status.Node
 	if said.at.Before(node.CreationTimestamp.Time) {
-		said = report{} // about an earlier node of that name
+		said = lastEvent{} // about an earlier node of that name
 	}
 	row := Row{Node: node.Name, State: status.State, Since: node.CreationTimestamp.Time}
 	condition := in.Settings.Condition(node)
@@ -106,7 +104,7 @@ func (in Input) row(status fleet.Status, said report) Row {
 	if status.Untouchable != "" {
 		message = strings.TrimPrefix(message+"; "+status.Untouchable, "; ")
 	}
-	row.Reason = shorten(strings.TrimSuffix(reason+": "+brief(message), ": "))
+	row.Reason = shorten(strings.Trim(reason+": "+brief(message), ": "))
 	row.Next = in.next(row, status, reason)
 	return row
 }
@@ -157,94 +155,6 @@ func isNodeReady(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
-}
-
-// report is the newest Event that says how a node's verification goes.
-type report struct {
-	at, since       time.Time // since: what the agent says, or zero
-	fails           bool
-	reason, message string
-}
-
-// newestReports returns the report about each node. Reasons of Events that say something else are ignored.
-func newestReports(events []corev1.Event) map[string]report {
-	fails := map[string]bool{
-		verdict.NodeVerified: false, "NodeRecovered": false, "FailedTaintRemoved": false,
-		verdict.NodeNotVerified: true, "NodeVerificationTimedOut": true, "NodeNotStarted": true,
-		"NodeRecheckFailed": true, "FailedTaintAdded": true,
-	}
-	newest := make(map[string]report)
-	for _, event := range events {
-		failed, known := fails[event.Reason]
-		at := lastTime(event)
-		name := event.InvolvedObject.Name
-		if before, seen := newest[name]; !known || seen && before.at.After(at) {
-			continue
-		}
-		said := report{at: at, fails: failed, message: event.Message}
-		if text, found := strings.CutPrefix(event.Message, "since "); found { // 2026-01-01T00:00:00Z: dns: ...
-			stamp, rest, _ := strings.Cut(text, ": ")
-			if since, err := time.Parse(time.RFC3339, stamp); err == nil {
-				said.since, said.message = since, rest
-			}
-		}
-		said.reason = reasonOf(said.message)
-		newest[name] = said
-	}
-	return newest
-}
-
-// reasonOf returns the reason of a condition with this message. The controller's Events begin with it; the agent's name the
-// checks.
-func reasonOf(message string) string {
-	first, rest, _ := strings.Cut(message, ": ")
-	if slices.Contains(fleet.Reasons(), fleet.Reason(first)) {
-		return first
-	}
-	if strings.HasPrefix(first, "not verified within ") {
-		message = rest
-	}
-	var failed []string
-	for _, check := range checkNames() {
-		if strings.HasPrefix(message, check+": ") || strings.Contains(message, "; "+check+": ") {
-			failed = append(failed, check)
-		}
-	}
-	return verdict.Reason(failed)
-}
-
-// brief returns what is new in a message behind its reason: the first failure, without its check's name and the remedy.
-func brief(message string) string {
-	first, rest, found := strings.Cut(message, ": ")
-	if found && slices.Contains(fleet.Reasons(), fleet.Reason(first)) {
-		return rest
-	}
-	if rest, found := strings.CutPrefix(message, "not verified within "); found {
-		if _, failure, more := strings.Cut(rest, ": "); more {
-			return brief(failure)
-		}
-	}
-	if found && slices.Contains(checkNames(), first) {
-		rest, _, _ = strings.Cut(rest, " (")
-		return rest
-	}
-	return message
-}
-
-func checkNames() []string {
-	return []string{checks.DNSName, checks.APIName, checks.NetworkName, checks.ServiceName, checks.PeersName}
-}
-
-func lastTime(event corev1.Event) time.Time {
-	if event.Series != nil {
-		return event.Series.LastObservedTime.Time
-	}
-	for _, at := range []time.Time{event.LastTimestamp.Time, event.EventTime.Time, event.FirstTimestamp.Time} {
-		if !at.IsZero() {
-			return at
-		}
-	}
-	return event.CreationTimestamp.Time
 }
 
 // shorten keeps a row on one line. The whole text is in `kubectl describe node`.

@@ -137,6 +137,8 @@ func TestRows(t *testing.T) {
 		},
 			fleet.InProgress, 10 * time.Minute, "", "wait"},
 		"cordoned": {func(_ *cluster, n *corev1.Node) { n.Spec.Unschedulable = true }, fleet.Unverified, 10 * time.Minute, "it is cordoned", "check"},
+		"cordoned while the agent runs": {func(c *cluster, n *corev1.Node) { c.pod(running); n.Spec.Unschedulable = true },
+			fleet.InProgress, 10 * time.Minute, "it is cordoned", "wait"},
 		"rechecks fail": {func(c *cluster, n *corev1.Node) {
 			c.Settings.Rechecks.Interval = time.Minute
 			release(n)
@@ -159,6 +161,7 @@ func TestRows(t *testing.T) {
 				assert.Zero(t, row.Since)
 			}
 			assert.Contains(t, row.Reason, test.reason)
+			assert.NotRegexp(t, "^:", row.Reason)
 			if test.reason == "" {
 				assert.Empty(t, row.Reason)
 			}

@@ -2,6 +2,8 @@ package doctor
 
 import (
 	"errors"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -372,4 +374,21 @@ func TestRemedyForAClusterWithoutOtherNames(t *testing.T) {
 	c := clean(t, func(cfg *config.Config) { cfg.DNSTestDomains = []string{"google.com"} })
 	c.Corefile.Value = ".:53 {\n  kubernetes cluster.local\n}\n"
 	assert.Contains(t, set(t, c, "external-names").Findings[0].Remedy, "{kubernetes.default.svc.cluster.local}")
+}
+
+// The controller's README lists every trap, in the order of the report.
+func TestReadmeListsEveryTrap(t *testing.T) {
+	text, err := os.ReadFile("../../../README.md")
+	require.NoError(t, err)
+	_, table, found := strings.Cut(string(text), "\n| trap | is set if |\n")
+	require.True(t, found)
+	table, _, _ = strings.Cut(table, "\n\n")
+	var listed, traps []string
+	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z-]+)` \\| [^|]+ \\|$").FindAllStringSubmatch(table, -1) {
+		listed = append(listed, row[1])
+	}
+	for _, trap := range Traps() {
+		traps = append(traps, trap.Name)
+	}
+	assert.Equal(t, traps, listed)
 }

@@ -101,11 +101,15 @@ func (in Input) row(status fleet.Status, said lastEvent) Row {
 	case reason == "" && !isNodeReady(node):
 		reason, message = "NodeNotReady", "kubelet or the CNI does not report the node as ready"
 	}
+	message = brief(message)
+	row.Next = in.next(row, status, reason)
+	if last := strings.LastIndex(message, ": "); reason == string(fleet.NoPod) && last >= 0 {
+		message, row.Next = message[:last], cmp.Or(row.Next, message[last+2:]) // the message ends with the remedy
+	}
 	if status.Untouchable != "" {
 		message = strings.TrimPrefix(message+"; "+status.Untouchable, "; ")
 	}
-	row.Reason = shorten(strings.Trim(reason+": "+brief(message), ": "))
-	row.Next = in.next(row, status, reason)
+	row.Reason = shorten(strings.Trim(reason+": "+message, ": "))
 	return row
 }
 
@@ -113,10 +117,10 @@ func (in Input) hasFailedTaint(node *corev1.Node) bool {
 	return in.Settings.Request.FailedTaintKey != "" && fleet.HasTaint(node, in.Settings.Request.FailedTaintKey)
 }
 
-// next is what a person would try first.
+// next is what a person would try first, "" if the message says it.
 func (in Input) next(row Row, status fleet.Status, reason string) string {
 	if _, labelled := status.Node.Labels[in.Settings.Request.Label]; labelled && row.State == fleet.Unverified {
-		return "verify it again: kubectl node-ready verify " + row.Node
+		return "kubectl node-ready verify " + row.Node
 	}
 	first, _, _ := strings.Cut(reason, ",")
 	pod := "POD"
@@ -125,7 +129,7 @@ func (in Input) next(row Row, status fleet.Status, reason string) string {
 	}
 	logs := "kubectl -n " + in.Namespace + " logs " + pod
 	next, known := map[string]string{
-		string(fleet.NoPod):          "add the toleration, or check the DaemonSet's Events",
+		string(fleet.NoPod):          "",
 		string(fleet.Unschedulable):  "check priorityClassName and the node's size",
 		string(fleet.ImagePull):      "check the image's name, its pull secret and the path to the registry",
 		string(fleet.SandboxFailed):  "check the CNI on the node",
@@ -140,10 +144,10 @@ func (in Input) next(row Row, status fleet.Status, reason string) string {
 		"NodeNotReady":               "check kubelet and the CNI on the node",
 	}[first]
 	switch {
+	case row.State == Closed:
+		return strings.TrimPrefix(next+"; ", "; ") + "to open it now: kubectl node-ready open " + row.Node
 	case known:
 		return next
-	case row.State == Closed:
-		return "the taint goes once rechecks pass; at once: kubectl node-ready open " + row.Node
 	case row.State == fleet.InProgress || reason == "":
 		return "wait; its log: " + logs
 	default:

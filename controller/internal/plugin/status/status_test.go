@@ -1,6 +1,7 @@
 package status
 
 import (
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -95,12 +96,12 @@ func TestRows(t *testing.T) {
 		// parts of the texts
 		reason, next string
 	}{
-		"no pod yet": {func(*cluster, *corev1.Node) {}, fleet.Unverified, 10 * time.Minute, "NoPod: there is no pod", "check the DaemonSet's Events"},
+		"no pod yet": {func(*cluster, *corev1.Node) {}, fleet.Unverified, 10 * time.Minute, "NoPod: there is no pod", "check the DaemonSet and its Events"},
 		"a label of another value": {func(_ *cluster, n *corev1.Node) { n.Labels[label] = "false" }, fleet.Unverified, 10 * time.Minute,
 			"NoPod: the label node-ready/verified=false keeps the agent away", "kubectl node-ready verify n"},
 		"an untolerated taint": {func(_ *cluster, n *corev1.Node) {
 			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "example.com/gpu", Effect: corev1.TaintEffectNoExecute})
-		}, fleet.Unverified, 10 * time.Minute, "NoPod: the agent does not tolerate the taint example.com/gpu:NoExecute", "add the toleration"},
+		}, fleet.Unverified, 10 * time.Minute, "NoPod: the agent does not tolerate the taint example.com/gpu:NoExecute", "add a toleration, or remove the taint"},
 		"the image does not come": {func(c *cluster, _ *corev1.Node) { c.pod(pulling) }, fleet.Pending, 10 * time.Minute, "ImagePull: pod kube-system/agent-n", "pull secret"},
 		"the sandbox fails, as an Event says": {func(c *cluster, _ *corev1.Node) {
 			c.pod(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}})
@@ -189,4 +190,24 @@ func TestPrint(t *testing.T) {
 	out.Reset()
 	require.NoError(t, Of(c.Input, now).Print(&out, now))
 	assert.Equal(t, "1 node: 1 verified\n", out.String())
+}
+
+// The example in the controller's README is what this cluster prints.
+func TestReadmeExample(t *testing.T) {
+	c := newCluster(t)
+	c.Settings.Rechecks.Interval = time.Minute
+	release(c.node("node1"))
+	c.node("node2")
+	c.event("node2", "NodeNotVerified", "since 2026-01-02T02:59:05Z: dns: google.com: NXDOMAIN from name server 10.96.0.10:53 (check the name)", time.Minute)
+	gpu := c.node("node3")
+	gpu.Spec.Taints = append(gpu.Spec.Taints, corev1.Taint{Key: "gpu", Effect: corev1.TaintEffectNoExecute})
+	closed := c.node("node4")
+	release(closed)
+	closed.Spec.Taints = []corev1.Taint{{Key: failed, Effect: corev1.TaintEffectNoSchedule}}
+	c.isFalse(closed, "PeersFailed", "peers: none of 8 agents on other nodes answers (check the CNI)")
+	var out strings.Builder
+	require.NoError(t, Of(c.Input, now).Print(&out, now))
+	text, err := os.ReadFile("../../../README.md")
+	require.NoError(t, err)
+	assert.True(t, strings.Contains(string(text), "```\n"+out.String()+"```\n"), out.String())
 }

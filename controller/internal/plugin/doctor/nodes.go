@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 
@@ -8,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // keyOf returns the key of a taint as kubectl taint writes it.
@@ -102,12 +104,12 @@ func clusterAutoscaler(c Cluster) (r Result) {
 
 // autoscalerArguments returns the arguments of Cluster Autoscaler, if the Deployment runs it.
 func autoscalerArguments(deployment appsv1.Deployment) (arguments []string, found bool) {
+	isImage := regexp.MustCompile(`(^|/)cluster-autoscaler(-amd64|-arm64|-s390x)?([:@].*)?$`).MatchString
+	isCommand := regexp.MustCompile(`^([^ ]*/)?cluster-autoscaler( |$)`).MatchString
 	for _, container := range deployment.Spec.Template.Spec.Containers {
-		all := append(slices.Clone(container.Command), container.Args...)
-		image, _, _ := strings.Cut(container.Image[strings.LastIndex(container.Image, "/")+1:], ":")
-		isCommand := len(all) > 0 && strings.HasSuffix(strings.Fields(all[0] + " ")[0], "cluster-autoscaler")
-		if strings.HasPrefix(image, "cluster-autoscaler") && !strings.Contains(image, "proportional") || isCommand {
-			return strings.Fields(strings.Join(all, " ")), true
+		command := strings.Join(append(slices.Clone(container.Command), container.Args...), " ")
+		if isImage(container.Image) || isCommand(command) {
+			return strings.Fields(command), true
 		}
 	}
 	return nil, false
@@ -138,20 +140,14 @@ func knowsTaint(arguments []string, key string) bool {
 // foreignTaints: no agent starts on a node whose NoExecute taint it does not tolerate, and nobody else removes the startup taint.
 func foreignTaints(c Cluster) (r Result) {
 	const remedy = "add a toleration for it to the chart's tolerations"
-	settings := c.Release.Settings
-	for i := range c.Nodes.Value {
-		node := &c.Nodes.Value[i]
-		if !fleet.HasTaint(node, c.Release.Agent.TaintKey) || settings.ForeignTaint(node) != nil { // which somebody removes
-			continue
-		}
-		if taint := settings.Rules.Untolerated(node); taint != nil {
+	key := c.Release.Agent.TaintKey
+	for _, node := range c.Nodes.Value {
+		if taint := c.untolerated(node.Spec.Taints); taint != nil && fleet.HasTaint(&node, key) {
 			r.find(remedy, "the node %s has the startup taint and %s, which the agent does not tolerate", node.Name, taint.ToString())
 		}
 	}
 	for _, pool := range c.NodePools.Value {
-		like := &corev1.Node{Spec: corev1.NodeSpec{Taints: pool.Taints}}
-		taint := settings.Rules.Untolerated(like)
-		if taint != nil && taint.Key != c.Release.Agent.TaintKey && hasKey(pool.StartupTaints, c.Release.Agent.TaintKey) {
+		if taint := c.untolerated(pool.Taints); taint != nil && hasKey(pool.StartupTaints, key) {
 			r.find(remedy, "nodes of the NodePool %s join with the startup taint and %s, which the agent does not tolerate",
 				pool.Name, taint.ToString())
 		}
@@ -161,6 +157,17 @@ func foreignTaints(c Cluster) (r Result) {
 	}
 	r.Detail = "the agent tolerates the taints of the nodes that have the startup taint"
 	return r
+}
+
+// untolerated returns a taint that keeps the agent away and stays, or nil: Kubernetes removes its own, and somebody those that the
+// agent waits for.
+func (c Cluster) untolerated(taints []corev1.Taint) *corev1.Taint {
+	goes := func(taint corev1.Taint) bool {
+		return strings.HasPrefix(taint.Key, "node.kubernetes.io/") || strings.HasPrefix(taint.Key, "node.cloudprovider.kubernetes.io/") ||
+			c.Release.Settings.Request.Blocks(nodepatch.Taint{Key: taint.Key})
+	}
+	staying := &corev1.Node{Spec: corev1.NodeSpec{Taints: slices.DeleteFunc(slices.Clone(taints), goes)}}
+	return c.Release.Settings.Rules.Untolerated(staying)
 }
 
 // labelledAndTainted: the label keeps the agent away that would remove the taint.

@@ -203,6 +203,11 @@ func TestTraps(t *testing.T) {
 
 		"Cluster Autoscaler: no prefix": {trap: "cluster-autoscaler", text: "(Deployment kube-system/autoscaler)", remedy: "--startup-taint=KEY",
 			change: func(c *Cluster) { c.Deployments.Value = autoscaler("--ignore-taint=example.com/other") }},
+		"Cluster Autoscaler: another image": {trap: "cluster-autoscaler", text: "(Deployment kube-system/autoscaler)",
+			change: func(c *Cluster) {
+				c.Deployments.Value = autoscaler()
+				c.Deployments.Value[0].Spec.Template.Spec.Containers[0].Image = "example.com/mirror@sha256:0"
+			}},
 		"Cluster Autoscaler: managed": {trap: "cluster-autoscaler", text: "the cloud runs it",
 			change: func(c *Cluster) { c.AutoscalerStatus = Read[bool]{Value: true} }},
 
@@ -293,6 +298,11 @@ func TestNoTrap(t *testing.T) {
 		"a taint that Karpenter removes": {trap: "foreign-taints", change: func(c *Cluster) { addTaint(c, "karpenter.sh/unregistered") }},
 		"a taint that a CNI removes": {trap: "foreign-taints", config: func(cfg *config.Config) { cfg.WaitForTaints = []string{"node.cilium.io/"} },
 			change: func(c *Cluster) { addTaint(c, "node.cilium.io/agent-not-ready") }},
+		"a taint that Kubernetes removes": {trap: "foreign-taints", change: func(c *Cluster) { addTaint(c, "node.kubernetes.io/network-unavailable") }},
+		"another program of that name": {trap: "cluster-autoscaler", change: func(c *Cluster) {
+			c.Deployments.Value = autoscaler()
+			c.Deployments.Value[0].Spec.Template.Spec.Containers = []corev1.Container{{Image: "quay.io/cluster-autoscaler-operator:v1"}, {Command: []string{"", "cluster-autoscaler"}}}
+		}},
 		"the agent is still there": {trap: "labelled-and-tainted", change: func(c *Cluster) { c.Nodes.Value[1].Labels[label] = "true" }},
 		"controller mode": {trap: "labelled-and-tainted", change: func(c *Cluster) {
 			c.Nodes.Value[1].Labels[label] = "true"

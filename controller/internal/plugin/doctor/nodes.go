@@ -159,11 +159,12 @@ func foreignTaints(c Cluster) (r Result) {
 	return r
 }
 
-// untolerated returns a taint that keeps the agent away and stays, or nil: Kubernetes removes its own, and somebody those that the
-// agent waits for.
+// untolerated returns a taint that keeps the agent away and stays, or nil. Kubernetes removes its own, and others remove those that
+// the agent waits for.
 func (c Cluster) untolerated(taints []corev1.Taint) *corev1.Taint {
 	goes := func(taint corev1.Taint) bool {
-		return strings.HasPrefix(taint.Key, "node.kubernetes.io/") || strings.HasPrefix(taint.Key, "node.cloudprovider.kubernetes.io/") ||
+		prefix, _, _ := strings.Cut(taint.Key, "/")
+		return prefix == "node.kubernetes.io" || prefix == "node.cloudprovider.kubernetes.io" ||
 			c.Release.Settings.Request.Blocks(nodepatch.Taint{Key: taint.Key})
 	}
 	staying := &corev1.Node{Spec: corev1.NodeSpec{Taints: slices.DeleteFunc(slices.Clone(taints), goes)}}

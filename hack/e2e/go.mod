@@ -3,6 +3,7 @@ module github.com/imunhatep/kube-node-ready/hack/e2e
 go 1.26.0
 
 require (
+	github.com/ajstarks/svgo v0.0.0-20211024235047-1546f124cd8b
 	github.com/stretchr/testify v1.12.1
 	golang.org/x/sync v0.22.0
 	k8s.io/api v0.37.2

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
 const (
@@ -13,6 +15,11 @@ const (
 	refreshInterval = 5 * time.Minute
 	// staleAfter is when a False counts as outdated, because nobody has written it again.
 	staleAfter = refreshInterval + 2*time.Minute
+	// probing is how long kubelet may take to say that an agent is ready again.
+	probing = 30 * time.Second
+	// spokenFor is how long an agent that has written True, and is not ready, counts as one that can write: kubelet's probes may not
+	// reach it.
+	spokenFor = time.Hour
 )
 
 // Rechecks are what agents do that stay on verified nodes. The zero value: they do not stay.
@@ -24,8 +31,11 @@ type Rechecks struct {
 // Enabled reports whether agents stay.
 func (r Rechecks) Enabled() bool { return r.Interval > 0 }
 
-// FailsAfter is how long an agent takes at most to find that its node fails.
-func (r Rechecks) FailsAfter() time.Duration { return rounds(r.FailureThreshold, r.Interval) }
+// silentAfter is how long an agent may be not ready until it should have said why: for as long as it takes to find that its node
+// fails, or has recovered.
+func (r Rechecks) silentAfter() time.Duration {
+	return max(rounds(r.FailureThreshold, r.Interval), r.RecoversAfter()) + probing
+}
 
 // RecoversAfter is how long an agent takes at most to find that its node has recovered.
 func (r Rechecks) RecoversAfter() time.Duration { return rounds(r.RecoveryThreshold, r.Interval) }
@@ -40,6 +50,7 @@ type Recheck struct {
 	FailedAt  time.Time // when it became so; zero also if it was so when this process saw the node first
 	Refreshed time.Time // when the False was written last
 	NotReady  time.Time // since when the agent runs and is not ready, on a ready node
+	Spoke     bool      // it has written True since it has been not ready
 	NoAgent   time.Time // since when no agent runs
 	SeenSince time.Time // when this process saw the node first
 }
@@ -50,10 +61,7 @@ func (r Recheck) IsFresh(now time.Time) bool {
 	return r.Failed && !r.Refreshed.IsZero() && now.Sub(r.Refreshed) < staleAfter
 }
 
-// isStale reports whether nobody writes the False any more. What was written before this process saw the node counts as written
-// when it did.
-func (r Recheck) isStale(now time.Time) bool { return r.Failed && now.Sub(r.written()) >= staleAfter }
-
+// written is when the False was written last. What was written before this process saw the node counts as written when it did.
 func (r Recheck) written() time.Time {
 	if r.Refreshed.IsZero() {
 		return r.SeenSince
@@ -75,6 +83,7 @@ func RecheckReasons() []Reason {
 type recheckMemory struct {
 	Recheck
 	heartbeat time.Time // of the condition
+	began     time.Time // when the container was seen first
 	seen      bool      // before now
 }
 
@@ -99,20 +108,37 @@ func (m memory) recheck(condition *corev1.NodeCondition, node *corev1.Node, pod 
 	}
 
 	container := runningContainer(pod)
+	if container != m.container {
+		r.began = now
+	}
+	hasRecovered := m.rechecked.Failed && !r.Failed // the agent has just written so: kubelet says later that it is ready
 	switch {
-	case container == "" || IsReady(pod) || !isNodeReady(node):
-		r.NotReady = time.Time{}
+	case container == "" || IsReady(pod) || !isNodeReady(node) || Untouchable(node) != "": // no round counts while it is drained
+		r.NotReady, r.Spoke = time.Time{}, false
 	case r.NotReady.IsZero() || container != m.container:
-		r.NotReady = now
+		r.NotReady, r.Spoke = now, false
+	case hasRecovered:
+		r.NotReady, r.Spoke = now, true
 	}
 	switch {
-	case container != "":
-		r.NoAgent = time.Time{}
-	case r.NoAgent.IsZero():
+	case container == "" && r.NoAgent.IsZero():
 		r.NoAgent = now
+	case container != "" && now.Sub(r.began) >= settled: // one that crashes at once, again and again, is none
+		r.NoAgent = time.Time{}
 	}
 	m.container, m.rechecked = container, r
 	return m
+}
+
+// isSilent reports whether the agent, which is not ready, should have said why for long. One whose False is not written again may
+// be about to recover.
+func (s Settings) isSilent(r Recheck, now time.Time) bool {
+	enough := s.Rechecks.silentAfter()
+	if r.Spoke {
+		enough = max(enough, spokenFor)
+	}
+	isStale := now.Sub(r.written()) >= staleAfter+s.Rechecks.RecoversAfter()
+	return !r.NotReady.IsZero() && now.Sub(r.NotReady) >= enough && (!r.Failed || r.Reason == Silent || isStale)
 }
 
 // IsReady reports whether kubelet says that pod is ready, and nobody deletes it.
@@ -131,11 +157,10 @@ func isNodeReady(node *corev1.Node) bool {
 // to the API server cannot write False, but kubelet sees that it is not ready. Only the agent writes True: it has proven it.
 func (s Settings) wantedOfRechecked(status Status, now time.Time) (Condition, bool) {
 	r := status.Recheck
-	isSilent := !r.NotReady.IsZero() && now.Sub(r.NotReady) >= s.Rechecks.FailsAfter()
 	isOwn := r.Reason == Silent
-	isDue := isOwn && now.Sub(r.written()) >= refreshInterval
 	switch {
-	case isSilent && (!r.Failed || isDue || r.isStale(now)):
+	case isOwn && now.Sub(r.written()) < refreshInterval:
+	case s.isSilent(r, now) && s.isConditioned(status.Node):
 		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: Silent, Rechecked: true, Event: !isOwn,
 			Message: fmt.Sprintf("pod %s/%s runs and is not ready: its rechecks fail, and it does not write why; "+
 				"read its log, and check the node's path to the API server", status.Pod.Namespace, status.Pod.Name)}, true
@@ -144,4 +169,10 @@ func (s Settings) wantedOfRechecked(status Status, now time.Time) (Condition, bo
 			Message: "no agent checks the node again"}, true
 	}
 	return Condition{}, false
+}
+
+// isConditioned reports whether rechecks show their verdict on node: it was gated, or has the condition already. A node that was
+// never gated is never closed.
+func (s Settings) isConditioned(node *corev1.Node) bool {
+	return s.Condition(node) != nil || verdict.WasGated(node.Annotations[s.Request.Annotation])
 }

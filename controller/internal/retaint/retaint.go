@@ -66,7 +66,8 @@ func (s Settings) Decide(in Input, now time.Time) Decision {
 		switch {
 		case s.opens(status, now):
 			d.Open = append(d.Open, status)
-		case !s.isCandidate(status, now):
+		case !s.isCandidate(status, now), in.ControlGroup.Began.Before(status.Recheck.FailedAt):
+			// An outage may reach this node first: the next round of the control group tells.
 		default:
 			if rule, text := s.withhold(status, in, d, now); rule != "" {
 				d.Withheld = append(d.Withheld, Withheld{status.Node, rule, text})

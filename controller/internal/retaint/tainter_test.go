@@ -63,7 +63,7 @@ func newWorld(t *testing.T, nodes int) *world {
 
 // lead starts another controller, which has seen nothing.
 func (w *world) lead() {
-	w.seen, w.plan, w.group, w.breakers = fleet.Memory{}, fleet.Plan{}, controlgroup.State{PassedSince: w.now, Ended: w.now}, make(map[string]bool)
+	w.seen, w.plan, w.group, w.breakers = fleet.Memory{}, fleet.Plan{}, controlgroup.State{PassedSince: w.now, Began: w.now, Ended: w.now}, make(map[string]bool)
 	w.tainter = &Tainter{Settings: w.settings, Plan: func(context.Context) (fleet.Plan, bool, error) { return w.plan, true, nil },
 		Node: func(name string) nodepatch.NodeAPI { return nodeAPI{w, name} }, ControlGroup: func() controlgroup.State { return w.group },
 		Now: func() time.Time { return w.now }, Timeout: time.Minute, Events: w,
@@ -118,7 +118,7 @@ func slim(t *testing.T, node *corev1.Node) *nodepatch.Node {
 
 func (w *world) node(name string) *corev1.Node {
 	node := new(corev1.Node)
-	require.NoError(w, w.Client.Get(w.Context(), client.ObjectKey{Name: name}, node))
+	require.NoError(w, w.Get(w.Context(), client.ObjectKey{Name: name}, node))
 	return node
 }
 
@@ -175,7 +175,7 @@ func (w *world) run(d time.Duration) {
 	for end := w.now.Add(d); w.now.Before(end); w.now = w.now.Add(10 * time.Second) {
 		w.agents()
 		if !w.group.PassedSince.IsZero() {
-			w.group.Ended = w.now
+			w.group.Began, w.group.Ended = w.now, w.now
 		}
 		var pods []corev1.Pod
 		for _, node := range w.nodes() {

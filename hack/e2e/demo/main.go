@@ -1,5 +1,6 @@
 // Command demo shows the agent at work on the throwaway cluster (`make demo`): a node joins, a node is verified again, a node has
 // no DNS. The cluster starts with one node without the startup taint, which runs CoreDNS, as a system node group does.
+// It draws a timeline of the node that joins.
 package main
 
 import (
@@ -147,16 +148,19 @@ func (d *demo) newNode() error {
 	if err != nil {
 		return errors.Join(err, failure(joining))
 	}
-	d.record("node registered to node verified (includes the start of the CNI)", registered, verified)
+	d.record("node registered to node verified (includes the start of the CNI)", registered, verified.at)
 	if err := harness.Until(d.ctx, func() (bool, error) { return d.workloadPhase() == corev1.PodRunning, nil }); err != nil {
 		return fmt.Errorf("the workload pod is not Running: %w", err)
 	}
 	d.say("the workload pod is Running")
-	d.record("node verified to workload running", verified, time.Now())
+	d.record("node verified to workload running", verified.at, time.Now())
 	if err := d.agentGone(); err != nil {
 		return err
 	}
-	d.record("node verified to agent gone", verified, time.Now())
+	d.record("node verified to agent gone", verified.at, time.Now())
+	if err := d.writeTimeline(verified); err != nil {
+		d.say("no picture: %v", err)
+	}
 	return <-joining
 }
 
@@ -182,7 +186,7 @@ func (d *demo) verifyAgain() error {
 	if err != nil {
 		return err
 	}
-	d.record("label removed to verified again", from, verified)
+	d.record("label removed to verified again", from, verified.at)
 	return d.agentGone()
 }
 
@@ -222,7 +226,7 @@ func (d *demo) noDNS() error {
 	if err != nil {
 		return err
 	}
-	d.record("DNS back to verified, without a restart of the agent", back, verified)
+	d.record("DNS back to verified, without a restart of the agent", back, verified.at)
 	return d.agentGone()
 }
 
@@ -264,19 +268,25 @@ func (d *demo) followFailure(pod corev1.Pod) error {
 	return nil
 }
 
-// awaitVerified prints what the agent does after from, and returns the time at which the node was verified.
-func (d *demo) awaitVerified(from time.Time) (time.Time, error) {
+// verification is what the demo has seen of one.
+type verification struct {
+	at  time.Time // the node was verified
+	pod string    // of the agent
+	log []harness.LogLine
+}
+
+// awaitVerified prints what the agent does after from, until the node is verified.
+func (d *demo) awaitVerified(from time.Time) (seen verification, err error) {
 	agents := metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + harness.Name}
 	watch, err := d.Kube.CoreV1().Pods(harness.Namespace).Watch(d.ctx, agents)
 	if err != nil {
-		return time.Time{}, err
+		return seen, err
 	}
 	defer watch.Stop()
-	var at time.Time
 	verified := make(chan error, 1)
 	go func() {
 		var err error
-		_, at, err = d.AwaitNode(d.ctx, node, harness.Verified)
+		_, seen.at, err = d.AwaitNode(d.ctx, node, harness.Verified)
 		verified <- err
 	}()
 	var pod *corev1.Pod
@@ -296,29 +306,29 @@ func (d *demo) awaitVerified(from time.Time) (time.Time, error) {
 			continue
 		case err := <-verified:
 			if err != nil {
-				return at, err
+				return seen, err
 			}
 		}
 		break
 	}
 	if pod != nil {
-		d.printChecks(*pod, from)
+		seen.pod, seen.log = pod.Name, d.printChecks(*pod, from)
 	}
 	now, err := d.Node(d.ctx, node)
 	if err != nil {
-		return at, err
+		return seen, err
 	}
-	d.sayAt(at, "node verified: taints %s, label %s=%s", taints(now), harness.Label, now.Labels[harness.Label])
-	d.sayAt(at, "annotation %s: %s", harness.Annotation, now.Annotations[harness.Annotation])
-	return at, nil
+	d.sayAt(seen.at, "node verified: taints %s, label %s=%s", taints(now), harness.Label, now.Labels[harness.Label])
+	d.sayAt(seen.at, "annotation %s: %s", harness.Annotation, now.Annotations[harness.Annotation])
+	return seen, nil
 }
 
-// printChecks prints the result of each check after from, read from the log of a pod that is about to be deleted.
-func (d *demo) printChecks(pod corev1.Pod, from time.Time) {
+// printChecks prints the result of each check after from, and returns the log of the pod, which is about to be deleted.
+func (d *demo) printChecks(pod corev1.Pod, from time.Time) []harness.LogLine {
 	lines, err := d.Logs(d.ctx, pod)
 	if err != nil {
 		d.say("the log of %s is already gone", pod.Name)
-		return
+		return nil
 	}
 	for _, line := range lines {
 		switch {
@@ -329,6 +339,7 @@ func (d *demo) printChecks(pod corev1.Pod, from time.Time) {
 			d.sayAt(line.Time, "check %-7s failed: %s", line.Check, line.Error)
 		}
 	}
+	return lines
 }
 
 // agentGone waits until no agent pod is on the node.

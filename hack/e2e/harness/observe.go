@@ -128,9 +128,18 @@ type Request struct {
 	}
 	UserAgent string
 	ObjectRef struct{ Resource, Subresource, Name, Namespace string }
+	Body      json.RawMessage    `json:"requestObject"` // of patches of nodes and of Events (hack/cluster/config/audit-policy.yaml)
 	Response  struct{ Code int } `json:"responseStatus"`
 	Received  time.Time          `json:"requestReceivedTimestamp"`
 	Answered  time.Time          `json:"stageTimestamp"`
+}
+
+// Event is the Event that the request creates, the zero Event for other requests.
+func (r Request) Event() (event corev1.Event) {
+	if r.Verb != "create" || r.ObjectRef.Resource != "events" || json.Unmarshal(r.Body, &event) != nil {
+		return corev1.Event{}
+	}
+	return event
 }
 
 // Pod is the name of the pod whose bound token the request came with, "" for other tokens.

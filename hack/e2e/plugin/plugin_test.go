@@ -125,11 +125,13 @@ func TestDoctor(t *testing.T) {
 	s.Kubectl("", "delete", "clusterrolebinding", harness.Name)
 	s.Kubectl("", "delete", "validatingadmissionpolicybinding", harness.Name)
 	s.Apply(traps)
+	s.nodePool()
 	out, code := s.plugin("doctor")
 	s.Equal(1, code)
 	for _, line := range []string{
 		`dns-behind-gate +no pod of kube-system/kube-dns tolerates node-ready/failed,`,
 		`cluster-domain +kubernetes\.default\.svc\.example\.local is .* domain is cluster\.local \(kubelet\)`,
+		`karpenter +the NodePool e2e-plugin has node-ready/unverified under taints`,
 		`foreign-taints +the node ghost-foreign .* example\.com/dedicated`,
 		`labelled-and-tainted +the node ghost-labelled `,
 		`failed-taint +the node ghost-failed `,
@@ -150,6 +152,31 @@ func TestDoctor(t *testing.T) {
 	s.Regexp(`(?m)^TRAP +labelled-and-tainted `, out)
 	s.Regexp(`(?m)^SKIP +rights +not checked: .*forbidden`, out)
 	s.Regexp(`(?m)^SKIP +webhooks +not checked: .*forbidden`, out)
+}
+
+// nodePool creates one of Karpenter, with its own definition, and the startup taint in the wrong place.
+func (s *suite) nodePool() {
+	s.Helper()
+	dir, err := s.Module(s.Ctx, "karpenter", "sigs.k8s.io/karpenter")
+	s.NoError(err)
+	crd := filepath.Join(dir, "pkg", "apis", "crds", "karpenter.sh_nodepools.yaml")
+	s.Undo(func(ctx context.Context) error {
+		_, err := s.Cluster.Kubectl(ctx, "", "delete", "--ignore-not-found", "-f", crd)
+		return err
+	})
+	s.Kubectl("", "apply", "--server-side", "-f", crd)
+	s.Kubectl("", "wait", "--for=condition=Established", "--timeout=60s", "-f", crd)
+	s.Kubectl(`
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: {name: e2e-plugin}
+spec:
+  template:
+    spec:
+      nodeClassRef: {group: karpenter.kwok.sh, kind: KWOKNodeClass, name: default}
+      requirements: []
+      taints: [{key: node-ready/unverified, effect: NoSchedule}]
+`, "apply", "-f", "-")
 }
 
 // The webhook is called for the agent's pods only, and none is created while it is there.

@@ -159,7 +159,7 @@ func foreignTaints(c Cluster) (r Result) {
 	return r
 }
 
-// untolerated returns a taint that keeps the agent away and stays, or nil. Kubernetes removes its own, and others remove those that
+// untolerated returns a taint that keeps the agent away and stays, or nil. Kubernetes removes its own, others remove those that
 // the agent waits for.
 func (c Cluster) untolerated(taints []corev1.Taint) *corev1.Taint {
 	goes := func(taint corev1.Taint) bool {

@@ -10,11 +10,11 @@ import (
 // A node that works for a while and fails for longer is closed and opened at most once each time.
 func TestFlappingNode(t *testing.T) {
 	if !harness.Long() {
-		t.Skip("takes a quarter of an hour: E2E=long")
+		t.Skip("takes eleven minutes: E2E=long")
 	}
 	s := start(t, 20, 20)
 	node := nodes[0]
-	const up, down, times = 90 * time.Second, 4 * time.Minute, 3
+	const up, down, times = 90 * time.Second, 4 * time.Minute, 2
 	for range times {
 		s.dropForwarded(node, dropPods()...)
 		s.during(time.Now(), down, down, func() {})

@@ -91,8 +91,8 @@ func (s *suite) report(ctx context.Context, status corev1.ConditionStatus, reaso
 	return writers.Wait()
 }
 
-// fail lets the agents of nodes in the fleet report a failure until recover is called, at the latest when the test ends.
-func (s *suite) fail(names ...string) (recover func()) {
+// fail lets the agents of nodes in the fleet report a failure until repair is called, at the latest when the test ends.
+func (s *suite) fail(names ...string) (repair func()) {
 	s.Helper()
 	passed := func(ctx context.Context) error { return s.report(ctx, corev1.ConditionTrue, "Verified", names...) }
 	s.Undo(passed)

@@ -37,7 +37,7 @@ func TestFailingNodes(t *testing.T) {
 func (s *suite) closedOnce() {
 	isolated, cutOff, nameless, reported := nodes[0], nodes[1], nodes[2], inFleet(0, 0)
 	reasons := map[string]string{isolated: peersFailed, cutOff: silent, nameless: dnsFailed, reported: networkFailed}
-	recover := s.fail(reported)
+	repair := s.fail(reported)
 	s.killLeader()
 	s.awaitControlGroup() // of the next leader
 	s.dropForwarded(isolated, dropPods()...)
@@ -61,7 +61,7 @@ func (s *suite) closedOnce() {
 	s.repair(nodes...)
 	s.awaitGood(nodes...)
 	s.event(isolated, "NodeRecovered", "")
-	recover()
+	repair()
 	s.NoError(s.scaleController(s.Ctx, 2))
 	s.awaitOpen(reported) // nobody plays its agent: the controller does it
 	for node := range reasons {

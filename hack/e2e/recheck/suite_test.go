@@ -1,5 +1,5 @@
 // Package recheck tests released nodes that fail later: the chart with rechecks, neighbours and re-taint, on nodes with a real
-// kubelet that the tests break, beside a fleet whose kubelet kwok plays. `make e2e` runs it, and `make faults` with longer faults.
+// kubelet that the tests break, beside a fleet whose kubelet kwok plays. `make e2e` runs it, with E2E=long longer faults.
 package recheck
 
 import (
@@ -180,15 +180,6 @@ func (s *suite) awaitClosed(node, reason string) {
 	s.True(harness.Verified(now), "the label must stay")
 }
 
-// awaitAnyClosed waits until the controller has closed one of the nodes.
-func (s *suite) awaitAnyClosed(nodes []string) {
-	s.Helper()
-	s.Until(func() (bool, error) {
-		taints := s.seen.taints()
-		return slices.ContainsFunc(nodes, func(node string) bool { return len(taints[node]) > 0 }), nil
-	}, "none is closed")
-}
-
 // awaitOpen waits until a node has no failed taint.
 func (s *suite) awaitOpen(node string) {
 	s.Helper()
@@ -214,7 +205,7 @@ func (s *suite) drop(node string, rules ...string) {
 func (s *suite) dropForwarded(node string, rules ...string) {
 	s.Helper()
 	s.Undo(func(ctx context.Context) error { return s.Cluster.Repair(ctx, node) })
-	s.NoError(s.Cluster.BreakForwarded(s.Ctx, node, rules...))
+	s.NoError(s.BreakForwarded(s.Ctx, node, rules...))
 }
 
 // dropDNS is the rule that drops what pods ask name servers.

@@ -142,6 +142,11 @@ func (s Settings) isSilent(r Recheck, now time.Time) bool {
 	return !r.NotReady.IsZero() && now.Sub(r.NotReady) >= enough && (!r.Failed || r.Reason == Silent || isStale)
 }
 
+// countsAfter is how long an agent must run until it counts: soon enough that one which replaces another is never missed.
+func (s Settings) countsAfter() time.Duration {
+	return min(s.Rechecks.RecoversAfter(), s.MissingAfter/2)
+}
+
 // IsReady reports whether kubelet says that pod is ready, and nobody deletes it.
 func IsReady(pod *corev1.Pod) bool {
 	condition := podCondition(pod, corev1.PodReady)

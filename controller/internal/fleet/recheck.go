@@ -180,5 +180,5 @@ func (s Settings) wantedOfRechecked(status Status, now time.Time) (Condition, bo
 // isConditioned reports whether rechecks show their verdict on node: it was gated, or has the condition already. A node that was
 // never gated is never closed.
 func (s Settings) isConditioned(node *corev1.Node) bool {
-	return s.Condition(node) != nil || verdict.WasGated(node.Annotations[s.Request.Annotation])
+	return s.Condition(node) != nil || verdict.WasGated(node.Annotations[s.Request.Annotation], s.Request.FailedTaintKey)
 }

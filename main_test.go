@@ -22,6 +22,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	semver "k8s.io/apimachinery/pkg/util/version"
 )
 
 // start calls run in a cluster whose API server refuses connections, with the variables in env. It returns the channel
@@ -228,6 +229,27 @@ func TestLogFormatAndLevel(t *testing.T) {
 	assert.Contains(t, stderr, `"msg":"initial timeout passed"`)
 	assert.NotContains(t, stderr, `"level":"info"`)
 	assert.NotContains(t, stderr, `"level":"warning"`)
+}
+
+// Images and charts up to 0.5.0 exist under the same names: Helm offers the highest version, and an agent never runs as an older one.
+func TestVersionIsAboveTheLastRelease(t *testing.T) {
+	find := func(path, pattern string) (found []*semver.Version) {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		for _, match := range regexp.MustCompile(pattern).FindAllSubmatch(text, -1) {
+			found = append(found, semver.MustParseSemantic(string(match[1])))
+		}
+		return found
+	}
+	releases := find("CHANGELOG.md", `(?m)^## \[(\d.*)\]`)
+	require.GreaterOrEqual(t, len(releases), 2)
+	assert.Equal(t, "0.5.0", releases[len(releases)-1].String(), "the last release of the former implementation")
+	for i := 1; i < len(releases); i++ {
+		assert.True(t, releases[i-1].GreaterThan(releases[i]), "%s is above %s", releases[i-1], releases[i])
+	}
+	assert.Equal(t, releases[:1], find("chart/Chart.yaml", `(?m)^appVersion: "(.*)"$`), "the newest in CHANGELOG.md")
+	assert.Equal(t, releases[:1], find("chart/Chart.yaml", `(?m)^version: (.*)$`))
+	assert.Equal(t, releases[:1], find("README.md", `--image=ghcr.io/imunhatep/kube-node-ready:(\S+)`))
 }
 
 // Packages depend on one another in one direction only (CONTRIBUTING.md, Layout).

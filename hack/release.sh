@@ -3,6 +3,7 @@
 # each binary and the checksums. Everything bears the time of the commit, so that whoever builds it again gets the same bytes.
 #
 #   hack/release.sh artifacts DIR VERSION   chart, manifests, SBOMs and checksums; refused where VERSION is not the chart's
+#   hack/release.sh index DIR INDEX         adds the chart in DIR to the index of the Helm repository on GitHub Pages
 #   hack/release.sh dry-run                 these and the images, twice, into dist/; fails where the two differ
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -28,6 +29,27 @@ chart() { # DIR
     gzip -n9 >"$1/$package"
   rm -rf "$work"
   cp hack/manifests/*.yaml "$1" # that they are current is a test's business
+}
+
+# The Helm repository of all releases since 0.1.1. The package is a file of the GitHub release.
+index() { # DIR INDEX
+  local work
+  work=$(mktemp -d)
+  cp "$1/kube-node-ready-$version.tgz" "$work"
+  bin/tools/helm repo index "$work" --merge "$2" --url "https://github.com/imunhatep/kube-node-ready/releases/download/v$version"
+  cp "$work/index.yaml" "$2"
+  rm -rf "$work"
+}
+
+# helm repo update shows this version, and what others were there.
+check_index() { # DIR
+  local digest line
+  printf '{apiVersion: v1, entries: {kube-node-ready: [{apiVersion: v2, name: kube-node-ready, version: 0.5.0, urls: [former.tgz]}]}}' >"$1/index.yaml"
+  index "$1" "$1/index.yaml"
+  digest=$(sha256sum <"$1/kube-node-ready-$version.tgz")
+  for line in "digest: ${digest%% *}" "version: $version" "version: 0.5.0" "- former.tgz"; do
+    grep -q "^ *$line\$" "$1/index.yaml" || { echo "the index of the Helm repository has no line $line" >&2; exit 1; }
+  done
 }
 
 # The modules that are linked into each binary, as CycloneDX: the Go linker has written them into it.
@@ -69,6 +91,7 @@ artifacts)
   mkdir -p "$2"
   chart "$2" && sboms "$2" && checksums "$2"
   ;;
+index) index "$2" "$3" ;;
 dry-run)
   rm -rf dist/1 dist/2
   for i in 1 2; do
@@ -79,9 +102,10 @@ dry-run)
   cat dist/1/SHA256SUMS
   diff dist/1/SHA256SUMS dist/2/SHA256SUMS || { echo "two builds differ" >&2; exit 1; }
   echo "two builds are the same, byte by byte"
+  check_index dist/1 # after the comparison: an index has the time
   for file in dist/1/*-linux-*.tar; do
     printf 'image %s: %d bytes, %d compressed\n' "$(basename "$file" .tar)" "$(stat -c %s "$file")" "$(gzip -9c "$file" | wc -c)"
   done
   ;;
-*) echo "usage: $0 artifacts DIR VERSION | dry-run" >&2; exit 2 ;;
+*) echo "usage: $0 artifacts DIR VERSION | index DIR INDEX | dry-run" >&2; exit 2 ;;
 esac

@@ -13,10 +13,18 @@
 {{- default $name .Values.fullnameOverride | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
-{{/* A DaemonSet's selector is immutable: use no label that a later release may change. */}}
-{{- define "kube-node-ready.selectorLabels" -}}
+{{/*
+The selector of the DaemonSet. It is immutable, and that of chart 0.2 has these labels too: 0.2 is upgraded in place. It adopts every pod
+with them that no controller owns.
+*/}}
+{{- define "kube-node-ready.daemonSetSelector" -}}
 app.kubernetes.io/name: {{ include "kube-node-ready.name" . | quote }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
+{{- end }}
+
+{{/* What selects the agents among the pods of a release. */}}
+{{- define "kube-node-ready.selectorLabels" -}}
+{{ include "kube-node-ready.daemonSetSelector" . }}
 app.kubernetes.io/component: agent
 {{- end }}
 
@@ -291,6 +299,7 @@ scraped all the time.
 
 {{/* Errors that the schema cannot find: conflicts between two values, reserved keys, and durations outside the agent's bounds. */}}
 {{- define "kube-node-ready.validate" -}}
+{{- include "kube-node-ready.validateFormer" . }}
 {{- range $name, $keys := dict
   "verifiedLabel" (list .Values.config.verifiedLabel)
   "taintKey" (list .Values.config.taintKey)

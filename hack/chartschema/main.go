@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"strings"
 
@@ -99,6 +100,10 @@ func addProperties(s *schema, mapping *yaml.Node, path string) error {
 		property, err := describe(key, value, keyPath)
 		if err != nil {
 			return fmt.Errorf("line %d: %s: %w", key.Line, keyPath, err)
+		}
+		if admitted := s.Properties[key.Value]; admitted != nil {
+			// Beside the values there are, without a description: those of earlier charts.
+			maps.Copy(property.Properties, admitted.Properties)
 		}
 		s.Properties[key.Value] = property
 		if path != "" || property.Required != nil {

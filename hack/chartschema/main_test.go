@@ -11,6 +11,8 @@ func TestGenerate(t *testing.T) {
 # definitions:
 #   word:
 #     type: string
+# properties:
+#   image: {properties: {former: {}}}
 # @schema.root
 
 image:
@@ -47,7 +49,7 @@ free:
 	want := `{"$schema":"http://json-schema.org/draft-07/schema#","type":"object","required":["image"],"properties":{` +
 		`"either":{"description":"Either.","type":["string","boolean"],"default":"true"},` +
 		`"free":{"description":"Anything.","type":"object","additionalProperties":true,"default":{"example":1}},` +
-		`"image":{"type":"object","required":["name"],"properties":{"name":{"description":"Where it comes from.","type":"string","enum":["a","b"],"default":"a"}},"additionalProperties":false},` +
+		`"image":{"type":"object","required":["name"],"properties":{"former":{},"name":{"description":"Where it comes from.","type":"string","enum":["a","b"],"default":"a"}},"additionalProperties":false},` +
 		`"word":{"$ref":"#/definitions/word","description":"A word.","default":"w"}},` +
 		`"additionalProperties":false,"definitions":{"word":{"type":"string"}}}`
 	if string(got) != want {

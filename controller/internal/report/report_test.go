@@ -36,11 +36,11 @@ func start(t *testing.T, status func(node string) int) (r *Reporter, patches fun
 		mu.Unlock()
 		out.Header().Set("Content-Type", "application/json")
 		out.WriteHeader(status(node))
+		answer := fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","code":%d}`, status(node))
 		if status(node) == http.StatusOK {
-			_, _ = fmt.Fprintf(out, `{"kind":"Node","apiVersion":"v1","metadata":{"name":%q,"uid":"uid-%s"}}`, node, node)
-			return
+			answer = fmt.Sprintf(`{"kind":"Node","apiVersion":"v1","metadata":{"name":%q,"uid":"uid-%s"}}`, node, node)
 		}
-		_, _ = out.Write([]byte(`{"kind":"Status","apiVersion":"v1","code":` + fmt.Sprint(status(node)) + `}`))
+		_, _ = out.Write([]byte(answer))
 	}))
 	t.Cleanup(server.Close)
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})

@@ -121,10 +121,16 @@ spec:
 // readmeBlock returns the block of a language in README.md that follows the comment <!-- marker -->.
 func (s *suite) readmeBlock(marker, language string) string {
 	s.Helper()
-	text, err := os.ReadFile(filepath.Join(s.Root, "README.md"))
+	return s.block("README.md", marker, language)
+}
+
+// block is readmeBlock for any file of the repository.
+func (s *suite) block(path, marker, language string) string {
+	s.Helper()
+	text, err := os.ReadFile(filepath.Join(s.Root, path))
 	s.NoError(err)
 	_, rest, found := strings.Cut(string(text), "<!-- "+marker+" -->\n")
-	s.True(found, "README.md has no marker %q", marker)
+	s.True(found, "%s has no marker %q", path, marker)
 	opening, rest, _ := strings.Cut(rest, "\n")
 	s.Equal("```"+language, strings.TrimSpace(opening))
 	block, _, found := strings.Cut(rest, "```")

@@ -1,8 +1,6 @@
 package charttest
 
 import (
-	"context"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -10,32 +8,18 @@ import (
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-// firstRelease is the chart as it was packaged first: before the policy, the monitoring and the test hook.
-const firstRelease = "testdata/kube-node-ready-0.1.0.tgz"
-
-// A release is installed as it was first, upgraded with other values and everything optional,
+// A release is installed as 0.2 was, upgraded with other values and everything optional,
 // tried, rolled back and uninstalled. Each step is Helm's own, and nothing is left at the end.
 func TestLifeOfARelease(t *testing.T) {
 	s := start(t)
 	before := s.inventory()
-	helm := func(args ...string) string {
-		t.Helper()
-		out, err := s.Cluster.Run(s.Ctx, "", s.Tool("helm"), append(args, "--namespace", harness.Namespace)...)
-		s.NoError(err)
-		return out
-	}
-	s.Undo(func(ctx context.Context) error {
-		_, err := s.Cluster.Run(ctx, "", s.Tool("helm"), "uninstall", harness.Name, "--namespace", harness.Namespace, "--ignore-not-found")
-		return err
-	})
+	s.undoRelease()
 
-	old, err := filepath.Abs(firstRelease)
-	s.NoError(err)
-	helm(append([]string{"install", harness.Name, old, "--wait", "--timeout=2m"}, harness.Set()...)...)
+	s.helm(append([]string{"install", harness.Name, s.formerChart("0.2"), "--wait", "--timeout=2m"}, harness.Set()...)...)
 	s.verifies()
 	first := s.inventory()
 
-	helm(append([]string{"upgrade", harness.Name, "chart", "--wait", "--timeout=2m"},
+	s.helm(append([]string{"upgrade", harness.Name, "chart", "--wait", "--timeout=2m"},
 		harness.Set(append(everything, "config.logLevel=debug", "config.maxRetries=2", "config.metricsLinger=1s")...)...)...)
 	second := s.inventory()
 	for _, kind := range []string{"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "PodMonitor", "ServiceMonitor", "PrometheusRule", "NetworkPolicy", "Service"} {
@@ -44,19 +28,19 @@ func TestLifeOfARelease(t *testing.T) {
 	s.verifies()
 
 	// The recipe of the notes.
-	_, columns, _ := strings.Cut(helm("get", "notes", harness.Name), "custom-columns='")
+	_, columns, _ := strings.Cut(s.helm("get", "notes", harness.Name), "custom-columns='")
 	columns, _, _ = strings.Cut(columns, "'")
 	table := s.Kubectl("", "get", "nodes", "-o", "custom-columns="+columns)
 	s.Regexp(`node1 +true +{"time":".*"attempts":{"api":1,`, table)
 
-	out := helm("test", harness.Name, "--timeout=1m")
+	out := s.helm("test", harness.Name, "--timeout=1m")
 	s.Contains(out, "Phase:          Succeeded")
 
-	helm("rollback", harness.Name, "1", "--wait", "--timeout=2m")
+	s.helm("rollback", harness.Name, "1", "--wait", "--timeout=2m")
 	s.Equal(first, s.inventory())
 	s.verifies()
 
-	helm("uninstall", harness.Name, "--wait", "--timeout=2m")
+	s.helm("uninstall", harness.Name, "--wait", "--timeout=2m")
 	s.NoError(s.NoAgents(s.Ctx))
 	s.Equal(before, s.inventory())
 }

@@ -127,3 +127,46 @@ that the agent waits for.
 {{- end }}
 {{- printf "%s.all(t, %s)" (include "kube-node-ready.celTaints" .) (join " || " $any) }}
 {{- end }}
+
+{{/* For the notes: how new nodes get the startup taint. */}}
+{{- define "kube-node-ready.howNodesGetTheTaint" -}}
+{{- if .Values.startupTaint.add -}}
+New nodes that may run {{ eq .Values.deploymentMode "controller" | ternary "a worker" "an agent" }}
+register with the taint (startupTaint.add). Karpenter adds it to its nodes if you declare it under `startupTaints`.
+{{- else -}}
+Make new nodes
+join with the taint:
+
+    kubelet --register-with-taints={{ .Values.config.taintKey }}={{ .Values.config.taintValue }}:{{ .Values.config.taintEffect }}
+{{- end }}
+{{- end }}
+
+{{/* "true" if the tolerations tolerate the startup taint, or nothing: (list . TOLERATIONS). */}}
+{{- define "kube-node-ready.tolerateStartupTaint" -}}
+{{- $config := (index . 0).Values.config }}
+{{- range index . 1 }}
+{{- $same := or (eq (.operator | default "Equal") "Exists") (eq (.value | default "") (toString $config.taintValue)) }}
+{{- if and $same (eq (.key | default $config.taintKey) $config.taintKey) (eq (.effect | default $config.taintEffect) $config.taintEffect) }}true{{ break }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{/* For the notes: how many DNS pods of the cluster do not tolerate the startup taint that new nodes get, or nothing. */}}
+{{- define "kube-node-ready.dnsPodsBehindTheGate" -}}
+{{- if and .Values.startupTaint.add .Values.config.dnsService }}
+{{- $service := splitList "/" .Values.config.dnsService }}
+{{- $selector := lookup "v1" "Service" (first $service) (last $service) | dig "spec" "selector" dict }}
+{{- $all := 0 }}
+{{- $behind := 0 }}
+{{- range $pod := lookup "v1" "Pod" (first $service) "" | dig "items" list }}
+{{- $selected := not (empty $selector) }}
+{{- range $key, $value := $selector }}
+{{- if ne (get ($pod.metadata.labels | default dict) $key) $value }}{{ $selected = false }}{{ end }}
+{{- end }}
+{{- if $selected }}
+{{- $all = add1 $all }}
+{{- if not (include "kube-node-ready.tolerateStartupTaint" (list $ (.spec.tolerations | default list))) }}{{ $behind = add1 $behind }}{{ end }}
+{{- end }}
+{{- end }}
+{{- if $behind }}{{ printf "%d of the %d pods of %s" $behind $all .Values.config.dnsService }}{{ end }}
+{{- end }}
+{{- end }}

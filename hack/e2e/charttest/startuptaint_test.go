@@ -293,7 +293,7 @@ type policySpec = admissionv1.MutatingAdmissionPolicySpec
 func (s *suite) template(path, values string) string {
 	s.Helper()
 	out, err := s.Cluster.Run(s.Ctx, values, s.Tool("helm"), append([]string{"template", harness.Name, "chart", "--namespace", harness.Namespace,
-		"--kube-version", "1.36.0", "--show-only", path, "--values", "-"}, harness.Set("startupTaint.add=true")...)...)
+		"--kube-version", "1.36.0", "--show-only", path, "--values", "-"}, harness.Set("startupTaint.add=true", "serviceAccount.create=false", "serviceAccount.name=default")...)...)
 	s.NoError(err)
 	return out
 }

@@ -82,7 +82,7 @@ affinity:
         - {key: tier, operator: NotIn, values: [test, "<odd>"]}
         - {key: ungated, operator: DoesNotExist}
         matchFields: [{key: metadata.name, operator: NotIn, values: [own-excluded-by-name]}]
-      - matchExpressions: [{key: zone, operator: In, values: [x, y]}, {key: rack, operator: Exists}]
+      - matchExpressions: [{key: zone, operator: In, values: [x, "y"]}, {key: rack, operator: Exists}]
       - matchFields: [{key: metadata.name, operator: In, values: [own-included-by-name]}]
 `
 

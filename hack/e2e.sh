@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the tests of hack/e2e on sandbox clusters, which are started for them and stopped after them. Two shards run side by
-# side, each with a cluster of its own. The tests of faults and of Karpenter run in their short version (hack/faults.sh and
+# side, each with a cluster of its own. The tests of faults, of rechecks and of Karpenter run in their short version (hack/faults.sh and
 # `make e2e-karpenter` run the long ones: E2E=long).
 # KEEP=1 runs all on the cluster that is up (or starts it) and leaves it up; RUN=regexp picks tests; PACKAGES= picks packages.
 # RETRY=1 gives up to three tests that fail one more try, and prints which they were: for CI, on machines that others share.
@@ -19,15 +19,16 @@ mkdir -p "$retried"
 gotests() { # SHARD PACKAGE…
   (cd hack/e2e && ../../bin/tools/gotestsum --format standard-verbose ${JSONFILE:+--jsonfile "${JSONFILE%.json}-$1.json"} \
     ${RETRY:+--rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-run-root-test --rerun-fails-report="$retried/$1"} \
-    --packages="${*:2}" -- -count=1 -timeout 25m -p 1 ${RUN:+-run "$RUN"})
+    --packages="${*:2}" -- -count=1 -timeout 60m -p 1 ${RUN:+-run "$RUN"})
 }
 
 wanted() { [[ -z ${PACKAGES:-} || $PACKAGES == *$1* ]]; }
 # A Prometheus (Debian's cannot discover pods), and the operator that configures it.
 if wanted charttest; then hack/cluster/cluster build operator prometheus; fi
 if wanted karpenter; then hack/cluster/cluster build karpenter; fi
-if wanted charttest || wanted karpenter || wanted workers; then hack/cluster/cluster build kwok; fi
-controller_wanted() { wanted controller || wanted karpenter || wanted workers; }
+if wanted charttest || wanted karpenter || wanted workers || wanted recheck; then hack/cluster/cluster build kwok; fi
+if wanted plugin; then make --no-print-directory plugin; fi
+controller_wanted() { wanted controller || wanted karpenter || wanted workers || wanted recheck; }
 build_images() {
   hack/cluster/cluster image
   if controller_wanted; then hack/cluster/cluster image --controller; fi
@@ -42,9 +43,9 @@ fi
 
 hack/cluster/cluster build
 build_images
-first=". ./charttest ./controller ./workers"
+first=". ./charttest ./workers ./recheck"
 # Whatever else there is, so that a new package is not left out.
-second=$(cd hack/e2e && go list -f '{{if .TestGoFiles}}.{{slice .ImportPath (len .Module.Path)}}{{end}}{{if .XTestGoFiles}}.{{slice .ImportPath (len .Module.Path)}}{{end}}' ./... | grep -vxE '\.|\./(charttest|controller|workers)')
+second=$(cd hack/e2e && go list -f '{{if .TestGoFiles}}.{{slice .ImportPath (len .Module.Path)}}{{end}}{{if .XTestGoFiles}}.{{slice .ImportPath (len .Module.Path)}}{{end}}' ./... | grep -vxE '\.|\./(charttest|workers|recheck)')
 if [ -n "${PACKAGES:-}" ]; then first=$PACKAGES second=""; fi
 # The binary of each test is compiled before, not by both shards at once.
 (cd hack/e2e && go vet ./...)

@@ -14,6 +14,8 @@ import (
 type Client struct {
 	REST rest.Interface // of the core group
 	Name string         // of the Node
+	// IfUnchanged lets SetCondition refuse a Node that has changed since it was read (409), for a base from a cache.
+	IfUnchanged bool
 }
 
 // Get reads the Node.

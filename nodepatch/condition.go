@@ -27,8 +27,12 @@ func (c Client) SetCondition(ctx context.Context, node *Node, condition Conditio
 			condition.LastTransitionTime = before.LastTransitionTime
 		}
 	}
+	metadata := map[string]any{"uid": node.UID}
+	if c.IfUnchanged {
+		metadata["resourceVersion"] = node.ResourceVersion
+	}
 	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": node.UID},
+		"metadata": metadata,
 		"status":   map[string]any{"conditions": []Condition{condition}},
 	})
 	if err != nil {

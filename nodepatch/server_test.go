@@ -189,6 +189,10 @@ func step(doc map[string]any, op Operation) error {
 		}
 		parent.(map[string]any)[last] = op.Value
 	case "remove":
+		if in, isMap := parent.(map[string]any); isMap {
+			delete(in, last)
+			break
+		}
 		n, _ := strconv.Atoi(last)
 		spec := doc["spec"].(map[string]any)
 		spec["taints"] = slices.Delete(slices.Clone(parent.([]any)), n, n+1)

@@ -89,6 +89,10 @@ subjects:
 {{- if not (include "kube-node-ready.recheck" .) }}
 {{- fail "controller.retaint.enabled needs config.recheckInterval: only rechecks find that a verified node fails" }}
 {{- end }}
+{{- $name := include "kube-node-ready.fullname" . }}
+{{- if has $name (list "dns" "api" "network" "service" "peers" "taints" "unverified") }}
+{{- fail (printf "the name of the release, %s, is also the value of a failed taint that an agent adds: set fullnameOverride" $name) }}
+{{- end }}
 {{- end }}
 {{- end }}
 

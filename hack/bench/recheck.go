@@ -88,7 +88,7 @@ func (b *bench) recheckAgent(ctx context.Context, name, what string, connections
 	first, second, last := r.starts[0], r.starts[1], r.starts[rounds]
 	b.budget(name+": peak resident memory", float64(used.Peak)/(1<<20), recheckMemoryBudget, "%.1f MiB")
 	b.budget(name+" at 60s: CPU", used.CPU.Seconds()*1000/(recheckRounds*longInterval).Seconds(), recheckCPUBudget, "%.2f mCPU")
-	b.figure(name+": CPU of a round, its probes and scrapes", "%.0f ms", milliseconds(used.CPU)/recheckRounds)
+	b.figure(name+": CPU of a round, its probes and scrapes", "%.1f ms", milliseconds(used.CPU)/recheckRounds)
 	b.budget(name+": requests of a round", float64(last-first)/float64(rounds), recheckRequestsBudget, "%.2f")
 	b.figure(name+": these are", "%s", strings.Join(r.words[first:second], ", "))
 	b.budget(name+": writes", float64(r.writes), 0, "%.0f")
@@ -197,9 +197,16 @@ func observeRechecks(ctx context.Context, pid, rounds int) (used steady, err err
 
 // consumed is the CPU time of a process, and the number of TCP connections that have been opened in its network namespace.
 func consumed(process procfs.Proc) (cpu time.Duration, opened int, err error) {
-	stat, err := process.Stat()
+	threads, err := procfs.AllThreads(process.PID)
 	if err != nil {
 		return 0, 0, err
+	}
+	for _, thread := range threads { // Go keeps its threads; the figure of the whole process is in units of 10 ms
+		stat, err := thread.Schedstat()
+		if err != nil {
+			return 0, 0, err
+		}
+		cpu += time.Duration(stat.RunningNanoseconds)
 	}
 	snmp, err := process.Snmp()
 	if err != nil {
@@ -208,5 +215,5 @@ func consumed(process procfs.Proc) (cpu time.Duration, opened int, err error) {
 	if snmp.ActiveOpens == nil {
 		return 0, 0, errors.New("the kernel does not count connections")
 	}
-	return time.Duration(stat.CPUTime() * float64(time.Second)), int(*snmp.ActiveOpens), nil
+	return cpu, int(*snmp.ActiveOpens), nil
 }

@@ -74,7 +74,7 @@ func (s Settings) Unfit(statuses []fleet.Status) map[string]string {
 func tooManyFail(statuses []fleet.Status) string {
 	var failed []string
 	for _, status := range statuses {
-		if status.Recheck.Failed {
+		if status.Recheck.Failed && status.Untouchable == "" { // a node that is drained says nothing new
 			failed = append(failed, status.Node.Name)
 		}
 	}

@@ -19,8 +19,8 @@ const Interval = 30 * time.Second
 type State struct {
 	// PassedSince is when the first of the rounds ended that have passed without a break; zero: the last one has failed.
 	PassedSince time.Time
-	// Ended is the end of the last round, zero: none has ended.
-	Ended time.Time
+	// Began and Ended are of the last round that has ended, zero: none has.
+	Began, Ended time.Time
 	// Failure is of the last round that failed, "": none has.
 	Failure string
 }
@@ -35,14 +35,14 @@ func (s State) PassedFor(now time.Time) time.Duration {
 }
 
 // next is the state after a round has ended; failure is "" if it has passed.
-func (s State) next(failure string, now time.Time) State {
+func (s State) next(failure string, began, now time.Time) State {
 	switch {
 	case failure != "":
 		s.Failure, s.PassedSince = failure, time.Time{}
 	case s.PassedFor(now) == 0:
 		s.PassedSince = now
 	}
-	s.Ended = now
+	s.Began, s.Ended = began, now
 	return s
 }
 
@@ -78,6 +78,7 @@ func (g *Group) State() State {
 }
 
 func (g *Group) round(ctx context.Context) {
+	began := time.Now()
 	results, err := g.Runner.Round(ctx, g.Checks)
 	if err != nil {
 		return // shutting down
@@ -92,7 +93,7 @@ func (g *Group) round(ctx context.Context) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	before := g.state
-	g.state = before.next(failure, time.Now())
+	g.state = before.next(failure, began, time.Now())
 	switch {
 	case failure != "":
 		g.Log.Warn("control group failed", "error", failure)

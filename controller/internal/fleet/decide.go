@@ -54,7 +54,7 @@ func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UI
 		status.State = Verified
 		m.notRunning, m.running, m.waiting = time.Time{}, time.Time{}, time.Time{} // for the next verification
 		if s.Rechecks.Enabled() {
-			m = m.recheck(s.Condition(node), node, pod, now)
+			m = m.recheck(s.Condition(node), node, pod, s.Rechecks.RecoversAfter(), now)
 			status.Recheck = m.rechecked.Recheck
 		}
 		return status, m
@@ -62,6 +62,7 @@ func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UI
 	m.rechecked = recheckMemory{}
 	status.Gated = s.IsGated(node)
 	m = m.observe(pod, now).wait(status.Gated, now)
+	status.Recheck.NoAgent = m.notRunning
 	if s.Workers && s.decideByWorker(&status, &m, now) {
 		return status, m
 	}
@@ -206,7 +207,7 @@ func (s Settings) wanted(status Status, now time.Time) (Condition, bool) {
 		return Condition{}, false // a pod that is being replaced has one reason after the other for a moment
 	case fails && (!isFalse || written.Reason != string(reason)):
 		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: reason, Message: status.Message}, true
-	case status.State != Verified && !status.Gated && isOwn:
+	case status.State != Verified && !status.Gated && isOwn && !status.Closed:
 		// A stale False could get a node replaced that somebody has opened by hand.
 		return Condition{Node: status.Node, Status: corev1.ConditionUnknown, Reason: "NotGated",
 			Message: "the startup taint was removed before the node was verified"}, true

@@ -15,6 +15,11 @@ const (
 	refreshInterval = 5 * time.Minute
 	// staleAfter is when a False counts as outdated, because nobody has written it again.
 	staleAfter = refreshInterval + 2*time.Minute
+	// probing is how long kubelet may take to say that an agent is ready again.
+	probing = 30 * time.Second
+	// spokenFor is how long an agent that has written True, and is not ready, counts as one that can write: kubelet's probes may not
+	// reach it.
+	spokenFor = time.Hour
 )
 
 // Rechecks are what agents do that stay on verified nodes. The zero value: they do not stay.
@@ -26,23 +31,27 @@ type Rechecks struct {
 // Enabled reports whether agents stay.
 func (r Rechecks) Enabled() bool { return r.Interval > 0 }
 
-// FailsAfter is how long an agent takes at most to find that its node fails.
-func (r Rechecks) FailsAfter() time.Duration { return rounds(r.FailureThreshold, r.Interval) }
+// silentAfter is how long an agent may be not ready until it should have said why: for as long as it takes to find that its node
+// fails, or has recovered.
+func (r Rechecks) silentAfter() time.Duration {
+	return max(rounds(r.FailureThreshold, r.Interval), r.RecoversAfter()) + probing
+}
 
 // RecoversAfter is how long an agent takes at most to find that its node has recovered.
 func (r Rechecks) RecoversAfter() time.Duration { return rounds(r.RecoveryThreshold, r.Interval) }
 
 func rounds(n int, interval time.Duration) time.Duration { return time.Duration(n) * interval * 6 / 5 }
 
-// Recheck is what this process has seen of a verified node that is checked again, by its own monotonic clock. A zero time: it is
-// not so, or this process has not seen it.
+// Recheck is what this process has seen of a node that is checked again while it is verified, by its own monotonic clock. A zero
+// time: it is not so, or this process has not seen it.
 type Recheck struct {
 	Failed    bool      // the condition is False
 	Reason    Reason    // of that, the first one
 	FailedAt  time.Time // when it became so; zero also if it was so when this process saw the node first
 	Refreshed time.Time // when the False was written last
 	NotReady  time.Time // since when the agent runs and is not ready, on a ready node
-	NoAgent   time.Time // since when no agent runs
+	Spoke     bool      // it has written True since it has been not ready
+	NoAgent   time.Time // since when no agent runs; also of a node that is not verified
 	SeenSince time.Time // when this process saw the node first
 }
 
@@ -52,10 +61,7 @@ func (r Recheck) IsFresh(now time.Time) bool {
 	return r.Failed && !r.Refreshed.IsZero() && now.Sub(r.Refreshed) < staleAfter
 }
 
-// isStale reports whether nobody writes the False any more. What was written before this process saw the node counts as written
-// when it did.
-func (r Recheck) isStale(now time.Time) bool { return r.Failed && now.Sub(r.written()) >= staleAfter }
-
+// written is when the False was written last. What was written before this process saw the node counts as written when it did.
 func (r Recheck) written() time.Time {
 	if r.Refreshed.IsZero() {
 		return r.SeenSince
@@ -77,11 +83,13 @@ func RecheckReasons() []Reason {
 type recheckMemory struct {
 	Recheck
 	heartbeat time.Time // of the condition
+	began     time.Time // when the container was seen first
 	seen      bool      // before now
 }
 
-// recheck notes what a verified node and its agent show.
-func (m memory) recheck(condition *corev1.NodeCondition, node *corev1.Node, pod *corev1.Pod, now time.Time) memory {
+// recheck notes what a verified node and its agent show. An agent needs enough time to find that its node has recovered.
+func (m memory) recheck(condition *corev1.NodeCondition, node *corev1.Node, pod *corev1.Pod, enough time.Duration,
+	now time.Time) memory {
 	r := m.rechecked
 	r.SeenSince, r.Reason = m.first, ""
 	switch isFalse := condition != nil && condition.Status == corev1.ConditionFalse; {
@@ -101,21 +109,37 @@ func (m memory) recheck(condition *corev1.NodeCondition, node *corev1.Node, pod 
 	}
 
 	container := runningContainer(pod)
+	if container != m.container {
+		r.began = now
+	}
 	hasRecovered := m.rechecked.Failed && !r.Failed // the agent has just written so: kubelet says later that it is ready
 	switch {
-	case container == "" || IsReady(pod) || !isNodeReady(node):
-		r.NotReady = time.Time{}
-	case r.NotReady.IsZero() || container != m.container || hasRecovered:
-		r.NotReady = now
+	case container == "" || IsReady(pod) || !isNodeReady(node) || Untouchable(node) != "": // no round counts while it is drained
+		r.NotReady, r.Spoke = time.Time{}, false
+	case r.NotReady.IsZero() || container != m.container:
+		r.NotReady, r.Spoke = now, false
+	case hasRecovered:
+		r.NotReady, r.Spoke = now, true
 	}
 	switch {
-	case container != "":
-		r.NoAgent = time.Time{}
-	case r.NoAgent.IsZero():
+	case container == "" && r.NoAgent.IsZero():
 		r.NoAgent = now
+	case container != "" && now.Sub(r.began) >= enough: // one that crashes again and again before it has recovered is none
+		r.NoAgent = time.Time{}
 	}
 	m.container, m.rechecked = container, r
 	return m
+}
+
+// isSilent reports whether the agent, which is not ready, should have said why for long. One whose False is not written again may
+// be about to recover.
+func (s Settings) isSilent(r Recheck, now time.Time) bool {
+	enough := s.Rechecks.silentAfter()
+	if r.Spoke {
+		enough = max(enough, spokenFor)
+	}
+	isStale := now.Sub(r.written()) >= staleAfter+s.Rechecks.RecoversAfter()
+	return !r.NotReady.IsZero() && now.Sub(r.NotReady) >= enough && (!r.Failed || r.Reason == Silent || isStale)
 }
 
 // IsReady reports whether kubelet says that pod is ready, and nobody deletes it.
@@ -134,11 +158,10 @@ func isNodeReady(node *corev1.Node) bool {
 // to the API server cannot write False, but kubelet sees that it is not ready. Only the agent writes True: it has proven it.
 func (s Settings) wantedOfRechecked(status Status, now time.Time) (Condition, bool) {
 	r := status.Recheck
-	isSilent := !r.NotReady.IsZero() && now.Sub(r.NotReady) >= s.Rechecks.FailsAfter()
 	isOwn := r.Reason == Silent
-	isDue := isOwn && now.Sub(r.written()) >= refreshInterval
 	switch {
-	case isSilent && s.isConditioned(status.Node) && (!r.Failed || isDue || r.isStale(now)):
+	case isOwn && now.Sub(r.written()) < refreshInterval:
+	case s.isSilent(r, now) && s.isConditioned(status.Node):
 		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: Silent, Rechecked: true, Event: !isOwn,
 			Message: fmt.Sprintf("pod %s/%s runs and is not ready: its rechecks fail, and it does not write why; "+
 				"read its log, and check the node's path to the API server", status.Pod.Namespace, status.Pod.Name)}, true

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// rechecked is a story with a verified node whose agent runs and is ready. A failing node is found after 36 s.
+// rechecked is a story with a verified node whose agent runs and is ready. An agent takes 36 s at most to find that it fails.
 func rechecked(t *testing.T) *story {
 	s := newStory(t)
 	s.settings.Rechecks = Rechecks{Interval: 10 * time.Second, FailureThreshold: 3, RecoveryThreshold: 3}
@@ -59,7 +60,7 @@ func (s *story) write() *Condition {
 func TestAgentThatIsNotReady(t *testing.T) {
 	s := rechecked(t)
 	s.ready(false)
-	s.after(36 * time.Second)
+	s.after(70 * time.Second)
 	assert.Empty(t, s.plan.Conditions, "not for a moment")
 	s.after(10 * time.Second)
 	wanted := s.write()
@@ -113,8 +114,76 @@ func TestAgentThatHasJustRecovered(t *testing.T) {
 	s.say(corev1.ConditionTrue, "Verified")
 	s.after(10 * time.Second)
 	assert.Empty(t, s.plan.Conditions)
-	s.after(40 * time.Second)
-	require.NotNil(t, s.write(), "it is still not ready")
+	s.ready(true)
+	s.after(10 * time.Second)
+	s.ready(false)
+	s.after(80 * time.Second)
+	require.NotNil(t, s.write(), "it is not ready again")
+}
+
+// Kubelet's probes do not reach the agent, whose rounds pass: it says True again and again.
+func TestAgentWhoseProbesAreBlocked(t *testing.T) {
+	s := rechecked(t)
+	s.ready(false)
+	events := 0
+	for range 6 * 60 {
+		s.after(10 * time.Second)
+		if wanted := s.write(); wanted != nil && wanted.Event {
+			events++
+		}
+		if s.only().Recheck.Failed && s.now.Sub(s.only().Recheck.FailedAt) >= 30*time.Second {
+			s.say(corev1.ConditionTrue, "Verified")
+		}
+	}
+	assert.Equal(t, 1, events, "in an hour")
+}
+
+// The agent lets its False go stale while it recovers, and is ready again after the last round of it.
+func TestAgentThatRecovers(t *testing.T) {
+	for _, interval := range []time.Duration{10 * time.Second, time.Minute, 5 * time.Minute} {
+		s := rechecked(t)
+		s.settings.Rechecks.Interval = interval
+		s.ready(false)
+		s.say(corev1.ConditionFalse, NetworkFailed)
+		for range 6 {
+			s.after(5 * time.Minute)
+			s.say(corev1.ConditionFalse, NetworkFailed)
+			s.decide()
+		}
+		s.after(5*time.Minute + s.settings.Rechecks.RecoversAfter())
+		assert.Empty(t, s.plan.Conditions, interval)
+	}
+}
+
+// While its node is cordoned an agent does not count rounds: it needs some after that.
+func TestAgentOfANodeThatWasCordoned(t *testing.T) {
+	s := rechecked(t)
+	s.ready(false)
+	s.say(corev1.ConditionFalse, NetworkFailed)
+	s.after(time.Minute)
+	s.objects.Nodes[0].Spec.Unschedulable = true
+	s.after(2 * time.Hour)
+	s.objects.Nodes[0].Spec.Unschedulable = false
+	s.after(time.Minute)
+	assert.Empty(t, s.plan.Conditions)
+}
+
+// One that crashes at once, again and again, is no agent: its node must not stay closed for it.
+func TestAgentThatCrashes(t *testing.T) {
+	s := rechecked(t)
+	s.say(corev1.ConditionFalse, NetworkFailed)
+	s.ready(false)
+	var unknown bool
+	for i := range 5 {
+		s.objects.Pods[0].Status.ContainerStatuses[0] = corev1.ContainerStatus{State: running(), ContainerID: fmt.Sprint("containerd://", i)}
+		s.after(5 * time.Second)
+		s.objects.Pods[0].Status.ContainerStatuses[0].State = waiting("CrashLoopBackOff")
+		s.after(5 * time.Minute)
+		wanted := s.write()
+		unknown = unknown || wanted != nil && wanted.Status == corev1.ConditionUnknown
+	}
+	assert.GreaterOrEqual(t, s.now.Sub(s.only().Recheck.NoAgent), 20*time.Minute)
+	assert.True(t, unknown)
 }
 
 // A container that is started again and again is not ready for a moment each time.
@@ -133,7 +202,7 @@ func TestStaleFalseOfAnAgentThatIsNotReady(t *testing.T) {
 	s := rechecked(t)
 	s.say(corev1.ConditionFalse, NetworkFailed)
 	s.ready(false)
-	s.after(6*time.Minute + 50*time.Second)
+	s.after(7*time.Minute + 30*time.Second)
 	assert.Empty(t, s.plan.Conditions)
 	s.after(30 * time.Second)
 	wanted := s.write()
@@ -227,4 +296,29 @@ func TestFalseFromBeforeTheRelease(t *testing.T) {
 	s.decide()
 	assert.Equal(t, Verified, s.only().State)
 	assert.False(t, s.only().Recheck.IsFresh(s.now))
+}
+
+// Rechecks are switched off while a node is silent and closed: nothing has become of its startup taint.
+func TestSwitchedOffWhileClosed(t *testing.T) {
+	s := rechecked(t)
+	s.say(corev1.ConditionFalse, Silent)
+	s.objects.Nodes[0].Spec.Taints = []corev1.Taint{{Key: "node-ready/failed", Value: "knr", Effect: corev1.TaintEffectNoSchedule}}
+	s.settings.Rechecks, s.objects.Seen, s.objects.Pods = Rechecks{}, Memory{}, nil
+	s.decide()
+	assert.Empty(t, s.plan.Conditions)
+	s.objects.Nodes[0].Spec.Taints = nil
+	s.decide()
+	wanted := s.write()
+	require.NotNil(t, wanted)
+	assert.Equal(t, corev1.ConditionTrue, wanted.Status)
+}
+
+// Nobody opens such a node but the controller: the label is gone, and the rules keep the agents away.
+func TestClosedNodeWithoutLabelAndAgent(t *testing.T) {
+	s := rechecked(t)
+	s.objects.Nodes[0].Spec.Taints = []corev1.Taint{{Key: "node-ready/failed", Value: "knr", Effect: corev1.TaintEffectNoSchedule}}
+	s.objects.Nodes[0].Labels = map[string]string{"pool": "excluded"}
+	s.objects.Pods = nil
+	s.after(11 * time.Minute)
+	assert.GreaterOrEqual(t, s.now.Sub(s.only().Recheck.NoAgent), 10*time.Minute)
 }

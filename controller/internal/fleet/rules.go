@@ -84,7 +84,7 @@ func addedTolerations() (added []corev1.Toleration) {
 // Select reports whether the rules are for node: affinity and node selector match it, whether it is verified or not. A
 // taint that no agent tolerates keeps a node out too, unless the node has the startup taint: nobody else would open that one.
 func (r Rules) Select(node *corev1.Node) bool {
-	return r.matches(node) && (r.untolerated(node) == nil || HasTaint(node, r.request.TaintKey))
+	return r.matches(node) && (r.Untolerated(node) == nil || HasTaint(node, r.request.TaintKey))
 }
 
 func (r Rules) matches(node *corev1.Node) bool {
@@ -92,8 +92,8 @@ func (r Rules) matches(node *corev1.Node) bool {
 	return err == nil && matches
 }
 
-// untolerated returns a taint that keeps the agent away from node, or nil.
-func (r Rules) untolerated(node *corev1.Node) *corev1.Taint {
+// Untolerated returns a taint that keeps the agent away from node, or nil.
+func (r Rules) Untolerated(node *corev1.Node) *corev1.Taint {
 	for i, taint := range node.Spec.Taints {
 		if taint.Effect == corev1.TaintEffectPreferNoSchedule {
 			continue
@@ -108,7 +108,7 @@ func (r Rules) untolerated(node *corev1.Node) *corev1.Taint {
 
 // noPod says why no agent's pod is on node, as far as the node shows it.
 func (r Rules) noPod(node *corev1.Node) string {
-	if taint := r.untolerated(node); taint != nil {
+	if taint := r.Untolerated(node); taint != nil {
 		return fmt.Sprintf("the agent does not tolerate the taint %s: add a toleration, or remove the taint", taint.ToString())
 	}
 	if value, labelled := node.Labels[r.request.Label]; labelled {

@@ -101,7 +101,8 @@ func HasEnded(pod *corev1.Pod) bool {
 // does not end with it.
 func containers(pod *corev1.Pod) []corev1.ContainerStatus {
 	statuses := pod.Status.ContainerStatuses
-	if i := slices.IndexFunc(statuses, func(status corev1.ContainerStatus) bool { return status.Name == "worker" }); i >= 0 {
+	isOurs := func(status corev1.ContainerStatus) bool { return status.Name == "worker" || status.Name == "agent" }
+	if i := slices.IndexFunc(statuses, isOurs); i >= 0 {
 		return statuses[i : i+1]
 	}
 	return statuses

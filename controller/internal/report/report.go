@@ -66,14 +66,14 @@ func (r *Reporter) write(ctx context.Context, condition fleet.Condition) error {
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
 	node := condition.Node
-	client := nodepatch.Client{REST: r.REST, Name: node.Name}
+	client := nodepatch.Client{REST: r.REST, Name: node.Name, IfUnchanged: true}
 	err := client.SetCondition(ctx, PatchNode(node), nodepatch.Condition{
 		Type: r.ConditionType, Status: string(condition.Status), Reason: string(condition.Reason),
 		Message: kube.Shorten(condition.Message),
 	}, r.ServerTime())
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-		return nil // the node is gone, or another one of its name is there
+		return nil // the node is gone, or has changed since: that leads to another decision
 	case err != nil:
 		return fmt.Errorf("condition of node %s: %w", node.Name, err)
 	}

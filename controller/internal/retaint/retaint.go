@@ -39,6 +39,8 @@ type Input struct {
 	ControlGroup controlgroup.State
 	// Closed is when this process has closed nodes.
 	Closed map[types.UID]time.Time
+	// Behind means that the cache has not shown the last closing yet: the budget cannot be known.
+	Behind bool
 }
 
 // Decision is what Decide has found.
@@ -66,7 +68,8 @@ func (s Settings) Decide(in Input, now time.Time) Decision {
 		switch {
 		case s.opens(status, now):
 			d.Open = append(d.Open, status)
-		case !s.isCandidate(status, now):
+		case !s.isCandidate(status, now), in.ControlGroup.Began.Before(status.Recheck.FailedAt):
+			// An outage may reach this node first: the next round of the control group tells.
 		default:
 			if rule, text := s.withhold(status, in, d, now); rule != "" {
 				d.Withheld = append(d.Withheld, Withheld{status.Node, rule, text})
@@ -106,6 +109,9 @@ func (s Settings) withhold(candidate fleet.Status, in Input, d Decision, now tim
 	}
 	if text := breaker.Unproven(in.ControlGroup, s.SettleFor, now); text != "" {
 		return breaker.ControlGroup, text
+	}
+	if in.Behind {
+		return Changed, "the cache does not show the node that was closed last yet"
 	}
 	// What failed in an outage has recovered by then, or fails for another reason.
 	if failed := candidate.Recheck.FailedAt; failed.Before(in.ControlGroup.PassedSince) {

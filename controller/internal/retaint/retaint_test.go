@@ -43,7 +43,7 @@ type moment struct {
 
 func newMoment(nodes int) *moment {
 	m := &moment{settings: testSettings(), now: time.Now()}
-	m.in.ControlGroup = controlgroup.State{PassedSince: m.now.Add(-time.Hour), Ended: m.now}
+	m.in.ControlGroup = controlgroup.State{PassedSince: m.now.Add(-time.Hour), Began: m.now, Ended: m.now}
 	for i := range nodes {
 		name := fmt.Sprintf("n%d", i)
 		m.in.Statuses = append(m.in.Statuses, fleet.Status{State: fleet.Verified,
@@ -95,10 +95,11 @@ func TestNoCandidate(t *testing.T) {
 		"control plane taint": func(_ *moment, s *fleet.Status) {
 			s.Node.Spec.Taints = []corev1.Taint{{Key: "node-role.kubernetes.io/master"}}
 		},
-		"stale":            func(m *moment, s *fleet.Status) { s.Recheck.Refreshed = m.now.Add(-7 * time.Minute) },
-		"never refreshed":  func(_ *moment, s *fleet.Status) { s.Recheck.Refreshed = time.Time{} },
-		"closed already":   func(m *moment, _ *fleet.Status) { m.close(0, release) },
-		"closed by others": func(m *moment, _ *fleet.Status) { m.close(0, "dns") },
+		"stale":                               func(m *moment, s *fleet.Status) { s.Recheck.Refreshed = m.now.Add(-7 * time.Minute) },
+		"never refreshed":                     func(_ *moment, s *fleet.Status) { s.Recheck.Refreshed = time.Time{} },
+		"no round of the control group since": func(m *moment, s *fleet.Status) { m.in.ControlGroup.Began = s.Recheck.FailedAt.Add(-time.Second) },
+		"closed already":                      func(m *moment, _ *fleet.Status) { m.close(0, release) },
+		"closed by others":                    func(m *moment, _ *fleet.Status) { m.close(0, "dns") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMoment(3).fail(1)
@@ -118,7 +119,9 @@ func TestWithheld(t *testing.T) {
 	}{
 		"control group has just passed": {func(m *moment) { m.in.ControlGroup.PassedSince = m.now.Add(-599 * time.Second) },
 			breaker.ControlGroup, "for 9m59s, they must for 10m0s"},
-		"control group fails": {func(m *moment) { m.in.ControlGroup = controlgroup.State{Failure: "dns: timeout", Ended: m.now} },
+		"control group fails": {func(m *moment) {
+			m.in.ControlGroup = controlgroup.State{Failure: "dns: timeout", Began: m.now, Ended: m.now}
+		},
 			breaker.ControlGroup, "for 0s, they must for 10m0s; the last failure: dns: timeout"},
 		"failed before the control group passed": {func(m *moment) {
 			m.in.ControlGroup.PassedSince = m.now.Add(-12 * time.Minute)

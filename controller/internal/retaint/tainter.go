@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -56,6 +57,7 @@ type Tainter struct {
 	Log      *slog.Logger
 
 	closed map[types.UID]time.Time    // when this process has closed nodes
+	last   types.UID                  // the one that it has closed last, until the cache shows that; "": none
 	told   map[breaker.Rule]time.Time // when a rule was reported
 }
 
@@ -83,7 +85,12 @@ func (t *Tainter) once(ctx context.Context) {
 	}
 	now := t.Now()
 	maps.DeleteFunc(t.closed, func(_ types.UID, at time.Time) bool { return now.Sub(at) >= t.Settings.SettleFor })
-	decision := t.Settings.Decide(Input{Statuses: plan.Statuses, ControlGroup: t.ControlGroup(), Closed: t.closed}, now)
+	isLast := func(status fleet.Status) bool { return status.Node.UID == t.last && !status.Closed }
+	if _, isRecent := t.closed[t.last]; !isRecent || !slices.ContainsFunc(plan.Statuses, isLast) {
+		t.last = ""
+	}
+	decision := t.Settings.Decide(Input{Statuses: plan.Statuses, ControlGroup: t.ControlGroup(), Closed: t.closed,
+		Behind: t.last != ""}, now)
 	for _, rule := range Breakers() {
 		if _, holds := decision.Breakers[rule]; t.Settings.Enabled {
 			t.SetBreaker(string(rule), holds)
@@ -124,12 +131,12 @@ func (t *Tainter) close(ctx context.Context, candidate fleet.Status, now time.Ti
 		return true
 	case err != nil:
 		log.Warn("the failed taint cannot be added, will retry", "error", err)
-		return true
+		return !nodepatch.IsFinal(err) // it may have been added, unless it was refused
 	}
 	if t.closed == nil {
 		t.closed = make(map[types.UID]time.Time)
 	}
-	t.closed[candidate.Node.UID] = now
+	t.closed[candidate.Node.UID], t.last = now, candidate.Node.UID
 	t.Count("added")
 	log.Warn("failed taint added: the node fails its rechecks", "reason", condition.Reason, "detail", condition.Message)
 	t.event(candidate.Node, corev1.EventTypeWarning, FailedTaintAdded, condition.Reason+": "+condition.Message)

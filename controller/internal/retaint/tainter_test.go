@@ -14,8 +14,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -41,7 +43,7 @@ type world struct {
 	breakers map[string]bool
 	changes  map[string]int
 	reading  func(node string) error // before each live read
-	patching func(node string)       // before each patch
+	patching func(node string) error // before each patch
 }
 
 func newWorld(t *testing.T, nodes int) *world {
@@ -49,7 +51,7 @@ func newWorld(t *testing.T, nodes int) *world {
 	require.NoError(t, corev1.AddToScheme(scheme))
 	w := &world{T: t, Client: fake.NewClientBuilder().WithScheme(scheme).Build(), settings: testSettings(), now: time.Now(),
 		failing: make(map[string]string), changes: make(map[string]int), reading: func(string) error { return nil },
-		patching: func(string) {}}
+		patching: func(string) error { return nil }}
 	for i := range nodes {
 		name := fmt.Sprintf("n%d", i)
 		require.NoError(t, w.Create(t.Context(), &corev1.Node{
@@ -63,7 +65,7 @@ func newWorld(t *testing.T, nodes int) *world {
 
 // lead starts another controller, which has seen nothing.
 func (w *world) lead() {
-	w.seen, w.plan, w.group, w.breakers = fleet.Memory{}, fleet.Plan{}, controlgroup.State{PassedSince: w.now, Ended: w.now}, make(map[string]bool)
+	w.seen, w.plan, w.group, w.breakers = fleet.Memory{}, fleet.Plan{}, controlgroup.State{PassedSince: w.now, Began: w.now, Ended: w.now}, make(map[string]bool)
 	w.tainter = &Tainter{Settings: w.settings, Plan: func(context.Context) (fleet.Plan, bool, error) { return w.plan, true, nil },
 		Node: func(name string) nodepatch.NodeAPI { return nodeAPI{w, name} }, ControlGroup: func() controlgroup.State { return w.group },
 		Now: func() time.Time { return w.now }, Timeout: time.Minute, Events: w,
@@ -102,7 +104,9 @@ func (n nodeAPI) GetCached(context.Context) (*nodepatch.Node, error) {
 }
 
 func (n nodeAPI) Patch(ctx context.Context, patch []byte) (*nodepatch.Node, error) {
-	n.patching(n.name)
+	if err := n.patching(n.name); err != nil {
+		return nil, err
+	}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.name}}
 	err := n.Client.Patch(ctx, node, client.RawPatch(types.JSONPatchType, patch))
 	return slim(n.T, node), err
@@ -171,20 +175,24 @@ func (w *world) agents() {
 }
 
 // run lets time pass.
-func (w *world) run(d time.Duration) {
+func (w *world) run(d time.Duration) { w.runWith(d, w.nodes) }
+
+// runWith is run with a cache that shows these nodes.
+func (w *world) runWith(d time.Duration, cached func() []corev1.Node) {
 	for end := w.now.Add(d); w.now.Before(end); w.now = w.now.Add(10 * time.Second) {
 		w.agents()
 		if !w.group.PassedSince.IsZero() {
-			w.group.Ended = w.now
+			w.group.Began, w.group.Ended = w.now, w.now
 		}
 		var pods []corev1.Pod
-		for _, node := range w.nodes() {
+		nodes := cached()
+		for _, node := range nodes {
 			ready := []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 			pods = append(pods, corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "agent-" + node.Name}, Spec: corev1.PodSpec{NodeName: node.Name},
 				Status: corev1.PodStatus{Conditions: ready, ContainerStatuses: []corev1.ContainerStatus{{
 					State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}}})
 		}
-		w.plan = w.settings.Fleet.Decide(fleet.Objects{Nodes: w.nodes(), Pods: pods, Seen: w.seen}, w.now)
+		w.plan = w.settings.Fleet.Decide(fleet.Objects{Nodes: nodes, Pods: pods, Seen: w.seen}, w.now)
 		w.seen = w.plan.Seen
 		w.tainter.once(w.Context())
 	}
@@ -246,10 +254,11 @@ func TestNodeThatHasChangedSince(t *testing.T) {
 func TestNodeThatChangesDuringThePatch(t *testing.T) {
 	w := newWorld(t, 3)
 	w.run(10 * time.Minute)
-	w.patching = func(node string) {
+	w.patching = func(node string) error {
 		w.update(node, func(n *corev1.Node) {
 			n.Spec.Taints = []corev1.Taint{{Key: startup, Effect: corev1.TaintEffectNoSchedule}}
 		})
+		return nil
 	}
 	w.failing["n0"] = "DNSFailed"
 	w.run(10 * time.Second)
@@ -367,6 +376,53 @@ func TestNodeThatCannotBeRead(t *testing.T) {
 	closed := w.closed()
 	slices.Sort(closed)
 	assert.Equal(t, []string{"n1", "n2"}, closed)
+}
+
+// While the cache is behind, nobody knows how many nodes are closed.
+func TestCacheThatIsBehind(t *testing.T) {
+	w := newWorld(t, 100)
+	w.run(10 * time.Minute)
+	for i := range 6 {
+		w.update(fmt.Sprintf("n%d", i), func(n *corev1.Node) { n.Labels[nodePool] = "small" })
+		w.failing[fmt.Sprintf("n%d", i)] = "DNSFailed"
+	}
+	w.agents()
+	before := w.nodes()
+	w.runWith(time.Minute, func() []corev1.Node { return before })
+	assert.Len(t, w.closed(), 1)
+	w.run(time.Minute)
+	assert.Len(t, w.closed(), 1, "the budget of the NodePool")
+}
+
+// One node that a webhook protects does not keep the others from being closed.
+func TestNodeWhoseClosingIsRefused(t *testing.T) {
+	w := newWorld(t, 60)
+	w.run(10 * time.Minute)
+	w.patching = func(node string) error {
+		if node == "n1" {
+			return apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, node, errors.New("a webhook says no"))
+		}
+		return nil
+	}
+	w.failing["n1"] = "DNSFailed"
+	w.run(10 * time.Second)
+	w.failing["n2"] = "DNSFailed"
+	w.run(time.Minute)
+	assert.Equal(t, []string{"n2"}, w.closed())
+}
+
+// What a drained node showed before is not what fails now.
+func TestDrainedNodesAreNotCounted(t *testing.T) {
+	w := newWorld(t, 20)
+	w.run(10 * time.Minute)
+	for i := range 3 {
+		w.update(fmt.Sprintf("n%d", i), func(n *corev1.Node) { n.Spec.Unschedulable = true })
+		w.failing[fmt.Sprintf("n%d", i)] = "DNSFailed"
+	}
+	w.run(time.Minute)
+	w.failing["n9"] = "NetworkFailed"
+	w.run(time.Minute)
+	assert.Equal(t, []string{"n9"}, w.closed())
 }
 
 func TestControllerThatDoesNotLead(t *testing.T) {

@@ -216,6 +216,13 @@ func (c *Cluster) Patch(ctx context.Context, node, patch string) error {
 	return err
 }
 
+// DeleteCondition takes the agent's condition off a node.
+func (c *Cluster) DeleteCondition(ctx context.Context, node string) error {
+	_, err := c.Kube.CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType,
+		fmt.Appendf(nil, `{"status":{"conditions":[{"type":%q,"$patch":"delete"}]}}`, ConditionType), metav1.PatchOptions{}, "status")
+	return err
+}
+
 // Node reads a node.
 func (c *Cluster) Node(ctx context.Context, name string) (*corev1.Node, error) {
 	return c.Kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})

@@ -84,8 +84,13 @@ func (c *Cluster) Leader(ctx context.Context) (identity, pod string, err error) 
 	if err != nil || lease.Spec.HolderIdentity == nil {
 		return "", "", err
 	}
-	pod, _, _ = strings.Cut(*lease.Spec.HolderIdentity, "_")
-	return *lease.Spec.HolderIdentity, pod, nil
+	return *lease.Spec.HolderIdentity, PodOf(*lease.Spec.HolderIdentity), nil
+}
+
+// PodOf returns the pod in an identity of controller-runtime.
+func PodOf(identity string) string {
+	pod, _, _ := strings.Cut(identity, "_")
+	return pod
 }
 
 // Leader waits for a controller that leads, and returns its pod and the others.

@@ -12,5 +12,6 @@ const (
 	MsgForeignTaints   = "waiting for foreign taints"
 	MsgPatchAgain      = "patch not applied, will retry with the current node"
 	MsgTaintEffect     = "startup taint has an unexpected effect"
+	MsgRecheckFailed   = "recheck failed"
 	MsgShuttingDown    = "shutting down: serving final metrics"
 )

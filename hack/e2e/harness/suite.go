@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // RealNode is the node of the sandbox cluster that has a real kubelet.
@@ -185,11 +184,7 @@ func (s *Suite) Patch(node, patch string) {
 
 // DeleteCondition takes the agent's condition off a node when the test ends.
 func (s *Suite) DeleteCondition(node string) {
-	s.Undo(func(ctx context.Context) error {
-		_, err := s.Kube.CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType,
-			[]byte(`{"status":{"conditions":[{"type":"NodeVerified","$patch":"delete"}]}}`), metav1.PatchOptions{}, "status")
-		return err
-	})
+	s.Undo(func(ctx context.Context) error { return s.Cluster.DeleteCondition(ctx, node) })
 }
 
 // Node reads a node.

@@ -134,6 +134,19 @@ func (tl *timeline) now(kind schema.GroupVersionResource, wanted func(state) boo
 	return latest
 }
 
+// everMade counts the objects of a kind that were ever there.
+func (tl *timeline) everMade(kind schema.GroupVersionResource) int {
+	tl.mu.Lock()
+	defer tl.mu.Unlock()
+	names := make(map[string]bool)
+	for _, s := range tl.states {
+		if s.kind == kind {
+			names[s.name()] = true
+		}
+	}
+	return len(names)
+}
+
 // step is one line of the story.
 type step struct {
 	what string

@@ -16,8 +16,14 @@ const failedTaint = "node-ready/failed"
 func (s *suite) badNetwork() (network string) {
 	s.Helper()
 	network = s.realPod("no-dns")
-	s.nft(network, "table inet nodns { chain out { type filter hook output priority 0; meta l4proto { tcp, udp } th dport 53 drop; }; }")
+	s.dropDNS(network)
 	return network
+}
+
+// dropDNS lets no name server be reached from a pod's network any more.
+func (s *suite) dropDNS(network string) {
+	s.Helper()
+	s.nft(network, "table inet nodns { chain out { type filter hook output priority 0; meta l4proto { tcp, udp } th dport 53 drop; }; }")
 }
 
 func (s *suite) nft(network, script string) {

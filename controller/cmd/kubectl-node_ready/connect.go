@@ -1,0 +1,52 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// access is what a command needs of a cluster.
+type access struct {
+	Client client.Client
+	// Node reads and patches a node.
+	Node func(name string) nodepatch.NodeAPI
+	// Kubelet returns the configuration of a node's kubelet, through the API server.
+	Kubelet func(ctx context.Context, node string) ([]byte, error)
+}
+
+// connect follows the rules of kubectl: the flags, $KUBECONFIG, ~/.kube/config.
+func connect(o options) (access, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = o.kubeconfig
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &o.overrides).ClientConfig()
+	if err != nil {
+		return access{}, fmt.Errorf("no access to a cluster: %w", err)
+	}
+	config.UserAgent = "kubectl-node_ready/" + version
+	config.QPS = -1 // a person waits, and a command sends some dozens of requests
+	config.WarningHandler = rest.NoWarnings{}
+	found := access{}
+	if found.Client, err = client.New(config, client.Options{Scheme: scheme.Scheme}); err != nil {
+		return access{}, err
+	}
+	core := rest.CopyConfig(config)
+	core.APIPath, core.GroupVersion = "/api", &corev1.SchemeGroupVersion
+	core.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
+	restClient, err := rest.RESTClientFor(core)
+	if err != nil {
+		return access{}, err
+	}
+	found.Node = func(name string) nodepatch.NodeAPI { return nodepatch.Client{REST: restClient, Name: name} }
+	found.Kubelet = func(ctx context.Context, node string) ([]byte, error) {
+		return restClient.Get().AbsPath("/api/v1/nodes", node, "proxy/configz").MaxRetries(0).DoRaw(ctx)
+	}
+	return found, nil
+}

@@ -1,0 +1,214 @@
+// Command kubectl-node_ready is a kubectl plugin, `kubectl node-ready`: the state of the fleet, and what a person does about it.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	goruntime "runtime"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/byhand"
+	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/doctor"
+	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
+	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/status"
+)
+
+// Set at build time by -ldflags "-X main.version=…".
+var (
+	version   = "dev"
+	commit    = "unknown"
+	buildDate = "unknown"
+)
+
+const (
+	exitOK    = 0
+	exitError = 1 // also: a trap was found
+	exitUsage = 2
+)
+
+const usage = `kubectl node-ready shows which nodes are not verified, and what to do about it.
+
+Usage:
+  kubectl node-ready                      the state of the fleet, with a line for each node that is not verified
+  kubectl node-ready verify NODE...       remove the label: the nodes are verified again
+  kubectl node-ready open NODE...         break glass: remove the startup taint and the failed taint
+  kubectl node-ready open --all --yes     the same, of every node
+  kubectl node-ready doctor               look for everything that can lock the cluster; writes nothing
+
+Flags:
+%s
+Exit codes: 0 done, or no trap found; 1 an error, or a trap found; 2 usage.
+`
+
+// options are the flags.
+type options struct {
+	kubeconfig string
+	overrides  clientcmd.ConfigOverrides
+	release    string
+	all, yes   bool
+	skip       []string
+	version    bool
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], connect, os.Stdout, os.Stderr))
+}
+
+// run is the whole process except its access to the cluster, so that tests can call it.
+func run(ctx context.Context, args []string, connect func(options) (access, error), stdout, stderr io.Writer) int {
+	var o options
+	flags := newFlags(&o)
+	fail := func(code int, err error) int {
+		_, _ = fmt.Fprintf(stderr, "kubectl node-ready: %v\n", err)
+		return code
+	}
+	switch err := flags.Parse(args); {
+	case errors.Is(err, pflag.ErrHelp):
+		_, _ = fmt.Fprintf(stdout, usage, flags.FlagUsagesWrapped(120))
+		return exitOK
+	case err != nil:
+		return fail(exitUsage, fmt.Errorf("%w (see --help)", err))
+	case o.version:
+		_, _ = fmt.Fprintf(stdout, "kubectl-node_ready %s (commit %s, built %s, %s)\n", version, commit, buildDate, goruntime.Version())
+		return exitOK
+	}
+	verb, nodes := "status", flags.Args()
+	if len(nodes) > 0 {
+		verb, nodes = nodes[0], nodes[1:]
+	}
+	if err := o.validate(verb, nodes); err != nil {
+		return fail(exitUsage, err)
+	}
+	reach, err := connect(o)
+	if err != nil {
+		return fail(exitError, err)
+	}
+	of, err := release.Find(ctx, reach.Client, o.overrides.Context.Namespace, o.release)
+	if err != nil {
+		return fail(exitError, err)
+	}
+	s := session{access: reach, release: of, out: stdout}
+	switch verb {
+	case "doctor":
+		if s.doctor(ctx, o.skip) > 0 {
+			return exitError
+		}
+	case "verify":
+		err = s.hands().Verify(ctx, nodes)
+	case "open":
+		err = s.open(ctx, nodes, o.all)
+	default:
+		err = s.status(ctx)
+	}
+	if err != nil {
+		return fail(exitError, err)
+	}
+	return exitOK
+}
+
+func newFlags(o *options) *pflag.FlagSet {
+	flags := pflag.NewFlagSet("kubectl node-ready", pflag.ContinueOnError)
+	flags.SortFlags = false
+	flags.SetOutput(io.Discard) // mistakes are returned
+	flags.StringVar(&o.release, "release", "", "Helm release of kube-node-ready, where there are several")
+	flags.BoolVar(&o.all, "all", false, "open: every node")
+	flags.BoolVarP(&o.yes, "yes", "y", false, "open --all: do it")
+	flags.StringSliceVar(&o.skip, "skip", nil, "doctor: traps not to look for")
+	flags.BoolVar(&o.version, "version", false, "print version, commit and build date")
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "path of the kubeconfig file")
+	names := clientcmd.RecommendedConfigOverrideFlags("")
+	names.ContextOverrideFlags.Namespace.Description = "namespace of the release; default: all are searched"
+	clientcmd.BindOverrideFlags(&o.overrides, flags, names)
+	return flags
+}
+
+// validate says what is wrong with the arguments.
+func (o options) validate(verb string, nodes []string) error {
+	switch verb {
+	case "status", "doctor":
+		if len(nodes) > 0 {
+			return fmt.Errorf("%s takes no further argument: %q", verb, nodes[0])
+		}
+		return doctor.CheckNames(o.skip)
+	case "verify":
+		if len(nodes) == 0 || o.all {
+			return errors.New("verify needs the names of nodes")
+		}
+	case "open":
+		if o.all == (len(nodes) > 0) {
+			return errors.New("open needs the names of nodes, or --all")
+		}
+		if o.all && !o.yes {
+			return errors.New("open --all lets workloads onto every node, verified or not: add --yes to do it")
+		}
+	default:
+		return fmt.Errorf("unknown command %q: there are verify, open and doctor (see --help)", verb)
+	}
+	return nil
+}
+
+// session is one command about a release.
+type session struct {
+	access
+	release release.Release
+	out     io.Writer
+}
+
+func (s session) hands() byhand.Hands {
+	return byhand.Hands{Settings: s.release.Settings, Client: s.Client, Node: s.Node, Out: s.out}
+}
+
+func (s session) doctor(ctx context.Context, skip []string) (set int) {
+	reader := doctor.Reader{Client: s.Client, Kubelet: s.Kubelet}
+	return doctor.Report(s.out, reader.Read(ctx, s.release, time.Now()), skip)
+}
+
+func (s session) open(ctx context.Context, nodes []string, all bool) error {
+	if all {
+		var list corev1.NodeList
+		if err := s.Client.List(ctx, &list); err != nil {
+			return err
+		}
+		if nodes = byhand.Tainted(list.Items, s.release.Settings.Request); len(nodes) == 0 {
+			_, _ = fmt.Fprintln(s.out, "no node has one of the taints")
+		}
+	}
+	return s.hands().Open(ctx, nodes)
+}
+
+func (s session) status(ctx context.Context) error {
+	in := status.Input{Settings: s.release.Settings, Namespace: s.release.Namespace}
+	var nodes corev1.NodeList
+	if err := s.Client.List(ctx, &nodes); err != nil {
+		return err
+	}
+	pods, err := s.release.Pods(ctx, s.Client)
+	if err != nil {
+		return err
+	}
+	in.Nodes, in.Pods = nodes.Items, pods
+	for _, read := range []struct {
+		namespace, kind string
+		to              *[]corev1.Event
+	}{{"default", "Node", &in.Events}, {s.release.Namespace, "Pod", &in.PodEvents}} {
+		var events corev1.EventList
+		err := s.Client.List(ctx, &events, client.InNamespace(read.namespace), client.MatchingFields{"involvedObject.kind": read.kind})
+		if err != nil { // reasons are less exact without them
+			_, _ = fmt.Fprintf(s.out, "not read: %v\n", err)
+		}
+		*read.to = events.Items
+	}
+	return status.Of(in, time.Now()).Print(s.out, time.Now())
+}

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/fakenode"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// cluster is a release and some nodes behind a fake client.
+type cluster struct {
+	client.Client
+	t *testing.T
+}
+
+func newCluster(t *testing.T, nodes ...client.Object) cluster {
+	labels := map[string]string{"app.kubernetes.io/part-of": "kube-node-ready", "app.kubernetes.io/instance": "knr",
+		"app.kubernetes.io/name": "kube-node-ready", "app.kubernetes.io/component": "agent"}
+	meta := metav1.ObjectMeta{Namespace: "kube-system", Name: "knr", Labels: labels}
+	set := &appsv1.DaemonSet{ObjectMeta: meta}
+	set.Spec.Template.Labels = labels
+	set.Spec.Template.Spec.Containers = []corev1.Container{{EnvFrom: []corev1.EnvFromSource{{
+		ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "knr"}}}}}}
+	kind := func(o client.Object) []string {
+		if event, ok := o.(*corev1.Event); ok {
+			return []string{event.InvolvedObject.Kind}
+		}
+		return nil
+	}
+	objects := append(nodes, set, &corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"TAINT_KEY": "example.com/gate"}})
+	return cluster{fake.NewClientBuilder().WithObjects(objects...).WithIndex(new(corev1.Event), "involvedObject.kind", kind).Build(), t}
+}
+
+func (c cluster) connect(options) (access, error) {
+	return access{Client: c, Node: func(name string) nodepatch.NodeAPI { return fakenode.API{Client: c, Name: name} },
+		Kubelet: func(context.Context, string) ([]byte, error) { return nil, errors.New("no kubelet") }}, nil
+}
+
+func (c cluster) run(args ...string) (code int, stdout, stderr string) {
+	var out, err bytes.Buffer
+	code = run(c.t.Context(), args, c.connect, &out, &err)
+	return code, out.String(), err.String()
+}
+
+func gated(name string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: corev1.NodeSpec{
+		Taints: []corev1.Taint{{Key: "example.com/gate", Effect: corev1.TaintEffectNoSchedule}, {Key: "example.com/mine", Effect: corev1.TaintEffectNoSchedule}}}}
+}
+
+func TestUsage(t *testing.T) {
+	c := newCluster(t)
+	for _, test := range []struct {
+		args []string
+		text string
+	}{
+		{[]string{"shut"}, `unknown command "shut"`},
+		{[]string{"--nonsense"}, "unknown flag: --nonsense"},
+		{[]string{"verify"}, "verify needs the names of nodes"},
+		{[]string{"verify", "--all"}, "verify needs the names of nodes"},
+		{[]string{"open"}, "open needs the names of nodes, or --all"},
+		{[]string{"open", "--all", "n"}, "open needs the names of nodes, or --all"},
+		{[]string{"open", "--all"}, "open --all lets workloads onto every node, verified or not: add --yes"},
+		{[]string{"doctor", "n"}, `doctor takes no further argument: "n"`},
+		{[]string{"doctor", "--skip", "x"}, "--skip x: must be one of"},
+	} {
+		code, stdout, stderr := c.run(test.args...)
+		assert.Equal(t, exitUsage, code, test.args)
+		assert.Empty(t, stdout)
+		assert.Contains(t, stderr, "kubectl node-ready: "+test.text)
+	}
+	code, stdout, _ := c.run("--help")
+	assert.Equal(t, exitOK, code)
+	for _, flag := range []string{"--context", "--kubeconfig", "-n, --namespace", "--release", "--as "} {
+		assert.Contains(t, stdout, flag)
+	}
+	code, stdout, _ = c.run("--version")
+	assert.Equal(t, exitOK, code)
+	assert.Contains(t, stdout, "kubectl-node_ready dev (commit unknown")
+}
+
+func TestStatusAndOpen(t *testing.T) {
+	c := newCluster(t, gated("a"), gated("b"))
+	code, stdout, stderr := c.run()
+	assert.Equal(t, exitOK, code, stderr)
+	assert.Contains(t, stdout, "2 nodes: 0 verified, 2 unverified")
+	assert.Regexp(t, `(?m)^a .* Unverified +NoPod: the agent does not tolerate the taint example.com/gate`, stdout)
+
+	code, stdout, stderr = c.run("open", "a")
+	assert.Equal(t, exitOK, code, stderr)
+	assert.Equal(t, "node a: removed example.com/gate:NoSchedule\n", stdout)
+	code, stdout, stderr = c.run("open", "--all", "-y")
+	assert.Equal(t, exitOK, code, stderr)
+	assert.Equal(t, "node b: removed example.com/gate:NoSchedule\n", stdout)
+	var node corev1.Node
+	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Name: "a"}, &node))
+	assert.Equal(t, []corev1.Taint{{Key: "example.com/mine", Effect: corev1.TaintEffectNoSchedule}}, node.Spec.Taints)
+	_, stdout, _ = c.run("open", "--all", "-y")
+	assert.Equal(t, "no node has one of the taints\n", stdout)
+}
+
+func TestVerifyAndErrors(t *testing.T) {
+	labelled := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "a", Labels: map[string]string{"node-ready/verified": "true"}}}
+	c := newCluster(t, labelled)
+	code, stdout, stderr := c.run("verify", "a", "no-such-node")
+	assert.Equal(t, exitError, code)
+	assert.Contains(t, stdout, "node a: label node-ready/verified removed")
+	assert.Contains(t, stderr, `node no-such-node: nodes "no-such-node" not found`)
+
+	code, _, stderr = c.run("-n", "default")
+	assert.Equal(t, exitError, code)
+	assert.Contains(t, stderr, "no release of kube-node-ready in the namespace default")
+	code, _, _ = c.run("-n", "kube-system", "--release", "knr")
+	assert.Equal(t, exitOK, code)
+}
+
+func TestDoctor(t *testing.T) {
+	c := newCluster(t)
+	code, stdout, stderr := c.run("doctor")
+	assert.Equal(t, exitError, code, "there is no DNS Service")
+	assert.Empty(t, stderr)
+	assert.Contains(t, stdout, "TRAP  dns-behind-gate       there is no Service kube-system/kube-dns")
+	code, stdout, _ = c.run("doctor", "--skip", "dns-behind-gate,rights,policy")
+	assert.Equal(t, exitOK, code, stdout)
+}
+
+// The kubeconfig is kubectl's, and each request names the program.
+func TestConnect(t *testing.T) {
+	seen := make(chan *http.Request, 100)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		seen <- r
+		http.Error(w, "teapot", http.StatusTeapot)
+	}))
+	defer server.Close()
+	path := filepath.Join(t.TempDir(), "config")
+	require.NoError(t, os.WriteFile(path, []byte(`{"clusters":[{"name":"c","cluster":{"server":"`+server.URL+`"}}],
+		"contexts":[{"name":"x","context":{"cluster":"c"}}]}`), 0o600))
+	var o options
+	require.NoError(t, newFlags(&o).Parse([]string{"--kubeconfig", path, "--context", "x"}))
+	found, err := connect(o)
+	require.NoError(t, err)
+	_, err = found.Node("n").Get(t.Context())
+	require.Error(t, err)
+	r := <-seen
+	assert.Equal(t, "/api/v1/nodes/n", r.URL.Path)
+	assert.Equal(t, "kubectl-node_ready/dev", r.UserAgent())
+	_, err = found.Kubelet(t.Context(), "n")
+	require.Error(t, err)
+	assert.Equal(t, "/api/v1/nodes/n/proxy/configz", (<-seen).URL.Path)
+
+	o.overrides.CurrentContext = "other"
+	_, err = connect(o)
+	require.ErrorContains(t, err, "no access to a cluster")
+}

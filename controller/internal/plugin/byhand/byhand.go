@@ -1,0 +1,105 @@
+// Package byhand verifies nodes again and opens them, when a person says so.
+package byhand
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// Hands change nodes, one after another. A node that cannot be changed is reported, and the others are changed all the same.
+type Hands struct {
+	Settings fleet.Settings
+	Client   client.Reader
+	// Node reads and patches a node.
+	Node func(name string) nodepatch.NodeAPI
+	Out  io.Writer
+}
+
+// Verify removes the label of nodes, so that they are verified again. It leaves nodes alone that no agent would verify.
+func (h Hands) Verify(ctx context.Context, names []string) error {
+	return each(names, func(name string) (string, error) {
+		var node corev1.Node
+		if err := h.Client.Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {
+			return "", err
+		}
+		if !h.Settings.Rules.Select(&node) {
+			return "", errors.New("the release's node rules or its tolerations exclude this node: nobody would verify it again")
+		}
+		_, released := node.Annotations[h.Settings.Request.Annotation]
+		if h.Settings.Workers && !h.Settings.IsGated(&node) && !released {
+			return "", errors.New("it has never had the startup taint: with deploymentMode=controller nobody would verify it")
+		}
+		patcher := h.patcher(name)
+		base, err := patcher.Get(ctx)
+		if err != nil {
+			return "", err
+		}
+		removed, err := patcher.RemoveLabel(ctx, base, h.Settings.Request)
+		switch {
+		case err != nil:
+			return "", err
+		case !removed:
+			return "has no label " + h.Settings.Request.Label + ": nothing to do, it is not verified", nil
+		}
+		return "label " + h.Settings.Request.Label + " removed: it is verified again", nil
+	}, h.Out)
+}
+
+// Open removes the startup taint and the failed taint of nodes, and changes nothing else.
+func (h Hands) Open(ctx context.Context, names []string) error {
+	return each(names, func(name string) (string, error) {
+		patcher := h.patcher(name)
+		base, err := patcher.Get(ctx)
+		if err != nil {
+			return "", err
+		}
+		removed, err := patcher.RemoveTaints(ctx, base, h.Settings.Request)
+		switch {
+		case err != nil:
+			return "", err
+		case len(removed) == 0:
+			return "has none of the taints: nothing to do", nil
+		}
+		return "removed " + strings.Join(nodepatch.FormatTaints(removed), ", "), nil
+	}, h.Out)
+}
+
+// Tainted returns the names of the nodes that Open would change.
+func Tainted(nodes []corev1.Node, request nodepatch.Request) (names []string) {
+	for _, node := range nodes {
+		for _, taint := range node.Spec.Taints {
+			if request.Removes(nodepatch.Taint{Key: taint.Key}) {
+				names = append(names, node.Name)
+				break
+			}
+		}
+	}
+	return names
+}
+
+func (h Hands) patcher(name string) *nodepatch.Patcher {
+	return &nodepatch.Patcher{Node: h.Node(name), Timeout: 10 * time.Second, Deadline: 30 * time.Second, Retried: func(error) {}}
+}
+
+// each does something to each node, says what, and returns all errors.
+func each(names []string, do func(name string) (string, error), out io.Writer) (failures error) {
+	for _, name := range names {
+		done, err := do(name)
+		if err != nil {
+			failures = errors.Join(failures, fmt.Errorf("node %s: %w", name, err))
+			continue
+		}
+		_, _ = fmt.Fprintf(out, "node %s: %s\n", name, done)
+	}
+	return failures
+}

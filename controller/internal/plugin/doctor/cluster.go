@@ -1,0 +1,76 @@
+// Package doctor finds what can lock a cluster: see the README's section of that name. Each trap is a function of the objects of
+// the cluster, which are read before.
+package doctor
+
+import (
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
+)
+
+// Read is something that was read, or why it was not.
+type Read[T any] struct {
+	Value T
+	Err   error
+	// Absent means that the API server does not serve this kind, or that there is no such object.
+	Absent bool
+}
+
+// Cluster is what the traps look at.
+type Cluster struct {
+	Release release.Release
+	Nodes   Read[[]corev1.Node]
+	Agents  Read[[]corev1.Pod]   // or workers
+	Events  Read[[]corev1.Event] // about nodes
+
+	DNS      Read[Backend] // of config.dnsService
+	Corefile Read[string]
+	Domain   Read[string] // the cluster's DNS domain, as a kubelet has it
+
+	NodePools   Read[[]NodePool]
+	Deployments Read[[]appsv1.Deployment]
+	// AutoscalerStatus is absent where no Cluster Autoscaler has written it.
+	AutoscalerStatus Read[bool]
+
+	// Adds means that the release has a MutatingAdmissionPolicy, which adds the startup taint to new nodes.
+	Adds      Read[bool]
+	Namespace Read[*corev1.Namespace] // of the release
+	Webhooks  Read[[]Webhook]
+
+	Rights   Read[[]Right]
+	Policies Read[[]admissionv1.ValidatingAdmissionPolicy]
+	Bindings Read[[]admissionv1.ValidatingAdmissionPolicyBinding]
+
+	Now time.Time
+}
+
+// Backend is a Service and its pods.
+type Backend struct {
+	Namespace, Service string
+	// External means that no pods are selected: its endpoints are somewhere else.
+	External bool
+	Pods     []corev1.Pod
+}
+
+// NodePool is one of Karpenter (karpenter.sh/v1).
+type NodePool struct {
+	Name                  string
+	Taints, StartupTaints []corev1.Taint
+}
+
+// Webhook is one of a ValidatingWebhookConfiguration or a MutatingWebhookConfiguration, whose failure refuses requests.
+type Webhook struct {
+	Configuration, Name string
+	Webhook             admissionv1.ValidatingWebhook // the fields that both kinds have
+	Backend             Read[Backend]
+}
+
+// Right is one that an account of the release needs.
+type Right struct {
+	Account, Verb, Resource, Namespace string
+	Allowed                            bool
+}

@@ -1,0 +1,164 @@
+package doctor
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
+)
+
+// dnsBehindGate: the first node waits for DNS, and the DNS pods wait for the node.
+func dnsBehindGate(c Cluster) (r Result) {
+	service := c.Release.Agent.DNSService
+	switch {
+	case service == "":
+		return Result{Detail: "config.dnsService is empty: no DNS pods are expected"}
+	case c.DNS.Err != nil || c.Nodes.Err != nil:
+		return unchecked(c.DNS.Err, c.Nodes.Err)
+	case c.DNS.Absent:
+		r.find("set config.dnsService to the cluster's DNS Service, or to empty where no pods serve DNS",
+			"there is no Service %s: the service check never passes", service)
+		return r
+	case c.DNS.Value.External:
+		return Result{Detail: "the Service " + service + " selects no pods: its endpoints are outside the nodes"}
+	case len(c.DNS.Value.Pods) == 0:
+		r.find("start the DNS pods", "the Service %s has no pods: no node is verified", service)
+		return r
+	}
+	missing, behind := c.isBehindGate(c.DNS.Value.Pods)
+	keys := strings.Join(missing, " and ")
+	if !behind {
+		r.Detail = fmt.Sprintf("pods of %s tolerate %s", service, strings.Join(c.Release.TaintKeys(), " and "))
+		if keys != "" {
+			r.Detail = fmt.Sprintf("nodes that join without %s run pods of %s", c.Release.Agent.TaintKey, service)
+			r.note("no pod of %s tolerates %s: let them, before all nodes join with it", service, keys)
+		}
+		return r
+	}
+	r.find(fmt.Sprintf("let the DNS pods tolerate %s (operator Exists): the README's section \"What can lock a cluster\" has the "+
+		"command; or run them on nodes that join without the startup taint", keys),
+		"no pod of %s tolerates %s, and no node that joins without the startup taint could run one: "+
+			"once all nodes are new, they wait for DNS, and DNS for them", service, keys)
+	return r
+}
+
+// clusterDomain: names under a domain that the cluster does not have never resolve.
+func clusterDomain(c Cluster) (r Result) {
+	domain, source := c.Domain.Value, "kubelet"
+	if c.Domain.Err != nil {
+		domain, source = corefileDomain(c.Corefile.Value), "the Corefile"
+		if domain == "" {
+			return unchecked(fmt.Errorf("the cluster's domain: %w", errors.Join(c.Domain.Err, c.Corefile.Err)))
+		}
+	}
+	if domain == "" {
+		return unchecked(errors.New("kubelet has no cluster domain"))
+	}
+	for _, name := range c.Release.Agent.DNSTestDomains {
+		_, configured, found := strings.Cut(strings.TrimSuffix(name, "."), ".svc.")
+		if found && configured != domain {
+			r.find(fmt.Sprintf("--set 'config.dnsTestDomains={%s}'", strings.Join(c.namesIn(domain), ",")),
+				"%s is in config.dnsTestDomains, and the cluster's domain is %s (%s)", name, domain, source)
+		}
+	}
+	r.Detail = domain + " (" + source + ")"
+	return r
+}
+
+// namesIn returns the configured names, those of a cluster's domain in this one.
+func (c Cluster) namesIn(domain string) (names []string) {
+	for _, name := range c.Release.Agent.DNSTestDomains {
+		if head, _, found := strings.Cut(name, ".svc."); found {
+			name = head + ".svc." + domain
+		}
+		names = append(names, name)
+	}
+	return names
+}
+
+// externalNames: a name that the cluster's resolver refuses keeps every node closed. From outside only its configuration can be
+// seen, and what agents have reported.
+func externalNames(c Cluster) (r Result) {
+	external, inCluster := c.testNames()
+	if len(external) == 0 {
+		return Result{Detail: "config.dnsTestDomains has no external name"}
+	}
+	remedy := "--set 'config.dnsTestDomains={" + strings.Join(inCluster, ",") + "}', or let the cluster's DNS forward the name"
+	for _, name := range external {
+		if c.Corefile.Err == nil && refuses(c.Corefile.Value, name) {
+			r.find(remedy, "%s is in config.dnsTestDomains, and nothing in the Corefile answers it", name)
+		} else if node, said := c.failsFor(name); node != "" {
+			r.find(remedy, "%s is in config.dnsTestDomains, and the agent on %s reports: %s", name, node, said)
+		}
+	}
+	names := strings.Join(external, ", ")
+	unseen := "whether pods can resolve " + names + " cannot be seen from outside: `helm test` asks in a pod"
+	switch node, at := c.lastVerified(); {
+	case len(r.Findings) > 0:
+	case node == "":
+		return unchecked(errors.New(unseen), c.Nodes.Err, c.Corefile.Err)
+	default:
+		r.Detail = fmt.Sprintf("%s resolved on %s at %s", names, node, at.UTC().Format(time.RFC3339))
+		r.note("%s; that verification may be of other settings", unseen)
+	}
+	return r
+}
+
+// testNames returns the configured names that the cluster's DNS must forward, and the others, at least one.
+func (c Cluster) testNames() (external, inCluster []string) {
+	for _, name := range c.Release.Agent.DNSTestDomains {
+		_, err := netip.ParseAddr(name)
+		if strings.Contains(name, ".") && !strings.Contains(name, ".svc.") && err != nil {
+			external = append(external, name)
+		} else {
+			inCluster = append(inCluster, name)
+		}
+	}
+	if len(inCluster) == 0 {
+		inCluster = []string{"kubernetes.default.svc." + cmp.Or(c.Domain.Value, "cluster.local")}
+	}
+	return external, inCluster
+}
+
+// failsFor returns a node that is not verified, and a message of its agent that names this name.
+func (c Cluster) failsFor(name string) (node, said string) {
+	fails := make(map[string]bool)
+	for i := range c.Nodes.Value {
+		node := &c.Nodes.Value[i]
+		if c.Release.Settings.IsVerified(node) {
+			continue
+		}
+		fails[node.Name] = true
+		condition := c.Release.Settings.Condition(node)
+		if condition != nil && condition.Status == corev1.ConditionFalse && strings.Contains(condition.Message, name) {
+			return node.Name, condition.Message
+		}
+	}
+	for _, event := range c.Events.Value {
+		about := event.InvolvedObject.Name
+		if event.Type == corev1.EventTypeWarning && fails[about] && strings.Contains(event.Message, name) {
+			return about, event.Message
+		}
+	}
+	return "", ""
+}
+
+// lastVerified returns the node that was verified last, and when.
+func (c Cluster) lastVerified() (name string, last time.Time) {
+	for _, node := range c.Nodes.Value {
+		record, err := verdict.ParseRecord(node.Annotations[c.Release.Settings.Request.Annotation])
+		if err != nil {
+			continue
+		}
+		if at, err := time.Parse(time.RFC3339, record.Time); err == nil && at.After(last) {
+			name, last = node.Name, at
+		}
+	}
+	return name, last
+}

@@ -1,0 +1,211 @@
+package doctor
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// keyOf returns the key of a taint as kubectl taint writes it.
+func keyOf(taint string) string {
+	key, _, _ := strings.Cut(taint, ":")
+	key, _, _ = strings.Cut(key, "=")
+	return key
+}
+
+func hasKey(taints []corev1.Taint, key string) bool {
+	return slices.ContainsFunc(taints, func(taint corev1.Taint) bool { return taint.Key == key })
+}
+
+// karpenter: it must know the startup taint as one, or it makes no node for pods, or twice as many.
+func karpenter(c Cluster) (r Result) {
+	if c.NodePools.Err != nil {
+		return unchecked(c.NodePools.Err)
+	}
+	if c.NodePools.Absent || len(c.NodePools.Value) == 0 {
+		return Result{Detail: "no NodePool"}
+	}
+	key := c.Release.Agent.TaintKey
+	for _, pool := range c.NodePools.Value {
+		remedy := "declare the key under spec.template.spec.startupTaints of the NodePool " + pool.Name
+		switch node := c.gatedNodeOf(pool); {
+		case hasKey(pool.Taints, key):
+			r.find("move it to startupTaints", "the NodePool %s has %s under taints: a pod that does not tolerate it never gets a node",
+				pool.Name, key)
+		case hasKey(pool.StartupTaints, key):
+		case node != "":
+			r.find(remedy, "the NodePool %s does not declare %s, and its node %s joined with it: Karpenter provisions twice",
+				pool.Name, key, node)
+		default:
+			r.note("the NodePool %s does not declare %s: if its nodes join with that taint, Karpenter provisions twice", pool.Name, key)
+		}
+	}
+	r.Detail = "the NodePools declare " + key + " under startupTaints"
+	if len(r.Notes) > 0 {
+		r.Detail = "no NodePool has " + key + " in the wrong place"
+	}
+	return r
+}
+
+// nodePoolLabel is Karpenter's, on each of its nodes.
+const nodePoolLabel = "karpenter.sh/nodepool"
+
+// gatedNodeOf returns a node of the pool that has the startup taint, or had it, or "".
+func (c Cluster) gatedNodeOf(pool NodePool) string {
+	for i := range c.Nodes.Value {
+		if node := &c.Nodes.Value[i]; node.Labels[nodePoolLabel] == pool.Name && c.joinsGated(node) {
+			return node.Name
+		}
+	}
+	return ""
+}
+
+// clusterAutoscaler: it must know the startup taint as one, or it expects that the taint stays.
+func clusterAutoscaler(c Cluster) (r Result) {
+	key := c.Release.Agent.TaintKey
+	for _, prefix := range []string{"startup-taint", "ignore-taint"} {
+		if strings.HasPrefix(key, prefix+".cluster-autoscaler.kubernetes.io/") {
+			return Result{Detail: key + " has the prefix of a startup taint"}
+		}
+	}
+	const remedy = "set config.taintKey to startup-taint.cluster-autoscaler.kubernetes.io/NAME, there and on the node groups, " +
+		"or give Cluster Autoscaler --startup-taint=KEY"
+	const text = "Cluster Autoscaler does not know %s as a startup taint (%s): it does not scale up for pods that do not tolerate it"
+	found := false
+	for _, deployment := range c.Deployments.Value {
+		arguments, isAutoscaler := autoscalerArguments(deployment)
+		if !isAutoscaler {
+			continue
+		}
+		found = true
+		if !knowsTaint(arguments, key) {
+			r.find(remedy, text, key, "Deployment "+deployment.Namespace+"/"+deployment.Name)
+		}
+	}
+	switch {
+	case found:
+		r.Detail = "its arguments name " + key
+	case c.AutoscalerStatus.Value && c.Deployments.Err == nil:
+		r.find("set config.taintKey to startup-taint.cluster-autoscaler.kubernetes.io/NAME, there and on the node groups",
+			text, key, "the cloud runs it, its arguments cannot be seen")
+	case c.Deployments.Err != nil || c.AutoscalerStatus.Err != nil:
+		return unchecked(c.Deployments.Err, c.AutoscalerStatus.Err)
+	default:
+		r.Detail = "no Cluster Autoscaler"
+	}
+	return r
+}
+
+// autoscalerArguments returns the arguments of Cluster Autoscaler, if the Deployment runs it.
+func autoscalerArguments(deployment appsv1.Deployment) (arguments []string, found bool) {
+	isImage := regexp.MustCompile(`(^|/)cluster-autoscaler(-amd64|-arm64|-s390x)?([:@].*)?$`).MatchString
+	isCommand := regexp.MustCompile(`^([^ ]*/)?cluster-autoscaler( |$)`).MatchString
+	for _, container := range deployment.Spec.Template.Spec.Containers {
+		command := strings.Join(append(slices.Clone(container.Command), container.Args...), " ")
+		if isImage(container.Image) || isCommand(command) {
+			return strings.Fields(command), true
+		}
+	}
+	return nil, false
+}
+
+// knowsTaint reports whether arguments of Cluster Autoscaler name the key as one of a startup taint.
+// https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md
+func knowsTaint(arguments []string, key string) bool {
+	for i, argument := range arguments {
+		name, value, inline := strings.Cut(strings.TrimLeft(argument, "-"), "=")
+		if !inline && i+1 < len(arguments) {
+			value = arguments[i+1]
+		}
+		switch name {
+		case "startup-taint", "ignore-taint":
+			if keyOf(value) == key {
+				return true
+			}
+		case "startup-taint-prefix":
+			if value != "" && strings.HasPrefix(key, value) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// foreignTaints: no agent starts on a node whose NoExecute taint it does not tolerate, and nobody else removes the startup taint.
+func foreignTaints(c Cluster) (r Result) {
+	const remedy = "add a toleration for it to the chart's tolerations"
+	key := c.Release.Agent.TaintKey
+	for _, node := range c.Nodes.Value {
+		if taint := c.untolerated(node.Spec.Taints); taint != nil && fleet.HasTaint(&node, key) {
+			r.find(remedy, "the node %s has the startup taint and %s, which the agent does not tolerate", node.Name, taint.ToString())
+		}
+	}
+	for _, pool := range c.NodePools.Value {
+		if taint := c.untolerated(pool.Taints); taint != nil && hasKey(pool.StartupTaints, key) {
+			r.find(remedy, "nodes of the NodePool %s join with the startup taint and %s, which the agent does not tolerate",
+				pool.Name, taint.ToString())
+		}
+	}
+	if c.Nodes.Err != nil && len(r.Findings) == 0 {
+		return unchecked(c.Nodes.Err)
+	}
+	r.Detail = "the agent tolerates the taints of the nodes that have the startup taint"
+	return r
+}
+
+// untolerated returns a taint that keeps the agent away and stays, or nil. Kubernetes removes its own, others remove those that
+// the agent waits for.
+func (c Cluster) untolerated(taints []corev1.Taint) *corev1.Taint {
+	goes := func(taint corev1.Taint) bool {
+		prefix, _, _ := strings.Cut(taint.Key, "/")
+		return prefix == "node.kubernetes.io" || prefix == "node.cloudprovider.kubernetes.io" ||
+			c.Release.Settings.Request.Blocks(nodepatch.Taint{Key: taint.Key})
+	}
+	staying := &corev1.Node{Spec: corev1.NodeSpec{Taints: slices.DeleteFunc(slices.Clone(taints), goes)}}
+	return c.Release.Settings.Rules.Untolerated(staying)
+}
+
+// labelledAndTainted: the label keeps the agent away that would remove the taint.
+func labelledAndTainted(c Cluster) (r Result) {
+	switch {
+	case c.Nodes.Err != nil || c.Agents.Err != nil:
+		return unchecked(c.Nodes.Err, c.Agents.Err)
+	case c.Release.Settings.Workers:
+		return Result{Detail: "the controller removes a startup taint from a node with the label"}
+	}
+	label := c.Release.Agent.VerifiedLabel
+	for i := range c.Nodes.Value {
+		node := &c.Nodes.Value[i]
+		value, labelled := node.Labels[label]
+		if labelled && fleet.HasTaint(node, c.Release.Agent.TaintKey) && !c.hasAgent(node) {
+			r.find("kubectl node-ready verify "+node.Name+"; metadata.managedFields names who writes label and taint",
+				"the node %s has the label %s=%s and the startup taint: no agent comes to remove it", node.Name, label, value)
+		}
+	}
+	r.Detail = "no node has the label and the startup taint"
+	return r
+}
+
+// failedTaint: the agent removes it, and where none is left the controller does, if it has added it.
+func failedTaint(c Cluster) (r Result) {
+	if c.Nodes.Err != nil || c.Agents.Err != nil {
+		return unchecked(c.Nodes.Err, c.Agents.Err)
+	}
+	key := c.Release.Agent.FailedTaintKey
+	for i := range c.Nodes.Value {
+		node := &c.Nodes.Value[i]
+		opens := c.Release.Settings.IsClosed(node) || (c.Release.Settings.Workers && c.Release.Settings.IsGated(node))
+		if fleet.HasTaint(node, key) && !c.hasAgent(node) && !opens {
+			r.find("kubectl node-ready open "+node.Name+", or let it be verified: kubectl node-ready verify "+node.Name,
+				"the node %s has the taint %s and no agent: nobody removes it", node.Name, key)
+		}
+	}
+	r.Detail = "each node with " + key + " has an agent, or there is none"
+	return r
+}

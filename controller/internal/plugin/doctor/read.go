@@ -1,0 +1,268 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
+)
+
+// Reader reads a cluster. What it may not read is an error of that part only.
+type Reader struct {
+	// Client creates nothing but SubjectAccessReviews, which the API server answers and does not store.
+	Client client.Client
+	// Kubelet returns the configuration of a node's kubelet: {"kubeletconfig": ...}.
+	Kubelet func(ctx context.Context, node string) ([]byte, error)
+}
+
+// Read reads what the traps look at.
+func (r Reader) Read(ctx context.Context, of release.Release, now time.Time) Cluster {
+	c := Cluster{Release: of, Now: now}
+	c.Nodes = read(func() ([]corev1.Node, error) {
+		var list corev1.NodeList
+		err := r.Client.List(ctx, &list)
+		return list.Items, err
+	})
+	c.Agents = read(func() ([]corev1.Pod, error) { return of.Pods(ctx, r.Client) })
+	c.Events = read(func() ([]corev1.Event, error) {
+		var list corev1.EventList
+		err := r.Client.List(ctx, &list, client.InNamespace("default"), client.MatchingFields{"involvedObject.kind": "Node"})
+		return list.Items, err
+	})
+	c.Deployments = read(func() ([]appsv1.Deployment, error) {
+		var list appsv1.DeploymentList
+		err := r.Client.List(ctx, &list)
+		return list.Items, err
+	})
+	c.AutoscalerStatus = read(func() (bool, error) {
+		key := client.ObjectKey{Namespace: "kube-system", Name: "cluster-autoscaler-status"}
+		err := r.Client.Get(ctx, key, new(corev1.ConfigMap))
+		return err == nil, err
+	})
+	c.Namespace = read(func() (*corev1.Namespace, error) {
+		namespace := new(corev1.Namespace)
+		return namespace, r.Client.Get(ctx, client.ObjectKey{Name: of.Namespace}, namespace)
+	})
+	if namespace, name, found := strings.Cut(of.Agent.DNSService, "/"); found {
+		c.DNS = r.backend(ctx, namespace, name)
+		c.Corefile = r.corefile(ctx, namespace, c.DNS.Value.Pods)
+	}
+	c.Domain = r.domain(ctx, c.Nodes.Value)
+	c.NodePools = r.nodePools(ctx)
+	c.Webhooks = r.webhooks(ctx)
+	c.Rights = r.rights(ctx, of)
+	c.Policies = read(func() ([]admissionv1.ValidatingAdmissionPolicy, error) {
+		var list admissionv1.ValidatingAdmissionPolicyList
+		err := r.Client.List(ctx, &list, of.Labels())
+		return list.Items, err
+	})
+	c.Adds = read(func() (bool, error) {
+		var list admissionv1.MutatingAdmissionPolicyList
+		err := r.Client.List(ctx, &list, of.Labels())
+		return len(list.Items) > 0, err
+	})
+	c.Bindings = read(func() ([]admissionv1.ValidatingAdmissionPolicyBinding, error) {
+		var list admissionv1.ValidatingAdmissionPolicyBindingList
+		err := r.Client.List(ctx, &list)
+		return list.Items, err
+	})
+	return c
+}
+
+// read reads one part of a cluster.
+func read[T any](get func() (T, error)) Read[T] {
+	value, err := get()
+	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+		return Read[T]{Absent: true}
+	}
+	return Read[T]{Value: value, Err: err}
+}
+
+// backend reads a Service and the pods that it selects, without those that are deleted or have ended.
+func (r Reader) backend(ctx context.Context, namespace, name string) Read[Backend] {
+	return read(func() (Backend, error) {
+		found := Backend{Namespace: namespace, Service: name}
+		var service corev1.Service
+		if err := r.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &service); err != nil {
+			return found, err
+		}
+		if found.External = len(service.Spec.Selector) == 0; found.External {
+			return found, nil
+		}
+		var pods corev1.PodList
+		selector := client.MatchingLabelsSelector{Selector: labels.SelectorFromSet(service.Spec.Selector)}
+		err := r.Client.List(ctx, &pods, client.InNamespace(namespace), selector)
+		for _, pod := range pods.Items {
+			if pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodFailed && pod.Status.Phase != corev1.PodSucceeded {
+				found.Pods = append(found.Pods, pod)
+			}
+		}
+		return found, err
+	})
+}
+
+// corefile reads the configuration of CoreDNS from the ConfigMap that its pods mount.
+func (r Reader) corefile(ctx context.Context, namespace string, pods []corev1.Pod) Read[string] {
+	return read(func() (string, error) {
+		names := []string{"coredns"}
+		for _, pod := range pods[:min(1, len(pods))] { // the others are its like
+			for _, volume := range pod.Spec.Volumes {
+				if volume.ConfigMap != nil {
+					names = append(names, volume.ConfigMap.Name)
+				}
+			}
+		}
+		var failures error
+		for _, name := range names {
+			var stored corev1.ConfigMap
+			err := r.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &stored)
+			if text, found := stored.Data["Corefile"]; err == nil && found {
+				return text, nil
+			}
+			failures = errors.Join(failures, client.IgnoreNotFound(err))
+		}
+		if failures != nil {
+			return "", failures
+		}
+		return "", errors.New("there is no ConfigMap with a Corefile in the namespace " + namespace)
+	})
+}
+
+// domain asks up to three kubelets of ready nodes for the cluster's domain.
+func (r Reader) domain(ctx context.Context, nodes []corev1.Node) Read[string] {
+	return read(func() (string, error) {
+		ready := slices.DeleteFunc(slices.Clone(nodes), func(node corev1.Node) bool { return !isReady(&node) })
+		err := errors.New("no node is ready")
+		for _, node := range ready[:min(3, len(ready))] {
+			limited, cancel := context.WithTimeout(ctx, 5*time.Second)
+			var text []byte
+			text, err = r.Kubelet(limited, node.Name)
+			cancel()
+			var answer struct {
+				Config struct {
+					ClusterDomain string `json:"clusterDomain"`
+				} `json:"kubeletconfig"`
+			}
+			if err == nil {
+				err = json.Unmarshal(text, &answer)
+			}
+			if err == nil {
+				return strings.Trim(answer.Config.ClusterDomain, "."), nil
+			}
+		}
+		return "", fmt.Errorf("configuration of kubelet: %w", asForbidden(err))
+	})
+}
+
+// asForbidden keeps a 404 of a kubelet from reading as "there is no such object".
+func asForbidden(err error) error {
+	if apierrors.IsNotFound(err) {
+		return errors.New(err.Error())
+	}
+	return err
+}
+
+func (r Reader) nodePools(ctx context.Context) Read[[]NodePool] {
+	return read(func() (pools []NodePool, err error) {
+		list := new(unstructured.UnstructuredList)
+		list.SetGroupVersionKind(schema.GroupVersionKind{Group: "karpenter.sh", Version: "v1", Kind: "NodePoolList"})
+		if err := r.Client.List(ctx, list); err != nil {
+			return nil, err
+		}
+		for _, item := range list.Items {
+			var pool struct {
+				Spec struct {
+					Template struct {
+						Spec struct {
+							Taints        []corev1.Taint `json:"taints"`
+							StartupTaints []corev1.Taint `json:"startupTaints"`
+						} `json:"spec"`
+					} `json:"template"`
+				} `json:"spec"`
+			}
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(item.Object, &pool); err != nil {
+				return nil, fmt.Errorf("NodePool %s: %w", item.GetName(), err)
+			}
+			spec := pool.Spec.Template.Spec
+			pools = append(pools, NodePool{item.GetName(), spec.Taints, spec.StartupTaints})
+		}
+		return pools, nil
+	})
+}
+
+// webhooks reads those whose failure refuses requests, with the Services behind them.
+func (r Reader) webhooks(ctx context.Context) Read[[]Webhook] {
+	return read(func() (found []Webhook, err error) {
+		var validating admissionv1.ValidatingWebhookConfigurationList
+		var mutating admissionv1.MutatingWebhookConfigurationList
+		if err := errors.Join(r.Client.List(ctx, &validating), r.Client.List(ctx, &mutating)); err != nil {
+			return nil, err
+		}
+		for _, configuration := range validating.Items {
+			for _, webhook := range configuration.Webhooks {
+				found = append(found, Webhook{Configuration: configuration.Name, Name: webhook.Name, Webhook: webhook})
+			}
+		}
+		for _, configuration := range mutating.Items {
+			for _, w := range configuration.Webhooks {
+				found = append(found, Webhook{Configuration: configuration.Name, Name: w.Name, Webhook: admissionv1.ValidatingWebhook{
+					Name: w.Name, ClientConfig: w.ClientConfig, Rules: w.Rules, FailurePolicy: w.FailurePolicy,
+					NamespaceSelector: w.NamespaceSelector, ObjectSelector: w.ObjectSelector, MatchConditions: w.MatchConditions,
+				}})
+			}
+		}
+		backends := make(map[client.ObjectKey]Read[Backend])
+		for i := range found {
+			service := found[i].Webhook.ClientConfig.Service
+			if service == nil {
+				found[i].Backend.Value.External = true // a URL
+				continue
+			}
+			key := client.ObjectKey{Namespace: service.Namespace, Name: service.Name}
+			if _, known := backends[key]; !known {
+				backends[key] = r.backend(ctx, key.Namespace, key.Name)
+			}
+			found[i].Backend = backends[key]
+		}
+		return found, nil
+	})
+}
+
+// rights asks the API server what the accounts of the release may do.
+func (r Reader) rights(ctx context.Context, of release.Release) Read[[]Right] {
+	return read(func() ([]Right, error) {
+		needed := NeededRights(of)
+		for i, right := range needed {
+			resource, group, _ := strings.Cut(right.Resource, ".")
+			resource, subresource, _ := strings.Cut(resource, "/")
+			review := authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+				User:   "system:serviceaccount:" + of.Namespace + ":" + right.Account,
+				Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + of.Namespace, "system:authenticated"},
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: right.Verb, Group: group, Resource: resource,
+					Subresource: subresource, Namespace: right.Namespace},
+			}}
+			if err := r.Client.Create(ctx, &review); err != nil {
+				return nil, err
+			}
+			needed[i].Allowed = review.Status.Allowed
+		}
+		return needed, nil
+	})
+}

@@ -1,0 +1,162 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+)
+
+// eventKind is the field by which Events are selected.
+func eventKind(object client.Object) []string {
+	event, ok := object.(*corev1.Event)
+	if !ok {
+		return nil
+	}
+	return []string{event.InvolvedObject.Kind}
+}
+
+// newReader returns a reader of objects. answer sees each request and may refuse it.
+func newReader(t *testing.T, refuse func(resource string) error, objects ...client.Object) Reader {
+	scheme := runtime.NewScheme()
+	require.NoError(t, clientgoscheme.AddToScheme(scheme))
+	pools := schema.GroupVersion{Group: "karpenter.sh", Version: "v1"}
+	scheme.AddKnownTypeWithName(pools.WithKind("NodePool"), new(unstructured.Unstructured))
+	scheme.AddKnownTypeWithName(pools.WithKind("NodePoolList"), new(unstructured.UnstructuredList))
+	inner := fake.NewClientBuilder().WithScheme(scheme).WithIndex(new(corev1.Event), "involvedObject.kind", eventKind).WithObjects(objects...).Build()
+	kind := func(object runtime.Object) string {
+		found, err := inner.GroupVersionKindFor(object)
+		require.NoError(t, err)
+		return strings.TrimSuffix(found.Kind, "List")
+	}
+	return Reader{
+		Kubelet: func(_ context.Context, node string) ([]byte, error) {
+			if err := refuse("nodes/proxy"); err != nil || node != "old" {
+				return nil, errors.Join(err, errors.New(node))
+			}
+			return []byte(`{"kubeletconfig":{"clusterDomain":"cluster.local."}}`), nil
+		},
+		Client: interceptor.NewClient(inner, interceptor.Funcs{
+			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+				if err := refuse(kind(list)); err != nil {
+					return err
+				}
+				return c.List(ctx, list, options...)
+			},
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+				if err := refuse(kind(object)); err != nil {
+					return err
+				}
+				return c.Get(ctx, key, object, options...)
+			},
+			Create: func(_ context.Context, _ client.WithWatch, object client.Object, _ ...client.CreateOption) error {
+				review, ok := object.(*authorizationv1.SubjectAccessReview)
+				require.True(t, ok, "the doctor writes nothing")
+				asked := review.Spec.ResourceAttributes
+				assert.Equal(t, "system:serviceaccount:kube-system:kube-node-ready", review.Spec.User)
+				review.Status.Allowed = asked.Verb != "list" || asked.Group == "discovery.k8s.io"
+				return refuse("SubjectAccessReview")
+			},
+		}),
+	}
+}
+
+// stored is the cluster of clean as its objects.
+func stored(t *testing.T) []client.Object {
+	c := clean(t)
+	service := func(namespace, name string, selector map[string]string) *corev1.Service {
+		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: corev1.ServiceSpec{Selector: selector}}
+	}
+	dns := podOn("old", tolerate(startup, failed)...)
+	dns.Labels = map[string]string{"k8s-app": "kube-dns"}
+	dns.Spec.Volumes = []corev1.Volume{{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+		LocalObjectReference: corev1.LocalObjectReference{Name: "my-dns"}}}}}
+	ended := podOn("old")
+	ended.Name, ended.Labels, ended.Status.Phase = "ended", dns.Labels, corev1.PodFailed
+	agent := podOn("new")
+	agent.Labels = c.Release.Template.Labels
+	labels := map[string]string{"app.kubernetes.io/part-of": "kube-node-ready", "app.kubernetes.io/instance": "kube-node-ready"}
+	policy, binding := &c.Policies.Value[0], &c.Bindings.Value[0]
+	policy.Labels, binding.Name = labels, "any"
+	pool := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": map[string]any{"name": "gated"},
+		"spec": map[string]any{"template": map[string]any{"spec": map[string]any{
+			"startupTaints": []any{map[string]any{"key": startup, "effect": "NoSchedule"}}}}}}}
+	hooks := &admissionv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "mutating"},
+		Webhooks: []admissionv1.MutatingWebhook{{Name: "external.example.com", ClientConfig: admissionv1.WebhookClientConfig{URL: new("https://hook.example.com")}}}}
+	validating := &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "validating"},
+		Webhooks: []admissionv1.ValidatingWebhook{c.Webhooks.Value[0].Webhook}}
+	hookPod := podOn("old", tolerate(startup)...)
+	hookPod.Namespace, hookPod.Labels = "system", map[string]string{"app": "hook"}
+	return []client.Object{&c.Nodes.Value[0], &c.Nodes.Value[1], &agent, &dns, &ended, c.Namespace.Value, policy, binding, pool, hooks, validating, &hookPod,
+		service("kube-system", "kube-dns", dns.Labels), service("system", "hook", hookPod.Labels),
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "my-dns"}, Data: map[string]string{"Corefile": c.Corefile.Value}},
+	}
+}
+
+func TestReadACleanCluster(t *testing.T) {
+	reader := newReader(t, func(string) error { return nil }, stored(t)...)
+	c := reader.Read(t.Context(), clean(t).Release, now)
+	assert.Len(t, c.Nodes.Value, 2)
+	assert.Len(t, c.Agents.Value, 1)
+	assert.Len(t, c.DNS.Value.Pods, 1)
+	assert.Contains(t, c.Corefile.Value, "forward")
+	assert.Equal(t, "cluster.local", c.Domain.Value)
+	assert.Equal(t, []NodePool{{Name: "gated", StartupTaints: []corev1.Taint{{Key: startup, Effect: corev1.TaintEffectNoSchedule}}}}, c.NodePools.Value)
+	assert.Len(t, c.Webhooks.Value, 2)
+	var out strings.Builder
+	assert.Zero(t, Report(&out, c, nil), out.String())
+	assert.NotContains(t, out.String(), "SKIP")
+}
+
+// Each kind that somebody may not read leaves the other checks alone.
+func TestReadWithFewRights(t *testing.T) {
+	for resource, skipped := range map[string][]string{
+		"Pod":                              {"dns-behind-gate", "labelled-and-tainted", "failed-taint"},
+		"Event":                            nil,
+		"Namespace":                        {"webhooks"},
+		"NodePool":                         {"karpenter"},
+		"Deployment":                       {"cluster-autoscaler"},
+		"nodes/proxy":                      nil, // the Corefile says it too
+		"SubjectAccessReview":              {"rights"},
+		"ValidatingAdmissionPolicy":        {"policy"},
+		"ValidatingAdmissionPolicyBinding": {"policy"},
+		"MutatingWebhookConfiguration":     {"webhooks"},
+		"ConfigMap":                        {"cluster-autoscaler"},
+		"Node":                             {"dns-behind-gate", "external-names", "foreign-taints", "labelled-and-tainted", "failed-taint", "webhooks"},
+	} {
+		t.Run(resource, func(t *testing.T) {
+			refuse := func(asked string) error {
+				if asked != resource {
+					return nil
+				}
+				return apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "", errors.New("not you"))
+			}
+			var out strings.Builder
+			assert.Zero(t, Report(&out, newReader(t, refuse, stored(t)...).Read(t.Context(), clean(t).Release, now), nil), out.String())
+			var found []string
+			for line := range strings.Lines(out.String()) {
+				if fields := strings.Fields(line); fields[0] == "SKIP" {
+					found = append(found, fields[1])
+					assert.Contains(t, line, "forbidden")
+				}
+			}
+			assert.Equal(t, skipped, found, out.String())
+		})
+	}
+}

@@ -1,0 +1,53 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// Report looks for all traps but those to skip, and writes what was found. It returns how many are set.
+func Report(out io.Writer, c Cluster, skip []string) (set int) {
+	line := func(state, name, text string) { _, _ = fmt.Fprintf(out, "%-5s %-21s %s\n", state, name, text) }
+	for _, trap := range Traps() {
+		if slices.Contains(skip, trap.Name) {
+			line("SKIP", trap.Name, "not checked: --skip")
+			continue
+		}
+		result := trap.Find(c)
+		for i, finding := range result.Findings {
+			line("TRAP", trap.Name, finding.Text)
+			if i+1 == len(result.Findings) || result.Findings[i+1].Remedy != finding.Remedy {
+				line("", "", "try: "+finding.Remedy)
+			}
+		}
+		switch {
+		case len(result.Findings) > 0:
+			set++
+		case result.Unchecked != nil:
+			line("SKIP", trap.Name, "not checked: "+strings.ReplaceAll(result.Unchecked.Error(), "\n", "; "))
+		default:
+			line("PASS", trap.Name, result.Detail)
+		}
+		for _, note := range result.Notes {
+			line("", "", "note: "+note)
+		}
+	}
+	return set
+}
+
+// CheckNames returns an error for names that no trap has.
+func CheckNames(names []string) error {
+	var known []string
+	for _, trap := range Traps() {
+		known = append(known, trap.Name)
+	}
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			return errors.New("--skip " + name + ": must be one of " + strings.Join(known, ", "))
+		}
+	}
+	return nil
+}

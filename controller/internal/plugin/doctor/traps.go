@@ -1,0 +1,147 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/klog/v2"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
+)
+
+// Trap is one of the things that can lock a cluster.
+type Trap struct {
+	Name string
+	Find func(Cluster) Result
+}
+
+// Traps returns all of them, in the order of the README.
+func Traps() []Trap {
+	return []Trap{
+		{"dns-behind-gate", dnsBehindGate},
+		{"external-names", externalNames},
+		{"cluster-domain", clusterDomain},
+		{"karpenter", karpenter},
+		{"cluster-autoscaler", clusterAutoscaler},
+		{"foreign-taints", foreignTaints},
+		{"labelled-and-tainted", labelledAndTainted},
+		{"failed-taint", failedTaint},
+		{"webhooks", webhooks},
+		{"rights", rights},
+		{"policy", policy},
+	}
+}
+
+// Finding is a trap that is set, and what to do about it.
+type Finding struct{ Text, Remedy string }
+
+// Result is what a trap's function has found. Without findings and Unchecked the trap is not set.
+type Result struct {
+	Findings []Finding
+	Notes    []string // what is no trap, and good to know
+	Detail   string   // what was looked at, where nothing was found
+	// Unchecked is why the trap could not be looked for.
+	Unchecked error
+}
+
+// unchecked says why a trap was not looked for, each reason once.
+func unchecked(errs ...error) Result {
+	seen := make(map[string]bool)
+	return Result{Unchecked: errors.Join(slices.DeleteFunc(errs, func(err error) bool {
+		again := err != nil && seen[err.Error()]
+		if err != nil {
+			seen[err.Error()] = true
+		}
+		return again
+	})...)}
+}
+
+func (r *Result) find(remedy, format string, args ...any) {
+	r.Findings = append(r.Findings, Finding{fmt.Sprintf(format, args...), remedy})
+}
+
+func (r *Result) note(format string, args ...any) {
+	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
+}
+
+// joinsGated reports whether a node like this one joins with the startup taint: it has it, had it before it was released, or
+// somebody adds it to such nodes.
+func (c Cluster) joinsGated(node *corev1.Node) bool {
+	key := c.Release.Agent.TaintKey
+	declares := func(pool NodePool) bool {
+		return pool.Name == node.Labels[nodePoolLabel] && hasKey(slices.Concat(pool.Taints, pool.StartupTaints), key)
+	}
+	if fleet.HasTaint(node, key) || slices.ContainsFunc(c.NodePools.Value, declares) {
+		return true
+	}
+	if c.Adds.Value && c.Release.Settings.Rules.Select(node) {
+		return true
+	}
+	record, err := verdict.ParseRecord(node.Annotations[c.Release.Settings.Request.Annotation])
+	isStartup := func(text string) bool { return keyOf(text) == key }
+	return err == nil && slices.ContainsFunc(record.Removed, isStartup)
+}
+
+// tolerates reports whether a pod tolerates the startup taint, or another taint with one of the keys.
+func (c Cluster) tolerates(pod *corev1.Pod, key string) bool {
+	taint := corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule}
+	if key == c.Release.Agent.TaintKey {
+		taint.Value, taint.Effect = c.Release.Agent.TaintValue, corev1.TaintEffect(c.Release.Agent.TaintEffect)
+	}
+	return toleratesTaint(pod, &taint)
+}
+
+func toleratesTaint(pod *corev1.Pod, taint *corev1.Taint) bool {
+	return slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
+		return t.ToleratesTaint(klog.Background(), taint, true)
+	})
+}
+
+// isBehindGate reports whether no pod can run while every gated node is new: none tolerates the taints, and no node that joins
+// without the startup taint could run one. missing are the keys that keep the pods away, empty if one of the pods tolerates all.
+func (c Cluster) isBehindGate(pods []corev1.Pod) (missing []string, behind bool) {
+	keys := c.Release.TaintKeys()
+	lacks := func(pod corev1.Pod) bool {
+		return slices.ContainsFunc(keys, func(key string) bool { return !c.tolerates(&pod, key) })
+	}
+	if slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return !lacks(pod) }) {
+		return nil, false
+	}
+	for _, key := range keys {
+		if !slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return c.tolerates(&pod, key) }) {
+			missing = append(missing, key)
+		}
+	}
+	if len(missing) == 0 {
+		missing = keys // each is tolerated by some pod, all of them by none
+	}
+	return missing, !slices.ContainsFunc(c.Nodes.Value, func(node corev1.Node) bool {
+		return !c.joinsGated(&node) && slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return canRun(&pod, &node) })
+	})
+}
+
+// canRun reports whether node could run pod: it is ready, and has the labels and no taints that keep the pod away.
+func canRun(pod *corev1.Pod, node *corev1.Node) bool {
+	repels := slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
+		return taint.Effect != corev1.TaintEffectPreferNoSchedule && !toleratesTaint(pod, &taint)
+	})
+	matches, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node)
+	return err == nil && matches && isReady(node) && !repels && !node.Spec.Unschedulable
+}
+
+func isReady(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(condition corev1.NodeCondition) bool {
+		return condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue
+	})
+}
+
+// hasAgent reports whether an agent or a worker is on the node, or starts there.
+func (c Cluster) hasAgent(node *corev1.Node) bool {
+	return slices.ContainsFunc(c.Agents.Value, func(pod corev1.Pod) bool {
+		return fleet.NodeOf(&pod) == node.Name && pod.DeletionTimestamp == nil && !fleet.HasEnded(&pod)
+	})
+}

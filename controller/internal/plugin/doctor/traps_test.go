@@ -1,0 +1,404 @@
+package doctor
+
+import (
+	"errors"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
+	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+const (
+	startup = "node-ready/unverified"
+	failed  = "node-ready/failed"
+	label   = "node-ready/verified"
+)
+
+var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func taint(key string, effect corev1.TaintEffect) corev1.Taint {
+	return corev1.Taint{Key: key, Value: "true", Effect: effect}
+}
+
+func tolerate(keys ...string) (list []corev1.Toleration) {
+	for _, key := range keys {
+		list = append(list, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists})
+	}
+	return list
+}
+
+func readyNode(name string, taints ...corev1.Taint) corev1.Node {
+	return corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/os": "linux"}, Annotations: map[string]string{}},
+		Spec:       corev1.NodeSpec{Taints: taints},
+		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+	}
+}
+
+// releasedNode joined with the startup taint, and is verified.
+func releasedNode(name string) corev1.Node {
+	node := readyNode(name)
+	node.Labels[label] = "true"
+	node.Annotations[nodepatch.Annotation] = `{"time":"2026-01-02T03:00:00Z","duration":"1s","removed":["node-ready/unverified=true:NoSchedule"],"version":"1"}`
+	return node
+}
+
+func podOn(node string, tolerations ...corev1.Toleration) corev1.Pod {
+	return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "pod-" + node, Namespace: "kube-system"},
+		Spec: corev1.PodSpec{NodeName: node, Tolerations: tolerations}}
+}
+
+func webhook(name string, backend Backend) Webhook {
+	return Webhook{Configuration: name, Name: name + ".example.com", Backend: Read[Backend]{Value: backend}, Webhook: admissionv1.ValidatingWebhook{
+		ClientConfig: admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{Namespace: backend.Namespace, Name: backend.Service}},
+		Rules: []admissionv1.RuleWithOperations{{Operations: []admissionv1.OperationType{admissionv1.Create},
+			Rule: admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}}}},
+	}}
+}
+
+// clean returns a cluster in which no trap is set: a released node, one that is being verified, and DNS that tolerates the taint.
+func clean(t *testing.T, change ...func(*config.Config)) *Cluster {
+	cfg, err := config.Parse([]string{"--dry-run"}, func(string) (string, bool) { return "", false }, nil)
+	require.NoError(t, err)
+	for _, f := range change {
+		f(&cfg)
+	}
+	template := &corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app.kubernetes.io/name": "kube-node-ready"}},
+		Spec: corev1.PodSpec{Tolerations: append(tolerate(startup, failed),
+			corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule})},
+	}
+	request := nodepatch.Request{TaintKey: cfg.TaintKey, FailedTaintKey: cfg.FailedTaintKey, Label: cfg.VerifiedLabel,
+		LabelValue: cfg.VerifiedLabelValue, Annotation: nodepatch.Annotation}
+	request.Blocks = request.WaitsFor(cfg.WaitForTaints)
+	c := &Cluster{Now: now, Release: release.Release{
+		Name: "kube-node-ready", Namespace: "kube-system", Fullname: "kube-node-ready", Agent: cfg, Template: template,
+		AgentAccount: "kube-node-ready",
+		Settings:     fleet.Settings{Rules: fleet.NewRules(template, request), Request: request, ConditionType: cfg.ConditionType},
+	}}
+	c.Nodes.Value = []corev1.Node{releasedNode("old"), readyNode("new", taint(startup, corev1.TaintEffectNoSchedule))}
+	c.Agents.Value = []corev1.Pod{podOn("new")}
+	c.DNS.Value = Backend{Namespace: "kube-system", Service: "kube-dns", Pods: []corev1.Pod{podOn("old", tolerate(startup, failed)...)}}
+	c.Corefile.Value = ".:53 {\n  errors\n  kubernetes cluster.local in-addr.arpa {\n    pods insecure\n  }\n  forward . /etc/resolv.conf\n}\n"
+	c.Domain.Value = "cluster.local"
+	c.NodePools.Value = []NodePool{{Name: "gated", StartupTaints: []corev1.Taint{taint(startup, corev1.TaintEffectNoSchedule)}}}
+	c.AutoscalerStatus.Absent = true
+	c.Namespace.Value = &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system", Labels: map[string]string{"kubernetes.io/metadata.name": "kube-system"}}}
+	c.Webhooks.Value = []Webhook{webhook("tolerating", Backend{Namespace: "system", Service: "hook", Pods: []corev1.Pod{podOn("old", tolerate(startup, failed)...)}})}
+	for _, right := range NeededRights(c.Release) {
+		right.Allowed = true
+		c.Rights.Value = append(c.Rights.Value, right)
+	}
+	c.Policies.Value = []admissionv1.ValidatingAdmissionPolicy{{ObjectMeta: metav1.ObjectMeta{Name: "kube-node-ready"}}}
+	c.Bindings.Value = []admissionv1.ValidatingAdmissionPolicyBinding{{Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: "kube-node-ready"}}}
+	return c
+}
+
+func autoscaler(args ...string) []appsv1.Deployment {
+	var d appsv1.Deployment
+	d.Namespace, d.Name = "kube-system", "autoscaler"
+	d.Spec.Template.Spec.Containers = []corev1.Container{{Image: "registry.k8s.io/autoscaling/cluster-autoscaler:v1.34.0",
+		Command: append([]string{"./cluster-autoscaler"}, args...)}}
+	return []appsv1.Deployment{d}
+}
+
+func onTimeoutTaint(cfg *config.Config) { cfg.OnTimeout = []string{config.OnTimeoutTaint} }
+
+func set(t *testing.T, c *Cluster, trap string) Result {
+	traps := Traps()
+	i := slices.IndexFunc(traps, func(each Trap) bool { return each.Name == trap })
+	require.GreaterOrEqual(t, i, 0, "no trap %s", trap)
+	return traps[i].Find(*c)
+}
+
+func TestNoTrapInACleanCluster(t *testing.T) {
+	var out strings.Builder
+	assert.Zero(t, Report(&out, *clean(t), nil))
+	assert.NotContains(t, out.String(), "TRAP")
+	assert.NotContains(t, out.String(), "SKIP")
+	assert.Equal(t, len(Traps()), strings.Count(out.String(), "PASS"))
+	assert.Contains(t, out.String(), "cannot be seen from outside")
+}
+
+// Each trap, set in every way. The same cluster without the change has none: see above.
+func TestTraps(t *testing.T) {
+	for name, test := range map[string]struct {
+		trap   string
+		config func(*config.Config)
+		change func(c *Cluster)
+		text   string
+		remedy string
+	}{
+		"DNS does not tolerate the startup taint": {trap: "dns-behind-gate", text: "tolerates node-ready/unverified, and no node", remedy: "let the DNS pods tolerate node-ready/unverified",
+			change: func(c *Cluster) { c.DNS.Value.Pods = []corev1.Pod{podOn("old")} }},
+		"DNS does not tolerate the failed taint": {trap: "dns-behind-gate", config: onTimeoutTaint, text: "tolerates node-ready/failed,",
+			change: func(c *Cluster) { c.DNS.Value.Pods = []corev1.Pod{podOn("old", tolerate(startup)...)} }},
+		"the ungated node cannot run DNS": {trap: "dns-behind-gate", text: "tolerates node-ready/unverified",
+			change: func(c *Cluster) {
+				c.DNS.Value.Pods = []corev1.Pod{podOn("old")}
+				c.Nodes.Value = append(c.Nodes.Value, readyNode("control-plane", taint("node-role.kubernetes.io/control-plane", corev1.TaintEffectNoSchedule)))
+			}},
+		"the chart adds the startup taint to all nodes": {trap: "dns-behind-gate", text: "tolerates node-ready/unverified",
+			change: func(c *Cluster) {
+				c.DNS.Value.Pods = []corev1.Pod{podOn("plain")}
+				c.Nodes.Value = append(c.Nodes.Value, readyNode("plain"))
+				c.Adds.Value = true
+			}},
+		"a NodePool adds the startup taint": {trap: "dns-behind-gate", text: "tolerates node-ready/unverified",
+			change: func(c *Cluster) {
+				plain := readyNode("plain")
+				plain.Labels[nodePoolLabel] = "gated"
+				c.DNS.Value.Pods, c.Nodes.Value = []corev1.Pod{podOn("plain")}, append(c.Nodes.Value, plain)
+			}},
+		"no DNS pod":     {trap: "dns-behind-gate", text: "has no pods", change: func(c *Cluster) { c.DNS.Value.Pods = nil }},
+		"no DNS Service": {trap: "dns-behind-gate", text: "there is no Service", change: func(c *Cluster) { c.DNS = Read[Backend]{Absent: true} }},
+
+		"nothing is forwarded": {trap: "external-names", text: "nothing in the Corefile answers it", remedy: "config.dnsTestDomains={kubernetes.default.svc.cluster.local}",
+			change: func(c *Cluster) { c.Corefile.Value = ".:53 {\n  kubernetes cluster.local\n  cache 30\n}\n" }},
+		"no server for the name": {trap: "external-names", text: "nothing in the Corefile answers it",
+			change: func(c *Cluster) {
+				c.Corefile.Value = "cluster.local:53 {\n  kubernetes cluster.local\n  forward . 192.0.2.1\n}\n"
+			}},
+		"an agent's condition": {trap: "external-names", text: "the agent on new reports: dns: google.com: NXDOMAIN",
+			change: func(c *Cluster) {
+				c.Nodes.Value[1].Status.Conditions = append(c.Nodes.Value[1].Status.Conditions,
+					corev1.NodeCondition{Type: "NodeVerified", Status: corev1.ConditionFalse, Message: "dns: google.com: NXDOMAIN"})
+			}},
+		"an agent's Event": {trap: "external-names", text: "the agent on new reports: since",
+			change: func(c *Cluster) {
+				c.Events.Value = []corev1.Event{{Type: "Warning", Message: "since 2026: dns: google.com: SERVFAIL", InvolvedObject: corev1.ObjectReference{Name: "new"}}}
+			}},
+
+		"another domain, by kubelet": {trap: "cluster-domain", text: "the cluster's domain is corp.example (kubelet)", remedy: "kubernetes.default.svc.corp.example,google.com",
+			change: func(c *Cluster) { c.Domain.Value = "corp.example" }},
+		"another domain, by the Corefile": {trap: "cluster-domain", text: "the cluster's domain is corp.example (the Corefile)",
+			change: func(c *Cluster) {
+				c.Domain = Read[string]{Err: errors.New("forbidden")}
+				c.Corefile.Value = "(snippet) {\n  errors\n}\n.:53 { # all\n  kubernetes corp.example in-addr.arpa {\n  }\n  forward . 192.0.2.1\n}\n"
+			}},
+
+		"Karpenter: under taints": {trap: "karpenter", text: "has node-ready/unverified under taints", remedy: "startupTaints",
+			change: func(c *Cluster) {
+				c.NodePools.Value[0] = NodePool{Name: "gated", Taints: []corev1.Taint{taint(startup, corev1.TaintEffectNoSchedule)}}
+			}},
+		"Karpenter: undeclared": {trap: "karpenter", text: "its node old joined with it", remedy: "under spec.template.spec.startupTaints of the NodePool gated",
+			change: func(c *Cluster) {
+				c.NodePools.Value[0].StartupTaints = nil
+				c.Nodes.Value[0].Labels["karpenter.sh/nodepool"] = "gated"
+			}},
+
+		"Cluster Autoscaler: no prefix": {trap: "cluster-autoscaler", text: "(Deployment kube-system/autoscaler)", remedy: "--startup-taint=KEY",
+			change: func(c *Cluster) { c.Deployments.Value = autoscaler("--ignore-taint=example.com/other") }},
+		"Cluster Autoscaler: another image": {trap: "cluster-autoscaler", text: "(Deployment kube-system/autoscaler)",
+			change: func(c *Cluster) {
+				c.Deployments.Value = autoscaler()
+				c.Deployments.Value[0].Spec.Template.Spec.Containers[0].Image = "example.com/mirror@sha256:0"
+			}},
+		"Cluster Autoscaler: managed": {trap: "cluster-autoscaler", text: "the cloud runs it",
+			change: func(c *Cluster) { c.AutoscalerStatus = Read[bool]{Value: true} }},
+
+		"a foreign taint on a node": {trap: "foreign-taints", text: "the node new has the startup taint and example.com/gpu=true:NoExecute", remedy: "toleration",
+			change: func(c *Cluster) {
+				c.Nodes.Value[1].Spec.Taints = append(c.Nodes.Value[1].Spec.Taints, taint("example.com/gpu", corev1.TaintEffectNoExecute))
+			}},
+		"a foreign taint of a NodePool": {trap: "foreign-taints", text: "nodes of the NodePool gated join with",
+			change: func(c *Cluster) {
+				c.NodePools.Value[0].Taints = []corev1.Taint{taint("example.com/gpu", corev1.TaintEffectNoExecute)}
+			}},
+
+		"labelled and tainted": {trap: "labelled-and-tainted", text: "the node new has the label node-ready/verified=false", remedy: "kubectl node-ready verify new",
+			change: func(c *Cluster) { c.Nodes.Value[1].Labels[label] = "false"; c.Agents.Value = nil }},
+		"failed and no agent": {trap: "failed-taint", text: "the node old has the taint node-ready/failed", remedy: "kubectl node-ready open old",
+			change: func(c *Cluster) {
+				c.Nodes.Value[0].Spec.Taints = []corev1.Taint{taint(failed, corev1.TaintEffectNoSchedule)}
+			}},
+
+		"a webhook behind the gate": {trap: "webhooks", text: "is called for the agent's pods", remedy: "let its pods tolerate node-ready/unverified, or exclude the namespace kube-system",
+			change: func(c *Cluster) { c.Webhooks.Value[0].Backend.Value.Pods = []corev1.Pod{podOn("old")} }},
+		"a webhook without pods": {trap: "webhooks", text: "its Service system/hook has no pods",
+			change: func(c *Cluster) { c.Webhooks.Value[0].Backend = Read[Backend]{Absent: true} }},
+		"a webhook for nodes": {trap: "webhooks", text: "is called for nodes",
+			change: func(c *Cluster) {
+				hook := &c.Webhooks.Value[0]
+				hook.Backend.Value.Pods = []corev1.Pod{podOn("old")}
+				hook.Webhook.Rules[0] = admissionv1.RuleWithOperations{Operations: []admissionv1.OperationType{"*"},
+					Rule: admissionv1.Rule{APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"nodes"}}}
+			}},
+
+		"a right is missing": {trap: "rights", text: "kube-system/kube-node-ready may not list endpointslices.discovery.k8s.io in the namespace kube-system", remedy: "helm upgrade",
+			change: func(c *Cluster) { c.Rights.Value[slices.IndexFunc(c.Rights.Value, isSlices)].Allowed = false }},
+		"no policy":  {trap: "policy", text: "the agent's token may patch any node", change: func(c *Cluster) { c.Policies.Value = nil }},
+		"no binding": {trap: "policy", text: "has no binding", change: func(c *Cluster) { c.Bindings.Value = nil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var changes []func(*config.Config)
+			if test.config != nil {
+				changes = append(changes, test.config)
+			}
+			c := clean(t, changes...)
+			require.Empty(t, set(t, c, test.trap).Findings, "before the change")
+			test.change(c)
+			found := set(t, c, test.trap)
+			require.NoError(t, found.Unchecked)
+			require.Len(t, found.Findings, 1)
+			assert.Contains(t, found.Findings[0].Text, test.text)
+			assert.Contains(t, found.Findings[0].Remedy, test.remedy)
+			assert.Equal(t, 1, Report(new(strings.Builder), *c, nil), "and no other trap")
+		})
+	}
+}
+
+func isSlices(right Right) bool { return strings.HasPrefix(right.Resource, "endpointslices") }
+
+// What looks like a trap and is none.
+func TestNoTrap(t *testing.T) {
+	for name, test := range map[string]struct {
+		trap   string
+		config func(*config.Config)
+		change func(c *Cluster)
+	}{
+		"an ungated node runs DNS": {trap: "dns-behind-gate", change: func(c *Cluster) {
+			c.DNS.Value.Pods = []corev1.Pod{podOn("system")}
+			c.Nodes.Value = append(c.Nodes.Value, readyNode("system"))
+		}},
+		"one DNS pod is enough": {trap: "dns-behind-gate", change: func(c *Cluster) { c.DNS.Value.Pods = append(c.DNS.Value.Pods, podOn("old")) }},
+		"DNS outside":           {trap: "dns-behind-gate", change: func(c *Cluster) { c.DNS.Value = Backend{External: true} }},
+		"managed DNS":           {trap: "dns-behind-gate", config: func(cfg *config.Config) { cfg.DNSService = "" }, change: func(c *Cluster) { c.DNS.Value.Pods = nil }},
+		"no external name": {trap: "external-names", config: func(cfg *config.Config) { cfg.DNSTestDomains = cfg.DNSTestDomains[:1] },
+			change: func(c *Cluster) { c.Corefile.Value = ".:53 {\n  kubernetes cluster.local\n}\n" }},
+		"hosts answer the name": {trap: "external-names", change: func(c *Cluster) {
+			c.Corefile.Value = ".:53 {\n  kubernetes cluster.local\n  hosts {\n    192.0.2.1 google.com\n  }\n}\n"
+		}},
+		"a server of its own": {trap: "external-names", change: func(c *Cluster) {
+			c.Corefile.Value = "dns://com.:53 {\n  forward . 192.0.2.1\n}\n.:53 {\n  kubernetes cluster.local\n}\n"
+		}},
+		"the failure is of a node that is verified now": {trap: "external-names", change: func(c *Cluster) {
+			c.Events.Value = []corev1.Event{{Type: "Warning", Message: "dns: google.com: SERVFAIL", InvolvedObject: corev1.ObjectReference{Name: "old"}}}
+		}},
+		"a NodePool that is not gated":   {trap: "karpenter", change: func(c *Cluster) { c.NodePools.Value[0].StartupTaints = nil }},
+		"no Karpenter":                   {trap: "karpenter", change: func(c *Cluster) { c.NodePools = Read[[]NodePool]{Absent: true} }},
+		"--startup-taint":                {trap: "cluster-autoscaler", change: func(c *Cluster) { c.Deployments.Value = autoscaler("--startup-taint=" + startup) }},
+		"--ignore-taint":                 {trap: "cluster-autoscaler", change: func(c *Cluster) { c.Deployments.Value = autoscaler("--ignore-taint", startup) }},
+		"--startup-taint-prefix":         {trap: "cluster-autoscaler", change: func(c *Cluster) { c.Deployments.Value = autoscaler("--startup-taint-prefix=node-ready/") }},
+		"the prefix":                     {trap: "cluster-autoscaler", config: func(cfg *config.Config) { cfg.TaintKey = "startup-taint.cluster-autoscaler.kubernetes.io/unverified" }, change: func(c *Cluster) { c.Deployments.Value = autoscaler() }},
+		"a taint that Karpenter removes": {trap: "foreign-taints", change: func(c *Cluster) { addTaint(c, "karpenter.sh/unregistered") }},
+		"a taint that a CNI removes": {trap: "foreign-taints", config: func(cfg *config.Config) { cfg.WaitForTaints = []string{"node.cilium.io/"} },
+			change: func(c *Cluster) { addTaint(c, "node.cilium.io/agent-not-ready") }},
+		"a taint that Kubernetes removes": {trap: "foreign-taints", change: func(c *Cluster) { addTaint(c, "node.kubernetes.io/network-unavailable") }},
+		"another program of that name": {trap: "cluster-autoscaler", change: func(c *Cluster) {
+			c.Deployments.Value = autoscaler()
+			c.Deployments.Value[0].Spec.Template.Spec.Containers = []corev1.Container{{Image: "quay.io/cluster-autoscaler-operator:v1"}, {Command: []string{"", "cluster-autoscaler"}}}
+		}},
+		"the agent is still there": {trap: "labelled-and-tainted", change: func(c *Cluster) { c.Nodes.Value[1].Labels[label] = "true" }},
+		"controller mode": {trap: "labelled-and-tainted", change: func(c *Cluster) {
+			c.Nodes.Value[1].Labels[label] = "true"
+			c.Agents.Value = nil
+			c.Release.Settings.Workers = true
+		}},
+		"the agent removes the taint": {trap: "failed-taint", change: func(c *Cluster) { addTaint(c, failed) }},
+		"the controller removes it":   {trap: "failed-taint", change: func(c *Cluster) { addTaint(c, failed); c.Agents.Value = nil; c.Release.Settings.ClosedBy = "true" }},
+		"failurePolicy Ignore":        {trap: "webhooks", change: func(c *Cluster) { hook(c).FailurePolicy = new(admissionv1.Ignore) }},
+		"a webhook for another namespace": {trap: "webhooks", change: func(c *Cluster) {
+			hook(c).NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"mine": "yes"}}
+		}},
+		"a webhook for other pods": {trap: "webhooks", change: func(c *Cluster) {
+			hook(c).ObjectSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"mine": "yes"}}
+		}},
+		"a webhook for other objects": {trap: "webhooks", change: func(c *Cluster) { hook(c).Rules[0].Resources = []string{"pods/exec"} }},
+		"a webhook outside":           {trap: "webhooks", change: func(c *Cluster) { hook(c); c.Webhooks.Value[0].Backend.Value.External = true }},
+		"before Kubernetes 1.30":      {trap: "policy", change: func(c *Cluster) { c.Policies = Read[[]admissionv1.ValidatingAdmissionPolicy]{Absent: true} }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var changes []func(*config.Config)
+			if test.config != nil {
+				changes = append(changes, test.config)
+			}
+			c := clean(t, changes...)
+			test.change(c)
+			found := set(t, c, test.trap)
+			require.NoError(t, found.Unchecked)
+			assert.Empty(t, found.Findings)
+			assert.NotEmpty(t, found.Detail)
+		})
+	}
+}
+
+func addTaint(c *Cluster, key string) {
+	c.Nodes.Value[1].Spec.Taints = append(c.Nodes.Value[1].Spec.Taints, taint(key, corev1.TaintEffectNoExecute))
+}
+
+// hook returns the webhook, whose pods are behind the gate.
+func hook(c *Cluster) *admissionv1.ValidatingWebhook {
+	c.Webhooks.Value[0].Backend.Value.Pods = []corev1.Pod{podOn("old")}
+	return &c.Webhooks.Value[0].Webhook
+}
+
+// What cannot be read is not checked, and says why.
+func TestUnchecked(t *testing.T) {
+	c := clean(t)
+	no := errors.New("forbidden to you")
+	c.Nodes.Err, c.Agents.Err, c.DNS.Err, c.Corefile.Err, c.Domain.Err, c.NodePools.Err = no, no, no, no, no, no
+	c.Nodes.Value, c.NodePools.Value = nil, nil
+	c.Deployments.Err, c.Webhooks.Err, c.Rights.Err, c.Policies.Err = no, no, no, no
+	c.Corefile.Value = ""
+	var out strings.Builder
+	assert.Zero(t, Report(&out, *c, []string{"policy"}))
+	assert.Equal(t, len(Traps()), strings.Count(out.String(), "SKIP"), out.String())
+	for line := range strings.Lines(out.String()) {
+		assert.True(t, strings.Contains(line, "forbidden to you") || strings.Contains(line, " policy "), line)
+	}
+	assert.Contains(t, out.String(), "not checked: --skip")
+	require.NoError(t, CheckNames([]string{"policy", "rights"}))
+	require.ErrorContains(t, CheckNames([]string{"polcy"}), "must be one of dns-behind-gate, ")
+}
+
+// Before any node is gated, DNS pods that do not tolerate the taint lock nothing: that is worth a note.
+func TestNoteBeforeGating(t *testing.T) {
+	c := clean(t)
+	c.Nodes.Value, c.Agents.Value = []corev1.Node{readyNode("plain")}, nil
+	c.DNS.Value.Pods = []corev1.Pod{podOn("plain")}
+	hook(c)
+	for trap, text := range map[string]string{"dns-behind-gate": "no pod of kube-system/kube-dns tolerates node-ready/unverified", "webhooks": "they need nodes that join without it"} {
+		found := set(t, c, trap)
+		assert.Empty(t, found.Findings)
+		require.Len(t, found.Notes, 1)
+		assert.Contains(t, found.Notes[0], text)
+	}
+}
+
+func TestRemedyForAClusterWithoutOtherNames(t *testing.T) {
+	c := clean(t, func(cfg *config.Config) { cfg.DNSTestDomains = []string{"google.com"} })
+	c.Corefile.Value = ".:53 {\n  kubernetes cluster.local\n}\n"
+	assert.Contains(t, set(t, c, "external-names").Findings[0].Remedy, "{kubernetes.default.svc.cluster.local}")
+}
+
+// The controller's README lists every trap, in the order of the report.
+func TestReadmeListsEveryTrap(t *testing.T) {
+	text, err := os.ReadFile("../../../README.md")
+	require.NoError(t, err)
+	_, table, found := strings.Cut(string(text), "\n| trap | is set if |\n")
+	require.True(t, found)
+	table, _, _ = strings.Cut(table, "\n\n")
+	var listed, traps []string
+	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z-]+)` \\| [^|]+ \\|$").FindAllStringSubmatch(table, -1) {
+		listed = append(listed, row[1])
+	}
+	for _, trap := range Traps() {
+		traps = append(traps, trap.Name)
+	}
+	assert.Equal(t, traps, listed)
+}

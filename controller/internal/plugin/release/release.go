@@ -1,0 +1,244 @@
+// Package release finds an installation of the chart in a cluster, and reads what was decided there.
+package release
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/internal/agent"
+	"github.com/imunhatep/kube-node-ready/internal/config"
+)
+
+// Labels of the chart's objects. The name can be overridden, what it is part of cannot.
+const (
+	partOf   = "app.kubernetes.io/part-of"
+	instance = "app.kubernetes.io/instance"
+	product  = "kube-node-ready"
+)
+
+// Release is one installation of the chart.
+type Release struct {
+	Name, Namespace string
+	// Fullname is the name of the agent's objects; the controller's is Fullname-controller.
+	Fullname   string
+	Agent      config.Config
+	Controller *config.Controller // nil: there is none
+	// Template is that of the agent's pods, or in controller mode of the workers.
+	Template *corev1.PodTemplateSpec
+	Settings fleet.Settings
+	// AgentAccount and ControllerAccount are service accounts in Namespace, "" where the release has no such pods.
+	AgentAccount, ControllerAccount string
+}
+
+// TaintKeys returns the keys of the taints that DNS pods must tolerate: the startup taint's, and the failed taint's if anybody
+// adds it.
+func (r Release) TaintKeys() []string {
+	keys := []string{r.Agent.TaintKey}
+	if slices.Contains(r.Agent.OnTimeout, config.OnTimeoutTaint) || (r.Controller != nil && r.Controller.Retaint) {
+		keys = append(keys, r.Agent.FailedTaintKey)
+	}
+	return keys
+}
+
+// Labels select the objects of the release.
+func (r Release) Labels() client.MatchingLabels {
+	return client.MatchingLabels{partOf: product, instance: r.Name}
+}
+
+// Pods lists the pods of the agents, or the workers.
+func (r Release) Pods(ctx context.Context, c client.Reader) ([]corev1.Pod, error) {
+	var pods corev1.PodList
+	err := c.List(ctx, &pods, client.InNamespace(r.Namespace), client.MatchingLabels(fleet.OwnLabels(r.Template.Labels)))
+	return pods.Items, err
+}
+
+// objects are those that a release is recognized by.
+type objects struct {
+	daemonSet  *appsv1.DaemonSet
+	controller *appsv1.Deployment
+}
+
+// Find finds the release in a namespace ("": in all) with a name ("": any). The error says what to do if there is none, or if
+// there are several.
+func Find(ctx context.Context, c client.Reader, namespace, name string) (Release, error) {
+	all, err := list(ctx, c, namespace, name)
+	if err != nil {
+		return Release{}, err
+	}
+	where := "in any namespace"
+	if namespace != "" {
+		where = "in the namespace " + namespace
+	}
+	switch len(all) {
+	case 0:
+		return Release{}, fmt.Errorf("no release %sof kube-node-ready %s (no DaemonSet or Deployment with the label %s=%s): "+
+			"check --context, --namespace and --release", strings.TrimPrefix(name+" ", " "), where, partOf, product)
+	case 1:
+		for key, found := range all {
+			return read(ctx, c, Release{Name: key.Name, Namespace: key.Namespace}, found)
+		}
+	}
+	var names []string
+	for key := range all {
+		names = append(names, fmt.Sprintf("--namespace %s --release %s", key.Namespace, key.Name))
+	}
+	slices.Sort(names)
+	return Release{}, fmt.Errorf("there are %d releases of kube-node-ready: choose one with %s",
+		len(all), strings.Join(names, ", or "))
+}
+
+func list(ctx context.Context, c client.Reader, namespace, name string) (map[types.NamespacedName]*objects, error) {
+	selector := client.MatchingLabels{partOf: product}
+	if name != "" {
+		selector[instance] = name
+	}
+	found := make(map[types.NamespacedName]*objects)
+	at := func(o client.Object) *objects {
+		key := types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetLabels()[instance]}
+		if found[key] == nil {
+			found[key] = new(objects)
+		}
+		return found[key]
+	}
+	var sets appsv1.DaemonSetList
+	var deployments appsv1.DeploymentList
+	err := errors.Join(c.List(ctx, &sets, client.InNamespace(namespace), selector),
+		c.List(ctx, &deployments, client.InNamespace(namespace), selector))
+	if err != nil {
+		if apierrors.IsForbidden(err) && namespace == "" {
+			err = fmt.Errorf("%w\nName the release's namespace with --namespace", err)
+		}
+		return nil, fmt.Errorf("looking for kube-node-ready: %w", err)
+	}
+	for i := range sets.Items {
+		at(&sets.Items[i]).daemonSet = &sets.Items[i]
+	}
+	for i := range deployments.Items {
+		at(&deployments.Items[i]).controller = &deployments.Items[i]
+	}
+	return found, nil
+}
+
+// read reads the settings of a release, as its pods do: the ConfigMap, and the variables of the template.
+func read(ctx context.Context, c client.Reader, r Release, found *objects) (Release, error) {
+	if found.daemonSet != nil {
+		r.Template = &found.daemonSet.Spec.Template
+		r.AgentAccount = cmp.Or(r.Template.Spec.ServiceAccountName, "default")
+	} else {
+		template, err := workerTemplate(ctx, c, found.controller)
+		if err != nil {
+			return Release{}, err
+		}
+		r.Template = template
+	}
+	lookup, fullname, err := environment(ctx, c, r.Namespace, r.Template)
+	if err != nil {
+		return Release{}, err
+	}
+	r.Fullname = fullname
+	if r.Agent, err = config.Parse([]string{"--dry-run"}, lookup, io.Discard); err != nil { // without a node's name
+		return Release{}, fmt.Errorf("settings in the ConfigMap %s/%s: %w", r.Namespace, fullname, err)
+	}
+	if found.controller != nil {
+		r.ControllerAccount = cmp.Or(found.controller.Spec.Template.Spec.ServiceAccountName, "default")
+		lookup, _, err := environment(ctx, c, r.Namespace, &found.controller.Spec.Template)
+		if err != nil {
+			return Release{}, err
+		}
+		settings, err := config.ParseController(nil, lookup, io.Discard)
+		if err != nil {
+			return Release{}, fmt.Errorf("settings of the Deployment %s/%s: %w", r.Namespace, found.controller.Name, err)
+		}
+		r.Controller = &settings
+	}
+	r.Settings = settings(r)
+	return r, nil
+}
+
+// settings are those of the controller. Its own durations are for ever: this process sees the cluster once.
+func settings(r Release) fleet.Settings {
+	const forEver = time.Duration(math.MaxInt64)
+	request := agent.NewRequest(r.Agent)
+	request.Blocks = request.WaitsFor(r.Agent.WaitForTaints)
+	s := fleet.Settings{
+		Rules: fleet.NewRules(r.Template, request), Request: request, ConditionType: r.Agent.ConditionType,
+		Workers: r.AgentAccount == "", NotStartedAfter: forEver, SilentAfter: forEver, FailedAfter: forEver, MissingAfter: forEver,
+		Rechecks: fleet.Rechecks{Interval: r.Agent.RecheckInterval, FailureThreshold: r.Agent.FailureThreshold,
+			RecoveryThreshold: r.Agent.RecoveryThreshold},
+	}
+	if r.Controller != nil {
+		s.ClosedBy = r.Controller.AgentName
+	}
+	return s
+}
+
+// workerTemplate reads the template that the controller creates workers from.
+func workerTemplate(ctx context.Context, c client.Reader, controller *appsv1.Deployment) (*corev1.PodTemplateSpec, error) {
+	for _, volume := range controller.Spec.Template.Spec.Volumes {
+		if volume.ConfigMap == nil {
+			continue
+		}
+		var stored corev1.ConfigMap
+		if err := c.Get(ctx, client.ObjectKey{Namespace: controller.Namespace, Name: volume.ConfigMap.Name}, &stored); err != nil {
+			return nil, fmt.Errorf("template of the workers: %w", err)
+		}
+		if text, found := stored.Data["agent.yaml"]; found {
+			template := new(corev1.PodTemplateSpec)
+			if err := yaml.Unmarshal([]byte(text), template); err != nil {
+				return nil, fmt.Errorf("template of the workers in the ConfigMap %s: %w", stored.Name, err)
+			}
+			return template, nil
+		}
+	}
+	return nil, fmt.Errorf("the Deployment %s/%s has no ConfigMap with the template of the workers (agent.yaml)",
+		controller.Namespace, controller.Name)
+}
+
+// environment returns the variables of a template's first container, and the name of the ConfigMap that they come from.
+func environment(ctx context.Context, c client.Reader, namespace string, template *corev1.PodTemplateSpec) (
+	lookup func(string) (string, bool), name string, err error) {
+	variables := make(map[string]string)
+	if len(template.Spec.Containers) == 0 {
+		return nil, "", errors.New("the release's pod template has no container")
+	}
+	container := template.Spec.Containers[0]
+	for _, source := range container.EnvFrom {
+		if source.ConfigMapRef == nil {
+			continue
+		}
+		var stored corev1.ConfigMap
+		if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: source.ConfigMapRef.Name}, &stored); err != nil {
+			return nil, "", fmt.Errorf("settings of the release: %w", err)
+		}
+		name = stored.Name
+		maps.Copy(variables, stored.Data)
+	}
+	if name == "" {
+		return nil, "", errors.New("the release's pod template names no ConfigMap with its settings")
+	}
+	for _, variable := range container.Env {
+		if variable.ValueFrom == nil {
+			variables[variable.Name] = variable.Value
+		}
+	}
+	return func(key string) (string, bool) {
+		value, found := variables[key]
+		return value, found
+	}, name, nil
+}

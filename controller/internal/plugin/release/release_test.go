@@ -1,0 +1,147 @@
+package release
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/yaml"
+)
+
+// manifests are those that the chart renders, as they are committed.
+func manifests(t *testing.T) (objects []client.Object) {
+	text, err := os.ReadFile("../../../../hack/manifests/kube-node-ready.yaml")
+	require.NoError(t, err)
+	for document := range bytes.SplitSeq(text, []byte("\n---\n")) {
+		asJSON, err := yaml.YAMLToJSON(document)
+		require.NoError(t, err)
+		if string(asJSON) == "null" {
+			continue // comments
+		}
+		object, _, err := scheme.Codecs.UniversalDeserializer().Decode(asJSON, nil, nil)
+		require.NoError(t, err)
+		objects = append(objects, object.(client.Object))
+	}
+	return objects
+}
+
+func newClient(objects ...client.Object) client.Client {
+	return fake.NewClientBuilder().WithObjects(objects...).Build()
+}
+
+func TestFindWhatTheChartRenders(t *testing.T) {
+	c := newClient(manifests(t)...)
+	found, err := Find(t.Context(), c, "", "")
+	require.NoError(t, err)
+	assert.Equal(t, "kube-node-ready", found.Name)
+	assert.Equal(t, "kube-system", found.Namespace)
+	assert.Equal(t, "kube-node-ready", found.Fullname)
+	assert.Equal(t, "kube-node-ready", found.AgentAccount)
+	assert.Empty(t, found.ControllerAccount)
+	assert.Equal(t, "node-ready/unverified", found.Agent.TaintKey)
+	assert.Equal(t, []string{"node-ready/unverified"}, found.TaintKeys())
+	assert.Equal(t, "kube-system/kube-dns", found.Agent.DNSService)
+	assert.False(t, found.Settings.Workers)
+
+	linux := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"kubernetes.io/os": "linux", "node-ready/verified": "true"}}}
+	assert.True(t, found.Settings.Rules.Select(linux))
+	linux.Labels["eks.amazonaws.com/compute-type"] = "fargate"
+	assert.False(t, found.Settings.Rules.Select(linux))
+
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "agent", Namespace: "kube-system", Labels: found.Template.Labels}}
+	require.NoError(t, c.Create(t.Context(), pod))
+	pods, err := found.Pods(t.Context(), c)
+	require.NoError(t, err)
+	assert.Len(t, pods, 1)
+
+	_, err = Find(t.Context(), c, "kube-system", "kube-node-ready")
+	require.NoError(t, err)
+	_, err = Find(t.Context(), c, "default", "")
+	require.ErrorContains(t, err, "no release of kube-node-ready in the namespace default")
+	_, err = Find(t.Context(), c, "", "other")
+	require.ErrorContains(t, err, "no release other of kube-node-ready in any namespace")
+}
+
+// controller returns the objects of a release in controller mode.
+func controllerMode(namespace, name string) []client.Object {
+	meta := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: map[string]string{partOf: product, instance: "second"}}
+	}
+	from := func(name string) []corev1.EnvFromSource {
+		return []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}}
+	}
+	deployment := &appsv1.Deployment{ObjectMeta: meta(name + "-controller")}
+	deployment.Spec.Template.Spec = corev1.PodSpec{
+		ServiceAccountName: name + "-controller",
+		Containers: []corev1.Container{{EnvFrom: from(name), Env: []corev1.EnvVar{
+			{Name: "DEPLOYMENT_MODE", Value: "controller"}, {Name: "AGENT_NAME", Value: name},
+			{Name: "NODE_NAME", ValueFrom: &corev1.EnvVarSource{}}}}},
+		Volumes: []corev1.Volume{{Name: "other"}, {Name: "agent", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+			LocalObjectReference: corev1.LocalObjectReference{Name: name + "-controller"}}}}},
+	}
+	template, err := yaml.Marshal(corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{instance: "second"}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{EnvFrom: from(name)}}}})
+	if err != nil {
+		panic(err)
+	}
+	return []client.Object{deployment,
+		&corev1.ConfigMap{ObjectMeta: meta(name), Data: map[string]string{"TAINT_KEY": "example.com/gate", "CONDITION_TYPE": "Good"}},
+		&corev1.ConfigMap{ObjectMeta: meta(name + "-controller"), Data: map[string]string{"agent.yaml": string(template)}}}
+}
+
+func TestControllerMode(t *testing.T) {
+	found, err := Find(t.Context(), newClient(controllerMode("own", "mine")...), "", "")
+	require.NoError(t, err)
+	assert.Equal(t, "second", found.Name)
+	assert.Equal(t, "mine", found.Fullname)
+	assert.True(t, found.Settings.Workers)
+	assert.Empty(t, found.AgentAccount)
+	assert.Equal(t, "mine-controller", found.ControllerAccount)
+	assert.Equal(t, "mine", found.Settings.ClosedBy)
+	assert.Equal(t, "example.com/gate", found.Settings.Request.TaintKey)
+	assert.Equal(t, "Good", found.Settings.ConditionType)
+	assert.Equal(t, 3*time.Minute, found.Controller.NotStartedAfter)
+}
+
+func TestFindErrors(t *testing.T) {
+	both := newClient(append(manifests(t), controllerMode("own", "mine")...)...)
+	_, err := Find(t.Context(), both, "", "")
+	require.ErrorContains(t, err, "there are 2 releases of kube-node-ready: choose one with "+
+		"--namespace kube-system --release kube-node-ready, or --namespace own --release second")
+	_, err = Find(t.Context(), both, "own", "")
+	require.NoError(t, err)
+
+	objects := controllerMode("own", "mine")
+	_, err = Find(t.Context(), newClient(objects[0], objects[2]), "", "")
+	require.ErrorContains(t, err, `settings of the release: configmaps "mine" not found`)
+	objects[1].(*corev1.ConfigMap).Data["MAX_RETRIES"] = "many"
+	_, err = Find(t.Context(), newClient(objects...), "", "")
+	require.ErrorContains(t, err, "settings in the ConfigMap own/mine: MAX_RETRIES")
+	delete(objects[2].(*corev1.ConfigMap).Data, "agent.yaml")
+	_, err = Find(t.Context(), newClient(objects...), "", "")
+	require.ErrorContains(t, err, "has no ConfigMap with the template of the workers")
+
+	forbidden := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
+			return apierrors.NewForbidden(schema.GroupResource{Resource: "daemonsets"}, "", errors.New("not you"))
+		}})
+	_, err = Find(t.Context(), forbidden, "", "")
+	require.ErrorContains(t, err, "Name the release's namespace with --namespace")
+	_, err = Find(t.Context(), forbidden, "own", "")
+	require.ErrorContains(t, err, "not you")
+}

@@ -1,0 +1,192 @@
+// Package status says which nodes are not verified, since when, why, and what to try next. It is a function of objects.
+package status
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+)
+
+// States beside those of the fleet: of nodes that were verified.
+const (
+	RecheckFails fleet.State = "RecheckFails"
+	Closed       fleet.State = "Closed" // by the failed taint
+)
+
+// Input is the cluster as it was read.
+type Input struct {
+	Settings  fleet.Settings
+	Namespace string // of the release
+	Nodes     []corev1.Node
+	Pods      []corev1.Pod   // of the agents, or the workers
+	PodEvents []corev1.Event // in the release's namespace
+	Events    []corev1.Event // about nodes
+}
+
+// Row is a node that is not verified, or fails.
+type Row struct {
+	Node   string
+	Since  time.Time // zero: nobody says
+	State  fleet.State
+	Reason string
+	Next   string
+}
+
+// Fleet is the state of all nodes.
+type Fleet struct {
+	Nodes, NotSelected int
+	Count              map[fleet.State]int
+	Rows               []Row // by name
+}
+
+// Of returns the state of the fleet at now.
+func Of(in Input, now time.Time) Fleet {
+	podEvents := make(map[types.UID][]corev1.Event)
+	for _, pod := range in.Pods {
+		podEvents[pod.UID] = []corev1.Event{} // read, and none found
+	}
+	for _, event := range in.PodEvents {
+		if uid := event.InvolvedObject.UID; podEvents[uid] != nil {
+			podEvents[uid] = append(podEvents[uid], event)
+		}
+	}
+	plan := in.Settings.Decide(fleet.Objects{Nodes: in.Nodes, Pods: in.Pods, Events: podEvents}, now)
+	last := lastEvents(in.Events)
+	found := Fleet{Nodes: len(in.Nodes), NotSelected: len(in.Nodes) - len(plan.Statuses), Count: make(map[fleet.State]int)}
+	for _, status := range plan.Statuses {
+		row := in.row(status, last[status.Node.Name])
+		found.Count[row.State]++
+		if row.State != fleet.Verified {
+			found.Rows = append(found.Rows, row)
+		}
+	}
+	slices.SortFunc(found.Rows, func(a, b Row) int { return strings.Compare(a.Node, b.Node) })
+	return found
+}
+
+// row says what the objects tell about a node. What was written about it counts more than what its pod looks like.
+func (in Input) row(status fleet.Status, said lastEvent) Row {
+	node := status.Node
+	if said.at.Before(node.CreationTimestamp.Time) {
+		said = lastEvent{} // about an earlier node of that name
+	}
+	row := Row{Node: node.Name, State: status.State, Since: node.CreationTimestamp.Time}
+	condition := in.Settings.Condition(node)
+	isFalse := condition != nil && condition.Status == corev1.ConditionFalse
+	reason, message := string(status.Reason), status.Message
+	switch {
+	case status.State == fleet.Verified && in.hasFailedTaint(node):
+		row.State, row.Since = Closed, time.Time{}
+	case status.State == fleet.Verified && isFalse && in.Settings.Rechecks.Enabled():
+		row.State = RecheckFails
+	case status.State == fleet.Verified:
+		return row
+	case isFalse && status.Gated || said.fails:
+		row.State = fleet.Failed
+	case status.Pod != nil && node.Annotations[in.Settings.Request.Annotation] != "":
+		row.Since = status.Pod.CreationTimestamp.Time // the node is verified again
+	}
+	switch {
+	case isFalse:
+		reason, message, row.Since = condition.Reason, condition.Message, condition.LastTransitionTime.Time
+	case said.fails && status.State != fleet.Verified:
+		reason, message, row.Since = said.reason, said.message, cmp.Or(said.since, said.at)
+	case reason == "" && !isNodeReady(node):
+		reason, message = "NodeNotReady", "kubelet or the CNI does not report the node as ready"
+	}
+	message = brief(message)
+	row.Next = in.next(row, status, reason)
+	if last := strings.LastIndex(message, ": "); reason == string(fleet.NoPod) && last >= 0 {
+		message, row.Next = message[:last], cmp.Or(row.Next, message[last+2:]) // the message ends with the remedy
+	}
+	if status.Untouchable != "" {
+		message = strings.TrimPrefix(message+"; "+status.Untouchable, "; ")
+	}
+	row.Reason = shorten(strings.Trim(reason+": "+message, ": "))
+	return row
+}
+
+func (in Input) hasFailedTaint(node *corev1.Node) bool {
+	return in.Settings.Request.FailedTaintKey != "" && fleet.HasTaint(node, in.Settings.Request.FailedTaintKey)
+}
+
+// next is what a person would try first, "" if the message says it.
+func (in Input) next(row Row, status fleet.Status, reason string) string {
+	if _, labelled := status.Node.Labels[in.Settings.Request.Label]; labelled && row.State == fleet.Unverified {
+		return "kubectl node-ready verify " + row.Node
+	}
+	first, _, _ := strings.Cut(reason, ",")
+	pod := "POD"
+	if status.Pod != nil {
+		pod = status.Pod.Name
+	}
+	logs := "kubectl -n " + in.Namespace + " logs " + pod
+	next, known := map[string]string{
+		string(fleet.NoPod):          "",
+		string(fleet.Unschedulable):  "check priorityClassName and the node's size",
+		string(fleet.ImagePull):      "check the image's name, its pull secret and the path to the registry",
+		string(fleet.SandboxFailed):  "check the CNI on the node",
+		string(fleet.CrashLoop):      "read its log: " + logs + " --previous",
+		string(fleet.Silent):         "check kubelet and the CNI on the node; if the pod runs: " + logs,
+		string(fleet.DNSFailed):      "check the DNS pods and config.dnsTestDomains: kubectl node-ready doctor",
+		string(fleet.APIFailed):      "check the agent's rights, kube-proxy and the MTU",
+		string(fleet.NetworkFailed):  "check kube-proxy, the CNI and config.networkTargets",
+		string(fleet.ServiceFailed):  "check the DNS pods, and the CNI's routes between nodes",
+		string(fleet.PeersFailed):    "check the CNI's routes between nodes",
+		string(fleet.TaintsOfOthers): "find out who should remove that taint",
+		"NodeNotReady":               "check kubelet and the CNI on the node",
+	}[first]
+	switch {
+	case row.State == Closed:
+		return strings.TrimPrefix(next+"; ", "; ") + "to open it now: kubectl node-ready open " + row.Node
+	case known:
+		return next
+	case row.State == fleet.InProgress || reason == "":
+		return "wait; its log: " + logs
+	default:
+		return "kubectl describe node " + row.Node
+	}
+}
+
+func isNodeReady(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// shorten keeps a row on one line. The whole text is in `kubectl describe node`.
+func shorten(text string) string {
+	const most = 90
+	text = strings.ReplaceAll(text, "\n", " ")
+	if runes := []rune(text); len(runes) > most {
+		return string(runes[:most-3]) + "..."
+	}
+	return text
+}
+
+// Summary is the fleet in one line.
+func (f Fleet) Summary() string {
+	var parts []string
+	for _, state := range []fleet.State{
+		fleet.Verified, RecheckFails, Closed, fleet.Unverified, fleet.Pending, fleet.InProgress, fleet.Failed} {
+		name := map[fleet.State]string{fleet.InProgress: "in progress", RecheckFails: "failing rechecks"}[state]
+		if n := f.Count[state]; n > 0 || state == fleet.Verified {
+			parts = append(parts, fmt.Sprintf("%d %s", n, cmp.Or(name, strings.ToLower(string(state)))))
+		}
+	}
+	if f.NotSelected > 0 {
+		parts = append(parts, fmt.Sprintf("%d not selected", f.NotSelected))
+	}
+	noun := "nodes"
+	if f.Nodes == 1 {
+		noun = "node"
+	}
+	return fmt.Sprintf("%d %s: %s", f.Nodes, noun, strings.Join(parts, ", "))
+}

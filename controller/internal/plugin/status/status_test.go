@@ -1,0 +1,213 @@
+package status
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+const (
+	startup = "node-ready/unverified"
+	failed  = "node-ready/failed"
+	label   = "node-ready/verified"
+)
+
+var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func ago(d time.Duration) metav1.Time { return metav1.NewTime(now.Add(-d)) }
+
+// cluster is the input of a test.
+type cluster struct {
+	Input
+	t *testing.T
+}
+
+func newCluster(t *testing.T) *cluster {
+	template := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{NodeSelector: map[string]string{"kubernetes.io/os": "linux"},
+		Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}}}}
+	request := nodepatch.Request{TaintKey: startup, FailedTaintKey: failed, Label: label, LabelValue: "true", Annotation: nodepatch.Annotation}
+	return &cluster{t: t, Input: Input{Namespace: "kube-system", Settings: fleet.Settings{
+		Rules: fleet.NewRules(template, request), Request: request, ConditionType: "NodeVerified",
+		NotStartedAfter: time.Hour, SilentAfter: time.Hour}}}
+}
+
+// node adds a ready node with the startup taint, ten minutes old.
+func (c *cluster) node(name string) *corev1.Node {
+	c.Nodes = append(c.Nodes, corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), CreationTimestamp: ago(10 * time.Minute),
+			Labels: map[string]string{"kubernetes.io/os": "linux"}, Annotations: map[string]string{}},
+		Spec:   corev1.NodeSpec{Taints: []corev1.Taint{{Key: startup, Effect: corev1.TaintEffectNoSchedule}}},
+		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+	})
+	return &c.Nodes[len(c.Nodes)-1]
+}
+
+// release makes a node verified.
+func release(node *corev1.Node) {
+	node.Labels[label], node.Annotations[nodepatch.Annotation], node.Spec.Taints = "true", "{}", nil
+}
+
+// pod adds the agent's pod of the node n, two minutes old.
+func (c *cluster) pod(state corev1.ContainerState) {
+	c.Pods = append(c.Pods, corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "agent-n", Namespace: "kube-system", UID: types.UID("agent-n"), CreationTimestamp: ago(2 * time.Minute)},
+		Spec:       corev1.PodSpec{NodeName: "n"},
+		Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{State: state, ContainerID: "containerd://1"}},
+			Conditions: []corev1.PodCondition{{Type: corev1.PodInitialized, Status: corev1.ConditionTrue}}},
+	})
+}
+
+func (c *cluster) event(node, reason, message string, at time.Duration) {
+	c.Events = append(c.Events, corev1.Event{Reason: reason, Message: message, LastTimestamp: ago(at),
+		InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: node}})
+}
+
+func (c *cluster) isFalse(node *corev1.Node, reason, message string) {
+	node.Status.Conditions = append(node.Status.Conditions, corev1.NodeCondition{Type: "NodeVerified", Status: corev1.ConditionFalse,
+		Reason: reason, Message: message, LastTransitionTime: ago(4 * time.Minute)})
+}
+
+func (c *cluster) only() Row {
+	rows := Of(c.Input, now).Rows
+	require.Len(c.t, rows, 1)
+	return rows[0]
+}
+
+var (
+	running = corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	pulling = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "not found"}}
+)
+
+func TestRows(t *testing.T) {
+	for name, test := range map[string]struct {
+		set   func(c *cluster, node *corev1.Node)
+		state fleet.State
+		since time.Duration // ago
+		// parts of the texts
+		reason, next string
+	}{
+		"no pod yet": {func(*cluster, *corev1.Node) {}, fleet.Unverified, 10 * time.Minute, "NoPod: there is no pod", "check the DaemonSet and its Events"},
+		"a label of another value": {func(_ *cluster, n *corev1.Node) { n.Labels[label] = "false" }, fleet.Unverified, 10 * time.Minute,
+			"NoPod: the label node-ready/verified=false keeps the agent away", "kubectl node-ready verify n"},
+		"an untolerated taint": {func(_ *cluster, n *corev1.Node) {
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "example.com/gpu", Effect: corev1.TaintEffectNoExecute})
+		}, fleet.Unverified, 10 * time.Minute, "NoPod: the agent does not tolerate the taint example.com/gpu:NoExecute", "add a toleration, or remove the taint"},
+		"the image does not come": {func(c *cluster, _ *corev1.Node) { c.pod(pulling) }, fleet.Pending, 10 * time.Minute, "ImagePull: pod kube-system/agent-n", "pull secret"},
+		"the sandbox fails, as an Event says": {func(c *cluster, _ *corev1.Node) {
+			c.pod(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}})
+			c.PodEvents = []corev1.Event{{Reason: "FailedCreatePodSandBox", Message: "no network", LastTimestamp: ago(0),
+				InvolvedObject: corev1.ObjectReference{UID: "agent-n"}}}
+		}, fleet.Pending, 10 * time.Minute, "SandboxFailed: ", "check the CNI"},
+		"the agent runs": {func(c *cluster, _ *corev1.Node) { c.pod(running) }, fleet.InProgress, 10 * time.Minute, "", "wait; its log: kubectl -n kube-system logs agent-n"},
+		"kubelet is not ready": {func(c *cluster, n *corev1.Node) { c.pod(running); n.Status.Conditions = nil },
+			fleet.InProgress, 10 * time.Minute, "NodeNotReady: ", "check kubelet"},
+		"verified again": {func(c *cluster, n *corev1.Node) { release(n); delete(n.Labels, label); c.pod(running) },
+			fleet.InProgress, 2 * time.Minute, "", "wait"},
+		"the agent's Event": {func(c *cluster, _ *corev1.Node) {
+			c.pod(running)
+			c.event("n", "NodeNotVerified", "since 2026-01-02T03:01:05Z: dns: google.com: NXDOMAIN (no internet?); service: none", time.Minute)
+		}, fleet.Failed, 3 * time.Minute, "DNSFailed,ServiceFailed: google.com: NXDOMAIN", "config.dnsTestDomains"},
+		"the agent's timeout": {func(c *cluster, _ *corev1.Node) {
+			c.pod(running)
+			c.event("n", "NodeVerificationTimedOut", "not verified within 5m0s: network: 10.0.0.1:443: refused (kube-proxy)", time.Minute)
+		}, fleet.Failed, time.Minute, "NetworkFailed: 10.0.0.1:443: refused", "kube-proxy"},
+		"the condition": {func(c *cluster, n *corev1.Node) {
+			c.pod(running)
+			c.isFalse(n, "APIFailed", "api: forbidden")
+			c.event("n", "NodeNotVerified", "dns: x", time.Minute)
+		}, fleet.Failed, 4 * time.Minute, "APIFailed: forbidden", "the agent's rights"},
+		"the controller's condition": {func(c *cluster, n *corev1.Node) { c.isFalse(n, "CrashLoop", "pod kube-system/agent-n: exit code 2") },
+			fleet.Failed, 4 * time.Minute, "CrashLoop: pod kube-system/agent-n: exit code 2", "--previous"},
+		"the controller's Event": {func(c *cluster, _ *corev1.Node) {
+			c.event("n", "NodeNotStarted", "Silent: kubelet is gone", time.Minute)
+		},
+			fleet.Failed, time.Minute, "Silent: kubelet is gone", "check kubelet"},
+		"an Event about an earlier node": {func(c *cluster, _ *corev1.Node) {
+			c.pod(running)
+			c.event("n", "NodeNotVerified", "dns: x", time.Hour)
+		},
+			fleet.InProgress, 10 * time.Minute, "", "wait"},
+		"cordoned": {func(_ *cluster, n *corev1.Node) { n.Spec.Unschedulable = true }, fleet.Unverified, 10 * time.Minute, "it is cordoned", "check"},
+		"cordoned while the agent runs": {func(c *cluster, n *corev1.Node) { c.pod(running); n.Spec.Unschedulable = true },
+			fleet.InProgress, 10 * time.Minute, "it is cordoned", "wait"},
+		"rechecks fail": {func(c *cluster, n *corev1.Node) {
+			c.Settings.Rechecks.Interval = time.Minute
+			release(n)
+			c.isFalse(n, "PeersFailed", "peers: none answers")
+		}, RecheckFails, 4 * time.Minute, "PeersFailed: none answers", "routes between nodes"},
+		"closed": {func(c *cluster, n *corev1.Node) {
+			c.Settings.Rechecks.Interval = time.Minute
+			release(n)
+			n.Spec.Taints = []corev1.Taint{{Key: failed, Effect: corev1.TaintEffectNoSchedule}}
+		}, Closed, -1, "", "kubectl node-ready open n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			test.set(c, c.node("n"))
+			row := c.only()
+			assert.Equal(t, test.state, row.State)
+			if test.since >= 0 {
+				assert.Equal(t, test.since, now.Sub(row.Since))
+			} else {
+				assert.Zero(t, row.Since)
+			}
+			assert.Contains(t, row.Reason, test.reason)
+			assert.NotRegexp(t, "^:", row.Reason)
+			if test.reason == "" {
+				assert.Empty(t, row.Reason)
+			}
+			assert.Contains(t, row.Next, test.next)
+		})
+	}
+}
+
+func TestPrint(t *testing.T) {
+	c := newCluster(t)
+	release(c.node("good"))
+	c.event("good", "NodeNotVerified", "dns: x", 3*time.Minute)
+	c.event("good", "NodeVerified", "all pass", 2*time.Minute)
+	c.node("windows").Labels["kubernetes.io/os"] = "windows"
+	c.isFalse(c.node("bad"), "DNSFailed", "dns: "+strings.Repeat("x", 200)+"\n")
+	var out strings.Builder
+	require.NoError(t, Of(c.Input, now).Print(&out, now))
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	require.Len(t, lines, 3)
+	assert.Equal(t, "3 nodes: 1 verified, 1 failed, 1 not selected", lines[0])
+	assert.Regexp(t, `^NODE +SINCE +STATE +REASON +NEXT STEP$`, lines[1])
+	assert.Regexp(t, `^bad +4m +Failed +DNSFailed: x+\.\.\. +check the DNS pods`, lines[2])
+
+	c.Nodes = c.Nodes[:1]
+	out.Reset()
+	require.NoError(t, Of(c.Input, now).Print(&out, now))
+	assert.Equal(t, "1 node: 1 verified\n", out.String())
+}
+
+// The example in the controller's README is what this cluster prints.
+func TestReadmeExample(t *testing.T) {
+	c := newCluster(t)
+	c.Settings.Rechecks.Interval = time.Minute
+	release(c.node("node1"))
+	c.node("node2")
+	c.event("node2", "NodeNotVerified", "since 2026-01-02T02:59:05Z: dns: google.com: NXDOMAIN from name server 10.96.0.10:53 (check the name)", time.Minute)
+	gpu := c.node("node3")
+	gpu.Spec.Taints = append(gpu.Spec.Taints, corev1.Taint{Key: "gpu", Effect: corev1.TaintEffectNoExecute})
+	closed := c.node("node4")
+	release(closed)
+	closed.Spec.Taints = []corev1.Taint{{Key: failed, Effect: corev1.TaintEffectNoSchedule}}
+	c.isFalse(closed, "PeersFailed", "peers: none of 8 agents on other nodes answers (check the CNI)")
+	var out strings.Builder
+	require.NoError(t, Of(c.Input, now).Print(&out, now))
+	text, err := os.ReadFile("../../../README.md")
+	require.NoError(t, err)
+	assert.True(t, strings.Contains(string(text), "```\n"+out.String()+"```\n"), out.String())
+}

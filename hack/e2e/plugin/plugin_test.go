@@ -1,0 +1,244 @@
+// Package plugin tests `kubectl node-ready`: the built program against a cluster with a real kubelet. `make e2e` runs it.
+package plugin
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
+)
+
+const node = harness.RealNode
+
+// Rounds that fail within seconds, and a name that nobody answers.
+var (
+	quick = []string{"config.checkTimeout=1s", "config.maxRetries=0", "config.initialTimeout=3s"}
+	stuck = append([]string{"config.dnsTestDomains={nowhere.example.org}"}, quick...)
+)
+
+func TestMain(m *testing.M) { os.Exit(harness.Main(m, nil)) }
+
+type suite struct{ *harness.Suite }
+
+// start makes the cluster as every test wants it: the node verified, and nothing of ours installed, before and after.
+func start(t *testing.T) *suite {
+	t.Helper()
+	s := &suite{harness.Start(t, 4, 4)}
+	clean := func(ctx context.Context) error {
+		if err := s.Undeploy(ctx); err != nil {
+			return err
+		}
+		return s.Reset(ctx, node)
+	}
+	s.NoError(clean(s.Ctx))
+	s.Undo(clean)
+	return s
+}
+
+// plugin runs a command as `kubectl node-ready` would, and returns its output and its exit code.
+func (s *suite) plugin(args ...string) (out string, code int) {
+	s.Helper()
+	cmd := exec.CommandContext(s.Ctx, s.Tool("kubectl"), append([]string{"node-ready", "--kubeconfig", s.Kubeconfig()}, args...)...)
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Join(s.Root, "bin")+":"+os.Getenv("PATH"))
+	text, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		s.NoError(err)
+	}
+	s.Logf("kubectl node-ready %s: exit code %d\n%s", strings.Join(args, " "), cmd.ProcessState.ExitCode(), text)
+	return string(text), cmd.ProcessState.ExitCode()
+}
+
+// done runs a command that succeeds.
+func (s *suite) done(args ...string) string {
+	s.Helper()
+	out, code := s.plugin(args...)
+	s.Zero(code, out)
+	return out
+}
+
+func TestStatusVerifyAndOpen(t *testing.T) {
+	s := start(t)
+	s.Deploy(stuck...)
+	s.Gate(node)
+	s.Event("NodeNotVerified", "nowhere.example.org")
+
+	out := s.done()
+	s.Contains(out, "1 node: 0 verified, 1 failed")
+	s.Regexp(`(?m)^`+node+` +\d+s +Failed +DNSFailed: .*nowhere\.example\.org`, out)
+	out, code := s.plugin("doctor")
+	s.Equal(1, code)
+	s.Regexp(`(?m)^TRAP +external-names +nowhere\.example\.org `, out)
+
+	// Break glass: a foreign taint stays.
+	s.Patch(node, `{"spec":{"taints":[{"key":"`+harness.Taint+`","value":"true","effect":"NoSchedule"},
+		{"key":"example.com/foreign","value":"x","effect":"PreferNoSchedule"}]}}`)
+	_, code = s.plugin("open", "--all")
+	s.Equal(2, code)
+	s.Contains(s.done("open", "--all", "--yes"), "node "+node+": removed "+harness.Taint+"=true:NoSchedule")
+	now := s.Node(node)
+	s.Equal([]corev1.Taint{{Key: "example.com/foreign", Value: "x", Effect: corev1.TaintEffectPreferNoSchedule}}, now.Spec.Taints)
+	s.NotContains(now.Labels, harness.Label, "it sets nothing")
+	s.Contains(s.done("open", node), "nothing to do")
+
+	s.Gate(node)
+	s.Deploy(quick...)
+	before, _ := s.AwaitVerified(node)
+	s.NoError(s.NoAgents(s.Ctx))
+	s.Equal("1 node: 1 verified\n", s.done())
+
+	s.done("verify", node)
+	s.AwaitNode(node, func(n *corev1.Node) bool {
+		return harness.Verified(n) && n.Annotations[harness.Annotation] != before.Annotations[harness.Annotation]
+	})
+	_, code = s.plugin("verify", "no-such-node")
+	s.Equal(1, code)
+	_, code = s.plugin("shut")
+	s.Equal(2, code)
+	out, code = s.plugin("-n", "default")
+	s.Equal(1, code)
+	s.Contains(out, "no release of kube-node-ready in the namespace default")
+}
+
+func TestDoctor(t *testing.T) {
+	s := start(t)
+	s.Deploy(quick...)
+	s.Gate(node)
+	s.AwaitVerified(node)
+
+	began := time.Now()
+	out := s.done("doctor")
+	s.Less(time.Since(began), 30*time.Second)
+	s.NotContains(out, "TRAP")
+	s.NotContains(out, "SKIP")
+
+	s.Deploy(append(quick, "config.onTimeout=taint", "config.dnsTestDomains={kubernetes.default.svc.example.local}")...)
+	s.Kubectl("", "delete", "clusterrolebinding", harness.Name)
+	s.Kubectl("", "delete", "validatingadmissionpolicybinding", harness.Name)
+	s.Apply(traps)
+	s.nodePool()
+	out, code := s.plugin("doctor")
+	s.Equal(1, code)
+	for _, line := range []string{
+		`dns-behind-gate +no pod of kube-system/kube-dns tolerates node-ready/failed,`,
+		`cluster-domain +kubernetes\.default\.svc\.example\.local is .* domain is cluster\.local \(kubelet\)`,
+		`karpenter +the NodePool e2e-plugin has node-ready/unverified under taints`,
+		`foreign-taints +the node ghost-foreign .* example\.com/dedicated`,
+		`labelled-and-tainted +the node ghost-labelled `,
+		`failed-taint +the node ghost-failed `,
+		`webhooks +the webhook e2e-plugin .* no pod of its Service default/e2e-webhook tolerates`,
+		`rights +.* may not patch nodes$`,
+		`policy +.* kube-node-ready has no binding`,
+		`cluster-autoscaler +.*\(Deployment default/cluster-autoscaler\)`,
+	} {
+		s.Regexp(regexp.MustCompile(`(?m)^TRAP +`+line), out)
+	}
+	s.NotContains(out, "SKIP")
+	out, _ = s.plugin("doctor", "--skip", "policy")
+	s.Regexp(`(?m)^SKIP +policy `, out)
+
+	// Somebody with few rights sees what those allow.
+	out, code = s.plugin("doctor", "--as", "system:serviceaccount:default:e2e-reader")
+	s.Equal(1, code)
+	s.Regexp(`(?m)^TRAP +labelled-and-tainted `, out)
+	s.Regexp(`(?m)^SKIP +rights +not checked: .*forbidden`, out)
+	s.Regexp(`(?m)^SKIP +webhooks +not checked: .*forbidden`, out)
+}
+
+// nodePool creates one of Karpenter, with its own definition, and the startup taint in the wrong place.
+func (s *suite) nodePool() {
+	s.Helper()
+	dir, err := s.Module(s.Ctx, "karpenter", "sigs.k8s.io/karpenter")
+	s.NoError(err)
+	crd := filepath.Join(dir, "pkg", "apis", "crds", "karpenter.sh_nodepools.yaml")
+	s.Undo(func(ctx context.Context) error {
+		_, err := s.Cluster.Kubectl(ctx, "", "delete", "--ignore-not-found", "-f", crd)
+		return err
+	})
+	s.Kubectl("", "apply", "--server-side", "-f", crd)
+	s.Kubectl("", "wait", "--for=condition=Established", "--timeout=60s", "-f", crd)
+	s.Kubectl(`
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: {name: e2e-plugin}
+spec:
+  template:
+    spec:
+      nodeClassRef: {group: karpenter.kwok.sh, kind: KWOKNodeClass, name: default}
+      requirements: []
+      taints: [{key: node-ready/unverified, effect: NoSchedule}]
+`, "apply", "-f", "-")
+}
+
+// The webhook is called for the agent's pods only, and none is created while it is there.
+const traps = `
+apiVersion: v1
+kind: Node
+metadata: {name: ghost-labelled, labels: {node-ready/verified: "false", kubernetes.io/os: linux}}
+spec: {taints: [{key: node-ready/unverified, effect: NoSchedule}]}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: ghost-foreign, labels: {kubernetes.io/os: linux}}
+spec: {taints: [{key: node-ready/unverified, effect: NoSchedule}, {key: example.com/dedicated, effect: NoExecute}]}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: ghost-failed, labels: {node-ready/verified: "true", kubernetes.io/os: linux}}
+spec: {taints: [{key: node-ready/failed, effect: NoSchedule}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: e2e-webhook, namespace: default, labels: {app: e2e-webhook}}
+spec:
+  nodeSelector: {no-node: has-this}
+  containers: [{name: webhook, image: localhost/none}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: e2e-webhook, namespace: default}
+spec: {selector: {app: e2e-webhook}, ports: [{port: 443}]}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {name: e2e-plugin}
+webhooks:
+  - name: pods.e2e.example.com
+    clientConfig: {service: {namespace: default, name: e2e-webhook}}
+    rules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods]}]
+    objectSelector: {matchLabels: {app.kubernetes.io/name: kube-node-ready}}
+    sideEffects: None
+    admissionReviewVersions: [v1]
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: cluster-autoscaler, namespace: default}
+spec:
+  replicas: 0
+  selector: {matchLabels: {app: e2e-autoscaler}}
+  template:
+    metadata: {labels: {app: e2e-autoscaler}}
+    spec: {containers: [{name: autoscaler, image: "registry.k8s.io/autoscaling/cluster-autoscaler:v1.34.0", command: [./cluster-autoscaler, --v=4]}]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: e2e-reader}
+rules:
+  - {apiGroups: [""], resources: [nodes, pods, configmaps], verbs: [get, list]}
+  - {apiGroups: [apps], resources: [daemonsets, deployments], verbs: [get, list]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: e2e-reader}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: e2e-reader}
+subjects: [{kind: ServiceAccount, name: e2e-reader, namespace: default}]
+`

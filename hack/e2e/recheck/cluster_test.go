@@ -1,0 +1,54 @@
+package recheck
+
+import (
+	"testing"
+	"time"
+
+	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
+)
+
+// Without CoreDNS every node fails, and none is closed: neither while it is away, nor when it is back.
+func TestNoNodeIsClosedWithoutDNS(t *testing.T) {
+	s := start(t, 5, 15)
+	s.ScaleCoreDNS(0)
+	began := time.Now()
+	for _, node := range rechecked() {
+		s.awaitFails(node, dnsFailed)
+	}
+	s.awaitBreaker("control-group", true)
+	s.during(began, time.Minute, 10*time.Minute, func() {
+		for _, node := range rechecked() {
+			s.True(fails(s.Node(node), dnsFailed), node)
+		}
+	})
+	s.NoError(s.Cluster.ScaleCoreDNS(s.Ctx, 2))
+	s.awaitGood(rechecked()...)
+	s.Empty(s.seen.taints(), "nodes were closed")
+}
+
+// While the API server is away, and when it is back, no node is closed.
+func TestNoNodeIsClosedWithoutAPIServer(t *testing.T) {
+	s := start(t, 5, 8)
+	resume := s.Pause("kube-apiserver")
+	s.during(time.Now(), 40*time.Second, 2*time.Minute, func() {})
+	resume()
+	s.Until(func() (bool, error) {
+		_, err := s.Cluster.Node(s.Ctx, harness.RealNode)
+		return err == nil, nil
+	}, "the API server does not answer")
+	s.awaitGood(rechecked()...)
+	s.awaitControlGroup() // of the next leader
+	s.Empty(s.seen.taints(), "nodes were closed")
+}
+
+// during asserts something again and again, for so long in the short and in the long version.
+func (s *suite) during(began time.Time, short, long time.Duration, assert func()) {
+	s.Helper()
+	if harness.Long() {
+		short = long
+	}
+	s.Until(func() (bool, error) {
+		assert()
+		return time.Since(began) > short, nil
+	})
+}

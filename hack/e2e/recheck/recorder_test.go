@@ -1,0 +1,146 @@
+package recheck
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
+
+	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
+)
+
+// What a recorder sees on a node, apart from the condition.
+const (
+	closed = "failed taint added"
+	opened = "failed taint removed"
+)
+
+// change is one change of a node.
+type change struct {
+	at   time.Time
+	node string
+	what string // closed, opened, or the condition with its reason
+}
+
+// recorder has every change of the failed taint and of the condition since its start: a watch shows all of them.
+type recorder struct {
+	mu      sync.Mutex
+	last    map[string]*corev1.Node
+	changes []change
+}
+
+// record starts a recorder, which works until the test ends and prints what it has seen.
+func (s *suite) record() *recorder {
+	s.Helper()
+	r := &recorder{last: make(map[string]*corev1.Node)}
+	list, err := s.Kube.CoreV1().Nodes().List(s.Ctx, metav1.ListOptions{})
+	s.NoError(err)
+	for i := range list.Items {
+		r.last[list.Items[i].Name] = &list.Items[i]
+	}
+	watcher, err := watchtools.NewRetryWatcherWithContext(s.Ctx, list.ResourceVersion, &cache.ListWatch{
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			return s.Kube.CoreV1().Nodes().Watch(ctx, options)
+		}})
+	s.NoError(err)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for event := range watcher.ResultChan() {
+			node, ok := event.Object.(*corev1.Node)
+			if !ok {
+				s.T.Errorf("the watch of nodes has ended: %v", event.Object)
+				return
+			}
+			r.add(node)
+		}
+	}()
+	s.Undo(func(context.Context) error {
+		watcher.Stop()
+		<-done
+		s.Log(r.timeline(s.Began))
+		return nil
+	})
+	return r
+}
+
+func (r *recorder) add(node *corev1.Node) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	before := r.last[node.Name]
+	r.last[node.Name] = node
+	if before == nil {
+		before = &corev1.Node{}
+	}
+	switch was, is := harness.HasTaint(before, failedTaint), harness.HasTaint(node, failedTaint); {
+	case is && !was:
+		r.changes = append(r.changes, change{now, node.Name, closed})
+	case was && !is:
+		r.changes = append(r.changes, change{now, node.Name, opened})
+	}
+	if shown := condition(node); shown != condition(before) {
+		r.changes = append(r.changes, change{now, node.Name, shown})
+	}
+}
+
+// condition returns status and reason of the node's condition.
+func condition(node *corev1.Node) string {
+	found := harness.Condition(node, harness.ConditionType)
+	if found == nil {
+		return "no condition"
+	}
+	return string(found.Status) + " " + found.Reason
+}
+
+// conditions returns what the condition of a node has become, in order.
+func (r *recorder) conditions(node string) (found []string) {
+	for _, change := range r.all() {
+		if change.node == node && change.what != closed && change.what != opened {
+			found = append(found, change.what)
+		}
+	}
+	return found
+}
+
+// all returns every change.
+func (r *recorder) all() []change {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]change(nil), r.changes...)
+}
+
+// taints returns the changes of failed taints, by node.
+func (r *recorder) taints() map[string][]string {
+	found := make(map[string][]string)
+	for _, change := range r.all() {
+		if change.what == closed || change.what == opened {
+			found[change.node] = append(found[change.node], change.what)
+		}
+	}
+	return found
+}
+
+// taintsBut is taints without those of some nodes.
+func (r *recorder) taintsBut(nodes ...string) map[string][]string {
+	found := r.taints()
+	for _, node := range nodes {
+		delete(found, node)
+	}
+	return found
+}
+
+func (r *recorder) timeline(since time.Time) string {
+	var text strings.Builder
+	for _, change := range r.all() {
+		_, _ = fmt.Fprintf(&text, "\n%6.1fs  %-8s %s", change.at.Sub(since).Seconds(), change.node, change.what)
+	}
+	return text.String()
+}

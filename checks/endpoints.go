@@ -30,7 +30,9 @@ type EndpointPort struct {
 type Endpoint struct {
 	Addresses  []string `json:"addresses"`
 	Conditions struct {
-		Ready *bool `json:"ready"`
+		Ready       *bool `json:"ready"` // always true with publishNotReadyAddresses
+		Serving     *bool `json:"serving"`
+		Terminating *bool `json:"terminating"`
 	} `json:"conditions"`
 	NodeName string `json:"nodeName"` // "" if the slice does not name it
 	Zone     string `json:"zone"`     // likewise

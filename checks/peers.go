@@ -20,6 +20,7 @@ type Peer struct {
 	Address string // host:port of its metrics
 	Node    string
 	Zone    string // "" if its EndpointSlice does not name it
+	Unready bool   // when it was listed: its node may have failed, or its pod has never started
 }
 
 func (p Peer) String() string { return endpoint{address: p.Address, node: p.Node}.String() }
@@ -39,6 +40,9 @@ type Peers struct {
 	// Redraw returns a new sample, for an attempt that has reached fewer than half of its peers: a rolling update replaces the
 	// pods and their addresses. nil: there is none.
 	Redraw func(ctx context.Context) ([]Peer, error)
+	// CountUnready is for a node whose peers did not answer already: when the network of all nodes is down, soon no agent is ready,
+	// and each node would recover and fail in turn.
+	CountUnready bool
 	// Found receives the results of an attempt, none if it is skipped; nil: nobody does.
 	Found func([]PeerResult)
 }
@@ -46,8 +50,8 @@ type Peers struct {
 // Name implements Check.
 func (Peers) Name() string { return PeersName }
 
-// Try implements Check. It fails if none of at least three peers answers; warnings name those that do not. Peers that cannot
-// be listed are no fault of the pod network.
+// Try implements Check. It fails if no peer answers, and at least three of them should: those that were ready when they were
+// listed. Warnings name those that do not answer. Peers that cannot be listed are no fault of the pod network.
 func (p Peers) Try(ctx context.Context) (Report, error) {
 	results, err := p.find(ctx)
 	if p.Found != nil {
@@ -57,10 +61,11 @@ func (p Peers) Try(ctx context.Context) (Report, error) {
 	case err != nil:
 		return Report{Skipped: fmt.Sprintf("the agents on other nodes cannot be listed: %v", err)}, nil
 	case len(results) == 0:
-		return Report{Skipped: "no agent on another node is ready"}, nil
+		return Report{Skipped: "there is no agent on another node"}, nil
 	}
 	failures := failuresOf(results)
-	if len(failures) == len(results) && len(results) >= fewPeers {
+	should := slices.DeleteFunc(slices.Clone(results), func(r PeerResult) bool { return r.Unready && !p.CountUnready })
+	if len(failures) == len(results) && len(should) >= fewPeers {
 		return Report{}, fail("check the CNI on this node (tunnels, routes), network policies and firewalls between nodes",
 			"none of %d agents on other nodes answers: %w", len(results), join(failures, "; "))
 	}
@@ -72,7 +77,8 @@ func (p Peers) Try(ctx context.Context) (Report, error) {
 	return report, nil
 }
 
-// find connects to peers of the sample, and of a new one if few of those answer. A new one that cannot be drawn changes nothing.
+// find connects to peers of the sample, and of a new one if few of those answer. A new one that cannot be drawn, or of which fewer
+// answer, changes nothing.
 func (p Peers) find(ctx context.Context) ([]PeerResult, error) {
 	if p.Redraw == nil {
 		return connect(ctx, p.Sample)
@@ -81,7 +87,8 @@ func (p Peers) find(ctx context.Context) ([]PeerResult, error) {
 	results, err := connect(first, p.Sample)
 	cancel()
 	if err == nil && 2*len(failuresOf(results)) > len(results) {
-		if again, err := connect(ctx, p.Redraw); err == nil {
+		again, err := connect(ctx, p.Redraw)
+		if err == nil && answers(again) >= answers(results) {
 			return again, nil
 		}
 	}
@@ -120,6 +127,8 @@ func part(ctx context.Context, parts int) (context.Context, context.CancelFunc) 
 	}
 	return context.WithTimeout(ctx, time.Until(deadline)/time.Duration(parts))
 }
+
+func answers(results []PeerResult) int { return len(results) - len(failuresOf(results)) }
 
 func failuresOf(results []PeerResult) (failures []error) {
 	for _, result := range results {
@@ -165,14 +174,16 @@ type zoneSample struct {
 	seen  int
 }
 
-// Add draws from the ready endpoints of a slice.
+// Add draws from the endpoints of a slice that are ready, or said to be (publishNotReadyAddresses).
 func (s *PeerSample) Add(slice EndpointSlice) {
 	s.Seen += len(slice.Endpoints)
 	port, _, ok := tcpPort(slice.Ports)
 	for _, e := range slice.Endpoints {
 		isReady := e.Conditions.Ready == nil || *e.Conditions.Ready
 		if ok && isReady && e.NodeName != s.Node && len(e.Addresses) > 0 {
-			s.add(Peer{net.JoinHostPort(e.Addresses[0], port), e.NodeName, e.Zone})
+			isServing := (e.Conditions.Serving == nil || *e.Conditions.Serving) &&
+				(e.Conditions.Terminating == nil || !*e.Conditions.Terminating)
+			s.add(Peer{net.JoinHostPort(e.Addresses[0], port), e.NodeName, e.Zone, !isServing})
 		}
 	}
 }

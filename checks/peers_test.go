@@ -23,7 +23,7 @@ func agentAt(t *testing.T, status int, node, zone string) Peer {
 		w.WriteHeader(status)
 	}))
 	t.Cleanup(server.Close)
-	return Peer{server.Listener.Addr().String(), node, zone}
+	return Peer{Address: server.Listener.Addr().String(), Node: node, Zone: zone}
 }
 
 // deadAgent is one whose port refuses connections.
@@ -31,7 +31,7 @@ func deadAgent(t *testing.T, node, zone string) Peer {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, listener.Close())
-	return Peer{listener.Addr().String(), node, zone}
+	return Peer{Address: listener.Addr().String(), Node: node, Zone: zone}
 }
 
 func peersOf(sample ...Peer) Peers {
@@ -54,7 +54,7 @@ func TestPeers(t *testing.T) {
 		"another answer":                   {sample: []Peer{good, bad}, detail: "1 of 2 agents on other nodes answer", warnings: 1},
 		"none of three":                    {sample: dead, failure: "none of 3 agents on other nodes answers: "},
 		"none of two, which proves little": {sample: dead[:2], detail: "0 of 2 agents on other nodes answer", warnings: 2},
-		"one node":                         {skipped: "no agent on another node is ready"},
+		"one node":                         {skipped: "there is no agent on another node"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			check := peersOf(test.sample...)
@@ -87,6 +87,48 @@ func TestPeers(t *testing.T) {
 	assert.Contains(t, text, "TCP "+bad.Address+" on node bad connects, but /healthz answers 404 Not Found")
 }
 
+// Agents of dead nodes, and those that have never started, prove nothing about this node when they do not answer, however many they
+// are. While it fails already they count.
+func TestPeersThatAreNotReady(t *testing.T) {
+	unready := func(n int) (list []Peer) {
+		for i := range n {
+			peer := deadAgent(t, "unready"+strconv.Itoa(i), "a")
+			peer.Unready = true
+			list = append(list, peer)
+		}
+		return list
+	}
+	ready := []Peer{deadAgent(t, "ready1", "a"), deadAgent(t, "ready2", "a"), deadAgent(t, "ready3", "a")}
+	for name, test := range map[string]struct {
+		sample  []Peer
+		count   bool
+		failure string
+	}{
+		"none is":                  {sample: unready(5)},
+		"two are":                  {sample: append(unready(3), ready[:2]...)},
+		"three are":                {sample: append(unready(3), ready...), failure: "none of 6 agents on other nodes answers: "},
+		"none is, and they count":  {sample: unready(3), count: true, failure: "none of 3 agents on other nodes answers: "},
+		"too few, and they count":  {sample: append(unready(1), ready[0]), count: true},
+		"few enough to be counted": {sample: append(unready(1), ready[:2]...), count: true, failure: "none of 3 agents on other nodes answers: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			check := peersOf(test.sample...)
+			check.CountUnready = test.count
+			report, err := check.Try(t.Context())
+			if test.failure != "" {
+				require.ErrorContains(t, err, test.failure)
+				return
+			}
+			require.NoError(t, err)
+			assert.Len(t, report.Warnings, len(test.sample))
+		})
+	}
+	answering := agentAt(t, http.StatusOK, "unready", "a")
+	answering.Unready = true
+	_, err := peersOf(append(ready, answering)...).Try(t.Context())
+	require.NoError(t, err, "one that answers proves that pods of other nodes can be reached")
+}
+
 // An agent that accepts and does not answer costs the attempt its time and no more.
 func TestPeerThatIsSilent(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -94,7 +136,7 @@ func TestPeerThatIsSilent(t *testing.T) {
 	defer func() { _ = listener.Close() }()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	report, err := peersOf(Peer{listener.Addr().String(), "silent", ""}).Try(ctx)
+	report, err := peersOf(Peer{Address: listener.Addr().String(), Node: "silent"}).Try(ctx)
 	require.NoError(t, err)
 	assert.Equal(t, []string{"TCP " + listener.Addr().String() + " on node silent connects, but /healthz does not answer: timeout"}, report.Warnings)
 }
@@ -111,7 +153,9 @@ func TestPeersAreDrawnAgain(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { _ = listener.Close() }()
-	silent := Peer{listener.Addr().String(), "silent", "a"}
+	silent := Peer{Address: listener.Addr().String(), Node: "silent", Zone: "a"}
+	dead := deadAgent(t, "dead", "a")
+	three := []Peer{good, agentAt(t, http.StatusOK, "good2", "a"), agentAt(t, http.StatusOK, "good3", "a")}
 	for name, test := range map[string]struct {
 		sample, again []Peer
 		err           error
@@ -120,11 +164,13 @@ func TestPeersAreDrawnAgain(t *testing.T) {
 		skipped       string
 		failure       string
 	}{
-		"half answer":          {sample: []Peer{good, silent}, detail: "1 of 2 agents on other nodes answer"},
-		"few answer":           {sample: []Peer{good, silent, silent}, again: []Peer{good}, drawn: true, detail: "1 of 1 agents on other nodes answer"},
-		"the new ones neither": {sample: []Peer{silent, silent, silent}, again: []Peer{silent, silent, silent, silent}, drawn: true, failure: "none of 4 agents"},
-		"there are none":       {sample: []Peer{silent, silent, silent}, drawn: true, skipped: "no agent on another node is ready"},
-		"cannot be listed":     {sample: []Peer{silent, silent, silent}, drawn: true, err: errors.New("no"), failure: "none of 3 agents"},
+		"half answer":           {sample: []Peer{good, silent}, detail: "1 of 2 agents on other nodes answer"},
+		"few answer":            {sample: []Peer{good, silent, silent}, again: []Peer{good}, drawn: true, detail: "1 of 1 agents on other nodes answer"},
+		"fewer of the new ones": {sample: append(three, silent, silent, silent, silent), again: []Peer{dead, dead, dead, good}, drawn: true, detail: "3 of 7 agents on other nodes answer"},
+		"none of the new ones":  {sample: append(three, silent, silent, silent, silent), again: []Peer{dead, dead, dead}, drawn: true, detail: "3 of 7 agents on other nodes answer"},
+		"the new ones neither":  {sample: []Peer{silent, silent, silent}, again: []Peer{silent, silent, silent, silent}, drawn: true, failure: "none of 4 agents"},
+		"there are none":        {sample: []Peer{silent, silent, silent}, drawn: true, skipped: "there is no agent on another node"},
+		"cannot be listed":      {sample: []Peer{silent, silent, silent}, drawn: true, err: errors.New("no"), failure: "none of 3 agents"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 600*time.Millisecond)
@@ -213,7 +259,15 @@ func TestSamplePeers(t *testing.T) {
 
 	few := fleet(3, "a")
 	few[0].Endpoints[1].Conditions.Ready = new(false)
-	assert.Equal(t, []Peer{{"10.0.0.2:8080", "a2", "a"}}, samplePeers(few, "a0", 64), "not the own node, and not one that is not ready")
+	assert.Equal(t, []Peer{{Address: "10.0.0.2:8080", Node: "a2", Zone: "a"}}, samplePeers(few, "a0", 64), "not the own node, and not one that is not ready")
+	few = fleet(5, "a")
+	few[0].Endpoints[1].Conditions.Serving = new(false)
+	few[0].Endpoints[2].Conditions.Terminating = new(true)
+	few[0].Endpoints[3].Conditions.Serving, few[0].Endpoints[3].Conditions.Terminating = new(true), new(false)
+	for _, peer := range samplePeers(few, "a0", 64) {
+		assert.Equal(t, peer.Node == "a1" || peer.Node == "a2", peer.Unready, peer.Node)
+	}
+	assert.Len(t, samplePeers(few, "a0", 64), 4, "the agents of all nodes may fail at once")
 	few[0].Ports = nil
 	assert.Empty(t, samplePeers(few, "a0", 64))
 }

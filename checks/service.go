@@ -25,6 +25,9 @@ type Service struct {
 	Domain             string // the cluster's DNS domain, for a name that every DNS endpoint can resolve
 	MaxDials           int    // how many endpoints to connect to; 0: 8
 	SmallPackets       bool   // only connect, without the large query
+	// FewestNodes is on how many other nodes nothing may answer before the check fails. On fewer that is a warning: the fault may
+	// be theirs. 0: it always fails.
+	FewestNodes int
 	// List returns the EndpointSlices of the service.
 	List func(ctx context.Context) ([]EndpointSlice, error)
 }
@@ -32,7 +35,8 @@ type Service struct {
 // Name implements Check.
 func (Service) Name() string { return ServiceName }
 
-// Try implements Check. A ready endpoint must answer, and a remote one if there is any. Warnings name those that do not.
+// Try implements Check. A ready endpoint must answer, and a remote one if there is any; but see FewestNodes. Warnings name those
+// that do not.
 func (s Service) Try(ctx context.Context) (Report, error) {
 	name := s.Namespace + "/" + s.Service
 	listCtx, explain := tracePhase(ctx)
@@ -60,12 +64,23 @@ func (s Service) Try(ctx context.Context) (Report, error) {
 
 func (s Service) isLocal(e endpoint) bool { return e.node != "" && e.node == s.Node }
 
-// choose returns the endpoints to connect to: all of a few, else a random few; remote ones first.
+// choose returns the endpoints to connect to: all of a few, else a random few; remote ones first, one of each node before others.
 func (s Service) choose(ready []endpoint) []endpoint {
 	rand.Shuffle(len(ready), func(i, j int) { ready[i], ready[j] = ready[j], ready[i] })
-	remote := slices.DeleteFunc(slices.Clone(ready), s.isLocal)
-	local := slices.DeleteFunc(ready, func(e endpoint) bool { return !s.isLocal(e) })
-	chosen := slices.Concat(remote, local)
+	var remote, others, local []endpoint
+	nodes := make(map[string]bool)
+	for _, e := range ready {
+		switch {
+		case s.isLocal(e):
+			local = append(local, e)
+		case nodes[e.node]:
+			others = append(others, e)
+		default:
+			nodes[e.node] = true
+			remote = append(remote, e)
+		}
+	}
+	chosen := slices.Concat(remote, others, local)
 	return chosen[:min(len(chosen), cmp.Or(s.MaxDials, maxDials))]
 }
 
@@ -85,16 +100,19 @@ func (s Service) connect(ctx context.Context, name string, chosen []endpoint) (R
 	})
 	var failures []error
 	var warnings []string
-	passed := false
+	passed, dead := false, make(map[string]bool) // other nodes
 	for i, o := range outcomes {
 		passed = passed || passes(chosen[i], o.err)
 		if o.err != nil {
 			failures = append(failures, o.err)
+			if !s.isLocal(chosen[i]) {
+				dead[chosen[i].node] = true
+			}
 		} else {
 			warnings = append(warnings, o.warnings...)
 		}
 	}
-	if !passed {
+	if !passed && len(dead) >= s.FewestNodes {
 		which := "none of its ready endpoints"
 		if needRemote && s.Node != "" {
 			which += " on other nodes"
@@ -102,7 +120,7 @@ func (s Service) connect(ctx context.Context, name string, chosen []endpoint) (R
 		return Report{}, fail(serviceRemedy(failures), "service %s: %s answers: %w", name, which, join(failures, "; "))
 	}
 	for _, failure := range failures {
-		if !noRoute(failure) { // the other address family on a single-stack node is no fault
+		if !passed || !noRoute(failure) { // the other address family on a single-stack node is no fault
 			warnings = append(warnings, failure.Error())
 		}
 	}

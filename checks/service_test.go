@@ -552,6 +552,76 @@ func TestServiceChoosesRandomEndpoints(t *testing.T) {
 	assert.Len(t, dnsPods().choose(some[:1]), 1)
 }
 
+// Two endpoints of three are on one node: another node is tried before the second one of that.
+func TestServiceChoosesDifferentNodes(t *testing.T) {
+	t.Parallel()
+	check := dnsPods()
+	check.MaxDials = 2
+	for range 100 {
+		some := check.choose([]endpoint{{address: "a", node: "node-2"}, {address: "b", node: "node-2"}, {address: "c", node: "node-3"}, {address: "d", node: "node-1"}})
+		require.Len(t, some, 2)
+		assert.ElementsMatch(t, []string{"node-2", "node-3"}, []string{some[0].node, some[1].node})
+	}
+}
+
+// With FewestNodes a single other node proves nothing: of two nodes with DNS pods, the broken one would fail the healthy one.
+func TestServiceOnFewNodes(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		local          string
+		remote         []string // nodes
+		loses, failure bool
+	}{
+		"a DNS pod here, one on a broken node":  {local: dnsPod(t), remote: []string{"node-2"}},
+		"a broken DNS pod here, and there":      {local: refusing(t), remote: []string{"node-2"}},
+		"a broken DNS pod here":                 {local: refusing(t)},
+		"two DNS pods on a broken node":         {remote: []string{"node-2", "node-2"}},
+		"two whose nodes are unknown":           {remote: []string{"", ""}},
+		"two broken nodes":                      {local: dnsPod(t), remote: []string{"node-2", "node-3"}, failure: true},
+		"two nodes that lose large packets":     {remote: []string{"node-2", "node-3"}, loses: true, failure: true},
+		"one node that loses large packets":     {local: dnsPod(t), remote: []string{"node-2"}, loses: true},
+		"a known node and one that is unknown ": {remote: []string{"node-2", ""}, failure: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var found []EndpointSlice
+			var broken []string
+			if test.local != "" {
+				found = append(found, at(t, test.local, "node-1", nil, "dns-tcp"))
+			}
+			for _, node := range test.remote {
+				address := refusing(t)
+				if test.loses {
+					address = servingEthernet(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
+				}
+				found, broken = append(found, at(t, address, node, nil, "dns-tcp")), append(broken, address)
+			}
+			check := dnsPods(found...)
+			check.FewestNodes = 2
+			report, err := check.Try(limited(t, time.Second))
+			if test.failure {
+				require.ErrorContains(t, err, "service kube-system/kube-dns: none of its ready endpoints on other nodes answers: TCP ")
+				return
+			}
+			require.NoError(t, err)
+			warnings := strings.Join(report.Warnings, "\n")
+			for _, address := range broken {
+				assert.Contains(t, warnings, "TCP "+address)
+			}
+		})
+	}
+}
+
+// A family that the node does not have is named where nothing else answers.
+func TestServiceNamesAMissingFamily(t *testing.T) {
+	t.Parallel()
+	check := dnsPods(at(t, net.JoinHostPort(unreachable6, "53"), "node-2", nil, "dns-tcp"))
+	check.FewestNodes = 2
+	report, err := check.Try(limited(t, enough))
+	require.NoError(t, err)
+	assert.Equal(t, []string{"TCP [ff02::1]:53 on node node-2: network is unreachable"}, report.Warnings)
+}
+
 // To a port other than DNS it only connects.
 func TestServiceSendsNothingToAnotherPort(t *testing.T) {
 	t.Parallel()

@@ -10,13 +10,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// SetCondition adds or changes a condition of the Node. LastTransitionTime changes only with the status.
+// SetCondition adds or changes a condition of the Node, and returns the patched Node. LastTransitionTime changes only with the status.
 //
 // It sends a strategic merge patch, as kubelet does: the API server merges the list by condition type, which
 // preserves concurrent changes of other conditions. It refuses the uid of another Node of the same name.
 //
 // serverNow is the API server's clock, because this node's own may not be set yet; if it is zero, this node's counts.
-func (c Client) SetCondition(ctx context.Context, node *Node, condition Condition, serverNow time.Time) error {
+func (c Client) SetCondition(ctx context.Context, node *Node, condition Condition, serverNow time.Time) (*Node, error) {
 	now := metav1.NewTime(serverNow)
 	if serverNow.IsZero() {
 		now = metav1.Now()
@@ -36,8 +36,8 @@ func (c Client) SetCondition(ctx context.Context, node *Node, condition Conditio
 		"status":   map[string]any{"conditions": []Condition{condition}},
 	})
 	if err != nil {
-		return fmt.Errorf("condition of node %s: %w", c.Name, err)
+		return nil, fmt.Errorf("condition of node %s: %w", c.Name, err)
 	}
-	return c.REST.Patch(types.StrategicMergePatchType).Resource("nodes").Name(c.Name).SubResource("status").
-		Body(patch).MaxRetries(0).Do(ctx).Error()
+	return c.read(c.REST.Patch(types.StrategicMergePatchType).Resource("nodes").Name(c.Name).SubResource("status").
+		Body(patch).MaxRetries(0).Do(ctx))
 }

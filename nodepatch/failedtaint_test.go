@@ -183,7 +183,9 @@ func TestSetCondition(t *testing.T) {
 		status string
 		stays  bool // the time of the last transition
 	}{{"False", true}, {"True", false}} {
-		require.NoError(t, s.client.SetCondition(t.Context(), asRead(s.node), Condition{Type: "NodeVerified", Status: test.status, Reason: "R", Message: "m"}, time.Time{}))
+		patched, err := s.client.SetCondition(t.Context(), asRead(s.node), Condition{Type: "NodeVerified", Status: test.status, Reason: "R", Message: "m"}, time.Time{})
+		require.NoError(t, err)
+		assert.Equal(t, asRead(s.node), patched, "as the API server answers")
 		var sent struct {
 			Metadata struct{ UID string }
 			Status   struct{ Conditions []corev1.NodeCondition }

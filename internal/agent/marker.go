@@ -97,7 +97,7 @@ func (m *marker) Verified(ctx context.Context, node *nodepatch.Node) error {
 func (m *marker) setCondition(ctx context.Context, node *nodepatch.Node, status, reason, message string) error {
 	ctx, cancel := context.WithTimeout(ctx, m.v.cfg.CheckTimeout)
 	defer cancel()
-	err := m.v.api.SetCondition(ctx, node, nodepatch.Condition{
+	_, err := m.v.api.SetCondition(ctx, node, nodepatch.Condition{
 		Type: m.v.cfg.ConditionType, Status: status, Reason: reason, Message: kube.Shorten(message),
 	}, m.v.client.ServerTime())
 	if err == nil {

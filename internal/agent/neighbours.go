@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,12 +40,14 @@ type neighbours struct {
 	due      time.Time // of the next list; zero before the first
 	doubled  int       // how often the minute until the next list of a few agents, or after an error, was doubled
 	redrawAt time.Time // from when on the sample may be drawn before that
+	failed   bool      // none of them answered in the last failed round
 }
 
 // check returns the check of one round. It draws a new sample if few of the old one answer, but not twice within some minutes:
 // when the network of 5,000 nodes is down, each of them would list all agents in each round.
 func (n *neighbours) check() checks.Peers {
 	check := checks.Peers{Sample: n.sample, Found: n.found}
+	check.CountUnready = n.failed && (n.r.failed > 0 || n.r.status == statusFalse)
 	if now := time.Now(); now.Before(n.due) && now.After(n.redrawAt) {
 		check.Redraw = func(ctx context.Context) ([]checks.Peer, error) {
 			n.redrawAt = time.Now().Add(spread(resampleAfter))
@@ -74,12 +77,13 @@ func (n *neighbours) draw(ctx context.Context) {
 	if n.err == nil {
 		n.peers = drawn.Peers()
 	}
+	ready := slices.DeleteFunc(slices.Clone(n.peers), func(peer checks.Peer) bool { return peer.Unready })
 	pause := sampleInterval
 	switch {
 	case n.err != nil || drawn.Seen <= sampleSize: // the list of a few is small
 		pause = min(time.Minute<<n.doubled, resampleAfter)
 		n.doubled = min(n.doubled+1, 3)
-	case len(n.peers) < sampleSize/2:
+	case len(ready) < sampleSize/2:
 		pause = resampleAfter
 	default:
 		n.doubled = 0

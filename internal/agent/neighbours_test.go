@@ -61,6 +61,13 @@ func newOthers(t *testing.T, api *fakeAPI, n int) *others {
 	return o
 }
 
+// setServing says whether the agents are ready, as a Service with publishNotReadyAddresses does.
+func (o *others) setServing(serving bool) {
+	for i := range o.list.Items[0].Endpoints {
+		o.list.Items[0].Endpoints[i].Conditions = discoveryv1.EndpointConditions{Ready: new(true), Serving: &serving}
+	}
+}
+
 func (o *others) listed() (n int) {
 	for _, request := range o.api.seen() {
 		if request == getPeers {
@@ -119,6 +126,65 @@ func TestFewNeighbours(t *testing.T) {
 	assert.Contains(t, log, "on node other1")
 }
 
+// The agents of dead nodes do not fail the only healthy one.
+func TestNeighboursOnDeadNodes(t *testing.T) {
+	api := newFakeAPI(t)
+	o := newOthers(t, api, 5)
+	o.setServing(false)
+	o.down.Store(true)
+	r := startNeighbours(t, api)
+	r.round(nil, nil, nil)
+	r.round(errBroken, nil, nil, nil, nil)
+	r.round(errBroken, errBroken, errBroken)
+	r.round(nil, nil, nil)
+	assert.Equal(t, []string{"True Verified", "False NetworkFailed", "True Verified"}, api.written(), "whatever else fails meanwhile")
+	log, _ := r.log.read()
+	assert.Contains(t, log, "on node other0")
+}
+
+// All nodes fail, and so no agent is ready: nobody recovers from that, not after a restart either. One that answers is enough.
+func TestNeighboursWhenAllFail(t *testing.T) {
+	api := newFakeAPI(t)
+	o := newOthers(t, api, 5)
+	o.setServing(false)
+	o.down.Store(true)
+	setFalse("DNSFailed,PeersFailed")(api.node)
+	r := startNeighbours(t, api)
+	r.round(nil, nil, nil, nil)
+	assert.Equal(t, []string{"False PeersFailed"}, api.written())
+	o.down.Store(false)
+	r.round(nil, nil, nil)
+	assert.Equal(t, []string{"False PeersFailed", "True Verified"}, api.written())
+	o.down.Store(true)
+	r.round(nil, nil, nil, nil)
+	assert.Len(t, api.written(), 2, "to begin with, it takes agents that are ready")
+}
+
+// Agents that are not ready count after a round in which peers failed, until this node recovers.
+func TestNeighboursCountFromTheFirstFailure(t *testing.T) {
+	a, _ := inCluster(t, newFakeAPI(t))
+	r := &recheck{Agent: a, node: &nodepatch.Node{}, status: statusTrue, written: true}
+	r.neighbours.r = r
+	round := func(failed ...string) bool {
+		var results []checks.Result
+		for _, check := range failed {
+			results = append(results, checks.Result{Attempt: checks.Attempt{Check: check, Err: errBroken}})
+		}
+		r.conclude(results, time.Now())
+		return r.neighbours.check().CountUnready
+	}
+	assert.False(t, round())
+	assert.False(t, round("dns"))
+	assert.True(t, round("dns", "peers"))
+	assert.False(t, round())
+	assert.True(t, round("peers"))
+	assert.True(t, round("peers"))
+	assert.True(t, round("peers"))
+	assert.True(t, round(), "the condition is False")
+	assert.True(t, round())
+	assert.False(t, round(), "recovered")
+}
+
 // In a cluster of one node there is nobody to connect to, which the log says once.
 func TestNoNeighbours(t *testing.T) {
 	api := newFakeAPI(t)
@@ -127,7 +193,7 @@ func TestNoNeighbours(t *testing.T) {
 	r.round(nil, nil, nil, nil)
 	assert.Equal(t, []string{"True Verified"}, api.written())
 	log, _ := r.log.read()
-	assert.Equal(t, 1, strings.Count(log, "no agent on another node is ready"), log)
+	assert.Equal(t, 1, strings.Count(log, "there is no agent on another node"), log)
 }
 
 // The sample is drawn hourly; sooner where it is small, or nobody in it answers. A list that fails leaves the last one.
@@ -180,6 +246,10 @@ func TestSampleOfNeighbours(t *testing.T) {
 	require.NoError(t, err)
 	assert.Len(t, peers, 20)
 	assert.LessOrEqual(t, due(n), 6*time.Minute, "the others are starting")
+
+	o = newOthers(t, api, 500)
+	o.setServing(false)
+	assert.LessOrEqual(t, due(draw()), 6*time.Minute, "the same with publishNotReadyAddresses")
 
 	o = newOthers(t, api, 5)
 	n = draw()
@@ -272,7 +342,7 @@ func TestNeighboursThatAreGone(t *testing.T) {
 	n := neighbours{r: &recheck{Agent: r.agent, node: &nodepatch.Node{}}, due: time.Now().Add(time.Hour)}
 	report, err := n.check().Try(t.Context())
 	require.NoError(t, err)
-	assert.Equal(t, "no agent on another node is ready", report.Skipped)
+	assert.Equal(t, "there is no agent on another node", report.Skipped)
 	assert.NotContains(t, r.metrics(), "node_check_peer")
 
 	r.round(nil)

@@ -26,7 +26,7 @@ const (
 	thoroughInterval = time.Hour
 	// repeatWarning is the time until a warning that stays is logged again.
 	repeatWarning = time.Hour
-	// recheckDials is how many endpoints of the DNS service a round connects to.
+	// recheckDials is how many endpoints of the DNS service a round connects to, on as many nodes if there are.
 	recheckDials = 2
 )
 
@@ -57,7 +57,7 @@ type recheck struct {
 	neighbours neighbours
 
 	thorough   bool                 // the round sends large packets
-	thoroughAt time.Time            // when the next one does
+	thoroughAt time.Time            // from when on the next one does
 	said       map[string]time.Time // the warnings that are not repeated, and until when
 }
 
@@ -66,10 +66,10 @@ type recheck struct {
 func (v *verification) newRecheck() *recheck {
 	r := &recheck{Agent: v.Agent, held: v.heldRequest(), node: v.node, said: make(map[string]time.Time)}
 	r.neighbours.r = r
-	r.thoroughAt = time.Now().Add(rand.N(thoroughInterval))
 	switch shown := r.shown(); {
-	case !v.released && shown != "":
+	case !v.released && (shown == statusTrue || shown == statusFalse):
 		r.status, r.written = shown, shown == statusTrue // of a False the reasons are to be its own
+		r.neighbours.failed = strings.Contains(r.condition().Reason, verdict.PeersFailed)
 	case v.released && v.marker.reason == verdict.Verified:
 		r.status, r.written = statusTrue, true
 	case v.released:
@@ -77,6 +77,9 @@ func (v *verification) newRecheck() *recheck {
 		if r.wasGated() {
 			r.due = time.Now()
 		}
+	}
+	if r.status == statusTrue { // else the first round is thorough: small packets alone do not open a node
+		r.thoroughAt = time.Now().Add(rand.N(thoroughInterval))
 	}
 	r.proof = nil // not to be proven again at the end of this pod: the next one of this node looks for the startup taint
 	r.metrics.SetRecheckStatus(r.status != statusFalse)
@@ -133,10 +136,12 @@ func (r *recheck) waitUntil(ctx context.Context, next time.Time) bool {
 	return true
 }
 
-// lookAtNode reads the node between two rounds: somebody may have removed the label, or added the startup taint.
+// lookAtNode reads the node between two rounds: somebody may have removed the label, or added a taint.
 func (r *recheck) lookAtNode(ctx context.Context) {
 	if err := r.read(ctx); err != nil {
 		r.log.WithError(err).Debug("cannot read the node between two rounds")
+	} else if r.due.IsZero() {
+		r.due = r.nextWrite()
 	}
 }
 
@@ -149,7 +154,8 @@ func (r *recheck) list() []checks.Check {
 	list := r.checks(checks.API{Get: r.readNode})
 	for i, check := range list {
 		if service, ok := check.(checks.Service); ok {
-			service.MaxDials, service.SmallPackets = recheckDials, !r.thorough
+			// One other node proves nothing: the healthy node of two with DNS pods would fail with the broken one.
+			service.MaxDials, service.FewestNodes, service.SmallPackets = recheckDials, recheckDials, !r.thorough
 			list[i] = service
 		}
 	}
@@ -173,7 +179,7 @@ func (r *recheck) readNode(ctx context.Context) (report checks.Report, err error
 		node, err = r.api.GetCached(ctx)
 	}
 	if err == nil {
-		r.node, r.readAt = node, time.Now()
+		err = r.keep(ctx, node)
 	}
 	return report, err
 }
@@ -190,14 +196,17 @@ func (r *recheck) conclude(results []checks.Result, began time.Time) {
 		r.passed, r.failed, r.due = 0, 0, time.Time{}
 		return
 	}
+	if r.isContradicted() { // prove it once more
+		r.status, r.passed, r.thoroughAt = "", 0, time.Time{}
+	}
 	if err := r.judge(results); err != nil {
 		r.passed, r.failed, r.failure = 0, r.failed+1, err
+		r.neighbours.failed = slices.ContainsFunc(results, func(result checks.Result) bool {
+			return result.Check == checks.PeersName && result.Err != nil
+		})
 		r.log.WithFields(logrus.Fields{"reason": brief(err), "failed": r.failed, "threshold": r.cfg.FailureThreshold}).
 			Warn("recheck failed")
 	} else {
-		if r.status == statusTrue && r.due.IsZero() && r.shown() == statusFalse { // by the controller: prove it once more
-			r.status, r.passed = "", 0
-		}
 		r.passed, r.failed = r.passed+1, 0
 	}
 	switch {

@@ -3,10 +3,12 @@ package agent
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -19,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/config"
 )
 
 var errBroken = errors.New("pods cannot reach one another")
@@ -297,6 +300,32 @@ func TestRecheckWithoutAPI(t *testing.T) {
 	assert.Equal(t, []string{"NodeRecheckFailed"}, api.reasons())
 }
 
+// The API server is away for some rounds and nothing else. As soon as it is back, no agent writes that it cannot reach it.
+func TestRecheckWhenTheAPIIsBack(t *testing.T) {
+	api := newFakeAPI(t)
+	var away atomic.Bool
+	api.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+		if !away.Load() {
+			return false
+		}
+		if request == patchStat {
+			away.Store(false)
+		}
+		return answerStatus(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "away")
+	}
+	r := startRechecks(t, api)
+	r.agent.reportInterval, r.agent.cfg.RecheckInterval = time.Millisecond, 100*time.Millisecond
+	r.round(nil, nil, nil)
+	away.Store(true)
+	r.round(nil, nil, nil)
+	assert.False(t, away.Load(), "the last of them was to be written")
+	r.round(nil, nil)
+	assert.Equal(t, []string{"True Verified"}, api.written())
+	r.round(nil)
+	assert.Equal(t, []string{"True Verified", "True Verified"}, api.written())
+	assert.Equal(t, []string{"NodeRecheckFailed", "NodeRecovered"}, api.reasons())
+}
+
 // Whatever becomes of the condition, the node is opened.
 func TestRecheckOpensWithoutCondition(t *testing.T) {
 	api := newFakeAPI(t)
@@ -311,6 +340,25 @@ func TestRecheckOpensWithoutCondition(t *testing.T) {
 	r.round(nil)
 	assert.Equal(t, untainted, api.taints())
 	assert.True(t, r.ready())
+}
+
+// A DNS pod on one other node that does not answer proves nothing about this node, which may be the healthy one of two. Two do.
+func TestRecheckOfDNSPodsThatDoNotAnswer(t *testing.T) {
+	for n, want := range map[int][]string{1: {"True Verified"}, 2: {"False ServiceFailed"}} {
+		api := newFakeAPI(t)
+		r := prepareRechecks(t, api)
+		api.slices[0].Endpoints = nil
+		for i := range n {
+			node := "other" + strconv.Itoa(i)
+			api.slices[0].Endpoints = append(api.slices[0].Endpoints, discoveryv1.Endpoint{Addresses: []string{"127.0.0.2"}, NodeName: &node})
+		}
+		api.edit(setReleased)
+		r.start()
+		r.round(nil, nil, nil)
+		assert.Equal(t, want, api.written())
+		log, _ := r.log.read()
+		assert.Contains(t, log, "on node other0: connection refused")
+	}
 }
 
 // A False whose rounds pass again is not refreshed: it goes stale, and the controller does not close the node.
@@ -363,6 +411,10 @@ func TestRecheckWithoutEvents(t *testing.T) {
 func TestRecheckOfANodeThatWasNeverGated(t *testing.T) {
 	for name, edit := range map[string]func(*corev1.Node){
 		"released without a taint": func(node *corev1.Node) { node.Spec.Taints = nil },
+		"released from a leftover": func(node *corev1.Node) {
+			node.Spec.Taints = nil
+			addFailedTaint(node)
+		},
 		"labelled by hand": func(node *corev1.Node) {
 			setReleased(node)
 			node.Annotations = nil
@@ -443,13 +495,58 @@ func TestRecheckThatCannotReadAfterTheRelease(t *testing.T) {
 		}
 		return request != postEvent && away.Load() && answerStatus(w, http.StatusServiceUnavailable, "", "away")
 	}
-	r := prepareRechecks(t, api)
+	setFalse("NetworkFailed")(api.node)
+	addFailedTaint(api.node)
+	r := prepareRechecks(t, api, "--failure-threshold=4")
 	r.start()
 	r.round(nil)
 	r.round(nil, nil)
 	assert.True(t, r.ready())
+	away.Store(false)
+	r.round(nil, nil, nil, nil, nil)
+	assert.Equal(t, []string{"True Verified"}, api.written(), "nor to prove it once more")
 	log, _ := r.log.read()
 	assert.NotContains(t, log, "node is no longer verified")
+}
+
+// The node is closed while something else is to be written: Events, or a condition that is refused. The agent does not open it before
+// its rounds have proven once more that they pass.
+func TestRecheckOpensNothingUnproven(t *testing.T) {
+	for name, test := range map[string]struct {
+		refused string
+		silent  bool // says the controller
+		first   error
+		written []string
+	}{
+		"silent, Events refused":    {postEvent, true, nil, []string{"True Verified"}},
+		"silent, condition refused": {patchStat, true, nil, nil},
+		"a leftover":                {postEvent, false, errBroken, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := newFakeAPI(t)
+			api.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+				return request == test.refused && answerStatus(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "no")
+			}
+			r := startRechecks(t, api, "--failure-threshold=4")
+			r.agent.reportInterval = time.Millisecond
+			r.round(nil, nil, nil)
+			r.round(errBroken, errBroken, errBroken, errBroken)
+			r.round(nil, nil, nil)
+			n := len(api.written())
+			if test.silent {
+				api.edit(setFalse("Silent"))
+			}
+			api.edit(addFailedTaint)
+			r.round(test.first) // has read the node before
+			r.round(test.first)
+			assert.Contains(t, api.taints(), "node-ready/failed")
+			r.round(errBroken, nil, nil)
+			assert.Contains(t, api.taints(), "node-ready/failed")
+			r.round(nil)
+			assert.Equal(t, untainted, api.taints())
+			assert.ElementsMatch(t, test.written, api.written()[n:])
+		})
+	}
 }
 
 // Rounds that are far apart do not find a removed label late: the node is read between them, from the API server's cache.
@@ -469,6 +566,33 @@ func TestRecheckLooksAtTheNodeBetweenRounds(t *testing.T) {
 	r.outcomes <- nil
 	labelled := func() bool { return slices.Contains(api.reasons(), "NodeVerified") }
 	require.Eventually(t, labelled, time.Minute, time.Millisecond)
+}
+
+// The controller closes the node between the read of the last round and the agent's True, or behind that, and is killed: the agent opens
+// it before the next round, which may be an hour away.
+func TestRecheckOpensBetweenRounds(t *testing.T) {
+	for name, behind := range map[string]bool{"before the True": false, "behind the True": true} {
+		t.Run(name, func(t *testing.T) {
+			api := newFakeAPI(t)
+			setFalse("NetworkFailed")(api.node)
+			r := startRechecks(t, api)
+			r.round(errBroken, nil, nil)
+			r.agent.cfg.RecheckInterval, r.agent.look = time.Hour, time.Hour
+			if behind {
+				r.agent.look = time.Millisecond
+			} else {
+				api.edit(addFailedTaint)
+			}
+			r.outcomes <- nil
+			if behind {
+				require.Eventually(t, func() bool { return slices.Contains(api.written(), "True Verified") }, time.Minute, time.Millisecond)
+				api.edit(addFailedTaint)
+			}
+			require.Eventually(t, func() bool { return slices.Contains(api.seen(), patchNode) }, 20*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return slices.Equal(untainted, api.taints()) }, 20*time.Second, time.Millisecond)
+			assert.Equal(t, []string{"False NetworkFailed", "True Verified"}, api.written())
+		})
+	}
 }
 
 // The agent starts on a verified node whose condition is False: what a former container, or the controller, has found holds until
@@ -493,6 +617,29 @@ func TestRecheckStartsOnAFailedNode(t *testing.T) {
 	}
 }
 
+// The condition is Unknown where no agent was there for long. Both the controller and the agent count a node that has it, whatever the
+// record of its last release: the agent writes what it proves.
+func TestRecheckOfAnUnknownCondition(t *testing.T) {
+	setUnknown := func(node *corev1.Node) {
+		node.Annotations[annotation] = `{"removed":[]}`
+		node.Status.Conditions = []corev1.NodeCondition{{Type: "NodeVerified", Status: corev1.ConditionUnknown, Reason: "NotRechecked"}}
+	}
+	api := newFakeAPI(t)
+	r := prepareRechecks(t, api)
+	api.edit(setReleased)
+	api.edit(setUnknown)
+	r.start()
+	assert.True(t, r.ready())
+	r.round(nil, nil)
+	assert.Empty(t, api.written())
+	r.round(nil)
+	assert.Equal(t, []string{"True Verified"}, api.written())
+	api.edit(setUnknown)
+	r.round(nil) // has read the node before
+	r.round(nil, nil, nil)
+	assert.Equal(t, []string{"True Verified", "True Verified"}, api.written())
+}
+
 // A failed taint on a node that passes is a leftover: the agent removes it after RECOVERY_THRESHOLD rounds, whatever the condition.
 func TestRecheckRemovesALeftover(t *testing.T) {
 	api := newFakeAPI(t)
@@ -502,6 +649,27 @@ func TestRecheckRemovesALeftover(t *testing.T) {
 	r.round(nil, nil)
 	assert.Equal(t, untainted, api.taints())
 	assert.Equal(t, []string{"True Verified"}, api.written())
+}
+
+// The API server's cache is behind the release, because another API server has answered that: nothing is verified again.
+func TestRecheckWithACacheBehindTheRelease(t *testing.T) {
+	api := newFakeAPI(t)
+	before := api.node.DeepCopy()
+	api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+		if request == getCached && n <= 2 {
+			answer(w, http.StatusOK, before)
+			return true
+		}
+		return false
+	}
+	r := prepareRechecks(t, api)
+	r.start()
+	r.round(nil) // of the verification
+	r.round(nil, nil, nil, nil)
+	log, _ := r.log.read()
+	assert.NotContains(t, log, "node is no longer verified")
+	reads := slices.DeleteFunc(api.seen(), func(request string) bool { return request != getNode })
+	assert.Len(t, reads, 3, "before the release, and for each of the two")
 }
 
 // The controller finds the agent silent while its rounds pass: the agent proves once more that they do.
@@ -665,6 +833,19 @@ func TestLoneFailedTaintInAVerification(t *testing.T) {
 	}
 }
 
+// No release has a name that is the value of an agent's failed taint: its taints would be taken for those of an agent.
+func TestReleaseNamedAsAMarker(t *testing.T) {
+	parse := func(name string) error {
+		_, err := config.ParseController([]string{"--agent-name=" + name}, func(string) (string, bool) { return "", false }, io.Discard)
+		return err
+	}
+	require.NoError(t, parse("network-checks"))
+	require.ErrorContains(t, parse("Network"), "lower-case letters")
+	for _, value := range append(checks.Names(), checks.PeersName, foreignTaints, notChecked) {
+		require.ErrorContains(t, parse(value), `--agent-name "`+value+`": must not be a value that an agent gives the failed taint`)
+	}
+}
+
 // The settings alone make the agent stay: it writes the condition with the release, and is shut down without a linger or a request.
 func TestRecheckInterval(t *testing.T) {
 	api := newFakeAPI(t)
@@ -723,7 +904,12 @@ func TestRecheckSendsLargePacketsHourly(t *testing.T) {
 		}
 		return false
 	}
-	r := startRechecks(t, api)
+	r := prepareRechecks(t, api)
+	api.edit(setReleased)
+	api.edit(func(node *corev1.Node) {
+		node.Status.Conditions = []corev1.NodeCondition{{Type: "NodeVerified", Status: corev1.ConditionTrue, Reason: "Verified"}}
+	})
+	r.start()
 	r.round(nil, nil)
 	assert.Zero(t, large.Load())
 
@@ -759,6 +945,39 @@ func TestRecheckSendsLargePacketsHourly(t *testing.T) {
 	require.NoError(t, err)
 	recheck.conclude(nil, began)
 	assert.True(t, service().SmallPackets, "nor in each round while the node is cordoned")
+}
+
+// A node may have failed because of large packets alone: its next agent does not open it without one, and neither does this agent
+// when the controller has closed it.
+func TestRecheckOpensAfterLargePackets(t *testing.T) {
+	for _, restarted := range []bool{true, false} {
+		api := newFakeAPI(t)
+		var lost atomic.Bool
+		api.before = func(request string, _ int, w http.ResponseWriter, r *http.Request) bool {
+			return lost.Load() && request == getCached && r.Header.Get("X-Kube-Node-Ready-Padding") != "" &&
+				answerStatus(w, http.StatusServiceUnavailable, "", "too large")
+		}
+		closing := func(node *corev1.Node) {
+			setFalse("Silent")(node)
+			addFailedTaint(node)
+		}
+		if restarted {
+			closing(api.node)
+			lost.Store(true)
+		}
+		r := startRechecks(t, api)
+		if !restarted {
+			r.round(nil, nil, nil)
+			api.edit(closing)
+			lost.Store(true)
+			r.round(nil) // has read the node before
+		}
+		r.round(nil, nil, nil, nil)
+		assert.Contains(t, api.taints(), "node-ready/failed")
+		lost.Store(false)
+		r.round(nil, nil, nil, nil)
+		assert.Equal(t, untainted, api.taints())
+	}
 }
 
 // A node that was cordoned when it was last read may have been open for long: without a path to the API server nobody knows.

@@ -11,15 +11,17 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// shown returns the status of the condition as last read: True, False or "".
-func (r *recheck) shown() string {
+// condition returns the condition as last read. Its status is "" if there is none.
+func (r *recheck) condition() (found nodepatch.Condition) {
 	for _, condition := range r.node.Status.Conditions {
-		if condition.Type == r.cfg.ConditionType && (condition.Status == statusTrue || condition.Status == statusFalse) {
-			return condition.Status
+		if condition.Type == r.cfg.ConditionType {
+			found = condition
 		}
 	}
-	return ""
+	return found
 }
+
+func (r *recheck) shown() string { return r.condition().Status }
 
 func (r *recheck) closed() bool { return nodepatch.HasFailedTaint(r.node, NewRequest(r.cfg)) }
 
@@ -27,15 +29,24 @@ func (r *recheck) closed() bool { return nodepatch.HasFailedTaint(r.node, NewReq
 // so nobody closes it.
 func (r *recheck) wasGated() bool {
 	return r.shown() != "" || len(nodepatch.StartupTaints(r.node, NewRequest(r.cfg))) > 0 ||
-		verdict.WasGated(r.node.Annotations[annotation])
+		verdict.WasGated(r.node.Annotations[annotation], r.cfg.FailedTaintKey)
+}
+
+func (r *recheck) isProven() bool {
+	return r.status == statusTrue && r.passed >= r.cfg.RecoveryThreshold
+}
+
+// isContradicted reports whether the controller has written, or closed the node, since this agent has found that the node passes.
+func (r *recheck) isContradicted() bool {
+	shown := r.shown()
+	return r.status == statusTrue && (r.written || r.closed()) && shown != "" && shown != statusTrue && !r.readAt.IsZero()
 }
 
 // nextWrite returns when the node is to show more of the verdict than it does: after a restart, after a time in which nothing was
 // to be written, or because of a failed taint that was added since. It returns zero if nothing is to be written.
 func (r *recheck) nextWrite() time.Time {
-	isProven := r.status == statusTrue && r.passed >= r.cfg.RecoveryThreshold
 	switch {
-	case isProven && r.closed(), r.conditionDue() && (isProven || r.status == statusFalse):
+	case r.isProven() && r.closed(), r.conditionDue() && (r.isProven() || r.status == statusFalse):
 		return time.Now()
 	case r.status == statusFalse && r.failed > 0 && r.written:
 		return r.refreshAt
@@ -63,7 +74,7 @@ func (r *recheck) write(ctx context.Context) {
 		err = r.setCondition(ctx)
 		r.written, r.refreshAt = err == nil, time.Now().Add(r.refresh)
 	}
-	if r.status == statusTrue && r.closed() { // whatever became of the condition: nothing delays it
+	if r.isProven() && r.closed() { // whatever became of the condition: nothing delays it
 		err = errors.Join(err, r.open(ctx))
 	}
 	sent := r.events.Flush(ctx)
@@ -71,6 +82,8 @@ func (r *recheck) write(ctx context.Context) {
 	case ctx.Err() != nil:
 	case nodepatch.IsFinal(err):
 		r.due = time.Now().Add(r.refresh)
+	case err != nil && r.status == statusFalse: // the API server may be back, and all well: wait for the next round that fails
+		r.due = time.Time{}
 	case err != nil || !sent:
 		r.due = time.Now().Add(spread(r.reportInterval))
 	default:
@@ -95,6 +108,18 @@ func (r *recheck) read(ctx context.Context) error {
 	defer cancel()
 	node, err := r.api.GetCached(ctx)
 	if err == nil {
+		err = r.keep(ctx, node)
+	}
+	return err
+}
+
+// keep keeps the node as read from the API server's cache. One that is not verified is read again, from etcd: the cache may be
+// behind the release.
+func (r *recheck) keep(ctx context.Context, node *nodepatch.Node) (err error) {
+	if !nodepatch.IsVerified(node, r.held) {
+		node, err = r.api.Get(ctx)
+	}
+	if err == nil {
 		r.node, r.readAt = node, time.Now()
 	}
 	return err
@@ -109,7 +134,11 @@ func (r *recheck) setCondition(ctx context.Context) error {
 		round, _ := errors.AsType[roundFailure](r.failure)
 		condition.Reason, condition.Message = verdict.Reason(round.checks), kube.Shorten(r.message())
 	}
-	return r.api.SetCondition(ctx, r.node, condition, r.client.ServerTime())
+	node, err := r.api.SetCondition(ctx, r.node, condition, r.client.ServerTime())
+	if err == nil { // the controller may have closed it since it was read
+		r.node, r.readAt = node, time.Now()
+	}
+	return err
 }
 
 // open removes the failed taint.

@@ -191,7 +191,8 @@ func (v *verification) announce(ctx context.Context, removed []nodepatch.Taint) 
 		log = log.WithField("remaining_taints", strings.Join(nodepatch.FormatTaints(left), ", "))
 	}
 	log.Info("node verified")
-	if (!v.shownVerified || v.releaseFailed) && (len(removed) > 0 || v.hasCondition()) {
+	isStartup := func(taint nodepatch.Taint) bool { return taint.Key != v.cfg.FailedTaintKey }
+	if (!v.shownVerified || v.releaseFailed) && (slices.ContainsFunc(removed, isStartup) || v.hasCondition()) {
 		retry(ctx, v.markVerified)
 	}
 	v.events.Add(kube.EventNormal, verdict.NodeVerified, verdict.AllChecksPass+"; verified in "+formatDuration(took)+"; "+what)

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"io"
 	"slices"
 	"time"
@@ -50,7 +51,7 @@ func (c *Controller) settings() []*setting {
 		{"deployment-mode", "mode", "who runs the checks: daemonset (an agent on each node) or controller (a worker pod for each node)",
 			ModeDaemonSet, text(&c.DeploymentMode, oneOf(ModeDaemonSet, ModeController))},
 		{"agent-name", "name", "name of the agent's DaemonSet, and the beginning of the names of workers, Lease and ConfigMap",
-			"kube-node-ready", text(&c.AgentName, label)},
+			"kube-node-ready", text(&c.AgentName, agentName)},
 		{"agent-template", "path", "file with the pod template of the agent or worker", "/etc/kube-node-ready/agent.yaml",
 			text(&c.AgentTemplate, anything)},
 		{"pod-name", "name", "name of this pod", "", text(&c.PodName, optional(subdomain))},
@@ -81,6 +82,14 @@ func (c *Controller) settings() []*setting {
 		"worker", "dns-endpoints", "cluster-domain"}
 	isAgents := func(s *setting) bool { return slices.Contains(agentOnly, s.flag) }
 	return append(own, slices.DeleteFunc(c.Config.settings(), isAgents)...)
+}
+
+// agentName allows what tells the controller's failed taint, whose value it is, from that of an agent, whose value says what failed.
+func agentName(s string) error {
+	if slices.Contains([]string{"dns", "api", "network", "service", "peers", "taints", "unverified"}, s) {
+		return errors.New("must not be a value that an agent gives the failed taint: set the chart's fullnameOverride to another name")
+	}
+	return label(s)
 }
 
 // ParseController reads the controller's flags over environment over defaults. Its errors are those of Parse.

@@ -2,6 +2,8 @@ package verdict
 
 import (
 	"encoding/json"
+	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -30,9 +32,13 @@ func ParseRecord(text string) (r Record, err error) {
 	return r, nil
 }
 
-// WasGated reports whether the release that has written this record removed a startup taint. A node that never had one is never
-// to be closed.
-func WasGated(text string) bool {
+// WasGated reports whether the release that has written this record removed a startup taint, under its present or a former key; the
+// failed taint is none. A node that never had one is never to be closed.
+func WasGated(text, failedTaintKey string) bool {
 	record, err := ParseRecord(text)
-	return err == nil && len(record.Removed) > 0
+	return err == nil && slices.ContainsFunc(record.Removed, func(taint string) bool {
+		key, _, _ := strings.Cut(taint, ":")
+		key, _, _ = strings.Cut(key, "=")
+		return key != failedTaintKey
+	})
 }

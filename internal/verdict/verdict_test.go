@@ -82,12 +82,16 @@ func TestNoTerminationLog(t *testing.T) {
 
 func TestWasGated(t *testing.T) {
 	for text, gated := range map[string]bool{
-		Record{Removed: []string{"node-ready/unverified=true:NoSchedule"}}.String(): true,
-		Record{Removed: []string{}}.String():                                        false,
-		Record{}.String():                                                           false,
-		"":                                                                          false,
-		"written by hand":                                                           false,
+		Record{Removed: []string{"node-ready/unverified=true:NoSchedule"}}.String():                                    true,
+		Record{Removed: []string{"former:NoSchedule"}}.String():                                                        true,
+		Record{Removed: []string{"node-ready/failed=network:NoSchedule", "node-ready/unverified:NoSchedule"}}.String(): true,
+		Record{Removed: []string{"node-ready/failed=network:NoSchedule"}}.String():                                     false,
+		Record{Removed: []string{"node-ready/failed:NoSchedule"}}.String():                                             false,
+		Record{Removed: []string{}}.String():                                                                           false,
+		Record{}.String():                                                                                              false,
+		"":                                                                                                             false,
+		"written by hand":                                                                                              false,
 	} {
-		assert.Equal(t, gated, WasGated(text), text)
+		assert.Equal(t, gated, WasGated(text, "node-ready/failed"), text)
 	}
 }

@@ -54,7 +54,7 @@ func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UI
 		status.State = Verified
 		m.notRunning, m.running, m.waiting = time.Time{}, time.Time{}, time.Time{} // for the next verification
 		if s.Rechecks.Enabled() {
-			m = m.recheck(s.Condition(node), node, pod, s.Rechecks.RecoversAfter(), now)
+			m = m.recheck(s.Condition(node), node, pod, s.countsAfter(), now)
 			status.Recheck = m.rechecked.Recheck
 		}
 		return status, m

@@ -142,6 +142,11 @@ func (s Settings) isSilent(r Recheck, now time.Time) bool {
 	return !r.NotReady.IsZero() && now.Sub(r.NotReady) >= enough && (!r.Failed || r.Reason == Silent || isStale)
 }
 
+// countsAfter is how long an agent must run until it counts: soon enough that one which replaces another is never missed.
+func (s Settings) countsAfter() time.Duration {
+	return min(s.Rechecks.RecoversAfter(), s.MissingAfter/2)
+}
+
 // IsReady reports whether kubelet says that pod is ready, and nobody deletes it.
 func IsReady(pod *corev1.Pod) bool {
 	condition := podCondition(pod, corev1.PodReady)
@@ -175,5 +180,5 @@ func (s Settings) wantedOfRechecked(status Status, now time.Time) (Condition, bo
 // isConditioned reports whether rechecks show their verdict on node: it was gated, or has the condition already. A node that was
 // never gated is never closed.
 func (s Settings) isConditioned(node *corev1.Node) bool {
-	return s.Condition(node) != nil || verdict.WasGated(node.Annotations[s.Request.Annotation])
+	return s.Condition(node) != nil || verdict.WasGated(node.Annotations[s.Request.Annotation], s.Request.FailedTaintKey)
 }

@@ -186,6 +186,22 @@ func TestAgentThatCrashes(t *testing.T) {
 	assert.True(t, unknown)
 }
 
+// The agent of a rolling update runs for longer than a node may be without one before it has proven anything.
+func TestAgentThatReplacesAnother(t *testing.T) {
+	s := rechecked(t)
+	s.settings.Rechecks.Interval = time.Hour
+	s.say(corev1.ConditionFalse, NetworkFailed)
+	pods := s.objects.Pods
+	s.objects.Pods = nil
+	s.after(10 * time.Second)
+	s.objects.Pods = pods
+	for range 30 {
+		s.after(time.Minute)
+		assert.Empty(t, s.plan.Conditions)
+	}
+	assert.Zero(t, s.only().Recheck.NoAgent)
+}
+
 // A container that is started again and again is not ready for a moment each time.
 func TestAgentThatHasJustStarted(t *testing.T) {
 	s := rechecked(t)

@@ -67,7 +67,7 @@ func (r *Reporter) write(ctx context.Context, condition fleet.Condition) error {
 	defer cancel()
 	node := condition.Node
 	client := nodepatch.Client{REST: r.REST, Name: node.Name, IfUnchanged: true}
-	err := client.SetCondition(ctx, PatchNode(node), nodepatch.Condition{
+	_, err := client.SetCondition(ctx, PatchNode(node), nodepatch.Condition{
 		Type: r.ConditionType, Status: string(condition.Status), Reason: string(condition.Reason),
 		Message: kube.Shorten(condition.Message),
 	}, r.ServerTime())

@@ -13,6 +13,7 @@ for version in 1.24.0 1.30.0 1.36.0; do
   bin/tools/helm lint --strict --quiet chart --kube-version "$version" \
     --set "$everything,controller.enabled=true,deploymentMode=controller,controller.remediation.mode=delete"
 done
+bin/tools/helm lint --strict --quiet chart --kube-version 1.36.0 --set startupTaint.add=true
 bin/tools/helm-unittest --strict chart
 
 # Both are indented alike.

@@ -55,6 +55,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- printf "%s-controller" (include "kube-node-ready.fullname" .) }}
 {{- end }}
 
+{{/* Name of the policy that adds the startup taint, and of its binding. */}}
+{{- define "kube-node-ready.startupTaintName" -}}
+{{- printf "%s-startup-taint" (include "kube-node-ready.fullname" .) }}
+{{- end }}
+
 {{/* A name is required: with the account `default`, every pod of the namespace could patch nodes. */}}
 {{- define "kube-node-ready.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create }}
@@ -139,6 +144,10 @@ METRICS_LINGER: {{ include "kube-node-ready.linger" $ | quote }}
 LOG_LEVEL: {{ .logLevel | quote }}
 LOG_FORMAT: {{ .logFormat | quote }}
 {{- end }}
+{{- end }}
+
+{{- define "kube-node-ready.nodeSelector" -}}
+{{- merge (dict "kubernetes.io/os" "linux") (.Values.nodeSelector | default dict) | toYaml }}
 {{- end }}
 
 {{/* Requirements for every node that the pod may run on. */}}

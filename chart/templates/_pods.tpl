@@ -25,7 +25,7 @@ spec:
   securityContext:
     {{- toYaml .Values.podSecurityContext | nindent 4 }}
   nodeSelector:
-    {{- merge (dict "kubernetes.io/os" "linux") (.Values.nodeSelector | default dict) | toYaml | nindent 4 }}
+    {{- include "kube-node-ready.nodeSelector" . | nindent 4 }}
   affinity:
     {{- include "kube-node-ready.affinity" . | nindent 4 }}
   tolerations:
@@ -102,7 +102,7 @@ spec:
   securityContext:
     {{- toYaml .Values.podSecurityContext | nindent 4 }}
   nodeSelector:
-    {{- merge (dict "kubernetes.io/os" "linux") (.Values.nodeSelector | default dict) | toYaml | nindent 4 }}
+    {{- include "kube-node-ready.nodeSelector" . | nindent 4 }}
   affinity:
     {{- include "kube-node-ready.affinity" . | nindent 4 }}
   tolerations:

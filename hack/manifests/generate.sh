@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Writes the files that are made from the chart, or, with "verify", says which of them are stale:
-# chart/values.schema.json, chart/README.md, hack/manifests/kube-node-ready.yaml and kube-node-ready-policy.yaml beside it.
+# chart/values.schema.json, chart/README.md, hack/manifests/kube-node-ready.yaml and two files beside it.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 tools=${TOOLS:-$PWD/bin/tools} # where `make` puts helm and helm-docs
@@ -24,12 +24,15 @@ render "Install with kubectl apply -f." --no-hooks --set nodeAuthorization.enabl
 # By itself, because an API server before Kubernetes 1.30 does not know what is in it.
 render "For Kubernetes 1.30 and newer, beside kube-node-ready.yaml." --set nodeAuthorization.enabled=true \
   --show-only templates/nodeauthorization.yaml >"$new/hack/manifests/kube-node-ready-policy.yaml"
+# By itself, because not everybody wants it.
+render "For Kubernetes 1.36 and newer, beside kube-node-ready.yaml: new nodes register with the startup taint." --set startupTaint.add=true \
+  --show-only templates/startuptaint.yaml >"$new/hack/manifests/kube-node-ready-startup-taint.yaml"
 
 case ${1:-update} in
 update) cp -r "$new/chart" "$new/hack" . ;;
 verify)
   stale=0
-  for file in chart/values.schema.json chart/README.md hack/manifests/kube-node-ready{,-policy}.yaml; do
+  for file in chart/values.schema.json chart/README.md hack/manifests/kube-node-ready{,-policy,-startup-taint}.yaml; do
     diff -u "$file" "$new/$file" || { echo "$file is stale: run make manifests" >&2; stale=1; }
   done
   exit $stale

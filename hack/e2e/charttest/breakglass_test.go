@@ -40,8 +40,9 @@ kind: Node
 metadata: {name: glass-foreign, labels: {node-ready/verified: "true"}}
 spec: {taints: [{key: example.com/only, value: x, effect: NoExecute}]}
 `)
-	values := []string{stuck, "config.checkTimeout=1s", "config.maxRetries=0"} // a round fails within seconds
+	values := []string{stuck, "config.checkTimeout=1s", "config.maxRetries=0", "startupTaint.add=true"} // a round fails within seconds
 	s.Deploy(values...)
+	s.awaitTaint(startup, true)
 	s.Gate(node)
 	agent := s.pod(harness.Default())
 	bindings := s.Kube.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings()
@@ -67,6 +68,8 @@ spec: {taints: [{key: example.com/only, value: x, effect: NoExecute}]}
 		"glass-both":    {{Key: "example.com/first", Effect: corev1.TaintEffectNoSchedule}},
 		"glass-foreign": {{Key: "example.com/only", Value: "x", Effect: corev1.TaintEffectNoExecute}},
 	}, foreign)
+
+	s.awaitTaint(startup, false)
 
 	// The agent goes on with its rounds, and the node stays released.
 	before := s.failedRounds(agent)

@@ -46,7 +46,7 @@ type suite struct{ *harness.Suite }
 // start makes the cluster as every test wants it: the node verified, and nothing of ours installed, before and after.
 func start(t *testing.T) *suite {
 	t.Helper()
-	s := &suite{harness.Start(t, 4, 4)}
+	s := &suite{harness.Start(t, 4, 10)}
 	clean := func(ctx context.Context) error {
 		if err := s.Undeploy(ctx, everything...); err != nil {
 			return err

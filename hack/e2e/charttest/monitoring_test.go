@@ -20,7 +20,7 @@ import (
 
 // everything asks for all that is optional, with the values as they are shipped.
 var everything = []string{"podMonitor.enabled=true", "serviceMonitor.enabled=true", "prometheusRule.enabled=true", "dashboard.enabled=true",
-	"networkPolicy.enabled=true"}
+	"networkPolicy.enabled=true", "startupTaint.add=true"}
 
 // agents is how many one-shot agents are scraped. Each is the chart's DaemonSet with a taint and a
 // label of its own, so that one node has all of them verify it, and the DaemonSet controller take

@@ -22,7 +22,8 @@ func TestLifeOfARelease(t *testing.T) {
 	s.helm(append([]string{"upgrade", harness.Name, "chart", "--wait", "--timeout=2m"},
 		harness.Set(append(everything, "config.logLevel=debug", "config.maxRetries=2", "config.metricsLinger=1s")...)...)...)
 	second := s.inventory()
-	for _, kind := range []string{"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "PodMonitor", "ServiceMonitor", "PrometheusRule", "NetworkPolicy", "Service"} {
+	for _, kind := range []string{"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
+		"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "PodMonitor", "ServiceMonitor", "PrometheusRule", "NetworkPolicy", "Service"} {
 		s.True(slices.ContainsFunc(second, func(object string) bool { return strings.HasPrefix(object, kind+" ") }), "no %s among %v", kind, second)
 	}
 	s.verifies()

@@ -1,0 +1,172 @@
+{{/*
+The startup taint's policy: what the agent's node rules say, in CEL, about a node that registers. Literals are JSON, whose escapes CEL
+reads. What cannot be said so fails: a node that no agent may run on must never get the startup taint.
+*/}}
+
+{{/* Errors that the schema cannot find in what the policy needs. */}}
+{{- define "kube-node-ready.validateStartupTaint" -}}
+{{- $served := .Capabilities.APIVersions }}
+{{- $version := .Capabilities.KubeVersion.Version }}
+{{- /* Only an API server, or what speaks for one, says that there are Nodes: offline, the version decides. */ -}}
+{{- if and (not ($served.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy")) (or ($served.Has "v1/Node") (semverCompare "<1.36.0-0" $version)) }}
+{{- fail (printf "startupTaint.add is true, but Kubernetes %s serves no MutatingAdmissionPolicy v1 (on by default from 1.36 on): set it to false, and let kubelet or the node group add the taint" $version) }}
+{{- end }}
+{{- range $kind := list "podAffinity" "podAntiAffinity" }}
+{{- if (index ($.Values.affinity | default dict) $kind | default dict).requiredDuringSchedulingIgnoredDuringExecution }}
+{{- fail (printf "startupTaint.add: affinity.%s cannot be required: when a node registers, nobody knows its pods" $kind) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* CEL: the taints of the new node. */}}
+{{- define "kube-node-ready.celTaints" -}}
+object.spec.?taints.orValue([])
+{{- end }}
+
+{{/* CEL: a label of the new node, as an optional. */}}
+{{- define "kube-node-ready.celLabel" -}}
+object.metadata.?labels[?{{ toJson . }}]
+{{- end }}
+
+{{/*
+A rule must not exclude nodes by a label that they get after they have registered: they would have the startup taint by then, and no
+agent. NodeRestriction forbids kubelet most labels of Kubernetes, and cloud controllers add zones and instance types.
+*/}}
+{{- define "kube-node-ready.refuseLateLabel" -}}
+{{- $late := regexMatch `^([^/]+\.)?(kubernetes|k8s)\.io/` .key }}
+{{- if regexMatch `^((beta\.)?kubernetes\.io/(os|arch)|kubernetes\.io/hostname|(kubelet|node)\.kubernetes\.io/.*)$` .key }}
+{{- $late = eq .key "node.kubernetes.io/instance-type" }}
+{{- end }}
+{{- if $late }}
+{{- fail (printf "startupTaint.add: affinity: %s %s: a node gets this label after it has registered, so it would have the startup taint and no agent; exclude it by a label that it registers with (kubelet --node-labels)" .key .operator) }}
+{{- end }}
+{{- end }}
+
+{{/* CEL: the new node meets one of matchExpressions. */}}
+{{- define "kube-node-ready.celExpression" -}}
+{{- $label := include "kube-node-ready.celLabel" .key }}
+{{- if has .operator (list "NotIn" "DoesNotExist") }}
+{{- include "kube-node-ready.refuseLateLabel" . }}
+{{- end }}
+{{- if has .operator (list "In" "NotIn") }}
+{{- $values := list }}
+{{- range $value := .values }}
+{{- $values = append $values (printf "%s %s optional.of(%s)" $label (eq $.operator "In" | ternary "==" "!=") (toJson $value)) }}
+{{- end }}
+{{- join (eq .operator "In" | ternary " || " " && ") $values | printf "(%s)" }}
+{{- else if has .operator (list "Exists" "DoesNotExist") }}
+{{- printf "%s%s.hasValue()" (eq .operator "Exists" | ternary "" "!") $label }}
+{{- else if and (eq (len .values) 1) (regexMatch `^(0|-?[1-9][0-9]{0,17})$` (first .values)) }}
+{{- printf "(%s.orValue(\"\").matches(\"^-?[0-9]{1,18}$\") && int(%s.orValue(\"\")) %s %s)" $label $label (eq .operator "Gt" | ternary ">" "<") (first .values) }}
+{{- else }}
+{{- fail (printf "startupTaint.add: affinity: %s %s needs one integer, not %s" .key .operator (toJson .values)) }}
+{{- end }}
+{{- end }}
+
+{{/* CEL: the new node meets one of matchFields. */}}
+{{- define "kube-node-ready.celField" -}}
+{{- if or (ne .key "metadata.name") (not (has .operator (list "In" "NotIn"))) }}
+{{- fail (printf "startupTaint.add: affinity: matchFields %s %s: only metadata.name In and NotIn can be asked when a node registers" .key .operator) }}
+{{- end }}
+{{- eq .operator "NotIn" | ternary "!" "" }}(object.metadata.name in {{ toJson .values }})
+{{- end }}
+
+{{/* CEL: the new node matches the pod's nodeSelector. */}}
+{{- define "kube-node-ready.celNodeSelector" -}}
+{{- $all := list }}
+{{- range $key, $value := include "kube-node-ready.nodeSelector" . | fromYaml }}
+{{- $all = append $all (include "kube-node-ready.celExpression" (dict "key" $key "operator" "In" "values" (list $value))) }}
+{{- end }}
+{{- join " && " $all }}
+{{- end }}
+
+{{/* CEL: the new node matches the pod's required node affinity. */}}
+{{- define "kube-node-ready.celNodeAffinity" -}}
+{{- $terms := list }}
+{{- range (include "kube-node-ready.affinity" . | fromYaml).nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms }}
+{{- $all := list }}
+{{- range .matchExpressions }}
+{{- $all = append $all (include "kube-node-ready.celExpression" .) }}
+{{- end }}
+{{- range .matchFields }}
+{{- $all = append $all (include "kube-node-ready.celField" .) }}
+{{- end }}
+{{- $terms = append $terms (join " && " $all | printf "(%s)") }}
+{{- end }}
+{{- join " || " $terms }}
+{{- end }}
+
+{{/* CEL: the pod tolerates the taint t. */}}
+{{- define "kube-node-ready.celTolerates" -}}
+{{- $operator := .operator | default "Equal" }}
+{{- if not (has $operator (list "Exists" "Equal")) }}
+{{- fail (printf "startupTaint.add: tolerations: the operator %s depends on a feature gate: use Exists or Equal" $operator) }}
+{{- end }}
+{{- $all := list }}
+{{- with .key }}{{ $all = append $all (printf "t.key == %s" (toJson .)) }}{{ end }}
+{{- if eq $operator "Equal" }}{{ $all = append $all (printf "t.?value.orValue(\"\") == %s" (.value | default "" | toJson)) }}{{ end }}
+{{- with .effect }}{{ $all = append $all (printf "t.effect == %s" (toJson .)) }}{{ end }}
+{{- join " && " $all | default "true" | printf "(%s)" }}
+{{- end }}
+
+{{/*
+CEL: no taint of the new node keeps the pod away for good. The taints of a node that has just started go by themselves, and so do those
+that the agent waits for.
+*/}}
+{{- define "kube-node-ready.celTolerations" -}}
+{{- $starting := list "node.cloudprovider.kubernetes.io/uninitialized" }}
+{{- range list "not-ready" "unreachable" "network-unavailable" "disk-pressure" "memory-pressure" "pid-pressure" "unschedulable" }}
+{{- $starting = append $starting (printf "node.kubernetes.io/%s" .) }}
+{{- end }}
+{{- $any := list `t.effect == "PreferNoSchedule"` (printf "t.key in %s" (toJson $starting)) }}
+{{- range .Values.config.waitForTaints }}
+{{- $any = append $any (printf "t.key.startsWith(%s)" (toJson .)) }}
+{{- end }}
+{{- range include "kube-node-ready.tolerations" . | fromYamlArray }}
+{{- $any = append $any (include "kube-node-ready.celTolerates" .) }}
+{{- end }}
+{{- printf "%s.all(t, %s)" (include "kube-node-ready.celTaints" .) (join " || " $any) }}
+{{- end }}
+
+{{/* For the notes: how new nodes get the startup taint. */}}
+{{- define "kube-node-ready.howNodesGetTheTaint" -}}
+{{- if .Values.startupTaint.add -}}
+New nodes that may run {{ eq .Values.deploymentMode "controller" | ternary "a worker" "an agent" }}
+register with the taint (startupTaint.add). Karpenter adds it to its nodes if you declare it under `startupTaints`.
+{{- else -}}
+Make new nodes
+join with the taint:
+
+    kubelet --register-with-taints={{ .Values.config.taintKey }}={{ .Values.config.taintValue }}:{{ .Values.config.taintEffect }}
+{{- end }}
+{{- end }}
+
+{{/* "true" if the tolerations tolerate the startup taint, or nothing: (list . TOLERATIONS). */}}
+{{- define "kube-node-ready.tolerateStartupTaint" -}}
+{{- $config := (index . 0).Values.config }}
+{{- range index . 1 }}
+{{- $same := or (eq (.operator | default "Equal") "Exists") (eq (.value | default "") (toString $config.taintValue)) }}
+{{- if and $same (eq (.key | default $config.taintKey) $config.taintKey) (eq (.effect | default $config.taintEffect) $config.taintEffect) }}true{{ break }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{/* For the notes: how many DNS pods of the cluster do not tolerate the startup taint that new nodes get, or nothing. */}}
+{{- define "kube-node-ready.dnsPodsBehindTheGate" -}}
+{{- if and .Values.startupTaint.add .Values.config.dnsService }}
+{{- $service := splitList "/" .Values.config.dnsService }}
+{{- $selector := lookup "v1" "Service" (first $service) (last $service) | dig "spec" "selector" dict }}
+{{- $all := 0 }}
+{{- $behind := 0 }}
+{{- range $pod := lookup "v1" "Pod" (first $service) "" | dig "items" list }}
+{{- $selected := not (empty $selector) }}
+{{- range $key, $value := $selector }}
+{{- if ne (get ($pod.metadata.labels | default dict) $key) $value }}{{ $selected = false }}{{ end }}
+{{- end }}
+{{- if $selected }}
+{{- $all = add1 $all }}
+{{- if not (include "kube-node-ready.tolerateStartupTaint" (list $ (.spec.tolerations | default list))) }}{{ $behind = add1 $behind }}{{ end }}
+{{- end }}
+{{- end }}
+{{- if $behind }}{{ printf "%d of the %d pods of %s" $behind $all .Values.config.dnsService }}{{ end }}
+{{- end }}
+{{- end }}

@@ -99,8 +99,12 @@ func TestAgentMayReleaseItsOwnNodeAndNothingElse(t *testing.T) {
 		_, err := s.Kube.CoreV1().Nodes().Patch(s.Ctx, node, types.ApplyPatchType, []byte(feature), metav1.PatchOptions{FieldManager: "applier"})
 		s.NoError(err)
 		s.Undo(func(ctx context.Context) error {
-			return s.Cluster.Patch(ctx, node, `{"metadata":{"labels":{"example.com/feature":null}}}`)
+			return s.Cluster.Patch(ctx, node, `{"metadata":{"labels":{"example.com/feature":null},"annotations":{"example.com/updated":null}}}`)
 		})
+		// A client of this test: kubelet's fields are merged with others on a node that more than ten clients have changed.
+		_, err = s.Kube.CoreV1().Nodes().Patch(s.Ctx, node, types.MergePatchType, []byte(`{"metadata":{"annotations":{"example.com/updated":"x"}}}`),
+			metav1.PatchOptions{FieldManager: "updater"})
+		s.NoError(err)
 		s.NoError(own(node, harmless)) // from here on the agent is a client too
 		// managed is a patch with the node's managedFields, and the fields of one client replaced; without any, the client is left out.
 		managed := func(manager, fields string) string {
@@ -146,12 +150,12 @@ func TestAgentMayReleaseItsOwnNodeAndNothingElse(t *testing.T) {
 			"a finalizer":                {own, node, `{"metadata":{"finalizers":["example.com/stay"]}}`, onlyLinks},
 			"a generateName":             {own, node, `{"metadata":{"generateName":"x-"}}`, onlyLinks},
 			"all managed fields":         {own, node, `{"metadata":{"managedFields":[{}]}}`, managers},
-			"one client's fields":        {own, node, managed("kubelet", ""), managers},
+			"one client's fields":        {own, node, managed("updater", ""), managers},
 			"a label given to a client":  {own, node, managed("applier", `{"f:metadata":{"f:labels":{"f:example.com/feature":{},"f:example.com/label":{}}}}`), managers},
 			"taints given to a client":   {own, node, managed("applier", `{"f:metadata":{"f:labels":{"f:example.com/feature":{}}},"f:spec":{"f:taints":{}}}`), managers},
 			"a client's emptied fields":  {own, node, managed("applier", `{"f:metadata":{"f:labels":{}}}`), managers},
 			"a huge field of its own":    {own, node, managed(harness.Name, fmt.Sprintf(`{"f:metadata":{"f:labels":{"f:%s":{}}}}`, strings.Repeat("x", 100000))), managers},
-			"an updater's other fields":  {own, node, managed("kubelet", `{"f:metadata":{"f:annotations":{".":{}}}}`), managers},
+			"an updater's other fields":  {own, node, managed("updater", `{"f:metadata":{"f:annotations":{".":{}}}}`), managers},
 			"a huge annotation":          {own, node, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, harness.Annotation, strings.Repeat("x", 16385)), who + "set the annotation node-ready/verification to at most 16384 characters"},
 		} {
 			t.Run(name, func(t *testing.T) { s.part(t).forbidden(try.as(try.node, try.patch), try.by) })

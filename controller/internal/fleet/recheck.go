@@ -112,9 +112,10 @@ func (m memory) recheck(condition *corev1.NodeCondition, node *corev1.Node, pod 
 	if container != m.container {
 		r.began = now
 	}
-	hasRecovered := m.rechecked.Failed && !r.Failed // the agent has just written so: kubelet says later that it is ready
+	isTrue := condition != nil && condition.Status == corev1.ConditionTrue
+	hasRecovered := m.rechecked.Failed && isTrue // the agent has just written so: kubelet says later that it is ready
 	switch {
-	case container == "" || IsReady(pod) || !isNodeReady(node) || Untouchable(node) != "": // no round counts while it is drained
+	case container == "" || IsReady(pod) || !IsNodeReady(node) || Untouchable(node) != "": // no round counts while it is drained
 		r.NotReady, r.Spoke = time.Time{}, false
 	case r.NotReady.IsZero() || container != m.container:
 		r.NotReady, r.Spoke = now, false
@@ -153,7 +154,8 @@ func IsReady(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && condition != nil && condition.Status == corev1.ConditionTrue
 }
 
-func isNodeReady(node *corev1.Node) bool {
+// IsNodeReady reports whether kubelet says that node is ready.
+func IsNodeReady(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})

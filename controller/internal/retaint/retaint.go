@@ -15,6 +15,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
 // The rules for one node. Those of package breaker are for every node.
@@ -22,6 +23,8 @@ const (
 	Budget   breaker.Rule = "budget"    // too many nodes of its group are closed
 	CoolDown breaker.Rule = "cool-down" // it was closed just now
 	Changed  breaker.Rule = "changed"   // the live node differs from the cache
+	Peers    breaker.Rule = "peers"     // there are too few other nodes to tell
+	Refused  breaker.Rule = "refused"   // the API server refuses the taint
 )
 
 // Settings are what the operator has decided.
@@ -87,7 +90,10 @@ func (s Settings) Decide(in Input, now time.Time) Decision {
 // opens reports whether the failed taint of a node is to be removed. The agent does it first where there is one: it proves that
 // the node has recovered. A node with the startup taint waits for its release, which removes both.
 func (s Settings) opens(status fleet.Status, now time.Time) bool {
-	if !status.Closed || status.Untouchable != "" || fleet.HasTaint(status.Node, s.Fleet.Request.TaintKey) {
+	if !status.Closed || status.Node.DeletionTimestamp != nil || fleet.HasTaint(status.Node, s.Fleet.Request.TaintKey) {
+		return false
+	}
+	if s.Enabled && status.Untouchable != "" {
 		return false
 	}
 	isAlone := !status.Recheck.NoAgent.IsZero() && now.Sub(status.Recheck.NoAgent) >= s.SettleFor
@@ -124,7 +130,25 @@ func (s Settings) withhold(candidate fleet.Status, in Input, d Decision, now tim
 		return CoolDown, fmt.Sprintf("the node was closed %s ago, it is not closed again within %s",
 			now.Sub(at).Truncate(time.Second), s.SettleFor)
 	}
+	if text := s.unprovenPeers(candidate.Node, in.Statuses); text != "" {
+		return Peers, text
+	}
 	return s.budget(candidate.Node, in.Statuses)
+}
+
+// unprovenPeers says why a node that reaches none of its peers may be the only good one, or "".
+func (s Settings) unprovenPeers(candidate *corev1.Node, statuses []fleet.Status) string {
+	const enough = 3
+	others := 0
+	for _, status := range statuses {
+		if status.Node.UID != candidate.UID && fleet.IsNodeReady(status.Node) {
+			others++
+		}
+	}
+	if s.Fleet.Condition(candidate).Reason != verdict.PeersFailed || others >= enough {
+		return ""
+	}
+	return fmt.Sprintf("%d other nodes are ready, and no agent answers: it must be %d to tell whose fault that is", others, enough)
 }
 
 // budget allows a tenth of a group's nodes to have the failed taint, or one.

@@ -226,7 +226,13 @@ func TestOpen(t *testing.T) {
 			m.settings.Enabled = false
 			s.Node.Spec.Taints = append(s.Node.Spec.Taints, corev1.Taint{Key: startup})
 		}, false},
-		"cordoned": {func(m *moment, s *fleet.Status) { m.settings.Enabled, s.Untouchable = false, "it is cordoned" }, false},
+		"cordoned": {func(_ *moment, s *fleet.Status) {
+			s.Untouchable, s.Node.Status.Conditions[0].Status = "it is cordoned", corev1.ConditionTrue
+		}, false},
+		"cordoned, retaint is off": {func(m *moment, s *fleet.Status) { m.settings.Enabled, s.Untouchable = false, "it is cordoned" }, true},
+		"being deleted": {func(m *moment, s *fleet.Status) {
+			m.settings.Enabled, s.Node.DeletionTimestamp = false, &metav1.Time{Time: m.now}
+		}, false},
 		"closed by others": {func(m *moment, s *fleet.Status) {
 			m.settings.Enabled, s.Node.Spec.Taints = false, nil
 			m.close(0, "another-release")

@@ -57,7 +57,8 @@ type Tainter struct {
 	Log      *slog.Logger
 
 	closed map[types.UID]time.Time    // when this process has closed nodes
-	last   types.UID                  // the one that it has closed last, until the cache shows that; "": none
+	last   *corev1.Node               // the one that it has tried to close last, until it is known what has become of that; nil: none
+	failed map[types.UID]time.Time    // when closing a node was tried last, and failed
 	told   map[breaker.Rule]time.Time // when a rule was reported
 }
 
@@ -85,12 +86,9 @@ func (t *Tainter) once(ctx context.Context) {
 	}
 	now := t.Now()
 	maps.DeleteFunc(t.closed, func(_ types.UID, at time.Time) bool { return now.Sub(at) >= t.Settings.SettleFor })
-	isLast := func(status fleet.Status) bool { return status.Node.UID == t.last && !status.Closed }
-	if _, isRecent := t.closed[t.last]; !isRecent || !slices.ContainsFunc(plan.Statuses, isLast) {
-		t.last = ""
-	}
+	maps.DeleteFunc(t.failed, func(_ types.UID, at time.Time) bool { return now.Sub(at) >= noticeEvery })
 	decision := t.Settings.Decide(Input{Statuses: plan.Statuses, ControlGroup: t.ControlGroup(), Closed: t.closed,
-		Behind: t.last != ""}, now)
+		Behind: t.isBehind(ctx, plan.Statuses)}, now)
 	for _, rule := range Breakers() {
 		if _, holds := decision.Breakers[rule]; t.Settings.Enabled {
 			t.SetBreaker(string(rule), holds)
@@ -102,12 +100,31 @@ func (t *Tainter) once(ctx context.Context) {
 	for _, withheld := range decision.Withheld {
 		t.withheld(withheld, now)
 	}
+	// What could not be closed holds no other node.
+	slices.SortStableFunc(decision.Close, func(a, b fleet.Status) int { return t.failed[a.Node.UID].Compare(t.failed[b.Node.UID]) })
 	for _, candidate := range decision.Close {
 		if t.close(ctx, candidate, now) {
 			break
 		}
 	}
 	t.HandOver.Consider(ctx, t.Client, t.Settings.breaker().Unfit(plan.Statuses), t.Settings.NodeName, now)
+}
+
+// isBehind reports whether the cache does not show a node that this process has closed, or may have closed: the answer may be lost.
+func (t *Tainter) isBehind(ctx context.Context, statuses []fleet.Status) bool {
+	isShown := func(status fleet.Status) bool { return status.Node.UID == t.last.UID && status.Closed }
+	if t.last == nil || slices.ContainsFunc(statuses, isShown) {
+		t.last = nil
+		return false
+	}
+	live, err := t.patcher(t.last.Name).Get(ctx)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return true
+	}
+	if err != nil || live.UID != t.last.UID || !nodepatch.HasFailedTaint(live, t.Settings.Fleet.Request) {
+		t.last = nil // it is gone, was opened, or was never closed
+	}
+	return t.last != nil
 }
 
 // close reads a candidate live, and closes it if it is still one. It reports whether it has sent a patch.
@@ -123,24 +140,43 @@ func (t *Tainter) close(ctx context.Context, candidate fleet.Status, now time.Ti
 		t.withheld(Withheld{candidate.Node, Changed, why}, now)
 		return false
 	}
-	condition := t.Settings.Fleet.Condition(candidate.Node)
-	err = patcher.Close(ctx, live, t.Settings.Fleet.Request, t.Settings.Fleet.ClosedBy)
-	switch {
-	case apierrors.IsInvalid(err) || apierrors.IsConflict(err) || apierrors.IsNotFound(err):
-		log.Info("the node has changed since it was read: deciding again")
+	t.last = candidate.Node
+	if err := patcher.Close(ctx, live, t.Settings.Fleet.Request, t.Settings.Fleet.ClosedBy); err != nil {
+		t.notClosed(ctx, candidate, live, err, now)
 		return true
-	case err != nil:
-		log.Warn("the failed taint cannot be added, will retry", "error", err)
-		return !nodepatch.IsFinal(err) // it may have been added, unless it was refused
 	}
-	if t.closed == nil {
-		t.closed = make(map[types.UID]time.Time)
-	}
-	t.closed[candidate.Node.UID], t.last = now, candidate.Node.UID
+	t.closed = noted(t.closed, candidate.Node.UID, now)
+	delete(t.failed, candidate.Node.UID)
 	t.Count("added")
+	condition := t.Settings.Fleet.Condition(candidate.Node)
 	log.Warn("failed taint added: the node fails its rechecks", "reason", condition.Reason, "detail", condition.Message)
 	t.event(candidate.Node, corev1.EventTypeWarning, FailedTaintAdded, condition.Reason+": "+condition.Message)
 	return true
+}
+
+// notClosed notes that a patch has failed, and reports it if the API server refuses it: an admission policy may answer 422 too, as
+// a test of the patch does.
+func (t *Tainter) notClosed(ctx context.Context, candidate fleet.Status, sent *nodepatch.Node, err error, now time.Time) {
+	t.failed = noted(t.failed, candidate.Node.UID, now)
+	t.Log.Warn("the failed taint is not added, will retry", "node", candidate.Node.Name, "error", err)
+	switch {
+	case apierrors.IsInvalid(err):
+		again, readErr := t.patcher(candidate.Node.Name).Get(ctx)
+		if readErr != nil || again.ResourceVersion != sent.ResourceVersion {
+			return
+		}
+	case !nodepatch.IsFinal(err):
+		return
+	}
+	t.withheld(Withheld{candidate.Node, Refused, err.Error()}, now)
+}
+
+func noted(times map[types.UID]time.Time, uid types.UID, now time.Time) map[types.UID]time.Time {
+	if times == nil {
+		times = make(map[types.UID]time.Time)
+	}
+	times[uid] = now
+	return times
 }
 
 // changed says what is different on the live node, so that it must not be closed, or "".

@@ -394,21 +394,83 @@ func TestCacheThatIsBehind(t *testing.T) {
 	assert.Len(t, w.closed(), 1, "the budget of the NodePool")
 }
 
-// One node that a webhook protects does not keep the others from being closed.
-func TestNodeWhoseClosingIsRefused(t *testing.T) {
+// One node whose closing fails does not keep the others from being closed, whatever the API server answers.
+func TestNodeWhoseClosingFails(t *testing.T) {
+	for name, test := range map[string]struct {
+		err     error
+		refused int
+	}{
+		"webhook":      {apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "n1", errors.New("a webhook says no")), 1},
+		"policy":       {apierrors.NewInvalid(schema.GroupKind{Kind: "Node"}, "n1", nil), 1},
+		"server error": {apierrors.NewInternalError(errors.New("failed calling webhook")), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 60)
+			w.run(10 * time.Minute)
+			w.patching = func(node string) error {
+				if node == "n1" {
+					return test.err
+				}
+				return nil
+			}
+			w.failing["n1"] = "DNSFailed"
+			w.run(10 * time.Second)
+			w.failing["n2"] = "DNSFailed"
+			w.run(time.Minute)
+			assert.Equal(t, []string{"n2"}, w.closed())
+			assert.Equal(t, test.refused, w.said("n1 TaintWithheld refused"))
+		})
+	}
+}
+
+// The patch is applied, its answer is lost, and the cache is behind: the budget is unknown.
+func TestLostAnswer(t *testing.T) {
+	w := newWorld(t, 100)
+	w.run(10 * time.Minute)
+	for i := range 6 {
+		w.failing[fmt.Sprintf("n%d", i)] = "DNSFailed"
+	}
+	w.agents()
+	before := w.nodes()
+	w.patching = func(node string) error {
+		w.update(node, func(n *corev1.Node) {
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: failed, Value: release, Effect: corev1.TaintEffectNoSchedule})
+		})
+		return errors.New("no answer in time")
+	}
+	w.runWith(time.Minute, func() []corev1.Node { return before })
+	assert.Len(t, w.closed(), 1)
+}
+
+// It is opened by its agent before the cache has shown it as closed.
+func TestClosedAndOpenedAtOnce(t *testing.T) {
 	w := newWorld(t, 60)
 	w.run(10 * time.Minute)
-	w.patching = func(node string) error {
-		if node == "n1" {
-			return apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, node, errors.New("a webhook says no"))
-		}
-		return nil
-	}
 	w.failing["n1"] = "DNSFailed"
 	w.run(10 * time.Second)
+	require.Equal(t, []string{"n1"}, w.closed())
+	delete(w.failing, "n1")
 	w.failing["n2"] = "DNSFailed"
-	w.run(time.Minute)
+	w.run(20 * time.Second)
 	assert.Equal(t, []string{"n2"}, w.closed())
+}
+
+// Three of four nodes are dead: the one that reaches nobody is the only good one.
+func TestOnlySurvivor(t *testing.T) {
+	w := newWorld(t, 5)
+	w.run(10 * time.Minute)
+	for _, name := range []string{"n1", "n2", "n3"} {
+		w.update(name, func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown })
+	}
+	w.failing["n0"] = "PeersFailed"
+	w.run(time.Minute)
+	assert.Empty(t, w.closed())
+	assert.Equal(t, 1, w.said("n0 TaintWithheld peers: 1 other nodes are ready"))
+	delete(w.failing, "n0")
+	w.run(10 * time.Second)
+	w.failing["n0"] = "NetworkFailed,PeersFailed"
+	w.run(time.Minute)
+	assert.Equal(t, []string{"n0"}, w.closed())
 }
 
 // What a drained node showed before is not what fails now.

@@ -57,7 +57,7 @@ type Tainter struct {
 	Log      *slog.Logger
 
 	closed map[types.UID]time.Time    // when this process has closed nodes
-	last   *corev1.Node               // the one that it has tried to close last, until it is known what has become of that; nil: none
+	last   *corev1.Node               // the one that it tried to close last, until it is known what has become of that; nil: none
 	failed map[types.UID]time.Time    // when closing a node was tried last, and failed
 	told   map[breaker.Rule]time.Time // when a rule was reported
 }
@@ -110,7 +110,8 @@ func (t *Tainter) once(ctx context.Context) {
 	t.HandOver.Consider(ctx, t.Client, t.Settings.breaker().Unfit(plan.Statuses), t.Settings.NodeName, now)
 }
 
-// isBehind reports whether the cache does not show a node that this process has closed, or may have closed: the answer may be lost.
+// isBehind reports whether the cache does not show a node that this process has closed, or may have closed: an answer may be
+// lost.
 func (t *Tainter) isBehind(ctx context.Context, statuses []fleet.Status) bool {
 	isShown := func(status fleet.Status) bool { return status.Node.UID == t.last.UID && status.Closed }
 	if t.last == nil || slices.ContainsFunc(statuses, isShown) {
@@ -154,8 +155,8 @@ func (t *Tainter) close(ctx context.Context, candidate fleet.Status, now time.Ti
 	return true
 }
 
-// notClosed notes that a patch has failed, and reports it if the API server refuses it: an admission policy may answer 422 too, as
-// a test of the patch does.
+// notClosed notes that a patch has failed, and reports it if the API server refuses it: an admission policy may answer 422 too,
+// as a test of the patch does.
 func (t *Tainter) notClosed(ctx context.Context, candidate fleet.Status, sent *nodepatch.Node, err error, now time.Time) {
 	t.failed = noted(t.failed, candidate.Node.UID, now)
 	t.Log.Warn("the failed taint is not added, will retry", "node", candidate.Node.Name, "error", err)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"regexp"
 	"strings"
 	"time"
 
@@ -71,10 +72,16 @@ func AwaitLine(ctx context.Context, read func() ([]LogLine, error), wanted func(
 	return found, err
 }
 
+// isKlog matches what client-go itself logs, when an answer of the API server ends early.
+var isKlog = regexp.MustCompile(`^[IWEF]\d{4} `)
+
 func parseLog(text string) ([]LogLine, error) {
 	var lines []LogLine
 	for raw := range strings.Lines(text) {
 		var line LogLine
+		if isKlog.MatchString(raw) {
+			continue
+		}
 		if err := json.Unmarshal([]byte(raw), &line); err != nil {
 			return nil, fmt.Errorf("log line %q: %w", raw, err)
 		}

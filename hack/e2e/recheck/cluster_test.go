@@ -13,12 +13,12 @@ func TestNoNodeIsClosedWithoutDNS(t *testing.T) {
 	s.ScaleCoreDNS(0)
 	began := time.Now()
 	for _, node := range rechecked() {
-		s.awaitFails(node, dnsFailed)
+		s.awaitFails(node, noDNS)
 	}
 	s.awaitBreaker("control-group", true)
 	s.during(began, time.Minute, 10*time.Minute, func() {
 		for _, node := range rechecked() {
-			s.True(fails(s.Node(node), dnsFailed), node)
+			s.True(fails(s.Node(node), noDNS), node)
 		}
 	})
 	s.NoError(s.Cluster.ScaleCoreDNS(s.Ctx, 2))

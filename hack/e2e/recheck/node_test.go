@@ -15,7 +15,8 @@ import (
 const (
 	peersFailed = "PeersFailed"
 	silent      = "Silent"
-	dnsFailed   = "DNSFailed,ServiceFailed"
+	dnsFailed   = "DNSFailed"               // the DNS pods are all on one node: that they do not answer may be that node's fault
+	noDNS       = "DNSFailed,ServiceFailed" // there is no ready DNS pod
 )
 
 // Nodes of two releases fail at the same time.

@@ -122,6 +122,13 @@ controller.config.worker.job: {now: "remove it, a worker is a Pod and not a Job"
 {{- end }}
 {{- end }}
 
+{{/* The controller's resources. Those of 0.3 are its default, too little for this controller: this chart's default then, as in values.yaml. */}}
+{{- define "kube-node-ready.controllerResources" -}}
+{{- $former := dict "requests" (dict "cpu" "50m" "memory" "64Mi") "limits" (dict "cpu" "200m" "memory" "128Mi") }}
+{{- $default := dict "requests" (dict "cpu" "20m" "memory" "96Mi") "limits" (dict "memory" "512Mi") }}
+{{- toJson .Values.controller.resources | eq (toJson $former) | ternary $default .Values.controller.resources | toYaml }}
+{{- end }}
+
 {{/* What runs of a former release and must be gone before an upgrade. Only helm install and upgrade see it: elsewhere there is no cluster. */}}
 {{- define "kube-node-ready.validateFormerObjects" -}}
 {{- $namespace := .Release.Namespace }}

@@ -167,8 +167,9 @@ controller.config.worker.job: {now: "remove it, a worker is a Pod and not a Job"
 {{- fail (printf "%s.tag %s is an image from before 1.0: leave it empty, for the chart's appVersion" $name $image.tag) }}
 {{- end }}
 {{- end }}
-{{- if and .Values.controller.enabled (eq .Values.controller.image.repository "ghcr.io/imunhatep/kube-node-ready") }}
-{{- fail "controller.image.repository ghcr.io/imunhatep/kube-node-ready is the agent's since 1.0: set ghcr.io/imunhatep/kube-node-ready-controller" }}
+{{- $repository := .Values.controller.image.repository }}
+{{- if and .Values.controller.enabled (or (eq $repository .Values.image.repository) (regexMatch `(^|/)kube-node-ready$` $repository)) }}
+{{- fail (printf "controller.image.repository %s is the agent's since 1.0: set ghcr.io/imunhatep/kube-node-ready-controller, or its mirror" $repository) }}
 {{- end }}
 {{- include "kube-node-ready.validateFormerObjects" . }}
 {{- end }}

@@ -1,6 +1,6 @@
 {{/*
 What to set instead of each value that the charts 0.1 to 0.5 had and this one has not, and its defaults there. A value that equals one of
-them is ignored: nobody has chosen it. Any other value is refused: nothing that somebody has chosen is dropped, or taken over in silence.
+them, or is a part of it, is ignored: nobody has chosen it. Any other value is refused: nothing that somebody has chosen is dropped, or taken over in silence.
 */}}
 {{- define "kube-node-ready.formerValues" -}}
 config.clusterDNSIP: {now: set an IP address in config.dnsTestDomains, was: [""]}
@@ -104,13 +104,26 @@ controller.config.worker.initContainers: {now: "remove it, no agent and no worke
 controller.config.worker.job: {now: "remove it, a worker is a Pod and not a Job", was: [{activeDeadlineSeconds: 300, backoffLimit: 2, completions: 1, parallelism: 1}]}
 {{- end }}
 
+{{/* "true" if something of VALUE is not in DEFAULT, or nothing: (list VALUE DEFAULT). */}}
+{{- define "kube-node-ready.differs" -}}
+{{- $value := index . 0 }}{{ $default := index . 1 }}
+{{- if and (kindIs "map" $value) (kindIs "map" $default) }}
+{{- range $key, $inner := $value }}
+{{- if not (hasKey $default $key) }}true{{ else }}{{ include "kube-node-ready.differs" (list $inner (get $default $key)) }}{{ end }}
+{{- end }}
+{{- else if ne (toJson $value) (toJson $default) }}true
+{{- end }}
+{{- end }}
+
 {{/* A line for each former value in VALUE that somebody has chosen: (list FORMER PATH VALUE). */}}
 {{- define "kube-node-ready.chosenFormerValues" -}}
 {{- $former := index . 0 }}{{ $path := index . 1 }}{{ $value := index . 2 }}
 {{- with get $former $path }}
-{{- $defaults := list }}
-{{- range .was }}{{ $defaults = append $defaults (toJson .) }}{{ end }}
-{{- if not (or (kindIs "invalid" $value) (has (toJson $value) $defaults)) }}
+{{- $chosen := not (kindIs "invalid" $value) }}
+{{- range .was }}
+{{- if not (include "kube-node-ready.differs" (list $value .)) }}{{ $chosen = false }}{{ end }}
+{{- end }}
+{{- if $chosen }}
   {{ $path }} {{ toJson $value }}: {{ .now }}
 {{- end }}
 {{- else }}

@@ -176,7 +176,10 @@ controller.config.worker.job: {now: "remove it, a worker is a Pod and not a Job"
 {{- fail (printf "values of a chart before 1.0, see \"Upgrade from 0.x\" in the chart's README:%s" .) }}
 {{- end }}
 {{- range $name, $image := dict "image" .Values.image "controller.image" .Values.controller.image }}
-{{- if regexMatch `^v?0(\.|$)` $image.tag }}
+{{- if regexMatch `:[^/]*$` $image.repository }}
+{{- fail (printf "%s.repository %s must not have a tag: set %s.tag, or leave it empty for the chart's appVersion" $name $image.repository $name) }}
+{{- end }}
+{{- if regexMatch `^[vV]?0([._-]|$)` $image.tag }}
 {{- fail (printf "%s.tag %s is an image from before 1.0: leave it empty, for the chart's appVersion" $name $image.tag) }}
 {{- end }}
 {{- end }}

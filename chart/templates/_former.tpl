@@ -150,8 +150,9 @@ controller.config.worker.job: {now: "remove it, a worker is a Pod and not a Job"
 {{- fail (printf "the selector of the DaemonSet %s is that of chart 0.3, and immutable. First run:\n  kubectl --namespace %s delete daemonset %s --cascade=foreground" .metadata.name $namespace .metadata.name) }}
 {{- end }}
 {{- end }}
+{{- /* Before the version is the chart's name or its alias, which has no dot. */}}
 {{- with lookup "apps/v1" "Deployment" $namespace (include "kube-node-ready.controllerName" .) }}
-{{- if hasPrefix "kube-node-ready-0." (dig "labels" "helm.sh/chart" "" .metadata) }}
+{{- if regexMatch `^[^.]+-0\.` (dig "labels" "helm.sh/chart" "" .metadata) }}
 {{- fail (printf "the controller %s of a chart before 1.0 and its Jobs would release nodes beside this one. First run:\n  kubectl --namespace %s delete deployment %s --cascade=foreground\n  kubectl --namespace %s delete jobs --selector app=kube-node-ready,component=worker" .metadata.name $namespace .metadata.name $namespace) }}
 {{- end }}
 {{- end }}

@@ -1,6 +1,6 @@
 {{/*
 What to set instead of each value that the charts 0.1 to 0.5 had and this one has not, and its defaults there. A value that equals one of
-them is ignored: nobody has chosen it. Any other value is refused: nothing that somebody has chosen is dropped, or taken over in silence.
+them, or is a part of it, is ignored: nobody has chosen it. Any other value is refused: nothing that somebody has chosen is dropped, or taken over in silence.
 */}}
 {{- define "kube-node-ready.formerValues" -}}
 config.clusterDNSIP: {now: set an IP address in config.dnsTestDomains, was: [""]}
@@ -104,13 +104,26 @@ controller.config.worker.initContainers: {now: "remove it, no agent and no worke
 controller.config.worker.job: {now: "remove it, a worker is a Pod and not a Job", was: [{activeDeadlineSeconds: 300, backoffLimit: 2, completions: 1, parallelism: 1}]}
 {{- end }}
 
+{{/* "true" if something of VALUE is not in DEFAULT, or nothing: (list VALUE DEFAULT). */}}
+{{- define "kube-node-ready.differs" -}}
+{{- $value := index . 0 }}{{ $default := index . 1 }}
+{{- if and (kindIs "map" $value) (kindIs "map" $default) }}
+{{- range $key, $inner := $value }}
+{{- if not (hasKey $default $key) }}true{{ else }}{{ include "kube-node-ready.differs" (list $inner (get $default $key)) }}{{ end }}
+{{- end }}
+{{- else if ne (toJson $value) (toJson $default) }}true
+{{- end }}
+{{- end }}
+
 {{/* A line for each former value in VALUE that somebody has chosen: (list FORMER PATH VALUE). */}}
 {{- define "kube-node-ready.chosenFormerValues" -}}
 {{- $former := index . 0 }}{{ $path := index . 1 }}{{ $value := index . 2 }}
 {{- with get $former $path }}
-{{- $defaults := list }}
-{{- range .was }}{{ $defaults = append $defaults (toJson .) }}{{ end }}
-{{- if not (or (kindIs "invalid" $value) (has (toJson $value) $defaults)) }}
+{{- $chosen := not (kindIs "invalid" $value) }}
+{{- range .was }}
+{{- if not (include "kube-node-ready.differs" (list $value .)) }}{{ $chosen = false }}{{ end }}
+{{- end }}
+{{- if $chosen }}
   {{ $path }} {{ toJson $value }}: {{ .now }}
 {{- end }}
 {{- else }}
@@ -122,6 +135,13 @@ controller.config.worker.job: {now: "remove it, a worker is a Pod and not a Job"
 {{- end }}
 {{- end }}
 
+{{/* The controller's resources. Those of 0.3 are its default, too little for this controller: this chart's default then, as in values.yaml. */}}
+{{- define "kube-node-ready.controllerResources" -}}
+{{- $former := dict "requests" (dict "cpu" "50m" "memory" "64Mi") "limits" (dict "cpu" "200m" "memory" "128Mi") }}
+{{- $default := dict "requests" (dict "cpu" "20m" "memory" "96Mi") "limits" (dict "memory" "512Mi") }}
+{{- toJson .Values.controller.resources | eq (toJson $former) | ternary $default .Values.controller.resources | toYaml }}
+{{- end }}
+
 {{/* What runs of a former release and must be gone before an upgrade. Only helm install and upgrade see it: elsewhere there is no cluster. */}}
 {{- define "kube-node-ready.validateFormerObjects" -}}
 {{- $namespace := .Release.Namespace }}
@@ -130,8 +150,9 @@ controller.config.worker.job: {now: "remove it, a worker is a Pod and not a Job"
 {{- fail (printf "the selector of the DaemonSet %s is that of chart 0.3, and immutable. First run:\n  kubectl --namespace %s delete daemonset %s --cascade=foreground" .metadata.name $namespace .metadata.name) }}
 {{- end }}
 {{- end }}
+{{- /* Before the version is the chart's name or its alias, which has no dot. */}}
 {{- with lookup "apps/v1" "Deployment" $namespace (include "kube-node-ready.controllerName" .) }}
-{{- if hasPrefix "kube-node-ready-0." (dig "labels" "helm.sh/chart" "" .metadata) }}
+{{- if regexMatch `^[^.]+-0\.` (dig "labels" "helm.sh/chart" "" .metadata) }}
 {{- fail (printf "the controller %s of a chart before 1.0 and its Jobs would release nodes beside this one. First run:\n  kubectl --namespace %s delete deployment %s --cascade=foreground\n  kubectl --namespace %s delete jobs --selector app=kube-node-ready,component=worker" .metadata.name $namespace .metadata.name $namespace) }}
 {{- end }}
 {{- end }}
@@ -156,12 +177,16 @@ controller.config.worker.job: {now: "remove it, a worker is a Pod and not a Job"
 {{- fail (printf "values of a chart before 1.0, see \"Upgrade from 0.x\" in the chart's README:%s" .) }}
 {{- end }}
 {{- range $name, $image := dict "image" .Values.image "controller.image" .Values.controller.image }}
-{{- if regexMatch `^v?0(\.|$)` $image.tag }}
+{{- if regexMatch `:[^/]*$` $image.repository }}
+{{- fail (printf "%s.repository %s must not have a tag: set %s.tag, or leave it empty for the chart's appVersion" $name $image.repository $name) }}
+{{- end }}
+{{- if regexMatch `^[vV]?0([._-]|$)` $image.tag }}
 {{- fail (printf "%s.tag %s is an image from before 1.0: leave it empty, for the chart's appVersion" $name $image.tag) }}
 {{- end }}
 {{- end }}
-{{- if and .Values.controller.enabled (eq .Values.controller.image.repository "ghcr.io/imunhatep/kube-node-ready") }}
-{{- fail "controller.image.repository ghcr.io/imunhatep/kube-node-ready is the agent's since 1.0: set ghcr.io/imunhatep/kube-node-ready-controller" }}
+{{- $repository := .Values.controller.image.repository }}
+{{- if and .Values.controller.enabled (or (eq $repository .Values.image.repository) (regexMatch `(^|/)kube-node-ready$` $repository)) }}
+{{- fail (printf "controller.image.repository %s is the agent's since 1.0: set ghcr.io/imunhatep/kube-node-ready-controller, or its mirror" $repository) }}
 {{- end }}
 {{- include "kube-node-ready.validateFormerObjects" . }}
 {{- end }}

@@ -30,12 +30,13 @@ object.metadata.?labels[?{{ toJson . }}]
 
 {{/*
 A rule must not exclude nodes by a label that they get after they have registered: they would have the startup taint by then, and no
-agent. NodeRestriction forbids kubelet most labels of Kubernetes, and cloud controllers add zones and instance types.
+agent. NodeRestriction forbids kubelet most labels of Kubernetes, cloud controllers add zones and instance types, CSI drivers add
+topologies, and kubeadm keeps load balancers away from control planes. Labels of others are not known here.
 */}}
 {{- define "kube-node-ready.refuseLateLabel" -}}
-{{- $late := regexMatch `^([^/]+\.)?(kubernetes|k8s)\.io/` .key }}
+{{- $late := regexMatch `^(topology\.|([^/]+\.)?(kubernetes|k8s)\.io/)` .key }}
 {{- if regexMatch `^((beta\.)?kubernetes\.io/(os|arch)|kubernetes\.io/hostname|(kubelet|node)\.kubernetes\.io/.*)$` .key }}
-{{- $late = eq .key "node.kubernetes.io/instance-type" }}
+{{- $late = has .key (list "node.kubernetes.io/instance-type" "node.kubernetes.io/exclude-from-external-load-balancers") }}
 {{- end }}
 {{- if $late }}
 {{- fail (printf "startupTaint.add: affinity: %s %s: a node gets this label after it has registered, so it would have the startup taint and no agent; exclude it by a label that it registers with (kubelet --node-labels)" .key .operator) }}

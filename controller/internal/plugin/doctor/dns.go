@@ -31,7 +31,10 @@ func dnsBehindGate(c Cluster) (r Result) {
 		r.find("start the DNS pods", "the Service %s has no pods: no node is verified", service)
 		return r
 	}
-	missing, behind := c.isBehindGate(c.DNS.Value.Pods)
+	missing, behind, err := c.isBehindGate(c.DNS.Value.Pods)
+	if err != nil {
+		return unchecked(err)
+	}
 	keys := strings.Join(missing, " and ")
 	if !behind {
 		r.Detail = fmt.Sprintf("pods of %s tolerate %s", service, strings.Join(c.Release.TaintKeys(), " and "))

@@ -103,13 +103,14 @@ func toleratesTaint(pod *corev1.Pod, taint *corev1.Taint) bool {
 
 // isBehindGate reports whether no pod can run while every gated node is new: none tolerates the taints, and no node that joins
 // without the startup taint could run one. missing are the keys that keep the pods away, empty if one of the pods tolerates all.
-func (c Cluster) isBehindGate(pods []corev1.Pod) (missing []string, behind bool) {
+// err says why it is unknown which nodes join without the startup taint, where a pod needs one.
+func (c Cluster) isBehindGate(pods []corev1.Pod) (missing []string, behind bool, err error) {
 	keys := c.Release.TaintKeys()
 	lacks := func(pod corev1.Pod) bool {
 		return slices.ContainsFunc(keys, func(key string) bool { return !c.tolerates(&pod, key) })
 	}
 	if slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return !lacks(pod) }) {
-		return nil, false
+		return nil, false, nil
 	}
 	for _, key := range keys {
 		if !slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return c.tolerates(&pod, key) }) {
@@ -119,9 +120,13 @@ func (c Cluster) isBehindGate(pods []corev1.Pod) (missing []string, behind bool)
 	if len(missing) == 0 {
 		missing = keys // each is tolerated by some pod, all of them by none
 	}
-	return missing, !slices.ContainsFunc(c.Nodes.Value, func(node corev1.Node) bool {
+	behind = !slices.ContainsFunc(c.Nodes.Value, func(node corev1.Node) bool {
 		return !c.joinsGated(&node) && slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return canRun(&pod, &node) })
 	})
+	if !behind {
+		err = unchecked(c.Adds.Err, c.NodePools.Err).Unchecked
+	}
+	return missing, behind, err
 }
 
 // canRun reports whether node could run pod: it is ready, and has the labels and no taints that keep the pod away.

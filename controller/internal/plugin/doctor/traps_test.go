@@ -366,6 +366,30 @@ func TestUnchecked(t *testing.T) {
 	require.ErrorContains(t, CheckNames([]string{"polcy"}), "must be one of dns-behind-gate, ")
 }
 
+// Which nodes join with the startup taint is unknown where the chart's policy or the NodePools cannot be read.
+func TestUncheckedIfUngatedNodesAreUnknown(t *testing.T) {
+	no := errors.New("forbidden to you")
+	for name, refuse := range map[string]func(*Cluster){
+		"policy":    func(c *Cluster) { c.Adds.Err = no },
+		"NodePools": func(c *Cluster) { c.NodePools = Read[[]NodePool]{Err: no} },
+	} {
+		for _, trap := range []string{"dns-behind-gate", "webhooks"} {
+			t.Run(name+" "+trap, func(t *testing.T) {
+				c := clean(t)
+				refuse(c)
+				require.NoError(t, set(t, c, trap).Unchecked, "pods that tolerate the taint need no such node")
+				c.DNS.Value.Pods = []corev1.Pod{podOn("plain")}
+				hook(c)
+				assert.Len(t, set(t, c, trap).Findings, 1, "no node could run them")
+				c.Nodes.Value = append(c.Nodes.Value, readyNode("plain"))
+				found := set(t, c, trap)
+				assert.Empty(t, found.Findings)
+				require.ErrorIs(t, found.Unchecked, no)
+			})
+		}
+	}
+}
+
 // Before any node is gated, DNS pods that do not tolerate the taint lock nothing: that is worth a note.
 func TestNoteBeforeGating(t *testing.T) {
 	c := clean(t)

@@ -28,12 +28,15 @@ func webhooks(c Cluster) (r Result) {
 		}
 		service := webhook.Webhook.ClientConfig.Service
 		called := fmt.Sprintf("the webhook %s is called for %s with failurePolicy Fail, and", name, what)
-		missing, behind := c.isBehindGate(webhook.Backend.Value.Pods)
+		missing, behind, err := c.isBehindGate(webhook.Backend.Value.Pods)
 		keys := strings.Join(missing, " and ")
 		switch {
 		case len(webhook.Backend.Value.Pods) == 0:
 			r.find("start its pods, or delete the configuration", "%s its Service %s/%s has no pods, or is not there", called,
 				service.Namespace, service.Name)
+		case err != nil:
+			r.Unchecked = err
+			r.note("not checked: the webhook %s: %v", name, err)
 		case behind:
 			r.find("let its pods tolerate "+keys+", or exclude the namespace "+c.Release.Namespace+" from it",
 				"%s no pod of its Service %s/%s tolerates %s", called, service.Namespace, service.Name, keys)

@@ -59,7 +59,7 @@ const nodePoolLabel = "karpenter.sh/nodepool"
 // gatedNodeOf returns a node of the pool that has the startup taint, or had it, or "".
 func (c Cluster) gatedNodeOf(pool NodePool) string {
 	for i := range c.Nodes.Value {
-		if node := &c.Nodes.Value[i]; node.Labels[nodePoolLabel] == pool.Name && c.joinsGated(node) {
+		if node := &c.Nodes.Value[i]; node.Labels[nodePoolLabel] == pool.Name && c.joinedGated(node) {
 			return node.Name
 		}
 	}

@@ -68,22 +68,30 @@ func (r *Result) note(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
-// joinsGated reports whether a node like this one joins with the startup taint: it has it, had it before it was released, or
-// somebody adds it to such nodes.
+// joinsGated reports whether a node like this one joins with the startup taint: this one did, or somebody adds it to such nodes.
 func (c Cluster) joinsGated(node *corev1.Node) bool {
-	key := c.Release.Agent.TaintKey
 	declares := func(pool NodePool) bool {
-		return pool.Name == node.Labels[nodePoolLabel] && hasKey(slices.Concat(pool.Taints, pool.StartupTaints), key)
+		return pool.Name == node.Labels[nodePoolLabel] &&
+			hasKey(slices.Concat(pool.Taints, pool.StartupTaints), c.Release.Agent.TaintKey)
 	}
-	if fleet.HasTaint(node, key) || slices.ContainsFunc(c.NodePools.Value, declares) {
-		return true
-	}
-	if c.Adds.Value && c.Release.Settings.Rules.Select(node) {
-		return true
-	}
+	return c.joinedGated(node) || slices.ContainsFunc(c.NodePools.Value, declares) || c.Adds.Value && c.isForPolicy(node)
+}
+
+// joinedGated reports whether node has the startup taint, or had it before it was released.
+func (c Cluster) joinedGated(node *corev1.Node) bool {
+	key := c.Release.Agent.TaintKey
 	record, err := verdict.ParseRecord(node.Annotations[c.Release.Settings.Request.Annotation])
 	isStartup := func(text string) bool { return keyOf(text) == key }
-	return err == nil && slices.ContainsFunc(record.Removed, isStartup)
+	return fleet.HasTaint(node, key) || err == nil && slices.ContainsFunc(record.Removed, isStartup)
+}
+
+// isForPolicy reports whether the chart's MutatingAdmissionPolicy adds the startup taint to a node like this one: its conditions
+// are the node rules, no node of Karpenter, and no verified label. Only a release adds that label's own value later.
+func (c Cluster) isForPolicy(node *corev1.Node) bool {
+	request := c.Release.Settings.Request
+	value, labelled := node.Labels[request.Label]
+	_, ofKarpenter := node.Labels[nodePoolLabel]
+	return c.Release.Settings.Rules.Select(node) && !ofKarpenter && (!labelled || value == request.LabelValue)
 }
 
 // tolerates reports whether a pod tolerates the startup taint, or another taint with one of the keys.

@@ -276,8 +276,18 @@ func TestNoTrap(t *testing.T) {
 			c.Nodes.Value = append(c.Nodes.Value, readyNode("system"))
 		}},
 		"one DNS pod is enough": {trap: "dns-behind-gate", change: func(c *Cluster) { c.DNS.Value.Pods = append(c.DNS.Value.Pods, podOn("old")) }},
-		"DNS outside":           {trap: "dns-behind-gate", change: func(c *Cluster) { c.DNS.Value = Backend{External: true} }},
-		"managed DNS":           {trap: "dns-behind-gate", config: func(cfg *config.Config) { cfg.DNSService = "" }, change: func(c *Cluster) { c.DNS.Value.Pods = nil }},
+		"the policy leaves Karpenter's nodes alone": {trap: "dns-behind-gate", change: func(c *Cluster) {
+			plain := readyNode("plain")
+			plain.Labels[nodePoolLabel] = "plain"
+			c.Adds.Value, c.DNS.Value.Pods, c.Nodes.Value = true, []corev1.Pod{podOn("plain")}, append(c.Nodes.Value, plain)
+		}},
+		"the policy leaves nodes with another value of the label alone": {trap: "dns-behind-gate", change: func(c *Cluster) {
+			plain := readyNode("plain")
+			plain.Labels[label] = "excluded"
+			c.Adds.Value, c.DNS.Value.Pods, c.Nodes.Value = true, []corev1.Pod{podOn("plain")}, append(c.Nodes.Value, plain)
+		}},
+		"DNS outside": {trap: "dns-behind-gate", change: func(c *Cluster) { c.DNS.Value = Backend{External: true} }},
+		"managed DNS": {trap: "dns-behind-gate", config: func(cfg *config.Config) { cfg.DNSService = "" }, change: func(c *Cluster) { c.DNS.Value.Pods = nil }},
 		"no external name": {trap: "external-names", config: func(cfg *config.Config) { cfg.DNSTestDomains = cfg.DNSTestDomains[:1] },
 			change: func(c *Cluster) { c.Corefile.Value = ".:53 {\n  kubernetes cluster.local\n}\n" }},
 		"hosts answer the name": {trap: "external-names", change: func(c *Cluster) {
@@ -289,7 +299,12 @@ func TestNoTrap(t *testing.T) {
 		"the failure is of a node that is verified now": {trap: "external-names", change: func(c *Cluster) {
 			c.Events.Value = []corev1.Event{{Type: "Warning", Message: "dns: google.com: SERVFAIL", InvolvedObject: corev1.ObjectReference{Name: "old"}}}
 		}},
-		"a NodePool that is not gated":   {trap: "karpenter", change: func(c *Cluster) { c.NodePools.Value[0].StartupTaints = nil }},
+		"a NodePool that is not gated": {trap: "karpenter", change: func(c *Cluster) { c.NodePools.Value[0].StartupTaints = nil }},
+		"a NodePool whose nodes the policy leaves alone": {trap: "karpenter", change: func(c *Cluster) {
+			c.Adds.Value, c.NodePools.Value[0].StartupTaints = true, nil
+			c.Nodes.Value = append(c.Nodes.Value, readyNode("plain"))
+			c.Nodes.Value[2].Labels[nodePoolLabel] = "gated"
+		}},
 		"no Karpenter":                   {trap: "karpenter", change: func(c *Cluster) { c.NodePools = Read[[]NodePool]{Absent: true} }},
 		"--startup-taint":                {trap: "cluster-autoscaler", change: func(c *Cluster) { c.Deployments.Value = autoscaler("--startup-taint=" + startup) }},
 		"--ignore-taint":                 {trap: "cluster-autoscaler", change: func(c *Cluster) { c.Deployments.Value = autoscaler("--ignore-taint", startup) }},

@@ -192,6 +192,21 @@ func labelledAndTainted(c Cluster) (r Result) {
 	return r
 }
 
+// excludedAndTainted: the node rules keep the agent away that would remove the taint.
+func excludedAndTainted(c Cluster) (r Result) {
+	if c.Nodes.Err != nil || c.Agents.Err != nil {
+		return unchecked(c.Nodes.Err, c.Agents.Err)
+	}
+	for i := range c.Nodes.Value {
+		if node := &c.Nodes.Value[i]; c.Release.Settings.IsStranded(node) && !c.hasAgent(node) {
+			r.find("kubectl node-ready open "+node.Name+", and let such nodes join without the startup taint, or change the node rules",
+				"the node %s has the startup taint, and the node rules exclude it: no agent comes to remove it", node.Name)
+		}
+	}
+	r.Detail = "the node rules select each node with the startup taint"
+	return r
+}
+
 // failedTaint: the agent removes it, and where none is left the controller does, if it has added it.
 func failedTaint(c Cluster) (r Result) {
 	if c.Nodes.Err != nil || c.Agents.Err != nil {

@@ -29,6 +29,7 @@ func Traps() []Trap {
 		{"cluster-autoscaler", clusterAutoscaler},
 		{"foreign-taints", foreignTaints},
 		{"labelled-and-tainted", labelledAndTainted},
+		{"excluded-and-tainted", excludedAndTainted},
 		{"failed-taint", failedTaint},
 		{"webhooks", webhooks},
 		{"rights", rights},

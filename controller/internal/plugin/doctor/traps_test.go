@@ -222,6 +222,8 @@ func TestTraps(t *testing.T) {
 
 		"labelled and tainted": {trap: "labelled-and-tainted", text: "the node new has the label node-ready/verified=false", remedy: "kubectl node-ready verify new",
 			change: func(c *Cluster) { c.Nodes.Value[1].Labels[label] = "false"; c.Agents.Value = nil }},
+		"gated and excluded by the node rules": {trap: "excluded-and-tainted", text: "the node windows has the startup taint, and the node rules", remedy: "kubectl node-ready open windows",
+			change: func(c *Cluster) { addWindows(c) }},
 		"failed and no agent": {trap: "failed-taint", text: "the node old has the taint node-ready/failed", remedy: "kubectl node-ready open old",
 			change: func(c *Cluster) {
 				c.Nodes.Value[0].Spec.Taints = []corev1.Taint{taint(failed, corev1.TaintEffectNoSchedule)}
@@ -318,7 +320,12 @@ func TestNoTrap(t *testing.T) {
 			c.Deployments.Value = autoscaler()
 			c.Deployments.Value[0].Spec.Template.Spec.Containers = []corev1.Container{{Image: "quay.io/cluster-autoscaler-operator:v1"}, {Command: []string{"", "cluster-autoscaler"}}}
 		}},
-		"the agent is still there": {trap: "labelled-and-tainted", change: func(c *Cluster) { c.Nodes.Value[1].Labels[label] = "true" }},
+		"the agent is still there":                   {trap: "labelled-and-tainted", change: func(c *Cluster) { c.Nodes.Value[1].Labels[label] = "true" }},
+		"an excluded node without the startup taint": {trap: "excluded-and-tainted", change: func(c *Cluster) { addWindows(c).Spec.Taints = nil }},
+		"an agent is still on the excluded node": {trap: "excluded-and-tainted", change: func(c *Cluster) {
+			addWindows(c)
+			c.Agents.Value = append(c.Agents.Value, podOn("windows"))
+		}},
 		"controller mode": {trap: "labelled-and-tainted", change: func(c *Cluster) {
 			c.Nodes.Value[1].Labels[label] = "true"
 			c.Agents.Value = nil
@@ -354,6 +361,16 @@ func TestNoTrap(t *testing.T) {
 
 func addTaint(c *Cluster, key string) {
 	c.Nodes.Value[1].Spec.Taints = append(c.Nodes.Value[1].Spec.Taints, taint(key, corev1.TaintEffectNoExecute))
+}
+
+// addWindows adds a node with the startup taint that the node rules exclude.
+func addWindows(c *Cluster) *corev1.Node {
+	c.Release.Template.Spec.NodeSelector = map[string]string{"kubernetes.io/os": "linux"}
+	c.Release.Settings.Rules = fleet.NewRules(c.Release.Template, c.Release.Settings.Request)
+	node := readyNode("windows", taint(startup, corev1.TaintEffectNoSchedule))
+	node.Labels["kubernetes.io/os"] = "windows"
+	c.Nodes.Value = append(c.Nodes.Value, node)
+	return &c.Nodes.Value[len(c.Nodes.Value)-1]
 }
 
 // hook returns the webhook, whose pods are behind the gate.

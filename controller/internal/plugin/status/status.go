@@ -59,12 +59,21 @@ func Of(in Input, now time.Time) Fleet {
 	}
 	plan := in.Settings.Decide(fleet.Objects{Nodes: in.Nodes, Pods: in.Pods, Events: podEvents}, now)
 	last := lastEvents(in.Events)
+	plan.Statuses = slices.DeleteFunc(plan.Statuses, func(s fleet.Status) bool { return in.Settings.IsStranded(s.Node) })
 	found := Fleet{Nodes: len(in.Nodes), NotSelected: len(in.Nodes) - len(plan.Statuses), Count: make(map[fleet.State]int)}
 	for _, status := range plan.Statuses {
 		row := in.row(status, last[status.Node.Name])
 		found.Count[row.State]++
 		if row.State != fleet.Verified {
 			found.Rows = append(found.Rows, row)
+		}
+	}
+	for i := range in.Nodes {
+		if node := &in.Nodes[i]; in.Settings.IsStranded(node) {
+			found.NotSelected--
+			found.Count[fleet.Unverified]++
+			found.Rows = append(found.Rows, Row{Node: node.Name, Since: node.CreationTimestamp.Time, State: fleet.Unverified,
+				Reason: "the node rules exclude it: no agent comes", Next: "kubectl node-ready open " + node.Name})
 		}
 	}
 	slices.SortFunc(found.Rows, func(a, b Row) int { return strings.Compare(a.Node, b.Node) })

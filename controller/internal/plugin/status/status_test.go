@@ -145,6 +145,13 @@ func TestRows(t *testing.T) {
 			release(n)
 			c.isFalse(n, "PeersFailed", "peers: none answers")
 		}, RecheckFails, 4 * time.Minute, "PeersFailed: none answers", "routes between nodes"},
+		"excluded by the node rules": {func(_ *cluster, n *corev1.Node) { n.Labels["kubernetes.io/os"] = "windows" },
+			fleet.Unverified, 10 * time.Minute, "the node rules exclude it", "kubectl node-ready open n"},
+		"excluded by the node rules, with the failed taint": {func(c *cluster, n *corev1.Node) {
+			c.Settings.ClosedBy = "knr"
+			n.Labels["kubernetes.io/os"] = "windows"
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: failed, Value: "knr", Effect: corev1.TaintEffectNoSchedule})
+		}, fleet.Unverified, 10 * time.Minute, "the node rules exclude it", "kubectl node-ready open n"},
 		"closed": {func(c *cluster, n *corev1.Node) {
 			c.Settings.Rechecks.Interval = time.Minute
 			release(n)
@@ -176,7 +183,8 @@ func TestPrint(t *testing.T) {
 	release(c.node("good"))
 	c.event("good", "NodeNotVerified", "dns: x", 3*time.Minute)
 	c.event("good", "NodeVerified", "all pass", 2*time.Minute)
-	c.node("windows").Labels["kubernetes.io/os"] = "windows"
+	windows := c.node("windows")
+	windows.Labels["kubernetes.io/os"], windows.Spec.Taints = "windows", nil
 	c.isFalse(c.node("bad"), "DNSFailed", "dns: "+strings.Repeat("x", 200)+"\n")
 	var out strings.Builder
 	require.NoError(t, Of(c.Input, now).Print(&out, now))

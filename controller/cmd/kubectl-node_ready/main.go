@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/signal"
 	goruntime "runtime"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -100,6 +102,12 @@ func run(ctx context.Context, args []string, connect func(options) (access, erro
 		return fail(exitError, err)
 	}
 	s := session{access: reach, release: of, out: stdout}
+	switch {
+	case of.Invalid != nil && verb == "status":
+		return fail(exitError, of.Invalid)
+	case of.Invalid != nil && verb != "doctor":
+		s.warn(stderr)
+	}
 	switch verb {
 	case "doctor":
 		if s.doctor(ctx, o.skip) > 0 {
@@ -168,6 +176,15 @@ type session struct {
 
 func (s session) hands() byhand.Hands {
 	return byhand.Hands{Settings: s.release.Settings, Client: s.Client, Node: s.Node, Out: s.out}
+}
+
+// warn says what is taken for the settings, where they are invalid.
+func (s session) warn(stderr io.Writer) {
+	keys := s.release.Settings.Request
+	taints := slices.Compact(append([]string{keys.TaintKey, keys.FailedTaintKey}, keys.AlsoRemove...))
+	_, _ = fmt.Fprintf(stderr, "kubectl node-ready: warning: %v\n"+
+		"The taints are taken to be %s, and the label %s (the default where none is set)\n",
+		s.release.Invalid, strings.Join(taints, ", "), keys.Label)
 }
 
 func (s session) doctor(ctx context.Context, skip []string) (set int) {

@@ -167,3 +167,34 @@ func TestConnect(t *testing.T) {
 	_, err = connect(o)
 	require.ErrorContains(t, err, "no access to a cluster")
 }
+
+// Break glass works with settings that no pod starts with, and without any.
+func TestOpenWithInvalidSettings(t *testing.T) {
+	c := newCluster(t, gated("a"), gated("b"))
+	settings := new(corev1.ConfigMap)
+	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "knr"}, settings))
+	settings.Data["CHECK_TIMEOUT"] = "3"
+	require.NoError(t, c.Update(t.Context(), settings))
+	code, _, stderr := c.run()
+	assert.Equal(t, exitError, code)
+	assert.Contains(t, stderr, "CHECK_TIMEOUT")
+	code, stdout, _ := c.run("doctor")
+	assert.Equal(t, exitError, code)
+	assert.Regexp(t, "TRAP  settings .*CHECK_TIMEOUT", stdout)
+	for _, args := range [][]string{{"verify", "a"}, {"open", "a"}, {"open", "--all", "--yes"}} {
+		code, stdout, stderr = c.run(args...)
+		assert.Equal(t, exitOK, code, stderr)
+		assert.Contains(t, stderr, "warning: settings in the ConfigMap kube-system/knr: CHECK_TIMEOUT")
+		assert.Contains(t, stderr, "taken to be example.com/gate, node-ready/failed, and the label node-ready/verified")
+	}
+	assert.Equal(t, "node b: removed example.com/gate:NoSchedule\n", stdout)
+
+	node := gated("c")
+	node.Spec.Taints[0].Key = "node-ready/unverified"
+	require.NoError(t, c.Create(t.Context(), node))
+	require.NoError(t, c.Delete(t.Context(), settings))
+	code, stdout, stderr = c.run("open", "--all", "--yes")
+	assert.Equal(t, exitOK, code, stderr)
+	assert.Contains(t, stderr, `warning: settings of the release: configmaps "knr" not found`)
+	assert.Equal(t, "node c: removed node-ready/unverified:NoSchedule\n", stdout)
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
@@ -22,6 +23,7 @@ type Trap struct {
 // Traps returns all of them, in the order of the README.
 func Traps() []Trap {
 	return []Trap{
+		{settingsName, settings},
 		{"dns-behind-gate", dnsBehindGate},
 		{"external-names", externalNames},
 		{"cluster-domain", clusterDomain},
@@ -35,6 +37,18 @@ func Traps() []Trap {
 		{"rights", rights},
 		{"policy", policy},
 	}
+}
+
+const settingsName = "settings"
+
+// settings: no pod of the release starts with invalid ones.
+func settings(c Cluster) (r Result) {
+	if c.Release.Invalid != nil {
+		r.find("correct it and run helm upgrade, or apply the manifests again; open and verify work all the same", "%s",
+			strings.ReplaceAll(c.Release.Invalid.Error(), "\n", "; "))
+	}
+	r.Detail = "the settings in the ConfigMap " + c.Release.Namespace + "/" + c.Release.Fullname + " are valid"
+	return r
 }
 
 // Finding is a trap that is set, and what to do about it.

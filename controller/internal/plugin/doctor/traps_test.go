@@ -388,14 +388,25 @@ func TestUnchecked(t *testing.T) {
 	c.Deployments.Err, c.Webhooks.Err, c.Rights.Err, c.Policies.Err = no, no, no, no
 	c.Corefile.Value = ""
 	var out strings.Builder
-	assert.Zero(t, Report(&out, *c, []string{"policy"}))
+	assert.Zero(t, Report(&out, *c, []string{"policy", "settings"}))
 	assert.Equal(t, len(Traps()), strings.Count(out.String(), "SKIP"), out.String())
 	for line := range strings.Lines(out.String()) {
-		assert.True(t, strings.Contains(line, "forbidden to you") || strings.Contains(line, " policy "), line)
+		assert.True(t, strings.Contains(line, "forbidden to you") || strings.Contains(line, "--skip"), line)
 	}
 	assert.Contains(t, out.String(), "not checked: --skip")
 	require.NoError(t, CheckNames([]string{"policy", "rights"}))
-	require.ErrorContains(t, CheckNames([]string{"polcy"}), "must be one of dns-behind-gate, ")
+	require.ErrorContains(t, CheckNames([]string{"polcy"}), "must be one of settings, dns-behind-gate, ")
+}
+
+// With unknown settings nothing else is looked for.
+func TestInvalidSettings(t *testing.T) {
+	of := clean(t).Release
+	of.Invalid = errors.New("settings in the ConfigMap a/b: X\nY")
+	c := newReader(t, func(string) error { return nil }, stored(t)...).Read(t.Context(), of, now)
+	var out strings.Builder
+	assert.Equal(t, 1, Report(&out, c, nil))
+	assert.Contains(t, out.String(), "TRAP  settings              settings in the ConfigMap a/b: X; Y\n")
+	assert.Equal(t, len(Traps())-1, strings.Count(out.String(), "SKIP"))
 }
 
 // Which nodes join with the startup taint is unknown where the chart's policy or the NodePools cannot be read.

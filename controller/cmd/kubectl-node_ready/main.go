@@ -59,6 +59,7 @@ type options struct {
 	release    string
 	all, yes   bool
 	skip       []string
+	gateAll    bool
 	version    bool
 }
 
@@ -110,7 +111,7 @@ func run(ctx context.Context, args []string, connect func(options) (access, erro
 	}
 	switch verb {
 	case "doctor":
-		if s.doctor(ctx, o.skip) > 0 {
+		if s.doctor(ctx, o) > 0 {
 			return exitError
 		}
 	case "verify":
@@ -134,6 +135,7 @@ func newFlags(o *options) *pflag.FlagSet {
 	flags.BoolVar(&o.all, "all", false, "open: every node")
 	flags.BoolVarP(&o.yes, "yes", "y", false, "open --all: do it")
 	flags.StringSliceVar(&o.skip, "skip", nil, "doctor: traps not to look for")
+	flags.BoolVar(&o.gateAll, "gate-all", false, "doctor: look as if every selected node joined with the startup taint")
 	flags.BoolVar(&o.version, "version", false, "print version, commit and build date")
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "path of the kubeconfig file")
 	names := clientcmd.RecommendedConfigOverrideFlags("")
@@ -187,9 +189,11 @@ func (s session) warn(stderr io.Writer) {
 		s.release.Invalid, strings.Join(taints, ", "), keys.Label)
 }
 
-func (s session) doctor(ctx context.Context, skip []string) (set int) {
+func (s session) doctor(ctx context.Context, o options) (set int) {
 	reader := doctor.Reader{Client: s.Client, Kubelet: s.Kubelet}
-	return doctor.Report(s.out, reader.Read(ctx, s.release, time.Now()), skip)
+	found := reader.Read(ctx, s.release, time.Now())
+	found.GateAll = o.gateAll
+	return doctor.Report(s.out, found, o.skip)
 }
 
 func (s session) open(ctx context.Context, nodes []string, all bool) error {

@@ -139,6 +139,20 @@ func TestDoctor(t *testing.T) {
 	assert.Equal(t, exitOK, code, stdout)
 }
 
+// Before nodes are gated, doctor warns; --gate-all makes a trap of it.
+func TestDoctorGateAll(t *testing.T) {
+	meta := metav1.ObjectMeta{Namespace: "kube-system", Name: "kube-dns", Labels: map[string]string{"dns": "yes"}}
+	c := newCluster(t, &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Selector: meta.Labels}}, &corev1.Pod{ObjectMeta: meta},
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "plain"}, Status: corev1.NodeStatus{
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}})
+	code, stdout, _ := c.run("doctor", "--skip", "rights,policy")
+	assert.Equal(t, exitOK, code, stdout)
+	assert.Regexp(t, "(?m)^WARN  dns-behind-gate ", stdout)
+	code, stdout, _ = c.run("doctor", "--skip", "rights,policy", "--gate-all")
+	assert.Equal(t, exitError, code)
+	assert.Regexp(t, "(?m)^TRAP  dns-behind-gate ", stdout)
+}
+
 // The kubeconfig is kubectl's, and each request names the program.
 func TestConnect(t *testing.T) {
 	seen := make(chan *http.Request, 100)

@@ -31,23 +31,25 @@ func dnsBehindGate(c Cluster) (r Result) {
 		r.find("start the DNS pods", "the Service %s has no pods: no node is verified", service)
 		return r
 	}
-	missing, behind, err := c.isBehindGate(c.DNS.Value.Pods)
-	if err != nil {
-		return unchecked(err)
-	}
-	keys := strings.Join(missing, " and ")
-	if !behind {
-		r.Detail = fmt.Sprintf("pods of %s tolerate %s", service, strings.Join(c.Release.TaintKeys(), " and "))
-		if keys != "" {
-			r.Detail = fmt.Sprintf("nodes that join without %s run pods of %s", c.Release.Agent.TaintKey, service)
-			r.note("no pod of %s tolerates %s: let them, before all nodes join with it", service, keys)
-		}
-		return r
-	}
-	r.find(fmt.Sprintf("let the DNS pods tolerate %s (operator Exists): the README's section \"What can lock a cluster\" has the "+
-		"command; or run them on nodes that join without the startup taint", keys),
-		"no pod of %s tolerates %s, and no node that joins without the startup taint could run one: "+
+	gate := c.gateOf(c.DNS.Value.Pods)
+	keys := strings.Join(gate.missing, " and ")
+	remedy := fmt.Sprintf("let the DNS pods tolerate %s (operator Exists): the README's section \"What can lock a cluster\" has the "+
+		"command; or run them on nodes that join without the startup taint", keys)
+	switch {
+	case gate.err != nil:
+		return unchecked(gate.err)
+	case gate.behind:
+		r.find(remedy, "no pod of %s tolerates %s, and no node that joins without the startup taint could run one: "+
 			"once all nodes are new, they wait for DNS, and DNS for them", service, keys)
+	case gate.closes:
+		r.Detail = fmt.Sprintf("nodes that join without %s run pods of %s", c.Release.Agent.TaintKey, service)
+		r.warn(remedy, "no pod of %s tolerates %s: once all nodes join with the startup taint, they wait for DNS, and DNS for them",
+			service, keys)
+	case keys != "":
+		r.Detail = fmt.Sprintf("nodes that the release is not for run pods of %s", service)
+	default:
+		r.Detail = fmt.Sprintf("pods of %s tolerate %s", service, strings.Join(c.Release.TaintKeys(), " and "))
+	}
 	return r
 }
 

@@ -42,12 +42,15 @@ func karpenter(c Cluster) (r Result) {
 		case node != "":
 			r.find(remedy, "the NodePool %s does not declare %s, and its node %s joined with it: Karpenter provisions twice",
 				pool.Name, key, node)
+		case c.GateAll:
+			r.find(remedy, "the NodePool %s does not declare %s: Karpenter provisions twice", pool.Name, key)
 		default:
-			r.note("the NodePool %s does not declare %s: if its nodes join with that taint, Karpenter provisions twice", pool.Name, key)
+			r.warn(remedy, "the NodePool %s does not declare %s: if its nodes join with that taint, Karpenter provisions twice",
+				pool.Name, key)
 		}
 	}
 	r.Detail = "the NodePools declare " + key + " under startupTaints"
-	if len(r.Notes) > 0 {
+	if len(r.Warnings) > 0 {
 		r.Detail = "no NodePool has " + key + " in the wrong place"
 	}
 	return r

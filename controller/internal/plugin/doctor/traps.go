@@ -57,8 +57,9 @@ type Finding struct{ Text, Remedy string }
 // Result is what a trap's function has found. Without findings and Unchecked the trap is not set.
 type Result struct {
 	Findings []Finding
-	Notes    []string // what is no trap, and good to know
-	Detail   string   // what was looked at, where nothing was found
+	Warnings []Finding // traps that would be set once more nodes join with the startup taint
+	Notes    []string  // what is no trap, and good to know
+	Detail   string    // what was looked at, where nothing was found
 	// Unchecked is why the trap could not be looked for.
 	Unchecked error
 }
@@ -79,6 +80,10 @@ func (r *Result) find(remedy, format string, args ...any) {
 	r.Findings = append(r.Findings, Finding{fmt.Sprintf(format, args...), remedy})
 }
 
+func (r *Result) warn(remedy, format string, args ...any) {
+	r.Warnings = append(r.Warnings, Finding{fmt.Sprintf(format, args...), remedy})
+}
+
 func (r *Result) note(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
@@ -89,7 +94,9 @@ func (c Cluster) joinsGated(node *corev1.Node) bool {
 		return pool.Name == node.Labels[nodePoolLabel] &&
 			hasKey(slices.Concat(pool.Taints, pool.StartupTaints), c.Release.Agent.TaintKey)
 	}
-	return c.joinedGated(node) || slices.ContainsFunc(c.NodePools.Value, declares) || c.Adds.Value && c.isForPolicy(node)
+	_, ofKarpenter := node.Labels[nodePoolLabel]
+	adds := c.GateAll || c.Adds.Value && !ofKarpenter // the chart's policy leaves Karpenter's nodes alone
+	return c.joinedGated(node) || slices.ContainsFunc(c.NodePools.Value, declares) || adds && c.canBeGated(node)
 }
 
 // joinedGated reports whether node has the startup taint, or had it before it was released.
@@ -100,13 +107,12 @@ func (c Cluster) joinedGated(node *corev1.Node) bool {
 	return fleet.HasTaint(node, key) || err == nil && slices.ContainsFunc(record.Removed, isStartup)
 }
 
-// isForPolicy reports whether the chart's MutatingAdmissionPolicy adds the startup taint to a node like this one: its conditions
-// are the node rules, no node of Karpenter, and no verified label. Only a release adds that label's own value later.
-func (c Cluster) isForPolicy(node *corev1.Node) bool {
+// canBeGated reports whether the release is for nodes like this one: the node rules select it, and it has not joined with a verified
+// label. Only a release adds that label's own value later.
+func (c Cluster) canBeGated(node *corev1.Node) bool {
 	request := c.Release.Settings.Request
 	value, labelled := node.Labels[request.Label]
-	_, ofKarpenter := node.Labels[nodePoolLabel]
-	return c.Release.Settings.Rules.Select(node) && !ofKarpenter && (!labelled || value == request.LabelValue)
+	return c.Release.Settings.Rules.Select(node) && (!labelled || value == request.LabelValue)
 }
 
 // tolerates reports whether a pod tolerates the startup taint, or another taint with one of the keys.
@@ -124,32 +130,42 @@ func toleratesTaint(pod *corev1.Pod, taint *corev1.Taint) bool {
 	})
 }
 
-// isBehindGate reports whether no pod can run while every gated node is new: none tolerates the taints, and no node that joins
-// without the startup taint could run one. missing are the keys that keep the pods away, empty if one of the pods tolerates all.
-// err says why it is unknown which nodes join without the startup taint, where a pod needs one.
-func (c Cluster) isBehindGate(pods []corev1.Pod) (missing []string, behind bool, err error) {
+// gate says whether pods can run while every gated node is new.
+type gate struct {
+	missing []string // keys of the taints that keep the pods away, none if one of the pods tolerates all
+	behind  bool     // none can run: no node that joins without the startup taint could run one
+	closes  bool     // none could, if all nodes joined with it that the release is for
+	err     error    // why it is unknown which nodes join without it, where a pod needs one
+}
+
+func (c Cluster) gateOf(pods []corev1.Pod) (g gate) {
 	keys := c.Release.TaintKeys()
 	lacks := func(pod corev1.Pod) bool {
 		return slices.ContainsFunc(keys, func(key string) bool { return !c.tolerates(&pod, key) })
 	}
 	if slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return !lacks(pod) }) {
-		return nil, false, nil
+		return gate{}
 	}
 	for _, key := range keys {
 		if !slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return c.tolerates(&pod, key) }) {
-			missing = append(missing, key)
+			g.missing = append(g.missing, key)
 		}
 	}
-	if len(missing) == 0 {
-		missing = keys // each is tolerated by some pod, all of them by none
+	if len(g.missing) == 0 {
+		g.missing = keys // each is tolerated by some pod, all of them by none
 	}
-	behind = !slices.ContainsFunc(c.Nodes.Value, func(node corev1.Node) bool {
-		return !c.joinsGated(&node) && slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return canRun(&pod, &node) })
-	})
-	if !behind {
-		err = unchecked(c.Adds.Err, c.NodePools.Err).Unchecked
+	g.behind, g.closes = true, true
+	for i := range c.Nodes.Value {
+		node := &c.Nodes.Value[i]
+		if c.joinsGated(node) || !slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return canRun(&pod, node) }) {
+			continue
+		}
+		g.behind, g.closes = false, g.closes && c.canBeGated(node)
 	}
-	return missing, behind, err
+	if !g.behind {
+		g.err = unchecked(c.Adds.Err, c.NodePools.Err).Unchecked
+	}
+	return g
 }
 
 // canRun reports whether node could run pod: it is ready, and has the labels and no taints that keep the pod away.

@@ -433,17 +433,58 @@ func TestUncheckedIfUngatedNodesAreUnknown(t *testing.T) {
 	}
 }
 
-// Before any node is gated, DNS pods that do not tolerate the taint lock nothing: that is worth a note.
-func TestNoteBeforeGating(t *testing.T) {
+// Before any node is gated, DNS pods that do not tolerate the taint lock nothing: that is worth a warning.
+func TestWarningBeforeGating(t *testing.T) {
 	c := clean(t)
 	c.Nodes.Value, c.Agents.Value = []corev1.Node{readyNode("plain")}, nil
 	c.DNS.Value.Pods = []corev1.Pod{podOn("plain")}
+	c.NodePools.Value[0].StartupTaints = nil
 	hook(c)
-	for trap, text := range map[string]string{"dns-behind-gate": "no pod of kube-system/kube-dns tolerates node-ready/unverified", "webhooks": "they need nodes that join without it"} {
+	texts := map[string]string{"dns-behind-gate": "no pod of kube-system/kube-dns tolerates node-ready/unverified",
+		"webhooks": "they need nodes that join without it", "karpenter": "if its nodes join with that taint"}
+	for trap, text := range texts {
 		found := set(t, c, trap)
 		assert.Empty(t, found.Findings)
-		require.Len(t, found.Notes, 1)
-		assert.Contains(t, found.Notes[0], text)
+		require.Len(t, found.Warnings, 1)
+		assert.Contains(t, found.Warnings[0].Text, text)
+		assert.NotEmpty(t, found.Warnings[0].Remedy)
+	}
+	var out strings.Builder
+	assert.Zero(t, Report(&out, *c, nil))
+	assert.Equal(t, 3, strings.Count(out.String(), "WARN"), out.String())
+	assert.Contains(t, out.String(), "WARN  dns-behind-gate       no pod of kube-system/kube-dns tolerates")
+	assert.NotContains(t, out.String(), "PASS  dns-behind-gate")
+
+	c.GateAll = true
+	for trap := range texts {
+		assert.Len(t, set(t, c, trap).Findings, 1, trap)
+	}
+	assert.Equal(t, 3, Report(new(strings.Builder), *c, nil))
+}
+
+// Nodes that the release is not for stay open.
+func TestNoWarningForOtherNodes(t *testing.T) {
+	for name, excluded := range map[string]func(*Cluster) *corev1.Node{
+		"node rules": addWindows,
+		"label": func(c *Cluster) *corev1.Node {
+			node := readyNode("labelled")
+			node.Labels[label] = "excluded"
+			c.Nodes.Value = append(c.Nodes.Value, node)
+			return &c.Nodes.Value[len(c.Nodes.Value)-1]
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := clean(t)
+			excluded(c).Spec.Taints = nil
+			c.DNS.Value.Pods = []corev1.Pod{podOn("old")}
+			hook(c)
+			for _, c.GateAll = range []bool{false, true} {
+				for _, trap := range []string{"dns-behind-gate", "webhooks"} {
+					found := set(t, c, trap)
+					assert.Empty(t, append(found.Findings, found.Warnings...), trap)
+				}
+			}
+		})
 	}
 }
 

@@ -33,8 +33,8 @@ func dnsBehindGate(c Cluster) (r Result) {
 	}
 	gate := c.gateOf(c.DNS.Value.Pods)
 	keys := strings.Join(gate.missing, " and ")
-	remedy := fmt.Sprintf("let the DNS pods tolerate %s (operator Exists): the README's section \"What can lock a cluster\" has the "+
-		"command; or run them on nodes that join without the startup taint", keys)
+	remedy := fmt.Sprintf("let the DNS pods tolerate %s (operator Exists): the README's section \"What can lock a cluster\" has "+
+		"the command; or run them on nodes that join without the startup taint", keys)
 	switch {
 	case gate.err != nil:
 		return unchecked(gate.err)
@@ -48,7 +48,7 @@ func dnsBehindGate(c Cluster) (r Result) {
 	case keys != "":
 		r.Detail = fmt.Sprintf("nodes that the release is not for run pods of %s", service)
 	default:
-		r.Detail = fmt.Sprintf("pods of %s tolerate %s", service, strings.Join(c.Release.TaintKeys(), " and "))
+		r.Detail = fmt.Sprintf("pods of %s start in spite of %s", service, strings.Join(c.Release.TaintKeys(), " and "))
 	}
 	return r
 }
@@ -117,16 +117,21 @@ func externalNames(c Cluster) (r Result) {
 
 // testNames returns the configured names that the cluster's DNS must forward, and the others, at least one.
 func (c Cluster) testNames() (external, inCluster []string) {
+	domain := cmp.Or(c.Domain.Value, corefileDomain(c.Corefile.Value), "cluster.local")
+	isInCluster := func(name string) bool { // the search list of a pod completes the short ones
+		name = strings.TrimSuffix(name, ".")
+		return !strings.Contains(name, ".") || name == "kubernetes.default" || strings.HasSuffix(name, ".svc") ||
+			strings.Contains(name, ".svc.") || strings.HasSuffix(name, "."+domain)
+	}
 	for _, name := range c.Release.Agent.DNSTestDomains {
-		_, err := netip.ParseAddr(name)
-		if strings.Contains(name, ".") && !strings.Contains(name, ".svc.") && err != nil {
+		if _, err := netip.ParseAddr(name); err != nil && !isInCluster(name) {
 			external = append(external, name)
 		} else {
 			inCluster = append(inCluster, name)
 		}
 	}
 	if len(inCluster) == 0 {
-		inCluster = []string{"kubernetes.default.svc." + cmp.Or(c.Domain.Value, "cluster.local")}
+		inCluster = []string{"kubernetes.default.svc." + domain}
 	}
 	return external, inCluster
 }

@@ -107,21 +107,21 @@ func (c Cluster) joinedGated(node *corev1.Node) bool {
 	return fleet.HasTaint(node, key) || err == nil && slices.ContainsFunc(record.Removed, isStartup)
 }
 
-// canBeGated reports whether the release is for nodes like this one: the node rules select it, and it has not joined with a verified
-// label. Only a release adds that label's own value later.
+// canBeGated reports whether the release is for nodes like this one: the node rules select it, and it has not joined with a
+// verified label. Only a release adds that label's own value later.
 func (c Cluster) canBeGated(node *corev1.Node) bool {
 	request := c.Release.Settings.Request
 	value, labelled := node.Labels[request.Label]
 	return c.Release.Settings.Rules.Select(node) && (!labelled || value == request.LabelValue)
 }
 
-// tolerates reports whether a pod tolerates the startup taint, or another taint with one of the keys.
+// tolerates reports whether a pod starts in spite of the startup taint, or of another taint with one of the keys.
 func (c Cluster) tolerates(pod *corev1.Pod, key string) bool {
 	taint := corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule}
 	if key == c.Release.Agent.TaintKey {
 		taint.Value, taint.Effect = c.Release.Agent.TaintValue, corev1.TaintEffect(c.Release.Agent.TaintEffect)
 	}
-	return toleratesTaint(pod, &taint)
+	return taint.Effect == corev1.TaintEffectPreferNoSchedule || toleratesTaint(pod, &taint)
 }
 
 func toleratesTaint(pod *corev1.Pod, taint *corev1.Taint) bool {

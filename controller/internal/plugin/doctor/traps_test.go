@@ -292,6 +292,14 @@ func TestNoTrap(t *testing.T) {
 		"managed DNS": {trap: "dns-behind-gate", config: func(cfg *config.Config) { cfg.DNSService = "" }, change: func(c *Cluster) { c.DNS.Value.Pods = nil }},
 		"no external name": {trap: "external-names", config: func(cfg *config.Config) { cfg.DNSTestDomains = cfg.DNSTestDomains[:1] },
 			change: func(c *Cluster) { c.Corefile.Value = ".:53 {\n  kubernetes cluster.local\n}\n" }},
+		"names of the cluster": {trap: "external-names", config: func(cfg *config.Config) {
+			cfg.DNSTestDomains = []string{"kubernetes.default", "kubernetes.default.svc", "host.corp.example", "host.corp.example."}
+		}, change: func(c *Cluster) {
+			c.Domain = Read[string]{Err: errors.New("forbidden")}
+			c.Corefile.Value = "corp.example:53 {\n  kubernetes corp.example\n}\n"
+		}},
+		"a taint that keeps no pod away": {trap: "dns-behind-gate", config: func(cfg *config.Config) { cfg.TaintEffect = "PreferNoSchedule" },
+			change: func(c *Cluster) { c.DNS.Value.Pods = []corev1.Pod{podOn("old")} }},
 		"hosts answer the name": {trap: "external-names", change: func(c *Cluster) {
 			c.Corefile.Value = ".:53 {\n  kubernetes cluster.local\n  hosts {\n    192.0.2.1 google.com\n  }\n}\n"
 		}},

@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/signal"
 	goruntime "runtime"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -57,6 +59,7 @@ type options struct {
 	release    string
 	all, yes   bool
 	skip       []string
+	gateAll    bool
 	version    bool
 }
 
@@ -100,9 +103,15 @@ func run(ctx context.Context, args []string, connect func(options) (access, erro
 		return fail(exitError, err)
 	}
 	s := session{access: reach, release: of, out: stdout}
+	switch {
+	case of.Invalid != nil && verb == "status":
+		return fail(exitError, of.Invalid)
+	case of.Invalid != nil && verb != "doctor":
+		s.warn(stderr)
+	}
 	switch verb {
 	case "doctor":
-		if s.doctor(ctx, o.skip) > 0 {
+		if s.doctor(ctx, o) > 0 {
 			return exitError
 		}
 	case "verify":
@@ -126,6 +135,7 @@ func newFlags(o *options) *pflag.FlagSet {
 	flags.BoolVar(&o.all, "all", false, "open: every node")
 	flags.BoolVarP(&o.yes, "yes", "y", false, "open --all: do it")
 	flags.StringSliceVar(&o.skip, "skip", nil, "doctor: traps not to look for")
+	flags.BoolVar(&o.gateAll, "gate-all", false, "doctor: look as if every selected node joined with the startup taint")
 	flags.BoolVar(&o.version, "version", false, "print version, commit and build date")
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "path of the kubeconfig file")
 	names := clientcmd.RecommendedConfigOverrideFlags("")
@@ -170,9 +180,20 @@ func (s session) hands() byhand.Hands {
 	return byhand.Hands{Settings: s.release.Settings, Client: s.Client, Node: s.Node, Out: s.out}
 }
 
-func (s session) doctor(ctx context.Context, skip []string) (set int) {
+// warn says what is taken for the settings, where they are invalid.
+func (s session) warn(stderr io.Writer) {
+	keys := s.release.Settings.Request
+	taints := slices.Compact(append([]string{keys.TaintKey, keys.FailedTaintKey}, keys.AlsoRemove...))
+	_, _ = fmt.Fprintf(stderr, "kubectl node-ready: warning: %v\n"+
+		"The taints are taken to be %s, and the label %s (the default where none is set)\n",
+		s.release.Invalid, strings.Join(taints, ", "), keys.Label)
+}
+
+func (s session) doctor(ctx context.Context, o options) (set int) {
 	reader := doctor.Reader{Client: s.Client, Kubelet: s.Kubelet}
-	return doctor.Report(s.out, reader.Read(ctx, s.release, time.Now()), skip)
+	found := reader.Read(ctx, s.release, time.Now())
+	found.GateAll = o.gateAll
+	return doctor.Report(s.out, found, o.skip)
 }
 
 func (s session) open(ctx context.Context, nodes []string, all bool) error {

@@ -139,6 +139,20 @@ func TestDoctor(t *testing.T) {
 	assert.Equal(t, exitOK, code, stdout)
 }
 
+// Before nodes are gated, doctor warns; --gate-all makes a trap of it.
+func TestDoctorGateAll(t *testing.T) {
+	meta := metav1.ObjectMeta{Namespace: "kube-system", Name: "kube-dns", Labels: map[string]string{"dns": "yes"}}
+	c := newCluster(t, &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Selector: meta.Labels}}, &corev1.Pod{ObjectMeta: meta},
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "plain"}, Status: corev1.NodeStatus{
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}})
+	code, stdout, _ := c.run("doctor", "--skip", "rights,policy")
+	assert.Equal(t, exitOK, code, stdout)
+	assert.Regexp(t, "(?m)^WARN  dns-behind-gate ", stdout)
+	code, stdout, _ = c.run("doctor", "--skip", "rights,policy", "--gate-all")
+	assert.Equal(t, exitError, code)
+	assert.Regexp(t, "(?m)^TRAP  dns-behind-gate ", stdout)
+}
+
 // The kubeconfig is kubectl's, and each request names the program.
 func TestConnect(t *testing.T) {
 	seen := make(chan *http.Request, 100)
@@ -166,4 +180,35 @@ func TestConnect(t *testing.T) {
 	o.overrides.CurrentContext = "other"
 	_, err = connect(o)
 	require.ErrorContains(t, err, "no access to a cluster")
+}
+
+// Break glass works with settings that no pod starts with, and without any.
+func TestOpenWithInvalidSettings(t *testing.T) {
+	c := newCluster(t, gated("a"), gated("b"))
+	settings := new(corev1.ConfigMap)
+	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "knr"}, settings))
+	settings.Data["CHECK_TIMEOUT"] = "3"
+	require.NoError(t, c.Update(t.Context(), settings))
+	code, _, stderr := c.run()
+	assert.Equal(t, exitError, code)
+	assert.Contains(t, stderr, "CHECK_TIMEOUT")
+	code, stdout, _ := c.run("doctor")
+	assert.Equal(t, exitError, code)
+	assert.Regexp(t, "TRAP  settings .*CHECK_TIMEOUT", stdout)
+	for _, args := range [][]string{{"verify", "a"}, {"open", "a"}, {"open", "--all", "--yes"}} {
+		code, stdout, stderr = c.run(args...)
+		assert.Equal(t, exitOK, code, stderr)
+		assert.Contains(t, stderr, "warning: settings in the ConfigMap kube-system/knr: CHECK_TIMEOUT")
+		assert.Contains(t, stderr, "taken to be example.com/gate, node-ready/failed, and the label node-ready/verified")
+	}
+	assert.Equal(t, "node b: removed example.com/gate:NoSchedule\n", stdout)
+
+	node := gated("c")
+	node.Spec.Taints[0].Key = "node-ready/unverified"
+	require.NoError(t, c.Create(t.Context(), node))
+	require.NoError(t, c.Delete(t.Context(), settings))
+	code, stdout, stderr = c.run("open", "--all", "--yes")
+	assert.Equal(t, exitOK, code, stderr)
+	assert.Contains(t, stderr, `warning: settings of the release: configmaps "knr" not found`)
+	assert.Equal(t, "node c: removed node-ready/unverified:NoSchedule\n", stdout)
 }

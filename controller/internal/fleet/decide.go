@@ -223,6 +223,11 @@ func (s Settings) isLeftBehind(node *corev1.Node) bool {
 	return s.IsClosed(node) || isOwnFalse && s.Rules.matches(node)
 }
 
+// IsStranded reports whether node has the startup taint although the rules exclude it: nobody opens it.
+func (s Settings) IsStranded(node *corev1.Node) bool {
+	return HasTaint(node, s.Request.TaintKey) && !s.Rules.Select(node)
+}
+
 // IsClosed reports whether node has the failed taint that this release's controller adds to verified nodes.
 func (s Settings) IsClosed(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {

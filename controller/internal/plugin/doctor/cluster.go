@@ -45,6 +45,9 @@ type Cluster struct {
 	Policies Read[[]admissionv1.ValidatingAdmissionPolicy]
 	Bindings Read[[]admissionv1.ValidatingAdmissionPolicyBinding]
 
+	// GateAll looks at the cluster as if all nodes joined with the startup taint that the release is for.
+	GateAll bool
+
 	Now time.Time
 }
 

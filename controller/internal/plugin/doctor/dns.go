@@ -31,20 +31,25 @@ func dnsBehindGate(c Cluster) (r Result) {
 		r.find("start the DNS pods", "the Service %s has no pods: no node is verified", service)
 		return r
 	}
-	missing, behind := c.isBehindGate(c.DNS.Value.Pods)
-	keys := strings.Join(missing, " and ")
-	if !behind {
-		r.Detail = fmt.Sprintf("pods of %s tolerate %s", service, strings.Join(c.Release.TaintKeys(), " and "))
-		if keys != "" {
-			r.Detail = fmt.Sprintf("nodes that join without %s run pods of %s", c.Release.Agent.TaintKey, service)
-			r.note("no pod of %s tolerates %s: let them, before all nodes join with it", service, keys)
-		}
-		return r
-	}
-	r.find(fmt.Sprintf("let the DNS pods tolerate %s (operator Exists): the README's section \"What can lock a cluster\" has the "+
-		"command; or run them on nodes that join without the startup taint", keys),
-		"no pod of %s tolerates %s, and no node that joins without the startup taint could run one: "+
+	gate := c.gateOf(c.DNS.Value.Pods)
+	keys := strings.Join(gate.missing, " and ")
+	remedy := fmt.Sprintf("let the DNS pods tolerate %s (operator Exists): the README's section \"What can lock a cluster\" has "+
+		"the command; or run them on nodes that join without the startup taint", keys)
+	switch {
+	case gate.err != nil:
+		return unchecked(gate.err)
+	case gate.behind:
+		r.find(remedy, "no pod of %s tolerates %s, and no node that joins without the startup taint could run one: "+
 			"once all nodes are new, they wait for DNS, and DNS for them", service, keys)
+	case gate.closes:
+		r.Detail = fmt.Sprintf("nodes that join without %s run pods of %s", c.Release.Agent.TaintKey, service)
+		r.warn(remedy, "no pod of %s tolerates %s: once all nodes join with the startup taint, they wait for DNS, and DNS for them",
+			service, keys)
+	case keys != "":
+		r.Detail = fmt.Sprintf("nodes that the release is not for run pods of %s", service)
+	default:
+		r.Detail = fmt.Sprintf("pods of %s start in spite of %s", service, strings.Join(c.Release.TaintKeys(), " and "))
+	}
 	return r
 }
 
@@ -112,16 +117,21 @@ func externalNames(c Cluster) (r Result) {
 
 // testNames returns the configured names that the cluster's DNS must forward, and the others, at least one.
 func (c Cluster) testNames() (external, inCluster []string) {
+	domain := cmp.Or(c.Domain.Value, corefileDomain(c.Corefile.Value), "cluster.local")
+	isInCluster := func(name string) bool { // the search list of a pod completes the short ones
+		name = strings.TrimSuffix(name, ".")
+		return !strings.Contains(name, ".") || name == "kubernetes.default" || strings.HasSuffix(name, ".svc") ||
+			strings.Contains(name, ".svc.") || strings.HasSuffix(name, "."+domain)
+	}
 	for _, name := range c.Release.Agent.DNSTestDomains {
-		_, err := netip.ParseAddr(name)
-		if strings.Contains(name, ".") && !strings.Contains(name, ".svc.") && err != nil {
+		if _, err := netip.ParseAddr(name); err != nil && !isInCluster(name) {
 			external = append(external, name)
 		} else {
 			inCluster = append(inCluster, name)
 		}
 	}
 	if len(inCluster) == 0 {
-		inCluster = []string{"kubernetes.default.svc." + cmp.Or(c.Domain.Value, "cluster.local")}
+		inCluster = []string{"kubernetes.default.svc." + domain}
 	}
 	return external, inCluster
 }

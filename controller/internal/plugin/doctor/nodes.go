@@ -42,12 +42,15 @@ func karpenter(c Cluster) (r Result) {
 		case node != "":
 			r.find(remedy, "the NodePool %s does not declare %s, and its node %s joined with it: Karpenter provisions twice",
 				pool.Name, key, node)
+		case c.GateAll:
+			r.find(remedy, "the NodePool %s does not declare %s: Karpenter provisions twice", pool.Name, key)
 		default:
-			r.note("the NodePool %s does not declare %s: if its nodes join with that taint, Karpenter provisions twice", pool.Name, key)
+			r.warn(remedy, "the NodePool %s does not declare %s: if its nodes join with that taint, Karpenter provisions twice",
+				pool.Name, key)
 		}
 	}
 	r.Detail = "the NodePools declare " + key + " under startupTaints"
-	if len(r.Notes) > 0 {
+	if len(r.Warnings) > 0 {
 		r.Detail = "no NodePool has " + key + " in the wrong place"
 	}
 	return r
@@ -59,7 +62,7 @@ const nodePoolLabel = "karpenter.sh/nodepool"
 // gatedNodeOf returns a node of the pool that has the startup taint, or had it, or "".
 func (c Cluster) gatedNodeOf(pool NodePool) string {
 	for i := range c.Nodes.Value {
-		if node := &c.Nodes.Value[i]; node.Labels[nodePoolLabel] == pool.Name && c.joinsGated(node) {
+		if node := &c.Nodes.Value[i]; node.Labels[nodePoolLabel] == pool.Name && c.joinedGated(node) {
 			return node.Name
 		}
 	}
@@ -189,6 +192,21 @@ func labelledAndTainted(c Cluster) (r Result) {
 		}
 	}
 	r.Detail = "no node has the label and the startup taint"
+	return r
+}
+
+// excludedAndTainted: the node rules keep the agent away that would remove the taint.
+func excludedAndTainted(c Cluster) (r Result) {
+	if c.Nodes.Err != nil || c.Agents.Err != nil {
+		return unchecked(c.Nodes.Err, c.Agents.Err)
+	}
+	for i := range c.Nodes.Value {
+		if node := &c.Nodes.Value[i]; c.Release.Settings.IsStranded(node) && !c.hasAgent(node) {
+			r.find("kubectl node-ready open "+node.Name+", and let such nodes join without the startup taint, or change the node rules",
+				"the node %s has the startup taint, and the node rules exclude it: no agent comes to remove it", node.Name)
+		}
+	}
+	r.Detail = "the node rules select each node with the startup taint"
 	return r
 }
 

@@ -35,6 +35,9 @@ type Reader struct {
 // Read reads what the traps look at.
 func (r Reader) Read(ctx context.Context, of release.Release, now time.Time) Cluster {
 	c := Cluster{Release: of, Now: now}
+	if of.Invalid != nil {
+		return c // Report looks at nothing else
+	}
 	c.Nodes = read(func() ([]corev1.Node, error) {
 		var list corev1.NodeList
 		err := r.Client.List(ctx, &list)

@@ -127,7 +127,7 @@ func TestReadACleanCluster(t *testing.T) {
 // Each kind that somebody may not read leaves the other checks alone.
 func TestReadWithFewRights(t *testing.T) {
 	for resource, skipped := range map[string][]string{
-		"Pod":                              {"dns-behind-gate", "labelled-and-tainted", "failed-taint"},
+		"Pod":                              {"dns-behind-gate", "labelled-and-tainted", "excluded-and-tainted", "failed-taint"},
 		"Event":                            nil,
 		"Namespace":                        {"webhooks"},
 		"NodePool":                         {"karpenter"},
@@ -138,7 +138,7 @@ func TestReadWithFewRights(t *testing.T) {
 		"ValidatingAdmissionPolicyBinding": {"policy"},
 		"MutatingWebhookConfiguration":     {"webhooks"},
 		"ConfigMap":                        {"cluster-autoscaler"},
-		"Node":                             {"dns-behind-gate", "external-names", "foreign-taints", "labelled-and-tainted", "failed-taint", "webhooks"},
+		"Node":                             {"dns-behind-gate", "external-names", "foreign-taints", "labelled-and-tainted", "excluded-and-tainted", "failed-taint", "webhooks"},
 	} {
 		t.Run(resource, func(t *testing.T) {
 			refuse := func(asked string) error {

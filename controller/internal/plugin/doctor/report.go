@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// Report looks for all traps but those to skip, and writes what was found. It returns how many are set.
+// Report looks for all traps but those to skip, and writes what was found. It returns how many are set; those that only
+// would be, with more gated nodes, do not count.
 func Report(out io.Writer, c Cluster, skip []string) (set int) {
 	line := func(state, name, text string) { _, _ = fmt.Fprintf(out, "%-5s %-21s %s\n", state, name, text) }
 	for _, trap := range Traps() {
@@ -16,19 +17,27 @@ func Report(out io.Writer, c Cluster, skip []string) (set int) {
 			line("SKIP", trap.Name, "not checked: --skip")
 			continue
 		}
+		if c.Release.Invalid != nil && trap.Name != settingsName {
+			line("SKIP", trap.Name, "not checked: the settings are unknown")
+			continue
+		}
 		result := trap.Find(c)
-		for i, finding := range result.Findings {
-			line("TRAP", trap.Name, finding.Text)
-			if i+1 == len(result.Findings) || result.Findings[i+1].Remedy != finding.Remedy {
-				line("", "", "try: "+finding.Remedy)
+		list := func(state string, findings []Finding) {
+			for i, finding := range findings {
+				line(state, trap.Name, finding.Text)
+				if i+1 == len(findings) || findings[i+1].Remedy != finding.Remedy {
+					line("", "", "try: "+finding.Remedy)
+				}
 			}
 		}
+		list("TRAP", result.Findings)
+		list("WARN", result.Warnings)
 		switch {
 		case len(result.Findings) > 0:
 			set++
 		case result.Unchecked != nil:
 			line("SKIP", trap.Name, "not checked: "+strings.ReplaceAll(result.Unchecked.Error(), "\n", "; "))
-		default:
+		case len(result.Warnings) == 0:
 			line("PASS", trap.Name, result.Detail)
 		}
 		for _, note := range result.Notes {

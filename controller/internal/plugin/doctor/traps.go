@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
@@ -22,6 +23,7 @@ type Trap struct {
 // Traps returns all of them, in the order of the README.
 func Traps() []Trap {
 	return []Trap{
+		{settingsName, settings},
 		{"dns-behind-gate", dnsBehindGate},
 		{"external-names", externalNames},
 		{"cluster-domain", clusterDomain},
@@ -29,11 +31,24 @@ func Traps() []Trap {
 		{"cluster-autoscaler", clusterAutoscaler},
 		{"foreign-taints", foreignTaints},
 		{"labelled-and-tainted", labelledAndTainted},
+		{"excluded-and-tainted", excludedAndTainted},
 		{"failed-taint", failedTaint},
 		{"webhooks", webhooks},
 		{"rights", rights},
 		{"policy", policy},
 	}
+}
+
+const settingsName = "settings"
+
+// settings: no pod of the release starts with invalid ones.
+func settings(c Cluster) (r Result) {
+	if c.Release.Invalid != nil {
+		r.find("correct it and run helm upgrade, or apply the manifests again; open and verify work all the same", "%s",
+			strings.ReplaceAll(c.Release.Invalid.Error(), "\n", "; "))
+	}
+	r.Detail = "the settings in the ConfigMap " + c.Release.Namespace + "/" + c.Release.Fullname + " are valid"
+	return r
 }
 
 // Finding is a trap that is set, and what to do about it.
@@ -42,8 +57,9 @@ type Finding struct{ Text, Remedy string }
 // Result is what a trap's function has found. Without findings and Unchecked the trap is not set.
 type Result struct {
 	Findings []Finding
-	Notes    []string // what is no trap, and good to know
-	Detail   string   // what was looked at, where nothing was found
+	Warnings []Finding // traps that would be set once more nodes join with the startup taint
+	Notes    []string  // what is no trap, and good to know
+	Detail   string    // what was looked at, where nothing was found
 	// Unchecked is why the trap could not be looked for.
 	Unchecked error
 }
@@ -64,35 +80,48 @@ func (r *Result) find(remedy, format string, args ...any) {
 	r.Findings = append(r.Findings, Finding{fmt.Sprintf(format, args...), remedy})
 }
 
+func (r *Result) warn(remedy, format string, args ...any) {
+	r.Warnings = append(r.Warnings, Finding{fmt.Sprintf(format, args...), remedy})
+}
+
 func (r *Result) note(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
-// joinsGated reports whether a node like this one joins with the startup taint: it has it, had it before it was released, or
-// somebody adds it to such nodes.
+// joinsGated reports whether a node like this one joins with the startup taint: this one did, or somebody adds it to such nodes.
 func (c Cluster) joinsGated(node *corev1.Node) bool {
-	key := c.Release.Agent.TaintKey
 	declares := func(pool NodePool) bool {
-		return pool.Name == node.Labels[nodePoolLabel] && hasKey(slices.Concat(pool.Taints, pool.StartupTaints), key)
+		return pool.Name == node.Labels[nodePoolLabel] &&
+			hasKey(slices.Concat(pool.Taints, pool.StartupTaints), c.Release.Agent.TaintKey)
 	}
-	if fleet.HasTaint(node, key) || slices.ContainsFunc(c.NodePools.Value, declares) {
-		return true
-	}
-	if c.Adds.Value && c.Release.Settings.Rules.Select(node) {
-		return true
-	}
-	record, err := verdict.ParseRecord(node.Annotations[c.Release.Settings.Request.Annotation])
-	isStartup := func(text string) bool { return keyOf(text) == key }
-	return err == nil && slices.ContainsFunc(record.Removed, isStartup)
+	_, ofKarpenter := node.Labels[nodePoolLabel]
+	adds := c.GateAll || c.Adds.Value && !ofKarpenter // the chart's policy leaves Karpenter's nodes alone
+	return c.joinedGated(node) || slices.ContainsFunc(c.NodePools.Value, declares) || adds && c.canBeGated(node)
 }
 
-// tolerates reports whether a pod tolerates the startup taint, or another taint with one of the keys.
+// joinedGated reports whether node has the startup taint, or had it before it was released.
+func (c Cluster) joinedGated(node *corev1.Node) bool {
+	key := c.Release.Agent.TaintKey
+	record, err := verdict.ParseRecord(node.Annotations[c.Release.Settings.Request.Annotation])
+	isStartup := func(text string) bool { return keyOf(text) == key }
+	return fleet.HasTaint(node, key) || err == nil && slices.ContainsFunc(record.Removed, isStartup)
+}
+
+// canBeGated reports whether the release is for nodes like this one: the node rules select it, and it has not joined with a
+// verified label. Only a release adds that label's own value later.
+func (c Cluster) canBeGated(node *corev1.Node) bool {
+	request := c.Release.Settings.Request
+	value, labelled := node.Labels[request.Label]
+	return c.Release.Settings.Rules.Select(node) && (!labelled || value == request.LabelValue)
+}
+
+// tolerates reports whether a pod starts in spite of the startup taint, or of another taint with one of the keys.
 func (c Cluster) tolerates(pod *corev1.Pod, key string) bool {
 	taint := corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule}
 	if key == c.Release.Agent.TaintKey {
 		taint.Value, taint.Effect = c.Release.Agent.TaintValue, corev1.TaintEffect(c.Release.Agent.TaintEffect)
 	}
-	return toleratesTaint(pod, &taint)
+	return taint.Effect == corev1.TaintEffectPreferNoSchedule || toleratesTaint(pod, &taint)
 }
 
 func toleratesTaint(pod *corev1.Pod, taint *corev1.Taint) bool {
@@ -101,27 +130,42 @@ func toleratesTaint(pod *corev1.Pod, taint *corev1.Taint) bool {
 	})
 }
 
-// isBehindGate reports whether no pod can run while every gated node is new: none tolerates the taints, and no node that joins
-// without the startup taint could run one. missing are the keys that keep the pods away, empty if one of the pods tolerates all.
-func (c Cluster) isBehindGate(pods []corev1.Pod) (missing []string, behind bool) {
+// gate says whether pods can run while every gated node is new.
+type gate struct {
+	missing []string // keys of the taints that keep the pods away, none if one of the pods tolerates all
+	behind  bool     // none can run: no node that joins without the startup taint could run one
+	closes  bool     // none could, if all nodes joined with it that the release is for
+	err     error    // why it is unknown which nodes join without it, where a pod needs one
+}
+
+func (c Cluster) gateOf(pods []corev1.Pod) (g gate) {
 	keys := c.Release.TaintKeys()
 	lacks := func(pod corev1.Pod) bool {
 		return slices.ContainsFunc(keys, func(key string) bool { return !c.tolerates(&pod, key) })
 	}
 	if slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return !lacks(pod) }) {
-		return nil, false
+		return gate{}
 	}
 	for _, key := range keys {
 		if !slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return c.tolerates(&pod, key) }) {
-			missing = append(missing, key)
+			g.missing = append(g.missing, key)
 		}
 	}
-	if len(missing) == 0 {
-		missing = keys // each is tolerated by some pod, all of them by none
+	if len(g.missing) == 0 {
+		g.missing = keys // each is tolerated by some pod, all of them by none
 	}
-	return missing, !slices.ContainsFunc(c.Nodes.Value, func(node corev1.Node) bool {
-		return !c.joinsGated(&node) && slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return canRun(&pod, &node) })
-	})
+	g.behind, g.closes = true, true
+	for i := range c.Nodes.Value {
+		node := &c.Nodes.Value[i]
+		if c.joinsGated(node) || !slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return canRun(&pod, node) }) {
+			continue
+		}
+		g.behind, g.closes = false, g.closes && c.canBeGated(node)
+	}
+	if !g.behind {
+		g.err = unchecked(c.Adds.Err, c.NodePools.Err).Unchecked
+	}
+	return g
 }
 
 // canRun reports whether node could run pod: it is ready, and has the labels and no taints that keep the pod away.

@@ -222,6 +222,8 @@ func TestTraps(t *testing.T) {
 
 		"labelled and tainted": {trap: "labelled-and-tainted", text: "the node new has the label node-ready/verified=false", remedy: "kubectl node-ready verify new",
 			change: func(c *Cluster) { c.Nodes.Value[1].Labels[label] = "false"; c.Agents.Value = nil }},
+		"gated and excluded by the node rules": {trap: "excluded-and-tainted", text: "the node windows has the startup taint, and the node rules", remedy: "kubectl node-ready open windows",
+			change: func(c *Cluster) { addWindows(c) }},
 		"failed and no agent": {trap: "failed-taint", text: "the node old has the taint node-ready/failed", remedy: "kubectl node-ready open old",
 			change: func(c *Cluster) {
 				c.Nodes.Value[0].Spec.Taints = []corev1.Taint{taint(failed, corev1.TaintEffectNoSchedule)}
@@ -276,10 +278,28 @@ func TestNoTrap(t *testing.T) {
 			c.Nodes.Value = append(c.Nodes.Value, readyNode("system"))
 		}},
 		"one DNS pod is enough": {trap: "dns-behind-gate", change: func(c *Cluster) { c.DNS.Value.Pods = append(c.DNS.Value.Pods, podOn("old")) }},
-		"DNS outside":           {trap: "dns-behind-gate", change: func(c *Cluster) { c.DNS.Value = Backend{External: true} }},
-		"managed DNS":           {trap: "dns-behind-gate", config: func(cfg *config.Config) { cfg.DNSService = "" }, change: func(c *Cluster) { c.DNS.Value.Pods = nil }},
+		"the policy leaves Karpenter's nodes alone": {trap: "dns-behind-gate", change: func(c *Cluster) {
+			plain := readyNode("plain")
+			plain.Labels[nodePoolLabel] = "plain"
+			c.Adds.Value, c.DNS.Value.Pods, c.Nodes.Value = true, []corev1.Pod{podOn("plain")}, append(c.Nodes.Value, plain)
+		}},
+		"the policy leaves nodes with another value of the label alone": {trap: "dns-behind-gate", change: func(c *Cluster) {
+			plain := readyNode("plain")
+			plain.Labels[label] = "excluded"
+			c.Adds.Value, c.DNS.Value.Pods, c.Nodes.Value = true, []corev1.Pod{podOn("plain")}, append(c.Nodes.Value, plain)
+		}},
+		"DNS outside": {trap: "dns-behind-gate", change: func(c *Cluster) { c.DNS.Value = Backend{External: true} }},
+		"managed DNS": {trap: "dns-behind-gate", config: func(cfg *config.Config) { cfg.DNSService = "" }, change: func(c *Cluster) { c.DNS.Value.Pods = nil }},
 		"no external name": {trap: "external-names", config: func(cfg *config.Config) { cfg.DNSTestDomains = cfg.DNSTestDomains[:1] },
 			change: func(c *Cluster) { c.Corefile.Value = ".:53 {\n  kubernetes cluster.local\n}\n" }},
+		"names of the cluster": {trap: "external-names", config: func(cfg *config.Config) {
+			cfg.DNSTestDomains = []string{"kubernetes.default", "kubernetes.default.svc", "host.corp.example", "host.corp.example."}
+		}, change: func(c *Cluster) {
+			c.Domain = Read[string]{Err: errors.New("forbidden")}
+			c.Corefile.Value = "corp.example:53 {\n  kubernetes corp.example\n}\n"
+		}},
+		"a taint that keeps no pod away": {trap: "dns-behind-gate", config: func(cfg *config.Config) { cfg.TaintEffect = "PreferNoSchedule" },
+			change: func(c *Cluster) { c.DNS.Value.Pods = []corev1.Pod{podOn("old")} }},
 		"hosts answer the name": {trap: "external-names", change: func(c *Cluster) {
 			c.Corefile.Value = ".:53 {\n  kubernetes cluster.local\n  hosts {\n    192.0.2.1 google.com\n  }\n}\n"
 		}},
@@ -289,7 +309,12 @@ func TestNoTrap(t *testing.T) {
 		"the failure is of a node that is verified now": {trap: "external-names", change: func(c *Cluster) {
 			c.Events.Value = []corev1.Event{{Type: "Warning", Message: "dns: google.com: SERVFAIL", InvolvedObject: corev1.ObjectReference{Name: "old"}}}
 		}},
-		"a NodePool that is not gated":   {trap: "karpenter", change: func(c *Cluster) { c.NodePools.Value[0].StartupTaints = nil }},
+		"a NodePool that is not gated": {trap: "karpenter", change: func(c *Cluster) { c.NodePools.Value[0].StartupTaints = nil }},
+		"a NodePool whose nodes the policy leaves alone": {trap: "karpenter", change: func(c *Cluster) {
+			c.Adds.Value, c.NodePools.Value[0].StartupTaints = true, nil
+			c.Nodes.Value = append(c.Nodes.Value, readyNode("plain"))
+			c.Nodes.Value[2].Labels[nodePoolLabel] = "gated"
+		}},
 		"no Karpenter":                   {trap: "karpenter", change: func(c *Cluster) { c.NodePools = Read[[]NodePool]{Absent: true} }},
 		"--startup-taint":                {trap: "cluster-autoscaler", change: func(c *Cluster) { c.Deployments.Value = autoscaler("--startup-taint=" + startup) }},
 		"--ignore-taint":                 {trap: "cluster-autoscaler", change: func(c *Cluster) { c.Deployments.Value = autoscaler("--ignore-taint", startup) }},
@@ -303,7 +328,12 @@ func TestNoTrap(t *testing.T) {
 			c.Deployments.Value = autoscaler()
 			c.Deployments.Value[0].Spec.Template.Spec.Containers = []corev1.Container{{Image: "quay.io/cluster-autoscaler-operator:v1"}, {Command: []string{"", "cluster-autoscaler"}}}
 		}},
-		"the agent is still there": {trap: "labelled-and-tainted", change: func(c *Cluster) { c.Nodes.Value[1].Labels[label] = "true" }},
+		"the agent is still there":                   {trap: "labelled-and-tainted", change: func(c *Cluster) { c.Nodes.Value[1].Labels[label] = "true" }},
+		"an excluded node without the startup taint": {trap: "excluded-and-tainted", change: func(c *Cluster) { addWindows(c).Spec.Taints = nil }},
+		"an agent is still on the excluded node": {trap: "excluded-and-tainted", change: func(c *Cluster) {
+			addWindows(c)
+			c.Agents.Value = append(c.Agents.Value, podOn("windows"))
+		}},
 		"controller mode": {trap: "labelled-and-tainted", change: func(c *Cluster) {
 			c.Nodes.Value[1].Labels[label] = "true"
 			c.Agents.Value = nil
@@ -341,6 +371,16 @@ func addTaint(c *Cluster, key string) {
 	c.Nodes.Value[1].Spec.Taints = append(c.Nodes.Value[1].Spec.Taints, taint(key, corev1.TaintEffectNoExecute))
 }
 
+// addWindows adds a node with the startup taint that the node rules exclude.
+func addWindows(c *Cluster) *corev1.Node {
+	c.Release.Template.Spec.NodeSelector = map[string]string{"kubernetes.io/os": "linux"}
+	c.Release.Settings.Rules = fleet.NewRules(c.Release.Template, c.Release.Settings.Request)
+	node := readyNode("windows", taint(startup, corev1.TaintEffectNoSchedule))
+	node.Labels["kubernetes.io/os"] = "windows"
+	c.Nodes.Value = append(c.Nodes.Value, node)
+	return &c.Nodes.Value[len(c.Nodes.Value)-1]
+}
+
 // hook returns the webhook, whose pods are behind the gate.
 func hook(c *Cluster) *admissionv1.ValidatingWebhook {
 	c.Webhooks.Value[0].Backend.Value.Pods = []corev1.Pod{podOn("old")}
@@ -356,27 +396,103 @@ func TestUnchecked(t *testing.T) {
 	c.Deployments.Err, c.Webhooks.Err, c.Rights.Err, c.Policies.Err = no, no, no, no
 	c.Corefile.Value = ""
 	var out strings.Builder
-	assert.Zero(t, Report(&out, *c, []string{"policy"}))
+	assert.Zero(t, Report(&out, *c, []string{"policy", "settings"}))
 	assert.Equal(t, len(Traps()), strings.Count(out.String(), "SKIP"), out.String())
 	for line := range strings.Lines(out.String()) {
-		assert.True(t, strings.Contains(line, "forbidden to you") || strings.Contains(line, " policy "), line)
+		assert.True(t, strings.Contains(line, "forbidden to you") || strings.Contains(line, "--skip"), line)
 	}
 	assert.Contains(t, out.String(), "not checked: --skip")
 	require.NoError(t, CheckNames([]string{"policy", "rights"}))
-	require.ErrorContains(t, CheckNames([]string{"polcy"}), "must be one of dns-behind-gate, ")
+	require.ErrorContains(t, CheckNames([]string{"polcy"}), "must be one of settings, dns-behind-gate, ")
 }
 
-// Before any node is gated, DNS pods that do not tolerate the taint lock nothing: that is worth a note.
-func TestNoteBeforeGating(t *testing.T) {
+// With unknown settings nothing else is looked for.
+func TestInvalidSettings(t *testing.T) {
+	of := clean(t).Release
+	of.Invalid = errors.New("settings in the ConfigMap a/b: X\nY")
+	c := newReader(t, func(string) error { return nil }, stored(t)...).Read(t.Context(), of, now)
+	var out strings.Builder
+	assert.Equal(t, 1, Report(&out, c, nil))
+	assert.Contains(t, out.String(), "TRAP  settings              settings in the ConfigMap a/b: X; Y\n")
+	assert.Equal(t, len(Traps())-1, strings.Count(out.String(), "SKIP"))
+}
+
+// Which nodes join with the startup taint is unknown where the chart's policy or the NodePools cannot be read.
+func TestUncheckedIfUngatedNodesAreUnknown(t *testing.T) {
+	no := errors.New("forbidden to you")
+	for name, refuse := range map[string]func(*Cluster){
+		"policy":    func(c *Cluster) { c.Adds.Err = no },
+		"NodePools": func(c *Cluster) { c.NodePools = Read[[]NodePool]{Err: no} },
+	} {
+		for _, trap := range []string{"dns-behind-gate", "webhooks"} {
+			t.Run(name+" "+trap, func(t *testing.T) {
+				c := clean(t)
+				refuse(c)
+				require.NoError(t, set(t, c, trap).Unchecked, "pods that tolerate the taint need no such node")
+				c.DNS.Value.Pods = []corev1.Pod{podOn("plain")}
+				hook(c)
+				assert.Len(t, set(t, c, trap).Findings, 1, "no node could run them")
+				c.Nodes.Value = append(c.Nodes.Value, readyNode("plain"))
+				found := set(t, c, trap)
+				assert.Empty(t, found.Findings)
+				require.ErrorIs(t, found.Unchecked, no)
+			})
+		}
+	}
+}
+
+// Before any node is gated, DNS pods that do not tolerate the taint lock nothing: that is worth a warning.
+func TestWarningBeforeGating(t *testing.T) {
 	c := clean(t)
 	c.Nodes.Value, c.Agents.Value = []corev1.Node{readyNode("plain")}, nil
 	c.DNS.Value.Pods = []corev1.Pod{podOn("plain")}
+	c.NodePools.Value[0].StartupTaints = nil
 	hook(c)
-	for trap, text := range map[string]string{"dns-behind-gate": "no pod of kube-system/kube-dns tolerates node-ready/unverified", "webhooks": "they need nodes that join without it"} {
+	texts := map[string]string{"dns-behind-gate": "no pod of kube-system/kube-dns tolerates node-ready/unverified",
+		"webhooks": "they need nodes that join without it", "karpenter": "if its nodes join with that taint"}
+	for trap, text := range texts {
 		found := set(t, c, trap)
 		assert.Empty(t, found.Findings)
-		require.Len(t, found.Notes, 1)
-		assert.Contains(t, found.Notes[0], text)
+		require.Len(t, found.Warnings, 1)
+		assert.Contains(t, found.Warnings[0].Text, text)
+		assert.NotEmpty(t, found.Warnings[0].Remedy)
+	}
+	var out strings.Builder
+	assert.Zero(t, Report(&out, *c, nil))
+	assert.Equal(t, 3, strings.Count(out.String(), "WARN"), out.String())
+	assert.Contains(t, out.String(), "WARN  dns-behind-gate       no pod of kube-system/kube-dns tolerates")
+	assert.NotContains(t, out.String(), "PASS  dns-behind-gate")
+
+	c.GateAll = true
+	for trap := range texts {
+		assert.Len(t, set(t, c, trap).Findings, 1, trap)
+	}
+	assert.Equal(t, 3, Report(new(strings.Builder), *c, nil))
+}
+
+// Nodes that the release is not for stay open.
+func TestNoWarningForOtherNodes(t *testing.T) {
+	for name, excluded := range map[string]func(*Cluster) *corev1.Node{
+		"node rules": addWindows,
+		"label": func(c *Cluster) *corev1.Node {
+			node := readyNode("labelled")
+			node.Labels[label] = "excluded"
+			c.Nodes.Value = append(c.Nodes.Value, node)
+			return &c.Nodes.Value[len(c.Nodes.Value)-1]
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := clean(t)
+			excluded(c).Spec.Taints = nil
+			c.DNS.Value.Pods = []corev1.Pod{podOn("old")}
+			hook(c)
+			for _, c.GateAll = range []bool{false, true} {
+				for _, trap := range []string{"dns-behind-gate", "webhooks"} {
+					found := set(t, c, trap)
+					assert.Empty(t, append(found.Findings, found.Warnings...), trap)
+				}
+			}
+		})
 	}
 }
 

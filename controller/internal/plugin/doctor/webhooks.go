@@ -28,17 +28,20 @@ func webhooks(c Cluster) (r Result) {
 		}
 		service := webhook.Webhook.ClientConfig.Service
 		called := fmt.Sprintf("the webhook %s is called for %s with failurePolicy Fail, and", name, what)
-		missing, behind := c.isBehindGate(webhook.Backend.Value.Pods)
-		keys := strings.Join(missing, " and ")
+		gate := c.gateOf(webhook.Backend.Value.Pods)
+		keys := strings.Join(gate.missing, " and ")
+		remedy := "let its pods tolerate " + keys + ", or exclude the namespace " + c.Release.Namespace + " from it"
 		switch {
 		case len(webhook.Backend.Value.Pods) == 0:
 			r.find("start its pods, or delete the configuration", "%s its Service %s/%s has no pods, or is not there", called,
 				service.Namespace, service.Name)
-		case behind:
-			r.find("let its pods tolerate "+keys+", or exclude the namespace "+c.Release.Namespace+" from it",
-				"%s no pod of its Service %s/%s tolerates %s", called, service.Namespace, service.Name, keys)
-		case keys != "":
-			r.note("%s none of its pods tolerates %s: they need nodes that join without it", called, keys)
+		case gate.err != nil:
+			r.Unchecked = gate.err
+			r.note("not checked: the webhook %s: %v", name, gate.err)
+		case gate.behind:
+			r.find(remedy, "%s no pod of its Service %s/%s tolerates %s", called, service.Namespace, service.Name, keys)
+		case gate.closes:
+			r.warn(remedy, "%s none of its pods tolerates %s: they need nodes that join without it", called, keys)
 		default:
 			continue
 		}

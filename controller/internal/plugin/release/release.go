@@ -44,6 +44,9 @@ type Release struct {
 	Settings fleet.Settings
 	// AgentAccount and ControllerAccount are service accounts in Namespace, "" where the release has no such pods.
 	AgentAccount, ControllerAccount string
+	// Invalid says why a pod would not start with the settings, or that their ConfigMap is gone. Then Agent has only the keys of the
+	// taints and the label, the rest is the defaults: enough to open nodes, and to verify them again.
+	Invalid error
 }
 
 // TaintKeys returns the keys of the taints that DNS pods must tolerate: the startup taint's, and the failed taint's if anybody
@@ -148,27 +151,51 @@ func read(ctx context.Context, c client.Reader, r Release, found *objects) (Rele
 		r.Template = template
 	}
 	lookup, fullname, err := environment(ctx, c, r.Namespace, r.Template)
-	if err != nil {
+	if lookup == nil {
 		return Release{}, err
 	}
 	r.Fullname = fullname
-	if r.Agent, err = config.Parse([]string{"--dry-run"}, lookup, io.Discard); err != nil { // without a node's name
-		return Release{}, fmt.Errorf("settings in the ConfigMap %s/%s: %w", r.Namespace, fullname, err)
+	if err == nil {
+		if r.Agent, err = config.Parse([]string{"--dry-run"}, lookup, io.Discard); err != nil { // without a node's name
+			err = fmt.Errorf("settings in the ConfigMap %s/%s: %w", r.Namespace, fullname, err)
+		}
+	}
+	if r.Invalid = err; err != nil {
+		if r.Agent, err = config.Parse([]string{"--dry-run"}, keysOnly(lookup), io.Discard); err != nil {
+			return Release{}, r.Invalid
+		}
 	}
 	if found.controller != nil {
 		r.ControllerAccount = cmp.Or(found.controller.Spec.Template.Spec.ServiceAccountName, "default")
-		lookup, _, err := environment(ctx, c, r.Namespace, &found.controller.Spec.Template)
-		if err != nil {
-			return Release{}, err
+		if r.Invalid == nil {
+			r.Controller, r.Invalid = readController(ctx, c, found.controller)
 		}
-		settings, err := config.ParseController(nil, lookup, io.Discard)
-		if err != nil {
-			return Release{}, fmt.Errorf("settings of the Deployment %s/%s: %w", r.Namespace, found.controller.Name, err)
-		}
-		r.Controller = &settings
 	}
 	r.Settings = settings(r)
 	return r, nil
+}
+
+// keysOnly finds only the settings that say which taints and which label are those of the release.
+func keysOnly(lookup func(string) (string, bool)) func(string) (string, bool) {
+	return func(key string) (string, bool) {
+		if slices.Contains([]string{"TAINT_KEY", "FAILED_TAINT_KEY", "ALSO_REMOVE_TAINTS", "VERIFIED_LABEL"}, key) {
+			return lookup(key)
+		}
+		return "", false
+	}
+}
+
+// readController reads the controller's own settings.
+func readController(ctx context.Context, c client.Reader, controller *appsv1.Deployment) (*config.Controller, error) {
+	lookup, _, err := environment(ctx, c, controller.Namespace, &controller.Spec.Template)
+	if err != nil {
+		return nil, err
+	}
+	settings, err := config.ParseController(nil, lookup, io.Discard)
+	if err != nil {
+		return nil, fmt.Errorf("settings of the Deployment %s/%s: %w", controller.Namespace, controller.Name, err)
+	}
+	return &settings, nil
 }
 
 // settings are those of the controller. Its own durations are for ever: this process sees the cluster once.
@@ -210,10 +237,12 @@ func workerTemplate(ctx context.Context, c client.Reader, controller *appsv1.Dep
 		controller.Namespace, controller.Name)
 }
 
-// environment returns the variables of a template's first container, and the name of the ConfigMap that they come from.
+// environment returns the variables of a template's first container, and the name of the ConfigMap that they come from. If that
+// is gone, it returns the other variables and an error.
 func environment(ctx context.Context, c client.Reader, namespace string, template *corev1.PodTemplateSpec) (
 	lookup func(string) (string, bool), name string, err error) {
 	variables := make(map[string]string)
+	var gone error
 	if len(template.Spec.Containers) == 0 {
 		return nil, "", errors.New("the release's pod template has no container")
 	}
@@ -224,9 +253,12 @@ func environment(ctx context.Context, c client.Reader, namespace string, templat
 		}
 		var stored corev1.ConfigMap
 		if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: source.ConfigMapRef.Name}, &stored); err != nil {
-			return nil, "", fmt.Errorf("settings of the release: %w", err)
+			if err = fmt.Errorf("settings of the release: %w", err); !apierrors.IsNotFound(err) {
+				return nil, "", err
+			}
+			gone = err
 		}
-		name = stored.Name
+		name = source.ConfigMapRef.Name
 		maps.Copy(variables, stored.Data)
 	}
 	if name == "" {
@@ -240,5 +272,5 @@ func environment(ctx context.Context, c client.Reader, namespace string, templat
 	return func(key string) (string, bool) {
 		value, found := variables[key]
 		return value, found
-	}, name, nil
+	}, name, gone
 }

@@ -127,11 +127,11 @@ func TestFindErrors(t *testing.T) {
 	require.NoError(t, err)
 
 	objects := controllerMode("own", "mine")
-	_, err = Find(t.Context(), newClient(objects[0], objects[2]), "", "")
-	require.ErrorContains(t, err, `settings of the release: configmaps "mine" not found`)
-	objects[1].(*corev1.ConfigMap).Data["MAX_RETRIES"] = "many"
+	settings := objects[1].(*corev1.ConfigMap)
+	settings.Data["TAINT_KEY"] = "not a key"
 	_, err = Find(t.Context(), newClient(objects...), "", "")
-	require.ErrorContains(t, err, "settings in the ConfigMap own/mine: MAX_RETRIES")
+	require.ErrorContains(t, err, "settings in the ConfigMap own/mine: TAINT_KEY")
+	settings.Data["TAINT_KEY"] = "example.com/gate"
 	delete(objects[2].(*corev1.ConfigMap).Data, "agent.yaml")
 	_, err = Find(t.Context(), newClient(objects...), "", "")
 	require.ErrorContains(t, err, "has no ConfigMap with the template of the workers")
@@ -144,4 +144,33 @@ func TestFindErrors(t *testing.T) {
 	require.ErrorContains(t, err, "Name the release's namespace with --namespace")
 	_, err = Find(t.Context(), forbidden, "own", "")
 	require.ErrorContains(t, err, "not you")
+}
+
+// Nodes can be opened with settings that no pod starts with, and without any.
+func TestInvalidSettings(t *testing.T) {
+	objects := controllerMode("other", "theirs")
+	found, err := Find(t.Context(), newClient(objects[0], objects[2]), "", "")
+	require.NoError(t, err)
+	require.ErrorContains(t, found.Invalid, `settings of the release: configmaps "theirs" not found`)
+	assert.Equal(t, "node-ready/unverified", found.Settings.Request.TaintKey)
+	assert.True(t, found.Settings.Workers)
+
+	settings := objects[1].(*corev1.ConfigMap)
+	settings.Data = map[string]string{"TAINT_KEY": "example.com/gate", "FAILED_TAINT_KEY": "example.com/bad",
+		"ALSO_REMOVE_TAINTS": "example.com/old", "VERIFIED_LABEL": "example.com/good", "MAX_RETRIES": "many"}
+	found, err = Find(t.Context(), newClient(objects...), "", "")
+	require.NoError(t, err)
+	require.ErrorContains(t, found.Invalid, "settings in the ConfigMap other/theirs: MAX_RETRIES")
+	request := found.Settings.Request
+	assert.Equal(t, "example.com/gate", request.TaintKey)
+	assert.Equal(t, "example.com/bad", request.FailedTaintKey)
+	assert.Equal(t, []string{"example.com/old"}, request.AlsoRemove)
+	assert.Equal(t, "example.com/good", request.Label)
+
+	delete(settings.Data, "MAX_RETRIES")
+	settings.Data["NOT_STARTED_AFTER"] = "soon"
+	found, err = Find(t.Context(), newClient(objects...), "", "")
+	require.NoError(t, err)
+	require.ErrorContains(t, found.Invalid, "settings of the Deployment other/theirs-controller: NOT_STARTED_AFTER")
+	assert.Equal(t, "example.com/gate", found.Settings.Request.TaintKey)
 }

@@ -12,12 +12,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// States beside those of the fleet: of nodes that were verified.
+// States beside those of the fleet: of nodes that were verified, and of nodes that nobody is to verify.
 const (
 	RecheckFails fleet.State = "RecheckFails"
-	Closed       fleet.State = "Closed" // by the failed taint
+	Closed       fleet.State = "Closed"   // by the failed taint
+	Excluded     fleet.State = "Excluded" // by another value of the verified label
+	NotGated     fleet.State = "NotGated" // in controller mode: never had the startup taint
 )
 
 // Input is the cluster as it was read.
@@ -59,16 +62,44 @@ func Of(in Input, now time.Time) Fleet {
 	}
 	plan := in.Settings.Decide(fleet.Objects{Nodes: in.Nodes, Pods: in.Pods, Events: podEvents}, now)
 	last := lastEvents(in.Events)
+	plan.Statuses = slices.DeleteFunc(plan.Statuses, func(s fleet.Status) bool { return in.Settings.IsStranded(s.Node) })
 	found := Fleet{Nodes: len(in.Nodes), NotSelected: len(in.Nodes) - len(plan.Statuses), Count: make(map[fleet.State]int)}
 	for _, status := range plan.Statuses {
+		if state, stays := in.staysAsItIs(status.Node); stays {
+			found.Count[state]++
+			continue
+		}
 		row := in.row(status, last[status.Node.Name])
 		found.Count[row.State]++
 		if row.State != fleet.Verified {
 			found.Rows = append(found.Rows, row)
 		}
 	}
+	for i := range in.Nodes {
+		if node := &in.Nodes[i]; in.Settings.IsStranded(node) {
+			found.NotSelected--
+			found.Count[fleet.Unverified]++
+			found.Rows = append(found.Rows, Row{Node: node.Name, Since: node.CreationTimestamp.Time, State: fleet.Unverified,
+				Reason: "the node rules exclude it: no agent comes", Next: "kubectl node-ready open " + node.Name})
+		}
+	}
 	slices.SortFunc(found.Rows, func(a, b Row) int { return strings.Compare(a.Node, b.Node) })
 	return found
+}
+
+// staysAsItIs reports whether nobody is to verify node, which is open: there is nothing to do about it.
+func (in Input) staysAsItIs(node *corev1.Node) (state fleet.State, stays bool) {
+	request := in.Settings.Request
+	value, labelled := node.Labels[request.Label]
+	_, released := node.Annotations[request.Annotation]
+	isOurs := func(taint corev1.Taint) bool { return request.Removes(nodepatch.Taint{Key: taint.Key}) }
+	switch {
+	case slices.ContainsFunc(node.Spec.Taints, isOurs):
+		return "", false
+	case labelled:
+		return Excluded, value != request.LabelValue
+	}
+	return NotGated, in.Settings.Workers && !released
 }
 
 // row says what the objects tell about a node. What was written about it counts more than what its pod looks like.
@@ -123,18 +154,19 @@ func (in Input) next(row Row, status fleet.Status, reason string) string {
 		return "kubectl node-ready verify " + row.Node
 	}
 	first, _, _ := strings.Cut(reason, ",")
-	pod := "POD"
+	find := "kubectl -n " + in.Namespace + " get pods --field-selector spec.nodeName=" + row.Node
+	wait, crashed, silent := "wait for its pod", "find its pod: "+find, ""
 	if status.Pod != nil {
-		pod = status.Pod.Name
+		logs := "kubectl -n " + in.Namespace + " logs " + status.Pod.Name
+		wait, crashed, silent = "wait; its log: "+logs, "read its log: "+logs+" --previous", "; if the pod runs: "+logs
 	}
-	logs := "kubectl -n " + in.Namespace + " logs " + pod
 	next, known := map[string]string{
 		string(fleet.NoPod):          "",
 		string(fleet.Unschedulable):  "check priorityClassName and the node's size",
 		string(fleet.ImagePull):      "check the image's name, its pull secret and the path to the registry",
 		string(fleet.SandboxFailed):  "check the CNI on the node",
-		string(fleet.CrashLoop):      "read its log: " + logs + " --previous",
-		string(fleet.Silent):         "check kubelet and the CNI on the node; if the pod runs: " + logs,
+		string(fleet.CrashLoop):      crashed,
+		string(fleet.Silent):         "check kubelet and the CNI on the node" + silent,
 		string(fleet.DNSFailed):      "check the DNS pods and config.dnsTestDomains: kubectl node-ready doctor",
 		string(fleet.APIFailed):      "check the agent's rights, kube-proxy and the MTU",
 		string(fleet.NetworkFailed):  "check kube-proxy, the CNI and config.networkTargets",
@@ -149,7 +181,7 @@ func (in Input) next(row Row, status fleet.Status, reason string) string {
 	case known:
 		return next
 	case row.State == fleet.InProgress || reason == "":
-		return "wait; its log: " + logs
+		return wait
 	default:
 		return "kubectl describe node " + row.Node
 	}
@@ -175,8 +207,9 @@ func shorten(text string) string {
 func (f Fleet) Summary() string {
 	var parts []string
 	for _, state := range []fleet.State{
-		fleet.Verified, RecheckFails, Closed, fleet.Unverified, fleet.Pending, fleet.InProgress, fleet.Failed} {
-		name := map[fleet.State]string{fleet.InProgress: "in progress", RecheckFails: "failing rechecks"}[state]
+		fleet.Verified, RecheckFails, Closed, fleet.Unverified, fleet.Pending, fleet.InProgress, fleet.Failed,
+		Excluded, NotGated} {
+		name := map[fleet.State]string{fleet.InProgress: "in progress", RecheckFails: "failing rechecks", NotGated: "not gated"}[state]
 		if n := f.Count[state]; n > 0 || state == fleet.Verified {
 			parts = append(parts, fmt.Sprintf("%d %s", n, cmp.Or(name, strings.ToLower(string(state)))))
 		}

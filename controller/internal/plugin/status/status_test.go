@@ -126,8 +126,12 @@ func TestRows(t *testing.T) {
 			c.isFalse(n, "APIFailed", "api: forbidden")
 			c.event("n", "NodeNotVerified", "dns: x", time.Minute)
 		}, fleet.Failed, 4 * time.Minute, "APIFailed: forbidden", "the agent's rights"},
-		"the controller's condition": {func(c *cluster, n *corev1.Node) { c.isFalse(n, "CrashLoop", "pod kube-system/agent-n: exit code 2") },
-			fleet.Failed, 4 * time.Minute, "CrashLoop: pod kube-system/agent-n: exit code 2", "--previous"},
+		"the controller's condition": {func(c *cluster, n *corev1.Node) {
+			c.pod(running)
+			c.isFalse(n, "CrashLoop", "pod kube-system/agent-n: exit code 2")
+		}, fleet.Failed, 4 * time.Minute, "CrashLoop: pod kube-system/agent-n: exit code 2", "logs agent-n --previous"},
+		"the pod is gone": {func(c *cluster, n *corev1.Node) { c.isFalse(n, "CrashLoop", "pod kube-system/agent-n: exit code 2") },
+			fleet.Failed, 4 * time.Minute, "CrashLoop: pod kube-system/agent-n: exit code 2", "kubectl -n kube-system get pods --field-selector spec.nodeName=n"},
 		"the controller's Event": {func(c *cluster, _ *corev1.Node) {
 			c.event("n", "NodeNotStarted", "Silent: kubelet is gone", time.Minute)
 		},
@@ -145,6 +149,13 @@ func TestRows(t *testing.T) {
 			release(n)
 			c.isFalse(n, "PeersFailed", "peers: none answers")
 		}, RecheckFails, 4 * time.Minute, "PeersFailed: none answers", "routes between nodes"},
+		"excluded by the node rules": {func(_ *cluster, n *corev1.Node) { n.Labels["kubernetes.io/os"] = "windows" },
+			fleet.Unverified, 10 * time.Minute, "the node rules exclude it", "kubectl node-ready open n"},
+		"excluded by the node rules, with the failed taint": {func(c *cluster, n *corev1.Node) {
+			c.Settings.ClosedBy = "knr"
+			n.Labels["kubernetes.io/os"] = "windows"
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: failed, Value: "knr", Effect: corev1.TaintEffectNoSchedule})
+		}, fleet.Unverified, 10 * time.Minute, "the node rules exclude it", "kubectl node-ready open n"},
 		"closed": {func(c *cluster, n *corev1.Node) {
 			c.Settings.Rechecks.Interval = time.Minute
 			release(n)
@@ -167,8 +178,35 @@ func TestRows(t *testing.T) {
 				assert.Empty(t, row.Reason)
 			}
 			assert.Contains(t, row.Next, test.next)
+			assert.NotContains(t, row.Next, "POD", "the name is known, or there is nothing to read")
+			if len(c.Pods) == 0 {
+				assert.NotContains(t, row.Next, " logs ")
+			}
 		})
 	}
+}
+
+// Nodes that are to stay as they are need no line.
+func TestCountedOnly(t *testing.T) {
+	c := newCluster(t)
+	other := c.node("other")
+	other.Labels[label], other.Spec.Taints = "excluded", nil
+	found := Of(c.Input, now)
+	assert.Empty(t, found.Rows)
+	assert.Equal(t, "1 node: 0 verified, 1 excluded", found.Summary())
+
+	plain := c.node("plain")
+	plain.Spec.Taints = nil
+	assert.Len(t, Of(c.Input, now).Rows, 1, "an agent is to come")
+	c.Settings.Workers = true
+	found = Of(c.Input, now)
+	assert.Empty(t, found.Rows)
+	assert.Equal(t, "2 nodes: 0 verified, 1 excluded, 1 not gated", found.Summary())
+
+	plain.Annotations[nodepatch.Annotation] = "{}"
+	rows := Of(c.Input, now).Rows
+	require.Len(t, rows, 1, "it is verified again")
+	assert.NotContains(t, rows[0].Next, " logs ")
 }
 
 func TestPrint(t *testing.T) {
@@ -176,7 +214,8 @@ func TestPrint(t *testing.T) {
 	release(c.node("good"))
 	c.event("good", "NodeNotVerified", "dns: x", 3*time.Minute)
 	c.event("good", "NodeVerified", "all pass", 2*time.Minute)
-	c.node("windows").Labels["kubernetes.io/os"] = "windows"
+	windows := c.node("windows")
+	windows.Labels["kubernetes.io/os"], windows.Spec.Taints = "windows", nil
 	c.isFalse(c.node("bad"), "DNSFailed", "dns: "+strings.Repeat("x", 200)+"\n")
 	var out strings.Builder
 	require.NoError(t, Of(c.Input, now).Print(&out, now))

@@ -47,7 +47,7 @@ type neighbours struct {
 // when the network of 5,000 nodes is down, each of them would list all agents in each round.
 func (n *neighbours) check() checks.Peers {
 	check := checks.Peers{Sample: n.sample, Found: n.found}
-	check.CountUnready = n.failed && (n.r.failed > 0 || n.r.status == statusFalse)
+	check.MustAnswer = n.failed && (n.r.failed > 0 || n.r.status == statusFalse)
 	if now := time.Now(); now.Before(n.due) && now.After(n.redrawAt) {
 		check.Redraw = func(ctx context.Context) ([]checks.Peer, error) {
 			n.redrawAt = time.Now().Add(spread(resampleAfter))

@@ -160,8 +160,70 @@ func TestNeighboursWhenAllFail(t *testing.T) {
 	assert.Len(t, api.written(), 2, "to begin with, it takes agents that are ready")
 }
 
-// Agents that are not ready count after a round in which peers failed, until this node recovers.
-func TestNeighboursCountFromTheFirstFailure(t *testing.T) {
+// A node that has failed because of its peers stays closed until one answers, after a restart too: it does not do to be unable to list them,
+// or that only two are left. Where there is none any more it opens.
+func TestNeighboursThatCloseTheNode(t *testing.T) {
+	for name, test := range map[string]struct {
+		left     int
+		unlisted bool
+		written  []string
+	}{
+		"cannot be listed": {left: 10, unlisted: true, written: []string{"False PeersFailed"}},
+		"two are left":     {left: 2, written: []string{"False PeersFailed"}},
+		"none is left":     {written: []string{"True Verified"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := newFakeAPI(t)
+			o := newOthers(t, api, test.left)
+			o.down.Store(true)
+			setFalse("PeersFailed")(api.node)
+			addFailedTaint(api.node)
+			list := api.before
+			api.before = func(request string, n int, w http.ResponseWriter, r *http.Request) bool {
+				if request == getPeers && test.unlisted {
+					return answerStatus(w, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, "not now")
+				}
+				return list(request, n, w, r)
+			}
+			r := startNeighbours(t, api)
+			r.round(nil, nil, nil, nil)
+			assert.Equal(t, test.written, api.written())
+			assert.Equal(t, test.left > 0, slices.Contains(api.taints(), "node-ready/failed"))
+			assert.LessOrEqual(t, o.listed(), 2, "not in each round")
+		})
+	}
+}
+
+// The same process: of three peers that do not answer, one goes away.
+func TestNeighboursThatBecomeFew(t *testing.T) {
+	api := newFakeAPI(t)
+	o := newOthers(t, api, 3)
+	o.down.Store(true)
+	few := newOthers(t, newFakeAPI(t), 2)
+	few.down.Store(true)
+	var list atomic.Pointer[others]
+	list.Store(o)
+	api.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+		if request == getPeers {
+			answer(w, http.StatusOK, list.Load().list)
+		}
+		return request == getPeers
+	}
+	r := startNeighbours(t, api)
+	r.round(nil)
+	list.Store(few) // for the second sample
+	r.round(nil, nil)
+	assert.Equal(t, []string{"False PeersFailed"}, api.written())
+	api.edit(addFailedTaint)
+	r.round(nil, nil, nil, nil)
+	assert.Contains(t, api.taints(), "node-ready/failed")
+	few.down.Store(false)
+	r.round(nil, nil, nil)
+	assert.Equal(t, untainted, api.taints())
+}
+
+// One has to answer after a round in which peers failed, until this node recovers.
+func TestNeighboursMustAnswerFromTheFirstFailure(t *testing.T) {
 	a, _ := inCluster(t, newFakeAPI(t))
 	r := &recheck{Agent: a, node: &nodepatch.Node{}, status: statusTrue, written: true}
 	r.neighbours.r = r
@@ -171,7 +233,7 @@ func TestNeighboursCountFromTheFirstFailure(t *testing.T) {
 			results = append(results, checks.Result{Attempt: checks.Attempt{Check: check, Err: errBroken}})
 		}
 		r.conclude(results, time.Now())
-		return r.neighbours.check().CountUnready
+		return r.neighbours.check().MustAnswer
 	}
 	assert.False(t, round())
 	assert.False(t, round("dns"))

@@ -196,9 +196,7 @@ func (r *recheck) conclude(results []checks.Result, began time.Time) {
 		r.passed, r.failed, r.due = 0, 0, time.Time{}
 		return
 	}
-	if r.isContradicted() { // prove it once more
-		r.status, r.passed, r.thoroughAt = "", 0, time.Time{}
-	}
+	r.heedController()
 	if err := r.judge(results); err != nil {
 		r.passed, r.failed, r.failure = 0, r.failed+1, err
 		r.neighbours.failed = slices.ContainsFunc(results, func(result checks.Result) bool {

@@ -595,6 +595,59 @@ func TestRecheckOpensBetweenRounds(t *testing.T) {
 	}
 }
 
+// Rounds are an hour apart. Between two of them the controller says Silent and closes the node: rounds that were before that do not open it,
+// whether the agent looks at the node or has something to write.
+func TestRecheckOpensNothingBetweenRounds(t *testing.T) {
+	closing := func(node *corev1.Node) {
+		setFalse("Silent")(node)
+		addFailedTaint(node)
+	}
+	t.Run("looks", func(t *testing.T) {
+		api := newFakeAPI(t)
+		r := startRechecks(t, api)
+		r.round(nil, nil, nil)
+		require.Equal(t, []string{"True Verified"}, api.written())
+		r.agent.cfg.RecheckInterval, r.agent.look = time.Hour, time.Millisecond
+		look := func() {
+			before := len(api.seen())
+			require.Eventually(t, func() bool { return len(api.seen()) > before+5 }, time.Minute, time.Millisecond)
+		}
+		r.outcomes <- nil
+		look()
+		api.edit(closing)
+		look()
+		assert.Contains(t, api.taints(), "node-ready/failed")
+		assert.Equal(t, []string{"True Verified"}, api.written())
+	})
+	t.Run("writes", func(t *testing.T) {
+		api := newFakeAPI(t)
+		setReleased(api.node)
+		api.node.Status.Conditions = []corev1.NodeCondition{{Type: "NodeVerified", Status: corev1.ConditionTrue, Reason: "Verified"}}
+		a, _ := inCluster(t, api)
+		v := a.newVerification()
+		require.True(t, v.readFirst(t.Context()))
+		r := v.newRecheck()
+		prove := func() {
+			for range a.cfg.RecoveryThreshold {
+				r.conclude(nil, time.Now())
+			}
+			r.readAt = time.Now().Add(-time.Hour)
+			r.write(t.Context())
+		}
+		prove()
+		api.edit(closing)
+		r.readAt = time.Now().Add(-time.Hour)
+		r.write(t.Context())
+		assert.Contains(t, api.taints(), "node-ready/failed")
+		assert.Empty(t, api.written())
+		assert.True(t, r.due.IsZero(), "nothing to write before the next round")
+		assert.True(t, r.thoroughAt.IsZero(), "which sends large packets")
+		prove()
+		assert.Equal(t, untainted, api.taints())
+		assert.Equal(t, []string{"True Verified"}, api.written())
+	})
+}
+
 // The agent starts on a verified node whose condition is False: what a former container, or the controller, has found holds until
 // RECOVERY_THRESHOLD rounds pass. The failed taint begins no verification.
 func TestRecheckStartsOnAFailedNode(t *testing.T) {

@@ -36,10 +36,13 @@ func (r *recheck) isProven() bool {
 	return r.status == statusTrue && r.passed >= r.cfg.RecoveryThreshold
 }
 
-// isContradicted reports whether the controller has written, or closed the node, since this agent has found that the node passes.
-func (r *recheck) isContradicted() bool {
+// heedController has the rounds prove once more, with large packets, that the node passes, if the controller has written, or closed
+// it, since this agent has found that it does.
+func (r *recheck) heedController() {
 	shown := r.shown()
-	return r.status == statusTrue && (r.written || r.closed()) && shown != "" && shown != statusTrue && !r.readAt.IsZero()
+	if r.status == statusTrue && (r.written || r.closed()) && shown != "" && shown != statusTrue && !r.readAt.IsZero() {
+		r.status, r.passed, r.thoroughAt = "", 0, time.Time{}
+	}
 }
 
 // nextWrite returns when the node is to show more of the verdict than it does: after a restart, after a time in which nothing was
@@ -102,13 +105,16 @@ func (r *recheck) readAgain(ctx context.Context) error {
 	return r.read(ctx)
 }
 
-// read reads the node from the API server's cache.
+// read reads the node from the API server's cache, between two rounds.
 func (r *recheck) read(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.CheckTimeout)
 	defer cancel()
 	node, err := r.api.GetCached(ctx)
 	if err == nil {
 		err = r.keep(ctx, node)
+	}
+	if err == nil && r.written { // else the node shows what was written before the verdict
+		r.heedController()
 	}
 	return err
 }

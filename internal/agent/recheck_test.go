@@ -361,6 +361,52 @@ func TestRecheckOfDNSPodsThatDoNotAnswer(t *testing.T) {
 	}
 }
 
+// A node that is closed because DNS pods on two other nodes did not answer stays closed when they are on one only and that does not answer
+// either, after a restart too.
+func TestRecheckOfFewerDNSPodsOpensNothing(t *testing.T) {
+	for name, restarted := range map[string]bool{"the same agent": false, "the next agent": true} {
+		t.Run(name, func(t *testing.T) {
+			api := newFakeAPI(t)
+			r := prepareRechecks(t, api)
+			answers := api.slices
+			dead := func(nodes ...string) []discoveryv1.EndpointSlice {
+				slice := *answers[0].DeepCopy()
+				slice.Endpoints = nil
+				for _, node := range nodes {
+					slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{"127.0.0.2"}, NodeName: &node})
+				}
+				return []discoveryv1.EndpointSlice{slice}
+			}
+			setSlices := func(list []discoveryv1.EndpointSlice) {
+				api.mu.Lock()
+				defer api.mu.Unlock()
+				api.slices = list
+			}
+			api.edit(setReleased)
+			if restarted {
+				setSlices(dead("other1"))
+				api.edit(setFalse("DNSFailed,ServiceFailed"))
+				r.start()
+			} else {
+				setSlices(dead("other0", "other1"))
+				r.start()
+				r.round(nil, nil, nil)
+				setSlices(dead("other1"))
+			}
+			api.edit(addFailedTaint)
+			r.round(nil, nil, nil, nil)
+			assert.Equal(t, []string{"False ServiceFailed"}, api.written())
+			assert.Contains(t, api.taints(), "node-ready/failed")
+			setSlices(answers)
+			r.round(nil, nil, nil)
+			assert.Equal(t, untainted, api.taints())
+			setSlices(dead("other1"))
+			r.round(nil, nil, nil, nil)
+			assert.Equal(t, []string{"False ServiceFailed", "True Verified"}, api.written(), "to begin with, one proves nothing")
+		})
+	}
+}
+
 // A False whose rounds pass again is not refreshed: it goes stale, and the controller does not close the node.
 func TestRecheckDoesNotRefreshWhilePassing(t *testing.T) {
 	r := startRechecks(t, newFakeAPI(t), "--recovery-threshold=100")

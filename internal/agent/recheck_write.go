@@ -137,8 +137,7 @@ func (r *recheck) setCondition(ctx context.Context) error {
 	condition := nodepatch.Condition{Type: r.cfg.ConditionType, Status: r.status}
 	condition.Reason, condition.Message = verdict.Verified, verdict.AllChecksPass
 	if r.status == statusFalse {
-		round, _ := errors.AsType[roundFailure](r.failure)
-		condition.Reason, condition.Message = verdict.Reason(round.checks), kube.Shorten(r.message())
+		condition.Reason, condition.Message = r.reasons, kube.Shorten(r.message())
 	}
 	node, err := r.api.SetCondition(ctx, r.node, condition, r.client.ServerTime())
 	if err == nil { // the controller may have closed it since it was read

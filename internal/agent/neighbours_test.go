@@ -194,6 +194,43 @@ func TestNeighboursThatCloseTheNode(t *testing.T) {
 	}
 }
 
+// The pod network of all nodes is down, and so no agent is ready. The agent of a node that the controller has called silent, or that was
+// not rechecked, restarts: it opens nothing before somebody answers. An open node does not fail because of that.
+func TestNeighboursAfterTheControllersVerdict(t *testing.T) {
+	unknown := func(node *corev1.Node) {
+		node.Status.Conditions = []corev1.NodeCondition{{Type: "NodeVerified", Status: corev1.ConditionUnknown, Reason: "NotRechecked"}}
+	}
+	for name, test := range map[string]struct {
+		condition func(*corev1.Node)
+		closed    bool
+		written   []string // while nobody answers
+	}{
+		"Silent":                {setFalse("Silent"), true, []string{"False PeersFailed"}},
+		"NotRechecked":          {unknown, true, []string{"False PeersFailed"}},
+		"Silent, not closed":    {setFalse("Silent"), false, []string{"False PeersFailed"}},
+		"NotRechecked and open": {unknown, false, []string{"True Verified"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := newFakeAPI(t)
+			o := newOthers(t, api, 10)
+			o.setServing(false)
+			o.down.Store(true)
+			test.condition(api.node)
+			if test.closed {
+				addFailedTaint(api.node)
+			}
+			r := startNeighbours(t, api)
+			r.round(nil, nil, nil, nil)
+			assert.Equal(t, test.written, api.written())
+			assert.Equal(t, test.closed, slices.Contains(api.taints(), "node-ready/failed"))
+			o.down.Store(false)
+			r.round(nil, nil, nil)
+			assert.Equal(t, untainted, api.taints())
+			assert.Contains(t, api.written(), "True Verified")
+		})
+	}
+}
+
 // The same process: of three peers that do not answer, one goes away.
 func TestNeighboursThatBecomeFew(t *testing.T) {
 	api := newFakeAPI(t)

@@ -71,7 +71,6 @@ func (v *verification) newRecheck() *recheck {
 	switch shown := r.shown(); {
 	case !v.released && (shown == statusTrue || shown == statusFalse):
 		r.status, r.written = shown, shown == statusTrue // of a False the reasons are to be its own
-		r.reasons = r.condition().Reason
 	case v.released && v.marker.reason == verdict.Verified:
 		r.status, r.written = statusTrue, true
 	case v.released:
@@ -82,6 +81,8 @@ func (v *verification) newRecheck() *recheck {
 	}
 	if r.status == statusTrue { // else the first round is thorough: small packets alone do not open a node
 		r.thoroughAt = time.Now().Add(rand.N(thoroughInterval))
+	} else if r.reasons = r.condition().Reason; r.reasons != "" && !verdict.IsAgents(r.reasons) && (r.closed() || r.status == statusFalse) {
+		r.reasons = verdict.PeersFailed // the controller cannot know: one is to answer
 	}
 	r.proof = nil // not to be proven again at the end of this pod: the next one of this node looks for the startup taint
 	r.metrics.SetRecheckStatus(r.status != statusFalse)

@@ -27,7 +27,8 @@ const (
 	thoroughInterval = time.Hour
 	// repeatWarning is the time until a warning that stays is logged again.
 	repeatWarning = time.Hour
-	// recheckDials is how many endpoints of the DNS service a round connects to, on as many nodes if there are.
+	// recheckDials is how many endpoints of the DNS service a round connects to, on as many nodes if there are; of a dual-stack one
+	// that many of each family.
 	recheckDials = 2
 )
 

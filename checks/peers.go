@@ -51,7 +51,7 @@ type Peers struct {
 func (Peers) Name() string { return PeersName }
 
 // Try implements Check. It fails if no peer answers, and at least three of them should: those that were ready when they were
-// listed; but see MustAnswer. Warnings name those that do not answer. Peers that cannot be listed are no fault of the pod network.
+// listed; but see MustAnswer. Warnings name those that do not. Peers that cannot be listed are no fault of the pod network.
 func (p Peers) Try(ctx context.Context) (Report, error) {
 	results, err := p.find(ctx)
 	if p.Found != nil {

@@ -65,8 +65,8 @@ func (s Service) Try(ctx context.Context) (Report, error) {
 
 func (s Service) isLocal(e endpoint) bool { return e.node != "" && e.node == s.Node }
 
-// choose returns the endpoints to connect to: all of a few, else a random few; remote ones first, one of each node before others. Of a
-// dual-stack service that is one of each family: this node may have only one of them.
+// choose returns the endpoints to connect to: all of a few, else a random few; remote ones first, one of each node before others.
+// Of a dual-stack service that is one of each family: this node may have only one of them.
 func (s Service) choose(ready []endpoint) []endpoint {
 	rand.Shuffle(len(ready), func(i, j int) { ready[i], ready[j] = ready[j], ready[i] })
 	var remote, others, local []endpoint

@@ -61,10 +61,10 @@ func newOthers(t *testing.T, api *fakeAPI, n int) *others {
 	return o
 }
 
-// setServing says whether the agents are ready, as a Service with publishNotReadyAddresses does.
-func (o *others) setServing(serving bool) {
+// setUnready says that no agent is ready, as a Service with publishNotReadyAddresses does.
+func (o *others) setUnready() {
 	for i := range o.list.Items[0].Endpoints {
-		o.list.Items[0].Endpoints[i].Conditions = discoveryv1.EndpointConditions{Ready: new(true), Serving: &serving}
+		o.list.Items[0].Endpoints[i].Conditions = discoveryv1.EndpointConditions{Ready: new(true), Serving: new(false)}
 	}
 }
 
@@ -130,7 +130,7 @@ func TestFewNeighbours(t *testing.T) {
 func TestNeighboursOnDeadNodes(t *testing.T) {
 	api := newFakeAPI(t)
 	o := newOthers(t, api, 5)
-	o.setServing(false)
+	o.setUnready()
 	o.down.Store(true)
 	r := startNeighbours(t, api)
 	r.round(nil, nil, nil)
@@ -146,7 +146,7 @@ func TestNeighboursOnDeadNodes(t *testing.T) {
 func TestNeighboursWhenAllFail(t *testing.T) {
 	api := newFakeAPI(t)
 	o := newOthers(t, api, 5)
-	o.setServing(false)
+	o.setUnready()
 	o.down.Store(true)
 	setFalse("DNSFailed,PeersFailed")(api.node)
 	r := startNeighbours(t, api)
@@ -213,7 +213,7 @@ func TestNeighboursAfterTheControllersVerdict(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			api := newFakeAPI(t)
 			o := newOthers(t, api, 10)
-			o.setServing(false)
+			o.setUnready()
 			o.down.Store(true)
 			test.condition(api.node)
 			if test.closed {
@@ -347,7 +347,7 @@ func TestSampleOfNeighbours(t *testing.T) {
 	assert.LessOrEqual(t, due(n), 6*time.Minute, "the others are starting")
 
 	o = newOthers(t, api, 500)
-	o.setServing(false)
+	o.setUnready()
 	assert.LessOrEqual(t, due(draw()), 6*time.Minute, "the same with publishNotReadyAddresses")
 
 	o = newOthers(t, api, 5)

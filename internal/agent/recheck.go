@@ -82,8 +82,8 @@ func (v *verification) newRecheck() *recheck {
 	}
 	if r.status == statusTrue { // else the first round is thorough: small packets alone do not open a node
 		r.thoroughAt = time.Now().Add(rand.N(thoroughInterval))
-	} else if r.reasons = r.condition().Reason; r.reasons != "" && !verdict.IsAgents(r.reasons) && (r.closed() || r.status == statusFalse) {
-		r.reasons = verdict.PeersFailed // the controller cannot know: one is to answer
+	} else if r.reasons = r.condition().Reason; r.wasFailedByController() {
+		r.reasons = verdict.PeersFailed // nobody knows whether they answer: one must
 	}
 	r.proof = nil // not to be proven again at the end of this pod: the next one of this node looks for the startup taint
 	r.metrics.SetRecheckStatus(r.status != statusFalse)

@@ -36,8 +36,14 @@ func (r *recheck) isProven() bool {
 	return r.status == statusTrue && r.passed >= r.cfg.RecoveryThreshold
 }
 
-// heedController has the rounds prove once more, with large packets, that the node passes, if the controller has written, or closed
-// it, since this agent has found that it does.
+// wasFailedByController reports whether the condition is the controller's, on a node that it has closed, or is to close.
+func (r *recheck) wasFailedByController() bool {
+	shown := r.condition()
+	return shown.Reason != "" && !verdict.IsAgents(shown.Reason) && (shown.Status == statusFalse || r.closed())
+}
+
+// heedController has the rounds prove once more, with large packets, that the node passes, if the controller has written, or
+// closed it, since this agent has found that it does.
 func (r *recheck) heedController() {
 	shown := r.shown()
 	if r.status == statusTrue && (r.written || r.closed()) && shown != "" && shown != statusTrue && !r.readAt.IsZero() {

@@ -40,9 +40,9 @@ type Peers struct {
 	// Redraw returns a new sample, for an attempt that has reached fewer than half of its peers: a rolling update replaces the
 	// pods and their addresses. nil: there is none.
 	Redraw func(ctx context.Context) ([]Peer, error)
-	// CountUnready is for a node whose peers did not answer already: when the network of all nodes is down, soon no agent is ready,
-	// and each node would recover and fail in turn.
-	CountUnready bool
+	// MustAnswer is for a node whose peers did not answer already: only one that answers is a pass, unless there is none. When the
+	// network of all nodes is down, soon no agent is ready, and each node would recover and fail in turn.
+	MustAnswer bool
 	// Found receives the results of an attempt, none if it is skipped; nil: nobody does.
 	Found func([]PeerResult)
 }
@@ -51,21 +51,26 @@ type Peers struct {
 func (Peers) Name() string { return PeersName }
 
 // Try implements Check. It fails if no peer answers, and at least three of them should: those that were ready when they were
-// listed. Warnings name those that do not answer. Peers that cannot be listed are no fault of the pod network.
+// listed; but see MustAnswer. Warnings name those that do not. Peers that cannot be listed are no fault of the pod network.
 func (p Peers) Try(ctx context.Context) (Report, error) {
 	results, err := p.find(ctx)
 	if p.Found != nil {
 		p.Found(results)
 	}
+	if err != nil {
+		err = fmt.Errorf("the agents on other nodes cannot be listed: %w", err)
+	}
 	switch {
+	case err != nil && p.MustAnswer:
+		return Report{}, err
 	case err != nil:
-		return Report{Skipped: fmt.Sprintf("the agents on other nodes cannot be listed: %v", err)}, nil
+		return Report{Skipped: err.Error()}, nil
 	case len(results) == 0:
 		return Report{Skipped: "there is no agent on another node"}, nil
 	}
 	failures := failuresOf(results)
-	should := slices.DeleteFunc(slices.Clone(results), func(r PeerResult) bool { return r.Unready && !p.CountUnready })
-	if len(failures) == len(results) && len(should) >= fewPeers {
+	should := slices.DeleteFunc(slices.Clone(results), func(r PeerResult) bool { return r.Unready })
+	if len(failures) == len(results) && (p.MustAnswer || len(should) >= fewPeers) {
 		return Report{}, fail("check the CNI on this node (tunnels, routes), network policies and firewalls between nodes",
 			"none of %d agents on other nodes answers: %w", len(results), join(failures, "; "))
 	}

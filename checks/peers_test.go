@@ -101,19 +101,19 @@ func TestPeersThatAreNotReady(t *testing.T) {
 	ready := []Peer{deadAgent(t, "ready1", "a"), deadAgent(t, "ready2", "a"), deadAgent(t, "ready3", "a")}
 	for name, test := range map[string]struct {
 		sample  []Peer
-		count   bool
+		must    bool
 		failure string
 	}{
 		"none is":                  {sample: unready(5)},
 		"two are":                  {sample: append(unready(3), ready[:2]...)},
 		"three are":                {sample: append(unready(3), ready...), failure: "none of 6 agents on other nodes answers: "},
-		"none is, and they count":  {sample: unready(3), count: true, failure: "none of 3 agents on other nodes answers: "},
-		"too few, and they count":  {sample: append(unready(1), ready[0]), count: true},
-		"few enough to be counted": {sample: append(unready(1), ready[:2]...), count: true, failure: "none of 3 agents on other nodes answers: "},
+		"none is, one must answer": {sample: unready(3), must: true, failure: "none of 3 agents on other nodes answers: "},
+		"few are, one must answer": {sample: append(unready(1), ready[0]), must: true, failure: "none of 2 agents on other nodes answers: "},
+		"one is, which must":       {sample: ready[:1], must: true, failure: "none of 1 agents on other nodes answers: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			check := peersOf(test.sample...)
-			check.CountUnready = test.count
+			check.MustAnswer = test.must
 			report, err := check.Try(t.Context())
 			if test.failure != "" {
 				require.ErrorContains(t, err, test.failure)
@@ -125,8 +125,12 @@ func TestPeersThatAreNotReady(t *testing.T) {
 	}
 	answering := agentAt(t, http.StatusOK, "unready", "a")
 	answering.Unready = true
-	_, err := peersOf(append(ready, answering)...).Try(t.Context())
-	require.NoError(t, err, "one that answers proves that pods of other nodes can be reached")
+	for _, must := range []bool{false, true} {
+		check := peersOf(append(ready, answering)...)
+		check.MustAnswer = must
+		_, err := check.Try(t.Context())
+		require.NoError(t, err, "one that answers proves that pods of other nodes can be reached")
+	}
 }
 
 // An agent that accepts and does not answer costs the attempt its time and no more.
@@ -142,9 +146,18 @@ func TestPeerThatIsSilent(t *testing.T) {
 }
 
 func TestPeersThatCannotBeListed(t *testing.T) {
-	report, err := Peers{Sample: func(context.Context) ([]Peer, error) { return nil, errors.New("no right") }}.Try(t.Context())
+	check := Peers{Sample: func(context.Context) ([]Peer, error) { return nil, errors.New("no right") }}
+	report, err := check.Try(t.Context())
 	require.NoError(t, err, "the api check and the rights are others'")
 	assert.Equal(t, "the agents on other nodes cannot be listed: no right", report.Skipped)
+	check.MustAnswer = true
+	_, err = check.Try(t.Context())
+	require.EqualError(t, err, "the agents on other nodes cannot be listed: no right", "nobody has answered")
+	check = peersOf()
+	check.MustAnswer = true
+	report, err = check.Try(t.Context())
+	require.NoError(t, err, "the last other node is gone")
+	assert.Equal(t, "there is no agent on another node", report.Skipped)
 }
 
 // A new sample is drawn if fewer than half answer, within the time of the attempt: the peers of the old one may be silent.

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -23,7 +24,7 @@ type Service struct {
 	TaintKey           string // of the startup taint: the service's pods must tolerate it
 	FailedTaintKey     string // of the failed taint, which they must tolerate too; "": none
 	Domain             string // the cluster's DNS domain, for a name that every DNS endpoint can resolve
-	MaxDials           int    // how many endpoints to connect to; 0: 8
+	MaxDials           int    // how many endpoints of each address family to connect to; 0: 8 in all
 	SmallPackets       bool   // only connect, without the large query
 	// FewestNodes is on how many other nodes nothing may answer before the check fails. On fewer that is a warning: the fault may
 	// be theirs. 0: it always fails.
@@ -65,23 +66,34 @@ func (s Service) Try(ctx context.Context) (Report, error) {
 func (s Service) isLocal(e endpoint) bool { return e.node != "" && e.node == s.Node }
 
 // choose returns the endpoints to connect to: all of a few, else a random few; remote ones first, one of each node before others.
+// Of a dual-stack service that is one of each family: this node may have only one of them.
 func (s Service) choose(ready []endpoint) []endpoint {
 	rand.Shuffle(len(ready), func(i, j int) { ready[i], ready[j] = ready[j], ready[i] })
 	var remote, others, local []endpoint
-	nodes := make(map[string]bool)
+	type stack struct {
+		node   string
+		isIPv6 bool
+	}
+	seen, nodes, families := make(map[stack]bool), make(map[string]int), make(map[bool]bool)
 	for _, e := range ready {
+		of := stack{e.node, strings.HasPrefix(e.address, "[")}
+		families[of.isIPv6] = true
 		switch {
 		case s.isLocal(e):
 			local = append(local, e)
-		case nodes[e.node]:
+		case seen[of]:
 			others = append(others, e)
 		default:
-			nodes[e.node] = true
+			seen[of] = true
+			if _, known := nodes[e.node]; !known {
+				nodes[e.node] = len(nodes)
+			}
 			remote = append(remote, e)
 		}
 	}
+	slices.SortStableFunc(remote, func(a, b endpoint) int { return cmp.Compare(nodes[a.node], nodes[b.node]) })
 	chosen := slices.Concat(remote, others, local)
-	return chosen[:min(len(chosen), cmp.Or(s.MaxDials, maxDials))]
+	return chosen[:min(len(chosen), cmp.Or(s.MaxDials*len(families), maxDials))]
 }
 
 func (s Service) connect(ctx context.Context, name string, chosen []endpoint) (Report, error) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -561,6 +562,50 @@ func TestServiceChoosesDifferentNodes(t *testing.T) {
 		some := check.choose([]endpoint{{address: "a", node: "node-2"}, {address: "b", node: "node-2"}, {address: "c", node: "node-3"}, {address: "d", node: "node-1"}})
 		require.Len(t, some, 2)
 		assert.ElementsMatch(t, []string{"node-2", "node-3"}, []string{some[0].node, some[1].node})
+	}
+}
+
+// The DNS service is dual-stack and this node is not: an endpoint of each family is tried on each node, so that no round has those of the other
+// family only.
+func TestServiceOfTwoFamilies(t *testing.T) {
+	t.Parallel()
+	var found []EndpointSlice
+	for _, node := range []string{"node-2", "node-3", "node-4"} {
+		found = append(found, at(t, dnsPod(t), node, nil, "dns-tcp"), at(t, net.JoinHostPort(unreachable6, "53"), node, nil, "dns-tcp"))
+	}
+	check := dnsPods(found...)
+	check.MaxDials, check.FewestNodes, check.SmallPackets = 2, 2, true
+	for range 100 {
+		report, err := check.Try(limited(t, enough))
+		require.NoError(t, err)
+		require.Equal(t, Report{Detail: "2 of 4 ready endpoints of kube-system/kube-dns answer"}, report)
+	}
+}
+
+func TestServiceChoosesBothFamilies(t *testing.T) {
+	t.Parallel()
+	var all []endpoint
+	for i := range 30 {
+		node := fmt.Sprintf("node-%d", i%10)
+		all = append(all, endpoint{address: fmt.Sprintf("10.0.0.%d:53", i), node: node}, endpoint{address: fmt.Sprintf("[fd00::%d]:53", i), node: node})
+	}
+	for dials, nodes := range map[int]int{0: 4, 2: 2} {
+		check := dnsPods()
+		check.MaxDials = dials
+		met := make(map[string]bool)
+		for range 200 {
+			families := make(map[string][]bool)
+			for _, e := range check.choose(slices.Clone(all)) {
+				families[e.node] = append(families[e.node], strings.HasPrefix(e.address, "["))
+				met[e.address] = true
+			}
+			require.Len(t, families, nodes)
+			for node, both := range families {
+				require.NotEqual(t, "node-1", node, "this one")
+				require.ElementsMatch(t, []bool{true, false}, both)
+			}
+		}
+		assert.Len(t, met, 54, "every remote one sooner or later")
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/metrics"
 )
 
@@ -40,14 +41,13 @@ type neighbours struct {
 	due      time.Time // of the next list; zero before the first
 	doubled  int       // how often the minute until the next list of a few agents, or after an error, was doubled
 	redrawAt time.Time // from when on the sample may be drawn before that
-	failed   bool      // none of them answered in the last failed round
 }
 
 // check returns the check of one round. It draws a new sample if few of the old one answer, but not twice within some minutes:
 // when the network of 5,000 nodes is down, each of them would list all agents in each round.
 func (n *neighbours) check() checks.Peers {
 	check := checks.Peers{Sample: n.sample, Found: n.found}
-	check.CountUnready = n.failed && (n.r.failed > 0 || n.r.status == statusFalse)
+	check.MustAnswer = strings.Contains(n.r.reasons, verdict.PeersFailed) && (n.r.failed > 0 || n.r.status != statusTrue)
 	if now := time.Now(); now.Before(n.due) && now.After(n.redrawAt) {
 		check.Redraw = func(ctx context.Context) ([]checks.Peer, error) {
 			n.redrawAt = time.Now().Add(spread(resampleAfter))

@@ -61,10 +61,10 @@ func newOthers(t *testing.T, api *fakeAPI, n int) *others {
 	return o
 }
 
-// setServing says whether the agents are ready, as a Service with publishNotReadyAddresses does.
-func (o *others) setServing(serving bool) {
+// setUnready says that no agent is ready, as a Service with publishNotReadyAddresses does.
+func (o *others) setUnready() {
 	for i := range o.list.Items[0].Endpoints {
-		o.list.Items[0].Endpoints[i].Conditions = discoveryv1.EndpointConditions{Ready: new(true), Serving: &serving}
+		o.list.Items[0].Endpoints[i].Conditions = discoveryv1.EndpointConditions{Ready: new(true), Serving: new(false)}
 	}
 }
 
@@ -130,7 +130,7 @@ func TestFewNeighbours(t *testing.T) {
 func TestNeighboursOnDeadNodes(t *testing.T) {
 	api := newFakeAPI(t)
 	o := newOthers(t, api, 5)
-	o.setServing(false)
+	o.setUnready()
 	o.down.Store(true)
 	r := startNeighbours(t, api)
 	r.round(nil, nil, nil)
@@ -146,7 +146,7 @@ func TestNeighboursOnDeadNodes(t *testing.T) {
 func TestNeighboursWhenAllFail(t *testing.T) {
 	api := newFakeAPI(t)
 	o := newOthers(t, api, 5)
-	o.setServing(false)
+	o.setUnready()
 	o.down.Store(true)
 	setFalse("DNSFailed,PeersFailed")(api.node)
 	r := startNeighbours(t, api)
@@ -160,8 +160,107 @@ func TestNeighboursWhenAllFail(t *testing.T) {
 	assert.Len(t, api.written(), 2, "to begin with, it takes agents that are ready")
 }
 
-// Agents that are not ready count after a round in which peers failed, until this node recovers.
-func TestNeighboursCountFromTheFirstFailure(t *testing.T) {
+// A node that has failed because of its peers stays closed until one answers, after a restart too: it does not do to be unable to list them,
+// or that only two are left. Where there is none any more it opens.
+func TestNeighboursThatCloseTheNode(t *testing.T) {
+	for name, test := range map[string]struct {
+		left     int
+		unlisted bool
+		written  []string
+	}{
+		"cannot be listed": {left: 10, unlisted: true, written: []string{"False PeersFailed"}},
+		"two are left":     {left: 2, written: []string{"False PeersFailed"}},
+		"none is left":     {written: []string{"True Verified"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := newFakeAPI(t)
+			o := newOthers(t, api, test.left)
+			o.down.Store(true)
+			setFalse("PeersFailed")(api.node)
+			addFailedTaint(api.node)
+			list := api.before
+			api.before = func(request string, n int, w http.ResponseWriter, r *http.Request) bool {
+				if request == getPeers && test.unlisted {
+					return answerStatus(w, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, "not now")
+				}
+				return list(request, n, w, r)
+			}
+			r := startNeighbours(t, api)
+			r.round(nil, nil, nil, nil)
+			assert.Equal(t, test.written, api.written())
+			assert.Equal(t, test.left > 0, slices.Contains(api.taints(), "node-ready/failed"))
+			assert.LessOrEqual(t, o.listed(), 2, "not in each round")
+		})
+	}
+}
+
+// The pod network of all nodes is down, and so no agent is ready. The agent of a node that the controller has called silent, or that was
+// not rechecked, restarts: it opens nothing before somebody answers. An open node does not fail because of that.
+func TestNeighboursAfterTheControllersVerdict(t *testing.T) {
+	unknown := func(node *corev1.Node) {
+		node.Status.Conditions = []corev1.NodeCondition{{Type: "NodeVerified", Status: corev1.ConditionUnknown, Reason: "NotRechecked"}}
+	}
+	for name, test := range map[string]struct {
+		condition func(*corev1.Node)
+		closed    bool
+		written   []string // while nobody answers
+	}{
+		"Silent":                {setFalse("Silent"), true, []string{"False PeersFailed"}},
+		"NotRechecked":          {unknown, true, []string{"False PeersFailed"}},
+		"Silent, not closed":    {setFalse("Silent"), false, []string{"False PeersFailed"}},
+		"NotRechecked and open": {unknown, false, []string{"True Verified"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := newFakeAPI(t)
+			o := newOthers(t, api, 10)
+			o.setUnready()
+			o.down.Store(true)
+			test.condition(api.node)
+			if test.closed {
+				addFailedTaint(api.node)
+			}
+			r := startNeighbours(t, api)
+			r.round(nil, nil, nil, nil)
+			assert.Equal(t, test.written, api.written())
+			assert.Equal(t, test.closed, slices.Contains(api.taints(), "node-ready/failed"))
+			o.down.Store(false)
+			r.round(nil, nil, nil)
+			assert.Equal(t, untainted, api.taints())
+			assert.Contains(t, api.written(), "True Verified")
+		})
+	}
+}
+
+// The same process: of three peers that do not answer, one goes away.
+func TestNeighboursThatBecomeFew(t *testing.T) {
+	api := newFakeAPI(t)
+	o := newOthers(t, api, 3)
+	o.down.Store(true)
+	few := newOthers(t, newFakeAPI(t), 2)
+	few.down.Store(true)
+	var list atomic.Pointer[others]
+	list.Store(o)
+	api.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+		if request == getPeers {
+			answer(w, http.StatusOK, list.Load().list)
+		}
+		return request == getPeers
+	}
+	r := startNeighbours(t, api)
+	r.round(nil)
+	list.Store(few) // for the second sample
+	r.round(nil, nil)
+	assert.Equal(t, []string{"False PeersFailed"}, api.written())
+	api.edit(addFailedTaint)
+	r.round(nil, nil, nil, nil)
+	assert.Contains(t, api.taints(), "node-ready/failed")
+	few.down.Store(false)
+	r.round(nil, nil, nil)
+	assert.Equal(t, untainted, api.taints())
+}
+
+// One has to answer after a round in which peers failed, until this node recovers.
+func TestNeighboursMustAnswerFromTheFirstFailure(t *testing.T) {
 	a, _ := inCluster(t, newFakeAPI(t))
 	r := &recheck{Agent: a, node: &nodepatch.Node{}, status: statusTrue, written: true}
 	r.neighbours.r = r
@@ -171,7 +270,7 @@ func TestNeighboursCountFromTheFirstFailure(t *testing.T) {
 			results = append(results, checks.Result{Attempt: checks.Attempt{Check: check, Err: errBroken}})
 		}
 		r.conclude(results, time.Now())
-		return r.neighbours.check().CountUnready
+		return r.neighbours.check().MustAnswer
 	}
 	assert.False(t, round())
 	assert.False(t, round("dns"))
@@ -248,7 +347,7 @@ func TestSampleOfNeighbours(t *testing.T) {
 	assert.LessOrEqual(t, due(n), 6*time.Minute, "the others are starting")
 
 	o = newOthers(t, api, 500)
-	o.setServing(false)
+	o.setUnready()
 	assert.LessOrEqual(t, due(draw()), 6*time.Minute, "the same with publishNotReadyAddresses")
 
 	o = newOthers(t, api, 5)

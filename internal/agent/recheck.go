@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"math/rand/v2"
 	"runtime/debug"
@@ -26,7 +27,8 @@ const (
 	thoroughInterval = time.Hour
 	// repeatWarning is the time until a warning that stays is logged again.
 	repeatWarning = time.Hour
-	// recheckDials is how many endpoints of the DNS service a round connects to, on as many nodes if there are.
+	// recheckDials is how many endpoints of the DNS service a round connects to, on as many nodes if there are; of a dual-stack one
+	// that many of each family.
 	recheckDials = 2
 )
 
@@ -48,6 +50,7 @@ type recheck struct {
 
 	failed, passed int    // rounds in a row
 	failure        error  // of the last failed round
+	reasons        string // of the last failed round or, after a restart, of the condition; "" when a node that is True passes
 	status         string // the verdict: True, False, or "" while it is to be proven
 
 	written   bool      // the condition shows the verdict
@@ -69,7 +72,6 @@ func (v *verification) newRecheck() *recheck {
 	switch shown := r.shown(); {
 	case !v.released && (shown == statusTrue || shown == statusFalse):
 		r.status, r.written = shown, shown == statusTrue // of a False the reasons are to be its own
-		r.neighbours.failed = strings.Contains(r.condition().Reason, verdict.PeersFailed)
 	case v.released && v.marker.reason == verdict.Verified:
 		r.status, r.written = statusTrue, true
 	case v.released:
@@ -80,6 +82,8 @@ func (v *verification) newRecheck() *recheck {
 	}
 	if r.status == statusTrue { // else the first round is thorough: small packets alone do not open a node
 		r.thoroughAt = time.Now().Add(rand.N(thoroughInterval))
+	} else if r.reasons = r.condition().Reason; r.wasFailedByController() {
+		r.reasons = verdict.PeersFailed // nobody knows whether they answer: one must
 	}
 	r.proof = nil // not to be proven again at the end of this pod: the next one of this node looks for the startup taint
 	r.metrics.SetRecheckStatus(r.status != statusFalse)
@@ -154,8 +158,11 @@ func (r *recheck) list() []checks.Check {
 	list := r.checks(checks.API{Get: r.readNode})
 	for i, check := range list {
 		if service, ok := check.(checks.Service); ok {
-			// One other node proves nothing: the healthy node of two with DNS pods would fail with the broken one.
-			service.MaxDials, service.FewestNodes, service.SmallPackets = recheckDials, recheckDials, !r.thorough
+			service.MaxDials, service.SmallPackets = recheckDials, !r.thorough
+			if r.status == statusTrue || !strings.Contains(r.reasons, verdict.ServiceFailed) {
+				// One other node proves nothing: the healthy node of two with DNS pods would fail with the broken one.
+				service.FewestNodes = recheckDials
+			}
 			list[i] = service
 		}
 	}
@@ -196,18 +203,17 @@ func (r *recheck) conclude(results []checks.Result, began time.Time) {
 		r.passed, r.failed, r.due = 0, 0, time.Time{}
 		return
 	}
-	if r.isContradicted() { // prove it once more
-		r.status, r.passed, r.thoroughAt = "", 0, time.Time{}
-	}
+	r.heedController()
 	if err := r.judge(results); err != nil {
-		r.passed, r.failed, r.failure = 0, r.failed+1, err
-		r.neighbours.failed = slices.ContainsFunc(results, func(result checks.Result) bool {
-			return result.Check == checks.PeersName && result.Err != nil
-		})
+		round, _ := errors.AsType[roundFailure](err)
+		r.passed, r.failed, r.failure, r.reasons = 0, r.failed+1, err, verdict.Reason(round.checks)
 		r.log.WithFields(logrus.Fields{"reason": brief(err), "failed": r.failed, "threshold": r.cfg.FailureThreshold}).
 			Warn("recheck failed")
 	} else {
 		r.passed, r.failed = r.passed+1, 0
+		if r.status == statusTrue {
+			r.reasons = ""
+		}
 	}
 	switch {
 	case r.failed >= r.cfg.FailureThreshold && r.status != statusFalse:

@@ -361,6 +361,52 @@ func TestRecheckOfDNSPodsThatDoNotAnswer(t *testing.T) {
 	}
 }
 
+// A node that is closed because DNS pods on two other nodes did not answer stays closed when they are on one only and that does not answer
+// either, after a restart too.
+func TestRecheckOfFewerDNSPodsOpensNothing(t *testing.T) {
+	for name, restarted := range map[string]bool{"the same agent": false, "the next agent": true} {
+		t.Run(name, func(t *testing.T) {
+			api := newFakeAPI(t)
+			r := prepareRechecks(t, api)
+			answers := api.slices
+			dead := func(nodes ...string) []discoveryv1.EndpointSlice {
+				slice := *answers[0].DeepCopy()
+				slice.Endpoints = nil
+				for _, node := range nodes {
+					slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{"127.0.0.2"}, NodeName: &node})
+				}
+				return []discoveryv1.EndpointSlice{slice}
+			}
+			setSlices := func(list []discoveryv1.EndpointSlice) {
+				api.mu.Lock()
+				defer api.mu.Unlock()
+				api.slices = list
+			}
+			api.edit(setReleased)
+			if restarted {
+				setSlices(dead("other1"))
+				api.edit(setFalse("DNSFailed,ServiceFailed"))
+				r.start()
+			} else {
+				setSlices(dead("other0", "other1"))
+				r.start()
+				r.round(nil, nil, nil)
+				setSlices(dead("other1"))
+			}
+			api.edit(addFailedTaint)
+			r.round(nil, nil, nil, nil)
+			assert.Equal(t, []string{"False ServiceFailed"}, api.written())
+			assert.Contains(t, api.taints(), "node-ready/failed")
+			setSlices(answers)
+			r.round(nil, nil, nil)
+			assert.Equal(t, untainted, api.taints())
+			setSlices(dead("other1"))
+			r.round(nil, nil, nil, nil)
+			assert.Equal(t, []string{"False ServiceFailed", "True Verified"}, api.written(), "to begin with, one proves nothing")
+		})
+	}
+}
+
 // A False whose rounds pass again is not refreshed: it goes stale, and the controller does not close the node.
 func TestRecheckDoesNotRefreshWhilePassing(t *testing.T) {
 	r := startRechecks(t, newFakeAPI(t), "--recovery-threshold=100")
@@ -593,6 +639,59 @@ func TestRecheckOpensBetweenRounds(t *testing.T) {
 			assert.Equal(t, []string{"False NetworkFailed", "True Verified"}, api.written())
 		})
 	}
+}
+
+// Rounds are an hour apart. Between two of them the controller says Silent and closes the node: rounds that were before that do not open it,
+// whether the agent looks at the node or has something to write.
+func TestRecheckOpensNothingBetweenRounds(t *testing.T) {
+	closing := func(node *corev1.Node) {
+		setFalse("Silent")(node)
+		addFailedTaint(node)
+	}
+	t.Run("looks", func(t *testing.T) {
+		api := newFakeAPI(t)
+		r := startRechecks(t, api)
+		r.round(nil, nil, nil)
+		require.Equal(t, []string{"True Verified"}, api.written())
+		r.agent.cfg.RecheckInterval, r.agent.look = time.Hour, time.Millisecond
+		look := func() {
+			before := len(api.seen())
+			require.Eventually(t, func() bool { return len(api.seen()) > before+5 }, time.Minute, time.Millisecond)
+		}
+		r.outcomes <- nil
+		look()
+		api.edit(closing)
+		look()
+		assert.Contains(t, api.taints(), "node-ready/failed")
+		assert.Equal(t, []string{"True Verified"}, api.written())
+	})
+	t.Run("writes", func(t *testing.T) {
+		api := newFakeAPI(t)
+		setReleased(api.node)
+		api.node.Status.Conditions = []corev1.NodeCondition{{Type: "NodeVerified", Status: corev1.ConditionTrue, Reason: "Verified"}}
+		a, _ := inCluster(t, api)
+		v := a.newVerification()
+		require.True(t, v.readFirst(t.Context()))
+		r := v.newRecheck()
+		prove := func() {
+			for range a.cfg.RecoveryThreshold {
+				r.conclude(nil, time.Now())
+			}
+			r.readAt = time.Now().Add(-time.Hour)
+			r.write(t.Context())
+		}
+		prove()
+		api.edit(closing)
+		r.readAt = time.Now().Add(-time.Hour)
+		r.write(t.Context())
+		assert.Contains(t, api.taints(), "node-ready/failed")
+		assert.Empty(t, api.written())
+		assert.True(t, r.due.IsZero(), "nothing to write before the next round")
+		assert.True(t, r.thoroughAt.IsZero(), "which sends large packets")
+		prove()
+		assert.Equal(t, untainted, api.taints())
+		assert.Equal(t, []string{"True Verified"}, api.written())
+	})
 }
 
 // The agent starts on a verified node whose condition is False: what a former container, or the controller, has found holds until

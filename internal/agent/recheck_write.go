@@ -36,10 +36,19 @@ func (r *recheck) isProven() bool {
 	return r.status == statusTrue && r.passed >= r.cfg.RecoveryThreshold
 }
 
-// isContradicted reports whether the controller has written, or closed the node, since this agent has found that the node passes.
-func (r *recheck) isContradicted() bool {
+// wasFailedByController reports whether the condition is the controller's, on a node that it has closed, or is to close.
+func (r *recheck) wasFailedByController() bool {
+	shown := r.condition()
+	return shown.Reason != "" && !verdict.IsAgents(shown.Reason) && (shown.Status == statusFalse || r.closed())
+}
+
+// heedController has the rounds prove once more, with large packets, that the node passes, if the controller has written, or
+// closed it, since this agent has found that it does.
+func (r *recheck) heedController() {
 	shown := r.shown()
-	return r.status == statusTrue && (r.written || r.closed()) && shown != "" && shown != statusTrue && !r.readAt.IsZero()
+	if r.status == statusTrue && (r.written || r.closed()) && shown != "" && shown != statusTrue && !r.readAt.IsZero() {
+		r.status, r.passed, r.thoroughAt = "", 0, time.Time{}
+	}
 }
 
 // nextWrite returns when the node is to show more of the verdict than it does: after a restart, after a time in which nothing was
@@ -102,13 +111,16 @@ func (r *recheck) readAgain(ctx context.Context) error {
 	return r.read(ctx)
 }
 
-// read reads the node from the API server's cache.
+// read reads the node from the API server's cache, between two rounds.
 func (r *recheck) read(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.CheckTimeout)
 	defer cancel()
 	node, err := r.api.GetCached(ctx)
 	if err == nil {
 		err = r.keep(ctx, node)
+	}
+	if err == nil && r.written { // else the node shows what was written before the verdict
+		r.heedController()
 	}
 	return err
 }
@@ -131,8 +143,7 @@ func (r *recheck) setCondition(ctx context.Context) error {
 	condition := nodepatch.Condition{Type: r.cfg.ConditionType, Status: r.status}
 	condition.Reason, condition.Message = verdict.Verified, verdict.AllChecksPass
 	if r.status == statusFalse {
-		round, _ := errors.AsType[roundFailure](r.failure)
-		condition.Reason, condition.Message = verdict.Reason(round.checks), kube.Shorten(r.message())
+		condition.Reason, condition.Message = r.reasons, kube.Shorten(r.message())
 	}
 	node, err := r.api.SetCondition(ctx, r.node, condition, r.client.ServerTime())
 	if err == nil { // the controller may have closed it since it was read

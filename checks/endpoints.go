@@ -52,6 +52,8 @@ func (e endpoint) String() string {
 	return "TCP " + e.address + " on node " + e.node
 }
 
+func (e endpoint) isIPv6() bool { return strings.HasPrefix(e.address, "[") }
+
 // endpoints lists the ready endpoints, and counts those that are not ready and those without a TCP port.
 func endpoints(found []EndpointSlice) (ready []endpoint, unready, portless int) {
 	for _, slice := range found {

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -69,31 +68,34 @@ func (s Service) isLocal(e endpoint) bool { return e.node != "" && e.node == s.N
 // Of a dual-stack service that is one of each family: this node may have only one of them.
 func (s Service) choose(ready []endpoint) []endpoint {
 	rand.Shuffle(len(ready), func(i, j int) { ready[i], ready[j] = ready[j], ready[i] })
-	var remote, others, local []endpoint
-	type stack struct {
-		node   string
-		isIPv6 bool
-	}
-	seen, nodes, families := make(map[stack]bool), make(map[string]int), make(map[bool]bool)
+	var first, others, local []endpoint
+	nodes := make(map[string]bool)
 	for _, e := range ready {
-		of := stack{e.node, strings.HasPrefix(e.address, "[")}
-		families[of.isIPv6] = true
 		switch {
 		case s.isLocal(e):
 			local = append(local, e)
-		case seen[of]:
+		case nodes[e.node]:
 			others = append(others, e)
 		default:
-			seen[of] = true
-			if _, known := nodes[e.node]; !known {
-				nodes[e.node] = len(nodes)
-			}
-			remote = append(remote, e)
+			nodes[e.node] = true
+			first = append(first, e)
 		}
 	}
-	slices.SortStableFunc(remote, func(a, b endpoint) int { return cmp.Compare(nodes[a.node], nodes[b.node]) })
-	chosen := slices.Concat(remote, others, local)
-	return chosen[:min(len(chosen), cmp.Or(s.MaxDials*len(families), maxDials))]
+	most := s.MaxDials
+	var chosen []endpoint
+	for _, e := range first {
+		chosen = append(chosen, e)
+		for i, other := range others {
+			if other.node == e.node && other.isIPv6() != e.isIPv6() {
+				most = 2 * s.MaxDials
+				chosen = append(chosen, other)
+				others[i], others = others[len(others)-1], others[:len(others)-1]
+				break
+			}
+		}
+	}
+	chosen = append(append(chosen, others...), local...)
+	return chosen[:min(len(chosen), cmp.Or(most, maxDials))]
 }
 
 func (s Service) connect(ctx context.Context, name string, chosen []endpoint) (Report, error) {

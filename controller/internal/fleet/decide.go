@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
-	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // Decide says what state each selected node is in, and what is to be written, at now.
@@ -252,9 +251,7 @@ func (s Settings) IsVerified(node *corev1.Node) bool {
 	if s.Rechecks.Enabled() {
 		request = request.Released()
 	}
-	return labelled && value == request.LabelValue && !slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
-		return request.Removes(nodepatch.Taint{Key: taint.Key})
-	})
+	return labelled && value == request.LabelValue && !HasTaintOf(node, request)
 }
 
 // IsTrue reports whether the condition of node says that it is verified.

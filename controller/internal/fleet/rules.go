@@ -140,3 +140,10 @@ func IsControlPlane(node *corev1.Node) bool {
 func HasTaint(node *corev1.Node, key string) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key })
 }
+
+// HasTaintOf reports whether node has a taint that a release as requested removes.
+func HasTaintOf(node *corev1.Node, request nodepatch.Request) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
+		return request.Removes(nodepatch.Taint{Key: taint.Key})
+	})
+}

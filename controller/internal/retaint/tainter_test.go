@@ -2,7 +2,6 @@ package retaint
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -23,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
+	"github.com/imunhatep/kube-node-ready/controller/internal/fakenode"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -67,7 +67,7 @@ func newWorld(t *testing.T, nodes int) *world {
 func (w *world) lead() {
 	w.seen, w.plan, w.group, w.breakers = fleet.Memory{}, fleet.Plan{}, controlgroup.State{PassedSince: w.now, Began: w.now, Ended: w.now}, make(map[string]bool)
 	w.tainter = &Tainter{Settings: w.settings, Plan: func(context.Context) (fleet.Plan, bool, error) { return w.plan, true, nil },
-		Node: func(name string) nodepatch.NodeAPI { return nodeAPI{w, name} }, ControlGroup: func() controlgroup.State { return w.group },
+		Node: func(name string) nodepatch.NodeAPI { return nodeAPI{fakenode.API{Client: w.Client, Name: name}, w} }, ControlGroup: func() controlgroup.State { return w.group },
 		Now: func() time.Time { return w.now }, Timeout: time.Minute, Events: w,
 		SetBreaker: func(rule string, holds bool) { w.breakers[rule] = holds },
 		Count:      func(change string) { w.changes[change]++ }, Log: slog.New(slog.DiscardHandler)}
@@ -87,37 +87,24 @@ func (w *world) said(part string) (n int) {
 	return n
 }
 
+// nodeAPI is a node of the world, with what its tests let happen before a request.
 type nodeAPI struct {
-	*world
-	name string
+	fakenode.API
+	world *world
 }
 
 func (n nodeAPI) Get(ctx context.Context) (*nodepatch.Node, error) {
-	if err := n.reading(n.name); err != nil {
+	if err := n.world.reading(n.Name); err != nil {
 		return nil, err
 	}
-	return n.GetCached(ctx)
-}
-
-func (n nodeAPI) GetCached(context.Context) (*nodepatch.Node, error) {
-	return slim(n.T, n.node(n.name)), nil
+	return n.API.Get(ctx)
 }
 
 func (n nodeAPI) Patch(ctx context.Context, patch []byte) (*nodepatch.Node, error) {
-	if err := n.patching(n.name); err != nil {
+	if err := n.world.patching(n.Name); err != nil {
 		return nil, err
 	}
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.name}}
-	err := n.Client.Patch(ctx, node, client.RawPatch(types.JSONPatchType, patch))
-	return slim(n.T, node), err
-}
-
-func slim(t *testing.T, node *corev1.Node) *nodepatch.Node {
-	text, err := json.Marshal(node)
-	require.NoError(t, err)
-	slim := new(nodepatch.Node)
-	require.NoError(t, json.Unmarshal(text, slim))
-	return slim
+	return n.API.Patch(ctx, patch)
 }
 
 func (w *world) node(name string) *corev1.Node {

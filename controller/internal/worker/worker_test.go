@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
@@ -22,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/fakenode"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -73,7 +73,7 @@ func newCluster(t *testing.T, objects ...client.Object) *cluster {
 func (c *cluster) newLeader(api client.Client) *Reconciler {
 	return &Reconciler{
 		Settings: newSettings(), Client: api, Events: c.events, Timeout: time.Second, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
-		Node:      func(name string) nodepatch.NodeAPI { return nodeAPI{c, name} },
+		Node:      func(name string) nodepatch.NodeAPI { return nodeAPI{fakenode.API{Client: c.Client, Name: name}, c} },
 		Endpoints: func(context.Context) ([]string, error) { return []string{"10.0.0.1:53/m"}, nil },
 		nodes:     make(map[string]memory), waiting: make(map[string]waiting),
 		ServerTime: func() time.Time { return time.Time{}.Add(time.Second) }, // the workers here have no time of creation
@@ -81,39 +81,18 @@ func (c *cluster) newLeader(api client.Client) *Reconciler {
 	}
 }
 
-// nodeAPI is a Node of the cluster.
+// nodeAPI is a Node of the cluster, with what a test lets happen around a patch.
 type nodeAPI struct {
-	*cluster
-	name string
-}
-
-func (n nodeAPI) Get(ctx context.Context) (*nodepatch.Node, error) { return n.GetCached(ctx) }
-
-func (n nodeAPI) GetCached(ctx context.Context) (*nodepatch.Node, error) {
-	node := new(corev1.Node)
-	err := n.Client.Get(ctx, types.NamespacedName{Name: n.name}, node)
-	return slim(n.t, node), err
+	fakenode.API
+	cluster *cluster
 }
 
 func (n nodeAPI) Patch(ctx context.Context, patch []byte) (*nodepatch.Node, error) {
-	apply := func() (*nodepatch.Node, error) {
-		node := &corev1.Node{}
-		node.Name = n.name
-		err := n.Client.Patch(ctx, node, client.RawPatch(types.JSONPatchType, patch))
-		return slim(n.t, node), err
-	}
-	if n.patching != nil {
-		return n.patching(apply)
+	apply := func() (*nodepatch.Node, error) { return n.API.Patch(ctx, patch) }
+	if n.cluster.patching != nil {
+		return n.cluster.patching(apply)
 	}
 	return apply()
-}
-
-func slim(t *testing.T, node *corev1.Node) *nodepatch.Node {
-	text, err := json.Marshal(node)
-	require.NoError(t, err)
-	slim := new(nodepatch.Node)
-	require.NoError(t, json.Unmarshal(text, slim))
-	return slim
 }
 
 func (c *cluster) reconcile(node string) (reconcile.Result, error) {

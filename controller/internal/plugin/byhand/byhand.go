@@ -76,12 +76,9 @@ func (h Hands) Open(ctx context.Context, names []string) error {
 
 // Tainted returns the names of the nodes that Open would change.
 func Tainted(nodes []corev1.Node, request nodepatch.Request) (names []string) {
-	for _, node := range nodes {
-		for _, taint := range node.Spec.Taints {
-			if request.Removes(nodepatch.Taint{Key: taint.Key}) {
-				names = append(names, node.Name)
-				break
-			}
+	for i := range nodes {
+		if fleet.HasTaintOf(&nodes[i], request) {
+			names = append(names, nodes[i].Name)
 		}
 	}
 	return names

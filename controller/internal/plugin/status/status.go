@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // States beside those of the fleet: of nodes that were verified, and of nodes that nobody is to verify.
@@ -92,9 +91,8 @@ func (in Input) staysAsItIs(node *corev1.Node) (state fleet.State, stays bool) {
 	request := in.Settings.Request
 	value, labelled := node.Labels[request.Label]
 	_, released := node.Annotations[request.Annotation]
-	isOurs := func(taint corev1.Taint) bool { return request.Removes(nodepatch.Taint{Key: taint.Key}) }
 	switch {
-	case slices.ContainsFunc(node.Spec.Taints, isOurs):
+	case fleet.HasTaintOf(node, request):
 		return "", false
 	case labelled:
 		return Excluded, value != request.LabelValue
@@ -129,7 +127,7 @@ func (in Input) row(status fleet.Status, said lastEvent) Row {
 		reason, message, row.Since = condition.Reason, condition.Message, condition.LastTransitionTime.Time
 	case said.fails && status.State != fleet.Verified:
 		reason, message, row.Since = said.reason, said.message, cmp.Or(said.since, said.at)
-	case reason == "" && !isNodeReady(node):
+	case reason == "" && !fleet.IsNodeReady(node):
 		reason, message = "NodeNotReady", "kubelet or the CNI does not report the node as ready"
 	}
 	message = brief(message)
@@ -185,12 +183,6 @@ func (in Input) next(row Row, status fleet.Status, reason string) string {
 	default:
 		return "kubectl describe node " + row.Node
 	}
-}
-
-func isNodeReady(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
 }
 
 // shorten keeps a row on one line. The whole text is in `kubectl describe node`.

@@ -2,7 +2,6 @@ package replace
 
 import (
 	"fmt"
-	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,10 +20,7 @@ const (
 	RemediationFrozen = "RemediationFrozen"
 )
 
-// noticeEvery is how often the same rule is reported for the same NodePool.
-const noticeEvery = time.Hour
-
-// notice is an Event that is not to be repeated within an hour.
+// notice is what an Event is about that is not to be repeated within an hour.
 type notice struct {
 	rule Rule
 	pool string
@@ -69,15 +65,10 @@ func (d Decision) freezes() (Rule, string) {
 }
 
 func (r *Replacer) withheld(w Withheld, now time.Time) {
-	if r.told == nil {
-		r.told = make(map[notice]time.Time)
-	}
-	maps.DeleteFunc(r.told, func(_ notice, at time.Time) bool { return now.Sub(at) >= noticeEvery })
 	key := notice{w.Rule, nodePool(w.Node)}
-	if _, told := r.told[key]; told {
+	if !r.told.IsDue(key, now) {
 		return
 	}
-	r.told[key] = now
 	r.Log.Info("deletion withheld", "node", w.Node.Name, "nodepool", key.pool, "rule", w.Rule, "detail", w.Text)
 	r.event(w.Node, DeletionWithheld, string(w.Rule)+": "+w.Text)
 }

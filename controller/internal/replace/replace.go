@@ -8,8 +8,6 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
@@ -83,11 +81,7 @@ type Decision struct {
 }
 
 // Withheld is a deletion that a rule does not allow.
-type Withheld struct {
-	Node *corev1.Node
-	Rule Rule
-	Text string // the rule's numbers
-}
+type Withheld = breaker.Withheld
 
 // Decide says which nodes may be replaced at now, by this process's monotonic clock.
 func (s Settings) Decide(in Input, now time.Time) Decision {

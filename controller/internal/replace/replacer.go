@@ -49,7 +49,7 @@ type Replacer struct {
 	Log        *slog.Logger
 
 	store   store
-	told    map[notice]time.Time
+	told    breaker.Notices[notice]
 	refused map[types.UID]time.Time
 	frozen  bool
 }

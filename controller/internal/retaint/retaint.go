@@ -52,16 +52,9 @@ type Decision struct {
 	// them is.
 	Close    []fleet.Status
 	Open     []fleet.Status
-	Withheld []Withheld
+	Withheld []breaker.Withheld
 	// Breakers are the rules that keep every node from being closed, with their numbers.
 	Breakers map[breaker.Rule]string
-}
-
-// Withheld is a node that a rule keeps from being closed.
-type Withheld struct {
-	Node *corev1.Node
-	Rule breaker.Rule
-	Text string // the rule's numbers
 }
 
 // Decide says which nodes are to be closed and opened at now, by this process's monotonic clock.
@@ -75,7 +68,7 @@ func (s Settings) Decide(in Input, now time.Time) Decision {
 			// An outage may reach this node first: the next round of the control group tells.
 		default:
 			if rule, text := s.withhold(status, in, d, now); rule != "" {
-				d.Withheld = append(d.Withheld, Withheld{status.Node, rule, text})
+				d.Withheld = append(d.Withheld, breaker.Withheld{Node: status.Node, Rule: rule, Text: text})
 				continue
 			}
 			d.Close = append(d.Close, status)

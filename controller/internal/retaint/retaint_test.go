@@ -190,8 +190,8 @@ func TestBudget(t *testing.T) {
 	d := m.decide()
 	assert.Empty(t, d.Close)
 	require.NotEmpty(t, d.Withheld)
-	assert.Equal(t, Withheld{m.in.Statuses[0].Node, Budget,
-		"2 of 20 nodes of karpenter.sh/nodepool=small have the taint node-ready/failed, at most 2 may have"}, d.Withheld[0])
+	assert.Equal(t, breaker.Withheld{Node: m.in.Statuses[0].Node, Rule: Budget,
+		Text: "2 of 20 nodes of karpenter.sh/nodepool=small have the taint node-ready/failed, at most 2 may have"}, d.Withheld[0])
 }
 
 // After an outage the agents need some rounds. What fails for longer fails for another reason.

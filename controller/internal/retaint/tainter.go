@@ -31,8 +31,8 @@ const (
 const (
 	// interval is how often the tainter decides. It closes at most one node each time.
 	interval = 10 * time.Second
-	// noticeEvery is how often the same rule is reported.
-	noticeEvery = time.Hour
+	// failedFor is how long a node whose closing has failed comes after the others.
+	failedFor = time.Hour
 	// timeout is for all requests about one decision.
 	timeout = time.Minute
 )
@@ -56,10 +56,10 @@ type Tainter struct {
 	Client   client.Reader     // for HandOver, without a cache
 	Log      *slog.Logger
 
-	closed map[types.UID]time.Time    // when this process has closed nodes
-	last   *corev1.Node               // the one that it tried to close last, until it is known what has become of that; nil: none
-	failed map[types.UID]time.Time    // when closing a node was tried last, and failed
-	told   map[breaker.Rule]time.Time // when a rule was reported
+	closed map[types.UID]time.Time // when this process has closed nodes
+	last   *corev1.Node            // the one that it tried to close last, until it is known what has become of that; nil: none
+	failed map[types.UID]time.Time // when closing a node was tried last, and failed
+	told   breaker.Notices[breaker.Rule]
 }
 
 // Start decides and acts until ctx ends. The manager calls it when this process has become the leader.
@@ -86,7 +86,7 @@ func (t *Tainter) once(ctx context.Context) {
 	}
 	now := t.Now()
 	maps.DeleteFunc(t.closed, func(_ types.UID, at time.Time) bool { return now.Sub(at) >= t.Settings.SettleFor })
-	maps.DeleteFunc(t.failed, func(_ types.UID, at time.Time) bool { return now.Sub(at) >= noticeEvery })
+	maps.DeleteFunc(t.failed, func(_ types.UID, at time.Time) bool { return now.Sub(at) >= failedFor })
 	decision := t.Settings.Decide(Input{Statuses: plan.Statuses, ControlGroup: t.ControlGroup(), Closed: t.closed,
 		Behind: t.isBehind(ctx, plan.Statuses)}, now)
 	for _, rule := range Breakers() {
@@ -138,7 +138,7 @@ func (t *Tainter) close(ctx context.Context, candidate fleet.Status, now time.Ti
 		return false
 	}
 	if why := t.Settings.changed(candidate, live); why != "" {
-		t.withheld(Withheld{candidate.Node, Changed, why}, now)
+		t.withheld(breaker.Withheld{Node: candidate.Node, Rule: Changed, Text: why}, now)
 		return false
 	}
 	t.last = candidate.Node
@@ -169,7 +169,7 @@ func (t *Tainter) notClosed(ctx context.Context, candidate fleet.Status, sent *n
 	case !nodepatch.IsFinal(err):
 		return
 	}
-	t.withheld(Withheld{candidate.Node, Refused, err.Error()}, now)
+	t.withheld(breaker.Withheld{Node: candidate.Node, Rule: Refused, Text: err.Error()}, now)
 }
 
 func noted(times map[types.UID]time.Time, uid types.UID, now time.Time) map[types.UID]time.Time {
@@ -251,14 +251,10 @@ func Patcher(node nodepatch.NodeAPI, timeout time.Duration) *nodepatch.Patcher {
 	return &nodepatch.Patcher{Node: node, Timeout: timeout, Deadline: 2 * timeout, Retried: func(error) {}}
 }
 
-func (t *Tainter) withheld(w Withheld, now time.Time) {
-	if t.told == nil {
-		t.told = make(map[breaker.Rule]time.Time)
-	}
-	if at, told := t.told[w.Rule]; told && now.Sub(at) < noticeEvery {
+func (t *Tainter) withheld(w breaker.Withheld, now time.Time) {
+	if !t.told.IsDue(w.Rule, now) {
 		return
 	}
-	t.told[w.Rule] = now
 	t.Log.Info("failed taint withheld", "node", w.Node.Name, "rule", w.Rule, "detail", w.Text)
 	t.event(w.Node, corev1.EventTypeWarning, TaintWithheld, string(w.Rule)+": "+w.Text)
 }

@@ -12,8 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/tools/cache"
-	watchtools "k8s.io/client-go/tools/watch"
 
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
@@ -193,29 +191,11 @@ func (s *suite) watchGenerations() *generations {
 	for i := range list.Items {
 		g.see(watch.Added, &list.Items[i])
 	}
-	watcher, err := watchtools.NewRetryWatcherWithContext(s.Ctx, list.ResourceVersion, &cache.ListWatch{
-		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			return pods.Watch(ctx, options)
-		}})
-	s.NoError(err)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for event := range watcher.ResultChan() {
-			pod, ok := event.Object.(*corev1.Pod)
-			if !ok {
-				s.T.Errorf("the watch of pods has ended: %v", event.Object)
-				return
-			}
-			g.see(event.Type, pod)
-		}
-	}()
+	stop := harness.Watch(s.Suite, pods, list.ResourceVersion, "", g.see)
 	g.stop = func() []string {
-		watcher.Stop()
-		<-done
+		stop()
 		return g.together
 	}
-	s.Undo(func(context.Context) error { g.stop(); return nil })
 	return g
 }
 

@@ -10,8 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/tools/cache"
-	watchtools "k8s.io/client-go/tools/watch"
 
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
@@ -45,29 +43,11 @@ func (s *suite) record() *recorder {
 	for i := range list.Items {
 		r.last[list.Items[i].Name] = &list.Items[i]
 	}
-	watcher, err := watchtools.NewRetryWatcherWithContext(s.Ctx, list.ResourceVersion, &cache.ListWatch{
-		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			return s.Kube.CoreV1().Nodes().Watch(ctx, options)
-		}})
-	s.NoError(err)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for event := range watcher.ResultChan() {
-			node, ok := event.Object.(*corev1.Node)
-			if !ok {
-				s.T.Errorf("the watch of nodes has ended: %v", event.Object)
-				return
-			}
-			r.add(node)
-		}
-	}()
-	s.Undo(func(context.Context) error {
-		watcher.Stop()
-		<-done
+	s.Undo(func(context.Context) error { // after the watch has stopped
 		s.Log(r.timeline(s.Began))
 		return nil
 	})
+	harness.Watch(s.Suite, s.Kube.CoreV1().Nodes(), list.ResourceVersion, "", func(_ watch.EventType, node *corev1.Node) { r.add(node) })
 	return r
 }
 

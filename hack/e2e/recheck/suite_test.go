@@ -146,7 +146,7 @@ func isGood(node *corev1.Node) bool {
 	return harness.Verified(node) && !isClosed(node) && found != nil && found.Status == corev1.ConditionTrue
 }
 
-// isClosed reports whether the node bears the failed taint of this release.
+// isClosed reports whether the node has the failed taint of this release.
 func isClosed(node *corev1.Node) bool { return closedBy(node) == harness.Name }
 
 // closedBy returns the value of the failed taint, which names the release.

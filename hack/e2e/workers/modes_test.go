@@ -10,8 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/tools/cache"
-	watchtools "k8s.io/client-go/tools/watch"
 
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
@@ -158,28 +156,7 @@ func (s *suite) watchClosed() *closings {
 	for _, node := range list.Items {
 		c.see(&node)
 	}
-	watcher, err := watchtools.NewRetryWatcherWithContext(s.Ctx, list.ResourceVersion, &cache.ListWatch{
-		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			return s.Kube.CoreV1().Nodes().Watch(ctx, options)
-		}})
-	s.NoError(err)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for event := range watcher.ResultChan() {
-			node, ok := event.Object.(*corev1.Node)
-			if !ok {
-				s.T.Errorf("the watch of nodes has ended: %v", event.Object)
-				return
-			}
-			c.see(node)
-		}
-	}()
-	s.Undo(func(context.Context) error {
-		watcher.Stop()
-		<-done
-		return nil
-	})
+	harness.Watch(s.Suite, s.Kube.CoreV1().Nodes(), list.ResourceVersion, "", func(_ watch.EventType, node *corev1.Node) { c.see(node) })
 	return c
 }
 

@@ -1,7 +1,6 @@
 package workers
 
 import (
-	"context"
 	"sync"
 	"time"
 
@@ -9,8 +8,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/tools/cache"
-	watchtools "k8s.io/client-go/tools/watch"
 
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
@@ -64,29 +61,7 @@ func (s *suite) record() *recorder {
 	for i := range list.Items {
 		r.add(watch.Added, &list.Items[i])
 	}
-	watcher, err := watchtools.NewRetryWatcherWithContext(s.Ctx, list.ResourceVersion, &cache.ListWatch{
-		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			options.LabelSelector = only.LabelSelector
-			return pods.Watch(ctx, options)
-		}})
-	s.NoError(err)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for event := range watcher.ResultChan() {
-			pod, ok := event.Object.(*corev1.Pod)
-			if !ok {
-				s.T.Errorf("the watch of workers has ended: %v", event.Object)
-				return
-			}
-			r.add(event.Type, pod)
-		}
-	}()
-	s.Undo(func(context.Context) error {
-		watcher.Stop()
-		<-done
-		return nil
-	})
+	harness.Watch(s.Suite, pods, list.ResourceVersion, only.LabelSelector, r.add)
 	return r
 }
 

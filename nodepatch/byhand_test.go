@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Somebody else writes taints between the read and the patch: the patch is refused, built anew, and loses nothing.
+// Somebody else writes taints between the read and the patch: the patch is refused, built again, and loses nothing.
 func TestRemoveTaintsLosesNoForeignTaint(t *testing.T) {
 	node := newNode()
 	node.Spec.Taints = []corev1.Taint{foreign("a"), ours(corev1.TaintEffectNoSchedule), {Key: failedKey, Effect: corev1.TaintEffectNoSchedule}}

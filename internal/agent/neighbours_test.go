@@ -137,7 +137,7 @@ func TestNeighboursOnDeadNodes(t *testing.T) {
 	r.round(errBroken, nil, nil, nil, nil)
 	r.round(errBroken, errBroken, errBroken)
 	r.round(nil, nil, nil)
-	assert.Equal(t, []string{"True Verified", "False NetworkFailed", "True Verified"}, api.written(), "whatever else fails meanwhile")
+	assert.Equal(t, []string{"True Verified", "False NetworkFailed", "True Verified"}, api.written(), "whatever else fails until then")
 	log, _ := r.log.read()
 	assert.Contains(t, log, "on node other0")
 }

@@ -259,7 +259,7 @@ func TestFreshFalse(t *testing.T) {
 	assert.Zero(t, s.only().Recheck.FailedAt)
 }
 
-// A controller that has just started does not know when a False was written. The clock of whoever wrote it proves nothing.
+// A controller that has just started does not know when a False was written. The clock of the client that wrote it proves nothing.
 func TestFalseFromBeforeTheStart(t *testing.T) {
 	s := rechecked(t)
 	s.say(corev1.ConditionFalse, DNSFailed)

@@ -22,11 +22,10 @@ const startupTaintPolicy = harness.Name + "-startup-taint"
 // startWithPolicy skips a test of startupTaint.add where the API server has no such policy: Kubernetes before 1.36.
 func startWithPolicy(t *testing.T) *suite {
 	t.Helper()
-	s := start(t)
-	if !s.addsStartupTaint() {
+	if !(&suite{harness.Start(t, 1, 1)}).addsStartupTaint() {
 		t.Skip("this Kubernetes serves no MutatingAdmissionPolicy v1")
 	}
-	return s
+	return start(t)
 }
 
 // The chart refuses startupTaint.add where the API server has no such policy, and changes nothing.

@@ -127,7 +127,7 @@ func TestReadACleanCluster(t *testing.T) {
 // Each kind that somebody may not read leaves the other checks alone.
 func TestReadWithFewRights(t *testing.T) {
 	for resource, skipped := range map[string][]string{
-		"Pod":                              {"dns-behind-gate", "labelled-and-tainted", "excluded-and-tainted", "failed-taint"},
+		"Pod":                              {"dns-behind-gate", "labelled-and-tainted", "excluded-and-tainted", "failed-taint", "webhooks"},
 		"Event":                            nil,
 		"Namespace":                        {"webhooks"},
 		"NodePool":                         {"karpenter"},

@@ -60,7 +60,7 @@ type Result struct {
 	Warnings []Finding // traps that would be set once more nodes join with the startup taint
 	Notes    []string  // what is no trap, and good to know
 	Detail   string    // what was looked at, where nothing was found
-	// Unchecked is why the trap could not be looked for.
+	// Unchecked is why the trap, or a part of it, could not be looked for.
 	Unchecked error
 }
 
@@ -82,6 +82,10 @@ func (r *Result) find(remedy, format string, args ...any) {
 
 func (r *Result) warn(remedy, format string, args ...any) {
 	r.Warnings = append(r.Warnings, Finding{fmt.Sprintf(format, args...), remedy})
+}
+
+func (r *Result) skip(format string, args ...any) {
+	r.Unchecked = errors.Join(r.Unchecked, fmt.Errorf(format, args...))
 }
 
 func (r *Result) note(format string, args ...any) {

@@ -44,8 +44,10 @@ const settingsName = "settings"
 // settings: no pod of the release starts with invalid ones.
 func settings(c Cluster) (r Result) {
 	if c.Release.Invalid != nil {
-		r.find("correct it and run helm upgrade, or apply the manifests again; open and verify work all the same", "%s",
-			strings.ReplaceAll(c.Release.Invalid.Error(), "\n", "; "))
+		r.find(c.Release.Remedy(), "%s", strings.ReplaceAll(c.Release.Invalid.Error(), "\n", "; "))
+	}
+	if c.Release.NotInstalled {
+		return Result{Detail: "the chart's defaults"}
 	}
 	r.Detail = "the settings in the ConfigMap " + c.Release.Namespace + "/" + c.Release.Fullname + " are valid"
 	return r

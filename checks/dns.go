@@ -149,8 +149,8 @@ func isClusterName(name, domain string) bool {
 		isShortServiceName(name) || strings.HasSuffix(name, ".cluster.local") || isService
 }
 
-// SplitServiceName splits a name of the form [POD.]SERVICE.NAMESPACE.svc.DOMAIN at ".svc.". It is not ok for api.svc.example.com, which
-// names no namespace: a name outside the cluster.
+// SplitServiceName splits a name of the form [POD.]SERVICE.NAMESPACE.svc.DOMAIN at ".svc.". It is not ok for
+// api.svc.example.com: that names no namespace, so it is a name outside the cluster.
 func SplitServiceName(name string) (service, domain string, ok bool) {
 	service, domain, ok = strings.Cut(strings.TrimSuffix(name, "."), ".svc.")
 	return service, domain, ok && domain != "" && strings.Contains(service, ".")

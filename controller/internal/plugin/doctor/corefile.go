@@ -84,12 +84,16 @@ func kubernetesZones(text string) (zones []string) {
 	return zones
 }
 
-// hasZone reports whether a Corefile has something for a second domain of Services (another cluster's, clusterset.local): a zone of
-// the plugin kubernetes, or a server block that is not for everything.
+// hasZone reports whether a Corefile has something for a second domain of Services (another cluster's, clusterset.local): a zone
+// of the plugin kubernetes, or a server block that is not for everything.
 func hasZone(text, domain string) bool {
-	within := func(zone string) bool { return zone != "" && (zone == domain || strings.HasSuffix(domain, "."+zone)) }
-	return slices.ContainsFunc(kubernetesZones(text), within) || slices.ContainsFunc(parseCorefile(text), func(block serverBlock) bool {
-		return slices.ContainsFunc(block.zones, func(zone string) bool { return within(strings.TrimPrefix(zone, "svc.")) })
+	zones := kubernetesZones(text)
+	for _, block := range parseCorefile(text) {
+		zones = append(zones, block.zones...)
+	}
+	return slices.ContainsFunc(zones, func(zone string) bool {
+		zone = strings.TrimPrefix(zone, "svc.")
+		return zone != "" && (zone == domain || strings.HasSuffix(domain, "."+zone))
 	})
 }
 

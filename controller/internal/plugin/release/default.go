@@ -15,10 +15,10 @@ import (
 // manifest is what the chart renders by default: `make manifests` writes it.
 //
 //go:embed chart.yaml
-var manifest []byte //nolint:gochecknoglobals // embedded
+var manifest []byte
 
-// FindOrDefault is Find. For a cluster that has no release it returns the one that the chart installs by default, so that a cluster
-// can be looked at before.
+// FindOrDefault is Find. For a cluster without a release it returns the one that the chart installs by default, so that the
+// cluster can be looked at before.
 func FindOrDefault(ctx context.Context, c client.Reader, namespace, name string) (Release, error) {
 	if namespace == "" && name == "" {
 		if all, err := list(ctx, c, "", ""); err == nil && len(all) == 0 {

@@ -229,8 +229,8 @@ func settings(r Release) fleet.Settings {
 	return s
 }
 
-// workerTemplate reads the template that the controller creates workers from. If that is gone, it returns one with the controller's
-// variables, which name the same settings, and an error.
+// workerTemplate reads the template that the controller creates workers from. If it is gone, the result is one with the
+// controller's variables, which name the same settings, and an error.
 func workerTemplate(ctx context.Context, c client.Reader, controller *appsv1.Deployment) (*corev1.PodTemplateSpec, error) {
 	standIn := new(corev1.PodTemplateSpec)
 	for _, container := range controller.Spec.Template.Spec.Containers {

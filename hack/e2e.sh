@@ -34,6 +34,7 @@ if wanted release && [ "$(tests_in hack/e2e "${RUN:-.}" ./release)" != 0 ]; then
   hack/cluster/cluster packages docker-registry:docker-registry skopeo:skopeo
   if [ -z "${RELEASE_DIR:-}" ]; then
     export RELEASE_DIR=$PWD/.cluster/release
+    rm -rf "$RELEASE_DIR"
     PLATFORMS=linux/$(go env GOARCH) hack/release.sh build "$RELEASE_DIR"
   fi
 fi

@@ -141,7 +141,6 @@ artifacts() { # DIR
 }
 
 build() { # DIR
-  rm -rf "$1"
   mkdir -p "$1"
   images "$(realpath "$1")"
   artifacts "$1"
@@ -164,6 +163,7 @@ push) push "${@:2}" ;;
 index) index "$2" "$3" ;;
 build) build "$2" ;;
 dry-run)
+  rm -rf dist/1 dist/2
   for i in 1 2; do build "dist/$i"; done
   cat dist/1/SHA256SUMS
   diff dist/1/SHA256SUMS dist/2/SHA256SUMS || { echo "two builds differ" >&2; exit 1; }

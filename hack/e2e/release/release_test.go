@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -223,7 +224,7 @@ func TestAnnotationsOfTheChart(t *testing.T) {
 	var links []struct{ Name, URL string }
 	s.NoError(yaml.Unmarshal([]byte(annotations["artifacthub.io/links"]), &links))
 	s.NotEmpty(links)
-	s.Equal("false", annotations["artifacthub.io/prerelease"])
+	s.Equal(strconv.FormatBool(strings.Contains(s.version, "-")), annotations["artifacthub.io/prerelease"])
 }
 
 // chart is what Helm shows of one.

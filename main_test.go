@@ -249,7 +249,34 @@ func TestVersionIsAboveTheLastRelease(t *testing.T) {
 	}
 	assert.Equal(t, releases[:1], find("chart/Chart.yaml", `(?m)^appVersion: "(.*)"$`), "the newest in CHANGELOG.md")
 	assert.Equal(t, releases[:1], find("chart/Chart.yaml", `(?m)^version: (.*)$`))
-	assert.Equal(t, releases[:1], find("README.md", `--image=ghcr.io/imunhatep/kube-node-ready:(\S+)`))
+}
+
+// Every image, chart, file and page of a release that a document or the chart names is of the version that is released next, and the
+// pages are files of this repository.
+func TestVersionsInDocuments(t *testing.T) {
+	text, err := os.ReadFile("chart/Chart.yaml")
+	require.NoError(t, err)
+	version := regexp.MustCompile(`(?m)^version: (.*)$`).FindStringSubmatch(string(text))[1]
+	image := regexp.MustCompile(`ghcr\.io/imunhatep/[a-z/-]+:([\w.-]+)`)
+	chart := regexp.MustCompile(`oci://ghcr\.io/imunhatep/charts/kube-node-ready --version (\S+)`)
+	file := regexp.MustCompile(`(?:/kube-node-ready/(?:releases/download/|blob/|tree/)?|@refs/tags/)v(\d[\w.-]*)`)
+	page := regexp.MustCompile(`(?:githubusercontent\.com/imunhatep/kube-node-ready|/blob|/tree)/v\d[\w.-]*/([\w./-]+)`)
+	for path, atLeast := range map[string]int{"README.md": 4, "SECURITY.md": 4, "chart/Chart.yaml": 4, "chart/README.md": 2} {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		found := 0
+		for _, pattern := range []*regexp.Regexp{image, chart, file} {
+			for _, match := range pattern.FindAllStringSubmatch(string(text), -1) {
+				assert.Equal(t, version, match[1], "%s: %s", path, match[0])
+				found++
+			}
+		}
+		assert.GreaterOrEqual(t, found, atLeast, path)
+		for _, match := range page.FindAllStringSubmatch(string(text), -1) {
+			_, err := os.Stat(match[1])
+			assert.NoError(t, err, "%s: %s", path, match[0])
+		}
+	}
 }
 
 // Packages depend on one another in one direction only (CONTRIBUTING.md, Layout).

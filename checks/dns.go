@@ -101,8 +101,8 @@ func probeRoot(ctx context.Context, resolver Resolver) outcome {
 // dnsRemedy is what to try if the servers of resolv.conf do not resolve name.
 func dnsRemedy(err error, name, domain string) string {
 	remedy := withFullName(err, replyRemedy(err, name, domain))
-	service, other, isService := strings.Cut(strings.TrimSuffix(name, "."), ".svc.")
-	if !isService || other == "" || domain == "" || other == domain {
+	service, other, isService := SplitServiceName(name)
+	if !isService || domain == "" || other == domain {
 		return remedy
 	}
 	hint := fmt.Sprintf("the cluster domain of this node is %q, so the name should be %q: correct DNS_TEST_DOMAINS",
@@ -143,9 +143,17 @@ func serverRemedy(err error) string {
 
 // isClusterName: only a cluster can resolve name. Without a domain it goes by the form of service names.
 func isClusterName(name, domain string) bool {
+	_, _, isService := SplitServiceName(name)
 	name = strings.TrimSuffix(name, ".")
 	return domain != "" && strings.HasSuffix(name, "."+domain) ||
-		isShortServiceName(name) || strings.HasSuffix(name, ".cluster.local") || strings.Contains(name, ".svc.")
+		isShortServiceName(name) || strings.HasSuffix(name, ".cluster.local") || isService
+}
+
+// SplitServiceName splits a name of the form [POD.]SERVICE.NAMESPACE.svc.DOMAIN at ".svc.". It is not ok for
+// api.svc.example.com: that names no namespace, so it is a name outside the cluster.
+func SplitServiceName(name string) (service, domain string, ok bool) {
+	service, domain, ok = strings.Cut(strings.TrimSuffix(name, "."), ".svc.")
+	return service, domain, ok && domain != "" && strings.Contains(service, ".")
 }
 
 // isShortServiceName: the search list completes name in every cluster.

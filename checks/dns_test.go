@@ -461,6 +461,8 @@ func TestIsClusterName(t *testing.T) {
 		{"hostcorp.example", "corp.example", false},
 		{"web.example.org", "cluster.local", false},
 		{"svc.example.org", "cluster.local", false},
+		{"api.svc.example.org", "cluster.local", false},
+		{"api.svc.cluster.local", "cluster.local", true},
 		{"kubernetes", "cluster.local", false},
 	} {
 		assert.Equal(t, test.want, isClusterName(test.name, test.domain), "%s under %q", test.name, test.domain)

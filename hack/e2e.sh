@@ -28,6 +28,16 @@ if wanted charttest; then hack/cluster/cluster build operator prometheus; fi
 if wanted karpenter; then hack/cluster/cluster build karpenter; fi
 if wanted charttest || wanted karpenter || wanted workers || wanted recheck; then hack/cluster/cluster build kwok; fi
 if wanted plugin; then make --no-print-directory plugin; fi
+# What a release consists of, for this architecture, unless RELEASE_DIR names the folder of a dry run (dist/1); and a registry.
+source hack/shards.sh
+if wanted release && [ "$(tests_in hack/e2e "${RUN:-.}" ./release)" != 0 ]; then
+  hack/cluster/cluster packages docker-registry:docker-registry skopeo:skopeo
+  if [ -z "${RELEASE_DIR:-}" ]; then
+    export RELEASE_DIR=$PWD/.cluster/release
+    rm -rf "$RELEASE_DIR"
+    PLATFORMS=linux/$(go env GOARCH) hack/release.sh build "$RELEASE_DIR"
+  fi
+fi
 controller_wanted() { wanted controller || wanted karpenter || wanted workers || wanted recheck; }
 build_images() {
   hack/cluster/cluster image
@@ -49,7 +59,6 @@ second=$(cd hack/e2e && go list -f '{{if .TestGoFiles}}.{{slice .ImportPath (len
 if [ -n "${PACKAGES:-}" ]; then first=$PACKAGES second=""; fi
 # The binary of each test is compiled before, not by both shards at once.
 (cd hack/e2e && go vet ./...)
-source hack/shards.sh
 if controller_wanted; then images+=(.cluster/images/kube-node-ready-controller.tar); fi
 # shellcheck disable=SC2086
 total=$(tests_in hack/e2e "${RUN:-.}" $first $second)

@@ -45,7 +45,8 @@ Usage:
   kubectl node-ready verify NODE...       remove the label: the nodes are verified again
   kubectl node-ready open NODE...         break glass: remove the startup taint and the failed taint
   kubectl node-ready open --all --yes     the same, of every node
-  kubectl node-ready doctor               look for everything that can lock the cluster; writes nothing
+  kubectl node-ready doctor               look for everything that can lock the cluster, before or after the
+                                          installation; writes nothing
 
 Flags:
 %s
@@ -98,14 +99,18 @@ func run(ctx context.Context, args []string, connect func(options) (access, erro
 	if err != nil {
 		return fail(exitError, err)
 	}
-	of, err := release.Find(ctx, reach.Client, o.overrides.Context.Namespace, o.release)
+	find := release.Find
+	if verb == "doctor" {
+		find = release.FindOrDefault
+	}
+	of, err := find(ctx, reach.Client, o.overrides.Context.Namespace, o.release)
 	if err != nil {
 		return fail(exitError, err)
 	}
 	s := session{access: reach, release: of, out: stdout}
 	switch {
-	case of.Invalid != nil && verb == "status":
-		return fail(exitError, of.Invalid)
+	case of.Invalid != nil && (verb == "status" || verb == "verify" && of.NodeRulesUnknown):
+		return fail(exitError, fmt.Errorf("%w\ntry: %s", of.Invalid, of.Remedy()))
 	case of.Invalid != nil && verb != "doctor":
 		s.warn(stderr)
 	}
@@ -190,6 +195,10 @@ func (s session) warn(stderr io.Writer) {
 }
 
 func (s session) doctor(ctx context.Context, o options) (set int) {
+	if s.release.NotInstalled {
+		_, _ = fmt.Fprintf(s.out, "No release of kube-node-ready: looking as if the chart was installed into %s with its defaults\n",
+			s.release.Namespace)
+	}
 	reader := doctor.Reader{Client: s.Client, Kubelet: s.Kubelet}
 	found := reader.Read(ctx, s.release, time.Now())
 	found.GateAll = o.gateAll

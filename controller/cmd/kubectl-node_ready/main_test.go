@@ -58,6 +58,24 @@ func (c cluster) run(args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), err.String()
 }
 
+// uninstall deletes the DaemonSet, and returns what it was.
+func (c cluster) uninstall() *appsv1.DaemonSet {
+	set := new(appsv1.DaemonSet)
+	require.NoError(c.t, c.Get(c.t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "knr"}, set))
+	require.NoError(c.t, c.Delete(c.t.Context(), set))
+	return set
+}
+
+// inControllerMode replaces the DaemonSet by a controller whose ConfigMap knr-controller is gone.
+func (c cluster) inControllerMode() {
+	set := c.uninstall()
+	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: set.Namespace, Name: "knr-controller", Labels: set.Labels}}
+	deployment.Spec.Template = set.Spec.Template
+	deployment.Spec.Template.Spec.Volumes = []corev1.Volume{{Name: "agent", VolumeSource: corev1.VolumeSource{
+		ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "knr-controller"}}}}}
+	require.NoError(c.t, c.Create(c.t.Context(), deployment))
+}
+
 func gated(name string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}, Spec: corev1.NodeSpec{
 		Taints: []corev1.Taint{{Key: "example.com/gate", Effect: corev1.TaintEffectNoSchedule}, {Key: "example.com/mine", Effect: corev1.TaintEffectNoSchedule}}}}
@@ -211,4 +229,38 @@ func TestOpenWithInvalidSettings(t *testing.T) {
 	assert.Equal(t, exitOK, code, stderr)
 	assert.Contains(t, stderr, `warning: settings of the release: configmaps "knr" not found`)
 	assert.Equal(t, "node c: removed node-ready/unverified:NoSchedule\n", stdout)
+}
+
+// Without the template of the workers nobody can say which nodes would be verified again: nodes are opened all the same.
+func TestOpenWithoutTheTemplateOfTheWorkers(t *testing.T) {
+	c := newCluster(t, gated("a"))
+	c.inControllerMode()
+	code, _, stderr := c.run("verify", "a")
+	assert.Equal(t, exitError, code)
+	assert.Contains(t, stderr, `template of the workers: configmaps "knr-controller" not found`+
+		"\ntry: correct it and run helm upgrade, or apply the manifests again; open works all the same\n")
+	code, _, _ = c.run()
+	assert.Equal(t, exitError, code)
+	code, stdout, _ := c.run("doctor")
+	assert.Equal(t, exitError, code)
+	assert.Regexp(t, "TRAP  settings .*template of the workers", stdout)
+
+	code, stdout, stderr = c.run("open", "a")
+	assert.Equal(t, exitOK, code, stderr)
+	assert.Contains(t, stderr, "warning: template of the workers")
+	assert.Equal(t, "node a: removed example.com/gate:NoSchedule\n", stdout)
+}
+
+// The first step of a new user.
+func TestDoctorBeforeTheInstallation(t *testing.T) {
+	c := newCluster(t)
+	c.uninstall()
+	code, stdout, stderr := c.run("doctor", "--gate-all")
+	assert.Equal(t, exitError, code, "there is no DNS Service")
+	assert.Empty(t, stderr)
+	assert.Contains(t, stdout, "No release of kube-node-ready: looking as if the chart was installed into kube-system with its defaults\n")
+	assert.Contains(t, stdout, "TRAP  dns-behind-gate       there is no Service kube-system/kube-dns")
+	code, _, stderr = c.run("open", "--all", "--yes")
+	assert.Equal(t, exitError, code)
+	assert.Contains(t, stderr, "no release of kube-node-ready in any namespace")
 }

@@ -1,8 +1,6 @@
 package charttest
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -53,7 +51,7 @@ spec: {taints: [{key: example.com/only, value: x, effect: NoExecute}]}
 	_, err := bindings.Get(s.Ctx, harness.Name, metav1.GetOptions{})
 	s.NoError(err)
 
-	s.bash(s.readmeBlock("break-glass", "sh"))
+	s.Bash(s.readmeBlock("break-glass", "sh"))
 
 	_, err = bindings.Get(s.Ctx, harness.Name, metav1.GetOptions{})
 	s.True(apierrors.IsNotFound(err), "the policy binding is still there: %v", err)
@@ -84,7 +82,7 @@ spec: {taints: [{key: example.com/only, value: x, effect: NoExecute}]}
 	_, err = bindings.Get(s.Ctx, harness.Name, metav1.GetOptions{})
 	s.NoError(err, "applying the chart again restores the binding")
 	// A second run, with nothing left to remove, changes nothing.
-	s.bash(s.readmeBlock("break-glass", "sh"))
+	s.Bash(s.readmeBlock("break-glass", "sh"))
 }
 
 // The README's CoreDNS patch works with and without existing tolerations, and keeps those.
@@ -117,7 +115,7 @@ spec:
     spec:
       containers: [{name: coredns, image: localhost/none}]
       ` + try.tolerations)
-			s.bash(block)
+			s.Bash(block)
 			patched, err := s.Kube.AppsV1().Deployments("default").Get(s.Ctx, "coredns", metav1.GetOptions{})
 			s.NoError(err)
 			s.Equal(try.wanted, patched.Spec.Template.Spec.Tolerations)
@@ -125,33 +123,10 @@ spec:
 	}
 }
 
-// readmeBlock returns the block of a language in README.md that follows the comment <!-- marker -->.
+// readmeBlock returns the block behind a marker of the README.
 func (s *suite) readmeBlock(marker, language string) string {
 	s.Helper()
-	return s.block("README.md", marker, language)
-}
-
-// block is readmeBlock for any file of the repository.
-func (s *suite) block(path, marker, language string) string {
-	s.Helper()
-	text, err := os.ReadFile(filepath.Join(s.Root, path))
-	s.NoError(err)
-	_, rest, found := strings.Cut(string(text), "<!-- "+marker+" -->\n")
-	s.True(found, "%s has no marker %q", path, marker)
-	opening, rest, _ := strings.Cut(rest, "\n")
-	s.Equal("```"+language, strings.TrimSpace(opening))
-	block, _, found := strings.Cut(rest, "```")
-	s.True(found, "the block after %q does not end", marker)
-	return block
-}
-
-// bash runs commands as a script that stops at the first error.
-func (s *suite) bash(commands string) {
-	s.Helper()
-	path := filepath.Dir(s.Tool("kubectl")) + ":" + os.Getenv("PATH")
-	out, err := s.Cluster.Run(s.Ctx, commands, "env", "PATH="+path, "bash", "-euo", "pipefail")
-	s.NoError(err)
-	s.Log(out)
+	return s.Block("README.md", marker, language)
 }
 
 // failedRounds counts the rounds that an agent has logged as failed.

@@ -75,7 +75,7 @@ func TestUpgradeFromFormerCharts(t *testing.T) {
 			refused("--reuse-values", "missing properties")
 			if former.block != "" {
 				refused("--reset-then-reuse-values", former.refusal)
-				s.bash(s.block("chart/README.md", former.block, "sh"))
+				s.Bash(s.Block("chart/README.md", former.block, "sh"))
 			}
 			s.helm(append(upgrade, "--reset-then-reuse-values")...)
 			s.AwaitLog(s.AgentPod(node), harness.FailedCheck("dns"))

@@ -59,19 +59,42 @@ func zoneName(zone string) string {
 
 // corefileDomain returns the first zone of the plugin kubernetes that is no reverse zone, or "".
 func corefileDomain(text string) string {
+	for _, zone := range kubernetesZones(text) {
+		if !strings.HasSuffix(zone, ".arpa") {
+			return zone
+		}
+	}
+	return ""
+}
+
+// kubernetesZones returns the zones of the plugin kubernetes.
+func kubernetesZones(text string) (zones []string) {
 	for _, block := range parseCorefile(text) {
 		for _, plugin := range block.plugins {
 			if plugin[0] != "kubernetes" {
 				continue
 			}
 			for _, zone := range plugin[1:] {
-				if zone = zoneName(strings.Trim(zone, "{")); zone != "" && !strings.HasSuffix(zone, ".arpa") {
-					return zone
+				if zone = zoneName(strings.Trim(zone, "{")); zone != "" {
+					zones = append(zones, zone)
 				}
 			}
 		}
 	}
-	return ""
+	return zones
+}
+
+// hasZone reports whether a Corefile has something for a second domain of Services (another cluster's, clusterset.local): a zone
+// of the plugin kubernetes, or a server block that is not for everything.
+func hasZone(text, domain string) bool {
+	zones := kubernetesZones(text)
+	for _, block := range parseCorefile(text) {
+		zones = append(zones, block.zones...)
+	}
+	return slices.ContainsFunc(zones, func(zone string) bool {
+		zone = strings.TrimPrefix(zone, "svc.")
+		return zone != "" && (zone == domain || strings.HasSuffix(domain, "."+zone))
+	})
 }
 
 // refuses reports whether a CoreDNS with this Corefile certainly answers REFUSED for an external name: no block serves it, or the

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
@@ -65,26 +66,28 @@ func clusterDomain(c Cluster) (r Result) {
 	if domain == "" {
 		return unchecked(errors.New("kubelet has no cluster domain"))
 	}
+	isForeign := func(name string) bool {
+		_, configured, isService := checks.SplitServiceName(name)
+		return isService && configured != domain && !hasZone(c.Corefile.Value, configured)
+	}
+	corrected := func(name string) string {
+		if service, _, _ := checks.SplitServiceName(name); isForeign(name) {
+			return service + ".svc." + domain
+		}
+		return name
+	}
+	var names []string
 	for _, name := range c.Release.Agent.DNSTestDomains {
-		_, configured, found := strings.Cut(strings.TrimSuffix(name, "."), ".svc.")
-		if found && configured != domain {
-			r.find(fmt.Sprintf("--set 'config.dnsTestDomains={%s}'", strings.Join(c.namesIn(domain), ",")),
-				"%s is in config.dnsTestDomains, and the cluster's domain is %s (%s)", name, domain, source)
+		names = append(names, corrected(name))
+	}
+	remedy := "--set 'config.dnsTestDomains={" + strings.Join(names, ",") + "}'"
+	for _, name := range c.Release.Agent.DNSTestDomains {
+		if isForeign(name) {
+			r.find(remedy, "%s is in config.dnsTestDomains, and the cluster's domain is %s (%s)", name, domain, source)
 		}
 	}
 	r.Detail = domain + " (" + source + ")"
 	return r
-}
-
-// namesIn returns the configured names, those of a cluster's domain in this one.
-func (c Cluster) namesIn(domain string) (names []string) {
-	for _, name := range c.Release.Agent.DNSTestDomains {
-		if head, _, found := strings.Cut(name, ".svc."); found {
-			name = head + ".svc." + domain
-		}
-		names = append(names, name)
-	}
-	return names
 }
 
 // externalNames: a name that the cluster's resolver refuses keeps every node closed. From outside only its configuration can be
@@ -119,9 +122,10 @@ func externalNames(c Cluster) (r Result) {
 func (c Cluster) testNames() (external, inCluster []string) {
 	domain := cmp.Or(c.Domain.Value, corefileDomain(c.Corefile.Value), "cluster.local")
 	isInCluster := func(name string) bool { // the search list of a pod completes the short ones
+		_, _, isService := checks.SplitServiceName(name)
 		name = strings.TrimSuffix(name, ".")
 		return !strings.Contains(name, ".") || name == "kubernetes.default" || strings.HasSuffix(name, ".svc") ||
-			strings.Contains(name, ".svc.") || strings.HasSuffix(name, "."+domain)
+			isService || strings.HasSuffix(name, "."+domain)
 	}
 	for _, name := range c.Release.Agent.DNSTestDomains {
 		if _, err := netip.ParseAddr(name); err != nil && !isInCluster(name) {

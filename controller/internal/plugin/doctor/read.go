@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -63,6 +64,10 @@ func (r Reader) Read(ctx context.Context, of release.Release, now time.Time) Clu
 		namespace := new(corev1.Namespace)
 		return namespace, r.Client.Get(ctx, client.ObjectKey{Name: of.Namespace}, namespace)
 	})
+	if c.Namespace.Absent { // of a release that is not installed yet, or that is being deleted
+		c.Namespace.Value = &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: of.Namespace,
+			Labels: map[string]string{corev1.LabelMetadataName: of.Namespace}}}
+	}
 	if namespace, name, found := strings.Cut(of.Agent.DNSService, "/"); found {
 		c.DNS = r.backend(ctx, namespace, name)
 		c.Corefile = r.corefile(ctx, namespace, c.DNS.Value.Pods)
@@ -70,7 +75,9 @@ func (r Reader) Read(ctx context.Context, of release.Release, now time.Time) Clu
 	c.Domain = r.domain(ctx, c.Nodes.Value)
 	c.NodePools = r.nodePools(ctx)
 	c.Webhooks = r.webhooks(ctx)
-	c.Rights = r.rights(ctx, of)
+	if !of.NotInstalled {
+		c.Rights = r.rights(ctx, of)
+	}
 	c.Policies = read(func() ([]admissionv1.ValidatingAdmissionPolicy, error) {
 		var list admissionv1.ValidatingAdmissionPolicyList
 		err := r.Client.List(ctx, &list, of.Labels())

@@ -127,7 +127,7 @@ func TestReadACleanCluster(t *testing.T) {
 // Each kind that somebody may not read leaves the other checks alone.
 func TestReadWithFewRights(t *testing.T) {
 	for resource, skipped := range map[string][]string{
-		"Pod":                              {"dns-behind-gate", "labelled-and-tainted", "excluded-and-tainted", "failed-taint"},
+		"Pod":                              {"dns-behind-gate", "labelled-and-tainted", "excluded-and-tainted", "failed-taint", "webhooks"},
 		"Event":                            nil,
 		"Namespace":                        {"webhooks"},
 		"NodePool":                         {"karpenter"},
@@ -159,4 +159,25 @@ func TestReadWithFewRights(t *testing.T) {
 			assert.Equal(t, skipped, found, out.String())
 		})
 	}
+}
+
+// A cluster can be looked at before anything is installed: what depends on the chart's own objects is left out.
+func TestReadBeforeTheInstallation(t *testing.T) {
+	of := clean(t).Release
+	of.NotInstalled, of.Namespace = true, "not-there-yet"
+	refuse := func(resource string) error {
+		if resource == "SubjectAccessReview" {
+			return errors.New("there are no accounts to ask for")
+		}
+		return nil
+	}
+	c := newReader(t, refuse, stored(t)...).Read(t.Context(), of, now)
+	hook := &c.Webhooks.Value[0].Webhook
+	hook.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "not-there-yet"}}
+	var out strings.Builder
+	assert.Zero(t, Report(&out, c, nil), out.String())
+	for _, trap := range []string{"rights", "policy"} {
+		assert.Regexp(t, "(?m)^SKIP  "+trap+" +not checked: nothing is installed yet$", out.String())
+	}
+	assert.Equal(t, 2, strings.Count(out.String(), "SKIP"), out.String())
 }

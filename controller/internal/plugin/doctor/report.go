@@ -32,12 +32,13 @@ func Report(out io.Writer, c Cluster, skip []string) (set int) {
 		}
 		list("TRAP", result.Findings)
 		list("WARN", result.Warnings)
-		switch {
-		case len(result.Findings) > 0:
+		if len(result.Findings) > 0 {
 			set++
+		}
+		switch {
 		case result.Unchecked != nil:
 			line("SKIP", trap.Name, "not checked: "+strings.ReplaceAll(result.Unchecked.Error(), "\n", "; "))
-		case len(result.Warnings) == 0:
+		case len(result.Findings)+len(result.Warnings) == 0:
 			line("PASS", trap.Name, result.Detail)
 		}
 		for _, note := range result.Notes {

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -51,8 +52,13 @@ func NeededRights(r release.Release) (needed []Right) {
 	return needed
 }
 
+var errNotInstalled = errors.New("nothing is installed yet")
+
 // rights: without them no agent releases its node.
 func rights(c Cluster) (r Result) {
+	if c.Release.NotInstalled {
+		return unchecked(errNotInstalled)
+	}
 	if c.Rights.Err != nil {
 		return unchecked(c.Rights.Err)
 	}
@@ -74,6 +80,8 @@ func rights(c Cluster) (r Result) {
 // policy: RBAC cannot restrict an account to its own node.
 func policy(c Cluster) (r Result) {
 	switch {
+	case c.Release.NotInstalled:
+		return unchecked(errNotInstalled)
 	case c.Policies.Absent:
 		return Result{Detail: "this Kubernetes serves no ValidatingAdmissionPolicy (it comes with 1.30)"}
 	case c.Policies.Err != nil || c.Bindings.Err != nil:
@@ -86,7 +94,7 @@ func policy(c Cluster) (r Result) {
 	if c.Release.ControllerAccount != "" {
 		wanted[c.Release.Fullname+"-controller"] = "the controller's token may change anything of a node"
 	}
-	const remedy = "helm upgrade with nodeAuthorization.enabled=auto, or kubectl apply -f hack/manifests/kube-node-ready-policy.yaml"
+	const remedy = "helm upgrade with nodeAuthorization.enabled=auto, or kubectl apply -f the release's kube-node-ready-policy.yaml"
 	for _, policy := range c.Policies.Value {
 		delete(wanted, policy.Name)
 		isBinding := func(b admissionv1.ValidatingAdmissionPolicyBinding) bool { return b.Spec.PolicyName == policy.Name }

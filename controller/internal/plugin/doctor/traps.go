@@ -44,8 +44,10 @@ const settingsName = "settings"
 // settings: no pod of the release starts with invalid ones.
 func settings(c Cluster) (r Result) {
 	if c.Release.Invalid != nil {
-		r.find("correct it and run helm upgrade, or apply the manifests again; open and verify work all the same", "%s",
-			strings.ReplaceAll(c.Release.Invalid.Error(), "\n", "; "))
+		r.find(c.Release.Remedy(), "%s", strings.ReplaceAll(c.Release.Invalid.Error(), "\n", "; "))
+	}
+	if c.Release.NotInstalled {
+		return Result{Detail: "the chart's defaults"}
 	}
 	r.Detail = "the settings in the ConfigMap " + c.Release.Namespace + "/" + c.Release.Fullname + " are valid"
 	return r
@@ -60,7 +62,7 @@ type Result struct {
 	Warnings []Finding // traps that would be set once more nodes join with the startup taint
 	Notes    []string  // what is no trap, and good to know
 	Detail   string    // what was looked at, where nothing was found
-	// Unchecked is why the trap could not be looked for.
+	// Unchecked is why the trap, or a part of it, could not be looked for.
 	Unchecked error
 }
 
@@ -82,6 +84,10 @@ func (r *Result) find(remedy, format string, args ...any) {
 
 func (r *Result) warn(remedy, format string, args ...any) {
 	r.Warnings = append(r.Warnings, Finding{fmt.Sprintf(format, args...), remedy})
+}
+
+func (r *Result) skip(format string, args ...any) {
+	r.Unchecked = errors.Join(r.Unchecked, fmt.Errorf(format, args...))
 }
 
 func (r *Result) note(format string, args ...any) {

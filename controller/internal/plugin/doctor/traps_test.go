@@ -184,7 +184,10 @@ func TestTraps(t *testing.T) {
 			}},
 
 		"another domain, by kubelet": {trap: "cluster-domain", text: "the cluster's domain is corp.example (kubelet)", remedy: "kubernetes.default.svc.corp.example,google.com",
-			change: func(c *Cluster) { c.Domain.Value = "corp.example" }},
+			change: func(c *Cluster) {
+				c.Domain.Value = "corp.example"
+				c.Corefile.Value = strings.ReplaceAll(c.Corefile.Value, "cluster.local", "corp.example")
+			}},
 		"another domain, by the Corefile": {trap: "cluster-domain", text: "the cluster's domain is corp.example (the Corefile)",
 			change: func(c *Cluster) {
 				c.Domain = Read[string]{Err: errors.New("forbidden")}
@@ -300,6 +303,18 @@ func TestNoTrap(t *testing.T) {
 		}},
 		"a taint that keeps no pod away": {trap: "dns-behind-gate", config: func(cfg *config.Config) { cfg.TaintEffect = "PreferNoSchedule" },
 			change: func(c *Cluster) { c.DNS.Value.Pods = []corev1.Pod{podOn("old")} }},
+		"an external name with svc in it": {trap: "cluster-domain", config: func(cfg *config.Config) {
+			cfg.DNSTestDomains = append(cfg.DNSTestDomains, "api.svc.example.com")
+		}, change: func(*Cluster) {}},
+		"a second domain of the plugin kubernetes": {trap: "cluster-domain", change: func(c *Cluster) {
+			c.Domain.Value = "corp.example"
+			c.Corefile.Value = ".:53 {\n  kubernetes corp.example cluster.local {\n  }\n  forward . 192.0.2.1\n}\n"
+		}},
+		"a server of another cluster": {trap: "cluster-domain", config: func(cfg *config.Config) {
+			cfg.DNSTestDomains = append(cfg.DNSTestDomains, "api.shared.svc.clusterset.local", "api.shared.svc.b.example.")
+		}, change: func(c *Cluster) {
+			c.Corefile.Value += "svc.clusterset.local:53 {\n  multicluster clusterset.local\n}\nexample:53 {\n  forward . 192.0.2.1\n}\n"
+		}},
 		"hosts answer the name": {trap: "external-names", change: func(c *Cluster) {
 			c.Corefile.Value = ".:53 {\n  kubernetes cluster.local\n  hosts {\n    192.0.2.1 google.com\n  }\n}\n"
 		}},
@@ -494,6 +509,53 @@ func TestNoWarningForOtherNodes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The remedy corrects the names of the cluster, and no other.
+func TestRemedyForTheClusterDomain(t *testing.T) {
+	c := clean(t, func(cfg *config.Config) {
+		cfg.DNSTestDomains = []string{"db-0.db.prod.svc.cluster.local.", "api.svc.example.com", "kubernetes.default.svc", "10.0.0.2"}
+	})
+	c.Domain = Read[string]{Value: "corp.example"}
+	c.Corefile.Value = ""
+	found := set(t, c, "cluster-domain")
+	require.Len(t, found.Findings, 1)
+	assert.Contains(t, found.Findings[0].Text, "db-0.db.prod.svc.cluster.local. is in config.dnsTestDomains")
+	assert.Equal(t, "--set 'config.dnsTestDomains={db-0.db.prod.svc.corp.example,api.svc.example.com,kubernetes.default.svc,10.0.0.2}'",
+		found.Findings[0].Remedy)
+
+	// A cluster that forwards nothing refuses the external name, and the remedy leaves it out.
+	c.Corefile.Value = ".:53 {\n  kubernetes corp.example\n}\n"
+	found = set(t, c, "external-names")
+	require.Len(t, found.Findings, 1)
+	assert.Contains(t, found.Findings[0].Text, "api.svc.example.com is in config.dnsTestDomains")
+	assert.NotContains(t, found.Findings[0].Remedy, "example.com")
+}
+
+// A webhook whose pods may not be read is no passed check, whatever else is found.
+func TestWebhookThatCannotBeRead(t *testing.T) {
+	c := clean(t)
+	no := errors.New("forbidden to you")
+	c.Webhooks.Value[0].Backend = Read[Backend]{Err: no}
+	found := set(t, c, "webhooks")
+	assert.Empty(t, found.Findings)
+	require.ErrorIs(t, found.Unchecked, no)
+	var out strings.Builder
+	assert.Zero(t, Report(&out, *c, nil))
+	assert.Contains(t, out.String(), "SKIP  webhooks              not checked: the webhook tolerating (tolerating.example.com): forbidden to you\n")
+	assert.NotContains(t, out.String(), "PASS  webhooks")
+
+	c.Webhooks.Value = append(c.Webhooks.Value, webhook("gone", Backend{Namespace: "system", Service: "gone"}))
+	out.Reset()
+	assert.Equal(t, 1, Report(&out, *c, nil))
+	assert.Contains(t, out.String(), "TRAP  webhooks              the webhook gone ")
+	assert.Contains(t, out.String(), "SKIP  webhooks ")
+
+	// One that is not called for these pods does not matter.
+	c = clean(t)
+	c.Webhooks.Value[0].Backend = Read[Backend]{Err: no}
+	c.Webhooks.Value[0].Webhook.FailurePolicy = new(admissionv1.Ignore)
+	require.NoError(t, set(t, c, "webhooks").Unchecked)
 }
 
 func TestRemedyForAClusterWithoutOtherNames(t *testing.T) {

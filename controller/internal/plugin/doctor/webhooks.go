@@ -23,7 +23,7 @@ func webhooks(c Cluster) (r Result) {
 		case what == "" || webhook.Backend.Value.External:
 			continue
 		case webhook.Backend.Err != nil:
-			r.note("not checked: the webhook %s: %v", name, webhook.Backend.Err)
+			r.skip("the webhook %s: %w", name, webhook.Backend.Err)
 			continue
 		}
 		service := webhook.Webhook.ClientConfig.Service
@@ -36,8 +36,7 @@ func webhooks(c Cluster) (r Result) {
 			r.find("start its pods, or delete the configuration", "%s its Service %s/%s has no pods, or is not there", called,
 				service.Namespace, service.Name)
 		case gate.err != nil:
-			r.Unchecked = gate.err
-			r.note("not checked: the webhook %s: %v", name, gate.err)
+			r.skip("the webhook %s: %w", name, gate.err)
 		case gate.behind:
 			r.find(remedy, "%s no pod of its Service %s/%s tolerates %s", called, service.Namespace, service.Name, keys)
 		case gate.closes:

@@ -47,6 +47,19 @@ type Release struct {
 	// Invalid says why a pod would not start with the settings, or that their ConfigMap is gone. Then Agent has only the keys of the
 	// taints and the label, the rest is the defaults: enough to open nodes, and to verify them again.
 	Invalid error
+	// NodeRulesUnknown means that the template of the workers is gone (Invalid says so): enough to open nodes.
+	NodeRulesUnknown bool
+	// NotInstalled means that this is what the chart would install: see FindOrDefault.
+	NotInstalled bool
+}
+
+// Remedy says what to do about Invalid.
+func (r Release) Remedy() string {
+	works := "open and verify work all the same"
+	if r.NodeRulesUnknown {
+		works = "open works all the same"
+	}
+	return "correct it and run helm upgrade, or apply the manifests again; " + works
 }
 
 // TaintKeys returns the keys of the taints that DNS pods must tolerate: the startup taint's, and the failed taint's if anybody
@@ -145,10 +158,10 @@ func read(ctx context.Context, c client.Reader, r Release, found *objects) (Rele
 		r.AgentAccount = cmp.Or(r.Template.Spec.ServiceAccountName, "default")
 	} else {
 		template, err := workerTemplate(ctx, c, found.controller)
-		if err != nil {
+		if template == nil {
 			return Release{}, err
 		}
-		r.Template = template
+		r.Template, r.Invalid, r.NodeRulesUnknown = template, err, err != nil
 	}
 	lookup, fullname, err := environment(ctx, c, r.Namespace, r.Template)
 	if lookup == nil {
@@ -160,7 +173,8 @@ func read(ctx context.Context, c client.Reader, r Release, found *objects) (Rele
 			err = fmt.Errorf("settings in the ConfigMap %s/%s: %w", r.Namespace, fullname, err)
 		}
 	}
-	if r.Invalid = err; err != nil {
+	if err != nil {
+		r.Invalid = errors.Join(r.Invalid, err)
 		if r.Agent, err = config.Parse([]string{"--dry-run"}, keysOnly(lookup), io.Discard); err != nil {
 			return Release{}, r.Invalid
 		}
@@ -215,25 +229,36 @@ func settings(r Release) fleet.Settings {
 	return s
 }
 
-// workerTemplate reads the template that the controller creates workers from.
+// workerTemplate reads the template that the controller creates workers from. If it is gone, the result is one with the
+// controller's variables, which name the same settings, and an error.
 func workerTemplate(ctx context.Context, c client.Reader, controller *appsv1.Deployment) (*corev1.PodTemplateSpec, error) {
+	standIn := new(corev1.PodTemplateSpec)
+	for _, container := range controller.Spec.Template.Spec.Containers {
+		variables := corev1.Container{EnvFrom: container.EnvFrom, Env: container.Env}
+		standIn.Spec.Containers = append(standIn.Spec.Containers, variables)
+	}
 	for _, volume := range controller.Spec.Template.Spec.Volumes {
 		if volume.ConfigMap == nil {
 			continue
 		}
 		var stored corev1.ConfigMap
-		if err := c.Get(ctx, client.ObjectKey{Namespace: controller.Namespace, Name: volume.ConfigMap.Name}, &stored); err != nil {
+		err := c.Get(ctx, client.ObjectKey{Namespace: controller.Namespace, Name: volume.ConfigMap.Name}, &stored)
+		text, found := stored.Data["agent.yaml"]
+		switch {
+		case apierrors.IsNotFound(err):
+			return standIn, fmt.Errorf("template of the workers: %w", err)
+		case err != nil:
 			return nil, fmt.Errorf("template of the workers: %w", err)
+		case !found:
+			continue
 		}
-		if text, found := stored.Data["agent.yaml"]; found {
-			template := new(corev1.PodTemplateSpec)
-			if err := yaml.Unmarshal([]byte(text), template); err != nil {
-				return nil, fmt.Errorf("template of the workers in the ConfigMap %s: %w", stored.Name, err)
-			}
-			return template, nil
+		template := new(corev1.PodTemplateSpec)
+		if err := yaml.Unmarshal([]byte(text), template); err != nil {
+			return standIn, fmt.Errorf("template of the workers in the ConfigMap %s: %w", stored.Name, err)
 		}
+		return template, nil
 	}
-	return nil, fmt.Errorf("the Deployment %s/%s has no ConfigMap with the template of the workers (agent.yaml)",
+	return standIn, fmt.Errorf("the Deployment %s/%s has no ConfigMap with the template of the workers (agent.yaml)",
 		controller.Namespace, controller.Name)
 }
 

@@ -131,11 +131,6 @@ func TestFindErrors(t *testing.T) {
 	settings.Data["TAINT_KEY"] = "not a key"
 	_, err = Find(t.Context(), newClient(objects...), "", "")
 	require.ErrorContains(t, err, "settings in the ConfigMap own/mine: TAINT_KEY")
-	settings.Data["TAINT_KEY"] = "example.com/gate"
-	delete(objects[2].(*corev1.ConfigMap).Data, "agent.yaml")
-	_, err = Find(t.Context(), newClient(objects...), "", "")
-	require.ErrorContains(t, err, "has no ConfigMap with the template of the workers")
-
 	forbidden := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
 		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
 			return apierrors.NewForbidden(schema.GroupResource{Resource: "daemonsets"}, "", errors.New("not you"))
@@ -173,4 +168,72 @@ func TestInvalidSettings(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorContains(t, found.Invalid, "settings of the Deployment other/theirs-controller: NOT_STARTED_AFTER")
 	assert.Equal(t, "example.com/gate", found.Settings.Request.TaintKey)
+}
+
+// Nodes can be opened when the template of the workers is gone: the controller's variables name the same settings.
+func TestTemplateOfTheWorkersIsGone(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(objects []client.Object) []client.Object
+		text   string
+	}{
+		"no ConfigMap": {func(objects []client.Object) []client.Object { return objects[:2] },
+			`template of the workers: configmaps "theirs-controller" not found`},
+		"no key": {func(objects []client.Object) []client.Object {
+			delete(objects[2].(*corev1.ConfigMap).Data, "agent.yaml")
+			return objects
+		}, "the Deployment other/theirs-controller has no ConfigMap with the template of the workers"},
+		"no YAML": {func(objects []client.Object) []client.Object {
+			objects[2].(*corev1.ConfigMap).Data["agent.yaml"] = "[]"
+			return objects
+		}, "template of the workers in the ConfigMap theirs-controller: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found, err := Find(t.Context(), newClient(test.change(controllerMode("other", "theirs"))...), "", "")
+			require.NoError(t, err)
+			require.ErrorContains(t, found.Invalid, test.text)
+			assert.True(t, found.NodeRulesUnknown)
+			assert.Contains(t, found.Remedy(), "open works all the same")
+			assert.True(t, found.Settings.Workers)
+			assert.Equal(t, "example.com/gate", found.Settings.Request.TaintKey)
+			assert.Equal(t, "Good", found.Settings.ConditionType)
+		})
+	}
+
+	found, err := Find(t.Context(), newClient(controllerMode("other", "theirs")[0]), "", "")
+	require.NoError(t, err)
+	require.ErrorContains(t, found.Invalid, "template of the workers: ")
+	require.ErrorContains(t, found.Invalid, `configmaps "theirs" not found`)
+	assert.Equal(t, "node-ready/unverified", found.Settings.Request.TaintKey)
+
+	refused := interceptor.NewClient(fake.NewClientBuilder().WithObjects(controllerMode("other", "theirs")...).Build(), interceptor.Funcs{
+		Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+			return apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "", errors.New("not you"))
+		}})
+	_, err = Find(t.Context(), refused, "", "")
+	require.ErrorContains(t, err, "not you")
+}
+
+// Before anything is installed, it is the release that the chart's manifest installs.
+func TestFindOrDefault(t *testing.T) {
+	installed := newClient(manifests(t)...)
+	expected, err := FindOrDefault(t.Context(), installed, "", "")
+	require.NoError(t, err)
+	assert.False(t, expected.NotInstalled)
+
+	found, err := FindOrDefault(t.Context(), newClient(), "", "")
+	require.NoError(t, err)
+	assert.True(t, found.NotInstalled)
+	found.NotInstalled = false
+	assert.Equal(t, expected.Agent, found.Agent)
+	assert.Equal(t, expected.Template, found.Template)
+	assert.Equal(t, []string{expected.Name, expected.Namespace, expected.Fullname, expected.AgentAccount},
+		[]string{found.Name, found.Namespace, found.Fullname, found.AgentAccount})
+
+	// Whoever names a release means one that is there.
+	_, err = FindOrDefault(t.Context(), newClient(), "kube-system", "")
+	require.ErrorContains(t, err, "no release of kube-node-ready in the namespace kube-system")
+	_, err = FindOrDefault(t.Context(), newClient(), "", "mine")
+	require.ErrorContains(t, err, "no release mine of kube-node-ready")
+	_, err = Find(t.Context(), newClient(), "", "")
+	require.ErrorContains(t, err, "no release of kube-node-ready in any namespace")
 }

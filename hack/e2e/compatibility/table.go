@@ -47,13 +47,16 @@ type row struct {
 // outcome counts top-level tests.
 type outcome struct{ Passed, Failed, Skipped int }
 
-// count counts the top-level tests among the events of go test -json.
+// count counts the top-level tests among the events of go test -json. One that began and never ended has failed: it hung, or it
+// ended the process.
 func count(events io.Reader) (outcome, error) {
 	var all outcome
+	running := map[string]bool{}
 	for decoder := json.NewDecoder(events); ; {
 		var event struct{ Action, Test string }
 		err := decoder.Decode(&event)
 		if errors.Is(err, io.EOF) {
+			all.Failed += len(running)
 			return all, nil
 		}
 		if err != nil {
@@ -63,13 +66,19 @@ func count(events io.Reader) (outcome, error) {
 			continue
 		}
 		switch event.Action {
+		case "run":
+			running[event.Test] = true
+			continue
 		case "pass":
 			all.Passed++
 		case "fail":
 			all.Failed++
 		case "skip":
 			all.Skipped++
+		default:
+			continue
 		}
+		delete(running, event.Test)
 	}
 }
 

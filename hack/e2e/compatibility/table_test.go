@@ -37,10 +37,12 @@ func TestTableOfTheChart(t *testing.T) {
 	require.ElementsMatch(t, pinned, versions)
 }
 
-// A part of a test is not counted, and a failure is not hidden by what passed.
+// A part of a test is not counted, one that never ends has failed, and a failure is not hidden by what passed.
 func TestCount(t *testing.T) {
 	counted, err := count(strings.NewReader(`
 {"Action":"run","Test":"TestA"}
+{"Action":"run","Test":"TestHangs"}
+{"Action":"output","Test":"TestHangs"}
 {"Action":"fail","Test":"TestA/part"}
 {"Action":"fail","Test":"TestA"}
 {"Action":"pass","Test":"TestB"}
@@ -48,8 +50,8 @@ func TestCount(t *testing.T) {
 {"Action":"fail"}
 `))
 	require.NoError(t, err)
-	require.Equal(t, outcome{Passed: 1, Failed: 1, Skipped: 1}, counted)
-	require.Equal(t, "**1 of 2 failed**", counted.String())
+	require.Equal(t, outcome{Passed: 1, Failed: 2, Skipped: 1}, counted)
+	require.Equal(t, "**2 of 3 failed**", counted.String())
 }
 
 // Oldest first, by version and not by letters.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks hack/examples/eks-platform without an AWS account: its format, the versions that it names, and with the real AWS provider its
-# arguments and its tests, for which nothing is created. Terraform's registry is not asked: the provider is built from its Go module, once
-# (30 minutes on two cores, 12 GB of memory). TERRAFORM names another terraform.
+# arguments and its tests, for which nothing is created. Terraform's registry is not asked: the provider is built from its Go module, once.
+# TERRAFORM names another terraform.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 example=hack/examples/eks-platform
@@ -43,8 +43,7 @@ agree "Karpenter, whose CRDs the end-to-end tests install" \
   "$(named $example/README.md 's/.*karpenter\/karpenter --version ([0-9.]+).*/\1/p')" "$(named hack/tools/karpenter/go.mod 's/.*karpenter-provider-aws v([0-9.]+).*/\1/p')"
 agree "The chart" "$(named $example/README.md 's/.*charts\/kube-node-ready --version ([0-9.]+).*/\1/p')" "$(named chart/Chart.yaml 's/^version: (.*)/\1/p')"
 
-# Two packages at a time, whatever the machine has: each takes up to 6 GB.
-GOFLAGS="$(go env GOFLAGS) -p=2" nice -n 5 hack/cluster/cluster build terraform-provider-aws
+nice -n 5 hack/tools/terraform-provider-aws/build.sh
 mkdir "$settings/provider"
 ln -s "$PWD/bin/tools/terraform-provider-aws" "$settings/provider/"
 "$terraform" -chdir="$example" validate

@@ -33,7 +33,7 @@ mock_provider "aws" {
     defaults = { arn = "arn:aws:events:eu-central-1:123456789012:rule/mock" }
   }
   mock_resource "aws_launch_template" {
-    defaults = { latest_version = 7 }
+    defaults = { id = "lt-0123456789abcdef0", latest_version = 7 }
   }
   mock_resource "aws_eks_cluster" {
     defaults = {

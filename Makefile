@@ -70,7 +70,7 @@ faults: agent $(TOOLS)/helm $(TOOLS)/gotestsum ## the agent under faults, the lo
 vulncheck: $(TOOLS)/govulncheck ## known vulnerabilities in what the code of agent and controller calls (VULNDB= is the database, https://vuln.go.dev)
 	hack/vulncheck.sh || [ $$? = 75 ] # left out, and said so
 
-platform-check: ## format, arguments and tests of hack/examples/eks-platform, without an account (terraform; builds the AWS provider: 30 minutes)
+platform-check: ## format, arguments and tests of hack/examples/eks-platform, without an account (needs terraform; builds the AWS provider once)
 	hack/platform-check.sh
 
 ## Benchmarks

@@ -19,7 +19,7 @@ variable "public_access_cidrs" {
 
   validation {
     condition     = alltrue([for cidr in var.public_access_cidrs : try(tonumber(split("/", cidr)[1]), 32) >= 8])
-    error_message = "An entry of public_access_cidrs is wider than /8, which is most of the internet. Name your own networks, or set [] and use the private endpoint."
+    error_message = "An entry of public_access_cidrs is wider than /8. Name your own networks, or set [] and use the private endpoint."
   }
 }
 
@@ -30,7 +30,7 @@ variable "cluster_name" {
 
   validation {
     condition     = can(regex("^[a-z][a-z0-9-]{0,39}$", var.cluster_name))
-    error_message = "Choose a cluster_name of at most 40 lower-case letters, digits and hyphens that starts with a letter: IAM role names are made of it."
+    error_message = "Choose a cluster_name of at most 40 lower-case letters, digits and hyphens, with a letter first: IAM allows no longer roles."
   }
 }
 
@@ -52,12 +52,12 @@ variable "vpc_cidr" {
 
   validation {
     condition     = can(cidrnetmask(var.vpc_cidr)) && try(contains(range(16, 21), tonumber(split("/", var.vpc_cidr)[1])), false)
-    error_message = "Set vpc_cidr to an IPv4 network between /16 and /20, such as 10.0.0.0/16: AWS allows no larger VPC, and subnets of a smaller one run out of pod addresses."
+    error_message = "Set vpc_cidr to an IPv4 network between /16 and /20, such as 10.0.0.0/16. A smaller one has too few addresses for pods."
   }
 }
 
 variable "zones" {
-  description = "Three availability zones, such as [\"eu-central-1a\", \"eu-central-1b\", \"eu-central-1c\"]. [] takes the first three of the region that EKS supports."
+  description = "Three availability zones by name. [] takes the first three of the region that EKS supports."
   type        = list(string)
   default     = []
   nullable    = false

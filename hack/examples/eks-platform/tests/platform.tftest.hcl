@@ -81,7 +81,7 @@ run "network" {
         ])) == 2
       ])
     ])
-    error_message = "Subnets overlap: ${jsonencode([for tier in [aws_subnet.public, aws_subnet.private, aws_subnet.data] : [for subnet in tier : subnet.cidr_block]])}"
+    error_message = "Subnets overlap: ${jsonencode(local.subnets)}"
   }
   assert {
     condition = alltrue([
@@ -103,14 +103,16 @@ run "network" {
   assert {
     condition = length(aws_route_table.data.route) == 0 && alltrue([
       for zone, subnet in aws_subnet.data :
-      aws_route_table_association.data[zone].subnet_id == subnet.id && aws_route_table_association.data[zone].route_table_id == aws_route_table.data.id
+      aws_route_table_association.data[zone].subnet_id == subnet.id &&
+      aws_route_table_association.data[zone].route_table_id == aws_route_table.data.id
     ])
     error_message = "A data subnet has a route out of the VPC."
   }
   assert {
     condition = alltrue([
       for zone, subnet in aws_subnet.public :
-      aws_route_table_association.public[zone].subnet_id == subnet.id && aws_route_table_association.public[zone].route_table_id == aws_route_table.public.id
+      aws_route_table_association.public[zone].subnet_id == subnet.id &&
+      aws_route_table_association.public[zone].route_table_id == aws_route_table.public.id
     ]) && [for route in aws_route_table.public.route : [route.cidr_block, route.gateway_id]] == [["0.0.0.0/0", aws_internet_gateway.this.id]]
     error_message = "A public subnet does not route to the internet gateway: the NAT gateways in it lead nowhere."
   }
@@ -138,7 +140,8 @@ run "control_plane" {
   assert {
     condition = (
       aws_eks_cluster.this.enabled_cluster_log_types == toset(["api", "audit", "authenticator", "controllerManager", "scheduler"]) &&
-      aws_cloudwatch_log_group.cluster.name == "/aws/eks/${aws_eks_cluster.this.name}/cluster" && aws_cloudwatch_log_group.cluster.retention_in_days == 90
+      aws_cloudwatch_log_group.cluster.name == "/aws/eks/${aws_eks_cluster.this.name}/cluster" &&
+      aws_cloudwatch_log_group.cluster.retention_in_days == 90
     )
     error_message = "A log of the control plane is missing, or is kept forever."
   }
@@ -198,7 +201,8 @@ run "system_nodes" {
   }
   assert {
     condition = alltrue([
-      for node in keys(aws_iam_role.node) : toset([for it in aws_iam_role_policy_attachment.node : reverse(split("/", it.policy_arn))[0] if it.role == aws_iam_role.node[node].name]) ==
+      for role in aws_iam_role.node :
+      toset([for it in aws_iam_role_policy_attachment.node : reverse(split("/", it.policy_arn))[0] if it.role == role.name]) ==
       toset(["AmazonEC2ContainerRegistryPullOnly", "AmazonEKSWorkerNodePolicy", "AmazonEKS_CNI_Policy", "AmazonSSMManagedInstanceCore"])
     ])
     error_message = "A node role has not exactly the policies that a node needs."
@@ -231,7 +235,10 @@ run "permissions" {
         for statement in jsondecode(policy.policy).Statement : [
           for resource in flatten([statement.Resource]) : resource != "*" ?
           can(regex("^arn:aws:[a-z0-9]+:[a-z0-9-]*:[0-9]*:[^:*]", resource)) :
-          alltrue([for action in flatten([statement.Action]) : can(regex("^(ec2:Describe[A-Za-z]+|iam:ListInstanceProfiles|pricing:GetProducts)$", action))])
+          alltrue([
+            for action in flatten([statement.Action]) :
+            can(regex("^(ec2:Describe[A-Za-z]+|iam:ListInstanceProfiles|pricing:GetProducts)$", action))
+          ])
         ]
       ]
     ]))
@@ -271,7 +278,8 @@ run "permissions" {
   }
   assert {
     condition = [
-      for statement in jsondecode(aws_iam_role_policy.karpenter["profiles"].policy).Statement : flatten([statement.Resource]) if contains(statement.Action, "iam:PassRole")
+      for statement in jsondecode(aws_iam_role_policy.karpenter["profiles"].policy).Statement :
+      flatten([statement.Resource]) if contains(statement.Action, "iam:PassRole")
     ] == [[aws_iam_role.node["karpenter"].arn]]
     error_message = "Karpenter may pass another role than that of its nodes."
   }
@@ -307,7 +315,8 @@ run "permissions" {
   }
   assert {
     condition = (
-      aws_eks_access_entry.karpenter_node.type == "EC2_LINUX" && aws_eks_access_entry.karpenter_node.principal_arn == aws_iam_role.node["karpenter"].arn &&
+      aws_eks_access_entry.karpenter_node.type == "EC2_LINUX" &&
+      aws_eks_access_entry.karpenter_node.principal_arn == aws_iam_role.node["karpenter"].arn &&
       aws_eks_node_group.system.node_role_arn == aws_iam_role.node["system"].arn
     )
     error_message = "Nodes of Karpenter cannot join, or the access entry is that of the system nodes, which EKS makes itself."
@@ -324,7 +333,8 @@ run "interruptions" {
   assert {
     condition = alltrue([
       for name, rule in aws_cloudwatch_event_rule.interruption :
-      aws_cloudwatch_event_target.interruption[name].rule == rule.name && aws_cloudwatch_event_target.interruption[name].arn == aws_sqs_queue.interruption.arn
+      aws_cloudwatch_event_target.interruption[name].rule == rule.name &&
+      aws_cloudwatch_event_target.interruption[name].arn == aws_sqs_queue.interruption.arn
     ]) && aws_sqs_queue_policy.interruption.queue_url == aws_sqs_queue.interruption.id
     error_message = "A rule does not lead to the queue."
   }
@@ -345,9 +355,9 @@ run "interruptions" {
 
 run "karpenter_objects" {
   assert {
-    condition = [for object in [for text in split("---\n", output.karpenter_manifests) : yamldecode(text)] : "${object.kind}/${object.metadata.name}"] == [
-      "EC2NodeClass/default", "NodePool/graviton-spot", "NodePool/x86-spot",
-    ]
+    condition = [
+      for object in [for text in split("---\n", output.karpenter_manifests) : yamldecode(text)] : "${object.kind}/${object.metadata.name}"
+    ] == ["EC2NodeClass/default", "NodePool/graviton-spot", "NodePool/x86-spot"]
     error_message = "The output has other objects: ${output.karpenter_manifests}"
   }
   # Every NodePool is behind the gate.
@@ -376,7 +386,8 @@ run "karpenter_objects" {
   }
   assert {
     condition = [
-      for spec in [yamldecode(split("---\n", output.karpenter_manifests)[0]).spec] : [spec.metadataOptions.httpTokens, spec.metadataOptions.httpPutResponseHopLimit]
+      for options in [yamldecode(split("---\n", output.karpenter_manifests)[0]).spec.metadataOptions] :
+      [options.httpTokens, options.httpPutResponseHopLimit]
     ] == [["required", 1]]
     error_message = "IMDSv1 is on for the nodes of Karpenter, or their pods reach the metadata service."
   }
@@ -400,7 +411,8 @@ run "karpenter_objects" {
     condition = alltrue([
       for subnet in concat(values(aws_subnet.public), values(aws_subnet.private), values(aws_subnet.data)) :
       contains([for it in aws_subnet.private : it.id], subnet.id) == alltrue([
-        for key, value in yamldecode(split("---\n", output.karpenter_manifests)[0]).spec.subnetSelectorTerms[0].tags : lookup(subnet.tags, key, "") == value
+        for key, value in yamldecode(split("---\n", output.karpenter_manifests)[0]).spec.subnetSelectorTerms[0].tags :
+        lookup(subnet.tags, key, "") == value
       ])
     ])
     error_message = "The node class does not find the private subnets, and only these."

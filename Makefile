@@ -44,7 +44,7 @@ run-dry: agent ## every check once from this machine, with a report; writes noth
 	bin/kube-node-ready --dry-run
 
 ## Tests
-.PHONY: test lint unit chart-test e2e e2e-karpenter faults vulncheck
+.PHONY: test lint unit chart-test e2e e2e-karpenter faults vulncheck platform-check
 test: ## everything; without root all but the tests on the real node
 	hack/test.sh
 
@@ -69,6 +69,9 @@ faults: agent $(TOOLS)/helm $(TOOLS)/gotestsum ## the agent under faults, the lo
 
 vulncheck: $(TOOLS)/govulncheck ## known vulnerabilities in what the code of agent and controller calls (VULNDB= is the database, https://vuln.go.dev)
 	hack/vulncheck.sh || [ $$? = 75 ] # left out, and said so
+
+platform-check: ## format, arguments and tests of hack/examples/eks-platform, without an account (needs terraform; builds the AWS provider once)
+	hack/platform-check.sh
 
 ## Benchmarks
 .PHONY: bench bench-5000 linked

@@ -7,6 +7,7 @@ IMAGE      ?= ghcr.io/imunhatep/kube-node-ready
 BIN        ?= bin/kube-node-ready
 CONTROLLER ?= bin/kube-node-ready-controller
 PLUGIN     ?= bin/kubectl-node_ready
+# Version and commit are set here: what Go reads from git would make two builds differ.
 # The HTTP/2 in net/http is a second copy of what client-go brings along: 0.5 MB. The Dockerfile has the same, and CAs.
 LDFLAGS     = -s -w -funcalign=16 -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.buildDate=$(BUILD_DATE)
 TOOLS       = $(CURDIR)/bin/tools
@@ -27,13 +28,13 @@ demo: agent ## a real cluster on this machine, and the gate at work in it, step 
 build: agent controller ## bin/kube-node-ready and bin/kube-node-ready-controller (VERSION=, COMMIT=, BUILD_DATE=, GOOS=, GOARCH=)
 
 agent:
-	CGO_ENABLED=0 go build -tags nethttpomithttp2 -trimpath -ldflags "$(LDFLAGS)" -o $(BIN) .
+	CGO_ENABLED=0 go build -tags nethttpomithttp2 -trimpath -buildvcs=false -ldflags "$(LDFLAGS)" -o $(BIN) .
 
 controller:
-	CGO_ENABLED=0 go build -C controller -tags nethttpomithttp2 -trimpath -ldflags "$(LDFLAGS)" -o $(abspath $(CONTROLLER)) .
+	CGO_ENABLED=0 go build -C controller -tags nethttpomithttp2 -trimpath -buildvcs=false -ldflags "$(LDFLAGS)" -o $(abspath $(CONTROLLER)) .
 
 plugin: ## bin/kubectl-node_ready, which is `kubectl node-ready` where it is on the PATH (VERSION=, COMMIT=, GOOS=, GOARCH=)
-	CGO_ENABLED=0 go build -C controller -tags nethttpomithttp2 -trimpath -ldflags "$(LDFLAGS)" -o $(abspath $(PLUGIN)) ./cmd/kubectl-node_ready
+	CGO_ENABLED=0 go build -C controller -tags nethttpomithttp2 -trimpath -buildvcs=false -ldflags "$(LDFLAGS)" -o $(abspath $(PLUGIN)) ./cmd/kubectl-node_ready
 
 docker-build: ## the images $(IMAGE):VERSION and $(IMAGE)-controller:VERSION, with docker or podman (VERSION=)
 	build="$$(command -v docker || command -v podman || { echo "neither docker nor podman is here; hack/cluster/cluster image builds with buildah" >&2; echo false; }) \
@@ -44,7 +45,7 @@ run-dry: agent ## every check once from this machine, with a report; writes noth
 	bin/kube-node-ready --dry-run
 
 ## Tests
-.PHONY: test lint unit chart-test e2e e2e-karpenter compatibility faults vulncheck
+.PHONY: test lint unit chart-test e2e e2e-karpenter compatibility faults vulncheck platform-check
 test: ## everything; without root all but the tests on the real node
 	hack/test.sh
 
@@ -72,6 +73,9 @@ faults: agent $(TOOLS)/helm $(TOOLS)/gotestsum ## the agent under faults, the lo
 
 vulncheck: $(TOOLS)/govulncheck ## known vulnerabilities in what the code of agent and controller calls (VULNDB= is the database, https://vuln.go.dev)
 	hack/vulncheck.sh || [ $$? = 75 ] # left out, and said so
+
+platform-check: ## format, arguments and tests of hack/examples/eks-platform, without an account (needs terraform; builds the AWS provider once)
+	hack/platform-check.sh
 
 ## Benchmarks
 .PHONY: bench bench-5000 linked

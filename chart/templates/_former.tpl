@@ -135,13 +135,6 @@ controller.config.worker.job: {now: "remove it, a worker is a Pod and not a Job"
 {{- end }}
 {{- end }}
 
-{{/* The agent's resources. Those of 0.1 and 0.2 were nobody's choice, and their CPU limit makes an agent slow to start: this chart's default then, as in values.yaml. */}}
-{{- define "kube-node-ready.resources" -}}
-{{- $former := dict "requests" (dict "cpu" "50m" "memory" "64Mi") "limits" (dict "cpu" "100m" "memory" "128Mi") }}
-{{- $default := dict "requests" (dict "cpu" "50m" "memory" "32Mi") "limits" (dict "memory" "128Mi") }}
-{{- toJson .Values.resources | eq (toJson $former) | ternary $default .Values.resources | toYaml }}
-{{- end }}
-
 {{/* The controller's resources. Those of 0.3 are its default, too little for this controller: this chart's default then, as in values.yaml. */}}
 {{- define "kube-node-ready.controllerResources" -}}
 {{- $former := dict "requests" (dict "cpu" "50m" "memory" "64Mi") "limits" (dict "cpu" "200m" "memory" "128Mi") }}

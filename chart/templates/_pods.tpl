@@ -71,7 +71,7 @@ spec:
       {{- end }}
       {{- end }}
       resources:
-        {{- include "kube-node-ready.resources" . | nindent 8 }}
+        {{- toYaml .Values.resources | nindent 8 }}
       securityContext:
         {{- toYaml .Values.securityContext | nindent 8 }}
 {{- end }}
@@ -156,7 +156,7 @@ spec:
         timeoutSeconds: 60
         failureThreshold: 1
       resources:
-        {{- include "kube-node-ready.resources" . | nindent 8 }}
+        {{- toYaml .Values.resources | nindent 8 }}
       securityContext:
         {{- toYaml .Values.securityContext | nindent 8 }}
 {{- end }}

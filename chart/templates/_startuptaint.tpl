@@ -171,21 +171,3 @@ join with the taint:
 {{- if $behind }}{{ printf "%d of the %d pods of %s" $behind $all .Values.config.dnsService }}{{ end }}
 {{- end }}
 {{- end }}
-
-{{/*
-For the notes: DaemonSets on the host's network, beside the DNS pods, that do not tolerate the startup taint that new nodes get. The CNI and
-kube-proxy are such. Other pods may wait for the first verified node.
-*/}}
-{{- define "kube-node-ready.hostDaemonSetsBehindTheGate" -}}
-{{- if .Values.startupTaint.add }}
-{{- $namespace := .Values.config.dnsService | default "kube-system" | splitList "/" | first }}
-{{- $behind := list }}
-{{- range lookup "apps/v1" "DaemonSet" $namespace "" | dig "items" list }}
-{{- $spec := .spec.template.spec }}
-{{- if and $spec.hostNetwork (not (include "kube-node-ready.tolerateStartupTaint" (list $ ($spec.tolerations | default list)))) }}
-{{- $behind = append $behind .metadata.name }}
-{{- end }}
-{{- end }}
-{{- with $behind }}{{ printf "The DaemonSets %s in %s" (join ", " .) $namespace }}{{ end }}
-{{- end }}
-{{- end }}

@@ -67,7 +67,7 @@ that the values do not have, up to these bounds.
 */}}
 {{- define "kube-node-ready.mostRequested" -}}
 {{- $most := dict "cpu" "1" "memory" "1Gi" "ephemeral-storage" "1Gi" }}
-{{- $resources := include "kube-node-ready.resources" . | fromYaml | default dict }}
+{{- $resources := .Values.resources | default dict }}
 {{- range list $resources.limits $resources.requests }}
 {{- range $name, $quantity := . }}{{ $_ := set $most $name (toString $quantity) }}{{ end }}
 {{- end }}

@@ -45,7 +45,7 @@ run-dry: agent ## every check once from this machine, with a report; writes noth
 	bin/kube-node-ready --dry-run
 
 ## Tests
-.PHONY: test lint unit chart-test e2e e2e-karpenter faults vulncheck platform-check
+.PHONY: test lint unit chart-test e2e e2e-karpenter compatibility faults vulncheck platform-check
 test: ## everything; without root all but the tests on the real node
 	hack/test.sh
 
@@ -64,6 +64,9 @@ e2e: agent $(TOOLS)/helm $(TOOLS)/gotestsum ## the tests on a sandbox cluster wi
 
 e2e-karpenter: agent $(TOOLS)/helm $(TOOLS)/gotestsum ## the agent on the nodes of the real Karpenter, 0 to 100 and back (root, Linux); KEEP=1, RUN=
 	E2E=long PACKAGES=./karpenter hack/e2e.sh
+
+compatibility: agent $(TOOLS)/helm $(TOOLS)/gotestsum ## the core tests on every Kubernetes of hack/tools, and the table of chart/README.md (root, Linux); ONLY="1.30 1.37"
+	hack/compatibility.sh
 
 faults: agent $(TOOLS)/helm $(TOOLS)/gotestsum ## the agent under faults, the long version, and one table of them (root, Linux); RUN= picks tests
 	hack/faults.sh

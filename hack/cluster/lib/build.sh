@@ -16,16 +16,19 @@ tool_flags() { if [[ $1 == prometheus ]]; then say -tags=remove_all_sd,enable_ku
 
 tool_outputs() {
 	case $1 in
-	kubernetes) say kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl ;;
+	kubernetes | kubernetes-*) say kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl ;;
 	prometheus) say prometheus promtool ;;
 	*) say "$1" ;;
 	esac
 }
 
+# tool_bin TOOL: other versions of Kubernetes have a folder of their own, because their programs have the same names.
+tool_bin() { case $1 in kubernetes-*) say "$BIN/$1" ;; *) say "$BIN" ;; esac; }
+
 tool_current() {
 	local program
 	[[ "$(cat "$BIN/.$1.stamp" 2>/dev/null)" == "$(tool_fingerprint "$1")" ]] || return 1
-	for program in $(tool_outputs "$1"); do [[ -x $BIN/$program ]] || return 1; done
+	for program in $(tool_outputs "$1"); do [[ -x $(tool_bin "$1")/$program ]] || return 1; done
 }
 
 # list_packages TOOL…: downloads the modules, and lists each package once: at most so many are compiled.
@@ -39,10 +42,12 @@ list_packages() {
 
 # build_tool TOOL STEP BEGAN: compiled packages and the time since BEGAN (in SECONDS) give the estimate on the live line.
 build_tool() {
-	local tool=$1 step=$2 began=$3 folder output=$BIN/$1 ldflags="-s -w" version number total compiled left="" line
+	local tool=$1 step=$2 began=$3 folder output ldflags="-s -w" version number total compiled left="" line
 	folder=$(tool_folder "$tool")
-	if [[ $(tool_outputs "$tool") == *" "* ]]; then output=$BIN/; fi
-	if [[ $tool == kubernetes ]]; then
+	output=$(tool_bin "$tool")/
+	mkdir -p "$output"
+	if [[ $(tool_outputs "$tool") != *" "* ]]; then output+=$tool; fi
+	if [[ $tool == kubernetes* ]]; then
 		# Without a version in it, everything that parses the API server's version breaks.
 		version=$(go list -C "$folder" -m -f '{{.Version}}' k8s.io/kubernetes)
 		number=${version#v}
@@ -83,7 +88,7 @@ build_tools() {
 
 cmd_build() {
 	if ! have go; then die "the go command is missing" "install Go 1.26 or newer"; fi
-	if (($# == 0)); then set -- workload etcd coredns kubernetes; fi
+	if (($# == 0)); then set -- workload etcd coredns "$KUBERNETES_TOOL"; fi
 	build_tools "$@"
 	say "programs in $BIN"
 }

@@ -12,7 +12,7 @@ start_etcd() {
 }
 
 start_kube_apiserver() {
-	spawn control kube-apiserver "$BIN/kube-apiserver" --v=2 \
+	spawn control kube-apiserver "$KUBERNETES_BIN/kube-apiserver" --v=2 \
 		--advertise-address="$API_ADDRESS" --bind-address=0.0.0.0 --secure-port=6443 \
 		--etcd-servers=http://127.0.0.1:2379 \
 		--client-ca-file="$PKI/ca.crt" --tls-cert-file="$PKI/kube-apiserver.crt" --tls-private-key-file="$PKI/kube-apiserver.key" \
@@ -27,7 +27,7 @@ start_kube_apiserver() {
 }
 
 start_kube_controller_manager() {
-	spawn control kube-controller-manager "$BIN/kube-controller-manager" --v=2 \
+	spawn control kube-controller-manager "$KUBERNETES_BIN/kube-controller-manager" --v=2 \
 		--kubeconfig="$CLUSTER_DIR/kube-controller-manager.kubeconfig" \
 		--authentication-kubeconfig="$CLUSTER_DIR/kube-controller-manager.kubeconfig" \
 		--authorization-kubeconfig="$CLUSTER_DIR/kube-controller-manager.kubeconfig" \
@@ -38,14 +38,14 @@ start_kube_controller_manager() {
 }
 
 start_kube_scheduler() {
-	spawn control kube-scheduler "$BIN/kube-scheduler" --v=2 \
+	spawn control kube-scheduler "$KUBERNETES_BIN/kube-scheduler" --v=2 \
 		--kubeconfig="$CLUSTER_DIR/kube-scheduler.kubeconfig" \
 		--authentication-kubeconfig="$CLUSTER_DIR/kube-scheduler.kubeconfig" \
 		--authorization-kubeconfig="$CLUSTER_DIR/kube-scheduler.kubeconfig" \
 		--leader-elect=false --profiling=false
 }
 
-kubectl() { "${CLEAN[@]}" "KUBECONFIG=$CLUSTER_DIR/admin.kubeconfig" "HOME=$CLUSTER_DIR/run" "$BIN/kubectl" "$@"; }
+kubectl() { "${CLEAN[@]}" "KUBECONFIG=$CLUSTER_DIR/admin.kubeconfig" "HOME=$CLUSTER_DIR/run" "$KUBERNETES_BIN/kubectl" "$@"; }
 
 api_ready() { [[ $(kubectl get --raw /readyz --request-timeout=2s 2>&1) == ok ]]; }
 

@@ -3,6 +3,8 @@
 
 SYSCTLS="net.ipv4.ip_forward vm.overcommit_memory vm.panic_on_oom kernel.panic kernel.panic_on_oops kernel.keys.root_maxkeys kernel.keys.root_maxbytes net.netfilter.nf_conntrack_max"
 
+BOOT_ID=/proc/sys/kernel/random/boot_id
+
 # host_state prints the host settings that the cluster must not change, one a line.
 host_state() {
 	local name file
@@ -17,7 +19,11 @@ remember_host() {
 	host_state >"$RUN_DIR/host-before"
 	printf '%s\n' "$HOST_LINK" >"$RUN_DIR/host-link"
 	printf '%s\n' "$NET" >"$RUN_DIR/net"
+	cat "$BOOT_ID" >"$RUN_DIR/boot"
 }
+
+# same_boot: after a restart of the machine, another cluster may have the network of this one.
+same_boot() { cmp -s "$BOOT_ID" "$RUN_DIR/boot"; }
 
 remember_namespaces() {
 	local pid
@@ -49,9 +55,9 @@ processes_left() {
 	done <"$RUN_DIR/processes"
 }
 
-routes_left() { if [[ -s $RUN_DIR/net ]]; then ip -4 route show type unreachable to exact "$(<"$RUN_DIR/net").0/24" | awk '{print $2}'; fi; }
+routes_left() { if same_boot && [[ -s $RUN_DIR/net ]]; then ip -4 route show type unreachable to exact "$(<"$RUN_DIR/net").0/24" | awk '{print $2}'; fi; }
 
-links_left() { if [[ -s $RUN_DIR/host-link && -e /sys/class/net/$(<"$RUN_DIR/host-link") ]]; then cat "$RUN_DIR/host-link"; fi; }
+links_left() { if same_boot && [[ -s $RUN_DIR/host-link && -e /sys/class/net/$(<"$RUN_DIR/host-link") ]]; then cat "$RUN_DIR/host-link"; fi; }
 
 mounts_left() { a=$CLUSTER_DIR/ awk 'BEGIN {a = ENVIRON["a"]; gsub(/ /, "\\040", a)} index($5 "/", a) == 1 {print $5}' /proc/self/mountinfo; }
 

@@ -56,21 +56,24 @@ configure_node() {
 	for file in containerd.toml kubelet.yaml kube-proxy.yaml cni.conflist; do
 		sed -e "s|@NODE@|$name|g" -e "s|@INDEX@|$index|g" -e "s|@DIR@|$dir|g" -e "s|@PKI@|$PKI|g" -e "s|@CGROUP@|/$CGROUP/$name|g" \
 			-e "s|@DNS_ADDRESS@|$DNS_ADDRESS|g" -e "s|@DOMAIN@|$DOMAIN|g" -e "s|@POD_NETWORK@|$POD_NETWORK|g" \
-			-e "s|@TAINTS@|$taints|g" -e "s|@SNAPSHOTTER@|$snapshotter|g" -e "s|@CLUSTER_DIR@|$CLUSTER_DIR|g" \
+			-e "s|@TAINTS@|$taints|g" -e "s|@PROXY_GATES@|$(proxy_gates)|g" -e "s|@SNAPSHOTTER@|$snapshotter|g" -e "s|@CLUSTER_DIR@|$CLUSTER_DIR|g" \
 			"$HERE/config/$file" >"$dir/$file"
 	done
 	mv "$dir/cni.conflist" "$dir/net.d/10-ptp.conflist"
 }
 
+# proxy_gates prints the feature gates of kube-proxy: nftables is alpha in 1.30, and on in every newer version.
+proxy_gates() { if [[ $KUBERNETES == 1.30 ]]; then say "NFTablesProxyMode: true"; fi; }
+
 start_containerd() { spawn "$1" containerd containerd --config "$CLUSTER_DIR/nodes/$1/containerd.toml"; }
 
 start_kubelet() {
-	spawn "$1" kubelet "$BIN/kubelet" --v=2 --config="$CLUSTER_DIR/nodes/$1/kubelet.yaml" \
+	spawn "$1" kubelet "$KUBERNETES_BIN/kubelet" --v=2 --config="$CLUSTER_DIR/nodes/$1/kubelet.yaml" \
 		--kubeconfig="$CLUSTER_DIR/nodes/$1/kubelet.kubeconfig" \
 		--hostname-override="$1" --node-ip="$NET.$((10 + $(node_index "$1")))"
 }
 
-start_kube_proxy() { spawn "$1" kube-proxy "$BIN/kube-proxy" --v=2 --config="$CLUSTER_DIR/nodes/$1/kube-proxy.yaml"; }
+start_kube_proxy() { spawn "$1" kube-proxy "$KUBERNETES_BIN/kube-proxy" --v=2 --config="$CLUSTER_DIR/nodes/$1/kube-proxy.yaml"; }
 
 ctr_on() {
 	local node=$1

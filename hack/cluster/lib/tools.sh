@@ -78,7 +78,7 @@ cmd_kubectl() {
 	local pair
 	require_sandbox control
 	for pair in HTTP_PROXY HTTPS_PROXY ALL_PROXY http_proxy https_proxy all_proxy; do unset "$pair"; done
-	KUBECONFIG=$CLUSTER_DIR/admin.kubeconfig exec "$BIN/kubectl" --cache-dir "$RUN_DIR/kubectl-cache" "$@"
+	KUBECONFIG=$CLUSTER_DIR/admin.kubeconfig exec "$KUBERNETES_BIN/kubectl" --cache-dir "$RUN_DIR/kubectl-cache" "$@"
 }
 
 # find_pod NAMESPACE NAME prints the node of a pod and the node's PID of its pause container. It asks containerd, because a test may

@@ -38,9 +38,13 @@ kind: Node
 metadata: {name: glass-foreign, labels: {node-ready/verified: "true"}}
 spec: {taints: [{key: example.com/only, value: x, effect: NoExecute}]}
 `)
-	values := []string{stuck, "config.checkTimeout=1s", "config.maxRetries=0", "startupTaint.add=true"} // a round fails within seconds
+	values := []string{stuck, "config.checkTimeout=1s", "config.maxRetries=0"} // a round fails within seconds
+	adds := s.addsStartupTaint()
+	if adds {
+		values = append(values, "startupTaint.add=true")
+	}
 	s.Deploy(values...)
-	s.awaitTaint(startup, true)
+	s.awaitTaint(startup, adds)
 	s.Gate(node)
 	agent := s.pod(harness.Default())
 	bindings := s.Kube.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings()

@@ -48,7 +48,7 @@ func start(t *testing.T) *suite {
 	t.Helper()
 	s := &suite{harness.Start(t, 4, 10)}
 	clean := func(ctx context.Context) error {
-		if err := s.Undeploy(ctx, everything...); err != nil {
+		if err := s.Undeploy(ctx, s.everything()...); err != nil {
 			return err
 		}
 		return s.Reset(ctx, node)
@@ -56,6 +56,24 @@ func start(t *testing.T) *suite {
 	s.NoError(clean(s.Ctx))
 	s.Undo(clean)
 	return s
+}
+
+// addsStartupTaint reports whether the API server serves the policy of startupTaint.add.
+func (s *suite) addsStartupTaint() bool {
+	s.Helper()
+	served, err := s.AddsStartupTaint()
+	s.NoError(err)
+	return served
+}
+
+// everything asks for all that is optional and that this Kubernetes serves, with the values as they are shipped.
+func (s *suite) everything() []string {
+	s.Helper()
+	all := []string{"podMonitor.enabled=true", "serviceMonitor.enabled=true", "prometheusRule.enabled=true", "dashboard.enabled=true", "networkPolicy.enabled=true"}
+	if s.addsStartupTaint() {
+		all = append(all, "startupTaint.add=true")
+	}
+	return all
 }
 
 // part is for a part of the test.

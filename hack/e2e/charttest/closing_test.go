@@ -179,9 +179,9 @@ apiVersion: v1
 kind: Namespace
 metadata: {name: e2e-uninstall, labels: {pod-security.kubernetes.io/enforce: restricted, pod-security.kubernetes.io/warn: restricted}}
 `)
-	args := []string{"template", harness.Name, "chart", "--namespace", namespace, "--kube-version", "1.36.0", "--show-only", "templates/controller/uninstall.yaml"}
-	hook, err := s.Cluster.Run(s.Ctx, "", s.Tool("helm"),
-		append(args, harness.Set("config.recheckInterval=1m", "controller.enabled=true", "controller.retaint.enabled=true")...)...)
+	hook, err := s.Template(s.Ctx, "", harness.Release{Name: harness.Name, Namespace: namespace}, append(
+		harness.Set("config.recheckInterval=1m", "controller.enabled=true", "controller.retaint.enabled=true"),
+		"--show-only", "templates/controller/uninstall.yaml")...)
 	s.NoError(err)
 	s.Kubectl(hook, "apply", "--server-side", "--dry-run=server", "--warnings-as-errors", "-f", "-")
 

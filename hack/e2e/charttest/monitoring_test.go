@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -18,10 +17,6 @@ import (
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-// everything asks for all that is optional, with the values as they are shipped.
-var everything = []string{"podMonitor.enabled=true", "serviceMonitor.enabled=true", "prometheusRule.enabled=true", "dashboard.enabled=true",
-	"networkPolicy.enabled=true", "startupTaint.add=true"}
-
 // agents is how many one-shot agents are scraped. Each is the chart's DaemonSet with a taint and a
 // label of its own, so that one node has all of them verify it, and the DaemonSet controller take
 // each of them away, at about the same time.
@@ -30,7 +25,7 @@ const agents = 20
 func TestFinalValuesAreScraped(t *testing.T) {
 	s := start(t)
 	// The policy would refuse the other taints and labels.
-	manifests, err := s.Render(s.Ctx, append(everything, "nodeAuthorization.enabled=false")...)
+	manifests, err := s.Render(s.Ctx, append(s.everything(), "nodeAuthorization.enabled=false")...)
 	s.NoError(err)
 	daemonSet := only(manifests, "DaemonSet")
 	s.apply(strings.Replace(manifests, daemonSet, "", 1))
@@ -158,8 +153,8 @@ func (s *suite) panels(dashboard []byte) []panel {
 
 // Labels and annotations that the user and the chart both have are there once: kustomize reads no other YAML.
 func TestNoKeyTwice(t *testing.T) {
-	s := harness.Start(t, 2, 2)
-	overriding := append(slices.Clone(everything), "scrapeAnnotations.enabled=true", `podAnnotations.prometheus\.io/path=/other`, "prometheusRule.alertLabels.severity=page")
+	s := &suite{harness.Start(t, 2, 2)}
+	overriding := append(s.everything(), "scrapeAnnotations.enabled=true", `podAnnotations.prometheus\.io/path=/other`, "prometheusRule.alertLabels.severity=page")
 	for _, labelled := range []string{"podMonitor", "serviceMonitor", "prometheusRule", "dashboard"} {
 		overriding = append(overriding, labelled+`.labels.app\.kubernetes\.io/part-of=mine`)
 	}
@@ -175,13 +170,13 @@ func TestNoKeyTwice(t *testing.T) {
 
 // The alerts are tested by Prometheus's own tool, on the rules as the chart renders them.
 func TestAlerts(t *testing.T) {
-	s := harness.Start(t, 2, 2)
+	s := &suite{harness.Start(t, 2, 2)}
 	for file, values := range map[string][]string{
 		"alerts.yaml":         {"controller.enabled=true"},
 		"alerts-recheck.yaml": {"config.recheckInterval=60s"},
 		"alerts-retaint.yaml": {"config.recheckInterval=60s", "controller.enabled=true", "controller.retaint.enabled=true"},
 	} {
-		manifests, err := s.Render(s.Ctx, append(slices.Clone(everything), values...)...)
+		manifests, err := s.Render(s.Ctx, append(s.everything(), values...)...)
 		s.NoError(err)
 		var rule struct{ Spec any }
 		s.NoError(yaml.Unmarshal([]byte(only(manifests, "PrometheusRule")), &rule))
@@ -189,7 +184,7 @@ func TestAlerts(t *testing.T) {
 		s.NoError(err)
 		tests, err := os.ReadFile(filepath.Join("testdata", file))
 		s.NoError(err)
-		out, err := promtool(s, rules, tests)
+		out, err := promtool(s.Suite, rules, tests)
 		s.NoError(err, out)
 		t.Log(out)
 	}

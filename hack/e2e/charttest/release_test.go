@@ -20,10 +20,13 @@ func TestLifeOfARelease(t *testing.T) {
 	first := s.inventory()
 
 	s.helm(append([]string{"upgrade", harness.Name, "chart", "--wait", "--timeout=2m"},
-		harness.Set(append(everything, "config.logLevel=debug", "config.maxRetries=2", "config.metricsLinger=1s")...)...)...)
+		harness.Set(append(s.everything(), "config.logLevel=debug", "config.maxRetries=2", "config.metricsLinger=1s")...)...)...)
 	second := s.inventory()
-	for _, kind := range []string{"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
-		"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "PodMonitor", "ServiceMonitor", "PrometheusRule", "NetworkPolicy", "Service"} {
+	kinds := []string{"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "PodMonitor", "ServiceMonitor", "PrometheusRule", "NetworkPolicy", "Service"}
+	if s.addsStartupTaint() {
+		kinds = append(kinds, "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding")
+	}
+	for _, kind := range kinds {
 		s.True(slices.ContainsFunc(second, func(object string) bool { return strings.HasPrefix(object, kind+" ") }), "no %s among %v", kind, second)
 	}
 	s.verifies()

@@ -19,10 +19,32 @@ import (
 
 const startupTaintPolicy = harness.Name + "-startup-taint"
 
+// startWithPolicy skips a test of startupTaint.add where the API server has no such policy: Kubernetes before 1.36.
+func startWithPolicy(t *testing.T) *suite {
+	t.Helper()
+	if !(&suite{harness.Start(t, 1, 1)}).addsStartupTaint() {
+		t.Skip("this Kubernetes serves no MutatingAdmissionPolicy v1")
+	}
+	return start(t)
+}
+
+// The chart refuses startupTaint.add where the API server has no such policy, and changes nothing.
+func TestStartupTaintIsRefusedWhereItCannotWork(t *testing.T) {
+	s := start(t)
+	if s.addsStartupTaint() {
+		t.Skip("this Kubernetes serves MutatingAdmissionPolicy v1")
+	}
+	before := s.inventory()
+	_, err := s.Cluster.Run(s.Ctx, "", s.Tool("helm"), append([]string{"install", harness.Name, "chart", "--namespace", harness.Namespace},
+		harness.Set("startupTaint.add=true")...)...)
+	s.ErrorContains(err, "MutatingAdmissionPolicy")
+	s.Equal(before, s.inventory())
+}
+
 // The startup taint comes onto the nodes on which the DaemonSet controller wants an agent, except those that have the label, the taint
 // or a NodeClaim, and onto no other node.
 func TestStartupTaintWhereAnAgentMayRun(t *testing.T) {
-	s := start(t)
+	s := startWithPolicy(t)
 	for name, each := range map[string]struct {
 		values string
 		nodes  map[string]joining
@@ -65,7 +87,7 @@ func TestStartupTaintWhereAnAgentMayRun(t *testing.T) {
 
 // Whatever goes wrong in an expression: the node joins, without the taint.
 func TestStartupTaintErrorsStopNoNode(t *testing.T) {
-	s := start(t)
+	s := startWithPolicy(t)
 	s.addStartupTaint("", startup)
 	const failing = `object.metadata.labels["absent"] == "x"`
 	rendered := s.policy()
@@ -93,7 +115,7 @@ func TestStartupTaintErrorsStopNoNode(t *testing.T) {
 
 // Where no admission plugin has made a list of taints, the policy makes it. Its own first mutation removes the list here.
 func TestStartupTaintIsTheFirstTaint(t *testing.T) {
-	s := start(t)
+	s := startWithPolicy(t)
 	s.addStartupTaint("", startup)
 	s.changePolicy(s.policy(), func(spec *policySpec) {
 		spec.Mutations = append([]admissionv1.Mutation{{
@@ -111,7 +133,7 @@ func TestStartupTaintIsTheFirstTaint(t *testing.T) {
 
 // A kubelet that is told nothing registers with the startup taint, in the same request; the agent releases its node.
 func TestStartupTaintOfARealKubelet(t *testing.T) {
-	s := start(t)
+	s := startWithPolicy(t)
 	const name = "node2"
 	s.Deploy("startupTaint.add=true")
 	s.awaitTaint(startup, true)
@@ -133,7 +155,7 @@ func TestStartupTaintOfARealKubelet(t *testing.T) {
 
 // Many nodes join at once. Each has the startup taint from the beginning, and no pod gets onto any of them when they are ready.
 func TestStartupTaintOfManyNodes(t *testing.T) {
-	s := start(t)
+	s := startWithPolicy(t)
 	many := harness.Pick(100, 1000)
 	kwok, err := s.StartKwok(s.Ctx)
 	s.NoError(err)
@@ -184,8 +206,8 @@ type policySpec = admissionv1.MutatingAdmissionPolicySpec
 // template renders one template of the chart with values.
 func (s *suite) template(path, values string) string {
 	s.Helper()
-	out, err := s.Cluster.Run(s.Ctx, values, s.Tool("helm"), append([]string{"template", harness.Name, "chart", "--namespace", harness.Namespace,
-		"--kube-version", "1.36.0", "--show-only", path, "--values", "-"}, harness.Set("startupTaint.add=true", "serviceAccount.create=false", "serviceAccount.name=default")...)...)
+	out, err := s.Template(s.Ctx, values, harness.Default(),
+		append(harness.Set("startupTaint.add=true", "serviceAccount.create=false", "serviceAccount.name=default"), "--show-only", path)...)
 	s.NoError(err)
 	return out
 }

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -128,9 +129,26 @@ func (c *Cluster) Render(ctx context.Context, values ...string) (string, error) 
 
 // RenderAs renders the chart for a release, as an install on this cluster would.
 func (c *Cluster) RenderAs(ctx context.Context, release Release, values ...string) (string, error) {
-	args := []string{"template", release.Name, "chart", "--namespace", release.Namespace, "--no-hooks", "--kube-version", "1.36.0",
-		"--api-versions", "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"}
-	return c.Run(ctx, "", c.Tool("helm"), append(args, Set(values...)...)...)
+	return c.Template(ctx, "", release, append([]string{"--no-hooks"}, Set(values...)...)...)
+}
+
+// Template is helm template for a release, with values as YAML and further arguments. The chart renders what this cluster serves.
+func (c *Cluster) Template(ctx context.Context, values string, release Release, args ...string) (string, error) {
+	version, err := c.Kube.Discovery().ServerVersion()
+	if err != nil {
+		return "", err
+	}
+	return c.Run(ctx, values, c.Tool("helm"), append([]string{"template", release.Name, "chart", "--namespace", release.Namespace, "--values", "-",
+		"--kube-version", version.GitVersion, "--api-versions", "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"}, args...)...)
+}
+
+// AddsStartupTaint reports whether the API server serves the policy of startupTaint.add: Kubernetes 1.36 and newer.
+func (c *Cluster) AddsStartupTaint() (bool, error) {
+	served, err := c.Kube.Discovery().ServerResourcesForGroupVersion(admissionv1.SchemeGroupVersion.String())
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(served.APIResources, func(kind metav1.APIResource) bool { return kind.Name == "mutatingadmissionpolicies" }), nil
 }
 
 // Set returns the arguments for helm that choose the image under test and further values.

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
 // Every preset of hack/examples renders with the chart, for this Kubernetes, and is taken by the API server. What is for other programs
@@ -21,8 +23,8 @@ func TestPresets(t *testing.T) {
 		names = append(names, name)
 		t.Run(name, func(t *testing.T) {
 			s := s.Part(t)
-			rendered, err := s.Cluster.Run(s.Ctx, "", s.Tool("helm"), "template", "preset", "chart", "--namespace", "kube-system", "--no-hooks", "--kube-version", "1.36.0",
-				"--api-versions", "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy", "--values", preset, "--set", "image.repository=localhost/kube-node-ready,image.tag=none")
+			rendered, err := s.Template(s.Ctx, "", harness.Release{Name: "preset", Namespace: harness.Namespace}, "--no-hooks", "--values", preset,
+				"--set", "image.repository="+harness.Image+",image.tag=none")
 			s.NoError(err)
 			s.Contains(rendered, "kind: DaemonSet")
 			if name == "openshift" { // where its DNS is

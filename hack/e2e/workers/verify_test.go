@@ -37,7 +37,7 @@ spec:
 `, node))
 	s.Undo(func(ctx context.Context) error { return s.DeleteNodes(ctx, node) })
 	s.NoError(s.AddNodes(s.Ctx, node))
-	last := s.awaitVerified(node, workers, 1)
+	last := s.awaitRelease(node, workers) // the first of them failed if kube-proxy was not up yet
 	s.AwaitReady("default", "waiting")
 	s.noWorkers(workers, node)
 

@@ -196,8 +196,11 @@ func (s session) warn(stderr io.Writer) {
 
 func (s session) doctor(ctx context.Context, o options) (set int) {
 	if s.release.NotInstalled {
-		_, _ = fmt.Fprintf(s.out, "No release of kube-node-ready: looking as if the chart was installed into %s with its defaults\n",
-			s.release.Namespace)
+		found := "No release of kube-node-ready"
+		if s.release.Former != "" {
+			found = "A former release, whose settings are not read (" + s.release.Former + ")"
+		}
+		_, _ = fmt.Fprintf(s.out, "%s: looking as if the chart was installed into %s with its defaults\n", found, s.release.Namespace)
 	}
 	reader := doctor.Reader{Client: s.Client, Kubelet: s.Kubelet}
 	found := reader.Read(ctx, s.release, time.Now())
@@ -207,6 +210,10 @@ func (s session) doctor(ctx context.Context, o options) (set int) {
 
 func (s session) open(ctx context.Context, nodes []string, all bool) error {
 	if all {
+		if s.release.KeysUnknown {
+			return errors.New("open --all does not guess which taints are the release's\n" +
+				"try: name the nodes, or kubectl taint nodes NODE KEY-")
+		}
 		var list corev1.NodeList
 		if err := s.Client.List(ctx, &list); err != nil {
 			return err

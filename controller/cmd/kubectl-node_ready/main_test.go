@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -225,10 +226,21 @@ func TestOpenWithInvalidSettings(t *testing.T) {
 	node.Spec.Taints[0].Key = "node-ready/unverified"
 	require.NoError(t, c.Create(t.Context(), node))
 	require.NoError(t, c.Delete(t.Context(), settings))
-	code, stdout, stderr = c.run("open", "--all", "--yes")
-	assert.Equal(t, exitOK, code, stderr)
-	assert.Contains(t, stderr, `warning: settings of the release: configmaps "knr" not found`)
-	assert.Equal(t, "node c: removed node-ready/unverified:NoSchedule\n", stdout)
+	c.openKnowsNoKeys("c")
+}
+
+// openKnowsNoKeys opens a node with the default key, whose name somebody has given, and no others.
+func (c cluster) openKnowsNoKeys(node string) {
+	code, stdout, stderr := c.run("open", "--all", "--yes")
+	assert.Equal(c.t, exitError, code, "it would open what is not the release's")
+	assert.Empty(c.t, stdout)
+	assert.Contains(c.t, stderr, "kubectl node-ready: open --all does not guess which taints are the release's\n"+
+		"try: name the nodes, or kubectl taint nodes NODE KEY-\n")
+	code, stdout, stderr = c.run("open", node)
+	assert.Equal(c.t, exitOK, code, stderr)
+	assert.Contains(c.t, stderr, `configmaps "knr" not found`)
+	assert.Contains(c.t, stderr, "The taints are taken to be node-ready/unverified, node-ready/failed")
+	assert.Equal(c.t, "node "+node+": removed node-ready/unverified:NoSchedule\n", stdout)
 }
 
 // Without the template of the workers nobody can say which nodes would be verified again: nodes are opened all the same.
@@ -249,6 +261,13 @@ func TestOpenWithoutTheTemplateOfTheWorkers(t *testing.T) {
 	assert.Equal(t, exitOK, code, stderr)
 	assert.Contains(t, stderr, "warning: template of the workers")
 	assert.Equal(t, "node a: removed example.com/gate:NoSchedule\n", stdout)
+
+	settings := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "knr"}}
+	require.NoError(t, c.Delete(t.Context(), settings))
+	node := gated("foreign")
+	node.Spec.Taints[0].Key = "node-ready/unverified"
+	require.NoError(t, c.Create(t.Context(), node))
+	c.openKnowsNoKeys("foreign")
 }
 
 // The first step of a new user.
@@ -263,4 +282,63 @@ func TestDoctorBeforeTheInstallation(t *testing.T) {
 	code, _, stderr = c.run("open", "--all", "--yes")
 	assert.Equal(t, exitError, code)
 	assert.Contains(t, stderr, "no release of kube-node-ready in any namespace")
+}
+
+// After helm uninstall, or where node groups add the taint before: nobody removes it.
+func TestDoctorFindsTaintsWithoutARelease(t *testing.T) {
+	for key, trap := range map[string]bool{"node-ready/unverified": true, "node-ready/failed": true, "example.com/mine": false} {
+		node := gated("a")
+		node.Spec.Taints[0].Key, node.Labels = key, map[string]string{"kubernetes.io/os": "linux"}
+		c := newCluster(t, node)
+		c.uninstall()
+		for _, args := range [][]string{nil, {"--gate-all"}} {
+			code, stdout, stderr := c.run(append(args, "doctor", "--skip", "dns-behind-gate")...)
+			assert.Empty(t, stderr)
+			if !trap {
+				assert.Equal(t, exitOK, code, stdout)
+				continue
+			}
+			assert.Equal(t, exitError, code, stdout)
+			assert.Regexp(t, "(?m)^TRAP  no-release +the node a has the taint "+key+": nobody removes it until kube-node-ready is installed\n"+
+				".* kubectl taint nodes --all "+key+"-$", stdout)
+			assert.NotContains(t, stdout, "kubectl node-ready ", "that would refuse")
+		}
+	}
+}
+
+func TestDoctorBeforeAnUpgradeFromAFormerChart(t *testing.T) {
+	node := gated("a")
+	node.Spec.Taints[0].Key, node.Labels = "node-ready/unverified", map[string]string{"kubernetes.io/os": "linux"}
+	c := newCluster(t, node)
+	former := c.uninstall()
+	delete(former.Labels, "app.kubernetes.io/part-of")
+	former.ResourceVersion = ""
+	require.NoError(t, c.Create(t.Context(), former))
+	code, stdout, stderr := c.run("doctor", "--skip", "dns-behind-gate")
+	assert.Equal(t, exitOK, code, stdout)
+	assert.Empty(t, stderr)
+	assert.Regexp(t, `^A former release, whose settings are not read \(knr in the namespace kube-system\): looking as if`, stdout)
+	assert.Regexp(t, "(?m)^SKIP  no-release +not checked: which taints the former release removes is unknown$", stdout)
+}
+
+// The namespace decides which webhooks are called for the agents.
+func TestDoctorBeforeTheInstallationIntoANamespace(t *testing.T) {
+	hook := &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "hook"}, Webhooks: []admissionv1.ValidatingWebhook{{
+		Name: "hook.example.com", FailurePolicy: new(admissionv1.Fail),
+		ClientConfig: admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{Namespace: "own", Name: "gone"}},
+		NamespaceSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+			{Key: "kubernetes.io/metadata.name", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"kube-system"}}}},
+		Rules: []admissionv1.RuleWithOperations{{Operations: []admissionv1.OperationType{"*"},
+			Rule: admissionv1.Rule{APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"pods"}}}}}}}
+	c := newCluster(t, hook)
+	c.uninstall()
+	code, stdout, stderr := c.run("doctor", "--skip", "dns-behind-gate")
+	assert.Equal(t, exitOK, code, stdout+stderr)
+	for _, args := range [][]string{{"-n", "own"}, {"-n", "own", "--release", "mine"}} {
+		code, stdout, stderr = c.run(append(args, "doctor", "--skip", "dns-behind-gate")...)
+		assert.Equal(t, exitError, code, stdout)
+		assert.Empty(t, stderr)
+		assert.Contains(t, stdout, "No release of kube-node-ready: looking as if the chart was installed into own with its defaults\n")
+		assert.Regexp(t, "(?m)^TRAP  webhooks ", stdout)
+	}
 }

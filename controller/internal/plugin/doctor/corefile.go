@@ -46,7 +46,7 @@ func parseCorefile(text string) (blocks []serverBlock) {
 	return blocks
 }
 
-// zoneName returns the name of a zone without protocol, port and dots around it: "" is the root.
+// zoneName returns the name of a zone in lower case, without protocol, port and dots around it: "" is the root.
 func zoneName(zone string) string {
 	if _, rest, found := strings.Cut(zone, "://"); found {
 		zone = rest
@@ -54,47 +54,70 @@ func zoneName(zone string) string {
 	if host, _, err := net.SplitHostPort(zone); err == nil {
 		zone = host
 	}
-	return strings.Trim(zone, ".")
+	return strings.ToLower(strings.Trim(zone, "."))
 }
 
 // corefileDomain returns the first zone of the plugin kubernetes that is no reverse zone, or "".
 func corefileDomain(text string) string {
-	for _, zone := range kubernetesZones(text) {
-		if !strings.HasSuffix(zone, ".arpa") {
+	for _, zone := range kubernetesZones(text, "kubernetes") {
+		if zone != "" && !strings.HasSuffix(zone, ".arpa") {
 			return zone
 		}
 	}
 	return ""
 }
 
-// kubernetesZones returns the zones of the plugin kubernetes.
-func kubernetesZones(text string) (zones []string) {
+// kubernetesZones returns the zones of plugins that serve the names of Services.
+func kubernetesZones(text string, plugins ...string) (zones []string) {
 	for _, block := range parseCorefile(text) {
-		for _, plugin := range block.plugins {
-			if plugin[0] != "kubernetes" {
-				continue
-			}
-			for _, zone := range plugin[1:] {
-				if zone = zoneName(strings.Trim(zone, "{")); zone != "" {
-					zones = append(zones, zone)
-				}
-			}
+		zones = append(zones, block.zonesOf(plugins)...)
+	}
+	return zones
+}
+
+// zonesOf returns the zones of plugins: those that they name, or else the block's.
+func (b serverBlock) zonesOf(plugins []string) (zones []string) {
+	for _, plugin := range b.plugins {
+		if !slices.Contains(plugins, plugin[0]) {
+			continue
+		}
+		named := slices.DeleteFunc(slices.Clone(plugin[1:]), func(argument string) bool { return argument == "{" })
+		if len(named) == 0 {
+			zones = append(zones, b.zones...)
+		}
+		for _, zone := range named {
+			zones = append(zones, zoneName(zone))
 		}
 	}
 	return zones
 }
 
-// hasZone reports whether a Corefile has something for a second domain of Services (another cluster's, clusterset.local): a zone
-// of the plugin kubernetes, or a server block that is not for everything.
-func hasZone(text, domain string) bool {
-	zones := kubernetesZones(text)
-	for _, block := range parseCorefile(text) {
-		zones = append(zones, block.zones...)
+// blockOf returns the server block for a name, and the zone that it is there for; nil if no block is.
+func blockOf(blocks []serverBlock, name string) (best *serverBlock, longest string) {
+	for i, block := range blocks {
+		for _, zone := range block.zones {
+			if isUnder(name, zone) && (best == nil || len(zone) > len(longest)) {
+				best, longest = &blocks[i], zone
+			}
+		}
 	}
-	return slices.ContainsFunc(zones, func(zone string) bool {
-		zone = strings.TrimPrefix(zone, "svc.")
-		return zone != "" && (zone == domain || strings.HasSuffix(domain, "."+zone))
-	})
+	return best, longest
+}
+
+func isUnder(name, zone string) bool {
+	name = zoneName(name)
+	return zone == "" || name == zone || strings.HasSuffix(name, "."+zone)
+}
+
+// stubZone returns the zone of a server block that is for a name but not for everything, unless the name is under a zone of the
+// plugin kubernetes there: that denies what it does not know. Else it returns "".
+func stubZone(text, name string) string {
+	block, zone := blockOf(parseCorefile(text), name)
+	isServed := func(zone string) bool { return isUnder(name, zone) }
+	if block == nil || slices.ContainsFunc(block.zonesOf([]string{"kubernetes", "multicluster"}), isServed) {
+		return ""
+	}
+	return zone
 }
 
 // refuses reports whether a CoreDNS with this Corefile certainly answers REFUSED for an external name: no block serves it, or the
@@ -107,16 +130,7 @@ func refuses(corefile, name string) bool {
 	if len(blocks) == 0 {
 		return false
 	}
-	var best *serverBlock
-	longest := -1
-	for i, block := range blocks {
-		for _, zone := range block.zones {
-			serves := zone == "" || zone == name || strings.HasSuffix(name, "."+zone)
-			if serves && len(zone) > longest {
-				best, longest = &blocks[i], len(zone)
-			}
-		}
-	}
+	best, _ := blockOf(blocks, name)
 	if best == nil {
 		return !slices.ContainsFunc(blocks, func(block serverBlock) bool { return slices.Contains(block.zones, "import") })
 	}

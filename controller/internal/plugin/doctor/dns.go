@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -66,25 +67,24 @@ func clusterDomain(c Cluster) (r Result) {
 	if domain == "" {
 		return unchecked(errors.New("kubelet has no cluster domain"))
 	}
-	isForeign := func(name string) bool {
-		_, configured, isService := checks.SplitServiceName(name)
-		return isService && configured != domain && !hasZone(c.Corefile.Value, configured)
-	}
-	corrected := func(name string) string {
-		if service, _, _ := checks.SplitServiceName(name); isForeign(name) {
-			return service + ".svc." + domain
-		}
-		return name
-	}
-	var names []string
+	known := append(kubernetesZones(c.Corefile.Value, "kubernetes", "multicluster"), zoneName(domain))
+	var names, foreign []string
 	for _, name := range c.Release.Agent.DNSTestDomains {
-		names = append(names, corrected(name))
-	}
-	remedy := "--set 'config.dnsTestDomains={" + strings.Join(names, ",") + "}'"
-	for _, name := range c.Release.Agent.DNSTestDomains {
-		if isForeign(name) {
-			r.find(remedy, "%s is in config.dnsTestDomains, and the cluster's domain is %s (%s)", name, domain, source)
+		service, configured, isService := checks.SplitServiceName(zoneName(name))
+		zone := stubZone(c.Corefile.Value, name)
+		switch {
+		case !isService || slices.Contains(known, configured):
+		case zone != "":
+			r.note("the cluster's domain is %s: whether the servers for %s know %s cannot be seen from outside", domain, zone, name)
+		default:
+			foreign = append(foreign, name)
+			name = service + ".svc." + domain
 		}
+		names = append(names, name)
+	}
+	for _, name := range foreign {
+		r.find("--set 'config.dnsTestDomains={"+strings.Join(names, ",")+"}'",
+			"%s is in config.dnsTestDomains, and the cluster's domain is %s (%s)", name, domain, source)
 	}
 	r.Detail = domain + " (" + source + ")"
 	return r
@@ -122,10 +122,10 @@ func externalNames(c Cluster) (r Result) {
 func (c Cluster) testNames() (external, inCluster []string) {
 	domain := cmp.Or(c.Domain.Value, corefileDomain(c.Corefile.Value), "cluster.local")
 	isInCluster := func(name string) bool { // the search list of a pod completes the short ones
+		name = zoneName(name)
 		_, _, isService := checks.SplitServiceName(name)
-		name = strings.TrimSuffix(name, ".")
 		return !strings.Contains(name, ".") || name == "kubernetes.default" || strings.HasSuffix(name, ".svc") ||
-			isService || strings.HasSuffix(name, "."+domain)
+			isService || isUnder(name, zoneName(domain))
 	}
 	for _, name := range c.Release.Agent.DNSTestDomains {
 		if _, err := netip.ParseAddr(name); err != nil && !isInCluster(name) {

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -182,12 +183,15 @@ func labelledAndTainted(c Cluster) (r Result) {
 	case c.Release.Settings.Workers:
 		return Result{Detail: "the controller removes a startup taint from a node with the label"}
 	}
-	label := c.Release.Agent.VerifiedLabel
+	label, command := c.Release.Agent.VerifiedLabel, "kubectl node-ready verify %s"
+	if c.Release.NotInstalled { // the plugin has nothing to go by
+		command = "kubectl label node %s " + c.Release.Agent.VerifiedLabel + "-"
+	}
 	for i := range c.Nodes.Value {
 		node := &c.Nodes.Value[i]
 		value, labelled := node.Labels[label]
 		if labelled && fleet.HasTaint(node, c.Release.Agent.TaintKey) && !c.hasAgent(node) {
-			r.find("kubectl node-ready verify "+node.Name+"; metadata.managedFields names who writes label and taint",
+			r.find(fmt.Sprintf(command, node.Name)+"; metadata.managedFields names who writes label and taint",
 				"the node %s has the label %s=%s and the startup taint: no agent comes to remove it", node.Name, label, value)
 		}
 	}
@@ -200,9 +204,13 @@ func excludedAndTainted(c Cluster) (r Result) {
 	if c.Nodes.Err != nil || c.Agents.Err != nil {
 		return unchecked(c.Nodes.Err, c.Agents.Err)
 	}
+	command := "kubectl node-ready open %s"
+	if c.Release.NotInstalled {
+		command = "kubectl taint nodes %s " + c.Release.Agent.TaintKey + "-"
+	}
 	for i := range c.Nodes.Value {
 		if node := &c.Nodes.Value[i]; c.Release.Settings.IsStranded(node) && !c.hasAgent(node) {
-			r.find("kubectl node-ready open "+node.Name+", and let such nodes join without the startup taint, or change the node rules",
+			r.find(fmt.Sprintf(command, node.Name)+", and let such nodes join without the startup taint, or change the node rules",
 				"the node %s has the startup taint, and the node rules exclude it: no agent comes to remove it", node.Name)
 		}
 	}
@@ -212,6 +220,9 @@ func excludedAndTainted(c Cluster) (r Result) {
 
 // failedTaint: the agent removes it, and where none is left the controller does, if it has added it.
 func failedTaint(c Cluster) (r Result) {
+	if c.Release.NotInstalled {
+		return unchecked(errNotInstalled)
+	}
 	if c.Nodes.Err != nil || c.Agents.Err != nil {
 		return unchecked(c.Nodes.Err, c.Agents.Err)
 	}

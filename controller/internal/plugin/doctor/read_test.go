@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -165,19 +166,20 @@ func TestReadWithFewRights(t *testing.T) {
 func TestReadBeforeTheInstallation(t *testing.T) {
 	of := clean(t).Release
 	of.NotInstalled, of.Namespace = true, "not-there-yet"
+	objects := slices.DeleteFunc(stored(t), func(o client.Object) bool { return o.GetName() == "new" }) // the gated node
 	refuse := func(resource string) error {
 		if resource == "SubjectAccessReview" {
 			return errors.New("there are no accounts to ask for")
 		}
 		return nil
 	}
-	c := newReader(t, refuse, stored(t)...).Read(t.Context(), of, now)
+	c := newReader(t, refuse, objects...).Read(t.Context(), of, now)
 	hook := &c.Webhooks.Value[0].Webhook
 	hook.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "not-there-yet"}}
 	var out strings.Builder
 	assert.Zero(t, Report(&out, c, nil), out.String())
-	for _, trap := range []string{"rights", "policy"} {
-		assert.Regexp(t, "(?m)^SKIP  "+trap+" +not checked: nothing is installed yet$", out.String())
+	for _, trap := range []string{"failed-taint", "rights", "policy"} {
+		assert.Regexp(t, "(?m)^SKIP  "+trap+" +not checked: not installed yet$", out.String())
 	}
-	assert.Equal(t, 2, strings.Count(out.String(), "SKIP"), out.String())
+	assert.Equal(t, 3, strings.Count(out.String(), "SKIP"), out.String())
 }

@@ -52,7 +52,7 @@ func NeededRights(r release.Release) (needed []Right) {
 	return needed
 }
 
-var errNotInstalled = errors.New("nothing is installed yet")
+var errNotInstalled = errors.New("not installed yet")
 
 // rights: without them no agent releases its node.
 func rights(c Cluster) (r Result) {

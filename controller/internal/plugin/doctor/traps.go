@@ -24,6 +24,7 @@ type Trap struct {
 func Traps() []Trap {
 	return []Trap{
 		{settingsName, settings},
+		{"no-release", noRelease},
 		{"dns-behind-gate", dnsBehindGate},
 		{"external-names", externalNames},
 		{"cluster-domain", clusterDomain},
@@ -50,6 +51,28 @@ func settings(c Cluster) (r Result) {
 		return Result{Detail: "the chart's defaults"}
 	}
 	r.Detail = "the settings in the ConfigMap " + c.Release.Namespace + "/" + c.Release.Fullname + " are valid"
+	return r
+}
+
+// noRelease: without one nobody removes the taints, and the plugin's other commands refuse.
+func noRelease(c Cluster) (r Result) {
+	switch {
+	case !c.Release.NotInstalled:
+		return Result{Detail: "the release is " + c.Release.Name + " in the namespace " + c.Release.Namespace}
+	case c.Release.Former != "":
+		return unchecked(errors.New("which taints the former release removes is unknown"))
+	case c.Nodes.Err != nil:
+		return unchecked(c.Nodes.Err)
+	}
+	for _, key := range []string{c.Release.Agent.TaintKey, c.Release.Agent.FailedTaintKey} {
+		for i := range c.Nodes.Value {
+			if node := &c.Nodes.Value[i]; fleet.HasTaint(node, key) {
+				r.find("install it; or, to let workloads onto every node, verified or not: kubectl taint nodes --all "+key+"-",
+					"the node %s has the taint %s: nobody removes it until kube-node-ready is installed", node.Name, key)
+			}
+		}
+	}
+	r.Detail = "no node has the startup taint or the failed taint"
 	return r
 }
 

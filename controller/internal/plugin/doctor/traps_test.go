@@ -188,6 +188,14 @@ func TestTraps(t *testing.T) {
 				c.Domain.Value = "corp.example"
 				c.Corefile.Value = strings.ReplaceAll(c.Corefile.Value, "cluster.local", "corp.example")
 			}},
+		"a zone below the cluster's": {trap: "cluster-domain", text: "kubernetes.default.svc.prod.cluster.local is in config.dnsTestDomains",
+			remedy: "google.com,kubernetes.default.svc.cluster.local}",
+			change: func(c *Cluster) { addName(c, "kubernetes.default.svc.prod.cluster.local") }},
+		"a zone below that of a server of its own": {trap: "cluster-domain", text: "kubernetes.default.svc.prod.cluster.local is in",
+			change: func(c *Cluster) {
+				addName(c, "kubernetes.default.svc.prod.cluster.local")
+				c.Corefile.Value = "cluster.local:53 {\n  kubernetes {\n    pods insecure\n  }\n}\n.:53 {\n  forward . 192.0.2.1\n}\n"
+			}},
 		"another domain, by the Corefile": {trap: "cluster-domain", text: "the cluster's domain is corp.example (the Corefile)",
 			change: func(c *Cluster) {
 				c.Domain = Read[string]{Err: errors.New("forbidden")}
@@ -311,9 +319,21 @@ func TestNoTrap(t *testing.T) {
 			c.Corefile.Value = ".:53 {\n  kubernetes corp.example cluster.local {\n  }\n  forward . 192.0.2.1\n}\n"
 		}},
 		"a server of another cluster": {trap: "cluster-domain", config: func(cfg *config.Config) {
-			cfg.DNSTestDomains = append(cfg.DNSTestDomains, "api.shared.svc.clusterset.local", "api.shared.svc.b.example.")
+			cfg.DNSTestDomains = append(cfg.DNSTestDomains, "api.shared.svc.ClusterSet.local", "api.shared.svc.c.example")
 		}, change: func(c *Cluster) {
-			c.Corefile.Value += "svc.clusterset.local:53 {\n  multicluster clusterset.local\n}\nexample:53 {\n  forward . 192.0.2.1\n}\n"
+			c.Corefile.Value += "svc.clusterset.local:53 {\n  multicluster clusterset.LOCAL\n}\nC.example:53 {\n  kubernetes\n}\n"
+		}},
+		"the cluster's domain in another case": {trap: "cluster-domain", change: func(c *Cluster) {
+			c.Domain.Value = "Corp.Example"
+			c.Release.Agent.DNSTestDomains = []string{"kubernetes.default.svc.corp.example", "kubernetes.default.SVC.CORP.example."}
+			c.Corefile.Value = ".:53 {\n  kubernetes corp.EXAMPLE\n}\n"
+		}},
+		"an internal name in another case": {trap: "external-names", change: func(c *Cluster) {
+			c.Release.Agent.DNSTestDomains = []string{"kubernetes.default.svc.Cluster.Local", "host.CLUSTER.local"}
+			c.Corefile.Value = ".:53 {\n  kubernetes cluster.local\n}\n"
+		}},
+		"a server for an external name in another case": {trap: "external-names", change: func(c *Cluster) {
+			c.Corefile.Value = "GOOGLE.com:53 {\n  forward . 192.0.2.1\n}\n.:53 {\n  kubernetes cluster.local\n}\n"
 		}},
 		"hosts answer the name": {trap: "external-names", change: func(c *Cluster) {
 			c.Corefile.Value = ".:53 {\n  kubernetes cluster.local\n  hosts {\n    192.0.2.1 google.com\n  }\n}\n"
@@ -382,6 +402,10 @@ func TestNoTrap(t *testing.T) {
 	}
 }
 
+func addName(c *Cluster, name string) {
+	c.Release.Agent.DNSTestDomains = append(c.Release.Agent.DNSTestDomains, name)
+}
+
 func addTaint(c *Cluster, key string) {
 	c.Nodes.Value[1].Spec.Taints = append(c.Nodes.Value[1].Spec.Taints, taint(key, corev1.TaintEffectNoExecute))
 }
@@ -411,14 +435,14 @@ func TestUnchecked(t *testing.T) {
 	c.Deployments.Err, c.Webhooks.Err, c.Rights.Err, c.Policies.Err = no, no, no, no
 	c.Corefile.Value = ""
 	var out strings.Builder
-	assert.Zero(t, Report(&out, *c, []string{"policy", "settings"}))
+	assert.Zero(t, Report(&out, *c, []string{"policy", "settings", "no-release"}))
 	assert.Equal(t, len(Traps()), strings.Count(out.String(), "SKIP"), out.String())
 	for line := range strings.Lines(out.String()) {
 		assert.True(t, strings.Contains(line, "forbidden to you") || strings.Contains(line, "--skip"), line)
 	}
 	assert.Contains(t, out.String(), "not checked: --skip")
 	require.NoError(t, CheckNames([]string{"policy", "rights"}))
-	require.ErrorContains(t, CheckNames([]string{"polcy"}), "must be one of settings, dns-behind-gate, ")
+	require.ErrorContains(t, CheckNames([]string{"polcy"}), "must be one of settings, no-release, dns-behind-gate, ")
 }
 
 // With unknown settings nothing else is looked for.
@@ -530,6 +554,38 @@ func TestRemedyForTheClusterDomain(t *testing.T) {
 	require.Len(t, found.Findings, 1)
 	assert.Contains(t, found.Findings[0].Text, "api.svc.example.com is in config.dnsTestDomains")
 	assert.NotContains(t, found.Findings[0].Remedy, "example.com")
+}
+
+// Whether other servers know a name cannot be seen: a server block that is for it is no trap, and no pass without a word.
+func TestNoteForAStubZone(t *testing.T) {
+	c := clean(t)
+	addName(c, "api.shared.svc.b.example.")
+	addName(c, "kubernetes.default.svc.prod.cluster.local")
+	c.Corefile.Value += "Example:53 {\n  kubernetes corp.example\n  forward . 192.0.2.1\n}\nprod.cluster.local:53 {\n  forward . 192.0.2.1\n}\n"
+	found := set(t, c, "cluster-domain")
+	assert.Empty(t, found.Findings)
+	require.Len(t, found.Notes, 2)
+	assert.Contains(t, found.Notes[0], "the cluster's domain is cluster.local: whether the servers for example know api.shared.svc.b.example. cannot be seen")
+	assert.Contains(t, found.Notes[1], "the servers for prod.cluster.local")
+
+	addName(c, "api.shared.svc.elsewhere")
+	found = set(t, c, "cluster-domain")
+	require.Len(t, found.Findings, 1)
+	assert.Contains(t, found.Findings[0].Remedy, "google.com,api.shared.svc.b.example.,kubernetes.default.svc.prod.cluster.local,"+
+		"api.shared.svc.cluster.local}", "the other names stay")
+}
+
+// Without a release the plugin's own commands refuse: kubectl's do not.
+func TestRemediesWithoutARelease(t *testing.T) {
+	c := clean(t)
+	c.Release.NotInstalled, c.Agents.Value = true, nil
+	c.Nodes.Value[1].Labels[label] = "false"
+	addWindows(c)
+	assert.Contains(t, set(t, c, "labelled-and-tainted").Findings[0].Remedy, "kubectl label node new node-ready/verified-;")
+	assert.Contains(t, set(t, c, "excluded-and-tainted").Findings[0].Remedy, "kubectl taint nodes windows node-ready/unverified-,")
+	assert.Len(t, set(t, c, "no-release").Findings, 2)
+	c.Nodes.Err = errors.New("forbidden to you")
+	require.ErrorIs(t, set(t, c, "no-release").Unchecked, c.Nodes.Err)
 }
 
 // A webhook whose pods may not be read is no passed check, whatever else is found.

@@ -2,9 +2,12 @@ package release
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	_ "embed" // the chart's manifest
 	"fmt"
+	"slices"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -18,14 +21,27 @@ import (
 var manifest []byte
 
 // FindOrDefault is Find. For a cluster without a release it returns the one that the chart installs by default, so that the
-// cluster can be looked at before.
+// cluster can be looked at before: into this namespace, else into that of a former release, else into the chart's.
 func FindOrDefault(ctx context.Context, c client.Reader, namespace, name string) (Release, error) {
-	if namespace == "" && name == "" {
-		if all, err := list(ctx, c, "", ""); err == nil && len(all) == 0 {
-			return byDefault(ctx)
+	if all, err := list(ctx, c, "", client.MatchingLabels{partOf: product}); err != nil || len(all) > 0 {
+		return Find(ctx, c, namespace, name)
+	}
+	former, err := list(ctx, c, "", client.MatchingLabels{appName: product}) // charts before 1.0 have no other label
+	if err != nil {
+		return Release{}, err
+	}
+	r, err := byDefault(ctx)
+	var names []string
+	for key := range former {
+		names = append(names, key.Name+" in the namespace "+key.Namespace)
+		if len(former) == 1 {
+			r.Namespace, r.Name = key.Namespace, key.Name
 		}
 	}
-	return Find(ctx, c, namespace, name)
+	slices.Sort(names)
+	r.Former = strings.Join(names, ", ")
+	r.Namespace, r.Name = cmp.Or(namespace, r.Namespace), cmp.Or(name, r.Name)
+	return r, err
 }
 
 func byDefault(ctx context.Context) (Release, error) {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -18,7 +17,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/agent"
@@ -29,6 +27,7 @@ import (
 const (
 	partOf   = "app.kubernetes.io/part-of"
 	instance = "app.kubernetes.io/instance"
+	appName  = "app.kubernetes.io/name"
 	product  = "kube-node-ready"
 )
 
@@ -49,8 +48,12 @@ type Release struct {
 	Invalid error
 	// NodeRulesUnknown means that the template of the workers is gone (Invalid says so): enough to open nodes.
 	NodeRulesUnknown bool
+	// KeysUnknown means that the ConfigMap with the settings is gone (Invalid says so): the keys of the taints are the defaults.
+	KeysUnknown bool
 	// NotInstalled means that this is what the chart would install: see FindOrDefault.
 	NotInstalled bool
+	// Former names a release of a chart before 1.0, where it is NotInstalled.
+	Former string
 }
 
 // Remedy says what to do about Invalid.
@@ -58,6 +61,9 @@ func (r Release) Remedy() string {
 	works := "open and verify work all the same"
 	if r.NodeRulesUnknown {
 		works = "open works all the same"
+	}
+	if r.KeysUnknown {
+		works = "open works for named nodes, and removes the taints with the default keys"
 	}
 	return "correct it and run helm upgrade, or apply the manifests again; " + works
 }
@@ -93,7 +99,11 @@ type objects struct {
 // Find finds the release in a namespace ("": in all) with a name ("": any). The error says what to do if there is none, or if
 // there are several.
 func Find(ctx context.Context, c client.Reader, namespace, name string) (Release, error) {
-	all, err := list(ctx, c, namespace, name)
+	selector := client.MatchingLabels{partOf: product}
+	if name != "" {
+		selector[instance] = name
+	}
+	all, err := list(ctx, c, namespace, selector)
 	if err != nil {
 		return Release{}, err
 	}
@@ -119,11 +129,8 @@ func Find(ctx context.Context, c client.Reader, namespace, name string) (Release
 		len(all), strings.Join(names, ", or "))
 }
 
-func list(ctx context.Context, c client.Reader, namespace, name string) (map[types.NamespacedName]*objects, error) {
-	selector := client.MatchingLabels{partOf: product}
-	if name != "" {
-		selector[instance] = name
-	}
+func list(ctx context.Context, c client.Reader, namespace string, selector client.MatchingLabels) (
+	map[types.NamespacedName]*objects, error) {
 	found := make(map[types.NamespacedName]*objects)
 	at := func(o client.Object) *objects {
 		key := types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetLabels()[instance]}
@@ -167,7 +174,7 @@ func read(ctx context.Context, c client.Reader, r Release, found *objects) (Rele
 	if lookup == nil {
 		return Release{}, err
 	}
-	r.Fullname = fullname
+	r.Fullname, r.KeysUnknown = fullname, err != nil
 	if err == nil {
 		if r.Agent, err = config.Parse([]string{"--dry-run"}, lookup, io.Discard); err != nil { // without a node's name
 			err = fmt.Errorf("settings in the ConfigMap %s/%s: %w", r.Namespace, fullname, err)
@@ -227,75 +234,4 @@ func settings(r Release) fleet.Settings {
 		s.ClosedBy = r.Controller.AgentName
 	}
 	return s
-}
-
-// workerTemplate reads the template that the controller creates workers from. If it is gone, the result is one with the
-// controller's variables, which name the same settings, and an error.
-func workerTemplate(ctx context.Context, c client.Reader, controller *appsv1.Deployment) (*corev1.PodTemplateSpec, error) {
-	standIn := new(corev1.PodTemplateSpec)
-	for _, container := range controller.Spec.Template.Spec.Containers {
-		variables := corev1.Container{EnvFrom: container.EnvFrom, Env: container.Env}
-		standIn.Spec.Containers = append(standIn.Spec.Containers, variables)
-	}
-	for _, volume := range controller.Spec.Template.Spec.Volumes {
-		if volume.ConfigMap == nil {
-			continue
-		}
-		var stored corev1.ConfigMap
-		err := c.Get(ctx, client.ObjectKey{Namespace: controller.Namespace, Name: volume.ConfigMap.Name}, &stored)
-		text, found := stored.Data["agent.yaml"]
-		switch {
-		case apierrors.IsNotFound(err):
-			return standIn, fmt.Errorf("template of the workers: %w", err)
-		case err != nil:
-			return nil, fmt.Errorf("template of the workers: %w", err)
-		case !found:
-			continue
-		}
-		template := new(corev1.PodTemplateSpec)
-		if err := yaml.Unmarshal([]byte(text), template); err != nil {
-			return standIn, fmt.Errorf("template of the workers in the ConfigMap %s: %w", stored.Name, err)
-		}
-		return template, nil
-	}
-	return standIn, fmt.Errorf("the Deployment %s/%s has no ConfigMap with the template of the workers (agent.yaml)",
-		controller.Namespace, controller.Name)
-}
-
-// environment returns the variables of a template's first container, and the name of the ConfigMap that they come from. If that
-// is gone, it returns the other variables and an error.
-func environment(ctx context.Context, c client.Reader, namespace string, template *corev1.PodTemplateSpec) (
-	lookup func(string) (string, bool), name string, err error) {
-	variables := make(map[string]string)
-	var gone error
-	if len(template.Spec.Containers) == 0 {
-		return nil, "", errors.New("the release's pod template has no container")
-	}
-	container := template.Spec.Containers[0]
-	for _, source := range container.EnvFrom {
-		if source.ConfigMapRef == nil {
-			continue
-		}
-		var stored corev1.ConfigMap
-		if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: source.ConfigMapRef.Name}, &stored); err != nil {
-			if err = fmt.Errorf("settings of the release: %w", err); !apierrors.IsNotFound(err) {
-				return nil, "", err
-			}
-			gone = err
-		}
-		name = source.ConfigMapRef.Name
-		maps.Copy(variables, stored.Data)
-	}
-	if name == "" {
-		return nil, "", errors.New("the release's pod template names no ConfigMap with its settings")
-	}
-	for _, variable := range container.Env {
-		if variable.ValueFrom == nil {
-			variables[variable.Name] = variable.Value
-		}
-	}
-	return func(key string) (string, bool) {
-		value, found := variables[key]
-		return value, found
-	}, name, gone
 }

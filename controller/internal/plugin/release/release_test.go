@@ -147,6 +147,8 @@ func TestInvalidSettings(t *testing.T) {
 	found, err := Find(t.Context(), newClient(objects[0], objects[2]), "", "")
 	require.NoError(t, err)
 	require.ErrorContains(t, found.Invalid, `settings of the release: configmaps "theirs" not found`)
+	assert.True(t, found.KeysUnknown)
+	assert.Contains(t, found.Remedy(), "open works for named nodes")
 	assert.Equal(t, "node-ready/unverified", found.Settings.Request.TaintKey)
 	assert.True(t, found.Settings.Workers)
 
@@ -156,6 +158,7 @@ func TestInvalidSettings(t *testing.T) {
 	found, err = Find(t.Context(), newClient(objects...), "", "")
 	require.NoError(t, err)
 	require.ErrorContains(t, found.Invalid, "settings in the ConfigMap other/theirs: MAX_RETRIES")
+	assert.False(t, found.KeysUnknown)
 	request := found.Settings.Request
 	assert.Equal(t, "example.com/gate", request.TaintKey)
 	assert.Equal(t, "example.com/bad", request.FailedTaintKey)
@@ -168,6 +171,13 @@ func TestInvalidSettings(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorContains(t, found.Invalid, "settings of the Deployment other/theirs-controller: NOT_STARTED_AFTER")
 	assert.Equal(t, "example.com/gate", found.Settings.Request.TaintKey)
+}
+
+func withTemplate(text string) func(objects []client.Object) []client.Object {
+	return func(objects []client.Object) []client.Object {
+		objects[2].(*corev1.ConfigMap).Data["agent.yaml"] = text
+		return objects
+	}
 }
 
 // Nodes can be opened when the template of the workers is gone: the controller's variables name the same settings.
@@ -186,12 +196,18 @@ func TestTemplateOfTheWorkersIsGone(t *testing.T) {
 			objects[2].(*corev1.ConfigMap).Data["agent.yaml"] = "[]"
 			return objects
 		}, "template of the workers in the ConfigMap theirs-controller: "},
+		"empty": {withTemplate(""), "template of the workers in the ConfigMap theirs-controller: its first container names no ConfigMap"},
+		"no container": {withTemplate("spec: {containers: []}"),
+			"template of the workers in the ConfigMap theirs-controller: its first container names no ConfigMap"},
+		"no settings": {withTemplate("spec: {containers: [{name: worker, envFrom: [{secretRef: {name: theirs}}]}]}"),
+			"template of the workers in the ConfigMap theirs-controller: its first container names no ConfigMap"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			found, err := Find(t.Context(), newClient(test.change(controllerMode("other", "theirs"))...), "", "")
 			require.NoError(t, err)
 			require.ErrorContains(t, found.Invalid, test.text)
 			assert.True(t, found.NodeRulesUnknown)
+			assert.False(t, found.KeysUnknown)
 			assert.Contains(t, found.Remedy(), "open works all the same")
 			assert.True(t, found.Settings.Workers)
 			assert.Equal(t, "example.com/gate", found.Settings.Request.TaintKey)
@@ -229,11 +245,44 @@ func TestFindOrDefault(t *testing.T) {
 	assert.Equal(t, []string{expected.Name, expected.Namespace, expected.Fullname, expected.AgentAccount},
 		[]string{found.Name, found.Namespace, found.Fullname, found.AgentAccount})
 
-	// Whoever names a release means one that is there.
-	_, err = FindOrDefault(t.Context(), newClient(), "kube-system", "")
-	require.ErrorContains(t, err, "no release of kube-node-ready in the namespace kube-system")
-	_, err = FindOrDefault(t.Context(), newClient(), "", "mine")
+	found, err = FindOrDefault(t.Context(), newClient(), "own", "mine")
+	require.NoError(t, err)
+	assert.True(t, found.NotInstalled)
+	assert.Equal(t, []string{"mine", "own"}, []string{found.Name, found.Namespace})
+	assert.Equal(t, expected.Agent, found.Agent)
+
+	// Where there is a release, whoever names another one is mistaken.
+	_, err = FindOrDefault(t.Context(), installed, "own", "")
+	require.ErrorContains(t, err, "no release of kube-node-ready in the namespace own")
+	_, err = FindOrDefault(t.Context(), installed, "", "mine")
 	require.ErrorContains(t, err, "no release mine of kube-node-ready")
 	_, err = Find(t.Context(), newClient(), "", "")
 	require.ErrorContains(t, err, "no release of kube-node-ready in any namespace")
+}
+
+// Charts before 1.0 label their objects with app.kubernetes.io/name only: 0.2 and 0.3 a DaemonSet, 0.3 to 0.5 a Deployment.
+func TestFormerReleases(t *testing.T) {
+	meta := func(namespace, name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{appName: product, instance: "knr"}}
+	}
+	set := &appsv1.DaemonSet{ObjectMeta: meta("nodes", product)}
+	controller := &appsv1.Deployment{ObjectMeta: meta("nodes", product+"-controller")}
+	for _, objects := range [][]client.Object{{set}, {controller}, {set, controller}} {
+		found, err := FindOrDefault(t.Context(), newClient(objects...), "", "")
+		require.NoError(t, err)
+		assert.True(t, found.NotInstalled)
+		assert.Equal(t, "knr in the namespace nodes", found.Former)
+		assert.Equal(t, []string{"knr", "nodes"}, []string{found.Name, found.Namespace}, "that is what helm upgrade upgrades")
+		found, err = FindOrDefault(t.Context(), newClient(objects...), "own", "")
+		require.NoError(t, err)
+		assert.Equal(t, "knr in the namespace nodes", found.Former)
+		assert.Equal(t, "own", found.Namespace)
+	}
+	found, err := FindOrDefault(t.Context(), newClient(set, &appsv1.DaemonSet{ObjectMeta: meta("more", product)}), "", "")
+	require.NoError(t, err)
+	assert.Equal(t, "knr in the namespace more, knr in the namespace nodes", found.Former)
+	assert.Equal(t, "kube-system", found.Namespace)
+	found, err = FindOrDefault(t.Context(), newClient(append(manifests(t), set)...), "", "")
+	require.NoError(t, err)
+	assert.False(t, found.NotInstalled)
 }

@@ -180,11 +180,12 @@ locals {
   node_class_tags = { "karpenter.sh/discovery" = var.cluster_name }
   node_pools      = [for object in split("\n---\n", file("${path.module}/../karpenter/nodepools.yaml")) : yamldecode(object)]
   karpenter_objects = concat(
-    [merge(local.node_class, { spec = merge(local.node_class.spec, {
-      role                       = aws_iam_role.node["karpenter"].name
-      securityGroupSelectorTerms = [for term in local.node_class.spec.securityGroupSelectorTerms : { tags = merge(term.tags, local.node_class_tags) }]
-      subnetSelectorTerms        = [for term in local.node_class.spec.subnetSelectorTerms : { tags = merge(term.tags, local.node_class_tags) }]
-    }) })],
+    [merge(local.node_class, { spec = merge(local.node_class.spec,
+      { role = aws_iam_role.node["karpenter"].name },
+      { for field in ["securityGroupSelectorTerms", "subnetSelectorTerms"] : field => [
+        for term in local.node_class.spec[field] : { tags = merge(term.tags, local.node_class_tags) }
+      ] },
+    ) })],
     [for pool in local.node_pools : merge(pool, { spec = merge(pool.spec, { template = merge(pool.spec.template, {
       spec = merge(pool.spec.template.spec, { requirements = [
         for it in pool.spec.template.spec.requirements :

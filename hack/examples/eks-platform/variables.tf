@@ -24,7 +24,7 @@ variable "public_access_cidrs" {
 }
 
 variable "cluster_name" {
-  description = "The name of the EKS cluster, and the first part of the names of what belongs to it."
+  description = "The name of the EKS cluster, and a part of the names of what belongs to it. IAM roles have no region: use a name once an account."
   type        = string
   default     = "my-cluster"
 

@@ -50,7 +50,7 @@ func TestExamples(t *testing.T) {
 	s.Apply(s.example("karpenter", "nodepools.yaml"))
 	s.Apply(s.example("eks-auto-mode", "nodepool.yaml"))
 	pools := s.Kubectl("", "get", "nodepools", "-o", `jsonpath={range .items[*]}{.metadata.name} {.spec.weight} {.spec.limits.cpu} {.spec.template.spec.startupTaints[*].key} {.spec.template.spec.taints} {.spec.template.spec.nodeClassRef.kind}{"\n"}{end}`)
-	// Low limits: each failed node is replaced.
+	// Low limits: Karpenter adds another node for each that fails, and the failed one stays.
 	s.Equal("gated   node-ready/unverified  NodeClass\ngraviton-spot 10 64 node-ready/unverified  EC2NodeClass\nx86-spot 5 64 node-ready/unverified  EC2NodeClass\n", pools)
 
 	// The schema is at work: what it would refuse is refused.

@@ -85,7 +85,8 @@ resource "aws_iam_openid_connect_provider" "this" {
   client_id_list = ["sts.amazonaws.com"]
 }
 
-# Their DaemonSets tolerate every taint, so they run on gated nodes too. They come before the nodes: a node is not Ready without a CNI.
+# They run on gated nodes too: the DaemonSets of vpc-cni and eks-pod-identity-agent tolerate every taint, and AWS does not publish
+# kube-proxy's. They come before the nodes: a node is not Ready without a CNI.
 resource "aws_eks_addon" "node" {
   for_each = toset(["eks-pod-identity-agent", "kube-proxy", "vpc-cni"])
 

@@ -168,19 +168,31 @@ locals {
 
   # What ends or moves instances, so that Karpenter drains them before.
   interruptions = {
-    health            = { source = "aws.health", detail-type = "AWS Health Event" }
-    instance-state    = { source = "aws.ec2", detail-type = "EC2 Instance State-change Notification" }
-    rebalance         = { source = "aws.ec2", detail-type = "EC2 Instance Rebalance Recommendation" }
-    spot-interruption = { source = "aws.ec2", detail-type = "EC2 Spot Instance Interruption Warning" }
+    capacity-reservation = { source = "aws.ec2", detail-type = "EC2 Capacity Reservation Instance Interruption Warning" }
+    health               = { source = "aws.health", detail-type = "AWS Health Event" }
+    instance-state       = { source = "aws.ec2", detail-type = "EC2 Instance State-change Notification" }
+    rebalance            = { source = "aws.ec2", detail-type = "EC2 Instance Rebalance Recommendation" }
+    spot-interruption    = { source = "aws.ec2", detail-type = "EC2 Spot Instance Interruption Warning" }
   }
 
-  # The node class and NodePools of ../karpenter, with the name and zones of this cluster.
-  karpenter_example = join("\n---\n", [for name in ["ec2nodeclass", "nodepools"] : file("${path.module}/../karpenter/${name}.yaml")])
-  karpenter_objects = [
-    for object in split("\n---\n", replace(replace(
-      local.karpenter_example, "my-cluster", var.cluster_name), "us-west-2a, us-west-2b, us-west-2c", join(", ", local.zones)
-    )) : yamldecode(object)
-  ]
+  # The node class and NodePools of ../karpenter, with the role, tags and zones of this cluster.
+  node_class      = yamldecode(file("${path.module}/../karpenter/ec2nodeclass.yaml"))
+  node_class_tags = { "karpenter.sh/discovery" = var.cluster_name }
+  node_pools      = [for object in split("\n---\n", file("${path.module}/../karpenter/nodepools.yaml")) : yamldecode(object)]
+  karpenter_objects = concat(
+    [merge(local.node_class, { spec = merge(local.node_class.spec,
+      { role = aws_iam_role.node["karpenter"].name },
+      { for field in ["securityGroupSelectorTerms", "subnetSelectorTerms"] : field => [
+        for term in local.node_class.spec[field] : { tags = merge(term.tags, local.node_class_tags) }
+      ] },
+    ) })],
+    [for pool in local.node_pools : merge(pool, { spec = merge(pool.spec, { template = merge(pool.spec.template, {
+      spec = merge(pool.spec.template.spec, { requirements = [
+        for it in pool.spec.template.spec.requirements :
+        merge(it, { for field in ["values"] : field => local.zones if it.key == "topology.kubernetes.io/zone" })
+      ] })
+    }) }) })],
+  )
 }
 
 resource "aws_iam_role" "karpenter" {

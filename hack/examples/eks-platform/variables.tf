@@ -6,8 +6,8 @@ variable "region" {
 variable "public_access_cidrs" {
   description = <<-EOT
     The IPv4 networks that may reach the public endpoint of the Kubernetes API: your office or VPN, such as ["203.0.113.7/32"]. With [] the
-    public endpoint is off, and kubectl works from inside the VPC only. Nodes always use the private endpoint. There is no default: EKS
-    takes no list for 0.0.0.0/0.
+    public endpoint is off, and kubectl works from inside the VPC only. Nodes always use the private endpoint. There is no default: without a
+    list EKS takes 0.0.0.0/0.
   EOT
   type        = list(string)
   nullable    = false
@@ -24,7 +24,7 @@ variable "public_access_cidrs" {
 }
 
 variable "cluster_name" {
-  description = "The name of the EKS cluster, and the first part of the names of what belongs to it."
+  description = "The name of the EKS cluster, and a part of the names of what belongs to it. IAM roles have no region: use a name once an account."
   type        = string
   default     = "my-cluster"
 
@@ -40,8 +40,11 @@ variable "kubernetes_version" {
   default     = "1.36" # the version that kube-node-ready's end-to-end tests run on, and the newest that Karpenter 1.14 knows
 
   validation {
-    condition     = can(regex("^1\\.(3[0-9]|[4-9][0-9])$", var.kubernetes_version))
-    error_message = "Set kubernetes_version to a minor version from 1.30 on, such as 1.36: older ones do not restrict the agents to their own node."
+    condition     = contains(["1.34", "1.35", "1.36"], var.kubernetes_version)
+    error_message = <<-EOT
+      Set kubernetes_version to 1.34, 1.35 or 1.36. EKS has ended standard support of older versions, and this cluster has no other. Karpenter
+      1.14 supports no newer one: install a newer Karpenter, and add the version to this list.
+    EOT
   }
 }
 

@@ -82,10 +82,32 @@ run "a_region_with_two_zones" {
   expect_failures = [aws_vpc.this]
 }
 
-run "old_kubernetes" {
+run "kubernetes_out_of_standard_support" {
   command = plan
   variables {
-    kubernetes_version = "1.29"
+    kubernetes_version = "1.33"
   }
   expect_failures = [var.kubernetes_version]
+}
+
+run "kubernetes_newer_than_karpenter" {
+  command = plan
+  variables {
+    kubernetes_version = "1.37"
+  }
+  expect_failures = [var.kubernetes_version]
+}
+
+run "name_that_is_a_yaml_word" {
+  command = plan
+  variables {
+    cluster_name = "true"
+  }
+  assert {
+    condition = [
+      for class in [yamldecode(split("---\n", output.karpenter_manifests)[0])] :
+      [class.spec.role, jsonencode(class.spec.securityGroupSelectorTerms)]
+    ] == [["KarpenterNodeRole-true", "[{\"tags\":{\"karpenter.sh/discovery\":\"true\"}}]"]]
+    error_message = "The name is a boolean in Karpenter's objects: ${output.karpenter_manifests}"
+  }
 }

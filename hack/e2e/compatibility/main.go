@@ -104,7 +104,7 @@ func printTable(files []string) error {
 	for _, row := range rows {
 		for i, outcome := range row.Outcomes {
 			if outcome.Failed > 0 || outcome.Passed == 0 {
-				return fmt.Errorf("Kubernetes %s: %s: %s", row.Version, columns()[i].title, outcome)
+				return fmt.Errorf("on Kubernetes %s: %s: %s", row.Version, columns()[i].title, outcome)
 			}
 		}
 	}

@@ -55,7 +55,7 @@ agree "Karpenter, whose CRDs the end-to-end tests install" \
   "$(named "$example/README.md" 's/.*karpenter\/karpenter --version ([0-9.]+).*/\1/p')" "$(named hack/tools/karpenter/go.mod 's/.*karpenter-provider-aws v([0-9.]+).*/\1/p')"
 agree "The chart" "$(named "$example/README.md" 's/.*charts\/kube-node-ready --version ([0-9.]+).*/\1/p')" "$(named chart/Chart.yaml 's/^version: (.*)/\1/p')"
 
-nice -n 5 hack/tools/terraform-provider-aws/build.sh
+make --no-print-directory "$PWD/bin/tools/terraform-provider-aws"
 mkdir "$scratch/provider"
 ln -s "$PWD/bin/tools/terraform-provider-aws" "$scratch/provider/"
 "$terraform" -chdir="$example" validate -no-color

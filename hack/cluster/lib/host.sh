@@ -110,3 +110,6 @@ ensure_programs() {
 		stage "Debian packages" install_packages $missing
 	fi
 }
+
+# cmd_packages PROGRAM:PACKAGE…: for tests that need more than the cluster does.
+cmd_packages() { ensure_programs "$@"; }

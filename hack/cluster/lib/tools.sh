@@ -123,6 +123,3 @@ cmd_pod_pid() {
 	done
 	die "the pod has just ended"
 }
-
-# cmd_packages PROGRAM:PACKAGE…: for tests that need more than the cluster does.
-cmd_packages() { ensure_programs "$@"; }

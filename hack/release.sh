@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What a release consists of, made from this checkout: the images (amd64, arm64), the chart's package, the manifests, the kubectl
-# plugin, an SBOM of each binary and the checksums. Everything has the time of the commit, so that whoever builds it again gets the same bytes.
+# plugin, an SBOM of each binary and the checksums. Everything has the time of the commit, so that another build gives the same bytes.
 #
 #   hack/release.sh artifacts DIR VERSION   all but the images; refused if VERSION is not the chart's, or has no date in CHANGELOG.md
 #   hack/release.sh push DIR URL [OPTION…]  pushes the chart in DIR to an OCI registry and prints digest=DIGEST; options are helm push's

@@ -180,7 +180,7 @@ func TestInstallFromTheFiles(t *testing.T) {
 	s.NoError(err)
 }
 
-// Whoever has another file than the release's is told.
+// A file that is not the release's does not pass.
 func TestChecksumsFindAnotherFile(t *testing.T) {
 	s := &suite{Suite: harness.Start(t, 1, 1), dir: os.Getenv("RELEASE_DIR")}
 	dir := t.TempDir()

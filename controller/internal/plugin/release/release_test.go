@@ -251,7 +251,7 @@ func TestFindOrDefault(t *testing.T) {
 	assert.Equal(t, []string{"mine", "own"}, []string{found.Name, found.Namespace})
 	assert.Equal(t, expected.Agent, found.Agent)
 
-	// Where there is a release, whoever names another one is mistaken.
+	// Where there is a release, another name is a mistake.
 	_, err = FindOrDefault(t.Context(), installed, "own", "")
 	require.ErrorContains(t, err, "no release of kube-node-ready in the namespace own")
 	_, err = FindOrDefault(t.Context(), installed, "", "mine")

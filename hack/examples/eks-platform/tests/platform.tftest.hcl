@@ -246,7 +246,7 @@ run "dns" {
   }
 }
 
-# Whole documents against those in expected/: whoever changes one changes it there too, and a reviewer sees both.
+# Whole documents against those in expected/: a change needs the same change there, and a reviewer sees both.
 run "documents" {
   assert {
     condition = jsonencode({

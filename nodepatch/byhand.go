@@ -9,7 +9,7 @@ func (p *Patcher) RemoveTaints(ctx context.Context, base *Node, r Request) (remo
 	if done(base) {
 		return nil, nil
 	}
-	_, err = p.apply(ctx, base, change{done: done, build: func(node *Node) []Operation {
+	_, err = p.carryOut(ctx, base, change{done: done, build: func(node *Node) []Operation {
 		removed = r.removed(node)
 		return append(testUID(node), removeTaints(node, r.Removes)...)
 	}})
@@ -29,7 +29,7 @@ func (p *Patcher) RemoveLabel(ctx context.Context, base *Node, r Request) (remov
 	if done(base) {
 		return false, nil
 	}
-	_, err = p.apply(ctx, base, change{done: done, build: func(node *Node) []Operation {
+	_, err = p.carryOut(ctx, base, change{done: done, build: func(node *Node) []Operation {
 		return append(testUID(node), unchanged("/metadata/labels", node.Labels, r.Label),
 			Operation{"remove", "/metadata/labels/" + escape(r.Label), nil})
 	}})

@@ -150,13 +150,15 @@ func escape(key string) string {
 }
 
 // removed returns the taints that a release of node removes.
-func (r Request) removed(node *Node) []Taint {
-	return slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(taint Taint) bool { return !r.Removes(taint) })
-}
+func (r Request) removed(node *Node) []Taint { return matching(node, r.Removes) }
 
 // StartupTaints returns the startup taints of node: those with r's TaintKey.
 func StartupTaints(node *Node, r Request) []Taint {
-	return slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(taint Taint) bool { return taint.Key != r.TaintKey })
+	return matching(node, func(taint Taint) bool { return taint.Key == r.TaintKey })
+}
+
+func matching(node *Node, match func(Taint) bool) []Taint {
+	return slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(taint Taint) bool { return !match(taint) })
 }
 
 // IsVerified reports whether node has r's label and none of the taints that a release removes.

@@ -136,12 +136,3 @@ func (p *Patcher) Close(ctx context.Context, base *Node, r Request, value string
 	_, err = p.inTime(ctx, func(ctx context.Context) (*Node, error) { return p.Node.Patch(ctx, patch) })
 	return err
 }
-
-// RemoveFailedTaint removes r's failed taint and nothing else, starting from base. The errors are those of Release.
-func (p *Patcher) RemoveFailedTaint(ctx context.Context, base *Node, r Request) error {
-	_, err := p.carryOut(ctx, base, change{
-		build: func(node *Node) []Operation { return append(testUID(node), removeTaints(node, r.isFailed)...) },
-		done:  func(node *Node) bool { return !HasFailedTaint(node, r) },
-	})
-	return err
-}

@@ -20,7 +20,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
 	"github.com/imunhatep/kube-node-ready/controller/internal/metrics"
-	"github.com/imunhatep/kube-node-ready/controller/internal/replace"
+	"github.com/imunhatep/kube-node-ready/controller/internal/remediation"
 	"github.com/imunhatep/kube-node-ready/controller/internal/retaint"
 	"github.com/imunhatep/kube-node-ready/controller/internal/worker"
 	"github.com/imunhatep/kube-node-ready/internal/agent"
@@ -82,7 +82,7 @@ func (p parts) add(leave func()) error {
 		group.Checks, group.Runner = agent.Checks(p.cfg.Config, p.environment)
 		handOver := &breaker.HandOver{PodName: p.cfg.PodName, PodNamespace: p.cfg.PodNamespace, Leave: leave, Log: p.log}
 		if remediates {
-			err = p.Add(p.replacer(live, group.State, handOver))
+			err = p.Add(p.remediator(live, group.State, handOver))
 		} else {
 			tainter.HandOver, tainter.Client = handOver, live
 		}
@@ -91,10 +91,11 @@ func (p parts) add(leave func()) error {
 	return errors.Join(err, p.Add(tainter))
 }
 
-// replacer replaces nodes that are never verified.
-func (p parts) replacer(live client.Client, group func() controlgroup.State, handOver *breaker.HandOver) *replace.Replacer {
-	return &replace.Replacer{
-		Settings: replace.Settings{
+// remediator replaces nodes that are never verified.
+func (p parts) remediator(live client.Client, group func() controlgroup.State,
+	handOver *breaker.HandOver) *remediation.Remediator {
+	return &remediation.Remediator{
+		Settings: remediation.Settings{
 			Fleet: p.loop.Settings, NodeName: p.cfg.NodeName, PodNamespace: p.cfg.PodNamespace,
 			DeleteAfter: p.cfg.DeleteAfter, FailedFor: p.cfg.FailedFor, ControlGroupFor: p.cfg.ControlGroupFor,
 		},
@@ -102,20 +103,20 @@ func (p parts) replacer(live client.Client, group func() controlgroup.State, han
 		LedgerName: p.cfg.AgentName + "-remediation", DryRun: p.cfg.RemediationMode == config.RemediationDryRun,
 		ControlGroup: group, ServerTime: p.environment.Client.ServerTime, Now: time.Now, Timeout: 10 * p.cfg.CheckTimeout,
 		Events: p.GetEventRecorder("kube-node-ready-controller"), Self: deployment(p.cfg),
-		SetBreaker: p.metrics.Breaker("replace"), HandOver: handOver, Log: p.log,
+		SetBreaker: p.metrics.Breaker("remediation"), HandOver: handOver, Log: p.log,
 	}
 }
 
-// tainter closes verified nodes that fail, and opens those that are closed and should not be, also when it closes none any more.
+// tainter re-taints verified nodes that fail, and removes outdated failed taints, also when RETAINT is off again.
 func (p parts) tainter(group func() controlgroup.State) *retaint.Tainter {
 	return &retaint.Tainter{
 		Settings: retaint.Settings{Fleet: p.loop.Settings, Enabled: p.cfg.Retaint, NodeName: p.cfg.NodeName,
-			SettleFor: p.cfg.RetaintSettleFor},
+			ControlGroupFor: p.cfg.RetaintControlGroupFor, CoolDown: p.cfg.RetaintCoolDown},
 		Plan: p.loop.Now, ControlGroup: group, Now: time.Now, Timeout: p.cfg.CheckTimeout,
 		Node: func(name string) nodepatch.NodeAPI {
 			return nodepatch.Client{REST: p.environment.Client.Core, Name: name}
 		},
-		Events: p.GetEventRecorder("kube-node-ready-controller"), SetBreaker: p.metrics.Breaker("close"),
+		Events: p.GetEventRecorder("kube-node-ready-controller"), SetBreaker: p.metrics.Breaker("retaint"),
 		Count: p.metrics.CountFailedTaint, Log: p.log,
 	}
 }
@@ -127,7 +128,7 @@ func removeFailedTaints(ctx context.Context, cfg config.Controller, environment 
 	if err != nil {
 		return err
 	}
-	settings := fleet.Settings{Request: agent.NewRequest(cfg.Config), ClosedBy: cfg.AgentName}
+	settings := fleet.Settings{Request: agent.NewRequest(cfg.Config), FailedTaintValue: cfg.AgentName}
 	var failures error
 	for token, more := client.Continue(""), true; more; more = token != "" {
 		var nodes corev1.NodeList
@@ -136,7 +137,7 @@ func removeFailedTaints(ctx context.Context, cfg config.Controller, environment 
 		}
 		for i := range nodes.Items {
 			name := nodes.Items[i].Name
-			if !settings.IsClosed(&nodes.Items[i]) {
+			if !settings.IsRetainted(&nodes.Items[i]) {
 				continue
 			}
 			node := nodepatch.Client{REST: environment.Client.Core, Name: name}

@@ -26,8 +26,8 @@ type Controller struct {
 	RemediationMode                         string
 	DeleteAfter, FailedFor, ControlGroupFor time.Duration
 
-	Retaint          bool
-	RetaintSettleFor time.Duration
+	Retaint                                                    bool
+	RetaintControlGroupFor, RetaintCoolDown, RetaintNoAgentFor time.Duration
 	// RemoveFailedTaints is flag only: it removes what Retaint has added, and ends.
 	RemoveFailedTaints bool
 }
@@ -70,9 +70,12 @@ func (c *Controller) settings() []*setting {
 			"5m", duration(&c.ControlGroupFor, time.Second, 24*time.Hour)},
 		{"retaint", "bool", "add the failed taint to verified nodes that fail their rechecks; needs --recheck-interval", "false",
 			boolean(&c.Retaint)},
-		{"retaint-settle-for", "duration", "before that: how long the checks must pass in the controller's own pod, and how long the " +
-			"node must have been without the taint; and how long no agent may be on a node until its taint is removed", "10m",
-			duration(&c.RetaintSettleFor, time.Second, 24*time.Hour)},
+		{"retaint-control-group-for", "duration", "how long the checks must pass in the controller's own pod before a re-taint", "10m",
+			duration(&c.RetaintControlGroupFor, time.Second, 24*time.Hour)},
+		{"retaint-cool-down", "duration", "how long a node is not re-tainted again", "10m",
+			duration(&c.RetaintCoolDown, time.Second, 24*time.Hour)},
+		{"retaint-no-agent-for", "duration", "how long no agent may be on a node before its failed taint is removed and a False " +
+			"condition becomes Unknown", "10m", duration(&c.RetaintNoAgentFor, time.Second, 24*time.Hour)},
 		{"remove-failed-taints", "bool", "remove the failed taints that --retaint has added, from all nodes, and exit", "false",
 			boolean(&c.RemoveFailedTaints)},
 	}
@@ -118,7 +121,7 @@ func ParseController(args []string, lookupEnv func(string) (string, bool), out i
 }
 
 const controllerUsage = `kube-node-ready-controller reports the nodes that no agent can report about.
-It also replaces nodes that are never verified, if told to.
+With --remediation-mode it also replaces nodes that are never verified.
 
 Usage: kube-node-ready-controller [flags]
 

@@ -1,4 +1,4 @@
-// Package breaker says what keeps the controller from closing and from replacing any node: a fault of the cluster, or of the
+// Package breaker says what keeps the controller from re-tainting and from replacing any node: a fault of the cluster, or of the
 // controller itself.
 package breaker
 
@@ -11,7 +11,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
-// Rule is why nothing may be done to a node, of a closed set.
+// Rule is why nothing may be done to a node.
 type Rule string
 
 // The rules for every node of the cluster.

@@ -18,17 +18,17 @@ type Withheld struct {
 const noticeEvery = time.Hour
 
 // Notices has the same thing reported once an hour. The zero value has reported nothing.
-type Notices[K comparable] struct{ told map[K]time.Time }
+type Notices[K comparable] struct{ reported map[K]time.Time }
 
 // IsDue reports whether key is to be reported at now, and remembers that it is.
 func (n *Notices[K]) IsDue(key K, now time.Time) bool {
-	if n.told == nil {
-		n.told = make(map[K]time.Time)
+	if n.reported == nil {
+		n.reported = make(map[K]time.Time)
 	}
-	maps.DeleteFunc(n.told, func(_ K, at time.Time) bool { return now.Sub(at) >= noticeEvery })
-	if _, told := n.told[key]; told {
+	maps.DeleteFunc(n.reported, func(_ K, at time.Time) bool { return now.Sub(at) >= noticeEvery })
+	if _, reported := n.reported[key]; reported {
 		return false
 	}
-	n.told[key] = now
+	n.reported[key] = now
 	return true
 }

@@ -19,7 +19,7 @@ import (
 // verified, or have become verified within the last hour.
 type descriptions struct {
 	nodes, breaker, status, duration, retries, pods *prometheus.Desc
-	closed, rechecksFailed                          *prometheus.Desc
+	retainted, rechecksFailed                       *prometheus.Desc
 	unverified, verifying, verified, failed         *prometheus.Desc
 	healthy, started, reconcileErrors, buildInfo    *prometheus.Desc
 }
@@ -29,9 +29,9 @@ func describe() descriptions {
 		return prometheus.NewDesc("kube_node_ready_"+name, help, labels, nil)
 	}
 	return descriptions{
-		nodes:   series("nodes", "Nodes by state, and by reason where that is Failed.", "state", "reason"),
-		breaker: series("breaker", "1 while a reason keeps the controller from closing or deleting any node.", "reason"),
-		closed:  series("closed_nodes", "Nodes with the failed taint that the controller adds to verified nodes."),
+		nodes:     series("nodes", "Nodes by state, and by reason where that is Failed.", "state", "reason"),
+		breaker:   series("breaker", "1 while a reason keeps the controller from re-tainting or replacing any node.", "reason"),
+		retainted: series("retainted_nodes", "Nodes with the failed taint that the controller adds to verified nodes."),
 		rechecksFailed: series("recheck_failed_nodes", "Verified nodes whose condition is False, by its first reason.",
 			"reason"),
 		status:   series("verification_status", "1, with the state of the node.", "node", "status"),
@@ -57,8 +57,8 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	c.verifications.Describe(out)
 	c.failedTaints.Describe(out)
 	d := describe()
-	for _, desc := range []*prometheus.Desc{d.nodes, d.breaker, d.closed, d.rechecksFailed, d.status, d.duration, d.retries, d.pods,
-		d.unverified, d.verifying, d.verified, d.failed, d.healthy, d.started, d.reconcileErrors, d.buildInfo} {
+	for _, desc := range []*prometheus.Desc{d.nodes, d.breaker, d.retainted, d.rechecksFailed, d.status, d.duration, d.retries,
+		d.pods, d.unverified, d.verifying, d.verified, d.failed, d.healthy, d.started, d.reconcileErrors, d.buildInfo} {
 		out <- desc
 	}
 }
@@ -143,21 +143,21 @@ func (s scrape) fleet(plan fleet.Plan) {
 	s.gauge(s.failed, float64(states[fleet.Failed]))
 }
 
-// rechecks counts the verified nodes that fail, and those that are closed.
+// rechecks counts the verified nodes that fail, and those that are re-tainted.
 func (s scrape) rechecks(plan fleet.Plan) {
-	closed, failed := 0, make(map[fleet.Reason]int)
+	retainted, failed := 0, make(map[fleet.Reason]int)
 	for _, reason := range fleet.RecheckReasons() {
 		failed[reason] = 0
 	}
 	for _, status := range plan.Statuses {
-		if status.Closed {
-			closed++
+		if status.Retainted {
+			retainted++
 		}
 		if status.Recheck.Failed {
 			failed[status.Recheck.Reason]++
 		}
 	}
-	s.gauge(s.closed, float64(closed))
+	s.gauge(s.retainted, float64(retainted))
 	for reason, count := range failed {
 		s.gauge(s.rechecksFailed, float64(count), string(reason))
 	}

@@ -102,7 +102,7 @@ func (c *Collector) Act(_ context.Context, plan fleet.Plan) (time.Duration, erro
 	return 0, nil
 }
 
-// Breaker returns the function that sets whether a reason keeps the controller from doing one thing to nodes: closing them, or
+// Breaker returns the function that sets whether a reason keeps the controller from doing one thing to nodes: re-tainting or
 // replacing them. A reason has no series before the first call for it.
 func (c *Collector) Breaker(from string) func(reason string, frozen bool) {
 	return func(reason string, frozen bool) {

@@ -305,13 +305,13 @@ func TestBreaker(t *testing.T) {
 func TestBreakerOfTwoThings(t *testing.T) {
 	s := newStory(t)
 	s.collector.Breaker("replace")("control-node", true)
-	s.collector.Breaker("close")("control-node", false)
+	s.collector.Breaker("retaint")("control-node", false)
 	assert.Equal(t, []string{`breaker{reason="control-node"} 1`}, s.series("breaker"))
 }
 
 func TestRechecks(t *testing.T) {
 	s := newStory(t)
-	s.settings.ClosedBy, s.settings.Rechecks = "knr", fleet.Rechecks{Interval: time.Minute, FailureThreshold: 3, RecoveryThreshold: 3}
+	s.settings.FailedTaintValue, s.settings.Rechecks = "knr", fleet.Rechecks{Interval: time.Minute, FailureThreshold: 3, RecoveryThreshold: 3}
 	s.join("a", "b", "c")
 	for _, name := range []string{"a", "b", "c"} {
 		s.release(name)
@@ -323,9 +323,9 @@ func TestRechecks(t *testing.T) {
 	s.objects.Nodes[1].Spec.Taints = []corev1.Taint{{Key: "node-ready/failed", Value: "another", Effect: corev1.TaintEffectNoSchedule}}
 	s.after(0)
 	s.collector.CountFailedTaint("added")
-	assert.Equal(t, []string{"closed_nodes 1", `failed_taints_total{change="added"} 1`,
-		`recheck_failed_nodes{reason="NetworkFailed"} 1`, `recheck_failed_nodes{reason="Silent"} 1`},
-		s.series("closed_nodes", "failed_taints_total", "recheck_failed_nodes"))
+	assert.Equal(t, []string{`failed_taints_total{change="added"} 1`,
+		`recheck_failed_nodes{reason="NetworkFailed"} 1`, `recheck_failed_nodes{reason="Silent"} 1`, "retainted_nodes 1"},
+		s.series("retainted_nodes", "failed_taints_total", "recheck_failed_nodes"))
 	s.settings.Rechecks = fleet.Rechecks{}
 	s.after(0)
 	assert.Empty(t, s.series("recheck_failed_nodes"))

@@ -29,9 +29,9 @@ const (
 )
 
 const (
-	// interval is how often the tainter decides. It closes at most one node each time.
+	// interval is how often the tainter decides. It re-taints at most one node each time.
 	interval = 10 * time.Second
-	// failedFor is how long a node whose closing has failed comes after the others.
+	// failedFor is how long a node whose re-taint has failed comes after the others.
 	failedFor = time.Hour
 	// timeout is for all requests about one decision.
 	timeout = time.Minute
@@ -48,18 +48,18 @@ type Tainter struct {
 	Now          func() time.Time // this process's monotonic clock
 	Timeout      time.Duration    // of one request
 	Events       events.EventRecorder
-	// SetBreaker says for each of Breakers whether it holds every closing now.
+	// SetBreaker says for each of Breakers whether it withholds every re-taint now.
 	SetBreaker func(rule string, holds bool)
-	// Count counts what has become of failed taints: "added" or "removed".
+	// Count counts failed taints: "added" or "removed".
 	Count    func(change string)
 	HandOver *breaker.HandOver // nil: none
 	Client   client.Reader     // for HandOver, without a cache
 	Log      *slog.Logger
 
-	closed map[types.UID]time.Time // when this process has closed nodes
-	last   *corev1.Node            // the one that it tried to close last, until it is known what has become of that; nil: none
-	failed map[types.UID]time.Time // when closing a node was tried last, and failed
-	told   breaker.Notices[breaker.Rule]
+	retainted map[types.UID]time.Time // when this process has re-tainted nodes
+	last      *corev1.Node            // the last re-taint that was tried, until it is known whether it was applied
+	failed    map[types.UID]time.Time // when a re-taint was tried last, and failed
+	notices   breaker.Notices[breaker.Rule]
 }
 
 // Start decides and acts until ctx ends. The manager calls it when this process has become the leader.
@@ -85,35 +85,36 @@ func (t *Tainter) once(ctx context.Context) {
 		return // the loop logs the error
 	}
 	now := t.Now()
-	maps.DeleteFunc(t.closed, func(_ types.UID, at time.Time) bool { return now.Sub(at) >= t.Settings.SettleFor })
+	maps.DeleteFunc(t.retainted, func(_ types.UID, at time.Time) bool { return now.Sub(at) >= t.Settings.CoolDown })
 	maps.DeleteFunc(t.failed, func(_ types.UID, at time.Time) bool { return now.Sub(at) >= failedFor })
-	decision := t.Settings.Decide(Input{Statuses: plan.Statuses, ControlGroup: t.ControlGroup(), Closed: t.closed,
+	decision := t.Settings.Decide(Input{Statuses: plan.Statuses, ControlGroup: t.ControlGroup(), Retainted: t.retainted,
 		Behind: t.isBehind(ctx, plan.Statuses)}, now)
 	for _, rule := range Breakers() {
 		if _, holds := decision.Breakers[rule]; t.Settings.Enabled {
 			t.SetBreaker(string(rule), holds)
 		}
 	}
-	for _, status := range decision.Open { // first: nothing delays it
-		t.open(ctx, status)
+	for _, status := range decision.RemoveTaint { // first: nothing delays it
+		t.removeTaint(ctx, status)
 	}
 	for _, withheld := range decision.Withheld {
 		t.withheld(withheld, now)
 	}
-	// What could not be closed holds no other node.
-	slices.SortStableFunc(decision.Close, func(a, b fleet.Status) int { return t.failed[a.Node.UID].Compare(t.failed[b.Node.UID]) })
-	for _, candidate := range decision.Close {
-		if t.close(ctx, candidate, now) {
+	// A node that cannot be re-tainted holds no other node.
+	slices.SortStableFunc(decision.Candidates, func(a, b fleet.Status) int {
+		return t.failed[a.Node.UID].Compare(t.failed[b.Node.UID])
+	})
+	for _, candidate := range decision.Candidates {
+		if t.retaint(ctx, candidate, now) {
 			break
 		}
 	}
 	t.HandOver.Consider(ctx, t.Client, t.Settings.breaker().Unfit(plan.Statuses), t.Settings.NodeName, now)
 }
 
-// isBehind reports whether the cache does not show a node that this process has closed, or may have closed: an answer may be
-// lost.
+// isBehind reports whether the cache does not show a node that this process has re-tainted, or may have: an answer may be lost.
 func (t *Tainter) isBehind(ctx context.Context, statuses []fleet.Status) bool {
-	isShown := func(status fleet.Status) bool { return status.Node.UID == t.last.UID && status.Closed }
+	isShown := func(status fleet.Status) bool { return status.Node.UID == t.last.UID && status.Retainted }
 	if t.last == nil || slices.ContainsFunc(statuses, isShown) {
 		t.last = nil
 		return false
@@ -123,13 +124,13 @@ func (t *Tainter) isBehind(ctx context.Context, statuses []fleet.Status) bool {
 		return true
 	}
 	if err != nil || live.UID != t.last.UID || !nodepatch.HasFailedTaint(live, t.Settings.Fleet.Request) {
-		t.last = nil // it is gone, was opened, or was never closed
+		t.last = nil // it is gone, or does not have the taint
 	}
 	return t.last != nil
 }
 
-// close reads a candidate live, and closes it if it is still one. It reports whether it has sent a patch.
-func (t *Tainter) close(ctx context.Context, candidate fleet.Status, now time.Time) bool {
+// retaint reads a candidate live, and re-taints it if it is still one. It reports whether it has sent a patch.
+func (t *Tainter) retaint(ctx context.Context, candidate fleet.Status, now time.Time) bool {
 	log := t.Log.With("node", candidate.Node.Name)
 	patcher := t.patcher(candidate.Node.Name)
 	live, err := patcher.Get(ctx)
@@ -142,11 +143,11 @@ func (t *Tainter) close(ctx context.Context, candidate fleet.Status, now time.Ti
 		return false
 	}
 	t.last = candidate.Node
-	if err := patcher.Close(ctx, live, t.Settings.Fleet.Request, t.Settings.Fleet.ClosedBy); err != nil {
-		t.notClosed(ctx, candidate, live, err, now)
+	if err := patcher.Retaint(ctx, live, t.Settings.Fleet.Request, t.Settings.Fleet.FailedTaintValue); err != nil {
+		t.noteFailure(ctx, candidate, live, err, now)
 		return true
 	}
-	t.closed = noted(t.closed, candidate.Node.UID, now)
+	t.retainted = noted(t.retainted, candidate.Node.UID, now)
 	delete(t.failed, candidate.Node.UID)
 	t.Count("added")
 	condition := t.Settings.Fleet.Condition(candidate.Node)
@@ -155,15 +156,15 @@ func (t *Tainter) close(ctx context.Context, candidate fleet.Status, now time.Ti
 	return true
 }
 
-// notClosed notes that a patch has failed, and reports it if the API server refuses it: an admission policy may answer 422 too,
+// noteFailure notes that a patch has failed, and reports it if the API server refuses it: an admission policy may answer 422 too,
 // as a test of the patch does.
-func (t *Tainter) notClosed(ctx context.Context, candidate fleet.Status, sent *nodepatch.Node, err error, now time.Time) {
+func (t *Tainter) noteFailure(ctx context.Context, candidate fleet.Status, sent *nodepatch.Node, err error, now time.Time) {
 	t.failed = noted(t.failed, candidate.Node.UID, now)
 	t.Log.Warn("the failed taint is not added, will retry", "node", candidate.Node.Name, "error", err)
 	switch {
 	case apierrors.IsInvalid(err):
-		again, readErr := t.patcher(candidate.Node.Name).Get(ctx)
-		if readErr != nil || again.ResourceVersion != sent.ResourceVersion {
+		current, readErr := t.patcher(candidate.Node.Name).Get(ctx)
+		if readErr != nil || current.ResourceVersion != sent.ResourceVersion {
 			return
 		}
 	case !nodepatch.IsFinal(err):
@@ -180,7 +181,7 @@ func noted(times map[types.UID]time.Time, uid types.UID, now time.Time) map[type
 	return times
 }
 
-// changed says what is different on the live node, so that it must not be closed, or "".
+// changed says what is different on the live node, so that it must not be re-tainted, or "".
 func (s Settings) changed(candidate fleet.Status, live *nodepatch.Node) string {
 	seen := s.Fleet.Condition(candidate.Node)
 	if live.UID != candidate.Node.UID {
@@ -203,8 +204,8 @@ func (s Settings) changed(candidate fleet.Status, live *nodepatch.Node) string {
 	return "its condition is gone"
 }
 
-// open removes the failed taint of a node, if it is still the one that this release has added.
-func (t *Tainter) open(ctx context.Context, status fleet.Status) {
+// removeTaint removes the failed taint of a node, if it is still the one that this release has added.
+func (t *Tainter) removeTaint(ctx context.Context, status fleet.Status) {
 	name := status.Node.Name
 	removed, err := RemoveFailedTaint(ctx, t.patcher(name), t.Settings.Fleet)
 	switch {
@@ -212,20 +213,20 @@ func (t *Tainter) open(ctx context.Context, status fleet.Status) {
 		t.Log.Warn("the failed taint cannot be removed, will retry", "node", name, "error", err)
 	case removed:
 		t.Count("removed")
-		t.Log.Info("failed taint removed", "node", name, "detail", t.Settings.whyOpen(status))
-		t.event(status.Node, corev1.EventTypeNormal, FailedTaintRemoved, t.Settings.whyOpen(status))
+		t.Log.Info("failed taint removed", "node", name, "detail", t.Settings.whyRemoved(status))
+		t.event(status.Node, corev1.EventTypeNormal, FailedTaintRemoved, t.Settings.whyRemoved(status))
 	}
 }
 
-// whyOpen says why a node is opened.
-func (s Settings) whyOpen(status fleet.Status) string {
+// whyRemoved says why a failed taint is removed.
+func (s Settings) whyRemoved(status fleet.Status) string {
 	switch {
 	case !s.Enabled:
-		return "nodes that fail their rechecks are not closed any more"
+		return "nodes that fail their rechecks are not re-tainted any more"
 	case s.Fleet.IsTrue(status.Node):
 		return "the node passes its rechecks"
 	default:
-		return fmt.Sprintf("no agent has checked the node for %s", s.SettleFor)
+		return fmt.Sprintf("no agent has checked the node for %s", s.Fleet.NoAgentFor)
 	}
 }
 
@@ -237,7 +238,7 @@ func RemoveFailedTaint(ctx context.Context, patcher *nodepatch.Patcher, settings
 		return false, err
 	}
 	for _, taint := range live.Spec.Taints {
-		if taint.Key == settings.Request.FailedTaintKey && taint.Value == settings.ClosedBy {
+		if taint.Key == settings.Request.FailedTaintKey && taint.Value == settings.FailedTaintValue {
 			return true, patcher.RemoveFailedTaint(ctx, live, settings.Request)
 		}
 	}
@@ -252,7 +253,7 @@ func Patcher(node nodepatch.NodeAPI, timeout time.Duration) *nodepatch.Patcher {
 }
 
 func (t *Tainter) withheld(w breaker.Withheld, now time.Time) {
-	if !t.told.IsDue(w.Rule, now) {
+	if !t.notices.IsDue(w.Rule, now) {
 		return
 	}
 	t.Log.Info("failed taint withheld", "node", w.Node.Name, "rule", w.Rule, "detail", w.Text)

@@ -1,7 +1,7 @@
-// Package replace decides which node that is never verified is replaced, and replaces it: it deletes the node's NodeClaim, so
-// that Karpenter makes another one. Decide and Confirm are pure; Replacer acts on them. Nothing is queued or replayed: each
+// Package remediation decides which node that is never verified is replaced, and replaces it: it deletes the node's NodeClaim, so
+// that Karpenter makes another one. Decide and Confirm are pure; Remediator acts on them. Nothing is queued or replayed: each
 // decision is made from the current objects and from the ledger of deletions.
-package replace
+package remediation
 
 import (
 	"cmp"
@@ -13,7 +13,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
-// Rule is why a deletion is withheld, of a closed set.
+// Rule is why a deletion is withheld.
 type Rule = breaker.Rule
 
 // The rules that hold every deletion of the cluster, besides those of package breaker: see Breakers.

@@ -1,4 +1,4 @@
-package replace
+package remediation
 
 import (
 	"context"
@@ -20,15 +20,15 @@ import (
 )
 
 const (
-	// interval is how often the replacer decides.
+	// interval is how often the remediator decides.
 	interval = 10 * time.Second
 	// refusedFor is how long a candidate waits whose live objects have withheld its deletion.
 	refusedFor = 5 * time.Minute
 )
 
-// Replacer replaces one node at a time. It runs beside the loop, so that it never delays the release of a node. Not safe for
+// Remediator replaces one node at a time. It runs beside the loop, so that it never delays the release of a node. Not safe for
 // concurrent use.
-type Replacer struct {
+type Remediator struct {
 	Settings Settings
 	// Plan returns the plan for the caches as they are, false where this process is not the leader.
 	Plan func(context.Context) (fleet.Plan, bool, error)
@@ -49,13 +49,13 @@ type Replacer struct {
 	Log        *slog.Logger
 
 	store   store
-	told    breaker.Notices[notice]
+	notices breaker.Notices[notice]
 	refused map[types.UID]time.Time
 	frozen  bool
 }
 
 // Start decides and acts until ctx ends. The manager calls it when this process has become the leader.
-func (r *Replacer) Start(ctx context.Context) error {
+func (r *Remediator) Start(ctx context.Context) error {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
@@ -69,7 +69,7 @@ func (r *Replacer) Start(ctx context.Context) error {
 }
 
 // once decides and acts. What fails is decided again the next time.
-func (r *Replacer) once(ctx context.Context) {
+func (r *Remediator) once(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
 	plan, isLeader, err := r.Plan(ctx)
@@ -96,7 +96,7 @@ func (r *Replacer) once(ctx context.Context) {
 }
 
 // decide decides with the ledger as it is, and writes it if it has to change.
-func (r *Replacer) decide(ctx context.Context, plan fleet.Plan, serverNow, now time.Time) (Decision, error) {
+func (r *Remediator) decide(ctx context.Context, plan fleet.Plan, serverNow, now time.Time) (Decision, error) {
 	in := Input{Statuses: plan.Statuses, Ledger: r.store.ledger, ControlGroup: r.ControlGroup(), ServerNow: serverNow}
 	decision := r.Settings.Decide(in, now)
 	isIdle := len(decision.Candidates)+len(decision.Withheld) == 0 && !decision.Changed && !r.store.ledger.isHalted()
@@ -121,7 +121,7 @@ func (r *Replacer) decide(ctx context.Context, plan fleet.Plan, serverNow, now t
 }
 
 // confirm reads a candidate live, and returns the NodeClaim to delete, or the rule that withholds the deletion.
-func (r *Replacer) confirm(ctx context.Context, candidate fleet.Status, seen fleet.Memory, serverNow, now time.Time) (
+func (r *Remediator) confirm(ctx context.Context, candidate fleet.Status, seen fleet.Memory, serverNow, now time.Time) (
 	*unstructured.Unstructured, Rule, string) {
 	live, err := r.readLive(ctx, candidate)
 	if err != nil {
@@ -135,7 +135,7 @@ func (r *Replacer) confirm(ctx context.Context, candidate fleet.Status, seen fle
 }
 
 // replace confirms the deletion of a candidate, writes it into the ledger, and deletes the NodeClaim.
-func (r *Replacer) replace(ctx context.Context, candidate fleet.Status, seen fleet.Memory, ledger Ledger,
+func (r *Remediator) replace(ctx context.Context, candidate fleet.Status, seen fleet.Memory, ledger Ledger,
 	serverNow, now time.Time) {
 	log := r.Log.With("node", candidate.Node.Name, "nodepool", nodePool(candidate.Node), "reason", candidate.Reason)
 	claim, rule, text := r.confirm(ctx, candidate, seen, serverNow, now)
@@ -157,7 +157,7 @@ func (r *Replacer) replace(ctx context.Context, candidate fleet.Status, seen fle
 }
 
 // carryOut deletes a NodeClaim whose deletion is in the ledger. before is the ledger without it.
-func (r *Replacer) carryOut(ctx context.Context, candidate fleet.Status, claim *unstructured.Unstructured, before Ledger,
+func (r *Remediator) carryOut(ctx context.Context, candidate fleet.Status, claim *unstructured.Unstructured, before Ledger,
 	log *slog.Logger) {
 	err := r.delete(ctx, claim)
 	switch {
@@ -176,7 +176,7 @@ func (r *Replacer) carryOut(ctx context.Context, candidate fleet.Status, claim *
 	}
 }
 
-func (r *Replacer) refuse(candidate fleet.Status, now time.Time) {
+func (r *Remediator) refuse(candidate fleet.Status, now time.Time) {
 	if r.refused == nil {
 		r.refused = make(map[types.UID]time.Time)
 	}

@@ -1,4 +1,4 @@
-package replace
+package remediation
 
 import (
 	"fmt"
@@ -28,7 +28,7 @@ func (s Settings) wasVerified(status fleet.Status) bool {
 	return status.State == fleet.Verified && released
 }
 
-// breaker returns the rules that deletions share with closings.
+// breaker returns the rules that remediation shares with re-taints.
 func (s Settings) breaker() breaker.Settings {
 	return breaker.Settings{NodeName: s.NodeName, FailedTaintKey: s.Fleet.Request.FailedTaintKey, Enough: s.ControlGroupFor}
 }

@@ -162,13 +162,24 @@ func matching(node *Node, match func(Taint) bool) []Taint {
 }
 
 // IsVerified reports whether node has r's label and none of the taints that a release removes.
-func IsVerified(node *Node, r Request) bool {
-	return hasLabel(node, r) && !slices.ContainsFunc(node.Spec.Taints, r.Removes)
+func IsVerified(node *Node, r Request) bool { return r.IsVerified(node.Labels, node.Spec.Taints) }
+
+// IsVerified is the same of a node with these labels and taints.
+func (r Request) IsVerified(labels map[string]string, taints []Taint) bool {
+	return r.hasLabel(labels) && !slices.ContainsFunc(taints, r.Removes)
 }
 
-func hasLabel(node *Node, r Request) bool {
-	value, ok := node.Labels[r.Label]
-	return ok && value == r.LabelValue
+func (r Request) hasLabel(labels map[string]string) bool {
+	value, found := labels[r.Label]
+	return found && value == r.LabelValue
+}
+
+// ForeignTaint returns the first of taints that must be gone before a release, or nil.
+func (r Request) ForeignTaint(taints []Taint) *Taint {
+	if i := slices.IndexFunc(taints, func(taint Taint) bool { return r.Blocks != nil && r.Blocks(taint) }); i >= 0 {
+		return &taints[i]
+	}
+	return nil
 }
 
 // HasFailedTaint reports whether node has r's failed taint.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -56,7 +55,7 @@ func (p *Patcher) ReleaseCached(ctx context.Context, base *Node, r Request) (rel
 	}
 	c.voids = func(node *Node) error {
 		annotation, before := node.Annotations[r.Annotation], base.Annotations[r.Annotation]
-		if node.Status.NodeInfo.BootID != base.Status.NodeInfo.BootID || annotation != before && !hasLabel(node, r) {
+		if node.Status.NodeInfo.BootID != base.Status.NodeInfo.BootID || annotation != before && !r.hasLabel(node.Labels) {
 			return ErrOutdated
 		}
 		if why := Untouchable(node); why != "" {
@@ -77,7 +76,7 @@ func releasing(r Request, removed *[]Taint) change {
 		},
 		done: func(node *Node) bool { return IsVerified(node, r) },
 		voids: func(node *Node) error {
-			if r.Blocks != nil && slices.ContainsFunc(node.Spec.Taints, r.Blocks) {
+			if r.ForeignTaint(node.Spec.Taints) != nil {
 				return ErrBlocked
 			}
 			return nil
@@ -95,7 +94,7 @@ func (p *Patcher) RemoveAgain(ctx context.Context, uid types.UID, r Request) (re
 	}
 	removed = r.removed(node)
 	done := func(node *Node) bool {
-		return node.DeletionTimestamp != nil || !hasLabel(node, r) || IsVerified(node, r)
+		return node.DeletionTimestamp != nil || !r.hasLabel(node.Labels) || IsVerified(node, r)
 	}
 	if !done(node) {
 		node, err = p.carryOut(ctx, node, change{done: done, within: true, build: func(node *Node) []Operation {

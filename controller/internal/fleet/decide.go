@@ -246,12 +246,11 @@ func (s Settings) IsGated(node *corev1.Node) bool {
 
 // IsVerified reports whether node has the label and none of the taints that a release removes.
 func (s Settings) IsVerified(node *corev1.Node) bool {
-	value, labelled := node.Labels[s.Request.Label]
 	request := s.Request
 	if s.Rechecks.Enabled() {
 		request = request.Released()
 	}
-	return labelled && value == request.LabelValue && !HasTaintOf(node, request)
+	return request.IsVerified(node.Labels, Taints(node))
 }
 
 // IsTrue reports whether the condition of node says that it is verified.

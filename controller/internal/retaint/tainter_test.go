@@ -173,6 +173,11 @@ func (w *world) runWith(d time.Duration, cached func() []corev1.Node) {
 		}
 		var pods []corev1.Pod
 		nodes := cached()
+		for i := range nodes {
+			slim, err := fleet.SlimNode(condition, nodepatch.Annotation)(&nodes[i])
+			require.NoError(w, err)
+			nodes[i] = *slim.(*corev1.Node)
+		}
 		for _, node := range nodes {
 			ready := []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 			pods = append(pods, corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "agent-" + node.Name}, Spec: corev1.PodSpec{NodeName: node.Name},

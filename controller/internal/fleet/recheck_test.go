@@ -274,7 +274,7 @@ func TestFalseFromBeforeTheStart(t *testing.T) {
 }
 
 // The rules may have changed since a node was re-tainted: it must lose the taint all the same.
-func TestClosedNodeThatIsNotSelected(t *testing.T) {
+func TestRetaintedNodeThatIsNotSelected(t *testing.T) {
 	s := rechecked(t)
 	s.objects.Nodes[0].Labels["pool"] = "excluded"
 	s.decide()

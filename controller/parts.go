@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -88,7 +89,26 @@ func (p parts) add(leave func()) error {
 		}
 		err = errors.Join(err, p.Add(group))
 	}
-	return errors.Join(err, p.Add(tainter))
+	if p.cfg.Retaint {
+		return errors.Join(err, p.Add(tainter))
+	}
+	p.loop.Steps = append(p.loop.Steps, &whenRetainted{start: func() error { return p.Add(tainter) }})
+	return err
+}
+
+// whenRetainted is a step of the loop: it starts something, once a node is re-tainted.
+type whenRetainted struct{ start func() error }
+
+// Act implements loop.Step.
+func (w *whenRetainted) Act(_ context.Context, plan fleet.Plan) (requeueAfter time.Duration, err error) {
+	isRetainted := func(status fleet.Status) bool { return status.Retainted }
+	if w.start == nil || !slices.ContainsFunc(plan.Statuses, isRetainted) {
+		return 0, nil
+	}
+	if err = w.start(); err == nil {
+		w.start = nil
+	}
+	return 0, err
 }
 
 // remediator replaces nodes that are never verified.
@@ -99,7 +119,7 @@ func (p parts) remediator(live client.Client, group func() controlgroup.State,
 			Fleet: p.loop.Settings, NodeName: p.cfg.NodeName, PodNamespace: p.cfg.PodNamespace,
 			DeleteAfter: p.cfg.DeleteAfter, FailedFor: p.cfg.FailedFor, ControlGroupFor: p.cfg.ControlGroupFor,
 		},
-		Plan: p.loop.Now, Client: live,
+		Plan: p.loop.Last, Client: live,
 		LedgerName: p.cfg.AgentName + "-remediation", DryRun: p.cfg.RemediationMode == config.RemediationDryRun,
 		ControlGroup: group, ServerTime: p.environment.Client.ServerTime, Now: time.Now, Timeout: 10 * p.cfg.CheckTimeout,
 		Events: p.GetEventRecorder("kube-node-ready-controller"), Self: deployment(p.cfg),
@@ -107,12 +127,12 @@ func (p parts) remediator(live client.Client, group func() controlgroup.State,
 	}
 }
 
-// tainter re-taints verified nodes that fail, and removes outdated failed taints, also when RETAINT is off again.
+// tainter re-taints verified nodes that fail, and removes outdated failed taints: all of them where re-taint is switched off.
 func (p parts) tainter(group func() controlgroup.State) *retaint.Tainter {
 	return &retaint.Tainter{
 		Settings: retaint.Settings{Fleet: p.loop.Settings, Enabled: p.cfg.Retaint, NodeName: p.cfg.NodeName,
 			ControlGroupFor: p.cfg.RetaintControlGroupFor, CoolDown: p.cfg.RetaintCoolDown},
-		Plan: p.loop.Now, ControlGroup: group, Now: time.Now, Timeout: p.cfg.CheckTimeout,
+		Plan: p.loop.Last, ControlGroup: group, Now: time.Now, Timeout: p.cfg.CheckTimeout,
 		Node: func(name string) nodepatch.NodeAPI {
 			return nodepatch.Client{REST: p.environment.Client.Core, Name: name}
 		},

@@ -15,7 +15,7 @@ import (
 
 // Decide says what state each selected node is in, and what is to be written, at now.
 func (s Settings) Decide(objects Objects, now time.Time) Plan {
-	plan := Plan{Seen: Memory{began: objects.Seen.began, nodes: make(map[types.UID]memory, len(objects.Nodes)),
+	plan := Plan{At: now, Seen: Memory{began: objects.Seen.began, nodes: make(map[types.UID]memory, len(objects.Nodes)),
 		reported: make(map[Reason]int)}}
 	if plan.Seen.began.IsZero() {
 		plan.Seen.began = now

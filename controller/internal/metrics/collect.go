@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"context"
 	"maps"
 	"slices"
 	"strings"
@@ -20,8 +19,7 @@ import (
 type descriptions struct {
 	nodes, breaker, status, duration, retries, pods *prometheus.Desc
 	retainted, rechecksFailed                       *prometheus.Desc
-	unverified, verifying, verified, failed         *prometheus.Desc
-	healthy, started, reconcileErrors, buildInfo    *prometheus.Desc
+	healthy, reconcileErrors, buildInfo             *prometheus.Desc
 }
 
 func describe() descriptions {
@@ -39,12 +37,7 @@ func describe() descriptions {
 		retries: series("retry_attempts_total",
 			"Agents or workers that were started again on a node that was not verified: new pods and restarts.", "node"),
 		pods:            series("worker_pods", "Pods that verify nodes, agents or workers, by phase.", "status"),
-		unverified:      series("controller_nodes_unverified", "Nodes without a pod that verifies them."),
-		verifying:       series("controller_nodes_verifying", "Nodes whose pod is starting or running the checks."),
-		verified:        series("controller_nodes_verified", "Verified nodes."),
-		failed:          series("controller_nodes_failed", "Nodes whose verification failed or does not start."),
 		healthy:         series("controller_healthy", "1 while the leader can read its caches, 0 while it cannot."),
-		started:         series("controller_start_time_seconds", "Unix time at which the leader's process started, in seconds."),
 		reconcileErrors: series("controller_reconcile_errors_total", "Decisions about the fleet that failed, or whose writes did."),
 		buildInfo: series("build_info", "1, with the version of the controller, its commit and its build date as labels.",
 			"version", "commit_hash", "build_date"),
@@ -58,24 +51,23 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	c.failedTaints.Describe(out)
 	d := describe()
 	for _, desc := range []*prometheus.Desc{d.nodes, d.breaker, d.retainted, d.rechecksFailed, d.status, d.duration, d.retries,
-		d.pods, d.unverified, d.verifying, d.verified, d.failed, d.healthy, d.started, d.reconcileErrors, d.buildInfo} {
+		d.pods, d.healthy, d.reconcileErrors, d.buildInfo} {
 		out <- desc
 	}
 }
 
 // Collect implements prometheus.Collector: nothing where this process is not the leader.
 func (c *Collector) Collect(out chan<- prometheus.Metric) {
-	plan, isLeader, err := c.source.Now(context.Background())
+	plan, err := c.source.Last()
 	s := scrape{out: out, descriptions: describe()}
 	switch {
-	case err != nil: // the loop logs it: it reads the same caches
+	case err != nil: // the loop logs it
 		s.gauge(s.healthy, 0)
 		return
-	case !isLeader:
+	case plan.At.IsZero():
 		return
 	}
 	s.gauge(s.healthy, 1)
-	s.gauge(s.started, float64(c.started.UnixNano())/1e9)
 	s.gauge(s.buildInfo, 1, c.build.Version, c.build.Commit, c.build.Date)
 	s.counter(s.reconcileErrors, float64(c.source.Errors()))
 	c.gate.Collect(out)
@@ -117,7 +109,7 @@ func (s scrape) fleet(plan fleet.Plan) {
 		state  fleet.State
 		reason fleet.Reason
 	}
-	counts, states := make(map[key]int), make(map[fleet.State]int)
+	counts := make(map[key]int)
 	for _, state := range fleet.States() {
 		if state != fleet.Failed {
 			counts[key{state: state}] = 0
@@ -132,15 +124,10 @@ func (s scrape) fleet(plan fleet.Plan) {
 			at.reason = status.Reason
 		}
 		counts[at]++
-		states[status.State]++
 	}
 	for at, count := range counts {
 		s.gauge(s.nodes, float64(count), string(at.state), string(at.reason))
 	}
-	s.gauge(s.unverified, float64(states[fleet.Unverified]))
-	s.gauge(s.verifying, float64(states[fleet.Pending]+states[fleet.InProgress]))
-	s.gauge(s.verified, float64(states[fleet.Verified]))
-	s.gauge(s.failed, float64(states[fleet.Failed]))
 }
 
 // rechecks counts the verified nodes that fail, and those that are re-tainted.

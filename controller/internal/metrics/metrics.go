@@ -16,10 +16,10 @@ import (
 // window is how long a verified node keeps its series.
 const window = time.Hour
 
-// Source tells what the fleet looks like at the time of a scrape.
+// Source tells what the fleet looks like.
 type Source interface {
-	// Now returns the plan, and whether this process is the leader.
-	Now(ctx context.Context) (fleet.Plan, bool, error)
+	// Last returns the last plan, none where this process is not the leader. The error is why there is no newer one.
+	Last() (fleet.Plan, error)
 	// Errors returns how many decisions have failed.
 	Errors() uint64
 }
@@ -35,10 +35,9 @@ type Build struct{ Version, Commit, Date string }
 
 // Collector counts what plans report as a step of the loop, and computes everything else at each scrape.
 type Collector struct {
-	source  Source
-	build   Build
-	started time.Time
-	now     func() time.Time
+	source Source
+	build  Build
+	now    func() time.Time
 
 	gate          prometheus.Histogram
 	verifications *prometheus.CounterVec // label status: success, failed
@@ -52,7 +51,7 @@ type Collector struct {
 // New makes a Collector. It is a step of the loop that is its source.
 func New(source Source, build Build) *Collector {
 	c := &Collector{
-		source: source, build: build, started: time.Now(), now: time.Now,
+		source: source, build: build, now: time.Now,
 		gate: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "kube_node_ready_gate_seconds",
 			Help: "Time from the creation of a node with the startup taint to its first verification, in seconds, " +

@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -33,6 +32,7 @@ type story struct {
 	t         *testing.T
 	settings  fleet.Settings
 	objects   fleet.Objects
+	plan      fleet.Plan
 	now       time.Time
 	standby   bool
 	err       error
@@ -51,13 +51,12 @@ func newStory(t *testing.T) *story {
 	return s
 }
 
-// Now is what the loop's would be.
-func (s *story) Now(context.Context) (fleet.Plan, bool, error) {
-	if s.err != nil || s.standby {
-		return fleet.Plan{}, false, s.err
+// Last is what the loop's would be.
+func (s *story) Last() (fleet.Plan, error) {
+	if s.standby {
+		return fleet.Plan{}, nil
 	}
-	plan := s.settings.Decide(s.objects, s.now)
-	return plan, true, nil
+	return s.plan, s.err
 }
 
 func (s *story) Errors() uint64 { return s.failed }
@@ -66,9 +65,9 @@ func (s *story) Errors() uint64 { return s.failed }
 func (s *story) after(d time.Duration) {
 	s.t.Helper()
 	s.now = s.now.Add(d)
-	plan := s.settings.Decide(s.objects, s.now)
-	s.objects.Seen = plan.Seen
-	_, err := s.collector.Act(s.t.Context(), plan)
+	s.plan = s.settings.Decide(s.objects, s.now)
+	s.objects.Seen = s.plan.Seen
+	_, err := s.collector.Act(s.t.Context(), s.plan)
 	require.NoError(s.t, err)
 }
 
@@ -171,12 +170,10 @@ func TestStory(t *testing.T) {
 	s.pod("bad", "p2", 0, waiting("ImagePullBackOff"))
 	s.after(time.Second)
 	assert.Equal(t, []string{
-		"controller_nodes_verified 1", "controller_nodes_verifying 2",
 		`nodes{reason="",state="InProgress"} 1`, `nodes{reason="",state="Pending"} 1`, `nodes{reason="",state="Verified"} 1`,
 		`verification_status{node="bad",status="pending"} 1`, `verification_status{node="good",status="in_progress"} 1`,
 		`worker_pods{status="pending"} 1`, `worker_pods{status="running"} 1`,
-	}, s.series("nodes", "verification_status", "worker_pods", "controller_nodes_unverified", "controller_nodes_verifying",
-		"controller_nodes_verified", "controller_nodes_failed"))
+	}, s.series("nodes", "verification_status", "worker_pods"))
 
 	s.release("good")
 	s.after(2 * time.Second)
@@ -189,12 +186,10 @@ func TestStory(t *testing.T) {
 
 	s.after(3 * time.Minute)
 	assert.Equal(t, []string{
-		"controller_nodes_failed 1", "controller_nodes_verified 2",
 		`nodes{reason="",state="Verified"} 2`, `nodes{reason="ImagePull",state="Failed"} 1`,
 		`verification_status{node="bad",status="failed"} 1`, `verification_status{node="good",status="verified"} 1`,
 		`verifications_total{status="failed"} 1`, `verifications_total{status="success"} 1`,
-	}, s.series("nodes", "verification_status", "verifications_total", "controller_nodes_unverified", "controller_nodes_verifying",
-		"controller_nodes_verified", "controller_nodes_failed"))
+	}, s.series("nodes", "verification_status", "verifications_total"))
 
 	s.after(time.Hour - 3*time.Minute)
 	assert.Equal(t, []string{`verification_status{node="bad",status="failed"} 1`}, s.series(ofNodes...), "an hour later")
@@ -204,17 +199,19 @@ func TestStory(t *testing.T) {
 	assert.Equal(t, []string{`nodes{reason="",state="Verified"} 2`}, s.series("nodes"))
 }
 
-// A scrape shows what the caches have at that time, not what was decided last.
+// A scrape shows what was decided last, and counts time until now. It decides nothing.
 func TestComputedAtTheScrape(t *testing.T) {
 	s := newStory(t)
 	s.join("a")
 	s.after(0)
 	s.release("a")
+	before := []string{`nodes{reason="",state="Unverified"} 1`, `verification_status{node="a",status="unverified"} 1`}
+	assert.Equal(t, before, s.series("nodes", "verification_status"))
+	s.after(time.Second)
 	assert.Equal(t, []string{`nodes{reason="",state="Verified"} 1`, `verification_status{node="a",status="verified"} 1`},
 		s.series("nodes", "verification_status"))
-	assert.Empty(t, s.series("verifications_total"), "counted with the decision")
-	s.leave("a")
-	assert.Empty(t, s.series("nodes", "verification_status"))
+	s.now = s.now.Add(time.Hour)
+	assert.Equal(t, []string{`nodes{reason="",state="Verified"} 1`}, s.series("nodes", "verification_status"), "an hour later, without a decision")
 }
 
 func TestRetries(t *testing.T) {
@@ -264,6 +261,7 @@ func TestOnlyTheLeader(t *testing.T) {
 // The manager serves one registry. A standby's has no series of the fleet there, but those of Go and of the process.
 func TestInTheManagersRegistry(t *testing.T) {
 	s := newStory(t)
+	s.after(0)
 	require.NoError(t, ctrlmetrics.Registry.Register(s.collector))
 	defer ctrlmetrics.Registry.Unregister(s.collector)
 	served := func() (names []string) {
@@ -283,16 +281,17 @@ func TestInTheManagersRegistry(t *testing.T) {
 
 func TestController(t *testing.T) {
 	s := newStory(t)
+	s.after(0)
 	s.failed = 4
-	s.collector.started = time.Unix(1234, 0)
 	assert.Equal(t, []string{
 		`build_info{build_date="2026-01-02",commit_hash="abc",version="1.2.3"} 1`,
-		"controller_healthy 1", "controller_reconcile_errors_total 4", "controller_start_time_seconds 1234",
+		"controller_healthy 1", "controller_reconcile_errors_total 4",
 	}, s.series(), "without nodes")
 }
 
 func TestBreaker(t *testing.T) {
 	s := newStory(t)
+	s.after(0)
 	assert.Zero(t, testutil.CollectAndCount(s.collector, "kube_node_ready_breaker"))
 	s.collector.Breaker("replace")("dns", true)
 	s.collector.Breaker("replace")("control-node", true)
@@ -304,6 +303,7 @@ func TestBreaker(t *testing.T) {
 // One thing is held by a reason as long as another one is.
 func TestBreakerOfTwoThings(t *testing.T) {
 	s := newStory(t)
+	s.after(0)
 	s.collector.Breaker("replace")("control-node", true)
 	s.collector.Breaker("retaint")("control-node", false)
 	assert.Equal(t, []string{`breaker{reason="control-node"} 1`}, s.series("breaker"))
@@ -333,6 +333,7 @@ func TestRechecks(t *testing.T) {
 
 func TestAllStatesAndReasonsAreThere(t *testing.T) {
 	s := newStory(t)
+	s.after(0)
 	assert.Equal(t, len(fleet.States())-1+len(fleet.Reasons()), testutil.CollectAndCount(s.collector, "kube_node_ready_nodes"))
 	assert.Equal(t, 4, testutil.CollectAndCount(s.collector, "kube_node_ready_worker_pods"))
 	assert.Equal(t, 2, testutil.CollectAndCount(s.collector, "kube_node_ready_verifications_total"))

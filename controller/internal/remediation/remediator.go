@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -30,8 +31,8 @@ const (
 // concurrent use.
 type Remediator struct {
 	Settings Settings
-	// Plan returns the plan for the caches as they are, false where this process is not the leader.
-	Plan func(context.Context) (fleet.Plan, bool, error)
+	// Plan returns the last plan of the loop, none where this process is not the leader.
+	Plan func() (fleet.Plan, error)
 	// Client reads and writes without a cache.
 	Client       client.Client
 	LedgerName   string
@@ -56,25 +57,17 @@ type Remediator struct {
 
 // Start decides and acts until ctx ends. The manager calls it when this process has become the leader.
 func (r *Remediator) Start(ctx context.Context) error {
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-			r.once(ctx)
-		}
-	}
+	wait.NonSlidingUntilWithContext(ctx, r.once, interval)
+	return nil
 }
 
 // once decides and acts. What fails is decided again the next time.
 func (r *Remediator) once(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
-	plan, isLeader, err := r.Plan(ctx)
+	plan, err := r.Plan()
 	now, serverNow := r.Now(), r.ServerTime()
-	if err != nil || !isLeader || serverNow.IsZero() {
+	if err != nil || plan.At.IsZero() || serverNow.IsZero() {
 		return // the loop logs the error
 	}
 	decision, err := r.decide(ctx, plan, serverNow, now)
@@ -87,6 +80,10 @@ func (r *Remediator) once(ctx context.Context) {
 	}
 	r.report(decision, now)
 	r.HandOver.Consider(ctx, r.Client, r.Settings.breaker().Unfit(plan.Statuses), r.Settings.NodeName, now)
+	if len(decision.Candidates) > 0 && !plan.IsFresh(now) {
+		r.Log.Warn("no node is replaced: the last plan is too old", "made", plan.At)
+		return
+	}
 	for _, candidate := range decision.Candidates {
 		if at, refused := r.refused[candidate.Node.UID]; !refused || now.Sub(at) >= refusedFor {
 			r.replace(ctx, candidate, plan.Seen, decision.Ledger, serverNow, now)

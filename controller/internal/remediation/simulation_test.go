@@ -138,7 +138,7 @@ func (w *world) observe(ctx context.Context, c client.WithWatch, object client.O
 func (w *world) lead() *leader {
 	l := &leader{events: new(sentEvents), breakers: make(map[string]bool)}
 	l.remediator = &Remediator{
-		Settings: testSettings(), Plan: func(context.Context) (fleet.Plan, bool, error) { return l.plan, true, nil }, Client: w.client, LedgerName: "kube-node-ready-remediation",
+		Settings: testSettings(), Plan: func() (fleet.Plan, error) { return l.plan, nil }, Client: w.client, LedgerName: "kube-node-ready-remediation",
 		ControlGroup: func() controlgroup.State { return w.group }, Now: func() time.Time { return w.now },
 		ServerTime: func() time.Time { return w.now.Add(5 * time.Hour) }, // which is not the controller's clock
 		Timeout:    time.Minute, Events: l.events, Self: &corev1.Pod{}, Log: slog.New(slog.DiscardHandler),
@@ -288,6 +288,10 @@ func (l *leader) turn(w *world) {
 	plan := testSettings().Fleet.Decide(objects, w.now)
 	l.seen = plan.Seen
 	l.plan = plan
+	in := Input{Statuses: plan.Statuses, ControlGroup: w.group, ServerNow: l.remediator.ServerTime()}
+	for _, candidate := range testSettings().Decide(in, w.now).Candidates {
+		assert.True(w.t, candidate.ChangesWithTime(), "else no plan would be made again")
+	}
 	l.remediator.once(w.t.Context())
 }
 

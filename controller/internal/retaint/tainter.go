@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -40,8 +41,8 @@ const (
 // Tainter adds and removes failed taints. It runs beside the loop, so that it never delays a report. Not safe for concurrent use.
 type Tainter struct {
 	Settings Settings
-	// Plan returns the plan for the caches as they are, false where this process is not the leader.
-	Plan func(context.Context) (fleet.Plan, bool, error)
+	// Plan returns the last plan of the loop, none where this process is not the leader.
+	Plan func() (fleet.Plan, error)
 	// Node reads and patches a node without a cache.
 	Node         func(name string) nodepatch.NodeAPI
 	ControlGroup func() controlgroup.State
@@ -64,24 +65,16 @@ type Tainter struct {
 
 // Start decides and acts until ctx ends. The manager calls it when this process has become the leader.
 func (t *Tainter) Start(ctx context.Context) error {
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-			t.once(ctx)
-		}
-	}
+	wait.NonSlidingUntilWithContext(ctx, t.once, interval)
+	return nil
 }
 
 // once decides and acts. What fails is decided again the next time.
 func (t *Tainter) once(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	plan, isLeader, err := t.Plan(ctx)
-	if err != nil || !isLeader {
+	plan, err := t.Plan()
+	if err != nil || plan.At.IsZero() {
 		return // the loop logs the error
 	}
 	now := t.Now()
@@ -93,6 +86,10 @@ func (t *Tainter) once(ctx context.Context) {
 		if _, holds := decision.Breakers[rule]; t.Settings.Enabled {
 			t.SetBreaker(string(rule), holds)
 		}
+	}
+	if todo := len(decision.RemoveTaint) + len(decision.Candidates); todo > 0 && !plan.IsFresh(now) {
+		t.Log.Warn("no failed taint is added or removed: the last plan is too old", "made", plan.At, "nodes", todo)
+		decision.RemoveTaint, decision.Candidates = nil, nil
 	}
 	for _, status := range decision.RemoveTaint { // first: nothing delays it
 		t.removeTaint(ctx, status)

@@ -66,7 +66,7 @@ func newWorld(t *testing.T, nodes int) *world {
 // lead starts another controller, which has seen nothing.
 func (w *world) lead() {
 	w.seen, w.plan, w.group, w.breakers = fleet.Memory{}, fleet.Plan{}, controlgroup.State{PassedSince: w.now, Began: w.now, Ended: w.now}, make(map[string]bool)
-	w.tainter = &Tainter{Settings: w.settings, Plan: func(context.Context) (fleet.Plan, bool, error) { return w.plan, true, nil },
+	w.tainter = &Tainter{Settings: w.settings, Plan: func() (fleet.Plan, error) { return w.plan, nil },
 		Node: func(name string) nodepatch.NodeAPI { return nodeAPI{fakenode.API{Client: w.Client, Name: name}, w} }, ControlGroup: func() controlgroup.State { return w.group },
 		Now: func() time.Time { return w.now }, Timeout: time.Minute, Events: w,
 		SetBreaker: func(rule string, holds bool) { w.breakers[rule] = holds },
@@ -188,6 +188,32 @@ func (w *world) runWith(d time.Duration, cached func() []corev1.Node) {
 		w.seen = w.plan.Seen
 		w.tainter.once(w.Context())
 	}
+}
+
+// The loop hangs: what it has found may not be so any more.
+func TestOldPlan(t *testing.T) {
+	w := newWorld(t, 3)
+	w.run(10 * time.Minute)
+	w.reading = func(string) error { return errors.New("not yet") }
+	w.failing["n0"] = "DNSFailed"
+	w.run(10 * time.Second)
+	w.reading = func(string) error { return nil }
+	w.now = w.plan.At.Add(31 * time.Second)
+	w.group.Began, w.group.Ended = w.now, w.now
+	w.tainter.once(t.Context())
+	assert.Empty(t, w.retainted())
+	w.now = w.plan.At.Add(30 * time.Second)
+	w.tainter.once(t.Context())
+	assert.Equal(t, []string{"n0"}, w.retainted())
+
+	w.run(10 * time.Second)
+	w.tainter.Settings.Enabled = false
+	w.now = w.plan.At.Add(31 * time.Second)
+	w.tainter.once(t.Context())
+	assert.Equal(t, []string{"n0"}, w.retainted())
+	w.now = w.plan.At.Add(30 * time.Second)
+	w.tainter.once(t.Context())
+	assert.Empty(t, w.retainted())
 }
 
 func TestTheAgentRemovesTheTaint(t *testing.T) {
@@ -482,7 +508,7 @@ func TestDrainedNodesAreNotCounted(t *testing.T) {
 func TestControllerThatDoesNotLead(t *testing.T) {
 	w := newWorld(t, 3)
 	w.run(10 * time.Minute)
-	w.tainter.Plan = func(context.Context) (fleet.Plan, bool, error) { return w.plan, false, nil }
+	w.tainter.Plan = func() (fleet.Plan, error) { return fleet.Plan{}, nil }
 	w.failing["n0"] = "DNSFailed"
 	w.run(time.Minute)
 	assert.Empty(t, w.retainted())

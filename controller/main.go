@@ -150,7 +150,8 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 	} else if err := manager.Add(newLeftovers(cfg, template, manager, log)); err != nil {
 		return err
 	}
-	p := parts{Manager: manager, cfg: cfg, environment: environment, loop: fleetLoop, metrics: collector, log: log}
+	p := parts{Manager: manager, cfg: cfg, environment: environment, template: template, loop: fleetLoop, metrics: collector,
+		log: log}
 	if err := p.add(leave); err != nil {
 		return err
 	}

@@ -43,9 +43,7 @@ func newWorkers(cfg config.Controller, environment kube.Environment, template *c
 			ClusterDomain: domain, MaxWorkers: cfg.MaxConcurrentWorkers,
 			VerdictPort: cfg.MetricsPort, Round: agent.LongestRound(cfg.Config), Version: version},
 		Client: manager.GetClient(), Endpoints: endpoints.List,
-		Node: func(name string) nodepatch.NodeAPI {
-			return nodepatch.Client{REST: environment.Client.Core, Name: name}
-		},
+		Node:   nodeAPI(environment),
 		Events: manager.GetEventRecorder("kube-node-ready-controller"), ServerTime: environment.Client.ServerTime,
 		Timeout: cfg.CheckTimeout, Log: log,
 	}
@@ -56,7 +54,7 @@ func newLeftovers(cfg config.Controller, template *corev1.PodTemplateSpec, m man
 	log *slog.Logger) *worker.Leftovers {
 	return &worker.Leftovers{
 		Reader: m.GetAPIReader(), Writer: m.GetClient(), Namespace: cfg.PodNamespace,
-		Selector: workers(template), Timeout: cfg.CheckTimeout, Log: log,
+		Selector: componentLabels(template, "worker").AsSelector(), Timeout: cfg.CheckTimeout, Log: log,
 	}
 }
 
@@ -65,6 +63,7 @@ type parts struct {
 	manager.Manager
 	cfg         config.Controller
 	environment kube.Environment
+	template    *corev1.PodTemplateSpec // of the agents or workers
 	loop        *loop.Loop
 	metrics     *metrics.Collector
 	log         *slog.Logger
@@ -78,14 +77,19 @@ func (p parts) add(leave func()) error {
 	}
 	remediates := p.cfg.RemediationMode != config.RemediationOff
 	group := &controlgroup.Group{Log: p.log}
-	tainter := p.tainter(group.State)
+	actor := breaker.Actor{Plan: p.loop.Last, ControlGroup: group.State, Now: time.Now,
+		Events: p.GetEventRecorder("kube-node-ready-controller"), Log: p.log}
+	tainter := p.tainter(actor)
 	if remediates || p.cfg.Retaint {
 		group.Checks, group.Runner = agent.Checks(p.cfg.Config, p.environment)
-		handOver := &breaker.HandOver{PodName: p.cfg.PodName, PodNamespace: p.cfg.PodNamespace, Leave: leave, Log: p.log}
+		handOver := &breaker.HandOver{Client: live, Namespace: p.cfg.PodNamespace,
+			Replicas: componentLabels(p.template, "controller"), Leave: leave, Log: p.log}
 		if remediates {
-			err = p.Add(p.remediator(live, group.State, handOver))
+			remediator := p.remediator(actor, live)
+			remediator.HandOver = handOver
+			err = p.Add(remediator)
 		} else {
-			tainter.HandOver, tainter.Client = handOver, live
+			tainter.HandOver = handOver
 		}
 		err = errors.Join(err, p.Add(group))
 	}
@@ -112,32 +116,32 @@ func (w *whenRetainted) Act(_ context.Context, plan fleet.Plan) (requeueAfter ti
 }
 
 // remediator replaces nodes that are never verified.
-func (p parts) remediator(live client.Client, group func() controlgroup.State,
-	handOver *breaker.HandOver) *remediation.Remediator {
+func (p parts) remediator(actor breaker.Actor, live client.Client) *remediation.Remediator {
+	actor.Timeout, actor.SetBreaker = 10*p.cfg.CheckTimeout, p.metrics.Breaker("remediation")
 	return &remediation.Remediator{
+		Actor: actor, Client: live, ServerTime: p.environment.Client.ServerTime, Self: deployment(p.cfg),
 		Settings: remediation.Settings{
-			Fleet: p.loop.Settings, NodeName: p.cfg.NodeName, PodNamespace: p.cfg.PodNamespace,
-			DeleteAfter: p.cfg.DeleteAfter, FailedFor: p.cfg.FailedFor, ControlGroupFor: p.cfg.ControlGroupFor,
+			Settings:     breaker.Settings{Fleet: p.loop.Settings, NodeName: p.cfg.NodeName, ControlGroupFor: p.cfg.ControlGroupFor},
+			PodNamespace: p.cfg.PodNamespace, DeleteAfter: p.cfg.DeleteAfter, FailedFor: p.cfg.FailedFor,
 		},
-		Plan: p.loop.Last, Client: live,
 		LedgerName: p.cfg.AgentName + "-remediation", DryRun: p.cfg.RemediationMode == config.RemediationDryRun,
-		ControlGroup: group, ServerTime: p.environment.Client.ServerTime, Now: time.Now, Timeout: 10 * p.cfg.CheckTimeout,
-		Events: p.GetEventRecorder("kube-node-ready-controller"), Self: deployment(p.cfg),
-		SetBreaker: p.metrics.Breaker("remediation"), HandOver: handOver, Log: p.log,
 	}
 }
 
 // tainter re-taints verified nodes that fail, and removes outdated failed taints: all of them where re-taint is switched off.
-func (p parts) tainter(group func() controlgroup.State) *retaint.Tainter {
+func (p parts) tainter(actor breaker.Actor) *retaint.Tainter {
+	actor.Timeout, actor.SetBreaker = retaint.Timeout, p.metrics.Breaker("retaint")
 	return &retaint.Tainter{
-		Settings: retaint.Settings{Fleet: p.loop.Settings, Enabled: p.cfg.Retaint, NodeName: p.cfg.NodeName,
-			ControlGroupFor: p.cfg.RetaintControlGroupFor, CoolDown: p.cfg.RetaintCoolDown},
-		Plan: p.loop.Last, ControlGroup: group, Now: time.Now, Timeout: p.cfg.CheckTimeout,
-		Node: func(name string) nodepatch.NodeAPI {
-			return nodepatch.Client{REST: p.environment.Client.Core, Name: name}
-		},
-		Events: p.GetEventRecorder("kube-node-ready-controller"), SetBreaker: p.metrics.Breaker("retaint"),
-		Count: p.metrics.CountFailedTaint, Log: p.log,
+		Actor: actor, Node: nodeAPI(p.environment), RequestTimeout: p.cfg.CheckTimeout, Count: p.metrics.CountFailedTaint,
+		Settings: retaint.Settings{Enabled: p.cfg.Retaint, CoolDown: p.cfg.RetaintCoolDown, Settings: breaker.Settings{
+			Fleet: p.loop.Settings, NodeName: p.cfg.NodeName, ControlGroupFor: p.cfg.RetaintControlGroupFor}},
+	}
+}
+
+// nodeAPI returns what reads and patches a node without a cache.
+func nodeAPI(environment kube.Environment) func(name string) nodepatch.NodeAPI {
+	return func(name string) nodepatch.NodeAPI {
+		return nodepatch.Client{REST: environment.Client.Core, Name: name}
 	}
 }
 
@@ -160,8 +164,8 @@ func removeFailedTaints(ctx context.Context, cfg config.Controller, environment 
 			if !settings.IsRetainted(&nodes.Items[i]) {
 				continue
 			}
-			node := nodepatch.Client{REST: environment.Client.Core, Name: name}
-			if _, err := retaint.RemoveFailedTaint(ctx, retaint.Patcher(node, cfg.CheckTimeout), settings); err != nil {
+			patcher := retaint.Patcher(nodeAPI(environment)(name), cfg.CheckTimeout)
+			if _, err := retaint.RemoveFailedTaint(ctx, patcher, settings); err != nil {
 				failures = errors.Join(failures, fmt.Errorf("node %s: %w", name, err))
 				continue
 			}
@@ -180,9 +184,9 @@ func deployment(cfg config.Controller) runtime.Object {
 	}
 }
 
-// workers selects the workers of the release that the template is from.
-func workers(template *corev1.PodTemplateSpec) labels.Selector {
+// componentLabels are of the pods of another component of the release that the template is from.
+func componentLabels(template *corev1.PodTemplateSpec, component string) labels.Set {
 	own := fleet.OwnLabels(template.Labels)
-	own[fleet.Component] = "worker"
-	return own.AsSelector()
+	own[fleet.Component] = component
+	return own
 }

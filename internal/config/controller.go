@@ -17,7 +17,6 @@ type Controller struct {
 	AgentName string
 	// AgentTemplate is the path of a PodTemplateSpec (core/v1): the agent's, or in controller mode that of a worker.
 	AgentTemplate   string
-	PodName         string
 	NotStartedAfter time.Duration
 	HealthPort      int
 
@@ -54,7 +53,6 @@ func (c *Controller) settings() []*setting {
 			"kube-node-ready", text(&c.AgentName, agentName)},
 		{"agent-template", "path", "file with the pod template of the agent or worker", "/etc/kube-node-ready/agent.yaml",
 			text(&c.AgentTemplate, anything)},
-		{"pod-name", "name", "name of this pod", "", text(&c.PodName, optional(subdomain))},
 		{"node-name", "name", "node that this pod runs on", "", text(&c.NodeName, optional(subdomain))},
 		{"not-started-after", "duration", "how long a node may be without a running agent before that is reported", "3m",
 			duration(&c.NotStartedAfter, time.Second, 24*time.Hour)},

@@ -172,7 +172,7 @@ func (s scrape) node(status fleet.Status, retries int32) {
 	}
 }
 
-// statusLabel names a state as the earlier generation of this series did.
+// statusLabel names a state in lower case: the name of the series and its labels are a contract.
 func statusLabel(state fleet.State) string {
 	if state == fleet.InProgress {
 		return "in_progress"

@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
 )
 
 // window is how long a verified node keeps its series.
@@ -23,12 +22,6 @@ type Source interface {
 	// Errors returns how many decisions have failed.
 	Errors() uint64
 }
-
-var (
-	_ Source               = (*loop.Loop)(nil)
-	_ loop.Step            = (*Collector)(nil)
-	_ prometheus.Collector = (*Collector)(nil)
-)
 
 // Build identifies the program.
 type Build struct{ Version, Commit, Date string }

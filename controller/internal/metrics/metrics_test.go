@@ -19,8 +19,11 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
+
+var _ Source = (*loop.Loop)(nil)
 
 const (
 	startup  = "node-ready/unverified"
@@ -245,7 +248,7 @@ func TestOnlyTheLeader(t *testing.T) {
 	s := newStory(t)
 	s.join("a")
 	s.after(0)
-	s.collector.Breaker("replace")("dns", true)
+	s.collector.Breaker("remediation")("dns", true)
 	assert.NotEmpty(t, s.series())
 	s.standby = true
 	assert.Zero(t, testutil.CollectAndCount(s.collector))
@@ -293,9 +296,9 @@ func TestBreaker(t *testing.T) {
 	s := newStory(t)
 	s.after(0)
 	assert.Zero(t, testutil.CollectAndCount(s.collector, "kube_node_ready_breaker"))
-	s.collector.Breaker("replace")("dns", true)
-	s.collector.Breaker("replace")("control-node", true)
-	s.collector.Breaker("replace")("control-node", false)
+	s.collector.Breaker("remediation")("dns", true)
+	s.collector.Breaker("remediation")("control-node", true)
+	s.collector.Breaker("remediation")("control-node", false)
 	assert.Equal(t, []string{`breaker{reason="dns"} 1`}, s.series("breaker"))
 	assert.Equal(t, 2, testutil.CollectAndCount(s.collector, "kube_node_ready_breaker"))
 }
@@ -304,7 +307,7 @@ func TestBreaker(t *testing.T) {
 func TestBreakerOfTwoThings(t *testing.T) {
 	s := newStory(t)
 	s.after(0)
-	s.collector.Breaker("replace")("control-node", true)
+	s.collector.Breaker("remediation")("control-node", true)
 	s.collector.Breaker("retaint")("control-node", false)
 	assert.Equal(t, []string{`breaker{reason="control-node"} 1`}, s.series("breaker"))
 }
@@ -373,7 +376,7 @@ func TestLint(t *testing.T) {
 	s.after(0)
 	s.release("a")
 	s.after(time.Second)
-	s.collector.Breaker("replace")("dns", true)
+	s.collector.Breaker("remediation")("dns", true)
 	problems, err := testutil.CollectAndLint(s.collector)
 	require.NoError(t, err)
 	assert.Empty(t, problems)

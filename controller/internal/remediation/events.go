@@ -33,7 +33,8 @@ func (r *Remediator) report(decision Decision, now time.Time) {
 		_, holds := decision.Breakers[rule]
 		r.SetBreaker(string(rule), holds || rule == Halted && decision.Ledger.isHalted())
 	}
-	rule, text := decision.freezes()
+	// The others are not the fault of the cluster, or of the controller itself.
+	rule, text := breaker.First([]Rule{breaker.ControlGroup, breaker.ControlNode, LedgerFailed}, decision.Breakers)
 	if rule != "" && !r.frozen {
 		r.Log.Warn("remediation frozen", "rule", rule, "detail", text)
 		r.event(r.Self, RemediationFrozen, string(rule)+": "+text)
@@ -52,16 +53,6 @@ func (r *Remediator) report(decision Decision, now time.Time) {
 	for _, withheld := range decision.Withheld {
 		r.withheld(withheld, now)
 	}
-}
-
-// freezes returns the breaker that is the fault of the cluster or of the controller itself, or "".
-func (d Decision) freezes() (Rule, string) {
-	for _, rule := range []Rule{breaker.ControlGroup, breaker.ControlNode, LedgerFailed} {
-		if text, held := d.Breakers[rule]; held {
-			return rule, text
-		}
-	}
-	return "", ""
 }
 
 func (r *Remediator) withheld(w Withheld, now time.Time) {

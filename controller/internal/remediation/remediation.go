@@ -39,22 +39,19 @@ const (
 	DryRun      Rule = "dry-run"
 )
 
-// Breakers returns the rules that hold every deletion, for the metric.
+// Breakers returns the rules that hold every deletion, in their order.
 func Breakers() []Rule {
-	return []Rule{breaker.ControlGroup, breaker.ControlNode, breaker.FailedRechecks, LedgerFailed, HourlyBudget, DailyBudget, Halted}
+	return append(breaker.Rules(), LedgerFailed, HourlyBudget, DailyBudget, Halted)
 }
 
 // Settings are what the operator has decided.
 type Settings struct {
-	Fleet        fleet.Settings
-	NodeName     string // of the controller
+	breaker.Settings
 	PodNamespace string // of the controller and of the workers
 	// DeleteAfter is the age of a node from which it may be replaced.
 	DeleteAfter time.Duration
 	// FailedFor is how long a node must have failed for one curable reason.
 	FailedFor time.Duration
-	// ControlGroupFor is how long the control group must have passed.
-	ControlGroupFor time.Duration
 }
 
 // Input is the cluster at one moment.
@@ -109,7 +106,7 @@ func (s Settings) withhold(candidate fleet.Status, in Input, d *Decision, now ti
 	pool := nodePool(candidate.Node)
 	for _, ask := range []func() (Rule, string){
 		func() (Rule, string) { return protected(candidate.Node) },
-		func() (Rule, string) { return d.cluster() },
+		func() (Rule, string) { return breaker.First(Breakers(), d.Breakers) },
 		func() (Rule, string) { return s.controlGroup(in.ControlGroup, now) },
 		func() (Rule, string) { return s.proof(candidate.Node, in.Statuses) },
 		func() (Rule, string) { return inFlight(d.Ledger) },

@@ -4,72 +4,48 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
-	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
-const (
-	// interval is how often the remediator decides.
-	interval = 10 * time.Second
-	// refusedFor is how long a candidate waits whose live objects have withheld its deletion.
-	refusedFor = 5 * time.Minute
-)
+// refusedFor is how long a candidate waits whose live objects have withheld its deletion.
+const refusedFor = 5 * time.Minute
 
-// Remediator replaces one node at a time. It runs beside the loop, so that it never delays the release of a node. Not safe for
-// concurrent use.
+// Remediator replaces one node at a time.
 type Remediator struct {
+	breaker.Actor
 	Settings Settings
-	// Plan returns the last plan of the loop, none where this process is not the leader.
-	Plan func() (fleet.Plan, error)
 	// Client reads and writes without a cache.
-	Client       client.Client
-	LedgerName   string
-	DryRun       bool
-	ControlGroup func() controlgroup.State
+	Client     client.Client
+	LedgerName string
+	DryRun     bool
 	// ServerTime returns the time by the API server's clock, zero if it is not known yet.
 	ServerTime func() time.Time
-	Now        func() time.Time // this process's monotonic clock
-	Timeout    time.Duration    // of all requests about one decision
-	Events     events.EventRecorder
 	Self       runtime.Object // what Events about the whole fleet are about
-	// SetBreaker says for each of Breakers whether it holds every deletion now.
-	SetBreaker func(rule string, holds bool)
-	HandOver   *breaker.HandOver // nil: none
-	Log        *slog.Logger
 
 	store   store
 	notices breaker.Notices[notice]
-	refused map[types.UID]time.Time
+	refused breaker.Recent[types.UID]
 	frozen  bool
 }
 
 // Start decides and acts until ctx ends. The manager calls it when this process has become the leader.
-func (r *Remediator) Start(ctx context.Context) error {
-	wait.NonSlidingUntilWithContext(ctx, r.once, interval)
-	return nil
-}
+func (r *Remediator) Start(ctx context.Context) error { return r.Run(ctx, r.Settings.Settings, r.act) }
 
-// once decides and acts. What fails is decided again the next time.
-func (r *Remediator) once(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
-	defer cancel()
-	plan, err := r.Plan()
-	now, serverNow := r.Now(), r.ServerTime()
-	if err != nil || plan.At.IsZero() || serverNow.IsZero() {
-		return // the loop logs the error
+func (r *Remediator) act(ctx context.Context, plan fleet.Plan, now time.Time) {
+	serverNow := r.ServerTime()
+	if serverNow.IsZero() {
+		return
 	}
+	r.refused.Forget(refusedFor, now)
 	decision, err := r.decide(ctx, plan, serverNow, now)
 	switch {
 	case apierrors.IsConflict(err):
@@ -79,16 +55,14 @@ func (r *Remediator) once(ctx context.Context) {
 		decision = Decision{Breakers: map[Rule]string{LedgerFailed: err.Error()}}
 	}
 	r.report(decision, now)
-	r.HandOver.Consider(ctx, r.Client, r.Settings.breaker().Unfit(plan.Statuses), r.Settings.NodeName, now)
-	if len(decision.Candidates) > 0 && !plan.IsFresh(now) {
-		r.Log.Warn("no node is replaced: the last plan is too old", "made", plan.At)
-		return
-	}
 	for _, candidate := range decision.Candidates {
-		if at, refused := r.refused[candidate.Node.UID]; !refused || now.Sub(at) >= refusedFor {
-			r.replace(ctx, candidate, plan.Seen, decision.Ledger, serverNow, now)
-			return
+		if _, refused := r.refused[candidate.Node.UID]; refused {
+			continue
 		}
+		if r.MayAct(plan) {
+			r.replace(ctx, candidate, plan.Seen, decision.Ledger, serverNow, now)
+		}
+		return
 	}
 }
 
@@ -137,7 +111,7 @@ func (r *Remediator) replace(ctx context.Context, candidate fleet.Status, seen f
 	log := r.Log.With("node", candidate.Node.Name, "nodepool", nodePool(candidate.Node), "reason", candidate.Reason)
 	claim, rule, text := r.confirm(ctx, candidate, seen, serverNow, now)
 	if rule != "" {
-		r.refuse(candidate, now)
+		r.refused.Add(candidate.Node.UID, now)
 		r.withheld(Withheld{Node: candidate.Node, Rule: rule, Text: text}, now)
 		return
 	}
@@ -160,7 +134,7 @@ func (r *Remediator) carryOut(ctx context.Context, candidate fleet.Status, claim
 	switch {
 	case isRefused(err):
 		log.Warn("the NodeClaim is not deleted", "nodeclaim", claim.GetName(), "error", err)
-		r.refuse(candidate, r.Now())
+		r.refused.Add(candidate.Node.UID, r.Now())
 		if err := r.store.write(ctx, before); err != nil {
 			log.Warn("the deletion stays in the ledger", "error", err)
 		}
@@ -171,12 +145,4 @@ func (r *Remediator) carryOut(ctx context.Context, candidate fleet.Status, claim
 		message := fmt.Sprintf("NodeClaim %s: %s: %s", claim.GetName(), candidate.Reason, candidate.Message)
 		r.event(candidate.Node, NodeClaimDeleted, message)
 	}
-}
-
-func (r *Remediator) refuse(candidate fleet.Status, now time.Time) {
-	if r.refused == nil {
-		r.refused = make(map[types.UID]time.Time)
-	}
-	maps.DeleteFunc(r.refused, func(_ types.UID, at time.Time) bool { return now.Sub(at) >= refusedFor })
-	r.refused[candidate.Node.UID] = now
 }

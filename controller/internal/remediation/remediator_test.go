@@ -226,8 +226,9 @@ func TestNoActionWithoutAClockOrAPlan(t *testing.T) {
 // handingOver is a world whose controller runs on a node that is not verified.
 func handingOver(t *testing.T) (w *world, left *int) {
 	w, left = newWorld(t, good()), new(int)
-	w.leaders[0].remediator.HandOver = &breaker.HandOver{PodName: "ctl-1", PodNamespace: namespace, Leave: func() { *left++ }, Log: slog.New(slog.DiscardHandler)}
 	labels := map[string]string{"app.kubernetes.io/name": "kube-node-ready", "app.kubernetes.io/instance": "knr", "app.kubernetes.io/component": "controller"}
+	w.leaders[0].remediator.HandOver = &breaker.HandOver{Client: w.client, Namespace: namespace, Replicas: labels,
+		Leave: func() { *left++ }, Log: slog.New(slog.DiscardHandler)}
 	ready := []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	for name, node := range map[string]string{"ctl-1": "controller", "ctl-2": "second"} {
 		require.NoError(t, w.client.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: labels},

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -44,8 +45,8 @@ func testSettings() Settings {
 	template := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}}}
 	of := fleet.Settings{Rules: fleet.NewRules(template, testRequest()), Request: testRequest(), ConditionType: condition,
 		NotStartedAfter: 3 * time.Minute, SilentAfter: 6 * time.Minute}
-	return Settings{Fleet: of, NodeName: "controller", PodNamespace: namespace,
-		DeleteAfter: 30 * time.Minute, FailedFor: 10 * time.Minute, ControlGroupFor: 5 * time.Minute}
+	return Settings{Settings: breaker.Settings{Fleet: of, NodeName: "controller", ControlGroupFor: 5 * time.Minute}, PodNamespace: namespace,
+		DeleteAfter: 30 * time.Minute, FailedFor: 10 * time.Minute}
 }
 
 func claimKind() schema.GroupVersionKind {
@@ -115,7 +116,6 @@ func newWorld(t *testing.T, pools ...*pool) *world {
 	mapper.Add(claimKind(), meta.RESTScopeRoot)
 	w.client = fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).
 		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
-		WithIndex(&corev1.Pod{}, "metadata.name", func(o client.Object) []string { return []string{o.GetName()} }).
 		WithIndex(&corev1.Event{}, "involvedObject.uid", func(o client.Object) []string { return []string{string(o.(*corev1.Event).InvolvedObject.UID)} }).
 		WithInterceptorFuncs(interceptor.Funcs{Delete: w.observe}).Build()
 	w.group = controlgroup.State{PassedSince: start.Add(-time.Hour), Ended: start}
@@ -138,11 +138,12 @@ func (w *world) observe(ctx context.Context, c client.WithWatch, object client.O
 func (w *world) lead() *leader {
 	l := &leader{events: new(sentEvents), breakers: make(map[string]bool)}
 	l.remediator = &Remediator{
-		Settings: testSettings(), Plan: func() (fleet.Plan, error) { return l.plan, nil }, Client: w.client, LedgerName: "kube-node-ready-remediation",
-		ControlGroup: func() controlgroup.State { return w.group }, Now: func() time.Time { return w.now },
+		Settings: testSettings(), Client: w.client, LedgerName: "kube-node-ready-remediation", Self: &corev1.Pod{},
 		ServerTime: func() time.Time { return w.now.Add(5 * time.Hour) }, // which is not the controller's clock
-		Timeout:    time.Minute, Events: l.events, Self: &corev1.Pod{}, Log: slog.New(slog.DiscardHandler),
-		SetBreaker: func(rule string, holds bool) { l.breakers[rule] = holds },
+		Actor: breaker.Actor{Plan: func() (fleet.Plan, error) { return l.plan, nil },
+			ControlGroup: func() controlgroup.State { return w.group }, Now: func() time.Time { return w.now },
+			Timeout: time.Minute, Events: l.events, Log: slog.New(slog.DiscardHandler),
+			SetBreaker: func(rule string, holds bool) { l.breakers[rule] = holds }},
 	}
 	w.leaders = append(w.leaders, l)
 	return l
@@ -292,7 +293,7 @@ func (l *leader) turn(w *world) {
 	for _, candidate := range testSettings().Decide(in, w.now).Candidates {
 		assert.True(w.t, candidate.ChangesWithTime(), "else no plan would be made again")
 	}
-	l.remediator.once(w.t.Context())
+	l.remediator.Once(w.t.Context(), l.remediator.Settings.Settings, l.remediator.act)
 }
 
 func agentPod(node string) *corev1.Pod {

@@ -29,11 +29,8 @@ const (
 
 // Settings are what the operator has decided.
 type Settings struct {
-	Fleet    fleet.Settings
-	Enabled  bool   // false: re-taint no node, and remove the failed taint from those that have it
-	NodeName string // of the controller
-	// ControlGroupFor is how long the control group must have passed before a re-taint.
-	ControlGroupFor time.Duration
+	breaker.Settings
+	Enabled bool // false: re-taint no node, and remove the failed taint from those that have it
 	// CoolDown is how long a node is not re-tainted again.
 	CoolDown time.Duration
 }
@@ -61,7 +58,7 @@ type Decision struct {
 
 // Decide says which nodes get the failed taint, and which lose it, at now, by this process's monotonic clock.
 func (s Settings) Decide(in Input, now time.Time) Decision {
-	d := Decision{Breakers: s.breaker().Holding(in.Statuses, in.ControlGroup, now)}
+	d := Decision{Breakers: s.Holding(in.Statuses, in.ControlGroup, now)}
 	for _, status := range in.Statuses {
 		switch {
 		case s.isTaintOutdated(status, now):
@@ -103,10 +100,8 @@ func (s Settings) isCandidate(status fleet.Status, now time.Time) bool {
 
 // withhold returns the first rule that keeps a candidate from being re-tainted, or "".
 func (s Settings) withhold(candidate fleet.Status, in Input, d Decision, now time.Time) (breaker.Rule, string) {
-	for _, rule := range Breakers() {
-		if text, holds := d.Breakers[rule]; holds {
-			return rule, text
-		}
+	if rule, text := breaker.First(breaker.Rules(), d.Breakers); rule != "" {
+		return rule, text
 	}
 	if text := breaker.Unproven(in.ControlGroup, s.ControlGroupFor, now); text != "" {
 		return breaker.ControlGroup, text
@@ -185,14 +180,4 @@ func groupOf(node *corev1.Node) group {
 		}
 	}
 	return group{}
-}
-
-// Breakers returns the rules that withhold every re-taint, in their order.
-func Breakers() []breaker.Rule {
-	return []breaker.Rule{breaker.ControlGroup, breaker.ControlNode, breaker.FailedRechecks}
-}
-
-// breaker returns the rules that re-taints share with remediation.
-func (s Settings) breaker() breaker.Settings {
-	return breaker.Settings{NodeName: s.NodeName, FailedTaintKey: s.Fleet.Request.FailedTaintKey, Enough: s.ControlGroupFor}
 }

@@ -3,20 +3,14 @@ package retaint
 import (
 	"context"
 	"fmt"
-	"log/slog"
-	"maps"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/tools/events"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
-	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -30,68 +24,45 @@ const (
 )
 
 const (
-	// interval is how often the tainter decides. It re-taints at most one node each time.
-	interval = 10 * time.Second
 	// failedFor is how long a node whose re-taint has failed comes after the others.
 	failedFor = time.Hour
-	// timeout is for all requests about one decision.
-	timeout = time.Minute
+	// Timeout is for all requests about one decision.
+	Timeout = time.Minute
 )
 
-// Tainter adds and removes failed taints. It runs beside the loop, so that it never delays a report. Not safe for concurrent use.
+// Tainter adds and removes failed taints. It re-taints at most one node with each decision.
 type Tainter struct {
+	breaker.Actor
 	Settings Settings
-	// Plan returns the last plan of the loop, none where this process is not the leader.
-	Plan func() (fleet.Plan, error)
 	// Node reads and patches a node without a cache.
-	Node         func(name string) nodepatch.NodeAPI
-	ControlGroup func() controlgroup.State
-	Now          func() time.Time // this process's monotonic clock
-	Timeout      time.Duration    // of one request
-	Events       events.EventRecorder
-	// SetBreaker says for each of Breakers whether it withholds every re-taint now.
-	SetBreaker func(rule string, holds bool)
+	Node           func(name string) nodepatch.NodeAPI
+	RequestTimeout time.Duration // of one request
 	// Count counts failed taints: "added" or "removed".
-	Count    func(change string)
-	HandOver *breaker.HandOver // nil: none
-	Client   client.Reader     // for HandOver, without a cache
-	Log      *slog.Logger
+	Count func(change string)
 
-	retainted map[types.UID]time.Time // when this process has re-tainted nodes
-	last      *corev1.Node            // the last re-taint that was tried, until it is known whether it was applied
-	failed    map[types.UID]time.Time // when a re-taint was tried last, and failed
+	retainted breaker.Recent[types.UID] // by this process
+	last      *corev1.Node              // the last re-taint that was tried, until it is known whether it was applied
+	failed    breaker.Recent[types.UID] // re-taints that were tried, and failed
 	notices   breaker.Notices[breaker.Rule]
 }
 
 // Start decides and acts until ctx ends. The manager calls it when this process has become the leader.
-func (t *Tainter) Start(ctx context.Context) error {
-	wait.NonSlidingUntilWithContext(ctx, t.once, interval)
-	return nil
-}
+func (t *Tainter) Start(ctx context.Context) error { return t.Run(ctx, t.Settings.Settings, t.act) }
 
-// once decides and acts. What fails is decided again the next time.
-func (t *Tainter) once(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	plan, err := t.Plan()
-	if err != nil || plan.At.IsZero() {
-		return // the loop logs the error
-	}
-	now := t.Now()
-	maps.DeleteFunc(t.retainted, func(_ types.UID, at time.Time) bool { return now.Sub(at) >= t.Settings.CoolDown })
-	maps.DeleteFunc(t.failed, func(_ types.UID, at time.Time) bool { return now.Sub(at) >= failedFor })
+func (t *Tainter) act(ctx context.Context, plan fleet.Plan, now time.Time) {
+	t.retainted.Forget(t.Settings.CoolDown, now)
+	t.failed.Forget(failedFor, now)
 	decision := t.Settings.Decide(Input{Statuses: plan.Statuses, ControlGroup: t.ControlGroup(), Retainted: t.retainted,
 		Behind: t.isBehind(ctx, plan.Statuses)}, now)
-	for _, rule := range Breakers() {
+	for _, rule := range breaker.Rules() {
 		if _, holds := decision.Breakers[rule]; t.Settings.Enabled {
 			t.SetBreaker(string(rule), holds)
 		}
 	}
-	if todo := len(decision.RemoveTaint) + len(decision.Candidates); todo > 0 && !plan.IsFresh(now) {
-		t.Log.Warn("no failed taint is added or removed: the last plan is too old", "made", plan.At, "nodes", todo)
-		decision.RemoveTaint, decision.Candidates = nil, nil
-	}
 	for _, status := range decision.RemoveTaint { // first: nothing delays it
+		if !t.MayAct(plan) {
+			break
+		}
 		t.removeTaint(ctx, status)
 	}
 	for _, withheld := range decision.Withheld {
@@ -102,11 +73,10 @@ func (t *Tainter) once(ctx context.Context) {
 		return t.failed[a.Node.UID].Compare(t.failed[b.Node.UID])
 	})
 	for _, candidate := range decision.Candidates {
-		if t.retaint(ctx, candidate, now) {
+		if !t.MayAct(plan) || t.retaint(ctx, candidate, now) {
 			break
 		}
 	}
-	t.HandOver.Consider(ctx, t.Client, t.Settings.breaker().Unfit(plan.Statuses), t.Settings.NodeName, now)
 }
 
 // isBehind reports whether the cache does not show a node that this process has re-tainted, or may have: an answer may be lost.
@@ -144,7 +114,7 @@ func (t *Tainter) retaint(ctx context.Context, candidate fleet.Status, now time.
 		t.noteFailure(ctx, candidate, live, err, now)
 		return true
 	}
-	t.retainted = noted(t.retainted, candidate.Node.UID, now)
+	t.retainted.Add(candidate.Node.UID, now)
 	delete(t.failed, candidate.Node.UID)
 	t.Count("added")
 	condition := t.Settings.Fleet.Condition(candidate.Node)
@@ -156,7 +126,7 @@ func (t *Tainter) retaint(ctx context.Context, candidate fleet.Status, now time.
 // noteFailure notes that a patch has failed, and reports it if the API server refuses it: an admission policy may answer 422 too,
 // as a test of the patch does.
 func (t *Tainter) noteFailure(ctx context.Context, candidate fleet.Status, sent *nodepatch.Node, err error, now time.Time) {
-	t.failed = noted(t.failed, candidate.Node.UID, now)
+	t.failed.Add(candidate.Node.UID, now)
 	t.Log.Warn("the failed taint is not added, will retry", "node", candidate.Node.Name, "error", err)
 	switch {
 	case apierrors.IsInvalid(err):
@@ -168,14 +138,6 @@ func (t *Tainter) noteFailure(ctx context.Context, candidate fleet.Status, sent 
 		return
 	}
 	t.withheld(breaker.Withheld{Node: candidate.Node, Rule: Refused, Text: err.Error()}, now)
-}
-
-func noted(times map[types.UID]time.Time, uid types.UID, now time.Time) map[types.UID]time.Time {
-	if times == nil {
-		times = make(map[types.UID]time.Time)
-	}
-	times[uid] = now
-	return times
 }
 
 // changed says what is different on the live node, so that it must not be re-tainted, or "".
@@ -242,7 +204,9 @@ func RemoveFailedTaint(ctx context.Context, patcher *nodepatch.Patcher, settings
 	return false, nil
 }
 
-func (t *Tainter) patcher(node string) *nodepatch.Patcher { return Patcher(t.Node(node), t.Timeout) }
+func (t *Tainter) patcher(node string) *nodepatch.Patcher {
+	return Patcher(t.Node(node), t.RequestTimeout)
+}
 
 // Patcher returns what RemoveFailedTaint patches with. timeout is that of one request.
 func Patcher(node nodepatch.NodeAPI, timeout time.Duration) *nodepatch.Patcher {

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fakenode"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
@@ -66,11 +67,11 @@ func newWorld(t *testing.T, nodes int) *world {
 // lead starts another controller, which has seen nothing.
 func (w *world) lead() {
 	w.seen, w.plan, w.group, w.breakers = fleet.Memory{}, fleet.Plan{}, controlgroup.State{PassedSince: w.now, Began: w.now, Ended: w.now}, make(map[string]bool)
-	w.tainter = &Tainter{Settings: w.settings, Plan: func() (fleet.Plan, error) { return w.plan, nil },
-		Node: func(name string) nodepatch.NodeAPI { return nodeAPI{fakenode.API{Client: w.Client, Name: name}, w} }, ControlGroup: func() controlgroup.State { return w.group },
-		Now: func() time.Time { return w.now }, Timeout: time.Minute, Events: w,
-		SetBreaker: func(rule string, holds bool) { w.breakers[rule] = holds },
-		Count:      func(change string) { w.changes[change]++ }, Log: slog.New(slog.DiscardHandler)}
+	w.tainter = &Tainter{Settings: w.settings, RequestTimeout: time.Minute, Count: func(change string) { w.changes[change]++ },
+		Node: func(name string) nodepatch.NodeAPI { return nodeAPI{fakenode.API{Client: w.Client, Name: name}, w} },
+		Actor: breaker.Actor{Plan: func() (fleet.Plan, error) { return w.plan, nil },
+			ControlGroup: func() controlgroup.State { return w.group }, Now: func() time.Time { return w.now }, Timeout: time.Minute, Events: w,
+			SetBreaker: func(rule string, holds bool) { w.breakers[rule] = holds }, Log: slog.New(slog.DiscardHandler)}}
 }
 
 // Eventf implements events.EventRecorder.
@@ -186,7 +187,7 @@ func (w *world) runWith(d time.Duration, cached func() []corev1.Node) {
 		}
 		w.plan = w.settings.Fleet.Decide(fleet.Objects{Nodes: nodes, Pods: pods, Seen: w.seen}, w.now)
 		w.seen = w.plan.Seen
-		w.tainter.once(w.Context())
+		w.tainter.Once(w.Context(), w.tainter.Settings.Settings, w.tainter.act)
 	}
 }
 
@@ -200,19 +201,19 @@ func TestOldPlan(t *testing.T) {
 	w.reading = func(string) error { return nil }
 	w.now = w.plan.At.Add(31 * time.Second)
 	w.group.Began, w.group.Ended = w.now, w.now
-	w.tainter.once(t.Context())
+	w.tainter.Once(t.Context(), w.tainter.Settings.Settings, w.tainter.act)
 	assert.Empty(t, w.retainted())
 	w.now = w.plan.At.Add(30 * time.Second)
-	w.tainter.once(t.Context())
+	w.tainter.Once(t.Context(), w.tainter.Settings.Settings, w.tainter.act)
 	assert.Equal(t, []string{"n0"}, w.retainted())
 
 	w.run(10 * time.Second)
 	w.tainter.Settings.Enabled = false
 	w.now = w.plan.At.Add(31 * time.Second)
-	w.tainter.once(t.Context())
+	w.tainter.Once(t.Context(), w.tainter.Settings.Settings, w.tainter.act)
 	assert.Equal(t, []string{"n0"}, w.retainted())
 	w.now = w.plan.At.Add(30 * time.Second)
-	w.tainter.once(t.Context())
+	w.tainter.Once(t.Context(), w.tainter.Settings.Settings, w.tainter.act)
 	assert.Empty(t, w.retainted())
 }
 

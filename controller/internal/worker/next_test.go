@@ -236,7 +236,7 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// What happens to a node whose checks never pass: 30 s, 1, 2, 4, 8 minutes between the attempts, then 8 minutes for ever.
+// What happens to a node whose checks never pass: 30 s, 1, 2, 4, 8 minutes between the attempts, then always 8 minutes.
 func TestRetries(t *testing.T) {
 	s, node, start := newSettings(), newNode(), time.Now()
 	var m memory

@@ -15,7 +15,7 @@ import (
 )
 
 // A release of Helm's goes from the DaemonSet to controller mode and back. No verified node is touched, nodes that wait for a foreign
-// taint during the change are verified by whoever runs the checks then, and nothing of the other mode is left.
+// taint during the change are verified by the mode that runs then, and nothing of the other mode is left.
 func TestModes(t *testing.T) {
 	s := start(t)
 	helm := func(ctx context.Context, args ...string) error {

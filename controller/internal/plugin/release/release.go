@@ -219,7 +219,7 @@ func readController(ctx context.Context, c client.Reader, controller *appsv1.Dep
 	return &settings, nil
 }
 
-// settings are those of the controller. Its own durations are for ever: this process sees the cluster once.
+// settings are those of the controller. Its own durations never end: this process sees the cluster once.
 func settings(r Release) fleet.Settings {
 	const forEver = time.Duration(math.MaxInt64)
 	request := agent.NewRequest(r.Agent)

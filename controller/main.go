@@ -168,8 +168,8 @@ func newManager(cfg config.Controller, environment kube.Environment, template *c
 	m, err := ctrl.NewManager(environment.REST, ctrl.Options{
 		Scheme: scheme,
 		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
-			&corev1.Node{}: {Transform: loop.SlimNode(cfg.ConditionType, annotations()...), UnsafeDisableDeepCopy: &noCopies},
-			&corev1.Pod{}: {Transform: loop.SlimPod(worker.Annotations()...), UnsafeDisableDeepCopy: &noCopies,
+			&corev1.Node{}: {Transform: fleet.SlimNode(cfg.ConditionType, annotations()...), UnsafeDisableDeepCopy: &noCopies},
+			&corev1.Pod{}: {Transform: fleet.SlimPod(worker.Annotations()...), UnsafeDisableDeepCopy: &noCopies,
 				Namespaces: map[string]cache.Config{cfg.PodNamespace: {LabelSelector: selector(template)}}},
 		}},
 		LeaderElection: true, LeaderElectionID: cfg.AgentName + "-controller", LeaderElectionNamespace: cfg.PodNamespace,

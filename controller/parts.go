@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -68,7 +69,7 @@ type parts struct {
 func (p parts) add(ctx context.Context, leave func()) error {
 	var err error
 	if p.loop.Settings.Workers {
-		err = p.workers().SetupWithManager(ctx, p)
+		err = p.workers().SetupWithManager(ctx, p.Manager)
 	} else {
 		err = p.Add(p.leftovers())
 	}
@@ -81,7 +82,7 @@ func (p parts) add(ctx context.Context, leave func()) error {
 	}
 	remediates := p.cfg.RemediationMode != config.RemediationOff
 	group := &controlgroup.Group{Log: p.log}
-	actor := breaker.Actor{Plan: p.loop.Now, ControlGroup: group.State, Now: time.Now,
+	actor := breaker.Actor{Plan: p.loop.Last, ControlGroup: group.State, Now: time.Now,
 		Events: p.GetEventRecorder(recorder), Log: p.log}
 	tainter := p.tainter(actor)
 	if remediates || p.cfg.Retaint {
@@ -97,7 +98,26 @@ func (p parts) add(ctx context.Context, leave func()) error {
 		}
 		err = errors.Join(err, p.Add(group))
 	}
-	return errors.Join(err, p.Add(tainter))
+	if p.cfg.Retaint {
+		return errors.Join(err, p.Add(tainter))
+	}
+	p.loop.Steps = append(p.loop.Steps, &whenRetainted{start: func() error { return p.Add(tainter) }})
+	return err
+}
+
+// whenRetainted is a step of the loop: it starts something, once a node is re-tainted.
+type whenRetainted struct{ start func() error }
+
+// Act implements loop.Step.
+func (w *whenRetainted) Act(_ context.Context, plan fleet.Plan) (requeueAfter time.Duration, err error) {
+	isRetainted := func(status fleet.Status) bool { return status.Retainted }
+	if w.start == nil || !slices.ContainsFunc(plan.Statuses, isRetainted) {
+		return 0, nil
+	}
+	if err = w.start(); err == nil {
+		w.start = nil
+	}
+	return 0, err
 }
 
 // remediator replaces nodes that are never verified.
@@ -113,7 +133,7 @@ func (p parts) remediator(actor breaker.Actor, live client.Client) *remediation.
 	}
 }
 
-// tainter re-taints verified nodes that fail, and removes outdated failed taints, also when RETAINT is off again.
+// tainter re-taints verified nodes that fail, and removes outdated failed taints: all of them where re-taint is switched off.
 func (p parts) tainter(actor breaker.Actor) *retaint.Tainter {
 	actor.Timeout, actor.SetBreaker = retaint.Timeout, p.metrics.Breaker("retaint")
 	return &retaint.Tainter{

@@ -34,14 +34,14 @@ func (l Ledger) within(period time.Duration, serverNow time.Time) (n int) {
 // inFlight allows one deletion at a time.
 func inFlight(ledger Ledger) (Rule, string) {
 	for _, deletion := range ledger.Deletions {
-		if deletion.inFlight() {
-			return InFlight, fmt.Sprintf("node %s is being replaced since %s", deletion.Node, clock(deletion.Time))
+		if deletion.isInFlight() {
+			return InFlight, fmt.Sprintf("node %s is being replaced since %s", deletion.Node, formatTime(deletion.Time))
 		}
 	}
 	return "", ""
 }
 
-func (d Deletion) inFlight() bool { return !d.Gone && !d.Stuck }
+func (d Deletion) isInFlight() bool { return !d.Gone && !d.Stuck }
 
 // has reports whether a node is or was to be replaced.
 func (l Ledger) has(node types.UID) bool {
@@ -50,7 +50,7 @@ func (l Ledger) has(node types.UID) bool {
 
 // isReplacing reports whether a node is the one in flight.
 func (l Ledger) isReplacing(node types.UID) bool {
-	return slices.ContainsFunc(l.Deletions, func(d Deletion) bool { return d.NodeUID == node && d.inFlight() })
+	return slices.ContainsFunc(l.Deletions, func(d Deletion) bool { return d.NodeUID == node && d.isInFlight() })
 }
 
 // track notes which deletions have ended, which are stuck, and which have been followed by a verified node; and forgets old ones.
@@ -62,7 +62,7 @@ func (s Settings) track(d *Decision, in Input) {
 	for i := range d.Ledger.Deletions {
 		deletion := &d.Ledger.Deletions[i]
 		switch {
-		case !deletion.inFlight():
+		case !deletion.isInFlight():
 		case !present[deletion.NodeUID]:
 			deletion.Gone, d.Changed = true, true
 		case in.ServerNow.Sub(deletion.Time) >= stuckAfter:

@@ -45,7 +45,7 @@ func protected(node *corev1.Node) (Rule, string) {
 	if fleet.IsControlPlane(node) {
 		return Protected, "the node is of the control plane"
 	}
-	if key := forbids(node); key != "" {
+	if key := forbiddenBy(node); key != "" {
 		return Protected, "the node has " + key
 	}
 	if nodePool(node) == "" {
@@ -54,8 +54,8 @@ func protected(node *corev1.Node) (Rule, string) {
 	return "", ""
 }
 
-// forbids returns the key of an annotation or label that forbids to delete an object, or "".
-func forbids(object metav1.Object) string {
+// forbiddenBy returns the key of an annotation or label that forbids to delete an object, or "".
+func forbiddenBy(object metav1.Object) string {
 	for _, key := range []string{DoNotDisrupt, DoNotDelete} {
 		for _, keys := range []map[string]string{object.GetAnnotations(), object.GetLabels()} {
 			if _, found := keys[key]; found {

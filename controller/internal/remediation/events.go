@@ -46,7 +46,7 @@ func (r *Remediator) report(decision Decision, now time.Time) {
 		r.event(r.Self, RemediationHalted, text)
 	}
 	for _, stuck := range decision.Stuck {
-		r.Log.Warn("deletion stuck", "node", stuck.Node, "nodeclaim", stuck.NodeClaim, "since", clock(stuck.Time))
+		r.Log.Warn("deletion stuck", "node", stuck.Node, "nodeclaim", stuck.NodeClaim, "since", formatTime(stuck.Time))
 		r.event(r.Self, RemediationStuck, fmt.Sprintf("NodeClaim %s was to be deleted %s ago, and its node %s is still there: "+
 			"check Karpenter's log, and the finalizers of the NodeClaim", stuck.NodeClaim, stuckAfter, stuck.Node))
 	}

@@ -76,7 +76,7 @@ func (l *Ledger) forget(serverNow time.Time) bool {
 	before := len(l.Deletions)
 	l.Deletions = slices.DeleteFunc(l.Deletions, func(d Deletion) bool {
 		age := serverNow.Sub(d.Time)
-		return age > kept || age > budgets()[DailyBudget].period && !d.inFlight() && l.isAnswered(d, d.NodePool)
+		return age > kept || age > budgets()[DailyBudget].period && !d.isInFlight() && l.isAnswered(d, d.NodePool)
 	})
 	return len(l.Deletions) < before
 }

@@ -88,7 +88,7 @@ func claimOf(live Live) (*unstructured.Unstructured, Rule, string) {
 	case claim.GetDeletionTimestamp() != nil:
 		return nil, Changed, "NodeClaim " + claim.GetName() + " is being deleted"
 	}
-	if key := forbids(claim); key != "" {
+	if key := forbiddenBy(claim); key != "" {
 		return nil, Protected, "NodeClaim " + claim.GetName() + " has " + key
 	}
 	return claim, "", ""

@@ -17,7 +17,7 @@ func (s Settings) proof(node *corev1.Node, statuses []fleet.Status) (Rule, strin
 			return "", ""
 		}
 	}
-	return Proof, "no node that was created after this one (" + clock(node.CreationTimestamp.Time) + ") has been verified"
+	return Proof, "no node that was created after this one (" + formatTime(node.CreationTimestamp.Time) + ") has been verified"
 }
 
 // wasVerified reports whether a node is verified by our checks, not by a label that somebody has written.
@@ -40,4 +40,4 @@ func (s Settings) breakers(in Input, ledger Ledger, now time.Time) map[Rule]stri
 	return found
 }
 
-func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -112,8 +112,8 @@ func (m memory) isBehind(node *corev1.Node, now time.Time) bool {
 	return now.Sub(m.releasedAt) < cacheDelay && (err != nil || order < 0)
 }
 
-// expects reports whether this process has created a worker that the cache does not show yet.
-func (m memory) expects() bool {
+// expectsWorker reports whether this process has created a worker that the cache does not show yet.
+func (m memory) expectsWorker() bool {
 	for _, worker := range m.workers {
 		if worker.created {
 			return true

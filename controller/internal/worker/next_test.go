@@ -316,8 +316,8 @@ func TestSlots(t *testing.T) {
 		{slots{max: 5, taken: 3, retries: 2}, true, true},
 		{slots{max: 5, taken: 3, retries: 3}, true, false},
 	} {
-		assert.Equal(t, test.first, test.slots.free(1), test.slots)
-		assert.Equal(t, test.retry, test.slots.free(2), test.slots)
+		assert.Equal(t, test.first, test.slots.hasFree(1), test.slots)
+		assert.Equal(t, test.retry, test.slots.hasFree(2), test.slots)
 	}
 }
 

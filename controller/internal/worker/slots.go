@@ -53,9 +53,9 @@ func (s Settings) countSlots(pods []corev1.Pod, nodes map[string]memory, now tim
 	return counted
 }
 
-// free reports whether there is a slot for an attempt: any for a first one, half of them for the others. Nodes that fail again
+// hasFree reports whether there is a slot for an attempt: any for a first one, half of them for the others. Nodes that fail again
 // and again do not hold up new ones.
-func (s slots) free(attempt int) bool {
+func (s slots) hasFree(attempt int) bool {
 	return s.taken < s.max && (attempt == 1 || s.retries < s.max-s.max/2)
 }
 

@@ -164,7 +164,7 @@ func (r *Reconciler) takeSlot(ctx context.Context, node, name string, made worke
 	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return false, fmt.Errorf("workers in the cache: %w", err)
 	}
-	if !r.countSlots(list.Items, r.nodes, made.first).free(made.attempt) {
+	if !r.countSlots(list.Items, r.nodes, made.first).hasFree(made.attempt) {
 		waits := waiting{attempt: made.attempt, since: made.first}
 		if before, known := r.waiting[node]; known {
 			waits.since = before.since

@@ -68,15 +68,15 @@ func reasonOf(message string) string {
 	return verdict.Reason(failed)
 }
 
-// brief returns what is new in a message behind its reason: the first failure, without its check's name and the remedy.
-func brief(message string) string {
+// shortMessage returns what is new in a message behind its reason: the first failure, without its check's name and the remedy.
+func shortMessage(message string) string {
 	first, rest, found := strings.Cut(message, ": ")
 	if found && slices.Contains(fleet.Reasons(), fleet.Reason(first)) {
 		return rest
 	}
 	if rest, found := strings.CutPrefix(message, "not verified within "); found {
 		if _, failure, more := strings.Cut(rest, ": "); more {
-			return brief(failure)
+			return shortMessage(failure)
 		}
 	}
 	if found && slices.Contains(checkNames(), first) {

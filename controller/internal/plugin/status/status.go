@@ -130,7 +130,7 @@ func (in Input) row(status fleet.Status, said lastEvent) Row {
 	case reason == "" && !fleet.IsNodeReady(node):
 		reason, message = "NodeNotReady", "kubelet or the CNI does not report the node as ready"
 	}
-	message = brief(message)
+	message = shortMessage(message)
 	row.Next = in.next(row, status, reason)
 	if last := strings.LastIndex(message, ": "); reason == string(fleet.NoPod) && last >= 0 {
 		message, row.Next = message[:last], cmp.Or(row.Next, message[last+2:]) // the message ends with the remedy

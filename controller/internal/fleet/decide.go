@@ -66,7 +66,7 @@ func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UI
 		return status, m
 	}
 
-	if m.container != "" && (m.notRunning.IsZero() || !restarted(pod)) { // else it has crashed just now, and may again
+	if m.container != "" && (m.notRunning.IsZero() || !hasRestarted(pod)) { // else it has crashed just now, and may again
 		s.running(&status, m, now)
 		return status, m
 	}
@@ -134,7 +134,8 @@ func (m Memory) VerifiedWithin(node types.UID, d time.Duration, now time.Time) b
 	return !at.IsZero() && now.Sub(at) < d
 }
 
-// atLeast is how many nodes fail for a reason that is widespread.
+// atLeast is how many nodes fail for a reason that is widespread, and at least half of those that are not verified: as in the
+// alert AgentsNotStarting.
 const atLeast = 3
 
 // report decides what is to be written: a condition for each node, and Events: one for each node, or one for all that fail for a
@@ -319,11 +320,15 @@ func NodeOf(pod *corev1.Pod) string {
 	return pod.Spec.NodeName
 }
 
-func lastTime(event corev1.Event) time.Time {
-	for _, at := range []time.Time{event.LastTimestamp.Time, event.EventTime.Time} {
+// LastTime returns when an event has happened last.
+func LastTime(event corev1.Event) time.Time {
+	if event.Series != nil {
+		return event.Series.LastObservedTime.Time
+	}
+	for _, at := range []time.Time{event.LastTimestamp.Time, event.EventTime.Time, event.FirstTimestamp.Time} {
 		if !at.IsZero() {
 			return at
 		}
 	}
-	return event.FirstTimestamp.Time
+	return event.CreationTimestamp.Time
 }

@@ -1,4 +1,4 @@
-{{/* The keys of the charts 0.1 to 0.5 that this chart does not have. The schema admits them, so that the error can name the README's section. */}}
+{{/* The keys of the charts 0.1 to 0.5 that this chart does not have. The schema admits them: this error says where to read on. */}}
 {{- define "kube-node-ready.validateFormerValues" -}}
 {{- $found := list }}
 {{- range $section, $keys := dict "" (list "daemonset" "metrics" "nodeAffinity" "worker") "config" (list "clusterDNSIP")

@@ -83,11 +83,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- printf "%s%s%s" (index . 0) (hasPrefix "sha256:" (index . 1) | ternary "@" ":") (index . 1) }}
 {{- end }}
 
-{{/* The subjects of every binding of the agent. */}}
+{{/* The subjects of a binding: (list . ACCOUNT). */}}
 {{- define "kube-node-ready.subjects" -}}
 - kind: ServiceAccount
-  name: {{ include "kube-node-ready.serviceAccountName" . }}
-  namespace: {{ .Release.Namespace }}
+  name: {{ index . 1 }}
+  namespace: {{ (index . 0).Release.Namespace }}
 {{- end }}
 
 {{/* "true" if the agents stay and check their nodes again, or nothing. */}}
@@ -135,7 +135,7 @@ CONDITION_TYPE: {{ .conditionType | quote }}
 RECHECK_INTERVAL: {{ .recheckInterval | quote }}
 FAILURE_THRESHOLD: {{ .failureThreshold | quote }}
 RECOVERY_THRESHOLD: {{ .recoveryThreshold | quote }}
-ENABLE_CONNECTIVITY_MATRIX: {{ .connectivityMatrix | quote }}
+ENABLE_CONNECTIVITY_MATRIX: {{ .peers | quote }}
 PEERS_SERVICE: {{ printf "%s/%s" $.Release.Namespace (include "kube-node-ready.peersName" $) | quote }}
 ENABLE_METRICS: {{ .enableMetrics | quote }}
 METRICS_PORT: {{ .metricsPort | quote }}
@@ -193,7 +193,7 @@ of their own they would not apply to a node that matches only a term of the user
 {{- range $i, $key := fromJsonArray . }}{{ if $i }}|{{ end }}{{ regexQuoteMeta $key }}{{ end }}
 {{- end }}
 
-{{/* The keys of taints that a released node must not have, as JSON: with rechecks the controller may close it with the failed taint. */}}
+{{/* The keys of taints that a released node must not have, as JSON: with rechecks the controller may re-taint it. */}}
 {{- define "kube-node-ready.unreleasedKeys" -}}
 {{- $keys := include "kube-node-ready.taintKeys" . | fromJsonArray }}
 {{- if include "kube-node-ready.recheck" . }}{{ $keys = without $keys .Values.config.failedTaintKey }}{{ end }}
@@ -294,12 +294,12 @@ scraped all the time.
 {{- if not .Values.config.enableMetrics }}
 {{- fail (printf "config.recheckInterval %s needs config.enableMetrics: kubelet probes whether the node passes" .Values.config.recheckInterval) }}
 {{- end }}
-{{- else if .Values.config.connectivityMatrix }}
-{{- fail "config.connectivityMatrix needs config.recheckInterval: a one-shot agent is gone before others could reach it" }}
+{{- else if .Values.config.peers }}
+{{- fail "config.peers needs config.recheckInterval: a one-shot agent is gone before others could reach it" }}
 {{- end }}
 {{- $peers := include "kube-node-ready.peersName" . }}
-{{- if and .Values.config.connectivityMatrix (gt (len $peers) 63) }}
-{{- fail (printf "with config.connectivityMatrix, the name %s must have at most 63 characters: set fullnameOverride" $peers) }}
+{{- if and .Values.config.peers (gt (len $peers) 63) }}
+{{- fail (printf "with config.peers, the name %s must have at most 63 characters: set fullnameOverride" $peers) }}
 {{- end }}
 {{- end }}
 

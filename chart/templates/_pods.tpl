@@ -73,8 +73,8 @@ spec:
       # No liveness probe: a restart begins INITIAL_TIMEOUT again, and a node with a broken path from kubelet to pods would never time out.
       {{- $recheck := include "kube-node-ready.recheck" . }}
       {{- if or .Values.readinessProbe.enabled $recheck }}
-      # Ready means verified, and with rechecks also what an agent without a path to the API server cannot write. The first probe is late,
-      # so that a node that starts well gets no `Unhealthy` Event.
+      # Ready means verified. With rechecks, not ready is what an agent without a path to the API server cannot write. The first probe
+      # is late, so that a node that starts well gets no `Unhealthy` Event.
       readinessProbe:
         httpGet:
           path: /readyz

@@ -1,11 +1,11 @@
 // Command chartschema writes the JSON Schema of a Helm chart's values.yaml to standard output.
 //
-// Types and defaults are those of the values. What they cannot say stands above a key, as YAML between two "# @schema" lines, and
-// goes into the key's schema. The text after "# --" is the description. The second file goes into the whole: the definitions that the
-// keys refer to, and keys beside the values there are.
+// Types and defaults come from the values. What they cannot say stands above a key, as YAML between two "# @schema" lines, and
+// goes into the key's schema. The text after "# --" is the description. The second file goes into the schema of the whole: the
+// definitions that the keys refer to, and keys beside the values there are.
 //
-// But for the second file, this is the notation of github.com/dadav/helm-schema. Two things are stricter here: every object is closed
-// unless its block opens it, and an unknown keyword is an error.
+// But for the second file, this is the notation of github.com/dadav/helm-schema. Two things are stricter here: an object allows no
+// further keys unless its block does, and an unknown keyword is an error.
 package main
 
 import (
@@ -90,7 +90,7 @@ func (s *schema) complete(values []byte) error {
 	return addProperties(s, document.Content[0], "")
 }
 
-// addProperties adds to s the keys of a mapping, and closes it. Sections and their keys are required: Helm
+// addProperties adds to s the keys of a mapping, and allows no other. Sections and their keys are required: Helm
 // leaves out what a user sets to null.
 func addProperties(s *schema, mapping *yaml.Node, path string) error {
 	if s.Properties == nil {

@@ -79,9 +79,6 @@ subjects:
 {{- if not .Values.controller.enabled }}
 {{- fail "controller.retaint.enabled needs controller.enabled: nothing else re-taints nodes" }}
 {{- end }}
-{{- if ne .Values.deploymentMode "daemonset" }}
-{{- fail (printf "controller.retaint.enabled needs deploymentMode daemonset, not %s: a worker does not recheck its node" .Values.deploymentMode) }}
-{{- end }}
 {{- if not (include "kube-node-ready.recheck" .) }}
 {{- fail "controller.retaint.enabled needs config.recheckInterval: only rechecks find that a verified node fails" }}
 {{- end }}

@@ -35,7 +35,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
 	"github.com/imunhatep/kube-node-ready/controller/internal/metrics"
-	"github.com/imunhatep/kube-node-ready/controller/internal/replace"
+	"github.com/imunhatep/kube-node-ready/controller/internal/remediation"
 	"github.com/imunhatep/kube-node-ready/controller/internal/report"
 	"github.com/imunhatep/kube-node-ready/controller/internal/worker"
 	"github.com/imunhatep/kube-node-ready/internal/agent"
@@ -124,7 +124,7 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 		NotStartedAfter: cfg.NotStartedAfter, SilentAfter: cfg.InitialTimeout + time.Minute,
 		Workers: cfg.DeploymentMode == config.ModeController, FailedAfter: cfg.InitialTimeout,
 		Rechecks: fleet.Rechecks{Interval: cfg.RecheckInterval, FailureThreshold: cfg.FailureThreshold,
-			RecoveryThreshold: cfg.RecoveryThreshold}, MissingAfter: cfg.RetaintSettleFor, ClosedBy: cfg.AgentName,
+			RecoveryThreshold: cfg.RecoveryThreshold}, NoAgentFor: cfg.RetaintNoAgentFor, FailedTaintValue: cfg.AgentName,
 	}
 	if settings.Workers { // a worker says nothing before its round ends
 		settings.SilentAfter = max(settings.SilentAfter, agent.LongestRound(cfg.Config)+time.Minute)
@@ -150,7 +150,8 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 	} else if err := manager.Add(newLeftovers(cfg, template, manager, log)); err != nil {
 		return err
 	}
-	p := parts{Manager: manager, cfg: cfg, environment: environment, loop: fleetLoop, metrics: collector, log: log}
+	p := parts{Manager: manager, cfg: cfg, environment: environment, template: template, loop: fleetLoop, metrics: collector,
+		log: log}
 	if err := p.add(leave); err != nil {
 		return err
 	}
@@ -215,7 +216,7 @@ func readTemplate(path string) (*corev1.PodTemplateSpec, error) {
 }
 
 // annotations returns the keys that decisions read.
-func annotations() []string { return append(replace.Annotations(), nodepatch.Annotation) }
+func annotations() []string { return append(remediation.Annotations(), nodepatch.Annotation) }
 
 func newLogger(cfg config.Controller, out io.Writer) *slog.Logger {
 	var level slog.Level

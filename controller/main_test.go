@@ -75,7 +75,7 @@ func TestSelectors(t *testing.T) {
 	template := &corev1.PodTemplateSpec{}
 	template.Labels = map[string]string{"app.kubernetes.io/name": "n", "app.kubernetes.io/instance": "i", "app.kubernetes.io/component": "agent", "team": "a"}
 	assert.Equal(t, "app.kubernetes.io/component=agent,app.kubernetes.io/instance=i,app.kubernetes.io/name=n", selector(template).String())
-	assert.Equal(t, "app.kubernetes.io/component=worker,app.kubernetes.io/instance=i,app.kubernetes.io/name=n", workers(template).String())
+	assert.Equal(t, "app.kubernetes.io/component=worker,app.kubernetes.io/instance=i,app.kubernetes.io/name=n", componentLabels(template, "worker").String())
 }
 
 // Decisions are made without a client: the API server cannot be asked in the middle of one.

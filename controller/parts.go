@@ -20,7 +20,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
 	"github.com/imunhatep/kube-node-ready/controller/internal/metrics"
-	"github.com/imunhatep/kube-node-ready/controller/internal/replace"
+	"github.com/imunhatep/kube-node-ready/controller/internal/remediation"
 	"github.com/imunhatep/kube-node-ready/controller/internal/retaint"
 	"github.com/imunhatep/kube-node-ready/controller/internal/worker"
 	"github.com/imunhatep/kube-node-ready/internal/agent"
@@ -42,9 +42,7 @@ func newWorkers(cfg config.Controller, environment kube.Environment, template *c
 			ClusterDomain: domain, MaxWorkers: cfg.MaxConcurrentWorkers,
 			VerdictPort: cfg.MetricsPort, Round: agent.LongestRound(cfg.Config), Version: version},
 		Client: manager.GetClient(), Endpoints: endpoints.List,
-		Node: func(name string) nodepatch.NodeAPI {
-			return nodepatch.Client{REST: environment.Client.Core, Name: name}
-		},
+		Node:   nodeAPI(environment),
 		Events: manager.GetEventRecorder("kube-node-ready-controller"), ServerTime: environment.Client.ServerTime,
 		Timeout: cfg.CheckTimeout, Log: log,
 	}
@@ -55,7 +53,7 @@ func newLeftovers(cfg config.Controller, template *corev1.PodTemplateSpec, m man
 	log *slog.Logger) *worker.Leftovers {
 	return &worker.Leftovers{
 		Reader: m.GetAPIReader(), Writer: m.GetClient(), Namespace: cfg.PodNamespace,
-		Selector: workers(template), Timeout: cfg.CheckTimeout, Log: log,
+		Selector: componentLabels(template, "worker").AsSelector(), Timeout: cfg.CheckTimeout, Log: log,
 	}
 }
 
@@ -64,6 +62,7 @@ type parts struct {
 	manager.Manager
 	cfg         config.Controller
 	environment kube.Environment
+	template    *corev1.PodTemplateSpec // of the agents or workers
 	loop        *loop.Loop
 	metrics     *metrics.Collector
 	log         *slog.Logger
@@ -77,46 +76,52 @@ func (p parts) add(leave func()) error {
 	}
 	remediates := p.cfg.RemediationMode != config.RemediationOff
 	group := &controlgroup.Group{Log: p.log}
-	tainter := p.tainter(group.State)
+	actor := breaker.Actor{Plan: p.loop.Now, ControlGroup: group.State, Now: time.Now,
+		Events: p.GetEventRecorder("kube-node-ready-controller"), Log: p.log}
+	tainter := p.tainter(actor)
 	if remediates || p.cfg.Retaint {
 		group.Checks, group.Runner = agent.Checks(p.cfg.Config, p.environment)
-		handOver := &breaker.HandOver{PodName: p.cfg.PodName, PodNamespace: p.cfg.PodNamespace, Leave: leave, Log: p.log}
+		handOver := &breaker.HandOver{Client: live, Namespace: p.cfg.PodNamespace,
+			Replicas: componentLabels(p.template, "controller"), Leave: leave, Log: p.log}
 		if remediates {
-			err = p.Add(p.replacer(live, group.State, handOver))
+			remediator := p.remediator(actor, live)
+			remediator.HandOver = handOver
+			err = p.Add(remediator)
 		} else {
-			tainter.HandOver, tainter.Client = handOver, live
+			tainter.HandOver = handOver
 		}
 		err = errors.Join(err, p.Add(group))
 	}
 	return errors.Join(err, p.Add(tainter))
 }
 
-// replacer replaces nodes that are never verified.
-func (p parts) replacer(live client.Client, group func() controlgroup.State, handOver *breaker.HandOver) *replace.Replacer {
-	return &replace.Replacer{
-		Settings: replace.Settings{
-			Fleet: p.loop.Settings, NodeName: p.cfg.NodeName, PodNamespace: p.cfg.PodNamespace,
-			DeleteAfter: p.cfg.DeleteAfter, FailedFor: p.cfg.FailedFor, ControlGroupFor: p.cfg.ControlGroupFor,
+// remediator replaces nodes that are never verified.
+func (p parts) remediator(actor breaker.Actor, live client.Client) *remediation.Remediator {
+	actor.Timeout, actor.SetBreaker = 10*p.cfg.CheckTimeout, p.metrics.Breaker("remediation")
+	return &remediation.Remediator{
+		Actor: actor, Client: live, ServerTime: p.environment.Client.ServerTime, Self: deployment(p.cfg),
+		Settings: remediation.Settings{
+			Settings:     breaker.Settings{Fleet: p.loop.Settings, NodeName: p.cfg.NodeName, ControlGroupFor: p.cfg.ControlGroupFor},
+			PodNamespace: p.cfg.PodNamespace, DeleteAfter: p.cfg.DeleteAfter, FailedFor: p.cfg.FailedFor,
 		},
-		Plan: p.loop.Now, Client: live,
 		LedgerName: p.cfg.AgentName + "-remediation", DryRun: p.cfg.RemediationMode == config.RemediationDryRun,
-		ControlGroup: group, ServerTime: p.environment.Client.ServerTime, Now: time.Now, Timeout: 10 * p.cfg.CheckTimeout,
-		Events: p.GetEventRecorder("kube-node-ready-controller"), Self: deployment(p.cfg),
-		SetBreaker: p.metrics.Breaker("replace"), HandOver: handOver, Log: p.log,
 	}
 }
 
-// tainter closes verified nodes that fail, and opens those that are closed and should not be, also when it closes none any more.
-func (p parts) tainter(group func() controlgroup.State) *retaint.Tainter {
+// tainter re-taints verified nodes that fail, and removes outdated failed taints, also when RETAINT is off again.
+func (p parts) tainter(actor breaker.Actor) *retaint.Tainter {
+	actor.Timeout, actor.SetBreaker = retaint.Timeout, p.metrics.Breaker("retaint")
 	return &retaint.Tainter{
-		Settings: retaint.Settings{Fleet: p.loop.Settings, Enabled: p.cfg.Retaint, NodeName: p.cfg.NodeName,
-			SettleFor: p.cfg.RetaintSettleFor},
-		Plan: p.loop.Now, ControlGroup: group, Now: time.Now, Timeout: p.cfg.CheckTimeout,
-		Node: func(name string) nodepatch.NodeAPI {
-			return nodepatch.Client{REST: p.environment.Client.Core, Name: name}
-		},
-		Events: p.GetEventRecorder("kube-node-ready-controller"), SetBreaker: p.metrics.Breaker("close"),
-		Count: p.metrics.CountFailedTaint, Log: p.log,
+		Actor: actor, Node: nodeAPI(p.environment), RequestTimeout: p.cfg.CheckTimeout, Count: p.metrics.CountFailedTaint,
+		Settings: retaint.Settings{Enabled: p.cfg.Retaint, CoolDown: p.cfg.RetaintCoolDown, Settings: breaker.Settings{
+			Fleet: p.loop.Settings, NodeName: p.cfg.NodeName, ControlGroupFor: p.cfg.RetaintControlGroupFor}},
+	}
+}
+
+// nodeAPI returns what reads and patches a node without a cache.
+func nodeAPI(environment kube.Environment) func(name string) nodepatch.NodeAPI {
+	return func(name string) nodepatch.NodeAPI {
+		return nodepatch.Client{REST: environment.Client.Core, Name: name}
 	}
 }
 
@@ -127,7 +132,7 @@ func removeFailedTaints(ctx context.Context, cfg config.Controller, environment 
 	if err != nil {
 		return err
 	}
-	settings := fleet.Settings{Request: agent.NewRequest(cfg.Config), ClosedBy: cfg.AgentName}
+	settings := fleet.Settings{Request: agent.NewRequest(cfg.Config), FailedTaintValue: cfg.AgentName}
 	var failures error
 	for token, more := client.Continue(""), true; more; more = token != "" {
 		var nodes corev1.NodeList
@@ -136,11 +141,11 @@ func removeFailedTaints(ctx context.Context, cfg config.Controller, environment 
 		}
 		for i := range nodes.Items {
 			name := nodes.Items[i].Name
-			if !settings.IsClosed(&nodes.Items[i]) {
+			if !settings.IsRetainted(&nodes.Items[i]) {
 				continue
 			}
-			node := nodepatch.Client{REST: environment.Client.Core, Name: name}
-			if _, err := retaint.RemoveFailedTaint(ctx, retaint.Patcher(node, cfg.CheckTimeout), settings); err != nil {
+			patcher := retaint.Patcher(nodeAPI(environment)(name), cfg.CheckTimeout)
+			if _, err := retaint.RemoveFailedTaint(ctx, patcher, settings); err != nil {
 				failures = errors.Join(failures, fmt.Errorf("node %s: %w", name, err))
 				continue
 			}
@@ -159,9 +164,9 @@ func deployment(cfg config.Controller) runtime.Object {
 	}
 }
 
-// workers selects the workers of the release that the template is from.
-func workers(template *corev1.PodTemplateSpec) labels.Selector {
+// componentLabels are of the pods of another component of the release that the template is from.
+func componentLabels(template *corev1.PodTemplateSpec, component string) labels.Set {
 	own := fleet.OwnLabels(template.Labels)
-	own[fleet.Component] = "worker"
-	return own.AsSelector()
+	own[fleet.Component] = component
+	return own
 }

@@ -75,7 +75,7 @@ func Build(node *Node, r Request) []Operation {
 
 // BuildFailedTaint returns the operations that append the failed taint to node's taints, guarded like
 // those of Build: they fail on a node that has lost its startup taint or has been released since (a
-// release changes the annotation). Without a startup taint there are none: such a node is not ours to close.
+// release changes the annotation). Without a startup taint there are none: such a node is not ours to taint.
 func BuildFailedTaint(node *Node, r Request, value string) []Operation {
 	startup := slices.IndexFunc(node.Spec.Taints, func(taint Taint) bool { return taint.Key == r.TaintKey })
 	if startup < 0 {
@@ -86,9 +86,9 @@ func BuildFailedTaint(node *Node, r Request, value string) []Operation {
 	return append(ops, Operation{"add", "/spec/taints/-", Taint{Key: r.FailedTaintKey, Value: value, Effect: failedEffect}})
 }
 
-// BuildClosing returns the operations that append the failed taint to the taints of a released node, which must not have changed
+// BuildRetaint returns the operations that append the failed taint to the taints of a released node, which must not have changed
 // since it was read: no operation can test that no taint was added or removed.
-func BuildClosing(node *Node, r Request, value string) []Operation {
+func BuildRetaint(node *Node, r Request, value string) []Operation {
 	ops := append(testUID(node), testVersion(node))
 	taint := Taint{Key: r.FailedTaintKey, Value: value, Effect: failedEffect}
 	if len(node.Spec.Taints) == 0 {

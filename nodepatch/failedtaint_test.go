@@ -63,7 +63,7 @@ func TestBuildFailedTaint(t *testing.T) {
 	}
 }
 
-// Put on behind what others have put there, once, and taken off in the same patch that opens the node.
+// Put on behind what others have put there, once, and taken off in the same patch that releases the node.
 func TestFailThenOpen(t *testing.T) {
 	node := newNode()
 	node.Spec.Taints = []corev1.Taint{foreign("a"), ours(corev1.TaintEffectNoSchedule), foreign("b")}
@@ -80,10 +80,10 @@ func TestFailThenOpen(t *testing.T) {
 	assert.Equal(t, []string{"a:NoSchedule", "b:NoSchedule"}, taintsOf(s.node))
 }
 
-// A patch that is on its way when its time limit ends may arrive behind the one that opens the node: no agent would be left there to take
+// A patch that is on its way when its time limit ends may arrive behind the one that releases the node: no agent would be left there to take
 // that taint off.
 func TestFailThatArrivesLate(t *testing.T) {
-	for name, annotations := range map[string]map[string]string{"no annotations": nil, "foreign ones": {"a": "b"}, "opened before": {failing.Annotation: "{\"time\":0}"}} {
+	for name, annotations := range map[string]map[string]string{"no annotations": nil, "foreign ones": {"a": "b"}, "released before": {failing.Annotation: "{\"time\":0}"}} {
 		t.Run(name, func(t *testing.T) {
 			node := newNode()
 			node.Annotations = annotations
@@ -115,7 +115,7 @@ func TestFailedTaintIsForeignWithoutPolicy(t *testing.T) {
 	assert.True(t, IsVerified(asRead(s.node), request))
 }
 
-// Only a node with the startup taint is ours to close, at the moment of the patch.
+// Only a node with the startup taint is ours to taint, at the moment of the patch.
 func TestFailedTaintNeedsTheStartupTaint(t *testing.T) {
 	node := newNode()
 	drop(ourKey)(node)

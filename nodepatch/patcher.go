@@ -172,10 +172,10 @@ func (p *Patcher) AddFailedTaint(ctx context.Context, r Request, value string) (
 	return err == nil && HasFailedTaint(node, r), err
 }
 
-// Close adds r's failed taint with a value to base, a released node as last read, unless it has changed since: then the API
-// server answers 422. It does not retry: whoever decides to close a node decides again.
-func (p *Patcher) Close(ctx context.Context, base *Node, r Request, value string) error {
-	patch, err := json.Marshal(BuildClosing(base, r, value))
+// Retaint adds r's failed taint with a value to base, a released node as last read, unless it has changed since: then the API
+// server answers 422. It does not retry: the caller decides again.
+func (p *Patcher) Retaint(ctx context.Context, base *Node, r Request, value string) error {
+	patch, err := json.Marshal(BuildRetaint(base, r, value))
 	if err != nil {
 		return fmt.Errorf("patch of node %s: %w", base.Name, err)
 	}

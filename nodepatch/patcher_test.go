@@ -162,7 +162,7 @@ func TestRelease(t *testing.T) {
 			},
 			requests: "PATCH GET PATCH", retried: []string{notOurs}, taints: "front behind",
 		},
-		"somebody else opened the node: nothing is left to send": {
+		"somebody else released the node: nothing is left to send": {
 			patching: func(s *server) func(int, http.ResponseWriter) bool {
 				return func(int, http.ResponseWriter) bool {
 					s.change(drop(ourKey))
@@ -264,7 +264,7 @@ func TestRelease(t *testing.T) {
 			requests: "PATCH GET", err: "the node was deleted and created again under the same name", is: ErrReplaced,
 			taints: "front node-ready/unverified behind",
 		},
-		"created again and opened by its own agent": {
+		"created again and released by its own agent": {
 			patching: func(s *server) func(int, http.ResponseWriter) bool {
 				return func(int, http.ResponseWriter) bool {
 					s.change(drop(ourKey))

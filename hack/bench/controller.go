@@ -150,7 +150,7 @@ func (b *bench) createFleet(ctx context.Context, template *corev1.PodTemplateSpe
 	})
 }
 
-// verifyFleet opens every node, takes the conditions back, and deletes the pods, as the agents and the DaemonSet controller do.
+// verifyFleet releases every node, takes the conditions back, and deletes the pods, as the agents and the DaemonSet controller do.
 func (b *bench) verifyFleet(ctx context.Context) error {
 	open := []byte(fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}},"spec":{"taints":null}}`, harness.Label))
 	if err := b.parallel(ctx, fleetSize, "nodes verified", func(i int) error {

@@ -30,7 +30,7 @@ const (
 // recheck measures an agent that rechecks its node, beside 5,000 nodes, and then the API server while the requests of this agent
 // come from 5,000.
 func (b *bench) recheck(ctx context.Context) (err error) {
-	values := []string{noAgents, "config.recheckInterval=" + longInterval.String(), "config.connectivityMatrix=true"}
+	values := []string{noAgents, "config.recheckInterval=" + longInterval.String(), "config.peers=true"}
 	end, err := b.startPod(ctx, values...)
 	if err != nil {
 		return err

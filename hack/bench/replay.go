@@ -29,7 +29,7 @@ const (
 )
 
 // createPeers creates EndpointSlices as those of the chart's headless Service are with 5,000 agents. Every address is that of the
-// benchmark's pod, so that the agent in it finds neighbours that answer.
+// benchmark's pod, so that the agent in it finds peers that answer.
 func (b *bench) createPeers(ctx context.Context) error {
 	pod, err := b.Kube.CoreV1().Pods(harness.Namespace).Get(ctx, podName, metav1.GetOptions{})
 	if err != nil {

@@ -40,14 +40,14 @@ func TestStoppedBeforeTheVerdict(t *testing.T) {
 // After the verdict the final metrics are served for as long as the linger, which a second signal ends.
 func TestFinalMetrics(t *testing.T) {
 	for _, c := range []struct {
-		name, linger, grace string
-		signal              bool
+		name, linger string
+		signal       bool
 	}{
-		{"linger", "8s", "30", false},
-		{"second signal ends the linger", "30m", "1900", true}, // this test's time is over long before half an hour is
+		{"linger", "8s", false},
+		{"second signal ends the linger", "30m", true}, // this test's time is over long before half an hour is
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := start(t, "config.metricsLinger="+c.linger, "terminationGracePeriodSeconds="+c.grace)
+			s := start(t, "config.metricsLinger="+c.linger)
 			s.Gate(node)
 			pod := s.AgentPod(node)
 			s.AwaitVerified(node)

@@ -17,7 +17,6 @@ type Controller struct {
 	AgentName string
 	// AgentTemplate is the path of a PodTemplateSpec (core/v1): the agent's, or in controller mode that of a worker.
 	AgentTemplate   string
-	PodName         string
 	NotStartedAfter time.Duration
 	HealthPort      int
 
@@ -26,8 +25,8 @@ type Controller struct {
 	RemediationMode                         string
 	DeleteAfter, FailedFor, ControlGroupFor time.Duration
 
-	Retaint          bool
-	RetaintSettleFor time.Duration
+	Retaint                                                    bool
+	RetaintControlGroupFor, RetaintCoolDown, RetaintNoAgentFor time.Duration
 	// RemoveFailedTaints is flag only: it removes what Retaint has added, and ends.
 	RemoveFailedTaints bool
 }
@@ -54,7 +53,6 @@ func (c *Controller) settings() []*setting {
 			"kube-node-ready", text(&c.AgentName, agentName)},
 		{"agent-template", "path", "file with the pod template of the agent or worker", "/etc/kube-node-ready/agent.yaml",
 			text(&c.AgentTemplate, anything)},
-		{"pod-name", "name", "name of this pod", "", text(&c.PodName, optional(subdomain))},
 		{"node-name", "name", "node that this pod runs on", "", text(&c.NodeName, optional(subdomain))},
 		{"not-started-after", "duration", "how long a node may be without a running agent before that is reported", "3m",
 			duration(&c.NotStartedAfter, time.Second, 24*time.Hour)},
@@ -70,9 +68,12 @@ func (c *Controller) settings() []*setting {
 			"5m", duration(&c.ControlGroupFor, time.Second, 24*time.Hour)},
 		{"retaint", "bool", "add the failed taint to verified nodes that fail their rechecks; needs --recheck-interval", "false",
 			boolean(&c.Retaint)},
-		{"retaint-settle-for", "duration", "before that: how long the checks must pass in the controller's own pod, and how long the " +
-			"node must have been without the taint; and how long no agent may be on a node until its taint is removed", "10m",
-			duration(&c.RetaintSettleFor, time.Second, 24*time.Hour)},
+		{"retaint-control-group-for", "duration", "how long the checks must pass in the controller's own pod before a re-taint", "10m",
+			duration(&c.RetaintControlGroupFor, time.Second, 24*time.Hour)},
+		{"retaint-cool-down", "duration", "how long a node is not re-tainted again", "10m",
+			duration(&c.RetaintCoolDown, time.Second, 24*time.Hour)},
+		{"retaint-no-agent-for", "duration", "how long no agent may be on a node before its failed taint is removed and a False " +
+			"condition becomes Unknown", "10m", duration(&c.RetaintNoAgentFor, time.Second, 24*time.Hour)},
 		{"remove-failed-taints", "bool", "remove the failed taints that --retaint has added, from all nodes, and exit", "false",
 			boolean(&c.RemoveFailedTaints)},
 	}
@@ -118,7 +119,7 @@ func ParseController(args []string, lookupEnv func(string) (string, bool), out i
 }
 
 const controllerUsage = `kube-node-ready-controller reports the nodes that no agent can report about.
-It also replaces nodes that are never verified, if told to.
+With --remediation-mode it also replaces nodes that are never verified.
 
 Usage: kube-node-ready-controller [flags]
 

@@ -19,8 +19,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/byhand"
 	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/doctor"
+	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/manual"
 	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
 	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/status"
 )
@@ -120,7 +120,7 @@ func run(ctx context.Context, args []string, connect func(options) (access, erro
 			return exitError
 		}
 	case "verify":
-		err = s.hands().Verify(ctx, nodes)
+		err = s.patcher().Verify(ctx, nodes)
 	case "open":
 		err = s.open(ctx, nodes, o.all)
 	default:
@@ -181,8 +181,8 @@ type session struct {
 	out     io.Writer
 }
 
-func (s session) hands() byhand.Hands {
-	return byhand.Hands{Settings: s.release.Settings, Client: s.Client, Node: s.Node, Out: s.out}
+func (s session) patcher() manual.Patcher {
+	return manual.Patcher{Settings: s.release.Settings, Client: s.Client, Node: s.Node, Out: s.out}
 }
 
 // warn says what is taken for the settings, where they are invalid.
@@ -218,11 +218,11 @@ func (s session) open(ctx context.Context, nodes []string, all bool) error {
 		if err := s.Client.List(ctx, &list); err != nil {
 			return err
 		}
-		if nodes = byhand.Tainted(list.Items, s.release.Settings.Request); len(nodes) == 0 {
+		if nodes = manual.Tainted(list.Items, s.release.Settings.Request); len(nodes) == 0 {
 			_, _ = fmt.Fprintln(s.out, "no node has one of the taints")
 		}
 	}
-	return s.hands().Open(ctx, nodes)
+	return s.patcher().Open(ctx, nodes)
 }
 
 func (s session) status(ctx context.Context) error {

@@ -229,10 +229,10 @@ func TestOpenWithInvalidSettings(t *testing.T) {
 	c.openKnowsNoKeys("c")
 }
 
-// openKnowsNoKeys opens a node with the default key, whose name somebody has given, and no others.
+// openKnowsNoKeys removes the taint with the default key, whose name somebody has given, and no others.
 func (c cluster) openKnowsNoKeys(node string) {
 	code, stdout, stderr := c.run("open", "--all", "--yes")
-	assert.Equal(c.t, exitError, code, "it would open what is not the release's")
+	assert.Equal(c.t, exitError, code, "it would remove what is not the release's")
 	assert.Empty(c.t, stdout)
 	assert.Contains(c.t, stderr, "kubectl node-ready: open --all does not guess which taints are the release's\n"+
 		"try: name the nodes, or kubectl taint nodes NODE KEY-\n")
@@ -243,7 +243,7 @@ func (c cluster) openKnowsNoKeys(node string) {
 	assert.Equal(c.t, "node "+node+": removed node-ready/unverified:NoSchedule\n", stdout)
 }
 
-// Without the template of the workers nobody can say which nodes would be verified again: nodes are opened all the same.
+// Without the template of the workers nobody can say which nodes would be verified again: open removes the taints all the same.
 func TestOpenWithoutTheTemplateOfTheWorkers(t *testing.T) {
 	c := newCluster(t, gated("a"))
 	c.inControllerMode()

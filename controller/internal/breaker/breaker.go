@@ -1,4 +1,4 @@
-// Package breaker says what keeps the controller from closing and from replacing any node: a fault of the cluster, or of the
+// Package breaker says what keeps the controller from re-tainting and from replacing any node: a fault of the cluster, or of the
 // controller itself.
 package breaker
 
@@ -11,28 +11,42 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
-// Rule is why nothing may be done to a node, of a closed set.
+// Rule is why nothing may be done to a node.
 type Rule string
 
-// The rules for every node of the cluster.
+// The rules for every node of the cluster: see Rules.
 const (
 	ControlGroup   Rule = "control-group"   // the checks do not pass in the controller's own pod
 	ControlNode    Rule = "control-node"    // the controller's own node is not verified
 	FailedRechecks Rule = "failed-rechecks" // too many verified nodes fail their rechecks
 )
 
+// Rules returns the rules for every node, in their order.
+func Rules() []Rule { return []Rule{ControlGroup, ControlNode, FailedRechecks} }
+
 // Settings are what the rules depend on.
 type Settings struct {
-	NodeName       string // of the controller
-	FailedTaintKey string
-	Enough         time.Duration // how long the control group must have passed
+	Fleet    fleet.Settings
+	NodeName string // of the controller
+	// ControlGroupFor is how long the control group must have passed before anything is done to a node.
+	ControlGroupFor time.Duration
+}
+
+// First returns the first of some rules that holds, with its numbers, or "".
+func First(rules []Rule, holding map[Rule]string) (Rule, string) {
+	for _, rule := range rules {
+		if text, holds := holding[rule]; holds {
+			return rule, text
+		}
+	}
+	return "", ""
 }
 
 // Holding returns the rules that hold now, with their numbers. A control group that has not passed for long enough, but has
 // never failed, is none: the controller has just started.
 func (s Settings) Holding(statuses []fleet.Status, group controlgroup.State, now time.Time) map[Rule]string {
 	found := make(map[Rule]string)
-	if text := Unproven(group, s.Enough, now); text != "" && group.Failure != "" {
+	if text := Unproven(group, s.ControlGroupFor, now); text != "" && group.Failure != "" {
 		found[ControlGroup] = text + "; the last failure: " + group.Failure
 	}
 	if why, is := s.Unfit(statuses)[s.NodeName]; is {
@@ -59,7 +73,7 @@ func Unproven(group controlgroup.State, enough time.Duration, now time.Time) str
 func (s Settings) Unfit(statuses []fleet.Status) map[string]string {
 	found := make(map[string]string)
 	for _, status := range statuses {
-		failed := status.State == fleet.Failed || fleet.HasTaint(status.Node, s.FailedTaintKey)
+		failed := status.State == fleet.Failed || fleet.HasTaint(status.Node, s.Fleet.Request.FailedTaintKey)
 		switch {
 		case status.Recheck.Failed:
 			found[status.Node.Name] = "fails its rechecks"

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
@@ -19,17 +20,18 @@ const handOverAfter = time.Minute
 // then releases the Lease. The replica does not give it back. If the restarted process is faster than the replica, it leads for
 // another minute; kubelet then lets it wait longer and longer.
 type HandOver struct {
-	PodName, PodNamespace string
-	Leave                 func() // ends this process
-	Log                   *slog.Logger
+	Client    client.Reader // without a cache
+	Namespace string
+	Replicas  labels.Set // of the controller's pods
+	Leave     func()     // ends this process
+	Log       *slog.Logger
 
 	since time.Time // of the failure, zero: there is none
 }
 
 // Consider is called with each decision; it does nothing if h is nil. unfit are the nodes that the controller must not decide
 // from, own is its own.
-func (h *HandOver) Consider(ctx context.Context, reader client.Reader, unfit map[string]string, own string,
-	now time.Time) {
+func (h *HandOver) Consider(ctx context.Context, unfit map[string]string, own string, now time.Time) {
 	if h == nil {
 		return
 	}
@@ -45,7 +47,7 @@ func (h *HandOver) Consider(ctx context.Context, reader client.Reader, unfit map
 		return
 	}
 	h.since = now // not again before another minute
-	name, node, err := h.replica(ctx, reader, unfit)
+	name, node, err := h.replica(ctx, unfit)
 	switch {
 	case err != nil:
 		h.Log.Warn("the replicas cannot be listed: this one stays the leader", "error", err)
@@ -58,27 +60,15 @@ func (h *HandOver) Consider(ctx context.Context, reader client.Reader, unfit map
 	}
 }
 
-// replica returns a ready replica on another node than those, or "".
-func (h *HandOver) replica(ctx context.Context, reader client.Reader, unfit map[string]string) (
-	name, node string, err error) {
-	var self, replicas corev1.PodList
-	namespace := client.InNamespace(h.PodNamespace)
-	if err := reader.List(ctx, &self, namespace, client.MatchingFields{"metadata.name": h.PodName}); err != nil {
-		return "", "", err
-	}
-	if len(self.Items) == 0 {
-		return "", "", nil
-	}
-	own := fleet.OwnLabels(self.Items[0].Labels)
-	if len(own) == 0 {
-		return "", "", nil // every pod would be a replica
-	}
-	if err := reader.List(ctx, &replicas, namespace, client.MatchingLabels(own)); err != nil {
+// replica returns a ready replica on another node than those, which this process's own is one of, or "".
+func (h *HandOver) replica(ctx context.Context, unfit map[string]string) (name, node string, err error) {
+	var replicas corev1.PodList
+	if err := h.Client.List(ctx, &replicas, client.InNamespace(h.Namespace), client.MatchingLabels(h.Replicas)); err != nil {
 		return "", "", err
 	}
 	for i := range replicas.Items {
 		pod := &replicas.Items[i]
-		if _, isUnfit := unfit[pod.Spec.NodeName]; !isUnfit && pod.Name != h.PodName && fleet.IsReady(pod) {
+		if _, isUnfit := unfit[pod.Spec.NodeName]; !isUnfit && fleet.IsReady(pod) {
 			return pod.Name, pod.Spec.NodeName, nil
 		}
 	}

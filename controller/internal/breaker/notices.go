@@ -14,21 +14,34 @@ type Withheld struct {
 	Text string // the rule's numbers
 }
 
+// Recent is when things have happened last. The zero value is empty.
+type Recent[K comparable] map[K]time.Time
+
+// Add notes that it happens at now.
+func (r *Recent[K]) Add(key K, now time.Time) {
+	if *r == nil {
+		*r = make(Recent[K])
+	}
+	(*r)[key] = now
+}
+
+// Forget forgets what has happened an age ago.
+func (r Recent[K]) Forget(age time.Duration, now time.Time) {
+	maps.DeleteFunc(r, func(_ K, at time.Time) bool { return now.Sub(at) >= age })
+}
+
 // noticeEvery is how often the same thing is reported.
 const noticeEvery = time.Hour
 
 // Notices has the same thing reported once an hour. The zero value has reported nothing.
-type Notices[K comparable] struct{ told map[K]time.Time }
+type Notices[K comparable] struct{ reported Recent[K] }
 
 // IsDue reports whether key is to be reported at now, and remembers that it is.
 func (n *Notices[K]) IsDue(key K, now time.Time) bool {
-	if n.told == nil {
-		n.told = make(map[K]time.Time)
-	}
-	maps.DeleteFunc(n.told, func(_ K, at time.Time) bool { return now.Sub(at) >= noticeEvery })
-	if _, told := n.told[key]; told {
+	n.reported.Forget(noticeEvery, now)
+	if _, reported := n.reported[key]; reported {
 		return false
 	}
-	n.told[key] = now
+	n.reported.Add(key, now)
 	return true
 }

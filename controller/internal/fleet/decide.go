@@ -48,7 +48,7 @@ type undecided struct {
 
 func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UID][]corev1.Event, m memory, now time.Time) (
 	undecided, memory) {
-	status := undecided{Status: Status{Node: node, Pod: pod, Untouchable: Untouchable(node), Closed: s.IsClosed(node)}}
+	status := undecided{Status: Status{Node: node, Pod: pod, Untouchable: Untouchable(node), Retainted: s.IsRetainted(node)}}
 	if s.IsVerified(node) {
 		status.State = Verified
 		m.notRunning, m.running, m.waiting = time.Time{}, time.Time{}, time.Time{} // for the next verification
@@ -206,8 +206,8 @@ func (s Settings) wanted(status Status, now time.Time) (Condition, bool) {
 		return Condition{}, false // a pod that is being replaced has one reason after the other for a moment
 	case fails && (!isFalse || written.Reason != string(reason)):
 		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: reason, Message: status.Message}, true
-	case status.State != Verified && !status.Gated && isOwn && !status.Closed:
-		// A stale False could get a node replaced that somebody has opened by hand.
+	case status.State != Verified && !status.Gated && isOwn && !status.Retainted:
+		// A stale False could get a node replaced whose startup taint somebody has removed.
 		return Condition{Node: status.Node, Status: corev1.ConditionUnknown, Reason: "NotGated",
 			Message: "the startup taint was removed before the node was verified"}, true
 	}
@@ -219,25 +219,25 @@ func (s Settings) wanted(status Status, now time.Time) (Condition, bool) {
 func (s Settings) isLeftBehind(node *corev1.Node) bool {
 	condition := s.Condition(node)
 	isOwnFalse := condition != nil && condition.Status == corev1.ConditionFalse && firstReason(condition).IsOwn()
-	return s.IsClosed(node) || isOwnFalse && s.Rules.matches(node)
+	return s.IsRetainted(node) || isOwnFalse && s.Rules.matches(node)
 }
 
-// IsStranded reports whether node has the startup taint although the rules exclude it: nobody opens it.
+// IsStranded reports whether node has the startup taint although the rules exclude it: nobody releases it.
 func (s Settings) IsStranded(node *corev1.Node) bool {
 	return HasTaint(node, s.Request.TaintKey) && !s.Rules.Select(node)
 }
 
-// IsClosed reports whether node has the failed taint that this release's controller adds to verified nodes.
-func (s Settings) IsClosed(node *corev1.Node) bool {
+// IsRetainted reports whether node has the failed taint that this release's controller adds to verified nodes.
+func (s Settings) IsRetainted(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
-		return taint.Key == s.Request.FailedTaintKey && taint.Value == s.ClosedBy && s.ClosedBy != ""
+		return taint.Key == s.Request.FailedTaintKey && taint.Value == s.FailedTaintValue && s.FailedTaintValue != ""
 	})
 }
 
 // writes reports whether the controller writes this reason to the condition.
 func (s Settings) writes(reason Reason) bool { return s.Workers || reason.IsOwn() }
 
-// IsGated reports whether nobody but the agent or a worker opens node: it has the startup taint, or is to be verified again.
+// IsGated reports whether nobody but the agent or a worker releases node: it has the startup taint, or is to be verified again.
 func (s Settings) IsGated(node *corev1.Node) bool {
 	_, released := node.Annotations[s.Request.Annotation]
 	_, labelled := node.Labels[s.Request.Label]

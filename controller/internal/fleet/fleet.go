@@ -28,7 +28,7 @@ const (
 // States returns all states, in the order of a node's way.
 func States() []State { return []State{Unverified, Pending, InProgress, Verified, Failed} }
 
-// Reason is why a node has failed, of a closed set. The controller gives those of an agent that has not started or does
+// Reason is why a node has failed. The controller gives those of an agent that has not started or does
 // not speak; the agent gives those of its checks.
 type Reason string
 
@@ -73,10 +73,10 @@ type Settings struct {
 	ConditionType string
 	// Rechecks make agents stay, and say False of verified nodes too: the failed taint and that condition are no news then.
 	Rechecks Rechecks
-	// MissingAfter is how long no agent may be on a node until nobody counts on one.
-	MissingAfter time.Duration
-	// ClosedBy is the value of the failed taint that this release's controller adds to verified nodes.
-	ClosedBy string
+	// NoAgentFor is how long no agent may be on a node until nobody counts on one.
+	NoAgentFor time.Duration
+	// FailedTaintValue is the value of the failed taint that this release's controller adds to verified nodes.
+	FailedTaintValue string
 	// NotStartedAfter is how long a node may be without a running agent.
 	NotStartedAfter time.Duration
 	// Workers means controller mode: the pods are workers, and nobody but the controller writes the condition.
@@ -101,17 +101,17 @@ type Objects struct {
 type Status struct {
 	Node *corev1.Node
 	Pod  *corev1.Pod // of its agent, nil: none
-	// Gated means that nobody but the agent opens the node: it has the startup taint, or is to be verified again.
+	// Gated means that nobody but the agent releases the node: it has the startup taint, or is to be verified again.
 	Gated       bool
 	Untouchable string // why nothing is to be done to it, or ""
 	State       State
 	Reason      Reason // of Failed; before, the reason that it would fail for, "" if that is not known
 	// Failing is the reason of the condition: Reason, or those of all failing checks, joined by commas; "": Reason.
-	Failing string
-	Message string
-	Since   time.Time // of State and Reason, without a break, as this process has seen it
-	Recheck Recheck   // of a verified node
-	Closed  bool      // it has the failed taint that this release's controller adds
+	Failing   string
+	Message   string
+	Since     time.Time // of State and Reason, without a break, as this process has seen it
+	Recheck   Recheck   // of a verified node
+	Retainted bool      // it has the failed taint that this release's controller adds
 }
 
 // IsPending reports whether somebody verifies the node, or should. In controller mode nobody verifies a node that never had the

@@ -283,7 +283,7 @@ func TestVerifiedAgain(t *testing.T) {
 	assert.False(t, s.plan.Conditions[0].Event)
 }
 
-// A stale False could get a node replaced that somebody has opened by hand.
+// A stale False could get a node replaced whose startup taint somebody has removed.
 func TestOpenedByHand(t *testing.T) {
 	s := newStory(t)
 	node := s.node("n1")
@@ -445,7 +445,7 @@ func TestRechecks(t *testing.T) {
 	node.Labels[verified] = "true"
 	node.Spec.Taints = []corev1.Taint{{Key: "node-ready/failed", Effect: corev1.TaintEffectNoSchedule}}
 	node.Status.Conditions = falseCondition(DNSFailed)
-	s.settings.Rechecks, s.settings.MissingAfter = Rechecks{Interval: time.Minute, FailureThreshold: 3, RecoveryThreshold: 3}, time.Hour
+	s.settings.Rechecks, s.settings.NoAgentFor = Rechecks{Interval: time.Minute, FailureThreshold: 3, RecoveryThreshold: 3}, time.Hour
 	s.after(time.Hour)
 	assert.Equal(t, Verified, s.only().State)
 	assert.Empty(t, s.plan.Conditions)

@@ -80,8 +80,8 @@ func runningContainer(pod *corev1.Pod) string {
 }
 
 func restarted(pod *corev1.Pod) bool {
-	again := func(status corev1.ContainerStatus) bool { return status.RestartCount > 0 }
-	return slices.ContainsFunc(pod.Status.ContainerStatuses, again)
+	hasRestarted := func(status corev1.ContainerStatus) bool { return status.RestartCount > 0 }
+	return slices.ContainsFunc(pod.Status.ContainerStatuses, hasRestarted)
 }
 
 // Began reports whether this process has decided before.

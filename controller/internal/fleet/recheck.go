@@ -145,7 +145,7 @@ func (s Settings) isSilent(r Recheck, now time.Time) bool {
 
 // countsAfter is how long an agent must run until it counts: soon enough that one which replaces another is never missed.
 func (s Settings) countsAfter() time.Duration {
-	return min(s.Rechecks.RecoversAfter(), s.MissingAfter/2)
+	return min(s.Rechecks.RecoversAfter(), s.NoAgentFor/2)
 }
 
 // IsReady reports whether kubelet says that pod is ready, and nobody deletes it.
@@ -172,7 +172,7 @@ func (s Settings) wantedOfRechecked(status Status, now time.Time) (Condition, bo
 		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: Silent, Rechecked: true, Event: !isOwn,
 			Message: fmt.Sprintf("pod %s/%s runs and is not ready: its rechecks fail, and it does not write why; "+
 				"read its log, and check the node's path to the API server", status.Pod.Namespace, status.Pod.Name)}, true
-	case r.Failed && !r.NoAgent.IsZero() && now.Sub(r.NoAgent) >= s.MissingAfter:
+	case r.Failed && !r.NoAgent.IsZero() && now.Sub(r.NoAgent) >= s.NoAgentFor:
 		return Condition{Node: status.Node, Status: corev1.ConditionUnknown, Reason: "NotRechecked", Rechecked: true,
 			Message: "no agent checks the node again"}, true
 	}
@@ -180,7 +180,7 @@ func (s Settings) wantedOfRechecked(status Status, now time.Time) (Condition, bo
 }
 
 // isConditioned reports whether rechecks show their verdict on node: it was gated, or has the condition already. A node that was
-// never gated is never closed.
+// never gated is never re-tainted.
 func (s Settings) isConditioned(node *corev1.Node) bool {
 	return s.Condition(node) != nil || verdict.WasGated(node.Annotations[s.Request.Annotation], s.Request.FailedTaintKey)
 }

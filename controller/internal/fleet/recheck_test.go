@@ -17,7 +17,7 @@ import (
 func rechecked(t *testing.T) *story {
 	s := newStory(t)
 	s.settings.Rechecks = Rechecks{Interval: 10 * time.Second, FailureThreshold: 3, RecoveryThreshold: 3}
-	s.settings.MissingAfter, s.settings.ClosedBy = 10*time.Minute, "knr"
+	s.settings.NoAgentFor, s.settings.FailedTaintValue = 10*time.Minute, "knr"
 	node := s.node("n1")
 	node.Labels[verified], node.Spec.Taints = "true", nil
 	node.Annotations = map[string]string{nodepatch.Annotation: `{"removed":["node-ready/unverified=true:NoSchedule"]}`}
@@ -168,7 +168,7 @@ func TestAgentOfANodeThatWasCordoned(t *testing.T) {
 	assert.Empty(t, s.plan.Conditions)
 }
 
-// One that crashes at once, again and again, is no agent: its node must not stay closed for it.
+// One that crashes at once, again and again, is no agent: its node must not keep the failed taint for it.
 func TestAgentThatCrashes(t *testing.T) {
 	s := rechecked(t)
 	s.say(corev1.ConditionFalse, NetworkFailed)
@@ -273,8 +273,8 @@ func TestFalseFromBeforeTheStart(t *testing.T) {
 	assert.Zero(t, s.only().Recheck.FailedAt)
 }
 
-// The rules may have changed since a node was closed: it must be opened all the same.
-func TestClosedNodeThatIsNotSelected(t *testing.T) {
+// The rules may have changed since a node was re-tainted: it must lose the taint all the same.
+func TestRetaintedNodeThatIsNotSelected(t *testing.T) {
 	s := rechecked(t)
 	s.objects.Nodes[0].Labels["pool"] = "excluded"
 	s.decide()
@@ -285,7 +285,7 @@ func TestClosedNodeThatIsNotSelected(t *testing.T) {
 	assert.Empty(t, s.plan.Statuses)
 	s.objects.Nodes[0].Spec.Taints[0].Value = "knr"
 	s.decide()
-	assert.True(t, s.only().Closed)
+	assert.True(t, s.only().Retainted)
 }
 
 // With rechecks an agent runs for days before somebody removes the label.
@@ -314,8 +314,8 @@ func TestFalseFromBeforeTheRelease(t *testing.T) {
 	assert.False(t, s.only().Recheck.IsFresh(s.now))
 }
 
-// Rechecks are switched off while a node is silent and closed: nothing has become of its startup taint.
-func TestSwitchedOffWhileClosed(t *testing.T) {
+// Rechecks are switched off while a node is silent and re-tainted: that is no node which lost its startup taint too early.
+func TestSwitchedOffWhileRetainted(t *testing.T) {
 	s := rechecked(t)
 	s.say(corev1.ConditionFalse, Silent)
 	s.objects.Nodes[0].Spec.Taints = []corev1.Taint{{Key: "node-ready/failed", Value: "knr", Effect: corev1.TaintEffectNoSchedule}}
@@ -329,8 +329,8 @@ func TestSwitchedOffWhileClosed(t *testing.T) {
 	assert.Equal(t, corev1.ConditionTrue, wanted.Status)
 }
 
-// Nobody opens such a node but the controller: the label is gone, and the rules keep the agents away.
-func TestClosedNodeWithoutLabelAndAgent(t *testing.T) {
+// Only the controller removes the failed taint of such a node: the label is gone, and the rules keep the agents away.
+func TestRetaintedNodeWithoutLabelAndAgent(t *testing.T) {
 	s := rechecked(t)
 	s.objects.Nodes[0].Spec.Taints = []corev1.Taint{{Key: "node-ready/failed", Value: "knr", Effect: corev1.TaintEffectNoSchedule}}
 	s.objects.Nodes[0].Labels = map[string]string{"pool": "excluded"}

@@ -82,7 +82,7 @@ func addedTolerations() (added []corev1.Toleration) {
 }
 
 // Select reports whether the rules are for node: affinity and node selector match it, whether it is verified or not. A
-// taint that no agent tolerates keeps a node out too, unless the node has the startup taint: nobody else would open that one.
+// taint that no agent tolerates keeps a node out too, unless the node has the startup taint: nobody else would release that one.
 func (r Rules) Select(node *corev1.Node) bool {
 	return r.matches(node) && (r.Untolerated(node) == nil || HasTaint(node, r.request.TaintKey))
 }

@@ -25,7 +25,7 @@ const (
 // LastAttempt is the attempt whose failure is reported although INITIAL_TIMEOUT has not passed: the first one and five retries.
 const LastAttempt = 6
 
-// Outcome is what has become of a worker.
+// Outcome is how the round of a worker went.
 type Outcome int
 
 // The outcomes of a worker.

@@ -24,7 +24,7 @@ type events struct {
 // Events in no cache and no index: a list for each pod would read all Events of the namespace each time.
 type lookUp struct{ *Loop }
 
-func (l lookUp) Act(ctx context.Context, plan fleet.Plan) (again time.Duration, err error) {
+func (l lookUp) Act(ctx context.Context, plan fleet.Plan) (requeueAfter time.Duration, err error) {
 	wanted := l.wanted(plan)
 	if len(wanted) == 0 {
 		return 0, nil

@@ -37,7 +37,7 @@ const (
 
 // A Step acts on a plan. It returns when it wants to be called again although nothing changes; zero: no wish.
 type Step interface {
-	Act(ctx context.Context, plan fleet.Plan) (again time.Duration, err error)
+	Act(ctx context.Context, plan fleet.Plan) (requeueAfter time.Duration, err error)
 }
 
 // Loop owns what the process remembers of the fleet. Only the leader's has seen anything.
@@ -90,14 +90,14 @@ func (l *Loop) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Re
 		wait = interval
 	}
 	for _, step := range append([]Step{lookUp{l}}, l.Steps...) {
-		again, err := step.Act(ctx, plan)
+		requeueAfter, err := step.Act(ctx, plan)
 		if err != nil && ctx.Err() == nil {
 			l.Log.Warn("will retry", "error", err) // the other steps go on
 			l.failed.Add(1)
-			again = afterError
+			requeueAfter = afterError
 		}
-		if again > 0 && (wait == 0 || again < wait) {
-			wait = again
+		if requeueAfter > 0 && (wait == 0 || requeueAfter < wait) {
+			wait = requeueAfter
 		}
 	}
 	return reconcile.Result{RequeueAfter: wait}, nil

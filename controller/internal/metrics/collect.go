@@ -19,9 +19,8 @@ import (
 // verified, or have become verified within the last hour.
 type descriptions struct {
 	nodes, breaker, status, duration, retries, pods *prometheus.Desc
-	closed, rechecksFailed                          *prometheus.Desc
-	unverified, verifying, verified, failed         *prometheus.Desc
-	healthy, started, reconcileErrors, buildInfo    *prometheus.Desc
+	retainted, rechecksFailed                       *prometheus.Desc
+	healthy, reconcileErrors, buildInfo             *prometheus.Desc
 }
 
 func describe() descriptions {
@@ -29,9 +28,9 @@ func describe() descriptions {
 		return prometheus.NewDesc("kube_node_ready_"+name, help, labels, nil)
 	}
 	return descriptions{
-		nodes:   series("nodes", "Nodes by state, and by reason where that is Failed.", "state", "reason"),
-		breaker: series("breaker", "1 while a reason keeps the controller from closing or deleting any node.", "reason"),
-		closed:  series("closed_nodes", "Nodes with the failed taint that the controller adds to verified nodes."),
+		nodes:     series("nodes", "Nodes by state, and by reason where that is Failed.", "state", "reason"),
+		breaker:   series("breaker", "1 while a reason keeps the controller from re-tainting or replacing any node.", "reason"),
+		retainted: series("retainted_nodes", "Nodes with the failed taint that the controller adds to verified nodes."),
 		rechecksFailed: series("recheck_failed_nodes", "Verified nodes whose condition is False, by its first reason.",
 			"reason"),
 		status:   series("verification_status", "1, with the state of the node.", "node", "status"),
@@ -39,12 +38,7 @@ func describe() descriptions {
 		retries: series("retry_attempts_total",
 			"Agents or workers that were started again on a node that was not verified: new pods and restarts.", "node"),
 		pods:            series("worker_pods", "Pods that verify nodes, agents or workers, by phase.", "status"),
-		unverified:      series("controller_nodes_unverified", "Nodes without a pod that verifies them."),
-		verifying:       series("controller_nodes_verifying", "Nodes whose pod is starting or running the checks."),
-		verified:        series("controller_nodes_verified", "Verified nodes."),
-		failed:          series("controller_nodes_failed", "Nodes whose verification failed or does not start."),
 		healthy:         series("controller_healthy", "1 while the leader can read its caches, 0 while it cannot."),
-		started:         series("controller_start_time_seconds", "Unix time at which the leader's process started, in seconds."),
 		reconcileErrors: series("controller_reconcile_errors_total", "Decisions about the fleet that failed, or whose writes did."),
 		buildInfo: series("build_info", "1, with the version of the controller, its commit and its build date as labels.",
 			"version", "commit_hash", "build_date"),
@@ -57,8 +51,8 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	c.verifications.Describe(out)
 	c.failedTaints.Describe(out)
 	d := describe()
-	for _, desc := range []*prometheus.Desc{d.nodes, d.breaker, d.closed, d.rechecksFailed, d.status, d.duration, d.retries, d.pods,
-		d.unverified, d.verifying, d.verified, d.failed, d.healthy, d.started, d.reconcileErrors, d.buildInfo} {
+	for _, desc := range []*prometheus.Desc{d.nodes, d.breaker, d.retainted, d.rechecksFailed, d.status, d.duration, d.retries,
+		d.pods, d.healthy, d.reconcileErrors, d.buildInfo} {
 		out <- desc
 	}
 }
@@ -75,7 +69,6 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 		return
 	}
 	s.gauge(s.healthy, 1)
-	s.gauge(s.started, float64(c.started.UnixNano())/1e9)
 	s.gauge(s.buildInfo, 1, c.build.Version, c.build.Commit, c.build.Date)
 	s.counter(s.reconcileErrors, float64(c.source.Errors()))
 	c.gate.Collect(out)
@@ -117,7 +110,7 @@ func (s scrape) fleet(plan fleet.Plan) {
 		state  fleet.State
 		reason fleet.Reason
 	}
-	counts, states := make(map[key]int), make(map[fleet.State]int)
+	counts := make(map[key]int)
 	for _, state := range fleet.States() {
 		if state != fleet.Failed {
 			counts[key{state: state}] = 0
@@ -132,32 +125,27 @@ func (s scrape) fleet(plan fleet.Plan) {
 			at.reason = status.Reason
 		}
 		counts[at]++
-		states[status.State]++
 	}
 	for at, count := range counts {
 		s.gauge(s.nodes, float64(count), string(at.state), string(at.reason))
 	}
-	s.gauge(s.unverified, float64(states[fleet.Unverified]))
-	s.gauge(s.verifying, float64(states[fleet.Pending]+states[fleet.InProgress]))
-	s.gauge(s.verified, float64(states[fleet.Verified]))
-	s.gauge(s.failed, float64(states[fleet.Failed]))
 }
 
-// rechecks counts the verified nodes that fail, and those that are closed.
+// rechecks counts the verified nodes that fail, and those that are re-tainted.
 func (s scrape) rechecks(plan fleet.Plan) {
-	closed, failed := 0, make(map[fleet.Reason]int)
+	retainted, failed := 0, make(map[fleet.Reason]int)
 	for _, reason := range fleet.RecheckReasons() {
 		failed[reason] = 0
 	}
 	for _, status := range plan.Statuses {
-		if status.Closed {
-			closed++
+		if status.Retainted {
+			retainted++
 		}
 		if status.Recheck.Failed {
 			failed[status.Recheck.Reason]++
 		}
 	}
-	s.gauge(s.closed, float64(closed))
+	s.gauge(s.retainted, float64(retainted))
 	for reason, count := range failed {
 		s.gauge(s.rechecksFailed, float64(count), string(reason))
 	}
@@ -185,7 +173,7 @@ func (s scrape) node(status fleet.Status, retries int32) {
 	}
 }
 
-// statusLabel names a state as the earlier generation of this series did.
+// statusLabel names a state in lower case: the name of the series and its labels are a contract.
 func statusLabel(state fleet.State) string {
 	if state == fleet.InProgress {
 		return "in_progress"

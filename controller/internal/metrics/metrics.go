@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
 )
 
 // window is how long a verified node keeps its series.
@@ -24,21 +23,14 @@ type Source interface {
 	Errors() uint64
 }
 
-var (
-	_ Source               = (*loop.Loop)(nil)
-	_ loop.Step            = (*Collector)(nil)
-	_ prometheus.Collector = (*Collector)(nil)
-)
-
 // Build identifies the program.
 type Build struct{ Version, Commit, Date string }
 
 // Collector counts what plans report as a step of the loop, and computes everything else at each scrape.
 type Collector struct {
-	source  Source
-	build   Build
-	started time.Time
-	now     func() time.Time
+	source Source
+	build  Build
+	now    func() time.Time
 
 	gate          prometheus.Histogram
 	verifications *prometheus.CounterVec // label status: success, failed
@@ -52,7 +44,7 @@ type Collector struct {
 // New makes a Collector. It is a step of the loop that is its source.
 func New(source Source, build Build) *Collector {
 	c := &Collector{
-		source: source, build: build, started: time.Now(), now: time.Now,
+		source: source, build: build, now: time.Now,
 		gate: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "kube_node_ready_gate_seconds",
 			Help: "Time from the creation of a node with the startup taint to its first verification, in seconds, " +
@@ -102,7 +94,7 @@ func (c *Collector) Act(_ context.Context, plan fleet.Plan) (time.Duration, erro
 	return 0, nil
 }
 
-// Breaker returns the function that sets whether a reason keeps the controller from doing one thing to nodes: closing them, or
+// Breaker returns the function that sets whether a reason keeps the controller from doing one thing to nodes: re-tainting or
 // replacing them. A reason has no series before the first call for it.
 func (c *Collector) Breaker(from string) func(reason string, frozen bool) {
 	return func(reason string, frozen bool) {

@@ -20,8 +20,11 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
+
+var _ Source = (*loop.Loop)(nil)
 
 const (
 	startup  = "node-ready/unverified"
@@ -171,12 +174,10 @@ func TestStory(t *testing.T) {
 	s.pod("bad", "p2", 0, waiting("ImagePullBackOff"))
 	s.after(time.Second)
 	assert.Equal(t, []string{
-		"controller_nodes_verified 1", "controller_nodes_verifying 2",
 		`nodes{reason="",state="InProgress"} 1`, `nodes{reason="",state="Pending"} 1`, `nodes{reason="",state="Verified"} 1`,
 		`verification_status{node="bad",status="pending"} 1`, `verification_status{node="good",status="in_progress"} 1`,
 		`worker_pods{status="pending"} 1`, `worker_pods{status="running"} 1`,
-	}, s.series("nodes", "verification_status", "worker_pods", "controller_nodes_unverified", "controller_nodes_verifying",
-		"controller_nodes_verified", "controller_nodes_failed"))
+	}, s.series("nodes", "verification_status", "worker_pods"))
 
 	s.release("good")
 	s.after(2 * time.Second)
@@ -189,12 +190,10 @@ func TestStory(t *testing.T) {
 
 	s.after(3 * time.Minute)
 	assert.Equal(t, []string{
-		"controller_nodes_failed 1", "controller_nodes_verified 2",
 		`nodes{reason="",state="Verified"} 2`, `nodes{reason="ImagePull",state="Failed"} 1`,
 		`verification_status{node="bad",status="failed"} 1`, `verification_status{node="good",status="verified"} 1`,
 		`verifications_total{status="failed"} 1`, `verifications_total{status="success"} 1`,
-	}, s.series("nodes", "verification_status", "verifications_total", "controller_nodes_unverified", "controller_nodes_verifying",
-		"controller_nodes_verified", "controller_nodes_failed"))
+	}, s.series("nodes", "verification_status", "verifications_total"))
 
 	s.after(time.Hour - 3*time.Minute)
 	assert.Equal(t, []string{`verification_status{node="bad",status="failed"} 1`}, s.series(ofNodes...), "an hour later")
@@ -248,7 +247,7 @@ func TestOnlyTheLeader(t *testing.T) {
 	s := newStory(t)
 	s.join("a")
 	s.after(0)
-	s.collector.Breaker("replace")("dns", true)
+	s.collector.Breaker("remediation")("dns", true)
 	assert.NotEmpty(t, s.series())
 	s.standby = true
 	assert.Zero(t, testutil.CollectAndCount(s.collector))
@@ -284,19 +283,18 @@ func TestInTheManagersRegistry(t *testing.T) {
 func TestController(t *testing.T) {
 	s := newStory(t)
 	s.failed = 4
-	s.collector.started = time.Unix(1234, 0)
 	assert.Equal(t, []string{
 		`build_info{build_date="2026-01-02",commit_hash="abc",version="1.2.3"} 1`,
-		"controller_healthy 1", "controller_reconcile_errors_total 4", "controller_start_time_seconds 1234",
+		"controller_healthy 1", "controller_reconcile_errors_total 4",
 	}, s.series(), "without nodes")
 }
 
 func TestBreaker(t *testing.T) {
 	s := newStory(t)
 	assert.Zero(t, testutil.CollectAndCount(s.collector, "kube_node_ready_breaker"))
-	s.collector.Breaker("replace")("dns", true)
-	s.collector.Breaker("replace")("control-node", true)
-	s.collector.Breaker("replace")("control-node", false)
+	s.collector.Breaker("remediation")("dns", true)
+	s.collector.Breaker("remediation")("control-node", true)
+	s.collector.Breaker("remediation")("control-node", false)
 	assert.Equal(t, []string{`breaker{reason="dns"} 1`}, s.series("breaker"))
 	assert.Equal(t, 2, testutil.CollectAndCount(s.collector, "kube_node_ready_breaker"))
 }
@@ -304,14 +302,14 @@ func TestBreaker(t *testing.T) {
 // One thing is held by a reason as long as another one is.
 func TestBreakerOfTwoThings(t *testing.T) {
 	s := newStory(t)
-	s.collector.Breaker("replace")("control-node", true)
-	s.collector.Breaker("close")("control-node", false)
+	s.collector.Breaker("remediation")("control-node", true)
+	s.collector.Breaker("retaint")("control-node", false)
 	assert.Equal(t, []string{`breaker{reason="control-node"} 1`}, s.series("breaker"))
 }
 
 func TestRechecks(t *testing.T) {
 	s := newStory(t)
-	s.settings.ClosedBy, s.settings.Rechecks = "knr", fleet.Rechecks{Interval: time.Minute, FailureThreshold: 3, RecoveryThreshold: 3}
+	s.settings.FailedTaintValue, s.settings.Rechecks = "knr", fleet.Rechecks{Interval: time.Minute, FailureThreshold: 3, RecoveryThreshold: 3}
 	s.join("a", "b", "c")
 	for _, name := range []string{"a", "b", "c"} {
 		s.release(name)
@@ -323,9 +321,9 @@ func TestRechecks(t *testing.T) {
 	s.objects.Nodes[1].Spec.Taints = []corev1.Taint{{Key: "node-ready/failed", Value: "another", Effect: corev1.TaintEffectNoSchedule}}
 	s.after(0)
 	s.collector.CountFailedTaint("added")
-	assert.Equal(t, []string{"closed_nodes 1", `failed_taints_total{change="added"} 1`,
-		`recheck_failed_nodes{reason="NetworkFailed"} 1`, `recheck_failed_nodes{reason="Silent"} 1`},
-		s.series("closed_nodes", "failed_taints_total", "recheck_failed_nodes"))
+	assert.Equal(t, []string{`failed_taints_total{change="added"} 1`,
+		`recheck_failed_nodes{reason="NetworkFailed"} 1`, `recheck_failed_nodes{reason="Silent"} 1`, "retainted_nodes 1"},
+		s.series("retainted_nodes", "failed_taints_total", "recheck_failed_nodes"))
 	s.settings.Rechecks = fleet.Rechecks{}
 	s.after(0)
 	assert.Empty(t, s.series("recheck_failed_nodes"))
@@ -372,7 +370,7 @@ func TestLint(t *testing.T) {
 	s.after(0)
 	s.release("a")
 	s.after(time.Second)
-	s.collector.Breaker("replace")("dns", true)
+	s.collector.Breaker("remediation")("dns", true)
 	problems, err := testutil.CollectAndLint(s.collector)
 	require.NoError(t, err)
 	assert.Empty(t, problems)

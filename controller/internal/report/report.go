@@ -26,10 +26,10 @@ func NewLimit() *rate.Limiter { return rate.NewLimiter(5, 5) }
 
 // Reasons of the controller's Events, and the agent's for a node whose checks fail.
 const (
-	NodeNotStarted  = "NodeNotStarted"
-	FleetNotStarted = "FleetNotStarted"
-	NodeTimedOut    = "NodeVerificationTimedOut"
-	RecheckFailed   = "NodeRecheckFailed"
+	NodeNotStarted    = "NodeNotStarted"
+	AgentsNotStarting = "AgentsNotStarting"
+	NodeTimedOut      = "NodeVerificationTimedOut"
+	RecheckFailed     = "NodeRecheckFailed"
 )
 
 // Reporter is the step of the loop that writes conditions and Events.
@@ -47,10 +47,10 @@ type Reporter struct {
 }
 
 // Act writes some of the plan's conditions, and its Events. What fails is tried again with the next plan.
-func (r *Reporter) Act(ctx context.Context, plan fleet.Plan) (again time.Duration, err error) {
+func (r *Reporter) Act(ctx context.Context, plan fleet.Plan) (requeueAfter time.Duration, err error) {
 	for _, wide := range plan.Widespread {
 		r.Log.Warn("agents do not start", "reason", wide.Reason, "detail", wide.Message)
-		r.warn(r.Self, FleetNotStarted, wide.Reason, wide.Message)
+		r.warn(r.Self, AgentsNotStarting, wide.Reason, wide.Message)
 	}
 	// Any of them: one that the API server refuses must not keep the others waiting.
 	for _, which := range rand.Perm(len(plan.Conditions)) {

@@ -111,5 +111,5 @@ func TestOneEventForMany(t *testing.T) {
 	plan := fleet.Plan{Widespread: []fleet.Report{{Reason: fleet.NoPod, Message: "3 of 4"}}}
 	_, err := r.Act(t.Context(), plan)
 	require.NoError(t, err)
-	assert.Contains(t, <-recorder.Events, "FleetNotStarted NoPod: 3 of 4")
+	assert.Contains(t, <-recorder.Events, "AgentsNotStarting NoPod: 3 of 4")
 }

@@ -1,5 +1,5 @@
-// Package retaint closes verified nodes that fail their rechecks, within a budget, with the failed taint; and removes that taint
-// where no agent does. Decide is pure; Tainter acts on it. Nothing is kept but when a node was closed last: each decision is made
+// Package retaint adds the failed taint to verified nodes that fail their rechecks, within a budget, and removes it where no
+// agent does. Decide is pure; Tainter acts on it. Nothing is kept but when a node was re-tainted last: each decision is made
 // from the current objects.
 package retaint
 
@@ -20,8 +20,8 @@ import (
 
 // The rules for one node. Those of package breaker are for every node.
 const (
-	Budget   breaker.Rule = "budget"    // too many nodes of its group are closed
-	CoolDown breaker.Rule = "cool-down" // it was closed just now
+	Budget   breaker.Rule = "budget"    // too many nodes of its group have the failed taint
+	CoolDown breaker.Rule = "cool-down" // it was re-tainted just now
 	Changed  breaker.Rule = "changed"   // the live node differs from the cache
 	Peers    breaker.Rule = "peers"     // there are too few other nodes to tell
 	Refused  breaker.Rule = "refused"   // the API server refuses the taint
@@ -29,41 +29,40 @@ const (
 
 // Settings are what the operator has decided.
 type Settings struct {
-	Fleet    fleet.Settings
-	Enabled  bool   // false: close no node, and remove the failed taint from those that are closed
-	NodeName string // of the controller
-	// SettleFor is how long the control group must have passed, no agent must have been on a node, and a node must have been open.
-	SettleFor time.Duration
+	breaker.Settings
+	Enabled bool // false: re-taint no node, and remove the failed taint from those that have it
+	// CoolDown is how long a node is not re-tainted again.
+	CoolDown time.Duration
 }
 
 // Input is the cluster at one moment.
 type Input struct {
 	Statuses     []fleet.Status
 	ControlGroup controlgroup.State
-	// Closed is when this process has closed nodes.
-	Closed map[types.UID]time.Time
-	// Behind means that the cache has not shown the last closing yet: the budget cannot be known.
+	// Retainted is when this process has re-tainted nodes.
+	Retainted map[types.UID]time.Time
+	// Behind means that the cache has not shown the last re-taint yet: the budget cannot be known.
 	Behind bool
 }
 
 // Decision is what Decide has found.
 type Decision struct {
-	// Close are the nodes that may be closed as far as the cache tells, those that have failed for longest first. At most one of
-	// them is.
-	Close    []fleet.Status
-	Open     []fleet.Status
-	Withheld []breaker.Withheld
-	// Breakers are the rules that keep every node from being closed, with their numbers.
+	// Candidates may be re-tainted as far as the cache tells, those that have failed for longest first. At most one of them is.
+	Candidates []fleet.Status
+	// RemoveTaint are the nodes whose failed taint is to be removed.
+	RemoveTaint []fleet.Status
+	Withheld    []breaker.Withheld
+	// Breakers are the rules that withhold every re-taint, with their numbers.
 	Breakers map[breaker.Rule]string
 }
 
-// Decide says which nodes are to be closed and opened at now, by this process's monotonic clock.
+// Decide says which nodes get the failed taint, and which lose it, at now, by this process's monotonic clock.
 func (s Settings) Decide(in Input, now time.Time) Decision {
-	d := Decision{Breakers: s.breaker().Holding(in.Statuses, in.ControlGroup, now)}
+	d := Decision{Breakers: s.Holding(in.Statuses, in.ControlGroup, now)}
 	for _, status := range in.Statuses {
 		switch {
-		case s.opens(status, now):
-			d.Open = append(d.Open, status)
+		case s.isTaintOutdated(status, now):
+			d.RemoveTaint = append(d.RemoveTaint, status)
 		case !s.isCandidate(status, now), in.ControlGroup.Began.Before(status.Recheck.FailedAt):
 			// An outage may reach this node first: the next round of the control group tells.
 		default:
@@ -71,26 +70,26 @@ func (s Settings) Decide(in Input, now time.Time) Decision {
 				d.Withheld = append(d.Withheld, breaker.Withheld{Node: status.Node, Rule: rule, Text: text})
 				continue
 			}
-			d.Close = append(d.Close, status)
+			d.Candidates = append(d.Candidates, status)
 		}
 	}
-	slices.SortFunc(d.Close, func(a, b fleet.Status) int {
+	slices.SortFunc(d.Candidates, func(a, b fleet.Status) int {
 		return cmp.Or(a.Recheck.FailedAt.Compare(b.Recheck.FailedAt), cmp.Compare(a.Node.Name, b.Node.Name))
 	})
 	return d
 }
 
-// opens reports whether the failed taint of a node is to be removed. The agent does it first where there is one: it proves that
-// the node has recovered. A node with the startup taint waits for its release, which removes both.
-func (s Settings) opens(status fleet.Status, now time.Time) bool {
-	if !status.Closed || status.Node.DeletionTimestamp != nil || fleet.HasTaint(status.Node, s.Fleet.Request.TaintKey) {
+// isTaintOutdated reports whether the failed taint of a node is to be removed. The agent does it first where there is one: it
+// proves that the node has recovered. A node with the startup taint waits for its release, which removes both.
+func (s Settings) isTaintOutdated(status fleet.Status, now time.Time) bool {
+	if !status.Retainted || status.Node.DeletionTimestamp != nil || fleet.HasTaint(status.Node, s.Fleet.Request.TaintKey) {
 		return false
 	}
 	if s.Enabled && status.Untouchable != "" {
 		return false
 	}
-	isAlone := !status.Recheck.NoAgent.IsZero() && now.Sub(status.Recheck.NoAgent) >= s.SettleFor
-	return !s.Enabled || s.Fleet.IsTrue(status.Node) || isAlone
+	hasNoAgent := !status.Recheck.NoAgent.IsZero() && now.Sub(status.Recheck.NoAgent) >= s.Fleet.NoAgentFor
+	return !s.Enabled || s.Fleet.IsTrue(status.Node) || hasNoAgent
 }
 
 // isCandidate reports whether a node is verified and fails its rechecks now: somebody has just written so.
@@ -99,29 +98,27 @@ func (s Settings) isCandidate(status fleet.Status, now time.Time) bool {
 		!fleet.HasTaint(status.Node, s.Fleet.Request.FailedTaintKey) && !fleet.IsControlPlane(status.Node)
 }
 
-// withhold returns the first rule that keeps a candidate from being closed, or "".
+// withhold returns the first rule that keeps a candidate from being re-tainted, or "".
 func (s Settings) withhold(candidate fleet.Status, in Input, d Decision, now time.Time) (breaker.Rule, string) {
-	for _, rule := range Breakers() {
-		if text, holds := d.Breakers[rule]; holds {
-			return rule, text
-		}
+	if rule, text := breaker.First(breaker.Rules(), d.Breakers); rule != "" {
+		return rule, text
 	}
-	if text := breaker.Unproven(in.ControlGroup, s.SettleFor, now); text != "" {
+	if text := breaker.Unproven(in.ControlGroup, s.ControlGroupFor, now); text != "" {
 		return breaker.ControlGroup, text
 	}
 	if in.Behind {
-		return Changed, "the cache does not show the node that was closed last yet"
+		return Changed, "the cache does not show the last re-taint yet"
 	}
 	// What failed in an outage has recovered by then, or fails for another reason.
 	if failed := candidate.Recheck.FailedAt; failed.Before(in.ControlGroup.PassedSince) {
-		enough := s.SettleFor + s.Fleet.Rechecks.RecoversAfter()
+		enough := s.ControlGroupFor + s.Fleet.Rechecks.RecoversAfter()
 		if text := breaker.Unproven(in.ControlGroup, enough, now); text != "" {
 			return breaker.ControlGroup, text + ", because the node has failed before"
 		}
 	}
-	if at, closed := in.Closed[candidate.Node.UID]; closed && now.Sub(at) < s.SettleFor {
-		return CoolDown, fmt.Sprintf("the node was closed %s ago, it is not closed again within %s",
-			now.Sub(at).Truncate(time.Second), s.SettleFor)
+	if at, retainted := in.Retainted[candidate.Node.UID]; retainted && now.Sub(at) < s.CoolDown {
+		return CoolDown, fmt.Sprintf("the node was re-tainted %s ago, it is not re-tainted again within %s",
+			now.Sub(at).Truncate(time.Second), s.CoolDown)
 	}
 	if text := s.unprovenPeers(candidate.Node, in.Statuses); text != "" {
 		return Peers, text
@@ -147,19 +144,19 @@ func (s Settings) unprovenPeers(candidate *corev1.Node, statuses []fleet.Status)
 // budget allows a tenth of a group's nodes to have the failed taint, or one.
 func (s Settings) budget(candidate *corev1.Node, statuses []fleet.Status) (breaker.Rule, string) {
 	group := groupOf(candidate)
-	nodes, closed := 0, 0
+	nodes, tainted := 0, 0
 	for _, status := range statuses {
 		if group.name != "" && groupOf(status.Node) != group {
 			continue
 		}
 		nodes++
 		if fleet.HasTaint(status.Node, s.Fleet.Request.FailedTaintKey) {
-			closed++
+			tainted++
 		}
 	}
-	if allowed := max(1, nodes/10); closed >= allowed {
+	if allowed := max(1, nodes/10); tainted >= allowed {
 		return Budget, fmt.Sprintf("%d of %d nodes of %s have the taint %s, at most %d may have",
-			closed, nodes, group, s.Fleet.Request.FailedTaintKey, allowed)
+			tainted, nodes, group, s.Fleet.Request.FailedTaintKey, allowed)
 	}
 	return "", ""
 }
@@ -183,14 +180,4 @@ func groupOf(node *corev1.Node) group {
 		}
 	}
 	return group{}
-}
-
-// Breakers returns the rules that keep every node from being closed, in their order.
-func Breakers() []breaker.Rule {
-	return []breaker.Rule{breaker.ControlGroup, breaker.ControlNode, breaker.FailedRechecks}
-}
-
-// breaker returns the rules that closings share with deletions.
-func (s Settings) breaker() breaker.Settings {
-	return breaker.Settings{NodeName: s.NodeName, FailedTaintKey: s.Fleet.Request.FailedTaintKey, Enough: s.SettleFor}
 }

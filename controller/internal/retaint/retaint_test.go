@@ -29,9 +29,9 @@ const (
 func testSettings() Settings {
 	request := nodepatch.Request{TaintKey: startup, FailedTaintKey: failed, AlsoRemove: []string{failed}, Label: label, LabelValue: "true",
 		Annotation: nodepatch.Annotation}
-	return Settings{Enabled: true, NodeName: "controller", SettleFor: 10 * time.Minute, Fleet: fleet.Settings{Request: request,
-		Rules: fleet.NewRules(&corev1.PodTemplateSpec{}, request), ConditionType: condition, ClosedBy: release, MissingAfter: 10 * time.Minute,
-		Rechecks: fleet.Rechecks{Interval: time.Minute, FailureThreshold: 3, RecoveryThreshold: 3}}}
+	return Settings{Enabled: true, CoolDown: 10 * time.Minute, Settings: breaker.Settings{NodeName: "controller", ControlGroupFor: 10 * time.Minute, Fleet: fleet.Settings{Request: request,
+		Rules: fleet.NewRules(&corev1.PodTemplateSpec{}, request), ConditionType: condition, FailedTaintValue: release, NoAgentFor: 10 * time.Minute,
+		Rechecks: fleet.Rechecks{Interval: time.Minute, FailureThreshold: 3, RecoveryThreshold: 3}}}}
 }
 
 // moment is a cluster of verified nodes at one moment, with a control group that has passed for an hour.
@@ -61,11 +61,11 @@ func (m *moment) fail(n int) *moment {
 	return m
 }
 
-// close gives a node the failed taint.
-func (m *moment) close(i int, value string) {
+// taint gives a node the failed taint.
+func (m *moment) taint(i int, value string) {
 	status := &m.in.Statuses[i]
 	status.Node.Spec.Taints = append(status.Node.Spec.Taints, corev1.Taint{Key: failed, Value: value, Effect: corev1.TaintEffectNoSchedule})
-	status.Closed = m.settings.Fleet.IsClosed(status.Node)
+	status.Retainted = m.settings.Fleet.IsRetainted(status.Node)
 }
 
 func (m *moment) decide() Decision { return m.settings.Decide(m.in, m.now) }
@@ -79,10 +79,10 @@ func names(statuses []fleet.Status) (found []string) {
 
 func TestOneOfThreeFails(t *testing.T) {
 	d := newMoment(3).fail(1).decide()
-	assert.Equal(t, []string{"n0"}, names(d.Close))
+	assert.Equal(t, []string{"n0"}, names(d.Candidates))
 	assert.Empty(t, d.Withheld)
 	assert.Empty(t, d.Breakers)
-	assert.Empty(t, newMoment(3).decide().Close)
+	assert.Empty(t, newMoment(3).decide().Candidates)
 }
 
 // Each of these is a node that must be left as it is, without a word.
@@ -98,14 +98,14 @@ func TestNoCandidate(t *testing.T) {
 		"stale":                               func(m *moment, s *fleet.Status) { s.Recheck.Refreshed = m.now.Add(-7 * time.Minute) },
 		"never refreshed":                     func(_ *moment, s *fleet.Status) { s.Recheck.Refreshed = time.Time{} },
 		"no round of the control group since": func(m *moment, s *fleet.Status) { m.in.ControlGroup.Began = s.Recheck.FailedAt.Add(-time.Second) },
-		"closed already":                      func(m *moment, _ *fleet.Status) { m.close(0, release) },
-		"closed by others":                    func(m *moment, _ *fleet.Status) { m.close(0, "dns") },
+		"re-tainted already":                  func(m *moment, _ *fleet.Status) { m.taint(0, release) },
+		"tainted by others":                   func(m *moment, _ *fleet.Status) { m.taint(0, "dns") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMoment(3).fail(1)
 			change(m, &m.in.Statuses[0])
 			d := m.decide()
-			assert.Empty(t, d.Close)
+			assert.Empty(t, d.Candidates)
 			assert.Empty(t, d.Withheld)
 		})
 	}
@@ -135,9 +135,9 @@ func TestWithheld(t *testing.T) {
 		"controller's own node is not verified": {func(m *moment) {
 			m.settings.NodeName, m.in.Statuses[2].State, m.in.Statuses[2].Gated = "n2", fleet.InProgress, true
 		}, breaker.ControlNode, "the controller's own node n2 is not verified (InProgress)"},
-		"closed just now": {func(m *moment) { m.in.Closed = map[types.UID]time.Time{"n0": m.now.Add(-9 * time.Minute)} }, CoolDown,
-			"the node was closed 9m0s ago, it is not closed again within 10m0s"},
-		"budget": {func(m *moment) { m.close(1, release) }, Budget,
+		"re-tainted just now": {func(m *moment) { m.in.Retainted = map[types.UID]time.Time{"n0": m.now.Add(-9 * time.Minute)} }, CoolDown,
+			"the node was re-tainted 9m0s ago, it is not re-tainted again within 10m0s"},
+		"budget": {func(m *moment) { m.taint(1, release) }, Budget,
 			"1 of 20 nodes of the cluster have the taint node-ready/failed, at most 2 may have"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -148,7 +148,7 @@ func TestWithheld(t *testing.T) {
 			}
 			test.change(m)
 			d := m.decide()
-			assert.Empty(t, d.Close)
+			assert.Empty(t, d.Candidates)
 			require.Len(t, d.Withheld, 1)
 			assert.Equal(t, test.rule, d.Withheld[0].Rule)
 			assert.Contains(t, d.Withheld[0].Text, test.text)
@@ -156,14 +156,14 @@ func TestWithheld(t *testing.T) {
 	}
 }
 
-// Where that many fail, the fault is not the nodes': nothing is closed, however many fail.
+// Where that many fail, the fault is not the nodes': nothing is re-tainted, however many fail.
 func TestTooManyFail(t *testing.T) {
 	for nodes, enough := range map[int]int{3: 3, 10: 3, 39: 3, 40: 4, 200: 20} {
 		d := newMoment(nodes).fail(enough - 1).decide()
-		assert.NotEmpty(t, d.Close, "%d of %d nodes", enough-1, nodes)
+		assert.NotEmpty(t, d.Candidates, "%d of %d nodes", enough-1, nodes)
 		for _, n := range []int{enough, nodes} {
 			d = newMoment(nodes).fail(n).decide()
-			assert.Empty(t, d.Close, "%d of %d nodes", n, nodes)
+			assert.Empty(t, d.Candidates, "%d of %d nodes", n, nodes)
 			assert.Len(t, d.Withheld, n)
 			assert.Equal(t, breaker.FailedRechecks, d.Withheld[0].Rule)
 			assert.Contains(t, d.Breakers[breaker.FailedRechecks], fmt.Sprintf("%d of %d nodes fail their rechecks now", n, nodes))
@@ -171,7 +171,7 @@ func TestTooManyFail(t *testing.T) {
 	}
 	m := newMoment(3).fail(3)
 	m.in.Statuses[0].Recheck.Refreshed = m.now.Add(-time.Hour)
-	assert.Empty(t, m.decide().Close, "one whose False is not refreshed counts, too")
+	assert.Empty(t, m.decide().Candidates, "one whose False is not refreshed counts, too")
 }
 
 // A tenth of a NodePool or node group, or one node.
@@ -180,15 +180,15 @@ func TestBudget(t *testing.T) {
 	for i := range m.in.Statuses {
 		m.in.Statuses[i].Node.Labels[nodePool] = map[bool]string{true: "small", false: "large"}[i%3 == 0]
 	}
-	m.close(1, release)
-	m.close(2, release)
-	assert.Equal(t, []string{"n0", "n3"}, names(m.decide().Close), "20 nodes: at most 2; 40 nodes: at most 4")
-	m.close(4, "dns")
-	m.close(5, release)
-	m.close(6, release)
-	m.close(9, "dns") // an agent's: closed all the same
+	m.taint(1, release)
+	m.taint(2, release)
+	assert.Equal(t, []string{"n0", "n3"}, names(m.decide().Candidates), "20 nodes: at most 2; 40 nodes: at most 4")
+	m.taint(4, "dns")
+	m.taint(5, release)
+	m.taint(6, release)
+	m.taint(9, "dns") // an agent's: it counts all the same
 	d := m.decide()
-	assert.Empty(t, d.Close)
+	assert.Empty(t, d.Candidates)
 	require.NotEmpty(t, d.Withheld)
 	assert.Equal(t, breaker.Withheld{Node: m.in.Statuses[0].Node, Rule: Budget,
 		Text: "2 of 20 nodes of karpenter.sh/nodepool=small have the taint node-ready/failed, at most 2 may have"}, d.Withheld[0])
@@ -199,19 +199,19 @@ func TestOldFalseAfterTheAgentsHadTimeToRecover(t *testing.T) {
 	m := newMoment(3).fail(1)
 	m.in.Statuses[0].Recheck.FailedAt = time.Time{}
 	m.in.ControlGroup.PassedSince = m.now.Add(-10*time.Minute - 3*72*time.Second)
-	assert.Len(t, m.decide().Close, 1)
+	assert.Len(t, m.decide().Candidates, 1)
 }
 
 func TestOldestFirst(t *testing.T) {
 	m := newMoment(100).fail(3)
 	m.in.Statuses[1].Recheck.FailedAt = m.now.Add(-2 * time.Minute)
-	assert.Equal(t, []string{"n1", "n0", "n2"}, names(m.decide().Close))
+	assert.Equal(t, []string{"n1", "n0", "n2"}, names(m.decide().Candidates))
 }
 
-func TestOpen(t *testing.T) {
+func TestRemoveTaint(t *testing.T) {
 	for name, test := range map[string]struct {
-		change func(*moment, *fleet.Status)
-		opens  bool
+		change  func(*moment, *fleet.Status)
+		removed bool
 	}{
 		"it fails":       {func(*moment, *fleet.Status) {}, false},
 		"retaint is off": {func(m *moment, _ *fleet.Status) { m.settings.Enabled = false }, true},
@@ -233,18 +233,18 @@ func TestOpen(t *testing.T) {
 		"being deleted": {func(m *moment, s *fleet.Status) {
 			m.settings.Enabled, s.Node.DeletionTimestamp = false, &metav1.Time{Time: m.now}
 		}, false},
-		"closed by others": {func(m *moment, s *fleet.Status) {
+		"tainted by others": {func(m *moment, s *fleet.Status) {
 			m.settings.Enabled, s.Node.Spec.Taints = false, nil
-			m.close(0, "another-release")
+			m.taint(0, "another-release")
 		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMoment(3).fail(1)
-			m.close(0, release)
+			m.taint(0, release)
 			test.change(m, &m.in.Statuses[0])
 			d := m.decide()
-			assert.Equal(t, test.opens, len(d.Open) == 1)
-			assert.Empty(t, d.Close)
+			assert.Equal(t, test.removed, len(d.RemoveTaint) == 1)
+			assert.Empty(t, d.Candidates)
 		})
 	}
 }

@@ -3,19 +3,14 @@ package retaint
 import (
 	"context"
 	"fmt"
-	"log/slog"
-	"maps"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/events"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
-	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -29,91 +24,61 @@ const (
 )
 
 const (
-	// interval is how often the tainter decides. It closes at most one node each time.
-	interval = 10 * time.Second
-	// failedFor is how long a node whose closing has failed comes after the others.
+	// failedFor is how long a node whose re-taint has failed comes after the others.
 	failedFor = time.Hour
-	// timeout is for all requests about one decision.
-	timeout = time.Minute
+	// Timeout is for all requests about one decision.
+	Timeout = time.Minute
 )
 
-// Tainter adds and removes failed taints. It runs beside the loop, so that it never delays a report. Not safe for concurrent use.
+// Tainter adds and removes failed taints. It re-taints at most one node with each decision.
 type Tainter struct {
+	breaker.Actor
 	Settings Settings
-	// Plan returns the plan for the caches as they are, false where this process is not the leader.
-	Plan func(context.Context) (fleet.Plan, bool, error)
 	// Node reads and patches a node without a cache.
-	Node         func(name string) nodepatch.NodeAPI
-	ControlGroup func() controlgroup.State
-	Now          func() time.Time // this process's monotonic clock
-	Timeout      time.Duration    // of one request
-	Events       events.EventRecorder
-	// SetBreaker says for each of Breakers whether it holds every closing now.
-	SetBreaker func(rule string, holds bool)
-	// Count counts what has become of failed taints: "added" or "removed".
-	Count    func(change string)
-	HandOver *breaker.HandOver // nil: none
-	Client   client.Reader     // for HandOver, without a cache
-	Log      *slog.Logger
+	Node           func(name string) nodepatch.NodeAPI
+	RequestTimeout time.Duration // of one request
+	// Count counts failed taints: "added" or "removed".
+	Count func(change string)
 
-	closed map[types.UID]time.Time // when this process has closed nodes
-	last   *corev1.Node            // the one that it tried to close last, until it is known what has become of that; nil: none
-	failed map[types.UID]time.Time // when closing a node was tried last, and failed
-	told   breaker.Notices[breaker.Rule]
+	retainted breaker.Recent[types.UID] // by this process
+	last      *corev1.Node              // the last re-taint that was tried, until it is known whether it was applied
+	failed    breaker.Recent[types.UID] // re-taints that were tried, and failed
+	notices   breaker.Notices[breaker.Rule]
 }
 
 // Start decides and acts until ctx ends. The manager calls it when this process has become the leader.
-func (t *Tainter) Start(ctx context.Context) error {
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-			t.once(ctx)
-		}
-	}
-}
+func (t *Tainter) Start(ctx context.Context) error { return t.Run(ctx, t.Settings.Settings, t.act) }
 
-// once decides and acts. What fails is decided again the next time.
-func (t *Tainter) once(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	plan, isLeader, err := t.Plan(ctx)
-	if err != nil || !isLeader {
-		return // the loop logs the error
-	}
-	now := t.Now()
-	maps.DeleteFunc(t.closed, func(_ types.UID, at time.Time) bool { return now.Sub(at) >= t.Settings.SettleFor })
-	maps.DeleteFunc(t.failed, func(_ types.UID, at time.Time) bool { return now.Sub(at) >= failedFor })
-	decision := t.Settings.Decide(Input{Statuses: plan.Statuses, ControlGroup: t.ControlGroup(), Closed: t.closed,
+func (t *Tainter) act(ctx context.Context, plan fleet.Plan, now time.Time) {
+	t.retainted.Forget(t.Settings.CoolDown, now)
+	t.failed.Forget(failedFor, now)
+	decision := t.Settings.Decide(Input{Statuses: plan.Statuses, ControlGroup: t.ControlGroup(), Retainted: t.retainted,
 		Behind: t.isBehind(ctx, plan.Statuses)}, now)
-	for _, rule := range Breakers() {
+	for _, rule := range breaker.Rules() {
 		if _, holds := decision.Breakers[rule]; t.Settings.Enabled {
 			t.SetBreaker(string(rule), holds)
 		}
 	}
-	for _, status := range decision.Open { // first: nothing delays it
-		t.open(ctx, status)
+	for _, status := range decision.RemoveTaint { // first: nothing delays it
+		t.removeTaint(ctx, status)
 	}
 	for _, withheld := range decision.Withheld {
 		t.withheld(withheld, now)
 	}
-	// What could not be closed holds no other node.
-	slices.SortStableFunc(decision.Close, func(a, b fleet.Status) int { return t.failed[a.Node.UID].Compare(t.failed[b.Node.UID]) })
-	for _, candidate := range decision.Close {
-		if t.close(ctx, candidate, now) {
+	// A node that cannot be re-tainted holds no other node.
+	slices.SortStableFunc(decision.Candidates, func(a, b fleet.Status) int {
+		return t.failed[a.Node.UID].Compare(t.failed[b.Node.UID])
+	})
+	for _, candidate := range decision.Candidates {
+		if t.retaint(ctx, candidate, now) {
 			break
 		}
 	}
-	t.HandOver.Consider(ctx, t.Client, t.Settings.breaker().Unfit(plan.Statuses), t.Settings.NodeName, now)
 }
 
-// isBehind reports whether the cache does not show a node that this process has closed, or may have closed: an answer may be
-// lost.
+// isBehind reports whether the cache does not show a node that this process has re-tainted, or may have: an answer may be lost.
 func (t *Tainter) isBehind(ctx context.Context, statuses []fleet.Status) bool {
-	isShown := func(status fleet.Status) bool { return status.Node.UID == t.last.UID && status.Closed }
+	isShown := func(status fleet.Status) bool { return status.Node.UID == t.last.UID && status.Retainted }
 	if t.last == nil || slices.ContainsFunc(statuses, isShown) {
 		t.last = nil
 		return false
@@ -123,13 +88,13 @@ func (t *Tainter) isBehind(ctx context.Context, statuses []fleet.Status) bool {
 		return true
 	}
 	if err != nil || live.UID != t.last.UID || !nodepatch.HasFailedTaint(live, t.Settings.Fleet.Request) {
-		t.last = nil // it is gone, was opened, or was never closed
+		t.last = nil // it is gone, or does not have the taint
 	}
 	return t.last != nil
 }
 
-// close reads a candidate live, and closes it if it is still one. It reports whether it has sent a patch.
-func (t *Tainter) close(ctx context.Context, candidate fleet.Status, now time.Time) bool {
+// retaint reads a candidate live, and re-taints it if it is still one. It reports whether it has sent a patch.
+func (t *Tainter) retaint(ctx context.Context, candidate fleet.Status, now time.Time) bool {
 	log := t.Log.With("node", candidate.Node.Name)
 	patcher := t.patcher(candidate.Node.Name)
 	live, err := patcher.Get(ctx)
@@ -142,11 +107,11 @@ func (t *Tainter) close(ctx context.Context, candidate fleet.Status, now time.Ti
 		return false
 	}
 	t.last = candidate.Node
-	if err := patcher.Close(ctx, live, t.Settings.Fleet.Request, t.Settings.Fleet.ClosedBy); err != nil {
-		t.notClosed(ctx, candidate, live, err, now)
+	if err := patcher.Retaint(ctx, live, t.Settings.Fleet.Request, t.Settings.Fleet.FailedTaintValue); err != nil {
+		t.noteFailure(ctx, candidate, live, err, now)
 		return true
 	}
-	t.closed = noted(t.closed, candidate.Node.UID, now)
+	t.retainted.Add(candidate.Node.UID, now)
 	delete(t.failed, candidate.Node.UID)
 	t.Count("added")
 	condition := t.Settings.Fleet.Condition(candidate.Node)
@@ -155,15 +120,15 @@ func (t *Tainter) close(ctx context.Context, candidate fleet.Status, now time.Ti
 	return true
 }
 
-// notClosed notes that a patch has failed, and reports it if the API server refuses it: an admission policy may answer 422 too,
+// noteFailure notes that a patch has failed, and reports it if the API server refuses it: an admission policy may answer 422 too,
 // as a test of the patch does.
-func (t *Tainter) notClosed(ctx context.Context, candidate fleet.Status, sent *nodepatch.Node, err error, now time.Time) {
-	t.failed = noted(t.failed, candidate.Node.UID, now)
+func (t *Tainter) noteFailure(ctx context.Context, candidate fleet.Status, sent *nodepatch.Node, err error, now time.Time) {
+	t.failed.Add(candidate.Node.UID, now)
 	t.Log.Warn("the failed taint is not added, will retry", "node", candidate.Node.Name, "error", err)
 	switch {
 	case apierrors.IsInvalid(err):
-		again, readErr := t.patcher(candidate.Node.Name).Get(ctx)
-		if readErr != nil || again.ResourceVersion != sent.ResourceVersion {
+		current, readErr := t.patcher(candidate.Node.Name).Get(ctx)
+		if readErr != nil || current.ResourceVersion != sent.ResourceVersion {
 			return
 		}
 	case !nodepatch.IsFinal(err):
@@ -172,15 +137,7 @@ func (t *Tainter) notClosed(ctx context.Context, candidate fleet.Status, sent *n
 	t.withheld(breaker.Withheld{Node: candidate.Node, Rule: Refused, Text: err.Error()}, now)
 }
 
-func noted(times map[types.UID]time.Time, uid types.UID, now time.Time) map[types.UID]time.Time {
-	if times == nil {
-		times = make(map[types.UID]time.Time)
-	}
-	times[uid] = now
-	return times
-}
-
-// changed says what is different on the live node, so that it must not be closed, or "".
+// changed says what is different on the live node, so that it must not be re-tainted, or "".
 func (s Settings) changed(candidate fleet.Status, live *nodepatch.Node) string {
 	seen := s.Fleet.Condition(candidate.Node)
 	if live.UID != candidate.Node.UID {
@@ -203,8 +160,8 @@ func (s Settings) changed(candidate fleet.Status, live *nodepatch.Node) string {
 	return "its condition is gone"
 }
 
-// open removes the failed taint of a node, if it is still the one that this release has added.
-func (t *Tainter) open(ctx context.Context, status fleet.Status) {
+// removeTaint removes the failed taint of a node, if it is still the one that this release has added.
+func (t *Tainter) removeTaint(ctx context.Context, status fleet.Status) {
 	name := status.Node.Name
 	removed, err := RemoveFailedTaint(ctx, t.patcher(name), t.Settings.Fleet)
 	switch {
@@ -212,20 +169,20 @@ func (t *Tainter) open(ctx context.Context, status fleet.Status) {
 		t.Log.Warn("the failed taint cannot be removed, will retry", "node", name, "error", err)
 	case removed:
 		t.Count("removed")
-		t.Log.Info("failed taint removed", "node", name, "detail", t.Settings.whyOpen(status))
-		t.event(status.Node, corev1.EventTypeNormal, FailedTaintRemoved, t.Settings.whyOpen(status))
+		t.Log.Info("failed taint removed", "node", name, "detail", t.Settings.whyRemoved(status))
+		t.event(status.Node, corev1.EventTypeNormal, FailedTaintRemoved, t.Settings.whyRemoved(status))
 	}
 }
 
-// whyOpen says why a node is opened.
-func (s Settings) whyOpen(status fleet.Status) string {
+// whyRemoved says why a failed taint is removed.
+func (s Settings) whyRemoved(status fleet.Status) string {
 	switch {
 	case !s.Enabled:
-		return "nodes that fail their rechecks are not closed any more"
+		return "nodes that fail their rechecks are not re-tainted any more"
 	case s.Fleet.IsTrue(status.Node):
 		return "the node passes its rechecks"
 	default:
-		return fmt.Sprintf("no agent has checked the node for %s", s.SettleFor)
+		return fmt.Sprintf("no agent has checked the node for %s", s.Fleet.NoAgentFor)
 	}
 }
 
@@ -237,14 +194,16 @@ func RemoveFailedTaint(ctx context.Context, patcher *nodepatch.Patcher, settings
 		return false, err
 	}
 	for _, taint := range live.Spec.Taints {
-		if taint.Key == settings.Request.FailedTaintKey && taint.Value == settings.ClosedBy {
+		if taint.Key == settings.Request.FailedTaintKey && taint.Value == settings.FailedTaintValue {
 			return true, patcher.RemoveFailedTaint(ctx, live, settings.Request)
 		}
 	}
 	return false, nil
 }
 
-func (t *Tainter) patcher(node string) *nodepatch.Patcher { return Patcher(t.Node(node), t.Timeout) }
+func (t *Tainter) patcher(node string) *nodepatch.Patcher {
+	return Patcher(t.Node(node), t.RequestTimeout)
+}
 
 // Patcher returns what RemoveFailedTaint patches with. timeout is that of one request.
 func Patcher(node nodepatch.NodeAPI, timeout time.Duration) *nodepatch.Patcher {
@@ -252,7 +211,7 @@ func Patcher(node nodepatch.NodeAPI, timeout time.Duration) *nodepatch.Patcher {
 }
 
 func (t *Tainter) withheld(w breaker.Withheld, now time.Time) {
-	if !t.told.IsDue(w.Rule, now) {
+	if !t.notices.IsDue(w.Rule, now) {
 		return
 	}
 	t.Log.Info("failed taint withheld", "node", w.Node.Name, "rule", w.Rule, "detail", w.Text)

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fakenode"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
@@ -66,11 +67,11 @@ func newWorld(t *testing.T, nodes int) *world {
 // lead starts another controller, which has seen nothing.
 func (w *world) lead() {
 	w.seen, w.plan, w.group, w.breakers = fleet.Memory{}, fleet.Plan{}, controlgroup.State{PassedSince: w.now, Began: w.now, Ended: w.now}, make(map[string]bool)
-	w.tainter = &Tainter{Settings: w.settings, Plan: func(context.Context) (fleet.Plan, bool, error) { return w.plan, true, nil },
-		Node: func(name string) nodepatch.NodeAPI { return nodeAPI{fakenode.API{Client: w.Client, Name: name}, w} }, ControlGroup: func() controlgroup.State { return w.group },
-		Now: func() time.Time { return w.now }, Timeout: time.Minute, Events: w,
-		SetBreaker: func(rule string, holds bool) { w.breakers[rule] = holds },
-		Count:      func(change string) { w.changes[change]++ }, Log: slog.New(slog.DiscardHandler)}
+	w.tainter = &Tainter{Settings: w.settings, RequestTimeout: time.Minute, Count: func(change string) { w.changes[change]++ },
+		Node: func(name string) nodepatch.NodeAPI { return nodeAPI{fakenode.API{Client: w.Client, Name: name}, w} },
+		Actor: breaker.Actor{Plan: func(context.Context) (fleet.Plan, bool, error) { return w.plan, true, nil },
+			ControlGroup: func() controlgroup.State { return w.group }, Now: func() time.Time { return w.now }, Timeout: time.Minute, Events: w,
+			SetBreaker: func(rule string, holds bool) { w.breakers[rule] = holds }, Log: slog.New(slog.DiscardHandler)}}
 }
 
 // Eventf implements events.EventRecorder.
@@ -122,9 +123,9 @@ func (w *world) update(name string, change func(*corev1.Node)) {
 	require.NoError(w, w.Status().Update(w.Context(), node))
 }
 
-func (w *world) closed() (found []string) {
+func (w *world) retainted() (found []string) {
 	for _, node := range w.nodes() {
-		if w.settings.Fleet.IsClosed(&node) {
+		if w.settings.Fleet.IsRetainted(&node) {
 			found = append(found, node.Name)
 		}
 	}
@@ -137,7 +138,7 @@ func (w *world) nodes() []corev1.Node {
 	return nodes.Items
 }
 
-// agents write the condition as it changes, and a False every 5 minutes; and they open their node when it has recovered.
+// agents write the condition as it changes, and a False every 5 minutes; and they remove the failed taint when their node has recovered.
 func (w *world) agents() {
 	for _, node := range w.nodes() {
 		reason, fails := w.failing[node.Name]
@@ -181,19 +182,19 @@ func (w *world) runWith(d time.Duration, cached func() []corev1.Node) {
 		}
 		w.plan = w.settings.Fleet.Decide(fleet.Objects{Nodes: nodes, Pods: pods, Seen: w.seen}, w.now)
 		w.seen = w.plan.Seen
-		w.tainter.once(w.Context())
+		w.tainter.Once(w.Context(), w.tainter.Settings.Settings, w.tainter.act)
 	}
 }
 
-func TestClosesAndLeavesTheOpeningToTheAgent(t *testing.T) {
+func TestTheAgentRemovesTheTaint(t *testing.T) {
 	w := newWorld(t, 4)
 	w.run(9 * time.Minute)
 	w.failing["n1"] = "PeersFailed"
 	w.run(50 * time.Second)
-	assert.Empty(t, w.closed())
+	assert.Empty(t, w.retainted())
 	assert.Equal(t, 1, w.said("n1 TaintWithheld control-group: the checks have passed"))
 	w.run(time.Minute)
-	assert.Equal(t, []string{"n1"}, w.closed())
+	assert.Equal(t, []string{"n1"}, w.retainted())
 	taint := corev1.Taint{Key: failed, Value: release, Effect: corev1.TaintEffectNoSchedule}
 	assert.Equal(t, []corev1.Taint{taint}, w.node("n1").Spec.Taints)
 	assert.Equal(t, 1, w.said("n1 FailedTaintAdded PeersFailed: as found"))
@@ -202,7 +203,7 @@ func TestClosesAndLeavesTheOpeningToTheAgent(t *testing.T) {
 	assert.Len(t, w.events, 2)
 	delete(w.failing, "n1")
 	w.run(time.Minute)
-	assert.Empty(t, w.closed())
+	assert.Empty(t, w.retainted())
 	assert.Equal(t, map[string]int{"added": 1}, w.changes)
 }
 
@@ -215,7 +216,7 @@ func TestNodeThatHasChangedSince(t *testing.T) {
 		"cordoned":      func(n *corev1.Node) { n.Spec.Unschedulable = true },
 		"label removed": func(n *corev1.Node) { n.Labels = nil },
 		"startup taint": func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: startup}} },
-		"closed":        func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: failed, Value: "by-hand"}} },
+		"tainted":       func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: failed, Value: "by-hand"}} },
 		"replaced":      func(n *corev1.Node) { n.UID = "another" },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -249,7 +250,7 @@ func TestNodeThatChangesDuringThePatch(t *testing.T) {
 	}
 	w.failing["n0"] = "DNSFailed"
 	w.run(10 * time.Second)
-	assert.Empty(t, w.closed())
+	assert.Empty(t, w.retainted())
 	assert.Len(t, w.node("n0").Spec.Taints, 1)
 }
 
@@ -264,12 +265,12 @@ func TestForeignTaintsStay(t *testing.T) {
 	w.update("n0", func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{foreign} }) // the agents of this test remove all
 	w.failing["n0"] = "DNSFailed"
 	w.run(time.Minute)
-	require.Equal(t, []string{"n0"}, w.closed())
+	require.Equal(t, []string{"n0"}, w.retainted())
 	assert.Equal(t, foreign, w.node("n0").Spec.Taints[0])
 	w.tainter.Settings.Enabled = false
 	w.run(10 * time.Second)
 	assert.Equal(t, []corev1.Taint{foreign}, w.node("n0").Spec.Taints)
-	assert.Equal(t, 1, w.said("n0 FailedTaintRemoved nodes that fail their rechecks are not closed any more"))
+	assert.Equal(t, 1, w.said("n0 FailedTaintRemoved nodes that fail their rechecks are not re-tainted any more"))
 }
 
 // Half of a fleet fails, for whatever reason the control group does not see.
@@ -280,7 +281,7 @@ func TestHalfOfTheFleetFails(t *testing.T) {
 		w.failing[fmt.Sprintf("n%d", i)] = "NetworkFailed"
 	}
 	w.run(time.Hour - 10*time.Second)
-	assert.Empty(t, w.closed())
+	assert.Empty(t, w.retainted())
 	assert.True(t, w.breakers["failed-rechecks"])
 	assert.Len(t, w.events, 1, "one an hour")
 	assert.Equal(t, 1, w.said("TaintWithheld failed-rechecks: 20 of 40 nodes fail their rechecks now"))
@@ -288,7 +289,7 @@ func TestHalfOfTheFleetFails(t *testing.T) {
 	assert.Len(t, w.events, 2)
 }
 
-// They fail one after the other: the first ones are closed before the breaker knows, no more than the budget.
+// They fail one after the other: the first ones are re-tainted before the breaker knows, no more than the budget.
 func TestOneAfterTheOther(t *testing.T) {
 	w := newWorld(t, 40)
 	w.run(10 * time.Minute)
@@ -296,10 +297,10 @@ func TestOneAfterTheOther(t *testing.T) {
 		w.failing[fmt.Sprintf("n%d", i)] = "NetworkFailed"
 		w.run(20 * time.Second)
 	}
-	assert.Len(t, w.closed(), 3)
+	assert.Len(t, w.retainted(), 3)
 	w.failing = nil
 	w.run(10 * time.Second)
-	assert.Empty(t, w.closed())
+	assert.Empty(t, w.retainted())
 	assert.Equal(t, map[string]int{"added": 3}, w.changes)
 }
 
@@ -311,7 +312,7 @@ func TestOneNodeAtATime(t *testing.T) {
 	}
 	for want := range 3 {
 		w.run(10 * time.Second)
-		assert.Len(t, w.closed(), want+1)
+		assert.Len(t, w.retainted(), want+1)
 	}
 }
 
@@ -328,7 +329,7 @@ func TestFlappingNode(t *testing.T) {
 	assert.GreaterOrEqual(t, w.changes["added"], 5)
 }
 
-// A restart at any point changes nothing but when a node is closed.
+// A restart at any point changes nothing but when a node is re-tainted.
 func TestRestart(t *testing.T) {
 	for _, at := range []time.Duration{0, 10 * time.Second, 20 * time.Second, time.Minute} {
 		w := newWorld(t, 3)
@@ -337,15 +338,15 @@ func TestRestart(t *testing.T) {
 		w.run(at)
 		w.lead()
 		w.run(20 * time.Minute)
-		assert.Equal(t, []string{"n0"}, w.closed(), at)
+		assert.Equal(t, []string{"n0"}, w.retainted(), at)
 		assert.Equal(t, 1, w.changes["added"], at)
 		delete(w.failing, "n0")
 		w.run(time.Minute)
-		assert.Empty(t, w.closed(), at)
+		assert.Empty(t, w.retainted(), at)
 	}
 }
 
-// Where the first candidate cannot be read, the next one is closed.
+// Where the first candidate cannot be read, the next one is re-tainted.
 func TestNodeThatCannotBeRead(t *testing.T) {
 	w := newWorld(t, 60)
 	w.run(10 * time.Minute)
@@ -357,15 +358,15 @@ func TestNodeThatCannotBeRead(t *testing.T) {
 	}
 	w.failing["n1"], w.failing["n2"] = "DNSFailed", "DNSFailed"
 	w.run(30 * time.Second)
-	assert.Equal(t, []string{"n2"}, w.closed())
+	assert.Equal(t, []string{"n2"}, w.retainted())
 	w.reading = func(string) error { return nil }
 	w.run(10 * time.Second)
-	closed := w.closed()
-	slices.Sort(closed)
-	assert.Equal(t, []string{"n1", "n2"}, closed)
+	found := w.retainted()
+	slices.Sort(found)
+	assert.Equal(t, []string{"n1", "n2"}, found)
 }
 
-// While the cache is behind, nobody knows how many nodes are closed.
+// While the cache is behind, nobody knows how many nodes are re-tainted.
 func TestCacheThatIsBehind(t *testing.T) {
 	w := newWorld(t, 100)
 	w.run(10 * time.Minute)
@@ -376,13 +377,13 @@ func TestCacheThatIsBehind(t *testing.T) {
 	w.agents()
 	before := w.nodes()
 	w.runWith(time.Minute, func() []corev1.Node { return before })
-	assert.Len(t, w.closed(), 1)
+	assert.Len(t, w.retainted(), 1)
 	w.run(time.Minute)
-	assert.Len(t, w.closed(), 1, "the budget of the NodePool")
+	assert.Len(t, w.retainted(), 1, "the budget of the NodePool")
 }
 
-// One node whose closing fails does not keep the others from being closed, whatever the API server answers.
-func TestNodeWhoseClosingFails(t *testing.T) {
+// One node whose re-taint fails does not keep the others from being re-tainted, whatever the API server answers.
+func TestNodeWhoseRetaintFails(t *testing.T) {
 	for name, test := range map[string]struct {
 		err     error
 		refused int
@@ -404,7 +405,7 @@ func TestNodeWhoseClosingFails(t *testing.T) {
 			w.run(10 * time.Second)
 			w.failing["n2"] = "DNSFailed"
 			w.run(time.Minute)
-			assert.Equal(t, []string{"n2"}, w.closed())
+			assert.Equal(t, []string{"n2"}, w.retainted())
 			assert.Equal(t, test.refused, w.said("n1 TaintWithheld refused"))
 		})
 	}
@@ -426,20 +427,20 @@ func TestLostAnswer(t *testing.T) {
 		return errors.New("no answer in time")
 	}
 	w.runWith(time.Minute, func() []corev1.Node { return before })
-	assert.Len(t, w.closed(), 1)
+	assert.Len(t, w.retainted(), 1)
 }
 
-// It is opened by its agent before the cache has shown it as closed.
-func TestClosedAndOpenedAtOnce(t *testing.T) {
+// Its agent removes the taint before the cache has shown it.
+func TestTaintAddedAndRemovedAtOnce(t *testing.T) {
 	w := newWorld(t, 60)
 	w.run(10 * time.Minute)
 	w.failing["n1"] = "DNSFailed"
 	w.run(10 * time.Second)
-	require.Equal(t, []string{"n1"}, w.closed())
+	require.Equal(t, []string{"n1"}, w.retainted())
 	delete(w.failing, "n1")
 	w.failing["n2"] = "DNSFailed"
 	w.run(20 * time.Second)
-	assert.Equal(t, []string{"n2"}, w.closed())
+	assert.Equal(t, []string{"n2"}, w.retainted())
 }
 
 // Three of four nodes are dead: the one that reaches nobody is the only good one.
@@ -451,13 +452,13 @@ func TestOnlySurvivor(t *testing.T) {
 	}
 	w.failing["n0"] = "PeersFailed"
 	w.run(time.Minute)
-	assert.Empty(t, w.closed())
+	assert.Empty(t, w.retainted())
 	assert.Equal(t, 1, w.said("n0 TaintWithheld peers: 1 other nodes are ready"))
 	delete(w.failing, "n0")
 	w.run(10 * time.Second)
 	w.failing["n0"] = "NetworkFailed,PeersFailed"
 	w.run(time.Minute)
-	assert.Equal(t, []string{"n0"}, w.closed())
+	assert.Equal(t, []string{"n0"}, w.retainted())
 }
 
 // What a drained node showed before is not what fails now.
@@ -471,7 +472,7 @@ func TestDrainedNodesAreNotCounted(t *testing.T) {
 	w.run(time.Minute)
 	w.failing["n9"] = "NetworkFailed"
 	w.run(time.Minute)
-	assert.Equal(t, []string{"n9"}, w.closed())
+	assert.Equal(t, []string{"n9"}, w.retainted())
 }
 
 func TestControllerThatDoesNotLead(t *testing.T) {
@@ -480,5 +481,5 @@ func TestControllerThatDoesNotLead(t *testing.T) {
 	w.tainter.Plan = func(context.Context) (fleet.Plan, bool, error) { return w.plan, false, nil }
 	w.failing["n0"] = "DNSFailed"
 	w.run(time.Minute)
-	assert.Empty(t, w.closed())
+	assert.Empty(t, w.retainted())
 }

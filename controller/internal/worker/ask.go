@@ -36,13 +36,13 @@ func (r *Reconciler) ask(ctx context.Context, node *corev1.Node, workers []*core
 		if outcome != fleet.Running || worker.Status.PodIP == "" || known.key == "" || known.asked || worker.DeletionTimestamp != nil {
 			continue
 		}
-		r.rememberWorker(node.Name, worker.Name, func(s *sight) { s.asked = true })
+		r.rememberWorker(node.Name, worker.Name, func(s *workerState) { s.asked = true })
 		address := net.JoinHostPort(worker.Status.PodIP, strconv.Itoa(r.VerdictPort))
 		go func() {
 			if !hasPassed(ctx, address, known.key) {
 				return
 			}
-			r.rememberWorker(node.Name, worker.Name, func(s *sight) { s.passed, s.ended = true, time.Now() })
+			r.rememberWorker(node.Name, worker.Name, func(s *workerState) { s.passed, s.ended = true, time.Now() })
 			select {
 			case r.passed <- event.GenericEvent{Object: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}}:
 			case <-ctx.Done():

@@ -101,7 +101,7 @@ func (e *Endpoints) read(ctx context.Context) error {
 	return nil
 }
 
-// endpointsNow returns the fingerprint of the endpoints, if a worker has failed because of those that it was told. 0: none
+// endpointsNow returns the fingerprint of the endpoints, if a worker has failed because of those that it was given. 0: none
 // has, or the endpoints cannot be read.
 func (r *Reconciler) endpointsNow(ctx context.Context, workers []*corev1.Pod, seen memory) uint64 {
 	for _, worker := range workers {

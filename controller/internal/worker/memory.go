@@ -13,7 +13,7 @@ import (
 
 // memory is what this process remembers of a node. Only the leader's process has seen anything.
 type memory struct {
-	workers map[string]sight // by the pod's name, which is never used twice
+	workers map[string]workerState // by the pod's name, which is never used twice
 	// released is the worker whose verdict has released the node, releasedVersion the resourceVersion of the released node.
 	released                   types.UID
 	releasedVersion            string
@@ -24,8 +24,8 @@ type memory struct {
 	serverNow time.Time // by the API server's clock, zero if that is not known
 }
 
-// sight is what this process remembers of a worker.
-type sight struct {
+// workerState is what this process remembers of a worker.
+type workerState struct {
 	first time.Time // when it was created, or seen
 	ran   time.Time // when it was first seen to run
 	ready bool      // it was seen to be ready
@@ -39,11 +39,11 @@ type sight struct {
 	// verdict, and has passed.
 	key           string
 	asked, passed bool
-	endpoints     uint64 // the fingerprint of those that this process has told it, 0: another one has
+	endpoints     uint64 // the fingerprint of the endpoints that this process has given it, 0: another process has
 }
 
-// outcome returns what has become of a worker: what it has said itself, or what kubelet reports.
-func (s sight) outcome(pod *corev1.Pod) fleet.Outcome {
+// outcome returns the outcome of a worker: what it has said itself, or what kubelet reports.
+func (s workerState) outcome(pod *corev1.Pod) fleet.Outcome {
 	outcome, _ := fleet.WorkerOutcome(pod)
 	if s.passed && outcome == fleet.Running {
 		return fleet.Passed
@@ -51,10 +51,10 @@ func (s sight) outcome(pod *corev1.Pod) fleet.Outcome {
 	return outcome
 }
 
-// witnessed reports whether the time of a pass is known: the worker was seen to be ready, or it has ended so soon after its start
-// that its verdict is young. round is the longest that a round takes. What another leader has created may be long over, and
-// kubelet late to say so: its age counts, by the API server's clock.
-func (s sight) witnessed(pod *corev1.Pod, serverNow time.Time, round time.Duration) bool {
+// isPassTimeKnown reports whether the time of a pass is known: the worker was seen to be ready, or it has ended so soon after its
+// start that its verdict is young. round is the longest that a round takes. What another leader has created may be long over,
+// and kubelet late to say so: its age counts, by the API server's clock.
+func (s workerState) isPassTimeKnown(pod *corev1.Pod, serverNow time.Time, round time.Duration) bool {
 	if s.key == "" && (serverNow.IsZero() || serverNow.Sub(pod.CreationTimestamp.Time) >= countsFor+round) {
 		return false
 	}
@@ -67,7 +67,7 @@ func (s sight) witnessed(pod *corev1.Pod, serverNow time.Time, round time.Durati
 
 // observe notes what the cache shows of the workers of a node, all of them.
 func (m memory) observe(workers []*corev1.Pod, now time.Time) memory {
-	seen := make(map[string]sight, len(workers))
+	seen := make(map[string]workerState, len(workers))
 	for name, worker := range m.workers {
 		if worker.created && now.Sub(worker.first) < cacheDelay {
 			seen[name] = worker
@@ -144,7 +144,7 @@ func (r *Reconciler) remember(node string, change func(*memory)) {
 }
 
 // rememberWorker changes what is remembered of a worker.
-func (r *Reconciler) rememberWorker(node, name string, change func(*sight)) {
+func (r *Reconciler) rememberWorker(node, name string, change func(*workerState)) {
 	r.remember(node, func(m *memory) {
 		if worker, known := m.workers[name]; known {
 			change(&worker)

@@ -20,7 +20,7 @@ const (
 	// After several in a row it is twice as long each time, up to longestInterruption.
 	afterInterruption   = 10 * time.Second
 	longestInterruption = 5 * time.Minute
-	// earlyRetries is how many attempts may follow at once on one that was told endpoints which have changed since.
+	// earlyRetries is how many attempts may follow at once on one that was given endpoints which have changed since.
 	earlyRetries = 2
 	// cacheDelay is how long the cache may be behind what this process has written.
 	cacheDelay = 5 * time.Second
@@ -94,7 +94,7 @@ func (s Settings) nextAfter(pod *corev1.Pod, m memory, now time.Time) step {
 	switch worker.outcome(pod) {
 	case fleet.Passed:
 		switch {
-		case !worker.witnessed(pod, m.serverNow, s.Round):
+		case !worker.isPassTimeKnown(pod, m.serverNow, s.Round):
 			return step{create: attempt}
 		case now.Sub(worker.ended) < countsFor:
 			return step{release: pod}
@@ -117,12 +117,12 @@ func (s Settings) nextAfter(pod *corev1.Pod, m memory, now time.Time) step {
 }
 
 // isOutdated reports whether a worker waits that was made from an earlier template: what it waits for may have been corrected.
-func (s Settings) isOutdated(pod *corev1.Pod, worker sight) bool {
+func (s Settings) isOutdated(pod *corev1.Pod, worker workerState) bool {
 	return worker.outcome(pod) == fleet.Waiting && pod.Annotations[fleet.TemplateAnnotation] != s.templateHash()
 }
 
-// dependsOnEndpoints reports whether a worker has failed because of the DNS service's endpoints that it was told.
-func dependsOnEndpoints(pod *corev1.Pod, worker sight) bool {
+// dependsOnEndpoints reports whether a worker has failed because of the DNS service's endpoints that it was given.
+func dependsOnEndpoints(pod *corev1.Pod, worker workerState) bool {
 	outcome, said := fleet.WorkerOutcome(pod)
 	return outcome == fleet.FailedRound && slices.Contains(said.Failed, checks.ServiceName) && worker.endpoints != 0 &&
 		fleet.Attempt(pod) <= earlyRetries

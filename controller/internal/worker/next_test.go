@@ -137,12 +137,12 @@ func TestNext(t *testing.T) {
 	version := func(version string) func(*corev1.Node) {
 		return func(node *corev1.Node) { node.ResourceVersion = version }
 	}
-	type sights = map[string]sight
+	type states = map[string]workerState
 	for name, test := range map[string]struct {
 		old     bool // the workers are an hour old, by the API server's clock
 		node    []func(*corev1.Node)
 		workers []*corev1.Pod
-		seen    sights
+		seen    states
 		m       memory
 		want    string
 	}{
@@ -172,52 +172,52 @@ func TestNext(t *testing.T) {
 		"runs":    {workers: []*corev1.Pod{newWorker("a", 1, running)}, want: "nothing"},
 		"passed":  {workers: []*corev1.Pod{newWorker("a", 1, ready)}, want: "release by a"},
 		"deleted": {workers: []*corev1.Pod{newWorker("a", 1, ready, deleting)}, want: "create 1"},
-		"deleted, and the cache does not show it": {workers: []*corev1.Pod{newWorker("a", 1, ready)}, seen: sights{"a": {first: ago(time.Second), deleted: true}}, want: "create 1"},
-		"passed, signal missed":                   {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: sights{"a": {first: ago(time.Minute)}}, want: "release by a"},
-		"passed 2m ago":                           {workers: []*corev1.Pod{newWorker("a", 1, ready)}, seen: sights{"a": {first: ago(3 * time.Minute), ended: ago(2 * time.Minute)}}, want: "create 2"},
+		"deleted, and the cache does not show it": {workers: []*corev1.Pod{newWorker("a", 1, ready)}, seen: states{"a": {first: ago(time.Second), deleted: true}}, want: "create 1"},
+		"passed, signal missed":                   {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: ago(time.Minute)}}, want: "release by a"},
+		"passed 2m ago":                           {workers: []*corev1.Pod{newWorker("a", 1, ready)}, seen: states{"a": {first: ago(3 * time.Minute), ended: ago(2 * time.Minute)}}, want: "create 2"},
 		"ended before this leader":                {workers: []*corev1.Pod{newWorker("a", 3, ended(0, ""))}, want: "create 3"},
 		"for a node of the same name":             {workers: []*corev1.Pod{newWorker("a", 1, ready, annotate(fleet.NodeUIDAnnotation, "other"))}, want: "create 1; delete a"},
 		"before a reboot":                         {workers: []*corev1.Pod{newWorker("a", 4, ready, annotate(fleet.BootIDAnnotation, "other"))}, want: "create 1; delete a"},
-		"verdict void":                            {workers: []*corev1.Pod{newWorker("a", 1, ready)}, seen: sights{"a": {first: ago(time.Second), void: true}}, want: "create 1; delete a"},
+		"verdict void":                            {workers: []*corev1.Pod{newWorker("a", 1, ready)}, seen: states{"a": {first: ago(time.Second), void: true}}, want: "create 1; delete a"},
 
-		"passed, and kubelet says so late":           {workers: []*corev1.Pod{newWorker("a", 2, ended(0, ""))}, seen: sights{"a": {first: ago(31 * time.Minute), ran: ago(30 * time.Minute)}}, want: "create 2"},
-		"passed after a long round":                  {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: sights{"a": {first: ago(time.Hour), ran: ago(4 * time.Minute)}}, want: "release by a"},
-		"passed, never seen to run":                  {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: sights{"a": {first: ago(10 * time.Minute)}}, want: "create 1"},
-		"was ready, and has ended":                   {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: sights{"a": {first: ago(time.Hour), ran: ago(time.Hour), ready: true, ended: ago(time.Minute)}}, want: "release by a"},
-		"has said so, and has ended":                 {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: sights{"a": {first: ago(time.Hour), ran: ago(time.Hour), passed: true, ended: ago(time.Minute)}}, want: "release by a"},
+		"passed, and kubelet says so late":           {workers: []*corev1.Pod{newWorker("a", 2, ended(0, ""))}, seen: states{"a": {first: ago(31 * time.Minute), ran: ago(30 * time.Minute)}}, want: "create 2"},
+		"passed after a long round":                  {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: ago(time.Hour), ran: ago(4 * time.Minute)}}, want: "release by a"},
+		"passed, never seen to run":                  {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: ago(10 * time.Minute)}}, want: "create 1"},
+		"was ready, and has ended":                   {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: ago(time.Hour), ran: ago(time.Hour), ready: true, ended: ago(time.Minute)}}, want: "release by a"},
+		"has said so, and has ended":                 {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: ago(time.Hour), ran: ago(time.Hour), passed: true, ended: ago(time.Minute)}}, want: "release by a"},
 		"waits with an earlier template":             {workers: []*corev1.Pod{newWorker("a", 2, annotate(fleet.TemplateAnnotation, "old"))}, want: "create 1; delete a"},
 		"runs with an earlier template":              {workers: []*corev1.Pod{newWorker("a", 1, running, annotate(fleet.TemplateAnnotation, "old"))}, want: "nothing"},
 		"waits with an earlier template, and a slot": {workers: []*corev1.Pod{newWorker("a", 1, annotate(fleet.TemplateAnnotation, "old"), createdAt(ago(time.Minute))), newWorker("b", 1, createdAt(now))}, want: "delete a"},
 
-		"no endpoint answers, they have changed": {workers: []*corev1.Pod{newWorker("a", 1, ended(1, noService))}, seen: sights{"a": {first: ago(time.Minute), endpoints: 1}}, m: memory{endpoints: 2}, want: "create 2"},
-		"no endpoint answers, and none is new":   {workers: []*corev1.Pod{newWorker("a", 1, ended(1, noService))}, seen: sights{"a": {first: ago(time.Minute), endpoints: 1}}, m: memory{endpoints: 1}, want: "wait 3s"},
-		"no endpoint answers, no list":           {workers: []*corev1.Pod{newWorker("a", 1, ended(1, noService))}, seen: sights{"a": {first: ago(time.Minute), endpoints: 1}}, want: "wait 3s"},
-		"no endpoint answers again and again":    {workers: []*corev1.Pod{newWorker("a", 3, ended(1, noService))}, seen: sights{"a": {first: ago(time.Minute), endpoints: 1}}, m: memory{endpoints: 2}, want: "wait 2m0s"},
+		"no endpoint answers, they have changed": {workers: []*corev1.Pod{newWorker("a", 1, ended(1, noService))}, seen: states{"a": {first: ago(time.Minute), endpoints: 1}}, m: memory{endpoints: 2}, want: "create 2"},
+		"no endpoint answers, and none is new":   {workers: []*corev1.Pod{newWorker("a", 1, ended(1, noService))}, seen: states{"a": {first: ago(time.Minute), endpoints: 1}}, m: memory{endpoints: 1}, want: "wait 3s"},
+		"no endpoint answers, no list":           {workers: []*corev1.Pod{newWorker("a", 1, ended(1, noService))}, seen: states{"a": {first: ago(time.Minute), endpoints: 1}}, want: "wait 3s"},
+		"no endpoint answers again and again":    {workers: []*corev1.Pod{newWorker("a", 3, ended(1, noService))}, seen: states{"a": {first: ago(time.Minute), endpoints: 1}}, m: memory{endpoints: 2}, want: "wait 2m0s"},
 		"no endpoint answers, which is unknown":  {workers: []*corev1.Pod{newWorker("a", 1, ended(1, noService))}, m: memory{endpoints: 2}, want: "wait 30s"},
-		"DNS fails, endpoints have changed":      {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: sights{"a": {first: ago(time.Minute), endpoints: 1}}, m: memory{endpoints: 2}, want: "wait 30s"},
+		"DNS fails, endpoints have changed":      {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: states{"a": {first: ago(time.Minute), endpoints: 1}}, m: memory{endpoints: 2}, want: "wait 30s"},
 
 		"failed":                       {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, want: "wait 30s"},
-		"failed 10s ago":               {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: sights{"a": {first: ago(time.Minute), ended: ago(10 * time.Second)}}, want: "wait 20s"},
-		"failed 30s ago":               {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: sights{"a": {first: ago(time.Minute), ended: ago(30 * time.Second)}}, want: "create 2"},
+		"failed 10s ago":               {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: states{"a": {first: ago(time.Minute), ended: ago(10 * time.Second)}}, want: "wait 20s"},
+		"failed 30s ago":               {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: states{"a": {first: ago(time.Minute), ended: ago(30 * time.Second)}}, want: "create 2"},
 		"failed twice":                 {workers: []*corev1.Pod{newWorker("a", 2, ended(1, failing))}, want: "wait 1m0s"},
 		"failed five times":            {workers: []*corev1.Pod{newWorker("a", 5, ended(1, failing))}, want: "wait 8m0s"},
 		"failed a hundred times":       {workers: []*corev1.Pod{newWorker("a", 100, ended(1, failing))}, want: "wait 8m0s"},
 		"crashed":                      {workers: []*corev1.Pod{newWorker("a", 3, ended(2, "usage"))}, want: "wait 2m0s"},
 		"evicted":                      {workers: []*corev1.Pod{newWorker("a", 3, evicted)}, want: "wait 10s"},
-		"evicted 10s ago":              {workers: []*corev1.Pod{newWorker("a", 3, evicted)}, seen: sights{"a": {first: ago(time.Minute), ended: ago(10 * time.Second)}}, want: "create 3"},
-		"the failed one is kept":       {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: sights{"a": {first: ago(time.Minute), ended: ago(time.Minute)}, "b": {first: ago(time.Second), created: true}}, want: "wait 5s"},
+		"evicted 10s ago":              {workers: []*corev1.Pod{newWorker("a", 3, evicted)}, seen: states{"a": {first: ago(time.Minute), ended: ago(10 * time.Second)}}, want: "create 3"},
+		"the failed one is kept":       {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: states{"a": {first: ago(time.Minute), ended: ago(time.Minute)}, "b": {first: ago(time.Second), created: true}}, want: "wait 5s"},
 		"until its successor is there": {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing), createdAt(ago(time.Minute))), newWorker("b", 2, createdAt(now))}, want: "delete a"},
 		"in the same second":           {workers: []*corev1.Pod{newWorker("b", 1, evicted), newWorker("a", 1)}, want: "delete b"},
 		"the successor passes":         {workers: []*corev1.Pod{newWorker("b", 2, ready, createdAt(now)), newWorker("a", 1, ended(1, failing), createdAt(ago(time.Minute)))}, want: "release by b; delete a"},
 
-		"created, and not in the cache yet":        {seen: sights{"a": {first: ago(time.Second), created: true}}, want: "wait 5s"},
-		"created, and never seen":                  {seen: sights{"a": {first: ago(10 * time.Second), created: true}}, want: "create 1"},
+		"created, and not in the cache yet":        {seen: states{"a": {first: ago(time.Second), created: true}}, want: "wait 5s"},
+		"created, and never seen":                  {seen: states{"a": {first: ago(10 * time.Second), created: true}}, want: "create 1"},
 		"released, and not in the cache yet":       {node: []func(*corev1.Node){version("99")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{released: "a-uid", releasedVersion: "100", releasedAt: ago(time.Second)}, want: "wait 4s"},
 		"released, and gated again":                {node: []func(*corev1.Node){version("101")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{released: "a-uid", releasedVersion: "100", releasedAt: ago(time.Second)}, want: "create 1; delete a"},
 		"released, versions without order":         {node: []func(*corev1.Node){version("x")}, m: memory{released: "a-uid", releasedVersion: "y", releasedAt: ago(time.Second)}, want: "wait 4s"},
 		"of another leader, an hour old, ready":    {old: true, workers: []*corev1.Pod{newWorker("a", 1, ready)}, want: "create 1"},
-		"of another leader, an hour old, ends now": {old: true, workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: sights{"a": {first: ago(time.Second), ran: ago(time.Second)}}, want: "create 1"},
-		"of this leader, an hour old, ready":       {old: true, workers: []*corev1.Pod{newWorker("a", 1, ready)}, seen: sights{"a": {first: ago(time.Second), key: "k"}}, want: "release by a"},
+		"of another leader, an hour old, ends now": {old: true, workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: ago(time.Second), ran: ago(time.Second)}}, want: "create 1"},
+		"of this leader, an hour old, ready":       {old: true, workers: []*corev1.Pod{newWorker("a", 1, ready)}, seen: states{"a": {first: ago(time.Second), key: "k"}}, want: "release by a"},
 		"released, and the annotation lost":        {m: memory{released: "a-uid", releasedAt: ago(time.Minute)}, want: "create 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -236,7 +236,7 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// What happens to a node whose checks never pass: 30 s, 1, 2, 4, 8 minutes between the attempts, then 8 minutes for ever.
+// What happens to a node whose checks never pass: 30 s, 1, 2, 4, 8 minutes between the attempts, then always 8 minutes.
 func TestRetries(t *testing.T) {
 	s, node, start := newSettings(), newNode(), time.Now()
 	var m memory
@@ -296,11 +296,11 @@ func TestSlots(t *testing.T) {
 		*newWorker("of-a-dead-kubelet", 1, running, on("g")),
 	}
 	nodes := map[string]memory{
-		"c": {workers: map[string]sight{"repeats": {first: now.Add(-29 * time.Second)}}},
-		"f": {workers: map[string]sight{"pending": {first: now.Add(-30 * time.Second)}}},
-		"g": {workers: map[string]sight{"of-a-dead-kubelet": {first: now.Add(-2 * time.Minute)}}},
-		"h": {workers: map[string]sight{"not-in-the-cache": {first: now, created: true, attempt: 3}}},
-		"a": {workers: map[string]sight{"runs": {first: now, created: true, attempt: 1}}},
+		"c": {workers: map[string]workerState{"repeats": {first: now.Add(-29 * time.Second)}}},
+		"f": {workers: map[string]workerState{"pending": {first: now.Add(-30 * time.Second)}}},
+		"g": {workers: map[string]workerState{"of-a-dead-kubelet": {first: now.Add(-2 * time.Minute)}}},
+		"h": {workers: map[string]workerState{"not-in-the-cache": {first: now, created: true, attempt: 3}}},
+		"a": {workers: map[string]workerState{"runs": {first: now, created: true, attempt: 1}}},
 	}
 	assert.Equal(t, slots{max: 9, taken: 4, retries: 2}, Settings{MaxWorkers: 9}.countSlots(pods, nodes, now))
 	assert.Equal(t, slots{max: 9, taken: 5, retries: 2}, Settings{MaxWorkers: 9, Round: time.Hour}.countSlots(pods, nodes, now), "rounds are long")
@@ -363,7 +363,7 @@ func TestNewPod(t *testing.T) {
 	for i := range 5000 {
 		many = append(many, fmt.Sprintf("10.1.%d.%d:53/m", i/250, i%250))
 	}
-	told := func() []string {
+	given := func() []string {
 		for _, variable := range s.newPod("x", "key", newNode(), 1, many).Spec.Containers[0].Env {
 			if variable.Name == "DNS_ENDPOINTS" {
 				return strings.Split(variable.Value, ",")
@@ -371,8 +371,8 @@ func TestNewPod(t *testing.T) {
 		}
 		return nil
 	}
-	assert.Len(t, told(), maxEndpoints)
-	assert.NotEqual(t, told(), told(), "others for the next attempt")
+	assert.Len(t, given(), maxEndpoints)
+	assert.NotEqual(t, given(), given(), "others for the next attempt")
 
 	other := newSettings()
 	assert.Equal(t, s.templateHash(), other.templateHash())

@@ -20,7 +20,7 @@ import (
 // nodeLabel lets people find a node's worker, where the node's name can be the value of a label.
 const nodeLabel = "node-ready/node"
 
-// maxEndpoints is how many endpoints of the DNS service a worker is told: it connects to eight of them. The kernel limits an
+// maxEndpoints is how many endpoints of the DNS service a worker is given: it connects to eight of them. The kernel limits an
 // environment variable to 128 KiB (MAX_ARG_STRLEN).
 const maxEndpoints = 32
 

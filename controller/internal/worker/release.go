@@ -38,7 +38,7 @@ func (r *Reconciler) release(ctx context.Context, node *corev1.Node, worker *cor
 	switch {
 	case errors.Is(err, nodepatch.ErrBlocked), errors.Is(err, nodepatch.ErrReplaced), errors.Is(err, nodepatch.ErrOutdated):
 		log.Info("the verdict does not count: the checks start over", "reason", err)
-		r.rememberWorker(node.Name, worker.Name, func(s *sight) { s.void = true })
+		r.rememberWorker(node.Name, worker.Name, func(s *workerState) { s.void = true })
 		return nil
 	case err != nil:
 		if ctx.Err() == nil {

@@ -63,7 +63,7 @@ func (s slots) free(attempt int) bool {
 type waiting struct {
 	attempt int
 	since   time.Time
-	called  bool // it has been told to try again
+	called  bool // it has been called to try again
 }
 
 // longest returns the node that gets the next slot: first attempts come first, then those that wait longest.

@@ -50,7 +50,7 @@ type Reconciler struct {
 	Log        *slog.Logger
 
 	mu      sync.Mutex
-	passed  chan event.GenericEvent // nodes whose worker has told this process that it has passed
+	passed  chan event.GenericEvent // nodes whose worker has reported to this process that it has passed
 	nodes   map[string]memory       // by the node's name
 	waiting map[string]waiting      // nodes without a slot
 }
@@ -142,7 +142,7 @@ func (r *Reconciler) create(ctx context.Context, node *corev1.Node, attempt int)
 		return false, err
 	}
 	name, key := r.newName(), rand.Text()
-	made := sight{first: time.Now(), created: true, attempt: attempt, key: key, endpoints: fingerprint(endpoints)}
+	made := workerState{first: time.Now(), created: true, attempt: attempt, key: key, endpoints: fingerprint(endpoints)}
 	if taken, err := r.takeSlot(ctx, node.Name, name, made); err != nil || !taken {
 		return false, err
 	}
@@ -157,7 +157,7 @@ func (r *Reconciler) create(ctx context.Context, node *corev1.Node, attempt int)
 }
 
 // takeSlot takes a slot for a worker of this name, or lets the node wait for one.
-func (r *Reconciler) takeSlot(ctx context.Context, node, name string, made sight) (taken bool, err error) {
+func (r *Reconciler) takeSlot(ctx context.Context, node, name string, made workerState) (taken bool, err error) {
 	r.mu.Lock() // before the list: a worker is in the list, or remembered as created
 	defer r.mu.Unlock()
 	var list corev1.PodList
@@ -175,7 +175,7 @@ func (r *Reconciler) takeSlot(ctx context.Context, node, name string, made sight
 	delete(r.waiting, node)
 	m := r.nodes[node]
 	if m.workers == nil {
-		m.workers = make(map[string]sight)
+		m.workers = make(map[string]workerState)
 	}
 	m.workers[name] = made
 	r.nodes[node] = m
@@ -190,7 +190,7 @@ func (r *Reconciler) deletePod(ctx context.Context, node string, pod *corev1.Pod
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("worker %s: %w", pod.Name, err)
 	}
-	r.rememberWorker(node, pod.Name, func(s *sight) { s.deleted = true })
+	r.rememberWorker(node, pod.Name, func(s *workerState) { s.deleted = true })
 	r.Log.Debug("worker deleted", "node", node, "worker", pod.Name)
 	return nil
 }

@@ -381,7 +381,7 @@ func TestPassesDuringADecision(t *testing.T) {
 	var telling sync.WaitGroup
 	telling.Go(func() {
 		for ctx.Err() == nil {
-			c.rememberWorker("n", name, func(s *sight) { s.asked = true })
+			c.rememberWorker("n", name, func(s *workerState) { s.asked = true })
 		}
 	})
 	for range 100 {

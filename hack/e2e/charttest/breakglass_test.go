@@ -12,7 +12,7 @@ import (
 )
 
 // The README's break-glass commands release every node, whichever of the two taints it has, and
-// leave foreign taints alone. An agent whose checks fail does not close its node again.
+// leave foreign taints alone. An agent whose checks fail does not taint its node again.
 func TestBreakGlassReleasesEveryNode(t *testing.T) {
 	s := start(t)
 	// The label keeps the DaemonSet away from nodes without a kubelet.
@@ -30,7 +30,7 @@ spec: {taints: [{key: node-ready/failed, effect: NoSchedule}]}
 ---
 apiVersion: v1
 kind: Node
-metadata: {name: glass-closed, labels: {node-ready/verified: "true"}}
+metadata: {name: glass-retainted, labels: {node-ready/verified: "true"}}
 spec: {taints: [{key: node-ready/failed, value: kube-node-ready, effect: NoSchedule}]}
 ---
 apiVersion: v1

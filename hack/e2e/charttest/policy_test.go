@@ -187,11 +187,11 @@ subjects: [{kind: ServiceAccount, name: kube-node-ready, namespace: kube-system}
 
 	t.Run("two releases do not meet", func(t *testing.T) {
 		s := s.part(t)
-		neighbour := s.pod(second)
-		neighbours := s.token(second, "second-kube-node-ready", &neighbour)
-		s.Until(func() (bool, error) { return neighbours("elsewhere", harmless) != nil, nil })
-		s.forbidden(neighbours(node, `{"metadata":{"labels":{"node-ready/verified":"true"}}}`), "default/second-kube-node-ready may set the label second.example.com/good")
-		s.NoError(neighbours(node, releasePatch(2, "second.example.com~1good")))
+		otherPod := s.pod(second)
+		otherRelease := s.token(second, "second-kube-node-ready", &otherPod)
+		s.Until(func() (bool, error) { return otherRelease("elsewhere", harmless) != nil, nil })
+		s.forbidden(otherRelease(node, `{"metadata":{"labels":{"node-ready/verified":"true"}}}`), "default/second-kube-node-ready may set the label second.example.com/good")
+		s.NoError(otherRelease(node, releasePatch(2, "second.example.com~1good")))
 	})
 
 	t.Run("its own patch passes", func(t *testing.T) {

@@ -101,7 +101,7 @@ func (s *suite) oldNodes() (remove func()) {
 // fleetEvents are those of this test about the whole fleet.
 func (s *suite) fleetEvents() (found []corev1.Event) {
 	s.Helper()
-	list, err := s.Kube.CoreV1().Events(harness.Namespace).List(s.Ctx, metav1.ListOptions{FieldSelector: "reason=FleetNotStarted"})
+	list, err := s.Kube.CoreV1().Events(harness.Namespace).List(s.Ctx, metav1.ListOptions{FieldSelector: "reason=AgentsNotStarting"})
 	s.NoError(err)
 	for _, event := range list.Items {
 		if !event.CreationTimestamp.Time.Before(s.Began.Truncate(time.Second)) {

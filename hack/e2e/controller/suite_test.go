@@ -21,7 +21,7 @@ import (
 
 // values deploy a controller that reports within seconds.
 var values = append(harness.ControllerValues(), "controller.notStartedAfter=5s",
-	"config.initialTimeout=3s", "config.checkTimeout=1s", "config.maxRetries=0", "terminationGracePeriodSeconds=10",
+	"config.initialTimeout=3s", "config.checkTimeout=1s", "config.maxRetries=0",
 	excluding+".key=pool", excluding+".operator=NotIn", excluding+".values={excluded}",
 )
 

@@ -11,19 +11,20 @@ import (
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-// rechecking deploys agents that stay, and a controller that closes nodes which fail later.
+// rechecking deploys agents that stay, and a controller that re-taints nodes which fail later.
 var rechecking = []string{
 	"controller.enabled=true", "controller.replicas=1", "controller.image.repository=" + harness.ControllerImage,
 	"controller.image.tag=" + harness.Tag, "controller.image.pullPolicy=Never",
 	`controller.nodeSelector.kubernetes\.io/hostname=` + realNode,
-	"controller.retaint.enabled=true", "controller.retaint.settleFor=5s",
+	"controller.retaint.enabled=true", "controller.retaint.controlGroupFor=5s",
+	"controller.retaint.coolDown=5s", "controller.retaint.noAgentFor=5s",
 	"config.enableMetrics=true", "config.recheckInterval=10s", "config.failureThreshold=2", "config.recoveryThreshold=2",
 	"config.checkTimeout=1s", "config.maxRetries=0",
 }
 
-// A verified node fails its rechecks and is closed. Karpenter no longer counts on it: a pod that would fit it gets another node, and
+// A verified node fails its rechecks and is re-tainted. Karpenter no longer counts on it: a pod that would fit it gets another node, and
 // the pod that runs there stays until Karpenter moves it. Consolidation ends.
-func TestClosedNodeIsNotCountedOn(t *testing.T) {
+func TestRetaintedNodeIsNotCountedOn(t *testing.T) {
 	s := start(t, rechecking...)
 	s.Undo(func(ctx context.Context) error { return s.Undeploy(ctx, rechecking...) })
 	networks := s.networkForEach(3)
@@ -35,15 +36,15 @@ func TestClosedNodeIsNotCountedOn(t *testing.T) {
 
 	s.dropDNS(networks[0])
 	failed := s.await("its condition turns False", nodes, on(first.name(), isFalse))
-	closed := s.await("the controller closes it: node-ready/failed:NoSchedule on", nodes, on(first.name(), func(n *corev1.Node) bool { return harness.HasTaint(n, failedTaint) }))
+	retainted := s.await("the controller re-taints it: node-ready/failed:NoSchedule on", nodes, on(first.name(), func(n *corev1.Node) bool { return harness.HasTaint(n, failedTaint) }))
 	s.workload("more", 1)
 	claim := s.await("Karpenter makes another node for a pod that would fit it", nodeClaims, func(s state) bool { return ofPool(s) && s.name() != firstClaim.name() })
 	second := s.await("which is verified", nodes, func(s state) bool {
 		return ofPool(s) && s.name() != first.name() && harness.Verified(s.node())
 	})
 	bound := s.await("the pod is bound there", pods, workloadPod("more", func(p *corev1.Pod) bool { return p.Spec.NodeName == second.name() }))
-	inOrder(t, first, failed, closed, claim, second, bound)
-	printSteps(t, []step{first, running, failed, closed, claim, second, bound})
+	inOrder(t, first, failed, retainted, claim, second, bound)
+	printSteps(t, []step{first, running, failed, retainted, claim, second, bound})
 
 	made := s.untilNoNewClaim(time.Duration(harness.Pick(20, 300)) * time.Second)
 	t.Logf("%d NodeClaims were made in all, %d are there", made, len(s.seen.now(nodeClaims, ofPool)))

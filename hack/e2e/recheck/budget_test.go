@@ -11,8 +11,8 @@ import (
 
 const networkFailed = "NetworkFailed"
 
-// Half a zone fails: that many failures are a fault of the network, and no node is closed. When all but three of them have recovered,
-// those are closed, up to the budget of their node group.
+// Half a zone fails: that many failures are a fault of the network, and no node is re-tainted. When all but three of them have recovered,
+// those are re-tainted, up to the budget of their node group.
 func TestHalfAZoneFails(t *testing.T) {
 	s := start(t, 4, 4)
 	var failed []string
@@ -29,11 +29,11 @@ func TestHalfAZoneFails(t *testing.T) {
 	t.Log(s.withheld("budget: "))
 	s.Contains(s.withheld("budget: "), "2 of 20 nodes of "+groupLabel+"=group-a")
 	s.awaitBreaker("failed-rechecks", false)
-	s.awaitSeries("closed_nodes 2")
+	s.awaitSeries("retainted_nodes 2")
 	s.Len(s.seen.taints(), 2)
 }
 
-// withheld waits for the Event of this test that says that a rule keeps a node from being closed, and returns its message.
+// withheld waits for the Event of this test that says that a rule keeps a node from being re-tainted, and returns its message.
 func (s *suite) withheld(rule string) (message string) {
 	s.Helper()
 	s.Until(func() (bool, error) {

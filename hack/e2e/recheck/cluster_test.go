@@ -7,8 +7,8 @@ import (
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-// Without CoreDNS every node fails, and none is closed: neither while it is away, nor when it is back.
-func TestNoNodeIsClosedWithoutDNS(t *testing.T) {
+// Without CoreDNS every node fails, and none is re-tainted: neither while it is away, nor when it is back.
+func TestNoRetaintWithoutDNS(t *testing.T) {
 	s := start(t, 5, 15)
 	s.ScaleCoreDNS(0)
 	began := time.Now()
@@ -23,11 +23,11 @@ func TestNoNodeIsClosedWithoutDNS(t *testing.T) {
 	})
 	s.NoError(s.Cluster.ScaleCoreDNS(s.Ctx, 2))
 	s.awaitGood(rechecked()...)
-	s.Empty(s.seen.taints(), "nodes were closed")
+	s.Empty(s.seen.taints(), "nodes were re-tainted")
 }
 
-// While the API server is away, and when it is back, no node is closed.
-func TestNoNodeIsClosedWithoutAPIServer(t *testing.T) {
+// While the API server is away, and when it is back, no node is re-tainted.
+func TestNoRetaintWithoutAPIServer(t *testing.T) {
 	s := start(t, 5, 8)
 	resume := s.Pause("kube-apiserver")
 	s.during(time.Now(), 40*time.Second, 2*time.Minute, func() {})
@@ -38,7 +38,7 @@ func TestNoNodeIsClosedWithoutAPIServer(t *testing.T) {
 	}, "the API server does not answer")
 	s.awaitGood(rechecked()...)
 	s.awaitControlGroup() // of the next leader
-	s.Empty(s.seen.taints(), "nodes were closed")
+	s.Empty(s.seen.taints(), "nodes were re-tainted")
 }
 
 // during asserts something again and again, for so long in the short and in the long version.

@@ -7,7 +7,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-// A node that works for a while and fails for longer is closed and opened at most once each time.
+// A node that works for a while and fails for longer is re-tainted at most once each time, and loses the taint again.
 func TestFlappingNode(t *testing.T) {
 	if !harness.Long() {
 		t.Skip("takes eleven minutes: E2E=long")

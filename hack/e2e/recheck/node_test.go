@@ -22,9 +22,9 @@ const (
 // Nodes of two releases fail at the same time.
 func TestFailingNodes(t *testing.T) {
 	s := start(t, 8, 8)
-	t.Run("closed once", func(t *testing.T) {
+	t.Run("re-tainted once", func(t *testing.T) {
 		t.Parallel()
-		s.part(t).closedOnce()
+		s.part(t).retaintedOnce()
 	})
 	t.Run("another release", func(t *testing.T) {
 		t.Parallel()
@@ -32,10 +32,10 @@ func TestFailingNodes(t *testing.T) {
 	})
 }
 
-// Three nodes fail for reasons of their own, and each is closed, once. The leading controller is killed when a condition turns False,
-// and when all nodes are closed: the next one goes on from what it finds. Once the nodes are repaired, their agents open them without
-// a controller. Other nodes stay as they are.
-func (s *suite) closedOnce() {
+// Three nodes fail for reasons of their own, and each is re-tainted, once. The leading controller is killed when a condition turns False,
+// and when all nodes are re-tainted: the next one goes on from what it finds. Once the nodes are repaired, their agents remove the taint
+// without a controller. Other nodes stay as they are.
+func (s *suite) retaintedOnce() {
 	isolated, cutOff, nameless, reported := nodes[0], nodes[1], nodes[2], inFleet(0, 0)
 	reasons := map[string]string{isolated: peersFailed, cutOff: silent, nameless: dnsFailed, reported: networkFailed}
 	repair := s.fail(reported)
@@ -48,14 +48,14 @@ func (s *suite) closedOnce() {
 	s.NoError(s.report(s.Ctx, corev1.ConditionFalse, networkFailed, reported))
 	s.warnsFirst(isolated, harness.RealNode, nameless)
 	for node, reason := range reasons {
-		s.awaitClosed(node, reason)
+		s.awaitRetainted(node, reason)
 		s.event(node, "FailedTaintAdded", strings.Split(reason, ",")[0])
 	}
 	s.Contains(s.event(isolated, "NodeRecheckFailed", "peers: ")[0].Message, "agents on other nodes answers")
-	s.awaitSeries("closed_nodes 4")
+	s.awaitSeries("retainted_nodes 4")
 	s.awaitSeries(`recheck_failed_nodes{reason="Silent"} 1`)
 	s.killLeader()
-	s.awaitSeries("closed_nodes 4") // the next leader knows
+	s.awaitSeries("retainted_nodes 4") // the next leader knows
 
 	s.Undo(func(ctx context.Context) error { return s.scaleController(ctx, 2) })
 	s.NoError(s.scaleController(s.Ctx, 0))
@@ -64,16 +64,16 @@ func (s *suite) closedOnce() {
 	s.event(isolated, "NodeRecovered", "")
 	repair()
 	s.NoError(s.scaleController(s.Ctx, 2))
-	s.awaitOpen(reported) // nobody plays its agent: the controller does it
+	s.awaitTaintRemoved(reported) // nobody plays its agent: the controller does it
 	for node := range reasons {
-		s.Equal([]string{closed, opened}, s.seen.taints()[node], node)
+		s.Equal([]string{added, removed}, s.seen.taints()[node], node)
 	}
 	s.Len(s.seen.taintsBut(others()...), len(reasons), "another node was touched")
 	s.Empty(s.seen.conditions(harness.RealNode))
 }
 
-// warnsFirst waits until the first round of a node has failed, and until a neighbour names the node. Neither is a verdict.
-func (s *suite) warnsFirst(node string, neighbours ...string) {
+// warnsFirst waits until the first round of a node has failed, and until a peer names the node. Neither is a verdict.
+func (s *suite) warnsFirst(node string, peers ...string) {
 	s.Helper()
 	first := s.AwaitLog(s.AgentPod(node), func(line harness.LogLine) bool {
 		return line.Time.After(s.Began) && line.Msg == harness.MsgRecheckFailed
@@ -82,8 +82,8 @@ func (s *suite) warnsFirst(node string, neighbours ...string) {
 	s.True(isGood(s.Node(node)), "a single failure is no verdict")
 	// Not each of them: the sample of an agent that has started early may lack a few.
 	s.Until(func() (bool, error) {
-		return slices.ContainsFunc(neighbours, func(other string) bool { return s.warnsOf(other, node) }), nil
-	}, "no neighbour names %s", node)
+		return slices.ContainsFunc(peers, func(other string) bool { return s.warnsOf(other, node) }), nil
+	}, "no peer names %s", node)
 }
 
 // warnsOf reports whether the agent on a node has logged in this test that it does not reach another one.

@@ -16,15 +16,15 @@ import (
 
 // What a recorder sees on a node, apart from the condition.
 const (
-	closed = "failed taint added"
-	opened = "failed taint removed"
+	added   = "failed taint added"
+	removed = "failed taint removed"
 )
 
 // change is one change of a node.
 type change struct {
 	at   time.Time
 	node string
-	what string // closed, opened, or the condition with its reason
+	what string // added, removed, or the condition with its reason
 }
 
 // recorder has every change of the failed taint and of the condition since its start: a watch shows all of them.
@@ -62,9 +62,9 @@ func (r *recorder) add(node *corev1.Node) {
 	}
 	switch was, is := harness.HasTaint(before, failedTaint), harness.HasTaint(node, failedTaint); {
 	case is && !was:
-		r.changes = append(r.changes, change{now, node.Name, closed})
+		r.changes = append(r.changes, change{now, node.Name, added})
 	case was && !is:
-		r.changes = append(r.changes, change{now, node.Name, opened})
+		r.changes = append(r.changes, change{now, node.Name, removed})
 	}
 	if shown := condition(node); shown != condition(before) {
 		r.changes = append(r.changes, change{now, node.Name, shown})
@@ -80,10 +80,10 @@ func condition(node *corev1.Node) string {
 	return string(found.Status) + " " + found.Reason
 }
 
-// conditions returns what the condition of a node has become, in order.
+// conditions returns what the condition of a node has been since the start, in order.
 func (r *recorder) conditions(node string) (found []string) {
 	for _, change := range r.all() {
-		if change.node == node && change.what != closed && change.what != opened {
+		if change.node == node && change.what != added && change.what != removed {
 			found = append(found, change.what)
 		}
 	}
@@ -101,7 +101,7 @@ func (r *recorder) all() []change {
 func (r *recorder) taints() map[string][]string {
 	found := make(map[string][]string)
 	for _, change := range r.all() {
-		if change.what == closed || change.what == opened {
+		if change.what == added || change.what == removed {
 			found[change.node] = append(found[change.node], change.what)
 		}
 	}

@@ -18,12 +18,13 @@ const (
 // others are the nodes that the first release must not touch.
 func others() []string { return []string{secondNode} }
 
-// Another release closes its own node, and says so in the taint. Its node is opened when its agents are uninstalled, when re-taint is
+// Another release re-taints its own node, and says so in the taint. Its node loses the taint when its agents are uninstalled, when re-taint is
 // switched off, when rechecks are, and when the release is uninstalled: then nothing of it is left.
 func (s *suite) anotherRelease() {
-	values := append(harness.ControllerValues(), "controller.retaint.enabled=true", "controller.retaint.settleFor=20s",
+	values := append(harness.ControllerValues(), "controller.retaint.enabled=true", "controller.retaint.controlGroupFor=20s",
+		"controller.retaint.coolDown=20s", "controller.retaint.noAgentFor=20s",
 		"config.recheckInterval=10s", "config.failureThreshold=2", "config.recoveryThreshold=2", "config.checkTimeout=1s", "config.maxRetries=0",
-		"terminationGracePeriodSeconds=10", "nodeSelector."+releaseLabel+"="+second)
+		"nodeSelector."+releaseLabel+"="+second)
 	s.Undo(func(ctx context.Context) error {
 		_, err := s.helm(ctx, "uninstall", second, "--ignore-not-found")
 		return err
@@ -35,11 +36,11 @@ func (s *suite) anotherRelease() {
 	upgrade()
 	s.drop(secondNode, dropDNS)
 	now, _ := s.AwaitNode(secondNode, func(n *corev1.Node) bool { return harness.HasTaint(n, failedTaint) })
-	s.Equal(secondName, closedBy(now))
+	s.Equal(secondName, retaintedBy(now))
 	s.True(fails(now, dnsFailed))
 
 	s.Kubectl("", "delete", "-n", harness.Namespace, "daemonset/"+secondName)
-	s.awaitOpen(secondNode)
+	s.awaitTaintRemoved(secondNode)
 	s.event(secondNode, "FailedTaintRemoved", "no agent has checked the node")
 	s.AwaitNode(secondNode, func(n *corev1.Node) bool { return condition(n) == "Unknown NotRechecked" })
 	for _, off := range [][]string{
@@ -47,18 +48,18 @@ func (s *suite) anotherRelease() {
 		{"controller.retaint.enabled=false", "config.recheckInterval="},
 	} {
 		upgrade()
-		s.close(secondNode)
+		s.retaint(secondNode)
 		upgrade(off...)
-		s.awaitOpen(secondNode)
-		s.event(secondNode, "FailedTaintRemoved", "nodes that fail their rechecks are not closed any more")
+		s.awaitTaintRemoved(secondNode)
+		s.event(secondNode, "FailedTaintRemoved", "nodes that fail their rechecks are not re-tainted any more")
 	}
 
 	upgrade()
-	s.close(secondNode)
+	s.retaint(secondNode)
 	_, err := s.helm(s.Ctx, "uninstall", second, "--wait", "--timeout=2m")
 	s.NoError(err)
-	s.Empty(closedBy(s.Node(secondNode)), "helm uninstall has left it closed")
-	s.Equal([]string{closed, opened, closed, opened, closed, opened, closed, opened}, s.seen.taints()[secondNode])
+	s.Empty(retaintedBy(s.Node(secondNode)), "helm uninstall has left the failed taint")
+	s.Equal([]string{added, removed, added, removed, added, removed, added, removed}, s.seen.taints()[secondNode])
 	left := s.Kubectl("", "get", "-A", "-l", "app.kubernetes.io/instance="+second, "-o", "name",
 		"all,serviceaccounts,configmaps,roles,rolebindings,clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings")
 	s.Empty(left, "left by helm uninstall")
@@ -68,8 +69,8 @@ func (s *suite) helm(ctx context.Context, args ...string) (string, error) {
 	return s.Cluster.Run(ctx, "", s.Tool("helm"), append(args, "--namespace", harness.Namespace)...)
 }
 
-// close closes the node of the second release as its controller does.
-func (s *suite) close(node string) {
+// retaint re-taints the node of the second release as its controller does.
+func (s *suite) retaint(node string) {
 	s.Helper()
 	s.Kubectl("", "taint", "node", node, "--overwrite", failedTaint+"="+secondName+":NoSchedule")
 }

@@ -1,4 +1,4 @@
-// Package recheck tests released nodes that fail later: the chart with rechecks, neighbours and re-taint, on nodes with a real
+// Package recheck tests released nodes that fail later: the chart with rechecks, peers and re-taint, on nodes with a real
 // kubelet that the tests break, beside a fleet whose kubelet kwok plays. `make e2e` runs it, with E2E=long longer faults.
 package recheck
 
@@ -17,10 +17,11 @@ import (
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-// values deploy rechecks that fail within half a minute, and a controller that closes nodes soon after it has started.
-var values = append(harness.ControllerValues(), "controller.retaint.enabled=true", "controller.retaint.settleFor=20s",
-	"config.recheckInterval=10s", "config.failureThreshold=2", "config.recoveryThreshold=2", "config.connectivityMatrix=true",
-	"config.checkTimeout=1s", "config.maxRetries=0", "terminationGracePeriodSeconds=10",
+// values deploy rechecks that fail within half a minute, and a controller that re-taints nodes soon after it has started.
+var values = append(harness.ControllerValues(), "controller.retaint.enabled=true", "controller.retaint.controlGroupFor=20s",
+	"controller.retaint.coolDown=20s", "controller.retaint.noAgentFor=20s",
+	"config.recheckInterval=10s", "config.failureThreshold=2", "config.recoveryThreshold=2", "config.peers=true",
+	"config.checkTimeout=1s", "config.maxRetries=0",
 	excluding+".key="+releaseLabel, excluding+".operator=DoesNotExist",
 )
 
@@ -86,7 +87,7 @@ type suite struct {
 	seen *recorder
 }
 
-// start gives a test access for so many minutes, once every node passes its rechecks and none is closed.
+// start gives a test access for so many minutes, once every node passes its rechecks and none is re-tainted.
 func start(t *testing.T, short, long int) *suite {
 	t.Helper()
 	s := &suite{Suite: harness.Start(t, short, long)}
@@ -95,7 +96,7 @@ func start(t *testing.T, short, long int) *suite {
 	for _, node := range rechecked() {
 		s.awaitReady(node)
 	}
-	s.awaitNoneClosed()
+	s.awaitNoneRetainted()
 	s.awaitControlGroup()
 	s.seen = s.record()
 	return s
@@ -107,8 +108,8 @@ func (s *suite) part(t *testing.T) *suite {
 	return &suite{s.Part(t), s.seen}
 }
 
-// awaitNoneClosed waits until no node has a failed taint.
-func (s *suite) awaitNoneClosed() {
+// awaitNoneRetainted waits until no node has a failed taint.
+func (s *suite) awaitNoneRetainted() {
 	s.Helper()
 	s.Until(func() (bool, error) {
 		list, err := s.Kube.CoreV1().Nodes().List(s.Ctx, metav1.ListOptions{})
@@ -116,7 +117,7 @@ func (s *suite) awaitNoneClosed() {
 			return false, err
 		}
 		return !slices.ContainsFunc(list.Items, func(n corev1.Node) bool { return harness.HasTaint(&n, failedTaint) }), nil
-	}, "nodes stay closed")
+	}, "nodes stay re-tainted")
 }
 
 // awaitReady waits until the agent on a node is ready: it has no failure left to write.
@@ -134,23 +135,23 @@ func isReady(c corev1.PodCondition) bool {
 	return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 }
 
-// awaitControlGroup waits until the checks have passed for long enough in the leader's own pod: nothing is closed before.
+// awaitControlGroup waits until the checks have passed for long enough in the leader's own pod: nothing is re-tainted before.
 func (s *suite) awaitControlGroup() {
 	s.Helper()
 	s.awaitBreaker("control-group", false)
 }
 
-// isGood reports whether the node is open and its rechecks pass.
+// isGood reports whether the node is released and its rechecks pass.
 func isGood(node *corev1.Node) bool {
 	found := harness.Condition(node, harness.ConditionType)
-	return harness.Verified(node) && !isClosed(node) && found != nil && found.Status == corev1.ConditionTrue
+	return harness.Verified(node) && !isRetainted(node) && found != nil && found.Status == corev1.ConditionTrue
 }
 
-// isClosed reports whether the node has the failed taint of this release.
-func isClosed(node *corev1.Node) bool { return closedBy(node) == harness.Name }
+// isRetainted reports whether the node has the failed taint of this release.
+func isRetainted(node *corev1.Node) bool { return retaintedBy(node) == harness.Name }
 
-// closedBy returns the value of the failed taint, which names the release.
-func closedBy(node *corev1.Node) string {
+// retaintedBy returns the value of the failed taint, which names the release.
+func retaintedBy(node *corev1.Node) string {
 	i := slices.IndexFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
 		return taint.Key == failedTaint && taint.Effect == corev1.TaintEffectNoSchedule
 	})
@@ -172,21 +173,21 @@ func (s *suite) awaitFails(node, reason string) {
 	s.AwaitNode(node, func(n *corev1.Node) bool { return fails(n, reason) })
 }
 
-// awaitClosed waits until the controller has closed a node, and asserts that its condition says why.
-func (s *suite) awaitClosed(node, reason string) {
+// awaitRetainted waits until the controller has re-tainted a node, and asserts that its condition says why.
+func (s *suite) awaitRetainted(node, reason string) {
 	s.Helper()
-	now, _ := s.AwaitNode(node, isClosed)
-	s.True(fails(now, reason), "closed without the reason %s: %v", reason, harness.Condition(now, harness.ConditionType))
+	now, _ := s.AwaitNode(node, isRetainted)
+	s.True(fails(now, reason), "re-tainted without the reason %s: %v", reason, harness.Condition(now, harness.ConditionType))
 	s.True(harness.Verified(now), "the label must stay")
 }
 
-// awaitOpen waits until a node has no failed taint.
-func (s *suite) awaitOpen(node string) {
+// awaitTaintRemoved waits until a node has no failed taint.
+func (s *suite) awaitTaintRemoved(node string) {
 	s.Helper()
 	s.AwaitNode(node, func(n *corev1.Node) bool { return !harness.HasTaint(n, failedTaint) })
 }
 
-// awaitGood waits until a node is open and its rechecks pass.
+// awaitGood waits until a node is released and its rechecks pass.
 func (s *suite) awaitGood(nodes ...string) {
 	s.Helper()
 	for _, node := range nodes {

@@ -15,7 +15,7 @@ import (
 )
 
 // A release of Helm's goes from the DaemonSet to controller mode and back. No verified node is touched, nodes that wait for a foreign
-// taint during the change are verified by whoever runs the checks then, and nothing of the other mode is left.
+// taint during the change are verified by the mode that runs then, and nothing of the other mode is left.
 func TestModes(t *testing.T) {
 	s := start(t)
 	helm := func(ctx context.Context, args ...string) error {
@@ -38,16 +38,16 @@ func TestModes(t *testing.T) {
 		t.Helper()
 		args := []string{"upgrade", "--install", harness.Name, "chart"}
 		s.NoError(helm(s.Ctx, append(args, harness.Set(append(values, "deploymentMode="+mode, "controller.replicas=1",
-			"config.waitForTaints={"+foreign+"}", "terminationGracePeriodSeconds=10")...)...)...))
+			"config.waitForTaints={"+foreign+"}")...)...)...))
 	}
 	first, second, failing := nodes[0], nodes[1], nodes[0]
-	closed := s.watchClosed()
+	unverified := s.watchUnverified()
 	workers := s.record()
 
 	upgrade("daemonset")
 	before := s.objects()
 	s.Contains(before, "DaemonSet kube-system/"+harness.Name)
-	closed.may(first)
+	unverified.may(first)
 	s.taint(first, foreign)
 	s.Gate(first)
 	s.AgentPod(first)
@@ -61,10 +61,10 @@ func TestModes(t *testing.T) {
 	s.awaitVerified(first, workers, 1)
 	s.noWorkers(workers, first)
 
-	closed.may(second)
+	unverified.may(second)
 	s.taint(second, foreign)
 	s.Gate(second)
-	closed.may(failing)
+	unverified.may(failing)
 	repair := s.drop(failing, dropDNS)
 	s.Gate(failing)
 	s.Until(func() (bool, error) {
@@ -91,7 +91,7 @@ func TestModes(t *testing.T) {
 	s.Equal(before, s.objects())
 	// The controller deletes what is left of the failure.
 	s.noWorkers(workers, failing)
-	s.Empty(closed.nodes(), "these were closed")
+	s.Empty(unverified.nodes(), "these were not gated, and have become unverified")
 }
 
 // deleteLease deletes the Lease of a release that is gone. Its leader could not give it back: its rights went with it.
@@ -139,18 +139,18 @@ func (s *suite) objects() []string {
 	return found
 }
 
-// closings are the nodes that were verified and are not any more, as a watch shows them.
-type closings struct {
+// lostNodes are the nodes that were verified and are not any more, as a watch shows them.
+type lostNodes struct {
 	mu       sync.Mutex
 	verified map[string]bool
-	allowed  map[string]bool // the test closes these
-	closed   []string
+	allowed  map[string]bool // the test gates these
+	lost     []string
 }
 
-// watchClosed watches the nodes until the test ends.
-func (s *suite) watchClosed() *closings {
+// watchUnverified watches the nodes until the test ends.
+func (s *suite) watchUnverified() *lostNodes {
 	s.Helper()
-	c := &closings{verified: make(map[string]bool), allowed: make(map[string]bool)}
+	c := &lostNodes{verified: make(map[string]bool), allowed: make(map[string]bool)}
 	list, err := s.Kube.CoreV1().Nodes().List(s.Ctx, metav1.ListOptions{})
 	s.NoError(err)
 	for _, node := range list.Items {
@@ -160,29 +160,29 @@ func (s *suite) watchClosed() *closings {
 	return c
 }
 
-func (c *closings) see(node *corev1.Node) {
+func (c *lostNodes) see(node *corev1.Node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := harness.Verified(node)
 	if c.verified[node.Name] && !now {
 		if !c.allowed[node.Name] {
-			c.closed = append(c.closed, node.Name)
+			c.lost = append(c.lost, node.Name)
 		}
 		delete(c.allowed, node.Name)
 	}
 	c.verified[node.Name] = now
 }
 
-// may expects the test to close a node once.
-func (c *closings) may(node string) {
+// may expects the test to gate a node once.
+func (c *lostNodes) may(node string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.allowed[node] = true
 }
 
-// nodes are those that were closed.
-func (c *closings) nodes() []string {
+// nodes are those that have become unverified and were not gated by the test.
+func (c *lostNodes) nodes() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.closed
+	return c.lost
 }

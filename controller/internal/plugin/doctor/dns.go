@@ -43,7 +43,7 @@ func dnsBehindGate(c Cluster) (r Result) {
 	case gate.behind:
 		r.find(remedy, "no pod of %s tolerates %s, and no node that joins without the startup taint could run one: "+
 			"once all nodes are new, they wait for DNS, and DNS for them", service, keys)
-	case gate.closes:
+	case gate.blocks:
 		r.Detail = fmt.Sprintf("nodes that join without %s run pods of %s", c.Release.Agent.TaintKey, service)
 		r.warn(remedy, "no pod of %s tolerates %s: once all nodes join with the startup taint, they wait for DNS, and DNS for them",
 			service, keys)
@@ -90,7 +90,7 @@ func clusterDomain(c Cluster) (r Result) {
 	return r
 }
 
-// externalNames: a name that the cluster's resolver refuses keeps every node closed. From outside only its configuration can be
+// externalNames: a name that the cluster's resolver refuses prevents every release. From outside only its configuration can be
 // seen, and what agents have reported.
 func externalNames(c Cluster) (r Result) {
 	external, inCluster := c.testNames()

@@ -229,8 +229,8 @@ func failedTaint(c Cluster) (r Result) {
 	key := c.Release.Agent.FailedTaintKey
 	for i := range c.Nodes.Value {
 		node := &c.Nodes.Value[i]
-		opens := c.Release.Settings.IsClosed(node) || (c.Release.Settings.Workers && c.Release.Settings.IsGated(node))
-		if fleet.HasTaint(node, key) && !c.hasAgent(node) && !opens {
+		releases := c.Release.Settings.IsRetainted(node) || (c.Release.Settings.Workers && c.Release.Settings.IsGated(node))
+		if fleet.HasTaint(node, key) && !c.hasAgent(node) && !releases {
 			r.find("kubectl node-ready open "+node.Name+", or let it be verified: kubectl node-ready verify "+node.Name,
 				"the node %s has the taint %s and no agent: nobody removes it", node.Name, key)
 		}

@@ -93,11 +93,11 @@ type Result struct {
 func unchecked(errs ...error) Result {
 	seen := make(map[string]bool)
 	return Result{Unchecked: errors.Join(slices.DeleteFunc(errs, func(err error) bool {
-		again := err != nil && seen[err.Error()]
+		isRepeated := err != nil && seen[err.Error()]
 		if err != nil {
 			seen[err.Error()] = true
 		}
-		return again
+		return isRepeated
 	})...)}
 }
 
@@ -163,7 +163,7 @@ func toleratesTaint(pod *corev1.Pod, taint *corev1.Taint) bool {
 type gate struct {
 	missing []string // keys of the taints that keep the pods away, none if one of the pods tolerates all
 	behind  bool     // none can run: no node that joins without the startup taint could run one
-	closes  bool     // none could, if all nodes joined with it that the release is for
+	blocks  bool     // none could, if all nodes joined with it that the release is for
 	err     error    // why it is unknown which nodes join without it, where a pod needs one
 }
 
@@ -183,13 +183,13 @@ func (c Cluster) gateOf(pods []corev1.Pod) (g gate) {
 	if len(g.missing) == 0 {
 		g.missing = keys // each is tolerated by some pod, all of them by none
 	}
-	g.behind, g.closes = true, true
+	g.behind, g.blocks = true, true
 	for i := range c.Nodes.Value {
 		node := &c.Nodes.Value[i]
 		if c.joinsGated(node) || !slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return canRun(&pod, node) }) {
 			continue
 		}
-		g.behind, g.closes = false, g.closes && c.canBeGated(node)
+		g.behind, g.blocks = false, g.blocks && c.canBeGated(node)
 	}
 	if !g.behind {
 		g.err = unchecked(c.Adds.Err, c.NodePools.Err).Unchecked

@@ -375,8 +375,12 @@ func TestNoTrap(t *testing.T) {
 			c.Release.Settings.Workers = true
 		}},
 		"the agent removes the taint": {trap: "failed-taint", change: func(c *Cluster) { addTaint(c, failed) }},
-		"the controller removes it":   {trap: "failed-taint", change: func(c *Cluster) { addTaint(c, failed); c.Agents.Value = nil; c.Release.Settings.ClosedBy = "true" }},
-		"failurePolicy Ignore":        {trap: "webhooks", change: func(c *Cluster) { hook(c).FailurePolicy = new(admissionv1.Ignore) }},
+		"the controller removes it": {trap: "failed-taint", change: func(c *Cluster) {
+			addTaint(c, failed)
+			c.Agents.Value = nil
+			c.Release.Settings.FailedTaintValue = "true"
+		}},
+		"failurePolicy Ignore": {trap: "webhooks", change: func(c *Cluster) { hook(c).FailurePolicy = new(admissionv1.Ignore) }},
 		"a webhook for another namespace": {trap: "webhooks", change: func(c *Cluster) {
 			hook(c).NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"mine": "yes"}}
 		}},
@@ -509,7 +513,7 @@ func TestWarningBeforeGating(t *testing.T) {
 	assert.Equal(t, 3, Report(new(strings.Builder), *c, nil))
 }
 
-// Nodes that the release is not for stay open.
+// Nodes that the release is not for stay without taints.
 func TestNoWarningForOtherNodes(t *testing.T) {
 	for name, excluded := range map[string]func(*Cluster) *corev1.Node{
 		"node rules": addWindows,

@@ -39,7 +39,7 @@ func webhooks(c Cluster) (r Result) {
 			r.skip("the webhook %s: %w", name, gate.err)
 		case gate.behind:
 			r.find(remedy, "%s no pod of its Service %s/%s tolerates %s", called, service.Namespace, service.Name, keys)
-		case gate.closes:
+		case gate.blocks:
 			r.warn(remedy, "%s none of its pods tolerates %s: they need nodes that join without it", called, keys)
 		default:
 			continue

@@ -44,9 +44,9 @@ type Release struct {
 	// AgentAccount and ControllerAccount are service accounts in Namespace, "" where the release has no such pods.
 	AgentAccount, ControllerAccount string
 	// Invalid says why a pod would not start with the settings, or that their ConfigMap is gone. Then Agent has only the keys of the
-	// taints and the label, the rest is the defaults: enough to open nodes, and to verify them again.
+	// taints and the label, the rest is the defaults: enough to remove the taints of nodes, and to verify them again.
 	Invalid error
-	// NodeRulesUnknown means that the template of the workers is gone (Invalid says so): enough to open nodes.
+	// NodeRulesUnknown means that the template of the workers is gone (Invalid says so): enough to remove their taints.
 	NodeRulesUnknown bool
 	// KeysUnknown means that the ConfigMap with the settings is gone (Invalid says so): the keys of the taints are the defaults.
 	KeysUnknown bool
@@ -219,19 +219,19 @@ func readController(ctx context.Context, c client.Reader, controller *appsv1.Dep
 	return &settings, nil
 }
 
-// settings are those of the controller. Its own durations are for ever: this process sees the cluster once.
+// settings are those of the controller. Its own durations never end: this process sees the cluster once.
 func settings(r Release) fleet.Settings {
 	const forEver = time.Duration(math.MaxInt64)
 	request := agent.NewRequest(r.Agent)
 	request.Blocks = request.WaitsFor(r.Agent.WaitForTaints)
 	s := fleet.Settings{
 		Rules: fleet.NewRules(r.Template, request), Request: request, ConditionType: r.Agent.ConditionType,
-		Workers: r.AgentAccount == "", NotStartedAfter: forEver, SilentAfter: forEver, FailedAfter: forEver, MissingAfter: forEver,
+		Workers: r.AgentAccount == "", NotStartedAfter: forEver, SilentAfter: forEver, FailedAfter: forEver, NoAgentFor: forEver,
 		Rechecks: fleet.Rechecks{Interval: r.Agent.RecheckInterval, FailureThreshold: r.Agent.FailureThreshold,
 			RecoveryThreshold: r.Agent.RecoveryThreshold},
 	}
 	if r.Controller != nil {
-		s.ClosedBy = r.Controller.AgentName
+		s.FailedTaintValue = r.Controller.AgentName
 	}
 	return s
 }

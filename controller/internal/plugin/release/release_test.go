@@ -112,7 +112,7 @@ func TestControllerMode(t *testing.T) {
 	assert.True(t, found.Settings.Workers)
 	assert.Empty(t, found.AgentAccount)
 	assert.Equal(t, "mine-controller", found.ControllerAccount)
-	assert.Equal(t, "mine", found.Settings.ClosedBy)
+	assert.Equal(t, "mine", found.Settings.FailedTaintValue)
 	assert.Equal(t, "example.com/gate", found.Settings.Request.TaintKey)
 	assert.Equal(t, "Good", found.Settings.ConditionType)
 	assert.Equal(t, 3*time.Minute, found.Controller.NotStartedAfter)
@@ -141,7 +141,7 @@ func TestFindErrors(t *testing.T) {
 	require.ErrorContains(t, err, "not you")
 }
 
-// Nodes can be opened with settings that no pod starts with, and without any.
+// The taints can be removed with settings that no pod starts with, and without any.
 func TestInvalidSettings(t *testing.T) {
 	objects := controllerMode("other", "theirs")
 	found, err := Find(t.Context(), newClient(objects[0], objects[2]), "", "")
@@ -180,7 +180,7 @@ func withTemplate(text string) func(objects []client.Object) []client.Object {
 	}
 }
 
-// Nodes can be opened when the template of the workers is gone: the controller's variables name the same settings.
+// The taints can be removed when the template of the workers is gone: the controller's variables name the same settings.
 func TestTemplateOfTheWorkersIsGone(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(objects []client.Object) []client.Object

@@ -17,9 +17,9 @@ import (
 // States beside those of the fleet: of nodes that were verified, and of nodes that nobody is to verify.
 const (
 	RecheckFails fleet.State = "RecheckFails"
-	Closed       fleet.State = "Closed"   // by the failed taint
-	Excluded     fleet.State = "Excluded" // by another value of the verified label
-	NotGated     fleet.State = "NotGated" // in controller mode: never had the startup taint
+	Retainted    fleet.State = "Retainted" // it has the failed taint
+	Excluded     fleet.State = "Excluded"  // by another value of the verified label
+	NotGated     fleet.State = "NotGated"  // in controller mode: never had the startup taint
 )
 
 // Input is the cluster as it was read.
@@ -86,7 +86,7 @@ func Of(in Input, now time.Time) Fleet {
 	return found
 }
 
-// staysAsItIs reports whether nobody is to verify node, which is open: there is nothing to do about it.
+// staysAsItIs reports whether nobody is to verify node, which has no taint of ours: there is nothing to do about it.
 func (in Input) staysAsItIs(node *corev1.Node) (state fleet.State, stays bool) {
 	request := in.Settings.Request
 	value, labelled := node.Labels[request.Label]
@@ -112,7 +112,7 @@ func (in Input) row(status fleet.Status, said lastEvent) Row {
 	reason, message := string(status.Reason), status.Message
 	switch {
 	case status.State == fleet.Verified && in.hasFailedTaint(node):
-		row.State, row.Since = Closed, time.Time{}
+		row.State, row.Since = Retainted, time.Time{}
 	case status.State == fleet.Verified && isFalse && in.Settings.Rechecks.Enabled():
 		row.State = RecheckFails
 	case status.State == fleet.Verified:
@@ -174,8 +174,8 @@ func (in Input) next(row Row, status fleet.Status, reason string) string {
 		"NodeNotReady":               "check kubelet and the CNI on the node",
 	}[first]
 	switch {
-	case row.State == Closed:
-		return strings.TrimPrefix(next+"; ", "; ") + "to open it now: kubectl node-ready open " + row.Node
+	case row.State == Retainted:
+		return strings.TrimPrefix(next+"; ", "; ") + "to remove the taint now: kubectl node-ready open " + row.Node
 	case known:
 		return next
 	case row.State == fleet.InProgress || reason == "":
@@ -199,9 +199,10 @@ func shorten(text string) string {
 func (f Fleet) Summary() string {
 	var parts []string
 	for _, state := range []fleet.State{
-		fleet.Verified, RecheckFails, Closed, fleet.Unverified, fleet.Pending, fleet.InProgress, fleet.Failed,
+		fleet.Verified, RecheckFails, Retainted, fleet.Unverified, fleet.Pending, fleet.InProgress, fleet.Failed,
 		Excluded, NotGated} {
-		name := map[fleet.State]string{fleet.InProgress: "in progress", RecheckFails: "failing rechecks", NotGated: "not gated"}[state]
+		name := map[fleet.State]string{fleet.InProgress: "in progress", RecheckFails: "failing rechecks",
+			Retainted: "re-tainted", NotGated: "not gated"}[state]
 		if n := f.Count[state]; n > 0 || state == fleet.Verified {
 			parts = append(parts, fmt.Sprintf("%d %s", n, cmp.Or(name, strings.ToLower(string(state)))))
 		}

@@ -152,15 +152,15 @@ func TestRows(t *testing.T) {
 		"excluded by the node rules": {func(_ *cluster, n *corev1.Node) { n.Labels["kubernetes.io/os"] = "windows" },
 			fleet.Unverified, 10 * time.Minute, "the node rules exclude it", "kubectl node-ready open n"},
 		"excluded by the node rules, with the failed taint": {func(c *cluster, n *corev1.Node) {
-			c.Settings.ClosedBy = "knr"
+			c.Settings.FailedTaintValue = "knr"
 			n.Labels["kubernetes.io/os"] = "windows"
 			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: failed, Value: "knr", Effect: corev1.TaintEffectNoSchedule})
 		}, fleet.Unverified, 10 * time.Minute, "the node rules exclude it", "kubectl node-ready open n"},
-		"closed": {func(c *cluster, n *corev1.Node) {
+		"re-tainted": {func(c *cluster, n *corev1.Node) {
 			c.Settings.Rechecks.Interval = time.Minute
 			release(n)
 			n.Spec.Taints = []corev1.Taint{{Key: failed, Effect: corev1.TaintEffectNoSchedule}}
-		}, Closed, -1, "", "kubectl node-ready open n"},
+		}, Retainted, -1, "", "kubectl node-ready open n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t)
@@ -240,10 +240,10 @@ func TestReadmeExample(t *testing.T) {
 	c.event("node2", "NodeNotVerified", "since 2026-01-02T02:59:05Z: dns: google.com: NXDOMAIN from name server 10.96.0.10:53 (check the name)", time.Minute)
 	gpu := c.node("node3")
 	gpu.Spec.Taints = append(gpu.Spec.Taints, corev1.Taint{Key: "gpu", Effect: corev1.TaintEffectNoExecute})
-	closed := c.node("node4")
-	release(closed)
-	closed.Spec.Taints = []corev1.Taint{{Key: failed, Effect: corev1.TaintEffectNoSchedule}}
-	c.isFalse(closed, "PeersFailed", "peers: none of 8 agents on other nodes answers (check the CNI)")
+	retainted := c.node("node4")
+	release(retainted)
+	retainted.Spec.Taints = []corev1.Taint{{Key: failed, Effect: corev1.TaintEffectNoSchedule}}
+	c.isFalse(retainted, "PeersFailed", "peers: none of 8 agents on other nodes answers (check the CNI)")
 	var out strings.Builder
 	require.NoError(t, Of(c.Input, now).Print(&out, now))
 	text, err := os.ReadFile("../../../README.md")

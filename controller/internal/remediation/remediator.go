@@ -1,82 +1,51 @@
-package replace
+package remediation
 
 import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
-	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
-const (
-	// interval is how often the replacer decides.
-	interval = 10 * time.Second
-	// refusedFor is how long a candidate waits whose live objects have withheld its deletion.
-	refusedFor = 5 * time.Minute
-)
+// refusedFor is how long a candidate waits whose live objects have withheld its deletion.
+const refusedFor = 5 * time.Minute
 
-// Replacer replaces one node at a time. It runs beside the loop, so that it never delays the release of a node. Not safe for
-// concurrent use.
-type Replacer struct {
+// Remediator replaces one node at a time.
+type Remediator struct {
+	breaker.Actor
 	Settings Settings
-	// Plan returns the plan for the caches as they are, false where this process is not the leader.
-	Plan func(context.Context) (fleet.Plan, bool, error)
 	// Client reads and writes without a cache.
-	Client       client.Client
-	LedgerName   string
-	DryRun       bool
-	ControlGroup func() controlgroup.State
+	Client     client.Client
+	LedgerName string
+	DryRun     bool
 	// ServerTime returns the time by the API server's clock, zero if it is not known yet.
 	ServerTime func() time.Time
-	Now        func() time.Time // this process's monotonic clock
-	Timeout    time.Duration    // of all requests about one decision
-	Events     events.EventRecorder
 	Self       runtime.Object // what Events about the whole fleet are about
-	// SetBreaker says for each of Breakers whether it holds every deletion now.
-	SetBreaker func(rule string, holds bool)
-	HandOver   *breaker.HandOver // nil: none
-	Log        *slog.Logger
 
 	store   store
-	told    breaker.Notices[notice]
-	refused map[types.UID]time.Time
+	notices breaker.Notices[notice]
+	refused breaker.Recent[types.UID]
 	frozen  bool
 }
 
 // Start decides and acts until ctx ends. The manager calls it when this process has become the leader.
-func (r *Replacer) Start(ctx context.Context) error {
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-			r.once(ctx)
-		}
-	}
-}
+func (r *Remediator) Start(ctx context.Context) error { return r.Run(ctx, r.Settings.Settings, r.act) }
 
-// once decides and acts. What fails is decided again the next time.
-func (r *Replacer) once(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
-	defer cancel()
-	plan, isLeader, err := r.Plan(ctx)
-	now, serverNow := r.Now(), r.ServerTime()
-	if err != nil || !isLeader || serverNow.IsZero() {
-		return // the loop logs the error
+func (r *Remediator) act(ctx context.Context, plan fleet.Plan, now time.Time) {
+	serverNow := r.ServerTime()
+	if serverNow.IsZero() {
+		return
 	}
+	r.refused.Forget(refusedFor, now)
 	decision, err := r.decide(ctx, plan, serverNow, now)
 	switch {
 	case apierrors.IsConflict(err):
@@ -86,9 +55,8 @@ func (r *Replacer) once(ctx context.Context) {
 		decision = Decision{Breakers: map[Rule]string{LedgerFailed: err.Error()}}
 	}
 	r.report(decision, now)
-	r.HandOver.Consider(ctx, r.Client, r.Settings.breaker().Unfit(plan.Statuses), r.Settings.NodeName, now)
 	for _, candidate := range decision.Candidates {
-		if at, refused := r.refused[candidate.Node.UID]; !refused || now.Sub(at) >= refusedFor {
+		if _, refused := r.refused[candidate.Node.UID]; !refused {
 			r.replace(ctx, candidate, plan.Seen, decision.Ledger, serverNow, now)
 			return
 		}
@@ -96,7 +64,7 @@ func (r *Replacer) once(ctx context.Context) {
 }
 
 // decide decides with the ledger as it is, and writes it if it has to change.
-func (r *Replacer) decide(ctx context.Context, plan fleet.Plan, serverNow, now time.Time) (Decision, error) {
+func (r *Remediator) decide(ctx context.Context, plan fleet.Plan, serverNow, now time.Time) (Decision, error) {
 	in := Input{Statuses: plan.Statuses, Ledger: r.store.ledger, ControlGroup: r.ControlGroup(), ServerNow: serverNow}
 	decision := r.Settings.Decide(in, now)
 	isIdle := len(decision.Candidates)+len(decision.Withheld) == 0 && !decision.Changed && !r.store.ledger.isHalted()
@@ -121,7 +89,7 @@ func (r *Replacer) decide(ctx context.Context, plan fleet.Plan, serverNow, now t
 }
 
 // confirm reads a candidate live, and returns the NodeClaim to delete, or the rule that withholds the deletion.
-func (r *Replacer) confirm(ctx context.Context, candidate fleet.Status, seen fleet.Memory, serverNow, now time.Time) (
+func (r *Remediator) confirm(ctx context.Context, candidate fleet.Status, seen fleet.Memory, serverNow, now time.Time) (
 	*unstructured.Unstructured, Rule, string) {
 	live, err := r.readLive(ctx, candidate)
 	if err != nil {
@@ -135,12 +103,12 @@ func (r *Replacer) confirm(ctx context.Context, candidate fleet.Status, seen fle
 }
 
 // replace confirms the deletion of a candidate, writes it into the ledger, and deletes the NodeClaim.
-func (r *Replacer) replace(ctx context.Context, candidate fleet.Status, seen fleet.Memory, ledger Ledger,
+func (r *Remediator) replace(ctx context.Context, candidate fleet.Status, seen fleet.Memory, ledger Ledger,
 	serverNow, now time.Time) {
 	log := r.Log.With("node", candidate.Node.Name, "nodepool", nodePool(candidate.Node), "reason", candidate.Reason)
 	claim, rule, text := r.confirm(ctx, candidate, seen, serverNow, now)
 	if rule != "" {
-		r.refuse(candidate, now)
+		r.refused.Add(candidate.Node.UID, now)
 		r.withheld(Withheld{Node: candidate.Node, Rule: rule, Text: text}, now)
 		return
 	}
@@ -157,13 +125,13 @@ func (r *Replacer) replace(ctx context.Context, candidate fleet.Status, seen fle
 }
 
 // carryOut deletes a NodeClaim whose deletion is in the ledger. before is the ledger without it.
-func (r *Replacer) carryOut(ctx context.Context, candidate fleet.Status, claim *unstructured.Unstructured, before Ledger,
+func (r *Remediator) carryOut(ctx context.Context, candidate fleet.Status, claim *unstructured.Unstructured, before Ledger,
 	log *slog.Logger) {
 	err := r.delete(ctx, claim)
 	switch {
 	case isRefused(err):
 		log.Warn("the NodeClaim is not deleted", "nodeclaim", claim.GetName(), "error", err)
-		r.refuse(candidate, r.Now())
+		r.refused.Add(candidate.Node.UID, r.Now())
 		if err := r.store.write(ctx, before); err != nil {
 			log.Warn("the deletion stays in the ledger", "error", err)
 		}
@@ -174,12 +142,4 @@ func (r *Replacer) carryOut(ctx context.Context, candidate fleet.Status, claim *
 		message := fmt.Sprintf("NodeClaim %s: %s: %s", claim.GetName(), candidate.Reason, candidate.Message)
 		r.event(candidate.Node, NodeClaimDeleted, message)
 	}
-}
-
-func (r *Replacer) refuse(candidate fleet.Status, now time.Time) {
-	if r.refused == nil {
-		r.refused = make(map[types.UID]time.Time)
-	}
-	maps.DeleteFunc(r.refused, func(_ types.UID, at time.Time) bool { return now.Sub(at) >= refusedFor })
-	r.refused[candidate.Node.UID] = now
 }

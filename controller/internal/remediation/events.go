@@ -1,4 +1,4 @@
-package replace
+package remediation
 
 import (
 	"fmt"
@@ -13,11 +13,11 @@ import (
 
 // Reasons of the Events.
 const (
-	DeletionWithheld  = "DeletionWithheld"
-	NodeClaimDeleted  = "NodeClaimDeleted"
-	DeletionStuck     = "DeletionStuck"
-	RemediationHalted = "RemediationHalted"
-	RemediationFrozen = "RemediationFrozen"
+	RemediationWithheld = "RemediationWithheld"
+	NodeClaimDeleted    = "NodeClaimDeleted"
+	RemediationStuck    = "RemediationStuck"
+	RemediationHalted   = "RemediationHalted"
+	RemediationFrozen   = "RemediationFrozen"
 )
 
 // notice is what an Event is about that is not to be repeated within an hour.
@@ -28,12 +28,13 @@ type notice struct {
 
 // report sets the breakers and sends the Events of a decision: each halt and each freeze once, each rule once an hour and
 // NodePool.
-func (r *Replacer) report(decision Decision, now time.Time) {
+func (r *Remediator) report(decision Decision, now time.Time) {
 	for _, rule := range Breakers() {
 		_, holds := decision.Breakers[rule]
 		r.SetBreaker(string(rule), holds || rule == Halted && decision.Ledger.isHalted())
 	}
-	rule, text := decision.freezes()
+	// The others are not the fault of the cluster, or of the controller itself.
+	rule, text := breaker.First([]Rule{breaker.ControlGroup, breaker.ControlNode, LedgerFailed}, decision.Breakers)
 	if rule != "" && !r.frozen {
 		r.Log.Warn("remediation frozen", "rule", rule, "detail", text)
 		r.event(r.Self, RemediationFrozen, string(rule)+": "+text)
@@ -46,7 +47,7 @@ func (r *Replacer) report(decision Decision, now time.Time) {
 	}
 	for _, stuck := range decision.Stuck {
 		r.Log.Warn("deletion stuck", "node", stuck.Node, "nodeclaim", stuck.NodeClaim, "since", clock(stuck.Time))
-		r.event(r.Self, DeletionStuck, fmt.Sprintf("NodeClaim %s was to be deleted %s ago, and its node %s is still there: "+
+		r.event(r.Self, RemediationStuck, fmt.Sprintf("NodeClaim %s was to be deleted %s ago, and its node %s is still there: "+
 			"check Karpenter's log, and the finalizers of the NodeClaim", stuck.NodeClaim, stuckAfter, stuck.Node))
 	}
 	for _, withheld := range decision.Withheld {
@@ -54,25 +55,15 @@ func (r *Replacer) report(decision Decision, now time.Time) {
 	}
 }
 
-// freezes returns the breaker that is the fault of the cluster or of the controller itself, or "".
-func (d Decision) freezes() (Rule, string) {
-	for _, rule := range []Rule{breaker.ControlGroup, breaker.ControlNode, LedgerFailed} {
-		if text, held := d.Breakers[rule]; held {
-			return rule, text
-		}
-	}
-	return "", ""
-}
-
-func (r *Replacer) withheld(w Withheld, now time.Time) {
+func (r *Remediator) withheld(w Withheld, now time.Time) {
 	key := notice{w.Rule, nodePool(w.Node)}
-	if !r.told.IsDue(key, now) {
+	if !r.notices.IsDue(key, now) {
 		return
 	}
 	r.Log.Info("deletion withheld", "node", w.Node.Name, "nodepool", key.pool, "rule", w.Rule, "detail", w.Text)
-	r.event(w.Node, DeletionWithheld, string(w.Rule)+": "+w.Text)
+	r.event(w.Node, RemediationWithheld, string(w.Rule)+": "+w.Text)
 }
 
-func (r *Replacer) event(about runtime.Object, reason, message string) {
+func (r *Remediator) event(about runtime.Object, reason, message string) {
 	r.Events.Eventf(about, nil, corev1.EventTypeWarning, reason, "Remediate", "%s", kube.Shorten(message))
 }

@@ -114,7 +114,7 @@ func TestBadNodeIsReplacedOnceTheClusterWorks(t *testing.T) {
 	s.breaks("control-group", "0")
 	s.Break("udp dport 53 drop", "tcp dport 53 drop") // for the controller's own pod
 	s.breaks("control-group", "1")
-	s.awaitNodeEvent(bad.name(), "DeletionWithheld", "control-group: the checks have passed in the controller's pod for 0s")
+	s.awaitNodeEvent(bad.name(), "RemediationWithheld", "control-group: the checks have passed in the controller's pod for 0s")
 	s.Len(s.fleetEvents("RemediationFrozen"), 1)
 	s.Len(s.seen.now(nodeClaims, ofPool), 2, "nothing is deleted")
 
@@ -158,7 +158,7 @@ func (s *suite) onlyDeletion(node string) {
 func TestDryRunDeletesNothing(t *testing.T) {
 	s := startReplacing(t, "controller.remediation.mode=dry-run", "controller.remediation.deleteAfter=20s")
 	bad, _ := s.badAmongGood()
-	s.awaitNodeEvent(bad.name(), "DeletionWithheld", "dry-run: NodeClaim ")
+	s.awaitNodeEvent(bad.name(), "RemediationWithheld", "dry-run: NodeClaim ")
 	s.Len(s.seen.now(nodeClaims, ofPool), 2)
 	s.False(harness.Verified(s.Node(bad.name())))
 }

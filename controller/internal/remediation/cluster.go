@@ -1,4 +1,4 @@
-package replace
+package remediation
 
 import (
 	"context"
@@ -29,7 +29,7 @@ const page = client.Limit(500)
 
 // readLive reads what Confirm needs from the API server, not from a cache: the node last, because it may be released while the
 // others are read.
-func (r *Replacer) readLive(ctx context.Context, candidate fleet.Status) (live Live, err error) {
+func (r *Remediator) readLive(ctx context.Context, candidate fleet.Status) (live Live, err error) {
 	name := candidate.Node.Name
 	if live.Claims, err = r.readClaims(ctx, candidate.Node); err != nil {
 		return live, err
@@ -54,7 +54,7 @@ func (r *Replacer) readLive(ctx context.Context, candidate fleet.Status) (live L
 }
 
 // readEvents reads the Events of the agent's pod, if they may be why the controller says that the node has failed.
-func (r *Replacer) readEvents(ctx context.Context, candidate fleet.Status) ([]corev1.Event, error) {
+func (r *Remediator) readEvents(ctx context.Context, candidate fleet.Status) ([]corev1.Event, error) {
 	pod := candidate.Pod
 	if !candidate.Reason.IsOwn() || pod == nil {
 		return nil, nil
@@ -69,7 +69,7 @@ func (r *Replacer) readEvents(ctx context.Context, candidate fleet.Status) ([]co
 
 // readElsewhere finds the owners of the node's pods that have a ready pod on another node. It ends with the first pod that
 // withholds the deletion.
-func (r *Replacer) readElsewhere(ctx context.Context, node *corev1.Node, pods []corev1.Pod) (sets.Set[types.UID], error) {
+func (r *Remediator) readElsewhere(ctx context.Context, node *corev1.Node, pods []corev1.Pod) (sets.Set[types.UID], error) {
 	found := sets.New[types.UID]()
 	for i := range pods {
 		pod := &pods[i]
@@ -94,7 +94,7 @@ func (r *Replacer) readElsewhere(ctx context.Context, node *corev1.Node, pods []
 
 // isReadyElsewhere reports whether the owner of a pod has a ready one on another node. It reads no more pages than it needs. A
 // page whose token has expired is an error.
-func (r *Replacer) isReadyElsewhere(ctx context.Context, pod *corev1.Pod, owner types.UID) (bool, error) {
+func (r *Remediator) isReadyElsewhere(ctx context.Context, pod *corev1.Pod, owner types.UID) (bool, error) {
 	isSibling := func(other corev1.Pod) bool {
 		of, node := metav1.GetControllerOf(&other), other.Spec.NodeName
 		return of != nil && of.UID == owner && node != "" && node != pod.Spec.NodeName && fleet.IsReady(&other)
@@ -114,7 +114,7 @@ func (r *Replacer) isReadyElsewhere(ctx context.Context, pod *corev1.Pod, owner 
 }
 
 // readClaims reads the NodeClaims of a node, in the version that the API server prefers. None is no error.
-func (r *Replacer) readClaims(ctx context.Context, node *corev1.Node) ([]unstructured.Unstructured, error) {
+func (r *Remediator) readClaims(ctx context.Context, node *corev1.Node) ([]unstructured.Unstructured, error) {
 	mapping, err := r.Client.RESTMapper().RESTMapping(schema.GroupKind{Group: karpenterGroup, Kind: nodeClaimKind})
 	switch {
 	case meta.IsNoMatchError(err):
@@ -142,7 +142,7 @@ func (r *Replacer) readClaims(ctx context.Context, node *corev1.Node) ([]unstruc
 }
 
 // findClaims returns the NodeClaims whose status names a node.
-func (r *Replacer) findClaims(ctx context.Context, kind schema.GroupVersionKind, node string) (
+func (r *Remediator) findClaims(ctx context.Context, kind schema.GroupVersionKind, node string) (
 	found []unstructured.Unstructured, err error) {
 	for token := client.Continue(""); ; {
 		var claims unstructured.UnstructuredList
@@ -162,7 +162,7 @@ func (r *Replacer) findClaims(ctx context.Context, kind schema.GroupVersionKind,
 }
 
 // delete deletes a NodeClaim, if it is still the one that was read.
-func (r *Replacer) delete(ctx context.Context, claim *unstructured.Unstructured) error {
+func (r *Remediator) delete(ctx context.Context, claim *unstructured.Unstructured) error {
 	uid, version := claim.GetUID(), claim.GetResourceVersion()
 	return r.Client.Delete(ctx, claim, client.Preconditions{UID: &uid, ResourceVersion: &version})
 }

@@ -1,4 +1,4 @@
-package replace
+package remediation
 
 import (
 	"context"
@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -44,22 +45,22 @@ func testSettings() Settings {
 	template := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}}}
 	of := fleet.Settings{Rules: fleet.NewRules(template, testRequest()), Request: testRequest(), ConditionType: condition,
 		NotStartedAfter: 3 * time.Minute, SilentAfter: 6 * time.Minute}
-	return Settings{Fleet: of, NodeName: "controller", PodNamespace: namespace,
-		DeleteAfter: 30 * time.Minute, FailedFor: 10 * time.Minute, ControlGroupFor: 5 * time.Minute}
+	return Settings{Settings: breaker.Settings{Fleet: of, NodeName: "controller", ControlGroupFor: 5 * time.Minute}, PodNamespace: namespace,
+		DeleteAfter: 30 * time.Minute, FailedFor: 10 * time.Minute}
 }
 
 func claimKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: karpenterGroup, Version: "v1", Kind: nodeClaimKind}
 }
 
-// told are the Events that were sent, as "reason note".
-type told []string
+// sentEvents are the Events that were sent, as "reason note".
+type sentEvents []string
 
-func (e *told) Eventf(_, _ runtime.Object, _, reason, _, note string, args ...any) {
+func (e *sentEvents) Eventf(_, _ runtime.Object, _, reason, _, note string, args ...any) {
 	*e = append(*e, reason+" "+fmt.Sprintf(note, args...))
 }
 
-func (e *told) count(reason string) (n int) {
+func (e *sentEvents) count(reason string) (n int) {
 	for _, event := range *e {
 		if strings.HasPrefix(event, reason) {
 			n++
@@ -97,11 +98,11 @@ type world struct {
 
 // leader is one controller process.
 type leader struct {
-	seen     fleet.Memory
-	plan     fleet.Plan
-	replacer *Replacer
-	events   *told
-	breakers map[string]bool
+	seen       fleet.Memory
+	plan       fleet.Plan
+	remediator *Remediator
+	events     *sentEvents
+	breakers   map[string]bool
 }
 
 func newWorld(t *testing.T, pools ...*pool) *world {
@@ -115,7 +116,6 @@ func newWorld(t *testing.T, pools ...*pool) *world {
 	mapper.Add(claimKind(), meta.RESTScopeRoot)
 	w.client = fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).
 		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
-		WithIndex(&corev1.Pod{}, "metadata.name", func(o client.Object) []string { return []string{o.GetName()} }).
 		WithIndex(&corev1.Event{}, "involvedObject.uid", func(o client.Object) []string { return []string{string(o.(*corev1.Event).InvolvedObject.UID)} }).
 		WithInterceptorFuncs(interceptor.Funcs{Delete: w.observe}).Build()
 	w.group = controlgroup.State{PassedSince: start.Add(-time.Hour), Ended: start}
@@ -136,13 +136,14 @@ func (w *world) observe(ctx context.Context, c client.WithWatch, object client.O
 
 // lead starts another leader.
 func (w *world) lead() *leader {
-	l := &leader{events: new(told), breakers: make(map[string]bool)}
-	l.replacer = &Replacer{
-		Settings: testSettings(), Plan: func(context.Context) (fleet.Plan, bool, error) { return l.plan, true, nil }, Client: w.client, LedgerName: "kube-node-ready-remediation",
-		ControlGroup: func() controlgroup.State { return w.group }, Now: func() time.Time { return w.now },
+	l := &leader{events: new(sentEvents), breakers: make(map[string]bool)}
+	l.remediator = &Remediator{
+		Settings: testSettings(), Client: w.client, LedgerName: "kube-node-ready-remediation", Self: &corev1.Pod{},
 		ServerTime: func() time.Time { return w.now.Add(5 * time.Hour) }, // which is not the controller's clock
-		Timeout:    time.Minute, Events: l.events, Self: &corev1.Pod{}, Log: slog.New(slog.DiscardHandler),
-		SetBreaker: func(rule string, holds bool) { l.breakers[rule] = holds },
+		Actor: breaker.Actor{Plan: func(context.Context) (fleet.Plan, bool, error) { return l.plan, true, nil },
+			ControlGroup: func() controlgroup.State { return w.group }, Now: func() time.Time { return w.now },
+			Timeout: time.Minute, Events: l.events, Log: slog.New(slog.DiscardHandler),
+			SetBreaker: func(rule string, holds bool) { l.breakers[rule] = holds }},
 	}
 	w.leaders = append(w.leaders, l)
 	return l
@@ -286,7 +287,7 @@ func (l *leader) turn(w *world) {
 	plan := testSettings().Fleet.Decide(objects, w.now)
 	l.seen = plan.Seen
 	l.plan = plan
-	l.replacer.once(w.t.Context())
+	l.remediator.Once(w.t.Context(), l.remediator.Settings.Settings, l.remediator.act)
 }
 
 func agentPod(node string) *corev1.Pod {
@@ -353,7 +354,7 @@ func TestPoolWhoseEveryNodeFails(t *testing.T) {
 	assert.Equal(t, 1, events.count(RemediationHalted+" halted in NodePool bad"))
 	assert.Equal(t, len(w.deletions), events.count(NodeClaimDeleted))
 	assert.True(t, w.leaders[0].breakers["halted"])
-	perHour := events.count(DeletionWithheld + " halted: halted in NodePool bad")
+	perHour := events.count(RemediationWithheld + " halted: halted in NodePool bad")
 	assert.InDelta(t, 17, perHour, 2, "each rule once an hour")
 
 	w.annotate("bad")
@@ -394,7 +395,7 @@ func TestOneBadNodeIsReplacedOnce(t *testing.T) {
 		assert.Empty(t, node.Spec.Taints, name)
 	}
 	assert.Len(t, w.nodes, 11)
-	assert.Equal(t, told{"NodeClaimDeleted NodeClaim claim-mixed-2: DNSFailed: dns: timeout"}, *w.leaders[0].events, "and nothing else")
+	assert.Equal(t, sentEvents{"NodeClaimDeleted NodeClaim claim-mixed-2: DNSFailed: dns: timeout"}, *w.leaders[0].events, "and nothing else")
 	assert.Empty(t, w.ledger().unanswered("mixed"))
 }
 
@@ -437,7 +438,7 @@ func TestNewNodesFailEverywhere(t *testing.T) {
 		&pool{name: "b", size: 5, fails: func(n int) bool { return n > 5 }, renew: 2 * time.Hour})
 	w.run(day)
 	assert.Empty(t, w.deletions)
-	assert.NotZero(t, w.leaders[0].events.count(DeletionWithheld+" proof"))
+	assert.NotZero(t, w.leaders[0].events.count(RemediationWithheld+" proof"))
 }
 
 func TestControllerIsRestarted(t *testing.T) {
@@ -466,7 +467,7 @@ func TestTwoLeaders(t *testing.T) {
 	w := newWorld(t, good(), &pool{name: "bad", size: 1, fails: always}, &pool{name: "bad2", size: 1, fails: always})
 	first, second := w.leaders[0], w.lead()
 	overtaken := 0
-	first.replacer.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+	first.remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{
 		Update: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.UpdateOption) error {
 			second.turn(w)
 			err := c.Update(ctx, object, options...)
@@ -491,7 +492,7 @@ func TestTwoLeaders(t *testing.T) {
 func TestCrashBeforeTheDelete(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, good(), &pool{name: "bad", size: 1, fails: always})
-	w.leaders[0].replacer.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+	w.leaders[0].remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{
 		Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error {
 			return context.DeadlineExceeded
 		},
@@ -515,5 +516,5 @@ func TestStuckDeletionFreesTheSlot(t *testing.T) {
 	assert.Len(t, w.deletions, 1)
 	w.run(30 * time.Minute)
 	assert.Equal(t, []string{"a-1", "b-1"}, w.deletions)
-	assert.Equal(t, 1, w.leaders[0].events.count(DeletionStuck))
+	assert.Equal(t, 1, w.leaders[0].events.count(RemediationStuck))
 }

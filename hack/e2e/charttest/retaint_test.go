@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// What the controller sends to close a node, and to open it.
-	closing = `{"op":"add","path":"/spec/taints/-","value":{"key":"node-ready/failed","value":"kube-node-ready","effect":"NoSchedule"}}`
-	opening = `[{"op":"test","path":"/spec/taints/2/key","value":"node-ready/failed"},{"op":"remove","path":"/spec/taints/2"}]`
+	// What the controller sends to re-taint a node, and to remove the taint.
+	retaint = `{"op":"add","path":"/spec/taints/-","value":{"key":"node-ready/failed","value":"kube-node-ready","effect":"NoSchedule"}}`
+	removal = `[{"op":"test","path":"/spec/taints/2/key","value":"node-ready/failed"},{"op":"remove","path":"/spec/taints/2"}]`
 	foreign = `{"key":"example.com/first","effect":"PreferNoSchedule"},{"key":"example.com/second","effect":"NoSchedule"}`
 	failed  = foreign + `,{"key":"node-ready/failed","value":"kube-node-ready","effect":"NoSchedule"}`
 
@@ -26,8 +26,8 @@ const (
 	master       = "node-role.kubernetes.io/master"
 )
 
-// closingTry is a patch of the controller's account.
-type closingTry struct {
+// controllerTry is a patch of the controller's account.
+type controllerTry struct {
 	labels  map[string]any // beside the verified label; nil: none
 	taints  string         // "": foreign
 	patch   string
@@ -45,7 +45,7 @@ func (s *suite) controller(message string, values ...string) patchAs {
 	}
 	const account = harness.Name + "-controller"
 	own := s.patches(s.client(harness.Default(), account, nil), account)
-	s.gives(closingTry{})
+	s.gives(controllerTry{})
 	s.Undo(func(ctx context.Context) error {
 		return s.Cluster.Patch(ctx, node, fmt.Sprintf(`{"metadata":{"labels":{"example.com/label":null,%q:null,%q:null}}}`, controlPlane, master))
 	})
@@ -60,7 +60,7 @@ func (s *suite) controller(message string, values ...string) patchAs {
 }
 
 // gives makes the node what it is before a try.
-func (s *suite) gives(try closingTry) {
+func (s *suite) gives(try controllerTry) {
 	s.Helper()
 	labels := map[string]any{harness.Label: "true", "example.com/label": "x", controlPlane: nil, master: nil}
 	maps.Copy(labels, try.labels)
@@ -70,7 +70,7 @@ func (s *suite) gives(try closingTry) {
 }
 
 // tries asserts of each patch that it passes or is refused.
-func (s *suite) tries(own patchAs, tries map[string]closingTry) {
+func (s *suite) tries(own patchAs, tries map[string]controllerTry) {
 	for name, try := range tries {
 		s.T.Run(name, func(t *testing.T) {
 			s := s.part(t)
@@ -85,8 +85,8 @@ func (s *suite) tries(own patchAs, tries map[string]closingTry) {
 	}
 }
 
-// With re-taint the controller may close a verified node with its own taint, and open any node. It may change nothing else.
-func TestControllerMayCloseVerifiedNodesOnly(t *testing.T) {
+// With re-taint the controller may re-taint a verified node with its own taint, and remove the failed taint of any node. It may change nothing else.
+func TestControllerMayRetaintVerifiedNodesOnly(t *testing.T) {
 	s := start(t)
 	const (
 		who        = "kube-system/kube-node-ready-controller may "
@@ -99,44 +99,44 @@ func TestControllerMayCloseVerifiedNodesOnly(t *testing.T) {
 		return fmt.Sprintf(`[{"op":"add","path":"/spec/taints/-","value":{"key":"node-ready/failed","value":%q,"effect":%q}}]`, value, effect)
 	}
 	own := s.controller("put on node-ready/failed=kube-node-ready:NoSchedule", "config.recheckInterval=1m", "controller.retaint.enabled=true")
-	s.tries(own, map[string]closingTry{
-		"a verified node":                     {patch: "[" + closing + "]"},
+	s.tries(own, map[string]controllerTry{
+		"a verified node":                     {patch: "[" + retaint + "]"},
 		"a verified node without taints":      {taints: " ", patch: `[{"op":"add","path":"/spec/taints","value":[{"key":"node-ready/failed","value":"kube-node-ready","effect":"NoSchedule"}]}]`},
 		"another value":                       {patch: adding("dns", "NoSchedule"), refusal: onlyTaints},
 		"another release's value":             {patch: adding("second-kube-node-ready", "NoSchedule"), refusal: onlyTaints},
 		"no value":                            {patch: adding("", "NoSchedule"), refusal: onlyTaints},
 		"NoExecute":                           {patch: adding("kube-node-ready", "NoExecute"), refusal: onlyTaints},
 		"PreferNoSchedule":                    {patch: adding("kube-node-ready", "PreferNoSchedule"), refusal: onlyTaints},
-		"another key":                         {patch: strings.ReplaceAll("["+closing+"]", "node-ready/failed", "node-ready/other"), refusal: onlyTaints},
-		"the startup taint":                   {patch: strings.ReplaceAll("["+closing+"]", "node-ready/failed", "node-ready/unverified"), refusal: onlyTaints},
-		"a node without the label":            {labels: map[string]any{harness.Label: nil}, patch: "[" + closing + "]", refusal: onlyTaints},
-		"a node with another value":           {labels: map[string]any{harness.Label: "false"}, patch: "[" + closing + "]", refusal: onlyTaints},
-		"a node with the startup taint":       {taints: startup, patch: "[" + closing + "]", refusal: onlyTaints},
-		"in place of the startup taint":       {taints: startup, patch: `[{"op":"remove","path":"/spec/taints/2"},` + closing + "]", refusal: onlyTaints},
-		"a control plane":                     {labels: map[string]any{controlPlane: ""}, patch: "[" + closing + "]", refusal: onlyTaints},
-		"a master":                            {labels: map[string]any{master: ""}, patch: "[" + closing + "]", refusal: onlyTaints},
-		"a control plane by its taint":        {taints: foreign + `,{"key":"` + controlPlane + `","effect":"PreferNoSchedule"}`, patch: "[" + closing + "]", refusal: onlyTaints},
-		"a master by its taint":               {taints: foreign + `,{"key":"` + master + `","effect":"PreferNoSchedule"}`, patch: "[" + closing + "]", refusal: onlyTaints},
-		"a foreign taint too":                 {patch: `[{"op":"add","path":"/spec/taints/-","value":{"key":"example.com/new","effect":"NoSchedule"}},` + closing + "]", refusal: onlyTaints},
-		"a foreign taint off":                 {patch: `[{"op":"remove","path":"/spec/taints/0"},` + closing + "]", refusal: onlyTaints},
-		"a foreign taint's effect":            {patch: `[{"op":"replace","path":"/spec/taints/0/effect","value":"NoExecute"},` + closing + "]", refusal: onlyTaints},
-		"the foreign taints' order":           {patch: `[{"op":"move","from":"/spec/taints/0","path":"/spec/taints/1"},` + closing + "]", refusal: onlyTaints},
-		"a label too":                         {patch: `[{"op":"add","path":"/metadata/labels/example.com~1label","value":"y"},` + closing + "]", refusal: noLabel},
-		"the verified label in the same step": {labels: map[string]any{harness.Label: nil}, patch: `[{"op":"add","path":"/metadata/labels/node-ready~1verified","value":"true"},` + closing + "]", refusal: onlyTaints},
-		"the verified label off":              {patch: `[{"op":"remove","path":"/metadata/labels/node-ready~1verified"},` + closing + "]", refusal: noLabel},
+		"another key":                         {patch: strings.ReplaceAll("["+retaint+"]", "node-ready/failed", "node-ready/other"), refusal: onlyTaints},
+		"the startup taint":                   {patch: strings.ReplaceAll("["+retaint+"]", "node-ready/failed", "node-ready/unverified"), refusal: onlyTaints},
+		"a node without the label":            {labels: map[string]any{harness.Label: nil}, patch: "[" + retaint + "]", refusal: onlyTaints},
+		"a node with another value":           {labels: map[string]any{harness.Label: "false"}, patch: "[" + retaint + "]", refusal: onlyTaints},
+		"a node with the startup taint":       {taints: startup, patch: "[" + retaint + "]", refusal: onlyTaints},
+		"in place of the startup taint":       {taints: startup, patch: `[{"op":"remove","path":"/spec/taints/2"},` + retaint + "]", refusal: onlyTaints},
+		"a control plane":                     {labels: map[string]any{controlPlane: ""}, patch: "[" + retaint + "]", refusal: onlyTaints},
+		"a master":                            {labels: map[string]any{master: ""}, patch: "[" + retaint + "]", refusal: onlyTaints},
+		"a control plane by its taint":        {taints: foreign + `,{"key":"` + controlPlane + `","effect":"PreferNoSchedule"}`, patch: "[" + retaint + "]", refusal: onlyTaints},
+		"a master by its taint":               {taints: foreign + `,{"key":"` + master + `","effect":"PreferNoSchedule"}`, patch: "[" + retaint + "]", refusal: onlyTaints},
+		"a foreign taint too":                 {patch: `[{"op":"add","path":"/spec/taints/-","value":{"key":"example.com/new","effect":"NoSchedule"}},` + retaint + "]", refusal: onlyTaints},
+		"a foreign taint off":                 {patch: `[{"op":"remove","path":"/spec/taints/0"},` + retaint + "]", refusal: onlyTaints},
+		"a foreign taint's effect":            {patch: `[{"op":"replace","path":"/spec/taints/0/effect","value":"NoExecute"},` + retaint + "]", refusal: onlyTaints},
+		"the foreign taints' order":           {patch: `[{"op":"move","from":"/spec/taints/0","path":"/spec/taints/1"},` + retaint + "]", refusal: onlyTaints},
+		"a label too":                         {patch: `[{"op":"add","path":"/metadata/labels/example.com~1label","value":"y"},` + retaint + "]", refusal: noLabel},
+		"the verified label in the same step": {labels: map[string]any{harness.Label: nil}, patch: `[{"op":"add","path":"/metadata/labels/node-ready~1verified","value":"true"},` + retaint + "]", refusal: onlyTaints},
+		"the verified label off":              {patch: `[{"op":"remove","path":"/metadata/labels/node-ready~1verified"},` + retaint + "]", refusal: noLabel},
 		"an annotation too":                   {patch: `{"metadata":{"annotations":{"node-ready/verification":"x"}}}`, refusal: noLabel},
-		"a cordon too":                        {patch: `[{"op":"add","path":"/spec/unschedulable","value":true},` + closing + "]", refusal: who + "change nothing in a node's spec but its taints"},
+		"a cordon too":                        {patch: `[{"op":"add","path":"/spec/unschedulable","value":true},` + retaint + "]", refusal: who + "change nothing in a node's spec but its taints"},
 		"a finalizer":                         {patch: `{"metadata":{"finalizers":["example.com/stay"]}}`, refusal: who + "not change a node's owners"},
 		"other clients' fields":               {patch: `{"metadata":{"managedFields":[{}]}}`, refusal: who + "not change what other clients own"},
-		"the failed taint off":                {taints: failed, patch: opening},
+		"the failed taint off":                {taints: failed, patch: removal},
 		"the startup taint off":               {taints: startup, patch: `[{"op":"remove","path":"/spec/taints/2"}]`, refusal: onlyTaints},
 		"all taints off":                      {taints: failed, patch: `[{"op":"remove","path":"/spec/taints"}]`, refusal: onlyTaints},
-		"the failed taint off, and a label":   {taints: failed, patch: `[{"op":"remove","path":"/metadata/labels/node-ready~1verified"},` + opening[1:], refusal: noLabel},
+		"the failed taint off, and a label":   {taints: failed, patch: `[{"op":"remove","path":"/metadata/labels/node-ready~1verified"},` + removal[1:], refusal: noLabel},
 	})
 
 	t.Run("as one of more than ten clients, in place of one that owns the taints alone", func(t *testing.T) {
 		s := s.part(t)
-		s.gives(closingTry{})
+		s.gives(controllerTry{})
 		admin := func(manager, patch string) { s.NoError(s.patches(s.Kube, manager)(node, patch)) }
 		for i := range 10 {
 			admin(fmt.Sprintf("client-%d", i), fmt.Sprintf(`{"metadata":{"annotations":{"example.com/note-%d":"x"}}}`, i))
@@ -145,23 +145,23 @@ func TestControllerMayCloseVerifiedNodesOnly(t *testing.T) {
 			})
 		}
 		admin("taints-only", `{"spec":{"taints":[`+strings.ReplaceAll(foreign, "second", "third")+`]}}`)
-		s.NoError(own(node, "["+closing+"]"))
+		s.NoError(own(node, "["+retaint+"]"))
 		s.Equal(corev1.Taint{Key: "node-ready/failed", Value: "kube-node-ready", Effect: "NoSchedule"}, s.Node(node).Spec.Taints[2])
-		s.NoError(own(node, opening))
+		s.NoError(own(node, removal))
 		s.Len(s.Node(node).Spec.Taints, 2)
 	})
 	t.Run("the API server warns about none of its expressions", func(t *testing.T) { s.part(t).awaitTypeChecked(harness.Name + "-controller") })
 }
 
-// Without re-taint the controller may still open the nodes that it has closed before.
-func TestControllerMayOpenNodesWithoutRetaint(t *testing.T) {
+// Without re-taint the controller may still remove the failed taint that it has added before.
+func TestControllerMayRemoveTheTaintWithoutRetaint(t *testing.T) {
 	s := start(t)
 	const onlyOff = "kube-system/kube-node-ready-controller may take off the taint node-ready/failed, and change no other taint"
 	own := s.controller(onlyOff)
-	s.tries(own, map[string]closingTry{
-		"the failed taint":                       {patch: "[" + closing + "]", refusal: onlyOff},
-		"the failed taint off":                   {taints: failed, patch: opening},
-		"the failed taint off a node unverified": {labels: map[string]any{harness.Label: nil}, taints: failed, patch: opening},
+	s.tries(own, map[string]controllerTry{
+		"the failed taint":                       {patch: "[" + retaint + "]", refusal: onlyOff},
+		"the failed taint off":                   {taints: failed, patch: removal},
+		"the failed taint off a node unverified": {labels: map[string]any{harness.Label: nil}, taints: failed, patch: removal},
 		"a foreign taint off":                    {taints: failed, patch: `[{"op":"remove","path":"/spec/taints/1"}]`, refusal: onlyOff},
 		"the startup taint off": {taints: foreign + `,{"key":"node-ready/unverified","effect":"NoSchedule"}`,
 			patch: `[{"op":"remove","path":"/spec/taints/2"}]`, refusal: onlyOff},
@@ -171,7 +171,7 @@ func TestControllerMayOpenNodesWithoutRetaint(t *testing.T) {
 
 // What helm uninstall runs is accepted where the Pod Security Standard `restricted` is enforced, and its account may list and patch
 // nodes only.
-func TestUninstallJobMayOpenNodesOnly(t *testing.T) {
+func TestUninstallJobMayRemoveTheTaintOnly(t *testing.T) {
 	s := start(t)
 	const namespace = "e2e-uninstall"
 	s.apply(`
@@ -194,7 +194,7 @@ metadata: {name: e2e-uninstall, labels: {pod-security.kubernetes.io/enforce: res
 		_, err := client.CoreV1().Nodes().List(s.Ctx, metav1.ListOptions{})
 		return err == nil, nil
 	})
-	s.NoError(s.patches(client, "kube-node-ready-controller")(node, opening))
+	s.NoError(s.patches(client, "kube-node-ready-controller")(node, removal))
 	s.False(harness.HasTaint(s.Node(node), "node-ready/failed"))
 	_, err = client.CoreV1().Pods(namespace).List(s.Ctx, metav1.ListOptions{})
 	s.ErrorContains(err, "cannot list resource")

@@ -1,4 +1,4 @@
-package replace
+package remediation
 
 import (
 	"fmt"
@@ -28,11 +28,6 @@ func (s Settings) wasVerified(status fleet.Status) bool {
 	return status.State == fleet.Verified && released
 }
 
-// breaker returns the rules that deletions share with closings.
-func (s Settings) breaker() breaker.Settings {
-	return breaker.Settings{NodeName: s.NodeName, FailedTaintKey: s.Fleet.Request.FailedTaintKey, Enough: s.ControlGroupFor}
-}
-
 // controlGroup demands that the checks have passed in the controller's own pod, without a break, for long enough.
 func (s Settings) controlGroup(state controlgroup.State, now time.Time) (Rule, string) {
 	if text := breaker.Unproven(state, s.ControlGroupFor, now); text != "" {
@@ -43,7 +38,7 @@ func (s Settings) controlGroup(state controlgroup.State, now time.Time) (Rule, s
 
 // breakers returns what holds every deletion now, with the numbers.
 func (s Settings) breakers(in Input, ledger Ledger, now time.Time) map[Rule]string {
-	found := s.breaker().Holding(in.Statuses, in.ControlGroup, now)
+	found := s.Holding(in.Statuses, in.ControlGroup, now)
 	for rule, budget := range budgets() {
 		if n := ledger.within(budget.period, in.ServerNow); n >= budget.deletions {
 			found[rule] = fmt.Sprintf("%d deletions within %s, at most %d are allowed", n, budget.period, budget.deletions)
@@ -53,16 +48,6 @@ func (s Settings) breakers(in Input, ledger Ledger, now time.Time) map[Rule]stri
 		found[Halted] = halted
 	}
 	return found
-}
-
-// cluster returns the first breaker.
-func (d *Decision) cluster() (Rule, string) {
-	for _, rule := range Breakers() {
-		if text, found := d.Breakers[rule]; found {
-			return rule, text
-		}
-	}
-	return "", ""
 }
 
 func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -1,4 +1,4 @@
-package replace
+package remediation
 
 import (
 	"testing"
@@ -137,7 +137,7 @@ func TestWithheld(t *testing.T) {
 		}, breaker.ControlNode, "the controller's own node controller is not verified (InProgress)"},
 		"controller on a node that has failed": {func(m *moment) { m.node("controller", "", time.Hour).State = fleet.Failed }, breaker.ControlNode,
 			"the controller's own node controller is not verified (Failed)"},
-		"controller on a node that is closed again": {func(m *moment) {
+		"controller on a node that was re-tainted": {func(m *moment) {
 			own := m.node("controller", "", time.Hour)
 			own.State, own.Node.Spec.Taints = fleet.InProgress, []corev1.Taint{{Key: testRequest().FailedTaintKey}}
 		}, breaker.ControlNode, "the controller's own node controller is not verified (InProgress)"},
@@ -253,7 +253,7 @@ func TestHaltAfterTheLastPause(t *testing.T) {
 	m.verified("new", "pool", time.Minute)
 	decision = m.decide()
 	assert.Equal(t, Halted, decision.Withheld[0].Rule, "until somebody clears it")
-	assert.Empty(t, decision.Halted, "told once")
+	assert.Empty(t, decision.Halted, "reported once")
 }
 
 func TestOldestFirst(t *testing.T) {

@@ -1,5 +1,5 @@
-// Package byhand verifies nodes again and opens them, when a person says so.
-package byhand
+// Package manual verifies nodes again and removes their taints, when a person says so.
+package manual
 
 import (
 	"context"
@@ -16,8 +16,8 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// Hands change nodes, one after another. A node that cannot be changed is reported, and the others are changed all the same.
-type Hands struct {
+// Patcher changes nodes, one after another. A node that cannot be changed is reported, and the others are changed all the same.
+type Patcher struct {
 	Settings fleet.Settings
 	Client   client.Reader
 	// Node reads and patches a node.
@@ -26,44 +26,44 @@ type Hands struct {
 }
 
 // Verify removes the label of nodes, so that they are verified again. It leaves nodes alone that no agent would verify.
-func (h Hands) Verify(ctx context.Context, names []string) error {
+func (p Patcher) Verify(ctx context.Context, names []string) error {
 	return each(names, func(name string) (string, error) {
 		var node corev1.Node
-		if err := h.Client.Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {
+		if err := p.Client.Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {
 			return "", err
 		}
-		if !h.Settings.Rules.Select(&node) {
+		if !p.Settings.Rules.Select(&node) {
 			return "", errors.New("the release's node rules or its tolerations exclude this node: nobody would verify it again")
 		}
-		_, released := node.Annotations[h.Settings.Request.Annotation]
-		if h.Settings.Workers && !h.Settings.IsGated(&node) && !released {
+		_, released := node.Annotations[p.Settings.Request.Annotation]
+		if p.Settings.Workers && !p.Settings.IsGated(&node) && !released {
 			return "", errors.New("it has never had the startup taint: with deploymentMode=controller nobody would verify it")
 		}
-		patcher := h.patcher(name)
+		patcher := p.patcher(name)
 		base, err := patcher.Get(ctx)
 		if err != nil {
 			return "", err
 		}
-		removed, err := patcher.RemoveLabel(ctx, base, h.Settings.Request)
+		removed, err := patcher.RemoveLabel(ctx, base, p.Settings.Request)
 		switch {
 		case err != nil:
 			return "", err
 		case !removed:
-			return "has no label " + h.Settings.Request.Label + ": nothing to do, it is not verified", nil
+			return "has no label " + p.Settings.Request.Label + ": nothing to do, it is not verified", nil
 		}
-		return "label " + h.Settings.Request.Label + " removed: it is verified again", nil
-	}, h.Out)
+		return "label " + p.Settings.Request.Label + " removed: it is verified again", nil
+	}, p.Out)
 }
 
 // Open removes the startup taint and the failed taint of nodes, and changes nothing else.
-func (h Hands) Open(ctx context.Context, names []string) error {
+func (p Patcher) Open(ctx context.Context, names []string) error {
 	return each(names, func(name string) (string, error) {
-		patcher := h.patcher(name)
+		patcher := p.patcher(name)
 		base, err := patcher.Get(ctx)
 		if err != nil {
 			return "", err
 		}
-		removed, err := patcher.RemoveTaints(ctx, base, h.Settings.Request)
+		removed, err := patcher.RemoveTaints(ctx, base, p.Settings.Request)
 		switch {
 		case err != nil:
 			return "", err
@@ -71,7 +71,7 @@ func (h Hands) Open(ctx context.Context, names []string) error {
 			return "has none of the taints: nothing to do", nil
 		}
 		return "removed " + strings.Join(nodepatch.FormatTaints(removed), ", "), nil
-	}, h.Out)
+	}, p.Out)
 }
 
 // Tainted returns the names of the nodes that Open would change.
@@ -84,8 +84,8 @@ func Tainted(nodes []corev1.Node, request nodepatch.Request) (names []string) {
 	return names
 }
 
-func (h Hands) patcher(name string) *nodepatch.Patcher {
-	return &nodepatch.Patcher{Node: h.Node(name), Timeout: 10 * time.Second, Deadline: 30 * time.Second, Retried: func(error) {}}
+func (p Patcher) patcher(name string) *nodepatch.Patcher {
+	return &nodepatch.Patcher{Node: p.Node(name), Timeout: 10 * time.Second, Deadline: 30 * time.Second, Retried: func(error) {}}
 }
 
 // each does something to each node, says what, and returns all errors.

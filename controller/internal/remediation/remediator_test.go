@@ -1,4 +1,4 @@
-package replace
+package remediation
 
 import (
 	"context"
@@ -29,8 +29,8 @@ func newBadWorld(t *testing.T) *world {
 
 func TestDryRunDoesAllButTheDelete(t *testing.T) {
 	w := newBadWorld(t)
-	w.leaders[0].replacer.DryRun = true
-	w.leaders[0].replacer.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+	w.leaders[0].remediator.DryRun = true
+	w.leaders[0].remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{
 		Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error {
 			t.Error("a dry run has no right to delete, not even for a trial")
 			return nil
@@ -39,7 +39,7 @@ func TestDryRunDoesAllButTheDelete(t *testing.T) {
 	w.run(3 * time.Hour)
 	assert.Empty(t, w.deletions)
 	assert.Empty(t, w.ledger().Deletions)
-	assert.Equal(t, 3, w.leaders[0].events.count(DeletionWithheld+" dry-run: NodeClaim claim-bad-1 would be deleted"), "once an hour")
+	assert.Equal(t, 3, w.leaders[0].events.count(RemediationWithheld+" dry-run: NodeClaim claim-bad-1 would be deleted"), "once an hour")
 	assert.Len(t, *w.leaders[0].events, 3, "and nothing else")
 }
 
@@ -52,12 +52,12 @@ func (w *world) refusing(err error) client.Client {
 
 func TestRefusedDeletionDoesNotCount(t *testing.T) {
 	w := newBadWorld(t)
-	replacer := w.leaders[0].replacer
-	replacer.Client = w.refusing(apierrors.NewForbidden(schema.GroupResource{}, "claim-bad-1", nil))
+	remediator := w.leaders[0].remediator
+	remediator.Client = w.refusing(apierrors.NewForbidden(schema.GroupResource{}, "claim-bad-1", nil))
 	w.run(time.Hour)
 	assert.Empty(t, w.ledger().Deletions)
 	assert.Zero(t, w.leaders[0].events.count(NodeClaimDeleted))
-	replacer.Client = w.client
+	remediator.Client = w.client
 	w.run(10 * time.Minute)
 	assert.Equal(t, []string{"bad-1"}, w.deletions)
 }
@@ -66,7 +66,7 @@ func TestRefusedDeletionDoesNotCount(t *testing.T) {
 func TestPreconditions(t *testing.T) {
 	w := newBadWorld(t)
 	changed := 0
-	w.leaders[0].replacer.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+	w.leaders[0].remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{
 		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.DeleteOption) error {
 			asked := new(client.DeleteOptions)
 			asked.ApplyOptions(options)
@@ -91,7 +91,7 @@ func TestPreconditions(t *testing.T) {
 func TestLedgerFails(t *testing.T) {
 	w := newBadWorld(t)
 	failing := true
-	w.leaders[0].replacer.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+	w.leaders[0].remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{
 		Update: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.UpdateOption) error {
 			if _, ledger := object.(*corev1.ConfigMap); failing && ledger {
 				return apierrors.NewInternalError(context.DeadlineExceeded)
@@ -130,7 +130,7 @@ func TestNothingToDo(t *testing.T) {
 	w := newWorld(t, good())
 	w.run(10 * time.Minute)
 	requests := 0
-	w.leaders[0].replacer.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+	w.leaders[0].remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
 			requests++
 			return c.Get(ctx, key, object, options...)
@@ -151,7 +151,7 @@ func TestWorkloadHoldsOneNode(t *testing.T) {
 		Spec: corev1.PodSpec{NodeName: "a-1"}}))
 	w.run(31 * time.Minute)
 	assert.Equal(t, []string{"b-1"}, w.deletions)
-	assert.Equal(t, 1, w.leaders[0].events.count(DeletionWithheld+" workload: pod ns/pod runs on the node"))
+	assert.Equal(t, 1, w.leaders[0].events.count(RemediationWithheld+" workload: pod ns/pod runs on the node"))
 }
 
 func TestNodeClaimByOwnerReference(t *testing.T) {
@@ -176,7 +176,7 @@ func TestNodeClaimByOwnerReference(t *testing.T) {
 
 func TestNoKarpenter(t *testing.T) {
 	w := newBadWorld(t)
-	w.leaders[0].replacer.Settings.DeleteAfter = time.Minute
+	w.leaders[0].remediator.Settings.DeleteAfter = time.Minute
 	claims := new(unstructured.UnstructuredList)
 	claims.SetGroupVersionKind(claimKind().GroupVersion().WithKind(nodeClaimKind + "List"))
 	w.run(time.Minute)
@@ -189,13 +189,13 @@ func TestNoKarpenter(t *testing.T) {
 	w.deletions = nil
 	w.run(time.Hour)
 	assert.Empty(t, w.deletions)
-	assert.NotZero(t, w.leaders[0].events.count(DeletionWithheld+" no-nodeclaim"))
+	assert.NotZero(t, w.leaders[0].events.count(RemediationWithheld+" no-nodeclaim"))
 }
 
 func TestNoActionWithoutAClockOrAPlan(t *testing.T) {
 	w := newBadWorld(t)
-	replacer := w.leaders[0].replacer
-	replacer.ServerTime = func() time.Time { return time.Time{} }
+	remediator := w.leaders[0].remediator
+	remediator.ServerTime = func() time.Time { return time.Time{} }
 	w.run(time.Hour)
 	assert.Empty(t, w.deletions)
 	assert.Empty(t, w.leaders[0].breakers, "it has not decided")
@@ -204,8 +204,9 @@ func TestNoActionWithoutAClockOrAPlan(t *testing.T) {
 // handingOver is a world whose controller runs on a node that is not verified.
 func handingOver(t *testing.T) (w *world, left *int) {
 	w, left = newWorld(t, good()), new(int)
-	w.leaders[0].replacer.HandOver = &breaker.HandOver{PodName: "ctl-1", PodNamespace: namespace, Leave: func() { *left++ }, Log: slog.New(slog.DiscardHandler)}
 	labels := map[string]string{"app.kubernetes.io/name": "kube-node-ready", "app.kubernetes.io/instance": "knr", "app.kubernetes.io/component": "controller"}
+	w.leaders[0].remediator.HandOver = &breaker.HandOver{Client: w.client, Namespace: namespace, Replicas: labels,
+		Leave: func() { *left++ }, Log: slog.New(slog.DiscardHandler)}
 	ready := []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	for name, node := range map[string]string{"ctl-1": "controller", "ctl-2": "second"} {
 		require.NoError(t, w.client.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: labels},

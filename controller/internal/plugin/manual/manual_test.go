@@ -1,4 +1,4 @@
-package byhand
+package manual
 
 import (
 	"strings"
@@ -25,39 +25,39 @@ func taint(key string) corev1.Taint {
 	return corev1.Taint{Key: key, Value: "x", Effect: corev1.TaintEffectNoSchedule}
 }
 
-func newHands(nodes ...client.Object) (Hands, *strings.Builder) {
+func newPatcher(nodes ...client.Object) (Patcher, *strings.Builder) {
 	c := fake.NewClientBuilder().WithObjects(nodes...).Build()
 	request := nodepatch.Request{TaintKey: "node-ready/unverified", FailedTaintKey: "node-ready/failed", AlsoRemove: []string{"old/key"},
 		Label: "node-ready/verified", LabelValue: "true", Annotation: nodepatch.Annotation}
 	template := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{NodeSelector: map[string]string{"os": "linux"}}}
 	out := new(strings.Builder)
-	return Hands{Client: c, Out: out, Node: func(name string) nodepatch.NodeAPI { return fakenode.API{Client: c, Name: name} },
+	return Patcher{Client: c, Out: out, Node: func(name string) nodepatch.NodeAPI { return fakenode.API{Client: c, Name: name} },
 		Settings: fleet.Settings{Request: request, Rules: fleet.NewRules(template, request)}}, out
 }
 
-func (h Hands) read(t *testing.T, name string) *corev1.Node {
+func (p Patcher) read(t *testing.T, name string) *corev1.Node {
 	node := new(corev1.Node)
-	require.NoError(t, h.Client.Get(t.Context(), client.ObjectKey{Name: name}, node))
+	require.NoError(t, p.Client.Get(t.Context(), client.ObjectKey{Name: name}, node))
 	return node
 }
 
 func TestOpenKeepsForeignTaints(t *testing.T) {
 	foreign := []corev1.Taint{taint("example.com/a"), taint("example.com/b")}
-	h, out := newHands(
+	p, out := newPatcher(
 		node("both", nil, foreign[0], taint("node-ready/unverified"), foreign[1], taint("node-ready/failed"), taint("old/key")),
 		node("none", nil, foreign...))
-	err := h.Open(t.Context(), []string{"both", "gone", "none"})
+	err := p.Open(t.Context(), []string{"both", "gone", "none"})
 	require.ErrorContains(t, err, `node gone: nodes "gone" not found`)
 	assert.Equal(t, "node both: removed node-ready/unverified=x:NoSchedule, node-ready/failed=x:NoSchedule, old/key=x:NoSchedule\n"+
 		"node none: has none of the taints: nothing to do\n", out.String())
 	for _, name := range []string{"both", "none"} {
-		now := h.read(t, name)
+		now := p.read(t, name)
 		assert.Equal(t, foreign, now.Spec.Taints)
 		assert.Empty(t, now.Labels)
 		assert.Empty(t, now.Annotations)
 	}
 	all := []corev1.Node{*node("both", nil, foreign[0], taint("node-ready/failed")), *node("none", nil, foreign...)}
-	assert.Equal(t, []string{"both"}, Tainted(all, h.Settings.Request))
+	assert.Equal(t, []string{"both"}, Tainted(all, p.Settings.Request))
 }
 
 func TestVerify(t *testing.T) {
@@ -68,15 +68,15 @@ func TestVerify(t *testing.T) {
 		}
 		return set
 	}
-	h, out := newHands(node("good", labels("node-ready/verified")), node("unlabelled", labels()), node("windows", map[string]string{"node-ready/verified": "true"}))
-	err := h.Verify(t.Context(), []string{"good", "unlabelled", "windows"})
+	p, out := newPatcher(node("good", labels("node-ready/verified")), node("unlabelled", labels()), node("windows", map[string]string{"node-ready/verified": "true"}))
+	err := p.Verify(t.Context(), []string{"good", "unlabelled", "windows"})
 	require.ErrorContains(t, err, "node windows: the release's node rules or its tolerations exclude this node")
 	assert.Equal(t, "node good: label node-ready/verified removed: it is verified again\n"+
 		"node unlabelled: has no label node-ready/verified: nothing to do, it is not verified\n", out.String())
-	assert.Equal(t, labels(), h.read(t, "good").Labels)
-	assert.Contains(t, h.read(t, "windows").Labels, "node-ready/verified")
+	assert.Equal(t, labels(), p.read(t, "good").Labels)
+	assert.Contains(t, p.read(t, "windows").Labels, "node-ready/verified")
 
-	h, _ = newHands(node("never", labels("node-ready/verified")))
-	h.Settings.Workers = true
-	require.ErrorContains(t, h.Verify(t.Context(), []string{"never"}), "it has never had the startup taint")
+	p, _ = newPatcher(node("never", labels("node-ready/verified")))
+	p.Settings.Workers = true
+	require.ErrorContains(t, p.Verify(t.Context(), []string{"never"}), "it has never had the startup taint")
 }

@@ -1,4 +1,4 @@
-package replace
+package remediation
 
 import (
 	"context"
@@ -61,7 +61,7 @@ func TestReadySiblingElsewhere(t *testing.T) {
 				assert.Equal(t, []string{"bad-1"}, w.deletions)
 			} else {
 				assert.Empty(t, w.deletions)
-				assert.Equal(t, 1, w.leaders[0].events.count(DeletionWithheld+" workload: pod ns/dns-1 runs on the node"))
+				assert.Equal(t, 1, w.leaders[0].events.count(RemediationWithheld+" workload: pod ns/dns-1 runs on the node"))
 			}
 		})
 	}
@@ -101,7 +101,7 @@ func TestSiblingsAreReadInPages(t *testing.T) {
 	w := newDNSWorld(t, func(*corev1.Pod) {})
 	p := &paging{t: t, next: map[string]string{"": "2", "2": "3"},
 		pages: map[string]corev1.Pod{"": ownedPod("dns-1", "ReplicaSet", "bad-1"), "2": ownedPod("dns-2", "ReplicaSet", "good-1")}}
-	w.leaders[0].replacer.Client = interceptor.NewClient(w.client, interceptor.Funcs{List: p.list})
+	w.leaders[0].remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{List: p.list})
 	w.run(31 * time.Minute)
 	assert.Equal(t, []string{"", "2"}, p.read, "and not the third page: the sibling is found")
 	assert.Equal(t, []string{"bad-1"}, w.deletions)
@@ -111,11 +111,11 @@ func TestSiblingsAreReadInPages(t *testing.T) {
 func TestReleasedWhilePodsAreRead(t *testing.T) {
 	w := newDNSWorld(t, func(*corev1.Pod) {})
 	p := &paging{t: t, pages: map[string]corev1.Pod{"": ownedPod("dns-2", "ReplicaSet", "good-1")}, then: func() { w.verify(w.nodes["bad-1"]) }}
-	w.leaders[0].replacer.Client = interceptor.NewClient(w.client, interceptor.Funcs{List: p.list})
+	w.leaders[0].remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{List: p.list})
 	w.run(31 * time.Minute)
 	assert.Equal(t, []string{""}, p.read)
 	assert.Empty(t, w.deletions)
-	assert.Equal(t, 1, w.leaders[0].events.count(DeletionWithheld+" changed"))
+	assert.Equal(t, 1, w.leaders[0].events.count(RemediationWithheld+" changed"))
 }
 
 // What cannot be read withholds the deletion, and does not keep the other candidates from theirs.
@@ -123,17 +123,17 @@ func TestExpiredPage(t *testing.T) {
 	w := newDNSWorld(t, func(*corev1.Pod) {})
 	w.pools = append(w.pools, &pool{name: "bad2", size: 1, fails: always})
 	p := &paging{t: t, next: map[string]string{"": "2"}, pages: map[string]corev1.Pod{"": ownedPod("dns-1", "ReplicaSet", "bad-1")}}
-	w.leaders[0].replacer.Client = interceptor.NewClient(w.client, interceptor.Funcs{List: p.list})
+	w.leaders[0].remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{List: p.list})
 	w.run(33 * time.Minute)
 	assert.Equal(t, []string{"bad2-1"}, w.deletions)
 	assert.Equal(t, []string{"", "2"}, p.read, "not again at once")
-	assert.Equal(t, 1, w.leaders[0].events.count(DeletionWithheld+" unreadable: pods in namespace ns: the continue token has expired"))
+	assert.Equal(t, 1, w.leaders[0].events.count(RemediationWithheld+" unreadable: pods in namespace ns: the continue token has expired"))
 }
 
 func TestNodeClaimsAreReadInPages(t *testing.T) {
 	w := newBadWorld(t)
 	var read []string
-	w.leaders[0].replacer.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+	w.leaders[0].remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 			claims, ok := list.(*unstructured.UnstructuredList)
 			if !ok {
@@ -173,7 +173,7 @@ func TestEventsAreReadAgain(t *testing.T) {
 			w.run(32 * time.Minute)
 			assert.Equal(t, deleted, w.deletions)
 			if deleted == nil {
-				assert.Equal(t, 1, w.leaders[0].events.count(DeletionWithheld+" changed: the node or its pod has changed since"))
+				assert.Equal(t, 1, w.leaders[0].events.count(RemediationWithheld+" changed: the node or its pod has changed since"))
 			}
 		})
 	}

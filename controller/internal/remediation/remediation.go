@@ -1,7 +1,7 @@
-// Package replace decides which node that is never verified is replaced, and replaces it: it deletes the node's NodeClaim, so
-// that Karpenter makes another one. Decide and Confirm are pure; Replacer acts on them. Nothing is queued or replayed: each
+// Package remediation decides which node that is never verified is replaced, and replaces it: it deletes the node's NodeClaim, so
+// that Karpenter makes another one. Decide and Confirm are pure; Remediator acts on them. Nothing is queued or replayed: each
 // decision is made from the current objects and from the ledger of deletions.
-package replace
+package remediation
 
 import (
 	"cmp"
@@ -13,7 +13,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
-// Rule is why a deletion is withheld, of a closed set.
+// Rule is why a deletion is withheld.
 type Rule = breaker.Rule
 
 // The rules that hold every deletion of the cluster, besides those of package breaker: see Breakers.
@@ -39,22 +39,19 @@ const (
 	DryRun      Rule = "dry-run"
 )
 
-// Breakers returns the rules that hold every deletion, for the metric.
+// Breakers returns the rules that hold every deletion, in their order.
 func Breakers() []Rule {
-	return []Rule{breaker.ControlGroup, breaker.ControlNode, breaker.FailedRechecks, LedgerFailed, HourlyBudget, DailyBudget, Halted}
+	return append(breaker.Rules(), LedgerFailed, HourlyBudget, DailyBudget, Halted)
 }
 
 // Settings are what the operator has decided.
 type Settings struct {
-	Fleet        fleet.Settings
-	NodeName     string // of the controller
+	breaker.Settings
 	PodNamespace string // of the controller and of the workers
 	// DeleteAfter is the age of a node from which it may be replaced.
 	DeleteAfter time.Duration
 	// FailedFor is how long a node must have failed for one curable reason.
 	FailedFor time.Duration
-	// ControlGroupFor is how long the control group must have passed.
-	ControlGroupFor time.Duration
 }
 
 // Input is the cluster at one moment.
@@ -109,7 +106,7 @@ func (s Settings) withhold(candidate fleet.Status, in Input, d *Decision, now ti
 	pool := nodePool(candidate.Node)
 	for _, ask := range []func() (Rule, string){
 		func() (Rule, string) { return protected(candidate.Node) },
-		func() (Rule, string) { return d.cluster() },
+		func() (Rule, string) { return breaker.First(Breakers(), d.Breakers) },
 		func() (Rule, string) { return s.controlGroup(in.ControlGroup, now) },
 		func() (Rule, string) { return s.proof(candidate.Node, in.Statuses) },
 		func() (Rule, string) { return inFlight(d.Ledger) },

@@ -1,0 +1,57 @@
+package breaker
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"k8s.io/client-go/tools/events"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+)
+
+// interval is how often an actor decides.
+const interval = 10 * time.Second
+
+// Actor is what re-taint and remediation share. They run beside the loop, so that they delay neither a report nor a release. Not
+// safe for concurrent use.
+type Actor struct {
+	// Plan returns the plan for the caches as they are, false where this process is not the leader.
+	Plan         func(context.Context) (fleet.Plan, bool, error)
+	ControlGroup func() controlgroup.State
+	Now          func() time.Time // this process's monotonic clock
+	Timeout      time.Duration    // of all requests about one decision
+	Events       events.EventRecorder
+	// SetBreaker says for each rule for every node whether it holds now.
+	SetBreaker func(rule string, holds bool)
+	HandOver   *HandOver // nil: none
+	Log        *slog.Logger
+}
+
+// Run lets act decide on the current plan, and act on it, until ctx ends.
+func (a *Actor) Run(ctx context.Context, s Settings, act func(context.Context, fleet.Plan, time.Time)) error {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			a.Once(ctx, s, act)
+		}
+	}
+}
+
+// Once is one decision of Run. What fails is decided again the next time.
+func (a *Actor) Once(ctx context.Context, s Settings, act func(context.Context, fleet.Plan, time.Time)) {
+	ctx, cancel := context.WithTimeout(ctx, a.Timeout)
+	defer cancel()
+	plan, isLeader, err := a.Plan(ctx)
+	if err != nil || !isLeader {
+		return // the loop logs the error
+	}
+	now := a.Now()
+	act(ctx, plan, now)
+	a.HandOver.Consider(ctx, s.Unfit(plan.Statuses), s.NodeName, now)
+}

@@ -51,6 +51,9 @@ var (
 	buildDate = "unknown"
 )
 
+// recorder is the name that Events are reported by.
+const recorder = "kube-node-ready-controller"
+
 // The exit codes are those of the agent.
 const (
 	exitOK    = 0
@@ -136,23 +139,16 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 	}
 	defer ctrlmetrics.Registry.Unregister(collector)
 	fleetLoop.Steps = []loop.Step{collector, &report.Reporter{
-		REST: environment.Client.Core, ConditionType: cfg.ConditionType, Events: manager.GetEventRecorder("kube-node-ready-controller"),
+		REST: environment.Client.Core, ConditionType: cfg.ConditionType, Events: manager.GetEventRecorder(recorder),
 		Self: deployment(cfg), ServerTime: environment.Client.ServerTime, Timeout: cfg.CheckTimeout,
 		Limit: report.NewLimit(), Log: log,
 	}}
 	if err := fleetLoop.SetupWithManager(manager); err != nil {
 		return err
 	}
-	if settings.Workers {
-		if err := newWorkers(cfg, environment, template, settings, manager, log).SetupWithManager(ctx, manager); err != nil {
-			return err
-		}
-	} else if err := manager.Add(newLeftovers(cfg, template, manager, log)); err != nil {
-		return err
-	}
 	p := parts{Manager: manager, cfg: cfg, environment: environment, template: template, loop: fleetLoop, metrics: collector,
 		log: log}
-	if err := p.add(leave); err != nil {
+	if err := p.add(ctx, leave); err != nil {
 		return err
 	}
 	// The API server's clock is known from its first answer on: conditions have its time, not this node's.

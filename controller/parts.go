@@ -29,31 +29,27 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// newWorkers verifies the nodes in controller mode.
-func newWorkers(cfg config.Controller, environment kube.Environment, template *corev1.PodTemplateSpec, settings fleet.Settings,
-	manager manager.Manager, log *slog.Logger) *worker.Reconciler {
+// workers verifies the nodes in controller mode.
+func (p parts) workers() *worker.Reconciler {
 	domain := ""
 	if resolver, err := checks.SystemResolver(); err == nil {
 		domain = resolver.ClusterDomain()
 	}
-	endpoints := worker.NewEndpoints(environment.Client, cfg.DNSService, cfg.CheckTimeout)
 	return &worker.Reconciler{
-		Settings: worker.Settings{Fleet: settings, AgentName: cfg.AgentName, Namespace: cfg.PodNamespace, Template: template,
-			ClusterDomain: domain, MaxWorkers: cfg.MaxConcurrentWorkers,
-			VerdictPort: cfg.MetricsPort, Round: agent.LongestRound(cfg.Config), Version: version},
-		Client: manager.GetClient(), Endpoints: endpoints.List,
-		Node:   nodeAPI(environment),
-		Events: manager.GetEventRecorder("kube-node-ready-controller"), ServerTime: environment.Client.ServerTime,
-		Timeout: cfg.CheckTimeout, Log: log,
+		Settings: worker.Settings{Fleet: p.loop.Settings, AgentName: p.cfg.AgentName, Namespace: p.cfg.PodNamespace,
+			Template: p.template, ClusterDomain: domain, MaxWorkers: p.cfg.MaxConcurrentWorkers,
+			VerdictPort: p.cfg.MetricsPort, Round: agent.LongestRound(p.cfg.Config), Version: version},
+		Client: p.GetClient(), Endpoints: worker.NewEndpoints(p.environment.Client, p.cfg.DNSService, p.cfg.CheckTimeout).List,
+		Node: nodeAPI(p.environment), Events: p.GetEventRecorder(recorder), ServerTime: p.environment.Client.ServerTime,
+		Timeout: p.cfg.CheckTimeout, Log: p.log,
 	}
 }
 
-// newLeftovers deletes what controller mode has left behind.
-func newLeftovers(cfg config.Controller, template *corev1.PodTemplateSpec, m manager.Manager,
-	log *slog.Logger) *worker.Leftovers {
+// leftovers deletes what controller mode has left behind.
+func (p parts) leftovers() *worker.Leftovers {
 	return &worker.Leftovers{
-		Reader: m.GetAPIReader(), Writer: m.GetClient(), Namespace: cfg.PodNamespace,
-		Selector: componentLabels(template, "worker").AsSelector(), Timeout: cfg.CheckTimeout, Log: log,
+		Reader: p.GetAPIReader(), Writer: p.GetClient(), Namespace: p.cfg.PodNamespace,
+		Selector: componentLabels(p.template, "worker").AsSelector(), Timeout: 10 * p.cfg.CheckTimeout, Log: p.log,
 	}
 }
 
@@ -69,7 +65,16 @@ type parts struct {
 }
 
 // add adds the parts that are switched on. leave ends this process, for another leader.
-func (p parts) add(leave func()) error {
+func (p parts) add(ctx context.Context, leave func()) error {
+	var err error
+	if p.loop.Settings.Workers {
+		err = p.workers().SetupWithManager(ctx, p)
+	} else {
+		err = p.Add(p.leftovers())
+	}
+	if err != nil {
+		return err
+	}
 	live, err := client.New(p.environment.REST, client.Options{Scheme: p.GetScheme(), Mapper: p.GetRESTMapper()})
 	if err != nil {
 		return err
@@ -77,7 +82,7 @@ func (p parts) add(leave func()) error {
 	remediates := p.cfg.RemediationMode != config.RemediationOff
 	group := &controlgroup.Group{Log: p.log}
 	actor := breaker.Actor{Plan: p.loop.Now, ControlGroup: group.State, Now: time.Now,
-		Events: p.GetEventRecorder("kube-node-ready-controller"), Log: p.log}
+		Events: p.GetEventRecorder(recorder), Log: p.log}
 	tainter := p.tainter(actor)
 	if remediates || p.cfg.Retaint {
 		group.Checks, group.Runner = agent.Checks(p.cfg.Config, p.environment)

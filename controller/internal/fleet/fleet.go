@@ -152,8 +152,8 @@ type Report struct {
 
 // Transition is a change of a node's state that this process has seen.
 type Transition struct {
-	Node     string
-	From, To State
+	Node string
+	To   State
 	// Gate is the time from the creation of a node to its first verification; zero where this process has not seen both.
 	Gate time.Duration
 }

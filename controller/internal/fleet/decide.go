@@ -15,7 +15,7 @@ import (
 
 // Decide says what state each selected node is in, and what is to be written, at now.
 func (s Settings) Decide(objects Objects, now time.Time) Plan {
-	plan := Plan{Seen: Memory{began: objects.Seen.began, nodes: make(map[types.UID]memory, len(objects.Nodes)),
+	plan := Plan{At: now, Seen: Memory{began: objects.Seen.began, nodes: make(map[types.UID]memory, len(objects.Nodes)),
 		reported: make(map[Reason]int)}}
 	if plan.Seen.began.IsZero() {
 		plan.Seen.began = now
@@ -247,12 +247,11 @@ func (s Settings) IsGated(node *corev1.Node) bool {
 
 // IsVerified reports whether node has the label and none of the taints that a release removes.
 func (s Settings) IsVerified(node *corev1.Node) bool {
-	value, labelled := node.Labels[s.Request.Label]
 	request := s.Request
 	if s.Rechecks.Enabled() {
 		request = request.Released()
 	}
-	return labelled && value == request.LabelValue && !HasTaintOf(node, request)
+	return request.IsVerified(node.Labels, Taints(node))
 }
 
 // IsTrue reports whether the condition of node says that it is verified.

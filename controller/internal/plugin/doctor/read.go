@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
 )
 
@@ -154,7 +155,7 @@ func (r Reader) corefile(ctx context.Context, namespace string, pods []corev1.Po
 // domain asks up to three kubelets of ready nodes for the cluster's domain.
 func (r Reader) domain(ctx context.Context, nodes []corev1.Node) Read[string] {
 	return read(func() (string, error) {
-		ready := slices.DeleteFunc(slices.Clone(nodes), func(node corev1.Node) bool { return !isReady(&node) })
+		ready := slices.DeleteFunc(slices.Clone(nodes), func(node corev1.Node) bool { return !fleet.IsNodeReady(&node) })
 		err := errors.New("no node is ready")
 		for _, node := range ready[:min(3, len(ready))] {
 			limited, cancel := context.WithTimeout(ctx, 5*time.Second)

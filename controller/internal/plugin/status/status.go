@@ -92,7 +92,7 @@ func (in Input) staysAsItIs(node *corev1.Node) (state fleet.State, stays bool) {
 	value, labelled := node.Labels[request.Label]
 	_, released := node.Annotations[request.Annotation]
 	switch {
-	case fleet.HasTaintOf(node, request):
+	case slices.ContainsFunc(fleet.Taints(node), request.Removes):
 		return "", false
 	case labelled:
 		return Excluded, value != request.LabelValue

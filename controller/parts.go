@@ -157,7 +157,7 @@ func removeFailedTaints(ctx context.Context, cfg config.Controller, environment 
 	if err != nil {
 		return err
 	}
-	settings := fleet.Settings{Request: cfg.Config.Request(), FailedTaintValue: cfg.AgentName}
+	settings := fleet.Settings{Request: cfg.Request(), FailedTaintValue: cfg.AgentName}
 	var failures error
 	for token, more := client.Continue(""), true; more; more = token != "" {
 		var nodes corev1.NodeList

@@ -36,8 +36,8 @@ type change struct {
 	within bool              // the end of ctx also ends a request in flight, and no retry goes on after it
 }
 
-// carryOut makes a change, and returns the Node as it is then. Where a patch was applied and the Node has the startup taint again,
-// it starts over: for one Timeout, and despite the end of ctx, unless c.within.
+// carryOut makes a change, and returns the Node as it is then. Where a patch was applied and the Node has the startup taint all
+// the same, it starts over: for one Timeout, and despite the end of ctx, unless c.within.
 func (p *Patcher) carryOut(ctx context.Context, base *Node, c change) (*Node, error) {
 	node, err := p.apply(ctx, base, c)
 	if err != nil || c.done(node) {

@@ -113,8 +113,9 @@ func TestSlimNodeKeepsWhatPatchesTest(t *testing.T) {
 
 	kept := node.DeepCopy()
 	kept.Annotations = map[string]string{"kept": "a"}
-	kept.GenerateName, kept.SelfLink, kept.Generation, kept.Finalizers = "", "", 0, nil
-	kept.DeletionGracePeriodSeconds, kept.ManagedFields = nil, nil
+	for _, name := range []string{"GenerateName", "SelfLink", "Generation", "DeletionGracePeriodSeconds", "Finalizers", "ManagedFields"} {
+		reflect.ValueOf(&kept.ObjectMeta).Elem().FieldByName(name).SetZero()
+	}
 	kept.Status.Conditions = []corev1.NodeCondition{node.Status.Conditions[0], node.Status.Conditions[2]}
 	kept.Status.Conditions[0].LastHeartbeatTime = metav1.Time{} // of kubelet
 	assert.Equal(t, PatchNode(kept), PatchNode(slim.(*corev1.Node)))

@@ -164,11 +164,12 @@ func newManager(cfg config.Controller, environment kube.Environment, template *c
 	if err := corev1.AddToScheme(scheme); err != nil {
 		return nil, err
 	}
-	noCopies := true // nobody writes to what a list returns
+	noCopies := true                                                       // nobody writes to what a list returns
+	annotations := append(remediation.Annotations(), nodepatch.Annotation) // that decisions read
 	m, err := ctrl.NewManager(environment.REST, ctrl.Options{
 		Scheme: scheme,
 		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
-			&corev1.Node{}: {Transform: fleet.SlimNode(cfg.ConditionType, annotations()...), UnsafeDisableDeepCopy: &noCopies},
+			&corev1.Node{}: {Transform: fleet.SlimNode(cfg.ConditionType, annotations...), UnsafeDisableDeepCopy: &noCopies},
 			&corev1.Pod{}: {Transform: fleet.SlimPod(worker.Annotations()...), UnsafeDisableDeepCopy: &noCopies,
 				Namespaces: map[string]cache.Config{cfg.PodNamespace: {LabelSelector: selector(template)}}},
 		}},
@@ -210,9 +211,6 @@ func readTemplate(path string) (*corev1.PodTemplateSpec, error) {
 	}
 	return template, nil
 }
-
-// annotations returns the keys that decisions read.
-func annotations() []string { return append(remediation.Annotations(), nodepatch.Annotation) }
 
 func newLogger(cfg config.Controller, out io.Writer) *slog.Logger {
 	var level slog.Level

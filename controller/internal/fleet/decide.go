@@ -141,15 +141,15 @@ const atLeast = 3
 // report decides what is to be written: a condition for each node, and Events: one for each node, or one for all that fail for a
 // reason that is widespread, and again once they are twice as many.
 func (s Settings) report(plan *Plan, seen Memory, now time.Time) {
-	waiting, failing, shown := 0, make(map[Reason][]string), make(map[Reason]int)
+	waiting, failing, written := 0, make(map[Reason][]string), make(map[Reason]int)
 	for _, status := range plan.Statuses {
 		if status.State != Verified && status.Gated && status.Untouchable == "" {
 			waiting++
 			if status.Reason.IsOwn() {
 				failing[status.Reason] = append(failing[status.Reason], status.Node.Name)
 			}
-			if s.shows(status.Node, status.Reason) {
-				shown[status.Reason]++
+			if shown := s.Condition(status.Node); shown.Status == corev1.ConditionFalse && firstReason(shown) == status.Reason {
+				written[status.Reason]++
 			}
 		}
 	}
@@ -157,7 +157,7 @@ func (s Settings) report(plan *Plan, seen Memory, now time.Time) {
 		switch before := seen.reported[reason]; {
 		case len(nodes) < atLeast || 2*len(nodes) < waiting: // not widespread (any more)
 		case !seen.Began():
-			plan.Seen.reported[reason] = shown[reason] // by the leader before this one
+			plan.Seen.reported[reason] = written[reason] // by the leader before this one
 		default:
 			plan.Seen.reported[reason] = before
 		}
@@ -254,12 +254,8 @@ func (s Settings) IsVerified(node *corev1.Node) bool {
 }
 
 // IsTrue reports whether the condition of node says that it is verified.
-func (s Settings) IsTrue(node *corev1.Node) bool { return s.Condition(node).Status == corev1.ConditionTrue }
-
-// shows reports whether the condition of node is False for reason.
-func (s Settings) shows(node *corev1.Node, reason Reason) bool {
-	condition := s.Condition(node)
-	return condition.Status == corev1.ConditionFalse && firstReason(condition) == reason
+func (s Settings) IsTrue(node *corev1.Node) bool {
+	return s.Condition(node).Status == corev1.ConditionTrue
 }
 
 // Condition returns ours of node, empty where there is none.

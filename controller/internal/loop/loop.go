@@ -78,14 +78,11 @@ func (l *Loop) SetupWithManager(manager ctrl.Manager) error {
 
 // soon decides about the whole fleet once for all the changes of a moment.
 func soon() handler.EventHandler {
-	enqueue := func(q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-		q.AddAfter(reconcile.Request{}, batch)
-	}
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 	return handler.Funcs{
-		CreateFunc: func(_ context.Context, _ event.CreateEvent, q queue) { enqueue(q) },
-		UpdateFunc: func(_ context.Context, _ event.UpdateEvent, q queue) { enqueue(q) },
-		DeleteFunc: func(_ context.Context, _ event.DeleteEvent, q queue) { enqueue(q) },
+		CreateFunc: func(_ context.Context, _ event.CreateEvent, q queue) { q.AddAfter(reconcile.Request{}, batch) },
+		UpdateFunc: func(_ context.Context, _ event.UpdateEvent, q queue) { q.AddAfter(reconcile.Request{}, batch) },
+		DeleteFunc: func(_ context.Context, _ event.DeleteEvent, q queue) { q.AddAfter(reconcile.Request{}, batch) },
 	}
 }
 

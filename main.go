@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/imunhatep/kube-node-ready/internal/agent"
+	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/metrics"
@@ -82,7 +83,7 @@ func run(args []string, lookupEnv func(string) (string, bool), signals <-chan os
 		return exitNotVerified
 	}
 
-	recorder := metrics.New(cfg.NodeName, agent.CheckNames(cfg), metrics.Build{Version: version, Commit: commit})
+	recorder := metrics.New(cfg.NodeName, checklist.Names(cfg), metrics.Build{Version: version, Commit: commit})
 	if cfg.EnableMetrics {
 		server, err := recorder.Listen(cfg.MetricsPort)
 		if err != nil {

@@ -38,7 +38,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/remediation"
 	"github.com/imunhatep/kube-node-ready/controller/internal/report"
 	"github.com/imunhatep/kube-node-ready/controller/internal/worker"
-	"github.com/imunhatep/kube-node-ready/internal/agent"
+	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -120,7 +120,7 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 	if err != nil {
 		return err
 	}
-	request := agent.NewRequest(cfg.Config)
+	request := cfg.Config.Request()
 	request.Blocks = request.WaitsFor(cfg.WaitForTaints)
 	settings := fleet.Settings{
 		Rules: fleet.NewRules(template, request), Request: request, ConditionType: cfg.ConditionType,
@@ -130,7 +130,7 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 			RecoveryThreshold: cfg.RecoveryThreshold}, NoAgentFor: cfg.RetaintNoAgentFor, FailedTaintValue: cfg.AgentName,
 	}
 	if settings.Workers { // a worker says nothing before its round ends
-		settings.SilentAfter = max(settings.SilentAfter, agent.LongestRound(cfg.Config)+time.Minute)
+		settings.SilentAfter = max(settings.SilentAfter, checklist.LongestRound(cfg.Config)+time.Minute)
 	}
 	fleetLoop := &loop.Loop{Settings: settings, Cache: manager.GetCache(), Live: manager.GetAPIReader(), Log: log}
 	collector := metrics.New(fleetLoop, metrics.Build{Version: version, Commit: commit, Date: buildDate})
@@ -152,7 +152,7 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 		return err
 	}
 	// The API server's clock is known from its first answer on: conditions have its time, not this node's.
-	if err := environment.Client.Versions(ctx, ""); err != nil {
+	if err := environment.Client.Versions(ctx); err != nil {
 		log.Warn("no answer from the API server yet", "error", err)
 	}
 	log.Info("starting", "version", version, "mode", cfg.DeploymentMode, "remediation", cfg.RemediationMode)

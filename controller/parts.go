@@ -24,7 +24,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/remediation"
 	"github.com/imunhatep/kube-node-ready/controller/internal/retaint"
 	"github.com/imunhatep/kube-node-ready/controller/internal/worker"
-	"github.com/imunhatep/kube-node-ready/internal/agent"
+	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -39,7 +39,7 @@ func (p parts) workers() *worker.Reconciler {
 	return &worker.Reconciler{
 		Settings: worker.Settings{Fleet: p.loop.Settings, AgentName: p.cfg.AgentName, Namespace: p.cfg.PodNamespace,
 			Template: p.template, ClusterDomain: domain, MaxWorkers: p.cfg.MaxConcurrentWorkers,
-			VerdictPort: p.cfg.MetricsPort, Round: agent.LongestRound(p.cfg.Config), Version: version},
+			VerdictPort: p.cfg.MetricsPort, Round: checklist.LongestRound(p.cfg.Config), Version: version},
 		Client: p.GetClient(), Endpoints: worker.NewEndpoints(p.environment.Client, p.cfg.DNSService, p.cfg.CheckTimeout).List,
 		Node: nodeAPI(p.environment), Events: p.GetEventRecorder(recorder), ServerTime: p.environment.Client.ServerTime,
 		Timeout: p.cfg.CheckTimeout, Log: p.log,
@@ -86,7 +86,7 @@ func (p parts) add(ctx context.Context, leave func()) error {
 		Events: p.GetEventRecorder(recorder), Log: p.log}
 	tainter := p.tainter(actor)
 	if remediates || p.cfg.Retaint {
-		group.Checks, group.Runner = agent.Checks(p.cfg.Config, p.environment)
+		group.Checks, group.Runner = checklist.ForAnotherProcess(p.cfg.Config, p.environment)
 		handOver := &breaker.HandOver{Client: live, Namespace: p.cfg.PodNamespace,
 			Replicas: componentLabels(p.template, "controller"), Leave: leave, Log: p.log}
 		if remediates {
@@ -157,7 +157,7 @@ func removeFailedTaints(ctx context.Context, cfg config.Controller, environment 
 	if err != nil {
 		return err
 	}
-	settings := fleet.Settings{Request: agent.NewRequest(cfg.Config), FailedTaintValue: cfg.AgentName}
+	settings := fleet.Settings{Request: cfg.Config.Request(), FailedTaintValue: cfg.AgentName}
 	var failures error
 	for token, more := client.Continue(""), true; more; more = token != "" {
 		var nodes corev1.NodeList

@@ -9,7 +9,7 @@ for version in 1.24.0 1.30.0 1.36.0; do
   bin/tools/helm lint --strict --quiet chart --kube-version "$version" --set "$everything"
   bin/tools/helm lint --strict --quiet chart --kube-version "$version" --set "$everything,controller.enabled=true"
   bin/tools/helm lint --strict --quiet chart --kube-version "$version" \
-    --set "$everything,controller.enabled=true,config.recheckInterval=1m,config.connectivityMatrix=true,controller.retaint.enabled=true"
+    --set "$everything,controller.enabled=true,config.recheckInterval=1m,config.peers=true,controller.retaint.enabled=true"
   bin/tools/helm lint --strict --quiet chart --kube-version "$version" \
     --set "$everything,controller.enabled=true,deploymentMode=controller,controller.remediation.mode=delete"
 done

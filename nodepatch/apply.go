@@ -60,8 +60,7 @@ func (p *Patcher) carryOut(ctx context.Context, base *Node, c change) (*Node, er
 			return node, err
 		}
 	}
-	who := whoTaints(base, node)
-	return nil, fmt.Errorf("node %s: the taint is back after each of %d patches: %s", base.Name, maxUndone, who)
+	return nil, fmt.Errorf("node %s: the taint is back after each of %d patches: %s", base.Name, maxUndone, whoTaints(base, node))
 }
 
 // apply sends patches until one is applied, or none is needed any more, and returns the Node as it is then.
@@ -172,6 +171,27 @@ func (p *Patcher) readAfter(ctx context.Context, waits backoff.BackOff, err erro
 		}
 		last = err
 	}
+}
+
+// IsFinal reports whether a retry would get the same answer: a client error other than "not now" or
+// "not on this version of the object".
+func IsFinal(err error) bool {
+	switch code := statusCode(err); code {
+	case http.StatusConflict, http.StatusUnprocessableEntity, http.StatusTooManyRequests, http.StatusRequestTimeout:
+		return false
+	default:
+		return code >= 400 && code < 500
+	}
+}
+
+// statusCode returns the HTTP status in the API server's answer, or 0 if err is something else. The
+// code decides, because an admission webhook may set any reason.
+func statusCode(err error) int32 {
+	var status apierrors.APIStatus
+	if errors.As(err, &status) {
+		return status.Status().Code
+	}
+	return 0
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

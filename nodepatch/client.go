@@ -19,33 +19,19 @@ type Client struct {
 }
 
 // Get reads the Node.
-func (c Client) Get(ctx context.Context) (*Node, error) { return c.GetPadded(ctx, "") }
-
-// GetPadded reads the Node with a request that has a header of this value, unless it is empty.
-func (c Client) GetPadded(ctx context.Context, padding string) (*Node, error) {
-	return c.read(pad(c.REST.Get().Resource("nodes").Name(c.Name).MaxRetries(0), padding).Do(ctx))
+func (c Client) Get(ctx context.Context) (*Node, error) {
+	return c.read(c.REST.Get().Resource("nodes").Name(c.Name).MaxRetries(0).Do(ctx))
 }
 
 // GetCached reads the Node from the API server's cache (resourceVersion=0), which costs etcd nothing and may be
 // behind by some seconds.
-func (c Client) GetCached(ctx context.Context) (*Node, error) { return c.GetCachedPadded(ctx, "") }
-
-// GetCachedPadded is GetCached with the header of GetPadded.
-func (c Client) GetCachedPadded(ctx context.Context, padding string) (*Node, error) {
-	request := c.REST.Get().Resource("nodes").Name(c.Name).Param("resourceVersion", "0").MaxRetries(0)
-	return c.read(pad(request, padding).Do(ctx))
+func (c Client) GetCached(ctx context.Context) (*Node, error) {
+	return c.read(c.REST.Get().Resource("nodes").Name(c.Name).Param("resourceVersion", "0").MaxRetries(0).Do(ctx))
 }
 
 // Patch sends a JSON patch and returns the patched Node.
 func (c Client) Patch(ctx context.Context, patch []byte) (*Node, error) {
 	return c.read(c.REST.Patch(types.JSONPatchType).Resource("nodes").Name(c.Name).Body(patch).MaxRetries(0).Do(ctx))
-}
-
-func pad(request *rest.Request, padding string) *rest.Request {
-	if padding != "" {
-		request.SetHeader("X-Kube-Node-Ready-Padding", padding)
-	}
-	return request
 }
 
 func (c Client) read(answer rest.Result) (*Node, error) {

@@ -3,11 +3,27 @@ package nodepatch
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 )
+
+// ErrReplaced means that the Node was deleted and created again since it was read: the checks have verified the old one.
+var ErrReplaced = errors.New("the node was deleted and created again under the same name")
+
+// ErrBlocked means that a client has added a taint that blocks the release: what was verified does not count any more.
+var ErrBlocked = errors.New("a foreign taint was added while the node was patched")
+
+// ErrOutdated means that the Node was started again since base was read, or released and is to be verified again.
+var ErrOutdated = errors.New("the node was started again, or released, since it was read")
+
+// Refused means that the API server will not apply the patch, and a retry does not help.
+type Refused struct{ Err error }
+
+func (r *Refused) Error() string { return fmt.Sprintf("the API server refuses the patch: %v", r.Err) }
+func (r *Refused) Unwrap() error { return r.Err }
 
 // NodeAPI reads and patches one Node.
 type NodeAPI interface {

@@ -26,7 +26,9 @@ CONTROL_GROUP_FOR: {{ $.Values.controller.remediation.controlGroupFor | quote }}
 {{- end }}
 {{- if include "kube-node-ready.recheck" . }}
 RETAINT: {{ .Values.controller.retaint.enabled | quote }}
-RETAINT_SETTLE_FOR: {{ .Values.controller.retaint.settleFor | quote }}
+RETAINT_CONTROL_GROUP_FOR: {{ .Values.controller.retaint.controlGroupFor | quote }}
+RETAINT_COOL_DOWN: {{ .Values.controller.retaint.coolDown | quote }}
+RETAINT_NO_AGENT_FOR: {{ .Values.controller.retaint.noAgentFor | quote }}
 {{- end }}
 {{- end }}
 
@@ -53,12 +55,6 @@ helm.sh/hook-weight: {{ . | quote }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end }}
 
-{{- define "kube-node-ready.controllerSubjects" -}}
-- kind: ServiceAccount
-  name: {{ include "kube-node-ready.controllerName" . }}
-  namespace: {{ .Release.Namespace }}
-{{- end }}
-
 {{/* Binds the Role of that name: (dict "root" $ "name" NAME "namespace" NAMESPACE). */}}
 {{- define "kube-node-ready.controllerBinding" -}}
 ---
@@ -74,17 +70,14 @@ roleRef:
   kind: Role
   name: {{ .name }}
 subjects:
-  {{- include "kube-node-ready.controllerSubjects" .root | nindent 2 }}
+  {{- include "kube-node-ready.subjects" (list .root (include "kube-node-ready.controllerName" .root)) | nindent 2 }}
 {{- end }}
 
 {{/* Errors that the schema cannot find in what re-taint needs. */}}
 {{- define "kube-node-ready.validateRetaint" -}}
 {{- if .Values.controller.retaint.enabled }}
 {{- if not .Values.controller.enabled }}
-{{- fail "controller.retaint.enabled needs controller.enabled: nothing else closes nodes" }}
-{{- end }}
-{{- if ne .Values.deploymentMode "daemonset" }}
-{{- fail (printf "controller.retaint.enabled needs deploymentMode daemonset, not %s: a worker does not recheck its node" .Values.deploymentMode) }}
+{{- fail "controller.retaint.enabled needs controller.enabled: nothing else re-taints nodes" }}
 {{- end }}
 {{- if not (include "kube-node-ready.recheck" .) }}
 {{- fail "controller.retaint.enabled needs config.recheckInterval: only rechecks find that a verified node fails" }}
@@ -101,9 +94,12 @@ subjects:
 {{- include "kube-node-ready.validateRetaint" . }}
 {{- if .Values.controller.enabled }}
 {{- include "kube-node-ready.validateDuration" (list "controller.notStartedAfter" .Values.controller.notStartedAfter "1s" "24h") }}
-{{- include "kube-node-ready.validateDuration" (list "controller.retaint.settleFor" .Values.controller.retaint.settleFor "1s" "24h") }}
-{{- range $name := list "deleteAfter" "failedFor" "controlGroupFor" }}
-{{- include "kube-node-ready.validateDuration" (list (printf "controller.remediation.%s" $name) (index $.Values.controller.remediation $name) "1s" "24h") }}
+{{- range $section, $names := dict "retaint" (list "controlGroupFor" "coolDown" "noAgentFor")
+  "remediation" (list "deleteAfter" "failedFor" "controlGroupFor") }}
+{{- range $names }}
+{{- $value := index $.Values.controller $section . }}
+{{- include "kube-node-ready.validateDuration" (list (printf "controller.%s.%s" $section .) $value "1s" "24h") }}
+{{- end }}
 {{- end }}
 {{- $fullname := include "kube-node-ready.fullname" . }}
 {{- if gt (len $fullname) 52 }}

@@ -83,11 +83,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- printf "%s%s%s" (index . 0) (hasPrefix "sha256:" (index . 1) | ternary "@" ":") (index . 1) }}
 {{- end }}
 
-{{/* The subjects of every binding of the agent. */}}
+{{/* The subjects of a binding: (list . ACCOUNT). */}}
 {{- define "kube-node-ready.subjects" -}}
 - kind: ServiceAccount
-  name: {{ include "kube-node-ready.serviceAccountName" . }}
-  namespace: {{ .Release.Namespace }}
+  name: {{ index . 1 }}
+  namespace: {{ (index . 0).Release.Namespace }}
 {{- end }}
 
 {{/* "true" if the agents stay and check their nodes again, or nothing. */}}
@@ -118,7 +118,6 @@ INITIAL_TIMEOUT: {{ .initialTimeout | quote }}
 CHECK_TIMEOUT: {{ .checkTimeout | quote }}
 MAX_RETRIES: {{ .maxRetries | quote }}
 RETRY_BACKOFF: {{ .retryBackoff | quote }}
-SUCCESS_THRESHOLD: {{ .successThreshold | quote }}
 DNS_TEST_DOMAINS: {{ .dnsTestDomains | join "," | quote }}
 NETWORK_TARGETS: {{ .networkTargets | join "," | quote }}
 DNS_SERVICE: {{ .dnsService | quote }}
@@ -136,7 +135,7 @@ CONDITION_TYPE: {{ .conditionType | quote }}
 RECHECK_INTERVAL: {{ .recheckInterval | quote }}
 FAILURE_THRESHOLD: {{ .failureThreshold | quote }}
 RECOVERY_THRESHOLD: {{ .recoveryThreshold | quote }}
-ENABLE_CONNECTIVITY_MATRIX: {{ .connectivityMatrix | quote }}
+ENABLE_CONNECTIVITY_MATRIX: {{ .peers | quote }}
 PEERS_SERVICE: {{ printf "%s/%s" $.Release.Namespace (include "kube-node-ready.peersName" $) | quote }}
 ENABLE_METRICS: {{ .enableMetrics | quote }}
 METRICS_PORT: {{ .metricsPort | quote }}
@@ -194,7 +193,7 @@ of their own they would not apply to a node that matches only a term of the user
 {{- range $i, $key := fromJsonArray . }}{{ if $i }}|{{ end }}{{ regexQuoteMeta $key }}{{ end }}
 {{- end }}
 
-{{/* The keys of taints that a released node must not have, as JSON: with rechecks the controller may close it with the failed taint. */}}
+{{/* The keys of taints that a released node must not have, as JSON: with rechecks the controller may re-taint it. */}}
 {{- define "kube-node-ready.unreleasedKeys" -}}
 {{- $keys := include "kube-node-ready.taintKeys" . | fromJsonArray }}
 {{- if include "kube-node-ready.recheck" . }}{{ $keys = without $keys .Values.config.failedTaintKey }}{{ end }}
@@ -211,10 +210,6 @@ taints of the nodes that they must release.
 {{- $own = append $own (dict "key" . "operator" "Exists") }}
 {{- end }}
 {{- toYaml (concat $own (index . 1 | default list)) }}
-{{- end }}
-
-{{- define "kube-node-ready.tolerations" -}}
-{{- include "kube-node-ready.tolerate" (list . .Values.tolerations) }}
 {{- end }}
 
 {{/*
@@ -265,6 +260,11 @@ scraped all the time.
 {{- end }}
 {{- end }}
 
+{{/* Seconds between SIGTERM and SIGKILL: the agent reads its node once more after the linger, which takes up to 4 s. */}}
+{{- define "kube-node-ready.gracePeriod" -}}
+{{- include "kube-node-ready.linger" . | include "kube-node-ready.seconds" | int | add 10 | max 90 }}
+{{- end }}
+
 {{/* (list NAME DURATION LEAST MOST) */}}
 {{- define "kube-node-ready.validateDuration" -}}
 {{- $value := include "kube-node-ready.sortable" (index . 1) }}
@@ -294,21 +294,20 @@ scraped all the time.
 {{- if not .Values.config.enableMetrics }}
 {{- fail (printf "config.recheckInterval %s needs config.enableMetrics: kubelet probes whether the node passes" .Values.config.recheckInterval) }}
 {{- end }}
-{{- if eq .Values.config.failedTaintKey .Values.config.taintKey }}
-{{- fail (printf "config.failedTaintKey %s must differ from config.taintKey" .Values.config.failedTaintKey) }}
-{{- end }}
-{{- else if .Values.config.connectivityMatrix }}
-{{- fail "config.connectivityMatrix needs config.recheckInterval: a one-shot agent is gone before others could reach it" }}
+{{- else if .Values.config.peers }}
+{{- fail "config.peers needs config.recheckInterval: a one-shot agent is gone before others could reach it" }}
 {{- end }}
 {{- $peers := include "kube-node-ready.peersName" . }}
-{{- if and .Values.config.connectivityMatrix (gt (len $peers) 63) }}
-{{- fail (printf "with config.connectivityMatrix, the name %s must have at most 63 characters: set fullnameOverride" $peers) }}
+{{- if and .Values.config.peers (gt (len $peers) 63) }}
+{{- fail (printf "with config.peers, the name %s must have at most 63 characters: set fullnameOverride" $peers) }}
 {{- end }}
 {{- end }}
 
 {{/* Errors that the schema cannot find: conflicts between two values, reserved keys, and durations outside the agent's bounds. */}}
 {{- define "kube-node-ready.validate" -}}
-{{- include "kube-node-ready.validateFormer" . }}
+{{- include "kube-node-ready.validateFormerValues" . }}
+{{- include "kube-node-ready.validateFormerImages" . }}
+{{- include "kube-node-ready.validateFormerObjects" . }}
 {{- range $name, $keys := dict
   "verifiedLabel" (list .Values.config.verifiedLabel)
   "taintKey" (list .Values.config.taintKey)
@@ -321,10 +320,11 @@ scraped all the time.
 {{- end }}
 {{- end }}
 {{- end }}
-{{- if and (eq .Values.deploymentMode "controller") (has "taint" (include "kube-node-ready.onTimeout" . | splitList ",")) }}
+{{- $taints := has "taint" (splitList "," .Values.config.onTimeout) }}
+{{- if and (eq .Values.deploymentMode "controller") $taints }}
 {{- fail (printf "config.onTimeout %s needs deploymentMode daemonset: only an agent adds the failed taint" .Values.config.onTimeout) }}
 {{- end }}
-{{- if and (has "taint" (include "kube-node-ready.onTimeout" . | splitList ",")) (eq .Values.config.failedTaintKey .Values.config.taintKey) }}
+{{- if and (or $taints (include "kube-node-ready.recheck" .)) (eq .Values.config.failedTaintKey .Values.config.taintKey) }}
 {{- fail (printf "config.failedTaintKey %s must differ from config.taintKey" .Values.config.failedTaintKey) }}
 {{- end }}
 {{- with (include "kube-node-ready.updateStrategy" . | fromYaml).rollingUpdate }}
@@ -333,7 +333,6 @@ scraped all the time.
 {{- end }}
 {{- end }}
 {{- include "kube-node-ready.validateRecheck" . }}
-{{- $linger := include "kube-node-ready.linger" . }}
 {{- if has .Values.config.conditionType (list "Ready" "MemoryPressure" "DiskPressure" "PIDPressure" "NetworkUnavailable") }}
 {{- fail (printf "config.conditionType %s must not be a condition of kubelet or a CNI" .Values.config.conditionType) }}
 {{- end }}
@@ -341,16 +340,11 @@ scraped all the time.
   (list "config.initialTimeout" .Values.config.initialTimeout "1s" "24h")
   (list "config.checkTimeout" .Values.config.checkTimeout "100ms" "5m")
   (list "config.lateTaintWindow" .Values.config.lateTaintWindow "0s" "1h")
-  (list "config.metricsLinger" $linger "0s" "1h") }}
+  (list "config.metricsLinger" (include "kube-node-ready.linger" .) "0s" "1h") }}
 {{- include "kube-node-ready.validateDuration" $bound }}
 {{- end }}
 {{- if gt (include "kube-node-ready.sortable" .Values.config.checkTimeout) (include "kube-node-ready.sortable" .Values.config.initialTimeout) }}
 {{- fail (printf "config.checkTimeout %s must not be longer than config.initialTimeout %s" .Values.config.checkTimeout .Values.config.initialTimeout) }}
-{{- end }}
-{{- $grace := .Values.terminationGracePeriodSeconds | int }}
-{{- $least := include "kube-node-ready.seconds" $linger | int | add 10 | int }}
-{{- if lt $grace $least }}
-{{- fail (printf "terminationGracePeriodSeconds is %d, but config.metricsLinger %s needs at least %d: kubelet would kill the agent before it has served the final metrics and read its node for the last time" $grace $linger $least) }}
 {{- end }}
 {{- include "kube-node-ready.validateController" . }}
 {{- range $user, $missing := dict "podMonitor" "scrape" "serviceMonitor" "scrape" "scrapeAnnotations" "scrape" "readinessProbe" "probe" }}

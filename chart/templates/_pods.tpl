@@ -1,3 +1,48 @@
+{{/* What the pods of agents and of workers have in common. */}}
+{{- define "kube-node-ready.podSpec" -}}
+serviceAccountName: {{ include "kube-node-ready.serviceAccountName" . }}
+# Otherwise a Service named `metrics` would set METRICS_PORT in the environment.
+enableServiceLinks: false
+# The checks must use the pod network.
+hostNetwork: false
+priorityClassName: {{ .Values.priorityClassName | quote }}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext:
+  {{- toYaml .Values.podSecurityContext | nindent 2 }}
+nodeSelector:
+  {{- include "kube-node-ready.nodeSelector" . | nindent 2 }}
+affinity:
+  {{- include "kube-node-ready.affinity" . | nindent 2 }}
+{{- end }}
+
+{{/* What their containers have in common. */}}
+{{- define "kube-node-ready.container" -}}
+image: {{ include "kube-node-ready.image" . | quote }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+# It exits on an invalid setting: show its message in the pod's status.
+terminationMessagePolicy: FallbackToLogsOnError
+resources:
+  {{- toYaml .Values.resources | nindent 2 }}
+securityContext:
+  {{- toYaml .Values.securityContext | nindent 2 }}
+envFrom:
+  - configMapRef:
+      name: {{ include "kube-node-ready.fullname" . }}
+{{- end }}
+
+{{/* Where the pod runs, as variables. */}}
+{{- define "kube-node-ready.podVariables" -}}
+{{- range $name, $path := dict "NODE_NAME" "spec.nodeName" "POD_NAMESPACE" "metadata.namespace" }}
+- name: {{ $name }}
+  valueFrom:
+    fieldRef:
+      fieldPath: {{ $path }}
+{{- end }}
+{{- end }}
+
 {{/* The pod template of the DaemonSet. The controller reads the same template: its labels select the agents, its node rules the nodes. */}}
 {{- define "kube-node-ready.agentTemplate" -}}
 metadata:
@@ -10,44 +55,16 @@ metadata:
     {{- toYaml . | nindent 4 }}
     {{- end }}
 spec:
-  serviceAccountName: {{ include "kube-node-ready.serviceAccountName" . }}
   automountServiceAccountToken: true
-  # Otherwise a Service named `metrics` would set METRICS_PORT in the environment.
-  enableServiceLinks: false
-  # The checks must use the pod network.
-  hostNetwork: false
-  priorityClassName: {{ .Values.priorityClassName | quote }}
-  terminationGracePeriodSeconds: {{ .Values.terminationGracePeriodSeconds | int }}
-  {{- with .Values.imagePullSecrets }}
-  imagePullSecrets:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
-  securityContext:
-    {{- toYaml .Values.podSecurityContext | nindent 4 }}
-  nodeSelector:
-    {{- include "kube-node-ready.nodeSelector" . | nindent 4 }}
-  affinity:
-    {{- include "kube-node-ready.affinity" . | nindent 4 }}
+  terminationGracePeriodSeconds: {{ include "kube-node-ready.gracePeriod" . }}
+  {{- include "kube-node-ready.podSpec" . | nindent 2 }}
   tolerations:
-    {{- include "kube-node-ready.tolerations" . | nindent 4 }}
+    {{- include "kube-node-ready.tolerate" (list . .Values.tolerations) | nindent 4 }}
   containers:
     - name: agent
-      image: {{ include "kube-node-ready.image" . | quote }}
-      imagePullPolicy: {{ .Values.image.pullPolicy }}
-      # The agent exits on an invalid setting: show its message in the pod's status.
-      terminationMessagePolicy: FallbackToLogsOnError
-      envFrom:
-        - configMapRef:
-            name: {{ include "kube-node-ready.fullname" . }}
+      {{- include "kube-node-ready.container" . | nindent 6 }}
       env:
-        - name: NODE_NAME
-          valueFrom:
-            fieldRef:
-              fieldPath: spec.nodeName
-        - name: POD_NAMESPACE
-          valueFrom:
-            fieldRef:
-              fieldPath: metadata.namespace
+        {{- include "kube-node-ready.podVariables" . | trim | nindent 8 }}
       {{- if .Values.config.enableMetrics }}
       ports:
         - name: metrics
@@ -56,10 +73,8 @@ spec:
       # No liveness probe: a restart begins INITIAL_TIMEOUT again, and a node with a broken path from kubelet to pods would never time out.
       {{- $recheck := include "kube-node-ready.recheck" . }}
       {{- if or .Values.readinessProbe.enabled $recheck }}
-      # Ready means verified. The first probe is late, so that a node that starts well gets no `Unhealthy` Event.
-      {{- if $recheck }}
-      # While the agent rechecks its node, kubelet says here what an agent without a path to the API server cannot write.
-      {{- end }}
+      # Ready means verified. With rechecks, not ready is what an agent without a path to the API server cannot write. The first probe
+      # is late, so that a node that starts well gets no `Unhealthy` Event.
       readinessProbe:
         httpGet:
           path: /readyz
@@ -70,10 +85,6 @@ spec:
         failureThreshold: {{ $recheck | empty | ternary 1 2 }}
       {{- end }}
       {{- end }}
-      resources:
-        {{- toYaml .Values.resources | nindent 8 }}
-      securityContext:
-        {{- toYaml .Values.securityContext | nindent 8 }}
 {{- end }}
 
 {{/*
@@ -88,25 +99,11 @@ metadata:
     {{- merge (dict "cluster-autoscaler.kubernetes.io/safe-to-evict" "true") (.Values.podAnnotations | default dict) | toYaml | nindent 4 }}
 spec:
   restartPolicy: Never
-  serviceAccountName: {{ include "kube-node-ready.serviceAccountName" . }}
   automountServiceAccountToken: false
-  enableServiceLinks: false
-  # The checks must use the pod network.
-  hostNetwork: false
-  priorityClassName: {{ .Values.priorityClassName | quote }}
   terminationGracePeriodSeconds: 5
-  {{- with .Values.imagePullSecrets }}
-  imagePullSecrets:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
-  securityContext:
-    {{- toYaml .Values.podSecurityContext | nindent 4 }}
-  nodeSelector:
-    {{- include "kube-node-ready.nodeSelector" . | nindent 4 }}
-  affinity:
-    {{- include "kube-node-ready.affinity" . | nindent 4 }}
+  {{- include "kube-node-ready.podSpec" . | nindent 2 }}
   tolerations:
-    {{- include "kube-node-ready.tolerations" . | nindent 4 }}
+    {{- include "kube-node-ready.tolerate" (list . .Values.tolerations) | nindent 4 }}
     # As the DaemonSet controller adds them to its pods.
     {{- range list "not-ready" "unreachable" }}
     - key: node.kubernetes.io/{{ . }}
@@ -120,23 +117,10 @@ spec:
     {{- end }}
   containers:
     - name: worker
-      image: {{ include "kube-node-ready.image" . | quote }}
-      imagePullPolicy: {{ .Values.image.pullPolicy }}
       args: [--worker]
-      # The worker exits on an invalid setting before it writes its verdict: show its message in the pod's status.
-      terminationMessagePolicy: FallbackToLogsOnError
-      envFrom:
-        - configMapRef:
-            name: {{ include "kube-node-ready.fullname" . }}
+      {{- include "kube-node-ready.container" . | nindent 6 }}
       env:
-        - name: NODE_NAME
-          valueFrom:
-            fieldRef:
-              fieldPath: spec.nodeName
-        - name: POD_NAMESPACE
-          valueFrom:
-            fieldRef:
-              fieldPath: metadata.namespace
+        {{- include "kube-node-ready.podVariables" . | trim | nindent 8 }}
         # Kubernetes writes this ConfigMap into every namespace. As a variable, because a volume would delay the start.
         - name: CLUSTER_CA
           valueFrom:
@@ -155,10 +139,6 @@ spec:
         periodSeconds: 1
         timeoutSeconds: 60
         failureThreshold: 1
-      resources:
-        {{- toYaml .Values.resources | nindent 8 }}
-      securityContext:
-        {{- toYaml .Values.securityContext | nindent 8 }}
 {{- end }}
 
 {{/* The pods that the controller watches, or in controller mode creates. */}}

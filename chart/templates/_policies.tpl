@@ -6,8 +6,8 @@ request.userInfo.username == 'system:serviceaccount:{{ . | replace "/" ":" }}'
 {{/*
 A policy for the nodes that an account may change: (dict "root" $ "name" NAME "labels" YAML "account" NAMESPACE/NAME
 "condition" NAME-OF-THE-MATCH-CONDITION "manager" MANAGER-IN-managedFields "markers" LIST), and three flags. "ownNode": only the node
-that the token was issued for (KEP-4193). "release": may take off the startup taint, and set the label and the annotation; otherwise it
-may only take off the failed taint. "close": may put that on a verified node.
+that the token was issued for (KEP-4193). "release": may remove the startup taint, and set the label and the annotation; without it,
+the account may only remove the failed taint. "retaint": may add that to a verified node.
 */}}
 {{- define "kube-node-ready.nodePolicy" -}}
 {{- $config := .root.Values.config -}}
@@ -21,15 +21,15 @@ may only take off the failed taint. "close": may put that on a verified node.
   "f:metadata.f:annotations.f:node-ready/verification" "f:metadata.f:annotations..") -}}
 {{- end -}}
 {{- $mayTake = $mayTake | join "', '" | printf "['%s']" -}}
-{{- /* Where the account may put the failed taint on: in CEL, and in words. */ -}}
+{{- /* Where the account may add the failed taint: in CEL, and in words. */ -}}
 {{- $mayFail := "" -}}
 {{- $failed := "" -}}
 {{- if has "taint" .markers -}}
 {{- $mayFail = printf "variables.taints.exists(s, s.key == '%s')" $config.taintKey -}}
 {{- $failed = printf " put on %s:NoSchedule beside %s," $config.failedTaintKey $config.taintKey -}}
-{{- else if .close -}}
+{{- else if .retaint -}}
 {{- $value := include "kube-node-ready.fullname" .root -}}
-{{- $mayFail = printf "t.?value.orValue('') == '%s' && variables.mayClose" $value -}}
+{{- $mayFail = printf "t.?value.orValue('') == '%s' && variables.mayRetaint" $value -}}
 {{- $failed = printf " put on %s=%s:NoSchedule where %s is %q, without %s, and not on a control plane," $config.failedTaintKey $value
   $config.verifiedLabel (toString $config.verifiedLabelValue) $config.taintKey -}}
 {{- end -}}
@@ -71,8 +71,8 @@ spec:
       expression: dyn(object).metadata.?annotations.orValue({})
     - name: oldAnnotations
       expression: dyn(oldObject).metadata.?annotations.orValue({})
-    {{- if .close }}
-    - name: mayClose
+    {{- if .retaint }}
+    - name: mayRetaint
       expression: >-
         variables.oldLabels[?'{{ $config.verifiedLabel }}'] == optional.of(dyn('{{ $config.verifiedLabelValue }}')) &&
         !variables.oldTaints.exists(s, s.key == '{{ $config.taintKey }}') &&

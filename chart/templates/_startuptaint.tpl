@@ -123,7 +123,7 @@ that the agent waits for.
 {{- range .Values.config.waitForTaints }}
 {{- $any = append $any (printf "t.key.startsWith(%s)" (toJson .)) }}
 {{- end }}
-{{- range include "kube-node-ready.tolerations" . | fromYamlArray }}
+{{- range include "kube-node-ready.tolerate" (list . .Values.tolerations) | fromYamlArray }}
 {{- $any = append $any (include "kube-node-ready.celTolerates" .) }}
 {{- end }}
 {{- printf "%s.all(t, %s)" (include "kube-node-ready.celTaints" .) (join " || " $any) }}

@@ -1,13 +1,14 @@
 // Command chartschema writes the JSON Schema of a Helm chart's values.yaml to standard output.
 //
-// Types and defaults are those of the values. What they cannot say stands above a key, as YAML between two "# @schema" lines, and
-// goes into the key's schema; between two "# @schema.root" lines at the top of the file it goes into the whole. The text after
-// "# --" is the description. This is the notation of github.com/dadav/helm-schema, which could take this program's place: two
-// things are stricter here. Every object is closed unless its block opens it, and a block with an unknown keyword is an error.
+// Types and defaults come from the values. What they cannot say stands above a key, as YAML between two "# @schema" lines, and
+// goes into the key's schema. The text after "# --" is the description. The second file goes into the schema of the whole: the
+// definitions that the keys refer to, and keys beside the values there are.
+//
+// But for the second file, this is the notation of github.com/dadav/helm-schema. Two things are stricter here: an object allows no
+// further keys unless its block does, and an unknown keyword is an error.
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,15 +28,22 @@ func main() {
 }
 
 func run(args []string, stdout io.Writer) error {
-	if len(args) != 1 {
-		return errors.New("usage: chartschema VALUES.YAML")
+	if len(args) != 2 {
+		return errors.New("usage: chartschema VALUES.YAML DEFINITIONS.YAML")
 	}
 	values, err := os.ReadFile(args[0])
 	if err != nil {
 		return err
 	}
-	root, err := generate(values)
+	definitions, err := os.ReadFile(args[1])
 	if err != nil {
+		return err
+	}
+	root, err := parse(string(definitions))
+	if err != nil {
+		return fmt.Errorf("%s: %w", args[1], err)
+	}
+	if err := root.complete(values); err != nil {
 		return fmt.Errorf("%s: %w", args[0], err)
 	}
 	// Encoder and not MarshalIndent: the patterns stay readable without HTML escapes.
@@ -68,24 +76,21 @@ type schema struct {
 	Definitions          map[string]*schema `json:"definitions,omitempty" yaml:"definitions"`
 }
 
-func generate(values []byte) (*schema, error) {
+// complete adds to the schema of the whole what the values say.
+func (s *schema) complete(values []byte) error {
 	var document yaml.Node
 	if err := yaml.Unmarshal(values, &document); err != nil {
-		return nil, err
+		return err
 	}
 	if len(document.Content) != 1 || document.Content[0].Kind != yaml.MappingNode {
-		return nil, errors.New("not one YAML mapping")
+		return errors.New("not one YAML mapping")
 	}
-	root, err := parseBlock(document.HeadComment, "@schema.root")
-	if err != nil {
-		return nil, fmt.Errorf("@schema.root: %w", err)
-	}
-	root.Schema = "http://json-schema.org/draft-07/schema#" // the one that every Helm 3 knows
-	root.Type = "object"
-	return root, addProperties(root, document.Content[0], "")
+	s.Schema = "http://json-schema.org/draft-07/schema#" // the one that every Helm 3 knows
+	s.Type = "object"
+	return addProperties(s, document.Content[0], "")
 }
 
-// addProperties adds to s the keys of a mapping, and closes it. Sections and their keys are required: Helm
+// addProperties adds to s the keys of a mapping, and allows no other. Sections and their keys are required: Helm
 // leaves out what a user sets to null.
 func addProperties(s *schema, mapping *yaml.Node, path string) error {
 	if s.Properties == nil {
@@ -115,7 +120,7 @@ func addProperties(s *schema, mapping *yaml.Node, path string) error {
 
 // describe makes the schema of one key from its comment and its value.
 func describe(key, value *yaml.Node, path string) (*schema, error) {
-	s, err := parseBlock(key.HeadComment, "@schema")
+	s, err := parseBlock(key.HeadComment)
 	if err != nil {
 		return nil, err
 	}
@@ -143,8 +148,9 @@ func describe(key, value *yaml.Node, path string) (*schema, error) {
 	return s, value.Decode(&s.Default)
 }
 
-// parseBlock reads the YAML between the two marker lines of a comment; without markers the schema is empty.
-func parseBlock(comment, marker string) (*schema, error) {
+// parseBlock reads the YAML between the two "@schema" lines of a comment; without them the schema is empty.
+func parseBlock(comment string) (*schema, error) {
+	const marker = "@schema"
 	var block strings.Builder
 	markers := 0
 	for line := range strings.Lines(comment) {
@@ -158,8 +164,13 @@ func parseBlock(comment, marker string) (*schema, error) {
 	if markers != 0 && markers != 2 {
 		return nil, fmt.Errorf("%d lines %q instead of two", markers, marker)
 	}
+	return parse(block.String())
+}
+
+// parse refuses a keyword that no schema here has.
+func parse(text string) (*schema, error) {
 	s := &schema{}
-	decoder := yaml.NewDecoder(bytes.NewBufferString(block.String()))
+	decoder := yaml.NewDecoder(strings.NewReader(text))
 	decoder.KnownFields(true)
 	if err := decoder.Decode(s); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err

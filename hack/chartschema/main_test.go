@@ -7,14 +7,7 @@ import (
 )
 
 func TestGenerate(t *testing.T) {
-	root, err := generate([]byte(`# @schema.root
-# definitions:
-#   word:
-#     type: string
-# properties:
-#   image: {properties: {former: {}}}
-# @schema.root
-
+	root, err := generate("definitions:\n  word: {type: string}\nproperties:\n  image: {properties: {former: {}}}\n", `
 image:
   # @schema
   # enum: [a, b]
@@ -38,7 +31,7 @@ either: "true"
 # -- Anything.
 free:
   example: 1
-`))
+`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,19 +50,28 @@ free:
 	}
 }
 
+// generate does what run does with two files.
+func generate(definitions, values string) (*schema, error) {
+	root, err := parse(definitions)
+	if err != nil {
+		return nil, err
+	}
+	return root, root.complete([]byte(values))
+}
+
 func TestGenerateRefuses(t *testing.T) {
-	for name, test := range map[string]struct{ values, want string }{
-		"misspelt keyword":    {"# @schema\n# patern: x\n# @schema\n# -- A.\na: x\n", "line 5: a: "},
-		"open block":          {"# @schema\n# pattern: x\n# -- A.\na: x\n", `1 lines "@schema" instead of two`},
-		"empty map":           {"a:\n  # -- B.\n  b: {}\n", "line 3: a.b: an empty map needs a @schema"},
-		"list without items":  {"# -- A.\na: []\n", "a list needs a @schema with its items"},
-		"null without a type": {"# -- A.\na:\n", "a value of !!null needs a type"},
-		"no description":      {"a: 1\n", "no description"},
-		"not a mapping":       {"- a\n", "not one YAML mapping"},
-		"misspelt root":       {"# @schema.root\n# definition: {}\n# @schema.root\n\n# -- A.\na: 1\n", "@schema.root: "},
+	for name, test := range map[string]struct{ definitions, values, want string }{
+		"misspelt keyword":     {"", "# @schema\n# patern: x\n# @schema\n# -- A.\na: x\n", "line 5: a: "},
+		"open block":           {"", "# @schema\n# pattern: x\n# -- A.\na: x\n", `1 lines "@schema" instead of two`},
+		"empty map":            {"", "a:\n  # -- B.\n  b: {}\n", "line 3: a.b: an empty map needs a @schema"},
+		"list without items":   {"", "# -- A.\na: []\n", "a list needs a @schema with its items"},
+		"null without a type":  {"", "# -- A.\na:\n", "a value of !!null needs a type"},
+		"no description":       {"", "a: 1\n", "no description"},
+		"not a mapping":        {"", "- a\n", "not one YAML mapping"},
+		"misspelt definitions": {"definition: {}\n", "# -- A.\na: 1\n", "field definition not found"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := generate([]byte(test.values))
+			_, err := generate(test.definitions, test.values)
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got error %v, want one with %q", err, test.want)
 			}

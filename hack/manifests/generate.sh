@@ -9,7 +9,7 @@ new=$(mktemp -d)
 trap 'rm -rf "$new"' EXIT
 mkdir -p "$new/chart" "$new/hack/manifests" "$new/controller/internal/plugin/release"
 
-go run -C hack/chartschema . "$PWD/chart/values.yaml" >"$new/chart/values.schema.json"
+go run -C hack/chartschema . "$PWD"/chart/values{,.definitions}.yaml >"$new/chart/values.schema.json"
 
 "$tools/helm-docs" --chart-search-root chart --sort-values-order file --log-level warning --dry-run >"$new/chart/README.md"
 [ -s "$new/chart/README.md" ] # what helm-docs cannot read it skips, and exits 0

@@ -21,6 +21,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 func TestOnceVerified(t *testing.T) {
@@ -134,22 +136,6 @@ func TestRefusedPatchIsTriedInTheNextRound(t *testing.T) {
 	assert.Equal(t, "the API server refuses the patch: denied by policy", p.entry("node not verified")["reason"])
 }
 
-func TestSuccessThreshold(t *testing.T) {
-	api := newFakeAPI(t)
-	var connections []string
-	api.before = func(request string, _ int, _ http.ResponseWriter, r *http.Request) bool {
-		if request == getNode {
-			connections = append(connections, r.RemoteAddr)
-		}
-		return false
-	}
-	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once", "--success-threshold=2")
-	assert.Equal(t, exitOK, p.wait(), p.stderr)
-	require.Len(t, connections, 2)
-	assert.NotEqual(t, connections[0], connections[1], "each round proves the path from TCP on")
-	assert.Equal(t, []string{getNode, getNode, patchNode, postEvent}, api.seen())
-	assert.Contains(t, api.node.Annotations["node-ready/verification"], `"attempts":{"api":2,"dns":2,"network":2,"service":2}`)
-}
 
 func TestOtherEffectIsTakenOffWithWarning(t *testing.T) {
 	api := newFakeAPI(t)
@@ -279,7 +265,7 @@ func TestStopBeforeVerdict(t *testing.T) {
 				return false
 			}
 			// The check of the second round reads the node again.
-			p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, append(test.args, "--check-timeout=5m", "--success-threshold=2")...)
+			p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, append(test.args, "--check-timeout=5m")...)
 			<-reached
 			p.stop()
 			assert.Equal(t, test.code, p.wait())
@@ -472,7 +458,7 @@ func TestNoStartupTaintFound(t *testing.T) {
 	assert.Equal(t, "no startup taint found", p.entry("node verified")["taints"])
 	assert.Contains(t, p.entry("node verified")["remaining_taints"], "node-ready/unverified=true:NoSchedule")
 	assert.Contains(t, api.events[0].Message, "; no startup taint found")
-	assert.Contains(t, api.node.Annotations[annotation], `"removed":[]`)
+	assert.Contains(t, api.node.Annotations[nodepatch.Annotation], `"removed":[]`)
 }
 
 // Former keys are removed with the present one, and a node with one of them is not verified.
@@ -654,5 +640,5 @@ func TestNodeThatIsReplacedBeforeTheRelease(t *testing.T) {
 	}
 	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once")
 	assert.Equal(t, exitOK, p.wait(), p.stderr)
-	assert.Contains(t, api.node.Annotations[annotation], `"attempts":{"api":2,"dns":2,"network":2,"service":2}`)
+	assert.Contains(t, api.node.Annotations[nodepatch.Annotation], `"attempts":{"api":2,"dns":2,"network":2,"service":2}`)
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -28,15 +29,17 @@ func DryRun(ctx context.Context, cfg config.Config, e kube.Environment, version 
 		}
 		if cfg.NodeName == "" {
 			report.Detail = "authenticated; no --node-name, so no node was read"
-			report.Warnings, err = checks.WithLargeHeader(func(value string) error { return e.Client.Versions(ctx, value) })
+			report.Warnings, err = checks.WithLargeHeader(func(value string) error {
+				return e.Client.Versions(kube.WithLargeHeader(ctx, value))
+			})
 			return report, err
 		}
-		node, report, err = readLarge(ctx, cfg.NodeName, nodepatch.Client{REST: e.Client.Core, Name: cfg.NodeName}.GetPadded)
+		node, report, err = checklist.ReadNode(ctx, cfg.NodeName, nodepatch.Client{REST: e.Client.Core, Name: cfg.NodeName}.Get)
 		return report, err
 	}
 	cfg.MaxRetries = 0
-	runner := newRunner(cfg, printer{printf})
-	results, err := runner.Round(ctx, newChecks(cfg, e, clusterDomain(), checks.API{Get: get}))
+	runner := checklist.Runner(cfg, printer{printf})
+	results, err := runner.Round(ctx, checklist.New(cfg, e)(checks.API{Get: get}, checklist.Options{}))
 	if err != nil {
 		printf("interrupted")
 		return false
@@ -66,7 +69,7 @@ func DryRun(ctx context.Context, cfg config.Config, e kube.Environment, version 
 
 // printPatch prints the patch that a release would send.
 func printPatch(printf func(string, ...any), cfg config.Config, node *nodepatch.Node) {
-	request := NewRequest(cfg)
+	request := cfg.Request()
 	request.AnnotationValue = func([]nodepatch.Taint) string { return "{…}" }
 	if nodepatch.IsVerified(node, request) {
 		printf("node %s is already verified: nothing would be patched", node.Name)

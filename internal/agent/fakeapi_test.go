@@ -54,8 +54,9 @@ type fakeAPI struct {
 	before func(request string, n int, w http.ResponseWriter, r *http.Request) bool
 }
 
-func newFakeAPI(t *testing.T) *fakeAPI {
-	a := &fakeAPI{t: t, node: &corev1.Node{
+// newSimulatedAPI returns one without a socket: see simulation_test.go.
+func newSimulatedAPI(t *testing.T) *fakeAPI {
+	return &fakeAPI{t: t, node: &corev1.Node{
 		TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"},
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "node1", UID: "uid-1", CreationTimestamp: metav1.Now(),
@@ -67,6 +68,10 @@ func newFakeAPI(t *testing.T) *fakeAPI {
 			{Key: "foreign/behind", Effect: corev1.TaintEffectNoSchedule},
 		}},
 	}}
+}
+
+func newFakeAPI(t *testing.T) *fakeAPI {
+	a := newSimulatedAPI(t)
 	a.server = httptest.NewUnstartedServer(a)
 	a.server.Config.ErrorLog = log.New(io.Discard, "", 0) // the network check hangs up on TLS
 	a.server.StartTLS()
@@ -88,7 +93,7 @@ func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	assert.Equal(a.t, "Bearer secret", r.Header.Get("Authorization"))
 	assert.Equal(a.t, "kube-node-ready/dev", r.Header.Get("User-Agent"))
 	r.Body = io.NopCloser(bytes.NewReader(body)) // for before
-	request := r.Method + " " + r.URL.String()
+	request := r.Method + " " + r.URL.RequestURI()
 
 	a.mu.Lock()
 	a.requests = append(a.requests, request)

@@ -24,13 +24,12 @@ func (a *Agent) hold(ctx context.Context) bool {
 	// From here on there are only scrapes, whose garbage need not grow to the 4 MB at which Go starts to collect: 2 MiB
 	// less after ten thousand.
 	debug.SetGCPercent(50)
-	request := a.heldRequest()
 	for sleep(ctx, holdInterval) {
 		node, err := a.patcher.Get(ctx)
 		switch {
 		case err != nil:
 			a.log.WithError(err).Debug("cannot read the node while holding")
-		case !nodepatch.IsVerified(node, request):
+		case !a.isVerified(node):
 			a.log.Info("node is no longer verified: verifying it again")
 			return true
 		}
@@ -39,16 +38,16 @@ func (a *Agent) hold(ctx context.Context) bool {
 }
 
 // shutDown keeps /metrics up for the last scrape of a pod that is being deleted.
-func (a *Agent) shutDown(secondSignal <-chan struct{}) {
+func (a *Agent) shutDown(proven *proof, secondSignal <-chan struct{}) {
 	end := time.After(a.cfg.MetricsLinger)
-	a.removeTaintAgain()
+	a.removeTaintAgain(proven)
 	if a.cfg.MetricsLinger <= 0 {
 		return
 	}
 	a.log.WithField("linger", a.cfg.MetricsLinger.String()).Info("shutting down: serving final metrics")
 	select {
 	case <-end:
-		a.removeTaintAgain()
+		a.removeTaintAgain(proven)
 	case <-secondSignal:
 		a.log.Info("second signal: exiting")
 	}
@@ -56,14 +55,14 @@ func (a *Agent) shutDown(secondSignal <-chan struct{}) {
 
 // removeTaintAgain removes a startup taint that was put back after the release. A client that had read the node before
 // our patch and wrote the whole list after it does that (kubectl taint, for example), and no agent is left to notice:
-// the label keeps the next one away. Only what this process has proven counts, see proof.
-func (a *Agent) removeTaintAgain() {
-	if a.proof == nil {
+// the label keeps the next one away. Only what this process has proven counts.
+func (a *Agent) removeTaintAgain(proven *proof) {
+	if proven == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lastRead)
 	defer cancel()
-	removed, err := a.patcher.RemoveAgain(ctx, a.proof.node.UID, a.proof.request)
+	removed, err := a.patcher.RemoveAgain(ctx, proven.uid, proven.request)
 	log := a.log.WithFields(logrus.Fields{"taints": nodepatch.FormatTaints(removed)})
 	switch {
 	case err != nil:

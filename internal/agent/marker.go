@@ -4,44 +4,42 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
-	"time"
-
-	"github.com/sirupsen/logrus"
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/internal/recheck"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// marker shows on the node that it is not verified in time, for those who provision, repair or replace nodes: with the failed
+// marker shows on one Node that it is not verified in time, for those who provision, repair or replace nodes: with the failed
 // taint, with a condition, or with both (ON_TIMEOUT). Each verification has its own.
 type marker struct {
-	v       *verification
+	*deps
 	tainted bool   // it has added the failed taint
-	reason  string // of the condition as it is on the node, "" if this verification has written none
+	reason  string // of the condition as it is on the node, "" if this marker has written none
 }
 
 // notChecked is the value of the failed taint where no check has failed.
 const notChecked = "unverified"
 
-// isMarker reports whether an agent has added this failed taint, before or after a restart: its value says what failed. That of
-// the controller's is the name of a release.
-func (v *verification) isMarker(taint nodepatch.Taint) bool {
-	return taint.Key == v.cfg.FailedTaintKey && slices.Contains(append(checks.Names(), foreignTaints, notChecked), taint.Value)
+// isAgents reports whether an agent has added this failed taint, before or after a restart: its value says what failed. The value
+// of the controller's is the name of a release.
+func (m *marker) isAgents(taint nodepatch.Taint) bool {
+	return taint.Key == m.cfg.FailedTaintKey && slices.Contains(append(checks.Names(), foreignTaints, notChecked), taint.Value)
 }
 
 // uses reports whether the policy is one of ON_TIMEOUT. With rechecks the condition always is.
 func (m *marker) uses(policy string) bool {
-	return slices.Contains(m.v.cfg.OnTimeout, policy) || (policy == config.OnTimeoutCondition && m.v.cfg.RecheckInterval > 0)
+	return slices.Contains(m.cfg.OnTimeout, policy) || (policy == config.OnTimeoutCondition && m.cfg.RecheckInterval > 0)
 }
 
 // Failed shows which checks fail (none: the patch), on a node that has the startup taint: a node that was never gated is
-// never reported. It reports whether it has written anything: never the same twice.
-func (m *marker) Failed(ctx context.Context, failed []string, message string) (written bool, err error) {
-	if m.uses(config.OnTimeoutTaint) && m.v.timedOut { // a condition of others may have to be corrected before
+// never reported. The failed taint waits for INITIAL_TIMEOUT; a condition may have to be corrected before. It reports whether it
+// has written anything: never the same twice.
+func (m *marker) Failed(ctx context.Context, failed []string, message string, timedOut bool) (written bool, err error) {
+	if m.uses(config.OnTimeoutTaint) && timedOut {
 		written, err = m.addTaint(ctx, failed)
 	}
 	if m.uses(config.OnTimeoutCondition) {
@@ -60,7 +58,7 @@ func (m *marker) addTaint(ctx context.Context, failed []string) (written bool, e
 	if len(failed) > 0 {
 		value = failed[0]
 	}
-	m.tainted, err = m.v.patcher.AddFailedTaint(ctx, m.v.request, value)
+	m.tainted, err = m.patcher.AddFailedTaint(ctx, m.request, value)
 	return m.tainted, err
 }
 
@@ -69,21 +67,30 @@ func (m *marker) setFalse(ctx context.Context, failed []string, message string) 
 	if m.reason == reason {
 		return false, nil
 	}
-	node, err := m.v.patcher.Get(ctx)
-	if err != nil || len(nodepatch.StartupTaints(node, m.v.request)) == 0 || node.DeletionTimestamp != nil {
+	node, err := m.patcher.Get(ctx)
+	if err != nil || len(nodepatch.StartupTaints(node, m.request)) == 0 || node.DeletionTimestamp != nil {
 		return false, err
 	}
-	err = m.setCondition(ctx, node, "False", reason, message)
+	err = m.setCondition(ctx, node, recheck.False, reason, message)
 	return err == nil, err
 }
 
 // ShowsFailed reports whether node shows a failure that the release does not remove.
 func (m *marker) ShowsFailed(node *nodepatch.Node) bool {
-	isFalse := func(condition nodepatch.Condition) bool {
-		return condition.Type == m.v.cfg.ConditionType && condition.Status == "False"
-	}
 	return m.uses(config.OnTimeoutCondition) &&
-		((m.reason != "" && m.reason != verdict.Verified) || slices.ContainsFunc(node.Status.Conditions, isFalse))
+		((m.reason != "" && m.reason != verdict.Verified) || m.condition(node).Status == recheck.False)
+}
+
+// HasCondition reports whether node has the condition. A node that was never gated gets none.
+func (m *marker) HasCondition(node *nodepatch.Node) bool { return m.condition(node).Type != "" }
+
+func (m *marker) condition(node *nodepatch.Node) nodepatch.Condition {
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == m.cfg.ConditionType {
+			return condition
+		}
+	}
+	return nodepatch.Condition{}
 }
 
 // Verified shows that all checks pass, on the node as last read.
@@ -91,15 +98,15 @@ func (m *marker) Verified(ctx context.Context, node *nodepatch.Node) error {
 	if !m.uses(config.OnTimeoutCondition) {
 		return nil
 	}
-	return m.setCondition(ctx, node, "True", verdict.Verified, verdict.AllChecksPass)
+	return m.setCondition(ctx, node, recheck.True, verdict.Verified, verdict.AllChecksPass)
 }
 
 func (m *marker) setCondition(ctx context.Context, node *nodepatch.Node, status, reason, message string) error {
-	ctx, cancel := context.WithTimeout(ctx, m.v.cfg.CheckTimeout)
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.CheckTimeout)
 	defer cancel()
-	_, err := m.v.api.SetCondition(ctx, node, nodepatch.Condition{
-		Type: m.v.cfg.ConditionType, Status: status, Reason: reason, Message: kube.Shorten(message),
-	}, m.v.client.ServerTime())
+	_, err := m.api.SetCondition(ctx, node, nodepatch.Condition{
+		Type: m.cfg.ConditionType, Status: status, Reason: reason, Message: kube.Shorten(message),
+	}, m.client.ServerTime())
 	if err == nil {
 		m.reason = reason
 	}
@@ -114,55 +121,20 @@ func conditionReason(failed []string) string {
 	return verdict.Reason(failed)
 }
 
-// mark shows on the node that it is not verified. It reports whether nothing is left to write.
-func (v *verification) mark(ctx context.Context, failed []string, message string) bool {
-	// Each policy reads the node and writes once.
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(2*len(v.cfg.OnTimeout))*v.cfg.CheckTimeout)
-	defer cancel()
-	if ctx.Err() != nil {
-		return false
-	}
-	marked, err := v.marker.Failed(ctx, failed, message)
-	policy := strings.Join(v.cfg.OnTimeout, ",")
-	log := v.log.WithFields(logrus.Fields{"policy": policy, "reason": conditionReason(failed)})
-	if marked {
-		log.Warn("node marked as failed")
-	}
-	if err != nil {
-		log.WithError(err).Warn("cannot mark the node as failed, will retry (ON_TIMEOUT needs the rights in the chart)")
-	}
-	return err == nil
-}
-
-// hasCondition reports whether the node has the condition. One that was never gated gets none.
-func (v *verification) hasCondition() bool {
-	ours := func(condition nodepatch.Condition) bool { return condition.Type == v.cfg.ConditionType }
-	return slices.ContainsFunc(v.node.Status.Conditions, ours)
-}
-
-// markVerified shows on the node that it is verified. It reports whether a retry is of no use.
-func (v *verification) markVerified(ctx context.Context) bool {
-	err := v.marker.Verified(ctx, v.node)
-	if err != nil {
-		v.log.WithError(err).Warn("cannot write the condition of the verified node (config.onTimeout=condition gives the rights)")
-	}
-	return err == nil || (nodepatch.IsFinal(err) && !v.marker.ShowsFailed(v.node))
-}
-
-// removeLoneFailedTaint removes the failed taint from a node without the startup taint: such a node was never closed,
-// or somebody has opened it.
-func (v *verification) removeLoneFailedTaint(ctx context.Context) {
-	if v.node == nil || !nodepatch.HasFailedTaint(v.node, v.request) || len(nodepatch.StartupTaints(v.node, v.request)) > 0 {
+// RemoveLone removes the failed taint from a node without the startup taint (nil: unknown): nobody has re-tainted such a node, or
+// somebody has released it by hand.
+func (m *marker) RemoveLone(ctx context.Context, node *nodepatch.Node) {
+	if node == nil || !nodepatch.HasFailedTaint(node, m.request) || len(nodepatch.StartupTaints(node, m.request)) > 0 {
 		return
 	}
-	if v.cfg.RecheckInterval > 0 && !slices.ContainsFunc(v.node.Spec.Taints, v.isMarker) {
-		return // the controller has closed a node that failed its rechecks: only a release opens it
+	if m.cfg.RecheckInterval > 0 && !slices.ContainsFunc(node.Spec.Taints, m.isAgents) {
+		return // the controller has re-tainted a node that failed its rechecks: only a release removes that
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*v.cfg.CheckTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 2*m.cfg.CheckTimeout)
 	defer cancel()
-	if err := v.patcher.RemoveFailedTaint(ctx, v.node, v.request); err != nil {
-		v.log.WithError(err).Warn("cannot remove the failed taint, will retry after the next round")
+	if err := m.patcher.RemoveFailedTaint(ctx, node, m.request); err != nil {
+		m.log.WithError(err).Warn("cannot remove the failed taint, will retry after the next round")
 		return
 	}
-	v.log.Info("failed taint removed: the node has no startup taint")
+	m.log.Info("failed taint removed: the node has no startup taint")
 }

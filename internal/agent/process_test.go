@@ -25,6 +25,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/metrics"
@@ -48,6 +49,7 @@ type process struct {
 	stdout, stderr *output
 	done           chan struct{}
 	code           int
+	agent          *Agent // of a simulation
 }
 
 // start runs an agent in the cluster whose API server the kubeconfig names, with the variables in env and nothing of the
@@ -121,9 +123,9 @@ func newLog(cfg config.Config, out io.Writer) *logrus.Entry {
 	return log.WithField("node", cfg.NodeName)
 }
 
-func withoutDNS(list func(checks.API) []checks.Check) func(checks.API) []checks.Check {
-	return func(api checks.API) []checks.Check {
-		return append([]checks.Check{checks.Skip(checks.DNSName, "a test")}, list(api)[1:]...)
+func withoutDNS(list checklist.List) checklist.List {
+	return func(api checks.API, o checklist.Options) []checks.Check {
+		return append([]checks.Check{checks.Skip(checks.DNSName, "a test")}, list(api, o)[1:]...)
 	}
 }
 
@@ -251,7 +253,7 @@ func inCluster(t *testing.T, api *fakeAPI, args ...string) (*Agent, *output) {
 	stderr := newOutput()
 	a := New(cfg, e, metrics.New("node1", checks.Names(), metrics.Build{}), newLog(cfg, stderr), "dev")
 	list := a.checks
-	a.checks = func(api checks.API) []checks.Check { return list(api)[1:] }
+	a.checks = func(api checks.API, o checklist.Options) []checks.Check { return list(api, o)[1:] }
 	return a, stderr
 }
 

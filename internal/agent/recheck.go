@@ -13,174 +13,155 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/internal/recheck"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-const (
-	// refreshInterval is when a condition that stays False is written again, so that a stale one can be told.
-	refreshInterval = 5 * time.Minute
-	// lookInterval is the time between two reads of the node where rounds are further apart.
-	lookInterval = 5 * time.Minute
-	// thoroughInterval is the time between two rounds with large packets.
-	thoroughInterval = time.Hour
-	// repeatWarning is the time until a warning that stays is logged again.
-	repeatWarning = time.Hour
-	// recheckDials is how many endpoints of the DNS service a round connects to, on as many nodes if there are; of a dual-stack one
-	// that many of each family.
-	recheckDials = 2
-)
+// repeatWarning is the time until a warning that stays is logged again.
+const repeatWarning = time.Hour
 
-// The status of the node's condition.
-const (
-	statusTrue  = "True"
-	statusFalse = "False"
-)
-
-// recheck is the life after the release with RECHECK_INTERVAL: a round with one attempt of each check every interval.
-// FAILURE_THRESHOLD failed rounds in a row make the condition False and /readyz 503. RECOVERY_THRESHOLD passed ones make it True
-// again, and remove the failed taint: the controller may have added it, the agent never does. How the node shows that is in
-// recheck_write.go. One goroutine owns a recheck.
-type recheck struct {
-	*Agent
-	held   nodepatch.Request // the node as it stays released
-	node   *nodepatch.Node   // as last read
-	readAt time.Time         // by a recheck; zero before the first
-
-	failed, passed int    // rounds in a row
-	failure        error  // of the last failed round
-	reasons        string // of the last failed round or, after a restart, of the condition; "" when a node that is True passes
-	status         string // the verdict: True, False, or "" while it is to be proven
-
-	written   bool      // the condition shows the verdict
-	refreshAt time.Time // when a condition that is False is written again
-	due       time.Time // when to write to the node; zero: nothing changes
-
-	neighbours neighbours
-
-	thorough   bool                 // the round sends large packets
-	thoroughAt time.Time            // from when on the next one does
-	said       map[string]time.Time // the warnings that are not repeated, and until when
+// rechecks is the life after the release with RECHECK_INTERVAL: a round with one attempt of each check every interval. Package
+// recheck decides; rechecks makes the rounds, reads the node, and shows the verdict on it. One goroutine owns it.
+type rechecks struct {
+	*deps
+	state  recheck.State
+	node   *nodepatch.Node // as last read
+	readAt time.Time       // zero: before the release
+	round  checklist.Options
+	peers  peerSample
+	logged map[string]time.Time // the warnings that are not repeated, and until when
 }
 
-// newRecheck continues a verification that has released the node, or has found it verified. What the condition of a verified node
-// says holds until rounds prove otherwise: another container of this pod, or the controller, has written it.
-func (v *verification) newRecheck() *recheck {
-	r := &recheck{Agent: v.Agent, held: v.heldRequest(), node: v.node, said: make(map[string]time.Time)}
-	r.neighbours.r = r
-	switch shown := r.shown(); {
-	case !v.released && (shown == statusTrue || shown == statusFalse):
-		r.status, r.written = shown, shown == statusTrue // of a False the reasons are to be its own
-	case v.released && v.marker.reason == verdict.Verified:
-		r.status, r.written = statusTrue, true
-	case v.released:
-		r.status = statusTrue
-		if r.wasGated() {
-			r.due = time.Now()
-		}
-	}
-	if r.status == statusTrue { // else the first round is thorough: small packets alone do not open a node
-		r.thoroughAt = time.Now().Add(rand.N(thoroughInterval))
-	} else if r.reasons = r.condition().Reason; r.wasFailedByController() {
-		r.reasons = verdict.PeersFailed // nobody knows whether they answer: one must
-	}
-	r.proof = nil // not to be proven again at the end of this pod: the next one of this node looks for the startup taint
-	r.metrics.SetRecheckStatus(r.status != statusFalse)
+// newRecheck continues a verification.
+func newRecheck(d *deps, v *verification, how outcome) *rechecks {
+	r := &rechecks{deps: d, node: v.seen.node, peers: peerSample{deps: d}, logged: make(map[string]time.Time)}
+	settings := recheck.Settings{Interval: d.cfg.RecheckInterval, FailureThreshold: d.cfg.FailureThreshold,
+		RecoveryThreshold: d.cfg.RecoveryThreshold, Random: rand.Float64}
+	shown := v.report.marker.reason == verdict.Verified
+	r.state = recheck.New(settings, r.facts(), how == released, shown, time.Now())
+	r.metrics.SetRecheckStatus(r.state.Status != recheck.False)
 	return r
+}
+
+func (r *rechecks) facts() recheck.Facts {
+	return recheck.Read(r.node, r.readAt, r.request, r.cfg.ConditionType)
 }
 
 // run rechecks the node until ctx ends. It returns true when the node is found unverified: somebody has removed the label, or
 // added the startup taint.
-func (r *recheck) run(ctx context.Context) bool {
+func (r *rechecks) run(ctx context.Context) bool {
 	debug.SetGCPercent(50) // as in hold
-	for next := time.Now().Add(rand.N(r.cfg.RecheckInterval)); r.waitUntil(ctx, next); {
-		next = time.Now().Add(spread(r.cfg.RecheckInterval))
-		began := time.Now()
-		var results []checks.Result
-		if r.isVerified() {
-			runner := newRunner(r.cfg, r)
-			runner.MaxRetries = 0
-			var err error
-			if results, err = runner.Round(ctx, r.list()); err != nil {
-				return false // shutting down: no verdict
-			}
-		}
-		if !r.isVerified() {
+	for {
+		step, at := r.state.Next(time.Now())
+		if step == recheck.Verify {
 			r.log.Info("node is no longer verified: verifying it again")
 			return true
-		}
-		r.conclude(results, began)
-	}
-	return false
-}
-
-// waitUntil waits for the next round, or until the node is found unverified. Until then it writes what is due, and reads the node
-// now and then. It returns false if ctx ends first.
-func (r *recheck) waitUntil(ctx context.Context, next time.Time) bool {
-	if least := time.Now().Add(r.cfg.RecheckInterval / 10); next.Before(least) { // a round may last longer than the interval
-		next = least
-	}
-	for r.isVerified() {
-		at, act := next, (func(context.Context))(nil)
-		if look := time.Now().Add(spread(r.look)); r.cfg.RecheckInterval > r.look && look.Before(at) {
-			at, act = look, r.lookAtNode
-		}
-		if !r.due.IsZero() && r.due.Before(at) {
-			at, act = r.due, r.write
 		}
 		if !sleep(ctx, time.Until(at)) || ctx.Err() != nil {
 			return false
 		}
-		if act == nil {
-			return true
+		switch step {
+		case recheck.Look:
+			r.look(ctx)
+		case recheck.Write:
+			r.write(ctx)
+		default:
+			r.makeRound(ctx)
 		}
-		act(ctx)
-	}
-	return true
-}
-
-// lookAtNode reads the node between two rounds: somebody may have removed the label, or added a taint.
-func (r *recheck) lookAtNode(ctx context.Context) {
-	if err := r.read(ctx); err != nil {
-		r.log.WithError(err).Debug("cannot read the node between two rounds")
-	} else if r.due.IsZero() {
-		r.due = r.nextWrite()
 	}
 }
 
-// isVerified reports whether the node is as it was released, as far as rechecks have read it.
-func (r *recheck) isVerified() bool { return r.readAt.IsZero() || nodepatch.IsVerified(r.node, r.held) }
-
-// list returns the checks of one round.
-func (r *recheck) list() []checks.Check {
-	r.thorough = !time.Now().Before(r.thoroughAt)
-	list := r.checks(checks.API{Get: r.readNode})
-	for i, check := range list {
-		if service, ok := check.(checks.Service); ok {
-			service.MaxDials, service.SmallPackets = recheckDials, !r.thorough
-			if r.status == statusTrue || !strings.Contains(r.reasons, verdict.ServiceFailed) {
-				// One other node proves nothing: the healthy node of two with DNS pods would fail with the broken one.
-				service.FewestNodes = recheckDials
-			}
-			list[i] = service
-		}
-	}
+// makeRound makes one round, unless ctx ends: then there is no verdict.
+func (r *rechecks) makeRound(ctx context.Context) {
+	began := time.Now()
+	r.round = r.state.Round(began)
+	list := r.checks(checks.API{Get: r.readNode}, r.round)
 	if r.cfg.EnableConnectivityMatrix {
-		list = append(list, r.neighbours.check())
+		zone := func() string { return r.node.Labels["topology.kubernetes.io/zone"] }
+		list = append(list, r.peers.check(r.round.PeersMustAnswer, zone))
 	}
-	return list
+	runner := checklist.Runner(r.cfg, r)
+	runner.MaxRetries = 0
+	results, err := runner.Round(ctx, list)
+	if err != nil {
+		return
+	}
+	before := r.state.Seen(r.facts())
+	if !before.IsVerified() {
+		r.state = before
+		return
+	}
+	err = r.judge(results)
+	failed, _ := errors.AsType[roundFailure](err)
+	ended := recheck.Results{Options: r.round, Began: began, Failed: failed.checks, Message: failed.Error()}
+	r.state = before.RoundEnded(ended, time.Now())
+	r.metrics.SetRecheckStatus(r.state.Status != recheck.False)
+	if r.state.IsUntouchable(began) {
+		r.log.WithField("reason", nodepatch.Untouchable(r.node)).Debug("no verdict")
+		return
+	}
+	r.report(before, err)
+}
+
+// report says what a round has changed; err is how it failed, or nil.
+func (r *rechecks) report(before recheck.State, err error) {
+	if err != nil {
+		r.log.WithFields(logrus.Fields{"reason": brief(err), "failed": r.state.Failed, "threshold": r.cfg.FailureThreshold}).
+			Warn("recheck failed")
+	}
+	switch {
+	case r.state.Status == recheck.False && before.Status != recheck.False:
+		r.log.WithField("reason", brief(err)).Error("node failed its rechecks")
+		r.events.Add(kube.EventWarning, reasonFailed, r.state.Message())
+	case r.state.Status == recheck.True && before.Status == recheck.False:
+		r.log.Info("node recovered")
+		r.events.Add(kube.EventNormal, reasonRecovered, verdict.AllChecksPass+" again")
+	}
+}
+
+// Attempted implements checks.Observer.
+func (r *rechecks) Attempted(attempt checks.Attempt) {
+	r.metrics.Attempt(attempt.Check, attempt.Took)
+	log := r.log.WithFields(logrus.Fields{"check": attempt.Check, "took": formatDuration(attempt.Took)})
+	loggedRecently := func(text string) bool { return r.loggedRecently(attempt.Check + ": " + text) }
+	skipped := attempt.Report.Skipped
+	warnings := slices.DeleteFunc(slices.Clone(attempt.Report.Warnings), loggedRecently)
+	switch {
+	case attempt.Err != nil:
+		log.WithError(attempt.Err).WithField("remedy", checks.Remedy(attempt.Err)).Warn("check failed")
+	case len(warnings) > 0:
+		log.WithField("warning", strings.Join(warnings, "; ")).Warn("check passed with a warning")
+	case skipped != "" && !loggedRecently(skipped):
+		log.WithField("reason", skipped).Info("check skipped")
+	case skipped == "":
+		log.WithField("detail", attempt.Report.Detail).Debug("check passed")
+	}
+}
+
+// loggedRecently reports whether the log has had this text within the last hour, and remembers it: each round connects to others of
+// the peers and endpoints, and meets the dead ones among them again and again.
+func (r *rechecks) loggedRecently(text string) bool {
+	now := time.Now()
+	maps.DeleteFunc(r.logged, func(_ string, until time.Time) bool { return now.After(until) })
+	if _, recently := r.logged[text]; recently {
+		return true
+	}
+	r.logged[text] = now.Add(repeatWarning)
+	return false
 }
 
 // readNode is the request of the api check: a read from the API server's cache. It keeps its connection, which saves the API
 // server a TLS handshake with each node and round, because the network check makes a new connection in each round.
-func (r *recheck) readNode(ctx context.Context) (report checks.Report, err error) {
+func (r *rechecks) readNode(ctx context.Context) (report checks.Report, err error) {
 	var node *nodepatch.Node
-	if r.thorough || r.failed > 0 {
+	if r.round.NewConnection {
 		r.client.CloseIdleConnections()
 	}
-	if r.thorough {
-		node, report, err = readLarge(ctx, r.cfg.NodeName, r.api.GetCachedPadded)
+	if r.round.Thorough {
+		node, report, err = checklist.ReadNode(ctx, r.cfg.NodeName, r.api.GetCached)
 	} else {
 		report.Detail = "node " + r.cfg.NodeName + " read"
 		node, err = r.api.GetCached(ctx)
@@ -191,84 +172,86 @@ func (r *recheck) readNode(ctx context.Context) (report checks.Report, err error
 	return report, err
 }
 
-// conclude counts a round. A single failure is a warning and nothing else. Only a node that was read in this round is known to
-// be drained or going away: one that has lost its path to the API server may have been open for long.
-func (r *recheck) conclude(results []checks.Result, began time.Time) {
-	hasFailed := func(result checks.Result) bool { return result.Err != nil }
-	if r.thorough && !slices.ContainsFunc(results, hasFailed) { // after a failure the next round is thorough, too
-		r.thoroughAt = time.Now().Add(spread(thoroughInterval))
+// keep keeps the node as read from the API server's cache. One that is not verified is read again, from etcd: the cache may be
+// behind the release.
+func (r *rechecks) keep(ctx context.Context, node *nodepatch.Node) (err error) {
+	if !r.isVerified(node) {
+		node, err = r.api.Get(ctx)
 	}
-	if why := nodepatch.Untouchable(r.node); why != "" && r.readAt.After(began) {
-		r.log.WithField("reason", why).Debug("no verdict")
-		r.passed, r.failed, r.due = 0, 0, time.Time{}
+	if err == nil {
+		r.node, r.readAt = node, time.Now()
+	}
+	return err
+}
+
+// read reads the node from the API server's cache, between two rounds.
+func (r *rechecks) read(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.CheckTimeout)
+	defer cancel()
+	node, err := r.api.GetCached(ctx)
+	if err == nil {
+		err = r.keep(ctx, node)
+	}
+	if err == nil {
+		r.state = r.state.SeenBetweenRounds(r.facts())
+	}
+	return err
+}
+
+// look reads the node between two rounds.
+func (r *rechecks) look(ctx context.Context) {
+	if err := r.read(ctx); err != nil {
+		r.log.WithError(err).Debug("cannot read the node between two rounds")
 		return
 	}
-	r.heedController()
-	if err := r.judge(results); err != nil {
-		round, _ := errors.AsType[roundFailure](err)
-		r.passed, r.failed, r.failure, r.reasons = 0, r.failed+1, err, verdict.Reason(round.checks)
-		r.log.WithFields(logrus.Fields{"reason": brief(err), "failed": r.failed, "threshold": r.cfg.FailureThreshold}).
-			Warn("recheck failed")
-	} else {
-		r.passed, r.failed = r.passed+1, 0
-		if r.status == statusTrue {
-			r.reasons = ""
-		}
-	}
-	switch {
-	case r.failed >= r.cfg.FailureThreshold && r.status != statusFalse:
-		r.log.WithField("reason", brief(r.failure)).Error("node failed its rechecks")
-		r.events.Add(kube.EventWarning, reasonFailed, r.message())
-		r.turn(statusFalse)
-	case r.passed >= r.cfg.RecoveryThreshold && r.status != statusTrue:
-		if r.status == statusFalse {
-			r.log.Info("node recovered")
-			r.events.Add(kube.EventNormal, reasonRecovered, verdict.AllChecksPass+" again")
-		}
-		r.turn(statusTrue)
-	case r.due.IsZero():
-		r.due = r.nextWrite()
-	}
+	r.state = r.state.Looked(time.Now())
 }
 
-// turn changes the verdict.
-func (r *recheck) turn(status string) {
-	r.status, r.written, r.due = status, false, time.Now()
-	r.metrics.SetRecheckStatus(status != statusFalse)
-}
-
-// Attempted implements checks.Observer.
-func (r *recheck) Attempted(attempt checks.Attempt) {
-	r.metrics.Attempt(attempt.Check, attempt.Took)
-	log := r.log.WithFields(logrus.Fields{"check": attempt.Check, "took": formatDuration(attempt.Took)})
-	wasSaid := func(text string) bool { return r.wasSaid(attempt.Check + ": " + text) }
-	skipped := attempt.Report.Skipped
-	warnings := slices.DeleteFunc(slices.Clone(attempt.Report.Warnings), wasSaid)
-	switch {
-	case attempt.Err != nil:
-		log.WithError(attempt.Err).WithField("remedy", checks.Remedy(attempt.Err)).Warn("check failed")
-	case len(warnings) > 0:
-		log.WithField("warning", strings.Join(warnings, "; ")).Warn("check passed with a warning")
-	case skipped != "" && !wasSaid(skipped):
-		log.WithField("reason", skipped).Info("check skipped")
-	case skipped == "":
-		log.WithField("detail", attempt.Report.Detail).Debug("check passed")
+// write shows the verdict on the node: with the condition, with the failed taint that it removes, and with an Event.
+func (r *rechecks) write(ctx context.Context) {
+	var err error
+	if time.Since(r.readAt) >= time.Minute { // rounds may be an hour apart
+		err = r.read(ctx)
 	}
-}
-
-// wasSaid reports whether the log has had this text within the last hour, and remembers it: each round connects to others of the
-// peers and endpoints, and meets the dead ones among them again and again.
-func (r *recheck) wasSaid(text string) bool {
-	now := time.Now()
-	maps.DeleteFunc(r.said, func(_ string, until time.Time) bool { return now.After(until) })
-	if _, said := r.said[text]; said {
-		return true
+	if err == nil && nodepatch.Untouchable(r.node) != "" {
+		r.state = r.state.WroteNothing()
+		return
 	}
-	r.said[text] = now.Add(repeatWarning)
-	return false
+	if condition, isDue := r.state.Condition(time.Now()); err == nil && isDue {
+		err = r.setCondition(ctx, condition)
+		r.state = r.state.WroteCondition(r.facts(), err, time.Now())
+	}
+	if r.state.RemovesFailedTaint() { // whatever became of the condition: nothing delays it
+		err = errors.Join(err, r.removeFailedTaint(ctx))
+	}
+	sent := r.events.Flush(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil {
+		r.log.WithError(err).Warn("cannot show the verdict on the node, will retry")
+	}
+	r.state = r.state.Wrote(err, sent, time.Now())
 }
 
-// spread returns d ±20 %, so that thousands of nodes do not march in step.
-func spread(d time.Duration) time.Duration {
-	return time.Duration((0.8 + 0.4*rand.Float64()) * float64(d))
+func (r *rechecks) setCondition(ctx context.Context, condition nodepatch.Condition) error {
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.CheckTimeout)
+	defer cancel()
+	condition.Type = r.cfg.ConditionType
+	node, err := r.api.SetCondition(ctx, r.node, condition, r.client.ServerTime())
+	if err == nil { // the controller may have re-tainted it since it was read
+		r.node, r.readAt = node, time.Now()
+	}
+	return err
+}
+
+func (r *rechecks) removeFailedTaint(ctx context.Context) error {
+	if err := r.patcher.RemoveFailedTaint(ctx, r.node, r.request); err != nil {
+		return err
+	}
+	r.log.Info("failed taint removed: the node passes its rechecks")
+	isFailed := func(taint nodepatch.Taint) bool { return taint.Key == r.cfg.FailedTaintKey }
+	r.node.Spec.Taints = slices.DeleteFunc(r.node.Spec.Taints, isFailed)
+	r.state = r.state.Seen(r.facts())
+	return nil
 }

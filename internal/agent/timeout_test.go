@@ -17,6 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // startLate starts an agent that does not pass in time, until something listens at port.
@@ -270,7 +272,7 @@ func TestTaintOfOthersDuringTheRound(t *testing.T) {
 	assert.Equal(t, exitOK, p.wait(), p.stderr)
 	assert.Equal(t, []string{getNode, getNode, getCached, getNode, getNode, patchNode, postEvent}, api.seen())
 	var how struct{ Attempts map[string]int }
-	require.NoError(t, json.Unmarshal([]byte(api.node.Annotations[annotation]), &how))
+	require.NoError(t, json.Unmarshal([]byte(api.node.Annotations[nodepatch.Annotation]), &how))
 	assert.Equal(t, 2, how.Attempts["dns"], "the round was made again")
 }
 
@@ -367,7 +369,7 @@ func TestTaintOfOthersThatComesWithOurs(t *testing.T) {
 	assert.Equal(t, untainted, api.taints())
 	assert.Equal(t, []string{getNode, getCached, getCached, getCached, getNode, getNode, patchNode, postEvent}, api.seen())
 	var how struct{ Attempts map[string]int }
-	require.NoError(t, json.Unmarshal([]byte(api.node.Annotations[annotation]), &how))
+	require.NoError(t, json.Unmarshal([]byte(api.node.Annotations[nodepatch.Annotation]), &how))
 	assert.Equal(t, 2, how.Attempts["dns"], "the round was made again")
 }
 
@@ -498,7 +500,6 @@ func TestTimeoutIsReportedAgainWhileWaiting(t *testing.T) {
 	}
 	a, log := inCluster(t, api, "--initial-timeout=1s", "--check-timeout=1s", "--on-timeout=taint", "--wait-for-taints=node.cilium.io/")
 	a.cfg.Once = false
-	a.reportInterval = 10 * time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); a.Run(ctx, nil) }()

@@ -5,53 +5,77 @@ import (
 	"errors"
 	"time"
 
-	"github.com/sirupsen/logrus"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// betweenRounds is the pause after a round that has passed, if SUCCESS_THRESHOLD wants another one.
-const betweenRounds = time.Second
-
-// errRestart starts the rounds over at once, without a report: the results of the checks do not count any more.
+// errRestart starts the round over at once, without a report: the results of the checks do not count any more.
 var errRestart = errors.New("the checks start over")
 
-// verification is the way of one node to its release. One goroutine owns it; a step runs beside that goroutine and owns
-// the node while it runs.
-type verification struct {
-	*Agent
-	start   time.Time
+// outcome is how a verification ends.
+type outcome int
+
+const (
+	interrupted     outcome = iota // by a signal, or by INITIAL_TIMEOUT with --once
+	alreadyVerified                // not by this verification
+	released
+)
+
+// proof is what this process has proven of a Node. It survives into the next verification, until a check fails.
+type proof struct {
+	uid     types.UID
 	request nodepatch.Request
-	node    *nodepatch.Node // as last read, nil before
-	readAt  time.Time       // when; zero for a read from the API server's cache, on which no patch is built
-	// reusable is the report of a read just before the checks. The api check would send the same request, and reuses it:
-	// that saves one of five requests on every new node. nil once it is used.
-	reusable    *checks.Report
-	foreignSeen bool
-	startupDue  time.Time // until when a late startup taint may be added; zero before it is known
-
-	attempted   chan checks.Attempt
-	attempts    map[string]int // of each check
-	lastFailure *failure
-	reported    map[string]repeat
-
-	timeout       <-chan time.Time // INITIAL_TIMEOUT, and then the next attempt to report that it has passed
-	timedOut      bool
-	stop          context.CancelFunc
-	marker        marker
-	releasing     bool // a patch is in flight that releases the node
-	released      bool
-	releaseFailed bool
-	shownVerified bool // by the marker, before a release that has failed: to be taken back
 }
 
-func (a *Agent) newVerification() *verification {
-	v := &verification{Agent: a, request: NewRequest(a.cfg), attempted: make(chan checks.Attempt, 16),
-		attempts: make(map[string]int), reported: make(map[string]repeat)}
-	v.request.Blocks = v.request.WaitsFor(a.cfg.WaitForTaints)
-	v.marker = marker{v: v}
-	return v
+// verification is the way of one node to its release: rounds, until one passes and the patch is applied. A step, which the reporter
+// runs beside its own goroutine, owns the verification's fields while it runs.
+type verification struct {
+	*deps
+	seen          seen
+	report        *reporter
+	proof         *proof
+	releaseFailed bool
+}
+
+func newVerification(d *deps, proven *proof) *verification {
+	return &verification{deps: d, report: newReporter(d), proof: proven}
+}
+
+// verify returns when the node is verified, when ctx ends, or when --once times out.
+func (v *verification) verify(ctx context.Context) outcome {
+	if v.readFirst(ctx) {
+		return alreadyVerified
+	}
+	ctx, end := v.report.begin(ctx)
+	defer end()
+	for pauses := checks.Exponential(); ; {
+		err := v.report.During(ctx, marking, v.round)
+		if v.isRechecked() {
+			return alreadyVerified
+		}
+		if err == nil {
+			err = v.release(ctx)
+		}
+		switch {
+		case err == nil:
+			return released
+		case ctx.Err() != nil:
+			return interrupted
+		case v.seen.replaced:
+			v.log.Warn("node was deleted and created again: restarting the checks")
+			v.seen.replaced, v.proof, v.report.marker = false, nil, marker{deps: v.deps}
+		case !errors.Is(err, errRestart):
+			pause := pauses.NextBackOff()
+			v.report.Failed(ctx, v.seen.node, err, pause)
+			_ = v.report.During(ctx, marking, func(ctx context.Context) error {
+				sleep(ctx, pause)
+				return nil
+			})
+		}
+	}
 }
 
 // readFirst reads the node before anything else and reports whether it is verified: a container that was restarted on
@@ -60,200 +84,125 @@ func (v *verification) readFirst(ctx context.Context) bool {
 	readCtx, cancel := context.WithTimeout(ctx, v.cfg.CheckTimeout)
 	defer cancel()
 	start := time.Now()
-	report, err := v.readLarge(readCtx)
+	report, err := v.read(readCtx)
 	if err != nil {
 		if ctx.Err() == nil {
 			v.log.WithError(err).Info("cannot read the node yet: starting with the checks")
 		}
 		return false
 	}
-	report.Took = v.readAt.Sub(start)
-	v.reusable = &report
-	return nodepatch.IsVerified(v.node, v.heldRequest())
+	report.Took = v.seen.at.Sub(start)
+	v.seen.reusable = &report
+	return v.isVerified(v.seen.node)
 }
 
-// verify runs rounds until enough of them have passed in a row and the node is released; then Run holds. It returns
-// false if ctx is cancelled or --once times out. What it reports, failures above all, is in report.go.
-func (v *verification) verify(parentCtx context.Context) bool {
-	v.start = time.Now()
-	timer := time.NewTimer(v.cfg.InitialTimeout)
-	defer timer.Stop()
-	v.timeout = timer.C
-	defer v.metrics.TimedOut(false)
-	var ctx context.Context
-	ctx, v.stop = context.WithCancel(parentCtx)
-	defer v.stop()
+// foundVerified reports a node that needed no release. Its condition may be one that a container has written that has ended since.
+func (v *verification) foundVerified(ctx context.Context) {
+	v.log.Info("node is already verified")
+	if v.cfg.RecheckInterval > 0 { // they decide what it shows
+		return
+	}
+	v.metrics.SetStatus(true)
+	if v.report.marker.ShowsFailed(v.seen.node) {
+		v.report.markVerified(ctx, v.seen.node)
+	}
+}
 
-	pauses := checks.Exponential()
-	for passed := 0; ; {
-		beforeRelease := passed+1 >= v.cfg.SuccessThreshold
-		err := v.round(ctx, beforeRelease)
-		if v.isRechecked() {
-			v.log.Info("node is already verified")
-			return true
-		}
-		if err == nil && beforeRelease {
-			err = v.release(ctx)
-		}
+// isRechecked reports whether rechecks, and not a release, are to decide about the node: it is verified, and only its first read
+// has failed. A release would remove the failed taint of a node that the controller has re-tainted, after a single round.
+func (v *verification) isRechecked() bool {
+	return v.cfg.RecheckInterval > 0 && v.seen.node != nil && v.isVerified(v.seen.node)
+}
+
+// round is one pass over all checks, on a node without foreign taints.
+func (v *verification) round(ctx context.Context) error {
+	for _, step := range []func(context.Context) error{
+		v.waitForForeignTaints, v.runChecks, v.waitForStartupTaint, v.lookForForeignTaint,
+	} {
+		err := step(ctx)
 		switch {
-		case err == nil && beforeRelease:
-			return true
-		case ctx.Err() != nil:
-			return false
-		case err == nil:
-			passed++
-			v.log.WithFields(logrus.Fields{"passed": passed, "threshold": v.cfg.SuccessThreshold}).Info("round passed")
-			pauses.Reset()
-			v.pause(ctx, betweenRounds)
-		case errors.Is(err, errRestart):
-			passed = 0
-		default:
-			passed = 0
-			pause := pauses.NextBackOff()
-			v.reportFailure(ctx, err, pause)
-			v.pause(ctx, pause)
-		}
-	}
-}
-
-// round runs the checks once on a node without foreign taints. Before the release it also waits for a late startup taint.
-func (v *verification) round(ctx context.Context, beforeRelease bool) error {
-	if err := v.waitForForeignTaints(ctx); err != nil {
-		return err
-	}
-	before := v.node
-	if err := v.runChecks(ctx); err != nil {
-		return err
-	}
-	if beforeRelease {
-		if err := v.waitForStartupTaint(ctx); err != nil {
+		case v.seen.replaced:
+			return errRestart
+		case err != nil || v.isRechecked():
 			return err
 		}
-	}
-	if err := v.lookForForeignTaint(ctx, beforeRelease); err != nil {
-		return err
-	}
-	if before != nil && before.UID != v.node.UID {
-		v.log.Warn("node was deleted and created again: restarting the checks")
-		v.marker, v.proof = marker{v: v}, nil
-		return errRestart
 	}
 	return nil
 }
 
-// await runs a step, and records the attempts of its checks and the end of INITIAL_TIMEOUT.
-func (v *verification) await(ctx context.Context, step func(context.Context) error) error {
-	done := make(chan error, 1)
-	go func() { done <- step(ctx) }()
-	for {
-		select {
-		case attempt := <-v.attempted:
-			v.record(attempt)
-		case <-v.timeout:
-			v.reportTimeout(ctx)
-		case err := <-done:
-			for {
-				select {
-				case attempt := <-v.attempted:
-					v.record(attempt)
-				default:
-					return err
-				}
-			}
-		}
-	}
-}
-
-func (v *verification) pause(ctx context.Context, d time.Duration) {
-	_ = v.await(ctx, func(ctx context.Context) error {
-		sleep(ctx, d)
-		return nil
-	})
-}
-
 func (v *verification) runChecks(ctx context.Context) error {
-	var results []checks.Result
-	runner := newRunner(v.cfg, v)
-	err := v.await(ctx, func(ctx context.Context) (err error) {
-		results, err = runner.Round(ctx, v.checks(checks.API{Get: v.readNode}))
-		return err
-	})
+	runner := checklist.Runner(v.cfg, v)
+	results, err := runner.Round(ctx, v.checks(checks.API{Get: v.readNode}, checklist.Options{}))
 	if err != nil {
 		return err
 	}
 	return v.judge(results)
 }
 
+// Attempted implements checks.Observer.
+func (v *verification) Attempted(attempt checks.Attempt) {
+	if attempt.Err != nil {
+		v.proof = nil
+	}
+	v.report.notes <- note{attempt: &attempt}
+}
+
 // readNode is the request of the api check.
 func (v *verification) readNode(ctx context.Context) (checks.Report, error) {
-	if report := v.reusable; report != nil {
-		v.reusable = nil
-		if time.Since(v.readAt) < v.cfg.CheckTimeout {
+	if report := v.seen.reusable; report != nil {
+		v.seen.reusable = nil
+		if time.Since(v.seen.at) < v.cfg.CheckTimeout {
 			return *report, nil
 		}
 	}
 	v.client.CloseIdleConnections()
-	return v.readLarge(ctx)
+	return v.read(ctx)
 }
 
-// readLarge reads the node with a request that is larger than a packet. The patch is built on the answer.
-func (v *verification) readLarge(ctx context.Context) (checks.Report, error) {
-	node, report, err := readLarge(ctx, v.cfg.NodeName, v.api.GetPadded)
+// read reads the node with a request that is larger than a packet. The patch is built on the answer.
+func (v *verification) read(ctx context.Context) (checks.Report, error) {
+	node, report, err := checklist.ReadNode(ctx, v.cfg.NodeName, v.api.Get)
 	if err == nil {
-		v.node, v.readAt = node, time.Now()
+		v.seen.keep(node, time.Now())
 	}
 	return report, err
-}
-
-func readLarge(ctx context.Context, name string, get func(ctx context.Context, padding string) (*nodepatch.Node, error)) (
-	node *nodepatch.Node, report checks.Report, err error) {
-	report.Detail = "node " + name + " read"
-	report.Warnings, err = checks.WithLargeHeader(func(value string) (err error) {
-		node, err = get(ctx, value)
-		return err
-	})
-	return node, report, err
 }
 
 // release removes the startup taint and adds the label. If the node shows a failure that would stay, the marker takes
 // that back first: a stale False could get a healthy node replaced. Once a release has failed, the marker waits for the
 // next one to succeed: a condition that is True for a moment in each round would hide the failure.
 func (v *verification) release(ctx context.Context) error {
-	for _, taint := range nodepatch.StartupTaints(v.node, v.request) {
-		if taint.Effect != v.cfg.TaintEffect {
-			v.log.WithFields(logrus.Fields{"taint": taint.String(), "expected": v.cfg.TaintEffect}).
-				Warn("startup taint has an unexpected effect: removing it anyway")
-		}
+	node, request := v.seen.node, v.request
+	v.warnOfOtherEffects(node)
+	if !v.releaseFailed && v.report.marker.ShowsFailed(node) {
+		v.report.markVerified(ctx, node)
 	}
-	if !v.releaseFailed && v.marker.ShowsFailed(v.node) {
-		v.shownVerified = v.markVerified(ctx)
-	}
-	v.request.AnnotationValue = v.annotationValue(time.Now())
-	v.proof = &proof{v.node, v.request}
+	request.AnnotationValue = v.report.annotation(time.Now())
+	v.proof = &proof{node.UID, request}
 	var removed []nodepatch.Taint
-	v.releasing = true // no marker while it is in flight: never mark a released node
-	err := v.await(ctx, func(ctx context.Context) (err error) {
-		removed, err = v.patcher.Release(ctx, v.node, v.request)
+	err := v.report.During(ctx, holding, func(ctx context.Context) (err error) {
+		removed, err = v.patcher.Release(ctx, node, request)
 		return err
 	})
-	v.releasing = false
 	switch {
 	case errors.Is(err, nodepatch.ErrBlocked), errors.Is(err, nodepatch.ErrReplaced):
 		v.log.WithError(err).Info("restarting the checks")
-		v.foreignSeen = true // the next release starts from a fresh read
-		v.node, v.proof = nil, nil
+		v.seen = seen{foreign: true, replaced: errors.Is(err, nodepatch.ErrReplaced)}
+		v.proof = nil
 		return errRestart
 	case err != nil:
 		v.releaseFailed = true
 		return err
 	}
-	v.released = true
-	v.announce(ctx, removed)
+	v.report.Released(ctx, node, removed, v.releaseFailed)
 	return nil
 }
 
-// isRechecked reports whether rechecks, and not a release, are to decide about the node: it is verified, and only its first read
-// has failed. A release would open a node that the controller has closed after a single round.
-func (v *verification) isRechecked() bool {
-	return v.cfg.RecheckInterval > 0 && v.node != nil && nodepatch.IsVerified(v.node, v.heldRequest())
+func (v *verification) warnOfOtherEffects(node *nodepatch.Node) {
+	for _, taint := range nodepatch.StartupTaints(node, v.request) {
+		if taint.Effect != v.cfg.TaintEffect {
+			v.log.WithField("taint", taint.String()).WithField("expected", v.cfg.TaintEffect).
+				Warn("startup taint has an unexpected effect: removing it anyway")
+		}
+	}
 }

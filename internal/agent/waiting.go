@@ -2,8 +2,8 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -12,58 +12,48 @@ import (
 // waitForForeignTaints waits until no foreign taint of WAIT_FOR_TAINTS is left: results before the CNI is up, for
 // example, are meaningless. If the node cannot be read, the checks start and say why.
 func (v *verification) waitForForeignTaints(ctx context.Context) error {
-	taint := v.foreignTaint(v.node)
+	taint := v.seen.foreignTaint(v.request)
 	if taint == nil {
 		return ctx.Err()
 	}
-	v.foreignSeen = true
+	v.seen.foreign = true
 	v.log.WithField("taint", taint.String()).Info("waiting for foreign taints")
-	v.lastFailure = &failure{foreignTaints, fmt.Errorf("%s is still on (WAIT_FOR_TAINTS)", taint)}
+	v.report.notes <- note{wait: &failure{foreignTaints, fmt.Errorf("%s is still on (WAIT_FOR_TAINTS)", taint)}}
 	noLimit := time.Time{}
-	err := v.waitForNode(ctx, noLimit, func(node *nodepatch.Node) bool { return v.foreignTaint(node) == nil })
+	err := v.wait(ctx, noLimit, func(node *nodepatch.Node) bool {
+		now := seen{node: node}
+		return now.foreignTaint(v.request) == nil
+	})
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case err != nil:
 		v.log.WithError(err).Debug("cannot read the node while waiting for foreign taints: starting the checks")
-		v.node, v.reusable = nil, nil
+		v.seen = seen{startupDue: v.seen.startupDue, foreign: true, replaced: v.seen.replaced}
 		return nil
 	}
-	v.lastFailure = nil
+	v.report.notes <- note{}
 	v.log.Info("foreign taints removed")
 	return nil
-}
-
-// foreignTaint returns a taint of node that must be gone before the checks start, or nil. A prefix may cover the
-// agent's own taints too, which nobody else removes.
-func (v *verification) foreignTaint(node *nodepatch.Node) *nodepatch.Taint {
-	if node == nil {
-		return nil
-	}
-	i := slices.IndexFunc(node.Spec.Taints, v.request.Blocks)
-	if i < 0 {
-		return nil
-	}
-	return &node.Spec.Taints[i]
 }
 
 // waitForStartupTaint waits for a startup taint that is added late. After a wait the checks run again.
 func (v *verification) waitForStartupTaint(ctx context.Context) error {
 	tainted := func(node *nodepatch.Node) bool {
-		_, released := node.Annotations[annotation]
+		_, released := node.Annotations[nodepatch.Annotation]
 		return released || len(nodepatch.StartupTaints(node, v.request)) > 0
 	}
-	if v.startupDue.IsZero() {
-		v.startupDue = nodepatch.StartupTaintDue(v.node, v.request, v.cfg.LateTaintWindow, v.client.ServerTime())
+	if v.seen.startupDue.IsZero() {
+		v.seen.startupDue = nodepatch.StartupTaintDue(v.seen.node, v.request, v.cfg.LateTaintWindow, v.client.ServerTime())
 	}
-	if tainted(v.node) || !time.Now().Before(v.startupDue) {
+	if tainted(v.seen.node) || !time.Now().Before(v.seen.startupDue) {
 		return nil
 	}
 	v.log.WithField("window", v.cfg.LateTaintWindow.String()).Debug("waiting for the startup taint")
 	young := fmt.Errorf("all checks pass, and the node is not yet %s old (LATE_TAINT_WINDOW)", v.cfg.LateTaintWindow)
-	v.lastFailure = &failure{startupTaint, young}
-	err := v.waitForNode(ctx, v.startupDue, tainted)
-	v.lastFailure = nil
+	v.report.notes <- note{wait: &failure{startupTaint, young}}
+	err := v.wait(ctx, v.seen.startupDue, tainted)
+	v.report.notes <- note{}
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -75,33 +65,29 @@ func (v *verification) waitForStartupTaint(ctx context.Context) error {
 	return errRestart
 }
 
-// waitForNode waits until the node is done, or until the deadline.
-func (v *verification) waitForNode(ctx context.Context, deadline time.Time, done func(*nodepatch.Node) bool) error {
-	return v.await(ctx, func(ctx context.Context) error {
-		node, err := v.patcher.Wait(ctx, v.node, deadline, done)
-		if err == nil {
-			v.node, v.readAt = node, time.Time{}
-		}
-		return err
-	})
+// wait reads the node until it is done, or until the deadline.
+func (v *verification) wait(ctx context.Context, deadline time.Time, done func(*nodepatch.Node) bool) error {
+	node, err := v.patcher.Wait(ctx, v.seen.node, deadline, done)
+	switch {
+	case err == nil:
+		v.seen.keep(node, time.Time{})
+	case errors.Is(err, nodepatch.ErrReplaced):
+		v.seen = seen{foreign: v.seen.foreign, replaced: true}
+	}
+	return err
 }
 
-// lookForForeignTaint fails with errRestart if the node has got a foreign taint since the checks started. Before the
-// release it reads the node again if that may have been missed, or if the patch would be built on an old read.
-func (v *verification) lookForForeignTaint(ctx context.Context, beforeRelease bool) error {
-	if beforeRelease && (v.foreignSeen || time.Since(v.readAt) > v.cfg.CheckTimeout) {
-		err := v.await(ctx, func(ctx context.Context) error {
-			node, err := v.patcher.Get(ctx)
-			if err == nil {
-				v.node, v.readAt = node, time.Now()
-			}
-			return err
-		})
+// lookForForeignTaint fails with errRestart if the node has got a foreign taint since the checks started. It reads the node again
+// if that may have been missed, or if the patch would be built on an old read.
+func (v *verification) lookForForeignTaint(ctx context.Context) error {
+	if v.seen.foreign || time.Since(v.seen.at) > v.cfg.CheckTimeout {
+		node, err := v.patcher.Get(ctx)
 		if err != nil {
 			return fmt.Errorf("cannot read the node before its release: %w", err)
 		}
+		v.seen.keep(node, time.Now())
 	}
-	if taint := v.foreignTaint(v.node); taint != nil {
+	if taint := v.seen.foreignTaint(v.request); taint != nil {
 		v.log.WithField("taint", taint.String()).Info("foreign taint added: restarting the checks")
 		return errRestart
 	}

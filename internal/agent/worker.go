@@ -12,6 +12,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
@@ -42,11 +43,7 @@ func NewWorker(cfg config.Config, log *logrus.Entry, version string) *Worker {
 	w := &Worker{cfg: cfg, version: version, log: log, terminationLog: terminationLog, unusedAfter: unusedAfter,
 		decided: make(chan struct{})}
 	w.checks = func(e kube.Environment) []checks.Check {
-		domain := cfg.ClusterDomain
-		if domain == "" {
-			domain = clusterDomain()
-		}
-		return newChecks(cfg, e, domain, checks.API{Get: w.get(e.Client)})
+		return checklist.New(cfg, e)(checks.API{Get: w.get(e.Client)}, checklist.Options{})
 	}
 	return w
 }
@@ -80,22 +77,17 @@ func (w *Worker) Run(ctx context.Context, e kube.Environment) bool {
 // round runs the checks once, with their retries. An error means that ctx ended before the verdict.
 func (w *Worker) round(ctx context.Context, e kube.Environment) (verdict.Verdict, error) {
 	start := time.Now()
-	runner := newRunner(w.cfg, attemptLog{w.log})
+	runner := checklist.Runner(w.cfg, attemptLog{w.log})
 	results, err := runner.Round(ctx, w.checks(e))
 	if err != nil {
 		return verdict.Verdict{}, err
 	}
-	v := verdict.Verdict{Node: w.cfg.NodeName, Attempts: make(map[string]int), Version: w.version}
-	var reasons []string
+	failed := failuresOf(results)
+	v := verdict.Verdict{Node: w.cfg.NodeName, Verified: len(failed.checks) == 0, Failed: failed.checks, Message: failed.Error(),
+		Attempts: make(map[string]int), Duration: formatDuration(time.Since(start)), Version: w.version}
 	for _, result := range results {
 		v.Attempts[result.Check] = result.Number
-		if result.Err != nil {
-			v.Failed = append(v.Failed, result.Check)
-			reasons = append(reasons, failure{result.Check, result.Err}.String())
-		}
 	}
-	v.Verified, v.Message = len(v.Failed) == 0, strings.Join(reasons, "; ")
-	v.Duration = formatDuration(time.Since(start))
 	return v, nil
 }
 
@@ -106,7 +98,7 @@ func (w *Worker) get(client *kube.Client) func(context.Context) (checks.Report, 
 		client.CloseIdleConnections()
 		status := 0
 		report.Warnings, err = checks.WithLargeHeader(func(value string) (err error) {
-			status, err = client.NodeStatus(ctx, w.cfg.NodeName, value)
+			status, err = client.NodeStatus(kube.WithLargeHeader(ctx, value), w.cfg.NodeName)
 			return err
 		})
 		switch _, otherCA := errors.AsType[*tls.CertificateVerificationError](err); {

@@ -96,7 +96,7 @@ func startWorker(t *testing.T, server *httptest.Server, env map[string]string, a
 	p.worker.terminationLog = p.terminationLog
 	list := p.worker.checks
 	p.worker.checks = func(e kube.Environment) []checks.Check {
-		return withoutDNS(func(checks.API) []checks.Check { return list(e) })(checks.API{})
+		return append([]checks.Check{checks.Skip(checks.DNSName, "a test")}, list(e)[1:]...)
 	}
 	listener := httptest.NewServer(p.worker.Handler())
 	t.Cleanup(listener.Close)

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // Config is everything that an operator can decide. The defaults are in the table of settings.
@@ -18,7 +20,7 @@ type Config struct {
 	NodeName, PodNamespace, Kubeconfig string
 
 	InitialTimeout, CheckTimeout time.Duration
-	MaxRetries, SuccessThreshold int
+	MaxRetries                   int
 	RetryBackoff                 string
 
 	DNSTestDomains, NetworkTargets []string
@@ -49,6 +51,14 @@ type Config struct {
 	ClusterDomain string   // "": that of resolv.conf
 	ClusterCA     string   // PEM; "" without Worker
 	VerdictKey    string   // what /readyz says beside "verified", so that the controller knows who answers
+}
+
+// Request describes the verified node, except for the annotation's value.
+func (c *Config) Request() nodepatch.Request {
+	return nodepatch.Request{
+		TaintKey: c.TaintKey, FailedTaintKey: c.FailedTaintKey, AlsoRemove: c.AlsoRemoveTaints,
+		Label: c.VerifiedLabel, LabelValue: c.VerifiedLabelValue, Annotation: nodepatch.Annotation,
+	}
 }
 
 // Values of ON_TIMEOUT.
@@ -96,7 +106,6 @@ func (c *Config) gateSettings() []*setting {
 		{"max-retries", "number", "retries of a check in one round", "5", number(&c.MaxRetries, 0, 100)},
 		{"retry-backoff", "kind", "wait between attempts: exponential (1 2 4 8 16 s) or linear (1 2 3 4 5 s)", "exponential",
 			text(&c.RetryBackoff, oneOf("exponential", BackoffLinear))},
-		{"success-threshold", "number", "whole rounds in a row that must pass", "1", number(&c.SuccessThreshold, 1, 1000)},
 
 		{"dns-test-domains", "names", "comma-separated names that must resolve; an IP address is queried as a name server",
 			"kubernetes.default.svc.cluster.local,google.com", list(&c.DNSTestDomains, 1, domainOrIP)},

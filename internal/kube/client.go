@@ -47,7 +47,7 @@ func newClient(config *rest.Config, userAgent string) (*Client, error) {
 		config.BearerToken, config.BearerTokenFile = "", ""
 	}
 	clock := new(atomic.Pointer[reading])
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return clockReader{next, clock} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return roundTripper{next, clock} })
 
 	// Callers decode the objects; the client itself needs to know a Status only.
 	core, discovery := schema.GroupVersion{Version: "v1"}, schema.GroupVersion{Group: "discovery.k8s.io", Version: "v1"}
@@ -122,23 +122,22 @@ func decodeItems[T any](body io.Reader, each func(T)) error {
 	}
 }
 
-// Versions requests /api, which only authenticated callers get (RBAC: system:discovery) and which needs no node. The request
-// has a header of the value of padding, unless it is empty: see nodepatch.Client.GetPadded.
-func (c *Client) Versions(ctx context.Context, padding string) error {
-	return pad(c.Core.Get().AbsPath("/api"), padding).Do(ctx).Error()
+// Versions requests /api, which only authenticated callers get (RBAC: system:discovery) and which needs no node.
+func (c *Client) Versions(ctx context.Context) error {
+	return c.Core.Get().AbsPath("/api").MaxRetries(0).Do(ctx).Error()
 }
 
-// NodeStatus requests a Node and returns the HTTP status of the answer, 0 if there is none. The padding is that of Versions.
-func (c *Client) NodeStatus(ctx context.Context, name, padding string) (status int, err error) {
-	err = pad(c.Core.Get().Resource("nodes").Name(name), padding).Do(ctx).StatusCode(&status).Error()
+// NodeStatus requests a Node and returns the HTTP status of the answer, 0 if there is none.
+func (c *Client) NodeStatus(ctx context.Context, name string) (status int, err error) {
+	err = c.Core.Get().Resource("nodes").Name(name).MaxRetries(0).Do(ctx).StatusCode(&status).Error()
 	return status, err
 }
 
-func pad(request *rest.Request, padding string) *rest.Request {
-	if padding != "" {
-		request.SetHeader("X-Kube-Node-Ready-Padding", padding)
-	}
-	return request.MaxRetries(0)
+type largeHeader struct{}
+
+// WithLargeHeader gives the requests that a Client makes with the context a header of this value, unless it is empty.
+func WithLargeHeader(ctx context.Context, value string) context.Context {
+	return context.WithValue(ctx, largeHeader{}, value)
 }
 
 // CloseIdleConnections makes the next request prove the path to the API server again, from TCP on. It
@@ -157,13 +156,17 @@ func (c *Client) ServerTime() time.Time {
 // reading is the API server's clock, as an answer told it, beside this node's.
 type reading struct{ server, local time.Time }
 
-// clockReader reads the Date header of each answer: rest.Result has no headers.
-type clockReader struct {
+// roundTripper adds the large header, and reads the Date header of each answer: rest.Result has no headers.
+type roundTripper struct {
 	http.RoundTripper
 	last *atomic.Pointer[reading]
 }
 
-func (c clockReader) RoundTrip(r *http.Request) (*http.Response, error) {
+func (c roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
+	if value, _ := r.Context().Value(largeHeader{}).(string); value != "" {
+		r = r.Clone(r.Context()) // a RoundTripper must not change the request
+		r.Header.Set("X-Kube-Node-Ready-Padding", value)
+	}
 	response, err := c.RoundTripper.RoundTrip(r)
 	if err == nil {
 		if date, parseErr := http.ParseTime(response.Header.Get("Date")); parseErr == nil {
@@ -174,4 +177,4 @@ func (c clockReader) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // WrappedRoundTripper lets CloseIdleConnections find the transport (k8s.io/apimachinery/pkg/util/net).
-func (c clockReader) WrappedRoundTripper() http.RoundTripper { return c.RoundTripper }
+func (c roundTripper) WrappedRoundTripper() http.RoundTripper { return c.RoundTripper }

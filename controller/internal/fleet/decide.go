@@ -91,9 +91,8 @@ func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UI
 // running is the status of a node whose agent runs: what the agent says of it, if it says something in time.
 func (s Settings) running(status *undecided, m memory, now time.Time) {
 	condition := s.Condition(status.Node)
-	says := condition != nil && condition.Status == corev1.ConditionFalse
-	switch reason := firstReason(condition); {
-	case says && status.Gated && !reason.IsOwn():
+	switch {
+	case condition.Status == corev1.ConditionFalse && status.Gated && !firstReason(condition).IsOwn():
 		status.failAs(condition)
 	case now.Sub(m.running) >= s.SilentAfter && HasTaint(status.Node, s.Request.TaintKey): // the agent marks no other node
 		status.State, status.Reason = Failed, Silent
@@ -105,7 +104,7 @@ func (s Settings) running(status *undecided, m memory, now time.Time) {
 }
 
 // failAs takes over what the condition says.
-func (s *Status) failAs(condition *corev1.NodeCondition) {
+func (s *Status) failAs(condition corev1.NodeCondition) {
 	s.State, s.Reason, s.Failing, s.Message = Failed, firstReason(condition), condition.Reason, condition.Message
 }
 
@@ -192,13 +191,13 @@ func (s Settings) wanted(status Status, now time.Time) (Condition, bool) {
 		return s.wantedOfRechecked(status, now)
 	}
 	written := s.Condition(status.Node)
-	isFalse := written != nil && written.Status == corev1.ConditionFalse
+	isFalse := written.Status == corev1.ConditionFalse
 	isOwn := isFalse && s.writes(firstReason(written))
 	fails := status.State == Failed && status.Gated && s.writes(status.Reason)
 	reason := Reason(cmp.Or(status.Failing, string(status.Reason)))
 	// In controller mode nobody else says of a node that was released that it is verified.
 	_, released := status.Node.Annotations[s.Request.Annotation]
-	unsaid := s.Workers && released && (written == nil || written.Status != corev1.ConditionTrue)
+	unsaid := s.Workers && released && written.Status != corev1.ConditionTrue
 	switch {
 	case status.State == Verified && (unsaid || isFalse && (isOwn || status.Pod == nil)):
 		return Condition{Node: status.Node, Status: corev1.ConditionTrue, Reason: verdict.Verified,
@@ -219,7 +218,7 @@ func (s Settings) wanted(status Status, now time.Time) (Condition, bool) {
 // correct: the failed taint, or a condition from when it had the startup taint.
 func (s Settings) isLeftBehind(node *corev1.Node) bool {
 	condition := s.Condition(node)
-	isOwnFalse := condition != nil && condition.Status == corev1.ConditionFalse && firstReason(condition).IsOwn()
+	isOwnFalse := condition.Status == corev1.ConditionFalse && firstReason(condition).IsOwn()
 	return s.IsRetainted(node) || isOwnFalse && s.Rules.matches(node)
 }
 
@@ -255,33 +254,27 @@ func (s Settings) IsVerified(node *corev1.Node) bool {
 }
 
 // IsTrue reports whether the condition of node says that it is verified.
-func (s Settings) IsTrue(node *corev1.Node) bool {
-	condition := s.Condition(node)
-	return condition != nil && condition.Status == corev1.ConditionTrue
-}
+func (s Settings) IsTrue(node *corev1.Node) bool { return s.Condition(node).Status == corev1.ConditionTrue }
 
 // shows reports whether the condition of node is False for reason.
 func (s Settings) shows(node *corev1.Node, reason Reason) bool {
 	condition := s.Condition(node)
-	return condition != nil && condition.Status == corev1.ConditionFalse && firstReason(condition) == reason
+	return condition.Status == corev1.ConditionFalse && firstReason(condition) == reason
 }
 
-// Condition returns ours of node, or nil.
-func (s Settings) Condition(node *corev1.Node) *corev1.NodeCondition {
-	for i, condition := range node.Status.Conditions {
+// Condition returns ours of node, empty where there is none.
+func (s Settings) Condition(node *corev1.Node) corev1.NodeCondition {
+	for _, condition := range node.Status.Conditions {
 		if string(condition.Type) == s.ConditionType {
-			return &node.Status.Conditions[i]
+			return condition
 		}
 	}
-	return nil
+	return corev1.NodeCondition{}
 }
 
 // firstReason returns the first of the reasons of a condition, which the agent joins with commas; NotVerified for one that is
 // unknown.
-func firstReason(condition *corev1.NodeCondition) Reason {
-	if condition == nil {
-		return ""
-	}
+func firstReason(condition corev1.NodeCondition) Reason {
 	first, _, _ := strings.Cut(condition.Reason, ",")
 	if reason := Reason(first); slices.Contains(Reasons(), reason) {
 		return reason
@@ -317,21 +310,14 @@ func Newer(a, b *corev1.Pod) int {
 
 // NodeOf returns the node that a pod runs on, or that it is made for: the DaemonSet controller names it as the controller does.
 func NodeOf(pod *corev1.Pod) string {
-	if pod.Spec.NodeName != "" || pod.Spec.Affinity == nil || pod.Spec.Affinity.NodeAffinity == nil {
-		return pod.Spec.NodeName
-	}
-	required := pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
-	if required == nil {
-		return ""
-	}
-	for _, term := range required.NodeSelectorTerms {
+	for _, term := range requiredTerms(pod.Spec.Affinity) {
 		for _, field := range term.MatchFields {
-			if field.Key == "metadata.name" && len(field.Values) == 1 {
+			if pod.Spec.NodeName == "" && field.Key == "metadata.name" && len(field.Values) == 1 {
 				return field.Values[0]
 			}
 		}
 	}
-	return ""
+	return pod.Spec.NodeName
 }
 
 // LastTime returns when an event has happened last.

@@ -88,11 +88,11 @@ type recheckMemory struct {
 }
 
 // recheck notes what a verified node and its agent show. An agent needs enough time to find that its node has recovered.
-func (m memory) recheck(condition *corev1.NodeCondition, node *corev1.Node, pod *corev1.Pod, enough time.Duration,
+func (m memory) recheck(condition corev1.NodeCondition, node *corev1.Node, pod *corev1.Pod, enough time.Duration,
 	now time.Time) memory {
 	r := m.rechecked
 	r.SeenSince, r.Reason = m.first, ""
-	switch isFalse := condition != nil && condition.Status == corev1.ConditionFalse; {
+	switch isFalse := condition.Status == corev1.ConditionFalse; {
 	case !isFalse:
 		r.Failed, r.FailedAt, r.Refreshed, r.heartbeat = false, time.Time{}, time.Time{}, time.Time{}
 	case !r.Failed:
@@ -112,7 +112,7 @@ func (m memory) recheck(condition *corev1.NodeCondition, node *corev1.Node, pod 
 	if container != m.container {
 		r.began = now
 	}
-	isTrue := condition != nil && condition.Status == corev1.ConditionTrue
+	isTrue := condition.Status == corev1.ConditionTrue
 	hasRecovered := m.rechecked.Failed && isTrue // the agent has just written so: kubelet says later that it is ready
 	switch {
 	case container == "" || IsReady(pod) || !IsNodeReady(node) || Untouchable(node) != "": // no round counts while it is drained
@@ -182,5 +182,5 @@ func (s Settings) wantedOfRechecked(status Status, now time.Time) (Condition, bo
 // isConditioned reports whether rechecks show their verdict on node: it was gated, or has the condition already. A node that was
 // never gated is never re-tainted.
 func (s Settings) isConditioned(node *corev1.Node) bool {
-	return s.Condition(node) != nil || verdict.WasGated(node.Annotations[s.Request.Annotation], s.Request.FailedTaintKey)
+	return s.Condition(node).Type != "" || verdict.WasGated(node.Annotations[s.Request.Annotation], s.Request.FailedTaintKey)
 }

@@ -116,7 +116,7 @@ func (s Settings) decideByWorker(status *undecided, m *memory, now time.Time) bo
 	}
 	outcome, said := WorkerOutcome(status.Pod)
 	condition := s.Condition(status.Node)
-	isFalse := condition != nil && condition.Status == corev1.ConditionFalse
+	isFalse := condition.Status == corev1.ConditionFalse
 	switch {
 	case outcome == Passed: // it runs until it is deleted
 		status.Reason, status.Message = NotVerified, "all checks pass, and the node is not released: see the controller's log"

@@ -1,8 +1,8 @@
 package loop
 
 import (
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 )
@@ -10,20 +10,10 @@ import (
 // Changed filters the changes that decisions need: not kubelet's heartbeats, of which 5,000 nodes send 17 a second.
 func Changed() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		switch after := e.ObjectNew.(type) {
-		case *corev1.Node:
-			if before, ok := e.ObjectOld.(*corev1.Node); ok {
-				same := *before
-				same.ResourceVersion = after.ResourceVersion
-				return !equality.Semantic.DeepEqual(&same, after)
-			}
-		case *corev1.Pod:
-			if before, ok := e.ObjectOld.(*corev1.Pod); ok {
-				same := *before
-				same.ResourceVersion = after.ResourceVersion
-				return !equality.Semantic.DeepEqual(&same, after)
-			}
+		before, ok := e.ObjectOld.DeepCopyObject().(client.Object)
+		if ok {
+			before.SetResourceVersion(e.ObjectNew.GetResourceVersion())
 		}
-		return true
+		return !equality.Semantic.DeepEqual(before, e.ObjectNew)
 	}}
 }

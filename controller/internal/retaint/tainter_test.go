@@ -149,7 +149,7 @@ func (w *world) agents() {
 		} else {
 			reason = "Verified"
 		}
-		if shown != nil && shown.Status == status && (!fails || w.now.Sub(shown.LastHeartbeatTime.Time) < 5*time.Minute) {
+		if shown.Status == status && (!fails || w.now.Sub(shown.LastHeartbeatTime.Time) < 5*time.Minute) {
 			continue
 		}
 		w.update(node.Name, func(n *corev1.Node) {

@@ -150,7 +150,7 @@ func (c Cluster) failsFor(name string) (node, said string) {
 		}
 		fails[node.Name] = true
 		condition := c.Release.Settings.Condition(node)
-		if condition != nil && condition.Status == corev1.ConditionFalse && strings.Contains(condition.Message, name) {
+		if condition.Status == corev1.ConditionFalse && strings.Contains(condition.Message, name) {
 			return node.Name, condition.Message
 		}
 	}

@@ -108,7 +108,7 @@ func (in Input) row(status fleet.Status, said lastEvent) Row {
 	}
 	row := Row{Node: node.Name, State: status.State, Since: node.CreationTimestamp.Time}
 	condition := in.Settings.Condition(node)
-	isFalse := condition != nil && condition.Status == corev1.ConditionFalse
+	isFalse := condition.Status == corev1.ConditionFalse
 	reason, message := string(status.Reason), status.Message
 	switch {
 	case status.State == fleet.Verified && fleet.HasTaint(node, in.Settings.Request.FailedTaintKey):

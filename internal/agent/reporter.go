@@ -1,0 +1,279 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// Reasons of the agent's Events, a closed set.
+const (
+	reasonTimedOut  = "NodeVerificationTimedOut"
+	reasonFailed    = "NodeRecheckFailed"
+	reasonRecovered = "NodeRecovered"
+)
+
+const (
+	// repeatAfter is when a failure that goes on is reported again, then after twice as long, and so on: a node that
+	// fails for an hour has a handful of Events.
+	repeatAfter = 5 * time.Minute
+	// retryReport is the time until the next attempt to report a timeout, ±20 %.
+	retryReport = 30 * time.Second
+)
+
+// Whether a marker may be written while a step runs: never while a patch is in flight that releases the node.
+const (
+	marking = false
+	holding = true
+)
+
+// repeat is when a failure is reported again.
+type repeat struct {
+	at    time.Time
+	after time.Duration
+}
+
+// note is what a step tells the reporter: an attempt, a wait that begins, or, if both are nil, that the wait is over.
+type note struct {
+	attempt *checks.Attempt
+	wait    *failure
+}
+
+// reporter says how a verification goes: in the log, the metrics and Events, and on the node by its marker. It belongs to the
+// goroutine that calls During; a step, which runs in another one, only sends notes.
+type reporter struct {
+	*deps
+	marker   marker
+	start    time.Time
+	stop     context.CancelFunc // ends the verification: --once
+	notes    chan note
+	attempts map[string]int // of each check
+	last     *failure       // until that check passes, or the wait is over
+	repeats  map[string]repeat
+	timeout  <-chan time.Time // INITIAL_TIMEOUT, and then the next attempt to report that it has passed
+	timedOut bool
+}
+
+func newReporter(d *deps) *reporter {
+	return &reporter{deps: d, marker: marker{deps: d}, notes: make(chan note, 16), attempts: make(map[string]int),
+		repeats: make(map[string]repeat)}
+}
+
+// begin starts INITIAL_TIMEOUT. With --once its end cancels the context that begin returns.
+func (r *reporter) begin(parent context.Context) (ctx context.Context, end func()) {
+	r.start = time.Now()
+	timer := time.NewTimer(r.cfg.InitialTimeout)
+	r.timeout = timer.C
+	ctx, r.stop = context.WithCancel(parent)
+	return ctx, func() {
+		r.stop()
+		timer.Stop()
+		r.metrics.TimedOut(false)
+	}
+}
+
+// During runs a step, and reports its attempts and waits, and the end of INITIAL_TIMEOUT. It returns the error of the step, after
+// any write that began while the step ran.
+func (r *reporter) During(ctx context.Context, hold bool, step func(context.Context) error) error {
+	done := make(chan error, 1)
+	go func() { done <- step(ctx) }()
+	for {
+		select {
+		case n := <-r.notes:
+			r.take(n)
+		case <-r.timeout:
+			r.takeAll()
+			r.reportTimeout(ctx, hold)
+		case err := <-done:
+			r.takeAll()
+			return err
+		}
+	}
+}
+
+func (r *reporter) takeAll() {
+	for {
+		select {
+		case n := <-r.notes:
+			r.take(n)
+		default:
+			return
+		}
+	}
+}
+
+// take counts an attempt, and remembers the last failure.
+func (r *reporter) take(n note) {
+	attempt := n.attempt
+	if attempt == nil {
+		r.last = n.wait
+		return
+	}
+	r.attempts[attempt.Check]++
+	r.metrics.Attempt(attempt.Check, attempt.Took)
+	if attempt.Err != nil {
+		r.last = &failure{attempt.Check, attempt.Err}
+	} else if r.last != nil && r.last.subject == attempt.Check {
+		r.last = nil
+	}
+	logAttempt(r.log, *attempt)
+}
+
+// Failed reports a failed round or patch, before the next round. The node is as last read, nil before.
+func (r *reporter) Failed(ctx context.Context, node *nodepatch.Node, err error, nextRound time.Duration) {
+	r.log.WithFields(logrus.Fields{"reason": brief(err), "next_round_in": formatDuration(nextRound)}).Error("node not verified")
+	round, checked := errors.AsType[roundFailure](err)
+	if !checked {
+		r.last = &failure{patching, err}
+	}
+	if r.isDue(err) {
+		r.events.Add(kube.EventWarning, verdict.NodeNotVerified, fmt.Sprintf("since %s: %v", r.start.UTC().Format(time.RFC3339), err))
+	}
+	r.events.Flush(ctx)
+	r.marker.RemoveLone(ctx, node)
+	if r.timedOut || r.marker.reason != "" { // a True from before this failure is taken back at once
+		r.mark(ctx, round.checks, err.Error())
+	}
+}
+
+// isDue reports whether a failure is new, or goes on for so long that it is due for another Event.
+func (r *reporter) isDue(err error) bool {
+	// Without the details, which change from round to round: ports, or the number of a request.
+	key := patching
+	if _, checked := errors.AsType[roundFailure](err); checked {
+		key = brief(err)
+	}
+	last, seen := r.repeats[key]
+	now := time.Now()
+	if seen && now.Before(last.at) {
+		return false
+	}
+	after := repeatAfter
+	if seen {
+		after = 2 * last.after
+	}
+	r.repeats[key] = repeat{now.Add(after), after}
+	return true
+}
+
+// reportTimeout reports that INITIAL_TIMEOUT has passed, also in the middle of an attempt. What cannot be written is
+// tried again: there may be no further round (a foreign taint that stays). The rounds go on, except with --once.
+func (r *reporter) reportTimeout(ctx context.Context, hold bool) {
+	r.timeout = nil
+	message := "not verified within " + r.cfg.InitialTimeout.String()
+	var failed []string
+	if r.last != nil {
+		message += ": " + r.last.String()
+		if r.last.subject != patching {
+			failed = []string{r.last.subject}
+		}
+	}
+	if r.cfg.Once {
+		ctx = context.WithoutCancel(ctx)
+		r.stop()
+	}
+	if !r.timedOut {
+		r.timedOut = true
+		r.metrics.TimedOut(true)
+		r.log.WithField("reason", message).Error("initial timeout passed")
+		r.events.Add(kube.EventWarning, reasonTimedOut, message)
+	}
+	done := r.events.Flush(ctx)
+	if !hold && (r.last == nil || r.last.subject != startupTaint) {
+		done = r.mark(ctx, failed, message) && done
+	}
+	if !done {
+		r.timeout = time.After(spread(retryReport))
+	}
+}
+
+// mark shows on the node that it is not verified. It reports whether nothing is left to write.
+func (r *reporter) mark(ctx context.Context, failed []string, message string) bool {
+	// Each policy reads the node and writes once.
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(2*len(r.cfg.OnTimeout))*r.cfg.CheckTimeout)
+	defer cancel()
+	if ctx.Err() != nil {
+		return false
+	}
+	marked, err := r.marker.Failed(ctx, failed, message, r.timedOut)
+	log := r.log.WithFields(logrus.Fields{"policy": strings.Join(r.cfg.OnTimeout, ","), "reason": conditionReason(failed)})
+	if marked {
+		log.Warn("node marked as failed")
+	}
+	if err != nil {
+		log.WithError(err).Warn("cannot mark the node as failed, will retry (ON_TIMEOUT needs the rights in the chart)")
+	}
+	return err == nil
+}
+
+// markVerified shows on the node that it is verified. It reports whether a retry is of no use.
+func (r *reporter) markVerified(ctx context.Context, node *nodepatch.Node) bool {
+	err := r.marker.Verified(ctx, node)
+	if err != nil {
+		r.log.WithError(err).Warn("cannot write the condition of the verified node (config.onTimeout=condition gives the rights)")
+	}
+	return err == nil || (nodepatch.IsFinal(err) && !r.marker.ShowsFailed(node))
+}
+
+// annotation says when and how the node was verified, and which taints its release removes.
+func (r *reporter) annotation(now time.Time) func(removed []nodepatch.Taint) string {
+	return func(removed []nodepatch.Taint) string {
+		return verdict.Record{Time: now.UTC().Format(time.RFC3339), Duration: formatDuration(now.Sub(r.start)),
+			Attempts: r.attempts, Removed: nodepatch.FormatTaints(removed), Version: r.version}.String()
+	}
+}
+
+// Released reports the released node, which is as it was before. The DaemonSet controller deletes this pod as soon as it sees the
+// label, so the condition and the Event are finished first, whether ctx has ended or not: --once within CHECK_TIMEOUT and 2 s.
+func (r *reporter) Released(ctx context.Context, node *nodepatch.Node, removed []nodepatch.Taint, failedBefore bool) {
+	limit := r.cfg.CheckTimeout + 2*time.Second
+	if !r.cfg.Once {
+		limit *= 2
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	defer cancel()
+	took := time.Since(r.start)
+	r.metrics.Verified(time.Now(), took)
+	what := "no startup taint found"
+	if len(removed) > 0 {
+		what = "removed " + strings.Join(nodepatch.FormatTaints(removed), ", ")
+	}
+	log := r.log.WithFields(logrus.Fields{"took": formatDuration(took), "taints": what})
+	if left := r.remaining(node); len(left) > 0 {
+		log = log.WithField("remaining_taints", strings.Join(nodepatch.FormatTaints(left), ", "))
+	}
+	log.Info("node verified")
+	isStartup := func(taint nodepatch.Taint) bool { return taint.Key != r.cfg.FailedTaintKey }
+	if (r.marker.reason != verdict.Verified || failedBefore) &&
+		(slices.ContainsFunc(removed, isStartup) || r.marker.HasCondition(node)) {
+		retry(ctx, func(ctx context.Context) bool { return r.markVerified(ctx, node) })
+	}
+	r.events.Add(kube.EventNormal, verdict.NodeVerified, verdict.AllChecksPass+"; verified in "+formatDuration(took)+"; "+what)
+	retry(ctx, r.events.Flush)
+}
+
+// remaining returns the taints that still repel pods after the release.
+func (r *reporter) remaining(node *nodepatch.Node) []nodepatch.Taint {
+	return slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(taint nodepatch.Taint) bool {
+		return r.request.Removes(taint) || (taint.Effect != "NoSchedule" && taint.Effect != "NoExecute")
+	})
+}
+
+// retry calls f up to three times, a second apart, until it returns true or ctx ends.
+func retry(ctx context.Context, f func(context.Context) bool) {
+	for range 3 {
+		if f(ctx) || !sleep(ctx, time.Second) {
+			return
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package agent
+
+import (
+	"context"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
+
+	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/checklist"
+	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/metrics"
+)
+
+// A simulation is an agent without a socket, under the clock of testing/synctest: its API server is called and not dialled, and its
+// checks other than api answer what a test says. Minutes take no time.
+
+// simulated runs a test in a bubble, with an API server that needs no socket.
+func simulated(t *testing.T, test func(*testing.T, *fakeAPI)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(t, newSimulatedAPI(t)) })
+}
+
+// RoundTrip answers a request without a socket. A handler that does not answer ends with the request.
+func (a *fakeAPI) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Body == nil {
+		r.Body = http.NoBody
+	}
+	answered := make(chan *http.Response, 1)
+	go func() {
+		recorder := httptest.NewRecorder()
+		recorder.Header().Set("Date", time.Now().UTC().Format(http.TimeFormat))
+		a.ServeHTTP(recorder, r.WithContext(r.Context()))
+		answered <- recorder.Result()
+	}()
+	select {
+	case response := <-answered:
+		response.Request = r
+		return response, nil
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+}
+
+// fakeCheck answers what a test says.
+type fakeCheck struct {
+	name string
+	try  func(context.Context) (checks.Report, error)
+}
+
+func (c fakeCheck) Name() string                                       { return c.name }
+func (c fakeCheck) Try(ctx context.Context) (checks.Report, error) { return c.try(ctx) }
+
+func passing(context.Context) (checks.Report, error) { return checks.Report{Detail: "a test"}, nil }
+
+// simulatedSettings are the settings and the environment of an agent in a simulation.
+func simulatedSettings(t *testing.T, api *fakeAPI, env map[string]string, args ...string) (config.Config, kube.Environment) {
+	all := map[string]string{"NODE_NAME": "node1", "KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+	maps.Copy(all, env)
+	cfg, err := config.Parse(args, lookup(all), io.Discard)
+	require.NoError(t, err)
+	e := kube.Environment{Service: "10.96.0.1:443", REST: &rest.Config{
+		Host: "http://10.96.0.1", BearerToken: "secret", UserAgent: "kube-node-ready/dev", Transport: api}}
+	e.RemoveRateLimit() // and make the client
+	require.NoError(t, e.Err)
+	return cfg, e
+}
+
+// simulate starts an agent, which the test stops or waits for. network is its network check, nil: it passes.
+func simulate(t *testing.T, api *fakeAPI, network func(context.Context) (checks.Report, error), env map[string]string, args ...string) *process {
+	cfg, e := simulatedSettings(t, api, env, args...)
+	if network == nil {
+		network = passing
+	}
+	ctx, terminate := context.WithCancel(t.Context())
+	p := &process{t: t, terminate: terminate, second: make(chan struct{}), done: make(chan struct{}), stdout: newOutput(), stderr: newOutput()}
+	p.agent = New(cfg, e, metrics.New("node1", checks.Names(), metrics.Build{}), newLog(cfg, p.stderr), "dev")
+	p.agent.checks = func(api checks.API, _ checklist.Options) []checks.Check {
+		return []checks.Check{checks.Skip(checks.DNSName, "a test"), api, fakeCheck{checks.NetworkName, network}, checks.Skip(checks.ServiceName, "a test")}
+	}
+	go func() {
+		defer close(p.done)
+		if verified := p.agent.Run(ctx, p.second); !verified && cfg.Once {
+			p.code = exitNotVerified
+		}
+	}()
+	return p
+}
+
+func TestSimulation(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		p := simulate(t, api, nil, nil, "--once")
+		require.Equal(t, exitOK, p.wait(), p.stderr)
+		require.Equal(t, []string{getNode, patchNode, postEvent}, api.seen())
+		require.Equal(t, untainted, api.taints())
+	})
+}

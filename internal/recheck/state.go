@@ -1,0 +1,219 @@
+// Package recheck decides what the rechecks of a released node prove, and when the node is to show it. It has no side effects: each
+// method of State is a function of values and the time, and returns the next State. internal/agent makes the rounds and the writes.
+package recheck
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/imunhatep/kube-node-ready/internal/checklist"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+const (
+	// RefreshInterval is when a condition that stays False is written again, so that a stale one can be recognized.
+	RefreshInterval = 5 * time.Minute
+	// lookInterval is the time between two reads of the node where rounds are further apart.
+	lookInterval = 5 * time.Minute
+	// thoroughInterval is the time between two rounds with large packets.
+	thoroughInterval = time.Hour
+	// retryInterval is the time until the next try of a write that has failed.
+	retryInterval = 30 * time.Second
+)
+
+// The status of the node's condition.
+const (
+	True  = "True"
+	False = "False"
+)
+
+// Settings are what the operator has decided.
+type Settings struct {
+	Interval                            time.Duration
+	FailureThreshold, RecoveryThreshold int            // rounds in a row
+	Random                              func() float64 // in [0, 1), for the jitter
+}
+
+// spread returns d ±20 %, so that thousands of nodes do not march in step.
+func (s Settings) spread(d time.Duration) time.Duration {
+	return time.Duration((0.8 + 0.4*s.Random()) * float64(d))
+}
+
+// within returns a time below d.
+func (s Settings) within(d time.Duration) time.Duration {
+	return time.Duration(s.Random() * float64(d))
+}
+
+// Facts are what a read of the Node says.
+type Facts struct {
+	ReadAt      time.Time           // zero: before the release
+	Verified    bool                // the Node is as it was released
+	Shown       nodepatch.Condition // Status is "" if there is none
+	Retainted   bool                // it has the failed taint
+	Gated       bool                // it began with a startup taint, or has the condition: no other node gets one, or is re-tainted
+	Untouchable string              // see nodepatch.Untouchable
+}
+
+// Read returns the facts of a Node that was read at a time, after the release that r describes.
+func Read(node *nodepatch.Node, at time.Time, r nodepatch.Request, conditionType string) Facts {
+	f := Facts{ReadAt: at, Verified: at.IsZero() || nodepatch.IsVerified(node, r.Released()),
+		Retainted: nodepatch.HasFailedTaint(node, r), Untouchable: nodepatch.Untouchable(node)}
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == conditionType {
+			f.Shown = condition
+		}
+	}
+	f.Gated = f.Shown.Status != "" || len(nodepatch.StartupTaints(node, r)) > 0 ||
+		verdict.WasGated(node.Annotations[r.Annotation], r.FailedTaintKey)
+	return f
+}
+
+// isFailedByController reports whether the condition is the controller's, on a node that it has re-tainted, or is to re-taint.
+func (f Facts) isFailedByController() bool {
+	return f.Shown.Reason != "" && !verdict.IsAgents(f.Shown.Reason) && (f.Shown.Status == False || f.Retainted)
+}
+
+// State is what the rounds have proven, and what the node shows of it. FailureThreshold failed rounds in a row make the status
+// False. RecoveryThreshold passed ones make it True again, and remove the failed taint: the controller may have added it, the agent
+// never does.
+type State struct {
+	settings Settings
+	facts    Facts
+
+	Status         string // the verdict: True, False, or "" while it is to be proven
+	Failed, passed int    // rounds in a row
+	// reasons are those of the last failed round or, after a restart, of the condition; "" when a node that is True passes.
+	reasons, message string
+
+	written    bool      // the condition shows the verdict
+	refreshAt  time.Time // when a condition that is False is written again
+	writeAt    time.Time // zero: nothing is to be written
+	roundAt    time.Time
+	thoroughAt time.Time // from when on a round sends large packets
+}
+
+// New continues a verification that has released the node, or has found it verified; facts may be from before the release. shown
+// means that the condition was written True. What the condition of a verified node says holds until rounds prove otherwise: another
+// container of this pod, or the controller, has written it.
+func New(settings Settings, facts Facts, released, shown bool, now time.Time) State {
+	s := State{settings: settings, facts: facts}
+	s.roundAt = s.notBefore(now, now.Add(settings.within(settings.Interval)))
+	switch status := facts.Shown.Status; {
+	case !released && (status == True || status == False):
+		s.Status, s.written = status, status == True // the reasons of a False are to be its own
+	case released:
+		s.Status, s.written = True, shown
+		if facts.Gated && !shown {
+			s.writeAt = now
+		}
+	}
+	if s.Status == True { // else the first round is thorough: small packets alone do not prove that a node has recovered
+		s.thoroughAt = now.Add(settings.within(thoroughInterval))
+	} else if s.reasons = facts.Shown.Reason; facts.isFailedByController() {
+		s.reasons = verdict.PeersFailed // nobody knows whether they answer: one must
+	}
+	return s
+}
+
+// Step is what an agent does next.
+type Step int
+
+// The steps.
+const (
+	Round  Step = iota
+	Look        // read the node: somebody may have removed the label, or added a taint
+	Write       // show the verdict on the node
+	Verify      // the node is not as it was released: somebody wants it to be verified again
+)
+
+// Next returns the next step, and when it is due.
+func (s State) Next(now time.Time) (Step, time.Time) {
+	step, at := Round, s.roundAt
+	if !s.IsVerified() {
+		return Verify, now
+	}
+	if look := now.Add(s.settings.spread(lookInterval)); s.settings.Interval > lookInterval && look.Before(at) {
+		step, at = Look, look
+	}
+	if !s.writeAt.IsZero() && s.writeAt.Before(at) {
+		step, at = Write, s.writeAt
+	}
+	return step, at
+}
+
+// IsVerified reports whether the node is as it was released, as far as rechecks have read it.
+func (s State) IsVerified() bool { return s.facts.Verified }
+
+// Round says how the next round is made.
+func (s State) Round(now time.Time) checklist.Options {
+	thorough := !now.Before(s.thoroughAt)
+	isProving := s.Status != True
+	return checklist.Options{Recheck: true, Thorough: thorough, NewConnection: thorough || s.Failed > 0,
+		// One other node proves nothing: the healthy node of two with DNS pods would fail with the broken one.
+		DNSMustAnswer:   isProving && strings.Contains(s.reasons, verdict.ServiceFailed),
+		PeersMustAnswer: (isProving || s.Failed > 0) && strings.Contains(s.reasons, verdict.PeersFailed)}
+}
+
+// Results are what a round has found.
+type Results struct {
+	Options checklist.Options
+	Began   time.Time
+	Failed  []string // checks
+	Message string   // how they failed
+}
+
+// RoundEnded counts a round. A single failure changes nothing. Only a node that was read in this round is known to be drained or
+// going away: one that has lost its path to the API server may have been uncordoned for long.
+func (s State) RoundEnded(r Results, now time.Time) State {
+	s.roundAt = s.notBefore(now, r.Began.Add(s.settings.spread(s.settings.Interval)))
+	if r.Options.Thorough && len(r.Failed) == 0 { // after a failure the next round is thorough, too
+		s.thoroughAt = now.Add(s.settings.spread(thoroughInterval))
+	}
+	if s.IsUntouchable(r.Began) {
+		s.passed, s.Failed, s.writeAt = 0, 0, time.Time{}
+		return s
+	}
+	s = s.recheckAfterController()
+	if len(r.Failed) > 0 {
+		s.passed, s.Failed, s.message, s.reasons = 0, s.Failed+1, r.Message, verdict.Reason(r.Failed)
+	} else {
+		s.passed, s.Failed = s.passed+1, 0
+		if s.Status == True {
+			s.reasons = ""
+		}
+	}
+	switch {
+	case s.Failed >= s.settings.FailureThreshold && s.Status != False:
+		s.Status, s.written, s.writeAt = False, false, now
+	case s.passed >= s.settings.RecoveryThreshold && s.Status != True:
+		s.Status, s.written, s.writeAt = True, false, now
+	default:
+		s = s.Looked(now)
+	}
+	return s
+}
+
+// notBefore leaves a pause before the next round: one may last longer than the interval.
+func (s State) notBefore(now, at time.Time) time.Time {
+	if least := now.Add(s.settings.Interval / 10); at.Before(least) {
+		return least
+	}
+	return at
+}
+
+// IsUntouchable reports whether a read since then found that nothing is to be done to the node.
+func (s State) IsUntouchable(since time.Time) bool {
+	return s.facts.Untouchable != "" && s.facts.ReadAt.After(since)
+}
+
+// recheckAfterController has the rounds prove once more, with large packets, that the node passes, if the controller has written
+// the condition, or has re-tainted the node, since this agent has found that it does.
+func (s State) recheckAfterController() State {
+	shown := s.facts.Shown.Status
+	if s.Status == True && (s.written || s.facts.Retainted) && !slices.Contains([]string{"", True}, shown) && !s.facts.ReadAt.IsZero() {
+		s.Status, s.passed, s.thoroughAt = "", 0, time.Time{}
+	}
+	return s
+}

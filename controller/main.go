@@ -140,8 +140,7 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 	defer ctrlmetrics.Registry.Unregister(collector)
 	fleetLoop.Steps = []loop.Step{collector, &report.Reporter{
 		REST: environment.Client.Core, ConditionType: cfg.ConditionType, Events: manager.GetEventRecorder(recorder),
-		Self: deployment(cfg), ServerTime: environment.Client.ServerTime, Timeout: cfg.CheckTimeout,
-		Limit: report.NewLimit(), Log: log,
+		ServerTime: environment.Client.ServerTime, Timeout: cfg.CheckTimeout, Limit: report.NewLimit(), Log: log,
 	}}
 	if err := fleetLoop.SetupWithManager(manager); err != nil {
 		return err

@@ -69,11 +69,8 @@ func containerMessage(status corev1.ContainerStatus) string {
 	if waiting := status.State.Waiting; waiting != nil {
 		parts = append(parts, strings.TrimSpace(waiting.Reason+" "+waiting.Message))
 	}
-	for _, ended := range []*corev1.ContainerStateTerminated{status.State.Terminated, status.LastTerminationState.Terminated} {
-		if ended != nil {
-			parts = append(parts, strings.TrimSpace(fmt.Sprintf("exit code %d %s", ended.ExitCode, ended.Message)))
-			break
-		}
+	if ended := cmp.Or(status.State.Terminated, status.LastTerminationState.Terminated); ended != nil {
+		parts = append(parts, strings.TrimSpace(fmt.Sprintf("exit code %d %s", ended.ExitCode, ended.Message)))
 	}
 	return strings.Join(parts, "; ")
 }

@@ -87,7 +87,7 @@ func (s *story) decide() Plan {
 		cached.Nodes[i] = *slim.(*corev1.Node)
 	}
 	for i := range s.objects.Pods {
-		slim, err := SlimPod(AttemptAnnotation, NodeUIDAnnotation, BootIDAnnotation, TemplateAnnotation)(&s.objects.Pods[i])
+		slim, err := SlimPod(&s.objects.Pods[i])
 		require.NoError(s.t, err)
 		cached.Pods[i] = *slim.(*corev1.Pod)
 	}

@@ -21,7 +21,6 @@ import (
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -37,7 +36,6 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/metrics"
 	"github.com/imunhatep/kube-node-ready/controller/internal/remediation"
 	"github.com/imunhatep/kube-node-ready/controller/internal/report"
-	"github.com/imunhatep/kube-node-ready/controller/internal/worker"
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
@@ -140,8 +138,7 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 	defer ctrlmetrics.Registry.Unregister(collector)
 	fleetLoop.Steps = []loop.Step{collector, &report.Reporter{
 		REST: environment.Client.Core, ConditionType: cfg.ConditionType, Events: manager.GetEventRecorder(recorder),
-		Self: deployment(cfg), ServerTime: environment.Client.ServerTime, Timeout: cfg.CheckTimeout,
-		Limit: report.NewLimit(), Log: log,
+		ServerTime: environment.Client.ServerTime, Timeout: cfg.CheckTimeout, Limit: report.NewLimit(), Log: log,
 	}}
 	if err := fleetLoop.SetupWithManager(manager); err != nil {
 		return err
@@ -160,17 +157,12 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 }
 
 func newManager(cfg config.Controller, environment kube.Environment, template *corev1.PodTemplateSpec) (manager.Manager, error) {
-	scheme := runtime.NewScheme()
-	if err := corev1.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
-	noCopies := true                                                       // nobody writes to what a list returns
-	annotations := append(remediation.Annotations(), nodepatch.Annotation) // that decisions read
+	noCopies := true // nobody writes to what a list returns
 	m, err := ctrl.NewManager(environment.REST, ctrl.Options{
-		Scheme: scheme,
 		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
-			&corev1.Node{}: {Transform: fleet.SlimNode(cfg.ConditionType, annotations...), UnsafeDisableDeepCopy: &noCopies},
-			&corev1.Pod{}: {Transform: fleet.SlimPod(worker.Annotations()...), UnsafeDisableDeepCopy: &noCopies,
+			&corev1.Node{}: {UnsafeDisableDeepCopy: &noCopies, Transform: fleet.SlimNode(cfg.ConditionType,
+				nodepatch.Annotation, remediation.DoNotDisrupt, remediation.DoNotDelete)},
+			&corev1.Pod{}: {UnsafeDisableDeepCopy: &noCopies, Transform: fleet.SlimPod,
 				Namespaces: map[string]cache.Config{cfg.PodNamespace: {LabelSelector: selector(template)}}},
 		}},
 		LeaderElection: true, LeaderElectionID: cfg.AgentName + "-controller", LeaderElectionNamespace: cfg.PodNamespace,

@@ -13,7 +13,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// API is one node.
+// API is one node. What it returns beside an error means nothing.
 type API struct {
 	Client client.Client
 	Name   string
@@ -22,7 +22,8 @@ type API struct {
 // Get implements nodepatch.NodeAPI.
 func (a API) Get(ctx context.Context) (*nodepatch.Node, error) {
 	node := new(corev1.Node)
-	return converted(node, a.Client.Get(ctx, client.ObjectKey{Name: a.Name}, node))
+	err := a.Client.Get(ctx, client.ObjectKey{Name: a.Name}, node)
+	return fleet.PatchNode(node), err
 }
 
 // GetCached implements nodepatch.NodeAPI.
@@ -31,12 +32,6 @@ func (a API) GetCached(ctx context.Context) (*nodepatch.Node, error) { return a.
 // Patch implements nodepatch.NodeAPI.
 func (a API) Patch(ctx context.Context, patch []byte) (*nodepatch.Node, error) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: a.Name}}
-	return converted(node, a.Client.Patch(ctx, node, client.RawPatch(types.JSONPatchType, patch)))
-}
-
-func converted(node *corev1.Node, err error) (*nodepatch.Node, error) {
-	if err != nil {
-		return nil, err
-	}
-	return fleet.PatchNode(node), nil
+	err := a.Client.Patch(ctx, node, client.RawPatch(types.JSONPatchType, patch))
+	return fleet.PatchNode(node), err
 }

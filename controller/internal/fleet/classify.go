@@ -7,53 +7,43 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
-// finding is why the agent does not run, as far as objects tell.
-type finding struct {
-	reason  Reason
-	message string
-	// unknown means that only the pod's Events tell, and that they have not been read.
-	unknown bool
-}
-
-// notRunning says why no agent runs on node. events are those of the pod; nil: they have not been read.
-func (r Rules) notRunning(node *corev1.Node, pod *corev1.Pod, events []corev1.Event) finding {
+// notRunning says why no agent runs on node, as far as objects tell: the reason is "" if only the pod's Events tell, and they have
+// not been read.
+func (r Rules) notRunning(node *corev1.Node, pod *corev1.Pod, events map[types.UID][]corev1.Event) (reason Reason, message string) {
 	if pod == nil {
-		return finding{reason: NoPod, message: r.noPod(node)}
+		return NoPod, r.noPod(node)
 	}
 	name := "pod " + pod.Namespace + "/" + pod.Name + ": "
-	if condition := podCondition(pod, corev1.PodScheduled); pod.Spec.NodeName == "" {
-		if condition != nil && condition.Message != "" {
-			return finding{reason: Unschedulable, message: name + condition.Message}
-		}
-		return finding{reason: Unschedulable, message: name + "the scheduler has not bound it: check kube-scheduler"}
+	if pod.Spec.NodeName == "" {
+		return Unschedulable, name + cmp.Or(podCondition(pod, corev1.PodScheduled).Message,
+			"the scheduler has not bound it: check kube-scheduler")
 	}
 	if reason := pod.Status.Reason; pod.Status.Phase == corev1.PodFailed && reason != "" {
-		return finding{reason: Unschedulable,
-			message: name + "kubelet has refused or evicted it: " + reason + ": " + pod.Status.Message}
+		return Unschedulable, name + "kubelet has refused or evicted it: " + reason + ": " + pod.Status.Message
 	}
 	if pod.DeletionTimestamp != nil {
-		return finding{reason: Silent,
-			message: name + "it is deleted, and kubelet does not end it: check kubelet and the CNI on the node"}
+		return Silent, name + "it is deleted, and kubelet does not end it: check kubelet and the CNI on the node"
 	}
 	for _, status := range pod.Status.ContainerStatuses {
 		if reason := waitingReason(status); reason != "" {
-			return finding{reason: reason, message: name + containerMessage(status)}
+			return reason, name + containerMessage(status)
 		}
 	}
-	if len(pod.Status.Conditions) == 0 || podCondition(pod, corev1.PodInitialized) == nil {
-		return finding{reason: Silent, message: name + "kubelet has not reported about it: check kubelet on the node"}
+	if podCondition(pod, corev1.PodInitialized).Type == "" {
+		return Silent, name + "kubelet has not reported about it: check kubelet on the node"
 	}
-	if events == nil {
-		return finding{unknown: true}
+	read := events[pod.UID]
+	if read == nil {
+		return "", ""
 	}
-	found := fromEvents(events)
-	if found.reason == Silent && hasRestarted(pod) {
-		found = finding{reason: CrashLoop, message: containerMessage(pod.Status.ContainerStatuses[0])}
+	reason, message = fromEvents(read)
+	if reason == Silent && hasRestarted(pod) {
+		reason, message = CrashLoop, containerMessage(pod.Status.ContainerStatuses[0])
 	}
-	found.message = name + found.message
-	return found
+	return reason, name + message
 }
 
 // waitingReason says why a container does not run, "" where its status does not tell.
@@ -79,11 +69,8 @@ func containerMessage(status corev1.ContainerStatus) string {
 	if waiting := status.State.Waiting; waiting != nil {
 		parts = append(parts, strings.TrimSpace(waiting.Reason+" "+waiting.Message))
 	}
-	for _, ended := range []*corev1.ContainerStateTerminated{status.State.Terminated, status.LastTerminationState.Terminated} {
-		if ended != nil {
-			parts = append(parts, strings.TrimSpace(fmt.Sprintf("exit code %d %s", ended.ExitCode, ended.Message)))
-			break
-		}
+	if ended := cmp.Or(status.State.Terminated, status.LastTerminationState.Terminated); ended != nil {
+		parts = append(parts, strings.TrimSpace(fmt.Sprintf("exit code %d %s", ended.ExitCode, ended.Message)))
 	}
 	return strings.Join(parts, "; ")
 }
@@ -91,7 +78,7 @@ func containerMessage(status corev1.ContainerStatus) string {
 // fromEvents tells by the newest Event how far kubelet has come: a sandbox without network, an image that does not come, a
 // volume. PodReadyToStartContainers=False does not: it is also a slow first pull (before kubelet 1.36) and a volume that is
 // waited for.
-func fromEvents(events []corev1.Event) finding {
+func fromEvents(events []corev1.Event) (Reason, string) {
 	// In the order in which kubelet does it: of Events of the same second the later one counts.
 	steps := []string{"FailedScheduling", "FailedMount", "FailedAttachVolume", "NetworkNotReady", "FailedCreatePodSandBox",
 		"Pulling", "Failed", "Pulled", "Created", "Started"}
@@ -103,25 +90,26 @@ func fromEvents(events []corev1.Event) finding {
 		}
 	}
 	if newest == nil {
-		return finding{reason: Silent, message: "kubelet has not started its container, and no Event says why: check kubelet"}
+		return Silent, "kubelet has not started its container, and no Event says why: check kubelet"
 	}
 	switch newest.Reason {
 	case "NetworkNotReady", "FailedCreatePodSandBox":
-		return finding{reason: SandboxFailed, message: newest.Message}
+		return SandboxFailed, newest.Message
 	case "Pulling":
-		return finding{reason: ImagePull, message: newest.Message + ", and it does not end: check the path to the registry"}
+		return ImagePull, newest.Message + ", and it does not end: check the path to the registry"
 	case "Pulled", "Created", "Started":
-		return finding{reason: Silent, message: "kubelet does not start its container: " + newest.Message}
+		return Silent, "kubelet does not start its container: " + newest.Message
 	default:
-		return finding{reason: Silent, message: newest.Message}
+		return Silent, newest.Message
 	}
 }
 
-func podCondition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
-	for i, condition := range pod.Status.Conditions {
+// podCondition returns one of a pod's conditions, empty where there is none.
+func podCondition(pod *corev1.Pod, kind corev1.PodConditionType) corev1.PodCondition {
+	for _, condition := range pod.Status.Conditions {
 		if condition.Type == kind {
-			return &pod.Status.Conditions[i]
+			return condition
 		}
 	}
-	return nil
+	return corev1.PodCondition{}
 }

@@ -15,11 +15,8 @@ import (
 
 // Decide says what state each selected node is in, and what is to be written, at now.
 func (s Settings) Decide(objects Objects, now time.Time) Plan {
-	plan := Plan{At: now, Seen: Memory{began: objects.Seen.began, nodes: make(map[types.UID]memory, len(objects.Nodes)),
-		reported: make(map[Reason]int)}}
-	if plan.Seen.began.IsZero() {
-		plan.Seen.began = now
-	}
+	plan := Plan{At: now, Seen: Memory{began: cmp.Or(objects.Seen.began, now),
+		nodes: make(map[types.UID]memory, len(objects.Nodes))}}
 	pods := podsByNode(objects.Pods)
 	for i := range objects.Nodes {
 		node := &objects.Nodes[i]
@@ -31,24 +28,19 @@ func (s Settings) Decide(objects Objects, now time.Time) Plan {
 			before = memory{first: now, born: !objects.Seen.began.IsZero(), gated: HasTaint(node, s.Request.TaintKey)}
 		}
 		status, after := s.status(node, pods[node.Name], objects.Events, before, now)
-		if status.unknown {
-			plan.LookUp = append(plan.LookUp, status.Pod)
-		}
-		plan.remember(status.Status, before, after, now)
+		plan.remember(status, before, after, now)
 	}
-	s.report(&plan, objects.Seen, now)
+	for _, status := range plan.Statuses {
+		if condition, needed := s.wanted(status, now); needed {
+			plan.Conditions = append(plan.Conditions, condition)
+		}
+	}
 	return plan
 }
 
-// undecided is a status that may wait for the pod's Events.
-type undecided struct {
-	Status
-	unknown bool
-}
-
 func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UID][]corev1.Event, m memory, now time.Time) (
-	undecided, memory) {
-	status := undecided{Status: Status{Node: node, Pod: pod, Untouchable: Untouchable(node), Retainted: s.IsRetainted(node)}}
+	Status, memory) {
+	status := Status{Node: node, Pod: pod, Untouchable: Untouchable(node), Retainted: s.IsRetainted(node)}
 	if s.IsVerified(node) {
 		status.State = Verified
 		m.notRunning, m.running, m.waiting = time.Time{}, time.Time{}, time.Time{} // for the next verification
@@ -60,7 +52,12 @@ func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UI
 	}
 	m.rechecked = recheckMemory{}
 	status.Gated = s.IsGated(node)
-	m = m.observe(pod, now).wait(status.Gated, now)
+	m = m.observe(pod, now)
+	if !status.Gated {
+		m.waiting = time.Time{}
+	} else {
+		m.waiting = cmp.Or(m.waiting, now)
+	}
 	status.Recheck.NoAgent = m.notRunning
 	if s.Workers && s.decideByWorker(&status, &m, now) {
 		return status, m
@@ -70,18 +67,13 @@ func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UI
 		s.running(&status, m, now)
 		return status, m
 	}
-	var read []corev1.Event
-	if pod != nil {
-		read = events[pod.UID]
-	}
-	found := s.Rules.notRunning(node, pod, read)
-	status.Reason, status.Message = found.reason, found.message
+	status.Reason, status.Message = s.Rules.notRunning(node, pod, events)
 	status.State = Pending
 	if pod == nil {
 		status.State = Unverified
 	}
 	if status.Gated && !m.notRunning.IsZero() && now.Sub(m.notRunning) >= s.NotStartedAfter {
-		if status.unknown = found.unknown; !found.unknown {
+		if status.EventsWanted = status.Reason == ""; !status.EventsWanted {
 			status.State = Failed
 		}
 	}
@@ -89,7 +81,7 @@ func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UI
 }
 
 // running is the status of a node whose agent runs: what the agent says of it, if it says something in time.
-func (s Settings) running(status *undecided, m memory, now time.Time) {
+func (s Settings) running(status *Status, m memory, now time.Time) {
 	condition := s.Condition(status.Node)
 	switch {
 	case condition.Status == corev1.ConditionFalse && status.Gated && !firstReason(condition).IsOwn():
@@ -134,54 +126,6 @@ func (m Memory) VerifiedWithin(node types.UID, d time.Duration, now time.Time) b
 	return !at.IsZero() && now.Sub(at) < d
 }
 
-// atLeast is how many nodes fail for a reason that is widespread, and at least half of those that are not verified: as in the
-// alert AgentsNotStarting.
-const atLeast = 3
-
-// report decides what is to be written: a condition for each node, and Events: one for each node, or one for all that fail for a
-// reason that is widespread, and again once they are twice as many.
-func (s Settings) report(plan *Plan, seen Memory, now time.Time) {
-	waiting, failing, written := 0, make(map[Reason][]string), make(map[Reason]int)
-	for _, status := range plan.Statuses {
-		if status.State != Verified && status.Gated && status.Untouchable == "" {
-			waiting++
-			if status.Reason.IsOwn() {
-				failing[status.Reason] = append(failing[status.Reason], status.Node.Name)
-			}
-			if shown := s.Condition(status.Node); shown.Status == corev1.ConditionFalse && firstReason(shown) == status.Reason {
-				written[status.Reason]++
-			}
-		}
-	}
-	for reason, nodes := range failing {
-		switch before := seen.reported[reason]; {
-		case len(nodes) < atLeast || 2*len(nodes) < waiting: // not widespread (any more)
-		case !seen.Began():
-			plan.Seen.reported[reason] = written[reason] // by the leader before this one
-		default:
-			plan.Seen.reported[reason] = before
-		}
-	}
-	for _, status := range plan.Statuses {
-		condition, needed := s.wanted(status, now)
-		if !needed {
-			continue
-		}
-		before, widespread := plan.Seen.reported[condition.Reason]
-		failed := condition.Status == corev1.ConditionFalse
-		if !condition.Rechecked {
-			condition.Event = failed && !widespread
-		}
-		plan.Conditions = append(plan.Conditions, condition)
-		if nodes := failing[condition.Reason]; failed && widespread && len(nodes) >= 2*max(1, before) {
-			plan.Widespread = append(plan.Widespread, Report{condition.Reason, fmt.Sprintf(
-				"%d of %d unverified nodes have no agent that runs and speaks (%s, ...): %s",
-				len(nodes), waiting, strings.Join(nodes[:atLeast], ", "), condition.Message)})
-			plan.Seen.reported[condition.Reason] = len(nodes)
-		}
-	}
-}
-
 // wanted returns the condition that is to be written on a node, if it differs from the one that is there.
 func (s Settings) wanted(status Status, now time.Time) (Condition, bool) {
 	switch {
@@ -205,7 +149,7 @@ func (s Settings) wanted(status Status, now time.Time) (Condition, bool) {
 	case fails && isOwn && now.Sub(status.Since) < settled:
 		return Condition{}, false // a pod that is being replaced has one reason after the other for a moment
 	case fails && (!isFalse || written.Reason != string(reason)):
-		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: reason, Message: status.Message}, true
+		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: reason, Message: status.Message, Event: true}, true
 	case status.State != Verified && !status.Gated && isOwn && !status.Retainted:
 		// A stale False could get a node replaced whose startup taint somebody has removed.
 		return Condition{Node: status.Node, Status: corev1.ConditionUnknown, Reason: "NotGated",
@@ -321,10 +265,5 @@ func LastTime(event corev1.Event) time.Time {
 	if event.Series != nil {
 		return event.Series.LastObservedTime.Time
 	}
-	for _, at := range []time.Time{event.LastTimestamp.Time, event.EventTime.Time, event.FirstTimestamp.Time} {
-		if !at.IsZero() {
-			return at
-		}
-	}
-	return event.CreationTimestamp.Time
+	return cmp.Or(event.LastTimestamp.Time, event.EventTime.Time, event.FirstTimestamp.Time, event.CreationTimestamp.Time)
 }

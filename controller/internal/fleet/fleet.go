@@ -91,7 +91,7 @@ type Settings struct {
 type Objects struct {
 	Nodes []corev1.Node
 	Pods  []corev1.Pod // of the agents, or the workers
-	// Events of pods that Plan.LookUp has asked for.
+	// Events of the pods whose Status has EventsWanted.
 	Events map[types.UID][]corev1.Event
 	// Seen is what the last Plan remembers.
 	Seen Memory
@@ -112,6 +112,8 @@ type Status struct {
 	Since     time.Time // of State and Reason, without a break, as this process has seen it
 	Recheck   Recheck   // of a verified node
 	Retainted bool      // it has the failed taint that this release's controller adds
+	// EventsWanted means that it would have failed, but only the pod's Events tell why, and they have not been read.
+	EventsWanted bool
 }
 
 // IsPending reports whether somebody verifies the node, or should. In controller mode nobody verifies a node that never had the
@@ -133,11 +135,7 @@ type Plan struct {
 	Statuses    []Status
 	Seen        Memory
 	Transitions []Transition
-	// LookUp are the pods whose Events must be known before their nodes fail.
-	LookUp     []*corev1.Pod
-	Conditions []Condition
-	// Widespread are the reasons that most nodes fail for: one report for all, of those that the last plan did not have.
-	Widespread []Report
+	Conditions  []Condition
 }
 
 // IsFresh reports whether something may be done to the nodes of the plan.
@@ -152,12 +150,6 @@ type Condition struct {
 	Event   bool // whether the node gets an Event, too
 	// Rechecked means that the node was verified before.
 	Rechecked bool
-}
-
-// Report is about many nodes.
-type Report struct {
-	Reason  Reason
-	Message string
 }
 
 // Transition is a change of a node's state that this process has seen.

@@ -87,7 +87,7 @@ func (s *story) decide() Plan {
 		cached.Nodes[i] = *slim.(*corev1.Node)
 	}
 	for i := range s.objects.Pods {
-		slim, err := SlimPod(AttemptAnnotation, NodeUIDAnnotation, BootIDAnnotation, TemplateAnnotation)(&s.objects.Pods[i])
+		slim, err := SlimPod(&s.objects.Pods[i])
 		require.NoError(s.t, err)
 		cached.Pods[i] = *slim.(*corev1.Pod)
 	}
@@ -185,16 +185,17 @@ func TestEventsAreReadFirst(t *testing.T) {
 	s.node("n1")
 	pod := s.pod("n1", waiting("ContainerCreating"))
 	s.decide()
-	assert.Empty(t, s.after(170*time.Second).LookUp)
+	s.after(170 * time.Second)
+	assert.False(t, s.only().EventsWanted)
 	s.after(10 * time.Second)
-	require.Len(t, s.plan.LookUp, 1)
-	assert.Equal(t, pod.Name, s.plan.LookUp[0].Name)
+	assert.True(t, s.only().EventsWanted)
+	assert.Equal(t, pod.Name, s.only().Pod.Name)
 	assert.Empty(t, s.plan.Conditions)
 	assert.Equal(t, Pending, s.only().State)
 	s.objects.Events[pod.UID] = []corev1.Event{}
 	s.decide()
 	assert.Equal(t, Silent, s.only().Reason)
-	assert.Empty(t, s.plan.LookUp)
+	assert.False(t, s.only().EventsWanted)
 }
 
 func TestRunningAgent(t *testing.T) {
@@ -271,7 +272,6 @@ func TestNothingIsDoneTo(t *testing.T) {
 			set(s.node("n1"))
 			s.after(time.Hour)
 			assert.Empty(t, s.plan.Conditions)
-			assert.Empty(t, s.plan.Widespread)
 			require.Len(t, s.plan.Statuses, 1)
 		})
 	}
@@ -309,58 +309,38 @@ func TestOpenedByHand(t *testing.T) {
 	assert.Equal(t, corev1.ConditionUnknown, s.plan.Conditions[0].Status)
 }
 
-func TestOneReportForMany(t *testing.T) {
-	s := newStory(t)
-	s.decide()
-	for i := range 4 {
-		s.node(fmt.Sprintf("n%d", i))
-	}
-	s.pod("n3", running())
-	s.decide()
-	s.after(3 * time.Minute)
-	require.Len(t, s.plan.Widespread, 1)
-	assert.Equal(t, NoPod, s.plan.Widespread[0].Reason)
-	assert.Contains(t, s.plan.Widespread[0].Message, "3 of 4")
-	require.Len(t, s.plan.Conditions, 3)
-	for _, condition := range s.plan.Conditions {
-		assert.False(t, condition.Event)
-	}
-	assert.Empty(t, s.after(time.Hour).Widespread, "once")
-
-	t.Run("again for twice as many", func(t *testing.T) {
-		for i := range 200 {
-			s.node(fmt.Sprintf("later%d", i))
-		}
-		reports := 0
-		for range 20 {
-			reports += len(s.after(10 * time.Second).Widespread)
-		}
-		assert.Equal(t, 1, reports)
-	})
-	t.Run("not by another leader", func(t *testing.T) {
-		for i := range s.objects.Nodes {
-			s.objects.Nodes[i].Status.Conditions = falseCondition(NoPod)
-		}
-		s.objects.Seen = Memory{}
-		for range 20 {
-			assert.Empty(t, s.after(10*time.Second).Widespread)
-		}
-	})
-}
-
-// One node after another: an Event for each until they are widespread, and then one for all.
-func TestNoFailureWithoutAnEvent(t *testing.T) {
+// However many nodes fail at once, and one after another: an Event for each, and none again from another leader.
+func TestAnEventForEachFailure(t *testing.T) {
 	s := newStory(t)
 	s.decide()
 	for i := range 3 {
 		s.node(fmt.Sprintf("n%d", i))
-		s.decide()
-		s.after(3 * time.Minute)
-		require.Len(t, s.plan.Conditions, 1)
-		assert.Equal(t, i < 2, s.plan.Conditions[0].Event)
-		assert.Equal(t, i == 2, len(s.plan.Widespread) == 1)
+	}
+	s.decide()
+	s.after(3 * time.Minute)
+	require.Len(t, s.plan.Conditions, 3)
+	for _, condition := range s.plan.Conditions {
+		assert.True(t, condition.Event)
+		assert.Equal(t, NoPod, condition.Reason)
+	}
+	for i := range 3 {
 		s.objects.Nodes[i].Status.Conditions = falseCondition(NoPod)
 	}
+	assert.Empty(t, s.after(time.Hour).Conditions, "once")
+
+	s.node("later")
+	s.decide()
+	s.after(3 * time.Minute)
+	require.Len(t, s.plan.Conditions, 1)
+	assert.True(t, s.plan.Conditions[0].Event)
+
+	t.Run("not by another leader", func(t *testing.T) {
+		s.objects.Nodes[3].Status.Conditions = falseCondition(NoPod)
+		s.objects.Seen = Memory{}
+		for range 20 {
+			assert.Empty(t, s.after(10*time.Second).Conditions)
+		}
+	})
 }
 
 // The newest Event says how far kubelet has come.
@@ -380,7 +360,10 @@ func TestNewestEventDecides(t *testing.T) {
 		"pulled in the second in which it began": {[]corev1.Event{at(1, "Pulled"), at(1, "Pulling")}, Silent},
 		"others only":                            {[]corev1.Event{at(1, "Scheduled")}, Silent},
 	} {
-		t.Run(name, func(t *testing.T) { assert.Equal(t, test.want, fromEvents(test.events).reason) })
+		t.Run(name, func(t *testing.T) {
+			found, _ := fromEvents(test.events)
+			assert.Equal(t, test.want, found)
+		})
 	}
 	t.Run("a container that ran before a reboot", func(t *testing.T) {
 		s := newStory(t)

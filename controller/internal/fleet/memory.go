@@ -15,9 +15,8 @@ const settled = 10 * time.Second
 
 // Memory is what this process has seen, by its own monotonic clock. It is lost in a restart: durations only grow longer by that.
 type Memory struct {
-	began    time.Time // zero before the first Decide
-	nodes    map[types.UID]memory
-	reported map[Reason]int // reasons that are widespread: how many nodes had it when that was reported
+	began time.Time // zero before the first Decide
+	nodes map[types.UID]memory
 }
 
 // memory is that of one node.
@@ -55,17 +54,6 @@ func (m memory) observe(pod *corev1.Pod, now time.Time) memory {
 	return m
 }
 
-// wait notes whether the node waits for its release.
-func (m memory) wait(gated bool, now time.Time) memory {
-	switch {
-	case !gated:
-		m.waiting = time.Time{}
-	case m.waiting.IsZero():
-		m.waiting = now
-	}
-	return m
-}
-
 // runningContainer returns the id of the agent's running container, or "". kwok gives its containers none.
 func runningContainer(pod *corev1.Pod) string {
 	if pod == nil || pod.DeletionTimestamp != nil {
@@ -82,6 +70,3 @@ func runningContainer(pod *corev1.Pod) string {
 func hasRestarted(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.RestartCount > 0 })
 }
-
-// Began reports whether this process has decided before.
-func (m Memory) Began() bool { return !m.began.IsZero() }

@@ -34,23 +34,22 @@ func SlimNode(conditionType string, annotations ...string) cache.TransformFunc {
 	}
 }
 
-// SlimPod returns the transform for the pods of agents or workers.
-func SlimPod(annotations ...string) cache.TransformFunc {
-	return func(object any) (any, error) {
-		pod, ok := object.(*corev1.Pod)
-		if !ok {
-			return object, nil
-		}
-		slim := &corev1.Pod{ObjectMeta: slimMeta(pod.ObjectMeta, annotations...), Status: corev1.PodStatus{
-			Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, Reason: pod.Status.Reason, Message: pod.Status.Message,
-			Conditions: pod.Status.Conditions, ContainerStatuses: pod.Status.ContainerStatuses, StartTime: pod.Status.StartTime,
-		}}
-		slim.Spec.NodeName = pod.Spec.NodeName
-		if pod.Spec.NodeName == "" {
-			slim.Spec.Affinity = pod.Spec.Affinity // which names the node that it is for
-		}
-		return slim, nil
+// SlimPod is the transform for the pods of agents or workers.
+func SlimPod(object any) (any, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return object, nil
 	}
+	meta := slimMeta(pod.ObjectMeta, AttemptAnnotation, NodeUIDAnnotation, BootIDAnnotation, TemplateAnnotation)
+	slim := &corev1.Pod{ObjectMeta: meta, Status: corev1.PodStatus{
+		Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, Reason: pod.Status.Reason, Message: pod.Status.Message,
+		Conditions: pod.Status.Conditions, ContainerStatuses: pod.Status.ContainerStatuses, StartTime: pod.Status.StartTime,
+	}}
+	slim.Spec.NodeName = pod.Spec.NodeName
+	if pod.Spec.NodeName == "" {
+		slim.Spec.Affinity = pod.Spec.Affinity // which names the node that it is for
+	}
+	return slim, nil
 }
 
 func slimMeta(meta metav1.ObjectMeta, annotations ...string) metav1.ObjectMeta {

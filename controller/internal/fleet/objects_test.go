@@ -128,7 +128,7 @@ func TestSlimPodKeepsWhatDecisionsRead(t *testing.T) {
 		Spec:       corev1.PodSpec{Affinity: affinity, Containers: []corev1.Container{{Name: "agent"}}},
 		Status:     corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: "agent"}}},
 	}
-	object, err := SlimPod()(pod)
+	object, err := SlimPod(pod)
 	require.NoError(t, err)
 	unbound := object.(*corev1.Pod)
 	assert.Equal(t, affinity, unbound.Spec.Affinity, "the node that it is for")
@@ -137,7 +137,7 @@ func TestSlimPodKeepsWhatDecisionsRead(t *testing.T) {
 	assert.Empty(t, unbound.Spec.Containers)
 
 	pod.Spec.NodeName = "n1"
-	object, err = SlimPod()(pod)
+	object, err = SlimPod(pod)
 	require.NoError(t, err)
 	assert.Nil(t, object.(*corev1.Pod).Spec.Affinity)
 	assert.Equal(t, "n1", object.(*corev1.Pod).Spec.NodeName)

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -63,10 +64,7 @@ func (r Recheck) IsFresh(now time.Time) bool {
 
 // written is when the False was written last. What was written before this process saw the node counts as written when it did.
 func (r Recheck) written() time.Time {
-	if r.Refreshed.IsZero() {
-		return r.SeenSince
-	}
-	return r.Refreshed
+	return cmp.Or(r.Refreshed, r.SeenSince)
 }
 
 // changesWithTime reports whether a decision may be due although no object changes.
@@ -84,27 +82,25 @@ type recheckMemory struct {
 	Recheck
 	heartbeat time.Time // of the condition
 	began     time.Time // when the container was seen first
-	seen      bool      // before now
 }
 
 // recheck notes what a verified node and its agent show. An agent needs enough time to find that its node has recovered.
 func (m memory) recheck(condition corev1.NodeCondition, node *corev1.Node, pod *corev1.Pod, enough time.Duration,
 	now time.Time) memory {
 	r := m.rechecked
-	r.SeenSince, r.Reason = m.first, ""
+	r.Reason = ""
 	switch isFalse := condition.Status == corev1.ConditionFalse; {
 	case !isFalse:
 		r.Failed, r.FailedAt, r.Refreshed, r.heartbeat = false, time.Time{}, time.Time{}, time.Time{}
 	case !r.Failed:
 		r.Failed, r.heartbeat = true, condition.LastHeartbeatTime.Time
-		if r.seen {
+		if !r.SeenSince.IsZero() { // not for the first time
 			r.FailedAt, r.Refreshed = now, now
 		}
 	case !condition.LastHeartbeatTime.Time.Equal(r.heartbeat):
 		r.Refreshed, r.heartbeat = now, condition.LastHeartbeatTime.Time
 	}
-	r.seen = true
-	if r.Failed {
+	if r.SeenSince = m.first; r.Failed {
 		r.Reason = firstReason(condition)
 	}
 
@@ -150,8 +146,7 @@ func (s Settings) countsAfter() time.Duration {
 
 // IsReady reports whether kubelet says that pod is ready, and nobody deletes it.
 func IsReady(pod *corev1.Pod) bool {
-	condition := podCondition(pod, corev1.PodReady)
-	return pod.DeletionTimestamp == nil && condition != nil && condition.Status == corev1.ConditionTrue
+	return pod.DeletionTimestamp == nil && podCondition(pod, corev1.PodReady).Status == corev1.ConditionTrue
 }
 
 // IsNodeReady reports whether kubelet says that node is ready.

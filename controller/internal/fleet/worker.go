@@ -41,7 +41,7 @@ const (
 // passed: its readiness probe answers when the verdict is known. Else the container's end counts, never the pod's phase, which is
 // seconds behind.
 func WorkerOutcome(pod *corev1.Pod) (Outcome, verdict.Verdict) {
-	if condition := podCondition(pod, corev1.PodReady); condition != nil && condition.Status == corev1.ConditionTrue {
+	if podCondition(pod, corev1.PodReady).Status == corev1.ConditionTrue {
 		return Passed, verdict.Verdict{}
 	}
 	var ended *corev1.ContainerStateTerminated
@@ -60,9 +60,8 @@ func WorkerOutcome(pod *corev1.Pod) (Outcome, verdict.Verdict) {
 			return FailedRound, said
 		}
 	}
-	disrupted := podCondition(pod, corev1.DisruptionTarget)
 	switch {
-	case disrupted != nil && disrupted.Status == corev1.ConditionTrue,
+	case podCondition(pod, corev1.DisruptionTarget).Status == corev1.ConditionTrue,
 		pod.Status.Phase == corev1.PodFailed && pod.Status.Reason != "":
 		return Interrupted, verdict.Verdict{}
 	case ended != nil:
@@ -75,11 +74,8 @@ func WorkerOutcome(pod *corev1.Pod) (Outcome, verdict.Verdict) {
 
 // Attempt returns the number of the attempt that a worker makes, from 1.
 func Attempt(pod *corev1.Pod) int {
-	n, err := strconv.Atoi(pod.Annotations[AttemptAnnotation])
-	if err != nil {
-		return 1
-	}
-	return n
+	n, _ := strconv.Atoi(pod.Annotations[AttemptAnnotation])
+	return max(1, n)
 }
 
 // HasEnded reports whether a pod's containers have ended.
@@ -88,12 +84,8 @@ func HasEnded(pod *corev1.Pod) bool {
 		return true
 	}
 	statuses := containers(pod)
-	for _, status := range statuses {
-		if status.State.Terminated == nil {
-			return false
-		}
-	}
-	return len(statuses) > 0
+	goesOn := func(status corev1.ContainerStatus) bool { return status.State.Terminated == nil }
+	return len(statuses) > 0 && !slices.ContainsFunc(statuses, goesOn)
 }
 
 // containers returns the statuses of a pod's containers. Of a worker's pod only the worker's counts: a sidecar that was injected
@@ -109,7 +101,7 @@ func containers(pod *corev1.Pod) []corev1.ContainerStatus {
 
 // decideByWorker decides about a node without a worker that waits or runs, and reports whether it has. A node whose worker
 // has not started for long, or ends without a verdict, is like one whose agent does.
-func (s Settings) decideByWorker(status *undecided, m *memory, now time.Time) bool {
+func (s Settings) decideByWorker(status *Status, m *memory, now time.Time) bool {
 	overdue := !m.waiting.IsZero() && now.Sub(m.waiting) >= s.FailedAfter
 	if status.Pod == nil {
 		return s.decideWithoutWorker(status, m, overdue, now)
@@ -140,7 +132,7 @@ func (s Settings) decideByWorker(status *undecided, m *memory, now time.Time) bo
 }
 
 // decideWithoutWorker decides about a node that no worker is for.
-func (s Settings) decideWithoutWorker(status *undecided, m *memory, overdue bool, now time.Time) bool {
+func (s Settings) decideWithoutWorker(status *Status, m *memory, overdue bool, now time.Time) bool {
 	status.State = Unverified
 	if !status.Gated {
 		m.notRunning = time.Time{}

@@ -3,7 +3,6 @@ package loop
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -61,17 +60,18 @@ func (l lookUp) Act(ctx context.Context, plan fleet.Plan) (requeueAfter time.Dur
 
 // wanted returns the pods whose Events are to be read: those that the plan asks for, and those that have changed since. It
 // forgets the Events of pods that run or are gone. An old finding stands until a new one is there.
-func (l lookUp) wanted(plan fleet.Plan) []*corev1.Pod {
-	wanted, kept := slices.Clone(plan.LookUp), make(map[types.UID]events)
+func (l lookUp) wanted(plan fleet.Plan) (wanted []*corev1.Pod) {
+	kept := make(map[types.UID]events)
 	for _, status := range plan.Statuses {
 		if status.Pod == nil || (status.State != fleet.Pending && status.State != fleet.Failed) {
 			continue
 		}
-		if of, read := l.events[status.Pod.UID]; read {
+		of, read := l.events[status.Pod.UID]
+		if read {
 			kept[status.Pod.UID] = of
-			if of.of != status.Pod.ResourceVersion {
-				wanted = append(wanted, status.Pod)
-			}
+		}
+		if read && of.of != status.Pod.ResourceVersion || status.EventsWanted && !read {
+			wanted = append(wanted, status.Pod)
 		}
 	}
 	l.events = kept

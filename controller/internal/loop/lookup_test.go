@@ -48,14 +48,10 @@ func TestEventsOfAllPodsAtOnce(t *testing.T) {
 		uid := types.UID(fmt.Sprint(i))
 		server.events = append(server.events, corev1.Event{InvolvedObject: corev1.ObjectReference{UID: uid}, Reason: "Pulling"})
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, Namespace: "system", ResourceVersion: "1"}}
-		if i < 10 {
-			plan.LookUp = append(plan.LookUp, pod)
-		}
-		plan.Statuses = append(plan.Statuses, fleet.Status{Node: new(corev1.Node), Pod: pod, State: fleet.Pending})
+		plan.Statuses = append(plan.Statuses, fleet.Status{Node: new(corev1.Node), Pod: pod, State: fleet.Pending, EventsWanted: i < 10})
 	}
 	silent := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "silent", Namespace: "system", ResourceVersion: "1"}}
-	plan.LookUp = append(plan.LookUp, silent)
-	plan.Statuses = append(plan.Statuses, fleet.Status{Node: new(corev1.Node), Pod: silent, State: fleet.Pending})
+	plan.Statuses = append(plan.Statuses, fleet.Status{Node: new(corev1.Node), Pod: silent, State: fleet.Pending, EventsWanted: true})
 
 	l := newLoop(new(lists))
 	l.Live = server
@@ -67,7 +63,6 @@ func TestEventsOfAllPodsAtOnce(t *testing.T) {
 	assert.Len(t, l.events["3"].list, 1)
 	assert.NotNil(t, l.events["silent"].list, "read, and there are none")
 
-	plan.LookUp = nil
 	plan.Statuses[3].Pod.ResourceVersion = "2"
 	again, err = lookUp{l}.Act(t.Context(), plan)
 	require.NoError(t, err)

@@ -16,8 +16,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
@@ -66,24 +64,16 @@ type decision struct {
 
 // SetupWithManager lets every change of a node or pod that matters lead to a decision.
 func (l *Loop) SetupWithManager(manager ctrl.Manager) error {
+	// Once about the whole fleet for all the changes of a moment.
+	soon := OnChange(func(q Queue, _ client.Object, _ bool) { q.AddAfter(reconcile.Request{}, batch) })
 	return ctrl.NewControllerManagedBy(manager).Named("fleet").
-		Watches(&corev1.Node{}, soon()).
-		Watches(&corev1.Pod{}, soon()).
+		Watches(&corev1.Node{}, soon).
+		Watches(&corev1.Pod{}, soon).
 		WithEventFilter(Changed()).
 		WithOptions(controller.Options{
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](batch, afterError),
 		}).
 		Complete(l)
-}
-
-// soon decides about the whole fleet once for all the changes of a moment.
-func soon() handler.EventHandler {
-	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
-	return handler.Funcs{
-		CreateFunc: func(_ context.Context, _ event.CreateEvent, q queue) { q.AddAfter(reconcile.Request{}, batch) },
-		UpdateFunc: func(_ context.Context, _ event.UpdateEvent, q queue) { q.AddAfter(reconcile.Request{}, batch) },
-		DeleteFunc: func(_ context.Context, _ event.DeleteEvent, q queue) { q.AddAfter(reconcile.Request{}, batch) },
-	}
 }
 
 // Reconcile decides about the fleet, publishes the plan, and acts.

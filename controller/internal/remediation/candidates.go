@@ -14,14 +14,11 @@ import (
 // Keys of Kubernetes, Karpenter and this project.
 const (
 	nodePoolLabel = "karpenter.sh/nodepool"
-	// DoNotDisrupt keeps Karpenter from a node. https://karpenter.sh/docs/concepts/disruption/#node-level-controls
+	// DoNotDisrupt is an annotation that keeps Karpenter from a node. https://karpenter.sh/docs/concepts/disruption/#node-level-controls
 	DoNotDisrupt = "karpenter.sh/do-not-disrupt"
 	// DoNotDelete keeps the controller from a node, as an annotation or a label, whatever its value is.
 	DoNotDelete = "node-ready/do-not-delete"
 )
-
-// Annotations returns the keys of a Node's annotations that Decide reads.
-func Annotations() []string { return []string{DoNotDisrupt, DoNotDelete} }
 
 // curable returns the reasons that another machine may not have. Image, scheduler and configuration are the same there.
 func curable() []fleet.Reason {

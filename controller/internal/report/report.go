@@ -12,7 +12,6 @@ import (
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 
@@ -26,10 +25,9 @@ func NewLimit() *rate.Limiter { return rate.NewLimiter(5, 5) }
 
 // Reasons of the controller's Events, and the agent's for a node whose checks fail.
 const (
-	NodeNotStarted    = "NodeNotStarted"
-	AgentsNotStarting = "AgentsNotStarting"
-	NodeTimedOut      = "NodeVerificationTimedOut"
-	RecheckFailed     = "NodeRecheckFailed"
+	NodeNotStarted = "NodeNotStarted"
+	NodeTimedOut   = "NodeVerificationTimedOut"
+	RecheckFailed  = "NodeRecheckFailed"
 )
 
 // Reporter is the step of the loop that writes conditions and Events.
@@ -37,8 +35,6 @@ type Reporter struct {
 	REST          rest.Interface // of the core group
 	ConditionType string
 	Events        events.EventRecorder
-	// Self is what Events about the whole fleet are about: the controller's Deployment.
-	Self runtime.Object
 	// ServerTime returns the time by the API server's clock.
 	ServerTime func() time.Time
 	Timeout    time.Duration // of one request
@@ -48,10 +44,6 @@ type Reporter struct {
 
 // Act writes some of the plan's conditions, and its Events. What fails is tried again with the next plan.
 func (r *Reporter) Act(ctx context.Context, plan fleet.Plan) (requeueAfter time.Duration, err error) {
-	for _, wide := range plan.Widespread {
-		r.Log.Warn("agents do not start", "reason", wide.Reason, "detail", wide.Message)
-		r.warn(r.Self, AgentsNotStarting, wide.Reason, wide.Message)
-	}
 	// Any of them: one that the API server refuses must not keep the others waiting.
 	for _, which := range rand.Perm(len(plan.Conditions)) {
 		if !r.Limit.Allow() {
@@ -87,13 +79,10 @@ func (r *Reporter) write(ctx context.Context, condition fleet.Condition) error {
 		case condition.Reason.IsOwn():
 			event = NodeNotStarted
 		}
-		r.warn(node, event, condition.Reason, condition.Message)
+		// The recorder counts two about one object as one, whatever their messages, unless their actions differ: the action is the
+		// reason, therefore.
+		reason := string(condition.Reason)
+		r.Events.Eventf(node, nil, corev1.EventTypeWarning, event, reason, "%s", kube.Shorten(reason+": "+condition.Message))
 	}
 	return nil
-}
-
-// warn writes an Event. The recorder counts two about one object as one, whatever their messages, unless their actions
-// differ: the action is the reason, therefore.
-func (r *Reporter) warn(about runtime.Object, event string, reason fleet.Reason, message string) {
-	r.Events.Eventf(about, nil, corev1.EventTypeWarning, event, string(reason), "%s", kube.Shorten(string(reason)+": "+message))
 }

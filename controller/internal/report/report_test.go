@@ -46,7 +46,7 @@ func start(t *testing.T, status func(node string) int) (r *Reporter, patches fun
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
 	require.NoError(t, err)
 	recorder = events.NewFakeRecorder(100)
-	r = &Reporter{REST: client.CoreV1().RESTClient(), ConditionType: "NodeVerified", Events: recorder, Self: new(corev1.Pod),
+	r = &Reporter{REST: client.CoreV1().RESTClient(), ConditionType: "NodeVerified", Events: recorder,
 		ServerTime: func() time.Time { return time.Unix(1, 0) }, Timeout: time.Second, Limit: NewLimit(), Log: slog.New(slog.DiscardHandler)}
 	return r, func() []string {
 		mu.Lock()
@@ -104,12 +104,4 @@ func TestRefusedCondition(t *testing.T) {
 	_, err = r.Act(t.Context(), failed("bad", "good", "bad2"))
 	require.Error(t, err)
 	assert.Len(t, patches(), 3)
-}
-
-func TestOneEventForMany(t *testing.T) {
-	r, _, recorder := start(t, func(string) int { return http.StatusOK })
-	plan := fleet.Plan{Widespread: []fleet.Report{{Reason: fleet.NoPod, Message: "3 of 4"}}}
-	_, err := r.Act(t.Context(), plan)
-	require.NoError(t, err)
-	assert.Contains(t, <-recorder.Events, "AgentsNotStarting NoPod: 3 of 4")
 }

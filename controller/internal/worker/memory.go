@@ -1,7 +1,9 @@
 package worker
 
 import (
+	"cmp"
 	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -58,10 +60,7 @@ func (s workerState) isPassTimeKnown(pod *corev1.Pod, serverNow time.Time, round
 	if s.key == "" && (serverNow.IsZero() || serverNow.Sub(pod.CreationTimestamp.Time) >= countsFor+round) {
 		return false
 	}
-	start := s.ran
-	if start.IsZero() {
-		start = s.first
-	}
+	start := cmp.Or(s.ran, s.first)
 	return s.ready || s.passed || start.Before(s.ended) && s.ended.Sub(start) < countsFor+round
 }
 
@@ -114,12 +113,8 @@ func (m memory) isBehind(node *corev1.Node, now time.Time) bool {
 
 // expectsWorker reports whether this process has created a worker that the cache does not show yet.
 func (m memory) expectsWorker() bool {
-	for _, worker := range m.workers {
-		if worker.created {
-			return true
-		}
-	}
-	return false
+	isCreated := func(worker workerState) bool { return worker.created }
+	return slices.ContainsFunc(slices.Collect(maps.Values(m.workers)), isCreated)
 }
 
 // observe remembers what the cache shows of a node's workers.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
 const (
@@ -42,7 +43,8 @@ func (s Settings) next(node *corev1.Node, workers []*corev1.Pod, m memory, now t
 	live := slices.DeleteFunc(slices.Clone(workers), func(pod *corev1.Pod) bool {
 		return pod.DeletionTimestamp != nil || m.workers[pod.Name].deleted
 	})
-	released := s.record(node)
+	// Of the last release, empty where there is none or somebody else has written it.
+	released, _ := verdict.ParseRecord(node.Annotations[s.Fleet.Request.Annotation])
 	if m.isBehind(node, now) {
 		return step{wait: m.releasedAt.Add(cacheDelay).Sub(now)} // if no event shows the release
 	}

@@ -332,8 +332,8 @@ func TestWhoGetsTheNextSlot(t *testing.T) {
 	}
 	var order []string
 	for {
-		name, found := longest(nodes)
-		if !found {
+		name := longest(nodes)
+		if name == "" {
 			break
 		}
 		order = append(order, name)

@@ -17,12 +17,6 @@ import (
 // patchAttempts is the time limit of all attempts of one patch together, in timeouts of one request.
 const patchAttempts = 10
 
-// record reads that of the last release of node, empty where there is none or somebody else has written it.
-func (s Settings) record(node *corev1.Node) verdict.Record {
-	found, _ := verdict.ParseRecord(node.Annotations[s.Fleet.Request.Annotation])
-	return found
-}
-
 // release releases node by the verdict of a worker, which was created at since.
 func (r *Reconciler) release(ctx context.Context, node *corev1.Node, worker *corev1.Pod, since time.Time) error {
 	_, said := fleet.WorkerOutcome(worker)

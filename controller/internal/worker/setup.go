@@ -29,11 +29,6 @@ const (
 	longestError = 10 * time.Second
 )
 
-// Annotations are those of a worker that decisions read.
-func Annotations() []string {
-	return []string{fleet.AttemptAnnotation, fleet.NodeUIDAnnotation, fleet.BootIDAnnotation, fleet.TemplateAnnotation}
-}
-
 // SetupWithManager lets every change of a node or worker lead to a step at once. Only the leader takes steps.
 func (r *Reconciler) SetupWithManager(ctx context.Context, manager ctrl.Manager) error {
 	r.passed = make(chan event.GenericEvent)
@@ -43,7 +38,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, manager ctrl.Manager)
 	}
 	return ctrl.NewControllerManagedBy(manager).Named("worker").
 		Watches(&corev1.Node{}, &handler.EnqueueRequestForObject{}).
-		Watches(&corev1.Pod{}, r.ofWorkers()).
+		Watches(&corev1.Pod{}, loop.OnChange(r.changed)).
 		WatchesRawSource(source.Channel(r.passed, &handler.EnqueueRequestForObject{})).
 		WithEventFilter(loop.Changed()).
 		WithOptions(controller.Options{
@@ -60,40 +55,32 @@ func byNode(object client.Object) []string {
 	return nil
 }
 
-// ofWorkers turns a change of a worker into a step about its node. A worker that has ended gives its slot to the next node.
-func (r *Reconciler) ofWorkers() handler.EventHandler {
-	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
-	changed := func(object client.Object, q queue, gone bool) {
-		pod, ok := object.(*corev1.Pod)
-		if !ok {
-			return
-		}
-		add := func(node string) { q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Name: node}}) }
-		if node := fleet.NodeOf(pod); node != "" {
-			add(node)
-		}
-		if gone || fleet.HasEnded(pod) {
-			if node, waits := r.nextWaiting(); waits {
-				add(node)
-			}
+// changed turns a change of a worker into a step about its node. A worker that has ended gives its slot to the next node.
+func (r *Reconciler) changed(q loop.Queue, object client.Object, gone bool) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	add := func(node string) {
+		if node != "" {
+			q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Name: node}})
 		}
 	}
-	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { changed(e.Object, q, false) },
-		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) { changed(e.ObjectNew, q, false) },
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { changed(e.Object, q, true) },
+	add(fleet.NodeOf(pod))
+	if gone || fleet.HasEnded(pod) {
+		add(r.nextWaiting())
 	}
 }
 
-// nextWaiting returns the node that may have the next slot. It keeps its place where another one is faster.
-func (r *Reconciler) nextWaiting() (node string, found bool) {
+// nextWaiting returns the node that may have the next slot, or "". It keeps its place where another one is faster.
+func (r *Reconciler) nextWaiting() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	node, found = longest(r.waiting)
-	if found {
+	node := longest(r.waiting)
+	if node != "" {
 		called := r.waiting[node]
 		called.called = true
 		r.waiting[node] = called
 	}
-	return node, found
+	return node
 }

@@ -66,17 +66,14 @@ type waiting struct {
 	called  bool // it has been called to try again
 }
 
-// longest returns the node that gets the next slot: first attempts come first, then those that wait longest.
-func longest(nodes map[string]waiting) (name string, found bool) {
+// longest returns the node that gets the next slot, or "": first attempts come first, then those that wait longest.
+func longest(nodes map[string]waiting) (name string) {
 	for other, one := range nodes {
-		if one.called {
-			continue
-		}
-		if !found || compareWaiting(one, nodes[name]) < 0 {
-			name, found = other, true
+		if !one.called && (name == "" || compareWaiting(one, nodes[name]) < 0) {
+			name = other
 		}
 	}
-	return name, found
+	return name
 }
 
 func compareWaiting(a, b waiting) int {

@@ -93,32 +93,20 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 }
 
 // act takes a step, except that it deletes nothing: it may add workers to delete.
-func (r *Reconciler) act(ctx context.Context, node *corev1.Node, seen memory, decided *step) error {
+func (r *Reconciler) act(ctx context.Context, node *corev1.Node, seen memory, decided *step) (err error) {
 	switch {
 	case decided.release != nil:
-		if err := r.release(ctx, node, decided.release, seen.workers[decided.release.Name].first); err != nil {
-			return err
+		if err = r.release(ctx, node, decided.release, seen.workers[decided.release.Name].first); err == nil {
+			decided.delete = append(decided.delete, decided.release)
 		}
-		decided.delete = append(decided.delete, decided.release)
-		return nil
 	case decided.removeTaint:
 		r.remember(node.Name, func(m *memory) { m.taintRemovedAt = time.Now() })
 		decided.wait = betweenRemovals
-		return r.removeTaint(ctx, node)
+		err = r.removeTaint(ctx, node)
 	case decided.create > 0:
-		created, err := r.create(ctx, node, decided.create)
-		switch {
-		case errors.Is(err, errNoEndpoints):
-			decided.wait = noEndpointsFor
-			return nil
-		case err == nil && !created:
-			decided.wait = noSlot
-		case err == nil:
-			decided.wait = cacheDelay // if the worker is deleted before the cache shows it, nothing changes there
-		}
-		return err
+		decided.wait, err = r.create(ctx, node, decided.create)
 	}
-	return nil
+	return err
 }
 
 // workers returns the workers of a node that the cache shows.
@@ -135,25 +123,28 @@ func (r *Reconciler) workers(ctx context.Context, node string) ([]*corev1.Pod, e
 	return workers, nil
 }
 
-// create creates a worker, if there is a slot.
-func (r *Reconciler) create(ctx context.Context, node *corev1.Node, attempt int) (created bool, err error) {
+// create creates a worker, if there is a slot, and returns when to look again although nothing changes.
+func (r *Reconciler) create(ctx context.Context, node *corev1.Node, attempt int) (wait time.Duration, err error) {
 	endpoints, err := r.Endpoints(ctx)
+	if errors.Is(err, errNoEndpoints) {
+		return noEndpointsFor, nil
+	}
 	if err != nil {
-		return false, err
+		return 0, err
 	}
 	name, key := r.newName(), rand.Text()
 	made := workerState{first: time.Now(), created: true, attempt: attempt, key: key, endpoints: fingerprint(endpoints)}
 	if taken, err := r.takeSlot(ctx, node.Name, name, made); err != nil || !taken {
-		return false, err
+		return noSlot, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
 	if err := r.Client.Create(ctx, r.newPod(name, key, node, attempt, endpoints)); err != nil {
 		r.remember(node.Name, func(m *memory) { delete(m.workers, name) })
-		return false, fmt.Errorf("worker for node %s: %w", node.Name, err)
+		return 0, fmt.Errorf("worker for node %s: %w", node.Name, err)
 	}
 	r.Log.Info("worker created", "node", node.Name, "worker", name, "attempt", attempt)
-	return true, nil
+	return cacheDelay, nil // if the worker is deleted before the cache shows it, nothing changes there
 }
 
 // takeSlot takes a slot for a worker of this name, or lets the node wait for one.

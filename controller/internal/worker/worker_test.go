@@ -23,6 +23,7 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fakenode"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -117,6 +118,13 @@ func (c *cluster) step(node string) {
 	require.NoError(c.t, err)
 }
 
+// record is that of the last release of the node.
+func (c *cluster) record() verdict.Record {
+	found, err := verdict.ParseRecord(c.node().Annotations[nodepatch.Annotation])
+	require.NoError(c.t, err)
+	return found
+}
+
 func (c *cluster) pods() []corev1.Pod {
 	var list corev1.PodList
 	require.NoError(c.t, c.Client.List(c.t.Context(), &list))
@@ -166,7 +174,7 @@ func TestVerifies(t *testing.T) {
 	worker := c.pod()
 	c.step("n")
 	c.assertReleased()
-	found := c.record(c.node())
+	found := c.record()
 	assert.Equal(t, worker.UID, found.Worker)
 	assert.Equal(t, []string{startup + ":NoSchedule"}, found.Removed)
 	assert.Contains(t, <-c.events.Events, "Normal NodeVerified DNS, API, network and service discovery work")
@@ -177,7 +185,7 @@ func TestVerifies(t *testing.T) {
 	c.set(ended(0, `{"verified":true,"node":"n","attempts":{"dns":2},"version":"v"}`))
 	c.step("n")
 	c.assertReleased()
-	assert.Equal(t, map[string]int{"dns": 2}, c.record(c.node()).Attempts)
+	assert.Equal(t, map[string]int{"dns": 2}, c.record().Attempts)
 }
 
 func TestTaintThatComesBack(t *testing.T) {
@@ -185,7 +193,7 @@ func TestTaintThatComesBack(t *testing.T) {
 	c.step("n")
 	c.set(ready)
 	c.step("n")
-	before := c.record(c.node())
+	before := c.record()
 	c.update(func(node *corev1.Node) {
 		node.Spec.Taints = []corev1.Taint{{Key: "other", Effect: corev1.TaintEffectNoSchedule}, {Key: startup, Effect: corev1.TaintEffectNoSchedule}}
 	})
@@ -200,7 +208,7 @@ func TestTaintThatComesBack(t *testing.T) {
 	c.step("n")
 	assert.True(t, c.Fleet.IsVerified(c.node()))
 	assert.Len(t, c.node().Spec.Taints, 1)
-	assert.Equal(t, before, c.record(c.node()), "no new verification")
+	assert.Equal(t, before, c.record(), "no new verification")
 	assert.Empty(t, c.pods())
 }
 
@@ -467,12 +475,11 @@ func TestNeverMoreThanTheSlots(t *testing.T) {
 	ready(&pod)
 	require.NoError(t, c.Client.Status().Update(t.Context(), &pod))
 	c.step(fleet.NodeOf(&pod))
-	next, found := c.nextWaiting()
-	require.True(t, found)
+	next := c.nextWaiting()
 	assert.Equal(t, "n5", next)
 	c.step(next)
 	assert.Len(t, c.pods(), 4)
-	next, _ = c.nextWaiting()
+	next = c.nextWaiting()
 	assert.Equal(t, "n6", next)
 	c.step(next)
 	assert.Len(t, c.pods(), 4)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -17,8 +16,8 @@ import (
 // old is how many nodes were there before the release, without the startup taint.
 const old = 1000
 
-// Without the DaemonSet no node has an agent: that is one Event about the fleet, and nothing about nodes that were never gated. A
-// controller that restarts finds the same, and says nothing again. What people release by hand does not stay False.
+// Without the DaemonSet no node has an agent: that is one Event for each gated node, and nothing about nodes that were never gated.
+// A controller that restarts finds the same, and says nothing again. What people release by hand does not stay False.
 func TestWithoutDaemonSet(t *testing.T) {
 	s := start(t)
 	s.Undo(s.redeploy)
@@ -30,8 +29,8 @@ func TestWithoutDaemonSet(t *testing.T) {
 	}
 	for _, node := range nodes {
 		s.awaitFailed(node, "NoPod", "check the DaemonSet")
+		s.Until(func() (bool, error) { return len(s.events(node, "NoPod")) > 0, nil }, "no Event about node "+node)
 	}
-	s.Until(func() (bool, error) { return len(s.fleetEvents()) > 0, nil }, "no Event about the fleet")
 
 	before, _ := s.Leader()
 	s.NoError(s.Kube.CoreV1().Pods(harness.Namespace).Delete(s.Ctx, before.Name, metav1.DeleteOptions{}))
@@ -42,13 +41,11 @@ func TestWithoutDaemonSet(t *testing.T) {
 	// Once the new leader has written this, it has decided about the others as well.
 	s.awaitFailed(s.bare("another", nil), "NoPod", "check the DaemonSet")
 
-	events := s.fleetEvents()
-	s.Len(events, 1)
-	s.Contains(events[0].Message, "NoPod: 3 of 3 unverified nodes")
-	s.Nil(events[0].Series, "counted again")
 	for _, node := range nodes {
 		s.Len(s.conditionsOf(node), 1)
-		s.Empty(s.events(node, ""))
+		events := s.events(node, "")
+		s.Len(events, 1, node)
+		s.Nil(events[0].Series, "counted again")
 	}
 	list, err := s.Kube.CoreV1().Nodes().List(s.Ctx, metav1.ListOptions{LabelSelector: "old"})
 	s.NoError(err)
@@ -96,20 +93,6 @@ func (s *suite) oldNodes() (remove func()) {
 	}
 	s.NoError(creators.Wait())
 	return func() { s.NoError(deleteAll(s.Ctx)) }
-}
-
-// fleetEvents are those of this test about the whole fleet.
-func (s *suite) fleetEvents() (found []corev1.Event) {
-	s.Helper()
-	list, err := s.Kube.CoreV1().Events(harness.Namespace).List(s.Ctx, metav1.ListOptions{FieldSelector: "reason=AgentsNotStarting"})
-	s.NoError(err)
-	for _, event := range list.Items {
-		if !event.CreationTimestamp.Time.Before(s.Began.Truncate(time.Second)) {
-			s.Equal("Deployment/"+harness.Controller, event.InvolvedObject.Kind+"/"+event.InvolvedObject.Name)
-			found = append(found, event)
-		}
-	}
-	return found
 }
 
 // One of two replicas leads, and only that one says how the fleet is.

@@ -196,11 +196,8 @@ func (s session) warn(stderr io.Writer) {
 
 func (s session) doctor(ctx context.Context, o options) (set int) {
 	if s.release.NotInstalled {
-		found := "No release of kube-node-ready"
-		if s.release.Former != "" {
-			found = "A former release, whose settings are not read (" + s.release.Former + ")"
-		}
-		_, _ = fmt.Fprintf(s.out, "%s: looking as if the chart was installed into %s with its defaults\n", found, s.release.Namespace)
+		_, _ = fmt.Fprintf(s.out, "No release of kube-node-ready: looking as if the chart was installed into %s with its defaults\n",
+			s.release.Namespace)
 	}
 	reader := doctor.Reader{Client: s.Client, Kubelet: s.Kubelet}
 	found := reader.Read(ctx, s.release)

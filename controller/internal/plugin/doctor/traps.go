@@ -59,8 +59,6 @@ func noRelease(c Cluster) (r Result) {
 	switch {
 	case !c.Release.NotInstalled:
 		return Result{Detail: "the release is " + c.Release.Name + " in the namespace " + c.Release.Namespace}
-	case c.Release.Former != "":
-		return unchecked(errors.New("which taints the former release removes is unknown"))
 	case c.Nodes.Err != nil:
 		return unchecked(c.Nodes.Err)
 	}

@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes/scheme"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -37,13 +37,11 @@ func connect(o options) (access, error) {
 	if found.Client, err = client.New(config, client.Options{Scheme: scheme.Scheme}); err != nil {
 		return access{}, err
 	}
-	core := rest.CopyConfig(config)
-	core.APIPath, core.GroupVersion = "/api", &corev1.SchemeGroupVersion
-	core.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
-	restClient, err := rest.RESTClientFor(core)
+	core, err := corev1.NewForConfig(config)
 	if err != nil {
 		return access{}, err
 	}
+	restClient := core.RESTClient()
 	found.Node = func(name string) nodepatch.NodeAPI { return nodepatch.Client{REST: restClient, Name: name} }
 	found.Kubelet = func(ctx context.Context, node string) ([]byte, error) {
 		return restClient.Get().AbsPath("/api/v1/nodes", node, "proxy/configz").MaxRetries(0).DoRaw(ctx)

@@ -26,10 +26,8 @@ func parseCorefile(text string) (blocks []serverBlock) {
 			depth--
 		case depth == 0:
 			block := serverBlock{}
-			for _, zone := range fields {
-				if zone = strings.Trim(zone, ","); zone != "" {
-					block.zones = append(block.zones, zoneName(zone))
-				}
+			for _, zone := range strings.Fields(strings.ReplaceAll(line, ",", " ")) {
+				block.zones = append(block.zones, zoneName(zone))
 			}
 			blocks = append(blocks, block)
 		case depth == 1 && len(blocks) > 0:

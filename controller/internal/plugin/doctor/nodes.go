@@ -14,8 +14,7 @@ import (
 
 // keyOf returns the key of a taint as kubectl taint writes it.
 func keyOf(taint string) string {
-	key, _, _ := strings.Cut(taint, ":")
-	key, _, _ = strings.Cut(key, "=")
+	key, _, _ := strings.Cut(strings.ReplaceAll(taint, "=", ":"), ":")
 	return key
 }
 
@@ -124,15 +123,10 @@ func knowsTaint(arguments []string, key string) bool {
 		if !inline && i+1 < len(arguments) {
 			value = arguments[i+1]
 		}
-		switch name {
-		case "startup-taint", "ignore-taint":
-			if keyOf(value) == key {
-				return true
-			}
-		case "startup-taint-prefix":
-			if value != "" && strings.HasPrefix(key, value) {
-				return true
-			}
+		isKey := (name == "startup-taint" || name == "ignore-taint") && keyOf(value) == key
+		isPrefix := name == "startup-taint-prefix" && value != "" && strings.HasPrefix(key, value)
+		if isKey || isPrefix {
+			return true
 		}
 	}
 	return false

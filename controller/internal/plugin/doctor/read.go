@@ -113,11 +113,9 @@ func (r Reader) backend(ctx context.Context, namespace, name string) Read[Backen
 		var pods corev1.PodList
 		selector := client.MatchingLabelsSelector{Selector: labels.SelectorFromSet(service.Spec.Selector)}
 		err := r.Client.List(ctx, &pods, client.InNamespace(namespace), selector)
-		for _, pod := range pods.Items {
-			if pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodFailed && pod.Status.Phase != corev1.PodSucceeded {
-				found.Pods = append(found.Pods, pod)
-			}
-		}
+		found.Pods = slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool {
+			return pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
+		})
 		return found, err
 	})
 }

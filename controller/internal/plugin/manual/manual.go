@@ -80,8 +80,8 @@ func Tainted(nodes []corev1.Node, request nodepatch.Request) (names []string) {
 // each does something to each node, says what, and returns all errors.
 func (p Patcher) each(names []string, do func(name string, patcher *nodepatch.Patcher) (string, error)) (failures error) {
 	for _, name := range names {
-		patcher := &nodepatch.Patcher{Node: p.Node(name), Timeout: 10 * time.Second, Deadline: 30 * time.Second, Retried: func(error) {}}
-		done, err := do(name, patcher)
+		done, err := do(name, &nodepatch.Patcher{Node: p.Node(name), Timeout: 10 * time.Second, Deadline: 30 * time.Second,
+			Retried: func(error) {}})
 		if err != nil {
 			failures = errors.Join(failures, fmt.Errorf("node %s: %w", name, err))
 			continue

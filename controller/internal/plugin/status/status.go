@@ -20,6 +20,7 @@ const (
 	Retainted    fleet.State = "Retainted" // it has the failed taint
 	Excluded     fleet.State = "Excluded"  // by another value of the verified label
 	NotGated     fleet.State = "NotGated"  // in controller mode: never had the startup taint
+	NotSelected  fleet.State = "NotSelected"
 )
 
 // Input is the cluster as it was read.
@@ -43,9 +44,9 @@ type Row struct {
 
 // Fleet is the state of all nodes.
 type Fleet struct {
-	Nodes, NotSelected int
-	Count              map[fleet.State]int
-	Rows               []Row // by name
+	Nodes int
+	Count map[fleet.State]int
+	Rows  []Row // by name
 }
 
 // Of returns the state of the fleet at now.
@@ -60,9 +61,9 @@ func Of(in Input, now time.Time) Fleet {
 	}
 	plan := in.Settings.Decide(fleet.Objects{Nodes: in.Nodes, Pods: in.Pods, Events: podEvents}, now)
 	last := lastEvents(in.Events)
-	found := Fleet{Nodes: len(in.Nodes), NotSelected: len(in.Nodes), Count: make(map[fleet.State]int)}
+	found := Fleet{Nodes: len(in.Nodes), Count: map[fleet.State]int{NotSelected: len(in.Nodes)}}
 	add := func(row Row) {
-		found.NotSelected--
+		found.Count[NotSelected]--
 		found.Count[row.State]++
 		if !slices.Contains([]fleet.State{fleet.Verified, Excluded, NotGated}, row.State) {
 			found.Rows = append(found.Rows, row)
@@ -83,8 +84,8 @@ func Of(in Input, now time.Time) Fleet {
 	return found
 }
 
-// staysAsItIs returns the state of a node that nobody is to verify, and that has no taint of ours: there is nothing to do about it.
-// It is "" for the others.
+// staysAsItIs returns the state of a node that nobody is to verify, and that has no taint of ours: there is nothing to do about
+// it. It is "" for the others.
 func (in Input) staysAsItIs(node *corev1.Node) fleet.State {
 	request := in.Settings.Request
 	value, labelled := node.Labels[request.Label]
@@ -198,15 +199,12 @@ func (f Fleet) Summary() string {
 	var parts []string
 	for _, state := range []fleet.State{
 		fleet.Verified, RecheckFails, Retainted, fleet.Unverified, fleet.Pending, fleet.InProgress, fleet.Failed,
-		Excluded, NotGated} {
+		Excluded, NotGated, NotSelected} {
 		name := map[fleet.State]string{fleet.InProgress: "in progress", RecheckFails: "failing rechecks",
-			Retainted: "re-tainted", NotGated: "not gated"}[state]
+			Retainted: "re-tainted", NotGated: "not gated", NotSelected: "not selected"}[state]
 		if n := f.Count[state]; n > 0 || state == fleet.Verified {
 			parts = append(parts, fmt.Sprintf("%d %s", n, cmp.Or(name, strings.ToLower(string(state)))))
 		}
-	}
-	if f.NotSelected > 0 {
-		parts = append(parts, fmt.Sprintf("%d not selected", f.NotSelected))
 	}
 	noun := "nodes"
 	if f.Nodes == 1 {

@@ -4,8 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes/scheme"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -33,20 +32,19 @@ func connect(o options) (access, error) {
 	config.UserAgent = "kubectl-node_ready/" + version
 	config.QPS = -1 // a person waits, and a command sends some dozens of requests
 	config.WarningHandler = rest.NoWarnings{}
-	found := access{}
-	if found.Client, err = client.New(config, client.Options{Scheme: scheme.Scheme}); err != nil {
-		return access{}, err
-	}
-	core := rest.CopyConfig(config)
-	core.APIPath, core.GroupVersion = "/api", &corev1.SchemeGroupVersion
-	core.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
-	restClient, err := rest.RESTClientFor(core)
+	direct, err := client.New(config, client.Options{})
 	if err != nil {
 		return access{}, err
 	}
-	found.Node = func(name string) nodepatch.NodeAPI { return nodepatch.Client{REST: restClient, Name: name} }
-	found.Kubelet = func(ctx context.Context, node string) ([]byte, error) {
-		return restClient.Get().AbsPath("/api/v1/nodes", node, "proxy/configz").MaxRetries(0).DoRaw(ctx)
+	core, err := corev1.NewForConfig(config)
+	if err != nil {
+		return access{}, err
 	}
-	return found, nil
+	return access{
+		Client: direct,
+		Node:   func(name string) nodepatch.NodeAPI { return nodepatch.Client{REST: core.RESTClient(), Name: name} },
+		Kubelet: func(ctx context.Context, node string) ([]byte, error) {
+			return core.RESTClient().Get().AbsPath("/api/v1/nodes", node, "proxy/configz").MaxRetries(0).DoRaw(ctx)
+		},
+	}, nil
 }

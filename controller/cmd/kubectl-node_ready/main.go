@@ -196,14 +196,10 @@ func (s session) warn(stderr io.Writer) {
 
 func (s session) doctor(ctx context.Context, o options) (set int) {
 	if s.release.NotInstalled {
-		found := "No release of kube-node-ready"
-		if s.release.Former != "" {
-			found = "A former release, whose settings are not read (" + s.release.Former + ")"
-		}
-		_, _ = fmt.Fprintf(s.out, "%s: looking as if the chart was installed into %s with its defaults\n", found, s.release.Namespace)
+		_, _ = fmt.Fprintf(s.out, "No release of kube-node-ready: looking as if the chart was installed into %s with its defaults\n",
+			s.release.Namespace)
 	}
-	reader := doctor.Reader{Client: s.Client, Kubelet: s.Kubelet}
-	found := reader.Read(ctx, s.release)
+	found := doctor.Reader{Client: s.Client, Kubelet: s.Kubelet}.Read(ctx, s.release)
 	found.GateAll = o.gateAll
 	return doctor.Report(s.out, found, o.skip)
 }
@@ -226,7 +222,6 @@ func (s session) open(ctx context.Context, nodes []string, all bool) error {
 }
 
 func (s session) status(ctx context.Context) error {
-	in := status.Input{Settings: s.release.Settings, Namespace: s.release.Namespace}
 	var nodes corev1.NodeList
 	if err := s.Client.List(ctx, &nodes); err != nil {
 		return err
@@ -235,17 +230,16 @@ func (s session) status(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	in.Nodes, in.Pods = nodes.Items, pods
-	for _, read := range []struct {
-		namespace, kind string
-		to              *[]corev1.Event
-	}{{"default", "Node", &in.Events}, {s.release.Namespace, "Pod", &in.PodEvents}} {
-		var events corev1.EventList
-		err := s.Client.List(ctx, &events, client.InNamespace(read.namespace), client.MatchingFields{"involvedObject.kind": read.kind})
+	events := func(namespace, kind string) []corev1.Event {
+		var list corev1.EventList
+		err := s.Client.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{"involvedObject.kind": kind})
 		if err != nil { // reasons are less exact without them
 			_, _ = fmt.Fprintf(s.out, "not read: %v\n", err)
 		}
-		*read.to = events.Items
+		return list.Items
 	}
-	return status.Of(in, time.Now()).Print(s.out, time.Now())
+	return status.Of(status.Input{
+		Settings: s.release.Settings, Namespace: s.release.Namespace, Nodes: nodes.Items, Pods: pods,
+		Events: events("default", "Node"), PodEvents: events(s.release.Namespace, "Pod"),
+	}, time.Now()).Print(s.out, time.Now())
 }

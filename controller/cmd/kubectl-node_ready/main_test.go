@@ -306,21 +306,6 @@ func TestDoctorFindsTaintsWithoutARelease(t *testing.T) {
 	}
 }
 
-func TestDoctorBeforeAnUpgradeFromAFormerChart(t *testing.T) {
-	node := gated("a")
-	node.Spec.Taints[0].Key, node.Labels = "node-ready/unverified", map[string]string{"kubernetes.io/os": "linux"}
-	c := newCluster(t, node)
-	former := c.uninstall()
-	delete(former.Labels, "app.kubernetes.io/part-of")
-	former.ResourceVersion = ""
-	require.NoError(t, c.Create(t.Context(), former))
-	code, stdout, stderr := c.run("doctor", "--skip", "dns-behind-gate")
-	assert.Equal(t, exitOK, code, stdout)
-	assert.Empty(t, stderr)
-	assert.Regexp(t, `^A former release, whose settings are not read \(knr in the namespace kube-system\): looking as if`, stdout)
-	assert.Regexp(t, "(?m)^SKIP  no-release +not checked: which taints the former release removes is unknown$", stdout)
-}
-
 // The namespace decides which webhooks are called for the agents.
 func TestDoctorBeforeTheInstallationIntoANamespace(t *testing.T) {
 	hook := &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "hook"}, Webhooks: []admissionv1.ValidatingWebhook{{

@@ -54,10 +54,11 @@ type Backend struct {
 	Pods     []corev1.Pod
 }
 
-// NodePool is one of Karpenter (karpenter.sh/v1).
+// NodePool is one of Karpenter (karpenter.sh/v1). The taints are those of spec.template.spec.
 type NodePool struct {
-	Name                  string
-	Taints, StartupTaints []corev1.Taint
+	Name          string
+	Taints        []corev1.Taint `json:"taints"`
+	StartupTaints []corev1.Taint `json:"startupTaints"`
 }
 
 // Webhook is one of a ValidatingWebhookConfiguration or a MutatingWebhookConfiguration, whose failure refuses requests.

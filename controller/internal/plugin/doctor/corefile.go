@@ -18,24 +18,19 @@ func parseCorefile(text string) (blocks []serverBlock) {
 	depth := 0
 	for line := range strings.Lines(text) {
 		line, _, _ = strings.Cut(line, "#")
+		line, opens := strings.CutSuffix(strings.TrimSpace(line), "{")
 		fields := strings.Fields(line)
-		if len(fields) == 0 {
-			continue
-		}
-		opens, closes := fields[len(fields)-1] == "{", fields[0] == "}"
 		switch {
-		case closes:
+		case len(fields) == 0:
+		case fields[0] == "}":
 			depth--
-			continue
 		case depth == 0:
 			block := serverBlock{}
-			for _, zone := range fields {
-				if zone = strings.Trim(zone, ",{"); zone != "" {
-					block.zones = append(block.zones, zoneName(zone))
-				}
+			for _, zone := range strings.Fields(strings.ReplaceAll(line, ",", " ")) {
+				block.zones = append(block.zones, zoneName(zone))
 			}
 			blocks = append(blocks, block)
-		case depth == 1:
+		case depth == 1 && len(blocks) > 0:
 			last := &blocks[len(blocks)-1]
 			last.plugins = append(last.plugins, fields)
 		}
@@ -81,11 +76,10 @@ func (b serverBlock) zonesOf(plugins []string) (zones []string) {
 		if !slices.Contains(plugins, plugin[0]) {
 			continue
 		}
-		named := slices.DeleteFunc(slices.Clone(plugin[1:]), func(argument string) bool { return argument == "{" })
-		if len(named) == 0 {
+		if len(plugin) == 1 {
 			zones = append(zones, b.zones...)
 		}
-		for _, zone := range named {
+		for _, zone := range plugin[1:] {
 			zones = append(zones, zoneName(zone))
 		}
 	}

@@ -143,13 +143,12 @@ func (c Cluster) testNames() (external, inCluster []string) {
 // failsFor returns a node that is not verified, and a message of its agent that names this name.
 func (c Cluster) failsFor(name string) (node, said string) {
 	fails := make(map[string]bool)
-	for i := range c.Nodes.Value {
-		node := &c.Nodes.Value[i]
-		if c.Release.Settings.IsVerified(node) {
+	for _, node := range c.Nodes.Value {
+		if c.Release.Settings.IsVerified(&node) {
 			continue
 		}
 		fails[node.Name] = true
-		condition := c.Release.Settings.Condition(node)
+		condition := c.Release.Settings.Condition(&node)
 		if condition.Status == corev1.ConditionFalse && strings.Contains(condition.Message, name) {
 			return node.Name, condition.Message
 		}

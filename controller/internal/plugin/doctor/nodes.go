@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,8 +14,7 @@ import (
 
 // keyOf returns the key of a taint as kubectl taint writes it.
 func keyOf(taint string) string {
-	key, _, _ := strings.Cut(taint, ":")
-	key, _, _ = strings.Cut(key, "=")
+	key, _, _ := strings.Cut(strings.ReplaceAll(taint, "=", ":"), ":")
 	return key
 }
 
@@ -62,8 +60,8 @@ const nodePoolLabel = "karpenter.sh/nodepool"
 
 // gatedNodeOf returns a node of the pool that has the startup taint, or had it, or "".
 func (c Cluster) gatedNodeOf(pool NodePool) string {
-	for i := range c.Nodes.Value {
-		if node := &c.Nodes.Value[i]; node.Labels[nodePoolLabel] == pool.Name && c.joinedGated(node) {
+	for _, node := range c.Nodes.Value {
+		if node.Labels[nodePoolLabel] == pool.Name && c.joinedGated(&node) {
 			return node.Name
 		}
 	}
@@ -73,13 +71,11 @@ func (c Cluster) gatedNodeOf(pool NodePool) string {
 // clusterAutoscaler: it must know the startup taint as one, or it expects that the taint stays.
 func clusterAutoscaler(c Cluster) (r Result) {
 	key := c.Release.Agent.TaintKey
-	for _, prefix := range []string{"startup-taint", "ignore-taint"} {
-		if strings.HasPrefix(key, prefix+".cluster-autoscaler.kubernetes.io/") {
-			return Result{Detail: key + " has the prefix of a startup taint"}
-		}
+	const prefix = "startup-taint.cluster-autoscaler.kubernetes.io/"
+	if strings.HasPrefix(key, prefix) || strings.HasPrefix(key, "ignore-taint.cluster-autoscaler.kubernetes.io/") {
+		return Result{Detail: key + " has the prefix of a startup taint"}
 	}
-	const remedy = "set config.taintKey to startup-taint.cluster-autoscaler.kubernetes.io/NAME, there and on the node groups, " +
-		"or give Cluster Autoscaler --startup-taint=KEY"
+	const remedy = "set config.taintKey to " + prefix + "NAME, there and on the node groups"
 	const text = "Cluster Autoscaler does not know %s as a startup taint (%s): it does not scale up for pods that do not tolerate it"
 	found := false
 	for _, deployment := range c.Deployments.Value {
@@ -89,17 +85,17 @@ func clusterAutoscaler(c Cluster) (r Result) {
 		}
 		found = true
 		if !knowsTaint(arguments, key) {
-			r.find(remedy, text, key, "Deployment "+deployment.Namespace+"/"+deployment.Name)
+			r.find(remedy+", or give Cluster Autoscaler --startup-taint=KEY", text, key,
+				"Deployment "+deployment.Namespace+"/"+deployment.Name)
 		}
 	}
 	switch {
 	case found:
 		r.Detail = "its arguments name " + key
-	case c.AutoscalerStatus.Value && c.Deployments.Err == nil:
-		r.find("set config.taintKey to startup-taint.cluster-autoscaler.kubernetes.io/NAME, there and on the node groups",
-			text, key, "the cloud runs it, its arguments cannot be seen")
 	case c.Deployments.Err != nil || c.AutoscalerStatus.Err != nil:
 		return unchecked(c.Deployments.Err, c.AutoscalerStatus.Err)
+	case c.AutoscalerStatus.Value:
+		r.find(remedy, text, key, "the cloud runs it, its arguments cannot be seen")
 	default:
 		r.Detail = "no Cluster Autoscaler"
 	}
@@ -127,15 +123,10 @@ func knowsTaint(arguments []string, key string) bool {
 		if !inline && i+1 < len(arguments) {
 			value = arguments[i+1]
 		}
-		switch name {
-		case "startup-taint", "ignore-taint":
-			if keyOf(value) == key {
-				return true
-			}
-		case "startup-taint-prefix":
-			if value != "" && strings.HasPrefix(key, value) {
-				return true
-			}
+		isKey := (name == "startup-taint" || name == "ignore-taint") && keyOf(value) == key
+		isPrefix := name == "startup-taint-prefix" && value != "" && strings.HasPrefix(key, value)
+		if isKey || isPrefix {
+			return true
 		}
 	}
 	return false
@@ -175,66 +166,65 @@ func (c Cluster) untolerated(taints []corev1.Taint) *corev1.Taint {
 	return c.Release.Settings.Rules.Untolerated(staying)
 }
 
-// labelledAndTainted: the label keeps the agent away that would remove the taint.
-func labelledAndTainted(c Cluster) (r Result) {
-	switch {
-	case c.Nodes.Err != nil || c.Agents.Err != nil:
+// waiting looks for nodes that wait for an agent, and on which none is or starts. text is "" for a node that does not wait.
+func (c Cluster) waiting(none string, says func(node *corev1.Node) (remedy, text string)) (r Result) {
+	if c.Nodes.Err != nil || c.Agents.Err != nil {
 		return unchecked(c.Nodes.Err, c.Agents.Err)
-	case c.Release.Settings.Workers:
-		return Result{Detail: "the controller removes a startup taint from a node with the label"}
 	}
-	label, command := c.Release.Agent.VerifiedLabel, "kubectl node-ready verify %s"
-	if c.Release.NotInstalled { // the plugin has nothing to go by
-		command = "kubectl label node %s " + c.Release.Agent.VerifiedLabel + "-"
-	}
-	for i := range c.Nodes.Value {
-		node := &c.Nodes.Value[i]
-		value, labelled := node.Labels[label]
-		if labelled && fleet.HasTaint(node, c.Release.Agent.TaintKey) && !c.hasAgent(node) {
-			r.find(fmt.Sprintf(command, node.Name)+"; metadata.managedFields names who writes label and taint",
-				"the node %s has the label %s=%s and the startup taint: no agent comes to remove it", node.Name, label, value)
+	for _, node := range c.Nodes.Value {
+		if remedy, text := says(&node); text != "" && !c.hasAgent(&node) {
+			r.find(remedy, "the node %s %s", node.Name, text)
 		}
 	}
-	r.Detail = "no node has the label and the startup taint"
+	r.Detail = none
 	return r
+}
+
+// command is the plugin's, or kubectl's where the plugin has nothing to go by.
+func (c Cluster) command(plugin, kubectl string) string {
+	if c.Release.NotInstalled {
+		return "kubectl " + kubectl
+	}
+	return "kubectl node-ready " + plugin
+}
+
+// labelledAndTainted: the label keeps the agent away that would remove the taint.
+func labelledAndTainted(c Cluster) Result {
+	label, none := c.Release.Agent.VerifiedLabel, "no node has the label and the startup taint"
+	if c.Release.Settings.Workers {
+		none = "the controller removes a startup taint from a node with the label"
+	}
+	return c.waiting(none, func(node *corev1.Node) (remedy, text string) {
+		value, labelled := node.Labels[label]
+		if c.Release.Settings.Workers || !labelled || !fleet.HasTaint(node, c.Release.Agent.TaintKey) {
+			return "", ""
+		}
+		return c.command("verify "+node.Name, "label node "+node.Name+" "+label+"-") +
+				"; metadata.managedFields names who writes label and taint",
+			"has the label " + label + "=" + value + " and the startup taint: no agent comes to remove it"
+	})
 }
 
 // excludedAndTainted: the node rules keep the agent away that would remove the taint.
-func excludedAndTainted(c Cluster) (r Result) {
-	if c.Nodes.Err != nil || c.Agents.Err != nil {
-		return unchecked(c.Nodes.Err, c.Agents.Err)
-	}
-	command := "kubectl node-ready open %s"
-	if c.Release.NotInstalled {
-		command = "kubectl taint nodes %s " + c.Release.Agent.TaintKey + "-"
-	}
-	for i := range c.Nodes.Value {
-		if node := &c.Nodes.Value[i]; c.Release.Settings.IsStranded(node) && !c.hasAgent(node) {
-			r.find(fmt.Sprintf(command, node.Name)+", and let such nodes join without the startup taint, or change the node rules",
-				"the node %s has the startup taint, and the node rules exclude it: no agent comes to remove it", node.Name)
+func excludedAndTainted(c Cluster) Result {
+	return c.waiting("the node rules select each node with the startup taint", func(node *corev1.Node) (remedy, text string) {
+		if !c.Release.Settings.IsStranded(node) {
+			return "", ""
 		}
-	}
-	r.Detail = "the node rules select each node with the startup taint"
-	return r
+		return c.command("open "+node.Name, "taint nodes "+node.Name+" "+c.Release.Agent.TaintKey+"-") +
+				", and let such nodes join without the startup taint, or change the node rules",
+			"has the startup taint, and the node rules exclude it: no agent comes to remove it"
+	})
 }
 
 // failedTaint: the agent removes it, and where none is left the controller does, if it has added it.
-func failedTaint(c Cluster) (r Result) {
-	if c.Release.NotInstalled {
-		return unchecked(errNotInstalled)
-	}
-	if c.Nodes.Err != nil || c.Agents.Err != nil {
-		return unchecked(c.Nodes.Err, c.Agents.Err)
-	}
-	key := c.Release.Agent.FailedTaintKey
-	for i := range c.Nodes.Value {
-		node := &c.Nodes.Value[i]
-		releases := c.Release.Settings.IsRetainted(node) || (c.Release.Settings.Workers && c.Release.Settings.IsGated(node))
-		if fleet.HasTaint(node, key) && !c.hasAgent(node) && !releases {
-			r.find("kubectl node-ready open "+node.Name+", or let it be verified: kubectl node-ready verify "+node.Name,
-				"the node %s has the taint %s and no agent: nobody removes it", node.Name, key)
+func failedTaint(c Cluster) Result {
+	key, settings := c.Release.Agent.FailedTaintKey, c.Release.Settings
+	return c.waiting("each node with "+key+" has an agent, or there is none", func(node *corev1.Node) (remedy, text string) {
+		if !fleet.HasTaint(node, key) || settings.IsRetainted(node) || (settings.Workers && settings.IsGated(node)) {
+			return "", ""
 		}
-	}
-	r.Detail = "each node with " + key + " has an agent, or there is none"
-	return r
+		return "kubectl node-ready open " + node.Name + ", or let it be verified: kubectl node-ready verify " + node.Name,
+			"has the taint " + key + " and no agent: nobody removes it"
+	})
 }

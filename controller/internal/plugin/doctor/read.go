@@ -40,15 +40,14 @@ func (r Reader) Read(ctx context.Context, of release.Release) Cluster {
 	if of.Invalid != nil {
 		return c // Report looks at nothing else
 	}
-	c.Nodes = list(ctx, r.Client, func(l *corev1.NodeList) []corev1.Node { return l.Items })
+	c.Nodes = list[corev1.Node](ctx, r.Client, new(corev1.NodeList))
 	c.Agents = read(func() ([]corev1.Pod, error) { return of.Pods(ctx, r.Client) })
-	c.Events = list(ctx, r.Client, func(l *corev1.EventList) []corev1.Event { return l.Items },
+	c.Events = list[corev1.Event](ctx, r.Client, new(corev1.EventList),
 		client.InNamespace("default"), client.MatchingFields{"involvedObject.kind": "Node"})
-	c.Deployments = list(ctx, r.Client, func(l *appsv1.DeploymentList) []appsv1.Deployment { return l.Items })
+	c.Deployments = list[appsv1.Deployment](ctx, r.Client, new(appsv1.DeploymentList))
 	c.AutoscalerStatus = read(func() (bool, error) {
 		key := client.ObjectKey{Namespace: "kube-system", Name: "cluster-autoscaler-status"}
-		err := r.Client.Get(ctx, key, new(corev1.ConfigMap))
-		return err == nil, err
+		return true, r.Client.Get(ctx, key, new(corev1.ConfigMap))
 	})
 	c.Namespace = read(func() (*corev1.Namespace, error) {
 		namespace := new(corev1.Namespace)
@@ -68,28 +67,26 @@ func (r Reader) Read(ctx context.Context, of release.Release) Cluster {
 	if !of.NotInstalled {
 		c.Rights = r.rights(ctx, of)
 	}
-	c.Policies = list(ctx, r.Client, func(l *admissionv1.ValidatingAdmissionPolicyList) []admissionv1.ValidatingAdmissionPolicy {
-		return l.Items
-	}, of.Labels())
-	c.Adds = read(func() (bool, error) {
-		var list admissionv1.MutatingAdmissionPolicyList
-		err := r.Client.List(ctx, &list, of.Labels())
-		return len(list.Items) > 0, err
-	})
-	type bindings = admissionv1.ValidatingAdmissionPolicyBindingList
-	c.Bindings = list(ctx, r.Client, func(l *bindings) []admissionv1.ValidatingAdmissionPolicyBinding { return l.Items })
+	c.Policies = list[admissionv1.ValidatingAdmissionPolicy](ctx, r.Client,
+		new(admissionv1.ValidatingAdmissionPolicyList), of.Labels())
+	adding := list[admissionv1.MutatingAdmissionPolicy](ctx, r.Client, new(admissionv1.MutatingAdmissionPolicyList), of.Labels())
+	c.Adds = Read[bool]{Value: len(adding.Value) > 0, Err: adding.Err, Absent: adding.Absent}
+	c.Bindings = list[admissionv1.ValidatingAdmissionPolicyBinding](ctx, r.Client,
+		new(admissionv1.ValidatingAdmissionPolicyBindingList))
 	return c
 }
 
-// list reads all objects of a kind.
-func list[T, L any, P interface {
-	*L
-	client.ObjectList
-}](ctx context.Context, c client.Reader, items func(*L) []T, options ...client.ListOption) Read[[]T] {
-	return read(func() ([]T, error) {
-		found := new(L)
-		err := c.List(ctx, P(found), options...)
-		return items(found), err
+// list reads all objects of a kind, T, by way of a list of that kind.
+func list[T any](ctx context.Context, c client.Reader, into client.ObjectList, options ...client.ListOption) Read[[]T] {
+	return read(func() (items []T, err error) {
+		if err := c.List(ctx, into, options...); err != nil {
+			return nil, err
+		}
+		err = meta.EachListItem(into, func(object runtime.Object) error {
+			items = append(items, *any(object).(*T))
+			return nil
+		})
+		return items, err
 	})
 }
 
@@ -116,11 +113,9 @@ func (r Reader) backend(ctx context.Context, namespace, name string) Read[Backen
 		var pods corev1.PodList
 		selector := client.MatchingLabelsSelector{Selector: labels.SelectorFromSet(service.Spec.Selector)}
 		err := r.Client.List(ctx, &pods, client.InNamespace(namespace), selector)
-		for _, pod := range pods.Items {
-			if pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodFailed && pod.Status.Phase != corev1.PodSucceeded {
-				found.Pods = append(found.Pods, pod)
-			}
-		}
+		found.Pods = slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool {
+			return pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
+		})
 		return found, err
 	})
 }
@@ -186,21 +181,13 @@ func (r Reader) nodePools(ctx context.Context) Read[[]NodePool] {
 			return nil, err
 		}
 		for _, item := range list.Items {
-			var pool struct {
-				Spec struct {
-					Template struct {
-						Spec struct {
-							Taints        []corev1.Taint `json:"taints"`
-							StartupTaints []corev1.Taint `json:"startupTaints"`
-						} `json:"spec"`
-					} `json:"template"`
-				} `json:"spec"`
-			}
-			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(item.Object, &pool); err != nil {
+			spec, _, err := unstructured.NestedMap(item.Object, "spec", "template", "spec")
+			pool := NodePool{}
+			if err := errors.Join(err, runtime.DefaultUnstructuredConverter.FromUnstructured(spec, &pool)); err != nil {
 				return nil, fmt.Errorf("NodePool %s: %w", item.GetName(), err)
 			}
-			spec := pool.Spec.Template.Spec
-			pools = append(pools, NodePool{item.GetName(), spec.Taints, spec.StartupTaints})
+			pool.Name = item.GetName()
+			pools = append(pools, pool)
 		}
 		return pools, nil
 	})

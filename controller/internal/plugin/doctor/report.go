@@ -13,15 +13,7 @@ import (
 func Report(out io.Writer, c Cluster, skip []string) (set int) {
 	line := func(state, name, text string) { _, _ = fmt.Fprintf(out, "%-5s %-21s %s\n", state, name, text) }
 	for _, trap := range Traps() {
-		if slices.Contains(skip, trap.Name) {
-			line("SKIP", trap.Name, "not checked: --skip")
-			continue
-		}
-		if c.Release.Invalid != nil && trap.Name != settingsName {
-			line("SKIP", trap.Name, "not checked: the settings are unknown")
-			continue
-		}
-		result := trap.Find(c)
+		result := trap.look(c, skip)
 		list := func(state string, findings []Finding) {
 			for i, finding := range findings {
 				line(state, trap.Name, finding.Text)
@@ -46,6 +38,19 @@ func Report(out io.Writer, c Cluster, skip []string) (set int) {
 		}
 	}
 	return set
+}
+
+// look looks for the trap, unless it is to be skipped or needs what is not there.
+func (t Trap) look(c Cluster, skip []string) Result {
+	switch {
+	case slices.Contains(skip, t.Name):
+		return unchecked(errors.New("--skip"))
+	case c.Release.Invalid != nil && t.Name != settingsName:
+		return unchecked(errors.New("the settings are unknown"))
+	case c.Release.NotInstalled && t.ofRelease:
+		return unchecked(errors.New("not installed yet"))
+	}
+	return t.Find(c)
 }
 
 // CheckNames returns an error for names that no trap has.

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -52,13 +51,8 @@ func NeededRights(r release.Release) (needed []Right) {
 	return needed
 }
 
-var errNotInstalled = errors.New("not installed yet")
-
 // rights: without them no agent releases its node.
 func rights(c Cluster) (r Result) {
-	if c.Release.NotInstalled {
-		return unchecked(errNotInstalled)
-	}
 	if c.Rights.Err != nil {
 		return unchecked(c.Rights.Err)
 	}
@@ -80,8 +74,6 @@ func rights(c Cluster) (r Result) {
 // policy: RBAC cannot restrict an account to its own node.
 func policy(c Cluster) (r Result) {
 	switch {
-	case c.Release.NotInstalled:
-		return unchecked(errNotInstalled)
 	case c.Policies.Absent:
 		return Result{Detail: "this Kubernetes serves no ValidatingAdmissionPolicy (it comes with 1.30)"}
 	case c.Policies.Err != nil || c.Bindings.Err != nil:

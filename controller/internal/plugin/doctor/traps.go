@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	scheduling "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
 
@@ -18,25 +19,27 @@ import (
 type Trap struct {
 	Name string
 	Find func(Cluster) Result
+	// ofRelease means that it is about what a release has installed.
+	ofRelease bool
 }
 
 // Traps returns all of them, in the order of the README.
 func Traps() []Trap {
 	return []Trap{
-		{settingsName, settings},
-		{"no-release", noRelease},
-		{"dns-behind-gate", dnsBehindGate},
-		{"external-names", externalNames},
-		{"cluster-domain", clusterDomain},
-		{"karpenter", karpenter},
-		{"cluster-autoscaler", clusterAutoscaler},
-		{"foreign-taints", foreignTaints},
-		{"labelled-and-tainted", labelledAndTainted},
-		{"excluded-and-tainted", excludedAndTainted},
-		{"failed-taint", failedTaint},
-		{"webhooks", webhooks},
-		{"rights", rights},
-		{"policy", policy},
+		{Name: settingsName, Find: settings},
+		{Name: "no-release", Find: noRelease},
+		{Name: "dns-behind-gate", Find: dnsBehindGate},
+		{Name: "external-names", Find: externalNames},
+		{Name: "cluster-domain", Find: clusterDomain},
+		{Name: "karpenter", Find: karpenter},
+		{Name: "cluster-autoscaler", Find: clusterAutoscaler},
+		{Name: "foreign-taints", Find: foreignTaints},
+		{Name: "labelled-and-tainted", Find: labelledAndTainted},
+		{Name: "excluded-and-tainted", Find: excludedAndTainted},
+		{Name: "failed-taint", Find: failedTaint, ofRelease: true},
+		{Name: "webhooks", Find: webhooks},
+		{Name: "rights", Find: rights, ofRelease: true},
+		{Name: "policy", Find: policy, ofRelease: true},
 	}
 }
 
@@ -59,14 +62,12 @@ func noRelease(c Cluster) (r Result) {
 	switch {
 	case !c.Release.NotInstalled:
 		return Result{Detail: "the release is " + c.Release.Name + " in the namespace " + c.Release.Namespace}
-	case c.Release.Former != "":
-		return unchecked(errors.New("which taints the former release removes is unknown"))
 	case c.Nodes.Err != nil:
 		return unchecked(c.Nodes.Err)
 	}
 	for _, key := range []string{c.Release.Agent.TaintKey, c.Release.Agent.FailedTaintKey} {
-		for i := range c.Nodes.Value {
-			if node := &c.Nodes.Value[i]; fleet.HasTaint(node, key) {
+		for _, node := range c.Nodes.Value {
+			if fleet.HasTaint(&node, key) {
 				r.find("install it; or, to let workloads onto every node, verified or not: kubectl taint nodes --all "+key+"-",
 					"the node %s has the taint %s: nobody removes it until kube-node-ready is installed", node.Name, key)
 			}
@@ -91,14 +92,8 @@ type Result struct {
 
 // unchecked says why a trap was not looked for, each reason once.
 func unchecked(errs ...error) Result {
-	seen := make(map[string]bool)
-	return Result{Unchecked: errors.Join(slices.DeleteFunc(errs, func(err error) bool {
-		isRepeated := err != nil && seen[err.Error()]
-		if err != nil {
-			seen[err.Error()] = true
-		}
-		return isRepeated
-	})...)}
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	return Result{Unchecked: errors.Join(slices.CompactFunc(errs, func(a, b error) bool { return a.Error() == b.Error() })...)}
 }
 
 func (r *Result) find(remedy, format string, args ...any) {
@@ -150,13 +145,14 @@ func (c Cluster) tolerates(pod *corev1.Pod, key string) bool {
 	if key == c.Release.Agent.TaintKey {
 		taint.Value, taint.Effect = c.Release.Agent.TaintValue, corev1.TaintEffect(c.Release.Agent.TaintEffect)
 	}
-	return taint.Effect == corev1.TaintEffectPreferNoSchedule || toleratesTaint(pod, &taint)
+	return !repels(pod, taint)
 }
 
-func toleratesTaint(pod *corev1.Pod, taint *corev1.Taint) bool {
-	return slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
-		return t.ToleratesTaint(klog.Background(), taint, true)
-	})
+// repels reports whether one of the taints keeps a pod away.
+func repels(pod *corev1.Pod, taints ...corev1.Taint) bool {
+	keepsAway := func(taint *corev1.Taint) bool { return taint.Effect != corev1.TaintEffectPreferNoSchedule }
+	_, found := scheduling.FindMatchingUntoleratedTaint(klog.Background(), taints, pod.Spec.Tolerations, keepsAway, true)
+	return found
 }
 
 // gate says whether pods can run while every gated node is new.
@@ -184,12 +180,11 @@ func (c Cluster) gateOf(pods []corev1.Pod) (g gate) {
 		g.missing = keys // each is tolerated by some pod, all of them by none
 	}
 	g.behind, g.blocks = true, true
-	for i := range c.Nodes.Value {
-		node := &c.Nodes.Value[i]
-		if c.joinsGated(node) || !slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return canRun(&pod, node) }) {
-			continue
+	for _, node := range c.Nodes.Value {
+		canRunHere := func(pod corev1.Pod) bool { return canRun(&pod, &node) }
+		if !c.joinsGated(&node) && slices.ContainsFunc(pods, canRunHere) {
+			g.behind, g.blocks = false, g.blocks && c.canBeGated(&node)
 		}
-		g.behind, g.blocks = false, g.blocks && c.canBeGated(node)
 	}
 	if !g.behind {
 		g.err = unchecked(c.Adds.Err, c.NodePools.Err).Unchecked
@@ -199,11 +194,8 @@ func (c Cluster) gateOf(pods []corev1.Pod) (g gate) {
 
 // canRun reports whether node could run pod: it is ready, and has the labels and no taints that keep the pod away.
 func canRun(pod *corev1.Pod, node *corev1.Node) bool {
-	repels := slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
-		return taint.Effect != corev1.TaintEffectPreferNoSchedule && !toleratesTaint(pod, &taint)
-	})
 	matches, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node)
-	return err == nil && matches && fleet.IsNodeReady(node) && !repels && !node.Spec.Unschedulable
+	return err == nil && matches && fleet.IsNodeReady(node) && !repels(pod, node.Spec.Taints...) && !node.Spec.Unschedulable
 }
 
 // hasAgent reports whether an agent or a worker is on the node, or starts there.

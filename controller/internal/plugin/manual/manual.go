@@ -28,7 +28,7 @@ type Patcher struct {
 
 // Verify removes the label of nodes, so that they are verified again. It leaves nodes alone that no agent would verify.
 func (p Patcher) Verify(ctx context.Context, names []string) error {
-	return each(names, func(name string) (string, error) {
+	return p.each(names, func(name string, patcher *nodepatch.Patcher) (string, error) {
 		var node corev1.Node
 		if err := p.Client.Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {
 			return "", err
@@ -40,39 +40,31 @@ func (p Patcher) Verify(ctx context.Context, names []string) error {
 		if p.Settings.Workers && !p.Settings.IsGated(&node) && !released {
 			return "", errors.New("it has never had the startup taint: with deploymentMode=controller nobody would verify it")
 		}
-		patcher := p.patcher(name)
 		base, err := patcher.Get(ctx)
 		if err != nil {
 			return "", err
 		}
 		removed, err := patcher.RemoveLabel(ctx, base, p.Settings.Request)
-		switch {
-		case err != nil:
-			return "", err
-		case !removed:
+		if err == nil && !removed {
 			return "has no label " + p.Settings.Request.Label + ": nothing to do, it is not verified", nil
 		}
-		return "label " + p.Settings.Request.Label + " removed: it is verified again", nil
-	}, p.Out)
+		return "label " + p.Settings.Request.Label + " removed: it is verified again", err
+	})
 }
 
 // Open removes the startup taint and the failed taint of nodes, and changes nothing else.
 func (p Patcher) Open(ctx context.Context, names []string) error {
-	return each(names, func(name string) (string, error) {
-		patcher := p.patcher(name)
+	return p.each(names, func(_ string, patcher *nodepatch.Patcher) (string, error) {
 		base, err := patcher.Get(ctx)
 		if err != nil {
 			return "", err
 		}
 		removed, err := patcher.RemoveTaints(ctx, base, p.Settings.Request)
-		switch {
-		case err != nil:
-			return "", err
-		case len(removed) == 0:
+		if err == nil && len(removed) == 0 {
 			return "has none of the taints: nothing to do", nil
 		}
-		return "removed " + strings.Join(nodepatch.FormatTaints(removed), ", "), nil
-	}, p.Out)
+		return "removed " + strings.Join(nodepatch.FormatTaints(removed), ", "), err
+	})
 }
 
 // Tainted returns the names of the nodes that Open would change.
@@ -85,19 +77,16 @@ func Tainted(nodes []corev1.Node, request nodepatch.Request) (names []string) {
 	return names
 }
 
-func (p Patcher) patcher(name string) *nodepatch.Patcher {
-	return &nodepatch.Patcher{Node: p.Node(name), Timeout: 10 * time.Second, Deadline: 30 * time.Second, Retried: func(error) {}}
-}
-
 // each does something to each node, says what, and returns all errors.
-func each(names []string, do func(name string) (string, error), out io.Writer) (failures error) {
+func (p Patcher) each(names []string, do func(name string, patcher *nodepatch.Patcher) (string, error)) (failures error) {
 	for _, name := range names {
-		done, err := do(name)
+		done, err := do(name, &nodepatch.Patcher{Node: p.Node(name), Timeout: 10 * time.Second, Deadline: 30 * time.Second,
+			Retried: func(error) {}})
 		if err != nil {
 			failures = errors.Join(failures, fmt.Errorf("node %s: %w", name, err))
 			continue
 		}
-		_, _ = fmt.Fprintf(out, "node %s: %s\n", name, done)
+		_, _ = fmt.Fprintf(p.Out, "node %s: %s\n", name, done)
 	}
 	return failures
 }

@@ -1,7 +1,6 @@
 package release
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -10,39 +9,37 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 )
 
+// configMaps reads a ConfigMap of the release by its name.
+type configMaps func(name string) (*corev1.ConfigMap, error)
+
 // workerTemplate reads the template that the controller creates workers from. If it is gone or names no settings, the result is
-// one with the controller's variables, which name the same settings, and an error.
-func workerTemplate(ctx context.Context, c client.Reader, controller *appsv1.Deployment) (*corev1.PodTemplateSpec, error) {
-	standIn := new(corev1.PodTemplateSpec)
-	for _, container := range controller.Spec.Template.Spec.Containers {
-		variables := corev1.Container{EnvFrom: container.EnvFrom, Env: container.Env}
-		standIn.Spec.Containers = append(standIn.Spec.Containers, variables)
-	}
-	for _, volume := range controller.Spec.Template.Spec.Volumes {
+// the controller's, whose variables name the same settings, and an error.
+func workerTemplate(get configMaps, controller *appsv1.Deployment) (*corev1.PodTemplateSpec, error) {
+	standIn := &controller.Spec.Template
+	for _, volume := range standIn.Spec.Volumes {
 		if volume.ConfigMap == nil {
 			continue
 		}
-		var stored corev1.ConfigMap
-		err := c.Get(ctx, client.ObjectKey{Namespace: controller.Namespace, Name: volume.ConfigMap.Name}, &stored)
-		text, found := stored.Data["agent.yaml"]
-		switch {
-		case apierrors.IsNotFound(err):
+		stored, err := get(volume.ConfigMap.Name)
+		if err != nil {
+			if !apierrors.IsNotFound(err) {
+				standIn = nil
+			}
 			return standIn, fmt.Errorf("template of the workers: %w", err)
-		case err != nil:
-			return nil, fmt.Errorf("template of the workers: %w", err)
-		case !found:
+		}
+		text, found := stored.Data["agent.yaml"]
+		if !found {
 			continue
 		}
 		template := new(corev1.PodTemplateSpec)
-		if err := yaml.Unmarshal([]byte(text), template); err != nil {
-			return standIn, fmt.Errorf("template of the workers in the ConfigMap %s: %w", stored.Name, err)
+		if err = yaml.Unmarshal([]byte(text), template); err == nil && !namesSettings(template) {
+			err = errNoSettings
 		}
-		if !namesSettings(template) {
-			return standIn, fmt.Errorf("template of the workers in the ConfigMap %s: %w", stored.Name, errNoSettings)
+		if err != nil {
+			return standIn, fmt.Errorf("template of the workers in the ConfigMap %s: %w", stored.Name, err)
 		}
 		return template, nil
 	}
@@ -59,37 +56,37 @@ func namesSettings(template *corev1.PodTemplateSpec) bool {
 	return len(containers) > 0 && slices.ContainsFunc(containers[0].EnvFrom, isConfigMap)
 }
 
+// variables are those of a container.
+type variables map[string]string
+
+func (v variables) lookup(key string) (string, bool) {
+	value, found := v[key]
+	return value, found
+}
+
 // environment returns the variables of a template's first container, and the name of the ConfigMap that they come from. If that
-// is gone, it returns the other variables and an error.
-func environment(ctx context.Context, c client.Reader, namespace string, template *corev1.PodTemplateSpec) (
-	lookup func(string) (string, bool), name string, err error) {
-	variables := make(map[string]string)
-	var gone error
+// cannot be read, it returns the other variables and an error.
+func environment(get configMaps, template *corev1.PodTemplateSpec) (found variables, name string, err error) {
 	if !namesSettings(template) {
 		return nil, "", fmt.Errorf("the release's pod template: %w", errNoSettings)
 	}
+	found = make(variables)
 	container := template.Spec.Containers[0]
 	for _, source := range container.EnvFrom {
 		if source.ConfigMapRef == nil {
 			continue
 		}
-		var stored corev1.ConfigMap
-		if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: source.ConfigMapRef.Name}, &stored); err != nil {
-			if err = fmt.Errorf("settings of the release: %w", err); !apierrors.IsNotFound(err) {
-				return nil, "", err
-			}
-			gone = err
-		}
 		name = source.ConfigMapRef.Name
-		maps.Copy(variables, stored.Data)
+		stored, failure := get(name)
+		if failure != nil {
+			err = fmt.Errorf("settings of the release: %w", failure)
+		}
+		maps.Copy(found, stored.Data)
 	}
 	for _, variable := range container.Env {
 		if variable.ValueFrom == nil {
-			variables[variable.Name] = variable.Value
+			found[variable.Name] = variable.Value
 		}
 	}
-	return func(key string) (string, bool) {
-		value, found := variables[key]
-		return value, found
-	}, name, gone
+	return found, name, err
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -26,7 +27,6 @@ import (
 const (
 	partOf   = "app.kubernetes.io/part-of"
 	instance = "app.kubernetes.io/instance"
-	appName  = "app.kubernetes.io/name"
 	product  = "kube-node-ready"
 )
 
@@ -51,8 +51,6 @@ type Release struct {
 	KeysUnknown bool
 	// NotInstalled means that this is what the chart would install: see FindOrDefault.
 	NotInstalled bool
-	// Former names a release of a chart before 1.0, where it is NotInstalled.
-	Former string
 }
 
 // Remedy says what to do about Invalid.
@@ -116,7 +114,11 @@ func Find(ctx context.Context, c client.Reader, namespace, name string) (Release
 			"check --context, --namespace and --release", strings.TrimPrefix(name+" ", " "), where, partOf, product)
 	case 1:
 		for key, found := range all {
-			return read(ctx, c, Release{Name: key.Name, Namespace: key.Namespace}, found)
+			get := func(name string) (*corev1.ConfigMap, error) {
+				stored := new(corev1.ConfigMap)
+				return stored, c.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: name}, stored)
+			}
+			return read(Release{Name: key.Name, Namespace: key.Namespace}, found, get)
 		}
 	}
 	var names []string
@@ -158,60 +160,52 @@ func list(ctx context.Context, c client.Reader, namespace string, selector clien
 }
 
 // read reads the settings of a release, as its pods do: the ConfigMap, and the variables of the template.
-func read(ctx context.Context, c client.Reader, r Release, found *objects) (Release, error) {
+func read(r Release, found *objects, get configMaps) (Release, error) {
 	if found.daemonSet != nil {
 		r.Template = &found.daemonSet.Spec.Template
 		r.AgentAccount = cmp.Or(r.Template.Spec.ServiceAccountName, "default")
 	} else {
-		template, err := workerTemplate(ctx, c, found.controller)
+		template, err := workerTemplate(get, found.controller)
 		if template == nil {
 			return Release{}, err
 		}
 		r.Template, r.Invalid, r.NodeRulesUnknown = template, err, err != nil
 	}
-	lookup, fullname, err := environment(ctx, c, r.Namespace, r.Template)
-	if lookup == nil {
+	variables, fullname, err := environment(get, r.Template)
+	if err != nil && !apierrors.IsNotFound(err) {
 		return Release{}, err
 	}
 	r.Fullname, r.KeysUnknown = fullname, err != nil
 	if err == nil {
-		if r.Agent, err = config.Parse([]string{"--dry-run"}, lookup, io.Discard); err != nil { // without a node's name
+		if r.Agent, err = config.Parse([]string{"--dry-run"}, variables.lookup, io.Discard); err != nil { // without a node's name
 			err = fmt.Errorf("settings in the ConfigMap %s/%s: %w", r.Namespace, fullname, err)
 		}
 	}
 	if err != nil {
 		r.Invalid = errors.Join(r.Invalid, err)
-		if r.Agent, err = config.Parse([]string{"--dry-run"}, keysOnly(lookup), io.Discard); err != nil {
+		keys := []string{"TAINT_KEY", "FAILED_TAINT_KEY", "ALSO_REMOVE_TAINTS", "VERIFIED_LABEL"}
+		maps.DeleteFunc(variables, func(name, _ string) bool { return !slices.Contains(keys, name) })
+		if r.Agent, err = config.Parse([]string{"--dry-run"}, variables.lookup, io.Discard); err != nil {
 			return Release{}, r.Invalid
 		}
 	}
 	if found.controller != nil {
 		r.ControllerAccount = cmp.Or(found.controller.Spec.Template.Spec.ServiceAccountName, "default")
 		if r.Invalid == nil {
-			r.Controller, r.Invalid = readController(ctx, c, found.controller)
+			r.Controller, r.Invalid = readController(get, found.controller)
 		}
 	}
 	r.Settings = settings(r)
 	return r, nil
 }
 
-// keysOnly finds only the settings that say which taints and which label are those of the release.
-func keysOnly(lookup func(string) (string, bool)) func(string) (string, bool) {
-	return func(key string) (string, bool) {
-		if slices.Contains([]string{"TAINT_KEY", "FAILED_TAINT_KEY", "ALSO_REMOVE_TAINTS", "VERIFIED_LABEL"}, key) {
-			return lookup(key)
-		}
-		return "", false
-	}
-}
-
 // readController reads the controller's own settings.
-func readController(ctx context.Context, c client.Reader, controller *appsv1.Deployment) (*config.Controller, error) {
-	lookup, _, err := environment(ctx, c, controller.Namespace, &controller.Spec.Template)
+func readController(get configMaps, controller *appsv1.Deployment) (*config.Controller, error) {
+	variables, _, err := environment(get, &controller.Spec.Template)
 	if err != nil {
 		return nil, err
 	}
-	settings, err := config.ParseController(nil, lookup, io.Discard)
+	settings, err := config.ParseController(nil, variables.lookup, io.Discard)
 	if err != nil {
 		return nil, fmt.Errorf("settings of the Deployment %s/%s: %w", controller.Namespace, controller.Name, err)
 	}

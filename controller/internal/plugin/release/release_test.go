@@ -259,30 +259,3 @@ func TestFindOrDefault(t *testing.T) {
 	_, err = Find(t.Context(), newClient(), "", "")
 	require.ErrorContains(t, err, "no release of kube-node-ready in any namespace")
 }
-
-// Charts before 1.0 label their objects with app.kubernetes.io/name only: 0.2 and 0.3 a DaemonSet, 0.3 to 0.5 a Deployment.
-func TestFormerReleases(t *testing.T) {
-	meta := func(namespace, name string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{appName: product, instance: "knr"}}
-	}
-	set := &appsv1.DaemonSet{ObjectMeta: meta("nodes", product)}
-	controller := &appsv1.Deployment{ObjectMeta: meta("nodes", product+"-controller")}
-	for _, objects := range [][]client.Object{{set}, {controller}, {set, controller}} {
-		found, err := FindOrDefault(t.Context(), newClient(objects...), "", "")
-		require.NoError(t, err)
-		assert.True(t, found.NotInstalled)
-		assert.Equal(t, "knr in the namespace nodes", found.Former)
-		assert.Equal(t, []string{"knr", "nodes"}, []string{found.Name, found.Namespace}, "that is what helm upgrade upgrades")
-		found, err = FindOrDefault(t.Context(), newClient(objects...), "own", "")
-		require.NoError(t, err)
-		assert.Equal(t, "knr in the namespace nodes", found.Former)
-		assert.Equal(t, "own", found.Namespace)
-	}
-	found, err := FindOrDefault(t.Context(), newClient(set, &appsv1.DaemonSet{ObjectMeta: meta("more", product)}), "", "")
-	require.NoError(t, err)
-	assert.Equal(t, "knr in the namespace more, knr in the namespace nodes", found.Former)
-	assert.Equal(t, "kube-system", found.Namespace)
-	found, err = FindOrDefault(t.Context(), newClient(append(manifests(t), set)...), "", "")
-	require.NoError(t, err)
-	assert.False(t, found.NotInstalled)
-}

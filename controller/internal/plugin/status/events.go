@@ -31,9 +31,8 @@ func lastEvents(events []corev1.Event) map[string]lastEvent {
 	newest := make(map[string]lastEvent)
 	for _, event := range events {
 		failed, known := fails[event.Reason]
-		at := fleet.LastTime(event)
-		name := event.InvolvedObject.Name
-		if before, seen := newest[name]; !known || seen && before.at.After(at) {
+		at, name := fleet.LastTime(event), event.InvolvedObject.Name
+		if !known || newest[name].at.After(at) {
 			continue
 		}
 		said := lastEvent{at: at, fails: failed, message: event.Message}
@@ -43,49 +42,31 @@ func lastEvents(events []corev1.Event) map[string]lastEvent {
 				said.since, said.message = since, rest
 			}
 		}
-		said.reason = reasonOf(said.message)
+		said.reason, _ = parse(said.message)
 		newest[name] = said
 	}
 	return newest
 }
 
-// reasonOf returns the reason of a condition with this message. The controller's Events begin with it; the agent's name the
-// checks.
-func reasonOf(message string) string {
-	first, rest, _ := strings.Cut(message, ": ")
-	if slices.Contains(fleet.Reasons(), fleet.Reason(first)) {
-		return first
+// parse returns the reason of a condition with this message, and what is new in the message behind that: the first failure,
+// without its check's name and the remedy. The controller's messages begin with the reason; the agent's name the checks.
+func parse(message string) (reason, brief string) {
+	first, rest, found := strings.Cut(message, ": ")
+	switch {
+	case found && slices.Contains(fleet.Reasons(), fleet.Reason(first)):
+		return first, rest
+	case found && strings.HasPrefix(first, "not verified within "):
+		return parse(rest)
 	}
-	if strings.HasPrefix(first, "not verified within ") {
-		message = rest
-	}
+	brief = message
 	var failed []string
-	for _, check := range checkNames() {
+	for _, check := range []string{checks.DNSName, checks.APIName, checks.NetworkName, checks.ServiceName, checks.PeersName} {
 		if strings.HasPrefix(message, check+": ") || strings.Contains(message, "; "+check+": ") {
 			failed = append(failed, check)
 		}
-	}
-	return verdict.Reason(failed)
-}
-
-// shortMessage returns what is new in a message behind its reason: the first failure, without its check's name and the remedy.
-func shortMessage(message string) string {
-	first, rest, found := strings.Cut(message, ": ")
-	if found && slices.Contains(fleet.Reasons(), fleet.Reason(first)) {
-		return rest
-	}
-	if rest, found := strings.CutPrefix(message, "not verified within "); found {
-		if _, failure, more := strings.Cut(rest, ": "); more {
-			return shortMessage(failure)
+		if found && first == check {
+			brief, _, _ = strings.Cut(rest, " (")
 		}
 	}
-	if found && slices.Contains(checkNames(), first) {
-		rest, _, _ = strings.Cut(rest, " (")
-		return rest
-	}
-	return message
-}
-
-func checkNames() []string {
-	return []string{checks.DNSName, checks.APIName, checks.NetworkName, checks.ServiceName, checks.PeersName}
+	return verdict.Reason(failed), brief
 }

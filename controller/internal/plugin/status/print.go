@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -21,11 +22,7 @@ func (f Fleet) Print(out io.Writer, now time.Time) error {
 		if !row.Since.IsZero() {
 			since = duration.HumanDuration(now.Sub(row.Since))
 		}
-		reason := row.Reason
-		if reason == "" {
-			reason = "-"
-		}
-		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", row.Node, since, row.State, reason, row.Next)
+		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", row.Node, since, row.State, cmp.Or(row.Reason, "-"), row.Next)
 	}
 	return table.Flush()
 }

@@ -20,6 +20,7 @@ const (
 	Retainted    fleet.State = "Retainted" // it has the failed taint
 	Excluded     fleet.State = "Excluded"  // by another value of the verified label
 	NotGated     fleet.State = "NotGated"  // in controller mode: never had the startup taint
+	NotSelected  fleet.State = "NotSelected"
 )
 
 // Input is the cluster as it was read.
@@ -43,9 +44,9 @@ type Row struct {
 
 // Fleet is the state of all nodes.
 type Fleet struct {
-	Nodes, NotSelected int
-	Count              map[fleet.State]int
-	Rows               []Row // by name
+	Nodes int
+	Count map[fleet.State]int
+	Rows  []Row // by name
 }
 
 // Of returns the state of the fleet at now.
@@ -55,30 +56,27 @@ func Of(in Input, now time.Time) Fleet {
 		podEvents[pod.UID] = []corev1.Event{} // read, and none found
 	}
 	for _, event := range in.PodEvents {
-		if uid := event.InvolvedObject.UID; podEvents[uid] != nil {
-			podEvents[uid] = append(podEvents[uid], event)
-		}
+		uid := event.InvolvedObject.UID
+		podEvents[uid] = append(podEvents[uid], event)
 	}
 	plan := in.Settings.Decide(fleet.Objects{Nodes: in.Nodes, Pods: in.Pods, Events: podEvents}, now)
 	last := lastEvents(in.Events)
-	plan.Statuses = slices.DeleteFunc(plan.Statuses, func(s fleet.Status) bool { return in.Settings.IsStranded(s.Node) })
-	found := Fleet{Nodes: len(in.Nodes), NotSelected: len(in.Nodes) - len(plan.Statuses), Count: make(map[fleet.State]int)}
-	for _, status := range plan.Statuses {
-		if state, stays := in.staysAsItIs(status.Node); stays {
-			found.Count[state]++
-			continue
-		}
-		row := in.row(status, last[status.Node.Name])
+	found := Fleet{Nodes: len(in.Nodes), Count: map[fleet.State]int{NotSelected: len(in.Nodes)}}
+	add := func(row Row) {
+		found.Count[NotSelected]--
 		found.Count[row.State]++
-		if row.State != fleet.Verified {
+		if !slices.Contains([]fleet.State{fleet.Verified, Excluded, NotGated}, row.State) {
 			found.Rows = append(found.Rows, row)
 		}
 	}
-	for i := range in.Nodes {
-		if node := &in.Nodes[i]; in.Settings.IsStranded(node) {
-			found.NotSelected--
-			found.Count[fleet.Unverified]++
-			found.Rows = append(found.Rows, Row{Node: node.Name, Since: node.CreationTimestamp.Time, State: fleet.Unverified,
+	for _, status := range plan.Statuses {
+		if !in.Settings.IsStranded(status.Node) {
+			add(in.row(status, last[status.Node.Name]))
+		}
+	}
+	for _, node := range in.Nodes {
+		if in.Settings.IsStranded(&node) {
+			add(Row{Node: node.Name, Since: node.CreationTimestamp.Time, State: fleet.Unverified,
 				Reason: "the node rules exclude it: no agent comes", Next: "kubectl node-ready open " + node.Name})
 		}
 	}
@@ -86,23 +84,28 @@ func Of(in Input, now time.Time) Fleet {
 	return found
 }
 
-// staysAsItIs reports whether nobody is to verify node, which has no taint of ours: there is nothing to do about it.
-func (in Input) staysAsItIs(node *corev1.Node) (state fleet.State, stays bool) {
+// staysAsItIs returns the state of a node that nobody is to verify, and that has no taint of ours: there is nothing to do about
+// it. It is "" for the others.
+func (in Input) staysAsItIs(node *corev1.Node) fleet.State {
 	request := in.Settings.Request
 	value, labelled := node.Labels[request.Label]
-	_, released := node.Annotations[request.Annotation]
 	switch {
 	case slices.ContainsFunc(fleet.Taints(node), request.Removes):
-		return "", false
-	case labelled:
-		return Excluded, value != request.LabelValue
+		return ""
+	case labelled && value != request.LabelValue:
+		return Excluded
+	case !labelled && in.Settings.Workers && !in.Settings.IsGated(node):
+		return NotGated
 	}
-	return NotGated, in.Settings.Workers && !released
+	return ""
 }
 
 // row says what the objects tell about a node. What was written about it counts more than what its pod looks like.
 func (in Input) row(status fleet.Status, said lastEvent) Row {
 	node := status.Node
+	if state := in.staysAsItIs(node); state != "" {
+		return Row{Node: node.Name, State: state}
+	}
 	if said.at.Before(node.CreationTimestamp.Time) {
 		said = lastEvent{} // about an earlier node of that name
 	}
@@ -130,7 +133,7 @@ func (in Input) row(status fleet.Status, said lastEvent) Row {
 	case reason == "" && !fleet.IsNodeReady(node):
 		reason, message = "NodeNotReady", "kubelet or the CNI does not report the node as ready"
 	}
-	message = shortMessage(message)
+	_, message = parse(message)
 	row.Next = in.next(row, status, reason)
 	if last := strings.LastIndex(message, ": "); reason == string(fleet.NoPod) && last >= 0 {
 		message, row.Next = message[:last], cmp.Or(row.Next, message[last+2:]) // the message ends with the remedy
@@ -196,15 +199,12 @@ func (f Fleet) Summary() string {
 	var parts []string
 	for _, state := range []fleet.State{
 		fleet.Verified, RecheckFails, Retainted, fleet.Unverified, fleet.Pending, fleet.InProgress, fleet.Failed,
-		Excluded, NotGated} {
+		Excluded, NotGated, NotSelected} {
 		name := map[fleet.State]string{fleet.InProgress: "in progress", RecheckFails: "failing rechecks",
-			Retainted: "re-tainted", NotGated: "not gated"}[state]
+			Retainted: "re-tainted", NotGated: "not gated", NotSelected: "not selected"}[state]
 		if n := f.Count[state]; n > 0 || state == fleet.Verified {
 			parts = append(parts, fmt.Sprintf("%d %s", n, cmp.Or(name, strings.ToLower(string(state)))))
 		}
-	}
-	if f.NotSelected > 0 {
-		parts = append(parts, fmt.Sprintf("%d not selected", f.NotSelected))
 	}
 	noun := "nodes"
 	if f.Nodes == 1 {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/signal"
 	"runtime"
@@ -124,10 +125,10 @@ func exitCode(ok bool) int {
 	return exitNotVerified
 }
 
-func shutdown(server *metrics.Server, log *logrus.Entry) {
+func shutdown(server *http.Server, log *logrus.Entry) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	if err := server.Close(ctx); err != nil {
+	if err := server.Shutdown(ctx); err != nil {
 		log.WithError(err).Debug("metrics server")
 	}
 }
@@ -140,8 +141,7 @@ func newLogger(cfg config.Config, out io.Writer) *logrus.Logger {
 	} else {
 		log.SetFormatter(&logrus.TextFormatter{FullTimestamp: true, TimestampFormat: "15:04:05.000"})
 	}
-	if level, err := logrus.ParseLevel(cfg.LogLevel); err == nil {
-		log.SetLevel(level)
-	}
+	level, _ := logrus.ParseLevel(cfg.LogLevel) // one of the four that the settings allow
+	log.SetLevel(level)
 	return log
 }

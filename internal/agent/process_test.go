@@ -85,7 +85,7 @@ func start(t *testing.T, env map[string]string, args ...string) *process {
 				if !assert.NoError(t, err) {
 					return
 				}
-				defer func() { _ = server.Close(context.Background()) }()
+				defer func() { _ = server.Shutdown(context.Background()) }()
 			}
 			a := New(cfg, e, recorder, newLog(cfg, p.stderr), "dev")
 			a.checks = withoutDNS(a.checks)

@@ -77,8 +77,7 @@ func Runner(cfg config.Config, observer checks.Observer) checks.Runner {
 
 // LongestRound returns the longest that a round can take.
 func LongestRound(cfg config.Config) time.Duration {
-	runner := Runner(cfg, nil)
-	return runner.Longest(len(checks.Names()))
+	return Runner(cfg, nil).Longest(len(checks.Names()))
 }
 
 // Names returns the names of the checks that cfg asks for.

@@ -59,7 +59,7 @@ unit: $(TOOLS)/gotestsum ## unit tests with the race detector
 chart-test: $(TOOLS)/helm $(TOOLS)/helm-docs $(TOOLS)/helm-unittest ## the chart: lint, tests, and whether what is made from it is current
 	hack/chart-test.sh
 
-e2e: agent $(TOOLS)/helm $(TOOLS)/gotestsum ## the tests on a sandbox cluster with a real kubelet (root, Linux); KEEP=1 leaves the cluster up, RUN= picks tests
+e2e: agent $(TOOLS)/helm $(TOOLS)/gotestsum ## the tests on a test cluster with a real kubelet (root, Linux); KEEP=1 leaves the cluster up, RUN= picks tests
 	hack/e2e.sh
 
 e2e-karpenter: agent $(TOOLS)/helm $(TOOLS)/gotestsum ## the agent on the nodes of the real Karpenter, 0 to 100 and back (root, Linux); KEEP=1, RUN=
@@ -96,7 +96,7 @@ manifests: $(TOOLS)/helm $(TOOLS)/helm-docs ## what is made from the chart: sche
 verify-manifests: $(TOOLS)/helm $(TOOLS)/helm-docs ## fail where one of these is stale
 	hack/manifests/generate.sh verify
 
-## The sandbox cluster
+## The test cluster
 .PHONY: cluster-up cluster-down cluster-image
 cluster-up: ## a real cluster on this machine (NODES=)
 	$(CLUSTER) up

@@ -38,7 +38,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/remediation"
 	"github.com/imunhatep/kube-node-ready/controller/internal/report"
 	"github.com/imunhatep/kube-node-ready/controller/internal/worker"
-	"github.com/imunhatep/kube-node-ready/internal/agent"
+	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -50,6 +50,9 @@ var (
 	commit    = "unknown"
 	buildDate = "unknown"
 )
+
+// recorder is the name that Events are reported by.
+const recorder = "kube-node-ready-controller"
 
 // The exit codes are those of the agent.
 const (
@@ -117,7 +120,7 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 	if err != nil {
 		return err
 	}
-	request := agent.NewRequest(cfg.Config)
+	request := cfg.Config.Request()
 	request.Blocks = request.WaitsFor(cfg.WaitForTaints)
 	settings := fleet.Settings{
 		Rules: fleet.NewRules(template, request), Request: request, ConditionType: cfg.ConditionType,
@@ -127,7 +130,7 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 			RecoveryThreshold: cfg.RecoveryThreshold}, NoAgentFor: cfg.RetaintNoAgentFor, FailedTaintValue: cfg.AgentName,
 	}
 	if settings.Workers { // a worker says nothing before its round ends
-		settings.SilentAfter = max(settings.SilentAfter, agent.LongestRound(cfg.Config)+time.Minute)
+		settings.SilentAfter = max(settings.SilentAfter, checklist.LongestRound(cfg.Config)+time.Minute)
 	}
 	fleetLoop := &loop.Loop{Settings: settings, Cache: manager.GetCache(), Live: manager.GetAPIReader(), Log: log}
 	collector := metrics.New(fleetLoop, metrics.Build{Version: version, Commit: commit, Date: buildDate})
@@ -136,27 +139,20 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 	}
 	defer ctrlmetrics.Registry.Unregister(collector)
 	fleetLoop.Steps = []loop.Step{collector, &report.Reporter{
-		REST: environment.Client.Core, ConditionType: cfg.ConditionType, Events: manager.GetEventRecorder("kube-node-ready-controller"),
+		REST: environment.Client.Core, ConditionType: cfg.ConditionType, Events: manager.GetEventRecorder(recorder),
 		Self: deployment(cfg), ServerTime: environment.Client.ServerTime, Timeout: cfg.CheckTimeout,
 		Limit: report.NewLimit(), Log: log,
 	}}
 	if err := fleetLoop.SetupWithManager(manager); err != nil {
 		return err
 	}
-	if settings.Workers {
-		if err := newWorkers(cfg, environment, template, settings, manager, log).SetupWithManager(ctx, manager); err != nil {
-			return err
-		}
-	} else if err := manager.Add(newLeftovers(cfg, template, manager, log)); err != nil {
-		return err
-	}
 	p := parts{Manager: manager, cfg: cfg, environment: environment, template: template, loop: fleetLoop, metrics: collector,
 		log: log}
-	if err := p.add(leave); err != nil {
+	if err := p.add(ctx, leave); err != nil {
 		return err
 	}
 	// The API server's clock is known from its first answer on: conditions have its time, not this node's.
-	if err := environment.Client.Versions(ctx, ""); err != nil {
+	if err := environment.Client.Versions(ctx); err != nil {
 		log.Warn("no answer from the API server yet", "error", err)
 	}
 	log.Info("starting", "version", version, "mode", cfg.DeploymentMode, "remediation", cfg.RemediationMode)
@@ -172,8 +168,8 @@ func newManager(cfg config.Controller, environment kube.Environment, template *c
 	m, err := ctrl.NewManager(environment.REST, ctrl.Options{
 		Scheme: scheme,
 		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
-			&corev1.Node{}: {Transform: loop.SlimNode(cfg.ConditionType, annotations()...), UnsafeDisableDeepCopy: &noCopies},
-			&corev1.Pod{}: {Transform: loop.SlimPod(worker.Annotations()...), UnsafeDisableDeepCopy: &noCopies,
+			&corev1.Node{}: {Transform: fleet.SlimNode(cfg.ConditionType, annotations()...), UnsafeDisableDeepCopy: &noCopies},
+			&corev1.Pod{}: {Transform: fleet.SlimPod(worker.Annotations()...), UnsafeDisableDeepCopy: &noCopies,
 				Namespaces: map[string]cache.Config{cfg.PodNamespace: {LabelSelector: selector(template)}}},
 		}},
 		LeaderElection: true, LeaderElectionID: cfg.AgentName + "-controller", LeaderElectionNamespace: cfg.PodNamespace,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,37 +24,33 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/remediation"
 	"github.com/imunhatep/kube-node-ready/controller/internal/retaint"
 	"github.com/imunhatep/kube-node-ready/controller/internal/worker"
-	"github.com/imunhatep/kube-node-ready/internal/agent"
+	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// newWorkers verifies the nodes in controller mode.
-func newWorkers(cfg config.Controller, environment kube.Environment, template *corev1.PodTemplateSpec, settings fleet.Settings,
-	manager manager.Manager, log *slog.Logger) *worker.Reconciler {
+// workers verifies the nodes in controller mode.
+func (p parts) workers() *worker.Reconciler {
 	domain := ""
 	if resolver, err := checks.SystemResolver(); err == nil {
 		domain = resolver.ClusterDomain()
 	}
-	endpoints := worker.NewEndpoints(environment.Client, cfg.DNSService, cfg.CheckTimeout)
 	return &worker.Reconciler{
-		Settings: worker.Settings{Fleet: settings, AgentName: cfg.AgentName, Namespace: cfg.PodNamespace, Template: template,
-			ClusterDomain: domain, MaxWorkers: cfg.MaxConcurrentWorkers,
-			VerdictPort: cfg.MetricsPort, Round: agent.LongestRound(cfg.Config), Version: version},
-		Client: manager.GetClient(), Endpoints: endpoints.List,
-		Node:   nodeAPI(environment),
-		Events: manager.GetEventRecorder("kube-node-ready-controller"), ServerTime: environment.Client.ServerTime,
-		Timeout: cfg.CheckTimeout, Log: log,
+		Settings: worker.Settings{Fleet: p.loop.Settings, AgentName: p.cfg.AgentName, Namespace: p.cfg.PodNamespace,
+			Template: p.template, ClusterDomain: domain, MaxWorkers: p.cfg.MaxConcurrentWorkers,
+			VerdictPort: p.cfg.MetricsPort, Round: checklist.LongestRound(p.cfg.Config), Version: version},
+		Client: p.GetClient(), Endpoints: worker.NewEndpoints(p.environment.Client, p.cfg.DNSService, p.cfg.CheckTimeout).List,
+		Node: nodeAPI(p.environment), Events: p.GetEventRecorder(recorder), ServerTime: p.environment.Client.ServerTime,
+		Timeout: p.cfg.CheckTimeout, Log: p.log,
 	}
 }
 
-// newLeftovers deletes what controller mode has left behind.
-func newLeftovers(cfg config.Controller, template *corev1.PodTemplateSpec, m manager.Manager,
-	log *slog.Logger) *worker.Leftovers {
+// leftovers deletes what controller mode has left behind.
+func (p parts) leftovers() *worker.Leftovers {
 	return &worker.Leftovers{
-		Reader: m.GetAPIReader(), Writer: m.GetClient(), Namespace: cfg.PodNamespace,
-		Selector: componentLabels(template, "worker").AsSelector(), Timeout: cfg.CheckTimeout, Log: log,
+		Reader: p.GetAPIReader(), Writer: p.GetClient(), Namespace: p.cfg.PodNamespace,
+		Selector: componentLabels(p.template, "worker").AsSelector(), Timeout: 10 * p.cfg.CheckTimeout, Log: p.log,
 	}
 }
 
@@ -69,18 +66,27 @@ type parts struct {
 }
 
 // add adds the parts that are switched on. leave ends this process, for another leader.
-func (p parts) add(leave func()) error {
+func (p parts) add(ctx context.Context, leave func()) error {
+	var err error
+	if p.loop.Settings.Workers {
+		err = p.workers().SetupWithManager(ctx, p)
+	} else {
+		err = p.Add(p.leftovers())
+	}
+	if err != nil {
+		return err
+	}
 	live, err := client.New(p.environment.REST, client.Options{Scheme: p.GetScheme(), Mapper: p.GetRESTMapper()})
 	if err != nil {
 		return err
 	}
 	remediates := p.cfg.RemediationMode != config.RemediationOff
 	group := &controlgroup.Group{Log: p.log}
-	actor := breaker.Actor{Plan: p.loop.Now, ControlGroup: group.State, Now: time.Now,
-		Events: p.GetEventRecorder("kube-node-ready-controller"), Log: p.log}
+	actor := breaker.Actor{Plan: p.loop.Last, ControlGroup: group.State, Now: time.Now,
+		Events: p.GetEventRecorder(recorder), Log: p.log}
 	tainter := p.tainter(actor)
 	if remediates || p.cfg.Retaint {
-		group.Checks, group.Runner = agent.Checks(p.cfg.Config, p.environment)
+		group.Checks, group.Runner = checklist.ForAnotherProcess(p.cfg.Config, p.environment)
 		handOver := &breaker.HandOver{Client: live, Namespace: p.cfg.PodNamespace,
 			Replicas: componentLabels(p.template, "controller"), Leave: leave, Log: p.log}
 		if remediates {
@@ -92,7 +98,26 @@ func (p parts) add(leave func()) error {
 		}
 		err = errors.Join(err, p.Add(group))
 	}
-	return errors.Join(err, p.Add(tainter))
+	if p.cfg.Retaint {
+		return errors.Join(err, p.Add(tainter))
+	}
+	p.loop.Steps = append(p.loop.Steps, &whenRetainted{start: func() error { return p.Add(tainter) }})
+	return err
+}
+
+// whenRetainted is a step of the loop: it starts something, once a node is re-tainted.
+type whenRetainted struct{ start func() error }
+
+// Act implements loop.Step.
+func (w *whenRetainted) Act(_ context.Context, plan fleet.Plan) (requeueAfter time.Duration, err error) {
+	isRetainted := func(status fleet.Status) bool { return status.Retainted }
+	if w.start == nil || !slices.ContainsFunc(plan.Statuses, isRetainted) {
+		return 0, nil
+	}
+	if err = w.start(); err == nil {
+		w.start = nil
+	}
+	return 0, err
 }
 
 // remediator replaces nodes that are never verified.
@@ -108,7 +133,7 @@ func (p parts) remediator(actor breaker.Actor, live client.Client) *remediation.
 	}
 }
 
-// tainter re-taints verified nodes that fail, and removes outdated failed taints, also when RETAINT is off again.
+// tainter re-taints verified nodes that fail, and removes outdated failed taints: all of them where re-taint is switched off.
 func (p parts) tainter(actor breaker.Actor) *retaint.Tainter {
 	actor.Timeout, actor.SetBreaker = retaint.Timeout, p.metrics.Breaker("retaint")
 	return &retaint.Tainter{
@@ -132,7 +157,7 @@ func removeFailedTaints(ctx context.Context, cfg config.Controller, environment 
 	if err != nil {
 		return err
 	}
-	settings := fleet.Settings{Request: agent.NewRequest(cfg.Config), FailedTaintValue: cfg.AgentName}
+	settings := fleet.Settings{Request: cfg.Config.Request(), FailedTaintValue: cfg.AgentName}
 	var failures error
 	for token, more := client.Continue(""), true; more; more = token != "" {
 		var nodes corev1.NodeList

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the tests of hack/e2e on sandbox clusters, which are started for them and stopped after them. Two shards run side by
+# Runs the tests of hack/e2e on test clusters, which are started for them and stopped after them. Two shards run side by
 # side, each with a cluster of its own. The tests of faults, of rechecks and of Karpenter run in their short version (hack/faults.sh and
 # `make e2e-karpenter` run the long ones: E2E=long).
 # KEEP=1 runs all on the cluster that is up (or starts it) and leaves it up; RUN=regexp picks tests; PACKAGES= picks packages.

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# For scripts in the root of the repository: shards run side by side, each with a sandbox cluster of its own, because most of the
+# For scripts in the root of the repository: shards run side by side, each with a test cluster of its own, because most of the
 # time a test waits for its cluster.
 
 shards=()

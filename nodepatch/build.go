@@ -150,23 +150,36 @@ func escape(key string) string {
 }
 
 // removed returns the taints that a release of node removes.
-func (r Request) removed(node *Node) []Taint {
-	return slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(taint Taint) bool { return !r.Removes(taint) })
-}
+func (r Request) removed(node *Node) []Taint { return matching(node, r.Removes) }
 
 // StartupTaints returns the startup taints of node: those with r's TaintKey.
 func StartupTaints(node *Node, r Request) []Taint {
-	return slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(taint Taint) bool { return taint.Key != r.TaintKey })
+	return matching(node, func(taint Taint) bool { return taint.Key == r.TaintKey })
+}
+
+func matching(node *Node, match func(Taint) bool) []Taint {
+	return slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(taint Taint) bool { return !match(taint) })
 }
 
 // IsVerified reports whether node has r's label and none of the taints that a release removes.
-func IsVerified(node *Node, r Request) bool {
-	return hasLabel(node, r) && !slices.ContainsFunc(node.Spec.Taints, r.Removes)
+func IsVerified(node *Node, r Request) bool { return r.IsVerified(node.Labels, node.Spec.Taints) }
+
+// IsVerified is the same of a node with these labels and taints.
+func (r Request) IsVerified(labels map[string]string, taints []Taint) bool {
+	return r.hasLabel(labels) && !slices.ContainsFunc(taints, r.Removes)
 }
 
-func hasLabel(node *Node, r Request) bool {
-	value, ok := node.Labels[r.Label]
-	return ok && value == r.LabelValue
+func (r Request) hasLabel(labels map[string]string) bool {
+	value, found := labels[r.Label]
+	return found && value == r.LabelValue
+}
+
+// ForeignTaint returns the first of taints that must be gone before a release, or nil.
+func (r Request) ForeignTaint(taints []Taint) *Taint {
+	if i := slices.IndexFunc(taints, func(taint Taint) bool { return r.Blocks != nil && r.Blocks(taint) }); i >= 0 {
+		return &taints[i]
+	}
+	return nil
 }
 
 // HasFailedTaint reports whether node has r's failed taint.

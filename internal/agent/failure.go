@@ -45,18 +45,25 @@ func brief(err error) string {
 	return err.Error()
 }
 
-// judge counts the failed checks of a round and returns them as a roundFailure.
-func (d *deps) judge(results []checks.Result) error {
-	var failed roundFailure
+// failuresOf returns what has failed in a round.
+func failuresOf(results []checks.Result) (failed roundFailure) {
 	for _, result := range results {
 		if result.Err != nil {
-			d.metrics.Failure(result.Check)
 			failed.checks = append(failed.checks, result.Check)
 			failed.reasons = append(failed.reasons, failure{result.Check, result.Err}.String())
 		}
 	}
+	return failed
+}
+
+// judge counts the failed checks of a round and returns them as a roundFailure.
+func (d *deps) judge(results []checks.Result) error {
+	failed := failuresOf(results)
 	if len(failed.checks) == 0 {
 		return nil
+	}
+	for _, check := range failed.checks {
+		d.metrics.Failure(check)
 	}
 	return failed
 }

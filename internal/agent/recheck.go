@@ -94,22 +94,20 @@ func (r *rechecks) makeRound(ctx context.Context) {
 		r.state = before
 		return
 	}
-	ended := recheck.Results{Options: r.round, Began: began}
 	err = r.judge(results)
-	if failed, _ := errors.AsType[roundFailure](err); err != nil {
-		ended.Failed, ended.Message = failed.checks, err.Error()
-	}
+	failed, _ := errors.AsType[roundFailure](err)
+	ended := recheck.Results{Options: r.round, Began: began, Failed: failed.checks, Message: failed.Error()}
 	r.state = before.RoundEnded(ended, time.Now())
-	r.report(before, began, err)
-}
-
-// report says what a round has changed.
-func (r *rechecks) report(before recheck.State, began time.Time, err error) {
 	r.metrics.SetRecheckStatus(r.state.Status != recheck.False)
 	if r.state.IsUntouchable(began) {
 		r.log.WithField("reason", nodepatch.Untouchable(r.node)).Debug("no verdict")
 		return
 	}
+	r.report(before, err)
+}
+
+// report says what a round has changed; err is how it failed, or nil.
+func (r *rechecks) report(before recheck.State, err error) {
 	if err != nil {
 		r.log.WithFields(logrus.Fields{"reason": brief(err), "failed": r.state.Failed, "threshold": r.cfg.FailureThreshold}).
 			Warn("recheck failed")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -194,7 +193,7 @@ func (r *reporter) reportTimeout(ctx context.Context, hold bool) {
 		done = r.mark(ctx, failed, message) && done
 	}
 	if !done {
-		r.timeout = time.After(time.Duration((0.8 + 0.4*rand.Float64()) * float64(retryReport)))
+		r.timeout = time.After(spread(retryReport))
 	}
 }
 

@@ -82,17 +82,12 @@ func (w *Worker) round(ctx context.Context, e kube.Environment) (verdict.Verdict
 	if err != nil {
 		return verdict.Verdict{}, err
 	}
-	v := verdict.Verdict{Node: w.cfg.NodeName, Attempts: make(map[string]int), Version: w.version}
-	var reasons []string
+	failed := failuresOf(results)
+	v := verdict.Verdict{Node: w.cfg.NodeName, Verified: len(failed.checks) == 0, Failed: failed.checks, Message: failed.Error(),
+		Attempts: make(map[string]int), Duration: formatDuration(time.Since(start)), Version: w.version}
 	for _, result := range results {
 		v.Attempts[result.Check] = result.Number
-		if result.Err != nil {
-			v.Failed = append(v.Failed, result.Check)
-			reasons = append(reasons, failure{result.Check, result.Err}.String())
-		}
 	}
-	v.Verified, v.Message = len(v.Failed) == 0, strings.Join(reasons, "; ")
-	v.Duration = formatDuration(time.Since(start))
 	return v, nil
 }
 

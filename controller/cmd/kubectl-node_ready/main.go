@@ -203,7 +203,7 @@ func (s session) doctor(ctx context.Context, o options) (set int) {
 		_, _ = fmt.Fprintf(s.out, "%s: looking as if the chart was installed into %s with its defaults\n", found, s.release.Namespace)
 	}
 	reader := doctor.Reader{Client: s.Client, Kubelet: s.Kubelet}
-	found := reader.Read(ctx, s.release, time.Now())
+	found := reader.Read(ctx, s.release)
 	found.GateAll = o.gateAll
 	return doctor.Report(s.out, found, o.skip)
 }

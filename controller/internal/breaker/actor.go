@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
@@ -17,8 +18,8 @@ const interval = 10 * time.Second
 // Actor is what re-taint and remediation share. They run beside the loop, so that they delay neither a report nor a release. Not
 // safe for concurrent use.
 type Actor struct {
-	// Plan returns the plan for the caches as they are, false where this process is not the leader.
-	Plan         func(context.Context) (fleet.Plan, bool, error)
+	// Plan returns the last plan of the loop, none where this process is not the leader.
+	Plan         func() (fleet.Plan, error)
 	ControlGroup func() controlgroup.State
 	Now          func() time.Time // this process's monotonic clock
 	Timeout      time.Duration    // of all requests about one decision
@@ -29,29 +30,30 @@ type Actor struct {
 	Log        *slog.Logger
 }
 
-// Run lets act decide on the current plan, and act on it, until ctx ends.
+// Run lets act decide on the last plan, and act on it, until ctx ends.
 func (a *Actor) Run(ctx context.Context, s Settings, act func(context.Context, fleet.Plan, time.Time)) error {
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-			a.Once(ctx, s, act)
-		}
-	}
+	wait.NonSlidingUntilWithContext(ctx, func(ctx context.Context) { a.Once(ctx, s, act) }, interval)
+	return nil
 }
 
 // Once is one decision of Run. What fails is decided again the next time.
 func (a *Actor) Once(ctx context.Context, s Settings, act func(context.Context, fleet.Plan, time.Time)) {
 	ctx, cancel := context.WithTimeout(ctx, a.Timeout)
 	defer cancel()
-	plan, isLeader, err := a.Plan(ctx)
-	if err != nil || !isLeader {
+	plan, err := a.Plan()
+	if err != nil || plan.At.IsZero() {
 		return // the loop logs the error
 	}
 	now := a.Now()
 	act(ctx, plan, now)
 	a.HandOver.Consider(ctx, s.Unfit(plan.Statuses), s.NodeName, now)
+}
+
+// MayAct reports whether plan is young enough for something to be done to a node.
+func (a *Actor) MayAct(plan fleet.Plan) bool {
+	fresh := plan.IsFresh(a.Now())
+	if !fresh {
+		a.Log.Warn("nothing is done to a node: the last plan is too old", "made", plan.At)
+	}
+	return fresh
 }

@@ -46,8 +46,8 @@ func First(rules []Rule, holding map[Rule]string) (Rule, string) {
 // never failed, is none: the controller has just started.
 func (s Settings) Holding(statuses []fleet.Status, group controlgroup.State, now time.Time) map[Rule]string {
 	found := make(map[Rule]string)
-	if text := Unproven(group, s.ControlGroupFor, now); text != "" && group.Failure != "" {
-		found[ControlGroup] = text + "; the last failure: " + group.Failure
+	if rule, text := s.Unproven(group, 0, now); rule != "" && group.Failure != "" {
+		found[rule] = text + "; the last failure: " + group.Failure
 	}
 	if why, is := s.Unfit(statuses)[s.NodeName]; is {
 		found[ControlNode] = fmt.Sprintf("the controller's own node %s %s", s.NodeName, why)
@@ -58,14 +58,14 @@ func (s Settings) Holding(statuses []fleet.Status, group controlgroup.State, now
 	return found
 }
 
-// Unproven demands that the checks have passed in the controller's own pod, without a break, for long enough: else it says what
-// is missing.
-func Unproven(group controlgroup.State, enough time.Duration, now time.Time) string {
-	if passed := group.PassedFor(now); passed < enough {
-		return fmt.Sprintf("the checks have passed in the controller's pod for %s, they must for %s",
+// Unproven demands that the checks have passed in the controller's own pod, without a break, for long enough and some time more:
+// else it returns the rule, and what is missing.
+func (s Settings) Unproven(group controlgroup.State, more time.Duration, now time.Time) (Rule, string) {
+	if passed, enough := group.PassedFor(now), s.ControlGroupFor+more; passed < enough {
+		return ControlGroup, fmt.Sprintf("the checks have passed in the controller's pod for %s, they must for %s",
 			passed.Truncate(time.Second), enough)
 	}
-	return ""
+	return "", ""
 }
 
 // Unfit returns the nodes that the controller must not decide from, with why: they wait for their release, or fail. A node that

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
+
 	"github.com/imunhatep/kube-node-ready/checks"
 )
 
@@ -58,16 +60,8 @@ type Group struct {
 
 // Start runs rounds until ctx ends. The manager calls it when this process has become the leader.
 func (g *Group) Start(ctx context.Context) error {
-	ticker := time.NewTicker(Interval)
-	defer ticker.Stop()
-	for {
-		g.round(ctx)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-	}
+	wait.NonSlidingUntilWithContext(ctx, g.round, Interval)
+	return nil
 }
 
 // State returns what the rounds have found until now.

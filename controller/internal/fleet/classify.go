@@ -49,7 +49,7 @@ func (r Rules) notRunning(node *corev1.Node, pod *corev1.Pod, events []corev1.Ev
 		return finding{unknown: true}
 	}
 	found := fromEvents(events)
-	if found.reason == Silent && restarted(pod) {
+	if found.reason == Silent && hasRestarted(pod) {
 		found = finding{reason: CrashLoop, message: containerMessage(pod.Status.ContainerStatuses[0])}
 	}
 	found.message = name + found.message
@@ -98,7 +98,7 @@ func fromEvents(events []corev1.Event) finding {
 	var newest *corev1.Event
 	for i, event := range events {
 		if step := slices.Index(steps, event.Reason); step >= 0 && (newest == nil ||
-			cmp.Or(lastTime(event).Compare(lastTime(*newest)), step-slices.Index(steps, newest.Reason)) > 0) {
+			cmp.Or(LastTime(event).Compare(LastTime(*newest)), step-slices.Index(steps, newest.Reason)) > 0) {
 			newest = &events[i]
 		}
 	}

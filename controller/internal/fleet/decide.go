@@ -15,7 +15,7 @@ import (
 
 // Decide says what state each selected node is in, and what is to be written, at now.
 func (s Settings) Decide(objects Objects, now time.Time) Plan {
-	plan := Plan{Seen: Memory{began: objects.Seen.began, nodes: make(map[types.UID]memory, len(objects.Nodes)),
+	plan := Plan{At: now, Seen: Memory{began: objects.Seen.began, nodes: make(map[types.UID]memory, len(objects.Nodes)),
 		reported: make(map[Reason]int)}}
 	if plan.Seen.began.IsZero() {
 		plan.Seen.began = now
@@ -66,7 +66,7 @@ func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UI
 		return status, m
 	}
 
-	if m.container != "" && (m.notRunning.IsZero() || !restarted(pod)) { // else it has crashed just now, and may again
+	if m.container != "" && (m.notRunning.IsZero() || !hasRestarted(pod)) { // else it has crashed just now, and may again
 		s.running(&status, m, now)
 		return status, m
 	}
@@ -116,7 +116,7 @@ func (p *Plan) remember(status Status, before, after memory, now time.Time) {
 	}
 	status.Since = after.since
 	if before.state != "" && before.state != status.State {
-		transition := Transition{Node: status.Node.Name, From: before.state, To: status.State}
+		transition := Transition{Node: status.Node.Name, To: status.State}
 		if status.State == Verified {
 			if after.born && after.gated && after.verified.IsZero() {
 				transition.Gate = now.Sub(after.first)
@@ -135,7 +135,8 @@ func (m Memory) VerifiedWithin(node types.UID, d time.Duration, now time.Time) b
 	return !at.IsZero() && now.Sub(at) < d
 }
 
-// atLeast is how many nodes fail for a reason that is widespread.
+// atLeast is how many nodes fail for a reason that is widespread, and at least half of those that are not verified: as in the
+// alert AgentsNotStarting.
 const atLeast = 3
 
 // report decides what is to be written: a condition for each node, and Events: one for each node, or one for all that fail for a
@@ -246,12 +247,11 @@ func (s Settings) IsGated(node *corev1.Node) bool {
 
 // IsVerified reports whether node has the label and none of the taints that a release removes.
 func (s Settings) IsVerified(node *corev1.Node) bool {
-	value, labelled := node.Labels[s.Request.Label]
 	request := s.Request
 	if s.Rechecks.Enabled() {
 		request = request.Released()
 	}
-	return labelled && value == request.LabelValue && !HasTaintOf(node, request)
+	return request.IsVerified(node.Labels, Taints(node))
 }
 
 // IsTrue reports whether the condition of node says that it is verified.
@@ -334,11 +334,15 @@ func NodeOf(pod *corev1.Pod) string {
 	return ""
 }
 
-func lastTime(event corev1.Event) time.Time {
-	for _, at := range []time.Time{event.LastTimestamp.Time, event.EventTime.Time} {
+// LastTime returns when an event has happened last.
+func LastTime(event corev1.Event) time.Time {
+	if event.Series != nil {
+		return event.Series.LastObservedTime.Time
+	}
+	for _, at := range []time.Time{event.LastTimestamp.Time, event.EventTime.Time, event.FirstTimestamp.Time} {
 		if !at.IsZero() {
 			return at
 		}
 	}
-	return event.FirstTimestamp.Time
+	return event.CreationTimestamp.Time
 }

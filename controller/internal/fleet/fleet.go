@@ -118,11 +118,18 @@ type Status struct {
 // startup taint.
 func (s Status) IsPending() bool { return s.State != Verified && (s.Gated || s.Pod != nil) }
 
-// ChangesWithTime reports whether a decision may be due although no object changes.
-func (s Status) ChangesWithTime() bool { return s.IsPending() || s.Recheck.changesWithTime() }
+// ChangesWithTime reports whether a decision may be due although no object changes. It is true of each node that the controller
+// may re-taint or replace, or whose failed taint it may remove.
+func (s Status) ChangesWithTime() bool {
+	return s.IsPending() || s.Retainted || s.Recheck.changesWithTime()
+}
 
-// Plan is what Decide has found.
+// maxAge is how old a plan may be that is acted on. One is made every 10 s while a status ChangesWithTime.
+const maxAge = 30 * time.Second
+
+// Plan is what Decide has found. Nobody changes it.
 type Plan struct {
+	At          time.Time // by this process's monotonic clock; zero: there is none
 	Statuses    []Status
 	Seen        Memory
 	Transitions []Transition
@@ -132,6 +139,9 @@ type Plan struct {
 	// Widespread are the reasons that most nodes fail for: one report for all, of those that the last plan did not have.
 	Widespread []Report
 }
+
+// IsFresh reports whether something may be done to the nodes of the plan.
+func (p Plan) IsFresh(now time.Time) bool { return now.Sub(p.At) <= maxAge }
 
 // Condition is one to be written on a node.
 type Condition struct {
@@ -152,8 +162,8 @@ type Report struct {
 
 // Transition is a change of a node's state that this process has seen.
 type Transition struct {
-	Node     string
-	From, To State
+	Node string
+	To   State
 	// Gate is the time from the creation of a node to its first verification; zero where this process has not seen both.
 	Gate time.Duration
 }

@@ -77,8 +77,21 @@ func running() corev1.ContainerState {
 	return corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
 }
 
+// decide decides from what a cache keeps of the objects.
 func (s *story) decide() Plan {
-	s.plan = s.settings.Decide(s.objects, s.now)
+	cached := s.objects
+	cached.Nodes, cached.Pods = make([]corev1.Node, len(s.objects.Nodes)), make([]corev1.Pod, len(s.objects.Pods))
+	for i := range s.objects.Nodes {
+		slim, err := SlimNode(condition, nodepatch.Annotation)(&s.objects.Nodes[i])
+		require.NoError(s.t, err)
+		cached.Nodes[i] = *slim.(*corev1.Node)
+	}
+	for i := range s.objects.Pods {
+		slim, err := SlimPod(AttemptAnnotation, NodeUIDAnnotation, BootIDAnnotation, TemplateAnnotation)(&s.objects.Pods[i])
+		require.NoError(s.t, err)
+		cached.Pods[i] = *slim.(*corev1.Pod)
+	}
+	s.plan = s.settings.Decide(cached, s.now)
 	s.objects.Seen = s.plan.Seen
 	return s.plan
 }

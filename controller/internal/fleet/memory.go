@@ -79,9 +79,8 @@ func runningContainer(pod *corev1.Pod) string {
 	return ""
 }
 
-func restarted(pod *corev1.Pod) bool {
-	hasRestarted := func(status corev1.ContainerStatus) bool { return status.RestartCount > 0 }
-	return slices.ContainsFunc(pod.Status.ContainerStatuses, hasRestarted)
+func hasRestarted(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.RestartCount > 0 })
 }
 
 // Began reports whether this process has decided before.

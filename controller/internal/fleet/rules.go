@@ -118,14 +118,7 @@ func (r Rules) noPod(node *corev1.Node) string {
 }
 
 // Untouchable says why nothing is to be done to node, or "".
-func Untouchable(node *corev1.Node) string {
-	slim := new(nodepatch.Node)
-	slim.DeletionTimestamp, slim.Spec.Unschedulable = node.DeletionTimestamp, node.Spec.Unschedulable
-	for _, taint := range node.Spec.Taints {
-		slim.Spec.Taints = append(slim.Spec.Taints, nodepatch.Taint{Key: taint.Key})
-	}
-	return nodepatch.Untouchable(slim)
-}
+func Untouchable(node *corev1.Node) string { return nodepatch.Untouchable(PatchNode(node)) }
 
 // IsControlPlane reports whether node is one of the control plane.
 func IsControlPlane(node *corev1.Node) bool {
@@ -139,11 +132,4 @@ func IsControlPlane(node *corev1.Node) bool {
 // HasTaint reports whether node has a taint with this key, of any effect.
 func HasTaint(node *corev1.Node, key string) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key })
-}
-
-// HasTaintOf reports whether node has a taint that a release as requested removes.
-func HasTaintOf(node *corev1.Node, request nodepatch.Request) bool {
-	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
-		return request.Removes(nodepatch.Taint{Key: taint.Key})
-	})
 }

@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
-	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // Annotations of a worker's pod: what it was created for.
@@ -147,9 +146,9 @@ func (s Settings) decideWithoutWorker(status *undecided, m *memory, overdue bool
 		m.notRunning = time.Time{}
 		return true // it gets no worker
 	}
-	if taint := s.ForeignTaint(status.Node); taint != nil {
+	if taint := s.Request.ForeignTaint(Taints(status.Node)); taint != nil {
 		m.notRunning = time.Time{}
-		status.Reason, status.Message = TaintsOfOthers, fmt.Sprintf("%s is still on (WAIT_FOR_TAINTS)", taint.ToString())
+		status.Reason, status.Message = TaintsOfOthers, fmt.Sprintf("%s is still on (WAIT_FOR_TAINTS)", taint)
 	} else {
 		status.Reason = NoPod
 		status.Message = "there is no worker for this node: MAX_CONCURRENT_WORKERS others run, or the controller cannot create one " +
@@ -160,15 +159,4 @@ func (s Settings) decideWithoutWorker(status *undecided, m *memory, overdue bool
 		status.State = Failed
 	}
 	return true
-}
-
-// ForeignTaint returns a taint that must be gone before node is verified, or nil.
-func (s Settings) ForeignTaint(node *corev1.Node) *corev1.Taint {
-	i := slices.IndexFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
-		return s.Request.Blocks != nil && s.Request.Blocks(nodepatch.Taint{Key: taint.Key})
-	})
-	if i < 0 {
-		return nil
-	}
-	return &node.Spec.Taints[i]
 }

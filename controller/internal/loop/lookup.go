@@ -20,7 +20,7 @@ type events struct {
 	of   string         // the pod's resourceVersion when it was read: it is read again once the pod has changed
 }
 
-// lookUp is the first step: it reads the Events of the pods that the plan asks for, of all of them at once. The API server keeps
+// lookUp is the last step: it reads the Events of the pods that the plan asks for, of all of them at once. The API server keeps
 // Events in no cache and no index: a list for each pod would read all Events of the namespace each time.
 type lookUp struct{ *Loop }
 
@@ -53,8 +53,6 @@ func (l lookUp) Act(ctx context.Context, plan fleet.Plan) (requeueAfter time.Dur
 			break
 		}
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	for _, pod := range wanted {
 		l.events[pod.UID] = events{read[pod.UID], pod.ResourceVersion}
 	}
@@ -65,8 +63,6 @@ func (l lookUp) Act(ctx context.Context, plan fleet.Plan) (requeueAfter time.Dur
 // forgets the Events of pods that run or are gone. An old finding stands until a new one is there.
 func (l lookUp) wanted(plan fleet.Plan) []*corev1.Pod {
 	wanted, kept := slices.Clone(plan.LookUp), make(map[types.UID]events)
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	for _, status := range plan.Statuses {
 		if status.Pod == nil || (status.State != fleet.Pending && status.State != fleet.Failed) {
 			continue

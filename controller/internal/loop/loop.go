@@ -2,11 +2,11 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -27,6 +28,8 @@ const (
 	batch = 250 * time.Millisecond
 	// interval is when to decide again although nothing has changed: durations pass.
 	interval = 10 * time.Second
+	// stepsFor is how long the steps may take: nobody acts on a plan that is older than 30 s.
+	stepsFor = 20 * time.Second
 	// betweenLookUps is the time between two lists of the pods' Events.
 	betweenLookUps = 10 * time.Second
 	// pageOfEvents bounds what a list of Events holds in memory.
@@ -40,7 +43,7 @@ type Step interface {
 	Act(ctx context.Context, plan fleet.Plan) (requeueAfter time.Duration, err error)
 }
 
-// Loop owns what the process remembers of the fleet. Only the leader's has seen anything.
+// Loop owns what the process remembers of the fleet. Only the leader's has seen anything. One goroutine decides.
 type Loop struct {
 	Settings fleet.Settings
 	Cache    client.Reader // of nodes and the agents' pods
@@ -48,12 +51,17 @@ type Loop struct {
 	Steps    []Step
 	Log      *slog.Logger
 
-	mu     sync.Mutex
-	seen   fleet.Memory
 	events map[types.UID]events // of pods that do not start
 	looked time.Time            // when the Events were listed
 
+	last   atomic.Pointer[decision]
 	failed atomic.Uint64 // decisions and steps
+}
+
+// decision is the last plan, and why there is no newer one.
+type decision struct {
+	plan fleet.Plan
+	err  error
 }
 
 // SetupWithManager lets every change of a node or pod that matters lead to a decision.
@@ -62,6 +70,9 @@ func (l *Loop) SetupWithManager(manager ctrl.Manager) error {
 		Watches(&corev1.Node{}, soon()).
 		Watches(&corev1.Pod{}, soon()).
 		WithEventFilter(Changed()).
+		WithOptions(controller.Options{
+			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](batch, afterError),
+		}).
 		Complete(l)
 }
 
@@ -78,19 +89,21 @@ func soon() handler.EventHandler {
 	}
 }
 
-// Reconcile decides about the fleet, and acts.
+// Reconcile decides about the fleet, publishes the plan, and acts.
 func (l *Loop) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
-	plan, err := l.plan(ctx, time.Now(), true)
+	last, _ := l.Last()
+	plan, err := l.decide(ctx, last.Seen)
 	if err != nil {
+		l.last.Store(&decision{last, err})
 		l.failed.Add(1)
 		return reconcile.Result{}, err
 	}
+	l.last.Store(&decision{plan: plan})
+	limited, cancel := context.WithTimeout(ctx, stepsFor)
+	defer cancel()
 	var wait time.Duration // none: in a fleet of verified nodes nothing happens as time passes
-	if slices.ContainsFunc(plan.Statuses, fleet.Status.ChangesWithTime) {
-		wait = interval
-	}
-	for _, step := range append([]Step{lookUp{l}}, l.Steps...) {
-		requeueAfter, err := step.Act(ctx, plan)
+	for _, step := range append(slices.Clip(l.Steps), lookUp{l}) {
+		requeueAfter, err := step.Act(limited, plan)
 		if err != nil && ctx.Err() == nil {
 			l.Log.Warn("will retry", "error", err) // the other steps go on
 			l.failed.Add(1)
@@ -100,24 +113,25 @@ func (l *Loop) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Re
 			wait = requeueAfter
 		}
 	}
+	if slices.ContainsFunc(plan.Statuses, fleet.Status.ChangesWithTime) {
+		due := max(batch, interval-time.Since(plan.At)) // whatever time the steps have taken
+		wait = min(cmp.Or(wait, due), due)
+	}
 	return reconcile.Result{RequeueAfter: wait}, nil
 }
 
 // Errors returns how many decisions and steps have failed.
 func (l *Loop) Errors() uint64 { return l.failed.Load() }
 
-// Now returns the plan for the caches as they are, without an effect; false where this process is not the leader.
-func (l *Loop) Now(ctx context.Context) (fleet.Plan, bool, error) {
-	plan, err := l.plan(ctx, time.Now(), false)
-	return plan, plan.Seen.Began(), err
+// Last returns the last plan, none where this process is not the leader. The error is why there is no newer one.
+func (l *Loop) Last() (fleet.Plan, error) {
+	if last := l.last.Load(); last != nil {
+		return last.plan, last.err
+	}
+	return fleet.Plan{}, nil
 }
 
-func (l *Loop) plan(ctx context.Context, now time.Time, keep bool) (fleet.Plan, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !keep && !l.seen.Began() {
-		return fleet.Plan{}, nil
-	}
+func (l *Loop) decide(ctx context.Context, seen fleet.Memory) (fleet.Plan, error) {
 	var nodes corev1.NodeList
 	var pods corev1.PodList
 	if err := l.Cache.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
@@ -130,9 +144,5 @@ func (l *Loop) plan(ctx context.Context, now time.Time, keep bool) (fleet.Plan, 
 	for uid, of := range l.events {
 		read[uid] = of.list
 	}
-	plan := l.Settings.Decide(fleet.Objects{Nodes: nodes.Items, Pods: pods.Items, Events: read, Seen: l.seen}, now)
-	if keep {
-		l.seen = plan.Seen
-	}
-	return plan, nil
+	return l.Settings.Decide(fleet.Objects{Nodes: nodes.Items, Pods: pods.Items, Events: read, Seen: seen}, time.Now()), nil
 }

@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"context"
 	"maps"
 	"slices"
 	"strings"
@@ -59,13 +58,13 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector: nothing where this process is not the leader.
 func (c *Collector) Collect(out chan<- prometheus.Metric) {
-	plan, isLeader, err := c.source.Now(context.Background())
+	plan, err := c.source.Last()
 	s := scrape{out: out, descriptions: describe()}
 	switch {
-	case err != nil: // the loop logs it: it reads the same caches
+	case err != nil: // the loop logs it
 		s.gauge(s.healthy, 0)
 		return
-	case !isLeader:
+	case plan.At.IsZero():
 		return
 	}
 	s.gauge(s.healthy, 1)

@@ -15,10 +15,10 @@ import (
 // window is how long a verified node keeps its series.
 const window = time.Hour
 
-// Source tells what the fleet looks like at the time of a scrape.
+// Source tells what the fleet looks like.
 type Source interface {
-	// Now returns the plan, and whether this process is the leader.
-	Now(ctx context.Context) (fleet.Plan, bool, error)
+	// Last returns the last plan, none where this process is not the leader. The error is why there is no newer one.
+	Last() (fleet.Plan, error)
 	// Errors returns how many decisions have failed.
 	Errors() uint64
 }

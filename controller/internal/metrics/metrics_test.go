@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -36,6 +35,7 @@ type story struct {
 	t         *testing.T
 	settings  fleet.Settings
 	objects   fleet.Objects
+	plan      fleet.Plan
 	now       time.Time
 	standby   bool
 	err       error
@@ -54,13 +54,12 @@ func newStory(t *testing.T) *story {
 	return s
 }
 
-// Now is what the loop's would be.
-func (s *story) Now(context.Context) (fleet.Plan, bool, error) {
-	if s.err != nil || s.standby {
-		return fleet.Plan{}, false, s.err
+// Last is what the loop's would be.
+func (s *story) Last() (fleet.Plan, error) {
+	if s.standby {
+		return fleet.Plan{}, nil
 	}
-	plan := s.settings.Decide(s.objects, s.now)
-	return plan, true, nil
+	return s.plan, s.err
 }
 
 func (s *story) Errors() uint64 { return s.failed }
@@ -69,9 +68,9 @@ func (s *story) Errors() uint64 { return s.failed }
 func (s *story) after(d time.Duration) {
 	s.t.Helper()
 	s.now = s.now.Add(d)
-	plan := s.settings.Decide(s.objects, s.now)
-	s.objects.Seen = plan.Seen
-	_, err := s.collector.Act(s.t.Context(), plan)
+	s.plan = s.settings.Decide(s.objects, s.now)
+	s.objects.Seen = s.plan.Seen
+	_, err := s.collector.Act(s.t.Context(), s.plan)
 	require.NoError(s.t, err)
 }
 
@@ -203,17 +202,19 @@ func TestStory(t *testing.T) {
 	assert.Equal(t, []string{`nodes{reason="",state="Verified"} 2`}, s.series("nodes"))
 }
 
-// A scrape shows what the caches have at that time, not what was decided last.
+// A scrape shows what was decided last, and counts time until now. It decides nothing.
 func TestComputedAtTheScrape(t *testing.T) {
 	s := newStory(t)
 	s.join("a")
 	s.after(0)
 	s.release("a")
+	before := []string{`nodes{reason="",state="Unverified"} 1`, `verification_status{node="a",status="unverified"} 1`}
+	assert.Equal(t, before, s.series("nodes", "verification_status"))
+	s.after(time.Second)
 	assert.Equal(t, []string{`nodes{reason="",state="Verified"} 1`, `verification_status{node="a",status="verified"} 1`},
 		s.series("nodes", "verification_status"))
-	assert.Empty(t, s.series("verifications_total"), "counted with the decision")
-	s.leave("a")
-	assert.Empty(t, s.series("nodes", "verification_status"))
+	s.now = s.now.Add(time.Hour)
+	assert.Equal(t, []string{`nodes{reason="",state="Verified"} 1`}, s.series("nodes", "verification_status"), "an hour later, without a decision")
 }
 
 func TestRetries(t *testing.T) {
@@ -263,6 +264,7 @@ func TestOnlyTheLeader(t *testing.T) {
 // The manager serves one registry. A standby's has no series of the fleet there, but those of Go and of the process.
 func TestInTheManagersRegistry(t *testing.T) {
 	s := newStory(t)
+	s.after(0)
 	require.NoError(t, ctrlmetrics.Registry.Register(s.collector))
 	defer ctrlmetrics.Registry.Unregister(s.collector)
 	served := func() (names []string) {
@@ -282,6 +284,7 @@ func TestInTheManagersRegistry(t *testing.T) {
 
 func TestController(t *testing.T) {
 	s := newStory(t)
+	s.after(0)
 	s.failed = 4
 	assert.Equal(t, []string{
 		`build_info{build_date="2026-01-02",commit_hash="abc",version="1.2.3"} 1`,
@@ -291,6 +294,7 @@ func TestController(t *testing.T) {
 
 func TestBreaker(t *testing.T) {
 	s := newStory(t)
+	s.after(0)
 	assert.Zero(t, testutil.CollectAndCount(s.collector, "kube_node_ready_breaker"))
 	s.collector.Breaker("remediation")("dns", true)
 	s.collector.Breaker("remediation")("control-node", true)
@@ -302,6 +306,7 @@ func TestBreaker(t *testing.T) {
 // One thing is held by a reason as long as another one is.
 func TestBreakerOfTwoThings(t *testing.T) {
 	s := newStory(t)
+	s.after(0)
 	s.collector.Breaker("remediation")("control-node", true)
 	s.collector.Breaker("retaint")("control-node", false)
 	assert.Equal(t, []string{`breaker{reason="control-node"} 1`}, s.series("breaker"))
@@ -331,6 +336,7 @@ func TestRechecks(t *testing.T) {
 
 func TestAllStatesAndReasonsAreThere(t *testing.T) {
 	s := newStory(t)
+	s.after(0)
 	assert.Equal(t, len(fleet.States())-1+len(fleet.Reasons()), testutil.CollectAndCount(s.collector, "kube_node_ready_nodes"))
 	assert.Equal(t, 4, testutil.CollectAndCount(s.collector, "kube_node_ready_worker_pods"))
 	assert.Equal(t, 2, testutil.CollectAndCount(s.collector, "kube_node_ready_verifications_total"))

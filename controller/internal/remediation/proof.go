@@ -6,8 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
-	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
@@ -26,14 +24,6 @@ func (s Settings) proof(node *corev1.Node, statuses []fleet.Status) (Rule, strin
 func (s Settings) wasVerified(status fleet.Status) bool {
 	_, released := status.Node.Annotations[s.Fleet.Request.Annotation]
 	return status.State == fleet.Verified && released
-}
-
-// controlGroup demands that the checks have passed in the controller's own pod, without a break, for long enough.
-func (s Settings) controlGroup(state controlgroup.State, now time.Time) (Rule, string) {
-	if text := breaker.Unproven(state, s.ControlGroupFor, now); text != "" {
-		return breaker.ControlGroup, text
-	}
-	return "", ""
 }
 
 // breakers returns what holds every deletion now, with the numbers.

@@ -107,7 +107,7 @@ func (s Settings) withhold(candidate fleet.Status, in Input, d *Decision, now ti
 	for _, ask := range []func() (Rule, string){
 		func() (Rule, string) { return protected(candidate.Node) },
 		func() (Rule, string) { return breaker.First(Breakers(), d.Breakers) },
-		func() (Rule, string) { return s.controlGroup(in.ControlGroup, now) },
+		func() (Rule, string) { return s.Unproven(in.ControlGroup, 0, now) },
 		func() (Rule, string) { return s.proof(candidate.Node, in.Statuses) },
 		func() (Rule, string) { return inFlight(d.Ledger) },
 		func() (Rule, string) { return failedShare(pool, in.Statuses, d.Ledger) },

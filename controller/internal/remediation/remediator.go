@@ -56,10 +56,13 @@ func (r *Remediator) act(ctx context.Context, plan fleet.Plan, now time.Time) {
 	}
 	r.report(decision, now)
 	for _, candidate := range decision.Candidates {
-		if _, refused := r.refused[candidate.Node.UID]; !refused {
-			r.replace(ctx, candidate, plan.Seen, decision.Ledger, serverNow, now)
-			return
+		if _, refused := r.refused[candidate.Node.UID]; refused {
+			continue
 		}
+		if r.MayAct(plan) {
+			r.replace(ctx, candidate, plan.Seen, decision.Ledger, serverNow, now)
+		}
+		return
 	}
 }
 

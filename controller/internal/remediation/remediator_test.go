@@ -20,6 +20,7 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
 // newBadWorld has one node that never passes, among good ones.
@@ -84,6 +85,27 @@ func TestPreconditions(t *testing.T) {
 	assert.Equal(t, 1, changed)
 	assert.Empty(t, w.deletions)
 	w.run(10 * time.Minute)
+	assert.Equal(t, []string{"bad-1"}, w.deletions)
+}
+
+// The loop hangs: what it has found may not be so any more.
+func TestOldPlan(t *testing.T) {
+	w := newBadWorld(t)
+	l := w.leaders[0]
+	plan := l.remediator.Plan
+	l.remediator.Plan = func() (fleet.Plan, error) {
+		old, err := plan()
+		old.At = old.At.Add(-31 * time.Second)
+		return old, err
+	}
+	w.run(time.Hour)
+	assert.Empty(t, w.deletions)
+	l.remediator.Plan = func() (fleet.Plan, error) {
+		old, err := plan()
+		old.At = old.At.Add(-30 * time.Second)
+		return old, err
+	}
+	w.run(time.Minute)
 	assert.Equal(t, []string{"bad-1"}, w.deletions)
 }
 

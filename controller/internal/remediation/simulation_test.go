@@ -140,7 +140,7 @@ func (w *world) lead() *leader {
 	l.remediator = &Remediator{
 		Settings: testSettings(), Client: w.client, LedgerName: "kube-node-ready-remediation", Self: &corev1.Pod{},
 		ServerTime: func() time.Time { return w.now.Add(5 * time.Hour) }, // which is not the controller's clock
-		Actor: breaker.Actor{Plan: func(context.Context) (fleet.Plan, bool, error) { return l.plan, true, nil },
+		Actor: breaker.Actor{Plan: func() (fleet.Plan, error) { return l.plan, nil },
 			ControlGroup: func() controlgroup.State { return w.group }, Now: func() time.Time { return w.now },
 			Timeout: time.Minute, Events: l.events, Log: slog.New(slog.DiscardHandler),
 			SetBreaker: func(rule string, holds bool) { l.breakers[rule] = holds }},
@@ -281,12 +281,18 @@ func (w *world) tick() {
 func (l *leader) turn(w *world) {
 	objects := fleet.Objects{Seen: l.seen, Events: w.events, Nodes: make([]corev1.Node, 0, len(w.nodes)), Pods: make([]corev1.Pod, 0, len(w.nodes))}
 	for _, name := range slices.Sorted(maps.Keys(w.nodes)) {
-		objects.Nodes = append(objects.Nodes, *w.nodes[name].DeepCopy())
+		slim, err := fleet.SlimNode(condition, append(Annotations(), nodepatch.Annotation)...)(w.nodes[name].DeepCopy())
+		require.NoError(w.t, err)
+		objects.Nodes = append(objects.Nodes, *slim.(*corev1.Node))
 		objects.Pods = append(objects.Pods, *w.pods[name].DeepCopy())
 	}
 	plan := testSettings().Fleet.Decide(objects, w.now)
 	l.seen = plan.Seen
 	l.plan = plan
+	in := Input{Statuses: plan.Statuses, ControlGroup: w.group, ServerNow: l.remediator.ServerTime()}
+	for _, candidate := range testSettings().Decide(in, w.now).Candidates {
+		assert.True(w.t, candidate.ChangesWithTime(), "else no plan would be made again")
+	}
 	l.remediator.Once(w.t.Context(), l.remediator.Settings.Settings, l.remediator.act)
 }
 

@@ -67,7 +67,7 @@ func (r *Reporter) write(ctx context.Context, condition fleet.Condition) error {
 	defer cancel()
 	node := condition.Node
 	client := nodepatch.Client{REST: r.REST, Name: node.Name, IfUnchanged: true}
-	_, err := client.SetCondition(ctx, PatchNode(node), nodepatch.Condition{
+	_, err := client.SetCondition(ctx, fleet.PatchNode(node), nodepatch.Condition{
 		Type: r.ConditionType, Status: string(condition.Status), Reason: string(condition.Reason),
 		Message: kube.Shorten(condition.Message),
 	}, r.ServerTime())
@@ -96,18 +96,4 @@ func (r *Reporter) write(ctx context.Context, condition fleet.Condition) error {
 // differ: the action is the reason, therefore.
 func (r *Reporter) warn(about runtime.Object, event string, reason fleet.Reason, message string) {
 	r.Events.Eventf(about, nil, corev1.EventTypeWarning, event, string(reason), "%s", kube.Shorten(string(reason)+": "+message))
-}
-
-// PatchNode returns what nodepatch needs of a Node.
-func PatchNode(node *corev1.Node) *nodepatch.Node {
-	slim := &nodepatch.Node{ObjectMeta: node.ObjectMeta}
-	slim.Status.NodeInfo.BootID = node.Status.NodeInfo.BootID
-	for _, taint := range node.Spec.Taints {
-		slim.Spec.Taints = append(slim.Spec.Taints, nodepatch.Taint{Key: taint.Key, Value: taint.Value, Effect: string(taint.Effect)})
-	}
-	for _, c := range node.Status.Conditions {
-		slim.Status.Conditions = append(slim.Status.Conditions, nodepatch.Condition{Type: string(c.Type), Status: string(c.Status),
-			Reason: c.Reason, Message: c.Message, LastHeartbeatTime: c.LastHeartbeatTime, LastTransitionTime: c.LastTransitionTime})
-	}
-	return slim
 }

@@ -103,17 +103,16 @@ func (s Settings) withhold(candidate fleet.Status, in Input, d Decision, now tim
 	if rule, text := breaker.First(breaker.Rules(), d.Breakers); rule != "" {
 		return rule, text
 	}
-	if text := breaker.Unproven(in.ControlGroup, s.ControlGroupFor, now); text != "" {
-		return breaker.ControlGroup, text
+	if rule, text := s.Unproven(in.ControlGroup, 0, now); rule != "" {
+		return rule, text
 	}
 	if in.Behind {
 		return Changed, "the cache does not show the last re-taint yet"
 	}
 	// What failed in an outage has recovered by then, or fails for another reason.
 	if failed := candidate.Recheck.FailedAt; failed.Before(in.ControlGroup.PassedSince) {
-		enough := s.ControlGroupFor + s.Fleet.Rechecks.RecoversAfter()
-		if text := breaker.Unproven(in.ControlGroup, enough, now); text != "" {
-			return breaker.ControlGroup, text + ", because the node has failed before"
+		if rule, text := s.Unproven(in.ControlGroup, s.Fleet.Rechecks.RecoversAfter(), now); rule != "" {
+			return rule, text + ", because the node has failed before"
 		}
 	}
 	if at, retainted := in.Retainted[candidate.Node.UID]; retainted && now.Sub(at) < s.CoolDown {

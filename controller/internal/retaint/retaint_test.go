@@ -248,3 +248,55 @@ func TestRemoveTaint(t *testing.T) {
 		})
 	}
 }
+
+// The loop makes plans again only while a status ChangesWithTime: each node that is acted on must have one.
+func TestPlansAreMadeWhileThereIsSomethingToDo(t *testing.T) {
+	taints := []corev1.Taint{{Key: startup}, {Key: failed, Value: release}, {Key: failed, Value: "another"}, {Key: "foreign"}}
+	statuses := []corev1.ConditionStatus{"", corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}
+	acted := 0
+	for i := range 1 << 10 {
+		is := func(bit int) bool { return i>>bit&1 == 1 }
+		node := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "n", Labels: map[string]string{}, Annotations: map[string]string{}}}
+		if is(0) {
+			node.Labels[label] = "true"
+		}
+		if is(1) {
+			node.Annotations[nodepatch.Annotation] = "{}"
+		}
+		for bit := range taints {
+			if is(2 + bit) {
+				node.Spec.Taints = append(node.Spec.Taints, taints[bit])
+			}
+		}
+		for _, status := range statuses {
+			node.Status.Conditions = []corev1.NodeCondition{{Type: condition, Status: status, Reason: "DNSFailed"}}
+			objects := fleet.Objects{Nodes: []corev1.Node{node}}
+			if is(6) {
+				ready := []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+				objects.Pods = []corev1.Pod{{Spec: corev1.PodSpec{NodeName: "n"}, Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
+					State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}}}}
+				if is(7) {
+					objects.Pods[0].Status.Conditions = ready
+				}
+			}
+			s, now := testSettings(), time.Now()
+			if s.Enabled = is(8); is(9) {
+				s.Fleet.Rechecks = fleet.Rechecks{}
+			}
+			group := controlgroup.State{PassedSince: now.Add(-time.Hour)}
+			for range 16 {
+				now = now.Add(time.Minute)
+				objects.Nodes[0].Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(now)
+				group.Began, group.Ended = now, now
+				plan := s.Fleet.Decide(objects, now)
+				objects.Seen = plan.Seen
+				d := s.Decide(Input{Statuses: plan.Statuses, ControlGroup: group}, now)
+				for _, status := range append(d.Candidates, d.RemoveTaint...) {
+					acted++
+					assert.True(t, status.ChangesWithTime(), "%v", status)
+				}
+			}
+		}
+	}
+	assert.Greater(t, acted, 1000)
+}

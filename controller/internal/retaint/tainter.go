@@ -60,6 +60,9 @@ func (t *Tainter) act(ctx context.Context, plan fleet.Plan, now time.Time) {
 		}
 	}
 	for _, status := range decision.RemoveTaint { // first: nothing delays it
+		if !t.MayAct(plan) {
+			break
+		}
 		t.removeTaint(ctx, status)
 	}
 	for _, withheld := range decision.Withheld {
@@ -70,7 +73,7 @@ func (t *Tainter) act(ctx context.Context, plan fleet.Plan, now time.Time) {
 		return t.failed[a.Node.UID].Compare(t.failed[b.Node.UID])
 	})
 	for _, candidate := range decision.Candidates {
-		if t.retaint(ctx, candidate, now) {
+		if !t.MayAct(plan) || t.retaint(ctx, candidate, now) {
 			break
 		}
 	}

@@ -69,7 +69,7 @@ func (w *world) lead() {
 	w.seen, w.plan, w.group, w.breakers = fleet.Memory{}, fleet.Plan{}, controlgroup.State{PassedSince: w.now, Began: w.now, Ended: w.now}, make(map[string]bool)
 	w.tainter = &Tainter{Settings: w.settings, RequestTimeout: time.Minute, Count: func(change string) { w.changes[change]++ },
 		Node: func(name string) nodepatch.NodeAPI { return nodeAPI{fakenode.API{Client: w.Client, Name: name}, w} },
-		Actor: breaker.Actor{Plan: func(context.Context) (fleet.Plan, bool, error) { return w.plan, true, nil },
+		Actor: breaker.Actor{Plan: func() (fleet.Plan, error) { return w.plan, nil },
 			ControlGroup: func() controlgroup.State { return w.group }, Now: func() time.Time { return w.now }, Timeout: time.Minute, Events: w,
 			SetBreaker: func(rule string, holds bool) { w.breakers[rule] = holds }, Log: slog.New(slog.DiscardHandler)}}
 }
@@ -174,6 +174,11 @@ func (w *world) runWith(d time.Duration, cached func() []corev1.Node) {
 		}
 		var pods []corev1.Pod
 		nodes := cached()
+		for i := range nodes {
+			slim, err := fleet.SlimNode(condition, nodepatch.Annotation)(&nodes[i])
+			require.NoError(w, err)
+			nodes[i] = *slim.(*corev1.Node)
+		}
 		for _, node := range nodes {
 			ready := []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 			pods = append(pods, corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "agent-" + node.Name}, Spec: corev1.PodSpec{NodeName: node.Name},
@@ -184,6 +189,32 @@ func (w *world) runWith(d time.Duration, cached func() []corev1.Node) {
 		w.seen = w.plan.Seen
 		w.tainter.Once(w.Context(), w.tainter.Settings.Settings, w.tainter.act)
 	}
+}
+
+// The loop hangs: what it has found may not be so any more.
+func TestOldPlan(t *testing.T) {
+	w := newWorld(t, 3)
+	w.run(10 * time.Minute)
+	w.reading = func(string) error { return errors.New("not yet") }
+	w.failing["n0"] = "DNSFailed"
+	w.run(10 * time.Second)
+	w.reading = func(string) error { return nil }
+	w.now = w.plan.At.Add(31 * time.Second)
+	w.group.Began, w.group.Ended = w.now, w.now
+	w.tainter.Once(t.Context(), w.tainter.Settings.Settings, w.tainter.act)
+	assert.Empty(t, w.retainted())
+	w.now = w.plan.At.Add(30 * time.Second)
+	w.tainter.Once(t.Context(), w.tainter.Settings.Settings, w.tainter.act)
+	assert.Equal(t, []string{"n0"}, w.retainted())
+
+	w.run(10 * time.Second)
+	w.tainter.Settings.Enabled = false
+	w.now = w.plan.At.Add(31 * time.Second)
+	w.tainter.Once(t.Context(), w.tainter.Settings.Settings, w.tainter.act)
+	assert.Equal(t, []string{"n0"}, w.retainted())
+	w.now = w.plan.At.Add(30 * time.Second)
+	w.tainter.Once(t.Context(), w.tainter.Settings.Settings, w.tainter.act)
+	assert.Empty(t, w.retainted())
 }
 
 func TestTheAgentRemovesTheTaint(t *testing.T) {
@@ -478,7 +509,7 @@ func TestDrainedNodesAreNotCounted(t *testing.T) {
 func TestControllerThatDoesNotLead(t *testing.T) {
 	w := newWorld(t, 3)
 	w.run(10 * time.Minute)
-	w.tainter.Plan = func(context.Context) (fleet.Plan, bool, error) { return w.plan, false, nil }
+	w.tainter.Plan = func() (fleet.Plan, error) { return fleet.Plan{}, nil }
 	w.failing["n0"] = "DNSFailed"
 	w.run(time.Minute)
 	assert.Empty(t, w.retainted())

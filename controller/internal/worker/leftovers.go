@@ -28,7 +28,7 @@ type Leftovers struct {
 	Writer    client.Writer
 	Namespace string
 	Selector  labels.Selector // of the workers
-	Timeout   time.Duration   // of one request
+	Timeout   time.Duration   // of all requests of one look
 	Log       *slog.Logger
 }
 
@@ -49,29 +49,22 @@ func (l *Leftovers) Start(ctx context.Context) error {
 }
 
 func (l *Leftovers) sweep(ctx context.Context) error {
-	pods, err := l.list(ctx)
+	ctx, cancel := context.WithTimeout(ctx, l.Timeout)
+	defer cancel()
+	var pods corev1.PodList
+	err := l.Reader.List(ctx, &pods, client.InNamespace(l.Namespace), client.MatchingLabelsSelector{Selector: l.Selector})
 	if err != nil {
 		return fmt.Errorf("workers in namespace %s: %w", l.Namespace, err)
 	}
-	for i := range pods {
-		if _, isWorker := pods[i].Annotations[fleet.NodeUIDAnnotation]; isWorker && pods[i].DeletionTimestamp == nil {
-			err = errors.Join(err, l.delete(ctx, &pods[i]))
+	for i, pod := range pods.Items {
+		if _, isWorker := pod.Annotations[fleet.NodeUIDAnnotation]; isWorker && pod.DeletionTimestamp == nil {
+			err = errors.Join(err, l.delete(ctx, &pods.Items[i]))
 		}
 	}
 	return err
 }
 
-func (l *Leftovers) list(ctx context.Context) ([]corev1.Pod, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.Timeout)
-	defer cancel()
-	var found corev1.PodList
-	err := l.Reader.List(ctx, &found, client.InNamespace(l.Namespace), client.MatchingLabelsSelector{Selector: l.Selector})
-	return found.Items, err
-}
-
 func (l *Leftovers) delete(ctx context.Context, pod *corev1.Pod) error {
-	ctx, cancel := context.WithTimeout(ctx, l.Timeout)
-	defer cancel()
 	if err := l.Writer.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}); err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("worker %s: %w", pod.Name, err)
 	}

@@ -3,7 +3,6 @@ package worker
 import (
 	"encoding/json"
 	"hash/fnv"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,7 +27,7 @@ const maxEndpoints = 32
 func (s Settings) newName() string { return s.AgentName + "-worker-" + rand.String(10) }
 
 // newPod returns the worker of node: the chart's template with what only the controller knows. A worker asks the API for
-// nothing, so the controller tells it the endpoints and the domain of the cluster's DNS.
+// nothing, so the controller gives it the endpoints and the domain of the cluster's DNS.
 func (s Settings) newPod(name, key string, node *corev1.Node, attempt int, endpoints []string) *corev1.Pod {
 	template := s.Template.DeepCopy()
 	pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
@@ -37,14 +36,16 @@ func (s Settings) newPod(name, key string, node *corev1.Node, attempt int, endpo
 	pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID,
 		Controller: &yes, BlockOwnerDeletion: &no}} // blocking needs the right to change the finalizers of nodes
 	if len(validation.IsValidLabelValue(node.Name)) == 0 {
-		pod.Labels = with(pod.Labels, map[string]string{nodeLabel: node.Name})
+		metav1.SetMetaDataLabel(&pod.ObjectMeta, nodeLabel, node.Name)
 	}
-	pod.Annotations = with(pod.Annotations, map[string]string{
+	for key, value := range map[string]string{
 		fleet.AttemptAnnotation:  strconv.Itoa(attempt),
 		fleet.NodeUIDAnnotation:  string(node.UID),
 		fleet.BootIDAnnotation:   node.Status.NodeInfo.BootID,
 		fleet.TemplateAnnotation: s.templateHash(),
-	})
+	} {
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, key, value)
+	}
 	pod.Spec.RestartPolicy, pod.Spec.AutomountServiceAccountToken = corev1.RestartPolicyNever, &no
 	pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
@@ -70,11 +71,4 @@ func (s Settings) templateHash() string {
 	hash := fnv.New64a()
 	_, _ = hash.Write(text)
 	return strconv.FormatUint(hash.Sum64(), 16)
-}
-
-func with(one, other map[string]string) map[string]string {
-	both := make(map[string]string, len(one)+len(other))
-	maps.Copy(both, one)
-	maps.Copy(both, other)
-	return both
 }

@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	"github.com/imunhatep/kube-node-ready/controller/internal/report"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -34,7 +33,7 @@ func (r *Reconciler) release(ctx context.Context, node *corev1.Node, worker *cor
 			Removed: nodepatch.FormatTaints(removed), Version: r.Version, Worker: worker.UID}.String()
 	}
 	log := r.Log.With("node", node.Name, "worker", worker.Name)
-	released, removed, err := r.patcher(node.Name).ReleaseCached(ctx, report.PatchNode(node), request)
+	released, removed, err := r.patcher(node.Name).ReleaseCached(ctx, fleet.PatchNode(node), request)
 	switch {
 	case errors.Is(err, nodepatch.ErrBlocked), errors.Is(err, nodepatch.ErrReplaced), errors.Is(err, nodepatch.ErrOutdated):
 		log.Info("the verdict does not count: the checks start over", "reason", err)

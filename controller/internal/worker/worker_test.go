@@ -69,10 +69,22 @@ func newCluster(t *testing.T, objects ...client.Object) *cluster {
 	return c
 }
 
+// cached reads Nodes as they are in the cache.
+type cached struct{ client.Client }
+
+func (c cached) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	err := c.Client.Get(ctx, key, object, options...)
+	if node, isNode := object.(*corev1.Node); isNode && err == nil {
+		slim, _ := fleet.SlimNode("NodeVerified", nodepatch.Annotation)(node)
+		slim.(*corev1.Node).DeepCopyInto(node)
+	}
+	return err
+}
+
 // newLeader is a controller that has seen nothing.
 func (c *cluster) newLeader(api client.Client) *Reconciler {
 	return &Reconciler{
-		Settings: newSettings(), Client: api, Events: c.events, Timeout: time.Second, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Settings: newSettings(), Client: cached{api}, Events: c.events, Timeout: time.Second, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Node:      func(name string) nodepatch.NodeAPI { return nodeAPI{fakenode.API{Client: c.Client, Name: name}, c} },
 		Endpoints: func(context.Context) ([]string, error) { return []string{"10.0.0.1:53/m"}, nil },
 		nodes:     make(map[string]memory), waiting: make(map[string]waiting),

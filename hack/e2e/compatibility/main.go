@@ -1,4 +1,4 @@
-// Command compatibility runs the core tests on the sandbox cluster that is up, and prints the table of all versions of Kubernetes
+// Command compatibility runs the core tests on the test cluster that is up, and prints the table of all versions of Kubernetes
 // on which they ran. `make compatibility` runs it for each version.
 package main
 

@@ -50,7 +50,7 @@ func (s *suite) refused(node string) (n int) {
 }
 
 // expired is the token as it was an hour before now, with a life of ten minutes: the API issues
-// none that is over already, so it is signed here, with the key of the sandbox cluster.
+// none that is over already, so it is signed here, with the key of the test cluster.
 func (s *suite) expired(token string) string {
 	s.Helper()
 	parts := strings.Split(token, ".")

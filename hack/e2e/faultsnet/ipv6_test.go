@@ -13,7 +13,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-// The sandbox cluster has IPv4 alone. What is asked of IPv6 is asked of the same binary in a
+// The test cluster has IPv4 alone. What is asked of IPv6 is asked of the same binary in a
 // network of its own with a real name server in it; its only addresses are IPv6, or IPv6 is switched off there.
 const island = `
 set -e

@@ -1,4 +1,4 @@
-// Package harness gives tests, the demo and the benchmarks access to the sandbox cluster: its
+// Package harness gives tests, the demo and the benchmarks access to the test cluster: its
 // API, the agent that is deployed on it, and the faults that can be made in it.
 package harness
 
@@ -41,7 +41,7 @@ const (
 	ControllerImage = "localhost/" + Controller
 )
 
-// Cluster is the sandbox cluster of hack/cluster.
+// Cluster is the test cluster of hack/cluster.
 type Cluster struct {
 	Root string // of the repository
 	Dir  string // state, logs

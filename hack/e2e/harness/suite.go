@@ -16,10 +16,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// RealNode is the node of the sandbox cluster that has a real kubelet.
+// RealNode is the node of the test cluster that has a real kubelet.
 const RealNode = "node1"
 
-// Suite is one test's access to the sandbox cluster. Its methods take the time that the test has and fail the test on an error;
+// Suite is one test's access to the test cluster. Its methods take the time that the test has and fail the test on an error;
 // Cluster has those of the same names that return the error.
 type Suite struct {
 	*testing.T

@@ -3,8 +3,6 @@
 package doctor
 
 import (
-	"time"
-
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -47,13 +45,10 @@ type Cluster struct {
 
 	// GateAll looks at the cluster as if all nodes joined with the startup taint that the release is for.
 	GateAll bool
-
-	Now time.Time
 }
 
 // Backend is a Service and its pods.
 type Backend struct {
-	Namespace, Service string
 	// External means that no pods are selected: its endpoints are somewhere else.
 	External bool
 	Pods     []corev1.Pod
@@ -67,9 +62,9 @@ type NodePool struct {
 
 // Webhook is one of a ValidatingWebhookConfiguration or a MutatingWebhookConfiguration, whose failure refuses requests.
 type Webhook struct {
-	Configuration, Name string
-	Webhook             admissionv1.ValidatingWebhook // the fields that both kinds have
-	Backend             Read[Backend]
+	Configuration string
+	Webhook       admissionv1.ValidatingWebhook // the fields that both kinds have
+	Backend       Read[Backend]
 }
 
 // Right is one that an account of the release needs.

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
 )
 
@@ -34,27 +35,16 @@ type Reader struct {
 }
 
 // Read reads what the traps look at.
-func (r Reader) Read(ctx context.Context, of release.Release, now time.Time) Cluster {
-	c := Cluster{Release: of, Now: now}
+func (r Reader) Read(ctx context.Context, of release.Release) Cluster {
+	c := Cluster{Release: of}
 	if of.Invalid != nil {
 		return c // Report looks at nothing else
 	}
-	c.Nodes = read(func() ([]corev1.Node, error) {
-		var list corev1.NodeList
-		err := r.Client.List(ctx, &list)
-		return list.Items, err
-	})
+	c.Nodes = list(ctx, r.Client, func(l *corev1.NodeList) []corev1.Node { return l.Items })
 	c.Agents = read(func() ([]corev1.Pod, error) { return of.Pods(ctx, r.Client) })
-	c.Events = read(func() ([]corev1.Event, error) {
-		var list corev1.EventList
-		err := r.Client.List(ctx, &list, client.InNamespace("default"), client.MatchingFields{"involvedObject.kind": "Node"})
-		return list.Items, err
-	})
-	c.Deployments = read(func() ([]appsv1.Deployment, error) {
-		var list appsv1.DeploymentList
-		err := r.Client.List(ctx, &list)
-		return list.Items, err
-	})
+	c.Events = list(ctx, r.Client, func(l *corev1.EventList) []corev1.Event { return l.Items },
+		client.InNamespace("default"), client.MatchingFields{"involvedObject.kind": "Node"})
+	c.Deployments = list(ctx, r.Client, func(l *appsv1.DeploymentList) []appsv1.Deployment { return l.Items })
 	c.AutoscalerStatus = read(func() (bool, error) {
 		key := client.ObjectKey{Namespace: "kube-system", Name: "cluster-autoscaler-status"}
 		err := r.Client.Get(ctx, key, new(corev1.ConfigMap))
@@ -78,22 +68,29 @@ func (r Reader) Read(ctx context.Context, of release.Release, now time.Time) Clu
 	if !of.NotInstalled {
 		c.Rights = r.rights(ctx, of)
 	}
-	c.Policies = read(func() ([]admissionv1.ValidatingAdmissionPolicy, error) {
-		var list admissionv1.ValidatingAdmissionPolicyList
-		err := r.Client.List(ctx, &list, of.Labels())
-		return list.Items, err
-	})
+	c.Policies = list(ctx, r.Client, func(l *admissionv1.ValidatingAdmissionPolicyList) []admissionv1.ValidatingAdmissionPolicy {
+		return l.Items
+	}, of.Labels())
 	c.Adds = read(func() (bool, error) {
 		var list admissionv1.MutatingAdmissionPolicyList
 		err := r.Client.List(ctx, &list, of.Labels())
 		return len(list.Items) > 0, err
 	})
-	c.Bindings = read(func() ([]admissionv1.ValidatingAdmissionPolicyBinding, error) {
-		var list admissionv1.ValidatingAdmissionPolicyBindingList
-		err := r.Client.List(ctx, &list)
-		return list.Items, err
-	})
+	type bindings = admissionv1.ValidatingAdmissionPolicyBindingList
+	c.Bindings = list(ctx, r.Client, func(l *bindings) []admissionv1.ValidatingAdmissionPolicyBinding { return l.Items })
 	return c
+}
+
+// list reads all objects of a kind.
+func list[T, L any, P interface {
+	*L
+	client.ObjectList
+}](ctx context.Context, c client.Reader, items func(*L) []T, options ...client.ListOption) Read[[]T] {
+	return read(func() ([]T, error) {
+		found := new(L)
+		err := c.List(ctx, P(found), options...)
+		return items(found), err
+	})
 }
 
 // read reads one part of a cluster.
@@ -108,7 +105,7 @@ func read[T any](get func() (T, error)) Read[T] {
 // backend reads a Service and the pods that it selects, without those that are deleted or have ended.
 func (r Reader) backend(ctx context.Context, namespace, name string) Read[Backend] {
 	return read(func() (Backend, error) {
-		found := Backend{Namespace: namespace, Service: name}
+		var found Backend
 		var service corev1.Service
 		if err := r.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &service); err != nil {
 			return found, err
@@ -158,7 +155,7 @@ func (r Reader) corefile(ctx context.Context, namespace string, pods []corev1.Po
 // domain asks up to three kubelets of ready nodes for the cluster's domain.
 func (r Reader) domain(ctx context.Context, nodes []corev1.Node) Read[string] {
 	return read(func() (string, error) {
-		ready := slices.DeleteFunc(slices.Clone(nodes), func(node corev1.Node) bool { return !isReady(&node) })
+		ready := slices.DeleteFunc(slices.Clone(nodes), func(node corev1.Node) bool { return !fleet.IsNodeReady(&node) })
 		err := errors.New("no node is ready")
 		for _, node := range ready[:min(3, len(ready))] {
 			limited, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -177,16 +174,8 @@ func (r Reader) domain(ctx context.Context, nodes []corev1.Node) Read[string] {
 				return strings.Trim(answer.Config.ClusterDomain, "."), nil
 			}
 		}
-		return "", fmt.Errorf("configuration of kubelet: %w", asForbidden(err))
+		return "", errors.New("configuration of kubelet: " + err.Error()) // not wrapped: a 404 does not mean that it is absent
 	})
-}
-
-// asForbidden keeps a 404 of a kubelet from reading as "there is no such object".
-func asForbidden(err error) error {
-	if apierrors.IsNotFound(err) {
-		return errors.New(err.Error())
-	}
-	return err
 }
 
 func (r Reader) nodePools(ctx context.Context) Read[[]NodePool] {
@@ -227,12 +216,12 @@ func (r Reader) webhooks(ctx context.Context) Read[[]Webhook] {
 		}
 		for _, configuration := range validating.Items {
 			for _, webhook := range configuration.Webhooks {
-				found = append(found, Webhook{Configuration: configuration.Name, Name: webhook.Name, Webhook: webhook})
+				found = append(found, Webhook{Configuration: configuration.Name, Webhook: webhook})
 			}
 		}
 		for _, configuration := range mutating.Items {
 			for _, w := range configuration.Webhooks {
-				found = append(found, Webhook{Configuration: configuration.Name, Name: w.Name, Webhook: admissionv1.ValidatingWebhook{
+				found = append(found, Webhook{Configuration: configuration.Name, Webhook: admissionv1.ValidatingWebhook{
 					Name: w.Name, ClientConfig: w.ClientConfig, Rules: w.Rules, FailurePolicy: w.FailurePolicy,
 					NamespaceSelector: w.NamespaceSelector, ObjectSelector: w.ObjectSelector, MatchConditions: w.MatchConditions,
 				}})

@@ -112,7 +112,7 @@ func stored(t *testing.T) []client.Object {
 
 func TestReadACleanCluster(t *testing.T) {
 	reader := newReader(t, func(string) error { return nil }, stored(t)...)
-	c := reader.Read(t.Context(), clean(t).Release, now)
+	c := reader.Read(t.Context(), clean(t).Release)
 	assert.Len(t, c.Nodes.Value, 2)
 	assert.Len(t, c.Agents.Value, 1)
 	assert.Len(t, c.DNS.Value.Pods, 1)
@@ -149,7 +149,7 @@ func TestReadWithFewRights(t *testing.T) {
 				return apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "", errors.New("not you"))
 			}
 			var out strings.Builder
-			assert.Zero(t, Report(&out, newReader(t, refuse, stored(t)...).Read(t.Context(), clean(t).Release, now), nil), out.String())
+			assert.Zero(t, Report(&out, newReader(t, refuse, stored(t)...).Read(t.Context(), clean(t).Release), nil), out.String())
 			var found []string
 			for line := range strings.Lines(out.String()) {
 				if fields := strings.Fields(line); fields[0] == "SKIP" {
@@ -173,7 +173,7 @@ func TestReadBeforeTheInstallation(t *testing.T) {
 		}
 		return nil
 	}
-	c := newReader(t, refuse, objects...).Read(t.Context(), of, now)
+	c := newReader(t, refuse, objects...).Read(t.Context(), of)
 	hook := &c.Webhooks.Value[0].Webhook
 	hook.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "not-there-yet"}}
 	var out strings.Builder

@@ -203,13 +203,7 @@ func canRun(pod *corev1.Pod, node *corev1.Node) bool {
 		return taint.Effect != corev1.TaintEffectPreferNoSchedule && !toleratesTaint(pod, &taint)
 	})
 	matches, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node)
-	return err == nil && matches && isReady(node) && !repels && !node.Spec.Unschedulable
-}
-
-func isReady(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Status.Conditions, func(condition corev1.NodeCondition) bool {
-		return condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue
-	})
+	return err == nil && matches && fleet.IsNodeReady(node) && !repels && !node.Spec.Unschedulable
 }
 
 // hasAgent reports whether an agent or a worker is on the node, or starts there.

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -27,8 +26,6 @@ const (
 	failed  = "node-ready/failed"
 	label   = "node-ready/verified"
 )
-
-var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func taint(key string, effect corev1.TaintEffect) corev1.Taint {
 	return corev1.Taint{Key: key, Value: "true", Effect: effect}
@@ -62,9 +59,9 @@ func podOn(node string, tolerations ...corev1.Toleration) corev1.Pod {
 		Spec: corev1.PodSpec{NodeName: node, Tolerations: tolerations}}
 }
 
-func webhook(name string, backend Backend) Webhook {
-	return Webhook{Configuration: name, Name: name + ".example.com", Backend: Read[Backend]{Value: backend}, Webhook: admissionv1.ValidatingWebhook{
-		ClientConfig: admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{Namespace: backend.Namespace, Name: backend.Service}},
+func webhook(name, service string, pods ...corev1.Pod) Webhook {
+	return Webhook{Configuration: name, Backend: Read[Backend]{Value: Backend{Pods: pods}}, Webhook: admissionv1.ValidatingWebhook{Name: name + ".example.com",
+		ClientConfig: admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{Namespace: "system", Name: service}},
 		Rules: []admissionv1.RuleWithOperations{{Operations: []admissionv1.OperationType{admissionv1.Create},
 			Rule: admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}}}},
 	}}
@@ -85,20 +82,20 @@ func clean(t *testing.T, change ...func(*config.Config)) *Cluster {
 	request := nodepatch.Request{TaintKey: cfg.TaintKey, FailedTaintKey: cfg.FailedTaintKey, Label: cfg.VerifiedLabel,
 		LabelValue: cfg.VerifiedLabelValue, Annotation: nodepatch.Annotation}
 	request.Blocks = request.WaitsFor(cfg.WaitForTaints)
-	c := &Cluster{Now: now, Release: release.Release{
+	c := &Cluster{Release: release.Release{
 		Name: "kube-node-ready", Namespace: "kube-system", Fullname: "kube-node-ready", Agent: cfg, Template: template,
 		AgentAccount: "kube-node-ready",
 		Settings:     fleet.Settings{Rules: fleet.NewRules(template, request), Request: request, ConditionType: cfg.ConditionType},
 	}}
 	c.Nodes.Value = []corev1.Node{releasedNode("old"), readyNode("new", taint(startup, corev1.TaintEffectNoSchedule))}
 	c.Agents.Value = []corev1.Pod{podOn("new")}
-	c.DNS.Value = Backend{Namespace: "kube-system", Service: "kube-dns", Pods: []corev1.Pod{podOn("old", tolerate(startup, failed)...)}}
+	c.DNS.Value = Backend{Pods: []corev1.Pod{podOn("old", tolerate(startup, failed)...)}}
 	c.Corefile.Value = ".:53 {\n  errors\n  kubernetes cluster.local in-addr.arpa {\n    pods insecure\n  }\n  forward . /etc/resolv.conf\n}\n"
 	c.Domain.Value = "cluster.local"
 	c.NodePools.Value = []NodePool{{Name: "gated", StartupTaints: []corev1.Taint{taint(startup, corev1.TaintEffectNoSchedule)}}}
 	c.AutoscalerStatus.Absent = true
 	c.Namespace.Value = &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system", Labels: map[string]string{"kubernetes.io/metadata.name": "kube-system"}}}
-	c.Webhooks.Value = []Webhook{webhook("tolerating", Backend{Namespace: "system", Service: "hook", Pods: []corev1.Pod{podOn("old", tolerate(startup, failed)...)}})}
+	c.Webhooks.Value = []Webhook{webhook("tolerating", "hook", podOn("old", tolerate(startup, failed)...))}
 	for _, right := range NeededRights(c.Release) {
 		right.Allowed = true
 		c.Rights.Value = append(c.Rights.Value, right)
@@ -453,7 +450,7 @@ func TestUnchecked(t *testing.T) {
 func TestInvalidSettings(t *testing.T) {
 	of := clean(t).Release
 	of.Invalid = errors.New("settings in the ConfigMap a/b: X\nY")
-	c := newReader(t, func(string) error { return nil }, stored(t)...).Read(t.Context(), of, now)
+	c := newReader(t, func(string) error { return nil }, stored(t)...).Read(t.Context(), of)
 	var out strings.Builder
 	assert.Equal(t, 1, Report(&out, c, nil))
 	assert.Contains(t, out.String(), "TRAP  settings              settings in the ConfigMap a/b: X; Y\n")
@@ -605,7 +602,7 @@ func TestWebhookThatCannotBeRead(t *testing.T) {
 	assert.Contains(t, out.String(), "SKIP  webhooks              not checked: the webhook tolerating (tolerating.example.com): forbidden to you\n")
 	assert.NotContains(t, out.String(), "PASS  webhooks")
 
-	c.Webhooks.Value = append(c.Webhooks.Value, webhook("gone", Backend{Namespace: "system", Service: "gone"}))
+	c.Webhooks.Value = append(c.Webhooks.Value, webhook("gone", "gone"))
 	out.Reset()
 	assert.Equal(t, 1, Report(&out, *c, nil))
 	assert.Contains(t, out.String(), "TRAP  webhooks              the webhook gone ")

@@ -18,7 +18,7 @@ func webhooks(c Cluster) (r Result) {
 	}
 	for _, webhook := range c.Webhooks.Value {
 		what := c.refusable(webhook.Webhook)
-		name := webhook.Configuration + " (" + webhook.Name + ")"
+		name := webhook.Configuration + " (" + webhook.Webhook.Name + ")"
 		switch {
 		case what == "" || webhook.Backend.Value.External:
 			continue

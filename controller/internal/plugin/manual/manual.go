@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -77,7 +78,7 @@ func (p Patcher) Open(ctx context.Context, names []string) error {
 // Tainted returns the names of the nodes that Open would change.
 func Tainted(nodes []corev1.Node, request nodepatch.Request) (names []string) {
 	for i := range nodes {
-		if fleet.HasTaintOf(&nodes[i], request) {
+		if slices.ContainsFunc(fleet.Taints(&nodes[i]), request.Removes) {
 			names = append(names, nodes[i].Name)
 		}
 	}

@@ -19,7 +19,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	"github.com/imunhatep/kube-node-ready/internal/agent"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 )
 
@@ -222,7 +221,7 @@ func readController(ctx context.Context, c client.Reader, controller *appsv1.Dep
 // settings are those of the controller. Its own durations never end: this process sees the cluster once.
 func settings(r Release) fleet.Settings {
 	const forEver = time.Duration(math.MaxInt64)
-	request := agent.NewRequest(r.Agent)
+	request := r.Agent.Request()
 	request.Blocks = request.WaitsFor(r.Agent.WaitForTaints)
 	s := fleet.Settings{
 		Rules: fleet.NewRules(r.Template, request), Request: request, ConditionType: r.Agent.ConditionType,

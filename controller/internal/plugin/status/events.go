@@ -31,7 +31,7 @@ func lastEvents(events []corev1.Event) map[string]lastEvent {
 	newest := make(map[string]lastEvent)
 	for _, event := range events {
 		failed, known := fails[event.Reason]
-		at := lastTime(event)
+		at := fleet.LastTime(event)
 		name := event.InvolvedObject.Name
 		if before, seen := newest[name]; !known || seen && before.at.After(at) {
 			continue
@@ -88,16 +88,4 @@ func brief(message string) string {
 
 func checkNames() []string {
 	return []string{checks.DNSName, checks.APIName, checks.NetworkName, checks.ServiceName, checks.PeersName}
-}
-
-func lastTime(event corev1.Event) time.Time {
-	if event.Series != nil {
-		return event.Series.LastObservedTime.Time
-	}
-	for _, at := range []time.Time{event.LastTimestamp.Time, event.EventTime.Time, event.FirstTimestamp.Time} {
-		if !at.IsZero() {
-			return at
-		}
-	}
-	return event.CreationTimestamp.Time
 }

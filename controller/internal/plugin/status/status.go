@@ -92,7 +92,7 @@ func (in Input) staysAsItIs(node *corev1.Node) (state fleet.State, stays bool) {
 	value, labelled := node.Labels[request.Label]
 	_, released := node.Annotations[request.Annotation]
 	switch {
-	case fleet.HasTaintOf(node, request):
+	case slices.ContainsFunc(fleet.Taints(node), request.Removes):
 		return "", false
 	case labelled:
 		return Excluded, value != request.LabelValue
@@ -111,7 +111,7 @@ func (in Input) row(status fleet.Status, said lastEvent) Row {
 	isFalse := condition != nil && condition.Status == corev1.ConditionFalse
 	reason, message := string(status.Reason), status.Message
 	switch {
-	case status.State == fleet.Verified && in.hasFailedTaint(node):
+	case status.State == fleet.Verified && fleet.HasTaint(node, in.Settings.Request.FailedTaintKey):
 		row.State, row.Since = Retainted, time.Time{}
 	case status.State == fleet.Verified && isFalse && in.Settings.Rechecks.Enabled():
 		row.State = RecheckFails
@@ -140,10 +140,6 @@ func (in Input) row(status fleet.Status, said lastEvent) Row {
 	}
 	row.Reason = shorten(strings.Trim(reason+": "+message, ": "))
 	return row
-}
-
-func (in Input) hasFailedTaint(node *corev1.Node) bool {
-	return in.Settings.Request.FailedTaintKey != "" && fleet.HasTaint(node, in.Settings.Request.FailedTaintKey)
 }
 
 // next is what a person would try first, "" if the message says it.

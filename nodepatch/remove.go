@@ -1,17 +1,30 @@
 package nodepatch
 
-import "context"
+import (
+	"context"
+	"slices"
+)
 
 // RemoveTaints removes the taints that a release removes, and nothing else, starting from base, and returns those that it has
 // removed: somebody opens the node by hand. The errors are those of Release.
 func (p *Patcher) RemoveTaints(ctx context.Context, base *Node, r Request) (removed []Taint, err error) {
-	done := func(node *Node) bool { return len(r.removed(node)) == 0 }
+	return p.removeOnly(ctx, base, r.Removes)
+}
+
+// RemoveFailedTaint removes r's failed taint and nothing else, starting from base. The errors are those of Release.
+func (p *Patcher) RemoveFailedTaint(ctx context.Context, base *Node, r Request) error {
+	_, err := p.removeOnly(ctx, base, r.isFailed)
+	return err
+}
+
+func (p *Patcher) removeOnly(ctx context.Context, base *Node, match func(Taint) bool) (removed []Taint, err error) {
+	done := func(node *Node) bool { return !slices.ContainsFunc(node.Spec.Taints, match) }
 	if done(base) {
 		return nil, nil
 	}
-	_, err = p.apply(ctx, base, change{done: done, build: func(node *Node) []Operation {
-		removed = r.removed(node)
-		return append(testUID(node), removeTaints(node, r.Removes)...)
+	_, err = p.carryOut(ctx, base, change{done: done, build: func(node *Node) []Operation {
+		removed = matching(node, match)
+		return append(testUID(node), removeTaints(node, match)...)
 	}})
 	if err != nil {
 		return nil, err
@@ -29,7 +42,7 @@ func (p *Patcher) RemoveLabel(ctx context.Context, base *Node, r Request) (remov
 	if done(base) {
 		return false, nil
 	}
-	_, err = p.apply(ctx, base, change{done: done, build: func(node *Node) []Operation {
+	_, err = p.carryOut(ctx, base, change{done: done, build: func(node *Node) []Operation {
 		return append(testUID(node), unchanged("/metadata/labels", node.Labels, r.Label),
 			Operation{"remove", "/metadata/labels/" + escape(r.Label), nil})
 	}})

@@ -9,10 +9,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
 func slim(t *testing.T, node *corev1.Node) *corev1.Node {
-	object, err := SlimNode("NodeVerified", "kept")(node)
+	object, err := fleet.SlimNode("NodeVerified", "kept")(node)
 	require.NoError(t, err)
 	return object.(*corev1.Node)
 }
@@ -34,26 +36,4 @@ func TestHeartbeatIsNoChange(t *testing.T) {
 	assert.True(t, Changed().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: node("2", time.Unix(2, 0), corev1.ConditionFalse)}))
 	assert.Equal(t, map[string]string{"kept": "a"}, before.Annotations)
 	assert.Empty(t, before.Status.Images)
-}
-
-func TestSlimPodKeepsWhatDecisionsRead(t *testing.T) {
-	affinity := &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}}
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "p1", UID: "u1", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubelet"}}},
-		Spec:       corev1.PodSpec{Affinity: affinity, Containers: []corev1.Container{{Name: "agent"}}},
-		Status:     corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: "agent"}}},
-	}
-	object, err := SlimPod()(pod)
-	require.NoError(t, err)
-	unbound := object.(*corev1.Pod)
-	assert.Equal(t, affinity, unbound.Spec.Affinity, "the node that it is for")
-	assert.Equal(t, pod.Status.ContainerStatuses, unbound.Status.ContainerStatuses)
-	assert.Empty(t, unbound.ManagedFields)
-	assert.Empty(t, unbound.Spec.Containers)
-
-	pod.Spec.NodeName = "n1"
-	object, err = SlimPod()(pod)
-	require.NoError(t, err)
-	assert.Nil(t, object.(*corev1.Pod).Spec.Affinity)
-	assert.Equal(t, "n1", object.(*corev1.Pod).Spec.NodeName)
 }

@@ -1,12 +1,11 @@
-package loop
+package fleet
 
 import (
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // SlimNode returns the transform that keeps what decisions need of a Node: a tenth of it. Conditions keep their type, status,
@@ -71,23 +70,23 @@ func slimMeta(meta metav1.ObjectMeta, annotations ...string) metav1.ObjectMeta {
 	return slim
 }
 
-// Changed filters the changes that decisions need: not kubelet's heartbeats, of which 5,000 nodes send 17 a second.
-func Changed() predicate.Predicate {
-	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		switch after := e.ObjectNew.(type) {
-		case *corev1.Node:
-			if before, ok := e.ObjectOld.(*corev1.Node); ok {
-				same := *before
-				same.ResourceVersion = after.ResourceVersion
-				return !equality.Semantic.DeepEqual(&same, after)
-			}
-		case *corev1.Pod:
-			if before, ok := e.ObjectOld.(*corev1.Pod); ok {
-				same := *before
-				same.ResourceVersion = after.ResourceVersion
-				return !equality.Semantic.DeepEqual(&same, after)
-			}
-		}
-		return true
-	}}
+// PatchNode converts a Node for package nodepatch: it has then what a nodepatch.Client would have read of it.
+func PatchNode(node *corev1.Node) *nodepatch.Node {
+	converted := &nodepatch.Node{ObjectMeta: node.ObjectMeta}
+	converted.Spec.Taints, converted.Spec.Unschedulable = Taints(node), node.Spec.Unschedulable
+	converted.Status.NodeInfo.BootID = node.Status.NodeInfo.BootID
+	for _, c := range node.Status.Conditions {
+		converted.Status.Conditions = append(converted.Status.Conditions, nodepatch.Condition{Type: string(c.Type),
+			Status: string(c.Status), Reason: c.Reason, Message: c.Message,
+			LastHeartbeatTime: c.LastHeartbeatTime, LastTransitionTime: c.LastTransitionTime})
+	}
+	return converted
+}
+
+// Taints converts the taints of node for package nodepatch.
+func Taints(node *corev1.Node) (converted []nodepatch.Taint) {
+	for _, taint := range node.Spec.Taints {
+		converted = append(converted, nodepatch.Taint{Key: taint.Key, Value: taint.Value, Effect: string(taint.Effect)})
+	}
+	return converted
 }

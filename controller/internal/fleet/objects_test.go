@@ -1,0 +1,143 @@
+package fleet
+
+import (
+	"encoding/json"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// fill sets every field of a value that has none: lists get one item, maps one key.
+func fill(value reflect.Value) {
+	switch special := value.Addr().Interface().(type) {
+	case *metav1.Time:
+		*special = metav1.NewTime(time.Unix(1000, 0))
+		return
+	case *metav1.FieldsV1:
+		*special = *metav1.NewFieldsV1(`{"f:spec":{"f:taints":{}}}`)
+		return
+	case *resource.Quantity:
+		*special = resource.MustParse("1")
+		return
+	}
+	switch value.Kind() {
+	case reflect.Struct:
+		for i := range value.NumField() {
+			fill(value.Field(i))
+		}
+	case reflect.Pointer:
+		if value.IsNil() {
+			value.Set(reflect.New(value.Type().Elem()))
+		}
+		fill(value.Elem())
+	case reflect.Slice:
+		if value.Len() == 0 {
+			value.Set(reflect.MakeSlice(value.Type(), 1, 1))
+		}
+		fill(value.Index(0))
+	case reflect.Map:
+		if value.Len() == 0 {
+			key, of := reflect.New(value.Type().Key()).Elem(), reflect.New(value.Type().Elem()).Elem()
+			fill(key)
+			fill(of)
+			value.Set(reflect.MakeMap(value.Type()))
+			value.SetMapIndex(key, of)
+		}
+	case reflect.String:
+		if value.Len() == 0 {
+			value.SetString("filled")
+		}
+	case reflect.Bool:
+		value.SetBool(true)
+	case reflect.Int, reflect.Int32, reflect.Int64:
+		value.SetInt(7)
+	case reflect.Uint8:
+		value.SetUint(7)
+	default:
+		panic(value.Type().String())
+	}
+}
+
+// fullNode has every field, one condition of kubelet, and ours.
+func fullNode() *corev1.Node {
+	node := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady}, {}, {Type: condition}}}}
+	fill(reflect.ValueOf(node).Elem())
+	for i := range node.Status.Conditions {
+		fill(reflect.ValueOf(&node.Status.Conditions[i]).Elem())
+	}
+	return node
+}
+
+// empty names the fields of a value that are not set.
+func empty(value reflect.Value, path string) (found []string) {
+	if _, isTime := value.Interface().(metav1.Time); value.Kind() == reflect.Struct && !isTime {
+		for i := range value.NumField() {
+			found = append(found, empty(value.Field(i), path+"."+value.Type().Field(i).Name)...)
+		}
+		return found
+	}
+	if value.IsZero() || value.Kind() == reflect.Slice && value.Len() == 0 {
+		return []string{path}
+	}
+	if value.Kind() == reflect.Slice {
+		return empty(value.Index(0), path+"[]")
+	}
+	return nil
+}
+
+// The conversion has all that an agent reads of a Node, whatever field is added to what a patch tests.
+func TestPatchNodeIsWhatAClientReads(t *testing.T) {
+	node := fullNode()
+	text, err := json.Marshal(node)
+	require.NoError(t, err)
+	read := new(nodepatch.Node)
+	require.NoError(t, json.Unmarshal(text, read))
+	assert.Empty(t, empty(reflect.ValueOf(*read), ""), "the full Node is full")
+	assert.Equal(t, read, PatchNode(node))
+}
+
+// The cache has all that a patch tests, but for what is named here: no patch and no decider reads it.
+func TestSlimNodeKeepsWhatPatchesTest(t *testing.T) {
+	node := fullNode()
+	node.Annotations = map[string]string{"kept": "a", "other": "b"}
+	slim, err := SlimNode(condition, "kept")(node)
+	require.NoError(t, err)
+
+	kept := node.DeepCopy()
+	kept.Annotations = map[string]string{"kept": "a"}
+	kept.GenerateName, kept.SelfLink, kept.Generation, kept.Finalizers = "", "", 0, nil
+	kept.DeletionGracePeriodSeconds, kept.ManagedFields = nil, nil
+	kept.Status.Conditions = []corev1.NodeCondition{node.Status.Conditions[0], node.Status.Conditions[2]}
+	kept.Status.Conditions[0].LastHeartbeatTime = metav1.Time{} // of kubelet
+	assert.Equal(t, PatchNode(kept), PatchNode(slim.(*corev1.Node)))
+}
+
+func TestSlimPodKeepsWhatDecisionsRead(t *testing.T) {
+	affinity := &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "p1", UID: "u1", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubelet"}}},
+		Spec:       corev1.PodSpec{Affinity: affinity, Containers: []corev1.Container{{Name: "agent"}}},
+		Status:     corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: "agent"}}},
+	}
+	object, err := SlimPod()(pod)
+	require.NoError(t, err)
+	unbound := object.(*corev1.Pod)
+	assert.Equal(t, affinity, unbound.Spec.Affinity, "the node that it is for")
+	assert.Equal(t, pod.Status.ContainerStatuses, unbound.Status.ContainerStatuses)
+	assert.Empty(t, unbound.ManagedFields)
+	assert.Empty(t, unbound.Spec.Containers)
+
+	pod.Spec.NodeName = "n1"
+	object, err = SlimPod()(pod)
+	require.NoError(t, err)
+	assert.Nil(t, object.(*corev1.Pod).Spec.Affinity)
+	assert.Equal(t, "n1", object.(*corev1.Pod).Spec.NodeName)
+}

@@ -1,0 +1,184 @@
+package nodepatch
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	// maxUnchanged is how often the API server may refuse the same patch although the Node has changed in between (a taint
+	// before ours that comes and goes). More often counts as a refusal.
+	maxUnchanged = 3
+	// maxUndone is how many patches may be applied and leave the Node with the taint. A race is lost once, or twice.
+	maxUndone = 3
+	// fieldManager is the agent's name in managedFields, and the beginning of the controller's: what stands before the "/" of
+	// the user agent.
+	fieldManager = "kube-node-ready"
+)
+
+// change is what a patch does to a Node, and how to tell that nothing is left to do.
+type change struct {
+	build  func(*Node) []Operation
+	done   func(*Node) bool
+	voids  func(*Node) error // an error ends it: the Node has changed in a way that no retry may ignore; nil: nothing does
+	within bool              // the end of ctx also ends a request in flight, and no retry goes on after it
+}
+
+// carryOut makes a change, and returns the Node as it is then. Where a patch was applied and the Node has the startup taint again,
+// it starts over: for one Timeout, and despite the end of ctx, unless c.within.
+func (p *Patcher) carryOut(ctx context.Context, base *Node, c change) (*Node, error) {
+	node, err := p.apply(ctx, base, c)
+	if err != nil || c.done(node) {
+		return node, err
+	}
+	if !c.within {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), p.Timeout)
+		defer cancel()
+		c.within = true
+	}
+	for range maxUndone - 1 {
+		// No operation of a JSON patch can test that a list has not grown.
+		undone := errors.New("the startup taint was added while the node was patched")
+		if node, err = p.readAgain(ctx, newWaits(), base, c, undone); err != nil || c.done(node) {
+			return node, err
+		}
+		p.Retried(undone)
+		if node, err = p.apply(ctx, node, c); err != nil || c.done(node) {
+			return node, err
+		}
+	}
+	who := whoTaints(base, node)
+	return nil, fmt.Errorf("node %s: the taint is back after each of %d patches: %s", base.Name, maxUndone, who)
+}
+
+// apply sends patches until one is applied, or none is needed any more, and returns the Node as it is then.
+func (p *Patcher) apply(ctx context.Context, node *Node, c change) (*Node, error) {
+	limited, cancel := context.WithTimeout(ctx, p.Deadline)
+	defer cancel()
+	inFlight := ctx
+	if !c.within {
+		inFlight = context.WithoutCancel(ctx) // a patch that is sent is waited for
+	}
+	waits := newWaits()
+	var lastPatch []byte
+	for unchanged := 0; ctx.Err() == nil; {
+		patch, err := json.Marshal(c.build(node))
+		if err != nil {
+			return nil, fmt.Errorf("patch of node %s: %w", node.Name, err)
+		}
+		if unchanged++; !bytes.Equal(patch, lastPatch) {
+			lastPatch, unchanged = patch, 0
+		}
+		patched, err := p.inTime(inFlight, func(ctx context.Context) (*Node, error) { return p.Node.Patch(ctx, patch) })
+		switch {
+		case err == nil:
+			return patched, nil
+		case IsFinal(err):
+			return nil, &Refused{err}
+		}
+		again, readErr := p.readAgain(limited, waits, node, c, err)
+		switch {
+		case readErr != nil || c.done(again):
+			return again, readErr
+		case statusCode(err) == http.StatusUnprocessableEntity &&
+			(again.ResourceVersion == node.ResourceVersion || unchanged == maxUnchanged):
+			return nil, &Refused{err} // no test can have failed
+		}
+		p.Retried(err)
+		node = again
+	}
+	return nil, ctx.Err()
+}
+
+// readAgain reads the Node after a patch of before has ended with failure: it may have been applied all the same. The error is
+// why no other patch may follow.
+func (p *Patcher) readAgain(ctx context.Context, waits backoff.BackOff, before *Node, c change, failure error) (*Node, error) {
+	again, err := p.readAfter(ctx, waits, failure)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("patch of node %s: %w; then, reading it again: %w", before.Name, failure, err)
+	case again.UID != before.UID:
+		return nil, ErrReplaced
+	case !c.done(again) && c.voids != nil && c.voids(again) != nil:
+		return nil, c.voids(again)
+	}
+	return again, nil
+}
+
+// newWaits returns the waits between attempts.
+func newWaits() backoff.BackOff {
+	return backoff.NewExponentialBackOff(
+		backoff.WithInitialInterval(20*time.Millisecond), backoff.WithMultiplier(2),
+		backoff.WithMaxInterval(2*time.Second), backoff.WithMaxElapsedTime(0))
+}
+
+// whoTaints names the client that has written the taints since base was read, as far as managedFields tell.
+func whoTaints(base, now *Node) string {
+	wroteTaints := func(entry metav1.ManagedFieldsEntry) bool {
+		return entry.FieldsV1 != nil && entry.Time != nil && strings.Contains(entry.FieldsV1.GetRawString(), `"f:taints"`)
+	}
+	last, at := "", time.Time{}
+	for _, entry := range now.ManagedFields {
+		isKnown := func(before metav1.ManagedFieldsEntry) bool {
+			return before.Manager == entry.Manager && wroteTaints(before) && !entry.Time.After(before.Time.Time)
+		}
+		if !strings.HasPrefix(entry.Manager, fieldManager) && wroteTaints(entry) && entry.Time.After(at) &&
+			!slices.ContainsFunc(base.ManagedFields, isKnown) {
+			last, at = entry.Manager, entry.Time.Time
+		}
+	}
+	if last == "" {
+		return "an admission webhook or policy puts it back"
+	}
+	return fmt.Sprintf("%q puts it back (metadata.managedFields)", last)
+}
+
+// inTime sends a request within Timeout, and names that limit in the error if it is exceeded.
+func (p *Patcher) inTime(ctx context.Context, send func(context.Context) (*Node, error)) (*Node, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.Timeout)
+	defer cancel()
+	node, err := send(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return nil, fmt.Errorf("no answer in time: %w", err)
+	}
+	return node, err
+}
+
+// readAfter waits, at least as long as the API server asks for in err, and reads the Node. It retries
+// failed reads until ctx ends.
+func (p *Patcher) readAfter(ctx context.Context, waits backoff.BackOff, err error) (*Node, error) {
+	var last error
+	for {
+		retryAfter, _ := apierrors.SuggestsClientDelay(err) // in seconds
+		if over := sleep(ctx, max(waits.NextBackOff(), time.Duration(retryAfter)*time.Second)); over != nil {
+			return nil, cmp.Or(last, over)
+		}
+		var node *Node
+		if node, err = p.Get(ctx); err == nil || IsFinal(err) {
+			return node, err
+		}
+		last = err
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}

@@ -81,13 +81,11 @@ func (s Service) choose(ready []endpoint) []endpoint {
 	var chosen []endpoint
 	for _, e := range first {
 		chosen = append(chosen, e)
-		for i, other := range others {
-			if other.node == e.node && other.isIPv6() != e.isIPv6() {
-				most = 2 * s.MaxDials
-				chosen = append(chosen, other)
-				others[i], others = others[len(others)-1], others[:len(others)-1]
-				break
-			}
+		isPair := func(other endpoint) bool { return other.node == e.node && other.isIPv6() != e.isIPv6() }
+		if i := slices.IndexFunc(others, isPair); i >= 0 {
+			most = 2 * s.MaxDials
+			chosen = append(chosen, others[i])
+			others = slices.Delete(others, i, i+1)
 		}
 	}
 	chosen = append(append(chosen, others...), local...)

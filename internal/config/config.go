@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -75,6 +76,32 @@ const BackoffLinear = "linear"
 type UsageError []string
 
 func (e UsageError) Error() string { return strings.Join(e, "\n") }
+
+// The exit codes: a contract with kubelet, jobs and scripts.
+const (
+	ExitOK    = 0 // verified, or shut down
+	ExitError = 1 // not verified or interrupted (--once, --worker, --dry-run), or a fatal error
+	ExitUsage = 2
+)
+
+// Program is what a program says about itself.
+type Program struct{ Name, Version, Commit, BuildDate string }
+
+// Ends reports whether the program ends before it starts anything, and its exit code: it was asked for its help or its version, or
+// err, of Parse or ParseController, lists mistakes.
+func (p Program) Ends(askedVersion bool, err error, stdout, stderr io.Writer) (code int, ends bool) {
+	mistakes, _ := errors.AsType[UsageError](err)
+	for _, mistake := range mistakes {
+		_, _ = fmt.Fprintf(stderr, "%s: %s\n", p.Name, mistake)
+	}
+	switch {
+	case len(mistakes) > 0:
+		return ExitUsage, true
+	case askedVersion:
+		_, _ = fmt.Fprintf(stdout, "%s %s (commit %s, built %s, %s)\n", p.Name, p.Version, p.Commit, p.BuildDate, runtime.Version())
+	}
+	return ExitOK, askedVersion || errors.Is(err, pflag.ErrHelp)
+}
 
 // setting is one flag and the environment variable of the same name. Its value stays text until both have been read, so that
 // every mistake is reported, not only the first.

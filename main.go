@@ -66,7 +66,7 @@ func run(args []string, lookupEnv func(string) (string, bool), signals <-chan os
 
 	recorder := metrics.New(cfg.NodeName, checklist.Names(cfg), metrics.Build{Version: version, Commit: commit})
 	if cfg.EnableMetrics {
-		server, err := recorder.Listen(cfg.MetricsPort)
+		server, err := metrics.Listen(cfg.MetricsPort, recorder.Handler(), 10*time.Second)
 		if err != nil {
 			log.WithError(err).Error("start: choose another port with --metrics-port, or --enable-metrics=false")
 			return config.ExitError
@@ -81,8 +81,7 @@ func run(args []string, lookupEnv func(string) (string, bool), signals <-chan os
 // runWorker opens the port before anything else: kubelet's first probe waits for the verdict there.
 func runWorker(ctx context.Context, cfg config.Config, lookupEnv func(string) (string, bool), log *logrus.Entry) int {
 	worker := agent.NewWorker(cfg, log, version)
-	const noTimeout = 0 // an answer waits for the whole round
-	server, err := metrics.Listen(cfg.MetricsPort, worker.Handler(), noTimeout)
+	server, err := metrics.Listen(cfg.MetricsPort, worker.Handler(), 0) // without a limit: an answer waits for the whole round
 	if err != nil {
 		log.WithError(err).Error("start: choose another port with --metrics-port")
 		return config.ExitError

@@ -242,7 +242,7 @@ func TestProbes(t *testing.T) {
 
 func TestListen(t *testing.T) {
 	r := newRecorder()
-	server, err := r.Listen(0)
+	server, err := Listen(0, r.Handler(), time.Second)
 	require.NoError(t, err)
 	_, text, err := net.SplitHostPort(server.Addr)
 	require.NoError(t, err)
@@ -253,13 +253,13 @@ func TestListen(t *testing.T) {
 	assert.Equal(t, http.StatusOK, code)
 	assert.Contains(t, body, `node_check_status{node="node1"} 0`)
 
-	_, err = r.Listen(port)
+	_, err = Listen(port, r.Handler(), time.Second)
 	require.EqualError(t, err, "metrics port "+text+" cannot be bound: listen tcp :"+text+": bind: address already in use")
 
 	require.NoError(t, server.Shutdown(t.Context()))
 	_, err = net.Dial("tcp", "127.0.0.1:"+text)
 	require.ErrorContains(t, err, "connection refused")
-	again, err := r.Listen(port)
+	again, err := Listen(port, r.Handler(), time.Second)
 	require.NoError(t, err, "the port is free again")
 	require.NoError(t, again.Shutdown(t.Context()))
 }

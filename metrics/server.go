@@ -11,11 +11,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Listen serves Handler: see the function Listen.
-func (r *Recorder) Listen(port int) (*http.Server, error) {
-	return Listen(port, r.Handler(), 10*time.Second)
-}
-
 // Listen binds port on every address before it returns, so that a port in use fails the start. It
 // serves in the background until Shutdown. An answer must be written within the timeout; 0: there is no limit.
 func Listen(port int, handler http.Handler, timeout time.Duration) (*http.Server, error) {

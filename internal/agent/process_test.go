@@ -81,7 +81,7 @@ func start(t *testing.T, env map[string]string, args ...string) *process {
 		} else {
 			recorder := metrics.New("node1", checks.Names(), metrics.Build{})
 			if cfg.EnableMetrics {
-				server, err := recorder.Listen(cfg.MetricsPort)
+				server, err := metrics.Listen(cfg.MetricsPort, recorder.Handler(), 0)
 				if !assert.NoError(t, err) {
 					return
 				}

@@ -3,17 +3,14 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/signal"
-	"runtime"
 	"syscall"
 	"time"
 
 	"github.com/sirupsen/logrus"
-	"github.com/spf13/pflag"
 
 	"github.com/imunhatep/kube-node-ready/internal/agent"
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
@@ -29,13 +26,6 @@ var (
 	buildDate = "unknown"
 )
 
-// The exit codes: a contract with kubelet, jobs and scripts.
-const (
-	exitOK          = 0 // verified, or shut down
-	exitNotVerified = 1 // or interrupted (--once, --worker, --dry-run), or a fatal error
-	exitUsage       = 2
-)
-
 func main() {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
@@ -45,18 +35,9 @@ func main() {
 // run is the whole process except its environment, so that tests can call it.
 func run(args []string, lookupEnv func(string) (string, bool), signals <-chan os.Signal, stdout, stderr io.Writer) int {
 	cfg, err := config.Parse(args, lookupEnv, stdout)
-	var usageError config.UsageError
-	switch {
-	case errors.Is(err, pflag.ErrHelp):
-		return exitOK
-	case errors.As(err, &usageError):
-		for _, problem := range usageError {
-			_, _ = fmt.Fprintf(stderr, "kube-node-ready: %s\n", problem)
-		}
-		return exitUsage
-	case cfg.Version:
-		_, _ = fmt.Fprintf(stdout, "kube-node-ready %s (commit %s, built %s, %s)\n", version, commit, buildDate, runtime.Version())
-		return exitOK
+	program := config.Program{Name: "kube-node-ready", Version: version, Commit: commit, BuildDate: buildDate}
+	if code, ends := program.Ends(cfg.Version, err, stdout, stderr); ends {
+		return code
 	}
 
 	ctx, stop := context.WithCancel(context.Background())
@@ -80,15 +61,15 @@ func run(args []string, lookupEnv func(string) (string, bool), signals <-chan os
 	if environment.Err != nil {
 		log.WithError(environment.Err).
 			Error("no access to the Kubernetes API: run in a pod with a service account token, or name a kubeconfig (--kubeconfig)")
-		return exitNotVerified
+		return config.ExitError
 	}
 
 	recorder := metrics.New(cfg.NodeName, checklist.Names(cfg), metrics.Build{Version: version, Commit: commit})
 	if cfg.EnableMetrics {
-		server, err := recorder.Listen(cfg.MetricsPort)
+		server, err := metrics.Listen(cfg.MetricsPort, recorder.Handler(), 10*time.Second)
 		if err != nil {
 			log.WithError(err).Error("start: choose another port with --metrics-port, or --enable-metrics=false")
-			return exitNotVerified
+			return config.ExitError
 		}
 		defer shutdown(server, log)
 	}
@@ -100,17 +81,16 @@ func run(args []string, lookupEnv func(string) (string, bool), signals <-chan os
 // runWorker opens the port before anything else: kubelet's first probe waits for the verdict there.
 func runWorker(ctx context.Context, cfg config.Config, lookupEnv func(string) (string, bool), log *logrus.Entry) int {
 	worker := agent.NewWorker(cfg, log, version)
-	const noTimeout = 0 // an answer waits for the whole round
-	server, err := metrics.Listen(cfg.MetricsPort, worker.Handler(), noTimeout)
+	server, err := metrics.Listen(cfg.MetricsPort, worker.Handler(), 0) // without a limit: an answer waits for the whole round
 	if err != nil {
 		log.WithError(err).Error("start: choose another port with --metrics-port")
-		return exitNotVerified
+		return config.ExitError
 	}
 	defer shutdown(server, log)
 	environment := kube.AnonymousEnvironment(cfg.ClusterCA, lookupEnv, userAgent())
 	if environment.Err != nil {
 		log.WithError(environment.Err).Error("start: check CLUSTER_CA")
-		return exitNotVerified
+		return config.ExitError
 	}
 	return exitCode(worker.Run(ctx, environment))
 }
@@ -119,15 +99,15 @@ func userAgent() string { return "kube-node-ready/" + version }
 
 func exitCode(ok bool) int {
 	if ok {
-		return exitOK
+		return config.ExitOK
 	}
-	return exitNotVerified
+	return config.ExitError
 }
 
-func shutdown(server *metrics.Server, log *logrus.Entry) {
+func shutdown(server *http.Server, log *logrus.Entry) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	if err := server.Close(ctx); err != nil {
+	if err := server.Shutdown(ctx); err != nil {
 		log.WithError(err).Debug("metrics server")
 	}
 }
@@ -140,8 +120,7 @@ func newLogger(cfg config.Config, out io.Writer) *logrus.Logger {
 	} else {
 		log.SetFormatter(&logrus.TextFormatter{FullTimestamp: true, TimestampFormat: "15:04:05.000"})
 	}
-	if level, err := logrus.ParseLevel(cfg.LogLevel); err == nil {
-		log.SetLevel(level)
-	}
+	level, _ := logrus.ParseLevel(cfg.LogLevel) // one of the four that the settings allow
+	log.SetLevel(level)
 	return log
 }

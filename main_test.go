@@ -23,6 +23,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	semver "k8s.io/apimachinery/pkg/util/version"
+
+	"github.com/imunhatep/kube-node-ready/internal/config"
 )
 
 // start calls run in a cluster whose API server refuses connections, with the variables in env. It returns the channel
@@ -60,14 +62,14 @@ func kubeconfig(t *testing.T) string {
 
 func TestVersion(t *testing.T) {
 	code, stdout, stderr := exit(t, map[string]string{"NODE_NAME": ""}, "--version")
-	assert.Equal(t, exitOK, code)
+	assert.Equal(t, config.ExitOK, code)
 	assert.Equal(t, "kube-node-ready dev (commit unknown, built unknown, "+runtime.Version()+")\n", stdout)
 	assert.Empty(t, stderr)
 }
 
 func TestHelpOnStdout(t *testing.T) {
 	code, stdout, stderr := exit(t, nil, "--help")
-	assert.Equal(t, exitOK, code)
+	assert.Equal(t, config.ExitOK, code)
 	assert.Contains(t, stdout, "Usage: kube-node-ready [flags]")
 	assert.Empty(t, stderr)
 }
@@ -79,7 +81,7 @@ func TestUsageStartsNothing(t *testing.T) {
 	code, stdout, stderr := exit(t, map[string]string{
 		"KUBECONFIG": kubeconfig(t), "CHECK_TIMEOUT": "3", "METRICS_PORT": strconv.Itoa(taken.Addr().(*net.TCPAddr).Port),
 	}, "--taint-effect=Never", "--once")
-	assert.Equal(t, exitUsage, code)
+	assert.Equal(t, config.ExitUsage, code)
 	assert.Equal(t, `kube-node-ready: CHECK_TIMEOUT (--check-timeout) "3": must be a duration between 100ms and 5m0s, such as 500ms, 3s or 5m
 kube-node-ready: --taint-effect "Never": must be one of NoSchedule, PreferNoSchedule, NoExecute
 `, stderr)
@@ -90,7 +92,7 @@ kube-node-ready: --taint-effect "Never": must be one of NoSchedule, PreferNoSche
 func TestDeskRunIsAUsageError(t *testing.T) {
 	code, stdout, stderr := exit(t, map[string]string{"NODE_NAME": "", "KUBERNETES_SERVICE_HOST": "", "KUBECONFIG": kubeconfig(t)},
 		"--once", "--node-name=node1")
-	assert.Equal(t, exitUsage, code)
+	assert.Equal(t, config.ExitUsage, code)
 	assert.Contains(t, stderr, "not inside a cluster (KUBERNETES_SERVICE_HOST or KUBERNETES_SERVICE_PORT is not set): only --dry-run works here")
 	assert.Empty(t, stdout)
 }
@@ -101,7 +103,7 @@ func TestPortInUse(t *testing.T) {
 	defer func() { _ = taken.Close() }()
 	port := strconv.Itoa(taken.Addr().(*net.TCPAddr).Port)
 	code, _, stderr := exit(t, map[string]string{"KUBECONFIG": kubeconfig(t), "METRICS_PORT": port})
-	assert.Equal(t, exitNotVerified, code)
+	assert.Equal(t, config.ExitError, code)
 	assert.Equal(t, 1, strings.Count(stderr, "\n"), "nothing else was started")
 	assert.Contains(t, stderr, `"msg":"start: choose another port with --metrics-port, or --enable-metrics=false"`)
 	assert.Contains(t, stderr, `"error":"metrics port `+port+` cannot be bound: listen tcp :`+port+`: bind: address already in use"`)
@@ -124,7 +126,7 @@ func TestNoAPIAccess(t *testing.T) {
 			t.Setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1") // client-go reads them itself
 			t.Setenv("KUBERNETES_SERVICE_PORT", "1")
 			code, _, stderr := exit(t, nil, "--kubeconfig="+test.kubeconfig)
-			assert.Equal(t, exitNotVerified, code)
+			assert.Equal(t, config.ExitError, code)
 			assert.Equal(t, 1, strings.Count(stderr, "\n"))
 			assert.Contains(t, stderr, `"msg":"no access to the Kubernetes API: run in a pod with a service account token, or name a kubeconfig (--kubeconfig)"`)
 			assert.Contains(t, stderr, `"error":"`+test.want+`"`)
@@ -135,7 +137,7 @@ func TestNoAPIAccess(t *testing.T) {
 func TestKubeconfigList(t *testing.T) {
 	list := filepath.Join(t.TempDir(), "missing") + string(os.PathListSeparator) + kubeconfig(t)
 	code, stdout, _ := exit(t, map[string]string{"KUBECONFIG": list, "KUBERNETES_SERVICE_HOST": ""}, "--dry-run")
-	assert.Equal(t, exitNotVerified, code)
+	assert.Equal(t, config.ExitError, code)
 	assert.Contains(t, stdout, "127.0.0.1:1: connection refused", "the server that the second file names")
 }
 
@@ -144,10 +146,10 @@ func TestSignal(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	signals, wait := start(t, &stdout, &stderr, map[string]string{"KUBECONFIG": kubeconfig(t), "ENABLE_METRICS": "false"})
 	signals <- syscall.SIGTERM
-	assert.Equal(t, exitOK, wait())
+	assert.Equal(t, config.ExitOK, wait())
 	signals, wait = start(t, &stdout, &stderr, map[string]string{"KUBECONFIG": kubeconfig(t), "ENABLE_METRICS": "false"}, "--once")
 	signals <- syscall.SIGTERM
-	assert.Equal(t, exitNotVerified, wait(), "there is no verdict")
+	assert.Equal(t, config.ExitError, wait(), "there is no verdict")
 }
 
 // startWorker runs a worker against an API server that accepts connections and answers none of them. It returns the address
@@ -193,7 +195,7 @@ func TestWorkerAnswersWithItsVerdict(t *testing.T) {
 	address, _, stderr, wait := startWorker(t, "--max-retries=0", "--check-timeout=10100ms")
 	assert.Equal(t, http.StatusNotFound, get(address+"/metrics"))
 	assert.Equal(t, http.StatusServiceUnavailable, get(address+"/readyz"))
-	assert.Equal(t, exitNotVerified, wait(), "at once")
+	assert.Equal(t, config.ExitError, wait(), "at once")
 	assert.Contains(t, stderr.String(), `"msg":"node not verified"`)
 	assert.Contains(t, stderr.String(), "TCP connects, but the TLS handshake does not end")
 	assert.Zero(t, get(address+"/healthz"), "the port is closed")
@@ -203,13 +205,13 @@ func TestWorkerSignal(t *testing.T) {
 	t.Parallel()
 	_, signals, stderr, wait := startWorker(t, "--check-timeout=5m")
 	signals <- syscall.SIGTERM
-	assert.Equal(t, exitNotVerified, wait(), "there is no verdict")
+	assert.Equal(t, config.ExitError, wait(), "there is no verdict")
 	assert.Contains(t, stderr.String(), `"msg":"shutting down before the verdict"`)
 }
 
 func TestWorkerUsage(t *testing.T) {
 	code, stdout, stderr := exit(t, map[string]string{"NODE_NAME": "", "DNS_ENDPOINTS": "kube-dns:53"}, "--worker")
-	assert.Equal(t, exitUsage, code)
+	assert.Equal(t, config.ExitUsage, code)
 	assert.Empty(t, stdout)
 	assert.Equal(t, 3, strings.Count(stderr, "\n"), stderr)
 	for _, name := range []string{"DNS_ENDPOINTS", "NODE_NAME", "CLUSTER_CA"} {

@@ -82,25 +82,21 @@ func isHeaderRefused(err error) bool {
 // how far it got, because the causes differ.
 func tracePhase(ctx context.Context) (traced context.Context, explain func(error) error) {
 	var phase atomic.Pointer[string]
-	pending := func(text string) { phase.Store(&text) }
-	done := func(err error) {
+	next := func(text string, err error) {
 		if err == nil {
-			phase.Store(nil)
+			phase.Store(&text)
 		}
 	}
+	const sent = "TCP and TLS work and the request is sent, but it is not answered"
 	traced = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		ConnectStart:      func(string, string) { pending("TCP connection not accepted") },
-		ConnectDone:       func(_, _ string, err error) { done(err) },
-		TLSHandshakeStart: func() { pending("TCP connects, but the TLS handshake does not end") },
-		TLSHandshakeDone:  func(_ tls.ConnectionState, err error) { done(err) },
-		WroteRequest: func(info httptrace.WroteRequestInfo) {
-			if info.Err == nil {
-				pending("TCP and TLS work and the request is sent, but it is not answered")
-			}
-		},
+		ConnectStart:      func(string, string) { next("TCP connection not accepted", nil) },
+		ConnectDone:       func(_, _ string, err error) { next("", err) },
+		TLSHandshakeStart: func() { next("TCP connects, but the TLS handshake does not end", nil) },
+		TLSHandshakeDone:  func(_ tls.ConnectionState, err error) { next("", err) },
+		WroteRequest:      func(info httptrace.WroteRequestInfo) { next(sent, info.Err) },
 	})
 	return traced, func(err error) error {
-		if text := phase.Load(); text != nil && isTimeout(err) {
+		if text := phase.Load(); text != nil && *text != "" && isTimeout(err) {
 			return fmt.Errorf("%s: %w", *text, err)
 		}
 		return err

@@ -119,12 +119,11 @@ type outcome struct {
 	detail   string
 	warnings []string
 	err      error
-	took     time.Duration // 0 where nobody asks
 }
 
 // inParallel probes all items at the same time and returns the outcomes in the order of the items.
-func inParallel[T any](items []T, probe func(T) outcome) []outcome {
-	outcomes := make([]outcome, len(items))
+func inParallel[Item, Outcome any](items []Item, probe func(Item) Outcome) []Outcome {
+	outcomes := make([]Outcome, len(items))
 	var all sync.WaitGroup
 	for i, item := range items {
 		all.Go(func() { outcomes[i] = probe(item) })

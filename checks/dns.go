@@ -87,7 +87,7 @@ func probeName(ctx context.Context, resolver Resolver, name string, remedy func(
 func probeRoot(ctx context.Context, resolver Resolver) outcome {
 	server := resolver.Servers[0]
 	query, err := newQuery(".", dnsmessage.TypeNS, true)
-	for wait := share(ctx, 1); err == nil || (isTimeout(err) && ctx.Err() == nil); { // again after a lost packet
+	for wait := share(ctx, 3); err == nil || (isTimeout(err) && ctx.Err() == nil); { // again after a lost packet
 		attempt, cancel := context.WithTimeout(ctx, wait)
 		_, err = exchange(attempt, cmp.Or(resolver.Network, "udp"), server, query)
 		cancel()

@@ -1,9 +1,9 @@
 package checks
 
 import (
-	"cmp"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -95,23 +95,15 @@ func FormatEndpoints(found []EndpointSlice) []string {
 
 // SampleEndpoints returns a random few of what FormatEndpoints has returned, in a random order, those on other nodes first.
 func SampleEndpoints(texts []string, node string, most int) []string {
-	isLocal := func(text string) bool {
-		_, rest, _ := strings.Cut(text, "/")
-		on, _, _ := strings.Cut(rest, "/")
-		return on != "" && on == node
-	}
-	sample := slices.Clone(texts)
-	rand.Shuffle(len(sample), func(i, j int) { sample[i], sample[j] = sample[j], sample[i] })
-	slices.SortStableFunc(sample, func(a, b string) int {
-		switch {
-		case isLocal(a) == isLocal(b):
-			return 0
-		case isLocal(b):
-			return -1
-		default:
-			return 1
+	var others, local []string
+	for _, i := range rand.Perm(len(texts)) {
+		if _, rest, _ := strings.Cut(texts[i], "/"); strings.HasPrefix(rest+"/", node+"/") {
+			local = append(local, texts[i])
+		} else {
+			others = append(others, texts[i])
 		}
-	})
+	}
+	sample := append(others, local...)
 	return sample[:min(len(sample), most)]
 }
 
@@ -122,13 +114,12 @@ func ParseEndpoints(texts []string) ([]EndpointSlice, error) {
 	for i, text := range texts {
 		address, rest, _ := strings.Cut(text, "/")
 		node, name, _ := strings.Cut(rest, "/")
-		host, number, err := net.SplitHostPort(address)
-		port, notNumber := strconv.ParseInt(number, 10, 32)
-		if err = cmp.Or(err, notNumber); err != nil {
+		one, err := netip.ParseAddrPort(address)
+		if err != nil {
 			return nil, err
 		}
-		found[i].Ports = []EndpointPort{{Name: &name, Port: new(int32(port))}}
-		found[i].Endpoints = []Endpoint{{Addresses: []string{host}, NodeName: node}}
+		found[i].Ports = []EndpointPort{{Name: &name, Port: new(int32(one.Port()))}}
+		found[i].Endpoints = []Endpoint{{Addresses: []string{one.Addr().String()}, NodeName: node}}
 	}
 	return found, nil
 }

@@ -38,12 +38,9 @@ func withRoots(system *x509.CertPool, bundled string, cluster []byte) *x509.Cert
 
 // get requests a URL over a connection of its own. A status below 400 is a pass: it does not follow redirects to other hosts.
 func (n Network) get(ctx context.Context, target Target) outcome {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.URL, nil)
-	roots := n.Roots
-	if err == nil && roots == nil {
-		roots, err = trustedRoots(n.ClusterCA)
-	}
-	if err != nil {
+	request, requestErr := http.NewRequestWithContext(ctx, http.MethodGet, target.URL, nil)
+	roots, rootsErr := trustedRoots(n.ClusterCA)
+	if err := cmp.Or(requestErr, rootsErr); err != nil {
 		return outcome{err: fmt.Errorf("%s: %w", target.URL, err)}
 	}
 	// http.Transport would go on resolving, connecting and shaking hands after ctx has ended.

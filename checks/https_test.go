@@ -19,12 +19,10 @@ import (
 
 // secure starts an HTTPS server whose certificate is for example.com and 127.0.0.1, and returns its
 // address and its CA.
-func secure(t *testing.T, handler http.HandlerFunc) (address string, roots *x509.CertPool) {
+func secure(t *testing.T, handler http.HandlerFunc) (address, ca string) {
 	t.Helper()
 	server := quietly(t, handler, (*httptest.Server).StartTLS)
-	roots = x509.NewCertPool()
-	roots.AddCert(server.Certificate())
-	return server.Listener.Addr().String(), roots
+	return server.Listener.Addr().String(), string(asPEM(server.Certificate()))
 }
 
 func status(code int) http.HandlerFunc {
@@ -46,8 +44,8 @@ func TestHTTPSTarget(t *testing.T) {
 	}
 	for code, good := range map[int]bool{200: true, 204: true, 302: true, 399: true, 400: false, 404: false, 503: false} {
 		t.Run(http.StatusText(code), func(t *testing.T) {
-			address, roots := secure(t, status(code))
-			report, err := try(t, Network{Roots: roots}, "https://"+address+"/path?q=1")
+			address, ca := secure(t, status(code))
+			report, err := try(t, Network{ClusterCA: ca}, "https://"+address+"/path?q=1")
 			if good {
 				require.NoError(t, err)
 				require.Contains(t, report.Detail, "GET https://"+address+"/path?q=1 ")
@@ -59,9 +57,9 @@ func TestHTTPSTarget(t *testing.T) {
 	}
 	t.Run("the request", func(t *testing.T) {
 		asked := make(chan *http.Request, 1)
-		address, roots := secure(t, func(_ http.ResponseWriter, r *http.Request) { asked <- r })
+		address, ca := secure(t, func(_ http.ResponseWriter, r *http.Request) { asked <- r })
 		t.Setenv("HTTPS_PROXY", "http://127.0.0.1:1") // not used
-		_, err := try(t, Network{Roots: roots}, "https://"+address+"/healthz")
+		_, err := try(t, Network{ClusterCA: ca}, "https://"+address+"/healthz")
 		require.NoError(t, err)
 		request := <-asked
 		require.Equal(t, http.MethodGet, request.Method)
@@ -74,15 +72,15 @@ func TestHTTPSTarget(t *testing.T) {
 		require.Contains(t, Remedy(err), "a CA that the system or the cluster trusts")
 	})
 	t.Run("a certificate for another name", func(t *testing.T) {
-		address, roots := secure(t, status(200))
+		address, ca := secure(t, status(200))
 		_, port, _ := net.SplitHostPort(address)
-		_, err := try(t, Network{Roots: roots, Resolver: answering(t, "127.0.0.1")}, "https://other.example:"+port)
+		_, err := try(t, Network{ClusterCA: ca, Resolver: answering(t, "127.0.0.1")}, "https://other.example:"+port)
 		require.ErrorContains(t, err, "TLS: x509: certificate is valid for example.com")
 	})
 	t.Run("a name, with an address that does not answer", func(t *testing.T) {
-		address, roots := secure(t, status(200))
+		address, ca := secure(t, status(200))
 		_, port, _ := net.SplitHostPort(address)
-		_, err := try(t, Network{Roots: roots, Resolver: answering(t, unreachable, "127.0.0.2", "127.0.0.1")}, "https://example.com:"+port)
+		_, err := try(t, Network{ClusterCA: ca, Resolver: answering(t, unreachable, "127.0.0.2", "127.0.0.1")}, "https://example.com:"+port)
 		require.NoError(t, err)
 	})
 	t.Run("a name, with an address that drops packets", func(t *testing.T) {
@@ -94,7 +92,7 @@ func TestHTTPSTarget(t *testing.T) {
 			s.Listener = listener
 			s.StartTLS()
 		})
-		_, err := try(t, Network{Roots: pool(server.Certificate()), Resolver: answering(t, "127.0.0.1", "127.0.0.2")}, "https://example.com:"+port)
+		_, err := try(t, Network{ClusterCA: string(asPEM(server.Certificate())), Resolver: answering(t, "127.0.0.1", "127.0.0.2")}, "https://example.com:"+port)
 		require.NoError(t, err)
 	})
 	t.Run("no TLS", func(t *testing.T) {
@@ -141,10 +139,10 @@ func TestHTTPSTarget(t *testing.T) {
 		require.Equal(t, checkTarget, Remedy(err))
 	})
 	t.Run("a name server that is slow", func(t *testing.T) { // slower than others, within its share of the attempt
-		address, roots := secure(t, status(200))
+		address, ca := secure(t, status(200))
 		_, port, _ := net.SplitHostPort(address)
 		server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"example.com.": {a: []string{"127.0.0.1"}, slowA: 1300 * time.Millisecond}})
-		_, err := try(t, Network{Roots: roots, Resolver: &Resolver{Servers: []string{server.address}}}, "https://example.com:"+port)
+		_, err := try(t, Network{ClusterCA: ca, Resolver: &Resolver{Servers: []string{server.address}}}, "https://example.com:"+port)
 		require.NoError(t, err)
 	})
 	t.Run("an unknown name", func(t *testing.T) {

@@ -3,7 +3,6 @@ package checks
 import (
 	"cmp"
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -15,9 +14,8 @@ import (
 // Network connects to every target, all in parallel, or sends it a GET over HTTPS.
 type Network struct {
 	Targets  []Target
-	Resolver *Resolver      // for targets given by name; nil: the one of /etc/resolv.conf
-	Roots    *x509.CertPool // the CAs for HTTPS; nil: the system's and the cluster's
-	// ClusterCA is the cluster's CA (PEM); "": that of the pod's service account.
+	Resolver *Resolver // for targets given by name; nil: the one of /etc/resolv.conf
+	// ClusterCA is the cluster's CA (PEM), which HTTPS trusts beside the system's; "": that of the pod's service account.
 	ClusterCA string
 }
 

@@ -88,7 +88,7 @@ func (p Peers) find(ctx context.Context) ([]PeerResult, error) {
 	if p.Redraw == nil {
 		return connect(ctx, p.Sample)
 	}
-	first, cancel := part(ctx, 2) // more than the second after which TCP repeats a lost SYN (RFC 6298, 2), at 3s
+	first, cancel := context.WithTimeout(ctx, share(ctx, 2)) // more than the second after which TCP repeats a lost SYN (RFC 6298, 2), at 3s
 	results, err := connect(first, p.Sample)
 	cancel()
 	if err == nil && 2*len(failuresOf(results)) > len(results) {
@@ -102,7 +102,7 @@ func (p Peers) find(ctx context.Context) ([]PeerResult, error) {
 
 // connect connects to some of a sample. The sample takes at most half of the time.
 func connect(ctx context.Context, sample func(context.Context) ([]Peer, error)) ([]PeerResult, error) {
-	listing, cancel := part(ctx, 2)
+	listing, cancel := context.WithTimeout(ctx, share(ctx, 2))
 	defer cancel()
 	peers, err := sample(listing)
 	if err != nil {
@@ -112,25 +112,11 @@ func connect(ctx context.Context, sample func(context.Context) ([]Peer, error)) 
 	for _, peer := range peers {
 		draw.add(peer)
 	}
-	chosen := draw.Peers()
-	results := make([]PeerResult, len(chosen))
-	for i, o := range inParallel(chosen, func(peer Peer) outcome {
+	return inParallel(draw.Peers(), func(peer Peer) PeerResult {
 		start := time.Now()
 		err := healthz(ctx, peer)
-		return outcome{err: err, took: time.Since(start)}
-	}) {
-		results[i] = PeerResult{chosen[i], o.took, o.err}
-	}
-	return results, nil
-}
-
-// part returns a context that ends after one of so many parts of the time that ctx has left.
-func part(ctx context.Context, parts int) (context.Context, context.CancelFunc) {
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		return context.WithCancel(ctx)
-	}
-	return context.WithTimeout(ctx, time.Until(deadline)/time.Duration(parts))
+		return PeerResult{peer, time.Since(start), err}
+	}), nil
 }
 
 func answers(results []PeerResult) int { return len(results) - len(failuresOf(results)) }
@@ -213,8 +199,7 @@ func (s *PeerSample) add(peer Peer) {
 
 // Peers returns the sample.
 func (s *PeerSample) Peers() (peers []Peer) {
-	for turn := 0; len(peers) < s.Size; turn++ {
-		before := len(peers)
+	for turn := range s.Size {
 		for _, zone := range s.zones {
 			if turn == 0 {
 				rand.Shuffle(len(zone.peers), func(i, j int) { zone.peers[i], zone.peers[j] = zone.peers[j], zone.peers[i] })
@@ -222,9 +207,6 @@ func (s *PeerSample) Peers() (peers []Peer) {
 			if turn < len(zone.peers) && len(peers) < s.Size {
 				peers = append(peers, zone.peers[turn])
 			}
-		}
-		if len(peers) == before {
-			break
 		}
 	}
 	return peers

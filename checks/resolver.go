@@ -41,20 +41,17 @@ func (r Resolver) candidates(name string) (names, diagnosis []string) {
 	return names, diagnosis
 }
 
-// share is how long one exchange may take: a lost packet must not cost the whole attempt, and every server has its turn.
-func share(ctx context.Context, servers int) time.Duration {
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		return time.Second
-	}
-	return time.Until(deadline) / time.Duration(max(3, servers))
+// share returns one of so many parts of the time that an attempt has left.
+func share(ctx context.Context, parts int) time.Duration {
+	deadline, _ := ctx.Deadline()
+	return time.Until(deadline) / time.Duration(parts)
 }
 
 // lookup resolves name to the addresses of the family that answers first, or, with every, of both. Warnings name the
 // servers that failed before another one answered. The error is the first one that is not negative, else the first one.
 func (r Resolver) lookup(ctx context.Context, name string, every bool) (addrs []netip.Addr, warnings []string, err error) {
 	failed := &dnsError{name: name, err: errNotName}
-	wait := share(ctx, len(r.Servers))
+	wait := share(ctx, max(3, len(r.Servers))) // a lost packet must not cost the whole attempt, and every server has its turn
 	names, diagnosis := r.candidates(name)
 	for _, candidate := range names {
 		addrs, more, failure := r.resolve(ctx, candidate, wait, every)

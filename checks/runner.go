@@ -64,7 +64,7 @@ func (l *linear) NextBackOff() time.Duration {
 
 // Round runs every check in list. The first one without retries left fails the round; the later ones are tried once, so
 // that the results name every broken layer. An error means that ctx ended first: the results are incomplete.
-func (r *Runner) Round(ctx context.Context, list []Check) ([]Result, error) {
+func (r Runner) Round(ctx context.Context, list []Check) ([]Result, error) {
 	results := make([]Result, 0, len(list))
 	failed := false
 	for _, check := range list {
@@ -83,7 +83,7 @@ func (r *Runner) Round(ctx context.Context, list []Check) ([]Result, error) {
 }
 
 // Longest returns the longest that a round of so many checks can take.
-func (r *Runner) Longest(number int) time.Duration {
+func (r Runner) Longest(number int) time.Duration {
 	const slowest = (1 + jitter) / (1 - jitter) // the longest of a wait and the shortest that NextBackOff may return for it
 	check, waits := r.Timeout, r.NewBackOff()
 	for range r.MaxRetries {
@@ -92,7 +92,7 @@ func (r *Runner) Longest(number int) time.Duration {
 	return time.Duration(number) * check
 }
 
-func (r *Runner) retry(ctx context.Context, check Check, retries int) Attempt {
+func (r Runner) retry(ctx context.Context, check Check, retries int) Attempt {
 	var last Attempt
 	attempt := func() error {
 		attemptCtx, cancel := context.WithTimeout(ctx, r.Timeout)
@@ -103,19 +103,15 @@ func (r *Runner) retry(ctx context.Context, check Check, retries int) Attempt {
 		last = Attempt{Check: check.Name(), Number: last.Number + 1, Took: took, Report: report, Err: err}
 		return err
 	}
+	ended := func(_ error, wait time.Duration) {
+		last.RetryIn = wait
+		if ctx.Err() == nil && r.Observer != nil {
+			r.Observer.Attempted(last)
+		}
+	}
 	// RetryNotify returns the error of ctx once that has ended: last keeps the check's. It does not notify of the last attempt.
 	policy := backoff.WithContext(backoff.WithMaxRetries(r.NewBackOff(), uint64(retries)), ctx)
-	_ = backoff.RetryNotify(attempt, policy, func(_ error, wait time.Duration) {
-		last.RetryIn = wait
-		r.observe(ctx, last)
-	})
-	last.RetryIn = 0
-	r.observe(ctx, last)
+	_ = backoff.RetryNotify(attempt, policy, ended)
+	ended(nil, 0)
 	return last
-}
-
-func (r *Runner) observe(ctx context.Context, a Attempt) {
-	if ctx.Err() == nil && r.Observer != nil {
-		r.Observer.Attempted(a)
-	}
 }

@@ -21,7 +21,7 @@ type Service struct {
 	Namespace, Service string
 	Node               string // this node: a local endpoint proves nothing about the network between nodes
 	TaintKey           string // of the startup taint: the service's pods must tolerate it
-	FailedTaintKey     string // of the failed taint, which they must tolerate too; "": none
+	FailedTaintKey     string // of the failed taint, which they must tolerate too
 	Domain             string // the cluster's DNS domain, for a name that every DNS endpoint can resolve
 	MaxDials           int    // how many endpoints of each address family to connect to; 0: 8 in all
 	SmallPackets       bool   // only connect, without the large query
@@ -52,14 +52,10 @@ func (s Service) Try(ctx context.Context) (Report, error) {
 	case portless > 0:
 		return Report{}, fail("set DNS_SERVICE to a service whose pods listen on TCP", "service %s has no TCP port", name)
 	}
-	tolerations := fmt.Sprintf("toleration {key: %s, operator: Exists}", s.TaintKey)
-	if s.FailedTaintKey != "" {
-		const both = "tolerations {key: %s, operator: Exists} and {key: %s, operator: Exists}"
-		tolerations = fmt.Sprintf(both, s.TaintKey, s.FailedTaintKey)
-	}
-	return Report{}, fail(fmt.Sprintf("most likely the pods of %s are Pending because they do not tolerate the taint %s: "+
-		"add the %s to them, or run them on nodes that are never gated; see: kubectl -n %s get pods -o wide",
-		name, s.TaintKey, tolerations, s.Namespace), "service %s has no ready endpoint (%d not ready)", name, unready)
+	return Report{}, fail(fmt.Sprintf("most likely the pods of %s are Pending because they do not tolerate the taint %[2]s: "+
+		"add the tolerations {key: %[2]s, operator: Exists} and {key: %[3]s, operator: Exists} to them, "+
+		"or run them on nodes that are never gated; see: kubectl -n %[4]s get pods -o wide",
+		name, s.TaintKey, s.FailedTaintKey, s.Namespace), "service %s has no ready endpoint (%d not ready)", name, unready)
 }
 
 func (s Service) isLocal(e endpoint) bool { return e.node != "" && e.node == s.Node }
@@ -85,13 +81,11 @@ func (s Service) choose(ready []endpoint) []endpoint {
 	var chosen []endpoint
 	for _, e := range first {
 		chosen = append(chosen, e)
-		for i, other := range others {
-			if other.node == e.node && other.isIPv6() != e.isIPv6() {
-				most = 2 * s.MaxDials
-				chosen = append(chosen, other)
-				others[i], others = others[len(others)-1], others[:len(others)-1]
-				break
-			}
+		isPair := func(other endpoint) bool { return other.node == e.node && other.isIPv6() != e.isIPv6() }
+		if i := slices.IndexFunc(others, isPair); i >= 0 {
+			most = 2 * s.MaxDials
+			chosen = append(chosen, others[i])
+			others = slices.Delete(others, i, i+1)
 		}
 	}
 	chosen = append(append(chosen, others...), local...)

@@ -24,7 +24,8 @@ const (
 	checkCNI     = "check the CNI on this node and on the nodes of these pods (tunnels, routes), network policies and firewalls between nodes"
 	checkTCPPods = "check that the pods listen on TCP, and the CNI's routes to them"
 	checkTaint   = "most likely the pods of kube-system/kube-dns are Pending because they do not tolerate the taint node-ready/unverified: " +
-		"add the toleration {key: node-ready/unverified, operator: Exists} to them, or run them on nodes that are never gated; " +
+		"add the tolerations {key: node-ready/unverified, operator: Exists} and {key: node-ready/failed, operator: Exists} to them, " +
+		"or run them on nodes that are never gated; " +
 		"see: kubectl -n kube-system get pods -o wide"
 )
 
@@ -51,8 +52,8 @@ func at(t *testing.T, address, node string, ready *bool, portName string) Endpoi
 // dnsPods is the check of kube-dns on node-1 with these EndpointSlices.
 func dnsPods(found ...EndpointSlice) Service {
 	return Service{
-		Namespace: "kube-system", Service: "kube-dns", Node: "node-1", TaintKey: "node-ready/unverified", Domain: "cluster.local",
-		List: func(context.Context) ([]EndpointSlice, error) { return found, nil },
+		Namespace: "kube-system", Service: "kube-dns", Node: "node-1", TaintKey: "node-ready/unverified", FailedTaintKey: "node-ready/failed",
+		Domain: "cluster.local", List: func(context.Context) ([]EndpointSlice, error) { return found, nil },
 	}
 }
 
@@ -447,17 +448,6 @@ func TestServiceEndpoints(t *testing.T) {
 			assert.IsIncreasing(t, append([]string{""}, report.Warnings...), "in an order that does not change from attempt to attempt")
 		})
 	}
-}
-
-// With ON_TIMEOUT=taint the DNS pods must tolerate the failed taint too.
-func TestServiceNamesBothTolerations(t *testing.T) {
-	t.Parallel()
-	check := dnsPods()
-	check.FailedTaintKey = "node-ready/failed"
-	_, err := check.Try(limited(t, enough))
-	require.EqualError(t, err, "service kube-system/kube-dns has no ready endpoint (0 not ready)")
-	assert.Equal(t, strings.Replace(checkTaint, "add the toleration {key: node-ready/unverified, operator: Exists}",
-		"add the tolerations {key: node-ready/unverified, operator: Exists} and {key: node-ready/failed, operator: Exists}", 1), Remedy(err))
 }
 
 // A path whose MTU is smaller than the interface's, and that drops larger packets without ICMP.

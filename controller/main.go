@@ -11,14 +11,12 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
-	goruntime "runtime"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
-	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/klog/v2"
@@ -52,13 +50,6 @@ var (
 // recorder is the name that Events are reported by.
 const recorder = "kube-node-ready-controller"
 
-// The exit codes are those of the agent.
-const (
-	exitOK    = 0
-	exitError = 1
-	exitUsage = 2
-)
-
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -68,19 +59,9 @@ func main() {
 // run is the whole process except its environment, so that tests can call it.
 func run(ctx context.Context, args []string, lookupEnv func(string) (string, bool), stdout, stderr io.Writer) int {
 	cfg, err := config.ParseController(args, lookupEnv, stdout)
-	var usageError config.UsageError
-	switch {
-	case errors.Is(err, pflag.ErrHelp):
-		return exitOK
-	case errors.As(err, &usageError):
-		for _, problem := range usageError {
-			_, _ = fmt.Fprintf(stderr, "kube-node-ready-controller: %s\n", problem)
-		}
-		return exitUsage
-	case cfg.Version:
-		_, _ = fmt.Fprintf(stdout, "kube-node-ready-controller %s (commit %s, built %s, %s)\n",
-			version, commit, buildDate, goruntime.Version())
-		return exitOK
+	program := config.Program{Name: "kube-node-ready-controller", Version: version, Commit: commit, BuildDate: buildDate}
+	if code, ends := program.Ends(cfg.Version, err, stdout, stderr); ends {
+		return code
 	}
 	log := newLogger(cfg, stderr)
 	ctrl.SetLogger(logr.FromSlogHandler(log.Handler()))
@@ -90,7 +71,7 @@ func run(ctx context.Context, args []string, lookupEnv func(string) (string, boo
 	if environment.Err != nil {
 		log.Error("no access to the Kubernetes API: run in a pod with a service account token, or name a kubeconfig (--kubeconfig)",
 			"error", environment.Err)
-		return exitError
+		return config.ExitError
 	}
 	work := start
 	if cfg.RemoveFailedTaints {
@@ -98,9 +79,9 @@ func run(ctx context.Context, args []string, lookupEnv func(string) (string, boo
 	}
 	if err := work(ctx, cfg, environment, log); err != nil {
 		log.Error("the controller ends", "error", err)
-		return exitError
+		return config.ExitError
 	}
-	return exitOK
+	return config.ExitOK
 }
 
 // start runs the manager until ctx ends or something fatal happens.

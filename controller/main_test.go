@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/imunhatep/kube-node-ready/internal/config"
 )
 
 func exit(t *testing.T, env map[string]string, args ...string) (code int, stdout, stderr string) {
@@ -27,7 +29,7 @@ func exit(t *testing.T, env map[string]string, args ...string) (code int, stdout
 
 func TestHelp(t *testing.T) {
 	code, stdout, stderr := exit(t, nil, "--help")
-	assert.Equal(t, exitOK, code)
+	assert.Equal(t, config.ExitOK, code)
 	assert.Empty(t, stderr)
 	for _, flag := range []string{"--deployment-mode", "--not-started-after", "--remediation-mode", "--taint-key", "--verified-label"} {
 		assert.Contains(t, stdout, flag)
@@ -39,20 +41,20 @@ func TestHelp(t *testing.T) {
 
 func TestUsage(t *testing.T) {
 	code, stdout, stderr := exit(t, map[string]string{"NOT_STARTED_AFTER": "3", "DEPLOYMENT_MODE": "job"}, "--health-port=0")
-	assert.Equal(t, exitUsage, code)
+	assert.Equal(t, config.ExitUsage, code)
 	assert.Empty(t, stdout)
 	for _, mistake := range []string{"NOT_STARTED_AFTER (--not-started-after)", "DEPLOYMENT_MODE (--deployment-mode)", "--health-port"} {
 		assert.Contains(t, stderr, mistake)
 	}
 	code, _, stderr = exit(t, nil, "--metrics-port=8081")
-	assert.Equal(t, exitUsage, code)
+	assert.Equal(t, config.ExitUsage, code)
 	assert.Contains(t, stderr, "must differ")
 }
 
 // The agent's ConfigMap is the controller's, too: what only the agent knows there is no mistake.
 func TestVariablesOfTheAgent(t *testing.T) {
 	code, _, stderr := exit(t, map[string]string{"ON_TIMEOUT": "condition", "METRICS_LINGER": "45s", "KUBECONFIG": "/nowhere"})
-	assert.Equal(t, exitError, code)
+	assert.Equal(t, config.ExitError, code)
 	assert.Contains(t, stderr, "no access to the Kubernetes API")
 }
 

@@ -32,13 +32,10 @@ import (
 
 // workers verifies the nodes in controller mode.
 func (p parts) workers() *worker.Reconciler {
-	domain := ""
-	if resolver, err := checks.SystemResolver(); err == nil {
-		domain = resolver.ClusterDomain()
-	}
+	resolver, _ := checks.SystemResolver()
 	return &worker.Reconciler{
 		Settings: worker.Settings{Fleet: p.loop.Settings, AgentName: p.cfg.AgentName, Namespace: p.cfg.PodNamespace,
-			Template: p.template, ClusterDomain: domain, MaxWorkers: p.cfg.MaxConcurrentWorkers,
+			Template: p.template, ClusterDomain: resolver.ClusterDomain(), MaxWorkers: p.cfg.MaxConcurrentWorkers,
 			VerdictPort: p.cfg.MetricsPort, Round: checklist.LongestRound(p.cfg.Config), Version: version},
 		Client: p.GetClient(), Endpoints: worker.NewEndpoints(p.environment.Client, p.cfg.DNSService, p.cfg.CheckTimeout).List,
 		Node: nodeAPI(p.environment), Events: p.GetEventRecorder(recorder), ServerTime: p.environment.Client.ServerTime,

@@ -114,8 +114,7 @@ func (r *Recorder) Verified(at time.Time, took time.Duration) {
 // SetStatus sets whether the node is verified. It decides /readyz too.
 func (r *Recorder) SetStatus(verified bool) {
 	r.recheck.Reset()
-	r.peers.Reset()
-	r.peerDuration.Reset()
+	r.Peers("", nil)
 	r.set(verified)
 }
 

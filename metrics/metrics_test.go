@@ -242,22 +242,24 @@ func TestProbes(t *testing.T) {
 
 func TestListen(t *testing.T) {
 	r := newRecorder()
-	server, err := r.Listen(0)
+	server, err := Listen(0, r.Handler(), time.Second)
 	require.NoError(t, err)
-	port := server.listener.Addr().(*net.TCPAddr).Port
-	url := "http://127.0.0.1:" + strconv.Itoa(port)
+	_, text, err := net.SplitHostPort(server.Addr)
+	require.NoError(t, err)
+	port, err := strconv.Atoi(text)
+	require.NoError(t, err)
+	url := "http://127.0.0.1:" + text
 	code, body := get(t, url+"/metrics")
 	assert.Equal(t, http.StatusOK, code)
 	assert.Contains(t, body, `node_check_status{node="node1"} 0`)
 
-	_, err = r.Listen(port)
-	text := strconv.Itoa(port)
+	_, err = Listen(port, r.Handler(), time.Second)
 	require.EqualError(t, err, "metrics port "+text+" cannot be bound: listen tcp :"+text+": bind: address already in use")
 
-	require.NoError(t, server.Close(t.Context()))
+	require.NoError(t, server.Shutdown(t.Context()))
 	_, err = net.Dial("tcp", "127.0.0.1:"+text)
 	require.ErrorContains(t, err, "connection refused")
-	again, err := r.Listen(port)
+	again, err := Listen(port, r.Handler(), time.Second)
 	require.NoError(t, err, "the port is free again")
-	require.NoError(t, again.Close(t.Context()))
+	require.NoError(t, again.Shutdown(t.Context()))
 }

@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -12,39 +11,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Server answers /metrics, /healthz and /readyz.
-type Server struct {
-	http     *http.Server
-	listener net.Listener
-	done     chan error
-}
-
-// Listen serves Handler: see the function Listen.
-func (r *Recorder) Listen(port int) (*Server, error) {
-	return Listen(port, r.Handler(), 10*time.Second)
-}
-
 // Listen binds port on every address before it returns, so that a port in use fails the start. It
-// serves in the background until Close. An answer must be written within the timeout; 0: there is no limit.
-func Listen(port int, handler http.Handler, timeout time.Duration) (*Server, error) {
+// serves in the background until Shutdown. An answer must be written within the timeout; 0: there is no limit.
+func Listen(port int, handler http.Handler, timeout time.Duration) (*http.Server, error) {
 	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", net.JoinHostPort("", strconv.Itoa(port)))
 	if err != nil {
 		return nil, fmt.Errorf("metrics port %d cannot be bound: %w", port, err)
 	}
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: timeout,
-		IdleTimeout: time.Minute, MaxHeaderBytes: 8 << 10}
-	s := &Server{server, listener, make(chan error, 1)}
-	go func() { s.done <- s.http.Serve(listener) }()
-	return s, nil
-}
-
-// Close stops the server. Requests in flight may finish within ctx.
-func (s *Server) Close(ctx context.Context) error {
-	err := s.http.Shutdown(ctx)
-	if serveErr := <-s.done; !errors.Is(serveErr, http.ErrServerClosed) { // which follows every Shutdown
-		err = errors.Join(err, serveErr)
-	}
-	return err
+	server := &http.Server{Addr: listener.Addr().String(), Handler: handler, ReadHeaderTimeout: 5 * time.Second,
+		WriteTimeout: timeout, IdleTimeout: time.Minute, MaxHeaderBytes: 8 << 10}
+	go func() { _ = server.Serve(listener) }() // after Shutdown the error says so
+	return server, nil
 }
 
 // Handler serves the three paths.

@@ -81,11 +81,11 @@ func start(t *testing.T, env map[string]string, args ...string) *process {
 		} else {
 			recorder := metrics.New("node1", checks.Names(), metrics.Build{})
 			if cfg.EnableMetrics {
-				server, err := recorder.Listen(cfg.MetricsPort)
+				server, err := metrics.Listen(cfg.MetricsPort, recorder.Handler(), 0)
 				if !assert.NoError(t, err) {
 					return
 				}
-				defer func() { _ = server.Close(context.Background()) }()
+				defer func() { _ = server.Shutdown(context.Background()) }()
 			}
 			a := New(cfg, e, recorder, newLog(cfg, p.stderr), "dev")
 			a.checks = withoutDNS(a.checks)

@@ -3,6 +3,7 @@
 package checklist
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -32,7 +33,8 @@ type List func(checks.API, Options) []checks.Check
 
 // New returns the list for a process in this environment.
 func New(cfg config.Config, e kube.Environment) List {
-	domain := clusterDomain(cfg)
+	resolver, _ := checks.SystemResolver()
+	domain := cmp.Or(cfg.ClusterDomain, resolver.ClusterDomain(), "cluster.local")
 	return func(api checks.API, o Options) []checks.Check {
 		list := []checks.Check{checks.DNS{Names: cfg.DNSTestDomains, Outside: e.Outside}}
 		if errors.Is(e.Err, kube.ErrNoKubeconfig) {
@@ -77,8 +79,7 @@ func Runner(cfg config.Config, observer checks.Observer) checks.Runner {
 
 // LongestRound returns the longest that a round can take.
 func LongestRound(cfg config.Config) time.Duration {
-	runner := Runner(cfg, nil)
-	return runner.Longest(len(checks.Names()))
+	return Runner(cfg, nil).Longest(len(checks.Names()))
 }
 
 // Names returns the names of the checks that cfg asks for.
@@ -142,15 +143,4 @@ func service(cfg config.Config, e kube.Environment, domain string, o Options) ch
 		}
 	}
 	return check
-}
-
-// clusterDomain returns the cluster's DNS domain, by default as this pod's resolv.conf has it.
-func clusterDomain(cfg config.Config) string {
-	if cfg.ClusterDomain != "" {
-		return cfg.ClusterDomain
-	}
-	if resolver, err := checks.SystemResolver(); err == nil && resolver.ClusterDomain() != "" {
-		return resolver.ClusterDomain()
-	}
-	return "cluster.local"
 }

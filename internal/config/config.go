@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -75,6 +76,32 @@ const BackoffLinear = "linear"
 type UsageError []string
 
 func (e UsageError) Error() string { return strings.Join(e, "\n") }
+
+// The exit codes: a contract with kubelet, jobs and scripts.
+const (
+	ExitOK    = 0 // verified, or shut down
+	ExitError = 1 // not verified or interrupted (--once, --worker, --dry-run), or a fatal error
+	ExitUsage = 2
+)
+
+// Program is what a program says about itself.
+type Program struct{ Name, Version, Commit, BuildDate string }
+
+// Ends reports whether the program ends before it starts anything, and its exit code: it was asked for its help or its version, or
+// err, of Parse or ParseController, lists mistakes.
+func (p Program) Ends(askedVersion bool, err error, stdout, stderr io.Writer) (code int, ends bool) {
+	mistakes, _ := errors.AsType[UsageError](err)
+	for _, mistake := range mistakes {
+		_, _ = fmt.Fprintf(stderr, "%s: %s\n", p.Name, mistake)
+	}
+	switch {
+	case len(mistakes) > 0:
+		return ExitUsage, true
+	case askedVersion:
+		_, _ = fmt.Fprintf(stdout, "%s %s (commit %s, built %s, %s)\n", p.Name, p.Version, p.Commit, p.BuildDate, runtime.Version())
+	}
+	return ExitOK, askedVersion || errors.Is(err, pflag.ErrHelp)
+}
 
 // setting is one flag and the environment variable of the same name. Its value stays text until both have been read, so that
 // every mistake is reported, not only the first.
@@ -193,8 +220,7 @@ func (s *setting) flagOnly() bool {
 // printed to out, or a UsageError that lists every mistake.
 func Parse(args []string, lookupEnv func(string) (string, bool), out io.Writer) (Config, error) {
 	var c Config
-	version, problems, err := read("kube-node-ready", usage, c.settings(), args, lookupEnv, out)
-	c.Version = version
+	problems, err := read("kube-node-ready", usage, c.settings(), &c.Version, args, lookupEnv, out)
 	if err != nil || c.Version {
 		return c, err
 	}
@@ -202,20 +228,15 @@ func Parse(args []string, lookupEnv func(string) (string, bool), out io.Writer) 
 		c.ClusterCA, _ = lookupEnv("CLUSTER_CA")
 		c.VerdictKey, _ = lookupEnv("VERDICT_KEY")
 	}
-	parsed := len(problems) == 0
-	problems = append(problems, c.missing(lookupEnv)...)
-	if parsed {
-		problems = append(problems, c.validate(lookupEnv)...)
-	}
-	if len(problems) > 0 {
+	if problems = append(problems, c.validate(lookupEnv, len(problems) == 0)...); len(problems) > 0 {
 		return c, problems
 	}
 	return c, nil
 }
 
-// read reads the settings of a program, and reports whether only its version is asked for. problems are mistakes in values.
-func read(program, usage string, settings []*setting, args []string, lookupEnv func(string) (string, bool), out io.Writer) (
-	version bool, problems UsageError, err error) {
+// read reads the settings of a program, unless only its version is asked for. problems are mistakes in values.
+func read(program, usage string, settings []*setting, version *bool, args []string, lookupEnv func(string) (string, bool),
+	out io.Writer) (problems UsageError, err error) {
 	flags := pflag.NewFlagSet(program, pflag.ContinueOnError)
 	flags.SortFlags = false
 	flags.SetOutput(io.Discard) // mistakes are returned, and printed in one place
@@ -229,17 +250,17 @@ func read(program, usage string, settings []*setting, args []string, lookupEnv f
 			f.NoOptDefVal = "true"
 		}
 	}
-	flags.BoolVar(&version, "version", false, "print version, commit and build date")
+	flags.BoolVar(version, "version", false, "print version, commit and build date")
 
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
 			_, _ = fmt.Fprintf(out, usage, flags.FlagUsagesWrapped(120))
-			return false, nil, err
+			return nil, err
 		}
-		return false, nil, UsageError{err.Error() + " (see --help)"}
+		return nil, UsageError{err.Error() + " (see --help)"}
 	}
-	if version {
-		return true, nil, nil
+	if *version {
+		return nil, nil
 	}
 	for _, arg := range flags.Args() {
 		problems = append(problems, fmt.Sprintf("unexpected argument %q: there are only flags (see --help)", arg))
@@ -253,7 +274,7 @@ func read(program, usage string, settings []*setting, args []string, lookupEnv f
 			problems = append(problems, fmt.Sprintf("%s %q: %v", from, s.value, err))
 		}
 	}
-	return false, problems, nil
+	return problems, nil
 }
 
 const usage = `kube-node-ready verifies a new Kubernetes node from inside the pod network (DNS, API, network, service discovery).
@@ -267,8 +288,8 @@ Exit codes: 0 verified or shut down, 1 not verified or interrupted (--once, --wo
 2 usage.
 `
 
-// missing names what the run cannot do without.
-func (c *Config) missing(lookupEnv func(string) (string, bool)) (problems UsageError) {
+// validate names what the run cannot do without, and applies the rules between settings, if each of them could be parsed.
+func (c *Config) validate(lookupEnv func(string) (string, bool), parsed bool) (problems UsageError) {
 	refuse := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	if c.NodeName == "" && !c.DryRun {
 		refuse("--node-name (NODE_NAME) is required: the name of the Node object, in a pod from the field spec.nodeName; " +
@@ -284,12 +305,9 @@ func (c *Config) missing(lookupEnv func(string) (string, bool)) (problems UsageE
 		refuse("CLUSTER_CA is required with --worker: the cluster's CA certificates in PEM " +
 			"(key ca.crt of the ConfigMap kube-root-ca.crt)")
 	}
-	return problems
-}
-
-// validate applies the rules between settings.
-func (c *Config) validate(lookupEnv func(string) (string, bool)) (problems UsageError) {
-	refuse := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
+	if !parsed {
+		return problems
+	}
 	if name, _ := lookupEnv("NODE_NAME"); name != "" && strings.TrimSpace(name) != c.NodeName {
 		refuse("--node-name %q must not differ from NODE_NAME %q: the checks run on that node", c.NodeName, name)
 	}

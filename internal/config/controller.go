@@ -97,9 +97,8 @@ func agentName(s string) error {
 // ParseController reads the controller's flags over environment over defaults. Its errors are those of Parse.
 func ParseController(args []string, lookupEnv func(string) (string, bool), out io.Writer) (Controller, error) {
 	var c Controller
-	version, problems, err := read("kube-node-ready-controller", controllerUsage, c.settings(), args, lookupEnv, out)
-	c.Version = version
-	if err != nil || version {
+	problems, err := read("kube-node-ready-controller", controllerUsage, c.settings(), &c.Version, args, lookupEnv, out)
+	if err != nil || c.Version {
 		return c, err
 	}
 	if len(problems) == 0 && c.MetricsPort == c.HealthPort {

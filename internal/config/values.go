@@ -168,18 +168,17 @@ func domainOrIP(s string) error {
 
 func hostPort(s string) error {
 	host, port, err := net.SplitHostPort(s)
-	n, notNumber := strconv.Atoi(port)
 	return must("host:port, or [v6 address]:port, with a port between 1 and 65535",
-		err == nil && notNumber == nil && n >= 1 && n <= 65535 && domainOrIP(host) == nil)
+		err == nil && number(new(int), 1, 65535)(port) == nil && domainOrIP(host) == nil)
 }
 
 // endpoint is an item of DNS_ENDPOINTS: see checks.ParseEndpoints.
 func endpoint(s string) error {
 	address, rest, _ := strings.Cut(s, "/")
 	node, port, _ := strings.Cut(rest, "/")
-	host, _, _ := net.SplitHostPort(address)
-	return must("address:port/node, or [v6 address]:port/node, with a port between 1 and 65535", net.ParseIP(host) != nil &&
-		hostPort(address) == nil && optional(subdomain)(node) == nil && optional(label)(port) == nil)
+	one, err := netip.ParseAddrPort(address)
+	return must("address:port/node, or [v6 address]:port/node, with a port between 1 and 65535", err == nil && one.Port() > 0 &&
+		one.Addr().Zone() == "" && optional(subdomain)(node) == nil && optional(label)(port) == nil)
 }
 
 func target(s string) error {

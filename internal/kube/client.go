@@ -31,6 +31,7 @@ type Client struct {
 }
 
 func newClient(config *rest.Config, userAgent string) (*Client, error) {
+	config = rest.CopyConfig(config)
 	config.UserAgent = userAgent
 	// The pod's own path to the API is what is verified, whatever HTTPS_PROXY says. A kubeconfig may name a proxy for its cluster.
 	if config.Proxy == nil {

@@ -32,23 +32,21 @@ func DetectEnvironment(kubeconfig string, lookupEnv func(string) (string, bool),
 		e.Outside = "not inside a cluster (KUBERNETES_SERVICE_HOST is not set)"
 	}
 
-	var restConfig *rest.Config
-	if restConfig, e.Err = clientConfig(kubeconfig, e.Outside == ""); e.Err != nil {
+	if e.REST, e.Err = clientConfig(kubeconfig, e.Outside == ""); e.Err != nil {
 		return e
 	}
-	if u, err := url.Parse(restConfig.Host); err == nil && u.Host != "" && restConfig.Proxy == nil {
+	if u, err := url.Parse(e.REST.Host); err == nil && u.Host != "" && e.REST.Proxy == nil {
 		e.APIServer = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443"))
 	}
-	e.REST = rest.CopyConfig(restConfig)
 	e.REST.UserAgent = userAgent
-	e.Client, e.Err = newClient(restConfig, userAgent)
+	e.Client, e.Err = newClient(e.REST, userAgent)
 	return e
 }
 
 // RemoveRateLimit lets both clients send as fast as they can: for a controller, which limits what it does in another way.
 func (e *Environment) RemoveRateLimit() {
 	e.REST.QPS = -1
-	e.Client, e.Err = newClient(rest.CopyConfig(e.REST), e.REST.UserAgent)
+	e.Client, e.Err = newClient(e.REST, e.REST.UserAgent)
 }
 
 // AnonymousEnvironment is inside a cluster, with a client that has no credential, whatever the pod or the machine has. It

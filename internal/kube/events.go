@@ -33,7 +33,7 @@ type Events struct {
 	instance string // the pod, as namespace/name
 	timeout  time.Duration
 	log      *logrus.Entry
-	queue    []event
+	queue    [][]byte // JSON
 }
 
 // NewEvents returns the queue for a node; one attempt to send it takes at most timeout.
@@ -47,15 +47,17 @@ func (e *Events) Add(eventType, reason, message string) {
 	if len(e.queue) == 8 {
 		e.queue = e.queue[1:]
 	}
-	e.queue = append(e.queue, event{
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", e.node, now.UnixNano()), Namespace: eventNamespace},
+	// No type of k8s.io/api, for the reason given at nodepatch.Node.
+	body, _ := json.Marshal(map[string]any{ // of strings and numbers: it cannot fail
+		"metadata": map[string]string{"name": fmt.Sprintf("%s.%x", e.node, now.UnixNano()), "namespace": eventNamespace},
 		// kubelet's Events about its node have the node's name as uid: kubectl describe looks for both.
-		InvolvedObject: eventObject{APIVersion: "v1", Kind: "Node", Name: e.node, UID: e.node},
-		Type:           eventType, Reason: reason, Message: Shorten(message),
-		FirstTimestamp: now, LastTimestamp: now, Count: 1,
-		Source:             eventSource{Component: component, Host: e.node},
-		ReportingComponent: component, ReportingInstance: e.instance,
+		"involvedObject": map[string]string{"apiVersion": "v1", "kind": "Node", "name": e.node, "uid": e.node},
+		"type":           eventType, "reason": reason, "message": Shorten(message),
+		"firstTimestamp": now, "lastTimestamp": now, "count": 1,
+		"source":             map[string]string{"component": component, "host": e.node},
+		"reportingComponent": component, "reportingInstance": e.instance,
 	})
+	e.queue = append(e.queue, body)
 }
 
 // Shorten cuts a message to the 1,024 bytes that the API allows in an Event.
@@ -71,11 +73,8 @@ func (e *Events) Flush(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, e.timeout)
 	defer cancel()
 	for len(e.queue) > 0 {
-		body, err := json.Marshal(e.queue[0])
-		if err == nil {
-			err = e.core.Post().Namespace(eventNamespace).Resource("events").
-				SetHeader("Content-Type", "application/json").Body(body).Do(ctx).Error()
-		}
+		err := e.core.Post().Namespace(eventNamespace).Resource("events").
+			SetHeader("Content-Type", "application/json").Body(e.queue[0]).Do(ctx).Error()
 		switch {
 		case err == nil, apierrors.IsAlreadyExists(err): // the reply was lost
 		case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
@@ -87,32 +86,4 @@ func (e *Events) Flush(ctx context.Context) bool {
 		e.queue = e.queue[1:]
 	}
 	return true
-}
-
-// event holds the fields of an Event (core/v1) that the agent writes. It is no type of k8s.io/api for the reason
-// given at nodepatch.Node.
-type event struct {
-	metav1.ObjectMeta  `json:"metadata"`
-	InvolvedObject     eventObject `json:"involvedObject"`
-	Type               string      `json:"type"`
-	Reason             string      `json:"reason"`
-	Message            string      `json:"message"`
-	FirstTimestamp     metav1.Time `json:"firstTimestamp"`
-	LastTimestamp      metav1.Time `json:"lastTimestamp"`
-	Count              int         `json:"count"`
-	Source             eventSource `json:"source"`
-	ReportingComponent string      `json:"reportingComponent"`
-	ReportingInstance  string      `json:"reportingInstance"`
-}
-
-type eventObject struct {
-	APIVersion string `json:"apiVersion"`
-	Kind       string `json:"kind"`
-	Name       string `json:"name"`
-	UID        string `json:"uid"`
-}
-
-type eventSource struct {
-	Component string `json:"component"`
-	Host      string `json:"host"`
 }

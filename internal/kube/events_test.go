@@ -18,7 +18,9 @@ import (
 )
 
 func queued(e *Events) (messages []string) {
-	for _, event := range e.queue {
+	for _, body := range e.queue {
+		var event corev1.Event
+		_ = json.Unmarshal(body, &event)
 		messages = append(messages, event.Message)
 	}
 	return messages

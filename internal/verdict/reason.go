@@ -49,10 +49,6 @@ func Reason(failed []string) string {
 // IsAgents reports whether the agent has written this reason to a condition.
 func IsAgents(reason string) bool {
 	first, _, _ := strings.Cut(reason, ",")
-	switch first {
-	case Verified, DNSFailed, APIFailed, NetworkFailed, ServiceFailed, PeersFailed, TaintsOfOthers, NotVerified:
-		return true
-	default:
-		return false
-	}
+	return slices.Contains([]string{Verified, DNSFailed, APIFailed, NetworkFailed, ServiceFailed, PeersFailed, TaintsOfOthers,
+		NotVerified}, first)
 }

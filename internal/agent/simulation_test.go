@@ -52,6 +52,9 @@ func (a *fakeAPI) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
+// CloseIdleConnections does nothing: there are none. Without it client-go warns.
+func (a *fakeAPI) CloseIdleConnections() {}
+
 // fakeCheck answers what a test says.
 type fakeCheck struct {
 	name string

@@ -1,0 +1,59 @@
+package agent
+
+import (
+	"errors"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+)
+
+func TestFailureIsReportedAgainLaterAndLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReporter(&deps{})
+		start := time.Now()
+		var at []time.Duration
+		report := func(err error) {
+			if r.isDue(err) {
+				at = append(at, time.Since(start))
+			}
+		}
+		for range 60 { // minutes
+			report(roundFailure{[]string{"dns"}, []string{"port " + time.Now().String()}})
+			time.Sleep(time.Minute)
+		}
+		assert.Equal(t, []time.Duration{0, 5 * time.Minute, 15 * time.Minute, 35 * time.Minute}, at)
+
+		at = nil
+		report(roundFailure{[]string{"dns", "api"}, []string{"x"}})
+		report(errors.New("the API server refuses the patch"))
+		assert.Len(t, at, 2, "others are reported at once")
+		report(errors.New("the API server refuses the patch: request 17"))
+		assert.Len(t, at, 2, "whatever its words are this time")
+		r = newReporter(&deps{})
+		report(roundFailure{[]string{"dns"}, []string{"x"}})
+		assert.Len(t, at, 3, "a new verification counts from the start")
+	})
+}
+
+// The API server fails when INITIAL_TIMEOUT passes, and a foreign taint stays: there is no round after which to try again.
+func TestTimeoutIsReportedAgainWhileWaiting(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.edit(addTaint(cilium))
+		api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+			first := n == 1 && (request == postEvent || request == patchNode)
+			return first && answerStatus(w, http.StatusForbidden, "", "not now")
+		}
+		p := simulate(t, api, nil, nil, "--on-timeout=taint", "--wait-for-taints=node.cilium.io/")
+		after(initialTimeout + retryReport*8/10 - time.Millisecond)
+		p.entry("initial timeout passed")
+		assert.NotContains(t, p.stderr.String(), "node marked as failed")
+		after(retryReport * 4 / 10)
+		p.entry("node marked as failed")
+		assert.Contains(t, api.taints(), "node-ready/failed")
+		p.stop()
+		p.wait()
+	})
+}

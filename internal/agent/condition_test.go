@@ -108,7 +108,7 @@ func TestStaleConditionOfAVerifiedNode(t *testing.T) {
 		api.node.Status.Conditions = []corev1.NodeCondition{{Type: "NodeVerified", Status: corev1.ConditionFalse}}
 		p := simulate(t, api, nil, nil, "--once", "--on-timeout=condition")
 		assert.Equal(t, exitOK, p.wait(), p.stderr)
-		assert.Equal(t, []string{getNode, patchStat}, api.seen())
+		require.Equal(t, []string{getNode, patchStat}, api.seen())
 		assert.Equal(t, corev1.ConditionTrue, api.conditions[0].Status)
 	})
 }

@@ -1,10 +1,8 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"io"
 	"net/http"
 	"slices"
 	"testing"
@@ -167,17 +165,6 @@ func TestOneMarkerOfTwoCannotBeWritten(t *testing.T) {
 	}
 }
 
-// The failed taint of a container that has ended is removed by the next one, with the startup taint.
-func TestFailedTaintOfAnEarlierContainer(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.edit(addTaint(corev1.Taint{Key: "example.com/bad", Value: "dns", Effect: corev1.TaintEffectNoSchedule}))
-		p := simulate(t, api, nil, nil, "--once", "--on-timeout=taint", "--failed-taint-key=example.com/bad")
-		assert.Equal(t, exitOK, p.wait(), p.stderr)
-		assert.Equal(t, untainted, api.taints())
-		assert.Equal(t, []string{getNode, patchNode, postEvent}, api.seen())
-	})
-}
-
 // A node that was never gated is never marked, whatever fails there: the DaemonSet also runs on the nodes that a cluster has already.
 func TestNodeWithoutStartupTaintIsNotMarked(t *testing.T) {
 	for _, policy := range []string{"taint", "condition", "taint,condition"} {
@@ -199,40 +186,20 @@ func TestNodeWithoutStartupTaintIsNotMarked(t *testing.T) {
 	}
 }
 
-// Somebody removes the startup taint by hand while the checks fail: the failed taint is removed too.
-func TestFailedTaintGoesWithTheStartupTaint(t *testing.T) {
+// A node that gets its startup taint after INITIAL_TIMEOUT is marked after the next round.
+func TestMarkerAfterALateStartupTaint(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
-		p, _ := simulateFailing(t, api, "--on-timeout=taint")
-		after(initialTimeout)
-		p.entry("node marked as failed")
 		api.edit(removeTaint("node-ready/unverified"))
-		p.logged("failed taint removed: the node has no startup taint")
+		p, _ := simulateFailing(t, api, "--on-timeout=taint,condition")
+		after(initialTimeout + time.Minute)
+		assert.Empty(t, api.writes())
+		api.addStartupTaint()
+		after(2 * nextAttempt) // a round and the pause before it
+		p.entry("node marked as failed")
+		assert.Equal(t, append(untainted, "node-ready/unverified", "node-ready/failed"), api.taints())
+		assert.Equal(t, []string{"False NetworkFailed"}, api.written())
 		p.stop()
 		assert.Equal(t, exitOK, p.wait())
-		assert.Equal(t, untainted, api.taints())
-		assert.NotContains(t, api.node.Labels, "node-ready/verified")
-	})
-}
-
-// No check has failed where the patch is refused, and the taint says so.
-func TestFailedTaintWhileThePatchIsRefused(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.before = func(request string, _ int, w http.ResponseWriter, r *http.Request) bool {
-			if request != patchNode {
-				return false
-			}
-			body, err := io.ReadAll(r.Body)
-			assert.NoError(t, err)
-			r.Body = io.NopCloser(bytes.NewReader(body))
-			return bytes.Contains(body, []byte("/metadata/labels/")) && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "denied by policy")
-		}
-		p := simulate(t, api, nil, nil, "--on-timeout=taint")
-		after(initialTimeout)
-		p.entry("node marked as failed")
-		p.stop()
-		p.wait()
-		assert.Equal(t, append(tainted, "node-ready/failed"), api.taints())
-		assert.Equal(t, "unverified", api.node.Spec.Taints[3].Value)
 	})
 }
 

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/sirupsen/logrus"
 	"github.com/stretchr/testify/assert"
@@ -130,9 +131,16 @@ func withoutDNS(list checklist.List) checklist.List {
 	}
 }
 
+// patience ends a simulation that would go on without end. With sockets the limit of go test comes first.
+const patience = 24 * time.Hour
+
 // wait returns the exit code.
 func (p *process) wait() int {
-	<-p.done
+	select {
+	case <-p.done:
+	case <-time.After(patience):
+		require.Fail(p.t, "it has not ended", p.stderr)
+	}
 	return p.code
 }
 
@@ -152,6 +160,8 @@ func (p *process) loggedOften(text string, n int) {
 			log, _ := p.stderr.read()
 			require.Contains(p.t, log, text, "ended before")
 			return
+		case <-time.After(patience):
+			require.Fail(p.t, "not logged", text)
 		}
 	}
 }

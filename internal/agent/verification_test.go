@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"net/http"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -115,19 +117,25 @@ func TestOnceEndsInTime(t *testing.T) {
 		"no answer to the condition":   func(request string, _ int) bool { return request == patchStat },
 		"no answer to anything at all": func(string, int) bool { return true },
 	} {
-		t.Run(name, func(t *testing.T) {
-			simulated(t, func(t *testing.T, api *fakeAPI) {
-				api.before = func(request string, n int, _ http.ResponseWriter, r *http.Request) bool {
-					if !silent(request, n) {
-						return false
+		for when, passesAfter := range map[string]time.Duration{"at once": 0, "at the last moment": initialTimeout - time.Millisecond} {
+			t.Run(name+", the checks pass "+when, func(t *testing.T) {
+				simulated(t, func(t *testing.T, api *fakeAPI) {
+					api.before = func(request string, n int, _ http.ResponseWriter, r *http.Request) bool {
+						if !silent(request, n) {
+							return false
+						}
+						<-r.Context().Done()
+						return true
 					}
-					<-r.Context().Done()
-					return true
-				}
-				start := time.Now()
-				simulate(t, api, nil, nil, "--once", "--on-timeout=condition").wait()
-				assert.LessOrEqual(t, time.Since(start), initialTimeout+3*3*time.Second+2*time.Second)
+					start := time.Now()
+					network := func(ctx context.Context) (checks.Report, error) {
+						time.Sleep(time.Until(start.Add(passesAfter)))
+						return passing(ctx)
+					}
+					simulate(t, api, network, nil, "--once", "--on-timeout=condition").wait()
+					assert.LessOrEqual(t, time.Since(start), initialTimeout+3*3*time.Second+2*time.Second)
+				})
 			})
-		})
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -183,6 +184,26 @@ func TestForeignTaintDuringTheRelease(t *testing.T) {
 	})
 }
 
+// The foreign taint is gone again when the checks read the node. One that comes and goes may be on at any time: the node is read
+// once more before its release.
+func TestForeignTaintThatComesAndGoes(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+			switch {
+			case request == patchNode && n == 1:
+				api.edit(addTaint(karpenter))
+				return answerStatus(w, http.StatusConflict, metav1.StatusReasonConflict, "changed")
+			case request == getNode && n == 3:
+				api.edit(removeTaint(karpenter.Key))
+			}
+			return false
+		}
+		p := simulate(t, api, nil, nil, "--once")
+		assert.Equal(t, exitOK, p.wait(), p.stderr)
+		assert.Equal(t, []string{getNode, patchNode, getNode, getNode, getNode, patchNode, postEvent}, api.seen())
+	})
+}
+
 // This node's clock is an hour ahead: the API server's says that the node is young.
 func TestClockThatIsAhead(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
@@ -230,21 +251,40 @@ func TestChecksRunAgainAfterTheWaitForTheStartupTaint(t *testing.T) {
 	})
 }
 
-// INITIAL_TIMEOUT passes while the agent waits for a taint that may be added late: it reports that, and does not mark a node that passes.
+// INITIAL_TIMEOUT passes while the agent waits for a taint that may be added late: it reports that, and does not mark a node that
+// passes, also where the taint was added a moment ago.
 func TestNoMarkerWhileTheStartupTaintIsWaitedFor(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.node.Spec.Taints = nil
-		p := simulate(t, api, nil, nil, "--on-timeout=taint", "--late-taint-window=10m")
-		after(initialTimeout)
-		assert.Equal(t, "not verified within 5m0s: late taint: all checks pass, and the node is not yet 10m0s old (LATE_TAINT_WINDOW)",
-			p.entry("initial timeout passed")["reason"])
-		after(10*time.Minute - initialTimeout - time.Second)
-		assert.NotContains(t, p.stderr.String(), "node verified")
-		after(time.Second)
-		p.entry("node verified")
-		p.stop()
-		assert.Equal(t, exitOK, p.wait())
-		assert.NotContains(t, p.stderr.String(), "marked")
-		assert.Empty(t, api.taints())
-	})
+	for name, test := range map[string]struct {
+		comes  bool
+		at     time.Duration // when the node is verified, at the latest
+		taints []string      // then
+	}{
+		"and does not come": {comes: false, at: 10 * time.Minute},
+		"and comes":         {true, initialTimeout + 10*time.Second, untainted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				late := api.node.Spec.Taints
+				api.node.Spec.Taints = nil
+				p := simulate(t, api, nil, nil, "--on-timeout=taint,condition", "--late-taint-window=10m")
+				after(initialTimeout - time.Millisecond)
+				if test.comes {
+					api.edit(func(node *corev1.Node) { node.Spec.Taints = late })
+				}
+				after(time.Millisecond)
+				assert.Equal(t, "not verified within 5m0s: late taint: all checks pass, and the node is not yet 10m0s old (LATE_TAINT_WINDOW)",
+					p.entry("initial timeout passed")["reason"])
+				assert.NotContains(t, p.stderr.String(), "node verified")
+				after(test.at - initialTimeout - time.Millisecond)
+				assert.Equal(t, test.comes, strings.Contains(p.stderr.String(), "node verified"))
+				after(time.Millisecond)
+				p.entry("node verified")
+				p.stop()
+				assert.Equal(t, exitOK, p.wait())
+				assert.NotContains(t, p.stderr.String(), "marked")
+				assert.NotContains(t, api.written(), "False NotVerified")
+				assert.Equal(t, test.taints, api.taints())
+			})
+		})
+	}
 }

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/sirupsen/logrus"
 	"github.com/stretchr/testify/assert"
@@ -56,9 +57,10 @@ type process struct {
 // machine's own configuration. Name servers are queried on port 53 only, so the dns check is skipped here, and so is
 // the service check unless a test asks for it.
 func start(t *testing.T, env map[string]string, args ...string) *process {
-	t.Setenv("HOME", t.TempDir())
-	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
-	all := map[string]string{"NODE_NAME": "node1", "ENABLE_METRICS": "false", "DNS_TEST_DOMAINS": "kubernetes.default.svc.cluster.local"}
+	// Of a list the files that are missing count as empty, and client-go does not look for the machine's own.
+	none := filepath.Join(t.TempDir(), "a") + string(filepath.ListSeparator) + filepath.Join(t.TempDir(), "b")
+	all := map[string]string{"NODE_NAME": "node1", "KUBECONFIG": none, "ENABLE_METRICS": "false",
+		"DNS_TEST_DOMAINS": "kubernetes.default.svc.cluster.local"}
 	if !slices.Contains(args, "--dry-run") {
 		all["DNS_SERVICE"] = ""
 	}
@@ -129,9 +131,16 @@ func withoutDNS(list checklist.List) checklist.List {
 	}
 }
 
+// patience ends a simulation that would go on without end. With sockets the limit of go test comes first.
+const patience = 24 * time.Hour
+
 // wait returns the exit code.
 func (p *process) wait() int {
-	<-p.done
+	select {
+	case <-p.done:
+	case <-time.After(patience):
+		require.Fail(p.t, "it has not ended", p.stderr)
+	}
 	return p.code
 }
 
@@ -151,6 +160,8 @@ func (p *process) loggedOften(text string, n int) {
 			log, _ := p.stderr.read()
 			require.Contains(p.t, log, text, "ended before")
 			return
+		case <-time.After(patience):
+			require.Fail(p.t, "not logged", text)
 		}
 	}
 }

@@ -31,7 +31,9 @@ func TestRead(t *testing.T) {
 			Facts{Verified: true, Gated: true}},
 		"released from a leftover": {func(n *nodepatch.Node) { n.Annotations = map[string]string{nodepatch.Annotation: leftover} }, at,
 			Facts{Verified: true}},
-		"with the condition": {func(n *nodepatch.Node) { n.Status.Conditions = []nodepatch.Condition{{Type: "Ready", Status: True}, ours} }, at,
+		"with the condition": {func(n *nodepatch.Node) {
+			n.Status.Conditions = []nodepatch.Condition{{Type: "Ready", Status: True}, ours}
+		}, at,
 			Facts{Verified: true, Gated: true, Shown: ours}},
 		"another condition": {func(n *nodepatch.Node) { n.Status.Conditions = []nodepatch.Condition{{Type: "Ready", Status: True}} }, at,
 			Facts{Verified: true}},

@@ -283,10 +283,14 @@ func TestVersionsInDocuments(t *testing.T) {
 func TestLayout(t *testing.T) {
 	const module = "github.com/imunhatep/kube-node-ready"
 	allowed := map[string][]string{
-		"/checks": nil, "/nodepatch": nil, "/metrics": nil, "/internal/config": nil, "/internal/kube": nil,
-		"/internal/verdict": {"/checks"},
-		"/internal/agent":   {"/checks", "/internal/config", "/internal/kube", "/internal/verdict", "/metrics", "/nodepatch"},
-		"":                  {"/checks", "/internal/agent", "/internal/config", "/internal/kube", "/metrics", "/nodepatch"},
+		"/checks": nil, "/nodepatch": nil, "/metrics": nil, "/internal/kube": nil,
+		"/internal/config":    {"/nodepatch"},
+		"/internal/verdict":   {"/checks"},
+		"/internal/checklist": {"/checks", "/internal/config", "/internal/kube", "/nodepatch"},
+		"/internal/recheck":   {"/internal/checklist", "/internal/kube", "/internal/verdict", "/nodepatch"},
+		"/internal/agent": {"/checks", "/internal/checklist", "/internal/config", "/internal/kube", "/internal/recheck", "/internal/verdict",
+			"/metrics", "/nodepatch"},
+		"": {"/internal/agent", "/internal/checklist", "/internal/config", "/internal/kube", "/metrics"},
 	}
 	text, err := exec.Command("go", "list", "-deps", "-f", `{{if not .Standard}}{{.ImportPath}} {{join .Imports " "}}{{end}}`, ".").Output()
 	require.NoError(t, err)

@@ -20,7 +20,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
+
+	"github.com/imunhatep/kube-node-ready/internal/apitest"
 )
+
+var answerStatus = apitest.AnswerStatus
 
 // asRead is what the agent knows of a Node.
 func asRead(node *corev1.Node) *Node {
@@ -97,7 +101,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	answer(w, http.StatusOK, s.node)
+	apitest.Answer(w, http.StatusOK, s.node)
 }
 
 func (s *server) count(method string) (n int) {
@@ -200,24 +204,10 @@ func step(doc map[string]any, op Operation) error {
 	return nil
 }
 
-func answer(w http.ResponseWriter, code int, body any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(body)
-}
-
-func answerStatus(w http.ResponseWriter, code int, reason metav1.StatusReason, message string) bool {
-	answer(w, code, metav1.Status{
-		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
-		Status:   metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message,
-	})
-	return true
-}
-
 // askToWait is a 429, said twice: in the header for the client, in the body for who reads the error.
 func askToWait(w http.ResponseWriter, seconds int32) bool {
 	w.Header().Set("Retry-After", strconv.Itoa(int(seconds)))
-	answer(w, http.StatusTooManyRequests, metav1.Status{
+	apitest.Answer(w, http.StatusTooManyRequests, metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
 		Status:   metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests,
 		Message: "the server's message", Details: &metav1.StatusDetails{RetryAfterSeconds: seconds},

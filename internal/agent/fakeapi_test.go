@@ -22,6 +22,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/imunhatep/kube-node-ready/internal/apitest"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -34,6 +35,8 @@ const (
 	getSlices = "GET /apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3Dkube-dns&resourceVersion=0"
 	getAPI    = "GET /api"
 )
+
+var answerStatus = apitest.AnswerStatus
 
 // fakeAPI is an API server of one node, over TLS, that answers what the agent asks and nothing else.
 type fakeAPI struct {
@@ -112,13 +115,13 @@ func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer a.mu.Unlock()
 	switch request {
 	case getNode, getCached:
-		answer(w, http.StatusOK, a.node)
+		apitest.Answer(w, http.StatusOK, a.node)
 	case patchNode:
 		if err := a.patch(body); err != nil {
 			answerStatus(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, err.Error())
 			return
 		}
-		answer(w, http.StatusOK, a.node)
+		apitest.Answer(w, http.StatusOK, a.node)
 	case patchStat:
 		var patch corev1.Node
 		assert.NoError(a.t, json.Unmarshal(body, &patch))
@@ -129,17 +132,17 @@ func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			node.Status.Conditions = append(slices.DeleteFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == condition.Type }), condition)
 		}
 		a.node = node
-		answer(w, http.StatusOK, a.node)
+		apitest.Answer(w, http.StatusOK, a.node)
 	case postEvent:
 		var event corev1.Event
 		assert.NoError(a.t, json.Unmarshal(body, &event))
 		a.events = append(a.events, event)
-		answer(w, http.StatusCreated, event)
+		apitest.Answer(w, http.StatusCreated, event)
 	case getSlices:
-		answer(w, http.StatusOK, discoveryv1.EndpointSliceList{
+		apitest.Answer(w, http.StatusOK, discoveryv1.EndpointSliceList{
 			TypeMeta: metav1.TypeMeta{Kind: "EndpointSliceList", APIVersion: "discovery.k8s.io/v1"}, Items: a.slices})
 	case getAPI:
-		answer(w, http.StatusOK, metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}})
+		apitest.Answer(w, http.StatusOK, metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}})
 	default:
 		a.t.Errorf("unexpected request: %s", request)
 		answerStatus(w, http.StatusNotFound, metav1.StatusReasonNotFound, "no such path")
@@ -244,18 +247,4 @@ func (a *fakeAPI) taints() (keys []string) {
 		keys = append(keys, taint.Key)
 	}
 	return keys
-}
-
-func answer(w http.ResponseWriter, code int, body any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(body)
-}
-
-func answerStatus(w http.ResponseWriter, code int, reason metav1.StatusReason, message string) bool {
-	answer(w, code, metav1.Status{
-		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
-		Status:   metav1.StatusFailure, Code: int32(code), Reason: reason, Message: message,
-	})
-	return true
 }

@@ -54,7 +54,7 @@ var clusterCA = func() string {
 
 var defaults = Config{
 	NodeName: "node1", PodNamespace: "kube-system",
-	InitialTimeout: 5 * time.Minute, CheckTimeout: 3 * time.Second, MaxRetries: 5, RetryBackoff: "exponential", SuccessThreshold: 1,
+	InitialTimeout: 5 * time.Minute, CheckTimeout: 3 * time.Second, MaxRetries: 5, RetryBackoff: "exponential",
 	DNSTestDomains: []string{"kubernetes.default.svc.cluster.local", "google.com"}, DNSService: "kube-system/kube-dns",
 	TaintKey: "node-ready/unverified", TaintValue: "true", TaintEffect: "NoSchedule",
 	VerifiedLabel: "node-ready/verified", VerifiedLabelValue: "true", LateTaintWindow: time.Minute,
@@ -173,10 +173,6 @@ var cases = map[string]struct {
 	"retry-backoff": {
 		good: []good{{"linear", func(c *Config) { c.RetryBackoff = "linear" }}, {"exponential", func(*Config) {}}},
 		bad:  badValues("must be one of exponential, linear", "", "Linear", "constant", "exponential,linear"),
-	},
-	"success-threshold": {
-		good: []good{{"1", func(*Config) {}}, {"1000", func(c *Config) { c.SuccessThreshold = 1000 }}},
-		bad:  badNumbers(1, 1000),
 	},
 	"dns-test-domains": {
 		good: []good{

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"encoding/binary"
 	"io"
 	"net"
@@ -17,6 +18,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/rest"
+
+	"github.com/imunhatep/kube-node-ready/internal/apitest"
 )
 
 // tapped is a listener that keeps what its connections receive.
@@ -79,12 +82,12 @@ func TestTokenIsRotated(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("first"), 0o600))
 	client, err := newClient(&rest.Config{Host: server.URL, BearerTokenFile: file, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}, "test")
 	require.NoError(t, err)
-	require.NoError(t, client.Versions(t.Context(), ""))
+	require.NoError(t, client.Versions(t.Context()))
 
 	require.NoError(t, os.WriteFile(file, []byte("second"), 0o600))
 	valid.Store("Bearer second")
-	require.Error(t, client.Versions(t.Context(), ""), "the cached one")
-	require.Eventually(t, func() bool { return client.Versions(t.Context(), "") == nil }, 30*time.Second, 10*time.Millisecond)
+	require.Error(t, client.Versions(t.Context()), "the cached one")
+	require.Eventually(t, func() bool { return client.Versions(t.Context()) == nil }, 30*time.Second, 10*time.Millisecond)
 }
 
 // Go sends each TLS record (RFC 8446, 5.1) as soon as it is complete, so that no packet is larger than a record.
@@ -111,4 +114,26 @@ func TestLargeRequestFillsJumboFrames(t *testing.T) {
 		left = left[min(len(left), 5+length):]
 	}
 	assert.Greater(t, largest, 9001)
+}
+
+// The header goes with the requests of its context, and with no others.
+func TestLargeHeader(t *testing.T) {
+	t.Parallel()
+	var got [][]string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = append(got, r.Header["X-Kube-Node-Ready-Padding"])
+		apitest.Answer(w, http.StatusOK, struct{}{})
+	}))
+	t.Cleanup(server.Close)
+	client, err := newClient(&rest.Config{Host: server.URL}, "test")
+	require.NoError(t, err)
+	large := WithLargeHeader(t.Context(), "X~X~")
+	for _, ctx := range []context.Context{large, t.Context(), WithLargeHeader(large, "")} {
+		require.NoError(t, client.Versions(ctx))
+		_, err := client.NodeStatus(ctx, "node1")
+		require.NoError(t, err)
+		require.NoError(t, client.Core.Get().Resource("nodes").Name("node1").Do(ctx).Error(), "as package nodepatch reads a node")
+	}
+	value := []string{"X~X~"}
+	assert.Equal(t, [][]string{value, value, value, nil, nil, nil, nil, nil, nil}, got)
 }

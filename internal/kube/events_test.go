@@ -15,6 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+
+	"github.com/imunhatep/kube-node-ready/internal/apitest"
 )
 
 func queued(e *Events) (messages []string) {
@@ -69,10 +71,7 @@ func TestFlush(t *testing.T) {
 				var event corev1.Event
 				assert.NoError(t, json.NewDecoder(r.Body).Decode(&event))
 				sent = append(sent, event.Message)
-				w.Header().Set("Content-Type", "application/json")
-				w.WriteHeader(code)
-				_ = json.NewEncoder(w).Encode(metav1.Status{
-					TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Code: int32(code), Reason: test.reason, Message: "the server's message"})
+				apitest.AnswerStatus(w, code, test.reason, "the server's message")
 			}))
 			defer server.Close()
 			client, err := newClient(&rest.Config{Host: server.URL}, "test")
@@ -119,12 +118,12 @@ func TestServerTime(t *testing.T) {
 	client, err := newClient(&rest.Config{Host: server.URL}, "test")
 	require.NoError(t, err)
 	assert.Zero(t, client.ServerTime())
-	require.NoError(t, client.Versions(t.Context(), ""))
+	require.NoError(t, client.Versions(t.Context()))
 	want := time.Date(2026, 11, 21, 21, 0, 0, 0, time.UTC)
 	assert.WithinDuration(t, want, client.ServerTime(), time.Minute)
 	for _, none := range []string{"", "now"} {
 		date = none
-		require.NoError(t, client.Versions(t.Context(), ""))
+		require.NoError(t, client.Versions(t.Context()))
 		assert.WithinDuration(t, want, client.ServerTime(), time.Minute, "the last one that there was")
 	}
 }
@@ -140,10 +139,10 @@ func TestCloseIdleConnections(t *testing.T) {
 	defer server.Close()
 	client, err := newClient(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}, "test")
 	require.NoError(t, err)
-	require.NoError(t, client.Versions(t.Context(), ""))
-	require.NoError(t, client.Versions(t.Context(), ""))
+	require.NoError(t, client.Versions(t.Context()))
+	require.NoError(t, client.Versions(t.Context()))
 	client.CloseIdleConnections()
-	require.NoError(t, client.Versions(t.Context(), ""))
+	require.NoError(t, client.Versions(t.Context()))
 	assert.Equal(t, remote[0], remote[1])
 	assert.NotEqual(t, remote[1], remote[2])
 }

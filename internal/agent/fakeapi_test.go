@@ -203,6 +203,27 @@ func (a *fakeAPI) patch(text []byte) error {
 	return nil
 }
 
+// edit is what another client does to the Node.
+func (a *fakeAPI) edit(change func(*corev1.Node)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	node := a.node.DeepCopy()
+	change(node)
+	a.node = node
+}
+
+// addTaint is a change for edit.
+func addTaint(taint corev1.Taint) func(*corev1.Node) {
+	return func(node *corev1.Node) { node.Spec.Taints = append(node.Spec.Taints, taint) }
+}
+
+// removeTaint is a change for edit.
+func removeTaint(key string) func(*corev1.Node) {
+	return func(node *corev1.Node) {
+		node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key })
+	}
+}
+
 // reads is how often the node has been read, from etcd or from the cache.
 func (a *fakeAPI) reads() (n int) {
 	for _, request := range a.seen() {

@@ -56,9 +56,10 @@ type process struct {
 // machine's own configuration. Name servers are queried on port 53 only, so the dns check is skipped here, and so is
 // the service check unless a test asks for it.
 func start(t *testing.T, env map[string]string, args ...string) *process {
-	t.Setenv("HOME", t.TempDir())
-	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
-	all := map[string]string{"NODE_NAME": "node1", "ENABLE_METRICS": "false", "DNS_TEST_DOMAINS": "kubernetes.default.svc.cluster.local"}
+	// Of a list the files that are missing count as empty, and client-go does not look for the machine's own.
+	none := filepath.Join(t.TempDir(), "a") + string(filepath.ListSeparator) + filepath.Join(t.TempDir(), "b")
+	all := map[string]string{"NODE_NAME": "node1", "KUBECONFIG": none, "ENABLE_METRICS": "false",
+		"DNS_TEST_DOMAINS": "kubernetes.default.svc.cluster.local"}
 	if !slices.Contains(args, "--dry-run") {
 		all["DNS_SERVICE"] = ""
 	}

@@ -2,10 +2,12 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -50,13 +52,16 @@ func (a *fakeAPI) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
+// CloseIdleConnections does nothing: there are none. Without it client-go warns.
+func (a *fakeAPI) CloseIdleConnections() {}
+
 // fakeCheck answers what a test says.
 type fakeCheck struct {
 	name string
 	try  func(context.Context) (checks.Report, error)
 }
 
-func (c fakeCheck) Name() string                                       { return c.name }
+func (c fakeCheck) Name() string                                   { return c.name }
 func (c fakeCheck) Try(ctx context.Context) (checks.Report, error) { return c.try(ctx) }
 
 func passing(context.Context) (checks.Report, error) { return checks.Report{Detail: "a test"}, nil }
@@ -93,6 +98,38 @@ func simulate(t *testing.T, api *fakeAPI, network func(context.Context) (checks.
 		}
 	}()
 	return p
+}
+
+// brokenNetwork is a network check that fails until the network recovers.
+type brokenNetwork struct{ recovered atomic.Bool }
+
+const refused = "TCP 192.0.2.1:443: connection refused"
+
+func (n *brokenNetwork) try(ctx context.Context) (checks.Report, error) {
+	if n.recovered.Load() {
+		return passing(ctx)
+	}
+	return checks.Report{}, errors.New(refused)
+}
+
+// simulateFailing starts an agent that does not pass until its network recovers.
+func simulateFailing(t *testing.T, api *fakeAPI, args ...string) (*process, *brokenNetwork) {
+	network := new(brokenNetwork)
+	return simulate(t, api, network.try, nil, args...), network
+}
+
+const (
+	// initialTimeout is the default of INITIAL_TIMEOUT.
+	initialTimeout = 5 * time.Minute
+	// nextAttempt is longer than any pause between two attempts or rounds, and shorter than the time between two reads of a
+	// verified node.
+	nextAttempt = 40 * time.Second
+)
+
+// after waits until a simulation has done all that it does within d, its end included.
+func after(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
 }
 
 func TestSimulation(t *testing.T) {

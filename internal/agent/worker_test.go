@@ -130,6 +130,7 @@ func (p *workerProcess) verdict() verdict.Verdict {
 
 // Any answer under the cluster's CA proves the path, that of --anonymous-auth=false too. Then the worker waits to be deleted.
 func TestWorkerPasses(t *testing.T) {
+	t.Parallel()
 	for _, code := range []int{http.StatusOK, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusTooManyRequests} {
 		t.Run(fmt.Sprint(code), func(t *testing.T) {
 			var padding atomic.Int64
@@ -159,6 +160,7 @@ func TestWorkerPasses(t *testing.T) {
 }
 
 func TestWorkerWithoutAUsableAPI(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		code    int
 		ca      string
@@ -191,6 +193,7 @@ func TestWorkerWithoutAUsableAPI(t *testing.T) {
 }
 
 func TestWorkerRetries(t *testing.T) {
+	t.Parallel()
 	var n atomic.Int64
 	p := startWorker(t, anonymousAPI(t, func(w http.ResponseWriter, r *http.Request) {
 		if n.Add(1) == 1 {
@@ -206,6 +209,7 @@ func TestWorkerRetries(t *testing.T) {
 
 // A proxy or an API server that refuses the large header is a warning.
 func TestWorkerWhoseLargeHeaderIsRefused(t *testing.T) {
+	t.Parallel()
 	p := startWorker(t, anonymousAPI(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Kube-Node-Ready-Padding") != "" {
 			answers(http.StatusRequestHeaderFieldsTooLarge)(w, r)
@@ -220,6 +224,7 @@ func TestWorkerWhoseLargeHeaderIsRefused(t *testing.T) {
 
 // The endpoints of the DNS service are those that the controller names.
 func TestWorkerConnectsToTheDNSEndpoints(t *testing.T) {
+	t.Parallel()
 	server := anonymousAPI(t, answers(http.StatusForbidden))
 	open, closed := listen(t).String(), "127.0.0.1:"+closedPort(t)
 	for name, test := range map[string]struct{ endpoints, message string }{
@@ -240,6 +245,7 @@ func TestWorkerConnectsToTheDNSEndpoints(t *testing.T) {
 
 // The cluster's CA is trusted for NETWORK_TARGETS too, as an agent trusts that of its service account.
 func TestWorkerTrustsTheClustersCAForHTTPS(t *testing.T) {
+	t.Parallel()
 	server := anonymousAPI(t, answers(http.StatusOK))
 	target := httptest.NewTLSServer(http.NotFoundHandler())
 	t.Cleanup(target.Close)
@@ -291,6 +297,7 @@ func TestReadyzEndsWithItsClient(t *testing.T) {
 
 // Shut down before the verdict, the worker says nothing about the node.
 func TestWorkerShutDownBeforeTheVerdict(t *testing.T) {
+	t.Parallel()
 	reached := make(chan struct{})
 	p := startWorker(t, anonymousAPI(t, func(_ http.ResponseWriter, r *http.Request) {
 		close(reached)

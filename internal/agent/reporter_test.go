@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,11 +12,11 @@ import (
 
 func TestFailureIsReportedAgainLaterAndLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		v := &verification{start: time.Now(), reported: make(map[string]repeat)}
+		r := newReporter(&deps{})
 		start := time.Now()
 		var at []time.Duration
 		report := func(err error) {
-			if v.isDue(err) {
+			if r.isDue(err) {
 				at = append(at, time.Since(start))
 			}
 		}
@@ -31,8 +32,28 @@ func TestFailureIsReportedAgainLaterAndLater(t *testing.T) {
 		assert.Len(t, at, 2, "others are reported at once")
 		report(errors.New("the API server refuses the patch: request 17"))
 		assert.Len(t, at, 2, "whatever its words are this time")
-		v.reported = make(map[string]repeat)
+		r = newReporter(&deps{})
 		report(roundFailure{[]string{"dns"}, []string{"x"}})
 		assert.Len(t, at, 3, "a new verification counts from the start")
+	})
+}
+
+// The API server fails when INITIAL_TIMEOUT passes, and a foreign taint stays: there is no round after which to try again.
+func TestTimeoutIsReportedAgainWhileWaiting(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.edit(addTaint(cilium))
+		api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+			first := n == 1 && (request == postEvent || request == patchNode)
+			return first && answerStatus(w, http.StatusForbidden, "", "not now")
+		}
+		p := simulate(t, api, nil, nil, "--on-timeout=taint", "--wait-for-taints=node.cilium.io/")
+		after(initialTimeout + retryReport*8/10 - time.Millisecond)
+		p.entry("initial timeout passed")
+		assert.NotContains(t, p.stderr.String(), "node marked as failed")
+		after(retryReport * 4 / 10)
+		p.entry("node marked as failed")
+		assert.Contains(t, api.taints(), "node-ready/failed")
+		p.stop()
+		p.wait()
 	})
 }

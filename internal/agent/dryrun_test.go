@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"context"
-	"errors"
 	"maps"
 	"net/http"
 	"strings"
@@ -12,13 +10,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/imunhatep/kube-node-ready/checks"
-	"github.com/imunhatep/kube-node-ready/internal/config"
-	"github.com/imunhatep/kube-node-ready/internal/kube"
 )
 
 func TestDryRun(t *testing.T) {
+	t.Parallel()
 	const operations = `would be sent to node node1:
   {"op":"test","path":"/metadata/uid","value":"uid-1"}
   {"op":"test","path":"/spec/taints/1/key","value":"node-ready/unverified"}
@@ -30,8 +25,8 @@ func TestDryRun(t *testing.T) {
   {"op":"add","path":"/metadata/annotations/node-ready~1verification","value":"{…}"}
 `
 	const outside = "not inside a cluster (KUBERNETES_SERVICE_HOST is not set)"
-	open := newFakeAPI(t)
-	open.node.Labels["node-ready/verified"], open.node.Spec.Taints = "true", nil
+	verified := newFakeAPI(t)
+	verified.node.Labels["node-ready/verified"], verified.node.Spec.Taints = "true", nil
 	port := closedPort(t)
 
 	for name, test := range map[string]struct {
@@ -66,7 +61,7 @@ func TestDryRun(t *testing.T) {
 			},
 		},
 		"verified already": {
-			api: open, requests: []string{getNode}, env: map[string]string{"DNS_SERVICE": ""},
+			api: verified, requests: []string{getNode}, env: map[string]string{"DNS_SERVICE": ""},
 			want: []string{
 				"kube-node-ready dev, dry run: nothing is written",
 				"SKIP dns kubernetes.default.svc.cluster.local: " + outside,
@@ -134,26 +129,8 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
-// A pod without a token is broken; a desk without a kubeconfig is not.
-func TestChecksWithoutAPI(t *testing.T) {
-	cfg, err := config.Parse([]string{"--dry-run"}, lookup(nil), nil)
-	require.NoError(t, err)
-	e := kube.Environment{Err: errors.New("no token"), Service: "10.96.0.1:443"}
-	asked := false
-	list := newChecks(cfg, e, "cluster.local", checks.API{Get: func(context.Context) (checks.Report, error) {
-		asked = true
-		return checks.Report{}, e.Err
-	}})
-	require.Len(t, list, 4)
-	_, err = list[1].Try(t.Context())
-	require.EqualError(t, err, "no token")
-	assert.True(t, asked)
-	report, err := list[3].Try(t.Context())
-	require.NoError(t, err)
-	assert.Equal(t, checks.Report{Skipped: "the endpoints of kube-system/kube-dns cannot be listed without the API"}, report)
-}
-
 func TestDryRunInterrupted(t *testing.T) {
+	t.Parallel()
 	api := newFakeAPI(t)
 	reached := make(chan struct{})
 	api.before = func(_ string, _ int, _ http.ResponseWriter, r *http.Request) bool {
@@ -171,6 +148,7 @@ func TestDryRunInterrupted(t *testing.T) {
 
 // Without a node too, the api check proves that large packets reach the API server, or warns.
 func TestDryRunWithoutANodeSendsALargeHeader(t *testing.T) {
+	t.Parallel()
 	for _, refuses := range []bool{false, true} {
 		api := newFakeAPI(t)
 		var padding []int

@@ -1,0 +1,287 @@
+package agent
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// writes lists the patches of the node.
+func (a *fakeAPI) writes() []string {
+	return slices.DeleteFunc(a.seen(), func(request string) bool { return request != patchNode && request != patchStat })
+}
+
+func TestOnTimeoutTaint(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		p, network := simulateFailing(t, api, "--on-timeout=taint")
+		after(initialTimeout - time.Second)
+		assert.Equal(t, tainted, api.taints())
+		after(time.Second)
+		p.entry("node marked as failed")
+		assert.Equal(t, append(tainted, "node-ready/failed"), api.taints())
+		assert.Equal(t, "network", api.node.Spec.Taints[3].Value)
+		assert.Equal(t, corev1.TaintEffectNoSchedule, api.node.Spec.Taints[3].Effect)
+		network.recovered.Store(true)
+		after(nextAttempt)
+		p.entry("node verified")
+		assert.Equal(t, untainted, api.taints())
+		assert.Equal(t, []string{patchNode, patchNode}, api.writes(), "one adds the taint, and the release removes it")
+		p.stop()
+		assert.Equal(t, exitOK, p.wait())
+		assert.Empty(t, api.conditions)
+	})
+}
+
+func TestOnTimeoutKeep(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		p, network := simulateFailing(t, api)
+		after(initialTimeout)
+		p.entry("initial timeout passed")
+		assert.Equal(t, tainted, api.taints())
+		network.recovered.Store(true)
+		after(nextAttempt)
+		p.entry("node verified")
+		p.stop()
+		assert.Equal(t, exitOK, p.wait())
+		assert.Empty(t, api.conditions)
+		assert.NotContains(t, p.stderr.String(), "marked")
+	})
+}
+
+func TestOnTimeoutCondition(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		p, network := simulateFailing(t, api, "--on-timeout=condition", "--condition-type=NetworkingReady")
+		after(initialTimeout)
+		p.entry("node marked as failed")
+		network.recovered.Store(true)
+		after(nextAttempt)
+		p.entry("node verified")
+		p.stop()
+		assert.Equal(t, exitOK, p.wait())
+		require.Len(t, api.conditions, 2)
+		bad, good := api.conditions[0], api.conditions[1]
+		assert.Equal(t, corev1.NodeConditionType("NetworkingReady"), bad.Type)
+		assert.Equal(t, []string{"False", "NetworkFailed"}, []string{string(bad.Status), bad.Reason})
+		assert.Contains(t, bad.Message, refused)
+		assert.Equal(t, []string{"True", "Verified"}, []string{string(good.Status), good.Reason})
+		assert.Equal(t, untainted, api.taints())
+		assert.Equal(t, []string{patchStat, patchNode, postEvent, getNode}, api.seen()[len(api.seen())-4:], "True before the release")
+	})
+}
+
+// Both markers: the condition is taken back before the release, the taint by the release.
+func TestOnTimeoutTaintAndCondition(t *testing.T) {
+	for _, policies := range []string{"taint,condition", "condition,taint"} {
+		t.Run(policies, func(t *testing.T) {
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				p, network := simulateFailing(t, api, "--on-timeout="+policies)
+				after(initialTimeout)
+				assert.Equal(t, append(tainted, "node-ready/failed"), api.taints())
+				assert.Equal(t, "network", api.node.Spec.Taints[3].Value)
+				assert.Equal(t, policies, p.entry("node marked as failed")["policy"])
+				assert.Equal(t, "NetworkFailed", p.entry("node marked as failed")["reason"])
+				network.recovered.Store(true)
+				after(nextAttempt)
+				p.entry("node verified")
+				p.stop()
+				assert.Equal(t, exitOK, p.wait())
+				assert.Equal(t, []string{"False NetworkFailed", "True Verified"}, api.written())
+				assert.Equal(t, untainted, api.taints())
+				assert.Equal(t, []string{patchStat, patchNode, postEvent, getNode}, api.seen()[len(api.seen())-4:], "True before the release")
+				assert.Len(t, api.writes(), 4, "each marker is written once and taken back once")
+			})
+		})
+	}
+}
+
+// With --once too, the node is marked before the process ends.
+func TestOnceMarks(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		start := time.Now()
+		p, _ := simulateFailing(t, api, "--on-timeout=taint", "--once")
+		assert.Equal(t, exitNotVerified, p.wait())
+		assert.Equal(t, initialTimeout, time.Since(start))
+		assert.Contains(t, api.taints(), "node-ready/failed")
+	})
+}
+
+// A marker that cannot be written is tried again after the next round.
+func TestMarkerIsTriedAgain(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+			return request == patchNode && n == 1 && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "no")
+		}
+		p, _ := simulateFailing(t, api, "--on-timeout=taint")
+		after(initialTimeout)
+		p.entry("cannot mark the node as failed, will retry (ON_TIMEOUT needs the rights in the chart)")
+		assert.NotContains(t, api.taints(), "node-ready/failed")
+		after(nextAttempt)
+		p.entry("node marked as failed")
+		assert.Contains(t, api.taints(), "node-ready/failed")
+		p.stop()
+		assert.Equal(t, exitOK, p.wait())
+	})
+}
+
+// A marker without its rights, or that is refused, does not stop the other one, and is tried again.
+func TestOneMarkerOfTwoCannotBeWritten(t *testing.T) {
+	for refused, written := range map[string]string{patchNode: "condition", patchStat: "taint"} {
+		t.Run(written, func(t *testing.T) {
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+					return request == refused && n <= 2 && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "no")
+				}
+				p, network := simulateFailing(t, api, "--on-timeout=taint,condition")
+				after(initialTimeout)
+				p.logged("cannot mark the node as failed")
+				p.entry("node marked as failed")
+				assert.Equal(t, written == "taint", slices.Contains(api.taints(), "node-ready/failed"))
+				assert.Equal(t, written == "condition", len(api.written()) == 1)
+				p.loggedOften("node marked as failed", 2)
+				assert.Contains(t, api.taints(), "node-ready/failed")
+				assert.Equal(t, []string{"False NetworkFailed"}, api.written())
+				network.recovered.Store(true)
+				after(nextAttempt)
+				p.entry("node verified")
+				p.stop()
+				assert.Equal(t, exitOK, p.wait())
+				assert.Equal(t, []string{"False NetworkFailed", "True Verified"}, api.written())
+				assert.Equal(t, untainted, api.taints())
+			})
+		})
+	}
+}
+
+// The failed taint of a container that has ended is removed by the next one, with the startup taint.
+func TestFailedTaintOfAnEarlierContainer(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.edit(addTaint(corev1.Taint{Key: "example.com/bad", Value: "dns", Effect: corev1.TaintEffectNoSchedule}))
+		p := simulate(t, api, nil, nil, "--once", "--on-timeout=taint", "--failed-taint-key=example.com/bad")
+		assert.Equal(t, exitOK, p.wait(), p.stderr)
+		assert.Equal(t, untainted, api.taints())
+		assert.Equal(t, []string{getNode, patchNode, postEvent}, api.seen())
+	})
+}
+
+// A node that was never gated is never marked, whatever fails there: the DaemonSet also runs on the nodes that a cluster has already.
+func TestNodeWithoutStartupTaintIsNotMarked(t *testing.T) {
+	for _, policy := range []string{"taint", "condition", "taint,condition"} {
+		t.Run(policy, func(t *testing.T) {
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				api.node.Spec.Taints = api.node.Spec.Taints[:1]
+				p, _ := simulateFailing(t, api, "--on-timeout="+policy)
+				after(initialTimeout)
+				p.entry("initial timeout passed")
+				p.loggedOften("node not verified", 10) // rounds
+				p.stop()
+				assert.Equal(t, exitOK, p.wait())
+				assert.Equal(t, []string{"foreign/front"}, api.taints())
+				assert.Empty(t, api.conditions)
+				assert.NotContains(t, p.stderr.String(), "marked")
+				assert.NotContains(t, api.seen(), patchNode)
+			})
+		})
+	}
+}
+
+// Somebody removes the startup taint by hand while the checks fail: the failed taint is removed too.
+func TestFailedTaintGoesWithTheStartupTaint(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		p, _ := simulateFailing(t, api, "--on-timeout=taint")
+		after(initialTimeout)
+		p.entry("node marked as failed")
+		api.edit(removeTaint("node-ready/unverified"))
+		p.logged("failed taint removed: the node has no startup taint")
+		p.stop()
+		assert.Equal(t, exitOK, p.wait())
+		assert.Equal(t, untainted, api.taints())
+		assert.NotContains(t, api.node.Labels, "node-ready/verified")
+	})
+}
+
+// No check has failed where the patch is refused, and the taint says so.
+func TestFailedTaintWhileThePatchIsRefused(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.before = func(request string, _ int, w http.ResponseWriter, r *http.Request) bool {
+			if request != patchNode {
+				return false
+			}
+			body, err := io.ReadAll(r.Body)
+			assert.NoError(t, err)
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			return bytes.Contains(body, []byte("/metadata/labels/")) && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "denied by policy")
+		}
+		p := simulate(t, api, nil, nil, "--on-timeout=taint")
+		after(initialTimeout)
+		p.entry("node marked as failed")
+		p.stop()
+		p.wait()
+		assert.Equal(t, append(tainted, "node-ready/failed"), api.taints())
+		assert.Equal(t, "unverified", api.node.Spec.Taints[3].Value)
+	})
+}
+
+// INITIAL_TIMEOUT passes while the patch that releases the node is in flight: no marker is written after it.
+func TestNoMarkerAfterTheRelease(t *testing.T) {
+	for _, policy := range []string{"taint", "condition", "taint,condition"} {
+		t.Run(policy, func(t *testing.T) {
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				late := make(chan struct{})
+				api.before = func(request string, n int, _ http.ResponseWriter, _ *http.Request) bool {
+					if request == patchNode && n == 1 {
+						<-late
+					}
+					return false
+				}
+				p, network := simulateFailing(t, api, "--check-timeout=1m", "--on-timeout="+policy, "--once")
+				after(initialTimeout - nextAttempt)
+				p.entry("node not verified")
+				network.recovered.Store(true)
+				after(nextAttempt)
+				p.entry("initial timeout passed")
+				assert.Contains(t, api.seen(), patchNode)
+				close(late)
+				assert.Equal(t, exitOK, p.wait())
+				p.entry("node verified")
+				assert.Equal(t, untainted, api.taints())
+				assert.NotContains(t, p.stderr.String(), "marked")
+				for _, condition := range api.conditions {
+					assert.Equal(t, corev1.ConditionTrue, condition.Status)
+				}
+			})
+		})
+	}
+}
+
+// The checks pass while a marker is in flight: the release waits for it, or a False would stay on a released node.
+func TestReleaseWaitsForTheMarkerInFlight(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		late := make(chan struct{})
+		api.before = func(request string, n int, _ http.ResponseWriter, _ *http.Request) bool {
+			if request == patchStat && n == 1 {
+				<-late
+			}
+			return false
+		}
+		p, network := simulateFailing(t, api, "--check-timeout=1m", "--on-timeout=condition")
+		after(initialTimeout)
+		assert.Equal(t, []string{patchStat}, api.writes())
+		network.recovered.Store(true)
+		after(nextAttempt) // at most a pause between two rounds goes on for so long
+		assert.Equal(t, []string{patchStat}, api.writes())
+		close(late)
+		after(nextAttempt)
+		assert.Equal(t, []string{"False NetworkFailed", "True Verified"}, api.written())
+		assert.Equal(t, []string{patchStat, patchStat, patchNode}, api.writes())
+		p.stop()
+		assert.Equal(t, exitOK, p.wait())
+	})
+}

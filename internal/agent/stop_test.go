@@ -1,0 +1,234 @@
+package agent
+
+import (
+	"io"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestStopBeforeVerdict(t *testing.T) {
+	for name, test := range map[string]struct {
+		at   int // which read of the node
+		args []string
+		want []string
+		code int
+	}{
+		"at the first request":      {at: 1, want: []string{getNode}},
+		"in a check":                {at: 2, want: []string{getNode, getNode}},
+		"in a check, with a linger": {at: 2, args: []string{"--metrics-linger=1h"}, want: []string{getNode, getNode}},
+		"in a check, with --once":   {at: 2, args: []string{"--once"}, want: []string{getNode, getNode}, code: exitNotVerified},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				api.before = func(_ string, n int, w http.ResponseWriter, r *http.Request) bool {
+					if n < test.at { // so that the api check reads the node itself
+						return answerStatus(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "not now")
+					}
+					<-r.Context().Done() // the agent gives up
+					return true
+				}
+				start := time.Now()
+				p := simulate(t, api, nil, nil, test.args...)
+				synctest.Wait()
+				p.stop()
+				assert.Equal(t, test.code, p.wait())
+				assert.Zero(t, time.Since(start))
+				assert.Equal(t, test.want, api.seen())
+				assert.Equal(t, tainted, api.taints())
+				assert.NotContains(t, p.stderr.String(), "serving final metrics", "there are none to wait for")
+			})
+		})
+	}
+}
+
+// Between two rounds, SIGTERM does not wait for the next one either.
+func TestStopBetweenRounds(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		start := time.Now()
+		p, _ := simulateFailing(t, api, "--max-retries=0")
+		synctest.Wait()
+		p.stop()
+		assert.Equal(t, exitOK, p.wait())
+		assert.Zero(t, time.Since(start))
+		assert.Equal(t, []string{getNode, postEvent}, api.seen())
+		assert.Equal(t, tainted, api.taints())
+	})
+}
+
+// A young node without the taint is not labelled yet, and SIGTERM ends the wait for it.
+func TestStopWhileWaitingForTheStartupTaint(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.node.Spec.Taints = nil
+		start := time.Now()
+		p := simulate(t, api, nil, nil, "--log-level=debug")
+		synctest.Wait()
+		p.entry("waiting for the startup taint")
+		p.stop()
+		assert.Equal(t, exitOK, p.wait())
+		assert.Zero(t, time.Since(start))
+		assert.Equal(t, []string{getNode}, api.seen())
+		assert.NotContains(t, p.stderr.String(), "node not verified", "nothing has failed")
+	})
+}
+
+// The patch that is in flight is finished, and so is the Event about it.
+func TestStopWhilePatching(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		late := make(chan struct{})
+		api.before = func(request string, _ int, _ http.ResponseWriter, _ *http.Request) bool {
+			if request == patchNode {
+				<-late
+			}
+			return false
+		}
+		p := simulate(t, api, nil, nil)
+		synctest.Wait()
+		p.stop()
+		after(time.Second)
+		assert.Equal(t, tainted, api.taints())
+		close(late)
+		assert.Equal(t, exitOK, p.wait())
+		assert.Equal(t, []string{getNode, patchNode, postEvent, getNode}, api.seen())
+		assert.Equal(t, untainted, api.taints())
+		assert.Equal(t, []string{"NodeVerified"}, api.reasons())
+	})
+}
+
+// Without a second signal the linger ends by itself.
+func TestLingerEnds(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		p := simulate(t, api, nil, nil, "--metrics-linger=10s")
+		synctest.Wait()
+		p.entry("node verified")
+		start := time.Now()
+		p.terminate()
+		assert.Equal(t, exitOK, p.wait())
+		assert.Equal(t, 10*time.Second, time.Since(start))
+		p.entry("shutting down: serving final metrics")
+	})
+}
+
+// addStartupTaint is what a client does that has read the node before the release and writes the whole list after it.
+func (a *fakeAPI) addStartupTaint() {
+	a.edit(addTaint(corev1.Taint{Key: "node-ready/unverified", Value: "true", Effect: corev1.TaintEffectNoSchedule}))
+}
+
+// The startup taint is back when the pod shuts down, or at the end of the linger: no agent would be left to notice.
+func TestTaintThatIsBackAtTheEnd(t *testing.T) {
+	for name, test := range map[string]struct {
+		args  []string
+		late  bool // during the linger
+		edit  func(*corev1.Node)
+		stays bool
+	}{
+		"at SIGTERM":            {},
+		"during the linger":     {args: []string{"--metrics-linger=10s"}, late: true},
+		"the label is gone":     {edit: func(n *corev1.Node) { delete(n.Labels, "node-ready/verified") }, stays: true},
+		"another node":          {edit: func(n *corev1.Node) { n.UID = "uid-2" }, stays: true},
+		"it is being deleted":   {edit: func(n *corev1.Node) { n.DeletionTimestamp = new(metav1.Now()) }, stays: true},
+		"the label has another": {edit: func(n *corev1.Node) { n.Labels["node-ready/verified"] = "false" }, stays: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				p := simulate(t, api, nil, nil, test.args...)
+				synctest.Wait()
+				p.entry("node verified")
+				if test.late {
+					p.terminate()
+					after(time.Second)
+					p.entry("shutting down: serving final metrics")
+				}
+				api.addStartupTaint()
+				if test.edit != nil {
+					api.edit(test.edit)
+				}
+				p.terminate()
+				assert.Equal(t, exitOK, p.wait())
+				if test.stays {
+					assert.Contains(t, api.taints(), "node-ready/unverified")
+					return
+				}
+				assert.Equal(t, untainted, api.taints())
+				assert.Equal(t, []any{"node-ready/unverified=true:NoSchedule"}, p.entry("startup taint was added again after the release: removed it")["taints"])
+			})
+		})
+	}
+}
+
+// A webhook that puts the taint back each time does not keep the process from ending.
+func TestTaintThatAlwaysComesBack(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.patched = addTaint(corev1.Taint{Key: "node-ready/unverified", Effect: corev1.TaintEffectNoSchedule})
+		p := simulate(t, api, nil, nil)
+		p.logged("node not verified")
+		start := time.Now()
+		p.stop()
+		assert.Equal(t, exitOK, p.wait())
+		assert.Less(t, time.Since(start), lastRead)
+		assert.Equal(t, "node node1: the taint is back after each of 3 patches: an admission webhook or policy puts it back", p.entry("node not verified")["reason"])
+	})
+}
+
+// The reply to the patch is lost while the taint comes back, and the pod shuts down: what was proven still holds.
+func TestTaintThatIsBackAfterALostReply(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		late := make(chan struct{})
+		api.before = func(request string, n int, w http.ResponseWriter, r *http.Request) bool {
+			if request != patchNode || n != 1 {
+				return false
+			}
+			body, _ := io.ReadAll(r.Body)
+			api.mu.Lock()
+			assert.NoError(t, api.patch(body))
+			api.mu.Unlock()
+			api.addStartupTaint()
+			<-late
+			return answerStatus(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "lost")
+		}
+		p := simulate(t, api, nil, nil)
+		synctest.Wait()
+		p.terminate()
+		close(late)
+		assert.Equal(t, exitOK, p.wait())
+		assert.Equal(t, untainted, api.taints())
+	})
+}
+
+// The node is found unverified, and SIGTERM comes before it is verified again: the startup taint is removed if no check has failed
+// since the last release.
+func TestProofOfAnEarlierVerification(t *testing.T) {
+	for name, test := range map[string]struct {
+		broken bool
+		taints []string
+	}{
+		"no check has failed": {false, untainted},
+		"a check has failed":  {true, append(untainted, "node-ready/unverified")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				network := new(brokenNetwork)
+				network.recovered.Store(true)
+				p := simulate(t, api, network.try, nil, "--wait-for-taints=node.cilium.io/")
+				synctest.Wait()
+				p.entry("node verified")
+				network.recovered.Store(!test.broken)
+				api.addStartupTaint()
+				if !test.broken { // the verification begins with a wait
+					api.edit(addTaint(cilium))
+				}
+				after(holdInterval)
+				p.entry("node is no longer verified: verifying it again")
+				api.edit(removeTaint(cilium.Key))
+				p.stop()
+				assert.Equal(t, exitOK, p.wait())
+				assert.Equal(t, test.taints, api.taints())
+			})
+		})
+	}
+}

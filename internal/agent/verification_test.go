@@ -1,0 +1,133 @@
+package agent
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+func TestVerifiedAlready(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.node.Labels["node-ready/verified"], api.node.Spec.Taints = "true", nil
+		p := simulate(t, api, nil, nil, "--once")
+		assert.Equal(t, exitOK, p.wait(), p.stderr)
+		assert.Equal(t, []string{getNode}, api.seen())
+		require.Len(t, p.entries(), 1)
+		p.entry("node is already verified")
+	})
+}
+
+func TestRefusedPatchIsTriedInTheNextRound(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+			return request == patchNode && n == 1 && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "denied by policy")
+		}
+		p := simulate(t, api, nil, nil, "--once")
+		assert.Equal(t, exitOK, p.wait(), p.stderr)
+		assert.Equal(t, []string{getNode, patchNode, postEvent, getNode, patchNode, postEvent}, api.seen())
+		assert.Equal(t, []string{"NodeNotVerified", "NodeVerified"}, api.reasons())
+		assert.Equal(t, "the API server refuses the patch: denied by policy", p.entry("node not verified")["reason"])
+	})
+}
+
+func TestOtherEffectIsRemovedWithAWarning(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		p := simulate(t, api, nil, nil, "--once", "--taint-effect=NoExecute")
+		assert.Equal(t, exitOK, p.wait(), p.stderr)
+		assert.Equal(t, untainted, api.taints())
+		entry := p.entry("startup taint has an unexpected effect: removing it anyway")
+		assert.Equal(t, "warning", entry["level"])
+		assert.Equal(t, "node-ready/unverified=true:NoSchedule", entry["taint"])
+		assert.Equal(t, "NoExecute", entry["expected"])
+	})
+}
+
+// TAINT_KEY is wrong, or was changed: the agent does not claim to have removed a taint.
+func TestNoStartupTaintFound(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.node.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
+		p := simulate(t, api, nil, nil, "--once", "--taint-key=example.com/new")
+		assert.Equal(t, exitOK, p.wait(), p.stderr)
+		assert.Equal(t, "no startup taint found", p.entry("node verified")["taints"])
+		assert.Contains(t, p.entry("node verified")["remaining_taints"], "node-ready/unverified=true:NoSchedule")
+		assert.Contains(t, api.events[0].Message, "; no startup taint found")
+		assert.Contains(t, api.node.Annotations[nodepatch.Annotation], `"removed":[]`)
+	})
+}
+
+// Former keys are removed with the present one, and a node with one of them is not verified.
+func TestFormerKeysAreRemoved(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.node.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
+		api.node.Labels["node-ready/verified"] = "true"
+		p := simulate(t, api, nil, nil, "--once", "--taint-key=example.com/new", "--also-remove-taints=node-ready/unverified")
+		assert.Equal(t, exitOK, p.wait(), p.stderr)
+		assert.Equal(t, untainted, api.taints())
+		assert.Equal(t, "removed node-ready/unverified=true:NoSchedule", p.entry("node verified")["taints"])
+	})
+}
+
+// The node is deleted and created again between the checks and the release: the new one has to pass by itself.
+func TestNodeThatIsReplacedBeforeTheRelease(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+			if request != patchNode || n != 1 {
+				return false
+			}
+			api.edit(func(node *corev1.Node) { node.UID = "uid-2" })
+			return answerStatus(w, http.StatusConflict, metav1.StatusReasonConflict, "changed")
+		}
+		p := simulate(t, api, nil, nil, "--once")
+		assert.Equal(t, exitOK, p.wait(), p.stderr)
+		assert.Contains(t, api.node.Annotations[nodepatch.Annotation], `"attempts":{"api":2,"dns":2,"network":2,"service":2}`)
+	})
+}
+
+// The Event of a verified node is sent again if the API server does not take it: there is no next round. INITIAL_TIMEOUT passes in
+// the meantime, but the node was in time.
+func TestVerifiedEventIsSentAgain(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+			return request == postEvent && n < 3 && answerStatus(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "not now")
+		}
+		start := time.Now()
+		p := simulate(t, api, nil, nil, "--once", "--initial-timeout=1s", "--check-timeout=1s")
+		assert.Equal(t, exitOK, p.wait(), p.stderr)
+		assert.Equal(t, 2*time.Second, time.Since(start))
+		assert.Equal(t, []string{"NodeVerified"}, api.reasons())
+		assert.NotContains(t, p.stderr.String(), "initial timeout passed")
+	})
+}
+
+// --once ends within INITIAL_TIMEOUT, three CHECK_TIMEOUTs and 2 s, also where the API server answers nothing any more.
+func TestOnceEndsInTime(t *testing.T) {
+	for name, silent := range map[string]func(request string, n int) bool{
+		"no answer to Events":          func(request string, _ int) bool { return request == postEvent },
+		"no answer after the checks":   func(request string, n int) bool { return request != getNode || n > 1 },
+		"no answer to the patch":       func(request string, _ int) bool { return request == patchNode },
+		"no answer to the condition":   func(request string, _ int) bool { return request == patchStat },
+		"no answer to anything at all": func(string, int) bool { return true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				api.before = func(request string, n int, _ http.ResponseWriter, r *http.Request) bool {
+					if !silent(request, n) {
+						return false
+					}
+					<-r.Context().Done()
+					return true
+				}
+				start := time.Now()
+				simulate(t, api, nil, nil, "--once", "--on-timeout=condition").wait()
+				assert.LessOrEqual(t, time.Since(start), initialTimeout+3*3*time.Second+2*time.Second)
+			})
+		})
+	}
+}

@@ -1,0 +1,250 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+var (
+	cilium    = corev1.Taint{Key: "node.cilium.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule}
+	karpenter = corev1.Taint{Key: "karpenter.sh/unregistered", Effect: corev1.TaintEffectNoExecute}
+)
+
+// attempts is how often the annotation says that a check was tried.
+func attempts(t *testing.T, api *fakeAPI, check string) int {
+	var verification struct{ Attempts map[string]int }
+	require.NoError(t, json.Unmarshal([]byte(api.node.Annotations[nodepatch.Annotation]), &verification))
+	return verification.Attempts[check]
+}
+
+// onRead calls change before the nth read of the node is answered, which change may do itself: then it returns true.
+func (a *fakeAPI) onRead(change func(n int, w http.ResponseWriter) bool) {
+	a.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+		return isRead(request) && change(a.reads(), w)
+	}
+}
+
+// Nothing is checked before foreign taints are gone, and the wait costs etcd no read.
+func TestWaitForTaints(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.edit(addTaint(cilium))
+		api.onRead(func(n int, _ http.ResponseWriter) bool {
+			if n == 3 { // Cilium is done
+				api.edit(removeTaint(cilium.Key))
+			}
+			return false
+		})
+		p := simulate(t, api, nil, nil, "--once", "--wait-for-taints=example.com/,node.cilium.io/")
+		synctest.Wait()
+		assert.Equal(t, "node.cilium.io/agent-not-ready:NoSchedule", p.entry("waiting for foreign taints")["taint"])
+		assert.NotContains(t, p.stderr.String(), "check passed")
+		assert.Equal(t, exitOK, p.wait(), p.stderr)
+		assert.Equal(t, []string{getNode, getCached, getCached, getNode, getNode, patchNode, postEvent}, api.seen(),
+			"waiting costs etcd nothing; the api check and the release do")
+		assert.Equal(t, untainted, api.taints())
+	})
+}
+
+// Karpenter's taint is waited for whatever WAIT_FOR_TAINTS says: Karpenter puts startup taints back until it has registered the node.
+func TestUnregisteredIsAlwaysWaitedFor(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.edit(addTaint(karpenter))
+		p := simulate(t, api, nil, nil)
+		synctest.Wait()
+		assert.Equal(t, "karpenter.sh/unregistered:NoExecute", p.entry("waiting for foreign taints")["taint"])
+		p.stop()
+		assert.Equal(t, exitOK, p.wait())
+		assert.Equal(t, []string{getNode}, api.seen())
+	})
+}
+
+// A prefix of WAIT_FOR_TAINTS may cover the agent's own taints, which nobody else removes.
+func TestOwnTaintsAreNotWaitedFor(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.edit(addTaint(corev1.Taint{Key: "node-ready/failed", Value: "dns", Effect: corev1.TaintEffectNoSchedule}))
+		p := simulate(t, api, nil, nil, "--once", "--on-timeout=taint", "--wait-for-taints=node-ready/")
+		assert.Equal(t, exitOK, p.wait(), p.stderr)
+		assert.Equal(t, untainted, api.taints())
+	})
+}
+
+// INITIAL_TIMEOUT also runs while the agent waits, and the report says what it waits for.
+func TestWaitForTaintsTimesOut(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		start := time.Now()
+		p := simulate(t, api, nil, nil, "--once", "--wait-for-taints=foreign/", "--on-timeout=condition")
+		assert.Equal(t, exitNotVerified, p.wait())
+		assert.Equal(t, initialTimeout, time.Since(start))
+		const message = "not verified within 5m0s: taints: foreign/front:NoExecute is still on (WAIT_FOR_TAINTS)"
+		assert.Equal(t, message, p.entry("initial timeout passed")["reason"])
+		require.Len(t, api.conditions, 1)
+		assert.Equal(t, "TaintsOfOthers", api.conditions[0].Reason)
+		assert.Equal(t, message, api.conditions[0].Message)
+		assert.Equal(t, tainted, api.taints())
+	})
+}
+
+// The node cannot be read while the agent waits: the checks say why, and the api check reads the node itself.
+func TestReadThatFailsWhileWaiting(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.edit(addTaint(cilium))
+		api.onRead(func(n int, w http.ResponseWriter) bool {
+			if n != 2 {
+				return false
+			}
+			api.edit(removeTaint(cilium.Key))
+			return answerStatus(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "not now")
+		})
+		p := simulate(t, api, nil, nil, "--once", "--wait-for-taints=node.cilium.io/", "--check-timeout=1m")
+		assert.Equal(t, exitOK, p.wait(), p.stderr)
+		assert.Equal(t, []string{getNode, getCached, getNode, getNode, patchNode, postEvent}, api.seen())
+		assert.Equal(t, untainted, api.taints())
+	})
+}
+
+// A foreign taint is added during the round: what has passed does not count.
+func TestForeignTaintDuringTheRound(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.onRead(func(n int, w http.ResponseWriter) bool {
+			switch n {
+			case 1: // so that the api check reads the node itself
+				return answerStatus(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "not now")
+			case 2:
+				api.edit(addTaint(cilium))
+			case 3:
+				api.edit(removeTaint(cilium.Key))
+			}
+			return false
+		})
+		p := simulate(t, api, nil, nil, "--once", "--wait-for-taints=node.cilium.io/")
+		assert.Equal(t, exitOK, p.wait(), p.stderr)
+		assert.Equal(t, []string{getNode, getNode, getCached, getNode, getNode, patchNode, postEvent}, api.seen())
+		assert.Equal(t, 2, attempts(t, api, "dns"), "the round was made again")
+	})
+}
+
+// The startup taint and a foreign taint are added late and together: the agent waits for the foreign one, and all is checked again.
+func TestForeignTaintWithALateStartupTaint(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		late := api.node.Spec.Taints
+		api.node.Spec.Taints = nil
+		api.onRead(func(n int, _ http.ResponseWriter) bool {
+			switch n {
+			case 2:
+				api.edit(func(node *corev1.Node) { node.Spec.Taints = append(late, cilium) })
+			case 4:
+				api.edit(removeTaint(cilium.Key))
+			}
+			return false
+		})
+		p := simulate(t, api, nil, nil, "--once", "--wait-for-taints=node.cilium.io/")
+		assert.Equal(t, exitOK, p.wait(), p.stderr)
+		p.entry("waiting for foreign taints")
+		assert.Equal(t, untainted, api.taints())
+		assert.Equal(t, []string{getNode, getCached, getCached, getCached, getNode, getNode, patchNode, postEvent}, api.seen())
+		assert.Equal(t, 2, attempts(t, api, "dns"), "the round was made again")
+	})
+}
+
+// A foreign taint is added while the patch is retried: the node is not released with it.
+func TestForeignTaintDuringTheRelease(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+			if request != patchNode || n != 1 {
+				return false
+			}
+			api.edit(addTaint(karpenter))
+			return answerStatus(w, http.StatusConflict, metav1.StatusReasonConflict, "changed")
+		}
+		p := simulate(t, api, nil, nil)
+		after(time.Second)
+		p.entry("waiting for foreign taints")
+		assert.Contains(t, api.taints(), "node-ready/unverified")
+		api.edit(removeTaint(karpenter.Key))
+		after(nextAttempt)
+		p.entry("node verified")
+		p.stop()
+		assert.Equal(t, exitOK, p.wait())
+		assert.Equal(t, untainted, api.taints())
+	})
+}
+
+// This node's clock is an hour ahead: the API server's says that the node is young.
+func TestClockThatIsAhead(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.node.Spec.Taints = nil
+		api.node.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
+		api.before = func(_ string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+			w.Header().Set("Date", time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat))
+			return false
+		}
+		p := simulate(t, api, nil, nil, "--log-level=debug", "--late-taint-window=1h")
+		after(time.Hour - time.Second)
+		p.entry("waiting for the startup taint")
+		p.stop()
+		assert.Equal(t, exitOK, p.wait())
+		assert.NotContains(t, p.stderr.String(), "node verified")
+	})
+}
+
+// The results of checks from before a wait are old: they run again before the release.
+func TestChecksRunAgainAfterTheWaitForTheStartupTaint(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		late := api.node.Spec.Taints
+		api.node.Spec.Taints = nil
+		var broken atomic.Bool
+		api.before = func(request string, _ int, _ http.ResponseWriter, _ *http.Request) bool {
+			if request == getCached { // the network breaks during the wait, and the taint is added
+				broken.Store(true)
+				api.edit(func(node *corev1.Node) { node.Spec.Taints = late })
+			}
+			return false
+		}
+		network := func(ctx context.Context) (checks.Report, error) {
+			if broken.Load() {
+				return checks.Report{}, errors.New(refused)
+			}
+			return passing(ctx)
+		}
+		p := simulate(t, api, network, nil)
+		after(time.Minute)
+		p.entry("node not verified")
+		p.stop()
+		assert.Equal(t, exitOK, p.wait())
+		assert.Equal(t, tainted, api.taints())
+		assert.NotContains(t, api.seen(), patchNode)
+	})
+}
+
+// INITIAL_TIMEOUT passes while the agent waits for a taint that may be added late: it reports that, and does not mark a node that passes.
+func TestNoMarkerWhileTheStartupTaintIsWaitedFor(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.node.Spec.Taints = nil
+		p := simulate(t, api, nil, nil, "--on-timeout=taint", "--late-taint-window=10m")
+		after(initialTimeout)
+		assert.Equal(t, "not verified within 5m0s: late taint: all checks pass, and the node is not yet 10m0s old (LATE_TAINT_WINDOW)",
+			p.entry("initial timeout passed")["reason"])
+		after(10*time.Minute - initialTimeout - time.Second)
+		assert.NotContains(t, p.stderr.String(), "node verified")
+		after(time.Second)
+		p.entry("node verified")
+		p.stop()
+		assert.Equal(t, exitOK, p.wait())
+		assert.NotContains(t, p.stderr.String(), "marked")
+		assert.Empty(t, api.taints())
+	})
+}

@@ -10,7 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -40,6 +39,11 @@ func startRechecks(t *testing.T, api *fakeAPI, args ...string) *rechecked {
 
 // startVerification runs an agent that verifies the node first: the first round is the verification's.
 func startVerification(t *testing.T, api *fakeAPI, args ...string) *rechecked {
+	before := api.before
+	api.before = func(request string, n int, w http.ResponseWriter, r *http.Request) bool {
+		time.Sleep(time.Millisecond) // what a round reads is read after it began
+		return before != nil && before(request, n, w, r)
+	}
 	r := &rechecked{api: api, ended: make(chan struct{}, 1), try: passing}
 	r.process = simulate(t, api, r.network, map[string]string{"RECHECK_INTERVAL": "1m"}, args...)
 	return r
@@ -64,7 +68,7 @@ func (r *rechecked) answer(try func(context.Context) (checks.Report, error)) {
 	r.try = try
 }
 
-// round waits for one round for each outcome of the network check, and until all that follows at once is done.
+// round waits for one round for each outcome of the network check, and until all that follows it at once is done.
 func (r *rechecked) round(outcomes ...error) {
 	for _, err := range outcomes {
 		r.answer(func(context.Context) (checks.Report, error) { return checks.Report{}, err })
@@ -83,7 +87,7 @@ func (r *rechecked) nextRound() {
 	case <-time.After(3 * time.Hour):
 		require.Fail(r.t, "no round is made")
 	}
-	synctest.Wait()
+	after(100 * time.Millisecond)
 }
 
 // during does something in the next round, behind its read of the node, and then has the network check answer.
@@ -119,7 +123,7 @@ const record = `{"time":"2026-01-02T03:04:05Z","duration":"1s","removed":["node-
 func setReleased(node *corev1.Node) {
 	node.Labels["node-ready/verified"] = "true"
 	node.Annotations = map[string]string{nodepatch.Annotation: record}
-	node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == "node-ready/unverified" })
+	removeTaint("node-ready/unverified")(node)
 }
 
 // setOld edits a node so that no startup taint is waited for.
@@ -135,22 +139,13 @@ func setFalse(reason string) func(*corev1.Node) { return setCondition(corev1.Con
 
 // addFailedTaint edits a node as the controller re-taints it.
 func addFailedTaint(node *corev1.Node) {
-	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: "node-ready/failed", Value: "kube-node-ready", Effect: corev1.TaintEffectNoSchedule})
+	addTaint(corev1.Taint{Key: "node-ready/failed", Value: "kube-node-ready", Effect: corev1.TaintEffectNoSchedule})(node)
 }
 
 // setSilent edits a node as the controller does when it hears nothing of its agent.
 func setSilent(node *corev1.Node) {
 	setFalse("Silent")(node)
 	addFailedTaint(node)
-}
-
-// edit changes the node as another client does.
-func (a *fakeAPI) edit(change func(*corev1.Node)) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	node := a.node.DeepCopy()
-	change(node)
-	a.node = node
 }
 
 // count is how often a request was seen.
@@ -179,6 +174,3 @@ func isWrite(request string) bool { return !strings.HasPrefix(request, "GET ") }
 func (a *fakeAPI) writesSince(n int) []string {
 	return slices.DeleteFunc(a.seen()[n:], func(request string) bool { return !isWrite(request) })
 }
-
-// CloseIdleConnections has none to close. client-go asks each transport.
-func (*fakeAPI) CloseIdleConnections() {}

@@ -2,16 +2,21 @@ package agent
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"io"
 	"net/http"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/imunhatep/kube-node-ready/checks"
 )
 
 // writes lists the patches of the node.
@@ -29,6 +34,7 @@ func TestOnTimeoutTaint(t *testing.T) {
 		assert.Equal(t, append(tainted, "node-ready/failed"), api.taints())
 		assert.Equal(t, "network", api.node.Spec.Taints[3].Value)
 		assert.Equal(t, corev1.TaintEffectNoSchedule, api.node.Spec.Taints[3].Effect)
+		after(nextAttempt) // else the release may be built on a read from before the marker, and send a second patch
 		network.recovered.Store(true)
 		after(nextAttempt)
 		p.entry("node verified")
@@ -88,6 +94,7 @@ func TestOnTimeoutTaintAndCondition(t *testing.T) {
 				assert.Equal(t, "network", api.node.Spec.Taints[3].Value)
 				assert.Equal(t, policies, p.entry("node marked as failed")["policy"])
 				assert.Equal(t, "NetworkFailed", p.entry("node marked as failed")["reason"])
+				after(nextAttempt) // as above
 				network.recovered.Store(true)
 				after(nextAttempt)
 				p.entry("node verified")
@@ -264,6 +271,14 @@ func TestNoMarkerAfterTheRelease(t *testing.T) {
 // The checks pass while a marker is in flight: the release waits for it, or a False would stay on a released node.
 func TestReleaseWaitsForTheMarkerInFlight(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
+		start := time.Now()
+		network := func(ctx context.Context) (checks.Report, error) {
+			if time.Since(start) < initialTimeout-nextAttempt {
+				return checks.Report{}, errors.New(refused)
+			}
+			time.Sleep(time.Until(start.Add(initialTimeout + 10*time.Second)))
+			return passing(ctx)
+		}
 		late := make(chan struct{})
 		api.before = func(request string, n int, _ http.ResponseWriter, _ *http.Request) bool {
 			if request == patchStat && n == 1 {
@@ -271,14 +286,13 @@ func TestReleaseWaitsForTheMarkerInFlight(t *testing.T) {
 			}
 			return false
 		}
-		p, network := simulateFailing(t, api, "--check-timeout=1m", "--on-timeout=condition")
+		p := simulate(t, api, network, nil, "--check-timeout=1m", "--on-timeout=condition")
 		after(initialTimeout)
 		assert.Equal(t, []string{patchStat}, api.writes())
-		network.recovered.Store(true)
-		after(nextAttempt) // at most a pause between two rounds goes on for so long
+		after(30 * time.Second)
 		assert.Equal(t, []string{patchStat}, api.writes())
 		close(late)
-		after(nextAttempt)
+		synctest.Wait()
 		assert.Equal(t, []string{"False NetworkFailed", "True Verified"}, api.written())
 		assert.Equal(t, []string{patchStat, patchStat, patchNode}, api.writes())
 		p.stop()

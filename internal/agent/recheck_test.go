@@ -258,7 +258,7 @@ func TestRecheckSendsLargePacketsHourly(t *testing.T) {
 		api.edit(setCondition(corev1.ConditionTrue, "Verified"))
 		r := startRechecks(t, api)
 		after(time.Hour + 2*time.Minute)
-		assert.Equal(t, int32(1), large.Load())
+		assert.InDelta(t, 1.5, large.Load(), 0.5, "the first at a random time")
 		after(10 * time.Hour)
 		assert.InDelta(t, 11, large.Load(), 3)
 		assert.Greater(t, len(api.seen()), 500, "other rounds send none")

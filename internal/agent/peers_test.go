@@ -1,0 +1,305 @@
+package agent
+
+import (
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/imunhatep/kube-node-ready/internal/apitest"
+)
+
+const getPeers = "GET /apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3Dkube-node-ready-peers&resourceVersion=0"
+
+// peers are the agents of other nodes, behind one switch. They listen outside the simulation, whose clock stands still while its agent
+// connects to them.
+type peers struct {
+	down atomic.Bool
+	list discoveryv1.EndpointSliceList
+}
+
+// newPeers starts n agents, one in each of the zones a and b in turn.
+func newPeers(t *testing.T, n int) *peers {
+	p := new(peers)
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		if p.down.Load() {
+			panic(http.ErrAbortHandler)
+		}
+	}))
+	t.Cleanup(server.Close)
+	address := server.Listener.Addr().(*net.TCPAddr)
+	p.list.TypeMeta = metav1.TypeMeta{Kind: "EndpointSliceList", APIVersion: "discovery.k8s.io/v1"}
+	slice := discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Port: new(int32(address.Port))}}}
+	for i := range n {
+		node, zone := "other"+strconv.Itoa(i), []string{"a", "b"}[i%2]
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{address.IP.String()}, NodeName: &node, Zone: &zone})
+	}
+	p.list.Items = []discoveryv1.EndpointSlice{slice}
+	return p
+}
+
+// newDeadPeers are peers that do not answer, and of which none is ready.
+func newDeadPeers(t *testing.T, n int) *peers {
+	p := newPeers(t, n)
+	p.down.Store(true)
+	p.setUnready()
+	return p
+}
+
+// setUnready has the EndpointSlices say so as those of a Service with publishNotReadyAddresses do.
+func (p *peers) setUnready() {
+	for i := range p.list.Items[0].Endpoints {
+		p.list.Items[0].Endpoints[i].Conditions = discoveryv1.EndpointConditions{Ready: new(true), Serving: new(false)}
+	}
+}
+
+// listed makes the API server list peers, which the test may change. nil: it refuses to.
+func listed(api *fakeAPI, p *peers) *atomic.Pointer[peers] {
+	list := new(atomic.Pointer[peers])
+	list.Store(p)
+	api.node.Labels["topology.kubernetes.io/zone"] = "a"
+	api.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+		if request != getPeers {
+			return false
+		}
+		if p := list.Load(); p != nil {
+			apitest.Answer(w, http.StatusOK, p.list)
+			return true
+		}
+		return answerStatus(w, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, "not now")
+	}
+	return list
+}
+
+const enablePeers = "--enable-connectivity-matrix"
+
+// No peer answers: the rounds fail, with a reason of their own.
+func TestPeers(t *testing.T) {
+	p := newPeers(t, 70)
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		listed(api, p)
+		r := startRechecks(t, api, enablePeers)
+		r.round(nil, nil, nil)
+		assert.Equal(t, []string{"True Verified"}, api.written())
+		assert.Contains(t, r.metrics(), `node_check_peers{node="node1",own_zone="a",result="reached",zone="a"} 4`+"\n")
+		assert.Contains(t, r.metrics(), `node_check_peers{node="node1",own_zone="a",result="failed",zone="b"} 0`+"\n")
+		assert.Contains(t, r.metrics(), `node_check_peer_duration_seconds{node="node1",own_zone="a",zone="b"} `)
+		before := strings.Count(r.metrics(), "\n")
+
+		p.down.Store(true)
+		r.round(nil, nil, nil)
+		assert.Equal(t, []string{"True Verified", "False PeersFailed"}, api.written())
+		assert.Contains(t, api.conditions[1].Message, "rechecks fail: peers: none of 8 agents on other nodes answers: ")
+		assert.Contains(t, api.conditions[1].Message, " on node other")
+		assert.Contains(t, r.metrics(), `node_check_peers{node="node1",own_zone="a",result="failed",zone="b"} 4`+"\n")
+		assert.Contains(t, r.metrics(), `node_check_failures_total{check="peers",node="node1"} 3`+"\n")
+
+		p.down.Store(false)
+		r.round(nil, nil, nil)
+		assert.Equal(t, "True Verified", api.written()[2])
+		assert.LessOrEqual(t, strings.Count(r.metrics(), "\n"), before+2, "no series but those of the check's own counters")
+		assert.Equal(t, 2, api.count(getPeers), "at first, and once in the outage")
+	})
+}
+
+// Two peers that do not answer prove little: a warning names them.
+func TestFewPeers(t *testing.T) {
+	p := newPeers(t, 2)
+	p.down.Store(true)
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		listed(api, p)
+		r := startRechecks(t, api, enablePeers)
+		r.round(nil, nil, nil, nil)
+		assert.Equal(t, []string{"True Verified"}, api.written())
+		log := r.stderr.String()
+		assert.Equal(t, 1, strings.Count(log, "check passed with a warning"), log)
+		assert.Contains(t, log, "on node other0")
+		assert.Contains(t, log, "on node other1")
+	})
+}
+
+// The agents of dead nodes do not fail the only healthy node.
+func TestPeersOnDeadNodes(t *testing.T) {
+	p := newDeadPeers(t, 5)
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		listed(api, p)
+		r := startRechecks(t, api, enablePeers)
+		r.round(nil, nil, nil)
+		r.round(errBroken, nil, nil, nil, nil)
+		r.round(errBroken, errBroken, errBroken)
+		r.round(nil, nil, nil)
+		assert.Equal(t, []string{"True Verified", "False NetworkFailed", "True Verified"}, api.written(), "whatever else fails until then")
+		assert.Contains(t, r.stderr.String(), "on node other0")
+	})
+}
+
+// All nodes fail, and so no agent is ready: no node recovers from that, not after a restart either. One peer that answers is enough.
+func TestPeersWhenAllFail(t *testing.T) {
+	p := newDeadPeers(t, 5)
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		listed(api, p)
+		setFalse("DNSFailed,PeersFailed")(api.node)
+		r := startRechecks(t, api, enablePeers)
+		r.round(nil, nil, nil, nil)
+		assert.Equal(t, []string{"False PeersFailed"}, api.written())
+		p.down.Store(false)
+		r.round(nil, nil, nil)
+		assert.Equal(t, []string{"False PeersFailed", "True Verified"}, api.written())
+		p.down.Store(true)
+		r.round(nil, nil, nil, nil)
+		assert.Len(t, api.written(), 2, "to begin with, it takes agents that are ready")
+	})
+}
+
+// A node that has failed because of its peers keeps the failed taint until one answers, after a restart too: peers that cannot be listed,
+// or of which only two are left, are not enough. Where none is left, the taint is removed.
+func TestPeersThatMustAnswer(t *testing.T) {
+	for name, test := range map[string]struct {
+		left     int
+		unlisted bool
+		written  []string
+	}{
+		"cannot be listed": {left: 10, unlisted: true, written: []string{"False PeersFailed"}},
+		"two are left":     {left: 2, written: []string{"False PeersFailed"}},
+		"none is left":     {written: []string{"True Verified"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPeers(t, test.left)
+			p.down.Store(true)
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				list := listed(api, p)
+				if test.unlisted {
+					list.Store(nil)
+				}
+				setFalse("PeersFailed")(api.node)
+				addFailedTaint(api.node)
+				r := startRechecks(t, api, enablePeers, "--recheck-interval=10s")
+				r.round(nil, nil, nil, nil)
+				assert.Equal(t, test.written, api.written())
+				assert.Equal(t, test.left > 0, slices.Contains(api.taints(), "node-ready/failed"))
+				assert.LessOrEqual(t, api.count(getPeers), 2, "not in each round")
+			})
+		})
+	}
+}
+
+// The pod network of all nodes is down, and so no agent is ready. The agent of a node that the controller has called silent, or that was
+// not rechecked, restarts: it removes no failed taint before a peer answers. A node without one does not fail because of that.
+func TestPeersAfterTheControllersVerdict(t *testing.T) {
+	unknown := setCondition(corev1.ConditionUnknown, "NotRechecked")
+	for name, test := range map[string]struct {
+		condition func(*corev1.Node)
+		retainted bool
+		written   []string // while no peer answers
+	}{
+		"Silent":                       {setFalse("Silent"), true, []string{"False PeersFailed"}},
+		"NotRechecked":                 {unknown, true, []string{"False PeersFailed"}},
+		"Silent, not re-tainted":       {setFalse("Silent"), false, []string{"False PeersFailed"}},
+		"NotRechecked, not re-tainted": {unknown, false, []string{"True Verified"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newDeadPeers(t, 10)
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				listed(api, p)
+				test.condition(api.node)
+				if test.retainted {
+					addFailedTaint(api.node)
+				}
+				r := startRechecks(t, api, enablePeers)
+				r.round(nil, nil, nil, nil)
+				assert.Equal(t, test.written, api.written())
+				assert.Equal(t, test.retainted, slices.Contains(api.taints(), "node-ready/failed"))
+				p.down.Store(false)
+				r.round(nil, nil, nil)
+				assert.Equal(t, untainted, api.taints())
+				assert.Contains(t, api.written(), "True Verified")
+			})
+		})
+	}
+}
+
+// The same process: of three peers that do not answer, one goes away.
+func TestPeersThatBecomeFew(t *testing.T) {
+	three, two := newPeers(t, 3), newPeers(t, 2)
+	three.down.Store(true)
+	two.down.Store(true)
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		list := listed(api, three)
+		r := startRechecks(t, api, enablePeers)
+		r.round(nil)
+		list.Store(two) // for the second sample
+		r.round(nil, nil)
+		assert.Equal(t, []string{"False PeersFailed"}, api.written())
+		api.edit(addFailedTaint)
+		r.round(nil, nil, nil, nil)
+		assert.Contains(t, api.taints(), "node-ready/failed")
+		two.down.Store(false)
+		r.round(nil, nil, nil)
+		assert.Equal(t, untainted, api.taints())
+	})
+}
+
+// In a cluster of one node there is no peer to connect to, which the log says once.
+func TestNoPeers(t *testing.T) {
+	p := newPeers(t, 0)
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		listed(api, p)
+		r := startRechecks(t, api, enablePeers)
+		r.round(nil, nil, nil, nil)
+		assert.Equal(t, []string{"True Verified"}, api.written())
+		assert.Equal(t, 1, strings.Count(r.stderr.String(), "there is no agent on another node"), r.stderr)
+	})
+}
+
+// Each round connects to 8 of the sample: one of them that is dead is a warning once an hour, not whenever a round meets it.
+func TestDeadPeerIsNamedOnce(t *testing.T) {
+	p := newPeers(t, 20)
+	p.list.Items[0].Endpoints[7].Addresses = []string{"127.0.0.2"} // nothing listens there
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		listed(api, p)
+		r := startRechecks(t, api, enablePeers)
+		met := 0
+		for began := time.Now(); met <= 3 && time.Since(began) < 50*time.Minute; r.round(nil) {
+			if strings.Contains(r.metrics(), `result="failed",zone="b"} 1`+"\n") {
+				met++
+			}
+		}
+		assert.Greater(t, met, 3)
+		log := r.stderr.String()
+		assert.Equal(t, 1, strings.Count(log, "on node other7"), log)
+		assert.Equal(t, 1, strings.Count(log, "check passed with a warning"), log)
+	})
+}
+
+// What an earlier round has found is no longer in the metrics when the peers are gone, or the node is verified again.
+func TestPeersThatAreGone(t *testing.T) {
+	four, none := newPeers(t, 4), newPeers(t, 0)
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		list := listed(api, four)
+		r := startRechecks(t, api, enablePeers)
+		r.round(nil)
+		assert.Contains(t, r.metrics(), "node_check_peers{")
+		list.Store(none)
+		after(8 * time.Minute) // the list of a few is made every some minutes
+		assert.Contains(t, r.stderr.String(), "there is no agent on another node")
+		assert.NotContains(t, r.metrics(), "node_check_peer")
+
+		list.Store(four)
+		after(8 * time.Minute)
+		assert.Contains(t, r.metrics(), "node_check_peers{")
+		api.edit(func(node *corev1.Node) { delete(node.Labels, "node-ready/verified") })
+		r.round(nil)
+		assert.Equal(t, []string{"NodeVerified"}, api.reasons())
+		assert.NotContains(t, r.metrics(), "node_check_peer")
+	})
+}

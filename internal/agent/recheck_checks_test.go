@@ -1,0 +1,135 @@
+package agent
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/checklist"
+	"github.com/imunhatep/kube-node-ready/internal/recheck"
+)
+
+// connected are rechecks with connections: the api check and the service check are real. A test makes the rounds, and no time passes
+// between them.
+type connected struct {
+	*rechecks
+	log     *output
+	outcome error // of the network check
+}
+
+func startConnected(t *testing.T, api *fakeAPI) *connected {
+	a, log := inCluster(t, api, "--check-timeout=1m")
+	a.cfg.Once, a.cfg.RecheckInterval = false, time.Minute
+	c := &connected{log: log}
+	list := a.checks
+	a.checks = func(api checks.API, o checklist.Options) []checks.Check {
+		all := list(api, o) // api, network, service
+		all[1] = fakeCheck{checks.NetworkName, func(context.Context) (checks.Report, error) { return checks.Report{}, c.outcome }}
+		return all
+	}
+	setReleased(api.node)
+	v := newVerification(a.deps, nil)
+	require.True(t, v.readFirst(t.Context()))
+	c.rechecks = newRecheck(a.deps, v, alreadyVerified)
+	return c
+}
+
+// round makes one round for each outcome of the network check, and writes what it has found.
+func (c *connected) round(t *testing.T, outcomes ...error) {
+	for _, c.outcome = range outcomes {
+		c.makeRound(t.Context())
+		if step, at := c.state.Next(time.Now()); step == recheck.Write && !at.After(time.Now()) {
+			c.write(t.Context())
+		}
+	}
+}
+
+// A round is a read of the node and a list of the DNS pods, both from the API server's cache. The requests of all rounds use one
+// connection: no TLS handshake with each node and round.
+func TestRecheckKeepsItsConnection(t *testing.T) {
+	t.Parallel()
+	api := newFakeAPI(t)
+	api.slices = []discoveryv1.EndpointSlice{dnsSlice(listen(t))}
+	connection, changes := "", 0
+	api.before = func(request string, _ int, _ http.ResponseWriter, r *http.Request) bool {
+		if request == getCached && r.RemoteAddr != connection {
+			connection = r.RemoteAddr
+			changes++
+		}
+		return false
+	}
+	c := startConnected(t, api)
+	c.round(t, nil, nil, nil)
+	before := len(api.seen())
+	c.round(t, nil, nil, nil, nil)
+	assert.Equal(t, 1, changes)
+	assert.Equal(t, []string{getCached, getSlices, getCached, getSlices, getCached, getSlices, getCached, getSlices}, api.seen()[before:])
+	c.round(t, errBroken, nil)
+	assert.Equal(t, 2, changes, "after a failure it makes a new connection")
+}
+
+// deadDNSPods are DNS pods on these nodes that do not answer.
+func deadDNSPods(like discoveryv1.EndpointSlice, nodes ...string) []discoveryv1.EndpointSlice {
+	slice := *like.DeepCopy()
+	slice.Endpoints = nil
+	for _, node := range nodes {
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{"127.0.0.2"}, NodeName: &node})
+	}
+	return []discoveryv1.EndpointSlice{slice}
+}
+
+// A DNS pod on one other node that does not answer proves nothing about this node, which may be the healthy one of two. Two do.
+func TestRecheckOfDNSPodsThatDoNotAnswer(t *testing.T) {
+	for n, want := range map[int][]string{1: {"True Verified"}, 2: {"False ServiceFailed"}} {
+		t.Run(strconv.Itoa(n), func(t *testing.T) {
+			t.Parallel()
+			api := newFakeAPI(t)
+			api.slices = deadDNSPods(dnsSlice(listen(t)), []string{"other0", "other1"}[:n]...)
+			c := startConnected(t, api)
+			c.round(t, nil, nil, nil)
+			assert.Equal(t, want, api.written())
+			assert.Contains(t, c.log.String(), "on node other0: connection refused")
+		})
+	}
+}
+
+// A node that is re-tainted because DNS pods on two other nodes did not answer keeps the failed taint when they are on one only and that
+// does not answer either, after a restart too.
+func TestRecheckOfFewerDNSPods(t *testing.T) {
+	for name, restarted := range map[string]bool{"the same agent": false, "the next agent": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			api := newFakeAPI(t)
+			answers := dnsSlice(listen(t))
+			one := deadDNSPods(answers, "other1")
+			var c *connected
+			if restarted {
+				api.slices = one
+				api.edit(setFalse("DNSFailed,ServiceFailed"))
+				c = startConnected(t, api)
+			} else {
+				api.slices = deadDNSPods(answers, "other0", "other1")
+				c = startConnected(t, api)
+				c.round(t, nil, nil, nil)
+				api.slices = one
+			}
+			api.edit(addFailedTaint)
+			c.round(t, nil, nil, nil, nil)
+			assert.Equal(t, []string{"False ServiceFailed"}, api.written())
+			assert.Contains(t, api.taints(), "node-ready/failed")
+			api.slices = []discoveryv1.EndpointSlice{answers}
+			c.round(t, nil, nil, nil)
+			assert.Equal(t, untainted, api.taints())
+			api.slices = one
+			c.round(t, nil, nil, nil, nil)
+			assert.Equal(t, []string{"False ServiceFailed", "True Verified"}, api.written(), "to begin with, one proves nothing")
+		})
+	}
+}

@@ -1,0 +1,176 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+var errBroken = errors.New("pods cannot reach one another")
+
+// rechecked is an agent in a simulation that rechecks its node every minute. Its network check answers what the test says.
+type rechecked struct {
+	*process
+	api   *fakeAPI
+	ended chan struct{} // an attempt of the network check
+	mu    sync.Mutex
+	try   func(context.Context) (checks.Report, error)
+}
+
+// startRechecks runs an agent on a node that was released before.
+func startRechecks(t *testing.T, api *fakeAPI, args ...string) *rechecked {
+	api.edit(setReleased)
+	return startVerification(t, api, args...)
+}
+
+// startVerification runs an agent that verifies the node first: the first round is the verification's.
+func startVerification(t *testing.T, api *fakeAPI, args ...string) *rechecked {
+	before := api.before
+	api.before = func(request string, n int, w http.ResponseWriter, r *http.Request) bool {
+		time.Sleep(time.Millisecond) // what a round reads is read after it began
+		return before != nil && before(request, n, w, r)
+	}
+	r := &rechecked{api: api, ended: make(chan struct{}, 1), try: passing}
+	r.process = simulate(t, api, r.network, map[string]string{"RECHECK_INTERVAL": "1m"}, args...)
+	return r
+}
+
+func (r *rechecked) network(ctx context.Context) (checks.Report, error) {
+	r.mu.Lock()
+	try := r.try
+	r.mu.Unlock()
+	report, err := try(ctx)
+	select {
+	case r.ended <- struct{}{}:
+	default: // the test waits for no round
+	}
+	return report, err
+}
+
+// answer says what the network check does from now on.
+func (r *rechecked) answer(try func(context.Context) (checks.Report, error)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.try = try
+}
+
+// round waits for one round for each outcome of the network check, and until all that follows it at once is done.
+func (r *rechecked) round(outcomes ...error) {
+	for _, err := range outcomes {
+		r.answer(func(context.Context) (checks.Report, error) { return checks.Report{}, err })
+		r.nextRound()
+	}
+}
+
+// nextRound waits for a round likewise.
+func (r *rechecked) nextRound() {
+	select {
+	case <-r.ended: // of a round that nobody has waited for
+	default:
+	}
+	select {
+	case <-r.ended:
+	case <-time.After(3 * time.Hour):
+		require.Fail(r.t, "no round is made")
+	}
+	after(100 * time.Millisecond)
+}
+
+// during does something in the next round, behind its read of the node, and then has the network check answer.
+func (r *rechecked) during(do func(), outcome error) {
+	once := sync.OnceFunc(do)
+	r.answer(func(context.Context) (checks.Report, error) {
+		once()
+		return checks.Report{}, outcome
+	})
+	r.nextRound()
+}
+
+func (r *rechecked) ready() bool { return r.get("/readyz").Code == http.StatusOK }
+
+func (r *rechecked) metrics() string { return r.get("/metrics").Body.String() }
+
+func (r *rechecked) get(path string) *httptest.ResponseRecorder {
+	answer := httptest.NewRecorder()
+	r.agent.metrics.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, path, nil))
+	return answer
+}
+
+// end shuts the agent down.
+func (r *rechecked) end() {
+	r.terminate()
+	r.wait()
+}
+
+// record is the annotation of a node whose release has removed the startup taint.
+const record = `{"time":"2026-01-02T03:04:05Z","duration":"1s","removed":["node-ready/unverified=true:NoSchedule"],"version":"1.0.0"}`
+
+// setReleased edits a node as its release does.
+func setReleased(node *corev1.Node) {
+	node.Labels["node-ready/verified"] = "true"
+	node.Annotations = map[string]string{nodepatch.Annotation: record}
+	removeTaint("node-ready/unverified")(node)
+}
+
+// setOld edits a node so that no startup taint is waited for.
+func setOld(node *corev1.Node) { node.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour)) }
+
+func setCondition(status corev1.ConditionStatus, reason string) func(*corev1.Node) {
+	return func(node *corev1.Node) {
+		node.Status.Conditions = []corev1.NodeCondition{{Type: "NodeVerified", Status: status, Reason: reason}}
+	}
+}
+
+func setFalse(reason string) func(*corev1.Node) { return setCondition(corev1.ConditionFalse, reason) }
+
+// addFailedTaint edits a node as the controller re-taints it.
+func addFailedTaint(node *corev1.Node) {
+	addTaint(corev1.Taint{Key: "node-ready/failed", Value: "kube-node-ready", Effect: corev1.TaintEffectNoSchedule})(node)
+}
+
+// setSilent edits a node as the controller does when it hears nothing of its agent.
+func setSilent(node *corev1.Node) {
+	setFalse("Silent")(node)
+	addFailedTaint(node)
+}
+
+// count is how often a request was seen.
+func (a *fakeAPI) count(request string) (n int) {
+	for _, other := range a.seen() {
+		if other == request {
+			n++
+		}
+	}
+	return n
+}
+
+// refuse answers 500 to requests of these kinds, to all if there are none, while the test says so.
+func (a *fakeAPI) refuse(requests ...string) (while *atomic.Bool) {
+	while = new(atomic.Bool)
+	a.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+		return while.Load() && (len(requests) == 0 || slices.Contains(requests, request)) &&
+			answerStatus(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "not now")
+	}
+	return while
+}
+
+func isWrite(request string) bool { return !strings.HasPrefix(request, "GET ") }
+
+// writesSince lists the requests that write.
+func (a *fakeAPI) writesSince(n int) []string {
+	return slices.DeleteFunc(a.seen()[n:], func(request string) bool { return !isWrite(request) })
+}

@@ -1,0 +1,285 @@
+package recheck
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/imunhatep/kube-node-ready/internal/checklist"
+)
+
+// The verdict after each round: T True, F False, ? to be proven. A round passes (.) or fails (x).
+func TestVerdict(t *testing.T) {
+	for name, test := range map[string]struct{ shown, rounds, verdicts string }{
+		"no condition yet":               {"", "...", "??T"},
+		"unknown":                        {"Unknown", "....", "??TT"},
+		"unknown, and fails":             {"Unknown", ".xxx", "???F"},
+		"unknown, and a round fails":     {"Unknown", "..x...", "?????T"},
+		"a single failure":               {True, "x.", "TT"},
+		"a pass begins the count again":  {True, "xx.xx.xxx", "TTTTTTTTF"},
+		"flapping":                       {True, "x.x.x.xx.", "TTTTTTTTT"},
+		"flapping after a failure":       {True, "xxx.x..x.", "TTFFFFFFF"},
+		"recovery":                       {True, "xxxx...", "TTFFFFT"},
+		"recovery, and another failure":  {True, "xxx...xx.xxx", "TTFFFTTTTTTF"},
+		"failed before the restart":      {False, "...", "FFT"},
+		"fails on after the restart":     {False, "x...", "FFFT"},
+		"a failure begins the count too": {False, "..x..x...", "FFFFFFFFT"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := found(defaults(), shows(test.shown, "NetworkFailed"))
+			verdicts := ""
+			for _, outcome := range test.rounds {
+				m.rounds(map[rune]string{'x': "network"}[outcome])
+				verdicts += map[string]string{True: "T", False: "F", "": "?"}[m.Status]
+			}
+			assert.Equal(t, test.verdicts, verdicts)
+		})
+	}
+}
+
+// The thresholds are those of the operator.
+func TestThresholds(t *testing.T) {
+	settings := defaults()
+	settings.FailureThreshold, settings.RecoveryThreshold = 2, 4
+	m := found(settings, shows(True, "Verified"))
+	m.rounds("network")
+	assert.Equal(t, True, m.Status)
+	m.rounds("network")
+	assert.Equal(t, False, m.Status)
+	m.rounds("", "", "")
+	assert.Equal(t, False, m.Status)
+	m.rounds("")
+	assert.Equal(t, True, m.Status)
+}
+
+// Rounds begin at once within an interval, and then follow an interval ±20 % after one another. A round that takes longer than the
+// interval leaves a pause of a tenth.
+func TestWhenRoundsAreMade(t *testing.T) {
+	for random, want := range map[float64][]time.Duration{
+		0:   {6 * time.Second, 48 * time.Second},
+		0.5: {30 * time.Second, 60 * time.Second},
+		1:   {60 * time.Second, 72 * time.Second},
+	} {
+		settings := defaults()
+		settings.Random = func() float64 { return random }
+		m := found(settings, shows(True, "Verified"))
+		step, first := m.Next(m.now)
+		assert.Equal(t, Round, step)
+		assert.Equal(t, want[0], first.Sub(m.now))
+		m.step()
+		step, second := m.Next(m.now)
+		assert.Equal(t, Round, step)
+		assert.Equal(t, want[1], second.Sub(first))
+		ended := second.Add(2 * time.Minute)
+		step, third := m.RoundEnded(Results{Began: second}, ended).Next(ended)
+		assert.Equal(t, Round, step)
+		assert.Equal(t, 6*time.Second, third.Sub(ended))
+	}
+}
+
+// Rounds that last longer than the interval do not keep what they find from the node.
+func TestWriteBetweenLongRounds(t *testing.T) {
+	m := found(defaults(), shows(True, "Verified"))
+	for range 3 {
+		began := m.now
+		m.now = began.Add(time.Hour)
+		m.State = m.RoundEnded(Results{Began: began, Failed: []string{"network"}}, m.now)
+	}
+	step, at := m.Next(m.now)
+	assert.Equal(t, Write, step)
+	assert.Equal(t, m.now, at)
+}
+
+// Rounds that are further apart than five minutes do not find a removed label late: the node is read between them.
+func TestLook(t *testing.T) {
+	for interval, looks := range map[time.Duration]int{time.Minute: 0, 5 * time.Minute: 0, 6 * time.Minute: 1, time.Hour: 11} {
+		settings := defaults()
+		settings.Interval = interval
+		m := found(settings, shows(True, "Verified"))
+		m.rounds("")
+		n := 0
+		for ; m.step() != Round; n++ {
+		}
+		assert.Equal(t, looks, n, interval)
+	}
+}
+
+func TestVerifyAgain(t *testing.T) {
+	settings := defaults()
+	settings.Interval = time.Hour
+	for name, read := range map[string]func(*model){
+		"in a round":     func(m *model) { m.State = m.Seen(m.read()) },
+		"between rounds": func(m *model) { m.State = m.SeenBetweenRounds(m.read()) },
+	} {
+		m := found(settings, shows(True, "Verified"))
+		m.rounds("", "network")
+		assert.True(t, m.IsVerified(), name)
+		m.node.Verified = false
+		read(m)
+		assert.False(t, m.IsVerified(), name)
+		step, at := m.Next(m.now)
+		assert.Equal(t, Verify, step, name)
+		assert.Equal(t, m.now, at, name)
+	}
+}
+
+// Large packets are sent once an hour, and in every round after a failure of such a round.
+func TestThoroughRounds(t *testing.T) {
+	m := found(defaults(), shows(True, "Verified"))
+	thorough := func() (minutes []int) {
+		for i, options := range m.made {
+			if options.Thorough {
+				minutes = append(minutes, i)
+			}
+			assert.True(t, options.Recheck)
+		}
+		return minutes
+	}
+	m.runFor(3 * time.Hour)
+	assert.Equal(t, []int{30, 91, 152}, thorough(), "the first at a random time within the hour")
+	assert.True(t, m.made[30].NewConnection)
+	assert.False(t, m.made[31].NewConnection)
+
+	m.made = nil
+	for !m.next().Thorough {
+		m.rounds("")
+	}
+	m.made = nil
+	m.rounds("network", "network", "", "")
+	assert.Equal(t, []int{0, 1, 2}, thorough(), "until one passes")
+
+	m.made = nil
+	for !m.next().Thorough {
+		m.rounds("network")
+	}
+	assert.GreaterOrEqual(t, len(m.made), 58, "a round without them puts them off no further")
+	m.made = nil
+	m.node.Untouchable = "it is cordoned"
+	m.rounds("", "")
+	assert.Equal(t, []int{0}, thorough(), "nor in each round while the node is cordoned")
+}
+
+// A node may have failed because of large packets alone: its next agent does not find that it has recovered without them.
+func TestFirstRoundIsThorough(t *testing.T) {
+	for status, want := range map[string]bool{True: false, False: true, "Unknown": true, "": true} {
+		assert.Equal(t, want, found(defaults(), shows(status, "")).next().Thorough, status)
+	}
+}
+
+// How a round is made after the checks that have failed, of which each is a round.
+func TestRoundAfterFailures(t *testing.T) {
+	const dns, peers, fresh = "DNS must answer", "peers must answer", "new connection"
+	for name, test := range map[string]struct {
+		rounds []string
+		want   []string
+	}{
+		"passes":                           {[]string{""}, nil},
+		"after another failure":            {[]string{"network"}, []string{fresh}},
+		"after a failure that is over":     {[]string{"network", ""}, nil},
+		"service":                          {[]string{"service"}, []string{fresh}},
+		"service, False":                   {[]string{"service", "service", "service"}, []string{dns, fresh}},
+		"service, False, recovering":       {[]string{"service", "service", "service", "", ""}, []string{dns}},
+		"service, recovered":               {[]string{"service", "service", "service", "", "", ""}, nil},
+		"service, and then something else": {[]string{"service", "service", "network"}, []string{fresh}},
+		"peers":                            {[]string{"peers"}, []string{peers, fresh}},
+		"peers, over":                      {[]string{"peers", ""}, nil},
+		"peers, twice":                     {[]string{"peers", "peers"}, []string{peers, fresh}},
+		"peers, False":                     {[]string{"peers", "peers", "peers"}, []string{peers, fresh}},
+		"peers, recovering once":           {[]string{"peers", "peers", "peers", ""}, []string{peers}},
+		"peers, recovering":                {[]string{"peers", "peers", "peers", "", ""}, []string{peers}},
+		"peers, recovered":                 {[]string{"peers", "peers", "peers", "", "", ""}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := found(defaults(), shows(True, "Verified"))
+			m.rounds("", "")
+			m.rounds(test.rounds...)
+			assert.ElementsMatch(t, test.want, wishes(m.next()))
+		})
+	}
+}
+
+// wishes names what a round asks for.
+func wishes(o checklist.Options) (list []string) {
+	for text, wished := range map[string]bool{
+		"DNS must answer": o.DNSMustAnswer, "peers must answer": o.PeersMustAnswer, "new connection": o.NewConnection,
+	} {
+		if wished {
+			list = append(list, text)
+		}
+	}
+	return list
+}
+
+// What the condition says when an agent starts decides who must answer in its rounds.
+func TestRoundAfterARestart(t *testing.T) {
+	for name, test := range map[string]struct {
+		node       Facts
+		dns, peers bool
+	}{
+		"DNS pods":                  {shows(False, "DNSFailed,ServiceFailed"), true, false},
+		"peers":                     {shows(False, "DNSFailed,PeersFailed"), false, true},
+		"another check":             {shows(False, "NetworkFailed"), false, false},
+		"silent":                    {retainted(shows(False, "Silent")), false, true},
+		"silent, not re-tainted":    {shows(False, "Silent"), false, true},
+		"no agent":                  {retainted(shows("Unknown", "NotRechecked")), false, true},
+		"no agent, not re-tainted":  {shows("Unknown", "NotRechecked"), false, false},
+		"re-tainted, its own True":  {retainted(shows(True, "Verified")), false, false},
+		"re-tainted, its own False": {retainted(shows(False, "NetworkFailed")), false, false},
+		"no condition":              {retainted(shows("", "")), false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := found(defaults(), test.node)
+			m.rounds("", "")
+			assert.Equal(t, []bool{test.dns, test.peers}, []bool{m.last().DNSMustAnswer, m.last().PeersMustAnswer})
+			m.rounds("")
+			assert.Equal(t, True, m.Status)
+			assert.Empty(t, wishes(m.next()))
+		})
+	}
+}
+
+// While somebody drains the node or takes it away there is no verdict, and what was counted before does not count.
+func TestUntouchable(t *testing.T) {
+	m := found(defaults(), shows(True, "Verified"))
+	m.rounds("", "network", "network")
+	m.node.Untouchable = "it is cordoned"
+	m.rounds("network", "network", "network", "network")
+	assert.Equal(t, True, m.Status)
+	assert.Zero(t, m.Failed)
+	m.node.Untouchable = ""
+	m.rounds("network", "network")
+	assert.Equal(t, True, m.Status)
+	m.rounds("network")
+	assert.Equal(t, False, m.Status)
+	wrote := slices.Clone(m.did)
+	assert.Len(t, wrote, 1)
+
+	m.rounds("", "")
+	m.node.Untouchable = "it is cordoned"
+	m.rounds("", "", "", "")
+	assert.Equal(t, False, m.Status, "the last verdict stays")
+	m.node.Untouchable = ""
+	m.rounds("", "")
+	assert.Equal(t, False, m.Status)
+	m.rounds("")
+	assert.Equal(t, True, m.Status)
+}
+
+// A node that was cordoned when it was last read may have been uncordoned long ago: without a path to the API server nobody knows.
+func TestCordonedThenCutOff(t *testing.T) {
+	m := found(defaults(), shows(True, "Verified"))
+	m.node.Untouchable = "it is cordoned"
+	m.rounds("network")
+	read := m.now
+	for range 3 {
+		assert.Equal(t, True, m.Status)
+		began := m.now.Add(time.Minute)
+		assert.False(t, m.IsUntouchable(began))
+		m.now = began.Add(time.Second)
+		m.State = m.RoundEnded(Results{Began: began, Failed: []string{"api"}}, m.now)
+	}
+	assert.Equal(t, False, m.Status)
+	assert.True(t, m.IsUntouchable(read.Add(-time.Second)))
+}

@@ -1,0 +1,298 @@
+package recheck
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// What an agent writes, and when: rounds are at 30s, 1m30s, and so on, and take a second.
+func TestWhatIsWritten(t *testing.T) {
+	for name, test := range map[string]struct {
+		node   Facts
+		rounds string
+		want   []string
+	}{
+		"no condition yet":        {shows("", ""), "....", []string{"2m31s True Verified"}},
+		"True":                    {shows(True, "Verified"), "....", nil},
+		"single failures":         {shows(True, "Verified"), "xx.xx.x", nil},
+		"fails":                   {shows(True, "Verified"), "xxx", []string{"2m31s False NetworkFailed"}},
+		"fails and recovers":      {shows(True, "Verified"), "xxx....", []string{"2m31s False NetworkFailed", "5m31s True Verified"}},
+		"its own reason, at once": {shows(False, "Silent"), "x", []string{"31s False NetworkFailed"}},
+		"recovers after a restart": {retainted(shows(False, "NetworkFailed")), "....",
+			[]string{"2m31s True Verified", "2m31s failed taint removed"}},
+		"a leftover":                    {retainted(shows(True, "Verified")), "....", []string{"2m31s failed taint removed"}},
+		"a leftover, and a round fails": {retainted(shows(True, "Verified")), "..x..", nil},
+		"unknown":                       {shows("Unknown", "NotRechecked"), "....", []string{"2m31s True Verified"}},
+		"never gated":                   {Facts{Verified: true}, "...xxx...", nil},
+		"never gated, and a leftover":   {retainted(Facts{Verified: true}), "...", []string{"2m31s failed taint removed"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := found(defaults(), test.node)
+			for _, outcome := range test.rounds {
+				m.rounds(map[rune]string{'x': "network"}[outcome])
+			}
+			assert.Equal(t, test.want, m.did)
+		})
+	}
+}
+
+// The agent that has released the node writes the condition again if the release could not.
+func TestAfterTheRelease(t *testing.T) {
+	for name, test := range map[string]struct {
+		shown, gated, writes bool
+	}{
+		"written by the release": {true, true, false},
+		"not written":            {false, true, true},
+		"never gated":            {false, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			now := time.Now()
+			s := New(defaults(), Facts{Verified: true, Gated: test.gated}, true, test.shown, now)
+			assert.Equal(t, True, s.Status)
+			step, at := s.Next(now)
+			assert.Equal(t, test.writes, step == Write && at.Equal(now))
+			_, isDue := s.Condition(now)
+			assert.Equal(t, test.writes, isDue)
+		})
+	}
+}
+
+// What the node showed before its release is not the controller's answer to it.
+func TestFailedConditionFromBeforeTheRelease(t *testing.T) {
+	now := time.Now()
+	s := New(defaults(), retainted(shows(False, "Silent")), true, true, now)
+	s = s.RoundEnded(Results{Began: now}, now)
+	assert.Equal(t, True, s.Status)
+	assert.False(t, s.Round(now).Thorough)
+}
+
+func TestCondition(t *testing.T) {
+	m := found(defaults(), shows(True, "Verified"))
+	m.rounds("", "", "")
+	condition, _ := m.Condition(m.now)
+	assert.Equal(t, nodepatch.Condition{Status: True, Reason: "Verified", Message: verdict.AllChecksPass}, condition)
+	m.rounds("network", "network", "network")
+	condition, _ = m.Condition(m.now)
+	assert.Equal(t, nodepatch.Condition{Status: False, Reason: "NetworkFailed", Message: "rechecks fail: no route"}, condition)
+	m.State = m.RoundEnded(Results{Began: m.now, Failed: []string{"peers", "dns"}, Message: strings.Repeat("x", 2000)}, m.now)
+	condition, _ = m.Condition(m.now)
+	assert.Equal(t, "DNSFailed,PeersFailed", condition.Reason, "of the last round")
+	assert.Len(t, condition.Message, 1024)
+}
+
+// A condition that stays False is refreshed, also while no round ends; one that is True is not.
+func TestRefresh(t *testing.T) {
+	for interval, want := range map[time.Duration][]string{
+		time.Minute: {"2m31s", "7m31s", "12m31s", "17m31s"},
+		time.Hour:   {"2h30m1s", "2h35m1s", "2h40m1s", "2h45m1s"},
+	} {
+		settings := defaults()
+		settings.Interval = interval
+		m := found(settings, shows(True, "Verified"))
+		m.failing = []string{"network"}
+		for len(m.did) < len(want) {
+			m.step()
+		}
+		for i := range want {
+			want[i] += " False NetworkFailed"
+		}
+		assert.Equal(t, want, m.did)
+		m.rounds("", "", "")
+		n := len(m.did)
+		assert.Contains(t, m.did[n-1], "True Verified")
+		m.failing = nil
+		m.runFor(3 * time.Hour)
+		assert.Len(t, m.did, n)
+	}
+}
+
+// A False whose rounds pass again is not refreshed: it goes stale, and the controller does not re-taint the node.
+func TestNoRefreshWhilePassing(t *testing.T) {
+	settings := defaults()
+	settings.RecoveryThreshold = 100
+	m := found(settings, shows(True, "Verified"))
+	m.rounds("network", "network", "network")
+	wrote := len(m.did)
+	m.failing = nil
+	m.rounds("")
+	m.runFor(time.Hour)
+	assert.Len(t, m.did, wrote)
+	assert.Equal(t, False, m.Status)
+	m.rounds("network")
+	assert.Len(t, m.did, wrote+1, "it fails")
+}
+
+// Nothing that was counted before the controller's answer removes its failed taint: neither rounds, nor a read between them.
+func TestControllersAnswer(t *testing.T) {
+	hourly := defaults()
+	hourly.Interval = time.Hour
+	for name, test := range map[string]struct {
+		settings Settings
+		before   func(*model)
+		read     func(*model)
+	}{
+		"between rounds": {hourly, func(m *model) { m.rounds("", "", "", "") }, func(m *model) { m.step() }},
+		"in a round":     {defaults(), func(m *model) { m.rounds("", "", "", "") }, func(m *model) { m.rounds("") }},
+		"while Events are not sent": {defaults(), func(m *model) {
+			m.mute = true
+			m.rounds("network", "network", "network", "", "", "")
+		}, func(m *model) { m.rounds("") }},
+		"while the condition is refused": {defaults(), func(m *model) {
+			m.rounds("network", "network", "network")
+			m.refused = errRefused
+			m.rounds("", "", "")
+		}, func(m *model) { m.rounds("") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := found(test.settings, shows(True, "Verified"))
+			test.before(m)
+			assert.Equal(t, True, m.Status)
+			m.node = retainted(shows(False, "Silent"))
+			m.did = nil
+			test.read(m)
+			assert.Empty(t, m.Status)
+			assert.False(t, m.RemovesFailedTaint())
+			assert.True(t, m.next().Thorough, "with large packets")
+			m.rounds("network", "", "")
+			assert.True(t, m.node.Retainted)
+			m.rounds("")
+			assert.False(t, m.node.Retainted)
+			assert.Equal(t, True, m.Status)
+			for _, text := range m.did {
+				assert.NotContains(t, text, "False")
+			}
+		})
+	}
+}
+
+// Rounds prove again that the node passes only if the controller has answered what the agent has shown.
+func TestWhatIsNoAnswerOfTheController(t *testing.T) {
+	m := found(defaults(), shows(False, "NetworkFailed"))
+	m.refused = errRefused
+	m.rounds("", "", "")
+	assert.Equal(t, True, m.Status)
+	m.State = m.SeenBetweenRounds(m.read())
+	assert.Equal(t, True, m.Status, "the node shows what was written before the verdict")
+	m.rounds("")
+	assert.Equal(t, True, m.Status)
+	m.node = retainted(m.node)
+	m.rounds("")
+	assert.Empty(t, m.Status, "the controller has re-tainted it since")
+}
+
+// The controller re-taints the node between the read of the last round and the agent's True: what setting the condition returns shows
+// that.
+func TestRetaintedBeforeTheTrue(t *testing.T) {
+	m := found(defaults(), shows(False, "NetworkFailed"))
+	m.rounds("", "")
+	m.step() // the last round
+	m.node.Retainted = true
+	m.step()
+	assert.Equal(t, []string{"2m31s True Verified", "2m31s failed taint removed"}, m.did)
+}
+
+// What becomes of a write decides when the next one is.
+func TestWrote(t *testing.T) {
+	final := apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "node1", errRefused)
+	none := time.Duration(-1)
+	for name, test := range map[string]struct {
+		status  string
+		failing string
+		err     error
+		unsent  bool
+		next    time.Duration
+	}{
+		"True":                   {status: True, next: none},
+		"True, failed":           {status: True, err: errRefused, next: 30 * time.Second},
+		"True, refused":          {status: True, err: final, next: 5 * time.Minute},
+		"True, Events not sent":  {status: True, unsent: true, next: 30 * time.Second},
+		"False":                  {status: False, failing: "network", next: 5 * time.Minute},
+		"False, failed":          {status: False, failing: "network", err: errRefused, next: none},
+		"False, refused":         {status: False, failing: "network", err: final, next: 5 * time.Minute},
+		"False, Events not sent": {status: False, failing: "network", unsent: true, next: 30 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			settings := defaults()
+			settings.Interval = 4 * time.Minute // a round does not hide what is later
+			settings.FailureThreshold, settings.RecoveryThreshold = 1, 1
+			m := found(settings, shows(map[string]string{True: False, False: True}[test.status], "NetworkFailed"))
+			if test.failing != "" {
+				m.failing = []string{test.failing}
+			}
+			m.step()
+			assert.Equal(t, test.status, m.Status)
+			step, at := m.Next(m.now)
+			assert.Equal(t, Write, step)
+			assert.Equal(t, m.now, at)
+			m.refused, m.mute = test.err, test.unsent
+			m.step()
+			got := none
+			if !m.writeAt.IsZero() {
+				got = m.writeAt.Sub(m.now)
+			}
+			assert.Equal(t, test.next, got)
+		})
+	}
+}
+
+// A False that could not be written is not written once rounds pass: the API server may be back, and all well.
+func TestFalseThatCannotBeWritten(t *testing.T) {
+	m := found(defaults(), shows(True, "Verified"))
+	m.refused = errRefused
+	m.rounds("api", "api", "api")
+	assert.Equal(t, False, m.Status)
+	m.refused = nil
+	m.rounds("", "", "", "")
+	assert.Equal(t, True, m.Status)
+	assert.Equal(t, []string{fmt.Sprintf("%s True Verified", 5*time.Minute+31*time.Second)}, m.did)
+
+	m = found(defaults(), shows(True, "Verified"))
+	m.refused = errRefused
+	m.rounds("api", "api", "api")
+	m.refused = nil
+	m.rounds("api")
+	assert.Equal(t, []string{"3m31s False APIFailed"}, m.did, "with the next round that fails")
+}
+
+// Whatever becomes of the condition, the failed taint is removed.
+func TestFailedTaintIsRemovedWithoutTheCondition(t *testing.T) {
+	m := found(defaults(), retainted(shows(False, "NetworkFailed")))
+	m.refused = errRefused
+	m.rounds("", "")
+	assert.True(t, m.node.Retainted)
+	m.rounds("")
+	assert.Equal(t, []string{"2m31s failed taint removed"}, m.did)
+}
+
+// Nothing is written to a node that somebody drains or takes away, and a write that was due waits for rounds on one that stays.
+func TestNothingIsWrittenToAnUntouchableNode(t *testing.T) {
+	settings := defaults()
+	settings.Interval = 6 * time.Minute
+	m := found(settings, shows(False, "NetworkFailed"))
+	m.refused = errRefused
+	m.rounds("", "", "")
+	m.refused = nil
+	m.node.Untouchable = "it is cordoned"
+	m.State = m.SeenBetweenRounds(m.read())
+	step, _ := m.Next(m.now)
+	assert.Equal(t, Write, step)
+	m.step()
+	step, _ = m.Next(m.now)
+	assert.NotEqual(t, Write, step)
+	m.rounds("", "", "")
+	assert.Empty(t, m.did)
+	m.node.Untouchable = ""
+	m.rounds("", "")
+	assert.Empty(t, m.did)
+	m.rounds("")
+	assert.Equal(t, []string{"51m1s True Verified"}, m.did)
+}

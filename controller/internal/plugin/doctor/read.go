@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -140,10 +141,7 @@ func (r Reader) corefile(ctx context.Context, namespace string, pods []corev1.Po
 			}
 			failures = errors.Join(failures, client.IgnoreNotFound(err))
 		}
-		if failures != nil {
-			return "", failures
-		}
-		return "", errors.New("there is no ConfigMap with a Corefile in the namespace " + namespace)
+		return "", cmp.Or(failures, errors.New("there is no ConfigMap with a Corefile in the namespace "+namespace))
 	})
 }
 

@@ -84,7 +84,9 @@ func list[T any](ctx context.Context, c client.Reader, into client.ObjectList, o
 			return nil, err
 		}
 		err = meta.EachListItem(into, func(object runtime.Object) error {
-			items = append(items, *any(object).(*T))
+			if item, ok := any(object).(*T); ok { // always: T is the list's kind
+				items = append(items, *item)
+			}
 			return nil
 		})
 		return items, err

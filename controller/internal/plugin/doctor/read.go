@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -83,7 +84,9 @@ func list[T any](ctx context.Context, c client.Reader, into client.ObjectList, o
 			return nil, err
 		}
 		err = meta.EachListItem(into, func(object runtime.Object) error {
-			items = append(items, *any(object).(*T))
+			if item, ok := any(object).(*T); ok { // always: T is the list's kind
+				items = append(items, *item)
+			}
 			return nil
 		})
 		return items, err
@@ -140,10 +143,7 @@ func (r Reader) corefile(ctx context.Context, namespace string, pods []corev1.Po
 			}
 			failures = errors.Join(failures, client.IgnoreNotFound(err))
 		}
-		if failures != nil {
-			return "", failures
-		}
-		return "", errors.New("there is no ConfigMap with a Corefile in the namespace " + namespace)
+		return "", cmp.Or(failures, errors.New("there is no ConfigMap with a Corefile in the namespace "+namespace))
 	})
 }
 

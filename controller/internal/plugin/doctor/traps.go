@@ -126,9 +126,9 @@ func (c Cluster) joinsGated(node *corev1.Node) bool {
 // joinedGated reports whether node has the startup taint, or had it before it was released.
 func (c Cluster) joinedGated(node *corev1.Node) bool {
 	key := c.Release.Agent.TaintKey
-	record, err := verdict.ParseRecord(node.Annotations[c.Release.Settings.Request.Annotation])
+	record, _ := verdict.ParseRecord(node.Annotations[c.Release.Settings.Request.Annotation])
 	isStartup := func(text string) bool { return keyOf(text) == key }
-	return fleet.HasTaint(node, key) || err == nil && slices.ContainsFunc(record.Removed, isStartup)
+	return fleet.HasTaint(node, key) || slices.ContainsFunc(record.Removed, isStartup)
 }
 
 // canBeGated reports whether the release is for nodes like this one: the node rules select it, and it has not joined with a
@@ -137,15 +137,6 @@ func (c Cluster) canBeGated(node *corev1.Node) bool {
 	request := c.Release.Settings.Request
 	value, labelled := node.Labels[request.Label]
 	return c.Release.Settings.Rules.Select(node) && (!labelled || value == request.LabelValue)
-}
-
-// tolerates reports whether a pod starts in spite of the startup taint, or of another taint with one of the keys.
-func (c Cluster) tolerates(pod *corev1.Pod, key string) bool {
-	taint := corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule}
-	if key == c.Release.Agent.TaintKey {
-		taint.Value, taint.Effect = c.Release.Agent.TaintValue, corev1.TaintEffect(c.Release.Agent.TaintEffect)
-	}
-	return !repels(pod, taint)
 }
 
 // repels reports whether one of the taints keeps a pod away.
@@ -164,17 +155,20 @@ type gate struct {
 }
 
 func (c Cluster) gateOf(pods []corev1.Pod) (g gate) {
-	keys := c.Release.TaintKeys()
-	lacks := func(pod corev1.Pod) bool {
-		return slices.ContainsFunc(keys, func(key string) bool { return !c.tolerates(&pod, key) })
-	}
-	if slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return !lacks(pod) }) {
-		return gate{}
-	}
+	agent, keys := c.Release.Agent, c.Release.TaintKeys()
+	var taints []corev1.Taint
 	for _, key := range keys {
-		if !slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return c.tolerates(&pod, key) }) {
+		taint := corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule}
+		if key == agent.TaintKey {
+			taint.Value, taint.Effect = agent.TaintValue, corev1.TaintEffect(agent.TaintEffect)
+		}
+		if !slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return !repels(&pod, taint) }) {
 			g.missing = append(g.missing, key)
 		}
+		taints = append(taints, taint)
+	}
+	if slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return !repels(&pod, taints...) }) {
+		return gate{}
 	}
 	if len(g.missing) == 0 {
 		g.missing = keys // each is tolerated by some pod, all of them by none

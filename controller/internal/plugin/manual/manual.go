@@ -40,11 +40,7 @@ func (p Patcher) Verify(ctx context.Context, names []string) error {
 		if p.Settings.Workers && !p.Settings.IsGated(&node) && !released {
 			return "", errors.New("it has never had the startup taint: with deploymentMode=controller nobody would verify it")
 		}
-		base, err := patcher.Get(ctx)
-		if err != nil {
-			return "", err
-		}
-		removed, err := patcher.RemoveLabel(ctx, base, p.Settings.Request)
+		removed, err := patcher.RemoveLabel(ctx, fleet.PatchNode(&node), p.Settings.Request)
 		if err == nil && !removed {
 			return "has no label " + p.Settings.Request.Label + ": nothing to do, it is not verified", nil
 		}

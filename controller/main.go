@@ -118,7 +118,7 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 	if err != nil {
 		return err
 	}
-	request := cfg.Config.Request()
+	request := cfg.Request()
 	request.Blocks = request.WaitsFor(cfg.WaitForTaints)
 	settings := fleet.Settings{
 		Rules: fleet.NewRules(template, request), Request: request, ConditionType: cfg.ConditionType,

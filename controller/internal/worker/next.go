@@ -49,7 +49,8 @@ func (s Settings) next(node *corev1.Node, workers []*corev1.Pod, m memory, now t
 		return step{wait: m.releasedAt.Add(cacheDelay).Sub(now)} // if no event shows the release
 	}
 	switch {
-	case !s.Fleet.Rules.Select(node), s.Fleet.IsVerified(node), !s.Fleet.IsGated(node), s.Fleet.Request.ForeignTaint(fleet.Taints(node)) != nil:
+	case !s.Fleet.Rules.Select(node), s.Fleet.IsVerified(node), !s.Fleet.IsGated(node),
+		s.Fleet.Request.ForeignTaint(fleet.Taints(node)) != nil:
 		return step{delete: live} // results from before a foreign taint is gone are meaningless
 	case fleet.Untouchable(node) != "":
 		return step{}

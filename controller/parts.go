@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
@@ -43,14 +42,6 @@ func (p parts) workers() *worker.Reconciler {
 	}
 }
 
-// leftovers deletes what controller mode has left behind.
-func (p parts) leftovers() *worker.Leftovers {
-	return &worker.Leftovers{
-		Reader: p.GetAPIReader(), Writer: p.GetClient(), Namespace: p.cfg.PodNamespace,
-		Selector: componentLabels(p.template, "worker").AsSelector(), Timeout: 10 * p.cfg.CheckTimeout, Log: p.log,
-	}
-}
-
 // parts are what acts on the plans of the loop, each in a goroutine of its own.
 type parts struct {
 	manager.Manager
@@ -68,7 +59,10 @@ func (p parts) add(ctx context.Context, leave func()) error {
 	if p.loop.Settings.Workers {
 		err = p.workers().SetupWithManager(ctx, p.Manager)
 	} else {
-		err = p.Add(p.leftovers())
+		err = p.Add(&worker.Leftovers{
+			Reader: p.GetAPIReader(), Writer: p.GetClient(), Namespace: p.cfg.PodNamespace,
+			Selector: componentLabels(p.template, "worker").AsSelector(), Timeout: 10 * p.cfg.CheckTimeout, Log: p.log,
+		})
 	}
 	if err != nil {
 		return err
@@ -121,7 +115,10 @@ func (w *whenRetainted) Act(_ context.Context, plan fleet.Plan) (requeueAfter ti
 func (p parts) remediator(actor breaker.Actor, live client.Client) *remediation.Remediator {
 	actor.Timeout, actor.SetBreaker = 10*p.cfg.CheckTimeout, p.metrics.Breaker("remediation")
 	return &remediation.Remediator{
-		Actor: actor, Client: live, ServerTime: p.environment.Client.ServerTime, Self: deployment(p.cfg),
+		Actor: actor, Client: live, ServerTime: p.environment.Client.ServerTime, Self: &metav1.PartialObjectMetadata{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
+			ObjectMeta: metav1.ObjectMeta{Name: p.cfg.AgentName + "-controller", Namespace: p.cfg.PodNamespace},
+		},
 		Settings: remediation.Settings{
 			Settings:     breaker.Settings{Fleet: p.loop.Settings, NodeName: p.cfg.NodeName, ControlGroupFor: p.cfg.ControlGroupFor},
 			PodNamespace: p.cfg.PodNamespace, DeleteAfter: p.cfg.DeleteAfter, FailedFor: p.cfg.FailedFor,
@@ -176,14 +173,6 @@ func removeFailedTaints(ctx context.Context, cfg config.Controller, environment 
 		token = client.Continue(nodes.Continue)
 	}
 	return failures
-}
-
-// deployment is what Events about the whole fleet are about.
-func deployment(cfg config.Controller) runtime.Object {
-	return &metav1.PartialObjectMetadata{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
-		ObjectMeta: metav1.ObjectMeta{Name: cfg.AgentName + "-controller", Namespace: cfg.PodNamespace},
-	}
 }
 
 // componentLabels are of the pods of another component of the release that the template is from.

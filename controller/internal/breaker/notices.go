@@ -33,15 +33,12 @@ func (r Recent[K]) Forget(age time.Duration, now time.Time) {
 // noticeEvery is how often the same thing is reported.
 const noticeEvery = time.Hour
 
-// Notices has the same thing reported once an hour. The zero value has reported nothing.
-type Notices[K comparable] struct{ reported Recent[K] }
-
-// IsDue reports whether key is to be reported at now, and remembers that it is.
-func (n *Notices[K]) IsDue(key K, now time.Time) bool {
-	n.reported.Forget(noticeEvery, now)
-	if _, reported := n.reported[key]; reported {
+// IsDue reports whether key is to be reported at now, once an hour, and notes that it is.
+func (r *Recent[K]) IsDue(key K, now time.Time) bool {
+	r.Forget(noticeEvery, now)
+	if _, reported := (*r)[key]; reported {
 		return false
 	}
-	n.reported.Add(key, now)
+	r.Add(key, now)
 	return true
 }

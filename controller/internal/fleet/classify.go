@@ -10,9 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// notRunning says why no agent runs on node, as far as objects tell: the reason is "" if only the pod's Events tell, and they have
-// not been read.
-func (r Rules) notRunning(node *corev1.Node, pod *corev1.Pod, events map[types.UID][]corev1.Event) (reason Reason, message string) {
+// notRunning returns the reason why no agent runs on node, and a message, as far as objects tell. The reason is "" if only the
+// pod's Events tell, and they have not been read.
+func (r Rules) notRunning(node *corev1.Node, pod *corev1.Pod, events map[types.UID][]corev1.Event) (Reason, string) {
 	if pod == nil {
 		return NoPod, r.noPod(node)
 	}
@@ -39,7 +39,7 @@ func (r Rules) notRunning(node *corev1.Node, pod *corev1.Pod, events map[types.U
 	if read == nil {
 		return "", ""
 	}
-	reason, message = fromEvents(read)
+	reason, message := fromEvents(read)
 	if reason == Silent && hasRestarted(pod) {
 		reason, message = CrashLoop, containerMessage(pod.Status.ContainerStatuses[0])
 	}

@@ -27,10 +27,8 @@ func OnChange(add func(q Queue, object client.Object, gone bool)) handler.EventH
 // Changed filters the changes that decisions need: not kubelet's heartbeats, of which 5,000 nodes send 17 a second.
 func Changed() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok := e.ObjectOld.DeepCopyObject().(client.Object)
-		if ok {
-			before.SetResourceVersion(e.ObjectNew.GetResourceVersion())
-		}
+		before, _ := e.ObjectOld.DeepCopyObject().(client.Object) // the copy of an object is one
+		before.SetResourceVersion(e.ObjectNew.GetResourceVersion())
 		return !equality.Semantic.DeepEqual(before, e.ObjectNew)
 	}}
 }

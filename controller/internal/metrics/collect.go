@@ -1,8 +1,6 @@
 package metrics
 
 import (
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -14,34 +12,27 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// descriptions are those of the series that are computed at a scrape. Those with the label node are there for nodes that are not
-// verified, or have become verified within the last hour.
-type descriptions struct {
-	nodes, breaker, status, duration, retries, pods *prometheus.Desc
-	retainted, rechecksFailed                       *prometheus.Desc
-	healthy, reconcileErrors, buildInfo             *prometheus.Desc
-}
-
-func describe() descriptions {
-	series := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("kube_node_ready_"+name, help, labels, nil)
+// describe returns the series that are computed at a scrape, by their name without its prefix. Those with the label node are
+// there for nodes that are not verified, or have become verified within the last hour.
+func describe() map[string]*prometheus.Desc {
+	found := make(map[string]*prometheus.Desc)
+	series := func(name, help string, labels ...string) {
+		found[name] = prometheus.NewDesc("kube_node_ready_"+name, help, labels, nil)
 	}
-	return descriptions{
-		nodes:     series("nodes", "Nodes by state, and by reason where that is Failed.", "state", "reason"),
-		breaker:   series("breaker", "1 while a reason keeps the controller from re-tainting or replacing any node.", "reason"),
-		retainted: series("retainted_nodes", "Nodes with the failed taint that the controller adds to verified nodes."),
-		rechecksFailed: series("recheck_failed_nodes", "Verified nodes whose condition is False, by its first reason.",
-			"reason"),
-		status:   series("verification_status", "1, with the state of the node.", "node", "status"),
-		duration: series("verification_duration_seconds", "Duration of the last verification of a verified node, in seconds.", "node"),
-		retries: series("retry_attempts_total",
-			"Agents or workers that were started again on a node that was not verified: new pods and restarts.", "node"),
-		pods:            series("worker_pods", "Pods that verify nodes, agents or workers, by phase.", "status"),
-		healthy:         series("controller_healthy", "1 while the leader can read its caches, 0 while it cannot."),
-		reconcileErrors: series("controller_reconcile_errors_total", "Decisions about the fleet that failed, or whose writes did."),
-		buildInfo: series("build_info", "1, with the version of the controller, its commit and its build date as labels.",
-			"version", "commit_hash", "build_date"),
-	}
+	series("nodes", "Nodes by state, and by reason where that is Failed.", "state", "reason")
+	series("breaker", "1 while a reason keeps the controller from re-tainting or replacing any node.", "reason")
+	series("retainted_nodes", "Nodes with the failed taint that the controller adds to verified nodes.")
+	series("recheck_failed_nodes", "Verified nodes whose condition is False, by its first reason.", "reason")
+	series("verification_status", "1, with the state of the node.", "node", "status")
+	series("verification_duration_seconds", "Duration of the last verification of a verified node, in seconds.", "node")
+	series("retry_attempts_total",
+		"Agents or workers that were started again on a node that was not verified: new pods and restarts.", "node")
+	series("worker_pods", "Pods that verify nodes, agents or workers, by phase.", "status")
+	series("controller_healthy", "1 while the leader can read its caches, 0 while it cannot.")
+	series("controller_reconcile_errors_total", "Decisions about the fleet that failed, or whose writes did.")
+	series("build_info", "1, with the version of the controller, its commit and its build date as labels.",
+		"version", "commit_hash", "build_date")
+	return found
 }
 
 // Describe implements prometheus.Collector.
@@ -49,9 +40,7 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	c.gate.Describe(out)
 	c.verifications.Describe(out)
 	c.failedTaints.Describe(out)
-	d := describe()
-	for _, desc := range []*prometheus.Desc{d.nodes, d.breaker, d.retainted, d.rechecksFailed, d.status, d.duration, d.retries,
-		d.pods, d.healthy, d.reconcileErrors, d.buildInfo} {
+	for _, desc := range describe() {
 		out <- desc
 	}
 }
@@ -59,17 +48,17 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector: nothing where this process is not the leader.
 func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	plan, err := c.source.Last()
-	s := scrape{out: out, descriptions: describe()}
+	s := scrape{out: out, series: describe()}
 	switch {
 	case err != nil: // the loop logs it
-		s.gauge(s.healthy, 0)
+		s.gauge("controller_healthy", 0)
 		return
 	case plan.At.IsZero():
 		return
 	}
-	s.gauge(s.healthy, 1)
-	s.gauge(s.buildInfo, 1, c.build.Version, c.build.Commit, c.build.Date)
-	s.counter(s.reconcileErrors, float64(c.source.Errors()))
+	s.gauge("controller_healthy", 1)
+	s.gauge("build_info", 1, c.build.Version, c.build.Commit, c.build.Date)
+	s.counter("controller_reconcile_errors_total", float64(c.source.Errors()))
 	c.gate.Collect(out)
 	c.verifications.Collect(out)
 	c.failedTaints.Collect(out)
@@ -80,7 +69,7 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for reason, of := range c.breakers {
-		s.gauge(s.breaker, number(slices.Contains(slices.Collect(maps.Values(of)), true)), reason)
+		s.gauge("breaker", float64(min(1, len(of))), reason)
 	}
 	for _, status := range plan.Statuses {
 		if hasSeries(plan, status, c.now()) {
@@ -91,16 +80,16 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 
 // scrape writes the series of one scrape.
 type scrape struct {
-	descriptions
-	out chan<- prometheus.Metric
+	series map[string]*prometheus.Desc
+	out    chan<- prometheus.Metric
 }
 
-func (s scrape) gauge(desc *prometheus.Desc, value float64, labels ...string) {
-	s.out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
+func (s scrape) gauge(name string, value float64, labels ...string) {
+	s.out <- prometheus.MustNewConstMetric(s.series[name], prometheus.GaugeValue, value, labels...)
 }
 
-func (s scrape) counter(desc *prometheus.Desc, value float64, labels ...string) {
-	s.out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, value, labels...)
+func (s scrape) counter(name string, value float64, labels ...string) {
+	s.out <- prometheus.MustNewConstMetric(s.series[name], prometheus.CounterValue, value, labels...)
 }
 
 // fleet counts the nodes. All states and reasons are there, those of no node at zero.
@@ -126,7 +115,7 @@ func (s scrape) fleet(plan fleet.Plan) {
 		counts[at]++
 	}
 	for at, count := range counts {
-		s.gauge(s.nodes, float64(count), string(at.state), string(at.reason))
+		s.gauge("nodes", float64(count), string(at.state), string(at.reason))
 	}
 }
 
@@ -144,9 +133,9 @@ func (s scrape) rechecks(plan fleet.Plan) {
 			failed[status.Recheck.Reason]++
 		}
 	}
-	s.gauge(s.retainted, float64(retainted))
+	s.gauge("retainted_nodes", float64(retainted))
 	for reason, count := range failed {
-		s.gauge(s.rechecksFailed, float64(count), string(reason))
+		s.gauge("recheck_failed_nodes", float64(count), string(reason))
 	}
 }
 
@@ -158,17 +147,17 @@ func (s scrape) workerPods(plan fleet.Plan) {
 		}
 	}
 	for phase, count := range phases {
-		s.gauge(s.pods, float64(count), strings.ToLower(string(phase)))
+		s.gauge("worker_pods", float64(count), strings.ToLower(string(phase)))
 	}
 }
 
 // node writes the series of one node.
 func (s scrape) node(status fleet.Status, retries int32) {
 	name := status.Node.Name
-	s.gauge(s.status, 1, name, statusLabel(status.State))
-	s.counter(s.retries, float64(retries), name)
+	s.gauge("verification_status", 1, name, statusLabel(status.State))
+	s.counter("retry_attempts_total", float64(retries), name)
 	if took, known := verificationDuration(status.Node); known && status.State == fleet.Verified {
-		s.gauge(s.duration, took.Seconds(), name)
+		s.gauge("verification_duration_seconds", took.Seconds(), name)
 	}
 }
 
@@ -188,11 +177,4 @@ func verificationDuration(node *corev1.Node) (took time.Duration, known bool) {
 	}
 	took, err = time.ParseDuration(record.Duration)
 	return took, err == nil
-}
-
-func number(yes bool) float64 {
-	if yes {
-		return 1
-	}
-	return 0
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
@@ -37,8 +38,8 @@ type Collector struct {
 	failedTaints  *prometheus.CounterVec // label change: added, removed
 
 	mu       sync.Mutex
-	breakers map[string]map[string]bool // by reason, by what it keeps the controller from
-	tries    map[types.UID]tries        // by node
+	breakers map[string]sets.Set[string] // by reason: what it keeps the controller from
+	tries    map[types.UID]tries         // by node
 }
 
 // New makes a Collector. It is a step of the loop that is its source.
@@ -59,7 +60,7 @@ func New(source Source, build Build) *Collector {
 			Name: "kube_node_ready_failed_taints_total",
 			Help: "Failed taints that this leader has added to verified nodes that failed their rechecks, or removed from them.",
 		}, []string{"change"}),
-		breakers: make(map[string]map[string]bool),
+		breakers: make(map[string]sets.Set[string]),
 		tries:    make(map[types.UID]tries),
 	}
 	c.verifications.WithLabelValues("success")
@@ -101,9 +102,11 @@ func (c *Collector) Breaker(from string) func(reason string, frozen bool) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.breakers[reason] == nil {
-			c.breakers[reason] = make(map[string]bool)
+			c.breakers[reason] = sets.New[string]()
 		}
-		c.breakers[reason][from] = frozen
+		if c.breakers[reason].Delete(from); frozen {
+			c.breakers[reason].Insert(from)
+		}
 	}
 }
 

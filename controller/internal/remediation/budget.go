@@ -75,7 +75,5 @@ func (s Settings) track(d *Decision, in Input) {
 			d.answer(status.Node)
 		}
 	}
-	if d.Ledger.forget(in.ServerNow) {
-		d.Changed = true
-	}
+	d.Changed = d.Ledger.forget(in.ServerNow) || d.Changed
 }

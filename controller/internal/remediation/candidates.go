@@ -14,7 +14,8 @@ import (
 // Keys of Kubernetes, Karpenter and this project.
 const (
 	nodePoolLabel = "karpenter.sh/nodepool"
-	// DoNotDisrupt is an annotation that keeps Karpenter from a node. https://karpenter.sh/docs/concepts/disruption/#node-level-controls
+	// DoNotDisrupt is an annotation that keeps Karpenter from a node.
+	// https://karpenter.sh/docs/concepts/disruption/#node-level-controls
 	DoNotDisrupt = "karpenter.sh/do-not-disrupt"
 	// DoNotDelete keeps the controller from a node, as an annotation or a label, whatever its value is.
 	DoNotDelete = "node-ready/do-not-delete"

@@ -2,6 +2,7 @@ package remediation
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -88,12 +89,8 @@ func (l Ledger) halted(scope string) string {
 
 // isHalted reports whether any scope is: somebody has to clear it.
 func (l Ledger) isHalted() bool {
-	for _, guard := range l.Guards {
-		if !guard.Halted.IsZero() {
-			return true
-		}
-	}
-	return false
+	isHalted := func(guard Guard) bool { return !guard.Halted.IsZero() }
+	return slices.ContainsFunc(slices.Collect(maps.Values(l.Guards)), isHalted)
 }
 
 func scopeName(scope string) string {

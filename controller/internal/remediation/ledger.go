@@ -1,6 +1,7 @@
 package remediation
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -49,10 +50,7 @@ type Guard struct {
 
 // parseLedger reads what String has written. An empty text is an empty ledger.
 func parseLedger(text string) (ledger Ledger, err error) {
-	if text == "" {
-		return ledger, nil
-	}
-	if err := json.Unmarshal([]byte(text), &ledger); err != nil {
+	if err := json.Unmarshal([]byte(cmp.Or(text, "{}")), &ledger); err != nil {
 		return ledger, fmt.Errorf("the ledger is not readable: %w", err)
 	}
 	return ledger, nil
@@ -64,10 +62,8 @@ func (l Ledger) String() string {
 }
 
 func (l Ledger) clone() Ledger {
-	guards := maps.Clone(l.Guards)
-	if guards == nil {
-		guards = make(map[string]Guard)
-	}
+	guards := make(map[string]Guard)
+	maps.Copy(guards, l.Guards)
 	return Ledger{Deletions: slices.Clone(l.Deletions), Guards: guards}
 }
 

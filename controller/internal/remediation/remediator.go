@@ -32,7 +32,7 @@ type Remediator struct {
 	Self       runtime.Object // what Events about the whole fleet are about
 
 	store   store
-	notices breaker.Notices[notice]
+	notices breaker.Recent[notice]
 	refused breaker.Recent[types.UID]
 	frozen  bool
 }
@@ -79,7 +79,7 @@ func (r *Remediator) decide(ctx context.Context, plan fleet.Plan, serverNow, now
 		return Decision{}, err
 	}
 	in.Ledger = r.store.ledger.clone()
-	clears := r.store.clears()
+	clears := r.store.object.Annotations[ClearHalt] // the scopes whose halts somebody wants to end
 	if clears != "" {
 		in.Ledger.clear(clears, serverNow)
 		r.Log.Info("halt cleared", "scopes", clears)

@@ -52,6 +52,3 @@ func (s *store) write(ctx context.Context, ledger Ledger) error {
 	s.object, s.ledger = object, ledger
 	return nil
 }
-
-// clears returns the scopes whose halts somebody wants to end.
-func (s *store) clears() string { return s.object.Annotations[ClearHalt] }

@@ -43,7 +43,7 @@ type Tainter struct {
 	retainted breaker.Recent[types.UID] // by this process
 	last      *corev1.Node              // the last re-taint that was tried, until it is known whether it was applied
 	failed    breaker.Recent[types.UID] // re-taints that were tried, and failed
-	notices   breaker.Notices[breaker.Rule]
+	notices   breaker.Recent[breaker.Rule]
 }
 
 // Start decides and acts until ctx ends. The manager calls it when this process has become the leader.

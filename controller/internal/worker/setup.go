@@ -49,18 +49,13 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, manager ctrl.Manager)
 }
 
 func byNode(object client.Object) []string {
-	if pod, ok := object.(*corev1.Pod); ok {
-		return []string{fleet.NodeOf(pod)}
-	}
-	return nil
+	pod, _ := object.(*corev1.Pod) // the index is of pods
+	return []string{fleet.NodeOf(pod)}
 }
 
 // changed turns a change of a worker into a step about its node. A worker that has ended gives its slot to the next node.
 func (r *Reconciler) changed(q loop.Queue, object client.Object, gone bool) {
-	pod, ok := object.(*corev1.Pod)
-	if !ok {
-		return
-	}
+	pod, _ := object.(*corev1.Pod) // nothing else is watched with it
 	add := func(node string) {
 		if node != "" {
 			q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Name: node}})

@@ -149,6 +149,7 @@ func (p *process) logged(text string) { p.loggedOften(text, 1) }
 
 // loggedOften waits until text is in the log n times.
 func (p *process) loggedOften(text string, n int) {
+	limit := time.After(patience)
 	for {
 		log, changed := p.stderr.read()
 		if strings.Count(log, text) >= n {
@@ -160,7 +161,7 @@ func (p *process) loggedOften(text string, n int) {
 			log, _ := p.stderr.read()
 			require.Contains(p.t, log, text, "ended before")
 			return
-		case <-time.After(patience):
+		case <-limit:
 			require.Fail(p.t, "not logged", text)
 		}
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -71,22 +70,6 @@ func TestFormerKeysAreRemoved(t *testing.T) {
 		assert.Equal(t, exitOK, p.wait(), p.stderr)
 		assert.Equal(t, untainted, api.taints())
 		assert.Equal(t, "removed node-ready/unverified=true:NoSchedule", p.entry("node verified")["taints"])
-	})
-}
-
-// The node is deleted and created again between the checks and the release: the new one has to pass by itself.
-func TestNodeThatIsReplacedBeforeTheRelease(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
-			if request != patchNode || n != 1 {
-				return false
-			}
-			api.edit(func(node *corev1.Node) { node.UID = "uid-2" })
-			return answerStatus(w, http.StatusConflict, metav1.StatusReasonConflict, "changed")
-		}
-		p := simulate(t, api, nil, nil, "--once")
-		assert.Equal(t, exitOK, p.wait(), p.stderr)
-		assert.Contains(t, api.node.Annotations[nodepatch.Annotation], `"attempts":{"api":2,"dns":2,"network":2,"service":2}`)
 	})
 }
 

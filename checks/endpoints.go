@@ -1,9 +1,9 @@
 package checks
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"net"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -114,12 +114,13 @@ func ParseEndpoints(texts []string) ([]EndpointSlice, error) {
 	for i, text := range texts {
 		address, rest, _ := strings.Cut(text, "/")
 		node, name, _ := strings.Cut(rest, "/")
-		one, err := netip.ParseAddrPort(address)
-		if err != nil {
+		host, number, err := net.SplitHostPort(address)
+		port, notNumber := strconv.ParseInt(number, 10, 32)
+		if err = cmp.Or(err, notNumber); err != nil {
 			return nil, err
 		}
-		found[i].Ports = []EndpointPort{{Name: &name, Port: new(int32(one.Port()))}}
-		found[i].Endpoints = []Endpoint{{Addresses: []string{one.Addr().String()}, NodeName: node}}
+		found[i].Ports = []EndpointPort{{Name: &name, Port: new(int32(port))}}
+		found[i].Endpoints = []Endpoint{{Addresses: []string{host}, NodeName: node}}
 	}
 	return found, nil
 }

@@ -75,12 +75,14 @@ func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified
 			a.removeTaintAgain(proven)
 			return false
 		}
-		stay := a.hold
+		var isUnverified bool
 		if a.cfg.RecheckInterval > 0 {
 			proven = nil // not to be proven again at the end of this pod: the next one of this node looks for the startup taint
-			stay = newRecheck(a.deps, v, outcome).run
+			isUnverified = newRecheck(a.deps, v, outcome).run(ctx)
+		} else {
+			isUnverified = a.hold(ctx)
 		}
-		if !stay(ctx) {
+		if !isUnverified {
 			a.shutDown(proven, secondSignal)
 			return true
 		}

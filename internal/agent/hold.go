@@ -5,8 +5,6 @@ import (
 	"runtime/debug"
 	"time"
 
-	"github.com/sirupsen/logrus"
-
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -63,7 +61,7 @@ func (a *Agent) removeTaintAgain(proven *proof) {
 	ctx, cancel := context.WithTimeout(context.Background(), lastRead)
 	defer cancel()
 	removed, err := a.patcher.RemoveAgain(ctx, proven.uid, proven.request)
-	log := a.log.WithFields(logrus.Fields{"taints": nodepatch.FormatTaints(removed)})
+	log := a.log.WithField("taints", nodepatch.FormatTaints(removed))
 	switch {
 	case err != nil:
 		log.WithError(err).Warn("cannot tell whether the startup taint was added again")

@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"context"
-	"errors"
 	"net/http"
 	"slices"
 	"testing"
@@ -13,8 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/imunhatep/kube-node-ready/checks"
 )
 
 // writes lists the patches of the node.
@@ -238,14 +234,7 @@ func TestNoMarkerAfterTheRelease(t *testing.T) {
 // The checks pass while a marker is in flight: the release waits for it, or a False would stay on a released node.
 func TestReleaseWaitsForTheMarkerInFlight(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
-		start := time.Now()
-		network := func(ctx context.Context) (checks.Report, error) {
-			if time.Since(start) < initialTimeout-nextAttempt {
-				return checks.Report{}, errors.New(refused)
-			}
-			time.Sleep(time.Until(start.Add(initialTimeout + 10*time.Second)))
-			return passing(ctx)
-		}
+		passesAt := time.Now().Add(initialTimeout + 10*time.Second)
 		late := make(chan struct{})
 		api.before = func(request string, n int, _ http.ResponseWriter, _ *http.Request) bool {
 			if request == patchStat && n == 1 {
@@ -253,7 +242,7 @@ func TestReleaseWaitsForTheMarkerInFlight(t *testing.T) {
 			}
 			return false
 		}
-		p := simulate(t, api, network, nil, "--check-timeout=1m", "--on-timeout=condition")
+		p := simulate(t, api, failingUntil(passesAt), nil, "--check-timeout=1m", "--on-timeout=condition")
 		after(initialTimeout)
 		assert.Equal(t, []string{patchStat}, api.writes())
 		after(30 * time.Second)

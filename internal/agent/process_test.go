@@ -132,7 +132,7 @@ func withoutDNS(list checklist.List) checklist.List {
 }
 
 // patience ends a simulation that would go on without end. With sockets the limit of go test comes first.
-const patience = 24 * time.Hour
+const patience = 4 * time.Hour
 
 // wait returns the exit code.
 func (p *process) wait() int {

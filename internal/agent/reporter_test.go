@@ -57,3 +57,23 @@ func TestTimeoutIsReportedAgainWhileWaiting(t *testing.T) {
 		p.wait()
 	})
 }
+
+// A check that passes again is not the reason any more: INITIAL_TIMEOUT passes while the node is read before its release.
+func TestTimeoutAfterTheChecksPassed(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		passesAt := time.Now().Add(initialTimeout - time.Second)
+		api.before = func(string, int, http.ResponseWriter, *http.Request) bool {
+			if !time.Now().Before(passesAt) {
+				time.Sleep(2 * time.Second)
+			}
+			return false
+		}
+		p := simulate(t, api, failingUntil(passesAt), nil)
+		after(initialTimeout)
+		assert.Equal(t, "not verified within 5m0s", p.entry("initial timeout passed")["reason"])
+		after(10 * time.Second)
+		p.entry("node verified")
+		p.stop()
+		assert.Equal(t, exitOK, p.wait())
+	})
+}

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"slices"
 	"time"
 
 	"github.com/imunhatep/kube-node-ready/checks"
@@ -28,17 +27,4 @@ func (s *seen) keep(node *nodepatch.Node, at time.Time) {
 		*s = seen{replaced: true}
 	}
 	s.node, s.at = node, at
-}
-
-// foreignTaint returns a taint that must be gone before the checks start, or nil. A prefix may cover the agent's own taints
-// too, which nobody else removes.
-func (s *seen) foreignTaint(r nodepatch.Request) *nodepatch.Taint {
-	if s.node == nil {
-		return nil
-	}
-	i := slices.IndexFunc(s.node.Spec.Taints, r.Blocks)
-	if i < 0 {
-		return nil
-	}
-	return &s.node.Spec.Taints[i]
 }

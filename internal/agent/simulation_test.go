@@ -112,6 +112,17 @@ func (n *brokenNetwork) try(ctx context.Context) (checks.Report, error) {
 	return checks.Report{}, errors.New(refused)
 }
 
+// failingUntil is a network check that fails. Its last attempt before a time goes on until then, and passes.
+func failingUntil(passesAt time.Time) func(context.Context) (checks.Report, error) {
+	return func(ctx context.Context) (checks.Report, error) {
+		if time.Until(passesAt) > nextAttempt {
+			return checks.Report{}, errors.New(refused)
+		}
+		time.Sleep(time.Until(passesAt))
+		return passing(ctx)
+	}
+}
+
 // simulateFailing starts an agent that does not pass until its network recovers.
 func simulateFailing(t *testing.T, api *fakeAPI, args ...string) (*process, *brokenNetwork) {
 	network := new(brokenNetwork)

@@ -116,10 +116,11 @@ func (v *verification) isRechecked() bool {
 
 // round is one pass over all checks, on a node without foreign taints.
 func (v *verification) round(ctx context.Context) error {
-	for _, step := range []func(context.Context) error{
-		v.waitForForeignTaints, v.runChecks, v.waitForStartupTaint, v.lookForForeignTaint,
+	for _, step := range []func(*verification, context.Context) error{
+		(*verification).waitForForeignTaints, (*verification).runChecks,
+		(*verification).waitForStartupTaint, (*verification).lookForForeignTaint,
 	} {
-		err := step(ctx)
+		err := step(v, ctx)
 		switch {
 		case v.seen.replaced:
 			return errRestart

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"net/http"
 	"testing"
 	"time"
@@ -11,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -128,11 +126,7 @@ func TestOnceEndsInTime(t *testing.T) {
 						return true
 					}
 					start := time.Now()
-					network := func(ctx context.Context) (checks.Report, error) {
-						time.Sleep(time.Until(start.Add(passesAfter)))
-						return passing(ctx)
-					}
-					simulate(t, api, network, nil, "--once", "--on-timeout=condition").wait()
+					simulate(t, api, failingUntil(start.Add(passesAfter)), nil, "--once", "--on-timeout=condition").wait()
 					assert.LessOrEqual(t, time.Since(start), initialTimeout+3*3*time.Second+2*time.Second)
 				})
 			})

@@ -12,7 +12,7 @@ import (
 // waitForForeignTaints waits until no foreign taint of WAIT_FOR_TAINTS is left: results before the CNI is up, for
 // example, are meaningless. If the node cannot be read, the checks start and say why.
 func (v *verification) waitForForeignTaints(ctx context.Context) error {
-	taint := v.seen.foreignTaint(v.request)
+	taint := v.foreignTaint()
 	if taint == nil {
 		return ctx.Err()
 	}
@@ -20,10 +20,7 @@ func (v *verification) waitForForeignTaints(ctx context.Context) error {
 	v.log.WithField("taint", taint.String()).Info("waiting for foreign taints")
 	v.report.notes <- note{wait: &failure{foreignTaints, fmt.Errorf("%s is still on (WAIT_FOR_TAINTS)", taint)}}
 	noLimit := time.Time{}
-	err := v.wait(ctx, noLimit, func(node *nodepatch.Node) bool {
-		now := seen{node: node}
-		return now.foreignTaint(v.request) == nil
-	})
+	err := v.wait(ctx, noLimit, func(node *nodepatch.Node) bool { return v.request.ForeignTaint(node.Spec.Taints) == nil })
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -35,6 +32,15 @@ func (v *verification) waitForForeignTaints(ctx context.Context) error {
 	v.report.notes <- note{}
 	v.log.Info("foreign taints removed")
 	return nil
+}
+
+// foreignTaint returns a taint that must be gone before the checks start, or nil. A prefix may cover the agent's own taints too,
+// which nobody else removes.
+func (v *verification) foreignTaint() *nodepatch.Taint {
+	if v.seen.node == nil {
+		return nil
+	}
+	return v.request.ForeignTaint(v.seen.node.Spec.Taints)
 }
 
 // waitForStartupTaint waits for a startup taint that is added late. After a wait the checks run again.
@@ -87,7 +93,7 @@ func (v *verification) lookForForeignTaint(ctx context.Context) error {
 		}
 		v.seen.keep(node, time.Now())
 	}
-	if taint := v.seen.foreignTaint(v.request); taint != nil {
+	if taint := v.foreignTaint(); taint != nil {
 		v.log.WithField("taint", taint.String()).Info("foreign taint added: restarting the checks")
 		return errRestart
 	}

@@ -194,9 +194,10 @@ func TestWorkerWithoutAUsableAPI(t *testing.T) {
 
 func TestWorkerRetries(t *testing.T) {
 	t.Parallel()
-	var n atomic.Int64
+	var connections []string
 	p := startWorker(t, anonymousAPI(t, func(w http.ResponseWriter, r *http.Request) {
-		if n.Add(1) == 1 {
+		connections = append(connections, r.RemoteAddr)
+		if len(connections) == 1 {
 			answers(http.StatusBadGateway)(w, r)
 			return
 		}
@@ -205,6 +206,8 @@ func TestWorkerRetries(t *testing.T) {
 	assert.Equal(t, http.StatusOK, p.readyz())
 	assert.Equal(t, map[string]int{"dns": 1, "api": 2, "network": 1, "service": 1}, p.verdict().Attempts)
 	p.logged("check failed, will retry")
+	require.Len(t, connections, 2)
+	assert.NotEqual(t, connections[0], connections[1], "each attempt proves the path from TCP on")
 }
 
 // A proxy or an API server that refuses the large header is a warning.

@@ -91,7 +91,7 @@ type Program struct{ Name, Version, Commit, BuildDate string }
 // or err, of Parse or ParseController, lists mistakes.
 func (p Program) Ends(askedVersion bool, err error, stdout, stderr io.Writer) (code int, ends bool) {
 	var mistakes UsageError
-	_ = errors.As(err, &mistakes)
+	errors.As(err, &mistakes)
 	for _, mistake := range mistakes {
 		_, _ = fmt.Fprintf(stderr, "%s: %s\n", p.Name, mistake)
 	}

@@ -176,9 +176,9 @@ func hostPort(s string) error {
 func endpoint(s string) error {
 	address, rest, _ := strings.Cut(s, "/")
 	node, port, _ := strings.Cut(rest, "/")
-	one, err := netip.ParseAddrPort(address)
-	return must("address:port/node, or [v6 address]:port/node, with a port between 1 and 65535", err == nil && one.Port() > 0 &&
-		one.Addr().Zone() == "" && optional(subdomain)(node) == nil && optional(label)(port) == nil)
+	host, _, _ := net.SplitHostPort(address)
+	return must("address:port/node, or [v6 address]:port/node, with a port between 1 and 65535", net.ParseIP(host) != nil &&
+		hostPort(address) == nil && optional(subdomain)(node) == nil && optional(label)(port) == nil)
 }
 
 func target(s string) error {

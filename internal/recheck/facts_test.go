@@ -34,7 +34,7 @@ func TestRead(t *testing.T) {
 		"with the condition": {func(n *nodepatch.Node) {
 			n.Status.Conditions = []nodepatch.Condition{{Type: "Ready", Status: True}, ours}
 		}, at,
-			Facts{Verified: true, Gated: true, Shown: ours}},
+			Facts{Verified: true, Gated: true, Shown: Shown{False, "Silent"}}},
 		"another condition": {func(n *nodepatch.Node) { n.Status.Conditions = []nodepatch.Condition{{Type: "Ready", Status: True}} }, at,
 			Facts{Verified: true}},
 		"re-tainted": {func(n *nodepatch.Node) { n.Spec.Taints = []nodepatch.Taint{failed} }, at, Facts{Verified: true, Retainted: true}},

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
-	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 var errRefused = errors.New("not now")
@@ -30,7 +29,7 @@ func defaults() Settings {
 
 // shows is a verified node that was gated, and has this condition.
 func shows(status, reason string) Facts {
-	return Facts{Verified: true, Gated: true, Shown: nodepatch.Condition{Status: status, Reason: reason}}
+	return Facts{Verified: true, Gated: true, Shown: Shown{status, reason}}
 }
 
 func retainted(f Facts) Facts {
@@ -117,7 +116,7 @@ func (m *model) write() {
 	if condition, isDue := m.Condition(m.now); isDue {
 		facts := m.facts
 		if err == nil {
-			m.node.Shown = condition
+			m.node.Shown = Shown{condition.Status, condition.Reason}
 			m.note(condition.Status + " " + condition.Reason)
 			facts = m.read()
 		}

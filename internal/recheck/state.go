@@ -3,7 +3,6 @@
 package recheck
 
 import (
-	"slices"
 	"strings"
 	"time"
 
@@ -46,14 +45,17 @@ func (s Settings) within(d time.Duration) time.Duration {
 	return time.Duration(s.Random() * float64(d))
 }
 
+// Shown is the condition of the Node; its Status is "" if there is none.
+type Shown struct{ Status, Reason string }
+
 // Facts are what a read of the Node says.
 type Facts struct {
-	ReadAt      time.Time           // zero: before the release
-	Verified    bool                // the Node is as it was released
-	Shown       nodepatch.Condition // Status is "" if there is none
-	Retainted   bool                // it has the failed taint
-	Gated       bool                // it began with a startup taint, or has the condition: no other node gets one, or is re-tainted
-	Untouchable string              // see nodepatch.Untouchable
+	ReadAt      time.Time // zero: before the release
+	Verified    bool      // the Node is as it was released
+	Shown       Shown
+	Retainted   bool   // it has the failed taint
+	Gated       bool   // it began with a startup taint, or has the condition: no other node gets one, or is re-tainted
+	Untouchable string // see nodepatch.Untouchable
 }
 
 // Read returns the facts of a Node that was read at a time, after the release that r describes.
@@ -62,7 +64,7 @@ func Read(node *nodepatch.Node, at time.Time, r nodepatch.Request, conditionType
 		Retainted: nodepatch.HasFailedTaint(node, r), Untouchable: nodepatch.Untouchable(node)}
 	for _, condition := range node.Status.Conditions {
 		if condition.Type == conditionType {
-			f.Shown = condition
+			f.Shown = Shown{condition.Status, condition.Reason}
 		}
 	}
 	f.Gated = f.Shown.Status != "" || len(nodepatch.StartupTaints(node, r)) > 0 ||
@@ -212,7 +214,7 @@ func (s State) IsUntouchable(since time.Time) bool {
 // the condition, or has re-tainted the node, since this agent has found that it does.
 func (s State) recheckAfterController() State {
 	shown := s.facts.Shown.Status
-	if s.Status == True && (s.written || s.facts.Retainted) && !slices.Contains([]string{"", True}, shown) && !s.facts.ReadAt.IsZero() {
+	if s.Status == True && (s.written || s.facts.Retainted) && shown != "" && shown != True && !s.facts.ReadAt.IsZero() {
 		s.Status, s.passed, s.thoroughAt = "", 0, time.Time{}
 	}
 	return s

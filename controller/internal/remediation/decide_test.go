@@ -203,7 +203,7 @@ func TestWithheld(t *testing.T) {
 			}
 			assert.Empty(t, decision.Candidates)
 			require.Len(t, decision.Withheld, 1)
-			assert.Equal(t, Withheld{Node: m.bad().Node, Rule: test.rule, Text: test.text}, decision.Withheld[0])
+			assert.Equal(t, breaker.Withheld{Node: m.bad().Node, Rule: test.rule, Text: test.text}, decision.Withheld[0])
 		})
 	}
 }

@@ -55,7 +55,7 @@ func (r *Remediator) report(decision Decision, now time.Time) {
 	}
 }
 
-func (r *Remediator) withheld(w Withheld, now time.Time) {
+func (r *Remediator) withheld(w breaker.Withheld, now time.Time) {
 	key := notice{w.Rule, nodePool(w.Node)}
 	if !r.notices.IsDue(key, now) {
 		return

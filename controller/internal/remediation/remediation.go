@@ -67,7 +67,7 @@ type Input struct {
 type Decision struct {
 	// Candidates may be deleted as far as the caches tell, the oldest first. At most one of them is.
 	Candidates []fleet.Status
-	Withheld   []Withheld
+	Withheld   []breaker.Withheld // deletions that a rule does not allow
 	// Ledger is the one of Input, brought up to date; it must be written before anything is deleted if Changed.
 	Ledger  Ledger
 	Changed bool
@@ -76,9 +76,6 @@ type Decision struct {
 	// Breakers are the rules that hold every deletion, with their numbers.
 	Breakers map[Rule]string
 }
-
-// Withheld is a deletion that a rule does not allow.
-type Withheld = breaker.Withheld
 
 // Decide says which nodes may be replaced at now, by this process's monotonic clock.
 func (s Settings) Decide(in Input, now time.Time) Decision {
@@ -90,7 +87,7 @@ func (s Settings) Decide(in Input, now time.Time) Decision {
 			continue
 		}
 		if rule, text := s.withhold(status, in, &d, now); rule != "" {
-			d.Withheld = append(d.Withheld, Withheld{Node: status.Node, Rule: rule, Text: text})
+			d.Withheld = append(d.Withheld, breaker.Withheld{Node: status.Node, Rule: rule, Text: text})
 			continue
 		}
 		d.Candidates = append(d.Candidates, status)

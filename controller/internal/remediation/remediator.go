@@ -112,7 +112,7 @@ func (r *Remediator) replace(ctx context.Context, candidate fleet.Status, seen f
 	claim, rule, text := r.confirm(ctx, candidate, seen, serverNow, now)
 	if rule != "" {
 		r.refused.Add(candidate.Node.UID, now)
-		r.withheld(Withheld{Node: candidate.Node, Rule: rule, Text: text}, now)
+		r.withheld(breaker.Withheld{Node: candidate.Node, Rule: rule, Text: text}, now)
 		return
 	}
 	node := candidate.Node

@@ -88,7 +88,8 @@ func (p Peers) find(ctx context.Context) ([]PeerResult, error) {
 	if p.Redraw == nil {
 		return connect(ctx, p.Sample)
 	}
-	first, cancel := context.WithTimeout(ctx, share(ctx, 2)) // more than the second after which TCP repeats a lost SYN (RFC 6298, 2), at 3s
+	// At 3s more than the second after which TCP repeats a lost SYN (RFC 6298, 2).
+	first, cancel := context.WithTimeout(ctx, share(ctx, 2))
 	results, err := connect(first, p.Sample)
 	cancel()
 	if err == nil && 2*len(failuresOf(results)) > len(results) {

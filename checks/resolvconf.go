@@ -1,8 +1,6 @@
 package checks
 
 import (
-	"bufio"
-	"io"
 	"net"
 	"os"
 	"slices"
@@ -14,20 +12,14 @@ const resolvConf = "/etc/resolv.conf"
 
 // SystemResolver returns the resolver that /etc/resolv.conf describes.
 func SystemResolver() (Resolver, error) {
-	file, err := os.Open(resolvConf)
-	if err != nil {
-		return Resolver{}, err
-	}
-	defer func() { _ = file.Close() }()
-	return ParseResolvConf(file)
+	text, err := os.ReadFile(resolvConf)
+	return parseResolvConf(string(text)), err
 }
 
-// ParseResolvConf reads name servers, search list and the option use-vc from the text of a resolv.conf(5).
-func ParseResolvConf(r io.Reader) (Resolver, error) {
-	var out Resolver
-	lines := bufio.NewScanner(r)
-	for lines.Scan() {
-		fields := strings.Fields(lines.Text())
+// parseResolvConf reads name servers, search list and the option use-vc from the text of a resolv.conf(5).
+func parseResolvConf(text string) (out Resolver) {
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
 		if len(fields) < 2 {
 			continue
 		}
@@ -50,7 +42,7 @@ func ParseResolvConf(r io.Reader) (Resolver, error) {
 	if len(out.Servers) == 0 {
 		out.Servers = []string{"127.0.0.1:53"} // the default of resolv.conf(5)
 	}
-	return out, lines.Err()
+	return out
 }
 
 // ClusterDomain returns the DNS domain of svc.<domain>, which kubelet puts on the search list, or "" (dnsPolicy Default).

@@ -87,8 +87,8 @@ const (
 // Program is what a program says about itself.
 type Program struct{ Name, Version, Commit, BuildDate string }
 
-// Ends reports whether the program ends before it starts anything, and its exit code: it was asked for its help or its version, or
-// err, of Parse or ParseController, lists mistakes.
+// Ends reports whether the program ends before it starts anything, and its exit code: it was asked for its help or its version,
+// or err, of Parse or ParseController, lists mistakes.
 func (p Program) Ends(askedVersion bool, err error, stdout, stderr io.Writer) (code int, ends bool) {
 	var mistakes UsageError
 	errors.As(err, &mistakes)

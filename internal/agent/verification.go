@@ -30,8 +30,8 @@ type proof struct {
 	request nodepatch.Request
 }
 
-// verification is the way of one node to its release: rounds, until one passes and the patch is applied. A step, which the reporter
-// runs beside its own goroutine, owns the verification's fields while it runs.
+// verification is the way of one node to its release: rounds, until one passes and the patch is applied. A step, which the
+// reporter runs beside its own goroutine, owns the verification's fields while it runs.
 type verification struct {
 	*deps
 	seen          seen
@@ -96,7 +96,8 @@ func (v *verification) readFirst(ctx context.Context) bool {
 	return v.isVerified(v.seen.node)
 }
 
-// foundVerified reports a node that needed no release. Its condition may be one that a container has written that has ended since.
+// foundVerified reports a node that needed no release. Its condition may be one that a container has written that has ended
+// since.
 func (v *verification) foundVerified(ctx context.Context) {
 	v.log.Info("node is already verified")
 	if v.cfg.RecheckInterval > 0 { // they decide what it shows

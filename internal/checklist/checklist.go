@@ -1,5 +1,5 @@
-// Package checklist chooses the checks of a round: which of them can run where the process is, and how thorough they are. The agent,
-// its workers, a dry run and the controller's control group make their rounds with it.
+// Package checklist chooses the checks of a round: which of them can run where the process is, and how thorough they are. The
+// agent, its workers, a dry run and the controller's control group make their rounds with it.
 package checklist
 
 import (
@@ -46,7 +46,8 @@ func New(cfg config.Config, e kube.Environment) List {
 	}
 }
 
-// ForAnotherProcess returns the checks that an agent in this pod would run, and their runner: the process uses the results itself.
+// ForAnotherProcess returns the checks that an agent in this pod would run, and their runner: the process uses the results
+// itself.
 func ForAnotherProcess(cfg config.Config, e kube.Environment) ([]checks.Check, checks.Runner) {
 	node := nodepatch.Client{REST: e.Client.Core, Name: cfg.NodeName}
 	get := func(ctx context.Context) (checks.Report, error) {

@@ -77,6 +77,14 @@ func (m *model) runFor(d time.Duration) {
 	}
 }
 
+// untilRound takes the steps before the next round, and counts them.
+func (m *model) untilRound() (steps int) {
+	for m.step() != Round {
+		steps++
+	}
+	return steps
+}
+
 // rounds makes rounds, and writes what each has found: of which each is a check that fails, or "".
 func (m *model) rounds(failing ...string) {
 	for _, check := range failing {
@@ -84,8 +92,7 @@ func (m *model) rounds(failing ...string) {
 		if check != "" {
 			m.failing = []string{check}
 		}
-		for m.step() != Round {
-		}
+		m.untilRound()
 		for {
 			if step, at := m.Next(m.now); step != Write || at.After(m.now) {
 				break

@@ -1,5 +1,6 @@
-// Package recheck decides what the rechecks of a released node prove, and when the node is to show it. It has no side effects: each
-// method of State is a function of values and the time, and returns the next State. internal/agent makes the rounds and the writes.
+// Package recheck decides what the rechecks of a released node prove, and when the node is to show it. It has no side effects:
+// each method of State is a function of values and the time, and returns the next State. internal/agent makes the rounds and the
+// writes.
 package recheck
 
 import (
@@ -78,8 +79,8 @@ func (f Facts) isFailedByController() bool {
 }
 
 // State is what the rounds have proven, and what the node shows of it. FailureThreshold failed rounds in a row make the status
-// False. RecoveryThreshold passed ones make it True again, and remove the failed taint: the controller may have added it, the agent
-// never does.
+// False. RecoveryThreshold passed ones make it True again, and remove the failed taint: the controller may have added it, the
+// agent never does.
 type State struct {
 	settings Settings
 	facts    Facts
@@ -97,8 +98,8 @@ type State struct {
 }
 
 // New continues a verification that has released the node, or has found it verified; facts may be from before the release. shown
-// means that the condition was written True. What the condition of a verified node says holds until rounds prove otherwise: another
-// container of this pod, or the controller, has written it.
+// means that the condition was written True. What the condition of a verified node says holds until rounds prove otherwise:
+// another container of this pod, or the controller, has written it.
 func New(settings Settings, facts Facts, released, shown bool, now time.Time) State {
 	s := State{settings: settings, facts: facts}
 	s.roundAt = s.notBefore(now, now.Add(settings.within(settings.Interval)))

@@ -99,10 +99,7 @@ func TestLook(t *testing.T) {
 		settings.Interval = interval
 		m := found(settings, shows(True, "Verified"))
 		m.rounds("")
-		n := 0
-		for ; m.step() != Round; n++ {
-		}
-		assert.Equal(t, looks, n, interval)
+		assert.Equal(t, looks, m.untilRound(), interval)
 	}
 }
 

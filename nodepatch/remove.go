@@ -6,7 +6,7 @@ import (
 )
 
 // RemoveTaints removes the taints that a release removes, and nothing else, starting from base, and returns those that it has
-// removed: somebody opens the node by hand. The errors are those of Release.
+// removed: somebody releases the node by hand. The errors are those of Release.
 func (p *Patcher) RemoveTaints(ctx context.Context, base *Node, r Request) (removed []Taint, err error) {
 	return p.removeOnly(ctx, base, r.Removes)
 }

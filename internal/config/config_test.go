@@ -491,15 +491,15 @@ func TestUsageErrors(t *testing.T) {
 			args: []string{"--recheck-interval=1m", "--taint-key=a/b", "--failed-taint-key=a/b"},
 			want: UsageError{"--failed-taint-key a/b must differ from --taint-key: the agent could not tell the two taints apart"},
 		},
-		"neighbours of a one-shot agent": {
+		"peers of a one-shot agent": {
 			env:  map[string]string{"ENABLE_CONNECTIVITY_MATRIX": "true", "RECHECK_INTERVAL": "0"},
 			want: UsageError{"--enable-connectivity-matrix needs --recheck-interval: a one-shot agent is gone before others could reach it"},
 		},
-		"neighbours that nobody can reach": {
+		"peers that nobody can reach": {
 			args: []string{"--enable-connectivity-matrix", "--recheck-interval=1m", "--enable-metrics=false"},
 			want: UsageError{"--enable-connectivity-matrix needs --enable-metrics and --peers-service: the agents reach one another at /healthz"},
 		},
-		"neighbours without a service": {
+		"peers without a service": {
 			args: []string{"--enable-connectivity-matrix", "--recheck-interval=1m", "--peers-service="},
 			want: UsageError{"--enable-connectivity-matrix needs --enable-metrics and --peers-service: the agents reach one another at /healthz"},
 		},

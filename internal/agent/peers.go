@@ -10,6 +10,7 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/internal/recheck"
 	"github.com/imunhatep/kube-node-ready/metrics"
 )
 
@@ -98,7 +99,4 @@ func byZone(results []checks.PeerResult) map[string]metrics.Zone {
 	return zones
 }
 
-// spread returns d ±20 %, so that thousands of nodes do not march in step.
-func spread(d time.Duration) time.Duration {
-	return time.Duration((0.8 + 0.4*rand.Float64()) * float64(d))
-}
+func spread(d time.Duration) time.Duration { return recheck.Spread(d, rand.Float64()) }

@@ -36,10 +36,16 @@ type Settings struct {
 	Random                              func() float64 // in [0, 1), for the jitter
 }
 
-// spread returns d ±20 %, so that thousands of nodes do not march in step.
-func (s Settings) spread(d time.Duration) time.Duration {
-	return time.Duration((0.8 + 0.4*s.Random()) * float64(d))
+// Jitter is the share by which a pause may be shorter or longer, so that thousands of nodes do not march in step. The controller
+// knows from it how long rounds take at most.
+const Jitter = 0.2
+
+// Spread returns d ±Jitter. random is in [0, 1).
+func Spread(d time.Duration, random float64) time.Duration {
+	return time.Duration((1 - Jitter + 2*Jitter*random) * float64(d))
 }
+
+func (s Settings) spread(d time.Duration) time.Duration { return Spread(d, s.Random()) }
 
 // within returns a time below d.
 func (s Settings) within(d time.Duration) time.Duration {

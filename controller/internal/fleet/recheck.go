@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/imunhatep/kube-node-ready/internal/recheck"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
@@ -32,16 +33,19 @@ type Rechecks struct {
 // Enabled reports whether agents stay.
 func (r Rechecks) Enabled() bool { return r.Interval > 0 }
 
-// silentAfter is how long an agent may be not ready until it should have said why: for as long as it takes to find that its node
+// notReadyFor is how long an agent may be not ready until it should have said why: for as long as it takes to find that its node
 // fails, or has recovered.
-func (r Rechecks) silentAfter() time.Duration {
+func (r Rechecks) notReadyFor() time.Duration {
 	return max(rounds(r.FailureThreshold, r.Interval), r.RecoversAfter()) + probing
 }
 
 // RecoversAfter is how long an agent takes at most to find that its node has recovered.
 func (r Rechecks) RecoversAfter() time.Duration { return rounds(r.RecoveryThreshold, r.Interval) }
 
-func rounds(n int, interval time.Duration) time.Duration { return time.Duration(n) * interval * 6 / 5 }
+func rounds(n int, interval time.Duration) time.Duration {
+	pauses := time.Duration(n) * interval
+	return pauses + time.Duration(recheck.Jitter*float64(pauses))
+}
 
 // Recheck is what this process has seen of a node that is checked again while it is verified, by its own monotonic clock. A zero
 // time: it is not so, or this process has not seen it.
@@ -131,7 +135,7 @@ func (m memory) recheck(condition corev1.NodeCondition, node *corev1.Node, pod *
 // isSilent reports whether the agent, which is not ready, should have said why for long. One whose False is not written again may
 // be about to recover.
 func (s Settings) isSilent(r Recheck, now time.Time) bool {
-	enough := s.Rechecks.silentAfter()
+	enough := s.Rechecks.notReadyFor()
 	if r.Spoke {
 		enough = max(enough, spokenFor)
 	}

@@ -260,9 +260,11 @@ scraped all the time.
 {{- end }}
 {{- end }}
 
-{{/* Seconds between SIGTERM and SIGKILL: the agent reads its node once more after the linger, which takes up to 4 s. */}}
+{{/* Seconds between SIGTERM and SIGKILL: the agent reads its node once more after the linger, which takes up to 4 s. A release that is in
+flight is finished before: two patches, the condition and the Event, each within checkTimeout. */}}
 {{- define "kube-node-ready.gracePeriod" -}}
-{{- include "kube-node-ready.linger" . | include "kube-node-ready.seconds" | int | add 10 | max 90 }}
+{{- $release := include "kube-node-ready.seconds" .Values.config.checkTimeout | int | mul 4 | add 20 }}
+{{- include "kube-node-ready.linger" . | include "kube-node-ready.seconds" | int | add 10 | max 90 | max $release }}
 {{- end }}
 
 {{/* (list NAME DURATION LEAST MOST) */}}

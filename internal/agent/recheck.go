@@ -94,8 +94,7 @@ func (r *rechecks) makeRound(ctx context.Context) {
 		r.state = before
 		return
 	}
-	err = r.judge(results)
-	failed, _ := errors.AsType[roundFailure](err)
+	failed := failuresOf(results)
 	ended := recheck.Results{Options: r.round, Began: began, Failed: failed.checks, Message: failed.Error()}
 	r.state = before.RoundEnded(ended, time.Now())
 	r.metrics.SetRecheckStatus(r.state.Status != recheck.False)
@@ -103,7 +102,7 @@ func (r *rechecks) makeRound(ctx context.Context) {
 		r.log.WithField("reason", nodepatch.Untouchable(r.node)).Debug("no verdict")
 		return
 	}
-	r.report(before, err)
+	r.report(before, r.judge(results))
 }
 
 // report says what a round has changed; err is how it failed, or nil.

@@ -196,6 +196,7 @@ func TestRecheckOfANodeThatGoesAway(t *testing.T) {
 				api.edit(edit)
 				r.round(errBroken, errBroken, errBroken, errBroken)
 				assert.True(t, r.ready())
+				assert.Contains(t, r.metrics(), `node_check_failures_total{check="network",node="node1"} 2`+"\n", "no verdict, no failure")
 				api.edit(func(node *corev1.Node) { *node = *before })
 				r.round(errBroken, errBroken)
 				assert.Equal(t, []string{"True Verified"}, api.written())

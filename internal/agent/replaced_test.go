@@ -65,6 +65,8 @@ func TestMarkersOfANodeThatIsReplaced(t *testing.T) {
 		api.replace(api.node.Spec.Taints[:3])
 		after(3 * nextAttempt) // the pause, the round that finds it, and one that fails
 		p.entry(nodeReplaced)
+		assert.Equal(t, tainted, api.taints(), "the new one has an INITIAL_TIMEOUT of its own")
+		after(initialTimeout)
 		assert.Equal(t, append(tainted, "node-ready/failed"), api.taints())
 		assert.Equal(t, []string{"False NetworkFailed", "False NetworkFailed"}, api.written())
 		network.recovered.Store(true)
@@ -96,5 +98,26 @@ func TestLateTaintOfANodeThatIsReplaced(t *testing.T) {
 		p.stop()
 		assert.Equal(t, exitOK, p.wait())
 		assert.Empty(t, api.taints())
+	})
+}
+
+// The old Node has timed out. The new one waits for a foreign taint that stays, so that no round ends: it is reported and marked all
+// the same, after its own INITIAL_TIMEOUT.
+func TestReplacedNodeThatWaitsTimesOut(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.edit(addTaint(corev1.Taint{Key: "cni.example/not-ready", Effect: corev1.TaintEffectNoSchedule}))
+		taints := api.node.Spec.Taints
+		p := simulate(t, api, nil, nil, "--on-timeout=taint,condition", "--wait-for-taints=cni.example/")
+		after(initialTimeout + time.Minute)
+		assert.Equal(t, []string{"False TaintsOfOthers"}, api.written())
+		api.replace(taints)
+		after(initialTimeout)
+		assert.Len(t, api.written(), 1, "the new one has an INITIAL_TIMEOUT of its own")
+		after(time.Minute)
+		assert.Equal(t, []string{"False TaintsOfOthers", "False TaintsOfOthers"}, api.written())
+		assert.Contains(t, api.taints(), "node-ready/failed")
+		assert.Equal(t, []string{"NodeVerificationTimedOut", "NodeVerificationTimedOut"}, api.reasons())
+		p.stop()
+		p.wait()
 	})
 }

@@ -82,6 +82,16 @@ func (r *reporter) begin(parent context.Context) (ctx context.Context, end func(
 	}
 }
 
+// restart begins again for a Node of a new uid, which nobody has reported or marked. --once has one deadline.
+func (r *reporter) restart() {
+	r.marker, r.last = marker{deps: r.deps}, nil
+	clear(r.repeats)
+	if !r.cfg.Once {
+		r.start, r.timedOut, r.timeout = time.Now(), false, time.After(r.cfg.InitialTimeout)
+		r.metrics.TimedOut(false)
+	}
+}
+
 // During runs a step, and reports its attempts and waits, and the end of INITIAL_TIMEOUT. It returns the error of the step, after
 // any write that began while the step ran.
 func (r *reporter) During(ctx context.Context, hold bool, step func(context.Context) error) error {
@@ -102,13 +112,8 @@ func (r *reporter) During(ctx context.Context, hold bool, step func(context.Cont
 }
 
 func (r *reporter) takeAll() {
-	for {
-		select {
-		case n := <-r.notes:
-			r.take(n)
-		default:
-			return
-		}
+	for len(r.notes) > 0 { // nobody else receives
+		r.take(<-r.notes)
 	}
 }
 

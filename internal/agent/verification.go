@@ -66,7 +66,8 @@ func (v *verification) verify(ctx context.Context) outcome {
 			return interrupted
 		case v.seen.replaced:
 			v.log.Warn("node was deleted and created again: restarting the checks")
-			v.seen.replaced, v.proof, v.report.marker = false, nil, marker{deps: v.deps}
+			v.seen.replaced, v.proof = false, nil
+			v.report.restart()
 		case !errors.Is(err, errRestart):
 			pause := pauses.NextBackOff()
 			v.report.Failed(ctx, v.seen.node, err, pause)
@@ -175,7 +176,12 @@ func (v *verification) read(ctx context.Context) (checks.Report, error) {
 // next one to succeed: a condition that is True for a moment in each round would hide the failure.
 func (v *verification) release(ctx context.Context) error {
 	node, request := v.seen.node, v.request
-	v.warnOfOtherEffects(node)
+	for _, taint := range nodepatch.StartupTaints(node, request) {
+		if taint.Effect != v.cfg.TaintEffect {
+			v.log.WithField("taint", taint.String()).WithField("expected", v.cfg.TaintEffect).
+				Warn("startup taint has an unexpected effect: removing it anyway")
+		}
+	}
 	if !v.releaseFailed && v.report.marker.ShowsFailed(node) {
 		v.report.markVerified(ctx, node)
 	}
@@ -198,13 +204,4 @@ func (v *verification) release(ctx context.Context) error {
 	}
 	v.report.Released(ctx, node, removed, v.releaseFailed)
 	return nil
-}
-
-func (v *verification) warnOfOtherEffects(node *nodepatch.Node) {
-	for _, taint := range nodepatch.StartupTaints(node, v.request) {
-		if taint.Effect != v.cfg.TaintEffect {
-			v.log.WithField("taint", taint.String()).WithField("expected", v.cfg.TaintEffect).
-				Warn("startup taint has an unexpected effect: removing it anyway")
-		}
-	}
 }

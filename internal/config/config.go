@@ -98,6 +98,7 @@ func (p Program) Ends(askedVersion bool, err error, stdout, stderr io.Writer) (c
 	switch {
 	case len(mistakes) > 0:
 		return ExitUsage, true
+	case errors.Is(err, pflag.ErrHelp):
 	case askedVersion:
 		_, _ = fmt.Fprintf(stdout, "%s %s (commit %s, built %s, %s)\n", p.Name, p.Version, p.Commit, p.BuildDate, runtime.Version())
 	}
@@ -197,7 +198,7 @@ func (c *Config) processSettings() []*setting {
 			"cluster's CA (PEM) in the variable CLUSTER_CA", "false", boolean(&c.Worker)},
 		{"dns-endpoints", "endpoints", "with --worker: comma-separated ready endpoints of --dns-service, address:port/node", "",
 			list(&c.DNSEndpoints, 0, endpoint)},
-		{"cluster-domain", "domain", "with --worker: the cluster's DNS domain; default: that of /etc/resolv.conf", "",
+		{"cluster-domain", "domain", "the cluster's DNS domain; default: that of /etc/resolv.conf", "",
 			text(&c.ClusterDomain, optional(subdomain))},
 	}
 }

@@ -33,7 +33,7 @@ func ParseRecord(text string) (r Record, err error) {
 }
 
 // WasGated reports whether the release that has written this record removed a startup taint, under its present or a former key;
-// the failed taint is none. A node that never had one is never to be closed.
+// the failed taint is none. A node that never had one is never to be re-tainted.
 func WasGated(text, failedTaintKey string) bool {
 	record, err := ParseRecord(text)
 	return err == nil && slices.ContainsFunc(record.Removed, func(taint string) bool {

@@ -19,7 +19,7 @@ type events struct {
 	of   string         // the pod's resourceVersion when it was read: it is read again once the pod has changed
 }
 
-// lookUp is the last step: it reads the Events of the pods that the plan asks for, of all of them at once. The API server keeps
+// lookUp is the first step: it reads the Events of the pods that the plan asks for, of all of them at once. The API server keeps
 // Events in no cache and no index: a list for each pod would read all Events of the namespace each time.
 type lookUp struct{ *Loop }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
@@ -81,4 +83,42 @@ func TestEventsOfAllPodsAtOnce(t *testing.T) {
 	_, err = lookUp{l}.Act(t.Context(), fleet.Plan{})
 	require.NoError(t, err)
 	assert.Empty(t, l.events, "the pods are gone")
+}
+
+// eventLists counts the lists of Events that had time.
+type eventLists struct {
+	*lists
+	inTime int
+}
+
+func (l *eventLists) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	if _, isEvents := list.(*corev1.EventList); !isEvents {
+		return l.lists.List(ctx, list, options...)
+	}
+	if ctx.Err() == nil {
+		l.inTime++
+	}
+	return ctx.Err()
+}
+
+// Steps that hang, as writes of conditions that an unreachable webhook delays, leave time to read the Events: without them a node
+// whose agent does not start would never fail.
+func TestEventsAreReadBesideStepsThatHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gated := verifiedNode()
+		gated.Labels, gated.Spec.Taints = nil, []corev1.Taint{{Key: "startup"}}
+		pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "p"}, Spec: corev1.PodSpec{NodeName: "a"},
+			Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodInitialized, Status: corev1.ConditionTrue}}}}
+		cache := &eventLists{lists: &lists{nodes: []corev1.Node{gated}, pods: []corev1.Pod{pod}}}
+		l := newLoop(cache.lists, hanging{}, hanging{})
+		l.Cache, l.Live, l.Settings.NotStartedAfter = cache, cache, 3*time.Minute
+		for range 60 {
+			result, err := l.Reconcile(t.Context(), reconcile.Request{})
+			require.NoError(t, err)
+			time.Sleep(result.RequeueAfter)
+		}
+		plan, _ := l.Last()
+		assert.Equal(t, fleet.Failed, plan.Statuses[0].State)
+		assert.Positive(t, cache.inTime)
+	})
 }

@@ -26,8 +26,8 @@ const (
 	batch = 250 * time.Millisecond
 	// interval is when to decide again although nothing has changed: durations pass.
 	interval = 10 * time.Second
-	// stepsFor is how long the steps may take: nobody acts on a plan that is older than 30 s.
-	stepsFor = 20 * time.Second
+	// stepFor is how long a step may take: nobody acts on a plan that is older than 30 s, and no step takes the time of another.
+	stepFor = 6 * time.Second
 	// betweenLookUps is the time between two lists of the pods' Events.
 	betweenLookUps = 10 * time.Second
 	// pageOfEvents bounds what a list of Events holds in memory.
@@ -71,7 +71,8 @@ func (l *Loop) SetupWithManager(manager ctrl.Manager) error {
 		Watches(&corev1.Pod{}, soon).
 		WithEventFilter(Changed()).
 		WithOptions(controller.Options{
-			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](batch, afterError),
+			RecoverPanic: new(false), // a plan that is never made again would look like a quiet fleet
+			RateLimiter:  workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](batch, afterError),
 		}).
 		Complete(l)
 }
@@ -86,11 +87,11 @@ func (l *Loop) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Re
 		return reconcile.Result{}, err
 	}
 	l.last.Store(&decision{plan: plan})
-	limited, cancel := context.WithTimeout(ctx, stepsFor)
-	defer cancel()
 	var wait time.Duration // none: in a fleet of verified nodes nothing happens as time passes
-	for _, step := range append(slices.Clip(l.Steps), lookUp{l}) {
+	for _, step := range append([]Step{lookUp{l}}, l.Steps...) {
+		limited, cancel := context.WithTimeout(ctx, stepFor)
 		requeueAfter, err := step.Act(limited, plan)
+		cancel()
 		if err != nil && ctx.Err() == nil {
 			l.Log.Warn("will retry", "error", err) // the other steps go on
 			l.failed.Add(1)

@@ -59,9 +59,7 @@ func (r *Remediator) act(ctx context.Context, plan fleet.Plan, now time.Time) {
 		if _, refused := r.refused[candidate.Node.UID]; refused {
 			continue
 		}
-		if r.MayAct(plan) {
-			r.replace(ctx, candidate, plan.Seen, decision.Ledger, serverNow, now)
-		}
+		r.replace(ctx, candidate, plan, decision.Ledger, serverNow, now)
 		return
 	}
 }
@@ -106,13 +104,16 @@ func (r *Remediator) confirm(ctx context.Context, candidate fleet.Status, seen f
 }
 
 // replace confirms the deletion of a candidate, writes it into the ledger, and deletes the NodeClaim.
-func (r *Remediator) replace(ctx context.Context, candidate fleet.Status, seen fleet.Memory, ledger Ledger,
+func (r *Remediator) replace(ctx context.Context, candidate fleet.Status, plan fleet.Plan, ledger Ledger,
 	serverNow, now time.Time) {
 	log := r.Log.With("node", candidate.Node.Name, "nodepool", nodePool(candidate.Node), "reason", candidate.Reason)
-	claim, rule, text := r.confirm(ctx, candidate, seen, serverNow, now)
+	claim, rule, text := r.confirm(ctx, candidate, plan.Seen, serverNow, now)
 	if rule != "" {
 		r.refused.Add(candidate.Node.UID, now)
 		r.withheld(breaker.Withheld{Node: candidate.Node, Rule: rule, Text: text}, now)
+		return
+	}
+	if !r.MayAct(plan) { // the live reads may have taken long
 		return
 	}
 	node := candidate.Node

@@ -296,3 +296,29 @@ func TestEventsFit(t *testing.T) {
 		assert.LessOrEqual(t, len(note), 1024)
 	}
 }
+
+// The live reads may take longer than a plan is good for: then nothing is deleted, and the ledger stays as it is.
+func TestNothingIsDeletedOnAnOldPlan(t *testing.T) {
+	w := newBadWorld(t)
+	remediator := w.leaders[0].remediator
+	var slow time.Duration
+	now, plan := remediator.Now, remediator.Plan
+	remediator.Now = func() time.Time { return now().Add(slow) }
+	remediator.Plan = func() (fleet.Plan, error) {
+		slow = 0
+		return plan()
+	}
+	remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			if _, isPods := list.(*corev1.PodList); isPods {
+				slow += 31 * time.Second
+			}
+			return c.List(ctx, list, options...)
+		},
+	})
+	w.run(time.Hour)
+	assert.Empty(t, w.deletions)
+	remediator.Client = w.client
+	w.run(time.Hour)
+	assert.NotEmpty(t, w.deletions)
+}

@@ -46,7 +46,7 @@ type Reporter struct {
 func (r *Reporter) Act(ctx context.Context, plan fleet.Plan) (requeueAfter time.Duration, err error) {
 	// Any of them: one that the API server refuses must not keep the others waiting.
 	for _, which := range rand.Perm(len(plan.Conditions)) {
-		if !r.Limit.Allow() {
+		if !r.Limit.Allow() || ctx.Err() != nil {
 			return time.Second, err
 		}
 		err = errors.Join(err, r.write(ctx, plan.Conditions[which]))

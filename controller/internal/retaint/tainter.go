@@ -24,7 +24,7 @@ const (
 )
 
 const (
-	// failedFor is how long a node whose re-taint has failed comes after the others.
+	// failedFor is how long a node whose patch has failed comes after the others.
 	failedFor = time.Hour
 	// Timeout is for all requests about one decision.
 	Timeout = time.Minute
@@ -42,7 +42,7 @@ type Tainter struct {
 
 	retainted breaker.Recent[types.UID] // by this process
 	last      *corev1.Node              // the last re-taint that was tried, until it is known whether it was applied
-	failed    breaker.Recent[types.UID] // re-taints that were tried, and failed
+	failed    breaker.Recent[types.UID] // patches that were tried, and failed
 	notices   breaker.Recent[breaker.Rule]
 }
 
@@ -59,21 +59,18 @@ func (t *Tainter) act(ctx context.Context, plan fleet.Plan, now time.Time) {
 			t.SetBreaker(string(rule), holds)
 		}
 	}
-	for _, status := range decision.RemoveTaint { // first: nothing delays it
-		if !t.MayAct(plan) {
-			break
-		}
-		t.removeTaint(ctx, status)
+	// A node that cannot be patched holds no other node.
+	failedLast := func(a, b fleet.Status) int { return t.failed[a.Node.UID].Compare(t.failed[b.Node.UID]) }
+	slices.SortStableFunc(decision.RemoveTaint, failedLast)
+	for _, status := range decision.RemoveTaint { // first: nothing delays it, not even an old plan
+		t.removeTaint(ctx, status, now)
 	}
 	for _, withheld := range decision.Withheld {
 		t.withheld(withheld, now)
 	}
-	// A node that cannot be re-tainted holds no other node.
-	slices.SortStableFunc(decision.Candidates, func(a, b fleet.Status) int {
-		return t.failed[a.Node.UID].Compare(t.failed[b.Node.UID])
-	})
+	slices.SortStableFunc(decision.Candidates, failedLast)
 	for _, candidate := range decision.Candidates {
-		if !t.MayAct(plan) || t.retaint(ctx, candidate, now) {
+		if t.retaint(ctx, plan, candidate, now) {
 			break
 		}
 	}
@@ -96,8 +93,9 @@ func (t *Tainter) isBehind(ctx context.Context, statuses []fleet.Status) bool {
 	return t.last != nil
 }
 
-// retaint reads a candidate live, and re-taints it if it is still one. It reports whether it has sent a patch.
-func (t *Tainter) retaint(ctx context.Context, candidate fleet.Status, now time.Time) bool {
+// retaint reads a candidate live, and re-taints it if it is still one. It reports whether no other one
+// may be, because it has sent a patch, or the plan is too old.
+func (t *Tainter) retaint(ctx context.Context, plan fleet.Plan, candidate fleet.Status, now time.Time) bool {
 	log := t.Log.With("node", candidate.Node.Name)
 	patcher := t.patcher(candidate.Node.Name)
 	live, err := patcher.Get(ctx)
@@ -108,6 +106,9 @@ func (t *Tainter) retaint(ctx context.Context, candidate fleet.Status, now time.
 	if why := t.Settings.changed(candidate, live); why != "" {
 		t.withheld(breaker.Withheld{Node: candidate.Node, Rule: Changed, Text: why}, now)
 		return false
+	}
+	if !t.MayAct(plan) {
+		return true
 	}
 	t.last = candidate.Node
 	if err := patcher.Retaint(ctx, live, t.Settings.Fleet.Request, t.Settings.Fleet.FailedTaintValue); err != nil {
@@ -164,11 +165,12 @@ func (s Settings) changed(candidate fleet.Status, live *nodepatch.Node) string {
 }
 
 // removeTaint removes the failed taint of a node, if it is still the one that this release has added.
-func (t *Tainter) removeTaint(ctx context.Context, status fleet.Status) {
+func (t *Tainter) removeTaint(ctx context.Context, status fleet.Status, now time.Time) {
 	name := status.Node.Name
 	removed, err := RemoveFailedTaint(ctx, t.patcher(name), t.Settings.Fleet)
 	switch {
 	case err != nil && ctx.Err() == nil && !apierrors.IsNotFound(err):
+		t.failed.Add(status.Node.UID, now)
 		t.Log.Warn("the failed taint cannot be removed, will retry", "node", name, "error", err)
 	case removed:
 		t.Count("removed")

@@ -211,10 +211,7 @@ func TestOldPlan(t *testing.T) {
 	w.tainter.Settings.Enabled = false
 	w.now = w.plan.At.Add(31 * time.Second)
 	w.tainter.Once(t.Context(), w.tainter.Settings.Settings, w.tainter.act)
-	assert.Equal(t, []string{"n0"}, w.retainted())
-	w.now = w.plan.At.Add(30 * time.Second)
-	w.tainter.Once(t.Context(), w.tainter.Settings.Settings, w.tainter.act)
-	assert.Empty(t, w.retainted())
+	assert.Empty(t, w.retainted(), "a removal waits for nothing")
 }
 
 func TestTheAgentRemovesTheTaint(t *testing.T) {
@@ -513,4 +510,28 @@ func TestControllerThatDoesNotLead(t *testing.T) {
 	w.failing["n0"] = "DNSFailed"
 	w.run(time.Minute)
 	assert.Empty(t, w.retainted())
+}
+
+// Re-taint is switched off, and two of four nodes cannot be patched: the other two lose the failed taint all the same.
+func TestRemovalsThatHangDelayNoOther(t *testing.T) {
+	w := newWorld(t, 4)
+	for i := range 4 {
+		w.update(fmt.Sprintf("n%d", i), func(n *corev1.Node) {
+			n.Spec.Taints = []corev1.Taint{{Key: failed, Value: release, Effect: corev1.TaintEffectNoSchedule}}
+		})
+	}
+	w.tainter.Settings.Enabled = false
+	w.patching = func(node string) error {
+		if node == "n0" || node == "n1" {
+			w.now = w.now.Add(40 * time.Second)
+			return apierrors.NewForbidden(schema.GroupResource{}, node, nil)
+		}
+		return nil
+	}
+	for range 2 {
+		w.plan = w.settings.Fleet.Decide(fleet.Objects{Nodes: w.nodes(), Seen: w.seen}, w.now)
+		w.seen = w.plan.Seen
+		w.tainter.Once(w.Context(), w.tainter.Settings.Settings, w.tainter.act)
+	}
+	assert.Equal(t, []string{"n0", "n1"}, w.retainted())
 }

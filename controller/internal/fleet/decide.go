@@ -16,7 +16,7 @@ import (
 // Decide says what state each selected node is in, and what is to be written, at now.
 func (s Settings) Decide(objects Objects, now time.Time) Plan {
 	plan := Plan{At: now, Seen: Memory{began: cmp.Or(objects.Seen.began, now),
-		nodes: make(map[types.UID]memory, len(objects.Nodes))}}
+		nodes: make(map[types.UID]memory, len(objects.Nodes))}, Statuses: make([]Status, 0, len(objects.Nodes))}
 	pods := podsByNode(objects.Pods)
 	for i := range objects.Nodes {
 		node := &objects.Nodes[i]

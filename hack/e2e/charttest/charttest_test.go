@@ -33,7 +33,7 @@ func installCRDs(ctx context.Context, cluster *harness.Cluster) (remove func(con
 	if _, err := cluster.Kubectl(ctx, "", append([]string{"apply", "--server-side"}, files...)...); err != nil {
 		return nil, err
 	}
-	_, err = cluster.Kubectl(ctx, "", append([]string{"wait", "--for=condition=Established", "--timeout=60s"}, files...)...)
+	_, err = cluster.Kubectl(ctx, "", append([]string{"wait", "--for=condition=Established", harness.Wait}, files...)...)
 	return func(ctx context.Context) error {
 		_, err := cluster.Kubectl(ctx, "", append([]string{"delete", "--ignore-not-found", "--wait=false"}, files...)...)
 		return err
@@ -46,7 +46,7 @@ type suite struct{ *harness.Suite }
 // start makes the cluster as every test wants it: the node verified, and nothing of ours installed, before and after.
 func start(t *testing.T) *suite {
 	t.Helper()
-	s := &suite{harness.Start(t, 4, 10)}
+	s := &suite{harness.Start(t)}
 	clean := func(ctx context.Context) error {
 		if err := s.Undeploy(ctx, s.everything()...); err != nil {
 			return err

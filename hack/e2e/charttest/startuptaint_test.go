@@ -22,7 +22,7 @@ const startupTaintPolicy = harness.Name + "-startup-taint"
 // startWithPolicy skips a test of startupTaint.add where the API server has no such policy: Kubernetes before 1.36.
 func startWithPolicy(t *testing.T) *suite {
 	t.Helper()
-	if !(&suite{harness.Start(t, 1, 1)}).addsStartupTaint() {
+	if !(&suite{harness.Start(t)}).addsStartupTaint() {
 		t.Skip("this Kubernetes serves no MutatingAdmissionPolicy v1")
 	}
 	return start(t)

@@ -42,7 +42,7 @@ type suite struct{ *harness.Suite }
 
 func start(t *testing.T) *suite {
 	t.Helper()
-	return &suite{harness.Start(t, 4, 4)}
+	return &suite{harness.Start(t)}
 }
 
 // redeploy makes the release what it was at the start.
@@ -185,6 +185,6 @@ func (s *suite) changeAgent(patch string) {
 	s.Helper()
 	s.Kubectl("", "patch", "-n", harness.Namespace, "daemonset/"+harness.Name, "-p",
 		fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"agent",%s}]}}}}`, patch))
-	s.Kubectl("", "wait", "-n", harness.Namespace, "daemonset/"+harness.Name, "--timeout=30s", "--for=jsonpath={.status.observedGeneration}="+
+	s.Kubectl("", "wait", "-n", harness.Namespace, "daemonset/"+harness.Name, harness.Wait, "--for=jsonpath={.status.observedGeneration}="+
 		s.Kubectl("", "get", "-n", harness.Namespace, "daemonset/"+harness.Name, "-o", "jsonpath={.metadata.generation}"))
 }

@@ -115,7 +115,7 @@ func nodeCases() []nodeCase {
 
 func TestFaultNode(t *testing.T) {
 	// Without the controllers, which put an annotation and taints on every Node: some of these have none.
-	harness.Start(t, 4, 40).Pause("kube-controller-manager")
+	harness.Start(t).Pause("kube-controller-manager")
 	for i, test := range nodeCases() {
 		t.Run(test.name, func(t *testing.T) {
 			row := harness.BeginRow(t, test.name, test.outcome)

@@ -2,7 +2,6 @@ package faults
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"io"
 	"maps"
@@ -14,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
@@ -140,12 +138,6 @@ func (p *process) kill() {
 func (p *process) stop() {
 	p.s.Helper()
 	p.s.NoError(p.cmd.Process.Signal(syscall.SIGTERM))
-	ctx, cancel := context.WithTimeout(p.s.Ctx, 30*time.Second)
-	defer cancel()
-	select {
-	case <-p.done:
-	case <-ctx.Done():
-		p.s.Fatal("does not end on SIGTERM")
-	}
+	p.s.await("the end on SIGTERM", p.done)
 	p.s.Zero(p.cmd.ProcessState.ExitCode(), p.output())
 }

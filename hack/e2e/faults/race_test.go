@@ -71,9 +71,7 @@ func (s *suite) race(name string) []Asked {
 	a := s.agent(name)
 	began := time.Now()
 	p := a.start()
-	deadline, cancel := context.WithTimeout(s.Ctx, 2*time.Minute)
-	defer cancel()
-	if now, _, err := s.Cluster.AwaitNode(deadline, name, func(node *corev1.Node) bool {
+	if now, _, err := s.Cluster.AwaitNode(s.Ctx, name, func(node *corev1.Node) bool {
 		_, labelled := node.Labels[harness.Label]
 		if labelled && harness.HasTaint(node, harness.Taint) {
 			s.row.Lose("%s is labelled and still tainted", name)

@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -160,9 +159,7 @@ func freePort(s *suite) string {
 // ask reads a series of an agent's metrics.
 func (s *suite) ask(port, node, series string) float64 {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Ctx, 30*time.Second)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:"+port+"/metrics", nil)
+	request, err := http.NewRequestWithContext(s.Ctx, http.MethodGet, "http://127.0.0.1:"+port+"/metrics", nil)
 	s.NoError(err)
 	response, err := http.DefaultClient.Do(request)
 	s.NoError(err)

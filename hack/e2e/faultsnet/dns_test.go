@@ -70,7 +70,7 @@ rcode NOERROR
 // service once the node forwards to it.
 func nameServer(t *testing.T) string {
 	t.Helper()
-	s := &suite{Suite: harness.Start(t, 3, 20)}
+	s := &suite{Suite: harness.Start(t)}
 	s.Apply(fmt.Sprintf(`
 apiVersion: v1
 kind: ConfigMap

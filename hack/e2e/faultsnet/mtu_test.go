@@ -84,7 +84,7 @@ func TestFaultSmallerMTUOnTheWay(t *testing.T) {
 // Pods with jumbo frames, and a path that carries less, as behind a VPN or in another network. A packet between both sizes
 // is lost, and only a request of more than two full packets has one.
 func TestFaultJumboFrames(t *testing.T) {
-	jumbo := &suite{Suite: harness.Start(t, 3, 20)}
+	jumbo := &suite{Suite: harness.Start(t)}
 	jumbo.jumboFrames()
 	const fault9001, lost = "MTU 9,001 of the pods, path MTU %d to %s, ICMP dropped", ":53 on node node1 connects, but a large query (17898 bytes) got no reply: "
 	fault(t, "MTU 9,001 of the pods and all the way", "verified", func(s *suite) {

@@ -61,7 +61,7 @@ func fault(t *testing.T, fault, outcome string, test func(s *suite)) {
 	t.Helper()
 	t.Run(fault, func(t *testing.T) {
 		row := harness.BeginRow(t, fault, outcome)
-		s := &suite{harness.Start(t, 3, 20), row}
+		s := &suite{harness.Start(t), row}
 		s.Repair()
 		s.Undo(func(ctx context.Context) error { return s.Cluster.Repair(ctx, node) })
 		test(s)

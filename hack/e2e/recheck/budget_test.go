@@ -14,7 +14,7 @@ const networkFailed = "NetworkFailed"
 // Half a zone fails: that many failures are a fault of the network, and no node is re-tainted. When all but three of them have recovered,
 // those are re-tainted, up to the budget of their node group.
 func TestHalfAZoneFails(t *testing.T) {
-	s := start(t, 4, 4)
+	s := start(t)
 	var failed []string
 	for i := range ofAZone / 2 {
 		failed = append(failed, inFleet(0, i))

@@ -9,7 +9,7 @@ import (
 
 // Without CoreDNS every node fails, and none is re-tainted: neither while it is away, nor when it is back.
 func TestNoRetaintWithoutDNS(t *testing.T) {
-	s := start(t, 5, 15)
+	s := start(t)
 	s.ScaleCoreDNS(0)
 	began := time.Now()
 	for _, node := range rechecked() {
@@ -28,7 +28,7 @@ func TestNoRetaintWithoutDNS(t *testing.T) {
 
 // While the API server is away, and when it is back, no node is re-tainted.
 func TestNoRetaintWithoutAPIServer(t *testing.T) {
-	s := start(t, 5, 8)
+	s := start(t)
 	resume := s.Pause("kube-apiserver")
 	s.during(time.Now(), 40*time.Second, 2*time.Minute, func() {})
 	resume()

@@ -21,7 +21,7 @@ const (
 
 // Nodes of two releases fail at the same time.
 func TestFailingNodes(t *testing.T) {
-	s := start(t, 8, 8)
+	s := start(t)
 	t.Run("re-tainted once", func(t *testing.T) {
 		t.Parallel()
 		s.part(t).retaintedOnce()

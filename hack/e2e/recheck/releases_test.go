@@ -30,7 +30,7 @@ func (s *suite) anotherRelease() {
 		return err
 	})
 	upgrade := func(more ...string) {
-		_, err := s.helm(s.Ctx, append([]string{"upgrade", "--install", second, "chart", "--wait", "--timeout=2m"}, harness.Set(append(values, more...)...)...)...)
+		_, err := s.helm(s.Ctx, append([]string{"upgrade", "--install", second, "chart", "--wait", harness.Wait}, harness.Set(append(values, more...)...)...)...)
 		s.NoError(err)
 	}
 	upgrade()
@@ -56,7 +56,7 @@ func (s *suite) anotherRelease() {
 
 	upgrade()
 	s.retaint(secondNode)
-	_, err := s.helm(s.Ctx, "uninstall", second, "--wait", "--timeout=2m")
+	_, err := s.helm(s.Ctx, "uninstall", second, "--wait", harness.Wait)
 	s.NoError(err)
 	s.Empty(retaintedBy(s.Node(secondNode)), "helm uninstall has left the failed taint")
 	s.Equal([]string{added, removed, added, removed, added, removed, added, removed}, s.seen.taints()[secondNode])

@@ -87,10 +87,10 @@ type suite struct {
 	seen *recorder
 }
 
-// start gives a test access for so many minutes, once every node passes its rechecks and none is re-tainted.
-func start(t *testing.T, short, long int) *suite {
+// start gives a test access once every node passes its rechecks and none is re-tainted.
+func start(t *testing.T) *suite {
 	t.Helper()
-	s := &suite{Suite: harness.Start(t, short, long)}
+	s := &suite{Suite: harness.Start(t)}
 	s.NoError(s.AwaitController(s.Ctx))
 	s.awaitGood(rechecked()...)
 	for _, node := range rechecked() {

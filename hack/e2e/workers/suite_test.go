@@ -53,7 +53,7 @@ type suite struct {
 
 func start(t *testing.T) *suite {
 	t.Helper()
-	return &suite{Suite: harness.Start(t, 4, 15)}
+	return &suite{Suite: harness.Start(t)}
 }
 
 // begin starts the test of a fault that has one row of the table.

@@ -16,7 +16,7 @@ func TestNoRetaintWithoutDNS(t *testing.T) {
 		s.awaitFails(node, noDNS)
 	}
 	s.awaitBreaker("control-group", true)
-	s.during(began, time.Minute, 10*time.Minute, func() {
+	s.during(began, 45*time.Second, 10*time.Minute, func() {
 		for _, node := range rechecked() {
 			s.True(fails(s.Node(node), noDNS), node)
 		}

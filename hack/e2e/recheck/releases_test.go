@@ -22,8 +22,8 @@ func others() []string { return []string{secondNode} }
 // switched off, when rechecks are, and when the release is uninstalled: then nothing of it is left.
 func (s *suite) anotherRelease() {
 	values := append(harness.ControllerValues(), "controller.retaint.enabled=true", "controller.retaint.controlGroupFor=20s",
-		"controller.retaint.coolDown=20s", "controller.retaint.noAgentFor=20s",
-		"config.recheckInterval=10s", "config.failureThreshold=2", "config.recoveryThreshold=2", "config.checkTimeout=1s", "config.maxRetries=0",
+		"controller.retaint.coolDown=20s", "controller.retaint.noAgentFor=1m", // longer than an upgrade of this test
+		"config.recheckInterval=10s", "config.failureThreshold=2", "config.recoveryThreshold=2", "config.maxRetries=0",
 		"nodeSelector."+releaseLabel+"="+second)
 	s.Undo(func(ctx context.Context) error {
 		_, err := s.helm(ctx, "uninstall", second, "--ignore-not-found")

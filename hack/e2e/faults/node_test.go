@@ -137,7 +137,7 @@ func (s *suite) node(name string, test nodeCase) {
 	}
 	made := s.create(node)
 	defer func() { s.NoError(s.remove(s.Ctx, name)) }()
-	a := s.agent(name).with(test.settings...)
+	a := s.agent(name).with(append(test.settings, patient)...)
 	gate := NewGate()
 	s.proxy.On(Patch(name), gate.Hold)
 

@@ -28,6 +28,12 @@ type process struct {
 	raw   strings.Builder // for a person, after a failure
 }
 
+// patient is the setting of an agent whose requests a test holds, or counts: it does not send one again because the machine is busy.
+const patient = "CHECK_TIMEOUT=60s"
+
+// hasty is that of one whose failure the test waits for, however often it has failed for another reason.
+const hasty = "CHECK_TIMEOUT=1500ms"
+
 // agent is how the binary is started for one node, again and again where need be.
 type agent struct {
 	s       *suite

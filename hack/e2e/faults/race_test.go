@@ -68,7 +68,7 @@ func (s *suite) race(name string) []Asked {
 		Pass(w, r, forward)
 	}))
 
-	a := s.agent(name)
+	a := s.agent(name).with(patient)
 	began := time.Now()
 	p := a.start()
 	if now, _, err := s.Cluster.AwaitNode(s.Ctx, name, func(node *corev1.Node) bool {

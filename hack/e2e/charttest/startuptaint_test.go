@@ -30,10 +30,10 @@ func startWithPolicy(t *testing.T) *suite {
 
 // The chart refuses startupTaint.add where the API server has no such policy, and changes nothing.
 func TestStartupTaintIsRefusedWhereItCannotWork(t *testing.T) {
-	s := start(t)
-	if s.addsStartupTaint() {
+	if (&suite{harness.Start(t)}).addsStartupTaint() {
 		t.Skip("this Kubernetes serves MutatingAdmissionPolicy v1")
 	}
+	s := start(t)
 	before := s.inventory()
 	_, err := s.Cluster.Run(s.Ctx, "", s.Tool("helm"), append([]string{"install", harness.Name, "chart", "--namespace", harness.Namespace},
 		harness.Set("startupTaint.add=true")...)...)

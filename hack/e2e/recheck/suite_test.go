@@ -250,20 +250,15 @@ func (s *suite) killLeader() {
 	s.KillContainer(&leader)
 }
 
-// event waits for an Event of this test about a node, with a part of its message, and returns all of that reason.
-func (s *suite) event(node, reason, part string) (found []corev1.Event) {
+// event waits for an Event of this test about a node, with a part of its message.
+func (s *suite) event(node, reason, part string) {
 	s.Helper()
 	s.Until(func() (bool, error) {
-		found = nil
 		events, err := s.Events(s.Ctx, node, reason)
-		for _, event := range events {
-			if !event.CreationTimestamp.Time.Before(s.Began.Truncate(time.Second)) {
-				found = append(found, event)
-			}
-		}
-		return slices.ContainsFunc(found, func(e corev1.Event) bool { return strings.Contains(e.Message, part) }), err
+		return slices.ContainsFunc(events, func(e corev1.Event) bool {
+			return !e.CreationTimestamp.Time.Before(s.Began.Truncate(time.Second)) && strings.Contains(e.Message, part)
+		}), err
 	}, "no Event %s with %q about %s", reason, part, node)
-	return found
 }
 
 // awaitSeries waits until the leader's metrics have a line.

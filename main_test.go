@@ -5,6 +5,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -160,10 +161,13 @@ func startWorker(t *testing.T, args ...string) (address string, signals chan os.
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts, and nobody answers
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = silent.Close() })
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	_, port, _ := net.SplitHostPort(free.Addr().String())
-	require.NoError(t, free.Close())
+	port := "0"
+	for free := net.Listener(nil); free == nil; { // below the ports that the kernel gives to connections
+		port = strconv.Itoa(10000 + rand.IntN(10000))
+		if free, _ = net.Listen("tcp", ":"+port); free != nil {
+			require.NoError(t, free.Close())
+		}
+	}
 	env := map[string]string{
 		"NODE_NAME": "node1", "METRICS_PORT": port, "ENABLE_METRICS": "false", "DNS_SERVICE": "",
 		"KUBECONFIG":              filepath.Join(t.TempDir(), "none"), // which no worker reads

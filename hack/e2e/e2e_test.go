@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { os.Exit(harness.Main(m, nil)) }
 // DNS up, the agent deployed with values and not running. The tests share the one node, so they run one after another.
 func start(t *testing.T, values ...string) *harness.Suite {
 	t.Helper()
-	s := harness.Start(t, 4, 4)
+	s := harness.Start(t)
 	s.NoError(s.Reset(s.Ctx, node))
 	s.Deploy(values...)
 	s.Began = time.Now()

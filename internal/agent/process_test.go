@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -242,10 +243,13 @@ func listen(t *testing.T) *net.TCPAddr {
 
 // closedPort returns a port of 127.0.0.1 that refuses connections.
 func closedPort(t *testing.T) string {
-	listener, err := net.Listen("tcp", ":0")
-	require.NoError(t, err)
-	defer func() { _ = listener.Close() }()
-	return strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)
+	for { // below the ports that the kernel gives to connections: one of a test beside this one could take it
+		port := strconv.Itoa(10000 + rand.IntN(10000))
+		if listener, err := net.Listen("tcp", ":"+port); err == nil {
+			require.NoError(t, listener.Close())
+			return port
+		}
+	}
 }
 
 func get(t *testing.T, port, path string) (code int, body string) {

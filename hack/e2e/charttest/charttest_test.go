@@ -4,6 +4,7 @@ package charttest
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,7 +18,12 @@ import (
 
 const node = harness.RealNode
 
-func TestMain(m *testing.M) { os.Exit(harness.Main(m, installCRDs)) }
+func TestMain(m *testing.M) {
+	os.Exit(harness.Main(m, func(ctx context.Context, cluster *harness.Cluster) (func(context.Context) error, error) {
+		remove, err := installCRDs(ctx, cluster)
+		return func(ctx context.Context) error { return errors.Join(clean(ctx, cluster), remove(ctx)) }, err
+	}))
+}
 
 // installCRDs applies the Prometheus operator's custom resource definitions, as they lie in its module, for
 // the time of the tests.
@@ -33,7 +39,7 @@ func installCRDs(ctx context.Context, cluster *harness.Cluster) (remove func(con
 	if _, err := cluster.Kubectl(ctx, "", append([]string{"apply", "--server-side"}, files...)...); err != nil {
 		return nil, err
 	}
-	_, err = cluster.Kubectl(ctx, "", append([]string{"wait", "--for=condition=Established", "--timeout=60s"}, files...)...)
+	_, err = cluster.Kubectl(ctx, "", append([]string{"wait", "--for=condition=Established", harness.Wait}, files...)...)
 	return func(ctx context.Context) error {
 		_, err := cluster.Kubectl(ctx, "", append([]string{"delete", "--ignore-not-found", "--wait=false"}, files...)...)
 		return err
@@ -43,19 +49,24 @@ func installCRDs(ctx context.Context, cluster *harness.Cluster) (remove func(con
 // suite is one test's access to the cluster.
 type suite struct{ *harness.Suite }
 
-// start makes the cluster as every test wants it: the node verified, and nothing of ours installed, before and after.
+// start makes the cluster as every test wants it: the node verified, and nothing of ours installed.
 func start(t *testing.T) *suite {
 	t.Helper()
-	s := &suite{harness.Start(t, 4, 10)}
-	clean := func(ctx context.Context) error {
-		if err := s.Undeploy(ctx, s.everything()...); err != nil {
-			return err
-		}
-		return s.Reset(ctx, node)
-	}
-	s.NoError(clean(s.Ctx))
-	s.Undo(clean)
+	s := &suite{harness.Start(t)}
+	s.NoError(clean(s.Ctx, s.Cluster))
 	return s
+}
+
+// clean uninstalls what a test may have left.
+func clean(ctx context.Context, cluster *harness.Cluster) error {
+	all, err := everything(cluster)
+	if err != nil {
+		return err
+	}
+	if err := cluster.Undeploy(ctx, all...); err != nil {
+		return err
+	}
+	return cluster.Reset(ctx, node)
 }
 
 // addsStartupTaint reports whether the API server serves the policy of startupTaint.add.
@@ -67,12 +78,20 @@ func (s *suite) addsStartupTaint() bool {
 }
 
 // everything asks for all that is optional and that this Kubernetes serves, with the values as they are shipped.
-func (s *suite) everything() []string {
-	s.Helper()
-	all := []string{"podMonitor.enabled=true", "serviceMonitor.enabled=true", "prometheusRule.enabled=true", "dashboard.enabled=true", "networkPolicy.enabled=true"}
-	if s.addsStartupTaint() {
+func everything(cluster *harness.Cluster) ([]string, error) {
+	all := []string{"podMonitor.enabled=true", "serviceMonitor.enabled=true", "prometheusRule.enabled=true", "dashboard.enabled=true",
+		"networkPolicy.enabled=true"}
+	served, err := cluster.AddsStartupTaint()
+	if served {
 		all = append(all, "startupTaint.add=true")
 	}
+	return all, err
+}
+
+func (s *suite) everything() []string {
+	s.Helper()
+	all, err := everything(s.Cluster)
+	s.NoError(err)
 	return all
 }
 

@@ -15,11 +15,11 @@ func TestLifeOfARelease(t *testing.T) {
 	before := s.inventory()
 	s.undoRelease()
 
-	s.helm(append([]string{"install", harness.Name, s.formerChart("0.2"), "--wait", "--timeout=2m"}, harness.Set()...)...)
+	s.helm(append([]string{"install", harness.Name, s.formerChart("0.2"), "--wait", harness.Wait}, harness.Set()...)...)
 	s.verifies()
 	first := s.inventory()
 
-	s.helm(append([]string{"upgrade", harness.Name, "chart", "--wait", "--timeout=2m"},
+	s.helm(append([]string{"upgrade", harness.Name, "chart", "--wait", harness.Wait},
 		harness.Set(append(s.everything(), "config.logLevel=debug", "config.maxRetries=2", "config.metricsLinger=1s")...)...)...)
 	second := s.inventory()
 	kinds := []string{"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "PodMonitor", "ServiceMonitor", "PrometheusRule", "NetworkPolicy", "Service"}
@@ -37,14 +37,14 @@ func TestLifeOfARelease(t *testing.T) {
 	table := s.Kubectl("", "get", "nodes", "-o", "custom-columns="+columns)
 	s.Regexp(`node1 +true +{"time":".*"attempts":{"api":1,`, table)
 
-	out := s.helm("test", harness.Name, "--timeout=1m")
+	out := s.helm("test", harness.Name, harness.Wait)
 	s.Contains(out, "Phase:          Succeeded")
 
-	s.helm("rollback", harness.Name, "1", "--wait", "--timeout=2m")
+	s.helm("rollback", harness.Name, "1", "--wait", harness.Wait)
 	s.Equal(first, s.inventory())
 	s.verifies()
 
-	s.helm("uninstall", harness.Name, "--wait", "--timeout=2m")
+	s.helm("uninstall", harness.Name, "--wait", harness.Wait)
 	s.NoError(s.NoAgents(s.Ctx))
 	s.Equal(before, s.inventory())
 }
@@ -55,19 +55,19 @@ func TestRolloutEndsWhileANodeFails(t *testing.T) {
 	s := start(t)
 	values := []string{stuck, "config.checkTimeout=1s", "config.maxRetries=0"} // a round fails within seconds
 	rollout := func(timeout string) error {
-		_, err := s.Cluster.Kubectl(s.Ctx, "", "-n", harness.Namespace, "rollout", "status", "daemonset/"+harness.Name, "--timeout="+timeout)
+		_, err := s.Cluster.Kubectl(s.Ctx, "", "-n", harness.Namespace, "rollout", "status", "daemonset/"+harness.Name, timeout)
 		return err
 	}
 	s.Deploy(values...)
 	s.Gate(node)
 	agent := s.pod(harness.Default())
 	s.Until(func() (bool, error) { return s.failedRounds(agent) > 0, nil })
-	s.NoError(rollout("60s"))
+	s.NoError(rollout(harness.Wait))
 	s.Unverified(node)
 
 	s.Deploy(append(values, "readinessProbe.enabled=true")...)
 	s.Until(func() (bool, error) { return s.pod(harness.Default()).UID != agent.UID, nil })
-	s.ErrorContains(rollout("10s"), "timed out")
+	s.ErrorContains(rollout("--timeout=5s"), "timed out")
 	s.Unverified(node)
 }
 

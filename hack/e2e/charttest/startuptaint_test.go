@@ -22,7 +22,7 @@ const startupTaintPolicy = harness.Name + "-startup-taint"
 // startWithPolicy skips a test of startupTaint.add where the API server has no such policy: Kubernetes before 1.36.
 func startWithPolicy(t *testing.T) *suite {
 	t.Helper()
-	if !(&suite{harness.Start(t, 1, 1)}).addsStartupTaint() {
+	if !(&suite{harness.Start(t)}).addsStartupTaint() {
 		t.Skip("this Kubernetes serves no MutatingAdmissionPolicy v1")
 	}
 	return start(t)
@@ -30,10 +30,10 @@ func startWithPolicy(t *testing.T) *suite {
 
 // The chart refuses startupTaint.add where the API server has no such policy, and changes nothing.
 func TestStartupTaintIsRefusedWhereItCannotWork(t *testing.T) {
-	s := start(t)
-	if s.addsStartupTaint() {
+	if (&suite{harness.Start(t)}).addsStartupTaint() {
 		t.Skip("this Kubernetes serves MutatingAdmissionPolicy v1")
 	}
+	s := start(t)
 	before := s.inventory()
 	_, err := s.Cluster.Run(s.Ctx, "", s.Tool("helm"), append([]string{"install", harness.Name, "chart", "--namespace", harness.Namespace},
 		harness.Set("startupTaint.add=true")...)...)

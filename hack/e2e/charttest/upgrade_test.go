@@ -65,7 +65,7 @@ func TestUpgradeFromFormerCharts(t *testing.T) {
 			}
 			began, before := time.Now(), s.daemonSetUID()
 
-			upgrade := append([]string{"upgrade", harness.Name, "chart", "--namespace", harness.Namespace, "--wait", "--timeout=2m"},
+			upgrade := append([]string{"upgrade", harness.Name, "chart", "--namespace", harness.Namespace, "--wait", harness.Wait},
 				harness.Set("config.checkTimeout=1s", "config.maxRetries=0")...)
 			refused := func(mode, part string) {
 				_, err := s.Cluster.Run(s.Ctx, "", s.Tool("helm"), append(upgrade, mode)...)

@@ -24,7 +24,7 @@ type tests struct{ pkg, run string }
 // policies, fields of tokens, kubelet, the DaemonSet controller).
 func columns() []column {
 	return []column{
-		{"verify, verify again", []tests{{".", "TestVerifies.*|TestNothing.*|TestStopped.*|TestHolding.*|TestFinalMetrics|TestOnTimeout.*|TestWaitForTaints"}}},
+		{"verify, verify again", []tests{{".", "TestVerifies.*|TestNothing.*|TestStopped.*|TestFinalMetrics|TestOnTimeout.*|TestWaitForTaints"}}},
 		{"dry run", []tests{{".", "TestDryRun.*"}}},
 		{"patch guards", []tests{{"./faults", "TestFaultTaintRace|TestFaultAnswerToPatch|TestFaultLateTaint"}}},
 		{"own-node policy", []tests{{"./charttest", "TestAgentMay.*|TestOnTimeoutWidensThePolicy"}, {".", "TestConditionOfAnotherNode"}}},

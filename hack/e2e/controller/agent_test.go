@@ -36,7 +36,7 @@ func TestImagePull(t *testing.T) {
 	s.changeAgent(right)
 	for _, node := range []string{wrongTag, silentRegistry} {
 		s.awaitRecovered(node)
-		s.Len(s.events(node, ""), 1, "its pod was replaced, which is no new reason")
+		s.Len(s.events(node, "ImagePull"), 1, "its pod was replaced, which is no new reason")
 	}
 }
 

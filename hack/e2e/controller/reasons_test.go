@@ -1,7 +1,10 @@
 package controller
 
 import (
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -44,14 +47,17 @@ func TestReasonOfEachNode(t *testing.T) {
 		s.awaitEvent(failed.node, failed.reason)
 	}
 	s.Regexp(`Warning +NodeNotStarted .*Unschedulable: pod `, s.Kubectl("", "describe", "node", full))
-	const byAgent = "DNSFailed,ServiceFailed"
+	const byAgent = "DNSFailed" // among others
 	s.awaitFailed(withoutDNS, byAgent, "dns: ")
-	leader, _ := s.Leader()
+	reported := time.Now()
 	for _, series := range []string{
 		`nodes{reason="NoPod",state="Failed"} 2`, `nodes{reason="SandboxFailed",state="Failed"} 1`,
 		`nodes{reason="DNSFailed",state="Failed"} 1`, `verification_status{node="` + withoutNetwork + `",status="failed"} 1`,
 	} {
-		s.Contains(s.metrics(leader), "\nkube_node_ready_"+series)
+		s.Until(func() (bool, error) {
+			leader, _ := s.Leader()
+			return strings.Contains(s.metrics(leader), "\nkube_node_ready_"+series), nil
+		}, "no series %s", series)
 	}
 	restore()
 	s.awaitRecovered(withoutNetwork)
@@ -72,8 +78,9 @@ func TestReasonOfEachNode(t *testing.T) {
 		s.nothing(node)
 	}
 	s.awaitFailed(withoutDNS, byAgent, "dns: ")
-	s.Empty(s.conditionsOf(withoutDNS), "the controller writes over what the agent has reported")
-	s.Empty(s.events(withoutDNS, ""))
+	s.Empty(slices.DeleteFunc(s.conditionsOf(withoutDNS), func(r harness.Request) bool { return r.Received.Before(reported) }),
+		"the controller writes over what the agent has reported")
+	s.Empty(slices.DeleteFunc(s.events(withoutDNS, ""), func(e corev1.Event) bool { return e.CreationTimestamp.Time.Before(reported) }))
 	s.repair(cutOff)
 	s.repair(withoutDNS)
 	s.restartAgent(cutOff)

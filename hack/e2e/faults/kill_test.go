@@ -102,7 +102,7 @@ func TestFaultKilled(t *testing.T) {
 
 func (s *suite) killed(stage stage, name string) {
 	made := s.create(gated(name))
-	a := s.agent(name).with(s.dnsService(), "CHECK_TIMEOUT=60s")
+	a := s.agent(name).with(s.dnsService(), patient)
 	var kill func(*process)
 	if stage.request != nil {
 		kill = s.hold(stage, a)

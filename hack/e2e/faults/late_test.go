@@ -23,11 +23,14 @@ func TestFaultLateTaint(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
+			if c.outside && !harness.Long() {
+				t.Skip("takes a minute: E2E=long")
+			}
 			s, name := begin(t, c.fault, c.outcome), fmt.Sprintf("faults-late-%t-%t", c.killed, c.outside)
 			node := gated(name)
 			node.Spec.Taints = nil
 			s.create(node)
-			a := s.agent(name)
+			a := s.agent(name).with("LATE_TAINT_WINDOW=5m") // longer than this test takes
 			if c.outside {
 				a = a.with("LATE_TAINT_WINDOW=0s")
 			}

@@ -60,7 +60,7 @@ func (s *suite) load(prefix string, n int) []string {
 	for i := range n {
 		names[i] = fmt.Sprintf("%s-%d", prefix, i)
 		s.create(gated(names[i]))
-		list[i] = s.agentAt(names[i], s.config.Host, s.config.CAData, s.boundToken(names[i])).with("GOMAXPROCS=1", "CHECK_TIMEOUT=30s")
+		list[i] = s.agentAt(names[i], s.config.Host, s.config.CAData, s.boundToken(names[i])).with("GOMAXPROCS=1", patient)
 	}
 	// All wait for the same pipe to end: starting hundreds of processes one by one takes seconds.
 	wait, release, err := os.Pipe()

@@ -115,7 +115,7 @@ func nodeCases() []nodeCase {
 
 func TestFaultNode(t *testing.T) {
 	// Without the controllers, which put an annotation and taints on every Node: some of these have none.
-	harness.Start(t, 4, 40).Pause("kube-controller-manager")
+	harness.Start(t).Pause("kube-controller-manager")
 	for i, test := range nodeCases() {
 		t.Run(test.name, func(t *testing.T) {
 			row := harness.BeginRow(t, test.name, test.outcome)
@@ -137,7 +137,7 @@ func (s *suite) node(name string, test nodeCase) {
 	}
 	made := s.create(node)
 	defer func() { s.NoError(s.remove(s.Ctx, name)) }()
-	a := s.agent(name).with(test.settings...)
+	a := s.agent(name).with(append(test.settings, patient)...)
 	gate := NewGate()
 	s.proxy.On(Patch(name), gate.Hold)
 

@@ -2,7 +2,6 @@ package faults
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"io"
 	"maps"
@@ -14,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
@@ -29,6 +27,12 @@ type process struct {
 	lines []harness.LogLine
 	raw   strings.Builder // for a person, after a failure
 }
+
+// patient is the setting of an agent whose requests a test holds, or counts: it does not send one again because the machine is busy.
+const patient = "CHECK_TIMEOUT=60s"
+
+// hasty is that of one whose failure the test waits for, however often it has failed for another reason.
+const hasty = "CHECK_TIMEOUT=1500ms"
 
 // agent is how the binary is started for one node, again and again where need be.
 type agent struct {
@@ -140,12 +144,6 @@ func (p *process) kill() {
 func (p *process) stop() {
 	p.s.Helper()
 	p.s.NoError(p.cmd.Process.Signal(syscall.SIGTERM))
-	ctx, cancel := context.WithTimeout(p.s.Ctx, 30*time.Second)
-	defer cancel()
-	select {
-	case <-p.done:
-	case <-ctx.Done():
-		p.s.Fatal("does not end on SIGTERM")
-	}
+	p.s.await("the end on SIGTERM", p.done)
 	p.s.Zero(p.cmd.ProcessState.ExitCode(), p.output())
 }

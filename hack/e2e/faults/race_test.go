@@ -68,12 +68,10 @@ func (s *suite) race(name string) []Asked {
 		Pass(w, r, forward)
 	}))
 
-	a := s.agent(name)
+	a := s.agent(name).with(patient)
 	began := time.Now()
 	p := a.start()
-	deadline, cancel := context.WithTimeout(s.Ctx, 2*time.Minute)
-	defer cancel()
-	if now, _, err := s.Cluster.AwaitNode(deadline, name, func(node *corev1.Node) bool {
+	if now, _, err := s.Cluster.AwaitNode(s.Ctx, name, func(node *corev1.Node) bool {
 		_, labelled := node.Labels[harness.Label]
 		if labelled && harness.HasTaint(node, harness.Taint) {
 			s.row.Lose("%s is labelled and still tainted", name)

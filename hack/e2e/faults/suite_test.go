@@ -53,7 +53,7 @@ func begin(t *testing.T, fault, outcome string) *suite {
 
 func start(t *testing.T, row *harness.Row) *suite {
 	t.Helper()
-	s := &suite{Suite: harness.Start(t, 4, 40), row: row, dns: newNameServer(t)}
+	s := &suite{Suite: harness.Start(t), row: row, dns: newNameServer(t)}
 	var err error
 	s.config, err = clientcmd.BuildConfigFromFlags("", s.Kubeconfig())
 	s.NoError(err)

@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -23,24 +22,30 @@ func TestFaultTimeoutInFlight(t *testing.T) {
 	name := "faults-timeout"
 	s := begin(t, "initial timeout passes while a check is in flight", "reported at once (log, metric, Event); verified when the check passes")
 	made := s.create(gated(name))
-	// The first read of the node and the first attempt of the check fail at once. The second attempt hangs, from about 1 s on
-	// until 4 s.
-	repair := s.proxy.On(Read(name), FirstElse(2, Status(http.StatusInternalServerError, metav1.StatusReasonInternalError, "etcd", 0), Never))
+	// The first read of the node and the first attempt of the check fail at once. The second attempt hangs.
+	gate := NewGate()
+	s.proxy.On(Read(name), FirstElse(2, Status(http.StatusInternalServerError, metav1.StatusReasonInternalError, "etcd", 0), gate.Hold))
 	port := freePort(s)
-	p := s.agent(name).with("INITIAL_TIMEOUT=3s", "CHECK_TIMEOUT=3s", "ENABLE_METRICS=true", "METRICS_PORT="+port).start()
+	// Here the time limit of an attempt must not be longer than the initial timeout.
+	p := s.agent(name).with("INITIAL_TIMEOUT=10s", "CHECK_TIMEOUT=10s", "ENABLE_METRICS=true", "METRICS_PORT="+port).start()
+	s.await("the second attempt", gate.Arrived)
 	p.awaitMessage(harness.MsgTimedOut)
 	attempts := 0
 	for _, line := range p.log() {
 		if line.Check == "api" {
 			attempts++
 		}
+		if line.Msg == harness.MsgTimedOut {
+			break
+		}
 	}
 	s.Equal(1, attempts, "the second attempt is still under way")
 	s.InDelta(1, s.ask(port, name, "node_check_timed_out"), 0)
-	s.repaired(p, made, repair)
-	events, err := s.Events(s.Ctx, name, "NodeVerificationTimedOut")
-	s.NoError(err)
-	s.Len(events, 1)
+	s.repaired(p, made, gate.Open)
+	s.Until(func() (bool, error) {
+		events, err := s.Events(s.Ctx, name, "NodeVerificationTimedOut")
+		return len(events) == 1, err
+	}, "no Event")
 }
 
 // HTTPS_PROXY leads nowhere: the way to the API server is the pod's own. The address is none of
@@ -109,8 +114,9 @@ func TestFaultGrowth(t *testing.T) {
 	}
 	few, many := measure("faults-few", 20), measure("faults-many", scrapes)
 	s.row.Round()
-	s.LessOrEqual(many.descriptors, few.descriptors, "descriptors")
-	s.LessOrEqual(many.goroutines, few.goroutines, "goroutines")
+	// What ends only now is no growth: that would be one for each scrape.
+	s.Less(many.descriptors, few.descriptors+scrapes/20, "descriptors")
+	s.Less(many.goroutines, few.goroutines+scrapes/20, "goroutines")
 	// The heap of a Go process grows to its first collections; 8 MiB is less than 1 KiB a scrape.
 	s.Less(many.memory, few.memory+8<<10, "memory (KiB)")
 }
@@ -160,9 +166,7 @@ func freePort(s *suite) string {
 // ask reads a series of an agent's metrics.
 func (s *suite) ask(port, node, series string) float64 {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Ctx, 30*time.Second)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:"+port+"/metrics", nil)
+	request, err := http.NewRequestWithContext(s.Ctx, http.MethodGet, "http://127.0.0.1:"+port+"/metrics", nil)
 	s.NoError(err)
 	response, err := http.DefaultClient.Do(request)
 	s.NoError(err)

@@ -27,9 +27,9 @@ func TestFaultTokenExpired(t *testing.T) {
 	fresh := s.boundToken(name)
 	a := s.agentAt(name, s.proxy.URL, s.proxy.CA, s.expired(fresh))
 	p := a.start()
-	line := p.awaitLine("a failed check", harness.FailedCheck("api"))
+	const refusal = "authentication: the API server does not accept the service account token: Unauthorized"
+	line := p.awaitLine(refusal, func(line harness.LogLine) bool { return line.Check == "api" && strings.Contains(line.Error, refusal) })
 	s.Log(line.Error, "- to try:", line.Remedy)
-	s.Contains(line.Error, "authentication: the API server does not accept the service account token: Unauthorized")
 	s.True(untouched(s.Node(name), made))
 	began := time.Now()
 	file := filepath.Join(filepath.Dir(a.env["KUBECONFIG"]), "token")

@@ -1,12 +1,10 @@
 package faultsnet
 
 import (
-	"context"
 	"net"
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -14,27 +12,28 @@ import (
 )
 
 // The test cluster has IPv4 alone. What is asked of IPv6 is asked of the same binary in a
-// network of its own with a real name server in it; its only addresses are IPv6, or IPv6 is switched off there.
+// network of its own with a real name server in it; its only addresses are IPv6, or IPv6 is switched off there. Without nodad
+// the kernel lets nobody bind to an address before a worker of its own has looked at it, which comes late on a busy machine.
 const island = `
 set -e
 ip link set lo up
 if [ "$AT" = fd00::53 ]; then
-ip address add fd00::53/128 dev lo
-ip address add fd00::54/128 dev lo
+ip address add fd00::53/128 dev lo nodad
+ip address add fd00::54/128 dev lo nodad
 else
 sysctl -qw net.ipv6.conf.all.disable_ipv6=1
 fi
 mount --bind "$DIR/resolv.conf" /etc/resolv.conf
 "$TOOLS/coredns" -conf "$DIR/Corefile" >"$DIR/coredns.log" 2>&1 &
-trap 'kill $!; wait' EXIT
-until TIMEOUT=1s "$TOOLS/workload" dial "$DIAL" >/dev/null; do kill -0 $! || exit 3; done
+trap 'kill $! || true; wait' EXIT
+until TIMEOUT=1s "$TOOLS/workload" dial "$DIAL" >/dev/null; do kill -0 $! || { cat "$DIR/coredns.log" >&2; exit 3; }; done
 nft -f - <<<"table inet fault {
 chain in {
 type filter hook input priority filter
 $RULES
 }
 }"
-env -i "$BINARY" --dry-run --check-timeout=1s --dns-test-domains="$NAMES" --network-targets="$TARGETS"
+env -i "$BINARY" --dry-run --dns-test-domains="$NAMES" --network-targets="$TARGETS"
 `
 
 // bothFamilies answers any name with an address of each.
@@ -50,21 +49,16 @@ answer "{{ .Name }} 60 IN AAAA 2001:db8::1"
 // onIsland runs the agent there, beside a name server at an address of that network, and returns its report and whether all passed.
 func onIsland(t *testing.T, at, servers, names, target, rules string) (report string, passed bool) {
 	t.Helper()
-	cluster, err := harness.Open()
-	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	s := harness.Start(t)
 	dir := t.TempDir()
 	for name, text := range map[string]string{"resolv.conf": servers, "Corefile": corefile(53, "bind "+at, bothFamilies)} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
-	report, err = cluster.Run(ctx, "", "env", "AT="+at, "DIAL="+net.JoinHostPort(at, "53"), "DIR="+dir, "TOOLS="+cluster.Tool(""), "BINARY="+filepath.Join(cluster.Root, "bin", harness.Name),
+	report, err := s.Cluster.Run(s.Ctx, "", "env", "AT="+at, "DIAL="+net.JoinHostPort(at, "53"), "DIR="+dir, "TOOLS="+s.Tool(""), "BINARY="+filepath.Join(s.Root, "bin", harness.Name),
 		"NAMES="+names, "TARGETS="+target, "RULES="+rules,
 		"unshare", "--net", "--mount", "bash", "-c", island)
 	t.Logf("%s", report)
-	if err != nil {
-		require.ErrorContains(t, err, "exit status 1") // not verified; anything else went wrong before
-	}
+	require.Regexp(t, `(?m)^(PASSED|FAILED): `, report, "the agent has not run: %v", err)
 	return report, err == nil
 }
 

@@ -100,7 +100,7 @@ func (s *suite) restricted(user int) {
 	s.NoError(err)
 	s.Apply(manifests)
 
-	s.Contains(s.failedRound(s.podIn(namespace))["dns"], "timeout")
+	s.failedRound(s.podIn(namespace), fails("dns", "timeout"))
 	pod := s.podIn(namespace)
 	status := s.process(pod, "status")
 	for _, line := range []string{

@@ -2,7 +2,6 @@ package harness
 
 import (
 	"context"
-	"fmt"
 	"path/filepath"
 	"strings"
 
@@ -74,7 +73,7 @@ func (c *Cluster) DeployController(ctx context.Context, nodes, values []string) 
 
 // AwaitController waits until every replica of the controller is ready.
 func (c *Cluster) AwaitController(ctx context.Context) error {
-	_, err := c.Kubectl(ctx, "", "rollout", "status", "-n", Namespace, "deployment/"+Controller, "--timeout=60s")
+	_, err := c.Kubectl(ctx, "", "rollout", "status", "-n", Namespace, "deployment/"+Controller, Wait)
 	return err
 }
 
@@ -118,11 +117,16 @@ func (s *Suite) Leader() (leader corev1.Pod, others []corev1.Pod) {
 	return leader, others
 }
 
-// KillContainer kills a pod's container (SIGKILL).
+// KillContainer kills a pod's container (SIGKILL). What the API server shows of it may be older than the container.
 func (s *Suite) KillContainer(pod *corev1.Pod) {
 	s.Helper()
-	s.Len(pod.Status.ContainerStatuses, 1)
-	id := strings.TrimPrefix(pod.Status.ContainerStatuses[0].ContainerID, "containerd://")
-	s.NotEmpty(id, fmt.Sprintf("%s has no container yet", pod.Name))
-	s.Script("enter", pod.Spec.NodeName, "ctr", "--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", id)
+	s.Until(func() (bool, error) {
+		now, err := s.Kube.CoreV1().Pods(pod.Namespace).Get(s.Ctx, pod.Name, metav1.GetOptions{})
+		if err != nil || len(now.Status.ContainerStatuses) != 1 || now.Status.ContainerStatuses[0].State.Running == nil {
+			return false, err
+		}
+		id := strings.TrimPrefix(now.Status.ContainerStatuses[0].ContainerID, "containerd://")
+		_, err = s.Cluster.Script(s.Ctx, "enter", now.Spec.NodeName, "ctr", "--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", id)
+		return err == nil, nil
+	}, "%s has no container to kill", pod.Name)
 }

@@ -5,13 +5,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"syscall"
-	"time"
 )
 
 // Program is a program that runs beside the cluster.
@@ -64,8 +65,7 @@ func (p *Program) While(ctx context.Context) context.Context {
 
 // AwaitOK waits until the program answers a GET with 200.
 func (p *Program) AwaitOK(ctx context.Context, url string) error {
-	ctx, cancel := context.WithTimeout(p.While(ctx), time.Minute)
-	defer cancel()
+	ctx = p.While(ctx)
 	err := Until(ctx, func() (bool, error) {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 		if err != nil {
@@ -91,10 +91,11 @@ func (c *Cluster) StartKwok(ctx context.Context, podStages ...string) (*Program,
 	if err != nil {
 		return nil, err
 	}
-	address, err := freeAddress(ctx)
+	port, err := FreePort(ctx)
 	if err != nil {
 		return nil, err
 	}
+	address := "127.0.0.1:" + port
 	args := []string{"--kubeconfig=" + c.Kubeconfig(), "--server-address=" + address, "--manage-all-nodes=false",
 		"--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake"}
 	stages := module + "/kustomize/stage/"
@@ -136,21 +137,14 @@ func (c *Cluster) Module(ctx context.Context, tool, module string) (string, erro
 	return found.Dir, json.Unmarshal([]byte(text), &found)
 }
 
-// freeAddress is a loopback address that nobody listens on.
-func freeAddress(ctx context.Context) (string, error) {
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
+// FreePort is a TCP port that nobody listens on, and that the kernel gives to no outgoing connection before a program has it.
+func FreePort(ctx context.Context) (port string, err error) {
+	for range 100 {
+		port = strconv.Itoa(20000 + rand.IntN(10000)) // below those of /proc/sys/net/ipv4/ip_local_port_range
+		var listener net.Listener
+		if listener, err = new(net.ListenConfig).Listen(ctx, "tcp", ":"+port); err == nil {
+			return port, listener.Close()
+		}
 	}
-	return listener.Addr().String(), listener.Close()
-}
-
-// FreePort is a TCP port that nobody listens on.
-func FreePort(ctx context.Context) (string, error) {
-	address, err := freeAddress(ctx)
-	if err != nil {
-		return "", err
-	}
-	_, port, err := net.SplitHostPort(address)
-	return port, err
+	return "", err
 }

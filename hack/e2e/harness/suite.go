@@ -19,6 +19,13 @@ import (
 // RealNode is the node of the test cluster that has a real kubelet.
 const RealNode = "node1"
 
+// Wait tells kubectl and Helm how long they may wait for something. As with patience, only a test that fails waits for so long: both
+// are far longer than a machine needs that does something else as well.
+const Wait = "--timeout=5m"
+
+// patience is how long a test may take, and what comes before the tests of a package and after them.
+func patience() time.Duration { return time.Duration(Pick(10, 40)) * time.Minute }
+
 // Suite is one test's access to the test cluster. Its methods take the time that the test has and fail the test on an error;
 // Cluster has those of the same names that return the error.
 type Suite struct {
@@ -36,7 +43,7 @@ type Suite struct {
 // Main runs the tests of a package between prepare, which may be nil, and the function that it returns, and prints the table of the
 // faults that were made. It returns the exit code. Without a cluster it fails: who runs these tests wants to know.
 func Main(m *testing.M, prepare func(context.Context, *Cluster) (cleanUp func(context.Context) error, err error)) int {
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience())
 	defer cancel()
 	code := 1
 	err := func() error {
@@ -54,7 +61,7 @@ func Main(m *testing.M, prepare func(context.Context, *Cluster) (cleanUp func(co
 		if err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), patience())
 		defer cancel()
 		return cleanUp(ctx)
 	}()
@@ -76,13 +83,13 @@ func Pick(short, long int) int {
 	return short
 }
 
-// Start gives a test access for so many minutes, in the short and in the long version: enough for the slowest step on a noisy
-// machine. When the test ends, the state of the cluster is printed if the test failed, and then what Undo was given is done.
-func Start(t *testing.T, short, long int) *Suite {
+// Start gives a test access. When the test ends, the state of the cluster is printed if the test failed, and then what Undo was given
+// is done.
+func Start(t *testing.T) *Suite {
 	t.Helper()
 	cluster, err := Open()
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(Pick(short, long))*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience())
 	t.Cleanup(cancel)
 	return (&Suite{Cluster: cluster, Ctx: ctx, Began: time.Now(), dumped: new(sync.Once)}).Part(t)
 }
@@ -96,7 +103,7 @@ func (s *Suite) Part(t *testing.T) *Suite {
 			part.dumped.Do(part.dumpState)
 		}
 		for _, undo := range slices.Backward(part.undo) {
-			ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+			ctx, cancel := context.WithTimeout(context.Background(), patience())
 			if err := undo(ctx); err != nil {
 				t.Errorf("cleaning up: %v", err)
 			}
@@ -115,7 +122,7 @@ func (s *Suite) Undo(undo func(context.Context) error) {
 
 // dumpState prints what a person would look at first after a failure.
 func (s *Suite) dumpState() {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if now, err := s.Cluster.Node(ctx, RealNode); err == nil {
 		s.Logf("%s: taints %v labels %v", RealNode, now.Spec.Taints, now.Labels)
@@ -368,7 +375,7 @@ spec:
 // AwaitReady waits until a pod is ready.
 func (s *Suite) AwaitReady(namespace, pod string) {
 	s.Helper()
-	s.Kubectl("", "wait", "-n", namespace, "--for=condition=Ready", "pod/"+pod, "--timeout=60s")
+	s.Kubectl("", "wait", "-n", namespace, "--for=condition=Ready", "pod/"+pod, Wait)
 }
 
 // Target makes a service with a pod that accepts connections at port 80, and returns its ClusterIP.

@@ -28,7 +28,7 @@ func installCRDs(ctx context.Context, cluster *harness.Cluster) error {
 	// Server-side: they are too large for the annotation of the other kind.
 	_, err = cluster.Kubectl(ctx, "", "apply", "--server-side", "-f", aws+"/pkg/apis/crds", "-f", core+"/kwok/apis/crds")
 	if err == nil {
-		_, err = cluster.Kubectl(ctx, "", "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+		_, err = cluster.Kubectl(ctx, "", "wait", "--for=condition=Established", "crd", "--all", harness.Wait)
 	}
 	return err
 }

@@ -19,7 +19,7 @@ var rechecking = []string{
 	"controller.retaint.enabled=true", "controller.retaint.controlGroupFor=5s",
 	"controller.retaint.coolDown=5s", "controller.retaint.noAgentFor=5s",
 	"config.enableMetrics=true", "config.recheckInterval=10s", "config.failureThreshold=2", "config.recoveryThreshold=2",
-	"config.checkTimeout=1s", "config.maxRetries=0",
+	"config.maxRetries=0",
 }
 
 // A verified node fails its rechecks and is re-tainted. Karpenter no longer counts on it: a pod that would fit it gets another node, and

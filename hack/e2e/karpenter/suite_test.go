@@ -55,7 +55,7 @@ type suite struct {
 // start deploys the agent with values, and runs it wherever its DaemonSet has a pod on a node of Karpenter's.
 func start(t *testing.T, values ...string) *suite {
 	t.Helper()
-	s := &suite{Suite: harness.Start(t, 5, 15)}
+	s := &suite{Suite: harness.Start(t)}
 	config, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig())
 	s.NoError(err)
 	config.QPS, config.Burst = 200, 400
@@ -74,7 +74,7 @@ func start(t *testing.T, values ...string) *suite {
 
 // noNodes takes away every node of Karpenter's, and waits until it is gone.
 func (s *suite) noNodes(ctx context.Context) error {
-	for _, args := range []string{"delete deployments,nodepools,nodeclaims --all --wait=false", "wait --for=delete nodeclaims --all --timeout=3m"} {
+	for _, args := range []string{"delete deployments,nodepools,nodeclaims --all --wait=false", "wait --for=delete nodeclaims --all " + harness.Wait} {
 		if _, err := s.Cluster.Kubectl(ctx, "", strings.Fields(args)...); err != nil {
 			return err
 		}

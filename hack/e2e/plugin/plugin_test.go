@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -32,7 +31,7 @@ type suite struct{ *harness.Suite }
 // start makes the cluster as every test wants it: the node verified, and nothing of ours installed, before and after.
 func start(t *testing.T) *suite {
 	t.Helper()
-	s := &suite{harness.Start(t, 4, 4)}
+	s := &suite{harness.Start(t)}
 	clean := func(ctx context.Context) error {
 		if err := s.Undeploy(ctx); err != nil {
 			return err
@@ -72,9 +71,8 @@ func TestStatusVerifyAndOpen(t *testing.T) {
 	s.Gate(node)
 	s.Event("NodeNotVerified", "nowhere.example.org")
 
-	out := s.done()
-	s.Contains(out, "1 node: 0 verified, 1 failed")
-	s.Regexp(`(?m)^`+node+` +\d+s +Failed +DNSFailed: .*nowhere\.example\.org`, out)
+	failed := regexp.MustCompile(`(?s)1 node: 0 verified, 1 failed.*\n` + node + ` +\S+ +Failed +DNSFailed\S*: .*nowhere\.example\.org`)
+	s.Until(func() (bool, error) { return failed.MatchString(s.done()), nil }, "the node is not shown as failed")
 	out, code := s.plugin("doctor")
 	s.Equal(1, code)
 	s.Regexp(`(?m)^TRAP +external-names +nowhere\.example\.org `, out)
@@ -115,9 +113,7 @@ func TestDoctor(t *testing.T) {
 	s.Gate(node)
 	s.AwaitVerified(node)
 
-	began := time.Now()
 	out := s.done("doctor")
-	s.Less(time.Since(began), 30*time.Second)
 	s.NotContains(out, "TRAP")
 	s.NotContains(out, "SKIP")
 
@@ -165,7 +161,7 @@ func (s *suite) nodePool() {
 		return err
 	})
 	s.Kubectl("", "apply", "--server-side", "-f", crd)
-	s.Kubectl("", "wait", "--for=condition=Established", "--timeout=60s", "-f", crd)
+	s.Kubectl("", "wait", "--for=condition=Established", harness.Wait, "-f", crd)
 	s.Kubectl(`
 apiVersion: karpenter.sh/v1
 kind: NodePool

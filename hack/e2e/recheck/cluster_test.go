@@ -9,14 +9,14 @@ import (
 
 // Without CoreDNS every node fails, and none is re-tainted: neither while it is away, nor when it is back.
 func TestNoRetaintWithoutDNS(t *testing.T) {
-	s := start(t, 5, 15)
+	s := start(t)
 	s.ScaleCoreDNS(0)
 	began := time.Now()
 	for _, node := range rechecked() {
 		s.awaitFails(node, noDNS)
 	}
 	s.awaitBreaker("control-group", true)
-	s.during(began, time.Minute, 10*time.Minute, func() {
+	s.during(began, 45*time.Second, 10*time.Minute, func() {
 		for _, node := range rechecked() {
 			s.True(fails(s.Node(node), noDNS), node)
 		}
@@ -28,7 +28,7 @@ func TestNoRetaintWithoutDNS(t *testing.T) {
 
 // While the API server is away, and when it is back, no node is re-tainted.
 func TestNoRetaintWithoutAPIServer(t *testing.T) {
-	s := start(t, 5, 8)
+	s := start(t)
 	resume := s.Pause("kube-apiserver")
 	s.during(time.Now(), 40*time.Second, 2*time.Minute, func() {})
 	resume()

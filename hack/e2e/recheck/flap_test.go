@@ -12,7 +12,7 @@ func TestFlappingNode(t *testing.T) {
 	if !harness.Long() {
 		t.Skip("takes eleven minutes: E2E=long")
 	}
-	s := start(t, 20, 20)
+	s := start(t)
 	node := nodes[0]
 	const up, down, times = 90 * time.Second, 4 * time.Minute, 2
 	for range times {

@@ -22,15 +22,15 @@ func others() []string { return []string{secondNode} }
 // switched off, when rechecks are, and when the release is uninstalled: then nothing of it is left.
 func (s *suite) anotherRelease() {
 	values := append(harness.ControllerValues(), "controller.retaint.enabled=true", "controller.retaint.controlGroupFor=20s",
-		"controller.retaint.coolDown=20s", "controller.retaint.noAgentFor=20s",
-		"config.recheckInterval=10s", "config.failureThreshold=2", "config.recoveryThreshold=2", "config.checkTimeout=1s", "config.maxRetries=0",
+		"controller.retaint.coolDown=20s", "controller.retaint.noAgentFor=1m", // longer than an upgrade of this test
+		"config.recheckInterval=10s", "config.failureThreshold=2", "config.recoveryThreshold=2", "config.maxRetries=0",
 		"nodeSelector."+releaseLabel+"="+second)
 	s.Undo(func(ctx context.Context) error {
 		_, err := s.helm(ctx, "uninstall", second, "--ignore-not-found")
 		return err
 	})
 	upgrade := func(more ...string) {
-		_, err := s.helm(s.Ctx, append([]string{"upgrade", "--install", second, "chart", "--wait", "--timeout=2m"}, harness.Set(append(values, more...)...)...)...)
+		_, err := s.helm(s.Ctx, append([]string{"upgrade", "--install", second, "chart", "--wait", harness.Wait}, harness.Set(append(values, more...)...)...)...)
 		s.NoError(err)
 	}
 	upgrade()
@@ -56,7 +56,7 @@ func (s *suite) anotherRelease() {
 
 	upgrade()
 	s.retaint(secondNode)
-	_, err := s.helm(s.Ctx, "uninstall", second, "--wait", "--timeout=2m")
+	_, err := s.helm(s.Ctx, "uninstall", second, "--wait", harness.Wait)
 	s.NoError(err)
 	s.Empty(retaintedBy(s.Node(secondNode)), "helm uninstall has left the failed taint")
 	s.Equal([]string{added, removed, added, removed, added, removed, added, removed}, s.seen.taints()[secondNode])

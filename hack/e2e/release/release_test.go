@@ -39,7 +39,7 @@ type suite struct {
 // start publishes the release on this machine. Only the addresses differ from what a new user sees.
 func start(t *testing.T) *suite {
 	t.Helper()
-	s := &suite{Suite: harness.Start(t, 6, 6), dir: os.Getenv("RELEASE_DIR")}
+	s := &suite{Suite: harness.Start(t), dir: os.Getenv("RELEASE_DIR")}
 	s.NotEmpty(s.dir, "RELEASE_DIR: run hack/e2e.sh, or name the folder of hack/release.sh build")
 	clean := func(ctx context.Context) error {
 		for _, image := range []string{harness.Name, harness.Controller} { // whatever was pulled before
@@ -182,7 +182,7 @@ func TestInstallFromTheFiles(t *testing.T) {
 
 // A file that is not the release's does not pass.
 func TestChecksumsFindAnotherFile(t *testing.T) {
-	s := &suite{Suite: harness.Start(t, 1, 1), dir: os.Getenv("RELEASE_DIR")}
+	s := &suite{Suite: harness.Start(t), dir: os.Getenv("RELEASE_DIR")}
 	dir := t.TempDir()
 	sums, err := os.ReadFile(filepath.Join(s.dir, "SHA256SUMS"))
 	s.NoError(err)
@@ -195,7 +195,7 @@ func TestChecksumsFindAnotherFile(t *testing.T) {
 
 // Artifact Hub shows the items of CHANGELOG.md and the images of this version.
 func TestAnnotationsOfTheChart(t *testing.T) {
-	s := &suite{Suite: harness.Start(t, 1, 1), dir: os.Getenv("RELEASE_DIR")}
+	s := &suite{Suite: harness.Start(t), dir: os.Getenv("RELEASE_DIR")}
 	s.version = chartField(s, filepath.Join(s.Root, "chart"), "version")
 	archive := filepath.Join(s.dir, "kube-node-ready-"+s.version+".tgz")
 	var annotations map[string]string

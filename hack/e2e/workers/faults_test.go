@@ -2,6 +2,7 @@ package workers
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -122,13 +123,14 @@ func (s *suite) failingCheck(node string, part *suite) (rest func()) {
 		return condition != nil && condition.Status == corev1.ConditionFalse
 	})
 	condition := harness.Condition(now, harness.ConditionType)
-	s.Equal("DNSFailed,ServiceFailed", condition.Reason)
+	s.Contains(condition.Reason, "DNSFailed")
+	s.Contains(condition.Reason, "ServiceFailed")
 	s.Contains(condition.Message, "dns: ")
 	s.True(harness.HasTaint(now, harness.Taint))
 	failed := s.await(workers, node, (*seen).hasEnded)
 	ended := failed.Status.ContainerStatuses[0].State.Terminated
 	s.Equal(int32(1), ended.ExitCode)
-	s.Contains(ended.Message, `"failed":["dns","service"]`)
+	s.Regexp(`"failed":\["dns",.*"service"`, ended.Message)
 	s.AwaitLog(failed.Pod, harness.FailedCheck("dns")) // what is left of the failure
 	s.Until(func() (bool, error) {
 		events, err := s.Events(s.Ctx, node, "NodeNotVerified")
@@ -143,11 +145,11 @@ func (s *suite) failingCheck(node string, part *suite) (rest func()) {
 	repaired := time.Now()
 	return func() {
 		s.Helper()
-		last := s.awaitVerified(node, workers, 2)
-		s.Equal("2", last.Annotations["node-ready/attempt"])
-		all := workers.of(node)
-		s.GreaterOrEqual(last.first.Sub(failed.first), 30*time.Second, "tried again too early")
-		s.True(all[0].gone.IsZero() || all[0].gone.After(last.first), "the failed worker was deleted before the next one came")
+		second := s.awaitSecond(node, workers, 2)
+		since := second.CreationTimestamp.Sub(failed.CreationTimestamp.Time) // in whole seconds
+		s.GreaterOrEqual(since, 29*time.Second, "tried again too early")
+		first := workers.of(node)[0]
+		s.True(first.gone.IsZero() || first.gone.After(second.first), "the failed worker was deleted before the next one came")
 		part.row.Recovered(time.Since(repaired))
 		part.row.Keeps(s.Node(node), wanted)
 		s.AwaitNode(node, func(n *corev1.Node) bool {
@@ -157,12 +159,22 @@ func (s *suite) failingCheck(node string, part *suite) (rest func()) {
 	}
 }
 
+// awaitSecond waits until a node is verified, and returns its second worker, which made this attempt.
+func (s *suite) awaitSecond(node string, workers *recorder, attempt int) (second *seen) {
+	s.Helper()
+	s.awaitRelease(node, workers)
+	all := workers.of(node)
+	s.GreaterOrEqual(len(all), 2)
+	s.Equal(strconv.Itoa(attempt), all[1].Annotations["node-ready/attempt"])
+	return all[1]
+}
+
 // workerKilled kills the container of a worker before it has a verdict. The function that it returns waits until the next attempt
 // has verified the node.
 func (s *suite) workerKilled(node string, part *suite) (rest func()) {
 	s.Helper()
 	workers, wanted := s.record(), s.addForeign(node)
-	repair := s.drop(node, dropDNS) // its round takes a second, then
+	repair := s.drop(node, dropDNS) // its round takes some seconds, then
 	s.Gate(node)
 	running := s.await(workers, node, (*seen).isRunning)
 	s.KillContainer(&running.Pod)
@@ -172,8 +184,7 @@ func (s *suite) workerKilled(node string, part *suite) (rest func()) {
 	s.Equal(int32(137), ended.Status.ContainerStatuses[0].State.Terminated.ExitCode)
 	return func() {
 		s.Helper()
-		last := s.awaitVerified(node, workers, 2)
-		s.Equal("2", last.Annotations["node-ready/attempt"])
+		s.awaitSecond(node, workers, 2)
 		part.row.Recovered(time.Since(repaired))
 		part.row.Keeps(s.Node(node), wanted)
 		s.noWorkers(workers, node)
@@ -193,8 +204,7 @@ func TestFaultWorkerDeleted(t *testing.T) {
 	s.NoError(s.Kube.CoreV1().Pods(harness.Namespace).Delete(s.Ctx, running.Name, metav1.DeleteOptions{GracePeriodSeconds: &now}))
 	repair()
 	repaired := time.Now()
-	last := s.awaitVerified(node, workers, 2)
-	s.Equal("1", last.Annotations["node-ready/attempt"])
+	s.awaitSecond(node, workers, 1)
 	s.row.Recovered(time.Since(repaired))
 	s.row.Keeps(s.Node(node), wanted)
 	s.noWorkers(workers, node)

@@ -119,7 +119,6 @@ func TestFaultManyNodes(t *testing.T) {
 	s.join(test, one...)
 	_, at := s.AwaitVerified(one[0])
 	t.Logf("one good node among %d bad ones: verified after %s", bad, at.Sub(began).Round(time.Millisecond))
-	s.Less(at.Sub(began), 10*time.Second, "held up by bad nodes")
 
 	began = time.Now()
 	s.join(test, append(fleet("good", test, good-good/10), fleet("missed", test, good/10)...)...)

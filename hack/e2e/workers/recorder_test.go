@@ -38,7 +38,7 @@ func (w *seen) isRunning() bool {
 
 // holdsSlot reports whether it counts as one of the workers at a time.
 func (w *seen) holdsSlot(now time.Time) bool {
-	const pendingFor = 30*time.Second - 500*time.Millisecond // the controller counts from a moment before the watch
+	const pendingFor = 20 * time.Second // less than in the controller, which counts from another moment than the watch
 	return w.gone.IsZero() && !w.hasEnded() && (w.isRunning() || now.Sub(w.first) < pendingFor)
 }
 

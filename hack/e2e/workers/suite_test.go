@@ -16,9 +16,9 @@ import (
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-// values deploy a controller whose workers fail within seconds.
-var values = append(harness.ControllerValues(), "deploymentMode=controller",
-	"config.initialTimeout=1s", "config.checkTimeout=1s", "config.maxRetries=0")
+// values deploy a controller whose workers fail within seconds. An attempt has the chart's own time limit: one that no test breaks
+// must pass.
+var values = append(harness.ControllerValues(), "deploymentMode=controller", "config.initialTimeout=3s", "config.maxRetries=0")
 
 // nodes have a real kubelet, and faults.
 var nodes = []string{"node2", "node3", "node4"}
@@ -53,7 +53,7 @@ type suite struct {
 
 func start(t *testing.T) *suite {
 	t.Helper()
-	return &suite{Suite: harness.Start(t, 4, 15)}
+	return &suite{Suite: harness.Start(t)}
 }
 
 // begin starts the test of a fault that has one row of the table.

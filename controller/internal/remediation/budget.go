@@ -75,5 +75,5 @@ func (s Settings) track(d *Decision, in Input) {
 			d.answer(status.Node)
 		}
 	}
-	d.Changed = d.Ledger.forget(in.ServerNow) || d.Changed
+	d.Changed = d.Ledger.forget() || d.Changed
 }

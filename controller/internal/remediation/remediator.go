@@ -20,6 +20,8 @@ import (
 const (
 	// refusedFor is how long a candidate waits whose live objects have withheld its deletion.
 	refusedFor = 5 * time.Minute
+	// perTurn is how many candidates are read live at one decision: a list of a node's pods may cost as much as one of all pods.
+	perTurn = 10
 	// takeBackFor is the time limit of the write that takes a deletion out of the ledger again.
 	takeBackFor = 10 * time.Second
 	// maxJump is by how much the API server's clock may run otherwise than this process's between two decisions.
@@ -69,7 +71,7 @@ func (r *Remediator) act(ctx context.Context, plan fleet.Plan, now time.Time) {
 	slices.SortStableFunc(decision.Candidates, func(a, b fleet.Status) int {
 		return r.refused[a.Node.UID].Compare(r.refused[b.Node.UID])
 	})
-	for _, candidate := range decision.Candidates {
+	for _, candidate := range decision.Candidates[:min(perTurn, len(decision.Candidates))] {
 		if at, refused := r.refused[candidate.Node.UID]; refused && now.Sub(at) < refusedFor {
 			return
 		}
@@ -160,7 +162,7 @@ func (r *Remediator) replace(ctx context.Context, candidate fleet.Status, plan f
 	if err := r.store.write(ctx, with); err != nil {
 		log.Warn("the deletion cannot be written into the ledger: nothing is deleted", "error", err)
 	} else if claim = r.confirm(ctx, candidate, plan, serverNow, now); claim == nil {
-		r.takeBack(ctx, ledger, log)
+		r.takeBack(ctx, candidate, ledger, log)
 	} else {
 		r.carryOut(ctx, candidate, claim, ledger, log)
 	}
@@ -168,7 +170,8 @@ func (r *Remediator) replace(ctx context.Context, candidate fleet.Status, plan f
 }
 
 // takeBack writes the ledger as it was before a deletion that is not made, also where the time for that is over.
-func (r *Remediator) takeBack(ctx context.Context, before Ledger, log *slog.Logger) {
+func (r *Remediator) takeBack(ctx context.Context, candidate fleet.Status, before Ledger, log *slog.Logger) {
+	r.refused.Add(candidate.Node.UID, r.Now())
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeBackFor)
 	defer cancel()
 	if err := r.store.write(ctx, before); err != nil {
@@ -183,8 +186,7 @@ func (r *Remediator) carryOut(ctx context.Context, candidate fleet.Status, claim
 	switch {
 	case r.isRefused(ctx, claim, err):
 		log.Warn("the NodeClaim is not deleted", "nodeclaim", claim.GetName(), "error", err)
-		r.refused.Add(candidate.Node.UID, r.Now())
-		r.takeBack(ctx, before, log)
+		r.takeBack(ctx, candidate, before, log)
 	case err != nil:
 		log.Error("it is not known whether the NodeClaim is deleted", "nodeclaim", claim.GetName(), "error", err)
 	default:

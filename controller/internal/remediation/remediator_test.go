@@ -421,10 +421,12 @@ func TestRepeatedDelete(t *testing.T) {
 func TestManyRefusedCandidatesStarveNoOther(t *testing.T) {
 	bad := &pool{name: "bad", size: 60, fails: func(n int) bool { return n <= 12 }}
 	w := newWorld(t, good(), bad)
+	reads := make(map[time.Time]int)
 	w.leaders[0].remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 			of := new(client.ListOptions).ApplyOptions(options)
 			if _, isPods := list.(*corev1.PodList); isPods && of.FieldSelector != nil && of.FieldSelector.String() != "spec.nodeName=bad-9" {
+				reads[w.now]++
 				return apierrors.NewInternalError(context.DeadlineExceeded)
 			}
 			return c.List(ctx, list, options...)
@@ -432,6 +434,9 @@ func TestManyRefusedCandidatesStarveNoOther(t *testing.T) {
 	})
 	w.run(31 * time.Minute) // they are sorted by name: bad-9 is the last of twelve, and a turn is half a minute
 	assert.Equal(t, []string{"bad-9"}, w.deletions)
+	for _, n := range reads {
+		assert.LessOrEqual(t, n, 10, "in one turn")
+	}
 }
 
 // Candidates whose deletion the API server refuses are tried after the others, one in each turn.

@@ -179,6 +179,10 @@ func TestWithheld(t *testing.T) {
 			m.deleted("pool", 10*time.Minute)
 			m.verified("new", "pool", 11*time.Minute)
 		}, LoopGuard, "deletions in NodePool pool that no verified node has followed: 1; the next one not before 2026-11-22T12:20:00Z (30m0s after the last)"},
+		"a node from the future is no answer": {func(m *moment) { // an API server's clock was wrong
+			m.deleted("pool", 10*time.Minute)
+			m.verified("new", "pool", -31*day)
+		}, LoopGuard, "deletions in NodePool pool that no verified node has followed: 1; the next one not before 2026-11-22T12:20:00Z (30m0s after the last)"},
 		"two deletions": {func(m *moment) { m.deleted("pool", 2*time.Hour); m.deleted("pool", 59*time.Minute) }, LoopGuard,
 			"deletions in NodePool pool that no verified node has followed: 2; the next one not before 2026-11-22T12:01:00Z (1h0m0s after the last)"},
 		"another pool's deletion holds, too": {func(m *moment) { m.deleted("third", 19*time.Minute) }, LoopGuard,

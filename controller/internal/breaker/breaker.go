@@ -18,7 +18,7 @@ type Rule string
 const (
 	ControlGroup   Rule = "control-group"   // the checks do not pass in the controller's own pod
 	ControlNode    Rule = "control-node"    // the controller's own node is not verified
-	FailedRechecks Rule = "failed-rechecks" // too many verified nodes fail their rechecks
+	FailedRechecks Rule = "failed-rechecks" // too many verified nodes fail their rechecks, or are re-tainted
 )
 
 // Rules returns the rules for every node, in their order.
@@ -85,10 +85,11 @@ func (s Settings) Unfit(statuses []fleet.Status) map[string]string {
 }
 
 // tooManyFail says how many verified nodes fail their rechecks now, if they are so many that the fault is not the nodes', or "".
+// A re-tainted node counts also while it is drained: whoever drains it does so because of the taint.
 func tooManyFail(statuses []fleet.Status) string {
 	var failed []string
 	for _, status := range statuses {
-		if status.Recheck.Failed && status.Untouchable == "" { // a node that is drained says nothing new
+		if status.Retainted || status.Recheck.Failed && status.Untouchable == "" { // another drained node says nothing new
 			failed = append(failed, status.Node.Name)
 		}
 	}
@@ -96,6 +97,6 @@ func tooManyFail(statuses []fleet.Status) string {
 	if len(failed) < limit {
 		return ""
 	}
-	return fmt.Sprintf("%d of %d nodes fail their rechecks now (%s, ...), they must be fewer than %d",
+	return fmt.Sprintf("%d of %d nodes fail their rechecks now or are re-tainted (%s, ...), they must be fewer than %d",
 		len(failed), len(statuses), strings.Join(failed[:3], ", "), limit)
 }

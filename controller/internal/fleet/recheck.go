@@ -56,7 +56,7 @@ type Recheck struct {
 	Refreshed time.Time // when the False was written last
 	NotReady  time.Time // since when the agent runs and is not ready, on a ready node
 	Spoke     bool      // it has written True since it has been not ready
-	NoAgent   time.Time // since when no agent runs; also of a node that is not verified
+	NoAgent   time.Time // since when no agent runs, without the time that one has run since; also of a node that is not verified
 	SeenSince time.Time // when this process saw the node first
 }
 
@@ -86,6 +86,7 @@ type recheckMemory struct {
 	Recheck
 	heartbeat time.Time // of the condition
 	began     time.Time // when the container was seen first
+	seen      time.Time // when this was noted last
 }
 
 // recheck notes what a verified node and its agent show. An agent needs enough time to find that its node has recovered.
@@ -127,7 +128,10 @@ func (m memory) recheck(condition corev1.NodeCondition, node *corev1.Node, pod *
 		r.NoAgent = now
 	case container != "" && now.Sub(r.began) >= enough: // one that crashes again and again before it has recovered is none
 		r.NoAgent = time.Time{}
+	case container != "" && container == m.container && !r.NoAgent.IsZero(): // a restart lasts a moment
+		r.NoAgent = r.NoAgent.Add(now.Sub(r.seen))
 	}
+	r.seen = now
 	m.container, m.rechecked = container, r
 	return m
 }

@@ -202,6 +202,27 @@ func TestAgentThatReplacesAnother(t *testing.T) {
 	assert.Zero(t, s.only().Recheck.NoAgent)
 }
 
+// Each restart lasts a moment, and the agent checks the node for nearly all of the time.
+func TestRestartsAreNotNoAgent(t *testing.T) {
+	for name, every := range map[string]time.Duration{"twice within five minutes": 4*time.Minute + 50*time.Second, "each minute": time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			s := rechecked(t)
+			s.settings.Rechecks.Interval = 5 * time.Minute // until a node has recovered, it takes longer than that
+			s.say(corev1.ConditionFalse, NetworkFailed)
+			for i := range int(25 * time.Minute / every) {
+				s.objects.Pods[0].Status.ContainerStatuses[0] = corev1.ContainerStatus{State: waiting("")}
+				s.after(10 * time.Second)
+				s.objects.Pods[0].Status.ContainerStatuses[0] = corev1.ContainerStatus{State: running(), ContainerID: fmt.Sprint("containerd://", i)}
+				s.after(every - 10*time.Second)
+				require.Empty(t, s.plan.Conditions)
+				if noAgent := s.only().Recheck.NoAgent; !noAgent.IsZero() {
+					require.Less(t, s.now.Sub(noAgent), s.settings.NoAgentFor)
+				}
+			}
+		})
+	}
+}
+
 // A container that is started again and again is not ready for a moment each time.
 func TestAgentThatHasJustStarted(t *testing.T) {
 	s := rechecked(t)

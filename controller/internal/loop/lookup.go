@@ -36,9 +36,9 @@ func (l lookUp) Act(ctx context.Context, plan fleet.Plan) (requeueAfter time.Dur
 	for _, pod := range wanted {
 		read[pod.UID] = []corev1.Event{}
 	}
-	list := &corev1.EventList{}
 	options := &client.ListOptions{FieldSelector: fields.OneTermEqualSelector("involvedObject.kind", "Pod"), Limit: pageOfEvents}
 	for {
+		list := new(corev1.EventList) // a new one: what a page does not say must not be what the last one said
 		if err := l.Live.List(ctx, list, client.InNamespace(wanted[0].Namespace), options); err != nil {
 			return 0, fmt.Errorf("events of the agents' pods: %w", err)
 		}

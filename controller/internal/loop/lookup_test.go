@@ -2,6 +2,8 @@ package loop
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -83,6 +85,32 @@ func TestEventsOfAllPodsAtOnce(t *testing.T) {
 	_, err = lookUp{l}.Act(t.Context(), fleet.Plan{})
 	require.NoError(t, err)
 	assert.Empty(t, l.events, "the pods are gone")
+}
+
+// inJSON is an API server that answers in JSON: what a page does not say stays as it is in the list that it is read into.
+type inJSON struct {
+	client.Reader
+	pages int
+}
+
+func (j *inJSON) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	switch j.pages++; j.pages {
+	case 1:
+		return json.Unmarshal([]byte(`{"metadata":{"continue":"2"},"items":[{"involvedObject":{"uid":"p"},"reason":"Failed","message":"of another"}]}`), list)
+	case 2:
+		return json.Unmarshal([]byte(`{"metadata":{},"items":[{"involvedObject":{"uid":"p"},"reason":"Pulling"}]}`), list)
+	}
+	return errors.New("there is no third page")
+}
+
+func TestPagesInJSON(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "p", Namespace: "system"}}
+	l := newLoop(new(lists))
+	l.Live = new(inJSON)
+	_, err := lookUp{l}.Act(t.Context(), fleet.Plan{Statuses: []fleet.Status{{Node: new(corev1.Node), Pod: pod, State: fleet.Pending, EventsWanted: true}}})
+	require.NoError(t, err)
+	require.Len(t, l.events["p"].list, 2)
+	assert.Empty(t, l.events["p"].list[1].Message)
 }
 
 // eventLists counts the lists of Events that had time.

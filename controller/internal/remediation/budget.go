@@ -71,9 +71,9 @@ func (s Settings) track(d *Decision, in Input) {
 		}
 	}
 	for _, status := range in.Statuses {
-		if s.wasVerified(status) {
+		if s.wasVerified(status) && !status.Node.CreationTimestamp.After(in.ServerNow) { // else a clock was wrong
 			d.answer(status.Node)
 		}
 	}
-	d.Changed = d.Ledger.forget(in.ServerNow) || d.Changed
+	d.Changed = d.Ledger.forget() || d.Changed
 }

@@ -167,7 +167,13 @@ func (r *Remediator) delete(ctx context.Context, claim *unstructured.Unstructure
 	return r.Client.Delete(ctx, claim, client.Preconditions{UID: &uid, ResourceVersion: &version})
 }
 
-// isRefused reports whether the API server has said that it did not do what it was asked. After any other error it may have.
-func isRefused(err error) bool {
-	return apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err)
+// isRefused reports whether the API server has not deleted a NodeClaim, and nobody else has. After an error that is no answer it
+// may have; so it may after a 409, where the request was repeated on its way.
+func (r *Remediator) isRefused(ctx context.Context, claim *unstructured.Unstructured, err error) bool {
+	if !apierrors.IsConflict(err) && !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
+		return false
+	}
+	live := claim.DeepCopy()
+	err = r.Client.Get(ctx, client.ObjectKeyFromObject(claim), live)
+	return err == nil && live.GetUID() == claim.GetUID() && live.GetDeletionTimestamp() == nil
 }

@@ -103,7 +103,7 @@ func TestSiblingsAreReadInPages(t *testing.T) {
 		pages: map[string]corev1.Pod{"": ownedPod("dns-1", "ReplicaSet", "bad-1"), "2": ownedPod("dns-2", "ReplicaSet", "good-1")}}
 	w.leaders[0].remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{List: p.list})
 	w.run(31 * time.Minute)
-	assert.Equal(t, []string{"", "2"}, p.read, "and not the third page: the sibling is found")
+	assert.Equal(t, []string{"", "2", "", "2"}, p.read, "before and after the ledger is written, and not the third page: the sibling is found")
 	assert.Equal(t, []string{"bad-1"}, w.deletions)
 }
 
@@ -150,7 +150,7 @@ func TestNodeClaimsAreReadInPages(t *testing.T) {
 		},
 	})
 	w.run(31 * time.Minute)
-	assert.Equal(t, []string{"", "2"}, read)
+	assert.Equal(t, []string{"", "2", "", "2"}, read, "before and after the ledger is written")
 	assert.Equal(t, []string{"bad-1"}, w.deletions)
 }
 

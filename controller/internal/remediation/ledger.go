@@ -1,11 +1,12 @@
 package remediation
 
 import (
-	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -14,8 +15,8 @@ import (
 )
 
 const (
-	// kept is how long a deletion is remembered that no verified node has followed. Others are for a day, for the budget.
-	kept = 30 * 24 * time.Hour
+	// kept is how many deletions are remembered: those of ten days at least. Their age does not count: the clock may be wrong.
+	kept = 100
 	// ledgerKey is the key of the ledger in its ConfigMap.
 	ledgerKey = "ledger"
 	// ClearHalt is the annotation on the ledger's ConfigMap that ends halts: NodePools, separated by commas, or * for all.
@@ -48,10 +49,15 @@ type Guard struct {
 	Halted   time.Time `json:"halted,omitzero"`
 }
 
-// parseLedger reads what String has written. An empty text is an empty ledger.
+// parseLedger reads what String has written. An empty text is an error: it would clear halts and budgets.
 func parseLedger(text string) (ledger Ledger, err error) {
-	if err := json.Unmarshal([]byte(cmp.Or(text, "{}")), &ledger); err != nil {
-		return ledger, fmt.Errorf("the ledger is not readable: %w", err)
+	err = json.Unmarshal([]byte(text), &ledger)
+	if err == nil && !strings.Contains(text, "deletions") {
+		err = errors.New("somebody has emptied it")
+	}
+	if err != nil {
+		return ledger, fmt.Errorf("the ledger is not readable: %w; restore it, or delete the ConfigMap: "+
+			"the leader makes it again as it was read last", err)
 	}
 	return ledger, nil
 }
@@ -67,12 +73,9 @@ func (l Ledger) clone() Ledger {
 	return Ledger{Deletions: slices.Clone(l.Deletions), Guards: guards}
 }
 
-// forget drops what no rule needs any more, and reports whether there was something.
-func (l *Ledger) forget(serverNow time.Time) bool {
-	before := len(l.Deletions)
-	l.Deletions = slices.DeleteFunc(l.Deletions, func(d Deletion) bool {
-		age := serverNow.Sub(d.Time)
-		return age > kept || age > budgets()[DailyBudget].period && !d.isInFlight() && l.isAnswered(d, d.NodePool)
-	})
-	return len(l.Deletions) < before
+// forget drops the oldest deletions, and reports whether there were too many.
+func (l *Ledger) forget() bool {
+	tooMany := max(0, len(l.Deletions)-kept)
+	l.Deletions = l.Deletions[tooMany:]
+	return tooMany > 0
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,8 +17,16 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
-// refusedFor is how long a candidate waits whose live objects have withheld its deletion.
-const refusedFor = 5 * time.Minute
+const (
+	// refusedFor is how long a candidate waits whose live objects have withheld its deletion.
+	refusedFor = 5 * time.Minute
+	// perTurn is how many candidates are read live at one decision: a list of a node's pods may cost as much as one of all pods.
+	perTurn = 10
+	// takeBackFor is the time limit of the write that takes a deletion out of the ledger again.
+	takeBackFor = 10 * time.Second
+	// maxJump is by how much the API server's clock may run otherwise than this process's between two decisions.
+	maxJump = time.Minute
+)
 
 // Remediator replaces one node at a time.
 type Remediator struct {
@@ -35,6 +44,9 @@ type Remediator struct {
 	notices breaker.Recent[notice]
 	refused breaker.Recent[types.UID]
 	frozen  bool
+
+	at, serverAt time.Time // of the last decision
+	jumped       time.Time // when the API server's clock was seen to jump, zero: never
 }
 
 // Start decides and acts until ctx ends. The manager calls it when this process has become the leader.
@@ -45,7 +57,7 @@ func (r *Remediator) act(ctx context.Context, plan fleet.Plan, now time.Time) {
 	if serverNow.IsZero() {
 		return
 	}
-	r.refused.Forget(refusedFor, now)
+	r.refused.Forget(time.Hour, now)
 	decision, err := r.decide(ctx, plan, serverNow, now)
 	switch {
 	case apierrors.IsConflict(err):
@@ -55,17 +67,25 @@ func (r *Remediator) act(ctx context.Context, plan fleet.Plan, now time.Time) {
 		decision = Decision{Breakers: map[Rule]string{LedgerFailed: err.Error()}}
 	}
 	r.report(decision, now)
-	for _, candidate := range decision.Candidates {
-		if _, refused := r.refused[candidate.Node.UID]; refused {
-			continue
+	// What was refused comes after the others, and the longest ago first: no refusal keeps another node waiting.
+	slices.SortStableFunc(decision.Candidates, func(a, b fleet.Status) int {
+		return r.refused[a.Node.UID].Compare(r.refused[b.Node.UID])
+	})
+	for _, candidate := range decision.Candidates[:min(perTurn, len(decision.Candidates))] {
+		if at, refused := r.refused[candidate.Node.UID]; refused && now.Sub(at) < refusedFor {
+			return
 		}
-		r.replace(ctx, candidate, plan, decision.Ledger, serverNow, now)
-		return
+		if r.replace(ctx, candidate, plan, decision.Ledger, serverNow, now) || ctx.Err() != nil || !plan.IsFresh(r.Now()) {
+			return
+		}
 	}
 }
 
 // decide decides with the ledger as it is, and writes it if it has to change.
 func (r *Remediator) decide(ctx context.Context, plan fleet.Plan, serverNow, now time.Time) (Decision, error) {
+	if err := r.checkClock(serverNow, now); err != nil {
+		return Decision{}, err
+	}
 	in := Input{Statuses: plan.Statuses, Ledger: r.store.ledger, ControlGroup: r.ControlGroup(), ServerNow: serverNow}
 	decision := r.Settings.Decide(in, now)
 	isIdle := len(decision.Candidates)+len(decision.Withheld) == 0 && !decision.Changed && !r.store.ledger.isHalted()
@@ -89,43 +109,74 @@ func (r *Remediator) decide(ctx context.Context, plan fleet.Plan, serverNow, now
 	return decision, nil
 }
 
-// confirm reads a candidate live, and returns the NodeClaim to delete, or the rule that withholds the deletion.
-func (r *Remediator) confirm(ctx context.Context, candidate fleet.Status, seen fleet.Memory, serverNow, now time.Time) (
-	*unstructured.Unstructured, Rule, string) {
-	live, err := r.readLive(ctx, candidate)
-	if err != nil {
-		return nil, Unreadable, err.Error()
+// checkClock returns an error while the API server's clock has not run as this process's own for some time. One of several API
+// servers may be wrong: by its Date every node is old, and every budget is free.
+func (r *Remediator) checkClock(serverNow, now time.Time) error {
+	if jump := serverNow.Sub(r.serverAt) - now.Sub(r.at); jump.Abs() > maxJump { // 0 at first: both are the longest Duration
+		r.jumped = now
 	}
-	claim, rule, text := r.Settings.Confirm(candidate, live, seen, serverNow, now)
-	if rule == "" && r.DryRun {
-		return nil, DryRun, "NodeClaim " + claim.GetName() + " would be deleted"
+	r.at, r.serverAt = now, serverNow
+	if now.Sub(r.jumped) >= r.Settings.ControlGroupFor {
+		return nil
 	}
-	return claim, rule, text
+	return fmt.Errorf("the API server's clock has jumped: compare the clocks of the API servers; it must be steady for %s",
+		r.Settings.ControlGroupFor)
 }
 
-// replace confirms the deletion of a candidate, writes it into the ledger, and deletes the NodeClaim.
-func (r *Remediator) replace(ctx context.Context, candidate fleet.Status, plan fleet.Plan, ledger Ledger,
-	serverNow, now time.Time) {
-	log := r.Log.With("node", candidate.Node.Name, "nodepool", nodePool(candidate.Node), "reason", candidate.Reason)
-	claim, rule, text := r.confirm(ctx, candidate, plan.Seen, serverNow, now)
-	if rule != "" {
+// confirm reads a candidate live, and returns the NodeClaim to delete. It returns nil if the plan is too old by then, or after it
+// has reported a rule that withholds the deletion.
+func (r *Remediator) confirm(ctx context.Context, candidate fleet.Status, plan fleet.Plan, serverNow, now time.Time) (
+	claim *unstructured.Unstructured) {
+	live, err := r.readLive(ctx, candidate)
+	rule, text := Unreadable, fmt.Sprint(err)
+	if err == nil {
+		claim, rule, text = r.Settings.Confirm(candidate, live, plan.Seen, serverNow, now)
+	}
+	if rule == "" && r.DryRun {
+		rule, text = DryRun, "NodeClaim "+claim.GetName()+" would be deleted"
+	}
+	switch {
+	case rule != "":
 		r.refused.Add(candidate.Node.UID, now)
 		r.withheld(breaker.Withheld{Node: candidate.Node, Rule: rule, Text: text}, now)
-		return
+		return nil
+	case !r.MayAct(plan): // the live reads may have taken long
+		return nil
 	}
-	if !r.MayAct(plan) { // the live reads may have taken long
-		return
-	}
+	return claim
+}
+
+// replace confirms the deletion of a candidate, writes it into the ledger, confirms it again, because that may have taken long,
+// and deletes the NodeClaim. It reports whether it has tried to write the ledger: no other node is replaced in this turn then.
+func (r *Remediator) replace(ctx context.Context, candidate fleet.Status, plan fleet.Plan, ledger Ledger,
+	serverNow, now time.Time) bool {
 	node := candidate.Node
-	entry := Deletion{Time: serverNow.UTC(), NodePool: nodePool(claim), Node: node.Name, NodeUID: node.UID,
-		NodeClaim: claim.GetName(), Reason: candidate.Reason}
+	log := r.Log.With("node", node.Name, "nodepool", nodePool(node), "reason", candidate.Reason)
+	claim := r.confirm(ctx, candidate, plan, serverNow, now)
+	if claim == nil {
+		return false
+	}
 	with := ledger.clone()
-	with.Deletions = append(with.Deletions, entry)
+	with.Deletions = append(with.Deletions, Deletion{Time: serverNow.UTC(), NodePool: nodePool(claim), Node: node.Name,
+		NodeUID: node.UID, NodeClaim: claim.GetName(), Reason: candidate.Reason})
 	if err := r.store.write(ctx, with); err != nil {
 		log.Warn("the deletion cannot be written into the ledger: nothing is deleted", "error", err)
-		return
+	} else if claim = r.confirm(ctx, candidate, plan, serverNow, now); claim == nil {
+		r.takeBack(ctx, candidate, ledger, log)
+	} else {
+		r.carryOut(ctx, candidate, claim, ledger, log)
 	}
-	r.carryOut(ctx, candidate, claim, ledger, log)
+	return true
+}
+
+// takeBack writes the ledger as it was before a deletion that is not made, also where the time for that is over.
+func (r *Remediator) takeBack(ctx context.Context, candidate fleet.Status, before Ledger, log *slog.Logger) {
+	r.refused.Add(candidate.Node.UID, r.Now())
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeBackFor)
+	defer cancel()
+	if err := r.store.write(ctx, before); err != nil {
+		log.Warn("the deletion stays in the ledger", "error", err)
+	}
 }
 
 // carryOut deletes a NodeClaim whose deletion is in the ledger. before is the ledger without it.
@@ -133,12 +184,9 @@ func (r *Remediator) carryOut(ctx context.Context, candidate fleet.Status, claim
 	log *slog.Logger) {
 	err := r.delete(ctx, claim)
 	switch {
-	case isRefused(err):
+	case r.isRefused(ctx, claim, err):
 		log.Warn("the NodeClaim is not deleted", "nodeclaim", claim.GetName(), "error", err)
-		r.refused.Add(candidate.Node.UID, r.Now())
-		if err := r.store.write(ctx, before); err != nil {
-			log.Warn("the deletion stays in the ledger", "error", err)
-		}
+		r.takeBack(ctx, candidate, before, log)
 	case err != nil:
 		log.Error("it is not known whether the NodeClaim is deleted", "nodeclaim", claim.GetName(), "error", err)
 	default:

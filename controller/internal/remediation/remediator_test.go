@@ -322,3 +322,183 @@ func TestNothingIsDeletedOnAnOldPlan(t *testing.T) {
 	w.run(time.Hour)
 	assert.NotEmpty(t, w.deletions)
 }
+
+// writingLedger is the world's client with what happens while the ledger is written.
+func (w *world) writingLedger(during func()) client.Client {
+	return interceptor.NewClient(w.client, interceptor.Funcs{
+		Update: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.UpdateOption) error {
+			err := c.Update(ctx, object, options...)
+			if _, isLedger := object.(*corev1.ConfigMap); isLedger {
+				during()
+			}
+			return err
+		},
+	})
+}
+
+// The write of the ledger takes long, most when an API server recovers, and the nodes with it.
+func TestNodeThatIsReleasedWhileTheLedgerIsWritten(t *testing.T) {
+	w := newBadWorld(t)
+	w.leaders[0].remediator.Client = w.writingLedger(func() {
+		if node := w.nodes["bad-1"]; node != nil && len(node.Spec.Taints) > 0 {
+			w.verify(node)
+		}
+	})
+	w.run(2 * time.Hour)
+	assert.Empty(t, w.deletions)
+	assert.Empty(t, w.ledger().Deletions, "the entry is taken back")
+	assert.Equal(t, 1, w.leaders[0].events.count(RemediationWithheld+" changed: "))
+}
+
+// The plan is too old once the ledger is written.
+func TestWriteOfTheLedgerTakesTooLong(t *testing.T) {
+	w := newBadWorld(t)
+	remediator, now := w.leaders[0].remediator, w.leaders[0].remediator.Now
+	late := time.Duration(0)
+	remediator.Now = func() time.Time { return now().Add(late) }
+	remediator.Client = w.writingLedger(func() { late = 31*time.Second - late })
+	w.run(40 * time.Minute)
+	assert.Empty(t, w.deletions)
+	assert.Empty(t, w.ledger().Deletions)
+}
+
+// The time for all requests ends while the ledger is written: the entry is taken back all the same.
+func TestTimeEndsWhileTheLedgerIsWritten(t *testing.T) {
+	w := newBadWorld(t)
+	remediator := w.leaders[0].remediator
+	ends := func() {}
+	remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+		Update: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.UpdateOption) error {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			defer ends()
+			return c.Update(ctx, object, options...)
+		},
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return c.Get(ctx, key, object, options...)
+		},
+	})
+	w.run(29 * time.Minute)
+	for range 4 { // the first may take the clock, or the ledger's creation
+		ctx, cancel := context.WithCancel(t.Context())
+		ends = cancel
+		w.now = w.now.Add(30 * time.Second)
+		w.group.Ended = w.now
+		l := w.leaders[0]
+		l.turnWith(ctx, w)
+		cancel()
+	}
+	assert.Empty(t, w.deletions)
+	assert.Empty(t, w.ledger().Deletions)
+}
+
+// A proxy or client-go repeats a DELETE whose answer was lost: the second one says 409, because the NodeClaim is going.
+func TestRepeatedDelete(t *testing.T) {
+	for name, refusal := range map[string]error{
+		"conflict":  apierrors.NewConflict(schema.GroupResource{}, "claim-bad-1", nil),
+		"not found": apierrors.NewNotFound(schema.GroupResource{}, "claim-bad-1"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newBadWorld(t)
+			w.leaders[0].remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+				Delete: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.DeleteOption) error {
+					require.NoError(t, c.Delete(ctx, object, options...))
+					return refusal
+				},
+			})
+			w.run(32 * time.Minute)
+			assert.Equal(t, []string{"bad-1"}, w.deletions)
+			assert.Len(t, w.ledger().Deletions, 1, "it counts")
+		})
+	}
+}
+
+// However many candidates are refused live, the next one is tried in the same turn.
+func TestManyRefusedCandidatesStarveNoOther(t *testing.T) {
+	bad := &pool{name: "bad", size: 60, fails: func(n int) bool { return n <= 12 }}
+	w := newWorld(t, good(), bad)
+	reads := make(map[time.Time]int)
+	w.leaders[0].remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			of := new(client.ListOptions).ApplyOptions(options)
+			if _, isPods := list.(*corev1.PodList); isPods && of.FieldSelector != nil && of.FieldSelector.String() != "spec.nodeName=bad-9" {
+				reads[w.now]++
+				return apierrors.NewInternalError(context.DeadlineExceeded)
+			}
+			return c.List(ctx, list, options...)
+		},
+	})
+	w.run(31 * time.Minute) // they are sorted by name: bad-9 is the last of twelve, and a turn is half a minute
+	assert.Equal(t, []string{"bad-9"}, w.deletions)
+	for _, n := range reads {
+		assert.LessOrEqual(t, n, 10, "in one turn")
+	}
+}
+
+// Candidates whose deletion the API server refuses are tried after the others, one in each turn.
+func TestManyRefusedDeletionsStarveNoOther(t *testing.T) {
+	bad := &pool{name: "bad", size: 60, fails: func(n int) bool { return n <= 12 }}
+	w := newWorld(t, good(), bad)
+	w.leaders[0].remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.DeleteOption) error {
+			if object.GetName() != "claim-bad-9" {
+				return apierrors.NewForbidden(schema.GroupResource{}, object.GetName(), nil)
+			}
+			return c.Delete(ctx, object, options...)
+		},
+	})
+	w.run(45 * time.Minute)
+	assert.Equal(t, []string{"bad-9"}, w.deletions)
+}
+
+// One answer with a wrong Date must not empty the ledger, nor open a budget.
+func TestWrongDate(t *testing.T) {
+	w := newWorld(t, good(), &pool{name: "bad", size: 1, fails: always})
+	w.run(32 * time.Minute)
+	require.Len(t, w.ledger().Deletions, 1)
+	before := w.ledger()
+	l := w.leaders[0]
+	right := l.remediator.ServerTime
+	l.remediator.ServerTime = func() time.Time { return right().Add(31 * day) }
+	w.run(2 * time.Minute)
+	assert.True(t, l.breakers["ledger"])
+	assert.Equal(t, 1, l.events.count(RemediationFrozen+" ledger: the API server's clock has jumped"))
+	l.remediator.ServerTime = right
+	w.run(10 * time.Minute)
+	assert.False(t, l.breakers["ledger"])
+	assert.Equal(t, before.Deletions[0].Time, w.ledger().Deletions[0].Time)
+	assert.Len(t, w.deletions, 1)
+
+	l.remediator.ServerTime = func() time.Time { return right().Add(31 * day) }
+	w.run(20 * time.Minute) // one of several API servers is wrong for long
+	l.remediator.ServerTime = right
+	w.run(10 * time.Minute)
+	assert.Equal(t, before.Deletions[0].Time, w.ledger().Deletions[0].Time, "nothing is forgotten")
+}
+
+// Somebody empties the ConfigMap: that clears neither halts nor budgets.
+func TestEmptiedLedger(t *testing.T) {
+	for name, empty := range map[string]map[string]string{"no key": nil, "empty": {ledgerKey: ""}, "no ledger": {ledgerKey: "{}"}, "null": {ledgerKey: "null"}} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, good(), &pool{name: "bad", size: 1, fails: always})
+			w.run(32 * time.Minute)
+			require.Len(t, w.deletions, 1)
+			object := new(corev1.ConfigMap)
+			key := client.ObjectKey{Namespace: namespace, Name: "kube-node-ready-remediation"}
+			require.NoError(t, w.client.Get(t.Context(), key, object))
+			object.Data = empty
+			w.update(object)
+			w.run(2 * time.Hour)
+			assert.Len(t, w.deletions, 1)
+			assert.True(t, w.leaders[0].breakers["ledger"])
+			assert.Equal(t, 1, w.leaders[0].events.count(RemediationFrozen+" ledger: ConfigMap kube-system/kube-node-ready-remediation: the ledger is not readable"))
+			require.NoError(t, w.client.Delete(t.Context(), object))
+			w.run(time.Minute)
+			assert.Len(t, w.ledger().Deletions, 2, "the first one is known, and the next one follows")
+		})
+	}
+}

@@ -278,7 +278,9 @@ func (w *world) tick() {
 }
 
 // turn is one decision of a leader.
-func (l *leader) turn(w *world) {
+func (l *leader) turn(w *world) { l.turnWith(w.t.Context(), w) }
+
+func (l *leader) turnWith(ctx context.Context, w *world) {
 	objects := fleet.Objects{Seen: l.seen, Events: w.events, Nodes: make([]corev1.Node, 0, len(w.nodes)), Pods: make([]corev1.Pod, 0, len(w.nodes))}
 	for _, name := range slices.Sorted(maps.Keys(w.nodes)) {
 		slim, err := fleet.SlimNode(condition, nodepatch.Annotation, DoNotDisrupt, DoNotDelete)(w.nodes[name].DeepCopy())
@@ -293,7 +295,7 @@ func (l *leader) turn(w *world) {
 	for _, candidate := range testSettings().Decide(in, w.now).Candidates {
 		assert.True(w.t, candidate.ChangesWithTime(), "else no plan would be made again")
 	}
-	l.remediator.Once(w.t.Context(), l.remediator.Settings.Settings, l.remediator.act)
+	l.remediator.Once(ctx, l.remediator.Settings.Settings, l.remediator.act)
 }
 
 func agentPod(node string) *corev1.Pod {

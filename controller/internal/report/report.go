@@ -23,6 +23,9 @@ import (
 // NewLimit returns how many conditions are written, at most: 5 a second.
 func NewLimit() *rate.Limiter { return rate.NewLimiter(5, 5) }
 
+// afterConflict is when to decide again about a node that was not as in the cache.
+const afterConflict = 5 * time.Second
+
 // Reasons of the controller's Events, and the agent's for a node whose checks fail.
 const (
 	NodeNotStarted = "NodeNotStarted"
@@ -49,9 +52,13 @@ func (r *Reporter) Act(ctx context.Context, plan fleet.Plan) (requeueAfter time.
 		if !r.Limit.Allow() || ctx.Err() != nil {
 			return time.Second, err
 		}
-		err = errors.Join(err, r.write(ctx, plan.Conditions[which]))
+		failure := r.write(ctx, plan.Conditions[which])
+		if apierrors.IsConflict(failure) { // the node has changed since, perhaps in nothing that another decision follows
+			requeueAfter, failure = afterConflict, nil
+		}
+		err = errors.Join(err, failure)
 	}
-	return 0, err
+	return requeueAfter, err
 }
 
 func (r *Reporter) write(ctx context.Context, condition fleet.Condition) error {
@@ -64,8 +71,8 @@ func (r *Reporter) write(ctx context.Context, condition fleet.Condition) error {
 		Message: kube.Shorten(condition.Message),
 	}, r.ServerTime())
 	switch {
-	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-		return nil // the node is gone, or has changed since: that leads to another decision
+	case apierrors.IsNotFound(err):
+		return nil
 	case err != nil:
 		return fmt.Errorf("condition of node %s: %w", node.Name, err)
 	}

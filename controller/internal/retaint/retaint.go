@@ -20,7 +20,7 @@ import (
 
 // The rules for one node. Those of package breaker are for every node.
 const (
-	Budget   breaker.Rule = "budget"    // too many nodes of its group have the failed taint
+	Budget   breaker.Rule = "budget"    // too many nodes of its group, or of the cluster, have the failed taint
 	CoolDown breaker.Rule = "cool-down" // it was re-tainted just now
 	Changed  breaker.Rule = "changed"   // the live node differs from the cache
 	Peers    breaker.Rule = "peers"     // there are too few other nodes to tell
@@ -140,22 +140,24 @@ func (s Settings) unprovenPeers(candidate *corev1.Node, statuses []fleet.Status)
 	return fmt.Sprintf("%d other nodes are ready, and no agent answers: it must be %d to tell whose fault that is", others, enough)
 }
 
-// budget allows a tenth of a group's nodes to have the failed taint, or one.
+// budget allows a tenth of a group's nodes to have the failed taint, or one; and likewise of all nodes: a fault may creep through
+// many small groups.
 func (s Settings) budget(candidate *corev1.Node, statuses []fleet.Status) (breaker.Rule, string) {
-	group := groupOf(candidate)
-	nodes, tainted := 0, 0
-	for _, status := range statuses {
-		if group.name != "" && groupOf(status.Node) != group {
-			continue
+	for _, of := range []group{groupOf(candidate), {}} {
+		nodes, tainted := 0, 0
+		for _, status := range statuses {
+			if of.name != "" && groupOf(status.Node) != of {
+				continue
+			}
+			nodes++
+			if fleet.HasTaint(status.Node, s.Fleet.Request.FailedTaintKey) {
+				tainted++
+			}
 		}
-		nodes++
-		if fleet.HasTaint(status.Node, s.Fleet.Request.FailedTaintKey) {
-			tainted++
+		if allowed := max(1, nodes/10); tainted >= allowed {
+			return Budget, fmt.Sprintf("%d of %d nodes of %s have the taint %s, at most %d may have",
+				tainted, nodes, of, s.Fleet.Request.FailedTaintKey, allowed)
 		}
-	}
-	if allowed := max(1, nodes/10); tainted >= allowed {
-		return Budget, fmt.Sprintf("%d of %d nodes of %s have the taint %s, at most %d may have",
-			tainted, nodes, group, s.Fleet.Request.FailedTaintKey, allowed)
 	}
 	return "", ""
 }

@@ -185,13 +185,33 @@ func TestBudget(t *testing.T) {
 	assert.Equal(t, []string{"n0", "n3"}, names(m.decide().Candidates), "20 nodes: at most 2; 40 nodes: at most 4")
 	m.taint(4, "dns")
 	m.taint(5, release)
-	m.taint(6, release)
+	m.taint(6, "dns")
 	m.taint(9, "dns") // an agent's: it counts all the same
 	d := m.decide()
 	assert.Empty(t, d.Candidates)
 	require.NotEmpty(t, d.Withheld)
 	assert.Equal(t, breaker.Withheld{Node: m.in.Statuses[0].Node, Rule: Budget,
 		Text: "2 of 20 nodes of karpenter.sh/nodepool=small have the taint node-ready/failed, at most 2 may have"}, d.Withheld[0])
+}
+
+// Of all groups together a tenth of the nodes, or one.
+func TestBudgetOfTheCluster(t *testing.T) {
+	for nodes, allowed := range map[int]int{5: 1, 19: 1, 20: 2, 100: 10} {
+		m := newMoment(nodes).fail(1)
+		for i := range m.in.Statuses {
+			m.in.Statuses[i].Node.Labels[nodePool] = fmt.Sprint(i)
+		}
+		for i := range allowed - 1 {
+			m.taint(i+1, "dns") // whoever has added it
+		}
+		assert.NotEmpty(t, m.decide().Candidates, nodes)
+		m.taint(allowed, "dns")
+		d := m.decide()
+		assert.Empty(t, d.Candidates, nodes)
+		require.Len(t, d.Withheld, 1)
+		assert.Equal(t, breaker.Withheld{Node: m.in.Statuses[0].Node, Rule: Budget, Text: fmt.Sprintf(
+			"%d of %d nodes of the cluster have the taint node-ready/failed, at most %d may have", allowed, nodes, allowed)}, d.Withheld[0])
+	}
 }
 
 // After an outage the agents need some rounds. What fails for longer fails for another reason.

@@ -87,8 +87,8 @@ func (t *Tainter) isBehind(ctx context.Context, statuses []fleet.Status) bool {
 	if err != nil && !apierrors.IsNotFound(err) {
 		return true
 	}
-	if err != nil || live.UID != t.last.UID || !nodepatch.HasFailedTaint(live, t.Settings.Fleet.Request) {
-		t.last = nil // it is gone, or does not have the taint
+	if err != nil || live.UID != t.last.UID || !isRetainted(live, t.Settings.Fleet) {
+		t.last = nil // it is gone, or does not have the taint, which may be there with the value of somebody else
 	}
 	return t.last != nil
 }
@@ -195,15 +195,17 @@ func (s Settings) whyRemoved(status fleet.Status) string {
 // whether it was there.
 func RemoveFailedTaint(ctx context.Context, patcher *nodepatch.Patcher, settings fleet.Settings) (removed bool, err error) {
 	live, err := patcher.Get(ctx)
-	if err != nil {
+	if err != nil || !isRetainted(live, settings) {
 		return false, err
 	}
-	for _, taint := range live.Spec.Taints {
-		if taint.Key == settings.Request.FailedTaintKey && taint.Value == settings.FailedTaintValue {
-			return true, patcher.RemoveFailedTaint(ctx, live, settings.Request)
-		}
-	}
-	return false, nil
+	return true, patcher.RemoveFailedTaint(ctx, live, settings.Request)
+}
+
+// isRetainted is fleet.Settings.IsRetainted of a live node.
+func isRetainted(live *nodepatch.Node, settings fleet.Settings) bool {
+	return slices.ContainsFunc(live.Spec.Taints, func(taint nodepatch.Taint) bool {
+		return taint.Key == settings.Request.FailedTaintKey && taint.Value == settings.FailedTaintValue
+	})
 }
 
 func (t *Tainter) patcher(node string) *nodepatch.Patcher {

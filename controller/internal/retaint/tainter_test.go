@@ -535,3 +535,51 @@ func TestRemovalsThatHangDelayNoOther(t *testing.T) {
 	}
 	assert.Equal(t, []string{"n0", "n1"}, w.retainted())
 }
+
+// Something cordons and drains each re-tainted node: a fault that creeps through one-node groups does not take the fleet.
+func TestCreepingFaultWithCordonedNodes(t *testing.T) {
+	for name, cordons := range map[string]bool{"cordoned": true, "not cordoned": false} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 30)
+			for i := range 30 {
+				w.update(fmt.Sprintf("n%d", i), func(n *corev1.Node) { n.Labels[nodePool] = "pool-" + n.Name })
+			}
+			w.run(10 * time.Minute)
+			for i := range 30 {
+				w.failing[fmt.Sprintf("n%d", i)] = "NetworkFailed"
+				w.run(20 * time.Second)
+				for _, name := range w.retainted() {
+					w.update(name, func(n *corev1.Node) { n.Spec.Unschedulable = cordons })
+				}
+			}
+			assert.Len(t, w.retainted(), 2)
+			assert.True(t, w.breakers["failed-rechecks"])
+		})
+	}
+}
+
+// A re-taint has failed, and somebody else taints the node with the same key: the others are re-tainted all the same.
+func TestForeignValueAfterAFailedRetaint(t *testing.T) {
+	for name, taint := range map[string]corev1.Taint{
+		"NoSchedule": {Key: failed, Value: "by-hand", Effect: corev1.TaintEffectNoSchedule},
+		"no agent":   {Key: failed, Value: "by-hand", Effect: corev1.TaintEffectNoExecute}, // the rules exclude the node
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 60)
+			w.run(10 * time.Minute)
+			w.patching = func(node string) error {
+				if node == "n1" {
+					w.update(node, func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{taint} })
+					return apierrors.NewInternalError(errors.New("no answer"))
+				}
+				return nil
+			}
+			w.failing["n1"] = "DNSFailed"
+			w.run(10 * time.Second)
+			w.failing["n2"] = "DNSFailed"
+			w.run(time.Minute)
+			assert.Equal(t, []string{"n2"}, w.retainted())
+			assert.Equal(t, []corev1.Taint{taint}, w.node("n1").Spec.Taints)
+		})
+	}
+}

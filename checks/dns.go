@@ -82,7 +82,7 @@ func (d DNS) probeName(ctx context.Context, resolver Resolver, name string, reme
 	host, _, _ := net.SplitHostPort(d.Kubernetes)
 	service, _ := netip.ParseAddr(host) // some platforms set a name: it equals no answer
 	isExpected := func(addrs []netip.Addr) bool {
-		return host == "" || !isKubernetes(name) ||
+		return host == "" || !strings.HasPrefix(name+".", "kubernetes.default.") ||
 			slices.ContainsFunc(addrs, func(addr netip.Addr) bool { return addr.Unmap() == service })
 	}
 	found, warnings, err := resolver.lookup(ctx, name, isExpected)
@@ -105,12 +105,6 @@ func (d DNS) probeName(ctx context.Context, resolver Resolver, name string, reme
 		warnings = append(warnings, differs)
 	}
 	return outcome{detail: detail, warnings: warnings}
-}
-
-// isKubernetes: in a cluster, name is that of the kubernetes service.
-func isKubernetes(name string) bool {
-	rest, ok := strings.CutPrefix(strings.TrimSuffix(name, ".")+".", "kubernetes.default.")
-	return ok && (rest == "" || strings.HasPrefix(rest, "svc."))
 }
 
 // probeRoot asks the one server of resolver for the name servers of the root. Any reply is a pass: it proves the path.

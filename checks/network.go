@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"strings"
 	"syscall"
 )
@@ -58,8 +57,7 @@ func (n Network) dial(ctx context.Context, target Target) outcome {
 	}))
 }
 
-// resolve returns the addresses of a host: itself if it is one, those of /etc/hosts if it is listed there, else those of DNS, at
-// most 8 of each family.
+// resolve returns all addresses of a host: itself if it is one, those of /etc/hosts if it is listed there, else those of DNS.
 func (n Network) resolve(ctx context.Context, host string) ([]netip.Addr, error) {
 	noServer := func(context.Context, string, string) (net.Conn, error) { return nil, errors.ErrUnsupported }
 	hostsFile := &net.Resolver{PreferGo: true, Dial: noServer} // package net's resolver without a server: also parses an address
@@ -74,11 +72,7 @@ func (n Network) resolve(ctx context.Context, host string) ([]netip.Addr, error)
 	if err != nil {
 		return nil, fail(withFullName(err, "the name of the target does not resolve: check it, and the dns check"), "%w", err)
 	}
-	dials := make(map[int]int) // by the bits of the family
-	return slices.DeleteFunc(found.addrs, func(addr netip.Addr) bool {
-		dials[addr.BitLen()]++
-		return dials[addr.BitLen()] > maxDials
-	}), nil
+	return found.addrs, nil
 }
 
 // combine makes one verdict of the outcomes for the addresses of a target's name.

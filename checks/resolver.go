@@ -54,7 +54,7 @@ type answer struct {
 	server string // which replied
 }
 
-// suffices reports whether the addresses of the family that is answered first are enough, else both are awaited.
+// suffices reports whether the addresses of the family that is answered first are enough; else both are awaited.
 type suffices func([]netip.Addr) bool
 
 // lookup resolves name. Warnings name the servers that failed before another one answered. The error is the first one that is

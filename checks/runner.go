@@ -128,12 +128,8 @@ func (r Runner) retry(ctx context.Context, check Check, retries int) Attempt {
 func printable(text string) string {
 	const most = 2 << 10
 	if len(text) > most {
-		text = strings.ToValidUTF8(text[:most], "") + "..."
+		text = text[:most] + "..."
 	}
-	return strings.Map(func(r rune) rune {
-		if strconv.IsPrint(r) {
-			return r
-		}
-		return ' '
-	}, text)
+	words := strings.FieldsFunc(strings.ToValidUTF8(text, ""), func(r rune) bool { return !strconv.IsPrint(r) })
+	return strings.Join(words, " ")
 }

@@ -29,13 +29,10 @@ func Listen(port int, handler http.Handler, timeout time.Duration) (*http.Server
 	return server, nil
 }
 
-const (
-	maxOfAddress   = 8
-	maxConnections = 64
-)
+const maxOfAddress, maxConnections = 8, 64
 
 // connections bounds how many connections the server holds, because any pod may connect. It closes the oldest one of the address
-// that has most, never the new one: that may be kubelet's probe, which is answered at once. An attacker may have kubelet's address.
+// that has most, never the new one: that may be kubelet's probe, also if the others have kubelet's address.
 type connections struct {
 	mu   sync.Mutex
 	open []net.Conn // the oldest first

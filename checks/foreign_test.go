@@ -40,7 +40,7 @@ func outcomeOf(t *testing.T, check Check) Attempt {
 
 func TestForeignHTTPAnswers(t *testing.T) {
 	t.Parallel()
-	const clear = "\x1b[2J\x1b[31m"
+	const escapes = "\x1b[2J\x1b[31m"
 	header := func(bytes int) string {
 		return "HTTP/1.1 200 OK\r\nX-Header: " + strings.Repeat("a", bytes) + "\r\nContent-Length: 0\r\n\r\n"
 	}
@@ -49,13 +49,13 @@ func TestForeignHTTPAnswers(t *testing.T) {
 		says, peer string // what is said about an HTTPS target and about a peer; "": it passes
 		detail     string
 	}{
-		"a status text":              {answer: "HTTP/1.1 404 " + clear + "gone\r\n\r\n", says: ": 404 Not Found", peer: "answers 404 Not Found"},
-		"an unknown status":          {answer: "HTTP/1.1 499 " + clear + "gone\r\n\r\n", says: ": 499", peer: "answers 499"},
-		"the status text of a pass":  {answer: "HTTP/1.1 200 " + clear + "fine\r\nContent-Length: 0\r\n\r\n", detail: " 200 OK"},
+		"a status text":              {answer: "HTTP/1.1 404 " + escapes + "gone\r\n\r\n", says: ": 404 Not Found", peer: "answers 404 Not Found"},
+		"an unknown status":          {answer: "HTTP/1.1 499 " + escapes + "gone\r\n\r\n", says: ": 499", peer: "answers 499"},
+		"the status text of a pass":  {answer: "HTTP/1.1 200 " + escapes + "fine\r\nContent-Length: 0\r\n\r\n", detail: " 200 OK"},
 		"a status line of 9 MB":      {answer: "HTTP/1.1 404 " + strings.Repeat("a", 9<<20) + "\r\n\r\n", says: "exceeded 16384 bytes", peer: "exceeded 16384 bytes"},
 		"a header of 9 MB":           {answer: header(9 << 20), says: "exceeded 16384 bytes", peer: "exceeded 16384 bytes"},
 		"a header of 12 kB":          {answer: header(12 << 10), detail: " 200 OK"},
-		"a header that is malformed": {answer: "HTTP/1.1 200 OK\r\n" + clear + strings.Repeat("a", 9000) + "\r\n\r\n", says: "malformed", peer: "malformed"},
+		"a header that is malformed": {answer: "HTTP/1.1 200 OK\r\n" + escapes + strings.Repeat("a", 9000) + "\r\n\r\n", says: "malformed", peer: "malformed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
@@ -21,6 +22,8 @@ type DNS struct {
 	Resolver *Resolver // nil: the one of /etc/resolv.conf at the time of the attempt
 	Outside  string    // the reason to skip the names of the cluster; "" inside a cluster
 	Port     string    // of the servers given by address; "" is 53
+	// Kubernetes is host:port of the kubernetes service, which its name must resolve to; "": the answer is not compared.
+	Kubernetes string
 }
 
 // Name implements Check.
@@ -50,13 +53,13 @@ func (d DNS) Try(ctx context.Context) (Report, error) {
 	})
 	report, err := combine(inParallel(names, func(name string) outcome {
 		if !isIP(name) {
-			return probeName(ctx, resolver, name, func(err error) string { return dnsRemedy(err, name, domain) })
+			return d.probeName(ctx, resolver, name, func(err error) string { return dnsRemedy(err, name, domain) })
 		}
 		direct := Resolver{Servers: []string{d.server(name)}, Network: resolver.Network}
 		if external < 0 {
 			return probeRoot(ctx, direct)
 		}
-		o := probeName(ctx, direct, strings.TrimSuffix(names[external], ".")+".", serverRemedy)
+		o := d.probeName(ctx, direct, strings.TrimSuffix(names[external], ".")+".", serverRemedy)
 		o.detail = "by " + name + ": " + o.detail
 		return o
 	}))
@@ -75,12 +78,33 @@ func resolverOrSystem(resolver *Resolver) (Resolver, error) {
 	return SystemResolver()
 }
 
-func probeName(ctx context.Context, resolver Resolver, name string, remedy func(error) string) outcome {
-	addrs, warnings, err := resolver.lookup(ctx, name, false)
+func (d DNS) probeName(ctx context.Context, resolver Resolver, name string, remedy func(error) string) outcome {
+	host, _, _ := net.SplitHostPort(d.Kubernetes)
+	service, _ := netip.ParseAddr(host) // some platforms set a name: it equals no answer
+	isExpected := func(addrs []netip.Addr) bool {
+		return host == "" || !strings.HasPrefix(name+".", "kubernetes.default.") ||
+			slices.ContainsFunc(addrs, func(addr netip.Addr) bool { return addr.Unmap() == service })
+	}
+	found, warnings, err := resolver.lookup(ctx, name, isExpected)
 	if err != nil {
 		return outcome{err: &Failure{Cause: err, Remedy: remedy(err)}}
 	}
-	return outcome{detail: fmt.Sprintf("%s is %s", name, addrs[0].Unmap()), warnings: warnings}
+	detail := fmt.Sprintf("%s is %s", name, found.addrs[0].Unmap())
+	if !isExpected(found.addrs) {
+		differs := detail + " and KUBERNETES_SERVICE_HOST is " + host // which some platforms set to another address
+		random := fmt.Sprintf("kubernetes.%08x%s", rand.Uint32(), strings.TrimPrefix(found.name, "kubernetes.default"))
+		resolver.Servers = []string{found.server}
+		switch _, _, failure := resolver.resolve(ctx, random, share(ctx, 3), isExpected); {
+		case failure == nil:
+			return outcome{err: fail("this is not the cluster's DNS: set clusterDNS in the kubelet configuration of this node, or remove "+
+				"the wildcard upstream", "%s, but name server %s answers any name, also a random one beside it", differs, found.server)}
+		case !isNegative(failure):
+			failure.name = "a random name beside it" // the text is the same each time
+			return outcome{err: &Failure{Cause: fmt.Errorf("%s, and %w", differs, failure), Remedy: remedy(failure)}}
+		}
+		warnings = append(warnings, differs)
+	}
+	return outcome{detail: detail, warnings: warnings}
 }
 
 // probeRoot asks the one server of resolver for the name servers of the root. Any reply is a pass: it proves the path.

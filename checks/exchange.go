@@ -141,7 +141,7 @@ func parseReply(query, message []byte) (reply, bool) {
 	return reply{Header: header, answers: received, hasAdditional: binary.BigEndian.Uint16(message[10:]) > 0}, true
 }
 
-// addresses returns the addresses in the answers of a record type, A or AAAA: a server follows CNAME records itself. The
+// addresses returns the first addresses in the answers of a record type, A or AAAA: a server follows CNAME records itself. The
 // error is the response code, or errNoData, errSinkhole, errLameReferral or errMalformed.
 func (r reply) addresses(recordType dnsmessage.Type) ([]netip.Addr, error) {
 	if r.RCode != dnsmessage.RCodeSuccess {
@@ -168,7 +168,7 @@ func (r reply) addresses(recordType dnsmessage.Type) ([]netip.Addr, error) {
 			return nil, errMalformed
 		case addr.Unmap().IsUnspecified():
 			negative = errSinkhole
-		default:
+		case len(addrs) < maxDials: // an answer may have thousands
 			addrs = append(addrs, addr)
 		}
 	}

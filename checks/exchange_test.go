@@ -171,15 +171,13 @@ func TestUDPReplies(t *testing.T) {
 			m[at], m[at+1] = 0xc0|byte(at>>8), byte(at)
 			return [][]byte{m}
 		}, "malformed reply"},
-		"more than 1,232 bytes": {only(nil, many...), "200 addresses"},
+		"more than 1,232 bytes": {only(nil, many...), "192.0.2.1 192.0.2.2 192.0.2.3 192.0.2.4 192.0.2.5 192.0.2.6 192.0.2.7 192.0.2.8"},
 	} {
 		t.Run(title, func(t *testing.T) {
 			t.Parallel()
 			addrs, err := Resolver{}.query(limited(t, enough), replier(t, test.packets), name, dnsmessage.TypeA)
 			got := text(err)
-			if len(addrs) > 10 {
-				got = fmt.Sprintf("%d addresses", len(addrs))
-			} else if err == nil {
+			if err == nil {
 				got = strings.Trim(fmt.Sprint(addrs), "[]")
 			}
 			assert.Equal(t, test.want, got)

@@ -61,20 +61,27 @@ func (n Network) get(ctx context.Context, target Target) outcome {
 		return outcome{err: httpsFailure(target.URL, err)}
 	}
 	_ = response.Body.Close()
+	status := statusOf(response)
 	if response.StatusCode >= http.StatusBadRequest {
 		return outcome{err: fail("the network works, the target returned an error: ask its owner, or remove it from NETWORK_TARGETS",
-			"GET %s: %s", target.URL, response.Status)}
+			"GET %s: %s", target.URL, status)}
 	}
-	return outcome{detail: "GET " + target.URL + " " + response.Status}
+	return outcome{detail: "GET " + target.URL + " " + status}
 }
 
 // transportOver returns a transport for one request over a connection.
 func transportOver(conn net.Conn) *http.Transport {
 	return &http.Transport{
-		Proxy:             nil, // the check proves the pod's own path
-		DisableKeepAlives: true,
-		DialContext:       func(context.Context, string, string) (net.Conn, error) { return conn, nil },
+		Proxy:                  nil, // the check proves the pod's own path
+		DisableKeepAlives:      true,
+		MaxResponseHeaderBytes: 16 << 10,
+		DialContext:            func(context.Context, string, string) (net.Conn, error) { return conn, nil },
 	}
+}
+
+// statusOf returns the code and its usual text: the server's own may be anything.
+func statusOf(response *http.Response) string {
+	return strings.TrimSpace(fmt.Sprint(response.StatusCode, " ", http.StatusText(response.StatusCode)))
 }
 
 // dialFirst connects to all addresses in parallel and returns the first connection: one of them may drop packets.

@@ -45,7 +45,7 @@ const (
 	typeAAAA = 28
 )
 
-// nameServer is a DNS server on loopback, UDP and TCP, that replies by script, and NXDOMAIN to other names.
+// nameServer is a DNS server on loopback, UDP and TCP, that replies by script, that of "*" to other names, else NXDOMAIN.
 type nameServer struct {
 	address string
 	names   map[string]script
@@ -125,10 +125,7 @@ func (s *nameServer) serveUDP(packets net.PacketConn) {
 		}
 		question := slices.Clone(buffer[:n])
 		name, kind := questionOf(question)
-		sc, known := s.names[name]
-		if !known {
-			sc = script{rcode: nxDomain}
-		}
+		sc := s.scriptOf(name)
 		count := s.count(name, kind)
 		if sc.kills != nil {
 			sc.kills.Store(true)
@@ -152,12 +149,20 @@ func (s *nameServer) serveStream(conn net.Conn) {
 			return
 		}
 		name, kind := questionOf(question)
-		sc, known := s.names[name]
-		if !known {
-			sc = script{rcode: nxDomain}
-		}
+		sc := s.scriptOf(name)
 		writeStream(conn, sc.reply(question, kind, false))
 	}
+}
+
+// scriptOf returns the script of a name, that of any other name, or NXDOMAIN.
+func (s *nameServer) scriptOf(name string) script {
+	if sc, known := s.names[name]; known {
+		return sc
+	}
+	if sc, known := s.names["*"]; known {
+		return sc
+	}
+	return script{rcode: nxDomain}
 }
 
 // writeStream writes one message behind its length.

@@ -68,11 +68,11 @@ func (n Network) resolve(ctx context.Context, host string) ([]netip.Addr, error)
 	if err != nil {
 		return nil, err
 	}
-	addrs, _, err := resolver.lookup(ctx, host, true)
+	found, _, err := resolver.lookup(ctx, host, func([]netip.Addr) bool { return false })
 	if err != nil {
 		return nil, fail(withFullName(err, "the name of the target does not resolve: check it, and the dns check"), "%w", err)
 	}
-	return addrs, nil
+	return found.addrs, nil
 }
 
 // combine makes one verdict of the outcomes for the addresses of a target's name.

@@ -148,7 +148,7 @@ func healthz(ctx context.Context, peer Peer) error {
 	}
 	_ = response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s connects, but /healthz answers %s", peer, response.Status)
+		return fmt.Errorf("%s connects, but /healthz answers %s", peer, statusOf(response))
 	}
 	return nil
 }

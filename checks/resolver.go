@@ -47,17 +47,27 @@ func share(ctx context.Context, parts int) time.Duration {
 	return time.Until(deadline) / time.Duration(parts)
 }
 
-// lookup resolves name to the addresses of the family that answers first, or, with every, of both. Warnings name the
-// servers that failed before another one answered. The error is the first one that is not negative, else the first one.
-func (r Resolver) lookup(ctx context.Context, name string, every bool) (addrs []netip.Addr, warnings []string, err error) {
+// answer is what a name resolves to.
+type answer struct {
+	addrs  []netip.Addr
+	name   string // absolute
+	server string // which replied
+}
+
+// suffices reports whether the addresses of the family that is answered first are enough; else both are awaited.
+type suffices func([]netip.Addr) bool
+
+// lookup resolves name. Warnings name the servers that failed before another one answered. The error is the first one that is
+// not negative, else the first one.
+func (r Resolver) lookup(ctx context.Context, name string, enough suffices) (found answer, warnings []string, err error) {
 	failed := &dnsError{name: name, err: errNotName}
 	wait := share(ctx, max(3, len(r.Servers))) // a lost packet must not cost the whole attempt, and every server has its turn
 	names, diagnosis := r.candidates(name)
 	for _, candidate := range names {
-		addrs, more, failure := r.resolve(ctx, candidate, wait, every)
+		found, more, failure := r.resolve(ctx, candidate, wait, enough)
 		warnings = append(warnings, more...)
 		if failure == nil {
-			return addrs, warnings, nil
+			return found, warnings, nil
 		}
 		isBetter := errors.Is(failed, errNotName) || (isNegative(failed) && !isNegative(failure))
 		if isBetter && !errors.Is(failure, errNotName) {
@@ -73,22 +83,22 @@ func (r Resolver) lookup(ctx context.Context, name string, every bool) (addrs []
 		}
 	}
 	for _, candidate := range diagnosis {
-		if _, _, failure := r.resolve(ctx, candidate, wait, every); failure == nil {
+		if _, _, failure := r.resolve(ctx, candidate, wait, enough); failure == nil {
 			failed.fullName = strings.TrimSuffix(candidate, ".")
 			break
 		}
 	}
-	return nil, nil, failed
+	return answer{}, nil, failed
 }
 
 // resolve asks the servers in turn for an absolute name, each for at most wait, until one of them answers, or all have
 // failed other than by a timeout, or ctx ends. It returns what lookup does.
-func (r Resolver) resolve(ctx context.Context, name string, wait time.Duration, every bool) ([]netip.Addr, []string, *dnsError) {
+func (r Resolver) resolve(ctx context.Context, name string, wait time.Duration, enough suffices) (answer, []string, *dnsError) {
 	failures := make(map[string]*dnsError)
 	mayAnswer := func(server string) bool { return failures[server] == nil || isTimeout(failures[server]) }
 	for i := 0; i == 0 || (ctx.Err() == nil && slices.ContainsFunc(r.Servers, mayAnswer)); i++ {
 		server := r.Servers[i%len(r.Servers)]
-		addrs, err := r.ask(ctx, server, name, wait, every)
+		addrs, err := r.ask(ctx, server, name, wait, enough)
 		failure := &dnsError{name: name, server: server, err: err}
 		if err == nil || isNegative(err) {
 			var warnings []string
@@ -98,9 +108,9 @@ func (r Resolver) resolve(ctx context.Context, name string, wait time.Duration, 
 				}
 			}
 			if err == nil {
-				return addrs, warnings, nil
+				return answer{addrs, name, server}, warnings, nil
 			}
-			return nil, warnings, failure
+			return answer{}, warnings, failure
 		}
 		// A reply counts more than a timeout of the same server, before it or after it. So does a truncated one.
 		if before := failures[server]; mayAnswer(server) && (before == nil || !errors.Is(before, errTruncated)) {
@@ -108,7 +118,7 @@ func (r Resolver) resolve(ctx context.Context, name string, wait time.Duration, 
 		}
 	}
 	if len(failures) == 1 {
-		return nil, nil, failures[r.Servers[0]]
+		return answer{}, nil, failures[r.Servers[0]]
 	}
 	var errs []error
 	for _, server := range r.Servers {
@@ -116,11 +126,11 @@ func (r Resolver) resolve(ctx context.Context, name string, wait time.Duration, 
 			errs = append(errs, fmt.Errorf("%s: %w", server, f.err))
 		}
 	}
-	return nil, nil, &dnsError{name: name, err: join(errs, ", ")}
+	return answer{}, nil, &dnsError{name: name, err: join(errs, ", ")}
 }
 
-// ask asks one server for the A and AAAA records of an absolute name at once. One of them is enough, without every.
-func (r Resolver) ask(ctx context.Context, server, name string, wait time.Duration, every bool) ([]netip.Addr, error) {
+// ask asks one server for the A and AAAA records of an absolute name at once.
+func (r Resolver) ask(ctx context.Context, server, name string, wait time.Duration, enough suffices) ([]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	type family struct {
@@ -135,7 +145,7 @@ func (r Resolver) ask(ctx context.Context, server, name string, wait time.Durati
 		}()
 	}
 	first := <-families
-	if first.err == nil && !every {
+	if first.err == nil && enough(first.addrs) {
 		return first.addrs, nil
 	}
 	switch second := <-families; {

@@ -3,6 +3,7 @@ package checks
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -132,17 +133,17 @@ func TestSearchOrder(t *testing.T) {
 			server := newNameServer(t, "127.0.0.1", tcpOpen, test.names)
 			r := Resolver{Servers: []string{server.address}, Search: test.search}
 
-			addrs, warnings, err := r.lookup(limited(t, enough), test.name, false)
+			found, warnings, err := r.lookup(limited(t, enough), test.name, firstFamily)
 
 			assert.Equal(t, test.asked, server.asked())
 			assert.Empty(t, warnings)
 			if test.err != "" {
 				require.EqualError(t, err, strings.ReplaceAll(test.err, "{server}", server.address))
-				assert.Empty(t, addrs)
+				assert.Empty(t, found)
 				return
 			}
 			require.NoError(t, err)
-			assert.Equal(t, parseAddrs(known.a), addrs)
+			assert.Equal(t, parseAddrs(known.a), found.addrs)
 		})
 	}
 }
@@ -152,9 +153,9 @@ func TestOneQueryOfEachType(t *testing.T) {
 	t.Parallel()
 	server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"web.example.org.": {a: known.a, aaaa: []string{"2001:db8::1"}}})
 	r := Resolver{Servers: []string{server.address}, Search: clusterSearch()}
-	addrs, _, err := r.lookup(limited(t, enough), "web.example.org", true)
+	found, _, err := r.lookup(limited(t, enough), "web.example.org", func([]netip.Addr) bool { return false })
 	require.NoError(t, err)
-	assert.ElementsMatch(t, parseAddrs([]string{"192.0.2.1", "2001:db8::1"}), addrs, "both families")
+	assert.ElementsMatch(t, parseAddrs([]string{"192.0.2.1", "2001:db8::1"}), found.addrs, "both families")
 	assert.Equal(t, 1, server.queries("web.example.org.", typeA))
 	assert.Equal(t, 1, server.queries("web.example.org.", typeAAAA))
 }
@@ -250,7 +251,7 @@ func TestAReplyOutweighsALaterTimeout(t *testing.T) {
 	one := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"web.example.org.": {rcode: servFail, dead: &down}})
 	two := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"web.example.org.": {silent: true, kills: &down}})
 	r := Resolver{Servers: []string{one.address, two.address}}
-	_, _, err := r.lookup(limited(t, 2400*time.Millisecond), "web.example.org", false)
+	_, _, err := r.lookup(limited(t, 2400*time.Millisecond), "web.example.org", firstFamily)
 	require.EqualError(t, err, fmt.Sprintf("web.example.org: %s: SERVFAIL, %s: timeout", one.address, two.address))
 }
 
@@ -260,7 +261,7 @@ func TestAReplyAfterALostPacketIsFinal(t *testing.T) {
 	server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"late.example.org.": {rcode: servFail, lost: 1}})
 	r := Resolver{Servers: []string{server.address}}
 	ctx := limited(t, 3*time.Second)
-	_, _, err := r.lookup(ctx, "late.example.org", false)
+	_, _, err := r.lookup(ctx, "late.example.org", firstFamily)
 	require.EqualError(t, err, "late.example.org: SERVFAIL from name server "+server.address)
 	assert.Less(t, server.queries("late.example.org.", typeA), 10)
 }
@@ -271,7 +272,9 @@ func TestAServerListedTwice(t *testing.T) {
 	server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"web.example.org.": {rcode: servFail}})
 	r := Resolver{Servers: []string{server.address, server.address}}
 	ctx := limited(t, enough)
-	_, _, err := r.lookup(ctx, "web.example.org", false)
+	_, _, err := r.lookup(ctx, "web.example.org", firstFamily)
 	require.EqualError(t, err, "web.example.org: SERVFAIL from name server "+server.address)
 	assert.NoError(t, ctx.Err(), "not asked until the deadline")
 }
+
+func firstFamily([]netip.Addr) bool { return true }

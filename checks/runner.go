@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -99,6 +101,12 @@ func (r Runner) retry(ctx context.Context, check Check, retries int) Attempt {
 		defer cancel()
 		start := time.Now()
 		report, err := check.Try(attemptCtx)
+		if err != nil {
+			err = worded{printable(err.Error()), err}
+		}
+		for i, warning := range report.Warnings {
+			report.Warnings[i] = printable(warning)
+		}
 		took := cmp.Or(report.Took, time.Since(start))
 		last = Attempt{Check: check.Name(), Number: last.Number + 1, Took: took, Report: report, Err: err}
 		return err
@@ -114,4 +122,14 @@ func (r Runner) retry(ctx context.Context, check Check, retries int) Attempt {
 	_ = backoff.RetryNotify(attempt, policy, ended)
 	ended(nil, 0)
 	return last
+}
+
+// printable returns the first 2 kB of a text without control characters: others wrote parts of it, and a terminal may show it.
+func printable(text string) string {
+	const most = 2 << 10
+	if len(text) > most {
+		text = text[:most] + "..."
+	}
+	words := strings.FieldsFunc(strings.ToValidUTF8(text, ""), func(r rune) bool { return !strconv.IsPrint(r) })
+	return strings.Join(words, " ")
 }

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	maxDials       = 8                      // how many endpoints of a large DNS service one node connects to
+	maxDials       = 8                      // how many endpoints of a large service, or addresses of a name, one node dials
 	stragglerGrace = 500 * time.Millisecond // for the others once the check has passed: a dead endpoint must not delay the node
 )
 

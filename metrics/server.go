@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
+	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -18,10 +21,48 @@ func Listen(port int, handler http.Handler, timeout time.Duration) (*http.Server
 	if err != nil {
 		return nil, fmt.Errorf("metrics port %d cannot be bound: %w", port, err)
 	}
+	// No ReadTimeout: it would end a request that waits for its answer.
 	server := &http.Server{Addr: listener.Addr().String(), Handler: handler, ReadHeaderTimeout: 5 * time.Second,
-		WriteTimeout: timeout, IdleTimeout: time.Minute, MaxHeaderBytes: 8 << 10}
+		WriteTimeout: timeout, MaxHeaderBytes: 4 << 10, ConnState: new(connections).changed}
+	server.SetKeepAlivesEnabled(false)
 	go func() { _ = server.Serve(listener) }() // after Shutdown the error says so
 	return server, nil
+}
+
+const maxOfAddress, maxConnections = 8, 64
+
+// connections bounds how many connections the server holds, because any pod may connect. It closes the oldest one of the address
+// that has most, never the new one: that may be kubelet's probe, also if the others have kubelet's address.
+type connections struct {
+	mu   sync.Mutex
+	open []net.Conn // the oldest first
+}
+
+// changed is the server's ConnState. The server calls it with a new connection before it accepts the next one.
+func (c *connections) changed(conn net.Conn, state http.ConnState) {
+	if state != http.StateNew && state != http.StateClosed {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if state == http.StateNew {
+		c.open = append(c.open, conn)
+		number := make(map[netip.Addr]int)
+		for _, each := range c.open {
+			number[source(each)]++
+		}
+		conn = slices.MaxFunc(c.open, func(a, b net.Conn) int { return number[source(a)] - number[source(b)] }) // the first maximum
+		if len(c.open) <= maxConnections && number[source(conn)] <= maxOfAddress {
+			return
+		}
+		_ = conn.Close()
+	}
+	c.open = slices.DeleteFunc(c.open, func(other net.Conn) bool { return other == conn })
+}
+
+func source(conn net.Conn) netip.Addr {
+	address, _ := conn.RemoteAddr().(*net.TCPAddr)
+	return address.AddrPort().Addr()
 }
 
 // Handler serves the three paths.

@@ -36,7 +36,7 @@ func New(cfg config.Config, e kube.Environment) List {
 	resolver, _ := checks.SystemResolver()
 	domain := cmp.Or(cfg.ClusterDomain, resolver.ClusterDomain(), "cluster.local")
 	return func(api checks.API, o Options) []checks.Check {
-		list := []checks.Check{checks.DNS{Names: cfg.DNSTestDomains, Outside: e.Outside}}
+		list := []checks.Check{checks.DNS{Names: cfg.DNSTestDomains, Outside: e.Outside, Kubernetes: e.Service}}
 		if errors.Is(e.Err, kube.ErrNoKubeconfig) {
 			list = append(list, checks.Skip(checks.APIName, e.Err.Error()))
 		} else {

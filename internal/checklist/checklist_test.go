@@ -58,6 +58,7 @@ func TestForAnotherProcess(t *testing.T) {
 	require.NoError(t, e.Err)
 
 	list, runner := ForAnotherProcess(parse(t, "--max-retries=0"), e)
+	assert.Equal(t, address.String(), list[0].(checks.DNS).Kubernetes, "the answer is compared with it")
 	for range 2 {
 		results, err := runner.Round(t.Context(), list[1:]) // without dns, which asks the real servers
 		require.NoError(t, err)

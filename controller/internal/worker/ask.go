@@ -60,7 +60,7 @@ func hasPassed(ctx context.Context, address, key string) bool {
 		if err != nil {
 			return false
 		}
-		client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, // no proxy: it is a pod
+		client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: 16 << 10}, // no proxy: a pod
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 		answer, err := client.Do(request)
 		if err != nil {

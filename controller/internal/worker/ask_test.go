@@ -14,16 +14,19 @@ func TestVerdictOfAWorker(t *testing.T) {
 		status int
 		text   string
 		want   bool
+		header int // bytes, besides Go's own
 	}{
-		"passed":                {http.StatusOK, "verified secret\n", true},
-		"failed":                {http.StatusServiceUnavailable, "not verified\n", false},
-		"another worker":        {http.StatusOK, "verified other\n", false},
-		"something else":        {http.StatusOK, "verified\n", false},
-		"the key, but not well": {http.StatusForbidden, "verified secret\n", false},
+		"passed":                {status: http.StatusOK, text: "verified secret\n", want: true},
+		"failed":                {status: http.StatusServiceUnavailable, text: "not verified\n"},
+		"another worker":        {status: http.StatusOK, text: "verified other\n"},
+		"something else":        {status: http.StatusOK, text: "verified\n"},
+		"the key, but not well": {status: http.StatusForbidden, text: "verified secret\n"},
+		"megabytes of headers":  {status: http.StatusOK, text: "verified secret\n", header: 5 << 20},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, request *http.Request) {
 				assert.Equal(t, "/readyz", request.URL.Path)
+				out.Header().Set("X-Header", strings.Repeat("a", test.header))
 				out.WriteHeader(test.status)
 				_, _ = out.Write([]byte(test.text))
 			}))

@@ -1,0 +1,91 @@
+package checks
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// The name of the kubernetes service has one address in a cluster. A resolver that answers any name is not the cluster's DNS.
+func TestDNSOfTheCluster(t *testing.T) {
+	t.Parallel()
+	const full = "kubernetes.default.svc.cluster.local"
+	service, foreign := script{a: []string{"10.96.0.1"}}, script{a: []string{"203.0.113.7"}}
+	dual := script{a: []string{"10.96.0.1"}, aaaa: []string{"fd00::1"}}
+	const differs = full + " is 203.0.113.7 and KUBERNETES_SERVICE_HOST is 10.96.0.1"
+	for title, test := range map[string]struct {
+		name    string // full, if empty
+		service string // 10.96.0.1:443, if empty; -: outside a cluster
+		says    script
+		others  *script
+		detail  string
+		warning string
+		err     string
+		remedy  string
+	}{
+		"its address":                       {says: service, detail: full + " is 10.96.0.1"},
+		"its address among others":          {says: script{a: []string{"203.0.113.7", "10.96.0.1"}}, detail: full + " is 203.0.113.7"},
+		"its address, IPv6 is not answered": {says: script{a: service.a, noReply: typeAAAA}, detail: full + " is 10.96.0.1"},
+		"its IPv6 address": {service: "[fd00::1]:443", says: script{a: dual.a, aaaa: dual.aaaa, codes: nil},
+			detail: full + " is "},
+		"its address, and a wildcard": {says: service, others: &foreign, detail: full + " is 10.96.0.1"},
+		"any name": {says: foreign, others: &foreign, err: differs + ", but name server {server} answers any name, also a random one beside it",
+			remedy: "this is not the cluster's DNS: set clusterDNS in the kubelet configuration of this node, or remove the wildcard upstream"},
+		"any name, over IPv6 only": {says: foreign, others: &script{aaaa: []string{"2001:db8::1"}},
+			err: differs + ", but name server {server} answers any name, also a random one beside it", remedy: "this is not the cluster's DNS"},
+		"any name, the short one": {name: "kubernetes.default", says: foreign, others: &foreign, err: "answers any name", remedy: "clusterDNS"},
+		"any name, as a host name": {service: "api.example.org:443", says: foreign, others: &foreign, err: "answers any name",
+			remedy: "clusterDNS"},
+		"an address that the platform has set": {says: foreign, detail: full + " is 203.0.113.7", warning: differs},
+		"another address, and no answer": {says: foreign, others: &script{rcode: servFail},
+			err: differs + ", and a random name beside it: SERVFAIL from name server {server}", remedy: "check the logs of the cluster's DNS pods"},
+		"outside a cluster": {service: "-", says: foreign, others: &foreign, detail: full + " is 203.0.113.7"},
+		"another name":      {name: "web.default.svc.cluster.local", says: foreign, others: &foreign, detail: "web.default.svc.cluster.local is 203.0.113.7"},
+	} {
+		t.Run(title, func(t *testing.T) {
+			t.Parallel()
+			if test.name == "" {
+				test.name = full
+			}
+			if test.service == "" {
+				test.service = "10.96.0.1:443"
+			}
+			names := map[string]script{full + ".": test.says}
+			if test.others != nil {
+				names["*"] = *test.others
+			}
+			server := newNameServer(t, "127.0.0.1", tcpOpen, names)
+			check := DNS{Names: []string{test.name}, Kubernetes: strings.TrimPrefix(test.service, "-"),
+				Resolver: &Resolver{Servers: []string{server.address}}}
+
+			report, err := check.Try(limited(t, enough))
+
+			if test.err != "" {
+				require.ErrorContains(t, err, strings.ReplaceAll(test.err, "{server}", server.address))
+				assert.Contains(t, Remedy(err), test.remedy)
+				return
+			}
+			require.NoError(t, err)
+			assert.Contains(t, report.Detail, test.detail)
+			var warnings []string
+			if test.warning != "" {
+				warnings = []string{test.warning}
+			}
+			assert.Equal(t, warnings, report.Warnings)
+		})
+	}
+}
+
+// The server that answered is asked again, not the one before it, which knows that the random name does not exist.
+func TestDNSOfTheClusterAsksTheSameServer(t *testing.T) {
+	t.Parallel()
+	foreign := script{a: []string{"203.0.113.7"}}
+	cluster := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"kubernetes.default.svc.cluster.local.": {rcode: servFail}})
+	wildcard := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"*": foreign})
+	check := DNS{Names: []string{"kubernetes.default.svc.cluster.local"}, Kubernetes: "10.96.0.1:443",
+		Resolver: &Resolver{Servers: []string{cluster.address, wildcard.address}}}
+	_, err := check.Try(limited(t, enough))
+	require.ErrorContains(t, err, "name server "+wildcard.address+" answers any name")
+}

@@ -195,7 +195,9 @@ func (v *verification) release(ctx context.Context) error {
 	switch {
 	case errors.Is(err, nodepatch.ErrBlocked), errors.Is(err, nodepatch.ErrReplaced):
 		v.log.WithError(err).Info("restarting the checks")
-		v.seen = seen{foreign: true, replaced: errors.Is(err, nodepatch.ErrReplaced)}
+		if v.seen.forget(); errors.Is(err, nodepatch.ErrReplaced) {
+			v.seen = seen{replaced: true}
+		}
 		v.proof = nil
 		return errRestart
 	case err != nil:

@@ -26,7 +26,7 @@ func (v *verification) waitForForeignTaints(ctx context.Context) error {
 		return ctx.Err()
 	case err != nil:
 		v.log.WithError(err).Debug("cannot read the node while waiting for foreign taints: starting the checks")
-		v.seen = seen{startupDue: v.seen.startupDue, foreign: true, replaced: v.seen.replaced}
+		v.seen.forget()
 		return nil
 	}
 	v.report.notes <- note{}
@@ -78,7 +78,7 @@ func (v *verification) wait(ctx context.Context, deadline time.Time, done func(*
 	case err == nil:
 		v.seen.keep(node, time.Time{})
 	case errors.Is(err, nodepatch.ErrReplaced):
-		v.seen = seen{foreign: v.seen.foreign, replaced: true}
+		v.seen = seen{replaced: true}
 	}
 	return err
 }

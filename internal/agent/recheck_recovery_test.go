@@ -3,8 +3,8 @@ package agent
 import (
 	"io"
 	"net/http"
-	"strings"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"

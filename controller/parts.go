@@ -116,8 +116,8 @@ func (w *whenRetainted) Act(_ context.Context, plan fleet.Plan) (requeueAfter ti
 	return 0, err
 }
 
-// rebooted is a step of the loop: it removes the label of verified nodes that were started again since their release, so that they are
-// verified again.
+// rebooted is a step of the loop: it removes the label of verified nodes that were started again since their release, so that they
+// are verified again.
 type rebooted struct {
 	settings fleet.Settings
 	node     func(name string) nodepatch.NodeAPI

@@ -40,8 +40,8 @@ func WasRebooted(text, bootID string) bool {
 	return found && bootID != "" && !strings.HasPrefix(verified, bootID+`"`)
 }
 
-// Keeping returns the record with the startup taints that the release before removed, if this one has removed none: a node that is
-// verified again was gated all the same.
+// Keeping returns the record with the startup taints that the release before removed, if this one has removed none: a node that
+// is verified again was gated all the same.
 func (r Record) Keeping(before, failedTaintKey string) Record {
 	if len(startupTaints(r.Removed, failedTaintKey)) == 0 {
 		last, _ := ParseRecord(before) // an invalid one names none

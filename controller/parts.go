@@ -116,8 +116,8 @@ func (w *whenRetainted) Act(_ context.Context, plan fleet.Plan) (requeueAfter ti
 	return 0, err
 }
 
-// rebooted is a step of the loop: it removes the label of verified nodes that were started again since their release, so that they
-// are verified again.
+// rebooted is a step of the loop: it removes the label of verified nodes that were started again since their release. They are
+// verified again then.
 type rebooted struct {
 	settings fleet.Settings
 	node     func(name string) nodepatch.NodeAPI
@@ -136,12 +136,10 @@ func (r rebooted) Act(ctx context.Context, plan fleet.Plan) (requeueAfter time.D
 			return time.Second, err
 		}
 		// The loop waits for it. Without a Deadline there is one attempt.
-		patcher := nodepatch.Patcher{Node: r.node(node.Name), Timeout: 3 * time.Second}
-		if _, failure := patcher.RemoveLabel(ctx, fleet.PatchNode(node), r.settings.Request); failure != nil {
-			err = errors.Join(err, failure)
-			continue
-		}
-		r.log.Info("label removed: the node was started again since it was verified", "node", node.Name)
+		patcher := nodepatch.Patcher{Node: r.node(node.Name), Timeout: 3 * time.Second, Retried: func(error) {}}
+		removed, failure := patcher.RemoveLabel(ctx, fleet.PatchNode(node), r.settings.Request)
+		err = errors.Join(err, failure)
+		r.log.Info("node was started again since it was verified", "node", node.Name, "label_removed", removed)
 	}
 	return 0, err
 }

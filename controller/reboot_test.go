@@ -44,6 +44,7 @@ type cluster struct {
 	api     client.Client
 	limiter *rate.Limiter
 	refuse  map[string]bool // patches of these nodes
+	keeps   bool            // a webhook puts the label back
 }
 
 func newCluster(t *testing.T, nodes ...*corev1.Node) *cluster {
@@ -67,6 +68,9 @@ type refusing struct {
 func (n refusing) Patch(ctx context.Context, patch []byte) (*nodepatch.Node, error) {
 	if n.cluster.refuse[n.Name] {
 		return nil, errors.New("refused")
+	}
+	if n.cluster.keeps {
+		return n.Get(ctx)
 	}
 	return n.API.Patch(ctx, patch)
 }
@@ -145,6 +149,15 @@ func TestNodeThatWasVerifiedSince(t *testing.T) {
 	assert.Equal(t, 1, c.labelled())
 	_, err = c.Act(t.Context(), c.plan())
 	require.NoError(t, err)
+}
+
+// A webhook puts the label back: that is an error, and no crash.
+func TestLabelThatIsPutBack(t *testing.T) {
+	c := newCluster(t, verifiedIn("before", "n"))
+	c.keeps = true
+	_, err := c.Act(t.Context(), c.plan())
+	require.Error(t, err)
+	assert.Equal(t, 1, c.labelled())
 }
 
 // A whole fleet reboots at once: the limit bounds what is removed. A node whose patch is refused holds no other node.

@@ -19,8 +19,7 @@ func (v *verification) waitForForeignTaints(ctx context.Context) error {
 	v.seen.foreign = true
 	v.log.WithField("taint", taint.String()).Info("waiting for foreign taints")
 	v.report.notes <- note{wait: &failure{foreignTaints, fmt.Errorf("%s is still on (WAIT_FOR_TAINTS)", taint)}}
-	noLimit := time.Time{}
-	err := v.wait(ctx, noLimit, func(node *nodepatch.Node) bool { return v.request.ForeignTaint(node.Spec.Taints) == nil })
+	err := v.wait(ctx, time.Time{}, func(node *nodepatch.Node) bool { return v.request.ForeignTaint(node.Spec.Taints) == nil })
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -71,7 +70,7 @@ func (v *verification) waitForStartupTaint(ctx context.Context) error {
 	return errRestart
 }
 
-// wait reads the node until it is done, or until the deadline.
+// wait reads the node until it is done, or until the deadline (zero: no limit).
 func (v *verification) wait(ctx context.Context, deadline time.Time, done func(*nodepatch.Node) bool) error {
 	node, err := v.patcher.Wait(ctx, v.seen.node, deadline, done)
 	switch {

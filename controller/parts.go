@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
 	"github.com/imunhatep/kube-node-ready/controller/internal/metrics"
 	"github.com/imunhatep/kube-node-ready/controller/internal/remediation"
+	"github.com/imunhatep/kube-node-ready/controller/internal/report"
 	"github.com/imunhatep/kube-node-ready/controller/internal/retaint"
 	"github.com/imunhatep/kube-node-ready/controller/internal/worker"
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
@@ -67,6 +69,9 @@ func (p parts) add(ctx context.Context, leave func()) error {
 	if err != nil {
 		return err
 	}
+	if p.cfg.VerifyAfterReboot && !p.loop.Settings.Rechecks.Enabled() { // agents that stay prove their nodes by themselves
+		p.loop.Steps = append(p.loop.Steps, rebooted{p.loop.Settings, nodeAPI(p.environment), report.NewLimit(), p.log})
+	}
 	live, err := client.New(p.environment.REST, client.Options{Scheme: p.GetScheme(), Mapper: p.GetRESTMapper()})
 	if err != nil {
 		return err
@@ -107,6 +112,34 @@ func (w *whenRetainted) Act(_ context.Context, plan fleet.Plan) (requeueAfter ti
 	}
 	if err = w.start(); err == nil {
 		w.start = nil
+	}
+	return 0, err
+}
+
+// rebooted is a step of the loop: it removes the label of verified nodes that were started again since their release. They are
+// verified again then.
+type rebooted struct {
+	settings fleet.Settings
+	node     func(name string) nodepatch.NodeAPI
+	limit    interface{ Allow() bool }
+	log      *slog.Logger
+}
+
+// Act implements loop.Step. What fails is tried again with the next plan, which may decide otherwise.
+func (r rebooted) Act(ctx context.Context, plan fleet.Plan) (requeueAfter time.Duration, err error) {
+	for _, which := range rand.Perm(len(plan.Statuses)) { // any of them: a node that cannot be patched holds no other node
+		status, node := plan.Statuses[which], plan.Statuses[which].Node
+		if !status.Rebooted || status.State != fleet.Verified || status.Untouchable != "" || !r.settings.Rules.Select(node) {
+			continue
+		}
+		if ctx.Err() != nil || !r.limit.Allow() {
+			return time.Second, err
+		}
+		// The loop waits for it. Without a Deadline there is one attempt.
+		patcher := nodepatch.Patcher{Node: r.node(node.Name), Timeout: 3 * time.Second, Retried: func(error) {}}
+		removed, failure := patcher.RemoveLabel(ctx, fleet.PatchNode(node), r.settings.Request)
+		err = errors.Join(err, failure)
+		r.log.Info("node was started again since it was verified", "node", node.Name, "label_removed", removed)
 	}
 	return 0, err
 }

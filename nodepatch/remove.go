@@ -44,6 +44,7 @@ func (p *Patcher) RemoveLabel(ctx context.Context, base *Node, r Request) (remov
 	}
 	_, err = p.carryOut(ctx, base, change{done: done, build: func(node *Node) []Operation {
 		return append(testUID(node), unchanged("/metadata/labels", node.Labels, r.Label),
+			unchanged("/metadata/annotations", node.Annotations, r.Annotation), // else it was verified again since
 			Operation{"remove", "/metadata/labels/" + escape(r.Label), nil})
 	}})
 	return err == nil, err

@@ -18,6 +18,7 @@ MAX_CONCURRENT_WORKERS: {{ .Values.controller.maxConcurrentWorkers | quote }}
 {{- end }}
 HEALTH_PORT: {{ include "kube-node-ready.healthPort" . | quote }}
 NOT_STARTED_AFTER: {{ .Values.controller.notStartedAfter | quote }}
+VERIFY_AFTER_REBOOT: {{ .Values.controller.verifyAfterReboot | quote }}
 {{- with include "kube-node-ready.remediation" . }}
 REMEDIATION_MODE: {{ . }}
 DELETE_AFTER: {{ $.Values.controller.remediation.deleteAfter | quote }}
@@ -115,5 +116,7 @@ subjects:
 {{- fail "deploymentMode controller needs controller.enabled: nothing else starts the workers" }}
 {{- else if include "kube-node-ready.remediation" . }}
 {{- fail (printf "controller.remediation.mode %s needs controller.enabled: nothing else replaces nodes" .Values.controller.remediation.mode) }}
+{{- else if .Values.controller.verifyAfterReboot }}
+{{- fail "controller.verifyAfterReboot needs controller.enabled: nothing else removes labels" }}
 {{- end }}
 {{- end }}

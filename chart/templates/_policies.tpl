@@ -7,7 +7,7 @@ request.userInfo.username == 'system:serviceaccount:{{ . | replace "/" ":" }}'
 A policy for the nodes that an account may change: (dict "root" $ "name" NAME "labels" YAML "account" NAMESPACE/NAME
 "condition" NAME-OF-THE-MATCH-CONDITION "manager" MANAGER-IN-managedFields "markers" LIST), and three flags. "ownNode": only the node
 that the token was issued for (KEP-4193). "release": may remove the startup taint, and set the label and the annotation; without it,
-the account may only remove the failed taint. "retaint": may add that to a verified node.
+the account may only remove the failed taint. "retaint": may add that to a verified node. And "unlabel": in CEL, when it may remove the label k.
 */}}
 {{- define "kube-node-ready.nodePolicy" -}}
 {{- $config := .root.Values.config -}}
@@ -16,11 +16,12 @@ the account may only remove the failed taint. "retaint": may add that to a verif
 {{- $owned := dict "label" $config.verifiedLabel "annotation" "node-ready/verification" -}}
 {{- $condition := printf "f:status.f:conditions.k:{\"type\":\"%s\"}" $config.conditionType -}}
 {{- $mayTake := list "f:spec.f:taints" $condition "f:status.f:conditions.." -}}
-{{- if .release -}}
+{{- if or .release .unlabel -}}
 {{- $mayTake = concat $mayTake (list (printf "f:metadata.f:labels.f:%s" $config.verifiedLabel) "f:metadata.f:labels.."
   "f:metadata.f:annotations.f:node-ready/verification" "f:metadata.f:annotations..") -}}
 {{- end -}}
 {{- $mayTake = $mayTake | join "', '" | printf "['%s']" -}}
+{{- $unlabeled := .unlabel | empty | ternary "" (printf ", but remove the label %s where the annotation names another boot" $config.verifiedLabel) -}}
 {{- /* Where the account may add the failed taint: in CEL, and in words. */ -}}
 {{- $mayFail := "" -}}
 {{- $failed := "" -}}
@@ -154,9 +155,11 @@ spec:
       reason: Forbidden
       message: {{ printf "%s may take off the taint%s %s,%s and change no other taint" .account (.release | ternary "s" "") ($taintKeys | join ", ") $failed | quote }}
     {{- if not .release }}
-    - expression: variables.labels == variables.oldLabels && variables.annotations == variables.oldAnnotations
+    - expression: >-
+        {{ with .unlabel }}variables.labels.all(k, variables.oldLabels[?k] == optional.of(variables.labels[k])) && variables.oldLabels.all(k,
+        k in variables.labels || ({{ . }})){{ else }}variables.labels == variables.oldLabels{{ end }} && variables.annotations == variables.oldAnnotations
       reason: Forbidden
-      message: {{ printf "%s may change no label or annotation of a node" .account | quote }}
+      message: {{ printf "%s may change no label or annotation of a node%s" .account $unlabeled | quote }}
     {{- end }}
     - expression: >-
         dyn(object.spec).all(k, k == 'taints' || (k in dyn(oldObject.spec) && dyn(object.spec)[k] == dyn(oldObject.spec)[k])) &&
@@ -167,9 +170,9 @@ spec:
     {{- range $kind, $key := $owned }}
     - expression: >-
         variables.{{ $kind }}s.all(k, k == '{{ $key }}' || (k in variables.old{{ title $kind }}s && variables.{{ $kind }}s[k] == variables.old{{ title $kind }}s[k])) &&
-        variables.old{{ title $kind }}s.all(k, k in variables.{{ $kind }}s)
+        variables.old{{ title $kind }}s.all(k, k in variables.{{ $kind }}s{{ if and $.unlabel (eq $kind "label") }} || ({{ $.unlabel }}){{ end }})
       reason: Forbidden
-      message: {{ printf "%s may set the %s %s, and change no other %s" $.account $kind $key $kind | quote }}
+      message: {{ printf "%s may set the %s %s, and change no other %s%s" $.account $kind $key $kind (eq $kind "label" | ternary $unlabeled "") | quote }}
     {{- end }}
     - expression: >-
         !('{{ $config.verifiedLabel }}' in variables.labels) || variables.labels['{{ $config.verifiedLabel }}'] == '{{ $config.verifiedLabelValue }}' ||

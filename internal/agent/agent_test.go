@@ -25,6 +25,7 @@ import (
 func TestOnceVerified(t *testing.T) {
 	t.Parallel()
 	api := newFakeAPI(t)
+	api.node.Status.NodeInfo.BootID = "boot-1"
 	before := time.Now().Truncate(time.Second)
 	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once")
 	assert.Equal(t, exitOK, p.wait(), p.stderr)
@@ -35,6 +36,7 @@ func TestOnceVerified(t *testing.T) {
 	var verification struct {
 		Time              time.Time
 		Duration, Version string
+		BootID            string
 		Removed           []string
 		Attempts          map[string]int
 	}
@@ -46,6 +48,7 @@ func TestOnceVerified(t *testing.T) {
 	require.NoError(t, err)
 	assert.Positive(t, took)
 	assert.Equal(t, "dev", verification.Version)
+	assert.Equal(t, "boot-1", verification.BootID)
 	assert.Equal(t, []string{"node-ready/unverified=true:NoSchedule"}, verification.Removed)
 	assert.Equal(t, map[string]int{"dns": 1, "api": 1, "network": 1, "service": 1}, verification.Attempts)
 

@@ -121,3 +121,33 @@ func TestReplacedNodeThatWaitsTimesOut(t *testing.T) {
 		p.wait()
 	})
 }
+
+// The same where the agent finds no node for a moment, while it waits for a foreign taint of the old one.
+func TestLateTaintOfANodeThatIsGoneForAMoment(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		startup := api.node.Spec.Taints
+		api.edit(func(node *corev1.Node) { node.Spec.Taints = nil })
+		p := simulate(t, api, nil, nil, "--wait-for-taints=node.cilium.io/")
+		after(5 * time.Second) // it waits for the startup taint
+		api.edit(addTaint(cilium))
+		after(time.Minute) // and then for the foreign one
+		p.entry("waiting for foreign taints")
+		gone := api.reads() + 1
+		api.onRead(func(n int, w http.ResponseWriter) bool {
+			if n != gone {
+				return false
+			}
+			api.replace(nil)
+			return answerStatus(w, http.StatusNotFound, metav1.StatusReasonNotFound, "no such node")
+		})
+		after(20 * time.Second)
+		p.entry(nodeReplaced)
+		assert.NotContains(t, p.stderr.String(), "node verified")
+		api.edit(func(node *corev1.Node) { node.Spec.Taints = startup })
+		after(nextAttempt)
+		p.entry("node verified")
+		p.stop()
+		assert.Equal(t, exitOK, p.wait())
+		assert.Equal(t, untainted, api.taints())
+	})
+}

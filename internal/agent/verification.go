@@ -185,7 +185,7 @@ func (v *verification) release(ctx context.Context) error {
 	if !v.releaseFailed && v.report.marker.ShowsFailed(node) {
 		v.report.markVerified(ctx, node)
 	}
-	request.AnnotationValue = v.report.annotation(time.Now())
+	request.AnnotationValue = v.report.annotation(node, time.Now())
 	v.proof = &proof{node.UID, request}
 	var removed []nodepatch.Taint
 	err := v.report.During(ctx, holding, func(ctx context.Context) (err error) {
@@ -195,7 +195,9 @@ func (v *verification) release(ctx context.Context) error {
 	switch {
 	case errors.Is(err, nodepatch.ErrBlocked), errors.Is(err, nodepatch.ErrReplaced):
 		v.log.WithError(err).Info("restarting the checks")
-		v.seen = seen{foreign: true, replaced: errors.Is(err, nodepatch.ErrReplaced)}
+		if v.seen.forget(); errors.Is(err, nodepatch.ErrReplaced) {
+			v.seen = seen{replaced: true}
+		}
 		v.proof = nil
 		return errRestart
 	case err != nil:

@@ -19,14 +19,13 @@ func (v *verification) waitForForeignTaints(ctx context.Context) error {
 	v.seen.foreign = true
 	v.log.WithField("taint", taint.String()).Info("waiting for foreign taints")
 	v.report.notes <- note{wait: &failure{foreignTaints, fmt.Errorf("%s is still on (WAIT_FOR_TAINTS)", taint)}}
-	noLimit := time.Time{}
-	err := v.wait(ctx, noLimit, func(node *nodepatch.Node) bool { return v.request.ForeignTaint(node.Spec.Taints) == nil })
+	err := v.wait(ctx, time.Time{}, func(node *nodepatch.Node) bool { return v.request.ForeignTaint(node.Spec.Taints) == nil })
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case err != nil:
 		v.log.WithError(err).Debug("cannot read the node while waiting for foreign taints: starting the checks")
-		v.seen = seen{startupDue: v.seen.startupDue, foreign: true, replaced: v.seen.replaced}
+		v.seen.forget()
 		return nil
 	}
 	v.report.notes <- note{}
@@ -71,14 +70,14 @@ func (v *verification) waitForStartupTaint(ctx context.Context) error {
 	return errRestart
 }
 
-// wait reads the node until it is done, or until the deadline.
+// wait reads the node until it is done, or until the deadline (zero: no limit).
 func (v *verification) wait(ctx context.Context, deadline time.Time, done func(*nodepatch.Node) bool) error {
 	node, err := v.patcher.Wait(ctx, v.seen.node, deadline, done)
 	switch {
 	case err == nil:
 		v.seen.keep(node, time.Time{})
 	case errors.Is(err, nodepatch.ErrReplaced):
-		v.seen = seen{foreign: v.seen.foreign, replaced: true}
+		v.seen = seen{replaced: true}
 	}
 	return err
 }

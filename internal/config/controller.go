@@ -19,6 +19,8 @@ type Controller struct {
 	AgentTemplate   string
 	NotStartedAfter time.Duration
 	HealthPort      int
+	// VerifyAfterReboot does nothing with RecheckInterval: agents that stay prove their nodes by themselves.
+	VerifyAfterReboot bool
 
 	MaxConcurrentWorkers int
 
@@ -57,6 +59,8 @@ func (c *Controller) settings() []*setting {
 		{"not-started-after", "duration", "how long a node may be without a running agent before that is reported", "3m",
 			duration(&c.NotStartedAfter, time.Second, 24*time.Hour)},
 		{"health-port", "port", "port of /healthz and /readyz", "8081", number(&c.HealthPort, 1, 65535)},
+		{"verify-after-reboot", "bool", "remove the label of verified nodes that were started again, so that they are verified " +
+			"again; does nothing with --recheck-interval", "false", boolean(&c.VerifyAfterReboot)},
 		{"max-concurrent-workers", "number", "workers at a time, in controller mode", "50", number(&c.MaxConcurrentWorkers, 2, 1000)},
 		{"remediation-mode", "mode", "replace nodes that are never verified: off, dry-run (only report) or delete (their NodeClaim)",
 			RemediationOff, text(&c.RemediationMode, oneOf(RemediationOff, RemediationDryRun, RemediationDelete))},

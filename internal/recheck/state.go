@@ -62,13 +62,15 @@ type Facts struct {
 	Shown       Shown
 	Retainted   bool   // it has the failed taint
 	Gated       bool   // it began with a startup taint, or has the condition: no other node gets one, or is re-tainted
+	Rebooted    bool   // since it was released
 	Untouchable string // see nodepatch.Untouchable
 }
 
 // Read returns the facts of a Node that was read at a time, after the release that r describes.
 func Read(node *nodepatch.Node, at time.Time, r nodepatch.Request, conditionType string) Facts {
 	f := Facts{ReadAt: at, Verified: at.IsZero() || nodepatch.IsVerified(node, r.Released()),
-		Retainted: nodepatch.HasFailedTaint(node, r), Untouchable: nodepatch.Untouchable(node)}
+		Retainted: nodepatch.HasFailedTaint(node, r), Untouchable: nodepatch.Untouchable(node),
+		Rebooted: verdict.WasRebooted(node.Annotations[r.Annotation], node.Status.NodeInfo.BootID)}
 	for _, condition := range node.Status.Conditions {
 		if condition.Type == conditionType {
 			f.Shown = Shown{condition.Status, condition.Reason}
@@ -105,11 +107,13 @@ type State struct {
 
 // New continues a verification that has released the node, or has found it verified; facts may be from before the release. shown
 // means that the condition was written True. What the condition of a verified node says holds until rounds prove otherwise:
-// another container of this pod, or the controller, has written it.
+// another container of this pod, or the controller, has written it. After a reboot, a True is to be proven again.
 func New(settings Settings, facts Facts, released, shown bool, now time.Time) State {
 	s := State{settings: settings, facts: facts}
 	s.roundAt = s.notBefore(now, now.Add(settings.within(settings.Interval)))
 	switch status := facts.Shown.Status; {
+	case !released && facts.Rebooted && status != False:
+		s.roundAt = now
 	case !released && (status == True || status == False):
 		s.Status, s.written = status, status == True // the reasons of a False are to be its own
 	case released:

@@ -16,8 +16,9 @@ func (s State) Seen(facts Facts) State {
 
 // SeenBetweenRounds is Seen for a read that belongs to no round.
 func (s State) SeenBetweenRounds(facts Facts) State {
+	isNew := facts.Retainted && !s.facts.Retainted
 	s.facts = facts
-	if s.written { // else the node shows what was written before the verdict
+	if s.written || isNew { // else the node shows what was written before the verdict
 		s = s.recheckAfterController()
 	}
 	return s

@@ -189,6 +189,27 @@ func TestWhatIsNoAnswerOfTheController(t *testing.T) {
 	assert.Empty(t, m.Status, "the controller has re-tainted it since")
 }
 
+// The True is refused for long, and the controller re-taints the node in the meantime: a write between two rounds does not remove that
+// taint. New rounds do, although the True is still refused and the controller's False is still there.
+func TestRetaintedWhileTheTrueIsRefused(t *testing.T) {
+	settings := defaults()
+	settings.Interval = 6 * time.Minute
+	m := found(settings, shows(False, "NetworkFailed"))
+	m.refused = errRefused
+	m.rounds("", "", "")
+	m.runFor(2 * time.Minute)
+	m.node = retainted(shows(False, "Silent"))
+	m.runFor(2 * time.Minute)
+	assert.True(t, m.node.Retainted, "no round has passed since")
+	m.rounds("", "")
+	assert.True(t, m.node.Retainted)
+	m.rounds("")
+	assert.False(t, m.node.Retainted)
+	m.runFor(4 * time.Minute)
+	assert.Equal(t, True, m.Status)
+	assert.Len(t, m.did, 1)
+}
+
 // The controller re-taints the node between the read of the last round and the agent's True: what setting the condition returns shows
 // that.
 func TestRetaintedBeforeTheTrue(t *testing.T) {

@@ -13,9 +13,10 @@ type Record struct {
 	Time     string         `json:"time"`               // of the release, RFC 3339
 	Duration string         `json:"duration"`           // of the verification, as time.ParseDuration reads it
 	Attempts map[string]int `json:"attempts,omitempty"` // of each check; a worker that still runs has not said them
-	Removed  []string       `json:"removed"`            // taints, as kubectl taint writes them
+	Removed  []string       `json:"removed"`            // taints, as kubectl taint writes them; see Keeping
 	Version  string         `json:"version"`            // of the program that has released the node
 	Worker   types.UID      `json:"worker,omitempty"`   // whose verdict counted: it never counts again
+	BootID   string         `json:"bootID,omitempty"`   // of the boot that was verified
 }
 
 // String returns the record as compact JSON.
@@ -32,13 +33,34 @@ func ParseRecord(text string) (r Record, err error) {
 	return r, nil
 }
 
-// WasGated reports whether the release that has written this record removed a startup taint, under its present or a former key;
+// WasRebooted reports whether a node that runs in a boot was verified in another one. A record without a boot id says nothing: an
+// earlier version has written it. The chart's policy reads the text in the same way.
+func WasRebooted(text, bootID string) bool {
+	_, verified, found := strings.Cut(text, `"bootID":"`)
+	return found && bootID != "" && !strings.HasPrefix(verified, bootID+`"`)
+}
+
+// Keeping returns the record with the startup taints that the release before removed, if this one has removed none: a node that
+// is verified again was gated all the same.
+func (r Record) Keeping(before, failedTaintKey string) Record {
+	if len(startupTaints(r.Removed, failedTaintKey)) == 0 {
+		last, _ := ParseRecord(before) // an invalid one names none
+		r.Removed = append(r.Removed, startupTaints(last.Removed, failedTaintKey)...)
+	}
+	return r
+}
+
+// WasGated reports whether a release that this record tells of removed a startup taint, under its present or a former key;
 // the failed taint is none. A node that never had one is never to be re-tainted.
 func WasGated(text, failedTaintKey string) bool {
 	record, err := ParseRecord(text)
-	return err == nil && slices.ContainsFunc(record.Removed, func(taint string) bool {
+	return err == nil && len(startupTaints(record.Removed, failedTaintKey)) > 0
+}
+
+func startupTaints(removed []string, failedTaintKey string) []string {
+	return slices.DeleteFunc(slices.Clone(removed), func(taint string) bool {
 		key, _, _ := strings.Cut(taint, ":")
 		key, _, _ = strings.Cut(key, "=")
-		return key != failedTaintKey
+		return key == failedTaintKey
 	})
 }

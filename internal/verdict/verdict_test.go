@@ -95,3 +95,33 @@ func TestWasGated(t *testing.T) {
 		assert.Equal(t, gated, WasGated(text, "node-ready/failed"), text)
 	}
 }
+
+func TestWasRebooted(t *testing.T) {
+	for text, rebooted := range map[string]bool{
+		Record{BootID: "a"}.String():  true,
+		Record{BootID: "b"}.String():  false,
+		Record{BootID: "b2"}.String(): true,
+		Record{}.String():             false, // of an earlier version
+		"":                            false,
+		"written by hand":             false,
+	} {
+		assert.Equal(t, rebooted, WasRebooted(text, "b"), text)
+		assert.False(t, WasRebooted(text, ""), "kubelet has not reported it")
+	}
+}
+
+// A node that is verified again was gated all the same. Neither the failed taint nor a list that grows is kept.
+func TestRecordKeepsThatTheNodeWasGated(t *testing.T) {
+	const startup, failed = "node-ready/unverified=true:NoSchedule", "node-ready/failed=dns:NoSchedule"
+	for _, test := range []struct{ before, removed, want []string }{
+		{[]string{startup}, []string{}, []string{startup}},
+		{[]string{failed, startup}, []string{failed}, []string{failed, startup}},
+		{[]string{"former:NoSchedule"}, []string{startup}, []string{startup}},
+		{[]string{failed}, []string{}, []string{}},
+		{nil, []string{}, []string{}},
+	} {
+		got := Record{Removed: test.removed}.Keeping(Record{Removed: test.before}.String(), "node-ready/failed")
+		assert.Equal(t, test.want, got.Removed)
+	}
+	assert.Contains(t, Record{Removed: []string{}}.Keeping("", "node-ready/failed").String(), `"removed":[]`)
+}

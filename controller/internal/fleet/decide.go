@@ -28,6 +28,10 @@ func (s Settings) Decide(objects Objects, now time.Time) Plan {
 			before = memory{first: now, born: !objects.Seen.began.IsZero(), gated: HasTaint(node, s.Request.TaintKey)}
 		}
 		status, after := s.status(node, pods[node.Name], objects.Events, before, now)
+		// A node that was rebooted serves while it waits: only a check that fails says something against it.
+		if status.State == Failed && status.Failing == "" && status.Rebooted && !HasTaint(node, s.Request.TaintKey) {
+			status.State = Pending
+		}
 		plan.remember(status, before, after, now)
 	}
 	for _, status := range plan.Statuses {
@@ -40,7 +44,8 @@ func (s Settings) Decide(objects Objects, now time.Time) Plan {
 
 func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UID][]corev1.Event, m memory, now time.Time) (
 	Status, memory) {
-	status := Status{Node: node, Pod: pod, Untouchable: Untouchable(node), Retainted: s.IsRetainted(node)}
+	status := Status{Node: node, Pod: pod, Untouchable: Untouchable(node), Retainted: s.IsRetainted(node),
+		Rebooted: verdict.WasRebooted(node.Annotations[s.Request.Annotation], node.Status.NodeInfo.BootID)}
 	if s.IsVerified(node) {
 		status.State = Verified
 		m.notRunning, m.running, m.waiting = time.Time{}, time.Time{}, time.Time{} // for the next verification

@@ -112,6 +112,7 @@ type Status struct {
 	Since     time.Time // of State and Reason, without a break, as this process has seen it
 	Recheck   Recheck   // of a verified node
 	Retainted bool      // it has the failed taint that this release's controller adds
+	Rebooted  bool      // it was started again since its release
 	// EventsWanted means that it would have failed, but only the pod's Events tell why, and they have not been read.
 	EventsWanted bool
 }

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -294,6 +295,49 @@ func TestVerifiedAgain(t *testing.T) {
 	require.Len(t, s.plan.Conditions, 1)
 	assert.Equal(t, corev1.ConditionTrue, s.plan.Conditions[0].Status)
 	assert.False(t, s.plan.Conditions[0].Event)
+}
+
+// A node that was rebooted has no startup taint, and serves while it waits to be verified again: whatever keeps its agent or worker
+// from it, it gets no condition, and does not count as failed. Only a check that fails says something against it.
+func TestRebootedNodeWaits(t *testing.T) {
+	for name, test := range map[string]struct {
+		set     func(*story)
+		written int
+	}{
+		"no pod":                  {func(*story) {}, 0},
+		"no room for the agent":   {func(s *story) { s.pod("n1", corev1.ContainerState{}).Spec.NodeName = "" }, 0},
+		"the image does not come": {func(s *story) { s.pod("n1", waiting("ImagePullBackOff")) }, 0},
+		"the agent is silent":     {func(s *story) { s.pod("n1", running()) }, 0},
+		"no slot for a worker":    {func(s *story) { s.settings.Workers = true }, 0},
+		"a worker waits for a foreign taint": {func(s *story) {
+			s.settings.Workers = true
+			s.settings.Request.Blocks = func(nodepatch.Taint) bool { return true }
+			s.objects.Nodes[0].Spec.Taints = []corev1.Taint{{Key: "foreign", Effect: corev1.TaintEffectPreferNoSchedule}}
+		}, 0},
+		"a worker fails": {func(s *story) {
+			s.settings.Workers = true
+			s.pod("n1", corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1,
+				Message: `{"verified":false,"node":"n1","failed":["dns"],"message":"dns: x","version":"v"}`}})
+		}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStory(t)
+			s.settings.FailedAfter = 5 * time.Minute
+			node := s.node("n1")
+			node.Spec.Taints = nil
+			node.Annotations = map[string]string{nodepatch.Annotation: verdict.Record{BootID: "before"}.String()}
+			node.Status.NodeInfo.BootID = "now" // and the label was removed
+			test.set(s)
+			s.after(time.Hour)
+			assert.Len(t, s.plan.Conditions, test.written)
+			assert.True(t, s.only().Gated, "somebody is to verify it")
+			assert.Equal(t, test.written == 1, s.only().State == Failed)
+
+			s.objects.Nodes[0].Spec.Taints = []corev1.Taint{{Key: startup, Effect: corev1.TaintEffectNoSchedule}}
+			s.after(time.Hour)
+			assert.Len(t, s.plan.Conditions, 1, "with the startup taint it does not serve")
+		})
+	}
 }
 
 // A stale False could get a node replaced whose startup taint somebody has removed.

@@ -24,7 +24,8 @@ func (r *Reconciler) release(ctx context.Context, node *corev1.Node, worker *cor
 	took := time.Since(since).Round(time.Millisecond)
 	request.AnnotationValue = func(removed []nodepatch.Taint) string {
 		return verdict.Record{Time: time.Now().UTC().Format(time.RFC3339), Duration: took.String(), Attempts: said.Attempts,
-			Removed: nodepatch.FormatTaints(removed), Version: r.Version, Worker: worker.UID}.String()
+			Removed: nodepatch.FormatTaints(removed), Version: r.Version, Worker: worker.UID, BootID: node.Status.NodeInfo.BootID,
+		}.Keeping(node.Annotations[request.Annotation], request.FailedTaintKey).String()
 	}
 	log := r.Log.With("node", node.Name, "worker", worker.Name)
 	released, removed, err := r.patcher(node.Name).ReleaseCached(ctx, fleet.PatchNode(node), request)

@@ -167,6 +167,23 @@ func (c *cluster) assertReleased() {
 	assert.Empty(c.t, c.pods())
 }
 
+// A release names the boot that was verified. A node that is verified again keeps that it was gated.
+func TestReleaseNamesTheBoot(t *testing.T) {
+	c := newCluster(t, newNode())
+	for _, boot := range []string{"boot-1", "boot-2"} {
+		c.update(func(node *corev1.Node) {
+			node.Status.NodeInfo.BootID = boot
+			delete(node.Labels, verified)
+		})
+		c.step("n")
+		c.set(ready)
+		c.step("n")
+		c.assertReleased()
+		assert.Equal(t, boot, c.record().BootID)
+		assert.Equal(t, []string{startup + ":NoSchedule"}, c.record().Removed)
+	}
+}
+
 func TestVerifies(t *testing.T) {
 	c := newCluster(t, newNode())
 	c.step("n")

@@ -200,3 +200,38 @@ metadata: {name: e2e-uninstall, labels: {pod-security.kubernetes.io/enforce: res
 	s.ErrorContains(err, "cannot list resource")
 	s.ErrorContains(client.CoreV1().Nodes().Delete(s.Ctx, node, metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}), "cannot delete resource")
 }
+
+// The controller may have a node verified again only if the annotation names another boot than the one that the node runs in.
+func TestControllerMayRemoveTheLabelOfARebootedNodeOnly(t *testing.T) {
+	for mode, refusal := range map[string]string{
+		"daemonset":  "may change no label or annotation of a node, but remove the label node-ready/verified",
+		"controller": "may set the label node-ready/verified, and change no other label, but remove the label node-ready/verified",
+	} {
+		t.Run(mode, func(t *testing.T) {
+			s := start(t)
+			const label = `{"op":"remove","path":"/metadata/labels/node-ready~1verified"}`
+			records := func(boot string) {
+				s.Patch(node, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, harness.Annotation, `{"removed":[]`+boot+`}`))
+			}
+			s.Undo(func(ctx context.Context) error {
+				return s.Cluster.Patch(ctx, node, fmt.Sprintf(`{"metadata":{"annotations":{%q:null}}}`, harness.Annotation))
+			})
+			own := s.controller("and change no other taint", "controller.verifyAfterReboot=true", "deploymentMode="+mode)
+			records(`,"bootID":"another"`)
+			s.Until(func() (bool, error) { // the policy may be an earlier test's for a moment
+				s.gives(controllerTry{})
+				return own(node, "["+label+"]") == nil, nil
+			})
+			s.tries(own, map[string]controllerTry{
+				"another label": {patch: `[{"op":"remove","path":"/metadata/labels/example.com~1label"}]`, refusal: "label"},
+				"both":          {patch: `[{"op":"remove","path":"/metadata/labels/example.com~1label"},` + label + "]", refusal: "label"},
+			})
+			boot := s.Node(node).Status.NodeInfo.BootID
+			for name, record := range map[string]string{"the same boot": fmt.Sprintf(`,"bootID":%q`, boot), "no boot": ""} {
+				records(record)
+				s.tries(own, map[string]controllerTry{name: {patch: "[" + label + "]", refusal: refusal}})
+			}
+			s.awaitTypeChecked(harness.Name + "-controller")
+		})
+	}
+}

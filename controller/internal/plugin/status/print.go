@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
-// Print writes the summary, and a table of the nodes that are not verified.
+// Print writes the summary, and a table of the rows.
 func (f Fleet) Print(out io.Writer, now time.Time) error {
 	if _, err := fmt.Fprintln(out, f.Summary()); err != nil || len(f.Rows) == 0 {
 		return err

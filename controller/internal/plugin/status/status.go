@@ -33,7 +33,7 @@ type Input struct {
 	Events    []corev1.Event // about nodes
 }
 
-// Row is a node that is not verified, or fails.
+// Row is a node that is not verified, or fails, or was started again since it was verified.
 type Row struct {
 	Node   string
 	Since  time.Time // zero: nobody says
@@ -65,7 +65,7 @@ func Of(in Input, now time.Time) Fleet {
 	add := func(row Row) {
 		found.Count[NotSelected]--
 		found.Count[row.State]++
-		if !slices.Contains([]fleet.State{fleet.Verified, Excluded, NotGated}, row.State) {
+		if row.Reason != "" || !slices.Contains([]fleet.State{fleet.Verified, Excluded, NotGated}, row.State) {
 			found.Rows = append(found.Rows, row)
 		}
 	}
@@ -119,6 +119,9 @@ func (in Input) row(status fleet.Status, said lastEvent) Row {
 	case status.State == fleet.Verified && isFalse && in.Settings.Rechecks.Enabled():
 		row.State = RecheckFails
 	case status.State == fleet.Verified:
+		if status.Rebooted && !in.Settings.Rechecks.Enabled() { // else its agent proves it again by itself
+			row.Reason, row.Next, row.Since = "started again since it was verified", "kubectl node-ready verify "+row.Node, time.Time{}
+		}
 		return row
 	case isFalse && status.Gated || said.fails:
 		row.State = fleet.Failed

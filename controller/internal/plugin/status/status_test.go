@@ -161,6 +161,8 @@ func TestRows(t *testing.T) {
 			release(n)
 			n.Spec.Taints = []corev1.Taint{{Key: failed, Effect: corev1.TaintEffectNoSchedule}}
 		}, Retainted, -1, "", "kubectl node-ready open n"},
+		"started again": {func(_ *cluster, n *corev1.Node) { reboot(n) }, fleet.Verified, -1, "started again since it was verified",
+			"kubectl node-ready verify n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t)
@@ -184,6 +186,20 @@ func TestRows(t *testing.T) {
 			}
 		})
 	}
+}
+
+// reboot starts a node again that was verified before.
+func reboot(node *corev1.Node) {
+	release(node)
+	node.Annotations[nodepatch.Annotation], node.Status.NodeInfo.BootID = `{"bootID":"before"}`, "now"
+}
+
+// With rechecks the agent proves a node that was started again by itself.
+func TestRebootWithRechecks(t *testing.T) {
+	c := newCluster(t)
+	c.Settings.Rechecks.Interval = time.Minute
+	reboot(c.node("n"))
+	assert.Empty(t, Of(c.Input, now).Rows)
 }
 
 // Nodes that are to stay as they are need no line.

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fakenode"
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/controller/internal/report"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+const verified = "node-ready/verified"
+
+var request = nodepatch.Request{TaintKey: "node-ready/unverified", FailedTaintKey: "node-ready/failed", Label: verified,
+	LabelValue: "true", Annotation: nodepatch.Annotation}
+
+// verifiedIn returns a node that was verified in one boot and runs in the boot "now".
+func verifiedIn(boot string, name string) *corev1.Node {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), ResourceVersion: "1",
+		Labels:      map[string]string{verified: "true", "mine": "x"},
+		Annotations: map[string]string{nodepatch.Annotation: verdict.Record{BootID: boot}.String()}}}
+	node.Status.NodeInfo.BootID = "now"
+	return node
+}
+
+// cluster is the nodes of a test, the step, and its last plan.
+type cluster struct {
+	rebooted
+	t       *testing.T
+	api     client.Client
+	limiter *rate.Limiter
+	refuse  map[string]bool // patches of these nodes
+	keeps   bool            // a webhook puts the label back
+}
+
+func newCluster(t *testing.T, nodes ...*corev1.Node) *cluster {
+	builder := fake.NewClientBuilder()
+	for _, node := range nodes {
+		builder.WithObjects(node)
+	}
+	c := &cluster{t: t, limiter: report.NewLimit(), api: builder.Build(), refuse: make(map[string]bool)}
+	c.rebooted = rebooted{limit: c.limiter, log: slog.New(slog.DiscardHandler),
+		settings: fleet.Settings{Rules: fleet.NewRules(new(corev1.PodTemplateSpec), request), Request: request},
+		node:     func(name string) nodepatch.NodeAPI { return refusing{fakenode.API{Client: c.api, Name: name}, c} }}
+	return c
+}
+
+// refusing refuses the patches that a test says.
+type refusing struct {
+	fakenode.API
+	cluster *cluster
+}
+
+func (n refusing) Patch(ctx context.Context, patch []byte) (*nodepatch.Node, error) {
+	if n.cluster.refuse[n.Name] {
+		return nil, errors.New("refused")
+	}
+	if n.cluster.keeps {
+		return n.Get(ctx)
+	}
+	return n.API.Patch(ctx, patch)
+}
+
+func (c *cluster) plan() fleet.Plan {
+	var nodes corev1.NodeList
+	require.NoError(c.t, c.api.List(c.t.Context(), &nodes))
+	return c.settings.Decide(fleet.Objects{Nodes: nodes.Items}, metav1.Now().Time)
+}
+
+// labelled counts the nodes that have the label.
+func (c *cluster) labelled() (n int) {
+	for _, status := range c.plan().Statuses {
+		if status.State == fleet.Verified {
+			n++
+		}
+	}
+	return n
+}
+
+func TestLabelOfARebootedNode(t *testing.T) {
+	for name, test := range map[string]struct {
+		boot    string
+		edit    func(*corev1.Node)
+		removed bool
+	}{
+		"rebooted":     {"before", nil, true},
+		"not rebooted": {"now", nil, false},
+		"released by a version that names no boot": {"", nil, false},
+		"kubelet has not reported its boot":        {"before", func(n *corev1.Node) { n.Status.NodeInfo.BootID = "" }, false},
+		"cordoned":                                 {"before", func(n *corev1.Node) { n.Spec.Unschedulable = true }, false},
+		"excluded by the label's value":            {"before", func(n *corev1.Node) { n.Labels[verified] = "false" }, false},
+		"it has the startup taint": {"before", func(n *corev1.Node) {
+			n.Spec.Taints = []corev1.Taint{{Key: "node-ready/unverified"}}
+		}, false},
+		"an agent would not come": {"before", func(n *corev1.Node) {
+			n.Spec.Taints = []corev1.Taint{{Key: "other", Effect: "NoExecute"}}
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			node := verifiedIn(test.boot, "n")
+			c := newCluster(t)
+			if test.edit != nil {
+				test.edit(node)
+			}
+			require.NoError(t, c.api.Create(t.Context(), withoutVersion(node)))
+			_, err := c.Act(t.Context(), c.plan())
+			require.NoError(t, err)
+			found := new(corev1.Node)
+			require.NoError(t, c.api.Get(t.Context(), client.ObjectKey{Name: "n"}, found))
+			if test.removed {
+				delete(node.Labels, verified)
+			}
+			assert.Equal(t, node.Labels, found.Labels)
+			assert.Equal(t, node.Annotations, found.Annotations)
+		})
+	}
+}
+
+func withoutVersion(node *corev1.Node) *corev1.Node {
+	created := node.DeepCopy()
+	created.ResourceVersion = ""
+	return created
+}
+
+// The cache is behind: the node has been verified in this boot since.
+func TestNodeThatWasVerifiedSince(t *testing.T) {
+	c := newCluster(t, verifiedIn("before", "n"))
+	plan := c.plan()
+	node := new(corev1.Node)
+	require.NoError(t, c.api.Get(t.Context(), client.ObjectKey{Name: "n"}, node))
+	node.Annotations = verifiedIn("now", "n").Annotations
+	require.NoError(t, c.api.Update(t.Context(), node))
+	_, err := c.Act(t.Context(), plan)
+	require.Error(t, err, "and the next plan has nothing to do")
+	assert.Equal(t, 1, c.labelled())
+	_, err = c.Act(t.Context(), c.plan())
+	require.NoError(t, err)
+}
+
+// A webhook puts the label back: that is an error, and no crash.
+func TestLabelThatIsPutBack(t *testing.T) {
+	c := newCluster(t, verifiedIn("before", "n"))
+	c.keeps = true
+	_, err := c.Act(t.Context(), c.plan())
+	require.Error(t, err)
+	assert.Equal(t, 1, c.labelled())
+}
+
+// A whole fleet reboots at once: the limit bounds what is removed. A node whose patch is refused holds no other node.
+func TestFleetThatReboots(t *testing.T) {
+	var nodes []*corev1.Node
+	for i := range 20 {
+		nodes = append(nodes, verifiedIn("before", fmt.Sprint("n", i)))
+	}
+	c := newCluster(t, nodes...)
+	c.limiter.SetLimit(0) // a slow test would get more than the first five
+	again, err := c.Act(t.Context(), c.plan())
+	require.NoError(t, err)
+	assert.Positive(t, again)
+	assert.Equal(t, 15, c.labelled())
+
+	c.limiter.SetLimit(1e6)
+	c.refuse["n3"], c.refuse["n4"] = true, true
+	for range 10 {
+		_, _ = c.Act(t.Context(), c.plan())
+	}
+	assert.LessOrEqual(t, c.labelled(), 2)
+}

@@ -61,18 +61,13 @@ spec:
         has(request.userInfo.extra) && 'authentication.kubernetes.io/node-name' in request.userInfo.extra
         ? request.userInfo.extra['authentication.kubernetes.io/node-name'][0] : ''
     {{- end }}
-    - name: taints
-      expression: dyn(object).?spec.?taints.orValue([])
-    - name: oldTaints
-      expression: dyn(oldObject).?spec.?taints.orValue([])
-    - name: labels
-      expression: dyn(object).metadata.?labels.orValue({})
-    - name: oldLabels
-      expression: dyn(oldObject).metadata.?labels.orValue({})
-    - name: annotations
-      expression: dyn(object).metadata.?annotations.orValue({})
-    - name: oldAnnotations
-      expression: dyn(oldObject).metadata.?annotations.orValue({})
+    {{- range $kind, $path := dict "taints" "?spec.?taints.orValue([])" "labels" "metadata.?labels.orValue({})"
+      "annotations" "metadata.?annotations.orValue({})" }}
+    - name: {{ $kind }}
+      expression: dyn(object).{{ $path }}
+    - name: old{{ title $kind }}
+      expression: dyn(oldObject).{{ $path }}
+    {{- end }}
     {{- if .retaint }}
     - name: mayRetaint
       expression: >-

@@ -19,10 +19,9 @@ the account may only remove the failed taint. "retaint": may add that to a verif
 {{- range list "." "f:type" "f:status" "f:reason" "f:message" "f:lastHeartbeatTime" "f:lastTransitionTime" -}}
 {{- $fields = append $fields (printf "f:status.f:conditions.k:{\"type\":\"%s\"}.%s" $config.conditionType .) -}}
 {{- end -}}
-{{- if .release -}}
-{{- $fields = concat $fields (list (printf "f:metadata.f:labels.f:%s" $config.verifiedLabel) "f:metadata.f:labels.."
-  "f:metadata.f:annotations.f:node-ready/verification" "f:metadata.f:annotations..") -}}
-{{- end -}}
+{{- $fields = .release | ternary (concat $fields (list (printf "f:metadata.f:labels.f:%s" $config.verifiedLabel) "f:metadata.f:labels.."
+  "f:metadata.f:annotations.f:node-ready/verification" "f:metadata.f:annotations..")) $fields -}}
+{{- $hint := ". A mutating webhook or policy may have added more to its request: let that exempt the account, or match CREATE only" -}}
 {{- /* Where the account may add the failed taint: in CEL, and in words. */ -}}
 {{- $mayFail := "" -}}
 {{- $failed := "" -}}
@@ -130,7 +129,7 @@ spec:
         variables.status.?conditions.orValue([]).filter(c, c.type != '{{ $config.conditionType }}') ==
         variables.oldStatus.?conditions.orValue([]).filter(c, c.type != '{{ $config.conditionType }}')
       reason: Forbidden
-      message: {{ printf "%s may set the condition %s, and change nothing else in a node's status" .account $config.conditionType | quote }}
+      message: {{ printf "%s may set the condition %s, and change nothing else in a node's status%s" .account $config.conditionType $hint | quote }}
     # A condition that another account has written so before does not block the release.
     - expression: >-
         variables.condition == variables.oldStatus.?conditions.orValue([]).filter(c, c.type == '{{ $config.conditionType }}') ||
@@ -152,24 +151,24 @@ spec:
         {{ . }})
         {{- end }})
       reason: Forbidden
-      message: {{ printf "%s may take off the taint%s %s,%s and change no other taint" .account (.release | ternary "s" "") ($taintKeys | join ", ") $failed | quote }}
+      message: {{ printf "%s may take off the taint%s %s,%s and change no other taint%s" .account (.release | ternary "s" "") ($taintKeys | join ", ") $failed $hint | quote }}
     {{- if not .release }}
     - expression: variables.labels == variables.oldLabels && variables.annotations == variables.oldAnnotations
       reason: Forbidden
-      message: {{ printf "%s may change no label or annotation of a node" .account | quote }}
+      message: {{ printf "%s may change no label or annotation of a node%s" .account $hint | quote }}
     {{- end }}
     - expression: >-
         dyn(object.spec).all(k, k == 'taints' || (k in dyn(oldObject.spec) && dyn(object.spec)[k] == dyn(oldObject.spec)[k])) &&
         dyn(oldObject.spec).all(k, k == 'taints' || k in dyn(object.spec))
       reason: Forbidden
-      message: {{ printf "%s may change nothing in a node's spec but its taints" .account | quote }}
+      message: {{ printf "%s may change nothing in a node's spec but its taints%s" .account $hint | quote }}
     {{- if .release }}
     {{- range $kind, $key := $owned }}
     - expression: >-
         variables.{{ $kind }}s.all(k, k == '{{ $key }}' || (k in variables.old{{ title $kind }}s && variables.{{ $kind }}s[k] == variables.old{{ title $kind }}s[k])) &&
         variables.old{{ title $kind }}s.all(k, k in variables.{{ $kind }}s)
       reason: Forbidden
-      message: {{ printf "%s may set the %s %s, and change no other %s" $.account $kind $key $kind | quote }}
+      message: {{ printf "%s may set the %s %s, and change no other %s%s" $.account $kind $key $kind $hint | quote }}
     {{- end }}
     - expression: >-
         !('{{ $config.verifiedLabel }}' in variables.labels) || variables.labels['{{ $config.verifiedLabel }}'] == '{{ $config.verifiedLabelValue }}' ||
@@ -188,7 +187,7 @@ spec:
         dyn(object).metadata.?finalizers.orValue([]) == dyn(oldObject).metadata.?finalizers.orValue([]) &&
         dyn(object).metadata.?generateName.orValue('') == dyn(oldObject).metadata.?generateName.orValue('')
       reason: Forbidden
-      message: {{ printf "%s may not change a node's owners, finalizers or generateName" .account | quote }}
+      message: {{ printf "%s may not change a node's owners, finalizers or generateName%s" .account $hint | quote }}
     # A client that applies owns what managedFields says: with a foreign field added there, its next apply would remove that field. And
     # what may grow with each patch fills etcd.
     - expression: >-
@@ -202,7 +201,7 @@ spec:
         c.twins.exists(t, t[?k][?f][?name][?leaf] == optional.of(c.fields[k][f][name][leaf])) ||
         (k + '.' + f + '.' + name + '.' + leaf in c.free && c.fields[k][f][name][leaf].size() == 0)))))))))
       reason: Forbidden
-      message: {{ printf "%s may not change what other clients own in a node's managedFields" .account | quote }}
+      message: {{ printf "%s may not change what other clients own in a node's managedFields%s" .account $hint | quote }}
 {{- end }}
 
 {{- define "kube-node-ready.policyBinding" -}}

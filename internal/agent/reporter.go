@@ -157,6 +157,8 @@ func (r *reporter) isDue(err error) bool {
 	key := patching
 	if _, checked := errors.AsType[roundFailure](err); checked {
 		key = brief(err)
+	} else if _, refused := errors.AsType[*nodepatch.Refused](err); refused { // what no retry changes is not held back by what one may
+		key = "refused"
 	}
 	last, seen := r.repeats[key]
 	now := time.Now()

@@ -154,11 +154,9 @@ func (r *reporter) Failed(ctx context.Context, node *nodepatch.Node, err error, 
 // isDue reports whether a failure is new, or goes on for so long that it is due for another Event.
 func (r *reporter) isDue(err error) bool {
 	// Without the details, which change from round to round: ports, or the number of a request.
-	key := patching
+	key, _, _ := strings.Cut(err.Error(), ":")
 	if _, checked := errors.AsType[roundFailure](err); checked {
 		key = brief(err)
-	} else if _, refused := errors.AsType[*nodepatch.Refused](err); refused { // what no retry changes is not held back by what one may
-		key = "refused"
 	}
 	last, seen := r.repeats[key]
 	now := time.Now()

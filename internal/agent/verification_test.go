@@ -44,7 +44,7 @@ func TestEventQuotesThePolicyThatRefusesThePatch(t *testing.T) {
 		denied := "nodes \"node-1\" is forbidden: ValidatingAdmissionPolicy 'kube-node-ready' with binding 'kube-node-ready' denied request: " +
 			"kube-system/kube-node-ready may take off the taints " + strings.Repeat("example.com/former, ", 20) + "and change no other taint. " +
 			"A mutating webhook or policy may have added more to its request: let that exempt the account, or match CREATE only"
-		api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+		api.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
 			if time.Since(began) < time.Minute {
 				return request == patchNode && answerStatus(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "a webhook is down")
 			}

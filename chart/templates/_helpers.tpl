@@ -317,7 +317,7 @@ flight is finished before: two patches, the condition and the Event, each within
   "alsoRemoveTaints" .Values.config.alsoRemoveTaints }}
 {{- range $key := $keys }}
 {{- $allowed := and (hasPrefix "startup-taint.cluster-autoscaler.kubernetes.io/" $key) (has $name (list "taintKey" "alsoRemoveTaints")) }}
-{{- if and (regexMatch `^([^/]+\.)?(kubernetes\.io|k8s\.io|karpenter\.sh)/` $key) (not $allowed) }}
+{{- if and (regexMatch `^([^/]+\.)?(kubernetes\.io|k8s\.io|karpenter\.sh)(/|$)` $key) (not $allowed) }}
 {{- fail (printf "config.%s %s must not be a key of Kubernetes or Karpenter (kubernetes.io, k8s.io, karpenter.sh)" $name $key) }}
 {{- end }}
 {{- end }}

@@ -14,13 +14,14 @@ the account may only remove the failed taint. "retaint": may add that to a verif
 {{- $taintKeys := .release | ternary (include "kube-node-ready.taintKeys" .root | fromJsonArray) (list $config.failedTaintKey) -}}
 {{- /* `kind` and `key` of each map of which the account owns one key. */ -}}
 {{- $owned := dict "label" $config.verifiedLabel "annotation" "node-ready/verification" -}}
-{{- $condition := printf "f:status.f:conditions.k:{\"type\":\"%s\"}" $config.conditionType -}}
-{{- $mayTake := list "f:spec.f:taints" $condition "f:status.f:conditions.." -}}
-{{- if or .release .unlabel -}}
-{{- $mayTake = concat $mayTake (list (printf "f:metadata.f:labels.f:%s" $config.verifiedLabel) "f:metadata.f:labels.."
-  "f:metadata.f:annotations.f:node-ready/verification" "f:metadata.f:annotations..") -}}
+{{- /* The fields of the account's own patches, as metadata.managedFields has them. */ -}}
+{{- $fields := list "f:spec.f:taints" "f:status.f:conditions.." -}}
+{{- range list "." "f:type" "f:status" "f:reason" "f:message" "f:lastHeartbeatTime" "f:lastTransitionTime" -}}
+{{- $fields = append $fields (printf "f:status.f:conditions.k:{\"type\":\"%s\"}.%s" $config.conditionType .) -}}
 {{- end -}}
-{{- $mayTake = $mayTake | join "', '" | printf "['%s']" -}}
+{{- $fields = or .release .unlabel | empty | ternary $fields (concat $fields (list (printf "f:metadata.f:labels.f:%s" $config.verifiedLabel)
+  "f:metadata.f:labels.." "f:metadata.f:annotations.f:node-ready/verification" "f:metadata.f:annotations..")) -}}
+{{- $hint := ". A mutating webhook or policy may have added more to its request: let that exempt the account, or match CREATE only" -}}
 {{- $unlabeled := .unlabel | empty | ternary "" (printf ", but remove the label %s where the annotation names another boot" $config.verifiedLabel) -}}
 {{- /* Where the account may add the failed taint: in CEL, and in words. */ -}}
 {{- $mayFail := "" -}}
@@ -60,18 +61,13 @@ spec:
         has(request.userInfo.extra) && 'authentication.kubernetes.io/node-name' in request.userInfo.extra
         ? request.userInfo.extra['authentication.kubernetes.io/node-name'][0] : ''
     {{- end }}
-    - name: taints
-      expression: dyn(object).?spec.?taints.orValue([])
-    - name: oldTaints
-      expression: dyn(oldObject).?spec.?taints.orValue([])
-    - name: labels
-      expression: dyn(object).metadata.?labels.orValue({})
-    - name: oldLabels
-      expression: dyn(oldObject).metadata.?labels.orValue({})
-    - name: annotations
-      expression: dyn(object).metadata.?annotations.orValue({})
-    - name: oldAnnotations
-      expression: dyn(oldObject).metadata.?annotations.orValue({})
+    {{- range $kind, $path := dict "taints" "?spec.?taints.orValue([])" "labels" "metadata.?labels.orValue({})"
+      "annotations" "metadata.?annotations.orValue({})" }}
+    - name: {{ $kind }}
+      expression: dyn(object).{{ $path }}
+    - name: old{{ title $kind }}
+      expression: dyn(oldObject).{{ $path }}
+    {{- end }}
     {{- if .retaint }}
     - name: mayRetaint
       expression: >-
@@ -87,21 +83,24 @@ spec:
         dyn({{ $object }}).metadata.?managedFields.orValue([]).map(m, {'id': dyn([m.?manager.orValue(''), m.?operation.orValue(''),
         m.?subresource.orValue(''), m.?apiVersion.orValue('')]), 'fields': m.?fieldsV1.orValue({})})
     {{- end }}
-    # The API server merges the oldest of more than ten updating clients into one, whose fields are not compared. No apply uses them.
+    - name: own
+      expression: dyn([['{{ .manager }}', 'Update', '', 'v1'], ['{{ .manager }}', 'Update', 'status', 'v1']])
+    - name: ownFields
+      expression: dyn(['{{ $fields | join "', '" }}'])
+    # The API server merges the oldest of more than ten updating clients into one. No apply uses their fields.
     - name: merged
       expression: >-
-        variables.oldManagers.filter(m, m.id[1] == 'Update').size() >= 10 ? variables.managers.filter(m, m.id[0] == 'ancient-changes' && m.id[1] == 'Update') : []
-    # Each client in both directions: `fields` must be in `twin` too, except the `free` ones. The agent's patch takes its own fields, and
-    # the list of taints, away from others (of a condition, only what it changes); it never gives a field to others.
-    - name: agent
-      expression: dyn(['{{ .manager }}', 'Update'])
+        variables.oldManagers.filter(m, m.id[1] == 'Update').size() >= 10 ?
+        variables.managers.filter(m, m.id == ['ancient-changes', 'Update', '', 'v1']) : []
+    # Each client in both directions: its `fields` must be in one of its `twins`, or `free`. The account's patch takes its own fields, and
+    # the list of taints, away from others, and gives none to others. Among merged fields, a map that is also one becomes its own `.`.
     - name: clients
       expression: >-
-        variables.oldManagers.filter(m, [m.id[0], m.id[1]] != variables.agent && (m.id[1] == 'Apply' || variables.merged.size() == 0)).map(m,
-        {'fields': m.fields, 'twin': (variables.managers.filter(n, n.id == m.id).map(n, n.fields) + [dyn({})])[0], 'free': dyn({{ $mayTake }})}) +
-        variables.managers.filter(n, !(n in variables.merged)).map(n,
-        {'fields': n.fields, 'twin': (variables.oldManagers.filter(m, m.id == n.id).map(m, m.fields) + [dyn({})])[0],
-        'free': dyn([n.id[0], n.id[1]] == variables.agent ? {{ $mayTake }} : ['{{ $condition }}'])})
+        variables.oldManagers.filter(m, !(m.id in variables.own) && (m.id[1] == 'Apply' || variables.merged.size() == 0)).map(m,
+        {'fields': m.fields, 'twins': dyn(variables.managers.filter(n, n.id == m.id).map(n, n.fields)), 'free': variables.ownFields}) +
+        variables.managers.map(n, {'fields': n.fields, 'twins': dyn(variables.oldManagers.filter(m, m.id == n.id ||
+        (n in variables.merged && m.id[1] == 'Update')).map(m, m.fields)), 'free': n in variables.merged ?
+        variables.ownFields + dyn(['.']) : n.id in variables.own ? variables.ownFields : dyn([])})
     {{- if has "condition" .markers }}
     - name: status
       expression: dyn(object).?status.orValue({})
@@ -131,7 +130,7 @@ spec:
         variables.status.?conditions.orValue([]).filter(c, c.type != '{{ $config.conditionType }}') ==
         variables.oldStatus.?conditions.orValue([]).filter(c, c.type != '{{ $config.conditionType }}')
       reason: Forbidden
-      message: {{ printf "%s may set the condition %s, and change nothing else in a node's status" .account $config.conditionType | quote }}
+      message: {{ printf "%s may set the condition %s, and change nothing else in a node's status%s" .account $config.conditionType $hint | quote }}
     # A condition that another account has written so before does not block the release.
     - expression: >-
         variables.condition == variables.oldStatus.?conditions.orValue([]).filter(c, c.type == '{{ $config.conditionType }}') ||
@@ -153,26 +152,26 @@ spec:
         {{ . }})
         {{- end }})
       reason: Forbidden
-      message: {{ printf "%s may take off the taint%s %s,%s and change no other taint" .account (.release | ternary "s" "") ($taintKeys | join ", ") $failed | quote }}
+      message: {{ printf "%s may take off the taint%s %s,%s and change no other taint%s" .account (.release | ternary "s" "") ($taintKeys | join ", ") $failed $hint | quote }}
     {{- if not .release }}
     - expression: >-
         {{ with .unlabel }}variables.labels.all(k, variables.oldLabels[?k] == optional.of(variables.labels[k])) && variables.oldLabels.all(k,
         k in variables.labels || ({{ . }})){{ else }}variables.labels == variables.oldLabels{{ end }} && variables.annotations == variables.oldAnnotations
       reason: Forbidden
-      message: {{ printf "%s may change no label or annotation of a node%s" .account $unlabeled | quote }}
+      message: {{ printf "%s may change no label or annotation of a node%s%s" .account $unlabeled $hint | quote }}
     {{- end }}
     - expression: >-
         dyn(object.spec).all(k, k == 'taints' || (k in dyn(oldObject.spec) && dyn(object.spec)[k] == dyn(oldObject.spec)[k])) &&
         dyn(oldObject.spec).all(k, k == 'taints' || k in dyn(object.spec))
       reason: Forbidden
-      message: {{ printf "%s may change nothing in a node's spec but its taints" .account | quote }}
+      message: {{ printf "%s may change nothing in a node's spec but its taints%s" .account $hint | quote }}
     {{- if .release }}
     {{- range $kind, $key := $owned }}
     - expression: >-
         variables.{{ $kind }}s.all(k, k == '{{ $key }}' || (k in variables.old{{ title $kind }}s && variables.{{ $kind }}s[k] == variables.old{{ title $kind }}s[k])) &&
         variables.old{{ title $kind }}s.all(k, k in variables.{{ $kind }}s{{ if and $.unlabel (eq $kind "label") }} || ({{ $.unlabel }}){{ end }})
       reason: Forbidden
-      message: {{ printf "%s may set the %s %s, and change no other %s%s" $.account $kind $key $kind (eq $kind "label" | ternary $unlabeled "") | quote }}
+      message: {{ printf "%s may set the %s %s, and change no other %s%s%s" $.account $kind $key $kind (eq $kind "label" | ternary $unlabeled "") $hint | quote }}
     {{- end }}
     - expression: >-
         !('{{ $config.verifiedLabel }}' in variables.labels) || variables.labels['{{ $config.verifiedLabel }}'] == '{{ $config.verifiedLabelValue }}' ||
@@ -191,16 +190,21 @@ spec:
         dyn(object).metadata.?finalizers.orValue([]) == dyn(oldObject).metadata.?finalizers.orValue([]) &&
         dyn(object).metadata.?generateName.orValue('') == dyn(oldObject).metadata.?generateName.orValue('')
       reason: Forbidden
-      message: {{ printf "%s may not change a node's owners, finalizers or generateName" .account | quote }}
-    # A client that applies owns what managedFields says: with a foreign field added there, its next apply would remove that field.
+      message: {{ printf "%s may not change a node's owners, finalizers or generateName%s" .account $hint | quote }}
+    # A client that applies owns what managedFields says: with a foreign field added there, its next apply would remove that field. And
+    # what may grow with each patch fills etcd.
     - expression: >-
-        variables.clients.all(c, c.fields.all(k, c.fields[k].all(f, c.twin[?k][?f] == optional.of(c.fields[k][f]) ||
-        (k + '.' + f in c.free && c.fields[k][f].size() == 0) ||
-        (c.fields[k][f].size() > 0 && c.fields[k][f].all(name, c.twin[?k][?f][?name] == optional.of(c.fields[k][f][name]) ||
-        (k + '.' + f + '.' + name in c.free && c.fields[k][f][name].size() <= 16 &&
-        c.fields[k][f][name].all(leaf, size(leaf) <= 64 && c.fields[k][f][name][leaf].size() == 0)))))))
+        variables.managers.all(n, n.id in variables.own || n in variables.merged || variables.oldManagers.exists(m, m.id == n.id)) &&
+        variables.clients.all(c, c.fields.all(k, c.twins.exists(t, t[?k][?'.'].or(t[?k]) == optional.of(c.fields[k])) ||
+        (c.fields[k].size() > 0 && c.fields[k].all(f, c.twins.exists(t, t[?k][?f][?'.'].or(t[?k][?f]) == optional.of(c.fields[k][f])) ||
+        (k + '.' + f in c.free && c.fields[k][f].size() == 0) || (c.fields[k][f].size() > 0 && c.fields[k][f].all(name,
+        c.twins.exists(t, t[?k][?f][?name] == optional.of(c.fields[k][f][name])) ||
+        ((name in c.free || k + '.' + f + '.' + name in c.free) && c.fields[k][f][name].size() == 0) ||
+        (c.fields[k][f][name].size() > 0 && c.fields[k][f][name].all(leaf,
+        c.twins.exists(t, t[?k][?f][?name][?leaf] == optional.of(c.fields[k][f][name][leaf])) ||
+        (k + '.' + f + '.' + name + '.' + leaf in c.free && c.fields[k][f][name][leaf].size() == 0)))))))))
       reason: Forbidden
-      message: {{ printf "%s may not change what other clients own in a node's managedFields" .account | quote }}
+      message: {{ printf "%s may not change what other clients own in a node's managedFields%s" .account $hint | quote }}
 {{- end }}
 
 {{- define "kube-node-ready.policyBinding" -}}

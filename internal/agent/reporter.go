@@ -154,7 +154,7 @@ func (r *reporter) Failed(ctx context.Context, node *nodepatch.Node, err error, 
 // isDue reports whether a failure is new, or goes on for so long that it is due for another Event.
 func (r *reporter) isDue(err error) bool {
 	// Without the details, which change from round to round: ports, or the number of a request.
-	key := patching
+	key, _, _ := strings.Cut(err.Error(), ":")
 	if _, checked := errors.AsType[roundFailure](err); checked {
 		key = brief(err)
 	}

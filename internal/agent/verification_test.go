@@ -2,6 +2,7 @@ package agent
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -33,6 +34,27 @@ func TestRefusedPatchIsTriedInTheNextRound(t *testing.T) {
 		assert.Equal(t, []string{getNode, patchNode, postEvent, getNode, patchNode, postEvent}, api.seen())
 		assert.Equal(t, []string{"NodeNotVerified", "NodeVerified"}, api.reasons())
 		assert.Equal(t, "the API server refuses the patch: denied by policy", p.entry("node not verified")["reason"])
+	})
+}
+
+// The Event says what a policy says, to its end, and is not held back because the first patch failed otherwise.
+func TestEventQuotesThePolicyThatRefusesThePatch(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		began := time.Now()
+		denied := "nodes \"node-1\" is forbidden: ValidatingAdmissionPolicy 'kube-node-ready' with binding 'kube-node-ready' denied request: " +
+			"kube-system/kube-node-ready may take off the taints " + strings.Repeat("example.com/former, ", 20) + "and change no other taint. " +
+			"A mutating webhook or policy may have added more to its request: let that exempt the account, or match CREATE only"
+		api.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+			if time.Since(began) < time.Minute {
+				return request == patchNode && answerStatus(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "a webhook is down")
+			}
+			return request == patchNode && len(api.events) < 2 && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, denied)
+		}
+		p := simulate(t, api, nil, nil, "--once")
+		assert.Equal(t, exitOK, p.wait(), p.stderr)
+		require.Equal(t, []string{"NodeNotVerified", "NodeNotVerified", "NodeVerified"}, api.reasons())
+		assert.Contains(t, api.events[0].Message, "a webhook is down")
+		assert.Contains(t, api.events[1].Message, "the API server refuses the patch: "+denied)
 	})
 }
 

@@ -177,6 +177,9 @@ var cases = map[string]struct {
 	"dns-test-domains": {
 		good: []good{
 			{"a.example", func(c *Config) { c.DNSTestDomains = []string{"a.example"} }},
+			{"fd00::a,::,1::,1:2:3:4:5:6:7::,1:2:3:4:5:6:7:8,::ffff:10.0.0.1,64:ff9b::1.2.3.4", func(c *Config) {
+				c.DNSTestDomains = []string{"fd00::a", "::", "1::", "1:2:3:4:5:6:7::", "1:2:3:4:5:6:7:8", "::ffff:10.0.0.1", "64:ff9b::1.2.3.4"}
+			}},
 			{" a , b.,_x.c ,, 10.0.0.10,fd00::a", func(c *Config) { c.DNSTestDomains = []string{"a", "b.", "_x.c", "10.0.0.10", "fd00::a"} }},
 		},
 		bad: []bad{
@@ -185,6 +188,9 @@ var cases = map[string]struct {
 			{"a..b", `"a..b" ` + wantDomain}, {"-a", `"-a" ` + wantDomain}, {"a:53", `"a:53" ` + wantDomain},
 			{"[::1]", `"[::1]" ` + wantDomain}, {long64 + ".a", `"` + long64 + `.a" ` + wantDomain},
 			{long253 + ".a", `"` + long253 + `.a" ` + wantDomain}, {".", `"." ` + wantDomain},
+			{"10.0.0.10:53", `"10.0.0.10:53" ` + wantDomain}, {"a-.b", `"a-.b" ` + wantDomain}, {"fd00::1::2", `"fd00::1::2" ` + wantDomain},
+			{"1:2:3:4:5:6:7", `"1:2:3:4:5:6:7" ` + wantDomain}, {"1:2:3:4::5:6:7:8", `"1:2:3:4::5:6:7:8" ` + wantDomain},
+			{"fd00:::1", `"fd00:::1" ` + wantDomain}, {"12345::", `"12345::" ` + wantDomain}, {"::10.0.0.256", `"::10.0.0.256" ` + wantDomain},
 		},
 	},
 	"network-targets": {
@@ -192,6 +198,9 @@ var cases = map[string]struct {
 			{"", func(*Config) {}},
 			{"10.0.0.1:1, a.example:65535,[fd00::1]:443", func(c *Config) { c.NetworkTargets = []string{"10.0.0.1:1", "a.example:65535", "[fd00::1]:443"} }},
 			{"tcp://a:1,tcp://[fd00::1]:2", func(c *Config) { c.NetworkTargets = []string{"tcp://a:1", "tcp://[fd00::1]:2"} }},
+			{"tcp:80,https:443,a.:1,https://a/%20b?c=%zz", func(c *Config) {
+				c.NetworkTargets = []string{"tcp:80", "https:443", "a.:1", "https://a/%20b?c=%zz"}
+			}},
 			{"https://a,https://a:8443/b?c=d,https://[fd00::1]/,https://10.0.0.1:1", func(c *Config) {
 				c.NetworkTargets = []string{"https://a", "https://a:8443/b?c=d", "https://[fd00::1]/", "https://10.0.0.1:1"}
 			}},
@@ -205,6 +214,12 @@ var cases = map[string]struct {
 			{"https://a:x/", `"https://a:x/" ` + wantURL}, {"https://u:p@a/", `"https://u:p@a/" ` + wantURL}, {"https://a/#b", `"https://a/#b" ` + wantURL},
 			{"https://a b/", `"https://a b/" ` + wantURL}, {"https://a..b/", `"https://a..b/" ` + wantURL},
 			{"a:", `"a:" ` + wantHostPort}, {"a b:1", `"a b:1" ` + wantHostPort},
+			{"db..example.com:5432", `"db..example.com:5432" ` + wantHostPort}, {"db-.example.com:5432", `"db-.example.com:5432" ` + wantHostPort},
+			{".a:1", `".a:1" ` + wantHostPort}, {"tcp://-a:1", `"tcp://-a:1" ` + wantHostPort}, {long64 + ":1", `"` + long64 + `:1" ` + wantHostPort},
+			{long253 + ".a:1", `"` + long253 + `.a:1" ` + wantHostPort}, {"[1:2:3:4::5:6:7:8]:1", `"[1:2:3:4::5:6:7:8]:1" ` + wantHostPort},
+			{"https://a/%zz", `"https://a/%zz" ` + wantURL}, {"https://a/%2", `"https://a/%2" ` + wantURL}, {"https://a-.b/", `"https://a-.b/" ` + wantURL},
+			{"https://" + long253 + ".a", `"https://` + long253 + `.a" ` + wantURL},
+			{"https://[1:2:3:4::5:6:7:8]/", `"https://[1:2:3:4::5:6:7:8]/" ` + wantURL}, {"https://a?b\tc", `"https://a?b\tc" ` + wantURL},
 		},
 	},
 	"dns-service": {
@@ -221,7 +236,8 @@ var cases = map[string]struct {
 			{"a/" + long63, func(c *Config) { c.TaintKey = "a/" + long63 }},
 		},
 		bad: append(badValues(wantKey, "", "/a", "a/", "a/b/c", "A/b", "a/-b", "a b", "a~b", long64, long253+"a/a"),
-			badValues(wantOwn, "node.kubernetes.io/unschedulable", "karpenter.sh/unregistered", "k8s.io/a")...),
+			badValues(wantOwn, "node.kubernetes.io/unschedulable", "karpenter.sh/unregistered", "k8s.io/a", "karpenter.sh",
+				"kubernetes.io", "a.k8s.io")...),
 	},
 	"taint-value": {
 		good: []good{{"", func(c *Config) { c.TaintValue = "" }}, {"A_1.b", func(c *Config) { c.TaintValue = "A_1.b" }}},
@@ -252,8 +268,11 @@ var cases = map[string]struct {
 			{"", func(*Config) {}},
 			{"node.cilium.io/, example.com/new", func(c *Config) { c.WaitForTaints = []string{"node.cilium.io/", "example.com/new"} }},
 			{"node.", func(c *Config) { c.WaitForTaints = []string{"node."} }},
+			{"a_,a/b-," + long63, func(c *Config) { c.WaitForTaints = []string{"a_", "a/b-", long63} }},
 		},
-		bad: []bad{{"ok/,a b", `"a b" ` + wantPrefix}, {"/a", `"/a" ` + wantPrefix}, {"a/b/", `"a/b/" ` + wantPrefix}, {"a=b", `"a=b" ` + wantPrefix}},
+		bad: []bad{{"ok/,a b", `"a b" ` + wantPrefix}, {"/a", `"/a" ` + wantPrefix}, {"a/b/", `"a/b/" ` + wantPrefix}, {"a=b", `"a=b" ` + wantPrefix},
+			{".a", `".a" ` + wantPrefix}, {"-a", `"-a" ` + wantPrefix}, {"a..b/c", `"a..b/c" ` + wantPrefix}, {"a-.b/", `"a-.b/" ` + wantPrefix},
+			{"a/_b", `"a/_b" ` + wantPrefix}, {long64, `"` + long64 + `" ` + wantPrefix}, {long253 + "a/", `"` + long253 + `a/" ` + wantPrefix}},
 	},
 	"also-remove-taints": {
 		good: []good{

@@ -1,0 +1,62 @@
+package charttest
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
+)
+
+// mutating adds an annotation to every Node that is updated, with conditions on who updates it.
+const mutating = `
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingAdmissionPolicy
+metadata: {name: e2e-mutating}
+spec:
+  reinvocationPolicy: Never
+  matchConstraints:
+    resourceRules: [{apiGroups: [""], apiVersions: [v1], operations: [UPDATE], resources: [nodes]}]
+  matchConditions: [{name: this-node, expression: "object.metadata.name == '` + owned + `'"}%s]
+  mutations:
+    - patchType: JSONPatch
+      jsonPatch:
+        expression: >-
+          [JSONPatch{op: "add", path: "/metadata/annotations/example.com~1mutated", value: 'by ' + request.userInfo.username}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingAdmissionPolicyBinding
+metadata: {name: e2e-mutating}
+spec: {policyName: e2e-mutating}
+`
+
+// A policy cannot tell what the agent has changed from what a webhook has added to its request. It says so, and the remedy of the
+// README works.
+func TestMutatedPatchIsRefusedWithTheRemedy(t *testing.T) {
+	s := &suite{harness.Start(t, 4, 10)}
+	if !s.addsStartupTaint() {
+		t.Skip("this Kubernetes serves no MutatingAdmissionPolicy v1")
+	}
+	s.owners(1)
+	agent, _ := s.accounts()
+	others := func() { // The policies are in force.
+		s.Until(func() (bool, error) {
+			err := s.patches(s.Kube, "administrator")(owned, `{"metadata":{"annotations":{"example.com/mutated":"no"}}}`)
+			return err == nil && s.Node(owned).Annotations["example.com/mutated"] != "no", err
+		})
+	}
+	s.apply(fmt.Sprintf(mutating, ""))
+	others()
+	err := agent(owned, releasePatch(0, "node-ready~1verified"))
+	s.forbidden(err, "kube-system/kube-node-ready may set the annotation node-ready/verification, and change no other annotation. "+
+		"A mutating webhook or policy may have added more to its request: let that exempt the account, or match CREATE only")
+
+	const exempt = `, {name: not-kube-node-ready, expression: "!(request.userInfo.username.startsWith('system:serviceaccount:kube-system:kube-node-ready'))"}`
+	s.apply(fmt.Sprintf(mutating, exempt))
+	s.Until(func() (bool, error) {
+		return agent(owned, releasePatch(0, "node-ready~1verified")) == nil, nil
+	}, "refused with the exemption")
+	others()
+	s.NotContains(s.Node(owned).Spec.Taints, corev1.Taint{Key: harness.Taint, Value: "true", Effect: noSchedule})
+}

@@ -150,8 +150,9 @@ func (r *Reconciler) create(ctx context.Context, node *corev1.Node, attempt int)
 	return cacheDelay, nil // if the worker is deleted before the cache shows it, nothing changes there
 }
 
-// deletePod deletes a worker.
+// deletePod deletes a worker. Its verdict does not count any more, even if it cannot be deleted.
 func (r *Reconciler) deletePod(ctx context.Context, node string, pod *corev1.Pod) error {
+	r.rememberWorker(node, pod.Name, func(s *workerState) { s.void = true })
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
 	err := r.Client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID})

@@ -333,6 +333,28 @@ func testNodeChanges(t *testing.T, change func(*corev1.Node)) {
 	c.assertReleased()
 }
 
+// What was verified before a foreign taint came does not count after it, although the worker could not be deleted in the meantime.
+func TestForeignTaintComesAndGoes(t *testing.T) {
+	c := newCluster(t, newNode())
+	c.step("n")
+	c.set(ready)
+	old := c.pod().Name
+	c.update(func(node *corev1.Node) {
+		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: "cni/not-ready", Effect: corev1.TaintEffectNoSchedule})
+	})
+	c.deleting = func() error { return errors.New("away") }
+	_, err := c.reconcile("n")
+	require.ErrorContains(t, err, "away")
+	c.deleting = nil
+	c.update(func(node *corev1.Node) { node.Spec.Taints = node.Spec.Taints[:1] })
+	c.step("n")
+	assert.False(t, c.Fleet.IsVerified(c.node()))
+	assert.NotEqual(t, old, c.pod().Name)
+	c.set(ready)
+	c.step("n")
+	c.assertReleased()
+}
+
 // A heartbeat between the decision and the patch is no obstacle.
 func TestHeartbeatDuringTheRelease(t *testing.T) {
 	c := newCluster(t, newNode())

@@ -13,7 +13,7 @@ type Record struct {
 	Time     string         `json:"time"`               // of the release, RFC 3339
 	Duration string         `json:"duration"`           // of the verification, as time.ParseDuration reads it
 	Attempts map[string]int `json:"attempts,omitempty"` // of each check; a worker that still runs has not said them
-	Removed  []string       `json:"removed"`            // taints, as kubectl taint writes them
+	Removed  []string       `json:"removed"`            // taints, as kubectl taint writes them, by all releases of the Node
 	Version  string         `json:"version"`            // of the program that has released the node
 	Worker   types.UID      `json:"worker,omitempty"`   // whose verdict counted: it never counts again
 }
@@ -32,8 +32,19 @@ func ParseRecord(text string) (r Record, err error) {
 	return r, nil
 }
 
-// WasGated reports whether the release that has written this record removed a startup taint, under its present or a former key;
-// the failed taint is none. A node that never had one is never to be re-tainted.
+// After adds what earlier releases of the Node have removed, which its annotation tells: a node that is verified again was gated.
+func (r Record) After(annotation string) Record {
+	before, _ := ParseRecord(annotation)
+	for _, taint := range before.Removed {
+		if !slices.Contains(r.Removed, taint) {
+			r.Removed = append(r.Removed, taint)
+		}
+	}
+	return r
+}
+
+// WasGated reports whether a release that this record tells of removed a startup taint, under its present or a former key; the
+// failed taint is none. A node that never had one is never to be re-tainted.
 func WasGated(text, failedTaintKey string) bool {
 	record, err := ParseRecord(text)
 	return err == nil && slices.ContainsFunc(record.Removed, func(taint string) bool {

@@ -95,3 +95,15 @@ func TestWasGated(t *testing.T) {
 		assert.Equal(t, gated, WasGated(text, "node-ready/failed"), text)
 	}
 }
+
+// A node that is verified again has no startup taint any more, and was gated all the same.
+func TestRecordOfASecondRelease(t *testing.T) {
+	first := Record{Removed: []string{"node-ready/unverified=true:NoSchedule"}}
+	second := Record{Time: "now", Removed: []string{}}.After(first.String())
+	assert.Equal(t, Record{Time: "now", Removed: first.Removed}, second)
+	assert.Equal(t, second, second.After(second.String()), "it does not grow")
+	assert.True(t, WasGated(Record{Removed: []string{"node-ready/failed:NoSchedule"}}.After(first.String()).String(), "node-ready/failed"))
+	for _, text := range []string{"", "written by hand", "{}"} {
+		assert.Equal(t, Record{Removed: []string{}}, Record{Removed: []string{}}.After(text))
+	}
+}

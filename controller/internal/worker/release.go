@@ -23,8 +23,9 @@ func (r *Reconciler) release(ctx context.Context, node *corev1.Node, worker *cor
 	request := r.Fleet.Request
 	took := time.Since(since).Round(time.Millisecond)
 	request.AnnotationValue = func(removed []nodepatch.Taint) string {
-		return verdict.Record{Time: time.Now().UTC().Format(time.RFC3339), Duration: took.String(), Attempts: said.Attempts,
-			Removed: nodepatch.FormatTaints(removed), Version: r.Version, Worker: worker.UID}.String()
+		record := verdict.Record{Time: time.Now().UTC().Format(time.RFC3339), Duration: took.String(), Attempts: said.Attempts,
+			Removed: nodepatch.FormatTaints(removed), Version: r.Version, Worker: worker.UID}
+		return record.After(node.Annotations[request.Annotation]).String()
 	}
 	log := r.Log.With("node", node.Name, "worker", worker.Name)
 	released, removed, err := r.patcher(node.Name).ReleaseCached(ctx, fleet.PatchNode(node), request)

@@ -85,12 +85,13 @@ func (s *slots) give(now time.Time) (node string) {
 	if !s.hasFree(1, now) {
 		return ""
 	}
+	var next waiting
 	for name, one := range s.waiting {
-		if one.worker == "" && (node == "" || compareWaiting(one, s.waiting[node]) < 0) {
-			node = name
+		if one.worker == "" && (node == "" ||
+			cmp.Or(cmp.Compare(min(one.attempt, 2), min(next.attempt, 2)), one.since.Compare(next.since)) < 0) {
+			node, next = name, one
 		}
 	}
-	next := s.waiting[node]
 	if node == "" || !s.hasFree(next.attempt, now) {
 		return ""
 	}
@@ -98,10 +99,6 @@ func (s *slots) give(now time.Time) (node string) {
 	s.waiting[node] = next
 	s.holders[next.worker] = holder{next.attempt, now, max(runningFor, s.Round)} // until the cache shows it
 	return node
-}
-
-func compareWaiting(a, b waiting) int {
-	return cmp.Or(cmp.Compare(min(a.attempt, 2), min(b.attempt, 2)), a.since.Compare(b.since))
 }
 
 // takeSlot returns the name of a node's new worker if the node has got a slot, else "": the node waits, and is called.

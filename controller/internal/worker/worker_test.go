@@ -198,6 +198,7 @@ func TestVerifies(t *testing.T) {
 	c.step("n")
 	c.assertReleased()
 	assert.Equal(t, map[string]int{"dns": 2}, c.record().Attempts)
+	assert.Equal(t, []string{startup + ":NoSchedule"}, c.record().Removed, "it was gated once")
 }
 
 func TestTaintThatComesBack(t *testing.T) {

@@ -230,11 +230,11 @@ func (r *reporter) markVerified(ctx context.Context, node *nodepatch.Node) bool 
 	return err == nil || (nodepatch.IsFinal(err) && !r.marker.ShowsFailed(node))
 }
 
-// annotation says when and how the node was verified, and which taints its release removes.
-func (r *reporter) annotation(now time.Time) func(removed []nodepatch.Taint) string {
+// annotation says when and how the node was verified, and which taints its releases remove; before tells of the earlier ones.
+func (r *reporter) annotation(now time.Time, before string) func(removed []nodepatch.Taint) string {
 	return func(removed []nodepatch.Taint) string {
 		return verdict.Record{Time: now.UTC().Format(time.RFC3339), Duration: formatDuration(now.Sub(r.start)),
-			Attempts: r.attempts, Removed: nodepatch.FormatTaints(removed), Version: r.version}.String()
+			Attempts: r.attempts, Removed: nodepatch.FormatTaints(removed), Version: r.version}.After(before).String()
 	}
 }
 

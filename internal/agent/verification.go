@@ -185,7 +185,7 @@ func (v *verification) release(ctx context.Context) error {
 	if !v.releaseFailed && v.report.marker.ShowsFailed(node) {
 		v.report.markVerified(ctx, node)
 	}
-	request.AnnotationValue = v.report.annotation(time.Now())
+	request.AnnotationValue = v.report.annotation(time.Now(), node.Annotations[request.Annotation])
 	v.proof = &proof{node.UID, request}
 	var removed []nodepatch.Taint
 	err := v.report.During(ctx, holding, func(ctx context.Context) (err error) {

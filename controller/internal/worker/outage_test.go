@@ -236,16 +236,17 @@ func (c *largeCluster) postsASecond() (most int) {
 // others anything while it waits for a slot.
 func TestRecoversFromALargeOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const nodes = 5000
+		const nodes = outageNodes
 		c := newLargeCluster(t, nodes, 50)
 		defer c.start()()
-		c.kubelet(ended(1, failing), 10*time.Second)
-		time.Sleep(20 * time.Minute)
-		assert.Equal(t, nodes, c.left)
-
+		c.kubelet(ended(1, failing), 5*time.Second)
+		time.Sleep(nodes * 120 * time.Millisecond) // 10 end each second
 		c.kubelet(ready, 800*time.Millisecond)
+		c.lock.Lock()
 		began, posts := time.Now(), len(c.posts)
+		assert.Equal(t, nodes, c.left)
 		c.listed = 0
+		c.lock.Unlock()
 		time.Sleep(2 * time.Minute)
 		c.lock.Lock()
 		defer c.lock.Unlock()
@@ -255,6 +256,8 @@ func TestRecoversFromALargeOutage(t *testing.T) {
 		assert.LessOrEqual(t, c.listed, 100*nodes, "each look at a node reads the workers of others")
 		assert.LessOrEqual(t, c.peak, 50)
 		assert.LessOrEqual(t, c.postsASecond(), 51)
+		c.mu.Lock()
+		defer c.mu.Unlock()
 		assert.Empty(t, c.slots.holders)
 		assert.Empty(t, c.slots.waiting)
 	})
@@ -271,7 +274,7 @@ func TestBoundedCreations(t *testing.T) {
 		in1m    int // requests
 	}{
 		"the cache is a minute behind": {24, func(c *largeCluster) { c.lag = time.Minute }, 4, 4, 4},
-		"creations are refused":        {5000, func(c *largeCluster) { c.refuse = errors.New("quota") }, 1000, 0, 50*60 + 1},
+		"creations are refused":        {outageNodes, func(c *largeCluster) { c.refuse = errors.New("quota") }, 1000, 0, 50*60 + 1},
 		"somebody deletes each worker": {1, func(c *largeCluster) {
 			c.kubelet(func(pod *corev1.Pod) {
 				c.later(time.Millisecond, pod.Name, func(*corev1.Pod) bool { return true })
@@ -285,6 +288,8 @@ func TestBoundedCreations(t *testing.T) {
 				stop := c.start()
 				time.Sleep(time.Minute)
 				stop()
+				c.lock.Lock()
+				defer c.lock.Unlock()
 				t.Logf("%d requests, %d a second, %d workers at a time", len(c.posts), c.postsASecond(), c.peak)
 				assert.Equal(t, test.atOnce, c.peak)
 				assert.LessOrEqual(t, len(c.posts), test.in1m)

@@ -19,6 +19,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -186,4 +187,16 @@ func TestProxyOfTheKubeconfig(t *testing.T) {
 	assert.Equal(t, exitNotVerified, p.wait())
 	assert.Contains(t, p.stdout.String(), "the kubeconfig's API server is behind a proxy")
 	assert.Equal(t, "CONNECT "+api.server.Listener.Addr().String(), asked.Load())
+}
+
+// A node that lost its label is verified again. Its annotation still tells that it was gated: no other node is re-tainted.
+func TestSecondRelease(t *testing.T) {
+	t.Parallel()
+	api := newFakeAPI(t)
+	first := `{"removed":["node-ready/unverified=true:NoSchedule"]}`
+	api.node.Spec.Taints, api.node.Annotations = nil, map[string]string{nodepatch.Annotation: first}
+	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once")
+	assert.Equal(t, exitOK, p.wait(), p.stderr)
+	assert.True(t, verdict.WasGated(api.node.Annotations[nodepatch.Annotation], "node-ready/failed"))
+	assert.Contains(t, api.node.Annotations[nodepatch.Annotation], `"attempts"`, "it is of the second release")
 }

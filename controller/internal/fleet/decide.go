@@ -145,8 +145,7 @@ func (s Settings) wanted(status Status, now time.Time) (Condition, bool) {
 	fails := status.State == Failed && status.Gated && s.writes(status.Reason)
 	reason := Reason(cmp.Or(status.Failing, string(status.Reason)))
 	// In controller mode nobody else says of a node that was released that it is verified.
-	_, released := status.Node.Annotations[s.Request.Annotation]
-	unsaid := s.Workers && released && written.Status != corev1.ConditionTrue
+	unsaid := s.Workers && s.WasGated(status.Node) && written.Status != corev1.ConditionTrue
 	switch {
 	case status.State == Verified && (unsaid || isFalse && (isOwn || status.Pod == nil)):
 		return Condition{Node: status.Node, Status: corev1.ConditionTrue, Reason: verdict.Verified,

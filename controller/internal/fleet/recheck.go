@@ -182,8 +182,12 @@ func (s Settings) wantedOfRechecked(status Status, now time.Time) (Condition, bo
 	return Condition{}, false
 }
 
-// isConditioned reports whether rechecks show their verdict on node: it was gated, or has the condition already. A node that was
-// never gated is never re-tainted.
+// isConditioned reports whether rechecks show their verdict on node: it was gated, or has the condition already.
 func (s Settings) isConditioned(node *corev1.Node) bool {
-	return s.Condition(node).Type != "" || verdict.WasGated(node.Annotations[s.Request.Annotation], s.Request.FailedTaintKey)
+	return s.Condition(node).Type != "" || s.WasGated(node)
+}
+
+// WasGated reports whether node had the startup taint before it was released.
+func (s Settings) WasGated(node *corev1.Node) bool {
+	return verdict.WasGated(node.Annotations[s.Request.Annotation], s.Request.FailedTaintKey)
 }

@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
 const (
@@ -129,13 +131,16 @@ func TestFailingWorkers(t *testing.T) {
 	assert.Equal(t, corev1.ConditionTrue, s.plan.Conditions[0].Status)
 }
 
-// As an agent does, the controller says of each node that it has released that it is verified, and of no other.
+// As an agent does, the controller says of each node that was gated and is released that it is verified, and of no other: not of
+// those that were there before the release was installed.
 func TestVerifiedByAWorker(t *testing.T) {
 	s := newWorkerStory(t)
 	node := s.node("n")
 	node.Spec.Taints, node.Labels[verified] = nil, "true"
 	assert.Empty(t, s.decide().Conditions, "labelled by somebody else")
-	node.Annotations = map[string]string{s.settings.Request.Annotation: "{}"}
+	node.Annotations = map[string]string{s.settings.Request.Annotation: verdict.Record{Removed: []string{}}.String()}
+	assert.Empty(t, s.decide().Conditions, "labelled by an agent that had nothing else to do")
+	node.Annotations[s.settings.Request.Annotation] = verdict.Record{Removed: []string{"node-ready/unverified:NoSchedule"}}.String()
 	require.Len(t, s.decide().Conditions, 1)
 	assert.Equal(t, Reason("Verified"), s.plan.Conditions[0].Reason)
 	assert.False(t, s.plan.Conditions[0].Event)

@@ -92,10 +92,11 @@ func (s Settings) isTaintOutdated(status fleet.Status, now time.Time) bool {
 	return !s.Enabled || s.Fleet.IsTrue(status.Node) || hasNoAgent
 }
 
-// isCandidate reports whether a node is verified and fails its rechecks now: somebody has just written so.
+// isCandidate reports whether a node that was gated is verified and fails its rechecks now: somebody has just written so.
 func (s Settings) isCandidate(status fleet.Status, now time.Time) bool {
 	return s.Enabled && status.State == fleet.Verified && status.Untouchable == "" && status.Recheck.IsFresh(now) &&
-		!fleet.HasTaint(status.Node, s.Fleet.Request.FailedTaintKey) && !fleet.IsControlPlane(status.Node)
+		!fleet.HasTaint(status.Node, s.Fleet.Request.FailedTaintKey) && !fleet.IsControlPlane(status.Node) &&
+		s.Fleet.WasGated(status.Node)
 }
 
 // withhold returns the first rule that keeps a candidate from being re-tainted, or "".

@@ -14,6 +14,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -47,9 +48,14 @@ func newMoment(nodes int) *moment {
 	for i := range nodes {
 		name := fmt.Sprintf("n%d", i)
 		m.in.Statuses = append(m.in.Statuses, fleet.Status{State: fleet.Verified,
-			Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Labels: map[string]string{label: "true"}}}})
+			Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Labels: map[string]string{label: "true"}, Annotations: wasGated()}}})
 	}
 	return m
+}
+
+// wasGated is the annotation of a node that joined with the startup taint.
+func wasGated() map[string]string {
+	return map[string]string{nodepatch.Annotation: verdict.Record{Removed: []string{startup + "=true:NoSchedule"}}.String()}
 }
 
 // fail makes the first n nodes fail since a minute ago.
@@ -99,6 +105,7 @@ func TestNoCandidate(t *testing.T) {
 		"never refreshed":                     func(_ *moment, s *fleet.Status) { s.Recheck.Refreshed = time.Time{} },
 		"no round of the control group since": func(m *moment, s *fleet.Status) { m.in.ControlGroup.Began = s.Recheck.FailedAt.Add(-time.Second) },
 		"re-tainted already":                  func(m *moment, _ *fleet.Status) { m.taint(0, release) },
+		"never gated":                         func(_ *moment, s *fleet.Status) { s.Node.Annotations[nodepatch.Annotation] = `{"removed":[]}` },
 		"tainted by others":                   func(m *moment, _ *fleet.Status) { m.taint(0, "dns") },
 	} {
 		t.Run(name, func(t *testing.T) {

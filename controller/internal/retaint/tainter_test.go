@@ -56,7 +56,7 @@ func newWorld(t *testing.T, nodes int) *world {
 	for i := range nodes {
 		name := fmt.Sprintf("n%d", i)
 		require.NoError(t, w.Create(t.Context(), &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Labels: map[string]string{label: "true"}},
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Labels: map[string]string{label: "true"}, Annotations: wasGated()},
 			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
 		}))
 	}

@@ -10,8 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
@@ -43,10 +41,7 @@ func (r *Reconciler) ask(ctx context.Context, node *corev1.Node, workers []*core
 				return
 			}
 			r.rememberWorker(node.Name, worker.Name, func(s *workerState) { s.passed, s.ended = true, time.Now() })
-			select {
-			case r.passed <- event.GenericEvent{Object: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}}:
-			case <-ctx.Done():
-			}
+			add(r.queue, node.Name, 1)
 		}()
 	}
 }

@@ -28,15 +28,12 @@ type memory struct {
 
 // workerState is what this process remembers of a worker.
 type workerState struct {
-	first time.Time // when it was created, or seen
-	ran   time.Time // when it was first seen to run
-	ready bool      // it was seen to be ready
-	ended time.Time // when its outcome was seen first; zero: it has none yet
-	// created means that this process has created the worker, and that the cache has not shown it yet.
-	created bool
-	attempt int
-	void    bool // its verdict does not count
-	deleted bool // by this process
+	first   time.Time // when it was created, or seen
+	ran     time.Time // when it was first seen to run
+	ready   bool      // it was seen to be ready
+	ended   time.Time // when its outcome was seen first; zero: it has none yet
+	void    bool      // its verdict does not count
+	deleted bool      // by this process
 	// key proves that a worker is the one that this process has created, "" if another one has. The worker was asked for its
 	// verdict, and has passed.
 	key           string
@@ -68,7 +65,7 @@ func (s workerState) isPassTimeKnown(pod *corev1.Pod, serverNow time.Time, round
 func (m memory) observe(workers []*corev1.Pod, now time.Time) memory {
 	seen := make(map[string]workerState, len(workers))
 	for name, worker := range m.workers {
-		if worker.created && now.Sub(worker.first) < cacheDelay {
+		if worker.key != "" && !worker.deleted && now.Sub(worker.first) < pendingFor {
 			seen[name] = worker
 		}
 	}
@@ -77,7 +74,6 @@ func (m memory) observe(workers []*corev1.Pod, now time.Time) memory {
 		if !known {
 			worker.first = now
 		}
-		worker.created, worker.attempt = false, fleet.Attempt(pod)
 		outcome := worker.outcome(pod)
 		switch {
 		case outcome == fleet.Waiting:
@@ -111,10 +107,13 @@ func (m memory) isBehind(node *corev1.Node, now time.Time) bool {
 	return now.Sub(m.releasedAt) < cacheDelay && (err != nil || order < 0)
 }
 
-// expectsWorker reports whether this process has created a worker that the cache does not show yet.
-func (m memory) expectsWorker() bool {
-	isCreated := func(worker workerState) bool { return worker.created }
-	return slices.ContainsFunc(slices.Collect(maps.Values(m.workers)), isCreated)
+// expectsWorker reports whether this process has created a worker lately that the cache does not show: not yet, or because
+// somebody else has deleted it.
+func (m memory) expectsWorker(cached []*corev1.Pod) bool {
+	isCached := func(name string) bool {
+		return slices.ContainsFunc(cached, func(pod *corev1.Pod) bool { return pod.Name == name })
+	}
+	return slices.ContainsFunc(slices.Collect(maps.Keys(m.workers)), func(name string) bool { return !isCached(name) })
 }
 
 // observe remembers what the cache shows of a node's workers.
@@ -148,15 +147,18 @@ func (r *Reconciler) rememberWorker(node, name string, change func(*workerState)
 	})
 }
 
-func (r *Reconciler) stopWaiting(node string) {
+// forgetWorker forgets a worker that could not be created.
+func (r *Reconciler) forgetWorker(node, name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.waiting, node)
+	delete(r.nodes[node].workers, name)
+	delete(r.slots.holders, name)
 }
 
+// forget forgets a node that is gone.
 func (r *Reconciler) forget(node string) {
+	r.leaveSlots(node)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.nodes, node)
-	delete(r.waiting, node)
 }

@@ -77,7 +77,7 @@ func (s Settings) next(node *corev1.Node, workers []*corev1.Pod, m memory, now t
 	} else {
 		decided.create = 1
 	}
-	if decided.create > 0 && m.expectsWorker() {
+	if decided.create > 0 && m.expectsWorker(workers) {
 		decided = step{wait: cacheDelay}
 	}
 	decided.delete = others

@@ -205,13 +205,13 @@ func TestNext(t *testing.T) {
 		"crashed":                      {workers: []*corev1.Pod{newWorker("a", 3, ended(2, "usage"))}, want: "wait 2m0s"},
 		"evicted":                      {workers: []*corev1.Pod{newWorker("a", 3, evicted)}, want: "wait 10s"},
 		"evicted 10s ago":              {workers: []*corev1.Pod{newWorker("a", 3, evicted)}, seen: states{"a": {first: ago(time.Minute), ended: ago(10 * time.Second)}}, want: "create 3"},
-		"the failed one is kept":       {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: states{"a": {first: ago(time.Minute), ended: ago(time.Minute)}, "b": {first: ago(time.Second), created: true}}, want: "wait 5s"},
+		"the failed one is kept":       {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: states{"a": {first: ago(time.Minute), ended: ago(time.Minute)}, "b": {first: ago(time.Second), key: "k"}}, want: "wait 5s"},
 		"until its successor is there": {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing), createdAt(ago(time.Minute))), newWorker("b", 2, createdAt(now))}, want: "delete a"},
 		"in the same second":           {workers: []*corev1.Pod{newWorker("b", 1, evicted), newWorker("a", 1)}, want: "delete b"},
 		"the successor passes":         {workers: []*corev1.Pod{newWorker("b", 2, ready, createdAt(now)), newWorker("a", 1, ended(1, failing), createdAt(ago(time.Minute)))}, want: "release by b; delete a"},
 
-		"created, and not in the cache yet":        {seen: states{"a": {first: ago(time.Second), created: true}}, want: "wait 5s"},
-		"created, and never seen":                  {seen: states{"a": {first: ago(10 * time.Second), created: true}}, want: "create 1"},
+		"created, and not in the cache yet":        {seen: states{"a": {first: ago(29 * time.Second), key: "k"}}, want: "wait 5s"},
+		"created, and never seen":                  {seen: states{"a": {first: ago(30 * time.Second), key: "k"}}, want: "create 1"},
 		"released, and not in the cache yet":       {node: []func(*corev1.Node){version("99")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{released: "a-uid", releasedVersion: "100", releasedAt: ago(time.Second)}, want: "wait 4s"},
 		"released, and gated again":                {node: []func(*corev1.Node){version("101")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{released: "a-uid", releasedVersion: "100", releasedAt: ago(time.Second)}, want: "create 1; delete a"},
 		"released, versions without order":         {node: []func(*corev1.Node){version("x")}, m: memory{released: "a-uid", releasedVersion: "y", releasedAt: ago(time.Second)}, want: "wait 4s"},
@@ -281,65 +281,6 @@ func TestInterruptions(t *testing.T) {
 	workers, created = []*corev1.Pod{newWorker("is evicted", 1, evicted)}, 0
 	evictFor(time.Hour, time.Hour+time.Minute)
 	assert.Equal(t, 2, created, "after 10 and 20 s")
-}
-
-func TestSlots(t *testing.T) {
-	now := time.Now()
-	on := func(node string) func(*corev1.Pod) { return func(pod *corev1.Pod) { pod.Spec.NodeName = node } }
-	pods := []corev1.Pod{
-		*newWorker("runs", 1, running, on("a")),
-		*newWorker("ends", 1, running, deleting, on("b")),
-		*newWorker("repeats", 2, on("c")),
-		*newWorker("has-ended", 2, ended(1, failing), on("d")),
-		*newWorker("evicted", 1, evicted, on("e")),
-		*newWorker("pending", 1, on("f")),
-		*newWorker("of-a-dead-kubelet", 1, running, on("g")),
-	}
-	nodes := map[string]memory{
-		"c": {workers: map[string]workerState{"repeats": {first: now.Add(-29 * time.Second)}}},
-		"f": {workers: map[string]workerState{"pending": {first: now.Add(-30 * time.Second)}}},
-		"g": {workers: map[string]workerState{"of-a-dead-kubelet": {first: now.Add(-2 * time.Minute)}}},
-		"h": {workers: map[string]workerState{"not-in-the-cache": {first: now, created: true, attempt: 3}}},
-		"a": {workers: map[string]workerState{"runs": {first: now, created: true, attempt: 1}}},
-	}
-	assert.Equal(t, slots{max: 9, taken: 4, retries: 2}, Settings{MaxWorkers: 9}.countSlots(pods, nodes, now))
-	assert.Equal(t, slots{max: 9, taken: 5, retries: 2}, Settings{MaxWorkers: 9, Round: time.Hour}.countSlots(pods, nodes, now), "rounds are long")
-	for _, test := range []struct {
-		slots        slots
-		first, retry bool
-	}{
-		{slots{max: 4}, true, true},
-		{slots{max: 4, taken: 2, retries: 1}, true, true},
-		{slots{max: 4, taken: 2, retries: 2}, true, false},
-		{slots{max: 4, taken: 3}, true, true},
-		{slots{max: 4, taken: 4}, false, false},
-		{slots{max: 5, taken: 3, retries: 2}, true, true},
-		{slots{max: 5, taken: 3, retries: 3}, true, false},
-	} {
-		assert.Equal(t, test.first, test.slots.hasFree(1), test.slots)
-		assert.Equal(t, test.retry, test.slots.hasFree(2), test.slots)
-	}
-}
-
-func TestWhoGetsTheNextSlot(t *testing.T) {
-	now := time.Now()
-	nodes := map[string]waiting{
-		"old retry":    {attempt: 2, since: now.Add(-time.Hour)},
-		"older retry":  {attempt: 5, since: now.Add(-2 * time.Hour)},
-		"first":        {attempt: 1, since: now.Add(-time.Second)},
-		"called first": {attempt: 1, since: now.Add(-time.Minute), called: true},
-		"later first":  {attempt: 1, since: now},
-	}
-	var order []string
-	for {
-		name := longest(nodes)
-		if name == "" {
-			break
-		}
-		order = append(order, name)
-		delete(nodes, name)
-	}
-	assert.Equal(t, []string{"first", "later first", "older retry", "old retry"}, order)
 }
 
 func TestNewPod(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -31,15 +31,17 @@ const (
 
 // SetupWithManager lets every change of a node or worker lead to a step at once. Only the leader takes steps.
 func (r *Reconciler) SetupWithManager(ctx context.Context, manager ctrl.Manager) error {
-	r.passed = make(chan event.GenericEvent)
-	r.nodes, r.waiting = make(map[string]memory), make(map[string]waiting)
+	r.nodes, r.slots = make(map[string]memory), newSlots(r.Settings)
 	if err := manager.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, nodeIndex, byNode); err != nil {
 		return err
 	}
 	return ctrl.NewControllerManagedBy(manager).Named("worker").
 		Watches(&corev1.Node{}, &handler.EnqueueRequestForObject{}).
 		Watches(&corev1.Pod{}, loop.OnChange(r.changed)).
-		WatchesRawSource(source.Channel(r.passed, &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(source.Func(func(_ context.Context, q loop.Queue) error {
+			r.queue = q
+			return nil
+		})).
 		WithEventFilter(loop.Changed()).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: atOnce,
@@ -53,29 +55,23 @@ func byNode(object client.Object) []string {
 	return []string{fleet.NodeOf(pod)}
 }
 
-// changed turns a change of a worker into a step about its node. A worker that has ended gives its slot to the next node.
+// changed turns a change of a worker into a step about its node. It counts the slots: no node is looked at before each worker of
+// the cache was here once.
 func (r *Reconciler) changed(q loop.Queue, object client.Object, gone bool) {
 	pod, _ := object.(*corev1.Pod) // nothing else is watched with it
-	add := func(node string) {
-		if node != "" {
-			q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Name: node}})
-		}
-	}
-	add(fleet.NodeOf(pod))
-	if gone || fleet.HasEnded(pod) {
-		add(r.nextWaiting())
+	r.mu.Lock()
+	r.slots.see(pod, gone, time.Now())
+	r.mu.Unlock()
+	if outcome, _ := fleet.WorkerOutcome(pod); outcome == fleet.Passed {
+		add(q, fleet.NodeOf(pod), 1)
+	} else {
+		add(q, fleet.NodeOf(pod), 0)
 	}
 }
 
-// nextWaiting returns the node that may have the next slot, or "". It keeps its place where another one is faster.
-func (r *Reconciler) nextWaiting() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	node := longest(r.waiting)
-	if node != "" {
-		called := r.waiting[node]
-		called.called = true
-		r.waiting[node] = called
+// add puts a node into the queue. Nodes whose workers have passed come before all others: their priority is 1.
+func add(q loop.Queue, node string, priority int) {
+	if q, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok && node != "" { // controller-runtime has no other queue
+		q.AddWithOpts(priorityqueue.AddOpts{Priority: &priority}, reconcile.Request{NamespacedName: types.NamespacedName{Name: node}})
 	}
-	return node
 }

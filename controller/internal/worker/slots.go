@@ -14,68 +14,130 @@ const (
 	pendingFor = 30 * time.Second
 	// runningFor is how long any worker does, or as long as a round: that of a kubelet which has died never ends.
 	runningFor = 2 * time.Minute
+	// betweenSlots is the time between two slots that are given: 50 workers a second at most.
+	betweenSlots = 20 * time.Millisecond
 )
 
-// slots are the workers at a time: those that hold a slot, and how many of them repeat an attempt.
-type slots struct{ max, taken, retries int }
-
-// countSlots counts the workers that hold a slot: those of the cache, and those that were created and are not in the cache yet.
-// A worker that is being deleted holds its slot until it has ended.
-func (s Settings) countSlots(pods []corev1.Pod, nodes map[string]memory, now time.Time) slots {
-	counted := slots{max: s.MaxWorkers}
-	count := func(attempt int) {
-		counted.taken++
-		if attempt > 1 {
-			counted.retries++
-		}
-	}
-	cached := make(map[string]bool, len(pods))
-	for i := range pods {
-		pod := &pods[i]
-		cached[pod.Name] = true
-		outcome, _ := fleet.WorkerOutcome(pod)
-		worker, known := nodes[fleet.NodeOf(pod)].workers[pod.Name]
-		limit := max(runningFor, s.Round)
-		if outcome == fleet.Waiting {
-			limit = pendingFor
-		}
-		if !fleet.HasEnded(pod) && (!known || now.Sub(worker.first) < limit) {
-			count(fleet.Attempt(pod))
-		}
-	}
-	for _, m := range nodes {
-		for name, worker := range m.workers {
-			if worker.created && !cached[name] {
-				count(worker.attempt)
-			}
-		}
-	}
-	return counted
+// slots are the workers at a time: who holds a slot, and who waits for one.
+type slots struct {
+	Settings
+	holders     map[string]holder  // by the worker's name
+	waiting     map[string]waiting // by the node's name
+	retriesPass bool               // the last retry that has ended has passed: slots are free again soon
+	giving      bool               // the next slot is given after betweenSlots
 }
 
-// hasFree reports whether there is a slot for an attempt: any for a first one, half of them for the others. Nodes that fail again
-// and again do not hold up new ones.
-func (s slots) hasFree(attempt int) bool {
-	return s.taken < s.max && (attempt == 1 || s.retries < s.max-s.max/2)
+// holder is a worker that has not ended, or that is to be created.
+type holder struct {
+	attempt int
+	since   time.Time
+	limit   time.Duration // how long it holds its slot
 }
 
-// waiting is a node that has no slot.
+// waiting is a node that waits for a slot.
 type waiting struct {
 	attempt int
 	since   time.Time
-	called  bool // it has been called to try again
+	worker  string // the name of its worker, once it has got the slot
 }
 
-// longest returns the node that gets the next slot, or "": first attempts come first, then those that wait longest.
-func longest(nodes map[string]waiting) (name string) {
-	for other, one := range nodes {
-		if !one.called && (name == "" || compareWaiting(one, nodes[name]) < 0) {
-			name = other
+func newSlots(s Settings) slots {
+	return slots{Settings: s, holders: make(map[string]holder), waiting: make(map[string]waiting)}
+}
+
+// see notes a change of a worker in the cache. One that is being deleted holds its slot until it has ended.
+func (s *slots) see(pod *corev1.Pod, gone bool, now time.Time) {
+	outcome, _ := fleet.WorkerOutcome(pod)
+	worker, known := s.holders[pod.Name]
+	if gone || fleet.HasEnded(pod) {
+		if worker.attempt > 1 {
+			s.retriesPass = outcome == fleet.Passed
+		}
+		delete(s.holders, pod.Name)
+		return
+	}
+	if !known {
+		worker.since = now
+	}
+	worker.attempt, worker.limit = fleet.Attempt(pod), max(runningFor, s.Round)
+	if outcome == fleet.Waiting {
+		worker.limit = pendingFor
+	}
+	s.holders[pod.Name] = worker
+}
+
+// hasFree reports whether there is a slot for an attempt: any for a first one, half of them for the others while they fail. Nodes
+// that fail again and again do not hold up new ones.
+func (s *slots) hasFree(attempt int, now time.Time) bool {
+	taken, retries := 0, 0
+	for _, worker := range s.holders {
+		if now.Sub(worker.since) < worker.limit {
+			taken++
+			retries += min(worker.attempt-1, 1)
 		}
 	}
-	return name
+	return taken < s.MaxWorkers && (attempt == 1 || s.retriesPass || retries < s.MaxWorkers-s.MaxWorkers/2)
 }
 
-func compareWaiting(a, b waiting) int {
-	return cmp.Or(cmp.Compare(min(a.attempt, 2), min(b.attempt, 2)), a.since.Compare(b.since))
+// give gives a free slot to the node that is next, and returns that node, or "". First attempts come first, then those that wait
+// longest.
+func (s *slots) give(now time.Time) (node string) {
+	if !s.hasFree(1, now) {
+		return ""
+	}
+	var next waiting
+	for name, one := range s.waiting {
+		if one.worker == "" && (node == "" ||
+			cmp.Or(cmp.Compare(min(one.attempt, 2), min(next.attempt, 2)), one.since.Compare(next.since)) < 0) {
+			node, next = name, one
+		}
+	}
+	if node == "" || !s.hasFree(next.attempt, now) {
+		return ""
+	}
+	next.worker = s.newName()
+	s.waiting[node] = next
+	s.holders[next.worker] = holder{next.attempt, now, max(runningFor, s.Round)} // until the cache shows it
+	return node
+}
+
+// takeSlot returns the name of a node's new worker if the node has got a slot, else "": the node waits, and is called.
+func (r *Reconciler) takeSlot(node string, attempt int) (worker string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	place, waits := r.slots.waiting[node]
+	if !waits {
+		place.since = time.Now()
+	}
+	place.attempt = attempt
+	if r.slots.waiting[node] = place; !r.slots.giving { // nobody else waits
+		r.giveSlot()
+	}
+	if worker = r.slots.waiting[node].worker; worker != "" {
+		delete(r.slots.waiting, node)
+	}
+	return worker
+}
+
+// giveSlot gives a slot if one is free, and again as long as a node waits: nobody has to notice that one has become free. It
+// returns the node that has got the slot, or "".
+func (r *Reconciler) giveSlot() (node string) {
+	if r.slots.giving = len(r.slots.waiting) > 0; r.slots.giving {
+		time.AfterFunc(betweenSlots, func() {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if called := r.giveSlot(); called != "" {
+				add(r.queue, called, 0)
+			}
+		})
+	}
+	return r.slots.give(time.Now())
+}
+
+// leaveSlots takes a node from those that wait for a slot, and its slot if it has got one.
+func (r *Reconciler) leaveSlots(node string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.slots.holders, r.slots.waiting[node].worker)
+	delete(r.slots.waiting, node)
 }

@@ -16,10 +16,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -49,14 +49,11 @@ type Reconciler struct {
 	Timeout    time.Duration    // of one request
 	Log        *slog.Logger
 
-	mu      sync.Mutex
-	passed  chan event.GenericEvent // nodes whose worker has reported to this process that it has passed
-	nodes   map[string]memory       // by the node's name
-	waiting map[string]waiting      // nodes without a slot
+	queue loop.Queue // of nodes
+	mu    sync.Mutex
+	nodes map[string]memory // by the node's name
+	slots slots
 }
-
-// noSlot is when a node without a slot tries again although no worker has ended.
-const noSlot = 5 * time.Second
 
 // Reconcile takes the next step about a node.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
@@ -78,7 +75,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	seen.endpoints, seen.serverNow = r.endpointsNow(ctx, workers, seen), r.ServerTime()
 	decided := r.next(node, workers, seen, now)
 	if decided.create == 0 {
-		r.stopWaiting(node.Name)
+		r.leaveSlots(node.Name)
 	}
 	r.reportFailures(node, workers, seen, now)
 	r.ask(ctx, node, workers, seen)
@@ -89,7 +86,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err != nil {
 		return reconcile.Result{}, err // controller-runtime warns of a wait beside an error, and ignores it
 	}
-	return reconcile.Result{RequeueAfter: decided.wait}, nil
+	return reconcile.Result{RequeueAfter: decided.wait, Priority: new(0)}, nil
 }
 
 // act takes a step, except that it deletes nothing: it may add workers to delete.
@@ -123,58 +120,39 @@ func (r *Reconciler) workers(ctx context.Context, node string) ([]*corev1.Pod, e
 	return workers, nil
 }
 
-// create creates a worker, if there is a slot, and returns when to look again although nothing changes.
+// create creates a worker, if there is a slot, and returns when to look again although nothing changes. A node without a slot is
+// called once it has got one.
 func (r *Reconciler) create(ctx context.Context, node *corev1.Node, attempt int) (wait time.Duration, err error) {
+	name, key := r.takeSlot(node.Name, attempt), rand.Text()
+	if name == "" {
+		return 0, nil
+	}
 	endpoints, err := r.Endpoints(ctx)
-	if errors.Is(err, errNoEndpoints) {
-		return noEndpointsFor, nil
+	if err == nil {
+		r.remember(node.Name, func(m *memory) {
+			if m.workers == nil {
+				m.workers = make(map[string]workerState)
+			}
+			m.workers[name] = workerState{first: time.Now(), key: key, endpoints: fingerprint(endpoints)}
+		})
+		ctx, cancel := context.WithTimeout(ctx, r.Timeout)
+		defer cancel()
+		err = r.Client.Create(ctx, r.newPod(name, key, node, attempt, endpoints))
 	}
 	if err != nil {
-		return 0, err
-	}
-	name, key := r.newName(), rand.Text()
-	made := workerState{first: time.Now(), created: true, attempt: attempt, key: key, endpoints: fingerprint(endpoints)}
-	if taken, err := r.takeSlot(ctx, node.Name, name, made); err != nil || !taken {
-		return noSlot, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
-	defer cancel()
-	if err := r.Client.Create(ctx, r.newPod(name, key, node, attempt, endpoints)); err != nil {
-		r.remember(node.Name, func(m *memory) { delete(m.workers, name) })
+		r.forgetWorker(node.Name, name)
+		if errors.Is(err, errNoEndpoints) {
+			return noEndpointsFor, nil
+		}
 		return 0, fmt.Errorf("worker for node %s: %w", node.Name, err)
 	}
 	r.Log.Info("worker created", "node", node.Name, "worker", name, "attempt", attempt)
 	return cacheDelay, nil // if the worker is deleted before the cache shows it, nothing changes there
 }
 
-// takeSlot takes a slot for a worker of this name, or lets the node wait for one.
-func (r *Reconciler) takeSlot(ctx context.Context, node, name string, made workerState) (taken bool, err error) {
-	r.mu.Lock() // before the list: a worker is in the list, or remembered as created
-	defer r.mu.Unlock()
-	var list corev1.PodList
-	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-		return false, fmt.Errorf("workers in the cache: %w", err)
-	}
-	if !r.countSlots(list.Items, r.nodes, made.first).hasFree(made.attempt) {
-		waits := waiting{attempt: made.attempt, since: made.first}
-		if before, known := r.waiting[node]; known {
-			waits.since = before.since
-		}
-		r.waiting[node] = waits
-		return false, nil
-	}
-	delete(r.waiting, node)
-	m := r.nodes[node]
-	if m.workers == nil {
-		m.workers = make(map[string]workerState)
-	}
-	m.workers[name] = made
-	r.nodes[node] = m
-	return true, nil
-}
-
-// deletePod deletes a worker.
+// deletePod deletes a worker. Its verdict does not count any more, even if it cannot be deleted.
 func (r *Reconciler) deletePod(ctx context.Context, node string, pod *corev1.Pod) error {
+	r.rememberWorker(node, pod.Name, func(s *workerState) { s.void = true })
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
 	err := r.Client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID})

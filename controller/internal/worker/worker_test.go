@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -19,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fakenode"
@@ -84,11 +86,13 @@ func (c cached) Get(ctx context.Context, key client.ObjectKey, object client.Obj
 
 // newLeader is a controller that has seen nothing.
 func (c *cluster) newLeader(api client.Client) *Reconciler {
+	queue := priorityqueue.New[reconcile.Request]("worker")
+	c.t.Cleanup(queue.ShutDown)
 	return &Reconciler{
-		Settings: newSettings(), Client: cached{api}, Events: c.events, Timeout: time.Second, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		queue: queue, Settings: newSettings(), Client: cached{api}, Events: c.events, Timeout: time.Second, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Node:      func(name string) nodepatch.NodeAPI { return nodeAPI{fakenode.API{Client: c.Client, Name: name}, c} },
 		Endpoints: func(context.Context) ([]string, error) { return []string{"10.0.0.1:53/m"}, nil },
-		nodes:     make(map[string]memory), waiting: make(map[string]waiting),
+		nodes:     make(map[string]memory), slots: newSlots(newSettings()),
 		ServerTime: func() time.Time { return time.Time{}.Add(time.Second) }, // the workers here have no time of creation
 
 	}
@@ -109,7 +113,15 @@ func (n nodeAPI) Patch(ctx context.Context, patch []byte) (*nodepatch.Node, erro
 }
 
 func (c *cluster) reconcile(node string) (reconcile.Result, error) {
-	return c.Reconcile(c.t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: node}})
+	request := reconcile.Request{NamespacedName: types.NamespacedName{Name: node}}
+	result, err := c.Reconcile(c.t.Context(), request)
+	c.mu.Lock()
+	called := c.slots.give(time.Now()) // without the pause before that
+	c.mu.Unlock()
+	if called != "" {
+		return c.Reconcile(c.t.Context(), request)
+	}
+	return result, err
 }
 
 func (c *cluster) step(node string) {
@@ -203,6 +215,7 @@ func TestVerifies(t *testing.T) {
 	c.step("n")
 	c.assertReleased()
 	assert.Equal(t, map[string]int{"dns": 2}, c.record().Attempts)
+	assert.Equal(t, []string{startup + ":NoSchedule"}, c.record().Removed, "it was gated once")
 }
 
 func TestTaintThatComesBack(t *testing.T) {
@@ -338,6 +351,28 @@ func testNodeChanges(t *testing.T, change func(*corev1.Node)) {
 	c.assertReleased()
 }
 
+// What was verified before a foreign taint came does not count after it, although the worker could not be deleted in the meantime.
+func TestForeignTaintComesAndGoes(t *testing.T) {
+	c := newCluster(t, newNode())
+	c.step("n")
+	c.set(ready)
+	old := c.pod().Name
+	c.update(func(node *corev1.Node) {
+		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: "cni/not-ready", Effect: corev1.TaintEffectNoSchedule})
+	})
+	c.deleting = func() error { return errors.New("away") }
+	_, err := c.reconcile("n")
+	require.ErrorContains(t, err, "away")
+	c.deleting = nil
+	c.update(func(node *corev1.Node) { node.Spec.Taints = node.Spec.Taints[:1] })
+	c.step("n")
+	assert.False(t, c.Fleet.IsVerified(c.node()))
+	assert.NotEqual(t, old, c.pod().Name)
+	c.set(ready)
+	c.step("n")
+	c.assertReleased()
+}
+
 // A heartbeat between the decision and the patch is no obstacle.
 func TestHeartbeatDuringTheRelease(t *testing.T) {
 	c := newCluster(t, newNode())
@@ -457,50 +492,19 @@ func TestFailedAttemptIsReported(t *testing.T) {
 	assert.Len(t, c.pods(), 1, "it is what is left to read")
 }
 
-// A create that fails takes no slot.
+// A creation that fails takes no slot.
 func TestCreateFails(t *testing.T) {
-	c := newCluster(t, newNode())
-	c.creating = func() error { return errors.New("away") }
-	for range 10 {
-		_, err := c.reconcile("n")
-		require.ErrorContains(t, err, "away")
-	}
-	c.creating = nil
-	c.step("n")
-	assert.Len(t, c.pods(), 1)
-}
-
-func TestNeverMoreThanTheSlots(t *testing.T) {
-	names := []string{"n1", "n2", "n3", "n4", "n5", "n6"}
-	var nodes []client.Object
-	for _, name := range names {
-		node := newNode()
-		node.Name, node.UID = name, types.UID(name)
-		nodes = append(nodes, node)
-	}
-	c := newCluster(t, nodes...)
-	for _, name := range names {
-		c.step(name)
-	}
-	assert.Len(t, c.pods(), 4)
-	result, err := c.reconcile("n6")
-	require.NoError(t, err)
-	assert.Equal(t, noSlot, result.RequeueAfter)
-	assert.Empty(t, c.waiting["n1"])
-
-	pod := c.pods()[0]
-	ready(&pod)
-	require.NoError(t, c.Client.Status().Update(t.Context(), &pod))
-	c.step(fleet.NodeOf(&pod))
-	next := c.nextWaiting()
-	assert.Equal(t, "n5", next)
-	c.step(next)
-	assert.Len(t, c.pods(), 4)
-	next = c.nextWaiting()
-	assert.Equal(t, "n6", next)
-	c.step(next)
-	assert.Len(t, c.pods(), 4)
-	assert.False(t, c.waiting["n6"].called, "it keeps its place")
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, newNode())
+		c.creating = func() error { return errors.New("away") }
+		for range 10 {
+			_, err := c.reconcile("n")
+			require.ErrorContains(t, err, "away")
+		}
+		c.creating = nil
+		c.step("n")
+		assert.Len(t, c.pods(), 1)
+	})
 }
 
 func TestNodeIsGone(t *testing.T) {

@@ -1,0 +1,315 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// largeCluster is an API server, kubelets, and the queue of controller-runtime, in the time of synctest.
+type largeCluster struct {
+	client.Client // what the controller does not call is nil
+	*Reconciler
+	t     *testing.T
+	queue priorityqueue.PriorityQueue[reconcile.Request]
+
+	lag    time.Duration // of the cache
+	round  time.Duration // of a worker
+	refuse error         // of each creation
+
+	lock   sync.Mutex
+	kubel  func(*corev1.Pod) // how a round ends
+	all    map[string]*corev1.Node
+	pods   map[string]*corev1.Pod            // of the API server
+	cached map[string]map[string]*corev1.Pod // by node and name
+	posts  []time.Time                       // each request that creates a pod
+	listed int                               // pods that were read from the cache
+	runs   int                               // pods that have not ended
+	peak   int                               // the most of them at a time
+	label  time.Time                         // when a node was released last
+	left   int                               // nodes that are not released
+}
+
+func newLargeCluster(t *testing.T, nodes, maxWorkers int) *largeCluster {
+	c := &largeCluster{t: t, lag: 20 * time.Millisecond, round: 800 * time.Millisecond, all: make(map[string]*corev1.Node),
+		pods: make(map[string]*corev1.Pod), cached: make(map[string]map[string]*corev1.Pod), left: nodes, kubel: ready}
+	settings := newSettings()
+	settings.MaxWorkers = maxWorkers
+	c.queue = priorityqueue.New[reconcile.Request]("worker")
+	c.Reconciler = &Reconciler{Settings: settings, Client: c, Events: &events.FakeRecorder{}, Timeout: 10 * time.Second,
+		Log:       slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Node:      func(name string) nodepatch.NodeAPI { return largeNode{c, name} },
+		Endpoints: func(context.Context) ([]string, error) { return []string{"10.0.0.1:53/m"}, nil },
+		nodes:     make(map[string]memory), slots: newSlots(settings), ServerTime: func() time.Time { return time.Time{} }}
+	c.Reconciler.queue = c.queue
+	for i := range nodes {
+		node := newNode()
+		node.Name = fmt.Sprintf("n%d", i)
+		node.UID, c.cached[node.Name] = types.UID(node.Name), make(map[string]*corev1.Pod)
+		c.all[node.Name] = node
+		add(c.queue, node.Name, 0)
+	}
+	return c
+}
+
+// start does what controller-runtime does, until stop is called.
+func (c *largeCluster) start() (stop func()) {
+	var all sync.WaitGroup
+	for range atOnce {
+		all.Go(func() {
+			for {
+				request, priority, shutdown := c.queue.GetWithPriority()
+				if shutdown {
+					return
+				}
+				result, err := c.Reconcile(c.t.Context(), request)
+				if result.Priority != nil {
+					priority = *result.Priority
+				}
+				switch {
+				case err != nil:
+					c.queue.AddWithOpts(priorityqueue.AddOpts{RateLimited: true, Priority: &priority}, request)
+				case result.RequeueAfter > 0:
+					c.queue.Forget(request)
+					c.queue.AddWithOpts(priorityqueue.AddOpts{After: result.RequeueAfter, Priority: &priority}, request)
+				default:
+					c.queue.Forget(request)
+				}
+				c.queue.Done(request)
+			}
+		})
+	}
+	return func() {
+		c.queue.ShutDown()
+		all.Wait()
+	}
+}
+
+// later lets something happen to a worker at the API server, which the cache shows after its lag.
+func (c *largeCluster) later(after time.Duration, name string, change func(*corev1.Pod) (gone bool)) {
+	time.AfterFunc(after, func() {
+		c.lock.Lock()
+		before, exists := c.pods[name]
+		if !exists {
+			c.lock.Unlock()
+			return
+		}
+		pod := before.DeepCopy()
+		gone := change(pod)
+		if c.pods[name] = pod; gone {
+			delete(c.pods, name)
+		}
+		if !fleet.HasEnded(before) && (gone || fleet.HasEnded(pod)) {
+			c.runs--
+		}
+		lag := c.lag
+		c.lock.Unlock()
+		time.AfterFunc(lag, func() {
+			c.lock.Lock()
+			if of := c.cached[fleet.NodeOf(pod)]; gone {
+				delete(of, name)
+			} else {
+				of[name] = pod
+			}
+			c.lock.Unlock()
+			c.changed(c.queue, pod, gone)
+		})
+	})
+}
+
+func (c *largeCluster) Get(_ context.Context, key client.ObjectKey, object client.Object, _ ...client.GetOption) error {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	*(object.(*corev1.Node)) = *c.all[key.Name]
+	return nil
+}
+
+func (c *largeCluster) List(_ context.Context, list client.ObjectList, options ...client.ListOption) error {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	var o client.ListOptions
+	o.ApplyOptions(options)
+	found := list.(*corev1.PodList)
+	var of []map[string]*corev1.Pod
+	if o.FieldSelector != nil {
+		name, _ := o.FieldSelector.RequiresExactMatch(nodeIndex)
+		of = append(of, c.cached[name])
+	} else {
+		of = slices.Collect(maps.Values(c.cached))
+	}
+	for _, pods := range of {
+		for _, pod := range pods {
+			found.Items = append(found.Items, *pod)
+		}
+	}
+	c.listed += len(found.Items)
+	return nil
+}
+
+func (c *largeCluster) Create(_ context.Context, object client.Object, _ ...client.CreateOption) error {
+	time.Sleep(10 * time.Millisecond)
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	c.posts = append(c.posts, time.Now())
+	if c.refuse != nil {
+		return c.refuse
+	}
+	pod := object.(*corev1.Pod)
+	pod.UID = types.UID(pod.Name)
+	c.pods[pod.Name] = pod.DeepCopy()
+	c.runs++
+	c.peak = max(c.peak, c.runs)
+	c.later(0, pod.Name, func(*corev1.Pod) bool { return false })
+	c.later(100*time.Millisecond, pod.Name, func(pod *corev1.Pod) bool { running(pod); return false })
+	c.later(c.round, pod.Name, func(pod *corev1.Pod) bool { c.kubel(pod); return false })
+	return nil
+}
+
+func (c *largeCluster) Delete(_ context.Context, object client.Object, _ ...client.DeleteOption) error {
+	time.Sleep(10 * time.Millisecond)
+	c.later(50*time.Millisecond, object.GetName(), func(*corev1.Pod) bool { return true })
+	return nil
+}
+
+// largeNode is one node. Each patch releases it.
+type largeNode struct {
+	cluster *largeCluster
+	name    string
+}
+
+func (n largeNode) Get(ctx context.Context) (*nodepatch.Node, error) {
+	node := new(corev1.Node)
+	err := n.cluster.Get(ctx, client.ObjectKey{Name: n.name}, node)
+	return fleet.PatchNode(node), err
+}
+
+func (n largeNode) GetCached(ctx context.Context) (*nodepatch.Node, error) { return n.Get(ctx) }
+
+func (n largeNode) Patch(ctx context.Context, _ []byte) (*nodepatch.Node, error) {
+	time.Sleep(10 * time.Millisecond)
+	n.cluster.lock.Lock()
+	node := n.cluster.all[n.name].DeepCopy()
+	node.Labels, node.Spec.Taints = map[string]string{"kubernetes.io/os": "linux", verified: "true"}, nil
+	n.cluster.all[n.name], n.cluster.label = node, time.Now()
+	n.cluster.left--
+	n.cluster.lock.Unlock()
+	add(n.cluster.queue, n.name, 0)
+	return n.Get(ctx)
+}
+
+// kubelet changes how rounds end.
+func (c *largeCluster) kubelet(ends func(*corev1.Pod), round time.Duration) {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	c.kubel, c.round = ends, round
+}
+
+// postsASecond is the most requests that were sent within one second.
+func (c *largeCluster) postsASecond() (most int) {
+	for i, first := range c.posts {
+		n, _ := slices.BinarySearchFunc(c.posts[i:], first.Add(time.Second), time.Time.Compare)
+		most = max(most, n)
+	}
+	return most
+}
+
+// 5,000 nodes fail in an outage. Once it is over, they are released as fast as slots become free, and none of them costs the
+// others anything while it waits for a slot.
+func TestRecoversFromALargeOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const nodes = outageNodes
+		c := newLargeCluster(t, nodes, 50)
+		defer c.start()()
+		c.kubelet(ended(1, failing), 5*time.Second)
+		time.Sleep(nodes * 120 * time.Millisecond) // 10 end each second
+		c.kubelet(ready, 800*time.Millisecond)
+		c.lock.Lock()
+		began, posts := time.Now(), len(c.posts)
+		assert.Equal(t, nodes, c.left)
+		c.listed = 0
+		c.lock.Unlock()
+		time.Sleep(2 * time.Minute)
+		c.lock.Lock()
+		defer c.lock.Unlock()
+		t.Logf("all but %d of %d nodes released after %s, %d workers (%d a second), %d at a time, %d pods read", c.left, nodes,
+			c.label.Sub(began), len(c.posts)-posts, c.postsASecond(), c.peak, c.listed)
+		assert.Zero(t, c.left)
+		assert.LessOrEqual(t, c.listed, 100*nodes, "each look at a node reads the workers of others")
+		assert.LessOrEqual(t, c.peak, 50)
+		assert.LessOrEqual(t, c.postsASecond(), 51)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		assert.Empty(t, c.slots.holders)
+		assert.Empty(t, c.slots.waiting)
+	})
+}
+
+// No cache that is behind, nobody who deletes workers, and no API server that refuses them lets the controller create more workers
+// than it may.
+func TestBoundedCreations(t *testing.T) {
+	for name, test := range map[string]struct {
+		nodes   int
+		arrange func(*largeCluster)
+		slots   int
+		atOnce  int // workers
+		in1m    int // requests
+	}{
+		"the cache is a minute behind": {24, func(c *largeCluster) { c.lag = time.Minute }, 4, 4, 4},
+		"creations are refused":        {outageNodes, func(c *largeCluster) { c.refuse = errors.New("quota") }, 1000, 0, 50*60 + 1},
+		"somebody deletes each worker": {1, func(c *largeCluster) {
+			c.kubelet(func(pod *corev1.Pod) {
+				c.later(time.Millisecond, pod.Name, func(*corev1.Pod) bool { return true })
+			}, 10*time.Millisecond)
+		}, 4, 1, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newLargeCluster(t, test.nodes, test.slots)
+				test.arrange(c)
+				stop := c.start()
+				time.Sleep(time.Minute)
+				stop()
+				c.lock.Lock()
+				defer c.lock.Unlock()
+				t.Logf("%d requests, %d a second, %d workers at a time", len(c.posts), c.postsASecond(), c.peak)
+				assert.Equal(t, test.atOnce, c.peak)
+				assert.LessOrEqual(t, len(c.posts), test.in1m)
+				assert.LessOrEqual(t, c.postsASecond(), 51)
+				assert.NotEmpty(t, c.posts)
+			})
+		})
+	}
+}
+
+// A node whose worker has passed comes before all others.
+func TestReleasesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newLargeCluster(t, 5000, 4)
+		defer c.queue.ShutDown()
+		pod := newWorker("a", 1, ready)
+		pod.Spec.NodeName = "n4711"
+		c.changed(c.queue, pod, false)
+		synctest.Wait()
+		first, _ := c.queue.Get()
+		assert.Equal(t, "n4711", first.Name)
+	})
+}

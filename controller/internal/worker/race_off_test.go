@@ -1,0 +1,6 @@
+//go:build !race
+
+package worker
+
+// outageNodes is how many nodes fail in an outage.
+const outageNodes = 5000

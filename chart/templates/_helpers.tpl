@@ -5,11 +5,7 @@
 {{/* Only the release name if it contains the chart's name. */}}
 {{- define "kube-node-ready.fullname" -}}
 {{- $name := include "kube-node-ready.name" . }}
-{{- if not (contains $name .Release.Name) }}
-{{- $name = printf "%s-%s" .Release.Name $name }}
-{{- else }}
-{{- $name = .Release.Name }}
-{{- end }}
+{{- $name = contains $name .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name $name) }}
 {{- default $name .Values.fullnameOverride | trunc 63 | trimSuffix "-" }}
 {{- end }}
 

@@ -24,8 +24,7 @@ the account may only remove the failed taint. "retaint": may add that to a verif
 {{- $hint := ". A mutating webhook or policy may have added more to its request: let that exempt the account, or match CREATE only" -}}
 {{- $unlabeled := .unlabel | empty | ternary "" (printf ", but remove the label %s where the annotation names another boot" $config.verifiedLabel) -}}
 {{- /* Where the account may add the failed taint: in CEL, and in words. */ -}}
-{{- $mayFail := "" -}}
-{{- $failed := "" -}}
+{{- $mayFail := "" -}}{{- $failed := "" -}}
 {{- if has "taint" .markers -}}
 {{- $mayFail = printf "variables.taints.exists(s, s.key == '%s')" $config.taintKey -}}
 {{- $failed = printf " put on %s:NoSchedule beside %s," $config.failedTaintKey $config.taintKey -}}

@@ -79,7 +79,7 @@ func (s *suite) accounts() (agent, controller patchAs) {
 
 // An account of ours could otherwise fill etcd, or give a client that applies a field of another, which its next apply would remove.
 func TestManagedFieldsOfOthers(t *testing.T) {
-	s := &suite{harness.Start(t, 4, 10)}
+	s := &suite{harness.Start(t)}
 	s.owners(4)
 	agent, controller := s.accounts()
 	huge := strings.Repeat("x", 100_000)
@@ -174,7 +174,7 @@ func TestManagedFieldsOfOthers(t *testing.T) {
 
 // However many clients a node has, and within which second they have changed it.
 func TestOwnPatchesPassAmongOthersFields(t *testing.T) {
-	s := &suite{harness.Start(t, 4, 10)}
+	s := &suite{harness.Start(t)}
 	s.owners(0)
 	agent, controller := s.accounts()
 	const (

@@ -34,7 +34,7 @@ spec: {policyName: e2e-mutating}
 // A policy cannot tell what the agent has changed from what a webhook has added to its request. It says so, and the remedy of the
 // README works.
 func TestMutatedPatchIsRefusedWithTheRemedy(t *testing.T) {
-	s := &suite{harness.Start(t, 4, 10)}
+	s := &suite{harness.Start(t)}
 	if !s.addsStartupTaint() {
 		t.Skip("this Kubernetes serves no MutatingAdmissionPolicy v1")
 	}

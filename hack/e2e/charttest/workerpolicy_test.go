@@ -15,7 +15,7 @@ import (
 // In controller mode the controller may create workers and no other pods: a field that no worker has is refused, one of a later
 // Kubernetes too.
 func TestControllerMayCreateWorkersOnly(t *testing.T) {
-	s := &suite{harness.Start(t, 4, 10)}
+	s := &suite{harness.Start(t)}
 	manifests, err := s.Render(s.Ctx, "controller.enabled=true", "deploymentMode=controller")
 	s.NoError(err)
 	for _, kind := range []string{"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"} {

@@ -50,7 +50,8 @@ func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UI
 		status.State = Verified
 		m.notRunning, m.running, m.waiting = time.Time{}, time.Time{}, time.Time{} // for the next verification
 		if s.Rechecks.Enabled() {
-			m = m.recheck(s.Condition(node), node, pod, s.countsAfter(), now)
+			// An agent counts so soon that one which replaces another is never missed.
+			m = m.recheck(s.Condition(node), node, pod, min(s.Rechecks.RecoversAfter(), s.NoAgentFor/2), now)
 			status.Recheck = m.rechecked.Recheck
 		}
 		return status, m
@@ -145,7 +146,7 @@ func (s Settings) wanted(status Status, now time.Time) (Condition, bool) {
 	fails := status.State == Failed && status.Gated && s.writes(status.Reason)
 	reason := Reason(cmp.Or(status.Failing, string(status.Reason)))
 	// In controller mode nobody else says of a node that was released that it is verified.
-	unsaid := s.Workers && s.WasGated(status.Node) && written.Status != corev1.ConditionTrue
+	unsaid := s.Workers && written.Status != corev1.ConditionTrue && s.WasGated(status.Node)
 	switch {
 	case status.State == Verified && (unsaid || isFalse && (isOwn || status.Pod == nil)):
 		return Condition{Node: status.Node, Status: corev1.ConditionTrue, Reason: verdict.Verified,

@@ -124,7 +124,7 @@ func (s Status) IsPending() bool { return s.State != Verified && (s.Gated || s.P
 // ChangesWithTime reports whether a decision may be due although no object changes. It is true of each node that the controller
 // may re-taint or replace, or whose failed taint it may remove.
 func (s Status) ChangesWithTime() bool {
-	return s.IsPending() || s.Retainted || s.Recheck.changesWithTime()
+	return s.IsPending() || s.Retainted || s.Recheck.Failed || !s.Recheck.NotReady.IsZero() || !s.Recheck.NoAgent.IsZero()
 }
 
 // maxAge is how old a plan may be that is acted on. One is made every 10 s while a status ChangesWithTime.

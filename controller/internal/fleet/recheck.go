@@ -33,12 +33,6 @@ type Rechecks struct {
 // Enabled reports whether agents stay.
 func (r Rechecks) Enabled() bool { return r.Interval > 0 }
 
-// notReadyFor is how long an agent may be not ready until it should have said why: for as long as it takes to find that its node
-// fails, or has recovered.
-func (r Rechecks) notReadyFor() time.Duration {
-	return max(rounds(r.FailureThreshold, r.Interval), r.RecoversAfter()) + probing
-}
-
 // RecoversAfter is how long an agent takes at most to find that its node has recovered.
 func (r Rechecks) RecoversAfter() time.Duration { return rounds(r.RecoveryThreshold, r.Interval) }
 
@@ -69,11 +63,6 @@ func (r Recheck) IsFresh(now time.Time) bool {
 // written is when the False was written last. What was written before this process saw the node counts as written when it did.
 func (r Recheck) written() time.Time {
 	return cmp.Or(r.Refreshed, r.SeenSince)
-}
-
-// changesWithTime reports whether a decision may be due although no object changes.
-func (r Recheck) changesWithTime() bool {
-	return r.Failed || !r.NotReady.IsZero() || !r.NoAgent.IsZero()
 }
 
 // RecheckReasons returns the reasons that a verified node may fail for.
@@ -139,17 +128,13 @@ func (m memory) recheck(condition corev1.NodeCondition, node *corev1.Node, pod *
 // isSilent reports whether the agent, which is not ready, should have said why for long. One whose False is not written again may
 // be about to recover.
 func (s Settings) isSilent(r Recheck, now time.Time) bool {
-	enough := s.Rechecks.notReadyFor()
+	// It takes so long to find that the node fails, or has recovered.
+	enough := max(rounds(s.Rechecks.FailureThreshold, s.Rechecks.Interval), s.Rechecks.RecoversAfter()) + probing
 	if r.Spoke {
 		enough = max(enough, spokenFor)
 	}
 	isStale := now.Sub(r.written()) >= staleAfter+s.Rechecks.RecoversAfter()
 	return !r.NotReady.IsZero() && now.Sub(r.NotReady) >= enough && (!r.Failed || r.Reason == Silent || isStale)
-}
-
-// countsAfter is how long an agent must run until it counts: soon enough that one which replaces another is never missed.
-func (s Settings) countsAfter() time.Duration {
-	return min(s.Rechecks.RecoversAfter(), s.NoAgentFor/2)
 }
 
 // IsReady reports whether kubelet says that pod is ready, and nobody deletes it.
@@ -171,7 +156,7 @@ func (s Settings) wantedOfRechecked(status Status, now time.Time) (Condition, bo
 	isOwn := r.Reason == Silent
 	switch {
 	case isOwn && now.Sub(r.written()) < refreshInterval:
-	case s.isSilent(r, now) && s.isConditioned(status.Node):
+	case s.isSilent(r, now) && (s.Condition(status.Node).Type != "" || s.WasGated(status.Node)):
 		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: Silent, Rechecked: true, Event: !isOwn,
 			Message: fmt.Sprintf("pod %s/%s runs and is not ready: its rechecks fail, and it does not write why; "+
 				"read its log, and check the node's path to the API server", status.Pod.Namespace, status.Pod.Name)}, true
@@ -180,11 +165,6 @@ func (s Settings) wantedOfRechecked(status Status, now time.Time) (Condition, bo
 			Message: "no agent checks the node again"}, true
 	}
 	return Condition{}, false
-}
-
-// isConditioned reports whether rechecks show their verdict on node: it was gated, or has the condition already.
-func (s Settings) isConditioned(node *corev1.Node) bool {
-	return s.Condition(node).Type != "" || s.WasGated(node)
 }
 
 // WasGated reports whether node had the startup taint before it was released.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -47,12 +47,12 @@ func NewEndpoints(client *kube.Client, service string, timeout time.Duration) *E
 	return &Endpoints{list: func(ctx context.Context) ([]checks.EndpointSlice, error) {
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
-		slices, err := kube.EndpointSlices[checks.EndpointSlice](ctx, client, namespace, name)
+		found, err := kube.EndpointSlices[checks.EndpointSlice](ctx, client, namespace, name)
 		if err != nil {
 			return nil, fmt.Errorf("EndpointSlices of %s: %w: apply the Role and its binding from the chart in namespace %s",
 				service, err, namespace)
 		}
-		return slices, nil
+		return found, nil
 	}}
 }
 
@@ -101,27 +101,21 @@ func (e *Endpoints) read(ctx context.Context) error {
 	return nil
 }
 
-// endpointsNow returns the fingerprint of the endpoints, if a worker has failed because of those that it was given. 0: none
-// has, or the endpoints cannot be read.
-func (r *Reconciler) endpointsNow(ctx context.Context, workers []*corev1.Pod, seen memory) uint64 {
+// endpointsNow returns the endpoints in order, if a worker has failed because of those that it was given. "": none has, or the
+// endpoints cannot be read.
+func (r *Reconciler) endpointsNow(ctx context.Context, workers []*corev1.Pod, seen memory) string {
 	for _, worker := range workers {
 		if !dependsOnEndpoints(worker, seen.workers[worker.Name]) {
 			continue
 		}
 		if endpoints, err := r.Endpoints(ctx); err == nil {
-			return fingerprint(endpoints)
+			return inOrder(endpoints)
 		}
 	}
-	return 0
+	return ""
 }
 
-// fingerprint is that of endpoints in any order, never 0.
-func fingerprint(endpoints []string) uint64 {
-	sum := uint64(len(endpoints)) + 1
-	for _, endpoint := range endpoints {
-		hash := fnv.New64a()
-		_, _ = hash.Write([]byte(endpoint))
-		sum += hash.Sum64()
-	}
-	return max(sum, 1)
+// inOrder makes one text of endpoints in any order. It is never "".
+func inOrder(endpoints []string) string {
+	return fmt.Sprint(slices.Sorted(slices.Values(endpoints)))
 }

@@ -8,18 +8,15 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
-const (
-	// betweenSweeps is the time between two looks for leftovers, afterFailedSweep after one that has failed.
-	betweenSweeps    = 10 * time.Minute
-	afterFailedSweep = 10 * time.Second
-)
+// betweenSweeps is the time between two looks for leftovers.
+const betweenSweeps = time.Minute
 
 // Leftovers deletes the workers that controller mode has left behind when the release is back in daemonset mode. Only the leader
 // does, at its start and once in a while: an earlier leader may have created one since.
@@ -34,18 +31,12 @@ type Leftovers struct {
 
 // Start deletes workers until ctx ends.
 func (l *Leftovers) Start(ctx context.Context) error {
-	for {
-		wait := betweenSweeps
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		if err := l.sweep(ctx); err != nil && ctx.Err() == nil {
 			l.Log.Warn("workers of controller mode may be left, will retry", "error", err)
-			wait = afterFailedSweep
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(wait):
-		}
-	}
+	}, betweenSweeps)
+	return nil
 }
 
 func (l *Leftovers) sweep(ctx context.Context) error {
@@ -65,7 +56,7 @@ func (l *Leftovers) sweep(ctx context.Context) error {
 }
 
 func (l *Leftovers) delete(ctx context.Context, pod *corev1.Pod) error {
-	if err := l.Writer.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}); err != nil && !apierrors.IsNotFound(err) {
+	if err := client.IgnoreNotFound(l.Writer.Delete(ctx, pod, client.Preconditions{UID: &pod.UID})); err != nil {
 		return fmt.Errorf("worker %s: %w", pod.Name, err)
 	}
 	l.Log.Info("deleted a worker of controller mode", "node", fleet.NodeOf(pod), "worker", pod.Name)

@@ -71,7 +71,7 @@ func TestLeftoversAreTriedAgain(t *testing.T) {
 		synctest.Wait()
 		assert.Len(t, c.pods(), 1)
 		answers.Store(true)
-		time.Sleep(afterFailedSweep + time.Second)
+		time.Sleep(betweenSweeps + time.Second)
 		assert.Empty(t, c.pods())
 		stop()
 		require.NoError(t, <-ended)

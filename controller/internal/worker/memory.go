@@ -21,8 +21,8 @@ type memory struct {
 	releasedVersion            string
 	releasedAt, taintRemovedAt time.Time
 	interrupted                int // how many workers in a row
-	// endpoints is the fingerprint of the DNS service's endpoints now, 0 where nothing depends on it.
-	endpoints uint64
+	// endpoints are those of the DNS service now, "" where nothing depends on them.
+	endpoints string
 	serverNow time.Time // by the API server's clock, zero if that is not known
 }
 
@@ -38,7 +38,7 @@ type workerState struct {
 	// verdict, and has passed.
 	key           string
 	asked, passed bool
-	endpoints     uint64 // the fingerprint of the endpoints that this process has given it, 0: another process has
+	endpoints     string // that this process has given it, "": another process has
 }
 
 // outcome returns the outcome of a worker: what it has said itself, or what kubelet reports.

@@ -106,7 +106,7 @@ func (s Settings) nextAfter(pod *corev1.Pod, m memory, now time.Time) step {
 	case fleet.FailedRound, fleet.Crashed:
 		decided := createAfter(pauseAfter(attempt), attempt+1)
 		if dependsOnEndpoints(pod, worker) && decided.wait > 0 {
-			if m.endpoints != 0 && m.endpoints != worker.endpoints {
+			if m.endpoints != "" && m.endpoints != worker.endpoints {
 				return step{create: attempt + 1}
 			}
 			decided.wait = min(decided.wait, endpointsFor)
@@ -127,7 +127,7 @@ func (s Settings) isOutdated(pod *corev1.Pod, worker workerState) bool {
 // dependsOnEndpoints reports whether a worker has failed because of the DNS service's endpoints that it was given.
 func dependsOnEndpoints(pod *corev1.Pod, worker workerState) bool {
 	outcome, said := fleet.WorkerOutcome(pod)
-	return outcome == fleet.FailedRound && slices.Contains(said.Failed, checks.ServiceName) && worker.endpoints != 0 &&
+	return outcome == fleet.FailedRound && slices.Contains(said.Failed, checks.ServiceName) && worker.endpoints != "" &&
 		fleet.Attempt(pod) <= earlyRetries
 }
 

@@ -62,11 +62,11 @@ func (r *Reconciler) changed(q loop.Queue, object client.Object, gone bool) {
 	r.mu.Lock()
 	r.slots.see(pod, gone, time.Now())
 	r.mu.Unlock()
+	priority := 0
 	if outcome, _ := fleet.WorkerOutcome(pod); outcome == fleet.Passed {
-		add(q, fleet.NodeOf(pod), 1)
-	} else {
-		add(q, fleet.NodeOf(pod), 0)
+		priority = 1
 	}
+	add(q, fleet.NodeOf(pod), priority)
 }
 
 // add puts a node into the queue. Nodes whose workers have passed come before all others: their priority is 1.

@@ -133,7 +133,7 @@ func (r *Reconciler) create(ctx context.Context, node *corev1.Node, attempt int)
 			if m.workers == nil {
 				m.workers = make(map[string]workerState)
 			}
-			m.workers[name] = workerState{first: time.Now(), key: key, endpoints: fingerprint(endpoints)}
+			m.workers[name] = workerState{first: time.Now(), key: key, endpoints: inOrder(endpoints)}
 		})
 		ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 		defer cancel()

@@ -38,7 +38,7 @@ func NeededRights(r release.Release) (needed []Right) {
 		add(account, "events", "default", "create", "patch")
 		add(account, "pods", r.Namespace, "list", "watch")
 		add(account, "leases.coordination.k8s.io", r.Namespace, "create")
-		if r.Settings.Workers || r.Controller.Retaint {
+		if r.Settings.Workers || r.Controller.Retaint || r.Controller.VerifyAfterReboot {
 			add(account, "nodes", "", "patch")
 		}
 		if r.Settings.Workers {

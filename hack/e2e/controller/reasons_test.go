@@ -43,8 +43,9 @@ func TestReasonOfEachNode(t *testing.T) {
 		{labelled, "NoPod", "the label " + harness.Label + "=no keeps the agent away"},
 		{withoutNetwork, "SandboxFailed", "cni plugin not initialized"},
 	} {
-		t.Logf("%s: %s", failed.node, s.awaitFailed(failed.node, failed.reason, failed.part).Message)
-		s.awaitEvent(failed.node, failed.reason)
+		found := s.awaitFailed(failed.node, failed.reason, failed.part)
+		t.Logf("%s: %s", failed.node, found.Message)
+		s.awaitEvent(failed.node, failed.reason+": "+found.Message)
 	}
 	s.Regexp(`Warning +NodeNotStarted .*Unschedulable: pod `, s.Kubectl("", "describe", "node", full))
 	const byAgent = "DNSFailed" // among others
@@ -66,8 +67,8 @@ func TestReasonOfEachNode(t *testing.T) {
 	s.awaitNoAgent(paused)
 	resume := s.Pause("kubelet", paused)
 	s.Gate(paused)
-	s.awaitFailed(paused, "Silent", "kubelet has not reported about it")
-	s.awaitEvent(paused, "Silent")
+	found := s.awaitFailed(paused, "Silent", "kubelet has not reported about it")
+	s.awaitEvent(paused, "Silent: "+found.Message) // of this pod: kubelet may have been late about the one before, too
 	resume()
 	s.awaitRecovered(paused)
 

@@ -138,23 +138,23 @@ func (s *suite) restartAgent(node string) {
 	s.NoError(s.Kube.CoreV1().Pods(harness.Namespace).Delete(s.Ctx, s.AgentPod(node).Name, metav1.DeleteOptions{}))
 }
 
-// awaitEvent waits for the Event of a node's failure, and asserts that it is the only one for that reason.
-func (s *suite) awaitEvent(node, reason string) {
+// awaitEvent waits for the Event of a node's failure, and asserts that it is the only one that begins with this text.
+func (s *suite) awaitEvent(node, text string) {
 	s.Helper()
-	s.Until(func() (bool, error) { return len(s.events(node, reason)) > 0, nil }, "no Event about %s for %s", node, reason)
-	found := s.events(node, reason)
+	s.Until(func() (bool, error) { return len(s.events(node, text)) > 0, nil }, "no Event about %s: %s", node, text)
+	found := s.events(node, text)
 	s.Len(found, 1)
 	s.Nil(found[0].Series, "counted again")
 	s.Equal(corev1.EventTypeWarning, found[0].Type)
 }
 
-// events are those of this test about a node for a reason.
-func (s *suite) events(node, reason string) (found []corev1.Event) {
+// events are those of this test about a node that begin with a text, such as a reason.
+func (s *suite) events(node, text string) (found []corev1.Event) {
 	s.Helper()
 	all, err := s.Events(s.Ctx, node, "NodeNotStarted")
 	s.NoError(err)
 	for _, event := range all {
-		if strings.HasPrefix(event.Message, reason) && !event.CreationTimestamp.Time.Before(s.Began.Truncate(time.Second)) {
+		if strings.HasPrefix(event.Message, text) && !event.CreationTimestamp.Time.Before(s.Began.Truncate(time.Second)) {
 			found = append(found, event)
 		}
 	}

@@ -150,9 +150,9 @@ func TestFaultAnswerToPatch(t *testing.T) {
 func (s *suite) answerToPatch(name string, test answerCase) {
 	made := s.create(gated(name))
 	repair := s.proxy.On(Patch(name), test.fault)
-	a := s.agent(name).with(hasty)
-	if test.applies {
-		a = s.agent(name) // what is acted on late would be sent again
+	a := s.agent(name)
+	if !test.applies { // what is acted on late would be sent again
+		a.with(hasty)
 	}
 	p := a.start()
 	if test.applies {

@@ -336,7 +336,7 @@ func TestRecheckAfterAReboot(t *testing.T) {
 				api.node.Annotations[nodepatch.Annotation], api.node.Status.NodeInfo.BootID = test.record, "new"
 				isRebooted := test.written != nil
 				large := false
-				api.before = func(request string, n int, _ http.ResponseWriter, r *http.Request) bool {
+				api.before = func(request string, _ int, _ http.ResponseWriter, r *http.Request) bool {
 					large = large || request == getCached && r.Header.Get("X-Kube-Node-Ready-Padding") != ""
 					return false
 				}

@@ -124,9 +124,9 @@ func (c *cluster) reconcile(node string) (reconcile.Result, error) {
 	return result, err
 }
 
-func (c *cluster) step(node string) {
+func (c *cluster) step() {
 	c.t.Helper()
-	_, err := c.reconcile(node)
+	_, err := c.reconcile("n")
 	require.NoError(c.t, err)
 }
 
@@ -187,9 +187,9 @@ func TestReleaseNamesTheBoot(t *testing.T) {
 			node.Status.NodeInfo.BootID = boot
 			delete(node.Labels, verified)
 		})
-		c.step("n")
+		c.step()
 		c.set(ready)
-		c.step("n")
+		c.step()
 		c.assertReleased()
 		assert.Equal(t, boot, c.record().BootID)
 		assert.Equal(t, []string{startup + ":NoSchedule"}, c.record().Removed)
@@ -198,10 +198,10 @@ func TestReleaseNamesTheBoot(t *testing.T) {
 
 func TestVerifies(t *testing.T) {
 	c := newCluster(t, newNode())
-	c.step("n")
+	c.step()
 	c.set(ready)
 	worker := c.pod()
-	c.step("n")
+	c.step()
 	c.assertReleased()
 	found := c.record()
 	assert.Equal(t, worker.UID, found.Worker)
@@ -209,10 +209,10 @@ func TestVerifies(t *testing.T) {
 	assert.Contains(t, <-c.events.Events, "Normal NodeVerified DNS, API, network and service discovery work")
 
 	c.update(func(node *corev1.Node) { delete(node.Labels, verified) })
-	c.step("n")
+	c.step()
 	assert.NotEqual(t, worker.Name, c.pod().Name)
 	c.set(ended(0, `{"verified":true,"node":"n","attempts":{"dns":2},"version":"v"}`))
-	c.step("n")
+	c.step()
 	c.assertReleased()
 	assert.Equal(t, map[string]int{"dns": 2}, c.record().Attempts)
 	assert.Equal(t, []string{startup + ":NoSchedule"}, c.record().Removed, "it was gated once")
@@ -220,9 +220,9 @@ func TestVerifies(t *testing.T) {
 
 func TestTaintThatComesBack(t *testing.T) {
 	c := newCluster(t, newNode())
-	c.step("n")
+	c.step()
 	c.set(ready)
-	c.step("n")
+	c.step()
 	before := c.record()
 	c.update(func(node *corev1.Node) {
 		node.Spec.Taints = []corev1.Taint{{Key: "other", Effect: corev1.TaintEffectNoSchedule}, {Key: startup, Effect: corev1.TaintEffectNoSchedule}}
@@ -235,7 +235,7 @@ func TestTaintThatComesBack(t *testing.T) {
 	assert.Zero(t, result, "a wait beside an error, which controller-runtime warns of")
 	c.patching = nil
 	c.remember("n", func(m *memory) { m.taintRemovedAt = time.Time{} }) // some seconds later
-	c.step("n")
+	c.step()
 	assert.True(t, c.Fleet.IsVerified(c.node()))
 	assert.Len(t, c.node().Spec.Taints, 1)
 	assert.Equal(t, before, c.record(), "no new verification")
@@ -245,30 +245,30 @@ func TestTaintThatComesBack(t *testing.T) {
 // The controller ends between the verdict and the patch. A worker that is still ready counts; of one that has ended nobody knows when.
 func TestNextLeader(t *testing.T) {
 	c := newCluster(t, newNode())
-	c.step("n")
+	c.step()
 	c.set(ready)
 	c.Reconciler = c.newLeader(c.Client)
-	c.step("n")
+	c.step()
 	c.assertReleased()
 
 	c = newCluster(t, newNode())
-	c.step("n")
+	c.step()
 	c.set(ended(0, ""))
 	old := c.pod().Name
 	c.Reconciler = c.newLeader(c.Client)
-	c.step("n")
+	c.step()
 	assert.False(t, c.Fleet.IsVerified(c.node()))
-	c.step("n") // the other one is there
+	c.step() // the other one is there
 	assert.NotEqual(t, old, c.pod().Name)
 	c.set(ready)
-	c.step("n")
+	c.step()
 	c.assertReleased()
 }
 
 // The controller ends between the patch and the deletion of the worker.
 func TestNextLeaderDeletesTheWorker(t *testing.T) {
 	c := newCluster(t, newNode())
-	c.step("n")
+	c.step()
 	c.set(ready)
 	c.deleting = func() error { return errors.New("away") }
 	_, err := c.reconcile("n")
@@ -277,14 +277,14 @@ func TestNextLeaderDeletesTheWorker(t *testing.T) {
 	assert.Len(t, c.pods(), 1)
 	c.deleting = nil
 	c.Reconciler = c.newLeader(c.Client)
-	c.step("n")
+	c.step()
 	c.assertReleased()
 }
 
 // One request deletes a worker, however often its node changes until the cache shows that.
 func TestDeletesOnce(t *testing.T) {
 	c := newCluster(t, newNode())
-	c.step("n")
+	c.step()
 	c.set(ready)
 	deletions := 0
 	c.deleting = func() error {
@@ -292,7 +292,7 @@ func TestDeletesOnce(t *testing.T) {
 		return errNotSeen
 	}
 	for range 3 {
-		c.step("n")
+		c.step()
 	}
 	assert.True(t, c.Fleet.IsVerified(c.node()))
 	assert.Equal(t, 1, deletions)
@@ -300,14 +300,14 @@ func TestDeletesOnce(t *testing.T) {
 
 func TestReplyLost(t *testing.T) {
 	c := newCluster(t, newNode())
-	c.step("n")
+	c.step()
 	c.set(ready)
 	c.patching = func(patch func() (*nodepatch.Node, error)) (*nodepatch.Node, error) {
 		_, err := patch()
 		require.NoError(t, err)
 		return nil, errors.New("connection reset")
 	}
-	c.step("n")
+	c.step()
 	c.assertReleased()
 }
 
@@ -328,7 +328,7 @@ func TestNodeChangesDuringTheRelease(t *testing.T) {
 
 func testNodeChanges(t *testing.T, change func(*corev1.Node)) {
 	c := newCluster(t, newNode())
-	c.step("n")
+	c.step()
 	c.set(ready)
 	c.patching = func(patch func() (*nodepatch.Node, error)) (*nodepatch.Node, error) {
 		c.patching = nil
@@ -343,18 +343,18 @@ func testNodeChanges(t *testing.T, change func(*corev1.Node)) {
 	c.update(func(node *corev1.Node) {
 		node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key != startup })
 	})
-	c.step("n")
+	c.step()
 	assert.False(t, c.Fleet.IsVerified(c.node()))
-	c.step("n")
+	c.step()
 	c.set(ready)
-	c.step("n")
+	c.step()
 	c.assertReleased()
 }
 
 // What was verified before a foreign taint came does not count after it, although the worker could not be deleted in the meantime.
 func TestForeignTaintComesAndGoes(t *testing.T) {
 	c := newCluster(t, newNode())
-	c.step("n")
+	c.step()
 	c.set(ready)
 	old := c.pod().Name
 	c.update(func(node *corev1.Node) {
@@ -365,18 +365,18 @@ func TestForeignTaintComesAndGoes(t *testing.T) {
 	require.ErrorContains(t, err, "away")
 	c.deleting = nil
 	c.update(func(node *corev1.Node) { node.Spec.Taints = node.Spec.Taints[:1] })
-	c.step("n")
+	c.step()
 	assert.False(t, c.Fleet.IsVerified(c.node()))
 	assert.NotEqual(t, old, c.pod().Name)
 	c.set(ready)
-	c.step("n")
+	c.step()
 	c.assertReleased()
 }
 
 // A heartbeat between the decision and the patch is no obstacle.
 func TestHeartbeatDuringTheRelease(t *testing.T) {
 	c := newCluster(t, newNode())
-	c.step("n")
+	c.step()
 	c.set(ready)
 	patches := 0
 	c.patching = func(patch func() (*nodepatch.Node, error)) (*nodepatch.Node, error) {
@@ -387,7 +387,7 @@ func TestHeartbeatDuringTheRelease(t *testing.T) {
 		}
 		return patch()
 	}
-	c.step("n")
+	c.step()
 	c.assertReleased()
 	assert.Equal(t, 2, patches)
 }
@@ -395,16 +395,16 @@ func TestHeartbeatDuringTheRelease(t *testing.T) {
 // Somebody wants a new verification in the moment after the release.
 func TestGatedAgainAtOnce(t *testing.T) {
 	c := newCluster(t, newNode())
-	c.step("n")
+	c.step()
 	c.set(ready)
-	c.step("n")
+	c.step()
 	c.assertReleased()
 	c.update(func(node *corev1.Node) {
 		delete(node.Labels, verified)
 		delete(node.Annotations, nodepatch.Annotation)
 		node.Spec.Taints = []corev1.Taint{{Key: startup, Effect: corev1.TaintEffectNoSchedule}}
 	})
-	c.step("n")
+	c.step()
 	assert.Len(t, c.pods(), 1)
 }
 
@@ -413,40 +413,40 @@ func TestEndpointsHaveChanged(t *testing.T) {
 	c := newCluster(t, newNode())
 	endpoints := []string{"10.0.0.1:53/m"}
 	c.Endpoints = func(context.Context) ([]string, error) { return endpoints, nil }
-	c.step("n")
+	c.step()
 	c.set(ended(1, noService))
 	result, err := c.reconcile("n")
 	require.NoError(t, err)
 	assert.Equal(t, endpointsFor, result.RequeueAfter)
 	assert.Len(t, c.pods(), 1)
 	endpoints = append(endpoints, "10.0.0.2:53/m")
-	c.step("n")
+	c.step()
 	assert.Len(t, c.pods(), 2)
-	c.step("n")
+	c.step()
 	assert.Equal(t, 2, fleet.Attempt(c.pod()))
 }
 
 // A setting is corrected while a worker waits: the new leader makes another one.
 func TestTemplateIsCorrected(t *testing.T) {
 	c := newCluster(t, newNode())
-	c.step("n")
+	c.step()
 	wrong := c.pod().Name
 	c.Reconciler = c.newLeader(c.Client)
-	c.step("n")
+	c.step()
 	assert.Equal(t, wrong, c.pod().Name, "nothing was corrected")
 	c.Template.Spec.Containers[0].Image = "right"
-	c.step("n")
+	c.step()
 	assert.NotEqual(t, wrong, c.pod().Name)
 	assert.Equal(t, 1, fleet.Attempt(c.pod()))
 	c.set(ready)
-	c.step("n")
+	c.step()
 	c.assertReleased()
 }
 
 // A worker tells that it has passed while a decision is made: under the race detector.
 func TestPassesDuringADecision(t *testing.T) {
 	c := newCluster(t, newNode())
-	c.step("n")
+	c.step()
 	name := c.pod().Name
 	c.set(running)
 	ctx, stop := context.WithCancel(t.Context())
@@ -457,7 +457,7 @@ func TestPassesDuringADecision(t *testing.T) {
 		}
 	})
 	for range 100 {
-		c.step("n")
+		c.step()
 	}
 	stop()
 	telling.Wait()
@@ -465,7 +465,7 @@ func TestPassesDuringADecision(t *testing.T) {
 
 func TestReleaseRefused(t *testing.T) {
 	c := newCluster(t, newNode())
-	c.step("n")
+	c.step()
 	c.set(ready)
 	c.patching = func(func() (*nodepatch.Node, error)) (*nodepatch.Node, error) {
 		return nil, &nodepatch.Refused{Err: errors.New("a policy")}
@@ -475,19 +475,19 @@ func TestReleaseRefused(t *testing.T) {
 	require.ErrorContains(t, err, "a policy")
 	assert.Contains(t, <-c.events.Events, "Warning NodeNotVerified all checks pass, and the release has failed")
 	c.patching = nil
-	c.step("n")
+	c.step()
 	c.assertReleased()
 }
 
 func TestFailedAttemptIsReported(t *testing.T) {
 	c := newCluster(t, newNode())
-	c.step("n")
+	c.step()
 	c.set(ended(1, failing))
 	result, err := c.reconcile("n")
 	require.NoError(t, err)
 	assert.InDelta(t, firstRetry, result.RequeueAfter, float64(time.Second))
 	assert.Equal(t, "Warning NodeNotVerified dns: NXDOMAIN", <-c.events.Events)
-	c.step("n")
+	c.step()
 	assert.Empty(t, c.events.Events, "once")
 	assert.Len(t, c.pods(), 1, "it is what is left to read")
 }
@@ -502,15 +502,15 @@ func TestCreateFails(t *testing.T) {
 			require.ErrorContains(t, err, "away")
 		}
 		c.creating = nil
-		c.step("n")
+		c.step()
 		assert.Len(t, c.pods(), 1)
 	})
 }
 
 func TestNodeIsGone(t *testing.T) {
 	c := newCluster(t, newNode())
-	c.step("n")
+	c.step()
 	require.NoError(t, c.Client.Delete(t.Context(), c.node()))
-	c.step("n")
+	c.step()
 	assert.Empty(t, c.nodes)
 }

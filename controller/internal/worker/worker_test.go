@@ -112,8 +112,8 @@ func (n nodeAPI) Patch(ctx context.Context, patch []byte) (*nodepatch.Node, erro
 	return apply()
 }
 
-func (c *cluster) reconcile(node string) (reconcile.Result, error) {
-	request := reconcile.Request{NamespacedName: types.NamespacedName{Name: node}}
+func (c *cluster) reconcile() (reconcile.Result, error) {
+	request := reconcile.Request{NamespacedName: types.NamespacedName{Name: "n"}}
 	result, err := c.Reconcile(c.t.Context(), request)
 	c.mu.Lock()
 	called := c.slots.give(time.Now()) // without the pause before that
@@ -126,7 +126,7 @@ func (c *cluster) reconcile(node string) (reconcile.Result, error) {
 
 func (c *cluster) step() {
 	c.t.Helper()
-	_, err := c.reconcile("n")
+	_, err := c.reconcile()
 	require.NoError(c.t, err)
 }
 
@@ -230,7 +230,7 @@ func TestTaintThatComesBack(t *testing.T) {
 	c.patching = func(func() (*nodepatch.Node, error)) (*nodepatch.Node, error) {
 		return nil, &nodepatch.Refused{Err: errors.New("a policy")}
 	}
-	result, err := c.reconcile("n")
+	result, err := c.reconcile()
 	require.ErrorContains(t, err, "a policy")
 	assert.Zero(t, result, "a wait beside an error, which controller-runtime warns of")
 	c.patching = nil
@@ -271,7 +271,7 @@ func TestNextLeaderDeletesTheWorker(t *testing.T) {
 	c.step()
 	c.set(ready)
 	c.deleting = func() error { return errors.New("away") }
-	_, err := c.reconcile("n")
+	_, err := c.reconcile()
 	require.ErrorContains(t, err, "away")
 	assert.True(t, c.Fleet.IsVerified(c.node()))
 	assert.Len(t, c.pods(), 1)
@@ -336,7 +336,7 @@ func testNodeChanges(t *testing.T, change func(*corev1.Node)) {
 		return patch()
 	}
 	c.deleting = func() error { return errors.New("away") } // and the worker cannot be deleted at once
-	_, err := c.reconcile("n")
+	_, err := c.reconcile()
 	require.ErrorContains(t, err, "away")
 	c.deleting = nil
 	assert.False(t, c.Fleet.IsVerified(c.node()))
@@ -361,7 +361,7 @@ func TestForeignTaintComesAndGoes(t *testing.T) {
 		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: "cni/not-ready", Effect: corev1.TaintEffectNoSchedule})
 	})
 	c.deleting = func() error { return errors.New("away") }
-	_, err := c.reconcile("n")
+	_, err := c.reconcile()
 	require.ErrorContains(t, err, "away")
 	c.deleting = nil
 	c.update(func(node *corev1.Node) { node.Spec.Taints = node.Spec.Taints[:1] })
@@ -415,7 +415,7 @@ func TestEndpointsHaveChanged(t *testing.T) {
 	c.Endpoints = func(context.Context) ([]string, error) { return endpoints, nil }
 	c.step()
 	c.set(ended(1, noService))
-	result, err := c.reconcile("n")
+	result, err := c.reconcile()
 	require.NoError(t, err)
 	assert.Equal(t, endpointsFor, result.RequeueAfter)
 	assert.Len(t, c.pods(), 1)
@@ -471,7 +471,7 @@ func TestReleaseRefused(t *testing.T) {
 		return nil, &nodepatch.Refused{Err: errors.New("a policy")}
 	}
 	c.Timeout = 10 * time.Millisecond
-	_, err := c.reconcile("n")
+	_, err := c.reconcile()
 	require.ErrorContains(t, err, "a policy")
 	assert.Contains(t, <-c.events.Events, "Warning NodeNotVerified all checks pass, and the release has failed")
 	c.patching = nil
@@ -483,7 +483,7 @@ func TestFailedAttemptIsReported(t *testing.T) {
 	c := newCluster(t, newNode())
 	c.step()
 	c.set(ended(1, failing))
-	result, err := c.reconcile("n")
+	result, err := c.reconcile()
 	require.NoError(t, err)
 	assert.InDelta(t, firstRetry, result.RequeueAfter, float64(time.Second))
 	assert.Equal(t, "Warning NodeNotVerified dns: NXDOMAIN", <-c.events.Events)
@@ -498,7 +498,7 @@ func TestCreateFails(t *testing.T) {
 		c := newCluster(t, newNode())
 		c.creating = func() error { return errors.New("away") }
 		for range 10 {
-			_, err := c.reconcile("n")
+			_, err := c.reconcile()
 			require.ErrorContains(t, err, "away")
 		}
 		c.creating = nil

@@ -157,6 +157,8 @@ func (r *reporter) isDue(err error) bool {
 	key, _, _ := strings.Cut(err.Error(), ":")
 	if _, checked := errors.AsType[roundFailure](err); checked {
 		key = brief(err)
+	} else if nodepatch.IsFinal(err) {
+		key = err.Error() // a refusal is the same each time
 	}
 	last, seen := r.repeats[key]
 	now := time.Now()

@@ -107,13 +107,11 @@ type State struct {
 
 // New continues a verification that has released the node, or has found it verified; facts may be from before the release. shown
 // means that the condition was written True. What the condition of a verified node says holds until rounds prove otherwise:
-// another container of this pod, or the controller, has written it. After a reboot, a True is to be proven again.
+// another container of this pod, or the controller, has written it. After a reboot the first round sends large packets.
 func New(settings Settings, facts Facts, released, shown bool, now time.Time) State {
 	s := State{settings: settings, facts: facts}
 	s.roundAt = s.notBefore(now, now.Add(settings.within(settings.Interval)))
 	switch status := facts.Shown.Status; {
-	case !released && facts.Rebooted && status != False:
-		s.roundAt = now
 	case !released && (status == True || status == False):
 		s.Status, s.written = status, status == True // the reasons of a False are to be its own
 	case released:
@@ -122,10 +120,13 @@ func New(settings Settings, facts Facts, released, shown bool, now time.Time) St
 			s.writeAt = now
 		}
 	}
-	if s.Status == True { // else the first round is thorough: small packets alone do not prove that a node has recovered
+	switch { // the first round is thorough, or not: small packets alone do not prove that a node has recovered
+	case s.Status != True:
+		if s.reasons = facts.Shown.Reason; facts.isFailedByController() {
+			s.reasons = verdict.PeersFailed // nobody knows whether they answer: one must
+		}
+	case released || !facts.Rebooted:
 		s.thoroughAt = now.Add(settings.within(thoroughInterval))
-	} else if s.reasons = facts.Shown.Reason; facts.isFailedByController() {
-		s.reasons = verdict.PeersFailed // nobody knows whether they answer: one must
 	}
 	return s
 }

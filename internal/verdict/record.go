@@ -43,7 +43,7 @@ func WasRebooted(text, bootID string) bool {
 // Keeping returns the record with the startup taints that the release before removed, if this one has removed none: a node that
 // is verified again was gated all the same.
 func (r Record) Keeping(before, failedTaintKey string) Record {
-	if len(startupTaints(r.Removed, failedTaintKey)) == 0 {
+	if len(startupTaints(r.Removed, failedTaintKey)) == 0 && len(before) < 4<<10 { // the policy allows 16 KiB
 		last, _ := ParseRecord(before) // an invalid one names none
 		r.Removed = append(r.Removed, startupTaints(last.Removed, failedTaintKey)...)
 	}

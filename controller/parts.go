@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
@@ -70,7 +72,7 @@ func (p parts) add(ctx context.Context, leave func()) error {
 		return err
 	}
 	if p.cfg.VerifyAfterReboot && !p.loop.Settings.Rechecks.Enabled() { // agents that stay prove their nodes by themselves
-		p.loop.Steps = append(p.loop.Steps, rebooted{p.loop.Settings, nodeAPI(p.environment), report.NewLimit(), p.log})
+		p.loop.Steps = append(p.loop.Steps, &rebooted{settings: p.loop.Settings, node: nodeAPI(p.environment), limit: report.NewLimit(), log: p.log})
 	}
 	live, err := client.New(p.environment.REST, client.Options{Scheme: p.GetScheme(), Mapper: p.GetRESTMapper()})
 	if err != nil {
@@ -116,9 +118,13 @@ func (w *whenRetainted) Act(_ context.Context, plan fleet.Plan) (requeueAfter ti
 	return 0, err
 }
 
+// admitsFor is how long a kubelet that starts may admit its pods again. It rejects those that select a label which the node lacks.
+const admitsFor = time.Minute
+
 // rebooted is a step of the loop: it removes the label of verified nodes that were started again since their release. They are
 // verified again then.
 type rebooted struct {
+	since    map[types.UID]time.Time // when such a node was seen first
 	settings fleet.Settings
 	node     func(name string) nodepatch.NodeAPI
 	limit    interface{ Allow() bool }
@@ -126,12 +132,20 @@ type rebooted struct {
 }
 
 // Act implements loop.Step. What fails is tried again with the next plan, which may decide otherwise.
-func (r rebooted) Act(ctx context.Context, plan fleet.Plan) (requeueAfter time.Duration, err error) {
-	for _, which := range rand.Perm(len(plan.Statuses)) { // any of them: a node that cannot be patched holds no other node
-		status, node := plan.Statuses[which], plan.Statuses[which].Node
-		if !status.Rebooted || status.State != fleet.Verified || status.Untouchable != "" || !r.settings.Rules.Select(node) {
-			continue
+func (r *rebooted) Act(ctx context.Context, plan fleet.Plan) (requeueAfter time.Duration, err error) {
+	var due []*corev1.Node
+	since := make(map[types.UID]time.Time)
+	for _, status := range plan.Statuses {
+		if node := status.Node; status.Rebooted && status.State == fleet.Verified && status.Untouchable == "" && r.settings.Rules.Select(node) {
+			requeueAfter, since[node.UID] = admitsFor, cmp.Or(r.since[node.UID], plan.At)
+			if fleet.IsNodeReady(node) && plan.At.Sub(since[node.UID]) >= admitsFor {
+				due = append(due, node)
+			}
 		}
+	}
+	r.since = since
+	for _, which := range rand.Perm(len(due)) { // any of them: a node that cannot be patched holds no other node
+		node := due[which]
 		if ctx.Err() != nil || !r.limit.Allow() {
 			return time.Second, err
 		}
@@ -141,7 +155,7 @@ func (r rebooted) Act(ctx context.Context, plan fleet.Plan) (requeueAfter time.D
 		err = errors.Join(err, failure)
 		r.log.Info("node was started again since it was verified", "node", node.Name, "label_removed", removed)
 	}
-	return 0, err
+	return requeueAfter, err
 }
 
 // remediator replaces nodes that are never verified.

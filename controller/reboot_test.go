@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -34,6 +35,7 @@ func verifiedIn(boot string, name string) *corev1.Node {
 		Labels:      map[string]string{verified: "true", "mine": "x"},
 		Annotations: map[string]string{nodepatch.Annotation: verdict.Record{BootID: boot}.String()}}}
 	node.Status.NodeInfo.BootID = "now"
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	return node
 }
 
@@ -75,6 +77,14 @@ func (n refusing) Patch(ctx context.Context, patch []byte) (*nodepatch.Node, err
 	return n.API.Patch(ctx, patch)
 }
 
+// act lets the step act on a plan, once it has known its nodes for as long as it takes.
+func (c *cluster) act(plan fleet.Plan) (time.Duration, error) {
+	_, err := c.Act(c.t.Context(), plan)
+	require.NoError(c.t, err)
+	plan.At = plan.At.Add(admitsFor)
+	return c.Act(c.t.Context(), plan)
+}
+
 func (c *cluster) plan() fleet.Plan {
 	var nodes corev1.NodeList
 	require.NoError(c.t, c.api.List(c.t.Context(), &nodes))
@@ -101,6 +111,7 @@ func TestLabelOfARebootedNode(t *testing.T) {
 		"not rebooted": {"now", nil, false},
 		"released by a version that names no boot": {"", nil, false},
 		"kubelet has not reported its boot":        {"before", func(n *corev1.Node) { n.Status.NodeInfo.BootID = "" }, false},
+		"not ready":                                {"before", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionFalse }, false},
 		"cordoned":                                 {"before", func(n *corev1.Node) { n.Spec.Unschedulable = true }, false},
 		"excluded by the label's value":            {"before", func(n *corev1.Node) { n.Labels[verified] = "false" }, false},
 		"it has the startup taint": {"before", func(n *corev1.Node) {
@@ -117,7 +128,7 @@ func TestLabelOfARebootedNode(t *testing.T) {
 				test.edit(node)
 			}
 			require.NoError(t, c.api.Create(t.Context(), withoutVersion(node)))
-			_, err := c.Act(t.Context(), c.plan())
+			_, err := c.act(c.plan())
 			require.NoError(t, err)
 			found := new(corev1.Node)
 			require.NoError(t, c.api.Get(t.Context(), client.ObjectKey{Name: "n"}, found))
@@ -144,10 +155,10 @@ func TestNodeThatWasVerifiedSince(t *testing.T) {
 	require.NoError(t, c.api.Get(t.Context(), client.ObjectKey{Name: "n"}, node))
 	node.Annotations = verifiedIn("now", "n").Annotations
 	require.NoError(t, c.api.Update(t.Context(), node))
-	_, err := c.Act(t.Context(), plan)
+	_, err := c.act(plan)
 	require.Error(t, err, "and the next plan has nothing to do")
 	assert.Equal(t, 1, c.labelled())
-	_, err = c.Act(t.Context(), c.plan())
+	_, err = c.act(c.plan())
 	require.NoError(t, err)
 }
 
@@ -155,7 +166,7 @@ func TestNodeThatWasVerifiedSince(t *testing.T) {
 func TestLabelThatIsPutBack(t *testing.T) {
 	c := newCluster(t, verifiedIn("before", "n"))
 	c.keeps = true
-	_, err := c.Act(t.Context(), c.plan())
+	_, err := c.act(c.plan())
 	require.Error(t, err)
 	assert.Equal(t, 1, c.labelled())
 }
@@ -168,7 +179,7 @@ func TestFleetThatReboots(t *testing.T) {
 	}
 	c := newCluster(t, nodes...)
 	c.limiter.SetLimit(0) // a slow test would get more than the first five
-	again, err := c.Act(t.Context(), c.plan())
+	again, err := c.act(c.plan())
 	require.NoError(t, err)
 	assert.Positive(t, again)
 	assert.Equal(t, 15, c.labelled())
@@ -176,7 +187,7 @@ func TestFleetThatReboots(t *testing.T) {
 	c.limiter.SetLimit(1e6)
 	c.refuse["n3"], c.refuse["n4"] = true, true
 	for range 10 {
-		_, _ = c.Act(t.Context(), c.plan())
+		_, _ = c.act(c.plan())
 	}
 	assert.LessOrEqual(t, c.labelled(), 2)
 }

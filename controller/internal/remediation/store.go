@@ -31,6 +31,9 @@ func (s *store) read(ctx context.Context) error {
 		return fmt.Errorf("ConfigMap %s: %w", s.key, err)
 	}
 	ledger, err := parseLedger(object.Data[ledgerKey])
+	if err != nil && s.object != nil {
+		err = fmt.Errorf("%w, or delete the ConfigMap: this leader makes it again as it has read it", err)
+	}
 	if err != nil {
 		return fmt.Errorf("ConfigMap %s: %w", s.key, err)
 	}

@@ -151,7 +151,8 @@ func (s Settings) budget(candidate *corev1.Node, statuses []fleet.Status) (break
 				continue
 			}
 			nodes++
-			if fleet.HasTaint(status.Node, s.Fleet.Request.FailedTaintKey) {
+			// An agent's taint on a new node is about its group alone.
+			if status.Retainted || of.name != "" && fleet.HasTaint(status.Node, s.Fleet.Request.FailedTaintKey) {
 				tainted++
 			}
 		}

@@ -24,6 +24,7 @@ type memory struct {
 	// endpoints are those of the DNS service now, "" where nothing depends on them.
 	endpoints string
 	serverNow time.Time // by the API server's clock, zero if that is not known
+	healed    time.Time // when a retry of any node has passed
 }
 
 // workerState is what this process remembers of a worker.
@@ -124,6 +125,7 @@ func (r *Reconciler) observe(node string, workers []*corev1.Pod, now time.Time) 
 	if r.nodes[node] = m; m.isEmpty(now) {
 		delete(r.nodes, node)
 	}
+	m.healed = r.slots.healed
 	m.workers = maps.Clone(m.workers) // a worker that passes changes what is remembered
 	return m
 }

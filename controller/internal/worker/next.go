@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"hash/crc32"
 	"slices"
 	"time"
 
@@ -14,7 +15,8 @@ import (
 const (
 	// countsFor is how long a verdict counts.
 	countsFor = 2 * time.Minute
-	// firstRetry is the wait after the first failed attempt; each one after it is twice as long, up to longestRetry.
+	// firstRetry is the wait after the first failed attempt; each one after it is twice as long, up to longestRetry, and at
+	// most 30 s after a retry of any node has passed.
 	firstRetry   = 30 * time.Second
 	longestRetry = 8 * time.Minute
 	// afterInterruption is the wait after a worker that kubelet has refused or evicted: that says nothing about the node's network.
@@ -104,7 +106,14 @@ func (s Settings) nextAfter(pod *corev1.Pod, m memory, now time.Time) step {
 		}
 		return createAfter(pauseAfter(attempt), attempt+1) // the release has failed all the time
 	case fleet.FailedRound, fleet.Crashed:
-		decided := createAfter(pauseAfter(attempt), attempt+1)
+		pause := pauseAfter(attempt)
+		if pause == longestRetry { // not together with those that failed together: the first that passes wakes the others
+			pause -= longestRetry / 4 * 3 / 256 * time.Duration(crc32.ChecksumIEEE([]byte(pod.Name))%256)
+		}
+		if m.healed.After(worker.ended) {
+			pause = firstRetry
+		}
+		decided := createAfter(pause, attempt+1)
 		if dependsOnEndpoints(pod, worker) && decided.wait > 0 {
 			if m.endpoints != "" && m.endpoints != worker.endpoints {
 				return step{create: attempt + 1}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -35,6 +36,7 @@ type largeCluster struct {
 	lag    time.Duration // of the cache
 	round  time.Duration // of a worker
 	refuse error         // of each creation
+	lose   error         // the answer to each creation
 
 	lock   sync.Mutex
 	kubel  func(*corev1.Pod) // how a round ends
@@ -181,7 +183,7 @@ func (c *largeCluster) Create(_ context.Context, object client.Object, _ ...clie
 	c.later(0, pod.Name, func(*corev1.Pod) bool { return false })
 	c.later(100*time.Millisecond, pod.Name, func(pod *corev1.Pod) bool { running(pod); return false })
 	c.later(c.round, pod.Name, func(pod *corev1.Pod) bool { c.kubel(pod); return false })
-	return nil
+	return c.lose
 }
 
 func (c *largeCluster) Delete(_ context.Context, object client.Object, _ ...client.DeleteOption) error {
@@ -235,12 +237,20 @@ func (c *largeCluster) postsASecond() (most int) {
 // 5,000 nodes fail in an outage. Once it is over, they are released as fast as slots become free, and none of them costs the
 // others anything while it waits for a slot.
 func TestRecoversFromALargeOutage(t *testing.T) {
+	for nodes, outage := range map[int]time.Duration{
+		outageNodes: outageNodes * 120 * time.Millisecond, // 10 end each second
+		300:         time.Hour,                            // each has failed often, and its pause is 8 minutes
+	} {
+		t.Run(outage.String(), func(t *testing.T) { recovers(t, nodes, outage) })
+	}
+}
+
+func recovers(t *testing.T, nodes int, outage time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
-		const nodes = outageNodes
 		c := newLargeCluster(t, nodes, 50)
 		defer c.start()()
 		c.kubelet(ended(1, failing), 5*time.Second)
-		time.Sleep(nodes * 120 * time.Millisecond) // 10 end each second
+		time.Sleep(outage)
 		c.kubelet(ready, 800*time.Millisecond)
 		c.lock.Lock()
 		began, posts := time.Now(), len(c.posts)
@@ -274,7 +284,10 @@ func TestBoundedCreations(t *testing.T) {
 		in1m    int // requests
 	}{
 		"the cache is a minute behind": {24, func(c *largeCluster) { c.lag = time.Minute }, 4, 4, 4},
-		"creations are refused":        {outageNodes, func(c *largeCluster) { c.refuse = errors.New("quota") }, 1000, 0, 50*60 + 1},
+		"creations are refused":        {outageNodes, func(c *largeCluster) { c.refuse = apierrors.NewForbidden(corev1.Resource("pods"), "w", errors.New("quota")) }, 1000, 0, 50*60 + 1},
+		"answers are lost, the cache is 10 s behind": {24, func(c *largeCluster) {
+			c.lag, c.lose = 10*time.Second, context.DeadlineExceeded
+		}, 4, 4, 24},
 		"somebody deletes each worker": {1, func(c *largeCluster) {
 			c.kubelet(func(pod *corev1.Pod) {
 				c.later(time.Millisecond, pod.Name, func(*corev1.Pod) bool { return true })

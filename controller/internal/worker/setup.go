@@ -60,7 +60,11 @@ func byNode(object client.Object) []string {
 func (r *Reconciler) changed(q loop.Queue, object client.Object, gone bool) {
 	pod, _ := object.(*corev1.Pod) // nothing else is watched with it
 	r.mu.Lock()
-	r.slots.see(pod, gone, time.Now())
+	if r.slots.see(pod, gone, time.Now()) {
+		for node := range r.nodes {
+			add(q, node, 0)
+		}
+	}
 	r.mu.Unlock()
 	priority := 0
 	if outcome, _ := fleet.WorkerOutcome(pod); outcome == fleet.Passed {

@@ -25,6 +25,7 @@ type slots struct {
 	waiting     map[string]waiting // by the node's name
 	retriesPass bool               // the last retry that has ended has passed: slots are free again soon
 	giving      bool               // the next slot is given after betweenSlots
+	healed      time.Time          // when a retry has passed: at most once within firstRetry
 }
 
 // holder is a worker that has not ended, or that is to be created.
@@ -45,16 +46,20 @@ func newSlots(s Settings) slots {
 	return slots{Settings: s, holders: make(map[string]holder), waiting: make(map[string]waiting)}
 }
 
-// see notes a change of a worker in the cache. One that is being deleted holds its slot until it has ended.
-func (s *slots) see(pod *corev1.Pod, gone bool, now time.Time) {
+// see notes a change of a worker in the cache. One that is being deleted holds its slot until it has ended. It reports whether a
+// retry has passed: what kept others from passing may be over, too.
+func (s *slots) see(pod *corev1.Pod, gone bool, now time.Time) (healed bool) {
 	outcome, _ := fleet.WorkerOutcome(pod)
 	worker, known := s.holders[pod.Name]
 	if gone || fleet.HasEnded(pod) {
 		if worker.attempt > 1 {
 			s.retriesPass = outcome == fleet.Passed
+			if healed = s.retriesPass && now.Sub(s.healed) >= firstRetry; healed {
+				s.healed = now
+			}
 		}
 		delete(s.holders, pod.Name)
-		return
+		return healed
 	}
 	if !known {
 		worker.since = now
@@ -64,6 +69,7 @@ func (s *slots) see(pod *corev1.Pod, gone bool, now time.Time) {
 		worker.limit = pendingFor
 	}
 	s.holders[pod.Name] = worker
+	return false
 }
 
 // hasFree reports whether there is a slot for an attempt: any for a first one, half of them for the others while they fail. Nodes

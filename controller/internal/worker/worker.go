@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"sync"
 	"time"
 
@@ -128,7 +129,8 @@ func (r *Reconciler) create(ctx context.Context, node *corev1.Node, attempt int)
 		return 0, nil
 	}
 	endpoints, err := r.Endpoints(ctx)
-	if err == nil {
+	asked := err == nil
+	if asked {
 		r.remember(node.Name, func(m *memory) {
 			if m.workers == nil {
 				m.workers = make(map[string]workerState)
@@ -140,7 +142,11 @@ func (r *Reconciler) create(ctx context.Context, node *corev1.Node, attempt int)
 		err = r.Client.Create(ctx, r.newPod(name, key, node, attempt, endpoints))
 	}
 	if err != nil {
-		r.forgetWorker(node.Name, name)
+		// After any other error the worker may be there: it holds its slot until the cache should show it.
+		answer, answered := errors.AsType[*apierrors.StatusError](err)
+		if !asked || answered && answer.ErrStatus.Code < http.StatusInternalServerError {
+			r.forgetWorker(node.Name, name)
+		}
 		if errors.Is(err, errNoEndpoints) {
 			return noEndpointsFor, nil
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -492,11 +493,11 @@ func TestFailedAttemptIsReported(t *testing.T) {
 	assert.Len(t, c.pods(), 1, "it is what is left to read")
 }
 
-// A creation that fails takes no slot.
+// A creation that is refused takes no slot.
 func TestCreateFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, newNode())
-		c.creating = func() error { return errors.New("away") }
+		c.creating = func() error { return apierrors.NewForbidden(corev1.Resource("pods"), "w", errors.New("away")) }
 		for range 10 {
 			_, err := c.reconcile()
 			require.ErrorContains(t, err, "away")

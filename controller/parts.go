@@ -72,7 +72,8 @@ func (p parts) add(ctx context.Context, leave func()) error {
 		return err
 	}
 	if p.cfg.VerifyAfterReboot && !p.loop.Settings.Rechecks.Enabled() { // agents that stay prove their nodes by themselves
-		p.loop.Steps = append(p.loop.Steps, &rebooted{settings: p.loop.Settings, node: nodeAPI(p.environment), limit: report.NewLimit(), log: p.log})
+		p.loop.Steps = append(p.loop.Steps,
+			&rebooted{settings: p.loop.Settings, node: nodeAPI(p.environment), limit: report.NewLimit(), log: p.log})
 	}
 	live, err := client.New(p.environment.REST, client.Options{Scheme: p.GetScheme(), Mapper: p.GetRESTMapper()})
 	if err != nil {
@@ -118,7 +119,7 @@ func (w *whenRetainted) Act(_ context.Context, plan fleet.Plan) (requeueAfter ti
 	return 0, err
 }
 
-// admitsFor is how long a kubelet that starts may admit its pods again. It rejects those that select a label which the node lacks.
+// admitsFor is how long a kubelet that starts may admit its pods again. It rejects those that select a label that is gone.
 const admitsFor = time.Minute
 
 // rebooted is a step of the loop: it removes the label of verified nodes that were started again since their release. They are
@@ -136,7 +137,8 @@ func (r *rebooted) Act(ctx context.Context, plan fleet.Plan) (requeueAfter time.
 	var due []*corev1.Node
 	since := make(map[types.UID]time.Time)
 	for _, status := range plan.Statuses {
-		if node := status.Node; status.Rebooted && status.State == fleet.Verified && status.Untouchable == "" && r.settings.Rules.Select(node) {
+		isOurs := status.Rebooted && status.State == fleet.Verified && status.Untouchable == ""
+		if node := status.Node; isOurs && r.settings.Rules.Select(node) {
 			requeueAfter, since[node.UID] = admitsFor, cmp.Or(r.since[node.UID], plan.At)
 			if fleet.IsNodeReady(node) && plan.At.Sub(since[node.UID]) >= admitsFor {
 				due = append(due, node)

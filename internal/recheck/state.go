@@ -81,11 +81,6 @@ func Read(node *nodepatch.Node, at time.Time, r nodepatch.Request, conditionType
 	return f
 }
 
-// isFailedByController reports whether the condition is the controller's, on a node that it has re-tainted, or is to re-taint.
-func (f Facts) isFailedByController() bool {
-	return f.Shown.Reason != "" && !verdict.IsAgents(f.Shown.Reason) && (f.Shown.Status == False || f.Retainted)
-}
-
 // State is what the rounds have proven, and what the node shows of it. FailureThreshold failed rounds in a row make the status
 // False. RecoveryThreshold passed ones make it True again, and remove the failed taint: the controller may have added it, the
 // agent never does.
@@ -122,7 +117,9 @@ func New(settings Settings, facts Facts, released, shown bool, now time.Time) St
 	}
 	switch { // the first round is thorough, or not: small packets alone do not prove that a node has recovered
 	case s.Status != True:
-		if s.reasons = facts.Shown.Reason; facts.isFailedByController() {
+		s.reasons = facts.Shown.Reason
+		// The controller has re-tainted the node, or is to.
+		if s.reasons != "" && !verdict.IsAgents(s.reasons) && (facts.Shown.Status == False || facts.Retainted) {
 			s.reasons = verdict.PeersFailed // nobody knows whether they answer: one must
 		}
 	case released || !facts.Rebooted:

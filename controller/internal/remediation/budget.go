@@ -48,11 +48,6 @@ func (l Ledger) has(node types.UID) bool {
 	return slices.ContainsFunc(l.Deletions, func(d Deletion) bool { return d.NodeUID == node })
 }
 
-// isReplacing reports whether a node is the one in flight.
-func (l Ledger) isReplacing(node types.UID) bool {
-	return slices.ContainsFunc(l.Deletions, func(d Deletion) bool { return d.NodeUID == node && d.isInFlight() })
-}
-
 // track notes which deletions have ended, which are stuck, and which have been followed by a verified node; and forgets old ones.
 func (s Settings) track(d *Decision, in Input) {
 	present := make(map[types.UID]bool, len(in.Statuses))
@@ -75,5 +70,7 @@ func (s Settings) track(d *Decision, in Input) {
 			d.answer(status.Node)
 		}
 	}
-	d.Changed = d.Ledger.forget() || d.Changed
+	if tooMany := len(d.Ledger.Deletions) - kept; tooMany > 0 { // the oldest go
+		d.Ledger.Deletions, d.Changed = d.Ledger.Deletions[tooMany:], true
+	}
 }

@@ -71,10 +71,3 @@ func (l Ledger) clone() Ledger {
 	maps.Copy(guards, l.Guards)
 	return Ledger{Deletions: slices.Clone(l.Deletions), Guards: guards}
 }
-
-// forget drops the oldest deletions, and reports whether there were too many.
-func (l *Ledger) forget() bool {
-	tooMany := max(0, len(l.Deletions)-kept)
-	l.Deletions = l.Deletions[tooMany:]
-	return tooMany > 0
-}

@@ -83,7 +83,8 @@ func (s Settings) Decide(in Input, now time.Time) Decision {
 	s.track(&d, in)
 	d.Breakers = s.breakers(in, d.Ledger, now)
 	for _, status := range in.Statuses {
-		if !s.isCandidate(status, in.ServerNow, now) || d.Ledger.isReplacing(status.Node.UID) {
+		isReplaced := func(d Deletion) bool { return d.NodeUID == status.Node.UID && d.isInFlight() }
+		if !s.isCandidate(status, in.ServerNow, now) || slices.ContainsFunc(d.Ledger.Deletions, isReplaced) {
 			continue
 		}
 		if rule, text := s.withhold(status, in, &d, now); rule != "" {

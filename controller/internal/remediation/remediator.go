@@ -22,10 +22,6 @@ const (
 	refusedFor = 5 * time.Minute
 	// perTurn is how many candidates are read live at one decision: a list of a node's pods may cost as much as one of all pods.
 	perTurn = 10
-	// takeBackFor is the time limit of the write that takes a deletion out of the ledger again.
-	takeBackFor = 10 * time.Second
-	// maxJump is by how much the API server's clock may run otherwise than this process's between two decisions.
-	maxJump = time.Minute
 )
 
 // Remediator replaces one node at a time.
@@ -112,7 +108,7 @@ func (r *Remediator) decide(ctx context.Context, plan fleet.Plan, serverNow, now
 // checkClock returns an error while the API server's clock has not run as this process's own for some time. One of several API
 // servers may be wrong: by its Date every node is old, and every budget is free.
 func (r *Remediator) checkClock(serverNow, now time.Time) error {
-	if jump := serverNow.Sub(r.serverAt) - now.Sub(r.at); jump.Abs() > maxJump { // 0 at first: both are the longest Duration
+	if jump := serverNow.Sub(r.serverAt) - now.Sub(r.at); jump.Abs() > time.Minute { // 0 at first: both are the longest Duration
 		r.jumped = now
 	}
 	r.at, r.serverAt = now, serverNow
@@ -172,7 +168,7 @@ func (r *Remediator) replace(ctx context.Context, candidate fleet.Status, plan f
 // takeBack writes the ledger as it was before a deletion that is not made, also where the time for that is over.
 func (r *Remediator) takeBack(ctx context.Context, candidate fleet.Status, before Ledger, log *slog.Logger) {
 	r.refused.Add(candidate.Node.UID, r.Now())
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeBackFor)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	if err := r.store.write(ctx, before); err != nil {
 		log.Warn("the deletion stays in the ledger", "error", err)

@@ -23,9 +23,6 @@ import (
 // NewLimit returns how many conditions are written, at most: 5 a second.
 func NewLimit() *rate.Limiter { return rate.NewLimiter(5, 5) }
 
-// afterConflict is when to decide again about a node that was not as in the cache.
-const afterConflict = 5 * time.Second
-
 // Reasons of the controller's Events, and the agent's for a node whose checks fail.
 const (
 	NodeNotStarted = "NodeNotStarted"
@@ -54,7 +51,7 @@ func (r *Reporter) Act(ctx context.Context, plan fleet.Plan) (requeueAfter time.
 		}
 		failure := r.write(ctx, plan.Conditions[which])
 		if apierrors.IsConflict(failure) { // the node has changed since, perhaps in nothing that another decision follows
-			requeueAfter, failure = afterConflict, nil
+			requeueAfter, failure = 5*time.Second, nil
 		}
 		err = errors.Join(err, failure)
 	}

@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/singleflight"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
@@ -99,23 +97,4 @@ func (e *Endpoints) read(ctx context.Context) error {
 		e.emptySince = e.readAt
 	}
 	return nil
-}
-
-// endpointsNow returns the endpoints in order, if a worker has failed because of those that it was given. "": none has, or the
-// endpoints cannot be read.
-func (r *Reconciler) endpointsNow(ctx context.Context, workers []*corev1.Pod, seen memory) string {
-	for _, worker := range workers {
-		if !dependsOnEndpoints(worker, seen.workers[worker.Name]) {
-			continue
-		}
-		if endpoints, err := r.Endpoints(ctx); err == nil {
-			return inOrder(endpoints)
-		}
-	}
-	return ""
-}
-
-// inOrder makes one text of endpoints in any order. It is never "".
-func inOrder(endpoints []string) string {
-	return fmt.Sprint(slices.Sorted(slices.Values(endpoints)))
 }

@@ -79,9 +79,3 @@ func testEndpointsTimeout(t *testing.T) {
 	group.Wait()
 	assert.Equal(t, 3*time.Second, time.Since(start))
 }
-
-func TestEndpointsInAnyOrder(t *testing.T) {
-	assert.Equal(t, inOrder([]string{"a", "b"}), inOrder([]string{"b", "a"}))
-	assert.NotEqual(t, inOrder([]string{"a", "b"}), inOrder([]string{"a"}))
-	assert.NotZero(t, inOrder(nil))
-}

@@ -47,18 +47,15 @@ func (l *Leftovers) sweep(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("workers in namespace %s: %w", l.Namespace, err)
 	}
-	for i, pod := range pods.Items {
-		if _, isWorker := pod.Annotations[fleet.NodeUIDAnnotation]; isWorker && pod.DeletionTimestamp == nil {
-			err = errors.Join(err, l.delete(ctx, &pods.Items[i]))
+	for _, pod := range pods.Items {
+		if _, isWorker := pod.Annotations[fleet.NodeUIDAnnotation]; !isWorker || pod.DeletionTimestamp != nil {
+			continue
 		}
+		if failure := client.IgnoreNotFound(l.Writer.Delete(ctx, &pod, client.Preconditions{UID: &pod.UID})); failure != nil {
+			err = errors.Join(err, fmt.Errorf("worker %s: %w", pod.Name, failure))
+			continue
+		}
+		l.Log.Info("deleted a worker of controller mode", "node", fleet.NodeOf(&pod), "worker", pod.Name)
 	}
 	return err
-}
-
-func (l *Leftovers) delete(ctx context.Context, pod *corev1.Pod) error {
-	if err := client.IgnoreNotFound(l.Writer.Delete(ctx, pod, client.Preconditions{UID: &pod.UID})); err != nil {
-		return fmt.Errorf("worker %s: %w", pod.Name, err)
-	}
-	l.Log.Info("deleted a worker of controller mode", "node", fleet.NodeOf(pod), "worker", pod.Name)
-	return nil
 }

@@ -20,11 +20,9 @@ type memory struct {
 	released                   types.UID
 	releasedVersion            string
 	releasedAt, taintRemovedAt time.Time
-	interrupted                int // how many workers in a row
-	// endpoints are those of the DNS service now, "" where nothing depends on them.
-	endpoints string
-	serverNow time.Time // by the API server's clock, zero if that is not known
-	healed    time.Time // when a retry of any node has passed
+	interrupted                int       // how many workers in a row
+	serverNow                  time.Time // by the API server's clock, zero if that is not known
+	healed                     time.Time // when a retry of any node has passed
 }
 
 // workerState is what this process remembers of a worker.
@@ -39,7 +37,6 @@ type workerState struct {
 	// verdict, and has passed.
 	key           string
 	asked, passed bool
-	endpoints     string // that this process has given it, "": another process has
 }
 
 // outcome returns the outcome of a worker: what it has said itself, or what kubelet reports.
@@ -97,11 +94,6 @@ func (m memory) observe(workers []*corev1.Pod, now time.Time) memory {
 	return m
 }
 
-// isEmpty reports whether there is nothing to remember.
-func (m memory) isEmpty(now time.Time) bool {
-	return len(m.workers) == 0 && now.Sub(m.releasedAt) > cacheDelay && now.Sub(m.taintRemovedAt) > betweenRemovals
-}
-
 // isBehind reports whether node is older than the release. The time is for an API server that was restored from a backup.
 func (m memory) isBehind(node *corev1.Node, now time.Time) bool {
 	order, err := resourceversion.CompareResourceVersion(node.ResourceVersion, m.releasedVersion)
@@ -122,8 +114,9 @@ func (r *Reconciler) observe(node string, workers []*corev1.Pod, now time.Time) 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := r.nodes[node].observe(workers, now)
-	if r.nodes[node] = m; m.isEmpty(now) {
-		delete(r.nodes, node)
+	r.nodes[node] = m
+	if len(m.workers) == 0 && now.Sub(m.releasedAt) > cacheDelay && now.Sub(m.taintRemovedAt) > betweenRemovals {
+		delete(r.nodes, node) // there is nothing to remember
 	}
 	m.healed = r.slots.healed
 	m.workers = maps.Clone(m.workers) // a worker that passes changes what is remembered
@@ -147,14 +140,6 @@ func (r *Reconciler) rememberWorker(node, name string, change func(*workerState)
 			m.workers[name] = worker
 		}
 	})
-}
-
-// forgetWorker forgets a worker that could not be created.
-func (r *Reconciler) forgetWorker(node, name string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.nodes[node].workers, name)
-	delete(r.slots.holders, name)
 }
 
 // forget forgets a node that is gone.

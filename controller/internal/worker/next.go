@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
@@ -23,8 +22,6 @@ const (
 	// After several in a row it is twice as long each time, up to longestInterruption.
 	afterInterruption   = 10 * time.Second
 	longestInterruption = 5 * time.Minute
-	// earlyRetries is how many attempts may follow at once on one that was given endpoints which have changed since.
-	earlyRetries = 2
 	// cacheDelay is how long the cache may be behind what this process has written.
 	cacheDelay = 5 * time.Second
 	// betweenRemovals is the time between two removals of a startup taint that comes back.
@@ -113,14 +110,7 @@ func (s Settings) nextAfter(pod *corev1.Pod, m memory, now time.Time) step {
 		if m.healed.After(worker.ended) {
 			pause = firstRetry
 		}
-		decided := createAfter(pause, attempt+1)
-		if dependsOnEndpoints(pod, worker) && decided.wait > 0 {
-			if m.endpoints != "" && m.endpoints != worker.endpoints {
-				return step{create: attempt + 1}
-			}
-			decided.wait = min(decided.wait, endpointsFor)
-		}
-		return decided
+		return createAfter(pause, attempt+1)
 	case fleet.Interrupted:
 		return createAfter(double(afterInterruption, m.interrupted-1, longestInterruption), attempt)
 	default:
@@ -131,13 +121,6 @@ func (s Settings) nextAfter(pod *corev1.Pod, m memory, now time.Time) step {
 // isOutdated reports whether a worker waits that was made from an earlier template: what it waits for may have been corrected.
 func (s Settings) isOutdated(pod *corev1.Pod, worker workerState) bool {
 	return worker.outcome(pod) == fleet.Waiting && pod.Annotations[fleet.TemplateAnnotation] != s.templateHash()
-}
-
-// dependsOnEndpoints reports whether a worker has failed because of the DNS service's endpoints that it was given.
-func dependsOnEndpoints(pod *corev1.Pod, worker workerState) bool {
-	outcome, said := fleet.WorkerOutcome(pod)
-	return outcome == fleet.FailedRound && slices.Contains(said.Failed, checks.ServiceName) && worker.endpoints != "" &&
-		fleet.Attempt(pod) <= earlyRetries
 }
 
 // pauseAfter returns how long to wait after a failed attempt.

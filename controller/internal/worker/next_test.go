@@ -189,13 +189,6 @@ func TestNext(t *testing.T) {
 		"runs with an earlier template":              {workers: []*corev1.Pod{newWorker("a", 1, running, annotate(fleet.TemplateAnnotation, "old"))}, want: "nothing"},
 		"waits with an earlier template, and a slot": {workers: []*corev1.Pod{newWorker("a", 1, annotate(fleet.TemplateAnnotation, "old"), createdAt(ago(time.Minute))), newWorker("b", 1, createdAt(now))}, want: "delete a"},
 
-		"no endpoint answers, they have changed": {workers: []*corev1.Pod{newWorker("a", 1, ended(1, noService))}, seen: states{"a": {first: ago(time.Minute), endpoints: "1"}}, m: memory{endpoints: "2"}, want: "create 2"},
-		"no endpoint answers, and none is new":   {workers: []*corev1.Pod{newWorker("a", 1, ended(1, noService))}, seen: states{"a": {first: ago(time.Minute), endpoints: "1"}}, m: memory{endpoints: "1"}, want: "wait 3s"},
-		"no endpoint answers, no list":           {workers: []*corev1.Pod{newWorker("a", 1, ended(1, noService))}, seen: states{"a": {first: ago(time.Minute), endpoints: "1"}}, want: "wait 3s"},
-		"no endpoint answers again and again":    {workers: []*corev1.Pod{newWorker("a", 3, ended(1, noService))}, seen: states{"a": {first: ago(time.Minute), endpoints: "1"}}, m: memory{endpoints: "2"}, want: "wait 2m0s"},
-		"no endpoint answers, which is unknown":  {workers: []*corev1.Pod{newWorker("a", 1, ended(1, noService))}, m: memory{endpoints: "2"}, want: "wait 30s"},
-		"DNS fails, endpoints have changed":      {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: states{"a": {first: ago(time.Minute), endpoints: "1"}}, m: memory{endpoints: "2"}, want: "wait 30s"},
-
 		"failed":                       {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, want: "wait 30s"},
 		"failed 10s ago":               {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: states{"a": {first: ago(time.Minute), ended: ago(10 * time.Second)}}, want: "wait 20s"},
 		"failed 30s ago":               {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: states{"a": {first: ago(time.Minute), ended: ago(30 * time.Second)}}, want: "create 2"},

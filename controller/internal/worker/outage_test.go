@@ -284,7 +284,9 @@ func TestBoundedCreations(t *testing.T) {
 		in1m    int // requests
 	}{
 		"the cache is a minute behind": {24, func(c *largeCluster) { c.lag = time.Minute }, 4, 4, 4},
-		"creations are refused":        {outageNodes, func(c *largeCluster) { c.refuse = apierrors.NewForbidden(corev1.Resource("pods"), "w", errors.New("quota")) }, 1000, 0, 50*60 + 1},
+		"creations are refused": {outageNodes, func(c *largeCluster) {
+			c.refuse = apierrors.NewForbidden(corev1.Resource("pods"), "w", errors.New("quota"))
+		}, 1000, 0, 50*60 + 1},
 		"answers are lost, the cache is 10 s behind": {24, func(c *largeCluster) {
 			c.lag, c.lose = 10*time.Second, context.DeadlineExceeded
 		}, 4, 4, 24},

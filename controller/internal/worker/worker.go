@@ -73,7 +73,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	now := time.Now()
 	seen := r.observe(node.Name, workers, now)
-	seen.endpoints, seen.serverNow = r.endpointsNow(ctx, workers, seen), r.ServerTime()
+	seen.serverNow = r.ServerTime()
 	decided := r.next(node, workers, seen, now)
 	if decided.create == 0 {
 		r.leaveSlots(node.Name)
@@ -135,7 +135,7 @@ func (r *Reconciler) create(ctx context.Context, node *corev1.Node, attempt int)
 			if m.workers == nil {
 				m.workers = make(map[string]workerState)
 			}
-			m.workers[name] = workerState{first: time.Now(), key: key, endpoints: inOrder(endpoints)}
+			m.workers[name] = workerState{first: time.Now(), key: key}
 		})
 		ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 		defer cancel()
@@ -145,7 +145,10 @@ func (r *Reconciler) create(ctx context.Context, node *corev1.Node, attempt int)
 		// After any other error the worker may be there: it holds its slot until the cache should show it.
 		answer, answered := errors.AsType[*apierrors.StatusError](err)
 		if !asked || answered && answer.ErrStatus.Code < http.StatusInternalServerError {
-			r.forgetWorker(node.Name, name)
+			r.mu.Lock()
+			delete(r.nodes[node.Name].workers, name)
+			delete(r.slots.holders, name)
+			r.mu.Unlock()
 		}
 		if errors.Is(err, errNoEndpoints) {
 			return noEndpointsFor, nil

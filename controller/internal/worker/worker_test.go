@@ -409,24 +409,6 @@ func TestGatedAgainAtOnce(t *testing.T) {
 	assert.Len(t, c.pods(), 1)
 }
 
-// The DNS pods were not ready when the first worker was made.
-func TestEndpointsHaveChanged(t *testing.T) {
-	c := newCluster(t, newNode())
-	endpoints := []string{"10.0.0.1:53/m"}
-	c.Endpoints = func(context.Context) ([]string, error) { return endpoints, nil }
-	c.step()
-	c.set(ended(1, noService))
-	result, err := c.reconcile()
-	require.NoError(t, err)
-	assert.Equal(t, endpointsFor, result.RequeueAfter)
-	assert.Len(t, c.pods(), 1)
-	endpoints = append(endpoints, "10.0.0.2:53/m")
-	c.step()
-	assert.Len(t, c.pods(), 2)
-	c.step()
-	assert.Equal(t, 2, fleet.Attempt(c.pod()))
-}
-
 // A setting is corrected while a worker waits: the new leader makes another one.
 func TestTemplateIsCorrected(t *testing.T) {
 	c := newCluster(t, newNode())

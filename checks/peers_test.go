@@ -165,7 +165,7 @@ func TestPeersAreDrawnAgain(t *testing.T) {
 	good := agentAt(t, http.StatusOK, "good", "a")
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer func() { _ = listener.Close() }()
+	t.Cleanup(func() { _ = listener.Close() })
 	silent := Peer{Address: listener.Addr().String(), Node: "silent", Zone: "a"}
 	dead := deadAgent(t, "dead", "a")
 	three := []Peer{good, agentAt(t, http.StatusOK, "good2", "b"), agentAt(t, http.StatusOK, "good3", "b")}
@@ -186,7 +186,8 @@ func TestPeersAreDrawnAgain(t *testing.T) {
 		"cannot be listed":      {sample: []Peer{silent, silent, silent}, drawn: true, err: errors.New("no"), failure: "none of 3 agents"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 600*time.Millisecond)
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()
 			check, drawn, found := peersOf(test.sample...), false, -1
 			check.Redraw = func(ctx context.Context) ([]Peer, error) {

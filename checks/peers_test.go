@@ -187,7 +187,7 @@ func TestPeersAreDrawnAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
 			check, drawn, found := peersOf(test.sample...), false, -1
 			check.Redraw = func(ctx context.Context) ([]Peer, error) {

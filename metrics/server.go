@@ -32,7 +32,7 @@ func Listen(port int, handler http.Handler, timeout time.Duration) (*http.Server
 const maxOfAddress, maxConnections = 8, 64
 
 // connections bounds how many connections the server holds, because any pod may connect. It closes the oldest one of the address
-// that has most, never the new one: that may be kubelet's probe, even if the others have kubelet's address.
+// that has most, not the new one: that may be kubelet's probe. A flood from kubelet's own address can still keep kubelet out.
 type connections struct {
 	mu   sync.Mutex
 	open []net.Conn // the oldest first

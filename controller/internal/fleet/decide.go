@@ -207,7 +207,7 @@ func (s Settings) IsTrue(node *corev1.Node) bool {
 	return s.Condition(node).Status == corev1.ConditionTrue
 }
 
-// Condition returns ours of node, empty where there is none.
+// Condition returns our condition of node, or an empty one.
 func (s Settings) Condition(node *corev1.Node) corev1.NodeCondition {
 	for _, condition := range node.Status.Conditions {
 		if string(condition.Type) == s.ConditionType {

@@ -104,7 +104,7 @@ func fromEvents(events []corev1.Event) (Reason, string) {
 	}
 }
 
-// podCondition returns one of a pod's conditions, empty where there is none.
+// podCondition returns one of a pod's conditions, or an empty one.
 func podCondition(pod *corev1.Pod, kind corev1.PodConditionType) corev1.PodCondition {
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == kind {

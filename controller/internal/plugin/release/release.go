@@ -212,7 +212,7 @@ func readController(get configMaps, controller *appsv1.Deployment) (*config.Cont
 	return &settings, nil
 }
 
-// settings are those of the controller. Its own durations never end: this process sees the cluster once.
+// settings returns the settings of the controller. Its own durations never end: this process sees the cluster once.
 func settings(r Release) fleet.Settings {
 	const forEver = time.Duration(math.MaxInt64)
 	request := r.Agent.Request()

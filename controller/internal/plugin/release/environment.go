@@ -56,7 +56,7 @@ func namesSettings(template *corev1.PodTemplateSpec) bool {
 	return len(containers) > 0 && slices.ContainsFunc(containers[0].EnvFrom, isConfigMap)
 }
 
-// variables returns the environment variables of a container.
+// variables is the environment of a container.
 type variables map[string]string
 
 func (v variables) lookup(key string) (string, bool) {

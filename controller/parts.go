@@ -125,7 +125,7 @@ const admitsFor = time.Minute
 // rebooted is a step of the loop: it removes the label of verified nodes that were started again since their release. They are
 // verified again then.
 type rebooted struct {
-	since    map[types.UID]time.Time // when such a node was seen first
+	since    map[types.UID]time.Time // when such a node was seen first, by the uid and the boot id
 	settings fleet.Settings
 	node     func(name string) nodepatch.NodeAPI
 	limit    interface{ Allow() bool }
@@ -139,8 +139,9 @@ func (r *rebooted) Act(ctx context.Context, plan fleet.Plan) (requeueAfter time.
 	for _, status := range plan.Statuses {
 		isOurs := status.Rebooted && status.State == fleet.Verified && status.Untouchable == ""
 		if node := status.Node; isOurs && r.settings.Rules.Select(node) {
-			requeueAfter, since[node.UID] = admitsFor, cmp.Or(r.since[node.UID], plan.At)
-			if fleet.IsNodeReady(node) && plan.At.Sub(since[node.UID]) >= admitsFor {
+			boot := node.UID + types.UID(node.Status.NodeInfo.BootID)
+			requeueAfter, since[boot] = admitsFor, cmp.Or(r.since[boot], plan.At)
+			if fleet.IsNodeReady(node) && plan.At.Sub(since[boot]) >= admitsFor {
 				due = append(due, node)
 			}
 		}

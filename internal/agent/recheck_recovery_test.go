@@ -319,7 +319,7 @@ func TestRecheckRemovesTheFailedTaintAfterLargePackets(t *testing.T) {
 	}
 }
 
-// A node that was started again since its release is checked at once, with large packets, and proves itself before it counts as True.
+// The first round of a node that was started again since its release sends large packets.
 func TestRecheckAfterAReboot(t *testing.T) {
 	for name, test := range map[string]struct {
 		record   string

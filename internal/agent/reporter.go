@@ -158,7 +158,7 @@ func (r *reporter) isDue(err error) bool {
 	if _, checked := errors.AsType[roundFailure](err); checked {
 		key = brief(err)
 	} else if nodepatch.IsFinal(err) {
-		key = err.Error() // a refusal is the same each time
+		key = fmt.Sprintf("%.120s", err) // who refuses it; the rest may have the number of a request
 	}
 	last, seen := r.repeats[key]
 	now := time.Now()

@@ -107,7 +107,7 @@ func (s Settings) nextAfter(pod *corev1.Pod, m memory, now time.Time) step {
 		if pause == longestRetry { // not together with those that failed together: the first that passes wakes the others
 			pause -= longestRetry / 4 * 3 / 256 * time.Duration(crc32.ChecksumIEEE([]byte(pod.Name))%256)
 		}
-		if m.healed.After(worker.ended) {
+		if m.healed.After(worker.first) {
 			pause = firstRetry
 		}
 		return createAfter(pause, attempt+1)

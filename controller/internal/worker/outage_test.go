@@ -290,6 +290,7 @@ func TestBoundedCreations(t *testing.T) {
 		"answers are lost, the cache is 10 s behind": {24, func(c *largeCluster) {
 			c.lag, c.lose = 10*time.Second, context.DeadlineExceeded
 		}, 4, 4, 24},
+		"creations fail without an answer": {24, func(c *largeCluster) { c.refuse = context.DeadlineExceeded }, 4, 0, 12},
 		"somebody deletes each worker": {1, func(c *largeCluster) {
 			c.kubelet(func(pod *corev1.Pod) {
 				c.later(time.Millisecond, pod.Name, func(*corev1.Pod) bool { return true })

@@ -25,7 +25,7 @@ type slots struct {
 	waiting     map[string]waiting // by the node's name
 	retriesPass bool               // the last retry that has ended has passed: slots are free again soon
 	giving      bool               // the next slot is given after betweenSlots
-	healed      time.Time          // when a retry has passed: at most once within firstRetry
+	healed      time.Time          // when a third attempt or a later one has passed: at most once within firstRetry
 }
 
 // holder is a worker that has not ended, or that is to be created.
@@ -33,6 +33,7 @@ type holder struct {
 	attempt int
 	since   time.Time
 	limit   time.Duration // how long it holds its slot
+	unseen  bool          // by the cache
 }
 
 // waiting is a node that waits for a slot.
@@ -54,7 +55,8 @@ func (s *slots) see(pod *corev1.Pod, gone bool, now time.Time) (healed bool) {
 	if gone || fleet.HasEnded(pod) {
 		if worker.attempt > 1 {
 			s.retriesPass = outcome == fleet.Passed
-			if healed = s.retriesPass && now.Sub(s.healed) >= firstRetry; healed {
+			// That a second attempt passes says little: the network of new nodes comes late.
+			if healed = s.retriesPass && worker.attempt > 2 && now.Sub(s.healed) >= firstRetry; healed {
 				s.healed = now
 			}
 		}
@@ -64,7 +66,7 @@ func (s *slots) see(pod *corev1.Pod, gone bool, now time.Time) (healed bool) {
 	if !known {
 		worker.since = now
 	}
-	worker.attempt, worker.limit = fleet.Attempt(pod), max(runningFor, s.Round)
+	worker.attempt, worker.limit, worker.unseen = fleet.Attempt(pod), max(runningFor, s.Round), false
 	if outcome == fleet.Waiting {
 		worker.limit = pendingFor
 	}
@@ -76,10 +78,12 @@ func (s *slots) see(pod *corev1.Pod, gone bool, now time.Time) (healed bool) {
 // that fail again and again do not hold up new ones.
 func (s *slots) hasFree(attempt int, now time.Time) bool {
 	taken, retries := 0, 0
-	for _, worker := range s.holders {
+	for name, worker := range s.holders {
 		if now.Sub(worker.since) < worker.limit {
 			taken++
 			retries += min(worker.attempt-1, 1)
+		} else if worker.unseen { // it was never there
+			delete(s.holders, name)
 		}
 	}
 	return taken < s.MaxWorkers && (attempt == 1 || s.retriesPass || retries < s.MaxWorkers-s.MaxWorkers/2)
@@ -103,7 +107,7 @@ func (s *slots) give(now time.Time) (node string) {
 	}
 	next.worker = s.newName()
 	s.waiting[node] = next
-	s.holders[next.worker] = holder{next.attempt, now, max(runningFor, s.Round)} // until the cache shows it
+	s.holders[next.worker] = holder{next.attempt, now, max(runningFor, s.Round), true}
 	return node
 }
 

@@ -142,14 +142,16 @@ func (r *Reconciler) create(ctx context.Context, node *corev1.Node, attempt int)
 		err = r.Client.Create(ctx, r.newPod(name, key, node, attempt, endpoints))
 	}
 	if err != nil {
-		// After any other error the worker may be there: it holds its slot until the cache should show it.
 		answer, answered := errors.AsType[*apierrors.StatusError](err)
+		r.mu.Lock()
 		if !asked || answered && answer.ErrStatus.Code < http.StatusInternalServerError {
-			r.mu.Lock()
 			delete(r.nodes[node.Name].workers, name)
 			delete(r.slots.holders, name)
-			r.mu.Unlock()
+		} else if worker := r.slots.holders[name]; worker.unseen { // it may be there, and the cache shows it in time
+			worker.limit = pendingFor
+			r.slots.holders[name] = worker
 		}
+		r.mu.Unlock()
 		if errors.Is(err, errNoEndpoints) {
 			return noEndpointsFor, nil
 		}

@@ -65,11 +65,6 @@ func (r Recheck) written() time.Time {
 	return cmp.Or(r.Refreshed, r.SeenSince)
 }
 
-// RecheckReasons returns the reasons that a verified node may fail for.
-func RecheckReasons() []Reason {
-	return []Reason{Silent, DNSFailed, APIFailed, NetworkFailed, ServiceFailed, PeersFailed}
-}
-
 // recheckMemory is what a memory holds of a Recheck.
 type recheckMemory struct {
 	Recheck

@@ -107,12 +107,12 @@ func TestDiagnosis(t *testing.T) {
 	api := newFakeAPI(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	api.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+	api.intercept(func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
 		if request == postEvent {
 			cancel()
 		}
 		return request == getNode && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "nodes is forbidden")
-	}
+	})
 	port := closedPort(t)
 	a, log := inCluster(t, api, "--network-targets=127.0.0.1:"+port)
 	assert.False(t, a.Run(ctx, nil))
@@ -133,12 +133,12 @@ func TestEachRoundProvesThePath(t *testing.T) {
 	t.Parallel()
 	api := newFakeAPI(t)
 	var connections []string
-	api.before = func(request string, n int, w http.ResponseWriter, r *http.Request) bool {
+	api.intercept(func(request string, n int, w http.ResponseWriter, r *http.Request) bool {
 		if request == getNode {
 			connections = append(connections, r.RemoteAddr)
 		}
 		return request == patchNode && n == 1 && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "denied by policy")
-	}
+	})
 	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once")
 	assert.Equal(t, exitOK, p.wait(), p.stderr)
 	require.Len(t, connections, 2)
@@ -152,14 +152,14 @@ func TestLargeHeader(t *testing.T) {
 	for name, code := range map[string]int{"taken": http.StatusOK, "refused": http.StatusRequestHeaderFieldsTooLarge} {
 		t.Run(name, func(t *testing.T) {
 			api := newFakeAPI(t)
-			api.before = func(request string, n int, w http.ResponseWriter, r *http.Request) bool {
+			api.intercept(func(request string, n int, w http.ResponseWriter, r *http.Request) bool {
 				if request == getNode && n == 1 {
 					assert.Greater(t, len(r.Header.Get("X-Kube-Node-Ready-Padding")), 2*1400)
 				} else {
 					assert.Empty(t, r.Header.Get("X-Kube-Node-Ready-Padding"))
 				}
 				return code != http.StatusOK && n == 1 && request == getNode && answerStatus(w, code, "", "too large")
-			}
+			})
 			p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once")
 			assert.Equal(t, exitOK, p.wait(), p.stderr)
 			if code != http.StatusOK {

@@ -35,9 +35,9 @@ func TestConditionThatCannotBeWritten(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			simulated(t, func(t *testing.T, api *fakeAPI) {
-				api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+				api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
 					return request == patchStat && n == 1 && answerStatus(w, test.code, test.reason, "the server's message")
-				}
+				})
 				p := simulate(t, api, nil, nil, "--once", "--on-timeout=condition")
 				assert.Equal(t, exitOK, p.wait(), p.stderr)
 				assert.Equal(t, test.want, api.seen())
@@ -53,9 +53,9 @@ func TestNoFailedTaintBeforeTheTimeout(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
 		api.node.Status.Conditions = []corev1.NodeCondition{{Type: "NodeVerified", Status: corev1.ConditionFalse, Reason: "ImagePull"}}
 		var fixed atomic.Bool
-		api.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+		api.intercept(func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
 			return request == patchNode && !fixed.Load() && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "not today")
-		}
+		})
 		p := simulate(t, api, nil, nil, "--on-timeout=taint,condition", "--initial-timeout=10m")
 		synctest.Wait()
 		p.entry("node marked as failed")
@@ -79,10 +79,10 @@ func TestConditionWhileThePatchFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			simulated(t, func(t *testing.T, api *fakeAPI) {
 				var fixed atomic.Bool
-				api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+				api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
 					lost := request == patchStat && n == 2
 					return (lost || request == patchNode && !fixed.Load()) && answerStatus(w, code, metav1.StatusReasonUnknown, "not today")
-				}
+				})
 				p := simulate(t, api, nil, nil, "--on-timeout=condition")
 				after(initialTimeout)
 				reason := p.entry("initial timeout passed")["reason"]

@@ -133,11 +133,11 @@ func TestDryRunInterrupted(t *testing.T) {
 	t.Parallel()
 	api := newFakeAPI(t)
 	reached := make(chan struct{})
-	api.before = func(_ string, _ int, _ http.ResponseWriter, r *http.Request) bool {
+	api.intercept(func(_ string, _ int, _ http.ResponseWriter, r *http.Request) bool {
 		close(reached)
 		<-r.Context().Done()
 		return false
-	}
+	})
 	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--dry-run", "--check-timeout=5m")
 	<-reached
 	p.stop()
@@ -152,11 +152,11 @@ func TestDryRunWithoutANodeSendsALargeHeader(t *testing.T) {
 	for _, refuses := range []bool{false, true} {
 		api := newFakeAPI(t)
 		var padding []int
-		api.before = func(_ string, _ int, w http.ResponseWriter, r *http.Request) bool {
+		api.intercept(func(_ string, _ int, w http.ResponseWriter, r *http.Request) bool {
 			padding = append(padding, len(r.Header.Get("X-Kube-Node-Ready-Padding")))
 			return refuses && len(padding) == 1 &&
 				answerStatus(w, http.StatusRequestHeaderFieldsTooLarge, metav1.StatusReasonUnknown, "too large")
-		}
+		})
 		p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig, "NODE_NAME": ""}, "--dry-run")
 		assert.Equal(t, exitOK, p.wait())
 		require.NotEmpty(t, padding)

@@ -40,7 +40,7 @@ func TestFailedTaintGoesWithTheStartupTaint(t *testing.T) {
 // No check has failed where the patch is refused, and the taint says so.
 func TestFailedTaintWhileThePatchIsRefused(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.before = func(request string, _ int, w http.ResponseWriter, r *http.Request) bool {
+		api.intercept(func(request string, _ int, w http.ResponseWriter, r *http.Request) bool {
 			if request != patchNode {
 				return false
 			}
@@ -48,7 +48,7 @@ func TestFailedTaintWhileThePatchIsRefused(t *testing.T) {
 			assert.NoError(t, err)
 			r.Body = io.NopCloser(bytes.NewReader(body))
 			return bytes.Contains(body, []byte("/metadata/labels/")) && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "denied by policy")
-		}
+		})
 		p := simulate(t, api, nil, nil, "--on-timeout=taint")
 		after(initialTimeout)
 		p.entry("node marked as failed")

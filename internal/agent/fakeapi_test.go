@@ -53,8 +53,24 @@ type fakeAPI struct {
 	conditions []corev1.NodeCondition
 	// patched edits the node after each patch, as an admission webhook does.
 	patched func(*corev1.Node)
-	// before sees the nth request of its kind (from 1) and may answer it: then it returns true.
-	before func(request string, n int, w http.ResponseWriter, r *http.Request) bool
+	before  interceptor // see intercept
+}
+
+// An interceptor sees the nth request of its kind (from 1) and may answer it: then it returns true.
+type interceptor func(request string, n int, w http.ResponseWriter, r *http.Request) bool
+
+// intercept shows every request from now on to before, also while an agent runs.
+func (a *fakeAPI) intercept(before interceptor) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.before = before
+}
+
+// intercepted returns what sees the requests now: nil for none.
+func (a *fakeAPI) intercepted() interceptor {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.before
 }
 
 // newSimulatedAPI returns one without a socket: see simulation_test.go.
@@ -106,8 +122,9 @@ func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			n++
 		}
 	}
+	before := a.before
 	a.mu.Unlock()
-	if a.before != nil && a.before(request, n, w, r) {
+	if before != nil && before(request, n, w, r) {
 		return
 	}
 

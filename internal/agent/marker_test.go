@@ -117,9 +117,9 @@ func TestOnceMarks(t *testing.T) {
 // A marker that cannot be written is tried again after the next round.
 func TestMarkerIsTriedAgain(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+		api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
 			return request == patchNode && n == 1 && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "no")
-		}
+		})
 		p, _ := simulateFailing(t, api, "--on-timeout=taint")
 		after(initialTimeout)
 		p.entry("cannot mark the node as failed, will retry (ON_TIMEOUT needs the rights in the chart)")
@@ -137,9 +137,9 @@ func TestOneMarkerOfTwoCannotBeWritten(t *testing.T) {
 	for refused, written := range map[string]string{patchNode: "condition", patchStat: "taint"} {
 		t.Run(written, func(t *testing.T) {
 			simulated(t, func(t *testing.T, api *fakeAPI) {
-				api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+				api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
 					return request == refused && n <= 2 && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "no")
-				}
+				})
 				p, network := simulateFailing(t, api, "--on-timeout=taint,condition")
 				after(initialTimeout)
 				p.logged("cannot mark the node as failed")
@@ -205,12 +205,12 @@ func TestNoMarkerAfterTheRelease(t *testing.T) {
 		t.Run(policy, func(t *testing.T) {
 			simulated(t, func(t *testing.T, api *fakeAPI) {
 				late := make(chan struct{})
-				api.before = func(request string, n int, _ http.ResponseWriter, _ *http.Request) bool {
+				api.intercept(func(request string, n int, _ http.ResponseWriter, _ *http.Request) bool {
 					if request == patchNode && n == 1 {
 						<-late
 					}
 					return false
-				}
+				})
 				p, network := simulateFailing(t, api, "--check-timeout=1m", "--on-timeout="+policy, "--once")
 				after(initialTimeout - nextAttempt)
 				p.entry("node not verified")
@@ -236,12 +236,12 @@ func TestReleaseWaitsForTheMarkerInFlight(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
 		passesAt := time.Now().Add(initialTimeout + 10*time.Second)
 		late := make(chan struct{})
-		api.before = func(request string, n int, _ http.ResponseWriter, _ *http.Request) bool {
+		api.intercept(func(request string, n int, _ http.ResponseWriter, _ *http.Request) bool {
 			if request == patchStat && n == 1 {
 				<-late
 			}
 			return false
-		}
+		})
 		p := simulate(t, api, failingUntil(passesAt), nil, "--check-timeout=1m", "--on-timeout=condition")
 		after(initialTimeout)
 		assert.Equal(t, []string{patchStat}, api.writes())

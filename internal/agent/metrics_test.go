@@ -14,9 +14,9 @@ import (
 func TestPatchRetryIsCounted(t *testing.T) {
 	t.Parallel()
 	api := newFakeAPI(t)
-	api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+	api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
 		return request == patchNode && n == 1 && answerStatus(w, http.StatusConflict, metav1.StatusReasonConflict, "changed")
-	}
+	})
 	port := closedPort(t)
 	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig, "ENABLE_METRICS": "true", "METRICS_PORT": port})
 	p.logged("node verified")
@@ -72,12 +72,12 @@ func TestMetricsOfFailingNode(t *testing.T) {
 	t.Parallel()
 	api := newFakeAPI(t)
 	timedOut := make(chan struct{})
-	api.before = func(request string, _ int, _ http.ResponseWriter, _ *http.Request) bool {
+	api.intercept(func(request string, _ int, _ http.ResponseWriter, _ *http.Request) bool {
 		if request == postEvent && len(api.reasons()) == 1 {
 			close(timedOut)
 		}
 		return false
-	}
+	})
 	port := closedPort(t)
 	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig, "ENABLE_METRICS": "true", "METRICS_PORT": port, "NETWORK_TARGETS": "127.0.0.1:" + closedPort(t)},
 		"--max-retries=0", "--initial-timeout=1s", "--check-timeout=1s")

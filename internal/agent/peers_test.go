@@ -68,7 +68,7 @@ func listed(api *fakeAPI, p *peers) *atomic.Pointer[peers] {
 	list := new(atomic.Pointer[peers])
 	list.Store(p)
 	api.node.Labels["topology.kubernetes.io/zone"] = "a"
-	api.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+	api.intercept(func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
 		if request != getPeers {
 			return false
 		}
@@ -77,7 +77,7 @@ func listed(api *fakeAPI, p *peers) *atomic.Pointer[peers] {
 			return true
 		}
 		return answerStatus(w, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, "not now")
-	}
+	})
 	return list
 }
 

@@ -58,13 +58,13 @@ func TestRecheckKeepsItsConnection(t *testing.T) {
 	api := newFakeAPI(t)
 	api.slices = []discoveryv1.EndpointSlice{dnsSlice(listen(t))}
 	connection, changes := "", 0
-	api.before = func(request string, _ int, _ http.ResponseWriter, r *http.Request) bool {
+	api.intercept(func(request string, _ int, _ http.ResponseWriter, r *http.Request) bool {
 		if request == getCached && r.RemoteAddr != connection {
 			connection = r.RemoteAddr
 			changes++
 		}
 		return false
-	}
+	})
 	c := startConnected(t, api)
 	c.round(t, nil, nil, nil)
 	before := len(api.seen())

@@ -63,13 +63,13 @@ func TestRecheckOfANodeThatWasNeverGated(t *testing.T) {
 func TestRecheckThatCannotReadAfterTheRelease(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
 		away := api.refuse(getNode, getCached, patchNode, patchStat)
-		refuse := api.before
-		api.before = func(request string, n int, w http.ResponseWriter, r *http.Request) bool {
+		refuse := api.intercepted()
+		api.intercept(func(request string, n int, w http.ResponseWriter, r *http.Request) bool {
 			if request == postEvent {
 				away.Store(true)
 			}
 			return refuse(request, n, w, r)
-		}
+		})
 		setFalse("NetworkFailed")(api.node)
 		addFailedTaint(api.node)
 		r := startVerification(t, api, "--failure-threshold=4")
@@ -132,13 +132,13 @@ func TestRecheckOfAnUnknownCondition(t *testing.T) {
 func TestRecheckWithACacheBehindTheRelease(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
 		before := api.node.DeepCopy()
-		api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+		api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
 			if request == getCached && n <= 2 {
 				apitest.Answer(w, http.StatusOK, before)
 				return true
 			}
 			return false
-		}
+		})
 		r := startVerification(t, api)
 		r.round(nil) // of the verification
 		r.round(nil, nil, nil, nil)
@@ -235,9 +235,9 @@ func TestRecheckAfterTheRelease(t *testing.T) {
 	for name, lost := range map[string]int{"written by the release": 0, "written by the recheck": 3} {
 		t.Run(name, func(t *testing.T) {
 			simulated(t, func(t *testing.T, api *fakeAPI) {
-				api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+				api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
 					return request == patchStat && n <= lost && answerStatus(w, http.StatusServiceUnavailable, "", "not now")
-				}
+				})
 				r := startVerification(t, api)
 				r.round(nil)
 				after(3 * time.Second) // the release tries three times

@@ -24,9 +24,9 @@ func TestRecheckRemovesTheFailedTaintWithoutTheCondition(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
 		setFalse("NetworkFailed")(api.node)
 		addFailedTaint(api.node)
-		api.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+		api.intercept(func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
 			return request == patchStat && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "no right to nodes/status")
-		}
+		})
 		r := startRechecks(t, api)
 		r.round(nil, nil)
 		assert.Contains(t, api.taints(), "node-ready/failed")
@@ -148,14 +148,14 @@ func TestRecheckRemovesNoFailedTaintBetweenRounds(t *testing.T) {
 		simulated(t, func(t *testing.T, api *fakeAPI) {
 			refused := api.refuse(postEvent)
 			refused.Store(true)
-			refuse := api.before
+			refuse := api.intercepted()
 			var thorough atomic.Bool
-			api.before = func(request string, n int, w http.ResponseWriter, r *http.Request) bool {
+			api.intercept(func(request string, n int, w http.ResponseWriter, r *http.Request) bool {
 				if request == getCached && r.Header.Get("X-Kube-Node-Ready-Padding") != "" {
 					thorough.Store(true)
 				}
 				return refuse(request, n, w, r)
-			}
+			})
 			r := startRechecks(t, api, "--recheck-interval=1h")
 			r.round(errBroken, errBroken, errBroken, nil, nil, nil)
 			written := len(api.written())
@@ -240,9 +240,9 @@ func TestRecheckAfterAFailedFirstRead(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
 		setFalse("NetworkFailed")(api.node)
 		addFailedTaint(api.node)
-		api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+		api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
 			return request == getNode && n == 1 && answerStatus(w, http.StatusServiceUnavailable, "", "not now")
-		}
+		})
 		r := startRechecks(t, api)
 		r.round(nil) // of the verification
 		assert.NotContains(t, api.seen(), patchNode)
@@ -295,10 +295,10 @@ func TestRecheckRemovesTheFailedTaintAfterLargePackets(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			simulated(t, func(t *testing.T, api *fakeAPI) {
 				var lost atomic.Bool
-				api.before = func(request string, _ int, w http.ResponseWriter, r *http.Request) bool {
+				api.intercept(func(request string, _ int, w http.ResponseWriter, r *http.Request) bool {
 					return lost.Load() && request == getCached && r.Header.Get("X-Kube-Node-Ready-Padding") != "" &&
 						answerStatus(w, http.StatusServiceUnavailable, "", "too large")
-				}
+				})
 				if restarted {
 					setSilent(api.node)
 					lost.Store(true)
@@ -319,7 +319,7 @@ func TestRecheckRemovesTheFailedTaintAfterLargePackets(t *testing.T) {
 	}
 }
 
-// The first round of a node that was started again since its release sends large packets.
+// The first round of a node that was started again since its release sends large packets. The node stays verified.
 func TestRecheckAfterAReboot(t *testing.T) {
 	for name, test := range map[string]struct {
 		record   string
@@ -335,13 +335,15 @@ func TestRecheckAfterAReboot(t *testing.T) {
 				setReleased(api.node)
 				api.node.Annotations[nodepatch.Annotation], api.node.Status.NodeInfo.BootID = test.record, "new"
 				large := false
-				api.before = func(request string, _ int, _ http.ResponseWriter, r *http.Request) bool {
+				api.intercept(func(request string, _ int, _ http.ResponseWriter, r *http.Request) bool {
 					large = large || request == getCached && r.Header.Get("X-Kube-Node-Ready-Padding") != ""
 					return false
-				}
+				})
 				r := startVerification(t, api)
 				r.round(nil)
-				assert.Equal(t, test.thorough, large, "the first round sends large packets")
+				if test.thorough { // otherwise it may all the same: the first such round comes at a random time
+					assert.True(t, large, "the first round sends large packets")
+				}
 				r.round(nil, nil)
 				assert.Empty(t, api.written(), "it goes on saying that it is verified")
 				assert.Equal(t, test.record, api.node.Annotations[nodepatch.Annotation])

@@ -39,11 +39,11 @@ func startRechecks(t *testing.T, api *fakeAPI, args ...string) *rechecked {
 
 // startVerification runs an agent that verifies the node first: the first round is the verification's.
 func startVerification(t *testing.T, api *fakeAPI, args ...string) *rechecked {
-	before := api.before
-	api.before = func(request string, n int, w http.ResponseWriter, r *http.Request) bool {
+	before := api.intercepted()
+	api.intercept(func(request string, n int, w http.ResponseWriter, r *http.Request) bool {
 		time.Sleep(time.Millisecond) // what a round reads is read after it began
 		return before != nil && before(request, n, w, r)
-	}
+	})
 	r := &rechecked{api: api, ended: make(chan struct{}, 1), try: passing}
 	r.process = simulate(t, api, r.network, map[string]string{"RECHECK_INTERVAL": "1m"}, args...)
 	return r
@@ -161,10 +161,10 @@ func (a *fakeAPI) count(request string) (n int) {
 // refuse answers 500 to requests of these kinds, to all if there are none, while the test says so.
 func (a *fakeAPI) refuse(requests ...string) (while *atomic.Bool) {
 	while = new(atomic.Bool)
-	a.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+	a.intercept(func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
 		return while.Load() && (len(requests) == 0 || slices.Contains(requests, request)) &&
 			answerStatus(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "not now")
-	}
+	})
 	return while
 }
 

@@ -139,7 +139,7 @@ func TestRecheckWhenTheAPIIsBack(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
 		var away atomic.Bool
 		refused := 0
-		api.before = func(_ string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+		api.intercept(func(_ string, _ int, w http.ResponseWriter, _ *http.Request) bool {
 			if !away.Load() {
 				return false
 			}
@@ -147,7 +147,7 @@ func TestRecheckWhenTheAPIIsBack(t *testing.T) {
 				away.Store(false)
 			}
 			return answerStatus(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "away")
-		}
+		})
 		r := startRechecks(t, api)
 		r.round(nil, nil, nil)
 		away.Store(true)
@@ -249,12 +249,12 @@ func TestRecheckWarnsOnce(t *testing.T) {
 func TestRecheckSendsLargePacketsHourly(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
 		var large atomic.Int32
-		api.before = func(request string, _ int, _ http.ResponseWriter, r *http.Request) bool {
+		api.intercept(func(request string, _ int, _ http.ResponseWriter, r *http.Request) bool {
 			if request == getCached && r.Header.Get("X-Kube-Node-Ready-Padding") != "" {
 				large.Add(1)
 			}
 			return false
-		}
+		})
 		api.edit(setCondition(corev1.ConditionTrue, "Verified"))
 		r := startRechecks(t, api)
 		after(time.Hour + 2*time.Minute)

@@ -27,13 +27,13 @@ func (a *fakeAPI) replace(taints []corev1.Taint) {
 // The node is deleted and created again between the checks and the release: the new one has to pass by itself.
 func TestNodeThatIsReplacedBeforeTheRelease(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+		api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
 			if request != patchNode || n != 1 {
 				return false
 			}
 			api.edit(func(node *corev1.Node) { node.UID = "uid-2" })
 			return answerStatus(w, http.StatusConflict, metav1.StatusReasonConflict, "changed")
-		}
+		})
 		p := simulate(t, api, nil, nil, "--once")
 		assert.Equal(t, exitOK, p.wait(), p.stderr)
 		assert.Contains(t, api.node.Annotations[nodepatch.Annotation], `"attempts":{"api":2,"dns":2,"network":2,"service":2}`)

@@ -42,10 +42,10 @@ func TestFailureIsReportedAgainLaterAndLater(t *testing.T) {
 func TestTimeoutIsReportedAgainWhileWaiting(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
 		api.edit(addTaint(cilium))
-		api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+		api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
 			first := n == 1 && (request == postEvent || request == patchNode)
 			return first && answerStatus(w, http.StatusForbidden, "", "not now")
-		}
+		})
 		p := simulate(t, api, nil, nil, "--on-timeout=taint", "--wait-for-taints=node.cilium.io/")
 		after(initialTimeout + retryReport*8/10 - time.Millisecond)
 		p.entry("initial timeout passed")
@@ -62,12 +62,12 @@ func TestTimeoutIsReportedAgainWhileWaiting(t *testing.T) {
 func TestTimeoutAfterTheChecksPassed(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
 		passesAt := time.Now().Add(initialTimeout - time.Second)
-		api.before = func(string, int, http.ResponseWriter, *http.Request) bool {
+		api.intercept(func(string, int, http.ResponseWriter, *http.Request) bool {
 			if !time.Now().Before(passesAt) {
 				time.Sleep(2 * time.Second)
 			}
 			return false
-		}
+		})
 		p := simulate(t, api, failingUntil(passesAt), nil)
 		after(initialTimeout)
 		assert.Equal(t, "not verified within 5m0s", p.entry("initial timeout passed")["reason"])

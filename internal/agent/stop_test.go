@@ -26,13 +26,13 @@ func TestStopBeforeVerdict(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			simulated(t, func(t *testing.T, api *fakeAPI) {
-				api.before = func(_ string, n int, w http.ResponseWriter, r *http.Request) bool {
+				api.intercept(func(_ string, n int, w http.ResponseWriter, r *http.Request) bool {
 					if n < test.at { // so that the api check reads the node itself
 						return answerStatus(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "not now")
 					}
 					<-r.Context().Done() // the agent gives up
 					return true
-				}
+				})
 				start := time.Now()
 				p := simulate(t, api, nil, nil, test.args...)
 				synctest.Wait()
@@ -81,12 +81,12 @@ func TestStopWhileWaitingForTheStartupTaint(t *testing.T) {
 func TestStopWhilePatching(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
 		late := make(chan struct{})
-		api.before = func(request string, _ int, _ http.ResponseWriter, _ *http.Request) bool {
+		api.intercept(func(request string, _ int, _ http.ResponseWriter, _ *http.Request) bool {
 			if request == patchNode {
 				<-late
 			}
 			return false
-		}
+		})
 		p := simulate(t, api, nil, nil)
 		synctest.Wait()
 		p.stop()
@@ -179,7 +179,7 @@ func TestTaintThatAlwaysComesBack(t *testing.T) {
 func TestTaintThatIsBackAfterALostReply(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
 		late := make(chan struct{})
-		api.before = func(request string, n int, w http.ResponseWriter, r *http.Request) bool {
+		api.intercept(func(request string, n int, w http.ResponseWriter, r *http.Request) bool {
 			if request != patchNode || n != 1 {
 				return false
 			}
@@ -190,7 +190,7 @@ func TestTaintThatIsBackAfterALostReply(t *testing.T) {
 			api.addStartupTaint()
 			<-late
 			return answerStatus(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "lost")
-		}
+		})
 		p := simulate(t, api, nil, nil)
 		synctest.Wait()
 		p.terminate()

@@ -26,9 +26,9 @@ func TestVerifiedAlready(t *testing.T) {
 
 func TestRefusedPatchIsTriedInTheNextRound(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+		api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
 			return request == patchNode && n == 1 && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "denied by policy")
-		}
+		})
 		p := simulate(t, api, nil, nil, "--once")
 		assert.Equal(t, exitOK, p.wait(), p.stderr)
 		assert.Equal(t, []string{getNode, patchNode, postEvent, getNode, patchNode, postEvent}, api.seen())
@@ -44,12 +44,12 @@ func TestEventQuotesThePolicyThatRefusesThePatch(t *testing.T) {
 		denied := "nodes \"node-1\" is forbidden: ValidatingAdmissionPolicy 'kube-node-ready' with binding 'kube-node-ready' denied request: " +
 			"kube-system/kube-node-ready may take off the taints " + strings.Repeat("example.com/former, ", 20) + "and change no other taint. " +
 			"A mutating webhook or policy may have added more to its request: let that exempt the account, or match CREATE only"
-		api.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+		api.intercept(func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
 			if time.Since(began) < time.Minute {
 				return request == patchNode && answerStatus(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "a webhook is down")
 			}
 			return request == patchNode && len(api.events) < 2 && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, denied)
-		}
+		})
 		p := simulate(t, api, nil, nil, "--once")
 		assert.Equal(t, exitOK, p.wait(), p.stderr)
 		require.Equal(t, []string{"NodeNotVerified", "NodeNotVerified", "NodeVerified"}, api.reasons())
@@ -99,9 +99,9 @@ func TestFormerKeysAreRemoved(t *testing.T) {
 // the meantime, but the node was in time.
 func TestVerifiedEventIsSentAgain(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+		api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
 			return request == postEvent && n < 3 && answerStatus(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "not now")
-		}
+		})
 		start := time.Now()
 		p := simulate(t, api, nil, nil, "--once", "--initial-timeout=1s", "--check-timeout=1s")
 		assert.Equal(t, exitOK, p.wait(), p.stderr)
@@ -123,13 +123,13 @@ func TestOnceEndsInTime(t *testing.T) {
 		for when, passesAfter := range map[string]time.Duration{"at once": 0, "at the last moment": initialTimeout - time.Millisecond} {
 			t.Run(name+", the checks pass "+when, func(t *testing.T) {
 				simulated(t, func(t *testing.T, api *fakeAPI) {
-					api.before = func(request string, n int, _ http.ResponseWriter, r *http.Request) bool {
+					api.intercept(func(request string, n int, _ http.ResponseWriter, r *http.Request) bool {
 						if !silent(request, n) {
 							return false
 						}
 						<-r.Context().Done()
 						return true
-					}
+					})
 					start := time.Now()
 					simulate(t, api, failingUntil(start.Add(passesAfter)), nil, "--once", "--on-timeout=condition").wait()
 					assert.LessOrEqual(t, time.Since(start), initialTimeout+3*3*time.Second+2*time.Second)

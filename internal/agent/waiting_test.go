@@ -34,9 +34,9 @@ func attempts(t *testing.T, api *fakeAPI, check string) int {
 
 // onRead calls change before the nth read of the node is answered, which change may do itself: then it returns true.
 func (a *fakeAPI) onRead(change func(n int, w http.ResponseWriter) bool) {
-	a.before = func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+	a.intercept(func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
 		return isRead(request) && change(a.reads(), w)
-	}
+	})
 }
 
 // Nothing is checked before foreign taints are gone, and the wait costs etcd no read.
@@ -164,13 +164,13 @@ func TestForeignTaintWithALateStartupTaint(t *testing.T) {
 // A foreign taint is added while the patch is retried: the node is not released with it.
 func TestForeignTaintDuringTheRelease(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+		api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
 			if request != patchNode || n != 1 {
 				return false
 			}
 			api.edit(addTaint(karpenter))
 			return answerStatus(w, http.StatusConflict, metav1.StatusReasonConflict, "changed")
-		}
+		})
 		p := simulate(t, api, nil, nil)
 		after(time.Second)
 		p.entry("waiting for foreign taints")
@@ -188,7 +188,7 @@ func TestForeignTaintDuringTheRelease(t *testing.T) {
 // once more before its release.
 func TestForeignTaintThatComesAndGoes(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.before = func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+		api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
 			switch {
 			case request == patchNode && n == 1:
 				api.edit(addTaint(karpenter))
@@ -197,7 +197,7 @@ func TestForeignTaintThatComesAndGoes(t *testing.T) {
 				api.edit(removeTaint(karpenter.Key))
 			}
 			return false
-		}
+		})
 		p := simulate(t, api, nil, nil, "--once")
 		assert.Equal(t, exitOK, p.wait(), p.stderr)
 		assert.Equal(t, []string{getNode, patchNode, getNode, getNode, getNode, patchNode, postEvent}, api.seen())
@@ -209,10 +209,10 @@ func TestClockThatIsAhead(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
 		api.node.Spec.Taints = nil
 		api.node.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
-		api.before = func(_ string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+		api.intercept(func(_ string, _ int, w http.ResponseWriter, _ *http.Request) bool {
 			w.Header().Set("Date", time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat))
 			return false
-		}
+		})
 		p := simulate(t, api, nil, nil, "--log-level=debug", "--late-taint-window=1h")
 		after(time.Hour - time.Second)
 		p.entry("waiting for the startup taint")
@@ -228,13 +228,13 @@ func TestChecksRunAgainAfterTheWaitForTheStartupTaint(t *testing.T) {
 		late := api.node.Spec.Taints
 		api.node.Spec.Taints = nil
 		var broken atomic.Bool
-		api.before = func(request string, _ int, _ http.ResponseWriter, _ *http.Request) bool {
+		api.intercept(func(request string, _ int, _ http.ResponseWriter, _ *http.Request) bool {
 			if request == getCached { // the network breaks during the wait, and the taint is added
 				broken.Store(true)
 				api.edit(func(node *corev1.Node) { node.Spec.Taints = late })
 			}
 			return false
-		}
+		})
 		network := func(ctx context.Context) (checks.Report, error) {
 			if broken.Load() {
 				return checks.Report{}, errors.New(refused)

@@ -163,6 +163,9 @@ func TestFirstRoundIsThorough(t *testing.T) {
 	for status, want := range map[string]bool{True: false, False: true, "Unknown": true, "": true} {
 		assert.Equal(t, want, found(defaults(), shows(status, "")).next().Thorough, status)
 	}
+	rebooted := shows(True, "")
+	rebooted.Rebooted = true
+	assert.True(t, found(defaults(), rebooted).next().Thorough, "the network of a new boot is new")
 }
 
 // How a round is made after the checks that have failed, of which each is a round.

@@ -76,7 +76,7 @@ func request(t *testing.T, source, address, path string) net.Conn {
 	return conn
 }
 
-// status returns the code of the answer, or why there is none.
+// status returns the code of the answer, or why no answer came.
 func status(conn net.Conn) (int, error) {
 	defer func() { _ = conn.Close() }()
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)

@@ -85,7 +85,7 @@ func (s Settings) Unfit(statuses []fleet.Status) map[string]string {
 }
 
 // tooManyFail says how many verified nodes fail their rechecks now, if they are so many that the fault is not the nodes', or "".
-// A re-tainted node counts also while it is drained: whoever drains it does so because of the taint.
+// A re-tainted node counts also while it is drained: it is drained because of the taint.
 func tooManyFail(statuses []fleet.Status) string {
 	var failed []string
 	for _, status := range statuses {

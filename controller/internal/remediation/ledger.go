@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// kept is how many deletions are remembered: those of ten days at least. Their age does not count: the clock may be wrong.
+	// kept is how many deletions are remembered: ten days of them at least. Their age does not count: the clock may be wrong.
 	kept = 100
 	// ledgerKey is the key of the ledger in its ConfigMap.
 	ledgerKey = "ledger"

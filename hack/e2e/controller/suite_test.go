@@ -148,7 +148,7 @@ func (s *suite) awaitEvent(node, text string) {
 	s.Equal(corev1.EventTypeWarning, found[0].Type)
 }
 
-// events are those of this test about a node that begin with a text, such as a reason.
+// events returns the Events of this test about a node that begin with a text, such as a reason.
 func (s *suite) events(node, text string) (found []corev1.Event) {
 	s.Helper()
 	all, err := s.Events(s.Ctx, node, "NodeNotStarted")

@@ -140,7 +140,7 @@ func (c *Cluster) Module(ctx context.Context, tool, module string) (string, erro
 // FreePort is a TCP port that nobody listens on, and that the kernel gives to no outgoing connection before a program has it.
 func FreePort(ctx context.Context) (port string, err error) {
 	for range 100 {
-		port = strconv.Itoa(20000 + rand.IntN(10000)) // below those of /proc/sys/net/ipv4/ip_local_port_range
+		port = strconv.Itoa(20000 + rand.IntN(10000)) // below the range in /proc/sys/net/ipv4/ip_local_port_range
 		var listener net.Listener
 		if listener, err = new(net.ListenConfig).Listen(ctx, "tcp", ":"+port); err == nil {
 			return port, listener.Close()

@@ -280,10 +280,10 @@ func (c *Cluster) AwaitNode(ctx context.Context, name string, wanted func(*corev
 // AgentPods lists the agent's pods.
 func (c *Cluster) AgentPods(ctx context.Context) ([]corev1.Pod, error) { return c.Pods(ctx, "agent") }
 
-// Pods lists the pods of a component of the chart.
+// Pods lists the pods of a component of the default release.
 func (c *Cluster) Pods(ctx context.Context, component string) ([]corev1.Pod, error) {
 	list, err := c.Kube.CoreV1().Pods(Namespace).List(ctx, metav1.ListOptions{
-		LabelSelector: "app.kubernetes.io/name=" + Name + ",app.kubernetes.io/component=" + component})
+		LabelSelector: "app.kubernetes.io/instance=" + Default().Name + ",app.kubernetes.io/component=" + component})
 	if err != nil {
 		return nil, err
 	}

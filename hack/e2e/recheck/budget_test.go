@@ -23,14 +23,14 @@ func TestHalfAZoneFails(t *testing.T) {
 	s.awaitBreaker("failed-rechecks", true)
 	t.Log(s.withheld("failed-rechecks: "))
 	s.Regexp(`\d+ of 64 nodes fail their rechecks now`, s.withheld("failed-rechecks: "))
-	s.Empty(s.seen.taints())
+	s.Empty(s.taints())
 
 	s.NoError(s.report(s.Ctx, corev1.ConditionTrue, "Verified", failed[3:]...))
 	t.Log(s.withheld("budget: "))
 	s.Contains(s.withheld("budget: "), "2 of 20 nodes of "+groupLabel+"=group-a")
 	s.awaitBreaker("failed-rechecks", false)
 	s.awaitSeries("retainted_nodes 2")
-	s.Len(s.seen.taints(), 2)
+	s.Len(s.taints(), 2)
 }
 
 // withheld waits for the Event of this test that says that a rule keeps a node from being re-tainted, and returns its message.

@@ -23,7 +23,7 @@ func TestNoRetaintWithoutDNS(t *testing.T) {
 	})
 	s.NoError(s.Cluster.ScaleCoreDNS(s.Ctx, 2))
 	s.awaitGood(rechecked()...)
-	s.Empty(s.seen.taints(), "nodes were re-tainted")
+	s.Empty(s.taints(), "nodes were re-tainted")
 }
 
 // While the API server is away, and when it is back, no node is re-tainted.
@@ -38,7 +38,7 @@ func TestNoRetaintWithoutAPIServer(t *testing.T) {
 	}, "the API server does not answer")
 	s.awaitGood(rechecked()...)
 	s.awaitControlGroup() // of the next leader
-	s.Empty(s.seen.taints(), "nodes were re-tainted")
+	s.Empty(s.taints(), "nodes were re-tainted")
 }
 
 // during asserts something again and again, for so long in the short and in the long version.

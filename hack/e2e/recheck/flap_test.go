@@ -21,9 +21,9 @@ func TestFlappingNode(t *testing.T) {
 		s.repair(node)
 		s.during(time.Now(), up, up, func() {})
 	}
-	changes := s.seen.taints()[node]
+	changes := s.taints()[node]
 	t.Logf("up %s, down %s: %.0f changes of the failed taint an hour", up, down, float64(len(changes))/time.Since(s.Began).Hours())
 	s.LessOrEqual(len(changes), 2*times)
-	s.Len(s.seen.taints(), 1, "another node was touched")
+	s.Len(s.taints(), 1, "another node was touched")
 	s.awaitGood(node)
 }

@@ -71,7 +71,7 @@ func (s *suite) retaintedOnce() {
 	s.NoError(s.scaleController(s.Ctx, 2))
 	s.awaitTaintRemoved(reported) // nobody plays its agent: the controller does it
 	for node := range reasons {
-		s.Equal([]string{added, removed}, s.seen.taints()[node], node)
+		s.Equal([]string{added, removed}, s.taints()[node], node)
 	}
 	s.Len(s.seen.taintsBut(others()...), len(reasons), "another node was touched")
 	for _, shown := range s.seen.conditions(harness.RealNode) {

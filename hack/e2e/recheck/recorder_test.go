@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
@@ -95,6 +96,29 @@ func (r *recorder) all() []change {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]change(nil), r.changes...)
+}
+
+// taints returns the changes of failed taints until now, by node: the watch may be behind what the test has read.
+func (s *suite) taints() map[string][]string {
+	s.Helper()
+	list, err := s.Kube.CoreV1().Nodes().List(s.Ctx, metav1.ListOptions{})
+	s.NoError(err)
+	for _, node := range list.Items {
+		s.Until(func() (bool, error) { return s.seen.hasSeen(&node), s.Ctx.Err() }, "the watch does not show %s", node.Name)
+	}
+	return s.seen.taints()
+}
+
+// hasSeen reports whether the watch has shown this version of a node, or a newer one.
+func (r *recorder) hasSeen(node *corev1.Node) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	last := r.last[node.Name]
+	if last == nil {
+		return false
+	}
+	order, err := resourceversion.CompareResourceVersion(last.ResourceVersion, node.ResourceVersion)
+	return err == nil && order >= 0
 }
 
 // taints returns the changes of failed taints, by node.

@@ -59,7 +59,7 @@ func (s *suite) anotherRelease() {
 	_, err := s.helm(s.Ctx, "uninstall", second, "--wait", harness.Wait)
 	s.NoError(err)
 	s.Empty(retaintedBy(s.Node(secondNode)), "helm uninstall has left the failed taint")
-	s.Equal([]string{added, removed, added, removed, added, removed, added, removed}, s.seen.taints()[secondNode])
+	s.Equal([]string{added, removed, added, removed, added, removed, added, removed}, s.taints()[secondNode])
 	left := s.Kubectl("", "get", "-A", "-l", "app.kubernetes.io/instance="+second, "-o", "name",
 		"all,serviceaccounts,configmaps,roles,rolebindings,clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings")
 	s.Empty(left, "left by helm uninstall")

@@ -43,7 +43,8 @@ func TestDNSOfTheCluster(t *testing.T) {
 			warning: differs},
 		"a host name that the platform has set": {service: "api.example.org:443", says: foreign, detail: full + " is 203.0.113.7"},
 		"outside a cluster":                     {service: "-", says: foreign, others: &foreign, detail: full + " is 203.0.113.7"},
-		"another name":                          {name: "web.default.svc.cluster.local", says: foreign, others: &foreign, detail: "web.default.svc.cluster.local is 203.0.113.7"},
+		"another name": {name: "web.default.svc.cluster.local", says: foreign, others: &foreign,
+			detail: "web.default.svc.cluster.local is 203.0.113.7"},
 	} {
 		t.Run(title, func(t *testing.T) {
 			t.Parallel()

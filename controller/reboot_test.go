@@ -111,9 +111,11 @@ func TestLabelOfARebootedNode(t *testing.T) {
 		"not rebooted": {"now", nil, false},
 		"released by a version that names no boot": {"", nil, false},
 		"kubelet has not reported its boot":        {"before", func(n *corev1.Node) { n.Status.NodeInfo.BootID = "" }, false},
-		"not ready":                                {"before", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionFalse }, false},
-		"cordoned":                                 {"before", func(n *corev1.Node) { n.Spec.Unschedulable = true }, false},
-		"excluded by the label's value":            {"before", func(n *corev1.Node) { n.Labels[verified] = "false" }, false},
+		"not ready": {"before", func(n *corev1.Node) {
+			n.Status.Conditions[0].Status = corev1.ConditionFalse
+		}, false},
+		"cordoned":                      {"before", func(n *corev1.Node) { n.Spec.Unschedulable = true }, false},
+		"excluded by the label's value": {"before", func(n *corev1.Node) { n.Labels[verified] = "false" }, false},
 		"it has the startup taint": {"before", func(n *corev1.Node) {
 			n.Spec.Taints = []corev1.Taint{{Key: "node-ready/unverified"}}
 		}, false},

@@ -44,8 +44,8 @@ func (s *suite) owners(updaters int) {
 	}
 }
 
-// accounts applies what the chart renders for accounts and their rights. It returns the agent's patches, whose token is bound to a pod
-// on the Node, and the controller's patches.
+// accounts applies what the chart renders for accounts and their rights. It returns the agent's patches, whose token is bound
+// to a pod on the Node, and the controller's patches.
 func (s *suite) accounts() (agent, controller patchAs) {
 	s.Helper()
 	manifests, err := s.Render(s.Ctx, "config.onTimeout=condition", "controller.enabled=true")

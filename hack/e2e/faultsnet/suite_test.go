@@ -112,8 +112,8 @@ func (s *suite) stopAgents(ctx context.Context) error {
 	})
 }
 
-// failedRound waits for a round of an agent that fails as wanted, by the error of each check that failed, and asserts that the node is
-// not verified. On a busy machine a check may take too long in one round: a fault that a test makes does not pass in the next one.
+// failedRound waits for a round of an agent that fails as wanted, by the error of each check that failed, and asserts that the node
+// is not verified. On a busy machine a check may take too long in one round: a fault that a test makes does not pass in the next.
 func (s *suite) failedRound(pod corev1.Pod, wanted func(failed map[string]string) bool) {
 	s.Helper()
 	var all []map[string]string

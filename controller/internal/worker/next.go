@@ -15,7 +15,7 @@ const (
 	// countsFor is how long a verdict counts.
 	countsFor = 2 * time.Minute
 	// firstRetry is the wait after the first failed attempt; each one after it is twice as long, up to longestRetry, and at
-	// most 30 s after a retry of any node has passed.
+	// most 30 s after a third attempt of any node, or a later one, has passed.
 	firstRetry   = 30 * time.Second
 	longestRetry = 8 * time.Minute
 	// afterInterruption is the wait after a worker that kubelet has refused or evicted: that says nothing about the node's network.

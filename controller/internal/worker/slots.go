@@ -2,6 +2,7 @@ package worker
 
 import (
 	"cmp"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -48,7 +49,7 @@ func newSlots(s Settings) slots {
 }
 
 // see notes a change of a worker in the cache. One that is being deleted holds its slot until it has ended. It reports whether a
-// retry has passed: what kept others from passing may be over, too.
+// third attempt or a later one has passed: what kept others from passing may be over, too.
 func (s *slots) see(pod *corev1.Pod, gone bool, now time.Time) (healed bool) {
 	outcome, _ := fleet.WorkerOutcome(pod)
 	worker, known := s.holders[pod.Name]
@@ -74,25 +75,24 @@ func (s *slots) see(pod *corev1.Pod, gone bool, now time.Time) (healed bool) {
 	return false
 }
 
-// hasFree reports whether there is a slot for an attempt: any for a first one, half of them for the others while they fail. Nodes
-// that fail again and again do not hold up new ones.
-func (s *slots) hasFree(attempt int, now time.Time) bool {
-	taken, retries := 0, 0
-	for name, worker := range s.holders {
-		if now.Sub(worker.since) < worker.limit {
-			taken++
-			retries += min(worker.attempt-1, 1)
-		} else if worker.unseen { // it was never there
-			delete(s.holders, name)
-		}
-	}
-	return taken < s.MaxWorkers && (attempt == 1 || s.retriesPass || retries < s.MaxWorkers-s.MaxWorkers/2)
+// prune forgets the holders that were never there.
+func (s *slots) prune(now time.Time) {
+	maps.DeleteFunc(s.holders, func(_ string, worker holder) bool { return worker.unseen && now.Sub(worker.since) >= worker.limit })
 }
 
 // give gives a free slot to the node that is next, and returns that node, or "". First attempts come first, then those that wait
-// longest.
+// longest. Any slot is for a first attempt, half of them for the others while they fail: nodes that fail again and again do not
+// hold up new ones.
 func (s *slots) give(now time.Time) (node string) {
-	if !s.hasFree(1, now) {
+	s.prune(now)
+	taken, retries := 0, 0
+	for _, worker := range s.holders {
+		if now.Sub(worker.since) < worker.limit {
+			taken++
+			retries += min(worker.attempt-1, 1)
+		}
+	}
+	if taken >= s.MaxWorkers {
 		return ""
 	}
 	var next waiting
@@ -102,7 +102,8 @@ func (s *slots) give(now time.Time) (node string) {
 			node, next = name, one
 		}
 	}
-	if node == "" || !s.hasFree(next.attempt, now) {
+	mayRetry := s.retriesPass || retries < s.MaxWorkers-s.MaxWorkers/2
+	if node == "" || next.attempt > 1 && !mayRetry {
 		return ""
 	}
 	next.worker = s.newName()

@@ -90,7 +90,7 @@ func dialFirst(ctx context.Context, addrs []netip.Addr, port string) (net.Conn, 
 	defer cancel()
 	conns := make(chan net.Conn, len(addrs))
 	outcomes := inParallel(addrs, func(addr netip.Addr) outcome {
-		conn, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(addr.Unmap().String(), port))
+		conn, err := dial(ctx, net.JoinHostPort(addr.Unmap().String(), port))
 		if err == nil {
 			conns <- conn
 			cancel()

@@ -101,7 +101,7 @@ func (t Target) combine(outcomes []outcome) outcome {
 }
 
 func (t Target) connect(ctx context.Context, address string) outcome {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	conn, err := dial(ctx, address)
 	if err != nil {
 		return outcome{err: fail(cmp.Or(t.Remedy, tcpRemedy(err)), "TCP %s: %w", address, short(err))}
 	}

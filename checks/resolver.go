@@ -61,7 +61,10 @@ type suffices func([]netip.Addr) bool
 // not negative, else the first one.
 func (r Resolver) lookup(ctx context.Context, name string, enough suffices) (found answer, warnings []string, err error) {
 	failed := &dnsError{name: name, err: errNotName}
-	wait := share(ctx, max(3, len(r.Servers))) // a lost packet must not cost the whole attempt, and every server has its turn
+	wait := share(ctx, 1)
+	if len(r.Servers) > 1 { // every server has its turn, and a lost packet must not cost it
+		wait = share(ctx, max(3, len(r.Servers)))
+	}
 	names, diagnosis := r.candidates(name)
 	for _, candidate := range names {
 		found, more, failure := r.resolve(ctx, candidate, wait, enough)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"slices"
 	"time"
 )
@@ -148,7 +147,7 @@ func (s Service) probe(ctx context.Context, e endpoint) outcome {
 }
 
 func (s Service) probeOnce(ctx context.Context, e endpoint, limit int) error {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", e.address)
+	conn, err := dial(ctx, e.address)
 	if err != nil {
 		return fmt.Errorf("%s: %w", e, short(err))
 	}

@@ -3,20 +3,24 @@ package kube
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	"k8s.io/client-go/rest"
 
 	"github.com/imunhatep/kube-node-ready/internal/apitest"
@@ -88,6 +92,33 @@ func TestTokenIsRotated(t *testing.T) {
 	valid.Store("Bearer second")
 	require.Error(t, client.Versions(t.Context()), "the cached one")
 	require.Eventually(t, func() bool { return client.Versions(t.Context()) == nil }, 30*time.Second, 10*time.Millisecond)
+}
+
+// A flow that began before kube-proxy's rules is never translated: another source port is.
+func TestRequestConnectsAgainBesideASilentConnection(t *testing.T) {
+	t.Parallel()
+	silent := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
+		drop := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K}}
+		return errors.Join(raw.Control(func(fd uintptr) {
+			err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &drop[0]})
+		}), err)
+	}}
+	listener, err := silent.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+	client, err := newClient(&rest.Config{Host: "http://" + listener.Addr().String()}, "test")
+	require.NoError(t, err)
+
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	var connections atomic.Int32
+	err = client.Versions(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{ConnectStart: func(string, string) {
+		if connections.Add(1) == 2 {
+			cancel()
+		}
+	}}))
+	require.Error(t, err)
+	assert.EqualValues(t, 2, connections.Load())
 }
 
 // Go sends each TLS record (RFC 8446, 5.1) as soon as it is complete, so that no packet is larger than a record.

@@ -159,5 +159,6 @@ func join(errs []error, separator string) error {
 			remedies = append(remedies, remedy)
 		}
 	}
-	return &Failure{Cause: worded{strings.Join(texts, separator), errors.Join(errs...)}, Remedy: strings.Join(remedies, "; ")}
+	all := signed{worded{strings.Join(texts, separator), errors.Join(errs...)}, allOver(errs)}
+	return &Failure{Cause: all, Remedy: strings.Join(remedies, "; ")}
 }

@@ -115,7 +115,10 @@ func probeRoot(ctx context.Context, resolver Resolver) outcome {
 	if err == nil || errors.Is(err, errTruncated) {
 		return outcome{detail: "name server " + server + " answers"}
 	}
-	return outcome{err: fail(serverRemedy(err), "name server %s: %w", server, err)}
+	return outcome{err: fail(serverRemedy(err), "name server %s: %w", server, signed{err, succeeds(func(ctx context.Context) error {
+		_, err := exchange(ctx, cmp.Or(resolver.Network, "udp"), server, query)
+		return err
+	})})}
 }
 
 // dnsRemedy is what to try if the servers of resolv.conf do not resolve name.

@@ -10,9 +10,9 @@ import (
 
 // flight is what a probe knows of the attempt that it belongs to.
 type flight struct {
-	since    time.Time     // the outage began
-	every    time.Duration // the least time between two packets
-	deadline time.Time
+	since   time.Time     // the outage began
+	every   time.Duration // the least time between two packets
+	connect time.Time     // at the latest
 }
 
 type flightKey struct{}
@@ -22,70 +22,65 @@ func flightOf(ctx context.Context) flight {
 	if f, ok := ctx.Value(flightKey{}).(flight); ok {
 		return f
 	}
-	f := flight{time.Now(), time.Second, time.Now().Add(5 * time.Second)}
-	if _, limited := ctx.Deadline(); limited {
-		f.every = min(time.Second, share(ctx, 3))
-	}
-	return f
+	return flight{time.Now(), time.Second, time.Now().Add(5 * time.Second)}
 }
 
-// pace returns the time until the next packet in an outage that began at since: a 60th of the outage, at least every 15 s.
-func pace(since time.Time, least time.Duration) time.Duration {
-	return max(least, min(time.Since(since)/60, 15*time.Second))
+// pace returns the time until the next packet: a 60th of the outage, at least every 15 s.
+func (f flight) pace() time.Duration {
+	return max(f.every, min(time.Since(f.since)/60, 15*time.Second))
 }
 
 // again calls f, and calls it beside the calls without an answer, again and again: an attempt notices at once that the network
 // works. Each call has a new source port: a flow that began before kube-proxy's rules is never translated. The first answer
-// counts, also an error other than a timeout; those that are late are closed.
-func again[T any](ctx context.Context, f func(context.Context) (T, error)) (value T, err error) {
+// counts, also an error other than a timeout; a connection that comes late is closed.
+func again[T any](ctx context.Context, f func(context.Context) (T, error)) (answer T, err error) {
+	flight := flightOf(ctx)
 	ctx, end := context.WithCancel(ctx)
 	defer end()
-	flight := flightOf(ctx)
 	var first sync.Once
-	accept := func(v T, e error) {
+	offer := func(value T, failure error) {
 		late := true
-		first.Do(func() { value, err, late = v, e, false })
+		first.Do(func() { answer, err, late = value, failure, false })
 		end()
-		if conn, ok := any(v).(io.Closer); ok && late {
+		if conn, ok := any(value).(io.Closer); ok && late {
 			_ = conn.Close()
 		}
 	}
-	timer := time.AfterFunc(pace(flight.since, flight.every), func() {
-		for ctx.Err() == nil {
-			go func() {
-				if v, e := f(ctx); !isTimeout(e) {
-					accept(v, e)
-				}
-			}()
-			wait(ctx, pace(flight.since, flight.every))
+	var beside func()
+	beside = func() {
+		if ctx.Err() != nil {
+			return
 		}
-	})
+		time.AfterFunc(flight.pace(), beside)
+		if value, failure := f(ctx); !isTimeout(failure) {
+			offer(value, failure)
+		}
+	}
+	timer := time.AfterFunc(flight.pace(), beside)
 	defer timer.Stop()
-	v, e := f(ctx)
-	if isTimeout(e) {
+	value, failure := f(ctx)
+	if isTimeout(failure) {
 		<-ctx.Done() // another call may get an answer
 	}
-	accept(v, e)
-	return value, err
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
+	offer(value, failure)
+	return answer, err
 }
 
 // dial connects to a TCP address.
 func dial(ctx context.Context, address string) (net.Conn, error) {
-	return again(ctx, func(ctx context.Context) (net.Conn, error) {
+	conn, err := again(ctx, func(ctx context.Context) (net.Conn, error) {
 		return (&net.Dialer{KeepAlive: 30 * time.Second}).DialContext(ctx, "tcp", address)
 	})
+	if err != nil {
+		err = signed{err, accepts(address)}
+	}
+	return conn, err
 }
 
-// Dial connects for a client whose transport dials on after the request has ended.
+// Dial connects for a client whose transport dials on after the request has ended. It ends before an attempt, so that the attempt
+// has its error.
 func Dial(ctx context.Context, _, address string) (net.Conn, error) {
-	ctx, cancel := context.WithDeadline(ctx, flightOf(ctx).deadline)
+	ctx, cancel := context.WithDeadline(ctx, flightOf(ctx).connect)
 	defer cancel()
 	return dial(ctx, address)
 }

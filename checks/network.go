@@ -95,6 +95,9 @@ func (t Target) combine(outcomes []outcome) outcome {
 			dead = unroutable
 		}
 		err := join(dead, "; ")
+		if !t.EachAddress {
+			err = signed{err, oneOver(dead)}
+		}
 		return outcome{err: fail(Remedy(err), "%s: %w", t.Address, err)}
 	}
 	return outcome{detail: t.Address + " accepts at " + strings.TrimSuffix(details[0], " accepts"), warnings: warnings}

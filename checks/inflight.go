@@ -25,9 +25,9 @@ func flightOf(ctx context.Context) flight {
 	return flight{time.Now(), time.Second, time.Now().Add(5 * time.Second)}
 }
 
-// pace returns the time until the next packet: a 60th of the outage, at least every 15 s.
-func (f flight) pace() time.Duration {
-	return max(f.every, min(time.Since(f.since)/60, 15*time.Second))
+// pace returns the time until the next packet: one of so many parts of the outage, at most 15 s.
+func (f flight) pace(parts time.Duration) time.Duration {
+	return max(f.every, min(time.Since(f.since)/parts, 15*time.Second))
 }
 
 // again calls f, and calls it beside the calls without an answer, again and again: an attempt notices at once that the network
@@ -51,12 +51,12 @@ func again[T any](ctx context.Context, f func(context.Context) (T, error)) (answ
 		if ctx.Err() != nil {
 			return
 		}
-		time.AfterFunc(flight.pace(), beside)
+		time.AfterFunc(flight.pace(30), beside)
 		if value, failure := f(ctx); !isTimeout(failure) {
 			offer(value, failure)
 		}
 	}
-	timer := time.AfterFunc(flight.pace(), beside)
+	timer := time.AfterFunc(flight.pace(30), beside)
 	defer timer.Stop()
 	value, failure := f(ctx)
 	if isTimeout(failure) {

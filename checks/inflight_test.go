@@ -149,9 +149,9 @@ func TestPaceInFlight(t *testing.T) {
 	}{
 		{0, 900 * time.Millisecond, 1},
 		{0, 2900 * time.Millisecond, 3},
-		{time.Minute, 2900 * time.Millisecond, 3},
-		{2 * time.Minute, 2900 * time.Millisecond, 2},
-		{5 * time.Minute, 2900 * time.Millisecond, 1},
+		{30 * time.Second, 2900 * time.Millisecond, 3},
+		{time.Minute, 2900 * time.Millisecond, 2},
+		{2 * time.Minute, 2900 * time.Millisecond, 1},
 		{time.Hour, 29 * time.Second, 2},
 	} {
 		synctest.Test(t, func(t *testing.T) {

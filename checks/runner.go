@@ -164,12 +164,14 @@ func (r *Runner) Pause(ctx context.Context, d time.Duration) bool {
 	defer end()
 	o := r.outages[r.failed]
 	for o.err != nil && !o.misled {
-		wait(pause, time.Until(o.due))
+		due, cancel := context.WithDeadline(pause, o.due)
+		<-due.Done()
+		cancel()
 		if pause.Err() != nil {
 			break
 		}
-		pace := flight{since: o.since, every: time.Second}.pace()
-		o.due = time.Now().Add(time.Duration((0.8 + 0.4*rand.Float64()) * float64(pace)))
+		pace := float64(flight{since: o.since, every: time.Second}.pace(60))
+		o.due = time.Now().Add(time.Duration((0.8 + 0.4*rand.Float64()) * pace))
 		o.signed = isOver(pause, o.err)
 		if r.outages[r.failed] = o; o.signed {
 			return true
@@ -177,13 +179,6 @@ func (r *Runner) Pause(ctx context.Context, d time.Duration) bool {
 	}
 	<-pause.Done()
 	return ctx.Err() == nil
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }
 
 // printable returns the first 2 kB of a text without control characters: others wrote parts of it, and a terminal may show it.

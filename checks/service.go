@@ -124,7 +124,8 @@ func (s Service) connect(ctx context.Context, name string, chosen []endpoint) (R
 		if needRemote && s.Node != "" {
 			which += " on other nodes"
 		}
-		return Report{}, fail(serviceRemedy(failures), "service %s: %s answers: %w", name, which, signed{join(failures, "; "), oneOver(failures)})
+		err := signed{join(failures, "; "), oneOver(failures)}
+		return Report{}, fail(serviceRemedy(failures), "service %s: %s answers: %w", name, which, err)
 	}
 	for _, failure := range failures {
 		if !passed || !noRoute(failure) { // the other address family on a single-stack node is no fault

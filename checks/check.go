@@ -1,7 +1,8 @@
 // Package checks proves, from inside the pod network, that a node is fit for workloads.
 //
 // A Check makes exactly one attempt and does nothing else: it never sleeps, logs or retries. The Runner decides the order,
-// the timeout of an attempt and the backoff between attempts, and reports each attempt to its Observer.
+// the timeout of an attempt and the backoff between attempts, and reports each attempt to its Observer. A probe without an answer
+// is repeated within the attempt (inflight.go), and a sign of recovery ends the pause before the next one (sign.go).
 package checks
 
 import (
@@ -159,5 +160,6 @@ func join(errs []error, separator string) error {
 			remedies = append(remedies, remedy)
 		}
 	}
-	return &Failure{Cause: worded{strings.Join(texts, separator), errors.Join(errs...)}, Remedy: strings.Join(remedies, "; ")}
+	all := signed{worded{strings.Join(texts, separator), errors.Join(errs...)}, allOver(errs)}
+	return &Failure{Cause: all, Remedy: strings.Join(remedies, "; ")}
 }

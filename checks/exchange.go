@@ -57,9 +57,13 @@ func newQuery(name string, recordType dnsmessage.Type, recursion bool, options .
 	return packed, nil
 }
 
-// exchange sends a packed query to server (host:port) over network, udp or tcp, and returns the reply. After a truncated UDP
+// exchange sends a packed query to server (host:port) over network, udp or tcp, until there is a reply. After a truncated UDP
 // reply it repeats the query over TCP (RFC 7766); an error of that wraps errTruncated. It returns as soon as ctx ends.
 func exchange(ctx context.Context, network, server string, query []byte) (reply, error) {
+	return again(ctx, func(ctx context.Context) (reply, error) { return exchangeOnce(ctx, network, server, query) })
+}
+
+func exchangeOnce(ctx context.Context, network, server string, query []byte) (reply, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, network, server)
 	if err != nil {
 		return reply{}, short(err)
@@ -70,7 +74,7 @@ func exchange(ctx context.Context, network, server string, query []byte) (reply,
 		return reply{}, short(err)
 	}
 	if r.Truncated && network == "udp" {
-		if r, err = exchange(ctx, "tcp", server, query); err != nil {
+		if r, err = exchangeOnce(ctx, "tcp", server, query); err != nil {
 			return reply{}, fmt.Errorf("%w %w", errTruncated, err)
 		}
 	}

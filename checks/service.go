@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"slices"
 	"time"
 )
@@ -125,7 +124,8 @@ func (s Service) connect(ctx context.Context, name string, chosen []endpoint) (R
 		if needRemote && s.Node != "" {
 			which += " on other nodes"
 		}
-		return Report{}, fail(serviceRemedy(failures), "service %s: %s answers: %w", name, which, join(failures, "; "))
+		err := signed{join(failures, "; "), oneOver(failures)}
+		return Report{}, fail(serviceRemedy(failures), "service %s: %s answers: %w", name, which, err)
 	}
 	for _, failure := range failures {
 		if !passed || !noRoute(failure) { // the other address family on a single-stack node is no fault
@@ -148,7 +148,7 @@ func (s Service) probe(ctx context.Context, e endpoint) outcome {
 }
 
 func (s Service) probeOnce(ctx context.Context, e endpoint, limit int) error {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", e.address)
+	conn, err := dial(ctx, e.address)
 	if err != nil {
 		return fmt.Errorf("%s: %w", e, short(err))
 	}

@@ -1,0 +1,68 @@
+package checks
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"time"
+)
+
+// A sign looks, with a packet or two, whether what has failed works again. It is no attempt.
+type sign func(context.Context) bool
+
+// signed is an error with a sign that the next attempt would pass. What a packet cannot cure, such as a refusal, has none.
+type signed struct {
+	error
+	sign sign
+}
+
+func (s signed) Unwrap() error { return s.error }
+
+// isOver looks for the sign of an error: that of the whole before those of its parts.
+func isOver(ctx context.Context, err error) bool {
+	s, ok := errors.AsType[signed](err)
+	return ok && s.sign(ctx)
+}
+
+// allOver is the sign of errors that must all go away. It stops at the first that is missing.
+func allOver(errs []error) sign {
+	return func(ctx context.Context) bool {
+		return !slices.ContainsFunc(errs, func(err error) bool { return !isOver(ctx, err) })
+	}
+}
+
+// oneOver is the sign of errors of which one must go away. It looks for four at the same time.
+func oneOver(errs []error) sign {
+	return func(ctx context.Context) bool {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		return slices.Contains(inParallel(errs[:min(len(errs), 4)], func(err error) bool {
+			over := isOver(ctx, err)
+			if over {
+				cancel() // the others
+			}
+			return over
+		}), true)
+	}
+}
+
+// succeeds is the sign that a call has no error. The answer must come before TCP repeats a packet (RFC 6298, 2), and again calls.
+func succeeds(call func(context.Context) error) sign {
+	return func(ctx context.Context) bool {
+		ctx, cancel := context.WithTimeout(ctx, 900*time.Millisecond)
+		defer cancel()
+		return call(ctx) == nil
+	}
+}
+
+// accepts is the sign that an address accepts connections.
+func accepts(address string) sign {
+	return succeeds(func(ctx context.Context) error {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err
+	})
+}

@@ -66,6 +66,7 @@ func exchange(ctx context.Context, network, server string, query []byte) (reply,
 	}
 	defer func() { _ = conn.Close() }()
 	r, err := roundTrip(ctx, conn, query)
+	noteReply(ctx, err)
 	if err != nil {
 		return reply{}, short(err)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
@@ -29,6 +30,7 @@ type deps struct {
 	patcher *nodepatch.Patcher
 	events  *kube.Events // of the goroutine that calls Run
 	checks  checklist.List
+	renewal *renewal
 }
 
 // Agent verifies one node. Each verification, and each time of rechecks, is a value of its own: nothing else is kept.
@@ -43,7 +45,7 @@ func New(cfg config.Config, e kube.Environment, recorder *metrics.Recorder, log 
 	request.Blocks = request.WaitsFor(cfg.WaitForTaints)
 	pod, _ := os.Hostname() // the name of the pod
 	api := nodepatch.Client{REST: e.Client.Core, Name: cfg.NodeName}
-	return &Agent{&deps{cfg: cfg, version: version, request: request, log: log, metrics: recorder, client: e.Client, api: api,
+	d := &deps{cfg: cfg, version: version, request: request, log: log, metrics: recorder, client: e.Client, api: api,
 		patcher: &nodepatch.Patcher{
 			Node:     api,
 			Timeout:  cfg.CheckTimeout,
@@ -54,13 +56,20 @@ func New(cfg config.Config, e kube.Environment, recorder *metrics.Recorder, log 
 			},
 		},
 		events: kube.NewEvents(e.Client.Core, cfg.NodeName, cfg.PodNamespace+"/"+pod, cfg.CheckTimeout, log),
-		checks: checklist.New(cfg, e)}}
+		checks: checklist.New(cfg, e)}
+	if cfg.RenewSandbox && !cfg.Once {
+		d.renewal = newRenewal(d, renewalFile, endSandbox)
+	}
+	return &Agent{d}
 }
 
 // Run verifies the node and holds or rechecks it, and verifies again when the node is found unverified, until ctx ends.
 // Then it serves the final metrics for METRICS_LINGER, or until secondSignal is closed. With --once it returns with the
 // verdict. It reports whether the node is verified.
 func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified bool) {
+	if a.renewal != nil {
+		ctx = checks.WithAnswers(ctx, func() { a.renewal.answered.Store(true) })
+	}
 	for proven := (*proof)(nil); ; a.metrics.SetStatus(false) {
 		v := newVerification(a.deps, proven)
 		outcome := v.verify(ctx)

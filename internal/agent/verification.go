@@ -71,6 +71,9 @@ func (v *verification) verify(ctx context.Context) outcome {
 		case !errors.Is(err, errRestart):
 			pause := pauses.NextBackOff()
 			v.report.Failed(ctx, v.seen.node, err, pause)
+			if v.report.timedOut {
+				v.renewal.renew(ctx)
+			}
 			_ = v.report.During(ctx, marking, func(ctx context.Context) error {
 				sleep(ctx, pause)
 				return nil

@@ -129,10 +129,20 @@ func TestNoRenewal(t *testing.T) {
 			p.api.edit(removeTaint(cilium.Key))
 			p.silent.Store(true)
 		}},
-		"SIGTERM in the pause before it": {do: func(p *pod, process *process) {
-			time.Sleep(initialTimeout)
+		"SIGTERM in the round before it": {do: func(_ *pod, process *process) {
 			process.logged("initial timeout passed")
 			process.terminate()
+		}},
+		"SIGTERM during the report of that round": {do: func(p *pod, process *process) {
+			before := p.api.intercepted()
+			p.api.intercept(func(request string, n int, w http.ResponseWriter, r *http.Request) bool {
+				log, _ := process.stderr.read()
+				_, sinceTimeout, timedOut := strings.Cut(log, "initial timeout passed")
+				if request == postEvent && timedOut && strings.Contains(sinceTimeout, "node not verified") {
+					process.terminate()
+				}
+				return before(request, n, w, r)
+			})
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

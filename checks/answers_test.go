@@ -2,10 +2,13 @@ package checks
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -13,7 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each thing that answers is noticed, also where the error of the attempt is only a timeout.
+// A trace in the context of an attempt is told of each thing that answers, also where the error of the attempt is only a timeout: the
+// agent does not renew its sandbox then.
 func TestAnswers(t *testing.T) {
 	t.Parallel()
 	mute := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"*": {silent: true}}).address
@@ -59,7 +63,14 @@ func TestAnswers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var answered atomic.Bool
-			_, _ = test.check.Try(WithAnswers(limited(t, time.Second), func() { answered.Store(true) }))
+			_, _ = test.check.Try(httptrace.WithClientTrace(limited(t, time.Second), &httptrace.ClientTrace{
+				GotFirstResponseByte: func() { answered.Store(true) },
+				ConnectDone: func(network, _ string, err error) {
+					if network != "udp" && (err == nil || errors.Is(err, syscall.ECONNREFUSED)) {
+						answered.Store(true)
+					}
+				},
+			}))
 			assert.Equal(t, test.want, answered.Load())
 		})
 	}

@@ -8,8 +8,10 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/http/httptrace"
 	"net/netip"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
@@ -66,7 +68,10 @@ func exchange(ctx context.Context, network, server string, query []byte) (reply,
 	}
 	defer func() { _ = conn.Close() }()
 	r, err := roundTrip(ctx, conn, query)
-	noteReply(ctx, err)
+	isAnswer := err == nil || errors.Is(err, syscall.ECONNREFUSED)
+	if trace := httptrace.ContextClientTrace(ctx); isAnswer && trace != nil && trace.GotFirstResponseByte != nil {
+		trace.GotFirstResponseByte() // as of an HTTP response
+	}
 	if err != nil {
 		return reply{}, short(err)
 	}

@@ -4,10 +4,10 @@ package agent
 import (
 	"context"
 	"os"
+	"time"
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
@@ -39,7 +39,7 @@ type Agent struct{ *deps }
 // New returns the agent of the node that cfg names. The environment must have a client.
 func New(cfg config.Config, e kube.Environment, recorder *metrics.Recorder, log *logrus.Entry, version string) *Agent {
 	if cfg.Once {
-		cfg.RecheckInterval = 0 // it ends with the verdict
+		cfg.RecheckInterval, cfg.RenewSandbox = 0, false // it ends with the verdict
 	}
 	request := cfg.Request()
 	request.Blocks = request.WaitsFor(cfg.WaitForTaints)
@@ -57,9 +57,7 @@ func New(cfg config.Config, e kube.Environment, recorder *metrics.Recorder, log 
 		},
 		events: kube.NewEvents(e.Client.Core, cfg.NodeName, cfg.PodNamespace+"/"+pod, cfg.CheckTimeout, log),
 		checks: checklist.New(cfg, e)}
-	if cfg.RenewSandbox && !cfg.Once {
-		d.renewal = newRenewal(d, renewalFile, endSandbox)
-	}
+	d.renewal = newRenewal(d, renewalFile, endSandbox)
 	return &Agent{d}
 }
 
@@ -67,9 +65,7 @@ func New(cfg config.Config, e kube.Environment, recorder *metrics.Recorder, log 
 // Then it serves the final metrics for METRICS_LINGER, or until secondSignal is closed. With --once it returns with the
 // verdict. It reports whether the node is verified.
 func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified bool) {
-	if a.renewal != nil {
-		ctx = checks.WithAnswers(ctx, func() { a.renewal.answered.Store(true) })
-	}
+	ctx = a.renewal.listen(ctx)
 	for proven := (*proof)(nil); ; a.metrics.SetStatus(false) {
 		v := newVerification(a.deps, proven)
 		outcome := v.verify(ctx)
@@ -95,6 +91,7 @@ func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified
 			a.shutDown(proven, secondSignal)
 			return true
 		}
+		a.renewal.Start = time.Time{}
 	}
 }
 

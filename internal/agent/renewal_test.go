@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/imunhatep/kube-node-ready/checks"
 )
@@ -58,21 +60,20 @@ func (p *pod) network(ctx context.Context) (checks.Report, error) {
 // start starts an agent, as kubelet does. It ends with the sandbox.
 func (p *pod) start(args ...string) *process {
 	process, run := prepare(p.t, p.api, p.network, map[string]string{"RENEW_SANDBOX": "true"}, args...)
-	if process.agent.renewal != nil {
-		process.agent.renewal = newRenewal(process.agent.deps, p.file, func() error {
-			p.renewed = append(p.renewed, time.Since(p.began))
-			return p.sigterm(process)
-		})
-	}
+	process.agent.renewal = newRenewal(process.agent.deps, p.file, func() error {
+		p.renewed = append(p.renewed, time.Since(p.began))
+		return p.sigterm(process)
+	})
 	go run()
 	return process
 }
 
 // record is what the emptyDir keeps.
-func (p *pod) record() (record renewed) {
+func (p *pod) record() *renewal {
 	text, err := os.ReadFile(p.file)
 	require.NoError(p.t, err)
-	require.NoError(p.t, json.Unmarshal(text, &record))
+	record := new(renewal)
+	require.NoError(p.t, json.Unmarshal(text, record))
 	return record
 }
 
@@ -325,7 +326,56 @@ func recordOf(t *testing.T, boot, start, next string, pause time.Duration) strin
 		require.NoError(t, err)
 		return time.Now().Add(d)
 	}
-	text, err := json.Marshal(renewed{boot, at(start), at(next), pause})
+	text, err := json.Marshal(&renewal{BootID: boot, Start: at(start), Next: at(next), Pause: pause})
 	require.NoError(t, err)
 	return string(text)
+}
+
+// What a connection says: only one that is accepted or refused is an answer.
+func TestListen(t *testing.T) {
+	t.Parallel()
+	open := listen(t).String()
+	for name, test := range map[string]struct {
+		network, address string
+		want             bool
+	}{
+		"accepted":                          {"tcp", open, true},
+		"refused":                           {"tcp", "127.0.0.1:" + closedPort(t), true},
+		"no route":                          {"tcp", "224.0.0.1:443", false},
+		"a socket, and nothing is sent yet": {"udp", open, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := new(renewal)
+			conn, err := new(net.Dialer).DialContext(r.listen(t.Context()), test.network, test.address)
+			if err == nil {
+				require.NoError(t, conn.Close())
+			}
+			assert.Equal(t, test.want, r.answered.Load())
+		})
+	}
+}
+
+// A verification after rechecks, or after a hold, begins by itself.
+func TestStartOfTheSecondVerification(t *testing.T) {
+	for _, interval := range []string{"0", "1m"} {
+		simulated(t, func(t *testing.T, api *fakeAPI) {
+			pod := newPod(t, api)
+			pod.silent.Store(false)
+			p := pod.start("--recheck-interval=" + interval)
+			after(10*time.Minute + 30*time.Second)
+			api.edit(func(node *corev1.Node) { delete(node.Labels, "node-ready/verified") })
+			api.addStartupTaint()
+			after(2 * time.Minute)
+			assert.Equal(t, untainted, api.taints())
+			for _, entry := range p.entries() {
+				if took, ok := entry["took"].(string); ok && entry["msg"] == "node verified" {
+					d, err := time.ParseDuration(took)
+					require.NoError(t, err)
+					assert.Less(t, d, time.Second)
+				}
+			}
+			p.stop()
+			p.wait()
+		})
+	}
 }

@@ -71,9 +71,7 @@ func (v *verification) verify(ctx context.Context) outcome {
 		case !errors.Is(err, errRestart):
 			pause := pauses.NextBackOff()
 			v.report.Failed(ctx, v.seen.node, err, pause)
-			if v.report.timedOut {
-				v.renewal.renew(ctx)
-			}
+			v.renewal.renew(ctx, v.report.timedOut)
 			_ = v.report.During(ctx, marking, func(ctx context.Context) error {
 				sleep(ctx, pause)
 				return nil

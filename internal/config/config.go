@@ -164,8 +164,7 @@ func (c *Config) gateSettings() []*setting {
 			text(&c.FailedTaintKey, ownKey)},
 		{"condition-type", "type", "type of the condition that condition in --on-timeout writes", "NodeVerified",
 			text(&c.ConditionType, conditionType)},
-		{"renew-sandbox", "bool", "end the pod's sandbox after --initial-timeout if nothing at all has answered in it: kubelet makes " +
-			"a new one (with shareProcessNamespace)", "false", boolean(&c.RenewSandbox)},
+		{"renew-sandbox", "bool", "end the pod's sandbox when nothing answers in it: kubelet makes another", "false", boolean(&c.RenewSandbox)},
 	}
 }
 

@@ -2,6 +2,7 @@ package faultsnet
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,10 +13,10 @@ import (
 )
 
 // renewing deploys the chart with renewSandbox, onto no node as before.
-func (s *suite) renewing() {
+func (s *suite) renewing(values ...string) {
 	s.Helper()
 	s.Undo(func(ctx context.Context) error { return s.Cluster.Deploy(ctx, "nodeSelector.faultsnet=none") })
-	s.Deploy("nodeSelector.faultsnet=none", "config.renewSandbox=true")
+	s.Deploy(append(values, "nodeSelector.faultsnet=none", "config.renewSandbox=true")...)
 }
 
 // unreachable waits until an agent has no route.
@@ -73,6 +74,23 @@ func TestFaultOutageRenewsNothing(t *testing.T) {
 		s.AwaitLog(pod, harness.Says(harness.MsgTimedOut))
 		s.AwaitMetric(pod, `node_check_attempts_total{check="dns"}`, 4)
 		s.SameProcess(pod)
+		s.recovers(s.Repair)
+		s.SameProcess(pod)
+	})
+}
+
+func TestFaultRefusedRenewal(t *testing.T) {
+	fault(t, "the pause process has another user than the agent", "no renewal, one error in the log; verified by the same process", func(s *suite) {
+		s.renewing("securityContext.runAsUser=2000")
+		s.Break("ip daddr 10.96.0.0/16 drop")
+		pod := s.agent(quick("INITIAL_TIMEOUT", "2s"), nil)
+		refused := func(line harness.LogLine) bool { return strings.Contains(line.Error, "operation not permitted") }
+		s.AwaitLog(pod, refused)
+		s.AwaitMetric(pod, `node_check_failures_total{check="sandbox"}`, 0)
+		s.AwaitMetric(pod, `node_check_failures_total{check="dns"}`, s.Metric(pod, `node_check_failures_total{check="dns"}`)+1)
+		lines, err := s.Logs(s.Ctx, pod)
+		s.NoError(err)
+		s.Len(slices.DeleteFunc(lines, func(line harness.LogLine) bool { return !refused(line) }), 1)
 		s.recovers(s.Repair)
 		s.SameProcess(pod)
 	})

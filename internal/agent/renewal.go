@@ -18,9 +18,9 @@ const (
 	longestPause = time.Hour
 )
 
-// renewal ends the pod's sandbox while nothing at all answers in it (RENEW_SANDBOX). Kubelet makes a new one, and starts the agent
-// again: that needs no right and no request. It belongs to the goroutine that calls Run, and has no step beside it: no patch is in
-// flight. The exported fields are what the next agent must know.
+// renewal ends the pod's sandbox while nothing at all answers in it (RENEW_SANDBOX). Kubelet makes a new one and starts the agent
+// again: that needs no right and no request. It belongs to the goroutine that calls Run, and no step runs beside it: no patch is
+// in flight. The exported fields are the record, which the next agent must know.
 type renewal struct {
 	BootID      string
 	Start, Next time.Time     // the begin of the silence (zero: there is none), and from when on the sandbox may be renewed
@@ -33,7 +33,8 @@ type renewal struct {
 	off        bool        // also once it was tried: a second try is of no use to a process that goes on
 }
 
-// newRenewal reads what the agent before has kept. What is of another boot, long ago, or of a clock that was set later does not count.
+// newRenewal reads the record of the agent before. One of another boot, of long ago, or of a clock that was set since does not
+// count.
 func newRenewal(d *deps, file string, endSandbox func() error) *renewal {
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	text, _ := os.ReadFile(file)
@@ -51,8 +52,8 @@ func newRenewal(d *deps, file string, endSandbox func() error) *renewal {
 	return r
 }
 
-// listen returns a context that notices whatever answers a check or a request: a connection that is accepted or refused, a DNS reply,
-// an HTTP response. The errors of attempts do not tell: they name the silence that followed.
+// listen returns a context that notices whatever answers a check or a request: a connection that is accepted or refused, a DNS
+// reply, an HTTP response. The errors of attempts do not tell: they name the silence that followed.
 func (r *renewal) listen(ctx context.Context) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotFirstResponseByte: func() { r.answered.Store(true) },
@@ -71,8 +72,8 @@ func (r *renewal) begin(start time.Time) time.Time {
 	return start
 }
 
-// renew ends the sandbox and this process, if nothing has answered since begin. First it keeps the record: without, the next agent
-// would begin again as if nothing had been, and renew too often.
+// renew ends the sandbox and this process, if nothing has answered since begin. First it writes the record: without it, the next
+// agent would begin INITIAL_TIMEOUT again, and renew too often.
 func (r *renewal) renew(ctx context.Context, isDue bool) {
 	if !isDue || r.off || r.answered.Load() || time.Now().Before(r.Next) || ctx.Err() != nil {
 		return

@@ -164,7 +164,7 @@ func (c *Config) gateSettings() []*setting {
 			text(&c.FailedTaintKey, ownKey)},
 		{"condition-type", "type", "type of the condition that condition in --on-timeout writes", "NodeVerified",
 			text(&c.ConditionType, conditionType)},
-		{"renew-sandbox", "bool", "end the pod's sandbox when nothing answers in it: kubelet makes another", "false", boolean(&c.RenewSandbox)},
+		{"renew-sandbox", "bool", "renew the pod's sandbox when nothing at all answers in it", "false", boolean(&c.RenewSandbox)},
 	}
 }
 

@@ -100,8 +100,8 @@ func (r *renewal) renew(ctx context.Context, isDue bool) {
 	}
 }
 
-// endSandbox sends SIGTERM to the pause process, PID 1 of the pod with shareProcessNamespace. In another PID namespace that is the
-// agent itself, or the node's init.
+// endSandbox sends SIGTERM to the pause process, which is PID 1 with shareProcessNamespace. Without, that is the agent itself; in
+// the node's PID namespace it is the node's init.
 func endSandbox() error {
 	if name, _ := os.ReadFile("/proc/1/comm"); string(name) != "pause\n" {
 		return fmt.Errorf("PID 1 is %q, and not the pause process", name)

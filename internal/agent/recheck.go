@@ -103,6 +103,10 @@ func (r *rechecks) makeRound(ctx context.Context) {
 		return
 	}
 	r.report(before, r.judge(results))
+	if r.state.Failed < 2 { // the silence begins with the first failure
+		r.renewal.begin(time.Now())
+	}
+	r.renewal.renew(ctx, r.state.Failed > 1 && before.Status == recheck.False) // which the agent has tried to show on the node
 }
 
 // report says what a round has changed; err is how it failed, or nil.

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,8 +72,9 @@ func newReporter(d *deps) *reporter {
 
 // begin starts INITIAL_TIMEOUT. With --once its end cancels the context that begin returns.
 func (r *reporter) begin(parent context.Context) (ctx context.Context, end func()) {
-	r.start = time.Now()
-	timer := time.NewTimer(r.cfg.InitialTimeout)
+	r.start = r.renewal.begin(cmp.Or(r.renewal.Start, time.Now()))
+	// In a renewed sandbox it may have passed: a round comes before the report.
+	timer := time.NewTimer(max(time.Until(r.start.Add(r.cfg.InitialTimeout)), min(r.cfg.InitialTimeout, retryReport)))
 	r.timeout = timer.C
 	ctx, r.stop = context.WithCancel(parent)
 	return ctx, func() {

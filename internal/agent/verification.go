@@ -74,6 +74,7 @@ func (v *verification) verify(ctx context.Context) outcome {
 		case !errors.Is(err, errRestart):
 			pause := pauses.NextBackOff()
 			v.report.Failed(ctx, v.seen.node, err, pause)
+			v.renewal.renew(ctx, v.report.timedOut)
 			_ = v.report.During(ctx, marking, func(ctx context.Context) error {
 				v.runner.Pause(ctx, pause)
 				return nil

@@ -154,7 +154,7 @@ func (s Settings) wantedOfRechecked(status Status, now time.Time) (Condition, bo
 			"read its log, and check the node's path to the API server", status.Pod.Namespace, status.Pod.Name)
 	}
 	switch {
-	case reason != "" && r.Reason == reason && now.Sub(r.written()) < refreshInterval:
+	case reason != "" && r.Reason == reason && now.Sub(r.written()) < refreshInterval && !r.written().Before(r.NotReady):
 	case reason != "" && (s.Condition(status.Node).Type != "" || s.WasGated(status.Node)):
 		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: reason, Rechecked: true,
 			Event: r.Reason != reason, Message: message}, true

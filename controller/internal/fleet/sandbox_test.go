@@ -155,6 +155,28 @@ func TestSandboxOfAVerifiedNode(t *testing.T) {
 	assert.True(t, s.only().InDoubt)
 }
 
+// Only the controller can say that the second agent is silent too. It does not wait until the False is to be refreshed.
+func TestSecondAgentThatIsSilent(t *testing.T) {
+	s := rechecked(t)
+	s.ready(false)
+	s.after(80 * time.Second)
+	require.NotNil(t, s.write())
+	s.fails(Silent)
+	s.renew(running())
+	s.ready(false)
+	s.after(70 * time.Second)
+	assert.Empty(t, s.plan.Conditions)
+	assert.True(t, s.only().InDoubt)
+	s.after(10 * time.Second)
+	require.Len(t, s.plan.Conditions, 1)
+	assert.False(t, s.plan.Conditions[0].Event)
+	s.repeats()
+	assert.True(t, s.only().Renewable)
+	assert.False(t, s.only().InDoubt)
+	s.after(4 * time.Minute)
+	assert.Empty(t, s.plan.Conditions)
+}
+
 // After a restart the controller knows less, and waits for longer.
 func TestRestartWhileASandboxIsInDoubt(t *testing.T) {
 	s := rechecked(t)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -101,26 +100,7 @@ func (p parts) add(ctx context.Context, leave func()) error {
 		}
 		err = errors.Join(err, p.Add(group))
 	}
-	if p.cfg.Retaint {
-		return errors.Join(err, p.Add(tainter))
-	}
-	p.loop.Steps = append(p.loop.Steps, &whenRetainted{start: func() error { return p.Add(tainter) }})
-	return err
-}
-
-// whenRetainted is a step of the loop: it starts something, once a node is re-tainted.
-type whenRetainted struct{ start func() error }
-
-// Act implements loop.Step.
-func (w *whenRetainted) Act(_ context.Context, plan fleet.Plan) (requeueAfter time.Duration, err error) {
-	isRetainted := func(status fleet.Status) bool { return status.Retainted }
-	if w.start == nil || !slices.ContainsFunc(plan.Statuses, isRetainted) {
-		return 0, nil
-	}
-	if err = w.start(); err == nil {
-		w.start = nil
-	}
-	return 0, err
+	return errors.Join(err, p.Add(tainter)) // re-taint may have been switched on before
 }
 
 // admitsFor is how long a kubelet that starts may admit its pods again. It rejects those that select a label that is gone.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -27,16 +28,16 @@ func (s Settings) doubt(status *Status, before, m memory, now time.Time) {
 	if goesOn {
 		status.failAs(condition)
 	}
-	// Nobody renews an agent beside a kubelet that is not ready. Such a node may be replaced; no pods come to a verified one.
-	isVerified, runs, mayDoubt := status.State == Verified, m.container != "", status.State == Verified || IsNodeReady(status.Node)
+	isVerified, runs, isReady := status.State == Verified, m.container != "", IsNodeReady(status.Node)
 	fails := isVerified && status.Recheck.IsFresh(now) || status.State == Failed && status.Reason == reason
 	began, enough := m.running, s.SilentAfter
 	if isVerified {
 		began, enough = m.rechecked.began, rounds(s.Rechecks.RecoveryThreshold+1, s.Rechecks.Interval)
 	}
 	hasFailed := isNew && runs && now.Sub(began) >= enough && (!isVerified || status.Recheck.Refreshed.After(began))
-	status.Renewable = fails && runs && IsNodeReady(status.Node)
-	status.InDoubt = mayDoubt && (goesOn || fails && (runs || isVerified) && !hasFailed)
+	status.Renewable = fails && runs && isReady && status.Untouchable == "" && metav1.GetControllerOf(pod) != nil
+	// Beside a kubelet that is not ready, no agent is renewed: such a node may be replaced.
+	status.InDoubt = (isReady || isVerified) && (goesOn || fails && (runs || isVerified) && !hasFailed)
 }
 
 // lacksSandbox notes that kubelet cannot make the sandbox of the agent's pod on a verified node: that is not a missing agent.

@@ -24,11 +24,15 @@ func (s *story) repeats() {
 	s.decide()
 }
 
+func ofDaemonSet() []metav1.OwnerReference {
+	return []metav1.OwnerReference{{Kind: "DaemonSet", Name: "agent", Controller: new(true)}}
+}
+
 // renew replaces the pod of the only agent by one that is in this state.
 func (s *story) renew(state corev1.ContainerState) *corev1.Pod {
 	s.objects.Pods = nil
 	pod := s.pod("n1", state)
-	pod.UID, pod.CreationTimestamp = "renewed", metav1.NewTime(s.now)
+	pod.UID, pod.CreationTimestamp, pod.OwnerReferences = "renewed", metav1.NewTime(s.now), ofDaemonSet()
 	if state.Running != nil {
 		pod.Status.ContainerStatuses[0].ContainerID = "containerd://renewed"
 	}
@@ -39,7 +43,8 @@ func (s *story) renew(state corev1.ContainerState) *corev1.Pod {
 func gatedAndFailed(t *testing.T, reason Reason) *story {
 	s := newStory(t)
 	s.node("n1")
-	s.pod("n1", running()).CreationTimestamp = metav1.NewTime(s.now)
+	pod := s.pod("n1", running())
+	pod.CreationTimestamp, pod.OwnerReferences = metav1.NewTime(s.now), ofDaemonSet()
 	s.after(7 * time.Minute)
 	s.fails(reason)
 	s.after(time.Minute)
@@ -132,6 +137,7 @@ func TestNotRenewable(t *testing.T) {
 // A verified node is in doubt until an agent that was started after the failure has failed too.
 func TestSandboxOfAVerifiedNode(t *testing.T) {
 	s := rechecked(t)
+	s.objects.Pods[0].OwnerReferences = ofDaemonSet()
 	s.fails("DNSFailed,PeersFailed")
 	s.after(10 * time.Second)
 	assert.True(t, s.only().Renewable)

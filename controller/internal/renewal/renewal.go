@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
@@ -19,12 +18,6 @@ import (
 
 // SandboxRenewed is the reason of the Event.
 const SandboxRenewed = "SandboxRenewed"
-
-// The pauses before the next renewals: 10, 20, 40, 40, … minutes.
-const (
-	firstPause = 10 * time.Minute
-	lastPause  = 40 * time.Minute
-)
 
 // Renewer deletes at most one pod with each decision.
 type Renewer struct {
@@ -65,15 +58,10 @@ func Due(s breaker.Settings, statuses []fleet.Status, group controlgroup.State, 
 		return nil
 	}
 	for _, status := range statuses {
-		if !status.Renewable || status.Untouchable != "" {
+		// An outage may reach this node first: the next round of the control group tells.
+		isOutage := group.Began.Before(status.Since) || group.Began.Before(status.Recheck.FailedAt)
+		if !status.Renewable || isOutage {
 			continue
-		}
-		if group.Began.Before(status.Since) || group.Began.Before(status.Recheck.FailedAt) {
-			continue // an outage may reach this node first: the next round tells
-		}
-		owner := metav1.GetControllerOf(status.Pod)
-		if owner == nil || owner.Kind != "DaemonSet" {
-			continue // nobody would make another one
 		}
 		created, failed := status.Pod.CreationTimestamp.Time, s.Fleet.Condition(status.Node).LastTransitionTime.Time
 		if created.Before(failed) || serverNow.Sub(created) >= max(pause(created.Sub(failed)), s.Fleet.FailedAfter) {
@@ -83,5 +71,7 @@ func Due(s breaker.Settings, statuses []fleet.Status, group controlgroup.State, 
 	return due
 }
 
-// pause returns how old a pod must be that was created so long after the failure. Each renewal doubles that time.
-func pause(after time.Duration) time.Duration { return min(max(firstPause, 2*after), lastPause) }
+// pause returns how old a pod must be that was created so long after the failure: 10 minutes for the second one, then 20, 40 and 40.
+func pause(after time.Duration) time.Duration {
+	return min(max(10*time.Minute, 2*after), 40*time.Minute)
+}

@@ -113,7 +113,7 @@ type Status struct {
 	Recheck   Recheck   // of a verified node
 	Retainted bool      // it has the failed taint that this release's controller adds
 	Rebooted  bool      // it was started again since its release
-	// Renewable means that its agent runs, and fails for a reason that the sandbox of its pod can cause; and another pod would come.
+	// Renewable means that its agent has failed for a reason that the sandbox of its pod can cause; and another pod would come.
 	Renewable bool
 	// InDoubt means that it fails so, and no agent that was started since has failed too: nothing is to be done to the node yet.
 	InDoubt bool

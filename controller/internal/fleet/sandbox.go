@@ -35,7 +35,8 @@ func (s Settings) doubt(status *Status, before, m memory, now time.Time) {
 		began, enough = m.rechecked.began, rounds(s.Rechecks.RecoveryThreshold+1, s.Rechecks.Interval)
 	}
 	hasFailed := isNew && runs && now.Sub(began) >= enough && (!isVerified || status.Recheck.Refreshed.After(began))
-	status.Renewable = fails && runs && isReady && status.Untouchable == "" && metav1.GetControllerOf(pod) != nil
+	isDue := !isNew || hasFailed && now.Sub(began) >= enough+time.Minute // re-taint and remediation come first
+	status.Renewable = fails && runs && isDue && isReady && status.Untouchable == "" && metav1.GetControllerOf(pod) != nil
 	// Beside a kubelet that is not ready, no agent is renewed: such a node may be replaced.
 	status.InDoubt = (isReady || isVerified) && (goesOn || fails && (runs || isVerified) && !hasFailed)
 }

@@ -64,7 +64,7 @@ func Due(s breaker.Settings, statuses []fleet.Status, group controlgroup.State, 
 			continue
 		}
 		created, failed := status.Pod.CreationTimestamp.Time, s.Fleet.Condition(status.Node).LastTransitionTime.Time
-		if created.Before(failed) || serverNow.Sub(created) >= max(pause(created.Sub(failed)), s.Fleet.FailedAfter) {
+		if created.Before(failed) || serverNow.Sub(created) >= pause(created.Sub(failed)) {
 			due = append(due, status)
 		}
 	}

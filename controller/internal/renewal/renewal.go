@@ -50,8 +50,8 @@ func (r *Renewer) act(ctx context.Context, plan fleet.Plan, now time.Time) {
 		"pod "+pod.Name+" was deleted, the next one gets a fresh sandbox: "+condition.Reason+": "+condition.Message))
 }
 
-// Due returns the nodes whose agent's pod is to be deleted now. The condition says since when the agent fails, and the pod when the
-// last renewal was: both times are from the API server, so that another leader decides the same. now is this process's clock.
+// Due returns the nodes whose agent's pod is to be deleted now. The condition says since when the agent fails, and the pod when
+// the last renewal was: both by the API server's clock, so that another leader decides the same. now is this process's.
 func Due(s breaker.Settings, statuses []fleet.Status, group controlgroup.State, serverNow, now time.Time) (due []fleet.Status) {
 	// What failed in an outage has the time to recover.
 	if rule, _ := s.Unproven(group, s.Fleet.Rechecks.RecoversAfter(), now); rule != "" || serverNow.IsZero() {
@@ -71,7 +71,7 @@ func Due(s breaker.Settings, statuses []fleet.Status, group controlgroup.State, 
 	return due
 }
 
-// pause returns how old a pod must be that was created so long after the failure: 10 minutes for the second one, then 20, 40 and 40.
+// pause returns how old a pod must be that was created so long after the failure: 10 minutes the second one, then 20, 40, 40.
 func pause(after time.Duration) time.Duration {
 	return min(max(10*time.Minute, 2*after), 40*time.Minute)
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,6 +23,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
 	"github.com/imunhatep/kube-node-ready/controller/internal/metrics"
 	"github.com/imunhatep/kube-node-ready/controller/internal/remediation"
+	"github.com/imunhatep/kube-node-ready/controller/internal/renewal"
 	"github.com/imunhatep/kube-node-ready/controller/internal/report"
 	"github.com/imunhatep/kube-node-ready/controller/internal/retaint"
 	"github.com/imunhatep/kube-node-ready/controller/internal/worker"
@@ -84,39 +84,23 @@ func (p parts) add(ctx context.Context, leave func()) error {
 	actor := breaker.Actor{Plan: p.loop.Last, ControlGroup: group.State, Now: time.Now,
 		Events: p.GetEventRecorder(recorder), Log: p.log}
 	tainter := p.tainter(actor)
-	if remediates || p.cfg.Retaint {
+	if !p.loop.Settings.Workers {
+		err = p.Add(p.renewer(actor, live))
+	}
+	if remediates || !p.loop.Settings.Workers {
 		group.Checks, group.Runner = checklist.ForAnotherProcess(p.cfg.Config, p.environment)
 		handOver := &breaker.HandOver{Client: live, Namespace: p.cfg.PodNamespace,
 			Replicas: componentLabels(p.template, "controller"), Leave: leave, Log: p.log}
 		if remediates {
 			remediator := p.remediator(actor, live)
 			remediator.HandOver = handOver
-			err = p.Add(remediator)
-		} else {
+			err = errors.Join(err, p.Add(remediator))
+		} else if p.cfg.Retaint {
 			tainter.HandOver = handOver
 		}
 		err = errors.Join(err, p.Add(group))
 	}
-	if p.cfg.Retaint {
-		return errors.Join(err, p.Add(tainter))
-	}
-	p.loop.Steps = append(p.loop.Steps, &whenRetainted{start: func() error { return p.Add(tainter) }})
-	return err
-}
-
-// whenRetainted is a step of the loop: it starts something, once a node is re-tainted.
-type whenRetainted struct{ start func() error }
-
-// Act implements loop.Step.
-func (w *whenRetainted) Act(_ context.Context, plan fleet.Plan) (requeueAfter time.Duration, err error) {
-	isRetainted := func(status fleet.Status) bool { return status.Retainted }
-	if w.start == nil || !slices.ContainsFunc(plan.Statuses, isRetainted) {
-		return 0, nil
-	}
-	if err = w.start(); err == nil {
-		w.start = nil
-	}
-	return 0, err
+	return errors.Join(err, p.Add(tainter)) // re-taint may have been switched on before
 }
 
 // admitsFor is how long a kubelet that starts may admit its pods again. It rejects those that select a label that is gone.
@@ -159,6 +143,13 @@ func (r *rebooted) Act(ctx context.Context, plan fleet.Plan) (requeueAfter time.
 		r.log.Info("node was started again since it was verified", "node", node.Name, "label_removed", removed)
 	}
 	return requeueAfter, err
+}
+
+// renewer gives agents whose own sandbox may be broken a fresh one.
+func (p parts) renewer(actor breaker.Actor, live client.Client) *renewal.Renewer {
+	actor.Timeout = p.cfg.CheckTimeout
+	return &renewal.Renewer{Actor: actor, Client: live, ServerTime: p.environment.Client.ServerTime,
+		Settings: breaker.Settings{Fleet: p.loop.Settings, ControlGroupFor: controlgroup.Interval}}
 }
 
 // remediator replaces nodes that are never verified.

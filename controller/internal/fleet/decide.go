@@ -32,6 +32,7 @@ func (s Settings) Decide(objects Objects, now time.Time) Plan {
 		if status.State == Failed && status.Failing == "" && status.Rebooted && !HasTaint(node, s.Request.TaintKey) {
 			status.State = Pending
 		}
+		s.doubt(&status, before, after, now)
 		plan.remember(status, before, after, now)
 	}
 	for _, status := range plan.Statuses {
@@ -53,6 +54,7 @@ func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UI
 			// An agent counts so soon that one which replaces another is never missed.
 			m = m.recheck(s.Condition(node), node, pod, min(s.Rechecks.RecoversAfter(), s.NoAgentFor/2), now)
 			status.Recheck = m.rechecked.Recheck
+			s.lacksSandbox(&status, m, events, now)
 		}
 		return status, m
 	}

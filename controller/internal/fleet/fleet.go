@@ -105,7 +105,7 @@ type Status struct {
 	Gated       bool
 	Untouchable string // why nothing is to be done to it, or ""
 	State       State
-	Reason      Reason // of Failed; before, the reason that it would fail for, "" if that is not known
+	Reason      Reason // of Failed; before, the reason that it would fail for, "" if that is not known; of Verified: SandboxFailed
 	// Failing is the reason of the condition: Reason, or those of all failing checks, joined by commas; "": Reason.
 	Failing   string
 	Message   string
@@ -113,6 +113,10 @@ type Status struct {
 	Recheck   Recheck   // of a verified node
 	Retainted bool      // it has the failed taint that this release's controller adds
 	Rebooted  bool      // it was started again since its release
+	// Renewable means that its agent has failed for a reason that the sandbox of its pod can cause; and another pod would come.
+	Renewable bool
+	// InDoubt means that it fails so, and no agent that was started since has failed too: nothing is to be done to the node yet.
+	InDoubt bool
 	// EventsWanted means that it would have failed, but only the pod's Events tell why, and they have not been read.
 	EventsWanted bool
 }

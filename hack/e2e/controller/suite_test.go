@@ -4,9 +4,11 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -87,12 +89,28 @@ func (s *suite) repair(node string) {
 // the test ends.
 func (s *suite) withoutCNI(node string) (restore func()) {
 	s.Helper()
+	return s.changeCNI(node, os.Remove)
+}
+
+// withoutRoute lets pods on a node have an address and no route, likewise.
+func (s *suite) withoutRoute(node string) (restore func()) {
+	s.Helper()
+	return s.changeCNI(node, func(path string) error {
+		text, err := os.ReadFile(path)
+		changed := regexp.MustCompile(`"routes": *\[[^]]*\]`).ReplaceAll(text, []byte(`"routes": []`))
+		s.NotEqual(string(text), string(changed))
+		return errors.Join(err, os.WriteFile(path, changed, 0o600))
+	})
+}
+
+func (s *suite) changeCNI(node string, change func(path string) error) (restore func()) {
+	s.Helper()
 	path := filepath.Join(s.Dir, "nodes", node, "net.d", "10-ptp.conflist")
 	text, err := os.ReadFile(path)
 	s.NoError(err)
 	write := func(context.Context) error { return os.WriteFile(path, text, 0o600) }
 	s.Undo(write)
-	s.NoError(os.Remove(path))
+	s.NoError(change(path))
 	return func() { s.NoError(write(s.Ctx)) }
 }
 

@@ -36,16 +36,16 @@ func NeededRights(r release.Release) (needed []Right) {
 		add(account, "nodes", "", "get", "list", "watch")
 		add(account, "nodes/status", "", "patch")
 		add(account, "events", "default", "create", "patch")
-		add(account, "pods", r.Namespace, "list", "watch")
+		add(account, "pods", r.Namespace, "list", "watch", "delete")
 		add(account, "leases.coordination.k8s.io", r.Namespace, "create")
 		if r.Settings.Workers || r.Controller.Retaint || r.Controller.VerifyAfterReboot {
 			add(account, "nodes", "", "patch")
 		}
 		if r.Settings.Workers {
-			add(account, "pods", r.Namespace, "create", "delete")
-			if hasDNS {
-				add(account, "endpointslices.discovery.k8s.io", dns, "list")
-			}
+			add(account, "pods", r.Namespace, "create")
+		}
+		if hasDNS {
+			add(account, "endpointslices.discovery.k8s.io", dns, "list")
 		}
 	}
 	return needed

@@ -36,6 +36,7 @@ type largeCluster struct {
 
 	lag    time.Duration // of the cache
 	round  time.Duration // of a worker
+	ending time.Duration // of a worker that is deleted
 	refuse error         // of each creation
 	lose   error         // the answer to each creation
 
@@ -53,7 +54,7 @@ type largeCluster struct {
 }
 
 func newLargeCluster(t *testing.T, nodes, maxWorkers int) *largeCluster {
-	c := &largeCluster{t: t, lag: 20 * time.Millisecond, round: 800 * time.Millisecond, all: make(map[string]*corev1.Node),
+	c := &largeCluster{t: t, lag: 20 * time.Millisecond, round: 800 * time.Millisecond, ending: 50 * time.Millisecond, all: make(map[string]*corev1.Node),
 		pods: make(map[string]*corev1.Pod), cached: make(map[string]map[string]*corev1.Pod), left: nodes, kubel: ready}
 	settings := newSettings()
 	settings.MaxWorkers, settings.Fleet.FailedAfter = maxWorkers, 5*time.Minute
@@ -189,7 +190,7 @@ func (c *largeCluster) Create(_ context.Context, object client.Object, _ ...clie
 
 func (c *largeCluster) Delete(_ context.Context, object client.Object, _ ...client.DeleteOption) error {
 	time.Sleep(10 * time.Millisecond)
-	c.later(50*time.Millisecond, object.GetName(), func(*corev1.Pod) bool { return true })
+	c.later(c.ending, object.GetName(), func(*corev1.Pod) bool { return true })
 	return nil
 }
 
@@ -271,6 +272,35 @@ func recovers(t *testing.T, nodes int, outage time.Duration) {
 		defer c.mu.Unlock()
 		assert.Empty(t, c.slots.holders)
 		assert.Empty(t, c.slots.waiting)
+	})
+}
+
+// 1,000 nodes join behind 200 that never pass, and each worker takes its time to end: neither holds up a node. They are released as
+// fast as workers may be created.
+func TestManyNodesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const good, bad = 1000, 200
+		c := newLargeCluster(t, good+bad, 50)
+		c.ending = 5 * time.Second
+		c.kubelet(func(pod *corev1.Pod) {
+			var n int
+			_, err := fmt.Sscanf(fleet.NodeOf(pod), "n%d", &n)
+			assert.NoError(t, err)
+			switch {
+			case n >= bad:
+				ready(pod)
+			case n%2 == 0:
+				c.later(time.Minute, pod.Name, func(pod *corev1.Pod) bool { ended(1, failing)(pod); return false })
+			}
+		}, 300*time.Millisecond)
+		began := time.Now()
+		defer c.start()()
+		time.Sleep(50 * time.Second)
+		c.lock.Lock()
+		defer c.lock.Unlock()
+		t.Logf("all but %d nodes released after %s, %d workers", c.left, c.label.Sub(began), len(c.posts))
+		assert.Equal(t, bad, c.left)
+		assert.LessOrEqual(t, c.postsASecond(), 51)
 	})
 }
 

@@ -50,12 +50,11 @@ func newSlots(s Settings) slots {
 	return slots{Settings: s, holders: make(map[string]holder), waiting: make(map[string]waiting)}
 }
 
-// see notes a change of a worker in the cache. One that is being deleted holds its slot until it has ended. It reports whether a
-// third attempt or a later one has passed: what kept other nodes from passing may be over, too.
-func (s *slots) see(pod *corev1.Pod, gone bool, now time.Time) (healed bool) {
-	outcome, _ := fleet.WorkerOutcome(pod)
+// see notes a change of a worker. One that has passed gives its slot back before kubelet has ended it, one that is being deleted
+// does not. It reports whether a third attempt or a later one has passed: what kept other nodes from passing may be over, too.
+func (s *slots) see(pod *corev1.Pod, outcome fleet.Outcome, gone bool, now time.Time) (healed bool) {
 	worker, known := s.holders[pod.Name]
-	if gone || fleet.HasEnded(pod) {
+	if gone || fleet.HasEnded(pod) || outcome == fleet.Passed {
 		// That a second attempt passes says little: the network of new nodes comes late.
 		if healed = outcome == fleet.Passed && worker.attempt > 2 && now.Sub(s.healed) >= firstRetry; healed {
 			s.healed = now

@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
 // give gives all free slots, and returns the nodes that have got them.
@@ -53,20 +55,22 @@ func TestSlots(t *testing.T) {
 		"a retry on a node whose kubelet has died": {attempt: 2, workers: retry(running), since: 2 * time.Minute, want: 5},
 		"rounds are long":                          {attempt: 2, workers: retry(running), round: time.Hour, since: 59 * time.Minute, want: 4},
 		"is being deleted":                         {attempt: 1, workers: first(both), want: 4},
+		"has passed":                               {attempt: 1, workers: first(ready), want: 5},
 		"has ended":                                {attempt: 1, workers: first(ended(1, failing)), want: 5},
 		"evicted":                                  {attempt: 1, workers: first(evicted), want: 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSlots(Settings{MaxWorkers: 5, Round: test.round})
 			for _, pod := range test.workers {
-				s.see(pod, false, now)
+				outcome, _ := fleet.WorkerOutcome(pod)
+				s.see(pod, outcome, false, now)
 			}
 			for i := range 20 {
 				s.waiting[fmt.Sprint(i)] = waiting{attempt: test.attempt, since: now}
 			}
 			assert.Len(t, give(&s, now.Add(test.since)), test.want)
 			for _, pod := range test.workers {
-				s.see(pod, true, now)
+				s.see(pod, fleet.Running, true, now)
 				assert.NotContains(t, s.holders, pod.Name)
 			}
 		})

@@ -17,7 +17,10 @@ const (
 	pendingFor = 30 * time.Second
 	// runningFor is how long any retry does, or as long as a round: that of a kubelet which has died never ends.
 	runningFor = 2 * time.Minute
-	// betweenSlots is the time between two slots that are given: 50 workers a second at most.
+	// At most so many slots are given within this time: 50 a second, and what a busy machine has missed is made up for.
+	givenAtOnce = 5
+	givenWithin = 100 * time.Millisecond
+	// betweenSlots is the time between two looks for slots that can be given.
 	betweenSlots = 20 * time.Millisecond
 )
 
@@ -27,8 +30,10 @@ type slots struct {
 	Settings
 	holders map[string]holder  // by the worker's name
 	waiting map[string]waiting // by the node's name
-	giving  bool               // the next slot is given after betweenSlots
-	healed  time.Time          // when a third attempt or a later one has passed: at most once within firstRetry
+	giving  bool               // somebody waits, and looks again after betweenSlots
+	given   [givenAtOnce]time.Time
+	all     int       // that were given
+	healed  time.Time // when a third attempt or a later one has passed: at most once within firstRetry
 }
 
 // holder is a worker that has not ended, or that is to be created.
@@ -79,6 +84,9 @@ func (s *slots) see(pod *corev1.Pod, outcome fleet.Outcome, gone bool, now time.
 // give gives a free slot to the node that is next, and returns that node, or "". First attempts come first, then those that wait
 // longest.
 func (s *slots) give(now time.Time) (node string) {
+	if now.Sub(s.given[s.all%givenAtOnce]) < givenWithin {
+		return ""
+	}
 	taken := make(map[int]int)
 	kind := func(attempt int) int { return min(attempt, 2) }
 	for name, worker := range s.holders {
@@ -98,6 +106,8 @@ func (s *slots) give(now time.Time) (node string) {
 	if node != "" {
 		next.worker = s.newName()
 		s.waiting[node] = next
+		s.given[s.all%givenAtOnce] = now
+		s.all++
 		s.holders[next.worker] = holder{next.attempt, now, max(runningFor, s.Round), true}
 	}
 	return node
@@ -113,7 +123,7 @@ func (r *Reconciler) takeSlot(node string, attempt int) (worker string) {
 	}
 	place.attempt = attempt
 	if r.slots.waiting[node] = place; !r.slots.giving { // nobody else waits
-		r.giveSlot()
+		r.giveSlots()
 	}
 	if worker = r.slots.waiting[node].worker; worker != "" {
 		delete(r.slots.waiting, node)
@@ -121,19 +131,19 @@ func (r *Reconciler) takeSlot(node string, attempt int) (worker string) {
 	return worker
 }
 
-// giveSlot gives a slot if one is free, and again as long as a node waits: nobody has to notice that one has become free. It
-// returns the node that has got the slot, or "".
-func (r *Reconciler) giveSlot() (node string) {
+// giveSlots gives what is free, and again as long as a node waits: nobody has to notice that a slot has become free. The nodes
+// that have got one are called.
+func (r *Reconciler) giveSlots() {
+	for node := r.slots.give(time.Now()); node != ""; node = r.slots.give(time.Now()) {
+		add(r.queue, node, 0)
+	}
 	if r.slots.giving = len(r.slots.waiting) > 0; r.slots.giving {
 		time.AfterFunc(betweenSlots, func() {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			if called := r.giveSlot(); called != "" {
-				add(r.queue, called, 0)
-			}
+			r.giveSlots()
 		})
 	}
-	return r.slots.give(time.Now())
 }
 
 // leaveSlots takes a node from those that wait for a slot, and its slot if it has got one.

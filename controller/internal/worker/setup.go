@@ -59,15 +59,19 @@ func byNode(object client.Object) []string {
 // the cache was here once.
 func (r *Reconciler) changed(q loop.Queue, object client.Object, gone bool) {
 	pod, _ := object.(*corev1.Pod) // nothing else is watched with it
+	node, priority := fleet.NodeOf(pod), 0
 	r.mu.Lock()
-	if r.slots.see(pod, gone, time.Now()) {
+	outcome := r.nodes[node].workers[pod.Name].outcome(pod)
+	if r.slots.see(pod, outcome, gone, time.Now()) {
 		for node := range r.nodes {
 			add(q, node, 0)
 		}
 	}
 	r.mu.Unlock()
-	outcome, _ := fleet.WorkerOutcome(pod)
-	add(q, fleet.NodeOf(pod), map[fleet.Outcome]int{fleet.Passed: 1}[outcome])
+	if outcome == fleet.Passed {
+		priority = 1
+	}
+	add(q, node, priority)
 }
 
 // add puts a node into the queue. Nodes whose workers have passed come before all others: their priority is 1.

@@ -36,7 +36,7 @@ type outage struct {
 	released time.Duration // after its end
 	requests int           // of the agent, before its end
 	recovery int           // of the agent, after its end
-	packets  int           // of the agent, before its end
+	packets  packets       // of the agent, before its end
 	err      error
 }
 
@@ -60,16 +60,15 @@ func (b *bench) measure(ctx context.Context, by verifier, node string, o *outage
 		return err
 	}
 	started := time.Now()
+	counted := func() (packets, error) { return packets{}, nil }
 	if o.counted {
-		if err := b.countPackets(ctx, pod); err != nil {
+		if counted, err = b.countPackets(ctx, pod); err != nil {
 			return err
 		}
 	}
 	sleep(ctx, time.Until(started.Add(o.planned)))
-	if o.counted {
-		if o.packets, err = b.countedPackets(ctx, pod); err != nil {
-			return err
-		}
+	if o.packets, err = counted(); err != nil {
+		return err
 	}
 	if now, err := b.Node(ctx, node); err != nil || !harness.HasTaint(now, harness.Taint) {
 		return errors.Join(err, errors.New("the node was released during the outage, or is gone"))
@@ -195,28 +194,48 @@ func (b *bench) noPods(ctx context.Context, component, node string) error {
 	})
 }
 
-// countPackets counts what a pod sends, but for its answers to kubelet's probes.
-func (b *bench) countPackets(ctx context.Context, pod corev1.Pod) error {
+// packets is what a pod has sent: to name servers over UDP, to services over TCP (or anything else), and both a second.
+type packets struct {
+	dns, other int
+	perSecond  float64
+}
+
+// countPackets counts what a pod sends from now on, but for its answers to kubelet's probes.
+func (b *bench) countPackets(ctx context.Context, pod corev1.Pod) (counted func() (packets, error), err error) {
 	const rules = `table inet knr-count {
 chain sent {
 type filter hook output priority filter
 tcp sport 8080 accept
+udp dport 53 counter accept
 oifname "eth0" meta nfproto ipv4 counter
 }
 }
 `
-	_, err := b.Run(ctx, rules, b.Root+"/hack/cluster/cluster", "enter-pod", pod.Namespace, pod.Name, "nft", "-f", "-")
-	return err
+	pid, err := b.Script(ctx, "pod-pid", pod.Namespace, pod.Name)
+	if err != nil {
+		return nil, err
+	}
+	nft := []string{"--target", strings.TrimSpace(pid), "--net", "nft"}
+	if _, err := b.Run(ctx, rules, "nsenter", append(nft, "-f", "-")...); err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	return func() (packets, error) {
+		text, err := b.Run(ctx, "", "nsenter", append(nft, "list", "table", "inet", "knr-count")...)
+		if err != nil {
+			return packets{}, err
+		}
+		return readPackets(text, time.Since(began))
+	}, nil
 }
 
-func (b *bench) countedPackets(ctx context.Context, pod corev1.Pod) (int, error) {
-	text, err := b.Script(ctx, "enter-pod", pod.Namespace, pod.Name, "nft", "list", "table", "inet", "knr-count")
-	if err != nil {
-		return 0, err
+func readPackets(text string, during time.Duration) (p packets, err error) {
+	found := regexp.MustCompile(`counter packets (\d+)`).FindAllStringSubmatch(text, -1)
+	if len(found) != 2 {
+		return p, fmt.Errorf("not two counters in %q", text)
 	}
-	found := regexp.MustCompile(`counter packets (\d+)`).FindStringSubmatch(text)
-	if found == nil {
-		return 0, fmt.Errorf("no counter in %q", text)
-	}
-	return strconv.Atoi(found[1])
+	p.dns, _ = strconv.Atoi(found[0][1]) // digits
+	p.other, _ = strconv.Atoi(found[1][1])
+	p.perSecond = float64(p.dns+p.other) / during.Seconds()
+	return p, nil
 }

@@ -140,7 +140,8 @@ func (b *bench) reportLong(all []*outage) {
 			continue
 		}
 		name := fmt.Sprintf("%s, %.0f s: ", o.fault, o.lasted.Seconds())
-		b.budget(name+"packets of an agent a second", float64(o.packets)/o.lasted.Seconds(), packetsBudget, "%.2f")
+		b.budget(name+"packets of an agent a second", o.packets.perSecond, packetsBudget, "%.2f")
+		b.figure(name+"these are", "%d DNS queries over UDP, %d others", o.packets.dns, o.packets.other)
 		if o.fault == dnsDropped { // it reaches the API server
 			b.budget(name+"API requests of an agent", float64(o.requests), outageRequestsBudget, "%.0f")
 		}

@@ -66,6 +66,15 @@ func TestOutageRead(t *testing.T) {
 	require.ErrorContains(t, new(outage).read(requests[:6], "n", pod, ended), "no patch of n in the audit log")
 }
 
+func TestReadPackets(t *testing.T) {
+	const text = "\t\ttcp sport 8080 accept\n\t\tudp dport 53 counter packets 420 bytes 9 accept\n\t\toifname \"eth0\" counter packets 180 bytes 7\n"
+	got, err := readPackets(text, longOutage)
+	require.NoError(t, err)
+	assert.Equal(t, packets{dns: 420, other: 180, perSecond: 1}, got)
+	_, err = readPackets("table inet knr-count {}", longOutage)
+	require.ErrorContains(t, err, "not two counters")
+}
+
 // The table has a row for each outage, by fault and length; one that could not be measured fails.
 func TestReportOutages(t *testing.T) {
 	b := &bench{report: &report{Live: harness.NewLive(devNull(t))}}

@@ -45,8 +45,11 @@ type verifier struct{ component, user string }
 
 // measure makes an outage on a node, and measures how long after its end the node is released.
 func (b *bench) measure(ctx context.Context, by verifier, node string, o *outage) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, o.planned+patience)
+	ctx, cancel := context.WithTimeout(ctx, patience+o.planned+patience)
 	defer cancel()
+	if err := b.settled(ctx, by, node); err != nil { // it has joined with the startup taint, or is late after the last outage
+		return err
+	}
 	defer func() { err = errors.Join(err, b.repairNode(context.WithoutCancel(ctx), node, o.fault)) }()
 	if err := b.breakNode(ctx, node, o.fault); err != nil {
 		return err
@@ -78,10 +81,7 @@ func (b *bench) measure(ctx context.Context, by verifier, node string, o *outage
 		return err
 	}
 	o.lasted = ended.Sub(started)
-	if _, _, err := b.AwaitNode(ctx, node, harness.Verified); err != nil {
-		return err
-	}
-	if err := b.noPods(ctx, by.component, node); err != nil {
+	if err := b.settled(ctx, by, node); err != nil {
 		return err
 	}
 	all, err := b.Audit(began, by.user)
@@ -186,10 +186,13 @@ func (b *bench) runningPod(ctx context.Context, component, node string) (pod cor
 	return pod, err
 }
 
-// noPods waits until no pod of a component is left on a node.
-func (b *bench) noPods(ctx context.Context, component, node string) error {
+// settled waits until a node is verified and the pod that has verified it is gone.
+func (b *bench) settled(ctx context.Context, by verifier, node string) error {
+	if _, _, err := b.AwaitNode(ctx, node, harness.Verified); err != nil {
+		return err
+	}
 	return harness.Until(ctx, func() (bool, error) {
-		pods, err := b.Pods(ctx, component)
+		pods, err := b.Pods(ctx, by.component)
 		return !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName == node }), err
 	})
 }

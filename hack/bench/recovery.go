@@ -79,14 +79,6 @@ func (b *bench) outages(ctx context.Context, by verifier, nodes []string, all []
 			return err
 		}
 	}
-	for _, name := range append([]string{node}, nodes...) { // they have joined with the startup taint
-		if _, _, err := b.AwaitNode(ctx, name, harness.Verified); err != nil {
-			return err
-		}
-		if err := b.noPods(ctx, by.component, name); err != nil {
-			return err
-		}
-	}
 	b.step("recovery: %d outages that a pod of the %s waits for", len(all), by.component)
 	slices.SortStableFunc(all, func(a, b *outage) int { return cmp.Compare(b.planned, a.planned) })
 	waiting := make(chan *outage, len(all))

@@ -47,7 +47,7 @@ type verifier struct{ component, user string }
 func (b *bench) measure(ctx context.Context, by verifier, node string, o *outage) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience+o.planned+patience)
 	defer cancel()
-	if err := b.settled(ctx, by, node); err != nil { // it has joined with the startup taint, or is late after the last outage
+	if err := b.settled(ctx, by, node); err != nil { // it may be late after the last outage
 		return err
 	}
 	defer func() { err = errors.Join(err, b.repairNode(context.WithoutCancel(ctx), node, o.fault)) }()

@@ -79,6 +79,13 @@ func (b *bench) outages(ctx context.Context, by verifier, nodes []string, all []
 			return err
 		}
 	}
+	joined, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for _, name := range nodes { // with the startup taint
+		if err := b.settled(joined, by, name); err != nil {
+			return err
+		}
+	}
 	b.step("recovery: %d outages that a pod of the %s waits for", len(all), by.component)
 	slices.SortStableFunc(all, func(a, b *outage) int { return cmp.Compare(b.planned, a.planned) })
 	waiting := make(chan *outage, len(all))

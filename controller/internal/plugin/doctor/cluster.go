@@ -22,8 +22,7 @@ type Read[T any] struct {
 type Cluster struct {
 	Release release.Release
 	Nodes   Read[[]corev1.Node]
-	Agents  Read[[]corev1.Pod]   // or workers
-	Events  Read[[]corev1.Event] // about nodes
+	Agents  Read[[]corev1.Pod] // or workers
 
 	DNS      Read[Backend] // of config.dnsService
 	Corefile Read[string]

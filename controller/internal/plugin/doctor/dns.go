@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
@@ -91,7 +89,7 @@ func clusterDomain(c Cluster) (r Result) {
 }
 
 // externalNames: a name that the cluster's resolver refuses prevents every release. From outside only its configuration can be
-// seen, and what agents have reported.
+// seen; what agents report is in the status.
 func externalNames(c Cluster) (r Result) {
 	external, inCluster := c.testNames()
 	if len(external) == 0 {
@@ -101,8 +99,6 @@ func externalNames(c Cluster) (r Result) {
 	for _, name := range external {
 		if c.Corefile.Err == nil && refuses(c.Corefile.Value, name) {
 			r.find(remedy, "%s is in config.dnsTestDomains, and nothing in the Corefile answers it", name)
-		} else if node, said := c.failsFor(name); node != "" {
-			r.find(remedy, "%s is in config.dnsTestDomains, and the agent on %s reports: %s", name, node, said)
 		}
 	}
 	names := strings.Join(external, ", ")
@@ -138,28 +134,6 @@ func (c Cluster) testNames() (external, inCluster []string) {
 		inCluster = []string{"kubernetes.default.svc." + domain}
 	}
 	return external, inCluster
-}
-
-// failsFor returns a node that is not verified, and a message of its agent that names this name.
-func (c Cluster) failsFor(name string) (node, said string) {
-	fails := make(map[string]bool)
-	for _, node := range c.Nodes.Value {
-		if c.Release.Settings.IsVerified(&node) {
-			continue
-		}
-		fails[node.Name] = true
-		condition := c.Release.Settings.Condition(&node)
-		if condition.Status == corev1.ConditionFalse && strings.Contains(condition.Message, name) {
-			return node.Name, condition.Message
-		}
-	}
-	for _, event := range c.Events.Value {
-		about := event.InvolvedObject.Name
-		if event.Type == corev1.EventTypeWarning && fails[about] && strings.Contains(event.Message, name) {
-			return about, event.Message
-		}
-	}
-	return "", ""
 }
 
 // lastVerified returns the node that was verified last, and when.

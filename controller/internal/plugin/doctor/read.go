@@ -43,8 +43,6 @@ func (r Reader) Read(ctx context.Context, of release.Release) Cluster {
 	}
 	c.Nodes = list[corev1.Node](ctx, r.Client, new(corev1.NodeList))
 	c.Agents = read(func() ([]corev1.Pod, error) { return of.Pods(ctx, r.Client) })
-	c.Events = list[corev1.Event](ctx, r.Client, new(corev1.EventList),
-		client.InNamespace("default"), client.MatchingFields{"involvedObject.kind": "Node"})
 	c.Deployments = list[appsv1.Deployment](ctx, r.Client, new(appsv1.DeploymentList))
 	c.AutoscalerStatus = read(func() (bool, error) {
 		key := client.ObjectKey{Namespace: "kube-system", Name: "cluster-autoscaler-status"}

@@ -170,15 +170,6 @@ func TestTraps(t *testing.T) {
 			change: func(c *Cluster) {
 				c.Corefile.Value = "cluster.local:53 {\n  kubernetes cluster.local\n  forward . 192.0.2.1\n}\n"
 			}},
-		"an agent's condition": {trap: "external-names", text: "the agent on new reports: dns: google.com: NXDOMAIN",
-			change: func(c *Cluster) {
-				c.Nodes.Value[1].Status.Conditions = append(c.Nodes.Value[1].Status.Conditions,
-					corev1.NodeCondition{Type: "NodeVerified", Status: corev1.ConditionFalse, Message: "dns: google.com: NXDOMAIN"})
-			}},
-		"an agent's Event": {trap: "external-names", text: "the agent on new reports: since",
-			change: func(c *Cluster) {
-				c.Events.Value = []corev1.Event{{Type: "Warning", Message: "since 2026: dns: google.com: SERVFAIL", InvolvedObject: corev1.ObjectReference{Name: "new"}}}
-			}},
 
 		"another domain, by kubelet": {trap: "cluster-domain", text: "the cluster's domain is corp.example (kubelet)", remedy: "kubernetes.default.svc.corp.example,google.com",
 			change: func(c *Cluster) {
@@ -337,9 +328,6 @@ func TestNoTrap(t *testing.T) {
 		}},
 		"a server of its own": {trap: "external-names", change: func(c *Cluster) {
 			c.Corefile.Value = "dns://com.:53 {\n  forward . 192.0.2.1\n}\n.:53 {\n  kubernetes cluster.local\n}\n"
-		}},
-		"the failure is of a node that is verified now": {trap: "external-names", change: func(c *Cluster) {
-			c.Events.Value = []corev1.Event{{Type: "Warning", Message: "dns: google.com: SERVFAIL", InvolvedObject: corev1.ObjectReference{Name: "old"}}}
 		}},
 		"a NodePool that is not gated": {trap: "karpenter", change: func(c *Cluster) { c.NodePools.Value[0].StartupTaints = nil }},
 		"a NodePool whose nodes the policy leaves alone": {trap: "karpenter", change: func(c *Cluster) {

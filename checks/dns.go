@@ -115,10 +115,10 @@ func probeRoot(ctx context.Context, resolver Resolver) outcome {
 	if err == nil || errors.Is(err, errTruncated) {
 		return outcome{detail: "name server " + server + " answers"}
 	}
-	return outcome{err: fail(serverRemedy(err), "name server %s: %w", server, signed{err, succeeds(func(ctx context.Context) error {
+	return outcome{err: fail(serverRemedy(err), "name server %s: %w", server, signed{err, func(ctx context.Context) bool {
 		_, err := exchange(ctx, cmp.Or(resolver.Network, "udp"), server, query)
-		return err
-	})})}
+		return err == nil
+	}})}
 }
 
 // dnsRemedy is what to try if the servers of resolv.conf do not resolve name.

@@ -89,13 +89,10 @@ func (r Resolver) lookup(ctx context.Context, name string, enough suffices) (fou
 			break
 		}
 	}
-	return answer{}, nil, signed{failed, succeeds(func(ctx context.Context) error {
+	return answer{}, nil, signed{failed, func(ctx context.Context) bool {
 		_, err := r.query(ctx, r.Servers[rand.IntN(len(r.Servers))], failed.name, dnsmessage.TypeA)
-		if isNegative(err) && !isNegative(failed) { // the servers answer: another candidate may exist
-			return nil
-		}
-		return err
-	})}
+		return err == nil || isNegative(err) && !isNegative(failed) // the servers answer: another candidate may exist
+	}}
 }
 
 // resolve asks the servers in turn for an absolute name until one of them answers: each for at most wait, the last one until ctx

@@ -132,13 +132,9 @@ func (r *Runner) attempt(ctx context.Context, check Check, number int) Attempt {
 		r.outages = make(map[string]outage)
 	}
 	start := time.Now()
-	o, isFailing := r.outages[check.Name()]
-	if !isFailing {
-		o.since = start
-	}
-	signed := o.signed
+	o := r.outages[check.Name()]
 	f := flight{o.since, min(time.Second, r.Timeout/3), start.Add(r.Timeout * 9 / 10)}
-	if signed {
+	if o.err == nil || o.signed {
 		f.since = start
 	}
 	attemptCtx, cancel := context.WithTimeout(context.WithValue(ctx, flightKey{}, f), r.Timeout)
@@ -147,15 +143,14 @@ func (r *Runner) attempt(ctx context.Context, check Check, number int) Attempt {
 	if err == nil {
 		delete(r.outages, check.Name())
 	} else {
-		o.err, o.misled, o.signed = err, o.misled || signed, false
-		r.outages[check.Name()] = o
+		r.outages[check.Name()] = outage{since: cmp.Or(o.since, start), err: err, misled: o.misled || o.signed, due: o.due}
 		err = worded{printable(err.Error()), err}
 	}
 	for i, warning := range report.Warnings {
 		report.Warnings[i] = printable(warning)
 	}
 	took := cmp.Or(report.Took, time.Since(start))
-	return Attempt{Check: check.Name(), Number: number, Took: took, Report: report, Err: err, Signed: signed}
+	return Attempt{Check: check.Name(), Number: number, Took: took, Report: report, Err: err, Signed: o.signed}
 }
 
 // Pause waits for d, or until there is a sign that the check that has failed would pass now. It returns false if ctx has ended.

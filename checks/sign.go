@@ -19,8 +19,11 @@ type signed struct {
 
 func (s signed) Unwrap() error { return s.error }
 
-// isOver looks for the sign of an error: that of the whole before those of its parts.
+// isOver looks for the sign of an error: that of the whole before those of its parts. It must come before TCP repeats a packet
+// (RFC 6298, 2), and before again calls again.
 func isOver(ctx context.Context, err error) bool {
+	ctx, cancel := context.WithTimeout(ctx, 900*time.Millisecond)
+	defer cancel()
 	s, ok := errors.AsType[signed](err)
 	return ok && s.sign(ctx)
 }
@@ -47,22 +50,13 @@ func oneOver(errs []error) sign {
 	}
 }
 
-// succeeds is the sign that a call has no error. The answer must come before TCP repeats a packet (RFC 6298, 2), and again calls.
-func succeeds(call func(context.Context) error) sign {
-	return func(ctx context.Context) bool {
-		ctx, cancel := context.WithTimeout(ctx, 900*time.Millisecond)
-		defer cancel()
-		return call(ctx) == nil
-	}
-}
-
 // accepts is the sign that an address accepts connections.
 func accepts(address string) sign {
-	return succeeds(func(ctx context.Context) error {
+	return func(ctx context.Context) bool {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 		if err == nil {
 			_ = conn.Close()
 		}
-		return err
-	})
+		return err == nil
+	}
 }

@@ -34,6 +34,13 @@ const (
 	// The network check opens one and the service check two. A round that is thorough opens more, once an hour; an agent that did
 	// not keep its connection to the API server would open four.
 	recheckConnectionsBudget = 3.5
+
+	agentRecoveryBudget  = 1.5 // s after an outage, and a fortieth of its length
+	workerRecoveryBudget = 5.0 // s, the same in controller mode
+	packetsBudget        = 1.0 // a second of an outage of 10 minutes
+	// API requests in that outage, as many as without signs: nine rounds of two (get the Node, list EndpointSlices) end in it if
+	// every pause is 10 % shorter, the first read, and three Events.
+	outageRequestsBudget = 22.0
 )
 
 // report prints progress and each figure, and at the end the table of all figures in Markdown.

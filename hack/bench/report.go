@@ -23,6 +23,8 @@ const (
 	controllerGateBudget    = 400.0 // ms, the median in controller mode
 	controllerGateP95Budget = 800.0 // ms
 
+	controllerScaleRequestsBudget = 5.0 // a node that joins in controller mode
+
 	incidentBudget     = 160.0 // MiB, the controller beside 5,000 nodes of which none is verified
 	restBudget         = 96.0  // MiB, the controller beside 5,000 verified nodes
 	restCPUBudget      = 10.0  // mCPU, the same

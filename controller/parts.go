@@ -103,7 +103,7 @@ func (p parts) add(ctx context.Context, leave func()) error {
 // renewer gives agents whose own sandbox may be broken a fresh one.
 func (p parts) renewer(actor breaker.Actor, live client.Client) *renewal.Renewer {
 	actor.Timeout = p.cfg.CheckTimeout
-	return &renewal.Renewer{Actor: actor, Client: live, ServerTime: p.environment.Client.ServerTime,
+	return &renewal.Renewer{Actor: actor, Client: live,
 		Settings: breaker.Settings{Fleet: p.loop.Settings, ControlGroupFor: controlgroup.Interval}}
 }
 

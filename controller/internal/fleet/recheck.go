@@ -3,7 +3,6 @@ package fleet
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -139,9 +138,7 @@ func IsReady(pod *corev1.Pod) bool {
 
 // IsNodeReady reports whether kubelet says that node is ready.
 func IsNodeReady(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
+	return nodeCondition(node, corev1.NodeReady).Status == corev1.ConditionTrue
 }
 
 // wantedOfRechecked returns the condition that is to be written on a verified node that is checked again. An agent without a path

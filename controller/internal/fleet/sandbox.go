@@ -15,41 +15,14 @@ func (r Reason) isBySandbox() bool {
 	return slices.Contains([]Reason{Silent, DNSFailed, APIFailed, NetworkFailed, ServiceFailed}, r)
 }
 
-// suspect is the agent on a node that fails, and what it shows about its sandbox.
-type suspect int
+// renewalTakes is how long an agent's pod is waited for: its deletion, one in 10 s in the cluster, and the start of the next.
+const renewalTakes = 5 * time.Minute
 
-const (
-	noAgent    suspect = iota // none runs
-	firstAgent                // the one that has failed: its sandbox may be all that is broken
-	newAgent                  // one that was started since: it has not had the time to fail
-	failedToo                 // one that was started since, and had that time: it is not the sandbox
-	failedLong                // the same for another minute, in which re-taint and remediation come first
-)
-
-// suspect says which agent runs on a node that fails since failedAt.
-func (s Settings) suspect(status Status, m memory, failedAt metav1.Time, now time.Time) suspect {
-	began, enough, hasSaidSo := m.running, s.SilentAfter, true
-	if status.State == Verified {
-		began, enough = m.rechecked.began, rounds(s.Rechecks.RecoveryThreshold+1, s.Rechecks.Interval)
-		hasSaidSo = status.Recheck.Refreshed.After(began)
-	}
-	switch ran := now.Sub(began); {
-	case m.container == "":
-		return noAgent
-	case status.Pod.CreationTimestamp.Before(&failedAt):
-		return firstAgent
-	case ran < enough || !hasSaidSo:
-		return newAgent
-	case ran < enough+time.Minute:
-		return failedToo
-	default:
-		return failedLong
-	}
-}
-
-// doubt notes whether the sandbox of the agent's pod may be all that is broken. before and m are the memory before and after.
-func (s Settings) doubt(status *Status, before, m memory, now time.Time) {
-	condition, pod, isVerified := s.Condition(status.Node), status.Pod, status.State == Verified
+// doubt notes whether the sandbox of the agent's pod may be all that is broken: from the failure until an agent whose pod was
+// created since has failed too, and never for longer than a renewal and that agent need. before and m are the memory before and
+// after.
+func (s Settings) doubt(status *Status, before, m memory, serverNow, now time.Time) {
+	condition, node, pod, isVerified := s.Condition(status.Node), status.Node, status.Pod, status.State == Verified
 	reason, failedAt := firstReason(condition), condition.LastTransitionTime
 	if s.Workers || condition.Status != corev1.ConditionFalse || failedAt.IsZero() || !reason.isBySandbox() {
 		return // each worker has a sandbox of its own
@@ -60,27 +33,33 @@ func (s Settings) doubt(status *Status, before, m memory, now time.Time) {
 	if goesOn {
 		status.failAs(condition)
 	}
-	isReady, fails := IsNodeReady(status.Node), status.State == Failed && status.Reason == reason
+	fails, began, enough := status.State == Failed && status.Reason == reason, m.running, s.FailedAfter
 	if isVerified {
-		fails = status.Recheck.IsFresh(now)
+		fails, began = status.Recheck.IsFresh(now), m.rechecked.began
+		enough = rounds(s.Rechecks.RecoveryThreshold+1, s.Rechecks.Interval)
 	}
-	if !fails || !isReady && !isVerified {
-		return // beside a kubelet that is not ready, no agent is renewed: such a node may be replaced
+	if !fails || pod != nil && metav1.GetControllerOf(pod) == nil { // without a DaemonSet no other pod would come
+		return
 	}
-	isDue := false
-	switch s.suspect(*status, m, failedAt, now) {
-	case noAgent:
-		status.InDoubt = goesOn || isVerified
-	case firstAgent:
-		status.InDoubt, isDue = true, true
-	case newAgent:
-		status.InDoubt = true
-	case failedToo:
-		status.InDoubt = goesOn
-	case failedLong:
-		status.InDoubt, isDue = goesOn, true
+	// By the API server's clock, so that another leader decides the same; another API server's may be ahead of it by a moment.
+	failedFor := serverNow.Sub(failedAt.Time)
+	hasFailed := now.Sub(began) >= enough && (!isVerified || status.Recheck.Refreshed.After(began))
+	switch isOver := failedFor.Abs() >= enough+renewalTakes; {
+	case m.container == "": // between two agents
+		status.InDoubt = !isOver && (goesOn || isVerified)
+	case isOver:
+		status.Renewable = hasFailed
+	case isReplaced: // the second agent: if it fails too, re-taint and remediation come before a third one
+		status.InDoubt = !hasFailed
+	default: // the first one
+		status.InDoubt, status.Renewable = true, hasFailed
 	}
-	status.Renewable = isDue && isReady && status.Untouchable == "" && metav1.GetControllerOf(pod) != nil
+	// Beside a kubelet that is not ready, no agent is renewed: such a node may be replaced, unless that has begun since.
+	ready := nodeCondition(node, corev1.NodeReady)
+	isReady := ready.Status == corev1.ConditionTrue
+	status.InDoubt = status.InDoubt && (isReady || failedAt.Before(&ready.LastTransitionTime))
+	status.Renewable = status.Renewable && isReady && failedFor >= 0 && status.Untouchable == "" &&
+		s.Rules.matches(node) && s.Rules.Untolerated(node) == nil // else no other pod would come either
 }
 
 // lacksSandbox notes that kubelet cannot make the sandbox of the agent's pod on a verified node: that is not a missing agent.

@@ -83,13 +83,19 @@ func TestFailureGoesOnWhileItsAgentIsRenewed(t *testing.T) {
 			s.after(10 * time.Second)
 			assert.Equal(t, since, s.only().Since)
 			assert.True(t, s.only().InDoubt)
-			s.after(5 * time.Minute)
+			s.after(4*time.Minute + 50*time.Second)
 			assert.True(t, s.only().InDoubt)
-			s.after(time.Minute)
+			s.after(10 * time.Second)
 			assert.False(t, s.only().InDoubt, "the second agent has failed too")
-			s.after(time.Minute)
+			assert.False(t, s.only().Renewable, "re-taint and remediation come first")
+			s.after(4 * time.Minute)
 			assert.Equal(t, since, s.only().Since)
 			assert.True(t, s.only().Renewable)
+			assert.False(t, s.only().InDoubt)
+			s.renew(running()).Status.ContainerStatuses[0].ContainerID = "third"
+			s.after(10 * time.Second)
+			assert.Equal(t, since, s.only().Since)
+			assert.False(t, s.only().InDoubt, "once for each failure")
 		})
 	}
 }
@@ -152,15 +158,21 @@ func TestSandboxOfAVerifiedNode(t *testing.T) {
 	assert.True(t, s.only().InDoubt, "the new agent has not said anything")
 	s.repeats()
 	assert.False(t, s.only().InDoubt)
-	s.after(time.Minute)
+	assert.False(t, s.only().Renewable)
+	s.after(5 * time.Minute)
 	assert.True(t, s.only().Renewable)
 
 	s.renew(running()).Status.ContainerStatuses[0].ContainerID = "another"
 	s.decide()
 	s.repeats()
-	assert.True(t, s.only().InDoubt, "one failed round may be the last one")
-	s.after(time.Minute)
-	assert.True(t, s.only().InDoubt)
+	assert.False(t, s.only().InDoubt, "once for each failure")
+	assert.False(t, s.only().Renewable)
+
+	s.say(corev1.ConditionTrue, "Verified")
+	s.after(10 * time.Minute)
+	s.fails(DNSFailed)
+	s.after(10 * time.Second)
+	assert.True(t, s.only().InDoubt, "another failure")
 }
 
 // With rounds far apart the second agent has all its rounds before a third one comes, and re-taint and remediation come first.
@@ -179,7 +191,7 @@ func TestSecondAgentHasItsTime(t *testing.T) {
 	s.repeats()
 	assert.False(t, s.only().InDoubt)
 	assert.False(t, s.only().Renewable)
-	s.after(time.Minute)
+	s.after(5 * time.Minute)
 	assert.False(t, s.only().InDoubt)
 	assert.True(t, s.only().Renewable)
 }
@@ -201,7 +213,7 @@ func TestSecondAgentThatIsSilent(t *testing.T) {
 	assert.False(t, s.plan.Conditions[0].Event)
 	s.repeats()
 	assert.False(t, s.only().InDoubt)
-	s.after(4 * time.Minute)
+	s.after(4*time.Minute + 30*time.Second)
 	assert.True(t, s.only().Renewable)
 	assert.Empty(t, s.plan.Conditions)
 }

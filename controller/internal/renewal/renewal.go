@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
@@ -24,15 +25,15 @@ type Renewer struct {
 	breaker.Actor
 	Settings breaker.Settings
 	Client   client.Writer
-	// ServerTime returns the time by the API server's clock, zero if it is not known yet.
-	ServerTime func() time.Time
+
+	refused breaker.Recent[types.UID] // deletions that the log has
 }
 
 // Start decides and acts until ctx ends. The manager calls it when this process has become the leader.
 func (r *Renewer) Start(ctx context.Context) error { return r.Run(ctx, r.Settings, r.act) }
 
 func (r *Renewer) act(ctx context.Context, plan fleet.Plan, now time.Time) {
-	due := Due(r.Settings, plan.Statuses, r.ControlGroup(), r.ServerTime(), now)
+	due := Due(r.Settings, plan, r.ControlGroup(), now)
 	if len(due) == 0 || !r.MayAct(plan) {
 		return
 	}
@@ -41,7 +42,9 @@ func (r *Renewer) act(ctx context.Context, plan fleet.Plan, now time.Time) {
 	// One that has changed may have recovered.
 	unchanged := client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion}
 	if err := r.Client.Delete(ctx, pod.DeepCopy(), unchanged); err != nil {
-		log.Warn("the agent's pod is not deleted, will retry", "error", err)
+		if r.refused.IsDue(status.Node.UID, now) {
+			log.Warn("the agent's pod is not deleted, will retry", "error", err)
+		}
 		return
 	}
 	condition := r.Settings.Fleet.Condition(status.Node)
@@ -52,19 +55,19 @@ func (r *Renewer) act(ctx context.Context, plan fleet.Plan, now time.Time) {
 
 // Due returns the nodes whose agent's pod is to be deleted now. The condition says since when the agent fails, and the pod when
 // the last renewal was: both by the API server's clock, so that another leader decides the same. now is this process's.
-func Due(s breaker.Settings, statuses []fleet.Status, group controlgroup.State, serverNow, now time.Time) (due []fleet.Status) {
+func Due(s breaker.Settings, plan fleet.Plan, group controlgroup.State, now time.Time) (due []fleet.Status) {
 	// What failed in an outage has the time to recover.
-	if rule, _ := s.Unproven(group, s.Fleet.Rechecks.RecoversAfter(), now); rule != "" || serverNow.IsZero() {
+	if rule, _ := s.Unproven(group, s.Fleet.Rechecks.RecoversAfter(), now); rule != "" {
 		return nil
 	}
-	for _, status := range statuses {
+	for _, status := range plan.Statuses {
 		// An outage may reach this node first: the next round of the control group tells.
 		isOutage := group.Began.Before(status.Since) || group.Began.Before(status.Recheck.FailedAt)
 		if !status.Renewable || isOutage {
 			continue
 		}
 		created, failed := status.Pod.CreationTimestamp.Time, s.Fleet.Condition(status.Node).LastTransitionTime.Time
-		if created.Before(failed) || serverNow.Sub(created) >= pause(created.Sub(failed)) {
+		if created.Before(failed) || plan.ServerNow.Sub(created) >= pause(created.Sub(failed)) {
 			due = append(due, status)
 		}
 	}

@@ -1,10 +1,12 @@
 package renewal
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -38,12 +40,15 @@ type cluster struct {
 	made     int
 	renewed  []string // the Events, by node
 	deleting error
+	unknown  bool // the API server's clock is not known
+	log      bytes.Buffer
 }
 
 func newCluster(t *testing.T, nodes int) *cluster {
 	request := nodepatch.Request{TaintKey: "startup", FailedTaintKey: "failed", Label: "verified", LabelValue: "true", Annotation: nodepatch.Annotation}
+	template := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Tolerations: []corev1.Toleration{{Key: "startup", Operator: corev1.TolerationOpExists}}}}
 	c := &cluster{T: t, now: time.Now().Truncate(time.Second), settings: breaker.Settings{ControlGroupFor: controlgroup.Interval, Fleet: fleet.Settings{
-		Rules: fleet.NewRules(new(corev1.PodTemplateSpec), request), Request: request, ConditionType: condition,
+		Rules: fleet.NewRules(template, request), Request: request, ConditionType: condition,
 		NotStartedAfter: 3 * time.Minute, FailedAfter: 5 * time.Minute, SilentAfter: 6 * time.Minute}}}
 	c.Client = fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{Delete: func(ctx context.Context, inner client.WithWatch,
 		object client.Object, options ...client.DeleteOption) error {
@@ -122,9 +127,16 @@ func (c *cluster) save(object client.Object) {
 // lead starts another controller, which has seen nothing but a control group that passes.
 func (c *cluster) lead() *Renewer {
 	c.seen = fleet.Memory{}
-	return &Renewer{Settings: c.settings, Client: c.Client, ServerTime: func() time.Time { return c.now }, Actor: breaker.Actor{
+	return &Renewer{Settings: c.settings, Client: c.Client, Actor: breaker.Actor{
 		Plan: func() (fleet.Plan, error) { return c.plan, nil }, ControlGroup: func() controlgroup.State { return c.group },
-		Now: func() time.Time { return c.now }, Timeout: time.Minute, Events: c, Log: slog.New(slog.DiscardHandler)}}
+		Now: func() time.Time { return c.now }, Timeout: time.Minute, Events: c, Log: slog.New(slog.NewTextHandler(&c.log, nil))}}
+}
+
+func (c *cluster) serverNow() time.Time {
+	if c.unknown {
+		return time.Time{}
+	}
+	return c.now
 }
 
 // Eventf implements events.EventRecorder.
@@ -143,7 +155,7 @@ func (c *cluster) after(d time.Duration, r *Renewer) {
 		var pods corev1.PodList
 		require.NoError(c, c.List(c.Context(), &nodes))
 		require.NoError(c, c.List(c.Context(), &pods))
-		c.plan = c.settings.Fleet.Decide(fleet.Objects{Nodes: nodes.Items, Pods: pods.Items, Seen: c.seen}, c.now)
+		c.plan = c.settings.Fleet.Decide(fleet.Objects{Nodes: nodes.Items, Pods: pods.Items, Seen: c.seen, ServerNow: c.serverNow()}, c.now)
 		c.seen = c.plan.Seen
 		before := len(c.renewed)
 		r.Once(c.Context(), r.Settings, r.act)
@@ -209,19 +221,29 @@ func TestNotDue(t *testing.T) {
 		"released": func(_ *cluster, n *corev1.Node, _ *corev1.Pod) {
 			n.Spec.Taints, n.Labels = nil, map[string]string{"verified": "true"}
 		},
-		"True":                      func(_ *cluster, n *corev1.Node, _ *corev1.Pod) { n.Status.Conditions[1].Status = corev1.ConditionTrue },
-		"a foreign taint":           func(_ *cluster, n *corev1.Node, _ *corev1.Pod) { n.Status.Conditions[1].Reason = "TaintsOfOthers" },
-		"peers alone":               func(_ *cluster, n *corev1.Node, _ *corev1.Pod) { n.Status.Conditions[1].Reason = "PeersFailed" },
-		"another condition":         func(_ *cluster, n *corev1.Node, _ *corev1.Pod) { n.Status.Conditions[1].Type = "Other" },
+		"True":              func(_ *cluster, n *corev1.Node, _ *corev1.Pod) { n.Status.Conditions[1].Status = corev1.ConditionTrue },
+		"a foreign taint":   func(_ *cluster, n *corev1.Node, _ *corev1.Pod) { n.Status.Conditions[1].Reason = "TaintsOfOthers" },
+		"peers alone":       func(_ *cluster, n *corev1.Node, _ *corev1.Pod) { n.Status.Conditions[1].Reason = "PeersFailed" },
+		"another condition": func(_ *cluster, n *corev1.Node, _ *corev1.Pod) { n.Status.Conditions[1].Type = "Other" },
+		"the condition is of a time to come": func(c *cluster, n *corev1.Node, _ *corev1.Pod) {
+			n.Status.Conditions[1].LastTransitionTime = metav1.NewTime(c.now.Add(time.Hour))
+		},
+		"the agent's container has just started": func(_ *cluster, _ *corev1.Node, p *corev1.Pod) {
+			p.Status.ContainerStatuses[0].ContainerID = "restarted" // after a reboot, or by the agent itself
+		},
+		"another pod would not come": func(_ *cluster, n *corev1.Node, _ *corev1.Pod) {
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "foreign", Effect: corev1.TaintEffectNoSchedule})
+		},
 		"no DaemonSet replaces it":  func(_ *cluster, _ *corev1.Node, p *corev1.Pod) { p.OwnerReferences = nil },
 		"it does not run":           func(_ *cluster, _ *corev1.Node, p *corev1.Pod) { p.Status.ContainerStatuses = nil },
 		"the control group fails":   func(c *cluster, _ *corev1.Node, _ *corev1.Pod) { c.group.PassedSince = time.Time{} },
 		"controller mode":           func(c *cluster, _ *corev1.Node, _ *corev1.Pod) { c.settings.Fleet.Workers = true },
-		"the time is not known yet": func(c *cluster, _ *corev1.Node, _ *corev1.Pod) { c.now = time.Time{} },
+		"the time is not known yet": func(c *cluster, _ *corev1.Node, _ *corev1.Pod) { c.unknown = true },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t, 1)
-			c.after(6*time.Minute, c.lead())
+			leader := c.lead()
+			c.after(6*time.Minute, leader)
 			c.fail("DNSFailed")
 			var node corev1.Node
 			var pod corev1.Pod
@@ -230,11 +252,7 @@ func TestNotDue(t *testing.T) {
 			change(c, &node, &pod)
 			c.save(&node)
 			c.save(&pod)
-			if c.now.IsZero() {
-				assert.Empty(t, Due(c.settings, c.plan.Statuses, c.group, c.now, time.Now()))
-				return
-			}
-			c.after(time.Minute, c.lead())
+			c.after(time.Minute, leader)
 			assert.Empty(t, c.renewed)
 			assert.Equal(t, 1, c.made)
 		})
@@ -272,6 +290,17 @@ func TestDeletionThatIsRefused(t *testing.T) {
 	assert.Len(t, c.renewed, 2)
 }
 
+// What refuses each deletion, a webhook for example, is said once an hour.
+func TestRefusedDeletionsInTheLog(t *testing.T) {
+	c := newCluster(t, 1)
+	leader := c.lead()
+	c.after(6*time.Minute, leader)
+	c.fail("DNSFailed")
+	c.deleting = errors.New("a webhook denies it")
+	c.after(3*time.Hour, leader)
+	assert.Equal(t, 3, strings.Count(c.log.String(), "a webhook denies it"))
+}
+
 // The pod has changed since the plan: it may be ready now.
 func TestPodThatHasChanged(t *testing.T) {
 	c := newCluster(t, 1)
@@ -281,7 +310,7 @@ func TestPodThatHasChanged(t *testing.T) {
 	c.group.PassedSince = time.Time{}
 	c.after(10*time.Second, leader)
 	c.group = controlgroup.State{PassedSince: c.now.Add(-time.Hour), Began: c.now, Ended: c.now}
-	require.NotEmpty(t, Due(c.settings, c.plan.Statuses, c.group, c.now, c.now))
+	require.NotEmpty(t, Due(c.settings, c.plan, c.group, c.now))
 	var pod corev1.Pod
 	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Namespace: "system", Name: "agent-1"}, &pod))
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}

@@ -4,7 +4,6 @@ package agent
 import (
 	"context"
 	"os"
-	"time"
 
 	"github.com/sirupsen/logrus"
 
@@ -80,6 +79,9 @@ func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified
 			a.removeTaintAgain(proven)
 			return false
 		}
+		if outcome == released {
+			a.renewal.forget()
+		}
 		var isUnverified bool
 		if a.cfg.RecheckInterval > 0 {
 			proven = nil // not to be proven again at the end of this pod: the next one of this node looks for the startup taint
@@ -91,7 +93,7 @@ func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified
 			a.shutDown(proven, secondSignal)
 			return true
 		}
-		a.renewal.Start = time.Time{}
+		a.renewal.forget()
 	}
 }
 

@@ -72,10 +72,17 @@ func (r *renewal) begin(start time.Time) time.Time {
 	return start
 }
 
-// renew ends the sandbox and this process, if nothing has answered since begin. First it writes the record: without it, the next
-// agent would begin INITIAL_TIMEOUT again, and renew too often.
+// forget ends a silence, and with it the record: nothing of it counts for the next one.
+func (r *renewal) forget() {
+	r.Start, r.Next, r.Pause = time.Time{}, time.Time{}, 0
+	_ = os.Remove(r.file)
+}
+
+// renew ends the sandbox and this process, if nothing has answered since begin, for INITIAL_TIMEOUT. First it writes the record:
+// without it, the next agent would begin INITIAL_TIMEOUT again, and renew too often.
 func (r *renewal) renew(ctx context.Context, isDue bool) {
-	if !isDue || r.off || r.answered.Load() || time.Now().Before(r.Next) || ctx.Err() != nil {
+	if !isDue || r.off || r.answered.Load() || time.Since(r.Start) < r.deps.cfg.InitialTimeout || time.Now().Before(r.Next) ||
+		ctx.Err() != nil {
 		return
 	}
 	r.off = true
@@ -89,10 +96,12 @@ func (r *renewal) renew(ctx context.Context, isDue bool) {
 	log := r.deps.log.WithField("record", string(text))
 	if err == nil {
 		log.Warn("nothing answers: ending the sandbox, kubelet makes a new one")
-		err = r.endSandbox()
-	}
-	if err == nil && sleep(ctx, 10*time.Second) {
-		err = errors.New("the pause process goes on after SIGTERM")
+		if err = r.endSandbox(); err == nil && sleep(ctx, 10*time.Second) {
+			err = errors.New("the pause process goes on after SIGTERM")
+		}
+		if err != nil {
+			r.forget() // the next agent is in the same sandbox
+		}
 	}
 	if err != nil {
 		r.deps.metrics.Failure("sandbox")

@@ -184,6 +184,7 @@ func TestRefusedRenewal(t *testing.T) {
 				log, _ := p.stderr.read()
 				assert.Equal(t, 1, strings.Count(log, message))
 				assert.LessOrEqual(t, len(pod.renewed), 1)
+				assert.NoFileExists(t, pod.file, "the next agent is in the same sandbox")
 				assert.Contains(t, scrape(p), `node_check_failures_total{check="sandbox",node="node1"} 1`)
 				pod.silent.Store(false)
 				after(longestRound)
@@ -273,8 +274,8 @@ func TestRenewalWithRechecks(t *testing.T) {
 		do      func(*pod)
 		renewed int
 	}{
-		"nothing answers":               {func(*pod) { after(10 * time.Minute) }, 1},
-		"two rounds fail":               {func(*pod) { after(110 * time.Second) }, 0},
+		"nothing answers":               {func(*pod) { after(initialTimeout + 4*time.Minute) }, 1},
+		"for less than INITIAL_TIMEOUT": {func(*pod) { after(initialTimeout) }, 0},
 		"only the API server is silent": {func(p *pod) { p.answers.Store(true); after(10 * time.Minute) }, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -296,6 +297,38 @@ func TestRenewalWithRechecks(t *testing.T) {
 					p.entry("node is already verified")
 				}
 				assert.Equal(t, untainted, api.taints())
+				p.stop()
+				p.wait()
+			})
+		})
+	}
+}
+
+// What renewed a sandbox once says nothing of a later silence: INITIAL_TIMEOUT begins again, also for an agent that was restarted.
+func TestRecordEndsWithTheSilence(t *testing.T) {
+	for name, test := range map[string]struct {
+		args  []string
+		setUp func(*fakeAPI)
+		first time.Duration
+	}{
+		"released":  {nil, func(*fakeAPI) {}, initialTimeout},
+		"recovered": {[]string{"--recheck-interval=1m"}, func(api *fakeAPI) { api.edit(setReleased) }, initialTimeout},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				test.setUp(api)
+				pod := newPod(t, api)
+				if test.args != nil { // the silence begins later
+					pod.silent.Store(false)
+					time.AfterFunc(10*time.Minute, func() { pod.silent.Store(true) })
+				}
+				pod.start(test.args...).wait()
+				require.Len(t, pod.renewed, 1)
+				assert.FileExists(t, pod.file)
+				pod.silent.Store(false)
+				p := pod.start(test.args...)
+				after(6 * time.Minute)
+				assert.NoFileExists(t, pod.file)
 				p.stop()
 				p.wait()
 			})

@@ -80,31 +80,27 @@ func (p parts) add(ctx context.Context, leave func()) error {
 	group := &controlgroup.Group{Log: p.log}
 	actor := breaker.Actor{Plan: p.loop.Last, ControlGroup: group.State, Now: time.Now,
 		Events: p.GetEventRecorder(recorder), Log: p.log}
-	tainter := p.tainter(actor)
+	first := actor // of the parts: it alone hands the Lease over
+	first.HandOver = &breaker.HandOver{Client: live, Namespace: p.cfg.PodNamespace,
+		Replicas: componentLabels(p.template, "controller"), Leave: leave, Log: p.log}
 	if !p.loop.Settings.Workers {
-		err = p.Add(p.renewer(actor, live))
+		err, first = p.Add(p.renewer(first, live)), actor
+	}
+	if remediates {
+		err = errors.Join(err, p.Add(p.remediator(first, live)))
 	}
 	if remediates || !p.loop.Settings.Workers {
 		group.Checks, group.Runner = checklist.ForAnotherProcess(p.cfg.Config, p.environment)
-		handOver := &breaker.HandOver{Client: live, Namespace: p.cfg.PodNamespace,
-			Replicas: componentLabels(p.template, "controller"), Leave: leave, Log: p.log}
-		if remediates {
-			remediator := p.remediator(actor, live)
-			remediator.HandOver = handOver
-			err = errors.Join(err, p.Add(remediator))
-		} else if p.cfg.Retaint {
-			tainter.HandOver = handOver
-		}
 		err = errors.Join(err, p.Add(group))
 	}
-	return errors.Join(err, p.Add(tainter)) // re-taint may have been switched on before
+	return errors.Join(err, p.Add(p.tainter(actor))) // re-taint may have been switched on before
 }
 
 // renewer gives agents whose own sandbox may be broken a fresh one.
 func (p parts) renewer(actor breaker.Actor, live client.Client) *renewal.Renewer {
 	actor.Timeout = p.cfg.CheckTimeout
 	return &renewal.Renewer{Actor: actor, Client: live,
-		Settings: breaker.Settings{Fleet: p.loop.Settings, ControlGroupFor: controlgroup.Interval}}
+		Settings: breaker.Settings{Fleet: p.loop.Settings, NodeName: p.cfg.NodeName, ControlGroupFor: controlgroup.Interval}}
 }
 
 // remediator replaces nodes that are never verified.

@@ -41,7 +41,8 @@ func TestRenewSandbox(t *testing.T) {
 func TestRenewSandboxOfAReleasedNode(t *testing.T) {
 	s := start(t)
 	s.Undo(func(ctx context.Context) error { return s.Cluster.Deploy(ctx) }) // the agents leave
-	s.Deploy(append(slices.Clone(quick), "config.renewSandbox=true", "config.recheckInterval=10s", "config.failureThreshold=2")...)
+	s.Deploy(append(slices.Clone(quick), "config.renewSandbox=true", "config.recheckInterval=10s", "config.failureThreshold=2",
+		"config.initialTimeout=15s")...)
 	pod := s.AgentPod(node)
 	s.AwaitLog(pod, harness.Says(harness.MsgAlreadyVerified))
 	s.Script("enter-pod", pod.Namespace, pod.Name, "ip", "route", "del", "default")

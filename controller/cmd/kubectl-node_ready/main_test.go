@@ -154,7 +154,7 @@ func TestDoctor(t *testing.T) {
 	assert.Equal(t, exitError, code, "there is no DNS Service")
 	assert.Empty(t, stderr)
 	assert.Contains(t, stdout, "TRAP  dns-behind-gate       there is no Service kube-system/kube-dns")
-	code, stdout, _ = c.run("doctor", "--skip", "dns-behind-gate,rights,policy")
+	code, stdout, _ = c.run("doctor", "--skip", "dns-behind-gate,policy")
 	assert.Equal(t, exitOK, code, stdout)
 }
 
@@ -164,10 +164,10 @@ func TestDoctorGateAll(t *testing.T) {
 	c := newCluster(t, &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Selector: meta.Labels}}, &corev1.Pod{ObjectMeta: meta},
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "plain"}, Status: corev1.NodeStatus{
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}})
-	code, stdout, _ := c.run("doctor", "--skip", "rights,policy")
+	code, stdout, _ := c.run("doctor", "--skip", "policy")
 	assert.Equal(t, exitOK, code, stdout)
 	assert.Regexp(t, "(?m)^WARN  dns-behind-gate ", stdout)
-	code, stdout, _ = c.run("doctor", "--skip", "rights,policy", "--gate-all")
+	code, stdout, _ = c.run("doctor", "--skip", "policy", "--gate-all")
 	assert.Equal(t, exitError, code)
 	assert.Regexp(t, "(?m)^TRAP  dns-behind-gate ", stdout)
 }

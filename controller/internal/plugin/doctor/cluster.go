@@ -38,7 +38,6 @@ type Cluster struct {
 	Namespace Read[*corev1.Namespace] // of the release
 	Webhooks  Read[[]Webhook]
 
-	Rights   Read[[]Right]
 	Policies Read[[]admissionv1.ValidatingAdmissionPolicy]
 	Bindings Read[[]admissionv1.ValidatingAdmissionPolicyBinding]
 
@@ -65,10 +64,4 @@ type Webhook struct {
 	Configuration string
 	Webhook       admissionv1.ValidatingWebhook // the fields that both kinds have
 	Backend       Read[Backend]
-}
-
-// Right is one that an account of the release needs.
-type Right struct {
-	Account, Verb, Resource, Namespace string
-	Allowed                            bool
 }

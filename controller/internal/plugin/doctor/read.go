@@ -12,7 +12,6 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -29,8 +28,7 @@ import (
 
 // Reader reads a cluster. What it may not read is an error of that part only.
 type Reader struct {
-	// Client creates nothing but SubjectAccessReviews, which the API server answers and does not store.
-	Client client.Client
+	Client client.Reader
 	// Kubelet returns the configuration of a node's kubelet: {"kubeletconfig": ...}.
 	Kubelet func(ctx context.Context, node string) ([]byte, error)
 }
@@ -63,9 +61,6 @@ func (r Reader) Read(ctx context.Context, of release.Release) Cluster {
 	c.Domain = r.domain(ctx, c.Nodes.Value)
 	c.NodePools = r.nodePools(ctx)
 	c.Webhooks = r.webhooks(ctx)
-	if !of.NotInstalled {
-		c.Rights = r.rights(ctx, of)
-	}
 	c.Policies = list[admissionv1.ValidatingAdmissionPolicy](ctx, r.Client,
 		new(admissionv1.ValidatingAdmissionPolicyList), of.Labels())
 	adding := list[admissionv1.MutatingAdmissionPolicy](ctx, r.Client, new(admissionv1.MutatingAdmissionPolicyList), of.Labels())
@@ -226,27 +221,5 @@ func (r Reader) webhooks(ctx context.Context) Read[[]Webhook] {
 			found[i].Backend = backends[key]
 		}
 		return found, nil
-	})
-}
-
-// rights asks the API server what the accounts of the release may do.
-func (r Reader) rights(ctx context.Context, of release.Release) Read[[]Right] {
-	return read(func() ([]Right, error) {
-		needed := NeededRights(of)
-		for i, right := range needed {
-			resource, group, _ := strings.Cut(right.Resource, ".")
-			resource, subresource, _ := strings.Cut(resource, "/")
-			review := authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-				User:   "system:serviceaccount:" + of.Namespace + ":" + right.Account,
-				Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + of.Namespace, "system:authenticated"},
-				ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: right.Verb, Group: group, Resource: resource,
-					Subresource: subresource, Namespace: right.Namespace},
-			}}
-			if err := r.Client.Create(ctx, &review); err != nil {
-				return nil, err
-			}
-			needed[i].Allowed = review.Status.Allowed
-		}
-		return needed, nil
 	})
 }

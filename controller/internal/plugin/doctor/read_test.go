@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -55,14 +54,6 @@ func newReader(t *testing.T, refuse func(resource string) error, objects ...clie
 					return err
 				}
 				return c.Get(ctx, key, object, options...)
-			},
-			Create: func(_ context.Context, _ client.WithWatch, object client.Object, _ ...client.CreateOption) error {
-				review, ok := object.(*authorizationv1.SubjectAccessReview)
-				require.True(t, ok, "the doctor writes nothing")
-				asked := review.Spec.ResourceAttributes
-				assert.Equal(t, "system:serviceaccount:kube-system:kube-node-ready", review.Spec.User)
-				review.Status.Allowed = asked.Verb != "list" || asked.Group == "discovery.k8s.io"
-				return refuse("SubjectAccessReview")
 			},
 		}),
 	}
@@ -124,7 +115,6 @@ func TestReadWithFewRights(t *testing.T) {
 		"NodePool":                         {"karpenter"},
 		"Deployment":                       {"cluster-autoscaler"},
 		"nodes/proxy":                      nil, // the Corefile says it too
-		"SubjectAccessReview":              {"rights"},
 		"ValidatingAdmissionPolicy":        {"policy"},
 		"ValidatingAdmissionPolicyBinding": {"policy"},
 		"MutatingWebhookConfiguration":     {"webhooks"},
@@ -157,19 +147,13 @@ func TestReadBeforeTheInstallation(t *testing.T) {
 	of := clean(t).Release
 	of.NotInstalled, of.Namespace = true, "not-there-yet"
 	objects := slices.DeleteFunc(stored(t), func(o client.Object) bool { return o.GetName() == "new" }) // the gated node
-	refuse := func(resource string) error {
-		if resource == "SubjectAccessReview" {
-			return errors.New("there are no accounts to ask for")
-		}
-		return nil
-	}
-	c := newReader(t, refuse, objects...).Read(t.Context(), of)
+	c := newReader(t, func(string) error { return nil }, objects...).Read(t.Context(), of)
 	hook := &c.Webhooks.Value[0].Webhook
 	hook.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "not-there-yet"}}
 	var out strings.Builder
 	assert.Zero(t, Report(&out, c, nil), out.String())
-	for _, trap := range []string{"failed-taint", "rights", "policy"} {
+	for _, trap := range []string{"failed-taint", "policy"} {
 		assert.Regexp(t, "(?m)^SKIP  "+trap+" +not checked: not installed yet$", out.String())
 	}
-	assert.Equal(t, 3, strings.Count(out.String(), "SKIP"), out.String())
+	assert.Equal(t, 2, strings.Count(out.String(), "SKIP"), out.String())
 }

@@ -84,7 +84,6 @@ func clean(t *testing.T, change ...func(*config.Config)) *Cluster {
 	request.Blocks = request.WaitsFor(cfg.WaitForTaints)
 	c := &Cluster{Release: release.Release{
 		Name: "kube-node-ready", Namespace: "kube-system", Fullname: "kube-node-ready", Agent: cfg, Template: template,
-		AgentAccount: "kube-node-ready",
 		Settings:     fleet.Settings{Rules: fleet.NewRules(template, request), Request: request, ConditionType: cfg.ConditionType},
 	}}
 	c.Nodes.Value = []corev1.Node{releasedNode("old"), readyNode("new", taint(startup, corev1.TaintEffectNoSchedule))}
@@ -96,10 +95,6 @@ func clean(t *testing.T, change ...func(*config.Config)) *Cluster {
 	c.AutoscalerStatus.Absent = true
 	c.Namespace.Value = &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system", Labels: map[string]string{"kubernetes.io/metadata.name": "kube-system"}}}
 	c.Webhooks.Value = []Webhook{webhook("tolerating", "hook", podOn("old", tolerate(startup, failed)...))}
-	for _, right := range NeededRights(c.Release) {
-		right.Allowed = true
-		c.Rights.Value = append(c.Rights.Value, right)
-	}
 	c.Policies.Value = []admissionv1.ValidatingAdmissionPolicy{{ObjectMeta: metav1.ObjectMeta{Name: "kube-node-ready"}}}
 	c.Bindings.Value = []admissionv1.ValidatingAdmissionPolicyBinding{{Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: "kube-node-ready"}}}
 	return c
@@ -240,8 +235,6 @@ func TestTraps(t *testing.T) {
 					Rule: admissionv1.Rule{APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"nodes"}}}
 			}},
 
-		"a right is missing": {trap: "rights", text: "kube-system/kube-node-ready may not list endpointslices.discovery.k8s.io in the namespace kube-system", remedy: "helm upgrade",
-			change: func(c *Cluster) { c.Rights.Value[slices.IndexFunc(c.Rights.Value, isSlices)].Allowed = false }},
 		"no policy":  {trap: "policy", text: "the agent's token may patch any node", change: func(c *Cluster) { c.Policies.Value = nil }},
 		"no binding": {trap: "policy", text: "has no binding", change: func(c *Cluster) { c.Bindings.Value = nil }},
 	} {
@@ -262,8 +255,6 @@ func TestTraps(t *testing.T) {
 		})
 	}
 }
-
-func isSlices(right Right) bool { return strings.HasPrefix(right.Resource, "endpointslices") }
 
 // What looks like a trap and is none.
 func TestNoTrap(t *testing.T) {
@@ -421,7 +412,7 @@ func TestUnchecked(t *testing.T) {
 	no := errors.New("forbidden to you")
 	c.Nodes.Err, c.Agents.Err, c.DNS.Err, c.Corefile.Err, c.Domain.Err, c.NodePools.Err = no, no, no, no, no, no
 	c.Nodes.Value, c.NodePools.Value = nil, nil
-	c.Deployments.Err, c.Webhooks.Err, c.Rights.Err, c.Policies.Err = no, no, no, no
+	c.Deployments.Err, c.Webhooks.Err, c.Policies.Err = no, no, no
 	c.Corefile.Value = ""
 	var out strings.Builder
 	assert.Zero(t, Report(&out, *c, []string{"policy", "settings", "no-release"}))
@@ -430,7 +421,7 @@ func TestUnchecked(t *testing.T) {
 		assert.True(t, strings.Contains(line, "forbidden to you") || strings.Contains(line, "--skip"), line)
 	}
 	assert.Contains(t, out.String(), "not checked: --skip")
-	require.NoError(t, CheckNames([]string{"policy", "rights"}))
+	require.NoError(t, CheckNames([]string{"policy", "webhooks"}))
 	require.ErrorContains(t, CheckNames([]string{"polcy"}), "must be one of settings, no-release, dns-behind-gate, ")
 }
 

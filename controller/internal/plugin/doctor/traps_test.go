@@ -84,7 +84,7 @@ func clean(t *testing.T, change ...func(*config.Config)) *Cluster {
 	request.Blocks = request.WaitsFor(cfg.WaitForTaints)
 	c := &Cluster{Release: release.Release{
 		Name: "kube-node-ready", Namespace: "kube-system", Fullname: "kube-node-ready", Agent: cfg, Template: template,
-		Settings:     fleet.Settings{Rules: fleet.NewRules(template, request), Request: request, ConditionType: cfg.ConditionType},
+		Settings: fleet.Settings{Rules: fleet.NewRules(template, request), Request: request, ConditionType: cfg.ConditionType},
 	}}
 	c.Nodes.Value = []corev1.Node{releasedNode("old"), readyNode("new", taint(startup, corev1.TaintEffectNoSchedule))}
 	c.Agents.Value = []corev1.Pod{podOn("new")}

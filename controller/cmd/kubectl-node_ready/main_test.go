@@ -2,8 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -49,8 +47,7 @@ func newCluster(t *testing.T, nodes ...client.Object) cluster {
 }
 
 func (c cluster) connect(options) (access, error) {
-	return access{Client: c, Node: func(name string) nodepatch.NodeAPI { return fakenode.API{Client: c, Name: name} },
-		Kubelet: func(context.Context, string) ([]byte, error) { return nil, errors.New("no kubelet") }}, nil
+	return access{Client: c, Node: func(name string) nodepatch.NodeAPI { return fakenode.API{Client: c, Name: name} }}, nil
 }
 
 func (c cluster) run(args ...string) (code int, stdout, stderr string) {
@@ -192,9 +189,6 @@ func TestConnect(t *testing.T) {
 	r := <-seen
 	assert.Equal(t, "/api/v1/nodes/n", r.URL.Path)
 	assert.Equal(t, "kubectl-node_ready/dev", r.UserAgent())
-	_, err = found.Kubelet(t.Context(), "n")
-	require.Error(t, err)
-	assert.Equal(t, "/api/v1/nodes/n/proxy/configz", (<-seen).URL.Path)
 
 	o.overrides.CurrentContext = "other"
 	_, err = connect(o)

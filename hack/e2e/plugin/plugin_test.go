@@ -125,7 +125,7 @@ func TestDoctor(t *testing.T) {
 	s.Equal(1, code)
 	for _, line := range []string{
 		`dns-behind-gate +no pod of kube-system/kube-dns tolerates node-ready/failed,`,
-		`cluster-domain +kubernetes\.default\.svc\.example\.local is .* domain is cluster\.local \(kubelet\)`,
+		`cluster-domain +kubernetes\.default\.svc\.example\.local is .* domain is cluster\.local \(the Corefile\)`,
 		`karpenter +the NodePool e2e-plugin has node-ready/unverified under taints`,
 		`foreign-taints +the node ghost-foreign .* example\.com/dedicated`,
 		`labelled-and-tainted +the node ghost-labelled `,

@@ -26,7 +26,6 @@ type Cluster struct {
 
 	DNS      Read[Backend] // of config.dnsService
 	Corefile Read[string]
-	Domain   Read[string] // the cluster's DNS domain, as a kubelet has it
 
 	NodePools   Read[[]NodePool]
 	Deployments Read[[]appsv1.Deployment]

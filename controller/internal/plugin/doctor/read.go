@@ -3,12 +3,10 @@ package doctor
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -22,15 +20,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
 )
 
 // Reader reads a cluster. What it may not read is an error of that part only.
 type Reader struct {
 	Client client.Reader
-	// Kubelet returns the configuration of a node's kubelet: {"kubeletconfig": ...}.
-	Kubelet func(ctx context.Context, node string) ([]byte, error)
 }
 
 // Read reads what the traps look at.
@@ -58,7 +53,6 @@ func (r Reader) Read(ctx context.Context, of release.Release) Cluster {
 		c.DNS = r.backend(ctx, namespace, name)
 		c.Corefile = r.corefile(ctx, namespace, c.DNS.Value.Pods)
 	}
-	c.Domain = r.domain(ctx, c.Nodes.Value)
 	c.NodePools = r.nodePools(ctx)
 	c.Webhooks = r.webhooks(ctx)
 	c.Policies = list[admissionv1.ValidatingAdmissionPolicy](ctx, r.Client,
@@ -137,32 +131,6 @@ func (r Reader) corefile(ctx context.Context, namespace string, pods []corev1.Po
 			failures = errors.Join(failures, client.IgnoreNotFound(err))
 		}
 		return "", cmp.Or(failures, errors.New("there is no ConfigMap with a Corefile in the namespace "+namespace))
-	})
-}
-
-// domain asks up to three kubelets of ready nodes for the cluster's domain.
-func (r Reader) domain(ctx context.Context, nodes []corev1.Node) Read[string] {
-	return read(func() (string, error) {
-		ready := slices.DeleteFunc(slices.Clone(nodes), func(node corev1.Node) bool { return !fleet.IsNodeReady(&node) })
-		err := errors.New("no node is ready")
-		for _, node := range ready[:min(3, len(ready))] {
-			limited, cancel := context.WithTimeout(ctx, 5*time.Second)
-			var text []byte
-			text, err = r.Kubelet(limited, node.Name)
-			cancel()
-			var answer struct {
-				Config struct {
-					ClusterDomain string `json:"clusterDomain"`
-				} `json:"kubeletconfig"`
-			}
-			if err == nil {
-				err = json.Unmarshal(text, &answer)
-			}
-			if err == nil {
-				return strings.Trim(answer.Config.ClusterDomain, "."), nil
-			}
-		}
-		return "", errors.New("configuration of kubelet: " + err.Error()) // not wrapped: a 404 does not mean that it is absent
 	})
 }
 

@@ -36,12 +36,6 @@ func newReader(t *testing.T, refuse func(resource string) error, objects ...clie
 		return strings.TrimSuffix(found.Kind, "List")
 	}
 	return Reader{
-		Kubelet: func(_ context.Context, node string) ([]byte, error) {
-			if err := refuse("nodes/proxy"); err != nil || node != "old" {
-				return nil, errors.Join(err, errors.New(node))
-			}
-			return []byte(`{"kubeletconfig":{"clusterDomain":"cluster.local."}}`), nil
-		},
 		Client: interceptor.NewClient(inner, interceptor.Funcs{
 			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 				if err := refuse(kind(list)); err != nil {
@@ -99,7 +93,6 @@ func TestReadACleanCluster(t *testing.T) {
 	assert.Len(t, c.Agents.Value, 1)
 	assert.Len(t, c.DNS.Value.Pods, 1)
 	assert.Contains(t, c.Corefile.Value, "forward")
-	assert.Equal(t, "cluster.local", c.Domain.Value)
 	assert.Equal(t, []NodePool{{Name: "gated", StartupTaints: []corev1.Taint{{Key: startup, Effect: corev1.TaintEffectNoSchedule}}}}, c.NodePools.Value)
 	assert.Len(t, c.Webhooks.Value, 2)
 	var out strings.Builder
@@ -110,15 +103,14 @@ func TestReadACleanCluster(t *testing.T) {
 // Each kind that somebody may not read leaves the other checks alone.
 func TestReadWithFewRights(t *testing.T) {
 	for resource, skipped := range map[string][]string{
-		"Pod":                              {"dns-behind-gate", "labelled-and-tainted", "excluded-and-tainted", "failed-taint", "webhooks"},
+		"Pod":                              {"dns-behind-gate", "cluster-domain", "labelled-and-tainted", "excluded-and-tainted", "failed-taint", "webhooks"},
 		"Namespace":                        {"webhooks"},
 		"NodePool":                         {"karpenter"},
 		"Deployment":                       {"cluster-autoscaler"},
-		"nodes/proxy":                      nil, // the Corefile says it too
 		"ValidatingAdmissionPolicy":        {"policy"},
 		"ValidatingAdmissionPolicyBinding": {"policy"},
 		"MutatingWebhookConfiguration":     {"webhooks"},
-		"ConfigMap":                        {"cluster-autoscaler"},
+		"ConfigMap":                        {"cluster-domain", "cluster-autoscaler"},
 		"Node":                             {"dns-behind-gate", "external-names", "foreign-taints", "labelled-and-tainted", "excluded-and-tainted", "failed-taint", "webhooks"},
 	} {
 		t.Run(resource, func(t *testing.T) {

@@ -90,7 +90,6 @@ func clean(t *testing.T, change ...func(*config.Config)) *Cluster {
 	c.Agents.Value = []corev1.Pod{podOn("new")}
 	c.DNS.Value = Backend{Pods: []corev1.Pod{podOn("old", tolerate(startup, failed)...)}}
 	c.Corefile.Value = ".:53 {\n  errors\n  kubernetes cluster.local in-addr.arpa {\n    pods insecure\n  }\n  forward . /etc/resolv.conf\n}\n"
-	c.Domain.Value = "cluster.local"
 	c.NodePools.Value = []NodePool{{Name: "gated", StartupTaints: []corev1.Taint{taint(startup, corev1.TaintEffectNoSchedule)}}}
 	c.AutoscalerStatus.Absent = true
 	c.Namespace.Value = &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system", Labels: map[string]string{"kubernetes.io/metadata.name": "kube-system"}}}
@@ -166,9 +165,8 @@ func TestTraps(t *testing.T) {
 				c.Corefile.Value = "cluster.local:53 {\n  kubernetes cluster.local\n  forward . 192.0.2.1\n}\n"
 			}},
 
-		"another domain, by kubelet": {trap: "cluster-domain", text: "the cluster's domain is corp.example (kubelet)", remedy: "kubernetes.default.svc.corp.example,google.com",
+		"another domain": {trap: "cluster-domain", text: "the cluster's domain is corp.example (the Corefile)", remedy: "kubernetes.default.svc.corp.example,google.com",
 			change: func(c *Cluster) {
-				c.Domain.Value = "corp.example"
 				c.Corefile.Value = strings.ReplaceAll(c.Corefile.Value, "cluster.local", "corp.example")
 			}},
 		"a zone below the cluster's": {trap: "cluster-domain", text: "kubernetes.default.svc.prod.cluster.local is in config.dnsTestDomains",
@@ -179,9 +177,8 @@ func TestTraps(t *testing.T) {
 				addName(c, "kubernetes.default.svc.prod.cluster.local")
 				c.Corefile.Value = "cluster.local:53 {\n  kubernetes {\n    pods insecure\n  }\n}\n.:53 {\n  forward . 192.0.2.1\n}\n"
 			}},
-		"another domain, by the Corefile": {trap: "cluster-domain", text: "the cluster's domain is corp.example (the Corefile)",
+		"another domain, behind a snippet": {trap: "cluster-domain", text: "the cluster's domain is corp.example (the Corefile)",
 			change: func(c *Cluster) {
-				c.Domain = Read[string]{Err: errors.New("forbidden")}
 				c.Corefile.Value = "(snippet) {\n  errors\n}\n.:53 { # all\n  kubernetes corp.example in-addr.arpa {\n  }\n  forward . 192.0.2.1\n}\n"
 			}},
 
@@ -285,7 +282,6 @@ func TestNoTrap(t *testing.T) {
 		"names of the cluster": {trap: "external-names", config: func(cfg *config.Config) {
 			cfg.DNSTestDomains = []string{"kubernetes.default", "kubernetes.default.svc", "host.corp.example", "host.corp.example."}
 		}, change: func(c *Cluster) {
-			c.Domain = Read[string]{Err: errors.New("forbidden")}
 			c.Corefile.Value = "corp.example:53 {\n  kubernetes corp.example\n}\n"
 		}},
 		"a taint that keeps no pod away": {trap: "dns-behind-gate", config: func(cfg *config.Config) { cfg.TaintEffect = "PreferNoSchedule" },
@@ -294,7 +290,6 @@ func TestNoTrap(t *testing.T) {
 			cfg.DNSTestDomains = append(cfg.DNSTestDomains, "api.svc.example.com")
 		}, change: func(*Cluster) {}},
 		"a second domain of the plugin kubernetes": {trap: "cluster-domain", change: func(c *Cluster) {
-			c.Domain.Value = "corp.example"
 			c.Corefile.Value = ".:53 {\n  kubernetes corp.example cluster.local {\n  }\n  forward . 192.0.2.1\n}\n"
 		}},
 		"a server of another cluster": {trap: "cluster-domain", config: func(cfg *config.Config) {
@@ -303,7 +298,6 @@ func TestNoTrap(t *testing.T) {
 			c.Corefile.Value += "svc.clusterset.local:53 {\n  multicluster clusterset.LOCAL\n}\nC.example:53 {\n  kubernetes\n}\n"
 		}},
 		"the cluster's domain in another case": {trap: "cluster-domain", change: func(c *Cluster) {
-			c.Domain.Value = "Corp.Example"
 			c.Release.Agent.DNSTestDomains = []string{"kubernetes.default.svc.corp.example", "kubernetes.default.SVC.CORP.example."}
 			c.Corefile.Value = ".:53 {\n  kubernetes corp.EXAMPLE\n}\n"
 		}},
@@ -410,7 +404,7 @@ func hook(c *Cluster) *admissionv1.ValidatingWebhook {
 func TestUnchecked(t *testing.T) {
 	c := clean(t)
 	no := errors.New("forbidden to you")
-	c.Nodes.Err, c.Agents.Err, c.DNS.Err, c.Corefile.Err, c.Domain.Err, c.NodePools.Err = no, no, no, no, no, no
+	c.Nodes.Err, c.Agents.Err, c.DNS.Err, c.Corefile.Err, c.NodePools.Err = no, no, no, no, no
 	c.Nodes.Value, c.NodePools.Value = nil, nil
 	c.Deployments.Err, c.Webhooks.Err, c.Policies.Err = no, no, no
 	c.Corefile.Value = ""
@@ -520,8 +514,7 @@ func TestRemedyForTheClusterDomain(t *testing.T) {
 	c := clean(t, func(cfg *config.Config) {
 		cfg.DNSTestDomains = []string{"db-0.db.prod.svc.cluster.local.", "api.svc.example.com", "kubernetes.default.svc", "10.0.0.2"}
 	})
-	c.Domain = Read[string]{Value: "corp.example"}
-	c.Corefile.Value = ""
+	c.Corefile.Value = ".:53 {\n  kubernetes corp.example\n  forward . 192.0.2.1\n}\n"
 	found := set(t, c, "cluster-domain")
 	require.Len(t, found.Findings, 1)
 	assert.Contains(t, found.Findings[0].Text, "db-0.db.prod.svc.cluster.local. is in config.dnsTestDomains")

@@ -69,7 +69,7 @@ func again[T any](ctx context.Context, f func(context.Context) (T, error)) (answ
 // dial connects to a TCP address.
 func dial(ctx context.Context, address string) (net.Conn, error) {
 	conn, err := again(ctx, func(ctx context.Context) (net.Conn, error) {
-		return (&net.Dialer{KeepAlive: 30 * time.Second}).DialContext(ctx, "tcp", address)
+		return (&net.Dialer{KeepAlive: 30 * time.Second, Control: repeatOnce}).DialContext(ctx, "tcp", address)
 	})
 	if err != nil {
 		err = signed{err, accepts(address)}

@@ -85,10 +85,7 @@ func First(pod *corev1.Pod) string {
 
 // FailingFor returns how long the node had failed when the worker was created: a new leader finds the same.
 func FailingFor(pod *corev1.Pod) time.Duration {
-	first, err := time.Parse(time.RFC3339, First(pod))
-	if err != nil {
-		return 0
-	}
+	first, _ := time.Parse(time.RFC3339, First(pod)) // what is no time is long ago
 	return pod.CreationTimestamp.Sub(first)
 }
 

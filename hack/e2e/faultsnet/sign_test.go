@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
@@ -29,9 +30,15 @@ func TestFaultLyingSign(t *testing.T) {
 		s.keepsSchedule(s.agent(patient("DNS_TEST_DOMAINS", "large.fault"), resolver), "dns")
 		s.recovers(s.Repair)
 	})
-	fault(t, "a sign that lies: target accepts connections and speaks no TLS", outcome, func(s *suite) {
-		s.keepsSchedule(s.agent(patient("NETWORK_TARGETS", "https://"+s.Target()+":80/"), nil), "network")
-		s.row.Round()
+	// One connection a second gets through. An attempt makes two at once, so one of them fails; a sign makes the one that failed.
+	fault(t, "a sign that lies: one connection a second to two targets gets through", outcome, func(s *suite) {
+		service := s.Target()
+		pod, err := s.Kube.CoreV1().Pods("default").Get(s.Ctx, "e2e-target", metav1.GetOptions{})
+		s.NoError(err)
+		out, _ := s.directions()
+		s.Break(out + "ip daddr { " + service + ", " + pod.Status.PodIP + " } tcp flags syn / syn,ack limit rate over 1/second burst 1 packets drop")
+		s.keepsSchedule(s.agent(patient("NETWORK_TARGETS", service+":80,"+pod.Status.PodIP+":8080"), nil), "network")
+		s.recovers(s.Repair)
 	})
 }
 

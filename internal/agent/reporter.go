@@ -74,12 +74,10 @@ func newReporter(d *deps) *reporter {
 func (r *reporter) begin(parent context.Context) (ctx context.Context, end func()) {
 	r.start = r.renewal.begin(cmp.Or(r.renewal.Start, time.Now()))
 	// In a renewed sandbox it may have passed: a round comes before the report.
-	timer := time.NewTimer(max(time.Until(r.start.Add(r.cfg.InitialTimeout)), min(r.cfg.InitialTimeout, retryReport)))
-	r.timeout = timer.C
+	r.timeout = time.After(max(time.Until(r.start.Add(r.cfg.InitialTimeout)), min(r.cfg.InitialTimeout, retryReport)))
 	ctx, r.stop = context.WithCancel(parent)
 	return ctx, func() {
 		r.stop()
-		timer.Stop()
 		r.metrics.TimedOut(false)
 	}
 }

@@ -65,10 +65,10 @@ func TestLeftoversAreTriedAgain(t *testing.T) {
 			}
 			return errors.New("away")
 		}
-		lists := 0
+		var lists atomic.Int32
 		counted := interceptor.NewClient(c.Client.(cached).Client.(client.WithWatch), interceptor.Funcs{
 			List: func(ctx context.Context, api client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
-				lists++
+				lists.Add(1)
 				return api.List(ctx, list, options...)
 			}})
 		l := &Leftovers{Reader: counted, Writer: c.Client, Namespace: "system", Timeout: time.Second, Log: slog.New(slog.DiscardHandler),
@@ -82,7 +82,7 @@ func TestLeftoversAreTriedAgain(t *testing.T) {
 		time.Sleep(11 * time.Second)
 		assert.Empty(t, c.pods())
 		time.Sleep(time.Hour)
-		assert.LessOrEqual(t, lists, 2+6, "each list reads the pods from the API server")
+		assert.LessOrEqual(t, lists.Load(), int32(2+6), "each list reads the pods from the API server")
 		stop()
 		require.NoError(t, <-ended)
 	})

@@ -16,8 +16,8 @@ const (
 	countsFor = 2 * time.Minute
 	// betweenRounds is the time from the start of a worker that fails to its successor, at least.
 	betweenRounds = 3 * time.Second
-	// firstRetry is the wait after a failed round once INITIAL_TIMEOUT has passed, and always after a crash. Then it is as long as the node
-	// has failed since, up to longestRetry, and at most 30 s after a third attempt of any node, or a later one, has passed.
+	// firstRetry is the wait after a failed round once INITIAL_TIMEOUT has passed, and always after a crash. Then it is as long as
+	// the node has failed since, up to longestRetry, and at most 30 s after a third attempt of any node, or a later one, has passed.
 	firstRetry   = 30 * time.Second
 	longestRetry = 8 * time.Minute
 	// afterInterruption is the wait after a worker that kubelet has refused or evicted: that says nothing about the node's network.

@@ -22,8 +22,8 @@ import (
 const (
 	// nodeIndex is the cache's index of workers by the name of their node.
 	nodeIndex = "node"
-	// atOnce is how many nodes are looked at together. Each look waits for its requests: with 10, and an API server that takes half a
-	// second for one, six nodes a second are released.
+	// atOnce is how many nodes are looked at together. Each look waits for its requests: with 10, and an API server that takes half
+	// a second for one, six nodes a second are released.
 	atOnce = 50
 	// firstError and longestError are the waits after an error, which double.
 	firstError   = 100 * time.Millisecond

@@ -130,7 +130,7 @@ func TestControllerMayCreateWorkersOnly(t *testing.T) {
 
 // In daemonset mode the controller may delete agents, for a fresh sandbox, and workers that are left, and no other pod.
 func TestControllerMayDeleteAgentsAndWorkersOnly(t *testing.T) {
-	s := &suite{harness.Start(t)}
+	s := start(t)
 	manifests, err := s.Render(s.Ctx, "controller.enabled=true")
 	s.NoError(err)
 	for _, kind := range []string{"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"} {

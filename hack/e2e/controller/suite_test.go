@@ -150,12 +150,6 @@ func (s *suite) awaitNoAgent(node string) {
 	}, "the agent's pod stays on %s", node)
 }
 
-// restartAgent replaces the agent's pod on a node, which would wait before its next round.
-func (s *suite) restartAgent(node string) {
-	s.Helper()
-	s.NoError(s.Kube.CoreV1().Pods(harness.Namespace).Delete(s.Ctx, s.AgentPod(node).Name, metav1.DeleteOptions{}))
-}
-
 // awaitEvent waits for the Event of a node's failure, and asserts that it is the only one that begins with this text.
 func (s *suite) awaitEvent(node, text string) {
 	s.Helper()

@@ -118,7 +118,6 @@ func TestDoctor(t *testing.T) {
 	s.NotContains(out, "SKIP")
 
 	s.Deploy(append(quick, "config.onTimeout=taint", "config.dnsTestDomains={kubernetes.default.svc.example.local}")...)
-	s.Kubectl("", "delete", "clusterrolebinding", harness.Name)
 	s.Kubectl("", "delete", "validatingadmissionpolicybinding", harness.Name)
 	s.Apply(traps)
 	s.nodePool()
@@ -126,13 +125,12 @@ func TestDoctor(t *testing.T) {
 	s.Equal(1, code)
 	for _, line := range []string{
 		`dns-behind-gate +no pod of kube-system/kube-dns tolerates node-ready/failed,`,
-		`cluster-domain +kubernetes\.default\.svc\.example\.local is .* domain is cluster\.local \(kubelet\)`,
+		`cluster-domain +kubernetes\.default\.svc\.example\.local is .* domain is cluster\.local \(the Corefile\)`,
 		`karpenter +the NodePool e2e-plugin has node-ready/unverified under taints`,
 		`foreign-taints +the node ghost-foreign .* example\.com/dedicated`,
 		`labelled-and-tainted +the node ghost-labelled `,
 		`failed-taint +the node ghost-failed `,
 		`webhooks +the webhook e2e-plugin .* no pod of its Service default/e2e-webhook tolerates`,
-		`rights +.* may not patch nodes$`,
 		`policy +.* kube-node-ready has no binding`,
 		`cluster-autoscaler +.*\(Deployment default/cluster-autoscaler\)`,
 	} {
@@ -146,7 +144,6 @@ func TestDoctor(t *testing.T) {
 	out, code = s.plugin("doctor", "--as", "system:serviceaccount:default:e2e-reader")
 	s.Equal(1, code)
 	s.Regexp(`(?m)^TRAP +labelled-and-tainted `, out)
-	s.Regexp(`(?m)^SKIP +rights +not checked: .*forbidden`, out)
 	s.Regexp(`(?m)^SKIP +webhooks +not checked: .*forbidden`, out)
 }
 

@@ -55,17 +55,11 @@ func dnsBehindGate(c Cluster) (r Result) {
 
 // clusterDomain: names under a domain that the cluster does not have never resolve.
 func clusterDomain(c Cluster) (r Result) {
-	domain, source := c.Domain.Value, "kubelet"
-	if c.Domain.Err != nil {
-		domain, source = corefileDomain(c.Corefile.Value), "the Corefile"
-		if domain == "" {
-			return unchecked(fmt.Errorf("the cluster's domain: %w", errors.Join(c.Domain.Err, c.Corefile.Err)))
-		}
-	}
+	domain := corefileDomain(c.Corefile.Value)
 	if domain == "" {
-		return unchecked(errors.New("kubelet has no cluster domain"))
+		return unchecked(errors.New("no Corefile with the plugin kubernetes names the cluster's domain"), c.DNS.Err, c.Corefile.Err)
 	}
-	known := append(kubernetesZones(c.Corefile.Value, "kubernetes", "multicluster"), zoneName(domain))
+	known := kubernetesZones(c.Corefile.Value, "kubernetes", "multicluster")
 	var names, foreign []string
 	for _, name := range c.Release.Agent.DNSTestDomains {
 		service, configured, isService := checks.SplitServiceName(zoneName(name))
@@ -82,9 +76,9 @@ func clusterDomain(c Cluster) (r Result) {
 	}
 	for _, name := range foreign {
 		r.find("--set 'config.dnsTestDomains={"+strings.Join(names, ",")+"}'",
-			"%s is in config.dnsTestDomains, and the cluster's domain is %s (%s)", name, domain, source)
+			"%s is in config.dnsTestDomains, and the cluster's domain is %s (the Corefile)", name, domain)
 	}
-	r.Detail = domain + " (" + source + ")"
+	r.Detail = domain + " (the Corefile)"
 	return r
 }
 
@@ -116,7 +110,7 @@ func externalNames(c Cluster) (r Result) {
 
 // testNames returns the configured names that the cluster's DNS must forward, and the others, at least one.
 func (c Cluster) testNames() (external, inCluster []string) {
-	domain := cmp.Or(c.Domain.Value, corefileDomain(c.Corefile.Value), "cluster.local")
+	domain := cmp.Or(corefileDomain(c.Corefile.Value), "cluster.local")
 	isInCluster := func(name string) bool { // the search list of a pod completes the short ones
 		name = zoneName(name)
 		_, _, isService := checks.SplitServiceName(name)

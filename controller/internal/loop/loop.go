@@ -134,6 +134,6 @@ func (l *Loop) decide(ctx context.Context, seen fleet.Memory) (fleet.Plan, error
 	for uid, of := range l.events {
 		read[uid] = of.list
 	}
-	return l.Settings.Decide(fleet.Objects{Nodes: nodes.Items, Pods: pods.Items, Events: read, Seen: seen, ServerNow: l.ServerTime()},
-		time.Now()), nil
+	objects := fleet.Objects{Nodes: nodes.Items, Pods: pods.Items, Events: read, Seen: seen, ServerNow: l.ServerTime()}
+	return l.Settings.Decide(objects, time.Now()), nil
 }

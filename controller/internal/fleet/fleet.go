@@ -118,8 +118,8 @@ type Status struct {
 	// Renewable means that its agent has had the time to pass, and fails for a reason that the sandbox of its pod can cause; and
 	// another pod would come.
 	Renewable bool
-	// InDoubt means that it fails so since a short time, and no agent that was started since has failed too: nothing is to be done to
-	// the node yet.
+	// InDoubt means that it fails so, not for long, and no agent that was started since has failed too: nothing is to be done to the
+	// node yet.
 	InDoubt bool
 	// EventsWanted means that it would have failed, but only the pod's Events tell why, and they have not been read.
 	EventsWanted bool

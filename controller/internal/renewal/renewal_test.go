@@ -277,6 +277,27 @@ func TestControlGroup(t *testing.T) {
 	assert.Len(t, c.renewed, 1)
 }
 
+// An outage may reach the node first: a round of the control group that began before the failure says nothing. Nor does an old plan.
+func TestWhatIsOldDoesNotCount(t *testing.T) {
+	c := newCluster(t, 1)
+	leader := c.lead()
+	c.after(6*time.Minute, leader)
+	c.fail("DNSFailed")
+	c.group.PassedSince = time.Time{}
+	c.after(10*time.Second, leader)
+	c.group = controlgroup.State{PassedSince: c.now.Add(-time.Hour), Began: c.now.Add(-time.Minute), Ended: c.now}
+	leader.Once(t.Context(), leader.Settings, leader.act)
+	assert.Empty(t, c.renewed, "the round is old")
+	c.group.Began = c.now
+	made := c.now
+	c.now = c.now.Add(time.Minute)
+	leader.Once(t.Context(), leader.Settings, leader.act)
+	assert.Empty(t, c.renewed, "the plan is old")
+	c.now = made
+	leader.Once(t.Context(), leader.Settings, leader.act)
+	assert.Len(t, c.renewed, 1)
+}
+
 func TestDeletionThatIsRefused(t *testing.T) {
 	c := newCluster(t, 2)
 	leader := c.lead()

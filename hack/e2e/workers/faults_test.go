@@ -165,14 +165,13 @@ func (s *suite) failingCheck(node string, part *suite) (rest func()) {
 	}
 }
 
-// awaitSecond waits until a node is verified, and returns its second worker, which made this attempt.
-func (s *suite) awaitSecond(node string, workers *recorder, attempt int) (second *seen) {
+// awaitSecond waits until a node is verified, whose second worker has made this attempt.
+func (s *suite) awaitSecond(node string, workers *recorder, attempt int) {
 	s.Helper()
 	s.awaitRelease(node, workers)
 	all := workers.of(node)
 	s.GreaterOrEqual(len(all), 2)
 	s.Equal(strconv.Itoa(attempt), all[1].Annotations["node-ready/attempt"])
-	return all[1]
 }
 
 // workerKilled kills the container of a worker before it has a verdict. The function that it returns waits until the next attempt

@@ -101,6 +101,30 @@ func TestWhoGetsTheNextSlot(t *testing.T) {
 	assert.Equal(t, []string{"first", "later first", "older retry", "old retry"}, give(&s, now))
 }
 
+// The first third attempt that passes wakes the others, once within half a minute. A second one says nothing.
+func TestWhoWakesTheOthers(t *testing.T) {
+	now := time.Now()
+	s := newSlots(Settings{MaxWorkers: 9})
+	passes := func(attempt int) bool {
+		pod := newWorker(fmt.Sprint(attempt), attempt, running)
+		assert.False(t, s.see(pod, fleet.Running, false, now))
+		return s.see(pod, fleet.Passed, false, now)
+	}
+	assert.False(t, passes(1))
+	assert.False(t, passes(2))
+	assert.Zero(t, s.healed)
+	assert.True(t, passes(3))
+	assert.Equal(t, now, s.healed)
+	now = now.Add(firstRetry - time.Second)
+	assert.False(t, passes(4), "it has just woken them")
+	now = now.Add(time.Second)
+	assert.True(t, passes(4))
+	assert.False(t, s.see(newWorker("never seen", 3, ready), fleet.Passed, false, now.Add(time.Hour)))
+	failed := newWorker("failed", 3, running)
+	s.see(failed, fleet.Running, false, now)
+	assert.False(t, s.see(failed, fleet.FailedRound, true, now.Add(time.Hour)))
+}
+
 // A node that is not to be verified any more gives back the slot that it has got.
 func TestSlotIsGivenBack(t *testing.T) {
 	r := Reconciler{slots: newSlots(Settings{MaxWorkers: 1})}

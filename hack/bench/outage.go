@@ -23,7 +23,8 @@ const (
 	proxyLate       = "kube-proxy started late"
 )
 
-// patience is how long after an outage a node may take, before it counts as not released: 4 minutes is the longest pause.
+// patience is how long after an outage a node may take, before it counts as not released. An agent's longest pause is 30 s. That of
+// the controller is 8 minutes, but no outage of a worker here reaches INITIAL_TIMEOUT, before which there is none.
 const patience = 5 * time.Minute
 
 // outage is one outage of the network of one node. It begins before the pod that verifies the node.

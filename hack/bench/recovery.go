@@ -145,7 +145,7 @@ func (b *bench) reportLong(all []*outage) {
 		b.budget(name+"packets of an agent a second", o.packets.perSecond, packetsBudget, "%.2f")
 		b.figure(name+"these are", "%d DNS queries over UDP, %d others", o.packets.dns, o.packets.other)
 		if o.fault == dnsDropped { // it reaches the API server
-			b.budget(name+"API requests of an agent", float64(o.requests), outageRequestsBudget, "%.0f")
+			b.budget(name+"API requests of an agent (budget: calculated)", float64(o.requests), outageRequestsBudget, "%.0f")
 		}
 	}
 	for _, o := range lastTwo(all) {

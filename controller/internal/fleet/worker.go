@@ -154,7 +154,7 @@ func (s Settings) decideWithoutWorker(status *Status, m *memory, overdue bool, n
 		status.Reason, status.Message = TaintsOfOthers, fmt.Sprintf("%s is still on (WAIT_FOR_TAINTS)", taint)
 	} else {
 		status.Reason = NoPod
-		status.Message = "there is no worker for this node: MAX_CONCURRENT_WORKERS others run, or the controller cannot create one " +
+		status.Message = "there is no worker for this node: MAX_CONCURRENT_WORKERS others begin, or the controller cannot create one " +
 			"(see its log)"
 		overdue = now.Sub(m.notRunning) >= s.NotStartedAfter
 	}

@@ -15,7 +15,7 @@ const (
 	// countsFor is how long a verdict counts.
 	countsFor = 2 * time.Minute
 	// betweenRounds is the time from the start of a worker that fails to its successor, at least.
-	betweenRounds = 3 * time.Second
+	betweenRounds = 10 * time.Second
 	// firstRetry is the wait after a failed round once INITIAL_TIMEOUT has passed, and always after a crash. Then it is as long as
 	// the node has failed since, up to longestRetry, and at most 30 s after a third attempt of any node, or a later one, has passed.
 	firstRetry   = 30 * time.Second

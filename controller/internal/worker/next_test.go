@@ -207,7 +207,7 @@ func TestNext(t *testing.T) {
 		"failed before INITIAL_TIMEOUT": {timeout: 5 * time.Minute, workers: []*corev1.Pod{newWorker("a", 4, ended(1, failing), failingFor(5*time.Minute-time.Second))},
 			seen: states{"a": {first: ago(time.Minute)}}, want: "create 5"},
 		"failed at once": {timeout: 5 * time.Minute, workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))},
-			seen: states{"a": {first: ago(time.Second)}}, want: "wait 2s"},
+			seen: states{"a": {first: ago(time.Second)}}, want: "wait 9s"},
 		"failed after INITIAL_TIMEOUT": {timeout: 5 * time.Minute, workers: []*corev1.Pod{newWorker("a", 9, ended(1, failing), failingFor(5*time.Minute))}, want: "wait 30s"},
 		"crashed before INITIAL_TIMEOUT": {timeout: 5 * time.Minute, workers: []*corev1.Pod{newWorker("a", 1, ended(2, "usage"))},
 			seen: states{"a": {first: ago(time.Minute)}}, want: "wait 30s"},
@@ -257,7 +257,7 @@ func TestRetries(t *testing.T) {
 		want    []time.Duration
 	}{
 		"failed rounds": {ended(1, failing), 50 * time.Second, 3 * time.Minute, []time.Duration{0, 0, 0, 0, 30, 100, 250, 480}},
-		"short rounds":  {ended(1, failing), time.Second, 6 * time.Second, []time.Duration{2, 2, 30, 31, 63, 127, 255, 480}},
+		"short rounds":  {ended(1, failing), time.Second, 20 * time.Second, []time.Duration{9, 9, 30, 34, 70, 142, 286, 480}},
 		"crashes":       {ended(2, "usage"), time.Second, 3 * time.Minute, []time.Duration{30, 31, 63, 127, 255, 480}},
 	} {
 		t.Run(name, func(t *testing.T) { testRetries(t, test.ended, test.round, test.timeout, test.want) })
@@ -294,6 +294,21 @@ func testRetries(t *testing.T, ends func(*corev1.Pod), round, timeout time.Durat
 		} else {
 			assert.InDelta(t, int(want[i]), int(pause), 2+float64(want[i])/8, pauses)
 		}
+	}
+}
+
+// An eviction between two retries changes nothing: the node has failed for as long, and the attempt is the same.
+func TestEvictedRetry(t *testing.T) {
+	for attempt, first := range map[int]string{1: "", 3: "2001-09-09T01:41:40Z"} {
+		pod := newWorker("a", attempt, evicted)
+		if first != "" {
+			annotate(fleet.FirstAnnotation, first)(pod)
+		}
+		s, now := newSettings(), time.Now()
+		m := memory{}.observe([]*corev1.Pod{pod}, now)
+		decided := s.next(newNode(), []*corev1.Pod{pod}, m, now.Add(afterInterruption))
+		assert.Equal(t, attempt, decided.create)
+		assert.Equal(t, first, decided.first)
 	}
 }
 

@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	// firstFor is how long a first attempt holds its slot. One that passes takes a second; one that takes longer waits for its
-	// network, as an agent would, and holds up no other node.
-	firstFor = 5 * time.Second
+	// heldFor is how long a worker holds its slot. One that passes takes a second; one that takes longer waits for its network, as
+	// an agent would, or runs where a kubelet has died, and holds up no other node.
+	heldFor = 5 * time.Second
 	// pendingFor is how long a retry that does not run holds its slot.
 	pendingFor = 30 * time.Second
-	// runningFor is how long any retry does, or as long as a round: that of a kubelet which has died never ends.
-	runningFor = 2 * time.Minute
+	// unseenFor is how long a worker does that the cache does not show.
+	unseenFor = 2 * time.Minute
 	// At most so many slots are given within this time: 50 a second, and what a busy machine has missed is made up for.
 	givenAtOnce = 5
 	givenWithin = 100 * time.Millisecond
@@ -24,8 +24,8 @@ const (
 	betweenSlots = 20 * time.Millisecond
 )
 
-// slots are the workers at a time: who holds a slot, and who waits for one. First attempts and retries have as many each: nodes
-// that fail again and again do not hold up new ones.
+// slots bound how many workers begin at a time, not how many run: who holds a slot, and who waits for one. First attempts and
+// retries have as many each: nodes that fail again and again do not hold up new ones.
 type slots struct {
 	Settings
 	holders map[string]holder  // by the worker's name
@@ -70,11 +70,8 @@ func (s *slots) see(pod *corev1.Pod, outcome fleet.Outcome, gone bool, now time.
 	if !known {
 		worker.since = now
 	}
-	worker.attempt, worker.limit, worker.unseen = fleet.Attempt(pod), max(runningFor, s.Round), false
-	switch {
-	case worker.attempt == 1:
-		worker.limit = firstFor
-	case outcome == fleet.Waiting:
+	worker.attempt, worker.limit, worker.unseen = fleet.Attempt(pod), heldFor, false
+	if worker.attempt > 1 && outcome == fleet.Waiting {
 		worker.limit = pendingFor
 	}
 	s.holders[pod.Name] = worker
@@ -108,7 +105,7 @@ func (s *slots) give(now time.Time) (node string) {
 		s.waiting[node] = next
 		s.given[s.all%givenAtOnce] = now
 		s.all++
-		s.holders[next.worker] = holder{next.attempt, now, max(runningFor, s.Round), true}
+		s.holders[next.worker] = holder{next.attempt, now, unseenFor, true}
 	}
 	return node
 }

@@ -37,30 +37,28 @@ func TestSlots(t *testing.T) {
 	for name, test := range map[string]struct {
 		workers []*corev1.Pod
 		since   time.Duration
-		round   time.Duration
 		attempt int
 		want    int // free slots of five
 	}{
-		"all free":                                 {attempt: 1, want: 5},
-		"all free for retries":                     {attempt: 2, want: 5},
-		"a first attempt holds none of a retry":    {attempt: 2, workers: first(), want: 5},
-		"retries hold none of a first attempt":     {attempt: 1, workers: many(2), want: 5},
-		"retries hold those of retries":            {attempt: 2, workers: many(3), want: 0},
-		"pending":                                  {attempt: 1, workers: first(), since: 4 * time.Second, want: 4},
-		"runs":                                     {attempt: 1, workers: first(running), since: 4 * time.Second, want: 4},
-		"slow ones do not hold up other nodes":     {attempt: 1, workers: many(1), since: 5 * time.Second, want: 5},
-		"a retry is pending":                       {attempt: 2, workers: retry(), since: 29 * time.Second, want: 4},
-		"a retry is pending for long":              {attempt: 2, workers: retry(), since: 30 * time.Second, want: 5},
-		"a retry runs":                             {attempt: 2, workers: retry(running), since: 119 * time.Second, want: 4},
-		"a retry on a node whose kubelet has died": {attempt: 2, workers: retry(running), since: 2 * time.Minute, want: 5},
-		"rounds are long":                          {attempt: 2, workers: retry(running), round: time.Hour, since: 59 * time.Minute, want: 4},
-		"is being deleted":                         {attempt: 1, workers: first(both), want: 4},
-		"has passed":                               {attempt: 1, workers: first(ready), want: 5},
-		"has ended":                                {attempt: 1, workers: first(ended(1, failing)), want: 5},
-		"evicted":                                  {attempt: 1, workers: first(evicted), want: 5},
+		"all free":                                {attempt: 1, want: 5},
+		"all free for retries":                    {attempt: 2, want: 5},
+		"a first attempt holds none of a retry":   {attempt: 2, workers: first(), want: 5},
+		"retries hold none of a first attempt":    {attempt: 1, workers: many(2), want: 5},
+		"retries hold those of retries":           {attempt: 2, workers: many(3), want: 0},
+		"pending":                                 {attempt: 1, workers: first(), since: 4 * time.Second, want: 4},
+		"runs":                                    {attempt: 1, workers: first(running), since: 4 * time.Second, want: 4},
+		"slow ones do not hold up other nodes":    {attempt: 1, workers: many(1), since: 5 * time.Second, want: 5},
+		"a retry is pending":                      {attempt: 2, workers: retry(), since: 29 * time.Second, want: 4},
+		"a retry is pending for long":             {attempt: 2, workers: retry(), since: 30 * time.Second, want: 5},
+		"a retry runs":                            {attempt: 2, workers: retry(running), since: 4 * time.Second, want: 4},
+		"slow retries do not hold up other nodes": {attempt: 2, workers: many(2), since: 5 * time.Second, want: 5},
+		"is being deleted":                        {attempt: 1, workers: first(both), want: 4},
+		"has passed":                              {attempt: 1, workers: first(ready), want: 5},
+		"has ended":                               {attempt: 1, workers: first(ended(1, failing)), want: 5},
+		"evicted":                                 {attempt: 1, workers: first(evicted), want: 5},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newSlots(Settings{MaxWorkers: 5, Round: test.round})
+			s := newSlots(Settings{MaxWorkers: 5})
 			for _, pod := range test.workers {
 				outcome, _ := fleet.WorkerOutcome(pod)
 				s.see(pod, outcome, false, now)
@@ -84,9 +82,9 @@ func TestWorkerThatWasNeverThere(t *testing.T) {
 	s.waiting["a"] = waiting{attempt: 1}
 	assert.Equal(t, "a", s.give(now))
 	assert.Len(t, s.holders, 1)
-	assert.Empty(t, s.give(now.Add(runningFor-time.Second)))
+	assert.Empty(t, s.give(now.Add(unseenFor-time.Second)))
 	assert.Len(t, s.holders, 1)
-	assert.Empty(t, s.give(now.Add(runningFor)))
+	assert.Empty(t, s.give(now.Add(unseenFor)))
 	assert.Empty(t, s.holders)
 }
 
@@ -101,6 +99,30 @@ func TestWhoGetsTheNextSlot(t *testing.T) {
 		"later first":  {attempt: 1, since: now},
 	}
 	assert.Equal(t, []string{"first", "later first", "older retry", "old retry"}, give(&s, now))
+}
+
+// The first third attempt that passes wakes the others, once within half a minute. A second one says nothing.
+func TestWhoWakesTheOthers(t *testing.T) {
+	now := time.Now()
+	s := newSlots(Settings{MaxWorkers: 9})
+	passes := func(attempt int) bool {
+		pod := newWorker(fmt.Sprint(attempt), attempt, running)
+		assert.False(t, s.see(pod, fleet.Running, false, now))
+		return s.see(pod, fleet.Passed, false, now)
+	}
+	assert.False(t, passes(1))
+	assert.False(t, passes(2))
+	assert.Zero(t, s.healed)
+	assert.True(t, passes(3))
+	assert.Equal(t, now, s.healed)
+	now = now.Add(firstRetry - time.Second)
+	assert.False(t, passes(4), "it has just woken them")
+	now = now.Add(time.Second)
+	assert.True(t, passes(4))
+	assert.False(t, s.see(newWorker("never seen", 3, ready), fleet.Passed, false, now.Add(time.Hour)))
+	failed := newWorker("failed", 3, running)
+	s.see(failed, fleet.Running, false, now)
+	assert.False(t, s.see(failed, fleet.FailedRound, true, now.Add(time.Hour)))
 }
 
 // A node that is not to be verified any more gives back the slot that it has got.

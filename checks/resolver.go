@@ -62,7 +62,11 @@ type suffices func([]netip.Addr) bool
 // not negative, else the first one.
 func (r Resolver) lookup(ctx context.Context, name string, enough suffices) (found answer, warnings []string, err error) {
 	failed := &dnsError{name: name, err: errNotName}
-	wait := share(ctx, max(3, len(r.Servers))) // every server has its turn
+	wait := share(ctx, 1) // one server: again repeats the queries
+	if n := len(r.Servers); n > 1 {
+		// Every server has its turn, and, unless the outage is long, a lost packet must not cost the whole attempt.
+		wait = min(share(ctx, n), max(share(ctx, max(3, n)), flightOf(ctx).pace(30)))
+	}
 	names, diagnosis := r.candidates(name)
 	for _, candidate := range names {
 		found, more, failure := r.resolve(ctx, candidate, wait, enough)
@@ -95,27 +99,42 @@ func (r Resolver) lookup(ctx context.Context, name string, enough suffices) (fou
 	}}
 }
 
-// resolve asks the servers in turn for an absolute name until one of them answers: each for at most wait, the last one until ctx
-// ends. It returns what lookup does.
+// resolve asks the servers in turn for an absolute name, each for at most wait, until one of them answers, or all have
+// failed other than by a timeout, or ctx ends. It returns what lookup does.
 func (r Resolver) resolve(ctx context.Context, name string, wait time.Duration, enough suffices) (answer, []string, *dnsError) {
-	var warnings []string
-	var failures []error
-	for i, server := range r.Servers {
-		if i == len(r.Servers)-1 {
-			wait = share(ctx, 1)
-		}
+	failures := make(map[string]*dnsError)
+	mayAnswer := func(server string) bool { return failures[server] == nil || isTimeout(failures[server]) }
+	for i := 0; i == 0 || (ctx.Err() == nil && slices.ContainsFunc(r.Servers, mayAnswer)); i++ {
+		server := r.Servers[i%len(r.Servers)]
 		addrs, err := r.ask(ctx, server, name, wait, enough)
 		failure := &dnsError{name: name, server: server, err: err}
-		switch {
-		case err == nil:
-			return answer{addrs, name, server}, warnings, nil
-		case isNegative(err), len(r.Servers) == 1:
-			return answer{}, warnings, failure
+		if err == nil || isNegative(err) {
+			var warnings []string
+			for _, other := range r.Servers {
+				if f := failures[other]; f != nil && other != server {
+					warnings = append(warnings, f.Error())
+				}
+			}
+			if err == nil {
+				failure = nil
+			}
+			return answer{addrs, name, server}, warnings, failure
 		}
-		warnings = append(warnings, failure.Error())
-		failures = append(failures, fmt.Errorf("%s: %w", server, err))
+		// A reply counts more than a timeout of the same server, before it or after it. So does a truncated one.
+		if before := failures[server]; mayAnswer(server) && (before == nil || !errors.Is(before, errTruncated)) {
+			failures[server] = failure
+		}
 	}
-	return answer{}, nil, &dnsError{name: name, err: join(failures, ", ")}
+	if len(failures) == 1 {
+		return answer{}, nil, failures[r.Servers[0]]
+	}
+	var errs []error
+	for _, server := range r.Servers {
+		if f := failures[server]; f != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", server, f.err))
+		}
+	}
+	return answer{}, nil, &dnsError{name: name, err: join(errs, ", ")}
 }
 
 // ask asks one server for the A and AAAA records of an absolute name at once.

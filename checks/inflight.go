@@ -68,14 +68,15 @@ func again[T any](ctx context.Context, f func(context.Context) (T, error)) (answ
 	return answer, err
 }
 
-// dial connects to a TCP address. The kernel repeats a lost packet, so that only a few connections of an attempt need more.
+// dial connects to a TCP address. The kernel repeats a lost packet after a second, and once: then a call of again may do so, from
+// a new source port, in a few connections of an attempt.
 func dial(ctx context.Context, address string) (net.Conn, error) {
 	if f := flightOf(ctx); f.dials == nil || f.dials.Add(1) > 4 {
 		f.every = 3 * time.Second
 		ctx = context.WithValue(ctx, flightKey{}, f)
 	}
 	conn, err := again(ctx, func(ctx context.Context) (net.Conn, error) {
-		return (&net.Dialer{KeepAlive: 30 * time.Second, Control: repeatOnce}).DialContext(ctx, "tcp", address)
+		return (&net.Dialer{KeepAlive: 30 * time.Second, Timeout: 1900 * time.Millisecond}).DialContext(ctx, "tcp", address)
 	})
 	if err != nil {
 		err = signed{err, accepts(address)}

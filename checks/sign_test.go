@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -27,6 +28,7 @@ type outageOf struct {
 	lies    bool // the sign
 	probes  int
 	packets atomic.Int32
+	mu      sync.Mutex
 	signs   []time.Time
 	tries   []time.Time
 }
@@ -48,6 +50,8 @@ func (o *outageOf) Try(ctx context.Context) (Report, error) {
 		}
 		return outcome{err: signed{err, func(context.Context) bool {
 			o.packets.Add(1)
+			o.mu.Lock()
+			defer o.mu.Unlock()
 			o.signs = append(o.signs, time.Now())
 			return o.lies || !time.Now().Before(o.until)
 		}}}

@@ -78,7 +78,8 @@ func (s skipped) Try(context.Context) (Report, error) { return Report{Skipped: s
 // isTimeout: no answer came in time, as opposed to a bad one.
 func isTimeout(err error) bool {
 	ne, ok := errors.AsType[net.Error](err)
-	return ok && ne.Timeout() || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
+	return ok && ne.Timeout() || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) ||
+		errors.Is(err, syscall.ETIMEDOUT) // in an error that hides its Timeout method
 }
 
 func is[T error](err error) bool {

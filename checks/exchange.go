@@ -59,8 +59,8 @@ func newQuery(name string, recordType dnsmessage.Type, recursion bool, options .
 	return packed, nil
 }
 
-// exchange sends a packed query to server (host:port) over network, udp or tcp, until there is a reply. After a truncated UDP
-// reply it repeats the query over TCP (RFC 7766); an error of that wraps errTruncated. It returns as soon as ctx ends.
+// exchange sends a packed query to server (host:port) over network, udp or tcp, until there is a reply, also a truncated one. It
+// returns as soon as ctx ends.
 func exchange(ctx context.Context, network, server string, query []byte) (reply, error) {
 	return again(ctx, func(ctx context.Context) (reply, error) { return exchangeOnce(ctx, network, server, query) })
 }
@@ -78,11 +78,6 @@ func exchangeOnce(ctx context.Context, network, server string, query []byte) (re
 	}
 	if err != nil {
 		return reply{}, short(err)
-	}
-	if r.Truncated && network == "udp" {
-		if r, err = exchangeOnce(ctx, "tcp", server, query); err != nil {
-			return reply{}, fmt.Errorf("%w %w", errTruncated, err)
-		}
 	}
 	return r, nil
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -13,6 +14,7 @@ type flight struct {
 	since   time.Time     // the outage began
 	every   time.Duration // the least time between two packets
 	connect time.Time     // at the latest
+	dials   *atomic.Int32 // so far; nil outside an attempt
 }
 
 type flightKey struct{}
@@ -22,7 +24,7 @@ func flightOf(ctx context.Context) flight {
 	if f, ok := ctx.Value(flightKey{}).(flight); ok {
 		return f
 	}
-	return flight{time.Now(), time.Second, time.Now().Add(5 * time.Second)}
+	return flight{time.Now(), time.Second, time.Now().Add(5 * time.Second), nil}
 }
 
 // pace returns the time until the next packet: one of so many parts of the outage, at most 15 s.
@@ -66,10 +68,15 @@ func again[T any](ctx context.Context, f func(context.Context) (T, error)) (answ
 	return answer, err
 }
 
-// dial connects to a TCP address.
+// dial connects to a TCP address. The kernel repeats a lost packet after a second, and once: then a call of again may do so, from
+// a new source port, in a few connections of an attempt.
 func dial(ctx context.Context, address string) (net.Conn, error) {
+	if f := flightOf(ctx); f.dials == nil || f.dials.Add(1) > 4 {
+		f.every = 3 * time.Second
+		ctx = context.WithValue(ctx, flightKey{}, f)
+	}
 	conn, err := again(ctx, func(ctx context.Context) (net.Conn, error) {
-		return (&net.Dialer{KeepAlive: 30 * time.Second, Control: repeatOnce}).DialContext(ctx, "tcp", address)
+		return (&net.Dialer{KeepAlive: 30 * time.Second, Timeout: 1900 * time.Millisecond}).DialContext(ctx, "tcp", address)
 	})
 	if err != nil {
 		err = signed{err, accepts(address)}

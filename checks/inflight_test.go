@@ -77,7 +77,7 @@ func TestAttemptNoticesThatTheNetworkWorks(t *testing.T) {
 	soon := func(t *testing.T, check Check) { // much sooner than TCP, or a third of the attempt, repeats a packet
 		t.Helper()
 		passed := make(chan error, 1)
-		ctx := limited(t, time.Hour)
+		ctx := context.WithValue(limited(t, time.Hour), flightKey{}, flight{time.Now(), time.Second, time.Time{}, new(atomic.Int32)})
 		go func() {
 			_, err := check.Try(ctx)
 			passed <- err
@@ -196,7 +196,7 @@ func TestAnswersInFlight(t *testing.T) {
 // A transport dials on after the request of an attempt has ended, without its deadline: no packet comes of that.
 func TestDialEndsWithTheAttempt(t *testing.T) {
 	t.Parallel()
-	ctx := context.WithValue(t.Context(), flightKey{}, flight{time.Now(), time.Second, time.Now().Add(100 * time.Millisecond)})
+	ctx := context.WithValue(t.Context(), flightKey{}, flight{time.Now(), time.Second, time.Now().Add(100 * time.Millisecond), new(atomic.Int32)})
 	_, err := Dial(ctx, "tcp", silent(t))
 	require.True(t, isTimeout(err), "%v", err)
 }

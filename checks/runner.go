@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -133,8 +134,8 @@ func (r *Runner) attempt(ctx context.Context, check Check, number int) Attempt {
 	}
 	start := time.Now()
 	o := r.outages[check.Name()]
-	f := flight{o.since, min(time.Second, r.Timeout/3), start.Add(r.Timeout * 9 / 10)}
-	if o.err == nil || o.signed {
+	f := flight{o.since, min(time.Second, r.Timeout/3), start.Add(r.Timeout * 9 / 10), new(atomic.Int32)}
+	if o.err == nil || o.signed || o.misled { // no sign would come after a lost packet
 		f.since = start
 	}
 	attemptCtx, cancel := context.WithTimeout(context.WithValue(ctx, flightKey{}, f), r.Timeout)

@@ -3,6 +3,7 @@ package checks
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"time"
@@ -19,29 +20,39 @@ type signed struct {
 
 func (s signed) Unwrap() error { return s.error }
 
-// isOver looks for the sign of an error: that of the whole before those of its parts. It must come before TCP repeats a packet
-// (RFC 6298, 2), and before again calls again.
+// isOver looks for the sign of an error: that of the whole before those of its parts.
 func isOver(ctx context.Context, err error) bool {
-	ctx, cancel := context.WithTimeout(ctx, 900*time.Millisecond)
-	defer cancel()
 	s, ok := errors.AsType[signed](err)
 	return ok && s.sign(ctx)
 }
 
-// allOver is the sign of errors that must all go away. It stops at the first that is missing.
-func allOver(errs []error) sign {
+// briefly limits a look at one thing: it ends before TCP repeats a packet (RFC 6298, 2), and before again calls again.
+func briefly(look sign) sign {
 	return func(ctx context.Context) bool {
-		return !slices.ContainsFunc(errs, func(err error) bool { return !isOver(ctx, err) })
+		ctx, cancel := context.WithTimeout(ctx, 900*time.Millisecond)
+		defer cancel()
+		return look(ctx)
 	}
 }
 
-// oneOver is the sign of errors of which one must go away. It looks for four at the same time.
+// allOver is the sign of errors that must all go away: only when the first has gone it looks at the others, four at a time.
+func allOver(errs []error) sign {
+	return func(ctx context.Context) bool {
+		over := isOver(ctx, errs[0])
+		for some := range slices.Chunk(errs[1:], 4) {
+			over = over && !slices.Contains(inParallel(some, func(err error) bool { return isOver(ctx, err) }), false)
+		}
+		return over
+	}
+}
+
+// oneOver is the sign of errors of which one must go away. It looks for a random four at the same time.
 func oneOver(errs []error) sign {
 	return func(ctx context.Context) bool {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		return slices.Contains(inParallel(errs[:min(len(errs), 4)], func(err error) bool {
-			over := isOver(ctx, err)
+		return slices.Contains(inParallel(rand.Perm(len(errs))[:min(len(errs), 4)], func(i int) bool {
+			over := isOver(ctx, errs[i])
 			if over {
 				cancel() // the others
 			}
@@ -52,11 +63,11 @@ func oneOver(errs []error) sign {
 
 // accepts is the sign that an address accepts connections.
 func accepts(address string) sign {
-	return func(ctx context.Context) bool {
+	return briefly(func(ctx context.Context) bool {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 		if err == nil {
 			_ = conn.Close()
 		}
 		return err == nil
-	}
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -27,6 +28,7 @@ type outageOf struct {
 	lies    bool // the sign
 	probes  int
 	packets atomic.Int32
+	mu      sync.Mutex
 	signs   []time.Time
 	tries   []time.Time
 }
@@ -48,6 +50,8 @@ func (o *outageOf) Try(ctx context.Context) (Report, error) {
 		}
 		return outcome{err: signed{err, func(context.Context) bool {
 			o.packets.Add(1)
+			o.mu.Lock()
+			defer o.mu.Unlock()
 			o.signs = append(o.signs, time.Now())
 			return o.lies || !time.Now().Before(o.until)
 		}}}
@@ -97,10 +101,14 @@ func TestTenMinutesWithoutNetwork(t *testing.T) {
 				assert.Equal(t, seen.seen[i-1].RetryIn, o.tries[i].Sub(o.tries[i-1])-3*time.Second, "no pause is shorter")
 			}
 		}
+		var early, late bool
 		for i, at := range o.signs[1:] {
 			pace := min(max(at.Sub(start)/60, time.Second), 15*time.Second)
-			assert.GreaterOrEqual(t, at.Sub(o.signs[i]), pace*79/100, "%s", at.Sub(start))
+			parts := float64(at.Sub(o.signs[i])) / float64(pace)
+			assert.GreaterOrEqual(t, parts, 0.79, "%s", at.Sub(start))
+			early, late = early || parts < 0.9, late || parts > 1.1 && parts < 1.21
 		}
+		assert.True(t, early && late, "nodes do not stay in step")
 	})
 }
 

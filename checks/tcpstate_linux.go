@@ -7,11 +7,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// repeatOnce has a connection send two SYNs at most (tcp(7), TCP_SYNCNT): again connects beside it, from another source port.
-func repeatOnce(_, _ string, socket syscall.RawConn) error {
-	return socket.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_SYNCNT, 1) })
-}
-
 // readTCPState asks the kernel about a TCP connection (tcp(7), TCP_INFO). False: it does not tell.
 func readTCPState(conn net.Conn) (state tcpState, known bool) {
 	socket, ok := conn.(syscall.Conn)

@@ -2,11 +2,6 @@
 
 package checks
 
-import (
-	"net"
-	"syscall"
-)
-
-func repeatOnce(string, string, syscall.RawConn) error { return nil }
+import "net"
 
 func readTCPState(net.Conn) (tcpState, bool) { return tcpState{}, false }

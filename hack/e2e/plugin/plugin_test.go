@@ -73,14 +73,11 @@ func TestStatusVerifyAndOpen(t *testing.T) {
 
 	failed := regexp.MustCompile(`(?s)1 node: 0 verified, 1 failed.*\n` + node + ` +\S+ +Failed +DNSFailed\S*: .*nowhere\.example\.org`)
 	s.Until(func() (bool, error) { return failed.MatchString(s.done()), nil }, "the node is not shown as failed")
-	out, code := s.plugin("doctor")
-	s.Equal(1, code)
-	s.Regexp(`(?m)^TRAP +external-names +nowhere\.example\.org `, out)
 
 	// Break glass: a foreign taint stays.
 	s.Patch(node, `{"spec":{"taints":[{"key":"`+harness.Taint+`","value":"true","effect":"NoSchedule"},
 		{"key":"example.com/foreign","value":"x","effect":"PreferNoSchedule"}]}}`)
-	_, code = s.plugin("open", "--all")
+	_, code := s.plugin("open", "--all")
 	s.Equal(2, code)
 	s.Contains(s.done("open", "--all", "--yes"), "node "+node+": removed "+harness.Taint+"=true:NoSchedule")
 	now := s.Node(node)
@@ -102,7 +99,7 @@ func TestStatusVerifyAndOpen(t *testing.T) {
 	s.Equal(1, code)
 	_, code = s.plugin("shut")
 	s.Equal(2, code)
-	out, code = s.plugin("-n", "default")
+	out, code := s.plugin("-n", "default")
 	s.Equal(1, code)
 	s.Contains(out, "no release of kube-node-ready in the namespace default")
 }

@@ -7,10 +7,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/imunhatep/kube-node-ready/checks"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
 // dnsBehindGate: the first node waits for DNS, and the DNS pods wait for the node.
@@ -91,20 +89,15 @@ func externalNames(c Cluster) (r Result) {
 	}
 	remedy := "--set 'config.dnsTestDomains={" + strings.Join(inCluster, ",") + "}', or let the cluster's DNS forward the name"
 	for _, name := range external {
-		if c.Corefile.Err == nil && refuses(c.Corefile.Value, name) {
+		if refuses(c.Corefile.Value, name) {
 			r.find(remedy, "%s is in config.dnsTestDomains, and nothing in the Corefile answers it", name)
 		}
 	}
-	names := strings.Join(external, ", ")
-	unseen := "whether pods can resolve " + names + " cannot be seen from outside: `helm test` asks in a pod"
-	switch node, at := c.lastVerified(); {
-	case len(r.Findings) > 0:
-	case node == "":
-		return unchecked(errors.New(unseen), c.Nodes.Err, c.Corefile.Err)
-	default:
-		r.Detail = fmt.Sprintf("%s resolved on %s at %s", names, node, at.UTC().Format(time.RFC3339))
-		r.note("%s; that verification may be of other settings", unseen)
+	if c.Corefile.Err != nil {
+		return unchecked(c.DNS.Err, c.Corefile.Err)
 	}
+	r.Detail = "the Corefile does not refuse " + strings.Join(external, ", ")
+	r.note("whether pods can resolve the names cannot be seen from outside: `helm test` asks in a pod")
 	return r
 }
 
@@ -128,15 +121,4 @@ func (c Cluster) testNames() (external, inCluster []string) {
 		inCluster = []string{"kubernetes.default.svc." + domain}
 	}
 	return external, inCluster
-}
-
-// lastVerified returns the node that was verified last, and when.
-func (c Cluster) lastVerified() (name string, last time.Time) {
-	for _, node := range c.Nodes.Value {
-		record, _ := verdict.ParseRecord(node.Annotations[c.Release.Settings.Request.Annotation]) // an invalid one has no time
-		if at, err := time.Parse(time.RFC3339, record.Time); err == nil && at.After(last) {
-			name, last = node.Name, at
-		}
-	}
-	return name, last
 }

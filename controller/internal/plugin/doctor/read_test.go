@@ -103,15 +103,15 @@ func TestReadACleanCluster(t *testing.T) {
 // Each kind that somebody may not read leaves the other checks alone.
 func TestReadWithFewRights(t *testing.T) {
 	for resource, skipped := range map[string][]string{
-		"Pod":                              {"dns-behind-gate", "cluster-domain", "labelled-and-tainted", "excluded-and-tainted", "failed-taint", "webhooks"},
+		"Pod":                              {"dns-behind-gate", "external-names", "cluster-domain", "labelled-and-tainted", "excluded-and-tainted", "failed-taint", "webhooks"},
 		"Namespace":                        {"webhooks"},
 		"NodePool":                         {"karpenter"},
 		"Deployment":                       {"cluster-autoscaler"},
 		"ValidatingAdmissionPolicy":        {"policy"},
 		"ValidatingAdmissionPolicyBinding": {"policy"},
 		"MutatingWebhookConfiguration":     {"webhooks"},
-		"ConfigMap":                        {"cluster-domain", "cluster-autoscaler"},
-		"Node":                             {"dns-behind-gate", "external-names", "foreign-taints", "labelled-and-tainted", "excluded-and-tainted", "failed-taint", "webhooks"},
+		"ConfigMap":                        {"external-names", "cluster-domain", "cluster-autoscaler"},
+		"Node":                             {"dns-behind-gate", "foreign-taints", "labelled-and-tainted", "excluded-and-tainted", "failed-taint", "webhooks"},
 	} {
 		t.Run(resource, func(t *testing.T) {
 			refuse := func(asked string) error {

@@ -113,7 +113,7 @@ func TestBadNodeIsReplacedOnceTheClusterWorks(t *testing.T) {
 	bad, good := s.badAmongGood()
 	s.breaks("control-group", "0")
 	s.awaitNodeEvent(bad.name(), "SandboxRenewed", "") // and the next agent fails too
-	s.Break("udp dport 53 drop", "tcp dport 53 drop") // for the controller's own pod
+	s.Break("udp dport 53 drop", "tcp dport 53 drop")  // for the controller's own pod
 	s.breaks("control-group", "1")
 	s.awaitNodeEvent(bad.name(), "RemediationWithheld", "control-group: the checks have passed in the controller's pod for ")
 	s.Until(func() (bool, error) { return len(s.fleetEvents("RemediationFrozen")) > 0, nil }, "no Event about the fleet")

@@ -289,7 +289,8 @@ func TestVersionsInDocuments(t *testing.T) {
 func TestLayout(t *testing.T) {
 	const module = "github.com/imunhatep/kube-node-ready"
 	allowed := map[string][]string{
-		"/checks": nil, "/nodepatch": nil, "/metrics": nil, "/internal/kube": nil,
+		"/checks": nil, "/nodepatch": nil, "/metrics": nil,
+		"/internal/kube":      {"/checks"},
 		"/internal/config":    {"/nodepatch"},
 		"/internal/verdict":   {"/checks"},
 		"/internal/checklist": {"/checks", "/internal/config", "/internal/kube", "/nodepatch"},

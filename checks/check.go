@@ -1,7 +1,8 @@
 // Package checks proves, from inside the pod network, that a node is fit for workloads.
 //
 // A Check makes exactly one attempt and does nothing else: it never sleeps, logs or retries. The Runner decides the order,
-// the timeout of an attempt and the backoff between attempts, and reports each attempt to its Observer.
+// the timeout of an attempt and the backoff between attempts, and reports each attempt to its Observer. A probe without an answer
+// is repeated within the attempt (inflight.go), and a sign of recovery ends the pause before the next one (sign.go).
 package checks
 
 import (
@@ -77,7 +78,8 @@ func (s skipped) Try(context.Context) (Report, error) { return Report{Skipped: s
 // isTimeout: no answer came in time, as opposed to a bad one.
 func isTimeout(err error) bool {
 	ne, ok := errors.AsType[net.Error](err)
-	return ok && ne.Timeout() || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
+	return ok && ne.Timeout() || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) ||
+		errors.Is(err, syscall.ETIMEDOUT) // in an error that hides its Timeout method
 }
 
 func is[T error](err error) bool {
@@ -159,5 +161,6 @@ func join(errs []error, separator string) error {
 			remedies = append(remedies, remedy)
 		}
 	}
-	return &Failure{Cause: worded{strings.Join(texts, separator), errors.Join(errs...)}, Remedy: strings.Join(remedies, "; ")}
+	all := signed{worded{strings.Join(texts, separator), errors.Join(errs...)}, allOver(errs)}
+	return &Failure{Cause: all, Remedy: strings.Join(remedies, "; ")}
 }

@@ -108,16 +108,15 @@ func (d DNS) probeName(ctx context.Context, resolver Resolver, name string, reme
 // probeRoot asks the one server of resolver for the name servers of the root. Any reply is a pass: it proves the path.
 func probeRoot(ctx context.Context, resolver Resolver) outcome {
 	server := resolver.Servers[0]
-	query, err := newQuery(".", dnsmessage.TypeNS, true)
-	for wait := share(ctx, 3); err == nil || (isTimeout(err) && ctx.Err() == nil); { // again after a lost packet
-		attempt, cancel := context.WithTimeout(ctx, wait)
-		_, err = exchange(attempt, cmp.Or(resolver.Network, "udp"), server, query)
-		cancel()
-		if err == nil || errors.Is(err, errTruncated) {
-			return outcome{detail: "name server " + server + " answers"}
-		}
+	query, err := newQuery(".", dnsmessage.TypeNS, true) // never fails
+	answers := func(ctx context.Context) bool {
+		_, err = exchange(ctx, cmp.Or(resolver.Network, "udp"), server, query)
+		return err == nil
 	}
-	return outcome{err: fail(serverRemedy(err), "name server %s: %w", server, err)}
+	if answers(ctx) {
+		return outcome{detail: "name server " + server + " answers"}
+	}
+	return outcome{err: fail(serverRemedy(err), "name server %s: %w", server, signed{err, briefly(answers)})}
 }
 
 // dnsRemedy is what to try if the servers of resolv.conf do not resolve name.

@@ -8,8 +8,10 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/http/httptrace"
 	"net/netip"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
@@ -57,22 +59,25 @@ func newQuery(name string, recordType dnsmessage.Type, recursion bool, options .
 	return packed, nil
 }
 
-// exchange sends a packed query to server (host:port) over network, udp or tcp, and returns the reply. After a truncated UDP
-// reply it repeats the query over TCP (RFC 7766); an error of that wraps errTruncated. It returns as soon as ctx ends.
+// exchange sends a packed query to server (host:port) over network, udp or tcp, until there is a reply, also a truncated one. It
+// returns as soon as ctx ends.
 func exchange(ctx context.Context, network, server string, query []byte) (reply, error) {
+	return again(ctx, func(ctx context.Context) (reply, error) { return exchangeOnce(ctx, network, server, query) })
+}
+
+func exchangeOnce(ctx context.Context, network, server string, query []byte) (reply, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, network, server)
 	if err != nil {
 		return reply{}, short(err)
 	}
 	defer func() { _ = conn.Close() }()
 	r, err := roundTrip(ctx, conn, query)
+	isAnswer := err == nil || errors.Is(err, syscall.ECONNREFUSED)
+	if trace := httptrace.ContextClientTrace(ctx); isAnswer && trace != nil && trace.GotFirstResponseByte != nil {
+		trace.GotFirstResponseByte() // as of an HTTP response
+	}
 	if err != nil {
 		return reply{}, short(err)
-	}
-	if r.Truncated && network == "udp" {
-		if r, err = exchange(ctx, "tcp", server, query); err != nil {
-			return reply{}, fmt.Errorf("%w %w", errTruncated, err)
-		}
 	}
 	return r, nil
 }

@@ -337,11 +337,11 @@ func TestExchangeThatTheDeadlineEnds(t *testing.T) {
 	for recordType, want := range map[dnsmessage.Type]string{
 		dnsmessage.TypeA: "truncated answer over UDP, and over TCP timeout", dnsmessage.TypeAAAA: "timeout",
 	} {
-		query, err := newQuery("web.example.org.", recordType, true)
-		require.NoError(t, err)
-		_, err = exchange(limited(t, 300*time.Millisecond), "udp", dropsTCP, query)
+		_, err = Resolver{}.query(limited(t, 300*time.Millisecond), dropsTCP, "web.example.org.", recordType)
 		require.EqualError(t, err, want)
 		require.True(t, isTimeout(err))
+		query, err := newQuery("web.example.org.", recordType, true)
+		require.NoError(t, err)
 		ended, cancel := context.WithTimeout(t.Context(), 0)
 		defer cancel()
 		_, err = exchange(ended, "tcp", dropsTCP, query)

@@ -32,8 +32,8 @@ func raw(text string) http.HandlerFunc {
 // outcomeOf makes one round of a check, and returns its attempt.
 func outcomeOf(t *testing.T, check Check) Attempt {
 	t.Helper()
-	results, err := Runner{Timeout: enough, NewBackOff: func() backoff.BackOff { return &backoff.StopBackOff{} }}.
-		Round(t.Context(), []Check{check})
+	runner := Runner{Timeout: enough, NewBackOff: func() backoff.BackOff { return &backoff.StopBackOff{} }}
+	results, err := runner.Round(t.Context(), []Check{check})
 	require.NoError(t, err)
 	return results[0].Attempt
 }

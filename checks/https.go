@@ -89,13 +89,13 @@ func dialFirst(ctx context.Context, addrs []netip.Addr, port string) (net.Conn, 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	conns := make(chan net.Conn, len(addrs))
-	outcomes := inParallel(addrs, func(addr netip.Addr) outcome {
-		conn, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(addr.Unmap().String(), port))
+	errs := inParallel(addrs, func(addr netip.Addr) error {
+		conn, err := dial(ctx, net.JoinHostPort(addr.Unmap().String(), port))
 		if err == nil {
 			conns <- conn
 			cancel()
 		}
-		return outcome{err: err}
+		return err
 	})
 	close(conns)
 	if first, ok := <-conns; ok {
@@ -104,8 +104,7 @@ func dialFirst(ctx context.Context, addrs []netip.Addr, port string) (net.Conn, 
 		}
 		return first, nil
 	}
-	_, err := combine(outcomes)
-	return nil, err
+	return nil, signed{join(errs, "; "), oneOver(errs)}
 }
 
 func httpsFailure(url string, err error) error {

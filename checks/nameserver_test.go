@@ -23,6 +23,7 @@ type script struct {
 	silent    bool            // no reply at all
 	dead      *atomic.Bool    // no reply while it is set
 	kills     *atomic.Bool    // set before the reply
+	recovered *atomic.Bool    // rcode counts until it is set
 	noReply   uint16          // a record type without a reply
 	lost      int             // the first queries of each type without a reply
 	slowA     time.Duration   // delay of the reply about A
@@ -129,6 +130,9 @@ func (s *nameServer) serveUDP(packets net.PacketConn) {
 		count := s.count(name, kind)
 		if sc.kills != nil {
 			sc.kills.Store(true)
+		}
+		if sc.recovered != nil && sc.recovered.Load() {
+			sc.rcode = 0
 		}
 		if sc.silent || sc.noReply == kind || count <= sc.lost || (sc.dead != nil && sc.dead.Load()) {
 			continue

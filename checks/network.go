@@ -95,13 +95,16 @@ func (t Target) combine(outcomes []outcome) outcome {
 			dead = unroutable
 		}
 		err := join(dead, "; ")
+		if !t.EachAddress {
+			err = signed{err, oneOver(dead)}
+		}
 		return outcome{err: fail(Remedy(err), "%s: %w", t.Address, err)}
 	}
 	return outcome{detail: t.Address + " accepts at " + strings.TrimSuffix(details[0], " accepts"), warnings: warnings}
 }
 
 func (t Target) connect(ctx context.Context, address string) outcome {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	conn, err := dial(ctx, address)
 	if err != nil {
 		return outcome{err: fail(cmp.Or(t.Remedy, tcpRemedy(err)), "TCP %s: %w", address, short(err))}
 	}

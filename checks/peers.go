@@ -133,7 +133,7 @@ func failuresOf(results []PeerResult) (failures []error) {
 
 // healthz requests /healthz of a peer over a connection of its own.
 func healthz(ctx context.Context, peer Peer) error {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", peer.Address)
+	conn, err := dial(ctx, peer.Address)
 	if err != nil {
 		return fmt.Errorf("%s: %w", peer, short(err))
 	}

@@ -61,7 +61,11 @@ type suffices func([]netip.Addr) bool
 // not negative, else the first one.
 func (r Resolver) lookup(ctx context.Context, name string, enough suffices) (found answer, warnings []string, err error) {
 	failed := &dnsError{name: name, err: errNotName}
-	wait := share(ctx, max(3, len(r.Servers))) // a lost packet must not cost the whole attempt, and every server has its turn
+	wait := share(ctx, 1) // one server: again repeats the queries
+	if n := len(r.Servers); n > 1 {
+		// Every server has its turn, and, unless the outage is long, a lost packet must not cost the whole attempt.
+		wait = min(share(ctx, n), max(share(ctx, max(3, n)), flightOf(ctx).pace(30)))
+	}
 	names, diagnosis := r.candidates(name)
 	for _, candidate := range names {
 		found, more, failure := r.resolve(ctx, candidate, wait, enough)
@@ -88,42 +92,53 @@ func (r Resolver) lookup(ctx context.Context, name string, enough suffices) (fou
 			break
 		}
 	}
-	return answer{}, nil, failed
+	var each []error
+	for _, server := range r.Servers {
+		each = append(each, signed{failed, briefly(func(ctx context.Context) bool {
+			return slices.ContainsFunc(names, func(name string) bool { // no packet follows one without an answer
+				_, err := r.query(ctx, server, name, dnsmessage.TypeA)
+				if err != nil && !errors.Is(err, errNXDomain) {
+					_, err = r.query(ctx, server, name, dnsmessage.TypeAAAA)
+				}
+				return err == nil
+			})
+		})})
+	}
+	return answer{}, nil, signed{failed, oneOver(each)}
 }
 
 // resolve asks the servers in turn for an absolute name, each for at most wait, until one of them answers, or all have
 // failed other than by a timeout, or ctx ends. It returns what lookup does.
 func (r Resolver) resolve(ctx context.Context, name string, wait time.Duration, enough suffices) (answer, []string, *dnsError) {
-	failures := make(map[string]*dnsError)
-	mayAnswer := func(server string) bool { return failures[server] == nil || isTimeout(failures[server]) }
-	for i := 0; i == 0 || (ctx.Err() == nil && slices.ContainsFunc(r.Servers, mayAnswer)); i++ {
-		server := r.Servers[i%len(r.Servers)]
-		addrs, err := r.ask(ctx, server, name, wait, enough)
-		failure := &dnsError{name: name, server: server, err: err}
+	failures := make([]error, len(r.Servers))
+	mayAnswer := func(err error) bool { return err == nil || isTimeout(err) }
+	for i := 0; i == 0 || (ctx.Err() == nil && slices.ContainsFunc(failures, mayAnswer)); i++ {
+		n := i % len(r.Servers)
+		addrs, err := r.ask(ctx, r.Servers[n], name, wait, enough)
 		if err == nil || isNegative(err) {
 			var warnings []string
-			for _, other := range r.Servers {
-				if f := failures[other]; f != nil && other != server {
-					warnings = append(warnings, f.Error())
+			for other, err := range failures {
+				if err != nil && other != n {
+					warnings = append(warnings, (&dnsError{name: name, server: r.Servers[other], err: err}).Error())
 				}
 			}
 			if err == nil {
-				return answer{addrs, name, server}, warnings, nil
+				return answer{addrs, name, r.Servers[n]}, warnings, nil
 			}
-			return answer{}, warnings, failure
+			return answer{}, warnings, &dnsError{name: name, server: r.Servers[n], err: err}
 		}
 		// A reply counts more than a timeout of the same server, before it or after it. So does a truncated one.
-		if before := failures[server]; mayAnswer(server) && (before == nil || !errors.Is(before, errTruncated)) {
-			failures[server] = failure
+		if mayAnswer(failures[n]) && !errors.Is(failures[n], errTruncated) {
+			failures[n] = err
 		}
 	}
 	if len(failures) == 1 {
-		return answer{}, nil, failures[r.Servers[0]]
+		return answer{}, nil, &dnsError{name: name, server: r.Servers[0], err: failures[0]}
 	}
 	var errs []error
-	for _, server := range r.Servers {
-		if f := failures[server]; f != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", server, f.err))
+	for i, err := range failures {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", r.Servers[i], err))
 		}
 	}
 	return answer{}, nil, &dnsError{name: name, err: join(errs, ", ")}
@@ -159,6 +174,8 @@ func (r Resolver) ask(ctx context.Context, server, name string, wait time.Durati
 	}
 }
 
+// query asks one server for one record type. After a truncated UDP reply it repeats the query over TCP (RFC 7766); an error of
+// that wraps errTruncated.
 func (r Resolver) query(ctx context.Context, server, name string, recordType dnsmessage.Type) ([]netip.Addr, error) {
 	query, err := newQuery(name, recordType, true)
 	if err != nil {
@@ -172,6 +189,11 @@ func (r Resolver) query(ctx context.Context, server, name string, recordType dns
 		plain.Additionals = nil
 		query, _ = plain.Pack()
 		reply, err = exchange(ctx, network, server, query)
+	}
+	if err == nil && reply.Truncated && network == "udp" {
+		if reply, err = exchange(ctx, "tcp", server, query); err != nil {
+			err = fmt.Errorf("%w %w", errTruncated, err)
+		}
 	}
 	if err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -23,6 +24,7 @@ type Attempt struct {
 	Report  Report
 	Err     error         // nil if the check passed or was skipped
 	RetryIn time.Duration // until the next attempt; 0 if there is none in this round
+	Signed  bool          // a sign has ended the pause before it
 }
 
 // Observer receives every attempt when it ends, except those that a shutdown interrupted: they say nothing about the node.
@@ -34,12 +36,24 @@ type Result struct {
 	Diagnosis bool // tried only once, because an earlier check had failed
 }
 
-// Runner runs checks one after another, in rounds.
+// Runner runs checks one after another, in rounds. It remembers between them what fails.
 type Runner struct {
 	Timeout    time.Duration // of one attempt
 	MaxRetries int           // after the first attempt
 	NewBackOff func() backoff.BackOff
 	Observer   Observer
+
+	outages map[string]outage // of each check that fails
+	failed  string            // the check that the round must pass first
+}
+
+// outage is what is known of a check that fails, until it passes.
+type outage struct {
+	since  time.Time // the first attempt that failed
+	err    error     // of the last attempt
+	signed bool      // its sign has come
+	misled bool      // an attempt has failed after a sign: none is trusted
+	due    time.Time // the next look for a sign
 }
 
 // Exponential waits 1, 2, 4, 8, 16 s, then 30 s each time.
@@ -66,13 +80,15 @@ func (l *linear) NextBackOff() time.Duration {
 
 // Round runs every check in list. The first one without retries left fails the round; the later ones are tried once, so
 // that the results name every broken layer. An error means that ctx ended first: the results are incomplete.
-func (r Runner) Round(ctx context.Context, list []Check) ([]Result, error) {
+func (r *Runner) Round(ctx context.Context, list []Check) ([]Result, error) {
 	results := make([]Result, 0, len(list))
 	failed := false
 	for _, check := range list {
 		retries := r.MaxRetries
 		if failed {
 			retries = 0
+		} else {
+			r.failed = check.Name()
 		}
 		result := Result{Attempt: r.retry(ctx, check, retries), Diagnosis: failed}
 		if err := ctx.Err(); err != nil {
@@ -94,34 +110,71 @@ func (r Runner) Longest(number int) time.Duration {
 	return time.Duration(number) * check
 }
 
-func (r Runner) retry(ctx context.Context, check Check, retries int) Attempt {
+// retry makes one attempt, and more while it fails and there are retries, with a pause before each.
+func (r *Runner) retry(ctx context.Context, check Check, retries int) Attempt {
 	var last Attempt
-	attempt := func() error {
-		attemptCtx, cancel := context.WithTimeout(ctx, r.Timeout)
-		defer cancel()
-		start := time.Now()
-		report, err := check.Try(attemptCtx)
-		if err != nil {
-			err = worded{printable(err.Error()), err}
+	for waits := r.NewBackOff(); ; {
+		last = r.attempt(ctx, check, last.Number+1)
+		again := last.Err != nil && last.Number <= retries
+		if again {
+			last.RetryIn = waits.NextBackOff()
 		}
-		for i, warning := range report.Warnings {
-			report.Warnings[i] = printable(warning)
-		}
-		took := cmp.Or(report.Took, time.Since(start))
-		last = Attempt{Check: check.Name(), Number: last.Number + 1, Took: took, Report: report, Err: err}
-		return err
-	}
-	ended := func(_ error, wait time.Duration) {
-		last.RetryIn = wait
 		if ctx.Err() == nil && r.Observer != nil {
 			r.Observer.Attempted(last)
 		}
+		if !again || !r.Pause(ctx, last.RetryIn) {
+			return last
+		}
 	}
-	// RetryNotify returns the error of ctx once that has ended: last keeps the check's. It does not notify of the last attempt.
-	policy := backoff.WithContext(backoff.WithMaxRetries(r.NewBackOff(), uint64(retries)), ctx)
-	_ = backoff.RetryNotify(attempt, policy, ended)
-	ended(nil, 0)
-	return last
+}
+
+func (r *Runner) attempt(ctx context.Context, check Check, number int) Attempt {
+	if r.outages == nil {
+		r.outages = make(map[string]outage)
+	}
+	start := time.Now()
+	o := r.outages[check.Name()]
+	f := flight{o.since, min(time.Second, r.Timeout/3), start.Add(r.Timeout * 9 / 10), new(atomic.Int32)}
+	if o.err == nil || o.signed || o.misled { // no sign would come after a lost packet
+		f.since = start
+	}
+	attemptCtx, cancel := context.WithTimeout(context.WithValue(ctx, flightKey{}, f), r.Timeout)
+	defer cancel()
+	report, err := check.Try(attemptCtx)
+	if err == nil {
+		delete(r.outages, check.Name())
+	} else {
+		r.outages[check.Name()] = outage{since: cmp.Or(o.since, start), err: err, misled: o.misled || o.signed, due: o.due}
+		err = worded{printable(err.Error()), err}
+	}
+	for i, warning := range report.Warnings {
+		report.Warnings[i] = printable(warning)
+	}
+	took := cmp.Or(report.Took, time.Since(start))
+	return Attempt{Check: check.Name(), Number: number, Took: took, Report: report, Err: err, Signed: o.signed}
+}
+
+// Pause waits for d, or until there is a sign that the check that has failed would pass now. It returns false if ctx has ended.
+func (r *Runner) Pause(ctx context.Context, d time.Duration) bool {
+	pause, end := context.WithTimeout(ctx, d)
+	defer end()
+	o := r.outages[r.failed]
+	for o.err != nil && !o.misled {
+		due, cancel := context.WithDeadline(pause, o.due)
+		<-due.Done()
+		cancel()
+		if pause.Err() != nil {
+			break
+		}
+		pace := float64(flight{since: o.since, every: time.Second}.pace(60))
+		o.due = time.Now().Add(time.Duration((0.8 + 0.4*rand.Float64()) * pace))
+		o.signed = isOver(pause, o.err)
+		if r.outages[r.failed] = o; o.signed {
+			return true
+		}
+	}
+	<-pause.Done()
+	return ctx.Err() == nil
 }
 
 // printable returns the first 2 kB of a text without control characters: others wrote parts of it, and a terminal may show it.

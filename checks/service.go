@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"slices"
 	"time"
 )
@@ -108,13 +107,14 @@ func (s Service) connect(ctx context.Context, name string, chosen []endpoint) (R
 	})
 	var failures []error
 	var warnings []string
-	passed, dead := false, make(map[string]bool) // other nodes
+	passed, dead, remote := false, make(map[string]bool), 0 // other nodes, and the failures there, which come first
 	for i, o := range outcomes {
 		passed = passed || passes(chosen[i], o.err)
 		if o.err != nil {
 			failures = append(failures, o.err)
 			if !s.isLocal(chosen[i]) {
 				dead[chosen[i].node] = true
+				remote++
 			}
 		} else {
 			warnings = append(warnings, o.warnings...)
@@ -125,7 +125,8 @@ func (s Service) connect(ctx context.Context, name string, chosen []endpoint) (R
 		if needRemote && s.Node != "" {
 			which += " on other nodes"
 		}
-		return Report{}, fail(serviceRemedy(failures), "service %s: %s answers: %w", name, which, join(failures, "; "))
+		err := signed{join(failures, "; "), oneOver(failures[:cmp.Or(remote, len(failures))])}
+		return Report{}, fail(serviceRemedy(failures), "service %s: %s answers: %w", name, which, err)
 	}
 	for _, failure := range failures {
 		if !passed || !noRoute(failure) { // the other address family on a single-stack node is no fault
@@ -148,7 +149,7 @@ func (s Service) probe(ctx context.Context, e endpoint) outcome {
 }
 
 func (s Service) probeOnce(ctx context.Context, e endpoint, limit int) error {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", e.address)
+	conn, err := dial(ctx, e.address)
 	if err != nil {
 		return fmt.Errorf("%s: %w", e, short(err))
 	}

@@ -115,7 +115,8 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 	if settings.Workers { // a worker says nothing before its round ends
 		settings.SilentAfter = max(settings.SilentAfter, checklist.LongestRound(cfg.Config)+time.Minute)
 	}
-	fleetLoop := &loop.Loop{Settings: settings, Cache: manager.GetCache(), Live: manager.GetAPIReader(), Log: log}
+	fleetLoop := &loop.Loop{Settings: settings, Cache: manager.GetCache(), Live: manager.GetAPIReader(),
+		ServerTime: environment.Client.ServerTime, Log: log}
 	collector := metrics.New(fleetLoop, metrics.Build{Version: version, Commit: commit, Date: buildDate})
 	if err := ctrlmetrics.Registry.Register(collector); err != nil {
 		return err

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,6 +20,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
 	"github.com/imunhatep/kube-node-ready/controller/internal/metrics"
 	"github.com/imunhatep/kube-node-ready/controller/internal/remediation"
+	"github.com/imunhatep/kube-node-ready/controller/internal/renewal"
 	"github.com/imunhatep/kube-node-ready/controller/internal/report"
 	"github.com/imunhatep/kube-node-ready/controller/internal/retaint"
 	"github.com/imunhatep/kube-node-ready/controller/internal/worker"
@@ -80,40 +80,27 @@ func (p parts) add(ctx context.Context, leave func()) error {
 	group := &controlgroup.Group{Log: p.log}
 	actor := breaker.Actor{Plan: p.loop.Last, ControlGroup: group.State, Now: time.Now,
 		Events: p.GetEventRecorder(recorder), Log: p.log}
-	tainter := p.tainter(actor)
-	if remediates || p.cfg.Retaint {
+	first := actor // of the parts: it alone hands the Lease over
+	first.HandOver = &breaker.HandOver{Client: live, Namespace: p.cfg.PodNamespace,
+		Replicas: componentLabels(p.template, "controller"), Leave: leave, Log: p.log}
+	if !p.loop.Settings.Workers {
+		err, first = p.Add(p.renewer(first, live)), actor
+	}
+	if remediates {
+		err = errors.Join(err, p.Add(p.remediator(first, live)))
+	}
+	if remediates || !p.loop.Settings.Workers {
 		group.Checks, group.Runner = checklist.ForAnotherProcess(p.cfg.Config, p.environment)
-		handOver := &breaker.HandOver{Client: live, Namespace: p.cfg.PodNamespace,
-			Replicas: componentLabels(p.template, "controller"), Leave: leave, Log: p.log}
-		if remediates {
-			remediator := p.remediator(actor, live)
-			remediator.HandOver = handOver
-			err = p.Add(remediator)
-		} else {
-			tainter.HandOver = handOver
-		}
 		err = errors.Join(err, p.Add(group))
 	}
-	if p.cfg.Retaint {
-		return errors.Join(err, p.Add(tainter))
-	}
-	p.loop.Steps = append(p.loop.Steps, &whenRetainted{start: func() error { return p.Add(tainter) }})
-	return err
+	return errors.Join(err, p.Add(p.tainter(actor))) // re-taint may have been switched on before
 }
 
-// whenRetainted is a step of the loop: it starts something, once a node is re-tainted.
-type whenRetainted struct{ start func() error }
-
-// Act implements loop.Step.
-func (w *whenRetainted) Act(_ context.Context, plan fleet.Plan) (requeueAfter time.Duration, err error) {
-	isRetainted := func(status fleet.Status) bool { return status.Retainted }
-	if w.start == nil || !slices.ContainsFunc(plan.Statuses, isRetainted) {
-		return 0, nil
-	}
-	if err = w.start(); err == nil {
-		w.start = nil
-	}
-	return 0, err
+// renewer gives agents whose own sandbox may be broken a fresh one.
+func (p parts) renewer(actor breaker.Actor, live client.Client) *renewal.Renewer {
+	actor.Timeout = p.cfg.CheckTimeout
+	return &renewal.Renewer{Actor: actor, Client: live,
+		Settings: breaker.Settings{Fleet: p.loop.Settings, NodeName: p.cfg.NodeName, ControlGroupFor: controlgroup.Interval}}
 }
 
 // remediator replaces nodes that are never verified.

@@ -1,29 +1,91 @@
 package main
 
 import (
-	"errors"
+	"context"
+	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	crrecorder "sigs.k8s.io/controller-runtime/pkg/recorder"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
+	"github.com/imunhatep/kube-node-ready/controller/internal/metrics"
+	"github.com/imunhatep/kube-node-ready/controller/internal/remediation"
+	"github.com/imunhatep/kube-node-ready/controller/internal/renewal"
+	"github.com/imunhatep/kube-node-ready/controller/internal/retaint"
+	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/internal/kube"
 )
 
-// Where re-taint is switched off, nothing runs for it; until a node is found that an earlier release has re-tainted.
-func TestWhenRetainted(t *testing.T) {
-	started, failure := 0, errors.New("not now")
-	step := &whenRetainted{start: func() error { started++; return failure }}
-	act := func(retainted bool) error {
-		_, err := step.Act(t.Context(), fleet.Plan{Statuses: []fleet.Status{{}, {Retainted: retainted}}})
-		return err
+// added is a manager that starts nothing.
+type added struct {
+	manager.Manager
+	parts []manager.Runnable
+}
+
+func (a *added) Add(part manager.Runnable) error {
+	a.parts = append(a.parts, part)
+	return nil
+}
+func (a *added) GetAPIReader() client.Reader                      { return nil }
+func (a *added) GetClient() client.Client                         { return nil }
+func (a *added) GetScheme() *runtime.Scheme                       { return scheme.Scheme }
+func (a *added) GetRESTMapper() meta.RESTMapper                   { return meta.NewDefaultRESTMapper(nil) }
+func (a *added) GetEventRecorder(string) crrecorder.EventRecorder { return events.NewFakeRecorder(1) }
+func handsOver(actor breaker.Actor, s breaker.Settings, node string) bool {
+	return actor.HandOver != nil && s.NodeName == node
+}
+
+// Whatever is switched on, one part, and one alone, hands the Lease over from a node that fails.
+func TestOnePartHandsTheLeaseOver(t *testing.T) {
+	for name, edit := range map[string]func(*config.Controller){
+		"nothing is switched on": func(*config.Controller) {},
+		"re-taint":               func(c *config.Controller) { c.Retaint = true },
+		"remediation":            func(c *config.Controller) { c.RemediationMode = config.RemediationDryRun },
+		"both":                   func(c *config.Controller) { c.Retaint, c.RemediationMode = true, config.RemediationDryRun },
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := config.Controller{AgentName: "agent", RemediationMode: config.RemediationOff}
+			cfg.NodeName, cfg.PodNamespace, cfg.CheckTimeout = "own", "system", time.Second
+			edit(&cfg)
+			started := new(added)
+			l := &loop.Loop{Settings: fleet.Settings{Request: request}}
+			e := kube.Environment{REST: &rest.Config{Host: "http://127.0.0.1:1"}}
+			e.RemoveRateLimit()
+			require.NoError(t, e.Err)
+			p := parts{Manager: started, cfg: cfg, environment: e, template: new(corev1.PodTemplateSpec), loop: l,
+				metrics: metrics.New(l, metrics.Build{}), log: slog.New(slog.DiscardHandler)}
+			_, leave := context.WithCancel(t.Context())
+			defer leave()
+			require.NoError(t, p.add(t.Context(), leave))
+			count := 0
+			for _, part := range started.parts {
+				is := false
+				switch part := part.(type) {
+				case *renewal.Renewer:
+					is = handsOver(part.Actor, part.Settings, "own")
+				case *remediation.Remediator:
+					is = handsOver(part.Actor, part.Settings.Settings, "own")
+				case *retaint.Tainter:
+					is = handsOver(part.Actor, part.Settings.Settings, "own")
+				}
+				if is {
+					count++
+				}
+			}
+			assert.Equal(t, 1, count)
+		})
 	}
-	require.NoError(t, act(false))
-	assert.Zero(t, started)
-	require.ErrorIs(t, act(true), failure)
-	failure = nil
-	for range 3 {
-		require.NoError(t, act(true))
-	}
-	assert.Equal(t, 2, started, "again after a failure, and then never")
 }

@@ -39,11 +39,6 @@ RETAINT_NO_AGENT_FOR: {{ .Values.controller.retaint.noAgentFor | quote }}
 {{- if not (has $mode (list "off" "false")) }}{{ $mode }}{{ end }}
 {{- end }}
 
-{{/* "true" if the controller runs the checks in its own pod, or starts workers: both connect to the DNS pods. */}}
-{{- define "kube-node-ready.controllerChecks" -}}
-{{- if or .Values.controller.retaint.enabled (include "kube-node-ready.remediation" .) (eq .Values.deploymentMode "controller") }}true{{ end }}
-{{- end }}
-
 {{/* Any port but the one for metrics. */}}
 {{- define "kube-node-ready.healthPort" -}}
 {{- eq (int .Values.config.metricsPort) 8081 | ternary 8082 8081 }}

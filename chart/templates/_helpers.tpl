@@ -128,6 +128,7 @@ ALSO_REMOVE_TAINTS: {{ .alsoRemoveTaints | join "," | quote }}
 ON_TIMEOUT: {{ include "kube-node-ready.onTimeout" $ | quote }}
 FAILED_TAINT_KEY: {{ .failedTaintKey | quote }}
 CONDITION_TYPE: {{ .conditionType | quote }}
+RENEW_SANDBOX: {{ .renewSandbox | quote }}
 RECHECK_INTERVAL: {{ .recheckInterval | quote }}
 FAILURE_THRESHOLD: {{ .failureThreshold | quote }}
 RECOVERY_THRESHOLD: {{ .recoveryThreshold | quote }}
@@ -321,6 +322,9 @@ flight is finished before: two patches, the condition and the Event, each within
 {{- $taints := has "taint" (splitList "," .Values.config.onTimeout) }}
 {{- if and (eq .Values.deploymentMode "controller") $taints }}
 {{- fail (printf "config.onTimeout %s needs deploymentMode daemonset: only an agent adds the failed taint" .Values.config.onTimeout) }}
+{{- end }}
+{{- if and (eq .Values.deploymentMode "controller") .Values.config.renewSandbox }}
+{{- fail "config.renewSandbox needs deploymentMode daemonset: each worker has a new sandbox" }}
 {{- end }}
 {{- if and (or $taints (include "kube-node-ready.recheck" .)) (eq .Values.config.failedTaintKey .Values.config.taintKey) }}
 {{- fail (printf "config.failedTaintKey %s must differ from config.taintKey" .Values.config.failedTaintKey) }}

@@ -56,6 +56,13 @@ metadata:
     {{- end }}
 spec:
   automountServiceAccountToken: true
+  {{- if .Values.config.renewSandbox }}
+  # PID 1 is the pause process, which the agent ends. The volume outlives the sandbox.
+  shareProcessNamespace: true
+  volumes:
+    - name: renewal
+      emptyDir: {sizeLimit: 64Ki}
+  {{- end }}
   terminationGracePeriodSeconds: {{ include "kube-node-ready.gracePeriod" . }}
   {{- include "kube-node-ready.podSpec" . | nindent 2 }}
   tolerations:
@@ -65,6 +72,11 @@ spec:
       {{- include "kube-node-ready.container" . | nindent 6 }}
       env:
         {{- include "kube-node-ready.podVariables" . | trim | nindent 8 }}
+      {{- if .Values.config.renewSandbox }}
+      volumeMounts:
+        - name: renewal
+          mountPath: /run/kube-node-ready
+      {{- end }}
       {{- if .Values.config.enableMetrics }}
       ports:
         - name: metrics

@@ -75,13 +75,15 @@ that the values do not have, up to these bounds.
 {{- end }}
 
 {{/*
-The pods that the controller may delete, the workers, and in controller mode create, as the chart renders them. The same dictionary as
-for nodePolicy, and "create": may create workers.
+The pods that the controller may delete: the workers, and the agents; in controller mode create and delete: only workers, as the chart
+renders them. The same dictionary as for nodePolicy, and "create": may create workers.
 */}}
 {{- define "kube-node-ready.workerPolicy" -}}
 {{- $name := printf "%s-workers" .name -}}
-{{- $worker := include "kube-node-ready.selectorLabelsOf" (list .root "worker") | fromYaml -}}
-# RBAC cannot restrict an account to some pods of a namespace. This policy restricts the controller to the workers of this release.
+{{- $labels := omit (include "kube-node-ready.selectorLabels" .root | fromYaml) "app.kubernetes.io/component" -}}
+{{- $components := .create | ternary (list "worker") (list "agent" "worker") -}}
+{{- $may := .create | ternary "create and delete only workers" "delete only agents and workers" -}}
+# RBAC cannot restrict an account to some pods of a namespace. This policy restricts the controller to the pods of this release's nodes.
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata:
@@ -136,11 +138,12 @@ spec:
       reason: Forbidden
       message: {{ printf "%s may %s pods, and change none" .account (.create | ternary "create and delete" "delete") | quote }}
     - expression: >-
-        {{- range $i, $key := keys $worker | sortAlpha }}
-        {{ if $i }}&& {{ end }}variables.labels[?'{{ $key }}'].orValue('') == '{{ index $worker $key }}'
+        variables.labels[?'app.kubernetes.io/component'].orValue('') in ['{{ $components | join "', '" }}']
+        {{- range $key, $value := $labels }} &&
+        variables.labels[?'{{ $key }}'].orValue('') == '{{ $value }}'
         {{- end }}
       reason: Forbidden
-      message: {{ printf "%s may %s only workers: pods with the labels of this release and the component worker" .account (.create | ternary "create and delete" "delete") | quote }}
+      message: {{ printf "%s may %s: pods with the labels of this release and the component %s" .account $may (join " or " $components) | quote }}
     {{- if .create }}
     {{- include "kube-node-ready.newWorkerRules" . | nindent 4 }}
     {{- end }}

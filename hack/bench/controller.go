@@ -109,7 +109,7 @@ func (b *bench) agentTemplate(ctx context.Context) (*corev1.PodTemplateSpec, err
 // createFleet creates nodes as large as real ones (the images make most of it), and a pod for each that cannot pull its image. The
 // pods have a service account of this name.
 func (b *bench) createFleet(ctx context.Context, template *corev1.PodTemplateSpec, account string) error {
-	if err := b.createNodes(ctx, fleetSize, true); err != nil {
+	if err := b.createNodes(ctx, nodePrefix, fleetSize, true); err != nil {
 		return err
 	}
 	var images []corev1.ContainerImage

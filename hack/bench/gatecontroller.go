@@ -69,8 +69,8 @@ type controllerGate struct {
 	requests                        string // of the controller, all but its Lease
 }
 
-// controllerGates deploys controller mode with one replica, measures, and removes it.
-func (b *bench) controllerGates(ctx context.Context, withToken bool) (gates []controllerGate, err error) {
+// deployControllerMode deploys controller mode with one replica. remove removes it.
+func (b *bench) deployControllerMode(ctx context.Context, withToken bool) (remove func(context.Context) error, err error) {
 	values := []string{"deploymentMode=controller", "controller.enabled=true", "controller.replicas=1",
 		"controller.image.repository=" + harness.ControllerImage, "controller.image.tag=" + harness.Tag, "controller.image.pullPolicy=Never",
 		fmt.Sprintf("nodeAuthorization.enabled=%v", !withToken)} // the policy refuses workers with a volume
@@ -81,20 +81,29 @@ func (b *bench) controllerGates(ctx context.Context, withToken bool) (gates []co
 	if withToken {
 		manifests = withTokenVolume(manifests)
 	}
-	remove, err := b.Apply(ctx, manifests)
-	defer func() {
-		ctx := context.WithoutCancel(ctx)
-		err = errors.Join(err, remove(ctx), harness.Until(ctx, func() (bool, error) {
+	undo, err := b.Apply(ctx, manifests)
+	remove = func(ctx context.Context) error {
+		return errors.Join(undo(ctx), harness.Until(ctx, func() (bool, error) {
 			pods, err := b.Pods(ctx, "controller")
 			return len(pods) == 0, err
 		}))
-	}()
+	}
+	if err == nil {
+		_, err = b.Kubectl(ctx, "", "-n", harness.Namespace, "rollout", "status", "--timeout=2m", "deployment/"+harness.Controller)
+	}
+	if err != nil {
+		return nil, errors.Join(err, remove(context.WithoutCancel(ctx)))
+	}
+	return remove, nil
+}
+
+// controllerGates deploys controller mode, measures, and removes it.
+func (b *bench) controllerGates(ctx context.Context, withToken bool) (gates []controllerGate, err error) {
+	remove, err := b.deployControllerMode(ctx, withToken)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := b.Kubectl(ctx, "", "-n", harness.Namespace, "rollout", "status", "--timeout=2m", "deployment/"+harness.Controller); err != nil {
-		return nil, err
-	}
+	defer func() { err = errors.Join(err, remove(context.WithoutCancel(ctx))) }()
 	for i := range b.runs + 1 {
 		gate, err := b.controllerGate(ctx)
 		if err != nil {

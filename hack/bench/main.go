@@ -40,7 +40,7 @@ type part struct {
 func (b *bench) parts() []part {
 	return []part{
 		{"size", b.size}, {"startup", b.startup}, {"memory", b.memory}, {"requests", b.requests}, {"gate", b.gate}, {"scale", b.scale},
-		{"controller", b.controller}, {"recheck", b.recheck},
+		{"controller", b.controller}, {"recheck", b.recheck}, {"recovery", b.recovery},
 	}
 }
 
@@ -58,7 +58,7 @@ func run(ctx context.Context) int {
 		}
 		return 0
 	}
-	only := flag.String("only", "", "comma-separated parts to run: size startup memory requests gate scale controller recheck")
+	only := flag.String("only", "", "comma-separated parts to run: size startup memory requests gate scale controller recheck recovery")
 	runs := flag.Int("runs", 30, "runs per median")
 	nodes := flag.String("nodes", "1,10,100,1000", "comma-separated numbers of nodes for scale, one run each")
 	flag.Parse()

@@ -65,7 +65,10 @@ func plotTo(path string, all map[string][]point) error {
 	figure.Legend.Top, figure.Legend.Left, figure.Legend.XOffs = true, true, vg.Centimeter/2
 	figure.Add(plotter.NewGrid())
 	var lines []any
-	for _, series := range []string{withAgent, idleDaemonSet, noDaemonSet} {
+	for _, series := range []string{withAgent, idleDaemonSet, controllerMode, noDaemonSet} {
+		if len(all[series]) == 0 { // not measured yet
+			continue
+		}
 		points := make(plotter.XYs, len(all[series]))
 		for i, p := range all[series] {
 			points[i] = plotter.XY{X: float64(p.Nodes), Y: p.Seconds}

@@ -23,6 +23,8 @@ const (
 	controllerGateBudget    = 400.0 // ms, the median in controller mode
 	controllerGateP95Budget = 800.0 // ms
 
+	controllerScaleRequestsBudget = 5.0 // a node that joins in controller mode
+
 	incidentBudget     = 160.0 // MiB, the controller beside 5,000 nodes of which none is verified
 	restBudget         = 96.0  // MiB, the controller beside 5,000 verified nodes
 	restCPUBudget      = 10.0  // mCPU, the same
@@ -34,6 +36,13 @@ const (
 	// The network check opens one and the service check two. A round that is thorough opens more, once an hour; an agent that did
 	// not keep its connection to the API server would open four.
 	recheckConnectionsBudget = 3.5
+
+	agentRecoveryBudget  = 1.5 // s after an outage, and a fortieth of its length
+	workerRecoveryBudget = 5.0 // s, the same in controller mode
+	packetsBudget        = 1.0 // a second of an outage of 10 minutes
+	// API requests in that outage, as many as without signs: nine rounds of two (get the Node, list EndpointSlices) end in it if
+	// every pause is 10 % shorter, the first read, and three Events.
+	outageRequestsBudget = 22.0
 )
 
 // report prints progress and each figure, and at the end the table of all figures in Markdown.

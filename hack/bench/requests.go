@@ -37,7 +37,7 @@ func (b *bench) requests(ctx context.Context) (err error) {
 			return err
 		}
 		// node1 and two services exist in every cluster.
-		if err := b.createNodes(ctx, size.nodes-1, false); err != nil {
+		if err := b.createNodes(ctx, nodePrefix, size.nodes-1, false); err != nil {
 			return err
 		}
 		if err := b.createServices(ctx, size.services-2); err != nil {
@@ -68,14 +68,14 @@ func (b *bench) requests(ctx context.Context) (err error) {
 }
 
 // createNodes creates Nodes: either new ones with the startup taint, for kwok, or verified ones without a kubelet.
-func (b *bench) createNodes(ctx context.Context, n int, gated bool) error {
+func (b *bench) createNodes(ctx context.Context, prefix string, n int, gated bool) error {
 	capacity := corev1.ResourceList{
 		corev1.ResourceCPU:    resource.MustParse("4"),
 		corev1.ResourceMemory: resource.MustParse("8Gi"),
 		corev1.ResourcePods:   resource.MustParse("110"),
 	}
 	return b.parallel(ctx, n, "nodes", func(i int) error {
-		name := fmt.Sprintf("%s%05d", nodePrefix, i)
+		name := fmt.Sprintf("%s%05d", prefix, i)
 		object := &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
 				created: "", corev1.LabelOSStable: "linux", corev1.LabelHostname: name,

@@ -24,18 +24,29 @@ import (
 // kwok has set their condition Ready and
 //   - withAgent: the agent of the chart's DaemonSet has verified them;
 //   - idleDaemonSet: the pod of the same DaemonSet runs and has got its token; no agent is started;
-//   - noDaemonSet: nothing else.
+//   - noDaemonSet: nothing else;
+//   - controllerMode: the controller has verified them, by a worker that kwok says is ready (scalecontroller.go).
 const (
-	withAgent     = "agent"
-	idleDaemonSet = "idle DaemonSet"
-	noDaemonSet   = "no DaemonSet"
+	withAgent      = "agent"
+	idleDaemonSet  = "idle DaemonSet"
+	noDaemonSet    = "no DaemonSet"
+	controllerMode = "controller mode"
 )
 
 // stalled is the time without progress after which the remaining nodes count as not done.
 const stalled = 2 * time.Minute
 
-// scale measures every series for every number of nodes, back to back.
-func (b *bench) scale(ctx context.Context) (err error) {
+// scale measures every series for every number of nodes: those with and without a DaemonSet back to back, then controller mode.
+func (b *bench) scale(ctx context.Context) error {
+	idle := make(map[int]time.Duration)
+	if err := b.scaleDaemonSet(ctx, idle); err != nil {
+		return err
+	}
+	return b.scaleControllerMode(ctx, idle)
+}
+
+// scaleDaemonSet measures the series with and without a DaemonSet, and notes the times of the idle one by the number of nodes.
+func (b *bench) scaleDaemonSet(ctx context.Context, idle map[int]time.Duration) (err error) {
 	kwok, err := b.StartKwok(ctx)
 	if err != nil {
 		return err
@@ -59,6 +70,7 @@ func (b *bench) scale(ctx context.Context) (err error) {
 			}
 			waves[series], points[series] = w, point{n, w.took.Seconds(), w.server.cpu, w.requests}
 		}
+		idle[n] = waves[idleDaemonSet].took
 		b.compare(n, waves)
 		if err := b.draw(points); err != nil {
 			return err
@@ -133,7 +145,7 @@ func (b *bench) wave(ctx context.Context, n int, series string, window time.Dura
 		return w, err
 	}
 	start := time.Now()
-	if err := b.createNodes(ctx, n, true); err != nil {
+	if err := b.createNodes(ctx, nodePrefix, n, true); err != nil {
 		return w, err
 	}
 	if !await(ctx, func() int {
@@ -183,10 +195,14 @@ func (b *bench) prepare(ctx context.Context, series string) (done func() int, po
 	if err := b.empty(ctx); err != nil {
 		return nil, nil, err
 	}
-	if series == noDaemonSet {
+	switch series {
+	case controllerMode:
+	case noDaemonSet:
 		err = b.Kube.AppsV1().DaemonSets(harness.Namespace).Delete(ctx, harness.Name, metav1.DeleteOptions{})
-	} else if err = b.Deploy(ctx); err == nil {
-		err = b.settle(ctx)
+	default:
+		if err = b.Deploy(ctx); err == nil {
+			err = b.settle(ctx)
+		}
 	}
 	if err != nil {
 		return nil, nil, err
@@ -204,7 +220,7 @@ func (b *bench) prepare(ctx context.Context, series string) (done func() int, po
 	err = watch(ctx, informers.NewFilteredNodeInformer(b.Kube, 0, nil, labelled(created)), func(node *corev1.Node) {
 		mu.Lock()
 		defer mu.Unlock()
-		if isReady(node) && (series != withAgent || harness.Verified(node)) {
+		if isReady(node) && (series != withAgent && series != controllerMode || harness.Verified(node)) {
 			handled[node.Name] = true
 		}
 	})

@@ -29,6 +29,7 @@ type deps struct {
 	patcher *nodepatch.Patcher
 	events  *kube.Events // of the goroutine that calls Run
 	checks  checklist.List
+	renewal *renewal
 }
 
 // Agent verifies one node. Each verification, and each time of rechecks, is a value of its own: nothing else is kept.
@@ -37,13 +38,13 @@ type Agent struct{ *deps }
 // New returns the agent of the node that cfg names. The environment must have a client.
 func New(cfg config.Config, e kube.Environment, recorder *metrics.Recorder, log *logrus.Entry, version string) *Agent {
 	if cfg.Once {
-		cfg.RecheckInterval = 0 // it ends with the verdict
+		cfg.RecheckInterval, cfg.RenewSandbox = 0, false // it ends with the verdict
 	}
 	request := cfg.Request()
 	request.Blocks = request.WaitsFor(cfg.WaitForTaints)
 	pod, _ := os.Hostname() // the name of the pod
 	api := nodepatch.Client{REST: e.Client.Core, Name: cfg.NodeName}
-	return &Agent{&deps{cfg: cfg, version: version, request: request, log: log, metrics: recorder, client: e.Client, api: api,
+	d := &deps{cfg: cfg, version: version, request: request, log: log, metrics: recorder, client: e.Client, api: api,
 		patcher: &nodepatch.Patcher{
 			Node:     api,
 			Timeout:  cfg.CheckTimeout,
@@ -54,13 +55,16 @@ func New(cfg config.Config, e kube.Environment, recorder *metrics.Recorder, log 
 			},
 		},
 		events: kube.NewEvents(e.Client.Core, cfg.NodeName, cfg.PodNamespace+"/"+pod, cfg.CheckTimeout, log),
-		checks: checklist.New(cfg, e)}}
+		checks: checklist.New(cfg, e)}
+	d.renewal = newRenewal(d, renewalFile, endSandbox)
+	return &Agent{d}
 }
 
 // Run verifies the node and holds or rechecks it, and verifies again when the node is found unverified, until ctx ends.
 // Then it serves the final metrics for METRICS_LINGER, or until secondSignal is closed. With --once it returns with the
 // verdict. It reports whether the node is verified.
 func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified bool) {
+	ctx = a.renewal.listen(ctx)
 	for proven := (*proof)(nil); ; a.metrics.SetStatus(false) {
 		v := newVerification(a.deps, proven)
 		outcome := v.verify(ctx)
@@ -75,6 +79,9 @@ func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified
 			a.removeTaintAgain(proven)
 			return false
 		}
+		if outcome == released {
+			a.renewal.forget()
+		}
 		var isUnverified bool
 		if a.cfg.RecheckInterval > 0 {
 			proven = nil // not to be proven again at the end of this pod: the next one of this node looks for the startup taint
@@ -86,6 +93,7 @@ func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified
 			a.shutDown(proven, secondSignal)
 			return true
 		}
+		a.renewal.forget()
 	}
 }
 

@@ -38,33 +38,21 @@ func DryRun(ctx context.Context, cfg config.Config, e kube.Environment, version 
 		return report, err
 	}
 	cfg.MaxRetries = 0
-	runner := checklist.Runner(cfg, printer{printf})
-	results, err := runner.Round(ctx, checklist.New(cfg, e)(checks.API{Get: get}, checklist.Options{}))
-	if err != nil {
+	p := printer{printf: printf}
+	runner := checklist.Runner(cfg, &p)
+	if _, err := runner.Round(ctx, checklist.New(cfg, e)(checks.API{Get: get}, checklist.Options{})); err != nil {
 		printf("interrupted")
 		return false
 	}
-
-	var passed, failed, skipped int
-	for _, result := range results {
-		switch {
-		case result.Err != nil:
-			failed++
-		case result.Report.Skipped != "":
-			skipped++
-		default:
-			passed++
-		}
-	}
 	verdict := "PASSED"
-	if failed > 0 {
+	if p.failed > 0 {
 		verdict = "FAILED"
 	}
-	printf("%s: %d passed, %d failed, %d skipped", verdict, passed, failed, skipped)
-	if node != nil && failed == 0 {
+	printf("%s: %d passed, %d failed, %d skipped", verdict, p.passed, p.failed, p.skipped)
+	if node != nil && p.failed == 0 {
 		printPatch(printf, cfg, node)
 	}
-	return failed == 0
+	return p.failed == 0
 }
 
 // printPatch prints the patch that a release would send.
@@ -83,20 +71,26 @@ func printPatch(printf func(string, ...any), cfg config.Config, node *nodepatch.
 	}
 }
 
-// printer prints each check as it ends.
-type printer struct{ printf func(string, ...any) }
+// printer prints each check as it ends, and counts them.
+type printer struct {
+	printf                  func(string, ...any)
+	passed, failed, skipped int
+}
 
 // Attempted implements checks.Observer.
-func (p printer) Attempted(a checks.Attempt) {
+func (p *printer) Attempted(a checks.Attempt) {
 	switch {
 	case a.Err != nil:
+		p.failed++
 		p.printf("FAIL  %-8s %8s  %v", a.Check, formatDuration(a.Took), a.Err)
 		if remedy := checks.Remedy(a.Err); remedy != "" {
 			p.printf("%21s to try: %s", "", remedy)
 		}
 	case a.Report.Skipped != "":
+		p.skipped++
 		p.printf("SKIP  %-8s %8s  %s", a.Check, "", a.Report.Skipped)
 	default:
+		p.passed++
 		p.printf("PASS  %-8s %8s  %s", a.Check, formatDuration(a.Took), a.Report.Detail)
 	}
 	for _, warning := range a.Report.Warnings {

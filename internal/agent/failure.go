@@ -70,6 +70,9 @@ func (d *deps) judge(results []checks.Result) error {
 
 func logAttempt(log *logrus.Entry, attempt checks.Attempt) {
 	log = log.WithFields(logrus.Fields{"check": attempt.Check, "attempt": attempt.Number, "took": formatDuration(attempt.Took)})
+	if attempt.Signed {
+		log.Debug("a sign of recovery has ended the pause before this attempt")
+	}
 	for _, warning := range attempt.Report.Warnings {
 		log.WithField("warning", warning).Warn("check passed with a warning")
 	}

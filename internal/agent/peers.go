@@ -34,8 +34,8 @@ type peerSample struct {
 	redrawAt time.Time // from when on the sample may be drawn before that
 }
 
-// check returns the check of one round on a node of a zone. It draws a new sample if few of the old one answer, but not twice
-// within some minutes: when the network of 5,000 nodes is down, each of them would list all agents in each round.
+// check returns the check of one round on a node of a zone. It draws a new sample if few of the old one answer, but of many
+// not twice within some minutes: when the network of 5,000 nodes is down, each of them would list all agents in each round.
 func (s *peerSample) check(mustAnswer bool, zone func() string) checks.Peers {
 	found := func(results []checks.PeerResult) { s.metrics.Peers(cmp.Or(zone(), "unknown"), byZone(results)) }
 	check := checks.Peers{Sample: s.sample, Found: found, MustAnswer: mustAnswer}
@@ -67,6 +67,9 @@ func (s *peerSample) draw(ctx context.Context) {
 	s.err = kube.EachEndpointSlice(ctx, s.client, namespace, service, drawn.Add)
 	if s.err == nil {
 		s.peers = drawn.Peers()
+		if drawn.Seen <= sampleSize { // those that are left may be the ones that were replaced since
+			s.redrawAt = time.Time{}
+		}
 	}
 	ready := slices.DeleteFunc(slices.Clone(s.peers), func(peer checks.Peer) bool { return peer.Unready })
 	pause := sampleInterval

@@ -168,9 +168,10 @@ func TestPeersThatMustAnswer(t *testing.T) {
 		left     int
 		unlisted bool
 		written  []string
+		lists    int // 0: not in each round
 	}{
 		"cannot be listed": {left: 10, unlisted: true, written: []string{"False PeersFailed"}},
-		"two are left":     {left: 2, written: []string{"False PeersFailed"}},
+		"two are left":     {left: 2, written: []string{"False PeersFailed"}, lists: 5}, // a new one in each round: it is short
 		"none is left":     {written: []string{"True Verified"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -187,7 +188,7 @@ func TestPeersThatMustAnswer(t *testing.T) {
 				r.round(nil, nil, nil, nil)
 				assert.Equal(t, test.written, api.written())
 				assert.Equal(t, test.left > 0, slices.Contains(api.taints(), "node-ready/failed"))
-				assert.LessOrEqual(t, api.count(getPeers), 2, "not in each round")
+				assert.LessOrEqual(t, api.count(getPeers), max(2, test.lists))
 			})
 		})
 	}

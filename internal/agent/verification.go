@@ -36,12 +36,15 @@ type verification struct {
 	*deps
 	seen          seen
 	report        *reporter
+	runner        checks.Runner
 	proof         *proof
 	releaseFailed bool
 }
 
 func newVerification(d *deps, proven *proof) *verification {
-	return &verification{deps: d, report: newReporter(d), proof: proven}
+	v := &verification{deps: d, report: newReporter(d), proof: proven}
+	v.runner = checklist.Runner(d.cfg, v)
+	return v
 }
 
 // verify returns when the node is verified, when ctx ends, or when --once times out.
@@ -71,8 +74,9 @@ func (v *verification) verify(ctx context.Context) outcome {
 		case !errors.Is(err, errRestart):
 			pause := pauses.NextBackOff()
 			v.report.Failed(ctx, v.seen.node, err, pause)
+			v.renewal.renew(ctx, v.report.timedOut)
 			_ = v.report.During(ctx, marking, func(ctx context.Context) error {
-				sleep(ctx, pause)
+				v.runner.Pause(ctx, pause)
 				return nil
 			})
 		}
@@ -134,8 +138,7 @@ func (v *verification) round(ctx context.Context) error {
 }
 
 func (v *verification) runChecks(ctx context.Context) error {
-	runner := checklist.Runner(v.cfg, v)
-	results, err := runner.Round(ctx, v.checks(checks.API{Get: v.readNode}, checklist.Options{}))
+	results, err := v.runner.Round(ctx, v.checks(checks.API{Get: v.readNode}, checklist.Options{}))
 	if err != nil {
 		return err
 	}

@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -137,4 +140,27 @@ func TestOnceEndsInTime(t *testing.T) {
 			})
 		}
 	}
+}
+
+// The pause between two rounds ends with the outage too: it is 30 s long by now.
+func TestNextRoundBeginsWhenTheNetworkWorks(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+		require.NoError(t, err)
+		defer func() { _ = syscall.Close(fd) }()
+		require.NoError(t, syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}})) // refuses until it listens
+		name, err := syscall.Getsockname(fd)
+		require.NoError(t, err)
+		target := checks.Target{Address: fmt.Sprintf("127.0.0.1:%d", name.(*syscall.SockaddrInet4).Port)}
+		p := simulate(t, api, checks.Network{Targets: []checks.Target{target}}.Try, map[string]string{"LOG_LEVEL": "debug", "MAX_RETRIES": "0"})
+		after(70 * time.Second) // after 1, 2, 4, 8 and 16 s: in the first pause of 30 s
+		before := len(api.seen())
+		after(10 * time.Second)
+		require.Len(t, api.seen(), before, "signs are no requests")
+		require.NoError(t, syscall.Listen(fd, 16))
+		after(2500 * time.Millisecond)
+		require.Contains(t, api.seen(), patchNode, p.stderr)
+		require.Contains(t, p.stderr.String(), "a sign of recovery has ended the pause")
+		p.stop()
+	})
 }

@@ -34,6 +34,7 @@ type Config struct {
 
 	OnTimeout                     []string
 	FailedTaintKey, ConditionType string
+	RenewSandbox                  bool
 
 	RecheckInterval                     time.Duration // 0: the agent is one-shot
 	FailureThreshold, RecoveryThreshold int
@@ -163,6 +164,7 @@ func (c *Config) gateSettings() []*setting {
 			text(&c.FailedTaintKey, ownKey)},
 		{"condition-type", "type", "type of the condition that condition in --on-timeout writes", "NodeVerified",
 			text(&c.ConditionType, conditionType)},
+		{"renew-sandbox", "bool", "renew the pod's sandbox when nothing at all answers in it", "false", boolean(&c.RenewSandbox)},
 	}
 }
 

@@ -20,6 +20,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/transport"
 	"k8s.io/client-go/util/flowcontrol"
+
+	"github.com/imunhatep/kube-node-ready/checks"
 )
 
 // Client is a REST client without any type of k8s.io/api: see nodepatch.Node. A clientset with all of
@@ -40,6 +42,7 @@ func newClient(config *rest.Config, userAgent string) (*Client, error) {
 	if config.QPS >= 0 { // else the caller has no limit
 		config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(10, 20) // requests a second, and at once: a verification sends four
 	}
+	config.Dial = checks.Dial
 	config.WarningHandler = rest.NoWarnings{} // client-go would print them between the lines of the log
 	config.APIPath = "/apis"
 	if config.BearerTokenFile != "" {

@@ -3,22 +3,28 @@ package kube
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/cenkalti/backoff/v4"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 	"k8s.io/client-go/rest"
 
+	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/apitest"
 )
 
@@ -88,6 +94,73 @@ func TestTokenIsRotated(t *testing.T) {
 	valid.Store("Bearer second")
 	require.Error(t, client.Versions(t.Context()), "the cached one")
 	require.Eventually(t, func() bool { return client.Versions(t.Context()) == nil }, 30*time.Second, 10*time.Millisecond)
+}
+
+// silent listens, and drops every packet until open.
+func silent(t *testing.T) (listener net.Listener, open func()) {
+	t.Helper()
+	socket := 0
+	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
+		drop := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K}}
+		return errors.Join(raw.Control(func(fd uintptr) {
+			socket = int(fd)
+			err = unix.SetsockoptSockFprog(socket, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &drop[0]})
+		}), err)
+	}}
+	listener, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+	return listener, func() { _ = unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0) }
+}
+
+type observer func(checks.Attempt)
+
+func (o observer) Attempted(a checks.Attempt) { o(a) }
+
+// The next attempt comes as soon as the API server accepts connections, and not after the pause.
+func TestSignOfTheAPIServer(t *testing.T) {
+	t.Parallel()
+	listener, open := silent(t)
+	server := &httptest.Server{Listener: listener, Config: &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(
+		func(w http.ResponseWriter, _ *http.Request) { apitest.Answer(w, http.StatusOK, struct{}{}) })}}
+	server.Start()
+	t.Cleanup(server.Close)
+	client, err := newClient(&rest.Config{Host: "http://" + listener.Addr().String()}, "test")
+	require.NoError(t, err)
+	var seen []checks.Attempt
+	runner := checks.Runner{Timeout: 500 * time.Millisecond, MaxRetries: 1, Observer: observer(func(a checks.Attempt) {
+		seen = append(seen, a)
+		open()
+	}), NewBackOff: func() backoff.BackOff { return backoff.NewConstantBackOff(time.Hour) }}
+
+	_, err = runner.Round(t.Context(), []checks.Check{checks.API{Get: func(ctx context.Context) (checks.Report, error) {
+		return checks.Report{}, client.Versions(ctx)
+	}}})
+
+	require.NoError(t, err)
+	require.Len(t, seen, 2)
+	require.ErrorContains(t, seen[0].Err, "no answer from the API server in time: TCP connection not accepted")
+	require.NoError(t, seen[1].Err)
+	assert.True(t, seen[1].Signed)
+}
+
+// A flow that began before kube-proxy's rules is never translated: another source port is.
+func TestRequestConnectsAgainBesideASilentConnection(t *testing.T) {
+	t.Parallel()
+	listener, _ := silent(t)
+	client, err := newClient(&rest.Config{Host: "http://" + listener.Addr().String()}, "test")
+	require.NoError(t, err)
+
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	var connections atomic.Int32
+	err = client.Versions(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{ConnectStart: func(string, string) {
+		if connections.Add(1) == 2 {
+			cancel()
+		}
+	}}))
+	require.Error(t, err)
+	assert.EqualValues(t, 2, connections.Load())
 }
 
 // Go sends each TLS record (RFC 8446, 5.1) as soon as it is complete, so that no packet is larger than a record.

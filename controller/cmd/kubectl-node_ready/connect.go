@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -17,8 +16,6 @@ type access struct {
 	Client client.Client
 	// Node reads and patches a node.
 	Node func(name string) nodepatch.NodeAPI
-	// Kubelet returns the configuration of a node's kubelet, through the API server.
-	Kubelet func(ctx context.Context, node string) ([]byte, error)
 }
 
 // connect follows the rules of kubectl: the flags, $KUBECONFIG, ~/.kube/config.
@@ -43,8 +40,5 @@ func connect(o options) (access, error) {
 	return access{
 		Client: direct,
 		Node:   func(name string) nodepatch.NodeAPI { return nodepatch.Client{REST: core.RESTClient(), Name: name} },
-		Kubelet: func(ctx context.Context, node string) ([]byte, error) {
-			return core.RESTClient().Get().AbsPath("/api/v1/nodes", node, "proxy/configz").MaxRetries(0).DoRaw(ctx)
-		},
 	}, nil
 }

@@ -199,7 +199,7 @@ func (s session) doctor(ctx context.Context, o options) (set int) {
 		_, _ = fmt.Fprintf(s.out, "No release of kube-node-ready: looking as if the chart was installed into %s with its defaults\n",
 			s.release.Namespace)
 	}
-	found := doctor.Reader{Client: s.Client, Kubelet: s.Kubelet}.Read(ctx, s.release)
+	found := doctor.Reader{Client: s.Client}.Read(ctx, s.release)
 	found.GateAll = o.gateAll
 	return doctor.Report(s.out, found, o.skip)
 }

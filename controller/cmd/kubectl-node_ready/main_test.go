@@ -2,8 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -49,8 +47,7 @@ func newCluster(t *testing.T, nodes ...client.Object) cluster {
 }
 
 func (c cluster) connect(options) (access, error) {
-	return access{Client: c, Node: func(name string) nodepatch.NodeAPI { return fakenode.API{Client: c, Name: name} },
-		Kubelet: func(context.Context, string) ([]byte, error) { return nil, errors.New("no kubelet") }}, nil
+	return access{Client: c, Node: func(name string) nodepatch.NodeAPI { return fakenode.API{Client: c, Name: name} }}, nil
 }
 
 func (c cluster) run(args ...string) (code int, stdout, stderr string) {
@@ -154,7 +151,7 @@ func TestDoctor(t *testing.T) {
 	assert.Equal(t, exitError, code, "there is no DNS Service")
 	assert.Empty(t, stderr)
 	assert.Contains(t, stdout, "TRAP  dns-behind-gate       there is no Service kube-system/kube-dns")
-	code, stdout, _ = c.run("doctor", "--skip", "dns-behind-gate,rights,policy")
+	code, stdout, _ = c.run("doctor", "--skip", "dns-behind-gate,policy")
 	assert.Equal(t, exitOK, code, stdout)
 }
 
@@ -164,10 +161,10 @@ func TestDoctorGateAll(t *testing.T) {
 	c := newCluster(t, &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Selector: meta.Labels}}, &corev1.Pod{ObjectMeta: meta},
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "plain"}, Status: corev1.NodeStatus{
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}})
-	code, stdout, _ := c.run("doctor", "--skip", "rights,policy")
+	code, stdout, _ := c.run("doctor", "--skip", "policy")
 	assert.Equal(t, exitOK, code, stdout)
 	assert.Regexp(t, "(?m)^WARN  dns-behind-gate ", stdout)
-	code, stdout, _ = c.run("doctor", "--skip", "rights,policy", "--gate-all")
+	code, stdout, _ = c.run("doctor", "--skip", "policy", "--gate-all")
 	assert.Equal(t, exitError, code)
 	assert.Regexp(t, "(?m)^TRAP  dns-behind-gate ", stdout)
 }
@@ -192,9 +189,6 @@ func TestConnect(t *testing.T) {
 	r := <-seen
 	assert.Equal(t, "/api/v1/nodes/n", r.URL.Path)
 	assert.Equal(t, "kubectl-node_ready/dev", r.UserAgent())
-	_, err = found.Kubelet(t.Context(), "n")
-	require.Error(t, err)
-	assert.Equal(t, "/api/v1/nodes/n/proxy/configz", (<-seen).URL.Path)
 
 	o.overrides.CurrentContext = "other"
 	_, err = connect(o)

@@ -15,7 +15,7 @@ import (
 
 // Decide says what state each selected node is in, and what is to be written, at now.
 func (s Settings) Decide(objects Objects, now time.Time) Plan {
-	plan := Plan{At: now, Seen: Memory{began: cmp.Or(objects.Seen.began, now),
+	plan := Plan{At: now, ServerNow: objects.ServerNow, Seen: Memory{began: cmp.Or(objects.Seen.began, now),
 		nodes: make(map[types.UID]memory, len(objects.Nodes))}, Statuses: make([]Status, 0, len(objects.Nodes))}
 	pods := podsByNode(objects.Pods)
 	for i := range objects.Nodes {
@@ -32,6 +32,7 @@ func (s Settings) Decide(objects Objects, now time.Time) Plan {
 		if status.State == Failed && status.Failing == "" && status.Rebooted && !HasTaint(node, s.Request.TaintKey) {
 			status.State = Pending
 		}
+		s.doubt(&status, before, after, objects.ServerNow, now)
 		plan.remember(status, before, after, now)
 	}
 	for _, status := range plan.Statuses {
@@ -53,6 +54,7 @@ func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UI
 			// An agent counts so soon that one which replaces another is never missed.
 			m = m.recheck(s.Condition(node), node, pod, min(s.Rechecks.RecoversAfter(), s.NoAgentFor/2), now)
 			status.Recheck = m.rechecked.Recheck
+			s.lacksSandbox(&status, m, events, now)
 		}
 		return status, m
 	}
@@ -209,8 +211,13 @@ func (s Settings) IsTrue(node *corev1.Node) bool {
 
 // Condition returns our condition of node, or an empty one.
 func (s Settings) Condition(node *corev1.Node) corev1.NodeCondition {
+	return nodeCondition(node, corev1.NodeConditionType(s.ConditionType))
+}
+
+// nodeCondition returns one of a node's conditions, or an empty one.
+func nodeCondition(node *corev1.Node, kind corev1.NodeConditionType) corev1.NodeCondition {
 	for _, condition := range node.Status.Conditions {
-		if string(condition.Type) == s.ConditionType {
+		if condition.Type == kind {
 			return condition
 		}
 	}

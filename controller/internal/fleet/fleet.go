@@ -95,6 +95,8 @@ type Objects struct {
 	Events map[types.UID][]corev1.Event
 	// Seen is what the last Plan remembers.
 	Seen Memory
+	// ServerNow is the time by the API server's clock, zero if it is not known.
+	ServerNow time.Time
 }
 
 // Status is one node as it is now.
@@ -105,7 +107,7 @@ type Status struct {
 	Gated       bool
 	Untouchable string // why nothing is to be done to it, or ""
 	State       State
-	Reason      Reason // of Failed; before, the reason that it would fail for, "" if that is not known
+	Reason      Reason // of Failed; before, the reason that it would fail for, "" if that is not known; of Verified: SandboxFailed
 	// Failing is the reason of the condition: Reason, or those of all failing checks, joined by commas; "": Reason.
 	Failing   string
 	Message   string
@@ -113,6 +115,12 @@ type Status struct {
 	Recheck   Recheck   // of a verified node
 	Retainted bool      // it has the failed taint that this release's controller adds
 	Rebooted  bool      // it was started again since its release
+	// Renewable means that its agent has had the time to pass, and fails for a reason that the sandbox of its pod can cause; and
+	// another pod would come.
+	Renewable bool
+	// InDoubt means that it fails so, not for long, and no agent that was started since has failed too: nothing is to be done to the
+	// node yet.
+	InDoubt bool
 	// EventsWanted means that it would have failed, but only the pod's Events tell why, and they have not been read.
 	EventsWanted bool
 }
@@ -133,6 +141,7 @@ const maxAge = 30 * time.Second
 // Plan is what Decide has found. Nobody changes it.
 type Plan struct {
 	At          time.Time // by this process's monotonic clock; zero: there is none
+	ServerNow   time.Time // the same by the API server's clock, zero if that is not known
 	Statuses    []Status
 	Seen        Memory
 	Transitions []Transition

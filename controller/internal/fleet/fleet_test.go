@@ -43,7 +43,7 @@ func newStory(t *testing.T) *story {
 	request := nodepatch.Request{TaintKey: startup, FailedTaintKey: "node-ready/failed", Label: verified, LabelValue: "true", Annotation: nodepatch.Annotation}
 	return &story{t: t, now: time.Now(), objects: Objects{Events: make(map[types.UID][]corev1.Event)}, settings: Settings{
 		Rules: NewRules(template, request), Request: request, ConditionType: condition,
-		NotStartedAfter: 3 * time.Minute, SilentAfter: 6 * time.Minute}}
+		NotStartedAfter: 3 * time.Minute, FailedAfter: 5 * time.Minute, SilentAfter: 6 * time.Minute}}
 }
 
 // node adds a gated node.
@@ -81,6 +81,7 @@ func running() corev1.ContainerState {
 // decide decides from what a cache keeps of the objects.
 func (s *story) decide() Plan {
 	cached := s.objects
+	cached.ServerNow = s.now
 	cached.Nodes, cached.Pods = make([]corev1.Node, len(s.objects.Nodes)), make([]corev1.Pod, len(s.objects.Pods))
 	for i := range s.objects.Nodes {
 		slim, err := SlimNode(condition, nodepatch.Annotation)(&s.objects.Nodes[i])

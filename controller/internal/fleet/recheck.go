@@ -3,7 +3,6 @@ package fleet
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -129,7 +128,7 @@ func (s Settings) isSilent(r Recheck, now time.Time) bool {
 		enough = max(enough, spokenFor)
 	}
 	isStale := now.Sub(r.written()) >= staleAfter+s.Rechecks.RecoversAfter()
-	return !r.NotReady.IsZero() && now.Sub(r.NotReady) >= enough && (!r.Failed || r.Reason == Silent || isStale)
+	return !r.NotReady.IsZero() && now.Sub(r.NotReady) >= enough && (!r.Failed || r.Reason.IsOwn() || isStale)
 }
 
 // IsReady reports whether kubelet says that pod is ready, and nobody deletes it.
@@ -139,22 +138,23 @@ func IsReady(pod *corev1.Pod) bool {
 
 // IsNodeReady reports whether kubelet says that node is ready.
 func IsNodeReady(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
+	return nodeCondition(node, corev1.NodeReady).Status == corev1.ConditionTrue
 }
 
 // wantedOfRechecked returns the condition that is to be written on a verified node that is checked again. An agent without a path
 // to the API server cannot write False, but kubelet sees that it is not ready. Only the agent writes True: it has proven it.
 func (s Settings) wantedOfRechecked(status Status, now time.Time) (Condition, bool) {
 	r := status.Recheck
-	isOwn := r.Reason == Silent
+	reason, message := status.Reason, status.Message
+	if reason == "" && s.isSilent(r, now) {
+		reason, message = Silent, fmt.Sprintf("pod %s/%s runs and is not ready: its rechecks fail, and it does not write why; "+
+			"read its log, and check the node's path to the API server", status.Pod.Namespace, status.Pod.Name)
+	}
 	switch {
-	case isOwn && now.Sub(r.written()) < refreshInterval:
-	case s.isSilent(r, now) && (s.Condition(status.Node).Type != "" || s.WasGated(status.Node)):
-		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: Silent, Rechecked: true, Event: !isOwn,
-			Message: fmt.Sprintf("pod %s/%s runs and is not ready: its rechecks fail, and it does not write why; "+
-				"read its log, and check the node's path to the API server", status.Pod.Namespace, status.Pod.Name)}, true
+	case reason != "" && r.Reason == reason && now.Sub(r.written()) < refreshInterval && !r.written().Before(r.NotReady):
+	case reason != "" && (s.Condition(status.Node).Type != "" || s.WasGated(status.Node)):
+		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: reason, Rechecked: true,
+			Event: r.Reason != reason, Message: message}, true
 	case r.Failed && !r.NoAgent.IsZero() && now.Sub(r.NoAgent) >= s.NoAgentFor:
 		return Condition{Node: status.Node, Status: corev1.ConditionUnknown, Reason: "NotRechecked", Rechecked: true,
 			Message: "no agent checks the node again"}, true

@@ -63,7 +63,8 @@ func (l lookUp) Act(ctx context.Context, plan fleet.Plan) (requeueAfter time.Dur
 func (l lookUp) wanted(plan fleet.Plan) (wanted []*corev1.Pod) {
 	kept := make(map[types.UID]events)
 	for _, status := range plan.Statuses {
-		if status.Pod == nil || (status.State != fleet.Pending && status.State != fleet.Failed) {
+		mayWait := status.State == fleet.Pending || status.State == fleet.Failed || status.Reason != "" || status.EventsWanted
+		if status.Pod == nil || !mayWait {
 			continue
 		}
 		of, read := l.events[status.Pod.UID]

@@ -87,6 +87,26 @@ func TestEventsOfAllPodsAtOnce(t *testing.T) {
 	assert.Empty(t, l.events, "the pods are gone")
 }
 
+// A verified node whose agent's pod does not start is looked up as well, until its pod starts.
+func TestEventsOfAPodOnAVerifiedNode(t *testing.T) {
+	server := &namespace{events: []corev1.Event{{InvolvedObject: corev1.ObjectReference{UID: "p"}, Reason: "FailedCreatePodSandBox"}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "p", ResourceVersion: "1"}}
+	l := newLoop(new(lists))
+	l.Live = server
+	status := fleet.Status{Node: new(corev1.Node), Pod: pod, State: fleet.Verified, EventsWanted: true}
+	for _, status.Reason = range []fleet.Reason{"", fleet.SandboxFailed} {
+		_, err := lookUp{l}.Act(t.Context(), fleet.Plan{Statuses: []fleet.Status{status}})
+		require.NoError(t, err)
+		assert.Len(t, l.events["p"].list, 1)
+		status.EventsWanted = false
+	}
+	assert.Equal(t, 1, server.pages)
+	status.Reason = ""
+	_, err := lookUp{l}.Act(t.Context(), fleet.Plan{Statuses: []fleet.Status{status}})
+	require.NoError(t, err)
+	assert.Empty(t, l.events)
+}
+
 // inJSON is an API server that answers in JSON: what a page does not say stays as it is in the list that it is read into.
 type inJSON struct {
 	client.Reader

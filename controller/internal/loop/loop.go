@@ -46,8 +46,10 @@ type Loop struct {
 	Settings fleet.Settings
 	Cache    client.Reader // of nodes and the agents' pods
 	Live     client.Reader // of Events, which are not cached
-	Steps    []Step
-	Log      *slog.Logger
+	// ServerTime returns the time by the API server's clock, zero if it is not known yet.
+	ServerTime func() time.Time
+	Steps      []Step
+	Log        *slog.Logger
 
 	events map[types.UID]events // of pods that do not start
 	looked time.Time            // when the Events were listed
@@ -132,5 +134,6 @@ func (l *Loop) decide(ctx context.Context, seen fleet.Memory) (fleet.Plan, error
 	for uid, of := range l.events {
 		read[uid] = of.list
 	}
-	return l.Settings.Decide(fleet.Objects{Nodes: nodes.Items, Pods: pods.Items, Events: read, Seen: seen}, time.Now()), nil
+	objects := fleet.Objects{Nodes: nodes.Items, Pods: pods.Items, Events: read, Seen: seen, ServerNow: l.ServerTime()}
+	return l.Settings.Decide(objects, time.Now()), nil
 }

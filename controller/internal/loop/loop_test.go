@@ -51,7 +51,8 @@ func (s *step) Act(_ context.Context, plan fleet.Plan) (time.Duration, error) {
 func newLoop(cache *lists, steps ...Step) *Loop {
 	request := nodepatch.Request{TaintKey: "startup", Label: "verified", LabelValue: "true", Annotation: nodepatch.Annotation}
 	rules := fleet.NewRules(&corev1.PodTemplateSpec{}, request)
-	return &Loop{Settings: fleet.Settings{Rules: rules, Request: request}, Cache: cache, Live: cache, Steps: steps, Log: slog.New(slog.DiscardHandler)}
+	return &Loop{Settings: fleet.Settings{Rules: rules, Request: request}, Cache: cache, Live: cache, Steps: steps, ServerTime: time.Now,
+		Log: slog.New(slog.DiscardHandler)}
 }
 
 func TestErrorsAreCounted(t *testing.T) {

@@ -33,7 +33,7 @@ func (s Settings) isCandidate(status fleet.Status, serverNow, now time.Time) boo
 	node := status.Node
 	_, released := node.Annotations[s.Fleet.Request.Annotation]
 	_, labelled := node.Labels[s.Fleet.Request.Label]
-	return !released && !labelled && fleet.HasTaint(node, s.Fleet.Request.TaintKey) && status.Untouchable == "" &&
+	return !released && !labelled && fleet.HasTaint(node, s.Fleet.Request.TaintKey) && status.Untouchable == "" && !status.InDoubt &&
 		!node.CreationTimestamp.IsZero() && serverNow.Sub(node.CreationTimestamp.Time) >= s.DeleteAfter &&
 		status.State == fleet.Failed && slices.Contains(curable(), status.Reason) && now.Sub(status.Since) >= s.FailedFor
 }

@@ -89,11 +89,12 @@ func TestCandidates(t *testing.T) {
 		"too young": {func(m *moment) {
 			m.bad().Node.CreationTimestamp = metav1.NewTime(m.in.ServerNow.Add(-30*time.Minute + time.Second))
 		}, false},
-		"no creation time":             {func(m *moment) { m.bad().Node.CreationTimestamp = metav1.Time{} }, false},
-		"verified before":              {func(m *moment) { m.bad().Node.Annotations[nodepatch.Annotation] = "{}" }, false},
-		"labelled":                     {func(m *moment) { m.bad().Node.Labels[label] = "false" }, false},
-		"without the startup taint":    {func(m *moment) { m.bad().Node.Spec.Taints = nil }, false},
-		"cordoned, disrupted, deleted": {func(m *moment) { m.bad().Untouchable = "it is cordoned" }, false},
+		"no creation time":                  {func(m *moment) { m.bad().Node.CreationTimestamp = metav1.Time{} }, false},
+		"verified before":                   {func(m *moment) { m.bad().Node.Annotations[nodepatch.Annotation] = "{}" }, false},
+		"labelled":                          {func(m *moment) { m.bad().Node.Labels[label] = "false" }, false},
+		"without the startup taint":         {func(m *moment) { m.bad().Node.Spec.Taints = nil }, false},
+		"one sandbox may be what is broken": {func(m *moment) { m.bad().InDoubt = true }, false},
+		"cordoned, disrupted, deleted":      {func(m *moment) { m.bad().Untouchable = "it is cordoned" }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMoment()

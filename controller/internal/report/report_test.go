@@ -148,7 +148,7 @@ func runLoop(t *testing.T, c *caches, s fleet.Settings, api server) *loop.Loop {
 	core, err := kubernetes.NewForConfig(&rest.Config{Host: "http://api", Transport: api, QPS: -1})
 	require.NoError(t, err)
 	log := slog.New(slog.DiscardHandler)
-	l := &loop.Loop{Settings: s, Cache: c, Live: c, Log: log, Steps: []loop.Step{&Reporter{REST: core.CoreV1().RESTClient(), ConditionType: "NodeVerified",
+	l := &loop.Loop{Settings: s, Cache: c, Live: c, ServerTime: time.Now, Log: log, Steps: []loop.Step{&Reporter{REST: core.CoreV1().RESTClient(), ConditionType: "NodeVerified",
 		Events: new(events.FakeRecorder), ServerTime: time.Now, Timeout: 10 * time.Second, Limit: NewLimit(), Log: log}}}
 	go func() {
 		for t.Context().Err() == nil {

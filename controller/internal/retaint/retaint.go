@@ -88,14 +88,15 @@ func (s Settings) isTaintOutdated(status fleet.Status, now time.Time) bool {
 	if s.Enabled && status.Untouchable != "" {
 		return false
 	}
-	hasNoAgent := !status.Recheck.NoAgent.IsZero() && now.Sub(status.Recheck.NoAgent) >= s.Fleet.NoAgentFor
+	hasNoAgent := !status.Recheck.NoAgent.IsZero() && now.Sub(status.Recheck.NoAgent) >= s.Fleet.NoAgentFor &&
+		status.Reason != fleet.SandboxFailed
 	return !s.Enabled || s.Fleet.IsTrue(status.Node) || hasNoAgent
 }
 
 // isCandidate reports whether a node that was gated is verified and fails its rechecks now: somebody has just written so.
 func (s Settings) isCandidate(status fleet.Status, now time.Time) bool {
 	return s.Enabled && status.State == fleet.Verified && status.Untouchable == "" && status.Recheck.IsFresh(now) &&
-		!fleet.HasTaint(status.Node, s.Fleet.Request.FailedTaintKey) && !fleet.IsControlPlane(status.Node) &&
+		!status.InDoubt && !fleet.HasTaint(status.Node, s.Fleet.Request.FailedTaintKey) && !fleet.IsControlPlane(status.Node) &&
 		s.Fleet.WasGated(status.Node)
 }
 

@@ -104,6 +104,7 @@ func TestNoCandidate(t *testing.T) {
 		"stale":                               func(m *moment, s *fleet.Status) { s.Recheck.Refreshed = m.now.Add(-7 * time.Minute) },
 		"never refreshed":                     func(_ *moment, s *fleet.Status) { s.Recheck.Refreshed = time.Time{} },
 		"no round of the control group since": func(m *moment, s *fleet.Status) { m.in.ControlGroup.Began = s.Recheck.FailedAt.Add(-time.Second) },
+		"one sandbox may be what is broken":   func(_ *moment, s *fleet.Status) { s.InDoubt = true },
 		"re-tainted already":                  func(m *moment, _ *fleet.Status) { m.taint(0, release) },
 		"never gated":                         func(_ *moment, s *fleet.Status) { s.Node.Annotations[nodepatch.Annotation] = `{"removed":[]}` },
 		"tainted by others":                   func(m *moment, _ *fleet.Status) { m.taint(0, "dns") },
@@ -247,6 +248,9 @@ func TestRemoveTaint(t *testing.T) {
 		"True":           {func(_ *moment, s *fleet.Status) { s.Node.Status.Conditions[0].Status = corev1.ConditionTrue }, true},
 		"Unknown":        {func(_ *moment, s *fleet.Status) { s.Node.Status.Conditions[0].Status = corev1.ConditionUnknown }, false},
 		"no agent":       {func(m *moment, s *fleet.Status) { s.Recheck.NoAgent = m.now.Add(-10 * time.Minute) }, true},
+		"its pod gets no sandbox": {func(m *moment, s *fleet.Status) {
+			s.Recheck.NoAgent, s.Reason = m.now.Add(-10*time.Minute), fleet.SandboxFailed
+		}, false},
 		"rolling update": {func(m *moment, s *fleet.Status) { s.Recheck.NoAgent = m.now.Add(-9 * time.Minute) }, false},
 		"not selected, retaint is off": {func(m *moment, s *fleet.Status) {
 			m.settings.Enabled, s.State = false, fleet.Unverified

@@ -41,7 +41,7 @@ func (r *Reconciler) ask(ctx context.Context, node *corev1.Node, workers []*core
 				return
 			}
 			r.rememberWorker(node.Name, worker.Name, func(s *workerState) { s.passed, s.ended = true, time.Now() })
-			add(r.queue, node.Name, 1)
+			r.changed(r.queue, worker, true) // its slot is free, although kubelet reports that a second later
 		}()
 	}
 }

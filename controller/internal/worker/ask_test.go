@@ -3,10 +3,16 @@ package worker
 import (
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
 func TestVerdictOfAWorker(t *testing.T) {
@@ -39,4 +45,30 @@ func TestVerdictOfAWorker(t *testing.T) {
 		server.Close()
 		assert.False(t, hasPassed(t.Context(), strings.TrimPrefix(server.URL, "http://"), "secret"))
 	})
+}
+
+// A worker that has said that it has passed gives its slot back at once: kubelet reports it a second later, and ends it later still.
+func TestPassedWorkerHoldsNoSlot(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, _ *http.Request) {
+		_, _ = out.Write([]byte(verdict.Answer("secret")))
+	}))
+	defer server.Close()
+	address, err := netip.ParseAddrPort(strings.TrimPrefix(server.URL, "http://"))
+	require.NoError(t, err)
+	c := newCluster(t, newNode())
+	c.VerdictPort = int(address.Port())
+	pod := newWorker("a", 1, running)
+	pod.Status.PodIP = address.Addr().String()
+	c.nodes["n"] = memory{workers: map[string]workerState{"a": {key: "secret"}}}
+	c.changed(c.queue, pod, false)
+	assert.Len(t, c.slots.holders, 1)
+	c.ask(t.Context(), newNode(), []*corev1.Pod{pod}, c.nodes["n"])
+	holders := func() int {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return len(c.slots.holders)
+	}
+	assert.Eventually(t, func() bool { return holders() == 0 }, time.Minute, time.Millisecond)
+	c.changed(c.queue, pod, false) // its address, or something else
+	assert.Zero(t, holders())
 }

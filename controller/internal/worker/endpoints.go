@@ -60,7 +60,14 @@ func (e *Endpoints) List(ctx context.Context) ([]string, error) {
 	if e.list == nil {
 		return nil, nil
 	}
-	if !e.isFresh() {
+	e.mu.Lock()
+	limit := endpointsFor
+	if len(e.last) == 0 {
+		limit = noEndpointsFor
+	}
+	isFresh := time.Since(e.readAt) < limit
+	e.mu.Unlock()
+	if !isFresh {
 		if _, err, _ := e.reading.Do("", func() (any, error) { return nil, e.read(ctx) }); err != nil {
 			return nil, err
 		}
@@ -71,16 +78,6 @@ func (e *Endpoints) List(ctx context.Context) ([]string, error) {
 		return nil, errNoEndpoints
 	}
 	return e.last, nil
-}
-
-func (e *Endpoints) isFresh() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	limit := endpointsFor
-	if len(e.last) == 0 {
-		limit = noEndpointsFor
-	}
-	return !e.readAt.IsZero() && time.Since(e.readAt) < limit
 }
 
 func (e *Endpoints) read(ctx context.Context) error {

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -35,6 +36,7 @@ type largeCluster struct {
 
 	lag    time.Duration // of the cache
 	round  time.Duration // of a worker
+	ending time.Duration // of a worker that is deleted
 	refuse error         // of each creation
 	lose   error         // the answer to each creation
 
@@ -52,10 +54,10 @@ type largeCluster struct {
 }
 
 func newLargeCluster(t *testing.T, nodes, maxWorkers int) *largeCluster {
-	c := &largeCluster{t: t, lag: 20 * time.Millisecond, round: 800 * time.Millisecond, all: make(map[string]*corev1.Node),
+	c := &largeCluster{t: t, lag: 20 * time.Millisecond, round: 800 * time.Millisecond, ending: 50 * time.Millisecond, all: make(map[string]*corev1.Node),
 		pods: make(map[string]*corev1.Pod), cached: make(map[string]map[string]*corev1.Pod), left: nodes, kubel: ready}
 	settings := newSettings()
-	settings.MaxWorkers = maxWorkers
+	settings.MaxWorkers, settings.Fleet.FailedAfter = maxWorkers, 5*time.Minute
 	c.queue = priorityqueue.New[reconcile.Request]("worker")
 	c.Reconciler = &Reconciler{Settings: settings, Client: c, Events: &events.FakeRecorder{}, Timeout: 10 * time.Second,
 		Log:       slog.New(slog.NewTextHandler(io.Discard, nil)),
@@ -64,13 +66,19 @@ func newLargeCluster(t *testing.T, nodes, maxWorkers int) *largeCluster {
 		nodes:     make(map[string]memory), slots: newSlots(settings), ServerTime: func() time.Time { return time.Time{} }}
 	c.Reconciler.queue = c.queue
 	for i := range nodes {
-		node := newNode()
-		node.Name = fmt.Sprintf("n%d", i)
-		node.UID, c.cached[node.Name] = types.UID(node.Name), make(map[string]*corev1.Pod)
-		c.all[node.Name] = node
-		add(c.queue, node.Name, 0)
+		c.join(fmt.Sprintf("n%d", i))
 	}
 	return c
+}
+
+// join adds a node.
+func (c *largeCluster) join(name string) {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	node := newNode()
+	node.Name, node.UID, c.cached[name] = name, types.UID(name), make(map[string]*corev1.Pod)
+	c.all[name] = node
+	add(c.queue, name, 0)
 }
 
 // start does what controller-runtime does, until stop is called.
@@ -176,7 +184,7 @@ func (c *largeCluster) Create(_ context.Context, object client.Object, _ ...clie
 		return c.refuse
 	}
 	pod := object.(*corev1.Pod)
-	pod.UID = types.UID(pod.Name)
+	pod.UID, pod.CreationTimestamp = types.UID(pod.Name), metav1.Now()
 	c.pods[pod.Name] = pod.DeepCopy()
 	c.runs++
 	c.peak = max(c.peak, c.runs)
@@ -188,7 +196,7 @@ func (c *largeCluster) Create(_ context.Context, object client.Object, _ ...clie
 
 func (c *largeCluster) Delete(_ context.Context, object client.Object, _ ...client.DeleteOption) error {
 	time.Sleep(10 * time.Millisecond)
-	c.later(50*time.Millisecond, object.GetName(), func(*corev1.Pod) bool { return true })
+	c.later(c.ending, object.GetName(), func(*corev1.Pod) bool { return true })
 	return nil
 }
 
@@ -264,13 +272,116 @@ func recovers(t *testing.T, nodes int, outage time.Duration) {
 			c.label.Sub(began), len(c.posts)-posts, c.postsASecond(), c.peak, c.listed)
 		assert.Zero(t, c.left)
 		assert.LessOrEqual(t, c.listed, 100*nodes, "each look at a node reads the workers of others")
-		assert.LessOrEqual(t, c.peak, 50)
+		assert.LessOrEqual(t, c.peak, 2*50+8, "first attempts and retries")
 		assert.LessOrEqual(t, c.postsASecond(), 51)
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		assert.Empty(t, c.slots.holders)
 		assert.Empty(t, c.slots.waiting)
 	})
+}
+
+// 1,000 nodes join behind 200 that never pass, and each worker takes its time to end: neither holds up a node. They are released as
+// fast as workers may be created.
+func TestManyNodesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const good, bad = 1000, 200
+		c := newLargeCluster(t, good+bad, 50)
+		c.ending = 5 * time.Second
+		c.kubelet(func(pod *corev1.Pod) {
+			var n int
+			_, err := fmt.Sscanf(fleet.NodeOf(pod), "n%d", &n)
+			assert.NoError(t, err)
+			switch {
+			case n >= bad:
+				ready(pod)
+			case n%2 == 0:
+				c.later(time.Minute, pod.Name, func(pod *corev1.Pod) bool { ended(1, failing)(pod); return false })
+			}
+		}, 300*time.Millisecond)
+		began := time.Now()
+		defer c.start()()
+		time.Sleep(50 * time.Second)
+		c.lock.Lock()
+		defer c.lock.Unlock()
+		t.Logf("all but %d nodes released after %s, %d workers", c.left, c.label.Sub(began), len(c.posts))
+		assert.Equal(t, bad, c.left)
+		assert.LessOrEqual(t, c.postsASecond(), 51)
+	})
+}
+
+// A node joins in an outage, in which rounds fail after half a minute. When the outage ends a worker runs that notices it, or the
+// next one comes at once.
+func TestReleasesSoonAfterAnOutage(t *testing.T) {
+	for _, x := range []time.Duration{3, 20, 75, 200, 290} {
+		outage := x * time.Second
+		t.Run(outage.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newLargeCluster(t, 1, 2)
+				c.kubelet(ended(1, failing), 31*time.Second)
+				defer c.start()()
+				time.Sleep(outage)
+				c.kubelet(ready, 800*time.Millisecond)
+				c.lock.Lock()
+				for name := range c.pods {
+					c.later(1500*time.Millisecond, name, func(pod *corev1.Pod) bool {
+						if !fleet.HasEnded(pod) {
+							ready(pod)
+						}
+						return false
+					})
+				}
+				c.lock.Unlock()
+				time.Sleep(5*time.Second + outage/40)
+				c.lock.Lock()
+				defer c.lock.Unlock()
+				assert.Zero(t, c.left, "released after %s", c.label)
+				t.Logf("%d workers", len(c.posts))
+			})
+		})
+	}
+}
+
+// A node joins whose network comes late, behind nodes that never pass and are tried again and again: these cost it nothing.
+func TestReleasesSoonBehindBadNodes(t *testing.T) {
+	const before, outage, round = 90 * time.Second, 75 * time.Second, 55 * time.Second
+	for _, bad := range []int{0, 100, 400} {
+		t.Run(fmt.Sprint(bad), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newLargeCluster(t, bad, 50)
+				works := time.Now().Add(before + outage)
+				end := func(pod *corev1.Pod, change func(*corev1.Pod)) bool {
+					if outcome, _ := fleet.WorkerOutcome(pod); outcome == fleet.Running {
+						change(pod)
+					}
+					return false
+				}
+				const begun = 800 * time.Millisecond
+				c.kubelet(func(pod *corev1.Pod) {
+					switch isGood := fleet.NodeOf(pod) == "good"; {
+					case isGood && !time.Now().Before(works):
+						ready(pod)
+						return
+					case isGood: // a sign, if the round goes on
+						c.later(time.Until(works)+time.Second, pod.Name, func(pod *corev1.Pod) bool { return end(pod, ready) })
+					}
+					c.later(round-begun, pod.Name, func(pod *corev1.Pod) bool { return end(pod, ended(1, failing)) })
+				}, begun)
+				defer c.start()()
+				time.Sleep(before)
+				c.join("good")
+				c.lock.Lock()
+				c.left++
+				c.lock.Unlock()
+				time.Sleep(time.Until(works) + 5*time.Second + outage/40)
+				c.lock.Lock()
+				defer c.lock.Unlock()
+				t.Logf("released %s after its network works, %d workers, %d at a time", c.label.Sub(works), len(c.posts), c.peak)
+				assert.Equal(t, bad, c.left)
+				assert.LessOrEqual(t, c.postsASecond(), 51)
+			})
+		})
+	}
 }
 
 // No cache that is behind, nobody who deletes workers, and no API server that refuses them lets the controller create more workers
@@ -280,7 +391,7 @@ func TestBoundedCreations(t *testing.T) {
 		nodes   int
 		arrange func(*largeCluster)
 		slots   int
-		atOnce  int // workers
+		atOnce  int // workers that have not ended
 		in1m    int // requests
 	}{
 		"the cache is a minute behind": {24, func(c *largeCluster) { c.lag = time.Minute }, 4, 4, 4},
@@ -289,7 +400,7 @@ func TestBoundedCreations(t *testing.T) {
 		}, 1000, 0, 50*60 + 1},
 		"answers are lost, the cache is 10 s behind": {24, func(c *largeCluster) {
 			c.lag, c.lose = 10*time.Second, context.DeadlineExceeded
-		}, 4, 4, 24},
+		}, 4, 8, 24},
 		"creations fail without an answer": {24, func(c *largeCluster) { c.refuse = context.DeadlineExceeded }, 4, 0, 12},
 		"somebody deletes each worker": {1, func(c *largeCluster) {
 			c.kubelet(func(pod *corev1.Pod) {

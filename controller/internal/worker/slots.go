@@ -2,7 +2,6 @@ package worker
 
 import (
 	"cmp"
-	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,22 +10,30 @@ import (
 )
 
 const (
-	// pendingFor is how long a worker that does not run holds its slot.
+	// heldFor is how long a worker holds its slot. One that passes takes a second; one that takes longer waits for its network, as
+	// an agent would, or runs where a kubelet has died, and holds up no other node.
+	heldFor = 5 * time.Second
+	// pendingFor is how long a retry that does not run holds its slot.
 	pendingFor = 30 * time.Second
-	// runningFor is how long any worker does, or as long as a round: that of a kubelet which has died never ends.
-	runningFor = 2 * time.Minute
-	// betweenSlots is the time between two slots that are given: 50 workers a second at most.
+	// unseenFor is how long a worker does that the cache does not show.
+	unseenFor = 2 * time.Minute
+	// At most so many slots are given within this time: 50 a second, and what a busy machine has missed is made up for.
+	givenAtOnce = 5
+	givenWithin = 100 * time.Millisecond
+	// betweenSlots is the time between two looks for slots that can be given.
 	betweenSlots = 20 * time.Millisecond
 )
 
-// slots are the workers at a time: who holds a slot, and who waits for one.
+// slots bound how many workers begin at a time, not how many run: who holds a slot, and who waits for one. First attempts and
+// retries have as many each: nodes that fail again and again do not hold up new ones.
 type slots struct {
 	Settings
-	holders     map[string]holder  // by the worker's name
-	waiting     map[string]waiting // by the node's name
-	retriesPass bool               // the last retry that has ended has passed: slots are free again soon
-	giving      bool               // the next slot is given after betweenSlots
-	healed      time.Time          // when a third attempt or a later one has passed: at most once within firstRetry
+	holders map[string]holder  // by the worker's name
+	waiting map[string]waiting // by the node's name
+	giving  bool               // somebody waits, and looks again after betweenSlots
+	given   [givenAtOnce]time.Time
+	all     int       // that were given
+	healed  time.Time // when a third attempt or a later one has passed: at most once within firstRetry
 }
 
 // holder is a worker that has not ended, or that is to be created.
@@ -48,18 +55,14 @@ func newSlots(s Settings) slots {
 	return slots{Settings: s, holders: make(map[string]holder), waiting: make(map[string]waiting)}
 }
 
-// see notes a change of a worker in the cache. One that is being deleted holds its slot until it has ended. It reports whether a
-// third attempt or a later one has passed: what kept others from passing may be over, too.
-func (s *slots) see(pod *corev1.Pod, gone bool, now time.Time) (healed bool) {
-	outcome, _ := fleet.WorkerOutcome(pod)
+// see notes a change of a worker. One that has passed gives its slot back before kubelet has ended it, one that is being deleted
+// does not. It reports whether a third attempt or a later one has passed: what kept other nodes from passing may be over, too.
+func (s *slots) see(pod *corev1.Pod, outcome fleet.Outcome, gone bool, now time.Time) (healed bool) {
 	worker, known := s.holders[pod.Name]
-	if gone || fleet.HasEnded(pod) {
-		if worker.attempt > 1 {
-			s.retriesPass = outcome == fleet.Passed
-			// That a second attempt passes says little: the network of new nodes comes late.
-			if healed = s.retriesPass && worker.attempt > 2 && now.Sub(s.healed) >= firstRetry; healed {
-				s.healed = now
-			}
+	if gone || fleet.HasEnded(pod) || outcome == fleet.Passed {
+		// That a second attempt passes says little: the network of new nodes comes late.
+		if healed = outcome == fleet.Passed && worker.attempt > 2 && now.Sub(s.healed) >= firstRetry; healed {
+			s.healed = now
 		}
 		delete(s.holders, pod.Name)
 		return healed
@@ -67,48 +70,43 @@ func (s *slots) see(pod *corev1.Pod, gone bool, now time.Time) (healed bool) {
 	if !known {
 		worker.since = now
 	}
-	worker.attempt, worker.limit, worker.unseen = fleet.Attempt(pod), max(runningFor, s.Round), false
-	if outcome == fleet.Waiting {
+	worker.attempt, worker.limit, worker.unseen = fleet.Attempt(pod), heldFor, false
+	if worker.attempt > 1 && outcome == fleet.Waiting {
 		worker.limit = pendingFor
 	}
 	s.holders[pod.Name] = worker
 	return false
 }
 
-// prune forgets the holders that were never there.
-func (s *slots) prune(now time.Time) {
-	maps.DeleteFunc(s.holders, func(_ string, worker holder) bool { return worker.unseen && now.Sub(worker.since) >= worker.limit })
-}
-
 // give gives a free slot to the node that is next, and returns that node, or "". First attempts come first, then those that wait
-// longest. Any slot is for a first attempt, half of them for the others while they fail: nodes that fail again and again do not
-// hold up new ones.
+// longest.
 func (s *slots) give(now time.Time) (node string) {
-	s.prune(now)
-	taken, retries := 0, 0
-	for _, worker := range s.holders {
-		if now.Sub(worker.since) < worker.limit {
-			taken++
-			retries += min(worker.attempt-1, 1)
-		}
-	}
-	if taken >= s.MaxWorkers {
+	if now.Sub(s.given[s.all%givenAtOnce]) < givenWithin {
 		return ""
+	}
+	taken := make(map[int]int)
+	kind := func(attempt int) int { return min(attempt, 2) }
+	for name, worker := range s.holders {
+		if now.Sub(worker.since) < worker.limit {
+			taken[kind(worker.attempt)]++
+		} else if worker.unseen { // it was never there
+			delete(s.holders, name)
+		}
 	}
 	var next waiting
 	for name, one := range s.waiting {
-		if one.worker == "" && (node == "" ||
-			cmp.Or(cmp.Compare(min(one.attempt, 2), min(next.attempt, 2)), one.since.Compare(next.since)) < 0) {
+		if one.worker == "" && taken[kind(one.attempt)] < s.MaxWorkers && (node == "" ||
+			cmp.Or(cmp.Compare(kind(one.attempt), kind(next.attempt)), one.since.Compare(next.since)) < 0) {
 			node, next = name, one
 		}
 	}
-	mayRetry := s.retriesPass || retries < s.MaxWorkers-s.MaxWorkers/2
-	if node == "" || next.attempt > 1 && !mayRetry {
-		return ""
+	if node != "" {
+		next.worker = s.newName()
+		s.waiting[node] = next
+		s.given[s.all%givenAtOnce] = now
+		s.all++
+		s.holders[next.worker] = holder{next.attempt, now, unseenFor, true}
 	}
-	next.worker = s.newName()
-	s.waiting[node] = next
-	s.holders[next.worker] = holder{next.attempt, now, max(runningFor, s.Round), true}
 	return node
 }
 
@@ -122,7 +120,7 @@ func (r *Reconciler) takeSlot(node string, attempt int) (worker string) {
 	}
 	place.attempt = attempt
 	if r.slots.waiting[node] = place; !r.slots.giving { // nobody else waits
-		r.giveSlot()
+		r.giveSlots()
 	}
 	if worker = r.slots.waiting[node].worker; worker != "" {
 		delete(r.slots.waiting, node)
@@ -130,19 +128,19 @@ func (r *Reconciler) takeSlot(node string, attempt int) (worker string) {
 	return worker
 }
 
-// giveSlot gives a slot if one is free, and again as long as a node waits: nobody has to notice that one has become free. It
-// returns the node that has got the slot, or "".
-func (r *Reconciler) giveSlot() (node string) {
+// giveSlots gives what is free, and again as long as a node waits: nobody has to notice that a slot has become free. The nodes
+// that have got one are called.
+func (r *Reconciler) giveSlots() {
+	for node := r.slots.give(time.Now()); node != ""; node = r.slots.give(time.Now()) {
+		add(r.queue, node, 0)
+	}
 	if r.slots.giving = len(r.slots.waiting) > 0; r.slots.giving {
 		time.AfterFunc(betweenSlots, func() {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			if called := r.giveSlot(); called != "" {
-				add(r.queue, called, 0)
-			}
+			r.giveSlots()
 		})
 	}
-	return r.slots.give(time.Now())
 }
 
 // leaveSlots takes a node from those that wait for a slot, and its slot if it has got one.

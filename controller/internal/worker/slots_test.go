@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
 // give gives all free slots, and returns the nodes that have got them.
@@ -24,47 +26,66 @@ func give(s *slots, now time.Time) (nodes []string) {
 func TestSlots(t *testing.T) {
 	now := time.Now()
 	both := func(pod *corev1.Pod) { running(pod); deleting(pod) }
+	first := func(change ...func(*corev1.Pod)) []*corev1.Pod { return []*corev1.Pod{newWorker("a", 1, change...)} }
+	retry := func(change ...func(*corev1.Pod)) []*corev1.Pod { return []*corev1.Pod{newWorker("a", 2, change...)} }
+	many := func(attempt int) (workers []*corev1.Pod) {
+		for i := range 5 {
+			workers = append(workers, newWorker(fmt.Sprint(attempt, "-", i), attempt, running))
+		}
+		return workers
+	}
 	for name, test := range map[string]struct {
-		workers map[string]*corev1.Pod
+		workers []*corev1.Pod
 		since   time.Duration
-		round   time.Duration
-		passed  bool
 		attempt int
 		want    int // free slots of five
 	}{
-		"all free":                 {attempt: 1, want: 5},
-		"half of them for retries": {attempt: 2, want: 3},
-		"all of them for retries once one has passed": {attempt: 2, passed: true, want: 5},
-		"a first attempt counts as one":               {attempt: 2, workers: map[string]*corev1.Pod{"a": newWorker("a", 1)}, want: 3},
-		"pending":                                     {attempt: 1, workers: map[string]*corev1.Pod{"a": newWorker("a", 1)}, since: 29 * time.Second, want: 4},
-		"pending for long":                            {attempt: 1, workers: map[string]*corev1.Pod{"a": newWorker("a", 1)}, since: 30 * time.Second, want: 5},
-		"a retry":                                     {attempt: 2, workers: map[string]*corev1.Pod{"a": newWorker("a", 3)}, want: 2},
-		"runs":                                        {attempt: 1, workers: map[string]*corev1.Pod{"a": newWorker("a", 1, running)}, since: 119 * time.Second, want: 4},
-		"of a kubelet that has died":                  {attempt: 1, workers: map[string]*corev1.Pod{"a": newWorker("a", 1, running)}, since: 2 * time.Minute, want: 5},
-		"rounds are long":                             {attempt: 1, workers: map[string]*corev1.Pod{"a": newWorker("a", 1, running)}, round: time.Hour, since: 59 * time.Minute, want: 4},
-		"is being deleted":                            {attempt: 1, workers: map[string]*corev1.Pod{"a": newWorker("a", 1, both)}, want: 4},
-		"has ended":                                   {attempt: 1, workers: map[string]*corev1.Pod{"a": newWorker("a", 1, ended(1, failing))}, want: 5},
-		"evicted":                                     {attempt: 1, workers: map[string]*corev1.Pod{"a": newWorker("a", 1, evicted)}, want: 5},
+		"all free":                                {attempt: 1, want: 5},
+		"all free for retries":                    {attempt: 2, want: 5},
+		"a first attempt holds none of a retry":   {attempt: 2, workers: first(), want: 5},
+		"retries hold none of a first attempt":    {attempt: 1, workers: many(2), want: 5},
+		"retries hold those of retries":           {attempt: 2, workers: many(3), want: 0},
+		"pending":                                 {attempt: 1, workers: first(), since: 4 * time.Second, want: 4},
+		"runs":                                    {attempt: 1, workers: first(running), since: 4 * time.Second, want: 4},
+		"slow ones do not hold up other nodes":    {attempt: 1, workers: many(1), since: 5 * time.Second, want: 5},
+		"a retry is pending":                      {attempt: 2, workers: retry(), since: 29 * time.Second, want: 4},
+		"a retry is pending for long":             {attempt: 2, workers: retry(), since: 30 * time.Second, want: 5},
+		"a retry runs":                            {attempt: 2, workers: retry(running), since: 4 * time.Second, want: 4},
+		"slow retries do not hold up other nodes": {attempt: 2, workers: many(2), since: 5 * time.Second, want: 5},
+		"is being deleted":                        {attempt: 1, workers: first(both), want: 4},
+		"has passed":                              {attempt: 1, workers: first(ready), want: 5},
+		"has ended":                               {attempt: 1, workers: first(ended(1, failing)), want: 5},
+		"evicted":                                 {attempt: 1, workers: first(evicted), want: 5},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newSlots(Settings{MaxWorkers: 5, Round: test.round})
-			if test.passed {
-				s.see(newWorker("b", 2, running), false, now)
-				s.see(newWorker("b", 2, ended(0, "")), false, now)
-			}
+			s := newSlots(Settings{MaxWorkers: 5})
 			for _, pod := range test.workers {
-				s.see(pod, false, now)
+				outcome, _ := fleet.WorkerOutcome(pod)
+				s.see(pod, outcome, false, now)
 			}
-			for i := range 10 {
+			for i := range 20 {
 				s.waiting[fmt.Sprint(i)] = waiting{attempt: test.attempt, since: now}
 			}
 			assert.Len(t, give(&s, now.Add(test.since)), test.want)
 			for _, pod := range test.workers {
-				s.see(pod, true, now)
+				s.see(pod, fleet.Running, true, now)
 				assert.NotContains(t, s.holders, pod.Name)
 			}
 		})
 	}
+}
+
+// A worker that was never there holds its slot for as long as it may take, and is forgotten then.
+func TestWorkerThatWasNeverThere(t *testing.T) {
+	now := time.Now()
+	s := newSlots(Settings{MaxWorkers: 1})
+	s.waiting["a"] = waiting{attempt: 1}
+	assert.Equal(t, "a", s.give(now))
+	assert.Len(t, s.holders, 1)
+	assert.Empty(t, s.give(now.Add(unseenFor-time.Second)))
+	assert.Len(t, s.holders, 1)
+	assert.Empty(t, s.give(now.Add(unseenFor)))
+	assert.Empty(t, s.holders)
 }
 
 func TestWhoGetsTheNextSlot(t *testing.T) {
@@ -80,6 +101,30 @@ func TestWhoGetsTheNextSlot(t *testing.T) {
 	assert.Equal(t, []string{"first", "later first", "older retry", "old retry"}, give(&s, now))
 }
 
+// The first third attempt that passes wakes the others, once within half a minute. A second one says nothing.
+func TestWhoWakesTheOthers(t *testing.T) {
+	now := time.Now()
+	s := newSlots(Settings{MaxWorkers: 9})
+	passes := func(attempt int) bool {
+		pod := newWorker(fmt.Sprint(attempt), attempt, running)
+		assert.False(t, s.see(pod, fleet.Running, false, now))
+		return s.see(pod, fleet.Passed, false, now)
+	}
+	assert.False(t, passes(1))
+	assert.False(t, passes(2))
+	assert.Zero(t, s.healed)
+	assert.True(t, passes(3))
+	assert.Equal(t, now, s.healed)
+	now = now.Add(firstRetry - time.Second)
+	assert.False(t, passes(4), "it has just woken them")
+	now = now.Add(time.Second)
+	assert.True(t, passes(4))
+	assert.False(t, s.see(newWorker("never seen", 3, ready), fleet.Passed, false, now.Add(time.Hour)))
+	failed := newWorker("failed", 3, running)
+	s.see(failed, fleet.Running, false, now)
+	assert.False(t, s.see(failed, fleet.FailedRound, true, now.Add(time.Hour)))
+}
+
 // A node that is not to be verified any more gives back the slot that it has got.
 func TestSlotIsGivenBack(t *testing.T) {
 	r := Reconciler{slots: newSlots(Settings{MaxWorkers: 1})}
@@ -90,4 +135,17 @@ func TestSlotIsGivenBack(t *testing.T) {
 	assert.Empty(t, s.give(time.Now()))
 	r.leaveSlots("a")
 	assert.Equal(t, "b", s.give(time.Now()))
+}
+
+// 50 slots a second are given, five at once at most: what a busy machine has missed is made up for, and no more.
+func TestPaceOfSlots(t *testing.T) {
+	now := time.Now()
+	s := newSlots(Settings{MaxWorkers: 1000})
+	for i := range 100 {
+		s.waiting[fmt.Sprint(i)] = waiting{attempt: 1}
+	}
+	assert.Len(t, give(&s, now), 5)
+	assert.Empty(t, give(&s, now.Add(99*time.Millisecond)))
+	assert.Len(t, give(&s, now.Add(100*time.Millisecond)), 5)
+	assert.Len(t, give(&s, now.Add(time.Minute)), 5)
 }

@@ -469,6 +469,7 @@ func TestCreateFails(t *testing.T) {
 		for range 10 {
 			_, err := c.reconcile()
 			require.ErrorContains(t, err, "away")
+			time.Sleep(givenWithin)
 		}
 		c.creating = nil
 		c.step()

@@ -93,17 +93,18 @@ cmd_build() {
 	say "programs in $BIN"
 }
 
-# make_image NAME PROGRAM USER: a docker-archive with one layer, which contains one static program.
+# make_image NAME PROGRAM USER: a docker-archive with one layer, which contains one static program, under the image's name: the process
+# of the pause image is called pause, as elsewhere.
 make_image() {
 	local name=$1 program=$2 user=$3 work digest
 	work=$(mktemp -d "$IMAGE_DIR/tmp.XXXXXX")
 	mkdir "$work/layer"
-	install -m 0755 "$BIN/$program" "$work/layer/$program"
+	install -m 0755 "$BIN/$program" "$work/layer/$name"
 	# Fixed times and owners: the digest changes only with the program.
-	tar -C "$work/layer" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cf "$work/layer.tar" "$program"
+	tar -C "$work/layer" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cf "$work/layer.tar" "$name"
 	digest=$(sha256sum "$work/layer.tar" | cut -d' ' -f1)
 	printf '{"architecture":"%s","os":"linux","config":{"User":"%s","Entrypoint":["/%s"],"WorkingDir":"/"},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]},"created":"1970-01-01T00:00:00Z","history":[{"created":"1970-01-01T00:00:00Z","created_by":"hack/cluster"}]}' \
-		"$(go env GOARCH)" "$user" "$program" "$digest" >"$work/config.json"
+		"$(go env GOARCH)" "$user" "$name" "$digest" >"$work/config.json"
 	printf '[{"Config":"config.json","RepoTags":["localhost/%s:1"],"Layers":["layer.tar"]}]' "$name" >"$work/manifest.json"
 	tar -C "$work" -cf "$work/out.tar" manifest.json config.json layer.tar
 	mv "$work/out.tar" "$IMAGE_DIR/$name.tar"

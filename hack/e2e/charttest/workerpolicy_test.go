@@ -1,6 +1,8 @@
 package charttest
 
 import (
+	"context"
+	"maps"
 	"strings"
 	"testing"
 
@@ -123,5 +125,41 @@ func TestControllerMayCreateWorkersOnly(t *testing.T) {
 			pod.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "registry"}}
 		}))
 	})
+	s.awaitTypeChecked(harness.Controller + "-workers")
+}
+
+// In daemonset mode the controller may delete agents, for a fresh sandbox, and workers that are left, and no other pod.
+func TestControllerMayDeleteAgentsAndWorkersOnly(t *testing.T) {
+	s := start(t)
+	manifests, err := s.Render(s.Ctx, "controller.enabled=true")
+	s.NoError(err)
+	for _, kind := range []string{"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"} {
+		s.apply(only(manifests, kind))
+	}
+	var agents struct {
+		Spec struct{ Template corev1.Pod }
+	}
+	s.NoError(yaml.Unmarshal([]byte(only(manifests, "DaemonSet")), &agents))
+	pods := s.Kube.CoreV1().Pods(harness.Namespace)
+	controller := s.client(harness.Default(), harness.Controller, nil).CoreV1().Pods(harness.Namespace)
+	remove := func(label, value string) error {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "policy-", Labels: maps.Clone(agents.Spec.Template.Labels)},
+			Spec: corev1.PodSpec{SchedulerName: "none", Containers: []corev1.Container{{Name: "x", Image: "x"}}}}
+		pod.Labels[label] = value
+		made, err := pods.Create(s.Ctx, pod.DeepCopy(), metav1.CreateOptions{})
+		s.NoError(err)
+		s.Undo(func(ctx context.Context) error { return pods.Delete(ctx, made.Name, metav1.DeleteOptions{}) })
+		return controller.Delete(s.Ctx, made.Name, metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}})
+	}
+	const component, instance = "app.kubernetes.io/component", "app.kubernetes.io/instance"
+	// A new policy takes effect when the API server has read it.
+	s.Until(func() (bool, error) {
+		err := remove(instance, "another")
+		return err != nil && strings.Contains(err.Error(), "may delete only agents and workers"), nil
+	})
+	s.ErrorContains(remove(component, "controller"), "may delete only agents and workers")
+	s.ErrorContains(remove(component, ""), "may delete only agents and workers")
+	s.NoError(remove(component, "worker"))
+	s.NoError(remove(component, "agent"))
 	s.awaitTypeChecked(harness.Controller + "-workers")
 }

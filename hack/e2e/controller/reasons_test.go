@@ -84,7 +84,6 @@ func TestReasonOfEachNode(t *testing.T) {
 	s.Empty(slices.DeleteFunc(s.events(withoutDNS, ""), func(e corev1.Event) bool { return e.CreationTimestamp.Time.Before(reported) }))
 	s.repair(cutOff)
 	s.repair(withoutDNS)
-	s.restartAgent(cutOff)
 	s.awaitRecovered(cutOff)
 	s.awaitRecovered(withoutDNS)
 }

@@ -4,9 +4,11 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -87,12 +89,28 @@ func (s *suite) repair(node string) {
 // the test ends.
 func (s *suite) withoutCNI(node string) (restore func()) {
 	s.Helper()
+	return s.changeCNI(node, os.Remove)
+}
+
+// withoutRoute lets pods on a node have an address and no route, likewise.
+func (s *suite) withoutRoute(node string) (restore func()) {
+	s.Helper()
+	return s.changeCNI(node, func(path string) error {
+		text, err := os.ReadFile(path)
+		changed := regexp.MustCompile(`"routes": *\[[^]]*\]`).ReplaceAll(text, []byte(`"routes": []`))
+		s.NotEqual(string(text), string(changed))
+		return errors.Join(err, os.WriteFile(path, changed, 0o600))
+	})
+}
+
+func (s *suite) changeCNI(node string, change func(path string) error) (restore func()) {
+	s.Helper()
 	path := filepath.Join(s.Dir, "nodes", node, "net.d", "10-ptp.conflist")
 	text, err := os.ReadFile(path)
 	s.NoError(err)
 	write := func(context.Context) error { return os.WriteFile(path, text, 0o600) }
 	s.Undo(write)
-	s.NoError(os.Remove(path))
+	s.NoError(change(path))
 	return func() { s.NoError(write(s.Ctx)) }
 }
 
@@ -130,12 +148,6 @@ func (s *suite) awaitNoAgent(node string) {
 		pods, err := s.AgentPods(s.Ctx)
 		return err == nil && !slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return pod.Spec.NodeName == node }), err
 	}, "the agent's pod stays on %s", node)
-}
-
-// restartAgent replaces the agent's pod on a node, which would wait before its next round.
-func (s *suite) restartAgent(node string) {
-	s.Helper()
-	s.NoError(s.Kube.CoreV1().Pods(harness.Namespace).Delete(s.Ctx, s.AgentPod(node).Name, metav1.DeleteOptions{}))
 }
 
 // awaitEvent waits for the Event of a node's failure, and asserts that it is the only one that begins with this text.

@@ -23,9 +23,10 @@ import (
 type LogLine struct {
 	Level, Msg, Check, Error, Remedy, Reason, Detail, Warning, Took string
 
-	Attempt int
-	RetryIn string `json:"retry_in"`
-	Time    time.Time
+	Attempt     int
+	RetryIn     string `json:"retry_in"`
+	NextRoundIn string `json:"next_round_in"`
+	Time        time.Time
 }
 
 // Logs reads the log of an agent's pod.

@@ -109,9 +109,10 @@ func (s *suite) breaks(rule, wanted string) {
 // One bad node among good ones, while DNS is dead in the cluster: nothing is deleted, although the node would be replaced. Once DNS
 // works again, it is, once, and both pods run.
 func TestBadNodeIsReplacedOnceTheClusterWorks(t *testing.T) {
-	s := startReplacing(t)
+	s := startReplacing(t, "controller.remediation.deleteAfter=3m") // when the node's agent has long failed in a fresh sandbox, too
 	bad, good := s.badAmongGood()
 	s.breaks("control-group", "0")
+	s.awaitNodeEvent(bad.name(), "SandboxRenewed", "")
 	s.Break("udp dport 53 drop", "tcp dport 53 drop") // for the controller's own pod
 	s.breaks("control-group", "1")
 	s.awaitNodeEvent(bad.name(), "RemediationWithheld", "control-group: the checks have passed in the controller's pod for ")

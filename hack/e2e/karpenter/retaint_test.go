@@ -17,7 +17,7 @@ var rechecking = []string{
 	"controller.image.tag=" + harness.Tag, "controller.image.pullPolicy=Never",
 	`controller.nodeSelector.kubernetes\.io/hostname=` + realNode,
 	"controller.retaint.enabled=true", "controller.retaint.controlGroupFor=5s",
-	"controller.retaint.coolDown=5s", "controller.retaint.noAgentFor=5s",
+	"controller.retaint.coolDown=5s", "controller.retaint.noAgentFor=30s", // longer than an agent takes to start again
 	"config.enableMetrics=true", "config.recheckInterval=10s", "config.failureThreshold=2", "config.recoveryThreshold=2",
 	"config.maxRetries=0",
 }

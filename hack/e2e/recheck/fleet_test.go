@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
@@ -77,11 +78,16 @@ func kwokNode(name string) *corev1.Node {
 
 // report writes the condition of nodes as their agents would.
 func (s *suite) report(ctx context.Context, status corev1.ConditionStatus, reason string, names ...string) error {
+	return s.setCondition(ctx, fmt.Sprintf(`"status":%q,"reason":%q,"message":"written by a test","lastTransitionTime":%q`,
+		status, reason, time.Now().UTC().Format(time.RFC3339)), names...)
+}
+
+// setCondition sets fields of the condition of nodes, and its heartbeat.
+func (s *suite) setCondition(ctx context.Context, fields string, names ...string) error {
 	var writers errgroup.Group
 	writers.SetLimit(8)
-	now := time.Now().UTC().Format(time.RFC3339)
-	patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":%q,"status":%q,"reason":%q,"message":"written by a test",
-		"lastHeartbeatTime":%q,"lastTransitionTime":%[4]q}]}}`, harness.ConditionType, status, reason, now)
+	patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":%q,"lastHeartbeatTime":%q,%s}]}}`,
+		harness.ConditionType, time.Now().UTC().Format(time.RFC3339), fields)
 	for _, name := range names {
 		writers.Go(func() error {
 			_, err := s.Kube.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
@@ -91,11 +97,17 @@ func (s *suite) report(ctx context.Context, status corev1.ConditionStatus, reaso
 	return writers.Wait()
 }
 
-// fail lets the agents of nodes in the fleet report a failure until repair is called, at the latest when the test ends.
+// fail lets the agents of nodes in the fleet report a failure until repair is called, at the latest when the test ends. Those that
+// the controller starts again write it again.
 func (s *suite) fail(names ...string) (repair func()) {
 	s.Helper()
 	passed := func(ctx context.Context) error { return s.report(ctx, corev1.ConditionTrue, "Verified", names...) }
 	s.Undo(passed)
 	s.NoError(s.report(s.Ctx, corev1.ConditionFalse, networkFailed, names...))
+	ctx, stop := context.WithCancel(s.Ctx)
+	s.Cleanup(stop)
+	go wait.UntilWithContext(ctx, func(ctx context.Context) {
+		_ = s.setCondition(ctx, `"message":"written again by a test"`, names...)
+	}, 10*time.Second)
 	return func() { s.NoError(passed(s.Ctx)) }
 }

@@ -87,7 +87,7 @@ func (s *suite) failedTwice(node string) {
 	lines, err := s.Logs(s.Ctx, s.AgentPod(node))
 	s.NoError(err)
 	failed := slices.DeleteFunc(lines, func(line harness.LogLine) bool {
-		return line.Msg != harness.MsgRecheckFailed || line.Time.Before(s.Began) || line.Time.After(shown.LastTransitionTime.Add(time.Second))
+		return line.Msg != harness.MsgRecheckFailed || line.Time.Before(s.Began) || line.Time.After(shown.LastTransitionTime.Add(5*time.Second))
 	})
 	s.GreaterOrEqual(len(failed), 2, "%v", failed)
 	s.Contains(failed[0].Reason+failed[1].Reason, "peers")

@@ -22,12 +22,10 @@ type Read[T any] struct {
 type Cluster struct {
 	Release release.Release
 	Nodes   Read[[]corev1.Node]
-	Agents  Read[[]corev1.Pod]   // or workers
-	Events  Read[[]corev1.Event] // about nodes
+	Agents  Read[[]corev1.Pod] // or workers
 
 	DNS      Read[Backend] // of config.dnsService
 	Corefile Read[string]
-	Domain   Read[string] // the cluster's DNS domain, as a kubelet has it
 
 	NodePools   Read[[]NodePool]
 	Deployments Read[[]appsv1.Deployment]
@@ -39,7 +37,6 @@ type Cluster struct {
 	Namespace Read[*corev1.Namespace] // of the release
 	Webhooks  Read[[]Webhook]
 
-	Rights   Read[[]Right]
 	Policies Read[[]admissionv1.ValidatingAdmissionPolicy]
 	Bindings Read[[]admissionv1.ValidatingAdmissionPolicyBinding]
 
@@ -66,10 +63,4 @@ type Webhook struct {
 	Configuration string
 	Webhook       admissionv1.ValidatingWebhook // the fields that both kinds have
 	Backend       Read[Backend]
-}
-
-// Right is one that an account of the release needs.
-type Right struct {
-	Account, Verb, Resource, Namespace string
-	Allowed                            bool
 }

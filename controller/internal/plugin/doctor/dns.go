@@ -7,12 +7,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/imunhatep/kube-node-ready/checks"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
 // dnsBehindGate: the first node waits for DNS, and the DNS pods wait for the node.
@@ -57,17 +53,11 @@ func dnsBehindGate(c Cluster) (r Result) {
 
 // clusterDomain: names under a domain that the cluster does not have never resolve.
 func clusterDomain(c Cluster) (r Result) {
-	domain, source := c.Domain.Value, "kubelet"
-	if c.Domain.Err != nil {
-		domain, source = corefileDomain(c.Corefile.Value), "the Corefile"
-		if domain == "" {
-			return unchecked(fmt.Errorf("the cluster's domain: %w", errors.Join(c.Domain.Err, c.Corefile.Err)))
-		}
-	}
+	domain := corefileDomain(c.Corefile.Value)
 	if domain == "" {
-		return unchecked(errors.New("kubelet has no cluster domain"))
+		return unchecked(errors.New("no Corefile with the plugin kubernetes names the cluster's domain"), c.DNS.Err, c.Corefile.Err)
 	}
-	known := append(kubernetesZones(c.Corefile.Value, "kubernetes", "multicluster"), zoneName(domain))
+	known := kubernetesZones(c.Corefile.Value, "kubernetes", "multicluster")
 	var names, foreign []string
 	for _, name := range c.Release.Agent.DNSTestDomains {
 		service, configured, isService := checks.SplitServiceName(zoneName(name))
@@ -84,14 +74,14 @@ func clusterDomain(c Cluster) (r Result) {
 	}
 	for _, name := range foreign {
 		r.find("--set 'config.dnsTestDomains={"+strings.Join(names, ",")+"}'",
-			"%s is in config.dnsTestDomains, and the cluster's domain is %s (%s)", name, domain, source)
+			"%s is in config.dnsTestDomains, and the cluster's domain is %s (the Corefile)", name, domain)
 	}
-	r.Detail = domain + " (" + source + ")"
+	r.Detail = domain + " (the Corefile)"
 	return r
 }
 
 // externalNames: a name that the cluster's resolver refuses prevents every release. From outside only its configuration can be
-// seen, and what agents have reported.
+// seen; what agents report is in the status.
 func externalNames(c Cluster) (r Result) {
 	external, inCluster := c.testNames()
 	if len(external) == 0 {
@@ -99,28 +89,21 @@ func externalNames(c Cluster) (r Result) {
 	}
 	remedy := "--set 'config.dnsTestDomains={" + strings.Join(inCluster, ",") + "}', or let the cluster's DNS forward the name"
 	for _, name := range external {
-		if c.Corefile.Err == nil && refuses(c.Corefile.Value, name) {
+		if refuses(c.Corefile.Value, name) {
 			r.find(remedy, "%s is in config.dnsTestDomains, and nothing in the Corefile answers it", name)
-		} else if node, said := c.failsFor(name); node != "" {
-			r.find(remedy, "%s is in config.dnsTestDomains, and the agent on %s reports: %s", name, node, said)
 		}
 	}
-	names := strings.Join(external, ", ")
-	unseen := "whether pods can resolve " + names + " cannot be seen from outside: `helm test` asks in a pod"
-	switch node, at := c.lastVerified(); {
-	case len(r.Findings) > 0:
-	case node == "":
-		return unchecked(errors.New(unseen), c.Nodes.Err, c.Corefile.Err)
-	default:
-		r.Detail = fmt.Sprintf("%s resolved on %s at %s", names, node, at.UTC().Format(time.RFC3339))
-		r.note("%s; that verification may be of other settings", unseen)
+	if c.Corefile.Err != nil {
+		return unchecked(c.DNS.Err, c.Corefile.Err)
 	}
+	r.Detail = "the Corefile does not refuse " + strings.Join(external, ", ")
+	r.note("whether pods can resolve the names cannot be seen from outside: `helm test` asks in a pod")
 	return r
 }
 
 // testNames returns the configured names that the cluster's DNS must forward, and the others, at least one.
 func (c Cluster) testNames() (external, inCluster []string) {
-	domain := cmp.Or(c.Domain.Value, corefileDomain(c.Corefile.Value), "cluster.local")
+	domain := cmp.Or(corefileDomain(c.Corefile.Value), "cluster.local")
 	isInCluster := func(name string) bool { // the search list of a pod completes the short ones
 		name = zoneName(name)
 		_, _, isService := checks.SplitServiceName(name)
@@ -138,37 +121,4 @@ func (c Cluster) testNames() (external, inCluster []string) {
 		inCluster = []string{"kubernetes.default.svc." + domain}
 	}
 	return external, inCluster
-}
-
-// failsFor returns a node that is not verified, and a message of its agent that names this name.
-func (c Cluster) failsFor(name string) (node, said string) {
-	fails := make(map[string]bool)
-	for _, node := range c.Nodes.Value {
-		if c.Release.Settings.IsVerified(&node) {
-			continue
-		}
-		fails[node.Name] = true
-		condition := c.Release.Settings.Condition(&node)
-		if condition.Status == corev1.ConditionFalse && strings.Contains(condition.Message, name) {
-			return node.Name, condition.Message
-		}
-	}
-	for _, event := range c.Events.Value {
-		about := event.InvolvedObject.Name
-		if event.Type == corev1.EventTypeWarning && fails[about] && strings.Contains(event.Message, name) {
-			return about, event.Message
-		}
-	}
-	return "", ""
-}
-
-// lastVerified returns the node that was verified last, and when.
-func (c Cluster) lastVerified() (name string, last time.Time) {
-	for _, node := range c.Nodes.Value {
-		record, _ := verdict.ParseRecord(node.Annotations[c.Release.Settings.Request.Annotation]) // an invalid one has no time
-		if at, err := time.Parse(time.RFC3339, record.Time); err == nil && at.After(last) {
-			name, last = node.Name, at
-		}
-	}
-	return name, last
 }

@@ -3,16 +3,13 @@ package doctor
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -23,16 +20,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
 )
 
 // Reader reads a cluster. What it may not read is an error of that part only.
 type Reader struct {
-	// Client creates nothing but SubjectAccessReviews, which the API server answers and does not store.
-	Client client.Client
-	// Kubelet returns the configuration of a node's kubelet: {"kubeletconfig": ...}.
-	Kubelet func(ctx context.Context, node string) ([]byte, error)
+	Client client.Reader
 }
 
 // Read reads what the traps look at.
@@ -43,8 +36,6 @@ func (r Reader) Read(ctx context.Context, of release.Release) Cluster {
 	}
 	c.Nodes = list[corev1.Node](ctx, r.Client, new(corev1.NodeList))
 	c.Agents = read(func() ([]corev1.Pod, error) { return of.Pods(ctx, r.Client) })
-	c.Events = list[corev1.Event](ctx, r.Client, new(corev1.EventList),
-		client.InNamespace("default"), client.MatchingFields{"involvedObject.kind": "Node"})
 	c.Deployments = list[appsv1.Deployment](ctx, r.Client, new(appsv1.DeploymentList))
 	c.AutoscalerStatus = read(func() (bool, error) {
 		key := client.ObjectKey{Namespace: "kube-system", Name: "cluster-autoscaler-status"}
@@ -62,12 +53,8 @@ func (r Reader) Read(ctx context.Context, of release.Release) Cluster {
 		c.DNS = r.backend(ctx, namespace, name)
 		c.Corefile = r.corefile(ctx, namespace, c.DNS.Value.Pods)
 	}
-	c.Domain = r.domain(ctx, c.Nodes.Value)
 	c.NodePools = r.nodePools(ctx)
 	c.Webhooks = r.webhooks(ctx)
-	if !of.NotInstalled {
-		c.Rights = r.rights(ctx, of)
-	}
 	c.Policies = list[admissionv1.ValidatingAdmissionPolicy](ctx, r.Client,
 		new(admissionv1.ValidatingAdmissionPolicyList), of.Labels())
 	adding := list[admissionv1.MutatingAdmissionPolicy](ctx, r.Client, new(admissionv1.MutatingAdmissionPolicyList), of.Labels())
@@ -147,32 +134,6 @@ func (r Reader) corefile(ctx context.Context, namespace string, pods []corev1.Po
 	})
 }
 
-// domain asks up to three kubelets of ready nodes for the cluster's domain.
-func (r Reader) domain(ctx context.Context, nodes []corev1.Node) Read[string] {
-	return read(func() (string, error) {
-		ready := slices.DeleteFunc(slices.Clone(nodes), func(node corev1.Node) bool { return !fleet.IsNodeReady(&node) })
-		err := errors.New("no node is ready")
-		for _, node := range ready[:min(3, len(ready))] {
-			limited, cancel := context.WithTimeout(ctx, 5*time.Second)
-			var text []byte
-			text, err = r.Kubelet(limited, node.Name)
-			cancel()
-			var answer struct {
-				Config struct {
-					ClusterDomain string `json:"clusterDomain"`
-				} `json:"kubeletconfig"`
-			}
-			if err == nil {
-				err = json.Unmarshal(text, &answer)
-			}
-			if err == nil {
-				return strings.Trim(answer.Config.ClusterDomain, "."), nil
-			}
-		}
-		return "", errors.New("configuration of kubelet: " + err.Error()) // not wrapped: a 404 does not mean that it is absent
-	})
-}
-
 func (r Reader) nodePools(ctx context.Context) Read[[]NodePool] {
 	return read(func() (pools []NodePool, err error) {
 		list := new(unstructured.UnstructuredList)
@@ -228,27 +189,5 @@ func (r Reader) webhooks(ctx context.Context) Read[[]Webhook] {
 			found[i].Backend = backends[key]
 		}
 		return found, nil
-	})
-}
-
-// rights asks the API server what the accounts of the release may do.
-func (r Reader) rights(ctx context.Context, of release.Release) Read[[]Right] {
-	return read(func() ([]Right, error) {
-		needed := NeededRights(of)
-		for i, right := range needed {
-			resource, group, _ := strings.Cut(right.Resource, ".")
-			resource, subresource, _ := strings.Cut(resource, "/")
-			review := authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-				User:   "system:serviceaccount:" + of.Namespace + ":" + right.Account,
-				Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + of.Namespace, "system:authenticated"},
-				ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: right.Verb, Group: group, Resource: resource,
-					Subresource: subresource, Namespace: right.Namespace},
-			}}
-			if err := r.Client.Create(ctx, &review); err != nil {
-				return nil, err
-			}
-			needed[i].Allowed = review.Status.Allowed
-		}
-		return needed, nil
 	})
 }

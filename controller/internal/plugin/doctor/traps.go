@@ -38,7 +38,6 @@ func Traps() []Trap {
 		{Name: "excluded-and-tainted", Find: excludedAndTainted},
 		{Name: "failed-taint", Find: failedTaint, ofRelease: true},
 		{Name: "webhooks", Find: webhooks},
-		{Name: "rights", Find: rights, ofRelease: true},
 		{Name: "policy", Find: policy, ofRelease: true},
 	}
 }

@@ -84,22 +84,16 @@ func clean(t *testing.T, change ...func(*config.Config)) *Cluster {
 	request.Blocks = request.WaitsFor(cfg.WaitForTaints)
 	c := &Cluster{Release: release.Release{
 		Name: "kube-node-ready", Namespace: "kube-system", Fullname: "kube-node-ready", Agent: cfg, Template: template,
-		AgentAccount: "kube-node-ready",
-		Settings:     fleet.Settings{Rules: fleet.NewRules(template, request), Request: request, ConditionType: cfg.ConditionType},
+		Settings: fleet.Settings{Rules: fleet.NewRules(template, request), Request: request, ConditionType: cfg.ConditionType},
 	}}
 	c.Nodes.Value = []corev1.Node{releasedNode("old"), readyNode("new", taint(startup, corev1.TaintEffectNoSchedule))}
 	c.Agents.Value = []corev1.Pod{podOn("new")}
 	c.DNS.Value = Backend{Pods: []corev1.Pod{podOn("old", tolerate(startup, failed)...)}}
 	c.Corefile.Value = ".:53 {\n  errors\n  kubernetes cluster.local in-addr.arpa {\n    pods insecure\n  }\n  forward . /etc/resolv.conf\n}\n"
-	c.Domain.Value = "cluster.local"
 	c.NodePools.Value = []NodePool{{Name: "gated", StartupTaints: []corev1.Taint{taint(startup, corev1.TaintEffectNoSchedule)}}}
 	c.AutoscalerStatus.Absent = true
 	c.Namespace.Value = &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system", Labels: map[string]string{"kubernetes.io/metadata.name": "kube-system"}}}
 	c.Webhooks.Value = []Webhook{webhook("tolerating", "hook", podOn("old", tolerate(startup, failed)...))}
-	for _, right := range NeededRights(c.Release) {
-		right.Allowed = true
-		c.Rights.Value = append(c.Rights.Value, right)
-	}
 	c.Policies.Value = []admissionv1.ValidatingAdmissionPolicy{{ObjectMeta: metav1.ObjectMeta{Name: "kube-node-ready"}}}
 	c.Bindings.Value = []admissionv1.ValidatingAdmissionPolicyBinding{{Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: "kube-node-ready"}}}
 	return c
@@ -170,19 +164,9 @@ func TestTraps(t *testing.T) {
 			change: func(c *Cluster) {
 				c.Corefile.Value = "cluster.local:53 {\n  kubernetes cluster.local\n  forward . 192.0.2.1\n}\n"
 			}},
-		"an agent's condition": {trap: "external-names", text: "the agent on new reports: dns: google.com: NXDOMAIN",
-			change: func(c *Cluster) {
-				c.Nodes.Value[1].Status.Conditions = append(c.Nodes.Value[1].Status.Conditions,
-					corev1.NodeCondition{Type: "NodeVerified", Status: corev1.ConditionFalse, Message: "dns: google.com: NXDOMAIN"})
-			}},
-		"an agent's Event": {trap: "external-names", text: "the agent on new reports: since",
-			change: func(c *Cluster) {
-				c.Events.Value = []corev1.Event{{Type: "Warning", Message: "since 2026: dns: google.com: SERVFAIL", InvolvedObject: corev1.ObjectReference{Name: "new"}}}
-			}},
 
-		"another domain, by kubelet": {trap: "cluster-domain", text: "the cluster's domain is corp.example (kubelet)", remedy: "kubernetes.default.svc.corp.example,google.com",
+		"another domain": {trap: "cluster-domain", text: "the cluster's domain is corp.example (the Corefile)", remedy: "kubernetes.default.svc.corp.example,google.com",
 			change: func(c *Cluster) {
-				c.Domain.Value = "corp.example"
 				c.Corefile.Value = strings.ReplaceAll(c.Corefile.Value, "cluster.local", "corp.example")
 			}},
 		"a zone below the cluster's": {trap: "cluster-domain", text: "kubernetes.default.svc.prod.cluster.local is in config.dnsTestDomains",
@@ -193,9 +177,8 @@ func TestTraps(t *testing.T) {
 				addName(c, "kubernetes.default.svc.prod.cluster.local")
 				c.Corefile.Value = "cluster.local:53 {\n  kubernetes {\n    pods insecure\n  }\n}\n.:53 {\n  forward . 192.0.2.1\n}\n"
 			}},
-		"another domain, by the Corefile": {trap: "cluster-domain", text: "the cluster's domain is corp.example (the Corefile)",
+		"another domain, behind a snippet": {trap: "cluster-domain", text: "the cluster's domain is corp.example (the Corefile)",
 			change: func(c *Cluster) {
-				c.Domain = Read[string]{Err: errors.New("forbidden")}
 				c.Corefile.Value = "(snippet) {\n  errors\n}\n.:53 { # all\n  kubernetes corp.example in-addr.arpa {\n  }\n  forward . 192.0.2.1\n}\n"
 			}},
 
@@ -249,8 +232,6 @@ func TestTraps(t *testing.T) {
 					Rule: admissionv1.Rule{APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"nodes"}}}
 			}},
 
-		"a right is missing": {trap: "rights", text: "kube-system/kube-node-ready may not list endpointslices.discovery.k8s.io in the namespace kube-system", remedy: "helm upgrade",
-			change: func(c *Cluster) { c.Rights.Value[slices.IndexFunc(c.Rights.Value, isSlices)].Allowed = false }},
 		"no policy":  {trap: "policy", text: "the agent's token may patch any node", change: func(c *Cluster) { c.Policies.Value = nil }},
 		"no binding": {trap: "policy", text: "has no binding", change: func(c *Cluster) { c.Bindings.Value = nil }},
 	} {
@@ -271,8 +252,6 @@ func TestTraps(t *testing.T) {
 		})
 	}
 }
-
-func isSlices(right Right) bool { return strings.HasPrefix(right.Resource, "endpointslices") }
 
 // What looks like a trap and is none.
 func TestNoTrap(t *testing.T) {
@@ -303,7 +282,6 @@ func TestNoTrap(t *testing.T) {
 		"names of the cluster": {trap: "external-names", config: func(cfg *config.Config) {
 			cfg.DNSTestDomains = []string{"kubernetes.default", "kubernetes.default.svc", "host.corp.example", "host.corp.example."}
 		}, change: func(c *Cluster) {
-			c.Domain = Read[string]{Err: errors.New("forbidden")}
 			c.Corefile.Value = "corp.example:53 {\n  kubernetes corp.example\n}\n"
 		}},
 		"a taint that keeps no pod away": {trap: "dns-behind-gate", config: func(cfg *config.Config) { cfg.TaintEffect = "PreferNoSchedule" },
@@ -312,7 +290,6 @@ func TestNoTrap(t *testing.T) {
 			cfg.DNSTestDomains = append(cfg.DNSTestDomains, "api.svc.example.com")
 		}, change: func(*Cluster) {}},
 		"a second domain of the plugin kubernetes": {trap: "cluster-domain", change: func(c *Cluster) {
-			c.Domain.Value = "corp.example"
 			c.Corefile.Value = ".:53 {\n  kubernetes corp.example cluster.local {\n  }\n  forward . 192.0.2.1\n}\n"
 		}},
 		"a server of another cluster": {trap: "cluster-domain", config: func(cfg *config.Config) {
@@ -321,7 +298,6 @@ func TestNoTrap(t *testing.T) {
 			c.Corefile.Value += "svc.clusterset.local:53 {\n  multicluster clusterset.LOCAL\n}\nC.example:53 {\n  kubernetes\n}\n"
 		}},
 		"the cluster's domain in another case": {trap: "cluster-domain", change: func(c *Cluster) {
-			c.Domain.Value = "Corp.Example"
 			c.Release.Agent.DNSTestDomains = []string{"kubernetes.default.svc.corp.example", "kubernetes.default.SVC.CORP.example."}
 			c.Corefile.Value = ".:53 {\n  kubernetes corp.EXAMPLE\n}\n"
 		}},
@@ -337,9 +313,6 @@ func TestNoTrap(t *testing.T) {
 		}},
 		"a server of its own": {trap: "external-names", change: func(c *Cluster) {
 			c.Corefile.Value = "dns://com.:53 {\n  forward . 192.0.2.1\n}\n.:53 {\n  kubernetes cluster.local\n}\n"
-		}},
-		"the failure is of a node that is verified now": {trap: "external-names", change: func(c *Cluster) {
-			c.Events.Value = []corev1.Event{{Type: "Warning", Message: "dns: google.com: SERVFAIL", InvolvedObject: corev1.ObjectReference{Name: "old"}}}
 		}},
 		"a NodePool that is not gated": {trap: "karpenter", change: func(c *Cluster) { c.NodePools.Value[0].StartupTaints = nil }},
 		"a NodePool whose nodes the policy leaves alone": {trap: "karpenter", change: func(c *Cluster) {
@@ -431,9 +404,9 @@ func hook(c *Cluster) *admissionv1.ValidatingWebhook {
 func TestUnchecked(t *testing.T) {
 	c := clean(t)
 	no := errors.New("forbidden to you")
-	c.Nodes.Err, c.Agents.Err, c.DNS.Err, c.Corefile.Err, c.Domain.Err, c.NodePools.Err = no, no, no, no, no, no
+	c.Nodes.Err, c.Agents.Err, c.DNS.Err, c.Corefile.Err, c.NodePools.Err = no, no, no, no, no
 	c.Nodes.Value, c.NodePools.Value = nil, nil
-	c.Deployments.Err, c.Webhooks.Err, c.Rights.Err, c.Policies.Err = no, no, no, no
+	c.Deployments.Err, c.Webhooks.Err, c.Policies.Err = no, no, no
 	c.Corefile.Value = ""
 	var out strings.Builder
 	assert.Zero(t, Report(&out, *c, []string{"policy", "settings", "no-release"}))
@@ -442,7 +415,7 @@ func TestUnchecked(t *testing.T) {
 		assert.True(t, strings.Contains(line, "forbidden to you") || strings.Contains(line, "--skip"), line)
 	}
 	assert.Contains(t, out.String(), "not checked: --skip")
-	require.NoError(t, CheckNames([]string{"policy", "rights"}))
+	require.NoError(t, CheckNames([]string{"policy", "webhooks"}))
 	require.ErrorContains(t, CheckNames([]string{"polcy"}), "must be one of settings, no-release, dns-behind-gate, ")
 }
 
@@ -541,8 +514,7 @@ func TestRemedyForTheClusterDomain(t *testing.T) {
 	c := clean(t, func(cfg *config.Config) {
 		cfg.DNSTestDomains = []string{"db-0.db.prod.svc.cluster.local.", "api.svc.example.com", "kubernetes.default.svc", "10.0.0.2"}
 	})
-	c.Domain = Read[string]{Value: "corp.example"}
-	c.Corefile.Value = ""
+	c.Corefile.Value = ".:53 {\n  kubernetes corp.example\n  forward . 192.0.2.1\n}\n"
 	found := set(t, c, "cluster-domain")
 	require.Len(t, found.Findings, 1)
 	assert.Contains(t, found.Findings[0].Text, "db-0.db.prod.svc.cluster.local. is in config.dnsTestDomains")

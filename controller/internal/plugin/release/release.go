@@ -2,7 +2,6 @@
 package release
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,8 +39,6 @@ type Release struct {
 	// Template is that of the agent's pods, or in controller mode of the workers.
 	Template *corev1.PodTemplateSpec
 	Settings fleet.Settings
-	// AgentAccount and ControllerAccount are service accounts in Namespace, "" where the release has no such pods.
-	AgentAccount, ControllerAccount string
 	// Invalid says why a pod would not start with the settings, or that their ConfigMap is gone. Then Agent has only the keys of the
 	// taints and the label, the rest is the defaults: enough to remove the taints of nodes, and to verify them again.
 	Invalid error
@@ -163,7 +160,6 @@ func list(ctx context.Context, c client.Reader, namespace string, selector clien
 func read(r Release, found *objects, get configMaps) (Release, error) {
 	if found.daemonSet != nil {
 		r.Template = &found.daemonSet.Spec.Template
-		r.AgentAccount = cmp.Or(r.Template.Spec.ServiceAccountName, "default")
 	} else {
 		template, err := workerTemplate(get, found.controller)
 		if template == nil {
@@ -189,13 +185,10 @@ func read(r Release, found *objects, get configMaps) (Release, error) {
 			return Release{}, r.Invalid
 		}
 	}
-	if found.controller != nil {
-		r.ControllerAccount = cmp.Or(found.controller.Spec.Template.Spec.ServiceAccountName, "default")
-		if r.Invalid == nil {
-			r.Controller, r.Invalid = readController(get, found.controller)
-		}
+	if found.controller != nil && r.Invalid == nil {
+		r.Controller, r.Invalid = readController(get, found.controller)
 	}
-	r.Settings = settings(r)
+	r.Settings = settings(r, found.daemonSet == nil)
 	return r, nil
 }
 
@@ -213,13 +206,13 @@ func readController(get configMaps, controller *appsv1.Deployment) (*config.Cont
 }
 
 // settings returns the settings of the controller. Its own durations never end: this process sees the cluster once.
-func settings(r Release) fleet.Settings {
+func settings(r Release, workers bool) fleet.Settings {
 	const forEver = time.Duration(math.MaxInt64)
 	request := r.Agent.Request()
 	request.Blocks = request.WaitsFor(r.Agent.WaitForTaints)
 	s := fleet.Settings{
 		Rules: fleet.NewRules(r.Template, request), Request: request, ConditionType: r.Agent.ConditionType,
-		Workers: r.AgentAccount == "", NotStartedAfter: forEver, SilentAfter: forEver, FailedAfter: forEver, NoAgentFor: forEver,
+		Workers: workers, NotStartedAfter: forEver, SilentAfter: forEver, FailedAfter: forEver, NoAgentFor: forEver,
 		Rechecks: fleet.Rechecks{Interval: r.Agent.RecheckInterval, FailureThreshold: r.Agent.FailureThreshold,
 			RecoveryThreshold: r.Agent.RecoveryThreshold},
 	}

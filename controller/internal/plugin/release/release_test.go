@@ -50,8 +50,8 @@ func TestFindWhatTheChartRenders(t *testing.T) {
 	assert.Equal(t, "kube-node-ready", found.Name)
 	assert.Equal(t, "kube-system", found.Namespace)
 	assert.Equal(t, "kube-node-ready", found.Fullname)
-	assert.Equal(t, "kube-node-ready", found.AgentAccount)
-	assert.Empty(t, found.ControllerAccount)
+	assert.False(t, found.Settings.Workers)
+	assert.Nil(t, found.Controller)
 	assert.Equal(t, "node-ready/unverified", found.Agent.TaintKey)
 	assert.Equal(t, []string{"node-ready/unverified"}, found.TaintKeys())
 	assert.Equal(t, "kube-system/kube-dns", found.Agent.DNSService)
@@ -110,8 +110,6 @@ func TestControllerMode(t *testing.T) {
 	assert.Equal(t, "second", found.Name)
 	assert.Equal(t, "mine", found.Fullname)
 	assert.True(t, found.Settings.Workers)
-	assert.Empty(t, found.AgentAccount)
-	assert.Equal(t, "mine-controller", found.ControllerAccount)
 	assert.Equal(t, "mine", found.Settings.FailedTaintValue)
 	assert.Equal(t, "example.com/gate", found.Settings.Request.TaintKey)
 	assert.Equal(t, "Good", found.Settings.ConditionType)
@@ -242,8 +240,8 @@ func TestFindOrDefault(t *testing.T) {
 	found.NotInstalled = false
 	assert.Equal(t, expected.Agent, found.Agent)
 	assert.Equal(t, expected.Template, found.Template)
-	assert.Equal(t, []string{expected.Name, expected.Namespace, expected.Fullname, expected.AgentAccount},
-		[]string{found.Name, found.Namespace, found.Fullname, found.AgentAccount})
+	assert.Equal(t, []string{expected.Name, expected.Namespace, expected.Fullname},
+		[]string{found.Name, found.Namespace, found.Fullname})
 
 	found, err = FindOrDefault(t.Context(), newClient(), "own", "mine")
 	require.NoError(t, err)

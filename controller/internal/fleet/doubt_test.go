@@ -1,0 +1,150 @@
+package fleet
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// doubtEnds returns how long after its start a doubt has ended, for good: another day does not bring it back. Each tick is between
+// two plans, 10 s apart.
+func (s *story) doubtEnds(since time.Time, tick func()) time.Duration {
+	s.t.Helper()
+	ended := time.Duration(-1)
+	for s.now.Sub(since) < 24*time.Hour {
+		s.after(10 * time.Second)
+		if tick(); s.only().InDoubt {
+			ended = -1
+		} else if ended < 0 {
+			ended = s.now.Sub(since)
+		}
+	}
+	return ended
+}
+
+// Nothing delays re-taint and remediation for longer than one renewal and the next agent need: no renewal by the agent itself, no
+// deletion that is refused, and no later renewal.
+func TestDoubtEnds(t *testing.T) {
+	const gatedFor = 5*time.Minute + 5*time.Minute // INITIAL_TIMEOUT, and what a renewal takes
+	t.Run("gated, the pod is never deleted", func(t *testing.T) {
+		s := gatedAndFailed(t, DNSFailed)
+		ended := s.doubtEnds(s.now, func() {})
+		assert.Positive(t, ended)
+		assert.LessOrEqual(t, ended, gatedFor)
+	})
+	t.Run("gated, the agent renews its sandbox", func(t *testing.T) {
+		s := gatedAndFailed(t, DNSFailed)
+		s.settings.FailedAfter = 2 * time.Hour
+		s.renew(running())
+		n := 0
+		ended := s.doubtEnds(s.now, func() { s.restartEach(time.Hour, &n) })
+		assert.Positive(t, ended)
+		assert.LessOrEqual(t, ended, 2*time.Hour+5*time.Minute)
+	})
+	for _, interval := range []time.Duration{10 * time.Second, time.Minute, 5 * time.Minute, 15 * time.Minute, time.Hour} {
+		t.Run(fmt.Sprint("rechecked each ", interval), func(t *testing.T) {
+			s := rechecked(t)
+			s.settings.Rechecks.Interval = interval
+			s.fails(Silent)
+			failed, n := s.now, 0
+			s.renew(running())
+			ended := s.doubtEnds(failed, func() {
+				s.restartEach(time.Hour, &n)
+				s.repeats()
+			})
+			assert.Positive(t, ended)
+			assert.LessOrEqual(t, ended, rounds(4, interval)+5*time.Minute)
+		})
+	}
+}
+
+// restartEach restarts the agent's container so often.
+func (s *story) restartEach(interval time.Duration, n *int) {
+	if *n++; time.Duration(*n)*10*time.Second%interval == 0 {
+		s.objects.Pods[0].Status.ContainerStatuses[0].ContainerID = fmt.Sprint("c", *n)
+	}
+}
+
+// Another leader knows from the condition how old the failure is.
+func TestDoubtDoesNotBeginAgainWithAnotherLeader(t *testing.T) {
+	s := gatedAndFailed(t, DNSFailed)
+	s.after(12 * time.Minute)
+	assert.False(t, s.only().InDoubt)
+	s.objects.Seen = Memory{}
+	s.decide()
+	assert.False(t, s.only().InDoubt)
+}
+
+// Nobody waits for a pod that would not come.
+func TestNoDoubtWithoutARenewal(t *testing.T) {
+	for name, change := range map[string]func(*story){
+		"no DaemonSet owns the pod": func(s *story) { s.objects.Pods[0].OwnerReferences = nil },
+		"an untolerated taint": func(s *story) {
+			s.objects.Nodes[0].Spec.Taints = append(s.objects.Nodes[0].Spec.Taints, corev1.Taint{Key: "foreign", Effect: corev1.TaintEffectNoSchedule})
+		},
+		"a time to come": func(s *story) {
+			s.objects.Nodes[0].Status.Conditions[1].LastTransitionTime = metav1.NewTime(s.now.Add(time.Hour))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := gatedAndFailed(t, DNSFailed)
+			assert.True(t, s.only().InDoubt)
+			assert.True(t, s.only().Renewable)
+			change(s)
+			s.decide()
+			assert.False(t, s.only().Renewable)
+			assert.Equal(t, name == "an untolerated taint", s.only().InDoubt) // kubelet's own come and go
+		})
+	}
+}
+
+// The clocks of two API servers differ by a moment.
+func TestDoubtOfAConditionThatIsASecondAhead(t *testing.T) {
+	s := gatedAndFailed(t, DNSFailed)
+	s.objects.Nodes[0].Status.Conditions[1].LastTransitionTime = metav1.NewTime(s.now.Add(time.Second))
+	s.decide()
+	assert.True(t, s.only().InDoubt)
+	assert.False(t, s.only().Renewable)
+}
+
+// Kubelet misses its heartbeats while the second agent starts: how long the node has failed goes on, and so does the doubt.
+func TestDoubtWhileKubeletIsNotReady(t *testing.T) {
+	s := gatedAndFailed(t, DNSFailed)
+	since := s.only().Since
+	s.renew(waiting("ContainerCreating"))
+	s.after(20 * time.Second)
+	s.objects.Nodes[0].Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown,
+		LastTransitionTime: metav1.NewTime(s.now)}
+	s.after(time.Minute)
+	assert.True(t, s.only().InDoubt)
+	assert.Equal(t, since, s.only().Since)
+	assert.False(t, s.only().Renewable)
+}
+
+// An agent that has just started, after a reboot or by its own renewal, is not deleted because of what another one has found.
+func TestFirstAgentHasItsTime(t *testing.T) {
+	for name, s := range map[string]*story{"gated": gatedAndFailed(t, DNSFailed), "verified": rechecked(t)} {
+		t.Run(name, func(t *testing.T) {
+			enough := 5 * time.Minute
+			if name == "verified" {
+				s.objects.Pods[0].OwnerReferences, enough = ofDaemonSet(), 50*time.Second
+				s.fails(DNSFailed)
+			}
+			s.after(10 * time.Second)
+			assert.True(t, s.only().Renewable)
+			s.objects.Pods[0].Status.ContainerStatuses[0].ContainerID = "restarted"
+			s.decide()
+			s.repeats()
+			s.after(enough - 10*time.Second)
+			assert.False(t, s.only().Renewable)
+			assert.True(t, s.only().InDoubt)
+			s.after(10 * time.Second)
+			s.repeats()
+			assert.True(t, s.only().Renewable)
+		})
+	}
+}

@@ -1,0 +1,270 @@
+package fleet
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// fails writes the condition False now, as it stays since then.
+func (s *story) fails(reason Reason) {
+	node := &s.objects.Nodes[0]
+	node.Status.Conditions = append([]corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+		falseCondition(reason)[0])
+	node.Status.Conditions[1].LastTransitionTime, node.Status.Conditions[1].LastHeartbeatTime = metav1.NewTime(s.now), metav1.NewTime(s.now)
+}
+
+// repeats writes the False again: the agent still finds it.
+func (s *story) repeats() {
+	s.objects.Nodes[0].Status.Conditions[1].LastHeartbeatTime = metav1.NewTime(s.now)
+	s.decide()
+}
+
+func ofDaemonSet() []metav1.OwnerReference {
+	return []metav1.OwnerReference{{Kind: "DaemonSet", Name: "agent", Controller: new(true)}}
+}
+
+// renew replaces the pod of the only agent by one that is in this state.
+func (s *story) renew(state corev1.ContainerState) *corev1.Pod {
+	s.objects.Pods = nil
+	pod := s.pod("n1", state)
+	pod.UID, pod.CreationTimestamp, pod.OwnerReferences = "renewed", metav1.NewTime(s.now), ofDaemonSet()
+	if state.Running != nil {
+		pod.Status.ContainerStatuses[0].ContainerID = "containerd://renewed"
+	}
+	return pod
+}
+
+// gatedAndFailed is a node whose agent has failed for a reason since a minute.
+func gatedAndFailed(t *testing.T, reason Reason) *story {
+	s := newStory(t)
+	s.node("n1")
+	pod := s.pod("n1", running())
+	pod.CreationTimestamp, pod.OwnerReferences = metav1.NewTime(s.now), ofDaemonSet()
+	s.after(7 * time.Minute)
+	s.fails(reason)
+	s.after(time.Minute)
+	return s
+}
+
+// A failure goes on while its agent is renewed: nobody hears of a node in progress, or of a missing agent, and what counts how long
+// the node has failed does not begin again. Nothing is done to the node until the second agent has failed too.
+func TestFailureGoesOnWhileItsAgentIsRenewed(t *testing.T) {
+	for _, reason := range []Reason{DNSFailed, Silent} {
+		t.Run(string(reason), func(t *testing.T) {
+			s := gatedAndFailed(t, reason)
+			since := s.only().Since
+			assert.True(t, s.only().Renewable)
+			assert.True(t, s.only().InDoubt, "only one agent has failed")
+			stays := func(renewable bool) {
+				t.Helper()
+				assert.Equal(t, Failed, s.only().State)
+				assert.Equal(t, reason, s.only().Reason)
+				assert.Equal(t, since, s.only().Since)
+				assert.Empty(t, s.plan.Transitions)
+				assert.Empty(t, s.plan.Conditions)
+				assert.True(t, s.only().InDoubt)
+				assert.Equal(t, renewable, s.only().Renewable)
+			}
+			s.objects.Pods[0].DeletionTimestamp = &metav1.Time{Time: s.now}
+			s.after(10 * time.Second)
+			stays(false)
+			s.objects.Pods = nil
+			s.after(10 * time.Second)
+			stays(false)
+			s.renew(waiting("ContainerCreating"))
+			s.after(10 * time.Second)
+			stays(false)
+			s.renew(running())
+			s.after(10 * time.Second)
+			assert.Equal(t, since, s.only().Since)
+			assert.True(t, s.only().InDoubt)
+			s.after(4*time.Minute + 50*time.Second)
+			assert.True(t, s.only().InDoubt)
+			s.after(10 * time.Second)
+			assert.False(t, s.only().InDoubt, "the second agent has failed too")
+			assert.False(t, s.only().Renewable, "re-taint and remediation come first")
+			s.after(4 * time.Minute)
+			assert.Equal(t, since, s.only().Since)
+			assert.True(t, s.only().Renewable)
+			assert.False(t, s.only().InDoubt)
+			s.renew(running()).Status.ContainerStatuses[0].ContainerID = "third"
+			s.after(10 * time.Second)
+			assert.Equal(t, since, s.only().Since)
+			assert.False(t, s.only().InDoubt, "once for each failure")
+		})
+	}
+}
+
+// A renewed agent that does not start is one that does not start.
+func TestRenewedAgentThatDoesNotStart(t *testing.T) {
+	s := gatedAndFailed(t, DNSFailed)
+	pod := s.renew(waiting("ContainerCreating"))
+	s.after(2 * time.Minute)
+	assert.Equal(t, DNSFailed, s.only().Reason)
+	s.after(2 * time.Minute)
+	require.True(t, s.only().EventsWanted)
+	s.objects.Events[pod.UID] = []corev1.Event{{Reason: "FailedCreatePodSandBox", Message: "no network"}}
+	s.after(10 * time.Second)
+	assert.Equal(t, SandboxFailed, s.only().Reason)
+	assert.False(t, s.only().InDoubt)
+	require.Len(t, s.plan.Conditions, 1)
+	assert.Equal(t, SandboxFailed, s.plan.Conditions[0].Reason)
+}
+
+// These are no failures that a sandbox can cause, or that an agent has reported.
+func TestNotRenewable(t *testing.T) {
+	for name, change := range map[string]func(*story){
+		"an image that does not come": func(s *story) { s.fails(ImagePull) },
+		"a foreign taint":             func(s *story) { s.fails(TaintsOfOthers) },
+		"peers alone":                 func(s *story) { s.fails(PeersFailed) },
+		"a refused patch":             func(s *story) { s.fails(NotVerified) },
+		"kubelet does not start it": func(s *story) {
+			s.fails(Silent)
+			s.objects.Pods[0].Status.ContainerStatuses, s.objects.Pods[0].Status.Conditions = nil, nil
+		},
+		"kubelet is not ready": func(s *story) { s.objects.Nodes[0].Status.Conditions[0].Status = corev1.ConditionUnknown },
+		"workers":              func(s *story) { s.settings.Workers = true },
+		"verified":             func(s *story) { s.objects.Nodes[0].Labels[verified], s.objects.Nodes[0].Spec.Taints = "true", nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := gatedAndFailed(t, DNSFailed)
+			change(s)
+			s.after(5 * time.Minute)
+			assert.False(t, s.only().Renewable)
+			assert.False(t, s.only().InDoubt, "nobody waits for a renewal that does not come")
+		})
+	}
+}
+
+// A verified node is in doubt until an agent that was started after the failure has failed too.
+func TestSandboxOfAVerifiedNode(t *testing.T) {
+	s := rechecked(t)
+	s.objects.Pods[0].OwnerReferences = ofDaemonSet()
+	s.fails("DNSFailed,PeersFailed")
+	s.after(10 * time.Second)
+	assert.True(t, s.only().Renewable)
+	assert.True(t, s.only().InDoubt)
+	s.objects.Pods = nil
+	s.after(10 * time.Second)
+	assert.False(t, s.only().Renewable)
+	assert.True(t, s.only().InDoubt, "between two pods")
+	s.renew(running())
+	s.after(time.Minute)
+	assert.True(t, s.only().InDoubt, "the new agent has not said anything")
+	s.repeats()
+	assert.False(t, s.only().InDoubt)
+	assert.False(t, s.only().Renewable)
+	s.after(5 * time.Minute)
+	assert.True(t, s.only().Renewable)
+
+	s.renew(running()).Status.ContainerStatuses[0].ContainerID = "another"
+	s.decide()
+	s.repeats()
+	assert.False(t, s.only().InDoubt, "once for each failure")
+	assert.False(t, s.only().Renewable)
+
+	s.say(corev1.ConditionTrue, "Verified")
+	s.after(10 * time.Minute)
+	s.fails(DNSFailed)
+	s.after(10 * time.Second)
+	assert.True(t, s.only().InDoubt, "another failure")
+}
+
+// With rounds far apart the second agent has all its rounds before a third one comes, and re-taint and remediation come first.
+func TestSecondAgentHasItsTime(t *testing.T) {
+	s := rechecked(t)
+	s.settings.Rechecks.Interval = 10 * time.Minute // four rounds in 48 minutes
+	s.fails(NetworkFailed)
+	s.renew(running())
+	for range 48 {
+		s.after(time.Minute)
+		s.repeats()
+		assert.True(t, s.only().InDoubt)
+		assert.False(t, s.only().Renewable)
+	}
+	s.after(time.Minute)
+	s.repeats()
+	assert.False(t, s.only().InDoubt)
+	assert.False(t, s.only().Renewable)
+	s.after(5 * time.Minute)
+	assert.False(t, s.only().InDoubt)
+	assert.True(t, s.only().Renewable)
+}
+
+// Only the controller can say that the second agent is silent too. It does not wait until the False is to be refreshed.
+func TestSecondAgentThatIsSilent(t *testing.T) {
+	s := rechecked(t)
+	s.ready(false)
+	s.after(80 * time.Second)
+	require.NotNil(t, s.write())
+	s.fails(Silent)
+	s.renew(running())
+	s.ready(false)
+	s.after(70 * time.Second)
+	assert.Empty(t, s.plan.Conditions)
+	assert.True(t, s.only().InDoubt)
+	s.after(10 * time.Second)
+	require.Len(t, s.plan.Conditions, 1)
+	assert.False(t, s.plan.Conditions[0].Event)
+	s.repeats()
+	assert.False(t, s.only().InDoubt)
+	s.after(4*time.Minute + 30*time.Second)
+	assert.True(t, s.only().Renewable)
+	assert.Empty(t, s.plan.Conditions)
+}
+
+// After a restart the controller knows less, and waits for longer.
+func TestRestartWhileASandboxIsInDoubt(t *testing.T) {
+	s := rechecked(t)
+	s.fails(DNSFailed)
+	s.renew(running())
+	s.objects.Seen = Memory{}
+	s.after(time.Hour)
+	assert.False(t, s.only().Renewable, "nobody says that it fails still")
+	s.repeats()
+	assert.True(t, s.only().Renewable)
+	assert.False(t, s.only().InDoubt)
+}
+
+// The pod of a verified node gets no sandbox: that is no missing agent, after which the node would be taken for a good one.
+func TestSandboxFailedOnAVerifiedNode(t *testing.T) {
+	s := rechecked(t)
+	s.fails(DNSFailed)
+	s.after(time.Minute)
+	pod := s.renew(waiting("ContainerCreating"))
+	s.after(2 * time.Minute)
+	assert.Empty(t, s.plan.Conditions)
+	s.after(2 * time.Minute)
+	require.True(t, s.only().EventsWanted)
+	s.objects.Events[pod.UID] = []corev1.Event{{Reason: "FailedCreatePodSandBox", Message: "no network"}}
+	s.after(10 * time.Second)
+	wanted := s.write()
+	require.NotNil(t, wanted)
+	assert.Equal(t, corev1.ConditionFalse, wanted.Status)
+	assert.Equal(t, SandboxFailed, wanted.Reason)
+	assert.Contains(t, wanted.Message, "no network")
+	assert.True(t, wanted.Event && wanted.Rechecked)
+	assert.Equal(t, Verified, s.only().State)
+	assert.True(t, s.only().Recheck.IsFresh(s.now))
+	assert.False(t, s.only().InDoubt, "kubelet has tried more than one sandbox")
+
+	s.after(5*time.Minute + 10*time.Second)
+	wanted = s.write()
+	require.NotNil(t, wanted, "it is refreshed")
+	assert.False(t, wanted.Event, "once")
+	s.after(4 * time.Minute)
+	assert.Empty(t, s.plan.Conditions, "not Unknown after noAgentFor")
+
+	s.objects.Pods[0].Status.ContainerStatuses[0].State = running()
+	s.after(10 * time.Second)
+	assert.Equal(t, Reason(""), s.only().Reason)
+	s.ready(true)
+	s.say(corev1.ConditionTrue, "Verified")
+	s.after(10 * time.Minute)
+	assert.Empty(t, s.plan.Conditions)
+}

@@ -1,0 +1,39 @@
+package doctor
+
+import (
+	"maps"
+	"slices"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+)
+
+// policy: RBAC cannot restrict an account to its own node.
+func policy(c Cluster) (r Result) {
+	switch {
+	case c.Policies.Absent:
+		return Result{Detail: "this Kubernetes serves no ValidatingAdmissionPolicy (it comes with 1.30)"}
+	case c.Policies.Err != nil || c.Bindings.Err != nil:
+		return unchecked(c.Policies.Err, c.Bindings.Err)
+	}
+	wanted := map[string]string{}
+	if !c.Release.Settings.Workers {
+		wanted[c.Release.Fullname] = "the agent's token may patch any node"
+	}
+	if c.Release.Controller != nil {
+		wanted[c.Release.Fullname+"-controller"] = "the controller's token may change anything of a node"
+	}
+	const remedy = "helm upgrade with nodeAuthorization.enabled=auto, or kubectl apply -f the release's kube-node-ready-policy.yaml"
+	for _, policy := range c.Policies.Value {
+		delete(wanted, policy.Name)
+		isBinding := func(b admissionv1.ValidatingAdmissionPolicyBinding) bool { return b.Spec.PolicyName == policy.Name }
+		if !slices.ContainsFunc(c.Bindings.Value, isBinding) {
+			r.find(remedy, "the ValidatingAdmissionPolicy %s has no binding: it restricts nothing", policy.Name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(wanted)) {
+		r.find(remedy+"; --skip policy, if nodeAuthorization.enabled=false was meant",
+			"there is no ValidatingAdmissionPolicy %s: %s", name, wanted[name])
+	}
+	r.Detail = "the policies of the release are bound"
+	return r
+}

@@ -1,0 +1,80 @@
+// Package renewal gives an agent a fresh sandbox: it deletes the pod of an agent that fails for a reason that a broken sandbox
+// can cause, and the DaemonSet makes another one. Due is pure; Renewer acts on it.
+package renewal
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
+	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/internal/kube"
+)
+
+// SandboxRenewed is the reason of the Event.
+const SandboxRenewed = "SandboxRenewed"
+
+// Renewer deletes at most one pod with each decision.
+type Renewer struct {
+	breaker.Actor
+	Settings breaker.Settings
+	Client   client.Writer
+
+	refused breaker.Recent[types.UID] // deletions that the log has
+}
+
+// Start decides and acts until ctx ends. The manager calls it when this process has become the leader.
+func (r *Renewer) Start(ctx context.Context) error { return r.Run(ctx, r.Settings, r.act) }
+
+func (r *Renewer) act(ctx context.Context, plan fleet.Plan, now time.Time) {
+	due := Due(r.Settings, plan, r.ControlGroup(), now)
+	if len(due) == 0 || !r.MayAct(plan) {
+		return
+	}
+	status := due[rand.IntN(len(due))] // any of them: a pod that cannot be deleted holds no other
+	pod, log := status.Pod, r.Log.With("node", status.Node.Name, "pod", status.Pod.Name, "reason", status.Reason)
+	// One that has changed may have recovered.
+	unchanged := client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion}
+	if err := r.Client.Delete(ctx, pod.DeepCopy(), unchanged); err != nil {
+		if r.refused.IsDue(status.Node.UID, now) {
+			log.Warn("the agent's pod is not deleted, will retry", "error", err)
+		}
+		return
+	}
+	condition := r.Settings.Fleet.Condition(status.Node)
+	log.Warn("agent's pod deleted: another one gets a fresh sandbox", "detail", condition.Message)
+	r.Events.Eventf(status.Node, nil, corev1.EventTypeNormal, SandboxRenewed, "Renew", "%s", kube.Shorten(
+		"pod "+pod.Name+" was deleted, the next one gets a fresh sandbox: "+condition.Reason+": "+condition.Message))
+}
+
+// Due returns the nodes whose agent's pod is to be deleted now. The condition says since when the agent fails, and the pod when
+// the last renewal was: both by the API server's clock, so that another leader decides the same. now is this process's.
+func Due(s breaker.Settings, plan fleet.Plan, group controlgroup.State, now time.Time) (due []fleet.Status) {
+	// What failed in an outage has the time to recover.
+	if rule, _ := s.Unproven(group, s.Fleet.Rechecks.RecoversAfter(), now); rule != "" {
+		return nil
+	}
+	for _, status := range plan.Statuses {
+		// An outage may reach this node first: the next round of the control group tells.
+		isOutage := group.Began.Before(status.Since) || group.Began.Before(status.Recheck.FailedAt)
+		if !status.Renewable || isOutage {
+			continue
+		}
+		created, failed := status.Pod.CreationTimestamp.Time, s.Fleet.Condition(status.Node).LastTransitionTime.Time
+		if created.Before(failed) || plan.ServerNow.Sub(created) >= pause(created.Sub(failed)) {
+			due = append(due, status)
+		}
+	}
+	return due
+}
+
+// pause returns how old a pod must be that was created so long after the failure: 10 minutes the second one, then 20, 40, 40.
+func pause(after time.Duration) time.Duration {
+	return min(max(10*time.Minute, 2*after), 40*time.Minute)
+}

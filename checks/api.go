@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
@@ -21,7 +22,13 @@ import (
 type API struct {
 	// Get makes the request and returns what it proved. It sends the header of WithLargeHeader, or reuses a request that did.
 	Get func(ctx context.Context) (Report, error)
+	// ClockSkew returns by how much this node's clock is ahead of the API server's; nil: the clocks are not compared.
+	ClockSkew func() time.Duration
+	MaxSkew   time.Duration // 0: no difference is a failure
 }
+
+// noticeableSkew is the difference of the clocks that is a warning.
+const noticeableSkew = 10 * time.Second
 
 // Name implements Check.
 func (API) Name() string { return APIName }
@@ -33,7 +40,31 @@ func (a API) Try(ctx context.Context) (Report, error) {
 	if err != nil {
 		return Report{}, apiFailure(ctx, explain(err), "apply the ClusterRole and its binding from the chart: nodes, get and patch")
 	}
-	return report, nil
+	if a.ClockSkew != nil {
+		err = a.compareClocks(&report)
+	}
+	return report, err
+}
+
+// compareClocks adds a warning to the report, or returns an error, if the clocks differ too much.
+func (a API) compareClocks(report *Report) error {
+	skew, where := a.ClockSkew(), "ahead of"
+	if skew < 0 {
+		where = "behind"
+	}
+	now := time.Now().UTC()
+	differ := func(limit time.Duration) error {
+		return fail("synchronize the clock of this node (chrony, systemd-timesyncd), or of the API server if many nodes differ from it",
+			"this node's clock is more than %s %s the API server's (%s, %s)",
+			limit, where, now.Format(time.RFC3339), now.Add(-skew).Format(time.RFC3339))
+	}
+	switch {
+	case a.MaxSkew > 0 && skew.Abs() > a.MaxSkew:
+		return differ(a.MaxSkew)
+	case skew.Abs() > noticeableSkew:
+		report.Warnings = append(report.Warnings, differ(noticeableSkew).Error())
+	}
+	return nil
 }
 
 // WithLargeHeader calls send with the value for a header that makes the request larger than two packets of this node, so that

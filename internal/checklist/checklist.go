@@ -40,6 +40,9 @@ func New(cfg config.Config, e kube.Environment) List {
 		if errors.Is(e.Err, kube.ErrNoKubeconfig) {
 			list = append(list, checks.Skip(checks.APIName, e.Err.Error()))
 		} else {
+			if api.MaxSkew = cfg.MaxClockSkew; e.Client != nil {
+				api.ClockSkew = e.Client.ClockSkew
+			}
 			list = append(list, api)
 		}
 		return append(list, network(cfg, e), service(cfg, e, domain, o))

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -73,6 +74,56 @@ func TestForAnotherProcess(t *testing.T) {
 	assert.Equal(t, []string{getNode, getSlices, getNode, getSlices}, requests)
 	require.Len(t, connections, 2)
 	assert.NotEqual(t, connections[0], connections[1], "each round proves the path from TCP on")
+}
+
+// The api check compares the clocks: more than 10 s is a warning, more than MAX_CLOCK_SKEW a failure. It sends no request for it.
+func TestClocks(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		ahead      time.Duration // this node's clock, a second more or less
+		args       []string
+		warn, fail string
+	}{
+		"equal":            {args: []string{"--max-clock-skew=1s"}},
+		"8 s":              {ahead: 8 * time.Second},
+		"a minute":         {ahead: time.Minute, warn: "this node's clock is more than 10s ahead of the API server's ("},
+		"a minute behind":  {ahead: -time.Minute, warn: "this node's clock is more than 10s behind the API server's ("},
+		"more is allowed":  {ahead: time.Minute, args: []string{"--max-clock-skew=2m"}, warn: "this node's clock is more than 10s ahead of"},
+		"less is allowed":  {ahead: time.Minute, args: []string{"--max-clock-skew=50s"}, fail: "this node's clock is more than 50s ahead of the API server's ("},
+		"behind, and less": {ahead: -8 * time.Second, args: []string{"--max-clock-skew=5s"}, fail: "this node's clock is more than 5s behind the API server's ("},
+	} {
+		t.Run(name, func(t *testing.T) {
+			requests := 0
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				requests++
+				w.Header().Set("Date", time.Now().Add(-test.ahead).UTC().Format(http.TimeFormat))
+				apitest.Answer(w, http.StatusOK, metav1.APIVersions{})
+			}))
+			t.Cleanup(server.Close)
+			e := kube.Environment{REST: &rest.Config{Host: server.URL}}
+			e.RemoveRateLimit() // and make the client
+			require.NoError(t, e.Err)
+			api := New(parse(t, test.args...), e)(checks.API{Get: func(ctx context.Context) (checks.Report, error) {
+				return checks.Report{Detail: "authenticated"}, e.Client.Versions(ctx)
+			}}, Options{})[1]
+			report, err := api.Try(t.Context())
+			assert.Equal(t, 1, requests)
+			if test.fail != "" {
+				require.ErrorContains(t, err, test.fail)
+				assert.Contains(t, checks.Remedy(err), "synchronize")
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, "authenticated", report.Detail)
+			if test.warn == "" {
+				assert.Empty(t, report.Warnings)
+				return
+			}
+			require.Len(t, report.Warnings, 1)
+			assert.Contains(t, report.Warnings[0], test.warn)
+			assert.Regexp(t, `T[0-9:]{8}Z, 2`, report.Warnings[0], "both times")
+		})
+	}
 }
 
 // A pod without a token is broken; a desk without a kubeconfig is not.

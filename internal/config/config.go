@@ -26,6 +26,7 @@ type Config struct {
 
 	DNSTestDomains, NetworkTargets []string
 	DNSService                     string
+	MaxClockSkew                   time.Duration // 0: no difference of the clocks is a failure
 
 	TaintKey, TaintValue, TaintEffect string
 	VerifiedLabel, VerifiedLabelValue string
@@ -142,6 +143,8 @@ func (c *Config) gateSettings() []*setting {
 			"https://host/path must answer with a status below 400", "", list(&c.NetworkTargets, 0, target)},
 		{"dns-service", "ns/name", "service whose endpoints must answer; empty skips the service check (managed DNS without pods)",
 			"kube-system/kube-dns", text(&c.DNSService, optional(namespacedName))},
+		{"max-clock-skew", "duration", "difference between this node's clock and the API server's above which the api check fails; " +
+			"empty or 0: never (above 10s it warns)", "", off(duration(&c.MaxClockSkew, time.Second, 24*time.Hour))},
 
 		{"taint-key", "key", "key of the startup taint, which the release removes", "node-ready/unverified", text(&c.TaintKey, ownKey)},
 		{"taint-value", "value", "value of the startup taint where the chart's policy adds it; the agent only validates it", "true",

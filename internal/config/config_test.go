@@ -229,6 +229,14 @@ var cases = map[string]struct {
 		},
 		bad: badValues(wantService, "kube-dns", "a/b/c", "/kube-dns", "kube-system/", "A/b", "a/"+long64),
 	},
+	"max-clock-skew": {
+		good: []good{
+			{"", func(*Config) {}}, {"0s", func(*Config) {}},
+			{"1s", func(c *Config) { c.MaxClockSkew = time.Second }},
+			{"24h", func(c *Config) { c.MaxClockSkew = 24 * time.Hour }},
+		},
+		bad: slices.DeleteFunc(badDurations("1s", "24h0m0s", "999ms", "24h1s"), func(b bad) bool { return b.value == "" }),
+	},
 	"taint-key": {
 		good: []good{
 			{"unverified", func(c *Config) { c.TaintKey = "unverified" }},

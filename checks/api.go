@@ -40,31 +40,26 @@ func (a API) Try(ctx context.Context) (Report, error) {
 	if err != nil {
 		return Report{}, apiFailure(ctx, explain(err), "apply the ClusterRole and its binding from the chart: nodes, get and patch")
 	}
-	if a.ClockSkew != nil {
-		err = a.compareClocks(&report)
+	if a.ClockSkew == nil {
+		return report, nil
 	}
-	return report, err
+	return a.compareClocks(report)
 }
 
 // compareClocks adds a warning to the report, or returns an error, if the clocks differ too much.
-func (a API) compareClocks(report *Report) error {
-	skew, where := a.ClockSkew(), "ahead of"
-	if skew < 0 {
-		where = "behind"
+func (a API) compareClocks(report Report) (Report, error) {
+	skew, now := a.ClockSkew(), time.Now().UTC()
+	fails := a.MaxSkew > 0 && skew.Abs() > a.MaxSkew
+	if !fails && skew.Abs() <= noticeableSkew {
+		return report, nil
 	}
-	now := time.Now().UTC()
-	differ := func(limit time.Duration) error {
-		return fail("synchronize the clock of this node (chrony, systemd-timesyncd), or of the API server if many nodes differ from it",
-			"this node's clock is more than %s %s the API server's (%s, %s)",
-			limit, where, now.Format(time.RFC3339), now.Add(-skew).Format(time.RFC3339))
+	err := fail("synchronize this node's clock (chrony, systemd-timesyncd), or the API server's if many nodes differ from it",
+		"this node's clock differs from the API server's (%s, %s)", now.Format(time.RFC3339), now.Add(-skew).Format(time.RFC3339))
+	if fails {
+		return report, err
 	}
-	switch {
-	case a.MaxSkew > 0 && skew.Abs() > a.MaxSkew:
-		return differ(a.MaxSkew)
-	case skew.Abs() > noticeableSkew:
-		report.Warnings = append(report.Warnings, differ(noticeableSkew).Error())
-	}
-	return nil
+	report.Warnings = append(report.Warnings, err.Error())
+	return report, nil
 }
 
 // WithLargeHeader calls send with the value for a header that makes the request larger than two packets of this node, so that

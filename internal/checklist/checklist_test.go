@@ -82,15 +82,15 @@ func TestClocks(t *testing.T) {
 	for name, test := range map[string]struct {
 		ahead      time.Duration // this node's clock, a second more or less
 		args       []string
-		warn, fail string
+		warn, fail bool
 	}{
 		"equal":            {args: []string{"--max-clock-skew=1s"}},
 		"8 s":              {ahead: 8 * time.Second},
-		"a minute":         {ahead: time.Minute, warn: "this node's clock is more than 10s ahead of the API server's ("},
-		"a minute behind":  {ahead: -time.Minute, warn: "this node's clock is more than 10s behind the API server's ("},
-		"more is allowed":  {ahead: time.Minute, args: []string{"--max-clock-skew=2m"}, warn: "this node's clock is more than 10s ahead of"},
-		"less is allowed":  {ahead: time.Minute, args: []string{"--max-clock-skew=50s"}, fail: "this node's clock is more than 50s ahead of the API server's ("},
-		"behind, and less": {ahead: -8 * time.Second, args: []string{"--max-clock-skew=5s"}, fail: "this node's clock is more than 5s behind the API server's ("},
+		"a minute":         {ahead: time.Minute, warn: true},
+		"a minute behind":  {ahead: -time.Minute, warn: true},
+		"more is allowed":  {ahead: time.Minute, args: []string{"--max-clock-skew=2m"}, warn: true},
+		"less is allowed":  {ahead: time.Minute, args: []string{"--max-clock-skew=50s"}, fail: true},
+		"behind, and less": {ahead: -8 * time.Second, args: []string{"--max-clock-skew=5s"}, fail: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			requests := 0
@@ -108,20 +108,21 @@ func TestClocks(t *testing.T) {
 			}}, Options{})[1]
 			report, err := api.Try(t.Context())
 			assert.Equal(t, 1, requests)
-			if test.fail != "" {
-				require.ErrorContains(t, err, test.fail)
+			const differs = `^this node's clock differs from the API server's \(20.*T.*Z, 20.*T.*Z\)$`
+			if test.fail {
+				require.Error(t, err)
+				assert.Regexp(t, differs, err.Error())
 				assert.Contains(t, checks.Remedy(err), "synchronize")
 				return
 			}
 			require.NoError(t, err)
 			assert.Equal(t, "authenticated", report.Detail)
-			if test.warn == "" {
+			if !test.warn {
 				assert.Empty(t, report.Warnings)
 				return
 			}
 			require.Len(t, report.Warnings, 1)
-			assert.Contains(t, report.Warnings[0], test.warn)
-			assert.Regexp(t, `T[0-9:]{8}Z, 2`, report.Warnings[0], "both times")
+			assert.Regexp(t, differs, report.Warnings[0])
 		})
 	}
 }

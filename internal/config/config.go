@@ -2,6 +2,7 @@
 package config
 
 import (
+	"cmp"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -273,10 +274,8 @@ func read(program, usage string, settings []*setting, version *bool, args []stri
 	for _, arg := range flags.Args() {
 		problems = append(problems, fmt.Sprintf("unexpected argument %q: there are only flags (see --help)", arg))
 	}
-	host := nodeIP // kubelet sets the variable
-	if ip, _ := lookupEnv("NODE_IP"); net.ParseIP(ip) != nil {
-		host = strings.TrimSuffix(net.JoinHostPort(ip, ""), ":") // with the brackets of IPv6
-	}
+	ip, _ := lookupEnv("NODE_IP")                                             // from kubelet
+	host := cmp.Or(strings.TrimSuffix(net.JoinHostPort(ip, ""), ":"), nodeIP) // with the brackets of IPv6
 	for _, s := range settings {
 		from := "--" + s.flag
 		if value, ok := lookupEnv(s.env()); ok && !s.flagOnly() && !flags.Changed(s.flag) {

@@ -222,7 +222,7 @@ var cases = map[string]struct {
 			{"a", `"a" ` + wantHostPort}, {"a:0", `"a:0" ` + wantHostPort}, {"a:65536", `"a:65536" ` + wantHostPort},
 			{"a:http", `"a:http" ` + wantHostPort}, {":80", `":80" ` + wantHostPort}, {"fd00::1:80", `"fd00::1:80" ` + wantHostPort},
 			{"b:1,tcp://a", `"tcp://a" ` + wantHostPort}, {"tcp://a:1/x", `"tcp://a:1/x" ` + wantHostPort},
-			{"https://a/#", `"https://a/#" ` + wantURL}, {"https://a/#199", `"https://a/#199" ` + wantURL}, {"https://a/#600", `"https://a/#600" ` + wantURL},
+			{"https://a/#199", `"https://a/#199" ` + wantURL}, {"https://a/#600", `"https://a/#600" ` + wantURL},
 			{"https://a/#200|", `"https://a/#200|" ` + wantURL}, {"https://a/#2000", `"https://a/#2000" ` + wantURL}, {"https://a/#200#401", `"https://a/#200#401" ` + wantURL},
 			{"a:1#200", `"a:1#200" ` + wantHostPort}, {"tcp://a:1#200", `"tcp://a:1#200" ` + wantHostPort}, {"http://u@a/", `"http://u@a/" ` + wantURL},
 			{"warn+", `"warn+" ` + wantHostPort}, {"warn+warn+a:1", `"warn+warn+a:1" ` + wantHostPort}, {"warn+udp://a:1", `"warn+udp://a:1" ` + wantScheme},
@@ -622,11 +622,13 @@ func TestNodeIP(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, got.NetworkTargets, controller.NetworkTargets, "for its control group, on its own node")
 	}
-	for _, ip := range []string{"", "node1"} {
-		_, err := parse(map[string]string{"NODE_IP": ip, "NETWORK_TARGETS": targets})
+	for _, env := range []map[string]string{{"NETWORK_TARGETS": targets}, {"NETWORK_TARGETS": targets, "NODE_IP": ""}} {
+		_, err := parse(env)
 		require.ErrorContains(t, err, `"http://$(NODE_IP):10256/healthz" needs the node's address in the variable NODE_IP, in a pod from the field status.hostIP`)
 	}
-	_, err := parse(map[string]string{"NODE_IP": ""})
+	_, err := parse(map[string]string{"NODE_IP": "a b", "NETWORK_TARGETS": targets})
+	require.ErrorContains(t, err, `"http://a b:10256/healthz" `+wantURL)
+	_, err = parse(map[string]string{"NODE_IP": ""})
 	require.NoError(t, err, "it is not used")
 }
 

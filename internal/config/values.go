@@ -166,12 +166,8 @@ func domainOrIP(s string) error {
 	return must("a DNS name or an IP address", isDomain || err == nil)
 }
 
-const (
-	// warnPrefix begins a name or target whose failure is only a warning: see checks.WarnPrefix.
-	warnPrefix = "warn+"
-	// nodeIP is this node's address in a target.
-	nodeIP = "$(NODE_IP)"
-)
+// warnPrefix begins a name or target whose failure is only a warning (checks.WarnPrefix), nodeIP is this node's address in a target.
+const warnPrefix, nodeIP = "warn+", "$(NODE_IP)"
 
 // mayWarn also allows the prefix.
 func mayWarn(r rule) rule {
@@ -203,11 +199,9 @@ func target(s string) error {
 	case scheme == "tcp":
 		return hostPort(rest)
 	case scheme == "http" || scheme == "https":
-		address, statuses, hasStatuses := strings.Cut(s, "#")
-		u, err := url.Parse(address)
+		u, err := url.Parse(regexp.MustCompile(`#[2-5]\d\d(\|[2-5]\d\d)*$`).ReplaceAllString(s, ""))
 		return must("http(s)://host/path or http(s)://host:port/path, without user or spaces; a fragment is the statuses that pass: #200|401",
-			err == nil && u.User == nil && hostPort(net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443"))) == nil &&
-				(!hasStatuses || regexp.MustCompile(`^[2-5]\d\d(\|[2-5]\d\d)*$`).MatchString(statuses)))
+			err == nil && u.User == nil && u.Fragment == "" && hostPort(net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443"))) == nil)
 	default:
 		return errors.New("must be host:port, tcp://host:port, http://host/path or https://host/path: there are no other schemes")
 	}

@@ -162,14 +162,11 @@ func (c *Client) ClockSkew() time.Duration {
 		return 0
 	}
 	most := time.Since(c.ServerTime())
-	return min(most, 0) + max(most-last.took-time.Second, 0)
+	return min(most, 0) + max(most-last.local.Sub(last.sent)-time.Second, 0)
 }
 
-// reading is the API server's clock, as an answer told it, beside this node's. The request took that long.
-type reading struct {
-	server, local time.Time
-	took          time.Duration
-}
+// reading is the API server's clock, as an answer told it, beside this node's, and when the request was sent.
+type reading struct{ server, local, sent time.Time }
 
 // roundTripper adds the large header, and reads the Date header of each answer: rest.Result has no headers.
 type roundTripper struct {
@@ -186,7 +183,7 @@ func (c roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := c.RoundTripper.RoundTrip(r)
 	if err == nil {
 		if date, parseErr := http.ParseTime(response.Header.Get("Date")); parseErr == nil {
-			c.last.Store(&reading{date, time.Now(), time.Since(sent)})
+			c.last.Store(&reading{date, time.Now(), sent})
 		}
 	}
 	return response, err

@@ -126,8 +126,8 @@ func httpsFailure(url string, err error) error {
 	}
 }
 
-// ParseTarget reads an item of NETWORK_TARGETS: host:port, [v6]:port, tcp://host:port, or http(s)://host/path with the statuses that
-// pass in its fragment.
+// ParseTarget reads an item of NETWORK_TARGETS: host:port, [v6]:port, tcp://host:port, or http(s)://host/path, whose fragment has
+// the statuses that pass.
 func ParseTarget(text string) Target {
 	text, onlyWarns := strings.CutPrefix(text, WarnPrefix)
 	url, statuses, _ := strings.Cut(text, "#")

@@ -189,6 +189,27 @@ func TestHTTPTarget(t *testing.T) {
 	}
 }
 
+func TestTargetWithoutPort(t *testing.T) {
+	for scheme, port := range map[string]string{"http": "80", "https": "443"} {
+		listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.9", port))
+		if err != nil {
+			t.Skip(err) // needs root
+		}
+		start := map[string]func(*httptest.Server){"http": (*httptest.Server).Start, "https": (*httptest.Server).StartTLS}[scheme]
+		server := quietly(t, status(200), func(s *httptest.Server) {
+			_ = s.Listener.Close()
+			s.Listener = listener
+			start(s)
+		})
+		n := Network{Resolver: answering(t, "127.0.0.9"), Targets: []Target{ParseTarget(scheme + "://example.com/")}}
+		if server.Certificate() != nil {
+			n.ClusterCA = string(asPEM(server.Certificate()))
+		}
+		_, err = n.Try(limited(t, enough))
+		require.NoError(t, err, scheme)
+	}
+}
+
 // An external service that is down does not stop a cluster from growing, if its target only warns.
 func TestTargetsThatOnlyWarn(t *testing.T) {
 	accepts, refuses := accepting(t, "127.0.0.1"), refusing(t)

@@ -81,7 +81,7 @@ const (
 	wantService   = "must be namespace/name of a service, or empty"
 	wantDomain    = "must be a DNS name or an IP address"
 	wantScheme    = "must be host:port, tcp://host:port, http://host/path or https://host/path: there are no other schemes"
-	wantURL       = "must be http(s)://host/path or http(s)://host:port/path, without user or spaces; a fragment is the statuses that pass: #200|401"
+	wantURL       = "must be http(s)://host/path or http(s)://host:port/path, without user or spaces; a fragment has the statuses that pass, as #200|401"
 	wantHostPort  = "must be host:port, or [v6 address]:port, with a port between 1 and 65535"
 	wantPrefix    = "must be a taint's key or the beginning of one, such as node.cilium.io/"
 	wantCondition = "must not be a condition that kubelet or a network plugin owns"

@@ -166,7 +166,7 @@ func domainOrIP(s string) error {
 	return must("a DNS name or an IP address", isDomain || err == nil)
 }
 
-// warnPrefix begins a name or target whose failure is only a warning (checks.WarnPrefix), nodeIP is this node's address in a target.
+// warnPrefix begins a name or target whose failure only warns: checks.WarnPrefix. nodeIP is the node's address in a target.
 const warnPrefix, nodeIP = "warn+", "$(NODE_IP)"
 
 // mayWarn also allows the prefix.
@@ -200,7 +200,8 @@ func target(s string) error {
 		return hostPort(rest)
 	case scheme == "http" || scheme == "https":
 		u, err := url.Parse(regexp.MustCompile(`#[2-5]\d\d(\|[2-5]\d\d)*$`).ReplaceAllString(s, ""))
-		return must("http(s)://host/path or http(s)://host:port/path, without user or spaces; a fragment is the statuses that pass: #200|401",
+		return must("http(s)://host/path or http(s)://host:port/path, without user or spaces; "+
+			"a fragment has the statuses that pass, as #200|401",
 			err == nil && u.User == nil && u.Fragment == "" && hostPort(net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443"))) == nil)
 	default:
 		return errors.New("must be host:port, tcp://host:port, http://host/path or https://host/path: there are no other schemes")

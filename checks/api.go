@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
@@ -21,7 +22,13 @@ import (
 type API struct {
 	// Get makes the request and returns what it proved. It sends the header of WithLargeHeader, or reuses a request that did.
 	Get func(ctx context.Context) (Report, error)
+	// ClockSkew returns by how much this node's clock is ahead of the API server's; nil: the clocks are not compared.
+	ClockSkew func() time.Duration
+	MaxSkew   time.Duration // 0: no difference is a failure
 }
+
+// noticeableSkew is the difference of the clocks that is a warning.
+const noticeableSkew = 10 * time.Second
 
 // Name implements Check.
 func (API) Name() string { return APIName }
@@ -33,6 +40,25 @@ func (a API) Try(ctx context.Context) (Report, error) {
 	if err != nil {
 		return Report{}, apiFailure(ctx, explain(err), "apply the ClusterRole and its binding from the chart: nodes, get and patch")
 	}
+	if a.ClockSkew == nil {
+		return report, nil
+	}
+	return a.compareClocks(report)
+}
+
+// compareClocks adds a warning to the report, or returns an error, if the clocks differ too much.
+func (a API) compareClocks(report Report) (Report, error) {
+	skew, now := a.ClockSkew(), time.Now().UTC()
+	fails := a.MaxSkew > 0 && skew.Abs() > a.MaxSkew
+	if !fails && skew.Abs() <= noticeableSkew {
+		return report, nil
+	}
+	err := fail("synchronize this node's clock (chrony, systemd-timesyncd), or the API server's if many nodes differ from it",
+		"this node's clock differs from the API server's (%s, %s)", now.Format(time.RFC3339), now.Add(-skew).Format(time.RFC3339))
+	if fails {
+		return report, err
+	}
+	report.Warnings = append(report.Warnings, err.Error())
 	return report, nil
 }
 

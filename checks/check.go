@@ -123,6 +123,17 @@ type outcome struct {
 	err      error
 }
 
+// WarnPrefix is what a name or a target begins with whose failure is only a warning.
+const WarnPrefix = "warn+"
+
+// orWarning makes a warning of a failure, if that is what was asked for.
+func (o outcome) orWarning(onlyWarns bool) outcome {
+	if o.err != nil && onlyWarns {
+		return outcome{warnings: append(o.warnings, o.err.Error())}
+	}
+	return o
+}
+
 // inParallel probes all items at the same time and returns the outcomes in the order of the items.
 func inParallel[Item, Outcome any](items []Item, probe func(Item) Outcome) []Outcome {
 	outcomes := make([]Outcome, len(items))

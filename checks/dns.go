@@ -17,7 +17,8 @@ import (
 
 // DNS resolves every name in Names, all in parallel.
 type DNS struct {
-	// Names to resolve. An IP address among them is a server to ask for the first name outside the cluster, else for the root.
+	// Names to resolve. An IP address among them is a server to ask for the first name outside the cluster, else for the root. What
+	// begins with WarnPrefix may fail.
 	Names    []string
 	Resolver *Resolver // nil: the one of /etc/resolv.conf at the time of the attempt
 	Outside  string    // the reason to skip the names of the cluster; "" inside a cluster
@@ -38,8 +39,8 @@ func (d DNS) Try(ctx context.Context) (Report, error) {
 	domain := resolver.ClusterDomain()
 	var names, skipped []string
 	for _, name := range d.Names {
-		if d.Outside != "" && isClusterName(name, domain) {
-			skipped = append(skipped, name)
+		if bare := strings.TrimPrefix(name, WarnPrefix); d.Outside != "" && isClusterName(bare, domain) {
+			skipped = append(skipped, bare)
 		} else {
 			names = append(names, name)
 		}
@@ -47,11 +48,12 @@ func (d DNS) Try(ctx context.Context) (Report, error) {
 	if len(names) == 0 {
 		return Report{Skipped: fmt.Sprintf("%s: %s", strings.Join(skipped, ", "), d.Outside)}, nil
 	}
-	// A single label is never a name outside the cluster: the search list completes it.
+	// A name that only warns must fail no server. A single label is never a name outside the cluster: the search list completes it.
 	external := slices.IndexFunc(names, func(name string) bool {
-		return !isIP(name) && !isClusterName(name, domain) && strings.Contains(strings.TrimSuffix(name, "."), ".")
+		isRequired := !strings.HasPrefix(name, WarnPrefix) && !isIP(name)
+		return isRequired && !isClusterName(name, domain) && strings.Contains(strings.TrimSuffix(name, "."), ".")
 	})
-	report, err := combine(inParallel(names, func(name string) outcome {
+	probe := func(name string) outcome {
 		if !isIP(name) {
 			return d.probeName(ctx, resolver, name, func(err error) string { return dnsRemedy(err, name, domain) })
 		}
@@ -62,6 +64,10 @@ func (d DNS) Try(ctx context.Context) (Report, error) {
 		o := d.probeName(ctx, direct, strings.TrimSuffix(names[external], ".")+".", serverRemedy)
 		o.detail = "by " + name + ": " + o.detail
 		return o
+	}
+	report, err := combine(inParallel(names, func(name string) outcome {
+		name, onlyWarns := strings.CutPrefix(name, WarnPrefix)
+		return probe(name).orWarning(onlyWarns)
 	}))
 	if err == nil && len(skipped) > 0 {
 		report.Detail += fmt.Sprintf("; skipped: %s (%s)", strings.Join(skipped, ", "), d.Outside)

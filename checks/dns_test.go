@@ -139,6 +139,32 @@ func TestDNSResolvesEveryName(t *testing.T) {
 	assert.Equal(t, checkUpstream+"; "+checkName, Remedy(err))
 }
 
+// A name that only warns may fail in any way. Nobody asks a server for it that must answer.
+func TestDNSNamesThatOnlyWarn(t *testing.T) {
+	t.Parallel()
+	server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"one.example.org.": known, "two.example.org.": {rcode: servFail}, ".": {}})
+	ip, port, _ := net.SplitHostPort(server.address)
+	check := DNS{Resolver: &Resolver{Servers: []string{server.address}}, Port: port, Names: []string{"warn+two.example.org", "one.example.org"}}
+	report, err := check.Try(limited(t, enough))
+	require.NoError(t, err)
+	assert.Equal(t, "one.example.org is 192.0.2.1", report.Detail)
+	assert.Equal(t, []string{"two.example.org: SERVFAIL from name server " + server.address}, report.Warnings)
+
+	check.Names = []string{"two.example.org", "warn+three.example.org"}
+	_, err = check.Try(limited(t, enough))
+	require.EqualError(t, err, "two.example.org: SERVFAIL from name server "+server.address)
+
+	check.Names = []string{"warn+two.example.org", ip, "warn+" + ip}
+	report, err = check.Try(limited(t, enough))
+	require.NoError(t, err)
+	assert.Equal(t, "name server "+server.address+" answers, name server "+server.address+" answers", report.Detail)
+
+	check.Names, check.Outside = []string{"warn+kubernetes.default.svc.cluster.local", "one.example.org"}, "not inside a cluster"
+	report, err = check.Try(limited(t, enough))
+	require.NoError(t, err)
+	assert.Equal(t, Report{Detail: "one.example.org is 192.0.2.1; skipped: kubernetes.default.svc.cluster.local (not inside a cluster)"}, report)
+}
+
 // The names are resolved in parallel: each of them has the whole attempt.
 func TestDNSASilentNameDoesNotDelayTheOthers(t *testing.T) {
 	t.Parallel()

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -156,6 +157,83 @@ func TestParseTarget(t *testing.T) {
 	require.Equal(t, Target{Address: "a:1"}, ParseTarget("a:1"))
 	require.Equal(t, Target{Address: "[fd00::1]:1"}, ParseTarget("tcp://[fd00::1]:1"))
 	require.Equal(t, Target{URL: "https://a/b"}, ParseTarget("https://a/b"))
+	require.Equal(t, Target{URL: "http://[fd00::1]:1/"}, ParseTarget("http://[fd00::1]:1/"))
+	require.Equal(t, Target{URL: "https://a/v2/", Statuses: "200|401"}, ParseTarget("https://a/v2/#200|401"))
+	require.Equal(t, Target{Address: "a:1", OnlyWarns: true}, ParseTarget("warn+a:1"))
+	require.Equal(t, Target{Address: "a:1", OnlyWarns: true}, ParseTarget("warn+tcp://a:1"))
+	require.Equal(t, Target{URL: "http://a", Statuses: "204", OnlyWarns: true}, ParseTarget("warn+http://a#204"))
+}
+
+func TestHTTPTarget(t *testing.T) {
+	server := quietly(t, func(w http.ResponseWriter, r *http.Request) {
+		code, err := strconv.Atoi(strings.TrimPrefix(r.RequestURI, "/")) // the fragment is not sent
+		if err != nil {
+			code = http.StatusNotImplemented
+		}
+		w.WriteHeader(code)
+	}, (*httptest.Server).Start)
+	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1") // not used
+	for path, message := range map[string]string{
+		"/200": "", "/302": "", "/401": "401 Unauthorized", "/503": "503 Service Unavailable",
+		"/200#200|401": "", "/401#200|401": "", "/503#503": "",
+		"/403#200|401": "403 Forbidden, not 200|401", "/200#401": "200 OK, not 401", "/204#200": "204 No Content, not 200",
+	} {
+		url, _, _ := strings.Cut(server.URL+path, "#")
+		report, err := Network{Targets: []Target{ParseTarget(server.URL + path)}}.Try(limited(t, enough))
+		if message != "" {
+			require.EqualError(t, err, "GET "+url+": "+message)
+			continue
+		}
+		require.NoError(t, err, path)
+		require.Contains(t, report.Detail, "GET "+url+" ")
+	}
+}
+
+func TestTargetWithoutPort(t *testing.T) {
+	for scheme, port := range map[string]string{"http": "80", "https": "443"} {
+		listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.9", port))
+		if err != nil {
+			t.Skip(err) // needs root
+		}
+		start := map[string]func(*httptest.Server){"http": (*httptest.Server).Start, "https": (*httptest.Server).StartTLS}[scheme]
+		server := quietly(t, status(200), func(s *httptest.Server) {
+			_ = s.Listener.Close()
+			s.Listener = listener
+			start(s)
+		})
+		n := Network{Resolver: answering(t, "127.0.0.9"), Targets: []Target{ParseTarget(scheme + "://example.com/")}}
+		if server.Certificate() != nil {
+			n.ClusterCA = string(asPEM(server.Certificate()))
+		}
+		_, err = n.Try(limited(t, enough))
+		require.NoError(t, err, scheme)
+	}
+}
+
+// An external service that is down does not stop a cluster from growing, if its target only warns.
+func TestTargetsThatOnlyWarn(t *testing.T) {
+	accepts, refuses := accepting(t, "127.0.0.1"), refusing(t)
+	try := func(targets ...string) (Report, error) {
+		n := Network{Resolver: answering(t)}
+		for _, target := range targets {
+			n.Targets = append(n.Targets, ParseTarget(target))
+		}
+		return n.Try(limited(t, enough))
+	}
+	report, err := try("warn+"+refuses, accepts, "warn+https://"+refuses+"/path", "warn+tcp://nowhere.example:1")
+	require.NoError(t, err)
+	require.Equal(t, accepts+" accepts", report.Detail)
+	require.Len(t, report.Warnings, 3)
+	require.Equal(t, "TCP "+refuses+": connection refused", report.Warnings[0])
+	require.Equal(t, "GET https://"+refuses+"/path: connection refused", report.Warnings[1])
+	require.Contains(t, report.Warnings[2], "nowhere.example:1: ")
+
+	report, err = try("warn+" + accepts)
+	require.NoError(t, err)
+	require.Equal(t, Report{Detail: accepts + " accepts"}, report)
+
+	_, err = try("warn+"+refuses, refuses)
+	require.EqualError(t, err, "TCP "+refuses+": connection refused")
 }
 
 func TestWithRoots(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"syscall"
 )
 
-// Network connects to every target, all in parallel, or sends it a GET over HTTPS.
+// Network connects to every target, all in parallel, or sends it a GET.
 type Network struct {
 	Targets  []Target
 	Resolver *Resolver // for targets given by name; nil: the one of /etc/resolv.conf
@@ -22,7 +22,9 @@ type Network struct {
 // Target is an address that must accept connections, or a URL that must answer.
 type Target struct {
 	Address     string // host:port, or [v6]:port
-	URL         string // https://host/path, instead of an address
+	URL         string // http://host/path or https://host/path, instead of an address
+	Statuses    string // that pass, such as 200|401; "": each below 400
+	OnlyWarns   bool   // a failure is a warning
 	EachAddress bool   // every address of the host must accept, not just one of them
 	Remedy      string // what to try first if the target fails; "": a general one
 }
@@ -34,9 +36,9 @@ func (Network) Name() string { return NetworkName }
 func (n Network) Try(ctx context.Context) (Report, error) {
 	return combine(inParallel(n.Targets, func(t Target) outcome {
 		if t.URL != "" {
-			return n.get(ctx, t)
+			return n.get(ctx, t).orWarning(t.OnlyWarns)
 		}
-		return n.dial(ctx, t)
+		return n.dial(ctx, t).orWarning(t.OnlyWarns)
 	}))
 }
 

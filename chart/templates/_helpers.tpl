@@ -117,6 +117,7 @@ RETRY_BACKOFF: {{ .retryBackoff | quote }}
 DNS_TEST_DOMAINS: {{ .dnsTestDomains | join "," | quote }}
 NETWORK_TARGETS: {{ .networkTargets | join "," | quote }}
 DNS_SERVICE: {{ .dnsService | quote }}
+MAX_CLOCK_SKEW: {{ .maxClockSkew | quote }}
 TAINT_KEY: {{ .taintKey | quote }}
 TAINT_VALUE: {{ .taintValue | quote }}
 TAINT_EFFECT: {{ .taintEffect | quote }}
@@ -344,6 +345,11 @@ flight is finished before: two patches, the condition and the Event, each within
   (list "config.lateTaintWindow" .Values.config.lateTaintWindow "0s" "1h")
   (list "config.metricsLinger" (include "kube-node-ready.linger" .) "0s" "1h") }}
 {{- include "kube-node-ready.validateDuration" $bound }}
+{{- end }}
+{{- with .Values.config.maxClockSkew }}
+{{- if ne (include "kube-node-ready.sortable" .) (include "kube-node-ready.sortable" "0") }}
+{{- include "kube-node-ready.validateDuration" (list "config.maxClockSkew" . "1s" "24h") }}
+{{- end }}
 {{- end }}
 {{- if gt (include "kube-node-ready.sortable" .Values.config.checkTimeout) (include "kube-node-ready.sortable" .Values.config.initialTimeout) }}
 {{- fail (printf "config.checkTimeout %s must not be longer than config.initialTimeout %s" .Values.config.checkTimeout .Values.config.initialTimeout) }}

@@ -33,9 +33,16 @@ envFrom:
       name: {{ include "kube-node-ready.fullname" . }}
 {{- end }}
 
-{{/* Where the pod runs, as variables. */}}
+{{/*
+Where the pod runs, as variables. Kubelet does not start a container with NODE_IP before the node has an address, and a cloud
+controller may set that late: only where a target needs it.
+*/}}
 {{- define "kube-node-ready.podVariables" -}}
-{{- range $name, $path := dict "NODE_NAME" "spec.nodeName" "POD_NAMESPACE" "metadata.namespace" }}
+{{- $fields := dict "NODE_NAME" "spec.nodeName" "POD_NAMESPACE" "metadata.namespace" }}
+{{- if contains "$(NODE_IP)" (join "," .Values.config.networkTargets) }}
+{{- $_ := set $fields "NODE_IP" "status.hostIP" }}
+{{- end }}
+{{- range $name, $path := $fields }}
 - name: {{ $name }}
   valueFrom:
     fieldRef:

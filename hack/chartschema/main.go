@@ -68,6 +68,7 @@ type schema struct {
 	Maximum              *int               `json:"maximum,omitempty" yaml:"maximum"`
 	MinItems             *int               `json:"minItems,omitempty" yaml:"minItems"`
 	Items                *schema            `json:"items,omitempty" yaml:"items"`
+	Contains             *schema            `json:"contains,omitempty" yaml:"contains"`
 	MinProperties        *int               `json:"minProperties,omitempty" yaml:"minProperties"`
 	Required             []string           `json:"required,omitempty" yaml:"required"`
 	Properties           map[string]*schema `json:"properties,omitempty" yaml:"properties"`

@@ -150,6 +150,7 @@ func (r *rechecks) Attempted(attempt checks.Attempt) {
 // loggedRecently reports whether the log has had this text within the last hour, and remembers it: each round connects to others
 // of the peers and endpoints, and meets the dead ones among them again and again.
 func (r *rechecks) loggedRecently(text string) bool {
+	text, _, _ = strings.Cut(text, " (") // the rest changes: the times of two clocks, the number of a request
 	now := time.Now()
 	maps.DeleteFunc(r.logged, func(_ string, until time.Time) bool { return now.After(until) })
 	if _, recently := r.logged[text]; recently {

@@ -230,12 +230,12 @@ func TestRecheckThatTakesLong(t *testing.T) {
 	})
 }
 
-// A warning that stays is logged once an hour.
+// A warning that stays is logged once an hour, whatever it says in brackets: the times of two clocks, a request's number.
 func TestRecheckWarnsOnce(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
 		r := startVerification(t, api)
 		r.answer(func(context.Context) (checks.Report, error) {
-			return checks.Report{Warnings: []string{"192.0.2.1 does not answer"}}, nil
+			return checks.Report{Warnings: []string{"192.0.2.1 does not answer (at " + time.Now().String() + ")"}}, nil
 		})
 		warnings := func() int { return strings.Count(r.stderr.String(), "192.0.2.1 does not answer") }
 		after(50 * time.Minute)

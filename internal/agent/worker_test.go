@@ -192,6 +192,18 @@ func TestWorkerWithoutAUsableAPI(t *testing.T) {
 	}
 }
 
+// Also an answer that refuses the anonymous client has the API server's time.
+func TestWorkerWhoseClockIsWrong(t *testing.T) {
+	t.Parallel()
+	p := startWorker(t, anonymousAPI(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Date", time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat))
+		answers(http.StatusForbidden)(w, r)
+	}), map[string]string{"MAX_CLOCK_SKEW": "1m"})
+	assert.Equal(t, http.StatusServiceUnavailable, p.readyz())
+	assert.Equal(t, []string{"api"}, p.verdict().Failed)
+	assert.Contains(t, p.verdict().Message, "api: this node's clock differs from the API server's (")
+}
+
 func TestWorkerRetries(t *testing.T) {
 	t.Parallel()
 	var connections []string

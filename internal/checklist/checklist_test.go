@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -73,6 +74,57 @@ func TestForAnotherProcess(t *testing.T) {
 	assert.Equal(t, []string{getNode, getSlices, getNode, getSlices}, requests)
 	require.Len(t, connections, 2)
 	assert.NotEqual(t, connections[0], connections[1], "each round proves the path from TCP on")
+}
+
+// The api check compares the clocks: more than 10 s is a warning, more than MAX_CLOCK_SKEW a failure. It sends no request for it.
+func TestClocks(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		ahead      time.Duration // this node's clock, a second more or less
+		args       []string
+		warn, fail bool
+	}{
+		"equal":            {args: []string{"--max-clock-skew=1s"}},
+		"8 s":              {ahead: 8 * time.Second},
+		"a minute":         {ahead: time.Minute, warn: true},
+		"a minute behind":  {ahead: -time.Minute, warn: true},
+		"more is allowed":  {ahead: time.Minute, args: []string{"--max-clock-skew=2m"}, warn: true},
+		"less is allowed":  {ahead: time.Minute, args: []string{"--max-clock-skew=50s"}, fail: true},
+		"behind, and less": {ahead: -8 * time.Second, args: []string{"--max-clock-skew=5s"}, fail: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			requests := 0
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				requests++
+				w.Header().Set("Date", time.Now().Add(-test.ahead).UTC().Format(http.TimeFormat))
+				apitest.Answer(w, http.StatusOK, metav1.APIVersions{})
+			}))
+			t.Cleanup(server.Close)
+			e := kube.Environment{REST: &rest.Config{Host: server.URL}}
+			e.RemoveRateLimit() // and make the client
+			require.NoError(t, e.Err)
+			api := New(parse(t, test.args...), e)(checks.API{Get: func(ctx context.Context) (checks.Report, error) {
+				return checks.Report{Detail: "authenticated"}, e.Client.Versions(ctx)
+			}}, Options{})[1]
+			report, err := api.Try(t.Context())
+			assert.Equal(t, 1, requests)
+			const differs = `^this node's clock differs from the API server's \(20.*T.*Z, 20.*T.*Z\)$`
+			if test.fail {
+				require.Error(t, err)
+				assert.Regexp(t, differs, err.Error())
+				assert.Contains(t, checks.Remedy(err), "synchronize")
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, "authenticated", report.Detail)
+			if !test.warn {
+				assert.Empty(t, report.Warnings)
+				return
+			}
+			require.Len(t, report.Warnings, 1)
+			assert.Regexp(t, differs, report.Warnings[0])
+		})
+	}
 }
 
 // A pod without a token is broken; a desk without a kubeconfig is not.

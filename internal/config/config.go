@@ -2,10 +2,12 @@
 package config
 
 import (
+	"cmp"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"runtime"
 	"slices"
 	"strings"
@@ -26,6 +28,7 @@ type Config struct {
 
 	DNSTestDomains, NetworkTargets []string
 	DNSService                     string
+	MaxClockSkew                   time.Duration // 0: no difference of the clocks is a failure
 
 	TaintKey, TaintValue, TaintEffect string
 	VerifiedLabel, VerifiedLabelValue string
@@ -137,12 +140,16 @@ func (c *Config) gateSettings() []*setting {
 		{"retry-backoff", "kind", "wait between attempts: exponential (1 2 4 8 16 s) or linear (1 2 3 4 5 s)", "exponential",
 			text(&c.RetryBackoff, oneOf("exponential", BackoffLinear))},
 
-		{"dns-test-domains", "names", "comma-separated names that must resolve; an IP address is queried as a name server",
-			"kubernetes.default.svc.cluster.local,google.com", list(&c.DNSTestDomains, 1, domainOrIP)},
+		{"dns-test-domains", "names", "comma-separated names that must resolve, or with warn+ before it should; an IP address is " +
+			"queried as a name server",
+			"kubernetes.default.svc.cluster.local,google.com", list(&c.DNSTestDomains, 1, mayWarn(domainOrIP))},
 		{"network-targets", "targets", "comma-separated targets beside the API server: host:port or tcp://host:port must accept, " +
-			"https://host/path must answer with a status below 400", "", list(&c.NetworkTargets, 0, target)},
+			"http(s)://host/path must answer with a status below 400, or one of #200|401 at its end; $(NODE_IP) is this node; " +
+			"warn+ before it: only warn", "", list(&c.NetworkTargets, 0, mayWarn(target))},
 		{"dns-service", "ns/name", "service whose endpoints must answer; empty skips the service check (managed DNS without pods)",
 			"kube-system/kube-dns", text(&c.DNSService, optional(namespacedName))},
+		{"max-clock-skew", "duration", "difference between this node's clock and the API server's above which the api check fails; " +
+			"empty or 0: never (above 10s it warns)", "", off(duration(&c.MaxClockSkew, time.Second, 24*time.Hour))},
 
 		{"taint-key", "key", "key of the startup taint, which the release removes", "node-ready/unverified", text(&c.TaintKey, ownKey)},
 		{"taint-value", "value", "value of the startup taint where the chart's policy adds it; the agent only validates it", "true",
@@ -269,12 +276,14 @@ func read(program, usage string, settings []*setting, version *bool, args []stri
 	for _, arg := range flags.Args() {
 		problems = append(problems, fmt.Sprintf("unexpected argument %q: there are only flags (see --help)", arg))
 	}
+	ip, _ := lookupEnv("NODE_IP")                                             // from kubelet
+	host := cmp.Or(strings.TrimSuffix(net.JoinHostPort(ip, ""), ":"), nodeIP) // with the brackets of IPv6
 	for _, s := range settings {
 		from := "--" + s.flag
 		if value, ok := lookupEnv(s.env()); ok && !s.flagOnly() && !flags.Changed(s.flag) {
 			s.value, from = value, s.env()+" (--"+s.flag+")"
 		}
-		if err := s.parse(strings.TrimSpace(s.value)); err != nil {
+		if err := s.parse(strings.ReplaceAll(strings.TrimSpace(s.value), nodeIP, host)); err != nil {
 			problems = append(problems, fmt.Sprintf("%s %q: %v", from, s.value, err))
 		}
 	}
@@ -323,6 +332,9 @@ func (c *Config) validate(lookupEnv func(string) (string, bool), parsed bool) (p
 	}
 	if (slices.Contains(c.OnTimeout, OnTimeoutTaint) || c.RecheckInterval > 0) && c.FailedTaintKey == c.TaintKey {
 		refuse("--failed-taint-key %s must differ from --taint-key: the agent could not tell the two taints apart", c.FailedTaintKey)
+	}
+	if !slices.ContainsFunc(c.DNSTestDomains, func(name string) bool { return !strings.HasPrefix(name, warnPrefix) }) {
+		refuse("--dns-test-domains %s needs a name without warn+: the dns check would always pass", strings.Join(c.DNSTestDomains, ","))
 	}
 	if c.EnableConnectivityMatrix && c.RecheckInterval == 0 {
 		refuse("--enable-connectivity-matrix needs --recheck-interval: a one-shot agent is gone before others could reach it")

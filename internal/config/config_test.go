@@ -80,8 +80,8 @@ const (
 	wantValue     = "must be letters, digits, dashes, dots and underscores, beginning and ending with a letter or digit, at most 63 long"
 	wantService   = "must be namespace/name of a service, or empty"
 	wantDomain    = "must be a DNS name or an IP address"
-	wantScheme    = "must be host:port, tcp://host:port or https://host/path: there are no other schemes"
-	wantURL       = "must be https://host/path or https://host:port/path, without user, fragment or spaces"
+	wantScheme    = "must be host:port, tcp://host:port, http://host/path or https://host/path: there are no other schemes"
+	wantURL       = "must be http(s)://host/path or http(s)://host:port/path, without user or spaces; a fragment has the statuses that pass, as #200|401"
 	wantHostPort  = "must be host:port, or [v6 address]:port, with a port between 1 and 65535"
 	wantPrefix    = "must be a taint's key or the beginning of one, such as node.cilium.io/"
 	wantCondition = "must not be a condition that kubelet or a network plugin owns"
@@ -180,6 +180,9 @@ var cases = map[string]struct {
 			{"fd00::a,::,1::,1:2:3:4:5:6:7::,1:2:3:4:5:6:7:8,::ffff:10.0.0.1,64:ff9b::1.2.3.4", func(c *Config) {
 				c.DNSTestDomains = []string{"fd00::a", "::", "1::", "1:2:3:4:5:6:7::", "1:2:3:4:5:6:7:8", "::ffff:10.0.0.1", "64:ff9b::1.2.3.4"}
 			}},
+			{"warn+a.example,b,warn+10.0.0.10,warn+fd00::a", func(c *Config) {
+				c.DNSTestDomains = []string{"warn+a.example", "b", "warn+10.0.0.10", "warn+fd00::a"}
+			}},
 			{" a , b.,_x.c ,, 10.0.0.10,fd00::a", func(c *Config) { c.DNSTestDomains = []string{"a", "b.", "_x.c", "10.0.0.10", "fd00::a"} }},
 		},
 		bad: []bad{
@@ -190,6 +193,7 @@ var cases = map[string]struct {
 			{long253 + ".a", `"` + long253 + `.a" ` + wantDomain}, {".", `"." ` + wantDomain},
 			{"10.0.0.10:53", `"10.0.0.10:53" ` + wantDomain}, {"a-.b", `"a-.b" ` + wantDomain}, {"fd00::1::2", `"fd00::1::2" ` + wantDomain},
 			{"1:2:3:4:5:6:7", `"1:2:3:4:5:6:7" ` + wantDomain}, {"1:2:3:4::5:6:7:8", `"1:2:3:4::5:6:7:8" ` + wantDomain},
+			{"a,warn+", `"warn+" ` + wantDomain}, {"a,warn+warn+b", `"warn+warn+b" ` + wantDomain}, {"a,WARN+b", `"WARN+b" ` + wantDomain},
 			{"fd00:::1", `"fd00:::1" ` + wantDomain}, {"12345::", `"12345::" ` + wantDomain}, {"::10.0.0.256", `"::10.0.0.256" ` + wantDomain},
 		},
 	},
@@ -204,12 +208,25 @@ var cases = map[string]struct {
 			{"https://a,https://a:8443/b?c=d,https://[fd00::1]/,https://10.0.0.1:1", func(c *Config) {
 				c.NetworkTargets = []string{"https://a", "https://a:8443/b?c=d", "https://[fd00::1]/", "https://10.0.0.1:1"}
 			}},
+			{"http://a,http://a:8080/b?c=d,http://[fd00::1]/,http:80", func(c *Config) {
+				c.NetworkTargets = []string{"http://a", "http://a:8080/b?c=d", "http://[fd00::1]/", "http:80"}
+			}},
+			{"https://a#401,http://a:1#204,https://a/v2/#200|401,https://a?b#302|307|308", func(c *Config) {
+				c.NetworkTargets = []string{"https://a#401", "http://a:1#204", "https://a/v2/#200|401", "https://a?b#302|307|308"}
+			}},
+			{"warn+a:1,warn+tcp://[fd00::1]:2,warn+http://a,warn+https://a/#200", func(c *Config) {
+				c.NetworkTargets = []string{"warn+a:1", "warn+tcp://[fd00::1]:2", "warn+http://a", "warn+https://a/#200"}
+			}},
 		},
 		bad: []bad{
 			{"a", `"a" ` + wantHostPort}, {"a:0", `"a:0" ` + wantHostPort}, {"a:65536", `"a:65536" ` + wantHostPort},
 			{"a:http", `"a:http" ` + wantHostPort}, {":80", `":80" ` + wantHostPort}, {"fd00::1:80", `"fd00::1:80" ` + wantHostPort},
 			{"b:1,tcp://a", `"tcp://a" ` + wantHostPort}, {"tcp://a:1/x", `"tcp://a:1/x" ` + wantHostPort},
-			{"http://a:80", `"http://a:80" ` + wantScheme}, {"udp://a:53", `"udp://a:53" ` + wantScheme}, {"HTTPS://a", `"HTTPS://a" ` + wantScheme},
+			{"https://a/#199", `"https://a/#199" ` + wantURL}, {"https://a/#600", `"https://a/#600" ` + wantURL},
+			{"https://a/#200|", `"https://a/#200|" ` + wantURL}, {"https://a/#2000", `"https://a/#2000" ` + wantURL}, {"https://a/#200#401", `"https://a/#200#401" ` + wantURL},
+			{"a:1#200", `"a:1#200" ` + wantHostPort}, {"tcp://a:1#200", `"tcp://a:1#200" ` + wantHostPort}, {"http://u@a/", `"http://u@a/" ` + wantURL},
+			{"warn+", `"warn+" ` + wantHostPort}, {"warn+warn+a:1", `"warn+warn+a:1" ` + wantHostPort}, {"warn+udp://a:1", `"warn+udp://a:1" ` + wantScheme},
+			{"http://a:0", `"http://a:0" ` + wantURL}, {"$(POD_IP):1", `"$(POD_IP):1" ` + wantHostPort}, {"udp://a:53", `"udp://a:53" ` + wantScheme}, {"HTTPS://a", `"HTTPS://a" ` + wantScheme},
 			{"https://", `"https://" ` + wantURL}, {"https:///path", `"https:///path" ` + wantURL}, {"https://a:0", `"https://a:0" ` + wantURL},
 			{"https://a:x/", `"https://a:x/" ` + wantURL}, {"https://u:p@a/", `"https://u:p@a/" ` + wantURL}, {"https://a/#b", `"https://a/#b" ` + wantURL},
 			{"https://a b/", `"https://a b/" ` + wantURL}, {"https://a..b/", `"https://a..b/" ` + wantURL},
@@ -228,6 +245,14 @@ var cases = map[string]struct {
 			{"dns/rke2-coredns", func(c *Config) { c.DNSService = "dns/rke2-coredns" }},
 		},
 		bad: badValues(wantService, "kube-dns", "a/b/c", "/kube-dns", "kube-system/", "A/b", "a/"+long64),
+	},
+	"max-clock-skew": {
+		good: []good{
+			{"", func(*Config) {}}, {"0s", func(*Config) {}},
+			{"1s", func(c *Config) { c.MaxClockSkew = time.Second }},
+			{"24h", func(c *Config) { c.MaxClockSkew = 24 * time.Hour }},
+		},
+		bad: slices.DeleteFunc(badDurations("1s", "24h0m0s", "999ms", "24h1s"), func(b bad) bool { return b.value == "" }),
 	},
 	"taint-key": {
 		good: []good{
@@ -588,6 +613,33 @@ func TestConnectivityMatrix(t *testing.T) {
 	want := defaults
 	want.RecheckInterval, want.EnableConnectivityMatrix = time.Minute, true
 	assert.Equal(t, want, got)
+}
+
+// Kubelet sets NODE_IP from the pod's status.hostIP.
+func TestNodeIP(t *testing.T) {
+	const targets = "http://$(NODE_IP):10256/healthz,$(NODE_IP):1,warn+tcp://$(NODE_IP):2"
+	for ip, host := range map[string]string{"10.0.0.1": "10.0.0.1", "fd00::1": "[fd00::1]"} {
+		got, err := parse(map[string]string{"NODE_IP": ip, "NETWORK_TARGETS": targets})
+		require.NoError(t, err)
+		assert.Equal(t, []string{"http://" + host + ":10256/healthz", host + ":1", "warn+tcp://" + host + ":2"}, got.NetworkTargets)
+		controller, err := ParseController(nil, lookup(map[string]string{"NODE_IP": ip, "NETWORK_TARGETS": targets}), nil)
+		require.NoError(t, err)
+		assert.Equal(t, got.NetworkTargets, controller.NetworkTargets, "for its control group, on its own node")
+	}
+	for _, env := range []map[string]string{{"NETWORK_TARGETS": targets}, {"NETWORK_TARGETS": targets, "NODE_IP": ""}} {
+		_, err := parse(env)
+		require.ErrorContains(t, err, `"http://$(NODE_IP):10256/healthz" needs the node's address in the variable NODE_IP, in a pod from the field status.hostIP`)
+	}
+	_, err := parse(map[string]string{"NODE_IP": "a b", "NETWORK_TARGETS": targets})
+	require.ErrorContains(t, err, `"http://a b:10256/healthz" `+wantURL)
+	_, err = parse(map[string]string{"NODE_IP": ""})
+	require.NoError(t, err, "it is not used")
+}
+
+// A dns check that can only warn proves nothing.
+func TestDNSNeedsANameThatMustResolve(t *testing.T) {
+	_, err := parse(map[string]string{"DNS_TEST_DOMAINS": "warn+a.example,warn+10.0.0.1"})
+	require.EqualError(t, err, "--dns-test-domains warn+a.example,warn+10.0.0.1 needs a name without warn+: the dns check would always pass")
 }
 
 func TestFlagsWithoutValue(t *testing.T) {

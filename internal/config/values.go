@@ -166,6 +166,14 @@ func domainOrIP(s string) error {
 	return must("a DNS name or an IP address", isDomain || err == nil)
 }
 
+// warnPrefix begins a name or target whose failure only warns: checks.WarnPrefix. nodeIP is the node's address in a target.
+const warnPrefix, nodeIP = "warn+", "$(NODE_IP)"
+
+// mayWarn also allows the prefix.
+func mayWarn(r rule) rule {
+	return func(s string) error { return r(strings.TrimPrefix(s, warnPrefix)) }
+}
+
 func hostPort(s string) error {
 	host, port, err := net.SplitHostPort(s)
 	return must("host:port, or [v6 address]:port, with a port between 1 and 65535",
@@ -184,15 +192,18 @@ func endpoint(s string) error {
 func target(s string) error {
 	scheme, rest, found := strings.Cut(s, "://")
 	switch {
+	case strings.Contains(s, nodeIP):
+		return errors.New("needs the node's address in the variable NODE_IP, in a pod from the field status.hostIP")
 	case !found:
 		return hostPort(s)
 	case scheme == "tcp":
 		return hostPort(rest)
-	case scheme == "https":
-		u, err := url.Parse(s)
-		return must("https://host/path or https://host:port/path, without user, fragment or spaces", err == nil && u.User == nil &&
-			u.Fragment == "" && hostPort(net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443"))) == nil)
+	case scheme == "http" || scheme == "https":
+		u, err := url.Parse(regexp.MustCompile(`#[2-5]\d\d(\|[2-5]\d\d)*$`).ReplaceAllString(s, ""))
+		return must("http(s)://host/path or http(s)://host:port/path, without user or spaces; "+
+			"a fragment has the statuses that pass, as #200|401",
+			err == nil && u.User == nil && u.Fragment == "" && hostPort(net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443"))) == nil)
 	default:
-		return errors.New("must be host:port, tcp://host:port or https://host/path: there are no other schemes")
+		return errors.New("must be host:port, tcp://host:port, http://host/path or https://host/path: there are no other schemes")
 	}
 }

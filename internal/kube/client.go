@@ -157,8 +157,19 @@ func (c *Client) ServerTime() time.Time {
 	return last.server.Add(time.Since(last.local)) // monotonic, whatever this node's clock does
 }
 
-// reading is the API server's clock, as an answer told it, beside this node's.
-type reading struct{ server, local time.Time }
+// ClockSkew returns by how much this node's clock is ahead of the API server's, at least; below 0 it is behind. A Date has whole
+// seconds, and the API server wrote it at any moment of the request.
+func (c *Client) ClockSkew() time.Duration {
+	last := c.clock.Load()
+	if last == nil {
+		return 0
+	}
+	most := time.Since(c.ServerTime())
+	return min(most, 0) + max(most-last.local.Sub(last.sent)-time.Second, 0)
+}
+
+// reading is the API server's clock, as an answer told it, beside this node's, and when the request was sent.
+type reading struct{ server, local, sent time.Time }
 
 // roundTripper adds the large header, and reads the Date header of each answer: rest.Result has no headers.
 type roundTripper struct {
@@ -171,10 +182,11 @@ func (c roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 		r = r.Clone(r.Context()) // a RoundTripper must not change the request
 		r.Header.Set("X-Kube-Node-Ready-Padding", value)
 	}
+	sent := time.Now()
 	response, err := c.RoundTripper.RoundTrip(r)
 	if err == nil {
 		if date, parseErr := http.ParseTime(response.Header.Get("Date")); parseErr == nil {
-			c.last.Store(&reading{date, time.Now()})
+			c.last.Store(&reading{date, time.Now(), sent})
 		}
 	}
 	return response, err

@@ -3,10 +3,12 @@ package kube
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -129,6 +131,45 @@ func TestServerTime(t *testing.T) {
 		assert.WithinDuration(t, want, client.ServerTime(), time.Minute, "the last one that there was")
 	}
 }
+
+// A clock is off only by what an answer proves: its Date header has whole seconds, and was written at any moment of the request.
+func TestClockSkew(t *testing.T) {
+	for name, test := range map[string]struct{ ahead, before, after, since, want time.Duration }{
+		"none":                     {},
+		"less than the resolution": {ahead: 999 * time.Millisecond},
+		"ahead":                    {ahead: 15 * time.Second, want: 14 * time.Second},
+		"behind":                   {ahead: -15 * time.Second, want: -15 * time.Second},
+		"a slow connection":        {before: 12 * time.Second, after: 12 * time.Second},
+		"ahead, a slow connection": {ahead: time.Minute, before: 12 * time.Second, want: 47 * time.Second},
+		"behind, a slow answer":    {ahead: -time.Minute, after: 12 * time.Second, want: -48 * time.Second},
+		"an hour later":            {ahead: -15 * time.Second, since: time.Hour, want: -15 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client, err := newClient(&rest.Config{Host: "http://api", Transport: answering(func() http.Header {
+					time.Sleep(test.before)
+					date := time.Now().Add(-test.ahead).UTC().Format(http.TimeFormat)
+					time.Sleep(test.after)
+					return http.Header{"Date": {date}}
+				})}, "test")
+				require.NoError(t, err)
+				assert.Zero(t, client.ClockSkew(), "before an answer")
+				require.NoError(t, client.Versions(t.Context()))
+				time.Sleep(test.since)
+				assert.Equal(t, test.want, client.ClockSkew())
+			})
+		})
+	}
+}
+
+// answering is a transport to a server that answers with these headers.
+type answering func() http.Header
+
+func (a answering) RoundTrip(r *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Header: a(), Body: io.NopCloser(strings.NewReader("{}")), Request: r}, nil
+}
+
+func (answering) CloseIdleConnections() {}
 
 // Each api check proves the path from TCP on, also through the reader of the clock.
 func TestCloseIdleConnections(t *testing.T) {

@@ -63,7 +63,7 @@ func clusterDomain(c Cluster) (r Result) {
 		service, configured, isService := checks.SplitServiceName(zoneName(name))
 		zone := stubZone(c.Corefile.Value, name)
 		switch {
-		case !isService || slices.Contains(known, configured):
+		case !isService || !mustResolve(name) || slices.Contains(known, configured):
 		case zone != "":
 			r.note("the cluster's domain is %s: whether the servers for %s know %s cannot be seen from outside", domain, zone, name)
 		default:
@@ -101,7 +101,9 @@ func externalNames(c Cluster) (r Result) {
 	return r
 }
 
-// testNames returns the configured names that the cluster's DNS must forward, and the others, at least one.
+func mustResolve(name string) bool { return !strings.HasPrefix(name, checks.WarnPrefix) }
+
+// testNames returns the configured names that the cluster's DNS must forward, and the others, at least one that must resolve.
 func (c Cluster) testNames() (external, inCluster []string) {
 	domain := cmp.Or(corefileDomain(c.Corefile.Value), "cluster.local")
 	isInCluster := func(name string) bool { // the search list of a pod completes the short ones
@@ -111,14 +113,14 @@ func (c Cluster) testNames() (external, inCluster []string) {
 			isService || isUnder(name, zoneName(domain))
 	}
 	for _, name := range c.Release.Agent.DNSTestDomains {
-		if _, err := netip.ParseAddr(name); err != nil && !isInCluster(name) {
+		if _, err := netip.ParseAddr(name); err != nil && mustResolve(name) && !isInCluster(name) {
 			external = append(external, name)
 		} else {
 			inCluster = append(inCluster, name)
 		}
 	}
-	if len(inCluster) == 0 {
-		inCluster = []string{"kubernetes.default.svc." + domain}
+	if !slices.ContainsFunc(inCluster, mustResolve) {
+		inCluster = append(inCluster, "kubernetes.default.svc."+domain)
 	}
 	return external, inCluster
 }

@@ -277,6 +277,12 @@ func TestNoTrap(t *testing.T) {
 		}},
 		"DNS outside": {trap: "dns-behind-gate", change: func(c *Cluster) { c.DNS.Value = Backend{External: true} }},
 		"managed DNS": {trap: "dns-behind-gate", config: func(cfg *config.Config) { cfg.DNSService = "" }, change: func(c *Cluster) { c.DNS.Value.Pods = nil }},
+		"an external name that only warns": {trap: "external-names", config: func(cfg *config.Config) {
+			cfg.DNSTestDomains = []string{"kubernetes.default.svc.cluster.local", "warn+google.com"}
+		}, change: func(c *Cluster) { c.Corefile.Value = ".:53 {\n  kubernetes cluster.local\n}\n" }},
+		"a name of another domain that only warns": {trap: "cluster-domain", config: func(cfg *config.Config) {
+			cfg.DNSTestDomains = append(cfg.DNSTestDomains, "warn+db.prod.svc.other.example")
+		}, change: func(*Cluster) {}},
 		"no external name": {trap: "external-names", config: func(cfg *config.Config) { cfg.DNSTestDomains = cfg.DNSTestDomains[:1] },
 			change: func(c *Cluster) { c.Corefile.Value = ".:53 {\n  kubernetes cluster.local\n}\n" }},
 		"names of the cluster": {trap: "external-names", config: func(cfg *config.Config) {

@@ -86,6 +86,8 @@ func environment(get configMaps, template *corev1.PodTemplateSpec) (found variab
 	for _, variable := range container.Env {
 		if variable.ValueFrom == nil {
 			found[variable.Name] = variable.Value
+		} else if variable.Name == "NODE_IP" { // each node has its own, and settings that use it are not read without one
+			found[variable.Name] = "192.0.2.1"
 		}
 	}
 	return found, name, err

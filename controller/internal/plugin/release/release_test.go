@@ -89,18 +89,20 @@ func controllerMode(namespace, name string) []client.Object {
 		ServiceAccountName: name + "-controller",
 		Containers: []corev1.Container{{EnvFrom: from(name), Env: []corev1.EnvVar{
 			{Name: "DEPLOYMENT_MODE", Value: "controller"}, {Name: "AGENT_NAME", Value: name},
-			{Name: "NODE_NAME", ValueFrom: &corev1.EnvVarSource{}}}}},
+			{Name: "NODE_IP", ValueFrom: &corev1.EnvVarSource{}}, {Name: "NODE_NAME", ValueFrom: &corev1.EnvVarSource{}}}}},
 		Volumes: []corev1.Volume{{Name: "other"}, {Name: "agent", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
 			LocalObjectReference: corev1.LocalObjectReference{Name: name + "-controller"}}}}},
 	}
 	template, err := yaml.Marshal(corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{instance: "second"}},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{EnvFrom: from(name)}}}})
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{EnvFrom: from(name),
+			Env: []corev1.EnvVar{{Name: "NODE_IP", ValueFrom: &corev1.EnvVarSource{}}}}}}})
 	if err != nil {
 		panic(err)
 	}
 	return []client.Object{deployment,
-		&corev1.ConfigMap{ObjectMeta: meta(name), Data: map[string]string{"TAINT_KEY": "example.com/gate", "CONDITION_TYPE": "Good"}},
+		&corev1.ConfigMap{ObjectMeta: meta(name), Data: map[string]string{"TAINT_KEY": "example.com/gate", "CONDITION_TYPE": "Good",
+			"NETWORK_TARGETS": "http://$(NODE_IP):10256/healthz"}},
 		&corev1.ConfigMap{ObjectMeta: meta(name + "-controller"), Data: map[string]string{"agent.yaml": string(template)}}}
 }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
@@ -127,6 +128,17 @@ func IsControlPlane(node *corev1.Node) bool {
 			_, labelled := node.Labels[key]
 			return labelled || HasTaint(node, key)
 		})
+}
+
+// GroupOf returns the NodePool or managed node group of a node, as LABEL=NAME, or "".
+func GroupOf(node metav1.Object) string {
+	for _, label := range []string{"karpenter.sh/nodepool", "eks.amazonaws.com/nodegroup", "cloud.google.com/gke-nodepool",
+		"kubernetes.azure.com/agentpool"} {
+		if name := node.GetLabels()[label]; name != "" {
+			return label + "=" + name
+		}
+	}
+	return ""
 }
 
 // HasTaint reports whether node has a taint with this key, of any effect.

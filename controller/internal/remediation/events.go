@@ -15,6 +15,7 @@ import (
 const (
 	RemediationWithheld = "RemediationWithheld"
 	NodeClaimDeleted    = "NodeClaimDeleted"
+	NodeDeleted         = "NodeDeleted"
 	RemediationStuck    = "RemediationStuck"
 	RemediationHalted   = "RemediationHalted"
 	RemediationFrozen   = "RemediationFrozen"
@@ -47,8 +48,12 @@ func (r *Remediator) report(decision Decision, now time.Time) {
 	}
 	for _, stuck := range decision.Stuck {
 		r.Log.Warn("deletion stuck", "node", stuck.Node, "nodeclaim", stuck.NodeClaim, "since", formatTime(stuck.Time))
-		r.event(r.Self, RemediationStuck, fmt.Sprintf("NodeClaim %s was to be deleted %s ago, and its node %s is still there: "+
-			"check Karpenter's log, and the finalizers of the NodeClaim", stuck.NodeClaim, stuckAfter, stuck.Node))
+		text := fmt.Sprintf("Node %s was to be deleted %s ago, and is still there: check its finalizers", stuck.Node, stuckAfter)
+		if stuck.NodeClaim != "" {
+			text = fmt.Sprintf("NodeClaim %s was to be deleted %s ago, and its node %s is still there: "+
+				"check Karpenter's log, and the finalizers of the NodeClaim", stuck.NodeClaim, stuckAfter, stuck.Node)
+		}
+		r.event(r.Self, RemediationStuck, text)
 	}
 	for _, withheld := range decision.Withheld {
 		r.withheld(withheld, now)
@@ -56,7 +61,7 @@ func (r *Remediator) report(decision Decision, now time.Time) {
 }
 
 func (r *Remediator) withheld(w breaker.Withheld, now time.Time) {
-	key := notice{w.Rule, nodePool(w.Node)}
+	key := notice{w.Rule, r.Settings.scopeOf(w.Node)}
 	if !r.notices.IsDue(key, now) {
 		return
 	}

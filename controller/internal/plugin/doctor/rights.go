@@ -86,6 +86,9 @@ func policy(c Cluster) (r Result) {
 	if c.Release.ControllerAccount != "" {
 		wanted[c.Release.Fullname+"-controller"] = "the controller's token may change anything of a node"
 	}
+	if own := c.Release.Controller; own != nil && own.DeleteNodes && own.RemediationMode == config.RemediationDelete {
+		wanted[c.Release.Fullname+"-controller-nodes"] = "the controller's token may delete any node"
+	}
 	const remedy = "helm upgrade with nodeAuthorization.enabled=auto, or kubectl apply -f the release's kube-node-ready-policy.yaml"
 	for _, policy := range c.Policies.Value {
 		delete(wanted, policy.Name)

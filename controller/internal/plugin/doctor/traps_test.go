@@ -251,7 +251,11 @@ func TestTraps(t *testing.T) {
 
 		"a right is missing": {trap: "rights", text: "kube-system/kube-node-ready may not list endpointslices.discovery.k8s.io in the namespace kube-system", remedy: "helm upgrade",
 			change: func(c *Cluster) { c.Rights.Value[slices.IndexFunc(c.Rights.Value, isSlices)].Allowed = false }},
-		"no policy":  {trap: "policy", text: "the agent's token may patch any node", change: func(c *Cluster) { c.Policies.Value = nil }},
+		"no policy": {trap: "policy", text: "the agent's token may patch any node", change: func(c *Cluster) { c.Policies.Value = nil }},
+		"no policy for deletions": {trap: "policy", text: "there is no ValidatingAdmissionPolicy kube-node-ready-controller-nodes: the controller's token may delete any node",
+			change: func(c *Cluster) {
+				c.Release.Controller = &config.Controller{DeleteNodes: true, RemediationMode: config.RemediationDelete}
+			}},
 		"no binding": {trap: "policy", text: "has no binding", change: func(c *Cluster) { c.Bindings.Value = nil }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -386,7 +390,10 @@ func TestNoTrap(t *testing.T) {
 		}},
 		"a webhook for other objects": {trap: "webhooks", change: func(c *Cluster) { hook(c).Rules[0].Resources = []string{"pods/exec"} }},
 		"a webhook outside":           {trap: "webhooks", change: func(c *Cluster) { hook(c); c.Webhooks.Value[0].Backend.Value.External = true }},
-		"before Kubernetes 1.30":      {trap: "policy", change: func(c *Cluster) { c.Policies = Read[[]admissionv1.ValidatingAdmissionPolicy]{Absent: true} }},
+		"deletions of a dry run": {trap: "policy", change: func(c *Cluster) {
+			c.Release.Controller = &config.Controller{DeleteNodes: true, RemediationMode: config.RemediationDryRun}
+		}},
+		"before Kubernetes 1.30": {trap: "policy", change: func(c *Cluster) { c.Policies = Read[[]admissionv1.ValidatingAdmissionPolicy]{Absent: true} }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var changes []func(*config.Config)

@@ -65,7 +65,9 @@ func (r Reader) Read(ctx context.Context, of release.Release) Cluster {
 	c.Domain = r.domain(ctx, c.Nodes.Value)
 	c.NodePools = r.nodePools(ctx)
 	c.Webhooks = r.webhooks(ctx)
-	if !of.NotInstalled {
+	if of.NotInstalled {
+		c.Used = r.used(ctx)
+	} else {
 		c.Rights = r.rights(ctx, of)
 	}
 	c.Policies = list[admissionv1.ValidatingAdmissionPolicy](ctx, r.Client,

@@ -40,6 +40,7 @@ func Traps() []Trap {
 		{Name: "webhooks", Find: webhooks},
 		{Name: "rights", Find: rights, ofRelease: true},
 		{Name: "policy", Find: policy, ofRelease: true},
+		{Name: "room", Find: room},
 	}
 }
 

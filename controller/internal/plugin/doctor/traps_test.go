@@ -443,7 +443,7 @@ func TestUnchecked(t *testing.T) {
 	c.Deployments.Err, c.Webhooks.Err, c.Rights.Err, c.Policies.Err = no, no, no, no
 	c.Corefile.Value = ""
 	var out strings.Builder
-	assert.Zero(t, Report(&out, *c, []string{"policy", "settings", "no-release"}))
+	assert.Zero(t, Report(&out, *c, []string{"policy", "settings", "no-release", "room"}))
 	assert.Equal(t, len(Traps()), strings.Count(out.String(), "SKIP"), out.String())
 	for line := range strings.Lines(out.String()) {
 		assert.True(t, strings.Contains(line, "forbidden to you") || strings.Contains(line, "--skip"), line)

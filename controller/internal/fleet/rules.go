@@ -23,12 +23,14 @@ type Rules struct {
 // noNode is the key of a label that no node has.
 const noNode = "node-ready/no-node-has-this"
 
-// NewRules reads the rules of the agent's pod template. The one that keeps the agent off verified nodes does not count.
+// NewRules reads the rules of the agent's pod template. Those that keep the agent away by the verified label do not count: the node
+// is one for the agent once the label is gone.
 func NewRules(template *corev1.PodTemplateSpec, request nodepatch.Request) Rules {
 	affinity := template.Spec.Affinity.DeepCopy()
 	for _, term := range requiredTerms(affinity) {
 		for i, rule := range term.MatchExpressions {
-			if rule.Key == request.Label && rule.Operator == corev1.NodeSelectorOpDoesNotExist {
+			keepsAway := rule.Operator == corev1.NodeSelectorOpDoesNotExist || rule.Operator == corev1.NodeSelectorOpNotIn
+			if rule.Key == request.Label && keepsAway {
 				term.MatchExpressions[i].Key = noNode // not removed: a term without a rule would match no node
 			}
 		}

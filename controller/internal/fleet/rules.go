@@ -23,8 +23,8 @@ type Rules struct {
 // noNode is the key of a label that no node has.
 const noNode = "node-ready/no-node-has-this"
 
-// NewRules reads the rules of the agent's pod template. Those that keep the agent away by the verified label do not count: the node
-// is one for the agent once the label is gone.
+// NewRules reads the rules of the agent's pod template. Those that keep the agent away by the verified label do not count: once
+// the label is gone, the agent comes.
 func NewRules(template *corev1.PodTemplateSpec, request nodepatch.Request) Rules {
 	affinity := template.Spec.Affinity.DeepCopy()
 	for _, term := range requiredTerms(affinity) {

@@ -50,12 +50,9 @@ func (s Settings) protected(node *corev1.Node) (Rule, string) {
 		return Protected, "the node has " + key
 	}
 	isKarpenters := func(key string) bool { return strings.HasPrefix(key, karpenterGroup+"/") }
-	switch {
-	case nodePool(node) != "":
-	case !s.DeleteNodes:
+	ofKarpenter := slices.ContainsFunc(slices.Collect(maps.Keys(node.Labels)), isKarpenters)
+	if nodePool(node) == "" && (ofKarpenter || !s.DeleteNodes) {
 		return NoNodePool, "the node has no label " + nodePoolLabel + ": nothing would replace it"
-	case slices.ContainsFunc(slices.Collect(maps.Keys(node.Labels)), isKarpenters):
-		return NoNodePool, "the node has a label of Karpenter, and not " + nodePoolLabel
 	}
 	return "", ""
 }
@@ -73,6 +70,9 @@ func forbiddenBy(object metav1.Object) string {
 }
 
 func nodePool(object metav1.Object) string { return object.GetLabels()[nodePoolLabel] }
+
+// NoGroup is the scope of nodes that have neither a NodePool nor a managed node group.
+const NoGroup = "node-group=none"
 
 // scopeOf returns what the deletion of a node counts for: its NodePool; where Nodes are deleted too, also LABEL=NAME of a managed
 // node group, or NoGroup. It is "" for other nodes.
@@ -97,7 +97,8 @@ func (s Settings) failedShare(scope string, statuses []fleet.Status, ledger Ledg
 		}
 	}
 	if allowed := max(1, nodes/5); failed > allowed {
-		return FailedShare, fmt.Sprintf("%d of %d nodes of %s have failed, at most %d may have", failed, nodes, scopeName(scope), allowed)
+		return FailedShare, fmt.Sprintf("%d of %d nodes of %s have failed, at most %d may have",
+			failed, nodes, scopeName(scope), allowed)
 	}
 	return "", ""
 }

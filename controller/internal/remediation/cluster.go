@@ -161,19 +161,12 @@ func (r *Remediator) findClaims(ctx context.Context, kind schema.GroupVersionKin
 	}
 }
 
-// claimName returns the name of a NodeClaim, "" for a Node.
-func claimName(object client.Object) string {
+// kindOf returns Node or NodeClaim.
+func kindOf(object client.Object) string {
 	if _, isNode := object.(*corev1.Node); isNode {
-		return ""
+		return "Node"
 	}
-	return object.GetName()
-}
-
-func describe(object client.Object) string {
-	if name := claimName(object); name != "" {
-		return nodeClaimKind + " " + name
-	}
-	return "Node " + object.GetName()
+	return nodeClaimKind
 }
 
 // delete deletes a NodeClaim or a Node, if it is still the one that was read.

@@ -11,11 +11,9 @@ import (
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 )
 
-// Reasons of the Events.
+// Reasons of the Events, beside NodeClaimDeleted and NodeDeleted.
 const (
 	RemediationWithheld = "RemediationWithheld"
-	NodeClaimDeleted    = "NodeClaimDeleted"
-	NodeDeleted         = "NodeDeleted"
 	RemediationStuck    = "RemediationStuck"
 	RemediationHalted   = "RemediationHalted"
 	RemediationFrozen   = "RemediationFrozen"
@@ -48,12 +46,12 @@ func (r *Remediator) report(decision Decision, now time.Time) {
 	}
 	for _, stuck := range decision.Stuck {
 		r.Log.Warn("deletion stuck", "node", stuck.Node, "nodeclaim", stuck.NodeClaim, "since", formatTime(stuck.Time))
-		text := fmt.Sprintf("Node %s was to be deleted %s ago, and is still there: check its finalizers", stuck.Node, stuckAfter)
+		advice := "the finalizers of the Node"
 		if stuck.NodeClaim != "" {
-			text = fmt.Sprintf("NodeClaim %s was to be deleted %s ago, and its node %s is still there: "+
-				"check Karpenter's log, and the finalizers of the NodeClaim", stuck.NodeClaim, stuckAfter, stuck.Node)
+			advice = "Karpenter's log, and the finalizers of the NodeClaim " + stuck.NodeClaim
 		}
-		r.event(r.Self, RemediationStuck, text)
+		r.event(r.Self, RemediationStuck,
+			fmt.Sprintf("node %s was to be replaced %s ago, and is still there: check %s", stuck.Node, stuckAfter, advice))
 	}
 	for _, withheld := range decision.Withheld {
 		r.withheld(withheld, now)

@@ -8,11 +8,8 @@ import (
 	"time"
 )
 
-// Scopes of the loop guard beside those of one NodePool or node group.
-const (
-	Cluster = "*" // all of them
-	NoGroup = "-" // the nodes of none
-)
+// Cluster is the scope of the loop guard that all NodePools and node groups share.
+const Cluster = "*"
 
 // pauses returns how long each deletion that nothing good has followed holds the next one. After the last, they halt.
 func pauses() []time.Duration {
@@ -94,12 +91,10 @@ func (l Ledger) isHalted() bool {
 }
 
 func scopeName(scope string) string {
-	switch {
-	case scope == Cluster:
+	if scope == Cluster {
 		return "the cluster"
-	case scope == NoGroup:
-		return "no node group"
-	case strings.Contains(scope, "="):
+	}
+	if strings.Contains(scope, "=") {
 		return scope
 	}
 	return "NodePool " + scope

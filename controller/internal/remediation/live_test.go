@@ -155,7 +155,7 @@ func TestConfirmTheNodeItself(t *testing.T) {
 		"nothing but the node": {func(*liveMoment) {}, "", ""},
 		"not allowed":          {func(m *liveMoment) { m.settings.DeleteNodes = false }, NoNodePool, "the node has no label karpenter.sh/nodepool: nothing would replace it"},
 		"of a NodePool":        {func(m *liveMoment) { m.live.Node.Labels[nodePoolLabel] = "pool" }, NoNodeClaim, "the node has no NodeClaim: its machine would stay"},
-		"of Karpenter":         {func(m *liveMoment) { m.live.Node.Labels["karpenter.sh/registered"] = "true" }, NoNodePool, "the node has a label of Karpenter, and not karpenter.sh/nodepool"},
+		"of Karpenter":         {func(m *liveMoment) { m.live.Node.Labels["karpenter.sh/registered"] = "true" }, NoNodePool, "the node has no label karpenter.sh/nodepool: nothing would replace it"},
 		"a NodeClaim names it": {func(m *liveMoment) { m.live.Claims = []unstructured.Unstructured{m.claim("a")} }, NoNodeClaim, "NodeClaim a is of another NodePool"},
 		"owned by a NodeClaim that is gone": {func(m *liveMoment) { m.live.Node.OwnerReferences = []metav1.OwnerReference{owner} }, NoNodeClaim,
 			"the node has no NodeClaim: its machine would stay"},

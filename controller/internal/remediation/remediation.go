@@ -1,6 +1,7 @@
 // Package remediation decides which node that is never verified is replaced, and replaces it: it deletes the node's NodeClaim, so
-// that Karpenter makes another one, or with DeleteNodes the Node, where there is no NodeClaim. Decide and Confirm are pure; Remediator acts on them. Nothing is queued or replayed: each
-// decision is made from the current objects and from the ledger of deletions.
+// that Karpenter makes another one, or with DeleteNodes the Node, where there is no NodeClaim. Decide and Confirm are pure;
+// Remediator acts on them. Nothing is queued or replayed: each decision is made from the current objects and from the ledger of
+// deletions.
 package remediation
 
 import (

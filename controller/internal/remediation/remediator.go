@@ -128,7 +128,7 @@ func (r *Remediator) confirm(ctx context.Context, candidate fleet.Status, plan f
 		object, rule, text = r.Settings.Confirm(candidate, live, plan.Seen, serverNow, now)
 	}
 	if rule == "" && r.DryRun {
-		rule, text = DryRun, describe(object)+" would be deleted"
+		rule, text = DryRun, kindOf(object)+" "+object.GetName()+" would be deleted"
 	}
 	switch {
 	case rule != "":
@@ -142,7 +142,8 @@ func (r *Remediator) confirm(ctx context.Context, candidate fleet.Status, plan f
 }
 
 // replace confirms the deletion of a candidate, writes it into the ledger, confirms it again, because that may have taken long,
-// and deletes its NodeClaim or Node. It reports whether it has tried to write the ledger: no other node is replaced in this turn then.
+// and deletes its NodeClaim or Node. It reports whether it has tried to write the ledger: no other node is replaced in this turn
+// then.
 func (r *Remediator) replace(ctx context.Context, candidate fleet.Status, plan fleet.Plan, ledger Ledger,
 	serverNow, now time.Time) bool {
 	node := candidate.Node
@@ -151,9 +152,13 @@ func (r *Remediator) replace(ctx context.Context, candidate fleet.Status, plan f
 	if object == nil {
 		return false
 	}
+	deletion := Deletion{Time: serverNow.UTC(), NodePool: r.Settings.scopeOf(object), Node: node.Name, NodeUID: node.UID,
+		Reason: candidate.Reason}
+	if kindOf(object) == nodeClaimKind {
+		deletion.NodeClaim = object.GetName()
+	}
 	with := ledger.clone()
-	with.Deletions = append(with.Deletions, Deletion{Time: serverNow.UTC(), NodePool: r.Settings.scopeOf(object), Node: node.Name,
-		NodeUID: node.UID, NodeClaim: claimName(object), Reason: candidate.Reason})
+	with.Deletions = append(with.Deletions, deletion)
 	if err := r.store.write(ctx, with); err != nil {
 		log.Warn("the deletion cannot be written into the ledger: nothing is deleted", "error", err)
 	} else if object = r.confirm(ctx, candidate, plan, serverNow, now); object == nil {
@@ -178,18 +183,15 @@ func (r *Remediator) takeBack(ctx context.Context, candidate fleet.Status, befor
 func (r *Remediator) carryOut(ctx context.Context, candidate fleet.Status, object client.Object, before Ledger,
 	log *slog.Logger) {
 	err := r.delete(ctx, object)
-	reason := NodeClaimDeleted
-	if claimName(object) == "" {
-		reason = NodeDeleted
-	}
+	kind, name := kindOf(object), object.GetName()
 	switch {
 	case r.isRefused(ctx, object, err):
-		log.Warn("it is not deleted", "object", describe(object), "error", err)
+		log.Warn("it is not deleted", "kind", kind, "name", name, "error", err)
 		r.takeBack(ctx, candidate, before, log)
 	case err != nil:
-		log.Error("it is not known whether it is deleted", "object", describe(object), "error", err)
+		log.Error("it is not known whether it is deleted", "kind", kind, "name", name, "error", err)
 	default:
-		log.Info("deleted", "object", describe(object), "detail", candidate.Message)
-		r.event(candidate.Node, reason, fmt.Sprintf("%s: %s: %s", describe(object), candidate.Reason, candidate.Message))
+		log.Info("deleted", "kind", kind, "name", name, "detail", candidate.Message)
+		r.event(candidate.Node, kind+"Deleted", fmt.Sprintf("%s %s: %s: %s", kind, name, candidate.Reason, candidate.Message))
 	}
 }

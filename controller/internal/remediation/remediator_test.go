@@ -58,7 +58,7 @@ func TestRefusedDeletionDoesNotCount(t *testing.T) {
 	remediator.Client = w.refusing(apierrors.NewForbidden(schema.GroupResource{}, "claim-bad-1", nil))
 	w.run(time.Hour)
 	assert.Empty(t, w.ledger().Deletions)
-	assert.Zero(t, w.leaders[0].events.count(NodeClaimDeleted))
+	assert.Zero(t, w.leaders[0].events.count("NodeClaimDeleted "))
 	remediator.Client = w.client
 	w.run(10 * time.Minute)
 	assert.Equal(t, []string{"bad-1"}, w.deletions)

@@ -377,7 +377,7 @@ func TestPoolWhoseEveryNodeFails(t *testing.T) {
 	assert.Zero(t, w.ledger().Guards[Cluster].Halted, "the other pools go on")
 	events := w.leaders[0].events
 	assert.Equal(t, 1, events.count(RemediationHalted+" halted in NodePool bad"))
-	assert.Equal(t, len(w.deletions), events.count(NodeClaimDeleted))
+	assert.Equal(t, len(w.deletions), events.count("NodeClaimDeleted "))
 	assert.True(t, w.leaders[0].breakers["halted"])
 	perHour := events.count(RemediationWithheld + " halted: halted in NodePool bad")
 	assert.InDelta(t, 17, perHour, 2, "each rule once an hour")
@@ -559,7 +559,7 @@ func TestNodesWithoutNodeClaim(t *testing.T) {
 	events := w.leaders[0].events
 	assert.Equal(t, 1, events.count("NodeDeleted Node mixed-2: DNSFailed: dns: timeout"))
 	assert.Equal(t, 5, events.count("NodeDeleted "))
-	assert.Zero(t, events.count(NodeClaimDeleted))
+	assert.Zero(t, events.count("NodeClaimDeleted "))
 	assert.Equal(t, 1, events.count(RemediationHalted+" halted in "+nodeGroupLabel+"=bad since"))
 	for _, deletion := range w.ledger().Deletions {
 		assert.Empty(t, deletion.NodeClaim)
@@ -589,5 +589,5 @@ func TestNodeThatStays(t *testing.T) {
 	})
 	w.run(75 * time.Minute)
 	assert.Empty(t, w.deletions)
-	assert.Equal(t, 1, w.leaders[0].events.count(RemediationStuck+" Node bad-1 was to be deleted 30m0s ago, and is still there: check its finalizers"))
+	assert.Equal(t, 1, w.leaders[0].events.count(RemediationStuck+" node bad-1 was to be replaced 30m0s ago, and is still there: check the finalizers of the Node"))
 }

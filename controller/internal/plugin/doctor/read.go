@@ -66,7 +66,7 @@ func (r Reader) Read(ctx context.Context, of release.Release) Cluster {
 	c.NodePools = r.nodePools(ctx)
 	c.Webhooks = r.webhooks(ctx)
 	if of.NotInstalled {
-		c.Used = r.used(ctx)
+		c.Used = read(func() (map[string]corev1.ResourceList, error) { return r.used(ctx) })
 	} else {
 		c.Rights = r.rights(ctx, of)
 	}

@@ -34,20 +34,21 @@ func empty(t *testing.T) *Cluster {
 
 // The agents come to the existing nodes with a high priority: on a full one a workload must go.
 func TestRoom(t *testing.T) {
-	const warning = "the node plain has no room for the agent: "
+	const warning = "the node plain has no room for the agent "
 	for name, test := range map[string]struct {
 		change  func(c *Cluster, node *corev1.Node)
 		warning string // "": none
 	}{
-		"exactly enough": {func(*Cluster, *corev1.Node) {}, ""},
-		"no pod":         {func(c *Cluster, _ *corev1.Node) { c.Used.Value["plain"] = resources("10", "0", "0") }, warning + "pods (1 needed, 0 free)"},
-		"not enough CPU": {func(c *Cluster, _ *corev1.Node) { c.Used.Value["plain"] = resources("9", "1996m", "0") }, warning + "cpu (5m needed, 4m free)"},
-		"overcommitted":  {func(c *Cluster, _ *corev1.Node) { c.Used.Value["plain"] = resources("9", "3", "1009Mi") }, warning + "cpu (5m needed, -1 free), memory (16Mi needed, 15Mi free)"},
-		"no pods yet":    {func(c *Cluster, _ *corev1.Node) { clear(c.Used.Value) }, ""},
+		"exactly enough":    {func(*Cluster, *corev1.Node) {}, ""},
+		"no pod":            {func(c *Cluster, _ *corev1.Node) { c.Used.Value["plain"] = resources("10", "0", "0") }, warning + "(pods: 1 needed, 0 free)"},
+		"not enough CPU":    {func(c *Cluster, _ *corev1.Node) { c.Used.Value["plain"] = resources("9", "1996m", "0") }, warning + "(cpu: 5m needed, 4m free)"},
+		"overcommitted":     {func(c *Cluster, _ *corev1.Node) { c.Used.Value["plain"] = resources("9", "3", "1009Mi") }, warning + "(cpu: 5m needed, -1 free)"},
+		"not enough memory": {func(c *Cluster, _ *corev1.Node) { c.Used.Value["plain"] = resources("9", "0", "1009Mi") }, warning + "(memory: 16Mi needed, 15Mi free)"},
+		"no pods yet":       {func(c *Cluster, _ *corev1.Node) { clear(c.Used.Value) }, ""},
 		"too small at all": {func(c *Cluster, n *corev1.Node) {
 			clear(c.Used.Value)
 			n.Status.Allocatable = resources("0", "2", "1Gi")
-		}, warning + "pods (1 needed, 0 free)"},
+		}, warning + "(pods: 1 needed, 0 free)"},
 		"nothing is known of it": {func(_ *Cluster, n *corev1.Node) { n.Status.Allocatable = nil }, ""},
 		"left out by the label": {func(c *Cluster, n *corev1.Node) {
 			c.Used.Value["plain"] = resources("10", "2", "1Gi")
@@ -60,7 +61,7 @@ func TestRoom(t *testing.T) {
 		"cordoned: a DaemonSet comes all the same": {func(c *Cluster, n *corev1.Node) {
 			c.Used.Value["plain"] = resources("10", "0", "0")
 			n.Spec.Unschedulable = true
-		}, warning + "pods (1 needed, 0 free)"},
+		}, warning + "(pods: 1 needed, 0 free)"},
 		"installed already": {func(c *Cluster, _ *corev1.Node) {
 			c.Used.Value["plain"] = resources("10", "2", "1Gi")
 			c.Release.NotInstalled = false
@@ -77,7 +78,7 @@ func TestRoom(t *testing.T) {
 				return
 			}
 			require.Len(t, found.Warnings, 1)
-			assert.Equal(t, test.warning+"; the scheduler preempts a workload there", found.Warnings[0].Text)
+			assert.Equal(t, test.warning+": the scheduler preempts a workload there", found.Warnings[0].Text)
 			assert.Contains(t, found.Warnings[0].Remedy, `the README's section "Install" has the command that leaves existing nodes out`)
 		})
 	}
@@ -111,5 +112,5 @@ func TestReadRoom(t *testing.T) {
 	c = newReader(t, func(string) error { return nil }, append([]client.Object{node}, objects[1:]...)...).Read(t.Context(), of)
 	out.Reset()
 	assert.Zero(t, Report(&out, c, nil), "a warning is no trap")
-	assert.Contains(t, out.String(), "WARN  room                  the node old has no room for the agent: pods (1 needed, 0 free)")
+	assert.Contains(t, out.String(), "WARN  room                  the node old has no room for the agent (pods: 1 needed, 0 free): ")
 }

@@ -114,6 +114,7 @@ func (p parts) remediator(actor breaker.Actor, live client.Client) *remediation.
 		Settings: remediation.Settings{
 			Settings:     breaker.Settings{Fleet: p.loop.Settings, NodeName: p.cfg.NodeName, ControlGroupFor: p.cfg.ControlGroupFor},
 			PodNamespace: p.cfg.PodNamespace, DeleteAfter: p.cfg.DeleteAfter, FailedFor: p.cfg.FailedFor,
+			DeleteNodes: p.cfg.DeleteNodes,
 		},
 		LedgerName: p.cfg.AgentName + "-remediation", DryRun: p.cfg.RemediationMode == config.RemediationDryRun,
 	}

@@ -11,7 +11,7 @@ for version in 1.24.0 1.30.0 1.36.0; do
   bin/tools/helm lint --strict --quiet chart --kube-version "$version" \
     --set "$everything,controller.enabled=true,config.recheckInterval=1m,config.peers=true,controller.retaint.enabled=true"
   bin/tools/helm lint --strict --quiet chart --kube-version "$version" \
-    --set "$everything,controller.enabled=true,deploymentMode=controller,controller.remediation.mode=delete"
+    --set "$everything,controller.enabled=true,deploymentMode=controller,controller.remediation.mode=delete,controller.remediation.deleteNodes=true"
 done
 bin/tools/helm lint --strict --quiet chart --kube-version 1.36.0 --set startupTaint.add=true
 bin/tools/helm-unittest --strict chart

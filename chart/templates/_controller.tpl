@@ -1,7 +1,6 @@
 {{/* What runs pods, with the name of its objects, as a JSON list. */}}
 {{- define "kube-node-ready.components" -}}
-{{- $checks := eq .Values.deploymentMode "controller" | ternary "worker" "agent" }}
-{{- $components := list (dict "component" $checks "name" (include "kube-node-ready.fullname" .)) }}
+{{- $components := list (dict "component" (eq .Values.deploymentMode "controller" | ternary "worker" "agent") "name" (include "kube-node-ready.fullname" .)) }}
 {{- if .Values.controller.enabled }}
 {{- $components = append $components (dict "component" "controller" "name" (include "kube-node-ready.controllerName" .)) }}
 {{- end }}
@@ -21,6 +20,7 @@ NOT_STARTED_AFTER: {{ .Values.controller.notStartedAfter | quote }}
 VERIFY_AFTER_REBOOT: {{ .Values.controller.verifyAfterReboot | quote }}
 {{- with include "kube-node-ready.remediation" . }}
 REMEDIATION_MODE: {{ . }}
+DELETE_NODES: {{ $.Values.controller.remediation.deleteNodes | quote }}
 DELETE_AFTER: {{ $.Values.controller.remediation.deleteAfter | quote }}
 FAILED_FOR: {{ $.Values.controller.remediation.failedFor | quote }}
 CONTROL_GROUP_FOR: {{ $.Values.controller.remediation.controlGroupFor | quote }}
@@ -35,8 +35,7 @@ RETAINT_NO_AGENT_FOR: {{ .Values.controller.retaint.noAgentFor | quote }}
 
 {{/* dry-run or delete, or nothing. YAML reads off without quotes as false. */}}
 {{- define "kube-node-ready.remediation" -}}
-{{- $mode := toString .Values.controller.remediation.mode }}
-{{- if not (has $mode (list "off" "false")) }}{{ $mode }}{{ end }}
+{{- without (toString .Values.controller.remediation.mode | list) "off" "false" | join "" }}
 {{- end }}
 
 {{/* Any port but the one for metrics. */}}
@@ -93,13 +92,11 @@ subjects:
 {{- range $section, $names := dict "retaint" (list "controlGroupFor" "coolDown" "noAgentFor")
   "remediation" (list "deleteAfter" "failedFor" "controlGroupFor") }}
 {{- range $names }}
-{{- $value := index $.Values.controller $section . }}
-{{- include "kube-node-ready.validateDuration" (list (printf "controller.%s.%s" $section .) $value "1s" "24h") }}
+{{- include "kube-node-ready.validateDuration" (list (printf "controller.%s.%s" $section .) (index $.Values.controller $section .) "1s" "24h") }}
 {{- end }}
 {{- end }}
-{{- $fullname := include "kube-node-ready.fullname" . }}
-{{- if gt (len $fullname) 52 }}
-{{- fail (printf "with controller.enabled, the full name %s must have at most 52 characters: set fullnameOverride" $fullname) }}
+{{- if gt (include "kube-node-ready.fullname" . | len) 52 }}
+{{- include "kube-node-ready.fullname" . | printf "with controller.enabled, the full name %s must have at most 52 characters: set fullnameOverride" | fail }}
 {{- end }}
 {{- if eq .Values.deploymentMode "controller" }}
 {{- include "kube-node-ready.validateRestricted" . }}
@@ -113,5 +110,8 @@ subjects:
 {{- fail (printf "controller.remediation.mode %s needs controller.enabled: nothing else replaces nodes" .Values.controller.remediation.mode) }}
 {{- else if .Values.controller.verifyAfterReboot }}
 {{- fail "controller.verifyAfterReboot needs controller.enabled: nothing else removes labels" }}
+{{- end }}
+{{- if and .Values.controller.remediation.deleteNodes (not (include "kube-node-ready.remediation" .)) }}
+{{- fail "controller.remediation.deleteNodes needs controller.remediation.mode: nothing else deletes nodes" }}
 {{- end }}
 {{- end }}

@@ -149,10 +149,10 @@ LOG_FORMAT: {{ .logFormat | quote }}
 
 {{/* Requirements for every node that the pod may run on. */}}
 {{- define "kube-node-ready.nodeRules" -}}
-{{- if and (eq .Values.deploymentMode "daemonset") (not (include "kube-node-ready.recheck" .)) }}
-# Once the node has the label, the DaemonSet controller deletes the pod.
+{{- if eq .Values.deploymentMode "daemonset" }}
+# Once the node has the label, the DaemonSet controller deletes the pod. Agents that stay leave out the nodes that were there before.
 - key: {{ .Values.config.verifiedLabel | quote }}
-  operator: DoesNotExist
+  {{- include "kube-node-ready.recheck" . | empty | ternary "operator: DoesNotExist" "operator: NotIn\nvalues: [preexisting]" | nindent 2 }}
 {{- end }}
 # Serverless nodes run no DaemonSet pods.
 - key: eks.amazonaws.com/compute-type

@@ -25,6 +25,7 @@ type Controller struct {
 	MaxConcurrentWorkers int
 
 	RemediationMode                         string
+	DeleteNodes                             bool
 	DeleteAfter, FailedFor, ControlGroupFor time.Duration
 
 	Retaint                                                    bool
@@ -65,6 +66,8 @@ func (c *Controller) settings() []*setting {
 			number(&c.MaxConcurrentWorkers, 2, 1000)},
 		{"remediation-mode", "mode", "replace nodes that are never verified: off, dry-run (only report) or delete (their NodeClaim)",
 			RemediationOff, text(&c.RemediationMode, oneOf(RemediationOff, RemediationDryRun, RemediationDelete))},
+		{"delete-nodes", "bool", "delete also the Node of a node without a NodeClaim, which Karpenter does not manage; needs " +
+			"--remediation-mode", "false", boolean(&c.DeleteNodes)},
 		{"delete-after", "duration", "age of a node from which it may be replaced", "30m",
 			duration(&c.DeleteAfter, time.Second, 24*time.Hour)},
 		{"failed-for", "duration", "how long a node must fail for one reason before it may be replaced", "10m",
@@ -108,6 +111,9 @@ func ParseController(args []string, lookupEnv func(string) (string, bool), out i
 	}
 	if len(problems) == 0 && c.MetricsPort == c.HealthPort {
 		problems = append(problems, "--metrics-port and --health-port must differ")
+	}
+	if len(problems) == 0 && c.DeleteNodes && c.RemediationMode == RemediationOff {
+		problems = append(problems, "--delete-nodes needs --remediation-mode dry-run or delete: nothing else deletes nodes")
 	}
 	switch {
 	case len(problems) > 0 || !c.Retaint:

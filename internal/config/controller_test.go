@@ -29,3 +29,17 @@ func TestRetaintDurations(t *testing.T) {
 		}
 	}
 }
+
+// A switch that nothing heeds is a mistake.
+func TestDeleteNodesNeedsRemediation(t *testing.T) {
+	for mode, refused := range map[string]bool{RemediationOff: true, RemediationDryRun: false, RemediationDelete: false} {
+		env := map[string]string{"DELETE_NODES": "true", "REMEDIATION_MODE": mode}
+		got, err := ParseController(nil, func(key string) (string, bool) { value, found := env[key]; return value, found }, new(bytes.Buffer))
+		assert.True(t, got.DeleteNodes)
+		if refused {
+			require.EqualError(t, err, "--delete-nodes needs --remediation-mode dry-run or delete: nothing else deletes nodes")
+		} else {
+			require.NoError(t, err, mode)
+		}
+	}
+}

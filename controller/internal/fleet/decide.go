@@ -20,7 +20,7 @@ func (s Settings) Decide(objects Objects, now time.Time) Plan {
 	pods := podsByNode(objects.Pods)
 	for i := range objects.Nodes {
 		node := &objects.Nodes[i]
-		if !s.Rules.Select(node) && !s.isLeftBehind(node) {
+		if (!s.Rules.Select(node) || s.IsExcluded(node)) && !s.isLeftBehind(node) {
 			continue
 		}
 		before, known := objects.Seen.nodes[node.UID]
@@ -171,6 +171,12 @@ func (s Settings) isLeftBehind(node *corev1.Node) bool {
 	condition := s.Condition(node)
 	isOwnFalse := condition.Status == corev1.ConditionFalse && firstReason(condition).IsOwn()
 	return s.IsRetainted(node) || isOwnFalse && s.Rules.matches(node)
+}
+
+// IsExcluded reports whether somebody has left node out, by another value of the label: it has no taint of ours and no agent.
+func (s Settings) IsExcluded(node *corev1.Node) bool {
+	value, labelled := node.Labels[s.Request.Label]
+	return labelled && value != s.Request.LabelValue && !slices.ContainsFunc(Taints(node), s.Request.Removes)
 }
 
 // IsStranded reports whether node has the startup taint although the rules exclude it: nobody releases it.

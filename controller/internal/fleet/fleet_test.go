@@ -240,9 +240,10 @@ func TestCrashLoopIsNotRunning(t *testing.T) {
 
 func TestWhatIsNotOurs(t *testing.T) {
 	for name, set := range map[string]func(*corev1.Node){
-		"another pool":        func(n *corev1.Node) { n.Labels["pool"] = "excluded" },
-		"Windows":             func(n *corev1.Node) { n.Labels["kubernetes.io/os"] = "windows" },
-		"verified, elsewhere": func(n *corev1.Node) { n.Labels["pool"], n.Labels[verified] = "excluded", "true" },
+		"another pool":                  func(n *corev1.Node) { n.Labels["pool"] = "excluded" },
+		"Windows":                       func(n *corev1.Node) { n.Labels["kubernetes.io/os"] = "windows" },
+		"verified, elsewhere":           func(n *corev1.Node) { n.Labels["pool"], n.Labels[verified] = "excluded", "true" },
+		"left out by the label's value": func(n *corev1.Node) { n.Labels[verified], n.Spec.Taints = "preexisting", nil },
 		"a taint, not gated": func(n *corev1.Node) {
 			n.Spec.Taints = []corev1.Taint{{Key: "other", Effect: corev1.TaintEffectNoSchedule}}
 		},
@@ -255,6 +256,29 @@ func TestWhatIsNotOurs(t *testing.T) {
 			assert.Empty(t, s.plan.Conditions)
 		})
 	}
+}
+
+// Rechecking agents stay on verified nodes, and come to no node with the value preexisting. Without its label it would get one.
+func TestRulesAboutTheLabelDoNotCount(t *testing.T) {
+	s := newStory(t)
+	terms := []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
+		{Key: verified, Operator: corev1.NodeSelectorOpNotIn, Values: []string{"preexisting"}}}}}
+	template := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms}}}}}
+	s.settings.Rules = NewRules(template, s.settings.Request)
+	s.settings.Rechecks = Rechecks{Interval: time.Minute, FailureThreshold: 3, RecoveryThreshold: 3}
+	node := s.node("n1")
+	node.Labels[verified], node.Spec.Taints = "preexisting", nil
+	assert.True(t, s.settings.Rules.Select(node))
+	s.after(time.Hour)
+	assert.Empty(t, s.plan.Statuses, "it counts for no budget")
+
+	// Somebody adds the startup taint: nobody removes it, and the controller says why.
+	s.objects.Nodes[0].Spec.Taints = []corev1.Taint{{Key: startup, Effect: corev1.TaintEffectNoSchedule}}
+	s.after(time.Second)
+	s.after(time.Hour)
+	assert.Equal(t, Failed, s.only().State)
+	assert.Equal(t, NoPod, s.only().Reason)
 }
 
 func TestNothingIsDoneTo(t *testing.T) {

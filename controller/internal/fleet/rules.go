@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
@@ -22,12 +23,14 @@ type Rules struct {
 // noNode is the key of a label that no node has.
 const noNode = "node-ready/no-node-has-this"
 
-// NewRules reads the rules of the agent's pod template. The one that keeps the agent off verified nodes does not count.
+// NewRules reads the rules of the agent's pod template. Those that keep the agent away by the verified label do not count: once
+// the label is gone, the agent comes.
 func NewRules(template *corev1.PodTemplateSpec, request nodepatch.Request) Rules {
 	affinity := template.Spec.Affinity.DeepCopy()
 	for _, term := range requiredTerms(affinity) {
 		for i, rule := range term.MatchExpressions {
-			if rule.Key == request.Label && rule.Operator == corev1.NodeSelectorOpDoesNotExist {
+			keepsAway := rule.Operator == corev1.NodeSelectorOpDoesNotExist || rule.Operator == corev1.NodeSelectorOpNotIn
+			if rule.Key == request.Label && keepsAway {
 				term.MatchExpressions[i].Key = noNode // not removed: a term without a rule would match no node
 			}
 		}
@@ -127,6 +130,17 @@ func IsControlPlane(node *corev1.Node) bool {
 			_, labelled := node.Labels[key]
 			return labelled || HasTaint(node, key)
 		})
+}
+
+// GroupOf returns the NodePool or managed node group of a node, as LABEL=NAME, or "".
+func GroupOf(node metav1.Object) string {
+	for _, label := range []string{"karpenter.sh/nodepool", "eks.amazonaws.com/nodegroup", "cloud.google.com/gke-nodepool",
+		"kubernetes.azure.com/agentpool"} {
+		if name := node.GetLabels()[label]; name != "" {
+			return label + "=" + name
+		}
+	}
+	return ""
 }
 
 // HasTaint reports whether node has a taint with this key, of any effect.

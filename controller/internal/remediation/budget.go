@@ -67,7 +67,7 @@ func (s Settings) track(d *Decision, in Input) {
 	}
 	for _, status := range in.Statuses {
 		if s.wasVerified(status) && !status.Node.CreationTimestamp.After(in.ServerNow) { // else a clock was wrong
-			d.answer(status.Node)
+			d.answer(s.scopeOf(status.Node), status.Node.CreationTimestamp.Time)
 		}
 	}
 	if tooMany := len(d.Ledger.Deletions) - kept; tooMany > 0 { // the oldest go

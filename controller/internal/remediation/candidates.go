@@ -1,8 +1,11 @@
 package remediation
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -39,14 +42,16 @@ func (s Settings) isCandidate(status fleet.Status, serverNow, now time.Time) boo
 }
 
 // protected says what forbids to replace a node, whatever its state is.
-func protected(node *corev1.Node) (Rule, string) {
+func (s Settings) protected(node *corev1.Node) (Rule, string) {
 	if fleet.IsControlPlane(node) {
 		return Protected, "the node is of the control plane"
 	}
 	if key := forbiddenBy(node); key != "" {
 		return Protected, "the node has " + key
 	}
-	if nodePool(node) == "" {
+	isKarpenters := func(key string) bool { return strings.HasPrefix(key, karpenterGroup+"/") }
+	ofKarpenter := slices.ContainsFunc(slices.Collect(maps.Keys(node.Labels)), isKarpenters)
+	if nodePool(node) == "" && (ofKarpenter || !s.DeleteNodes) {
 		return NoNodePool, "the node has no label " + nodePoolLabel + ": nothing would replace it"
 	}
 	return "", ""
@@ -66,12 +71,24 @@ func forbiddenBy(object metav1.Object) string {
 
 func nodePool(object metav1.Object) string { return object.GetLabels()[nodePoolLabel] }
 
-// failedShare allows a deletion only while at most a fifth of a NodePool's nodes have failed, or one. Nodes that are being
+// NoGroup is the scope of nodes that have neither a NodePool nor a managed node group.
+const NoGroup = "node-group=none"
+
+// scopeOf returns what the deletion of a node counts for: its NodePool; where Nodes are deleted too, also LABEL=NAME of a managed
+// node group, or NoGroup. It is "" for other nodes.
+func (s Settings) scopeOf(node metav1.Object) string {
+	if pool := nodePool(node); pool != "" || !s.DeleteNodes {
+		return pool
+	}
+	return cmp.Or(fleet.GroupOf(node), NoGroup)
+}
+
+// failedShare allows a deletion only while at most a fifth of the nodes of a scope have failed, or one. Nodes that are being
 // replaced count as failed as long as they are there, whatever becomes of their pods.
-func failedShare(pool string, statuses []fleet.Status, ledger Ledger) (Rule, string) {
+func (s Settings) failedShare(scope string, statuses []fleet.Status, ledger Ledger) (Rule, string) {
 	nodes, failed := 0, 0
 	for _, status := range statuses {
-		if nodePool(status.Node) != pool {
+		if s.scopeOf(status.Node) != scope {
 			continue
 		}
 		nodes++
@@ -80,7 +97,8 @@ func failedShare(pool string, statuses []fleet.Status, ledger Ledger) (Rule, str
 		}
 	}
 	if allowed := max(1, nodes/5); failed > allowed {
-		return FailedShare, fmt.Sprintf("%d of %d nodes of NodePool %s have failed, at most %d may have", failed, nodes, pool, allowed)
+		return FailedShare, fmt.Sprintf("%d of %d nodes of %s have failed, at most %d may have",
+			failed, nodes, scopeName(scope), allowed)
 	}
 	return "", ""
 }

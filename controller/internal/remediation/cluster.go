@@ -161,19 +161,27 @@ func (r *Remediator) findClaims(ctx context.Context, kind schema.GroupVersionKin
 	}
 }
 
-// delete deletes a NodeClaim, if it is still the one that was read.
-func (r *Remediator) delete(ctx context.Context, claim *unstructured.Unstructured) error {
-	uid, version := claim.GetUID(), claim.GetResourceVersion()
-	return r.Client.Delete(ctx, claim, client.Preconditions{UID: &uid, ResourceVersion: &version})
+// kindOf returns Node or NodeClaim.
+func kindOf(object client.Object) string {
+	if _, isNode := object.(*corev1.Node); isNode {
+		return "Node"
+	}
+	return nodeClaimKind
 }
 
-// isRefused reports whether the API server has not deleted a NodeClaim, and nobody else has. After an error that is no answer it
-// may have; so it may after a 409, where the request was repeated on its way.
-func (r *Remediator) isRefused(ctx context.Context, claim *unstructured.Unstructured, err error) bool {
+// delete deletes a NodeClaim or a Node, if it is still the one that was read.
+func (r *Remediator) delete(ctx context.Context, object client.Object) error {
+	uid, version := object.GetUID(), object.GetResourceVersion()
+	return r.Client.Delete(ctx, object, client.Preconditions{UID: &uid, ResourceVersion: &version})
+}
+
+// isRefused reports whether the API server has not deleted an object, and nobody else has. After an error that is no answer it
+// may have; so it may after a 409, where the request was repeated on its way. It reads the object again.
+func (r *Remediator) isRefused(ctx context.Context, object client.Object, err error) bool {
 	if !apierrors.IsConflict(err) && !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
 		return false
 	}
-	live := claim.DeepCopy()
-	err = r.Client.Get(ctx, client.ObjectKeyFromObject(claim), live)
-	return err == nil && live.GetUID() == claim.GetUID() && live.GetDeletionTimestamp() == nil
+	uid := object.GetUID()
+	err = r.Client.Get(ctx, client.ObjectKeyFromObject(object), object)
+	return err == nil && object.GetUID() == uid && object.GetDeletionTimestamp() == nil
 }

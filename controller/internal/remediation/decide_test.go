@@ -117,11 +117,29 @@ func TestWithheld(t *testing.T) {
 		rule   Rule // "": deleted
 		text   string
 	}{
-		"control plane":        {func(m *moment) { m.bad().Node.Labels["node-role.kubernetes.io/control-plane"] = "" }, Protected, "the node is of the control plane"},
-		"do-not-disrupt":       {func(m *moment) { m.bad().Node.Annotations[DoNotDisrupt] = "true" }, Protected, "the node has karpenter.sh/do-not-disrupt"},
-		"do-not-delete":        {func(m *moment) { m.bad().Node.Annotations[DoNotDelete] = "" }, Protected, "the node has node-ready/do-not-delete"},
-		"label do-not-delete":  {func(m *moment) { m.bad().Node.Labels[DoNotDelete] = "" }, Protected, "the node has node-ready/do-not-delete"},
-		"no NodePool":          {func(m *moment) { delete(m.bad().Node.Labels, nodePoolLabel) }, NoNodePool, "the node has no label karpenter.sh/nodepool: nothing would replace it"},
+		"control plane":                     {func(m *moment) { m.bad().Node.Labels["node-role.kubernetes.io/control-plane"] = "" }, Protected, "the node is of the control plane"},
+		"do-not-disrupt":                    {func(m *moment) { m.bad().Node.Annotations[DoNotDisrupt] = "true" }, Protected, "the node has karpenter.sh/do-not-disrupt"},
+		"do-not-delete":                     {func(m *moment) { m.bad().Node.Annotations[DoNotDelete] = "" }, Protected, "the node has node-ready/do-not-delete"},
+		"label do-not-delete":               {func(m *moment) { m.bad().Node.Labels[DoNotDelete] = "" }, Protected, "the node has node-ready/do-not-delete"},
+		"no NodePool":                       {func(m *moment) { delete(m.bad().Node.Labels, nodePoolLabel) }, NoNodePool, "the node has no label karpenter.sh/nodepool: nothing would replace it"},
+		"no NodePool, Nodes may be deleted": {func(m *moment) { m.ungrouped() }, "", ""},
+		"no NodePool, and another label of Karpenter": {func(m *moment) { m.ungrouped(); m.bad().Node.Labels["karpenter.sh/capacity-type"] = "spot" }, NoNodePool,
+			"the node has no label karpenter.sh/nodepool: nothing would replace it"},
+		"Nodes may be deleted, control plane": {func(m *moment) { m.ungrouped(); m.bad().Node.Labels["node-role.kubernetes.io/master"] = "" }, Protected,
+			"the node is of the control plane"},
+		"Nodes may be deleted, do-not-delete": {func(m *moment) { m.ungrouped(); m.bad().Node.Annotations[DoNotDelete] = "" }, Protected,
+			"the node has node-ready/do-not-delete"},
+		"Nodes may be deleted, two failed of two in a group": {func(m *moment) { m.grouped(); m.grouping("b").State = fleet.Failed }, FailedShare,
+			"2 of 2 nodes of eks.amazonaws.com/nodegroup=ng have failed, at most 1 may have"},
+		"Nodes may be deleted, two failed of two without a group": {func(m *moment) { m.ungrouped(); m.node("b", "", 0).State = fleet.Failed }, FailedShare,
+			"2 of 2 nodes of node-group=none have failed, at most 1 may have"},
+		"Nodes may be deleted, the other failed node is of a group": {func(m *moment) { m.ungrouped(); m.grouping("b").State = fleet.Failed }, "", ""},
+		"Nodes may be deleted, one deletion in the group": {func(m *moment) { m.grouped(); m.deleted("eks.amazonaws.com/nodegroup=ng", 29*time.Minute) }, LoopGuard,
+			"deletions in eks.amazonaws.com/nodegroup=ng that no verified node has followed: 1; the next one not before 2026-11-22T12:01:00Z (30m0s after the last)"},
+		"Nodes may be deleted, one deletion of a NodePool of that name": {func(m *moment) { m.grouped(); m.deleted("ng", 30*time.Minute) }, "", ""},
+		"Nodes may be deleted, one deletion without a group": {func(m *moment) { m.ungrouped(); m.deleted(NoGroup, 29*time.Minute) }, LoopGuard,
+			"deletions in node-group=none that no verified node has followed: 1; the next one not before 2026-11-22T12:01:00Z (30m0s after the last)"},
+		"Nodes may be deleted, and a node of no group answers": {func(m *moment) { m.ungrouped(); m.deleted(NoGroup, 29*time.Minute); m.verified("new", "", 0) }, "", ""},
 		"no younger node":      {func(m *moment) { m.in.Statuses[0].Node.CreationTimestamp = m.bad().Node.CreationTimestamp }, Proof, "no node that was created after this one (2026-11-22T11:30:00Z) has been verified"},
 		"younger, not passed":  {func(m *moment) { m.in.Statuses[0].State = fleet.InProgress }, Proof, "no node that was created after this one (2026-11-22T11:30:00Z) has been verified"},
 		"younger, label alone": {func(m *moment) { delete(m.in.Statuses[0].Node.Annotations, nodepatch.Annotation) }, Proof, "no node that was created after this one (2026-11-22T11:30:00Z) has been verified"},
@@ -211,6 +229,25 @@ func TestWithheld(t *testing.T) {
 			assert.Equal(t, breaker.Withheld{Node: m.bad().Node, Rule: test.rule, Text: test.text}, decision.Withheld[0])
 		})
 	}
+}
+
+// ungrouped makes the bad node one that Karpenter does not manage, and allows to delete the Node.
+func (m *moment) ungrouped() {
+	m.settings.DeleteNodes = true
+	delete(m.bad().Node.Labels, nodePoolLabel)
+}
+
+// grouped is ungrouped with a managed node group.
+func (m *moment) grouped() {
+	m.ungrouped()
+	m.bad().Node.Labels["eks.amazonaws.com/nodegroup"] = "ng"
+}
+
+// grouping adds another node of that group.
+func (m *moment) grouping(name string) *fleet.Status {
+	status := m.node(name, "", 0)
+	status.Node.Labels["eks.amazonaws.com/nodegroup"] = "ng"
+	return status
 }
 
 // three adds three deletions, the first of which was some time ago.

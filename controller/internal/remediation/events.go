@@ -11,10 +11,9 @@ import (
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 )
 
-// Reasons of the Events.
+// Reasons of the Events, beside NodeClaimDeleted and NodeDeleted.
 const (
 	RemediationWithheld = "RemediationWithheld"
-	NodeClaimDeleted    = "NodeClaimDeleted"
 	RemediationStuck    = "RemediationStuck"
 	RemediationHalted   = "RemediationHalted"
 	RemediationFrozen   = "RemediationFrozen"
@@ -47,8 +46,12 @@ func (r *Remediator) report(decision Decision, now time.Time) {
 	}
 	for _, stuck := range decision.Stuck {
 		r.Log.Warn("deletion stuck", "node", stuck.Node, "nodeclaim", stuck.NodeClaim, "since", formatTime(stuck.Time))
-		r.event(r.Self, RemediationStuck, fmt.Sprintf("NodeClaim %s was to be deleted %s ago, and its node %s is still there: "+
-			"check Karpenter's log, and the finalizers of the NodeClaim", stuck.NodeClaim, stuckAfter, stuck.Node))
+		advice := "the finalizers of the Node"
+		if stuck.NodeClaim != "" {
+			advice = "Karpenter's log, and the finalizers of the NodeClaim " + stuck.NodeClaim
+		}
+		r.event(r.Self, RemediationStuck,
+			fmt.Sprintf("node %s was to be replaced %s ago, and is still there: check %s", stuck.Node, stuckAfter, advice))
 	}
 	for _, withheld := range decision.Withheld {
 		r.withheld(withheld, now)
@@ -56,7 +59,7 @@ func (r *Remediator) report(decision Decision, now time.Time) {
 }
 
 func (r *Remediator) withheld(w breaker.Withheld, now time.Time) {
-	key := notice{w.Rule, nodePool(w.Node)}
+	key := notice{w.Rule, r.Settings.scopeOf(w.Node)}
 	if !r.notices.IsDue(key, now) {
 		return
 	}

@@ -6,11 +6,9 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
 )
 
-// Cluster is the scope of the loop guard that all NodePools share.
+// Cluster is the scope of the loop guard that all NodePools and node groups share.
 const Cluster = "*"
 
 // pauses returns how long each deletion that nothing good has followed holds the next one. After the last, they halt.
@@ -18,14 +16,13 @@ func pauses() []time.Duration {
 	return []time.Duration{30 * time.Minute, time.Hour, 2 * time.Hour, 2 * time.Hour}
 }
 
-// answer notes that a node which was created after a deletion is verified: one of the same NodePool for the NodePool's guard,
-// one of any NodePool for the cluster's.
-func (d *Decision) answer(node *corev1.Node) {
-	pool, created := nodePool(node), node.CreationTimestamp.Time
-	if pool == "" {
+// answer notes that a node which was created after a deletion is verified: one of the same scope for that scope's guard,
+// one of any scope for the cluster's.
+func (d *Decision) answer(of string, created time.Time) {
+	if of == "" {
 		return
 	}
-	for _, scope := range []string{pool, Cluster} {
+	for _, scope := range []string{of, Cluster} {
 		if slices.ContainsFunc(d.Ledger.unanswered(scope), func(deletion Deletion) bool { return deletion.Time.Before(created) }) {
 			guard := d.Ledger.Guards[scope]
 			guard.Answered = created
@@ -96,6 +93,9 @@ func (l Ledger) isHalted() bool {
 func scopeName(scope string) string {
 	if scope == Cluster {
 		return "the cluster"
+	}
+	if strings.Contains(scope, "=") {
+		return scope
 	}
 	return "NodePool " + scope
 }

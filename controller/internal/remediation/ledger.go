@@ -32,10 +32,10 @@ type Ledger struct {
 // Deletion is one node that has been replaced, or is being replaced. Its time is that of the API server's clock.
 type Deletion struct {
 	Time      time.Time    `json:"time"`
-	NodePool  string       `json:"nodePool"`
+	NodePool  string       `json:"nodePool"` // or another scope: see scopeOf
 	Node      string       `json:"node"`
 	NodeUID   types.UID    `json:"nodeUID"`
-	NodeClaim string       `json:"nodeClaim"`
+	NodeClaim string       `json:"nodeClaim"` // "": the Node itself was deleted
 	Reason    fleet.Reason `json:"reason"`
 	Gone      bool         `json:"gone,omitempty"`  // the node is
 	Stuck     bool         `json:"stuck,omitempty"` // it has taken too long

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
@@ -28,26 +29,26 @@ type Live struct {
 	Claims []unstructured.Unstructured
 }
 
-// Confirm decides about a candidate with its live objects, once Decide has allowed it. It returns the NodeClaim to delete, or
-// the rule that withholds the deletion. seen is the memory of the plan that the candidate comes from.
+// Confirm decides about a candidate with its live objects, once Decide has allowed it. It returns the NodeClaim or the Node to
+// delete, or the rule that withholds the deletion. seen is the memory of the plan that the candidate comes from.
 func (s Settings) Confirm(candidate fleet.Status, live Live, seen fleet.Memory, serverNow, now time.Time) (
-	claim *unstructured.Unstructured, rule Rule, text string) {
+	object client.Object, rule Rule, text string) {
 	if live.Node == nil || live.Node.UID != candidate.Node.UID {
 		return nil, Changed, "the node is gone"
 	}
 	if statuses := s.decideAgain(candidate, live, seen, now); len(statuses) == 0 || !s.isCandidate(statuses[0], serverNow, now) {
 		return nil, Changed, "the node or its pod has changed since"
 	}
-	if rule, text := protected(live.Node); rule != "" {
+	if rule, text := s.protected(live.Node); rule != "" {
 		return nil, rule, text
 	}
-	if claim, rule, text = claimOf(live); rule != "" {
+	if object, rule, text = toDelete(live); rule != "" {
 		return nil, rule, text
 	}
 	if name := s.workload(live); name != "" {
 		return nil, Workload, "pod " + name + " runs on the node"
 	}
-	return claim, "", ""
+	return object, "", ""
 }
 
 // decideAgain decides about a candidate as the fleet does, from its live objects: what is not as it was begins just now. It
@@ -70,9 +71,12 @@ func (s Settings) decideAgain(candidate fleet.Status, live Live, seen fleet.Memo
 	return s.Fleet.Decide(objects, now).Statuses
 }
 
-// claimOf returns the node's one NodeClaim. It must be for this machine, not for an earlier one of the same name.
-func claimOf(live Live) (*unstructured.Unstructured, Rule, string) {
+// toDelete returns the node's one NodeClaim, or the Node where nothing says that Karpenter manages it. The NodeClaim must be for
+// this machine, not for an earlier one of the same name.
+func toDelete(live Live) (client.Object, Rule, string) {
 	switch n := len(live.Claims); {
+	case n == 0 && nodePool(live.Node) == "" && len(live.Node.OwnerReferences) == 0: // protected has let it pass: DeleteNodes
+		return live.Node, "", ""
 	case n == 0:
 		return nil, NoNodeClaim, "the node has no NodeClaim: its machine would stay"
 	case n > 1:
@@ -83,7 +87,7 @@ func claimOf(live Live) (*unstructured.Unstructured, Rule, string) {
 	switch {
 	case providerID != live.Node.Spec.ProviderID:
 		return nil, NoNodeClaim, "NodeClaim " + claim.GetName() + " is for another machine"
-	case nodePool(claim) != nodePool(live.Node):
+	case nodePool(claim) != nodePool(live.Node) || nodePool(claim) == "":
 		return nil, NoNodeClaim, "NodeClaim " + claim.GetName() + " is of another NodePool"
 	case claim.GetDeletionTimestamp() != nil:
 		return nil, Changed, "NodeClaim " + claim.GetName() + " is being deleted"

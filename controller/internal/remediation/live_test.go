@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
@@ -46,7 +47,7 @@ func (m *liveMoment) see() {
 	m.live.Pods = []corev1.Pod{*m.live.Pods[0].DeepCopy()}
 }
 
-func (m *liveMoment) confirm() (*unstructured.Unstructured, Rule, string) {
+func (m *liveMoment) confirm() (client.Object, Rule, string) {
 	return m.settings.Confirm(*m.bad(), m.live, m.seen, m.in.ServerNow, m.now)
 }
 
@@ -133,6 +134,46 @@ func TestConfirm(t *testing.T) {
 				assert.Equal(t, "claim-bad", claim.GetName())
 			} else {
 				assert.Nil(t, claim)
+			}
+		})
+	}
+}
+
+// unmanaged makes the node one that Karpenter does not manage, and allows to delete the Node.
+func (m *liveMoment) unmanaged() {
+	m.settings.DeleteNodes, m.live.Claims = true, nil
+	delete(m.live.Node.Labels, nodePoolLabel)
+}
+
+func TestConfirmTheNodeItself(t *testing.T) {
+	owner := metav1.OwnerReference{APIVersion: "karpenter.sh/v1", Kind: nodeClaimKind, Name: "gone", UID: "gone"}
+	for name, test := range map[string]struct {
+		change func(*liveMoment)
+		rule   Rule
+		text   string
+	}{
+		"nothing but the node": {func(*liveMoment) {}, "", ""},
+		"not allowed":          {func(m *liveMoment) { m.settings.DeleteNodes = false }, NoNodePool, "the node has no label karpenter.sh/nodepool: nothing would replace it"},
+		"of a NodePool":        {func(m *liveMoment) { m.live.Node.Labels[nodePoolLabel] = "pool" }, NoNodeClaim, "the node has no NodeClaim: its machine would stay"},
+		"of Karpenter":         {func(m *liveMoment) { m.live.Node.Labels["karpenter.sh/registered"] = "true" }, NoNodePool, "the node has no label karpenter.sh/nodepool: nothing would replace it"},
+		"a NodeClaim names it": {func(m *liveMoment) { m.live.Claims = []unstructured.Unstructured{m.claim("a")} }, NoNodeClaim, "NodeClaim a is of another NodePool"},
+		"owned by a NodeClaim that is gone": {func(m *liveMoment) { m.live.Node.OwnerReferences = []metav1.OwnerReference{owner} }, NoNodeClaim,
+			"the node has no NodeClaim: its machine would stay"},
+		"control plane":      {func(m *liveMoment) { m.live.Node.Labels["node-role.kubernetes.io/control-plane"] = "" }, Protected, "the node is of the control plane"},
+		"released since":     {func(m *liveMoment) { m.live.Node.Spec.Taints = nil }, Changed, "the node or its pod has changed since"},
+		"a Deployment's pod": {func(m *liveMoment) { m.pod("a", "ReplicaSet") }, Workload, "pod ns/a runs on the node"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newLiveMoment()
+			m.unmanaged()
+			test.change(m)
+			object, rule, text := m.settings.Confirm(*m.bad(), m.live, m.seen, m.in.ServerNow, m.now)
+			assert.Equal(t, test.rule, rule)
+			assert.Equal(t, test.text, text)
+			if test.rule == "" {
+				assert.Same(t, m.live.Node, object)
+			} else {
+				assert.Nil(t, object)
 			}
 		})
 	}

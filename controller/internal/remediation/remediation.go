@@ -1,6 +1,7 @@
 // Package remediation decides which node that is never verified is replaced, and replaces it: it deletes the node's NodeClaim, so
-// that Karpenter makes another one. Decide and Confirm are pure; Remediator acts on them. Nothing is queued or replayed: each
-// decision is made from the current objects and from the ledger of deletions.
+// that Karpenter makes another one, or with DeleteNodes the Node, where there is no NodeClaim. Decide and Confirm are pure;
+// Remediator acts on them. Nothing is queued or replayed: each decision is made from the current objects and from the ledger of
+// deletions.
 package remediation
 
 import (
@@ -52,6 +53,8 @@ type Settings struct {
 	DeleteAfter time.Duration
 	// FailedFor is how long a node must have failed for one curable reason.
 	FailedFor time.Duration
+	// DeleteNodes allows to delete the Node itself where Karpenter does not manage the node.
+	DeleteNodes bool
 }
 
 // Input is the cluster at one moment.
@@ -101,15 +104,15 @@ func (s Settings) Decide(in Input, now time.Time) Decision {
 
 // withhold returns the first rule that does not allow to replace a candidate, or "".
 func (s Settings) withhold(candidate fleet.Status, in Input, d *Decision, now time.Time) (Rule, string) {
-	pool := nodePool(candidate.Node)
+	scope := s.scopeOf(candidate.Node)
 	for _, ask := range []func() (Rule, string){
-		func() (Rule, string) { return protected(candidate.Node) },
+		func() (Rule, string) { return s.protected(candidate.Node) },
 		func() (Rule, string) { return breaker.First(Breakers(), d.Breakers) },
 		func() (Rule, string) { return s.Unproven(in.ControlGroup, 0, now) },
 		func() (Rule, string) { return s.proof(candidate.Node, in.Statuses) },
 		func() (Rule, string) { return inFlight(d.Ledger) },
-		func() (Rule, string) { return failedShare(pool, in.Statuses, d.Ledger) },
-		func() (Rule, string) { return d.guard(pool, in.ServerNow) },
+		func() (Rule, string) { return s.failedShare(scope, in.Statuses, d.Ledger) },
+		func() (Rule, string) { return d.guard(scope, in.ServerNow) },
 		func() (Rule, string) { return d.guard(Cluster, in.ServerNow) },
 	} {
 		if rule, text := ask(); rule != "" {

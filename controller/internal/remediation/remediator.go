@@ -8,7 +8,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -119,17 +118,17 @@ func (r *Remediator) checkClock(serverNow, now time.Time) error {
 		r.Settings.ControlGroupFor)
 }
 
-// confirm reads a candidate live, and returns the NodeClaim to delete. It returns nil if the plan is too old by then, or after it
+// confirm reads a candidate live, and returns the object to delete. It returns nil if the plan is too old by then, or after it
 // has reported a rule that withholds the deletion.
 func (r *Remediator) confirm(ctx context.Context, candidate fleet.Status, plan fleet.Plan, serverNow, now time.Time) (
-	claim *unstructured.Unstructured) {
+	object client.Object) {
 	live, err := r.readLive(ctx, candidate)
 	rule, text := Unreadable, fmt.Sprint(err)
 	if err == nil {
-		claim, rule, text = r.Settings.Confirm(candidate, live, plan.Seen, serverNow, now)
+		object, rule, text = r.Settings.Confirm(candidate, live, plan.Seen, serverNow, now)
 	}
 	if rule == "" && r.DryRun {
-		rule, text = DryRun, "NodeClaim "+claim.GetName()+" would be deleted"
+		rule, text = DryRun, kindOf(object)+" "+object.GetName()+" would be deleted"
 	}
 	switch {
 	case rule != "":
@@ -139,28 +138,33 @@ func (r *Remediator) confirm(ctx context.Context, candidate fleet.Status, plan f
 	case !r.MayAct(plan): // the live reads may have taken long
 		return nil
 	}
-	return claim
+	return object
 }
 
 // replace confirms the deletion of a candidate, writes it into the ledger, confirms it again, because that may have taken long,
-// and deletes the NodeClaim. It reports whether it has tried to write the ledger: no other node is replaced in this turn then.
+// and deletes its NodeClaim or Node. It reports whether it has tried to write the ledger: no other node is replaced in this turn
+// then.
 func (r *Remediator) replace(ctx context.Context, candidate fleet.Status, plan fleet.Plan, ledger Ledger,
 	serverNow, now time.Time) bool {
 	node := candidate.Node
-	log := r.Log.With("node", node.Name, "nodepool", nodePool(node), "reason", candidate.Reason)
-	claim := r.confirm(ctx, candidate, plan, serverNow, now)
-	if claim == nil {
+	log := r.Log.With("node", node.Name, "nodepool", r.Settings.scopeOf(node), "reason", candidate.Reason)
+	object := r.confirm(ctx, candidate, plan, serverNow, now)
+	if object == nil {
 		return false
 	}
+	deletion := Deletion{Time: serverNow.UTC(), NodePool: r.Settings.scopeOf(object), Node: node.Name, NodeUID: node.UID,
+		Reason: candidate.Reason}
+	if kindOf(object) == nodeClaimKind {
+		deletion.NodeClaim = object.GetName()
+	}
 	with := ledger.clone()
-	with.Deletions = append(with.Deletions, Deletion{Time: serverNow.UTC(), NodePool: nodePool(claim), Node: node.Name,
-		NodeUID: node.UID, NodeClaim: claim.GetName(), Reason: candidate.Reason})
+	with.Deletions = append(with.Deletions, deletion)
 	if err := r.store.write(ctx, with); err != nil {
 		log.Warn("the deletion cannot be written into the ledger: nothing is deleted", "error", err)
-	} else if claim = r.confirm(ctx, candidate, plan, serverNow, now); claim == nil {
+	} else if object = r.confirm(ctx, candidate, plan, serverNow, now); object == nil {
 		r.takeBack(ctx, candidate, ledger, log)
 	} else {
-		r.carryOut(ctx, candidate, claim, ledger, log)
+		r.carryOut(ctx, candidate, object, ledger, log)
 	}
 	return true
 }
@@ -175,19 +179,19 @@ func (r *Remediator) takeBack(ctx context.Context, candidate fleet.Status, befor
 	}
 }
 
-// carryOut deletes a NodeClaim whose deletion is in the ledger. before is the ledger without it.
-func (r *Remediator) carryOut(ctx context.Context, candidate fleet.Status, claim *unstructured.Unstructured, before Ledger,
+// carryOut deletes an object whose deletion is in the ledger. before is the ledger without it.
+func (r *Remediator) carryOut(ctx context.Context, candidate fleet.Status, object client.Object, before Ledger,
 	log *slog.Logger) {
-	err := r.delete(ctx, claim)
+	err := r.delete(ctx, object)
+	kind, name := kindOf(object), object.GetName()
 	switch {
-	case r.isRefused(ctx, claim, err):
-		log.Warn("the NodeClaim is not deleted", "nodeclaim", claim.GetName(), "error", err)
+	case r.isRefused(ctx, object, err):
+		log.Warn("it is not deleted", "kind", kind, "name", name, "error", err)
 		r.takeBack(ctx, candidate, before, log)
 	case err != nil:
-		log.Error("it is not known whether the NodeClaim is deleted", "nodeclaim", claim.GetName(), "error", err)
+		log.Error("it is not known whether it is deleted", "kind", kind, "name", name, "error", err)
 	default:
-		log.Info("NodeClaim deleted", "nodeclaim", claim.GetName(), "detail", candidate.Message)
-		message := fmt.Sprintf("NodeClaim %s: %s: %s", claim.GetName(), candidate.Reason, candidate.Message)
-		r.event(candidate.Node, NodeClaimDeleted, message)
+		log.Info("deleted", "kind", kind, "name", name, "detail", candidate.Message)
+		r.event(candidate.Node, kind+"Deleted", fmt.Sprintf("%s %s: %s: %s", kind, name, candidate.Reason, candidate.Message))
 	}
 }

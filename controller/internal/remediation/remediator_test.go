@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -57,7 +58,7 @@ func TestRefusedDeletionDoesNotCount(t *testing.T) {
 	remediator.Client = w.refusing(apierrors.NewForbidden(schema.GroupResource{}, "claim-bad-1", nil))
 	w.run(time.Hour)
 	assert.Empty(t, w.ledger().Deletions)
-	assert.Zero(t, w.leaders[0].events.count(NodeClaimDeleted))
+	assert.Zero(t, w.leaders[0].events.count("NodeClaimDeleted "))
 	remediator.Client = w.client
 	w.run(10 * time.Minute)
 	assert.Equal(t, []string{"bad-1"}, w.deletions)
@@ -502,3 +503,50 @@ func TestEmptiedLedger(t *testing.T) {
 		})
 	}
 }
+
+// newNodeWorld is newBadWorld with a node group instead of a NodePool, whose Nodes may be deleted.
+func newNodeWorld(t *testing.T) *world {
+	w := newWorld(t, good(), &pool{name: "bad", group: true, size: 1, fails: func(n int) bool { return n == 1 }})
+	w.leaders[0].remediator.Settings.DeleteNodes = true
+	return w
+}
+
+// The node is released between the live read and the delete: it serves, and must stay.
+func TestNodeThatIsReleasedBeforeItsDelete(t *testing.T) {
+	w := newNodeWorld(t)
+	asked := 0
+	w.leaders[0].remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.DeleteOption) error {
+			asked++
+			preconditions := new(client.DeleteOptions).ApplyOptions(options).Preconditions
+			require.Equal(t, types.UID("uid-bad-1"), *preconditions.UID)
+			w.verify(w.nodes["bad-1"])
+			return c.Delete(ctx, object, options...)
+		},
+	})
+	w.run(2 * time.Hour)
+	assert.Equal(t, 1, asked)
+	assert.Empty(t, w.deletions)
+	assert.Contains(t, w.nodes, "bad-1")
+	assert.Empty(t, w.ledger().Deletions, "the entry is taken back")
+}
+
+func TestDryRunOfANode(t *testing.T) {
+	w := newNodeWorld(t)
+	w.leaders[0].remediator.DryRun = true
+	w.run(time.Hour)
+	assert.Empty(t, w.deletions)
+	assert.Equal(t, 1, w.leaders[0].events.count(RemediationWithheld+" dry-run: Node bad-1 would be deleted"))
+}
+
+// Without Karpenter the API server does not know NodeClaims.
+func TestNodeInAClusterWithoutKarpenter(t *testing.T) {
+	w := newNodeWorld(t)
+	w.leaders[0].remediator.Client = noNodeClaims{w.client}
+	w.run(time.Hour)
+	assert.Equal(t, []string{"bad-1"}, w.deletions)
+}
+
+type noNodeClaims struct{ client.Client }
+
+func (noNodeClaims) RESTMapper() meta.RESTMapper { return meta.NewDefaultRESTMapper(nil) }

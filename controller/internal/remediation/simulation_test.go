@@ -1,6 +1,7 @@
 package remediation
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -72,6 +73,7 @@ func (e *sentEvents) count(reason string) (n int) {
 // pool is a NodePool that always wants some nodes. Its n-th node, from 1 on, never passes where fails says so.
 type pool struct {
 	name    string
+	group   bool // a managed node group: no NodePool, and no NodeClaims
 	size    int
 	fails   func(n int) bool
 	renew   time.Duration // how often the oldest verified node is replaced, as by an expiry; zero: never
@@ -93,6 +95,7 @@ type world struct {
 	group      controlgroup.State
 	groupFails bool
 	stuck      bool // Karpenter deletes nothing
+	removing   bool // the world itself deletes
 	leaders    []*leader
 }
 
@@ -128,6 +131,12 @@ func newWorld(t *testing.T, pools ...*pool) *world {
 // observe counts what the controllers delete; the world itself never deletes a NodeClaim through the client.
 func (w *world) observe(ctx context.Context, c client.WithWatch, object client.Object, options ...client.DeleteOption) error {
 	err := c.Delete(ctx, object, options...)
+	if node, isNode := object.(*corev1.Node); err == nil && isNode && !w.removing {
+		w.deletions = append(w.deletions, node.Name)
+		require.NoError(w.t, w.client.Delete(w.t.Context(), w.pods[node.Name])) // as the garbage collection of pods does
+		delete(w.nodes, node.Name)
+		delete(w.pods, node.Name)
+	}
 	if err == nil && object.GetObjectKind().GroupVersionKind().Kind == nodeClaimKind {
 		w.deletions = append(w.deletions, strings.TrimPrefix(object.GetName(), "claim-"))
 	}
@@ -162,7 +171,9 @@ func (w *world) add(name string, p *pool) {
 			Labels: map[string]string{}, Annotations: map[string]string{}},
 		Spec: corev1.NodeSpec{ProviderID: "cloud://" + name, Taints: []corev1.Taint{{Key: startup, Value: "true", Effect: corev1.TaintEffectNoSchedule}}},
 	}
-	if p != nil {
+	if p != nil && p.group {
+		node.Labels[nodeGroupLabel] = p.name
+	} else if p != nil {
 		node.Labels[nodePoolLabel] = p.name
 		claim := new(unstructured.Unstructured)
 		claim.SetGroupVersionKind(claimKind())
@@ -212,7 +223,7 @@ func (w *world) karpenter() {
 	for _, p := range w.pools {
 		var mine []*corev1.Node
 		for name, node := range w.nodes {
-			if nodePool(node) == p.name && name != "controller" {
+			if poolOf(node) == p.name && name != "controller" {
 				mine = append(mine, node)
 			}
 		}
@@ -229,7 +240,13 @@ func (w *world) karpenter() {
 	}
 }
 
+const nodeGroupLabel = "eks.amazonaws.com/nodegroup"
+
+func poolOf(node *corev1.Node) string { return cmp.Or(nodePool(node), node.Labels[nodeGroupLabel]) }
+
 func (w *world) remove(node *corev1.Node) {
+	w.removing = true
+	defer func() { w.removing = false }()
 	claim := new(unstructured.Unstructured)
 	claim.SetGroupVersionKind(claimKind())
 	if err := w.client.Get(w.t.Context(), client.ObjectKey{Name: "claim-" + node.Name}, claim); err == nil {
@@ -251,7 +268,7 @@ func (w *world) agents() {
 		}
 		var n int
 		for _, p := range w.pools {
-			if p.name == nodePool(node) {
+			if p.name == poolOf(node) {
 				_, _ = fmt.Sscanf(strings.TrimPrefix(node.Name, p.name+"-"), "%d", &n)
 				if p.fails(n) {
 					w.fail(node)
@@ -292,7 +309,7 @@ func (l *leader) turnWith(ctx context.Context, w *world) {
 	l.seen = plan.Seen
 	l.plan = plan
 	in := Input{Statuses: plan.Statuses, ControlGroup: w.group, ServerNow: l.remediator.ServerTime()}
-	for _, candidate := range testSettings().Decide(in, w.now).Candidates {
+	for _, candidate := range l.remediator.Settings.Decide(in, w.now).Candidates {
 		assert.True(w.t, candidate.ChangesWithTime(), "else no plan would be made again")
 	}
 	l.remediator.Once(ctx, l.remediator.Settings.Settings, l.remediator.act)
@@ -360,7 +377,7 @@ func TestPoolWhoseEveryNodeFails(t *testing.T) {
 	assert.Zero(t, w.ledger().Guards[Cluster].Halted, "the other pools go on")
 	events := w.leaders[0].events
 	assert.Equal(t, 1, events.count(RemediationHalted+" halted in NodePool bad"))
-	assert.Equal(t, len(w.deletions), events.count(NodeClaimDeleted))
+	assert.Equal(t, len(w.deletions), events.count("NodeClaimDeleted "))
 	assert.True(t, w.leaders[0].breakers["halted"])
 	perHour := events.count(RemediationWithheld + " halted: halted in NodePool bad")
 	assert.InDelta(t, 17, perHour, 2, "each rule once an hour")
@@ -525,4 +542,52 @@ func TestStuckDeletionFreesTheSlot(t *testing.T) {
 	w.run(30 * time.Minute)
 	assert.Equal(t, []string{"a-1", "b-1"}, w.deletions)
 	assert.Equal(t, 1, w.leaders[0].events.count(RemediationStuck))
+}
+
+// Nodes of a node group have no NodeClaim: the Node itself is deleted, by the same rules.
+func TestNodesWithoutNodeClaim(t *testing.T) {
+	t.Parallel()
+	mixed := &pool{name: "mixed", group: true, size: 5, fails: func(n int) bool { return n == 2 }}
+	w := newWorld(t, good(), mixed, &pool{name: "bad", group: true, size: 1, fails: always})
+	w.leaders[0].remediator.Settings.DeleteNodes = true
+	w.run(day)
+	assert.Equal(t, 4, w.deletedIn("bad"))
+	assert.Equal(t, 1, w.deletedIn("mixed"))
+	assert.Zero(t, w.deletedIn("good"))
+	assert.NotZero(t, w.ledger().Guards[nodeGroupLabel+"=bad"].Halted)
+	assert.Zero(t, w.ledger().Guards[Cluster].Halted, "the other groups go on")
+	events := w.leaders[0].events
+	assert.Equal(t, 1, events.count("NodeDeleted Node mixed-2: DNSFailed: dns: timeout"))
+	assert.Equal(t, 5, events.count("NodeDeleted "))
+	assert.Zero(t, events.count("NodeClaimDeleted "))
+	assert.Equal(t, 1, events.count(RemediationHalted+" halted in "+nodeGroupLabel+"=bad since"))
+	for _, deletion := range w.ledger().Deletions {
+		assert.Empty(t, deletion.NodeClaim)
+		assert.True(t, deletion.Gone)
+	}
+
+	w.annotate(nodeGroupLabel + "=bad")
+	w.run(10 * time.Minute)
+	assert.Equal(t, 5, w.deletedIn("bad"), "the halt is cleared by the group's name")
+}
+
+func TestNodesWithoutNodeClaimStayByDefault(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, good(), &pool{name: "bad", group: true, size: 1, fails: always})
+	w.run(3 * time.Hour)
+	assert.Empty(t, w.deletions)
+	assert.NotZero(t, w.leaders[0].events.count(RemediationWithheld+" no-nodepool: the node has no label karpenter.sh/nodepool"))
+}
+
+// A Node with a finalizer of somebody is deleted only in name: the message says what to look at.
+func TestNodeThatStays(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, good(), &pool{name: "bad", group: true, size: 1, fails: always})
+	w.leaders[0].remediator.Settings.DeleteNodes = true
+	w.leaders[0].remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+		Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error { return nil },
+	})
+	w.run(75 * time.Minute)
+	assert.Empty(t, w.deletions)
+	assert.Equal(t, 1, w.leaders[0].events.count(RemediationStuck+" node bad-1 was to be replaced 30m0s ago, and is still there: check the finalizers of the Node"))
 }

@@ -145,43 +145,22 @@ func (s Settings) unprovenPeers(candidate *corev1.Node, statuses []fleet.Status)
 // budget allows a tenth of a group's nodes to have the failed taint, or one; and likewise of all nodes: a fault may creep through
 // many small groups.
 func (s Settings) budget(candidate *corev1.Node, statuses []fleet.Status) (breaker.Rule, string) {
-	for _, of := range []group{groupOf(candidate), {}} {
+	for _, of := range []string{fleet.GroupOf(candidate), ""} {
 		nodes, tainted := 0, 0
 		for _, status := range statuses {
-			if of.name != "" && groupOf(status.Node) != of {
+			if of != "" && fleet.GroupOf(status.Node) != of {
 				continue
 			}
 			nodes++
 			// An agent's taint on a new node is about its group alone.
-			if status.Retainted || of.name != "" && fleet.HasTaint(status.Node, s.Fleet.Request.FailedTaintKey) {
+			if status.Retainted || of != "" && fleet.HasTaint(status.Node, s.Fleet.Request.FailedTaintKey) {
 				tainted++
 			}
 		}
 		if allowed := max(1, nodes/10); tainted >= allowed {
 			return Budget, fmt.Sprintf("%d of %d nodes of %s have the taint %s, at most %d may have",
-				tainted, nodes, of, s.Fleet.Request.FailedTaintKey, allowed)
+				tainted, nodes, cmp.Or(of, "the cluster"), s.Fleet.Request.FailedTaintKey, allowed)
 		}
 	}
 	return "", ""
-}
-
-// group is what nodes are provisioned by. Without a name it is the cluster.
-type group struct{ label, name string }
-
-func (g group) String() string {
-	if g.name == "" {
-		return "the cluster"
-	}
-	return g.label + "=" + g.name
-}
-
-// groupOf returns the NodePool or managed node group of a node, else the cluster.
-func groupOf(node *corev1.Node) group {
-	for _, label := range []string{"karpenter.sh/nodepool", "eks.amazonaws.com/nodegroup", "cloud.google.com/gke-nodepool",
-		"kubernetes.azure.com/agentpool"} {
-		if name := node.Labels[label]; name != "" {
-			return group{label, name}
-		}
-	}
-	return group{}
 }

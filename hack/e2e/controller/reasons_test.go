@@ -25,7 +25,7 @@ func TestReasonOfEachNode(t *testing.T) {
 	}
 
 	full := s.bare("full", func(n *corev1.Node) {
-		n.Status.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("10m"), "memory": resource.MustParse("1Gi"), "pods": resource.MustParse("10")}
+		n.Status.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("1m"), "memory": resource.MustParse("1Gi"), "pods": resource.MustParse("10")}
 	})
 	tainted := s.bare("tainted", func(n *corev1.Node) {
 		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "dedicated", Value: "gpu", Effect: corev1.TaintEffectNoExecute})

@@ -23,6 +23,8 @@ type Cluster struct {
 	Release release.Release
 	Nodes   Read[[]corev1.Node]
 	Agents  Read[[]corev1.Pod] // or workers
+	// Used is what the pods on each node request, and how many there are. It is read before the installation only.
+	Used Read[map[string]corev1.ResourceList]
 
 	DNS      Read[Backend] // of config.dnsService
 	Corefile Read[string]

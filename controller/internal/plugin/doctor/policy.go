@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+
+	"github.com/imunhatep/kube-node-ready/internal/config"
 )
 
 // policy: RBAC cannot restrict an account to its own node.
@@ -19,8 +21,11 @@ func policy(c Cluster) (r Result) {
 	if !c.Release.Settings.Workers {
 		wanted[c.Release.Fullname] = "the agent's token may patch any node"
 	}
-	if c.Release.Controller != nil {
+	if own := c.Release.Controller; own != nil {
 		wanted[c.Release.Fullname+"-controller"] = "the controller's token may change anything of a node"
+		if own.DeleteNodes && own.RemediationMode == config.RemediationDelete {
+			wanted[c.Release.Fullname+"-controller-nodes"] = "the controller's token may delete any node"
+		}
 	}
 	const remedy = "helm upgrade with nodeAuthorization.enabled=auto, or kubectl apply -f the release's kube-node-ready-policy.yaml"
 	for _, policy := range c.Policies.Value {

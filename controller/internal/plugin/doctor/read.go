@@ -55,6 +55,9 @@ func (r Reader) Read(ctx context.Context, of release.Release) Cluster {
 	}
 	c.NodePools = r.nodePools(ctx)
 	c.Webhooks = r.webhooks(ctx)
+	if of.NotInstalled {
+		c.Used = read(func() (map[string]corev1.ResourceList, error) { return r.used(ctx) })
+	}
 	c.Policies = list[admissionv1.ValidatingAdmissionPolicy](ctx, r.Client,
 		new(admissionv1.ValidatingAdmissionPolicyList), of.Labels())
 	adding := list[admissionv1.MutatingAdmissionPolicy](ctx, r.Client, new(admissionv1.MutatingAdmissionPolicyList), of.Labels())

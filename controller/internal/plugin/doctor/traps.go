@@ -39,6 +39,7 @@ func Traps() []Trap {
 		{Name: "failed-taint", Find: failedTaint, ofRelease: true},
 		{Name: "webhooks", Find: webhooks},
 		{Name: "policy", Find: policy, ofRelease: true},
+		{Name: "room", Find: room},
 	}
 }
 

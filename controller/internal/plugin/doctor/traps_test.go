@@ -213,6 +213,13 @@ func TestTraps(t *testing.T) {
 
 		"labelled and tainted": {trap: "labelled-and-tainted", text: "the node new has the label node-ready/verified=false", remedy: "kubectl node-ready verify new",
 			change: func(c *Cluster) { c.Nodes.Value[1].Labels[label] = "false"; c.Agents.Value = nil }},
+		"gated and left out at the installation, with rechecks": {trap: "labelled-and-tainted", text: "has the label node-ready/verified=preexisting and the startup taint",
+			remedy: "kubectl node-ready verify late", change: func(c *Cluster) {
+				rechecking(c)
+				node := readyNode("late", taint(startup, corev1.TaintEffectNoSchedule))
+				node.Labels[label] = "preexisting"
+				c.Nodes.Value = append(c.Nodes.Value, node)
+			}},
 		"gated and excluded by the node rules": {trap: "excluded-and-tainted", text: "the node windows has the startup taint, and the node rules", remedy: "kubectl node-ready open windows",
 			change: func(c *Cluster) { addWindows(c) }},
 		"failed and no agent": {trap: "failed-taint", text: "the node old has the taint node-ready/failed", remedy: "kubectl node-ready open old",
@@ -233,6 +240,10 @@ func TestTraps(t *testing.T) {
 			}},
 
 		"no policy":  {trap: "policy", text: "the agent's token may patch any node", change: func(c *Cluster) { c.Policies.Value = nil }},
+		"no policy for deletions": {trap: "policy", text: "there is no ValidatingAdmissionPolicy kube-node-ready-controller-nodes: the controller's token may delete any node",
+			change: func(c *Cluster) {
+				c.Release.Controller = &config.Controller{DeleteNodes: true, RemediationMode: config.RemediationDelete}
+			}},
 		"no binding": {trap: "policy", text: "has no binding", change: func(c *Cluster) { c.Bindings.Value = nil }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -339,7 +350,13 @@ func TestNoTrap(t *testing.T) {
 			c.Deployments.Value = autoscaler()
 			c.Deployments.Value[0].Spec.Template.Spec.Containers = []corev1.Container{{Image: "quay.io/cluster-autoscaler-operator:v1"}, {Command: []string{"", "cluster-autoscaler"}}}
 		}},
-		"the agent is still there":                   {trap: "labelled-and-tainted", change: func(c *Cluster) { c.Nodes.Value[1].Labels[label] = "true" }},
+		"the agent is still there": {trap: "labelled-and-tainted", change: func(c *Cluster) { c.Nodes.Value[1].Labels[label] = "true" }},
+		"a node that was left out at the installation, with rechecks": {trap: "excluded-and-tainted", change: func(c *Cluster) {
+			rechecking(c)
+			node := readyNode("late", taint(startup, corev1.TaintEffectNoSchedule))
+			node.Labels[label] = "preexisting"
+			c.Nodes.Value = append(c.Nodes.Value, node)
+		}},
 		"an excluded node without the startup taint": {trap: "excluded-and-tainted", change: func(c *Cluster) { addWindows(c).Spec.Taints = nil }},
 		"an agent is still on the excluded node": {trap: "excluded-and-tainted", change: func(c *Cluster) {
 			addWindows(c)
@@ -365,7 +382,10 @@ func TestNoTrap(t *testing.T) {
 		}},
 		"a webhook for other objects": {trap: "webhooks", change: func(c *Cluster) { hook(c).Rules[0].Resources = []string{"pods/exec"} }},
 		"a webhook outside":           {trap: "webhooks", change: func(c *Cluster) { hook(c); c.Webhooks.Value[0].Backend.Value.External = true }},
-		"before Kubernetes 1.30":      {trap: "policy", change: func(c *Cluster) { c.Policies = Read[[]admissionv1.ValidatingAdmissionPolicy]{Absent: true} }},
+		"deletions of a dry run": {trap: "policy", change: func(c *Cluster) {
+			c.Release.Controller = &config.Controller{DeleteNodes: true, RemediationMode: config.RemediationDryRun}
+		}},
+		"before Kubernetes 1.30": {trap: "policy", change: func(c *Cluster) { c.Policies = Read[[]admissionv1.ValidatingAdmissionPolicy]{Absent: true} }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var changes []func(*config.Config)
@@ -388,6 +408,15 @@ func addName(c *Cluster, name string) {
 
 func addTaint(c *Cluster, key string) {
 	c.Nodes.Value[1].Spec.Taints = append(c.Nodes.Value[1].Spec.Taints, taint(key, corev1.TaintEffectNoExecute))
+}
+
+// rechecking makes the node rules those of agents that stay.
+func rechecking(c *Cluster) {
+	rule := corev1.NodeSelectorRequirement{Key: label, Operator: corev1.NodeSelectorOpNotIn, Values: []string{"preexisting"}}
+	c.Release.Template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+			{MatchExpressions: []corev1.NodeSelectorRequirement{rule}}}}}}
+	c.Release.Settings.Rules = fleet.NewRules(c.Release.Template, c.Release.Settings.Request)
 }
 
 // addWindows adds a node with the startup taint that the node rules exclude.
@@ -415,7 +444,7 @@ func TestUnchecked(t *testing.T) {
 	c.Deployments.Err, c.Webhooks.Err, c.Policies.Err = no, no, no
 	c.Corefile.Value = ""
 	var out strings.Builder
-	assert.Zero(t, Report(&out, *c, []string{"policy", "settings", "no-release"}))
+	assert.Zero(t, Report(&out, *c, []string{"policy", "settings", "no-release", "room"}))
 	assert.Equal(t, len(Traps()), strings.Count(out.String(), "SKIP"), out.String())
 	for line := range strings.Lines(out.String()) {
 		assert.True(t, strings.Contains(line, "forbidden to you") || strings.Contains(line, "--skip"), line)

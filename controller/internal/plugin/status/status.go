@@ -70,12 +70,15 @@ func Of(in Input, now time.Time) Fleet {
 		}
 	}
 	for _, status := range plan.Statuses {
-		if !in.Settings.IsStranded(status.Node) {
+		if !in.Settings.IsStranded(status.Node) && !in.Settings.IsExcluded(status.Node) {
 			add(in.row(status, last[status.Node.Name]))
 		}
 	}
 	for _, node := range in.Nodes {
-		if in.Settings.IsStranded(&node) {
+		switch {
+		case in.Settings.IsExcluded(&node):
+			add(Row{Node: node.Name, State: Excluded})
+		case in.Settings.IsStranded(&node):
 			add(Row{Node: node.Name, Since: node.CreationTimestamp.Time, State: fleet.Unverified,
 				Reason: "the node rules exclude it: no agent comes", Next: "kubectl node-ready open " + node.Name})
 		}
@@ -84,27 +87,18 @@ func Of(in Input, now time.Time) Fleet {
 	return found
 }
 
-// staysAsItIs returns the state of a node that nobody is to verify, and that has no taint of ours: there is nothing to do about
-// it. It is "" for the others.
-func (in Input) staysAsItIs(node *corev1.Node) fleet.State {
-	request := in.Settings.Request
-	value, labelled := node.Labels[request.Label]
-	switch {
-	case slices.ContainsFunc(fleet.Taints(node), request.Removes):
-		return ""
-	case labelled && value != request.LabelValue:
-		return Excluded
-	case !labelled && in.Settings.Workers && !in.Settings.IsGated(node):
-		return NotGated
-	}
-	return ""
+// staysAsItIs reports whether controller mode leaves a node alone that has no taint of ours: it never had the startup taint.
+func (in Input) staysAsItIs(node *corev1.Node) bool {
+	_, labelled := node.Labels[in.Settings.Request.Label]
+	return !labelled && in.Settings.Workers && !in.Settings.IsGated(node) &&
+		!slices.ContainsFunc(fleet.Taints(node), in.Settings.Request.Removes)
 }
 
 // row says what the objects tell about a node. What was written about it counts more than what its pod looks like.
 func (in Input) row(status fleet.Status, said lastEvent) Row {
 	node := status.Node
-	if state := in.staysAsItIs(node); state != "" {
-		return Row{Node: node.Name, State: state}
+	if in.staysAsItIs(node) {
+		return Row{Node: node.Name, State: NotGated}
 	}
 	if said.at.Before(node.CreationTimestamp.Time) {
 		said = lastEvent{} // about an earlier node of that name

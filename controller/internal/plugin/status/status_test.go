@@ -225,6 +225,29 @@ func TestCountedOnly(t *testing.T) {
 	assert.NotContains(t, rows[0].Next, " logs ")
 }
 
+// With rechecks, too, and although its agent has left something on the node.
+func TestPreexistingNodesAreExcluded(t *testing.T) {
+	c := newCluster(t)
+	rule := corev1.NodeSelectorRequirement{Key: label, Operator: corev1.NodeSelectorOpNotIn, Values: []string{"preexisting"}}
+	template := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+			{MatchExpressions: []corev1.NodeSelectorRequirement{rule}}}}}}}}
+	c.Settings.Rules = fleet.NewRules(template, c.Settings.Request)
+	c.Settings.Rechecks = fleet.Rechecks{Interval: time.Minute, FailureThreshold: 3, RecoveryThreshold: 3}
+	for _, name := range []string{"plain", "failed"} {
+		node := c.node(name)
+		node.Labels[label], node.Spec.Taints = "preexisting", nil
+	}
+	c.isFalse(&c.Nodes[1], "Silent", "pod kube-system/agent runs and is not ready")
+	found := Of(c.Input, now)
+	assert.Empty(t, found.Rows)
+	assert.Equal(t, "2 nodes: 0 verified, 2 excluded", found.Summary())
+	c.Nodes[0].Spec.Taints = []corev1.Taint{{Key: startup, Effect: corev1.TaintEffectNoSchedule}}
+	rows := Of(c.Input, now).Rows
+	require.Len(t, rows, 1, "nobody removes the taint")
+	assert.Equal(t, "kubectl node-ready verify plain", rows[0].Next)
+}
+
 func TestPrint(t *testing.T) {
 	c := newCluster(t)
 	release(c.node("good"))

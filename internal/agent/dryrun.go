@@ -39,7 +39,9 @@ func DryRun(ctx context.Context, cfg config.Config, e kube.Environment, version 
 	}
 	cfg.MaxRetries = 0
 	runner := checklist.Runner(cfg, printer{printf})
-	results, err := runner.Round(ctx, checklist.New(cfg, e)(checks.API{Get: get}, checklist.Options{}))
+	read := func(context.Context) (*nodepatch.Node, error) { return node, nil }
+	list := checklist.New(cfg, e)(checks.API{Get: get}, checklist.Options{})
+	results, err := runner.Round(ctx, checklist.Requirements{List: cfg.Require, Client: e.Client, Node: read}.And(list))
 	if err != nil {
 		printf("interrupted")
 		return false

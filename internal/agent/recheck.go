@@ -16,6 +16,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/internal/recheck"
+	"github.com/imunhatep/kube-node-ready/internal/requirement"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -32,17 +33,23 @@ type rechecks struct {
 	readAt time.Time       // zero: before the release
 	round  checklist.Options
 	peers  peerSample
+	met    map[string]bool      // the requirements that the node has met since its release
 	logged map[string]time.Time // the warnings that are not repeated, and until when
 }
 
 // newRecheck continues a verification.
 func newRecheck(d *deps, v *verification, how outcome) *rechecks {
-	r := &rechecks{deps: d, node: v.seen.node, peers: peerSample{deps: d}, logged: make(map[string]time.Time)}
+	r := &rechecks{deps: d, node: v.seen.node, peers: peerSample{deps: d}, logged: make(map[string]time.Time),
+		met: make(map[string]bool)}
 	settings := recheck.Settings{Interval: d.cfg.RecheckInterval, FailureThreshold: d.cfg.FailureThreshold,
 		RecoveryThreshold: d.cfg.RecoveryThreshold, Random: rand.Float64}
 	shown := v.report.marker.reason == verdict.Verified
 	r.state = recheck.New(settings, r.facts(), how == released, shown, time.Now())
 	r.metrics.SetRecheckStatus(r.state.Status != recheck.False)
+	for _, required := range d.cfg.Require { // an agent that ran before has lost what it says
+		shown := r.facts().Shown
+		r.met[required.String()] = how != released && shown.Status == recheck.False && strings.Contains(shown.Reason, verdict.NodeFailed)
+	}
 	return r
 }
 
@@ -83,6 +90,13 @@ func (r *rechecks) makeRound(ctx context.Context) {
 		zone := func() string { return r.node.Labels["topology.kubernetes.io/zone"] }
 		list = append(list, r.peers.check(r.round.PeersMustAnswer, zone))
 	}
+	list = checklist.Requirements{List: r.cfg.Require, Client: r.client, Counts: r.countsLoss,
+		Node: func(context.Context) (*nodepatch.Node, error) {
+			if r.readAt.Before(began) {
+				return nil, nil //nolint:nilnil // the api check has failed, and says why
+			}
+			return r.node, nil
+		}}.And(list)
 	runner := checklist.Runner(r.cfg, r)
 	runner.MaxRetries = 0
 	results, err := runner.Round(ctx, list)
@@ -103,6 +117,15 @@ func (r *rechecks) makeRound(ctx context.Context) {
 		return
 	}
 	r.report(before, r.judge(results))
+}
+
+// countsLoss reports whether it counts that a requirement is not met: the node must have met it since its release. A CSI driver counts
+// only before that.
+func (r *rechecks) countsLoss(one requirement.Judgement) bool {
+	if one.Unmet == "" {
+		r.met[one.String()] = true
+	}
+	return r.met[one.String()] && one.Kind != requirement.CSIDriver
 }
 
 // report says what a round has changed; err is how it failed, or nil.

@@ -69,9 +69,15 @@ func (v *verification) verify(ctx context.Context) outcome {
 			v.seen.replaced, v.proof = false, nil
 			v.report.restart()
 		case !errors.Is(err, errRestart):
-			pause := pauses.NextBackOff()
+			pause, isNodes := requirementsWait, failsOnly(err, checks.NodeName)
+			if !isNodes {
+				pause = pauses.NextBackOff()
+			}
 			v.report.Failed(ctx, v.seen.node, err, pause)
 			_ = v.report.During(ctx, marking, func(ctx context.Context) error {
+				if isNodes {
+					return v.waitForRequirements(ctx, pause)
+				}
 				sleep(ctx, pause)
 				return nil
 			})
@@ -135,7 +141,8 @@ func (v *verification) round(ctx context.Context) error {
 
 func (v *verification) runChecks(ctx context.Context) error {
 	runner := checklist.Runner(v.cfg, v)
-	results, err := runner.Round(ctx, v.checks(checks.API{Get: v.readNode}, checklist.Options{}))
+	list := v.checks(checks.API{Get: v.readNode}, checklist.Options{})
+	results, err := runner.Round(ctx, checklist.Requirements{List: v.cfg.Require, Client: v.client, Node: v.recentNode}.And(list))
 	if err != nil {
 		return err
 	}

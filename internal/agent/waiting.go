@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/imunhatep/kube-node-ready/internal/checklist"
+	"github.com/imunhatep/kube-node-ready/internal/requirement"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -68,6 +71,31 @@ func (v *verification) waitForStartupTaint(ctx context.Context) error {
 		v.log.Debug("the wait for the startup taint is over: restarting the checks, whose results are old")
 	}
 	return errRestart
+}
+
+// requirementsWait is how long requirements are waited for until all checks run again, and the failure is due for another Event.
+const requirementsWait = repeatAfter
+
+// waitForRequirements waits until the node meets what REQUIRE demands: no other check can make it do so.
+func (v *verification) waitForRequirements(ctx context.Context, limit time.Duration) error {
+	return v.wait(ctx, time.Now().Add(limit), func(node *nodepatch.Node) bool {
+		ctx, cancel := context.WithTimeout(ctx, v.cfg.CheckTimeout)
+		defer cancel()
+		judged, err := checklist.Judge(ctx, v.client, v.cfg.Require, node)
+		return err == nil && !slices.ContainsFunc(judged, func(one requirement.Judgement) bool { return one.Unmet != "" })
+	})
+}
+
+// recentNode returns the Node for the check node. It reads the Node again if the checks before took long.
+func (v *verification) recentNode(ctx context.Context) (*nodepatch.Node, error) {
+	if time.Since(v.seen.at) <= v.cfg.CheckTimeout {
+		return v.seen.node, nil
+	}
+	node, err := v.api.Get(ctx)
+	if err == nil {
+		v.seen.keep(node, time.Now())
+	}
+	return node, err
 }
 
 // wait reads the node until it is done, or until the deadline (zero: no limit).

@@ -86,6 +86,9 @@ func LongestRound(cfg config.Config) time.Duration {
 // Names returns the names of the checks that cfg asks for.
 func Names(cfg config.Config) []string {
 	names := checks.Names()
+	if len(cfg.Require) > 0 {
+		names = append(names, checks.NodeName)
+	}
 	if cfg.EnableConnectivityMatrix {
 		names = append(names, checks.PeersName)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/imunhatep/kube-node-ready/internal/requirement"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -26,6 +27,7 @@ type Config struct {
 
 	DNSTestDomains, NetworkTargets []string
 	DNSService                     string
+	Require                        requirement.List
 
 	TaintKey, TaintValue, TaintEffect string
 	VerifiedLabel, VerifiedLabelValue string
@@ -142,6 +144,11 @@ func (c *Config) gateSettings() []*setting {
 			"https://host/path must answer with a status below 400", "", list(&c.NetworkTargets, 0, target)},
 		{"dns-service", "ns/name", "service whose endpoints must answer; empty skips the service check (managed DNS without pods)",
 			"kube-system/kube-dns", text(&c.DNSService, optional(namespacedName))},
+		{"require", "list", "JSON list of what the Node itself must show: condition, allocatable, csiDriver, label, daemonSet; empty: nothing",
+			"", func(s string) (err error) {
+				c.Require, err = requirement.Parse(s)
+				return err
+			}},
 
 		{"taint-key", "key", "key of the startup taint, which the release removes", "node-ready/unverified", text(&c.TaintKey, ownKey)},
 		{"taint-value", "value", "value of the startup taint where the chart's policy adds it; the agent only validates it", "true",
@@ -327,6 +334,11 @@ func (c *Config) validate(lookupEnv func(string) (string, bool), parsed bool) (p
 	}
 	if c.EnableConnectivityMatrix && (!c.EnableMetrics || c.PeersService == "") {
 		refuse("--enable-connectivity-matrix needs --enable-metrics and --peers-service: the agents reach one another at /healthz")
+	}
+	for _, e := range c.Require {
+		if e.Name == c.ConditionType || e.Name == c.VerifiedLabel {
+			refuse("--require %q must not be what the release itself writes: the node would never be released", e)
+		}
 	}
 	if c.CheckTimeout > c.InitialTimeout {
 		refuse("--check-timeout %s must not be longer than --initial-timeout %s", c.CheckTimeout, c.InitialTimeout)

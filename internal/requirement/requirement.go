@@ -1,0 +1,172 @@
+// Package requirement holds what the Node itself must show before it is released (REQUIRE). It has no side effects: the agent, the
+// controller and the plugin read the objects.
+package requirement
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// The kinds of requirements.
+const (
+	Condition   = "condition"
+	Allocatable = "allocatable"
+	CSIDriver   = "csiDriver"
+	Label       = "label"
+	DaemonSet   = "daemonSet"
+)
+
+// CSIDrivers is the annotation in which kubelet names the CSI drivers that have registered with it.
+const CSIDrivers = "csi.volume.kubernetes.io/nodeid"
+
+// Entry is one requirement.
+type Entry struct {
+	Kind, Name string
+	Value      string            // of a condition its status, of a resource the least quantity, "": more than 0
+	On         map[string]string // labels of the nodes that it is for; none: all
+	text       string
+}
+
+// String returns the requirement on one line. No two of a List have the same.
+func (e Entry) String() string { return e.text }
+
+// List is a list of requirements.
+type List []Entry
+
+// form returns what the text of an entry matches. The chart's schema has the same patterns.
+func form() *regexp.Regexp {
+	const (
+		label    = `[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?`
+		dns      = label + `(\.` + label + `)*`
+		name     = `[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?`
+		key      = `(` + dns + `/)?` + name
+		own      = `cpu|memory|pods|ephemeral-storage|hugepages-[1-9][0-9]*[KMG]i|attachable-volumes-` + label
+		quantity = `[1-9][0-9]*(m|[kMGTPE]|[KMGTPE]i)?`
+	)
+	return regexp.MustCompile(`^(condition ` + key + `=(True|False|Unknown)|allocatable (` + own + `|` + dns + `/` + name + `)(>=` +
+		quantity + `)?|csiDriver ` + name + `|label ` + key + `|daemonSet ` + label + `/` + dns + `)( on ` + key + `=(` + name + `)?)*$`)
+}
+
+// Parse reads a JSON list of objects: each has one kind with its text, and may have "on" with labels. The error names every mistake.
+func Parse(text string) (list List, err error) {
+	var objects []map[string]any
+	if json.Unmarshal([]byte(cmp.Or(text, "[]")), &objects) != nil {
+		return nil, errors.New(`must be a JSON list, such as [{"condition":"NetworkUnavailable=False"}]`)
+	}
+	form := form()
+	for _, object := range objects {
+		e := Entry{On: make(map[string]string)}
+		on, isMap := object["on"].(map[string]any)
+		if isMap {
+			delete(object, "on")
+		}
+		for _, kind := range slices.Sorted(maps.Keys(object)) { // one, or the text has no form
+			text := fmt.Sprint(object[kind])
+			e.Kind, e.text = kind, e.text+kind+" "+text
+			e.Name, e.Value, _ = strings.Cut(strings.Replace(text, ">=", "=", 1), "=")
+		}
+		for _, label := range slices.Sorted(maps.Keys(on)) {
+			e.On[label] = fmt.Sprint(on[label])
+			e.text += " on " + label + "=" + e.On[label]
+		}
+		switch {
+		case !form.MatchString(e.text):
+			err = errors.Join(err, fmt.Errorf("%q must be one of condition: TYPE=True (or False, Unknown); allocatable: RESOURCE or "+
+				"RESOURCE>=QUANTITY; csiDriver: NAME; label: KEY; daemonSet: NAMESPACE/NAME; each may have on: {LABEL: VALUE}", e))
+		case slices.ContainsFunc(list, func(other Entry) bool { return other.text == e.text }):
+			err = errors.Join(err, fmt.Errorf("%q is there twice", e))
+		}
+		list = append(list, e)
+	}
+	return list, err
+}
+
+// Namespaces returns the namespaces whose pods Judge needs.
+func (l List) Namespaces(node *nodepatch.Node) (names []string) {
+	for _, e := range l {
+		namespace, _, _ := strings.Cut(e.Name, "/")
+		if e.Kind == DaemonSet && e.isFor(node) && !slices.Contains(names, namespace) {
+			names = append(names, namespace)
+		}
+	}
+	return names
+}
+
+// Pod holds the fields of a Pod (core/v1) that tell whether its DaemonSet is ready on a node.
+type Pod struct {
+	metav1.ObjectMeta `json:"metadata"`
+	Status            struct {
+		Conditions []nodepatch.Condition `json:"conditions"`
+	} `json:"status"`
+}
+
+// Judgement is what became of a requirement.
+type Judgement struct {
+	Entry
+	Unmet string // why, "": it is met
+}
+
+// Judge judges the requirements that are for node. pods are those on the node, of the Namespaces.
+func (l List) Judge(node *nodepatch.Node, pods []Pod) (judged []Judgement) {
+	for _, e := range l {
+		if met, why := e.isMet(node, pods); e.isFor(node) && met {
+			judged = append(judged, Judgement{Entry: e})
+		} else if e.isFor(node) {
+			judged = append(judged, Judgement{e, why})
+		}
+	}
+	return judged
+}
+
+func (e Entry) isFor(node *nodepatch.Node) bool {
+	for key, value := range e.On {
+		if has, found := node.Labels[key]; !found || has != value {
+			return false
+		}
+	}
+	return true
+}
+
+// isMet reports whether node meets the requirement; why says why not.
+func (e Entry) isMet(node *nodepatch.Node, pods []Pod) (met bool, why string) {
+	why = "the node has none"
+	switch e.Kind {
+	case Condition:
+		for _, condition := range node.Status.Conditions {
+			if condition.Type == e.Name {
+				met, why = condition.Status == e.Value, "it is "+condition.Status+" ("+condition.Reason+")"
+			}
+		}
+	case Allocatable:
+		least, _ := resource.ParseQuantity(cmp.Or(e.Value, "0")) // Parse has seen it
+		if has, err := resource.ParseQuantity(node.Status.Allocatable[e.Name]); err == nil {
+			met, why = has.Sign() > 0 && has.Cmp(least) >= 0, "the node has "+has.String()
+		}
+	case CSIDriver:
+		var drivers map[string]any
+		_ = json.Unmarshal([]byte(node.Annotations[CSIDrivers]), &drivers) // none where kubelet has not written it
+		_, met = drivers[e.Name]
+	case Label:
+		_, met = node.Labels[e.Name]
+	default:
+		for _, pod := range pods {
+			isOwner := func(o metav1.OwnerReference) bool { return o.Kind == "DaemonSet" && pod.Namespace+"/"+o.Name == e.Name }
+			isReady := func(c nodepatch.Condition) bool { return c.Type == "Ready" && c.Status == "True" }
+			if !met && pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.OwnerReferences, isOwner) {
+				met, why = slices.ContainsFunc(pod.Status.Conditions, isReady), "its pod "+pod.Name+" is not ready"
+			}
+		}
+	}
+	return met, why
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -47,6 +48,7 @@ type cluster struct {
 	limiter *rate.Limiter
 	refuse  map[string]bool // patches of these nodes
 	keeps   bool            // a webhook puts the label back
+	logged  strings.Builder
 }
 
 func newCluster(t *testing.T, nodes ...*corev1.Node) *cluster {
@@ -55,7 +57,7 @@ func newCluster(t *testing.T, nodes ...*corev1.Node) *cluster {
 		builder.WithObjects(node)
 	}
 	c := &cluster{t: t, limiter: report.NewLimit(), api: builder.Build(), refuse: make(map[string]bool)}
-	c.rebooted = rebooted{limit: c.limiter, log: slog.New(slog.DiscardHandler),
+	c.rebooted = rebooted{limit: c.limiter, log: slog.New(slog.NewTextHandler(&c.logged, nil)),
 		settings: fleet.Settings{Rules: fleet.NewRules(new(corev1.PodTemplateSpec), request), Request: request},
 		node:     func(name string) nodepatch.NodeAPI { return refusing{fakenode.API{Client: c.api, Name: name}, c} }}
 	return c
@@ -169,6 +171,7 @@ func TestLabelThatIsPutBack(t *testing.T) {
 	_, err := c.act(c.plan())
 	require.Error(t, err)
 	assert.Equal(t, 1, c.labelled())
+	assert.Empty(t, c.logged.String(), "the label is still there")
 }
 
 // A whole fleet reboots at once: the limit bounds what is removed. A node whose patch is refused holds no other node.

@@ -61,7 +61,7 @@ func (c *Controller) settings() []*setting {
 		{"health-port", "port", "port of /healthz and /readyz", "8081", number(&c.HealthPort, 1, 65535)},
 		{"verify-after-reboot", "bool", "remove the label of verified nodes that were started again, so that they are verified " +
 			"again; does nothing with --recheck-interval", "false", boolean(&c.VerifyAfterReboot)},
-		{"max-concurrent-workers", "number", "workers at a time, in controller mode", "50", number(&c.MaxConcurrentWorkers, 2, 1000)},
+		{"max-concurrent-workers", "number", "first attempts at a time, and as many retries, in controller mode", "50", number(&c.MaxConcurrentWorkers, 2, 1000)},
 		{"remediation-mode", "mode", "replace nodes that are never verified: off, dry-run (only report) or delete (their NodeClaim)",
 			RemediationOff, text(&c.RemediationMode, oneOf(RemediationOff, RemediationDryRun, RemediationDelete))},
 		{"delete-after", "duration", "age of a node from which it may be replaced", "30m",

@@ -40,7 +40,7 @@ func SlimPod(object any) (any, error) {
 	if !ok {
 		return object, nil
 	}
-	meta := slimMeta(pod.ObjectMeta, AttemptAnnotation, NodeUIDAnnotation, BootIDAnnotation, TemplateAnnotation)
+	meta := slimMeta(pod.ObjectMeta, AttemptAnnotation, FirstAnnotation, NodeUIDAnnotation, BootIDAnnotation, TemplateAnnotation)
 	slim := &corev1.Pod{ObjectMeta: meta, Status: corev1.PodStatus{
 		Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, Reason: pod.Status.Reason, Message: pod.Status.Message,
 		Conditions: pod.Status.Conditions, ContainerStatuses: pod.Status.ContainerStatuses, StartTime: pod.Status.StartTime,

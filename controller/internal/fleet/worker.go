@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -15,14 +16,13 @@ import (
 // Annotations of a worker's pod: what it was created for.
 const (
 	AttemptAnnotation = "node-ready/attempt" // a number, from 1
+	// FirstAnnotation is when the first worker of a node that fails was created, by the API server's clock. A retry has it.
+	FirstAnnotation   = "node-ready/first-attempt"
 	NodeUIDAnnotation = "node-ready/node-uid"
 	BootIDAnnotation  = "node-ready/boot-id"
 	// TemplateAnnotation is the hash of the template that it was made from.
 	TemplateAnnotation = "node-ready/template"
 )
-
-// LastAttempt is the attempt whose failure is reported although INITIAL_TIMEOUT has not passed: the first one and five retries.
-const LastAttempt = 6
 
 // Outcome is how the round of a worker went.
 type Outcome int
@@ -78,6 +78,20 @@ func Attempt(pod *corev1.Pod) int {
 	return max(1, n)
 }
 
+// First returns when the first worker was created whose node fails since: this one, if the annotation does not say it.
+func First(pod *corev1.Pod) string {
+	return cmp.Or(pod.Annotations[FirstAnnotation], pod.CreationTimestamp.UTC().Format(time.RFC3339))
+}
+
+// FailingFor returns how long the node had failed when the worker was created: a new leader finds the same.
+func FailingFor(pod *corev1.Pod) time.Duration {
+	first, err := time.Parse(time.RFC3339, First(pod))
+	if err != nil {
+		return 0
+	}
+	return pod.CreationTimestamp.Sub(first)
+}
+
 // HasEnded reports whether a pod's containers have ended.
 func HasEnded(pod *corev1.Pod) bool {
 	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
@@ -116,7 +130,7 @@ func (s Settings) decideByWorker(status *Status, m *memory, now time.Time) bool 
 		status.Failing = verdict.Reason(said.Failed)
 		first, _, _ := strings.Cut(status.Failing, ",")
 		status.Reason, status.Message = Reason(first), said.Message
-		overdue = overdue || Attempt(status.Pod) >= LastAttempt
+		overdue = overdue || FailingFor(status.Pod) >= s.FailedAfter
 	case isFalse && !firstReason(condition).IsOwn() && m.container == "" && now.Sub(m.notRunning) < s.NotStartedAfter:
 		status.failAs(condition) // the failure goes on while the next attempt starts
 		return true

@@ -148,15 +148,19 @@ func TestVerifiedByAWorker(t *testing.T) {
 	assert.Empty(t, s.decide().Conditions)
 }
 
-func TestLastAttempt(t *testing.T) {
+// A leader that has seen nothing calls a node failed as soon as the one before it: the retry says since when it fails.
+func TestFailsForLong(t *testing.T) {
 	s := newWorkerStory(t)
 	s.settings.FailedAfter = time.Hour
 	s.node("n")
-	s.worker(LastAttempt-1, ended(1, apiFails))
-	s.decide()
+	failing := func(attempt int, d time.Duration) {
+		pod := s.worker(attempt, ended(1, apiFails))
+		pod.Annotations[FirstAnnotation] = pod.CreationTimestamp.Add(-d).UTC().Format(time.RFC3339)
+		s.decide()
+	}
+	failing(9, time.Hour-time.Second)
 	assert.Equal(t, InProgress, s.only().State)
-	s.worker(LastAttempt, ended(1, apiFails))
-	s.decide()
+	failing(10, time.Hour)
 	assert.Equal(t, Failed, s.only().State)
 }
 

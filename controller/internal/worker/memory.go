@@ -22,7 +22,7 @@ type memory struct {
 	releasedAt, taintRemovedAt time.Time
 	interrupted                int       // how many workers in a row
 	serverNow                  time.Time // by the API server's clock, zero if that is not known
-	healed                     time.Time // when a retry of any node has passed
+	healed                     time.Time // when a third attempt of any node, or a later one, has passed
 }
 
 // workerState is what this process remembers of a worker.

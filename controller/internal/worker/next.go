@@ -14,8 +14,10 @@ import (
 const (
 	// countsFor is how long a verdict counts.
 	countsFor = 2 * time.Minute
-	// firstRetry is the wait after the first failed attempt; each one after it is twice as long, up to longestRetry, and at
-	// most 30 s after a retry of any node has passed.
+	// betweenRounds is the time from the start of a worker that fails to its successor, at least.
+	betweenRounds = 3 * time.Second
+	// firstRetry is the wait after a failed round once INITIAL_TIMEOUT has passed, and always after a crash. Then it is as long as the node
+	// has failed since, up to longestRetry, and at most 30 s after a third attempt of any node, or a later one, has passed.
 	firstRetry   = 30 * time.Second
 	longestRetry = 8 * time.Minute
 	// afterInterruption is the wait after a worker that kubelet has refused or evicted: that says nothing about the node's network.
@@ -33,6 +35,7 @@ type step struct {
 	release     *corev1.Pod // the worker whose verdict releases the node
 	removeTaint bool        // the node is verified, and the startup taint was added again
 	create      int         // the attempt that a new worker makes, 0: none
+	first       string      // when the first one was created, for the annotation of a retry
 	delete      []*corev1.Pod
 	wait        time.Duration // decide again after this time; 0: when something changes
 }
@@ -86,52 +89,46 @@ func (s Settings) next(node *corev1.Node, workers []*corev1.Pod, m memory, now t
 // nextAfter decides what follows on the newest worker of a node that is to be verified. The worker itself stays until another one
 // has come, or the node is verified: its log is what is left of a failure.
 func (s Settings) nextAfter(pod *corev1.Pod, m memory, now time.Time) step {
-	worker, attempt := m.workers[pod.Name], fleet.Attempt(pod)
-	createAfter := func(pause time.Duration, attempt int) step {
+	worker := m.workers[pod.Name]
+	again := step{create: fleet.Attempt(pod), first: pod.Annotations[fleet.FirstAnnotation]}
+	next := step{create: again.create + 1, first: fleet.First(pod)}
+	createAfter := func(pause time.Duration, decided step) step {
 		if wait := worker.ended.Add(pause).Sub(now); wait > 0 {
 			return step{wait: wait}
 		}
-		return step{create: attempt}
+		return decided
 	}
+	failing := fleet.FailingFor(pod)
 	switch worker.outcome(pod) {
+	case fleet.Waiting, fleet.Running:
+		return step{}
+	case fleet.Interrupted:
+		return createAfter(min(afterInterruption<<max(0, min(m.interrupted-1, 5)), longestInterruption), again)
+	case fleet.FailedRound: // else it says nothing about the network, which may work soon
+		failing -= s.Fleet.FailedAfter
 	case fleet.Passed:
 		switch {
 		case !worker.isPassTimeKnown(pod, m.serverNow, s.Round):
-			return step{create: attempt}
+			return again
 		case now.Sub(worker.ended) < countsFor:
 			return step{release: pod}
-		}
-		return createAfter(pauseAfter(attempt), attempt+1) // the release has failed all the time
-	case fleet.FailedRound, fleet.Crashed:
-		pause := pauseAfter(attempt)
-		if pause == longestRetry { // not together with those that failed together: the first that passes wakes the others
-			pause -= longestRetry / 4 * 3 / 256 * time.Duration(crc32.ChecksumIEEE([]byte(pod.Name))%256)
-		}
-		if m.healed.After(worker.first) {
-			pause = firstRetry
-		}
-		return createAfter(pause, attempt+1)
-	case fleet.Interrupted:
-		return createAfter(double(afterInterruption, m.interrupted-1, longestInterruption), attempt)
-	default:
-		return step{}
+		} // else the release has failed all the time
 	}
+	pause := min(max(failing, firstRetry), longestRetry)
+	switch {
+	case failing < 0:
+		pause = betweenRounds - worker.ended.Sub(worker.first)
+	case m.healed.After(worker.first):
+		pause = firstRetry
+	case pause == longestRetry: // not together with those that failed together: the first that passes wakes the others
+		pause -= longestRetry / 4 * 3 / 256 * time.Duration(crc32.ChecksumIEEE([]byte(pod.Name))%256)
+	}
+	return createAfter(pause, next)
 }
 
 // isOutdated reports whether a worker waits that was made from an earlier template: what it waits for may have been corrected.
 func (s Settings) isOutdated(pod *corev1.Pod, worker workerState) bool {
 	return worker.outcome(pod) == fleet.Waiting && pod.Annotations[fleet.TemplateAnnotation] != s.templateHash()
-}
-
-// pauseAfter returns how long to wait after a failed attempt.
-func pauseAfter(attempt int) time.Duration { return double(firstRetry, attempt-1, longestRetry) }
-
-// double doubles a pause some times, up to a limit.
-func double(pause time.Duration, times int, limit time.Duration) time.Duration {
-	for ; times > 0 && pause < limit; times-- {
-		pause *= 2
-	}
-	return min(pause, limit)
 }
 
 // isAbout reports whether a worker was created for this node as it runs now: neither for another one of its name nor before it

@@ -91,6 +91,14 @@ func createdAt(t time.Time) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.CreationTimestamp = metav1.NewTime(t) }
 }
 
+// failingFor is how long the node had failed when the worker was created.
+func failingFor(d time.Duration) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.CreationTimestamp = metav1.NewTime(time.Unix(1e9, 0))
+		pod.Annotations[fleet.FirstAnnotation] = pod.CreationTimestamp.Add(-d).UTC().Format(time.RFC3339)
+	}
+}
+
 func annotate(key, value string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Annotations[key] = value }
 }
@@ -139,7 +147,8 @@ func TestNext(t *testing.T) {
 	}
 	type states = map[string]workerState
 	for name, test := range map[string]struct {
-		old     bool // the workers are an hour old, by the API server's clock
+		old     bool          // the workers are an hour old, by the API server's clock
+		timeout time.Duration // INITIAL_TIMEOUT
 		node    []func(*corev1.Node)
 		workers []*corev1.Pod
 		seen    states
@@ -189,13 +198,20 @@ func TestNext(t *testing.T) {
 		"runs with an earlier template":              {workers: []*corev1.Pod{newWorker("a", 1, running, annotate(fleet.TemplateAnnotation, "old"))}, want: "nothing"},
 		"waits with an earlier template, and a slot": {workers: []*corev1.Pod{newWorker("a", 1, annotate(fleet.TemplateAnnotation, "old"), createdAt(ago(time.Minute))), newWorker("b", 1, createdAt(now))}, want: "delete a"},
 
-		"failed":                       {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, want: "wait 30s"},
-		"failed 10s ago":               {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: states{"a": {first: ago(time.Minute), ended: ago(10 * time.Second)}}, want: "wait 20s"},
-		"failed 30s ago":               {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: states{"a": {first: ago(time.Minute), ended: ago(30 * time.Second)}}, want: "create 2"},
-		"failed twice":                 {workers: []*corev1.Pod{newWorker("a", 2, ended(1, failing))}, want: "wait 1m0s"},
-		"failed five times":            {workers: []*corev1.Pod{newWorker("a", 5, ended(1, failing))}, want: "wait 6m25.78125s"},
-		"failed a hundred times":       {workers: []*corev1.Pod{newWorker("a", 100, ended(1, failing))}, want: "wait 6m25.78125s"},
-		"crashed":                      {workers: []*corev1.Pod{newWorker("a", 3, ended(2, "usage"))}, want: "wait 2m0s"},
+		"failed":                   {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, want: "wait 30s"},
+		"failed 10s ago":           {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: states{"a": {first: ago(time.Minute), ended: ago(10 * time.Second)}}, want: "wait 20s"},
+		"failed 30s ago":           {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: states{"a": {first: ago(time.Minute), ended: ago(30 * time.Second)}}, want: "create 2"},
+		"failed for two minutes":   {workers: []*corev1.Pod{newWorker("a", 2, ended(1, failing), failingFor(2*time.Minute))}, want: "wait 2m0s"},
+		"failed for eight minutes": {workers: []*corev1.Pod{newWorker("a", 5, ended(1, failing), failingFor(8*time.Minute))}, want: "wait 6m25.78125s"},
+		"failed for a day":         {workers: []*corev1.Pod{newWorker("a", 100, ended(1, failing), failingFor(24*time.Hour))}, want: "wait 6m25.78125s"},
+		"failed before INITIAL_TIMEOUT": {timeout: 5 * time.Minute, workers: []*corev1.Pod{newWorker("a", 4, ended(1, failing), failingFor(5*time.Minute-time.Second))},
+			seen: states{"a": {first: ago(time.Minute)}}, want: "create 5"},
+		"failed at once": {timeout: 5 * time.Minute, workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))},
+			seen: states{"a": {first: ago(time.Second)}}, want: "wait 2s"},
+		"failed after INITIAL_TIMEOUT": {timeout: 5 * time.Minute, workers: []*corev1.Pod{newWorker("a", 9, ended(1, failing), failingFor(5*time.Minute))}, want: "wait 30s"},
+		"crashed before INITIAL_TIMEOUT": {timeout: 5 * time.Minute, workers: []*corev1.Pod{newWorker("a", 1, ended(2, "usage"))},
+			seen: states{"a": {first: ago(time.Minute)}}, want: "wait 30s"},
+		"crashed":                      {workers: []*corev1.Pod{newWorker("a", 3, ended(2, "usage"), failingFor(time.Minute))}, want: "wait 1m0s"},
 		"evicted":                      {workers: []*corev1.Pod{newWorker("a", 3, evicted)}, want: "wait 10s"},
 		"evicted 10s ago":              {workers: []*corev1.Pod{newWorker("a", 3, evicted)}, seen: states{"a": {first: ago(time.Minute), ended: ago(10 * time.Second)}}, want: "create 3"},
 		"the failed one is kept":       {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: states{"a": {first: ago(time.Minute), ended: ago(time.Minute)}, "b": {first: ago(time.Second), key: "k"}}, want: "wait 5s"},
@@ -224,33 +240,60 @@ func TestNext(t *testing.T) {
 			if test.old {
 				m.serverNow = m.serverNow.Add(time.Hour)
 			}
-			assert.Equal(t, test.want, describe(newSettings().next(node, test.workers, m, now)))
+			s := newSettings()
+			s.Fleet.FailedAfter = test.timeout
+			assert.Equal(t, test.want, describe(s.next(node, test.workers, m, now)))
 		})
 	}
 }
 
-// What happens to a node whose checks never pass: 30 s, 1, 2, 4, 8 minutes between the attempts, then 2 to 8 minutes.
+// What happens to a node whose checks never pass: one worker after the other until INITIAL_TIMEOUT, then pauses of 30 s to 8 minutes.
+// A worker that ends without a verdict says nothing about the network: then there are pauses from the start.
 func TestRetries(t *testing.T) {
-	s, node, start := newSettings(), newNode(), time.Now()
+	for name, test := range map[string]struct {
+		ended   func(*corev1.Pod)
+		round   time.Duration
+		timeout time.Duration
+		want    []time.Duration
+	}{
+		"failed rounds": {ended(1, failing), 50 * time.Second, 3 * time.Minute, []time.Duration{0, 0, 0, 0, 30, 100, 250, 480}},
+		"short rounds":  {ended(1, failing), time.Second, 6 * time.Second, []time.Duration{2, 2, 30, 31, 63, 127, 255, 480}},
+		"crashes":       {ended(2, "usage"), time.Second, 3 * time.Minute, []time.Duration{30, 31, 63, 127, 255, 480}},
+	} {
+		t.Run(name, func(t *testing.T) { testRetries(t, test.ended, test.round, test.timeout, test.want) })
+	}
+}
+
+func testRetries(t *testing.T, ends func(*corev1.Pod), round, timeout time.Duration, want []time.Duration) {
+	s, node, start := newSettings(), newNode(), time.Unix(1e9, 0)
+	s.Fleet.FailedAfter = timeout
 	var m memory
 	var workers []*corev1.Pod
-	var created []time.Duration
-	for now := start; len(created) < 8; now = now.Add(time.Second) {
+	var pauses []time.Duration
+	for now := start; len(pauses) <= len(want); now = now.Add(time.Second) {
 		m = m.observe(workers, now)
-		decided := s.next(node, workers, m, now)
-		if decided.create > 0 {
-			created = append(created, now.Sub(start))
-			assert.Equal(t, len(created), decided.create)
-			workers = []*corev1.Pod{newWorker(fmt.Sprint(decided.create), decided.create, ended(1, failing))}
+		if decided := s.next(node, workers, m, now); decided.create > 0 {
+			assert.Equal(t, len(pauses)+1, decided.create)
+			if len(workers) > 0 {
+				pauses = append(pauses, now.Sub(workers[0].CreationTimestamp.Add(round))/time.Second)
+			} else {
+				pauses = append(pauses, 0)
+			}
+			pod := s.newPod(fmt.Sprint(decided.create), "key", node, decided, nil)
+			pod.UID, pod.CreationTimestamp = types.UID(pod.Name), metav1.NewTime(now)
+			running(pod)
+			workers = []*corev1.Pod{pod}
+		}
+		if now.Sub(workers[0].CreationTimestamp.Time) >= round {
+			ends(workers[0])
 		}
 	}
-	var pauses []time.Duration
-	for i := range len(created) - 1 {
-		pauses = append(pauses, created[i+1]-created[i]-time.Second) // seen a second later
-	}
-	assert.Equal(t, []time.Duration{30 * time.Second, time.Minute, 2 * time.Minute, 4 * time.Minute}, pauses[:4])
-	for _, pause := range pauses[4:] {
-		assert.InDelta(t, 5*time.Minute, pause, float64(3*time.Minute))
+	for i, pause := range pauses[1:] {
+		if want[i] == longestRetry/time.Second {
+			assert.InDelta(t, 5*60, int(pause), 3*60, pauses)
+		} else {
+			assert.InDelta(t, int(want[i]), int(pause), 2+float64(want[i])/8, pauses)
+		}
 	}
 }
 
@@ -281,7 +324,7 @@ func TestInterruptions(t *testing.T) {
 
 func TestNewPod(t *testing.T) {
 	s := newSettings()
-	pod := s.newPod("knr-worker-x", "key", newNode(), 3, []string{"10.0.0.1:53/m", "[fd00::1]:53/n"})
+	pod := s.newPod("knr-worker-x", "key", newNode(), step{create: 3, first: "then"}, []string{"10.0.0.1:53/m", "[fd00::1]:53/n"})
 	assert.Equal(t, map[string]string{"component": "worker", nodeLabel: "n"}, pod.Labels)
 	assert.Equal(t, []corev1.EnvVar{{Name: "NODE_NAME"}, {Name: "DNS_ENDPOINTS", Value: "10.0.0.1:53/m,[fd00::1]:53/n"},
 		{Name: "CLUSTER_DOMAIN", Value: "cluster.local"}, {Name: "VERDICT_KEY", Value: "key"}}, pod.Spec.Containers[0].Env)
@@ -293,6 +336,7 @@ func TestNewPod(t *testing.T) {
 	assert.False(t, *owner.BlockOwnerDeletion)
 	assert.Equal(t, "n", fleet.NodeOf(pod), "the scheduler and the controller read the same")
 	assert.Equal(t, 3, fleet.Attempt(pod))
+	assert.Equal(t, "then", pod.Annotations[fleet.FirstAnnotation])
 	assert.True(t, isAbout(pod, newNode()))
 	assert.Equal(t, map[string]string{"component": "worker"}, s.Template.Labels, "the template stays as it is")
 
@@ -301,7 +345,7 @@ func TestNewPod(t *testing.T) {
 		many = append(many, fmt.Sprintf("10.1.%d.%d:53/m", i/250, i%250))
 	}
 	given := func() []string {
-		for _, variable := range s.newPod("x", "key", newNode(), 1, many).Spec.Containers[0].Env {
+		for _, variable := range s.newPod("x", "key", newNode(), step{create: 1}, many).Spec.Containers[0].Env {
 			if variable.Name == "DNS_ENDPOINTS" {
 				return strings.Split(variable.Value, ",")
 			}
@@ -318,6 +362,6 @@ func TestNewPod(t *testing.T) {
 
 	long := newNode()
 	long.Name = "a-name-that-is-longer-than-sixty-three-characters.eu-central-1.compute.internal"
-	assert.NotContains(t, s.newPod("x", "key", long, 1, nil).Labels, nodeLabel)
+	assert.NotContains(t, s.newPod("x", "key", long, step{create: 1}, nil).Labels, nodeLabel)
 	assert.NotEqual(t, s.newName(), s.newName())
 }

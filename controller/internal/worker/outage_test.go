@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -55,7 +56,7 @@ func newLargeCluster(t *testing.T, nodes, maxWorkers int) *largeCluster {
 	c := &largeCluster{t: t, lag: 20 * time.Millisecond, round: 800 * time.Millisecond, all: make(map[string]*corev1.Node),
 		pods: make(map[string]*corev1.Pod), cached: make(map[string]map[string]*corev1.Pod), left: nodes, kubel: ready}
 	settings := newSettings()
-	settings.MaxWorkers = maxWorkers
+	settings.MaxWorkers, settings.Fleet.FailedAfter = maxWorkers, 5*time.Minute
 	c.queue = priorityqueue.New[reconcile.Request]("worker")
 	c.Reconciler = &Reconciler{Settings: settings, Client: c, Events: &events.FakeRecorder{}, Timeout: 10 * time.Second,
 		Log:       slog.New(slog.NewTextHandler(io.Discard, nil)),
@@ -176,7 +177,7 @@ func (c *largeCluster) Create(_ context.Context, object client.Object, _ ...clie
 		return c.refuse
 	}
 	pod := object.(*corev1.Pod)
-	pod.UID = types.UID(pod.Name)
+	pod.UID, pod.CreationTimestamp = types.UID(pod.Name), metav1.Now()
 	c.pods[pod.Name] = pod.DeepCopy()
 	c.runs++
 	c.peak = max(c.peak, c.runs)
@@ -264,13 +265,45 @@ func recovers(t *testing.T, nodes int, outage time.Duration) {
 			c.label.Sub(began), len(c.posts)-posts, c.postsASecond(), c.peak, c.listed)
 		assert.Zero(t, c.left)
 		assert.LessOrEqual(t, c.listed, 100*nodes, "each look at a node reads the workers of others")
-		assert.LessOrEqual(t, c.peak, 50)
+		assert.LessOrEqual(t, c.peak, 2*50+2, "first attempts and retries")
 		assert.LessOrEqual(t, c.postsASecond(), 51)
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		assert.Empty(t, c.slots.holders)
 		assert.Empty(t, c.slots.waiting)
 	})
+}
+
+// A node joins in an outage, in which rounds fail after half a minute. When the outage ends a worker runs that notices it, or the
+// next one comes at once.
+func TestReleasesSoonAfterAnOutage(t *testing.T) {
+	for _, x := range []time.Duration{3, 20, 75, 200, 290} {
+		outage := x * time.Second
+		t.Run(outage.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newLargeCluster(t, 1, 2)
+				c.kubelet(ended(1, failing), 31*time.Second)
+				defer c.start()()
+				time.Sleep(outage)
+				c.kubelet(ready, 800*time.Millisecond)
+				c.lock.Lock()
+				for name := range c.pods {
+					c.later(1500*time.Millisecond, name, func(pod *corev1.Pod) bool {
+						if !fleet.HasEnded(pod) {
+							ready(pod)
+						}
+						return false
+					})
+				}
+				c.lock.Unlock()
+				time.Sleep(5*time.Second + outage/40)
+				c.lock.Lock()
+				defer c.lock.Unlock()
+				assert.Zero(t, c.left, "released after %s", c.label)
+				t.Logf("%d workers", len(c.posts))
+			})
+		})
+	}
 }
 
 // No cache that is behind, nobody who deletes workers, and no API server that refuses them lets the controller create more workers
@@ -280,7 +313,7 @@ func TestBoundedCreations(t *testing.T) {
 		nodes   int
 		arrange func(*largeCluster)
 		slots   int
-		atOnce  int // workers
+		atOnce  int // workers that have not ended
 		in1m    int // requests
 	}{
 		"the cache is a minute behind": {24, func(c *largeCluster) { c.lag = time.Minute }, 4, 4, 4},
@@ -289,7 +322,7 @@ func TestBoundedCreations(t *testing.T) {
 		}, 1000, 0, 50*60 + 1},
 		"answers are lost, the cache is 10 s behind": {24, func(c *largeCluster) {
 			c.lag, c.lose = 10*time.Second, context.DeadlineExceeded
-		}, 4, 4, 24},
+		}, 4, 8, 24},
 		"creations fail without an answer": {24, func(c *largeCluster) { c.refuse = context.DeadlineExceeded }, 4, 0, 12},
 		"somebody deletes each worker": {1, func(c *largeCluster) {
 			c.kubelet(func(pod *corev1.Pod) {

@@ -28,7 +28,7 @@ func (s Settings) newName() string { return s.AgentName + "-worker-" + rand.Stri
 
 // newPod returns the worker of node: the chart's template with what only the controller knows. A worker asks the API for
 // nothing, so the controller gives it the endpoints and the domain of the cluster's DNS.
-func (s Settings) newPod(name, key string, node *corev1.Node, attempt int, endpoints []string) *corev1.Pod {
+func (s Settings) newPod(name, key string, node *corev1.Node, decided step, endpoints []string) *corev1.Pod {
 	template := s.Template.DeepCopy()
 	pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
 	pod.Name, pod.Namespace = name, s.Namespace
@@ -39,12 +39,15 @@ func (s Settings) newPod(name, key string, node *corev1.Node, attempt int, endpo
 		metav1.SetMetaDataLabel(&pod.ObjectMeta, nodeLabel, node.Name)
 	}
 	for key, value := range map[string]string{
-		fleet.AttemptAnnotation:  strconv.Itoa(attempt),
+		fleet.AttemptAnnotation:  strconv.Itoa(decided.create),
 		fleet.NodeUIDAnnotation:  string(node.UID),
 		fleet.BootIDAnnotation:   node.Status.NodeInfo.BootID,
 		fleet.TemplateAnnotation: s.templateHash(),
+		fleet.FirstAnnotation:    decided.first,
 	} {
-		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, key, value)
+		if value != "" {
+			metav1.SetMetaDataAnnotation(&pod.ObjectMeta, key, value)
+		}
 	}
 	pod.Spec.RestartPolicy, pod.Spec.AutomountServiceAccountToken = corev1.RestartPolicyNever, &no
 	pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{

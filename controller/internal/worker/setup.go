@@ -66,8 +66,11 @@ func (r *Reconciler) changed(q loop.Queue, object client.Object, gone bool) {
 		}
 	}
 	r.mu.Unlock()
-	outcome, _ := fleet.WorkerOutcome(pod)
-	add(q, fleet.NodeOf(pod), map[fleet.Outcome]int{fleet.Passed: 1}[outcome])
+	priority := 0
+	if outcome, _ := fleet.WorkerOutcome(pod); outcome == fleet.Passed {
+		priority = 1
+	}
+	add(q, fleet.NodeOf(pod), priority)
 }
 
 // add puts a node into the queue. Nodes whose workers have passed come before all others: their priority is 1.

@@ -10,22 +10,25 @@ import (
 )
 
 const (
-	// pendingFor is how long a worker that does not run holds its slot.
+	// firstFor is how long a first attempt holds its slot. One that passes takes a second; one that takes longer waits for its
+	// network, as an agent would, and holds up no other node.
+	firstFor = 5 * time.Second
+	// pendingFor is how long a retry that does not run holds its slot.
 	pendingFor = 30 * time.Second
-	// runningFor is how long any worker does, or as long as a round: that of a kubelet which has died never ends.
+	// runningFor is how long any retry does, or as long as a round: that of a kubelet which has died never ends.
 	runningFor = 2 * time.Minute
 	// betweenSlots is the time between two slots that are given: 50 workers a second at most.
 	betweenSlots = 20 * time.Millisecond
 )
 
-// slots are the workers at a time: who holds a slot, and who waits for one.
+// slots are the workers at a time: who holds a slot, and who waits for one. First attempts and retries have as many each: nodes
+// that fail again and again do not hold up new ones.
 type slots struct {
 	Settings
-	holders     map[string]holder  // by the worker's name
-	waiting     map[string]waiting // by the node's name
-	retriesPass bool               // the last retry that has ended has passed: slots are free again soon
-	giving      bool               // the next slot is given after betweenSlots
-	healed      time.Time          // when a third attempt or a later one has passed: at most once within firstRetry
+	holders map[string]holder  // by the worker's name
+	waiting map[string]waiting // by the node's name
+	giving  bool               // the next slot is given after betweenSlots
+	healed  time.Time          // when a third attempt or a later one has passed: at most once within firstRetry
 }
 
 // holder is a worker that has not ended, or that is to be created.
@@ -48,17 +51,14 @@ func newSlots(s Settings) slots {
 }
 
 // see notes a change of a worker in the cache. One that is being deleted holds its slot until it has ended. It reports whether a
-// retry has passed: what kept others from passing may be over, too.
+// third attempt or a later one has passed: what kept other nodes from passing may be over, too.
 func (s *slots) see(pod *corev1.Pod, gone bool, now time.Time) (healed bool) {
 	outcome, _ := fleet.WorkerOutcome(pod)
 	worker, known := s.holders[pod.Name]
 	if gone || fleet.HasEnded(pod) {
-		if worker.attempt > 1 {
-			s.retriesPass = outcome == fleet.Passed
-			// That a second attempt passes says little: the network of new nodes comes late.
-			if healed = s.retriesPass && worker.attempt > 2 && now.Sub(s.healed) >= firstRetry; healed {
-				s.healed = now
-			}
+		// That a second attempt passes says little: the network of new nodes comes late.
+		if healed = outcome == fleet.Passed && worker.attempt > 2 && now.Sub(s.healed) >= firstRetry; healed {
+			s.healed = now
 		}
 		delete(s.holders, pod.Name)
 		return healed
@@ -67,47 +67,40 @@ func (s *slots) see(pod *corev1.Pod, gone bool, now time.Time) (healed bool) {
 		worker.since = now
 	}
 	worker.attempt, worker.limit, worker.unseen = fleet.Attempt(pod), max(runningFor, s.Round), false
-	if outcome == fleet.Waiting {
+	switch {
+	case worker.attempt == 1:
+		worker.limit = firstFor
+	case outcome == fleet.Waiting:
 		worker.limit = pendingFor
 	}
 	s.holders[pod.Name] = worker
 	return false
 }
 
-// hasFree reports whether there is a slot for an attempt: any for a first one, half of them for the others while they fail. Nodes
-// that fail again and again do not hold up new ones.
-func (s *slots) hasFree(attempt int, now time.Time) bool {
-	taken, retries := 0, 0
+// give gives a free slot to the node that is next, and returns that node, or "". First attempts come first, then those that wait
+// longest.
+func (s *slots) give(now time.Time) (node string) {
+	taken := make(map[int]int)
+	kind := func(attempt int) int { return min(attempt, 2) }
 	for name, worker := range s.holders {
 		if now.Sub(worker.since) < worker.limit {
-			taken++
-			retries += min(worker.attempt-1, 1)
+			taken[kind(worker.attempt)]++
 		} else if worker.unseen { // it was never there
 			delete(s.holders, name)
 		}
 	}
-	return taken < s.MaxWorkers && (attempt == 1 || s.retriesPass || retries < s.MaxWorkers-s.MaxWorkers/2)
-}
-
-// give gives a free slot to the node that is next, and returns that node, or "". First attempts come first, then those that wait
-// longest.
-func (s *slots) give(now time.Time) (node string) {
-	if !s.hasFree(1, now) {
-		return ""
-	}
 	var next waiting
 	for name, one := range s.waiting {
-		if one.worker == "" && (node == "" ||
-			cmp.Or(cmp.Compare(min(one.attempt, 2), min(next.attempt, 2)), one.since.Compare(next.since)) < 0) {
+		if one.worker == "" && taken[kind(one.attempt)] < s.MaxWorkers && (node == "" ||
+			cmp.Or(cmp.Compare(kind(one.attempt), kind(next.attempt)), one.since.Compare(next.since)) < 0) {
 			node, next = name, one
 		}
 	}
-	if node == "" || !s.hasFree(next.attempt, now) {
-		return ""
+	if node != "" {
+		next.worker = s.newName()
+		s.waiting[node] = next
+		s.holders[next.worker] = holder{next.attempt, now, max(runningFor, s.Round), true}
 	}
-	next.worker = s.newName()
-	s.waiting[node] = next
-	s.holders[next.worker] = holder{next.attempt, now, max(runningFor, s.Round), true}
 	return node
 }
 

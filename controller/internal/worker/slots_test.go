@@ -24,38 +24,44 @@ func give(s *slots, now time.Time) (nodes []string) {
 func TestSlots(t *testing.T) {
 	now := time.Now()
 	both := func(pod *corev1.Pod) { running(pod); deleting(pod) }
+	first := func(change ...func(*corev1.Pod)) []*corev1.Pod { return []*corev1.Pod{newWorker("a", 1, change...)} }
+	retry := func(change ...func(*corev1.Pod)) []*corev1.Pod { return []*corev1.Pod{newWorker("a", 2, change...)} }
+	many := func(attempt int) (workers []*corev1.Pod) {
+		for i := range 5 {
+			workers = append(workers, newWorker(fmt.Sprint(attempt, "-", i), attempt, running))
+		}
+		return workers
+	}
 	for name, test := range map[string]struct {
-		workers map[string]*corev1.Pod
+		workers []*corev1.Pod
 		since   time.Duration
 		round   time.Duration
-		passed  bool
 		attempt int
 		want    int // free slots of five
 	}{
-		"all free":                 {attempt: 1, want: 5},
-		"half of them for retries": {attempt: 2, want: 3},
-		"all of them for retries once one has passed": {attempt: 2, passed: true, want: 5},
-		"a first attempt counts as one":               {attempt: 2, workers: map[string]*corev1.Pod{"a": newWorker("a", 1)}, want: 3},
-		"pending":                                     {attempt: 1, workers: map[string]*corev1.Pod{"a": newWorker("a", 1)}, since: 29 * time.Second, want: 4},
-		"pending for long":                            {attempt: 1, workers: map[string]*corev1.Pod{"a": newWorker("a", 1)}, since: 30 * time.Second, want: 5},
-		"a retry":                                     {attempt: 2, workers: map[string]*corev1.Pod{"a": newWorker("a", 3)}, want: 2},
-		"runs":                                        {attempt: 1, workers: map[string]*corev1.Pod{"a": newWorker("a", 1, running)}, since: 119 * time.Second, want: 4},
-		"of a kubelet that has died":                  {attempt: 1, workers: map[string]*corev1.Pod{"a": newWorker("a", 1, running)}, since: 2 * time.Minute, want: 5},
-		"rounds are long":                             {attempt: 1, workers: map[string]*corev1.Pod{"a": newWorker("a", 1, running)}, round: time.Hour, since: 59 * time.Minute, want: 4},
-		"is being deleted":                            {attempt: 1, workers: map[string]*corev1.Pod{"a": newWorker("a", 1, both)}, want: 4},
-		"has ended":                                   {attempt: 1, workers: map[string]*corev1.Pod{"a": newWorker("a", 1, ended(1, failing))}, want: 5},
-		"evicted":                                     {attempt: 1, workers: map[string]*corev1.Pod{"a": newWorker("a", 1, evicted)}, want: 5},
+		"all free":                                 {attempt: 1, want: 5},
+		"all free for retries":                     {attempt: 2, want: 5},
+		"a first attempt holds none of a retry":    {attempt: 2, workers: first(), want: 5},
+		"retries hold none of a first attempt":     {attempt: 1, workers: many(2), want: 5},
+		"retries hold those of retries":            {attempt: 2, workers: many(3), want: 0},
+		"pending":                                  {attempt: 1, workers: first(), since: 4 * time.Second, want: 4},
+		"runs":                                     {attempt: 1, workers: first(running), since: 4 * time.Second, want: 4},
+		"slow ones do not hold up other nodes":     {attempt: 1, workers: many(1), since: 5 * time.Second, want: 5},
+		"a retry is pending":                       {attempt: 2, workers: retry(), since: 29 * time.Second, want: 4},
+		"a retry is pending for long":              {attempt: 2, workers: retry(), since: 30 * time.Second, want: 5},
+		"a retry runs":                             {attempt: 2, workers: retry(running), since: 119 * time.Second, want: 4},
+		"a retry on a node whose kubelet has died": {attempt: 2, workers: retry(running), since: 2 * time.Minute, want: 5},
+		"rounds are long":                          {attempt: 2, workers: retry(running), round: time.Hour, since: 59 * time.Minute, want: 4},
+		"is being deleted":                         {attempt: 1, workers: first(both), want: 4},
+		"has ended":                                {attempt: 1, workers: first(ended(1, failing)), want: 5},
+		"evicted":                                  {attempt: 1, workers: first(evicted), want: 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSlots(Settings{MaxWorkers: 5, Round: test.round})
-			if test.passed {
-				s.see(newWorker("b", 2, running), false, now)
-				s.see(newWorker("b", 2, ended(0, "")), false, now)
-			}
 			for _, pod := range test.workers {
 				s.see(pod, false, now)
 			}
-			for i := range 10 {
+			for i := range 20 {
 				s.waiting[fmt.Sprint(i)] = waiting{attempt: test.attempt, since: now}
 			}
 			assert.Len(t, give(&s, now.Add(test.since)), test.want)
@@ -65,6 +71,19 @@ func TestSlots(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A worker that was never there holds its slot for as long as it may take, and is forgotten then.
+func TestWorkerThatWasNeverThere(t *testing.T) {
+	now := time.Now()
+	s := newSlots(Settings{MaxWorkers: 1})
+	s.waiting["a"] = waiting{attempt: 1}
+	assert.Equal(t, "a", s.give(now))
+	assert.Len(t, s.holders, 1)
+	assert.Empty(t, s.give(now.Add(runningFor-time.Second)))
+	assert.Len(t, s.holders, 1)
+	assert.Empty(t, s.give(now.Add(runningFor)))
+	assert.Empty(t, s.holders)
 }
 
 func TestWhoGetsTheNextSlot(t *testing.T) {

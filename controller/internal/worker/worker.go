@@ -102,7 +102,7 @@ func (r *Reconciler) act(ctx context.Context, node *corev1.Node, seen memory, de
 		decided.wait = betweenRemovals
 		err = r.removeTaint(ctx, node)
 	case decided.create > 0:
-		decided.wait, err = r.create(ctx, node, decided.create)
+		decided.wait, err = r.create(ctx, node, *decided)
 	}
 	return err
 }
@@ -123,8 +123,8 @@ func (r *Reconciler) workers(ctx context.Context, node string) ([]*corev1.Pod, e
 
 // create creates a worker, if there is a slot, and returns when to look again although nothing changes. A node without a slot is
 // called once it has got one.
-func (r *Reconciler) create(ctx context.Context, node *corev1.Node, attempt int) (wait time.Duration, err error) {
-	name, key := r.takeSlot(node.Name, attempt), rand.Text()
+func (r *Reconciler) create(ctx context.Context, node *corev1.Node, decided step) (wait time.Duration, err error) {
+	name, key := r.takeSlot(node.Name, decided.create), rand.Text()
 	if name == "" {
 		return 0, nil
 	}
@@ -139,7 +139,7 @@ func (r *Reconciler) create(ctx context.Context, node *corev1.Node, attempt int)
 		})
 		ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 		defer cancel()
-		err = r.Client.Create(ctx, r.newPod(name, key, node, attempt, endpoints))
+		err = r.Client.Create(ctx, r.newPod(name, key, node, decided, endpoints))
 	}
 	if err != nil {
 		answer, answered := errors.AsType[*apierrors.StatusError](err)
@@ -157,7 +157,7 @@ func (r *Reconciler) create(ctx context.Context, node *corev1.Node, attempt int)
 		}
 		return 0, fmt.Errorf("worker for node %s: %w", node.Name, err)
 	}
-	r.Log.Info("worker created", "node", node.Name, "worker", name, "attempt", attempt)
+	r.Log.Info("worker created", "node", node.Name, "worker", name, "attempt", decided.create)
 	return cacheDelay, nil // if the worker is deleted before the cache shows it, nothing changes there
 }
 

@@ -131,6 +131,23 @@ func (c *cluster) step() {
 	require.NoError(c.t, err)
 }
 
+// stepWithoutDeletion takes a step in which workers cannot be deleted.
+func (c *cluster) stepWithoutDeletion() {
+	c.t.Helper()
+	c.deleting = func() error { return errors.New("away") }
+	_, err := c.reconcile()
+	require.ErrorContains(c.t, err, "away")
+	c.deleting = nil
+}
+
+// newPassedCluster has a node whose worker has passed.
+func newPassedCluster(t *testing.T) *cluster {
+	c := newCluster(t, newNode())
+	c.step()
+	c.set(ready)
+	return c
+}
+
 // record is that of the last release of the node.
 func (c *cluster) record() verdict.Record {
 	found, err := verdict.ParseRecord(c.node().Annotations[nodepatch.Annotation])
@@ -198,9 +215,7 @@ func TestReleaseNamesTheBoot(t *testing.T) {
 }
 
 func TestVerifies(t *testing.T) {
-	c := newCluster(t, newNode())
-	c.step()
-	c.set(ready)
+	c := newPassedCluster(t)
 	worker := c.pod()
 	c.step()
 	c.assertReleased()
@@ -220,9 +235,7 @@ func TestVerifies(t *testing.T) {
 }
 
 func TestTaintThatComesBack(t *testing.T) {
-	c := newCluster(t, newNode())
-	c.step()
-	c.set(ready)
+	c := newPassedCluster(t)
 	c.step()
 	before := c.record()
 	c.update(func(node *corev1.Node) {
@@ -245,9 +258,7 @@ func TestTaintThatComesBack(t *testing.T) {
 
 // The controller ends between the verdict and the patch. A worker that is still ready counts; of one that has ended nobody knows when.
 func TestNextLeader(t *testing.T) {
-	c := newCluster(t, newNode())
-	c.step()
-	c.set(ready)
+	c := newPassedCluster(t)
 	c.Reconciler = c.newLeader(c.Client)
 	c.step()
 	c.assertReleased()
@@ -268,15 +279,10 @@ func TestNextLeader(t *testing.T) {
 
 // The controller ends between the patch and the deletion of the worker.
 func TestNextLeaderDeletesTheWorker(t *testing.T) {
-	c := newCluster(t, newNode())
-	c.step()
-	c.set(ready)
-	c.deleting = func() error { return errors.New("away") }
-	_, err := c.reconcile()
-	require.ErrorContains(t, err, "away")
+	c := newPassedCluster(t)
+	c.stepWithoutDeletion()
 	assert.True(t, c.Fleet.IsVerified(c.node()))
 	assert.Len(t, c.pods(), 1)
-	c.deleting = nil
 	c.Reconciler = c.newLeader(c.Client)
 	c.step()
 	c.assertReleased()
@@ -284,9 +290,7 @@ func TestNextLeaderDeletesTheWorker(t *testing.T) {
 
 // One request deletes a worker, however often its node changes until the cache shows that.
 func TestDeletesOnce(t *testing.T) {
-	c := newCluster(t, newNode())
-	c.step()
-	c.set(ready)
+	c := newPassedCluster(t)
 	deletions := 0
 	c.deleting = func() error {
 		deletions++
@@ -300,9 +304,7 @@ func TestDeletesOnce(t *testing.T) {
 }
 
 func TestReplyLost(t *testing.T) {
-	c := newCluster(t, newNode())
-	c.step()
-	c.set(ready)
+	c := newPassedCluster(t)
 	c.patching = func(patch func() (*nodepatch.Node, error)) (*nodepatch.Node, error) {
 		_, err := patch()
 		require.NoError(t, err)
@@ -328,18 +330,13 @@ func TestNodeChangesDuringTheRelease(t *testing.T) {
 }
 
 func testNodeChanges(t *testing.T, change func(*corev1.Node)) {
-	c := newCluster(t, newNode())
-	c.step()
-	c.set(ready)
+	c := newPassedCluster(t)
 	c.patching = func(patch func() (*nodepatch.Node, error)) (*nodepatch.Node, error) {
 		c.patching = nil
 		c.update(change)
 		return patch()
 	}
-	c.deleting = func() error { return errors.New("away") } // and the worker cannot be deleted at once
-	_, err := c.reconcile()
-	require.ErrorContains(t, err, "away")
-	c.deleting = nil
+	c.stepWithoutDeletion()
 	assert.False(t, c.Fleet.IsVerified(c.node()))
 	c.update(func(node *corev1.Node) {
 		node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key != startup })
@@ -354,17 +351,12 @@ func testNodeChanges(t *testing.T, change func(*corev1.Node)) {
 
 // What was verified before a foreign taint came does not count after it, although the worker could not be deleted in the meantime.
 func TestForeignTaintComesAndGoes(t *testing.T) {
-	c := newCluster(t, newNode())
-	c.step()
-	c.set(ready)
+	c := newPassedCluster(t)
 	old := c.pod().Name
 	c.update(func(node *corev1.Node) {
 		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: "cni/not-ready", Effect: corev1.TaintEffectNoSchedule})
 	})
-	c.deleting = func() error { return errors.New("away") }
-	_, err := c.reconcile()
-	require.ErrorContains(t, err, "away")
-	c.deleting = nil
+	c.stepWithoutDeletion()
 	c.update(func(node *corev1.Node) { node.Spec.Taints = node.Spec.Taints[:1] })
 	c.step()
 	assert.False(t, c.Fleet.IsVerified(c.node()))
@@ -376,9 +368,7 @@ func TestForeignTaintComesAndGoes(t *testing.T) {
 
 // A heartbeat between the decision and the patch is no obstacle.
 func TestHeartbeatDuringTheRelease(t *testing.T) {
-	c := newCluster(t, newNode())
-	c.step()
-	c.set(ready)
+	c := newPassedCluster(t)
 	patches := 0
 	c.patching = func(patch func() (*nodepatch.Node, error)) (*nodepatch.Node, error) {
 		if patches++; patches == 1 {
@@ -395,9 +385,7 @@ func TestHeartbeatDuringTheRelease(t *testing.T) {
 
 // Somebody wants a new verification in the moment after the release.
 func TestGatedAgainAtOnce(t *testing.T) {
-	c := newCluster(t, newNode())
-	c.step()
-	c.set(ready)
+	c := newPassedCluster(t)
 	c.step()
 	c.assertReleased()
 	c.update(func(node *corev1.Node) {
@@ -447,9 +435,7 @@ func TestPassesDuringADecision(t *testing.T) {
 }
 
 func TestReleaseRefused(t *testing.T) {
-	c := newCluster(t, newNode())
-	c.step()
-	c.set(ready)
+	c := newPassedCluster(t)
 	c.patching = func(func() (*nodepatch.Node, error)) (*nodepatch.Node, error) {
 		return nil, &nodepatch.Refused{Err: errors.New("a policy")}
 	}

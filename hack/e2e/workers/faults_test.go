@@ -101,7 +101,8 @@ func (s *suite) pauseAPI(pause time.Duration) {
 	}
 }
 
-// Faults of a worker. Both wait for the next attempt, which comes half a minute later, at the same time.
+// Faults of a worker. Both wait for another attempt at the same time: half a minute after INITIAL_TIMEOUT, or after a worker that has
+// ended without a verdict.
 func TestFaultWorker(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -127,7 +128,8 @@ func (s *suite) failingCheck(node string, part *suite) (rest func()) {
 	s.Contains(condition.Reason, "ServiceFailed")
 	s.Contains(condition.Message, "dns: ")
 	s.True(harness.HasTaint(now, harness.Taint))
-	failed := s.await(workers, node, (*seen).hasEnded)
+	// The second attempt comes at once, and ends after INITIAL_TIMEOUT.
+	failed := s.await(workers, node, func(w *seen) bool { return w.hasEnded() && w.Annotations["node-ready/attempt"] != "1" })
 	ended := failed.Status.ContainerStatuses[0].State.Terminated
 	s.Equal(int32(1), ended.ExitCode)
 	s.Regexp(`"failed":\["dns",.*"service"`, ended.Message)
@@ -145,11 +147,15 @@ func (s *suite) failingCheck(node string, part *suite) (rest func()) {
 	repaired := time.Now()
 	return func() {
 		s.Helper()
-		second := s.awaitSecond(node, workers, 2)
-		since := second.CreationTimestamp.Sub(failed.CreationTimestamp.Time) // in whole seconds
-		s.GreaterOrEqual(since, 29*time.Second, "tried again too early")
-		first := workers.of(node)[0]
-		s.True(first.gone.IsZero() || first.gone.After(second.first), "the failed worker was deleted before the next one came")
+		s.awaitRelease(node, workers)
+		all := workers.of(node)
+		for i, next := range all[1:] {
+			s.Equal(strconv.Itoa(i+2), next.Annotations["node-ready/attempt"])
+			s.Equal(all[0].CreationTimestamp.UTC().Format(time.RFC3339), next.Annotations["node-ready/first-attempt"])
+			s.True(all[i].gone.IsZero() || all[i].gone.After(next.first), "a failed worker was deleted before the next one came")
+		}
+		last := all[len(all)-1]
+		s.GreaterOrEqual(last.CreationTimestamp.Sub(all[len(all)-2].CreationTimestamp.Time), 29*time.Second, "no pause after INITIAL_TIMEOUT")
 		part.row.Recovered(time.Since(repaired))
 		part.row.Keeps(s.Node(node), wanted)
 		s.AwaitNode(node, func(n *corev1.Node) bool {

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
 	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/internal/requirement"
 )
 
 // NeededRights returns the rights without which a release releases no node, or reports none.
@@ -19,6 +21,11 @@ func NeededRights(r release.Release) (needed []Right) {
 		}
 	}
 	dns, _, hasDNS := strings.Cut(r.Agent.DNSService, "/")
+	for _, e := range r.Agent.Require {
+		if namespace, _, _ := strings.Cut(e.Name, "/"); e.Kind == requirement.DaemonSet {
+			add(cmp.Or(r.AgentAccount, r.ControllerAccount), "pods", namespace, "list")
+		}
+	}
 	if account := r.AgentAccount; account != "" {
 		add(account, "nodes", "", "get", "patch")
 		add(account, "events", "default", "create")

@@ -13,11 +13,13 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
 	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/internal/requirement"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -111,6 +113,20 @@ func autoscaler(args ...string) []appsv1.Deployment {
 	d.Spec.Template.Spec.Containers = []corev1.Container{{Image: "registry.k8s.io/autoscaling/cluster-autoscaler:v1.34.0",
 		Command: append([]string{"./cluster-autoscaler"}, args...)}}
 	return []appsv1.Deployment{d}
+}
+
+// requires sets config.require.
+func requires(entries string) func(*config.Config) {
+	return func(cfg *config.Config) { cfg.Require, _ = requirement.Parse("[" + entries + "]") }
+}
+
+// daemonSet is gpu/plugin, which runs on all nodes.
+func daemonSet(ready int32, tolerations ...corev1.Toleration) Read[[]appsv1.DaemonSet] {
+	var set appsv1.DaemonSet
+	set.Namespace, set.Name = "gpu", "plugin"
+	set.Spec.Template.Spec.Tolerations = tolerations
+	set.Status.DesiredNumberScheduled, set.Status.NumberReady = 2, ready
+	return Read[[]appsv1.DaemonSet]{Value: []appsv1.DaemonSet{set}}
 }
 
 func onTimeoutTaint(cfg *config.Config) { cfg.OnTimeout = []string{config.OnTimeoutTaint} }
@@ -228,6 +244,26 @@ func TestTraps(t *testing.T) {
 				c.NodePools.Value[0].Taints = []corev1.Taint{taint("example.com/gpu", corev1.TaintEffectNoExecute)}
 			}},
 
+		"a condition that no node has": {trap: "requirements", text: "no node meets condition Net=False (new: the node has none)", remedy: "config.require",
+			change: func(c *Cluster) { requires(`{"condition":"Net=False"},{"label":"kubernetes.io/os"}`)(&c.Release.Agent) }},
+		"a resource that no such node has": {trap: "requirements", text: "no node meets allocatable nvidia.com/gpu on gpu=nvidia (new: the node has none)",
+			change: func(c *Cluster) {
+				requires(`{"allocatable":"nvidia.com/gpu","on":{"gpu":"nvidia"}}`)(&c.Release.Agent)
+				c.Nodes.Value[1].Labels["gpu"] = "nvidia"
+			}},
+		"a required DaemonSet that is not there": {trap: "requirements", text: "daemonSet gpu/plugin: there is none",
+			change: func(c *Cluster) { requires(`{"daemonSet":"gpu/plugin"}`)(&c.Release.Agent) }},
+		"a required DaemonSet behind the gate": {trap: "requirements", text: "daemonSet gpu/plugin does not tolerate the startup taint", remedy: "let it tolerate node-ready/unverified",
+			change: func(c *Cluster) {
+				requires(`{"daemonSet":"gpu/plugin"}`)(&c.Release.Agent)
+				c.DaemonSets = daemonSet(1, tolerate("other")...)
+			}},
+		"a required DaemonSet that is ready nowhere": {trap: "requirements", text: "daemonSet gpu/plugin: none of its pods is ready", remedy: "kubectl -n gpu describe daemonset plugin",
+			change: func(c *Cluster) {
+				requires(`{"daemonSet":"gpu/plugin"}`)(&c.Release.Agent)
+				c.DaemonSets = daemonSet(0, tolerate(startup)...)
+			}},
+
 		"labelled and tainted": {trap: "labelled-and-tainted", text: "the node new has the label node-ready/verified=false", remedy: "kubectl node-ready verify new",
 			change: func(c *Cluster) { c.Nodes.Value[1].Labels[label] = "false"; c.Agents.Value = nil }},
 		"gated and excluded by the node rules": {trap: "excluded-and-tainted", text: "the node windows has the startup taint, and the node rules", remedy: "kubectl node-ready open windows",
@@ -270,6 +306,25 @@ func TestTraps(t *testing.T) {
 			assert.Equal(t, 1, Report(new(strings.Builder), *c, nil), "and no other trap")
 		})
 	}
+}
+
+// A node registers without the labels of feature discovery.
+func TestRequirementOnALabelThatComesLate(t *testing.T) {
+	c := clean(t, requires(`{"label":"kubernetes.io/os","on":{"nvidia.com/gpu.present":"true","kubernetes.io/os":"linux"}},`+
+		`{"label":"kubernetes.io/os","on":{"feature.node.kubernetes.io/pci-10de.present":"true"}}`))
+	found := set(t, c, "requirements")
+	assert.Empty(t, found.Findings)
+	require.Len(t, found.Warnings, 2)
+	assert.Contains(t, found.Warnings[0].Text, "feature discovery adds the label nvidia.com/gpu.present later")
+	assert.Contains(t, found.Warnings[1].Text, "feature.node.kubernetes.io/pci-10de.present")
+}
+
+// The account that decides lists the pods of the DaemonSets.
+func TestRightsOfRequiredDaemonSets(t *testing.T) {
+	c := clean(t, requires(`{"daemonSet":"gpu/plugin"}`))
+	assert.Contains(t, NeededRights(c.Release), Right{Account: "kube-node-ready", Verb: "list", Resource: "pods", Namespace: "gpu"})
+	c.Release.AgentAccount, c.Release.ControllerAccount, c.Release.Controller = "", "controller", new(config.Controller)
+	assert.Contains(t, NeededRights(c.Release), Right{Account: "controller", Verb: "list", Resource: "pods", Namespace: "gpu"})
 }
 
 func isSlices(right Right) bool { return strings.HasPrefix(right.Resource, "endpointslices") }
@@ -377,7 +432,12 @@ func TestNoTrap(t *testing.T) {
 			c.Agents.Value = nil
 			c.Release.Settings.FailedTaintValue = "true"
 		}},
-		"failurePolicy Ignore": {trap: "webhooks", change: func(c *Cluster) { hook(c).FailurePolicy = new(admissionv1.Ignore) }},
+		"one node meets it": {trap: "requirements", config: requires(`{"allocatable":"nvidia.com/gpu"},{"daemonSet":"gpu/plugin"}`), change: func(c *Cluster) {
+			c.Nodes.Value[0].Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
+			c.DaemonSets = daemonSet(1, tolerate(startup)...)
+		}},
+		"no node is of the kind": {trap: "requirements", config: requires(`{"allocatable":"nvidia.com/gpu","on":{"gpu":"nvidia"}}`), change: func(*Cluster) {}},
+		"failurePolicy Ignore":   {trap: "webhooks", change: func(c *Cluster) { hook(c).FailurePolicy = new(admissionv1.Ignore) }},
 		"a webhook for another namespace": {trap: "webhooks", change: func(c *Cluster) {
 			hook(c).NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"mine": "yes"}}
 		}},
@@ -429,7 +489,7 @@ func hook(c *Cluster) *admissionv1.ValidatingWebhook {
 
 // What cannot be read is not checked, and says why.
 func TestUnchecked(t *testing.T) {
-	c := clean(t)
+	c := clean(t, requires(`{"label":"zone"}`))
 	no := errors.New("forbidden to you")
 	c.Nodes.Err, c.Agents.Err, c.DNS.Err, c.Corefile.Err, c.Domain.Err, c.NodePools.Err = no, no, no, no, no, no
 	c.Nodes.Value, c.NodePools.Value = nil, nil

@@ -39,11 +39,7 @@ func (p parts) workers() *worker.Reconciler {
 			VerdictPort: p.cfg.MetricsPort, Round: checklist.LongestRound(p.cfg.Config), Version: version},
 		Client: p.GetClient(), Endpoints: worker.NewEndpoints(p.environment.Client, p.cfg.DNSService, p.cfg.CheckTimeout).List,
 		Node: nodeAPI(p.environment), Events: p.GetEventRecorder(recorder), ServerTime: p.environment.Client.ServerTime,
-		Require: func(ctx context.Context, node *nodepatch.Node) error {
-			read := func(context.Context) (*nodepatch.Node, error) { return node, nil }
-			_, err := checklist.Requirements{List: p.cfg.Require, Client: p.environment.Client, Node: read}.Try(ctx)
-			return err
-		},
+		Require: checklist.Requirements{List: p.cfg.Require, Client: p.environment.Client, Timeout: p.cfg.CheckTimeout}.Unmet,
 		Timeout: p.cfg.CheckTimeout, Log: p.log,
 	}
 }

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"time"
 
@@ -37,12 +36,6 @@ func (f failure) String() string {
 type roundFailure struct{ checks, reasons []string }
 
 func (r roundFailure) Error() string { return strings.Join(r.reasons, "; ") }
-
-// failsOnly reports whether err is a failed round in which no other check has failed.
-func failsOnly(err error, check string) bool {
-	round, _ := errors.AsType[roundFailure](err)
-	return slices.Equal(round.checks, []string{check})
-}
 
 // brief returns err without the details that the log has already.
 func brief(err error) string {

@@ -33,8 +33,11 @@ type rechecks struct {
 	readAt time.Time       // zero: before the release
 	round  checklist.Options
 	peers  peerSample
-	met    map[string]bool      // the requirements that the node has met since its release
-	logged map[string]time.Time // the warnings that are not repeated, and until when
+	// required is what a released node may lose: a CSI driver says only that it has registered once. met are those that the node
+	// has met since its release.
+	required requirement.List
+	met      map[string]bool
+	logged   map[string]time.Time // the warnings that are not repeated, and until when
 }
 
 // newRecheck continues a verification.
@@ -46,9 +49,11 @@ func newRecheck(d *deps, v *verification, how outcome) *rechecks {
 	shown := v.report.marker.reason == verdict.Verified
 	r.state = recheck.New(settings, r.facts(), how == released, shown, time.Now())
 	r.metrics.SetRecheckStatus(r.state.Status != recheck.False)
-	for _, required := range d.cfg.Require { // an agent that ran before has lost what it says
+	isCSI := func(e requirement.Entry) bool { return e.Kind == requirement.CSIDriver }
+	r.required = slices.DeleteFunc(slices.Clone(d.cfg.Require), isCSI)
+	for _, e := range r.required { // the agent that was here before has not forgotten them
 		shown := r.facts().Shown
-		r.met[required.String()] = how != released && shown.Status == recheck.False && strings.Contains(shown.Reason, verdict.NodeFailed)
+		r.met[e.String()] = how != released && shown.Status == recheck.False && strings.Contains(shown.Reason, verdict.NodeFailed)
 	}
 	return r
 }
@@ -90,13 +95,8 @@ func (r *rechecks) makeRound(ctx context.Context) {
 		zone := func() string { return r.node.Labels["topology.kubernetes.io/zone"] }
 		list = append(list, r.peers.check(r.round.PeersMustAnswer, zone))
 	}
-	list = checklist.Requirements{List: r.cfg.Require, Client: r.client, Counts: r.countsLoss,
-		Node: func(context.Context) (*nodepatch.Node, error) {
-			if r.readAt.Before(began) {
-				return nil, nil //nolint:nilnil // the api check has failed, and says why
-			}
-			return r.node, nil
-		}}.And(list)
+	node := func(context.Context) (*nodepatch.Node, error) { return r.node, nil } // as last read: the api check fails without a new one
+	list = checklist.Requirements{List: r.required, Client: r.client, Node: node, Met: r.met}.And(list)
 	runner := checklist.Runner(r.cfg, r)
 	runner.MaxRetries = 0
 	results, err := runner.Round(ctx, list)
@@ -117,15 +117,6 @@ func (r *rechecks) makeRound(ctx context.Context) {
 		return
 	}
 	r.report(before, r.judge(results))
-}
-
-// countsLoss reports whether it counts that a requirement is not met: the node must have met it since its release. A CSI driver counts
-// only before that.
-func (r *rechecks) countsLoss(one requirement.Judgement) bool {
-	if one.Unmet == "" {
-		r.met[one.String()] = true
-	}
-	return r.met[one.String()] && one.Kind != requirement.CSIDriver
 }
 
 // report says what a round has changed; err is how it failed, or nil.

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -69,13 +70,15 @@ func (v *verification) verify(ctx context.Context) outcome {
 			v.seen.replaced, v.proof = false, nil
 			v.report.restart()
 		case !errors.Is(err, errRestart):
-			pause, isNodes := requirementsWait, failsOnly(err, checks.NodeName)
-			if !isNodes {
-				pause = pauses.NextBackOff()
+			pause := pauses.NextBackOff()
+			round, _ := errors.AsType[roundFailure](err)
+			nodeOnly := slices.Equal(round.checks, []string{checks.NodeName})
+			if nodeOnly {
+				pause = requirementsWait
 			}
 			v.report.Failed(ctx, v.seen.node, err, pause)
 			_ = v.report.During(ctx, marking, func(ctx context.Context) error {
-				if isNodes {
+				if nodeOnly {
 					return v.waitForRequirements(ctx, pause)
 				}
 				sleep(ctx, pause)

@@ -3,8 +3,8 @@ package checklist
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
+	"time"
 
 	"github.com/cenkalti/backoff/v4"
 
@@ -18,10 +18,11 @@ import (
 type Requirements struct {
 	List   requirement.List
 	Client *kube.Client
-	// Node returns the Node as this round has read it; nil: it has not.
-	Node func(context.Context) (*nodepatch.Node, error)
-	// Counts reports whether a judgement counts; nil: each does.
-	Counts func(requirement.Judgement) bool
+	Node   func(context.Context) (*nodepatch.Node, error) // as the round has read it, nil: it has not
+	// Timeout is that of Unmet.
+	Timeout time.Duration
+	// Met are the requirements that count, nil: all. Those that are met are added.
+	Met map[string]bool
 }
 
 // And returns list with the check, where anything is required.
@@ -35,42 +36,48 @@ func (r Requirements) And(list []checks.Check) []checks.Check {
 // Name implements checks.Check.
 func (Requirements) Name() string { return checks.NodeName }
 
-// Try implements checks.Check. The same Node gets the same judgement, so there is no retry.
-func (r Requirements) Try(ctx context.Context) (report checks.Report, err error) {
+// Try implements checks.Check.
+func (r Requirements) Try(ctx context.Context) (checks.Report, error) {
 	node, err := r.Node(ctx)
 	if node == nil {
 		return checks.Report{Skipped: "the node was not read"}, err
 	}
-	judged, err := Judge(ctx, r.Client, r.List, node)
+	return r.judge(ctx, node)
+}
+
+// Unmet says how a Node does not meet the requirements, or "".
+func (r Requirements) Unmet(ctx context.Context, node *nodepatch.Node) string {
+	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
+	defer cancel()
+	if _, err := r.judge(ctx, node); err != nil {
+		return checks.NodeName + ": " + err.Error() + " (" + checks.Remedy(err) + ")"
+	}
+	return ""
+}
+
+// judge fails if node does not meet the requirements. The same Node gets the same judgement, so there is no retry.
+func (r Requirements) judge(ctx context.Context, node *nodepatch.Node) (checks.Report, error) {
 	var met, unmet []string
-	for _, one := range judged {
-		switch counts := r.Counts == nil || r.Counts(one); {
-		case one.Unmet == "":
-			met = append(met, one.String())
-		case counts:
-			unmet = append(unmet, one.String()+": "+one.Unmet)
+	for _, e := range r.List {
+		if !e.IsFor(node) {
+			continue
+		}
+		why := e.Unmet(node, func(namespace string) ([]requirement.Pod, error) {
+			return kube.Pods[requirement.Pod](ctx, r.Client, namespace, node.Name)
+		})
+		switch text := e.String(); {
+		case why != "" && (r.Met == nil || r.Met[text]):
+			unmet = append(unmet, text+": "+why)
+		case why == "" && r.Met != nil:
+			r.Met[text] = true
+			fallthrough
+		case why == "":
+			met = append(met, text)
 		}
 	}
 	if len(unmet) > 0 {
-		err = backoff.Permanent(&checks.Failure{Cause: errors.New(strings.Join(unmet, "; ")),
+		return checks.Report{}, backoff.Permanent(&checks.Failure{Cause: errors.New(strings.Join(unmet, "; ")),
 			Remedy: "check what provides it: it must run on this node, and tolerate the startup taint"})
 	}
-	if report.Detail = strings.Join(met, ", "); report.Detail == "" {
-		report.Skipped = "no requirement counts on this node"
-	}
-	return report, err
-}
-
-// Judge judges the requirements for node, with its pods where a DaemonSet is required.
-func Judge(ctx context.Context, client *kube.Client, list requirement.List, node *nodepatch.Node) ([]requirement.Judgement, error) {
-	var pods []requirement.Pod
-	for _, namespace := range list.Namespaces(node) {
-		found, err := kube.Pods[requirement.Pod](ctx, client, namespace, node.Name)
-		if err != nil {
-			return nil, &checks.Failure{Cause: fmt.Errorf("pods of the node in the namespace %s: %w", namespace, err),
-				Remedy: "apply the Role and its binding from the chart in that namespace"}
-		}
-		pods = append(pods, found...)
-	}
-	return list.Judge(node, pods), nil
+	return checks.Report{Detail: strings.Join(met, ", ")}, nil
 }

@@ -145,10 +145,7 @@ func (c *Config) gateSettings() []*setting {
 		{"dns-service", "ns/name", "service whose endpoints must answer; empty skips the service check (managed DNS without pods)",
 			"kube-system/kube-dns", text(&c.DNSService, optional(namespacedName))},
 		{"require", "list", "JSON list of what the Node itself must show: condition, allocatable, csiDriver, label, daemonSet; empty: nothing",
-			"", func(s string) (err error) {
-				c.Require, err = requirement.Parse(s)
-				return err
-			}},
+			"", c.Require.Parse},
 
 		{"taint-key", "key", "key of the startup taint, which the release removes", "node-ready/unverified", text(&c.TaintKey, ownKey)},
 		{"taint-value", "value", "value of the startup taint where the chart's policy adds it; the agent only validates it", "true",

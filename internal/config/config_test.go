@@ -14,8 +14,6 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/imunhatep/kube-node-ready/internal/requirement"
 )
 
 func lookup(env map[string]string) func(string) (string, bool) {
@@ -240,7 +238,7 @@ var cases = map[string]struct {
 		good: []good{
 			{"", func(*Config) {}}, {"[]", func(*Config) {}},
 			{`[{"condition":"NetworkUnavailable=False"},{"allocatable":"nvidia.com/gpu>=8","on":{"gpu":"nvidia"}}]`, func(c *Config) {
-				c.Require, _ = requirement.Parse(`[{"condition":"NetworkUnavailable=False"},{"allocatable":"nvidia.com/gpu>=8","on":{"gpu":"nvidia"}}]`)
+				_ = c.Require.Parse(`[{"condition":"NetworkUnavailable=False"},{"allocatable":"nvidia.com/gpu>=8","on":{"gpu":"nvidia"}}]`)
 			}},
 		},
 		bad: []bad{

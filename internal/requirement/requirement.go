@@ -14,6 +14,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -33,8 +34,8 @@ const CSIDrivers = "csi.volume.kubernetes.io/nodeid"
 // Entry is one requirement.
 type Entry struct {
 	Kind, Name string
-	Value      string            // of a condition its status, of a resource the least quantity, "": more than 0
-	On         map[string]string // labels of the nodes that it is for; none: all
+	Value      string     // of a condition its status, of a resource the least quantity, "": more than 0
+	On         labels.Set // of the nodes that it is for; none: all
 	text       string
 }
 
@@ -59,17 +60,19 @@ func form() *regexp.Regexp {
 }
 
 // Parse reads a JSON list of objects: each has one kind with its text, and may have "on" with labels. The error names every mistake.
-func Parse(text string) (list List, err error) {
+func (l *List) Parse(text string) (err error) {
 	var objects []map[string]any
 	if json.Unmarshal([]byte(cmp.Or(text, "[]")), &objects) != nil {
-		return nil, errors.New(`must be a JSON list, such as [{"condition":"NetworkUnavailable=False"}]`)
+		return errors.New(`must be a JSON list, such as [{"condition":"NetworkUnavailable=False"}]`)
 	}
+	*l = nil
 	form := form()
 	for _, object := range objects {
-		e := Entry{On: make(map[string]string)}
+		var e Entry
 		on, isMap := object["on"].(map[string]any)
 		if isMap {
 			delete(object, "on")
+			e.On = make(labels.Set)
 		}
 		for _, kind := range slices.Sorted(maps.Keys(object)) { // one, or the text has no form
 			text := fmt.Sprint(object[kind])
@@ -84,23 +87,17 @@ func Parse(text string) (list List, err error) {
 		case !form.MatchString(e.text):
 			err = errors.Join(err, fmt.Errorf("%q must be one of condition: TYPE=True (or False, Unknown); allocatable: RESOURCE or "+
 				"RESOURCE>=QUANTITY; csiDriver: NAME; label: KEY; daemonSet: NAMESPACE/NAME; each may have on: {LABEL: VALUE}", e))
-		case slices.ContainsFunc(list, func(other Entry) bool { return other.text == e.text }):
+		case slices.ContainsFunc(*l, func(other Entry) bool { return other.text == e.text }):
 			err = errors.Join(err, fmt.Errorf("%q is there twice", e))
 		}
-		list = append(list, e)
+		*l = append(*l, e)
 	}
-	return list, err
+	return err
 }
 
-// Namespaces returns the namespaces whose pods Judge needs.
-func (l List) Namespaces(node *nodepatch.Node) (names []string) {
-	for _, e := range l {
-		namespace, _, _ := strings.Cut(e.Name, "/")
-		if e.Kind == DaemonSet && e.isFor(node) && !slices.Contains(names, namespace) {
-			names = append(names, namespace)
-		}
-	}
-	return names
+// IsFor reports whether node has the labels of On.
+func (e Entry) IsFor(node *nodepatch.Node) bool {
+	return labels.SelectorFromSet(e.On).Matches(labels.Set(node.Labels))
 }
 
 // Pod holds the fields of a Pod (core/v1) that tell whether its DaemonSet is ready on a node.
@@ -111,36 +108,9 @@ type Pod struct {
 	} `json:"status"`
 }
 
-// Judgement is what became of a requirement.
-type Judgement struct {
-	Entry
-	Unmet string // why, "": it is met
-}
-
-// Judge judges the requirements that are for node. pods are those on the node, of the Namespaces.
-func (l List) Judge(node *nodepatch.Node, pods []Pod) (judged []Judgement) {
-	for _, e := range l {
-		if met, why := e.isMet(node, pods); e.isFor(node) && met {
-			judged = append(judged, Judgement{Entry: e})
-		} else if e.isFor(node) {
-			judged = append(judged, Judgement{e, why})
-		}
-	}
-	return judged
-}
-
-func (e Entry) isFor(node *nodepatch.Node) bool {
-	for key, value := range e.On {
-		if has, found := node.Labels[key]; !found || has != value {
-			return false
-		}
-	}
-	return true
-}
-
-// isMet reports whether node meets the requirement; why says why not.
-func (e Entry) isMet(node *nodepatch.Node, pods []Pod) (met bool, why string) {
-	why = "the node has none"
+// Unmet says why node does not meet the requirement, or "". pods lists the node's pods in a namespace: it is called for a DaemonSet.
+func (e Entry) Unmet(node *nodepatch.Node, pods func(namespace string) ([]Pod, error)) string {
+	met, why := false, "the node has none"
 	switch e.Kind {
 	case Condition:
 		for _, condition := range node.Status.Conditions {
@@ -153,20 +123,26 @@ func (e Entry) isMet(node *nodepatch.Node, pods []Pod) (met bool, why string) {
 		if has, err := resource.ParseQuantity(node.Status.Allocatable[e.Name]); err == nil {
 			met, why = has.Sign() > 0 && has.Cmp(least) >= 0, "the node has "+has.String()
 		}
-	case CSIDriver:
-		var drivers map[string]any
-		_ = json.Unmarshal([]byte(node.Annotations[CSIDrivers]), &drivers) // none where kubelet has not written it
-		_, met = drivers[e.Name]
+	case CSIDriver: // kubelet writes a JSON object
+		met = strings.Contains(node.Annotations[CSIDrivers], `"`+e.Name+`":`)
 	case Label:
 		_, met = node.Labels[e.Name]
-	default:
-		for _, pod := range pods {
-			isOwner := func(o metav1.OwnerReference) bool { return o.Kind == "DaemonSet" && pod.Namespace+"/"+o.Name == e.Name }
+	case DaemonSet:
+		namespace, name, _ := strings.Cut(e.Name, "/")
+		found, err := pods(namespace)
+		if err != nil {
+			why = "cannot list the node's pods: " + err.Error()
+		}
+		for _, pod := range found {
+			isOwner := func(owner metav1.OwnerReference) bool { return owner.Kind == "DaemonSet" && owner.Name == name }
 			isReady := func(c nodepatch.Condition) bool { return c.Type == "Ready" && c.Status == "True" }
 			if !met && pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.OwnerReferences, isOwner) {
 				met, why = slices.ContainsFunc(pod.Status.Conditions, isReady), "its pod "+pod.Name+" is not ready"
 			}
 		}
 	}
-	return met, why
+	if met {
+		return ""
+	}
+	return why
 }

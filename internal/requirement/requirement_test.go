@@ -2,6 +2,7 @@ package requirement
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -13,9 +14,8 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-func parsed(t *testing.T, text string) List {
-	list, err := Parse(text)
-	require.NoError(t, err, text)
+func parsed(t *testing.T, text string) (list List) {
+	require.NoError(t, list.Parse(text), text)
 	return list
 }
 
@@ -83,10 +83,9 @@ func TestParseRefuses(t *testing.T) {
 		"twice":                {`[{"label":"a"},{"label":"a"}]`, `"label a" is there twice`},
 		"long name":            {`[{"label":"` + strings.Repeat("a", 64) + `"}]`, `must be one of`},
 	} {
-		_, err := Parse(test.text)
-		assert.ErrorContains(t, err, test.names, name)
+		assert.ErrorContains(t, new(List).Parse(test.text), test.names, name)
 	}
-	_, err := Parse(`[{"condition":"Ready"},{"label":"a"},{"taint":"b"}]`)
+	err := new(List).Parse(`[{"condition":"Ready"},{"label":"a"},{"taint":"b"}]`)
 	require.ErrorContains(t, err, `"condition Ready"`)
 	require.ErrorContains(t, err, `"taint b"`, "every mistake at once")
 }
@@ -112,7 +111,7 @@ func pod(namespace, owner, ready string) (p Pod) {
 	return p
 }
 
-func TestJudge(t *testing.T) {
+func TestUnmet(t *testing.T) {
 	now := metav1.Now()
 	deleted := pod("a", "b", "True")
 	deleted.DeletionTimestamp = &now
@@ -142,28 +141,28 @@ func TestJudge(t *testing.T) {
 		"ready pod":                 {`"daemonSet":"a/b"`, `{}`, []Pod{pod("a", "c", "False"), pod("a", "b", "True")}, ""},
 		"late pod":                  {`"daemonSet":"a/b"`, `{}`, []Pod{pod("a", "b", "False")}, "its pod b-x is not ready"},
 		"one of two":                {`"daemonSet":"a/b"`, `{}`, []Pod{pod("a", "b", "True"), pod("a", "b", "False")}, ""},
-		"pod of another namespace":  {`"daemonSet":"a/b"`, `{}`, []Pod{pod("c", "b", "True")}, "the node has none"},
 		"pod of a ReplicaSet":       {`"daemonSet":"a/b"`, `{}`, []Pod{other}, "the node has none"},
 		"pod that is being deleted": {`"daemonSet":"a/b"`, `{}`, []Pod{deleted}, "the node has none"},
 		"no pod":                    {`"daemonSet":"a/b"`, `{}`, nil, "the node has none"},
 	} {
-		judged := parsed(t, "[{"+test.entry+"}]").Judge(node(t, test.node), test.pods)
-		require.Len(t, judged, 1, name)
-		assert.Equal(t, test.want, judged[0].Unmet, name)
+		pods := func(namespace string) ([]Pod, error) {
+			assert.Equal(t, "a", namespace)
+			return test.pods, nil
+		}
+		assert.Equal(t, test.want, parsed(t, "[{"+test.entry+"}]")[0].Unmet(node(t, test.node), pods), name)
 	}
 }
 
-func TestJudgesOnlyNodesWithTheLabels(t *testing.T) {
-	list := parsed(t, `[{"label":"a","on":{"gpu":"nvidia","b":""}},{"daemonSet":"c/d","on":{"gpu":"nvidia"}},{"daemonSet":"c/e"},{"daemonSet":"f/g"}]`)
-	texts := func(labels string) (found []string) {
-		for _, judged := range list.Judge(node(t, `{"metadata":{"labels":`+labels+`}}`), nil) {
-			found = append(found, judged.String())
-		}
-		return found
+func TestPodsThatCannotBeListed(t *testing.T) {
+	pods := func(string) ([]Pod, error) { return nil, errors.New("forbidden") }
+	assert.Equal(t, "cannot list the node's pods: forbidden", parsed(t, `[{"daemonSet":"a/b"}]`)[0].Unmet(node(t, `{}`), pods))
+}
+
+func TestIsForNodesWithTheLabels(t *testing.T) {
+	list := parsed(t, `[{"label":"a","on":{"gpu":"nvidia","b":""}},{"daemonSet":"c/d"},{"daemonSet":"c/e","on":{}}]`)
+	for text, want := range map[string]bool{`{"gpu":"nvidia","b":"","c":"d"}`: true, `{"gpu":"nvidia"}`: false, `{"gpu":"amd","b":""}`: false} {
+		assert.Equal(t, want, list[0].IsFor(node(t, `{"metadata":{"labels":`+text+`}}`)), text)
 	}
-	assert.Equal(t, []string{"daemonSet c/e", "daemonSet f/g"}, texts(`{"gpu":"amd","b":""}`))
-	assert.Equal(t, []string{"daemonSet c/d on gpu=nvidia", "daemonSet c/e", "daemonSet f/g"}, texts(`{"gpu":"nvidia"}`))
-	assert.Len(t, texts(`{"gpu":"nvidia","b":""}`), 4)
-	assert.Equal(t, []string{"c", "f"}, list.Namespaces(node(t, `{"metadata":{"labels":{"gpu":"nvidia"}}}`)), "each once")
-	assert.Empty(t, list[:2].Namespaces(node(t, `{}`)), "no pods are listed for a requirement of other nodes")
+	assert.True(t, list[1].IsFor(node(t, `{}`)))
+	assert.True(t, list[2].IsFor(node(t, `{}`)))
 }

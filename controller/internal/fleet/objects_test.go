@@ -148,7 +148,8 @@ func TestSlimPodKeepsWhatDecisionsRead(t *testing.T) {
 
 // Of what is required the cache has what is judged, and no more of it: without heartbeats, which are no changes.
 func TestSlimNodeKeepsWhatIsRequired(t *testing.T) {
-	list, err := requirement.Parse(`[{"condition":"Net=False"},{"allocatable":"nvidia.com/gpu"},{"csiDriver":"d"}]`)
+	var list requirement.List
+	err := list.Parse(`[{"condition":"Net=False"},{"allocatable":"nvidia.com/gpu"},{"csiDriver":"d"}]`)
 	require.NoError(t, err)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{requirement.CSIDrivers: `{"d":"i"}`, "other": "b"}},
 		Status: corev1.NodeStatus{
@@ -157,8 +158,8 @@ func TestSlimNodeKeepsWhatIsRequired(t *testing.T) {
 				{Type: "Other", Status: "True"}}}}
 	slim, err := SlimNode(condition, list)(node)
 	require.NoError(t, err)
-	for _, judged := range list.Judge(PatchNode(slim.(*corev1.Node)), nil) {
-		assert.Empty(t, judged.Unmet, judged)
+	for _, e := range list {
+		assert.Empty(t, e.Unmet(PatchNode(slim.(*corev1.Node)), nil), e)
 	}
 	kept := slim.(*corev1.Node)
 	assert.Equal(t, []corev1.NodeCondition{{Type: "Net", Status: "False"}}, kept.Status.Conditions)

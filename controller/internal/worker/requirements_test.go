@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,7 +9,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -18,12 +16,12 @@ import (
 // requiring is a cluster whose node's worker has passed, and whose node does not show what is required until met is set.
 func requiring(t *testing.T) (c *cluster, met *bool) {
 	c, met = newPassedCluster(t), new(bool)
-	c.Require = func(_ context.Context, node *nodepatch.Node) error {
+	c.Require = func(_ context.Context, node *nodepatch.Node) string {
 		assert.Equal(t, "n", node.Name)
 		if *met {
-			return nil
+			return ""
 		}
-		return &checks.Failure{Cause: errors.New("allocatable nvidia.com/gpu: the node has 0"), Remedy: "check it"}
+		return "node: allocatable nvidia.com/gpu: the node has 0 (check it)"
 	}
 	return c, met
 }

@@ -31,13 +31,17 @@ func requirements(c Cluster) (r Result) {
 			c.requiredDaemonSet(&r, e)
 			continue
 		}
-		unmet, met := "", false
+		unmet := ""
 		for i := range c.Nodes.Value {
-			for _, judged := range (requirement.List{e}).Judge(fleet.PatchNode(&c.Nodes.Value[i]), nil) {
-				unmet, met = c.Nodes.Value[i].Name+": "+judged.Unmet, met || judged.Unmet == ""
+			node := fleet.PatchNode(&c.Nodes.Value[i])
+			if why := e.Unmet(node, nil); e.IsFor(node) && why != "" {
+				unmet = node.Name + ": " + why
+			} else if e.IsFor(node) {
+				unmet = ""
+				break
 			}
 		}
-		if unmet != "" && !met {
+		if unmet != "" {
 			r.find("correct config.require, or start what provides it", "no node meets %s (%s): no such node is released", e, unmet)
 		}
 	}
@@ -52,10 +56,10 @@ func (c Cluster) requiredDaemonSet(r *Result, e requirement.Entry) {
 		return
 	}
 	set := c.DaemonSets.Value[i]
-	switch pod := (corev1.Pod{Spec: set.Spec.Template.Spec}); {
-	case repels(&pod, c.ownTaints()...):
-		r.find("let it tolerate "+strings.Join(c.Release.TaintKeys(), " and ")+" (operator Exists)",
-			"%s does not tolerate the startup taint: it never runs on a node that waits for it", e)
+	switch keys := c.gateOf([]corev1.Pod{{Spec: set.Spec.Template.Spec}}).missing; {
+	case len(keys) > 0:
+		r.find("let it tolerate "+strings.Join(keys, " and ")+" (operator Exists)",
+			"%s does not tolerate %s: it does not run on a node that waits for it", e, strings.Join(keys, " and "))
 	case set.Status.DesiredNumberScheduled > 0 && set.Status.NumberReady == 0:
 		r.find("kubectl -n "+set.Namespace+" describe daemonset "+set.Name, "%s: none of its pods is ready", e)
 	}

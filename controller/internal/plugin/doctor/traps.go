@@ -155,30 +155,24 @@ type gate struct {
 	err     error    // why it is unknown which nodes join without it, where a pod needs one
 }
 
-// ownTaints returns the startup taint, and the failed taint if anybody adds it.
-func (c Cluster) ownTaints() (taints []corev1.Taint) {
-	for _, key := range c.Release.TaintKeys() {
+func (c Cluster) gateOf(pods []corev1.Pod) (g gate) {
+	agent, keys := c.Release.Agent, c.Release.TaintKeys()
+	var taints []corev1.Taint
+	for _, key := range keys {
 		taint := corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule}
-		if agent := c.Release.Agent; key == agent.TaintKey {
+		if key == agent.TaintKey {
 			taint.Value, taint.Effect = agent.TaintValue, corev1.TaintEffect(agent.TaintEffect)
 		}
-		taints = append(taints, taint)
-	}
-	return taints
-}
-
-func (c Cluster) gateOf(pods []corev1.Pod) (g gate) {
-	taints := c.ownTaints()
-	for _, taint := range taints {
 		if !slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return !repels(&pod, taint) }) {
-			g.missing = append(g.missing, taint.Key)
+			g.missing = append(g.missing, key)
 		}
+		taints = append(taints, taint)
 	}
 	if slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return !repels(&pod, taints...) }) {
 		return gate{}
 	}
 	if len(g.missing) == 0 {
-		g.missing = c.Release.TaintKeys() // each is tolerated by some pod, all of them by none
+		g.missing = keys // each is tolerated by some pod, all of them by none
 	}
 	g.behind, g.blocks = true, true
 	for _, node := range c.Nodes.Value {

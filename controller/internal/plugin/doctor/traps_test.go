@@ -19,7 +19,6 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
 	"github.com/imunhatep/kube-node-ready/internal/config"
-	"github.com/imunhatep/kube-node-ready/internal/requirement"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -117,7 +116,7 @@ func autoscaler(args ...string) []appsv1.Deployment {
 
 // requires sets config.require.
 func requires(entries string) func(*config.Config) {
-	return func(cfg *config.Config) { cfg.Require, _ = requirement.Parse("[" + entries + "]") }
+	return func(cfg *config.Config) { _ = cfg.Require.Parse("[" + entries + "]") }
 }
 
 // daemonSet is gpu/plugin, which runs on all nodes.
@@ -156,7 +155,7 @@ func TestTraps(t *testing.T) {
 		text   string
 		remedy string
 	}{
-		"DNS does not tolerate the startup taint": {trap: "dns-behind-gate", text: "tolerates node-ready/unverified, and no node", remedy: "let the DNS pods tolerate node-ready/unverified",
+		"DNS does not tolerate node-ready/unverified": {trap: "dns-behind-gate", text: "tolerates node-ready/unverified, and no node", remedy: "let the DNS pods tolerate node-ready/unverified",
 			change: func(c *Cluster) { c.DNS.Value.Pods = []corev1.Pod{podOn("old")} }},
 		"DNS does not tolerate the failed taint": {trap: "dns-behind-gate", config: onTimeoutTaint, text: "tolerates node-ready/failed,",
 			change: func(c *Cluster) { c.DNS.Value.Pods = []corev1.Pod{podOn("old", tolerate(startup)...)} }},
@@ -253,7 +252,7 @@ func TestTraps(t *testing.T) {
 			}},
 		"a required DaemonSet that is not there": {trap: "requirements", text: "daemonSet gpu/plugin: there is none",
 			change: func(c *Cluster) { requires(`{"daemonSet":"gpu/plugin"}`)(&c.Release.Agent) }},
-		"a required DaemonSet behind the gate": {trap: "requirements", text: "daemonSet gpu/plugin does not tolerate the startup taint", remedy: "let it tolerate node-ready/unverified",
+		"a required DaemonSet behind the gate": {trap: "requirements", text: "daemonSet gpu/plugin does not tolerate node-ready/unverified", remedy: "let it tolerate node-ready/unverified",
 			change: func(c *Cluster) {
 				requires(`{"daemonSet":"gpu/plugin"}`)(&c.Release.Agent)
 				c.DaemonSets = daemonSet(1, tolerate("other")...)

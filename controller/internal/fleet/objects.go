@@ -1,11 +1,7 @@
 package fleet
 
 import (
-	"maps"
-	"slices"
-
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
@@ -15,13 +11,10 @@ import (
 
 // SlimNode returns the transform that keeps what decisions need of a Node: a tenth of it. Conditions keep their type, status,
 // reason and message, without kubelet's heartbeats, so that these are no changes. The heartbeat of our own condition says that
-// somebody still means it.
-func SlimNode(conditionType string, required requirement.List, annotations ...string) cache.TransformFunc {
-	if len(required) > 0 {
+// somebody still means it. Where anything is required of nodes, all that may be is kept, too.
+func SlimNode(conditionType string, isRequired bool, annotations ...string) cache.TransformFunc {
+	if isRequired {
 		annotations = append(annotations, requirement.CSIDrivers)
-	}
-	requires := func(kind, name string) bool {
-		return slices.ContainsFunc(required, func(e requirement.Entry) bool { return e.Kind == kind && e.Name == name })
 	}
 	return func(object any) (any, error) {
 		node, ok := object.(*corev1.Node)
@@ -35,17 +28,16 @@ func SlimNode(conditionType string, required requirement.List, annotations ...st
 		slim.Status.NodeInfo.BootID = node.Status.NodeInfo.BootID
 		for _, condition := range node.Status.Conditions {
 			isOwn := string(condition.Type) == conditionType
-			if isOwn || condition.Type == corev1.NodeReady || requires(requirement.Condition, string(condition.Type)) {
+			if isOwn || condition.Type == corev1.NodeReady || isRequired {
 				if !isOwn {
 					condition.LastHeartbeatTime = metav1.Time{}
 				}
 				slim.Status.Conditions = append(slim.Status.Conditions, condition)
 			}
 		}
-		slim.Status.Allocatable = maps.Clone(node.Status.Allocatable)
-		maps.DeleteFunc(slim.Status.Allocatable, func(name corev1.ResourceName, _ resource.Quantity) bool {
-			return !requires(requirement.Allocatable, string(name))
-		})
+		if isRequired {
+			slim.Status.Allocatable = node.Status.Allocatable
+		}
 		return slim, nil
 	}
 }
@@ -90,9 +82,7 @@ func PatchNode(node *corev1.Node) *nodepatch.Node {
 	converted := &nodepatch.Node{ObjectMeta: node.ObjectMeta}
 	converted.Spec.Taints, converted.Spec.Unschedulable = Taints(node), node.Spec.Unschedulable
 	converted.Status.NodeInfo.BootID = node.Status.NodeInfo.BootID
-	if len(node.Status.Allocatable) > 0 {
-		converted.Status.Allocatable = make(map[string]string)
-	}
+	converted.Status.Allocatable = make(map[string]string, len(node.Status.Allocatable))
 	for name, quantity := range node.Status.Allocatable {
 		converted.Status.Allocatable[string(name)] = quantity.String()
 	}

@@ -46,9 +46,7 @@ func (r Reader) Read(ctx context.Context, of release.Release) Cluster {
 	c.Events = list[corev1.Event](ctx, r.Client, new(corev1.EventList),
 		client.InNamespace("default"), client.MatchingFields{"involvedObject.kind": "Node"})
 	c.Deployments = list[appsv1.Deployment](ctx, r.Client, new(appsv1.DeploymentList))
-	if len(of.Agent.Require) > 0 {
-		c.DaemonSets = list[appsv1.DaemonSet](ctx, r.Client, new(appsv1.DaemonSetList))
-	}
+	c.DaemonSets = list[appsv1.DaemonSet](ctx, r.Client, new(appsv1.DaemonSetList))
 	c.AutoscalerStatus = read(func() (bool, error) {
 		key := client.ObjectKey{Namespace: "kube-system", Name: "cluster-autoscaler-status"}
 		return true, r.Client.Get(ctx, key, new(corev1.ConfigMap))

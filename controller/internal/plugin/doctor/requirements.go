@@ -21,46 +21,43 @@ func requirements(c Cluster) (r Result) {
 	}
 	for _, e := range c.Release.Agent.Require {
 		for key := range e.On {
-			domain, _, _ := strings.Cut(key, "/")
-			if strings.HasSuffix("."+domain, ".feature.node.kubernetes.io") || strings.HasSuffix("."+domain, ".nvidia.com") {
+			if domain, _, _ := strings.Cut(key, "/"); domain == "nvidia.com" || strings.HasSuffix(domain, "feature.node.kubernetes.io") {
 				r.warn("use a label that such nodes register with, such as node.kubernetes.io/instance-type",
 					"%s: feature discovery adds the label %s later: a node may be released before it has the label", e, key)
 			}
 		}
-		if e.Kind == requirement.DaemonSet {
-			c.requiredDaemonSet(&r, e)
-			continue
-		}
-		unmet := ""
-		for i := range c.Nodes.Value {
-			node := fleet.PatchNode(&c.Nodes.Value[i])
-			if why := e.Unmet(node, nil); e.IsFor(node) && why != "" {
-				unmet = node.Name + ": " + why
-			} else if e.IsFor(node) {
-				unmet = ""
-				break
-			}
-		}
-		if unmet != "" {
-			r.find("correct config.require, or start what provides it", "no node meets %s (%s): no such node is released", e, unmet)
+		if why := c.unmet(e); why != "" {
+			r.find("start what provides it, and let it tolerate "+strings.Join(c.Release.TaintKeys(), " and ")+" (operator Exists); "+
+				"or correct config.require", "%s: %s: no such node is released", e, why)
 		}
 	}
 	r.Detail = "config.require has nothing that prevents a release"
 	return r
 }
 
-func (c Cluster) requiredDaemonSet(r *Result, e requirement.Entry) {
-	i := slices.IndexFunc(c.DaemonSets.Value, func(set appsv1.DaemonSet) bool { return set.Namespace+"/"+set.Name == e.Name })
-	if i < 0 {
-		r.find("create it, or correct config.require", "%s: there is none, so no node is released", e)
-		return
+// unmet says why no node meets a requirement although it is for one, or why no new node will, or "".
+func (c Cluster) unmet(e requirement.Entry) (why string) {
+	if e.Kind == requirement.DaemonSet {
+		i := slices.IndexFunc(c.DaemonSets.Value, func(set appsv1.DaemonSet) bool { return set.Namespace+"/"+set.Name == e.Name })
+		switch {
+		case i < 0:
+			return "there is none"
+		case len(c.gateOf([]corev1.Pod{{Spec: c.DaemonSets.Value[i].Spec.Template.Spec}}).missing) > 0:
+			return "its pods do not tolerate the taints of a node that waits for them"
+		case c.DaemonSets.Value[i].Status.DesiredNumberScheduled > 0 && c.DaemonSets.Value[i].Status.NumberReady == 0:
+			return "none of its pods is ready"
+		}
+		return ""
 	}
-	set := c.DaemonSets.Value[i]
-	switch keys := c.gateOf([]corev1.Pod{{Spec: set.Spec.Template.Spec}}).missing; {
-	case len(keys) > 0:
-		r.find("let it tolerate "+strings.Join(keys, " and ")+" (operator Exists)",
-			"%s does not tolerate %s: it does not run on a node that waits for it", e, strings.Join(keys, " and "))
-	case set.Status.DesiredNumberScheduled > 0 && set.Status.NumberReady == 0:
-		r.find("kubectl -n "+set.Namespace+" describe daemonset "+set.Name, "%s: none of its pods is ready", e)
+	for i := range c.Nodes.Value {
+		node := fleet.PatchNode(&c.Nodes.Value[i])
+		if !e.IsFor(node) {
+			continue
+		}
+		if why = e.Unmet(node, nil); why == "" {
+			return ""
+		}
+		why = node.Name + ", for example: " + why
 	}
+	return why
 }

@@ -243,21 +243,21 @@ func TestTraps(t *testing.T) {
 				c.NodePools.Value[0].Taints = []corev1.Taint{taint("example.com/gpu", corev1.TaintEffectNoExecute)}
 			}},
 
-		"a condition that no node has": {trap: "requirements", text: "no node meets condition Net=False (new: the node has none)", remedy: "config.require",
+		"a condition that no node has": {trap: "requirements", text: "condition Net=False: new, for example: the node has none: no such node is released", remedy: "correct config.require",
 			change: func(c *Cluster) { requires(`{"condition":"Net=False"},{"label":"kubernetes.io/os"}`)(&c.Release.Agent) }},
-		"a resource that no such node has": {trap: "requirements", text: "no node meets allocatable nvidia.com/gpu on gpu=nvidia (new: the node has none)",
+		"a resource that no such node has": {trap: "requirements", text: "allocatable nvidia.com/gpu on gpu=nvidia: new, for example: the node has none",
 			change: func(c *Cluster) {
 				requires(`{"allocatable":"nvidia.com/gpu","on":{"gpu":"nvidia"}}`)(&c.Release.Agent)
 				c.Nodes.Value[1].Labels["gpu"] = "nvidia"
 			}},
 		"a required DaemonSet that is not there": {trap: "requirements", text: "daemonSet gpu/plugin: there is none",
 			change: func(c *Cluster) { requires(`{"daemonSet":"gpu/plugin"}`)(&c.Release.Agent) }},
-		"a required DaemonSet behind the gate": {trap: "requirements", text: "daemonSet gpu/plugin does not tolerate node-ready/unverified", remedy: "let it tolerate node-ready/unverified",
+		"a required DaemonSet behind the gate": {trap: "requirements", text: "daemonSet gpu/plugin: its pods do not tolerate the taints of a node that waits for them", remedy: "let it tolerate node-ready/unverified (operator Exists)",
 			change: func(c *Cluster) {
 				requires(`{"daemonSet":"gpu/plugin"}`)(&c.Release.Agent)
 				c.DaemonSets = daemonSet(1, tolerate("other")...)
 			}},
-		"a required DaemonSet that is ready nowhere": {trap: "requirements", text: "daemonSet gpu/plugin: none of its pods is ready", remedy: "kubectl -n gpu describe daemonset plugin",
+		"a required DaemonSet that is ready nowhere": {trap: "requirements", text: "daemonSet gpu/plugin: none of its pods is ready",
 			change: func(c *Cluster) {
 				requires(`{"daemonSet":"gpu/plugin"}`)(&c.Release.Agent)
 				c.DaemonSets = daemonSet(0, tolerate(startup)...)

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
-
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/internal/requirement"
@@ -55,7 +53,7 @@ func (r Requirements) Unmet(ctx context.Context, node *nodepatch.Node) string {
 	return ""
 }
 
-// judge fails if node does not meet the requirements. The same Node gets the same judgement, so there is no retry.
+// judge fails if node does not meet the requirements.
 func (r Requirements) judge(ctx context.Context, node *nodepatch.Node) (checks.Report, error) {
 	var met, unmet []string
 	for _, e := range r.List {
@@ -76,8 +74,8 @@ func (r Requirements) judge(ctx context.Context, node *nodepatch.Node) (checks.R
 		}
 	}
 	if len(unmet) > 0 {
-		return checks.Report{}, backoff.Permanent(&checks.Failure{Cause: errors.New(strings.Join(unmet, "; ")),
-			Remedy: "check what provides it: it must run on this node, and tolerate the startup taint"})
+		return checks.Report{}, &checks.Failure{Cause: errors.New(strings.Join(unmet, "; ")),
+			Remedy: "check what provides it: it must run on this node, and tolerate the startup taint"}
 	}
 	return checks.Report{Detail: strings.Join(met, ", ")}, nil
 }

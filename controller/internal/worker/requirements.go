@@ -14,7 +14,7 @@ import (
 // worker runs the checks again.
 func (r *Reconciler) hold(ctx context.Context, node *corev1.Node, seen memory, decided *step, now time.Time) {
 	pod := decided.release
-	if pod == nil {
+	if pod == nil || r.Require == nil {
 		return
 	}
 	worker, unmet := seen.workers[pod.Name], r.Require(ctx, fleet.PatchNode(node))

@@ -95,7 +95,7 @@ func (r *rechecks) makeRound(ctx context.Context) {
 		zone := func() string { return r.node.Labels["topology.kubernetes.io/zone"] }
 		list = append(list, r.peers.check(r.round.PeersMustAnswer, zone))
 	}
-	node := func(context.Context) (*nodepatch.Node, error) { return r.node, nil } // as last read: the api check fails without a new one
+	node := func(context.Context) (*nodepatch.Node, error) { return r.node, nil } // without a new one the api check fails
 	list = checklist.Requirements{List: r.required, Client: r.client, Node: node, Met: r.met}.And(list)
 	runner := checklist.Runner(r.cfg, r)
 	runner.MaxRetries = 0

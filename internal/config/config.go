@@ -144,7 +144,7 @@ func (c *Config) gateSettings() []*setting {
 			"https://host/path must answer with a status below 400", "", list(&c.NetworkTargets, 0, target)},
 		{"dns-service", "ns/name", "service whose endpoints must answer; empty skips the service check (managed DNS without pods)",
 			"kube-system/kube-dns", text(&c.DNSService, optional(namespacedName))},
-		{"require", "list", "JSON list of what the Node itself must show: condition, allocatable, csiDriver, label, daemonSet; empty: nothing",
+		{"require", "list", "JSON list of what the Node must show: condition, allocatable, csiDriver, label, daemonSet; empty: nothing",
 			"", c.Require.Parse},
 
 		{"taint-key", "key", "key of the startup taint, which the release removes", "node-ready/unverified", text(&c.TaintKey, ownKey)},

@@ -1,5 +1,5 @@
-// Package requirement holds what the Node itself must show before it is released (REQUIRE). It has no side effects: the agent, the
-// controller and the plugin read the objects.
+// Package requirement holds what the Node itself must show before it is released (REQUIRE). It has no side effects: others read
+// the objects.
 package requirement
 
 import (
@@ -55,11 +55,13 @@ func form() *regexp.Regexp {
 		own      = `cpu|memory|pods|ephemeral-storage|hugepages-[1-9][0-9]*[KMG]i|attachable-volumes-` + label
 		quantity = `[1-9][0-9]*(m|[kMGTPE]|[KMGTPE]i)?`
 	)
-	return regexp.MustCompile(`^(condition ` + key + `=(True|False|Unknown)|allocatable (` + own + `|` + dns + `/` + name + `)(>=` +
-		quantity + `)?|csiDriver ` + name + `|label ` + key + `|daemonSet ` + label + `/` + dns + `)( on ` + key + `=(` + name + `)?)*$`)
+	return regexp.MustCompile(`^(condition ` + key + `=(True|False|Unknown)|allocatable (` + own + `|` + dns + `/` + name + `)` +
+		`(>=` + quantity + `)?|csiDriver ` + name + `|label ` + key + `|daemonSet ` + label + `/` + dns + `)` +
+		`( on ` + key + `=(` + name + `)?)*$`)
 }
 
-// Parse reads a JSON list of objects: each has one kind with its text, and may have "on" with labels. The error names every mistake.
+// Parse reads a JSON list of objects: each has one kind with its text, and may have "on" with labels. The error names every
+// mistake.
 func (l *List) Parse(text string) (err error) {
 	var objects []map[string]any
 	if json.Unmarshal([]byte(cmp.Or(text, "[]")), &objects) != nil {
@@ -108,7 +110,7 @@ type Pod struct {
 	} `json:"status"`
 }
 
-// Unmet says why node does not meet the requirement, or "". pods lists the node's pods in a namespace: it is called for a DaemonSet.
+// Unmet says why node does not meet the requirement, or "". pods lists the node's pods in a namespace, for a DaemonSet.
 func (e Entry) Unmet(node *nodepatch.Node, pods func(namespace string) ([]Pod, error)) string {
 	met, why := false, "the node has none"
 	switch e.Kind {

@@ -104,8 +104,8 @@ func node(t *testing.T, text string) *nodepatch.Node {
 	return node
 }
 
-func pod(namespace, owner, ready string) (p Pod) {
-	p.Namespace, p.Name = namespace, owner+"-x"
+func pod(owner, ready string) (p Pod) {
+	p.Name = owner + "-x"
 	p.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Name: owner}}
 	p.Status.Conditions = []nodepatch.Condition{{Type: "Initialized", Status: "True"}, {Type: "Ready", Status: ready}}
 	return p
@@ -113,9 +113,9 @@ func pod(namespace, owner, ready string) (p Pod) {
 
 func TestUnmet(t *testing.T) {
 	now := metav1.Now()
-	deleted := pod("a", "b", "True")
+	deleted := pod("b", "True")
 	deleted.DeletionTimestamp = &now
-	other := pod("a", "b", "True")
+	other := pod("b", "True")
 	other.OwnerReferences[0].Kind = "ReplicaSet"
 	for name, test := range map[string]struct {
 		entry, node string
@@ -138,9 +138,9 @@ func TestUnmet(t *testing.T) {
 		"no JSON of drivers":        {`"csiDriver":"d"`, `{"metadata":{"annotations":{"csi.volume.kubernetes.io/nodeid":"d"}}}`, nil, "the node has none"},
 		"label":                     {`"label":"a/b"`, `{"metadata":{"labels":{"a/b":""}}}`, nil, ""},
 		"no label":                  {`"label":"a/b"`, `{"metadata":{"labels":{"a/c":""}}}`, nil, "the node has none"},
-		"ready pod":                 {`"daemonSet":"a/b"`, `{}`, []Pod{pod("a", "c", "False"), pod("a", "b", "True")}, ""},
-		"late pod":                  {`"daemonSet":"a/b"`, `{}`, []Pod{pod("a", "b", "False")}, "its pod b-x is not ready"},
-		"one of two":                {`"daemonSet":"a/b"`, `{}`, []Pod{pod("a", "b", "True"), pod("a", "b", "False")}, ""},
+		"ready pod":                 {`"daemonSet":"a/b"`, `{}`, []Pod{pod("c", "False"), pod("b", "True")}, ""},
+		"late pod":                  {`"daemonSet":"a/b"`, `{}`, []Pod{pod("b", "False")}, "its pod b-x is not ready"},
+		"one of two":                {`"daemonSet":"a/b"`, `{}`, []Pod{pod("b", "True"), pod("b", "False")}, ""},
 		"pod of a ReplicaSet":       {`"daemonSet":"a/b"`, `{}`, []Pod{other}, "the node has none"},
 		"pod that is being deleted": {`"daemonSet":"a/b"`, `{}`, []Pod{deleted}, "the node has none"},
 		"no pod":                    {`"daemonSet":"a/b"`, `{}`, nil, "the node has none"},

@@ -64,7 +64,8 @@ func (r Reason) IsOwn() bool { return slices.Contains(ownReasons(), r) }
 
 // Reasons returns all reasons.
 func Reasons() []Reason {
-	return append(ownReasons(), DNSFailed, APIFailed, NetworkFailed, ServiceFailed, PeersFailed, NodeFailed, TaintsOfOthers, NotVerified)
+	return append(ownReasons(), DNSFailed, APIFailed, NetworkFailed, ServiceFailed, PeersFailed, NodeFailed, TaintsOfOthers,
+		NotVerified)
 }
 
 // Settings are what the operator has decided.

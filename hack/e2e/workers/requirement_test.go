@@ -3,6 +3,7 @@ package workers
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -21,8 +22,9 @@ func TestRequirements(t *testing.T) {
 	on := func(i int, text string) []string {
 		return []string{fmt.Sprintf("config.require[%d].%s", i, text), fmt.Sprintf(`config.require[%d].on.kubernetes\.io/hostname=%s`, i, required)}
 	}
+	all := slices.Concat(values, on(0, "condition=e2e/Disk=False"), on(1, "daemonSet=default/e2e-required"))
 	s.Undo(func(ctx context.Context) error {
-		if err := s.Cluster.Undeploy(ctx, append(append(values, on(0, "condition=e2e/Disk=False")...), on(1, "daemonSet=default/e2e-required")...)...); err != nil {
+		if err := s.Undeploy(ctx, all...); err != nil {
 			return err
 		}
 		if err := s.Cluster.Deploy(ctx, values...); err != nil {
@@ -30,7 +32,7 @@ func TestRequirements(t *testing.T) {
 		}
 		return s.AwaitController(ctx)
 	})
-	s.Deploy(append(append(values, on(0, "condition=e2e/Disk=False")...), on(1, "daemonSet=default/e2e-required")...)...)
+	s.Deploy(all...)
 	s.NoError(s.AwaitController(s.Ctx))
 	workers := s.record()
 	s.Gate(other)

@@ -70,11 +70,10 @@ func (l *List) Parse(text string) (err error) {
 	*l = nil
 	form := form()
 	for _, object := range objects {
-		var e Entry
+		e := Entry{On: make(labels.Set)}
 		on, isMap := object["on"].(map[string]any)
 		if isMap {
 			delete(object, "on")
-			e.On = make(labels.Set)
 		}
 		for _, kind := range slices.Sorted(maps.Keys(object)) { // one, or the text has no form
 			text := fmt.Sprint(object[kind])

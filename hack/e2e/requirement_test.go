@@ -37,6 +37,21 @@ func awaitRelease(s *harness.Suite, meet func()) {
 	s.LessOrEqual(at.Sub(met), 30*time.Second)
 }
 
+// writeCondition writes the condition e2e/Disk, as node-problem-detector does, and removes it when the test ends.
+func writeCondition(s *harness.Suite) (write func(status string)) {
+	patch := func(ctx context.Context, patch string) error {
+		_, err := s.Kube.CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+		return err
+	}
+	s.Undo(func(ctx context.Context) error {
+		return patch(ctx, `{"status":{"conditions":[{"type":"e2e/Disk","$patch":"delete"}]}}`)
+	})
+	return func(status string) {
+		s.Helper()
+		s.NoError(patch(s.Ctx, conditionPatch(status)))
+	}
+}
+
 // conditionPatch is a strategic merge patch of a node's status.
 func conditionPatch(status string) string {
 	return fmt.Sprintf(`{"status":{"conditions":[{"type":"e2e/Disk","status":%q,"reason":"Test","message":"by a test",`+
@@ -45,15 +60,36 @@ func conditionPatch(status string) string {
 
 func TestRequiredCondition(t *testing.T) {
 	s := startUnmet(t, "condition e2e/Disk=False: the node has none", "config.require[0].condition=e2e/Disk=False")
-	patch := func(ctx context.Context, kind types.PatchType, patch string) error {
-		_, err := s.Kube.CoreV1().Nodes().Patch(ctx, node, kind, []byte(patch), metav1.PatchOptions{}, "status")
-		return err
+	write := writeCondition(s)
+	write("True")
+	awaitRelease(s, func() { write("False") })
+}
+
+// Rechecks find that a released node has lost what was required, and that it is back.
+func TestRequiredConditionThatIsLost(t *testing.T) {
+	values := []string{"config.require[0].condition=e2e/Disk=False", "config.recheckInterval=10s", "config.failureThreshold=1",
+		"config.recoveryThreshold=1"}
+	s := start(t)
+	s.Undo(func(ctx context.Context) error { return s.Undeploy(ctx, values...) })
+	write := writeCondition(s)
+	write("False")
+	s.Gate(node)
+	s.AwaitVerified(node)
+	s.Deploy(values...)
+	shows := func(status corev1.ConditionStatus, reason string) {
+		s.AwaitNode(node, func(n *corev1.Node) bool {
+			found := harness.Condition(n, harness.ConditionType)
+			return found != nil && found.Status == status && found.Reason == reason
+		})
 	}
-	s.Undo(func(ctx context.Context) error {
-		return patch(ctx, types.StrategicMergePatchType, `{"status":{"conditions":[{"type":"e2e/Disk","$patch":"delete"}]}}`)
-	})
-	s.NoError(patch(s.Ctx, types.StrategicMergePatchType, conditionPatch("True")))
-	awaitRelease(s, func() { s.NoError(patch(s.Ctx, types.StrategicMergePatchType, conditionPatch("False"))) })
+	shows(corev1.ConditionTrue, "Verified")
+	write("True")
+	shows(corev1.ConditionFalse, "NodeFailed")
+	s.True(harness.Verified(s.Node(node)), "a loss adds no taint")
+	write("False")
+	shows(corev1.ConditionTrue, "Verified")
+	s.NoError(s.Undeploy(s.Ctx, values...))
+	s.DeleteCondition(node)
 }
 
 // A real device plugin, registered with kubelet.

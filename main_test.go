@@ -290,13 +290,14 @@ func TestLayout(t *testing.T) {
 	const module = "github.com/imunhatep/kube-node-ready"
 	allowed := map[string][]string{
 		"/checks": nil, "/nodepatch": nil, "/metrics": nil,
-		"/internal/kube":      {"/checks"},
-		"/internal/config":    {"/nodepatch"},
-		"/internal/verdict":   {"/checks"},
-		"/internal/checklist": {"/checks", "/internal/config", "/internal/kube", "/nodepatch"},
-		"/internal/recheck":   {"/internal/checklist", "/internal/kube", "/internal/verdict", "/nodepatch"},
-		"/internal/agent": {"/checks", "/internal/checklist", "/internal/config", "/internal/kube", "/internal/recheck", "/internal/verdict",
-			"/metrics", "/nodepatch"},
+		"/internal/kube":        {"/checks"},
+		"/internal/config":      {"/internal/requirement", "/nodepatch"},
+		"/internal/requirement": {"/nodepatch"},
+		"/internal/verdict":     {"/checks"},
+		"/internal/checklist":   {"/checks", "/internal/config", "/internal/kube", "/internal/requirement", "/nodepatch"},
+		"/internal/recheck":     {"/internal/checklist", "/internal/kube", "/internal/verdict", "/nodepatch"},
+		"/internal/agent": {"/checks", "/internal/checklist", "/internal/config", "/internal/kube", "/internal/recheck", "/internal/requirement",
+			"/internal/verdict", "/metrics", "/nodepatch"},
 		"": {"/internal/agent", "/internal/checklist", "/internal/config", "/internal/kube", "/metrics"},
 	}
 	text, err := exec.Command("go", "list", "-deps", "-f", `{{if not .Standard}}{{.ImportPath}} {{join .Imports " "}}{{end}}`, ".").Output()

@@ -25,6 +25,7 @@ const (
 	APIName     = "api"
 	NetworkName = "network"
 	ServiceName = "service"
+	NodeName    = "node"  // only with REQUIRE, after the others
 	PeersName   = "peers" // only with ENABLE_CONNECTIVITY_MATRIX, after the release
 )
 
@@ -33,7 +34,7 @@ func Names() []string { return []string{DNSName, APIName, NetworkName, ServiceNa
 
 // Check is one question about this node.
 type Check interface {
-	Name() string // one of Names(), or PeersName
+	Name() string // one of Names(), NodeName or PeersName
 	// Try makes one attempt, within the deadline of ctx. The error names the layer, and is a *Failure if there is a remedy.
 	Try(ctx context.Context) (Report, error)
 }

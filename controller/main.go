@@ -146,7 +146,7 @@ func newManager(cfg config.Controller, environment kube.Environment, template *c
 	noCopies := true // nobody writes to what a list returns
 	m, err := ctrl.NewManager(environment.REST, ctrl.Options{
 		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
-			&corev1.Node{}: {UnsafeDisableDeepCopy: &noCopies, Transform: fleet.SlimNode(cfg.ConditionType,
+			&corev1.Node{}: {UnsafeDisableDeepCopy: &noCopies, Transform: fleet.SlimNode(cfg.ConditionType, len(cfg.Require) > 0,
 				nodepatch.Annotation, remediation.DoNotDisrupt, remediation.DoNotDelete)},
 			&corev1.Pod{}: {UnsafeDisableDeepCopy: &noCopies, Transform: fleet.SlimPod,
 				Namespaces: map[string]cache.Config{cfg.PodNamespace: {LabelSelector: selector(template)}}},

@@ -39,6 +39,7 @@ func (p parts) workers() *worker.Reconciler {
 			VerdictPort: p.cfg.MetricsPort, Round: checklist.LongestRound(p.cfg.Config), Version: version},
 		Client: p.GetClient(), Endpoints: worker.NewEndpoints(p.environment.Client, p.cfg.DNSService, p.cfg.CheckTimeout).List,
 		Node: nodeAPI(p.environment), Events: p.GetEventRecorder(recorder), ServerTime: p.environment.Client.ServerTime,
+		Require: checklist.Requirements{List: p.cfg.Require, Client: p.environment.Client, Timeout: p.cfg.CheckTimeout}.Unmet,
 		Timeout: p.cfg.CheckTimeout, Log: p.log,
 	}
 }
@@ -58,7 +59,9 @@ type parts struct {
 func (p parts) add(ctx context.Context, leave func()) error {
 	var err error
 	if p.loop.Settings.Workers {
-		err = p.workers().SetupWithManager(ctx, p.Manager)
+		workers := p.workers()
+		p.loop.Settings.Unmet = workers.Unmet
+		err = workers.SetupWithManager(ctx, p.Manager)
 	} else {
 		err = p.Add(&worker.Leftovers{
 			Reader: p.GetAPIReader(), Writer: p.GetClient(), Namespace: p.cfg.PodNamespace,

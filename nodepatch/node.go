@@ -11,8 +11,9 @@ type Node struct {
 		Unschedulable bool    `json:"unschedulable"`
 	} `json:"spec"`
 	Status struct {
-		Conditions []Condition `json:"conditions"`
-		NodeInfo   struct {
+		Conditions  []Condition       `json:"conditions"`
+		Allocatable map[string]string `json:"allocatable"` // quantities
+		NodeInfo    struct {
 			BootID string `json:"bootID"`
 		} `json:"nodeInfo"`
 	} `json:"status"`

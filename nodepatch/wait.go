@@ -3,23 +3,23 @@ package nodepatch
 import (
 	"cmp"
 	"context"
+	"math/rand/v2"
 	"slices"
 	"time"
-
-	"github.com/cenkalti/backoff/v4"
 )
 
 // Wait reads the Node from the API server's cache until done reports true of it, or until has passed (zero: no limit),
-// and returns it as last read: every 2 s at first, up to every 10 s while its taints do not change, each ±20 % so that
+// and returns it as last read: every 2 s for 10 s, then every 8 s while its taints do not change, each ±20 % so that
 // thousands of nodes do not ask together.
 //
 // The error is ErrReplaced, ctx's own, or that of a failed read.
 func (p *Patcher) Wait(ctx context.Context, node *Node, until time.Time, done func(*Node) bool) (*Node, error) {
-	pauses := backoff.NewExponentialBackOff(
-		backoff.WithInitialInterval(2*time.Second), backoff.WithMultiplier(1.5), backoff.WithRandomizationFactor(0.2),
-		backoff.WithMaxInterval(8*time.Second), backoff.WithMaxElapsedTime(0))
-	for !done(node) {
-		pause := pauses.NextBackOff()
+	for since := time.Now(); !done(node); {
+		pause := 8 * time.Second
+		if time.Since(since) < 10*time.Second {
+			pause = 2 * time.Second
+		}
+		pause = time.Duration((0.8 + 0.4*rand.Float64()) * float64(pause))
 		if !until.IsZero() {
 			pause = min(pause, time.Until(until))
 		}
@@ -37,7 +37,7 @@ func (p *Patcher) Wait(ctx context.Context, node *Node, until time.Time, done fu
 			return nil, ErrReplaced
 		}
 		if !slices.Equal(again.Spec.Taints, node.Spec.Taints) {
-			pauses.Reset()
+			since = time.Now()
 		}
 		node = again
 	}

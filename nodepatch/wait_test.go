@@ -109,9 +109,32 @@ func TestWaitForStartupTaint(t *testing.T) {
 				}
 				assert.LessOrEqual(t, waited, test.waited+9600*time.Millisecond)
 				assert.LessOrEqual(t, gets, 1+int(waited/(1600*time.Millisecond)), "at least 1.6 s apart")
-				assert.LessOrEqual(t, gets, 4+int(waited/(6*time.Second)), "and less often with the time")
+				assert.LessOrEqual(t, gets, 7+int(waited/(6*time.Second)), "and less often with the time")
 				assert.Equal(t, test.tainted, tainted(got))
 			})
+		})
+	}
+}
+
+// Who waits for the Node is released within 3 s in the first 10 s, and within 10 s later.
+func TestWaitReadsOftenAtFirst(t *testing.T) {
+	for range 50 {
+		synctest.Test(t, func(t *testing.T) {
+			start := time.Now()
+			last, reads := start, 0
+			p := &Patcher{Timeout: time.Second, Node: nodeFuncs{get: func(context.Context) (*corev1.Node, error) {
+				limit := 9600 * time.Millisecond
+				if last.Sub(start) < 10*time.Second {
+					limit = 2400 * time.Millisecond
+				}
+				assert.LessOrEqual(t, time.Since(last), limit, "after %s", last.Sub(start))
+				last = time.Now()
+				reads++
+				return newNode(), nil
+			}}}
+			_, err := p.Wait(t.Context(), asRead(newNode()), start.Add(10*time.Minute), func(*Node) bool { return false })
+			require.NoError(t, err)
+			assert.LessOrEqual(t, reads, 7+93, "no two are closer than 6.4 s later")
 		})
 	}
 }

@@ -118,6 +118,9 @@ DNS_TEST_DOMAINS: {{ .dnsTestDomains | join "," | quote }}
 NETWORK_TARGETS: {{ .networkTargets | join "," | quote }}
 DNS_SERVICE: {{ .dnsService | quote }}
 MAX_CLOCK_SKEW: {{ .maxClockSkew | quote }}
+{{- with .require }}
+REQUIRE: {{ toRawJson . | quote }}
+{{- end }}
 TAINT_KEY: {{ .taintKey | quote }}
 TAINT_VALUE: {{ .taintValue | quote }}
 TAINT_EFFECT: {{ .taintEffect | quote }}
@@ -336,6 +339,7 @@ flight is finished before: two patches, the condition and the Event, each within
 {{- end }}
 {{- end }}
 {{- include "kube-node-ready.validateRecheck" . }}
+{{- include "kube-node-ready.validateRequire" . }}
 {{- if has .Values.config.conditionType (list "Ready" "MemoryPressure" "DiskPressure" "PIDPressure" "NetworkUnavailable") }}
 {{- fail (printf "config.conditionType %s must not be a condition of kubelet or a CNI" .Values.config.conditionType) }}
 {{- end }}

@@ -40,7 +40,10 @@ func DryRun(ctx context.Context, cfg config.Config, e kube.Environment, version 
 	cfg.MaxRetries = 0
 	p := printer{printf: printf}
 	runner := checklist.Runner(cfg, &p)
-	if _, err := runner.Round(ctx, checklist.New(cfg, e)(checks.API{Get: get}, checklist.Options{})); err != nil {
+	read := func(context.Context) (*nodepatch.Node, error) { return node, nil }
+	list := checklist.New(cfg, e)(checks.API{Get: get}, checklist.Options{})
+	_, err := runner.Round(ctx, checklist.Requirements{List: cfg.Require, Client: e.Client, Node: read}.And(list))
+	if err != nil {
 		printf("interrupted")
 		return false
 	}

@@ -33,6 +33,7 @@ const (
 	patchStat = "PATCH /api/v1/nodes/node1/status"
 	postEvent = "POST /api/v1/namespaces/default/events"
 	getSlices = "GET /apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3Dkube-dns&resourceVersion=0"
+	getPods   = "GET /api/v1/namespaces/gpu/pods?fieldSelector=spec.nodeName%3Dnode1&resourceVersion=0"
 	getAPI    = "GET /api"
 )
 
@@ -47,6 +48,7 @@ type fakeAPI struct {
 	mu       sync.Mutex
 	node     *corev1.Node
 	slices   []discoveryv1.EndpointSlice
+	pods     []corev1.Pod // of the node, in the namespace gpu
 	requests []string
 	events   []corev1.Event
 	// conditions are those that were written, in order: package nodepatch and the end-to-end tests prove what becomes of them.
@@ -158,6 +160,8 @@ func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case getSlices:
 		apitest.Answer(w, http.StatusOK, discoveryv1.EndpointSliceList{
 			TypeMeta: metav1.TypeMeta{Kind: "EndpointSliceList", APIVersion: "discovery.k8s.io/v1"}, Items: a.slices})
+	case getPods:
+		apitest.Answer(w, http.StatusOK, corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: a.pods})
 	case getAPI:
 		apitest.Answer(w, http.StatusOK, metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}})
 	default:

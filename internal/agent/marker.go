@@ -39,7 +39,7 @@ func (m *marker) uses(policy string) bool {
 // never reported. The failed taint waits for INITIAL_TIMEOUT; a condition may have to be corrected before. It reports whether it
 // has written anything: never the same twice.
 func (m *marker) Failed(ctx context.Context, failed []string, message string, timedOut bool) (written bool, err error) {
-	if m.uses(config.OnTimeoutTaint) && timedOut {
+	if m.uses(config.OnTimeoutTaint) && timedOut && !slices.Equal(failed, []string{checks.NodeName}) { // another node would not help
 		written, err = m.addTaint(ctx, failed)
 	}
 	if m.uses(config.OnTimeoutCondition) {

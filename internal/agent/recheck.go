@@ -16,6 +16,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/internal/recheck"
+	"github.com/imunhatep/kube-node-ready/internal/requirement"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -32,17 +33,28 @@ type rechecks struct {
 	readAt time.Time       // zero: before the release
 	round  checklist.Options
 	peers  peerSample
-	logged map[string]time.Time // the warnings that are not repeated, and until when
+	// required is what a released node may lose: a CSI driver says only that it has registered once. met are those that the node
+	// has met since its release.
+	required requirement.List
+	met      map[string]bool
+	logged   map[string]time.Time // the warnings that are not repeated, and until when
 }
 
 // newRecheck continues a verification.
 func newRecheck(d *deps, v *verification, how outcome) *rechecks {
-	r := &rechecks{deps: d, node: v.seen.node, peers: peerSample{deps: d}, logged: make(map[string]time.Time)}
+	r := &rechecks{deps: d, node: v.seen.node, peers: peerSample{deps: d}, logged: make(map[string]time.Time),
+		met: make(map[string]bool)}
 	settings := recheck.Settings{Interval: d.cfg.RecheckInterval, FailureThreshold: d.cfg.FailureThreshold,
 		RecoveryThreshold: d.cfg.RecoveryThreshold, Random: rand.Float64}
 	shown := v.report.marker.reason == verdict.Verified
 	r.state = recheck.New(settings, r.facts(), how == released, shown, time.Now())
 	r.metrics.SetRecheckStatus(r.state.Status != recheck.False)
+	isCSI := func(e requirement.Entry) bool { return e.Kind == requirement.CSIDriver }
+	r.required = slices.DeleteFunc(slices.Clone(d.cfg.Require), isCSI)
+	for _, e := range r.required { // the agent that was here before has not forgotten them
+		shown := r.facts().Shown
+		r.met[e.String()] = how != released && shown.Status == recheck.False && strings.Contains(shown.Reason, verdict.NodeFailed)
+	}
 	return r
 }
 
@@ -83,6 +95,8 @@ func (r *rechecks) makeRound(ctx context.Context) {
 		zone := func() string { return r.node.Labels["topology.kubernetes.io/zone"] }
 		list = append(list, r.peers.check(r.round.PeersMustAnswer, zone))
 	}
+	node := func(context.Context) (*nodepatch.Node, error) { return r.node, nil } // without a new one the api check fails
+	list = checklist.Requirements{List: r.required, Client: r.client, Node: node, Met: r.met}.And(list)
 	runner := checklist.Runner(r.cfg, r)
 	runner.MaxRetries = 0
 	results, err := runner.Round(ctx, list)

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -73,9 +74,17 @@ func (v *verification) verify(ctx context.Context) outcome {
 			v.report.restart()
 		case !errors.Is(err, errRestart):
 			pause := pauses.NextBackOff()
+			round, _ := errors.AsType[roundFailure](err)
+			nodeOnly := slices.Equal(round.checks, []string{checks.NodeName})
+			if nodeOnly {
+				pause = requirementsWait
+			}
 			v.report.Failed(ctx, v.seen.node, err, pause)
 			v.renewal.renew(ctx, v.report.timedOut)
 			_ = v.report.During(ctx, marking, func(ctx context.Context) error {
+				if nodeOnly {
+					return v.waitForRequirements(ctx, pause)
+				}
 				v.runner.Pause(ctx, pause)
 				return nil
 			})
@@ -138,7 +147,8 @@ func (v *verification) round(ctx context.Context) error {
 }
 
 func (v *verification) runChecks(ctx context.Context) error {
-	results, err := v.runner.Round(ctx, v.checks(checks.API{Get: v.readNode}, checklist.Options{}))
+	list := v.checks(checks.API{Get: v.readNode}, checklist.Options{})
+	results, err := v.runner.Round(ctx, checklist.Requirements{List: v.cfg.Require, Client: v.client, Node: v.recentNode}.And(list))
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -70,6 +71,27 @@ func (v *verification) waitForStartupTaint(ctx context.Context) error {
 	return errRestart
 }
 
+// requirementsWait is how long requirements are waited for until all checks run again, and the failure is due for another Event.
+const requirementsWait = repeatAfter
+
+// waitForRequirements waits until the node meets what REQUIRE demands: no other check can make it do so.
+func (v *verification) waitForRequirements(ctx context.Context, limit time.Duration) error {
+	required := checklist.Requirements{List: v.cfg.Require, Client: v.client, Timeout: v.cfg.CheckTimeout}
+	return v.wait(ctx, time.Now().Add(limit), func(node *nodepatch.Node) bool { return required.Unmet(ctx, node) == "" })
+}
+
+// recentNode returns the Node, and reads it again if that was long ago.
+func (v *verification) recentNode(ctx context.Context) (*nodepatch.Node, error) {
+	if time.Since(v.seen.at) > v.cfg.CheckTimeout {
+		node, err := v.patcher.Get(ctx)
+		if err != nil {
+			return nil, err
+		}
+		v.seen.keep(node, time.Now())
+	}
+	return v.seen.node, nil
+}
+
 // wait reads the node until it is done, or until the deadline (zero: no limit).
 func (v *verification) wait(ctx context.Context, deadline time.Time, done func(*nodepatch.Node) bool) error {
 	node, err := v.patcher.Wait(ctx, v.seen.node, deadline, done)
@@ -85,12 +107,11 @@ func (v *verification) wait(ctx context.Context, deadline time.Time, done func(*
 // lookForForeignTaint fails with errRestart if the node has got a foreign taint since the checks started. It reads the node again
 // if that may have been missed, or if the patch would be built on an old read.
 func (v *verification) lookForForeignTaint(ctx context.Context) error {
-	if v.seen.foreign || time.Since(v.seen.at) > v.cfg.CheckTimeout {
-		node, err := v.patcher.Get(ctx)
-		if err != nil {
-			return fmt.Errorf("cannot read the node before its release: %w", err)
-		}
-		v.seen.keep(node, time.Now())
+	if v.seen.foreign {
+		v.seen.at = time.Time{}
+	}
+	if _, err := v.recentNode(ctx); err != nil {
+		return fmt.Errorf("cannot read the node before its release: %w", err)
 	}
 	if taint := v.foreignTaint(); taint != nil {
 		v.log.WithField("taint", taint.String()).Info("foreign taint added: restarting the checks")

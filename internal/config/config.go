@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/imunhatep/kube-node-ready/internal/requirement"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -29,6 +30,7 @@ type Config struct {
 	DNSTestDomains, NetworkTargets []string
 	DNSService                     string
 	MaxClockSkew                   time.Duration // 0: no difference of the clocks is a failure
+	Require                        requirement.List
 
 	TaintKey, TaintValue, TaintEffect string
 	VerifiedLabel, VerifiedLabelValue string
@@ -150,6 +152,8 @@ func (c *Config) gateSettings() []*setting {
 			"kube-system/kube-dns", text(&c.DNSService, optional(namespacedName))},
 		{"max-clock-skew", "duration", "difference between this node's clock and the API server's above which the api check fails; " +
 			"empty or 0: never (above 10s it warns)", "", off(duration(&c.MaxClockSkew, time.Second, 24*time.Hour))},
+		{"require", "list", "JSON list of what the Node must show: condition, allocatable, csiDriver, label, daemonSet; empty: nothing",
+			"", c.Require.Parse},
 
 		{"taint-key", "key", "key of the startup taint, which the release removes", "node-ready/unverified", text(&c.TaintKey, ownKey)},
 		{"taint-value", "value", "value of the startup taint where the chart's policy adds it; the agent only validates it", "true",
@@ -341,6 +345,11 @@ func (c *Config) validate(lookupEnv func(string) (string, bool), parsed bool) (p
 	}
 	if c.EnableConnectivityMatrix && (!c.EnableMetrics || c.PeersService == "") {
 		refuse("--enable-connectivity-matrix needs --enable-metrics and --peers-service: the agents reach one another at /healthz")
+	}
+	for _, e := range c.Require {
+		if e.Name == c.ConditionType || e.Name == c.VerifiedLabel {
+			refuse("--require %q must not be what the release itself writes: the node would never be released", e)
+		}
 	}
 	if c.CheckTimeout > c.InitialTimeout {
 		refuse("--check-timeout %s must not be longer than --initial-timeout %s", c.CheckTimeout, c.InitialTimeout)

@@ -89,6 +89,11 @@ const (
 	wantEndpoint  = "must be address:port/node, or [v6 address]:port/node, with a port between 1 and 65535"
 )
 
+func wantRequirement(text string) string {
+	return strconv.Quote(text) + " must be one of condition: TYPE=True (or False, Unknown); allocatable: RESOURCE or RESOURCE>=QUANTITY; " +
+		"csiDriver: NAME; label: KEY; daemonSet: NAMESPACE/NAME; each may have on: {LABEL: VALUE}"
+}
+
 func wantDuration(lowest, highest string) string {
 	return "must be a duration between " + lowest + " and " + highest + ", such as 500ms, 3s or 5m"
 }
@@ -253,6 +258,23 @@ var cases = map[string]struct {
 			{"24h", func(c *Config) { c.MaxClockSkew = 24 * time.Hour }},
 		},
 		bad: slices.DeleteFunc(badDurations("1s", "24h0m0s", "999ms", "24h1s"), func(b bad) bool { return b.value == "" }),
+	},
+	"require": {
+		good: []good{
+			{"", func(*Config) {}}, {"[]", func(*Config) {}},
+			{`[{"condition":"NetworkUnavailable=False"},{"allocatable":"nvidia.com/gpu>=8","on":{"gpu":"nvidia"}}]`, func(c *Config) {
+				_ = c.Require.Parse(`[{"condition":"NetworkUnavailable=False"},{"allocatable":"nvidia.com/gpu>=8","on":{"gpu":"nvidia"}}]`)
+			}},
+		},
+		bad: []bad{
+			{`[{"taint":"a"}]`, wantRequirement("taint a")}, {`[{"condition":"Ready=Yes"}]`, wantRequirement("condition Ready=Yes")},
+			{`[{"label":"a"},{"allocatable":"gpu"}]`, wantRequirement("allocatable gpu")},
+			{`[{"allocatable":"nvidia.com/gpu>=0"}]`, wantRequirement("allocatable nvidia.com/gpu>=0")},
+			{`[{"csiDriver":"a/b"}]`, wantRequirement("csiDriver a/b")}, {`[{"label":"a","csiDriver":"b"}]`, wantRequirement("csiDriver blabel a")},
+			{`[{"daemonSet":"aws-node","on":{"a":"b"}}]`, wantRequirement("daemonSet aws-node on a=b")},
+			{`[{"label":"a","on":{"b":"c d"}}]`, wantRequirement("label a on b=c d")},
+			{`[{"label":"a"},{"label":"a"}]`, `"label a" is there twice`},
+		},
 	},
 	"taint-key": {
 		good: []good{
@@ -507,6 +529,13 @@ func TestUsageErrors(t *testing.T) {
 		"no node": {
 			env:  map[string]string{"NODE_NAME": ""},
 			want: UsageError{"--node-name (NODE_NAME) is required: the name of the Node object, in a pod from the field spec.nodeName; only --dry-run works without"},
+		},
+		"requirements that the release itself writes": {
+			args: []string{`--require=[{"label":"node-ready/verified"},{"condition":"Ready=True"},{"condition":"NodeVerified=True"}]`},
+			want: UsageError{
+				`--require "label node-ready/verified" must not be what the release itself writes: the node would never be released`,
+				`--require "condition NodeVerified=True" must not be what the release itself writes: the node would never be released`,
+			},
 		},
 		"one attempt longer than all": {
 			args: []string{"--check-timeout=10s", "--initial-timeout=9s"},

@@ -17,11 +17,8 @@ import (
 )
 
 // A rule is one kind of value. Its error says what is allowed.
-//
-// The functions that make one are not inlined: the binary would have a copy of the rule for each setting, 16 kB in all.
 type rule func(string) error
 
-//go:noinline
 func text(to *string, allowed rule) rule {
 	return func(s string) error {
 		*to = s
@@ -29,7 +26,6 @@ func text(to *string, allowed rule) rule {
 	}
 }
 
-//go:noinline
 func duration(to *time.Duration, lowest, highest time.Duration) rule {
 	return func(s string) (err error) {
 		*to, err = time.ParseDuration(s)
@@ -38,7 +34,6 @@ func duration(to *time.Duration, lowest, highest time.Duration) rule {
 	}
 }
 
-//go:noinline
 func number(to *int, lowest, highest int) rule {
 	return func(s string) (err error) {
 		*to, err = strconv.Atoi(s)
@@ -46,7 +41,6 @@ func number(to *int, lowest, highest int) rule {
 	}
 }
 
-//go:noinline
 func boolean(to *bool) rule {
 	return func(s string) (err error) {
 		*to, err = strconv.ParseBool(s)
@@ -54,7 +48,6 @@ func boolean(to *bool) rule {
 	}
 }
 
-//go:noinline
 func list(to *[]string, atLeast int, each rule) rule {
 	return func(s string) error {
 		*to = nil
@@ -76,7 +69,6 @@ func list(to *[]string, atLeast int, each rule) rule {
 
 func anything(string) error { return nil }
 
-//go:noinline
 func optional(r rule) rule {
 	return func(s string) error {
 		if s == "" {
@@ -96,7 +88,6 @@ func off(r rule) rule {
 	}
 }
 
-//go:noinline
 func oneOf(values ...string) rule {
 	return func(s string) error { return must("one of "+strings.Join(values, ", "), slices.Contains(values, s)) }
 }

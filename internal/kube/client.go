@@ -86,9 +86,19 @@ func EndpointSlices[T any](ctx context.Context, c *Client, namespace, service st
 
 // EachEndpointSlice lists them likewise, one by one: those of 5,000 endpoints are 1.5 MB. After an error the list is incomplete.
 func EachEndpointSlice[T any](ctx context.Context, c *Client, namespace, service string, each func(T)) error {
-	body, err := c.Discovery.Get().Namespace(namespace).Resource("endpointslices").
-		Param("labelSelector", "kubernetes.io/service-name="+service).Param("resourceVersion", "0").
-		MaxRetries(0).Stream(ctx) // see nodepatch.Client
+	return list(ctx, c.Discovery.Get().Namespace(namespace).Resource("endpointslices").
+		Param("labelSelector", "kubernetes.io/service-name="+service), each)
+}
+
+// Pods lists the pods (core/v1) on a node in a namespace as the caller's type T, from the API server's cache.
+func Pods[T any](ctx context.Context, c *Client, namespace, node string) (found []T, err error) {
+	err = list(ctx, c.Core.Get().Namespace(namespace).Resource("pods").Param("fieldSelector", "spec.nodeName="+node),
+		func(pod T) { found = append(found, pod) })
+	return found, err
+}
+
+func list[T any](ctx context.Context, request *rest.Request, each func(T)) error {
+	body, err := request.Param("resourceVersion", "0").MaxRetries(0).Stream(ctx) // see nodepatch.Client
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ const (
 	NetworkFailed  = "NetworkFailed"
 	ServiceFailed  = "ServiceFailed"
 	PeersFailed    = "PeersFailed"    // none of the agents on other nodes answers; only after the release
+	NodeFailed     = "NodeFailed"     // the Node does not show what REQUIRE demands
 	TaintsOfOthers = "TaintsOfOthers" // the checks have not started: a foreign taint of WAIT_FOR_TAINTS is still on
 	NotVerified    = "NotVerified"    // no check has failed: the checks are not done, or the node cannot be patched
 )
@@ -34,7 +35,7 @@ func Reason(failed []string) string {
 	for _, known := range []struct{ check, reason string }{
 		{checks.DNSName, DNSFailed}, {checks.APIName, APIFailed},
 		{checks.NetworkName, NetworkFailed}, {checks.ServiceName, ServiceFailed},
-		{checks.PeersName, PeersFailed},
+		{checks.PeersName, PeersFailed}, {checks.NodeName, NodeFailed},
 	} {
 		if slices.Contains(failed, known.check) {
 			list = append(list, known.reason)
@@ -49,6 +50,6 @@ func Reason(failed []string) string {
 // IsAgents reports whether the agent has written this reason to a condition.
 func IsAgents(reason string) bool {
 	first, _, _ := strings.Cut(reason, ",")
-	return slices.Contains([]string{Verified, DNSFailed, APIFailed, NetworkFailed, ServiceFailed, PeersFailed, TaintsOfOthers,
-		NotVerified}, first)
+	return slices.Contains([]string{Verified, DNSFailed, APIFailed, NetworkFailed, ServiceFailed, PeersFailed, NodeFailed,
+		TaintsOfOthers, NotVerified}, first)
 }

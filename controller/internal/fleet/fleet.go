@@ -49,6 +49,7 @@ const (
 	NetworkFailed  Reason = verdict.NetworkFailed
 	ServiceFailed  Reason = verdict.ServiceFailed
 	PeersFailed    Reason = verdict.PeersFailed
+	NodeFailed     Reason = verdict.NodeFailed
 	TaintsOfOthers Reason = verdict.TaintsOfOthers
 	NotVerified    Reason = verdict.NotVerified
 )
@@ -63,7 +64,8 @@ func (r Reason) IsOwn() bool { return slices.Contains(ownReasons(), r) }
 
 // Reasons returns all reasons.
 func Reasons() []Reason {
-	return append(ownReasons(), DNSFailed, APIFailed, NetworkFailed, ServiceFailed, PeersFailed, TaintsOfOthers, NotVerified)
+	return append(ownReasons(), DNSFailed, APIFailed, NetworkFailed, ServiceFailed, PeersFailed, NodeFailed, TaintsOfOthers,
+		NotVerified)
 }
 
 // Settings are what the operator has decided.
@@ -81,6 +83,8 @@ type Settings struct {
 	NotStartedAfter time.Duration
 	// Workers means controller mode: the pods are workers, and nobody but the controller writes the condition.
 	Workers bool
+	// Unmet says what a node does not show (REQUIRE) although its worker has passed, or ""; nil: nothing is required.
+	Unmet func(node string) string
 	// FailedAfter is how long a node may be unverified until the failure of its workers is reported: INITIAL_TIMEOUT.
 	FailedAfter time.Duration
 	// SilentAfter is how long an agent may run without a word: INITIAL_TIMEOUT and a minute.

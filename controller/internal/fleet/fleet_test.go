@@ -84,7 +84,7 @@ func (s *story) decide() Plan {
 	cached.ServerNow = s.now
 	cached.Nodes, cached.Pods = make([]corev1.Node, len(s.objects.Nodes)), make([]corev1.Pod, len(s.objects.Pods))
 	for i := range s.objects.Nodes {
-		slim, err := SlimNode(condition, nodepatch.Annotation)(&s.objects.Nodes[i])
+		slim, err := SlimNode(condition, false, nodepatch.Annotation)(&s.objects.Nodes[i])
 		require.NoError(s.t, err)
 		cached.Nodes[i] = *slim.(*corev1.Node)
 	}

@@ -5,13 +5,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/imunhatep/kube-node-ready/internal/requirement"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // SlimNode returns the transform that keeps what decisions need of a Node: a tenth of it. Conditions keep their type, status,
 // reason and message, without kubelet's heartbeats, so that these are no changes. The heartbeat of our own condition says that
-// somebody still means it.
-func SlimNode(conditionType string, annotations ...string) cache.TransformFunc {
+// somebody still means it. Where anything is required of nodes, all that may be is kept, too.
+func SlimNode(conditionType string, isRequired bool, annotations ...string) cache.TransformFunc {
+	if isRequired {
+		annotations = append(annotations, requirement.CSIDrivers)
+	}
 	return func(object any) (any, error) {
 		node, ok := object.(*corev1.Node)
 		if !ok {
@@ -23,12 +27,16 @@ func SlimNode(conditionType string, annotations ...string) cache.TransformFunc {
 		}
 		slim.Status.NodeInfo.BootID = node.Status.NodeInfo.BootID
 		for _, condition := range node.Status.Conditions {
-			if condition.Type == corev1.NodeReady || string(condition.Type) == conditionType {
-				if condition.Type == corev1.NodeReady {
+			isOwn := string(condition.Type) == conditionType
+			if isOwn || condition.Type == corev1.NodeReady || isRequired {
+				if !isOwn {
 					condition.LastHeartbeatTime = metav1.Time{}
 				}
 				slim.Status.Conditions = append(slim.Status.Conditions, condition)
 			}
+		}
+		if isRequired {
+			slim.Status.Allocatable = node.Status.Allocatable
 		}
 		return slim, nil
 	}
@@ -74,6 +82,10 @@ func PatchNode(node *corev1.Node) *nodepatch.Node {
 	converted := &nodepatch.Node{ObjectMeta: node.ObjectMeta}
 	converted.Spec.Taints, converted.Spec.Unschedulable = Taints(node), node.Spec.Unschedulable
 	converted.Status.NodeInfo.BootID = node.Status.NodeInfo.BootID
+	converted.Status.Allocatable = make(map[string]string, len(node.Status.Allocatable))
+	for name, quantity := range node.Status.Allocatable {
+		converted.Status.Allocatable[string(name)] = quantity.String()
+	}
 	for _, c := range node.Status.Conditions {
 		converted.Status.Conditions = append(converted.Status.Conditions, nodepatch.Condition{Type: string(c.Type),
 			Status: string(c.Status), Reason: c.Reason, Message: c.Message,

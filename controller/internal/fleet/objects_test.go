@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/imunhatep/kube-node-ready/internal/requirement"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -70,6 +71,7 @@ func fill(value reflect.Value) {
 func fullNode() *corev1.Node {
 	node := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady}, {}, {Type: condition}}}}
 	fill(reflect.ValueOf(node).Elem())
+	node.Status.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("3920m"), "nvidia.com/gpu": resource.MustParse("8")}
 	for i := range node.Status.Conditions {
 		fill(reflect.ValueOf(&node.Status.Conditions[i]).Elem())
 	}
@@ -108,7 +110,7 @@ func TestPatchNodeIsWhatAClientReads(t *testing.T) {
 func TestSlimNodeKeepsWhatPatchesTest(t *testing.T) {
 	node := fullNode()
 	node.Annotations = map[string]string{"kept": "a", "other": "b"}
-	slim, err := SlimNode(condition, "kept")(node)
+	slim, err := SlimNode(condition, false, "kept")(node)
 	require.NoError(t, err)
 
 	kept := node.DeepCopy()
@@ -118,6 +120,7 @@ func TestSlimNodeKeepsWhatPatchesTest(t *testing.T) {
 	}
 	kept.Status.Conditions = []corev1.NodeCondition{node.Status.Conditions[0], node.Status.Conditions[2]}
 	kept.Status.Conditions[0].LastHeartbeatTime = metav1.Time{} // of kubelet
+	kept.Status.Allocatable = nil
 	assert.Equal(t, PatchNode(kept), PatchNode(slim.(*corev1.Node)))
 }
 
@@ -141,4 +144,24 @@ func TestSlimPodKeepsWhatDecisionsRead(t *testing.T) {
 	require.NoError(t, err)
 	assert.Nil(t, object.(*corev1.Pod).Spec.Affinity)
 	assert.Equal(t, "n1", object.(*corev1.Pod).Spec.NodeName)
+}
+
+// Of what is required the cache has what is judged: without heartbeats, which are no changes.
+func TestSlimNodeKeepsWhatIsRequired(t *testing.T) {
+	var list requirement.List
+	err := list.Parse(`[{"condition":"Net=False"},{"allocatable":"nvidia.com/gpu"},{"csiDriver":"d"}]`)
+	require.NoError(t, err)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{requirement.CSIDrivers: `{"d":"i"}`, "other": "b"}},
+		Status: corev1.NodeStatus{
+			Allocatable: corev1.ResourceList{"cpu": resource.MustParse("4"), "nvidia.com/gpu": resource.MustParse("1")},
+			Conditions: []corev1.NodeCondition{{Type: "Net", Status: "False", LastHeartbeatTime: metav1.Now()},
+				{Type: "Other", Status: "True"}}}}
+	slim, err := SlimNode(condition, true)(node)
+	require.NoError(t, err)
+	for _, e := range list {
+		assert.Empty(t, e.Unmet(PatchNode(slim.(*corev1.Node)), nil), e)
+	}
+	kept := slim.(*corev1.Node)
+	assert.Equal(t, []corev1.NodeCondition{{Type: "Net", Status: "False"}, {Type: "Other", Status: "True"}}, kept.Status.Conditions)
+	assert.Len(t, kept.Annotations, 1)
 }

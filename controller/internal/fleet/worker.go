@@ -123,6 +123,9 @@ func (s Settings) decideByWorker(status *Status, m *memory, now time.Time) bool 
 	switch {
 	case outcome == Passed: // it runs until it is deleted
 		status.Reason, status.Message = NotVerified, "all checks pass, and the node is not released: see the controller's log"
+		if s.Unmet != nil && s.Unmet(status.Node.Name) != "" {
+			status.Reason, status.Message = NodeFailed, s.Unmet(status.Node.Name)
+		}
 	case outcome == FailedRound:
 		status.Failing = verdict.Reason(said.Failed)
 		first, _, _ := strings.Cut(status.Failing, ",")

@@ -90,6 +90,29 @@ func TestSidecar(t *testing.T) {
 	assert.False(t, HasEnded(pod))
 }
 
+// The worker has passed, and the Node does not show what is required: the condition says so once INITIAL_TIMEOUT has passed.
+func TestPassedWorkerOfANodeThatShowsTooLittle(t *testing.T) {
+	s := newWorkerStory(t)
+	unmet := "node: allocatable nvidia.com/gpu: the node has 0"
+	s.settings.Unmet = func(node string) string {
+		assert.Equal(t, "n", node)
+		return unmet
+	}
+	s.node("n")
+	s.worker(1, ended(0, passes))
+	s.decide()
+	assert.Equal(t, InProgress, s.only().State)
+	assert.Equal(t, NodeFailed, s.only().Reason)
+	assert.Empty(t, s.plan.Conditions)
+	s.after(5 * time.Minute)
+	require.Len(t, s.plan.Conditions, 1)
+	assert.Equal(t, NodeFailed, s.plan.Conditions[0].Reason)
+	assert.Equal(t, unmet, s.plan.Conditions[0].Message)
+	unmet = ""
+	s.decide()
+	assert.Equal(t, NotVerified, s.only().Reason)
+}
+
 // A failed round is reported once INITIAL_TIMEOUT has passed, with the agent's reasons; then the state stays while others try.
 func TestFailingWorkers(t *testing.T) {
 	s := newWorkerStory(t)

@@ -14,7 +14,7 @@ import (
 )
 
 func slim(t *testing.T, node *corev1.Node) *corev1.Node {
-	object, err := fleet.SlimNode("NodeVerified", "kept")(node)
+	object, err := fleet.SlimNode("NodeVerified", false, "kept")(node)
 	require.NoError(t, err)
 	return object.(*corev1.Node)
 }

@@ -122,7 +122,7 @@ func (s scrape) fleet(plan fleet.Plan) {
 // rechecks counts the verified nodes that fail, and those that are re-tainted.
 func (s scrape) rechecks(plan fleet.Plan) {
 	retainted, failed := 0, map[fleet.Reason]int{fleet.Silent: 0, fleet.DNSFailed: 0, fleet.APIFailed: 0, fleet.NetworkFailed: 0,
-		fleet.ServiceFailed: 0, fleet.PeersFailed: 0}
+		fleet.ServiceFailed: 0, fleet.PeersFailed: 0, fleet.NodeFailed: 0}
 	for _, status := range plan.Statuses {
 		if status.Retainted {
 			retainted++

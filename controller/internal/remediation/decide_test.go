@@ -83,6 +83,7 @@ func TestCandidates(t *testing.T) {
 		"Unschedulable":                      {func(m *moment) { m.bad().Reason = fleet.Unschedulable }, false},
 		"CrashLoop":                          {func(m *moment) { m.bad().Reason = fleet.CrashLoop }, false},
 		"TaintsOfOthers":                     {func(m *moment) { m.bad().Reason = fleet.TaintsOfOthers }, false},
+		"NodeFailed, on any machine":         {func(m *moment) { m.bad().Reason = fleet.NodeFailed }, false},
 		"NotVerified":                        {func(m *moment) { m.bad().Reason = fleet.NotVerified }, false},
 		"not failed":                         {func(m *moment) { m.bad().State = fleet.Pending }, false},
 		"failed for too short":               {func(m *moment) { m.bad().Since = m.now.Add(-10*time.Minute + time.Second) }, false},

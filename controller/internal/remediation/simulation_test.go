@@ -300,7 +300,7 @@ func (l *leader) turn(w *world) { l.turnWith(w.t.Context(), w) }
 func (l *leader) turnWith(ctx context.Context, w *world) {
 	objects := fleet.Objects{Seen: l.seen, Events: w.events, Nodes: make([]corev1.Node, 0, len(w.nodes)), Pods: make([]corev1.Pod, 0, len(w.nodes))}
 	for _, name := range slices.Sorted(maps.Keys(w.nodes)) {
-		slim, err := fleet.SlimNode(condition, nodepatch.Annotation, DoNotDisrupt, DoNotDelete)(w.nodes[name].DeepCopy())
+		slim, err := fleet.SlimNode(condition, false, nodepatch.Annotation, DoNotDisrupt, DoNotDelete)(w.nodes[name].DeepCopy())
 		require.NoError(w.t, err)
 		objects.Nodes = append(objects.Nodes, *slim.(*corev1.Node))
 		objects.Pods = append(objects.Pods, *w.pods[name].DeepCopy())

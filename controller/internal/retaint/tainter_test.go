@@ -175,7 +175,7 @@ func (w *world) runWith(d time.Duration, cached func() []corev1.Node) {
 		var pods []corev1.Pod
 		nodes := cached()
 		for i := range nodes {
-			slim, err := fleet.SlimNode(condition, nodepatch.Annotation)(&nodes[i])
+			slim, err := fleet.SlimNode(condition, false, nodepatch.Annotation)(&nodes[i])
 			require.NoError(w, err)
 			nodes[i] = *slim.(*corev1.Node)
 		}

@@ -20,6 +20,7 @@ type memory struct {
 	released                   types.UID
 	releasedVersion            string
 	releasedAt, taintRemovedAt time.Time
+	unmet                      string    // what the node does not show although its worker has passed
 	interrupted                int       // how many workers in a row
 	serverNow                  time.Time // by the API server's clock, zero if that is not known
 	healed                     time.Time // when a third attempt of any node, or a later one, has passed
@@ -33,6 +34,7 @@ type workerState struct {
 	ended   time.Time // when its outcome was seen first; zero: it has none yet
 	void    bool      // its verdict does not count
 	deleted bool      // by this process
+	held    bool      // it has passed, and the node did not show what REQUIRE demands
 	// key proves that a worker is the one that this process has created, "" if another one has. The worker was asked for its
 	// verdict, and has passed.
 	key           string

@@ -110,7 +110,7 @@ func (s Settings) nextAfter(pod *corev1.Pod, m memory, now time.Time) step {
 		switch {
 		case !worker.isPassTimeKnown(pod, m.serverNow, s.Round):
 			return again
-		case now.Sub(worker.ended) < countsFor:
+		case now.Sub(worker.ended) < countsFor || worker.held:
 			return step{release: pod}
 		} // else the release has failed all the time
 	}

@@ -44,7 +44,8 @@ type Reconciler struct {
 	Settings
 	Client     client.Client // reads the caches
 	Node       func(name string) nodepatch.NodeAPI
-	Endpoints  func(context.Context) ([]string, error) // of the DNS service, as a worker reads them
+	Endpoints  func(context.Context) ([]string, error)       // of the DNS service, as a worker reads them
+	Require    func(context.Context, *nodepatch.Node) string // says what the Node does not show, ""; nil: nothing is required
 	Events     events.EventRecorder
 	ServerTime func() time.Time // by the API server's clock
 	Timeout    time.Duration    // of one request
@@ -75,6 +76,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	seen := r.observe(node.Name, workers, now)
 	seen.serverNow = r.ServerTime()
 	decided := r.next(node, workers, seen, now)
+	r.hold(ctx, node, seen, &decided, now)
 	if decided.create == 0 {
 		r.leaveSlots(node.Name)
 	}

@@ -79,7 +79,7 @@ type cached struct{ client.Client }
 func (c cached) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
 	err := c.Client.Get(ctx, key, object, options...)
 	if node, isNode := object.(*corev1.Node); isNode && err == nil {
-		slim, _ := fleet.SlimNode("NodeVerified", nodepatch.Annotation)(node)
+		slim, _ := fleet.SlimNode("NodeVerified", false, nodepatch.Annotation)(node)
 		slim.(*corev1.Node).DeepCopyInto(node)
 	}
 	return err

@@ -31,6 +31,7 @@ type Cluster struct {
 
 	NodePools   Read[[]NodePool]
 	Deployments Read[[]appsv1.Deployment]
+	DaemonSets  Read[[]appsv1.DaemonSet]
 	// AutoscalerStatus is absent where no Cluster Autoscaler has written it.
 	AutoscalerStatus Read[bool]
 

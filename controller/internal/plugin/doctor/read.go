@@ -37,6 +37,7 @@ func (r Reader) Read(ctx context.Context, of release.Release) Cluster {
 	c.Nodes = list[corev1.Node](ctx, r.Client, new(corev1.NodeList))
 	c.Agents = read(func() ([]corev1.Pod, error) { return of.Pods(ctx, r.Client) })
 	c.Deployments = list[appsv1.Deployment](ctx, r.Client, new(appsv1.DeploymentList))
+	c.DaemonSets = list[appsv1.DaemonSet](ctx, r.Client, new(appsv1.DaemonSetList))
 	c.AutoscalerStatus = read(func() (bool, error) {
 		key := client.ObjectKey{Namespace: "kube-system", Name: "cluster-autoscaler-status"}
 		return true, r.Client.Get(ctx, key, new(corev1.ConfigMap))

@@ -34,6 +34,7 @@ func Traps() []Trap {
 		{Name: "karpenter", Find: karpenter},
 		{Name: "cluster-autoscaler", Find: clusterAutoscaler},
 		{Name: "foreign-taints", Find: foreignTaints},
+		{Name: "requirements", Find: requirements},
 		{Name: "labelled-and-tainted", Find: labelledAndTainted},
 		{Name: "excluded-and-tainted", Find: excludedAndTainted},
 		{Name: "failed-taint", Find: failedTaint, ofRelease: true},

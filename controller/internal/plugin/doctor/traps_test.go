@@ -13,6 +13,7 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
@@ -107,6 +108,20 @@ func autoscaler(args ...string) []appsv1.Deployment {
 	return []appsv1.Deployment{d}
 }
 
+// requires sets config.require.
+func requires(entries string) func(*config.Config) {
+	return func(cfg *config.Config) { _ = cfg.Require.Parse("[" + entries + "]") }
+}
+
+// daemonSet is gpu/plugin, which runs on all nodes.
+func daemonSet(ready int32, tolerations ...corev1.Toleration) Read[[]appsv1.DaemonSet] {
+	var set appsv1.DaemonSet
+	set.Namespace, set.Name = "gpu", "plugin"
+	set.Spec.Template.Spec.Tolerations = tolerations
+	set.Status.DesiredNumberScheduled, set.Status.NumberReady = 2, ready
+	return Read[[]appsv1.DaemonSet]{Value: []appsv1.DaemonSet{set}}
+}
+
 func onTimeoutTaint(cfg *config.Config) { cfg.OnTimeout = []string{config.OnTimeoutTaint} }
 
 func set(t *testing.T, c *Cluster, trap string) Result {
@@ -134,7 +149,7 @@ func TestTraps(t *testing.T) {
 		text   string
 		remedy string
 	}{
-		"DNS does not tolerate the startup taint": {trap: "dns-behind-gate", text: "tolerates node-ready/unverified, and no node", remedy: "let the DNS pods tolerate node-ready/unverified",
+		"DNS does not tolerate node-ready/unverified": {trap: "dns-behind-gate", text: "tolerates node-ready/unverified, and no node", remedy: "let the DNS pods tolerate node-ready/unverified",
 			change: func(c *Cluster) { c.DNS.Value.Pods = []corev1.Pod{podOn("old")} }},
 		"DNS does not tolerate the failed taint": {trap: "dns-behind-gate", config: onTimeoutTaint, text: "tolerates node-ready/failed,",
 			change: func(c *Cluster) { c.DNS.Value.Pods = []corev1.Pod{podOn("old", tolerate(startup)...)} }},
@@ -211,6 +226,26 @@ func TestTraps(t *testing.T) {
 				c.NodePools.Value[0].Taints = []corev1.Taint{taint("example.com/gpu", corev1.TaintEffectNoExecute)}
 			}},
 
+		"a condition that no node has": {trap: "requirements", text: "condition Net=False: new, for example: the node has none: no such node is released", remedy: "correct config.require",
+			change: func(c *Cluster) { requires(`{"condition":"Net=False"},{"label":"kubernetes.io/os"}`)(&c.Release.Agent) }},
+		"a resource that no such node has": {trap: "requirements", text: "allocatable nvidia.com/gpu on gpu=nvidia: new, for example: the node has none",
+			change: func(c *Cluster) {
+				requires(`{"allocatable":"nvidia.com/gpu","on":{"gpu":"nvidia"}}`)(&c.Release.Agent)
+				c.Nodes.Value[1].Labels["gpu"] = "nvidia"
+			}},
+		"a required DaemonSet that is not there": {trap: "requirements", text: "daemonSet gpu/plugin: there is none",
+			change: func(c *Cluster) { requires(`{"daemonSet":"gpu/plugin"}`)(&c.Release.Agent) }},
+		"a required DaemonSet behind the gate": {trap: "requirements", text: "daemonSet gpu/plugin: its pods do not tolerate the taints of a node that waits for them", remedy: "let it tolerate node-ready/unverified (operator Exists)",
+			change: func(c *Cluster) {
+				requires(`{"daemonSet":"gpu/plugin"}`)(&c.Release.Agent)
+				c.DaemonSets = daemonSet(1, tolerate("other")...)
+			}},
+		"a required DaemonSet that is ready nowhere": {trap: "requirements", text: "daemonSet gpu/plugin: none of its pods is ready",
+			change: func(c *Cluster) {
+				requires(`{"daemonSet":"gpu/plugin"}`)(&c.Release.Agent)
+				c.DaemonSets = daemonSet(0, tolerate(startup)...)
+			}},
+
 		"labelled and tainted": {trap: "labelled-and-tainted", text: "the node new has the label node-ready/verified=false", remedy: "kubectl node-ready verify new",
 			change: func(c *Cluster) { c.Nodes.Value[1].Labels[label] = "false"; c.Agents.Value = nil }},
 		"gated and left out at the installation, with rechecks": {trap: "labelled-and-tainted", text: "has the label node-ready/verified=preexisting and the startup taint",
@@ -239,7 +274,7 @@ func TestTraps(t *testing.T) {
 					Rule: admissionv1.Rule{APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"nodes"}}}
 			}},
 
-		"no policy":  {trap: "policy", text: "the agent's token may patch any node", change: func(c *Cluster) { c.Policies.Value = nil }},
+		"no policy": {trap: "policy", text: "the agent's token may patch any node", change: func(c *Cluster) { c.Policies.Value = nil }},
 		"no policy for deletions": {trap: "policy", text: "there is no ValidatingAdmissionPolicy kube-node-ready-controller-nodes: the controller's token may delete any node",
 			change: func(c *Cluster) {
 				c.Release.Controller = &config.Controller{DeleteNodes: true, RemediationMode: config.RemediationDelete}
@@ -262,6 +297,17 @@ func TestTraps(t *testing.T) {
 			assert.Equal(t, 1, Report(new(strings.Builder), *c, nil), "and no other trap")
 		})
 	}
+}
+
+// A node registers without the labels of feature discovery.
+func TestRequirementOnALabelThatComesLate(t *testing.T) {
+	c := clean(t, requires(`{"label":"kubernetes.io/os","on":{"nvidia.com/gpu.present":"true","kubernetes.io/os":"linux"}},`+
+		`{"label":"kubernetes.io/os","on":{"feature.node.kubernetes.io/pci-10de.present":"true"}}`))
+	found := set(t, c, "requirements")
+	assert.Empty(t, found.Findings)
+	require.Len(t, found.Warnings, 2)
+	assert.Contains(t, found.Warnings[0].Text, "feature discovery adds the label nvidia.com/gpu.present later")
+	assert.Contains(t, found.Warnings[1].Text, "feature.node.kubernetes.io/pci-10de.present")
 }
 
 // What looks like a trap and is none.
@@ -373,7 +419,12 @@ func TestNoTrap(t *testing.T) {
 			c.Agents.Value = nil
 			c.Release.Settings.FailedTaintValue = "true"
 		}},
-		"failurePolicy Ignore": {trap: "webhooks", change: func(c *Cluster) { hook(c).FailurePolicy = new(admissionv1.Ignore) }},
+		"one node meets it": {trap: "requirements", config: requires(`{"allocatable":"nvidia.com/gpu"},{"daemonSet":"gpu/plugin"}`), change: func(c *Cluster) {
+			c.Nodes.Value[0].Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
+			c.DaemonSets = daemonSet(1, tolerate(startup)...)
+		}},
+		"no node is of the kind": {trap: "requirements", config: requires(`{"allocatable":"nvidia.com/gpu","on":{"gpu":"nvidia"}}`), change: func(*Cluster) {}},
+		"failurePolicy Ignore":   {trap: "webhooks", change: func(c *Cluster) { hook(c).FailurePolicy = new(admissionv1.Ignore) }},
 		"a webhook for another namespace": {trap: "webhooks", change: func(c *Cluster) {
 			hook(c).NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"mine": "yes"}}
 		}},
@@ -437,7 +488,7 @@ func hook(c *Cluster) *admissionv1.ValidatingWebhook {
 
 // What cannot be read is not checked, and says why.
 func TestUnchecked(t *testing.T) {
-	c := clean(t)
+	c := clean(t, requires(`{"label":"zone"}`))
 	no := errors.New("forbidden to you")
 	c.Nodes.Err, c.Agents.Err, c.DNS.Err, c.Corefile.Err, c.NodePools.Err = no, no, no, no, no
 	c.Nodes.Value, c.NodePools.Value = nil, nil

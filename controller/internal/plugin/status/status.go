@@ -166,6 +166,7 @@ func (in Input) next(row Row, status fleet.Status, reason string) string {
 		string(fleet.NetworkFailed):  "check kube-proxy, the CNI and config.networkTargets",
 		string(fleet.ServiceFailed):  "check the DNS pods, and the CNI's routes between nodes",
 		string(fleet.PeersFailed):    "check the CNI's routes between nodes",
+		string(fleet.NodeFailed):     "check what config.require names: it must run on this node",
 		string(fleet.TaintsOfOthers): "find out who should remove that taint",
 		"NodeNotReady":               "check kubelet and the CNI on the node",
 	}[first]

@@ -1,0 +1,66 @@
+{{/* The namespaces of the DaemonSets that are required, as a JSON list. */}}
+{{- define "kube-node-ready.requiredNamespaces" -}}
+{{- $namespaces := list }}
+{{- range .Values.config.require }}{{ with .daemonSet }}{{ $namespaces = append $namespaces (dir .) }}{{ end }}{{ end }}
+{{- $namespaces | uniq | toJson }}
+{{- end }}
+
+{{/*
+The right to list the pods of those namespaces: (dict "root" $ "name" NAME "account" ACCOUNT "labels" LABELS). RBAC cannot restrict a list to
+the pods of one node, or to some of their fields.
+*/}}
+{{- define "kube-node-ready.requiredPods" -}}
+{{- range include "kube-node-ready.requiredNamespaces" .root | fromJsonArray }}
+---
+# Whether the pods of the DaemonSets in config.require are ready.
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  name: {{ $.name }}
+  namespace: {{ . }}
+  labels:
+    {{- $.labels | nindent 4 }}
+rules:
+  - apiGroups: [""]
+    resources: [pods]
+    verbs: [list]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: {{ $.name }}
+  namespace: {{ . }}
+  labels:
+    {{- $.labels | nindent 4 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: {{ $.name }}
+subjects:
+  {{- include "kube-node-ready.subjects" (list $.root $.account) | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* The pattern is the agent's: a test of internal/requirement compares them. */}}
+{{- define "kube-node-ready.validateRequire" -}}
+{{- $own := list .Values.config.conditionType .Values.config.verifiedLabel
+  (printf "%s/%s" .Release.Namespace (include "kube-node-ready.fullname" .)) }}
+{{- $seen := list }}
+{{- range .Values.config.require }}
+{{- $text := "" }}
+{{- $name := "" }}
+{{- range $kind, $value := omit . "on" }}
+{{- $text = printf "%s%s %v" $text $kind $value }}
+{{- $name = splitList "=" $value | first }}
+{{- end }}
+{{- range $key, $value := .on }}{{ $text = printf "%s on %s=%v" $text $key $value }}{{ end }}
+{{- if not (regexMatch `^(condition ([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?=(True|False|Unknown)|allocatable (cpu|memory|pods|ephemeral-storage|hugepages-[1-9][0-9]*[KMG]i|attachable-volumes-[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?|[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)(>=[1-9][0-9]*(m|[kMGTPE]|[KMGTPE]i)?)?|csiDriver [A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?|label ([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?|daemonSet [a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*)( on ([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?=([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?)*$` $text) }}
+{{- fail (printf "config.require: %q must be one of condition: TYPE=True (or False, Unknown); allocatable: RESOURCE or RESOURCE>=QUANTITY; csiDriver: NAME; label: KEY; daemonSet: NAMESPACE/NAME; each may have on: {LABEL: VALUE}" $text) }}
+{{- else if has $text $seen }}
+{{- fail (printf "config.require: %q is there twice" $text) }}
+{{- else if has $name $own }}
+{{- fail (printf "config.require: %q must not be what the release itself writes or runs: no node would be released" $text) }}
+{{- end }}
+{{- $seen = append $seen $text }}
+{{- end }}
+{{- end }}

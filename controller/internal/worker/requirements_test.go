@@ -1,0 +1,85 @@
+package worker
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// requiring is a cluster whose node's worker has passed, and whose node does not show what is required until met is set.
+func requiring(t *testing.T) (c *cluster, met *bool) {
+	c, met = newPassedCluster(t), new(bool)
+	c.Require = func(_ context.Context, node *nodepatch.Node) string {
+		assert.Equal(t, "n", node.Name)
+		if *met {
+			return ""
+		}
+		return "node: allocatable nvidia.com/gpu: the node has 0 (check it)"
+	}
+	return c, met
+}
+
+// The verdict counts while it is young: the node is released once it shows what is required.
+func TestReleaseWaitsForRequirements(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, met := requiring(t)
+		worker := c.pod().UID
+		const unmet = "node: allocatable nvidia.com/gpu: the node has 0 (check it)"
+		for began := time.Now(); time.Since(began) < time.Minute; {
+			result, err := c.reconcile()
+			require.NoError(t, err)
+			assert.False(t, c.Fleet.IsVerified(c.node()))
+			assert.Equal(t, unmet, c.Unmet("n"))
+			limit := 9600 * time.Millisecond
+			if time.Since(began) < 10*time.Second {
+				limit = 2400 * time.Millisecond
+			}
+			require.Positive(t, result.RequeueAfter)
+			assert.LessOrEqual(t, result.RequeueAfter, limit)
+			time.Sleep(result.RequeueAfter)
+		}
+		assert.Equal(t, "Warning NodeNotVerified "+unmet, <-c.events.Events)
+		assert.Empty(t, c.events.Events, "one Event")
+		*met = true
+		c.step()
+		c.assertReleased()
+		assert.Equal(t, worker, c.record().Worker)
+		assert.Empty(t, c.Unmet("n"))
+	})
+}
+
+// After a long wait the checks run again, at once, and no worker runs before.
+func TestChecksRunAgainAfterALongWaitForRequirements(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, met := requiring(t)
+		c.step()
+		first := c.pod()
+		c.set(ended(0, `{"verified":true,"node":"n","attempts":{"dns":1},"version":"v"}`)) // nobody has deleted it
+		time.Sleep(time.Hour)
+		c.step()
+		assert.Equal(t, first.Name, c.pod().Name)
+		*met = true
+		c.step()
+		pods := c.pods()
+		require.Len(t, pods, 2)
+		for _, pod := range pods {
+			assert.Equal(t, 1, fleet.Attempt(&pod), "nothing has failed")
+			if pod.Name != first.Name {
+				ready(&pod)
+				require.NoError(t, c.Client.Status().Update(t.Context(), &pod))
+			}
+		}
+		assert.False(t, c.Fleet.IsVerified(c.node()))
+		c.step()
+		c.step()
+		assert.True(t, c.Fleet.IsVerified(c.node()))
+		assert.NotEqual(t, first.UID, c.record().Worker)
+	})
+}

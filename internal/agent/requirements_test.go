@@ -1,0 +1,329 @@
+package agent
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/imunhatep/kube-node-ready/checks"
+)
+
+const requireGPU = `--require=[{"allocatable":"nvidia.com/gpu>=8"}]`
+
+// setGPUs edits a node as a device plugin does by way of kubelet.
+func setGPUs(count string) func(*corev1.Node) {
+	return func(node *corev1.Node) {
+		node.Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse(count)}
+	}
+}
+
+// setPlugin is the pod of the DaemonSet gpu/plugin on the node.
+func (a *fakeAPI) setPlugin(ready corev1.ConditionStatus) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.pods = []corev1.Pod{{
+		ObjectMeta: metav1.ObjectMeta{Name: "plugin-x", Namespace: "gpu", OwnerReferences: []metav1.OwnerReference{{Kind: "DaemonSet", Name: "plugin"}}},
+		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: "Ready", Status: ready}}},
+	}}
+}
+
+// A requirement that is met at once costs no request.
+func TestRequirementsThatAreMet(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.edit(func(node *corev1.Node) {
+			setGPUs("8")(node)
+			node.Annotations = map[string]string{"csi.volume.kubernetes.io/nodeid": `{"ebs.csi.aws.com":"i-1"}`}
+			node.Status.Conditions = []corev1.NodeCondition{{Type: "NetworkUnavailable", Status: "False"}}
+		})
+		p := simulate(t, api, nil, nil, "--once", `--require=[{"allocatable":"nvidia.com/gpu>=8"},{"condition":"NetworkUnavailable=False"},`+
+			`{"csiDriver":"ebs.csi.aws.com"},{"label":"kubernetes.io/os"},{"label":"none","on":{"kubernetes.io/os":"windows"}}]`)
+		assert.Equal(t, exitOK, p.wait(), p.stderr)
+		assert.Equal(t, []string{getNode, patchNode, postEvent}, api.seen())
+		assert.Equal(t, 1, attempts(t, api, "node"))
+		assert.Contains(t, p.stderr.String(), `=8, condition NetworkUnavailable=False, csiDriver ebs.csi.aws.com, label kubernetes.io/os"`)
+	})
+}
+
+// The node says at once what is missing, and is released soon after it has come. All checks run again then.
+func TestRequirementThatIsMetLate(t *testing.T) {
+	for range 20 {
+		simulated(t, func(t *testing.T, api *fakeAPI) {
+			start := time.Now()
+			late := time.Duration(rand.Int64N(int64(2 * time.Minute)))
+			api.edit(setGPUs("0"))
+			p := simulate(t, api, nil, nil, "--once", requireGPU)
+			after(100 * time.Millisecond)
+			assert.Equal(t, "failed: node", p.entry("node not verified")["reason"])
+			require.Equal(t, []string{"NodeNotVerified"}, api.reasons())
+			assert.Contains(t, api.events[0].Message, "node: allocatable nvidia.com/gpu>=8: the node has 0 (check what provides it")
+			assert.Equal(t, 1, strings.Count(p.stderr.String(), `"check":"node"`), "the same Node is not judged again")
+
+			time.Sleep(late)
+			assert.Equal(t, tainted, api.taints())
+			api.edit(setGPUs("8"))
+			met := time.Now()
+			assert.Equal(t, exitOK, p.wait(), p.stderr)
+			limit := 10 * time.Second
+			if met.Sub(start) < 10*time.Second {
+				limit = 3 * time.Second
+			}
+			assert.LessOrEqual(t, time.Since(met), limit, "met after %s", met.Sub(start))
+			assert.Equal(t, untainted, api.taints())
+			assert.Equal(t, 2, attempts(t, api, "dns"), "the other checks run again")
+			assert.Equal(t, 2, attempts(t, api, "node"))
+			assert.LessOrEqual(t, api.count(getCached), 8+int(met.Sub(start)/(6*time.Second)))
+		})
+	}
+}
+
+// A requirement that flaps has to be met when the checks have run.
+func TestRequirementThatFlaps(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		var flaps atomic.Bool
+		flaps.Store(true)
+		api.edit(setGPUs("0"))
+		api.intercept(func(request string, _ int, _ http.ResponseWriter, _ *http.Request) bool {
+			switch {
+			case flaps.Load() && request == getCached:
+				api.edit(setGPUs("8"))
+			case flaps.Load() && request == getNode:
+				api.edit(setGPUs("0"))
+			}
+			return false
+		})
+		p := simulate(t, api, nil, nil, "--once", requireGPU)
+		after(time.Minute)
+		assert.Equal(t, tainted, api.taints())
+		assert.NotContains(t, api.seen(), patchNode)
+		assert.Equal(t, []string{"NodeNotVerified"}, api.reasons(), "one Event, however often it comes and goes")
+		flaps.Store(false)
+		api.edit(setGPUs("8"))
+		assert.Equal(t, exitOK, p.wait(), p.stderr)
+	})
+}
+
+// The other checks take long after the Node was read: it is read again, and not judged as it was.
+func TestRequirementAfterALongRound(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.edit(setGPUs("8"))
+		failed := false
+		network := func(ctx context.Context) (checks.Report, error) {
+			if !failed {
+				failed = true
+				api.edit(setGPUs("0"))
+				return checks.Report{}, errBroken
+			}
+			return passing(ctx)
+		}
+		p := simulate(t, api, network, nil, "--check-timeout=500ms", requireGPU)
+		after(5 * time.Second)
+		p.entry("node not verified")
+		assert.Equal(t, tainted, api.taints())
+		p.stop()
+		p.wait()
+	})
+}
+
+// The device plugin's DaemonSet: its pod comes late, and is not ready at first.
+func TestRequiredDaemonSet(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		p := simulate(t, api, nil, nil, "--once", `--require=[{"daemonSet":"gpu/plugin"},{"daemonSet":"other/plugin","on":{"gpu":"amd"}}]`)
+		after(time.Second)
+		require.NotEmpty(t, api.events)
+		assert.Contains(t, api.events[0].Message, "node: daemonSet gpu/plugin: the node has none")
+		api.setPlugin(corev1.ConditionFalse)
+		after(time.Minute)
+		assert.Equal(t, tainted, api.taints())
+		api.setPlugin(corev1.ConditionTrue)
+		ready := time.Now()
+		assert.Equal(t, exitOK, p.wait(), p.stderr)
+		assert.LessOrEqual(t, time.Since(ready), 10*time.Second)
+		assert.Equal(t, untainted, api.taints())
+		assert.Positive(t, api.count(getPods))
+	})
+}
+
+// Without the Role of the chart nobody knows whether the pod is ready.
+func TestRequiredDaemonSetWithoutTheRight(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.setPlugin(corev1.ConditionTrue)
+		var granted atomic.Bool
+		api.intercept(func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+			return request == getPods && !granted.Load() && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "pods is forbidden")
+		})
+		p := simulate(t, api, nil, nil, "--once", `--require=[{"daemonSet":"gpu/plugin"}]`)
+		after(time.Minute)
+		require.NotEmpty(t, api.events)
+		assert.Contains(t, api.events[0].Message, "node: daemonSet gpu/plugin: cannot list the node's pods: pods is forbidden (check")
+		granted.Store(true)
+		assert.Equal(t, exitOK, p.wait(), p.stderr)
+	})
+}
+
+// Another node would have the same driver: NodeFailed alone adds no failed taint, which makes Karpenter buy one.
+func TestFailedTaintNotForRequirementsAlone(t *testing.T) {
+	for name, test := range map[string]struct {
+		network error
+		taints  []string
+		reason  string
+	}{
+		"alone":                     {nil, tainted, "False NodeFailed"},
+		"beside the broken network": {errBroken, append(tainted, "node-ready/failed"), "False NetworkFailed,NodeFailed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				p := simulate(t, api, func(context.Context) (checks.Report, error) { return checks.Report{}, test.network }, nil,
+					"--on-timeout=taint,condition", requireGPU)
+				after(initialTimeout + 2*time.Minute)
+				if test.network == nil { // else it names the check that was tried last
+					assert.Contains(t, p.entry("initial timeout passed")["reason"], "allocatable nvidia.com/gpu>=8")
+				}
+				assert.Equal(t, test.taints, api.taints())
+				assert.Contains(t, api.written(), test.reason)
+				p.stop()
+				p.wait()
+			})
+		})
+	}
+}
+
+// The Node is replaced, or the API server goes away, while a requirement is waited for.
+func TestRequirementsOfAnotherNode(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		p := simulate(t, api, nil, nil, "--once", requireGPU)
+		after(5 * time.Second)
+		api.edit(func(node *corev1.Node) { node.UID = "uid-2" })
+		after(5 * time.Second)
+		p.entry("node was deleted and created again: restarting the checks")
+		away := api.refuse()
+		away.Store(true)
+		after(time.Minute)
+		api.edit(setGPUs("16"))
+		away.Store(false)
+		assert.Equal(t, exitOK, p.wait(), p.stderr)
+		assert.Equal(t, untainted, api.taints())
+	})
+}
+
+// What goes on is reported again, as other failures are: after 5, 15 and 35 minutes.
+func TestRequirementThatIsNeverMet(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		p := simulate(t, api, nil, nil, requireGPU)
+		after(16 * time.Minute)
+		assert.Equal(t, []string{"NodeNotVerified", "NodeVerificationTimedOut", "NodeNotVerified", "NodeNotVerified"}, api.reasons())
+		assert.LessOrEqual(t, len(api.seen()), 200, "a read every 8 s")
+		p.stop()
+		p.wait()
+	})
+}
+
+func TestDryRunOfRequirements(t *testing.T) {
+	for name, test := range map[string]struct {
+		env  string // NODE_NAME
+		gpus string
+		want string
+		code bool
+	}{
+		"met":     {"node1", "8", "PASS  node", true},
+		"unmet":   {"node1", "7", "FAIL  node", false},
+		"no node": {"", "8", "SKIP  node               the node was not read", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				api.edit(setGPUs(test.gpus))
+				cfg, e := simulatedSettings(t, api, map[string]string{"NODE_NAME": test.env, "DNS_SERVICE": ""}, "--dry-run", requireGPU, "--dns-test-domains=127.0.0.1")
+				e.Outside, e.Service, e.APIServer = "a test", "", ""
+				out := newOutput()
+				DryRun(t.Context(), cfg, e, "dev", out)
+				assert.Contains(t, out.String(), test.want)
+				assert.Contains(t, out.String(), " failed, ")
+				assert.Equal(t, test.code, !strings.Contains(out.String(), "FAIL  node"))
+			})
+		})
+	}
+}
+
+// Rechecks judge what the node has met since its release, and lost.
+func TestRecheckOfRequirements(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.edit(setGPUs("8"))
+		api.edit(func(node *corev1.Node) { node.Labels["zone"] = "a" })
+		r := startRechecks(t, api, `--require=[{"allocatable":"nvidia.com/gpu>=8"},{"label":"never"},{"label":"zone"},{"csiDriver":"d"}]`)
+		r.round(nil, nil, nil)
+		assert.Equal(t, []string{"True Verified"}, api.written(), "what the node has never met does not count")
+		api.edit(setGPUs("7"))
+		r.round(nil, nil)
+		assert.True(t, r.ready())
+		r.round(nil)
+		assert.Equal(t, []string{"True Verified", "False NodeFailed"}, api.written())
+		assert.Contains(t, api.conditions[1].Message, "node: allocatable nvidia.com/gpu>=8: the node has 7")
+		assert.NotContains(t, api.conditions[1].Message, "never")
+		assert.False(t, r.ready())
+		api.edit(setGPUs("8"))
+		r.round(nil, nil, nil)
+		assert.Equal(t, []string{"True Verified", "False NodeFailed", "True Verified"}, api.written())
+		r.end()
+	})
+}
+
+// A CSI driver counts for the release only: kubelet removes the annotation while the driver is updated.
+func TestRecheckOfACSIDriver(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.edit(func(node *corev1.Node) {
+			node.Annotations = map[string]string{"csi.volume.kubernetes.io/nodeid": `{"d":"i"}`}
+		})
+		r := startVerification(t, api, `--require=[{"csiDriver":"d"}]`)
+		r.round(nil, nil)
+		p := api.taints()
+		assert.Equal(t, untainted, p)
+		api.edit(func(node *corev1.Node) { delete(node.Annotations, "csi.volume.kubernetes.io/nodeid") })
+		r.round(nil, nil, nil, nil)
+		assert.True(t, r.ready())
+		r.end()
+	})
+}
+
+// An agent that is started again knows from the condition that the node has lost something, and proves that it is back.
+func TestRecheckOfALossAfterARestart(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.edit(setGPUs("7"))
+		api.edit(setFalse("NodeFailed"))
+		r := startRechecks(t, api, requireGPU)
+		r.round(nil, nil, nil, nil, nil)
+		assert.NotContains(t, api.written(), "True Verified")
+		assert.False(t, r.ready())
+		api.edit(setGPUs("8"))
+		r.round(nil, nil, nil)
+		assert.Contains(t, api.written(), "True Verified")
+		r.end()
+	})
+}
+
+// A DaemonSet that a released node needs: its pod is replaced in less than FAILURE_THRESHOLD rounds, or is lost.
+func TestRecheckOfADaemonSet(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.setPlugin(corev1.ConditionTrue)
+		r := startRechecks(t, api, `--require=[{"daemonSet":"gpu/plugin"}]`)
+		r.round(nil, nil, nil)
+		api.setPlugin(corev1.ConditionFalse)
+		r.round(nil, nil)
+		api.setPlugin(corev1.ConditionTrue)
+		r.round(nil)
+		assert.True(t, r.ready())
+		api.setPlugin(corev1.ConditionFalse)
+		r.round(nil, nil, nil)
+		assert.False(t, r.ready())
+		assert.Contains(t, api.written(), "False NodeFailed")
+		r.end()
+	})
+}

@@ -1,0 +1,149 @@
+// Package requirement holds what the Node itself must show before it is released (REQUIRE). It has no side effects: others read
+// the objects.
+package requirement
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// The kinds of requirements.
+const (
+	Condition   = "condition"
+	Allocatable = "allocatable"
+	CSIDriver   = "csiDriver"
+	Label       = "label"
+	DaemonSet   = "daemonSet"
+)
+
+// CSIDrivers is the annotation in which kubelet names the CSI drivers that have registered with it.
+const CSIDrivers = "csi.volume.kubernetes.io/nodeid"
+
+// Entry is one requirement.
+type Entry struct {
+	Kind, Name string
+	Value      string     // of a condition its status, of a resource the least quantity, "": more than 0
+	On         labels.Set // of the nodes that it is for; none: all
+	text       string
+}
+
+// String returns the requirement on one line. No two of a List have the same.
+func (e Entry) String() string { return e.text }
+
+// List is a list of requirements.
+type List []Entry
+
+// form returns what the text of an entry matches. The chart's schema has the same patterns.
+func form() *regexp.Regexp {
+	const (
+		label    = `[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?`
+		dns      = label + `(\.` + label + `)*`
+		name     = `[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?`
+		key      = `(` + dns + `/)?` + name
+		own      = `cpu|memory|pods|ephemeral-storage|hugepages-[1-9][0-9]*[KMG]i|attachable-volumes-` + label
+		quantity = `[1-9][0-9]*(m|[kMGTPE]|[KMGTPE]i)?`
+	)
+	return regexp.MustCompile(`^(condition ` + key + `=(True|False|Unknown)|allocatable (` + own + `|` + dns + `/` + name + `)` +
+		`(>=` + quantity + `)?|csiDriver ` + name + `|label ` + key + `|daemonSet ` + label + `/` + dns + `)` +
+		`( on ` + key + `=(` + name + `)?)*$`)
+}
+
+// Parse reads a JSON list of objects: each has one kind with its text, and may have "on" with labels. The error names every
+// mistake.
+func (l *List) Parse(text string) (err error) {
+	var objects []map[string]any
+	if json.Unmarshal([]byte(cmp.Or(text, "[]")), &objects) != nil {
+		return errors.New(`must be a JSON list, such as [{"condition":"NetworkUnavailable=False"}]`)
+	}
+	*l = nil
+	form := form()
+	for _, object := range objects {
+		e := Entry{On: make(labels.Set)}
+		on, isMap := object["on"].(map[string]any)
+		if isMap {
+			delete(object, "on")
+		}
+		for _, kind := range slices.Sorted(maps.Keys(object)) { // one, or the text has no form
+			text := fmt.Sprint(object[kind])
+			e.Kind, e.text = kind, e.text+kind+" "+text
+			e.Name, e.Value, _ = strings.Cut(strings.Replace(text, ">=", "=", 1), "=")
+		}
+		for _, label := range slices.Sorted(maps.Keys(on)) {
+			e.On[label] = fmt.Sprint(on[label])
+			e.text += " on " + label + "=" + e.On[label]
+		}
+		switch {
+		case !form.MatchString(e.text):
+			err = errors.Join(err, fmt.Errorf("%q must be one of condition: TYPE=True (or False, Unknown); allocatable: RESOURCE or "+
+				"RESOURCE>=QUANTITY; csiDriver: NAME; label: KEY; daemonSet: NAMESPACE/NAME; each may have on: {LABEL: VALUE}", e))
+		case slices.ContainsFunc(*l, func(other Entry) bool { return other.text == e.text }):
+			err = errors.Join(err, fmt.Errorf("%q is there twice", e))
+		}
+		*l = append(*l, e)
+	}
+	return err
+}
+
+// IsFor reports whether node has the labels of On.
+func (e Entry) IsFor(node *nodepatch.Node) bool {
+	return labels.SelectorFromSet(e.On).Matches(labels.Set(node.Labels))
+}
+
+// Pod holds the fields of a Pod (core/v1) that tell whether its DaemonSet is ready on a node.
+type Pod struct {
+	metav1.ObjectMeta `json:"metadata"`
+	Status            struct {
+		Conditions []nodepatch.Condition `json:"conditions"`
+	} `json:"status"`
+}
+
+// Unmet says why node does not meet the requirement, or "". pods lists the node's pods in a namespace, for a DaemonSet.
+func (e Entry) Unmet(node *nodepatch.Node, pods func(namespace string) ([]Pod, error)) string {
+	met, why := false, "the node has none"
+	switch e.Kind {
+	case Condition:
+		for _, condition := range node.Status.Conditions {
+			if condition.Type == e.Name {
+				met, why = condition.Status == e.Value, "it is "+condition.Status+" ("+condition.Reason+")"
+			}
+		}
+	case Allocatable:
+		least, _ := resource.ParseQuantity(cmp.Or(e.Value, "0")) // Parse has seen it
+		if has, err := resource.ParseQuantity(node.Status.Allocatable[e.Name]); err == nil {
+			met, why = has.Sign() > 0 && has.Cmp(least) >= 0, "the node has "+has.String()
+		}
+	case CSIDriver: // kubelet writes a JSON object
+		met = strings.Contains(node.Annotations[CSIDrivers], `"`+e.Name+`":`)
+	case Label:
+		_, met = node.Labels[e.Name]
+	case DaemonSet:
+		namespace, name, _ := strings.Cut(e.Name, "/")
+		found, err := pods(namespace)
+		if err != nil {
+			why = "cannot list the node's pods: " + err.Error()
+		}
+		for _, pod := range found {
+			isOwner := func(owner metav1.OwnerReference) bool { return owner.Kind == "DaemonSet" && owner.Name == name }
+			isReady := func(c nodepatch.Condition) bool { return c.Type == "Ready" && c.Status == "True" }
+			if !met && pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.OwnerReferences, isOwner) {
+				met, why = slices.ContainsFunc(pod.Status.Conditions, isReady), "its pod "+pod.Name+" is not ready"
+			}
+		}
+	}
+	if met {
+		return ""
+	}
+	return why
+}

@@ -35,7 +35,7 @@ func outcomeOf(t *testing.T, check Check) Attempt {
 	runner := Runner{Timeout: enough, NewBackOff: func() backoff.BackOff { return &backoff.StopBackOff{} }}
 	results, err := runner.Round(t.Context(), []Check{check})
 	require.NoError(t, err)
-	return results[0].Attempt
+	return results[0]
 }
 
 func TestForeignHTTPAnswers(t *testing.T) {

@@ -19,7 +19,7 @@ const jitter = 0.1
 // Attempt is one try of one check, as an Observer sees it.
 type Attempt struct {
 	Check   string
-	Number  int // 1 for the first of its round
+	Number  int // 1 for the first of its round; of what Round returns the count
 	Took    time.Duration
 	Report  Report
 	Err     error         // nil if the check passed or was skipped
@@ -29,12 +29,6 @@ type Attempt struct {
 
 // Observer receives every attempt when it ends, except those that a shutdown interrupted: they say nothing about the node.
 type Observer interface{ Attempted(Attempt) }
-
-// Result is the outcome of one check in a round.
-type Result struct {
-	Attempt        // the last one; Number is the count
-	Diagnosis bool // tried only once, because an earlier check had failed
-}
 
 // Runner runs checks one after another, in rounds. It remembers between them what fails.
 type Runner struct {
@@ -78,10 +72,11 @@ func (l *linear) NextBackOff() time.Duration {
 	return time.Duration(float64(l.n) * spread * float64(time.Second))
 }
 
-// Round runs every check in list. The first one without retries left fails the round; the later ones are tried once, so
-// that the results name every broken layer. An error means that ctx ended first: the results are incomplete.
-func (r *Runner) Round(ctx context.Context, list []Check) ([]Result, error) {
-	results := make([]Result, 0, len(list))
+// Round runs every check in list, and returns the last attempt of each. The first one without retries left fails the round; the
+// later ones are tried once, so that the results name every broken layer. An error means that ctx ended first: the results are
+// incomplete.
+func (r *Runner) Round(ctx context.Context, list []Check) ([]Attempt, error) {
+	results := make([]Attempt, 0, len(list))
 	failed := false
 	for _, check := range list {
 		retries := r.MaxRetries
@@ -90,7 +85,7 @@ func (r *Runner) Round(ctx context.Context, list []Check) ([]Result, error) {
 		} else {
 			r.failed = check.Name()
 		}
-		result := Result{Attempt: r.retry(ctx, check, retries), Diagnosis: failed}
+		result := r.retry(ctx, check, retries)
 		if err := ctx.Err(); err != nil {
 			return results, fmt.Errorf("round: %w", err)
 		}

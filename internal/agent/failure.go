@@ -46,7 +46,7 @@ func brief(err error) string {
 }
 
 // failuresOf returns what has failed in a round.
-func failuresOf(results []checks.Result) (failed roundFailure) {
+func failuresOf(results []checks.Attempt) (failed roundFailure) {
 	for _, result := range results {
 		if result.Err != nil {
 			failed.checks = append(failed.checks, result.Check)
@@ -57,7 +57,7 @@ func failuresOf(results []checks.Result) (failed roundFailure) {
 }
 
 // judge counts the failed checks of a round and returns them as a roundFailure.
-func (d *deps) judge(results []checks.Result) error {
+func (d *deps) judge(results []checks.Attempt) error {
 	failed := failuresOf(results)
 	if len(failed.checks) == 0 {
 		return nil
@@ -93,14 +93,10 @@ func logAttempt(log *logrus.Entry, attempt checks.Attempt) {
 
 // sleep waits for d. It returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
+	pause, end := context.WithTimeout(ctx, d)
+	defer end()
+	<-pause.Done()
+	return ctx.Err() == nil
 }
 
 // formatDuration rounds a duration for a person.

@@ -74,10 +74,7 @@ func (p *Patcher) apply(ctx context.Context, node *Node, c change) (*Node, error
 	waits := newWaits()
 	var lastPatch []byte
 	for unchanged := 0; ctx.Err() == nil; {
-		patch, err := json.Marshal(c.build(node))
-		if err != nil {
-			return nil, fmt.Errorf("patch of node %s: %w", node.Name, err)
-		}
+		patch, _ := json.Marshal(c.build(node)) // of strings: it cannot fail
 		if unchanged++; !bytes.Equal(patch, lastPatch) {
 			lastPatch, unchanged = patch, 0
 		}
@@ -195,10 +192,8 @@ func statusCode(err error) int32 {
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
+	pause, end := context.WithTimeout(ctx, d)
+	defer end()
+	<-pause.Done()
+	return ctx.Err()
 }

@@ -3,7 +3,6 @@ package nodepatch
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,22 +22,17 @@ func (c Client) SetCondition(ctx context.Context, node *Node, condition Conditio
 		now = metav1.Now()
 	}
 	condition.LastHeartbeatTime, condition.LastTransitionTime = now, now
-	for _, before := range node.Status.Conditions {
-		if before.Type == condition.Type && before.Status == condition.Status {
-			condition.LastTransitionTime = before.LastTransitionTime
-		}
+	if before := node.Status.Conditions.Of(condition.Type); before.Status == condition.Status {
+		condition.LastTransitionTime = before.LastTransitionTime
 	}
 	metadata := map[string]any{"uid": node.UID}
 	if c.IfUnchanged {
 		metadata["resourceVersion"] = node.ResourceVersion
 	}
-	patch, err := json.Marshal(map[string]any{
+	patch, _ := json.Marshal(map[string]any{ // of strings and times: it cannot fail
 		"metadata": metadata,
 		"status":   map[string]any{"conditions": []Condition{condition}},
 	})
-	if err != nil {
-		return nil, fmt.Errorf("condition of node %s: %w", c.Name, err)
-	}
 	return c.read(c.REST.Patch(types.StrategicMergePatchType).Resource("nodes").Name(c.Name).SubResource("status").
 		Body(patch).MaxRetries(0).Do(ctx))
 }

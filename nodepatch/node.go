@@ -11,7 +11,7 @@ type Node struct {
 		Unschedulable bool    `json:"unschedulable"`
 	} `json:"spec"`
 	Status struct {
-		Conditions  []Condition       `json:"conditions"`
+		Conditions  Conditions        `json:"conditions"`
 		Allocatable map[string]string `json:"allocatable"` // quantities
 		NodeInfo    struct {
 			BootID string `json:"bootID"`
@@ -27,6 +27,19 @@ type Condition struct {
 	Message            string      `json:"message"`
 	LastHeartbeatTime  metav1.Time `json:"lastHeartbeatTime"`
 	LastTransitionTime metav1.Time `json:"lastTransitionTime"`
+}
+
+// Conditions are those of one object.
+type Conditions []Condition
+
+// Of returns the condition of a type, or an empty one.
+func (all Conditions) Of(conditionType string) Condition {
+	for _, condition := range all {
+		if condition.Type == conditionType {
+			return condition
+		}
+	}
+	return Condition{}
 }
 
 // Taint repels pods that do not tolerate it.

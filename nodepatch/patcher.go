@@ -144,10 +144,7 @@ func (p *Patcher) AddFailedTaint(ctx context.Context, r Request, value string) (
 // Retaint adds r's failed taint with a value to base, a released node as last read, unless it has changed since: then the API
 // server answers 422. It does not retry: the caller decides again.
 func (p *Patcher) Retaint(ctx context.Context, base *Node, r Request, value string) error {
-	patch, err := json.Marshal(BuildRetaint(base, r, value))
-	if err != nil {
-		return fmt.Errorf("patch of node %s: %w", base.Name, err)
-	}
-	_, err = p.inTime(ctx, func(ctx context.Context) (*Node, error) { return p.Node.Patch(ctx, patch) })
+	patch, _ := json.Marshal(BuildRetaint(base, r, value)) // of strings: it cannot fail
+	_, err := p.inTime(ctx, func(ctx context.Context) (*Node, error) { return p.Node.Patch(ctx, patch) })
 	return err
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // RemoveTaints removes the taints that a release removes, and nothing else, starting from base, and returns those that it has
-// removed: somebody releases the node by hand. The errors are those of Release.
+// removed, beside an error those that it has tried to: somebody releases the node by hand. The errors are those of Release.
 func (p *Patcher) RemoveTaints(ctx context.Context, base *Node, r Request) (removed []Taint, err error) {
 	return p.removeOnly(ctx, base, r.Removes)
 }
@@ -26,10 +26,7 @@ func (p *Patcher) removeOnly(ctx context.Context, base *Node, match func(Taint) 
 		removed = matching(node, match)
 		return append(testUID(node), removeTaints(node, match)...)
 	}})
-	if err != nil {
-		return nil, err
-	}
-	return removed, nil
+	return removed, err
 }
 
 // RemoveLabel removes r's label, whatever its value, and nothing else, starting from base, and reports whether it was there:

@@ -78,19 +78,12 @@ func (m *marker) setFalse(ctx context.Context, failed []string, message string) 
 // ShowsFailed reports whether node shows a failure that the release does not remove.
 func (m *marker) ShowsFailed(node *nodepatch.Node) bool {
 	return m.uses(config.OnTimeoutCondition) &&
-		((m.reason != "" && m.reason != verdict.Verified) || m.condition(node).Status == recheck.False)
+		((m.reason != "" && m.reason != verdict.Verified) || node.Status.Conditions.Of(m.cfg.ConditionType).Status == recheck.False)
 }
 
 // HasCondition reports whether node has the condition. A node that was never gated gets none.
-func (m *marker) HasCondition(node *nodepatch.Node) bool { return m.condition(node).Type != "" }
-
-func (m *marker) condition(node *nodepatch.Node) nodepatch.Condition {
-	for _, condition := range node.Status.Conditions {
-		if condition.Type == m.cfg.ConditionType {
-			return condition
-		}
-	}
-	return nodepatch.Condition{}
+func (m *marker) HasCondition(node *nodepatch.Node) bool {
+	return node.Status.Conditions.Of(m.cfg.ConditionType).Type != ""
 }
 
 // Verified shows that all checks pass, on the node as last read.

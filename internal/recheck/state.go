@@ -71,11 +71,8 @@ func Read(node *nodepatch.Node, at time.Time, r nodepatch.Request, conditionType
 	f := Facts{ReadAt: at, Verified: at.IsZero() || nodepatch.IsVerified(node, r.Released()),
 		Retainted: nodepatch.HasFailedTaint(node, r), Untouchable: nodepatch.Untouchable(node),
 		Rebooted: verdict.WasRebooted(node.Annotations[r.Annotation], node.Status.NodeInfo.BootID)}
-	for _, condition := range node.Status.Conditions {
-		if condition.Type == conditionType {
-			f.Shown = Shown{condition.Status, condition.Reason}
-		}
-	}
+	condition := node.Status.Conditions.Of(conditionType)
+	f.Shown = Shown{condition.Status, condition.Reason}
 	f.Gated = f.Shown.Status != "" || len(nodepatch.StartupTaints(node, r)) > 0 ||
 		verdict.WasGated(node.Annotations[r.Annotation], r.FailedTaintKey)
 	return f

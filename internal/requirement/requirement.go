@@ -105,7 +105,7 @@ func (e Entry) IsFor(node *nodepatch.Node) bool {
 type Pod struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Status            struct {
-		Conditions []nodepatch.Condition `json:"conditions"`
+		Conditions nodepatch.Conditions `json:"conditions"`
 	} `json:"status"`
 }
 
@@ -114,10 +114,8 @@ func (e Entry) Unmet(node *nodepatch.Node, pods func(namespace string) ([]Pod, e
 	met, why := false, "the node has none"
 	switch e.Kind {
 	case Condition:
-		for _, condition := range node.Status.Conditions {
-			if condition.Type == e.Name {
-				met, why = condition.Status == e.Value, "it is "+condition.Status+" ("+condition.Reason+")"
-			}
+		if condition := node.Status.Conditions.Of(e.Name); condition.Type != "" {
+			met, why = condition.Status == e.Value, "it is "+condition.Status+" ("+condition.Reason+")"
 		}
 	case Allocatable:
 		least, _ := resource.ParseQuantity(cmp.Or(e.Value, "0")) // Parse has seen it
@@ -136,9 +134,8 @@ func (e Entry) Unmet(node *nodepatch.Node, pods func(namespace string) ([]Pod, e
 		}
 		for _, pod := range found {
 			isOwner := func(owner metav1.OwnerReference) bool { return owner.Kind == "DaemonSet" && owner.Name == name }
-			isReady := func(c nodepatch.Condition) bool { return c.Type == "Ready" && c.Status == "True" }
 			if !met && pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.OwnerReferences, isOwner) {
-				met, why = slices.ContainsFunc(pod.Status.Conditions, isReady), "its pod "+pod.Name+" is not ready"
+				met, why = pod.Status.Conditions.Of("Ready").Status == "True", "its pod "+pod.Name+" is not ready"
 			}
 		}
 	}

@@ -153,15 +153,13 @@ func (s Settings) changed(candidate fleet.Status, live *nodepatch.Node) string {
 	if !nodepatch.IsVerified(live, s.Fleet.Request) { // without any of the taints that a release removes
 		return "it has lost the label, or it has one of our taints already"
 	}
-	for _, condition := range live.Status.Conditions {
-		if condition.Type == s.Fleet.ConditionType {
-			if condition.Status == string(corev1.ConditionFalse) && !condition.LastHeartbeatTime.Before(&seen.LastHeartbeatTime) {
-				return ""
-			}
-			return "its condition is " + condition.Status + " now"
-		}
+	switch condition := live.Status.Conditions.Of(s.Fleet.ConditionType); {
+	case condition.Type == "":
+		return "its condition is gone"
+	case condition.Status != string(corev1.ConditionFalse), condition.LastHeartbeatTime.Before(&seen.LastHeartbeatTime):
+		return "its condition is " + condition.Status + " now"
 	}
-	return "its condition is gone"
+	return ""
 }
 
 // removeTaint removes the failed taint of a node, if it is still the one that this release has added.

@@ -88,7 +88,7 @@ func is[T error](err error) bool {
 	return ok
 }
 
-// short reduces a network error to the words to search for: the text around it names the addresses.
+// short reduces a network error to the words to search for: the text around it names the addresses. nil stays nil.
 func short(err error) error {
 	if isTimeout(err) {
 		return worded{"timeout", err}

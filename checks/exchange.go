@@ -76,10 +76,7 @@ func exchangeOnce(ctx context.Context, network, server string, query []byte) (re
 	if trace := httptrace.ContextClientTrace(ctx); isAnswer && trace != nil && trace.GotFirstResponseByte != nil {
 		trace.GotFirstResponseByte() // as of an HTTP response
 	}
-	if err != nil {
-		return reply{}, short(err)
-	}
-	return r, nil
+	return r, short(err)
 }
 
 func roundTrip(ctx context.Context, conn net.Conn, query []byte) (reply, error) {

@@ -96,9 +96,6 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 	if err != nil {
 		return err
 	}
-	if environment.RemoveRateLimit(); environment.Err != nil {
-		return environment.Err
-	}
 	manager, err := newManager(cfg, environment, template)
 	if err != nil {
 		return err

@@ -63,7 +63,7 @@ func TestOnePartHandsTheLeaseOver(t *testing.T) {
 			started := new(added)
 			l := &loop.Loop{Settings: fleet.Settings{Request: request}}
 			e := kube.Environment{REST: &rest.Config{Host: "http://127.0.0.1:1"}}
-			e.RemoveRateLimit()
+			e.Client, e.Err = kube.NewClient(e.REST)
 			require.NoError(t, e.Err)
 			p := parts{Manager: started, cfg: cfg, environment: e, template: new(corev1.PodTemplateSpec), loop: l,
 				metrics: metrics.New(l, metrics.Build{}), log: slog.New(slog.DiscardHandler)}

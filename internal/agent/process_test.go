@@ -280,7 +280,6 @@ func inClusterSettings(t *testing.T, api *fakeAPI, args ...string) (config.Confi
 	require.NoError(t, err)
 	e := kube.DetectEnvironment(cfg.Kubeconfig, lookup(env), "kube-node-ready/dev")
 	require.NoError(t, e.Err)
-	e.RemoveRateLimit() // which a test of many rounds would reach
 	return cfg, e
 }
 

@@ -160,15 +160,11 @@ func (r *reporter) isDue(err error) bool {
 	} else if nodepatch.IsFinal(err) {
 		key = fmt.Sprintf("%.120s", err) // who refuses it; the rest may have the number of a request
 	}
-	last, seen := r.repeats[key]
-	now := time.Now()
-	if seen && now.Before(last.at) {
+	last, now := r.repeats[key], time.Now() // zero, if it is new
+	if now.Before(last.at) {
 		return false
 	}
-	after := repeatAfter
-	if seen {
-		after = 2 * last.after
-	}
+	after := max(repeatAfter, 2*last.after)
 	r.repeats[key] = repeat{now.Add(after), after}
 	return true
 }

@@ -83,7 +83,7 @@ func simulatedSettings(t *testing.T, api *fakeAPI, env map[string]string, args .
 	require.NoError(t, err)
 	e := kube.Environment{Service: "10.96.0.1:443", REST: &rest.Config{
 		Host: "http://10.96.0.1", BearerToken: "secret", UserAgent: "kube-node-ready/dev", Transport: api}}
-	e.RemoveRateLimit() // and make the client
+	e.Client, e.Err = kube.NewClient(e.REST)
 	require.NoError(t, e.Err)
 	return cfg, e
 }

@@ -55,7 +55,7 @@ func TestForAnotherProcess(t *testing.T) {
 		Ports:     []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}},
 		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{address.IP.String()}}}}
 	e := kube.Environment{Service: address.String(), REST: &rest.Config{Host: server.URL}}
-	e.RemoveRateLimit() // and make the client
+	e.Client, e.Err = kube.NewClient(e.REST)
 	require.NoError(t, e.Err)
 
 	list, runner := ForAnotherProcess(parse(t, "--max-retries=0"), e)
@@ -101,7 +101,7 @@ func TestClocks(t *testing.T) {
 			}))
 			t.Cleanup(server.Close)
 			e := kube.Environment{REST: &rest.Config{Host: server.URL}}
-			e.RemoveRateLimit() // and make the client
+			e.Client, e.Err = kube.NewClient(e.REST)
 			require.NoError(t, e.Err)
 			api := New(parse(t, test.args...), e)(checks.API{Get: func(ctx context.Context) (checks.Report, error) {
 				return checks.Report{Detail: "authenticated"}, e.Client.Versions(ctx)

@@ -15,7 +15,7 @@ import (
 // A recheck connects to fewer DNS pods than a verification, and one node proves nothing unless that node must answer.
 func TestServiceCheckOfARecheck(t *testing.T) {
 	e := kube.Environment{Service: "10.96.0.1:443", REST: &rest.Config{Host: "http://10.96.0.1"}}
-	e.RemoveRateLimit() // and make the client
+	e.Client, e.Err = kube.NewClient(e.REST)
 	list := New(parse(t), e)
 	type settings struct {
 		MaxDials, FewestNodes int

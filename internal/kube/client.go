@@ -19,7 +19,6 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/transport"
-	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/imunhatep/kube-node-ready/checks"
 )
@@ -32,15 +31,13 @@ type Client struct {
 	clock           *atomic.Pointer[reading]
 }
 
-func newClient(config *rest.Config, userAgent string) (*Client, error) {
+// NewClient returns a client without a limit of its own: each caller bounds what it sends.
+func NewClient(config *rest.Config) (*Client, error) {
 	config = rest.CopyConfig(config)
-	config.UserAgent = userAgent
+	config.QPS = -1
 	// The pod's own path to the API is what is verified, whatever HTTPS_PROXY says. A kubeconfig may name a proxy for its cluster.
 	if config.Proxy == nil {
 		config.Proxy = func(*http.Request) (*url.URL, error) { return nil, nil }
-	}
-	if config.QPS >= 0 { // else the caller has no limit
-		config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(10, 20) // requests a second, and at once: a verification sends four
 	}
 	config.Dial = checks.Dial
 	config.WarningHandler = rest.NoWarnings{} // client-go would print them between the lines of the log

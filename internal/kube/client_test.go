@@ -86,7 +86,7 @@ func TestTokenIsRotated(t *testing.T) {
 	t.Cleanup(server.Close)
 	file := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(file, []byte("first"), 0o600))
-	client, err := newClient(&rest.Config{Host: server.URL, BearerTokenFile: file, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}, "test")
+	client, err := NewClient(&rest.Config{Host: server.URL, BearerTokenFile: file, TLSClientConfig: rest.TLSClientConfig{Insecure: true}})
 	require.NoError(t, err)
 	require.NoError(t, client.Versions(t.Context()))
 
@@ -125,7 +125,7 @@ func TestSignOfTheAPIServer(t *testing.T) {
 		func(w http.ResponseWriter, _ *http.Request) { apitest.Answer(w, http.StatusOK, struct{}{}) })}}
 	server.Start()
 	t.Cleanup(server.Close)
-	client, err := newClient(&rest.Config{Host: "http://" + listener.Addr().String()}, "test")
+	client, err := NewClient(&rest.Config{Host: "http://" + listener.Addr().String()})
 	require.NoError(t, err)
 	var seen []checks.Attempt
 	runner := checks.Runner{Timeout: 500 * time.Millisecond, MaxRetries: 1, Observer: observer(func(a checks.Attempt) {
@@ -148,7 +148,7 @@ func TestSignOfTheAPIServer(t *testing.T) {
 func TestRequestConnectsAgainBesideASilentConnection(t *testing.T) {
 	t.Parallel()
 	listener, _ := silent(t)
-	client, err := newClient(&rest.Config{Host: "http://" + listener.Addr().String()}, "test")
+	client, err := NewClient(&rest.Config{Host: "http://" + listener.Addr().String()})
 	require.NoError(t, err)
 
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -172,7 +172,7 @@ func TestLargeRequestFillsJumboFrames(t *testing.T) {
 	server.Listener = listener
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	client, err := newClient(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}, "test")
+	client, err := NewClient(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}})
 	require.NoError(t, err)
 
 	value := strings.Repeat("X~", 9000) // HTTP/2 would send longer codes for these: it sends them as they are
@@ -198,7 +198,7 @@ func TestLargeHeader(t *testing.T) {
 		apitest.Answer(w, http.StatusOK, struct{}{})
 	}))
 	t.Cleanup(server.Close)
-	client, err := newClient(&rest.Config{Host: server.URL}, "test")
+	client, err := NewClient(&rest.Config{Host: server.URL})
 	require.NoError(t, err)
 	large := WithLargeHeader(t.Context(), "X~X~")
 	for _, ctx := range []context.Context{large, t.Context(), WithLargeHeader(large, "")} {

@@ -14,7 +14,7 @@ import (
 // Environment is where the process runs, and what it can reach from there.
 type Environment struct {
 	Client    *Client      // nil without access to the API
-	REST      *rest.Config // for other clients
+	REST      *rest.Config // for other clients, which have no limit of their own either
 	Err       error        // why
 	Service   string       // host:port of the kubernetes service, "" outside a cluster
 	Outside   string       // reason to skip cluster-only checks, "" inside a cluster
@@ -38,23 +38,18 @@ func DetectEnvironment(kubeconfig string, lookupEnv func(string) (string, bool),
 	if u, err := url.Parse(e.REST.Host); err == nil && u.Host != "" && e.REST.Proxy == nil {
 		e.APIServer = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443"))
 	}
-	e.REST.UserAgent = userAgent
-	e.Client, e.Err = newClient(e.REST, userAgent)
+	e.REST.UserAgent, e.REST.QPS = userAgent, -1
+	e.Client, e.Err = NewClient(e.REST)
 	return e
-}
-
-// RemoveRateLimit lets both clients send as fast as they can: for a controller, which limits what it does in another way.
-func (e *Environment) RemoveRateLimit() {
-	e.REST.QPS = -1
-	e.Client, e.Err = newClient(e.REST, e.REST.UserAgent)
 }
 
 // AnonymousEnvironment is inside a cluster, with a client that has no credential, whatever the pod or the machine has. It
 // trusts the cluster's CA (PEM) and no other.
 func AnonymousEnvironment(ca string, lookupEnv func(string) (string, bool), userAgent string) Environment {
 	e := Environment{Service: serviceAddress(lookupEnv)}
-	restConfig := &rest.Config{Host: "https://" + e.Service, TLSClientConfig: rest.TLSClientConfig{CAData: []byte(ca)}}
-	e.Client, e.Err = newClient(restConfig, userAgent)
+	restConfig := &rest.Config{Host: "https://" + e.Service, TLSClientConfig: rest.TLSClientConfig{CAData: []byte(ca)},
+		UserAgent: userAgent}
+	e.Client, e.Err = NewClient(restConfig)
 	return e
 }
 

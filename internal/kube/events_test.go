@@ -78,7 +78,7 @@ func TestFlush(t *testing.T) {
 				apitest.AnswerStatus(w, code, test.reason, "the server's message")
 			}))
 			defer server.Close()
-			client, err := newClient(&rest.Config{Host: server.URL}, "test")
+			client, err := NewClient(&rest.Config{Host: server.URL})
 			require.NoError(t, err)
 			var log bytes.Buffer
 			logger := logrus.New()
@@ -119,7 +119,7 @@ func TestServerTime(t *testing.T) {
 		_, _ = w.Write([]byte("{}"))
 	}))
 	defer server.Close()
-	client, err := newClient(&rest.Config{Host: server.URL}, "test")
+	client, err := NewClient(&rest.Config{Host: server.URL})
 	require.NoError(t, err)
 	assert.Zero(t, client.ServerTime())
 	require.NoError(t, client.Versions(t.Context()))
@@ -146,12 +146,12 @@ func TestClockSkew(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				client, err := newClient(&rest.Config{Host: "http://api", Transport: answering(func() http.Header {
+				client, err := NewClient(&rest.Config{Host: "http://api", Transport: answering(func() http.Header {
 					time.Sleep(test.before)
 					date := time.Now().Add(-test.ahead).UTC().Format(http.TimeFormat)
 					time.Sleep(test.after)
 					return http.Header{"Date": {date}}
-				})}, "test")
+				})})
 				require.NoError(t, err)
 				assert.Zero(t, client.ClockSkew(), "before an answer")
 				require.NoError(t, client.Versions(t.Context()))
@@ -180,7 +180,7 @@ func TestCloseIdleConnections(t *testing.T) {
 		_, _ = w.Write([]byte("{}"))
 	}))
 	defer server.Close()
-	client, err := newClient(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}, "test")
+	client, err := NewClient(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}})
 	require.NoError(t, err)
 	require.NoError(t, client.Versions(t.Context()))
 	require.NoError(t, client.Versions(t.Context()))

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sort"
 	"strings"
 )
 
@@ -53,16 +52,13 @@ func (v Verdict) Write(path string) error {
 // text returns the verdict as JSON of at most maxBytes: as much of the message as there is room for.
 func (v Verdict) text() []byte {
 	text, _ := json.Marshal(v) // of strings and numbers: it cannot fail
-	if len(text) <= maxBytes {
-		return text
-	}
 	message := v.Message
-	cut := func(n int) []byte {
+	for n := len(message); len(text) > maxBytes; {
+		n -= 1 + (len(text)-maxBytes)/6 // one byte is six at most as JSON
 		v.Message = strings.ToValidUTF8(message[:n], "") + "..."
-		text, _ := json.Marshal(v)
-		return text
+		text, _ = json.Marshal(v)
 	}
-	return cut(sort.Search(len(message), func(n int) bool { return len(cut(n+1)) > maxBytes }))
+	return text
 }
 
 // Answer is what a worker with this key says once it has passed. The key proves that it is that worker who answers.

@@ -35,7 +35,7 @@ const (
 	checkGrant    = "apply the ClusterRole and its binding from the chart: nodes, get and patch"
 	checkNodeName = "NODE_NAME must be the name of the Node object (the pod's spec.nodeName); or the node was deleted"
 	checkLimits   = "the API server is overloaded or limits this client (API Priority and Fairness); the agent will retry"
-	checkCA       = "compare the CA in the pod's service account volume with the API server's certificate, and check this node's clock; or a proxy on the path answers instead"
+	checkCA       = "compare the CA in the pod's service account volume, or a worker's CLUSTER_CA (the ConfigMap kube-root-ca.crt), with the API server's certificate, and check this node's clock; or a proxy on the path answers instead"
 	checkAnswerer = "something other than the API server answers at its address"
 	checkHealth   = "check the health and the log of the API server"
 	checkAPIPath  = "check that kube-proxy (or its replacement) has programmed the kubernetes service on this node, and that nothing drops packets to the API server; large packets too (path MTU)"

@@ -105,7 +105,7 @@ func TestTenMinutesWithoutNetwork(t *testing.T) {
 		for i, at := range o.signs[1:] {
 			pace := min(max(at.Sub(start)/60, time.Second), 15*time.Second)
 			parts := float64(at.Sub(o.signs[i])) / float64(pace)
-			assert.GreaterOrEqual(t, parts, 0.79, "%s", at.Sub(start))
+			assert.GreaterOrEqual(t, parts, 0.78, "%s", at.Sub(start)) // the pace has slowed down since the pause began
 			early, late = early || parts < 0.9, late || parts > 1.1 && parts < 1.21
 		}
 		assert.True(t, early && late, "nodes do not stay in step")

@@ -16,7 +16,6 @@ import (
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/internal/recheck"
-	"github.com/imunhatep/kube-node-ready/internal/requirement"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -33,11 +32,8 @@ type rechecks struct {
 	readAt time.Time       // zero: before the release
 	round  checklist.Options
 	peers  peerSample
-	// required is what a released node may lose: a CSI driver says only that it has registered once. met are those that the node
-	// has met since its release.
-	required requirement.List
-	met      map[string]bool
-	logged   map[string]time.Time // the warnings that are not repeated, and until when
+	met    map[string]bool      // the requirements that the node has met since its release
+	logged map[string]time.Time // the warnings that are not repeated, and until when
 }
 
 // newRecheck continues a verification.
@@ -49,9 +45,7 @@ func newRecheck(d *deps, v *verification, how outcome) *rechecks {
 	shown := v.report.marker.reason == verdict.Verified
 	r.state = recheck.New(settings, r.facts(), how == released, shown, time.Now())
 	r.metrics.SetRecheckStatus(r.state.Status != recheck.False)
-	isCSI := func(e requirement.Entry) bool { return e.Kind == requirement.CSIDriver }
-	r.required = slices.DeleteFunc(slices.Clone(d.cfg.Require), isCSI)
-	for _, e := range r.required { // the agent that was here before has not forgotten them
+	for _, e := range d.cfg.Require { // the agent that was here before has not forgotten them
 		shown := r.facts().Shown
 		r.met[e.String()] = how != released && shown.Status == recheck.False && strings.Contains(shown.Reason, verdict.NodeFailed)
 	}
@@ -96,7 +90,7 @@ func (r *rechecks) makeRound(ctx context.Context) {
 		list = append(list, r.peers.check(r.round.PeersMustAnswer, zone))
 	}
 	node := func(context.Context) (*nodepatch.Node, error) { return r.node, nil } // without a new one the api check fails
-	list = checklist.Requirements{List: r.required, Client: r.client, Node: node, Met: r.met}.And(list)
+	list = checklist.Requirements{List: r.cfg.Require, Client: r.client, Node: node, Met: r.met}.And(list)
 	runner := checklist.Runner(r.cfg, r)
 	runner.MaxRetries = 0
 	results, err := runner.Round(ctx, list)

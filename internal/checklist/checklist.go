@@ -158,7 +158,8 @@ type Requirements struct {
 	Node   func(context.Context) (*nodepatch.Node, error) // as the round has read it, nil: it has not
 	// Timeout is that of Unmet.
 	Timeout time.Duration
-	// Met are the requirements that count, nil: all. Those that are met are added.
+	// Met are the requirements that count, nil: all. Those that are met are added, but not a CSI driver: the Node says only that it
+	// has registered once.
 	Met map[string]bool
 }
 
@@ -173,30 +174,26 @@ func (r Requirements) And(list []checks.Check) []checks.Check {
 // Name implements checks.Check.
 func (Requirements) Name() string { return checks.NodeName }
 
+// Unmet says how a Node does not meet the requirements, or "".
+func (r Requirements) Unmet(ctx context.Context, node *nodepatch.Node) string {
+	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
+	defer cancel()
+	r.Node = func(context.Context) (*nodepatch.Node, error) { return node, nil }
+	if _, err := r.Try(ctx); err != nil {
+		return checks.NodeName + ": " + err.Error() + " (" + checks.Remedy(err) + ")"
+	}
+	return ""
+}
+
 // Try implements checks.Check.
 func (r Requirements) Try(ctx context.Context) (checks.Report, error) {
 	node, err := r.Node(ctx)
 	if node == nil {
 		return checks.Report{Skipped: "the node was not read"}, err
 	}
-	return r.judge(ctx, node)
-}
-
-// Unmet says how a Node does not meet the requirements, or "".
-func (r Requirements) Unmet(ctx context.Context, node *nodepatch.Node) string {
-	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
-	defer cancel()
-	if _, err := r.judge(ctx, node); err != nil {
-		return checks.NodeName + ": " + err.Error() + " (" + checks.Remedy(err) + ")"
-	}
-	return ""
-}
-
-// judge fails if node does not meet the requirements.
-func (r Requirements) judge(ctx context.Context, node *nodepatch.Node) (checks.Report, error) {
 	var met, unmet []string
 	for _, e := range r.List {
-		if !e.IsFor(node) {
+		if !e.IsFor(node) || r.Met != nil && e.Kind == requirement.CSIDriver {
 			continue
 		}
 		why := e.Unmet(node, func(namespace string) ([]requirement.Pod, error) {

@@ -39,7 +39,7 @@ func (d DNS) Try(ctx context.Context) (Report, error) {
 	domain := resolver.ClusterDomain()
 	var names, skipped []string
 	for _, name := range d.Names {
-		if bare := strings.TrimPrefix(name, WarnPrefix); d.Outside != "" && isClusterName(bare, domain) {
+		if bare := strings.TrimPrefix(name, WarnPrefix); d.Outside != "" && IsClusterName(bare, domain) {
 			skipped = append(skipped, bare)
 		} else {
 			names = append(names, name)
@@ -51,7 +51,7 @@ func (d DNS) Try(ctx context.Context) (Report, error) {
 	// A name that only warns must fail no server. A single label is never a name outside the cluster: the search list completes it.
 	external := slices.IndexFunc(names, func(name string) bool {
 		isRequired := !strings.HasPrefix(name, WarnPrefix) && !isIP(name)
-		return isRequired && !isClusterName(name, domain) && strings.Contains(strings.TrimSuffix(name, "."), ".")
+		return isRequired && !IsClusterName(name, domain) && strings.Contains(strings.TrimSuffix(name, "."), ".")
 	})
 	probe := func(name string) outcome {
 		if !isIP(name) {
@@ -142,7 +142,7 @@ func dnsRemedy(err error, name, domain string) string {
 }
 
 func replyRemedy(err error, name, domain string) string {
-	switch isCluster := isClusterName(name, domain); {
+	switch isCluster := IsClusterName(name, domain); {
 	case isNegative(err) && isCluster:
 		return "check that the service exists and that the cluster DNS serves this domain"
 	case isNegative(err), errors.Is(err, errNotName):
@@ -168,8 +168,8 @@ func serverRemedy(err error) string {
 	return "check that the server is up and accepts queries from this node"
 }
 
-// isClusterName: only a cluster can resolve name. Without a domain it goes by the form of service names.
-func isClusterName(name, domain string) bool {
+// IsClusterName reports whether only a cluster can resolve name. Without a domain it goes by the form of service names.
+func IsClusterName(name, domain string) bool {
 	_, _, isService := SplitServiceName(name)
 	name = strings.TrimSuffix(name, ".")
 	return domain != "" && strings.HasSuffix(name, "."+domain) ||

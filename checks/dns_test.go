@@ -491,6 +491,6 @@ func TestIsClusterName(t *testing.T) {
 		{"api.svc.cluster.local", "cluster.local", true},
 		{"kubernetes", "cluster.local", false},
 	} {
-		assert.Equal(t, test.want, isClusterName(test.name, test.domain), "%s under %q", test.name, test.domain)
+		assert.Equal(t, test.want, IsClusterName(test.name, test.domain), "%s under %q", test.name, test.domain)
 	}
 }

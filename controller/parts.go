@@ -156,7 +156,7 @@ func removeFailedTaints(ctx context.Context, cfg config.Controller, environment 
 		}
 		for i := range nodes.Items {
 			name := nodes.Items[i].Name
-			if !settings.IsRetainted(&nodes.Items[i]) {
+			if !settings.IsRetainted(fleet.Taints(&nodes.Items[i])) {
 				continue
 			}
 			patcher := retaint.Patcher(nodeAPI(environment)(name), cfg.CheckTimeout)

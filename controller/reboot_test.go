@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	"github.com/imunhatep/kube-node-ready/controller/internal/fakenode"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/controller/internal/livenode"
 	"github.com/imunhatep/kube-node-ready/controller/internal/report"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -59,13 +59,13 @@ func newCluster(t *testing.T, nodes ...*corev1.Node) *cluster {
 	c := &cluster{t: t, limiter: report.NewLimit(), api: builder.Build(), refuse: make(map[string]bool)}
 	c.rebooted = rebooted{limit: c.limiter, log: slog.New(slog.NewTextHandler(&c.logged, nil)),
 		settings: fleet.Settings{Rules: fleet.NewRules(new(corev1.PodTemplateSpec), request), Request: request},
-		node:     func(name string) nodepatch.NodeAPI { return refusing{fakenode.API{Client: c.api, Name: name}, c} }}
+		node:     func(name string) nodepatch.NodeAPI { return refusing{livenode.API{Client: c.api, Name: name}, c} }}
 	return c
 }
 
 // refusing refuses the patches that a test says.
 type refusing struct {
-	fakenode.API
+	livenode.API
 	cluster *cluster
 }
 

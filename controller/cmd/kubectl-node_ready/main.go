@@ -23,6 +23,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/manual"
 	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
 	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/status"
+	"github.com/imunhatep/kube-node-ready/internal/config"
 )
 
 // Set at build time by -ldflags "-X main.version=…".
@@ -30,12 +31,6 @@ var (
 	version   = "dev"
 	commit    = "unknown"
 	buildDate = "unknown"
-)
-
-const (
-	exitOK    = 0
-	exitError = 1 // also: a trap was found
-	exitUsage = 2
 )
 
 const usage = `kubectl node-ready shows which nodes are not verified, and what to do about it.
@@ -71,7 +66,7 @@ func main() {
 }
 
 // run is the whole process except its access to the cluster, so that tests can call it.
-func run(ctx context.Context, args []string, connect func(options) (access, error), stdout, stderr io.Writer) int {
+func run(ctx context.Context, args []string, connect func(options) (client.Client, error), stdout, stderr io.Writer) int {
 	var o options
 	flags := newFlags(&o)
 	fail := func(code int, err error) int {
@@ -81,43 +76,43 @@ func run(ctx context.Context, args []string, connect func(options) (access, erro
 	switch err := flags.Parse(args); {
 	case errors.Is(err, pflag.ErrHelp):
 		_, _ = fmt.Fprintf(stdout, usage, flags.FlagUsagesWrapped(120))
-		return exitOK
+		return config.ExitOK
 	case err != nil:
-		return fail(exitUsage, fmt.Errorf("%w (see --help)", err))
+		return fail(config.ExitUsage, fmt.Errorf("%w (see --help)", err))
 	case o.version:
 		_, _ = fmt.Fprintf(stdout, "kubectl-node_ready %s (commit %s, built %s, %s)\n", version, commit, buildDate, goruntime.Version())
-		return exitOK
+		return config.ExitOK
 	}
 	verb, nodes := "status", flags.Args()
 	if len(nodes) > 0 {
 		verb, nodes = nodes[0], nodes[1:]
 	}
 	if err := o.validate(verb, nodes); err != nil {
-		return fail(exitUsage, err)
+		return fail(config.ExitUsage, err)
 	}
-	reach, err := connect(o)
+	cluster, err := connect(o)
 	if err != nil {
-		return fail(exitError, err)
+		return fail(config.ExitError, err)
 	}
 	find := release.Find
 	if verb == "doctor" {
 		find = release.FindOrDefault
 	}
-	of, err := find(ctx, reach.Client, o.overrides.Context.Namespace, o.release)
+	of, err := find(ctx, cluster, o.overrides.Context.Namespace, o.release)
 	if err != nil {
-		return fail(exitError, err)
+		return fail(config.ExitError, err)
 	}
-	s := session{access: reach, release: of, out: stdout}
+	s := session{Client: cluster, release: of, out: stdout}
 	switch {
 	case of.Invalid != nil && (verb == "status" || verb == "verify" && of.NodeRulesUnknown):
-		return fail(exitError, fmt.Errorf("%w\ntry: %s", of.Invalid, of.Remedy()))
+		return fail(config.ExitError, fmt.Errorf("%w\ntry: %s", of.Invalid, of.Remedy()))
 	case of.Invalid != nil && verb != "doctor":
 		s.warn(stderr)
 	}
 	switch verb {
 	case "doctor":
 		if s.doctor(ctx, o) > 0 {
-			return exitError
+			return config.ExitError
 		}
 	case "verify":
 		err = s.patcher().Verify(ctx, nodes)
@@ -127,9 +122,9 @@ func run(ctx context.Context, args []string, connect func(options) (access, erro
 		err = s.status(ctx)
 	}
 	if err != nil {
-		return fail(exitError, err)
+		return fail(config.ExitError, err)
 	}
-	return exitOK
+	return config.ExitOK
 }
 
 func newFlags(o *options) *pflag.FlagSet {
@@ -176,13 +171,13 @@ func (o options) validate(verb string, nodes []string) error {
 
 // session is one command about a release.
 type session struct {
-	access
+	client.Client
 	release release.Release
 	out     io.Writer
 }
 
 func (s session) patcher() manual.Patcher {
-	return manual.Patcher{Settings: s.release.Settings, Client: s.Client, Node: s.Node, Out: s.out}
+	return manual.Patcher{Settings: s.release.Settings, Client: s.Client, Out: s.out}
 }
 
 // warn says what is taken for the settings, where they are invalid.

@@ -18,8 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	"github.com/imunhatep/kube-node-ready/controller/internal/fakenode"
-	"github.com/imunhatep/kube-node-ready/nodepatch"
+	"github.com/imunhatep/kube-node-ready/internal/config"
 )
 
 // cluster is a release and some nodes behind a fake client.
@@ -46,9 +45,7 @@ func newCluster(t *testing.T, nodes ...client.Object) cluster {
 	return cluster{fake.NewClientBuilder().WithObjects(objects...).WithIndex(new(corev1.Event), "involvedObject.kind", kind).Build(), t}
 }
 
-func (c cluster) connect(options) (access, error) {
-	return access{Client: c, Node: func(name string) nodepatch.NodeAPI { return fakenode.API{Client: c, Name: name} }}, nil
-}
+func (c cluster) connect(options) (client.Client, error) { return c, nil }
 
 func (c cluster) run(args ...string) (code int, stdout, stderr string) {
 	var out, err bytes.Buffer
@@ -96,32 +93,32 @@ func TestUsage(t *testing.T) {
 		{[]string{"doctor", "--skip", "x"}, "--skip x: must be one of"},
 	} {
 		code, stdout, stderr := c.run(test.args...)
-		assert.Equal(t, exitUsage, code, test.args)
+		assert.Equal(t, config.ExitUsage, code, test.args)
 		assert.Empty(t, stdout)
 		assert.Contains(t, stderr, "kubectl node-ready: "+test.text)
 	}
 	code, stdout, _ := c.run("--help")
-	assert.Equal(t, exitOK, code)
+	assert.Equal(t, config.ExitOK, code)
 	for _, flag := range []string{"--context", "--kubeconfig", "-n, --namespace", "--release", "--as "} {
 		assert.Contains(t, stdout, flag)
 	}
 	code, stdout, _ = c.run("--version")
-	assert.Equal(t, exitOK, code)
+	assert.Equal(t, config.ExitOK, code)
 	assert.Contains(t, stdout, "kubectl-node_ready dev (commit unknown")
 }
 
 func TestStatusAndOpen(t *testing.T) {
 	c := newCluster(t, gated("a"), gated("b"))
 	code, stdout, stderr := c.run()
-	assert.Equal(t, exitOK, code, stderr)
+	assert.Equal(t, config.ExitOK, code, stderr)
 	assert.Contains(t, stdout, "2 nodes: 0 verified, 2 unverified")
 	assert.Regexp(t, `(?m)^a .* Unverified +NoPod: the agent does not tolerate the taint example.com/gate`, stdout)
 
 	code, stdout, stderr = c.run("open", "a")
-	assert.Equal(t, exitOK, code, stderr)
+	assert.Equal(t, config.ExitOK, code, stderr)
 	assert.Equal(t, "node a: removed example.com/gate:NoSchedule\n", stdout)
 	code, stdout, stderr = c.run("open", "--all", "-y")
-	assert.Equal(t, exitOK, code, stderr)
+	assert.Equal(t, config.ExitOK, code, stderr)
 	assert.Equal(t, "node b: removed example.com/gate:NoSchedule\n", stdout)
 	var node corev1.Node
 	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Name: "a"}, &node))
@@ -134,25 +131,25 @@ func TestVerifyAndErrors(t *testing.T) {
 	labelled := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "a", Labels: map[string]string{"node-ready/verified": "true"}}}
 	c := newCluster(t, labelled)
 	code, stdout, stderr := c.run("verify", "a", "no-such-node")
-	assert.Equal(t, exitError, code)
+	assert.Equal(t, config.ExitError, code)
 	assert.Contains(t, stdout, "node a: label node-ready/verified removed")
 	assert.Contains(t, stderr, `node no-such-node: nodes "no-such-node" not found`)
 
 	code, _, stderr = c.run("-n", "default")
-	assert.Equal(t, exitError, code)
+	assert.Equal(t, config.ExitError, code)
 	assert.Contains(t, stderr, "no release of kube-node-ready in the namespace default")
 	code, _, _ = c.run("-n", "kube-system", "--release", "knr")
-	assert.Equal(t, exitOK, code)
+	assert.Equal(t, config.ExitOK, code)
 }
 
 func TestDoctor(t *testing.T) {
 	c := newCluster(t)
 	code, stdout, stderr := c.run("doctor")
-	assert.Equal(t, exitError, code, "there is no DNS Service")
+	assert.Equal(t, config.ExitError, code, "there is no DNS Service")
 	assert.Empty(t, stderr)
 	assert.Contains(t, stdout, "TRAP  dns-behind-gate       there is no Service kube-system/kube-dns")
 	code, stdout, _ = c.run("doctor", "--skip", "dns-behind-gate,policy")
-	assert.Equal(t, exitOK, code, stdout)
+	assert.Equal(t, config.ExitOK, code, stdout)
 }
 
 // Before nodes are gated, doctor warns; --gate-all makes a trap of it.
@@ -162,10 +159,10 @@ func TestDoctorGateAll(t *testing.T) {
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "plain"}, Status: corev1.NodeStatus{
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}})
 	code, stdout, _ := c.run("doctor", "--skip", "policy")
-	assert.Equal(t, exitOK, code, stdout)
+	assert.Equal(t, config.ExitOK, code, stdout)
 	assert.Regexp(t, "(?m)^WARN  dns-behind-gate ", stdout)
 	code, stdout, _ = c.run("doctor", "--skip", "policy", "--gate-all")
-	assert.Equal(t, exitError, code)
+	assert.Equal(t, config.ExitError, code)
 	assert.Regexp(t, "(?m)^TRAP  dns-behind-gate ", stdout)
 }
 
@@ -184,10 +181,9 @@ func TestConnect(t *testing.T) {
 	require.NoError(t, newFlags(&o).Parse([]string{"--kubeconfig", path, "--context", "x"}))
 	found, err := connect(o)
 	require.NoError(t, err)
-	_, err = found.Node("n").Get(t.Context())
-	require.Error(t, err)
+	require.Error(t, found.Get(t.Context(), client.ObjectKey{Name: "n"}, new(corev1.Node)))
 	r := <-seen
-	assert.Equal(t, "/api/v1/nodes/n", r.URL.Path)
+	assert.Regexp(t, "^/api", r.URL.Path)
 	assert.Equal(t, "kubectl-node_ready/dev", r.UserAgent())
 
 	o.overrides.CurrentContext = "other"
@@ -203,14 +199,14 @@ func TestOpenWithInvalidSettings(t *testing.T) {
 	settings.Data["CHECK_TIMEOUT"] = "3"
 	require.NoError(t, c.Update(t.Context(), settings))
 	code, _, stderr := c.run()
-	assert.Equal(t, exitError, code)
+	assert.Equal(t, config.ExitError, code)
 	assert.Contains(t, stderr, "CHECK_TIMEOUT")
 	code, stdout, _ := c.run("doctor")
-	assert.Equal(t, exitError, code)
+	assert.Equal(t, config.ExitError, code)
 	assert.Regexp(t, "TRAP  settings .*CHECK_TIMEOUT", stdout)
 	for _, args := range [][]string{{"verify", "a"}, {"open", "a"}, {"open", "--all", "--yes"}} {
 		code, stdout, stderr = c.run(args...)
-		assert.Equal(t, exitOK, code, stderr)
+		assert.Equal(t, config.ExitOK, code, stderr)
 		assert.Contains(t, stderr, "warning: settings in the ConfigMap kube-system/knr: CHECK_TIMEOUT")
 		assert.Contains(t, stderr, "taken to be example.com/gate, node-ready/failed, and the label node-ready/verified")
 	}
@@ -226,12 +222,12 @@ func TestOpenWithInvalidSettings(t *testing.T) {
 // openKnowsNoKeys removes the taint with the default key, whose name somebody has given, and no others.
 func (c cluster) openKnowsNoKeys(node string) {
 	code, stdout, stderr := c.run("open", "--all", "--yes")
-	assert.Equal(c.t, exitError, code, "it would remove what is not the release's")
+	assert.Equal(c.t, config.ExitError, code, "it would remove what is not the release's")
 	assert.Empty(c.t, stdout)
 	assert.Contains(c.t, stderr, "kubectl node-ready: open --all does not guess which taints are the release's\n"+
 		"try: name the nodes, or kubectl taint nodes NODE KEY-\n")
 	code, stdout, stderr = c.run("open", node)
-	assert.Equal(c.t, exitOK, code, stderr)
+	assert.Equal(c.t, config.ExitOK, code, stderr)
 	assert.Contains(c.t, stderr, `configmaps "knr" not found`)
 	assert.Contains(c.t, stderr, "The taints are taken to be node-ready/unverified, node-ready/failed")
 	assert.Equal(c.t, "node "+node+": removed node-ready/unverified:NoSchedule\n", stdout)
@@ -242,17 +238,17 @@ func TestOpenWithoutTheTemplateOfTheWorkers(t *testing.T) {
 	c := newCluster(t, gated("a"))
 	c.inControllerMode()
 	code, _, stderr := c.run("verify", "a")
-	assert.Equal(t, exitError, code)
+	assert.Equal(t, config.ExitError, code)
 	assert.Contains(t, stderr, `template of the workers: configmaps "knr-controller" not found`+
 		"\ntry: correct it and run helm upgrade, or apply the manifests again; open works all the same\n")
 	code, _, _ = c.run()
-	assert.Equal(t, exitError, code)
+	assert.Equal(t, config.ExitError, code)
 	code, stdout, _ := c.run("doctor")
-	assert.Equal(t, exitError, code)
+	assert.Equal(t, config.ExitError, code)
 	assert.Regexp(t, "TRAP  settings .*template of the workers", stdout)
 
 	code, stdout, stderr = c.run("open", "a")
-	assert.Equal(t, exitOK, code, stderr)
+	assert.Equal(t, config.ExitOK, code, stderr)
 	assert.Contains(t, stderr, "warning: template of the workers")
 	assert.Equal(t, "node a: removed example.com/gate:NoSchedule\n", stdout)
 
@@ -269,12 +265,12 @@ func TestDoctorBeforeTheInstallation(t *testing.T) {
 	c := newCluster(t)
 	c.uninstall()
 	code, stdout, stderr := c.run("doctor", "--gate-all")
-	assert.Equal(t, exitError, code, "there is no DNS Service")
+	assert.Equal(t, config.ExitError, code, "there is no DNS Service")
 	assert.Empty(t, stderr)
 	assert.Contains(t, stdout, "No release of kube-node-ready: looking as if the chart was installed into kube-system with its defaults\n")
 	assert.Contains(t, stdout, "TRAP  dns-behind-gate       there is no Service kube-system/kube-dns")
 	code, _, stderr = c.run("open", "--all", "--yes")
-	assert.Equal(t, exitError, code)
+	assert.Equal(t, config.ExitError, code)
 	assert.Contains(t, stderr, "no release of kube-node-ready in any namespace")
 }
 
@@ -289,10 +285,10 @@ func TestDoctorFindsTaintsWithoutARelease(t *testing.T) {
 			code, stdout, stderr := c.run(append(args, "doctor", "--skip", "dns-behind-gate")...)
 			assert.Empty(t, stderr)
 			if !trap {
-				assert.Equal(t, exitOK, code, stdout)
+				assert.Equal(t, config.ExitOK, code, stdout)
 				continue
 			}
-			assert.Equal(t, exitError, code, stdout)
+			assert.Equal(t, config.ExitError, code, stdout)
 			assert.Regexp(t, "(?m)^TRAP  no-release +the node a has the taint "+key+": nobody removes it until kube-node-ready is installed\n"+
 				".* kubectl taint nodes --all "+key+"-$", stdout)
 			assert.NotContains(t, stdout, "kubectl node-ready ", "that would refuse")
@@ -312,10 +308,10 @@ func TestDoctorBeforeTheInstallationIntoANamespace(t *testing.T) {
 	c := newCluster(t, hook)
 	c.uninstall()
 	code, stdout, stderr := c.run("doctor", "--skip", "dns-behind-gate")
-	assert.Equal(t, exitOK, code, stdout+stderr)
+	assert.Equal(t, config.ExitOK, code, stdout+stderr)
 	for _, args := range [][]string{{"-n", "own"}, {"-n", "own", "--release", "mine"}} {
 		code, stdout, stderr = c.run(append(args, "doctor", "--skip", "dns-behind-gate")...)
-		assert.Equal(t, exitError, code, stdout)
+		assert.Equal(t, config.ExitError, code, stdout)
 		assert.Empty(t, stderr)
 		assert.Contains(t, stdout, "No release of kube-node-ready: looking as if the chart was installed into own with its defaults\n")
 		assert.Regexp(t, "(?m)^TRAP  webhooks ", stdout)

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // Decide says what state each selected node is in, and what is to be written, at now.
@@ -45,7 +46,7 @@ func (s Settings) Decide(objects Objects, now time.Time) Plan {
 
 func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UID][]corev1.Event, m memory, now time.Time) (
 	Status, memory) {
-	status := Status{Node: node, Pod: pod, Untouchable: Untouchable(node), Retainted: s.IsRetainted(node),
+	status := Status{Node: node, Pod: pod, Untouchable: Untouchable(node), Retainted: s.IsRetainted(Taints(node)),
 		Rebooted: verdict.WasRebooted(node.Annotations[s.Request.Annotation], node.Status.NodeInfo.BootID)}
 	if s.IsVerified(node) {
 		status.State = Verified
@@ -170,7 +171,7 @@ func (s Settings) wanted(status Status, now time.Time) (Condition, bool) {
 func (s Settings) isLeftBehind(node *corev1.Node) bool {
 	condition := s.Condition(node)
 	isOwnFalse := condition.Status == corev1.ConditionFalse && firstReason(condition).IsOwn()
-	return s.IsRetainted(node) || isOwnFalse && s.Rules.matches(node)
+	return s.IsRetainted(Taints(node)) || isOwnFalse && s.Rules.matches(node)
 }
 
 // IsExcluded reports whether somebody has left node out, by another value of the label: it has no taint of ours and no agent.
@@ -184,9 +185,9 @@ func (s Settings) IsStranded(node *corev1.Node) bool {
 	return HasTaint(node, s.Request.TaintKey) && !s.Rules.Select(node)
 }
 
-// IsRetainted reports whether node has the failed taint that this release's controller adds to verified nodes.
-func (s Settings) IsRetainted(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
+// IsRetainted reports whether taints have the failed taint that this release's controller adds to verified nodes.
+func (s Settings) IsRetainted(taints []nodepatch.Taint) bool {
+	return slices.ContainsFunc(taints, func(taint nodepatch.Taint) bool {
 		return taint.Key == s.Request.FailedTaintKey && taint.Value == s.FailedTaintValue && s.FailedTaintValue != ""
 	})
 }
@@ -210,11 +211,6 @@ func (s Settings) IsVerified(node *corev1.Node) bool {
 	return request.IsVerified(node.Labels, Taints(node))
 }
 
-// IsTrue reports whether the condition of node says that it is verified.
-func (s Settings) IsTrue(node *corev1.Node) bool {
-	return s.Condition(node).Status == corev1.ConditionTrue
-}
-
 // Condition returns our condition of node, or an empty one.
 func (s Settings) Condition(node *corev1.Node) corev1.NodeCondition {
 	return nodeCondition(node, corev1.NodeConditionType(s.ConditionType))
@@ -222,12 +218,15 @@ func (s Settings) Condition(node *corev1.Node) corev1.NodeCondition {
 
 // nodeCondition returns one of a node's conditions, or an empty one.
 func nodeCondition(node *corev1.Node, kind corev1.NodeConditionType) corev1.NodeCondition {
-	for _, condition := range node.Status.Conditions {
-		if condition.Type == kind {
-			return condition
-		}
+	return firstOf(node.Status.Conditions, func(condition corev1.NodeCondition) bool { return condition.Type == kind })
+}
+
+// firstOf returns the first of a list that is wanted, or an empty one.
+func firstOf[T any](list []T, isWanted func(T) bool) (found T) {
+	if i := slices.IndexFunc(list, isWanted); i >= 0 {
+		return list[i]
 	}
-	return corev1.NodeCondition{}
+	return found
 }
 
 // firstReason returns the first of the reasons of a condition, which the agent joins with commas; NotVerified for one that is

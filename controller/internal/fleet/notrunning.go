@@ -106,10 +106,5 @@ func fromEvents(events []corev1.Event) (Reason, string) {
 
 // podCondition returns one of a pod's conditions, or an empty one.
 func podCondition(pod *corev1.Pod, kind corev1.PodConditionType) corev1.PodCondition {
-	for _, condition := range pod.Status.Conditions {
-		if condition.Type == kind {
-			return condition
-		}
-	}
-	return corev1.PodCondition{}
+	return firstOf(pod.Status.Conditions, func(condition corev1.PodCondition) bool { return condition.Type == kind })
 }

@@ -169,12 +169,6 @@ func kindOf(object client.Object) string {
 	return nodeClaimKind
 }
 
-// delete deletes a NodeClaim or a Node, if it is still the one that was read.
-func (r *Remediator) delete(ctx context.Context, object client.Object) error {
-	uid, version := object.GetUID(), object.GetResourceVersion()
-	return r.Client.Delete(ctx, object, client.Preconditions{UID: &uid, ResourceVersion: &version})
-}
-
 // isRefused reports whether the API server has not deleted an object, and nobody else has. After an error that is no answer it
 // may have; so it may after a 409, where the request was repeated on its way. It reads the object again.
 func (r *Remediator) isRefused(ctx context.Context, object client.Object, err error) bool {

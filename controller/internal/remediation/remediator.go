@@ -182,8 +182,9 @@ func (r *Remediator) takeBack(ctx context.Context, candidate fleet.Status, befor
 // carryOut deletes an object whose deletion is in the ledger. before is the ledger without it.
 func (r *Remediator) carryOut(ctx context.Context, candidate fleet.Status, object client.Object, before Ledger,
 	log *slog.Logger) {
-	err := r.delete(ctx, object)
 	kind, name := kindOf(object), object.GetName()
+	uid, version := object.GetUID(), object.GetResourceVersion() // only as it was read
+	err := r.Client.Delete(ctx, object, client.Preconditions{UID: &uid, ResourceVersion: &version})
 	switch {
 	case r.isRefused(ctx, object, err):
 		log.Warn("it is not deleted", "kind", kind, "name", name, "error", err)

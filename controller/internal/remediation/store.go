@@ -44,9 +44,6 @@ func (s *store) read(ctx context.Context) error {
 // write replaces the ledger, unless somebody has changed it since it was read: then the error is a conflict.
 func (s *store) write(ctx context.Context, ledger Ledger) error {
 	object := s.object.DeepCopy()
-	if object.Data == nil {
-		object.Data = make(map[string]string)
-	}
 	object.Data[ledgerKey] = ledger.String()
 	delete(object.Annotations, ClearHalt)
 	if err := s.client.Update(ctx, object); err != nil { // with the resourceVersion that was read

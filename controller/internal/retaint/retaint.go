@@ -90,7 +90,7 @@ func (s Settings) isTaintOutdated(status fleet.Status, now time.Time) bool {
 	}
 	hasNoAgent := !status.Recheck.NoAgent.IsZero() && now.Sub(status.Recheck.NoAgent) >= s.Fleet.NoAgentFor &&
 		status.Reason != fleet.SandboxFailed
-	return !s.Enabled || s.Fleet.IsTrue(status.Node) || hasNoAgent
+	return !s.Enabled || s.Fleet.Condition(status.Node).Status == corev1.ConditionTrue || hasNoAgent
 }
 
 // isCandidate reports whether a node that was gated is verified and fails its rechecks now: somebody has just written so.

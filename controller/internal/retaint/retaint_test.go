@@ -71,7 +71,7 @@ func (m *moment) fail(n int) *moment {
 func (m *moment) taint(i int, value string) {
 	status := &m.in.Statuses[i]
 	status.Node.Spec.Taints = append(status.Node.Spec.Taints, corev1.Taint{Key: failed, Value: value, Effect: corev1.TaintEffectNoSchedule})
-	status.Retainted = m.settings.Fleet.IsRetainted(status.Node)
+	status.Retainted = m.settings.Fleet.IsRetainted(fleet.Taints(status.Node))
 }
 
 func (m *moment) decide() Decision { return m.settings.Decide(m.in, m.now) }

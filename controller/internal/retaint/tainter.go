@@ -87,7 +87,7 @@ func (t *Tainter) isBehind(ctx context.Context, statuses []fleet.Status) bool {
 	if err != nil && !apierrors.IsNotFound(err) {
 		return true
 	}
-	if err != nil || live.UID != t.last.UID || !isRetainted(live, t.Settings.Fleet) {
+	if err != nil || live.UID != t.last.UID || !t.Settings.Fleet.IsRetainted(live.Spec.Taints) {
 		t.last = nil // it is gone, or does not have the taint, which may be there with the value of somebody else
 	}
 	return t.last != nil
@@ -182,7 +182,7 @@ func (s Settings) whyRemoved(status fleet.Status) string {
 	switch {
 	case !s.Enabled:
 		return "nodes that fail their rechecks are not re-tainted any more"
-	case s.Fleet.IsTrue(status.Node):
+	case s.Fleet.Condition(status.Node).Status == corev1.ConditionTrue:
 		return "the node passes its rechecks"
 	default:
 		return fmt.Sprintf("no agent has checked the node for %s", s.Fleet.NoAgentFor)
@@ -193,17 +193,10 @@ func (s Settings) whyRemoved(status fleet.Status) string {
 // whether it was there.
 func RemoveFailedTaint(ctx context.Context, patcher *nodepatch.Patcher, settings fleet.Settings) (removed bool, err error) {
 	live, err := patcher.Get(ctx)
-	if err != nil || !isRetainted(live, settings) {
+	if err != nil || !settings.IsRetainted(live.Spec.Taints) {
 		return false, err
 	}
 	return true, patcher.RemoveFailedTaint(ctx, live, settings.Request)
-}
-
-// isRetainted is fleet.Settings.IsRetainted of a live node.
-func isRetainted(live *nodepatch.Node, settings fleet.Settings) bool {
-	return slices.ContainsFunc(live.Spec.Taints, func(taint nodepatch.Taint) bool {
-		return taint.Key == settings.Request.FailedTaintKey && taint.Value == settings.FailedTaintValue
-	})
 }
 
 func (t *Tainter) patcher(node string) *nodepatch.Patcher {

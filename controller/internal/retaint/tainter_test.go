@@ -23,8 +23,8 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
-	"github.com/imunhatep/kube-node-ready/controller/internal/fakenode"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/controller/internal/livenode"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -68,7 +68,7 @@ func newWorld(t *testing.T, nodes int) *world {
 func (w *world) lead() {
 	w.seen, w.plan, w.group, w.breakers = fleet.Memory{}, fleet.Plan{}, controlgroup.State{PassedSince: w.now, Began: w.now, Ended: w.now}, make(map[string]bool)
 	w.tainter = &Tainter{Settings: w.settings, RequestTimeout: time.Minute, Count: func(change string) { w.changes[change]++ },
-		Node: func(name string) nodepatch.NodeAPI { return nodeAPI{fakenode.API{Client: w.Client, Name: name}, w} },
+		Node: func(name string) nodepatch.NodeAPI { return nodeAPI{livenode.API{Client: w.Client, Name: name}, w} },
 		Actor: breaker.Actor{Plan: func() (fleet.Plan, error) { return w.plan, nil },
 			ControlGroup: func() controlgroup.State { return w.group }, Now: func() time.Time { return w.now }, Timeout: time.Minute, Events: w,
 			SetBreaker: func(rule string, holds bool) { w.breakers[rule] = holds }, Log: slog.New(slog.DiscardHandler)}}
@@ -90,7 +90,7 @@ func (w *world) said(part string) (n int) {
 
 // nodeAPI is a node of the world, with what its tests let happen before a request.
 type nodeAPI struct {
-	fakenode.API
+	livenode.API
 	world *world
 }
 
@@ -125,7 +125,7 @@ func (w *world) update(name string, change func(*corev1.Node)) {
 
 func (w *world) retainted() (found []string) {
 	for _, node := range w.nodes() {
-		if w.settings.Fleet.IsRetainted(&node) {
+		if w.settings.Fleet.IsRetainted(fleet.Taints(&node)) {
 			found = append(found, node.Name)
 		}
 	}

@@ -24,8 +24,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/imunhatep/kube-node-ready/controller/internal/fakenode"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/controller/internal/livenode"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -91,7 +91,7 @@ func (c *cluster) newLeader(api client.Client) *Reconciler {
 	c.t.Cleanup(queue.ShutDown)
 	return &Reconciler{
 		queue: queue, Settings: newSettings(), Client: cached{api}, Events: c.events, Timeout: time.Second, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
-		Node:      func(name string) nodepatch.NodeAPI { return nodeAPI{fakenode.API{Client: c.Client, Name: name}, c} },
+		Node:      func(name string) nodepatch.NodeAPI { return nodeAPI{livenode.API{Client: c.Client, Name: name}, c} },
 		Endpoints: func(context.Context) ([]string, error) { return []string{"10.0.0.1:53/m"}, nil },
 		nodes:     make(map[string]memory), slots: newSlots(newSettings()),
 		ServerTime: func() time.Time { return time.Time{}.Add(time.Second) }, // the workers here have no time of creation
@@ -101,7 +101,7 @@ func (c *cluster) newLeader(api client.Client) *Reconciler {
 
 // nodeAPI is a Node of the cluster, with what a test lets happen around a patch.
 type nodeAPI struct {
-	fakenode.API
+	livenode.API
 	cluster *cluster
 }
 

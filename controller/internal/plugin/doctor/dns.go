@@ -40,7 +40,6 @@ func dnsBehindGate(c Cluster) (r Result) {
 		r.find(remedy, "no pod of %s tolerates %s, and no node that joins without the startup taint could run one: "+
 			"once all nodes are new, they wait for DNS, and DNS for them", service, keys)
 	case gate.blocks:
-		r.Detail = fmt.Sprintf("nodes that join without %s run pods of %s", c.Release.Agent.TaintKey, service)
 		r.warn(remedy, "no pod of %s tolerates %s: once all nodes join with the startup taint, they wait for DNS, and DNS for them",
 			service, keys)
 	case keys != "":
@@ -108,9 +107,7 @@ func (c Cluster) testNames() (external, inCluster []string) {
 	domain := cmp.Or(corefileDomain(c.Corefile.Value), "cluster.local")
 	isInCluster := func(name string) bool { // the search list of a pod completes the short ones
 		name = zoneName(name)
-		_, _, isService := checks.SplitServiceName(name)
-		return !strings.Contains(name, ".") || name == "kubernetes.default" || strings.HasSuffix(name, ".svc") ||
-			isService || isUnder(name, zoneName(domain))
+		return !strings.Contains(name, ".") || checks.IsClusterName(name, domain)
 	}
 	for _, name := range c.Release.Agent.DNSTestDomains {
 		if _, err := netip.ParseAddr(name); err != nil && mustResolve(name) && !isInCluster(name) {

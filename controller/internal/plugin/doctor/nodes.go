@@ -50,9 +50,6 @@ func karpenter(c Cluster) (r Result) {
 		}
 	}
 	r.Detail = "the NodePools declare " + key + " under startupTaints"
-	if len(r.Warnings) > 0 {
-		r.Detail = "no NodePool has " + key + " in the wrong place"
-	}
 	return r
 }
 
@@ -222,7 +219,7 @@ func excludedAndTainted(c Cluster) Result {
 func failedTaint(c Cluster) Result {
 	key, settings := c.Release.Agent.FailedTaintKey, c.Release.Settings
 	return c.waiting("each node with "+key+" has an agent, or there is none", func(node *corev1.Node) (remedy, text string) {
-		if !fleet.HasTaint(node, key) || settings.IsRetainted(node) || (settings.Workers && settings.IsGated(node)) {
+		if !fleet.HasTaint(node, key) || settings.IsRetainted(fleet.Taints(node)) || (settings.Workers && settings.IsGated(node)) {
 			return "", ""
 		}
 		return "kubectl node-ready open " + node.Name + ", or let it be verified: kubectl node-ready verify " + node.Name,

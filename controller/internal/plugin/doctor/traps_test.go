@@ -277,7 +277,7 @@ func TestTraps(t *testing.T) {
 		"no policy": {trap: "policy", text: "the agent's token may patch any node", change: func(c *Cluster) { c.Policies.Value = nil }},
 		"no policy for deletions": {trap: "policy", text: "there is no ValidatingAdmissionPolicy kube-node-ready-controller-nodes: the controller's token may delete any node",
 			change: func(c *Cluster) {
-				c.Release.Controller = &config.Controller{DeleteNodes: true, RemediationMode: config.RemediationDelete}
+				withController(c, config.Controller{DeleteNodes: true, RemediationMode: config.RemediationDelete})
 			}},
 		"no binding": {trap: "policy", text: "has no binding", change: func(c *Cluster) { c.Bindings.Value = nil }},
 	} {
@@ -434,7 +434,7 @@ func TestNoTrap(t *testing.T) {
 		"a webhook for other objects": {trap: "webhooks", change: func(c *Cluster) { hook(c).Rules[0].Resources = []string{"pods/exec"} }},
 		"a webhook outside":           {trap: "webhooks", change: func(c *Cluster) { hook(c); c.Webhooks.Value[0].Backend.Value.External = true }},
 		"deletions of a dry run": {trap: "policy", change: func(c *Cluster) {
-			c.Release.Controller = &config.Controller{DeleteNodes: true, RemediationMode: config.RemediationDryRun}
+			withController(c, config.Controller{DeleteNodes: true, RemediationMode: config.RemediationDryRun})
 		}},
 		"before Kubernetes 1.30": {trap: "policy", change: func(c *Cluster) { c.Policies = Read[[]admissionv1.ValidatingAdmissionPolicy]{Absent: true} }},
 	} {
@@ -448,9 +448,18 @@ func TestNoTrap(t *testing.T) {
 			found := set(t, c, test.trap)
 			require.NoError(t, found.Unchecked)
 			assert.Empty(t, found.Findings)
-			assert.NotEmpty(t, found.Detail)
+			assert.True(t, found.Detail != "" || len(found.Warnings) > 0, "what was looked at is shown where nothing was found")
 		})
 	}
+}
+
+// withController is a release with a controller, and with the policy that each has.
+func withController(c *Cluster, cfg config.Controller) {
+	name := c.Release.Fullname + "-controller"
+	c.Release.Controller = &cfg
+	c.Policies.Value = append(c.Policies.Value, admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	c.Bindings.Value = append(c.Bindings.Value, admissionv1.ValidatingAdmissionPolicyBinding{
+		Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: name}})
 }
 
 func addName(c *Cluster, name string) {

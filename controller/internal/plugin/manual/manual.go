@@ -14,16 +14,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/controller/internal/livenode"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // Patcher changes nodes, one after another. A node that cannot be changed is reported, and the others are changed all the same.
 type Patcher struct {
 	Settings fleet.Settings
-	Client   client.Reader
-	// Node reads and patches a node.
-	Node func(name string) nodepatch.NodeAPI
-	Out  io.Writer
+	Client   client.Client
+	Out      io.Writer
 }
 
 // Verify removes the label of nodes, so that they are verified again. It leaves nodes alone that no agent would verify.
@@ -76,7 +75,8 @@ func Tainted(nodes []corev1.Node, request nodepatch.Request) (names []string) {
 // each does something to each node, says what, and returns all errors.
 func (p Patcher) each(names []string, do func(name string, patcher *nodepatch.Patcher) (string, error)) (failures error) {
 	for _, name := range names {
-		done, err := do(name, &nodepatch.Patcher{Node: p.Node(name), Timeout: 10 * time.Second, Deadline: 30 * time.Second,
+		node := livenode.API{Client: p.Client, Name: name}
+		done, err := do(name, &nodepatch.Patcher{Node: node, Timeout: 10 * time.Second, Deadline: 30 * time.Second,
 			Retried: func(error) {}})
 		if err != nil {
 			failures = errors.Join(failures, fmt.Errorf("node %s: %w", name, err))

@@ -12,7 +12,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	"github.com/imunhatep/kube-node-ready/controller/internal/fakenode"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -31,7 +30,7 @@ func newPatcher(nodes ...client.Object) (Patcher, *strings.Builder) {
 		Label: "node-ready/verified", LabelValue: "true", Annotation: nodepatch.Annotation}
 	template := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{NodeSelector: map[string]string{"os": "linux"}}}
 	out := new(strings.Builder)
-	return Patcher{Client: c, Out: out, Node: func(name string) nodepatch.NodeAPI { return fakenode.API{Client: c, Name: name} },
+	return Patcher{Client: c, Out: out,
 		Settings: fleet.Settings{Request: request, Rules: fleet.NewRules(template, request)}}, out
 }
 

@@ -1,5 +1,5 @@
-// Package fakenode reads and patches Nodes of a fake client, for tests.
-package fakenode
+// Package livenode reads and patches Nodes by a client without a cache: the plugin's, or a fake one in tests.
+package livenode
 
 import (
 	"context"

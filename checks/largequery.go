@@ -32,7 +32,7 @@ type tcpState struct {
 // limit bytes. CoreDNS pads its reply alike. Any reply proves the path. After errTooLarge a smaller query may get a reply.
 func exchangeLargeQuery(ctx context.Context, conn net.Conn, domain string, limit int) error {
 	before, known := readTCPState(conn)
-	size, text := largeQuerySize(before.segment, limit)
+	size := largeQuerySize(before.segment, limit)
 	query, err := largeQuery(domain, size)
 	if err != nil {
 		return err
@@ -47,23 +47,16 @@ func exchangeLargeQuery(ctx context.Context, conn net.Conn, domain string, limit
 	case err == nil:
 		return nil
 	case isTimeout(err), isClosed && isLost:
-		return fmt.Errorf("%w (%s) got no reply: %w", errLargeQuery, text, short(err))
+		return fmt.Errorf("%w (%d bytes) got no reply: %w", errLargeQuery, size, short(err))
 	case isClosed && size > minLargeQuery:
-		return fmt.Errorf("%w (%s): %w", errTooLarge, text, short(err))
+		return fmt.Errorf("%w (%d bytes): %w", errTooLarge, size, short(err))
 	default:
 		return fmt.Errorf("does not answer as a DNS server: %w", short(err))
 	}
 }
 
-// largeQuerySize returns the length in bytes of a large query, and as text. Two more bytes make it more than two segments.
-func largeQuerySize(segment, limit int) (size int, text string) {
-	size = min(max(2*segment, minLargeQuery), limit)
-	text = fmt.Sprintf("%d bytes", size)
-	if limit == maxMessage && size < 2*segment {
-		text += ", the most that a DNS message holds and less than two segments"
-	}
-	return size, text
-}
+// largeQuerySize returns the length of a large query in bytes. Two more bytes make it more than two segments.
+func largeQuerySize(segment, limit int) int { return min(max(2*segment, minLargeQuery), limit) }
 
 // largeQuery packs a query of size bytes, filled up with the padding option (RFC 7830).
 func largeQuery(domain string, size int) ([]byte, error) {

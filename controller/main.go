@@ -100,15 +100,10 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 	if err != nil {
 		return err
 	}
-	request := cfg.Request()
-	request.Blocks = request.WaitsFor(cfg.WaitForTaints)
-	settings := fleet.Settings{
-		Rules: fleet.NewRules(template, request), Request: request, ConditionType: cfg.ConditionType,
-		NotStartedAfter: cfg.NotStartedAfter, SilentAfter: cfg.InitialTimeout + time.Minute,
-		Workers: cfg.DeploymentMode == config.ModeController, FailedAfter: cfg.InitialTimeout,
-		Rechecks: fleet.Rechecks{Interval: cfg.RecheckInterval, FailureThreshold: cfg.FailureThreshold,
-			RecoveryThreshold: cfg.RecoveryThreshold}, NoAgentFor: cfg.RetaintNoAgentFor, FailedTaintValue: cfg.AgentName,
-	}
+	settings := fleet.NewSettings(cfg.Config, template)
+	settings.Workers, settings.FailedTaintValue = cfg.DeploymentMode == config.ModeController, cfg.AgentName
+	settings.FailedAfter, settings.SilentAfter = cfg.InitialTimeout, cfg.InitialTimeout+time.Minute
+	settings.NotStartedAfter, settings.NoAgentFor = cfg.NotStartedAfter, cfg.RetaintNoAgentFor
 	if settings.Workers { // a worker says nothing before its round ends
 		settings.SilentAfter = max(settings.SilentAfter, checklist.LongestRound(cfg.Config)+time.Minute)
 	}

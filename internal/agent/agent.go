@@ -40,11 +40,9 @@ func New(cfg config.Config, e kube.Environment, recorder *metrics.Recorder, log 
 	if cfg.Once {
 		cfg.RecheckInterval, cfg.RenewSandbox = 0, false // it ends with the verdict
 	}
-	request := cfg.Request()
-	request.Blocks = request.WaitsFor(cfg.WaitForTaints)
 	pod, _ := os.Hostname() // the name of the pod
 	api := nodepatch.Client{REST: e.Client.Core, Name: cfg.NodeName}
-	d := &deps{cfg: cfg, version: version, request: request, log: log, metrics: recorder, client: e.Client, api: api,
+	d := &deps{cfg: cfg, version: version, request: cfg.Request(), log: log, metrics: recorder, client: e.Client, api: api,
 		patcher: &nodepatch.Patcher{
 			Node:     api,
 			Timeout:  cfg.CheckTimeout,

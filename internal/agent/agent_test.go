@@ -185,7 +185,7 @@ func TestProxyOfTheKubeconfig(t *testing.T) {
 	require.NoError(t, os.WriteFile(api.kubeconfig, text, 0o600))
 	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig, "HTTPS_PROXY": "http://127.0.0.1:1"}, "--dry-run")
 	assert.Equal(t, exitNotVerified, p.wait())
-	assert.Contains(t, p.stdout.String(), "the kubeconfig's API server is behind a proxy")
+	assert.Contains(t, p.stdout.String(), "; no kubeconfig, or its API server is behind a proxy; no NETWORK_TARGETS")
 	assert.Equal(t, "CONNECT "+api.server.Listener.Addr().String(), asked.Load())
 }
 

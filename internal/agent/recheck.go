@@ -129,10 +129,10 @@ func (r *rechecks) report(before recheck.State, err error) {
 	switch {
 	case r.state.Status == recheck.False && before.Status != recheck.False:
 		r.log.WithField("reason", brief(err)).Error("node failed its rechecks")
-		r.events.Add(kube.EventWarning, reasonFailed, r.state.Message())
+		r.events.Add(kube.EventWarning, verdict.RecheckFailed, r.state.Message())
 	case r.state.Status == recheck.True && before.Status == recheck.False:
 		r.log.Info("node recovered")
-		r.events.Add(kube.EventNormal, reasonRecovered, verdict.AllChecksPass+" again")
+		r.events.Add(kube.EventNormal, verdict.NodeRecovered, verdict.AllChecksPass+" again")
 	}
 }
 

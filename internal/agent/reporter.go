@@ -17,13 +17,6 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// Reasons of the agent's Events, a closed set.
-const (
-	reasonTimedOut  = "NodeVerificationTimedOut"
-	reasonFailed    = "NodeRecheckFailed"
-	reasonRecovered = "NodeRecovered"
-)
-
 const (
 	// repeatAfter is when a failure that goes on is reported again, then after twice as long, and so on: a node that
 	// fails for an hour has a handful of Events.
@@ -189,7 +182,7 @@ func (r *reporter) reportTimeout(ctx context.Context, hold bool) {
 		r.timedOut = true
 		r.metrics.TimedOut(true)
 		r.log.WithField("reason", message).Error("initial timeout passed")
-		r.events.Add(kube.EventWarning, reasonTimedOut, message)
+		r.events.Add(kube.EventWarning, verdict.NodeTimedOut, message)
 	}
 	done := r.events.Flush(ctx)
 	if !hold && (r.last == nil || r.last.subject != startupTaint) {

@@ -111,11 +111,7 @@ func network(cfg config.Config, e kube.Environment) checks.Check {
 	if len(targets) > 0 {
 		return checks.Network{Targets: targets, ClusterCA: cfg.ClusterCA}
 	}
-	server := "no kubeconfig"
-	if !errors.Is(e.Err, kube.ErrNoKubeconfig) {
-		server = "the kubeconfig's API server is behind a proxy"
-	}
-	return checks.Skip(checks.NetworkName, e.Outside+", "+server+", no NETWORK_TARGETS")
+	return checks.Skip(checks.NetworkName, e.Outside+"; no kubeconfig, or its API server is behind a proxy; no NETWORK_TARGETS")
 }
 
 func service(cfg config.Config, e kube.Environment, domain string, o Options) checks.Check {
@@ -124,8 +120,6 @@ func service(cfg config.Config, e kube.Environment, domain string, o Options) ch
 	switch {
 	case !found:
 		return skip("DNS_SERVICE is empty")
-	case errors.Is(e.Err, kube.ErrNoKubeconfig):
-		return skip(e.Err.Error())
 	case e.Client == nil:
 		return skip("the endpoints of " + cfg.DNSService + " cannot be listed without the API")
 	case e.Outside != "":

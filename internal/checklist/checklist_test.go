@@ -136,7 +136,7 @@ func TestChecksWithoutAPI(t *testing.T) {
 		api, dns string // why they are skipped
 	}{
 		"no token": {err: errors.New("no token"), asked: true, dns: "the endpoints of kube-system/kube-dns cannot be listed without the API"},
-		"a desk":   {err: kube.ErrNoKubeconfig, api: "no kubeconfig", dns: "no kubeconfig"},
+		"a desk":   {err: kube.ErrNoKubeconfig, api: "no kubeconfig", dns: "the endpoints of kube-system/kube-dns cannot be listed without the API"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			asked := false

@@ -62,10 +62,12 @@ type Config struct {
 
 // Request describes the verified node, except for the annotation's value.
 func (c *Config) Request() nodepatch.Request {
-	return nodepatch.Request{
+	request := nodepatch.Request{
 		TaintKey: c.TaintKey, FailedTaintKey: c.FailedTaintKey, AlsoRemove: c.AlsoRemoveTaints,
 		Label: c.VerifiedLabel, LabelValue: c.VerifiedLabelValue, Annotation: nodepatch.Annotation,
 	}
+	request.Blocks = request.WaitsFor(c.WaitForTaints)
+	return request
 }
 
 // Values of ON_TIMEOUT.

@@ -205,10 +205,7 @@ func (s State) RoundEnded(r Results, now time.Time) State {
 
 // notBefore leaves a pause before the next round: one may last longer than the interval.
 func (s State) notBefore(now, at time.Time) time.Time {
-	if least := now.Add(s.settings.Interval / 10); at.Before(least) {
-		return least
-	}
-	return at
+	return now.Add(max(at.Sub(now), s.settings.Interval/10))
 }
 
 // IsUntouchable reports whether a read since then found that nothing is to be done to the node.

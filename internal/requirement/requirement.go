@@ -19,13 +19,10 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// The kinds of requirements.
+// The kinds of requirements that are treated in another way somewhere. The others are condition, allocatable and label.
 const (
-	Condition   = "condition"
-	Allocatable = "allocatable"
-	CSIDriver   = "csiDriver"
-	Label       = "label"
-	DaemonSet   = "daemonSet"
+	CSIDriver = "csiDriver"
+	DaemonSet = "daemonSet"
 )
 
 // CSIDrivers is the annotation in which kubelet names the CSI drivers that have registered with it.
@@ -113,18 +110,18 @@ type Pod struct {
 func (e Entry) Unmet(node *nodepatch.Node, pods func(namespace string) ([]Pod, error)) string {
 	met, why := false, "the node has none"
 	switch e.Kind {
-	case Condition:
+	case "condition":
 		if condition := node.Status.Conditions.Of(e.Name); condition.Type != "" {
 			met, why = condition.Status == e.Value, "it is "+condition.Status+" ("+condition.Reason+")"
 		}
-	case Allocatable:
+	case "allocatable":
 		least, _ := resource.ParseQuantity(cmp.Or(e.Value, "0")) // Parse has seen it
 		if has, err := resource.ParseQuantity(node.Status.Allocatable[e.Name]); err == nil {
 			met, why = has.Sign() > 0 && has.Cmp(least) >= 0, "the node has "+has.String()
 		}
 	case CSIDriver: // kubelet writes a JSON object
 		met = strings.Contains(node.Annotations[CSIDrivers], `"`+e.Name+`":`)
-	case Label:
+	case "label":
 		_, met = node.Labels[e.Name]
 	case DaemonSet:
 		namespace, name, _ := strings.Cut(e.Name, "/")

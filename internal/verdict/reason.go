@@ -20,10 +20,13 @@ const (
 	NotVerified    = "NotVerified"    // no check has failed: the checks are not done, or the node cannot be patched
 )
 
-// Reasons of the Events about a verification.
+// Reasons of the Events about a node.
 const (
 	NodeVerified    = "NodeVerified"
 	NodeNotVerified = "NodeNotVerified"
+	NodeTimedOut    = "NodeVerificationTimedOut"
+	RecheckFailed   = "NodeRecheckFailed"
+	NodeRecovered   = "NodeRecovered"
 )
 
 // AllChecksPass is how an Event and the condition say so.

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -89,6 +90,14 @@ type Settings struct {
 	FailedAfter time.Duration
 	// SilentAfter is how long an agent may run without a word: INITIAL_TIMEOUT and a minute.
 	SilentAfter time.Duration
+}
+
+// NewSettings returns what the agent's settings say, for its pod template. The controller's own are to be added.
+func NewSettings(cfg config.Config, template *corev1.PodTemplateSpec) Settings {
+	request := cfg.Request()
+	return Settings{Rules: NewRules(template, request), Request: request, ConditionType: cfg.ConditionType,
+		Rechecks: Rechecks{Interval: cfg.RecheckInterval, FailureThreshold: cfg.FailureThreshold,
+			RecoveryThreshold: cfg.RecoveryThreshold}}
 }
 
 // Objects is the cluster as the caches show it, and what was looked up for it.

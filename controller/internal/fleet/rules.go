@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	scheduling "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
 
@@ -97,16 +98,17 @@ func (r Rules) matches(node *corev1.Node) bool {
 
 // Untolerated returns a taint that keeps the agent away from node, or nil.
 func (r Rules) Untolerated(node *corev1.Node) *corev1.Taint {
-	for i, taint := range node.Spec.Taints {
-		if taint.Effect == corev1.TaintEffectPreferNoSchedule {
-			continue
-		}
-		tolerates := func(t corev1.Toleration) bool { return t.ToleratesTaint(klog.Background(), &taint, true) }
-		if !slices.ContainsFunc(r.tolerations, tolerates) {
-			return &node.Spec.Taints[i]
-		}
+	return Untolerated(node.Spec.Taints, r.tolerations)
+}
+
+// Untolerated returns the first of the taints that keeps a pod with these tolerations away, or nil.
+func Untolerated(taints []corev1.Taint, tolerations []corev1.Toleration) *corev1.Taint {
+	keepsAway := func(taint *corev1.Taint) bool { return taint.Effect != corev1.TaintEffectPreferNoSchedule }
+	taint, found := scheduling.FindMatchingUntoleratedTaint(klog.Background(), taints, tolerations, keepsAway, true)
+	if !found {
+		return nil
 	}
-	return nil
+	return &taint
 }
 
 // noPod says why no agent's pod is on node, as far as the node shows it.

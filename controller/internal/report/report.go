@@ -17,18 +17,15 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // NewLimit returns how many conditions are written, at most: 5 a second.
 func NewLimit() *rate.Limiter { return rate.NewLimiter(5, 5) }
 
-// Reasons of the controller's Events, and the agent's for a node whose checks fail.
-const (
-	NodeNotStarted = "NodeNotStarted"
-	NodeTimedOut   = "NodeVerificationTimedOut"
-	RecheckFailed  = "NodeRecheckFailed"
-)
+// NodeNotStarted is the reason of the Event that only the controller sends.
+const NodeNotStarted = "NodeNotStarted"
 
 // Reporter is the step of the loop that writes conditions and Events.
 type Reporter struct {
@@ -76,10 +73,10 @@ func (r *Reporter) write(ctx context.Context, condition fleet.Condition) error {
 	r.Log.Info("condition written", "node", node.Name, "status", condition.Status, "reason", condition.Reason,
 		"detail", condition.Message)
 	if condition.Event {
-		event := NodeTimedOut
+		event := verdict.NodeTimedOut
 		switch {
 		case condition.Rechecked:
-			event = RecheckFailed
+			event = verdict.RecheckFailed
 		case condition.Reason.IsOwn():
 			event = NodeNotStarted
 		}

@@ -7,9 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	scheduling "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
-	"k8s.io/klog/v2"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
@@ -142,9 +140,7 @@ func (c Cluster) canBeGated(node *corev1.Node) bool {
 
 // repels reports whether one of the taints keeps a pod away.
 func repels(pod *corev1.Pod, taints ...corev1.Taint) bool {
-	keepsAway := func(taint *corev1.Taint) bool { return taint.Effect != corev1.TaintEffectPreferNoSchedule }
-	_, found := scheduling.FindMatchingUntoleratedTaint(klog.Background(), taints, pod.Spec.Tolerations, keepsAway, true)
-	return found
+	return fleet.Untolerated(taints, pod.Spec.Tolerations) != nil
 }
 
 // gate says whether pods can run while every gated node is new.

@@ -208,14 +208,8 @@ func readController(get configMaps, controller *appsv1.Deployment) (*config.Cont
 // settings returns the settings of the controller. Its own durations never end: this process sees the cluster once.
 func settings(r Release, workers bool) fleet.Settings {
 	const forEver = time.Duration(math.MaxInt64)
-	request := r.Agent.Request()
-	request.Blocks = request.WaitsFor(r.Agent.WaitForTaints)
-	s := fleet.Settings{
-		Rules: fleet.NewRules(r.Template, request), Request: request, ConditionType: r.Agent.ConditionType,
-		Workers: workers, NotStartedAfter: forEver, SilentAfter: forEver, FailedAfter: forEver, NoAgentFor: forEver,
-		Rechecks: fleet.Rechecks{Interval: r.Agent.RecheckInterval, FailureThreshold: r.Agent.FailureThreshold,
-			RecoveryThreshold: r.Agent.RecoveryThreshold},
-	}
+	s := fleet.NewSettings(r.Agent, r.Template)
+	s.Workers, s.NotStartedAfter, s.SilentAfter, s.FailedAfter, s.NoAgentFor = workers, forEver, forEver, forEver, forEver
 	if r.Controller != nil {
 		s.FailedTaintValue = r.Controller.AgentName
 	}

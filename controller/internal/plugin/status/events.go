@@ -24,9 +24,9 @@ type lastEvent struct {
 // lastEvents returns that of each node. Events that say something else are ignored.
 func lastEvents(events []corev1.Event) map[string]lastEvent {
 	fails := map[string]bool{
-		verdict.NodeVerified: false, "NodeRecovered": false, retaint.FailedTaintRemoved: false,
-		verdict.NodeNotVerified: true, report.NodeTimedOut: true, report.NodeNotStarted: true,
-		report.RecheckFailed: true, retaint.FailedTaintAdded: true,
+		verdict.NodeVerified: false, verdict.NodeRecovered: false, retaint.FailedTaintRemoved: false,
+		verdict.NodeNotVerified: true, verdict.NodeTimedOut: true, report.NodeNotStarted: true,
+		verdict.RecheckFailed: true, retaint.FailedTaintAdded: true,
 	}
 	newest := make(map[string]lastEvent)
 	for _, event := range events {
@@ -60,7 +60,7 @@ func parse(message string) (reason, brief string) {
 	}
 	brief = message
 	var failed []string
-	for _, check := range []string{checks.DNSName, checks.APIName, checks.NetworkName, checks.ServiceName, checks.PeersName} {
+	for _, check := range append(checks.Names(), checks.NodeName, checks.PeersName) {
 		if strings.HasPrefix(message, check+": ") || strings.Contains(message, "; "+check+": ") {
 			failed = append(failed, check)
 		}

@@ -9,16 +9,13 @@ import (
 )
 
 // Wait reads the Node from the API server's cache until done reports true of it, or until has passed (zero: no limit),
-// and returns it as last read: every 2 s for 10 s, then every 8 s while its taints do not change, each ±20 % so that
-// thousands of nodes do not ask together.
+// and returns it as last read: every 2 s for 10 s, then more and more rarely, down to every 8 s after 40 s, while its
+// taints do not change. Each pause is ±20 %, so that thousands of nodes do not ask together.
 //
 // The error is ErrReplaced, ctx's own, or that of a failed read.
 func (p *Patcher) Wait(ctx context.Context, node *Node, until time.Time, done func(*Node) bool) (*Node, error) {
 	for since := time.Now(); !done(node); {
-		pause := 8 * time.Second
-		if time.Since(since) < 10*time.Second {
-			pause = 2 * time.Second
-		}
+		pause := min(max(time.Since(since)/5, 2*time.Second), 8*time.Second)
 		pause = time.Duration((0.8 + 0.4*rand.Float64()) * float64(pause))
 		if !until.IsZero() {
 			pause = min(pause, time.Until(until))

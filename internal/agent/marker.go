@@ -81,11 +81,6 @@ func (m *marker) ShowsFailed(node *nodepatch.Node) bool {
 		((m.reason != "" && m.reason != verdict.Verified) || node.Status.Conditions.Of(m.cfg.ConditionType).Status == recheck.False)
 }
 
-// HasCondition reports whether node has the condition. A node that was never gated gets none.
-func (m *marker) HasCondition(node *nodepatch.Node) bool {
-	return node.Status.Conditions.Of(m.cfg.ConditionType).Type != ""
-}
-
 // Verified shows that all checks pass, on the node as last read.
 func (m *marker) Verified(ctx context.Context, node *nodepatch.Node) error {
 	if !m.uses(config.OnTimeoutCondition) {

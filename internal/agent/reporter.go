@@ -251,8 +251,8 @@ func (r *reporter) Released(ctx context.Context, node *nodepatch.Node, removed [
 	}
 	log.Info("node verified")
 	isStartup := func(taint nodepatch.Taint) bool { return taint.Key != r.cfg.FailedTaintKey }
-	if (r.marker.reason != verdict.Verified || failedBefore) &&
-		(slices.ContainsFunc(removed, isStartup) || r.marker.HasCondition(node)) {
+	hasCondition := node.Status.Conditions.Of(r.cfg.ConditionType).Type != "" // a node that was never gated gets none
+	if (r.marker.reason != verdict.Verified || failedBefore) && (slices.ContainsFunc(removed, isStartup) || hasCondition) {
 		retry(ctx, func(ctx context.Context) bool { return r.markVerified(ctx, node) })
 	}
 	r.events.Add(kube.EventNormal, verdict.NodeVerified, verdict.AllChecksPass+"; verified in "+formatDuration(took)+"; "+what)

@@ -71,9 +71,6 @@ func (v *verification) waitForStartupTaint(ctx context.Context) error {
 	return errRestart
 }
 
-// requirementsWait is how long requirements are waited for until all checks run again, and the failure is due for another Event.
-const requirementsWait = repeatAfter
-
 // waitForRequirements waits until the node meets what REQUIRE demands: no other check can make it do so.
 func (v *verification) waitForRequirements(ctx context.Context, limit time.Duration) error {
 	required := checklist.Requirements{List: v.cfg.Require, Client: v.client, Timeout: v.cfg.CheckTimeout}

@@ -125,7 +125,7 @@ type setting struct {
 
 // settings is the table of all flags, in the order of the help.
 func (c *Config) settings() []*setting {
-	return slices.Concat(c.gateSettings(), c.recheckSettings(), c.processSettings())
+	return slices.Concat(c.gateSettings(), c.runSettings())
 }
 
 // gateSettings are those of the way to the release.
@@ -181,8 +181,8 @@ func (c *Config) gateSettings() []*setting {
 	}
 }
 
-// recheckSettings are those of the time after the release.
-func (c *Config) recheckSettings() []*setting {
+// runSettings are those of the time after the release, and of the process.
+func (c *Config) runSettings() []*setting {
 	return []*setting{
 		{"recheck-interval", "duration", "how often to check a released node again; empty or 0: never", "",
 			off(duration(&c.RecheckInterval, 10*time.Second, time.Hour))},
@@ -194,11 +194,7 @@ func (c *Config) recheckSettings() []*setting {
 			boolean(&c.EnableConnectivityMatrix)},
 		{"peers-service", "ns/name", "service of the agents that --enable-connectivity-matrix connects to",
 			"kube-system/kube-node-ready-peers", text(&c.PeersService, optional(namespacedName))},
-	}
-}
 
-func (c *Config) processSettings() []*setting {
-	return []*setting{
 		{"enable-metrics", "bool", "serve /metrics, /healthz and /readyz", "true", boolean(&c.EnableMetrics)},
 		{"metrics-port", "port", "port of the metrics server", "8080", number(&c.MetricsPort, 1, 65535)},
 		{"metrics-linger", "duration", "how long a verified node's agent keeps serving metrics after SIGTERM", "0s",

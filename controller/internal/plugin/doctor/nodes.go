@@ -188,10 +188,8 @@ func (c Cluster) command(plugin, kubectl string) string {
 
 // labelledAndTainted: the label keeps the agent away that would remove the taint.
 func labelledAndTainted(c Cluster) Result {
-	label, none := c.Release.Agent.VerifiedLabel, "no node has the label and the startup taint"
-	if c.Release.Settings.Workers {
-		none = "the controller removes a startup taint from a node with the label"
-	}
+	const none = "no node has the label and the startup taint, or the controller removes the taint"
+	label := c.Release.Agent.VerifiedLabel
 	return c.waiting(none, func(node *corev1.Node) (remedy, text string) {
 		value, labelled := node.Labels[label]
 		if c.Release.Settings.Workers || !labelled || !fleet.HasTaint(node, c.Release.Agent.TaintKey) {

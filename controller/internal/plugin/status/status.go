@@ -4,12 +4,15 @@ package status
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
+	"text/tabwriter"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
@@ -209,4 +212,21 @@ func (f Fleet) Summary() string {
 		noun = "node"
 	}
 	return fmt.Sprintf("%d %s: %s", f.Nodes, noun, strings.Join(parts, ", "))
+}
+
+// Print writes the summary, and a table of the rows.
+func (f Fleet) Print(out io.Writer, now time.Time) error {
+	if _, err := fmt.Fprintln(out, f.Summary()); err != nil || len(f.Rows) == 0 {
+		return err
+	}
+	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	_, _ = fmt.Fprintln(table, "NODE\tSINCE\tSTATE\tREASON\tNEXT STEP")
+	for _, row := range f.Rows {
+		since := "?"
+		if !row.Since.IsZero() {
+			since = duration.HumanDuration(now.Sub(row.Since))
+		}
+		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", row.Node, since, row.State, cmp.Or(row.Reason, "-"), row.Next)
+	}
+	return table.Flush()
 }

@@ -10,7 +10,7 @@ import (
 
 // The budgets. Whoever raises one on purpose says why in the commit; README.md repeats them, and a test compares.
 const (
-	binaryBudget   = 13.8 // MB, stripped, linux/amd64
+	binaryBudget   = 14.5 // MB, stripped, linux/amd64
 	gzipBudget     = 5.52 // MB, the same after gzip: nearly the image
 	imageBudget    = 6.2  // MB, compressed
 	memoryBudget   = 16.0 // MiB, a verification

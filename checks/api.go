@@ -146,8 +146,8 @@ func apiFailure(ctx context.Context, err error, grant string) error {
 		return fail("the API server is overloaded or limits this client (API Priority and Fairness); the agent will retry",
 			"the API server asks to wait: %w", err)
 	case is[*tls.CertificateVerificationError](err):
-		return fail("compare the CA in the pod's service account volume, or a worker's CLUSTER_CA (the ConfigMap kube-root-ca.crt), with "+
-			"the API server's certificate, and check this node's clock; or a proxy on the path answers instead", "TLS: %w", err)
+		return fail("compare the CA in the pod's service account volume, or a worker's CLUSTER_CA (the ConfigMap kube-root-ca.crt), "+
+			"with the API server's certificate, and check this node's clock; or a proxy on the path answers instead", "TLS: %w", err)
 	case is[tls.RecordHeaderError](err), errors.Is(err, http.ErrSchemeMismatch):
 		return fail("something other than the API server answers at its address", "TLS: %w", err)
 	case apierrors.IsInternalError(err), apierrors.IsServiceUnavailable(err), apierrors.IsServerTimeout(err),

@@ -101,7 +101,8 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 		return err
 	}
 	settings := fleet.NewSettings(cfg.Config, template)
-	settings.Workers, settings.FailedTaintValue = cfg.DeploymentMode == config.ModeController, cfg.AgentName
+	settings.Workers = cfg.DeploymentMode == config.ModeController
+	settings.FailedTaintValue = cfg.AgentName
 	settings.FailedAfter, settings.SilentAfter = cfg.InitialTimeout, cfg.InitialTimeout+time.Minute
 	settings.NotStartedAfter, settings.NoAgentFor = cfg.NotStartedAfter, cfg.RetaintNoAgentFor
 	if settings.Workers { // a worker says nothing before its round ends

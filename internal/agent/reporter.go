@@ -153,7 +153,8 @@ func (r *reporter) isDue(err error) bool {
 	} else if nodepatch.IsFinal(err) {
 		key = fmt.Sprintf("%.120s", err) // who refuses it; the rest may have the number of a request
 	}
-	last, now := r.repeats[key], time.Now() // zero, if it is new
+	last := r.repeats[key] // zero, if it is new
+	now := time.Now()
 	if now.Before(last.at) {
 		return false
 	}

@@ -102,7 +102,7 @@ func run(ctx context.Context, args []string, connect func(options) (client.Clien
 	if err != nil {
 		return fail(config.ExitError, err)
 	}
-	s := session{Client: cluster, release: of, out: stdout}
+	s := session{cluster: cluster, release: of, out: stdout}
 	switch {
 	case of.Invalid != nil && (verb == "status" || verb == "verify" && of.NodeRulesUnknown):
 		return fail(config.ExitError, fmt.Errorf("%w\ntry: %s", of.Invalid, of.Remedy()))
@@ -171,13 +171,13 @@ func (o options) validate(verb string, nodes []string) error {
 
 // session is one command about a release.
 type session struct {
-	client.Client
+	cluster client.Client
 	release release.Release
 	out     io.Writer
 }
 
 func (s session) patcher() manual.Patcher {
-	return manual.Patcher{Settings: s.release.Settings, Client: s.Client, Out: s.out}
+	return manual.Patcher{Settings: s.release.Settings, Client: s.cluster, Out: s.out}
 }
 
 // warn says what is taken for the settings, where they are invalid.
@@ -194,7 +194,7 @@ func (s session) doctor(ctx context.Context, o options) (set int) {
 		_, _ = fmt.Fprintf(s.out, "No release of kube-node-ready: looking as if the chart was installed into %s with its defaults\n",
 			s.release.Namespace)
 	}
-	found := doctor.Reader{Client: s.Client}.Read(ctx, s.release)
+	found := doctor.Reader{Client: s.cluster}.Read(ctx, s.release)
 	found.GateAll = o.gateAll
 	return doctor.Report(s.out, found, o.skip)
 }
@@ -206,7 +206,7 @@ func (s session) open(ctx context.Context, nodes []string, all bool) error {
 				"try: name the nodes, or kubectl taint nodes NODE KEY-")
 		}
 		var list corev1.NodeList
-		if err := s.Client.List(ctx, &list); err != nil {
+		if err := s.cluster.List(ctx, &list); err != nil {
 			return err
 		}
 		if nodes = manual.Tainted(list.Items, s.release.Settings.Request); len(nodes) == 0 {
@@ -218,16 +218,16 @@ func (s session) open(ctx context.Context, nodes []string, all bool) error {
 
 func (s session) status(ctx context.Context) error {
 	var nodes corev1.NodeList
-	if err := s.Client.List(ctx, &nodes); err != nil {
+	if err := s.cluster.List(ctx, &nodes); err != nil {
 		return err
 	}
-	pods, err := s.release.Pods(ctx, s.Client)
+	pods, err := s.release.Pods(ctx, s.cluster)
 	if err != nil {
 		return err
 	}
 	events := func(namespace, kind string) []corev1.Event {
 		var list corev1.EventList
-		err := s.Client.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{"involvedObject.kind": kind})
+		err := s.cluster.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{"involvedObject.kind": kind})
 		if err != nil { // reasons are less exact without them
 			_, _ = fmt.Fprintf(s.out, "not read: %v\n", err)
 		}

@@ -209,7 +209,8 @@ func readController(get configMaps, controller *appsv1.Deployment) (*config.Cont
 func settings(r Release, workers bool) fleet.Settings {
 	const forEver = time.Duration(math.MaxInt64)
 	s := fleet.NewSettings(r.Agent, r.Template)
-	s.Workers, s.NotStartedAfter, s.SilentAfter, s.FailedAfter, s.NoAgentFor = workers, forEver, forEver, forEver, forEver
+	s.Workers = workers
+	s.NotStartedAfter, s.SilentAfter, s.FailedAfter, s.NoAgentFor = forEver, forEver, forEver, forEver
 	if r.Controller != nil {
 		s.FailedTaintValue = r.Controller.AgentName
 	}

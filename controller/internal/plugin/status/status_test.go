@@ -121,6 +121,10 @@ func TestRows(t *testing.T) {
 			c.pod(running)
 			c.event("n", "NodeVerificationTimedOut", "not verified within 5m0s: network: 10.0.0.1:443: refused (kube-proxy)", time.Minute)
 		}, fleet.Failed, time.Minute, "NetworkFailed: 10.0.0.1:443: refused", "kube-proxy"},
+		"a requirement": {func(c *cluster, _ *corev1.Node) {
+			c.pod(running)
+			c.event("n", "NodeNotVerified", "node: label pool: the node has none (check what provides it)", time.Minute)
+		}, fleet.Failed, time.Minute, "NodeFailed: label pool: the node has none", "config.require"},
 		"the condition": {func(c *cluster, n *corev1.Node) {
 			c.pod(running)
 			c.isFalse(n, "APIFailed", "api: forbidden")

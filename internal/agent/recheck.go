@@ -14,6 +14,7 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
+	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/internal/recheck"
 	"github.com/imunhatep/kube-node-ready/internal/requirement"
@@ -59,7 +60,9 @@ func newRecheck(d *deps, v *verification, how outcome) *rechecks {
 }
 
 func (r *rechecks) facts() recheck.Facts {
-	return recheck.Read(r.node, r.readAt, r.request, r.cfg.ConditionType)
+	facts := recheck.Read(r.node, r.readAt, r.request, r.cfg.ConditionType)
+	facts.Gated = facts.Gated || r.cfg.Condition == config.ConditionAlways // which asks for the condition of every node
+	return facts
 }
 
 // run rechecks the node until ctx ends. It returns true when the node is found unverified: somebody has removed the label, or

@@ -41,8 +41,7 @@ func (a *fakeAPI) obeying(before interceptor) {
 	})
 }
 
-// The condition is one request more, and comes before the release: on a node with the startup taint, where the rule's taint goes in
-// between, and on one that has none to be removed.
+// The condition is one request more, and comes before the release, with a startup taint and without.
 func TestAlwaysTrueBeforeTheRelease(t *testing.T) {
 	for name, edit := range map[string]func(*corev1.Node){
 		"never gated": neverGated,
@@ -217,7 +216,7 @@ func TestAlwaysOnANodeThatIsReplaced(t *testing.T) {
 	})
 }
 
-// With rechecks, a node that was verified before gets the condition too, once its rounds have proven it. Without always it gets none.
+// With rechecks, a node that was verified before gets the condition too, once its rounds have proven it.
 func TestAlwaysWithRechecks(t *testing.T) {
 	for setting, want := range map[string][]string{"auto": nil, "always": {"True Verified", "False NetworkFailed"}} {
 		t.Run(setting, func(t *testing.T) {

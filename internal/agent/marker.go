@@ -14,8 +14,8 @@ import (
 )
 
 // marker shows on one Node that it is not verified in time, for those who provision, repair or replace nodes: with the failed
-// taint, with a condition, or with both (ON_TIMEOUT). With CONDITION=always the condition shows each verdict. Each verification has
-// its own.
+// taint, with a condition, or with both (ON_TIMEOUT). With CONDITION=always the condition shows each verdict.
+// Each verification has a marker of its own.
 type marker struct {
 	*deps
 	tainted bool   // it has added the failed taint
@@ -33,14 +33,13 @@ func (m *marker) isAgents(taint nodepatch.Taint) bool {
 
 // uses reports whether the policy is one of ON_TIMEOUT. With rechecks and with CONDITION=always the condition is.
 func (m *marker) uses(policy string) bool {
-	return slices.Contains(m.cfg.OnTimeout, policy) || (policy == config.OnTimeoutCondition && (m.cfg.RecheckInterval > 0 || m.always()))
+	always := m.cfg.RecheckInterval > 0 || m.always()
+	return slices.Contains(m.cfg.OnTimeout, policy) || (policy == config.OnTimeoutCondition && always)
 }
 
-func (m *marker) always() bool { return m.cfg.Condition == config.ConditionAlways }
-
 // Failed shows which checks fail (none: the patch), on a node that has the startup taint: a node that was never gated is
-// reported with CONDITION=always only. The failed taint waits for INITIAL_TIMEOUT; a condition may have to be corrected before. It
-// reports whether it has written anything: never the same twice.
+// reported with CONDITION=always only. The failed taint waits for INITIAL_TIMEOUT; a condition may have to be corrected before.
+// It reports whether it has written anything: never the same twice.
 func (m *marker) Failed(ctx context.Context, failed []string, message string, timedOut bool) (written bool, err error) {
 	if m.uses(config.OnTimeoutTaint) && timedOut && !slices.Equal(failed, []string{checks.NodeName}) { // another node would not help
 		written, err = m.addTaint(ctx, failed)

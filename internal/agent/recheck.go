@@ -14,7 +14,6 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
-	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/internal/recheck"
 	"github.com/imunhatep/kube-node-ready/internal/requirement"
@@ -61,7 +60,7 @@ func newRecheck(d *deps, v *verification, how outcome) *rechecks {
 
 func (r *rechecks) facts() recheck.Facts {
 	facts := recheck.Read(r.node, r.readAt, r.request, r.cfg.ConditionType)
-	facts.Gated = facts.Gated || r.cfg.Condition == config.ConditionAlways // which asks for the condition of every node
+	facts.Gated = facts.Gated || r.always()
 	return facts
 }
 

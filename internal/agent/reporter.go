@@ -146,7 +146,7 @@ func (r *reporter) Failed(ctx context.Context, node *nodepatch.Node, err error, 
 	}
 	r.events.Flush(ctx)
 	r.marker.RemoveLone(ctx, node)
-	if r.timedOut || r.marker.reason != "" || (checked && r.marker.always()) { // a True from before this failure is taken back at once
+	if r.timedOut || r.marker.reason != "" || (checked && r.always()) { // a True from before is taken back at once
 		r.mark(ctx, round.checks, err.Error())
 	}
 }

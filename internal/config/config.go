@@ -75,11 +75,11 @@ const (
 	OnTimeoutCondition = "condition"
 )
 
-// Values that are not the default: of RETRY_BACKOFF, and of CONDITION.
-const (
-	BackoffLinear   = "linear"
-	ConditionAlways = "always"
-)
+// BackoffLinear is the value of RETRY_BACKOFF that is not the default.
+const BackoffLinear = "linear"
+
+// ConditionAlways is the value of CONDITION that is not the default.
+const ConditionAlways = "always"
 
 // UsageError lists every mistake in flags and environment.
 type UsageError []string

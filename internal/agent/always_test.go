@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -87,7 +88,7 @@ func TestAlwaysFalseAfterTheFirstRound(t *testing.T) {
 		p, network := simulateFailing(t, api, "--condition=always", "--max-retries=0")
 		synctest.Wait()
 		p.entry("node not verified")
-		assert.Equal(t, []string{"False NetworkFailed"}, api.written())
+		require.Equal(t, []string{"False NetworkFailed"}, api.written())
 		assert.Contains(t, api.conditions[0].Message, refused)
 		after(time.Minute)
 		assert.Equal(t, []string{"False NetworkFailed"}, api.written(), "the same is not written again")

@@ -189,8 +189,8 @@ func (v *verification) read(ctx context.Context) (checks.Report, error) {
 // that back first: a stale False could get a healthy node replaced. Once a release has failed, the marker waits for the
 // next one to succeed: a condition that is True for a moment in each round would hide the failure.
 //
-// With CONDITION=always the condition comes first, and there is no release without it: another client waits for True, and a verified
-// node has no agent left that could write it. A patch that is refused then leaves it True: the checks pass.
+// With CONDITION=always the condition comes first, and there is no release without it: another client waits for True, and a
+// verified node has no agent left that could write it. A patch that is refused then leaves it True: the checks pass.
 func (v *verification) release(ctx context.Context) error {
 	node, request := v.seen.node, v.request
 	for _, taint := range nodepatch.StartupTaints(node, request) {

@@ -281,8 +281,7 @@ func (c Cluster) unmet(e requirement.Entry) (why string) {
 	return why
 }
 
-// readinessRules: the node-readiness-controller taints each node that lacks the condition, and a labelled node has no agent to write
-// it.
+// readinessRules: the node-readiness-controller taints nodes that lack the condition. A labelled node has no agent to write it.
 func readinessRules(c Cluster) (r Result) {
 	kind, label := c.Release.Agent.ConditionType, c.Release.Agent.VerifiedLabel
 	isOurs := func(condition corev1.NodeCondition) bool { return string(condition.Type) == kind }

@@ -96,12 +96,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end }}
 
 {{/*
-The markers of a node that is not verified in time, joined by commas. The controller reads the condition of every node, and rechecks
-have no other way to show what they find.
+The markers of a node that is not verified in time, joined by commas. The controller reads the condition of every node, rechecks have
+no other way to show what they find, and condition: always writes it at every verdict.
 */}}
 {{- define "kube-node-ready.onTimeout" -}}
 {{- $markers := splitList "," .Values.config.onTimeout }}
-{{- if or .Values.controller.enabled (include "kube-node-ready.recheck" .) }}
+{{- if or .Values.controller.enabled (include "kube-node-ready.recheck" .) (eq .Values.config.condition "always") }}
 {{- $markers = append (without $markers "keep") "condition" | uniq }}
 {{- end }}
 {{- join "," $markers }}
@@ -132,6 +132,7 @@ ALSO_REMOVE_TAINTS: {{ .alsoRemoveTaints | join "," | quote }}
 ON_TIMEOUT: {{ include "kube-node-ready.onTimeout" $ | quote }}
 FAILED_TAINT_KEY: {{ .failedTaintKey | quote }}
 CONDITION_TYPE: {{ .conditionType | quote }}
+CONDITION: {{ .condition | quote }}
 RENEW_SANDBOX: {{ .renewSandbox | quote }}
 RECHECK_INTERVAL: {{ .recheckInterval | quote }}
 FAILURE_THRESHOLD: {{ .failureThreshold | quote }}
@@ -326,6 +327,9 @@ flight is finished before: two patches, the condition and the Event, each within
 {{- $taints := has "taint" (splitList "," .Values.config.onTimeout) }}
 {{- if and (eq .Values.deploymentMode "controller") $taints }}
 {{- fail (printf "config.onTimeout %s needs deploymentMode daemonset: only an agent adds the failed taint" .Values.config.onTimeout) }}
+{{- end }}
+{{- if and (eq .Values.deploymentMode "controller") (eq .Values.config.condition "always") }}
+{{- fail "config.condition always needs deploymentMode daemonset: a node without the startup taint has no worker" }}
 {{- end }}
 {{- if and (eq .Values.deploymentMode "controller") .Values.config.renewSandbox }}
 {{- fail "config.renewSandbox needs deploymentMode daemonset: each worker has a new sandbox" }}

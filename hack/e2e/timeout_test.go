@@ -69,6 +69,30 @@ func TestOnTimeoutCondition(t *testing.T) {
 	s.Len(verified.Status.Conditions, len(before.Status.Conditions)+1)
 }
 
+// A node whose taint another client owns and that never had the startup taint: False after the first failed round, and never verified
+// without True. See faults/readinessrule_test.go for that client.
+func TestConditionAlways(t *testing.T) {
+	s := start(t, append(slices.Clone(quick), "config.condition=always", "config.lateTaintWindow=0s")...)
+	s.NoError(s.Cluster.DeleteCondition(s.Ctx, node))
+	s.DeleteCondition(node)
+	s.Break("meta l4proto { tcp, udp } th dport 53 drop")
+	s.Patch(node, fmt.Sprintf(`{"metadata":{"labels":{%q:null}},"spec":{"taints":[{"key":"readiness.k8s.io/pod-network","effect":"NoSchedule"}]}}`, harness.Label))
+	pod := s.AgentPod(node)
+	failed, _ := s.AwaitNode(node, func(n *corev1.Node) bool {
+		found := harness.Condition(n, harness.ConditionType)
+		return found != nil && found.Status == corev1.ConditionFalse && found.Reason == "DNSFailed,ServiceFailed"
+	})
+	s.NotContains(failed.Labels, harness.Label)
+	s.Repair()
+	verified, _ := s.AwaitVerified(node)
+	s.Equal(corev1.ConditionTrue, harness.Condition(verified, harness.ConditionType).Status)
+	s.True(harness.HasTaint(verified, "readiness.k8s.io/pod-network"))
+	s.AwaitGone(pod)
+	writes := slices.DeleteFunc(s.Requests(pod), func(r harness.Request) bool { return r.Verb != "patch" || r.Response.Code != 200 })
+	s.Equal("status", writes[len(writes)-2].ObjectRef.Subresource, "%v", writes)
+	s.Contains(string(writes[len(writes)-1].Body), "/metadata/labels", "%v", writes)
+}
+
 // What guards the condition: the API server applies it to no other node of the same name.
 func TestConditionOfAnotherNode(t *testing.T) {
 	s := start(t)

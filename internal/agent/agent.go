@@ -95,6 +95,9 @@ func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified
 	}
 }
 
+// always reports whether the condition is to show each verdict, on every node.
+func (d *deps) always() bool { return d.cfg.Condition == config.ConditionAlways }
+
 // isVerified reports whether the node needs no verification. With rechecks the failed taint, which the controller may have added,
 // begins none.
 func (d *deps) isVerified(node *nodepatch.Node) bool {

@@ -66,6 +66,9 @@ func printPatch(printf func(string, ...any), cfg config.Config, node *nodepatch.
 		printf("node %s is already verified: nothing would be patched", node.Name)
 		return
 	}
+	if cfg.Condition == config.ConditionAlways {
+		printf("would write the condition %s of node %s: True", cfg.ConditionType, node.Name)
+	}
 	printf("would be sent to node %s:", node.Name)
 	for _, op := range nodepatch.Build(node, request) {
 		if text, err := json.Marshal(op); err == nil {

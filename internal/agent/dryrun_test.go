@@ -49,6 +49,19 @@ func TestDryRun(t *testing.T) {
 			},
 			end: operations,
 		},
+		"passed, with the condition": {
+			api: newFakeAPI(t), requests: []string{getNode}, env: map[string]string{"CONDITION": "always"},
+			want: []string{
+				"kube-node-ready dev, dry run: nothing is written",
+				"SKIP dns kubernetes.default.svc.cluster.local: " + outside,
+				"PASS api T node node1 read",
+				"PASS network T API accepts",
+				"SKIP service pod addresses cannot be reached from here: " + outside,
+				"PASSED: 2 passed, 0 failed, 2 skipped",
+				"would write the condition NodeVerified of node node1: True",
+			},
+			end: operations,
+		},
 		"no node": {
 			api: newFakeAPI(t), env: map[string]string{"NODE_NAME": ""}, requests: []string{getAPI},
 			want: []string{

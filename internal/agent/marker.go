@@ -14,7 +14,8 @@ import (
 )
 
 // marker shows on one Node that it is not verified in time, for those who provision, repair or replace nodes: with the failed
-// taint, with a condition, or with both (ON_TIMEOUT). Each verification has its own.
+// taint, with a condition, or with both (ON_TIMEOUT). With CONDITION=always the condition shows each verdict.
+// Each verification has a marker of its own.
 type marker struct {
 	*deps
 	tainted bool   // it has added the failed taint
@@ -30,19 +31,21 @@ func (m *marker) isAgents(taint nodepatch.Taint) bool {
 	return taint.Key == m.cfg.FailedTaintKey && slices.Contains(append(checks.Names(), foreignTaints, notChecked), taint.Value)
 }
 
-// uses reports whether the policy is one of ON_TIMEOUT. With rechecks the condition always is.
+// uses reports whether the policy is one of ON_TIMEOUT. With rechecks and with CONDITION=always the condition is.
 func (m *marker) uses(policy string) bool {
-	return slices.Contains(m.cfg.OnTimeout, policy) || (policy == config.OnTimeoutCondition && m.cfg.RecheckInterval > 0)
+	always := m.cfg.RecheckInterval > 0 || m.always()
+	return slices.Contains(m.cfg.OnTimeout, policy) || (policy == config.OnTimeoutCondition && always)
 }
 
 // Failed shows which checks fail (none: the patch), on a node that has the startup taint: a node that was never gated is
-// never reported. The failed taint waits for INITIAL_TIMEOUT; a condition may have to be corrected before. It reports whether it
-// has written anything: never the same twice.
+// reported with CONDITION=always only. The failed taint waits for INITIAL_TIMEOUT; a condition may have to be corrected before.
+// It reports whether it has written anything: never the same twice.
 func (m *marker) Failed(ctx context.Context, failed []string, message string, timedOut bool) (written bool, err error) {
 	if m.uses(config.OnTimeoutTaint) && timedOut && !slices.Equal(failed, []string{checks.NodeName}) { // another node would not help
 		written, err = m.addTaint(ctx, failed)
 	}
-	if m.uses(config.OnTimeoutCondition) {
+	isTrue := m.always() && m.reason == verdict.Verified && len(failed) == 0 // a refused patch is no verdict
+	if m.uses(config.OnTimeoutCondition) && !isTrue {
 		wrote, failure := m.setFalse(ctx, failed, message)
 		written, err = written || wrote, errors.Join(err, failure)
 	}
@@ -68,7 +71,7 @@ func (m *marker) setFalse(ctx context.Context, failed []string, message string) 
 		return false, nil
 	}
 	node, err := m.patcher.Get(ctx)
-	if err != nil || len(nodepatch.StartupTaints(node, m.request)) == 0 || node.DeletionTimestamp != nil {
+	if err != nil || (!m.always() && len(nodepatch.StartupTaints(node, m.request)) == 0) || node.DeletionTimestamp != nil {
 		return false, err
 	}
 	err = m.setCondition(ctx, node, recheck.False, reason, message)

@@ -53,7 +53,9 @@ func newRecheck(d *deps, v *verification, how outcome) *rechecks {
 }
 
 func (r *rechecks) facts() recheck.Facts {
-	return recheck.Read(r.node, r.readAt, r.request, r.cfg.ConditionType)
+	facts := recheck.Read(r.node, r.readAt, r.request, r.cfg.ConditionType)
+	facts.Gated = facts.Gated || r.always()
+	return facts
 }
 
 // run rechecks the node until ctx ends. It returns true when the node is found unverified: somebody has removed the label, or

@@ -139,7 +139,7 @@ func (r *reporter) Failed(ctx context.Context, node *nodepatch.Node, err error, 
 	}
 	r.events.Flush(ctx)
 	r.marker.RemoveLone(ctx, node)
-	if r.timedOut || r.marker.reason != "" { // a True from before this failure is taken back at once
+	if r.timedOut || r.marker.reason != "" || (checked && r.always()) { // a True from before is taken back at once
 		r.mark(ctx, round.checks, err.Error())
 	}
 }
@@ -217,7 +217,7 @@ func (r *reporter) mark(ctx context.Context, failed []string, message string) bo
 func (r *reporter) markVerified(ctx context.Context, node *nodepatch.Node) bool {
 	err := r.marker.Verified(ctx, node)
 	if err != nil {
-		r.log.WithError(err).Warn("cannot write the condition of the verified node (config.onTimeout=condition gives the rights)")
+		r.log.WithError(err).Warn("cannot write the condition of the verified node (the chart gives the rights)")
 	}
 	return err == nil || (nodepatch.IsFinal(err) && !r.marker.ShowsFailed(node))
 }

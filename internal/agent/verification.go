@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -213,6 +214,9 @@ func (v *verification) read(ctx context.Context) (checks.Report, error) {
 // release removes the startup taint and adds the label. If the node shows a failure that would stay, the marker takes
 // that back first: a stale False could get a healthy node replaced. Once a release has failed, the marker waits for the
 // next one to succeed: a condition that is True for a moment in each round would hide the failure.
+//
+// With CONDITION=always the condition comes first, and there is no release without it: another client waits for True, and a
+// verified node has no agent left that could write it. A patch that is refused then leaves it True: the checks pass.
 func (v *verification) release(ctx context.Context) error {
 	node, request := v.seen.node, v.request
 	for _, taint := range nodepatch.StartupTaints(node, request) {
@@ -221,7 +225,11 @@ func (v *verification) release(ctx context.Context) error {
 				Warn("startup taint has an unexpected effect: removing it anyway")
 		}
 	}
-	if !v.releaseFailed && v.report.marker.ShowsFailed(node) {
+	if v.always() {
+		if err := v.report.marker.Verified(ctx, node); err != nil {
+			return fmt.Errorf("condition %s (CONDITION=always), which the release waits for: %w", v.cfg.ConditionType, err)
+		}
+	} else if !v.releaseFailed && v.report.marker.ShowsFailed(node) {
 		v.report.markVerified(ctx, node)
 	}
 	request.AnnotationValue = v.report.annotation(node, time.Now())

@@ -37,9 +37,9 @@ type Config struct {
 	LateTaintWindow                   time.Duration
 	WaitForTaints, AlsoRemoveTaints   []string
 
-	OnTimeout                     []string
-	FailedTaintKey, ConditionType string
-	RenewSandbox                  bool
+	OnTimeout                                []string
+	FailedTaintKey, ConditionType, Condition string
+	RenewSandbox                             bool
 
 	RecheckInterval                     time.Duration // 0: the agent is one-shot
 	FailureThreshold, RecoveryThreshold int
@@ -79,6 +79,9 @@ const (
 
 // BackoffLinear is the value of RETRY_BACKOFF that is not the default.
 const BackoffLinear = "linear"
+
+// ConditionAlways is the value of CONDITION that is not the default.
+const ConditionAlways = "always"
 
 // UsageError lists every mistake in flags and environment.
 type UsageError []string
@@ -177,6 +180,8 @@ func (c *Config) gateSettings() []*setting {
 			text(&c.FailedTaintKey, ownKey)},
 		{"condition-type", "type", "type of the condition that condition in --on-timeout writes", "NodeVerified",
 			text(&c.ConditionType, conditionType)},
+		{"condition", "when", "when to write that condition: auto (what --on-timeout and rechecks write) or always (each verdict, on " +
+			"every node; True before the release)", "auto", text(&c.Condition, oneOf("auto", ConditionAlways))},
 		{"renew-sandbox", "bool", "renew the pod's sandbox when nothing at all answers in it", "false", boolean(&c.RenewSandbox)},
 	}
 }

@@ -59,7 +59,7 @@ var defaults = Config{
 	TaintKey: "node-ready/unverified", TaintValue: "true", TaintEffect: "NoSchedule",
 	VerifiedLabel: "node-ready/verified", VerifiedLabelValue: "true", LateTaintWindow: time.Minute,
 	AlsoRemoveTaints: []string{"node-ready/failed"},
-	OnTimeout:        []string{"keep"}, FailedTaintKey: "node-ready/failed", ConditionType: "NodeVerified",
+	OnTimeout:        []string{"keep"}, FailedTaintKey: "node-ready/failed", ConditionType: "NodeVerified", Condition: "auto",
 	FailureThreshold: 3, RecoveryThreshold: 3, PeersService: "kube-system/kube-node-ready-peers",
 	EnableMetrics: true, MetricsPort: 8080,
 	LogLevel: "info", LogFormat: "json",
@@ -327,6 +327,13 @@ var cases = map[string]struct {
 			{"a/b, c", func(c *Config) { c.AlsoRemoveTaints = []string{"a/b", "c"} }},
 		},
 		bad: []bad{{"ok,a b", `"a b" ` + wantKey}, {"a/", `"a/" ` + wantKey}, {"karpenter.sh/unregistered", `"karpenter.sh/unregistered" ` + wantOwn}},
+	},
+	"condition": {
+		good: []good{
+			{"auto", func(*Config) {}},
+			{" always ", func(c *Config) { c.Condition = "always" }},
+		},
+		bad: []bad{{"", "must be one of auto, always"}, {"Always", "must be one of auto, always"}, {"true", "must be one of auto, always"}},
 	},
 	"on-timeout": {
 		good: []good{

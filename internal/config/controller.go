@@ -86,7 +86,7 @@ func (c *Controller) settings() []*setting {
 			boolean(&c.RemoveFailedTaints)},
 	}
 	// What only one run of the agent knows.
-	agentOnly := []string{"node-name", "late-taint-window", "on-timeout", "renew-sandbox",
+	agentOnly := []string{"node-name", "late-taint-window", "on-timeout", "condition", "renew-sandbox",
 		"enable-connectivity-matrix", "peers-service", "enable-metrics", "metrics-linger", "dry-run", "once",
 		"worker", "dns-endpoints", "cluster-domain"}
 	isAgents := func(s *setting) bool { return slices.Contains(agentOnly, s.flag) }

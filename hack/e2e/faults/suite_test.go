@@ -105,19 +105,24 @@ func (s *suite) remove(ctx context.Context, node string) error {
 // pod's name, but of a host name's.
 func podOf(node string) string { return "faults-" + strings.ReplaceAll(node, ".", "-") }
 
-// token gets a token as kubelet does: of the agent's service account, bound to a pod on the node.
+// boundToken gets a token as kubelet does: of the agent's service account, bound to a pod on the node.
 func (s *suite) boundToken(node string) string {
+	s.Helper()
+	return s.boundTokenOf(harness.Name, node)
+}
+
+func (s *suite) boundTokenOf(account, node string) string {
 	s.Helper()
 	pod, err := s.Kube.CoreV1().Pods(harness.Namespace).Create(s.Ctx, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: podOf(node)},
 		Spec: corev1.PodSpec{
-			NodeName: node, ServiceAccountName: harness.Name,
+			NodeName: node, ServiceAccountName: account,
 			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 			Containers:  []corev1.Container{{Name: "agent", Image: harness.Image}},
 		},
 	}, metav1.CreateOptions{})
 	s.NoError(err)
-	token, err := s.Token(s.Ctx, harness.Namespace, harness.Name, pod)
+	token, err := s.Token(s.Ctx, harness.Namespace, account, pod)
 	s.NoError(err)
 	return token
 }

@@ -40,7 +40,7 @@ func TestPresets(t *testing.T) {
 			}
 		})
 	}
-	s.Equal([]string{"aks", "cilium", "cluster-autoscaler", "eks", "eks-auto-mode", "gke", "karpenter", "openshift"}, names)
+	s.Equal([]string{"aks", "cilium", "cluster-autoscaler", "eks", "eks-auto-mode", "gke", "karpenter", "node-readiness-controller", "openshift"}, names)
 }
 
 // The objects of the examples, with the CRDs of the projects' own modules.

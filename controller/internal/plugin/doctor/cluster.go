@@ -6,6 +6,7 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
 )
@@ -29,9 +30,10 @@ type Cluster struct {
 	DNS      Read[Backend] // of config.dnsService
 	Corefile Read[string]
 
-	NodePools   Read[[]NodePool]
-	Deployments Read[[]appsv1.Deployment]
-	DaemonSets  Read[[]appsv1.DaemonSet]
+	NodePools      Read[[]NodePool]
+	ReadinessRules Read[[]ReadinessRule]
+	Deployments    Read[[]appsv1.Deployment]
+	DaemonSets     Read[[]appsv1.DaemonSet]
 	// AutoscalerStatus is absent where no Cluster Autoscaler has written it.
 	AutoscalerStatus Read[bool]
 
@@ -56,9 +58,17 @@ type Backend struct {
 
 // NodePool is one of Karpenter (karpenter.sh/v1). The taints are those of spec.template.spec.
 type NodePool struct {
-	Name          string
+	Name          string         `json:"name"`
 	Taints        []corev1.Taint `json:"taints"`
 	StartupTaints []corev1.Taint `json:"startupTaints"`
+}
+
+// ReadinessRule is a NodeReadinessRule of the node-readiness-controller (readiness.node.x-k8s.io/v1alpha1): fields of its spec.
+type ReadinessRule struct {
+	Name            string                 `json:"name"`
+	Conditions      []corev1.NodeCondition `json:"conditions"` // their types
+	EnforcementMode string                 `json:"enforcementMode"`
+	NodeSelector    metav1.LabelSelector   `json:"nodeSelector"`
 }
 
 // Webhook is one of a ValidatingWebhookConfiguration or a MutatingWebhookConfiguration, whose failure refuses requests.

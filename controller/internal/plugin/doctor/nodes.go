@@ -275,3 +275,25 @@ func (c Cluster) unmet(e requirement.Entry) (why string) {
 	}
 	return why
 }
+
+// readinessRules: the node-readiness-controller taints nodes that lack the condition. A labelled node has no agent to write it.
+func readinessRules(c Cluster) (r Result) {
+	kind, label := c.Release.Agent.ConditionType, c.Release.Agent.VerifiedLabel
+	isOurs := func(condition corev1.NodeCondition) bool { return string(condition.Type) == kind }
+	for _, rule := range c.ReadinessRules.Value {
+		waits := slices.ContainsFunc(rule.Conditions, isOurs)
+		if waits && rule.EnforcementMode != "bootstrap-only" {
+			r.warn("make another rule with enforcementMode bootstrap-only, and delete this one",
+				"the NodeReadinessRule %s taints every node whose %s turns False, without a budget", rule.Name, kind)
+		}
+		for _, node := range c.Nodes.Value {
+			_, labelled := node.Labels[label]
+			if waits && labelled && selects(&rule.NodeSelector, node.Labels) && c.Release.Settings.Condition(&node).Type == "" {
+				r.warn("set config.condition=always, and "+c.command("verify NODE", "label node NODE "+label+"-")+"; or make another rule",
+					"the NodeReadinessRule %s selects the node %s, where no agent comes to write %s", rule.Name, node.Name, kind)
+			}
+		}
+	}
+	r.Detail, r.Unchecked = "no NodeReadinessRule waits for "+kind+" in vain", unchecked(c.ReadinessRules.Err, c.Nodes.Err).Unchecked
+	return r
+}

@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
@@ -54,7 +53,8 @@ func (r Reader) Read(ctx context.Context, of release.Release) Cluster {
 		c.DNS = r.backend(ctx, namespace, name)
 		c.Corefile = r.corefile(ctx, namespace, c.DNS.Value.Pods)
 	}
-	c.NodePools = r.nodePools(ctx)
+	c.NodePools = custom[NodePool](ctx, r.Client, "karpenter.sh/v1", "NodePool", "spec", "template", "spec")
+	c.ReadinessRules = custom[ReadinessRule](ctx, r.Client, "readiness.node.x-k8s.io/v1alpha1", "NodeReadinessRule", "spec")
 	c.Webhooks = r.webhooks(ctx)
 	if of.NotInstalled {
 		c.Used = read(func() (map[string]corev1.ResourceList, error) { return r.used(ctx) })
@@ -138,23 +138,24 @@ func (r Reader) corefile(ctx context.Context, namespace string, pods []corev1.Po
 	})
 }
 
-func (r Reader) nodePools(ctx context.Context) Read[[]NodePool] {
-	return read(func() (pools []NodePool, err error) {
+// custom reads all objects of a kind that is not of Kubernetes: of each its name, and what T has of the part at path.
+func custom[T any](ctx context.Context, c client.Reader, version, kind string, path ...string) Read[[]T] {
+	return read(func() ([]T, error) {
 		list := new(unstructured.UnstructuredList)
-		list.SetGroupVersionKind(schema.GroupVersionKind{Group: "karpenter.sh", Version: "v1", Kind: "NodePoolList"})
-		if err := r.Client.List(ctx, list); err != nil {
+		list.SetAPIVersion(version)
+		list.SetKind(kind + "List")
+		if err := c.List(ctx, list); err != nil {
 			return nil, err
 		}
-		for _, item := range list.Items {
-			spec, _, err := unstructured.NestedMap(item.Object, "spec", "template", "spec")
-			pool := NodePool{}
-			if err := errors.Join(err, runtime.DefaultUnstructuredConverter.FromUnstructured(spec, &pool)); err != nil {
-				return nil, fmt.Errorf("NodePool %s: %w", item.GetName(), err)
+		found := make([]T, len(list.Items))
+		for i, item := range list.Items {
+			_ = unstructured.SetNestedField(item.Object, item.GetName(), append(path, "name")...) // fails as the next line does
+			part, _, err := unstructured.NestedMap(item.Object, path...)
+			if err := errors.Join(err, runtime.DefaultUnstructuredConverter.FromUnstructured(part, &found[i])); err != nil {
+				return nil, fmt.Errorf("%s %s: %w", kind, item.GetName(), err)
 			}
-			pool.Name = item.GetName()
-			pools = append(pools, pool)
 		}
-		return pools, nil
+		return found, nil
 	})
 }
 

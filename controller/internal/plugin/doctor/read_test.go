@@ -29,6 +29,9 @@ func newReader(t *testing.T, refuse func(resource string) error, objects ...clie
 	pools := schema.GroupVersion{Group: "karpenter.sh", Version: "v1"}
 	scheme.AddKnownTypeWithName(pools.WithKind("NodePool"), new(unstructured.Unstructured))
 	scheme.AddKnownTypeWithName(pools.WithKind("NodePoolList"), new(unstructured.UnstructuredList))
+	rules := schema.GroupVersion{Group: "readiness.node.x-k8s.io", Version: "v1alpha1"}
+	scheme.AddKnownTypeWithName(rules.WithKind("NodeReadinessRule"), new(unstructured.Unstructured))
+	scheme.AddKnownTypeWithName(rules.WithKind("NodeReadinessRuleList"), new(unstructured.UnstructuredList))
 	inner := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
 	kind := func(object runtime.Object) string {
 		found, err := inner.GroupVersionKindFor(object)
@@ -74,13 +77,18 @@ func stored(t *testing.T) []client.Object {
 		"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": map[string]any{"name": "gated"},
 		"spec": map[string]any{"template": map[string]any{"spec": map[string]any{
 			"startupTaints": []any{map[string]any{"key": startup, "effect": "NoSchedule"}}}}}}}
+	rule := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "readiness.node.x-k8s.io/v1alpha1", "kind": "NodeReadinessRule", "metadata": map[string]any{"name": "network"},
+		"spec": map[string]any{"enforcementMode": "bootstrap-only", "conditions": []any{map[string]any{"type": "NodeVerified", "requiredStatus": "True"}},
+			"taint":        map[string]any{"key": "readiness.k8s.io/network", "effect": "NoSchedule"},
+			"nodeSelector": map[string]any{"matchExpressions": []any{map[string]any{"key": "pool", "operator": "In", "values": []any{"new"}}}}}}}
 	hooks := &admissionv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "mutating"},
 		Webhooks: []admissionv1.MutatingWebhook{{Name: "external.example.com", ClientConfig: admissionv1.WebhookClientConfig{URL: new("https://hook.example.com")}}}}
 	validating := &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "validating"},
 		Webhooks: []admissionv1.ValidatingWebhook{c.Webhooks.Value[0].Webhook}}
 	hookPod := podOn("old", tolerate(startup)...)
 	hookPod.Namespace, hookPod.Labels = "system", map[string]string{"app": "hook"}
-	return []client.Object{&c.Nodes.Value[0], &c.Nodes.Value[1], &agent, &dns, &ended, c.Namespace.Value, policy, binding, pool, hooks, validating, &hookPod,
+	return []client.Object{&c.Nodes.Value[0], &c.Nodes.Value[1], &agent, &dns, &ended, c.Namespace.Value, policy, binding, pool, rule, hooks, validating, &hookPod,
 		service("kube-system", "kube-dns", dns.Labels), service("system", "hook", hookPod.Labels),
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "my-dns"}, Data: map[string]string{"Corefile": c.Corefile.Value}},
 	}
@@ -94,6 +102,7 @@ func TestReadACleanCluster(t *testing.T) {
 	assert.Len(t, c.DNS.Value.Pods, 1)
 	assert.Contains(t, c.Corefile.Value, "forward")
 	assert.Equal(t, []NodePool{{Name: "gated", StartupTaints: []corev1.Taint{{Key: startup, Effect: corev1.TaintEffectNoSchedule}}}}, c.NodePools.Value)
+	assert.Equal(t, []ReadinessRule{readinessRule("pool", "new")}, c.ReadinessRules.Value)
 	assert.Len(t, c.Webhooks.Value, 2)
 	var out strings.Builder
 	assert.Zero(t, Report(&out, c, nil), out.String())
@@ -106,12 +115,13 @@ func TestReadWithFewRights(t *testing.T) {
 		"Pod":                              {"dns-behind-gate", "external-names", "cluster-domain", "labelled-and-tainted", "excluded-and-tainted", "failed-taint", "webhooks"},
 		"Namespace":                        {"webhooks"},
 		"NodePool":                         {"karpenter"},
+		"NodeReadinessRule":                {"readiness-rules"},
 		"Deployment":                       {"cluster-autoscaler"},
 		"ValidatingAdmissionPolicy":        {"policy"},
 		"ValidatingAdmissionPolicyBinding": {"policy"},
 		"MutatingWebhookConfiguration":     {"webhooks"},
 		"ConfigMap":                        {"external-names", "cluster-domain", "cluster-autoscaler"},
-		"Node":                             {"dns-behind-gate", "foreign-taints", "labelled-and-tainted", "excluded-and-tainted", "failed-taint", "webhooks"},
+		"Node":                             {"dns-behind-gate", "foreign-taints", "readiness-rules", "labelled-and-tainted", "excluded-and-tainted", "failed-taint", "webhooks"},
 	} {
 		t.Run(resource, func(t *testing.T) {
 			refuse := func(asked string) error {

@@ -33,6 +33,7 @@ func Traps() []Trap {
 		{Name: "cluster-autoscaler", Find: clusterAutoscaler},
 		{Name: "foreign-taints", Find: foreignTaints},
 		{Name: "requirements", Find: requirements},
+		{Name: "readiness-rules", Find: readinessRules},
 		{Name: "labelled-and-tainted", Find: labelledAndTainted},
 		{Name: "excluded-and-tainted", Find: excludedAndTainted},
 		{Name: "failed-taint", Find: failedTaint, ofRelease: true},

@@ -1,0 +1,58 @@
+package doctor
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// readinessRule is as in hack/examples, for nodes with a label.
+func readinessRule(key, value string) ReadinessRule {
+	return ReadinessRule{Name: "network", Conditions: []corev1.NodeCondition{{Type: "NodeVerified"}}, EnforcementMode: "bootstrap-only",
+		NodeSelector: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+			{Key: key, Operator: metav1.LabelSelectorOpIn, Values: []string{value}}}}}
+}
+
+// The nodes are one that is verified, old, and one that waits for its release, new.
+func TestReadinessRules(t *testing.T) {
+	const linux = "linux"
+	for name, test := range map[string]struct {
+		edit func(*Cluster, *ReadinessRule)
+		want []string
+	}{
+		"a verified node without the condition": {func(*Cluster, *ReadinessRule) {},
+			[]string{"the NodeReadinessRule network selects the node old, where no agent comes to write NodeVerified"}},
+		"a verified node with the condition": {func(c *Cluster, _ *ReadinessRule) {
+			c.Nodes.Value[0].Status.Conditions = []corev1.NodeCondition{{Type: "NodeVerified", Status: corev1.ConditionTrue}}
+		}, nil},
+		"new pools only": {func(_ *Cluster, rule *ReadinessRule) { *rule = readinessRule("pool", "new") }, nil},
+		"continuous": {func(_ *Cluster, rule *ReadinessRule) {
+			*rule = readinessRule("pool", "new")
+			rule.EnforcementMode = "continuous"
+		}, []string{"the NodeReadinessRule network taints every node whose NodeVerified turns False, without a budget"}},
+		"another condition": {func(_ *Cluster, rule *ReadinessRule) {
+			rule.Conditions[0].Type, rule.EnforcementMode = "example.com/Storage", "continuous"
+		}, nil},
+		"a condition of ours with another name": {func(c *Cluster, rule *ReadinessRule) {
+			rule.Conditions = append(rule.Conditions, corev1.NodeCondition{Type: "Ours"})
+			c.Release.Agent.ConditionType, c.Release.Settings.ConditionType = "Ours", "Ours"
+		}, []string{"the NodeReadinessRule network selects the node old, where no agent comes to write Ours"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, rule := clean(t), readinessRule("kubernetes.io/os", linux)
+			test.edit(c, &rule)
+			c.ReadinessRules.Value = []ReadinessRule{rule}
+			var got []string
+			for _, warning := range set(t, c, "readiness-rules").Warnings {
+				got = append(got, warning.Text)
+				assert.NotEmpty(t, warning.Remedy)
+			}
+			assert.Equal(t, test.want, got)
+			var out strings.Builder
+			assert.Zero(t, Report(&out, *c, nil), "warnings are no traps")
+		})
+	}
+}

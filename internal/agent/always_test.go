@@ -1,0 +1,250 @@
+package agent
+
+import (
+	"net/http"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ruleTaint is the taint of a client that waits for the condition, and that no agent removes.
+const ruleTaint = "readiness.k8s.io/pod-network"
+
+// neverGated edits a node so that it has the rule's taint and no startup taint, and is old enough to get none.
+func neverGated(node *corev1.Node) {
+	setOld(node)
+	node.Spec.Taints = []corev1.Taint{{Key: ruleTaint, Effect: corev1.TaintEffectNoSchedule}}
+}
+
+// obeying lets a client remove the rule's taint as soon as the condition is True, before the agent sends anything else. And it
+// asserts that no release is sent while the condition is not True. before, which may be nil, answers first.
+func (a *fakeAPI) obeying(before interceptor) {
+	a.intercept(func(request string, n int, w http.ResponseWriter, r *http.Request) bool {
+		if before != nil && before(request, n, w, r) {
+			return true
+		}
+		if request == patchNode {
+			a.edit(func(node *corev1.Node) {
+				assert.True(a.t, slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+					return c.Type == "NodeVerified" && c.Status == corev1.ConditionTrue
+				}), "a release without the condition")
+				removeTaint(ruleTaint)(node)
+				node.ResourceVersion += "1"
+			})
+		}
+		return false
+	})
+}
+
+// The condition is one request more, and comes before the release, with a startup taint and without.
+func TestAlwaysTrueBeforeTheRelease(t *testing.T) {
+	for name, edit := range map[string]func(*corev1.Node){
+		"never gated": neverGated,
+		"gated":       func(*corev1.Node) {},
+		"True from a verification before": func(node *corev1.Node) {
+			neverGated(node)
+			setCondition(corev1.ConditionTrue, "Verified")(node)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				api.edit(edit)
+				api.obeying(nil)
+				p := simulate(t, api, nil, nil, "--once", "--condition=always")
+				assert.Equal(t, exitOK, p.wait(), p.stderr)
+				assert.Equal(t, []string{getNode, patchStat, patchNode, postEvent}, api.seen())
+				assert.Equal(t, []string{"True Verified"}, api.written())
+				assert.Equal(t, "true", api.node.Labels["node-ready/verified"])
+			})
+		})
+	}
+}
+
+// The rule's taint is before the startup taint: the release is built again, and removes no other taint.
+func TestAlwaysBesideAStartupTaint(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.edit(func(node *corev1.Node) {
+			node.Spec.Taints = slices.Insert(node.Spec.Taints, 0, corev1.Taint{Key: ruleTaint, Effect: corev1.TaintEffectNoSchedule})
+		})
+		api.obeying(nil)
+		p := simulate(t, api, nil, nil, "--once", "--condition=always")
+		assert.Equal(t, exitOK, p.wait(), p.stderr)
+		assert.Equal(t, untainted, api.taints())
+		assert.Equal(t, []string{patchStat, patchNode, patchNode}, api.writes())
+	})
+}
+
+// Without always such a node gets no condition, as in TestNodeWithoutStartupTaintIsNotMarked.
+func TestAlwaysFalseAfterTheFirstRound(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.edit(neverGated)
+		api.obeying(nil)
+		p, network := simulateFailing(t, api, "--condition=always", "--max-retries=0")
+		synctest.Wait()
+		p.entry("node not verified")
+		require.Equal(t, []string{"False NetworkFailed"}, api.written())
+		assert.Contains(t, api.conditions[0].Message, refused)
+		after(time.Minute)
+		assert.Equal(t, []string{"False NetworkFailed"}, api.written(), "the same is not written again")
+		assert.Equal(t, []string{ruleTaint}, api.taints())
+		network.recovered.Store(true)
+		after(nextAttempt)
+		p.entry("node verified")
+		p.stop()
+		assert.Equal(t, exitOK, p.wait())
+		assert.Equal(t, []string{"False NetworkFailed", "True Verified"}, api.written())
+		assert.Equal(t, []string{patchStat, patchStat, patchNode}, api.writes())
+		assert.NotContains(t, p.stderr.String(), "initial timeout passed")
+	})
+}
+
+// Beside the failed taint of ON_TIMEOUT, which still waits for INITIAL_TIMEOUT and for the startup taint.
+func TestAlwaysBesideTheFailedTaint(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		p, _ := simulateFailing(t, api, "--condition=always", "--on-timeout=taint", "--max-retries=0")
+		after(initialTimeout - time.Second)
+		assert.Equal(t, []string{"False NetworkFailed"}, api.written())
+		assert.Equal(t, tainted, api.taints())
+		after(time.Second)
+		assert.Equal(t, append(tainted, "node-ready/failed"), api.taints())
+		p.stop()
+		assert.Equal(t, exitOK, p.wait())
+		assert.Equal(t, []string{patchStat, patchNode}, api.writes())
+	})
+}
+
+// A verified node has no agent left that could write the condition: there is no release without it.
+func TestAlwaysNoReleaseWithoutTheCondition(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.obeying(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+			return request == patchStat && n <= 2 && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "not today")
+		})
+		p := simulate(t, api, nil, nil, "--condition=always")
+		synctest.Wait()
+		assert.Equal(t, []string{patchStat}, api.writes())
+		assert.Contains(t, p.entry("node not verified")["reason"], "condition NodeVerified (CONDITION=always), which the release waits for: ")
+		assert.Contains(t, api.events[0].Message, "not today")
+		after(nextAttempt)
+		p.entry("node verified")
+		p.stop()
+		assert.Equal(t, exitOK, p.wait())
+		assert.Equal(t, []string{"True Verified"}, api.written()[:1])
+		assert.Equal(t, untainted, api.taints())
+	})
+}
+
+// The agent is killed between the condition and the release: the next one proves the node again, and writes both.
+func TestAlwaysKilledBeforeTheRelease(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.edit(neverGated)
+		api.obeying(func(request string, n int, _ http.ResponseWriter, r *http.Request) bool {
+			if request == patchNode && n == 1 {
+				<-r.Context().Done()
+				return true
+			}
+			return false
+		})
+		first := simulate(t, api, nil, nil, "--condition=always", "--check-timeout=5m")
+		synctest.Wait()
+		assert.Equal(t, []string{"True Verified"}, api.written())
+		first.stop()
+		first.wait()
+		assert.NotContains(t, api.node.Labels, "node-ready/verified")
+		second := simulate(t, api, nil, nil, "--condition=always", "--once")
+		assert.Equal(t, exitOK, second.wait(), second.stderr)
+		assert.Equal(t, "true", api.node.Labels["node-ready/verified"])
+	})
+}
+
+// A refused release says nothing about the checks: True stays, also at INITIAL_TIMEOUT. A check that fails takes it back.
+func TestAlwaysWhileTheReleaseIsRefused(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.intercept(func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+			return request == patchNode && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "not today")
+		})
+		p, network := simulateFailing(t, api, "--condition=always", "--on-timeout=condition", "--max-retries=0")
+		network.recovered.Store(true)
+		after(initialTimeout + nextAttempt)
+		assert.Contains(t, p.entry("initial timeout passed")["reason"], "not today")
+		assert.Equal(t, []string{"True Verified"}, slices.Compact(api.written()))
+		network.recovered.Store(false)
+		after(nextAttempt)
+		network.recovered.Store(true)
+		after(nextAttempt)
+		assert.Equal(t, []string{"True Verified", "False NetworkFailed", "True Verified"}, slices.Compact(api.written()))
+		p.stop()
+		assert.Equal(t, exitOK, p.wait())
+	})
+}
+
+// A node that is being deleted is not said to fail: nothing is to be done to it.
+func TestAlwaysOnANodeThatIsDeleted(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.edit(func(node *corev1.Node) { node.DeletionTimestamp = new(metav1.Now()) })
+		p, _ := simulateFailing(t, api, "--condition=always", "--max-retries=0")
+		after(initialTimeout)
+		assert.Empty(t, api.writes())
+		p.stop()
+		assert.Equal(t, exitOK, p.wait())
+	})
+}
+
+// The Node is deleted and created again between the checks and the condition: the API server refuses the uid. The new one has to
+// pass by itself, and has a condition of its own.
+func TestAlwaysOnANodeThatIsReplaced(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.obeying(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+			if request != patchStat || n != 1 {
+				return false
+			}
+			api.replace(api.node.Spec.Taints)
+			return answerStatus(w, http.StatusConflict, metav1.StatusReasonConflict, "another uid")
+		})
+		p := simulate(t, api, nil, nil, "--condition=always")
+		after(nextAttempt)
+		p.entry(nodeReplaced)
+		p.entry("node verified")
+		assert.Equal(t, []string{"True Verified"}, api.written())
+		assert.EqualValues(t, "uid-2", api.node.UID)
+		p.stop()
+		assert.Equal(t, exitOK, p.wait())
+	})
+}
+
+// With rechecks, a node that was verified before gets the condition too, once its rounds have proven it.
+func TestAlwaysWithRechecks(t *testing.T) {
+	for setting, want := range map[string][]string{"auto": nil, "always": {"True Verified", "False NetworkFailed"}} {
+		t.Run(setting, func(t *testing.T) {
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				api.edit(setReleased)
+				api.edit(func(node *corev1.Node) { node.Annotations = nil })
+				r := startVerification(t, api, "--condition="+setting)
+				r.round(nil, nil)
+				assert.Empty(t, api.written())
+				r.round(nil)
+				r.round(errBroken, errBroken, errBroken)
+				assert.Equal(t, want, api.written())
+				r.end()
+			})
+		})
+	}
+}
+
+// A node that is released with rechecks has the condition once.
+func TestAlwaysReleaseWithRechecks(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.edit(neverGated)
+		api.obeying(nil)
+		r := startVerification(t, api, "--condition=always")
+		r.round(nil, nil, nil, nil)
+		assert.Equal(t, []string{"True Verified"}, api.written())
+		assert.Equal(t, []string{patchStat, patchNode}, api.writes())
+		r.end()
+	})
+}

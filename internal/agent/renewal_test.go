@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -269,21 +270,23 @@ func TestRecordIsReplacedAtOnce(t *testing.T) {
 // The agent of a released node renews its sandbox once the node has failed its rechecks, if nothing has answered since the first of
 // them. The node stays released meanwhile, and the next agent goes on.
 func TestRenewalWithRechecks(t *testing.T) {
-	const rechecks = "--recheck-interval=1m"
 	for name, test := range map[string]struct {
-		do      func(*pod)
-		renewed int
+		threshold int
+		do        func(*pod)
+		renewed   int
 	}{
-		"nothing answers":               {func(*pod) { after(initialTimeout + 4*time.Minute) }, 1},
-		"for less than INITIAL_TIMEOUT": {func(*pod) { after(initialTimeout) }, 0},
-		"only the API server is silent": {func(p *pod) { p.answers.Store(true); after(10 * time.Minute) }, 0},
+		"nothing answers":                {3, func(*pod) { after(initialTimeout + 4*time.Minute) }, 1},
+		"for less than INITIAL_TIMEOUT":  {3, func(*pod) { after(initialTimeout) }, 0},
+		"the node has not failed so far": {15, func(*pod) { after(initialTimeout + 4*time.Minute) }, 0},
+		"only the API server is silent":  {3, func(p *pod) { p.answers.Store(true); after(10 * time.Minute) }, 0},
 	} {
+		rechecks := []string{"--recheck-interval=1m", fmt.Sprint("--failure-threshold=", test.threshold)}
 		t.Run(name, func(t *testing.T) {
 			simulated(t, func(t *testing.T, api *fakeAPI) {
 				pod := newPod(t, api)
 				pod.silent.Store(false)
 				api.edit(setReleased)
-				p := pod.start(rechecks)
+				p := pod.start(rechecks...)
 				after(10 * time.Minute)
 				pod.silent.Store(true)
 				test.do(pod)
@@ -292,7 +295,7 @@ func TestRenewalWithRechecks(t *testing.T) {
 				if test.renewed > 0 {
 					p.wait()
 					p.entry("node failed its rechecks")
-					p = pod.start(rechecks)
+					p = pod.start(rechecks...)
 					after(5 * time.Minute)
 					p.entry("node is already verified")
 				}
@@ -304,15 +307,14 @@ func TestRenewalWithRechecks(t *testing.T) {
 	}
 }
 
-// What renewed a sandbox once says nothing of a later silence: INITIAL_TIMEOUT begins again, also for an agent that was restarted.
+// What renewed a sandbox once says nothing of a later silence: the record of it goes.
 func TestRecordEndsWithTheSilence(t *testing.T) {
 	for name, test := range map[string]struct {
 		args  []string
 		setUp func(*fakeAPI)
-		first time.Duration
 	}{
-		"released":  {nil, func(*fakeAPI) {}, initialTimeout},
-		"recovered": {[]string{"--recheck-interval=1m"}, func(api *fakeAPI) { api.edit(setReleased) }, initialTimeout},
+		"released":  {nil, func(*fakeAPI) {}},
+		"recovered": {[]string{"--recheck-interval=1m"}, func(api *fakeAPI) { api.edit(setReleased) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			simulated(t, func(t *testing.T, api *fakeAPI) {

@@ -55,11 +55,11 @@ func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UI
 			// An agent counts so soon that one which replaces another is never missed.
 			m = m.recheck(s.Condition(node), node, pod, min(s.Rechecks.RecoversAfter(), s.NoAgentFor/2), now)
 			status.Recheck = m.rechecked.Recheck
-			s.lacksSandbox(&status, m, events, now)
+			s.lacksSandbox(&status, &m, events, now)
 		}
 		return status, m
 	}
-	m.rechecked = recheckMemory{}
+	m.rechecked = recheckMemory{began: now}
 	status.Gated = s.IsGated(node)
 	m = m.observe(pod, now)
 	if !status.Gated {

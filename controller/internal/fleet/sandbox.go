@@ -62,15 +62,17 @@ func (s Settings) doubt(status *Status, before, m memory, serverNow, now time.Ti
 		s.Rules.matches(node) && s.Rules.Untolerated(node) == nil // else no other pod would come either
 }
 
-// lacksSandbox notes that kubelet cannot make the sandbox of the agent's pod on a verified node: that is not a missing agent.
-func (s Settings) lacksSandbox(status *Status, m memory, events map[types.UID][]corev1.Event, now time.Time) {
-	lost := m.rechecked.NoAgent
-	if m.container != "" || status.Pod == nil || lost.IsZero() || now.Sub(lost) < min(s.NotStartedAfter, s.NoAgentFor/2) ||
-		!IsNodeReady(status.Node) {
+// lacksSandbox notes that kubelet cannot make the sandbox of the agent's pod on a verified node: that is not a missing agent, and
+// the time does not count as one. A moment without a known reason, such as that of the next pod, then opens no node.
+func (s Settings) lacksSandbox(status *Status, m *memory, events map[types.UID][]corev1.Event, now time.Time) {
+	lost, patience := m.rechecked.NoAgent, min(s.NotStartedAfter, s.NoAgentFor/2)
+	if m.container != "" || status.Pod == nil || lost.IsZero() || now.Sub(lost) < patience || !IsNodeReady(status.Node) {
 		return
 	}
 	reason, message := s.Rules.notRunning(status.Node, status.Pod, events)
 	if status.EventsWanted = reason == ""; reason == SandboxFailed {
 		status.Reason, status.Message = reason, message
+		m.rechecked.NoAgent = now.Add(-patience)
+		status.Recheck = m.rechecked.Recheck
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // fails writes the condition False now, as it stays since then.
@@ -267,4 +269,70 @@ func TestSandboxFailedOnAVerifiedNode(t *testing.T) {
 	s.say(corev1.ConditionTrue, "Verified")
 	s.after(10 * time.Minute)
 	assert.Empty(t, s.plan.Conditions)
+}
+
+// While the next pod of such a node has not shown what keeps it, or kubelet is away for a moment, the node is still no good one.
+func TestMomentWithoutAReason(t *testing.T) {
+	for name, change := range map[string]func(*story){
+		"its pod is deleted": func(s *story) { s.objects.Pods[0].DeletionTimestamp = &metav1.Time{Time: s.now} },
+		"it has no pod":      func(s *story) { s.objects.Pods = nil },
+		"another pod":        func(s *story) { s.objects.Pods[0].UID = "another" },
+		"kubelet is away":    func(s *story) { s.objects.Nodes[0].Status.Conditions[0].Status = corev1.ConditionUnknown },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := rechecked(t)
+			s.fails(DNSFailed)
+			pod := s.renew(waiting("ContainerCreating"))
+			s.objects.Events[pod.UID] = []corev1.Event{{Reason: "FailedCreatePodSandBox", Message: "no network"}}
+			for range 30 {
+				s.after(time.Minute)
+				s.write()
+			}
+			require.Equal(t, SandboxFailed, s.only().Recheck.Reason)
+			change(s)
+			s.after(2 * time.Minute)
+			assert.Empty(t, s.plan.Conditions)
+			assert.Less(t, s.now.Sub(s.only().Recheck.NoAgent), s.settings.NoAgentFor, "the failed taint stays")
+			s.after(9 * time.Minute)
+			if wanted := s.write(); name != "another pod" { // that has no sandbox either
+				require.NotNil(t, wanted)
+				assert.Equal(t, "NotRechecked", string(wanted.Reason))
+			}
+		})
+	}
+}
+
+// Neither the events of a pod nor the time of its container say anything of a node whose kubelet is away.
+func TestSandboxBesideAKubeletThatIsAway(t *testing.T) {
+	s := rechecked(t)
+	s.objects.Nodes[0].Status.Conditions[0].Status = corev1.ConditionUnknown
+	pod := s.renew(waiting("ContainerCreating"))
+	s.objects.Events[pod.UID] = []corev1.Event{{Reason: "FailedCreatePodSandBox", Message: "no network"}}
+	for range 8 {
+		s.after(time.Minute)
+		assert.Empty(t, s.only().Reason)
+		assert.Empty(t, s.plan.Conditions)
+	}
+}
+
+// An agent that was started before the release has the time of its rechecks, too.
+func TestAgentOfANodeThatWasReleasedJustNow(t *testing.T) {
+	s := newStory(t)
+	s.settings.Rechecks = Rechecks{Interval: time.Minute, FailureThreshold: 1, RecoveryThreshold: 3}
+	s.settings.NoAgentFor, s.settings.FailedTaintValue = 10*time.Minute, "knr"
+	node := s.node("n1")
+	pod := s.pod("n1", running())
+	pod.CreationTimestamp, pod.OwnerReferences = metav1.NewTime(s.now), ofDaemonSet()
+	s.ready(true)
+	s.after(20 * time.Second)
+	node.Labels[verified], node.Spec.Taints = "true", nil
+	node.Annotations = map[string]string{nodepatch.Annotation: `{"removed":["node-ready/unverified=true:NoSchedule"]}`}
+	s.after(time.Minute)
+	require.Equal(t, Verified, s.only().State)
+	s.fails(DNSFailed)
+	s.repeats()
+	assert.False(t, s.only().Renewable)
+	s.after(4 * time.Minute)
+	s.repeats()
+	assert.True(t, s.only().Renewable)
 }

@@ -63,7 +63,7 @@ func (l lookUp) Act(ctx context.Context, plan fleet.Plan) (requeueAfter time.Dur
 func (l lookUp) wanted(plan fleet.Plan) (wanted []*corev1.Pod) {
 	kept := make(map[types.UID]events)
 	for _, status := range plan.Statuses {
-		mayWait := status.State == fleet.Pending || status.State == fleet.Failed || status.Reason != "" || status.EventsWanted
+		mayWait := status.State == fleet.Pending || status.State == fleet.Failed || !status.Recheck.NoAgent.IsZero()
 		if status.Pod == nil || !mayWait {
 			continue
 		}

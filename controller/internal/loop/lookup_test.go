@@ -93,15 +93,16 @@ func TestEventsOfAPodOnAVerifiedNode(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "p", ResourceVersion: "1"}}
 	l := newLoop(new(lists))
 	l.Live = server
-	status := fleet.Status{Node: new(corev1.Node), Pod: pod, State: fleet.Verified, EventsWanted: true}
-	for _, status.Reason = range []fleet.Reason{"", fleet.SandboxFailed} {
+	status := fleet.Status{Node: new(corev1.Node), Pod: pod, State: fleet.Verified, EventsWanted: true,
+		Recheck: fleet.Recheck{NoAgent: time.Now()}}
+	for range 3 { // also if the Events name no reason: they are not read again
 		_, err := lookUp{l}.Act(t.Context(), fleet.Plan{Statuses: []fleet.Status{status}})
 		require.NoError(t, err)
 		assert.Len(t, l.events["p"].list, 1)
 		status.EventsWanted = false
 	}
 	assert.Equal(t, 1, server.pages)
-	status.Reason = ""
+	status.Recheck.NoAgent = time.Time{} // an agent runs
 	_, err := lookUp{l}.Act(t.Context(), fleet.Plan{Statuses: []fleet.Status{status}})
 	require.NoError(t, err)
 	assert.Empty(t, l.events)

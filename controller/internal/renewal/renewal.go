@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -42,7 +43,7 @@ func (r *Renewer) act(ctx context.Context, plan fleet.Plan, now time.Time) {
 	// One that has changed may have recovered.
 	unchanged := client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion}
 	if err := r.Client.Delete(ctx, pod.DeepCopy(), unchanged); err != nil {
-		if r.refused.IsDue(status.Node.UID, now) {
+		if !apierrors.IsConflict(err) && r.refused.IsDue(status.Node.UID, now) {
 			log.Warn("the agent's pod is not deleted, will retry", "error", err)
 		}
 		return

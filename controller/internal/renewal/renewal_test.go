@@ -13,8 +13,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -320,6 +322,20 @@ func TestRefusedDeletionsInTheLog(t *testing.T) {
 	c.deleting = errors.New("a webhook denies it")
 	c.after(3*time.Hour, leader)
 	assert.Equal(t, 3, strings.Count(c.log.String(), "a webhook denies it"))
+}
+
+// That a pod has changed is no news, and hides none.
+func TestConflictIsNoRefusal(t *testing.T) {
+	c := newCluster(t, 1)
+	leader := c.lead()
+	c.after(6*time.Minute, leader)
+	c.fail("DNSFailed")
+	c.deleting = apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "agent-1", errors.New("it has changed"))
+	c.after(time.Minute, leader)
+	assert.NotContains(t, c.log.String(), "it has changed")
+	c.deleting = errors.New("a webhook denies it")
+	c.after(time.Minute, leader)
+	assert.Contains(t, c.log.String(), "a webhook denies it")
 }
 
 // The pod has changed since the plan: it may be ready now.

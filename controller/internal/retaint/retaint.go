@@ -88,8 +88,7 @@ func (s Settings) isTaintOutdated(status fleet.Status, now time.Time) bool {
 	if s.Enabled && status.Untouchable != "" {
 		return false
 	}
-	hasNoAgent := !status.Recheck.NoAgent.IsZero() && now.Sub(status.Recheck.NoAgent) >= s.Fleet.NoAgentFor &&
-		status.Reason != fleet.SandboxFailed
+	hasNoAgent := !status.Recheck.NoAgent.IsZero() && now.Sub(status.Recheck.NoAgent) >= s.Fleet.NoAgentFor
 	return !s.Enabled || s.Fleet.Condition(status.Node).Status == corev1.ConditionTrue || hasNoAgent
 }
 

@@ -248,9 +248,6 @@ func TestRemoveTaint(t *testing.T) {
 		"True":           {func(_ *moment, s *fleet.Status) { s.Node.Status.Conditions[0].Status = corev1.ConditionTrue }, true},
 		"Unknown":        {func(_ *moment, s *fleet.Status) { s.Node.Status.Conditions[0].Status = corev1.ConditionUnknown }, false},
 		"no agent":       {func(m *moment, s *fleet.Status) { s.Recheck.NoAgent = m.now.Add(-10 * time.Minute) }, true},
-		"its pod gets no sandbox": {func(m *moment, s *fleet.Status) {
-			s.Recheck.NoAgent, s.Reason = m.now.Add(-10*time.Minute), fleet.SandboxFailed
-		}, false},
 		"rolling update": {func(m *moment, s *fleet.Status) { s.Recheck.NoAgent = m.now.Add(-9 * time.Minute) }, false},
 		"not selected, retaint is off": {func(m *moment, s *fleet.Status) {
 			m.settings.Enabled, s.State = false, fleet.Unverified

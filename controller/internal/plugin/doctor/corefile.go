@@ -55,7 +55,7 @@ func zoneName(zone string) string {
 // corefileDomain returns the first zone of the plugin kubernetes that is no reverse zone, or "".
 func corefileDomain(text string) string {
 	for _, zone := range kubernetesZones(text, "kubernetes") {
-		if zone != "" && !strings.HasSuffix(zone, ".arpa") {
+		if zone != "" && !strings.HasSuffix(zone, ".arpa") && !strings.Contains(zone, "{") { // CoreDNS replaces {$NAME}
 			return zone
 		}
 	}

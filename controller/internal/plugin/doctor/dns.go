@@ -92,8 +92,8 @@ func externalNames(c Cluster) (r Result) {
 			r.find(remedy, "%s is in config.dnsTestDomains, and nothing in the Corefile answers it", name)
 		}
 	}
-	if c.Corefile.Err != nil {
-		return unchecked(c.DNS.Err, c.Corefile.Err)
+	if c.Corefile.Value == "" {
+		return unchecked(c.DNS.Err, cmp.Or(c.Corefile.Err, errors.New("no Corefile was read")))
 	}
 	r.Detail = "the Corefile does not refuse " + strings.Join(external, ", ")
 	r.note("whether pods can resolve the names cannot be seen from outside: `helm test` asks in a pod")

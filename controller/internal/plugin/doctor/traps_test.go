@@ -704,3 +704,16 @@ func TestReadmeListsEveryTrap(t *testing.T) {
 	}
 	assert.Equal(t, traps, listed)
 }
+
+// Without a Corefile, or with one whose domain is a variable of CoreDNS's, nothing is known of the names.
+func TestNamesWithoutACorefile(t *testing.T) {
+	c := clean(t)
+	c.Corefile.Value = ""
+	for _, trap := range []string{"external-names", "cluster-domain"} {
+		assert.ErrorContains(t, set(t, c, trap).Unchecked, "no Corefile", trap)
+	}
+	c.Corefile.Value = ".:53 {\n kubernetes {$DOMAIN} in-addr.arpa\n forward . /etc/resolv.conf\n}\n"
+	found := set(t, c, "cluster-domain")
+	assert.Error(t, found.Unchecked)
+	assert.Empty(t, found.Findings)
+}

@@ -163,8 +163,9 @@ func (r Resolver) ask(ctx context.Context, server, name string, wait time.Durati
 	if first.err == nil && enough(first.addrs) {
 		return first.addrs, nil
 	}
-	if !errors.Is(first.err, errNoData) { // else all depends on the other one
-		time.AfterFunc(share(ctx, 2), cancel) // some drop queries for AAAA (RFC 4074, 4.1): the rest of the attempt needs its time
+	// Some drop queries for AAAA (RFC 4074, 4.1): half of the time is left for others, unless all depends on this answer.
+	if !errors.Is(first.err, errNoData) {
+		time.AfterFunc(share(ctx, 2), cancel)
 	}
 	switch second := <-families; {
 	case first.err == nil || second.err == nil:

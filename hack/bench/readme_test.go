@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -41,8 +42,9 @@ func TestReadme(t *testing.T) {
 		"rechecks: requests": recheckRequestsBudget, "rechecks with peers: requests": recheckRequestsBudget,
 		"rechecks: writes": 0, "rechecks with peers: writes": 0, "rechecks: connections": recheckConnectionsBudget,
 		"rechecks with peers: connections": recheckConnectionsBudget + peerConnections,
+		"packets of an agent a second":     packetsBudget, "API requests of an agent": outageRequestsBudget,
 	}
-	found := map[string]bool{}
+	found, outages := map[string]bool{}, 0
 	for line := range strings.Lines(string(text)) {
 		cells := strings.Split(line, "|")
 		if len(cells) != 6 || strings.TrimSpace(cells[4]) != "PASS" {
@@ -54,6 +56,10 @@ func TestReadme(t *testing.T) {
 		_, err = fmt.Sscan(cells[3], &budget)
 		require.NoError(t, err, line)
 		require.LessOrEqual(t, figure, budget, line)
+		if what, isOutage := strings.CutSuffix(strings.TrimSpace(cells[1]), ": released after"); isOutage {
+			require.InDelta(t, outageLimit(t, what), budget, 0.01, line) // both are rounded
+			outages++
+		}
 		for name, want := range budgets {
 			if strings.Contains(cells[1], name) {
 				require.InDelta(t, want, budget, 0, line)
@@ -62,5 +68,19 @@ func TestReadme(t *testing.T) {
 		}
 	}
 	require.Len(t, found, len(budgets), "budgets in hack/bench/README.md: %v", found)
+	require.Equal(t, len(agentOutages())+len(workerOutages()), outages, "a row for each outage")
 	require.NotContains(t, string(text), "FAIL")
+}
+
+// outageLimit is the limit of an outage by its row.
+func outageLimit(t *testing.T, row string) float64 {
+	t.Helper()
+	var seconds float64
+	_, err := fmt.Sscanf(row[strings.LastIndex(row, ", "):], ", %f s", &seconds)
+	require.NoError(t, err, row)
+	budget := agentRecoveryBudget
+	if strings.HasPrefix(row, "controller mode") {
+		budget = workerRecoveryBudget
+	}
+	return recoveryLimit(budget, time.Duration(seconds*float64(time.Second)))
 }

@@ -38,7 +38,7 @@ func (b *bench) recovery(ctx context.Context) (err error) {
 	}
 	b.reportOutages("", agents, agentRecoveryBudget)
 	b.reportLong(agents)
-	workers := outagesOf(dnsDropped, 3, 20, 75, 200)
+	workers := workerOutages()
 	values := append(harness.ControllerValues(), "deploymentMode=controller", "controller.replicas=1")
 	if err := b.outages(ctx, verifier{"worker", harness.ControllerUser}, nodes, workers, values...); err != nil {
 		return err
@@ -60,6 +60,9 @@ func agentOutages() (all []*outage) {
 	}
 	return all
 }
+
+// workerOutages are the outages that workers wait for.
+func workerOutages() []*outage { return outagesOf(dnsDropped, 3, 20, 75, 200) }
 
 func outagesOf(fault string, seconds ...int) (all []*outage) {
 	for _, s := range seconds {

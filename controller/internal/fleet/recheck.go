@@ -49,7 +49,7 @@ type Recheck struct {
 	Refreshed time.Time // when the False was written last
 	NotReady  time.Time // since when the agent runs and is not ready, on a ready node
 	Spoke     bool      // it has written True since it has been not ready
-	NoAgent   time.Time // since when no agent runs, without the time of one, or of SandboxFailed; also of a node that is not verified
+	NoAgent   time.Time // since when no agent runs, without the time of one, or of SandboxFailed; also of an unverified node
 	SeenSince time.Time // when this process saw the node first
 }
 

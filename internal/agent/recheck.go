@@ -45,9 +45,10 @@ func newRecheck(d *deps, v *verification, how outcome) *rechecks {
 	shown := v.report.marker.reason == verdict.Verified
 	r.state = recheck.New(settings, r.facts(), how == released, shown, time.Now())
 	r.metrics.SetRecheckStatus(r.state.Status != recheck.False)
-	for _, e := range d.cfg.Require { // the agent that was here before has not forgotten them
-		shown := r.facts().Shown
-		r.met[e.String()] = how != released && shown.Status == recheck.False && strings.Contains(shown.Reason, verdict.NodeFailed)
+	for _, e := range d.cfg.Require { // what was lost before stays lost; behind a reason of the controller's, nobody knows what was
+		shown := r.node.Status.Conditions.Of(d.cfg.ConditionType)
+		r.met[e.String()] = how != released && shown.Status != "" && shown.Status != recheck.True &&
+			(!verdict.IsAgents(shown.Reason) || strings.Contains(shown.Message, e.String()+": "))
 	}
 	return r
 }

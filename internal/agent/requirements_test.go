@@ -297,7 +297,7 @@ func TestRecheckOfACSIDriver(t *testing.T) {
 func TestRecheckOfALossAfterARestart(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
 		api.edit(setGPUs("7"))
-		api.edit(setFalse("NodeFailed"))
+		api.edit(setLost("allocatable nvidia.com/gpu>=8"))
 		r := startRechecks(t, api, requireGPU)
 		r.round(nil, nil, nil, nil, nil)
 		assert.NotContains(t, api.written(), "True Verified")
@@ -306,6 +306,86 @@ func TestRecheckOfALossAfterARestart(t *testing.T) {
 		r.round(nil, nil, nil)
 		assert.Contains(t, api.written(), "True Verified")
 		r.end()
+	})
+}
+
+// While no agent ran, the controller has written why: what was lost is still lost.
+func TestLossBehindAReasonOfTheControllers(t *testing.T) {
+	for name, shown := range map[string]func(*corev1.Node){
+		"False":   setFalse("ImagePull"),
+		"Unknown": setCondition(corev1.ConditionUnknown, "NotRechecked"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				api.edit(setGPUs("0"))
+				api.edit(shown)
+				api.edit(addFailedTaint)
+				r := startRechecks(t, api, requireGPU)
+				r.round(nil, nil, nil, nil, nil)
+				assert.NotContains(t, api.written(), "True Verified")
+				assert.Contains(t, api.taints(), "node-ready/failed")
+				api.edit(setGPUs("8"))
+				r.round(nil, nil, nil, nil)
+				assert.Contains(t, api.written(), "True Verified")
+				r.end()
+			})
+		})
+	}
+}
+
+// What the node has never met, because it was demanded later, keeps no node from recovering.
+func TestLaterRequirementAfterARestart(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.edit(setGPUs("8"))
+		api.edit(setLost("allocatable nvidia.com/gpu>=8"))
+		r := startRechecks(t, api, `--require=[{"allocatable":"nvidia.com/gpu>=8"},{"label":"later"}]`)
+		r.round(nil, nil, nil, nil)
+		assert.Contains(t, api.written(), "True Verified")
+		r.end()
+	})
+}
+
+// setLost edits a node as an agent does that has found a loss.
+func setLost(entry string) func(*corev1.Node) {
+	return func(node *corev1.Node) {
+		setFalse("NodeFailed")(node)
+		node.Status.Conditions[0].Message = "node: " + entry + ": the node has none"
+	}
+}
+
+// Where the network fails too, another node may help: the failed taint and the reason are those of the network.
+func TestTimeoutWhereTheNetworkFailsToo(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		p := simulate(t, api, func(context.Context) (checks.Report, error) { return checks.Report{}, errBroken }, nil,
+			"--once", "--on-timeout=taint,condition", requireGPU)
+		p.wait()
+		assert.Contains(t, api.taints(), "node-ready/failed")
+		assert.Contains(t, api.written(), "False NetworkFailed")
+	})
+}
+
+// A read that fails makes no storm of rounds.
+func TestRoundsWhereTheNodeCannotBeReadAgain(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.edit(setGPUs("8"))
+		rounds, reads := 0, 0
+		network := func(context.Context) (checks.Report, error) {
+			rounds++
+			time.Sleep(550 * time.Millisecond)
+			return checks.Report{}, nil
+		}
+		api.intercept(func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+			if request != getNode {
+				return false
+			}
+			reads++
+			return reads%2 == 0 && answerStatus(w, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, "slow down")
+		})
+		p := simulate(t, api, network, nil, "--check-timeout=500ms", requireGPU)
+		after(time.Minute)
+		assert.Less(t, rounds, 60)
+		p.stop()
+		p.wait()
 	})
 }
 

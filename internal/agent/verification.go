@@ -109,7 +109,7 @@ func (v *verification) verify(ctx context.Context) outcome {
 			v.report.Failed(ctx, v.seen.node, err, pause)
 			v.renewal.renew(ctx, v.report.timedOut)
 			_ = v.report.During(ctx, marking, func(ctx context.Context) error {
-				if nodeOnly {
+				if nodeOnly && sleep(ctx, time.Second) { // where a read fails, this is all that parts two rounds
 					return v.waitForRequirements(ctx, pause)
 				}
 				v.runner.Pause(ctx, pause)

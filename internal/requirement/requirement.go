@@ -82,7 +82,7 @@ func (l *List) Parse(text string) (err error) {
 			e.text += " on " + label + "=" + e.On[label]
 		}
 		switch {
-		case !form.MatchString(e.text):
+		case !form.MatchString(e.text) || strings.Count(e.text, " on ") != len(e.On):
 			err = errors.Join(err, fmt.Errorf("%q must be one of condition: TYPE=True (or False, Unknown); allocatable: RESOURCE or "+
 				"RESOURCE>=QUANTITY; csiDriver: NAME; label: KEY; daemonSet: NAMESPACE/NAME; each may have on: {LABEL: VALUE}", e))
 		case slices.ContainsFunc(*l, func(other Entry) bool { return other.text == e.text }):

@@ -104,9 +104,12 @@ func (c *Cluster) Get(ctx context.Context, pod corev1.Pod, path string) (body st
 
 // Metric reads the value of a series, written as it is in the exposition but for the label node.
 func (c *Cluster) Metric(ctx context.Context, pod corev1.Pod, series string) (float64, error) {
-	body, _, err := c.Get(ctx, pod, "metrics")
+	body, status, err := c.Get(ctx, pod, "metrics")
 	if err != nil {
 		return 0, err
+	}
+	if status != http.StatusOK {
+		return 0, fmt.Errorf("/metrics of pod %s: status %d by way of the API server", pod.Name, status)
 	}
 	return FindMetric(body, pod.Spec.NodeName, series)
 }

@@ -233,11 +233,14 @@ func (s *Suite) AgentPod(node string) corev1.Pod {
 	return pod
 }
 
-// Metric reads the value of a series of a running pod.
-func (s *Suite) Metric(pod corev1.Pod, series string) float64 {
+// Metric reads the value of a series of a running pod. The API server may not reach a pod that has just started.
+func (s *Suite) Metric(pod corev1.Pod, series string) (value float64) {
 	s.Helper()
-	value, err := s.Cluster.Metric(s.Ctx, pod, series)
-	s.NoError(err)
+	var failure error
+	s.NoError(Until(s.Ctx, func() (bool, error) {
+		value, failure = s.Cluster.Metric(s.Ctx, pod, series)
+		return failure == nil, nil
+	}), failure)
 	return value
 }
 

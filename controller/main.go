@@ -136,10 +136,11 @@ func start(ctx context.Context, cfg config.Controller, environment kube.Environm
 }
 
 func newManager(cfg config.Controller, environment kube.Environment, template *corev1.PodTemplateSpec) (manager.Manager, error) {
-	noCopies := true // nobody writes to what a list returns
+	noCopies := true                                                                  // nobody writes to what a list returns
+	isRequired := len(cfg.Require) > 0 && cfg.DeploymentMode == config.ModeController // else the agents judge it
 	m, err := ctrl.NewManager(environment.REST, ctrl.Options{
 		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
-			&corev1.Node{}: {UnsafeDisableDeepCopy: &noCopies, Transform: fleet.SlimNode(cfg.ConditionType, len(cfg.Require) > 0,
+			&corev1.Node{}: {UnsafeDisableDeepCopy: &noCopies, Transform: fleet.SlimNode(cfg.ConditionType, isRequired,
 				nodepatch.Annotation, remediation.DoNotDisrupt, remediation.DoNotDelete)},
 			&corev1.Pod{}: {UnsafeDisableDeepCopy: &noCopies, Transform: fleet.SlimPod,
 				Namespaces: map[string]cache.Config{cfg.PodNamespace: {LabelSelector: selector(template)}}},

@@ -25,6 +25,8 @@ type Request struct {
 	Annotation     string
 	// Blocks reports whether a foreign taint must be gone before a release; nil: none.
 	Blocks func(Taint) bool
+	// Unmet says what a Node that was read again does not show although a release demands it, or ""; nil: nothing is demanded.
+	Unmet func(*Node) string
 	// AnnotationValue returns the value for a release that removes these taints.
 	AnnotationValue func(removed []Taint) string
 }

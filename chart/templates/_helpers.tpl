@@ -119,7 +119,7 @@ NETWORK_TARGETS: {{ .networkTargets | join "," | quote }}
 DNS_SERVICE: {{ .dnsService | quote }}
 MAX_CLOCK_SKEW: {{ .maxClockSkew | quote }}
 {{- with .require }}
-REQUIRE: {{ toRawJson . | quote }}
+REQUIRE: {{ toRawJson . | replace `"true":{` `"on":{` | quote }} {{- /* YAML 1.1 reads on as true */}}
 {{- end }}
 TAINT_KEY: {{ .taintKey | quote }}
 TAINT_VALUE: {{ .taintValue | quote }}

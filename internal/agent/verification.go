@@ -233,6 +233,7 @@ func (v *verification) release(ctx context.Context) error {
 		v.report.markVerified(ctx, node)
 	}
 	request.AnnotationValue = v.report.annotation(node, time.Now())
+	request.Unmet = func(node *nodepatch.Node) string { return v.unmet(ctx, node) }
 	v.proof = &proof{node.UID, request}
 	var removed []nodepatch.Taint
 	err := v.report.During(ctx, holding, func(ctx context.Context) (err error) {

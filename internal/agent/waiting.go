@@ -73,8 +73,12 @@ func (v *verification) waitForStartupTaint(ctx context.Context) error {
 
 // waitForRequirements waits until the node meets what REQUIRE demands: no other check can make it do so.
 func (v *verification) waitForRequirements(ctx context.Context, limit time.Duration) error {
-	required := checklist.Requirements{List: v.cfg.Require, Client: v.client, Timeout: v.cfg.CheckTimeout}
-	return v.wait(ctx, time.Now().Add(limit), func(node *nodepatch.Node) bool { return required.Unmet(ctx, node) == "" })
+	return v.wait(ctx, time.Now().Add(limit), func(node *nodepatch.Node) bool { return v.unmet(ctx, node) == "" })
+}
+
+// unmet says what node does not show although REQUIRE demands it, or "".
+func (v *verification) unmet(ctx context.Context, node *nodepatch.Node) string {
+	return checklist.Requirements{List: v.cfg.Require, Client: v.client, Timeout: v.cfg.CheckTimeout}.Unmet(ctx, node)
 }
 
 // recentNode returns the Node, and reads it again if that was long ago.

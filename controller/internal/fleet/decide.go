@@ -170,7 +170,7 @@ func (s Settings) wanted(status Status, now time.Time) (Condition, bool) {
 // correct: the failed taint, or a condition from when it had the startup taint.
 func (s Settings) isLeftBehind(node *corev1.Node) bool {
 	condition := s.Condition(node)
-	isOwnFalse := condition.Status == corev1.ConditionFalse && firstReason(condition).IsOwn()
+	isOwnFalse := condition.Status == corev1.ConditionFalse && s.writes(firstReason(condition))
 	return s.IsRetainted(Taints(node)) || isOwnFalse && s.Rules.matches(node)
 }
 

@@ -123,8 +123,8 @@ func (s Settings) decideByWorker(status *Status, m *memory, now time.Time) bool 
 	switch {
 	case outcome == Passed: // it runs until it is deleted
 		status.Reason, status.Message = NotVerified, "all checks pass, and the node is not released: see the controller's log"
-		if s.Unmet != nil && s.Unmet(status.Node.Name) != "" {
-			status.Reason, status.Message = NodeFailed, s.Unmet(status.Node.Name)
+		if s.Unmet != nil && s.Unmet(status.Node.Name) != "" { // it may be met the next moment
+			status.Reason, status.Message = NodeFailed, cmp.Or(s.Unmet(status.Node.Name), status.Message)
 		}
 	case outcome == FailedRound:
 		status.Failing = verdict.Reason(said.Failed)

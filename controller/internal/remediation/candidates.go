@@ -50,7 +50,8 @@ func (s Settings) protected(node *corev1.Node) (Rule, string) {
 		return Protected, "the node has " + key
 	}
 	isKarpenters := func(key string) bool { return strings.HasPrefix(key, karpenterGroup+"/") }
-	ofKarpenter := slices.ContainsFunc(slices.Collect(maps.Keys(node.Labels)), isKarpenters)
+	ofKarpenter := slices.ContainsFunc(slices.Collect(maps.Keys(node.Labels)), isKarpenters) ||
+		fleet.HasTaint(node, karpenterGroup+"/unregistered") // it has its labels later
 	if nodePool(node) == "" && (ofKarpenter || !s.DeleteNodes) {
 		return NoNodePool, "the node has no label " + nodePoolLabel + ": nothing would replace it"
 	}

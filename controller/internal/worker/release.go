@@ -23,6 +23,9 @@ func (r *Reconciler) release(ctx context.Context, node *corev1.Node, worker *cor
 	_, said := fleet.WorkerOutcome(worker)
 	request := r.Fleet.Request
 	took := time.Since(since).Round(time.Millisecond)
+	if r.Require != nil { // the cache may be behind
+		request.Unmet = func(node *nodepatch.Node) string { return r.Require(ctx, node) }
+	}
 	request.AnnotationValue = func(removed []nodepatch.Taint) string {
 		return verdict.Record{Time: time.Now().UTC().Format(time.RFC3339), Duration: took.String(), Attempts: said.Attempts,
 			Removed: nodepatch.FormatTaints(removed), Version: r.Version, Worker: worker.UID, BootID: node.Status.NodeInfo.BootID,

@@ -91,7 +91,7 @@ func (c *cluster) newLeader(api client.Client) *Reconciler {
 	c.t.Cleanup(queue.ShutDown)
 	return &Reconciler{
 		queue: queue, Settings: newSettings(), Client: cached{api}, Events: c.events, Timeout: time.Second, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
-		Node:      func(name string) nodepatch.NodeAPI { return nodeAPI{livenode.API{Client: c.Client, Name: name}, c} },
+		Node:      func(name string) nodepatch.NodeAPI { return nodeAPI{livenode.API{Client: api, Name: name}, c} },
 		Endpoints: func(context.Context) ([]string, error) { return []string{"10.0.0.1:53/m"}, nil },
 		nodes:     make(map[string]memory), slots: newSlots(newSettings()),
 		ServerTime: func() time.Time { return time.Time{}.Add(time.Second) }, // the workers here have no time of creation

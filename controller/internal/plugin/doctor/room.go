@@ -7,8 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	requests "k8s.io/component-helpers/resource"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
 // room: the agents of an installation come to the existing nodes too, with a priority that makes room for them on a full one.
@@ -55,7 +53,7 @@ func (r Reader) used(ctx context.Context) (map[string]corev1.ResourceList, error
 			return nil, err
 		}
 		for _, pod := range pods.Items {
-			if !fleet.HasEnded(&pod) {
+			if pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
 				sum := requestsOf(&pod)
 				for name, of := range used[pod.Spec.NodeName] {
 					of.Add(sum[name])

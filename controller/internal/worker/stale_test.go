@@ -1,0 +1,58 @@
+package worker
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// The cache is behind: the live Node has lost its GPU. The patch's version test fails, and the Node is read again.
+func TestStaleCacheReleasesNoNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newPassedCluster(t)
+		node := new(corev1.Node)
+		require.NoError(t, c.Client.Get(t.Context(), client.ObjectKey{Name: "n"}, node))
+		stale := c.node().DeepCopy()
+		stale.Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}
+		raw := c.Client.(cached).Client
+		live := new(corev1.Node)
+		require.NoError(t, raw.Get(t.Context(), client.ObjectKey{Name: "n"}, live))
+		live.Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("0")}
+		require.NoError(t, raw.Update(t.Context(), live))
+		c.Client = behind{cached{raw}, stale}
+		c.Require = func(_ context.Context, node *nodepatch.Node) string {
+			if node.Status.Allocatable["nvidia.com/gpu"] == "8" {
+				return ""
+			}
+			return "node: gpu is 0"
+		}
+		_, err := c.reconcile()
+		require.NoError(t, err)
+		after := new(corev1.Node)
+		require.NoError(t, raw.Get(t.Context(), client.ObjectKey{Name: "n"}, after))
+		q := after.Status.Allocatable["nvidia.com/gpu"]
+		assert.Equal(t, "0", q.String())
+		assert.NotEmpty(t, after.Spec.Taints, "released although the live Node has no GPU")
+	})
+}
+
+type behind struct {
+	client.Client
+	node *corev1.Node
+}
+
+func (b behind) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	if node, ok := object.(*corev1.Node); ok {
+		b.node.DeepCopyInto(node)
+		return nil
+	}
+	return b.Client.Get(ctx, key, object, options...)
+}

@@ -13,8 +13,8 @@ import (
 // ErrReplaced means that the Node was deleted and created again since it was read: the checks have verified the old one.
 var ErrReplaced = errors.New("the node was deleted and created again under the same name")
 
-// ErrBlocked means that a client has added a taint that blocks the release, or has taken away what it demands: what was verified does
-// not count any more.
+// ErrBlocked means that a client has added a taint that blocks the release, or has taken away what it demands: what was verified
+// does not count any more.
 var ErrBlocked = errors.New("a foreign taint was added, or something required was lost, while the node was patched")
 
 // ErrOutdated means that the Node was started again since base was read, or released and is to be verified again.

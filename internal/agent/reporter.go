@@ -119,8 +119,9 @@ func (r *reporter) take(n note) {
 	}
 	r.attempts[attempt.Check]++
 	r.metrics.Attempt(attempt.Check, attempt.Took)
-	others := r.last != nil && slices.Contains(checks.Names(), r.last.subject) // they tell more than the check node
-	if attempt.Err != nil && !(others && attempt.Check == checks.NodeName) {
+	// The other checks tell more than the check node.
+	tellsLess := attempt.Check == checks.NodeName && r.last != nil && slices.Contains(checks.Names(), r.last.subject)
+	if attempt.Err != nil && !tellsLess {
 		r.last = &failure{attempt.Check, attempt.Err}
 	} else if r.last != nil && r.last.subject == attempt.Check {
 		r.last = nil

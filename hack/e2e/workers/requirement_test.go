@@ -34,6 +34,7 @@ func TestRequirements(t *testing.T) {
 	})
 	s.Deploy(all...)
 	s.NoError(s.AwaitController(s.Ctx))
+	s.Leader() // one that knows of the requirements: a pod that ends may lead for a moment
 	workers := s.record()
 	s.Gate(other)
 	s.AwaitVerified(other)

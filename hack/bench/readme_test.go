@@ -33,7 +33,7 @@ func TestReadme(t *testing.T) {
 		"peak memory of": memoryBudget, "peak memory after": scrapedBudget,
 		"process start to released node, compared": startupBudget, "gate latency above": gateBudget,
 		"requests with": requestsBudget, "received with": receivedBudget,
-		"requests of an agent": requestsBudget, "agents with an error": 0,
+		": requests of an agent": requestsBudget, "agents with an error": 0,
 		"controller mode: median": controllerGateBudget, "controller mode: 95th": controllerGateP95Budget,
 		"5,000 nodes unverified: peak": incidentBudget, "5,000 nodes verified: peak": restBudget,
 		"5,000 nodes verified: CPU": restCPUBudget, "5,000 nodes verified: requests": restRequestsBudget,

@@ -272,7 +272,7 @@ func recovers(t *testing.T, nodes int, outage time.Duration) {
 			c.label.Sub(began), len(c.posts)-posts, c.postsASecond(), c.peak, c.listed)
 		assert.Zero(t, c.left)
 		assert.LessOrEqual(t, c.listed, 100*nodes, "each look at a node reads the workers of others")
-		assert.LessOrEqual(t, c.peak, 2*50+30, "first attempts and retries")
+		assert.LessOrEqual(t, c.peak, 2*50+20, "first attempts and retries")
 		assert.LessOrEqual(t, c.postsASecond(), 51)
 		c.mu.Lock()
 		defer c.mu.Unlock()

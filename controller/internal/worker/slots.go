@@ -17,9 +17,9 @@ const (
 	pendingFor = 30 * time.Second
 	// unseenFor is how long a worker does that the cache does not show.
 	unseenFor = 2 * time.Minute
-	// At most so many slots are given within this time, in any second: the first nodes of a group do not wait for each other.
-	givenAtOnce = 50
-	givenWithin = time.Second
+	// At most so many slots are given within this time: 50 a second, and what a busy machine has missed is made up for.
+	givenAtOnce = 5
+	givenWithin = 100 * time.Millisecond
 	// betweenSlots is the time between two looks for slots that can be given.
 	betweenSlots = 20 * time.Millisecond
 )

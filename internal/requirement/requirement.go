@@ -42,7 +42,7 @@ func (e Entry) String() string { return e.text }
 // List is a list of requirements.
 type List []Entry
 
-// form returns what the text of an entry matches. The chart's schema has the same patterns.
+// form returns what the text of an entry matches. The chart's schema has the same patterns. It takes memory: no entry, no pattern.
 func form() *regexp.Regexp {
 	const (
 		label    = `[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?`
@@ -65,7 +65,6 @@ func (l *List) Parse(text string) (err error) {
 		return errors.New(`must be a JSON list, such as [{"condition":"NetworkUnavailable=False"}]`)
 	}
 	*l = nil
-	form := form()
 	for _, object := range objects {
 		e := Entry{On: make(labels.Set)}
 		on, isMap := object["on"].(map[string]any)
@@ -82,7 +81,7 @@ func (l *List) Parse(text string) (err error) {
 			e.text += " on " + label + "=" + e.On[label]
 		}
 		switch {
-		case !form.MatchString(e.text) || strings.Count(e.text, " on ") != len(e.On):
+		case !form().MatchString(e.text) || strings.Count(e.text, " on ") != len(e.On):
 			err = errors.Join(err, fmt.Errorf("%q must be one of condition: TYPE=True (or False, Unknown); allocatable: RESOURCE or "+
 				"RESOURCE>=QUANTITY; csiDriver: NAME; label: KEY; daemonSet: NAMESPACE/NAME; each may have on: {LABEL: VALUE}", e))
 		case slices.ContainsFunc(*l, func(other Entry) bool { return other.text == e.text }):

@@ -42,7 +42,7 @@ func (e Entry) String() string { return e.text }
 // List is a list of requirements.
 type List []Entry
 
-// form returns what the text of an entry matches. The chart's schema has the same patterns. It takes memory: no entry, no pattern.
+// form returns what the text of an entry matches, as the chart does. It takes memory: without an entry it is not called.
 func form() *regexp.Regexp {
 	const (
 		label    = `[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?`

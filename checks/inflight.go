@@ -53,12 +53,12 @@ func again[T any](ctx context.Context, f func(context.Context) (T, error)) (answ
 		if ctx.Err() != nil {
 			return
 		}
-		time.AfterFunc(flight.pace(30), beside)
+		time.AfterFunc(flight.pace(24), beside)
 		if value, failure := f(ctx); !isTimeout(failure) {
 			offer(value, failure)
 		}
 	}
-	timer := time.AfterFunc(flight.pace(30), beside)
+	timer := time.AfterFunc(flight.pace(24), beside)
 	defer timer.Stop()
 	value, failure := f(ctx)
 	if isTimeout(failure) {

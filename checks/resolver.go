@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -153,15 +154,23 @@ func (r Resolver) ask(ctx context.Context, server, name string, wait time.Durati
 		err   error
 	}
 	families := make(chan family, 2)
-	for _, recordType := range []dnsmessage.Type{dnsmessage.TypeA, dnsmessage.TypeAAAA} {
-		go func() {
-			addrs, err := r.query(ctx, server, name, recordType)
-			families <- family{addrs, err}
-		}()
+	ask := func(recordType dnsmessage.Type) {
+		addrs, err := r.query(ctx, server, name, recordType)
+		families <- family{addrs, err}
+	}
+	types := []dnsmessage.Type{dnsmessage.TypeA, dnsmessage.TypeAAAA}
+	rand.Shuffle(2, func(i, j int) { types[i], types[j] = types[j], types[i] })
+	isLong := time.Since(flightOf(ctx).since) > time.Minute // then no query follows one without an answer, about either family
+	go ask(types[0])
+	if !isLong {
+		go ask(types[1])
 	}
 	first := <-families
-	if first.err == nil && enough(first.addrs) {
-		return first.addrs, nil
+	if first.err == nil && enough(first.addrs) || isLong && isTimeout(first.err) {
+		return first.addrs, first.err
+	}
+	if isLong {
+		go ask(types[1])
 	}
 	// Some drop queries for AAAA (RFC 4074, 4.1): half of the time is left for others, unless all depends on this answer.
 	if !errors.Is(first.err, errNoData) {

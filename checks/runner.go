@@ -68,8 +68,7 @@ func (l *linear) Reset() { l.n = 0 }
 
 func (l *linear) NextBackOff() time.Duration {
 	l.n = min(l.n+1, 30)
-	spread := 1 + jitter*(2*rand.Float64()-1)
-	return time.Duration(float64(l.n) * spread * float64(time.Second))
+	return time.Duration(float64(l.n) * (1 + jitter*(2*rand.Float64()-1)) * float64(time.Second))
 }
 
 // Round runs every check in list, and returns the last attempt of each. The first one without retries left fails the round; the
@@ -178,6 +177,5 @@ func printable(text string) string {
 	if len(text) > most {
 		text = text[:most] + "..."
 	}
-	words := strings.FieldsFunc(strings.ToValidUTF8(text, ""), func(r rune) bool { return !strconv.IsPrint(r) })
-	return strings.Join(words, " ")
+	return strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, ""), func(r rune) bool { return !strconv.IsPrint(r) }), " ")
 }

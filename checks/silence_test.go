@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"context"
 	"net"
 	"testing"
 	"time"
@@ -47,6 +48,35 @@ func TestSilenceAboutAAAALeavesTime(t *testing.T) {
 			} else {
 				assert.ErrorContains(t, err, test.err)
 			}
+		})
+	}
+}
+
+// In a long outage no query follows one without an answer. One that is answered is followed as ever.
+func TestOneQueryOfANameInALongOutage(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		outage  time.Duration
+		says    script
+		a, aaaa bool // whether it is asked for
+	}{
+		"short, silent":          {outage: time.Second, says: script{silent: true}, a: true, aaaa: true},
+		"long, silent":           {outage: 2 * time.Minute, says: script{silent: true}, a: true},
+		"long, an answer":        {outage: 2 * time.Minute, says: script{a: []string{"192.0.2.7"}}, a: true},
+		"long, an IPv6 address":  {outage: 2 * time.Minute, says: script{aaaa: []string{"2001:db8::7"}}, a: true, aaaa: true},
+		"long, silence about A":  {outage: 2 * time.Minute, says: script{aaaa: []string{"2001:db8::7"}, noReply: typeA}, a: true},
+		"long, NXDOMAIN, search": {outage: 2 * time.Minute, says: script{rcode: nxDomain}, a: true, aaaa: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"web.example.org.": test.says})
+			ctx := context.WithValue(limited(t, 900*time.Millisecond), flightKey{},
+				flight{since: time.Now().Add(-test.outage), every: time.Second})
+			_, err := DNS{Names: []string{"web.example.org."}, Resolver: &Resolver{Servers: []string{server.address}}}.Try(ctx)
+			found := len(test.says.a)+len(test.says.aaaa) > 0 && test.says.noReply == 0
+			assert.Equal(t, found, err == nil, "%v", err)
+			assert.Equal(t, test.a, server.queries("web.example.org.", typeA) > 0)
+			assert.Equal(t, test.aaaa, server.queries("web.example.org.", typeAAAA) > 0)
 		})
 	}
 }

@@ -108,8 +108,8 @@ func (p *Patcher) readAgain(ctx context.Context, waits backoff.BackOff, before *
 		return nil, fmt.Errorf("patch of node %s: %w; then, reading it again: %w", before.Name, failure, err)
 	case again.UID != before.UID:
 		return nil, ErrReplaced
-	case !c.done(again) && c.voids != nil && c.voids(again) != nil:
-		return nil, c.voids(again)
+	case !c.done(again) && c.voids != nil:
+		return again, c.voids(again) // asked once: it may list pods
 	}
 	return again, nil
 }

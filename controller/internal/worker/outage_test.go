@@ -59,7 +59,7 @@ func newLargeCluster(t *testing.T, nodes, maxWorkers int) *largeCluster {
 	settings := newSettings()
 	settings.MaxWorkers, settings.Fleet.FailedAfter = maxWorkers, 5*time.Minute
 	c.queue = priorityqueue.New[reconcile.Request]("worker")
-	c.Reconciler = &Reconciler{Settings: settings, Client: c, Events: &events.FakeRecorder{}, Timeout: 10 * time.Second,
+	c.Reconciler = &Reconciler{Settings: settings, Require: nothing, Client: c, Events: &events.FakeRecorder{}, Timeout: 10 * time.Second,
 		Log:       slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Node:      func(name string) nodepatch.NodeAPI { return largeNode{c, name} },
 		Endpoints: func(context.Context) ([]string, error) { return []string{"10.0.0.1:53/m"}, nil },

@@ -23,9 +23,7 @@ func (r *Reconciler) release(ctx context.Context, node *corev1.Node, worker *cor
 	_, said := fleet.WorkerOutcome(worker)
 	request := r.Fleet.Request
 	took := time.Since(since).Round(time.Millisecond)
-	if r.Require != nil { // the cache may be behind
-		request.Unmet = func(node *nodepatch.Node) string { return r.Require(ctx, node) }
-	}
+	request.Unmet = func(node *nodepatch.Node) string { return r.Require(ctx, node) } // the cache may be behind
 	request.AnnotationValue = func(removed []nodepatch.Taint) string {
 		return verdict.Record{Time: time.Now().UTC().Format(time.RFC3339), Duration: took.String(), Attempts: said.Attempts,
 			Removed: nodepatch.FormatTaints(removed), Version: r.Version, Worker: worker.UID, BootID: node.Status.NodeInfo.BootID,
@@ -83,7 +81,7 @@ func (r *Reconciler) patcher(node string) *nodepatch.Patcher {
 // worker runs the checks again.
 func (r *Reconciler) hold(ctx context.Context, node *corev1.Node, seen memory, decided *step, now time.Time) {
 	pod := decided.release
-	if pod == nil || r.Require == nil {
+	if pod == nil {
 		return
 	}
 	worker, unmet := seen.workers[pod.Name], r.Require(ctx, fleet.PatchNode(node))

@@ -45,7 +45,7 @@ type Reconciler struct {
 	Client     client.Client // reads the caches
 	Node       func(name string) nodepatch.NodeAPI
 	Endpoints  func(context.Context) ([]string, error)       // of the DNS service, as a worker reads them
-	Require    func(context.Context, *nodepatch.Node) string // says what the Node does not show, ""; nil: nothing is required
+	Require    func(context.Context, *nodepatch.Node) string // says what the Node does not show, or ""
 	Events     events.EventRecorder
 	ServerTime func() time.Time // by the API server's clock
 	Timeout    time.Duration    // of one request

@@ -90,7 +90,8 @@ func (c *cluster) newLeader(api client.Client) *Reconciler {
 	queue := priorityqueue.New[reconcile.Request]("worker")
 	c.t.Cleanup(queue.ShutDown)
 	return &Reconciler{
-		queue: queue, Settings: newSettings(), Client: cached{api}, Events: c.events, Timeout: time.Second, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Require: nothing,
+		queue:   queue, Settings: newSettings(), Client: cached{api}, Events: c.events, Timeout: time.Second, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Node:      func(name string) nodepatch.NodeAPI { return nodeAPI{livenode.API{Client: api, Name: name}, c} },
 		Endpoints: func(context.Context) ([]string, error) { return []string{"10.0.0.1:53/m"}, nil },
 		nodes:     make(map[string]memory), slots: newSlots(newSettings()),
@@ -484,3 +485,6 @@ func TestNodeIsGone(t *testing.T) {
 	c.step()
 	assert.Empty(t, c.nodes)
 }
+
+// nothing is required of a node.
+func nothing(context.Context, *nodepatch.Node) string { return "" }

@@ -52,31 +52,41 @@ func TestSilenceAboutAAAALeavesTime(t *testing.T) {
 	}
 }
 
-// In a long outage no query follows one without an answer. One that is answered is followed as ever.
+// In a long outage no query follows one without an answer. One that is answered is followed, and either family may come first.
 func TestOneQueryOfANameInALongOutage(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct {
+	const name = "web.example.org."
+	try := func(t *testing.T, server *nameServer, outage time.Duration) error {
+		since := time.Now().Add(-outage)
+		ctx := context.WithValue(limited(t, 500*time.Millisecond), flightKey{}, flight{since: since, every: time.Second})
+		_, err := DNS{Names: []string{name}, Resolver: &Resolver{Servers: []string{server.address}}}.Try(ctx)
+		return err
+	}
+	for title, test := range map[string]struct {
 		outage  time.Duration
 		says    script
-		a, aaaa bool // whether it is asked for
+		queries int // without an answer
 	}{
-		"short, silent":          {outage: time.Second, says: script{silent: true}, a: true, aaaa: true},
-		"long, silent":           {outage: 2 * time.Minute, says: script{silent: true}, a: true},
-		"long, an answer":        {outage: 2 * time.Minute, says: script{a: []string{"192.0.2.7"}}, a: true},
-		"long, an IPv6 address":  {outage: 2 * time.Minute, says: script{aaaa: []string{"2001:db8::7"}}, a: true, aaaa: true},
-		"long, silence about A":  {outage: 2 * time.Minute, says: script{aaaa: []string{"2001:db8::7"}, noReply: typeA}, a: true},
-		"long, NXDOMAIN, search": {outage: 2 * time.Minute, says: script{rcode: nxDomain}, a: true, aaaa: true},
+		"short, silent":      {outage: time.Second, says: script{silent: true}, queries: 2},
+		"long, silent":       {outage: 2 * time.Minute, says: script{silent: true}, queries: 1},
+		"long, IPv4":         {outage: 2 * time.Minute, says: script{a: []string{"192.0.2.7"}}},
+		"long, IPv6":         {outage: 2 * time.Minute, says: script{aaaa: []string{"2001:db8::7"}}},
+		"long, only no A":    {outage: 2 * time.Minute, says: script{aaaa: []string{"2001:db8::7"}, noReply: typeA}},
+		"long, only no AAAA": {outage: 2 * time.Minute, says: script{a: []string{"192.0.2.7"}, noReply: typeAAAA}},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(title, func(t *testing.T) {
 			t.Parallel()
-			server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"web.example.org.": test.says})
-			ctx := context.WithValue(limited(t, 900*time.Millisecond), flightKey{},
-				flight{since: time.Now().Add(-test.outage), every: time.Second})
-			_, err := DNS{Names: []string{"web.example.org."}, Resolver: &Resolver{Servers: []string{server.address}}}.Try(ctx)
-			found := len(test.says.a)+len(test.says.aaaa) > 0 && test.says.noReply == 0
-			assert.Equal(t, found, err == nil, "%v", err)
-			assert.Equal(t, test.a, server.queries("web.example.org.", typeA) > 0)
-			assert.Equal(t, test.aaaa, server.queries("web.example.org.", typeAAAA) > 0)
+			server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{name: test.says})
+			err := try(t, server, test.outage)
+			if test.queries > 0 {
+				require.Error(t, err)
+				assert.Equal(t, test.queries, server.queries(name, typeA)+server.queries(name, typeAAAA))
+				return
+			}
+			for tries := 1; err != nil && tries < 30; tries++ {
+				err = try(t, server, test.outage)
+			}
+			assert.NoError(t, err)
 		})
 	}
 }

@@ -65,7 +65,7 @@ e2e: agent $(TOOLS)/helm $(TOOLS)/gotestsum ## the tests on a test cluster with 
 e2e-karpenter: agent $(TOOLS)/helm $(TOOLS)/gotestsum ## the agent on the nodes of the real Karpenter, 0 to 100 and back (root, Linux); KEEP=1, RUN=
 	E2E=long PACKAGES=./karpenter hack/e2e.sh
 
-compatibility: agent $(TOOLS)/helm $(TOOLS)/gotestsum ## the core tests on every Kubernetes of hack/tools, and the table of chart/README.md (root, Linux); ONLY="1.30 1.37"
+compatibility: agent $(TOOLS)/helm $(TOOLS)/gotestsum ## the core tests on every Kubernetes of hack/tools, and the table of docs/reference.md (root, Linux); ONLY="1.30 1.37"
 	hack/compatibility.sh
 
 faults: agent $(TOOLS)/helm $(TOOLS)/gotestsum ## the agent under faults, the long version, and one table of them (root, Linux); RUN= picks tests

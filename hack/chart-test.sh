@@ -25,8 +25,8 @@ for preset in cilium karpenter openshift; do
   diff -u <(after daemonset.yaml template:) <(after controller/configmap.yaml 'agent.yaml: |')
 done
 
-# The README's example as Helm reads it, where an unquoted on is true. (helm-unittest reads YAML 1.2.)
-sed -n '/^## More than the network/,/^## /p' chart/README.md | sed -n '/^```yaml$/,/^```$/{//!p}' |
+# The documented example as Helm reads it, where an unquoted on is true. (helm-unittest reads YAML 1.2.)
+sed -n '/^## More than the network/,/^## /p' docs/how-it-decides.md | sed -n '/^```yaml$/,/^```$/{//!p}' |
   bin/tools/helm template kube-node-ready chart --values - --kube-version 1.36.0 | grep -q 'REQUIRE: .*"on\\":{' ||
-  { echo "chart/README.md: the example of config.require does not render" >&2; exit 1; }
+  { echo "docs/how-it-decides.md: the example of config.require does not render" >&2; exit 1; }
 hack/manifests/generate.sh verify

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The core tests on a real cluster of each version of Kubernetes that hack/tools pins, two side by side, and the table that
-# chart/README.md shows. ONLY="1.30 1.37" picks versions. hack/e2e/compatibility says which tests these are.
+# docs/reference.md shows. ONLY="1.30 1.37" picks versions. hack/e2e/compatibility says which tests these are.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if ! hack/cluster/cluster check; then

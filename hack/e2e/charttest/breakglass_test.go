@@ -11,7 +11,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-// The README's break-glass commands release every node, whichever of the two taints it has, and
+// The documented break-glass commands release every node, whichever of the two taints it has, and
 // leave foreign taints alone. An agent whose checks fail does not taint its node again.
 func TestBreakGlassReleasesEveryNode(t *testing.T) {
 	s := start(t)
@@ -51,7 +51,7 @@ spec: {taints: [{key: example.com/only, value: x, effect: NoExecute}]}
 	_, err := bindings.Get(s.Ctx, harness.Name, metav1.GetOptions{})
 	s.NoError(err)
 
-	s.Bash(s.readmeBlock("break-glass", "sh"))
+	s.Bash(s.Block("docs/break-glass.md", "break-glass", "sh"))
 
 	_, err = bindings.Get(s.Ctx, harness.Name, metav1.GetOptions{})
 	s.True(apierrors.IsNotFound(err), "the policy binding is still there: %v", err)
@@ -82,13 +82,13 @@ spec: {taints: [{key: example.com/only, value: x, effect: NoExecute}]}
 	_, err = bindings.Get(s.Ctx, harness.Name, metav1.GetOptions{})
 	s.NoError(err, "applying the chart again restores the binding")
 	// A second run, with nothing left to remove, changes nothing.
-	s.Bash(s.readmeBlock("break-glass", "sh"))
+	s.Bash(s.Block("docs/break-glass.md", "break-glass", "sh"))
 }
 
-// The README's CoreDNS patch works with and without existing tolerations, and keeps those.
+// The documented CoreDNS patch works with and without existing tolerations, and keeps those.
 func TestCoreDNSPatchAddsTolerations(t *testing.T) {
 	s := start(t)
-	block := s.readmeBlock("coredns-tolerations", "sh")
+	block := s.Block("docs/operations.md", "coredns-tolerations", "sh")
 	s.Contains(block, "-n kube-system ")
 	block = strings.ReplaceAll(block, "-n kube-system ", "-n default ")
 	added := []corev1.Toleration{{Key: "node-ready/unverified", Operator: corev1.TolerationOpExists}, {Key: "node-ready/failed", Operator: corev1.TolerationOpExists}}
@@ -121,12 +121,6 @@ spec:
 			s.Equal(try.wanted, patched.Spec.Template.Spec.Tolerations)
 		})
 	}
-}
-
-// readmeBlock returns the block behind a marker of the README.
-func (s *suite) readmeBlock(marker, language string) string {
-	s.Helper()
-	return s.Block("README.md", marker, language)
 }
 
 // failedRounds counts the rounds that an agent has logged as failed.

@@ -190,14 +190,14 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// The queries of the README and of the dashboard are tested likewise. testdata/queries.yaml has their names.
+// The queries of docs/operations.md and of the dashboard are tested likewise. testdata/queries.yaml has their names.
 func TestQueries(t *testing.T) {
 	s := &suite{harness.Start(t)}
 	queries := make(map[string]string)
 	name := ""
-	for line := range strings.Lines(s.readmeBlock("queries", "promql")) {
+	for line := range strings.Lines(s.Block("docs/operations.md", "queries", "promql")) {
 		if title, found := strings.CutPrefix(line, "# "); found {
-			name = "README: " + strings.TrimSpace(title)
+			name = "docs: " + strings.TrimSpace(title)
 		} else {
 			queries[name] += line
 		}

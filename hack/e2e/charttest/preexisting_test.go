@@ -42,7 +42,7 @@ func TestPreexistingNodesAreLeftOut(t *testing.T) {
 		s.NoError(err)
 	}
 
-	s.Bash(s.readmeBlock("leave-out", "sh"))
+	s.Bash(s.Block("README.md", "leave-out", "sh"))
 
 	for name, want := range map[string]string{"left-plain": "preexisting", "left-tainted": "preexisting", "left-gated": "", "left-verified": "true", node: "true"} {
 		s.Equal(want, s.Node(name).Labels[harness.Label], name)

@@ -12,13 +12,13 @@ import (
 
 const root = "../../.."
 
-// The table in the chart's README is one that `make compatibility` prints: of these columns, of the versions that are pinned, and
+// The table in docs/reference.md is one that `make compatibility` prints: of these columns, of the versions that are pinned, and
 // without a failure.
-func TestTableOfTheChart(t *testing.T) {
-	readme, err := os.ReadFile(root + "/chart/README.md")
+func TestTableInTheReference(t *testing.T) {
+	readme, err := os.ReadFile(root + "/docs/reference.md")
 	require.NoError(t, err)
 	_, shown, found := strings.Cut(string(readme), strings.Split(table(nil), "\n")[0]+"\n")
-	require.True(t, found, "chart/README.md has no table with the header of %s", table(nil))
+	require.True(t, found, "docs/reference.md has no table with the header of %s", table(nil))
 	shown, _, _ = strings.Cut(shown, "\n\n")
 	require.NotContains(t, shown, "failed")
 

@@ -40,7 +40,8 @@ func TestPresets(t *testing.T) {
 			}
 		})
 	}
-	s.Equal([]string{"aks", "cilium", "cluster-autoscaler", "eks", "eks-auto-mode", "gke", "karpenter", "node-readiness-controller", "openshift"}, names)
+	s.Equal([]string{"air-gapped", "aks", "cilium", "cluster-api", "cluster-autoscaler", "eks", "eks-auto-mode", "gke", "karpenter", "medik8s",
+		"node-readiness-controller", "nodelocaldns", "openshift", "pools", "rke2"}, names)
 }
 
 // The objects of the examples, with the CRDs of the projects' own modules.

@@ -31,8 +31,8 @@ func dnsBehindGate(c Cluster) (r Result) {
 	}
 	gate := c.gateOf(c.DNS.Value.Pods)
 	keys := strings.Join(gate.missing, " and ")
-	remedy := fmt.Sprintf("let the DNS pods tolerate %s (operator Exists): the README's section \"What can lock a cluster\" has "+
-		"the command; or run them on nodes that join without the startup taint", keys)
+	remedy := fmt.Sprintf("let the DNS pods tolerate %s (operator Exists): docs/operations.md, \"DNS pods\", has the "+
+		"command; or run them on nodes that join without the startup taint", keys)
 	switch {
 	case gate.err != nil:
 		return unchecked(gate.err)

@@ -21,7 +21,7 @@ type Trap struct {
 	ofRelease bool
 }
 
-// Traps returns all of them, in the order of the README.
+// Traps returns all of them, in the order of docs/controller.md.
 func Traps() []Trap {
 	return []Trap{
 		{Name: settingsName, Find: settings},

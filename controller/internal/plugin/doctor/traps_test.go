@@ -688,9 +688,9 @@ func TestRemedyForAClusterWithoutOtherNames(t *testing.T) {
 	assert.Contains(t, set(t, c, "external-names").Findings[0].Remedy, "{kubernetes.default.svc.cluster.local}")
 }
 
-// The controller's README lists every trap, in the order of the report.
-func TestReadmeListsEveryTrap(t *testing.T) {
-	text, err := os.ReadFile("../../../README.md")
+// docs/controller.md lists every trap, in the order of the report.
+func TestEveryTrapIsDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../../../docs/controller.md")
 	require.NoError(t, err)
 	_, table, found := strings.Cut(string(text), "\n| trap | is set if |\n")
 	require.True(t, found)

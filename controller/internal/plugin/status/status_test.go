@@ -274,8 +274,8 @@ func TestPrint(t *testing.T) {
 	assert.Equal(t, "1 node: 1 verified\n", out.String())
 }
 
-// The example in the controller's README is what this cluster prints.
-func TestReadmeExample(t *testing.T) {
+// The example in docs/controller.md is what this cluster prints.
+func TestDocumentedExample(t *testing.T) {
 	c := newCluster(t)
 	c.Settings.Rechecks.Interval = time.Minute
 	release(c.node("node1"))
@@ -289,7 +289,7 @@ func TestReadmeExample(t *testing.T) {
 	c.isFalse(retainted, "PeersFailed", "peers: none of 8 agents on other nodes answers (check the CNI)")
 	var out strings.Builder
 	require.NoError(t, Of(c.Input, now).Print(&out, now))
-	text, err := os.ReadFile("../../../README.md")
+	text, err := os.ReadFile("../../../../docs/controller.md")
 	require.NoError(t, err)
 	assert.True(t, strings.Contains(string(text), "```\n"+out.String()+"```\n"), out.String())
 }

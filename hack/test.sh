@@ -46,6 +46,7 @@ kind "unit" gotest unit . -race
 kind "unit, controller" gotest controller controller -race
 kind "patch fuzz corpus" gotest fuzz hack/fuzz
 kind "size and plot" gotest bench hack/bench
+kind "documents" gotest docs hack/docs
 kind "chart schema" gotest schema hack/chartschema
 kind "chart" charts
 kind "arm64" cross

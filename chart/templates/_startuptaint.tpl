@@ -129,19 +129,6 @@ that the agent waits for.
 {{- printf "%s.all(t, %s)" (include "kube-node-ready.celTaints" .) (join " || " $any) }}
 {{- end }}
 
-{{/* For the notes: how new nodes get the startup taint. */}}
-{{- define "kube-node-ready.howNodesGetTheTaint" -}}
-{{- if .Values.startupTaint.add -}}
-New nodes that may run {{ eq .Values.deploymentMode "controller" | ternary "a worker" "an agent" }}
-register with the taint (startupTaint.add). Karpenter adds it to its nodes if you declare it under `startupTaints`.
-{{- else -}}
-Make new nodes
-join with the taint:
-
-    kubelet --register-with-taints={{ .Values.config.taintKey }}={{ .Values.config.taintValue }}:{{ .Values.config.taintEffect }}
-{{- end }}
-{{- end }}
-
 {{/* "true" if the tolerations tolerate the startup taint, or nothing: (list . TOLERATIONS). */}}
 {{- define "kube-node-ready.tolerateStartupTaint" -}}
 {{- $config := (index . 0).Values.config }}

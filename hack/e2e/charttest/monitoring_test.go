@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -168,9 +169,12 @@ func TestNoKeyTwice(t *testing.T) {
 	s.Contains(only(manifests, "PodMonitor"), "app.kubernetes.io/part-of: mine")
 }
 
-// The alerts are tested by Prometheus's own tool, on the rules as the chart renders them.
+// The alerts are tested by Prometheus's own tool, on the rules as the chart renders them. The runbook of each is its own section.
 func TestAlerts(t *testing.T) {
 	s := &suite{harness.Start(t)}
+	text, err := os.ReadFile(filepath.Join(s.Root, "docs", "operations.md"))
+	s.NoError(err)
+	operations := string(text)
 	for file, values := range map[string][]string{
 		"alerts.yaml":         {"controller.enabled=true"},
 		"alerts-recheck.yaml": {"config.recheckInterval=60s"},
@@ -178,9 +182,16 @@ func TestAlerts(t *testing.T) {
 	} {
 		manifests, err := s.Render(s.Ctx, append(s.everything(), values...)...)
 		s.NoError(err)
-		var rule struct{ Spec any }
-		s.NoError(yaml.Unmarshal([]byte(only(manifests, "PrometheusRule")), &rule))
-		rules, err := yaml.Marshal(rule.Spec)
+		rule := only(manifests, "PrometheusRule")
+		for _, alert := range regexp.MustCompile(`alert: (\w+)`).FindAllStringSubmatch(rule, -1) {
+			s.Contains(operations, "\n### "+alert[1]+"\n")
+			runbook := regexp.MustCompile(`\n +runbook_url: https://\S+/docs/operations\.md#` + strings.ToLower(alert[1]) + `\n`)
+			s.Regexp(runbook, rule)
+			rule = runbook.ReplaceAllString(rule, "\n")
+		}
+		var parsed struct{ Spec any }
+		s.NoError(yaml.Unmarshal([]byte(rule), &parsed))
+		rules, err := yaml.Marshal(parsed.Spec)
 		s.NoError(err)
 		tests, err := os.ReadFile(filepath.Join("testdata", file))
 		s.NoError(err)

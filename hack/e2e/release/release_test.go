@@ -142,8 +142,9 @@ func (s *suite) pulled() {
 	}, "kubelet has pulled nothing")
 }
 
-// What the README says first: the plugin looks at the cluster, then Helm installs the chart from the OCI registry.
-func TestInstallFromTheRegistry(t *testing.T) {
+// The README's three steps, by its own blocks: the plugin looks at the cluster, Helm installs the chart from the OCI registry without
+// gating, and one node is gated. Then all is undone.
+func TestInstallInThreeSteps(t *testing.T) {
 	s := start(t)
 	s.Undo(func(ctx context.Context) error {
 		_, err := s.Cluster.Run(ctx, "", s.Tool("helm"), "uninstall", harness.Name, "--namespace", harness.Namespace, "--ignore-not-found", "--wait")
@@ -159,10 +160,23 @@ func TestInstallFromTheRegistry(t *testing.T) {
 	s.NoError(err)
 	s.Regexp(`^digest=sha256:[0-9a-f]{64}\n$`, pushed, "for the attestation")
 	s.join()
+	s.Kubectl("", "taint", "node", node, harness.Taint+"-")
 	s.readme("install-helm")
+	s.AgentPod(node)
+	s.False(harness.HasTaint(s.Node(node), harness.Taint), "nothing is held back")
 	s.verified()
 	s.Contains(s.Bash(s.bin()+"/kubectl-node_ready"), "1 node: 1 verified")
 	s.NotContains(s.Bash(s.bin()+"/kubectl-node_ready doctor"), "SKIP")
+
+	s.NotContains(s.Node(node).Annotations[harness.Annotation], harness.Taint)
+	s.readme("gate-one", "NAME", node)
+	s.True(harness.Verified(s.Node(node)))
+	s.Contains(s.Node(node).Annotations[harness.Annotation], harness.Taint, "the startup taint was removed")
+
+	s.Bash(s.Block("docs/operations.md", "uninstall", "sh"))
+	s.Equal("", s.Kubectl("", "get", "daemonsets,pods,configmaps", "--all-namespaces", "--selector=app.kubernetes.io/part-of="+harness.Name,
+		"--output=name"))
+	s.True(harness.Verified(s.Node(node)), "the node serves as before")
 }
 
 // The same with kubectl and the files of the release, which match its checksums.

@@ -2,7 +2,7 @@
 {{- define "kube-node-ready.validateFormerValues" -}}
 {{- $found := list }}
 {{- range $section, $keys := dict "" (list "daemonset" "metrics" "nodeAffinity" "worker") "config" (list "clusterDNSIP")
-  "controller" (list "affinity" "config" "health" "leaderElection" "metrics" "securityContext" "service" "serviceAccount") }}
+  "controller" (list "config" "health" "leaderElection" "metrics" "securityContext" "service" "serviceAccount") }}
 {{- range $keys }}
 {{- if get ($section | empty | ternary $.Values (get $.Values $section)) . }}
 {{- $found = append $found (printf "%s.%s" $section . | trimPrefix ".") }}
@@ -32,7 +32,7 @@
 
 {{/* What runs of a former release and must be gone before an upgrade. Only helm install and upgrade see it: elsewhere there is no cluster. */}}
 {{- define "kube-node-ready.validateFormerObjects" -}}
-{{- $namespace := .Release.Namespace }}
+{{- $namespace := include "kube-node-ready.namespace" . }}
 {{- with lookup "apps/v1" "DaemonSet" $namespace (include "kube-node-ready.fullname" .) }}
 {{- if hasKey .spec.selector.matchLabels "app.kubernetes.io/component" }}
 {{- fail (printf "the selector of the DaemonSet %s is that of chart 0.3, and immutable. First run:\n  kubectl --namespace %s delete daemonset %s --cascade=foreground" .metadata.name $namespace .metadata.name) }}

@@ -9,6 +9,11 @@
 {{- default $name .Values.fullnameOverride | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
+{{/* Where the objects of the release are. */}}
+{{- define "kube-node-ready.namespace" -}}
+{{- default .Release.Namespace .Values.namespaceOverride }}
+{{- end }}
+
 {{/*
 The selector of the DaemonSet. It is immutable, and that of chart 0.2 has these labels too: 0.2 is upgraded in place. It adopts every pod
 with them that no controller owns.
@@ -30,6 +35,14 @@ app.kubernetes.io/part-of: kube-node-ready
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- include "kube-node-ready.commonLabels" . }}
+{{- end }}
+
+{{/* The user's labels of all objects and pods. YAML takes some of the values for a bool. */}}
+{{- define "kube-node-ready.commonLabels" -}}
+{{- range $key, $value := .Values.commonLabels }}
+{{ $key }}: {{ $value | quote }}
+{{- end }}
 {{- end }}
 
 {{/* The labels above merged with the user's, which win: (list . LABELS). Merged, because not every YAML reader accepts a key twice. */}}
@@ -44,6 +57,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 
 {{- define "kube-node-ready.controllerLabels" -}}
 {{- include "kube-node-ready.labelsAnd" (list . (dict "app.kubernetes.io/component" "controller")) }}
+{{- end }}
+
+{{/* What a monitor's endpoint has beside its interval: a monitor's values. */}}
+{{- define "kube-node-ready.scrape" -}}
+{{- range $key, $value := pick . "scrapeTimeout" "relabelings" "metricRelabelings" }}
+{{- if $value }}
+{{ dict $key $value | toYaml }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{/* Name of the controller's objects. */}}
@@ -83,7 +105,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- define "kube-node-ready.subjects" -}}
 - kind: ServiceAccount
   name: {{ index . 1 }}
-  namespace: {{ (index . 0).Release.Namespace }}
+  namespace: {{ include "kube-node-ready.namespace" (index . 0) }}
 {{- end }}
 
 {{/* "true" if the agents stay and check their nodes again, or nothing. */}}
@@ -138,7 +160,7 @@ RECHECK_INTERVAL: {{ .recheckInterval | quote }}
 FAILURE_THRESHOLD: {{ .failureThreshold | quote }}
 RECOVERY_THRESHOLD: {{ .recoveryThreshold | quote }}
 ENABLE_CONNECTIVITY_MATRIX: {{ .peers | quote }}
-PEERS_SERVICE: {{ printf "%s/%s" $.Release.Namespace (include "kube-node-ready.peersName" $) | quote }}
+PEERS_SERVICE: {{ printf "%s/%s" (include "kube-node-ready.namespace" $) (include "kube-node-ready.peersName" $) | quote }}
 ENABLE_METRICS: {{ .enableMetrics | quote }}
 METRICS_PORT: {{ .metricsPort | quote }}
 METRICS_LINGER: {{ include "kube-node-ready.linger" $ | quote }}
@@ -336,6 +358,13 @@ flight is finished before: two patches, the condition and the Event, each within
 {{- end }}
 {{- if and (or $taints (include "kube-node-ready.recheck" .)) (eq .Values.config.failedTaintKey .Values.config.taintKey) }}
 {{- fail (printf "config.failedTaintKey %s must differ from config.taintKey" .Values.config.failedTaintKey) }}
+{{- end }}
+{{- $own := list "NODE_NAME" "POD_NAMESPACE" "NODE_IP" "CLUSTER_CA" "DNS_ENDPOINTS" "CLUSTER_DOMAIN" "VERDICT_KEY" "KUBECONFIG" }}
+{{- $own = concat $own (include "kube-node-ready.environment" . | fromYaml | keys) }}
+{{- $taken := list }}
+{{- range .Values.extraEnv }}{{ if has .name $own }}{{ $taken = append $taken .name }}{{ end }}{{ end }}
+{{- with $taken }}
+{{- fail (printf "extraEnv: the chart sets %s: use the values of config" (join ", " .)) }}
 {{- end }}
 {{- with (include "kube-node-ready.updateStrategy" . | fromYaml).rollingUpdate }}
 {{- if eq (has (.maxSurge | default 0 | toString) (list "0" "0%")) (has (toString .maxUnavailable) (list "0" "0%")) }}

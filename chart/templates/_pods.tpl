@@ -54,7 +54,7 @@ controller may set that late: only where a target needs it.
 {{- define "kube-node-ready.agentTemplate" -}}
 metadata:
   labels:
-    {{- merge (include "kube-node-ready.selectorLabels" . | fromYaml) (.Values.podLabels | default dict) | toYaml | nindent 4 }}
+    {{- merge (include "kube-node-ready.selectorLabels" . | fromYaml) (.Values.podLabels | default dict) (include "kube-node-ready.commonLabels" . | fromYaml) | toYaml | nindent 4 }}
   annotations:
     # Changed settings replace the pods.
     checksum/config: {{ include "kube-node-ready.environment" . | sha256sum }}
@@ -79,6 +79,9 @@ spec:
       {{- include "kube-node-ready.container" . | nindent 6 }}
       env:
         {{- include "kube-node-ready.podVariables" . | trim | nindent 8 }}
+        {{- with .Values.extraEnv }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
       {{- if .Values.config.renewSandbox }}
       volumeMounts:
         - name: renewal
@@ -113,7 +116,7 @@ no credential and no volume: kubelet starts it at once, and nothing on an unveri
 {{- define "kube-node-ready.workerTemplate" -}}
 metadata:
   labels:
-    {{- merge (include "kube-node-ready.selectorLabelsOf" (list . "worker") | fromYaml) (.Values.podLabels | default dict) | toYaml | nindent 4 }}
+    {{- merge (include "kube-node-ready.selectorLabelsOf" (list . "worker") | fromYaml) (.Values.podLabels | default dict) (include "kube-node-ready.commonLabels" . | fromYaml) | toYaml | nindent 4 }}
   annotations:
     {{- merge (dict "cluster-autoscaler.kubernetes.io/safe-to-evict" "true") (.Values.podAnnotations | default dict) | toYaml | nindent 4 }}
 spec:
@@ -146,6 +149,9 @@ spec:
             configMapKeyRef:
               name: kube-root-ca.crt
               key: ca.crt
+        {{- with .Values.extraEnv }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
       ports:
         - name: metrics
           containerPort: {{ .Values.config.metricsPort }}

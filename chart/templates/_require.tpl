@@ -44,7 +44,7 @@ subjects:
 {{/* The pattern is the agent's: a test of internal/requirement compares them. */}}
 {{- define "kube-node-ready.validateRequire" -}}
 {{- $own := list .Values.config.conditionType .Values.config.verifiedLabel
-  (printf "%s/%s" .Release.Namespace (include "kube-node-ready.fullname" .)) }}
+  (printf "%s/%s" (include "kube-node-ready.namespace" .) (include "kube-node-ready.fullname" .)) }}
 {{- $seen := list }}
 {{- range .Values.config.require }}
 {{- $text := "" }}

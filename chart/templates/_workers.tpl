@@ -192,7 +192,7 @@ place of its Services, block nodes, or preempt other pods.
   messageExpression: "'{{ .account }} may create only pods like the workers of the chart, which do not have ' + variables.foreign.join(', ')"
 - expression: >-
     variables.deletes || (variables.container.?envFrom.orValue([]).all(e, e == dyn({{ index $template.spec.containers 0 "envFrom" | first | toJson }})) &&
-    variables.container.?env.orValue([]).all(e, (e.name in ['DNS_ENDPOINTS', 'CLUSTER_DOMAIN', 'VERDICT_KEY'] && !has(e.valueFrom)) ||
+    variables.container.?env.orValue([]).all(e, (e.name in ['DNS_ENDPOINTS', 'CLUSTER_DOMAIN', 'VERDICT_KEY'{{ range $.root.Values.extraEnv }}, '{{ .name }}'{{ end }}] && !has(e.valueFrom)) ||
     (e.name in ['NODE_NAME', 'NODE_IP', 'POD_NAMESPACE'] && e.?valueFrom.?fieldRef.hasValue()) ||
     (e.name == 'CLUSTER_CA' && e.?valueFrom.?configMapKeyRef.?name.orValue('') == 'kube-root-ca.crt')) &&
     variables.container.?ports.orValue([]).all(p, p.?hostPort.orValue(0) == 0) && !variables.container.?readinessProbe.?exec.hasValue() &&

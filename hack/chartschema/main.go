@@ -61,6 +61,7 @@ type schema struct {
 	Description          string             `json:"description,omitempty" yaml:"-"`
 	Type                 any                `json:"type,omitempty" yaml:"type"` // a name or a list of names
 	AllOf                []*schema          `json:"allOf,omitempty" yaml:"allOf"`
+	Not                  *schema            `json:"not,omitempty" yaml:"not"`
 	Enum                 []any              `json:"enum,omitempty" yaml:"enum"`
 	Pattern              string             `json:"pattern,omitempty" yaml:"pattern"`
 	MaxLength            *int               `json:"maxLength,omitempty" yaml:"maxLength"`
@@ -69,6 +70,7 @@ type schema struct {
 	MinItems             *int               `json:"minItems,omitempty" yaml:"minItems"`
 	Items                *schema            `json:"items,omitempty" yaml:"items"`
 	Contains             *schema            `json:"contains,omitempty" yaml:"contains"`
+	PropertyNames        *schema            `json:"propertyNames,omitempty" yaml:"propertyNames"`
 	MinProperties        *int               `json:"minProperties,omitempty" yaml:"minProperties"`
 	Required             []string           `json:"required,omitempty" yaml:"required"`
 	Properties           map[string]*schema `json:"properties,omitempty" yaml:"properties"`

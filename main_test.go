@@ -267,7 +267,7 @@ func TestVersionsInDocuments(t *testing.T) {
 	chart := regexp.MustCompile(`oci://ghcr\.io/imunhatep/charts/kube-node-ready --version (\S+)`)
 	file := regexp.MustCompile(`(?:/kube-node-ready/(?:releases/download/|blob/|tree/)?|@refs/tags/)v(\d[\w.-]*)`)
 	page := regexp.MustCompile(`(?:githubusercontent\.com/imunhatep/kube-node-ready|/blob|/tree)/v\d[\w.-]*/([\w./-]+)`)
-	for path, atLeast := range map[string]int{"README.md": 3, "SECURITY.md": 4, "chart/Chart.yaml": 4, "chart/README.md": 2, "docs/how-it-decides.md": 1} {
+	for path, atLeast := range map[string]int{"README.md": 3, "SECURITY.md": 4, "chart/Chart.yaml": 4, "chart/README.md": 2, "docs/how-it-decides.md": 1, "docs/platforms.md": 1} {
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
 		found := 0

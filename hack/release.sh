@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# What a release consists of, made from this checkout: the images (amd64, arm64), the chart's package, the manifests, the kubectl
-# plugin, an SBOM of each binary and the checksums. Everything has the time of the commit, so that another build gives the same bytes.
+# What a release consists of, made from this checkout: the images (amd64, arm64), the chart's package, the manifests, the values of
+# platforms, the kubectl plugin, an SBOM of each binary and the checksums. Everything has the time of the commit, so that another build gives
+# the same bytes.
 #
 #   hack/release.sh artifacts DIR VERSION   all but the images; refused if VERSION is not the chart's, or has no date in CHANGELOG.md
 #   hack/release.sh push DIR URL [OPTION…]  pushes the chart in DIR to an OCI registry and prints digest=DIGEST; options are helm push's
@@ -60,6 +61,10 @@ chart() { # DIR
   pack "$work/files" "$1/$package" kube-node-ready
   rm -rf "$work"
   cp hack/manifests/*.yaml "$1" # that they are current is a test's business
+  local values
+  for values in hack/examples/*/values.yaml; do
+    cp "$values" "$1/values-$(basename "$(dirname "$values")").yaml"
+  done
 }
 
 # The kubectl plugin, for the machines that people work on.

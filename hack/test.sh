@@ -47,6 +47,7 @@ kind "unit, controller" gotest controller controller -race
 kind "patch fuzz corpus" gotest fuzz hack/fuzz
 kind "size and plot" gotest bench hack/bench
 kind "documents" gotest docs hack/docs
+kind "kind example" gotest kind hack/kind
 kind "chart schema" gotest schema hack/chartschema
 kind "chart" charts
 kind "arm64" cross

@@ -166,7 +166,7 @@ func (s Service) probeOnce(ctx context.Context, e endpoint, limit int) error {
 func serviceRemedy(failures []error) string {
 	switch {
 	case errors.Is(errors.Join(failures...), errLargeQuery):
-		return "small packets pass and large ones do not: compare the MTU of the pods' interface with that of the path " +
+		return "small packets pass and large ones do not: compare the MTU of the pods' interface with the MTU of the path " +
 			"(overlay, VPN, jumbo frames), and let ICMP \"fragmentation needed\" through"
 	case slices.ContainsFunc(failures, isTimeout):
 		return "check the CNI on this node and on the nodes of these pods (tunnels, routes), " +

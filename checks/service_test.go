@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	checkMTU     = `small packets pass and large ones do not: compare the MTU of the pods' interface with that of the path (overlay, VPN, jumbo frames), and let ICMP "fragmentation needed" through`
+	checkMTU     = `small packets pass and large ones do not: compare the MTU of the pods' interface with the MTU of the path (overlay, VPN, jumbo frames), and let ICMP "fragmentation needed" through`
 	checkCNI     = "check the CNI on this node and on the nodes of these pods (tunnels, routes), network policies and firewalls between nodes"
 	checkTCPPods = "check that the pods listen on TCP, and the CNI's routes to them"
 	checkTaint   = "most likely the pods of kube-system/kube-dns are Pending because they do not tolerate the taint node-ready/unverified: " +

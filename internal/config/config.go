@@ -174,7 +174,7 @@ func (c *Config) gateSettings() []*setting {
 		{"also-remove-taints", "keys", "comma-separated former startup and failed taint keys; the release removes them too, " +
 			"and nothing adds them", "node-ready/failed", list(&c.AlsoRemoveTaints, 0, ownKey)},
 
-		{"on-timeout", "policies", "mark on a node not verified in --initial-timeout: keep (none), taint, condition or taint,condition",
+		{"on-timeout", "policies", "marker of a node that timed out: keep (none), taint, condition or taint,condition",
 			OnTimeoutKeep, list(&c.OnTimeout, 1, oneOf(OnTimeoutKeep, OnTimeoutTaint, OnTimeoutCondition))},
 		{"failed-taint-key", "key", "key of the NoSchedule taint that taint in --on-timeout adds", "node-ready/failed",
 			text(&c.FailedTaintKey, ownKey)},
@@ -214,7 +214,7 @@ func (c *Config) runSettings() []*setting {
 			"cluster's CA (PEM) in the variable CLUSTER_CA", "false", boolean(&c.Worker)},
 		{"dns-endpoints", "endpoints", "with --worker: comma-separated ready endpoints of --dns-service, address:port/node", "",
 			list(&c.DNSEndpoints, 0, endpoint)},
-		{"cluster-domain", "domain", "the cluster's DNS domain; default: that of /etc/resolv.conf", "",
+		{"cluster-domain", "domain", "the cluster's DNS domain; default: the domain in /etc/resolv.conf", "",
 			text(&c.ClusterDomain, optional(subdomain))},
 	}
 }
@@ -335,7 +335,7 @@ func (c *Config) validate(lookupEnv func(string) (string, bool), parsed bool) (p
 		refuse("--worker must not be a --dry-run: the controller releases the node that a worker has verified")
 	}
 	if slices.Contains(c.OnTimeout, OnTimeoutKeep) && len(c.OnTimeout) > 1 {
-		refuse("--on-timeout %s: keep means no mark, so it stands alone", strings.Join(c.OnTimeout, ","))
+		refuse("--on-timeout %s: keep means no marker, so it stands alone", strings.Join(c.OnTimeout, ","))
 	}
 	if (slices.Contains(c.OnTimeout, OnTimeoutTaint) || c.RecheckInterval > 0) && c.FailedTaintKey == c.TaintKey {
 		refuse("--failed-taint-key %s must differ from --taint-key: the agent could not tell the two taints apart", c.FailedTaintKey)

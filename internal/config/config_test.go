@@ -589,7 +589,7 @@ func TestUsageErrors(t *testing.T) {
 		},
 		"keep and a mark": {
 			env:  map[string]string{"ON_TIMEOUT": "condition,keep"},
-			want: UsageError{"--on-timeout condition,keep: keep means no mark, so it stands alone"},
+			want: UsageError{"--on-timeout condition,keep: keep means no marker, so it stands alone"},
 		},
 		"two taints of one name, and a condition": {
 			args: []string{"--on-timeout=condition,taint", "--taint-key=a/b", "--failed-taint-key=a/b"},

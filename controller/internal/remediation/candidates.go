@@ -98,7 +98,7 @@ func (s Settings) failedShare(scope string, statuses []fleet.Status, ledger Ledg
 		}
 	}
 	if allowed := max(1, nodes/5); failed > allowed {
-		return FailedShare, fmt.Sprintf("%d of %d nodes of %s have failed, at most %d may have",
+		return FailedShare, fmt.Sprintf("%d of %d nodes of %s have failed: the limit is %d",
 			failed, nodes, scopeName(scope), allowed)
 	}
 	return "", ""

@@ -131,9 +131,9 @@ func TestWithheld(t *testing.T) {
 		"Nodes may be deleted, do-not-delete": {func(m *moment) { m.ungrouped(); m.bad().Node.Annotations[DoNotDelete] = "" }, Protected,
 			"the node has node-ready/do-not-delete"},
 		"Nodes may be deleted, two failed of two in a group": {func(m *moment) { m.grouped(); m.grouping("b").State = fleet.Failed }, FailedShare,
-			"2 of 2 nodes of eks.amazonaws.com/nodegroup=ng have failed, at most 1 may have"},
+			"2 of 2 nodes of eks.amazonaws.com/nodegroup=ng have failed: the limit is 1"},
 		"Nodes may be deleted, two failed of two without a group": {func(m *moment) { m.ungrouped(); m.node("b", "", 0).State = fleet.Failed }, FailedShare,
-			"2 of 2 nodes of node-group=none have failed, at most 1 may have"},
+			"2 of 2 nodes of node-group=none have failed: the limit is 1"},
 		"Nodes may be deleted, the other failed node is of a group": {func(m *moment) { m.ungrouped(); m.grouping("b").State = fleet.Failed }, "", ""},
 		"Nodes may be deleted, one deletion in the group": {func(m *moment) { m.grouped(); m.deleted("eks.amazonaws.com/nodegroup=ng", 29*time.Minute) }, LoopGuard,
 			"deletions in eks.amazonaws.com/nodegroup=ng that no verified node has followed: 1; the next one not before 2026-11-22T12:01:00Z (30m0s after the last)"},
@@ -145,11 +145,11 @@ func TestWithheld(t *testing.T) {
 		"younger, not passed":  {func(m *moment) { m.in.Statuses[0].State = fleet.InProgress }, Proof, "no node that was created after this one (2026-11-22T11:30:00Z) has been verified"},
 		"younger, label alone": {func(m *moment) { delete(m.in.Statuses[0].Node.Annotations, nodepatch.Annotation) }, Proof, "no node that was created after this one (2026-11-22T11:30:00Z) has been verified"},
 		"control group has just passed": {func(m *moment) { m.in.ControlGroup.PassedSince = m.now.Add(-299 * time.Second) }, breaker.ControlGroup,
-			"the checks have passed in the controller's pod for 4m59s, they must for 5m0s"},
+			"the checks have passed in the controller's pod for 4m59s, and not yet for 5m0s"},
 		"control group has failed": {func(m *moment) { m.in.ControlGroup = controlgroup.State{Failure: "dns: timeout", Ended: m.now} }, breaker.ControlGroup,
-			"the checks have passed in the controller's pod for 0s, they must for 5m0s; the last failure: dns: timeout"},
+			"the checks have passed in the controller's pod for 0s, and not yet for 5m0s; the last failure: dns: timeout"},
 		"control group does not end": {func(m *moment) { m.in.ControlGroup.Ended = m.now.Add(-61 * time.Second) }, breaker.ControlGroup,
-			"the checks have passed in the controller's pod for 0s, they must for 5m0s"},
+			"the checks have passed in the controller's pod for 0s, and not yet for 5m0s"},
 		"control group has failed long ago": {func(m *moment) { m.in.ControlGroup.Failure = "dns: timeout" }, "", ""},
 		"controller on an unverified node": {func(m *moment) {
 			own := m.node("controller", "", time.Hour)
@@ -171,15 +171,15 @@ func TestWithheld(t *testing.T) {
 		"ten a day":           {func(m *moment) { m.ten(23 * time.Hour); m.verified("new", "pool", 0) }, DailyBudget, "10 deletions within 24h0m0s, at most 10 are allowed"},
 		"ten in longer":       {func(m *moment) { m.ten(25 * time.Hour); m.verified("new", "pool", 0) }, "", ""},
 		"one failed of one":   {func(*moment) {}, "", ""},
-		"two failed of two":   {func(m *moment) { m.node("b", "pool", 0).State = fleet.Failed }, FailedShare, "2 of 2 nodes of NodePool pool have failed, at most 1 may have"},
-		"two failed of nine":  {func(m *moment) { m.failedOf(2, 9) }, FailedShare, "2 of 9 nodes of NodePool pool have failed, at most 1 may have"},
+		"two failed of two":   {func(m *moment) { m.node("b", "pool", 0).State = fleet.Failed }, FailedShare, "2 of 2 nodes of NodePool pool have failed: the limit is 1"},
+		"two failed of nine":  {func(m *moment) { m.failedOf(2, 9) }, FailedShare, "2 of 9 nodes of NodePool pool have failed: the limit is 1"},
 		"two failed of ten":   {func(m *moment) { m.failedOf(2, 10) }, "", ""},
-		"three failed of ten": {func(m *moment) { m.failedOf(3, 10) }, FailedShare, "3 of 10 nodes of NodePool pool have failed, at most 2 may have"},
+		"three failed of ten": {func(m *moment) { m.failedOf(3, 10) }, FailedShare, "3 of 10 nodes of NodePool pool have failed: the limit is 2"},
 		"one failed, one stuck": {func(m *moment) {
 			m.node("old", "pool", time.Hour).State = fleet.Pending
 			stuck := m.deleted("pool", 2*time.Hour)
 			stuck.Gone, stuck.Stuck = false, true
-		}, FailedShare, "2 of 2 nodes of NodePool pool have failed, at most 1 may have"},
+		}, FailedShare, "2 of 2 nodes of NodePool pool have failed: the limit is 1"},
 		"one deletion":         {func(m *moment) { m.deleted("pool", 29*time.Minute) }, LoopGuard, "deletions in NodePool pool that no verified node has followed: 1; the next one not before 2026-11-22T12:01:00Z (30m0s after the last)"},
 		"one deletion, waited": {func(m *moment) { m.deleted("pool", 30*time.Minute) }, "", ""},
 		"one deletion, answered": {func(m *moment) {

@@ -138,7 +138,7 @@ func (s Settings) unprovenPeers(candidate *corev1.Node, statuses []fleet.Status)
 	if s.Fleet.Condition(candidate).Reason != verdict.PeersFailed || others >= enough {
 		return ""
 	}
-	return fmt.Sprintf("%d other nodes are ready, and no agent answers: it must be %d to tell whose fault that is", others, enough)
+	return fmt.Sprintf("no agent answers, and %d other nodes are ready: with fewer than %d the fault may be theirs", others, enough)
 }
 
 // budget allows a tenth of a group's nodes to have the failed taint, or one; and likewise of all nodes: a fault may creep through
@@ -157,7 +157,7 @@ func (s Settings) budget(candidate *corev1.Node, statuses []fleet.Status) (break
 			}
 		}
 		if allowed := max(1, nodes/10); tainted >= allowed {
-			return Budget, fmt.Sprintf("%d of %d nodes of %s have the taint %s, at most %d may have",
+			return Budget, fmt.Sprintf("%d of %d nodes of %s have the taint %s: the limit is %d",
 				tainted, nodes, cmp.Or(of, "the cluster"), s.Fleet.Request.FailedTaintKey, allowed)
 		}
 	}

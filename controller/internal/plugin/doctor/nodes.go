@@ -216,7 +216,7 @@ func excludedAndTainted(c Cluster) Result {
 // failedTaint: the agent removes it, and where none is left the controller does, if it has added it.
 func failedTaint(c Cluster) Result {
 	key, settings := c.Release.Agent.FailedTaintKey, c.Release.Settings
-	return c.waiting("each node with "+key+" has an agent, or there is none", func(node *corev1.Node) (remedy, text string) {
+	return c.waiting("no node with "+key+" is without an agent", func(node *corev1.Node) (remedy, text string) {
 		if !fleet.HasTaint(node, key) || settings.IsRetainted(fleet.Taints(node)) || (settings.Workers && settings.IsGated(node)) {
 			return "", ""
 		}
@@ -255,7 +255,7 @@ func (c Cluster) unmet(e requirement.Entry) (why string) {
 		i := slices.IndexFunc(c.DaemonSets.Value, func(set appsv1.DaemonSet) bool { return set.Namespace+"/"+set.Name == e.Name })
 		switch {
 		case i < 0:
-			return "there is none"
+			return "it does not exist"
 		case len(c.gateOf([]corev1.Pod{{Spec: c.DaemonSets.Value[i].Spec.Template.Spec}}).missing) > 0:
 			return "its pods do not tolerate the taints of a node that waits for them"
 		case c.DaemonSets.Value[i].Status.DesiredNumberScheduled > 0 && c.DaemonSets.Value[i].Status.NumberReady == 0:

@@ -233,7 +233,7 @@ func TestTraps(t *testing.T) {
 				requires(`{"allocatable":"nvidia.com/gpu","on":{"gpu":"nvidia"}}`)(&c.Release.Agent)
 				c.Nodes.Value[1].Labels["gpu"] = "nvidia"
 			}},
-		"a required DaemonSet that is not there": {trap: "requirements", text: "daemonSet gpu/plugin: there is none",
+		"a required DaemonSet that is not there": {trap: "requirements", text: "daemonSet gpu/plugin: it does not exist",
 			change: func(c *Cluster) { requires(`{"daemonSet":"gpu/plugin"}`)(&c.Release.Agent) }},
 		"a required DaemonSet behind the gate": {trap: "requirements", text: "daemonSet gpu/plugin: its pods do not tolerate the taints of a node that waits for them", remedy: "let it tolerate node-ready/unverified (operator Exists)",
 			change: func(c *Cluster) {

@@ -156,8 +156,8 @@ func (s *suite) panels(dashboard []byte) []panel {
 func TestNoKeyTwice(t *testing.T) {
 	s := &suite{harness.Start(t)}
 	overriding := append(s.everything(), "scrapeAnnotations.enabled=true", `podAnnotations.prometheus\.io/path=/other`, "prometheusRule.alertLabels.severity=page")
-	for _, labelled := range []string{"podMonitor", "serviceMonitor", "prometheusRule", "dashboard"} {
-		overriding = append(overriding, labelled+`.labels.app\.kubernetes\.io/part-of=mine`)
+	for _, labels := range []string{"podMonitor.additionalLabels", "serviceMonitor.additionalLabels", "prometheusRule.additionalLabels", "dashboard.labels"} {
+		overriding = append(overriding, labels+`.app\.kubernetes\.io/part-of=mine`)
 	}
 	manifests, err := s.Render(s.Ctx, overriding...)
 	s.NoError(err)

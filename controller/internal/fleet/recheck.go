@@ -109,7 +109,8 @@ func (m memory) recheck(condition corev1.NodeCondition, node *corev1.Node, pod *
 	switch {
 	case container == "" && r.NoAgent.IsZero():
 		r.NoAgent = now
-	case container != "" && now.Sub(r.began) >= enough: // one that crashes again and again before it has recovered is none
+	// One that crashes again and again does not count, before it has had time to recover or has written what fails.
+	case container != "" && (now.Sub(r.began) >= enough || r.Failed && !r.Reason.IsOwn() && r.Refreshed.After(r.began)):
 		r.NoAgent = time.Time{}
 	case container != "" && container == m.container && !r.NoAgent.IsZero(): // a restart lasts a moment
 		r.NoAgent = r.NoAgent.Add(now.Sub(r.seen))

@@ -261,6 +261,25 @@ func TestNoAgentForLong(t *testing.T) {
 	assert.Nil(t, s.write(), "once")
 }
 
+// An agent that is back and has written what fails checks the node, although it has not had the time to recover.
+func TestAgentThatIsBackAndFails(t *testing.T) {
+	s := rechecked(t)
+	s.say(corev1.ConditionFalse, DNSFailed)
+	pods := s.objects.Pods
+	s.objects.Pods = nil
+	s.after(11 * time.Minute)
+	require.NotNil(t, s.write(), "Unknown")
+	pods[0].Status.ContainerStatuses[0].ContainerID = "containerd://another"
+	s.objects.Pods = pods
+	s.ready(false)
+	s.after(10 * time.Second)
+	s.after(10 * time.Second)
+	s.say(corev1.ConditionFalse, DNSFailed)
+	s.after(time.Second)
+	assert.Empty(t, s.plan.Conditions)
+	assert.Zero(t, s.only().Recheck.NoAgent, "the failed taint stays")
+}
+
 func TestFreshFalse(t *testing.T) {
 	s := rechecked(t)
 	s.say(corev1.ConditionFalse, DNSFailed)

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
@@ -31,14 +33,21 @@ func TestLifeOfARelease(t *testing.T) {
 	}
 	s.verifies()
 
-	// The recipe of the notes.
-	_, columns, _ := strings.Cut(s.helm("get", "notes", harness.Name), "custom-columns='")
-	columns, _, _ = strings.Cut(columns, "'")
-	table := s.Kubectl("", "get", "nodes", "-o", "custom-columns="+columns)
-	s.Regexp(`node1 +true +{"time":".*"attempts":{"api":1,`, table)
-
 	out := s.helm("test", harness.Name, harness.Wait)
 	s.Contains(out, "Phase:          Succeeded")
+
+	// The break-glass commands of the notes.
+	s.Gate(node)
+	_, commands, _ := strings.Cut(s.helm("get", "notes", harness.Name), "Break glass")
+	_, commands, _ = strings.Cut(commands, "\n")
+	commands, _, _ = strings.Cut(commands, "\n\n")
+	s.Bash(commands)
+	s.False(harness.HasTaint(s.Node(node), harness.Taint))
+	bindings, err := s.Kube.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().List(s.Ctx, metav1.ListOptions{})
+	s.NoError(err)
+	for _, binding := range bindings.Items {
+		s.NotEqual(harness.Name, binding.Name)
+	}
 
 	s.helm("rollback", harness.Name, "1", "--wait", harness.Wait)
 	s.Equal(first, s.inventory())

@@ -55,6 +55,7 @@ lint: $(TOOLS)/golangci-lint ## gofmt, vet and the linters of .golangci.yml, in 
 unit: $(TOOLS)/gotestsum ## unit tests with the race detector
 	$(TOOLS)/gotestsum --format pkgname -- -race ./...
 	cd controller && $(TOOLS)/gotestsum --format pkgname -- -race ./...
+	cd controller && $(TOOLS)/gotestsum --format pkgname -- -run TestRecoversFromALargeOutage ./internal/worker
 
 chart-test: $(TOOLS)/helm $(TOOLS)/helm-docs $(TOOLS)/helm-unittest ## the chart: lint, tests, and whether what is made from it is current
 	hack/chart-test.sh

@@ -44,6 +44,7 @@ kind "lint" hack/lint.sh
 kind "workflows" "$tools/actionlint"
 kind "unit" gotest unit . -race
 kind "unit, controller" gotest controller controller -race
+kind "a large outage" gotest outage controller/internal/worker -run TestRecoversFromALargeOutage # not with -race: golang/go#78156
 kind "patch fuzz corpus" gotest fuzz hack/fuzz
 kind "size and plot" gotest bench hack/bench
 kind "documents" gotest docs hack/docs -count=1 # Go does not see that files of another module have changed

@@ -3,4 +3,4 @@
 package worker
 
 // outageNodes is how many nodes fail in an outage.
-const outageNodes = 5000
+const outageNodes, raceDetector = 5000, false

@@ -9,11 +9,6 @@
 {{- default $name .Values.fullnameOverride | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
-{{/* Where the objects of the release are. */}}
-{{- define "kube-node-ready.namespace" -}}
-{{- default .Release.Namespace .Values.namespaceOverride }}
-{{- end }}
-
 {{/*
 The selector of the DaemonSet. It is immutable, and that of chart 0.2 has these labels too: 0.2 is upgraded in place. It adopts every pod
 with them that no controller owns.
@@ -29,20 +24,17 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: agent
 {{- end }}
 
-{{- define "kube-node-ready.labels" -}}
-{{ include "kube-node-ready.selectorLabels" . }}
-app.kubernetes.io/part-of: kube-node-ready
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
-{{- include "kube-node-ready.commonLabels" . }}
+{{/* Where the objects are. */}}
+{{- define "kube-node-ready.namespace" -}}
+{{- .Values.namespaceOverride | default .Release.Namespace }}
 {{- end }}
 
-{{/* The user's labels of all objects and pods. YAML takes some of the values for a bool. */}}
-{{- define "kube-node-ready.commonLabels" -}}
-{{- range $key, $value := .Values.commonLabels }}
-{{ $key }}: {{ $value | quote }}
-{{- end }}
+{{/* The labels of all objects. Nothing replaces those that select; commonLabels may replace the others. */}}
+{{- define "kube-node-ready.labels" -}}
+{{- $chart := printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- merge (include "kube-node-ready.selectorLabels" . | fromYaml) (.Values.commonLabels | default dict) (dict
+  "app.kubernetes.io/part-of" "kube-node-ready" "app.kubernetes.io/version" .Chart.AppVersion
+  "app.kubernetes.io/managed-by" .Release.Service "helm.sh/chart" $chart) | toYaml }}
 {{- end }}
 
 {{/* The labels above merged with the user's, which win: (list . LABELS). Merged, because not every YAML reader accepts a key twice. */}}
@@ -50,22 +42,19 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- merge (dict) (index . 1 | default dict) (include "kube-node-ready.labels" (index . 0) | fromYaml) | toYaml }}
 {{- end }}
 
-{{/* The same labels for another component: (list . COMPONENT). */}}
+{{/* The selector's labels for another component: (list . COMPONENT). */}}
 {{- define "kube-node-ready.selectorLabelsOf" -}}
 {{- merge (dict "app.kubernetes.io/component" (index . 1)) (include "kube-node-ready.selectorLabels" (index . 0) | fromYaml) | toYaml }}
 {{- end }}
 
-{{- define "kube-node-ready.controllerLabels" -}}
-{{- include "kube-node-ready.labelsAnd" (list . (dict "app.kubernetes.io/component" "controller")) }}
+{{/* The labels of a pod: (list . COMPONENT LABELS). */}}
+{{- define "kube-node-ready.podLabels" -}}
+{{- $selecting := include "kube-node-ready.selectorLabelsOf" . | fromYaml }}
+{{- merge $selecting (index . 2 | default dict) ((index . 0).Values.commonLabels | default dict) | toYaml }}
 {{- end }}
 
-{{/* What a monitor's endpoint has beside its interval: a monitor's values. */}}
-{{- define "kube-node-ready.scrape" -}}
-{{- range $key, $value := pick . "scrapeTimeout" "relabelings" "metricRelabelings" }}
-{{- if $value }}
-{{ dict $key $value | toYaml }}
-{{- end }}
-{{- end }}
+{{- define "kube-node-ready.controllerLabels" -}}
+{{- include "kube-node-ready.labelsAnd" (list . (dict "app.kubernetes.io/component" "controller")) }}
 {{- end }}
 
 {{/* Name of the controller's objects. */}}
@@ -101,11 +90,33 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- printf "%s%s%s" (index . 0) (hasPrefix "sha256:" (index . 1) | ternary "@" ":") (index . 1) }}
 {{- end }}
 
-{{/* The subjects of a binding: (list . ACCOUNT). */}}
-{{- define "kube-node-ready.subjects" -}}
-- kind: ServiceAccount
-  name: {{ index . 1 }}
-  namespace: {{ include "kube-node-ready.namespace" (index . 0) }}
+{{/*
+Binds the Role of a name and namespace, or without a namespace the ClusterRole: (dict "root" $ "name" NAME "namespace" NAMESPACE
+"account" ACCOUNT "labels" LABELS "annotations" ANNOTATIONS).
+*/}}
+{{- define "kube-node-ready.binding" -}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ .namespace | empty | ternary "ClusterRoleBinding" "RoleBinding" }}
+metadata:
+  name: {{ .name }}
+  {{- with .namespace }}
+  namespace: {{ . }}
+  {{- end }}
+  labels:
+    {{- .labels | nindent 4 }}
+  {{- with .annotations }}
+  annotations:
+    {{- . | nindent 4 }}
+  {{- end }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: {{ .namespace | empty | ternary "ClusterRole" "Role" }}
+  name: {{ .name }}
+subjects:
+  - kind: ServiceAccount
+    name: {{ .account }}
+    namespace: {{ include "kube-node-ready.namespace" .root }}
 {{- end }}
 
 {{/* "true" if the agents stay and check their nodes again, or nothing. */}}
@@ -217,13 +228,6 @@ of their own they would not apply to a node that matches only a term of the user
 {{- range $i, $key := fromJsonArray . }}{{ if $i }}|{{ end }}{{ regexQuoteMeta $key }}{{ end }}
 {{- end }}
 
-{{/* The keys of taints that a released node must not have, as JSON: with rechecks the controller may re-taint it. */}}
-{{- define "kube-node-ready.unreleasedKeys" -}}
-{{- $keys := include "kube-node-ready.taintKeys" . | fromJsonArray }}
-{{- if include "kube-node-ready.recheck" . }}{{ $keys = without $keys .Values.config.failedTaintKey }}{{ end }}
-{{- toJson $keys }}
-{{- end }}
-
 {{/*
 The user's tolerations with the chart's added: (list . TOLERATIONS). Whatever tolerations the user sets, the pods always tolerate the
 taints of the nodes that they must release.
@@ -292,10 +296,10 @@ flight is finished before: two patches, the condition and the Event, each within
 {{- end }}
 
 {{/* (list NAME DURATION LEAST MOST) */}}
-{{- define "kube-node-ready.validateDuration" -}}
+{{- define "kube-node-ready.durationMistake" -}}
 {{- $value := include "kube-node-ready.sortable" (index . 1) }}
 {{- if or (lt $value (include "kube-node-ready.sortable" (index . 2))) (gt $value (include "kube-node-ready.sortable" (index . 3))) }}
-{{- fail (printf "%s %s must be between %s and %s" (index . 0) (index . 1) (index . 2) (index . 3)) }}
+{{ index . 0 }} {{ index . 1 }} must be between {{ index . 2 }} and {{ index . 3 }}
 {{- end }}
 {{- end }}
 
@@ -310,96 +314,89 @@ flight is finished before: two patches, the condition and the Event, each within
 {{- toYaml $strategy }}
 {{- end }}
 
-{{/* Errors that the schema cannot find in what rechecks need. */}}
-{{- define "kube-node-ready.validateRecheck" -}}
-{{- if include "kube-node-ready.recheck" . }}
-{{- include "kube-node-ready.validateDuration" (list "config.recheckInterval" .Values.config.recheckInterval "10s" "1h") }}
-{{- if eq .Values.deploymentMode "controller" }}
-{{- fail (printf "config.recheckInterval %s needs deploymentMode daemonset: a worker does not stay on its node" .Values.config.recheckInterval) }}
-{{- end }}
-{{- if not .Values.config.enableMetrics }}
-{{- fail (printf "config.recheckInterval %s needs config.enableMetrics: kubelet probes whether the node passes" .Values.config.recheckInterval) }}
-{{- end }}
-{{- else if .Values.config.peers }}
-{{- fail "config.peers needs config.recheckInterval: a one-shot agent is gone before others could reach it" }}
-{{- end }}
+{{/* What rechecks need. */}}
+{{- define "kube-node-ready.recheckMistakes" -}}
+{{- $interval := .Values.config.recheckInterval }}
 {{- $peers := include "kube-node-ready.peersName" . }}
-{{- if and .Values.config.peers (gt (len $peers) 63) }}
-{{- fail (printf "with config.peers, the name %s must have at most 63 characters: set fullnameOverride" $peers) }}
+{{- if include "kube-node-ready.recheck" . }}
+{{- include "kube-node-ready.durationMistake" (list "config.recheckInterval" $interval "10s" "1h") }}
+{{ if eq .Values.deploymentMode "controller" -}}
+config.recheckInterval {{ $interval }} needs deploymentMode daemonset: a worker does not stay on its node{{ end }}
+{{ if not .Values.config.enableMetrics -}}
+config.recheckInterval {{ $interval }} needs config.enableMetrics: kubelet probes whether the node passes{{ end }}
+{{- else if .Values.config.peers }}
+config.peers needs config.recheckInterval: a one-shot agent is gone before others could reach it
+{{- end }}
+{{ if and .Values.config.peers (gt (len $peers) 63) -}}
+with config.peers, the name {{ $peers }} must have at most 63 characters: set fullnameOverride{{ end }}
+{{- end }}
+
+{{/*
+Every mistake that the schema cannot find, a line each: unknown keys, conflicts between two values, reserved keys, and durations outside
+the agent's bounds.
+*/}}
+{{- define "kube-node-ready.validate" -}}
+{{- $mistakes := list }}
+{{- range list "unknownKeys" "formerImages" "formerObjects" "configMistakes" "recheckMistakes" "requireMistakes" "controllerMistakes"
+  "monitorMistakes" "extraEnvMistakes" }}
+{{- $mistakes = include (printf "kube-node-ready.%s" .) $ | append $mistakes }}
+{{- end }}
+{{- with regexReplaceAll `\n\s*\n` (join "\n" $mistakes) "\n" | trim }}
+{{- /* helm lint only prints this and goes on: it must find what is no YAML. */}}
+{{- contains "\n" . | ternary (printf "correct this first:\n%s" .) . | fail }}{{ "}" }}
 {{- end }}
 {{- end }}
 
-{{/* Errors that the schema cannot find: conflicts between two values, reserved keys, and durations outside the agent's bounds. */}}
-{{- define "kube-node-ready.validate" -}}
-{{- include "kube-node-ready.validateFormerValues" . }}
-{{- include "kube-node-ready.validateFormerImages" . }}
-{{- include "kube-node-ready.validateFormerObjects" . }}
-{{- range $name, $keys := dict
-  "verifiedLabel" (list .Values.config.verifiedLabel)
-  "taintKey" (list .Values.config.taintKey)
-  "failedTaintKey" (list .Values.config.failedTaintKey)
-  "alsoRemoveTaints" .Values.config.alsoRemoveTaints }}
+{{- define "kube-node-ready.configMistakes" -}}
+{{- $config := .Values.config }}
+{{- $workers := eq .Values.deploymentMode "controller" }}
+{{- $taints := has "taint" (splitList "," $config.onTimeout) }}
+{{- range $name, $keys := dict "verifiedLabel" (list $config.verifiedLabel) "taintKey" (list $config.taintKey)
+  "failedTaintKey" (list $config.failedTaintKey) "alsoRemoveTaints" $config.alsoRemoveTaints }}
 {{- range $key := $keys }}
 {{- $allowed := and (hasPrefix "startup-taint.cluster-autoscaler.kubernetes.io/" $key) (has $name (list "taintKey" "alsoRemoveTaints")) }}
-{{- if and (regexMatch `^([^/]+\.)?(kubernetes\.io|k8s\.io|karpenter\.sh)(/|$)` $key) (not $allowed) }}
-{{- fail (printf "config.%s %s must not be a key of Kubernetes or Karpenter (kubernetes.io, k8s.io, karpenter.sh)" $name $key) }}
+{{ if and (regexMatch `^([^/]+\.)?(kubernetes\.io|k8s\.io|karpenter\.sh)(/|$)` $key) (not $allowed) -}}
+config.{{ $name }} {{ $key }} must not be a key of Kubernetes or Karpenter (kubernetes.io, k8s.io, karpenter.sh){{ end }}
 {{- end }}
 {{- end }}
-{{- end }}
-{{- $taints := has "taint" (splitList "," .Values.config.onTimeout) }}
-{{- if and (eq .Values.deploymentMode "controller") $taints }}
-{{- fail (printf "config.onTimeout %s needs deploymentMode daemonset: only an agent adds the failed taint" .Values.config.onTimeout) }}
-{{- end }}
-{{- if and (eq .Values.deploymentMode "controller") (eq .Values.config.condition "always") }}
-{{- fail "config.condition always needs deploymentMode daemonset: a node without the startup taint has no worker" }}
-{{- end }}
-{{- if and (eq .Values.deploymentMode "controller") .Values.config.renewSandbox }}
-{{- fail "config.renewSandbox needs deploymentMode daemonset: each worker has a new sandbox" }}
-{{- end }}
-{{- if and (or $taints (include "kube-node-ready.recheck" .)) (eq .Values.config.failedTaintKey .Values.config.taintKey) }}
-{{- fail (printf "config.failedTaintKey %s must differ from config.taintKey" .Values.config.failedTaintKey) }}
-{{- end }}
-{{- $own := list "NODE_NAME" "POD_NAMESPACE" "NODE_IP" "CLUSTER_CA" "DNS_ENDPOINTS" "CLUSTER_DOMAIN" "VERDICT_KEY" "KUBECONFIG" }}
-{{- $own = concat $own (include "kube-node-ready.environment" . | fromYaml | keys) }}
-{{- $taken := list }}
-{{- range .Values.extraEnv }}{{ if has .name $own }}{{ $taken = append $taken .name }}{{ end }}{{ end }}
-{{- with $taken }}
-{{- fail (printf "extraEnv: the chart sets %s: use the values of config" (join ", " .)) }}
-{{- end }}
+{{ if eq (toString $config.verifiedLabelValue) "preexisting" -}}
+config.verifiedLabelValue cannot be preexisting: with that value a node is left out{{ end }}
+{{ if and $workers $taints -}}
+config.onTimeout {{ $config.onTimeout }} needs deploymentMode daemonset: only an agent adds the failed taint{{ end }}
+{{ if and $workers (eq $config.condition "always") -}}
+config.condition always needs deploymentMode daemonset: a node without the startup taint has no worker{{ end }}
+{{ if and $workers $config.renewSandbox }}config.renewSandbox needs deploymentMode daemonset: each worker has a new sandbox{{ end }}
+{{ if and (or $taints (include "kube-node-ready.recheck" .)) (eq $config.failedTaintKey $config.taintKey) -}}
+config.failedTaintKey {{ $config.failedTaintKey }} must differ from config.taintKey{{ end }}
 {{- with (include "kube-node-ready.updateStrategy" . | fromYaml).rollingUpdate }}
-{{- if eq (has (.maxSurge | default 0 | toString) (list "0" "0%")) (has (toString .maxUnavailable) (list "0" "0%")) }}
-{{- fail (printf "updateStrategy.rollingUpdate: either maxUnavailable (%v) or maxSurge (%v) must be 0, and not both" .maxUnavailable (.maxSurge | default 0)) }}
+{{- $surge := .maxSurge | default 0 }}
+{{ if eq (has (toString $surge) (list "0" "0%")) (has (toString .maxUnavailable) (list "0" "0%")) -}}
+updateStrategy.rollingUpdate: either maxUnavailable ({{ .maxUnavailable }}) or maxSurge ({{ $surge }}) must be 0, and not both{{ end }}
 {{- end }}
+{{ if has $config.conditionType (list "Ready" "MemoryPressure" "DiskPressure" "PIDPressure" "NetworkUnavailable") -}}
+config.conditionType {{ $config.conditionType }} must not be a condition of kubelet or a CNI{{ end }}
+{{- range $bound := list (list "initialTimeout" "1s" "24h") (list "checkTimeout" "100ms" "5m") (list "lateTaintWindow" "0s" "1h") }}
+{{- $name := first $bound }}
+{{- list (printf "config.%s" $name) (get $config $name) (index $bound 1) (last $bound) | include "kube-node-ready.durationMistake" }}
 {{- end }}
-{{- include "kube-node-ready.validateRecheck" . }}
-{{- include "kube-node-ready.validateRequire" . }}
-{{- if has .Values.config.conditionType (list "Ready" "MemoryPressure" "DiskPressure" "PIDPressure" "NetworkUnavailable") }}
-{{- fail (printf "config.conditionType %s must not be a condition of kubelet or a CNI" .Values.config.conditionType) }}
-{{- end }}
-{{- range $bound := list
-  (list "config.initialTimeout" .Values.config.initialTimeout "1s" "24h")
-  (list "config.checkTimeout" .Values.config.checkTimeout "100ms" "5m")
-  (list "config.lateTaintWindow" .Values.config.lateTaintWindow "0s" "1h")
-  (list "config.metricsLinger" (include "kube-node-ready.linger" .) "0s" "1h") }}
-{{- include "kube-node-ready.validateDuration" $bound }}
-{{- end }}
-{{- with .Values.config.maxClockSkew }}
+{{- include "kube-node-ready.durationMistake" (list "config.metricsLinger" (include "kube-node-ready.linger" .) "0s" "1h") }}
+{{- with $config.maxClockSkew }}
 {{- if ne (include "kube-node-ready.sortable" .) (include "kube-node-ready.sortable" "0") }}
-{{- include "kube-node-ready.validateDuration" (list "config.maxClockSkew" . "1s" "24h") }}
+{{- include "kube-node-ready.durationMistake" (list "config.maxClockSkew" . "1s" "24h") }}
 {{- end }}
 {{- end }}
-{{- if gt (include "kube-node-ready.sortable" .Values.config.checkTimeout) (include "kube-node-ready.sortable" .Values.config.initialTimeout) }}
-{{- fail (printf "config.checkTimeout %s must not be longer than config.initialTimeout %s" .Values.config.checkTimeout .Values.config.initialTimeout) }}
-{{- end }}
-{{- include "kube-node-ready.validateController" . }}
-{{- range $user, $missing := dict "podMonitor" "scrape" "serviceMonitor" "scrape" "scrapeAnnotations" "scrape" "readinessProbe" "probe" }}
-{{- if and (index $.Values $user).enabled (not $.Values.config.enableMetrics) }}
-{{- fail (printf "%s.enabled is true, but config.enableMetrics is false: there is nothing to %s" $user $missing) }}
-{{- end }}
-{{- end }}
+{{ if gt (include "kube-node-ready.sortable" $config.checkTimeout) (include "kube-node-ready.sortable" $config.initialTimeout) -}}
+config.checkTimeout {{ $config.checkTimeout }} must not be longer than config.initialTimeout {{ $config.initialTimeout }}{{ end }}
 {{- end }}
 
-{{/* A label's name in kube-state-metrics. */}}
-{{- define "kube-node-ready.labelMetric" -}}
-label_{{ regexReplaceAll "[^a-zA-Z0-9_]" (regexReplaceAll "([a-z0-9])([A-Z])" . "${1}_${2}") "_" | lower }}
+{{- define "kube-node-ready.monitorMistakes" -}}
+{{- range $user, $missing := dict "podMonitor" "scrape" "serviceMonitor" "scrape" "scrapeAnnotations" "scrape" "readinessProbe" "probe" }}
+{{- $value := get $.Values $user }}
+{{ if and $value.enabled (not $.Values.config.enableMetrics) -}}
+{{ $user }}.enabled is true, but config.enableMetrics is false: there is nothing to {{ $missing }}
+{{- end }}
+{{- with $value.scrapeTimeout }}
+{{- include "kube-node-ready.durationMistake" (list (printf "%s.scrapeTimeout" $user) . "1s" $value.interval) }}
+{{- end }}
+{{- end }}
 {{- end }}

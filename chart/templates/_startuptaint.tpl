@@ -72,15 +72,6 @@ topologies, and kubeadm keeps load balancers away from control planes. Labels of
 {{- eq .operator "NotIn" | ternary "!" "" }}(object.metadata.name in {{ toJson .values }})
 {{- end }}
 
-{{/* CEL: the new node matches the pod's nodeSelector. */}}
-{{- define "kube-node-ready.celNodeSelector" -}}
-{{- $all := list }}
-{{- range $key, $value := include "kube-node-ready.nodeSelector" . | fromYaml }}
-{{- $all = append $all (include "kube-node-ready.celExpression" (dict "key" $key "operator" "In" "values" (list $value))) }}
-{{- end }}
-{{- join " && " $all }}
-{{- end }}
-
 {{/* CEL: the new node matches the pod's required node affinity. */}}
 {{- define "kube-node-ready.celNodeAffinity" -}}
 {{- $terms := list }}
@@ -127,34 +118,4 @@ that the agent waits for.
 {{- $any = append $any (include "kube-node-ready.celTolerates" .) }}
 {{- end }}
 {{- printf "%s.all(t, %s)" (include "kube-node-ready.celTaints" .) (join " || " $any) }}
-{{- end }}
-
-{{/* "true" if the tolerations tolerate the startup taint, or nothing: (list . TOLERATIONS). */}}
-{{- define "kube-node-ready.tolerateStartupTaint" -}}
-{{- $config := (index . 0).Values.config }}
-{{- range index . 1 }}
-{{- $same := or (eq (.operator | default "Equal") "Exists") (eq (.value | default "") (toString $config.taintValue)) }}
-{{- if and $same (eq (.key | default $config.taintKey) $config.taintKey) (eq (.effect | default $config.taintEffect) $config.taintEffect) }}true{{ break }}{{ end }}
-{{- end }}
-{{- end }}
-
-{{/* For the notes: how many DNS pods of the cluster do not tolerate the startup taint that new nodes get, or nothing. */}}
-{{- define "kube-node-ready.dnsPodsBehindTheGate" -}}
-{{- if and .Values.startupTaint.add .Values.config.dnsService }}
-{{- $service := splitList "/" .Values.config.dnsService }}
-{{- $selector := lookup "v1" "Service" (first $service) (last $service) | dig "spec" "selector" dict }}
-{{- $all := 0 }}
-{{- $behind := 0 }}
-{{- range $pod := lookup "v1" "Pod" (first $service) "" | dig "items" list }}
-{{- $selected := not (empty $selector) }}
-{{- range $key, $value := $selector }}
-{{- if ne (get ($pod.metadata.labels | default dict) $key) $value }}{{ $selected = false }}{{ end }}
-{{- end }}
-{{- if $selected }}
-{{- $all = add1 $all }}
-{{- if not (include "kube-node-ready.tolerateStartupTaint" (list $ (.spec.tolerations | default list))) }}{{ $behind = add1 $behind }}{{ end }}
-{{- end }}
-{{- end }}
-{{- if $behind }}{{ printf "%d of the %d pods of %s" $behind $all .Values.config.dnsService }}{{ end }}
-{{- end }}
 {{- end }}

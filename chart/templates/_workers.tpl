@@ -12,7 +12,7 @@ What the Pod Security Standard `restricted` allows, as JSON: https://kubernetes.
 {{- end }}
 
 {{/* In controller mode, refuse the security contexts that the policy below refuses: otherwise no worker would start. */}}
-{{- define "kube-node-ready.validateRestricted" -}}
+{{- define "kube-node-ready.restrictedMistakes" -}}
 {{- $allowed := include "kube-node-ready.restricted" . | fromJson }}
 {{- $pod := .Values.podSecurityContext | default dict }}
 {{- $container := .Values.securityContext | default dict }}
@@ -20,44 +20,32 @@ What the Pod Security Standard `restricted` allows, as JSON: https://kubernetes.
 {{- $nonRoot := (hasKey $container "runAsNonRoot" | ternary $container $pod).runAsNonRoot }}
 {{- $seccomp := $container.seccompProfile | default $pod.seccompProfile | default dict }}
 {{- $capabilities := $container.capabilities | default dict }}
-{{- $problems := list }}
-{{- range $rule, $isMet := dict
+{{- $rules := dict
   "runAsNonRoot must be true" (eq (toString $nonRoot) "true")
   (printf "seccompProfile.type must be one of %s" (join ", " $allowed.seccomp)) (has $seccomp.type $allowed.seccomp)
   "allowPrivilegeEscalation must be false" (eq (toString $container.allowPrivilegeEscalation) "false")
   "privileged must not be true" (not $container.privileged)
   "procMount must be Default" (eq ($container.procMount | default "Default") "Default")
   "capabilities.drop must contain ALL" (has "ALL" ($capabilities.drop | default list)) }}
-{{- if not $isMet }}
-{{- $problems = append $problems $rule }}
-{{- end }}
-{{- end }}
 {{- range $capabilities.add }}
-{{- if not (has . $allowed.capabilities) }}
-{{- $problems = append $problems (printf "capabilities.add must not contain %s" .) }}
-{{- end }}
+{{- $_ := set $rules (printf "capabilities.add must not contain %s" .) (has . $allowed.capabilities) }}
 {{- end }}
 {{- range $pod.sysctls }}
-{{- if not (has .name $allowed.sysctls) }}
-{{- $problems = append $problems (printf "sysctls must not contain %s" .name) }}
+{{- $_ := set $rules (printf "sysctls must not contain %s" .name) (has .name $allowed.sysctls) }}
 {{- end }}
-{{- end }}
+{{- $seLinux := printf "seLinuxOptions may set the level, and one of the types %s" ($allowed.seLinux | compact | join ", ") }}
 {{- range list $pod $container }}
-{{- if eq (toString .runAsUser) "0" }}
-{{- $problems = append $problems "runAsUser must not be 0" }}
-{{- end }}
-{{- if eq (toString (.appArmorProfile | default dict).type) "Unconfined" }}
-{{- $problems = append $problems "appArmorProfile.type must not be Unconfined" }}
-{{- end }}
-{{- with .seLinuxOptions }}
-{{- if or .user .role (not (has (.type | default "") $allowed.seLinux)) }}
-{{- $problems = append $problems (printf "seLinuxOptions may set the level, and one of the types %s" ($allowed.seLinux | compact | join ", ")) }}
+{{- $options := .seLinuxOptions | default dict }}
+{{- range $rule, $isMet := dict "runAsUser must not be 0" (ne (toString .runAsUser) "0")
+  "appArmorProfile.type must not be Unconfined" (ne (toString (.appArmorProfile | default dict).type) "Unconfined")
+  $seLinux (and (not $options.user) (not $options.role) (has ($options.type | default "") $allowed.seLinux)) }}
+{{- $_ := set $rules $rule (and $isMet (ne (get $rules $rule | toString) "false")) }}
 {{- end }}
 {{- end }}
-{{- end }}
-{{- with $problems }}
-{{- $why := "with deploymentMode controller, workers must pass the Pod Security Standard restricted" }}
-{{- fail (printf "podSecurityContext and securityContext: %s: %s" (uniq . | join "; ") $why) }}
+{{- $broken := list }}
+{{- range $rule, $isMet := $rules }}{{ if not $isMet }}{{ $broken = append $broken $rule }}{{ end }}{{ end }}
+{{- with join "; " $broken }}
+podSecurityContext and securityContext: {{ . }}: with deploymentMode controller, workers must pass the Pod Security Standard restricted
 {{- end }}
 {{- end }}
 
@@ -75,84 +63,7 @@ that the values do not have, up to these bounds.
 {{- end }}
 
 {{/*
-The pods that the controller may delete: the workers, and the agents; in controller mode create and delete: only workers, as the chart
-renders them. The same dictionary as for nodePolicy, and "create": may create workers.
-*/}}
-{{- define "kube-node-ready.workerPolicy" -}}
-{{- $name := printf "%s-workers" .name -}}
-{{- $labels := omit (include "kube-node-ready.selectorLabels" .root | fromYaml) "app.kubernetes.io/component" -}}
-{{- $components := .create | ternary (list "worker") (list "agent" "worker") -}}
-{{- $may := .create | ternary "create and delete only workers" "delete only agents and workers" -}}
-# RBAC cannot restrict an account to some pods of a namespace. This policy restricts the controller to the pods of this release's nodes.
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicy
-metadata:
-  name: {{ $name }}
-  labels:
-    {{- .labels | nindent 4 }}
-spec:
-  failurePolicy: Fail
-  matchConstraints:
-    resourceRules:
-      - apiGroups: [""]
-        apiVersions: [v1]
-        operations: [CREATE, UPDATE, DELETE]
-        resources: [pods, pods/*]
-  matchConditions:
-    - name: {{ .condition }}
-      expression: {{ include "kube-node-ready.isAccount" .account }}
-  # dyn: compare the fields as sent, without the API server's schema.
-  variables:
-    - name: metadata
-      expression: "(request.operation == 'DELETE' ? dyn(oldObject) : dyn(object)).metadata"
-    - name: labels
-      expression: variables.metadata.?labels.orValue({})
-    {{- if .create }}
-    # The rest is about a new pod: an older one may have been created with other settings.
-    - name: deletes
-      expression: request.operation == 'DELETE'
-    - name: annotations
-      expression: variables.metadata.?annotations.orValue({})
-    - name: spec
-      expression: dyn(object).spec
-    - name: container
-      expression: variables.spec.containers[0]
-    # Fields that no worker has: of the allowed ones, the API server and webhooks add some that the chart does not set.
-    - name: foreign
-      expression: >-
-        variables.deletes ? [] : variables.spec.filter(f, !(f in ['containers', 'restartPolicy', 'terminationGracePeriodSeconds',
-        'activeDeadlineSeconds', 'dnsPolicy', 'dnsConfig', 'nodeSelector', 'affinity', 'tolerations', 'topologySpreadConstraints',
-        'schedulerName', 'priorityClassName', 'priority', 'preemptionPolicy', 'serviceAccountName', 'serviceAccount', 'hostUsers', 'os',
-        'automountServiceAccountToken', 'imagePullSecrets', 'securityContext', 'enableServiceLinks'])) +
-        variables.container.filter(f, !(f in ['name', 'image', 'imagePullPolicy', 'args', 'env', 'envFrom', 'ports', 'resources',
-        'resizePolicy', 'readinessProbe', 'securityContext', 'terminationMessagePath', 'terminationMessagePolicy'])).map(f, 'container.' + f)
-    - name: requests
-      expression: variables.container.?resources.?requests.orValue({})
-    - name: podContext
-      expression: variables.spec.?securityContext.orValue({})
-    - name: context
-      expression: variables.container.?securityContext.orValue({})
-    {{- end }}
-  validations:
-    - expression: request.operation in ['DELETE'{{ if .create }}, 'CREATE'{{ end }}] && (!has(request.subResource) || request.subResource == '')
-      reason: Forbidden
-      message: {{ printf "%s may %s pods, and change none" .account (.create | ternary "create and delete" "delete") | quote }}
-    - expression: >-
-        variables.labels[?'app.kubernetes.io/component'].orValue('') in ['{{ $components | join "', '" }}']
-        {{- range $key, $value := $labels }} &&
-        variables.labels[?'{{ $key }}'].orValue('') == '{{ $value }}'
-        {{- end }}
-      reason: Forbidden
-      message: {{ printf "%s may %s: pods with the labels of this release and the component %s" .account $may (join " or " $components) | quote }}
-    {{- if .create }}
-    {{- include "kube-node-ready.newWorkerRules" . | nindent 4 }}
-    {{- end }}
----
-{{ include "kube-node-ready.policyBinding" (merge (dict "name" $name) .) }}
-{{- end }}
-
-{{/*
-What a new worker must be. An account that may create pods can otherwise use every account and secret of the namespace, serve in the
+What a new worker must be: the same dictionary as for nodePolicy. An account that may create pods can otherwise use every account and secret of the namespace, serve in the
 place of its Services, block nodes, or preempt other pods.
 */}}
 {{- define "kube-node-ready.newWorkerRules" -}}
@@ -192,9 +103,12 @@ place of its Services, block nodes, or preempt other pods.
   messageExpression: "'{{ .account }} may create only pods like the workers of the chart, which do not have ' + variables.foreign.join(', ')"
 - expression: >-
     variables.deletes || (variables.container.?envFrom.orValue([]).all(e, e == dyn({{ index $template.spec.containers 0 "envFrom" | first | toJson }})) &&
-    variables.container.?env.orValue([]).all(e, (e.name in ['DNS_ENDPOINTS', 'CLUSTER_DOMAIN', 'VERDICT_KEY'{{ range $.root.Values.extraEnv }}, '{{ .name }}'{{ end }}] && !has(e.valueFrom)) ||
+    variables.container.?env.orValue([]).all(e, (e.name in ['DNS_ENDPOINTS', 'CLUSTER_DOMAIN', 'VERDICT_KEY'] && !has(e.valueFrom)) ||
     (e.name in ['NODE_NAME', 'NODE_IP', 'POD_NAMESPACE'] && e.?valueFrom.?fieldRef.hasValue()) ||
-    (e.name == 'CLUSTER_CA' && e.?valueFrom.?configMapKeyRef.?name.orValue('') == 'kube-root-ca.crt')) &&
+    (e.name == 'CLUSTER_CA' && e.?valueFrom.?configMapKeyRef.?name.orValue('') == 'kube-root-ca.crt')
+    {{- range .root.Values.extraEnv }} ||
+    (e.name == {{ toJson .name }} && e.?value.orValue('') == {{ .value | default "" | toJson }} && !has(e.valueFrom))
+    {{- end }}) &&
     variables.container.?ports.orValue([]).all(p, p.?hostPort.orValue(0) == 0) && !variables.container.?readinessProbe.?exec.hasValue() &&
     !['httpGet', 'tcpSocket'].exists(kind, variables.container.?readinessProbe[?kind].?host.hasValue()))
   reason: Forbidden

@@ -1,11 +1,12 @@
-// Command chartschema writes the JSON Schema of a Helm chart's values.yaml to standard output.
+// Command chartschema writes the JSON Schema of a Helm chart's values.yaml to standard output, or with -keys its keys, a line each, where
+// a section ends in a dot.
 //
 // Types and defaults come from the values. What they cannot say stands above a key, as YAML between two "# @schema" lines, and
 // goes into the key's schema. The text after "# --" is the description. The second file goes into the schema of the whole: the
 // definitions that the keys refer to, and keys beside the values there are.
 //
-// But for the second file, this is the notation of github.com/dadav/helm-schema. Two things are stricter here: an object allows no
-// further keys unless its block does, and an unknown keyword is an error.
+// But for the second file, this is the notation of github.com/dadav/helm-schema. One thing is stricter here: an unknown keyword is an
+// error. The schema allows unknown keys in a section: the chart's templates refuse them, and name the nearest of the keys.
 package main
 
 import (
@@ -15,6 +16,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -28,8 +30,12 @@ func main() {
 }
 
 func run(args []string, stdout io.Writer) error {
+	keys := len(args) > 0 && args[0] == "-keys"
+	if keys {
+		args = args[1:]
+	}
 	if len(args) != 2 {
-		return errors.New("usage: chartschema VALUES.YAML DEFINITIONS.YAML")
+		return errors.New("usage: chartschema [-keys] VALUES.YAML DEFINITIONS.YAML")
 	}
 	values, err := os.ReadFile(args[0])
 	if err != nil {
@@ -46,6 +52,9 @@ func run(args []string, stdout io.Writer) error {
 	if err := root.complete(values); err != nil {
 		return fmt.Errorf("%s: %w", args[0], err)
 	}
+	if keys {
+		return root.writeKeys(stdout, "")
+	}
 	// Encoder and not MarshalIndent: the patterns stay readable without HTML escapes.
 	encoder := json.NewEncoder(stdout)
 	encoder.SetEscapeHTML(false)
@@ -61,7 +70,6 @@ type schema struct {
 	Description          string             `json:"description,omitempty" yaml:"-"`
 	Type                 any                `json:"type,omitempty" yaml:"type"` // a name or a list of names
 	AllOf                []*schema          `json:"allOf,omitempty" yaml:"allOf"`
-	Not                  *schema            `json:"not,omitempty" yaml:"not"`
 	Enum                 []any              `json:"enum,omitempty" yaml:"enum"`
 	Pattern              string             `json:"pattern,omitempty" yaml:"pattern"`
 	MaxLength            *int               `json:"maxLength,omitempty" yaml:"maxLength"`
@@ -70,13 +78,32 @@ type schema struct {
 	MinItems             *int               `json:"minItems,omitempty" yaml:"minItems"`
 	Items                *schema            `json:"items,omitempty" yaml:"items"`
 	Contains             *schema            `json:"contains,omitempty" yaml:"contains"`
-	PropertyNames        *schema            `json:"propertyNames,omitempty" yaml:"propertyNames"`
 	MinProperties        *int               `json:"minProperties,omitempty" yaml:"minProperties"`
 	Required             []string           `json:"required,omitempty" yaml:"required"`
 	Properties           map[string]*schema `json:"properties,omitempty" yaml:"properties"`
 	AdditionalProperties any                `json:"additionalProperties,omitempty" yaml:"additionalProperties"` // a bool or a schema
 	Default              any                `json:"default,omitempty" yaml:"-"`
 	Definitions          map[string]*schema `json:"definitions,omitempty" yaml:"definitions"`
+	isSection            bool               // its properties are keys of values.yaml
+}
+
+// writeKeys writes the keys of a section, whose name ends in a dot.
+func (s *schema) writeKeys(out io.Writer, section string) error {
+	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
+		property, key := s.Properties[name], section+name
+		if property.isSection {
+			key += "."
+		}
+		if _, err := fmt.Fprintln(out, key); err != nil {
+			return err
+		}
+		if property.isSection {
+			if err := property.writeKeys(out, key); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // complete adds to the schema of the whole what the values say.
@@ -93,25 +120,18 @@ func (s *schema) complete(values []byte) error {
 	return addProperties(s, document.Content[0], "")
 }
 
-// addProperties adds to s the keys of a mapping, and allows no other. Sections and their keys are required: Helm
-// leaves out what a user sets to null.
+// addProperties adds to s the keys of a mapping. Sections and their keys are required: Helm leaves out what a user sets to null.
 func addProperties(s *schema, mapping *yaml.Node, path string) error {
 	if s.Properties == nil {
 		s.Properties = map[string]*schema{}
 	}
-	if s.AdditionalProperties == nil {
-		s.AdditionalProperties = false
-	}
+	s.isSection = true
 	for i := 0; i < len(mapping.Content); i += 2 {
 		key, value := mapping.Content[i], mapping.Content[i+1]
 		keyPath := strings.TrimPrefix(path+"."+key.Value, ".")
 		property, err := describe(key, value, keyPath)
 		if err != nil {
 			return fmt.Errorf("line %d: %s: %w", key.Line, keyPath, err)
-		}
-		if admitted := s.Properties[key.Value]; admitted != nil {
-			// Beside the values there are, without a description: those of earlier charts.
-			maps.Copy(property.Properties, admitted.Properties)
 		}
 		s.Properties[key.Value] = property
 		if path != "" || property.Required != nil {

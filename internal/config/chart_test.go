@@ -98,3 +98,21 @@ func TestChartRefusesWhatTheAgentRefuses(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, suite, string(got), "stale: run it with UPDATE=1")
 }
+
+// extraEnv of the chart replaces no setting, of the agent or the controller.
+func TestChartRefusesSettingsAsExtraEnv(t *testing.T) {
+	template, err := os.ReadFile("../../chart/templates/_pods.tpl")
+	require.NoError(t, err)
+	_, text, found := strings.Cut(string(template), "{{- $own := list\n")
+	require.True(t, found)
+	text, _, _ = strings.Cut(text, " -}}")
+	names := regexp.MustCompile(`[A-Z_]+`).FindAllString(text, -1)
+	for _, s := range slices.Concat((&Config{}).settings(), (&Controller{}).settings()) {
+		if !s.flagOnly() {
+			require.Contains(t, names, s.env())
+		}
+	}
+	for _, name := range []string{"CLUSTER_CA", "NODE_IP", "VERDICT_KEY"} {
+		require.Contains(t, names, name)
+	}
+}

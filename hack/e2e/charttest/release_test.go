@@ -38,7 +38,7 @@ func TestLifeOfARelease(t *testing.T) {
 
 	// The break-glass commands of the notes.
 	s.Gate(node)
-	_, commands, _ := strings.Cut(s.helm("get", "notes", harness.Name), "Break glass")
+	_, commands, _ := strings.Cut(s.helm("get", "notes", harness.Name), "To release every node now")
 	_, commands, _ = strings.Cut(commands, "\n")
 	commands, _, _ = strings.Cut(commands, "\n\n")
 	s.Bash(commands)

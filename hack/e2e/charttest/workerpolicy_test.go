@@ -3,6 +3,7 @@ package charttest
 import (
 	"context"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,7 +19,8 @@ import (
 // Kubernetes too.
 func TestControllerMayCreateWorkersOnly(t *testing.T) {
 	s := &suite{harness.Start(t)}
-	manifests, err := s.Render(s.Ctx, "controller.enabled=true", "deploymentMode=controller")
+	manifests, err := s.Render(s.Ctx, "controller.enabled=true", "deploymentMode=controller", "commonLabels.team=infra",
+		"extraEnv[0].name=GODEBUG", "extraEnv[0].value=http2client=0", "extraEnv[1].name=EMPTY")
 	s.NoError(err)
 	for _, kind := range []string{"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"} {
 		s.apply(only(manifests, kind))
@@ -99,12 +101,21 @@ func TestControllerMayCreateWorkersOnly(t *testing.T) {
 		"a probe by a command": container(func(c *corev1.Container) {
 			c.ReadinessProbe.ProbeHandler = corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"sh"}}}
 		}),
-		"a volume":         func(pod *corev1.Pod) { pod.Spec.Volumes = []corev1.Volume{{Name: "x"}} },
-		"a node":           func(pod *corev1.Pod) { pod.Spec.NodeName = "node1" },
-		"no owner":         func(pod *corev1.Pod) { pod.OwnerReferences = nil },
-		"another account":  func(pod *corev1.Pod) { pod.Spec.ServiceAccountName = "default" },
-		"a token":          func(pod *corev1.Pod) { pod.Spec.AutomountServiceAccountToken = &yes },
-		"another priority": func(pod *corev1.Pod) { pod.Spec.PriorityClassName = "system-cluster-critical" },
+		"another value of an extra variable": container(func(c *corev1.Container) { variable(c, "GODEBUG").Value = "http2debug=1" }),
+		"an extra variable from a secret": container(func(c *corev1.Container) {
+			variable(c, "EMPTY").ValueFrom = &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
+				LocalObjectReference: corev1.LocalObjectReference{Name: "x"}, Key: "x"}}
+		}),
+		"a variable that the chart does not have": container(func(c *corev1.Container) {
+			c.Env = append(c.Env, corev1.EnvVar{Name: "HTTPS_PROXY", Value: "http://example.com"})
+		}),
+		"another value of a common label": func(pod *corev1.Pod) { pod.Labels["team"] = "other" },
+		"a volume":                        func(pod *corev1.Pod) { pod.Spec.Volumes = []corev1.Volume{{Name: "x"}} },
+		"a node":                          func(pod *corev1.Pod) { pod.Spec.NodeName = "node1" },
+		"no owner":                        func(pod *corev1.Pod) { pod.OwnerReferences = nil },
+		"another account":                 func(pod *corev1.Pod) { pod.Spec.ServiceAccountName = "default" },
+		"a token":                         func(pod *corev1.Pod) { pod.Spec.AutomountServiceAccountToken = &yes },
+		"another priority":                func(pod *corev1.Pod) { pod.Spec.PriorityClassName = "system-cluster-critical" },
 		"a privileged worker": container(func(c *corev1.Container) {
 			c.SecurityContext.Privileged, c.SecurityContext.AllowPrivilegeEscalation = &yes, &yes
 		}),
@@ -162,4 +173,10 @@ func TestControllerMayDeleteAgentsAndWorkersOnly(t *testing.T) {
 	s.NoError(remove(component, "worker"))
 	s.NoError(remove(component, "agent"))
 	s.awaitTypeChecked(harness.Controller + "-workers")
+}
+
+// variable returns a variable of a container.
+func variable(c *corev1.Container, name string) *corev1.EnvVar {
+	i := slices.IndexFunc(c.Env, func(one corev1.EnvVar) bool { return one.Name == name })
+	return &c.Env[i]
 }

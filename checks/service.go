@@ -101,7 +101,7 @@ func (s Service) connect(ctx context.Context, name string, chosen []endpoint) (R
 		if passes(e, o.err) {
 			time.AfterFunc(stragglerGrace, endGrace)
 		} else if o.err != nil && graceCtx.Err() != nil && ctx.Err() == nil {
-			o.err = fmt.Errorf("%s: no answer within %s of the first", e, stragglerGrace)
+			o.err = fmt.Errorf("%s: no answer within %s after the first answer", e, stragglerGrace)
 		}
 		return o
 	})
@@ -144,7 +144,7 @@ func (s Service) probe(ctx context.Context, e endpoint) outcome {
 	if !errors.Is(err, errTooLarge) {
 		return outcome{err: err}
 	}
-	const warning = "%v; it answers one of %d bytes: this check does not prove that large packets come back from it"
+	const warning = "%v; it answers a query of %d bytes: this check does not prove that large packets come back from it"
 	return outcome{warnings: []string{fmt.Sprintf(warning, err, minLargeQuery)}, err: s.probeOnce(ctx, e, minLargeQuery)}
 }
 
@@ -166,7 +166,7 @@ func (s Service) probeOnce(ctx context.Context, e endpoint, limit int) error {
 func serviceRemedy(failures []error) string {
 	switch {
 	case errors.Is(errors.Join(failures...), errLargeQuery):
-		return "small packets pass and large ones do not: compare the MTU of the pods' interface with that of the path " +
+		return "small packets pass and large ones do not: compare the MTU of the pods' interface with the MTU of the path " +
 			"(overlay, VPN, jumbo frames), and let ICMP \"fragmentation needed\" through"
 	case slices.ContainsFunc(failures, isTimeout):
 		return "check the CNI on this node and on the nodes of these pods (tunnels, routes), " +

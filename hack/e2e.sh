@@ -24,7 +24,8 @@ gotests() { # SHARD PACKAGE…
 
 wanted() { [[ -z ${PACKAGES:-} || $PACKAGES == *$1* ]]; }
 # A Prometheus (Debian's cannot discover pods), and the operator that configures it.
-if wanted charttest; then hack/cluster/cluster build operator prometheus; fi
+if wanted charttest || wanted recheck; then hack/cluster/cluster build prometheus; fi
+if wanted charttest; then hack/cluster/cluster build operator; fi
 if wanted karpenter; then hack/cluster/cluster build karpenter; fi
 if wanted charttest || wanted karpenter || wanted workers || wanted recheck; then hack/cluster/cluster build kwok; fi
 if wanted plugin; then make --no-print-directory plugin; fi

@@ -54,7 +54,7 @@ func (h *HandOver) Consider(ctx context.Context, unfit map[string]string, own st
 	case name == "":
 		h.Log.Warn("no replica is ready on a verified node: this one stays the leader")
 	default:
-		h.Log.Warn("this node is not verified, or fails: the Lease is released for a replica on a verified node",
+		h.Log.Warn("the controller's node is not verified, or fails its rechecks: a replica on a verified node becomes the leader",
 			"replica", name, "node", node)
 		h.Leave()
 	}

@@ -32,7 +32,7 @@ func TestFinalValuesAreScraped(t *testing.T) {
 	config := s.configure(func(config string) bool {
 		return strings.Contains(config, "podMonitor/kube-system/kube-node-ready") && strings.Contains(config, "serviceMonitor/kube-system/kube-node-ready")
 	})
-	server := s.startPrometheus(config)
+	server := s.StartPrometheus(config)
 	s.oneShots(daemonSet)
 
 	for source, which := range map[string]string{"PodMonitor": `service=""`, "ServiceMonitor": `service="kube-node-ready"`} {
@@ -43,7 +43,7 @@ func TestFinalValuesAreScraped(t *testing.T) {
 			`last_over_time(node_check_attempts_total{check="service",%s}[10m]) >= 1`,
 		} {
 			expr = fmt.Sprintf(expr, which)
-			found, err := server.query(s.Ctx, expr)
+			found, err := server.Query(s.Ctx, expr)
 			s.NoError(err)
 			t.Logf("%s: %d of %d: %s", source, len(found), agents, expr)
 			s.Len(found, agents)
@@ -105,50 +105,22 @@ func (s *suite) oneShots(manifest string) {
 }
 
 // dashboard runs every query of the dashboard, as it is installed.
-func (s *suite) dashboard(server prometheus) {
+func (s *suite) dashboard(server harness.Prometheus) {
 	s.Helper()
 	installed, err := s.Kube.CoreV1().ConfigMaps(harness.Namespace).Get(s.Ctx, harness.Name+"-dashboard", metav1.GetOptions{})
 	s.NoError(err)
-	for _, panel := range s.panels([]byte(installed.Data["kube-node-ready.json"])) {
-		s.NotEmpty(panel.Targets, panel.Title)
+	for _, panel := range s.Panels(installed.Data["kube-node-ready.json"]) {
 		for _, target := range panel.Targets {
-			expr := target.instant()
+			expr := target.Instant()
 			if target.Range { // a line over time: of the agents, which are gone now
 				expr = "max_over_time((" + expr + ")[10m:15s])"
 			}
-			found, err := server.query(s.Ctx, expr)
+			found, err := server.Query(s.Ctx, expr)
 			s.NoError(err)
 			s.Log(panel.Title, found)
 			s.NotEmpty(found, "panel %s: %s", panel.Title, expr)
 		}
 	}
-}
-
-// panel is a part of the dashboard.
-type panel struct {
-	Title   string
-	Targets []target
-}
-
-// target is a query of a panel.
-type target struct {
-	Expr         string
-	LegendFormat string
-	Range        bool
-}
-
-// instant returns the query for all nodes and the last 30 minutes.
-func (t target) instant() string {
-	return strings.NewReplacer("$__range", "30m", "$node", ".*").Replace(t.Expr)
-}
-
-// panels parses the dashboard.
-func (s *suite) panels(dashboard []byte) []panel {
-	s.Helper()
-	var board struct{ Panels []panel }
-	s.NoError(json.Unmarshal(dashboard, &board))
-	s.NotEmpty(board.Panels)
-	return board.Panels
 }
 
 // Labels and annotations that the user and the chart both have are there once: kustomize reads no other YAML.
@@ -204,9 +176,9 @@ func TestQueries(t *testing.T) {
 	}
 	text, err := os.ReadFile(filepath.Join(s.Root, "chart/dashboards/kube-node-ready.json"))
 	s.NoError(err)
-	for _, panel := range s.panels(text) {
+	for _, panel := range s.Panels(string(text)) {
 		for _, target := range panel.Targets {
-			queries[strings.TrimSuffix("dashboard: "+panel.Title+" "+target.LegendFormat, " ")] = target.instant()
+			queries[strings.TrimSuffix("dashboard: "+panel.Title+" "+target.LegendFormat, " ")] = target.Instant()
 		}
 	}
 

@@ -3,17 +3,11 @@ package charttest
 import (
 	"bytes"
 	"compress/gzip"
-	"context"
-	"encoding/json"
-	"fmt"
 	"io"
-	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
@@ -37,27 +31,12 @@ spec:
   ruleNamespaceSelector: {}
 `
 
-// background runs a program until the test ends, and prints the end of its log if the test failed.
-func (s *suite) background(name, command string, args ...string) {
-	s.Helper()
-	program, err := s.StartProgram(name, nil, command, args...)
-	s.NoError(err)
-	s.Undo(func(context.Context) error {
-		program.Stop()
-		text, err := os.ReadFile(program.Log)
-		if s.Failed() {
-			s.Logf("%s:\n%s", name, text[max(0, len(text)-4000):])
-		}
-		return err
-	})
-}
-
 // configure lets the real operator write the configuration that follows from what is installed, and
 // returns it as it would be in the pod, where the config reloader fills in two variables, but for
 // the access to the API from outside.
 func (s *suite) configure(complete func(config string) bool) []byte {
 	s.Helper()
-	s.background("operator", s.Tool("operator"), "--web.listen-address=127.0.0.1:0", "--log-level=warn")
+	s.Background("operator", s.Tool("operator"), "--web.listen-address=127.0.0.1:0", "--log-level=warn")
 	s.apply(instance)
 	var config string
 	s.Until(func() (bool, error) {
@@ -86,65 +65,6 @@ func (s *suite) configure(complete func(config string) bool) []byte {
 	out, err := yaml.Marshal(parsed)
 	s.NoError(err)
 	return out
-}
-
-// prometheus is a Prometheus that runs on the node, where it reaches pods.
-type prometheus struct{ address string }
-
-func (s *suite) startPrometheus(config []byte) prometheus {
-	s.Helper()
-	dir := s.TempDir()
-	file := filepath.Join(dir, "prometheus.yaml")
-	s.NoError(os.WriteFile(file, config, 0o600))
-	s.background("prometheus", "nsenter", "--net=/proc/"+strings.TrimSpace(s.Script("pid", "kubelet", node))+"/ns/net",
-		s.Tool("prometheus"), "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address=:9090", "--log.level=warn")
-	var p prometheus
-	for _, address := range s.Node(node).Status.Addresses {
-		if address.Type == corev1.NodeInternalIP {
-			p.address = address.Address + ":9090"
-		}
-	}
-	s.Until(func() (bool, error) {
-		response, err := http.Get("http://" + p.address + "/-/ready")
-		if err != nil {
-			return false, nil
-		}
-		return response.StatusCode == http.StatusOK, response.Body.Close()
-	}, "Prometheus does not get ready")
-	return p
-}
-
-// query returns the values of an instant query, each by its labels.
-func (p prometheus) query(ctx context.Context, expr string) (map[string]string, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.address+"/api/v1/query?query="+url.QueryEscape(expr), nil)
-	if err != nil {
-		return nil, err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = response.Body.Close() }()
-	var answer struct {
-		Error string
-		Data  struct {
-			Result []struct {
-				Metric map[string]string
-				Value  [2]any
-			}
-		}
-	}
-	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
-		return nil, err
-	}
-	if answer.Error != "" {
-		return nil, fmt.Errorf("%s: %s", expr, answer.Error)
-	}
-	values := make(map[string]string)
-	for _, sample := range answer.Data.Result {
-		values[fmt.Sprint(sample.Metric)] = fmt.Sprint(sample.Value[1])
-	}
-	return values, nil
 }
 
 // promtool runs unit tests on rules.

@@ -47,6 +47,7 @@ kind "unit, controller" gotest controller controller -race
 kind "patch fuzz corpus" gotest fuzz hack/fuzz
 kind "size and plot" gotest bench hack/bench
 kind "chart schema" gotest schema hack/chartschema
+kind "words" gotest words hack/words
 kind "chart" charts
 kind "arm64" cross
 if hack/cluster/cluster check >"$results/check.txt" 2>&1; then

@@ -138,7 +138,7 @@ func (s Settings) unprovenPeers(candidate *corev1.Node, statuses []fleet.Status)
 	if s.Fleet.Condition(candidate).Reason != verdict.PeersFailed || others >= enough {
 		return ""
 	}
-	return fmt.Sprintf("no other agent answers, and %d other nodes are ready: it must be %d to blame this node", others, enough)
+	return fmt.Sprintf("no other agent answers; other ready nodes: %d, at least %d are needed to blame this node", others, enough)
 }
 
 // budget allows a tenth of a group's nodes to have the failed taint, or one; and likewise of all nodes: a fault may creep through

@@ -46,7 +46,7 @@ func TestDashboard(t *testing.T) {
 		}, "no series %s", series)
 	}
 
-	s.Undo(func(ctx context.Context) error { return s.Cluster.DeleteNodes(ctx, newNode) })
+	s.Undo(func(ctx context.Context) error { return s.DeleteNodes(ctx, newNode) })
 	s.NoError(s.AddNodes(s.Ctx, newNode))
 	s.AwaitVerified(newNode)
 	s.drop(nodes[2], dropDNS)

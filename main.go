@@ -68,7 +68,7 @@ func run(args []string, lookupEnv func(string) (string, bool), signals <-chan os
 	if cfg.EnableMetrics {
 		server, err := metrics.Listen(cfg.MetricsPort, recorder.Handler(), 10*time.Second)
 		if err != nil {
-			log.WithError(err).Error("start: choose another port with --metrics-port, or --enable-metrics=false")
+			log.WithError(err).Error("cannot start: choose another port with --metrics-port, or --enable-metrics=false")
 			return config.ExitError
 		}
 		defer shutdown(server, log)
@@ -83,13 +83,13 @@ func runWorker(ctx context.Context, cfg config.Config, lookupEnv func(string) (s
 	worker := agent.NewWorker(cfg, log, version)
 	server, err := metrics.Listen(cfg.MetricsPort, worker.Handler(), 0) // without a limit: an answer waits for the whole round
 	if err != nil {
-		log.WithError(err).Error("start: choose another port with --metrics-port")
+		log.WithError(err).Error("cannot start: choose another port with --metrics-port")
 		return config.ExitError
 	}
 	defer shutdown(server, log)
 	environment := kube.AnonymousEnvironment(cfg.ClusterCA, lookupEnv, userAgent())
 	if environment.Err != nil {
-		log.WithError(environment.Err).Error("start: check CLUSTER_CA")
+		log.WithError(environment.Err).Error("cannot start: check CLUSTER_CA")
 		return config.ExitError
 	}
 	return exitCode(worker.Run(ctx, environment))

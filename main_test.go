@@ -106,7 +106,7 @@ func TestPortInUse(t *testing.T) {
 	code, _, stderr := exit(t, map[string]string{"KUBECONFIG": kubeconfig(t), "METRICS_PORT": port})
 	assert.Equal(t, config.ExitError, code)
 	assert.Equal(t, 1, strings.Count(stderr, "\n"), "nothing else was started")
-	assert.Contains(t, stderr, `"msg":"start: choose another port with --metrics-port, or --enable-metrics=false"`)
+	assert.Contains(t, stderr, `"msg":"cannot start: choose another port with --metrics-port, or --enable-metrics=false"`)
 	assert.Contains(t, stderr, `"error":"metrics port `+port+` cannot be bound: listen tcp :`+port+`: bind: address already in use"`)
 	assert.Contains(t, stderr, `"level":"error"`)
 	assert.Contains(t, stderr, `"node":"node1"`)

@@ -38,7 +38,7 @@ func (a API) Try(ctx context.Context) (Report, error) {
 	ctx, explain := tracePhase(ctx)
 	report, err := a.Get(ctx)
 	if err != nil {
-		return Report{}, apiFailure(ctx, explain(err), "apply the ClusterRole and its binding from the chart: nodes, get and patch")
+		return Report{}, apiFailure(ctx, explain(err), "apply the chart's ClusterRole and its binding: get and patch of nodes")
 	}
 	if a.ClockSkew == nil {
 		return report, nil
@@ -54,7 +54,7 @@ func (a API) compareClocks(report Report) (Report, error) {
 		return report, nil
 	}
 	err := fail("synchronize this node's clock (chrony, systemd-timesyncd), or the API server's if many nodes differ from it",
-		"this node's clock differs from the API server's (%s, %s)", now.Format(time.RFC3339), now.Add(-skew).Format(time.RFC3339))
+		"this node's clock differs from the API server's (%s, not %s)", now.Format(time.RFC3339), now.Add(-skew).Format(time.RFC3339))
 	if fails {
 		return report, err
 	}
@@ -140,22 +140,22 @@ func apiFailure(ctx context.Context, err error, grant string) error {
 	case apierrors.IsForbidden(err):
 		return fail(grant, "authorization: %w", err)
 	case apierrors.IsNotFound(err):
-		return fail("NODE_NAME must be the name of the Node object (the pod's spec.nodeName); or the node was deleted",
+		return fail("set NODE_NAME to the name of the Node object (the pod's spec.nodeName), unless the node was deleted",
 			"the node does not exist: %w", err)
 	case apierrors.IsTooManyRequests(err):
-		return fail("the API server is overloaded or limits this client (API Priority and Fairness); the agent will retry",
+		return fail("wait, the agent retries: the API server is overloaded, or limits this client (API Priority and Fairness)",
 			"the API server asks to wait: %w", err)
 	case is[*tls.CertificateVerificationError](err):
-		return fail("compare the CA in the pod's service account volume, or a worker's CLUSTER_CA (the ConfigMap kube-root-ca.crt), "+
-			"with the API server's certificate, and check this node's clock; or a proxy on the path answers instead", "TLS: %w", err)
+		return fail("check that the API server's certificate is from the CA in the pod's service account volume (worker: CLUSTER_CA), "+
+			"that this node's clock is right, and that no proxy answers instead of the API server", "TLS: %w", err)
 	case is[tls.RecordHeaderError](err), errors.Is(err, http.ErrSchemeMismatch):
-		return fail("something other than the API server answers at its address", "TLS: %w", err)
+		return fail("find out what answers at the API server's address: it does not speak TLS", "TLS: %w", err)
 	case apierrors.IsInternalError(err), apierrors.IsServiceUnavailable(err), apierrors.IsServerTimeout(err),
 		apierrors.IsTimeout(err), apierrors.IsUnexpectedServerError(err):
 		return fail("check the health and the log of the API server", "the API server answers with an error: %w", err)
 	case isTimeout(err) || ctx.Err() != nil:
 		return fail("check that kube-proxy (or its replacement) has programmed the kubernetes service on this node, "+
-			"and that nothing drops packets to the API server; large packets too (path MTU)",
+			"and that nothing drops packets to the API server, small or large ones (path MTU)",
 			"no answer from the API server in time: %w", err)
 	default:
 		return fail("check the API server and the path to it: kube-proxy (or its replacement), the CNI's routes", "%w", err)

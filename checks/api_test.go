@@ -32,13 +32,13 @@ import (
 
 const (
 	checkToken    = "check the pod's service account token (kubelet rotates it before it expires) and the API server's log"
-	checkGrant    = "apply the ClusterRole and its binding from the chart: nodes, get and patch"
-	checkNodeName = "NODE_NAME must be the name of the Node object (the pod's spec.nodeName); or the node was deleted"
-	checkLimits   = "the API server is overloaded or limits this client (API Priority and Fairness); the agent will retry"
-	checkCA       = "compare the CA in the pod's service account volume, or a worker's CLUSTER_CA (the ConfigMap kube-root-ca.crt), with the API server's certificate, and check this node's clock; or a proxy on the path answers instead"
-	checkAnswerer = "something other than the API server answers at its address"
+	checkGrant    = "apply the chart's ClusterRole and its binding: get and patch of nodes"
+	checkNodeName = "set NODE_NAME to the name of the Node object (the pod's spec.nodeName), unless the node was deleted"
+	checkLimits   = "wait, the agent retries: the API server is overloaded, or limits this client (API Priority and Fairness)"
+	checkCA       = "check that the API server's certificate is from the CA in the pod's service account volume (worker: CLUSTER_CA), that this node's clock is right, and that no proxy answers instead of the API server"
+	checkAnswerer = "find out what answers at the API server's address: it does not speak TLS"
 	checkHealth   = "check the health and the log of the API server"
-	checkAPIPath  = "check that kube-proxy (or its replacement) has programmed the kubernetes service on this node, and that nothing drops packets to the API server; large packets too (path MTU)"
+	checkAPIPath  = "check that kube-proxy (or its replacement) has programmed the kubernetes service on this node, and that nothing drops packets to the API server, small or large ones (path MTU)"
 	checkBetween  = "check the API server and the path to it: kube-proxy (or its replacement), the CNI's routes"
 )
 

@@ -34,7 +34,7 @@ func (DNS) Name() string { return DNSName }
 func (d DNS) Try(ctx context.Context) (Report, error) {
 	resolver, err := resolverOrSystem(d.Resolver)
 	if err != nil {
-		return Report{}, fail("mount or repair "+resolvConf, "name servers: %w", err)
+		return Report{}, fail("mount "+resolvConf+", or correct it", "cannot read the name servers: %w", err)
 	}
 	domain := resolver.ClusterDomain()
 	var names, skipped []string
@@ -101,8 +101,8 @@ func (d DNS) probeName(ctx context.Context, resolver Resolver, name string, reme
 		random := fmt.Sprintf("kubernetes.%08x%s", rand.Uint32(), strings.TrimPrefix(found.name, "kubernetes.default"))
 		resolver.Servers = []string{found.server}
 		if _, _, failure := resolver.resolve(ctx, random, share(ctx, 3), isExpected); failure == nil {
-			return outcome{err: fail("this is not the cluster's DNS: set clusterDNS in the kubelet configuration of this node, or remove "+
-				"the wildcard upstream", "%s, but name server %s answers any name, also a random one beside it", differs, found.server)}
+			return outcome{err: fail("this is not the cluster's DNS: set clusterDNS in this node's kubelet configuration, or remove the "+
+				"wildcard record upstream", "%s, but name server %s answers any name, even a random one", differs, found.server)}
 		}
 		if service.IsValid() { // a host name differs always
 			warnings = append(warnings, differs)
@@ -148,11 +148,11 @@ func replyRemedy(err error, name, domain string) string {
 	case isNegative(err), errors.Is(err, errNotName):
 		return "check the name in DNS_TEST_DOMAINS; without access to the internet, list only names that the cluster's DNS knows"
 	case errors.Is(err, errTruncated):
-		return "open TCP 53 to the name server, and check the path"
+		return "allow TCP port 53 to the name server, and check the path to it"
 	case isTimeout(err):
 		return "check that the DNS pods are running and that this node reaches them over UDP 53 (kube-proxy, CNI, network policies)"
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return "no ready DNS pod behind the service address, or kube-proxy has not programmed it on this node yet"
+		return "check that a DNS pod is ready, and that kube-proxy (or its replacement) has programmed the service address on this node"
 	case isCluster:
 		return "check the logs of the cluster's DNS pods"
 	default:

@@ -14,10 +14,10 @@ import (
 
 const (
 	checkPods     = "check that the DNS pods are running and that this node reaches them over UDP 53 (kube-proxy, CNI, network policies)"
-	checkNoPod    = "no ready DNS pod behind the service address, or kube-proxy has not programmed it on this node yet"
+	checkNoPod    = "check that a DNS pod is ready, and that kube-proxy (or its replacement) has programmed the service address on this node"
 	checkUpstream = "check the upstream servers of the cluster's DNS; without access to the internet, remove the name from DNS_TEST_DOMAINS"
 	checkPodLogs  = "check the logs of the cluster's DNS pods"
-	checkTCP      = "open TCP 53 to the name server, and check the path"
+	checkTCP      = "allow TCP port 53 to the name server, and check the path to it"
 	checkName     = "check the name in DNS_TEST_DOMAINS; without access to the internet, list only names that the cluster's DNS knows"
 	checkService  = "check that the service exists and that the cluster DNS serves this domain"
 	checkServer   = "check that the server is up and accepts queries from this node"
@@ -62,7 +62,7 @@ func TestDNSAnswers(t *testing.T) {
 		{title: "truncated, and NXDOMAIN over TCP", says: script{rcode: nxDomain, truncated: true}, err: "NXDOMAIN", remedy: checkName},
 		{title: "truncated, and SERVFAIL over TCP", says: script{rcode: servFail, truncated: true}, err: "SERVFAIL", remedy: checkUpstream},
 		{title: "truncated, TCP silent", says: script{a: []string{"192.0.2.1"}, truncated: true}, tcp: tcpSilent, within: 1500 * time.Millisecond,
-			err: "truncated answer over UDP, and over TCP timeout", remedy: checkTCP},
+			err: "UDP answer truncated, TCP query failed: timeout", remedy: checkTCP},
 		{title: "a lame referral", says: script{lame: true}, err: "lame referral", remedy: checkUpstream},
 		{title: "a message cut short", says: script{cutShort: true}, err: "malformed reply", remedy: checkUpstream},
 		{title: "another query's reply", says: script{a: []string{"192.0.2.1"}, foreignID: true}, within: soon, err: "timeout", remedy: checkPods},
@@ -100,7 +100,7 @@ func TestDNSTruncatedWithTCPClosed(t *testing.T) {
 	t.Parallel()
 	server := newNameServer(t, "127.0.0.1", tcpClosed, map[string]script{"web.example.org.": {a: known.a, truncated: true}})
 	_, err := DNS{Names: []string{"web.example.org"}, Resolver: &Resolver{Servers: []string{server.address}}}.Try(limited(t, enough))
-	require.EqualError(t, err, "web.example.org: truncated answer over UDP, and over TCP connection refused from name server "+server.address)
+	require.EqualError(t, err, "web.example.org: UDP answer truncated, TCP query failed: connection refused from name server "+server.address)
 	assert.Equal(t, checkTCP, Remedy(err))
 }
 
@@ -211,8 +211,8 @@ func TestDNSNodeSearchDomains(t *testing.T) {
 	t.Parallel()
 	inCluster, outside := append(clusterSearch(), "lab.example", "corp.example"), []string{"lab.example", "corp.example"}
 	fullName := func(name string) string {
-		return `search domains of the node itself do not count, because a wildcard there answers for any name: ` +
-			`if "` + name + `" is meant, configure this full name; else `
+		return `if you mean "` + name + `", configure this full name: the node's own search domains do not count, ` +
+			`because a wildcard there answers any name; else `
 	}
 	for _, test := range []struct {
 		title, name string

@@ -32,8 +32,8 @@ const (
 	errLameReferral replyError = "lame referral" // the server neither knows the name nor asks another server
 	errMalformed    replyError = "malformed reply"
 	errNotReply     replyError = "not a DNS reply"
-	errNotName      replyError = "not a domain name"                       // nothing to ask for: DNS cannot hold it
-	errTruncated    replyError = "truncated answer over UDP, and over TCP" // and the error over TCP
+	errNotName      replyError = "not a domain name"                      // nothing to ask for: DNS cannot hold it
+	errTruncated    replyError = "UDP answer truncated, TCP query failed" // and the error over TCP
 )
 
 type reply struct {

@@ -335,7 +335,7 @@ func TestExchangeThatTheDeadlineEnds(t *testing.T) {
 		}
 	}()
 	for recordType, want := range map[dnsmessage.Type]string{
-		dnsmessage.TypeA: "truncated answer over UDP, and over TCP timeout", dnsmessage.TypeAAAA: "timeout",
+		dnsmessage.TypeA: "UDP answer truncated, TCP query failed: timeout", dnsmessage.TypeAAAA: "timeout",
 	} {
 		_, err = Resolver{}.query(limited(t, 300*time.Millisecond), dropsTCP, "web.example.org.", recordType)
 		require.EqualError(t, err, want)

@@ -113,8 +113,8 @@ func httpsFailure(url string, err error) error {
 	certificate, isCertificate := errors.AsType[*tls.CertificateVerificationError](err)
 	switch {
 	case isCertificate:
-		return fail("the certificate must be for that name, be valid now (check this node's clock) "+
-			"and come from a CA that the system or the cluster trusts", "GET %s: TLS: %w", url, certificate.Err)
+		return fail("check this node's clock, and the target's certificate: its names, its dates, and its CA, "+
+			"which the system or the cluster must trust", "GET %s: TLS: %w", url, certificate.Err)
 	case is[tls.RecordHeaderError](err):
 		return fail("the target does not speak TLS: to check only the connection, use tcp://host:port", "GET %s: TLS: %w", url, err)
 	case Remedy(err) != "":

@@ -70,7 +70,7 @@ func TestHTTPSTarget(t *testing.T) {
 		address, _ := secure(t, status(200))
 		_, err := try(t, Network{}, "https://"+address)
 		require.ErrorContains(t, err, "GET https://"+address+": TLS: x509: certificate signed by unknown authority")
-		require.Contains(t, Remedy(err), "a CA that the system or the cluster trusts")
+		require.Contains(t, Remedy(err), "which the system or the cluster must trust")
 	})
 	t.Run("a certificate for another name", func(t *testing.T) {
 		address, ca := secure(t, status(200))

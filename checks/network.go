@@ -72,7 +72,7 @@ func (n Network) resolve(ctx context.Context, host string) ([]netip.Addr, error)
 	}
 	found, _, err := resolver.lookup(ctx, host, func([]netip.Addr) bool { return false })
 	if err != nil {
-		return nil, fail(withFullName(err, "the name of the target does not resolve: check it, and the dns check"), "%w", err)
+		return nil, fail(withFullName(err, "check the target's name, and the dns check"), "%w", err)
 	}
 	return found.addrs, nil
 }
@@ -119,11 +119,11 @@ func tcpRemedy(err error) string {
 	case isTimeout(err):
 		return "packets are dropped on the way: check the CNI's routes, kube-proxy, network policies and firewalls (security groups)"
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return "the host answers but nothing listens, or the service has no ready endpoint"
+		return "check that something listens on this port of the host, or that the service has a ready endpoint"
 	case errors.Is(err, syscall.EHOSTUNREACH), noRoute(err):
 		return "this node has no route to it: check the CNI and the node's routing table"
 	default:
-		return ""
+		return "check the target, and the path to it"
 	}
 }
 

@@ -15,9 +15,9 @@ import (
 
 const (
 	checkDropped = "packets are dropped on the way: check the CNI's routes, kube-proxy, network policies and firewalls (security groups)"
-	checkListens = "the host answers but nothing listens, or the service has no ready endpoint"
+	checkListens = "check that something listens on this port of the host, or that the service has a ready endpoint"
 	checkRoute   = "this node has no route to it: check the CNI and the node's routing table"
-	checkTarget  = "the name of the target does not resolve: check it, and the dns check"
+	checkTarget  = "check the target's name, and the dns check"
 )
 
 func TestNetworkByAddress(t *testing.T) {
@@ -194,8 +194,8 @@ func TestNetworkNodeSearchDomains(t *testing.T) {
 		check.Targets = []Target{target}
 		_, err := check.Try(limited(t, enough))
 		require.ErrorContains(t, err, "web.lab: NXDOMAIN from name server "+server.address)
-		assert.Equal(t, `search domains of the node itself do not count, because a wildcard there answers for any name: `+
-			`if "web.lab.corp.example" is meant, configure this full name; else `+checkTarget, Remedy(err))
+		assert.Equal(t, `if you mean "web.lab.corp.example", configure this full name: the node's own search domains do not count, `+
+			`because a wildcard there answers any name; else `+checkTarget, Remedy(err))
 	}
 }
 

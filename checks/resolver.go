@@ -205,7 +205,7 @@ func (r Resolver) query(ctx context.Context, server, name string, recordType dns
 	}
 	if err == nil && reply.Truncated && network == "udp" {
 		if reply, err = exchange(ctx, "tcp", server, query); err != nil {
-			err = fmt.Errorf("%w %w", errTruncated, err)
+			err = fmt.Errorf("%w: %w", errTruncated, err)
 		}
 	}
 	if err != nil {
@@ -228,8 +228,8 @@ func withFullName(err error, remedy string) string {
 	if !ok || failed.fullName == "" {
 		return remedy
 	}
-	return fmt.Sprintf("search domains of the node itself do not count, because a wildcard there answers for any name: "+
-		"if %q is meant, configure this full name; else %s", failed.fullName, remedy)
+	return fmt.Sprintf("if you mean %q, configure this full name: the node's own search domains do not count, "+
+		"because a wildcard there answers any name; else %s", failed.fullName, remedy)
 }
 
 func (e *dnsError) Unwrap() error { return e.err }

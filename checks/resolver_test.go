@@ -201,7 +201,7 @@ func TestTwoServers(t *testing.T) {
 		{"one refuses, one is silent", refusing, quiet, 400 * time.Millisecond, nil, "web.example.org: {one}: connection refused, {two}: timeout", checkPods},
 		{"one is silent, one refuses", quiet, refusing, 400 * time.Millisecond, nil, "web.example.org: {one}: timeout, {two}: connection refused", checkPods},
 		{"one truncates, one fails", truncates, says(servFail), enough, nil,
-			"web.example.org: {one}: truncated answer over UDP, and over TCP connection refused, {two}: SERVFAIL", checkTCP},
+			"web.example.org: {one}: UDP answer truncated, TCP query failed: connection refused, {two}: SERVFAIL", checkTCP},
 	} {
 		t.Run(test.title, func(t *testing.T) {
 			t.Parallel()

@@ -101,7 +101,7 @@ func (s Service) connect(ctx context.Context, name string, chosen []endpoint) (R
 		if passes(e, o.err) {
 			time.AfterFunc(stragglerGrace, endGrace)
 		} else if o.err != nil && graceCtx.Err() != nil && ctx.Err() == nil {
-			o.err = fmt.Errorf("%s: no answer within %s of the first", e, stragglerGrace)
+			o.err = fmt.Errorf("%s: no answer within %s after the first answer", e, stragglerGrace)
 		}
 		return o
 	})
@@ -144,7 +144,7 @@ func (s Service) probe(ctx context.Context, e endpoint) outcome {
 	if !errors.Is(err, errTooLarge) {
 		return outcome{err: err}
 	}
-	const warning = "%v; it answers one of %d bytes: this check does not prove that large packets come back from it"
+	const warning = "%v; it answers a query of %d bytes: this check does not prove that large packets come back from it"
 	return outcome{warnings: []string{fmt.Sprintf(warning, err, minLargeQuery)}, err: s.probeOnce(ctx, e, minLargeQuery)}
 }
 

@@ -192,7 +192,7 @@ func TestServiceEndpoints(t *testing.T) {
 				}, []string{a}
 			},
 			detail:   "2 of 3 ready endpoints of kube-system/kube-dns answer",
-			warnings: []string{"TCP {0} on node node-3: no answer within 500ms of the first"},
+			warnings: []string{"TCP {0} on node node-3: no answer within 500ms after the first answer"},
 		},
 		{
 			title: "one is dead, one loses large packets, none has a node name",
@@ -201,7 +201,7 @@ func TestServiceEndpoints(t *testing.T) {
 				return []EndpointSlice{at(t, a, "", yes, "dns-tcp"), at(t, dnsPod(t), "", yes, "dns-tcp"), at(t, b, "", yes, "dns-tcp")}, []string{a, b}
 			},
 			detail:   "1 of 3 ready endpoints of kube-system/kube-dns answer",
-			warnings: []string{"TCP {0}: connection refused", "TCP {1}: no answer within 500ms of the first"},
+			warnings: []string{"TCP {0}: connection refused", "TCP {1}: no answer within 500ms after the first answer"},
 		},
 		{
 			title: "all are dead",
@@ -248,7 +248,7 @@ func TestServiceEndpoints(t *testing.T) {
 				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
 			},
 			detail: "1 of 1 ready endpoints of kube-system/kube-dns answer",
-			warnings: []string{"TCP {0} on node node-2 connects, but closes on a large query (2896 bytes): connection closed; it answers one of 2800 bytes: " +
+			warnings: []string{"TCP {0} on node node-2 connects, but closes on a large query (2896 bytes): connection closed; it answers a query of 2800 bytes: " +
 				"this check does not prove that large packets come back from it"},
 		},
 		{
@@ -267,7 +267,7 @@ func TestServiceEndpoints(t *testing.T) {
 				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
 			},
 			detail: "1 of 1 ready endpoints of kube-system/kube-dns answer",
-			warnings: []string{"TCP {0} on node node-2 connects, but closes on a large query (2896 bytes): connection reset; it answers one of 2800 bytes: " +
+			warnings: []string{"TCP {0} on node node-2 connects, but closes on a large query (2896 bytes): connection reset; it answers a query of 2800 bytes: " +
 				"this check does not prove that large packets come back from it"},
 		},
 		{

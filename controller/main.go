@@ -82,7 +82,7 @@ func run(ctx context.Context, args []string, lookupEnv func(string) (string, boo
 		work = removeFailedTaints
 	}
 	if err := work(ctx, cfg, environment, log); err != nil {
-		log.Error("the controller ends", "error", err)
+		log.Error("the controller stops", "error", err)
 		return config.ExitError
 	}
 	return config.ExitOK

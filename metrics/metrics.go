@@ -43,18 +43,18 @@ func New(node string, checks []string, build Build) *Recorder {
 		"Duration of the last verification, from its start to the patched node, in seconds; 0 before the first.")
 	r.timedOut = gauge("node_check_timed_out", "1 while INITIAL_TIMEOUT has passed and the node is not verified.")
 	r.recheck = factory.NewGaugeVec(prometheus.GaugeOpts{Name: "node_check_recheck_status",
-		Help: "1 while the rechecks of a released node pass, 0 from FAILURE_THRESHOLD failed ones in a row to RECOVERY_THRESHOLD " +
+		Help: "1 while the rechecks of a released node pass, 0 after FAILURE_THRESHOLD failed ones in a row until RECOVERY_THRESHOLD " +
 			"passed ones; absent without RECHECK_INTERVAL."}, nil)
 	r.peers = factory.NewGaugeVec(prometheus.GaugeOpts{Name: "node_check_peers",
 		Help: "Agents on other nodes that the last recheck connected to, by zone and result."}, []string{"zone", "own_zone", "result"})
 	r.peerDuration = factory.NewGaugeVec(prometheus.GaugeOpts{Name: "node_check_peer_duration_seconds",
-		Help: "Mean duration of those connections that were made, by zone, in seconds."}, []string{"zone", "own_zone"})
+		Help: "Mean duration of the connections that succeeded, by zone, in seconds."}, []string{"zone", "own_zone"})
 	r.patchRetries = factory.NewCounter(prometheus.CounterOpts{Name: "node_check_patch_retries_total",
 		Help: "Retries of the patch, because the node had changed or the reply was lost."})
 	r.attempts = factory.NewCounterVec(prometheus.CounterOpts{Name: "node_check_attempts_total",
 		Help: "Attempts of a check."}, []string{"check"})
 	r.failures = factory.NewCounterVec(prometheus.CounterOpts{Name: "node_check_failures_total",
-		Help: "Rounds in which a check failed: out of retries, or in the diagnosis after another failed check."}, []string{"check"})
+		Help: "Rounds in which a check failed: after its last retry, or in the diagnosis after another failure."}, []string{"check"})
 	for _, check := range checks {
 		r.attempts.WithLabelValues(check)
 		r.failures.WithLabelValues(check)

@@ -105,7 +105,7 @@ func (p *Patcher) readAgain(ctx context.Context, waits backoff.BackOff, before *
 	again, err := p.readAfter(ctx, waits, failure)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("patch of node %s: %w; then, reading it again: %w", before.Name, failure, err)
+		return nil, fmt.Errorf("patch of node %s: %w; cannot read the node again: %w", before.Name, failure, err)
 	case again.UID != before.UID:
 		return nil, ErrReplaced
 	case !c.done(again) && c.voids != nil:

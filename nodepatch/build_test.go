@@ -198,11 +198,11 @@ func TestReleased(t *testing.T) {
 func TestUntouchable(t *testing.T) {
 	const none = ""
 	for want, edit := range map[string]func(*Node){
-		none:                            func(n *Node) { n.Spec.Taints = []Taint{{Key: "karpenter.sh/unregistered"}} },
-		"it is cordoned":                func(n *Node) { n.Spec.Unschedulable = true },
-		"it is being deleted":           func(n *Node) { n.DeletionTimestamp = new(metav1.Now()) },
-		"Karpenter disrupts it":         func(n *Node) { n.Spec.Taints = []Taint{{Key: "a"}, {Key: "karpenter.sh/disrupted"}} },
-		"Cluster Autoscaler deletes it": func(n *Node) { n.Spec.Taints = []Taint{{Key: "ToBeDeletedByClusterAutoscaler"}} },
+		none:                                func(n *Node) { n.Spec.Taints = []Taint{{Key: "karpenter.sh/unregistered"}} },
+		"it is cordoned":                    func(n *Node) { n.Spec.Unschedulable = true },
+		"it is being deleted":               func(n *Node) { n.DeletionTimestamp = new(metav1.Now()) },
+		"Karpenter is disrupting it":        func(n *Node) { n.Spec.Taints = []Taint{{Key: "a"}, {Key: "karpenter.sh/disrupted"}} },
+		"Cluster Autoscaler is deleting it": func(n *Node) { n.Spec.Taints = []Taint{{Key: "ToBeDeletedByClusterAutoscaler"}} },
 	} {
 		node := new(Node)
 		edit(node)

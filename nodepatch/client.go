@@ -41,10 +41,10 @@ func (c Client) read(answer rest.Result) (*Node, error) {
 	body, _ := answer.Raw() // its error is that of Error
 	node := new(Node)
 	if err := json.Unmarshal(body, node); err != nil {
-		return nil, fmt.Errorf("node %s as the API server sent it: %w", c.Name, err)
+		return nil, fmt.Errorf("node %s: cannot read the API server's answer: %w", c.Name, err)
 	}
 	if node.Name != c.Name || node.UID == "" {
-		return nil, fmt.Errorf("node %s as the API server sent it: another object, or none", c.Name)
+		return nil, fmt.Errorf("node %s: cannot read the API server's answer: it is not this Node", c.Name)
 	}
 	return node, nil
 }

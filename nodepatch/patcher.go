@@ -15,10 +15,10 @@ var ErrReplaced = errors.New("the node was deleted and created again under the s
 
 // ErrBlocked means that a client has added a taint that blocks the release, or has taken away what it demands: what was verified
 // does not count any more.
-var ErrBlocked = errors.New("a foreign taint was added, or something required was lost, while the node was patched")
+var ErrBlocked = errors.New("a foreign taint was added, or a requirement was lost, while the node was patched")
 
 // ErrOutdated means that the Node was started again since base was read, or released and is to be verified again.
-var ErrOutdated = errors.New("the node was started again, or released, since it was read")
+var ErrOutdated = errors.New("the node was rebooted or released since it was read")
 
 // Refused means that the API server will not apply the patch, and a retry does not help.
 type Refused struct{ Err error }

@@ -294,7 +294,7 @@ func TestRelease(t *testing.T) {
 				}
 			},
 			requests: "PATCH GET",
-			err:      `patch of node node1.example: the server's message; then, reading it again: nodes "node1.example" not found`,
+			err:      `patch of node node1.example: the server's message; cannot read the node again: nodes "node1.example" not found`,
 			taints:   "front node-ready/unverified behind",
 		},
 	} {
@@ -394,7 +394,7 @@ func TestReleaseUntilDeadline(t *testing.T) {
 		}
 		start := time.Now()
 		err := release(t.Context(), p, asRead(newNode()), request)
-		require.EqualError(t, err, `patch of node node1.example: Operation cannot be fulfilled on nodes "node1.example": changed; then, reading it again: context deadline exceeded`)
+		require.EqualError(t, err, `patch of node node1.example: Operation cannot be fulfilled on nodes "node1.example": changed; cannot read the node again: context deadline exceeded`)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.ErrorIs(t, err, errConflict)
 		assert.Equal(t, 30*time.Second, time.Since(start))
@@ -418,7 +418,7 @@ func TestReleaseReadsUntilDeadline(t *testing.T) {
 		}
 		start := time.Now()
 		err := release(t.Context(), p, asRead(newNode()), request)
-		require.EqualError(t, err, `patch of node node1.example: Operation cannot be fulfilled on nodes "node1.example": changed; then, reading it again: no route to host`)
+		require.EqualError(t, err, `patch of node node1.example: Operation cannot be fulfilled on nodes "node1.example": changed; cannot read the node again: no route to host`)
 		assert.Equal(t, 30*time.Second, time.Since(start))
 		assert.Equal(t, 1, patches)
 	})
@@ -445,7 +445,7 @@ func TestReleaseLimitsEachRequest(t *testing.T) {
 		}
 		start := time.Now()
 		err := release(t.Context(), p, asRead(newNode()), request)
-		require.EqualError(t, err, "patch of node node1.example: no answer in time: context deadline exceeded; then, reading it again: no answer in time: context deadline exceeded")
+		require.EqualError(t, err, "patch of node node1.example: no answer in time: context deadline exceeded; cannot read the node again: no answer in time: context deadline exceeded")
 		assert.Equal(t, 5*time.Second, time.Since(start))
 		require.Len(t, asked, 2)
 		assert.Equal(t, "patch 3s", asked[0])
@@ -462,7 +462,7 @@ func TestReleaseCancelled(t *testing.T) {
 	}{
 		"before anything was sent":                {before: true, err: "context canceled"},
 		"patch on its way is applied":             {patches: 1},
-		"patch on its way is refused as conflict": {answer: errConflict, patches: 1, err: `patch of node node1.example: Operation cannot be fulfilled on nodes "node1.example": changed; then, reading it again: context canceled`},
+		"patch on its way is refused as conflict": {answer: errConflict, patches: 1, err: `patch of node node1.example: Operation cannot be fulfilled on nodes "node1.example": changed; cannot read the node again: context canceled`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -549,7 +549,7 @@ func TestReleaseCancelledWhileWaiting(t *testing.T) {
 
 // What answers in the API server's place is not taken for a Node without taints.
 func TestClientGetsSomethingElse(t *testing.T) {
-	const another = "another object, or none"
+	const another = "it is not this Node"
 	for body, want := range map[string]string{
 		`[]`:                                    "json: cannot unmarshal array into Go value of type nodepatch.Node",
 		`{`:                                     "unexpected end of JSON input",
@@ -567,7 +567,7 @@ func TestClientGetsSomethingElse(t *testing.T) {
 				return true
 			}
 			_, err := s.client.Get(t.Context())
-			require.EqualError(t, err, "node node1.example as the API server sent it: "+want)
+			require.EqualError(t, err, "node node1.example: cannot read the API server's answer: "+want)
 		})
 	}
 }

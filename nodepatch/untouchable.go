@@ -13,9 +13,9 @@ func Untouchable(node *Node) string {
 	case node.Spec.Unschedulable:
 		return "it is cordoned"
 	case has("karpenter.sh/disrupted", "karpenter.sh/disruption"):
-		return "Karpenter disrupts it"
+		return "Karpenter is disrupting it"
 	case has("ToBeDeletedByClusterAutoscaler"):
-		return "Cluster Autoscaler deletes it"
+		return "Cluster Autoscaler is deleting it"
 	}
 	return ""
 }

@@ -88,7 +88,7 @@ func TestOnceNotVerified(t *testing.T) {
 
 	assert.NotContains(t, api.seen(), patchNode)
 	assert.Equal(t, tainted, api.taints())
-	const remedy = " (the host answers but nothing listens, or the service has no ready endpoint)"
+	const remedy = " (check that something listens on this port of the host, or that the service has a ready endpoint)"
 	failure := "network: TCP 127.0.0.1:" + port + ": connection refused" + remedy
 	assert.Equal(t, []string{"NodeNotVerified", "NodeVerificationTimedOut"}, api.reasons())
 	for _, event := range api.events {

@@ -128,7 +128,7 @@ func TestAlwaysNoReleaseWithoutTheCondition(t *testing.T) {
 		p := simulate(t, api, nil, nil, "--condition=always")
 		synctest.Wait()
 		assert.Equal(t, []string{patchStat}, api.writes())
-		assert.Contains(t, p.entry("node not verified")["reason"], "condition NodeVerified (CONDITION=always), which the release waits for: ")
+		assert.Contains(t, p.entry("node not verified")["reason"], "cannot write the condition NodeVerified before the release (CONDITION=always): ")
 		assert.Contains(t, api.events[0].Message, "not today")
 		after(nextAttempt)
 		p.entry("node verified")

@@ -69,7 +69,7 @@ func printPatch(printf func(string, ...any), cfg config.Config, node *nodepatch.
 	if cfg.Condition == config.ConditionAlways {
 		printf("would write the condition %s of node %s: True", cfg.ConditionType, node.Name)
 	}
-	printf("would be sent to node %s:", node.Name)
+	printf("would send this patch to node %s:", node.Name)
 	for _, op := range nodepatch.Build(node, request) {
 		if text, err := json.Marshal(op); err == nil {
 			printf("  %s", text)

@@ -14,7 +14,7 @@ import (
 
 func TestDryRun(t *testing.T) {
 	t.Parallel()
-	const operations = `would be sent to node node1:
+	const operations = `would send this patch to node node1:
   {"op":"test","path":"/metadata/uid","value":"uid-1"}
   {"op":"test","path":"/spec/taints/1/key","value":"node-ready/unverified"}
   {"op":"test","path":"/spec/taints/1/effect","value":"NoSchedule"}
@@ -93,7 +93,7 @@ func TestDryRun(t *testing.T) {
 				"SKIP dns kubernetes.default.svc.cluster.local: " + outside,
 				"PASS api T node node1 read",
 				"FAIL network T TCP 127.0.0.1:" + port + ": connection refused",
-				"to try: the host answers but nothing listens, or the service has no ready endpoint",
+				"to try: check that something listens on this port of the host, or that the service has a ready endpoint",
 				"SKIP service pod addresses cannot be reached from here: " + outside,
 				"FAILED: 1 passed, 1 failed, 2 skipped",
 			},

@@ -122,7 +122,7 @@ func TestMarkerIsTriedAgain(t *testing.T) {
 		})
 		p, _ := simulateFailing(t, api, "--on-timeout=taint")
 		after(initialTimeout)
-		p.entry("cannot mark the node as failed, will retry (ON_TIMEOUT needs the rights in the chart)")
+		p.entry("cannot mark the node as failed, will retry (ON_TIMEOUT needs rights that the chart grants)")
 		assert.NotContains(t, api.taints(), "node-ready/failed")
 		after(nextAttempt)
 		p.entry("node marked as failed")

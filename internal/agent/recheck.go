@@ -247,7 +247,7 @@ func (r *rechecks) write(ctx context.Context) {
 		return
 	}
 	if err != nil {
-		r.log.WithError(err).Warn("cannot show the verdict on the node, will retry")
+		r.log.WithError(err).Warn("cannot write the verdict to the node, will retry")
 	}
 	r.state = r.state.Wrote(err, sent, time.Now())
 }

@@ -41,7 +41,7 @@ func newRenewal(d *deps, file string, endSandbox func() error) *renewal {
 	r := new(renewal)
 	err := json.Unmarshal(text, r)
 	if err == nil && (r.BootID != string(boot) || time.Since(r.Start) < 0 || time.Since(r.Next).Abs() > longestPause) {
-		err = errors.New("it is of another boot or another time")
+		err = errors.New("it is from another boot or another time")
 	}
 	if log := d.log.WithField("record", string(text)); err == nil {
 		log.Info("the sandbox was renewed")
@@ -97,7 +97,7 @@ func (r *renewal) renew(ctx context.Context, isDue bool) {
 	if err == nil {
 		log.Warn("nothing answers: ending the sandbox, kubelet makes a new one")
 		if err = r.endSandbox(); err == nil && sleep(ctx, 10*time.Second) {
-			err = errors.New("the pause process goes on after SIGTERM")
+			err = errors.New("the pause process still runs after SIGTERM")
 		}
 		if err != nil {
 			r.forget() // the next agent is in the same sandbox
@@ -113,7 +113,7 @@ func (r *renewal) renew(ctx context.Context, isDue bool) {
 // the node's PID namespace it is the node's init.
 func endSandbox() error {
 	if name, _ := os.ReadFile("/proc/1/comm"); string(name) != "pause\n" {
-		return fmt.Errorf("PID 1 is %q, and not the pause process", name)
+		return fmt.Errorf("PID 1 is %q, not the pause process", name)
 	}
 	return syscall.Kill(1, syscall.SIGTERM)
 }

@@ -171,7 +171,7 @@ func TestRefusedRenewal(t *testing.T) {
 		want string
 	}{
 		"pause has another user": {func(p *pod) { p.sigterm = func(*process) error { return syscall.EPERM } }, "operation not permitted"},
-		"pause ignores SIGTERM":  {func(p *pod) { p.sigterm = func(*process) error { return nil } }, "the pause process goes on after SIGTERM"},
+		"pause ignores SIGTERM":  {func(p *pod) { p.sigterm = func(*process) error { return nil } }, "the pause process still runs after SIGTERM"},
 		"no emptyDir":            {func(p *pod) { p.file = "/proc/none/renewal.json" }, "no such file or directory"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -345,7 +345,7 @@ func TestPID1IsAnother(t *testing.T) {
 	if string(name) == "pause\n" {
 		t.Skip("the tests run in a pod that shares its PID namespace")
 	}
-	assert.ErrorContains(t, endSandbox(), "and not the pause process")
+	assert.ErrorContains(t, endSandbox(), "not the pause process")
 }
 
 func bootID(t *testing.T) string {

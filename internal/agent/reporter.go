@@ -210,7 +210,7 @@ func (r *reporter) mark(ctx context.Context, failed []string, message string) bo
 		log.Warn("node marked as failed")
 	}
 	if err != nil {
-		log.WithError(err).Warn("cannot mark the node as failed, will retry (ON_TIMEOUT needs the rights in the chart)")
+		log.WithError(err).Warn("cannot mark the node as failed, will retry (ON_TIMEOUT needs rights that the chart grants)")
 	}
 	return err == nil
 }
@@ -219,7 +219,7 @@ func (r *reporter) mark(ctx context.Context, failed []string, message string) bo
 func (r *reporter) markVerified(ctx context.Context, node *nodepatch.Node) bool {
 	err := r.marker.Verified(ctx, node)
 	if err != nil {
-		r.log.WithError(err).Warn("cannot write the condition of the verified node (the chart gives the rights)")
+		r.log.WithError(err).Warn("cannot write the condition of the verified node (CONDITION needs rights that the chart grants)")
 	}
 	return err == nil || (nodepatch.IsFinal(err) && !r.marker.ShowsFailed(node))
 }

@@ -227,7 +227,7 @@ func (v *verification) release(ctx context.Context) error {
 	}
 	if v.always() {
 		if err := v.report.marker.Verified(ctx, node); err != nil {
-			return fmt.Errorf("condition %s (CONDITION=always), which the release waits for: %w", v.cfg.ConditionType, err)
+			return fmt.Errorf("cannot write the condition %s before the release (CONDITION=always): %w", v.cfg.ConditionType, err)
 		}
 	} else if !v.releaseFailed && v.report.marker.ShowsFailed(node) {
 		v.report.markVerified(ctx, node)

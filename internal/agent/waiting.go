@@ -19,7 +19,7 @@ func (v *verification) waitForForeignTaints(ctx context.Context) error {
 	}
 	v.seen.foreign = true
 	v.log.WithField("taint", taint.String()).Info("waiting for foreign taints")
-	v.report.notes <- note{wait: &failure{foreignTaints, fmt.Errorf("%s is still on (WAIT_FOR_TAINTS)", taint)}}
+	v.report.notes <- note{wait: &failure{foreignTaints, fmt.Errorf("the taint %s is still on the node (WAIT_FOR_TAINTS)", taint)}}
 	err := v.wait(ctx, time.Time{}, func(node *nodepatch.Node) bool { return v.request.ForeignTaint(node.Spec.Taints) == nil })
 	switch {
 	case ctx.Err() != nil:
@@ -56,7 +56,7 @@ func (v *verification) waitForStartupTaint(ctx context.Context) error {
 		return nil
 	}
 	v.log.WithField("window", v.cfg.LateTaintWindow.String()).Debug("waiting for the startup taint")
-	young := fmt.Errorf("all checks pass, and the node is not yet %s old (LATE_TAINT_WINDOW)", v.cfg.LateTaintWindow)
+	young := fmt.Errorf("all checks pass, waiting for the startup taint until age %s (LATE_TAINT_WINDOW)", v.cfg.LateTaintWindow)
 	v.report.notes <- note{wait: &failure{startupTaint, young}}
 	err := v.wait(ctx, v.seen.startupDue, tainted)
 	v.report.notes <- note{}

@@ -90,7 +90,7 @@ func TestWaitForTaintsTimesOut(t *testing.T) {
 		p := simulate(t, api, nil, nil, "--once", "--wait-for-taints=foreign/", "--on-timeout=condition")
 		assert.Equal(t, exitNotVerified, p.wait())
 		assert.Equal(t, initialTimeout, time.Since(start))
-		const message = "not verified within 5m0s: taints: foreign/front:NoExecute is still on (WAIT_FOR_TAINTS)"
+		const message = "not verified within 5m0s: taints: the taint foreign/front:NoExecute is still on the node (WAIT_FOR_TAINTS)"
 		assert.Equal(t, message, p.entry("initial timeout passed")["reason"])
 		require.Len(t, api.conditions, 1)
 		assert.Equal(t, "TaintsOfOthers", api.conditions[0].Reason)
@@ -272,7 +272,7 @@ func TestNoMarkerWhileTheStartupTaintIsWaitedFor(t *testing.T) {
 					api.edit(func(node *corev1.Node) { node.Spec.Taints = late })
 				}
 				after(time.Millisecond)
-				assert.Equal(t, "not verified within 5m0s: late taint: all checks pass, and the node is not yet 10m0s old (LATE_TAINT_WINDOW)",
+				assert.Equal(t, "not verified within 5m0s: late taint: all checks pass, waiting for the startup taint until age 10m0s (LATE_TAINT_WINDOW)",
 					p.entry("initial timeout passed")["reason"])
 				assert.NotContains(t, p.stderr.String(), "node verified")
 				after(test.at - initialTimeout - time.Millisecond)

@@ -169,8 +169,7 @@ func TestWorkerWithoutAUsableAPI(t *testing.T) {
 		"500": {http.StatusInternalServerError, "", []string{"api: the API server answers with an error: ", "(check the health and the log of the API server)"}},
 		"503": {http.StatusServiceUnavailable, "", []string{"api: the API server answers with an error: ", "(check the health and the log of the API server)"}},
 		"another CA": {http.StatusOK, otherCA(t), []string{"api: TLS: ", "certificate signed by unknown authority",
-			"or a worker's CLUSTER_CA (the ConfigMap kube-root-ca.crt), with the API server's certificate, and check this node's clock; " +
-				"or a proxy on the path answers instead)"}},
+			"(worker: CLUSTER_CA), that this node's clock is right, and that no proxy answers instead of the API server)"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			env := map[string]string{}

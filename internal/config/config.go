@@ -147,12 +147,12 @@ func (c *Config) gateSettings() []*setting {
 		{"retry-backoff", "kind", "wait between attempts: exponential (1 2 4 8 16 s) or linear (1 2 3 4 5 s)", "exponential",
 			text(&c.RetryBackoff, oneOf("exponential", BackoffLinear))},
 
-		{"dns-test-domains", "names", "comma-separated names that must resolve, or with warn+ before it should; an IP address is " +
-			"queried as a name server",
+		{"dns-test-domains", "names", "comma-separated names that must resolve; warn+NAME: a failure is only a warning; " +
+			"an IP address is queried as a name server",
 			"kubernetes.default.svc.cluster.local,google.com", list(&c.DNSTestDomains, 1, mayWarn(domainOrIP))},
 		{"network-targets", "targets", "comma-separated targets beside the API server: host:port or tcp://host:port must accept, " +
 			"http(s)://host/path must answer with a status below 400, or one of #200|401 at its end; $(NODE_IP) is this node; " +
-			"warn+ before it: only warn", "", list(&c.NetworkTargets, 0, mayWarn(target))},
+			"warn+TARGET: a failure is only a warning", "", list(&c.NetworkTargets, 0, mayWarn(target))},
 		{"dns-service", "ns/name", "service whose endpoints must answer; empty skips the service check (managed DNS without pods)",
 			"kube-system/kube-dns", text(&c.DNSService, optional(namespacedName))},
 		{"max-clock-skew", "duration", "difference between this node's clock and the API server's above which the api check fails; " +
@@ -163,22 +163,22 @@ func (c *Config) gateSettings() []*setting {
 		{"taint-key", "key", "key of the startup taint, which the release removes", "node-ready/unverified", text(&c.TaintKey, ownKey)},
 		{"taint-value", "value", "value of the startup taint where the chart's policy adds it; the agent only validates it", "true",
 			text(&c.TaintValue, optional(labelValue))},
-		{"taint-effect", "effect", "expected effect of the startup taint; another one is removed with a warning", "NoSchedule",
+		{"taint-effect", "effect", "effect of the startup taint; with another effect it is removed with a warning", "NoSchedule",
 			text(&c.TaintEffect, oneOf("NoSchedule", "PreferNoSchedule", "NoExecute"))},
 		{"verified-label", "key", "label that the release adds", "node-ready/verified", text(&c.VerifiedLabel, ownKey)},
 		{"verified-label-value", "value", "value of that label", "true", text(&c.VerifiedLabelValue, optional(labelValue))},
-		{"late-taint-window", "duration", "age of a node up to which a missing startup taint is waited for", "60s",
+		{"late-taint-window", "duration", "the agent waits for a missing startup taint until the node is this old", "60s",
 			duration(&c.LateTaintWindow, 0, time.Hour)},
 		{"wait-for-taints", "prefixes", "comma-separated taint-key prefixes; the checks start when no such taint is left, " +
 			"and never before karpenter.sh/unregistered is gone", "", list(&c.WaitForTaints, 0, keyPrefix)},
-		{"also-remove-taints", "keys", "comma-separated former startup and failed taint keys; the release removes them too, " +
+		{"also-remove-taints", "keys", "comma-separated keys of former startup and failed taints; the release removes them too, " +
 			"and nothing adds them", "node-ready/failed", list(&c.AlsoRemoveTaints, 0, ownKey)},
 
-		{"on-timeout", "policies", "marker of a node that timed out: keep (none), taint, condition or taint,condition",
+		{"on-timeout", "policies", "marker if not verified in --initial-timeout: keep (none), taint, condition or taint,condition",
 			OnTimeoutKeep, list(&c.OnTimeout, 1, oneOf(OnTimeoutKeep, OnTimeoutTaint, OnTimeoutCondition))},
-		{"failed-taint-key", "key", "key of the NoSchedule taint that taint in --on-timeout adds", "node-ready/failed",
+		{"failed-taint-key", "key", "key of the NoSchedule taint that --on-timeout taint adds", "node-ready/failed",
 			text(&c.FailedTaintKey, ownKey)},
-		{"condition-type", "type", "type of the condition that condition in --on-timeout writes", "NodeVerified",
+		{"condition-type", "type", "type of the condition that --on-timeout condition writes", "NodeVerified",
 			text(&c.ConditionType, conditionType)},
 		{"condition", "when", "when to write that condition: auto (what --on-timeout and rechecks write) or always (each verdict, on " +
 			"every node; True before the release)", "auto", text(&c.Condition, oneOf("auto", ConditionAlways))},
@@ -214,7 +214,7 @@ func (c *Config) runSettings() []*setting {
 			"cluster's CA (PEM) in the variable CLUSTER_CA", "false", boolean(&c.Worker)},
 		{"dns-endpoints", "endpoints", "with --worker: comma-separated ready endpoints of --dns-service, address:port/node", "",
 			list(&c.DNSEndpoints, 0, endpoint)},
-		{"cluster-domain", "domain", "the cluster's DNS domain; default: the domain in /etc/resolv.conf", "",
+		{"cluster-domain", "domain", "the cluster's DNS domain; default: the one in /etc/resolv.conf", "",
 			text(&c.ClusterDomain, optional(subdomain))},
 	}
 }
@@ -332,10 +332,10 @@ func (c *Config) validate(lookupEnv func(string) (string, bool), parsed bool) (p
 		refuse("--node-name %q must not differ from NODE_NAME %q: the checks run on that node", c.NodeName, name)
 	}
 	if c.Worker && c.DryRun {
-		refuse("--worker must not be a --dry-run: the controller releases the node that a worker has verified")
+		refuse("--worker and --dry-run exclude each other: the controller releases the node that a worker has verified")
 	}
 	if slices.Contains(c.OnTimeout, OnTimeoutKeep) && len(c.OnTimeout) > 1 {
-		refuse("--on-timeout %s: keep means no marker, so it stands alone", strings.Join(c.OnTimeout, ","))
+		refuse("--on-timeout %s: keep means no marker, so it must stand alone", strings.Join(c.OnTimeout, ","))
 	}
 	if (slices.Contains(c.OnTimeout, OnTimeoutTaint) || c.RecheckInterval > 0) && c.FailedTaintKey == c.TaintKey {
 		refuse("--failed-taint-key %s must differ from --taint-key: the agent could not tell the two taints apart", c.FailedTaintKey)

@@ -569,7 +569,7 @@ func TestUsageErrors(t *testing.T) {
 		},
 		"a worker's dry run": {
 			env: map[string]string{"DRY_RUN": "true"}, args: []string{"--worker"},
-			want: UsageError{"--worker must not be a --dry-run: the controller releases the node that a worker has verified"},
+			want: UsageError{"--worker and --dry-run exclude each other: the controller releases the node that a worker has verified"},
 		},
 		"two taints of one name, and rechecks": {
 			args: []string{"--recheck-interval=1m", "--taint-key=a/b", "--failed-taint-key=a/b"},
@@ -589,7 +589,7 @@ func TestUsageErrors(t *testing.T) {
 		},
 		"keep and a mark": {
 			env:  map[string]string{"ON_TIMEOUT": "condition,keep"},
-			want: UsageError{"--on-timeout condition,keep: keep means no marker, so it stands alone"},
+			want: UsageError{"--on-timeout condition,keep: keep means no marker, so it must stand alone"},
 		},
 		"two taints of one name, and a condition": {
 			args: []string{"--on-timeout=condition,taint", "--taint-key=a/b", "--failed-taint-key=a/b"},

@@ -60,15 +60,15 @@ func (c *Controller) settings() []*setting {
 		{"not-started-after", "duration", "how long a node may be without a running agent before that is reported", "3m",
 			duration(&c.NotStartedAfter, time.Second, 24*time.Hour)},
 		{"health-port", "port", "port of /healthz and /readyz", "8081", number(&c.HealthPort, 1, 65535)},
-		{"verify-after-reboot", "bool", "remove the label of verified nodes that were started again, so that they are verified " +
+		{"verify-after-reboot", "bool", "remove the label of verified nodes that rebooted, so that they are verified " +
 			"again; does nothing with --recheck-interval", "false", boolean(&c.VerifyAfterReboot)},
-		{"max-concurrent-workers", "number", "first attempts that begin at a time, and as many retries, in controller mode", "50",
+		{"max-concurrent-workers", "number", "how many first attempts may start at once, and as many retries (controller mode)", "50",
 			number(&c.MaxConcurrentWorkers, 2, 1000)},
 		{"remediation-mode", "mode", "replace nodes that are never verified: off, dry-run (only report) or delete (their NodeClaim)",
 			RemediationOff, text(&c.RemediationMode, oneOf(RemediationOff, RemediationDryRun, RemediationDelete))},
 		{"delete-nodes", "bool", "delete also the Node of a node without a NodeClaim, which Karpenter does not manage; needs " +
 			"--remediation-mode", "false", boolean(&c.DeleteNodes)},
-		{"delete-after", "duration", "age of a node from which it may be replaced", "30m",
+		{"delete-after", "duration", "how old a node must be before it may be replaced", "30m",
 			duration(&c.DeleteAfter, time.Second, 24*time.Hour)},
 		{"failed-for", "duration", "how long a node must fail for one reason before it may be replaced", "10m",
 			duration(&c.FailedFor, time.Second, 24*time.Hour)},
@@ -78,9 +78,9 @@ func (c *Controller) settings() []*setting {
 			boolean(&c.Retaint)},
 		{"retaint-control-group-for", "duration", "how long the checks must pass in the controller's own pod before a re-taint", "10m",
 			duration(&c.RetaintControlGroupFor, time.Second, 24*time.Hour)},
-		{"retaint-cool-down", "duration", "how long a node is not re-tainted again", "10m",
+		{"retaint-cool-down", "duration", "how long after a re-taint the node is not re-tainted again", "10m",
 			duration(&c.RetaintCoolDown, time.Second, 24*time.Hour)},
-		{"retaint-no-agent-for", "duration", "how long no agent may be on a node before its failed taint is removed and a False " +
+		{"retaint-no-agent-for", "duration", "how long a node may have no agent before its failed taint is removed and a False " +
 			"condition becomes Unknown", "10m", duration(&c.RetaintNoAgentFor, time.Second, 24*time.Hour)},
 		{"remove-failed-taints", "bool", "remove the failed taints that --retaint has added, from all nodes, and exit", "false",
 			boolean(&c.RemoveFailedTaints)},

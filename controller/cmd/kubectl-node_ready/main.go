@@ -131,11 +131,11 @@ func newFlags(o *options) *pflag.FlagSet {
 	flags := pflag.NewFlagSet("kubectl node-ready", pflag.ContinueOnError)
 	flags.SortFlags = false
 	flags.SetOutput(io.Discard) // mistakes are returned
-	flags.StringVar(&o.release, "release", "", "Helm release of kube-node-ready, where there are several")
-	flags.BoolVar(&o.all, "all", false, "open: every node")
-	flags.BoolVarP(&o.yes, "yes", "y", false, "open --all: do it")
-	flags.StringSliceVar(&o.skip, "skip", nil, "doctor: traps not to look for")
-	flags.BoolVar(&o.gateAll, "gate-all", false, "doctor: look as if every selected node joined with the startup taint")
+	flags.StringVar(&o.release, "release", "", "Helm release of kube-node-ready, if there are several")
+	flags.BoolVar(&o.all, "all", false, "with open: every node")
+	flags.BoolVarP(&o.yes, "yes", "y", false, "with open --all: confirm it")
+	flags.StringSliceVar(&o.skip, "skip", nil, "with doctor: traps to skip")
+	flags.BoolVar(&o.gateAll, "gate-all", false, "with doctor: look as if every selected node joined with the startup taint")
 	flags.BoolVar(&o.version, "version", false, "print version, commit and build date")
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "path of the kubeconfig file")
 	names := clientcmd.RecommendedConfigOverrideFlags("")
@@ -164,7 +164,7 @@ func (o options) validate(verb string, nodes []string) error {
 			return errors.New("open --all lets workloads onto every node, verified or not: add --yes to do it")
 		}
 	default:
-		return fmt.Errorf("unknown command %q: there are verify, open and doctor (see --help)", verb)
+		return fmt.Errorf("unknown command %q: the commands are verify, open and doctor (see --help)", verb)
 	}
 	return nil
 }
@@ -185,13 +185,13 @@ func (s session) warn(stderr io.Writer) {
 	keys := s.release.Settings.Request
 	taints := slices.Compact(append([]string{keys.TaintKey, keys.FailedTaintKey}, keys.AlsoRemove...))
 	_, _ = fmt.Fprintf(stderr, "kubectl node-ready: warning: %v\n"+
-		"The taints are taken to be %s, and the label %s (the default where none is set)\n",
+		"Assumed taints: %s; assumed label: %s (the default for each key that is not set)\n",
 		s.release.Invalid, strings.Join(taints, ", "), keys.Label)
 }
 
 func (s session) doctor(ctx context.Context, o options) (set int) {
 	if s.release.NotInstalled {
-		_, _ = fmt.Fprintf(s.out, "No release of kube-node-ready: looking as if the chart was installed into %s with its defaults\n",
+		_, _ = fmt.Fprintf(s.out, "No release of kube-node-ready: doctor assumes the chart's defaults in the namespace %s\n",
 			s.release.Namespace)
 	}
 	found := doctor.Reader{Client: s.cluster}.Read(ctx, s.release)
@@ -202,7 +202,7 @@ func (s session) doctor(ctx context.Context, o options) (set int) {
 func (s session) open(ctx context.Context, nodes []string, all bool) error {
 	if all {
 		if s.release.KeysUnknown {
-			return errors.New("open --all does not guess which taints are the release's\n" +
+			return errors.New("open --all does not know the release's taint keys: their ConfigMap is gone\n" +
 				"try: name the nodes, or kubectl taint nodes NODE KEY-")
 		}
 		var list corev1.NodeList
@@ -229,7 +229,7 @@ func (s session) status(ctx context.Context) error {
 		var list corev1.EventList
 		err := s.cluster.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{"involvedObject.kind": kind})
 		if err != nil { // reasons are less exact without them
-			_, _ = fmt.Fprintf(s.out, "not read: %v\n", err)
+			_, _ = fmt.Fprintf(s.out, "Events not read, some reasons may be missing: %v\n", err)
 		}
 		return list.Items
 	}

@@ -208,7 +208,7 @@ func TestOpenWithInvalidSettings(t *testing.T) {
 		code, stdout, stderr = c.run(args...)
 		assert.Equal(t, config.ExitOK, code, stderr)
 		assert.Contains(t, stderr, "warning: settings in the ConfigMap kube-system/knr: CHECK_TIMEOUT")
-		assert.Contains(t, stderr, "taken to be example.com/gate, node-ready/failed, and the label node-ready/verified")
+		assert.Contains(t, stderr, "Assumed taints: example.com/gate, node-ready/failed; assumed label: node-ready/verified")
 	}
 	assert.Equal(t, "node b: removed example.com/gate:NoSchedule\n", stdout)
 
@@ -224,12 +224,12 @@ func (c cluster) openKnowsNoKeys(node string) {
 	code, stdout, stderr := c.run("open", "--all", "--yes")
 	assert.Equal(c.t, config.ExitError, code, "it would remove what is not the release's")
 	assert.Empty(c.t, stdout)
-	assert.Contains(c.t, stderr, "kubectl node-ready: open --all does not guess which taints are the release's\n"+
+	assert.Contains(c.t, stderr, "kubectl node-ready: open --all does not know the release's taint keys: their ConfigMap is gone\n"+
 		"try: name the nodes, or kubectl taint nodes NODE KEY-\n")
 	code, stdout, stderr = c.run("open", node)
 	assert.Equal(c.t, config.ExitOK, code, stderr)
 	assert.Contains(c.t, stderr, `configmaps "knr" not found`)
-	assert.Contains(c.t, stderr, "The taints are taken to be node-ready/unverified, node-ready/failed")
+	assert.Contains(c.t, stderr, "Assumed taints: node-ready/unverified, node-ready/failed")
 	assert.Equal(c.t, "node "+node+": removed node-ready/unverified:NoSchedule\n", stdout)
 }
 
@@ -240,7 +240,7 @@ func TestOpenWithoutTheTemplateOfTheWorkers(t *testing.T) {
 	code, _, stderr := c.run("verify", "a")
 	assert.Equal(t, config.ExitError, code)
 	assert.Contains(t, stderr, `template of the workers: configmaps "knr-controller" not found`+
-		"\ntry: correct it and run helm upgrade, or apply the manifests again; open works all the same\n")
+		"\ntry: correct it and run helm upgrade, or apply the manifests again; open still works\n")
 	code, _, _ = c.run()
 	assert.Equal(t, config.ExitError, code)
 	code, stdout, _ := c.run("doctor")
@@ -267,7 +267,7 @@ func TestDoctorBeforeTheInstallation(t *testing.T) {
 	code, stdout, stderr := c.run("doctor", "--gate-all")
 	assert.Equal(t, config.ExitError, code, "there is no DNS Service")
 	assert.Empty(t, stderr)
-	assert.Contains(t, stdout, "No release of kube-node-ready: looking as if the chart was installed into kube-system with its defaults\n")
+	assert.Contains(t, stdout, "No release of kube-node-ready: doctor assumes the chart's defaults in the namespace kube-system\n")
 	assert.Contains(t, stdout, "TRAP  dns-behind-gate       there is no Service kube-system/kube-dns")
 	code, _, stderr = c.run("open", "--all", "--yes")
 	assert.Equal(t, config.ExitError, code)
@@ -289,7 +289,7 @@ func TestDoctorFindsTaintsWithoutARelease(t *testing.T) {
 				continue
 			}
 			assert.Equal(t, config.ExitError, code, stdout)
-			assert.Regexp(t, "(?m)^TRAP  no-release +the node a has the taint "+key+": nobody removes it until kube-node-ready is installed\n"+
+			assert.Regexp(t, "(?m)^TRAP  no-release +the node a has the taint "+key+": nothing removes the taint until kube-node-ready is installed\n"+
 				".* kubectl taint nodes --all "+key+"-$", stdout)
 			assert.NotContains(t, stdout, "kubectl node-ready ", "that would refuse")
 		}
@@ -313,7 +313,7 @@ func TestDoctorBeforeTheInstallationIntoANamespace(t *testing.T) {
 		code, stdout, stderr = c.run(append(args, "doctor", "--skip", "dns-behind-gate")...)
 		assert.Equal(t, config.ExitError, code, stdout)
 		assert.Empty(t, stderr)
-		assert.Contains(t, stdout, "No release of kube-node-ready: looking as if the chart was installed into own with its defaults\n")
+		assert.Contains(t, stdout, "No release of kube-node-ready: doctor assumes the chart's defaults in the namespace own\n")
 		assert.Regexp(t, "(?m)^TRAP  webhooks ", stdout)
 	}
 }

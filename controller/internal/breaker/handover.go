@@ -50,11 +50,11 @@ func (h *HandOver) Consider(ctx context.Context, unfit map[string]string, own st
 	name, node, err := h.replica(ctx, unfit)
 	switch {
 	case err != nil:
-		h.Log.Warn("the replicas cannot be listed: this one stays the leader", "error", err)
+		h.Log.Warn("cannot list the replicas: this replica stays the leader", "error", err)
 	case name == "":
-		h.Log.Warn("no replica is ready on a verified node: this one stays the leader")
+		h.Log.Warn("no replica is ready on a verified node: this replica stays the leader")
 	default:
-		h.Log.Warn("this node is not verified, or fails: the Lease is released for a replica on a verified node",
+		h.Log.Warn("the controller's node is not verified, or fails its rechecks: a replica on a verified node becomes the leader",
 			"replica", name, "node", node)
 		h.Leave()
 	}

@@ -90,8 +90,8 @@ func (g *Group) round(ctx context.Context) {
 	g.state = before.next(failure, began, time.Now())
 	switch {
 	case failure != "":
-		g.Log.Warn("control group failed", "error", failure)
+		g.Log.Warn("control group: the checks failed in the controller's pod", "error", failure)
 	case before.PassedSince.IsZero():
-		g.Log.Info("control group passed")
+		g.Log.Info("control group: the checks passed in the controller's pod")
 	}
 }

@@ -146,7 +146,7 @@ func TestReasonOfAnAgentThatDoesNotStart(t *testing.T) {
 			pod := s.pod(node.Name, running())
 			pod.DeletionTimestamp = new(metav1.Now())
 			s.objects.Events[pod.UID] = []corev1.Event{event("FailedCreatePodSandBox", "long ago")}
-		}, Silent, "kubelet does not end it"},
+		}, Silent, "kubelet does not stop it"},
 		"no sandbox": {func(s *story, node *corev1.Node) {
 			pod := s.pod(node.Name, waiting("ContainerCreating"))
 			s.objects.Events[pod.UID] = []corev1.Event{event("Scheduled", ""), event("FailedCreatePodSandBox", "no CNI")}

@@ -25,7 +25,7 @@ func (r Rules) notRunning(node *corev1.Node, pod *corev1.Pod, events map[types.U
 		return Unschedulable, name + "kubelet has refused or evicted it: " + reason + ": " + pod.Status.Message
 	}
 	if pod.DeletionTimestamp != nil {
-		return Silent, name + "it is deleted, and kubelet does not end it: check kubelet and the CNI on the node"
+		return Silent, name + "it is being deleted, but kubelet does not stop it: check kubelet and the CNI on the node"
 	}
 	for _, status := range pod.Status.ContainerStatuses {
 		if reason := waitingReason(status); reason != "" {
@@ -33,7 +33,7 @@ func (r Rules) notRunning(node *corev1.Node, pod *corev1.Pod, events map[types.U
 		}
 	}
 	if podCondition(pod, corev1.PodInitialized).Type == "" {
-		return Silent, name + "kubelet has not reported about it: check kubelet on the node"
+		return Silent, name + "kubelet has not reported its status: check kubelet on the node"
 	}
 	read := events[pod.UID]
 	if read == nil {
@@ -90,13 +90,13 @@ func fromEvents(events []corev1.Event) (Reason, string) {
 		}
 	}
 	if newest == nil {
-		return Silent, "kubelet has not started its container, and no Event says why: check kubelet"
+		return Silent, "kubelet has not started its container, and no Event says why: check kubelet on the node"
 	}
 	switch newest.Reason {
 	case "NetworkNotReady", "FailedCreatePodSandBox":
 		return SandboxFailed, newest.Message
 	case "Pulling":
-		return ImagePull, newest.Message + ", and it does not end: check the path to the registry"
+		return ImagePull, newest.Message + ", and the pull does not end: check the path to the registry"
 	case "Pulled", "Created", "Started":
 		return Silent, "kubelet does not start its container: " + newest.Message
 	default:

@@ -148,7 +148,7 @@ func (s Settings) wantedOfRechecked(status Status, now time.Time) (Condition, bo
 	r := status.Recheck
 	reason, message := status.Reason, status.Message
 	if reason == "" && s.isSilent(r, now) {
-		reason, message = Silent, fmt.Sprintf("pod %s/%s runs and is not ready: its rechecks fail, and it does not write why; "+
+		reason, message = Silent, fmt.Sprintf("pod %s/%s runs but is not ready: its rechecks fail, but it does not write the reason; "+
 			"read its log, and check the node's path to the API server", status.Pod.Namespace, status.Pod.Name)
 	}
 	switch {
@@ -158,7 +158,7 @@ func (s Settings) wantedOfRechecked(status Status, now time.Time) (Condition, bo
 			Event: r.Reason != reason, Message: message}, true
 	case r.Failed && !r.NoAgent.IsZero() && now.Sub(r.NoAgent) >= s.NoAgentFor:
 		return Condition{Node: status.Node, Status: corev1.ConditionUnknown, Reason: "NotRechecked", Rechecked: true,
-			Message: "no agent checks the node again"}, true
+			Message: "no agent rechecks the node"}, true
 	}
 	return Condition{}, false
 }

@@ -68,7 +68,7 @@ func TestAgentThatIsNotReady(t *testing.T) {
 	assert.Equal(t, corev1.ConditionFalse, wanted.Status)
 	assert.Equal(t, Silent, wanted.Reason)
 	assert.True(t, wanted.Event && wanted.Rechecked)
-	assert.Contains(t, wanted.Message, "pod kube-system/agent-n1 runs and is not ready")
+	assert.Contains(t, wanted.Message, "pod kube-system/agent-n1 runs but is not ready")
 	assert.True(t, s.only().Recheck.IsFresh(s.now))
 	assert.True(t, s.only().ChangesWithTime())
 

@@ -122,7 +122,7 @@ func (s Settings) decideByWorker(status *Status, m *memory, now time.Time) bool 
 	isFalse := condition.Status == corev1.ConditionFalse
 	switch {
 	case outcome == Passed: // it runs until it is deleted
-		status.Reason, status.Message = NotVerified, "all checks pass, and the node is not released: see the controller's log"
+		status.Reason, status.Message = NotVerified, "all checks pass, but the node is not released: read the controller's log"
 		if s.Unmet != nil && s.Unmet(status.Node.Name) != "" { // it may be met the next moment
 			status.Reason, status.Message = NodeFailed, cmp.Or(s.Unmet(status.Node.Name), status.Message)
 		}
@@ -154,11 +154,11 @@ func (s Settings) decideWithoutWorker(status *Status, m *memory, overdue bool, n
 	}
 	if taint := s.Request.ForeignTaint(Taints(status.Node)); taint != nil {
 		m.notRunning = time.Time{}
-		status.Reason, status.Message = TaintsOfOthers, fmt.Sprintf("%s is still on (WAIT_FOR_TAINTS)", taint)
+		status.Reason, status.Message = TaintsOfOthers, fmt.Sprintf("the taint %s is still on the node (WAIT_FOR_TAINTS)", taint)
 	} else {
 		status.Reason = NoPod
-		status.Message = "there is no worker for this node: MAX_CONCURRENT_WORKERS others begin, or the controller cannot create one " +
-			"(see its log)"
+		status.Message = "there is no worker for this node: wait until fewer than MAX_CONCURRENT_WORKERS others start, " +
+			"or read the controller's log, if it cannot create one"
 		overdue = now.Sub(m.notRunning) >= s.NotStartedAfter
 	}
 	if overdue {

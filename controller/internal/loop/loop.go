@@ -99,7 +99,7 @@ func (l *Loop) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Re
 		requeueAfter, err := step.Act(limited, plan)
 		cancel()
 		if err != nil && ctx.Err() == nil {
-			l.Log.Warn("will retry", "error", err) // the other steps go on
+			l.Log.Warn("a step of the controller failed, will retry", "error", err) // the other steps go on
 			l.failed.Add(1)
 			requeueAfter = afterError
 		}

@@ -19,7 +19,7 @@ func describe() map[string]*prometheus.Desc {
 	series := func(name, help string, labels ...string) {
 		found[name] = prometheus.NewDesc("kube_node_ready_"+name, help, labels, nil)
 	}
-	series("nodes", "Nodes by state, and by reason where that is Failed.", "state", "reason")
+	series("nodes", "Nodes by state, and by reason if the state is Failed.", "state", "reason")
 	series("breaker", "1 while a reason keeps the controller from re-tainting or replacing any node.", "reason")
 	series("retainted_nodes", "Nodes with the failed taint that the controller adds to verified nodes.")
 	series("recheck_failed_nodes", "Verified nodes whose condition is False, by its first reason.", "reason")
@@ -29,7 +29,7 @@ func describe() map[string]*prometheus.Desc {
 		"Agents or workers that were started again on a node that was not verified: new pods and restarts.", "node")
 	series("worker_pods", "Pods that verify nodes, agents or workers, by phase.", "status")
 	series("controller_healthy", "1 while the leader can read its caches, 0 while it cannot.")
-	series("controller_reconcile_errors_total", "Decisions about the fleet that failed, or whose writes did.")
+	series("controller_reconcile_errors_total", "Decisions about the fleet that failed, or whose writes failed.")
 	series("build_info", "1, with the version of the controller, its commit and its build date as labels.",
 		"version", "commit_hash", "build_date")
 	return found

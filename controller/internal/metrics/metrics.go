@@ -49,7 +49,7 @@ func New(source Source, build Build) *Collector {
 		gate: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "kube_node_ready_gate_seconds",
 			Help: "Time from the creation of a node with the startup taint to its first verification, in seconds, " +
-				"where this leader has seen both.",
+				"if this leader has seen both.",
 			Buckets: []float64{.25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600},
 		}),
 		verifications: prometheus.NewCounterVec(prometheus.CounterOpts{

@@ -35,7 +35,7 @@ func (l Ledger) within(period time.Duration, serverNow time.Time) (n int) {
 func inFlight(ledger Ledger) (Rule, string) {
 	for _, deletion := range ledger.Deletions {
 		if deletion.isInFlight() {
-			return InFlight, fmt.Sprintf("node %s is being replaced since %s", deletion.Node, formatTime(deletion.Time))
+			return InFlight, fmt.Sprintf("node %s is still being replaced (since %s)", deletion.Node, formatTime(deletion.Time))
 		}
 	}
 	return "", ""

@@ -44,7 +44,7 @@ func (s Settings) isCandidate(status fleet.Status, serverNow, now time.Time) boo
 // protected says what forbids to replace a node, whatever its state is.
 func (s Settings) protected(node *corev1.Node) (Rule, string) {
 	if fleet.IsControlPlane(node) {
-		return Protected, "the node is of the control plane"
+		return Protected, "the node belongs to the control plane"
 	}
 	if key := forbiddenBy(node); key != "" {
 		return Protected, "the node has " + key
@@ -98,7 +98,7 @@ func (s Settings) failedShare(scope string, statuses []fleet.Status, ledger Ledg
 		}
 	}
 	if allowed := max(1, nodes/5); failed > allowed {
-		return FailedShare, fmt.Sprintf("%d of %d nodes of %s have failed: the limit is %d",
+		return FailedShare, fmt.Sprintf("%d of %d nodes of %s have failed: at most %d may fail",
 			failed, nodes, scopeName(scope), allowed)
 	}
 	return "", ""

@@ -173,7 +173,7 @@ func TestEventsAreReadAgain(t *testing.T) {
 			w.run(32 * time.Minute)
 			assert.Equal(t, deleted, w.deletions)
 			if deleted == nil {
-				assert.Equal(t, 1, w.leaders[0].events.count(RemediationWithheld+" changed: the node or its pod has changed since"))
+				assert.Equal(t, 1, w.leaders[0].events.count(RemediationWithheld+" changed: the node or its pod has changed since the decision"))
 			}
 		})
 	}

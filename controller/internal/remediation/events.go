@@ -51,7 +51,7 @@ func (r *Remediator) report(decision Decision, now time.Time) {
 			advice = "Karpenter's log, and the finalizers of the NodeClaim " + stuck.NodeClaim
 		}
 		r.event(r.Self, RemediationStuck,
-			fmt.Sprintf("node %s was to be replaced %s ago, and is still there: check %s", stuck.Node, stuckAfter, advice))
+			fmt.Sprintf("the deletion of node %s began %s ago, but the node is still there: check %s", stuck.Node, stuckAfter, advice))
 	}
 	for _, withheld := range decision.Withheld {
 		r.withheld(withheld, now)

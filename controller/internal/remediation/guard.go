@@ -44,7 +44,7 @@ func (d *Decision) guard(scope string, serverNow time.Time) (Rule, string) {
 	}
 	wait := pauses()[min(n, len(pauses()))-1]
 	if next := unanswered[n-1].Time.Add(wait); serverNow.Before(next) {
-		return LoopGuard, fmt.Sprintf("deletions in %s that no verified node has followed: %d; "+
+		return LoopGuard, fmt.Sprintf("deletions in %s since a new node was last verified: %d; "+
 			"the next one not before %s (%s after the last)", scopeName(scope), n, formatTime(next), wait)
 	}
 	if n < len(pauses()) {
@@ -80,7 +80,7 @@ func (l Ledger) halted(scope string) string {
 		return ""
 	}
 	return fmt.Sprintf("halted in %s since %s: %d deletions have not led to a verified node; "+
-		"find out why, then clear it with the annotation %s=%s on the ledger",
+		"find out why, then set the annotation %s=%s on the ledger's ConfigMap",
 		scopeName(scope), formatTime(since), len(l.unanswered(scope)), ClearHalt, scope)
 }
 

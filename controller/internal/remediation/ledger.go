@@ -56,7 +56,7 @@ func parseLedger(text string) (ledger Ledger, err error) {
 		err = errors.New("somebody has emptied it")
 	}
 	if err != nil {
-		return ledger, fmt.Errorf("the ledger is not readable: %w; restore it", err)
+		return ledger, fmt.Errorf("the ledger is not readable: %w: restore it", err)
 	}
 	return ledger, nil
 }

@@ -37,7 +37,7 @@ func (s Settings) Confirm(candidate fleet.Status, live Live, seen fleet.Memory, 
 		return nil, Changed, "the node is gone"
 	}
 	if statuses := s.decideAgain(candidate, live, seen, now); len(statuses) == 0 || !s.isCandidate(statuses[0], serverNow, now) {
-		return nil, Changed, "the node or its pod has changed since"
+		return nil, Changed, "the node or its pod has changed since the decision"
 	}
 	if rule, text := s.protected(live.Node); rule != "" {
 		return nil, rule, text

@@ -97,8 +97,8 @@ func TestConfirm(t *testing.T) {
 		"nothing but the node":        {func(*liveMoment) {}, "", ""},
 		"gone":                        {func(m *liveMoment) { m.live.Node = nil }, Changed, "the node is gone"},
 		"another node of the name":    {func(m *liveMoment) { m.live.Node.UID = "new" }, Changed, "the node is gone"},
-		"released since":              {func(m *liveMoment) { m.live.Node.Spec.Taints = nil }, Changed, "the node or its pod has changed since"},
-		"cordoned since":              {func(m *liveMoment) { m.live.Node.Spec.Unschedulable = true }, Changed, "the node or its pod has changed since"},
+		"released since":              {func(m *liveMoment) { m.live.Node.Spec.Taints = nil }, Changed, "the node or its pod has changed since the decision"},
+		"cordoned since":              {func(m *liveMoment) { m.live.Node.Spec.Unschedulable = true }, Changed, "the node or its pod has changed since the decision"},
 		"protected since":             {func(m *liveMoment) { m.live.Node.Annotations[DoNotDelete] = "" }, Protected, "the node has node-ready/do-not-delete"},
 		"no NodeClaim":                {func(m *liveMoment) { m.live.Claims = nil }, NoNodeClaim, "the node has no NodeClaim: its machine would stay"},
 		"two NodeClaims":              {func(m *liveMoment) { m.live.Claims = append(m.live.Claims, m.claim("b")) }, NoNodeClaim, "2 NodeClaims name the node"},
@@ -159,8 +159,8 @@ func TestConfirmTheNodeItself(t *testing.T) {
 		"a NodeClaim names it": {func(m *liveMoment) { m.live.Claims = []unstructured.Unstructured{m.claim("a")} }, NoNodeClaim, "NodeClaim a is of another NodePool"},
 		"owned by a NodeClaim that is gone": {func(m *liveMoment) { m.live.Node.OwnerReferences = []metav1.OwnerReference{owner} }, NoNodeClaim,
 			"the node has no NodeClaim: its machine would stay"},
-		"control plane":      {func(m *liveMoment) { m.live.Node.Labels["node-role.kubernetes.io/control-plane"] = "" }, Protected, "the node is of the control plane"},
-		"released since":     {func(m *liveMoment) { m.live.Node.Spec.Taints = nil }, Changed, "the node or its pod has changed since"},
+		"control plane":      {func(m *liveMoment) { m.live.Node.Labels["node-role.kubernetes.io/control-plane"] = "" }, Protected, "the node belongs to the control plane"},
+		"released since":     {func(m *liveMoment) { m.live.Node.Spec.Taints = nil }, Changed, "the node or its pod has changed since the decision"},
 		"a Deployment's pod": {func(m *liveMoment) { m.pod("a", "ReplicaSet") }, Workload, "pod ns/a runs on the node"},
 	} {
 		t.Run(name, func(t *testing.T) {

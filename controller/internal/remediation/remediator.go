@@ -114,7 +114,7 @@ func (r *Remediator) checkClock(serverNow, now time.Time) error {
 	if now.Sub(r.jumped) >= r.Settings.ControlGroupFor {
 		return nil
 	}
-	return fmt.Errorf("the API server's clock has jumped: compare the clocks of the API servers; it must be steady for %s",
+	return fmt.Errorf("the API server's clock has jumped, and must be steady for %s first: compare the clocks of the API servers",
 		r.Settings.ControlGroupFor)
 }
 
@@ -175,7 +175,7 @@ func (r *Remediator) takeBack(ctx context.Context, candidate fleet.Status, befor
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	if err := r.store.write(ctx, before); err != nil {
-		log.Warn("the deletion stays in the ledger", "error", err)
+		log.Warn("the deletion was not made, but stays in the ledger", "error", err)
 	}
 }
 
@@ -187,10 +187,10 @@ func (r *Remediator) carryOut(ctx context.Context, candidate fleet.Status, objec
 	err := r.Client.Delete(ctx, object, client.Preconditions{UID: &uid, ResourceVersion: &version})
 	switch {
 	case r.isRefused(ctx, object, err):
-		log.Warn("it is not deleted", "kind", kind, "name", name, "error", err)
+		log.Warn("the deletion is refused", "kind", kind, "name", name, "error", err)
 		r.takeBack(ctx, candidate, before, log)
 	case err != nil:
-		log.Error("it is not known whether it is deleted", "kind", kind, "name", name, "error", err)
+		log.Error("the result of the deletion is unknown", "kind", kind, "name", name, "error", err)
 	default:
 		log.Info("deleted", "kind", kind, "name", name, "detail", candidate.Message)
 		r.event(candidate.Node, kind+"Deleted", fmt.Sprintf("%s %s: %s: %s", kind, name, candidate.Reason, candidate.Message))

@@ -589,5 +589,5 @@ func TestNodeThatStays(t *testing.T) {
 	})
 	w.run(75 * time.Minute)
 	assert.Empty(t, w.deletions)
-	assert.Equal(t, 1, w.leaders[0].events.count(RemediationStuck+" node bad-1 was to be replaced 30m0s ago, and is still there: check the finalizers of the Node"))
+	assert.Equal(t, 1, w.leaders[0].events.count(RemediationStuck+" the deletion of node bad-1 began 30m0s ago, but the node is still there: check the finalizers of the Node"))
 }

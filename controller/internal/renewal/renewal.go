@@ -44,12 +44,12 @@ func (r *Renewer) act(ctx context.Context, plan fleet.Plan, now time.Time) {
 	unchanged := client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion}
 	if err := r.Client.Delete(ctx, pod.DeepCopy(), unchanged); err != nil {
 		if !apierrors.IsConflict(err) && r.refused.IsDue(status.Node.UID, now) {
-			log.Warn("the agent's pod is not deleted, will retry", "error", err)
+			log.Warn("cannot delete the agent's pod, will retry", "error", err)
 		}
 		return
 	}
 	condition := r.Settings.Fleet.Condition(status.Node)
-	log.Warn("agent's pod deleted: another one gets a fresh sandbox", "detail", condition.Message)
+	log.Warn("agent's pod deleted: the next pod gets a fresh sandbox", "detail", condition.Message)
 	r.Events.Eventf(status.Node, nil, corev1.EventTypeNormal, SandboxRenewed, "Renew", "%s", kube.Shorten(
 		"pod "+pod.Name+" was deleted, the next one gets a fresh sandbox: "+condition.Reason+": "+condition.Message))
 }

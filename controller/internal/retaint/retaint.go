@@ -113,11 +113,11 @@ func (s Settings) withhold(candidate fleet.Status, in Input, d Decision, now tim
 	// What failed in an outage has recovered by then, or fails for another reason.
 	if failed := candidate.Recheck.FailedAt; failed.Before(in.ControlGroup.PassedSince) {
 		if rule, text := s.Unproven(in.ControlGroup, s.Fleet.Rechecks.RecoversAfter(), now); rule != "" {
-			return rule, text + ", because the node has failed before"
+			return rule, text + ", because the node failed before the checks passed"
 		}
 	}
 	if at, retainted := in.Retainted[candidate.Node.UID]; retainted && now.Sub(at) < s.CoolDown {
-		return CoolDown, fmt.Sprintf("the node was re-tainted %s ago, it is not re-tainted again within %s",
+		return CoolDown, fmt.Sprintf("the node was re-tainted %s ago: it is not re-tainted again within %s",
 			now.Sub(at).Truncate(time.Second), s.CoolDown)
 	}
 	if text := s.unprovenPeers(candidate.Node, in.Statuses); text != "" {
@@ -138,7 +138,7 @@ func (s Settings) unprovenPeers(candidate *corev1.Node, statuses []fleet.Status)
 	if s.Fleet.Condition(candidate).Reason != verdict.PeersFailed || others >= enough {
 		return ""
 	}
-	return fmt.Sprintf("no agent answers, and %d other nodes are ready: with fewer than %d the fault may be theirs", others, enough)
+	return fmt.Sprintf("no other agent answers; other ready nodes: %d, at least %d are needed to blame this node", others, enough)
 }
 
 // budget allows a tenth of a group's nodes to have the failed taint, or one; and likewise of all nodes: a fault may creep through
@@ -157,7 +157,7 @@ func (s Settings) budget(candidate *corev1.Node, statuses []fleet.Status) (break
 			}
 		}
 		if allowed := max(1, nodes/10); tainted >= allowed {
-			return Budget, fmt.Sprintf("%d of %d nodes of %s have the taint %s: the limit is %d",
+			return Budget, fmt.Sprintf("%d of %d nodes of %s have the taint %s: at most %d may have it",
 				tainted, nodes, cmp.Or(of, "the cluster"), s.Fleet.Request.FailedTaintKey, allowed)
 		}
 	}

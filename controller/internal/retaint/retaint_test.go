@@ -126,33 +126,33 @@ func TestWithheld(t *testing.T) {
 		text   string
 	}{
 		"control group has just passed": {func(m *moment) { m.in.ControlGroup.PassedSince = m.now.Add(-599 * time.Second) },
-			breaker.ControlGroup, "for 9m59s, and not yet for 10m0s"},
+			breaker.ControlGroup, "for 9m59s, and must pass there for 10m0s"},
 		"control group fails": {func(m *moment) {
 			m.in.ControlGroup = controlgroup.State{Failure: "dns: timeout", Began: m.now, Ended: m.now}
 		},
-			breaker.ControlGroup, "for 0s, and not yet for 10m0s; the last failure: dns: timeout"},
+			breaker.ControlGroup, "for 0s, and must pass there for 10m0s; the last failure: dns: timeout"},
 		"failed before the control group passed": {func(m *moment) {
 			m.in.ControlGroup.PassedSince = m.now.Add(-12 * time.Minute)
 			m.in.Statuses[0].Recheck.FailedAt = m.now.Add(-13 * time.Minute)
-		}, breaker.ControlGroup, "for 12m0s, and not yet for 13m36s, because the node has failed before"},
+		}, breaker.ControlGroup, "for 12m0s, and must pass there for 13m36s, because the node failed before the checks passed"},
 		"failed before the controller started": {func(m *moment) {
 			m.in.ControlGroup.PassedSince, m.in.Statuses[0].Recheck.FailedAt = m.now.Add(-12*time.Minute), time.Time{}
-		}, breaker.ControlGroup, "because the node has failed before"},
+		}, breaker.ControlGroup, "because the node failed before the checks passed"},
 		"controller's own node fails": {func(m *moment) { m.settings.NodeName = "n0" }, breaker.ControlNode,
 			"the controller's own node n0 fails its rechecks"},
 		"controller's own node is not verified": {func(m *moment) {
 			m.settings.NodeName, m.in.Statuses[2].State, m.in.Statuses[2].Gated = "n2", fleet.InProgress, true
 		}, breaker.ControlNode, "the controller's own node n2 is not verified (InProgress)"},
 		"re-tainted just now": {func(m *moment) { m.in.Retainted = map[types.UID]time.Time{"n0": m.now.Add(-9 * time.Minute)} }, CoolDown,
-			"the node was re-tainted 9m0s ago, it is not re-tainted again within 10m0s"},
+			"the node was re-tainted 9m0s ago: it is not re-tainted again within 10m0s"},
 		"budget": {func(m *moment) { m.taint(1, release) }, Budget,
-			"1 of 20 nodes of the cluster have the taint node-ready/failed: the limit is 2"},
+			"1 of 20 nodes of the cluster have the taint node-ready/failed: at most 2 may have it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMoment(20).fail(1)
 			if name == "budget" {
 				m = newMoment(19).fail(1)
-				test.text = "1 of 19 nodes of the cluster have the taint node-ready/failed: the limit is 1"
+				test.text = "1 of 19 nodes of the cluster have the taint node-ready/failed: at most 1 may have it"
 			}
 			test.change(m)
 			d := m.decide()
@@ -199,7 +199,7 @@ func TestBudget(t *testing.T) {
 	assert.Empty(t, d.Candidates)
 	require.NotEmpty(t, d.Withheld)
 	assert.Equal(t, breaker.Withheld{Node: m.in.Statuses[0].Node, Rule: Budget,
-		Text: "2 of 20 nodes of karpenter.sh/nodepool=small have the taint node-ready/failed: the limit is 2"}, d.Withheld[0])
+		Text: "2 of 20 nodes of karpenter.sh/nodepool=small have the taint node-ready/failed: at most 2 may have it"}, d.Withheld[0])
 }
 
 // Of all groups together a tenth of the nodes, or one.
@@ -220,7 +220,7 @@ func TestBudgetOfTheCluster(t *testing.T) {
 		assert.Empty(t, d.Candidates, nodes)
 		require.Len(t, d.Withheld, 1)
 		assert.Equal(t, breaker.Withheld{Node: m.in.Statuses[0].Node, Rule: Budget, Text: fmt.Sprintf(
-			"%d of %d nodes of the cluster have the taint node-ready/failed: the limit is %d", allowed, nodes, allowed)}, d.Withheld[0])
+			"%d of %d nodes of the cluster have the taint node-ready/failed: at most %d may have it", allowed, nodes, allowed)}, d.Withheld[0])
 	}
 }
 

@@ -100,7 +100,7 @@ func (t *Tainter) retaint(ctx context.Context, plan fleet.Plan, candidate fleet.
 	patcher := t.patcher(candidate.Node.Name)
 	live, err := patcher.Get(ctx)
 	if err != nil {
-		log.Warn("a node that fails its rechecks cannot be read, will retry", "error", err)
+		log.Warn("cannot read a node that fails its rechecks, will retry", "error", err)
 		return false
 	}
 	if why := t.Settings.changed(candidate, live); why != "" {
@@ -128,7 +128,7 @@ func (t *Tainter) retaint(ctx context.Context, plan fleet.Plan, candidate fleet.
 // as a test of the patch does.
 func (t *Tainter) noteFailure(ctx context.Context, candidate fleet.Status, sent *nodepatch.Node, err error, now time.Time) {
 	t.failed.Add(candidate.Node.UID, now)
-	t.Log.Warn("the failed taint is not added, will retry", "node", candidate.Node.Name, "error", err)
+	t.Log.Warn("cannot add the failed taint, will retry", "node", candidate.Node.Name, "error", err)
 	switch {
 	case apierrors.IsInvalid(err):
 		current, readErr := t.patcher(candidate.Node.Name).Get(ctx)
@@ -151,7 +151,7 @@ func (s Settings) changed(candidate fleet.Status, live *nodepatch.Node) string {
 		return why
 	}
 	if !nodepatch.IsVerified(live, s.Fleet.Request) { // without any of the taints that a release removes
-		return "it has lost the label, or it has one of our taints already"
+		return "it has lost the label, or already has a taint that a release removes"
 	}
 	switch condition := live.Status.Conditions.Of(s.Fleet.ConditionType); {
 	case condition.Type == "":
@@ -169,7 +169,7 @@ func (t *Tainter) removeTaint(ctx context.Context, status fleet.Status, now time
 	switch {
 	case err != nil && ctx.Err() == nil && !apierrors.IsNotFound(err):
 		t.failed.Add(status.Node.UID, now)
-		t.Log.Warn("the failed taint cannot be removed, will retry", "node", name, "error", err)
+		t.Log.Warn("cannot remove the failed taint, will retry", "node", name, "error", err)
 	case removed:
 		t.Count("removed")
 		t.Log.Info("failed taint removed", "node", name, "detail", t.Settings.whyRemoved(status))
@@ -181,7 +181,7 @@ func (t *Tainter) removeTaint(ctx context.Context, status fleet.Status, now time
 func (s Settings) whyRemoved(status fleet.Status) string {
 	switch {
 	case !s.Enabled:
-		return "nodes that fail their rechecks are not re-tainted any more"
+		return "re-tainting is switched off"
 	case s.Fleet.Condition(status.Node).Status == corev1.ConditionTrue:
 		return "the node passes its rechecks"
 	default:

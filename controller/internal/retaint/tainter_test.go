@@ -298,7 +298,7 @@ func TestForeignTaintsStay(t *testing.T) {
 	w.tainter.Settings.Enabled = false
 	w.run(10 * time.Second)
 	assert.Equal(t, []corev1.Taint{foreign}, w.node("n0").Spec.Taints)
-	assert.Equal(t, 1, w.said("n0 FailedTaintRemoved nodes that fail their rechecks are not re-tainted any more"))
+	assert.Equal(t, 1, w.said("n0 FailedTaintRemoved re-tainting is switched off"))
 }
 
 // Half of a fleet fails, for whatever reason the control group does not see.
@@ -481,7 +481,7 @@ func TestOnlySurvivor(t *testing.T) {
 	w.failing["n0"] = "PeersFailed"
 	w.run(time.Minute)
 	assert.Empty(t, w.retainted())
-	assert.Equal(t, 1, w.said("n0 TaintWithheld peers: no agent answers, and 1 other nodes are ready"))
+	assert.Equal(t, 1, w.said("n0 TaintWithheld peers: no other agent answers; other ready nodes: 1"))
 	delete(w.failing, "n0")
 	w.run(10 * time.Second)
 	w.failing["n0"] = "NetworkFailed,PeersFailed"

@@ -36,7 +36,7 @@ func (l *Leftovers) Start(ctx context.Context) error {
 	for {
 		pause := betweenSweeps
 		if err := l.sweep(ctx); err != nil && ctx.Err() == nil {
-			l.Log.Warn("workers of controller mode may be left, will retry", "error", err)
+			l.Log.Warn("cannot delete all workers of controller mode, will retry", "error", err)
 			pause = afterFailedSweep
 		}
 		select {

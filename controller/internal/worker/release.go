@@ -38,7 +38,7 @@ func (r *Reconciler) release(ctx context.Context, node *corev1.Node, worker *cor
 		return nil
 	case err != nil:
 		if ctx.Err() == nil {
-			r.warn(node, worker, "all checks pass, and the release has failed: "+err.Error())
+			r.warn(node, worker, "all checks pass, but the release failed: "+err.Error())
 		}
 		return fmt.Errorf("release of node %s: %w", node.Name, err)
 	}

@@ -443,7 +443,7 @@ func TestReleaseRefused(t *testing.T) {
 	c.Timeout = 10 * time.Millisecond
 	_, err := c.reconcile()
 	require.ErrorContains(t, err, "a policy")
-	assert.Contains(t, <-c.events.Events, "Warning NodeNotVerified all checks pass, and the release has failed")
+	assert.Contains(t, <-c.events.Events, "Warning NodeNotVerified all checks pass, but the release failed")
 	c.patching = nil
 	c.step()
 	c.assertReleased()

@@ -67,7 +67,7 @@ func TestReasonOfEachNode(t *testing.T) {
 	s.awaitNoAgent(paused)
 	resume := s.Pause("kubelet", paused)
 	s.Gate(paused)
-	found := s.awaitFailed(paused, "Silent", "kubelet has not reported about it")
+	found := s.awaitFailed(paused, "Silent", "kubelet has not reported its status")
 	s.awaitEvent(paused, "Silent: "+found.Message) // of this pod: kubelet may have been late about the one before, too
 	resume()
 	s.awaitRecovered(paused)

@@ -161,7 +161,7 @@ func TestFaultDNS(t *testing.T) {
 	}
 	failures := []failure{
 		{"DNS: truncated, TCP blocked", "not verified: dns", faulty, "tcp dport 53 drop", "large.fault,a.fault",
-			"large.fault: truncated answer over UDP, and over TCP timeout from name server " + server + ":53"},
+			"large.fault: UDP answer truncated, TCP query failed: timeout from name server " + server + ":53"},
 		{"DNS: name server does not answer", "not verified: dns", faulty, "drop", "a.fault", "a.fault: timeout from name server " + server + ":53"},
 		{"DNS: name server's port closed", "not verified: dns", closedPort, "", "a.fault", "a.fault: connection refused from name server " + server + ":53"},
 	}

@@ -75,7 +75,7 @@ func TestFaultIPv6(t *testing.T) {
 		{"NXDOMAIN, SERVFAIL, REFUSED, no address", "fails: dns, each named", one, "nxdomain.fault,servfail.fault,refused.fault,none.fault", "[fd00::53]:53", "", false,
 			[]string{"nxdomain.fault: NXDOMAIN from name server [fd00::53]:53", "servfail.fault: SERVFAIL from", "refused.fault: REFUSED from", "none.fault: no A or AAAA record from"}},
 		{"truncated, TCP blocked", "fails: dns", one, "large.fault", "[fd00::53]:5300", "tcp dport 53 drop", false,
-			[]string{"large.fault: truncated answer over UDP, and over TCP timeout from name server [fd00::53]:53"}},
+			[]string{"large.fault: UDP answer truncated, TCP query failed: timeout from name server [fd00::53]:53"}},
 		{"name server does not answer", "fails: dns", one, "a.fault", "[fd00::53]:5300", "udp dport 53 drop", false,
 			[]string{"a.fault: timeout from name server [fd00::53]:53"}},
 		{"name server's port closed", "fails: dns", "nameserver fd00::54\n", "a.fault", "[fd00::53]:53", "", false,

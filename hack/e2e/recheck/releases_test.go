@@ -51,7 +51,7 @@ func (s *suite) anotherRelease() {
 		s.retaint(secondNode)
 		upgrade(off...)
 		s.awaitTaintRemoved(secondNode)
-		s.event(secondNode, "FailedTaintRemoved", "nodes that fail their rechecks are not re-tainted any more")
+		s.event(secondNode, "FailedTaintRemoved", "re-tainting is switched off")
 	}
 
 	upgrade()

@@ -152,7 +152,7 @@ func TestInstallInThreeSteps(t *testing.T) {
 	})
 	out := s.readme("install-plugin")
 	s.Contains(out, "kubectl-node_ready-linux-"+runtime.GOARCH+".tar.gz: OK")
-	s.Contains(out, "No release of kube-node-ready: looking as if the chart was installed into kube-system with its defaults")
+	s.Contains(out, "No release of kube-node-ready: doctor assumes the chart's defaults in the namespace kube-system")
 	s.NotContains(out, "TRAP")
 	s.Contains(s.Bash(s.bin()+"/kubectl-node_ready --version"), "kubectl-node_ready "+s.version+" ")
 

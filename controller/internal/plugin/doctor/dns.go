@@ -26,7 +26,7 @@ func dnsBehindGate(c Cluster) (r Result) {
 	case c.DNS.Value.External:
 		return Result{Detail: "the Service " + service + " selects no pods: its endpoints are outside the nodes"}
 	case len(c.DNS.Value.Pods) == 0:
-		r.find("start the DNS pods", "the Service %s has no pods: no node is verified", service)
+		r.find("start the DNS pods", "the Service %s has no pods: no node can be verified", service)
 		return r
 	}
 	gate := c.gateOf(c.DNS.Value.Pods)
@@ -38,14 +38,14 @@ func dnsBehindGate(c Cluster) (r Result) {
 		return unchecked(gate.err)
 	case gate.behind:
 		r.find(remedy, "no pod of %s tolerates %s, and no node that joins without the startup taint could run one: "+
-			"once all nodes are new, they wait for DNS, and DNS for them", service, keys)
+			"once all nodes are new, nodes wait for DNS and DNS waits for a node", service, keys)
 	case gate.blocks:
-		r.warn(remedy, "no pod of %s tolerates %s: once all nodes join with the startup taint, they wait for DNS, and DNS for them",
-			service, keys)
+		r.warn(remedy, "no pod of %s tolerates %s: "+
+			"once all nodes join with the startup taint, nodes wait for DNS and DNS waits for a node", service, keys)
 	case keys != "":
-		r.Detail = fmt.Sprintf("nodes that the release is not for run pods of %s", service)
+		r.Detail = fmt.Sprintf("nodes that the release does not select run pods of %s", service)
 	default:
-		r.Detail = fmt.Sprintf("pods of %s start in spite of %s", service, strings.Join(c.Release.TaintKeys(), " and "))
+		r.Detail = fmt.Sprintf("pods of %s tolerate %s", service, strings.Join(c.Release.TaintKeys(), " and "))
 	}
 	return r
 }
@@ -64,7 +64,7 @@ func clusterDomain(c Cluster) (r Result) {
 		switch {
 		case !isService || !mustResolve(name) || slices.Contains(known, configured):
 		case zone != "":
-			r.note("the cluster's domain is %s: whether the servers for %s know %s cannot be seen from outside", domain, zone, name)
+			r.note("the cluster's domain is %s: doctor cannot see whether the name servers for %s know %s", domain, zone, name)
 		default:
 			foreign = append(foreign, name)
 			name = service + ".svc." + domain
@@ -73,7 +73,7 @@ func clusterDomain(c Cluster) (r Result) {
 	}
 	for _, name := range foreign {
 		r.find("--set 'config.dnsTestDomains={"+strings.Join(names, ",")+"}'",
-			"%s is in config.dnsTestDomains, and the cluster's domain is %s (the Corefile)", name, domain)
+			"%s is in config.dnsTestDomains, but the cluster's domain is %s (the Corefile)", name, domain)
 	}
 	r.Detail = domain + " (the Corefile)"
 	return r
@@ -89,14 +89,14 @@ func externalNames(c Cluster) (r Result) {
 	remedy := "--set 'config.dnsTestDomains={" + strings.Join(inCluster, ",") + "}', or let the cluster's DNS forward the name"
 	for _, name := range external {
 		if refuses(c.Corefile.Value, name) {
-			r.find(remedy, "%s is in config.dnsTestDomains, and nothing in the Corefile answers it", name)
+			r.find(remedy, "%s is in config.dnsTestDomains, but nothing in the Corefile answers it", name)
 		}
 	}
 	if c.Corefile.Value == "" {
 		return unchecked(c.DNS.Err, cmp.Or(c.Corefile.Err, errors.New("no Corefile was read")))
 	}
 	r.Detail = "the Corefile does not refuse " + strings.Join(external, ", ")
-	r.note("whether pods can resolve the names cannot be seen from outside: `helm test` asks in a pod")
+	r.note("doctor cannot see whether pods resolve the names: run `helm test`, which asks in a pod")
 	return r
 }
 

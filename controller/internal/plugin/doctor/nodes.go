@@ -73,7 +73,7 @@ func clusterAutoscaler(c Cluster) (r Result) {
 	if strings.HasPrefix(key, prefix) || strings.HasPrefix(key, "ignore-taint.cluster-autoscaler.kubernetes.io/") {
 		return Result{Detail: key + " has the prefix of a startup taint"}
 	}
-	const remedy = "set config.taintKey to " + prefix + "NAME, there and on the node groups"
+	const remedy = "set config.taintKey to " + prefix + "NAME, and use this key on the node groups"
 	const text = "Cluster Autoscaler does not know %s as a startup taint (%s): it does not scale up for pods that do not tolerate it"
 	found := false
 	for _, deployment := range c.Deployments.Value {
@@ -93,7 +93,7 @@ func clusterAutoscaler(c Cluster) (r Result) {
 	case c.Deployments.Err != nil || c.AutoscalerStatus.Err != nil:
 		return unchecked(c.Deployments.Err, c.AutoscalerStatus.Err)
 	case c.AutoscalerStatus.Value:
-		r.find(remedy, text, key, "the cloud runs it, its arguments cannot be seen")
+		r.find(remedy, text, key, "the cloud runs it, so doctor cannot see its arguments")
 	default:
 		r.Detail = "no Cluster Autoscaler"
 	}
@@ -197,7 +197,7 @@ func labelledAndTainted(c Cluster) Result {
 		}
 		return c.command("verify "+node.Name, "label node "+node.Name+" "+label+"-") +
 				"; metadata.managedFields names who writes label and taint",
-			"has the label " + label + "=" + value + " and the startup taint: no agent comes to remove it"
+			"has the label " + label + "=" + value + " and the startup taint: no agent comes to remove the taint"
 	})
 }
 
@@ -209,19 +209,19 @@ func excludedAndTainted(c Cluster) Result {
 		}
 		return c.command("open "+node.Name, "taint nodes "+node.Name+" "+c.Release.Agent.TaintKey+"-") +
 				", and let such nodes join without the startup taint, or change the node rules",
-			"has the startup taint, and the node rules exclude it: no agent comes to remove it"
+			"has the startup taint, but the node rules exclude the node: no agent comes to remove the taint"
 	})
 }
 
 // failedTaint: the agent removes it, and where none is left the controller does, if it has added it.
 func failedTaint(c Cluster) Result {
 	key, settings := c.Release.Agent.FailedTaintKey, c.Release.Settings
-	return c.waiting("no node with "+key+" is without an agent", func(node *corev1.Node) (remedy, text string) {
+	return c.waiting("no node has "+key+" without an agent", func(node *corev1.Node) (remedy, text string) {
 		if !fleet.HasTaint(node, key) || settings.IsRetainted(fleet.Taints(node)) || (settings.Workers && settings.IsGated(node)) {
 			return "", ""
 		}
-		return "kubectl node-ready open " + node.Name + ", or let it be verified: kubectl node-ready verify " + node.Name,
-			"has the taint " + key + " and no agent: nobody removes it"
+		return "kubectl node-ready open " + node.Name + ", or verify the node again: kubectl node-ready verify " + node.Name,
+			"has the taint " + key + " and no agent: nothing removes the taint"
 	})
 }
 
@@ -236,13 +236,13 @@ func requirements(c Cluster) (r Result) {
 	for _, e := range c.Release.Agent.Require {
 		for key := range e.On {
 			if domain, _, _ := strings.Cut(key, "/"); domain == "nvidia.com" || strings.HasSuffix(domain, "feature.node.kubernetes.io") {
-				r.warn("use a label that such nodes register with, such as node.kubernetes.io/instance-type",
+				r.warn("use a label that these nodes have when they register, such as node.kubernetes.io/instance-type",
 					"%s: feature discovery adds the label %s later: a node may be released before it has the label", e, key)
 			}
 		}
 		if why := c.unmet(e); why != "" {
 			r.find("start what provides it, and let it tolerate "+strings.Join(c.Release.TaintKeys(), " and ")+" (operator Exists); "+
-				"or correct config.require", "%s: %s: no such node is released", e, why)
+				"or correct config.require", "%s: %s: nodes that need it are not released", e, why)
 		}
 	}
 	r.Detail = "config.require has nothing that prevents a release"
@@ -255,7 +255,7 @@ func (c Cluster) unmet(e requirement.Entry) (why string) {
 		i := slices.IndexFunc(c.DaemonSets.Value, func(set appsv1.DaemonSet) bool { return set.Namespace+"/"+set.Name == e.Name })
 		switch {
 		case i < 0:
-			return "it does not exist"
+			return "there is no such DaemonSet"
 		case len(c.gateOf([]corev1.Pod{{Spec: c.DaemonSets.Value[i].Spec.Template.Spec}}).missing) > 0:
 			return "its pods do not tolerate the taints of a node that waits for them"
 		case c.DaemonSets.Value[i].Status.DesiredNumberScheduled > 0 && c.DaemonSets.Value[i].Status.NumberReady == 0:
@@ -294,6 +294,6 @@ func readinessRules(c Cluster) (r Result) {
 			}
 		}
 	}
-	r.Detail, r.Unchecked = "no NodeReadinessRule waits for "+kind+" in vain", unchecked(c.ReadinessRules.Err, c.Nodes.Err).Unchecked
+	r.Detail, r.Unchecked = "no NodeReadinessRule is stuck on "+kind, unchecked(c.ReadinessRules.Err, c.Nodes.Err).Unchecked
 	return r
 }

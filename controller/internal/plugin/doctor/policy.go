@@ -36,7 +36,7 @@ func policy(c Cluster) (r Result) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
-		r.find(remedy+"; --skip policy, if nodeAuthorization.enabled=false was meant",
+		r.find(remedy+"; or use --skip policy, if you chose nodeAuthorization.enabled=false",
 			"there is no ValidatingAdmissionPolicy %s: %s", name, wanted[name])
 	}
 	r.Detail = "the policies of the release are bound"

@@ -69,7 +69,7 @@ func noRelease(c Cluster) (r Result) {
 		for _, node := range c.Nodes.Value {
 			if fleet.HasTaint(&node, key) {
 				r.find("install it; or, to let workloads onto every node, verified or not: kubectl taint nodes --all "+key+"-",
-					"the node %s has the taint %s: nobody removes it until kube-node-ready is installed", node.Name, key)
+					"the node %s has the taint %s: nothing removes the taint until kube-node-ready is installed", node.Name, key)
 			}
 		}
 	}

@@ -137,7 +137,7 @@ func TestNoTrapInACleanCluster(t *testing.T) {
 	assert.NotContains(t, out.String(), "TRAP")
 	assert.NotContains(t, out.String(), "SKIP")
 	assert.Equal(t, len(Traps()), strings.Count(out.String(), "PASS"))
-	assert.Contains(t, out.String(), "cannot be seen from outside")
+	assert.Contains(t, out.String(), "doctor cannot see whether pods resolve the names")
 }
 
 // Each trap, set in every way. The same cluster without the change has none: see above.
@@ -226,14 +226,14 @@ func TestTraps(t *testing.T) {
 				c.NodePools.Value[0].Taints = []corev1.Taint{taint("example.com/gpu", corev1.TaintEffectNoExecute)}
 			}},
 
-		"a condition that no node has": {trap: "requirements", text: "condition Net=False: new, for example: the node has none: no such node is released", remedy: "correct config.require",
+		"a condition that no node has": {trap: "requirements", text: "condition Net=False: new, for example: the node has none: nodes that need it are not released", remedy: "correct config.require",
 			change: func(c *Cluster) { requires(`{"condition":"Net=False"},{"label":"kubernetes.io/os"}`)(&c.Release.Agent) }},
 		"a resource that no such node has": {trap: "requirements", text: "allocatable nvidia.com/gpu on gpu=nvidia: new, for example: the node has none",
 			change: func(c *Cluster) {
 				requires(`{"allocatable":"nvidia.com/gpu","on":{"gpu":"nvidia"}}`)(&c.Release.Agent)
 				c.Nodes.Value[1].Labels["gpu"] = "nvidia"
 			}},
-		"a required DaemonSet that is not there": {trap: "requirements", text: "daemonSet gpu/plugin: it does not exist",
+		"a required DaemonSet that is not there": {trap: "requirements", text: "daemonSet gpu/plugin: there is no such DaemonSet",
 			change: func(c *Cluster) { requires(`{"daemonSet":"gpu/plugin"}`)(&c.Release.Agent) }},
 		"a required DaemonSet behind the gate": {trap: "requirements", text: "daemonSet gpu/plugin: its pods do not tolerate the taints of a node that waits for them", remedy: "let it tolerate node-ready/unverified (operator Exists)",
 			change: func(c *Cluster) {
@@ -255,7 +255,7 @@ func TestTraps(t *testing.T) {
 				node.Labels[label] = "preexisting"
 				c.Nodes.Value = append(c.Nodes.Value, node)
 			}},
-		"gated and excluded by the node rules": {trap: "excluded-and-tainted", text: "the node windows has the startup taint, and the node rules", remedy: "kubectl node-ready open windows",
+		"gated and excluded by the node rules": {trap: "excluded-and-tainted", text: "the node windows has the startup taint, but the node rules", remedy: "kubectl node-ready open windows",
 			change: func(c *Cluster) { addWindows(c) }},
 		"failed and no agent": {trap: "failed-taint", text: "the node old has the taint node-ready/failed", remedy: "kubectl node-ready open old",
 			change: func(c *Cluster) {
@@ -633,8 +633,8 @@ func TestNoteForAStubZone(t *testing.T) {
 	found := set(t, c, "cluster-domain")
 	assert.Empty(t, found.Findings)
 	require.Len(t, found.Notes, 2)
-	assert.Contains(t, found.Notes[0], "the cluster's domain is cluster.local: whether the servers for example know api.shared.svc.b.example. cannot be seen")
-	assert.Contains(t, found.Notes[1], "the servers for prod.cluster.local")
+	assert.Contains(t, found.Notes[0], "the cluster's domain is cluster.local: doctor cannot see whether the name servers for example know api.shared.svc.b.example.")
+	assert.Contains(t, found.Notes[1], "the name servers for prod.cluster.local")
 
 	addName(c, "api.shared.svc.elsewhere")
 	found = set(t, c, "cluster-domain")

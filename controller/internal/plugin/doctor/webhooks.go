@@ -48,7 +48,7 @@ func webhooks(c Cluster) (r Result) {
 			r.note("the webhook %s has matchConditions, which are not evaluated here: they may exclude these requests", name)
 		}
 	}
-	r.Detail = "no webhook with failurePolicy Fail waits for a node that waits for it"
+	r.Detail = "no webhook with failurePolicy Fail can block a release"
 	return r
 }
 

@@ -52,9 +52,9 @@ type Release struct {
 
 // Remedy says what to do about Invalid.
 func (r Release) Remedy() string {
-	works := "open and verify work all the same"
+	works := "open and verify still work"
 	if r.NodeRulesUnknown {
-		works = "open works all the same"
+		works = "open still works"
 	}
 	if r.KeysUnknown {
 		works = "open works for named nodes, and removes the taints with the default keys"
@@ -143,7 +143,7 @@ func list(ctx context.Context, c client.Reader, namespace string, selector clien
 		c.List(ctx, &deployments, client.InNamespace(namespace), selector))
 	if err != nil {
 		if apierrors.IsForbidden(err) && namespace == "" {
-			err = fmt.Errorf("%w\nName the release's namespace with --namespace", err)
+			err = fmt.Errorf("%w\ntry: --namespace with the release's namespace", err)
 		}
 		return nil, fmt.Errorf("looking for kube-node-ready: %w", err)
 	}

@@ -136,7 +136,7 @@ func TestFindErrors(t *testing.T) {
 			return apierrors.NewForbidden(schema.GroupResource{Resource: "daemonsets"}, "", errors.New("not you"))
 		}})
 	_, err = Find(t.Context(), forbidden, "", "")
-	require.ErrorContains(t, err, "Name the release's namespace with --namespace")
+	require.ErrorContains(t, err, "try: --namespace with the release's namespace")
 	_, err = Find(t.Context(), forbidden, "own", "")
 	require.ErrorContains(t, err, "not you")
 }
@@ -208,7 +208,7 @@ func TestTemplateOfTheWorkersIsGone(t *testing.T) {
 			require.ErrorContains(t, found.Invalid, test.text)
 			assert.True(t, found.NodeRulesUnknown)
 			assert.False(t, found.KeysUnknown)
-			assert.Contains(t, found.Remedy(), "open works all the same")
+			assert.Contains(t, found.Remedy(), "open still works")
 			assert.True(t, found.Settings.Workers)
 			assert.Equal(t, "example.com/gate", found.Settings.Request.TaintKey)
 			assert.Equal(t, "Good", found.Settings.ConditionType)

@@ -36,7 +36,7 @@ type Input struct {
 	Events    []corev1.Event // about nodes
 }
 
-// Row is a node that is not verified, or fails, or was started again since it was verified.
+// Row is a node that is not verified, or fails, or was rebooted since it was verified.
 type Row struct {
 	Node   string
 	Since  time.Time // zero: nobody says
@@ -83,7 +83,7 @@ func Of(in Input, now time.Time) Fleet {
 			add(Row{Node: node.Name, State: Excluded})
 		case in.Settings.IsStranded(&node):
 			add(Row{Node: node.Name, Since: node.CreationTimestamp.Time, State: fleet.Unverified,
-				Reason: "the node rules exclude it: no agent comes", Next: "kubectl node-ready open " + node.Name})
+				Reason: "the node rules exclude this node: no agent comes", Next: "kubectl node-ready open " + node.Name})
 		}
 	}
 	slices.SortFunc(found.Rows, func(a, b Row) int { return strings.Compare(a.Node, b.Node) })
@@ -117,7 +117,7 @@ func (in Input) row(status fleet.Status, said lastEvent) Row {
 		row.State = RecheckFails
 	case status.State == fleet.Verified:
 		if status.Rebooted && !in.Settings.Rechecks.Enabled() { // else its agent proves it again by itself
-			row.Reason, row.Next, row.Since = "started again since it was verified", "kubectl node-ready verify "+row.Node, time.Time{}
+			row.Reason, row.Next, row.Since = "rebooted since it was verified", "kubectl node-ready verify "+row.Node, time.Time{}
 		}
 		return row
 	case isFalse && status.Gated || said.fails:

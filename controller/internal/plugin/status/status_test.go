@@ -154,18 +154,18 @@ func TestRows(t *testing.T) {
 			c.isFalse(n, "PeersFailed", "peers: none answers")
 		}, RecheckFails, 4 * time.Minute, "PeersFailed: none answers", "routes between nodes"},
 		"excluded by the node rules": {func(_ *cluster, n *corev1.Node) { n.Labels["kubernetes.io/os"] = "windows" },
-			fleet.Unverified, 10 * time.Minute, "the node rules exclude it", "kubectl node-ready open n"},
+			fleet.Unverified, 10 * time.Minute, "the node rules exclude this node", "kubectl node-ready open n"},
 		"excluded by the node rules, with the failed taint": {func(c *cluster, n *corev1.Node) {
 			c.Settings.FailedTaintValue = "knr"
 			n.Labels["kubernetes.io/os"] = "windows"
 			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: failed, Value: "knr", Effect: corev1.TaintEffectNoSchedule})
-		}, fleet.Unverified, 10 * time.Minute, "the node rules exclude it", "kubectl node-ready open n"},
+		}, fleet.Unverified, 10 * time.Minute, "the node rules exclude this node", "kubectl node-ready open n"},
 		"re-tainted": {func(c *cluster, n *corev1.Node) {
 			c.Settings.Rechecks.Interval = time.Minute
 			release(n)
 			n.Spec.Taints = []corev1.Taint{{Key: failed, Effect: corev1.TaintEffectNoSchedule}}
 		}, Retainted, -1, "", "kubectl node-ready open n"},
-		"started again": {func(_ *cluster, n *corev1.Node) { reboot(n) }, fleet.Verified, -1, "started again since it was verified",
+		"started again": {func(_ *cluster, n *corev1.Node) { reboot(n) }, fleet.Verified, -1, "rebooted since it was verified",
 			"kubectl node-ready verify n"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -242,7 +242,7 @@ func TestPreexistingNodesAreExcluded(t *testing.T) {
 		node := c.node(name)
 		node.Labels[label], node.Spec.Taints = "preexisting", nil
 	}
-	c.isFalse(&c.Nodes[1], "Silent", "pod kube-system/agent runs and is not ready")
+	c.isFalse(&c.Nodes[1], "Silent", "pod kube-system/agent runs but is not ready")
 	found := Of(c.Input, now)
 	assert.Empty(t, found.Rows)
 	assert.Equal(t, "2 nodes: 0 verified, 2 excluded", found.Summary())

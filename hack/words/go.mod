@@ -1,0 +1,3 @@
+module github.com/imunhatep/kube-node-ready/hack/words
+
+go 1.26.0

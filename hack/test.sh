@@ -50,7 +50,6 @@ kind "size and plot" gotest bench hack/bench
 kind "documents" gotest docs hack/docs -count=1 # Go does not see that files of another module have changed
 kind "kind example" gotest kind hack/kind -count=1
 kind "chart schema" gotest schema hack/chartschema
-kind "words" gotest words hack/words
 kind "chart" charts
 kind "arm64" cross
 if hack/cluster/cluster check >"$results/check.txt" 2>&1; then

@@ -1,3 +1,0 @@
-module github.com/imunhatep/kube-node-ready/hack/words
-
-go 1.26.0

@@ -48,6 +48,7 @@ kind "patch fuzz corpus" gotest fuzz hack/fuzz
 kind "size and plot" gotest bench hack/bench
 kind "chart schema" gotest schema hack/chartschema
 kind "chart" charts
+kind "examples" gotest examples hack/exampletest
 kind "arm64" cross
 if hack/cluster/cluster check >"$results/check.txt" 2>&1; then
   kind "end to end" env JSONFILE="$results/e2e.json" hack/e2e.sh

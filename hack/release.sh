@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a release consists of, made from this checkout: the images (amd64, arm64), the chart's package, the manifests, the kubectl
-# plugin, an SBOM of each binary and the checksums. Everything has the time of the commit, so that another build gives the same bytes.
+# What a release consists of, made from this checkout: the images (amd64, arm64), the chart's package, the manifests, the examples, the
+# kubectl plugin, an SBOM of each binary and the checksums. Everything has the time of the commit, so that another build gives the same bytes.
 #
 #   hack/release.sh artifacts DIR VERSION   all but the images; refused if VERSION is not the chart's, or has no date in CHANGELOG.md
 #   hack/release.sh push DIR URL [OPTION…]  pushes the chart in DIR to an OCI registry and prints digest=DIGEST; options are helm push's
@@ -60,6 +60,13 @@ chart() { # DIR
   pack "$work/files" "$1/$package" kube-node-ready
   rm -rf "$work"
   cp hack/manifests/*.yaml "$1" # that they are current is a test's business
+}
+
+# The values files and the objects of docs/platforms.md, as they are in git.
+examples() { # DIR
+  local files
+  mapfile -t files < <(git -C hack ls-files examples)
+  pack hack "$1/kube-node-ready-examples.tar.gz" "${files[@]}"
 }
 
 # The kubectl plugin, for the machines that people work on.
@@ -135,6 +142,7 @@ checksums() { (cd "$1" && find . -maxdepth 1 -type f ! -name SHA256SUMS -printf 
 
 artifacts() { # DIR
   chart "$1"
+  examples "$1"
   plugins "$1"
   sboms "$1"
   checksums "$1"

@@ -180,6 +180,23 @@ func TestInstallFromTheFiles(t *testing.T) {
 	s.NoError(err)
 }
 
+// The release has the examples of docs/platforms.md.
+func TestExamplesOfTheRelease(t *testing.T) {
+	s := &suite{Suite: harness.Start(t), dir: os.Getenv("RELEASE_DIR")}
+	dir := t.TempDir()
+	s.Bash("tar -xzf " + s.dir + "/kube-node-ready-examples.tar.gz -C " + dir)
+	files, err := filepath.Glob(s.Root + "/hack/examples/*/*.yaml")
+	s.NoError(err)
+	s.NotEmpty(files)
+	for _, file := range files {
+		want, err := os.ReadFile(file)
+		s.NoError(err)
+		got, err := os.ReadFile(filepath.Join(dir, "examples", filepath.Base(filepath.Dir(file)), filepath.Base(file)))
+		s.NoError(err)
+		s.Equal(string(want), string(got))
+	}
+}
+
 // A file that is not the release's does not pass.
 func TestChecksumsFindAnotherFile(t *testing.T) {
 	s := &suite{Suite: harness.Start(t), dir: os.Getenv("RELEASE_DIR")}

@@ -91,13 +91,23 @@ func start(t *testing.T) *suite {
 func (s *suite) readme(marker string, replace ...string) string {
 	s.Helper()
 	block := s.Block("README.md", marker, "sh")
-	release := "https://github.com/" + owner + "/kube-node-ready/releases/download/v" + s.version
 	if marker == "install-plugin" {
-		s.Contains(block, release)
+		s.Contains(block, s.address())
 	}
-	replace = append([]string{release, s.files, "oci://" + host + "/", "oci://" + s.registry.address + "/", "helm install ", "helm install --plain-http ",
+	return s.block(block, replace...)
+}
+
+// block runs a block of a document, with the addresses of this machine.
+func (s *suite) block(block string, replace ...string) string {
+	s.Helper()
+	replace = append([]string{s.address(), s.files, "oci://" + host + "/", "oci://" + s.registry.address + "/", "helm install ", "helm install --plain-http ",
 		"sudo ", "", "/usr/local/bin", s.bin()}, replace...)
 	return s.Bash("cd " + s.bin() + "\nexport PATH=$PWD:$PATH\n" + strings.NewReplacer(replace...).Replace(block))
+}
+
+// address is where a user finds the files of this release.
+func (s *suite) address() string {
+	return "https://github.com/" + owner + "/kube-node-ready/releases/download/v" + s.version
 }
 
 // bin is a folder for the test's programs.
@@ -180,11 +190,19 @@ func TestInstallFromTheFiles(t *testing.T) {
 	s.NoError(err)
 }
 
-// The release has the examples of docs/platforms.md.
-func TestExamplesOfTheRelease(t *testing.T) {
-	s := &suite{Suite: harness.Start(t), dir: os.Getenv("RELEASE_DIR")}
-	dir := t.TempDir()
-	s.Bash("tar -xzf " + s.dir + "/kube-node-ready-examples.tar.gz -C " + dir)
+// What docs/platforms.md says first: a values file of the release's examples, which are all those of this checkout.
+func TestInstallFromTheExamples(t *testing.T) {
+	s := start(t)
+	s.Undo(func(ctx context.Context) error {
+		_, err := s.Cluster.Run(ctx, "", s.Tool("helm"), "uninstall", harness.Name, "--namespace", harness.Namespace, "--ignore-not-found", "--wait")
+		return err
+	})
+	_, err := s.Cluster.Run(s.Ctx, "", "hack/release.sh", "push", s.dir, "oci://"+s.registry.address+"/"+owner+"/charts", "--plain-http")
+	s.NoError(err)
+	s.join()
+	s.block(s.Block("docs/platforms.md", "install-example", "sh"))
+	s.verified()
+	dir := s.bin()
 	files, err := filepath.Glob(s.Root + "/hack/examples/*/*.yaml")
 	s.NoError(err)
 	s.NotEmpty(files)

@@ -37,7 +37,8 @@ func folders(t *testing.T) (names []string) {
 	return names
 }
 
-// Each folder has a values file, which renders with the chart and fits its schema. The agent and the controller accept the settings.
+// Each folder has a values file, which renders with the chart and fits its schema. The agent and the controller accept the
+// settings.
 func TestValues(t *testing.T) {
 	for _, folder := range folders(t) {
 		require.FileExists(t, examples+folder+"/values.yaml")

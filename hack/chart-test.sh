@@ -22,9 +22,9 @@ fi
 bin/tools/helm-unittest --strict chart
 
 # Both are indented alike.
-for preset in cilium karpenter openshift; do
+for preset in hack/examples/*/values*.yaml; do
   after() { # FILE LINE
-    bin/tools/helm template kube-node-ready chart --values "hack/examples/$preset/values.yaml" --set readinessProbe.enabled=true \
+    bin/tools/helm template kube-node-ready chart --values "$preset" --set readinessProbe.enabled=true \
       --set controller.enabled=true --kube-version 1.36.0 --show-only "templates/$1" | sed "1,/^  $2\$/d"
   }
   diff -u <(after daemonset.yaml template:) <(after controller/configmap.yaml 'agent.yaml: |')

@@ -61,9 +61,11 @@ chart() { # DIR
   pack "$work/files" "$1/$package" kube-node-ready
   rm -rf "$work"
   cp hack/manifests/*.yaml "$1" # that they are current is a test's business
-  local values
-  for values in hack/examples/*/values.yaml; do
-    cp "$values" "$1/values-$(basename "$(dirname "$values")").yaml"
+  local values name
+  for values in hack/examples/*/values*.yaml; do
+    name=${values#hack/examples/}
+    name=${name/\/values/}
+    cp "$values" "$1/values-$name"
   done
 }
 

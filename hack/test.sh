@@ -48,9 +48,9 @@ kind "a large outage" gotest outage controller/internal/worker -run TestRecovers
 kind "patch fuzz corpus" gotest fuzz hack/fuzz
 kind "size and plot" gotest bench hack/bench
 kind "documents" gotest docs hack/docs -count=1 # Go does not see that files of another module have changed
-kind "kind example" gotest kind hack/kind -count=1
 kind "chart schema" gotest schema hack/chartschema
 kind "chart" charts
+kind "examples" gotest examples hack/exampletest -count=1
 kind "arm64" cross
 if hack/cluster/cluster check >"$results/check.txt" 2>&1; then
   kind "end to end" env JSONFILE="$results/e2e.json" hack/e2e.sh

@@ -91,13 +91,23 @@ func start(t *testing.T) *suite {
 func (s *suite) readme(marker string, replace ...string) string {
 	s.Helper()
 	block := s.Block("README.md", marker, "sh")
-	release := "https://github.com/" + owner + "/kube-node-ready/releases/download/v" + s.version
 	if marker == "install-plugin" {
-		s.Contains(block, release)
+		s.Contains(block, s.address())
 	}
-	replace = append([]string{release, s.files, "oci://" + host + "/", "oci://" + s.registry.address + "/", "helm install ", "helm install --plain-http ",
+	return s.block(block, replace...)
+}
+
+// block runs a block of a document, with the addresses of this machine.
+func (s *suite) block(block string, replace ...string) string {
+	s.Helper()
+	replace = append([]string{s.address(), s.files, "oci://" + host + "/", "oci://" + s.registry.address + "/", "helm install ", "helm install --plain-http ",
 		"sudo ", "", "/usr/local/bin", s.bin()}, replace...)
 	return s.Bash("cd " + s.bin() + "\nexport PATH=$PWD:$PATH\n" + strings.NewReplacer(replace...).Replace(block))
+}
+
+// address is where a user finds the files of this release.
+func (s *suite) address() string {
+	return "https://github.com/" + owner + "/kube-node-ready/releases/download/v" + s.version
 }
 
 // bin is a folder for the test's programs.
@@ -192,6 +202,20 @@ func TestInstallFromTheFiles(t *testing.T) {
 	s.verified()
 	_, err := s.Kube.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Get(s.Ctx, harness.Name, metav1.GetOptions{})
 	s.NoError(err)
+}
+
+// What docs/platforms.md says first: a values file of the release.
+func TestInstallWithValuesOfThePlatform(t *testing.T) {
+	s := start(t)
+	s.Undo(func(ctx context.Context) error {
+		_, err := s.Cluster.Run(ctx, "", s.Tool("helm"), "uninstall", harness.Name, "--namespace", harness.Namespace, "--ignore-not-found", "--wait")
+		return err
+	})
+	_, err := s.Cluster.Run(s.Ctx, "", "hack/release.sh", "push", s.dir, "oci://"+s.registry.address+"/"+owner+"/charts", "--plain-http")
+	s.NoError(err)
+	s.join()
+	s.block(s.Block("docs/platforms.md", "install-values", "sh"))
+	s.verified()
 }
 
 // A file that is not the release's does not pass.

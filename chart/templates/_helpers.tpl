@@ -29,7 +29,7 @@ app.kubernetes.io/component: agent
 {{- .Values.namespaceOverride | default .Release.Namespace }}
 {{- end }}
 
-{{/* The labels of all objects. Nothing replaces those that select; commonLabels may replace the others. */}}
+{{/* The labels of all objects. */}}
 {{- define "kube-node-ready.labels" -}}
 {{- $chart := printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
 {{- merge (include "kube-node-ready.selectorLabels" . | fromYaml) (.Values.commonLabels | default dict) (dict
@@ -338,12 +338,18 @@ the agent's bounds.
 {{- define "kube-node-ready.validate" -}}
 {{- $mistakes := list }}
 {{- range list "unknownKeys" "formerImages" "formerObjects" "configMistakes" "recheckMistakes" "requireMistakes" "controllerMistakes"
-  "monitorMistakes" "extraEnvMistakes" }}
+  "monitorMistakes" "extraEnvMistakes" "labelMistakes" }}
 {{- $mistakes = include (printf "kube-node-ready.%s" .) $ | append $mistakes }}
 {{- end }}
 {{- with regexReplaceAll `\n\s*\n` (join "\n" $mistakes) "\n" | trim }}
 {{- /* helm lint only prints this and goes on: it must find what is no YAML. */}}
 {{- contains "\n" . | ternary (printf "correct this first:\n%s" .) . | fail }}{{ "}" }}
+{{- end }}
+{{- end }}
+
+{{- define "kube-node-ready.labelMistakes" -}}
+{{- range $key, $value := .Values.commonLabels }}
+{{ if regexMatch `^(app\.kubernetes\.io|helm\.sh)/` $key }}commonLabels: {{ $key }} is set by the chart: leave it out{{ end }}
 {{- end }}
 {{- end }}
 

@@ -9,12 +9,12 @@
   "controller.leaderElection" "controller.metrics" "controller.securityContext" "controller.service" "controller.serviceAccount" }}
 {{- range $name, $value := .values }}
 {{- $key := printf "%s%s" $.section $name }}
-{{- if contains (printf "\n%s.\n" $key) $.keys }}
+{{- if contains "." $name }}
+unknown key {{ $key }}, which has a dot: write its parts as keys of their own
+{{- else if contains (printf "\n%s.\n" $key) $.keys }}
 {{- include "kube-node-ready.unknownKeysOf" (dict "values" $value "section" (printf "%s." $key) "keys" $.keys) }}
 {{- else if has $key $former }}
 {{ with $value }}former key {{ $key }}: "Upgrade from 0.x" in chart/README.md says what to set instead{{ end }}
-{{- else if contains "." $name }}
-unknown key {{ $key }}, which has a dot: write its parts as keys of their own
 {{- else if not (contains (printf "\n%s\n" $key) $.keys) }}
 unknown key {{ $key }}{{ include "kube-node-ready.didYouMean" (list $.section $name $.keys) }}
 {{- end }}

@@ -72,7 +72,7 @@ app.kubernetes.io/component: agent
 {{- if .Values.serviceAccount.create }}
 {{- default (include "kube-node-ready.fullname" .) .Values.serviceAccount.name }}
 {{- else }}
-{{- required "serviceAccount.name is required when serviceAccount.create is false" .Values.serviceAccount.name }}
+{{- .Values.serviceAccount.name }}
 {{- end }}
 {{- end }}
 
@@ -116,7 +116,7 @@ roleRef:
 subjects:
   - kind: ServiceAccount
     name: {{ .account }}
-    namespace: {{ include "kube-node-ready.namespace" .root }}
+    namespace: {{ include "kube-node-ready.namespace" .root | quote }}
 {{- end }}
 
 {{/* "true" if the agents stay and check their nodes again, or nothing. */}}
@@ -262,8 +262,6 @@ Set `true` or --api-versions when rendering offline, without an API server.
 {{- $enabled := toString .Values.nodeAuthorization.enabled }}
 {{- if eq $enabled "auto" }}
 {{- $enabled = .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy" | toString }}
-{{- else if and (eq $enabled "true") (semverCompare "<1.30.0-0" .Capabilities.KubeVersion.Version) }}
-{{- fail (printf "nodeAuthorization.enabled is true, but Kubernetes %s has no ValidatingAdmissionPolicy v1 and no tokens that name their node (both come with 1.30): use auto or false" .Capabilities.KubeVersion.Version) }}
 {{- end }}
 {{- $enabled }}
 {{- end }}
@@ -338,7 +336,7 @@ the agent's bounds.
 {{- define "kube-node-ready.validate" -}}
 {{- $mistakes := list }}
 {{- range list "unknownKeys" "formerImages" "formerObjects" "configMistakes" "recheckMistakes" "requireMistakes" "controllerMistakes"
-  "monitorMistakes" "extraEnvMistakes" "labelMistakes" }}
+  "monitorMistakes" "extraEnvMistakes" "releaseMistakes" "startupTaintMistakes" }}
 {{- $mistakes = include (printf "kube-node-ready.%s" .) $ | append $mistakes }}
 {{- end }}
 {{- with regexReplaceAll `\n\s*\n` (join "\n" $mistakes) "\n" | trim }}
@@ -347,9 +345,16 @@ the agent's bounds.
 {{- end }}
 {{- end }}
 
-{{- define "kube-node-ready.labelMistakes" -}}
+{{- define "kube-node-ready.releaseMistakes" -}}
+{{ if not (or .Values.serviceAccount.create .Values.serviceAccount.name) -}}
+serviceAccount.name is required when serviceAccount.create is false{{ end }}
+{{ if and (eq (toString .Values.nodeAuthorization.enabled) "true") (semverCompare "<1.30.0-0" .Capabilities.KubeVersion.Version) -}}
+nodeAuthorization.enabled is true, but Kubernetes {{ .Capabilities.KubeVersion.Version }} has no ValidatingAdmissionPolicy v1 and no tokens that name their node (both come with 1.30): use auto or false
+{{- end }}
 {{- range $key, $value := .Values.commonLabels }}
-{{ if regexMatch `^(app\.kubernetes\.io|helm\.sh)/` $key }}commonLabels: {{ $key }} is set by the chart: leave it out{{ end }}
+{{ if regexMatch `^(app\.kubernetes\.io|helm\.sh)/` $key }}commonLabels: {{ $key }} is set by the chart: leave it out
+{{- else if not (regexMatch `^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$` $key) -}}
+commonLabels: {{ quote $key }} is no key of a label{{ end }}
 {{- end }}
 {{- end }}
 

@@ -70,6 +70,7 @@ controller may set that late: only where a target needs it.
 {{ if has .name $seen }}extraEnv: {{ .name }} is there twice{{ end }}
 {{ if and .valueFrom (eq $.Values.deploymentMode "controller") -}}
 extraEnv: {{ .name }} must have a value and no valueFrom with deploymentMode controller: a worker gets no secret{{ end }}
+{{ if and .valueFrom .value }}extraEnv: {{ .name }} has a value and a valueFrom: leave one out{{ end }}
 {{- $seen = append $seen .name }}
 {{- end }}
 {{- end }}

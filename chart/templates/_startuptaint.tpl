@@ -3,17 +3,19 @@ The startup taint's policy: what the agent's node rules say, in CEL, about a nod
 reads. What cannot be said so fails: a node that no agent may run on must never get the startup taint.
 */}}
 
-{{/* Errors that the schema cannot find in what the policy needs. */}}
-{{- define "kube-node-ready.validateStartupTaint" -}}
+{{/* What the policy needs. */}}
+{{- define "kube-node-ready.startupTaintMistakes" -}}
+{{- if .Values.startupTaint.add }}
 {{- $served := .Capabilities.APIVersions }}
 {{- $version := .Capabilities.KubeVersion.Version }}
 {{- /* Only an API server, or what speaks for one, says that there are Nodes: offline, the version decides. */ -}}
 {{- if and (not ($served.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy")) (or ($served.Has "v1/Node") (semverCompare "<1.36.0-0" $version)) }}
-{{- fail (printf "startupTaint.add is true, but Kubernetes %s serves no MutatingAdmissionPolicy v1 (on by default from 1.36 on): set it to false, and let kubelet or the node group add the taint" $version) }}
+startupTaint.add is true, but Kubernetes {{ $version }} serves no MutatingAdmissionPolicy v1 (on by default from 1.36 on): set it to false, and let kubelet or the node group add the taint
 {{- end }}
 {{- range $kind := list "podAffinity" "podAntiAffinity" }}
 {{- if (index ($.Values.affinity | default dict) $kind | default dict).requiredDuringSchedulingIgnoredDuringExecution }}
-{{- fail (printf "startupTaint.add: affinity.%s cannot be required: when a node registers, nobody knows its pods" $kind) }}
+startupTaint.add: affinity.{{ $kind }} cannot be required: when a node registers, nobody knows its pods
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end }}

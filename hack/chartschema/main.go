@@ -78,7 +78,6 @@ type schema struct {
 	MinItems             *int               `json:"minItems,omitempty" yaml:"minItems"`
 	Items                *schema            `json:"items,omitempty" yaml:"items"`
 	Contains             *schema            `json:"contains,omitempty" yaml:"contains"`
-	PropertyNames        *schema            `json:"propertyNames,omitempty" yaml:"propertyNames"`
 	MinProperties        *int               `json:"minProperties,omitempty" yaml:"minProperties"`
 	Required             []string           `json:"required,omitempty" yaml:"required"`
 	Properties           map[string]*schema `json:"properties,omitempty" yaml:"properties"`

@@ -80,8 +80,11 @@ require_host() {
 
 # install_packages PACKAGE…: without recommended packages, and without starting services: the cluster runs its own containerd.
 install_packages() {
-	local policy=/usr/sbin/policy-rc.d made=""
+	local policy=/usr/sbin/policy-rc.d made="" lock
 	note "($*)"
+	# The two clusters of the tests may both find that packages are missing.
+	exec {lock}>/run/lock/kube-node-ready-packages
+	flock "$lock"
 	# A file left by a killed run is replaced.
 	if [[ ! -e $policy ]] || grep -q 'made by kube-node-ready' "$policy"; then
 		made=$policy
@@ -91,12 +94,14 @@ install_packages() {
 		chmod +x "$policy"
 	fi
 	export DEBIAN_FRONTEND=noninteractive
-	if ! apt-get install -y -q --no-install-recommends "$@"; then
+	local install=(apt-get -o DPkg::Lock::Timeout=300 install -y -q --no-install-recommends "$@")
+	if ! "${install[@]}"; then
 		# The usual cause is old or missing package lists. Updating them every time would be slow.
 		apt-get update -q
-		apt-get install -y -q --no-install-recommends "$@"
+		"${install[@]}"
 	fi
 	if [[ -n $made ]]; then rm -f "$made"; trap - EXIT; fi
+	exec {lock}>&-
 }
 
 ensure_programs() {

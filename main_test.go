@@ -227,12 +227,12 @@ func TestLogFormatAndLevel(t *testing.T) {
 	env := map[string]string{"KUBECONFIG": kubeconfig(t), "ENABLE_METRICS": "false"}
 	args := []string{"--once", "--max-retries=0", "--initial-timeout=1s", "--check-timeout=1s"}
 	_, _, stderr := exit(t, env, append(args, "--log-format=console")...)
-	assert.Contains(t, stderr, "initial timeout passed")
+	assert.Contains(t, stderr, "initial timeout exceeded")
 	assert.NotContains(t, stderr, `"msg"`)
 	assert.Contains(t, stderr, "level=info")
 
 	_, _, stderr = exit(t, env, append(args, "--log-level=error")...)
-	assert.Contains(t, stderr, `"msg":"initial timeout passed"`)
+	assert.Contains(t, stderr, `"msg":"initial timeout exceeded"`)
 	assert.NotContains(t, stderr, `"level":"info"`)
 	assert.NotContains(t, stderr, `"level":"warning"`)
 }

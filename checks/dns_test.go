@@ -211,7 +211,7 @@ func TestDNSNodeSearchDomains(t *testing.T) {
 	t.Parallel()
 	inCluster, outside := append(clusterSearch(), "lab.example", "corp.example"), []string{"lab.example", "corp.example"}
 	fullName := func(name string) string {
-		return `if you mean "` + name + `", configure this full name: the node's own search domains do not count, ` +
+		return `if you mean "` + name + `", configure this full name: the check ignores the node's own search domains, ` +
 			`because a wildcard there answers any name; else `
 	}
 	for _, test := range []struct {

@@ -194,7 +194,7 @@ func TestNetworkNodeSearchDomains(t *testing.T) {
 		check.Targets = []Target{target}
 		_, err := check.Try(limited(t, enough))
 		require.ErrorContains(t, err, "web.lab: NXDOMAIN from name server "+server.address)
-		assert.Equal(t, `if you mean "web.lab.corp.example", configure this full name: the node's own search domains do not count, `+
+		assert.Equal(t, `if you mean "web.lab.corp.example", configure this full name: the check ignores the node's own search domains, `+
 			`because a wildcard there answers any name; else `+checkTarget, Remedy(err))
 	}
 }

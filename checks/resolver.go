@@ -228,7 +228,7 @@ func withFullName(err error, remedy string) string {
 	if !ok || failed.fullName == "" {
 		return remedy
 	}
-	return fmt.Sprintf("if you mean %q, configure this full name: the node's own search domains do not count, "+
+	return fmt.Sprintf("if you mean %q, configure this full name: the check ignores the node's own search domains, "+
 		"because a wildcard there answers any name; else %s", failed.fullName, remedy)
 }
 

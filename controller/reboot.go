@@ -52,7 +52,7 @@ func (r *rebooted) Act(ctx context.Context, plan fleet.Plan) (requeueAfter time.
 		patcher := nodepatch.Patcher{Node: r.node(node.Name), Timeout: 3 * time.Second, Retried: func(error) {}}
 		removed, failure := patcher.RemoveLabel(ctx, fleet.PatchNode(node), r.settings.Request)
 		if err = errors.Join(err, failure); removed {
-			r.log.Info("node rebooted since it was verified: label removed, it is verified again", "node", node.Name)
+			r.log.Info("node rebooted since it was verified: label removed, its checks start again", "node", node.Name)
 		}
 	}
 	return requeueAfter, err

@@ -43,8 +43,8 @@ func New(node string, checks []string, build Build) *Recorder {
 		"Duration of the last verification, from its start to the patched node, in seconds; 0 before the first.")
 	r.timedOut = gauge("node_check_timed_out", "1 while INITIAL_TIMEOUT has passed and the node is not verified.")
 	r.recheck = factory.NewGaugeVec(prometheus.GaugeOpts{Name: "node_check_recheck_status",
-		Help: "1 while the rechecks of a released node pass, 0 after FAILURE_THRESHOLD failed ones in a row until RECOVERY_THRESHOLD " +
-			"passed ones; absent without RECHECK_INTERVAL."}, nil)
+		Help: "1 while a released node passes its rechecks; 0 from FAILURE_THRESHOLD failures in a row until RECOVERY_THRESHOLD " +
+			"passes in a row; absent without RECHECK_INTERVAL."}, nil)
 	r.peers = factory.NewGaugeVec(prometheus.GaugeOpts{Name: "node_check_peers",
 		Help: "Agents on other nodes that the last recheck connected to, by zone and result."}, []string{"zone", "own_zone", "result"})
 	r.peerDuration = factory.NewGaugeVec(prometheus.GaugeOpts{Name: "node_check_peer_duration_seconds",

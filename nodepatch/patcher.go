@@ -76,7 +76,7 @@ func (p *Patcher) ReleaseCached(ctx context.Context, base *Node, r Request) (rel
 			return ErrOutdated
 		}
 		if why := Untouchable(node); why != "" {
-			return fmt.Errorf("node %s is left alone: %s", node.Name, why)
+			return fmt.Errorf("node %s is not changed: %s", node.Name, why)
 		}
 		return voids(node)
 	}

@@ -98,7 +98,7 @@ func TestOnceNotVerified(t *testing.T) {
 	assert.True(t, strings.HasSuffix(api.events[0].Message, "Z: "+failure), api.events[0].Message)
 	assert.Equal(t, "not verified within 1s: "+failure, api.events[1].Message)
 	assert.Equal(t, "failed: network", p.entry("node not verified")["reason"])
-	assert.Equal(t, "not verified within 1s: "+failure, p.entry("initial timeout passed")["reason"])
+	assert.Equal(t, "not verified within 1s: "+failure, p.entry("initial timeout exceeded")["reason"])
 }
 
 // Every layer that is broken is named, also after the first that failed.

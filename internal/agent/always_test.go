@@ -100,7 +100,7 @@ func TestAlwaysFalseAfterTheFirstRound(t *testing.T) {
 		assert.Equal(t, exitOK, p.wait())
 		assert.Equal(t, []string{"False NetworkFailed", "True Verified"}, api.written())
 		assert.Equal(t, []string{patchStat, patchStat, patchNode}, api.writes())
-		assert.NotContains(t, p.stderr.String(), "initial timeout passed")
+		assert.NotContains(t, p.stderr.String(), "initial timeout exceeded")
 	})
 }
 
@@ -171,7 +171,7 @@ func TestAlwaysWhileTheReleaseIsRefused(t *testing.T) {
 		p, network := simulateFailing(t, api, "--condition=always", "--on-timeout=condition", "--max-retries=0")
 		network.recovered.Store(true)
 		after(initialTimeout + nextAttempt)
-		assert.Contains(t, p.entry("initial timeout passed")["reason"], "not today")
+		assert.Contains(t, p.entry("initial timeout exceeded")["reason"], "not today")
 		assert.Equal(t, []string{"True Verified"}, slices.Compact(api.written()))
 		network.recovered.Store(false)
 		after(nextAttempt)

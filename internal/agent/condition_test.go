@@ -85,7 +85,7 @@ func TestConditionWhileThePatchFails(t *testing.T) {
 				})
 				p := simulate(t, api, nil, nil, "--on-timeout=condition")
 				after(initialTimeout)
-				reason := p.entry("initial timeout passed")["reason"]
+				reason := p.entry("initial timeout exceeded")["reason"]
 				assert.Contains(t, reason, "not verified within 5m0s: patch: ")
 				assert.Contains(t, reason, "not today")
 				p.logged("node marked as failed")

@@ -44,7 +44,7 @@ func TestOnTimeoutKeep(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
 		p, network := simulateFailing(t, api)
 		after(initialTimeout)
-		p.entry("initial timeout passed")
+		p.entry("initial timeout exceeded")
 		assert.Equal(t, tainted, api.taints())
 		network.recovered.Store(true)
 		after(nextAttempt)
@@ -169,7 +169,7 @@ func TestNodeWithoutStartupTaintIsNotMarked(t *testing.T) {
 				api.node.Spec.Taints = api.node.Spec.Taints[:1]
 				p, _ := simulateFailing(t, api, "--on-timeout="+policy)
 				after(initialTimeout)
-				p.entry("initial timeout passed")
+				p.entry("initial timeout exceeded")
 				p.loggedOften("node not verified", 10) // rounds
 				p.stop()
 				assert.Equal(t, exitOK, p.wait())
@@ -216,7 +216,7 @@ func TestNoMarkerAfterTheRelease(t *testing.T) {
 				p.entry("node not verified")
 				network.recovered.Store(true)
 				after(nextAttempt)
-				p.entry("initial timeout passed")
+				p.entry("initial timeout exceeded")
 				assert.Contains(t, api.seen(), patchNode)
 				close(late)
 				assert.Equal(t, exitOK, p.wait())

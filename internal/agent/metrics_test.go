@@ -91,7 +91,7 @@ func TestMetricsOfFailingNode(t *testing.T) {
 	assert.Contains(t, body, `node_check_timed_out{node="node1"} 1`+"\n")
 	assert.Regexp(t, `node_check_failures_total\{check="network",node="node1"\} [12]\n`, body)
 	assert.Contains(t, body, `node_check_failures_total{check="dns",node="node1"} 0`+"\n")
-	p.logged("initial timeout passed")
+	p.logged("initial timeout exceeded")
 	p.stop()
 	assert.Equal(t, exitOK, p.wait(), "the rounds went on until SIGTERM")
 	assert.Equal(t, tainted, api.taints())

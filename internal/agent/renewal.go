@@ -46,7 +46,7 @@ func newRenewal(d *deps, file string, endSandbox func() error) *renewal {
 	if log := d.log.WithField("record", string(text)); err == nil {
 		log.Info("the sandbox was renewed")
 	} else if r = new(renewal); len(text) > 0 {
-		log.WithError(err).Warn("the record of the last renewal does not count")
+		log.WithError(err).Warn("the agent ignores the record of the last renewal")
 	}
 	r.BootID, r.deps, r.file, r.endSandbox, r.off = string(boot), d, file, endSandbox, !d.cfg.RenewSandbox
 	return r

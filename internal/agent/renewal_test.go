@@ -92,7 +92,7 @@ func TestRenewal(t *testing.T) {
 			after(time.Minute)
 			if i > 0 {
 				p.entry("the sandbox was renewed")
-				p.entry("initial timeout passed")
+				p.entry("initial timeout exceeded")
 			}
 			p.wait()
 			p.entry("nothing answers: ending the sandbox, kubelet makes a new one")
@@ -132,14 +132,14 @@ func TestNoRenewal(t *testing.T) {
 			p.silent.Store(true)
 		}},
 		"SIGTERM in the round before it": {do: func(_ *pod, process *process) {
-			process.logged("initial timeout passed")
+			process.logged("initial timeout exceeded")
 			process.terminate()
 		}},
 		"SIGTERM during the report of that round": {do: func(p *pod, process *process) {
 			before := p.api.intercepted()
 			p.api.intercept(func(request string, n int, w http.ResponseWriter, r *http.Request) bool {
 				log, _ := process.stderr.read()
-				_, sinceTimeout, timedOut := strings.Cut(log, "initial timeout passed")
+				_, sinceTimeout, timedOut := strings.Cut(log, "initial timeout exceeded")
 				if request == postEvent && timedOut && strings.Contains(sinceTimeout, "node not verified") {
 					process.terminate()
 				}
@@ -224,7 +224,7 @@ func TestRecordThatDoesNotCount(t *testing.T) {
 				require.NoError(t, os.WriteFile(pod.file, []byte(text), 0o600))
 				p := pod.start()
 				synctest.Wait()
-				p.entry("the record of the last renewal does not count")
+				p.entry("the agent ignores the record of the last renewal")
 				p.wait()
 				require.Len(t, pod.renewed, 1)
 				assert.InDelta(t, initialTimeout+longestRound/2, pod.renewed[0], float64(longestRound/2))

@@ -184,7 +184,7 @@ func (r *reporter) reportTimeout(ctx context.Context, hold bool) {
 	if !r.timedOut {
 		r.timedOut = true
 		r.metrics.TimedOut(true)
-		r.log.WithField("reason", message).Error("initial timeout passed")
+		r.log.WithField("reason", message).Error("initial timeout exceeded")
 		r.events.Add(kube.EventWarning, verdict.NodeTimedOut, message)
 	}
 	done := r.events.Flush(ctx)

@@ -186,7 +186,7 @@ func TestFailedTaintNotForRequirementsAlone(t *testing.T) {
 					"--on-timeout=taint,condition", requireGPU)
 				after(initialTimeout + 2*time.Minute)
 				if test.network == nil { // else it names the check that was tried last
-					assert.Contains(t, p.entry("initial timeout passed")["reason"], "allocatable nvidia.com/gpu>=8")
+					assert.Contains(t, p.entry("initial timeout exceeded")["reason"], "allocatable nvidia.com/gpu>=8")
 				}
 				assert.Equal(t, test.taints, api.taints())
 				assert.Contains(t, api.written(), test.reason)

@@ -110,7 +110,7 @@ func TestVerifiedEventIsSentAgain(t *testing.T) {
 		assert.Equal(t, exitOK, p.wait(), p.stderr)
 		assert.Equal(t, 2*time.Second, time.Since(start))
 		assert.Equal(t, []string{"NodeVerified"}, api.reasons())
-		assert.NotContains(t, p.stderr.String(), "initial timeout passed")
+		assert.NotContains(t, p.stderr.String(), "initial timeout exceeded")
 	})
 }
 

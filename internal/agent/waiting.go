@@ -56,7 +56,7 @@ func (v *verification) waitForStartupTaint(ctx context.Context) error {
 		return nil
 	}
 	v.log.WithField("window", v.cfg.LateTaintWindow.String()).Debug("waiting for the startup taint")
-	young := fmt.Errorf("all checks pass, waiting for the startup taint until age %s (LATE_TAINT_WINDOW)", v.cfg.LateTaintWindow)
+	young := fmt.Errorf("all checks pass, waiting for the startup taint until node age %s (LATE_TAINT_WINDOW)", v.cfg.LateTaintWindow)
 	v.report.notes <- note{wait: &failure{startupTaint, young}}
 	err := v.wait(ctx, v.seen.startupDue, tainted)
 	v.report.notes <- note{}

@@ -91,7 +91,7 @@ func TestWaitForTaintsTimesOut(t *testing.T) {
 		assert.Equal(t, exitNotVerified, p.wait())
 		assert.Equal(t, initialTimeout, time.Since(start))
 		const message = "not verified within 5m0s: taints: the taint foreign/front:NoExecute is still on the node (WAIT_FOR_TAINTS)"
-		assert.Equal(t, message, p.entry("initial timeout passed")["reason"])
+		assert.Equal(t, message, p.entry("initial timeout exceeded")["reason"])
 		require.Len(t, api.conditions, 1)
 		assert.Equal(t, "TaintsOfOthers", api.conditions[0].Reason)
 		assert.Equal(t, message, api.conditions[0].Message)
@@ -272,8 +272,8 @@ func TestNoMarkerWhileTheStartupTaintIsWaitedFor(t *testing.T) {
 					api.edit(func(node *corev1.Node) { node.Spec.Taints = late })
 				}
 				after(time.Millisecond)
-				assert.Equal(t, "not verified within 5m0s: late taint: all checks pass, waiting for the startup taint until age 10m0s (LATE_TAINT_WINDOW)",
-					p.entry("initial timeout passed")["reason"])
+				assert.Equal(t, "not verified within 5m0s: late taint: all checks pass, waiting for the startup taint until node age 10m0s (LATE_TAINT_WINDOW)",
+					p.entry("initial timeout exceeded")["reason"])
 				assert.NotContains(t, p.stderr.String(), "node verified")
 				after(test.at - initialTimeout - time.Millisecond)
 				assert.Equal(t, test.comes, strings.Contains(p.stderr.String(), "node verified"))

@@ -151,17 +151,17 @@ func (c *Config) gateSettings() []*setting {
 			"an IP address is queried as a name server",
 			"kubernetes.default.svc.cluster.local,google.com", list(&c.DNSTestDomains, 1, mayWarn(domainOrIP))},
 		{"network-targets", "targets", "comma-separated targets beside the API server: host:port or tcp://host:port must accept, " +
-			"http(s)://host/path must answer with a status below 400, or one of #200|401 at its end; $(NODE_IP) is this node; " +
+			"http(s)://host/path must answer with a status below 400, or one listed at its end (#200|401); $(NODE_IP) is this node; " +
 			"warn+TARGET: a failure is only a warning", "", list(&c.NetworkTargets, 0, mayWarn(target))},
 		{"dns-service", "ns/name", "service whose endpoints must answer; empty skips the service check (managed DNS without pods)",
 			"kube-system/kube-dns", text(&c.DNSService, optional(namespacedName))},
-		{"max-clock-skew", "duration", "difference between this node's clock and the API server's above which the api check fails; " +
+		{"max-clock-skew", "duration", "the api check fails if this node's clock and the API server's differ by more than this; " +
 			"empty or 0: never (above 10s it warns)", "", off(duration(&c.MaxClockSkew, time.Second, 24*time.Hour))},
 		{"require", "list", "JSON list of what the Node must show: condition, allocatable, csiDriver, label, daemonSet; empty: nothing",
 			"", c.Require.Parse},
 
 		{"taint-key", "key", "key of the startup taint, which the release removes", "node-ready/unverified", text(&c.TaintKey, ownKey)},
-		{"taint-value", "value", "value of the startup taint where the chart's policy adds it; the agent only validates it", "true",
+		{"taint-value", "value", "value that the chart's policy gives the startup taint; the agent only validates this value", "true",
 			text(&c.TaintValue, optional(labelValue))},
 		{"taint-effect", "effect", "effect of the startup taint; with another effect it is removed with a warning", "NoSchedule",
 			text(&c.TaintEffect, oneOf("NoSchedule", "PreferNoSchedule", "NoExecute"))},
@@ -180,7 +180,7 @@ func (c *Config) gateSettings() []*setting {
 			text(&c.FailedTaintKey, ownKey)},
 		{"condition-type", "type", "type of the condition that --on-timeout condition writes", "NodeVerified",
 			text(&c.ConditionType, conditionType)},
-		{"condition", "when", "when to write that condition: auto (what --on-timeout and rechecks write) or always (each verdict, on " +
+		{"condition", "when", "when to write that condition: auto (for --on-timeout and rechecks) or always (for each verdict, on " +
 			"every node; True before the release)", "auto", text(&c.Condition, oneOf("auto", ConditionAlways))},
 		{"renew-sandbox", "bool", "renew the pod's sandbox when nothing at all answers in it", "false", boolean(&c.RenewSandbox)},
 	}
@@ -329,7 +329,7 @@ func (c *Config) validate(lookupEnv func(string) (string, bool), parsed bool) (p
 		return problems
 	}
 	if name, _ := lookupEnv("NODE_NAME"); name != "" && strings.TrimSpace(name) != c.NodeName {
-		refuse("--node-name %q must not differ from NODE_NAME %q: the checks run on that node", c.NodeName, name)
+		refuse("--node-name %q must be the same as NODE_NAME %q: the checks run on that node", c.NodeName, name)
 	}
 	if c.Worker && c.DryRun {
 		refuse("--worker and --dry-run exclude each other: the controller releases the node that a worker has verified")
@@ -341,7 +341,7 @@ func (c *Config) validate(lookupEnv func(string) (string, bool), parsed bool) (p
 		refuse("--failed-taint-key %s must differ from --taint-key: the agent could not tell the two taints apart", c.FailedTaintKey)
 	}
 	if !slices.ContainsFunc(c.DNSTestDomains, func(name string) bool { return !strings.HasPrefix(name, warnPrefix) }) {
-		refuse("--dns-test-domains %s needs a name without warn+: the dns check would always pass", strings.Join(c.DNSTestDomains, ","))
+		refuse("--dns-test-domains %s needs a name without warn+: else the dns check always passes", strings.Join(c.DNSTestDomains, ","))
 	}
 	if c.EnableConnectivityMatrix && c.RecheckInterval == 0 {
 		refuse("--enable-connectivity-matrix needs --recheck-interval: a one-shot agent is gone before others could reach it")

@@ -81,7 +81,7 @@ const (
 	wantService   = "must be namespace/name of a service, or empty"
 	wantDomain    = "must be a DNS name or an IP address"
 	wantScheme    = "must be host:port, tcp://host:port, http://host/path or https://host/path: there are no other schemes"
-	wantURL       = "must be http(s)://host/path or http(s)://host:port/path, without user or spaces; a fragment has the statuses that pass, as #200|401"
+	wantURL       = "must be http(s)://host/path or http(s)://host:port/path, without user or spaces; a fragment lists the statuses that pass: #200|401"
 	wantHostPort  = "must be host:port, or [v6 address]:port, with a port between 1 and 65535"
 	wantPrefix    = "must be a taint's key or the beginning of one, such as node.cilium.io/"
 	wantCondition = "must not be a condition that kubelet or a network plugin owns"
@@ -604,7 +604,7 @@ func TestUsageErrors(t *testing.T) {
 		},
 		"another node than the pod's own": {
 			env: map[string]string{"NODE_NAME": "node1"}, args: []string{"--node-name=node2"},
-			want: UsageError{`--node-name "node2" must not differ from NODE_NAME "node1": the checks run on that node`},
+			want: UsageError{`--node-name "node2" must be the same as NODE_NAME "node1": the checks run on that node`},
 		},
 		"unknown flag": {
 			args: []string{"--max-retry=1"},
@@ -675,7 +675,7 @@ func TestNodeIP(t *testing.T) {
 // A dns check that can only warn proves nothing.
 func TestDNSNeedsANameThatMustResolve(t *testing.T) {
 	_, err := parse(map[string]string{"DNS_TEST_DOMAINS": "warn+a.example,warn+10.0.0.1"})
-	require.EqualError(t, err, "--dns-test-domains warn+a.example,warn+10.0.0.1 needs a name without warn+: the dns check would always pass")
+	require.EqualError(t, err, "--dns-test-domains warn+a.example,warn+10.0.0.1 needs a name without warn+: else the dns check always passes")
 }
 
 func TestFlagsWithoutValue(t *testing.T) {

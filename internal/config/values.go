@@ -192,7 +192,7 @@ func target(s string) error {
 	case scheme == "http" || scheme == "https":
 		u, err := url.Parse(regexp.MustCompile(`#[2-5]\d\d(\|[2-5]\d\d)*$`).ReplaceAllString(s, ""))
 		return must("http(s)://host/path or http(s)://host:port/path, without user or spaces; "+
-			"a fragment has the statuses that pass, as #200|401",
+			"a fragment lists the statuses that pass: #200|401",
 			err == nil && u.User == nil && u.Fragment == "" && hostPort(net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443"))) == nil)
 	default:
 		return errors.New("must be host:port, tcp://host:port, http://host/path or https://host/path: there are no other schemes")

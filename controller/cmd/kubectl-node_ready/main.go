@@ -135,7 +135,7 @@ func newFlags(o *options) *pflag.FlagSet {
 	flags.BoolVar(&o.all, "all", false, "with open: every node")
 	flags.BoolVarP(&o.yes, "yes", "y", false, "with open --all: confirm it")
 	flags.StringSliceVar(&o.skip, "skip", nil, "with doctor: traps to skip")
-	flags.BoolVar(&o.gateAll, "gate-all", false, "with doctor: look as if every selected node joined with the startup taint")
+	flags.BoolVar(&o.gateAll, "gate-all", false, "with doctor: assume that every selected node joins with the startup taint")
 	flags.BoolVar(&o.version, "version", false, "print version, commit and build date")
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "path of the kubeconfig file")
 	names := clientcmd.RecommendedConfigOverrideFlags("")

@@ -55,7 +55,7 @@ func (a *Actor) Once(ctx context.Context, s Settings, act func(context.Context, 
 func (a *Actor) MayAct(plan fleet.Plan) bool {
 	fresh := plan.IsFresh(a.Now())
 	if !fresh {
-		a.Log.Warn("no node is changed: the controller's last view of the cluster is too old", "made", plan.At)
+		a.Log.Warn("the controller changes no node: its last view of the cluster is too old", "made", plan.At)
 	}
 	return fresh
 }

@@ -62,7 +62,7 @@ func (s Settings) Holding(statuses []fleet.Status, group controlgroup.State, now
 // else it returns the rule, and what is missing.
 func (s Settings) Unproven(group controlgroup.State, more time.Duration, now time.Time) (Rule, string) {
 	if passed, enough := group.PassedFor(now), s.ControlGroupFor+more; passed < enough {
-		return ControlGroup, fmt.Sprintf("the checks have passed in the controller's pod for %s, and must pass there for %s",
+		return ControlGroup, fmt.Sprintf("the checks have passed in the controller's pod for %s, but must pass there for %s first",
 			passed.Truncate(time.Second), enough)
 	}
 	return "", ""
@@ -97,6 +97,6 @@ func tooManyFail(statuses []fleet.Status) string {
 	if len(failed) < limit {
 		return ""
 	}
-	return fmt.Sprintf("%d of %d nodes fail their rechecks now or are re-tainted (%s, ...): it must be fewer than %d",
+	return fmt.Sprintf("%d of %d nodes fail their rechecks now or are re-tainted (%s, ...): there must be fewer than %d",
 		len(failed), len(statuses), strings.Join(failed[:3], ", "), limit)
 }

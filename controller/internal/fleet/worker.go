@@ -157,8 +157,8 @@ func (s Settings) decideWithoutWorker(status *Status, m *memory, overdue bool, n
 		status.Reason, status.Message = TaintsOfOthers, fmt.Sprintf("the taint %s is still on the node (WAIT_FOR_TAINTS)", taint)
 	} else {
 		status.Reason = NoPod
-		status.Message = "there is no worker for this node: wait until fewer than MAX_CONCURRENT_WORKERS others start, " +
-			"or read the controller's log, if it cannot create one"
+		status.Message = "there is no worker for this node: wait while MAX_CONCURRENT_WORKERS other workers start, " +
+			"or read in the controller's log why it cannot create one"
 		overdue = now.Sub(m.notRunning) >= s.NotStartedAfter
 	}
 	if overdue {

@@ -114,7 +114,7 @@ func (r *Remediator) checkClock(serverNow, now time.Time) error {
 	if now.Sub(r.jumped) >= r.Settings.ControlGroupFor {
 		return nil
 	}
-	return fmt.Errorf("the API server's clock has jumped, and must be steady for %s first: compare the clocks of the API servers",
+	return fmt.Errorf("the API server's clock has jumped: wait until it is steady for %s, and compare the clocks of the API servers",
 		r.Settings.ControlGroupFor)
 }
 
@@ -175,7 +175,7 @@ func (r *Remediator) takeBack(ctx context.Context, candidate fleet.Status, befor
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	if err := r.store.write(ctx, before); err != nil {
-		log.Warn("the deletion was not made, but stays in the ledger", "error", err)
+		log.Warn("nothing was deleted, but the entry stays in the ledger", "error", err)
 	}
 }
 

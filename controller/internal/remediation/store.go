@@ -32,7 +32,7 @@ func (s *store) read(ctx context.Context) error {
 	}
 	ledger, err := parseLedger(object.Data[ledgerKey])
 	if err != nil && s.object != nil {
-		err = fmt.Errorf("%w, or delete the ConfigMap: this leader then writes it again as it last read it", err)
+		err = fmt.Errorf("%w, or delete the ConfigMap: this leader then writes the ledger as it last read it", err)
 	}
 	if err != nil {
 		return fmt.Errorf("ConfigMap %s: %w", s.key, err)

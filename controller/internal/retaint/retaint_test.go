@@ -126,15 +126,15 @@ func TestWithheld(t *testing.T) {
 		text   string
 	}{
 		"control group has just passed": {func(m *moment) { m.in.ControlGroup.PassedSince = m.now.Add(-599 * time.Second) },
-			breaker.ControlGroup, "for 9m59s, and must pass there for 10m0s"},
+			breaker.ControlGroup, "for 9m59s, but must pass there for 10m0s first"},
 		"control group fails": {func(m *moment) {
 			m.in.ControlGroup = controlgroup.State{Failure: "dns: timeout", Began: m.now, Ended: m.now}
 		},
-			breaker.ControlGroup, "for 0s, and must pass there for 10m0s; the last failure: dns: timeout"},
+			breaker.ControlGroup, "for 0s, but must pass there for 10m0s first; the last failure: dns: timeout"},
 		"failed before the control group passed": {func(m *moment) {
 			m.in.ControlGroup.PassedSince = m.now.Add(-12 * time.Minute)
 			m.in.Statuses[0].Recheck.FailedAt = m.now.Add(-13 * time.Minute)
-		}, breaker.ControlGroup, "for 12m0s, and must pass there for 13m36s, because the node failed before the checks passed"},
+		}, breaker.ControlGroup, "for 12m0s, but must pass there for 13m36s first, because the node failed before the checks passed"},
 		"failed before the controller started": {func(m *moment) {
 			m.in.ControlGroup.PassedSince, m.in.Statuses[0].Recheck.FailedAt = m.now.Add(-12*time.Minute), time.Time{}
 		}, breaker.ControlGroup, "because the node failed before the checks passed"},

@@ -33,7 +33,7 @@ func (r *Reconciler) release(ctx context.Context, node *corev1.Node, worker *cor
 	released, removed, err := r.patcher(node.Name).ReleaseCached(ctx, fleet.PatchNode(node), request)
 	switch {
 	case errors.Is(err, nodepatch.ErrBlocked), errors.Is(err, nodepatch.ErrReplaced), errors.Is(err, nodepatch.ErrOutdated):
-		log.Info("the verdict does not count: the checks start over", "reason", err)
+		log.Info("the controller ignores the verdict: the checks start over", "reason", err)
 		r.rememberWorker(node.Name, worker.Name, func(s *workerState) { s.void = true })
 		return nil
 	case err != nil:
@@ -59,7 +59,7 @@ func (r *Reconciler) release(ctx context.Context, node *corev1.Node, worker *cor
 func (r *Reconciler) removeTaint(ctx context.Context, node *corev1.Node) error {
 	removed, err := r.patcher(node.Name).RemoveAgain(ctx, node.UID, r.Fleet.Request)
 	if err != nil {
-		return fmt.Errorf("node %s: removal of the startup taint that was added again: %w", node.Name, err)
+		return fmt.Errorf("node %s: cannot remove the startup taint that was added again: %w", node.Name, err)
 	}
 	if len(removed) > 0 {
 		r.Log.Warn("startup taint was added again after the release: removed it", "node", node.Name,

@@ -22,7 +22,7 @@ func TestFreshSandbox(t *testing.T) {
 	broken := s.AgentPod(node)
 	s.AwaitLog(broken, harness.FailedCheck("network"))
 	restore()
-	s.AwaitLog(broken, harness.Says("initial timeout passed"))
+	s.AwaitLog(broken, harness.Says("initial timeout exceeded"))
 	s.Unverified(node)
 	began := time.Now()
 	s.awaitRecovered(node)

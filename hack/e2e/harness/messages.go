@@ -7,7 +7,7 @@ const (
 	MsgAlreadyVerified = "node is already verified"
 	MsgNotVerified     = "node not verified"
 	MsgNoLonger        = "node is no longer verified"
-	MsgTimedOut        = "initial timeout passed"
+	MsgTimedOut        = "initial timeout exceeded"
 	MsgMarkedFailed    = "node marked as failed"
 	MsgForeignTaints   = "waiting for foreign taints"
 	MsgPatchAgain      = "patch not applied, will retry with the current node"

@@ -15,7 +15,7 @@ func TestPauses(t *testing.T) {
 {"msg":"check failed","check":"api","attempt":3,"took":"1.001s","time":"2026-11-22T10:00:05.4Z"}
 {"msg":"check passed with a warning","check":"network","attempt":1,"took":"1ms","time":"2026-11-22T10:00:05.5Z"}
 {"msg":"node not verified","next_round_in":"1s","time":"2026-11-22T10:00:06Z"}
-{"msg":"initial timeout passed","time":"2026-11-22T10:00:06.5Z"}
+{"msg":"initial timeout exceeded","time":"2026-11-22T10:00:06.5Z"}
 {"msg":"check passed","check":"dns","attempt":1,"took":"2ms","time":"2026-11-22T10:00:07.002Z"}
 {"msg":"check failed, will retry","check":"api","attempt":1,"took":"1s","retry_in":"1s","time":"2026-11-22T10:00:09Z"}
 `)

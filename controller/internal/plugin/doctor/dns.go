@@ -54,7 +54,7 @@ func dnsBehindGate(c Cluster) (r Result) {
 func clusterDomain(c Cluster) (r Result) {
 	domain := corefileDomain(c.Corefile.Value)
 	if domain == "" {
-		return unchecked(errors.New("no Corefile with the plugin kubernetes names the cluster's domain"), c.DNS.Err, c.Corefile.Err)
+		return unchecked(errors.New("no Corefile has the plugin kubernetes with the cluster's domain"), c.DNS.Err, c.Corefile.Err)
 	}
 	known := kubernetesZones(c.Corefile.Value, "kubernetes", "multicluster")
 	var names, foreign []string

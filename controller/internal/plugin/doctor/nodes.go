@@ -43,7 +43,7 @@ func karpenter(c Cluster) (r Result) {
 			r.find(remedy, "the NodePool %s does not declare %s, and its node %s joined with it: Karpenter provisions twice",
 				pool.Name, key, node)
 		case c.GateAll:
-			r.find(remedy, "the NodePool %s does not declare %s: Karpenter provisions twice", pool.Name, key)
+			r.find(remedy, "the NodePool %s does not declare %s: Karpenter provisions nodes twice", pool.Name, key)
 		default:
 			r.warn(remedy, "the NodePool %s does not declare %s: if its nodes join with that taint, Karpenter provisions twice",
 				pool.Name, key)
@@ -74,7 +74,7 @@ func clusterAutoscaler(c Cluster) (r Result) {
 		return Result{Detail: key + " has the prefix of a startup taint"}
 	}
 	const remedy = "set config.taintKey to " + prefix + "NAME, and use this key on the node groups"
-	const text = "Cluster Autoscaler does not know %s as a startup taint (%s): it does not scale up for pods that do not tolerate it"
+	const text = "Cluster Autoscaler does not know the startup taint %s (%s): it adds no node for pods that do not tolerate that taint"
 	found := false
 	for _, deployment := range c.Deployments.Value {
 		arguments, isAutoscaler := autoscalerArguments(deployment)
@@ -188,7 +188,7 @@ func (c Cluster) command(plugin, kubectl string) string {
 
 // labelledAndTainted: the label keeps the agent away that would remove the taint.
 func labelledAndTainted(c Cluster) Result {
-	const none = "no node has the label and the startup taint, or the controller removes the taint"
+	const none = "no node has both the label and the startup taint, or the controller removes that taint"
 	label := c.Release.Agent.VerifiedLabel
 	return c.waiting(none, func(node *corev1.Node) (remedy, text string) {
 		value, labelled := node.Labels[label]
@@ -284,7 +284,7 @@ func readinessRules(c Cluster) (r Result) {
 		waits := slices.ContainsFunc(rule.Conditions, isOurs)
 		if waits && rule.EnforcementMode != "bootstrap-only" {
 			r.warn("make another rule with enforcementMode bootstrap-only, and delete this one",
-				"the NodeReadinessRule %s taints every node whose %s turns False, without a budget", rule.Name, kind)
+				"the NodeReadinessRule %s taints every node whose %s turns False, however many they are", rule.Name, kind)
 		}
 		for _, node := range c.Nodes.Value {
 			_, labelled := node.Labels[label]

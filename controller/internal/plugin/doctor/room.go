@@ -26,7 +26,7 @@ func room(c Cluster) (r Result) {
 			needed, requested := agent[name]
 			free, known := node.Status.Allocatable[name]
 			if free.Sub(c.Used.Value[node.Name][name]); requested && known && free.Cmp(needed) < 0 {
-				r.warn(`move a workload to another node; or the README's section "Install" has the command that leaves existing nodes out`,
+				r.warn(`move a workload to another node; or leave existing nodes out: the README's section "Install" has the command`,
 					"the node %s has no room for the agent (%s: %s needed, %s free): the scheduler preempts a workload there",
 					node.Name, name, needed.String(), free.String())
 				break

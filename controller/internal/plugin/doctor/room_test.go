@@ -79,7 +79,7 @@ func TestRoom(t *testing.T) {
 			}
 			require.Len(t, found.Warnings, 1)
 			assert.Equal(t, test.warning+": the scheduler preempts a workload there", found.Warnings[0].Text)
-			assert.Contains(t, found.Warnings[0].Remedy, `the README's section "Install" has the command that leaves existing nodes out`)
+			assert.Contains(t, found.Warnings[0].Remedy, `leave existing nodes out: the README's section "Install" has the command`)
 		})
 	}
 }

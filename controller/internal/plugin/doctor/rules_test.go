@@ -32,7 +32,7 @@ func TestReadinessRules(t *testing.T) {
 		"continuous": {func(_ *Cluster, rule *ReadinessRule) {
 			*rule = readinessRule("pool", "new")
 			rule.EnforcementMode = "continuous"
-		}, []string{"the NodeReadinessRule network taints every node whose NodeVerified turns False, without a budget"}},
+		}, []string{"the NodeReadinessRule network taints every node whose NodeVerified turns False, however many they are"}},
 		"another condition": {func(_ *Cluster, rule *ReadinessRule) {
 			rule.Conditions[0].Type, rule.EnforcementMode = "example.com/Storage", "continuous"
 		}, nil},

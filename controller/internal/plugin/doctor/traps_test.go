@@ -557,7 +557,7 @@ func TestWarningBeforeGating(t *testing.T) {
 	c.NodePools.Value[0].StartupTaints = nil
 	hook(c)
 	texts := map[string]string{"dns-behind-gate": "no pod of kube-system/kube-dns tolerates node-ready/unverified",
-		"webhooks": "they need nodes that join without it", "karpenter": "if its nodes join with that taint"}
+		"webhooks": "they run only on nodes that join without it", "karpenter": "if its nodes join with that taint"}
 	for trap, text := range texts {
 		found := set(t, c, trap)
 		assert.Empty(t, found.Findings)

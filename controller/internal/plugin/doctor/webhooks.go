@@ -40,12 +40,12 @@ func webhooks(c Cluster) (r Result) {
 		case gate.behind:
 			r.find(remedy, "%s no pod of its Service %s/%s tolerates %s", called, service.Namespace, service.Name, keys)
 		case gate.blocks:
-			r.warn(remedy, "%s none of its pods tolerates %s: they need nodes that join without it", called, keys)
+			r.warn(remedy, "%s none of its pods tolerates %s: they run only on nodes that join without it", called, keys)
 		default:
 			continue
 		}
 		if len(webhook.Webhook.MatchConditions) > 0 {
-			r.note("the webhook %s has matchConditions, which are not evaluated here: they may exclude these requests", name)
+			r.note("doctor does not evaluate the matchConditions of the webhook %s: they may exclude these requests", name)
 		}
 	}
 	r.Detail = "no webhook with failurePolicy Fail can block a release"

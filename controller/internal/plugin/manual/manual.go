@@ -43,7 +43,7 @@ func (p Patcher) Verify(ctx context.Context, names []string) error {
 		if err == nil && !removed {
 			return "has no label " + p.Settings.Request.Label + ": nothing to do, it is not verified", nil
 		}
-		return "label " + p.Settings.Request.Label + " removed: it is verified again", err
+		return "label " + p.Settings.Request.Label + " removed: its checks start again", err
 	})
 }
 

@@ -70,7 +70,7 @@ func TestVerify(t *testing.T) {
 	p, out := newPatcher(node("good", labels("node-ready/verified")), node("unlabelled", labels()), node("windows", map[string]string{"node-ready/verified": "true"}))
 	err := p.Verify(t.Context(), []string{"good", "unlabelled", "windows"})
 	require.ErrorContains(t, err, "node windows: the release's node rules or its tolerations exclude this node")
-	assert.Equal(t, "node good: label node-ready/verified removed: it is verified again\n"+
+	assert.Equal(t, "node good: label node-ready/verified removed: its checks start again\n"+
 		"node unlabelled: has no label node-ready/verified: nothing to do, it is not verified\n", out.String())
 	assert.Equal(t, labels(), p.read(t, "good").Labels)
 	assert.Contains(t, p.read(t, "windows").Labels, "node-ready/verified")

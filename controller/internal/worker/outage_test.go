@@ -47,8 +47,9 @@ type largeCluster struct {
 	cached map[string]map[string]*corev1.Pod // by node and name
 	posts  []time.Time                       // each request that creates a pod
 	listed int                               // pods that were read from the cache
-	runs   int                               // pods that have not ended
+	runs   int                               // pods that have neither passed nor ended
 	peak   int                               // the most of them at a time
+	early  int                               // pods that were deleted after they had passed while a node waited for a slot
 	label  time.Time                         // when a node was released last
 	left   int                               // nodes that are not released
 }
@@ -128,7 +129,7 @@ func (c *largeCluster) later(after time.Duration, name string, change func(*core
 		if c.pods[name] = pod; gone {
 			delete(c.pods, name)
 		}
-		if !fleet.HasEnded(before) && (gone || fleet.HasEnded(pod)) {
+		if holdsSlot(before) && (gone || !holdsSlot(pod)) {
 			c.runs--
 		}
 		lag := c.lag
@@ -144,6 +145,12 @@ func (c *largeCluster) later(after time.Duration, name string, change func(*core
 			c.changed(c.queue, pod, gone)
 		})
 	})
+}
+
+// holdsSlot reports whether a worker has neither ended nor passed.
+func holdsSlot(pod *corev1.Pod) bool {
+	outcome, _ := fleet.WorkerOutcome(pod)
+	return !fleet.HasEnded(pod) && outcome != fleet.Passed
 }
 
 func (c *largeCluster) Get(_ context.Context, key client.ObjectKey, object client.Object, _ ...client.GetOption) error {
@@ -195,6 +202,14 @@ func (c *largeCluster) Create(_ context.Context, object client.Object, _ ...clie
 }
 
 func (c *largeCluster) Delete(_ context.Context, object client.Object, _ ...client.DeleteOption) error {
+	c.mu.Lock()
+	waits := len(c.slots.waiting) > 0
+	c.mu.Unlock()
+	c.lock.Lock()
+	if pod := c.pods[object.GetName()]; pod != nil && waits && !fleet.HasEnded(pod) && !holdsSlot(pod) {
+		c.early++
+	}
+	c.lock.Unlock()
 	time.Sleep(10 * time.Millisecond)
 	c.later(c.ending, object.GetName(), func(*corev1.Pod) bool { return true })
 	return nil
@@ -310,6 +325,8 @@ func TestManyNodesAtOnce(t *testing.T) {
 		t.Logf("all but %d nodes released after %s, %d workers", c.left, c.label.Sub(began), len(c.posts))
 		assert.Equal(t, bad, c.left)
 		assert.LessOrEqual(t, c.postsASecond(), 51)
+		assert.LessOrEqual(t, c.early, good/100, "requests that delete workers come after the releases")
+		assert.Len(t, c.pods, bad, "the workers of the released nodes are deleted")
 	})
 }
 
@@ -394,7 +411,7 @@ func TestBoundedCreations(t *testing.T) {
 		nodes   int
 		arrange func(*largeCluster)
 		slots   int
-		atOnce  int // workers that have not ended
+		atOnce  int // workers that have neither passed nor ended
 		in1m    int // requests
 	}{
 		"the cache is a minute behind": {24, func(c *largeCluster) { c.lag = time.Minute }, 4, 4, 4},
@@ -403,7 +420,7 @@ func TestBoundedCreations(t *testing.T) {
 		}, 1000, 0, 50*60 + 1},
 		"answers are lost, the cache is 10 s behind": {24, func(c *largeCluster) {
 			c.lag, c.lose = 10*time.Second, context.DeadlineExceeded
-		}, 4, 8, 24},
+		}, 4, 4, 24},
 		"creations fail without an answer": {24, func(c *largeCluster) { c.refuse = context.DeadlineExceeded }, 4, 0, 12},
 		"somebody deletes each worker": {1, func(c *largeCluster) {
 			c.kubelet(func(pod *corev1.Pod) {

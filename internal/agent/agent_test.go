@@ -108,11 +108,12 @@ func TestDiagnosis(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	api.intercept(func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
-		if request == postEvent {
-			cancel()
-		}
 		return request == getNode && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "nodes is forbidden")
 	})
+	go func() {
+		assert.Eventually(t, func() bool { return len(api.reasons()) > 0 }, time.Minute, time.Millisecond)
+		cancel()
+	}()
 	port := closedPort(t)
 	a, log := inCluster(t, api, "--network-targets=127.0.0.1:"+port)
 	assert.False(t, a.Run(ctx, nil))

@@ -168,8 +168,9 @@ func TestAlwaysWhileTheReleaseIsRefused(t *testing.T) {
 		api.intercept(func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
 			return request == patchNode && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "not today")
 		})
-		p, network := simulateFailing(t, api, "--condition=always", "--on-timeout=condition", "--max-retries=0")
+		network := new(brokenNetwork)
 		network.recovered.Store(true)
+		p := simulate(t, api, network.try, nil, "--condition=always", "--on-timeout=condition", "--max-retries=0")
 		after(initialTimeout + nextAttempt)
 		assert.Contains(t, p.entry("initial timeout exceeded")["reason"], "not today")
 		assert.Equal(t, []string{"True Verified"}, slices.Compact(api.written()))

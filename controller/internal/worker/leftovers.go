@@ -9,16 +9,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
-const (
-	// betweenSweeps is the time between two looks for leftovers, afterFailedSweep after one that has failed.
-	betweenSweeps    = 10 * time.Minute
-	afterFailedSweep = 10 * time.Second
-)
+// betweenSweeps is the time between two looks for leftovers.
+const betweenSweeps = 10 * time.Minute
 
 // Leftovers deletes the workers that controller mode has left behind when the release is back in daemonset mode. Only the leader
 // does, at its start and once in a while: an earlier leader may have created one since.
@@ -33,18 +31,12 @@ type Leftovers struct {
 
 // Start deletes workers until ctx ends.
 func (l *Leftovers) Start(ctx context.Context) error {
-	for {
-		pause := betweenSweeps
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		if err := l.sweep(ctx); err != nil && ctx.Err() == nil {
 			l.Log.Warn("cannot delete all workers of controller mode, will retry", "error", err)
-			pause = afterFailedSweep
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(pause):
-		}
-	}
+	}, betweenSweeps)
+	return nil
 }
 
 func (l *Leftovers) sweep(ctx context.Context) error {

@@ -79,7 +79,7 @@ func TestLeftoversAreTriedAgain(t *testing.T) {
 		synctest.Wait()
 		assert.Len(t, c.pods(), 1)
 		answers.Store(true)
-		time.Sleep(11 * time.Second)
+		time.Sleep(betweenSweeps + time.Second)
 		assert.Empty(t, c.pods())
 		time.Sleep(time.Hour)
 		assert.LessOrEqual(t, lists.Load(), int32(2+6), "each list reads the pods from the API server")

@@ -20,8 +20,6 @@ const (
 	// At most so many slots are given within this time: 50 a second, and what a busy machine has missed is made up for.
 	givenAtOnce = 5
 	givenWithin = 100 * time.Millisecond
-	// keptFor is how long, at most, the worker of a released node is kept while other nodes wait for a slot: releases come first.
-	keptFor = time.Minute
 	// betweenSlots is the time between two looks for slots that can be given.
 	betweenSlots = 20 * time.Millisecond
 )
@@ -153,9 +151,10 @@ func (r *Reconciler) leaveSlots(node string) {
 	delete(r.slots.waiting, node)
 }
 
-// keepsWorkers reports whether the workers of a node are deleted later: it was released a moment ago, and other nodes wait.
+// keepsWorkers reports whether the workers of a node are deleted later: it was released within the last minute, and other nodes
+// wait for a slot. Their releases come first.
 func (r *Reconciler) keepsWorkers(node string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.slots.waiting) > 0 && time.Since(r.nodes[node].releasedAt) < keptFor
+	return len(r.slots.waiting) > 0 && time.Since(r.nodes[node].releasedAt) < time.Minute
 }

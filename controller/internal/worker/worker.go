@@ -84,7 +84,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	r.ask(ctx, node, workers, seen)
 	err = r.act(ctx, node, seen, &decided)
 	if r.keepsWorkers(node.Name) {
-		decided.delete, decided.wait = nil, keptFor/12
+		decided.delete, decided.wait = nil, cacheDelay
 	}
 	for _, worker := range decided.delete {
 		err = errors.Join(err, r.deletePod(ctx, node.Name, worker))

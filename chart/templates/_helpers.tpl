@@ -101,7 +101,7 @@ kind: {{ .namespace | empty | ternary "ClusterRoleBinding" "RoleBinding" }}
 metadata:
   name: {{ .name }}
   {{- with .namespace }}
-  namespace: {{ . }}
+  namespace: {{ quote . }}
   {{- end }}
   labels:
     {{- .labels | nindent 4 }}

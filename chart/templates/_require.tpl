@@ -12,7 +12,7 @@ apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata:
   name: {{ $.name }}
-  namespace: {{ . }}
+  namespace: {{ quote . }}
   labels:
     {{- $.labels | nindent 4 }}
 rules:

@@ -112,7 +112,7 @@ func TestChartRefusesSettingsAsExtraEnv(t *testing.T) {
 			require.Contains(t, names, s.env())
 		}
 	}
-	for _, name := range []string{"CLUSTER_CA", "NODE_IP", "VERDICT_KEY"} {
+	for _, name := range []string{"CLUSTER_CA", "KUBERNETES_SERVICE_HOST", "NODE_IP", "VERDICT_KEY"} {
 		require.Contains(t, names, name)
 	}
 }

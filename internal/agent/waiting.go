@@ -56,8 +56,8 @@ func (v *verification) waitForStartupTaint(ctx context.Context) error {
 		return nil
 	}
 	v.log.WithField("window", v.cfg.LateTaintWindow.String()).Debug("waiting for the startup taint")
-	young := fmt.Errorf("all checks pass, waiting for the startup taint until node age %s (LATE_TAINT_WINDOW)", v.cfg.LateTaintWindow)
-	v.report.notes <- note{wait: &failure{startupTaint, young}}
+	due := fmt.Errorf("all checks pass, waiting for the startup taint until node age %s (LATE_TAINT_WINDOW)", v.cfg.LateTaintWindow)
+	v.report.notes <- note{wait: &failure{startupTaint, due}}
 	err := v.wait(ctx, v.seen.startupDue, tainted)
 	v.report.notes <- note{}
 	switch {

@@ -205,7 +205,7 @@ func (r Requirements) Try(ctx context.Context) (checks.Report, error) {
 	}
 	if len(unmet) > 0 {
 		return checks.Report{}, &checks.Failure{Cause: errors.New(strings.Join(unmet, "; ")),
-			Remedy: "check what provides it: that must run here, and tolerate the startup taint (if listing pods fails, apply the chart's Role)"}
+			Remedy: "check what provides it: that must run here and tolerate the startup taint (to list pods, apply the chart's Role)"}
 	}
 	return checks.Report{Detail: strings.Join(met, ", ")}, nil
 }

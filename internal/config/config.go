@@ -341,7 +341,7 @@ func (c *Config) validate(lookupEnv func(string) (string, bool), parsed bool) (p
 		refuse("--failed-taint-key %s must differ from --taint-key: the agent could not tell the two taints apart", c.FailedTaintKey)
 	}
 	if !slices.ContainsFunc(c.DNSTestDomains, func(name string) bool { return !strings.HasPrefix(name, warnPrefix) }) {
-		refuse("--dns-test-domains %s needs a name without warn+: else the dns check always passes", strings.Join(c.DNSTestDomains, ","))
+		refuse("--dns-test-domains %s needs a name without warn+: else dns always passes", strings.Join(c.DNSTestDomains, ","))
 	}
 	if c.EnableConnectivityMatrix && c.RecheckInterval == 0 {
 		refuse("--enable-connectivity-matrix needs --recheck-interval: a one-shot agent is gone before others could reach it")

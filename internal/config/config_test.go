@@ -675,7 +675,7 @@ func TestNodeIP(t *testing.T) {
 // A dns check that can only warn proves nothing.
 func TestDNSNeedsANameThatMustResolve(t *testing.T) {
 	_, err := parse(map[string]string{"DNS_TEST_DOMAINS": "warn+a.example,warn+10.0.0.1"})
-	require.EqualError(t, err, "--dns-test-domains warn+a.example,warn+10.0.0.1 needs a name without warn+: else the dns check always passes")
+	require.EqualError(t, err, "--dns-test-domains warn+a.example,warn+10.0.0.1 needs a name without warn+: else dns always passes")
 }
 
 func TestFlagsWithoutValue(t *testing.T) {

@@ -62,7 +62,7 @@ func (c *Controller) settings() []*setting {
 		{"health-port", "port", "port of /healthz and /readyz", "8081", number(&c.HealthPort, 1, 65535)},
 		{"verify-after-reboot", "bool", "remove the label of verified nodes that rebooted, so that they are verified " +
 			"again; does nothing with --recheck-interval", "false", boolean(&c.VerifyAfterReboot)},
-		{"max-concurrent-workers", "number", "how many first attempts may start at once; the same limit for retries (controller mode)", "50",
+		{"max-concurrent-workers", "number", "how many first attempts may start at once, and how many retries (controller mode)", "50",
 			number(&c.MaxConcurrentWorkers, 2, 1000)},
 		{"remediation-mode", "mode", "replace nodes that are never verified: off, dry-run (only report) or delete (their NodeClaim)",
 			RemediationOff, text(&c.RemediationMode, oneOf(RemediationOff, RemediationDryRun, RemediationDelete))},

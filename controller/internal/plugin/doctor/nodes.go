@@ -74,7 +74,7 @@ func clusterAutoscaler(c Cluster) (r Result) {
 		return Result{Detail: key + " has the prefix of a startup taint"}
 	}
 	const remedy = "set config.taintKey to " + prefix + "NAME, and use this key on the node groups"
-	const text = "Cluster Autoscaler does not know the startup taint %s (%s): it adds no node for pods that do not tolerate that taint"
+	const text = "Cluster Autoscaler does not know the startup taint %s (%s): it adds no node for pods that do not tolerate it"
 	found := false
 	for _, deployment := range c.Deployments.Value {
 		arguments, isAutoscaler := autoscalerArguments(deployment)

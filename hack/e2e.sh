@@ -3,7 +3,6 @@
 # side, each with a cluster of its own. The tests of faults, of rechecks and of Karpenter run in their short version (hack/faults.sh and
 # `make e2e-karpenter` run the long ones: E2E=long).
 # KEEP=1 runs all on the cluster that is up (or starts it) and leaves it up; RUN=regexp picks tests; PACKAGES= picks packages.
-# RETRY=1 gives up to three tests that fail one more try, and prints which they were: for CI, on machines that others share.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,13 +11,8 @@ if ! hack/cluster/cluster check; then
   exit 1
 fi
 
-retried=$PWD/.cluster/retried
-rm -rf "$retried"
-mkdir -p "$retried"
-
 gotests() { # SHARD PACKAGE…
   (cd hack/e2e && ../../bin/tools/gotestsum --format standard-verbose ${JSONFILE:+--jsonfile "${JSONFILE%.json}-$1.json"} \
-    ${RETRY:+--rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-run-root-test --rerun-fails-report="$retried/$1"} \
     --packages="${*:2}" -- -count=1 -timeout 60m -p 1 ${RUN:+-run "$RUN"})
 }
 
@@ -70,10 +64,4 @@ run_shards() {
   if [ -n "$second" ]; then start_shard b gotests b $second; fi
   wait_shards
 }
-state=0
-run_shards | progress "$total" || state=$?
-if [ -s "$retried/a" ] || [ -s "$retried/b" ]; then
-  echo "tried again after a failure (TEST, runs, failures):"
-  cat "$retried"/*
-fi
-exit "$state"
+run_shards | progress "$total"

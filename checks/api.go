@@ -113,7 +113,7 @@ func tracePhase(ctx context.Context) (traced context.Context, explain func(error
 			phase.Store(&text)
 		}
 	}
-	const sent = "TCP and TLS work, but the API server does not answer the request"
+	const sent = "TCP and TLS work and the request is sent, but no answer comes"
 	traced = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		ConnectStart:      func(string, string) { next("TCP connection not accepted", nil) },
 		ConnectDone:       func(_, _ string, err error) { next("", err) },

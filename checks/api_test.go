@@ -341,7 +341,7 @@ func TestAPIConnections(t *testing.T) {
 				return trusting(quietly(t, func(http.ResponseWriter, *http.Request) { <-t.Context().Done() }, (*httptest.Server).StartTLS))
 			},
 			within: 500 * time.Millisecond,
-			err:    `no answer from the API server in time: TCP and TLS work, but the API server does not answer the request: Get "https://{host}/api/v1/nodes/node-1": context deadline exceeded`, remedy: checkAPIPath,
+			err:    `no answer from the API server in time: TCP and TLS work and the request is sent, but no answer comes: Get "https://{host}/api/v1/nodes/node-1": context deadline exceeded`, remedy: checkAPIPath,
 		},
 		{
 			title: "an answer cut in half",

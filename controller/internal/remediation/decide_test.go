@@ -136,10 +136,10 @@ func TestWithheld(t *testing.T) {
 			"2 of 2 nodes of node-group=none have failed: at most 1 may fail"},
 		"Nodes may be deleted, the other failed node is of a group": {func(m *moment) { m.ungrouped(); m.grouping("b").State = fleet.Failed }, "", ""},
 		"Nodes may be deleted, one deletion in the group": {func(m *moment) { m.grouped(); m.deleted("eks.amazonaws.com/nodegroup=ng", 29*time.Minute) }, LoopGuard,
-			"deletions in eks.amazonaws.com/nodegroup=ng since a new node was last verified: 1; the next is allowed from 2026-11-22T12:01:00Z on (30m0s after the last)"},
+			"deletions in eks.amazonaws.com/nodegroup=ng since a new node was last verified: 1; wait until 2026-11-22T12:01:00Z (30m0s after the last)"},
 		"Nodes may be deleted, one deletion of a NodePool of that name": {func(m *moment) { m.grouped(); m.deleted("ng", 30*time.Minute) }, "", ""},
 		"Nodes may be deleted, one deletion without a group": {func(m *moment) { m.ungrouped(); m.deleted(NoGroup, 29*time.Minute) }, LoopGuard,
-			"deletions in node-group=none since a new node was last verified: 1; the next is allowed from 2026-11-22T12:01:00Z on (30m0s after the last)"},
+			"deletions in node-group=none since a new node was last verified: 1; wait until 2026-11-22T12:01:00Z (30m0s after the last)"},
 		"Nodes may be deleted, and a node of no group answers": {func(m *moment) { m.ungrouped(); m.deleted(NoGroup, 29*time.Minute); m.verified("new", "", 0) }, "", ""},
 		"no younger node":      {func(m *moment) { m.in.Statuses[0].Node.CreationTimestamp = m.bad().Node.CreationTimestamp }, Proof, "no node that was created after this one (2026-11-22T11:30:00Z) has been verified"},
 		"younger, not passed":  {func(m *moment) { m.in.Statuses[0].State = fleet.InProgress }, Proof, "no node that was created after this one (2026-11-22T11:30:00Z) has been verified"},
@@ -180,7 +180,7 @@ func TestWithheld(t *testing.T) {
 			stuck := m.deleted("pool", 2*time.Hour)
 			stuck.Gone, stuck.Stuck = false, true
 		}, FailedShare, "2 of 2 nodes of NodePool pool have failed: at most 1 may fail"},
-		"one deletion":         {func(m *moment) { m.deleted("pool", 29*time.Minute) }, LoopGuard, "deletions in NodePool pool since a new node was last verified: 1; the next is allowed from 2026-11-22T12:01:00Z on (30m0s after the last)"},
+		"one deletion":         {func(m *moment) { m.deleted("pool", 29*time.Minute) }, LoopGuard, "deletions in NodePool pool since a new node was last verified: 1; wait until 2026-11-22T12:01:00Z (30m0s after the last)"},
 		"one deletion, waited": {func(m *moment) { m.deleted("pool", 30*time.Minute) }, "", ""},
 		"one deletion, answered": {func(m *moment) {
 			m.deleted("pool", 10*time.Minute)
@@ -189,31 +189,31 @@ func TestWithheld(t *testing.T) {
 		"another pool answers": {func(m *moment) {
 			m.deleted("pool", 10*time.Minute)
 			m.verified("new", "other", 9*time.Minute)
-		}, LoopGuard, "deletions in NodePool pool since a new node was last verified: 1; the next is allowed from 2026-11-22T12:20:00Z on (30m0s after the last)"},
+		}, LoopGuard, "deletions in NodePool pool since a new node was last verified: 1; wait until 2026-11-22T12:20:00Z (30m0s after the last)"},
 		"a label that somebody has written is no answer": {func(m *moment) {
 			m.deleted("pool", 10*time.Minute)
 			m.verified("new", "pool", 9*time.Minute)
 			delete(m.last().Node.Annotations, nodepatch.Annotation)
-		}, LoopGuard, "deletions in NodePool pool since a new node was last verified: 1; the next is allowed from 2026-11-22T12:20:00Z on (30m0s after the last)"},
+		}, LoopGuard, "deletions in NodePool pool since a new node was last verified: 1; wait until 2026-11-22T12:20:00Z (30m0s after the last)"},
 		"an older node is no answer": {func(m *moment) {
 			m.deleted("pool", 10*time.Minute)
 			m.verified("new", "pool", 11*time.Minute)
-		}, LoopGuard, "deletions in NodePool pool since a new node was last verified: 1; the next is allowed from 2026-11-22T12:20:00Z on (30m0s after the last)"},
+		}, LoopGuard, "deletions in NodePool pool since a new node was last verified: 1; wait until 2026-11-22T12:20:00Z (30m0s after the last)"},
 		"a node from the future is no answer": {func(m *moment) { // an API server's clock was wrong
 			m.deleted("pool", 10*time.Minute)
 			m.verified("new", "pool", -31*day)
-		}, LoopGuard, "deletions in NodePool pool since a new node was last verified: 1; the next is allowed from 2026-11-22T12:20:00Z on (30m0s after the last)"},
+		}, LoopGuard, "deletions in NodePool pool since a new node was last verified: 1; wait until 2026-11-22T12:20:00Z (30m0s after the last)"},
 		"two deletions": {func(m *moment) { m.deleted("pool", 2*time.Hour); m.deleted("pool", 59*time.Minute) }, LoopGuard,
-			"deletions in NodePool pool since a new node was last verified: 2; the next is allowed from 2026-11-22T12:01:00Z on (1h0m0s after the last)"},
+			"deletions in NodePool pool since a new node was last verified: 2; wait until 2026-11-22T12:01:00Z (1h0m0s after the last)"},
 		"another pool's deletion holds, too": {func(m *moment) { m.deleted("third", 19*time.Minute) }, LoopGuard,
-			"deletions in the cluster since a new node was last verified: 1; the next is allowed from 2026-11-22T12:11:00Z on (30m0s after the last)"},
+			"deletions in the cluster since a new node was last verified: 1; wait until 2026-11-22T12:11:00Z (30m0s after the last)"},
 		"another pool's, and any pool answers": {func(m *moment) { m.deleted("third", 29*time.Minute); m.verified("new", "other", 0) }, "", ""},
 		"a node of no pool is no answer": {func(m *moment) { m.deleted("third", 19*time.Minute); m.verified("new", "", 0) }, LoopGuard,
-			"deletions in the cluster since a new node was last verified: 1; the next is allowed from 2026-11-22T12:11:00Z on (30m0s after the last)"},
+			"deletions in the cluster since a new node was last verified: 1; wait until 2026-11-22T12:11:00Z (30m0s after the last)"},
 		"halted": {func(m *moment) { m.guard("pool", Guard{Halted: m.in.ServerNow}) }, Halted, "halted in NodePool pool since 2026-11-22T12:00:00Z: " +
-			"after 0 deletions no new node is verified; find out why, then set the annotation node-ready/clear-halt=pool on the ledger's ConfigMap"},
+			"deletions led to no verified node; find out why, then set the annotation node-ready/clear-halt=pool on the ledger's ConfigMap"},
 		"cluster halted": {func(m *moment) { m.guard(Cluster, Guard{Halted: m.in.ServerNow}) }, Halted, "halted in the cluster since 2026-11-22T12:00:00Z: " +
-			"after 0 deletions no new node is verified; find out why, then set the annotation node-ready/clear-halt=* on the ledger's ConfigMap"},
+			"deletions led to no verified node; find out why, then set the annotation node-ready/clear-halt=* on the ledger's ConfigMap"},
 		"another pool halted": {func(m *moment) { m.guard("third", Guard{Halted: m.in.ServerNow}) }, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -45,7 +45,7 @@ func (d *Decision) guard(scope string, serverNow time.Time) (Rule, string) {
 	wait := pauses()[min(n, len(pauses()))-1]
 	if next := unanswered[n-1].Time.Add(wait); serverNow.Before(next) {
 		return LoopGuard, fmt.Sprintf("deletions in %s since a new node was last verified: %d; "+
-			"the next is allowed from %s on (%s after the last)", scopeName(scope), n, formatTime(next), wait)
+			"wait until %s (%s after the last)", scopeName(scope), n, formatTime(next), wait)
 	}
 	if n < len(pauses()) {
 		return "", ""
@@ -79,9 +79,9 @@ func (l Ledger) halted(scope string) string {
 	if since.IsZero() {
 		return ""
 	}
-	return fmt.Sprintf("halted in %s since %s: after %d deletions no new node is verified; "+
+	return fmt.Sprintf("halted in %s since %s: deletions led to no verified node; "+
 		"find out why, then set the annotation %s=%s on the ledger's ConfigMap",
-		scopeName(scope), formatTime(since), len(l.unanswered(scope)), ClearHalt, scope)
+		scopeName(scope), formatTime(since), ClearHalt, scope)
 }
 
 // isHalted reports whether any scope is: somebody has to clear it.

@@ -63,7 +63,7 @@ func answerCases() []answerCase {
 		{name: "connection reset after the request was acted on", outcome: reads, fault: After(Reset), applies: true},
 		{name: "answer cut in half", outcome: reads, fault: Cut, applies: true, read: "reading response body"},
 		{name: "no answer, ever", outcome: "retried after the time limit", fault: Never, patch: "no answer in time",
-			read: "no answer from the API server in time: TCP and TLS work, but the API server does not answer the request"},
+			read: "no answer from the API server in time: TCP and TLS work and the request is sent, but no answer comes"},
 		{name: "no answer, ever, but acted on", outcome: reads, fault: After(Never), applies: true},
 		{name: "TLS handshake slower than the time limit", outcome: "retried after the time limit",
 			handshake: func(ctx context.Context) (*tls.Certificate, error) {

@@ -63,10 +63,8 @@ func (p parts) add(ctx context.Context, leave func()) error {
 		p.loop.Settings.Unmet = workers.Unmet
 		err = workers.SetupWithManager(ctx, p.Manager)
 	} else {
-		err = p.Add(&worker.Leftovers{
-			Reader: p.GetAPIReader(), Writer: p.GetClient(), Namespace: p.cfg.PodNamespace,
-			Selector: componentLabels(p.template, "worker").AsSelector(), Timeout: 10 * p.cfg.CheckTimeout, Log: p.log,
-		})
+		err = p.Add(&worker.Leftovers{Reader: p.GetAPIReader(), Writer: p.GetClient(), Namespace: p.cfg.PodNamespace,
+			Selector: componentLabels(p.template, "worker").AsSelector(), Log: p.log})
 	}
 	if err != nil {
 		return err

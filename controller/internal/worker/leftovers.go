@@ -15,7 +15,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
-// betweenSweeps is the time between two looks for leftovers.
+// betweenSweeps is the time between two looks for leftovers, and the time limit of one.
 const betweenSweeps = 10 * time.Minute
 
 // Leftovers deletes the workers that controller mode has left behind when the release is back in daemonset mode. Only the leader
@@ -25,7 +25,6 @@ type Leftovers struct {
 	Writer    client.Writer
 	Namespace string
 	Selector  labels.Selector // of the workers
-	Timeout   time.Duration   // of all requests of one look
 	Log       *slog.Logger
 }
 
@@ -40,7 +39,7 @@ func (l *Leftovers) Start(ctx context.Context) error {
 }
 
 func (l *Leftovers) sweep(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, l.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, betweenSweeps)
 	defer cancel()
 	var pods corev1.PodList
 	err := l.Reader.List(ctx, &pods, client.InNamespace(l.Namespace), client.MatchingLabelsSelector{Selector: l.Selector})

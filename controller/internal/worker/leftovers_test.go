@@ -39,7 +39,7 @@ func TestLeftovers(t *testing.T) {
 		return found
 	}
 	synctest.Test(t, func(t *testing.T) {
-		l := &Leftovers{Reader: api, Writer: api, Namespace: "system", Timeout: time.Second, Log: slog.New(slog.DiscardHandler),
+		l := &Leftovers{Reader: api, Writer: api, Namespace: "system", Log: slog.New(slog.DiscardHandler),
 			Selector: labels.SelectorFromSet(labels.Set{"component": "worker"})}
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
@@ -71,7 +71,7 @@ func TestLeftoversAreTriedAgain(t *testing.T) {
 				lists.Add(1)
 				return api.List(ctx, list, options...)
 			}})
-		l := &Leftovers{Reader: counted, Writer: c.Client, Namespace: "system", Timeout: time.Second, Log: slog.New(slog.DiscardHandler),
+		l := &Leftovers{Reader: counted, Writer: c.Client, Namespace: "system", Log: slog.New(slog.DiscardHandler),
 			Selector: labels.Everything()}
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)

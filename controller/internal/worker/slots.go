@@ -58,7 +58,7 @@ func newSlots(s Settings) slots {
 // see notes a change of a worker. One that has passed gives its slot back before kubelet has ended it, one that is being deleted
 // does not. It reports whether a third attempt or a later one has passed: what kept other nodes from passing may be over, too.
 func (s *slots) see(pod *corev1.Pod, outcome fleet.Outcome, gone bool, now time.Time) (healed bool) {
-	worker, known := s.holders[pod.Name]
+	worker := s.holders[pod.Name]
 	if gone || fleet.HasEnded(pod) || outcome == fleet.Passed {
 		// That a second attempt passes says little: the network of new nodes comes late.
 		if healed = outcome == fleet.Passed && worker.attempt > 2 && now.Sub(s.healed) >= firstRetry; healed {
@@ -67,9 +67,7 @@ func (s *slots) see(pod *corev1.Pod, outcome fleet.Outcome, gone bool, now time.
 		delete(s.holders, pod.Name)
 		return healed
 	}
-	if !known {
-		worker.since = now
-	}
+	worker.since = cmp.Or(worker.since, now)
 	worker.attempt, worker.limit, worker.unseen = fleet.Attempt(pod), heldFor, false
 	if worker.attempt > 1 && outcome == fleet.Waiting {
 		worker.limit = pendingFor

@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -42,6 +43,51 @@ func TestStaleCacheReleasesNoNode(t *testing.T) {
 		assert.Equal(t, "0", q.String())
 		assert.NotEmpty(t, after.Spec.Taints, "released although the live Node has no GPU")
 	})
+}
+
+// While another node waits for a slot, the worker of a released node is kept. Its verdict counts neither for a second release nor
+// from before a foreign taint.
+func TestKeptWorkerReleasesNothing(t *testing.T) {
+	for name, again := range map[string]func(*cluster){
+		"the label is removed twice": func(c *cluster) {
+			c.step()
+			require.True(c.t, c.Fleet.IsVerified(c.node()), "by its second worker")
+			c.update(func(node *corev1.Node) { delete(node.Labels, verified) })
+		},
+		"a foreign taint comes and goes": func(c *cluster) {
+			c.update(func(node *corev1.Node) {
+				node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: "cni/not-ready", Effect: corev1.TaintEffectNoSchedule})
+			})
+			c.step()
+			c.update(func(node *corev1.Node) { node.Spec.Taints = nil })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newPassedCluster(t)
+				c.slots.waiting["other"] = waiting{attempt: 1, since: time.Now(), worker: "other-worker"}
+				first := c.pod().Name
+				c.step()
+				require.True(t, c.Fleet.IsVerified(c.node()))
+				assert.Len(t, c.pods(), 1, "the worker is kept")
+				time.Sleep(cacheDelay)
+				c.update(func(node *corev1.Node) { delete(node.Labels, verified) })
+				c.step()
+				require.Len(t, c.pods(), 2, "another worker begins")
+				for _, pod := range c.pods() {
+					if pod.Name != first {
+						ready(&pod)
+						require.NoError(t, c.Client.Status().Update(t.Context(), &pod))
+					}
+				}
+				again(c)
+				time.Sleep(cacheDelay)
+				c.step()
+				c.step()
+				assert.False(t, c.Fleet.IsVerified(c.node()), "no worker has passed since")
+			})
+		})
+	}
 }
 
 type behind struct {

@@ -15,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -83,11 +84,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	r.reportFailures(node, workers, seen, now)
 	r.ask(ctx, node, workers, seen)
 	err = r.act(ctx, node, seen, &decided)
-	if r.keepsWorkers(node.Name) {
-		decided.delete, decided.wait = nil, cacheDelay
-	}
 	for _, worker := range decided.delete {
 		err = errors.Join(err, r.deletePod(ctx, node.Name, worker))
+	}
+	if len(decided.delete) > 0 && decided.wait == 0 { // workers that are kept are not all deleted at once
+		decided.wait = wait.Jitter(cacheDelay, 5)
 	}
 	if err != nil {
 		return reconcile.Result{}, err // controller-runtime warns of a wait beside an error, and ignores it
@@ -166,9 +167,12 @@ func (r *Reconciler) create(ctx context.Context, node *corev1.Node, decided step
 	return cacheDelay, nil // if the worker is deleted before the cache shows it, nothing changes there
 }
 
-// deletePod deletes a worker. Its verdict does not count any more, even if it cannot be deleted.
+// deletePod deletes a worker, or keeps it for now. Its verdict does not count any more, even if it cannot be deleted.
 func (r *Reconciler) deletePod(ctx context.Context, node string, pod *corev1.Pod) error {
 	r.rememberWorker(node, pod.Name, func(s *workerState) { s.void = true })
+	if r.keepsWorkers(node) {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
 	err := r.Client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID})

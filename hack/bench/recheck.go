@@ -133,7 +133,7 @@ func record(all []harness.Request, used steady) (r recording, err error) {
 type steady struct {
 	Start, End time.Time
 	CPU        time.Duration // in that time
-	Opened     int           // TCP connections that the pod has opened in that time
+	Opened     int           // TCP connections that the agent has opened in that time
 	Peak       uint64        // of resident memory since the process began, in bytes
 }
 
@@ -170,6 +170,7 @@ func observeRechecks(ctx context.Context, pid, rounds int) (used steady, err err
 	used.Start = time.Now()
 	ticker := time.NewTicker(shortInterval / probes)
 	defer ticker.Stop()
+	own := 0 // connections of this process: the agent's server keeps none
 	for i := range rounds * probes {
 		select {
 		case <-ctx.Done():
@@ -179,10 +180,12 @@ func observeRechecks(ctx context.Context, pid, rounds int) (used steady, err err
 		if status, _, err := get("/readyz"); err != nil || status != http.StatusOK {
 			return used, fmt.Errorf("readyz: status %d: %w", status, err)
 		}
+		own++
 		if i%scrapeEvery == 0 {
 			if _, _, err := get("/metrics"); err != nil {
 				return used, err
 			}
+			own++
 		}
 	}
 	used.End = time.Now()
@@ -190,7 +193,7 @@ func observeRechecks(ctx context.Context, pid, rounds int) (used steady, err err
 	if err != nil {
 		return used, err
 	}
-	used.CPU, used.Opened = cpuNow-cpu, openedNow-opened
+	used.CPU, used.Opened = cpuNow-cpu, openedNow-opened-own
 	used.Peak, err = peak(pid)
 	return used, err
 }

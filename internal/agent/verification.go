@@ -100,19 +100,15 @@ func (v *verification) verify(ctx context.Context) outcome {
 			v.seen.replaced, v.proof = false, nil
 			v.report.restart()
 		case !errors.Is(err, errRestart):
-			pause := pauses.NextBackOff()
+			pause, wait := pauses.NextBackOff(), v.runner.Pause
 			round, _ := errors.AsType[roundFailure](err)
-			nodeOnly := slices.Equal(round.checks, []string{checks.NodeName})
-			if nodeOnly {
-				pause = repeatAfter // until all checks run again, and the failure is due for another Event
+			if slices.Equal(round.checks, []string{checks.NodeName}) {
+				pause, wait = repeatAfter, v.waitForRequirements // then all checks run again, and the failure is due for another Event
 			}
 			v.report.Failed(ctx, v.seen.node, err, pause)
 			v.renewal.renew(ctx, v.report.timedOut)
 			_ = v.report.During(ctx, marking, func(ctx context.Context) error {
-				if nodeOnly && sleep(ctx, time.Second) { // where a read fails, this is all that parts two rounds
-					return v.waitForRequirements(ctx, pause)
-				}
-				v.runner.Pause(ctx, pause)
+				wait(ctx, pause)
 				return nil
 			})
 		}

@@ -71,9 +71,12 @@ func (v *verification) waitForStartupTaint(ctx context.Context) error {
 	return errRestart
 }
 
-// waitForRequirements waits until the node meets what REQUIRE demands: no other check can make it do so.
-func (v *verification) waitForRequirements(ctx context.Context, limit time.Duration) error {
-	return v.wait(ctx, time.Now().Add(limit), func(node *nodepatch.Node) bool { return v.unmet(ctx, node) == "" })
+// waitForRequirements waits until the node meets what REQUIRE demands: no other check can make it do so. It returns false if ctx
+// has ended. Where a read fails, a second is all that parts two rounds.
+func (v *verification) waitForRequirements(ctx context.Context, limit time.Duration) bool {
+	soonest := time.Now().Add(time.Second)
+	_ = v.wait(ctx, time.Now().Add(limit), func(node *nodepatch.Node) bool { return v.unmet(ctx, node) == "" })
+	return sleep(ctx, time.Until(soonest))
 }
 
 // unmet says what node does not show although REQUIRE demands it, or "".

@@ -44,8 +44,8 @@ func (d *Decision) guard(scope string, serverNow time.Time) (Rule, string) {
 	}
 	wait := pauses()[min(n, len(pauses()))-1]
 	if next := unanswered[n-1].Time.Add(wait); serverNow.Before(next) {
-		return LoopGuard, fmt.Sprintf("deletions in %s since a new node was last verified: %d; "+
-			"wait until %s (%s after the last)", scopeName(scope), n, formatTime(next), wait)
+		return LoopGuard, fmt.Sprintf("deletions in %s since a new node was last verified: %d; wait until %s (%s after the last)",
+			scopeName(scope), n, formatTime(next), wait)
 	}
 	if n < len(pauses()) {
 		return "", ""

@@ -138,7 +138,7 @@ func (s Settings) unprovenPeers(candidate *corev1.Node, statuses []fleet.Status)
 	if s.Fleet.Condition(candidate).Reason != verdict.PeersFailed || others >= enough {
 		return ""
 	}
-	return fmt.Sprintf("no other agent answers; %d other nodes are ready, and blaming this one needs at least %d", others, enough)
+	return fmt.Sprintf("no other agent answers; other ready nodes: %d, and blaming this one needs at least %d", others, enough)
 }
 
 // budget allows a tenth of a group's nodes to have the failed taint, or one; and likewise of all nodes: a fault may creep through

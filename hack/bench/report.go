@@ -27,7 +27,7 @@ const (
 
 	incidentBudget     = 160.0 // MiB, the controller beside 5,000 nodes of which none is verified
 	restBudget         = 96.0  // MiB, the controller beside 5,000 verified nodes
-	restCPUBudget      = 10.0  // mCPU, the same
+	restCPUBudget      = 1.6   // times a program that only watches the nodes, the same
 	restRequestsBudget = 10.0  // a minute, the same
 
 	recheckMemoryBudget   = 20.0 // MiB, an agent that rechecks its node

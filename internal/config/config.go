@@ -291,7 +291,7 @@ func read(program, usage string, settings []*setting, version *bool, args []stri
 			s.value, from = value, s.env()+" (--"+s.flag+")"
 		}
 		if err := s.parse(strings.ReplaceAll(strings.TrimSpace(s.value), nodeIP, host)); err != nil {
-			problems = append(problems, fmt.Sprintf("%s %q: %v", from, s.value, err))
+			problems = append(problems, fmt.Sprintf("%s %q: %s", from, s.value, strings.ReplaceAll(err.Error(), "\n", "; ")))
 		}
 	}
 	return problems, nil

@@ -34,7 +34,7 @@ func FuzzConfig(f *testing.F) {
 	}
 
 	f.Add(index["max-retries"], "0", index["require"], "[{},{}]") // two mistakes in one value: one message
-	f.Add(index["node-name"], "", index["kubeconfig"], "0") // required, and no value that is wrong
+	f.Add(index["node-name"], "", index["kubeconfig"], "0")       // required, and no value that is wrong
 
 	f.Fuzz(func(t *testing.T, i uint8, value string, j uint8, variable string) {
 		byFlag, byEnv := settings[int(i)%len(settings)], settings[int(j)%len(settings)]

@@ -2,16 +2,13 @@ package main
 
 import (
 	"bytes"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/imunhatep/kube-node-ready/internal/config"
 )
@@ -56,28 +53,6 @@ func TestVariablesOfTheAgent(t *testing.T) {
 	code, _, stderr := exit(t, map[string]string{"ON_TIMEOUT": "condition", "METRICS_LINGER": "45s", "KUBECONFIG": "/nowhere"})
 	assert.Equal(t, config.ExitError, code)
 	assert.Contains(t, stderr, "no access to the Kubernetes API")
-}
-
-func TestTemplate(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "agent.yaml")
-	_, err := readTemplate(path)
-	require.ErrorContains(t, err, "--agent-template")
-	for text, message := range map[string]string{
-		"spec: [":  "agent.yaml",
-		"spec: {}": "no labels",
-	} {
-		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-		_, err := readTemplate(path)
-		require.ErrorContains(t, err, message)
-	}
-}
-
-// The leader of daemonset mode finds the workers of its own release, and not its agents.
-func TestSelectors(t *testing.T) {
-	template := &corev1.PodTemplateSpec{}
-	template.Labels = map[string]string{"app.kubernetes.io/name": "n", "app.kubernetes.io/instance": "i", "app.kubernetes.io/component": "agent", "team": "a"}
-	assert.Equal(t, "app.kubernetes.io/component=agent,app.kubernetes.io/instance=i,app.kubernetes.io/name=n", selector(template).String())
-	assert.Equal(t, "app.kubernetes.io/component=worker,app.kubernetes.io/instance=i,app.kubernetes.io/name=n", componentLabels(template, "worker").String())
 }
 
 // Decisions are made without a client: the API server cannot be asked in the middle of one.

@@ -35,8 +35,8 @@ type deps struct {
 // Agent verifies one node. Each verification, and each time of rechecks, is a value of its own: nothing else is kept.
 type Agent struct{ *deps }
 
-// New returns the agent of the node that cfg names. The environment must have a client.
-func New(cfg config.Config, e kube.Environment, recorder *metrics.Recorder, log *logrus.Entry, version string) *Agent {
+// New returns the agent of the node that cfg names, which makes these checks. The environment must have a client.
+func New(cfg config.Config, e kube.Environment, list checklist.List, recorder *metrics.Recorder, log *logrus.Entry, version string) *Agent {
 	if cfg.Once {
 		cfg.RecheckInterval, cfg.RenewSandbox = 0, false // it ends with the verdict
 	}
@@ -53,7 +53,7 @@ func New(cfg config.Config, e kube.Environment, recorder *metrics.Recorder, log 
 			},
 		},
 		events: kube.NewEvents(e.Client.Core, cfg.NodeName, cfg.PodNamespace+"/"+pod, cfg.CheckTimeout, log),
-		checks: checklist.New(cfg, e)}
+		checks: list}
 	d.renewal = newRenewal(d, renewalFile, endSandbox)
 	return &Agent{d}
 }

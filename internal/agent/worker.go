@@ -29,8 +29,10 @@ type Worker struct {
 	cfg            config.Config
 	version        string
 	log            *logrus.Entry
-	checks         func(kube.Environment) []checks.Check
-	terminationLog string
+	// Checks returns the checks of the round.
+	Checks func(kube.Environment) []checks.Check
+	// TerminationLog is the path of the file that the verdict is written to.
+	TerminationLog string
 	unusedAfter    time.Duration
 	decided        chan struct{} // closed when the round ends
 	verified       bool          // valid from then on
@@ -38,9 +40,9 @@ type Worker struct {
 
 // NewWorker returns the worker of the node that cfg names.
 func NewWorker(cfg config.Config, log *logrus.Entry, version string) *Worker {
-	w := &Worker{cfg: cfg, version: version, log: log, terminationLog: terminationLog, unusedAfter: unusedAfter,
+	w := &Worker{cfg: cfg, version: version, log: log, TerminationLog: terminationLog, unusedAfter: unusedAfter,
 		decided: make(chan struct{})}
-	w.checks = func(e kube.Environment) []checks.Check {
+	w.Checks = func(e kube.Environment) []checks.Check {
 		return checklist.New(cfg, e)(checks.API{Get: w.get(e.Client)}, checklist.Options{})
 	}
 	return w
@@ -56,7 +58,7 @@ func (w *Worker) Run(ctx context.Context, e kube.Environment) bool {
 		return false
 	}
 	log := w.log.WithField("took", result.Duration)
-	if err := result.Write(w.terminationLog); err != nil {
+	if err := result.Write(w.TerminationLog); err != nil {
 		log.WithError(err).Warn("cannot write the verdict: the controller still sees the readiness and the exit code")
 	}
 	w.verified = result.Verified
@@ -76,7 +78,7 @@ func (w *Worker) Run(ctx context.Context, e kube.Environment) bool {
 func (w *Worker) round(ctx context.Context, e kube.Environment) (verdict.Verdict, error) {
 	start := time.Now()
 	runner := checklist.Runner(w.cfg, attemptLog{w.log})
-	results, err := runner.Round(ctx, w.checks(e))
+	results, err := runner.Round(ctx, w.Checks(e))
 	if err != nil {
 		return verdict.Verdict{}, err
 	}

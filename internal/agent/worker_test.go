@@ -93,9 +93,9 @@ func startWorker(t *testing.T, server *httptest.Server, env map[string]string, a
 		terminationLog: filepath.Join(t.TempDir(), "termination-log")}
 	require.NoError(t, os.WriteFile(p.terminationLog, nil, 0o600))
 	p.worker = NewWorker(cfg, newLog(cfg, p.stderr), "dev")
-	p.worker.terminationLog = p.terminationLog
-	list := p.worker.checks
-	p.worker.checks = func(e kube.Environment) []checks.Check {
+	p.worker.TerminationLog = p.terminationLog
+	list := p.worker.Checks
+	p.worker.Checks = func(e kube.Environment) []checks.Check {
 		return append([]checks.Check{checks.Skip(checks.DNSName, "a test")}, list(e)[1:]...)
 	}
 	listener := httptest.NewServer(p.worker.Handler())

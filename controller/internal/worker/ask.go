@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"net"
@@ -37,7 +38,7 @@ func (r *Reconciler) ask(ctx context.Context, node *corev1.Node, workers []*core
 		r.rememberWorker(node.Name, worker.Name, func(s *workerState) { s.asked = true })
 		address := net.JoinHostPort(worker.Status.PodIP, strconv.Itoa(r.VerdictPort))
 		go func() {
-			if !hasPassed(ctx, address, known.key) {
+			if !hasPassed(ctx, r.Transport, address, known.key) {
 				return
 			}
 			r.rememberWorker(node.Name, worker.Name, func(s *workerState) { s.passed, s.ended = true, time.Now() })
@@ -47,7 +48,7 @@ func (r *Reconciler) ask(ctx context.Context, node *corev1.Node, workers []*core
 }
 
 // hasPassed waits for the verdict of the worker at address, and reports whether it has passed and has the key.
-func hasPassed(ctx context.Context, address, key string) bool {
+func hasPassed(ctx context.Context, transport http.RoundTripper, address, key string) bool {
 	ctx, cancel := context.WithTimeout(ctx, answersWithin)
 	defer cancel()
 	for tries := 0; tries < 10 && ctx.Err() == nil; tries++ {
@@ -55,7 +56,8 @@ func hasPassed(ctx context.Context, address, key string) bool {
 		if err != nil {
 			return false
 		}
-		client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: 16 << 10}, // no proxy: a pod
+		direct := &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: 16 << 10} // no proxy: a pod
+		client := http.Client{Transport: cmp.Or[http.RoundTripper](transport, direct),
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 		answer, err := client.Do(request)
 		if err != nil {

@@ -37,13 +37,13 @@ func TestVerdictOfAWorker(t *testing.T) {
 				_, _ = out.Write([]byte(test.text))
 			}))
 			defer server.Close()
-			assert.Equal(t, test.want, hasPassed(t.Context(), strings.TrimPrefix(server.URL, "http://"), "secret"))
+			assert.Equal(t, test.want, hasPassed(t.Context(), nil, strings.TrimPrefix(server.URL, "http://"), "secret"))
 		})
 	}
 	t.Run("nobody listens", func(t *testing.T) {
 		server := httptest.NewServer(nil)
 		server.Close()
-		assert.False(t, hasPassed(t.Context(), strings.TrimPrefix(server.URL, "http://"), "secret"))
+		assert.False(t, hasPassed(t.Context(), nil, strings.TrimPrefix(server.URL, "http://"), "secret"))
 	})
 }
 

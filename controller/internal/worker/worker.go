@@ -48,8 +48,9 @@ type Reconciler struct {
 	Endpoints  func(context.Context) ([]string, error)       // of the DNS service, as a worker reads them
 	Require    func(context.Context, *nodepatch.Node) string // says what the Node does not show, or ""
 	Events     events.EventRecorder
-	ServerTime func() time.Time // by the API server's clock
-	Timeout    time.Duration    // of one request
+	ServerTime func() time.Time  // by the API server's clock
+	Timeout    time.Duration     // of one request
+	Transport  http.RoundTripper // to the workers, nil: that of net/http
 	Log        *slog.Logger
 
 	queue loop.Queue // of nodes

@@ -1,8 +1,10 @@
-package main
+package app
 
 import (
 	"context"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -65,8 +67,8 @@ func TestOnePartHandsTheLeaseOver(t *testing.T) {
 			e := kube.Environment{REST: &rest.Config{Host: "http://127.0.0.1:1"}}
 			e.Client, e.Err = kube.NewClient(e.REST)
 			require.NoError(t, e.Err)
-			p := parts{Manager: started, cfg: cfg, environment: e, template: new(corev1.PodTemplateSpec), loop: l,
-				metrics: metrics.New(l, metrics.Build{}), log: slog.New(slog.DiscardHandler)}
+			p := parts{Manager: started, Controller: Controller{Config: cfg, Environment: e, Log: slog.New(slog.DiscardHandler)},
+				template: new(corev1.PodTemplateSpec), loop: l, metrics: metrics.New(l, metrics.Build{})}
 			_, leave := context.WithCancel(t.Context())
 			defer leave()
 			require.NoError(t, p.add(t.Context(), leave))
@@ -88,4 +90,26 @@ func TestOnePartHandsTheLeaseOver(t *testing.T) {
 			assert.Equal(t, 1, count)
 		})
 	}
+}
+
+func TestTemplate(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agent.yaml")
+	_, err := readTemplate(path)
+	require.ErrorContains(t, err, "--agent-template")
+	for text, message := range map[string]string{
+		"spec: [":  "agent.yaml",
+		"spec: {}": "no labels",
+	} {
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		_, err := readTemplate(path)
+		require.ErrorContains(t, err, message)
+	}
+}
+
+// The leader of daemonset mode finds the workers of its own release, and not its agents.
+func TestSelectors(t *testing.T) {
+	template := &corev1.PodTemplateSpec{}
+	template.Labels = map[string]string{"app.kubernetes.io/name": "n", "app.kubernetes.io/instance": "i", "app.kubernetes.io/component": "agent", "team": "a"}
+	assert.Equal(t, "app.kubernetes.io/component=agent,app.kubernetes.io/instance=i,app.kubernetes.io/name=n", selector(template).String())
+	assert.Equal(t, "app.kubernetes.io/component=worker,app.kubernetes.io/instance=i,app.kubernetes.io/name=n", componentLabels(template, "worker").String())
 }

@@ -1,10 +1,9 @@
-package main
+package app
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -34,25 +33,23 @@ import (
 func (p parts) workers() *worker.Reconciler {
 	resolver, _ := checks.SystemResolver()
 	return &worker.Reconciler{
-		Settings: worker.Settings{Fleet: p.loop.Settings, AgentName: p.cfg.AgentName, Namespace: p.cfg.PodNamespace,
-			Template: p.template, ClusterDomain: resolver.ClusterDomain(), MaxWorkers: p.cfg.MaxConcurrentWorkers,
-			VerdictPort: p.cfg.MetricsPort, Round: checklist.LongestRound(p.cfg.Config), Version: version},
-		Client: p.GetClient(), Endpoints: worker.NewEndpoints(p.environment.Client, p.cfg.DNSService, p.cfg.CheckTimeout).List,
-		Node: nodeAPI(p.environment), Events: p.GetEventRecorder(recorder), ServerTime: p.environment.Client.ServerTime,
-		Require: checklist.Requirements{List: p.cfg.Require, Client: p.environment.Client, Timeout: p.cfg.CheckTimeout}.Unmet,
-		Timeout: p.cfg.CheckTimeout, Log: p.log,
+		Settings: worker.Settings{Fleet: p.loop.Settings, AgentName: p.Config.AgentName, Namespace: p.Config.PodNamespace,
+			Template: p.template, ClusterDomain: resolver.ClusterDomain(), MaxWorkers: p.Config.MaxConcurrentWorkers,
+			VerdictPort: p.Config.MetricsPort, Round: checklist.LongestRound(p.Config.Config), Version: p.Build.Version},
+		Client: p.GetClient(), Endpoints: worker.NewEndpoints(p.Environment.Client, p.Config.DNSService, p.Config.CheckTimeout).List,
+		Node: nodeAPI(p.Environment), Events: p.GetEventRecorder(recorder), ServerTime: p.Environment.Client.ServerTime,
+		Require: checklist.Requirements{List: p.Config.Require, Client: p.Environment.Client, Timeout: p.Config.CheckTimeout}.Unmet,
+		Timeout: p.Config.CheckTimeout, Transport: p.Workers, Log: p.Log,
 	}
 }
 
 // parts are what acts on the plans of the loop, each in a goroutine of its own.
 type parts struct {
 	manager.Manager
-	cfg         config.Controller
-	environment kube.Environment
-	template    *corev1.PodTemplateSpec // of the agents or workers
-	loop        *loop.Loop
-	metrics     *metrics.Collector
-	log         *slog.Logger
+	Controller
+	template *corev1.PodTemplateSpec // of the agents or workers
+	loop     *loop.Loop
+	metrics  *metrics.Collector
 }
 
 // add adds the parts that are switched on. leave ends this process, for another leader.
@@ -63,27 +60,27 @@ func (p parts) add(ctx context.Context, leave func()) error {
 		p.loop.Settings.Unmet = workers.Unmet
 		err = workers.SetupWithManager(ctx, p.Manager)
 	} else {
-		err = p.Add(&worker.Leftovers{Reader: p.GetAPIReader(), Writer: p.GetClient(), Namespace: p.cfg.PodNamespace,
-			Selector: componentLabels(p.template, "worker").AsSelector(), Log: p.log})
+		err = p.Add(&worker.Leftovers{Reader: p.GetAPIReader(), Writer: p.GetClient(), Namespace: p.Config.PodNamespace,
+			Selector: componentLabels(p.template, "worker").AsSelector(), Log: p.Log})
 	}
 	if err != nil {
 		return err
 	}
-	if p.cfg.VerifyAfterReboot && !p.loop.Settings.Rechecks.Enabled() { // agents that stay prove their nodes by themselves
+	if p.Config.VerifyAfterReboot && !p.loop.Settings.Rechecks.Enabled() { // agents that stay prove their nodes by themselves
 		p.loop.Steps = append(p.loop.Steps,
-			&rebooted{settings: p.loop.Settings, node: nodeAPI(p.environment), limit: report.NewLimit(), log: p.log})
+			&rebooted{settings: p.loop.Settings, node: nodeAPI(p.Environment), limit: report.NewLimit(), log: p.Log})
 	}
-	live, err := client.New(p.environment.REST, client.Options{Scheme: p.GetScheme(), Mapper: p.GetRESTMapper()})
+	live, err := client.New(p.Environment.REST, client.Options{Scheme: p.GetScheme(), Mapper: p.GetRESTMapper()})
 	if err != nil {
 		return err
 	}
-	remediates := p.cfg.RemediationMode != config.RemediationOff
-	group := &controlgroup.Group{Log: p.log}
+	remediates := p.Config.RemediationMode != config.RemediationOff
+	group := &controlgroup.Group{Log: p.Log}
 	actor := breaker.Actor{Plan: p.loop.Last, ControlGroup: group.State, Now: time.Now,
-		Events: p.GetEventRecorder(recorder), Log: p.log}
+		Events: p.GetEventRecorder(recorder), Log: p.Log}
 	first := actor // of the parts: it alone hands the Lease over
-	first.HandOver = &breaker.HandOver{Client: live, Namespace: p.cfg.PodNamespace,
-		Replicas: componentLabels(p.template, "controller"), Leave: leave, Log: p.log}
+	first.HandOver = &breaker.HandOver{Client: live, Namespace: p.Config.PodNamespace,
+		Replicas: componentLabels(p.template, "controller"), Leave: leave, Log: p.Log}
 	if !p.loop.Settings.Workers {
 		err, first = p.Add(p.renewer(first, live)), actor
 	}
@@ -91,7 +88,10 @@ func (p parts) add(ctx context.Context, leave func()) error {
 		err = errors.Join(err, p.Add(p.remediator(first, live)))
 	}
 	if remediates || !p.loop.Settings.Workers {
-		group.Checks, group.Runner = checklist.ForAnotherProcess(p.cfg.Config, p.environment)
+		group.Checks, group.Runner = checklist.ForAnotherProcess(p.Config.Config, p.Environment)
+		if p.ControlGroup != nil {
+			group.Checks = p.ControlGroup
+		}
 		err = errors.Join(err, p.Add(group))
 	}
 	return errors.Join(err, p.Add(p.tainter(actor))) // re-taint may have been switched on before
@@ -99,25 +99,25 @@ func (p parts) add(ctx context.Context, leave func()) error {
 
 // renewer gives agents whose own sandbox may be broken a fresh one.
 func (p parts) renewer(actor breaker.Actor, live client.Client) *renewal.Renewer {
-	actor.Timeout = p.cfg.CheckTimeout
+	actor.Timeout = p.Config.CheckTimeout
 	return &renewal.Renewer{Actor: actor, Client: live,
-		Settings: breaker.Settings{Fleet: p.loop.Settings, NodeName: p.cfg.NodeName, ControlGroupFor: controlgroup.Interval}}
+		Settings: breaker.Settings{Fleet: p.loop.Settings, NodeName: p.Config.NodeName, ControlGroupFor: controlgroup.Interval}}
 }
 
 // remediator replaces nodes that are never verified.
 func (p parts) remediator(actor breaker.Actor, live client.Client) *remediation.Remediator {
-	actor.Timeout, actor.SetBreaker = 10*p.cfg.CheckTimeout, p.metrics.Breaker("remediation")
+	actor.Timeout, actor.SetBreaker = 10*p.Config.CheckTimeout, p.metrics.Breaker("remediation")
 	return &remediation.Remediator{
-		Actor: actor, Client: live, ServerTime: p.environment.Client.ServerTime, Self: &metav1.PartialObjectMetadata{
+		Actor: actor, Client: live, ServerTime: p.Environment.Client.ServerTime, Self: &metav1.PartialObjectMetadata{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
-			ObjectMeta: metav1.ObjectMeta{Name: p.cfg.AgentName + "-controller", Namespace: p.cfg.PodNamespace},
+			ObjectMeta: metav1.ObjectMeta{Name: p.Config.AgentName + "-controller", Namespace: p.Config.PodNamespace},
 		},
 		Settings: remediation.Settings{
-			Settings:     breaker.Settings{Fleet: p.loop.Settings, NodeName: p.cfg.NodeName, ControlGroupFor: p.cfg.ControlGroupFor},
-			PodNamespace: p.cfg.PodNamespace, DeleteAfter: p.cfg.DeleteAfter, FailedFor: p.cfg.FailedFor,
-			DeleteNodes: p.cfg.DeleteNodes,
+			Settings:     breaker.Settings{Fleet: p.loop.Settings, NodeName: p.Config.NodeName, ControlGroupFor: p.Config.ControlGroupFor},
+			PodNamespace: p.Config.PodNamespace, DeleteAfter: p.Config.DeleteAfter, FailedFor: p.Config.FailedFor,
+			DeleteNodes: p.Config.DeleteNodes,
 		},
-		LedgerName: p.cfg.AgentName + "-remediation", DryRun: p.cfg.RemediationMode == config.RemediationDryRun,
+		LedgerName: p.Config.AgentName + "-remediation", DryRun: p.Config.RemediationMode == config.RemediationDryRun,
 	}
 }
 
@@ -125,9 +125,9 @@ func (p parts) remediator(actor breaker.Actor, live client.Client) *remediation.
 func (p parts) tainter(actor breaker.Actor) *retaint.Tainter {
 	actor.Timeout, actor.SetBreaker = retaint.Timeout, p.metrics.Breaker("retaint")
 	return &retaint.Tainter{
-		Actor: actor, Node: nodeAPI(p.environment), RequestTimeout: p.cfg.CheckTimeout, Count: p.metrics.CountFailedTaint,
-		Settings: retaint.Settings{Enabled: p.cfg.Retaint, CoolDown: p.cfg.RetaintCoolDown, Settings: breaker.Settings{
-			Fleet: p.loop.Settings, NodeName: p.cfg.NodeName, ControlGroupFor: p.cfg.RetaintControlGroupFor}},
+		Actor: actor, Node: nodeAPI(p.Environment), RequestTimeout: p.Config.CheckTimeout, Count: p.metrics.CountFailedTaint,
+		Settings: retaint.Settings{Enabled: p.Config.Retaint, CoolDown: p.Config.RetaintCoolDown, Settings: breaker.Settings{
+			Fleet: p.loop.Settings, NodeName: p.Config.NodeName, ControlGroupFor: p.Config.RetaintControlGroupFor}},
 	}
 }
 
@@ -138,9 +138,10 @@ func nodeAPI(environment kube.Environment) func(name string) nodepatch.NodeAPI {
 	}
 }
 
-// removeFailedTaints removes the failed taints that this release's controller has added to verified nodes, from all nodes: the
+// RemoveFailedTaints removes the failed taints that this release's controller has added to verified nodes, from all nodes: the
 // release is being uninstalled.
-func removeFailedTaints(ctx context.Context, cfg config.Controller, environment kube.Environment, log *slog.Logger) error {
+func (c Controller) RemoveFailedTaints(ctx context.Context) error {
+	cfg, environment, log := c.Config, c.Environment, c.Log
 	live, err := client.New(environment.REST, client.Options{})
 	if err != nil {
 		return err

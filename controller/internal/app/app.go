@@ -1,0 +1,156 @@
+// Package app is the controller as a whole: the manager with its caches and its election, the loop, and the parts that act.
+package app
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/yaml"
+
+	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
+	"github.com/imunhatep/kube-node-ready/controller/internal/metrics"
+	"github.com/imunhatep/kube-node-ready/controller/internal/remediation"
+	"github.com/imunhatep/kube-node-ready/controller/internal/report"
+	"github.com/imunhatep/kube-node-ready/internal/checklist"
+	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// recorder is the name that Events are reported by.
+const recorder = "kube-node-ready-controller"
+
+// Controller is one process of the controller.
+type Controller struct {
+	Config      config.Controller
+	Environment kube.Environment
+	Build       metrics.Build
+	Log         *slog.Logger
+
+	// The zero values of these fields are right for a pod. The simulation has no sockets, and several controllers in one process.
+	Options      func(*ctrl.Options)
+	Registry     prometheus.Registerer
+	ControlGroup []checks.Check
+	Workers      http.RoundTripper // to the workers' ports
+}
+
+// Run runs the manager until ctx ends or something fatal happens.
+func (c Controller) Run(ctx context.Context) error {
+	ctx, leave := context.WithCancel(ctx)
+	defer leave()
+	cfg, environment, log := c.Config, c.Environment, c.Log
+	template, err := readTemplate(cfg.AgentTemplate)
+	if err != nil {
+		return err
+	}
+	manager, err := c.newManager(template)
+	if err != nil {
+		return err
+	}
+	settings := fleet.NewSettings(cfg.Config, template)
+	settings.Workers = cfg.DeploymentMode == config.ModeController
+	settings.FailedTaintValue = cfg.AgentName
+	settings.FailedAfter, settings.SilentAfter = cfg.InitialTimeout, cfg.InitialTimeout+time.Minute
+	settings.NotStartedAfter, settings.NoAgentFor = cfg.NotStartedAfter, cfg.RetaintNoAgentFor
+	if settings.Workers { // a worker says nothing before its round ends
+		settings.SilentAfter = max(settings.SilentAfter, checklist.LongestRound(cfg.Config)+time.Minute)
+	}
+	fleetLoop := &loop.Loop{Settings: settings, Cache: manager.GetCache(), Live: manager.GetAPIReader(),
+		ServerTime: environment.Client.ServerTime, Log: log}
+	collector := metrics.New(fleetLoop, c.Build)
+	registry := cmp.Or[prometheus.Registerer](c.Registry, ctrlmetrics.Registry)
+	if err := registry.Register(collector); err != nil {
+		return err
+	}
+	defer registry.Unregister(collector)
+	fleetLoop.Steps = []loop.Step{collector, &report.Reporter{
+		REST: environment.Client.Core, ConditionType: cfg.ConditionType, Events: manager.GetEventRecorder(recorder),
+		ServerTime: environment.Client.ServerTime, Timeout: cfg.CheckTimeout, Limit: report.NewLimit(), Log: log,
+	}}
+	if err := fleetLoop.SetupWithManager(manager); err != nil {
+		return err
+	}
+	p := parts{Manager: manager, Controller: c, template: template, loop: fleetLoop, metrics: collector}
+	if err := p.add(ctx, leave); err != nil {
+		return err
+	}
+	// The API server's clock is known from its first answer on: conditions have its time, not this node's.
+	if err := environment.Client.Versions(ctx); err != nil {
+		log.Warn("no answer from the API server yet", "error", err)
+	}
+	log.Info("starting", "version", c.Build.Version, "mode", cfg.DeploymentMode, "remediation", cfg.RemediationMode)
+	return manager.Start(ctx)
+}
+
+func (c Controller) newManager(template *corev1.PodTemplateSpec) (manager.Manager, error) {
+	cfg := c.Config
+	noCopies := true                                                                  // nobody writes to what a list returns
+	isRequired := len(cfg.Require) > 0 && cfg.DeploymentMode == config.ModeController // else the agents judge it
+	options := ctrl.Options{
+		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
+			&corev1.Node{}: {UnsafeDisableDeepCopy: &noCopies, Transform: fleet.SlimNode(cfg.ConditionType, isRequired,
+				nodepatch.Annotation, remediation.DoNotDisrupt, remediation.DoNotDelete)},
+			&corev1.Pod{}: {UnsafeDisableDeepCopy: &noCopies, Transform: fleet.SlimPod,
+				Namespaces: map[string]cache.Config{cfg.PodNamespace: {LabelSelector: selector(template)}}},
+		}},
+		LeaderElection: true, LeaderElectionID: cfg.AgentName + "-controller", LeaderElectionNamespace: cfg.PodNamespace,
+		LeaderElectionReleaseOnCancel: true,
+		Metrics:                       metricsserver.Options{BindAddress: ":" + strconv.Itoa(cfg.MetricsPort)},
+		HealthProbeBindAddress:        ":" + strconv.Itoa(cfg.HealthPort),
+	}
+	if c.Options != nil {
+		c.Options(&options)
+	}
+	m, err := ctrl.NewManager(c.Environment.REST, options)
+	if err != nil {
+		return nil, err
+	}
+	synced := func(r *http.Request) error {
+		if !m.GetCache().WaitForCacheSync(r.Context()) {
+			return errors.New("the caches are not filled yet")
+		}
+		return nil
+	}
+	return m, errors.Join(m.AddHealthzCheck("ping", healthz.Ping), m.AddReadyzCheck("caches", synced))
+}
+
+// selector selects the pods of a template, also those that run under earlier labels of the user.
+func selector(template *corev1.PodTemplateSpec) labels.Selector {
+	return fleet.OwnLabels(template.Labels).AsSelector()
+}
+
+// readTemplate reads the pod template that the chart has rendered.
+func readTemplate(path string) (*corev1.PodTemplateSpec, error) {
+	const remedy = "--agent-template must name a file with a PodTemplateSpec, as the chart renders it"
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s", err, remedy)
+	}
+	template := new(corev1.PodTemplateSpec)
+	if err := yaml.Unmarshal(text, template); err != nil {
+		return nil, fmt.Errorf("%s: %w: %s", path, err, remedy)
+	}
+	if selector(template).Empty() {
+		return nil, fmt.Errorf("%s: it has no labels app.kubernetes.io/… to select the agents' pods by: %s", path, remedy)
+	}
+	return template, nil
+}

@@ -36,7 +36,8 @@ type deps struct {
 type Agent struct{ *deps }
 
 // New returns the agent of the node that cfg names, which makes these checks. The environment must have a client.
-func New(cfg config.Config, e kube.Environment, list checklist.List, recorder *metrics.Recorder, log *logrus.Entry, version string) *Agent {
+func New(cfg config.Config, e kube.Environment, list checklist.List, recorder *metrics.Recorder, log *logrus.Entry,
+	version string) *Agent {
 	if cfg.Once {
 		cfg.RecheckInterval, cfg.RenewSandbox = 0, false // it ends with the verdict
 	}

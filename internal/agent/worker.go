@@ -26,9 +26,9 @@ const (
 // Worker verifies a node for the controller: one round of the agent's checks, without a credential and without a change of
 // the Node. The controller creates a pod for it, reads the verdict and releases the node.
 type Worker struct {
-	cfg            config.Config
-	version        string
-	log            *logrus.Entry
+	cfg     config.Config
+	version string
+	log     *logrus.Entry
 	// Checks returns the checks of the round.
 	Checks func(kube.Environment) []checks.Check
 	// TerminationLog is the path of the file that the verdict is written to.

@@ -333,7 +333,7 @@ func TestWorkerWhoseVerdictNobodyUses(t *testing.T) {
 		stderr := newOutput()
 		w := NewWorker(config.Config{NodeName: "node1"}, newLog(config.Config{LogLevel: "info"}, stderr), "dev")
 		w.Checks = func(kube.Environment) []checks.Check { return []checks.Check{checks.Skip(checks.DNSName, "a test")} }
-		w.terminationLog = filepath.Join(t.TempDir(), "none")
+		w.TerminationLog = filepath.Join(t.TempDir(), "none")
 		start := time.Now()
 		assert.True(t, w.Run(t.Context(), kube.Environment{}))
 		assert.Equal(t, time.Minute, time.Since(start))

@@ -98,7 +98,36 @@ func (c Controller) Run(ctx context.Context) error {
 		log.Warn("no answer from the API server yet", "error", err)
 	}
 	log.Info("starting", "version", c.Build.Version, "mode", cfg.DeploymentMode, "remediation", cfg.RemediationMode)
-	return manager.Start(ctx)
+	return startManager(ctx, manager)
+}
+
+// startManager runs the manager until ctx ends. Where the API server does not answer, that is before the caches are filled: then
+// the manager's Start would not return, and would keep one core busy (controller-runtime 0.25, runnable_group.go).
+func startManager(ctx context.Context, m manager.Manager) error {
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ended, filled := make(chan error, 1), make(chan struct{})
+	go func() { ended <- m.Start(running) }()
+	go func() {
+		defer close(filled)
+		m.GetCache().WaitForCacheSync(running)
+	}()
+	go func() {
+		<-ctx.Done()
+		<-filled
+		stop()
+	}()
+	select {
+	case err := <-ended:
+		stop()
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case <-filled:
+		return <-ended
+	case <-time.After(time.Second): // the end of the process ends the rest
+		return nil
+	}
 }
 
 func (c Controller) newManager(template *corev1.PodTemplateSpec) (manager.Manager, error) {

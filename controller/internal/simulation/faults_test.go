@@ -1,0 +1,435 @@
+package simulation
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/manual"
+	"github.com/imunhatep/kube-node-ready/controller/internal/remediation"
+	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// fault is something that does not work until its end.
+type fault struct {
+	kind    string
+	on      func(*process, *machine) bool // either may be nil
+	layers  []string                      // of the network
+	trouble troubles                      // of requests
+	share   float64                       // of the requests that it is about
+	lag     time.Duration                 // of caches and watches
+	about   string                        // a part of a request's text, "": all of them
+	began   time.Time
+}
+
+// troubles are what happens to one request.
+type troubles struct {
+	before, behind   time.Duration // waits before the server has it, and before its answer is there
+	code, retryAfter int
+	lost             bool // the answer is
+}
+
+// fails reports whether a layer of a machine's network does not work. The lock is held.
+func (w *world) fails(m *machine, layer string) bool {
+	return slices.ContainsFunc(w.faults, func(f *fault) bool { return f.on(nil, m) && slices.Contains(f.layers, layer) })
+}
+
+// failsBesides reports whether a sandbox that is made now stays broken.
+func (w *world) failsBesides(m *machine, _ string) bool { return w.fails(m, "broken sandbox") }
+
+// failsFor is the same for a process, whose sandbox may be broken.
+func (w *world) failsFor(p *process, layer string) bool {
+	return p.broken || slices.ContainsFunc(w.faults, func(f *fault) bool { return f.on(p, p.machine) && slices.Contains(f.layers, layer) })
+}
+
+// isCut reports whether a process cannot reach the API server.
+func (w *world) isCut(p *process) bool { return !p.dead && !p.person && w.failsFor(p, "api") }
+
+// lag is how far behind the caches are that a process sees.
+func (w *world) lag(p *process) (lag time.Duration) {
+	for _, f := range w.faults {
+		if f.lag > 0 && p != nil && f.on(p, p.machine) {
+			lag = max(lag, f.lag)
+		}
+	}
+	return lag
+}
+
+func (w *world) troubleOf(q request) (all troubles) {
+	for _, f := range w.faults {
+		if f.trouble == (troubles{}) || !strings.Contains(q.String(), f.about) || !f.on(q.from, q.from.machine) || !w.chance(f.share) {
+			continue
+		}
+		t := f.trouble
+		if t.before > 0 {
+			all.before += w.between(0, t.before)
+		}
+		if t.behind > 0 {
+			all.behind += w.between(0, t.behind)
+		}
+		if q.query.Get("watch") == "" {
+			all.code, all.retryAfter, all.lost = max(all.code, t.code), t.retryAfter, all.lost || t.lost && q.writes()
+		}
+	}
+	return all
+}
+
+// break lets something not work for a time. Everything that it is about is disturbed until then. The lock is held.
+func (w *world) breaks(f *fault, name string, d time.Duration) {
+	w.counts.faults[f.kind]++
+	f.began = time.Now()
+	w.faults = append(w.faults, f)
+	var about []*machine
+	for _, m := range w.machines {
+		if f.on(nil, m) {
+			m.hold()
+			about = append(about, m)
+		}
+	}
+	global := slices.ContainsFunc(w.replicas, func(c *replica) bool { return f.on(c.process, c.machine) })
+	where := ""
+	if len(about) == 1 && !global {
+		where = about[0].name
+	}
+	w.tell(where, "FAULT", "%s: %s, for %s", f.kind, name, d.Round(time.Millisecond))
+	w.later(d, func() {
+		w.faults = slices.DeleteFunc(w.faults, func(other *fault) bool { return other == f })
+		for _, m := range about {
+			m.release()
+		}
+		if global {
+			w.quiet = time.Now()
+		}
+		w.tell(where, "FAULT", "%s is over", f.kind)
+	})
+}
+
+// scope draws what a fault is about.
+func (w *world) scope() (on func(*process, *machine) bool, name string) {
+	one := w.someMachine()
+	switch w.random.IntN(10) {
+	case 0:
+		return func(*process, *machine) bool { return true }, "everywhere"
+	case 1:
+		zone := one.zone
+		return func(_ *process, m *machine) bool { return m != nil && m.zone == zone }, zone
+	case 2:
+		if len(w.replicas) > 0 {
+			return func(p *process, _ *machine) bool { return p != nil && p.controller }, "in the controller's pods"
+		}
+	case 3:
+		share, salt := w.random.Float64()*0.5, w.random.IntN(1000)
+		return func(_ *process, m *machine) bool { return m != nil && hash(m.name, salt) < share }, fmt.Sprintf("on %.0f %% of the machines", 100*share)
+	}
+	return func(_ *process, m *machine) bool { return m == one }, one.name
+}
+
+func hash(name string, salt int) float64 {
+	sum := uint32(salt) * 2654435761
+	for _, c := range name {
+		sum = (sum ^ uint32(c)) * 16777619
+	}
+	return float64(sum%1000) / 1000
+}
+
+func (w *world) someMachine() *machine {
+	var names []string
+	for name, m := range w.machines {
+		if !m.gone {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return &machine{w: w, name: "none", gone: true, pool: new(pool)}
+	}
+	slices.Sort(names)
+	return w.machines[oneOf(w, names...)]
+}
+
+// briefly is mostly short, and sometimes long.
+func (w *world) lasts() time.Duration {
+	return oneOf(w, w.between(time.Second, 20*time.Second), w.between(10*time.Second, 3*time.Minute), w.between(time.Minute, 20*time.Minute))
+}
+
+// disturbances are what may happen, by name. The lock is held.
+func (w *world) disturbances() map[string]func() {
+	layered := func(layers ...string) func() {
+		return func() {
+			on, name := w.scope()
+			w.breaks(&fault{kind: layers[0] + " down", on: on, layers: layers}, name, w.lasts())
+		}
+	}
+	requests := func(kind string, t troubles, about ...string) func() {
+		return func() {
+			on, name := w.scope()
+			w.breaks(&fault{kind: kind, on: on, trouble: t, share: oneOf(w, 0.2, 0.6, 1), about: oneOf(w, about...)}, name, w.lasts())
+		}
+	}
+	node := func(kind string, do func(m *machine, node *corev1.Node)) func() {
+		return func() {
+			m := w.someMachine()
+			if node := w.node(m.name); node != nil && !m.gone {
+				w.counts.faults[kind]++
+				w.tell(m.name, "somebody", "%s", kind)
+				m.disturb()
+				do(m, node)
+			}
+		}
+	}
+	return map[string]func(){
+		"network":          layered("network", "service"),
+		"dns":              layered("dns"),
+		"api path":         layered("api"),
+		"all layers":       layered("network", "service", "dns", "api"),
+		"broken sandboxes": layered("broken sandbox", "network", "service", "dns", "api"),
+		"no sandbox":       layered("sandbox"),
+		"slow":             requests("slow API", troubles{before: 4 * time.Second, behind: 4 * time.Second}, "", "", "PATCH", "configmaps", "GET"),
+		"429":              requests("429", troubles{code: 429, retryAfter: 1}, "", "PATCH", "pods"),
+		"500":              requests("500", troubles{code: 500}, "", "PATCH", "pods", "status", "GET"),
+		"503":              requests("503", troubles{code: 503, retryAfter: 2}, "", "PATCH"),
+		"lost answers":     requests("lost answers", troubles{lost: true}, "", "PATCH nodes", "POST pods", "PUT"),
+		"lag": func() {
+			on, name := w.scope()
+			w.breaks(&fault{kind: "lag", on: on, lag: oneOf(w, time.Second, 5*time.Second, 30*time.Second, 2*time.Minute)}, name, w.lasts())
+		},
+		"clock": func() {
+			w.counts.faults["clock"]++
+			was := w.skew
+			w.skew += oneOf[time.Duration](w, -1, 1) * oneOf(w, 2*time.Second, 90*time.Second, time.Hour)
+			w.mostSkew = max(w.mostSkew, w.skew.Abs())
+			w.tell("", "FAULT", "the API server's clock jumps by %s", w.skew-was)
+			w.quiet = time.Now()
+			if w.chance(0.7) {
+				w.later(w.between(time.Second, 5*time.Minute), func() {
+					w.skew = was
+					w.quiet = time.Now()
+					w.tell("", "FAULT", "the API server's clock jumps back")
+				})
+			}
+		},
+		"reboot": node("reboot", func(m *machine, _ *corev1.Node) {
+			down := oneOf(w, w.between(5*time.Second, 30*time.Second), w.between(time.Minute, 6*time.Minute))
+			if w.options.require != "" && w.chance(0.5) {
+				m.gpus = oneOf(w, 0, 8)
+			}
+			w.play(func() { m.reboot(down) })
+		}),
+		"kill an agent": node("kill", func(m *machine, _ *corev1.Node) {
+			for _, r := range m.runs {
+				if r.process != nil {
+					r.process.dead = true
+					r.kill()
+				}
+			}
+		}),
+		"delete a pod": node("pod deleted", func(m *machine, _ *corev1.Node) {
+			for _, pod := range w.podsOf(m.name) {
+				w.expel("pods", namespace+"/"+pod.Name)
+			}
+		}),
+		"verify again": node("label removed", func(_ *machine, node *corev1.Node) {
+			w.editNode(node.Name, func(node *corev1.Node) { delete(node.Labels, label) })
+		}),
+		"gate again": node("gated again", func(m *machine, node *corev1.Node) {
+			if !m.gated {
+				return
+			}
+			w.editNode(node.Name, func(node *corev1.Node) { delete(node.Labels, label) })
+			m.taint(corev1.Taint{Key: startupTaint, Value: "true", Effect: corev1.TaintEffectNoSchedule})
+		}),
+		"cordon": node("cordoned", func(m *machine, node *corev1.Node) {
+			m.hold()
+			w.editNode(node.Name, func(node *corev1.Node) { node.Spec.Unschedulable = true })
+			w.later(w.lasts(), func() {
+				w.editNode(m.name, func(node *corev1.Node) { node.Spec.Unschedulable = false })
+				m.release()
+			})
+		}),
+		"foreign taint": node("foreign taint", func(m *machine, _ *corev1.Node) {
+			key := oneOf(w, cniTaint, "example.com/maintenance", cniTaint)
+			m.taint(corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule, Value: fmt.Sprint(w.random.IntN(3))})
+			m.hold()
+			w.later(oneOf(w, w.between(100*time.Millisecond, 5*time.Second), w.lasts()), func() {
+				m.untaint(key)
+				m.release()
+			})
+		}),
+		"whole list": node("whole list of taints", func(m *machine, node *corev1.Node) { // kubectl taint: read, and write the list
+			taints := append(slices.Clone(node.Spec.Taints), corev1.Taint{Key: "example.com/x", Effect: corev1.TaintEffectPreferNoSchedule})
+			w.later(w.between(10*time.Millisecond, 3*time.Second), func() {
+				if now := w.node(m.name); now != nil && now.UID == node.UID {
+					if fleet.HasTaint(node, startupTaint) && !fleet.HasTaint(now, startupTaint) || fleet.HasTaint(node, failedTaint) && !fleet.HasTaint(now, failedTaint) {
+						w.tell(m.name, "somebody", "puts taints of ours back with a whole list")
+						w.judge.of(now).putBack = true
+					}
+					w.editNode(m.name, func(node *corev1.Node) { node.Spec.Taints = taints })
+					m.disturb()
+				}
+			})
+			w.later(w.between(time.Minute, 3*time.Minute), func() { m.untaint("example.com/x") })
+		}),
+		"foreign labels": node("foreign label", func(m *machine, _ *corev1.Node) {
+			w.editNode(m.name, func(node *corev1.Node) {
+				node.Labels[fmt.Sprint("example.com/", w.random.IntN(3))] = fmt.Sprint(w.random.IntN(100))
+				node.Annotations = map[string]string{"example.com/owner": fmt.Sprint(w.random.IntN(100)), nodepatch.Annotation: node.Annotations[nodepatch.Annotation]}
+				if node.Annotations[nodepatch.Annotation] == "" {
+					delete(node.Annotations, nodepatch.Annotation)
+				}
+			})
+		}),
+		"foreign condition": node("foreign condition", func(m *machine, _ *corev1.Node) {
+			w.editNode(m.name, func(node *corev1.Node) {
+				setCondition(node, "NetworkUnavailable", oneOf(w, corev1.ConditionTrue, corev1.ConditionFalse), w.serverTime())
+			})
+		}),
+		"GPUs": node("GPUs", func(m *machine, _ *corev1.Node) {
+			m.gpus = oneOf(w, 0, 8)
+			w.editNode(m.name, func(node *corev1.Node) { node.Status.Allocatable = m.allocatable() })
+		}),
+		"register again": node("Node created again", func(m *machine, node *corev1.Node) {
+			if m.pool.karpenter {
+				return
+			}
+			m.hold()
+			w.remove("nodes", "/"+m.name)
+			w.later(oneOf(w, w.between(time.Millisecond, time.Second), w.between(time.Second, 40*time.Second)), func() {
+				if !m.gone && w.node(m.name) == nil {
+					m.register()
+				}
+				m.release()
+			})
+		}),
+		"delete a node": node("Node deleted", func(m *machine, node *corev1.Node) { w.expel("nodes", "/"+m.name) }),
+		"open": node("kubectl node-ready open", func(m *machine, node *corev1.Node) {
+			w.play(func() { w.open(m) })
+		}),
+		"kill a controller": func() {
+			if len(w.replicas) > 0 {
+				w.counts.faults["controller killed"]++
+				oneOf(w, w.replicas...).end(w.chance(0.4))
+			}
+		},
+		"no lease": func() {
+			w.counts.faults["Lease deleted"]++
+			w.quiet = time.Now()
+			for key := range w.now["leases"] {
+				w.remove("leases", key)
+			}
+		},
+		"no halt": func() {
+			for key := range w.now["configmaps"] {
+				edit(w, "configmaps", key, func(c *corev1.ConfigMap) {
+					c.Annotations = map[string]string{remediation.ClearHalt: "*"}
+				})
+			}
+		},
+		"other settings": func() {
+			if len(w.replicas) == 0 {
+				return
+			}
+			w.counts.faults["other settings"]++
+			more := map[string]string{}
+			if w.options.retaint && w.chance(0.5) {
+				more["RETAINT"] = "false"
+			}
+			for _, c := range w.replicas {
+				c.more = more
+				c.end(true)
+			}
+		},
+	}
+}
+
+// open is what kubectl node-ready open does.
+func (w *world) open(m *machine) {
+	p := w.someone()
+	e := p.environment()
+	c, err := client.New(e.REST, client.Options{Scheme: scheme.Scheme})
+	if err != nil {
+		panic(err)
+	}
+	cfg, err := config.ParseController(nil, w.lookup(nil), io.Discard)
+	if err != nil {
+		panic(err)
+	}
+	settings := fleet.NewSettings(cfg.Config, w.options.template())
+	settings.FailedTaintValue = agentName
+	err = manual.Patcher{Settings: settings, Client: c, Out: io.Discard}.Open(w.ctx, []string{m.name})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if node := w.node(m.name); node != nil && err == nil {
+		w.judge.of(node).opened = time.Now()
+		w.tell(m.name, "somebody", "has opened it")
+	}
+	m.disturb()
+}
+
+// trigger lets something happen just when a write of ours arrives: what goes wrong between two requests. The lock is held.
+func (w *world) trigger(q request) {
+	if q.from.person || q.resource == "leases" || q.resource == "events" || w.calm || !w.chance(0.02) || !q.writes() && !w.chance(0.1) {
+		return
+	}
+	name := q.name
+	if m := w.machines[name]; q.resource == "nodes" && m != nil {
+		kind := oneOf(w, "foreign taint", "whole list", "label", "verify again", "GPUs", "status", "kill")
+		w.tell(name, "somebody", "just before %s: %s", q, kind)
+		w.counts.faults["at a request"]++
+		m.disturb()
+		switch kind {
+		case "foreign taint":
+			m.taint(corev1.Taint{Key: cniTaint, Effect: corev1.TaintEffectNoSchedule})
+			m.hold()
+			w.later(w.between(time.Second, 30*time.Second), func() { m.untaint(cniTaint); m.release() })
+		case "whole list":
+			if node := w.node(name); node != nil {
+				taints := node.Spec.Taints
+				w.later(w.between(time.Millisecond, time.Second), func() {
+					if now := w.node(name); now != nil && now.UID == node.UID {
+						w.judge.of(now).putBack = w.judge.of(now).putBack || fleet.HasTaint(node, startupTaint) && !fleet.HasTaint(now, startupTaint)
+						w.editNode(name, func(node *corev1.Node) { node.Spec.Taints = taints })
+						m.disturb()
+					}
+				})
+			}
+		case "label":
+			w.editNode(name, func(node *corev1.Node) { node.Labels["example.com/at"] = fmt.Sprint(w.rv) })
+		case "status":
+			w.editNode(name, func(node *corev1.Node) { setCondition(node, corev1.NodeReady, corev1.ConditionTrue, w.serverTime()) })
+		case "verify again":
+			w.editNode(name, func(node *corev1.Node) { delete(node.Labels, label) })
+		case "GPUs":
+			m.gpus = oneOf(w, 0, 8)
+			w.editNode(name, func(node *corev1.Node) { node.Status.Allocatable = m.allocatable() })
+		case "kill":
+			p := q.from
+			w.later(w.between(0, 2*time.Second), func() {
+				p.dead = true
+				for _, c := range w.replicas {
+					if c.process == p {
+						c.end(false)
+					}
+				}
+				if p.machine != nil && m.runs[p.uid] != nil {
+					m.runs[p.uid].kill()
+				}
+			})
+		}
+	}
+	if q.resource == "configmaps" && q.verb == http.MethodPut { // the ledger: what happens before the deletion
+		for _, f := range w.faults {
+			if len(f.layers) > 0 && w.chance(0.7) {
+				f.on = func(*process, *machine) bool { return false }
+				w.tell("", "FAULT", "%s ends while the ledger is written", f.kind)
+			}
+		}
+	}
+}

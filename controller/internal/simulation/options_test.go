@@ -1,0 +1,111 @@
+package simulation
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+const (
+	startupTaint = "node-ready/unverified"
+	failedTaint  = "node-ready/failed"
+	label        = "node-ready/verified"
+	agentName    = "kube-node-ready"
+	cniTaint     = "cni.example.com/agent-not-ready"
+	gpu          = "example.com/gpu"
+	coolDown     = 10 * time.Minute
+	noAgentFor   = 10 * time.Minute
+)
+
+// options are what the operator has decided, and how large the world is.
+type options struct {
+	workers, controller, retaint, remediates, deleteNodes, reboots bool
+	recheck, initial, check, linger, late                          time.Duration
+	onTimeout, condition, waitFor, require                         string
+	maxWorkers, replicas, nodes, pools                             int
+}
+
+// newOptions draws them. The lock is held, or nothing runs yet.
+func (w *world) newOptions() options {
+	o := options{nodes: oneOf(w, 1, 2, 3, 9, 10, 11, 11, 20, 40), pools: oneOf(w, 1, 1, 2, 4, 12), replicas: oneOf(w, 1, 2, 2),
+		initial: oneOf(w, time.Minute, 2*time.Minute, 5*time.Minute), check: oneOf(w, 3*time.Second, 3*time.Second, 3*time.Second, time.Minute),
+		linger: oneOf(w, 0, 0, 15*time.Second), late: time.Minute, maxWorkers: oneOf(w, 2, 2, 50), onTimeout: "keep", condition: "auto"}
+	o.controller = w.chance(0.8)
+	o.workers = o.controller && w.chance(0.35)
+	if !o.workers {
+		o.onTimeout = oneOf(w, "keep", "taint", "condition", "taint,condition")
+		o.condition = oneOf(w, "auto", "auto", "always")
+		o.recheck = oneOf(w, 0, 0, time.Minute, time.Minute, 10*time.Minute)
+	}
+	o.retaint = o.controller && o.recheck > 0 && w.chance(0.85)
+	o.remediates = o.controller && w.chance(0.5)
+	o.deleteNodes = o.remediates && w.chance(0.5)
+	o.reboots = o.controller && o.recheck == 0 && w.chance(0.6)
+	if w.chance(0.5) {
+		o.waitFor = "cni.example.com/"
+	}
+	if w.chance(0.4) {
+		o.require = `[{"allocatable":"` + gpu + `>=8"}]`
+	}
+	return o
+}
+
+func (o options) String() string {
+	type plain options
+	return fmt.Sprintf("%+v", plain(o))
+}
+
+// env returns the settings as the chart's ConfigMap has them.
+func (o options) env() map[string]string {
+	mode := config.ModeDaemonSet
+	if o.workers {
+		mode = config.ModeController
+	}
+	env := map[string]string{"DEPLOYMENT_MODE": mode, "INITIAL_TIMEOUT": o.initial.String(), "CHECK_TIMEOUT": o.check.String(), "METRICS_LINGER": o.linger.String(),
+		"LATE_TAINT_WINDOW": o.late.String(), "ON_TIMEOUT": o.onTimeout, "CONDITION": o.condition, "WAIT_FOR_TAINTS": o.waitFor, "REQUIRE": o.require,
+		"MAX_CONCURRENT_WORKERS": fmt.Sprint(o.maxWorkers), "VERIFY_AFTER_REBOOT": fmt.Sprint(o.reboots), "RETAINT": fmt.Sprint(o.retaint),
+		"DELETE_NODES": fmt.Sprint(o.deleteNodes), "REMEDIATION_MODE": "off", "DELETE_AFTER": "5m", "FAILED_FOR": "2m", "CONTROL_GROUP_FOR": "1m",
+		"RETAINT_CONTROL_GROUP_FOR": "1m", "RETAINT_COOL_DOWN": coolDown.String(), "RETAINT_NO_AGENT_FOR": noAgentFor.String(), "DNS_SERVICE": "kube-system/kube-dns"}
+	if o.remediates {
+		env["REMEDIATION_MODE"] = "delete"
+	}
+	if o.recheck > 0 {
+		env["RECHECK_INTERVAL"] = o.recheck.String()
+	}
+	return env
+}
+
+// template is what the chart renders.
+func (o options) template() *corev1.PodTemplateSpec {
+	template := &corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app.kubernetes.io/name": agentName,
+		"app.kubernetes.io/instance": agentName, component: "agent"}}}
+	rule := corev1.NodeSelectorRequirement{Key: label, Operator: corev1.NodeSelectorOpDoesNotExist}
+	if o.recheck > 0 {
+		rule.Operator, rule.Values = corev1.NodeSelectorOpNotIn, []string{"preexisting"}
+	}
+	os := corev1.NodeSelectorRequirement{Key: "kubernetes.io/os", Operator: corev1.NodeSelectorOpIn, Values: []string{"linux"}}
+	rules := []corev1.NodeSelectorRequirement{os, rule}
+	if o.workers {
+		template.Labels[component], rules = "worker", rules[:1]
+	}
+	template.Spec = corev1.PodSpec{Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, Containers: []corev1.Container{{Name: template.Labels[component]}},
+		Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: rules}}}}}}
+	return template
+}
+
+// request is what a release changes.
+func (o options) request() nodepatch.Request {
+	r := nodepatch.Request{TaintKey: startupTaint, FailedTaintKey: failedTaint, Label: label, LabelValue: "true", Annotation: nodepatch.Annotation}
+	if o.waitFor != "" {
+		r.Blocks = r.WaitsFor([]string{o.waitFor})
+	} else {
+		r.Blocks = r.WaitsFor(nil)
+	}
+	return r
+}

@@ -1,0 +1,296 @@
+package simulation
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+)
+
+// pool is a NodePool of Karpenter, or a node group of a cloud: it keeps its number of machines.
+type pool struct {
+	name      string
+	size      int
+	karpenter bool
+	gated     bool
+	late      bool // the platform adds the startup taint after the Node was created
+	role      string
+	machines  int // that it has made
+}
+
+const (
+	unregistered = "karpenter.sh/unregistered"
+	poolLabel    = "karpenter.sh/nodepool"
+	groupLabel   = "eks.amazonaws.com/nodegroup"
+)
+
+// someone is who deletes through the API server, as controllers of Kubernetes and people do.
+func (w *world) someone() *process { return &process{w: w, name: "someone", person: true} }
+
+// expel deletes an object as a client does: gracefully. The lock is held.
+func (w *world) expel(resource, key string) {
+	if v, found := w.now[resource][key]; found {
+		var is meta
+		_ = json.Unmarshal(v.body, &is)
+		in, name, _ := strings.Cut(key, "/")
+		w.delete(request{from: w.someone(), verb: "DELETE", resource: resource, namespace: in, name: name}, v, is)
+	}
+}
+
+// controllers play the DaemonSet controller, the scheduler and the garbage collector.
+func (w *world) controllers() {
+	template := w.options.template()
+	affinity := nodeaffinity.NewRequiredNodeAffinity(nil, template.Spec.Affinity)
+	for n := 0; ; {
+		select {
+		case <-w.over:
+			return
+		case <-w.wakes:
+		case <-time.After(time.Minute):
+		}
+		if !w.pause(20*time.Millisecond, 700*time.Millisecond) {
+			return
+		}
+		w.mu.Lock()
+		byNode := make(map[string][]*corev1.Pod)
+		for key := range maps.Clone(w.now["pods"]) {
+			pod := read[corev1.Pod](w, "pods", key)
+			name := fleet.NodeOf(pod)
+			byNode[name] = append(byNode[name], pod)
+			switch {
+			case w.node(name) == nil && pod.DeletionTimestamp == nil:
+				w.expel("pods", key)
+			case pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil:
+				w.editPod(pod.Name, func(pod *corev1.Pod) { pod.Spec.NodeName = name })
+			}
+		}
+		for _, key := range slices.Sorted(maps.Keys(w.now["nodes"])) {
+			node := read[corev1.Node](w, "nodes", key)
+			if w.options.workers || node == nil {
+				continue
+			}
+			matches, _ := affinity.Match(node)
+			live := 0
+			for _, pod := range byNode[node.Name] {
+				if pod.DeletionTimestamp != nil {
+					live++ // the next one comes when this one is gone
+				} else if live++; !matches {
+					w.expel("pods", namespace+"/"+pod.Name)
+				}
+			}
+			if matches && live == 0 && node.DeletionTimestamp == nil {
+				n++
+				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("agent-%s-%d", node.Name, n), Namespace: namespace, Labels: template.Labels,
+					OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: agentName, UID: "daemonset", Controller: new(true)}}},
+					Spec: template.Spec, Status: corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}}}
+				pod.Spec.NodeName = node.Name
+				w.add("pods", pod)
+			}
+		}
+		w.mu.Unlock()
+	}
+}
+
+// keep makes the machines of a pool, and replaces those that are deleted.
+func (p *pool) keep(w *world) {
+	for first := true; ; first = false {
+		w.mu.Lock()
+		have := 0
+		for _, m := range w.machines {
+			if m.pool == p && !m.gone {
+				have++
+			}
+		}
+		for ; have < p.size && !w.calm; have++ {
+			p.machines++
+			m := &machine{w: w, name: fmt.Sprintf("%s-%d", p.name, p.machines), pool: p, zone: fmt.Sprint("zone-", p.machines%3), runs: make(map[string]*run), wake: make(chan struct{}, 1),
+				gated: p.gated, role: p.role, gpus: 8, up: true, disturbed: time.Now()}
+			if p.late {
+				m.late = w.between(2*time.Second, 45*time.Second)
+			}
+			w.machines[m.name] = m
+			w.counts.lives++
+			delay := w.between(10*time.Second, 40*time.Second)
+			if first {
+				delay = w.between(0, 3*time.Minute)
+			}
+			w.play(func() { m.live(delay) })
+		}
+		w.mu.Unlock()
+		if !w.pause(5*time.Second, 15*time.Second) {
+			return
+		}
+	}
+}
+
+// live is the life of a machine: it registers its Node, runs its kubelet, and ends when somebody has deleted the Node or its claim.
+func (m *machine) live(delay time.Duration) {
+	w := m.w
+	if m.pool.karpenter {
+		w.mu.Lock()
+		claim := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim"}}
+		m.claim = "claim-" + m.name
+		claim.SetName(m.claim)
+		claim.SetLabels(map[string]string{poolLabel: m.pool.name})
+		claim.SetFinalizers([]string{"karpenter.sh/termination"})
+		w.add("nodeclaims", claim)
+		w.mu.Unlock()
+	}
+	if !w.sleep(delay) {
+		return
+	}
+	w.mu.Lock()
+	m.register()
+	w.mu.Unlock()
+	w.play(m.kubelet)
+	for w.pause(2*time.Second, 6*time.Second) {
+		w.mu.Lock()
+		ends := m.manage()
+		w.mu.Unlock()
+		if ends {
+			w.pause(5*time.Second, 40*time.Second)
+			w.mu.Lock()
+			w.tell(m.name, "machine", "is gone")
+			m.goDown()
+			m.gone = true
+			w.editNode(m.name, func(node *corev1.Node) { node.Finalizers = nil })
+			w.remove("nodes", "/"+m.name)
+			edit(w, "nodeclaims", "/"+m.claim, func(claim *map[string]any) { delete((*claim)["metadata"].(map[string]any), "finalizers") })
+			w.remove("nodeclaims", "/"+m.claim)
+			w.mu.Unlock()
+			m.poke()
+			return
+		}
+	}
+}
+
+// manage is what Karpenter, or the cloud, does about the machine. It reports whether the machine ends. The lock is held.
+func (m *machine) manage() (ends bool) {
+	w, node := m.w, m.w.node(m.name)
+	if !m.pool.karpenter {
+		return node == nil && m.held == 0 || node != nil && node.DeletionTimestamp != nil
+	}
+	claim := read[map[string]any](w, "nodeclaims", "/"+m.claim)
+	if claim == nil {
+		return true
+	}
+	object := unstructured.Unstructured{Object: *claim}
+	if object.GetDeletionTimestamp() != nil || node != nil && node.DeletionTimestamp != nil {
+		if node != nil && node.DeletionTimestamp == nil {
+			w.editNode(m.name, func(node *corev1.Node) {
+				node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: "karpenter.sh/disrupted", Effect: corev1.TaintEffectNoSchedule})
+			})
+			w.expel("nodes", "/"+m.name)
+			return false
+		}
+		return true
+	}
+	if node == nil {
+		return false
+	}
+	registered := !fleet.HasTaint(node, unregistered)
+	if !registered {
+		w.editNode(m.name, func(node *corev1.Node) {
+			node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == unregistered })
+			if m.gated && !fleet.HasTaint(node, startupTaint) {
+				node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: startupTaint, Value: "true", Effect: corev1.TaintEffectNoSchedule})
+			}
+			node.Labels[poolLabel] = m.pool.name
+			node.Finalizers = []string{"karpenter.sh/termination"}
+			node.OwnerReferences = []metav1.OwnerReference{{APIVersion: "karpenter.sh/v1", Kind: "NodeClaim", Name: m.claim, UID: object.GetUID()}}
+		})
+		edit(w, "nodeclaims", "/"+m.claim, func(claim *map[string]any) {
+			(*claim)["status"] = map[string]any{"nodeName": m.name, "providerID": "machine:///" + m.name}
+		})
+	}
+	return false
+}
+
+func (m *machine) allocatable() corev1.ResourceList {
+	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")}
+	if m.gpus > 0 {
+		list[gpu] = *resource.NewQuantity(int64(m.gpus), resource.DecimalSI)
+	}
+	return list
+}
+
+// register creates the Node, as kubelet does. The lock is held.
+func (m *machine) register() {
+	w := m.w
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.name, Labels: map[string]string{"kubernetes.io/os": "linux", "topology.kubernetes.io/zone": m.zone},
+		Annotations: map[string]string{"example.com/owner": "somebody"}}}
+	node.Spec.ProviderID = "machine:///" + m.name
+	if m.pool.karpenter {
+		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: unregistered, Effect: corev1.TaintEffectNoExecute})
+	} else {
+		node.Labels[groupLabel] = m.pool.name
+	}
+	if m.role != "" {
+		node.Labels[m.role] = "true"
+	}
+	if w.options.waitFor != "" && w.chance(0.5) {
+		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: cniTaint, Effect: corev1.TaintEffectNoSchedule})
+		w.later(w.between(time.Second, 90*time.Second), func() { m.untaint(cniTaint) })
+	}
+	if m.gated && m.late == 0 {
+		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: startupTaint, Value: "true", Effect: corev1.TaintEffectNoSchedule})
+	}
+	node.Status.NodeInfo.BootID, node.Status.Allocatable = m.bootID(), m.allocatable()
+	setCondition(node, corev1.NodeReady, corev1.ConditionTrue, w.serverTime())
+	w.add("nodes", node)
+	m.disturb()
+	w.tell(m.name, "machine", "registers, boot %s, taints %v", m.bootID(), fleet.Taints(node))
+	if uid := node.UID; m.gated && m.late > 0 {
+		w.later(m.late, func() {
+			if uid == node.UID {
+				w.tell(m.name, "platform", "adds the startup taint late")
+				m.taint(corev1.Taint{Key: startupTaint, Value: "true", Effect: corev1.TaintEffectNoSchedule})
+			}
+		})
+	}
+}
+
+// later does something with the lock, unless the world has ended.
+func (w *world) later(d time.Duration, do func()) {
+	w.play(func() {
+		if w.sleep(d) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			do()
+		}
+	})
+}
+
+func (m *machine) taint(taint corev1.Taint) {
+	m.w.editNode(m.name, func(node *corev1.Node) {
+		if !fleet.HasTaint(node, taint.Key) {
+			at := m.w.random.IntN(len(node.Spec.Taints) + 1)
+			node.Spec.Taints = slices.Insert(node.Spec.Taints, at, taint)
+		}
+	})
+}
+
+func (m *machine) untaint(key string) {
+	m.w.editNode(m.name, func(node *corev1.Node) {
+		node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
+	})
+}
+
+// endpoints are those of the cluster's DNS, which controller mode needs.
+func (w *world) addEndpoints() {
+	port, protocol, ready := int32(53), corev1.ProtocolTCP, true
+	w.add("endpointslices", &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "kube-dns-1", Namespace: namespace, Labels: map[string]string{discoveryv1.LabelServiceName: "kube-dns"}},
+		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Port: &port, Protocol: &protocol, Name: new("dns-tcp")}},
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.244.250.1"}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}, NodeName: new("dns-node")}}})
+}

@@ -1,0 +1,335 @@
+package simulation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/yaml"
+
+	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/controller/internal/app"
+	controllermetrics "github.com/imunhatep/kube-node-ready/controller/internal/metrics"
+	"github.com/imunhatep/kube-node-ready/internal/agent"
+	"github.com/imunhatep/kube-node-ready/internal/checklist"
+	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/metrics"
+)
+
+// The programs of ours, as kubelet starts them. Only sockets are replaced.
+
+const apiHost = "10.96.0.1"
+
+// environment is what a process finds in its pod.
+func (p *process) environment() kube.Environment {
+	e := kube.Environment{Service: apiHost + ":443", REST: &rest.Config{Host: "http://" + apiHost, BearerToken: "secret", QPS: -1,
+		UserAgent: "kube-node-ready/dev", Transport: p, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}}
+	e.Client, e.Err = kube.NewClient(e.REST)
+	if e.Err != nil {
+		panic(e.Err)
+	}
+	return e
+}
+
+// settings are the variables of a program.
+func (w *world) lookup(more map[string]string) func(string) (string, bool) {
+	all := w.options.env()
+	maps.Copy(all, more)
+	all["KUBERNETES_SERVICE_HOST"], all["KUBERNETES_SERVICE_PORT"] = apiHost, "443"
+	return func(key string) (string, bool) {
+		value, found := all[key]
+		return value, found
+	}
+}
+
+// played is a check that says what is true of the machine's network.
+type played struct {
+	name string
+	p    *process
+}
+
+func (c played) Name() string { return c.name }
+
+// Try tries each second, as the real checks do, or until the context ends.
+func (c played) Try(ctx context.Context) (checks.Report, error) {
+	w := c.p.w
+	for took := draw(w, func() time.Duration { return w.between(time.Millisecond, 60*time.Millisecond) }); ; took = time.Second {
+		select {
+		case <-ctx.Done():
+			return checks.Report{}, &checks.Failure{Cause: errors.New(c.name + " does not answer"), Remedy: "wait"}
+		case <-time.After(took):
+		}
+		w.mu.Lock()
+		fails, refused := w.failsFor(c.p, c.name), w.chance(0.3)
+		if c.p.passed[c.name] = time.Now(); fails {
+			delete(c.p.passed, c.name)
+		}
+		w.mu.Unlock()
+		if !fails {
+			return checks.Report{Detail: "played"}, nil
+		}
+		if refused {
+			return checks.Report{}, &checks.Failure{Cause: errors.New(c.name + " is refused"), Remedy: "wait"}
+		}
+	}
+}
+
+// play replaces the checks that need sockets.
+func (p *process) played(list []checks.Check) []checks.Check {
+	for i, check := range list {
+		switch check.Name() {
+		case checks.DNSName, checks.NetworkName, checks.ServiceName:
+			list[i] = played{check.Name(), p}
+		}
+	}
+	return list
+}
+
+// agent is one agent, until it ends.
+func (m *machine) agent(ctx context.Context, p *process, r *run, exits chan<- int) {
+	w := m.w
+	cfg, err := config.Parse(nil, w.lookup(map[string]string{"NODE_NAME": m.name, "POD_NAMESPACE": namespace}), io.Discard)
+	if err != nil {
+		panic(err)
+	}
+	e := p.environment()
+	list := checklist.New(cfg, e)
+	recorder := metrics.New(m.name, checklist.Names(cfg), metrics.Build{})
+	a := agent.New(cfg, e, func(api checks.API, o checklist.Options) []checks.Check { return p.played(list(api, o)) }, recorder, p.log(cfg.LogLevel), "dev")
+	w.mu.Lock()
+	r.handler = recorder.Handler()
+	w.mu.Unlock()
+	if verified := a.Run(ctx, nil); !verified {
+		exits <- 1
+		return
+	}
+	exits <- 0
+}
+
+// worker is one worker, until it ends.
+func (m *machine) worker(ctx context.Context, p *process, pod *corev1.Pod, r *run, exits chan<- int) {
+	w := m.w
+	env := map[string]string{"NODE_NAME": m.name, "POD_NAMESPACE": namespace, "CLUSTER_CA": ca}
+	for _, container := range pod.Spec.Containers {
+		for _, variable := range container.Env {
+			env[variable.Name] = variable.Value
+		}
+	}
+	cfg, err := config.Parse([]string{"--worker"}, w.lookup(env), io.Discard)
+	if err != nil {
+		panic(err)
+	}
+	worker := agent.NewWorker(cfg, p.log(cfg.LogLevel), "dev")
+	list := worker.Checks
+	worker.Checks = func(e kube.Environment) []checks.Check { return p.played(list(e)) }
+	worker.TerminationLog = w.terminationLog(pod.Name)
+	_ = os.WriteFile(worker.TerminationLog, nil, 0o600)
+	w.mu.Lock()
+	r.handler = worker.Handler()
+	w.mu.Unlock()
+	if worker.Run(ctx, p.environment()) {
+		exits <- 0
+		return
+	}
+	exits <- 1
+}
+
+// toWorker is the controller's request to a worker.
+func (p *process) toWorker(r *http.Request) (*http.Response, error) {
+	w := p.w
+	w.mu.Lock()
+	var handler http.Handler
+	for _, m := range w.machines {
+		for _, run := range m.runs {
+			if run.process != nil && run.worker && r.URL.Hostname() == run.ip && !w.failsFor(run.process, "network") && !w.failsFor(p, "network") {
+				handler = run.handler
+			}
+		}
+	}
+	w.mu.Unlock()
+	if handler == nil {
+		select {
+		case <-r.Context().Done():
+		case <-time.After(3 * time.Second):
+		}
+		return nil, errors.New("no route to host")
+	}
+	answered := make(chan *http.Response, 1)
+	go func() {
+		recorder := httptest.NewRecorder()
+		handler.ServeHTTP(recorder, r)
+		answered <- recorder.Result()
+	}()
+	select {
+	case response := <-answered:
+		return response, r.Context().Err()
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+}
+
+// log tells the story what an agent or a worker logs.
+func (p *process) log(string) *logrus.Entry {
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	log.AddHook(hook{p})
+	return log.WithField("node", p.machine.name)
+}
+
+type hook struct{ *process }
+
+func (hook) Levels() []logrus.Level {
+	return []logrus.Level{logrus.InfoLevel, logrus.WarnLevel, logrus.ErrorLevel}
+}
+
+func (h hook) Fire(entry *logrus.Entry) error {
+	var text strings.Builder
+	text.WriteString(entry.Message)
+	for _, key := range slices.Sorted(maps.Keys(entry.Data)) {
+		if key != "node" && key != "took" && key != "remedy" && key != "detail" {
+			_, _ = fmt.Fprintf(&text, " %s=%v", key, entry.Data[key])
+		}
+	}
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	if entry.Message != "check passed" {
+		h.w.tell(h.machine.name, h.process.name, "%s", text.String())
+	}
+	return nil
+}
+
+// replica is one pod of the controller. Its process ends when it loses the Lease, and is started again.
+type replica struct {
+	w       *world
+	name    string
+	machine *machine
+	process *process
+	kill    context.CancelFunc
+	left    chan struct{}
+	more    map[string]string // its settings
+}
+
+func (c *replica) run() {
+	w := c.w
+	for n := 0; !w.hasEnded(); n++ {
+		ctx, kill := context.WithCancel(context.Background())
+		w.mu.Lock()
+		c.process = &process{w: w, name: c.name, machine: c.machine, boot: c.machine.bootID(), started: time.Now(), passed: make(map[string]time.Time), controller: true}
+		c.kill, c.left = kill, make(chan struct{})
+		p, left := c.process, c.left
+		w.tell("", c.name, "starts")
+		w.quiet = time.Now()
+		env := maps.Clone(c.more)
+		w.mu.Unlock()
+		go func() {
+			defer close(left)
+			if err := p.program(env).Run(ctx); err != nil {
+				w.mu.Lock()
+				w.tell("", c.name, "ends: %v", err)
+				w.mu.Unlock()
+			}
+		}()
+		select {
+		case <-left:
+		case <-ctx.Done():
+		case <-w.over:
+		}
+		w.mu.Lock()
+		w.quiet = time.Now()
+		w.mu.Unlock()
+		kill()
+		<-left
+		if !w.pause(time.Second, 20*time.Second) {
+			return
+		}
+	}
+}
+
+// end ends the process: gracefully, or at once. The lock is held.
+func (c *replica) end(gracefully bool) {
+	if c.process != nil && c.kill != nil {
+		c.process.dead = !gracefully
+		c.w.tell("", c.name, "is ended, gracefully %t", gracefully)
+		c.kill()
+	}
+}
+
+// controller returns the program, without its sockets.
+func (p *process) program(more map[string]string) app.Controller {
+	w := p.w
+	env := map[string]string{"NODE_NAME": p.machine.name, "POD_NAMESPACE": namespace, "AGENT_TEMPLATE": filepath.Join(w.dir, "template.yaml")}
+	maps.Copy(env, more)
+	cfg, err := config.ParseController(nil, w.lookup(env), io.Discard)
+	if err != nil {
+		panic(err)
+	}
+	skip := true
+	return app.Controller{Config: cfg, Environment: p.environment(), Log: slog.New(storyteller{p}), Build: controllermetrics.Build{Version: "dev"},
+		Registry: prometheus.NewRegistry(), Workers: p, ControlGroup: []checks.Check{played{checks.DNSName, p}, played{checks.NetworkName, p}, played{checks.ServiceName, p}},
+		Options: func(o *ctrl.Options) {
+			o.Controller.SkipNameValidation = &skip
+			o.Metrics.BindAddress, o.HealthProbeBindAddress = "0", "0"
+		}}
+}
+
+// storyteller tells the story what a controller logs.
+type storyteller struct{ p *process }
+
+func (s storyteller) Enabled(_ context.Context, level slog.Level) bool {
+	return level >= slog.LevelInfo
+}
+func (s storyteller) WithAttrs(attrs []slog.Attr) slog.Handler      { return told{s, attrs} }
+func (s storyteller) WithGroup(string) slog.Handler                 { return s }
+func (s storyteller) Handle(_ context.Context, r slog.Record) error { return s.tell(r, nil) }
+func (s storyteller) tell(r slog.Record, attrs []slog.Attr) error {
+	r.Attrs(func(attr slog.Attr) bool {
+		attrs = append(attrs, attr)
+		return true
+	})
+	node, text := "", r.Message
+	for _, attr := range attrs {
+		if attr.Key == "node" {
+			node = attr.Value.String()
+		} else {
+			text += " " + attr.Key + "=" + attr.Value.String()
+		}
+	}
+	s.p.w.mu.Lock()
+	defer s.p.w.mu.Unlock()
+	s.p.w.tell(node, s.p.name, "%s", text)
+	return nil
+}
+
+type told struct {
+	storyteller
+	attrs []slog.Attr
+}
+
+func (t told) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return told{t.storyteller, append(slices.Clone(t.attrs), attrs...)}
+}
+func (t told) Handle(_ context.Context, r slog.Record) error { return t.tell(r, slices.Clone(t.attrs)) }
+
+// writeTemplate writes the pod template that the chart would have rendered.
+func (w *world) writeTemplate() {
+	text, _ := yaml.Marshal(w.options.template())
+	if err := os.WriteFile(filepath.Join(w.dir, "template.yaml"), text, 0o600); err != nil {
+		panic(err)
+	}
+}

@@ -1,0 +1,571 @@
+package simulation
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/internal/checklist"
+	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// The rules, as sentences of DESIGN.md and the documents.
+const (
+	ruleProven   = "1: a release follows checks that passed on that uid, boot and sandbox, not long ago"
+	ruleForeign  = "2: nothing foreign is lost or comes back"
+	ruleGated    = "3: a node that was never gated is not tainted, conditioned or deleted, and no control plane is re-tainted or deleted"
+	ruleBudget   = "4: budgets and breakers"
+	ruleLiveness = "5: a node that works is released, and shows it"
+	ruleRest     = "6: at rest nothing is written"
+)
+
+// truth is what the rules know of one Node, by its uid.
+type truth struct {
+	name      string
+	created   time.Time
+	tainted   bool      // it has had the startup taint
+	asked     time.Time // since when it is to be verified: it was created, or has lost the label
+	cniSince  time.Time // of a taint of WAIT_FOR_TAINTS; zero: there is none
+	cniGone   time.Time
+	unmet     time.Time // since when it lacks what REQUIRE demands
+	released  time.Time // the last release
+	wasMet    bool      // at the last release
+	opened    time.Time
+	putBack   bool      // a foreign client has put a taint of ours back
+	failsAt   time.Time // since when the condition is False
+	cordoned  time.Time
+	retainted time.Time
+	protected time.Time
+}
+
+// judge checks the rules at each write.
+type judge struct {
+	w         *world
+	truths    map[string]*truth // by uid
+	used      map[string]string // the workers whose verdict has released a node, and the release
+	deletions []deletion
+	created   []time.Time // workers
+	lastWrite map[string]time.Time
+	requests  map[*process][]time.Time
+}
+
+type deletion struct {
+	at  time.Time
+	uid string // of the Node
+}
+
+func (j *judge) of(node *corev1.Node) *truth {
+	t := j.truths[string(node.UID)]
+	if t == nil {
+		t = &truth{name: node.Name, created: time.Now(), asked: time.Now()}
+		j.truths[string(node.UID)] = t
+	}
+	return t
+}
+
+// write looks at one write, before it is there. The lock is held.
+func (j *judge) write(q request, before, after []byte) {
+	w := j.w
+	ours := q.from != nil && !q.from.person
+	if ours {
+		w.counts.writes[q.verb+" "+q.resource]++
+	}
+	switch q.resource {
+	case "nodes":
+		decode := func(body []byte) *corev1.Node {
+			if body == nil {
+				return nil
+			}
+			node := new(corev1.Node)
+			_ = json.Unmarshal(body, node)
+			return node
+		}
+		was, is := decode(before), decode(after)
+		if ours && was != nil && is != nil && is.DeletionTimestamp.IsZero() {
+			j.change(q, was, is)
+		} else if ours && was != nil {
+			j.deleted(q, was)
+		}
+		if is != nil {
+			j.follow(q, was, is)
+		}
+	case "nodeclaims":
+		if ours && q.verb == http.MethodDelete {
+			claim := new(unstructured.Unstructured)
+			_ = json.Unmarshal(before, &claim.Object)
+			name, _, _ := unstructured.NestedString(claim.Object, "status", "nodeName")
+			if node := w.node(name); node != nil {
+				j.deleted(q, node)
+			}
+		}
+	case "pods":
+		if ours && q.verb == http.MethodPost {
+			j.worker(after)
+		}
+	}
+}
+
+// follow notes what has become of a Node.
+func (j *judge) follow(q request, was, is *corev1.Node) {
+	t, w := j.of(is), j.w
+	now := time.Now()
+	since := func(at *time.Time, holds bool) {
+		if !holds {
+			*at = time.Time{}
+		} else if at.IsZero() {
+			*at = now
+		}
+	}
+	t.tainted = t.tainted || fleet.HasTaint(is, startupTaint)
+	if was != nil && was.Labels[label] != "" && is.Labels[label] == "" {
+		t.asked, t.putBack = now, false
+	}
+	if !t.cniSince.IsZero() && j.blocking(is) == nil {
+		t.cniGone = now
+	}
+	since(&t.cniSince, j.blocking(is) != nil)
+	quantity := is.Status.Allocatable[gpu]
+	since(&t.unmet, w.options.require != "" && quantity.Value() < 8)
+	since(&t.cordoned, is.Spec.Unschedulable)
+	since(&t.retainted, j.isRetainted(is))
+	since(&t.failsAt, j.condition(is).Status == corev1.ConditionFalse)
+	if q.from != nil && !q.from.person {
+		if j.lastWrite == nil {
+			j.lastWrite = make(map[string]time.Time)
+		}
+		j.lastWrite[is.Name] = now
+	}
+}
+
+func (j *judge) blocking(node *corev1.Node) *nodepatch.Taint {
+	return j.w.options.request().ForeignTaint(fleet.Taints(node))
+}
+
+func (j *judge) isRetainted(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == failedTaint && t.Value == agentName })
+}
+
+func (j *judge) condition(node *corev1.Node) (found corev1.NodeCondition) {
+	for _, c := range node.Status.Conditions {
+		if c.Type == "NodeVerified" {
+			return c
+		}
+	}
+	return found
+}
+
+func isOurs(taint corev1.Taint) bool { return taint.Key == startupTaint || taint.Key == failedTaint }
+
+// change looks at what a write of ours changes of a Node.
+func (j *judge) change(q request, was, is *corev1.Node) {
+	w, t := j.w, j.of(is)
+	w.tell(is.Name, q.from.name, "%s", describe(q, was, is))
+	foreign := func(node *corev1.Node) *corev1.Node {
+		node = node.DeepCopy()
+		node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, isOurs)
+		node.Status.Conditions = slices.DeleteFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == "NodeVerified" })
+		delete(node.Labels, label)
+		maps.DeleteFunc(node.Annotations, func(key, _ string) bool { return strings.HasPrefix(key, "node-ready/") })
+		node.ResourceVersion, node.ManagedFields = "", nil
+		return node
+	}
+	if a, b := foreign(was), foreign(is); !reflect.DeepEqual(normal(a), normal(b)) {
+		w.fail(is.Name, ruleForeign, "%s has changed what is not ours: %s", q.from.name, difference(a, b))
+	}
+	lost := func(key string) bool { return fleet.HasTaint(was, key) && !fleet.HasTaint(is, key) }
+	gained := func(key string) bool { return !fleet.HasTaint(was, key) && fleet.HasTaint(is, key) }
+	released := is.Labels[label] != "" && was.Labels[label] == ""
+	if gained(startupTaint) {
+		w.fail(is.Name, ruleForeign, "%s has added the startup taint", q.from.name)
+	}
+	if was.Labels[label] != "" && is.Labels[label] == "" && !verdict.WasRebooted(was.Annotations[nodepatch.Annotation], is.Status.NodeInfo.BootID) {
+		w.fail(is.Name, ruleForeign, "%s has removed the label of a node that was not rebooted", q.from.name)
+	}
+	if released || lost(startupTaint) {
+		j.release(q, was, is, released)
+	}
+	if gained(failedTaint) {
+		if !t.tainted {
+			w.fail(is.Name, ruleGated, "%s has added the failed taint to a node that never had the startup taint", q.from.name)
+		}
+		if q.from.controller {
+			j.retaint(q, was)
+		}
+	}
+	if lost(failedTaint) && !released && j.isRetainted(was) {
+		j.opens(q, was)
+	}
+	before, after := j.condition(was), j.condition(is)
+	before.LastHeartbeatTime = after.LastHeartbeatTime
+	if before != after && !t.tainted && w.options.condition != "always" && before.Type == "" {
+		w.fail(is.Name, ruleGated, "%s has written the condition %s %s on a node that was never gated", q.from.name, after.Status, after.Reason)
+	}
+}
+
+func normal(node *corev1.Node) string {
+	text, _ := json.Marshal(node)
+	var object map[string]any
+	_ = json.Unmarshal(text, &object)
+	metadata, _ := object["metadata"].(map[string]any)
+	for _, key := range []string{"labels", "annotations"} {
+		if m, _ := metadata[key].(map[string]any); len(m) == 0 {
+			delete(metadata, key)
+		}
+	}
+	text, _ = json.Marshal(object)
+	return string(text)
+}
+
+func difference(a, b *corev1.Node) string {
+	return fmt.Sprintf("%v %v %v %v, then %v %v %v %v", fleet.Taints(a), a.Labels, a.Annotations, a.Spec.Unschedulable, fleet.Taints(b), b.Labels, b.Annotations, b.Spec.Unschedulable)
+}
+
+func describe(q request, was, is *corev1.Node) string {
+	text := q.String() + ":"
+	if before, after := fleet.Taints(was), fleet.Taints(is); !slices.Equal(before, after) {
+		text += fmt.Sprintf(" taints %v → %v", before, after)
+	}
+	if was.Labels[label] != is.Labels[label] {
+		text += fmt.Sprintf(" label %q", is.Labels[label])
+	}
+	if was.Annotations[nodepatch.Annotation] != is.Annotations[nodepatch.Annotation] {
+		text += " annotation " + is.Annotations[nodepatch.Annotation]
+	}
+	for _, c := range is.Status.Conditions {
+		if c.Type == "NodeVerified" {
+			text += fmt.Sprintf(" condition %s %s %.120s", c.Status, c.Reason, c.Message)
+		}
+	}
+	return text
+}
+
+// round is the longest that a round takes.
+func (w *world) round() time.Duration {
+	return checklist.LongestRound(config.Config{CheckTimeout: w.options.check, MaxRetries: 5})
+}
+
+// release is rule 1.
+func (j *judge) release(q request, was, is *corev1.Node, labelled bool) {
+	w, t, p := j.w, j.of(is), q.from
+	record, _ := verdict.ParseRecord(is.Annotations[nodepatch.Annotation])
+	broken := func(format string, args ...any) { w.fail(is.Name, ruleProven, format, args...) }
+	m := w.machines[is.Name]
+	if !labelled { // the startup taint was added again to a verified node
+		switch {
+		case p.controller && (record.BootID == "" || record.BootID != is.Status.NodeInfo.BootID):
+			broken("%s removes a startup taint that was added again: the record is of boot %q, the node runs %q", p.name, record.BootID, is.Status.NodeInfo.BootID)
+		case !p.controller && (!p.released[string(is.UID)] || p.boot != m.bootID()):
+			broken("%s removes a startup taint and has not released this Node in this boot", p.name)
+		}
+		return
+	}
+	limit := w.round() + 10*w.options.check + 20*time.Second
+	if p.controller {
+		worker := w.processes[string(record.Worker)]
+		if worker == nil {
+			broken("%s releases by the worker %q, which does not exist", p.name, record.Worker)
+			return
+		}
+		if before := j.used[string(record.Worker)]; before != "" {
+			broken("the verdict of worker %s is used twice", worker.name)
+		}
+		if j.used == nil {
+			j.used = make(map[string]string)
+		}
+		j.used[string(record.Worker)] = is.Name
+		limit += 2 * time.Minute
+		p = worker
+	}
+	if p.machine == nil || p.machine.name != is.Name {
+		broken("%s runs on another machine", p.name)
+		return
+	}
+	if p.boot != m.bootID() {
+		broken("%s has checked in %s, the machine runs %s", p.name, p.boot, m.bootID())
+	}
+	for _, check := range []string{checks.DNSName, checks.APIName, checks.NetworkName, checks.ServiceName} {
+		at := p.passed[check]
+		switch {
+		case at.IsZero():
+			broken("%s has not passed the check %s", p.name, check)
+		case at.Before(t.created):
+			broken("%s has passed %s before this Node was created", p.name, check)
+		case at.Before(t.cniGone) && time.Since(t.cniGone) > 3*time.Second+w.options.slack():
+			broken("%s has passed %s %s before a foreign taint was gone", p.name, check, t.cniGone.Sub(at))
+		case time.Since(at) > limit:
+			broken("%s has passed %s %s ago, more than %s", p.name, check, time.Since(at), limit)
+		case q.from.controller && at.Before(t.asked):
+			broken("%s has passed %s before the node was to be verified again", p.name, check)
+		}
+	}
+	sent := q.at
+	if !t.cniSince.IsZero() && sent.Sub(t.cniSince) > 3*time.Second+w.options.slack() {
+		broken("%s releases beside a taint of WAIT_FOR_TAINTS that is there for %s", q.from.name, sent.Sub(t.cniSince))
+	}
+	if !t.unmet.IsZero() && sent.Sub(t.unmet) > 3*time.Second+w.options.slack() {
+		broken("%s releases a node that lacks what REQUIRE demands for %s", q.from.name, sent.Sub(t.unmet))
+	}
+	if q.from.released != nil {
+		q.from.released[string(is.UID)] = true
+	}
+	t.released, t.wasMet = time.Now(), t.unmet.IsZero()
+}
+
+// slack is what an answer may take: faults delay it.
+func (o options) slack() time.Duration { return 10 * time.Second }
+
+// count counts the nodes of the release for which something holds.
+func (j *judge) count(holds func(*corev1.Node) bool) (n, all int) {
+	for key := range j.w.now["nodes"] {
+		node := read[corev1.Node](j.w, "nodes", key)
+		if node.Labels[label] == "preexisting" {
+			continue
+		}
+		if all++; holds(node) {
+			n++
+		}
+	}
+	return n, all
+}
+
+// frozen says why nothing may be re-tainted or deleted now, or "".
+func (j *judge) frozen(p *process) string {
+	w := j.w
+	const noticed = 2 * time.Minute
+	for _, f := range w.faults {
+		if len(f.layers) > 0 && f.layers[0] != "sandbox" && f.layers[0] != "api" && f.on(p, p.machine) && time.Since(f.began) > noticed+w.round() {
+			return fmt.Sprintf("%s in the controller's own pod for %s", f.kind, time.Since(f.began))
+		}
+	}
+	failing, all := j.count(func(node *corev1.Node) bool {
+		t := j.of(node)
+		lasts := func(at time.Time) bool { return !at.IsZero() && time.Since(at) > time.Minute }
+		return lasts(t.retainted) || lasts(t.failsAt) && node.Labels[label] == "true" && !fleet.HasTaint(node, startupTaint) && fleet.Untouchable(node) == "" && w.options.recheck > 0
+	})
+	if limit := max(3, (all+1)/10+1); failing > limit {
+		return fmt.Sprintf("%d of %d nodes fail for a minute", failing, all)
+	}
+	return ""
+}
+
+// retaint is rule 4 at a re-taint.
+func (j *judge) retaint(q request, was *corev1.Node) {
+	w, t := j.w, j.of(was)
+	if fleet.IsControlPlane(was) || j.hasRole(was) {
+		w.fail(was.Name, ruleGated, "%s re-taints a server of the control plane or etcd", q.from.name)
+	}
+	if !t.opened.IsZero() && time.Since(t.opened) < coolDown-time.Minute {
+		w.fail(was.Name, ruleBudget, "%s re-taints a node that somebody has opened %s ago", q.from.name, time.Since(t.opened))
+	}
+	if !t.cordoned.IsZero() && time.Since(t.cordoned) > w.options.slack() {
+		w.fail(was.Name, ruleBudget, "%s re-taints a cordoned node", q.from.name)
+	}
+	if why := j.frozen(q.from); why != "" {
+		w.fail(was.Name, ruleBudget, "%s re-taints a node although %s", q.from.name, why)
+	}
+	n, all := j.count(j.isRetainted)
+	if allowed := max(1, (all+2)/10); n+1 > allowed {
+		w.fail(was.Name, ruleBudget, "%d of %d nodes have the failed taint, and %s adds one", n, all, q.from.name)
+	}
+}
+
+func (j *judge) hasRole(node *corev1.Node) bool {
+	return slices.ContainsFunc(slices.Collect(maps.Keys(node.Labels)), func(key string) bool { return strings.HasPrefix(key, "node-role.kubernetes.io/") })
+}
+
+// opens is what removes a failed taint of the controller's: a proof, or that nobody can prove anything.
+func (j *judge) opens(q request, was *corev1.Node) {
+	w := j.w
+	m := w.machines[was.Name]
+	if !q.from.controller || m == nil || j.condition(was).Status == corev1.ConditionTrue || w.hasOtherSettings() {
+		return
+	}
+	for _, r := range m.all {
+		if r.worker {
+			continue
+		}
+		for _, s := range r.spans {
+			to := s.to
+			if to.IsZero() {
+				to = time.Now()
+			}
+			enough := min(noAgentFor/2, 4*w.options.recheck) + time.Minute
+			if to.Sub(s.from) > enough && time.Since(to) < noAgentFor-time.Minute && m.held == 0 {
+				w.fail(was.Name, ruleBudget, "%s removes the failed taint because no agent was there, but one ran for %s until %s ago", q.from.name, to.Sub(s.from), time.Since(to))
+			}
+		}
+	}
+}
+
+func (w *world) hasOtherSettings() bool {
+	return slices.ContainsFunc(w.replicas, func(c *replica) bool { return len(c.more) > 0 })
+}
+
+// deleted is rules 3 and 4 at a deletion by the controller.
+func (j *judge) deleted(q request, node *corev1.Node) {
+	w, t := j.w, j.of(node)
+	w.tell(node.Name, q.from.name, "%s", q)
+	switch {
+	case !t.tainted:
+		w.fail(node.Name, ruleGated, "%s deletes a node that was never gated", q.from.name)
+	case fleet.IsControlPlane(node) || j.hasRole(node):
+		w.fail(node.Name, ruleGated, "%s deletes a server of the control plane or etcd", q.from.name)
+	case node.Labels[label] != "" && q.at.Sub(t.released) > w.options.slack():
+		w.fail(node.Name, ruleGated, "%s deletes a node that was released %s ago", q.from.name, time.Since(t.released))
+	}
+	if why := j.frozen(q.from); why != "" {
+		w.fail(node.Name, ruleBudget, "%s deletes a node although %s", q.from.name, why)
+	}
+	hour, day := 0, 0
+	for _, d := range j.deletions {
+		if time.Since(d.at) < time.Hour-2*w.skewed() {
+			hour++
+		}
+		if time.Since(d.at) < 24*time.Hour-2*w.skewed() {
+			day++
+		}
+		if j.truths[d.uid] != nil && w.node(j.truths[d.uid].name) != nil && string(w.node(j.truths[d.uid].name).UID) == d.uid && time.Since(d.at) < 25*time.Minute && d.uid != string(node.UID) {
+			w.fail(node.Name, ruleBudget, "%s deletes a node while %s is still being replaced", q.from.name, j.truths[d.uid].name)
+		}
+	}
+	if hour >= 3 || day >= 10 {
+		w.fail(node.Name, ruleBudget, "%s makes deletion %d of an hour, %d of a day", q.from.name, hour+1, day+1)
+	}
+	j.deletions = append(j.deletions, deletion{time.Now(), string(node.UID)})
+}
+
+// skewed is how far the API server's clock has ever been off.
+func (w *world) skewed() time.Duration { return w.mostSkew }
+
+// worker is rule 4 at the creation of a worker.
+func (j *judge) worker(body []byte) {
+	w := j.w
+	var pod corev1.Pod
+	_ = json.Unmarshal(body, &pod)
+	name := fleet.NodeOf(&pod)
+	node := w.node(name)
+	if node == nil {
+		return
+	}
+	if t := j.of(node); !t.tainted && node.Annotations[nodepatch.Annotation] == "" {
+		w.fail(name, ruleGated, "a worker is created for a node that was never gated")
+	}
+	w.tell(name, "controller", "creates %s, attempt %s", pod.Name, pod.Annotations[fleet.AttemptAnnotation])
+	now := time.Now()
+	j.created = slices.DeleteFunc(append(j.created, now), func(at time.Time) bool { return now.Sub(at) > time.Second })
+	if len(j.created) > 60 {
+		w.fail(name, ruleBudget, "%d workers are created within a second", len(j.created))
+	}
+	live := 0
+	for key := range w.now["pods"] {
+		if other := read[corev1.Pod](w, "pods", key); fleet.NodeOf(other) == name && other.Labels[component] == "worker" && !fleet.HasEnded(other) && other.DeletionTimestamp == nil {
+			live++
+		}
+	}
+	if live >= 6 {
+		w.fail(name, ruleBudget, "the node has %d workers that have not ended", live)
+	}
+}
+
+// answered notes what a request has proven, and counts it.
+func (j *judge) answered(q request, a answer) {
+	p := q.from
+	if q.resource == "nodes" && q.verb == http.MethodGet && a.code == http.StatusOK && p.passed != nil {
+		p.passed[checks.APIName] = time.Now()
+	}
+	if p.person || a.watch != nil {
+		return
+	}
+	if j.requests == nil {
+		j.requests = make(map[*process][]time.Time)
+	}
+	now := time.Now()
+	recent := append(j.requests[p], now)
+	if len(recent) > 400 {
+		recent = slices.DeleteFunc(recent, func(at time.Time) bool { return now.Sub(at) > time.Minute })
+	}
+	j.requests[p] = recent
+	if !p.controller && len(recent) > 300 && p.machine != nil {
+		j.w.fail(p.machine.name, ruleRest, "%s sends %d requests a minute", p.name, len(recent))
+	}
+}
+
+// tick looks once a minute whether what must happen has happened. The lock is held.
+func (j *judge) tick() {
+	w := j.w
+	for key := range maps.Clone(w.now["nodes"]) {
+		node := read[corev1.Node](w, "nodes", key)
+		m, t := w.machines[node.Name], j.of(node)
+		if m == nil || m.gone || m.held > 0 || !m.up || node.DeletionTimestamp != nil || fleet.Untouchable(node) != "" {
+			continue
+		}
+		if len(w.replicas) > 0 && slices.ContainsFunc(w.faults, func(f *fault) bool {
+			return slices.ContainsFunc(w.replicas, func(c *replica) bool { return c.process != nil && f.on(c.process, c.machine) })
+		}) {
+			w.quiet = time.Now()
+		}
+		calm := time.Since(m.disturbed)
+		if w.options.workers || w.options.retaint {
+			calm = min(calm, time.Since(w.quiet))
+		}
+		broken := slices.ContainsFunc(slices.Collect(maps.Values(m.runs)), func(r *run) bool { return r.process != nil && r.process.broken })
+		if calm < w.patience(broken) || !t.cniSince.IsZero() || !t.unmet.IsZero() {
+			continue
+		}
+		labelled, gated := node.Labels[label] == "true", fleet.HasTaint(node, startupTaint)
+		condition := j.condition(node)
+		isOneShot := !w.options.workers && w.options.recheck == 0
+		late := func(format string, args ...any) {
+			w.fail(node.Name, ruleLiveness, "works since %s, and %s", calm.Round(time.Second), fmt.Sprintf(format, args...))
+		}
+		switch {
+		case w.options.workers && !t.tainted && node.Annotations[nodepatch.Annotation] == "":
+			continue
+		case isOneShot && labelled && (t.putBack || gated): // nobody is left to notice what others put back
+			if !t.putBack && gated {
+				late("has label and startup taint")
+			}
+			continue
+		case !labelled:
+			late("is not released: %s", w.podTexts(node.Name))
+		case gated:
+			late("has label and startup taint")
+		case fleet.HasTaint(node, failedTaint) && !(isOneShot && t.putBack):
+			late("has the failed taint")
+		case condition.Type != "" && condition.Status != corev1.ConditionTrue && !isOneShot && (w.options.controller || w.options.recheck > 0):
+			late("its condition is %s %s", condition.Status, condition.Reason)
+		}
+	}
+}
+
+func (w *world) podTexts(node string) string {
+	var texts []string
+	for _, pod := range w.podsOf(node) {
+		texts = append(texts, fmt.Sprintf("%s %s %v", pod.Name, pod.Status.Phase, pod.Status.ContainerStatuses))
+	}
+	return fmt.Sprint(texts)
+}
+
+// patience is how long a node that works may wait at most: the longest pause and one round.
+func (w *world) patience(broken bool) time.Duration {
+	wait := w.round() + 12*time.Minute
+	if w.options.recheck > 0 {
+		wait += 5 * time.Duration(1.2*float64(w.options.recheck))
+	}
+	if broken {
+		wait += time.Hour
+	}
+	return wait
+}

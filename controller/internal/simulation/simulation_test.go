@@ -1,0 +1,197 @@
+package simulation
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"flag"
+	"fmt"
+	"maps"
+	"math/big"
+	"os"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+)
+
+var (
+	first = flag.Uint64("seed", 1, "the first seed")
+	lasts = flag.Duration("for", 0, "how long to try further seeds")
+	every = flag.Uint64("every", 1, "the step from one seed to the next: so many processes share the seeds")
+	story = flag.Bool("story", false, "print the whole story")
+)
+
+// ca is any certificate: a worker starts with one only.
+var ca string
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	// They compare the year of the bubble with the real one, and sleep for what is between.
+	runtime.ErrorHandlers = nil
+	runtime.PanicHandlers = nil
+	ctrl.SetLogger(logr.Discard())
+	klog.SetLogger(logr.Discard())
+	key, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	template := x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true}
+	der, _ := x509.CreateCertificate(rand.Reader, &template, &template, &key.PublicKey, key)
+	ca = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	os.Exit(m.Run())
+}
+
+// simulate runs one world to its end, and returns it.
+func simulate(t *testing.T, seed uint64) (w *world) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w = newWorld(seed, dir)
+		w.live()
+	})
+	return w
+}
+
+func TestSeeds(t *testing.T) {
+	began := time.Now()
+	all := counts{writes: make(map[string]int), faults: make(map[string]int)}
+	seeds := 0
+	for seed := *first; seeds == 0 || time.Since(began) < *lasts; seed += *every {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			w := simulate(t, seed)
+			all.add(w.counts)
+			if w.failed != "" {
+				t.Error(w.failed)
+			} else if *story {
+				for _, l := range w.told {
+					t.Logf("%12s  %-12s %-14s %s", l.at.Round(time.Millisecond), l.node, l.who, l.text)
+				}
+			}
+		})
+		if seeds++; t.Failed() {
+			break
+		}
+	}
+	t.Logf("%d seeds in %s: %s", seeds, time.Since(began).Round(time.Second), all)
+}
+
+func (c *counts) add(more counts) {
+	c.lives += more.lives
+	for kind, n := range more.writes {
+		c.writes[kind] += n
+	}
+	for kind, n := range more.faults {
+		c.faults[kind] += n
+	}
+}
+
+func (c counts) String() string {
+	text := fmt.Sprintf("%d node-lifetimes;", c.lives)
+	for _, kind := range slices.Sorted(maps.Keys(c.writes)) {
+		text += fmt.Sprintf(" %s %d,", kind, c.writes[kind])
+	}
+	text += " faults:"
+	for _, kind := range slices.Sorted(maps.Keys(c.faults)) {
+		text += fmt.Sprintf(" %s %d,", kind, c.faults[kind])
+	}
+	return text
+}
+
+// live is the whole life of a world: it starts, is disturbed for some hours, and then must come to rest.
+func (w *world) live() {
+	w.ctx, w.cancel = context.WithCancel(context.Background())
+	w.mu.Lock()
+	w.options = w.newOptions()
+	w.writeTemplate()
+	w.addEndpoints()
+	left := w.options.nodes
+	for i := range w.options.pools {
+		p := &pool{name: fmt.Sprint("pool", i), size: left / (w.options.pools - i), karpenter: w.chance(0.5), gated: w.chance(0.85)}
+		p.late = !p.karpenter && p.gated && w.chance(0.3)
+		if !p.karpenter && w.chance(0.1) {
+			p.role = oneOf(w, "node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/etcd")
+		}
+		left -= p.size
+		w.pools = append(w.pools, p)
+	}
+	// The controller's own machine is none of the fleet's: it was there before.
+	for i := range w.options.replicas {
+		if w.options.controller {
+			m := &machine{w: w, name: fmt.Sprint("system-", i), up: true, boot: 1, zone: fmt.Sprint("zone-", i), pool: &pool{name: "system"}, runs: make(map[string]*run), wake: make(chan struct{}, 1)}
+			w.replicas = append(w.replicas, &replica{w: w, name: fmt.Sprint("controller-", i), machine: m})
+		}
+	}
+	disturbances := w.disturbances()
+	names := slices.Sorted(maps.Keys(disturbances))
+	w.random.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	names = names[:1+w.random.IntN(len(names))]
+	often, hours := oneOf(w, 20*time.Second, time.Minute, 5*time.Minute), w.between(30*time.Minute, 3*time.Hour)
+	w.mu.Unlock()
+
+	w.play(w.controllers)
+	for _, p := range w.pools {
+		w.play(func() { p.keep(w) })
+	}
+	for _, c := range w.replicas {
+		w.play(c.run)
+	}
+	w.play(func() {
+		for w.sleep(time.Minute) {
+			w.mu.Lock()
+			w.judge.tick()
+			w.mu.Unlock()
+		}
+	})
+	for time.Since(w.began) < hours && w.pause(0, 2*often) {
+		w.mu.Lock()
+		disturbances[oneOf(w, names...)]()
+		w.mu.Unlock()
+	}
+	w.rest()
+	w.mu.Lock()
+	if !w.hasEnded() {
+		close(w.over)
+	}
+	w.cancel()
+	for _, m := range w.machines {
+		m.goDown()
+		m.poke()
+	}
+	for _, c := range w.replicas {
+		c.end(false)
+	}
+	w.mu.Unlock()
+	w.players.Wait()
+}
+
+// rest waits until every fault is over and all nodes have had their time. Then nothing may be written.
+func (w *world) rest() {
+	if !w.sleep(25 * time.Minute) { // longer than any fault
+		return
+	}
+	w.mu.Lock()
+	w.calm = true
+	wait := w.patience(true) + 20*time.Minute
+	w.mu.Unlock()
+	if !w.sleep(wait) {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for name, at := range w.judge.lastWrite {
+		if m := w.machines[name]; m != nil && !m.gone && time.Since(at) < 10*time.Minute && time.Since(m.disturbed) > w.patience(true) && w.judge.works(name) {
+			w.fail(name, ruleRest, "all is calm since %s, and a node that works was written %s ago", time.Since(m.disturbed).Round(time.Second), time.Since(at))
+		}
+	}
+}
+
+// works reports whether nothing is wrong with a node.
+func (j *judge) works(name string) bool {
+	node := j.w.node(name)
+	return node != nil && node.DeletionTimestamp == nil && !node.Spec.Unschedulable && j.of(node).cniSince.IsZero() && j.of(node).unmet.IsZero() && j.w.machines[name].held == 0
+}

@@ -302,8 +302,8 @@ func (j *judge) release(q request, was, is *corev1.Node, labelled bool) {
 			broken("%s has not passed the check %s", p.name, check)
 		case at.Before(t.created):
 			broken("%s has passed %s before this Node was created", p.name, check)
-		case at.Before(t.cniGone) && time.Since(t.cniGone) > 3*time.Second+w.options.slack():
-			broken("%s has passed %s %s before a foreign taint was gone", p.name, check, t.cniGone.Sub(at))
+		case at.Before(p.sawForeign), q.from.controller && at.Before(t.cniGone):
+			broken("%s has passed %s before a foreign taint was gone", p.name, check)
 		case time.Since(at) > limit:
 			broken("%s has passed %s %s ago, more than %s", p.name, check, time.Since(at), limit)
 		case q.from.controller && at.Before(t.asked):
@@ -484,6 +484,9 @@ func (j *judge) answered(q request, a answer) {
 	p := q.from
 	if q.resource == "nodes" && q.verb == http.MethodGet && a.code == http.StatusOK && p.passed != nil {
 		p.passed[checks.APIName] = time.Now()
+		if node := j.w.node(q.name); node != nil && j.blocking(node) != nil {
+			p.sawForeign = time.Now()
+		}
 	}
 	if p.person || a.watch != nil {
 		return

@@ -43,34 +43,36 @@ type version struct {
 	key  string // namespace/name
 	body []byte
 	last []byte // before a deletion
+
+	typed any // the body, once somebody has decoded it
 }
 
 // store is everything that the API server knows.
 type store struct {
 	rv      int
 	uids    int
-	now     map[string]map[string]version // by resource and key
-	history map[string][]version          // by resource, oldest first
-	changed chan struct{}                 // closed at the next change
+	now     map[string]map[string]*version // by resource and key
+	history map[string][]*version          // by resource, oldest first
+	changed chan struct{}                  // closed at the next change
 }
 
 func newStore() store {
-	s := store{rv: 1000, now: make(map[string]map[string]version), history: make(map[string][]version), changed: make(chan struct{})}
+	s := store{rv: 1000, now: make(map[string]map[string]*version), history: make(map[string][]*version), changed: make(chan struct{})}
 	for resource := range resources {
-		s.now[resource] = make(map[string]version)
+		s.now[resource] = make(map[string]*version)
 	}
 	return s
 }
 
 func (s *store) put(resource, key string, body, last []byte) {
-	v := version{at: time.Now(), rv: s.rv, key: key, body: body, last: last}
+	v := &version{at: time.Now(), rv: s.rv, key: key, body: body, last: last}
 	s.now[resource][key] = v
 	if body == nil {
 		delete(s.now[resource], key)
 	}
 	history := append(s.history[resource], v)
 	if len(history)%256 == 0 {
-		history = slices.DeleteFunc(history, func(v version) bool { return time.Since(v.at) > keepsHistory })
+		history = slices.DeleteFunc(history, func(v *version) bool { return time.Since(v.at) > keepsHistory })
 	}
 	s.history[resource] = history
 	close(s.changed)
@@ -78,7 +80,7 @@ func (s *store) put(resource, key string, body, last []byte) {
 }
 
 // asOf returns the objects of a resource as they were at a time, and the resourceVersion of then.
-func (s *store) asOf(resource string, at time.Time) (objects map[string]version, rv int) {
+func (s *store) asOf(resource string, at time.Time) (objects map[string]*version, rv int) {
 	objects, rv = maps.Clone(s.now[resource]), s.rv
 	for _, v := range slices.Backward(s.history[resource]) {
 		if !v.at.After(at) {
@@ -239,7 +241,7 @@ func (w *world) list(q request) answer {
 }
 
 // selects reports whether a list or watch is about an object.
-func (q request) selects(v version) bool {
+func (q request) selects(v *version) bool {
 	body := v.body
 	if body == nil {
 		body = v.last
@@ -368,7 +370,7 @@ func (w *world) write(q request, object map[string]any, before []byte) answer {
 	body, _ = encode(q.resource, object)
 	w.judge.write(q, before, body)
 	w.put(q.resource, q.key(), body, nil)
-	w.notice(q.resource)
+	w.notice(q)
 	if before == nil {
 		return answer{code: http.StatusCreated, body: body}
 	}
@@ -407,7 +409,7 @@ func encode(resource string, object map[string]any) ([]byte, error) {
 }
 
 // delete removes an object, or marks it: a pod on a machine goes when kubelet has ended it, and others when their finalizers are gone.
-func (w *world) delete(q request, before version, is meta) answer {
+func (w *world) delete(q request, before *version, is meta) answer {
 	runs := q.resource == "pods" && w.runsSomewhere(before.body)
 	if (runs || len(is.Finalizers) > 0) && q.from != nil {
 		if is.DeletionTimestamp != nil {
@@ -422,13 +424,13 @@ func (w *world) delete(q request, before version, is meta) answer {
 		body, _ := encode(q.resource, object)
 		w.judge.write(q, before.body, body)
 		w.put(q.resource, q.key(), body, nil)
-		w.notice(q.resource)
+		w.notice(q)
 		return answer{code: http.StatusOK, body: body}
 	}
 	w.rv++
 	w.judge.write(q, before.body, nil)
 	w.put(q.resource, q.key(), nil, before.body)
-	w.notice(q.resource)
+	w.notice(q)
 	return answer{code: http.StatusOK, body: before.body}
 }
 
@@ -472,9 +474,9 @@ func (o *watch) run(done <-chan struct{}, out *io.PipeWriter) {
 		lag, broken, changed := w.lag(q.from), w.isCut(q.from), w.changed
 		var next *version
 		history := w.history[q.resource]
-		i, _ := slices.BinarySearchFunc(history, rv+1, func(v version, rv int) int { return v.rv - rv })
+		i, _ := slices.BinarySearchFunc(history, rv+1, func(v *version, rv int) int { return v.rv - rv })
 		if i < len(history) {
-			next = new(history[i])
+			next = history[i]
 		}
 		w.mu.Unlock()
 		var due <-chan time.Time
@@ -487,7 +489,7 @@ func (o *watch) run(done <-chan struct{}, out *io.PipeWriter) {
 			return
 		case next != nil && time.Since(next.at) >= lag:
 			rv = next.rv
-			if !q.selects(*next) {
+			if !q.selects(next) {
 				continue
 			}
 			kind, body := "MODIFIED", next.body // an informer takes what it does not know for new

@@ -144,7 +144,7 @@ func (w *world) hasEnded() bool {
 	}
 }
 
-// node returns a Node as it is, or nil. The lock is held.
+// node returns a Node as it is, or nil: nobody changes what read returns. The lock is held.
 func (w *world) node(name string) *corev1.Node { return read[corev1.Node](w, "nodes", "/"+name) }
 
 func (w *world) pod(name string) *corev1.Pod { return read[corev1.Pod](w, "pods", namespace+"/"+name) }
@@ -154,8 +154,12 @@ func read[T any](w *world, resource, key string) *T {
 	if !found {
 		return nil
 	}
-	object := new(T)
-	_ = json.Unmarshal(v.body, object)
+	object, decoded := v.typed.(*T)
+	if !decoded {
+		object = new(T)
+		_ = json.Unmarshal(v.body, object)
+		v.typed = object
+	}
 	return object
 }
 
@@ -211,11 +215,11 @@ func (w *world) remove(resource, key string) {
 }
 
 // notice wakes the players whose work depends on an object. The lock is held.
-func (w *world) notice(resource string) {
-	switch resource {
+func (w *world) notice(q request) {
+	switch q.resource {
 	case "pods":
-		for _, m := range w.machines {
-			m.poke()
+		if pod := w.pod(q.name); pod != nil && w.machines[pod.Spec.NodeName] != nil {
+			w.machines[pod.Spec.NodeName].poke()
 		}
 	case "nodes", "nodeclaims":
 	default:
@@ -247,6 +251,7 @@ type process struct {
 	dead               bool                 // killed: nothing of it reaches anybody any more
 	passed             map[string]time.Time // when each check has passed last
 	released           map[string]bool      // the uids of Nodes that it has released
+	sawForeign         time.Time // when it last read its Node with a taint of WAIT_FOR_TAINTS
 	person, controller bool
 }
 

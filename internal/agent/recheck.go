@@ -32,7 +32,7 @@ type rechecks struct {
 	readAt time.Time       // zero: before the release
 	round  checklist.Options
 	peers  peerSample
-	met    map[string]bool      // the requirements that the node has met since its release
+	met    map[string]bool      // the requirements that the node has met, at its release or since
 	logged map[string]time.Time // the warnings that are not repeated, and until when
 }
 
@@ -45,10 +45,15 @@ func newRecheck(d *deps, v *verification, how outcome) *rechecks {
 	shown := v.report.marker.reason == verdict.Verified
 	r.state = recheck.New(settings, r.facts(), how == released, shown, time.Now())
 	r.metrics.SetRecheckStatus(r.state.Status != recheck.False)
-	for _, e := range d.cfg.Require { // what was lost before stays lost; behind a reason of the controller's, nobody knows what was
-		shown := r.node.Status.Conditions.Of(d.cfg.ConditionType)
-		r.met[e.String()] = how != released && shown.Status != "" && shown.Status != recheck.True &&
-			(!verdict.IsAgents(shown.Reason) || strings.Contains(shown.Message, e.String()+": "))
+	record, _ := verdict.ParseRecord(r.node.Annotations[d.request.Annotation])
+	for _, e := range d.cfg.Require {
+		if text := e.String(); how == released {
+			r.met[text] = e.IsFor(r.node)
+		} else { // what is not in the record may have been met and lost since; behind a reason of the controller's, nobody knows
+			shown := r.node.Status.Conditions.Of(d.cfg.ConditionType)
+			r.met[text] = slices.Contains(record.Required, text) || shown.Status != "" && shown.Status != recheck.True &&
+				(!verdict.IsAgents(shown.Reason) || strings.Contains(shown.Message, text+": "))
+		}
 	}
 	return r
 }

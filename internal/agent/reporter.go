@@ -226,9 +226,15 @@ func (r *reporter) markVerified(ctx context.Context, node *nodepatch.Node) bool 
 
 // annotation says when, how and in which boot the node was verified, and which taints its release removes.
 func (r *reporter) annotation(node *nodepatch.Node, now time.Time) func(removed []nodepatch.Taint) string {
+	var required []string
+	for _, e := range r.cfg.Require {
+		if e.IsFor(node) {
+			required = append(required, e.String())
+		}
+	}
 	return func(removed []nodepatch.Taint) string {
 		return verdict.Record{Time: now.UTC().Format(time.RFC3339), Duration: formatDuration(now.Sub(r.start)),
-			Attempts: r.attempts, Removed: nodepatch.FormatTaints(removed), Version: r.version,
+			Attempts: r.attempts, Removed: nodepatch.FormatTaints(removed), Required: required, Version: r.version,
 			BootID: node.Status.NodeInfo.BootID}.Keeping(node.Annotations[r.request.Annotation], r.cfg.FailedTaintKey).String()
 	}
 }

@@ -276,6 +276,37 @@ func TestRecheckOfRequirements(t *testing.T) {
 	})
 }
 
+// What the release has proven counts for rechecks: before the first of them, after a reboot, and where the condition does not say what
+// was lost, because its message was cut.
+func TestRecheckOfWhatTheReleaseHasProven(t *testing.T) {
+	for name, rebooted := range map[string]bool{"before the first recheck": false, "after a reboot": true} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				api.edit(setGPUs("8"))
+				r := startVerification(t, api, requireGPU)
+				r.round(nil)
+				assert.Equal(t, untainted, api.taints())
+				api.edit(setGPUs("0"))
+				if rebooted {
+					r.end()
+					api.edit(func(node *corev1.Node) { node.Status.NodeInfo.BootID = "another" })
+					r = startVerification(t, api, requireGPU)
+				}
+				r.round(nil, nil)
+				assert.True(t, r.ready())
+				r.round(nil)
+				assert.False(t, r.ready())
+				r.end()
+				api.edit(setFalse("NetworkFailed,NodeFailed"))
+				r = startVerification(t, api, requireGPU)
+				r.round(nil, nil, nil, nil)
+				assert.Equal(t, []string{"True Verified", "False NodeFailed", "False NodeFailed"}, api.written())
+				r.end()
+			})
+		})
+	}
+}
+
 // A CSI driver counts for the release only: kubelet removes the annotation while the driver is updated.
 func TestRecheckOfACSIDriver(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {

@@ -8,6 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
+// maxRecord is how long the chart's policy lets an annotation be.
+const maxRecord = 16 << 10
+
 // Record is the value of the annotation of a released node: how it was verified. Both the agent and the controller write it.
 type Record struct {
 	Time     string         `json:"time"`               // of the release, RFC 3339
@@ -17,6 +20,7 @@ type Record struct {
 	Version  string         `json:"version"`            // of the program that has released the node
 	Worker   types.UID      `json:"worker,omitempty"`   // whose verdict counted: it never counts again
 	BootID   string         `json:"bootID,omitempty"`   // of the boot that was verified
+	Required []string       `json:"required,omitempty"` // what the node has met, as REQUIRE says it
 }
 
 // String returns the record as compact JSON.
@@ -41,11 +45,14 @@ func WasRebooted(text, bootID string) bool {
 }
 
 // Keeping returns the record with the startup taints that the release before removed, if this one has removed none: a node that
-// is verified again was gated all the same.
+// is verified again was gated all the same. Requirements that are too long for the policy are left out.
 func (r Record) Keeping(before, failedTaintKey string) Record {
-	if len(startupTaints(r.Removed, failedTaintKey)) == 0 && len(before) < 4<<10 { // the policy allows 16 KiB
+	if len(startupTaints(r.Removed, failedTaintKey)) == 0 && len(before) <= maxRecord {
 		last, _ := ParseRecord(before) // an invalid one names none
 		r.Removed = append(r.Removed, startupTaints(last.Removed, failedTaintKey)...)
+	}
+	if len(r.String()) > maxRecord {
+		r.Required = nil
 	}
 	return r
 }

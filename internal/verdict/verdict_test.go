@@ -3,6 +3,7 @@ package verdict
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -124,4 +125,16 @@ func TestRecordKeepsThatTheNodeWasGated(t *testing.T) {
 		assert.Equal(t, test.want, got.Removed)
 	}
 	assert.Contains(t, Record{Removed: []string{}}.Keeping("", "node-ready/failed").String(), `"removed":[]`)
+}
+
+// The policy allows 16 KiB: too many requirements are left out, and a long record does not hide that the node was gated.
+func TestRecordOfRequirements(t *testing.T) {
+	const startup, failed = "node-ready/unverified=true:NoSchedule", "node-ready/failed"
+	long := slices.Repeat([]string{"label example.com/name"}, 600)
+	record := Record{Removed: []string{startup}, BootID: "a", Required: long}
+	assert.Equal(t, record, record.Keeping("", failed))
+	assert.Equal(t, Record{Removed: []string{startup}}, Record{}.Keeping(record.String(), failed))
+	assert.False(t, WasRebooted(record.String(), "a"))
+	assert.Empty(t, Record{Required: append(long, long...)}.Keeping("", failed).Required)
+	assert.Empty(t, Record{}.Keeping(Record{Removed: append(long, long...)}.String(), failed).Removed)
 }

@@ -156,7 +156,7 @@ func (v *verification) isRechecked() bool {
 func (v *verification) round(ctx context.Context) error {
 	for _, step := range []func(*verification, context.Context) error{
 		(*verification).waitForForeignTaints, (*verification).runChecks,
-		(*verification).waitForStartupTaint, (*verification).lookForForeignTaint,
+		(*verification).waitForStartupTaint, (*verification).mayRelease,
 	} {
 		err := step(v, ctx)
 		switch {
@@ -190,7 +190,7 @@ func (v *verification) Attempted(attempt checks.Attempt) {
 func (v *verification) readNode(ctx context.Context) (checks.Report, error) {
 	if report := v.seen.reusable; report != nil {
 		v.seen.reusable = nil
-		if time.Since(v.seen.at) < v.cfg.CheckTimeout {
+		if v.isRecent() {
 			return *report, nil
 		}
 	}
@@ -228,6 +228,10 @@ func (v *verification) release(ctx context.Context) error {
 	} else if !v.releaseFailed && v.report.marker.ShowsFailed(node) {
 		v.report.markVerified(ctx, node)
 	}
+	if err := v.mayRelease(ctx); err != nil { // the condition may have taken long
+		return err
+	}
+	node = v.seen.node
 	request.AnnotationValue = v.report.annotation(node, time.Now())
 	request.Unmet = func(node *nodepatch.Node) string { return v.unmet(ctx, node) }
 	v.proof = &proof{node.UID, request}

@@ -84,9 +84,14 @@ func (v *verification) unmet(ctx context.Context, node *nodepatch.Node) string {
 	return checklist.Requirements{List: v.cfg.Require, Client: v.client, Timeout: v.cfg.CheckTimeout}.Unmet(ctx, node)
 }
 
+// isRecent reports whether the Node is judged and released as it was read: CHECK_TIMEOUT may be minutes.
+func (v *verification) isRecent() bool {
+	return time.Since(v.seen.at) < min(3*time.Second, v.cfg.CheckTimeout)
+}
+
 // recentNode returns the Node, and reads it again if that was long ago.
 func (v *verification) recentNode(ctx context.Context) (*nodepatch.Node, error) {
-	if time.Since(v.seen.at) > v.cfg.CheckTimeout {
+	if !v.isRecent() {
 		node, err := v.patcher.Get(ctx)
 		if err != nil {
 			return nil, err
@@ -108,18 +113,24 @@ func (v *verification) wait(ctx context.Context, deadline time.Time, done func(*
 	return err
 }
 
-// lookForForeignTaint fails with errRestart if the node has got a foreign taint since the checks started. It reads the node again
-// if that may have been missed, or if the patch would be built on an old read.
-func (v *verification) lookForForeignTaint(ctx context.Context) error {
+// mayRelease fails if the node has got a foreign taint or lost a requirement since the checks started. It reads the node again if
+// that may have been missed, or if the patch would be built on an old read.
+func (v *verification) mayRelease(ctx context.Context) error {
 	if v.seen.foreign {
-		v.seen.at = time.Time{}
+		v.seen.foreign, v.seen.at = false, time.Time{}
 	}
-	if _, err := v.recentNode(ctx); err != nil {
+	judged := v.seen.node
+	node, err := v.recentNode(ctx)
+	switch {
+	case err != nil:
 		return fmt.Errorf("cannot read the node before its release: %w", err)
-	}
-	if taint := v.foreignTaint(); taint != nil {
-		v.log.WithField("taint", taint.String()).Info("foreign taint added: restarting the checks")
+	case v.seen.replaced:
 		return errRestart
+	case v.foreignTaint() != nil:
+		v.log.WithField("taint", v.foreignTaint().String()).Info("foreign taint added: restarting the checks")
+		return errRestart
+	case node != judged && v.unmet(ctx, node) != "": // the next round says which, after a pause: no storm of rounds
+		return errors.New("the node has lost what REQUIRE demands since the checks ran")
 	}
 	return nil
 }

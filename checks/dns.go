@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/net/dns/dnsmessage"
@@ -25,6 +26,8 @@ type DNS struct {
 	Port     string    // of the servers given by address; "" is 53
 	// Kubernetes is host:port of the kubernetes service, which its name must resolve to; "": the answer is not compared.
 	Kubernetes string
+	// ClusterIPs takes the addresses that the name has instead, for the network check; nil: nobody asks.
+	ClusterIPs *atomic.Pointer[[]netip.Addr]
 }
 
 // Name implements Check.
@@ -87,28 +90,48 @@ func resolverOrSystem(resolver *Resolver) (Resolver, error) {
 func (d DNS) probeName(ctx context.Context, resolver Resolver, name string, remedy func(error) string) outcome {
 	host, _, _ := net.SplitHostPort(d.Kubernetes)
 	service, _ := netip.ParseAddr(host) // some platforms set a name: it equals no answer
+	isKubernetes := host != "" && strings.HasPrefix(name+".", "kubernetes.default.")
 	isExpected := func(addrs []netip.Addr) bool {
-		return host == "" || !strings.HasPrefix(name+".", "kubernetes.default.") ||
-			slices.ContainsFunc(addrs, func(addr netip.Addr) bool { return addr.Unmap() == service })
+		return !isKubernetes || slices.ContainsFunc(addrs, func(addr netip.Addr) bool { return addr.Unmap() == service })
 	}
 	found, warnings, err := resolver.lookup(ctx, name, isExpected)
 	if err != nil {
 		return outcome{err: &Failure{Cause: err, Remedy: remedy(err)}}
 	}
-	detail := fmt.Sprintf("%s is %s", name, found.addrs[0].Unmap())
+	o := outcome{detail: fmt.Sprintf("%s is %s", name, found.addrs[0].Unmap()), warnings: warnings}
+	further := resolver.Servers[slices.Index(resolver.Servers, found.server)+1:]
+	resolver.Servers = []string{found.server}
 	if !isExpected(found.addrs) {
-		differs := detail + " and KUBERNETES_SERVICE_HOST is " + host // which some platforms set to another address
+		differs := o.detail + " and KUBERNETES_SERVICE_HOST is " + host // which some platforms set to another address
 		random := fmt.Sprintf("kubernetes.%08x%s", rand.Uint32(), strings.TrimPrefix(found.name, "kubernetes.default"))
-		resolver.Servers = []string{found.server}
-		if _, _, failure := resolver.resolve(ctx, random, share(ctx, 3), isExpected); failure == nil {
+		switch _, _, failure := resolver.resolve(ctx, random, share(ctx, 3), isExpected); {
+		case failure == nil:
 			return outcome{err: fail("this is not the cluster's DNS: set clusterDNS in this node's kubelet configuration, or remove the "+
 				"wildcard record upstream", "%s, but name server %s answers any name, even a random one", differs, found.server)}
+		case !errors.Is(failure, errNXDomain) && !errors.Is(failure, errNoData):
+			return outcome{err: fail(remedy(failure), "%s, and the name server does not deny a random name: %w", differs, failure)}
 		}
 		if service.IsValid() { // a host name differs always
-			warnings = append(warnings, differs)
+			o.warnings = append(o.warnings, differs)
+		}
+		if d.ClusterIPs != nil && strings.HasSuffix(found.name, ".svc."+resolver.ClusterDomain()+".") { // else of another cluster
+			d.ClusterIPs.Store(&found.addrs)
 		}
 	}
-	return outcome{detail: detail, warnings: warnings}
+	if isKubernetes {
+		ctx, end := context.WithTimeout(ctx, min(stragglerGrace, share(ctx, 2))) // a dead one must not delay the node
+		defer end()
+		d.ClusterIPs = nil
+		// They must pass likewise. What the first one has warned of is not repeated.
+		for _, other := range inParallel(further, func(server string) outcome {
+			one := Resolver{Servers: []string{server}, Search: resolver.Search, Network: resolver.Network}
+			return d.probeName(ctx, one, name, remedy).orWarning(true)
+		}) {
+			isKnown := func(warning string) bool { return slices.Contains(o.warnings, warning) }
+			o.warnings = append(o.warnings, slices.DeleteFunc(other.warnings, isKnown)...)
+		}
+	}
+	return o
 }
 
 // probeRoot asks the one server of resolver for the name servers of the root. Any reply is a pass: it proves the path.

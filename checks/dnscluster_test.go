@@ -1,7 +1,9 @@
 package checks
 
 import (
+	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -39,10 +41,12 @@ func TestDNSOfTheCluster(t *testing.T) {
 		"any name, as a host name": {service: "api.example.org:443", says: foreign, others: &foreign, err: "answers any name",
 			remedy: "clusterDNS"},
 		"an address that the platform has set": {says: foreign, detail: full + " is 203.0.113.7", warning: differs},
-		"another address, and SERVFAIL for others": {says: foreign, others: &script{rcode: servFail}, detail: full + " is 203.0.113.7",
-			warning: differs},
-		"a host name that the platform has set": {service: "api.example.org:443", says: foreign, detail: full + " is 203.0.113.7"},
-		"outside a cluster":                     {service: "-", says: foreign, others: &foreign, detail: full + " is 203.0.113.7"},
+		"another address, and SERVFAIL for others": {says: foreign, others: &script{rcode: servFail},
+			err: differs + ", and the name server does not deny a random name: kubernetes.", remedy: checkPodLogs},
+		"another address, and a sinkhole for others": {says: foreign, others: &script{a: []string{"0.0.0.0"}}, err: "only the address of a sinkhole"},
+		"another address, and NODATA for others":     {says: foreign, others: &script{}, detail: full + " is 203.0.113.7", warning: differs},
+		"a host name that the platform has set":      {service: "api.example.org:443", says: foreign, detail: full + " is 203.0.113.7"},
+		"outside a cluster":                          {service: "-", says: foreign, others: &foreign, detail: full + " is 203.0.113.7"},
 		"another name": {name: "web.default.svc.cluster.local", says: foreign, others: &foreign,
 			detail: "web.default.svc.cluster.local is 203.0.113.7"},
 	} {
@@ -90,4 +94,67 @@ func TestDNSOfTheClusterAsksTheSameServer(t *testing.T) {
 		Resolver: &Resolver{Servers: []string{cluster.address, wildcard.address}}}
 	_, err := check.Try(limited(t, enough))
 	require.ErrorContains(t, err, "name server "+wildcard.address+" answers any name")
+}
+
+// Nobody waits for a further name server. What it does not know is a warning.
+func TestDNSOfTheClusterAsksFurtherServers(t *testing.T) {
+	t.Parallel()
+	const full = "kubernetes.default.svc.cluster.local"
+	first := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{full + ".": {a: []string{"10.96.0.1"}}})
+	for title, test := range map[string]struct {
+		says    script
+		warning string
+	}{
+		"the cluster's": {script{a: []string{"10.96.0.1"}}, ""},
+		"a wildcard":    {script{a: []string{"203.0.113.7"}}, full + " is 203.0.113.7 and KUBERNETES_SERVICE_HOST is 10.96.0.1, but name server "},
+		"upstream":      {script{rcode: nxDomain}, full + ": NXDOMAIN from name server "},
+		"silent":        {script{silent: true}, full + ": timeout from name server "},
+	} {
+		t.Run(title, func(t *testing.T) {
+			t.Parallel()
+			second := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"*": test.says})
+			report, err := DNS{Names: []string{full}, Kubernetes: "10.96.0.1:443",
+				Resolver: &Resolver{Servers: []string{first.address, second.address}}}.Try(limited(t, enough))
+			require.NoError(t, err)
+			if test.warning == "" {
+				assert.Empty(t, report.Warnings)
+				return
+			}
+			require.Len(t, report.Warnings, 1)
+			assert.Contains(t, report.Warnings[0], test.warning+second.address)
+		})
+	}
+}
+
+// Some platforms set KUBERNETES_SERVICE_HOST to the API server's public name. The network check then connects to what DNS says, unless that
+// may be another cluster's.
+func TestClusterIPFromDNS(t *testing.T) {
+	t.Parallel()
+	const full = "kubernetes.default.svc.cluster.local"
+	server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{full + ".": {a: []string{"127.0.0.9"}}})
+	for title, test := range map[string]struct {
+		service string
+		search  []string
+		dials   bool
+	}{
+		"a public name":    {"api.example.org:443", clusterSearch(), true},
+		"another address":  {"192.0.2.1:443", clusterSearch(), true},
+		"the same address": {"127.0.0.9:443", clusterSearch(), false},
+		"unknown domain":   {"api.example.org:443", nil, false},
+	} {
+		t.Run(title, func(t *testing.T) {
+			t.Parallel()
+			found := new(atomic.Pointer[[]netip.Addr])
+			resolver := &Resolver{Servers: []string{server.address}, Search: test.search}
+			_, err := DNS{Names: []string{full}, Kubernetes: test.service, ClusterIPs: found, Resolver: resolver}.Try(limited(t, enough))
+			require.NoError(t, err)
+			report, err := Network{Targets: []Target{{Address: "kubernetes.default.svc:443", EachAddress: true, Addresses: found}}}.Try(limited(t, enough))
+			if test.dials {
+				require.EqualError(t, err, "kubernetes.default.svc:443: TCP 127.0.0.9:443: connection refused")
+				return
+			}
+			require.NoError(t, err)
+			assert.Empty(t, report)
+		})
+	}
 }

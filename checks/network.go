@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"syscall"
 )
 
@@ -27,6 +28,8 @@ type Target struct {
 	OnlyWarns   bool   // a failure is a warning
 	EachAddress bool   // every address of the host must accept, not just one of them
 	Remedy      string // what to try first if the target fails; "": a general one
+	// Addresses are those of the host, if the dns check has found them; else the target is left out. nil: the host is resolved.
+	Addresses *atomic.Pointer[[]netip.Addr]
 }
 
 // Name implements Check.
@@ -50,7 +53,14 @@ func (n Network) dial(ctx context.Context, target Target) outcome {
 	if isIP(host) {
 		return target.connect(ctx, target.Address)
 	}
-	addrs, err := n.resolve(ctx, host)
+	var addrs []netip.Addr
+	if target.Addresses == nil {
+		addrs, err = n.resolve(ctx, host)
+	} else if found := target.Addresses.Load(); found != nil {
+		addrs = *found
+	} else {
+		return outcome{}
+	}
 	if err != nil {
 		return outcome{err: fail(Remedy(err), "%s: %w", target.Address, err)}
 	}

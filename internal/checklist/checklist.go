@@ -6,7 +6,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"net/netip"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/imunhatep/kube-node-ready/checks"
@@ -37,14 +39,16 @@ func New(cfg config.Config, e kube.Environment) List {
 	resolver, _ := checks.SystemResolver()
 	domain := cmp.Or(cfg.ClusterDomain, resolver.ClusterDomain(), "cluster.local")
 	return func(api checks.API, o Options) []checks.Check {
-		list := []checks.Check{checks.DNS{Names: cfg.DNSTestDomains, Outside: e.Outside, Kubernetes: e.Service}}
+		clusterIPs := new(atomic.Pointer[[]netip.Addr])
+		list := []checks.Check{
+			checks.DNS{Names: cfg.DNSTestDomains, Outside: e.Outside, Kubernetes: e.Service, ClusterIPs: clusterIPs}}
 		if errors.Is(e.Err, kube.ErrNoKubeconfig) {
 			list = append(list, checks.Skip(checks.APIName, e.Err.Error()))
 		} else {
 			api.ClockSkew, api.MaxSkew = e.Client.ClockSkew, cfg.MaxClockSkew
 			list = append(list, api)
 		}
-		return append(list, network(cfg, e), service(cfg, e, domain, o))
+		return append(list, network(cfg, e, clusterIPs), service(cfg, e, domain, o))
 	}
 }
 
@@ -97,11 +101,14 @@ func Names(cfg config.Config) []string {
 	return names
 }
 
-func network(cfg config.Config, e kube.Environment) checks.Check {
+// network also connects to the addresses that the dns check has found of the kubernetes service: some platforms set
+// KUBERNETES_SERVICE_HOST to another one, or to a name.
+func network(cfg config.Config, e kube.Environment, clusterIPs *atomic.Pointer[[]netip.Addr]) checks.Check {
+	const remedy = "the kubernetes service does not answer: check kube-proxy (or its replacement) on this node, and network policies"
 	var targets []checks.Target
 	if e.Service != "" {
-		targets = append(targets, checks.Target{Address: e.Service, EachAddress: true,
-			Remedy: "the kubernetes service does not answer: check kube-proxy (or its replacement) on this node, and network policies"})
+		targets = append(targets, checks.Target{Address: e.Service, EachAddress: true, Remedy: remedy},
+			checks.Target{Address: "kubernetes.default.svc:443", EachAddress: true, Remedy: remedy, Addresses: clusterIPs})
 	} else if e.APIServer != "" {
 		targets = append(targets, checks.Target{Address: e.APIServer})
 	}

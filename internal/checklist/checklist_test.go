@@ -60,6 +60,7 @@ func TestForAnotherProcess(t *testing.T) {
 
 	list, runner := ForAnotherProcess(parse(t, "--max-retries=0"), e)
 	assert.Equal(t, address.String(), list[0].(checks.DNS).Kubernetes, "the answer is compared with it")
+	assert.Same(t, list[0].(checks.DNS).ClusterIPs, list[2].(checks.Network).Targets[1].Addresses, "what dns finds, network connects to")
 	for range 2 {
 		results, err := runner.Round(t.Context(), list[1:]) // without dns, which asks the real servers
 		require.NoError(t, err)

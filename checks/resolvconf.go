@@ -45,10 +45,13 @@ func parseResolvConf(text string) (out Resolver) {
 	return out
 }
 
-// ClusterDomain returns the DNS domain of svc.<domain>, which kubelet puts on the search list, or "" (dnsPolicy Default).
+// ClusterDomain returns the DNS domain of svc.<domain>, which kubelet puts on the search list behind <namespace>.svc.<domain>, or
+// "" (dnsPolicy Default). A namespace may have the name svc.
 func (r Resolver) ClusterDomain() string {
-	for _, domain := range r.Search {
-		if rest, ok := strings.CutPrefix(domain, "svc."); ok {
+	for i, domain := range r.Search {
+		rest, found := strings.CutPrefix(domain, "svc.")
+		isNamespace := i == 0 && strings.HasPrefix(rest, "svc.") && slices.Contains(r.Search, rest)
+		if found && !isNamespace {
 			return rest
 		}
 	}

@@ -22,6 +22,11 @@ func TestParseResolvConf(t *testing.T) {
 			"cluster.local",
 		},
 		{
+			"in the namespace svc", "search svc.svc.cluster.local svc.cluster.local cluster.local\nnameserver 10.96.0.10\n",
+			Resolver{Servers: []string{"10.96.0.10:53"}, Search: []string{"svc.svc.cluster.local", "svc.cluster.local", "cluster.local"}},
+			"cluster.local",
+		},
+		{
 			"IPv6, two servers, another domain with final dots",
 			"nameserver fd00::a\nnameserver fe80::1%eth0\nsearch default.svc.corp.example. svc.corp.example.\n",
 			Resolver{Servers: []string{"[fd00::a]:53", "[fe80::1%eth0]:53"}, Search: []string{"default.svc.corp.example", "svc.corp.example"}},

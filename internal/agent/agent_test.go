@@ -50,6 +50,7 @@ func TestOnceVerified(t *testing.T) {
 	assert.Positive(t, took)
 	assert.Equal(t, "dev", verification.Version)
 	assert.Equal(t, "boot-1", verification.BootID)
+	assert.Equal(t, "boot-1", p.entry("the Node's boot id is not this kernel's: two machines have one name, or this pod has a kernel of its own (Kata)")["node_boot_id"], "this machine has another one")
 	assert.Equal(t, []string{"node-ready/unverified=true:NoSchedule"}, verification.Removed)
 	assert.Equal(t, map[string]int{"dns": 1, "api": 1, "network": 1, "service": 1}, verification.Attempts)
 

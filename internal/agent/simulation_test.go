@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/http/httptrace"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -161,8 +162,10 @@ func after(d time.Duration) {
 
 func TestSimulation(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.node.Status.NodeInfo.BootID = strings.TrimSpace(bootID(t))
 		p := simulate(t, api, nil, nil, "--once")
 		require.Equal(t, exitOK, p.wait(), p.stderr)
+		require.NotContains(t, p.stderr.String(), "boot id")
 		require.Equal(t, []string{getNode, patchNode, postEvent}, api.seen())
 		require.Equal(t, untainted, api.taints())
 	})

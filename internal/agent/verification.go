@@ -221,6 +221,10 @@ func (v *verification) release(ctx context.Context) error {
 				Warn("startup taint has an unexpected effect: removing it anyway")
 		}
 	}
+	if boot, own := node.Status.NodeInfo.BootID, v.renewal.BootID; boot != "" && own != "" && own != boot+"\n" { // a line of a file
+		v.log.WithField("node_boot_id", boot).
+			Warn("the Node's boot id is not this kernel's: two machines have one name, or this pod has a kernel of its own (Kata)")
+	}
 	if v.always() {
 		if err := v.report.marker.Verified(ctx, node); err != nil {
 			return fmt.Errorf("cannot write the condition %s before the release (CONDITION=always): %w", v.cfg.ConditionType, err)

@@ -43,9 +43,6 @@ func (w *world) fails(m *machine, layer string) bool {
 	return slices.ContainsFunc(w.faults, func(f *fault) bool { return f.on(nil, m) && slices.Contains(f.layers, layer) })
 }
 
-// failsBesides reports whether a sandbox that is made now stays broken.
-func (w *world) failsBesides(m *machine, _ string) bool { return w.fails(m, "broken sandbox") }
-
 // failsFor is the same for a process, whose sandbox may be broken.
 func (w *world) failsFor(p *process, layer string) bool {
 	return p.broken || slices.ContainsFunc(w.faults, func(f *fault) bool { return f.on(p, p.machine) && slices.Contains(f.layers, layer) })

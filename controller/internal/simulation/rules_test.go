@@ -95,7 +95,7 @@ func (j *judge) write(q request, before, after []byte) {
 		was, is := decode(before), decode(after)
 		if ours && was != nil && is != nil && is.DeletionTimestamp.IsZero() {
 			j.change(q, was, is)
-		} else if ours && was != nil {
+		} else if ours && was != nil && q.verb == http.MethodDelete {
 			j.deleted(q, was)
 		}
 		if is != nil {
@@ -262,14 +262,13 @@ func (j *judge) release(q request, was, is *corev1.Node, labelled bool) {
 	record, _ := verdict.ParseRecord(is.Annotations[nodepatch.Annotation])
 	broken := func(format string, args ...any) { w.fail(is.Name, ruleProven, format, args...) }
 	m := w.machines[is.Name]
-	if !labelled { // the startup taint was added again to a verified node
+	if !labelled { // the startup taint was added again to a verified node: it was proven in this boot, or is proven now
 		switch {
 		case p.controller && (record.BootID == "" || record.BootID != is.Status.NodeInfo.BootID):
 			broken("%s removes a startup taint that was added again: the record is of boot %q, the node runs %q", p.name, record.BootID, is.Status.NodeInfo.BootID)
-		case !p.controller && (!p.released[string(is.UID)] || p.boot != m.bootID()):
-			broken("%s removes a startup taint and has not released this Node in this boot", p.name)
+		case p.controller, p.released[string(is.UID)] && p.boot == m.bootID():
+			return
 		}
-		return
 	}
 	limit := w.round() + 10*w.options.check + 20*time.Second
 	if p.controller {
@@ -496,7 +495,7 @@ func (j *judge) answered(q request, a answer) {
 	}
 	now := time.Now()
 	recent := append(j.requests[p], now)
-	if len(recent) > 400 {
+	if len(recent) > 300 {
 		recent = slices.DeleteFunc(recent, func(at time.Time) bool { return now.Sub(at) > time.Minute })
 	}
 	j.requests[p] = recent
@@ -534,7 +533,7 @@ func (j *judge) tick() {
 			w.fail(node.Name, ruleLiveness, "works since %s, and %s", calm.Round(time.Second), fmt.Sprintf(format, args...))
 		}
 		switch {
-		case w.options.workers && !t.tainted && node.Annotations[nodepatch.Annotation] == "":
+		case w.options.workers && (!t.tainted || !gated && !t.opened.IsZero()) && node.Annotations[nodepatch.Annotation] == "":
 			continue
 		case isOneShot && labelled && (t.putBack || gated): // nobody is left to notice what others put back
 			if !t.putBack && gated {

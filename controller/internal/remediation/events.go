@@ -30,7 +30,7 @@ type notice struct {
 func (r *Remediator) report(decision Decision, now time.Time) {
 	for _, rule := range Breakers() {
 		_, holds := decision.Breakers[rule]
-		r.SetBreaker(string(rule), holds || rule == Halted && decision.Ledger.isHalted())
+		r.SetBreaker(string(rule), holds || rule == Halted && len(decision.Ledger.halts()) > 0)
 	}
 	// The others are not the fault of the cluster, or of the controller itself.
 	rule, text := breaker.First([]Rule{breaker.ControlGroup, breaker.ControlNode, LedgerFailed}, decision.Breakers)

@@ -84,10 +84,10 @@ func (l Ledger) halted(scope string) string {
 		scopeName(scope), formatTime(since), ClearHalt, scope)
 }
 
-// isHalted reports whether any scope is: somebody has to clear it.
-func (l Ledger) isHalted() bool {
-	isHalted := func(guard Guard) bool { return !guard.Halted.IsZero() }
-	return slices.ContainsFunc(slices.Collect(maps.Values(l.Guards)), isHalted)
+// halts returns the scopes that are halted: somebody has to clear them.
+func (l Ledger) halts() []string {
+	isRunning := func(scope string) bool { return l.Guards[scope].Halted.IsZero() }
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(l.Guards)), isRunning)
 }
 
 func scopeName(scope string) string {

@@ -83,7 +83,7 @@ func (r *Remediator) decide(ctx context.Context, plan fleet.Plan, serverNow, now
 	}
 	in := Input{Statuses: plan.Statuses, Ledger: r.store.ledger, ControlGroup: r.ControlGroup(), ServerNow: serverNow}
 	decision := r.Settings.Decide(in, now)
-	isIdle := len(decision.Candidates)+len(decision.Withheld) == 0 && !decision.Changed && !r.store.ledger.isHalted()
+	isIdle := len(decision.Candidates)+len(decision.Withheld) == 0 && !decision.Changed && len(r.store.ledger.halts()) == 0
 	if isIdle && r.store.object != nil {
 		return decision, nil // nothing depends on the ledger, and nobody has to clear it
 	}
@@ -95,7 +95,10 @@ func (r *Remediator) decide(ctx context.Context, plan fleet.Plan, serverNow, now
 	clears := r.store.object.Annotations[ClearHalt] // the scopes whose halts somebody wants to end
 	if clears != "" {
 		in.Ledger.clear(clears, serverNow)
-		r.Log.Info("halt cleared", "scopes", clears)
+		r.Log.Info("the annotation that clears halts was read", "names", clears, "still-halted", in.Ledger.halts())
+		if halts := in.Ledger.halts(); len(halts) > 0 { // a name may be wrong
+			r.event(r.Self, RemediationHalted, fmt.Sprintf("still halted after %s=%s: %q", ClearHalt, clears, halts))
+		}
 	}
 	decision = r.Settings.Decide(in, now)
 	if decision.Changed || clears != "" {

@@ -566,6 +566,9 @@ func TestNodesWithoutNodeClaim(t *testing.T) {
 		assert.True(t, deletion.Gone)
 	}
 
+	w.annotate("bad")
+	w.run(time.Minute)
+	assert.Equal(t, 1, events.count(RemediationHalted+" still halted after node-ready/clear-halt=bad: [\""+nodeGroupLabel+"=bad\"]"))
 	w.annotate(nodeGroupLabel + "=bad")
 	w.run(10 * time.Minute)
 	assert.Equal(t, 5, w.deletedIn("bad"), "the halt is cleared by the group's name")

@@ -5,26 +5,33 @@ import (
 	"slices"
 )
 
-// RemoveTaints removes the taints that a release removes, and nothing else, starting from base, and returns those that it has
-// removed, beside an error those that it has tried to: somebody releases the node by hand. The errors are those of Release.
-func (p *Patcher) RemoveTaints(ctx context.Context, base *Node, r Request) (removed []Taint, err error) {
-	return p.removeOnly(ctx, base, r.Removes)
+// Opened is the annotation that says when somebody has removed our taints from a node, as RFC 3339 writes a time.
+const Opened = "node-ready/opened"
+
+// RemoveTaints removes the taints that a release removes, and sets the annotation Opened, starting from base. It returns those
+// taints, beside an error those that it has tried to remove: somebody releases the node by hand. The errors are those of Release.
+func (p *Patcher) RemoveTaints(ctx context.Context, base *Node, r Request, opened string) (removed []Taint, err error) {
+	return p.removeOnly(ctx, base, r.Removes, func(node *Node) []Operation {
+		return set("/metadata/annotations", node.Annotations, Opened, opened)
+	})
 }
 
 // RemoveFailedTaint removes r's failed taint and nothing else, starting from base. The errors are those of Release.
 func (p *Patcher) RemoveFailedTaint(ctx context.Context, base *Node, r Request) error {
-	_, err := p.removeOnly(ctx, base, r.isFailed)
+	_, err := p.removeOnly(ctx, base, r.isFailed, func(*Node) []Operation { return nil })
 	return err
 }
 
-func (p *Patcher) removeOnly(ctx context.Context, base *Node, match func(Taint) bool) (removed []Taint, err error) {
+// removeOnly removes the taints that match, with the operations of another change of the same patch.
+func (p *Patcher) removeOnly(ctx context.Context, base *Node, match func(Taint) bool, also func(*Node) []Operation) (
+	removed []Taint, err error) {
 	done := func(node *Node) bool { return !slices.ContainsFunc(node.Spec.Taints, match) }
 	if done(base) {
 		return nil, nil
 	}
 	_, err = p.carryOut(ctx, base, change{done: done, build: func(node *Node) []Operation {
 		removed = matching(node, match)
-		return append(testUID(node), removeTaints(node, match)...)
+		return slices.Concat(testUID(node), removeTaints(node, match), also(node))
 	}})
 	return removed, err
 }

@@ -21,14 +21,15 @@ func TestRemoveTaintsLosesNoForeignTaint(t *testing.T) {
 		}
 		return false
 	}
-	removed, err := newPatcher(s).RemoveTaints(t.Context(), asRead(node), failing)
+	removed, err := newPatcher(s).RemoveTaints(t.Context(), asRead(node), failing, "now")
 	require.NoError(t, err)
 	assert.Len(t, removed, 2)
+	assert.Equal(t, "now", s.node.Annotations[Opened])
 	assert.Equal(t, []corev1.Taint{foreign("b"), foreign("a")}, s.node.Spec.Taints)
 	assert.Equal(t, node.Labels, s.node.Labels)
 	assert.Equal(t, 2, s.count(http.MethodPatch))
 
-	removed, err = newPatcher(s).RemoveTaints(t.Context(), asRead(s.node), failing)
+	removed, err = newPatcher(s).RemoveTaints(t.Context(), asRead(s.node), failing, "later")
 	require.NoError(t, err)
 	assert.Empty(t, removed)
 	assert.Equal(t, 2, s.count(http.MethodPatch), "nothing to remove, nothing sent")

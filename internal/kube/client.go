@@ -27,8 +27,8 @@ import (
 // them would double the binary.
 type Client struct {
 	Core, Discovery rest.Interface
-	http            *http.Client
-	clock           *atomic.Pointer[reading]
+	*Clock
+	http *http.Client
 }
 
 // NewClient returns a client without a limit of its own: each caller bounds what it sends.
@@ -47,8 +47,8 @@ func NewClient(config *rest.Config) (*Client, error) {
 		config.Wrap(transport.ResettableTokenSourceWrapTransport(transport.NewCachedFileTokenSource(config.BearerTokenFile)))
 		config.BearerToken, config.BearerTokenFile = "", ""
 	}
-	clock := new(atomic.Pointer[reading])
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return roundTripper{next, clock} })
+	clock := new(Clock)
+	config.Wrap(clock.Wrap)
 
 	// Callers decode the objects; the client itself needs to know a Status only.
 	core, discovery := schema.GroupVersion{Version: "v1"}, schema.GroupVersion{Group: "discovery.k8s.io", Version: "v1"}
@@ -64,7 +64,7 @@ func NewClient(config *rest.Config) (*Client, error) {
 	if tlsConfig, err := utilnet.TLSClientConfig(httpClient.Transport); err == nil && tlsConfig != nil {
 		tlsConfig.DynamicRecordSizingDisabled = true
 	}
-	c := &Client{http: httpClient, clock: clock}
+	c := &Client{http: httpClient, Clock: clock}
 	config.GroupVersion = &discovery
 	if c.Discovery, err = rest.RESTClientForConfigAndClient(config, httpClient); err != nil {
 		return nil, err
@@ -155,9 +155,15 @@ func WithLargeHeader(ctx context.Context, value string) context.Context {
 // also drops silently dead connections.
 func (c *Client) CloseIdleConnections() { utilnet.CloseIdleConnectionsFor(c.http.Transport) }
 
+// Clock is the API server's clock, as the answers to a client tell it.
+type Clock struct{ last atomic.Pointer[reading] }
+
+// Wrap lets the clock read each answer: it is for rest.Config.Wrap.
+func (c *Clock) Wrap(next http.RoundTripper) http.RoundTripper { return roundTripper{next, c} }
+
 // ServerTime returns the time by the API server's clock, zero if no answer had a Date header (RFC 9110, 6.6.1) yet.
-func (c *Client) ServerTime() time.Time {
-	last := c.clock.Load()
+func (c *Clock) ServerTime() time.Time {
+	last := c.last.Load()
 	if last == nil {
 		return time.Time{}
 	}
@@ -166,8 +172,8 @@ func (c *Client) ServerTime() time.Time {
 
 // ClockSkew returns by how much this node's clock is ahead of the API server's, at least; below 0 it is behind. A Date has whole
 // seconds, and the API server wrote it at any moment of the request.
-func (c *Client) ClockSkew() time.Duration {
-	last := c.clock.Load()
+func (c *Clock) ClockSkew() time.Duration {
+	last := c.last.Load()
 	if last == nil {
 		return 0
 	}
@@ -181,7 +187,7 @@ type reading struct{ server, local, sent time.Time }
 // roundTripper adds the large header, and reads the Date header of each answer: rest.Result has no headers.
 type roundTripper struct {
 	http.RoundTripper
-	last *atomic.Pointer[reading]
+	clock *Clock
 }
 
 func (c roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -193,7 +199,7 @@ func (c roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := c.RoundTripper.RoundTrip(r)
 	if err == nil {
 		if date, parseErr := http.ParseTime(response.Header.Get("Date")); parseErr == nil {
-			c.last.Store(&reading{date, time.Now(), sent})
+			c.clock.last.Store(&reading{date, time.Now(), sent})
 		}
 	}
 	return response, err

@@ -19,5 +19,6 @@ func connect(o options) (client.Client, error) {
 	config.UserAgent = "kubectl-node_ready/" + version
 	config.QPS = -1 // a person waits, and a command sends some dozens of requests
 	config.WarningHandler = rest.NoWarnings{}
+	config.Wrap(o.clock.Wrap)
 	return client.New(config, client.Options{})
 }

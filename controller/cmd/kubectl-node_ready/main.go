@@ -24,6 +24,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
 	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/status"
 	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/internal/kube"
 )
 
 // Set at build time by -ldflags "-X main.version=…".
@@ -48,8 +49,9 @@ Flags:
 Exit codes: 0 done, or no trap found; 1 an error, or a trap found; 2 usage.
 `
 
-// options are the flags.
+// options are the flags, and what reads the API server's clock.
 type options struct {
+	clock      *kube.Clock
 	kubeconfig string
 	overrides  clientcmd.ConfigOverrides
 	release    string
@@ -67,7 +69,7 @@ func main() {
 
 // run is the whole process except its access to the cluster, so that tests can call it.
 func run(ctx context.Context, args []string, connect func(options) (client.Client, error), stdout, stderr io.Writer) int {
-	var o options
+	o := options{clock: new(kube.Clock)}
 	flags := newFlags(&o)
 	fail := func(code int, err error) int {
 		_, _ = fmt.Fprintf(stderr, "kubectl node-ready: %v\n", err)
@@ -102,7 +104,8 @@ func run(ctx context.Context, args []string, connect func(options) (client.Clien
 	if err != nil {
 		return fail(config.ExitError, err)
 	}
-	s := session{cluster: cluster, release: of, out: stdout}
+	s := session{cluster: cluster, release: of, out: stdout,
+		patcher: manual.Patcher{Settings: of.Settings, Client: cluster, Now: o.clock.ServerTime, Out: stdout}}
 	switch {
 	case of.Invalid != nil && (verb == "status" || verb == "verify" && of.NodeRulesUnknown):
 		return fail(config.ExitError, fmt.Errorf("%w\ntry: %s", of.Invalid, of.Remedy()))
@@ -115,7 +118,7 @@ func run(ctx context.Context, args []string, connect func(options) (client.Clien
 			return config.ExitError
 		}
 	case "verify":
-		err = s.patcher().Verify(ctx, nodes)
+		err = s.patcher.Verify(ctx, nodes)
 	case "open":
 		err = s.open(ctx, nodes, o.all)
 	default:
@@ -173,11 +176,8 @@ func (o options) validate(verb string, nodes []string) error {
 type session struct {
 	cluster client.Client
 	release release.Release
+	patcher manual.Patcher
 	out     io.Writer
-}
-
-func (s session) patcher() manual.Patcher {
-	return manual.Patcher{Settings: s.release.Settings, Client: s.cluster, Out: s.out}
 }
 
 // warn says what is taken for the settings, where they are invalid.
@@ -213,7 +213,11 @@ func (s session) open(ctx context.Context, nodes []string, all bool) error {
 			_, _ = fmt.Fprintln(s.out, "no node has one of the taints")
 		}
 	}
-	return s.patcher().Open(ctx, nodes)
+	if c := s.release.Controller; c != nil && c.Retaint {
+		_, _ = fmt.Fprintf(s.out, "If they fail, the controller may re-taint these nodes after %s, and others now. To stop it: "+
+			"kubectl --namespace %s scale deployment %s-controller --replicas=0\n", c.RetaintCoolDown, s.release.Namespace, c.AgentName)
+	}
+	return s.patcher.Open(ctx, nodes)
 }
 
 func (s session) status(ctx context.Context) error {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -19,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/internal/kube"
 )
 
 // cluster is a release and some nodes behind a fake client.
@@ -127,6 +129,20 @@ func TestStatusAndOpen(t *testing.T) {
 	assert.Equal(t, "no node has one of the taints\n", stdout)
 }
 
+func TestOpenSaysHowToStopRetaint(t *testing.T) {
+	c := newCluster(t, gated("a"))
+	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "knr-controller",
+		Labels: map[string]string{"app.kubernetes.io/part-of": "kube-node-ready", "app.kubernetes.io/instance": "knr"}}}
+	deployment.Spec.Template.Spec.Containers = []corev1.Container{{
+		EnvFrom: []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "knr"}}}},
+		Env:     []corev1.EnvVar{{Name: "AGENT_NAME", Value: "knr"}, {Name: "RETAINT", Value: "true"}, {Name: "RECHECK_INTERVAL", Value: "1m"}}}}
+	require.NoError(t, c.Create(t.Context(), deployment))
+	_, stdout, stderr := c.run("open", "a")
+	assert.Empty(t, stderr)
+	assert.Equal(t, "If they fail, the controller may re-taint these nodes after 10m0s, and others now. To stop it: "+
+		"kubectl --namespace kube-system scale deployment knr-controller --replicas=0\nnode a: removed example.com/gate:NoSchedule\n", stdout)
+}
+
 func TestVerifyAndErrors(t *testing.T) {
 	labelled := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "a", Labels: map[string]string{"node-ready/verified": "true"}}}
 	c := newCluster(t, labelled)
@@ -177,11 +193,12 @@ func TestConnect(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config")
 	require.NoError(t, os.WriteFile(path, []byte(`{"clusters":[{"name":"c","cluster":{"server":"`+server.URL+`"}}],
 		"contexts":[{"name":"x","context":{"cluster":"c"}}]}`), 0o600))
-	var o options
+	o := options{clock: new(kube.Clock)}
 	require.NoError(t, newFlags(&o).Parse([]string{"--kubeconfig", path, "--context", "x"}))
 	found, err := connect(o)
 	require.NoError(t, err)
 	require.Error(t, found.Get(t.Context(), client.ObjectKey{Name: "n"}, new(corev1.Node)))
+	assert.WithinDuration(t, time.Now(), o.clock.ServerTime(), time.Minute)
 	r := <-seen
 	assert.Regexp(t, "^/api", r.URL.Path)
 	assert.Equal(t, "kubectl-node_ready/dev", r.UserAgent())

@@ -13,6 +13,7 @@ import (
 // reason and message, without kubelet's heartbeats, so that these are no changes. The heartbeat of our own condition says that
 // somebody still means it. Where anything is required of nodes, all that may be is kept, too.
 func SlimNode(conditionType string, isRequired bool, annotations ...string) cache.TransformFunc {
+	annotations = append(annotations, nodepatch.Opened)
 	if isRequired {
 		annotations = append(annotations, requirement.CSIDrivers)
 	}

@@ -16,12 +16,13 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // The rules for one node. Those of package breaker are for every node.
 const (
 	Budget   breaker.Rule = "budget"    // too many nodes of its group, or of the cluster, have the failed taint
-	CoolDown breaker.Rule = "cool-down" // it was re-tainted just now
+	CoolDown breaker.Rule = "cool-down" // it was re-tainted or opened just now
 	Changed  breaker.Rule = "changed"   // the live node differs from the cache
 	Peers    breaker.Rule = "peers"     // there are too few other nodes to tell
 	Refused  breaker.Rule = "refused"   // the API server refuses the taint
@@ -31,7 +32,7 @@ const (
 type Settings struct {
 	breaker.Settings
 	Enabled bool // false: re-taint no node, and remove the failed taint from those that have it
-	// CoolDown is how long a node is not re-tainted again.
+	// CoolDown is how long a node is not re-tainted again, nor after somebody has opened it.
 	CoolDown time.Duration
 }
 
@@ -41,6 +42,8 @@ type Input struct {
 	ControlGroup controlgroup.State
 	// Retainted is when this process has re-tainted nodes.
 	Retainted map[types.UID]time.Time
+	// ServerNow is the time by the API server's clock, which nodepatch.Opened has too.
+	ServerNow time.Time
 	// Behind means that the cache has not shown the last re-taint yet: the budget cannot be known.
 	Behind bool
 }
@@ -119,6 +122,11 @@ func (s Settings) withhold(candidate fleet.Status, in Input, d Decision, now tim
 	if at, retainted := in.Retainted[candidate.Node.UID]; retainted && now.Sub(at) < s.CoolDown {
 		return CoolDown, fmt.Sprintf("the node was re-tainted %s ago: it is not re-tainted again within %s",
 			now.Sub(at).Truncate(time.Second), s.CoolDown)
+	}
+	// A time ahead of the clock does not count: it could keep the node from being re-tainted for years.
+	opened, err := time.Parse(time.RFC3339, candidate.Node.Annotations[nodepatch.Opened])
+	if ago := in.ServerNow.Sub(opened); err == nil && ago > -time.Minute && ago < s.CoolDown {
+		return CoolDown, fmt.Sprintf("somebody opened it %s ago: it is not re-tainted within %s", ago.Truncate(time.Second), s.CoolDown)
 	}
 	if text := s.unprovenPeers(candidate.Node, in.Statuses); text != "" {
 		return Peers, text

@@ -164,6 +164,22 @@ func TestWithheld(t *testing.T) {
 	}
 }
 
+// A time that is ahead of the clock, or that nobody can read, keeps no node from being re-tainted.
+func TestOpenedByHand(t *testing.T) {
+	for opened, withheld := range map[string]bool{"2026-11-24T11:50:01Z": true, "2026-11-24T11:50:00Z": false,
+		"2026-11-24T12:00:59Z": true, "2026-11-24T12:01:00Z": false, "2036-11-24T12:00:00Z": false, "just now": false, "": false} {
+		m := newMoment(3).fail(1)
+		m.in.ServerNow = time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
+		m.in.Statuses[0].Node.Annotations[nodepatch.Opened] = opened
+		d := m.decide()
+		assert.Equal(t, withheld, len(d.Candidates) == 0, opened)
+		if withheld {
+			assert.Equal(t, CoolDown, d.Withheld[0].Rule)
+			assert.Regexp(t, "somebody opened it (9m59|-59)s ago: it is not re-tainted within 10m0s", d.Withheld[0].Text)
+		}
+	}
+}
+
 // Where that many fail, the fault is not the nodes': nothing is re-tainted, however many fail.
 func TestTooManyFail(t *testing.T) {
 	for nodes, enough := range map[int]int{3: 3, 10: 3, 39: 3, 40: 4, 200: 20} {

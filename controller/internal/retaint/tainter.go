@@ -53,7 +53,7 @@ func (t *Tainter) act(ctx context.Context, plan fleet.Plan, now time.Time) {
 	t.retainted.Forget(t.Settings.CoolDown, now)
 	t.failed.Forget(failedFor, now)
 	decision := t.Settings.Decide(Input{Statuses: plan.Statuses, ControlGroup: t.ControlGroup(), Retainted: t.retainted,
-		Behind: t.isBehind(ctx, plan.Statuses)}, now)
+		ServerNow: plan.ServerNow, Behind: t.isBehind(ctx, plan.Statuses)}, now)
 	for _, rule := range breaker.Rules() {
 		if _, holds := decision.Breakers[rule]; t.Settings.Enabled {
 			t.SetBreaker(string(rule), holds)
@@ -154,6 +154,8 @@ func (s Settings) changed(candidate fleet.Status, live *nodepatch.Node) string {
 		return "it has lost the label, or already has a taint that a release removes"
 	}
 	switch condition := live.Status.Conditions.Of(s.Fleet.ConditionType); {
+	case live.Annotations[nodepatch.Opened] != candidate.Node.Annotations[nodepatch.Opened]:
+		return "somebody has opened it"
 	case condition.Type == "":
 		return "its condition is gone"
 	case condition.Status != string(corev1.ConditionFalse), condition.LastHeartbeatTime.Before(&seen.LastHeartbeatTime):

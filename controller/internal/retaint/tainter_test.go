@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"slices"
 	"strings"
@@ -25,6 +26,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/livenode"
+	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/manual"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -165,6 +167,9 @@ func (w *world) agents() {
 // run lets time pass.
 func (w *world) run(d time.Duration) { w.runWith(d, w.nodes) }
 
+// serverNow is the time by the API server's clock, which is not the controller's.
+func (w *world) serverNow() time.Time { return w.now.Add(-5 * time.Hour) }
+
 // runWith is run with a cache that shows these nodes.
 func (w *world) runWith(d time.Duration, cached func() []corev1.Node) {
 	for end := w.now.Add(d); w.now.Before(end); w.now = w.now.Add(10 * time.Second) {
@@ -185,7 +190,7 @@ func (w *world) runWith(d time.Duration, cached func() []corev1.Node) {
 				Status: corev1.PodStatus{Conditions: ready, ContainerStatuses: []corev1.ContainerStatus{{
 					State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}}})
 		}
-		w.plan = w.settings.Fleet.Decide(fleet.Objects{Nodes: nodes, Pods: pods, Seen: w.seen}, w.now)
+		w.plan = w.settings.Fleet.Decide(fleet.Objects{Nodes: nodes, Pods: pods, Seen: w.seen, ServerNow: w.serverNow()}, w.now)
 		w.seen = w.plan.Seen
 		w.tainter.Once(w.Context(), w.tainter.Settings.Settings, w.tainter.act)
 	}
@@ -355,6 +360,29 @@ func TestFlappingNode(t *testing.T) {
 	}
 	assert.LessOrEqual(t, w.changes["added"], 6, "in an hour")
 	assert.GreaterOrEqual(t, w.changes["added"], 5)
+}
+
+// What a person has opened stays open for coolDown, also where another process leads by then.
+func TestOpenedNodeIsNotRetaintedAtOnce(t *testing.T) {
+	w := newWorld(t, 20)
+	w.run(10 * time.Minute)
+	w.failing["n0"] = "DNSFailed"
+	w.run(30 * time.Minute)
+	require.Equal(t, []string{"n0"}, w.retainted())
+	stale := w.nodes()
+	require.NoError(t, manual.Patcher{Settings: w.settings.Fleet, Client: w.Client, Now: w.serverNow, Out: io.Discard}.Open(t.Context(), []string{"n0"}))
+	w.run(5 * time.Minute)
+	w.lead()
+	w.group.PassedSince = w.now.Add(-time.Hour)
+	w.run(time.Minute)
+	for i := range stale {
+		stale[i].Spec.Taints = nil
+	}
+	w.runWith(4*time.Minute-10*time.Second, func() []corev1.Node { return slices.Clone(stale) })
+	assert.Empty(t, w.retainted())
+	assert.Equal(t, 1, w.said("n0 TaintWithheld cool-down: somebody opened it"))
+	w.run(20 * time.Second)
+	assert.Equal(t, []string{"n0"}, w.retainted(), "it still fails")
 }
 
 // A restart at any point changes nothing but when a node is re-tainted.

@@ -22,6 +22,7 @@ import (
 type Patcher struct {
 	Settings fleet.Settings
 	Client   client.Client
+	Now      func() time.Time // by the API server's clock
 	Out      io.Writer
 }
 
@@ -47,14 +48,14 @@ func (p Patcher) Verify(ctx context.Context, names []string) error {
 	})
 }
 
-// Open removes the startup taint and the failed taint of nodes, and changes nothing else.
+// Open removes the startup taint and the failed taint of nodes, and notes the time on them: re-taint waits for its cool-down.
 func (p Patcher) Open(ctx context.Context, names []string) error {
 	return p.each(names, func(_ string, patcher *nodepatch.Patcher) (string, error) {
 		base, err := patcher.Get(ctx)
 		if err != nil {
 			return "", err
 		}
-		removed, err := patcher.RemoveTaints(ctx, base, p.Settings.Request)
+		removed, err := patcher.RemoveTaints(ctx, base, p.Settings.Request, p.Now().UTC().Format(time.RFC3339))
 		if err == nil && len(removed) == 0 {
 			return "has none of the taints: nothing to do", nil
 		}

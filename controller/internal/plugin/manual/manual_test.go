@@ -3,6 +3,7 @@ package manual
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -30,7 +31,7 @@ func newPatcher(nodes ...client.Object) (Patcher, *strings.Builder) {
 		Label: "node-ready/verified", LabelValue: "true", Annotation: nodepatch.Annotation}
 	template := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{NodeSelector: map[string]string{"os": "linux"}}}
 	out := new(strings.Builder)
-	return Patcher{Client: c, Out: out,
+	return Patcher{Client: c, Out: out, Now: func() time.Time { return time.Date(2026, 11, 24, 14, 0, 0, 0, time.FixedZone("", 7200)) },
 		Settings: fleet.Settings{Request: request, Rules: fleet.NewRules(template, request)}}, out
 }
 
@@ -49,11 +50,11 @@ func TestOpenKeepsForeignTaints(t *testing.T) {
 	require.ErrorContains(t, err, `node gone: nodes "gone" not found`)
 	assert.Equal(t, "node both: removed node-ready/unverified=x:NoSchedule, node-ready/failed=x:NoSchedule, old/key=x:NoSchedule\n"+
 		"node none: has none of the taints: nothing to do\n", out.String())
-	for _, name := range []string{"both", "none"} {
+	for name, annotations := range map[string]map[string]string{"both": {"node-ready/opened": "2026-11-24T12:00:00Z"}, "none": nil} {
 		now := p.read(t, name)
 		assert.Equal(t, foreign, now.Spec.Taints)
 		assert.Empty(t, now.Labels)
-		assert.Empty(t, now.Annotations)
+		assert.Equal(t, annotations, now.Annotations)
 	}
 	all := []corev1.Node{*node("both", nil, foreign[0], taint("node-ready/failed")), *node("none", nil, foreign...)}
 	assert.Equal(t, []string{"both"}, Tainted(all, p.Settings.Request))

@@ -350,6 +350,7 @@ func (w *world) disturbances() map[string]func() {
 func (w *world) open(m *machine) {
 	p := w.someone()
 	e := p.environment()
+	_ = e.Client.Versions(w.ctx)
 	c, err := client.New(e.REST, client.Options{Scheme: scheme.Scheme})
 	if err != nil {
 		panic(err)
@@ -360,7 +361,7 @@ func (w *world) open(m *machine) {
 	}
 	settings := fleet.NewSettings(cfg.Config, w.options.template())
 	settings.FailedTaintValue = agentName
-	err = manual.Patcher{Settings: settings, Client: c, Out: io.Discard}.Open(w.ctx, []string{m.name})
+	err = manual.Patcher{Settings: settings, Client: c, Now: e.Client.ServerTime, Out: io.Discard}.Open(w.ctx, []string{m.name})
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if node := w.node(m.name); node != nil && err == nil {

@@ -535,6 +535,8 @@ func (j *judge) tick() {
 		switch {
 		case w.options.workers && (!t.tainted || !gated && !t.opened.IsZero()) && node.Annotations[nodepatch.Annotation] == "":
 			continue
+		case broken && !gated: // its agent cannot write, and by design the agent of such a node need not
+			continue
 		case isOneShot && labelled && (t.putBack || gated): // nobody is left to notice what others put back
 			if !t.putBack && gated {
 				late("has label and startup taint")

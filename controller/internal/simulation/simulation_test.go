@@ -64,7 +64,9 @@ func TestSeeds(t *testing.T) {
 	seeds := 0
 	for seed := *first; seeds == 0 || time.Since(began) < *lasts; seed += *every {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			hangs := time.AfterFunc(3*time.Minute, func() { panic(fmt.Sprint("seed ", seed, " hangs: something in the bubble does not wait for its clock")) })
+			hangs := time.AfterFunc(3*time.Minute, func() {
+				panic(fmt.Sprint("seed ", seed, " hangs: something in the bubble does not wait for its clock"))
+			})
 			defer hangs.Stop()
 			w := simulate(t, seed)
 			all.add(w.counts)

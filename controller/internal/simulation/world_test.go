@@ -128,12 +128,20 @@ func (w *world) fail(node string, rule, format string, args ...any) {
 	var story strings.Builder
 	_, _ = fmt.Fprintf(&story, "seed %d, %s: rule %s: node %s: %s\nworld: %s\n", w.seed, time.Since(w.began).Round(time.Second), rule, node, text, w.options)
 	lines := slices.DeleteFunc(slices.Clone(w.told), func(l line) bool { return l.node != "" && l.node != node })
-	for _, l := range lines[max(0, len(lines)-90):] {
+	seen := make(map[string]int) // what an agent says again and again is said twice, but for the end
+	lines = slices.DeleteFunc(lines, func(l line) bool {
+		key := l.who + l.text[:min(30, len(l.text))]
+		seen[key]++
+		return seen[key] > 2 && strings.HasPrefix(l.who, agentPod) && time.Since(w.began)-l.at > time.Minute && !strings.HasPrefix(l.text, "PATCH")
+	})
+	for _, l := range lines[max(0, len(lines)-120):] {
 		_, _ = fmt.Fprintf(&story, "%12s  %-12s %-14s %s\n", l.at.Round(time.Millisecond), l.node, l.who, l.text)
 	}
 	w.failed = story.String()
 	close(w.over)
 }
+
+const agentPod = "agent-"
 
 func (w *world) hasEnded() bool {
 	select {
@@ -251,7 +259,7 @@ type process struct {
 	dead               bool                 // killed: nothing of it reaches anybody any more
 	passed             map[string]time.Time // when each check has passed last
 	released           map[string]bool      // the uids of Nodes that it has released
-	sawForeign         time.Time // when it last read its Node with a taint of WAIT_FOR_TAINTS
+	sawForeign         time.Time            // when it last read its Node with a taint of WAIT_FOR_TAINTS
 	person, controller bool
 }
 

@@ -56,7 +56,8 @@ func (s Settings) next(node *corev1.Node, workers []*corev1.Pod, m memory, now t
 		return step{delete: live} // results from before a foreign taint is gone are meaningless
 	case fleet.Untouchable(node) != "":
 		return step{}
-	case released.Time != "" && node.Labels[s.Fleet.Request.Label] == s.Fleet.Request.LabelValue:
+	case node.Labels[s.Fleet.Request.Label] == s.Fleet.Request.LabelValue && released.Time != "" &&
+		released.BootID != "" && released.BootID == node.Status.NodeInfo.BootID: // of another boot nothing is proven
 		if since := now.Sub(m.taintRemovedAt); since < betweenRemovals {
 			return step{wait: betweenRemovals - since}
 		}

@@ -137,10 +137,14 @@ func TestNext(t *testing.T) {
 	}
 	label := func(node *corev1.Node) { node.Labels[verified] = "true" }
 	untaint := func(node *corev1.Node) { node.Spec.Taints = nil }
+	annotation := func(value string) func(*corev1.Node) {
+		return func(node *corev1.Node) { node.Annotations[nodepatch.Annotation] = value }
+	}
 	releasedBy := func(worker string) func(*corev1.Node) {
-		return func(node *corev1.Node) {
-			node.Annotations[nodepatch.Annotation] = `{"time":"2026-01-01T00:00:00Z","worker":"` + worker + `"}`
-		}
+		return annotation(`{"time":"2026-01-01T00:00:00Z","bootID":"boot","worker":"` + worker + `"}`)
+	}
+	boot := func(id string) func(*corev1.Node) {
+		return func(node *corev1.Node) { node.Status.NodeInfo.BootID = id }
 	}
 	version := func(version string) func(*corev1.Node) {
 		return func(node *corev1.Node) { node.ResourceVersion = version }
@@ -173,8 +177,11 @@ func TestNext(t *testing.T) {
 
 		"taint put back":                    {node: []func(*corev1.Node){label, releasedBy("x-uid")}, want: "remove taint"},
 		"taint put back by a fast client":   {node: []func(*corev1.Node){label, releasedBy("x-uid")}, m: memory{taintRemovedAt: ago(time.Second)}, want: "wait 1s"},
+		"taint put back in another boot":    {node: []func(*corev1.Node){label, releasedBy("x-uid"), boot("second")}, want: "create 1"},
+		"taint put back, no boot recorded":  {node: []func(*corev1.Node){label, annotation(`{"time":"2026-01-01T00:00:00Z"}`)}, want: "create 1"},
+		"taint put back, no boot at all":    {node: []func(*corev1.Node){label, annotation(`{"time":"2026-01-01T00:00:00Z"}`), boot("")}, want: "create 1"},
 		"label that we have not written":    {node: []func(*corev1.Node){label}, want: "create 1"},
-		"annotation that is not ours":       {node: []func(*corev1.Node){label, func(node *corev1.Node) { node.Annotations[nodepatch.Annotation] = "mine" }}, want: "create 1"},
+		"annotation that is not ours":       {node: []func(*corev1.Node){label, annotation("mine")}, want: "create 1"},
 		"taint put back, foreign taint too": {node: []func(*corev1.Node){label, releasedBy("x-uid"), taint("cni/not-ready")}, want: "nothing"},
 
 		"waits":   {workers: []*corev1.Pod{newWorker("a", 1)}, want: "nothing"},

@@ -34,6 +34,7 @@ type change struct {
 	done   func(*Node) bool
 	voids  func(*Node) error // an error ends it: the Node has changed in a way that no retry may ignore; nil: nothing does
 	within bool              // the end of ctx also ends a request in flight, and no retry goes on after it
+	once   bool              // another patch follows only on 409 and 422: after any other failure the caller tries again
 }
 
 // carryOut makes a change, and returns the Node as it is then. Where a patch was applied and the Node has the startup taint all
@@ -84,6 +85,8 @@ func (p *Patcher) apply(ctx context.Context, node *Node, c change) (*Node, error
 			return patched, nil
 		case IsFinal(err):
 			return nil, &Refused{err}
+		case c.once && statusCode(err) != http.StatusConflict && statusCode(err) != http.StatusUnprocessableEntity:
+			return nil, err
 		}
 		again, readErr := p.readAgain(limited, waits, node, c, err)
 		switch {

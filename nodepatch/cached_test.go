@@ -16,8 +16,11 @@ func TestReleaseCached(t *testing.T) {
 	append1 := func(key string) func(*corev1.Node) {
 		return func(n *corev1.Node) { n.Spec.Taints = append(n.Spec.Taints, foreign(key)) }
 	}
+	label := func(n *corev1.Node) { n.Labels[request.Label] = request.LabelValue }
+	unlabel := func(n *corev1.Node) { delete(n.Labels, request.Label) }
 	again := func(n *corev1.Node) { n.Annotations = map[string]string{request.Annotation: `{"by":"another"}`} }
 	for name, test := range map[string]struct {
+		base     func(*corev1.Node)
 		change   func(*corev1.Node)
 		lost     bool // the answer to the first patch
 		requests string
@@ -30,12 +33,16 @@ func TestReleaseCached(t *testing.T) {
 		"a taint that is not waited for":       {change: append1("other"), requests: "PATCH GET PATCH", taints: "front behind other"},
 		"started again":                        {change: func(n *corev1.Node) { n.Status.NodeInfo.BootID = "second" }, requests: "PATCH GET", err: ErrOutdated, taints: "front node-ready/unverified behind"},
 		"released, and to be verified again":   {change: again, requests: "PATCH GET", err: ErrOutdated, taints: "front node-ready/unverified behind"},
-		"released, and the taint was put back": {change: func(n *corev1.Node) { again(n); n.Labels[request.Label] = request.LabelValue }, requests: "PATCH GET PATCH", taints: "front behind"},
-		"the answer was lost":                  {lost: true, requests: "PATCH GET", taints: "front behind"},
+		"released, and the taint was put back": {change: func(n *corev1.Node) { again(n); label(n) }, requests: "PATCH GET PATCH", taints: "front behind"},
+		"put back, and the label is removed":   {base: label, change: unlabel, requests: "PATCH GET", err: ErrOutdated, taints: "front node-ready/unverified behind"},
+		"the answer was lost":                  {lost: true, requests: "PATCH", taints: "front behind"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newServer(t, newNode())
 			s.node.Status.NodeInfo.BootID = "first"
+			if test.base != nil {
+				s.change(test.base)
+			}
 			base := asRead(s.node)
 			if test.change != nil {
 				s.change(test.change)
@@ -51,8 +58,12 @@ func TestReleaseCached(t *testing.T) {
 			r.Blocks = r.WaitsFor([]string{"cni/"})
 			p := &Patcher{Node: s.client, Timeout: time.Minute, Deadline: time.Hour, Retried: func(error) {}}
 			released, removed, err := p.ReleaseCached(t.Context(), base, r)
-			require.ErrorIs(t, err, test.err)
-			if test.err == nil {
+			if test.lost {
+				require.ErrorContains(t, err, "lost", "the caller tries again")
+			} else {
+				require.ErrorIs(t, err, test.err)
+			}
+			if err == nil {
 				assert.Equal(t, s.node.ResourceVersion, released.ResourceVersion)
 				assert.Len(t, removed, 1)
 			}

@@ -62,17 +62,19 @@ func (p *Patcher) Release(ctx context.Context, base *Node, r Request) (removed [
 }
 
 // ReleaseCached is Release for a base from a cache, which may be behind: it changes only a Node that has not changed since it was
-// read, because no operation of a JSON patch can test that no taint was added. It returns the released Node, too. Besides
-// those of Release the error may be ErrOutdated.
+// read, because no operation of a JSON patch can test that no taint was added. It sends another patch only if the Node has
+// changed: the caller has other nodes. It returns the released Node, too. Besides those of Release the error may be ErrOutdated.
 func (p *Patcher) ReleaseCached(ctx context.Context, base *Node, r Request) (released *Node, removed []Taint, err error) {
 	c := releasing(r, &removed)
+	c.once = true
 	build, voids := c.build, c.voids
 	c.build = func(node *Node) []Operation {
 		return append([]Operation{testVersion(node)}, build(node)...)
 	}
 	c.voids = func(node *Node) error {
 		annotation, before := node.Annotations[r.Annotation], base.Annotations[r.Annotation]
-		if node.Status.NodeInfo.BootID != base.Status.NodeInfo.BootID || annotation != before && !r.hasLabel(node.Labels) {
+		isUnlabelled := !r.hasLabel(node.Labels) && (annotation != before || r.hasLabel(base.Labels))
+		if isUnlabelled || node.Status.NodeInfo.BootID != base.Status.NodeInfo.BootID {
 			return ErrOutdated
 		}
 		if why := Untouchable(node); why != "" {

@@ -47,7 +47,7 @@ func (l *Leftovers) sweep(ctx context.Context) error {
 		return fmt.Errorf("workers in namespace %s: %w", l.Namespace, err)
 	}
 	for _, pod := range pods.Items {
-		if _, isWorker := pod.Annotations[fleet.NodeUIDAnnotation]; !isWorker || pod.DeletionTimestamp != nil {
+		if !isWorker(&pod) || pod.DeletionTimestamp != nil {
 			continue
 		}
 		if failure := client.IgnoreNotFound(l.Writer.Delete(ctx, &pod, client.Preconditions{UID: &pod.UID})); failure != nil {

@@ -17,13 +17,15 @@ import (
 type memory struct {
 	workers map[string]workerState // by the pod's name, which is never used twice
 	// released is the worker whose verdict has released the node, releasedVersion the resourceVersion of the released node.
-	released                   types.UID
-	releasedVersion            string
-	releasedAt, taintRemovedAt time.Time
-	unmet                      string    // what the node does not show although its worker has passed
-	interrupted                int       // how many workers in a row
-	serverNow                  time.Time // by the API server's clock, zero if that is not known
-	healed                     time.Time // when a third attempt of any node, or a later one, has passed
+	released        types.UID
+	releasedVersion string
+	releasedAt      time.Time
+	patches         int       // in a row that did not help: the release failed, or the startup taint was put back
+	patchedAt       time.Time // the last one of them
+	unmet           string    // what the node does not show although its worker has passed
+	interrupted     int       // how many workers in a row
+	serverNow       time.Time // by the API server's clock, zero if that is not known
+	healed          time.Time // when a third attempt of any node, or a later one, has passed last
 }
 
 // workerState is what this process remembers of a worker.
@@ -102,6 +104,11 @@ func (m memory) isBehind(node *corev1.Node, now time.Time) bool {
 	return now.Sub(m.releasedAt) < cacheDelay && (err != nil || order < 0)
 }
 
+// pause is the time from the last patch that did not help to the next patch. It doubles, and is zero if the last patch helped.
+func (m memory) pause(first, longest time.Duration) time.Duration {
+	return min(first*(1<<min(m.patches, 10)-1), longest)
+}
+
 // expectsWorker reports whether this process has created a worker lately that the cache does not show: not yet, or because
 // somebody else has deleted it.
 func (m memory) expectsWorker(cached []*corev1.Pod) bool {
@@ -117,8 +124,10 @@ func (r *Reconciler) observe(node string, workers []*corev1.Pod, now time.Time) 
 	defer r.mu.Unlock()
 	m := r.nodes[node].observe(workers, now)
 	r.nodes[node] = m
-	if len(m.workers) == 0 && now.Sub(m.releasedAt) > cacheDelay && now.Sub(m.taintRemovedAt) > betweenRemovals {
+	isPatched := m.patches > 0 && now.Sub(m.patchedAt) < 2*longestRemoval
+	if len(m.workers) == 0 && now.Sub(m.releasedAt) > cacheDelay && !isPatched {
 		delete(r.nodes, node) // there is nothing to remember
+		m = memory{}
 	}
 	m.healed = r.slots.healed
 	m.workers = maps.Clone(m.workers) // a worker that passes changes what is remembered

@@ -26,8 +26,6 @@ const (
 	longestInterruption = 5 * time.Minute
 	// cacheDelay is how long the cache may be behind what this process has written.
 	cacheDelay = 5 * time.Second
-	// betweenRemovals is the time between two removals of a startup taint that comes back.
-	betweenRemovals = 2 * time.Second
 )
 
 // step is what is to be done about a node now.
@@ -58,8 +56,8 @@ func (s Settings) next(node *corev1.Node, workers []*corev1.Pod, m memory, now t
 		return step{}
 	case node.Labels[s.Fleet.Request.Label] == s.Fleet.Request.LabelValue && released.Time != "" &&
 		released.BootID != "" && released.BootID == node.Status.NodeInfo.BootID: // of another boot nothing is proven
-		if since := now.Sub(m.taintRemovedAt); since < betweenRemovals {
-			return step{wait: betweenRemovals - since}
+		if wait := m.patchedAt.Add(m.pause(firstRemoval, longestRemoval)).Sub(now); wait > 0 {
+			return step{wait: wait}
 		}
 		return step{removeTaint: true, delete: live}
 	}
@@ -112,6 +110,9 @@ func (s Settings) nextAfter(pod *corev1.Pod, m memory, now time.Time) step {
 		case !worker.isPassTimeKnown(pod, m.serverNow, s.Round):
 			return again
 		case now.Sub(worker.ended) < countsFor || worker.held:
+			if wait := m.patchedAt.Add(m.pause(firstRelease, longestRelease)).Sub(now); wait > 0 {
+				return step{wait: wait}
+			}
 			return step{release: pod}
 		} // else the release has failed all the time
 	}

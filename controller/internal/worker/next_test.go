@@ -55,7 +55,8 @@ func newWorker(name string, attempt int, change ...func(*corev1.Pod)) *corev1.Po
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "system", UID: types.UID(name + "-uid"), Labels: map[string]string{"component": "worker"}, Annotations: map[string]string{
 			fleet.AttemptAnnotation: strconv.Itoa(attempt), fleet.NodeUIDAnnotation: "node-uid", fleet.BootIDAnnotation: "boot",
-			fleet.TemplateAnnotation: newSettings().templateHash()}},
+			fleet.TemplateAnnotation: newSettings().templateHash()},
+			OwnerReferences: []metav1.OwnerReference{{Kind: "Node", Name: "n", UID: "node-uid", Controller: new(true)}}},
 		Spec: corev1.PodSpec{NodeName: "n"},
 	}
 	for _, f := range change {
@@ -176,7 +177,7 @@ func TestNext(t *testing.T) {
 		"label removed, another passed":     {node: []func(*corev1.Node){untaint, releasedBy("a-uid")}, workers: []*corev1.Pod{newWorker("b", 1, ready)}, want: "release by b"},
 
 		"taint put back":                    {node: []func(*corev1.Node){label, releasedBy("x-uid")}, want: "remove taint"},
-		"taint put back by a fast client":   {node: []func(*corev1.Node){label, releasedBy("x-uid")}, m: memory{taintRemovedAt: ago(time.Second)}, want: "wait 1s"},
+		"taint put back by a fast client":   {node: []func(*corev1.Node){label, releasedBy("x-uid")}, m: memory{patches: 1, patchedAt: ago(time.Second)}, want: "wait 1s"},
 		"taint put back in another boot":    {node: []func(*corev1.Node){label, releasedBy("x-uid"), boot("second")}, want: "create 1"},
 		"taint put back, no boot recorded":  {node: []func(*corev1.Node){label, annotation(`{"time":"2026-01-01T00:00:00Z"}`)}, want: "create 1"},
 		"taint put back, no boot at all":    {node: []func(*corev1.Node){label, annotation(`{"time":"2026-01-01T00:00:00Z"}`), boot("")}, want: "create 1"},

@@ -34,11 +34,12 @@ type largeCluster struct {
 	t     *testing.T
 	queue priorityqueue.PriorityQueue[reconcile.Request]
 
-	lag    time.Duration // of the cache
-	round  time.Duration // of a worker
-	ending time.Duration // of a worker that is deleted
-	refuse error         // of each creation
-	lose   error         // the answer to each creation
+	lag    time.Duration                                // of the cache
+	round  time.Duration                                // of a worker
+	ending time.Duration                                // of a worker that is deleted
+	refuse error                                        // of each creation
+	lose   error                                        // the answer to each creation
+	patch  func(ctx context.Context, node string) error // nil, or no error: a patch releases the node
 
 	lock   sync.Mutex
 	kubel  func(*corev1.Pod) // how a round ends
@@ -231,6 +232,11 @@ func (n largeNode) GetCached(ctx context.Context) (*nodepatch.Node, error) { ret
 
 func (n largeNode) Patch(ctx context.Context, _ []byte) (*nodepatch.Node, error) {
 	time.Sleep(10 * time.Millisecond)
+	if n.cluster.patch != nil {
+		if err := n.cluster.patch(ctx, n.name); err != nil {
+			return nil, err
+		}
+	}
 	n.cluster.lock.Lock()
 	node := n.cluster.all[n.name].DeepCopy()
 	node.Labels, node.Spec.Taints = map[string]string{"kubernetes.io/os": "linux", verified: "true"}, nil
@@ -333,6 +339,59 @@ func TestManyNodesAtOnce(t *testing.T) {
 		passed = slices.DeleteFunc(passed, func(pod *corev1.Pod) bool { return holdsSlot(pod) || fleet.HasEnded(pod) })
 		assert.Zero(t, len(passed), "the workers of the released nodes are deleted")
 	})
+}
+
+// All patches of many nodes are answered with 5xx, at once or after seconds. Nodes that join are released all the same, and the
+// others soon after it is over.
+func TestRecoversFromALargeOutageOfPatches(t *testing.T) {
+	if raceDetector {
+		t.Skip("so many timers (golang/go#78156), as above")
+	}
+	for name, test := range map[string]struct {
+		bad, good int
+		takes     time.Duration
+	}{
+		"500 nodes, at once":      {500, 20, 0},
+		"500 nodes, after 10 s":   {500, 20, 10 * time.Second},
+		"1,000 nodes, at once":    {1000, 0, 0},
+		"5,000 nodes, after 10 s": {outageNodes, 0, 10 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newLargeCluster(t, test.bad, 50)
+				over, requests := time.Now().Add(10*time.Minute+11*time.Second), 0
+				c.patch = func(_ context.Context, node string) error {
+					if node[0] != 'n' || !time.Now().Before(over) {
+						return nil
+					}
+					c.lock.Lock()
+					requests++
+					c.lock.Unlock()
+					time.Sleep(test.takes)
+					return apierrors.NewInternalError(errors.New("failed calling webhook"))
+				}
+				defer c.start()()
+				time.Sleep(10 * time.Minute)
+				c.lock.Lock()
+				t.Logf("%d patches a second, %d workers", requests/600, len(c.posts))
+				assert.LessOrEqual(t, requests, 10*60/15*test.bad, "pauses of up to 30 s")
+				c.left += test.good
+				c.lock.Unlock()
+				for i := range test.good {
+					c.join(fmt.Sprint("good", i))
+				}
+				time.Sleep(10 * time.Second)
+				c.lock.Lock()
+				assert.Equal(t, test.bad, c.left)
+				c.lock.Unlock()
+				time.Sleep(time.Until(over.Add(2 * time.Minute)))
+				c.lock.Lock()
+				defer c.lock.Unlock()
+				t.Logf("all but %d released after %s", c.left, c.label.Sub(over))
+				assert.Zero(t, c.left)
+			})
+		})
+	}
 }
 
 // A node joins in an outage, in which rounds fail after half a minute. When the outage ends a worker runs that notices it, or the

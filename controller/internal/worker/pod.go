@@ -68,6 +68,12 @@ func (s Settings) newPod(name, key string, node *corev1.Node, decided step, endp
 	return pod
 }
 
+// isWorker tells a worker from a pod that somebody has given the labels of workers.
+func isWorker(pod *corev1.Pod) bool {
+	owner := metav1.GetControllerOf(pod)
+	return owner != nil && owner.Kind == "Node" && string(owner.UID) == pod.Annotations[fleet.NodeUIDAnnotation]
+}
+
 // templateHash tells workers of an earlier template from those of this one.
 func (s Settings) templateHash() string {
 	text, _ := json.Marshal(s.Template) // it was read from YAML: it cannot fail

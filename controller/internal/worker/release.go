@@ -15,8 +15,38 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// patchAttempts is the time limit of all attempts of one patch together, in timeouts of one request.
-const patchAttempts = 10
+const (
+	// firstRelease and longestRelease are the waits after a release that failed.
+	firstRelease   = 100 * time.Millisecond
+	longestRelease = 30 * time.Second
+	// firstRemoval and longestRemoval are the waits after the removal of a startup taint that is put back.
+	firstRemoval   = 2 * time.Second
+	longestRemoval = 5 * time.Minute
+	// reportedRemoval is the removal that an Event tells of.
+	reportedRemoval = 5
+)
+
+// patch releases a node, or removes its startup taint again. Nodes whose last patch did not help have half of the places at most:
+// the answer to the next one may take as long as a request may.
+func (r *Reconciler) patch(ctx context.Context, node *corev1.Node, seen memory, decided *step) (err error) {
+	if seen.patches > 0 {
+		select {
+		case r.slots.patching <- struct{}{}:
+			defer func() { <-r.slots.patching }()
+		default:
+			decided.wait = wait.Jitter(firstRelease, 100)
+			return nil
+		}
+	}
+	patches := seen.patches + 1
+	if decided.removeTaint {
+		decided.wait, err = firstRemoval, r.removeTaint(ctx, node, patches) // the cache may show the taint all the time
+	} else if err = r.release(ctx, node, decided.release, seen.workers[decided.release.Name].first); err == nil {
+		patches, decided.delete = 0, append(decided.delete, decided.release)
+	}
+	r.remember(node.Name, func(m *memory) { m.patches, m.patchedAt = patches, time.Now() })
+	return err
+}
 
 // release releases node by the verdict of a worker, which was created at since.
 func (r *Reconciler) release(ctx context.Context, node *corev1.Node, worker *corev1.Pod, since time.Time) error {
@@ -55,22 +85,26 @@ func (r *Reconciler) release(ctx context.Context, node *corev1.Node, worker *cor
 	return nil
 }
 
-// removeTaint removes a startup taint that was added again after the release.
-func (r *Reconciler) removeTaint(ctx context.Context, node *corev1.Node) error {
-	removed, err := r.patcher(node.Name).RemoveAgain(ctx, node.UID, r.Fleet.Request)
+// removeTaint removes a startup taint that was added again after the release, which it does for the n-th time in a row.
+func (r *Reconciler) removeTaint(ctx context.Context, node *corev1.Node, n int) error {
+	request := r.Fleet.Request
+	request.AnnotationValue = func([]nodepatch.Taint) string { return node.Annotations[request.Annotation] } // it stays
+	if n == reportedRemoval {
+		r.Events.Eventf(node, nil, corev1.EventTypeWarning, verdict.NodeNotVerified, "Verify", "the startup taint is put back again "+
+			"and again, or cannot be removed: pauses grow to %s; read metadata.managedFields and the controller's log", longestRemoval)
+	}
+	_, removed, err := r.patcher(node.Name).ReleaseCached(ctx, fleet.PatchNode(node), request)
 	if err != nil {
 		return fmt.Errorf("node %s: cannot remove the startup taint that was added again: %w", node.Name, err)
 	}
-	if len(removed) > 0 {
-		r.Log.Warn("startup taint was added again after the release: removed it", "node", node.Name,
-			"taints", strings.Join(nodepatch.FormatTaints(removed), ", "))
-	}
+	r.Log.Warn("startup taint was added again after the release: removed it", "node", node.Name,
+		"taints", strings.Join(nodepatch.FormatTaints(removed), ", "))
 	return nil
 }
 
 func (r *Reconciler) patcher(node string) *nodepatch.Patcher {
 	return &nodepatch.Patcher{
-		Node: r.Node(node), Timeout: r.Timeout, Deadline: patchAttempts * r.Timeout,
+		Node: r.Node(node), Timeout: r.Timeout, Deadline: r.Timeout,
 		Retried: func(err error) {
 			r.Log.Warn("patch not applied, will retry with the current node", "node", node, "error", err)
 		},
@@ -79,13 +113,13 @@ func (r *Reconciler) patcher(node string) *nodepatch.Patcher {
 
 // hold withholds a release while node does not show what REQUIRE demands. If the verdict has become too old in that time, another
 // worker runs the checks again.
-func (r *Reconciler) hold(ctx context.Context, node *corev1.Node, seen memory, decided *step, now time.Time) {
+func (r *Reconciler) hold(ctx context.Context, node *corev1.Node, workers []*corev1.Pod, seen memory, decided *step) {
 	pod := decided.release
 	if pod == nil {
 		return
 	}
 	worker, unmet := seen.workers[pod.Name], r.Require(ctx, fleet.PatchNode(node))
-	switch age := now.Sub(worker.ended); {
+	switch age := time.Since(worker.ended); {
 	case unmet != "":
 		if !worker.held {
 			r.Log.Error("node not verified", "node", node.Name, "worker", pod.Name, "reason", unmet)
@@ -95,7 +129,10 @@ func (r *Reconciler) hold(ctx context.Context, node *corev1.Node, seen memory, d
 		// A pod that becomes ready changes nothing in the caches.
 		decided.release, decided.wait = nil, wait.Jitter(min(max(age/5, 2*time.Second), 8*time.Second), 0.2)
 	case age >= countsFor:
-		decided.release, decided.create, decided.first = nil, fleet.Attempt(pod), pod.Annotations[fleet.FirstAnnotation]
+		decided.release, decided.wait = nil, cacheDelay
+		if !seen.expectsWorker(workers) {
+			decided.create, decided.first = fleet.Attempt(pod), pod.Annotations[fleet.FirstAnnotation]
+		}
 	}
 	r.remember(node.Name, func(m *memory) { m.unmet = unmet })
 }

@@ -63,11 +63,7 @@ func (r *Reconciler) changed(q loop.Queue, object client.Object, gone bool) {
 	node, priority := fleet.NodeOf(pod), 0
 	r.mu.Lock()
 	outcome := r.nodes[node].workers[pod.Name].outcome(pod)
-	if r.slots.see(pod, outcome, gone, time.Now()) {
-		for node := range r.nodes {
-			add(q, node, 0)
-		}
-	}
+	r.slots.see(pod, outcome, gone, time.Now())
 	r.mu.Unlock()
 	if outcome == fleet.Passed {
 		priority = 1

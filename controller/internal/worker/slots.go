@@ -33,7 +33,9 @@ type slots struct {
 	giving  bool               // somebody waits, and looks again after betweenSlots
 	given   [givenAtOnce]time.Time
 	all     int       // that were given
-	healed  time.Time // when a third attempt or a later one has passed: at most once within firstRetry
+	healed  time.Time // when a third attempt or a later one has passed last: what kept other nodes from passing may be over, too
+	// patching are the nodes whose last patch did not help, and that are patched now.
+	patching chan struct{}
 }
 
 // holder is a worker that has not ended, or that is to be created.
@@ -52,20 +54,20 @@ type waiting struct {
 }
 
 func newSlots(s Settings) slots {
-	return slots{Settings: s, holders: make(map[string]holder), waiting: make(map[string]waiting)}
+	return slots{Settings: s, holders: make(map[string]holder), waiting: make(map[string]waiting),
+		patching: make(chan struct{}, atOnce/2)}
 }
 
 // see notes a change of a worker. One that has passed gives its slot back before kubelet has ended it, one that is being deleted
-// does not. It reports whether a third attempt or a later one has passed: what kept other nodes from passing may be over, too.
-func (s *slots) see(pod *corev1.Pod, outcome fleet.Outcome, gone bool, now time.Time) (healed bool) {
+// does not.
+func (s *slots) see(pod *corev1.Pod, outcome fleet.Outcome, gone bool, now time.Time) {
 	worker := s.holders[pod.Name]
 	if gone || fleet.HasEnded(pod) || outcome == fleet.Passed {
-		// That a second attempt passes says little: the network of new nodes comes late.
-		if healed = outcome == fleet.Passed && worker.attempt > 2 && now.Sub(s.healed) >= firstRetry; healed {
+		if outcome == fleet.Passed && worker.attempt > 2 { // a second attempt says little: the network of new nodes comes late
 			s.healed = now
 		}
 		delete(s.holders, pod.Name)
-		return healed
+		return
 	}
 	worker.since = cmp.Or(worker.since, now)
 	worker.attempt, worker.limit, worker.unseen = fleet.Attempt(pod), heldFor, false
@@ -73,7 +75,6 @@ func (s *slots) see(pod *corev1.Pod, outcome fleet.Outcome, gone bool, now time.
 		worker.limit = pendingFor
 	}
 	s.holders[pod.Name] = worker
-	return false
 }
 
 // give gives a free slot to the node that is next, and returns that node, or "". First attempts come first, then those that wait

@@ -101,28 +101,24 @@ func TestWhoGetsTheNextSlot(t *testing.T) {
 	assert.Equal(t, []string{"first", "later first", "older retry", "old retry"}, give(&s, now))
 }
 
-// The first third attempt that passes wakes the others, once within half a minute. A second one says nothing.
-func TestWhoWakesTheOthers(t *testing.T) {
+// Each third attempt that passes, or a later one, shortens the pauses of the others. A second one says nothing.
+func TestWhoShortensThePausesOfOthers(t *testing.T) {
 	now := time.Now()
 	s := newSlots(Settings{MaxWorkers: 9})
-	passes := func(attempt int) bool {
+	ends := func(attempt int, outcome fleet.Outcome) time.Time {
+		now = now.Add(time.Second)
 		pod := newWorker(fmt.Sprint(attempt), attempt, running)
-		assert.False(t, s.see(pod, fleet.Running, false, now))
-		return s.see(pod, fleet.Passed, false, now)
+		s.see(pod, fleet.Running, false, now)
+		s.see(pod, outcome, true, now)
+		return s.healed
 	}
-	assert.False(t, passes(1))
-	assert.False(t, passes(2))
-	assert.Zero(t, s.healed)
-	assert.True(t, passes(3))
+	assert.Zero(t, ends(1, fleet.Passed))
+	assert.Zero(t, ends(2, fleet.Passed))
+	assert.Zero(t, ends(3, fleet.FailedRound))
+	assert.Equal(t, now.Add(time.Second), ends(3, fleet.Passed))
+	assert.Equal(t, now.Add(time.Second), ends(4, fleet.Passed))
+	s.see(newWorker("never seen", 3, ready), fleet.Passed, false, now.Add(time.Hour))
 	assert.Equal(t, now, s.healed)
-	now = now.Add(firstRetry - time.Second)
-	assert.False(t, passes(4), "it has just woken them")
-	now = now.Add(time.Second)
-	assert.True(t, passes(4))
-	assert.False(t, s.see(newWorker("never seen", 3, ready), fleet.Passed, false, now.Add(time.Hour)))
-	failed := newWorker("failed", 3, running)
-	s.see(failed, fleet.Running, false, now)
-	assert.False(t, s.see(failed, fleet.FailedRound, true, now.Add(time.Hour)))
 }
 
 // A node that is not to be verified any more gives back the slot that it has got.

@@ -78,7 +78,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	seen := r.observe(node.Name, workers, now)
 	seen.serverNow = r.ServerTime()
 	decided := r.next(node, workers, seen, now)
-	r.hold(ctx, node, seen, &decided, now)
+	r.hold(ctx, node, workers, seen, &decided)
 	if decided.create == 0 {
 		r.leaveSlots(node.Name)
 	}
@@ -92,22 +92,17 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 		decided.wait = wait.Jitter(cacheDelay, 5)
 	}
 	if err != nil {
-		return reconcile.Result{}, err // controller-runtime warns of a wait beside an error, and ignores it
+		return reconcile.Result{Priority: new(0)}, err // controller-runtime warns of a wait beside an error, and ignores it
 	}
-	return reconcile.Result{RequeueAfter: decided.wait, Priority: new(0)}, nil
+	// No pause is slept through: another node that passes may end it.
+	return reconcile.Result{RequeueAfter: min(decided.wait, firstRetry), Priority: new(0)}, nil
 }
 
 // act takes a step, except that it deletes nothing: it may add workers to delete.
 func (r *Reconciler) act(ctx context.Context, node *corev1.Node, seen memory, decided *step) (err error) {
 	switch {
-	case decided.release != nil:
-		if err = r.release(ctx, node, decided.release, seen.workers[decided.release.Name].first); err == nil {
-			decided.delete = append(decided.delete, decided.release)
-		}
-	case decided.removeTaint:
-		r.remember(node.Name, func(m *memory) { m.taintRemovedAt = time.Now() })
-		decided.wait = betweenRemovals
-		err = r.removeTaint(ctx, node)
+	case decided.release != nil, decided.removeTaint:
+		err = r.patch(ctx, node, seen, decided)
 	case decided.create > 0:
 		decided.wait, err = r.create(ctx, node, *decided)
 	}
@@ -115,15 +110,16 @@ func (r *Reconciler) act(ctx context.Context, node *corev1.Node, seen memory, de
 }
 
 // workers returns the workers of a node that the cache shows.
-func (r *Reconciler) workers(ctx context.Context, node string) ([]*corev1.Pod, error) {
+func (r *Reconciler) workers(ctx context.Context, node string) (workers []*corev1.Pod, err error) {
 	var list corev1.PodList
-	err := r.Client.List(ctx, &list, client.MatchingFields{nodeIndex: node}, client.UnsafeDisableDeepCopy)
+	err = r.Client.List(ctx, &list, client.MatchingFields{nodeIndex: node}, client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return nil, fmt.Errorf("workers in the cache: %w", err)
 	}
-	workers := make([]*corev1.Pod, len(list.Items))
 	for i := range list.Items {
-		workers[i] = &list.Items[i]
+		if isWorker(&list.Items[i]) {
+			workers = append(workers, &list.Items[i])
+		}
 	}
 	return workers, nil
 }

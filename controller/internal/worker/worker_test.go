@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -16,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -107,7 +109,13 @@ type nodeAPI struct {
 }
 
 func (n nodeAPI) Patch(ctx context.Context, patch []byte) (*nodepatch.Node, error) {
-	apply := func() (*nodepatch.Node, error) { return n.API.Patch(ctx, patch) }
+	apply := func() (*nodepatch.Node, error) {
+		patched, err := n.API.Patch(ctx, patch)
+		if err != nil && strings.Contains(err.Error(), "test failed") { // as an API server answers
+			err = apierrors.NewInvalid(schema.GroupKind{Kind: "Node"}, n.Name, nil)
+		}
+		return patched, err
+	}
 	if n.cluster.patching != nil {
 		return n.cluster.patching(apply)
 	}
@@ -247,14 +255,58 @@ func TestTaintThatComesBack(t *testing.T) {
 	}
 	result, err := c.reconcile()
 	require.ErrorContains(t, err, "a policy")
-	assert.Zero(t, result, "a wait beside an error, which controller-runtime warns of")
+	assert.Zero(t, result.RequeueAfter, "a wait beside an error, which controller-runtime warns of")
 	c.patching = nil
-	c.remember("n", func(m *memory) { m.taintRemovedAt = time.Time{} }) // some seconds later
+	c.remember("n", func(m *memory) { m.patchedAt = time.Time{} }) // some seconds later
 	c.step()
 	assert.True(t, c.Fleet.IsVerified(c.node()))
 	assert.Len(t, c.node().Spec.Taints, 1)
 	assert.Equal(t, before, c.record(), "no new verification")
 	assert.Empty(t, c.pods())
+}
+
+// A startup taint that is put back by a client is removed less and less often, and one Event says so. Another boot is checked first.
+func TestTaintThatIsPutBackForever(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newPassedCluster(t)
+		c.step()
+		<-c.events.Events
+		patches := 0
+		c.patching = func(patch func() (*nodepatch.Node, error)) (*nodepatch.Node, error) {
+			patches++
+			return patch()
+		}
+		putBack := func() {
+			c.update(func(node *corev1.Node) { node.Spec.Taints = newNode().Spec.Taints })
+			c.step()
+		}
+		for began := time.Now(); time.Since(began) < time.Hour; time.Sleep(time.Second) {
+			putBack()
+		}
+		assert.InDelta(t, 60/5+7, patches, 2)
+		require.Len(t, c.events.Events, 1)
+		assert.Contains(t, <-c.events.Events, "Warning NodeNotVerified the startup taint is put back")
+		time.Sleep(15 * time.Minute) // then it starts over
+		putBack()
+		assert.True(t, c.Fleet.IsVerified(c.node()))
+		time.Sleep(2 * time.Second)
+		c.patching = func(patch func() (*nodepatch.Node, error)) (*nodepatch.Node, error) {
+			c.update(func(node *corev1.Node) { node.Status.NodeInfo.BootID = "second" }) // the cache does not show it yet
+			return patch()
+		}
+		c.update(func(node *corev1.Node) { node.Spec.Taints = newNode().Spec.Taints })
+		_, err := c.reconcile()
+		require.ErrorIs(t, err, nodepatch.ErrOutdated)
+		assert.Len(t, c.node().Spec.Taints, 1)
+	})
+}
+
+// A pod to which somebody has given the labels of workers is no worker.
+func TestPodOfAPersonStays(t *testing.T) {
+	c := newCluster(t, newNode(), newWorker("of-a-person", 1, ready, func(pod *corev1.Pod) { pod.OwnerReferences = nil }))
+	c.step()
+	assert.Len(t, c.pods(), 2)
+	assert.False(t, c.Fleet.IsVerified(c.node()))
 }
 
 // The controller ends between the verdict and the patch. A worker that is still ready counts; of one that has ended nobody knows when.
@@ -311,6 +363,8 @@ func TestReplyLost(t *testing.T) {
 		require.NoError(t, err)
 		return nil, errors.New("connection reset")
 	}
+	_, err := c.reconcile()
+	require.ErrorContains(t, err, "reset")
 	c.step()
 	c.assertReleased()
 }
@@ -445,6 +499,7 @@ func TestReleaseRefused(t *testing.T) {
 	require.ErrorContains(t, err, "a policy")
 	assert.Contains(t, <-c.events.Events, "Warning NodeNotVerified all checks pass, but the release failed")
 	c.patching = nil
+	c.remember("n", func(m *memory) { m.patchedAt = time.Time{} }) // some seconds later
 	c.step()
 	c.assertReleased()
 }

@@ -36,7 +36,7 @@ func TestNodeThatIsReplacedBeforeTheRelease(t *testing.T) {
 		})
 		p := simulate(t, api, nil, nil, "--once")
 		assert.Equal(t, exitOK, p.wait(), p.stderr)
-		assert.Contains(t, api.node.Annotations[nodepatch.Annotation], `"attempts":{"api":2,"dns":2,"network":2,"service":2}`)
+		assert.Contains(t, api.node.Annotations[nodepatch.Annotation], `"attempts":{"api":3,"dns":3,"network":3,"service":3}`)
 	})
 }
 

@@ -170,12 +170,16 @@ func (v *verification) round(ctx context.Context) error {
 }
 
 func (v *verification) runChecks(ctx context.Context) error {
+	isUnknown := v.seen.node == nil
 	list := v.checks(checks.API{Get: v.readNode}, checklist.Options{})
 	results, err := v.runner.Round(ctx, checklist.Requirements{List: v.cfg.Require, Client: v.client, Node: v.recentNode}.And(list))
 	if err != nil {
 		return err
 	}
-	return v.judge(results)
+	if err = v.judge(results); err == nil && isUnknown {
+		err = errRestart // a foreign taint may have been there while the checks ran
+	}
+	return err
 }
 
 // Attempted implements checks.Observer.

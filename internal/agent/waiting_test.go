@@ -112,7 +112,7 @@ func TestReadThatFailsWhileWaiting(t *testing.T) {
 		})
 		p := simulate(t, api, nil, nil, "--once", "--wait-for-taints=node.cilium.io/", "--check-timeout=1m")
 		assert.Equal(t, exitOK, p.wait(), p.stderr)
-		assert.Equal(t, []string{getNode, getCached, getNode, getNode, patchNode, postEvent}, api.seen())
+		assert.Equal(t, []string{getNode, getCached, getNode, getNode, getNode, patchNode, postEvent}, api.seen())
 		assert.Equal(t, untainted, api.taints())
 	})
 }
@@ -200,7 +200,7 @@ func TestForeignTaintThatComesAndGoes(t *testing.T) {
 		})
 		p := simulate(t, api, nil, nil, "--once")
 		assert.Equal(t, exitOK, p.wait(), p.stderr)
-		assert.Equal(t, []string{getNode, patchNode, getNode, getNode, getNode, patchNode, postEvent}, api.seen())
+		assert.Equal(t, []string{getNode, patchNode, getNode, getNode, getNode, getNode, patchNode, postEvent}, api.seen())
 	})
 }
 

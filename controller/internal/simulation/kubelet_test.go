@@ -145,7 +145,7 @@ func (m *machine) runPod(ctx context.Context, pod *corev1.Pod, r *run) {
 	for backoff := 10 * time.Second; ; backoff = min(2*backoff, 5*time.Minute) {
 		w.mu.Lock()
 		p := &process{w: w, name: pod.Name, machine: m, uid: string(pod.UID), boot: m.bootID(), started: time.Now(), passed: make(map[string]time.Time), released: make(map[string]bool),
-			broken: broken}
+			broken: broken, worker: r.worker}
 		w.processes[p.uid] = p
 		r.process, r.crash = p, make(chan struct{})
 		crash := r.crash

@@ -483,8 +483,10 @@ func (j *judge) answered(q request, a answer) {
 	p := q.from
 	if q.resource == "nodes" && q.verb == http.MethodGet && a.code == http.StatusOK && p.passed != nil {
 		p.passed[checks.APIName] = time.Now()
-		if node := j.w.node(q.name); node != nil && j.blocking(node) != nil {
-			p.sawForeign = time.Now()
+		var node corev1.Node
+		_ = json.Unmarshal(a.body, &node)
+		if blocked := j.blocking(&node) != nil; blocked || p.isBlocked {
+			p.isBlocked, p.sawForeign = blocked, time.Now()
 		}
 	}
 	if p.person || a.watch != nil {

@@ -16,6 +16,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/imunhatep/kube-node-ready/checks"
 )
 
 // world is the cluster: what the API server has, and what is true of the machines.
@@ -249,18 +251,19 @@ func (w *world) runsSomewhere(body []byte) bool {
 
 // process is a program of ours that runs: an agent, a worker, or a controller.
 type process struct {
-	w                  *world
-	name               string
-	machine            *machine // that it runs on
-	uid                string   // of its pod
-	boot               string
-	broken             bool // its sandbox was made while the network of the machine was not
-	started            time.Time
-	dead               bool                 // killed: nothing of it reaches anybody any more
-	passed             map[string]time.Time // when each check has passed last
-	released           map[string]bool      // the uids of Nodes that it has released
-	sawForeign         time.Time            // when it last read its Node with a taint of WAIT_FOR_TAINTS
-	person, controller bool
+	w                          *world
+	name                       string
+	machine                    *machine // that it runs on
+	uid                        string   // of its pod
+	boot                       string
+	broken                     bool // its sandbox was made while the network of the machine was not
+	started                    time.Time
+	dead                       bool                 // killed: nothing of it reaches anybody any more
+	passed                     map[string]time.Time // when each check has passed last
+	released                   map[string]bool      // the uids of Nodes that it has released
+	sawForeign                 time.Time            // when it read first that its Node has no taint of WAIT_FOR_TAINTS any more
+	isBlocked                  bool                 // the Node had one when it was read last
+	person, controller, worker bool
 }
 
 // RoundTrip is the network between a process and the API server.
@@ -323,6 +326,9 @@ func (p *process) RoundTrip(r *http.Request) (*http.Response, error) {
 		w.trigger(q)
 		a = w.handle(q)
 		w.judge.answered(q, a)
+	}
+	if p.worker && a.code < http.StatusInternalServerError { // a refusal proves the path, too
+		p.passed[checks.APIName] = time.Now()
 	}
 	date := w.serverTime()
 	w.mu.Unlock()

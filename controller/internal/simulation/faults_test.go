@@ -1,3 +1,5 @@
+//go:build !race
+
 package simulation
 
 import (
@@ -29,6 +31,7 @@ type fault struct {
 	lag     time.Duration                 // of caches and watches
 	about   string                        // a part of a request's text, "": all of them
 	began   time.Time
+	one     *machine // if it is about this one only
 }
 
 // troubles are what happens to one request.
@@ -95,7 +98,7 @@ func (w *world) breaks(f *fault, name string, d time.Duration) {
 	global := slices.ContainsFunc(w.replicas, func(c *replica) bool { return f.on(c.process, c.machine) })
 	where := ""
 	if len(about) == 1 && !global {
-		where = about[0].name
+		where, f.one = about[0].name, about[0]
 	}
 	w.tell(where, "FAULT", "%s: %s, for %s", f.kind, name, d.Round(time.Millisecond))
 	w.later(d, func() {

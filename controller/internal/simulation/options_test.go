@@ -1,3 +1,5 @@
+//go:build !race
+
 package simulation
 
 import (
@@ -20,6 +22,8 @@ const (
 	gpu          = "example.com/gpu"
 	coolDown     = 10 * time.Minute
 	noAgentFor   = 10 * time.Minute
+
+	failureThreshold, recoveryThreshold = 3, 3
 )
 
 // options are what the operator has decided, and how large the world is.

@@ -1,3 +1,5 @@
+//go:build !race
+
 package simulation
 
 import (
@@ -206,6 +208,9 @@ func (j *judge) change(q request, was, is *corev1.Node) {
 	}
 	if lost(failedTaint) && !released && j.isRetainted(was) {
 		j.opens(q, was)
+		if n := q.from.rounds; !q.from.controller && !lost(startupTaint) && n < recoveryThreshold {
+			w.fail(is.Name, ruleProven, "%s removes the controller's failed taint after %d rounds in a row that passed", q.from.name, n)
+		}
 	}
 	before, after := j.condition(was), j.condition(is)
 	before.LastHeartbeatTime = after.LastHeartbeatTime
@@ -427,6 +432,9 @@ func (j *judge) deleted(q request, node *corev1.Node) {
 	if why := j.frozen(q.from); why != "" {
 		w.fail(node.Name, ruleBudget, "%s deletes a node although %s", q.from.name, why)
 	}
+	if ledger := read[corev1.ConfigMap](w, "configmaps", namespace+"/"+agentName+"-remediation"); ledger == nil || !strings.Contains(ledger.Data["ledger"], string(node.UID)) {
+		w.fail(node.Name, ruleBudget, "%s makes a deletion that is not in the ledger", q.from.name)
+	}
 	hour, day := 0, 0
 	for _, d := range j.deletions {
 		if time.Since(d.at) < time.Hour-2*w.skewed() {
@@ -509,6 +517,7 @@ func (j *judge) answered(q request, a answer) {
 // tick looks once a minute whether what must happen has happened. The lock is held.
 func (j *judge) tick() {
 	w := j.w
+	j.unseen()
 	for key := range maps.Clone(w.now["nodes"]) {
 		node := read[corev1.Node](w, "nodes", key)
 		m, t := w.machines[node.Name], j.of(node)
@@ -525,11 +534,16 @@ func (j *judge) tick() {
 			calm = min(calm, time.Since(w.quiet))
 		}
 		broken := slices.ContainsFunc(slices.Collect(maps.Values(m.runs)), func(r *run) bool { return r.process != nil && r.process.broken })
+		labelled, gated := node.Labels[label] == "true", fleet.HasTaint(node, startupTaint)
+		condition := j.condition(node)
+		lacks := time.Since(t.unmet)
+		if w.options.recheck > 0 && labelled && !gated && !t.unmet.IsZero() && t.wasMet && t.tainted && t.released.Before(t.unmet) && calm > lacks-time.Minute &&
+			lacks > w.shows() && t.cniSince.IsZero() && condition.Status != corev1.ConditionFalse {
+			w.fail(node.Name, ruleLiveness, "lacks for %s what it was released with, and its condition is %s %s", lacks, condition.Status, condition.Reason)
+		}
 		if calm < w.patience(broken) || !t.cniSince.IsZero() || !t.unmet.IsZero() {
 			continue
 		}
-		labelled, gated := node.Labels[label] == "true", fleet.HasTaint(node, startupTaint)
-		condition := j.condition(node)
 		isOneShot := !w.options.workers && w.options.recheck == 0
 		late := func(format string, args ...any) {
 			w.fail(node.Name, ruleLiveness, "works since %s, and %s", calm.Round(time.Second), fmt.Sprintf(format, args...))
@@ -550,9 +564,37 @@ func (j *judge) tick() {
 			late("has label and startup taint")
 		case fleet.HasTaint(node, failedTaint) && !(isOneShot && t.putBack):
 			late("has the failed taint")
+		case w.options.workers && slices.ContainsFunc(w.podsOf(node.Name), func(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil }):
+			late("still has workers: %s", w.podTexts(node.Name))
 		case condition.Type != "" && condition.Status != corev1.ConditionTrue && !isOneShot && (w.options.controller || w.options.recheck > 0):
 			late("its condition is %s %s", condition.Status, condition.Reason)
 		}
+	}
+}
+
+// shows is how long a node that fails its rechecks may say nothing of it.
+func (w *world) shows() time.Duration {
+	return time.Duration(1.2*float64((failureThreshold+1)*w.options.recheck)) + w.round() + 3*time.Minute
+}
+
+// unseen looks for a node that fails alone, for long, and is not re-tainted.
+func (j *judge) unseen() {
+	w := j.w
+	for _, f := range w.faults {
+		m, lasts := f.one, time.Since(f.began)
+		if m == nil || !w.options.retaint || w.hasOtherSettings() || lasts < 3*w.shows()+2*time.Minute || m.held != 1 || m.disturbed.After(f.began.Add(-w.shows())) ||
+			w.quiet.After(f.began) || !slices.Contains(f.layers, "network") || f.layers[0] == "sandbox" || len(w.faults) > 1 {
+			continue
+		}
+		node := w.node(m.name)
+		failing, _ := j.count(func(node *corev1.Node) bool {
+			return j.isRetainted(node) || j.condition(node).Status == corev1.ConditionFalse
+		})
+		if node == nil || failing > 1 || j.isRetainted(node) || node.Labels[label] != "true" || fleet.HasTaint(node, startupTaint) || fleet.Untouchable(node) != "" ||
+			!j.of(node).tainted || j.hasRole(node) || time.Since(j.of(node).opened) < coolDown+lasts {
+			continue
+		}
+		w.fail(m.name, ruleLiveness, "fails alone for %s, and is not re-tainted", lasts)
 	}
 }
 

@@ -1,3 +1,5 @@
+//go:build !race
+
 package simulation
 
 import (
@@ -281,6 +283,11 @@ func (w *world) create(q request) answer {
 	q.name, _ = metadata["name"].(string)
 	if _, found := w.now[q.resource][q.key()]; found {
 		return status(http.StatusConflict, metav1.StatusReasonAlreadyExists, "%s %q already exists", q.resource, q.name)
+	}
+	note, _ := object["note"].(string)
+	message, _ := object["message"].(string)
+	if q.resource == "events" && max(len(note), len(message)) > 1024 {
+		w.fail("", ruleRest, "an Event is longer than the API server allows: %s%s", note, message)
 	}
 	w.uids++
 	metadata["uid"], metadata["creationTimestamp"] = fmt.Sprint("uid-", w.uids), metav1.NewTime(w.serverTime())

@@ -1,3 +1,5 @@
+//go:build !race
+
 package simulation
 
 import (
@@ -28,6 +30,7 @@ var (
 	lasts = flag.Duration("for", 0, "how long to try further seeds")
 	every = flag.Uint64("every", 1, "the step from one seed to the next: so many processes share the seeds")
 	keep  = flag.Bool("keep", false, "go on after a seed that fails")
+	again = flag.Int("again", 19, "how often a seed runs again that fails")
 	story = flag.Bool("story", false, "print the whole story")
 )
 
@@ -58,6 +61,20 @@ func simulate(t *testing.T, seed uint64) (w *world) {
 	return w
 }
 
+// TestRegressions runs the seeds that have found something, each with what it was.
+func TestRegressions(t *testing.T) {
+	for seed, found := range map[uint64]string{
+		338: "an agent releases by checks that passed while a foreign taint was there, which it could not read",
+	} {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			if w := simulate(t, seed); w.failed != "" {
+				t.Errorf("%s\n%s", found, w.failed)
+			}
+		})
+	}
+}
+
+// TestSeeds tries seeds.
 func TestSeeds(t *testing.T) {
 	began := time.Now()
 	all := counts{writes: make(map[string]int), faults: make(map[string]int)}
@@ -71,7 +88,13 @@ func TestSeeds(t *testing.T) {
 			w := simulate(t, seed)
 			all.add(w.counts)
 			if w.failed != "" {
-				t.Error(w.failed)
+				times := 1 // goroutines are not seeded: how often does it fail?
+				for range *again {
+					if simulate(t, seed).failed != "" {
+						times++
+					}
+				}
+				t.Errorf("fails %d of %d times: %s", times, *again+1, w.failed)
 			} else if *story {
 				for _, l := range w.told {
 					t.Logf("%12s  %-12s %-14s %s", l.at.Round(time.Millisecond), l.node, l.who, l.text)

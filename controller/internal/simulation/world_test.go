@@ -1,3 +1,5 @@
+//go:build !race
+
 // Package simulation is a cluster in virtual time: the real agents, workers and controllers run in it, everything else is played. A
 // seed fixes the world and what goes wrong in it; rules are checked at each write.
 package simulation
@@ -260,6 +262,7 @@ type process struct {
 	started                    time.Time
 	dead                       bool                 // killed: nothing of it reaches anybody any more
 	passed                     map[string]time.Time // when each check has passed last
+	rounds                     int                  // that have passed without a break
 	released                   map[string]bool      // the uids of Nodes that it has released
 	sawForeign                 time.Time            // when it read first that its Node has no taint of WAIT_FOR_TAINTS any more
 	isBlocked                  bool                 // the Node had one when it was read last

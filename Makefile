@@ -45,7 +45,7 @@ run-dry: agent ## every check once from this machine, with a report; writes noth
 	bin/kube-node-ready --dry-run
 
 ## Tests
-.PHONY: test lint unit chart-test e2e e2e-karpenter compatibility faults vulncheck platform-check
+.PHONY: test lint unit simulation chart-test e2e e2e-karpenter compatibility faults vulncheck platform-check
 test: ## everything; without root all but the tests on the real node
 	hack/test.sh
 
@@ -56,6 +56,9 @@ unit: $(TOOLS)/gotestsum ## unit tests with the race detector
 	$(TOOLS)/gotestsum --format pkgname -- -race ./...
 	cd controller && $(TOOLS)/gotestsum --format pkgname -- -race ./...
 	cd controller && $(TOOLS)/gotestsum --format pkgname -- -run TestRecoversFromALargeOutage ./internal/worker
+
+simulation: ## agents, workers and controllers in a simulated cluster: known seeds, then new ones (SECONDS=60, SEED=)
+	hack/simulation.sh $(or $(SECONDS),60) $(SEED)
 
 chart-test: $(TOOLS)/helm $(TOOLS)/helm-docs $(TOOLS)/helm-unittest ## the chart: lint, tests, and whether what is made from it is current
 	hack/chart-test.sh

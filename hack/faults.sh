@@ -40,6 +40,8 @@ fuzz() { # DIRECTORY TARGET OUTCOME
   printf '{"Fault":"fuzz: %s","Rounds":%d,"Outcome":"%s","Failed":%s}\n' "$2" "${execs:-0}" "$3" "$failure" >>"$FAULTS_TABLE"
 }
 if [ -z "${RUN:-}" ]; then
+  echo "== simulation, ten minutes of new seeds"
+  hack/simulation.sh 600 "$(date +%s)" || failed=1
   fuzz internal/config FuzzConfig "any flags and variables: parsed, or refused with each problem named"
   fuzz hack/fuzz FuzzPatch "whatever others do to the Node: nothing foreign changes, or the patch is refused"
 fi

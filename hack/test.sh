@@ -44,6 +44,7 @@ kind "lint" hack/lint.sh
 kind "workflows" "$tools/actionlint"
 kind "unit" gotest unit . -race
 kind "unit, controller" gotest controller controller -race
+kind "simulation" hack/simulation.sh 60
 kind "a large outage" gotest outage controller/internal/worker -run TestRecoversFromALargeOutage # not with -race: golang/go#78156
 kind "patch fuzz corpus" gotest fuzz hack/fuzz
 kind "size and plot" gotest bench hack/bench

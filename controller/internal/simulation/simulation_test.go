@@ -14,6 +14,7 @@ import (
 	"maps"
 	"math/big"
 	"os"
+	"runtime/debug"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -170,6 +171,7 @@ func (w *world) live() {
 	}
 	w.play(func() {
 		for w.sleep(time.Minute) {
+			debug.SetGCPercent(400) // an agent that holds has set it to 50, for all of them
 			w.mu.Lock()
 			w.judge.tick()
 			w.mu.Unlock()

@@ -45,7 +45,7 @@ run-dry: agent ## every check once from this machine, with a report; writes noth
 	bin/kube-node-ready --dry-run
 
 ## Tests
-.PHONY: test lint unit simulation chart-test e2e e2e-karpenter compatibility faults vulncheck platform-check
+.PHONY: test lint unit simulation chart-test e2e e2e-karpenter compatibility faults words vulncheck platform-check
 test: ## everything; without root all but the tests on the real node
 	hack/test.sh
 
@@ -74,6 +74,9 @@ compatibility: agent $(TOOLS)/helm $(TOOLS)/gotestsum ## the core tests on every
 
 faults: agent $(TOOLS)/helm $(TOOLS)/gotestsum ## the agent under faults, the long version, and one table of them (root, Linux); RUN= picks tests
 	hack/faults.sh
+
+words: ## how many words the documents for users have; fails nothing
+	@go test -C hack/docs -count=1 -run TestWords -v . | grep '^ *docs_test.go' | sed 's/^ *docs_test.go:[0-9]*://'
 
 vulncheck: $(TOOLS)/govulncheck ## known vulnerabilities in what the code of agent and controller calls (VULNDB= is the database, https://vuln.go.dev)
 	hack/vulncheck.sh || [ $$? = 75 ] # left out, and said so

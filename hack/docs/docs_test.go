@@ -1,4 +1,4 @@
-// Package docs checks the documents of the repository: their length, and that every link leads somewhere.
+// Package docs checks the documents of the repository: every link leads somewhere.
 package docs
 
 import (
@@ -18,12 +18,6 @@ import (
 	"github.com/yuin/goldmark/ast"
 	"github.com/yuin/goldmark/extension"
 	"github.com/yuin/goldmark/text"
-)
-
-// The most words of the README, and of all documents for users.
-const (
-	mostInReadme = 1300
-	mostInAll    = 11000
 )
 
 // files returns the files of the repository whose names match a pattern, relative to its root.
@@ -74,19 +68,15 @@ func words(t *testing.T, name string) (count int) {
 	return count
 }
 
-// The documents for users stay short: each fact has one home.
+// TestWords prints how long the documents for users are (make words). It fails nothing.
 func TestWords(t *testing.T) {
 	all := 0
 	for _, name := range files(t, "README.md", "docs/*.md", "chart/README.md.gotmpl", "controller/README.md") {
 		n := words(t, name)
 		t.Logf("%6d %s", n, name)
 		all += n
-		if name == "README.md" {
-			assert.LessOrEqual(t, n, mostInReadme, "words of %s", name)
-		}
 	}
 	t.Logf("%6d in all", all)
-	assert.LessOrEqual(t, all, mostInAll, "words of all documents for users")
 }
 
 // anchors returns the anchors of a document's headings, as GitHub makes them.

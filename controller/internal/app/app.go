@@ -105,12 +105,12 @@ func (c Controller) Run(ctx context.Context) error {
 // the manager's Start would not return, and would keep one core busy (controller-runtime 0.25, runnable_group.go).
 func startManager(ctx context.Context, m manager.Manager) error {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	ended, filled := make(chan error, 1), make(chan struct{})
+	ended, filled := make(chan error, 1), make(filled)
+	if err := m.Add(filled); err != nil {
+		stop()
+		return err
+	}
 	go func() { ended <- m.Start(running) }()
-	go func() {
-		defer close(filled)
-		m.GetCache().WaitForCacheSync(running)
-	}()
 	go func() {
 		<-ctx.Done()
 		<-filled
@@ -118,7 +118,6 @@ func startManager(ctx context.Context, m manager.Manager) error {
 	}()
 	select {
 	case err := <-ended:
-		stop()
 		return err
 	case <-ctx.Done():
 	}
@@ -129,6 +128,18 @@ func startManager(ctx context.Context, m manager.Manager) error {
 		return nil
 	}
 }
+
+// filled is closed when the manager has filled its caches: it starts nothing else before.
+type filled chan struct{}
+
+// Start implements manager.Runnable.
+func (f filled) Start(context.Context) error {
+	close(f)
+	return nil
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (filled) NeedLeaderElection() bool { return false }
 
 func (c Controller) newManager(template *corev1.PodTemplateSpec) (manager.Manager, error) {
 	cfg := c.Config

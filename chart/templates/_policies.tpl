@@ -3,6 +3,12 @@
 request.userInfo.username == 'system:serviceaccount:{{ . | replace "/" ":" }}'
 {{- end }}
 
+{{/* CEL: the node has no role of the control plane or etcd, as label or taint. fleet.IsControlPlane has the same roles. */}}
+{{- define "kube-node-ready.notControlPlane" -}}
+['node-role.kubernetes.io/control-plane', 'node-role.kubernetes.io/etcd', 'node-role.kubernetes.io/master'].all(role,
+        !(role in variables.oldLabels) && !variables.oldTaints.exists(s, s.key == role))
+{{- end }}
+
 {{/*
 A policy for the nodes that an account may change: (dict "root" $ "name" NAME "labels" YAML "account" NAMESPACE/NAME
 "condition" NAME-OF-THE-MATCH-CONDITION "manager" MANAGER-IN-managedFields "markers" LIST), and three flags. "ownNode": only the node
@@ -31,7 +37,7 @@ the account may only remove the failed taint. "retaint": may add that to a verif
 {{- else if .retaint -}}
 {{- $value := include "kube-node-ready.fullname" .root -}}
 {{- $mayFail = printf "t.?value.orValue('') == '%s' && variables.mayRetaint" $value -}}
-{{- $failed = printf " put on %s=%s:NoSchedule where %s is %q, without %s, and not on a control plane," $config.failedTaintKey $value
+{{- $failed = printf " put on %s=%s:NoSchedule where %s is %q, without %s, and not on a control plane or etcd server," $config.failedTaintKey $value
   $config.verifiedLabel (toString $config.verifiedLabelValue) $config.taintKey -}}
 {{- end -}}
 apiVersion: admissionregistration.k8s.io/v1
@@ -71,9 +77,7 @@ spec:
     - name: mayRetaint
       expression: >-
         variables.oldLabels[?'{{ $config.verifiedLabel }}'] == optional.of(dyn('{{ $config.verifiedLabelValue }}')) &&
-        !variables.oldTaints.exists(s, s.key == '{{ $config.taintKey }}') &&
-        ['node-role.kubernetes.io/control-plane', 'node-role.kubernetes.io/master'].all(role, !(role in variables.oldLabels) &&
-        !variables.oldTaints.exists(s, s.key == role))
+        !variables.oldTaints.exists(s, s.key == '{{ $config.taintKey }}') && {{ include "kube-node-ready.notControlPlane" . }}
     {{- end }}
     # The clients of metadata.managedFields: who, and which fields.
     {{- range $name, $object := dict "managers" "object" "oldManagers" "oldObject" }}

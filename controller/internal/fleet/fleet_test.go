@@ -2,6 +2,8 @@ package fleet
 
 import (
 	"fmt"
+	"os"
+	"regexp"
 	"testing"
 	"time"
 
@@ -519,4 +521,15 @@ func TestRechecks(t *testing.T) {
 	s.objects.Nodes[0].Spec.Taints = nil
 	s.decide()
 	require.Len(t, s.plan.Conditions, 1)
+}
+
+// Code and policies spare the same nodes.
+func TestChartHasTheRolesOfTheControlPlane(t *testing.T) {
+	text, err := os.ReadFile("../../../chart/templates/_policies.tpl")
+	require.NoError(t, err)
+	roles := regexp.MustCompile(`node-role\.kubernetes\.io/[a-z-]+`).FindAllString(string(text), -1)
+	require.Len(t, roles, 3)
+	for _, role := range roles {
+		assert.True(t, IsControlPlane(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{role: "true"}}}), role)
+	}
 }

@@ -125,13 +125,14 @@ func (r Rules) noPod(node *corev1.Node) string {
 // Untouchable says why nothing is to be done to node, or "".
 func Untouchable(node *corev1.Node) string { return nodepatch.Untouchable(PatchNode(node)) }
 
-// IsControlPlane reports whether node is one of the control plane.
+// IsControlPlane reports whether node is one of the control plane, or a server of k3s or RKE2 that runs only etcd. The chart's
+// policies know the same roles.
 func IsControlPlane(node *corev1.Node) bool {
-	return slices.ContainsFunc([]string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"},
-		func(key string) bool {
-			_, labelled := node.Labels[key]
-			return labelled || HasTaint(node, key)
-		})
+	return slices.ContainsFunc([]string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/etcd",
+		"node-role.kubernetes.io/master"}, func(key string) bool {
+		_, labelled := node.Labels[key]
+		return labelled || HasTaint(node, key)
+	})
 }
 
 // GroupOf returns the NodePool or managed node group of a node, as LABEL=NAME, or "".

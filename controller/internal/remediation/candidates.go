@@ -44,7 +44,7 @@ func (s Settings) isCandidate(status fleet.Status, serverNow, now time.Time) boo
 // protected says what forbids to replace a node, whatever its state is.
 func (s Settings) protected(node *corev1.Node) (Rule, string) {
 	if fleet.IsControlPlane(node) {
-		return Protected, "the node belongs to the control plane"
+		return Protected, "the node belongs to the control plane or etcd"
 	}
 	if key := forbiddenBy(node); key != "" {
 		return Protected, "the node has " + key

@@ -118,7 +118,7 @@ func TestWithheld(t *testing.T) {
 		rule   Rule // "": deleted
 		text   string
 	}{
-		"control plane":                     {func(m *moment) { m.bad().Node.Labels["node-role.kubernetes.io/control-plane"] = "" }, Protected, "the node belongs to the control plane"},
+		"control plane":                     {func(m *moment) { m.bad().Node.Labels["node-role.kubernetes.io/control-plane"] = "" }, Protected, "the node belongs to the control plane or etcd"},
 		"do-not-disrupt":                    {func(m *moment) { m.bad().Node.Annotations[DoNotDisrupt] = "true" }, Protected, "the node has karpenter.sh/do-not-disrupt"},
 		"do-not-delete":                     {func(m *moment) { m.bad().Node.Annotations[DoNotDelete] = "" }, Protected, "the node has node-ready/do-not-delete"},
 		"label do-not-delete":               {func(m *moment) { m.bad().Node.Labels[DoNotDelete] = "" }, Protected, "the node has node-ready/do-not-delete"},
@@ -127,7 +127,9 @@ func TestWithheld(t *testing.T) {
 		"no NodePool, and another label of Karpenter": {func(m *moment) { m.ungrouped(); m.bad().Node.Labels["karpenter.sh/capacity-type"] = "spot" }, NoNodePool,
 			"the node has no label karpenter.sh/nodepool: nothing would replace it"},
 		"Nodes may be deleted, control plane": {func(m *moment) { m.ungrouped(); m.bad().Node.Labels["node-role.kubernetes.io/master"] = "" }, Protected,
-			"the node belongs to the control plane"},
+			"the node belongs to the control plane or etcd"},
+		"Nodes may be deleted, etcd server": {func(m *moment) { m.ungrouped(); m.bad().Node.Labels["node-role.kubernetes.io/etcd"] = "true" }, Protected,
+			"the node belongs to the control plane or etcd"},
 		"Nodes may be deleted, do-not-delete": {func(m *moment) { m.ungrouped(); m.bad().Node.Annotations[DoNotDelete] = "" }, Protected,
 			"the node has node-ready/do-not-delete"},
 		"Nodes may be deleted, two failed of two in a group": {func(m *moment) { m.grouped(); m.grouping("b").State = fleet.Failed }, FailedShare,

@@ -159,7 +159,7 @@ func TestConfirmTheNodeItself(t *testing.T) {
 		"a NodeClaim names it": {func(m *liveMoment) { m.live.Claims = []unstructured.Unstructured{m.claim("a")} }, NoNodeClaim, "NodeClaim a is of another NodePool"},
 		"owned by a NodeClaim that is gone": {func(m *liveMoment) { m.live.Node.OwnerReferences = []metav1.OwnerReference{owner} }, NoNodeClaim,
 			"the node has no NodeClaim: its machine would stay"},
-		"control plane":      {func(m *liveMoment) { m.live.Node.Labels["node-role.kubernetes.io/control-plane"] = "" }, Protected, "the node belongs to the control plane"},
+		"control plane":      {func(m *liveMoment) { m.live.Node.Labels["node-role.kubernetes.io/control-plane"] = "" }, Protected, "the node belongs to the control plane or etcd"},
 		"released since":     {func(m *liveMoment) { m.live.Node.Spec.Taints = nil }, Changed, "the node or its pod has changed since the decision"},
 		"a Deployment's pod": {func(m *liveMoment) { m.pod("a", "ReplicaSet") }, Workload, "pod ns/a runs on the node"},
 	} {

@@ -49,7 +49,7 @@ func TestControllerMayDeleteNodesThatWereNeverVerifiedOnly(t *testing.T) {
 			}
 		}
 	}
-	const never, nobody = "may delete only nodes that have node-ready/unverified, were never verified", "may delete no node of the control plane or of Karpenter"
+	const never, nobody = "may delete only nodes that have node-ready/unverified, were never verified", "may delete no node of the control plane, of etcd or of Karpenter"
 	s.Until(func() (bool, error) { // the API server has read the policy
 		err := attempt(labelled(master))
 		return err != nil && strings.Contains(err.Error(), nobody), nil
@@ -66,6 +66,7 @@ func TestControllerMayDeleteNodesThatWereNeverVerifiedOnly(t *testing.T) {
 		"no verdict":                  {func(n *corev1.Node) { n.Status.Conditions = nil }, never},
 		"the verdict is good":         {func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionTrue }, never},
 		"of the control plane":        {labelled(controlPlane), nobody},
+		"of etcd alone":               {labelled(etcd), nobody},
 		"of Karpenter":                {labelled("karpenter.sh/nodepool"), nobody},
 		"of Karpenter, another label": {labelled("karpenter.sh/registered"), nobody},
 		"tainted as the control plane": {func(n *corev1.Node) {

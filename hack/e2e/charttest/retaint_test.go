@@ -24,6 +24,7 @@ const (
 
 	controlPlane = "node-role.kubernetes.io/control-plane"
 	master       = "node-role.kubernetes.io/master"
+	etcd         = "node-role.kubernetes.io/etcd" // alone: a server of k3s or RKE2 without the control plane
 )
 
 // controllerTry is a patch of the controller's account.
@@ -47,7 +48,7 @@ func (s *suite) controller(message string, values ...string) patchAs {
 	own := s.patches(s.client(harness.Default(), account, nil), account)
 	s.gives(controllerTry{})
 	s.Undo(func(ctx context.Context) error {
-		return s.Cluster.Patch(ctx, node, fmt.Sprintf(`{"metadata":{"labels":{"example.com/label":null,%q:null,%q:null}}}`, controlPlane, master))
+		return s.Cluster.Patch(ctx, node, fmt.Sprintf(`{"metadata":{"labels":{"example.com/label":null,%q:null,%q:null,%q:null}}}`, controlPlane, master, etcd))
 	})
 	// Each attempt has a key of its own: where one passes before the policy is read, the same taint again would change nothing.
 	attempt := 0
@@ -62,7 +63,7 @@ func (s *suite) controller(message string, values ...string) patchAs {
 // gives makes the node what it is before a try.
 func (s *suite) gives(try controllerTry) {
 	s.Helper()
-	labels := map[string]any{harness.Label: "true", "example.com/label": "x", controlPlane: nil, master: nil}
+	labels := map[string]any{harness.Label: "true", "example.com/label": "x", controlPlane: nil, master: nil, etcd: nil}
 	maps.Copy(labels, try.labels)
 	text, err := json.Marshal(labels)
 	s.NoError(err)
@@ -91,7 +92,7 @@ func TestControllerMayRetaintVerifiedNodesOnly(t *testing.T) {
 	const (
 		who        = "kube-system/kube-node-ready-controller may "
 		onlyTaints = who + "take off the taint node-ready/failed, put on node-ready/failed=kube-node-ready:NoSchedule where node-ready/verified is " +
-			`"true", without node-ready/unverified, and not on a control plane, and change no other taint`
+			`"true", without node-ready/unverified, and not on a control plane or etcd server, and change no other taint`
 		noLabel = who + "change no label or annotation of a node"
 		startup = foreign + `,{"key":"node-ready/unverified","value":"true","effect":"NoSchedule"}`
 	)
@@ -115,6 +116,7 @@ func TestControllerMayRetaintVerifiedNodesOnly(t *testing.T) {
 		"in place of the startup taint":       {taints: startup, patch: `[{"op":"remove","path":"/spec/taints/2"},` + retaint + "]", refusal: onlyTaints},
 		"a control plane":                     {labels: map[string]any{controlPlane: ""}, patch: "[" + retaint + "]", refusal: onlyTaints},
 		"a master":                            {labels: map[string]any{master: ""}, patch: "[" + retaint + "]", refusal: onlyTaints},
+		"an etcd server":                      {labels: map[string]any{etcd: "true"}, patch: "[" + retaint + "]", refusal: onlyTaints},
 		"a control plane by its taint":        {taints: foreign + `,{"key":"` + controlPlane + `","effect":"PreferNoSchedule"}`, patch: "[" + retaint + "]", refusal: onlyTaints},
 		"a master by its taint":               {taints: foreign + `,{"key":"` + master + `","effect":"PreferNoSchedule"}`, patch: "[" + retaint + "]", refusal: onlyTaints},
 		"a foreign taint too":                 {patch: `[{"op":"add","path":"/spec/taints/-","value":{"key":"example.com/new","effect":"NoSchedule"}},` + retaint + "]", refusal: onlyTaints},

@@ -99,7 +99,7 @@ Binds the Role of a name and namespace, or without a namespace the ClusterRole: 
 apiVersion: rbac.authorization.k8s.io/v1
 kind: {{ .namespace | empty | ternary "ClusterRoleBinding" "RoleBinding" }}
 metadata:
-  name: {{ .name }}
+  name: {{ quote .name }}
   {{- with .namespace }}
   namespace: {{ quote . }}
   {{- end }}
@@ -112,10 +112,10 @@ metadata:
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: {{ .namespace | empty | ternary "ClusterRole" "Role" }}
-  name: {{ .name }}
+  name: {{ quote .name }}
 subjects:
   - kind: ServiceAccount
-    name: {{ .account }}
+    name: {{ quote .account }}
     namespace: {{ include "kube-node-ready.namespace" .root | quote }}
 {{- end }}
 

@@ -1,6 +1,6 @@
 {{/* What the pods of agents and of workers have in common. */}}
 {{- define "kube-node-ready.podSpec" -}}
-serviceAccountName: {{ include "kube-node-ready.serviceAccountName" . }}
+serviceAccountName: {{ include "kube-node-ready.serviceAccountName" . | quote }}
 # Otherwise a Service named `metrics` would set METRICS_PORT in the environment.
 enableServiceLinks: false
 # The checks must use the pod network.
@@ -30,7 +30,7 @@ securityContext:
   {{- toYaml .Values.securityContext | nindent 2 }}
 envFrom:
   - configMapRef:
-      name: {{ include "kube-node-ready.fullname" . }}
+      name: {{ include "kube-node-ready.fullname" . | quote }}
 {{- end }}
 
 {{/*

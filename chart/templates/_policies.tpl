@@ -1,6 +1,17 @@
-{{/* CEL: the request is one of this account, NAMESPACE/NAME. */}}
-{{- define "kube-node-ready.isAccount" -}}
-request.userInfo.username == 'system:serviceaccount:{{ . | replace "/" ":" }}'
+{{/* How each policy for an account begins: (dict "name" NAME "labels" YAML "account" NAMESPACE/NAME "condition" NAME-OF-THE-MATCH-CONDITION). */}}
+{{- define "kube-node-ready.policy" -}}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: {{ quote .name }}
+  labels:
+    {{- .labels | nindent 4 }}
+spec:
+  failurePolicy: Fail
+  matchConditions:
+    # Requests of all other accounts, another release's included, are not evaluated.
+    - name: {{ .condition }}
+      expression: request.userInfo.username == 'system:serviceaccount:{{ .account | replace "/" ":" }}'
 {{- end }}
 
 {{/* CEL: the node has no role of the control plane or etcd, as label or taint. fleet.IsControlPlane has the same roles. */}}
@@ -10,8 +21,8 @@ request.userInfo.username == 'system:serviceaccount:{{ . | replace "/" ":" }}'
 {{- end }}
 
 {{/*
-A policy for the nodes that an account may change: (dict "root" $ "name" NAME "labels" YAML "account" NAMESPACE/NAME
-"condition" NAME-OF-THE-MATCH-CONDITION "manager" MANAGER-IN-managedFields "markers" LIST), and three flags. "ownNode": only the node
+A policy for the nodes that an account may change: the dictionary of `policy` with "root" $ "manager" MANAGER-IN-managedFields
+"markers" LIST, and three flags. "ownNode": only the node
 that the token was issued for (KEP-4193). "release": may remove the startup taint, and set the label and the annotation; without it,
 the account may only remove the failed taint. "retaint": may add that to a verified node. And "unlabel": in CEL, when it may remove the label k.
 */}}
@@ -40,24 +51,13 @@ the account may only remove the failed taint. "retaint": may add that to a verif
 {{- $failed = printf " put on %s=%s:NoSchedule where %s is %q, without %s, and not on a control plane or etcd server," $config.failedTaintKey $value
   $config.verifiedLabel (toString $config.verifiedLabelValue) $config.taintKey -}}
 {{- end -}}
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicy
-metadata:
-  name: {{ .name }}
-  labels:
-    {{- .labels | nindent 4 }}
-spec:
-  failurePolicy: Fail
+{{ include "kube-node-ready.policy" . }}
   matchConstraints:
     resourceRules:
       - apiGroups: [""]
         apiVersions: [v1]
         operations: [UPDATE]
         resources: [nodes, nodes/*]
-  matchConditions:
-    # Requests of all other accounts, another release's included, are not evaluated.
-    - name: {{ .condition }}
-      expression: {{ include "kube-node-ready.isAccount" .account }}
   # dyn: compare the fields as sent, without the API server's schema.
   variables:
     {{- if .ownNode }}
@@ -214,10 +214,10 @@ spec:
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
 metadata:
-  name: {{ .name }}
+  name: {{ quote .name }}
   labels:
     {{- .labels | nindent 4 }}
 spec:
-  policyName: {{ .name }}
+  policyName: {{ quote .name }}
   validationActions: [Deny]
 {{- end }}

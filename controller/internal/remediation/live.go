@@ -91,11 +91,22 @@ func toDelete(live Live) (client.Object, Rule, string) {
 		return nil, NoNodeClaim, "NodeClaim " + claim.GetName() + " is of another NodePool"
 	case claim.GetDeletionTimestamp() != nil:
 		return nil, Changed, "NodeClaim " + claim.GetName() + " is being deleted"
+	case isInitialized(claim): // the chart's policy refuses this one too
+		return nil, Protected, "Karpenter has initialized NodeClaim " + claim.GetName() + ": declare the startup taint in its NodePool"
 	}
 	if key := forbiddenBy(claim); key != "" {
 		return nil, Protected, "NodeClaim " + claim.GetName() + " has " + key
 	}
 	return claim, "", ""
+}
+
+// isInitialized reports whether Karpenter regards the startup as over: the startup taints that it knows are removed.
+func isInitialized(claim *unstructured.Unstructured) bool {
+	conditions, _, _ := unstructured.NestedSlice(claim.Object, "status", "conditions")
+	return slices.ContainsFunc(conditions, func(condition any) bool {
+		fields, _ := condition.(map[string]any)
+		return fields["type"] == "Initialized" && fields["status"] == "True"
+	})
 }
 
 // workload returns a pod that would miss the node, or "".

@@ -106,7 +106,13 @@ func TestConfirm(t *testing.T) {
 		"NodeClaim of another pool":   {func(m *liveMoment) { m.live.Claims[0].SetLabels(nil) }, NoNodeClaim, "NodeClaim claim-bad is of another NodePool"},
 		"NodeClaim is being deleted":  {func(m *liveMoment) { m.live.Claims[0].SetDeletionTimestamp(&deleting) }, Changed, "NodeClaim claim-bad is being deleted"},
 		"NodeClaim is not to disrupt": {func(m *liveMoment) { m.live.Claims[0].SetAnnotations(map[string]string{DoNotDisrupt: "true"}) }, Protected, "NodeClaim claim-bad has karpenter.sh/do-not-disrupt"},
-		"DaemonSet's pod":             {func(m *liveMoment) { m.pod("a", "DaemonSet") }, "", ""},
+		"NodeClaim is initialized": {func(m *liveMoment) {
+			m.live.Claims[0].Object["status"].(map[string]any)["conditions"] = []any{map[string]any{"type": "Initialized", "status": "True"}}
+		}, Protected, "Karpenter has initialized NodeClaim claim-bad: declare the startup taint in its NodePool"},
+		"NodeClaim is not initialized": {func(m *liveMoment) {
+			m.live.Claims[0].Object["status"].(map[string]any)["conditions"] = []any{map[string]any{"type": "Initialized", "status": "Unknown"}}
+		}, "", ""},
+		"DaemonSet's pod": {func(m *liveMoment) { m.pod("a", "DaemonSet") }, "", ""},
 		"static pod": {func(m *liveMoment) {
 			m.pod("a", "Node").Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
 		}, "", ""},

@@ -40,6 +40,7 @@ const (
 	Workload    Rule = "workload"     // a pod runs on the node
 	Changed     Rule = "changed"      // the live objects differ from the cache
 	Unreadable  Rule = "unreadable"   // the live objects cannot be read
+	Refused     Rule = "refused"      // the API server refuses the deletion
 	DryRun      Rule = "dry-run"
 )
 

@@ -190,7 +190,7 @@ func (r *Remediator) carryOut(ctx context.Context, candidate fleet.Status, objec
 	err := r.Client.Delete(ctx, object, client.Preconditions{UID: &uid, ResourceVersion: &version})
 	switch {
 	case r.isRefused(ctx, object, err):
-		log.Warn("the deletion is refused", "kind", kind, "name", name, "error", err)
+		r.withheld(breaker.Withheld{Node: candidate.Node, Rule: Refused, Text: fmt.Sprintf("%s %s: %v", kind, name, err)}, r.Now())
 		r.takeBack(ctx, candidate, before, log)
 	case err != nil:
 		log.Error("the result of the deletion is unknown", "kind", kind, "name", name, "error", err)

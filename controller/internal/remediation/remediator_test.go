@@ -59,6 +59,7 @@ func TestRefusedDeletionDoesNotCount(t *testing.T) {
 	w.run(time.Hour)
 	assert.Empty(t, w.ledger().Deletions)
 	assert.Zero(t, w.leaders[0].events.count("NodeClaimDeleted "))
+	assert.Equal(t, 1, w.leaders[0].events.count(RemediationWithheld+" refused: NodeClaim claim-bad-1: "), "once an hour")
 	remediator.Client = w.client
 	w.run(10 * time.Minute)
 	assert.Equal(t, []string{"bad-1"}, w.deletions)

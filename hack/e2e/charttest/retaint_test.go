@@ -41,7 +41,7 @@ func (s *suite) controller(message string, values ...string) patchAs {
 	s.Helper()
 	manifests, err := s.Render(s.Ctx, append([]string{"controller.enabled=true"}, values...)...)
 	s.NoError(err)
-	for _, kind := range []string{"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"} {
+	for _, kind := range []string{"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"} {
 		s.apply(only(manifests, kind))
 	}
 	const account = harness.Name + "-controller"

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/requirement"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -31,7 +32,10 @@ func karpenter(c Cluster) (r Result) {
 	if c.NodePools.Absent || len(c.NodePools.Value) == 0 {
 		return Result{Detail: "no NodePool"}
 	}
-	key := c.Release.Agent.TaintKey
+	key, effect := c.Release.Agent.TaintKey, "Karpenter provisions twice"
+	if own := c.Release.Controller; own != nil && own.RemediationMode == config.RemediationDelete {
+		effect += ", and initializes the NodeClaims of such nodes: remediation may not delete them"
+	}
 	for _, pool := range c.NodePools.Value {
 		remedy := "declare the key under spec.template.spec.startupTaints of the NodePool " + pool.Name
 		switch node := c.gatedNodeOf(pool); {
@@ -40,13 +44,11 @@ func karpenter(c Cluster) (r Result) {
 				pool.Name, key)
 		case hasKey(pool.StartupTaints, key):
 		case node != "":
-			r.find(remedy, "the NodePool %s does not declare %s, and its node %s joined with it: Karpenter provisions twice",
-				pool.Name, key, node)
+			r.find(remedy, "the NodePool %s does not declare %s, and its node %s joined with it: %s", pool.Name, key, node, effect)
 		case c.GateAll:
-			r.find(remedy, "the NodePool %s does not declare %s: Karpenter provisions twice", pool.Name, key)
+			r.find(remedy, "the NodePool %s does not declare %s: %s", pool.Name, key, effect)
 		default:
-			r.warn(remedy, "the NodePool %s does not declare %s: if its nodes join with that taint, Karpenter provisions twice",
-				pool.Name, key)
+			r.warn(remedy, "the NodePool %s does not declare %s: if its nodes join with that taint, %s", pool.Name, key, effect)
 		}
 	}
 	r.Detail = "the NodePools declare " + key + " under startupTaints"

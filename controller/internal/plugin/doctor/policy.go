@@ -9,7 +9,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/internal/config"
 )
 
-// policy: RBAC cannot restrict an account to its own node.
+// policy: RBAC cannot restrict an account to its own node, or to some objects of a kind.
 func policy(c Cluster) (r Result) {
 	switch {
 	case c.Policies.Absent:
@@ -18,13 +18,21 @@ func policy(c Cluster) (r Result) {
 		return unchecked(c.Policies.Err, c.Bindings.Err)
 	}
 	wanted := map[string]string{}
+	name := c.Release.Fullname
 	if !c.Release.Settings.Workers {
-		wanted[c.Release.Fullname] = "the agent's token may patch any node"
+		wanted[name] = "the agent's token may patch any node"
+		wanted[name+"-events"] = "the agent's token may write Events about anything"
 	}
 	if own := c.Release.Controller; own != nil {
-		wanted[c.Release.Fullname+"-controller"] = "the controller's token may change anything of a node"
-		if own.DeleteNodes && own.RemediationMode == config.RemediationDelete {
-			wanted[c.Release.Fullname+"-controller-nodes"] = "the controller's token may delete any node"
+		name += "-controller"
+		wanted[name] = "the controller's token may change anything of a node"
+		wanted[name+"-workers"] = "the controller's token may delete any pod of its namespace, or in controller mode create any"
+		wanted[name+"-objects"] = "the controller's token may create any Lease of its namespace, or with remediation any ConfigMap"
+		if own.RemediationMode == config.RemediationDelete {
+			wanted[name+"-nodeclaims"] = "the controller's token may delete any NodeClaim"
+			if own.DeleteNodes {
+				wanted[name+"-nodes"] = "the controller's token may delete any node"
+			}
 		}
 	}
 	const remedy = "helm upgrade with nodeAuthorization.enabled=auto, or kubectl apply -f the release's kube-node-ready-policy.yaml"

@@ -70,9 +70,6 @@ func stored(t *testing.T) []client.Object {
 	ended.Name, ended.Labels, ended.Status.Phase = "ended", dns.Labels, corev1.PodFailed
 	agent := podOn("new")
 	agent.Labels = c.Release.Template.Labels
-	labels := map[string]string{"app.kubernetes.io/part-of": "kube-node-ready", "app.kubernetes.io/instance": "kube-node-ready"}
-	policy, binding := &c.Policies.Value[0], &c.Bindings.Value[0]
-	policy.Labels, binding.Name = labels, "any"
 	pool := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": map[string]any{"name": "gated"},
 		"spec": map[string]any{"template": map[string]any{"spec": map[string]any{
@@ -88,8 +85,8 @@ func stored(t *testing.T) []client.Object {
 		Webhooks: []admissionv1.ValidatingWebhook{c.Webhooks.Value[0].Webhook}}
 	hookPod := podOn("old", tolerate(startup)...)
 	hookPod.Namespace, hookPod.Labels = "system", map[string]string{"app": "hook"}
-	return []client.Object{&c.Nodes.Value[0], &c.Nodes.Value[1], &agent, &dns, &ended, c.Namespace.Value, policy, binding, pool, rule, hooks, validating, &hookPod,
-		service("kube-system", "kube-dns", dns.Labels), service("system", "hook", hookPod.Labels),
+	return []client.Object{&c.Nodes.Value[0], &c.Nodes.Value[1], &agent, &dns, &ended, c.Namespace.Value, pool, rule, hooks, validating, &hookPod,
+		&c.Policies.Value[0], &c.Policies.Value[1], &c.Bindings.Value[0], &c.Bindings.Value[1], service("kube-system", "kube-dns", dns.Labels), service("system", "hook", hookPod.Labels),
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "my-dns"}, Data: map[string]string{"Corefile": c.Corefile.Value}},
 	}
 }

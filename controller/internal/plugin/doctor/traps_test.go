@@ -95,9 +95,18 @@ func clean(t *testing.T, change ...func(*config.Config)) *Cluster {
 	c.AutoscalerStatus.Absent = true
 	c.Namespace.Value = &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system", Labels: map[string]string{"kubernetes.io/metadata.name": "kube-system"}}}
 	c.Webhooks.Value = []Webhook{webhook("tolerating", "hook", podOn("old", tolerate(startup, failed)...))}
-	c.Policies.Value = []admissionv1.ValidatingAdmissionPolicy{{ObjectMeta: metav1.ObjectMeta{Name: "kube-node-ready"}}}
-	c.Bindings.Value = []admissionv1.ValidatingAdmissionPolicyBinding{{Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: "kube-node-ready"}}}
+	addPolicies(c, "kube-node-ready", "kube-node-ready-events")
 	return c
+}
+
+func addPolicies(c *Cluster, names ...string) {
+	labels := map[string]string{"app.kubernetes.io/part-of": "kube-node-ready", "app.kubernetes.io/instance": "kube-node-ready"}
+	for _, name := range names {
+		meta := metav1.ObjectMeta{Name: name, Labels: labels}
+		c.Policies.Value = append(c.Policies.Value, admissionv1.ValidatingAdmissionPolicy{ObjectMeta: meta})
+		c.Bindings.Value = append(c.Bindings.Value, admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: meta,
+			Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: name}})
+	}
 }
 
 func autoscaler(args ...string) []appsv1.Deployment {
@@ -274,12 +283,12 @@ func TestTraps(t *testing.T) {
 					Rule: admissionv1.Rule{APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"nodes"}}}
 			}},
 
-		"no policy": {trap: "policy", text: "the agent's token may patch any node", change: func(c *Cluster) { c.Policies.Value = nil }},
+		"no policy": {trap: "policy", text: "the agent's token may patch any node", change: func(c *Cluster) { c.Policies.Value = c.Policies.Value[1:] }},
 		"no policy for deletions": {trap: "policy", text: "there is no ValidatingAdmissionPolicy kube-node-ready-controller-nodes: the controller's token may delete any node",
 			change: func(c *Cluster) {
 				withController(c, config.Controller{DeleteNodes: true, RemediationMode: config.RemediationDelete})
 			}},
-		"no binding": {trap: "policy", text: "has no binding", change: func(c *Cluster) { c.Bindings.Value = nil }},
+		"no binding": {trap: "policy", text: "has no binding", change: func(c *Cluster) { c.Bindings.Value = c.Bindings.Value[1:] }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var changes []func(*config.Config)
@@ -297,6 +306,35 @@ func TestTraps(t *testing.T) {
 			assert.Equal(t, 1, Report(new(strings.Builder), *c, nil), "and no other trap")
 		})
 	}
+}
+
+// Each policy of the chart is missed, and no other one.
+func TestMissingPolicies(t *testing.T) {
+	c := clean(t)
+	withController(c, config.Controller{DeleteNodes: true, RemediationMode: config.RemediationDelete})
+	addPolicies(c, "kube-node-ready-controller-nodes")
+	require.Empty(t, policy(*c).Findings)
+	chart, err := os.ReadFile("../../../../chart/templates/controller/policy.yaml")
+	require.NoError(t, err)
+	ofController := regexp.MustCompile(`"name" \(printf "%s-[a-z]+" \$name\)`).FindAllString(string(chart), -1)
+	require.Len(t, c.Policies.Value, 3+len(ofController), "two of the agent, and the controller's own")
+	for i, missing := range c.Policies.Value {
+		without := *c
+		without.Policies.Value = slices.Delete(slices.Clone(c.Policies.Value), i, i+1)
+		found := policy(without).Findings
+		require.Len(t, found, 1, missing.Name)
+		assert.Contains(t, found[0].Text, "there is no ValidatingAdmissionPolicy "+missing.Name+": ")
+	}
+}
+
+// Karpenter does not wait for a startup taint that a NodePool does not declare.
+func TestRemediationNeedsTheStartupTaintInTheNodePool(t *testing.T) {
+	c := clean(t)
+	c.NodePools.Value[0].StartupTaints = nil
+	const text = "and initializes the NodeClaims of such nodes: remediation may not delete them"
+	assert.NotContains(t, set(t, c, "karpenter").Warnings[0].Text, text)
+	withController(c, config.Controller{RemediationMode: config.RemediationDelete})
+	assert.Contains(t, set(t, c, "karpenter").Warnings[0].Text, text)
 }
 
 // A node registers without the labels of feature discovery.
@@ -455,11 +493,10 @@ func TestNoTrap(t *testing.T) {
 
 // withController is a release with a controller, and with the policy that each has.
 func withController(c *Cluster, cfg config.Controller) {
-	name := c.Release.Fullname + "-controller"
 	c.Release.Controller = &cfg
-	c.Policies.Value = append(c.Policies.Value, admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}})
-	c.Bindings.Value = append(c.Bindings.Value, admissionv1.ValidatingAdmissionPolicyBinding{
-		Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: name}})
+	for _, suffix := range []string{"", "-workers", "-objects", "-nodeclaims"} {
+		addPolicies(c, c.Release.Fullname+"-controller"+suffix)
+	}
 }
 
 func addName(c *Cluster, name string) {

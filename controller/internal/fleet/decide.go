@@ -252,8 +252,8 @@ func podsByNode(pods []corev1.Pod) map[string]*corev1.Pod {
 	return found
 }
 
-// Newer compares two pods of a node: one that is not being deleted is newer than one that is. Of two that were created in the
-// same second, the one that has ended is the older one.
+// Newer compares two pods of a node: one that is not being deleted is newer than one that is, and one that has not ended than one
+// that has. The later attempt is newer. Only then the time of the creation counts: the API server's clock may have been set back.
 func Newer(a, b *corev1.Pod) int {
 	is := func(yes bool) int {
 		if yes {
@@ -262,7 +262,8 @@ func Newer(a, b *corev1.Pod) int {
 		return 0
 	}
 	return cmp.Or(is(b.DeletionTimestamp != nil)-is(a.DeletionTimestamp != nil),
-		a.CreationTimestamp.Compare(b.CreationTimestamp.Time), is(HasEnded(b))-is(HasEnded(a)), strings.Compare(a.Name, b.Name))
+		is(HasEnded(b))-is(HasEnded(a)), Attempt(a)-Attempt(b),
+		a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
 }
 
 // NodeOf returns the node that a pod runs on, or that it is made for: the DaemonSet controller names it as the controller does.

@@ -50,6 +50,7 @@ type truth struct {
 	cordoned  time.Time
 	retainted time.Time
 	protected time.Time
+	workers   []time.Time // when those of the last minute were created
 }
 
 // judge checks the rules at each write.
@@ -474,6 +475,14 @@ func (j *judge) worker(body []byte) {
 	j.created = slices.DeleteFunc(append(j.created, now), func(at time.Time) bool { return now.Sub(at) > time.Second })
 	if len(j.created) > 60 {
 		w.fail(name, ruleBudget, "%d workers are created within a second", len(j.created))
+	}
+	const perMinute = 12
+	{
+		t := j.of(node)
+		t.workers = slices.DeleteFunc(append(t.workers, now), func(at time.Time) bool { return now.Sub(at) > time.Minute })
+		if len(t.workers) > perMinute {
+			w.fail(name, ruleBudget, "%d workers are created for one node within a minute", len(t.workers))
+		}
 	}
 	live := 0
 	for key := range w.now["pods"] {

@@ -45,7 +45,7 @@ run-dry: agent ## every check once from this machine, with a report; writes noth
 	bin/kube-node-ready --dry-run
 
 ## Tests
-.PHONY: test lint unit simulation chart-test e2e e2e-karpenter compatibility faults words vulncheck platform-check
+.PHONY: test lint unit mutants simulation chart-test e2e e2e-karpenter compatibility faults words vulncheck platform-check
 test: ## everything; without root all but the tests on the real node
 	hack/test.sh
 
@@ -56,6 +56,10 @@ unit: $(TOOLS)/gotestsum ## unit tests with the race detector
 	$(TOOLS)/gotestsum --format pkgname -- -race ./...
 	cd controller && $(TOOLS)/gotestsum --format pkgname -- -race ./...
 	cd controller && $(TOOLS)/gotestsum --format pkgname -- -run TestRecoversFromALargeOutage ./internal/worker
+	hack/mutants.sh check
+
+mutants: ## past bugs, put back one at a time: does the simulation find them? (MUTANT= names one; LIMIT=300 seconds each)
+	hack/mutants.sh $(MUTANT)
 
 simulation: ## agents, workers and controllers in a simulated cluster: known seeds, then new ones (SECONDS=60, SEED=)
 	hack/simulation.sh $(or $(SECONDS),60) $(SEED)

@@ -152,7 +152,19 @@ func (w *world) someMachine() *machine {
 		return &machine{w: w, name: "none", gone: true, pool: new(pool)}
 	}
 	slices.Sort(names)
-	return w.machines[oneOf(w, names...)]
+	shows := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		node := w.node(name)
+		return node == nil || !fleet.HasTaint(node, startupTaint) && !fleet.HasTaint(node, failedTaint) && w.judge.condition(node).Status != corev1.ConditionFalse
+	})
+	last := w.machines[w.lastMachine]
+	switch { // two things that happen to one node, and people who look at what is wrong
+	case last != nil && !last.gone && w.chance(0.3):
+	case len(shows) > 0 && w.chance(0.3):
+		w.lastMachine = oneOf(w, shows...)
+	default:
+		w.lastMachine = oneOf(w, names...)
+	}
+	return w.machines[w.lastMachine]
 }
 
 // briefly is mostly short, and sometimes long.
@@ -193,8 +205,9 @@ func (w *world) disturbances() map[string]func() {
 		"broken sandboxes": layered("broken sandbox", "network", "service", "dns", "api"),
 		"no sandbox":       layered("sandbox"),
 		"slow":             requests("slow API", troubles{before: 4 * time.Second, behind: 4 * time.Second}, "", "", "PATCH", "configmaps", "GET"),
+		"slow ledger":      requests("slow ledger", troubles{before: 25 * time.Second, behind: 8 * time.Second}, "configmaps"),
 		"429":              requests("429", troubles{code: 429, retryAfter: 1}, "", "PATCH", "pods"),
-		"500":              requests("500", troubles{code: 500}, "", "PATCH", "pods", "status", "GET"),
+		"500":              requests("500", troubles{code: 500}, "", "PATCH", "pods", "status", "GET", "DELETE", "DELETE"),
 		"503":              requests("503", troubles{code: 503, retryAfter: 2}, "", "PATCH"),
 		"lost answers":     requests("lost answers", troubles{lost: true}, "", "PATCH nodes", "POST pods", "PUT"),
 		"lag": func() {
@@ -223,13 +236,16 @@ func (w *world) disturbances() map[string]func() {
 			}
 			w.play(func() { m.reboot(down) })
 		}),
-		"kill an agent": node("kill", func(m *machine, _ *corev1.Node) {
-			for _, r := range m.runs {
-				if r.process != nil {
-					r.process.dead = true
-					r.kill()
+		"kill an agent": node("kill", func(m *machine, _ *corev1.Node) { m.crash() }),
+		"crash loop": node("crash loop", func(m *machine, _ *corev1.Node) {
+			often := w.between(30*time.Second, 6*time.Minute)
+			w.play(func() {
+				for n := 2 + draw(w, func() int { return w.random.IntN(6) }); n > 0 && w.pause(often/2, often); n-- {
+					w.mu.Lock()
+					m.crash()
+					w.mu.Unlock()
 				}
-			}
+			})
 		}),
 		"delete a pod": node("pod deleted", func(m *machine, _ *corev1.Node) {
 			for _, pod := range w.podsOf(m.name) {
@@ -239,11 +255,29 @@ func (w *world) disturbances() map[string]func() {
 		"verify again": node("label removed", func(_ *machine, node *corev1.Node) {
 			w.editNode(node.Name, func(node *corev1.Node) { delete(node.Labels, label) })
 		}),
+		"verify all again": func() { // kubectl label nodes --all, and sometimes twice
+			w.counts.faults["all labels removed"]++
+			w.tell("", "somebody", "removes the label of all nodes")
+			all := func() {
+				for name, m := range w.machines {
+					if m.disturb(); w.node(name) != nil && w.node(name).Labels[label] == "true" {
+						w.editNode(name, func(node *corev1.Node) { delete(node.Labels, label) })
+					}
+				}
+			}
+			if all(); w.chance(0.5) {
+				w.later(w.between(10*time.Second, time.Minute), all)
+			}
+		},
 		"gate again": node("gated again", func(m *machine, node *corev1.Node) {
 			if !m.gated {
 				return
 			}
-			w.editNode(node.Name, func(node *corev1.Node) { delete(node.Labels, label) })
+			if w.chance(0.5) {
+				w.editNode(node.Name, func(node *corev1.Node) { delete(node.Labels, label) })
+			} else {
+				w.judge.of(node).putBack = true
+			}
 			m.taint(corev1.Taint{Key: startupTaint, Value: "true", Effect: corev1.TaintEffectNoSchedule})
 		}),
 		"cordon": node("cordoned", func(m *machine, node *corev1.Node) {
@@ -295,20 +329,13 @@ func (w *world) disturbances() map[string]func() {
 			m.gpus = oneOf(w, 0, 8)
 			w.editNode(m.name, func(node *corev1.Node) { node.Status.Allocatable = m.allocatable() })
 		}),
-		"register again": node("Node created again", func(m *machine, node *corev1.Node) {
-			if m.pool.karpenter {
-				return
-			}
-			m.hold()
-			w.remove("nodes", "/"+m.name)
-			w.later(oneOf(w, w.between(time.Millisecond, time.Second), w.between(time.Second, 40*time.Second)), func() {
-				if !m.gone && w.node(m.name) == nil {
-					m.register()
-				}
-				m.release()
+		"do not disrupt": node("do-not-disrupt", func(m *machine, node *corev1.Node) {
+			edit(w, "nodeclaims", "/"+m.claim, func(claim *map[string]any) {
+				(*claim)["metadata"].(map[string]any)["annotations"] = map[string]any{remediation.DoNotDisrupt: "true"}
 			})
 		}),
-		"delete a node": node("Node deleted", func(m *machine, node *corev1.Node) { w.expel("nodes", "/"+m.name) }),
+		"register again": node("Node created again", func(m *machine, node *corev1.Node) { m.registerAgain() }),
+		"delete a node":  node("Node deleted", func(m *machine, node *corev1.Node) { w.expel("nodes", "/"+m.name) }),
 		"open": node("kubectl node-ready open", func(m *machine, node *corev1.Node) {
 			w.play(func() { w.open(m) })
 		}),
@@ -376,12 +403,23 @@ func (w *world) open(m *machine) {
 
 // trigger lets something happen just when a write of ours arrives: what goes wrong between two requests. The lock is held.
 func (w *world) trigger(q request) {
-	if q.from.person || q.resource == "leases" || q.resource == "events" || w.calm || !w.chance(0.02) || !q.writes() && !w.chance(0.1) {
+	if q.from.person || q.resource == "leases" || q.resource == "events" || w.calm {
+		return
+	}
+	if q.resource == "configmaps" && q.verb == http.MethodPut { // the ledger: what happens before the deletion
+		for _, f := range w.faults {
+			if f.one != nil && len(f.layers) > 0 && w.chance(0.3) {
+				f.layers = nil
+				w.tell(f.one.name, "FAULT", "%s ends while the ledger is written", f.kind)
+			}
+		}
+	}
+	if !w.chance(w.options.triggers) || !q.writes() && !w.chance(0.1) {
 		return
 	}
 	name := q.name
 	if m := w.machines[name]; q.resource == "nodes" && m != nil {
-		kind := oneOf(w, "foreign taint", "whole list", "label", "verify again", "GPUs", "status", "kill")
+		kind := oneOf(w, "foreign taint", "whole list", "label", "verify again", "GPUs", "status", "status", "kill", "register again")
 		w.tell(name, "somebody", "just before %s: %s", q, kind)
 		w.counts.faults["at a request"]++
 		m.disturb()
@@ -405,6 +443,8 @@ func (w *world) trigger(q request) {
 			w.editNode(name, func(node *corev1.Node) { node.Labels["example.com/at"] = fmt.Sprint(w.rv) })
 		case "status":
 			w.editNode(name, func(node *corev1.Node) { setCondition(node, corev1.NodeReady, corev1.ConditionTrue, w.serverTime()) })
+		case "register again":
+			m.registerAgain()
 		case "verify again":
 			w.editNode(name, func(node *corev1.Node) { delete(node.Labels, label) })
 		case "GPUs":
@@ -423,14 +463,6 @@ func (w *world) trigger(q request) {
 					m.runs[p.uid].kill()
 				}
 			})
-		}
-	}
-	if q.resource == "configmaps" && q.verb == http.MethodPut { // the ledger: what happens before the deletion
-		for _, f := range w.faults {
-			if len(f.layers) > 0 && w.chance(0.7) {
-				f.on = func(*process, *machine) bool { return false }
-				w.tell("", "FAULT", "%s ends while the ledger is written", f.kind)
-			}
 		}
 	}
 }

@@ -348,6 +348,16 @@ func (m *machine) goDown() {
 	}
 }
 
+// crash ends the containers of the machine. The lock is held.
+func (m *machine) crash() {
+	for _, r := range m.runs {
+		if r.process != nil {
+			r.process.dead = true
+			r.kill()
+		}
+	}
+}
+
 func (r *run) kill() {
 	select {
 	case <-r.crash:

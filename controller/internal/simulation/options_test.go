@@ -32,13 +32,14 @@ type options struct {
 	recheck, initial, check, linger, late                          time.Duration
 	onTimeout, condition, waitFor, require                         string
 	maxWorkers, replicas, nodes, pools                             int
+	bad, triggers                                                  float64 // shares: of the machines that never work, of the writes at which something happens
 }
 
 // newOptions draws them. The lock is held, or nothing runs yet.
 func (w *world) newOptions() options {
 	o := options{nodes: oneOf(w, 1, 2, 3, 9, 10, 11, 11, 20, 40), pools: oneOf(w, 1, 1, 2, 4, 12), replicas: oneOf(w, 1, 2, 2),
 		initial: oneOf(w, time.Minute, 2*time.Minute, 5*time.Minute), check: oneOf(w, 3*time.Second, 3*time.Second, 3*time.Second, time.Minute),
-		linger: oneOf(w, 0, 0, 15*time.Second), late: time.Minute, maxWorkers: oneOf(w, 2, 2, 50), onTimeout: "keep", condition: "auto"}
+		linger: oneOf(w, 0, 0, 15*time.Second), late: time.Minute, maxWorkers: oneOf(w, 2, 2, 50), onTimeout: "keep", condition: "auto", triggers: oneOf(w, 0, 0.02, 0.1)}
 	o.controller = w.chance(0.8)
 	o.workers = o.controller && w.chance(0.35)
 	if !o.workers {
@@ -49,6 +50,9 @@ func (w *world) newOptions() options {
 	o.retaint = o.controller && o.recheck > 0 && w.chance(0.85)
 	o.remediates = o.controller && w.chance(0.5)
 	o.deleteNodes = o.remediates && w.chance(0.5)
+	if o.remediates {
+		o.bad = oneOf(w, 0, 0.1, 0.25)
+	}
 	o.reboots = o.controller && o.recheck == 0 && w.chance(0.6)
 	if w.chance(0.5) {
 		o.waitFor = "cni.example.com/"

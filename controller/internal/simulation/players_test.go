@@ -18,6 +18,8 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // pool is a NodePool of Karpenter, or a node group of a cloud: it keeps its number of machines.
@@ -123,6 +125,9 @@ func (p *pool) keep(w *world) {
 			}
 			w.machines[m.name] = m
 			w.counts.lives++
+			if left := time.Until(w.ends); left > 0 && w.chance(w.options.bad) {
+				w.breaks(&fault{kind: "bad machine", on: func(_ *process, on *machine) bool { return on == m }, layers: []string{"network", "service"}}, m.name, left)
+			}
 			delay := w.between(10*time.Second, 40*time.Second)
 			if first {
 				delay = w.between(0, 3*time.Minute)
@@ -166,6 +171,7 @@ func (m *machine) live(delay time.Duration) {
 			w.tell(m.name, "machine", "is gone")
 			m.goDown()
 			m.gone = true
+			w.faults = slices.DeleteFunc(w.faults, func(f *fault) bool { return f.one == m })
 			w.editNode(m.name, func(node *corev1.Node) { node.Finalizers = nil })
 			w.remove("nodes", "/"+m.name)
 			edit(w, "nodeclaims", "/"+m.claim, func(claim *map[string]any) { delete((*claim)["metadata"].(map[string]any), "finalizers") })
@@ -205,7 +211,7 @@ func (m *machine) manage() (ends bool) {
 	if !registered {
 		w.editNode(m.name, func(node *corev1.Node) {
 			node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == unregistered })
-			if m.gated && !fleet.HasTaint(node, startupTaint) {
+			if m.gated && !fleet.HasTaint(node, startupTaint) && node.Labels[label] == "" {
 				node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: startupTaint, Value: "true", Effect: corev1.TaintEffectNoSchedule})
 			}
 			node.Labels[poolLabel] = m.pool.name
@@ -241,11 +247,18 @@ func (m *machine) register() {
 	if m.role != "" {
 		node.Labels[m.role] = "true"
 	}
+	if w.options.workers && m.late == 0 && w.chance(0.2) { // an agent has released it, before controller mode
+		record := verdict.Record{Time: w.serverTime().Format(time.RFC3339), BootID: m.bootID(), Removed: []string{}}
+		if m.gated {
+			record.Removed = append(record.Removed, startupTaint+"=true:NoSchedule")
+		}
+		node.Labels[label], node.Annotations[nodepatch.Annotation] = "true", record.String()
+	}
 	if w.options.waitFor != "" && w.chance(0.5) {
 		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: cniTaint, Effect: corev1.TaintEffectNoSchedule})
 		w.later(w.between(time.Second, 90*time.Second), func() { m.untaint(cniTaint) })
 	}
-	if m.gated && m.late == 0 {
+	if m.gated && m.late == 0 && node.Labels[label] == "" {
 		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: startupTaint, Value: "true", Effect: corev1.TaintEffectNoSchedule})
 	}
 	node.Status.NodeInfo.BootID, node.Status.Allocatable = m.bootID(), m.allocatable()
@@ -261,6 +274,22 @@ func (m *machine) register() {
 			}
 		})
 	}
+}
+
+// registerAgain deletes the Node, and kubelet creates it again. The lock is held.
+func (m *machine) registerAgain() {
+	w := m.w
+	if m.pool.karpenter {
+		return
+	}
+	m.hold()
+	w.remove("nodes", "/"+m.name)
+	w.later(oneOf(w, w.between(time.Millisecond, time.Second), w.between(time.Second, 40*time.Second)), func() {
+		if !m.gone && w.node(m.name) == nil {
+			m.register()
+		}
+		m.release()
+	})
 }
 
 // later does something with the lock, unless the world has ended.

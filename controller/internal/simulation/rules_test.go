@@ -131,7 +131,8 @@ func (j *judge) follow(q request, was, is *corev1.Node) {
 			*at = now
 		}
 	}
-	t.tainted = t.tainted || fleet.HasTaint(is, startupTaint)
+	wasGated := was == nil && verdict.WasGated(is.Annotations[nodepatch.Annotation], failedTaint) // before this world began
+	t.tainted = t.tainted || wasGated || fleet.HasTaint(is, startupTaint)
 	if was != nil && was.Labels[label] != "" && is.Labels[label] == "" {
 		t.asked, t.putBack = now, false
 	}
@@ -276,6 +277,9 @@ func (j *judge) release(q request, was, is *corev1.Node, labelled bool) {
 			return
 		}
 	}
+	if age := time.Since(t.created); labelled && !p.controller && !t.tainted && was.Annotations[nodepatch.Annotation] == "" && w.mostSkew == 0 && age < w.options.late-2*time.Second {
+		broken("%s releases a node %s after its creation: a late startup taint may come until %s", p.name, age, w.options.late)
+	}
 	limit := w.round() + 10*w.options.check + 20*time.Second
 	if p.controller {
 		worker := w.processes[string(record.Worker)]
@@ -354,13 +358,17 @@ func (j *judge) frozen(p *process) string {
 			return fmt.Sprintf("%s in the controller's own pod for %s", f.kind, time.Since(f.began))
 		}
 	}
+	shown := time.Minute // the controller's cache has it then
+	if time.Since(w.quiet) < 5*time.Minute || slices.ContainsFunc(w.faults, func(f *fault) bool { return f.on(p, p.machine) }) {
+		shown = 5 * time.Minute
+	}
 	failing, all := j.count(func(node *corev1.Node) bool {
 		t := j.of(node)
-		lasts := func(at time.Time) bool { return !at.IsZero() && time.Since(at) > time.Minute }
+		lasts := func(at time.Time) bool { return !at.IsZero() && time.Since(at) > shown }
 		return lasts(t.retainted) || lasts(t.failsAt) && node.Labels[label] == "true" && !fleet.HasTaint(node, startupTaint) && fleet.Untouchable(node) == "" && w.options.recheck > 0
 	})
-	if limit := max(3, (all+1)/10+1); failing > limit {
-		return fmt.Sprintf("%d of %d nodes fail for a minute", failing, all)
+	if failing >= max(3, (all+2)/10) {
+		return fmt.Sprintf("%d of %d nodes fail for %s", failing, all, shown)
 	}
 	return ""
 }
@@ -397,6 +405,15 @@ func (j *judge) opens(q request, was *corev1.Node) {
 	if !q.from.controller || m == nil || j.condition(was).Status == corev1.ConditionTrue || w.hasOtherSettings() {
 		return
 	}
+	since, ran := j.of(was).retainted.Add(-2*noAgentFor), time.Duration(0)
+	if created := j.of(was).created; created.After(since) {
+		since = created
+	}
+	defer func() {
+		if without := time.Since(since) - ran; without < noAgentFor/2 {
+			w.fail(was.Name, ruleBudget, "%s removes the failed taint because no agent was there, but in %s none ran for %s only", q.from.name, time.Since(since), without)
+		}
+	}()
 	for _, r := range m.all {
 		if r.worker {
 			continue
@@ -405,6 +422,12 @@ func (j *judge) opens(q request, was *corev1.Node) {
 			to := s.to
 			if to.IsZero() {
 				to = time.Now()
+			}
+			if from := s.from; to.After(since) {
+				if from.Before(since) {
+					from = since
+				}
+				ran += to.Sub(from)
 			}
 			enough := min(noAgentFor/2, 4*w.options.recheck) + time.Minute
 			if to.Sub(s.from) > enough && time.Since(to) < noAgentFor-time.Minute && m.held == 0 {
@@ -427,6 +450,8 @@ func (j *judge) deleted(q request, node *corev1.Node) {
 		w.fail(node.Name, ruleGated, "%s deletes a node that was never gated", q.from.name)
 	case fleet.IsControlPlane(node) || j.hasRole(node):
 		w.fail(node.Name, ruleGated, "%s deletes a server of the control plane or etcd", q.from.name)
+	case node.Labels[label] != "" && q.from.read[node.Name].Before(q.from.wroteLedger):
+		w.fail(node.Name, ruleGated, "%s deletes a node that was released %s ago, and has not read it since it wrote the ledger", q.from.name, time.Since(t.released))
 	case node.Labels[label] != "" && q.at.Sub(t.released) > w.options.slack():
 		w.fail(node.Name, ruleGated, "%s deletes a node that was released %s ago", q.from.name, time.Since(t.released))
 	}
@@ -498,6 +523,15 @@ func (j *judge) worker(body []byte) {
 // answered notes what a request has proven, and counts it.
 func (j *judge) answered(q request, a answer) {
 	p := q.from
+	if q.resource == "configmaps" && q.verb == http.MethodPut {
+		p.wroteLedger = time.Now()
+	}
+	if q.resource == "nodes" && q.verb == http.MethodGet && q.name != "" {
+		if p.read == nil {
+			p.read = make(map[string]time.Time)
+		}
+		p.read[q.name] = time.Now()
+	}
 	if q.resource == "nodes" && q.verb == http.MethodGet && a.code == http.StatusOK && p.passed != nil {
 		p.passed[checks.APIName] = time.Now()
 		var node corev1.Node
@@ -575,6 +609,8 @@ func (j *judge) tick() {
 			late("has the failed taint")
 		case w.options.workers && slices.ContainsFunc(w.podsOf(node.Name), func(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil }):
 			late("still has workers: %s", w.podTexts(node.Name))
+		case w.options.workers && condition.Status != corev1.ConditionTrue && verdict.WasGated(node.Annotations[nodepatch.Annotation], failedTaint):
+			late("its condition is %q %s", condition.Status, condition.Reason)
 		case condition.Type != "" && condition.Status != corev1.ConditionTrue && !isOneShot && (w.options.controller || w.options.recheck > 0):
 			late("its condition is %s %s", condition.Status, condition.Reason)
 		}

@@ -49,6 +49,9 @@ type world struct {
 	cancel    context.CancelFunc
 	quiet     time.Time // when the last disturbance ended that is about everything
 	calm      bool      // nothing is disturbed any more
+	ends      time.Time // when the disturbances end
+
+	lastMachine string // that something has happened to
 }
 
 // counts are what a run prints.
@@ -264,8 +267,10 @@ type process struct {
 	passed                     map[string]time.Time // when each check has passed last
 	rounds                     int                  // that have passed without a break
 	released                   map[string]bool      // the uids of Nodes that it has released
-	sawForeign                 time.Time            // when it read first that its Node has no taint of WAIT_FOR_TAINTS any more
-	isBlocked                  bool                 // the Node had one when it was read last
+	read                       map[string]time.Time // when it has read each Node last, by name
+	wroteLedger                time.Time
+	sawForeign                 time.Time // when it read first that its Node has no taint of WAIT_FOR_TAINTS any more
+	isBlocked                  bool      // the Node had one when it was read last
 	person, controller, worker bool
 }
 

@@ -36,8 +36,10 @@ the account may only remove the failed taint. "retaint": may add that to a verif
 {{- range list "." "f:type" "f:status" "f:reason" "f:message" "f:lastHeartbeatTime" "f:lastTransitionTime" -}}
 {{- $fields = append $fields (printf "f:status.f:conditions.k:{\"type\":\"%s\"}.%s" $config.conditionType .) -}}
 {{- end -}}
+{{- /* A client may own a map that is gone, `f:labels: {}`: who adds the first key takes the map over. */ -}}
 {{- $fields = or .release .unlabel | empty | ternary $fields (concat $fields (list (printf "f:metadata.f:labels.f:%s" $config.verifiedLabel)
-  "f:metadata.f:labels.." "f:metadata.f:annotations.f:node-ready/verification" "f:metadata.f:annotations..")) -}}
+  "f:metadata.f:labels" "f:metadata.f:labels.." "f:metadata.f:annotations" "f:metadata.f:annotations.."
+  "f:metadata.f:annotations.f:node-ready/verification")) -}}
 {{- $hint := ". A mutating webhook or policy may have added more to its request: let that exempt the account, or match CREATE only" -}}
 {{- $unlabeled := .unlabel | empty | ternary "" (printf ", but remove the label %s where the annotation names another boot" $config.verifiedLabel) -}}
 {{- /* Where the account may add the failed taint: in CEL, and in words. */ -}}

@@ -108,7 +108,7 @@ spec:
 	s.awaitTypeChecked(harness.Controller + "-nodeclaims")
 	client := s.client(harness.Default(), harness.Controller, nil).CoreV1().RESTClient()
 	attempt := func(claim string) error {
-		s.apply("apiVersion: karpenter.sh/v1\nkind: NodeClaim\n" + claim)
+		s.apply("{apiVersion: karpenter.sh/v1, kind: NodeClaim, " + claim + "}")
 		all := metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}
 		return client.Delete().AbsPath("/apis/karpenter.sh/v1/nodeclaims/e2e").Body(&all).Do(s.Ctx).Error()
 	}
@@ -118,11 +118,11 @@ spec:
 	})
 	for claim, refusal := range map[string]string{
 		`metadata: {name: e2e}`: "",
-		`{metadata: {name: e2e, labels: {a: b}}, status: {conditions: [{type: Registered, status: "True"}, {type: Initialized, status: Unknown}]}}`: "",
-		`{metadata: {name: e2e}, status: {conditions: [{type: Registered, status: "True"}, {type: Initialized, status: "True"}]}}`:                  initialized,
-		`metadata: {name: e2e, annotations: {karpenter.sh/do-not-disrupt: "true"}}`:                                                                 protected,
-		`metadata: {name: e2e, annotations: {node-ready/do-not-delete: ""}}`:                                                                        protected,
-		`metadata: {name: e2e, labels: {node-ready/do-not-delete: "x"}}`:                                                                            protected,
+		`metadata: {name: e2e, labels: {a: b}}, status: {conditions: [{type: Registered, status: "True"}, {type: Initialized, status: Unknown}]}`: "",
+		`metadata: {name: e2e}, status: {conditions: [{type: Registered, status: "True"}, {type: Initialized, status: "True"}]}`:                  initialized,
+		`metadata: {name: e2e, annotations: {karpenter.sh/do-not-disrupt: "true"}}`:                                                               protected,
+		`metadata: {name: e2e, annotations: {node-ready/do-not-delete: ""}}`:                                                                      protected,
+		`metadata: {name: e2e, labels: {node-ready/do-not-delete: "x"}}`:                                                                          protected,
 	} {
 		s.T.Run(claim, func(t *testing.T) {
 			s := s.part(t)

@@ -196,4 +196,13 @@ func TestOwnPatchesPassAmongOthersFields(t *testing.T) {
 			s.Equal("x", s.Node(owned).Labels["example.com/feature"])
 		})
 	}
+	t.Run("an applier of an empty map that is gone", func(t *testing.T) {
+		s := s.part(t)
+		s.owners(0)
+		s.NoError(s.patches(s.Kube, "administrator")(owned, `{"metadata":{"labels":null}}`))
+		apply := fmt.Sprintf(`{"apiVersion":"v1","kind":"Node","metadata":{"name":%q,"labels":{}}}`, owned)
+		_, err := s.Kube.CoreV1().Nodes().Patch(s.Ctx, owned, types.ApplyPatchType, []byte(apply), metav1.PatchOptions{FieldManager: "applier"})
+		s.NoError(err)
+		s.NoError(agent(owned, `{"metadata":{"labels":{"node-ready/verified":"true"}}}`))
+	})
 }

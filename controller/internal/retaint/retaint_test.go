@@ -62,7 +62,7 @@ func wasGated() map[string]string {
 func (m *moment) fail(n int) *moment {
 	for i := range n {
 		m.in.Statuses[i].Recheck = fleet.Recheck{Failed: true, FailedAt: m.now.Add(-time.Minute), Refreshed: m.now.Add(-time.Minute)}
-		m.in.Statuses[i].Node.Status.Conditions = []corev1.NodeCondition{{Type: condition, Status: corev1.ConditionFalse, Reason: "DNSFailed"}}
+		m.in.Statuses[i].Node.Status.Conditions = []corev1.NodeCondition{{Type: condition, Status: corev1.ConditionFalse, Reason: "DNSFailed", Message: "as found"}}
 	}
 	return m
 }
@@ -145,6 +145,11 @@ func TestWithheld(t *testing.T) {
 		}, breaker.ControlNode, "the controller's own node n2 is not verified (InProgress)"},
 		"re-tainted just now": {func(m *moment) { m.in.Retainted = map[types.UID]time.Time{"n0": m.now.Add(-9 * time.Minute)} }, CoolDown,
 			"the node was re-tainted 9m0s ago: it is not re-tainted again within 10m0s"},
+		"the only survivor may be the good one": {func(m *moment) {
+			m.in.Statuses = m.in.Statuses[:5]
+			m.in.Statuses[0].Node.Status.Conditions[0].Reason = verdict.PeersFailed
+			m.in.Statuses[1].Node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+		}, Peers, "no other agent answers; other ready nodes: 1, and blaming this one needs at least 3"},
 		"budget": {func(m *moment) { m.taint(1, release) }, Budget,
 			"1 of 20 nodes of the cluster have the taint node-ready/failed: at most 2 may have it"},
 	} {

@@ -61,7 +61,7 @@ func TestReadySiblingElsewhere(t *testing.T) {
 				assert.Equal(t, []string{"bad-1"}, w.deletions)
 			} else {
 				assert.Empty(t, w.deletions)
-				assert.Equal(t, 1, w.leaders[0].events.count(RemediationWithheld+" workload: pod ns/dns-1 runs on the node"))
+				assert.Equal(t, 1, w.events.count(RemediationWithheld+" workload: pod ns/dns-1 runs on the node"))
 			}
 		})
 	}
@@ -73,7 +73,6 @@ type paging struct {
 	pages map[string]corev1.Pod // by their tokens
 	next  map[string]string
 	read  []string
-	then  func() // while the first page is read
 }
 
 func (p *paging) list(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
@@ -85,9 +84,7 @@ func (p *paging) list(ctx context.Context, c client.WithWatch, list client.Objec
 	}
 	assert.EqualValues(p.t, 500, asked.Limit)
 	assert.Empty(p.t, pods.Items, "each page is a list of its own")
-	if p.read = append(p.read, asked.Continue); len(p.read) == 1 && p.then != nil {
-		p.then()
-	}
+	p.read = append(p.read, asked.Continue)
 	pod, found := p.pages[asked.Continue]
 	if !found {
 		return apierrors.NewResourceExpired("the continue token has expired")
@@ -101,39 +98,29 @@ func TestSiblingsAreReadInPages(t *testing.T) {
 	w := newDNSWorld(t, func(*corev1.Pod) {})
 	p := &paging{t: t, next: map[string]string{"": "2", "2": "3"},
 		pages: map[string]corev1.Pod{"": ownedPod("dns-1", "ReplicaSet", "bad-1"), "2": ownedPod("dns-2", "ReplicaSet", "good-1")}}
-	w.leaders[0].remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{List: p.list})
+	w.Client = interceptor.NewClient(w.client, interceptor.Funcs{List: p.list})
 	w.run(31 * time.Minute)
 	assert.Equal(t, []string{"", "2", "", "2"}, p.read, "before and after the ledger is written, and not the third page: the sibling is found")
 	assert.Equal(t, []string{"bad-1"}, w.deletions)
 }
 
-// The pods of a namespace take their time: the node is read after them.
-func TestReleasedWhilePodsAreRead(t *testing.T) {
-	w := newDNSWorld(t, func(*corev1.Pod) {})
-	p := &paging{t: t, pages: map[string]corev1.Pod{"": ownedPod("dns-2", "ReplicaSet", "good-1")}, then: func() { w.verify(w.nodes["bad-1"]) }}
-	w.leaders[0].remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{List: p.list})
-	w.run(31 * time.Minute)
-	assert.Equal(t, []string{""}, p.read)
-	assert.Empty(t, w.deletions)
-	assert.Equal(t, 1, w.leaders[0].events.count(RemediationWithheld+" changed"))
-}
-
 // What cannot be read withholds the deletion, and does not keep the other candidates from theirs.
 func TestExpiredPage(t *testing.T) {
 	w := newDNSWorld(t, func(*corev1.Pod) {})
-	w.pools = append(w.pools, &pool{name: "bad2", size: 1, fails: always})
+	w.addBad("bad2-1", nodePoolLabel)
+	w.addGood("good-2")
 	p := &paging{t: t, next: map[string]string{"": "2"}, pages: map[string]corev1.Pod{"": ownedPod("dns-1", "ReplicaSet", "bad-1")}}
-	w.leaders[0].remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{List: p.list})
+	w.Client = interceptor.NewClient(w.client, interceptor.Funcs{List: p.list})
 	w.run(33 * time.Minute)
 	assert.Equal(t, []string{"bad2-1"}, w.deletions)
 	assert.Equal(t, []string{"", "2"}, p.read, "not again at once")
-	assert.Equal(t, 1, w.leaders[0].events.count(RemediationWithheld+" unreadable: pods in namespace ns: the continue token has expired"))
+	assert.Equal(t, 1, w.events.count(RemediationWithheld+" unreadable: pods in namespace ns: the continue token has expired"))
 }
 
 func TestNodeClaimsAreReadInPages(t *testing.T) {
 	w := newBadWorld(t)
 	var read []string
-	w.leaders[0].remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+	w.Client = interceptor.NewClient(w.client, interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 			claims, ok := list.(*unstructured.UnstructuredList)
 			if !ok {
@@ -159,12 +146,12 @@ func TestEventsAreReadAgain(t *testing.T) {
 	for reason, deleted := range map[string][]string{"Pulling": nil, "FailedCreatePodSandBox": {"bad-1"}, "": nil} {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, good(), &pool{name: "bad", size: 1, fails: always})
+			w := newBadWorld(t)
 			w.run(time.Minute)
-			pod := w.pods["bad-1"]
+			pod := w.pod("bad-1")
 			pod.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodInitialized}}}
 			require.NoError(t, w.client.Status().Update(t.Context(), pod))
-			w.events = map[types.UID][]corev1.Event{pod.UID: {podEvent("FailedCreatePodSandBox", w.now)}}
+			w.podEvents = map[types.UID][]corev1.Event{pod.UID: {podEvent("FailedCreatePodSandBox", w.now)}}
 			for name, event := range map[string]corev1.Event{"of-the-pod": podEvent(reason, w.now), "of-another": podEvent("Pulled", w.now)} {
 				event.Name, event.Namespace = name, namespace
 				event.InvolvedObject.UID = map[string]types.UID{"of-the-pod": pod.UID}[name]
@@ -173,7 +160,7 @@ func TestEventsAreReadAgain(t *testing.T) {
 			w.run(32 * time.Minute)
 			assert.Equal(t, deleted, w.deletions)
 			if deleted == nil {
-				assert.Equal(t, 1, w.leaders[0].events.count(RemediationWithheld+" changed: the node or its pod has changed since the decision"))
+				assert.Equal(t, 1, w.events.count(RemediationWithheld+" changed: the node or its pod has changed since the decision"))
 			}
 		})
 	}

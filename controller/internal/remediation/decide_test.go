@@ -126,6 +126,10 @@ func TestWithheld(t *testing.T) {
 		"no NodePool, Nodes may be deleted": {func(m *moment) { m.ungrouped() }, "", ""},
 		"no NodePool, and another label of Karpenter": {func(m *moment) { m.ungrouped(); m.bad().Node.Labels["karpenter.sh/capacity-type"] = "spot" }, NoNodePool,
 			"the node has no label karpenter.sh/nodepool: nothing would replace it"},
+		"no NodePool, and Karpenter has not registered it yet": {func(m *moment) {
+			m.ungrouped()
+			m.bad().Node.Spec.Taints = append(m.bad().Node.Spec.Taints, corev1.Taint{Key: "karpenter.sh/unregistered"})
+		}, NoNodePool, "the node has no label karpenter.sh/nodepool: nothing would replace it"},
 		"Nodes may be deleted, control plane": {func(m *moment) { m.ungrouped(); m.bad().Node.Labels["node-role.kubernetes.io/master"] = "" }, Protected,
 			"the node belongs to the control plane or etcd"},
 		"Nodes may be deleted, etcd server": {func(m *moment) { m.ungrouped(); m.bad().Node.Labels["node-role.kubernetes.io/etcd"] = "true" }, Protected,

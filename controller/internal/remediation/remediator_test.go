@@ -2,6 +2,7 @@ package remediation
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -13,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,15 +24,10 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
-// newBadWorld has one node that never passes, among good ones.
-func newBadWorld(t *testing.T) *world {
-	return newWorld(t, good(), &pool{name: "bad", size: 1, fails: func(n int) bool { return n == 1 }})
-}
-
 func TestDryRunDoesAllButTheDelete(t *testing.T) {
 	w := newBadWorld(t)
-	w.leaders[0].remediator.DryRun = true
-	w.leaders[0].remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+	w.DryRun = true
+	w.Client = interceptor.NewClient(w.client, interceptor.Funcs{
 		Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error {
 			t.Error("a dry run has no right to delete, not even for a trial")
 			return nil
@@ -41,38 +36,53 @@ func TestDryRunDoesAllButTheDelete(t *testing.T) {
 	w.run(3 * time.Hour)
 	assert.Empty(t, w.deletions)
 	assert.Empty(t, w.ledger().Deletions)
-	assert.Equal(t, 3, w.leaders[0].events.count(RemediationWithheld+" dry-run: NodeClaim claim-bad-1 would be deleted"), "once an hour")
-	assert.Len(t, *w.leaders[0].events, 3, "and nothing else")
+	assert.Equal(t, 3, w.events.count(RemediationWithheld+" dry-run: NodeClaim claim-bad-1 would be deleted"), "once an hour")
+	assert.Len(t, *w.events, 3, "and nothing else")
 }
 
-// refusing is a client whose deletions of NodeClaims fail.
-func (w *world) refusing(err error) client.Client {
-	return interceptor.NewClient(w.client, interceptor.Funcs{
-		Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error { return err },
-	})
-}
-
+// A policy refuses what Karpenter has initialized: that is reported, and uses up no budget.
 func TestRefusedDeletionDoesNotCount(t *testing.T) {
 	w := newBadWorld(t)
-	remediator := w.leaders[0].remediator
-	remediator.Client = w.refusing(apierrors.NewForbidden(schema.GroupResource{}, "claim-bad-1", nil))
+	w.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+		Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error {
+			return apierrors.NewForbidden(schema.GroupResource{}, "claim-bad-1", nil)
+		},
+	})
 	w.run(time.Hour)
 	assert.Empty(t, w.ledger().Deletions)
-	assert.Zero(t, w.leaders[0].events.count("NodeClaimDeleted "))
-	assert.Equal(t, 1, w.leaders[0].events.count(RemediationWithheld+" refused: NodeClaim claim-bad-1: "), "once an hour")
-	remediator.Client = w.client
+	assert.Equal(t, 1, w.events.count(RemediationWithheld+" refused: NodeClaim claim-bad-1: "), "once an hour")
+	w.Client = w.client
 	w.run(10 * time.Minute)
 	assert.Equal(t, []string{"bad-1"}, w.deletions)
 }
 
-// The NodeClaim changes between the live read and the delete.
+// The loop hangs: what it has found may not be so any more.
+func TestOldPlan(t *testing.T) {
+	w := newBadWorld(t)
+	plan := w.Plan
+	w.Plan = func() (fleet.Plan, error) {
+		old, err := plan()
+		old.At = old.At.Add(-31 * time.Second)
+		return old, err
+	}
+	w.run(time.Hour)
+	assert.Empty(t, w.deletions)
+	w.Plan = func() (fleet.Plan, error) {
+		old, err := plan()
+		old.At = old.At.Add(-30 * time.Second)
+		return old, err
+	}
+	w.run(time.Minute)
+	assert.Equal(t, []string{"bad-1"}, w.deletions)
+}
+
+// The NodeClaim changes between the live read and the delete: the entry is taken back.
 func TestPreconditions(t *testing.T) {
 	w := newBadWorld(t)
 	changed := 0
-	w.leaders[0].remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+	w.Client = interceptor.NewClient(w.client, interceptor.Funcs{
 		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.DeleteOption) error {
-			asked := new(client.DeleteOptions)
-			asked.ApplyOptions(options)
+			asked := new(client.DeleteOptions).ApplyOptions(options)
 			require.NotNil(t, asked.Preconditions.UID)
 			assert.Equal(t, object.GetUID(), *asked.Preconditions.UID)
 			if changed++; changed == 1 {
@@ -83,99 +93,84 @@ func TestPreconditions(t *testing.T) {
 			return c.Delete(ctx, object, options...)
 		},
 	})
-	w.run(31 * time.Minute)
+	w.run(30 * time.Minute)
 	assert.Equal(t, 1, changed)
 	assert.Empty(t, w.deletions)
+	assert.Empty(t, w.ledger().Deletions)
 	w.run(10 * time.Minute)
-	assert.Equal(t, []string{"bad-1"}, w.deletions)
-}
-
-// The loop hangs: what it has found may not be so any more.
-func TestOldPlan(t *testing.T) {
-	w := newBadWorld(t)
-	l := w.leaders[0]
-	plan := l.remediator.Plan
-	l.remediator.Plan = func() (fleet.Plan, error) {
-		old, err := plan()
-		old.At = old.At.Add(-31 * time.Second)
-		return old, err
-	}
-	w.run(time.Hour)
-	assert.Empty(t, w.deletions)
-	l.remediator.Plan = func() (fleet.Plan, error) {
-		old, err := plan()
-		old.At = old.At.Add(-30 * time.Second)
-		return old, err
-	}
-	w.run(time.Minute)
 	assert.Equal(t, []string{"bad-1"}, w.deletions)
 }
 
 // The ledger is written before the delete: without it, nothing is deleted.
-func TestLedgerFails(t *testing.T) {
-	w := newBadWorld(t)
-	failing := true
-	w.leaders[0].remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{
-		Update: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.UpdateOption) error {
-			if _, ledger := object.(*corev1.ConfigMap); failing && ledger {
-				return apierrors.NewInternalError(context.DeadlineExceeded)
+func TestLedgerThatCannotBeWritten(t *testing.T) {
+	for name, failure := range map[string]error{
+		"error":    apierrors.NewInternalError(context.DeadlineExceeded),
+		"conflict": apierrors.NewConflict(schema.GroupResource{}, "kube-node-ready-remediation", nil),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "bad-1", "other-1")
+			failing := interceptor.NewClient(w.client, interceptor.Funcs{
+				Update: func(context.Context, client.WithWatch, client.Object, ...client.UpdateOption) error { return failure },
+			})
+			w.Client = failing
+			w.run(time.Hour)
+			assert.Empty(t, w.deletions)
+			w.Client = w.client
+			for len(w.deletions) == 0 {
+				w.run(30 * time.Second)
 			}
-			return c.Update(ctx, object, options...)
+			w.Client = failing // it has to say that the node is gone
+			w.run(2 * time.Hour)
+			assert.Len(t, w.deletions, 1)
+			assert.Equal(t, name == "error", w.breakers["ledger"], "a conflict is decided again")
+		})
+	}
+}
+
+// A candidate whose live objects cannot be read, or withhold its deletion, keeps no other from being replaced.
+func TestManyRefusedCandidatesStarveNoOther(t *testing.T) {
+	var bad []string
+	for i := range 12 {
+		bad = append(bad, fmt.Sprintf("p%02d-1", i))
+	}
+	w := newWorld(t, bad...)
+	require.NoError(t, w.client.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "pod", Namespace: "ns"},
+		Spec: corev1.PodSpec{NodeName: "p00-1"}}))
+	reads := make(map[time.Time]int)
+	w.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			of := new(client.ListOptions).ApplyOptions(options).FieldSelector
+			if of == nil || of.String() == "spec.nodeName=p00-1" || of.String() == "spec.nodeName=p11-1" {
+				return c.List(ctx, list, options...)
+			}
+			reads[w.now]++
+			return apierrors.NewInternalError(context.DeadlineExceeded)
 		},
 	})
-	w.run(time.Hour)
-	assert.Empty(t, w.deletions)
-	failing = false
-	w.run(time.Minute)
-	assert.Equal(t, []string{"bad-1"}, w.deletions)
+	w.run(31 * time.Minute) // they are sorted by name, and a turn is half a minute
+	assert.Equal(t, []string{"p11-1"}, w.deletions)
+	assert.Equal(t, 1, w.events.count(RemediationWithheld+" workload: pod ns/pod runs on the node"))
+	for _, n := range reads {
+		assert.LessOrEqual(t, n, 10, "in one turn")
+	}
 }
 
 func TestUnreadableLedger(t *testing.T) {
 	w := newBadWorld(t)
-	require.NoError(t, w.client.Create(t.Context(), &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: "kube-node-ready-remediation", Namespace: namespace}, Data: map[string]string{ledgerKey: "{"}}))
+	w.setLedger(map[string]string{ledgerKey: "{"}, nil)
 	w.run(time.Hour)
 	assert.Empty(t, w.deletions)
-	assert.True(t, w.leaders[0].breakers["ledger"])
-	assert.Equal(t, 1, w.leaders[0].events.count(RemediationFrozen+" ledger: ConfigMap kube-system/kube-node-ready-remediation: the ledger is not readable"))
+	assert.True(t, w.breakers["ledger"])
+	assert.Equal(t, 1, w.events.count(RemediationFrozen+" ledger: ConfigMap kube-system/kube-node-ready-remediation: the ledger is not readable"))
 }
 
 func TestDeletedLedgerIsMadeAgain(t *testing.T) {
-	w := newWorld(t, good(), &pool{name: "bad", size: 1, fails: always})
+	w := newWorld(t, "bad-1", "other-1")
 	w.run(32 * time.Minute)
 	require.Len(t, w.ledger().Deletions, 1)
-	require.NoError(t, w.client.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kube-node-ready-remediation", Namespace: namespace}}))
+	require.NoError(t, w.client.Delete(t.Context(), w.configMap()))
 	w.run(40 * time.Minute)
 	assert.Len(t, w.ledger().Deletions, 2)
-}
-
-// A healthy fleet costs no request.
-func TestNothingToDo(t *testing.T) {
-	w := newWorld(t, good())
-	w.run(10 * time.Minute)
-	requests := 0
-	w.leaders[0].remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{
-		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
-			requests++
-			return c.Get(ctx, key, object, options...)
-		},
-	})
-	w.run(3 * time.Hour)
-	assert.Zero(t, requests)
-	assert.Empty(t, *w.leaders[0].events)
-	assert.Equal(t, map[string]bool{"control-group": false, "control-node": false, "ledger": false, "hourly-budget": false,
-		"daily-budget": false, "halted": false, "failed-rechecks": false}, w.leaders[0].breakers)
-}
-
-// A candidate whose live objects withhold its deletion does not keep the others from theirs.
-func TestWorkloadHoldsOneNode(t *testing.T) {
-	w := newWorld(t, good(), &pool{name: "a", size: 1, fails: always}, &pool{name: "b", size: 1, fails: always})
-	w.run(time.Minute)
-	require.NoError(t, w.client.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "pod", Namespace: "ns"},
-		Spec: corev1.PodSpec{NodeName: "a-1"}}))
-	w.run(31 * time.Minute)
-	assert.Equal(t, []string{"b-1"}, w.deletions)
-	assert.Equal(t, 1, w.leaders[0].events.count(RemediationWithheld+" workload: pod ns/pod runs on the node"))
 }
 
 func TestNodeClaimByOwnerReference(t *testing.T) {
@@ -189,68 +184,50 @@ func TestNodeClaimByOwnerReference(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newBadWorld(t)
 			w.run(time.Minute)
-			w.nodes["bad-1"].OwnerReferences = []metav1.OwnerReference{
-				{APIVersion: "karpenter.sh/v1beta1", Kind: nodeClaimKind, Name: "claim-bad-1", UID: test.uid}}
-			w.update(w.nodes["bad-1"])
+			w.edit("bad-1", func(node *corev1.Node) {
+				node.OwnerReferences = []metav1.OwnerReference{
+					{APIVersion: "karpenter.sh/v1beta1", Kind: nodeClaimKind, Name: "claim-bad-1", UID: test.uid}}
+			})
 			w.run(35 * time.Minute)
 			assert.Equal(t, test.deleted, w.deletions)
 		})
 	}
 }
 
-func TestNoKarpenter(t *testing.T) {
-	w := newBadWorld(t)
-	w.leaders[0].remediator.Settings.DeleteAfter = time.Minute
-	claims := new(unstructured.UnstructuredList)
-	claims.SetGroupVersionKind(claimKind().GroupVersion().WithKind(nodeClaimKind + "List"))
-	w.run(time.Minute)
-	require.NoError(t, w.client.List(t.Context(), claims))
-	for i := range claims.Items {
-		claims.Items[i].SetFinalizers(nil)
-		require.NoError(t, w.client.Update(t.Context(), &claims.Items[i]))
-		require.NoError(t, w.client.Delete(t.Context(), &claims.Items[i]))
-	}
-	w.deletions = nil
-	w.run(time.Hour)
-	assert.Empty(t, w.deletions)
-	assert.NotZero(t, w.leaders[0].events.count(RemediationWithheld+" no-nodeclaim"))
-}
-
 func TestNoActionWithoutAClockOrAPlan(t *testing.T) {
 	w := newBadWorld(t)
-	remediator := w.leaders[0].remediator
-	remediator.ServerTime = func() time.Time { return time.Time{} }
+	w.ServerTime = func() time.Time { return time.Time{} }
 	w.run(time.Hour)
 	assert.Empty(t, w.deletions)
-	assert.Empty(t, w.leaders[0].breakers, "it has not decided")
+	assert.Empty(t, w.breakers, "it has not decided")
 }
 
 // handingOver is a world whose controller runs on a node that is not verified.
 func handingOver(t *testing.T) (w *world, left *int) {
-	w, left = newWorld(t, good()), new(int)
+	w, left = newWorld(t), new(int)
 	labels := map[string]string{"app.kubernetes.io/name": "kube-node-ready", "app.kubernetes.io/instance": "knr", "app.kubernetes.io/component": "controller"}
-	w.leaders[0].remediator.HandOver = &breaker.HandOver{Client: w.client, Namespace: namespace, Replicas: labels,
+	w.HandOver = &breaker.HandOver{Client: w.client, Namespace: namespace, Replicas: labels,
 		Leave: func() { *left++ }, Log: slog.New(slog.DiscardHandler)}
 	ready := []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	for name, node := range map[string]string{"ctl-1": "controller", "ctl-2": "second"} {
 		require.NoError(t, w.client.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: labels},
 			Spec: corev1.PodSpec{NodeName: node}, Status: corev1.PodStatus{Conditions: ready}}))
 	}
-	w.add("second", nil)
+	w.add("second", nodeGroupLabel)
 	w.run(5 * time.Minute)
-	node := w.nodes["controller"]
-	delete(node.Labels, label)
-	w.update(node)
+	w.edit("controller", unlabel)
 	return w, left
 }
+
+func unlabel(node *corev1.Node) { delete(node.Labels, label) }
 
 func TestHandOver(t *testing.T) {
 	w, left := handingOver(t)
 	w.run(10 * time.Minute)
 	assert.Zero(t, *left, "the other replica's node is not verified either")
-	assert.True(t, w.leaders[0].breakers["control-node"])
-	assert.Equal(t, 1, w.leaders[0].events.count(RemediationFrozen+" control-node: the controller's own node controller is not verified"))
-	w.verify(w.nodes["second"])
+	assert.True(t, w.breakers["control-node"])
+	assert.Equal(t, 1, w.events.count(RemediationFrozen+" control-node: the controller's own node controller is not verified"))
+	w.verify("second")
 	w.run(2 * time.Minute)
 	assert.NotZero(t, *left)
 }
@@ -258,28 +235,26 @@ func TestHandOver(t *testing.T) {
 // In controller mode nobody labels a node that never had the startup taint.
 func TestHandOverToANodeThatWasNeverGated(t *testing.T) {
 	w, left := handingOver(t)
-	w.nodes["second"].Spec.Taints = nil
-	w.update(w.nodes["second"])
+	w.edit("second", func(node *corev1.Node) { node.Spec.Taints = nil })
 	w.run(2 * time.Minute)
 	assert.NotZero(t, *left)
 }
 
 func TestNoHandOverForAMoment(t *testing.T) {
 	w, left := handingOver(t)
-	w.verify(w.nodes["second"])
+	w.verify("second")
 	for range 10 {
 		w.run(time.Minute)
-		w.verify(w.nodes["controller"])
+		w.verify("controller")
 		w.run(time.Minute)
-		delete(w.nodes["controller"].Labels, label)
-		w.update(w.nodes["controller"])
+		w.edit("controller", unlabel)
 	}
 	assert.Zero(t, *left)
 }
 
 func TestNoHandOverToAReplicaThatIsNotReady(t *testing.T) {
 	w, left := handingOver(t)
-	w.verify(w.nodes["second"])
+	w.verify("second")
 	pod := new(corev1.Pod)
 	require.NoError(t, w.client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "ctl-2"}, pod))
 	pod.Status.Conditions[0].Status = corev1.ConditionFalse
@@ -289,76 +264,28 @@ func TestNoHandOverToAReplicaThatIsNotReady(t *testing.T) {
 }
 
 func TestEventsFit(t *testing.T) {
-	w := newWorld(t, good(), &pool{name: "bad", size: 1, fails: always})
+	w := newBadWorld(t)
 	w.group = controlgroup.State{Failure: strings.Repeat("dns: timeout; ", 200), Ended: w.now}
 	w.run(time.Hour)
-	require.NotEmpty(t, *w.leaders[0].events)
-	for _, event := range *w.leaders[0].events {
+	require.NotEmpty(t, *w.events)
+	for _, event := range *w.events {
 		_, note, _ := strings.Cut(event, " ")
 		assert.LessOrEqual(t, len(note), 1024)
 	}
 }
 
-// The live reads may take longer than a plan is good for: then nothing is deleted, and the ledger stays as it is.
-func TestNothingIsDeletedOnAnOldPlan(t *testing.T) {
-	w := newBadWorld(t)
-	remediator := w.leaders[0].remediator
-	var slow time.Duration
-	now, plan := remediator.Now, remediator.Plan
-	remediator.Now = func() time.Time { return now().Add(slow) }
-	remediator.Plan = func() (fleet.Plan, error) {
-		slow = 0
-		return plan()
-	}
-	remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{
-		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
-			if _, isPods := list.(*corev1.PodList); isPods {
-				slow += 31 * time.Second
-			}
-			return c.List(ctx, list, options...)
-		},
-	})
-	w.run(time.Hour)
-	assert.Empty(t, w.deletions)
-	remediator.Client = w.client
-	w.run(time.Hour)
-	assert.NotEmpty(t, w.deletions)
-}
-
-// writingLedger is the world's client with what happens while the ledger is written.
-func (w *world) writingLedger(during func()) client.Client {
-	return interceptor.NewClient(w.client, interceptor.Funcs{
-		Update: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.UpdateOption) error {
-			err := c.Update(ctx, object, options...)
-			if _, isLedger := object.(*corev1.ConfigMap); isLedger {
-				during()
-			}
-			return err
-		},
-	})
-}
-
-// The write of the ledger takes long, most when an API server recovers, and the nodes with it.
-func TestNodeThatIsReleasedWhileTheLedgerIsWritten(t *testing.T) {
-	w := newBadWorld(t)
-	w.leaders[0].remediator.Client = w.writingLedger(func() {
-		if node := w.nodes["bad-1"]; node != nil && len(node.Spec.Taints) > 0 {
-			w.verify(node)
-		}
-	})
-	w.run(2 * time.Hour)
-	assert.Empty(t, w.deletions)
-	assert.Empty(t, w.ledger().Deletions, "the entry is taken back")
-	assert.Equal(t, 1, w.leaders[0].events.count(RemediationWithheld+" changed: "))
-}
-
 // The plan is too old once the ledger is written.
 func TestWriteOfTheLedgerTakesTooLong(t *testing.T) {
 	w := newBadWorld(t)
-	remediator, now := w.leaders[0].remediator, w.leaders[0].remediator.Now
+	now := w.Now
 	late := time.Duration(0)
-	remediator.Now = func() time.Time { return now().Add(late) }
-	remediator.Client = w.writingLedger(func() { late = 31*time.Second - late })
+	w.Now = func() time.Time { return now().Add(late) }
+	w.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+		Update: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.UpdateOption) error {
+			late = 31*time.Second - late
+			return c.Update(ctx, object, options...)
+		},
+	})
 	w.run(40 * time.Minute)
 	assert.Empty(t, w.deletions)
 	assert.Empty(t, w.ledger().Deletions)
@@ -367,9 +294,8 @@ func TestWriteOfTheLedgerTakesTooLong(t *testing.T) {
 // The time for all requests ends while the ledger is written: the entry is taken back all the same.
 func TestTimeEndsWhileTheLedgerIsWritten(t *testing.T) {
 	w := newBadWorld(t)
-	remediator := w.leaders[0].remediator
 	ends := func() {}
-	remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+	w.Client = interceptor.NewClient(w.client, interceptor.Funcs{
 		Update: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.UpdateOption) error {
 			if ctx.Err() != nil {
 				return ctx.Err()
@@ -384,14 +310,11 @@ func TestTimeEndsWhileTheLedgerIsWritten(t *testing.T) {
 			return c.Get(ctx, key, object, options...)
 		},
 	})
-	w.run(29 * time.Minute)
+	w.run(28 * time.Minute)
 	for range 4 { // the first may take the clock, or the ledger's creation
 		ctx, cancel := context.WithCancel(t.Context())
 		ends = cancel
-		w.now = w.now.Add(30 * time.Second)
-		w.group.Ended = w.now
-		l := w.leaders[0]
-		l.turnWith(ctx, w)
+		w.decideOnce(ctx)
 		cancel()
 	}
 	assert.Empty(t, w.deletions)
@@ -406,7 +329,7 @@ func TestRepeatedDelete(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newBadWorld(t)
-			w.leaders[0].remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+			w.Client = interceptor.NewClient(w.client, interceptor.Funcs{
 				Delete: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.DeleteOption) error {
 					require.NoError(t, c.Delete(ctx, object, options...))
 					return refusal
@@ -419,131 +342,37 @@ func TestRepeatedDelete(t *testing.T) {
 	}
 }
 
-// However many candidates are refused live, the next one is tried in the same turn.
-func TestManyRefusedCandidatesStarveNoOther(t *testing.T) {
-	bad := &pool{name: "bad", size: 60, fails: func(n int) bool { return n <= 12 }}
-	w := newWorld(t, good(), bad)
-	reads := make(map[time.Time]int)
-	w.leaders[0].remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{
-		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
-			of := new(client.ListOptions).ApplyOptions(options)
-			if _, isPods := list.(*corev1.PodList); isPods && of.FieldSelector != nil && of.FieldSelector.String() != "spec.nodeName=bad-9" {
-				reads[w.now]++
-				return apierrors.NewInternalError(context.DeadlineExceeded)
-			}
-			return c.List(ctx, list, options...)
-		},
-	})
-	w.run(31 * time.Minute) // they are sorted by name: bad-9 is the last of twelve, and a turn is half a minute
-	assert.Equal(t, []string{"bad-9"}, w.deletions)
-	for _, n := range reads {
-		assert.LessOrEqual(t, n, 10, "in one turn")
-	}
-}
-
-// Candidates whose deletion the API server refuses are tried after the others, one in each turn.
-func TestManyRefusedDeletionsStarveNoOther(t *testing.T) {
-	bad := &pool{name: "bad", size: 60, fails: func(n int) bool { return n <= 12 }}
-	w := newWorld(t, good(), bad)
-	w.leaders[0].remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{
-		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.DeleteOption) error {
-			if object.GetName() != "claim-bad-9" {
-				return apierrors.NewForbidden(schema.GroupResource{}, object.GetName(), nil)
-			}
-			return c.Delete(ctx, object, options...)
-		},
-	})
-	w.run(45 * time.Minute)
-	assert.Equal(t, []string{"bad-9"}, w.deletions)
-}
-
-// One answer with a wrong Date must not empty the ledger, nor open a budget.
-func TestWrongDate(t *testing.T) {
-	w := newWorld(t, good(), &pool{name: "bad", size: 1, fails: always})
-	w.run(32 * time.Minute)
-	require.Len(t, w.ledger().Deletions, 1)
-	before := w.ledger()
-	l := w.leaders[0]
-	right := l.remediator.ServerTime
-	l.remediator.ServerTime = func() time.Time { return right().Add(31 * day) }
-	w.run(2 * time.Minute)
-	assert.True(t, l.breakers["ledger"])
-	assert.Equal(t, 1, l.events.count(RemediationFrozen+" ledger: the API server's clock has jumped"))
-	l.remediator.ServerTime = right
-	w.run(10 * time.Minute)
-	assert.False(t, l.breakers["ledger"])
-	assert.Equal(t, before.Deletions[0].Time, w.ledger().Deletions[0].Time)
-	assert.Len(t, w.deletions, 1)
-
-	l.remediator.ServerTime = func() time.Time { return right().Add(31 * day) }
-	w.run(20 * time.Minute) // one of several API servers is wrong for long
-	l.remediator.ServerTime = right
-	w.run(10 * time.Minute)
-	assert.Equal(t, before.Deletions[0].Time, w.ledger().Deletions[0].Time, "nothing is forgotten")
-}
-
 // Somebody empties the ConfigMap: that clears neither halts nor budgets.
 func TestEmptiedLedger(t *testing.T) {
 	for name, empty := range map[string]map[string]string{"no key": nil, "empty": {ledgerKey: ""}, "no ledger": {ledgerKey: "{}"}, "null": {ledgerKey: "null"}} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, good(), &pool{name: "bad", size: 1, fails: always})
+			w := newWorld(t, "bad-1", "other-1")
 			w.run(32 * time.Minute)
 			require.Len(t, w.deletions, 1)
-			object := new(corev1.ConfigMap)
-			key := client.ObjectKey{Namespace: namespace, Name: "kube-node-ready-remediation"}
-			require.NoError(t, w.client.Get(t.Context(), key, object))
-			object.Data = empty
-			w.update(object)
+			w.setLedger(empty, nil)
 			w.run(2 * time.Hour)
 			assert.Len(t, w.deletions, 1)
-			assert.True(t, w.leaders[0].breakers["ledger"])
-			assert.Equal(t, 1, w.leaders[0].events.count(RemediationFrozen+" ledger: ConfigMap kube-system/kube-node-ready-remediation: the ledger is not readable"))
-			require.NoError(t, w.client.Delete(t.Context(), object))
+			assert.True(t, w.breakers["ledger"])
+			assert.Equal(t, 1, w.events.count(RemediationFrozen+" ledger: ConfigMap kube-system/kube-node-ready-remediation: the ledger is not readable"))
+			require.NoError(t, w.client.Delete(t.Context(), w.configMap()))
 			w.run(time.Minute)
 			assert.Len(t, w.ledger().Deletions, 2, "the first one is known, and the next one follows")
 		})
 	}
 }
 
-// newNodeWorld is newBadWorld with a node group instead of a NodePool, whose Nodes may be deleted.
-func newNodeWorld(t *testing.T) *world {
-	w := newWorld(t, good(), &pool{name: "bad", group: true, size: 1, fails: func(n int) bool { return n == 1 }})
-	w.leaders[0].remediator.Settings.DeleteNodes = true
-	return w
-}
-
-// The node is released between the live read and the delete: it serves, and must stay.
-func TestNodeThatIsReleasedBeforeItsDelete(t *testing.T) {
-	w := newNodeWorld(t)
-	asked := 0
-	w.leaders[0].remediator.Client = interceptor.NewClient(w.client, interceptor.Funcs{
-		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.DeleteOption) error {
-			asked++
-			preconditions := new(client.DeleteOptions).ApplyOptions(options).Preconditions
-			require.Equal(t, types.UID("uid-bad-1"), *preconditions.UID)
-			w.verify(w.nodes["bad-1"])
-			return c.Delete(ctx, object, options...)
-		},
-	})
-	w.run(2 * time.Hour)
-	assert.Equal(t, 1, asked)
-	assert.Empty(t, w.deletions)
-	assert.Contains(t, w.nodes, "bad-1")
-	assert.Empty(t, w.ledger().Deletions, "the entry is taken back")
-}
-
 func TestDryRunOfANode(t *testing.T) {
 	w := newNodeWorld(t)
-	w.leaders[0].remediator.DryRun = true
+	w.DryRun = true
 	w.run(time.Hour)
 	assert.Empty(t, w.deletions)
-	assert.Equal(t, 1, w.leaders[0].events.count(RemediationWithheld+" dry-run: Node bad-1 would be deleted"))
+	assert.Equal(t, 1, w.events.count(RemediationWithheld+" dry-run: Node bad-1 would be deleted"))
 }
 
 // Without Karpenter the API server does not know NodeClaims.
 func TestNodeInAClusterWithoutKarpenter(t *testing.T) {
 	w := newNodeWorld(t)
-	w.leaders[0].remediator.Client = noNodeClaims{w.client}
+	w.Client = noNodeClaims{w.client}
 	w.run(time.Hour)
 	assert.Equal(t, []string{"bad-1"}, w.deletions)
 }
@@ -551,3 +380,46 @@ func TestNodeInAClusterWithoutKarpenter(t *testing.T) {
 type noNodeClaims struct{ client.Client }
 
 func (noNodeClaims) RESTMapper() meta.RESTMapper { return meta.NewDefaultRESTMapper(nil) }
+
+// Nodes of a node group have no NodeClaim: the Node itself is deleted.
+func TestNodesWithoutNodeClaim(t *testing.T) {
+	w := newNodeWorld(t)
+	w.run(32 * time.Minute)
+	assert.Equal(t, []string{"bad-1"}, w.deletions)
+	assert.Equal(t, sentEvents{"NodeDeleted Node bad-1: DNSFailed: dns: timeout"}, *w.events)
+	assert.Equal(t, nodeGroupLabel+"=bad", w.ledger().Deletions[0].NodePool)
+	assert.Empty(t, w.ledger().Deletions[0].NodeClaim)
+}
+
+// The loop guard halts the deletions of a node group, until somebody clears that by the group's name.
+func TestClearHaltOfANodeGroup(t *testing.T) {
+	w := newNodeWorld(t)
+	const group = nodeGroupLabel + "=bad"
+	ledger := Ledger{}
+	for range pauses() {
+		ledger.Deletions = append(ledger.Deletions, Deletion{Time: w.ServerTime().Add(-2 * time.Hour), NodePool: group, Gone: true})
+	}
+	w.setLedger(map[string]string{ledgerKey: ledger.String()}, nil)
+	w.run(2 * time.Hour)
+	assert.Empty(t, w.deletions)
+	assert.Equal(t, 1, w.events.count(RemediationHalted+" halted in "+group+" since"))
+	assert.Zero(t, w.ledger().Guards[Cluster].Halted, "the other groups go on")
+
+	w.setLedger(w.configMap().Data, map[string]string{ClearHalt: "bad"})
+	w.run(time.Minute)
+	assert.Equal(t, 1, w.events.count(RemediationHalted+" still halted after node-ready/clear-halt=bad: [\""+group+"\"]"))
+	w.setLedger(w.configMap().Data, map[string]string{ClearHalt: group})
+	w.run(10 * time.Minute)
+	assert.Equal(t, []string{"bad-1"}, w.deletions)
+}
+
+// A Node with a finalizer of somebody is deleted only in name: the message says what to look at.
+func TestNodeThatStays(t *testing.T) {
+	w := newNodeWorld(t)
+	w.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+		Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error { return nil },
+	})
+	w.run(75 * time.Minute)
+	assert.Empty(t, w.deletions)
+	assert.Equal(t, 1, w.events.count(RemediationStuck+" the deletion of node bad-1 began 30m0s ago, but the node is still there: check the finalizers of the Node"))
+}

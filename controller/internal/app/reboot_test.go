@@ -151,21 +151,6 @@ func withoutVersion(node *corev1.Node) *corev1.Node {
 	return created
 }
 
-// The cache is behind: the node has been verified in this boot since.
-func TestNodeThatWasVerifiedSince(t *testing.T) {
-	c := newCluster(t, verifiedIn("before", "n"))
-	plan := c.plan()
-	node := new(corev1.Node)
-	require.NoError(t, c.api.Get(t.Context(), client.ObjectKey{Name: "n"}, node))
-	node.Annotations = verifiedIn("now", "n").Annotations
-	require.NoError(t, c.api.Update(t.Context(), node))
-	_, err := c.act(plan)
-	require.Error(t, err, "and the next plan has nothing to do")
-	assert.Equal(t, 1, c.labelled())
-	_, err = c.act(c.plan())
-	require.NoError(t, err)
-}
-
 // A webhook puts the label back: that is an error, and no crash.
 func TestLabelThatIsPutBack(t *testing.T) {
 	c := newCluster(t, verifiedIn("before", "n"))

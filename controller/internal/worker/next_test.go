@@ -19,9 +19,8 @@ import (
 const (
 	startup  = "node-ready/unverified"
 	verified = "node-ready/verified"
-	// noService and failing are verdicts.
-	noService = `{"verified":false,"node":"n","failed":["service"],"message":"service: no answer","version":"v"}`
-	failing   = `{"verified":false,"node":"n","failed":["dns"],"message":"dns: NXDOMAIN","version":"v"}`
+	// failing is a verdict.
+	failing = `{"verified":false,"node":"n","failed":["dns"],"message":"dns: NXDOMAIN","version":"v"}`
 )
 
 func newSettings() Settings {

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -76,34 +75,5 @@ func TestOneWorkerAfterALongWaitForRequirements(t *testing.T) {
 		defer c.lock.Unlock()
 		assert.Zero(t, c.left)
 		assert.Len(t, c.posts, 2)
-	})
-}
-
-// After a long wait the checks run again, at once, and no worker runs before.
-func TestChecksRunAgainAfterALongWaitForRequirements(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c, met := requiring(t)
-		c.step()
-		first := c.pod()
-		c.set(ended(0, `{"verified":true,"node":"n","attempts":{"dns":1},"version":"v"}`)) // nobody has deleted it
-		time.Sleep(time.Hour)
-		c.step()
-		assert.Equal(t, first.Name, c.pod().Name)
-		*met = true
-		c.step()
-		pods := c.pods()
-		require.Len(t, pods, 2)
-		for _, pod := range pods {
-			assert.Equal(t, 1, fleet.Attempt(&pod), "nothing has failed")
-			if pod.Name != first.Name {
-				ready(&pod)
-				require.NoError(t, c.Client.Status().Update(t.Context(), &pod))
-			}
-		}
-		assert.False(t, c.Fleet.IsVerified(c.node()))
-		c.step()
-		c.step()
-		assert.True(t, c.Fleet.IsVerified(c.node()))
-		assert.NotEqual(t, first.UID, c.record().Worker)
 	})
 }

@@ -80,7 +80,7 @@ func TestAlwaysBesideAStartupTaint(t *testing.T) {
 	})
 }
 
-// Without always such a node gets no condition, as in TestNodeWithoutStartupTaintIsNotMarked.
+// Without always such a node gets no condition.
 func TestAlwaysFalseAfterTheFirstRound(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
 		api.edit(neverGated)
@@ -139,29 +139,6 @@ func TestAlwaysNoReleaseWithoutTheCondition(t *testing.T) {
 	})
 }
 
-// The agent is killed between the condition and the release: the next one proves the node again, and writes both.
-func TestAlwaysKilledBeforeTheRelease(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.edit(neverGated)
-		api.obeying(func(request string, n int, _ http.ResponseWriter, r *http.Request) bool {
-			if request == patchNode && n == 1 {
-				<-r.Context().Done()
-				return true
-			}
-			return false
-		})
-		first := simulate(t, api, nil, nil, "--condition=always", "--check-timeout=5m")
-		synctest.Wait()
-		assert.Equal(t, []string{"True Verified"}, api.written())
-		first.stop()
-		first.wait()
-		assert.NotContains(t, api.node.Labels, "node-ready/verified")
-		second := simulate(t, api, nil, nil, "--condition=always", "--once")
-		assert.Equal(t, exitOK, second.wait(), second.stderr)
-		assert.Equal(t, "true", api.node.Labels["node-ready/verified"])
-	})
-}
-
 // A refused release says nothing about the checks: True stays, also at INITIAL_TIMEOUT. A check that fails takes it back.
 func TestAlwaysWhileTheReleaseIsRefused(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
@@ -179,40 +156,6 @@ func TestAlwaysWhileTheReleaseIsRefused(t *testing.T) {
 		network.recovered.Store(true)
 		after(nextAttempt)
 		assert.Equal(t, []string{"True Verified", "False NetworkFailed", "True Verified"}, slices.Compact(api.written()))
-		p.stop()
-		assert.Equal(t, exitOK, p.wait())
-	})
-}
-
-// A node that is being deleted is not said to fail: nothing is to be done to it.
-func TestAlwaysOnANodeThatIsDeleted(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.edit(func(node *corev1.Node) { node.DeletionTimestamp = new(metav1.Now()) })
-		p, _ := simulateFailing(t, api, "--condition=always", "--max-retries=0")
-		after(initialTimeout)
-		assert.Empty(t, api.writes())
-		p.stop()
-		assert.Equal(t, exitOK, p.wait())
-	})
-}
-
-// The Node is deleted and created again between the checks and the condition: the API server refuses the uid. The new one has to
-// pass by itself, and has a condition of its own.
-func TestAlwaysOnANodeThatIsReplaced(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.obeying(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
-			if request != patchStat || n != 1 {
-				return false
-			}
-			api.replace(api.node.Spec.Taints)
-			return answerStatus(w, http.StatusConflict, metav1.StatusReasonConflict, "another uid")
-		})
-		p := simulate(t, api, nil, nil, "--condition=always")
-		after(nextAttempt)
-		p.entry(nodeReplaced)
-		p.entry("node verified")
-		assert.Equal(t, []string{"True Verified"}, api.written())
-		assert.EqualValues(t, "uid-2", api.node.UID)
 		p.stop()
 		assert.Equal(t, exitOK, p.wait())
 	})

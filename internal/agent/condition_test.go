@@ -22,31 +22,6 @@ func TestConditionOfANodeThatPasses(t *testing.T) {
 	})
 }
 
-// A condition that cannot be written does not keep a node from its release, whatever the reason.
-func TestConditionThatCannotBeWritten(t *testing.T) {
-	for name, test := range map[string]struct {
-		code   int
-		reason metav1.StatusReason
-		want   []string
-	}{
-		"forbidden": {http.StatusForbidden, metav1.StatusReasonForbidden, []string{getNode, patchNode, patchStat, postEvent}},
-		"internal": {http.StatusInternalServerError, metav1.StatusReasonInternalError,
-			[]string{getNode, patchNode, patchStat, patchStat, postEvent}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			simulated(t, func(t *testing.T, api *fakeAPI) {
-				api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
-					return request == patchStat && n == 1 && answerStatus(w, test.code, test.reason, "the server's message")
-				})
-				p := simulate(t, api, nil, nil, "--once", "--on-timeout=condition")
-				assert.Equal(t, exitOK, p.wait(), p.stderr)
-				assert.Equal(t, test.want, api.seen())
-				assert.Equal(t, untainted, api.taints())
-			})
-		})
-	}
-}
-
 // Another client's False condition is taken back before the release. If that fails before INITIAL_TIMEOUT, the condition
 // returns, and the failed taint does not.
 func TestNoFailedTaintBeforeTheTimeout(t *testing.T) {
@@ -100,7 +75,6 @@ func TestConditionWhileThePatchFails(t *testing.T) {
 		})
 	}
 }
-
 // A condition that an earlier container has left False is corrected.
 func TestStaleConditionOfAVerifiedNode(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {

@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -16,28 +15,6 @@ import (
 // writes lists the patches of the node.
 func (a *fakeAPI) writes() []string {
 	return slices.DeleteFunc(a.seen(), func(request string) bool { return request != patchNode && request != patchStat })
-}
-
-func TestOnTimeoutTaint(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		p, network := simulateFailing(t, api, "--on-timeout=taint")
-		after(initialTimeout - time.Second)
-		assert.Equal(t, tainted, api.taints())
-		after(time.Second)
-		p.entry("node marked as failed")
-		assert.Equal(t, append(tainted, "node-ready/failed"), api.taints())
-		assert.Equal(t, "network", api.node.Spec.Taints[3].Value)
-		assert.Equal(t, corev1.TaintEffectNoSchedule, api.node.Spec.Taints[3].Effect)
-		after(nextAttempt) // else the release may be built on a read from before the marker, and send a second patch
-		network.recovered.Store(true)
-		after(nextAttempt)
-		p.entry("node verified")
-		assert.Equal(t, untainted, api.taints())
-		assert.Equal(t, []string{patchNode, patchNode}, api.writes(), "one adds the taint, and the release removes it")
-		p.stop()
-		assert.Equal(t, exitOK, p.wait())
-		assert.Empty(t, api.conditions)
-	})
 }
 
 func TestOnTimeoutKeep(t *testing.T) {
@@ -114,24 +91,6 @@ func TestOnceMarks(t *testing.T) {
 	})
 }
 
-// A marker that cannot be written is tried again after the next round.
-func TestMarkerIsTriedAgain(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
-			return request == patchNode && n == 1 && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "no")
-		})
-		p, _ := simulateFailing(t, api, "--on-timeout=taint")
-		after(initialTimeout)
-		p.entry("cannot mark the node as failed, will retry (ON_TIMEOUT needs rights that the chart grants)")
-		assert.NotContains(t, api.taints(), "node-ready/failed")
-		after(nextAttempt)
-		p.entry("node marked as failed")
-		assert.Contains(t, api.taints(), "node-ready/failed")
-		p.stop()
-		assert.Equal(t, exitOK, p.wait())
-	})
-}
-
 // A marker without its rights, or that is refused, does not stop the other one, and is tried again.
 func TestOneMarkerOfTwoCannotBeWritten(t *testing.T) {
 	for refused, written := range map[string]string{patchNode: "condition", patchStat: "taint"} {
@@ -161,27 +120,6 @@ func TestOneMarkerOfTwoCannotBeWritten(t *testing.T) {
 	}
 }
 
-// A node that was never gated is never marked, whatever fails there: the DaemonSet also runs on the nodes that a cluster has already.
-func TestNodeWithoutStartupTaintIsNotMarked(t *testing.T) {
-	for _, policy := range []string{"taint", "condition", "taint,condition"} {
-		t.Run(policy, func(t *testing.T) {
-			simulated(t, func(t *testing.T, api *fakeAPI) {
-				api.node.Spec.Taints = api.node.Spec.Taints[:1]
-				p, _ := simulateFailing(t, api, "--on-timeout="+policy)
-				after(initialTimeout)
-				p.entry("initial timeout exceeded")
-				p.loggedOften("node not verified", 10) // rounds
-				p.stop()
-				assert.Equal(t, exitOK, p.wait())
-				assert.Equal(t, []string{"foreign/front"}, api.taints())
-				assert.Empty(t, api.conditions)
-				assert.NotContains(t, p.stderr.String(), "marked")
-				assert.NotContains(t, api.seen(), patchNode)
-			})
-		})
-	}
-}
-
 // A node that gets its startup taint after INITIAL_TIMEOUT is marked after the next round.
 func TestMarkerAfterALateStartupTaint(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
@@ -194,63 +132,6 @@ func TestMarkerAfterALateStartupTaint(t *testing.T) {
 		p.entry("node marked as failed")
 		assert.Equal(t, append(untainted, "node-ready/unverified", "node-ready/failed"), api.taints())
 		assert.Equal(t, []string{"False NetworkFailed"}, api.written())
-		p.stop()
-		assert.Equal(t, exitOK, p.wait())
-	})
-}
-
-// INITIAL_TIMEOUT passes while the patch that releases the node is in flight: no marker is written after it.
-func TestNoMarkerAfterTheRelease(t *testing.T) {
-	for _, policy := range []string{"taint", "condition", "taint,condition"} {
-		t.Run(policy, func(t *testing.T) {
-			simulated(t, func(t *testing.T, api *fakeAPI) {
-				late := make(chan struct{})
-				api.intercept(func(request string, n int, _ http.ResponseWriter, _ *http.Request) bool {
-					if request == patchNode && n == 1 {
-						<-late
-					}
-					return false
-				})
-				p, network := simulateFailing(t, api, "--check-timeout=1m", "--on-timeout="+policy, "--once")
-				after(initialTimeout - nextAttempt)
-				p.entry("node not verified")
-				network.recovered.Store(true)
-				after(nextAttempt)
-				p.entry("initial timeout exceeded")
-				assert.Contains(t, api.seen(), patchNode)
-				close(late)
-				assert.Equal(t, exitOK, p.wait())
-				p.entry("node verified")
-				assert.Equal(t, untainted, api.taints())
-				assert.NotContains(t, p.stderr.String(), "marked")
-				for _, condition := range api.conditions {
-					assert.Equal(t, corev1.ConditionTrue, condition.Status)
-				}
-			})
-		})
-	}
-}
-
-// The checks pass while a marker is in flight: the release waits for it, or a False would stay on a released node.
-func TestReleaseWaitsForTheMarkerInFlight(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		passesAt := time.Now().Add(initialTimeout + 10*time.Second)
-		late := make(chan struct{})
-		api.intercept(func(request string, n int, _ http.ResponseWriter, _ *http.Request) bool {
-			if request == patchStat && n == 1 {
-				<-late
-			}
-			return false
-		})
-		p := simulate(t, api, failingUntil(passesAt), nil, "--check-timeout=1m", "--on-timeout=condition")
-		after(initialTimeout)
-		assert.Equal(t, []string{patchStat}, api.writes())
-		after(30 * time.Second)
-		assert.Equal(t, []string{patchStat}, api.writes())
-		close(late)
-		synctest.Wait()
-		assert.Equal(t, []string{"False NetworkFailed", "True Verified"}, api.written())
-		assert.Equal(t, []string{patchStat, patchStat, patchNode}, api.writes())
 		p.stop()
 		assert.Equal(t, exitOK, p.wait())
 	})

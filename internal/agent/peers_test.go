@@ -143,24 +143,6 @@ func TestPeersOnDeadNodes(t *testing.T) {
 	})
 }
 
-// All nodes fail, and so no agent is ready: no node recovers from that, not after a restart either. One peer that answers is enough.
-func TestPeersWhenAllFail(t *testing.T) {
-	p := newDeadPeers(t, 5)
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		listed(api, p)
-		setFalse("DNSFailed,PeersFailed")(api.node)
-		r := startRechecks(t, api, enablePeers)
-		r.round(nil, nil, nil, nil)
-		assert.Equal(t, []string{"False PeersFailed"}, api.written())
-		p.down.Store(false)
-		r.round(nil, nil, nil)
-		assert.Equal(t, []string{"False PeersFailed", "True Verified"}, api.written())
-		p.down.Store(true)
-		r.round(nil, nil, nil, nil)
-		assert.Len(t, api.written(), 2, "to begin with, it takes agents that are ready")
-	})
-}
-
 // A node that has failed because of its peers keeps the failed taint until one answers, after a restart too: peers that cannot be listed,
 // or of which only two are left, are not enough. Where none is left, the taint is removed.
 func TestPeersThatMustAnswer(t *testing.T) {
@@ -192,62 +174,6 @@ func TestPeersThatMustAnswer(t *testing.T) {
 			})
 		})
 	}
-}
-
-// The pod network of all nodes is down, and so no agent is ready. The agent of a node that the controller has called silent, or that was
-// not rechecked, restarts: it removes no failed taint before a peer answers. A node without one does not fail because of that.
-func TestPeersAfterTheControllersVerdict(t *testing.T) {
-	unknown := setCondition(corev1.ConditionUnknown, "NotRechecked")
-	for name, test := range map[string]struct {
-		condition func(*corev1.Node)
-		retainted bool
-		written   []string // while no peer answers
-	}{
-		"Silent":                       {setFalse("Silent"), true, []string{"False PeersFailed"}},
-		"NotRechecked":                 {unknown, true, []string{"False PeersFailed"}},
-		"Silent, not re-tainted":       {setFalse("Silent"), false, []string{"False PeersFailed"}},
-		"NotRechecked, not re-tainted": {unknown, false, []string{"True Verified"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			p := newDeadPeers(t, 10)
-			simulated(t, func(t *testing.T, api *fakeAPI) {
-				listed(api, p)
-				test.condition(api.node)
-				if test.retainted {
-					addFailedTaint(api.node)
-				}
-				r := startRechecks(t, api, enablePeers)
-				r.round(nil, nil, nil, nil)
-				assert.Equal(t, test.written, api.written())
-				assert.Equal(t, test.retainted, slices.Contains(api.taints(), "node-ready/failed"))
-				p.down.Store(false)
-				r.round(nil, nil, nil)
-				assert.Equal(t, untainted, api.taints())
-				assert.Contains(t, api.written(), "True Verified")
-			})
-		})
-	}
-}
-
-// The same process: of three peers that do not answer, one goes away.
-func TestPeersThatBecomeFew(t *testing.T) {
-	three, two := newPeers(t, 3), newPeers(t, 2)
-	three.down.Store(true)
-	two.down.Store(true)
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		list := listed(api, three)
-		r := startRechecks(t, api, enablePeers)
-		r.round(nil)
-		list.Store(two) // for the second sample
-		r.round(nil, nil)
-		assert.Equal(t, []string{"False PeersFailed"}, api.written())
-		api.edit(addFailedTaint)
-		r.round(nil, nil, nil, nil)
-		assert.Contains(t, api.taints(), "node-ready/failed")
-		two.down.Store(false)
-		r.round(nil, nil, nil)
-		assert.Equal(t, untainted, api.taints())
-	})
 }
 
 // In a cluster of one node there is no peer to connect to, which the log says once.

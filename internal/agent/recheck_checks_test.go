@@ -99,37 +99,3 @@ func TestRecheckOfDNSPodsThatDoNotAnswer(t *testing.T) {
 		})
 	}
 }
-
-// A node that is re-tainted because DNS pods on two other nodes did not answer keeps the failed taint when they are on one only and that
-// does not answer either, after a restart too.
-func TestRecheckOfFewerDNSPods(t *testing.T) {
-	for name, restarted := range map[string]bool{"the same agent": false, "the next agent": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			api := newFakeAPI(t)
-			answers := dnsSlice(listen(t))
-			one := deadDNSPods(answers, "other1")
-			var c *connected
-			if restarted {
-				api.slices = one
-				api.edit(setFalse("DNSFailed,ServiceFailed"))
-				c = startConnected(t, api)
-			} else {
-				api.slices = deadDNSPods(answers, "other0", "other1")
-				c = startConnected(t, api)
-				c.round(t, nil, nil, nil)
-				api.slices = one
-			}
-			api.edit(addFailedTaint)
-			c.round(t, nil, nil, nil, nil)
-			assert.Equal(t, []string{"False ServiceFailed"}, api.written())
-			assert.Contains(t, api.taints(), "node-ready/failed")
-			api.slices = []discoveryv1.EndpointSlice{answers}
-			c.round(t, nil, nil, nil)
-			assert.Equal(t, untainted, api.taints())
-			api.slices = one
-			c.round(t, nil, nil, nil, nil)
-			assert.Equal(t, []string{"False ServiceFailed", "True Verified"}, api.written(), "to begin with, one proves nothing")
-		})
-	}
-}

@@ -142,12 +142,6 @@ func addFailedTaint(node *corev1.Node) {
 	addTaint(corev1.Taint{Key: "node-ready/failed", Value: "kube-node-ready", Effect: corev1.TaintEffectNoSchedule})(node)
 }
 
-// setSilent edits a node as the controller does when it hears nothing of its agent.
-func setSilent(node *corev1.Node) {
-	setFalse("Silent")(node)
-	addFailedTaint(node)
-}
-
 // count is how often a request was seen.
 func (a *fakeAPI) count(request string) (n int) {
 	for _, other := range a.seen() {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/imunhatep/kube-node-ready/checks"
 )
@@ -38,22 +37,6 @@ func TestRecheckSteadyState(t *testing.T) {
 		assert.True(t, r.ready())
 		assert.Contains(t, r.metrics(), `node_check_recheck_status{node="node1"} 1`+"\n")
 		assert.LessOrEqual(t, len(r.entries()), 3, "a round that passes is not logged: %s", r.stderr)
-	})
-}
-
-// A single failure is a warning and a counter, and a round that passes begins the count again.
-func TestRecheckSingleFailure(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		r := startRechecks(t, api)
-		r.round(nil, nil, nil)
-		before := len(api.seen())
-		r.round(errBroken, errBroken, nil, errBroken, errBroken)
-		assert.Empty(t, api.writesSince(before))
-		assert.True(t, r.ready())
-		assert.Contains(t, r.metrics(), `node_check_failures_total{check="network",node="node1"} 4`+"\n")
-		log := r.stderr.String()
-		assert.Equal(t, 4, strings.Count(log, `"level":"warning","msg":"recheck failed"`))
-		assert.Equal(t, 4, strings.Count(log, `"level":"warning","msg":"check failed"`))
 	})
 }
 
@@ -93,30 +76,6 @@ func TestRecheckFailsAndRecovers(t *testing.T) {
 	})
 }
 
-// A condition that stays False is refreshed every five minutes, also while no round ends; one that is True is not.
-func TestRecheckRefreshesFalse(t *testing.T) {
-	for _, interval := range []string{"1m", "1h"} {
-		t.Run(interval, func(t *testing.T) {
-			simulated(t, func(t *testing.T, api *fakeAPI) {
-				r := startRechecks(t, api, "--recheck-interval="+interval)
-				r.round(errBroken, errBroken, errBroken)
-				assert.Equal(t, []string{"False NetworkFailed"}, api.written())
-				after(31 * time.Minute)
-				assert.Len(t, api.written(), 7)
-				for _, condition := range api.written() {
-					assert.Equal(t, "False NetworkFailed", condition)
-				}
-				r.round(nil, nil, nil)
-				n := len(api.written())
-				assert.Equal(t, "True Verified", api.written()[n-1])
-				r.round(nil, nil)
-				after(31 * time.Minute)
-				assert.Len(t, api.written(), n)
-			})
-		})
-	}
-}
-
 // The API server is away: the verdict is at /readyz, and on the node as soon as a round fails with it back.
 func TestRecheckWithoutAPI(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
@@ -131,46 +90,6 @@ func TestRecheckWithoutAPI(t *testing.T) {
 		r.during(func() { away.Store(false) }, nil)
 		assert.Equal(t, []string{"True Verified", "False APIFailed"}, api.written())
 		assert.Equal(t, []string{"NodeRecheckFailed"}, api.reasons())
-	})
-}
-
-// The API server is away for some rounds and nothing else. As soon as it is back, no agent writes that it cannot reach it.
-func TestRecheckWhenTheAPIIsBack(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		var away atomic.Bool
-		refused := 0
-		api.intercept(func(_ string, _ int, w http.ResponseWriter, _ *http.Request) bool {
-			if !away.Load() {
-				return false
-			}
-			if refused++; refused == 4 { // the read of the node before a write
-				away.Store(false)
-			}
-			return answerStatus(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "away")
-		})
-		r := startRechecks(t, api)
-		r.round(nil, nil, nil)
-		away.Store(true)
-		r.round(nil, nil, nil)
-		assert.False(t, away.Load(), "the last of them was to be written")
-		r.round(nil, nil)
-		assert.Equal(t, []string{"True Verified"}, api.written())
-		r.round(nil)
-		assert.Equal(t, []string{"True Verified", "True Verified"}, api.written())
-		assert.Equal(t, []string{"NodeRecheckFailed", "NodeRecovered"}, api.reasons())
-	})
-}
-
-// A False whose rounds pass again is not refreshed: it goes stale, and the controller does not re-taint the node.
-func TestRecheckDoesNotRefreshWhilePassing(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		r := startRechecks(t, api, "--recovery-threshold=100")
-		r.round(errBroken, errBroken, errBroken, nil)
-		assert.Len(t, api.written(), 1)
-		after(time.Hour)
-		assert.Len(t, api.written(), 1)
-		r.round(errBroken)
-		assert.Len(t, api.written(), 2, "it fails")
 	})
 }
 
@@ -209,23 +128,6 @@ func TestRecheckStopsWithoutAVerdict(t *testing.T) {
 		assert.Equal(t, exitOK, r.wait())
 		assert.Equal(t, []string{getCached}, api.seen()[before:], "of the round")
 		assert.True(t, r.ready())
-		assert.Equal(t, []string{"True Verified"}, api.written())
-	})
-}
-
-// Rounds that last longer than the interval: what they find is written all the same, and a tenth of the interval is between them.
-func TestRecheckThatTakesLong(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		r := startRechecks(t, api, "--recheck-interval=10s", "--check-timeout=1m")
-		r.answer(func(context.Context) (checks.Report, error) {
-			time.Sleep(30 * time.Second)
-			return checks.Report{}, nil
-		})
-		r.nextRound()
-		began := time.Now()
-		r.nextRound()
-		r.nextRound()
-		assert.Equal(t, 2*31*time.Second, time.Since(began).Truncate(time.Second))
 		assert.Equal(t, []string{"True Verified"}, api.written())
 	})
 }

@@ -1,103 +1,18 @@
 package agent
 
 import (
-	"context"
-	"net/http"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/imunhatep/kube-node-ready/checks"
-	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
-
-const nodeReplaced = "node was deleted and created again: restarting the checks"
 
 // replace deletes the node and creates it again with these taints.
 func (a *fakeAPI) replace(taints []corev1.Taint) {
 	a.edit(func(node *corev1.Node) {
 		*node = *newSimulatedAPI(a.t).node
 		node.UID, node.Spec.Taints = "uid-2", taints
-	})
-}
-
-// The node is deleted and created again between the checks and the release: the new one has to pass by itself.
-func TestNodeThatIsReplacedBeforeTheRelease(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
-			if request != patchNode || n != 1 {
-				return false
-			}
-			api.edit(func(node *corev1.Node) { node.UID = "uid-2" })
-			return answerStatus(w, http.StatusConflict, metav1.StatusReasonConflict, "changed")
-		})
-		p := simulate(t, api, nil, nil, "--once")
-		assert.Equal(t, exitOK, p.wait(), p.stderr)
-		assert.Contains(t, api.node.Annotations[nodepatch.Annotation], `"attempts":{"api":3,"dns":3,"network":3,"service":3}`)
-	})
-}
-
-// The same while the checks run: a read before the release finds it.
-func TestNodeThatIsReplacedDuringTheChecks(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		network := func(ctx context.Context) (checks.Report, error) {
-			time.Sleep(10 * time.Second)
-			return passing(ctx)
-		}
-		p := simulate(t, api, network, nil, "--once")
-		after(5 * time.Second)
-		api.replace(api.node.Spec.Taints)
-		assert.Equal(t, exitOK, p.wait(), p.stderr)
-		p.entry(nodeReplaced)
-		assert.Equal(t, 2, attempts(t, api, "dns"))
-	})
-}
-
-// The markers of the old node are gone with it: the new one gets its own.
-func TestMarkersOfANodeThatIsReplaced(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		p, network := simulateFailing(t, api, "--on-timeout=taint,condition")
-		after(initialTimeout)
-		p.entry("node marked as failed")
-		api.replace(api.node.Spec.Taints[:3])
-		after(3 * nextAttempt) // the pause, the round that finds it, and one that fails
-		p.entry(nodeReplaced)
-		assert.Equal(t, tainted, api.taints(), "the new one has an INITIAL_TIMEOUT of its own")
-		after(initialTimeout)
-		assert.Equal(t, append(tainted, "node-ready/failed"), api.taints())
-		assert.Equal(t, []string{"False NetworkFailed", "False NetworkFailed"}, api.written())
-		network.recovered.Store(true)
-		after(nextAttempt)
-		p.entry("node verified")
-		p.stop()
-		assert.Equal(t, exitOK, p.wait())
-		assert.Equal(t, untainted, api.taints())
-		assert.Equal(t, []string{"False NetworkFailed", "False NetworkFailed", "True Verified"}, api.written())
-	})
-}
-
-// A new node may get its startup taint late, however long ago the old one did.
-func TestLateTaintOfANodeThatIsReplaced(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		passesAt := time.Now().Add(2 * time.Minute)
-		p := simulate(t, api, func(ctx context.Context) (checks.Report, error) {
-			time.Sleep(time.Until(passesAt))
-			return passing(ctx)
-		}, nil)
-		after(90 * time.Second)
-		api.replace(nil)
-		after(31 * time.Second)
-		p.entry(nodeReplaced)
-		assert.NotContains(t, p.stderr.String(), "node verified")
-		api.addStartupTaint()
-		after(nextAttempt)
-		p.entry("node verified")
-		p.stop()
-		assert.Equal(t, exitOK, p.wait())
-		assert.Empty(t, api.taints())
 	})
 }
 
@@ -119,35 +34,5 @@ func TestReplacedNodeThatWaitsTimesOut(t *testing.T) {
 		assert.Equal(t, []string{"NodeVerificationTimedOut", "NodeVerificationTimedOut"}, api.reasons())
 		p.stop()
 		p.wait()
-	})
-}
-
-// The same where the agent finds no node for a moment, while it waits for a foreign taint of the old one.
-func TestLateTaintOfANodeThatIsGoneForAMoment(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		startup := api.node.Spec.Taints
-		api.edit(func(node *corev1.Node) { node.Spec.Taints = nil })
-		p := simulate(t, api, nil, nil, "--wait-for-taints=node.cilium.io/")
-		after(5 * time.Second) // it waits for the startup taint
-		api.edit(addTaint(cilium))
-		after(time.Minute) // and then for the foreign one
-		p.entry("waiting for foreign taints")
-		gone := api.reads() + 1
-		api.onRead(func(n int, w http.ResponseWriter) bool {
-			if n != gone {
-				return false
-			}
-			api.replace(nil)
-			return answerStatus(w, http.StatusNotFound, metav1.StatusReasonNotFound, "no such node")
-		})
-		after(20 * time.Second)
-		p.entry(nodeReplaced)
-		assert.NotContains(t, p.stderr.String(), "node verified")
-		api.edit(func(node *corev1.Node) { node.Spec.Taints = startup })
-		after(nextAttempt)
-		p.entry("node verified")
-		p.stop()
-		assert.Equal(t, exitOK, p.wait())
-		assert.Equal(t, untainted, api.taints())
 	})
 }

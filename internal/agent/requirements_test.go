@@ -87,54 +87,6 @@ func TestRequirementThatIsMetLate(t *testing.T) {
 	}
 }
 
-// A requirement that flaps has to be met when the checks have run.
-func TestRequirementThatFlaps(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		var flaps atomic.Bool
-		flaps.Store(true)
-		api.edit(setGPUs("0"))
-		api.intercept(func(request string, _ int, _ http.ResponseWriter, _ *http.Request) bool {
-			switch {
-			case flaps.Load() && request == getCached:
-				api.edit(setGPUs("8"))
-			case flaps.Load() && request == getNode:
-				api.edit(setGPUs("0"))
-			}
-			return false
-		})
-		p := simulate(t, api, nil, nil, "--once", requireGPU)
-		after(time.Minute)
-		assert.Equal(t, tainted, api.taints())
-		assert.NotContains(t, api.seen(), patchNode)
-		assert.Equal(t, []string{"NodeNotVerified"}, api.reasons(), "one Event, however often it comes and goes")
-		flaps.Store(false)
-		api.edit(setGPUs("8"))
-		assert.Equal(t, exitOK, p.wait(), p.stderr)
-	})
-}
-
-// The other checks take long after the Node was read: it is read again, and not judged as it was.
-func TestRequirementAfterALongRound(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.edit(setGPUs("8"))
-		failed := false
-		network := func(ctx context.Context) (checks.Report, error) {
-			if !failed {
-				failed = true
-				api.edit(setGPUs("0"))
-				return checks.Report{}, errBroken
-			}
-			return passing(ctx)
-		}
-		p := simulate(t, api, network, nil, "--check-timeout=500ms", requireGPU)
-		after(5 * time.Second)
-		p.entry("node not verified")
-		assert.Equal(t, tainted, api.taints())
-		p.stop()
-		p.wait()
-	})
-}
-
 // CHECK_TIMEOUT may be long. What a node loses or gets in the meantime counts all the same.
 func TestLongCheckTimeout(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -237,24 +189,6 @@ func TestFailedTaintNotForRequirementsAlone(t *testing.T) {
 			})
 		})
 	}
-}
-
-// The Node is replaced, or the API server goes away, while a requirement is waited for.
-func TestRequirementsOfAnotherNode(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		p := simulate(t, api, nil, nil, "--once", requireGPU)
-		after(5 * time.Second)
-		api.edit(func(node *corev1.Node) { node.UID = "uid-2" })
-		after(5 * time.Second)
-		p.entry("node was deleted and created again: restarting the checks")
-		away := api.refuse()
-		away.Store(true)
-		after(time.Minute)
-		api.edit(setGPUs("16"))
-		away.Store(false)
-		assert.Equal(t, exitOK, p.wait(), p.stderr)
-		assert.Equal(t, untainted, api.taints())
-	})
 }
 
 // What goes on is reported again, as other failures are: after 5, 15 and 35 minutes.
@@ -424,42 +358,6 @@ func setLost(entry string) func(*corev1.Node) {
 		setFalse("NodeFailed")(node)
 		node.Status.Conditions[0].Message = "node: " + entry + ": the node has none"
 	}
-}
-
-// Where the network fails too, another node may help: the failed taint and the reason are those of the network.
-func TestTimeoutWhereTheNetworkFailsToo(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		p := simulate(t, api, func(context.Context) (checks.Report, error) { return checks.Report{}, errBroken }, nil,
-			"--once", "--on-timeout=taint,condition", requireGPU)
-		p.wait()
-		assert.Contains(t, api.taints(), "node-ready/failed")
-		assert.Contains(t, api.written(), "False NetworkFailed")
-	})
-}
-
-// A read that fails makes no storm of rounds.
-func TestRoundsWhereTheNodeCannotBeReadAgain(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.edit(setGPUs("8"))
-		rounds, reads := 0, 0
-		network := func(context.Context) (checks.Report, error) {
-			rounds++
-			time.Sleep(550 * time.Millisecond)
-			return checks.Report{}, nil
-		}
-		api.intercept(func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
-			if request != getNode {
-				return false
-			}
-			reads++
-			return reads%2 == 0 && answerStatus(w, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, "slow down")
-		})
-		p := simulate(t, api, network, nil, "--check-timeout=500ms", requireGPU)
-		after(time.Minute)
-		assert.Less(t, rounds, 60)
-		p.stop()
-		p.wait()
-	})
 }
 
 // A DaemonSet that a released node needs: its pod is replaced in less than FAILURE_THRESHOLD rounds, or is lost.

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"io"
 	"net/http"
 	"testing"
 	"testing/synctest"
@@ -173,62 +172,4 @@ func TestTaintThatAlwaysComesBack(t *testing.T) {
 		assert.Less(t, time.Since(start), lastRead)
 		assert.Equal(t, "node node1: the taint is back after each of 3 patches: an admission webhook or policy puts it back", p.entry("node not verified")["reason"])
 	})
-}
-
-// The reply to the patch is lost while the taint comes back, and the pod shuts down: what was proven still holds.
-func TestTaintThatIsBackAfterALostReply(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		late := make(chan struct{})
-		api.intercept(func(request string, n int, w http.ResponseWriter, r *http.Request) bool {
-			if request != patchNode || n != 1 {
-				return false
-			}
-			body, _ := io.ReadAll(r.Body)
-			api.mu.Lock()
-			assert.NoError(t, api.patch(body))
-			api.mu.Unlock()
-			api.addStartupTaint()
-			<-late
-			return answerStatus(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "lost")
-		})
-		p := simulate(t, api, nil, nil)
-		synctest.Wait()
-		p.terminate()
-		close(late)
-		assert.Equal(t, exitOK, p.wait())
-		assert.Equal(t, untainted, api.taints())
-	})
-}
-
-// The node is found unverified, and SIGTERM comes before it is verified again: the startup taint is removed if no check has failed
-// since the last release.
-func TestProofOfAnEarlierVerification(t *testing.T) {
-	for name, test := range map[string]struct {
-		broken bool
-		taints []string
-	}{
-		"no check has failed": {false, untainted},
-		"a check has failed":  {true, append(untainted, "node-ready/unverified")},
-	} {
-		t.Run(name, func(t *testing.T) {
-			simulated(t, func(t *testing.T, api *fakeAPI) {
-				network := new(brokenNetwork)
-				network.recovered.Store(true)
-				p := simulate(t, api, network.try, nil, "--wait-for-taints=node.cilium.io/")
-				synctest.Wait()
-				p.entry("node verified")
-				network.recovered.Store(!test.broken)
-				api.addStartupTaint()
-				if !test.broken { // the verification begins with a wait
-					api.edit(addTaint(cilium))
-				}
-				after(holdInterval)
-				p.entry("node is no longer verified: verifying it again")
-				api.edit(removeTaint(cilium.Key))
-				p.stop()
-				assert.Equal(t, exitOK, p.wait())
-				assert.Equal(t, test.taints, api.taints())
-			})
-		})
-	}
 }

@@ -27,19 +27,6 @@ func TestVerifiedAlready(t *testing.T) {
 	})
 }
 
-func TestRefusedPatchIsTriedInTheNextRound(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
-			return request == patchNode && n == 1 && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "denied by policy")
-		})
-		p := simulate(t, api, nil, nil, "--once")
-		assert.Equal(t, exitOK, p.wait(), p.stderr)
-		assert.Equal(t, []string{getNode, patchNode, postEvent, getNode, patchNode, postEvent}, api.seen())
-		assert.Equal(t, []string{"NodeNotVerified", "NodeVerified"}, api.reasons())
-		assert.Equal(t, "the API server refuses the patch: denied by policy", p.entry("node not verified")["reason"])
-	})
-}
-
 // The Event says what a policy says, to its end, and is not held back because the first patch failed otherwise.
 func TestEventQuotesThePolicyThatRefusesThePatch(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {

@@ -1,12 +1,9 @@
 package agent
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -114,140 +110,6 @@ func TestReadThatFailsWhileWaiting(t *testing.T) {
 		assert.Equal(t, exitOK, p.wait(), p.stderr)
 		assert.Equal(t, []string{getNode, getCached, getNode, getNode, getNode, patchNode, postEvent}, api.seen())
 		assert.Equal(t, untainted, api.taints())
-	})
-}
-
-// A foreign taint is added during the round: what has passed does not count.
-func TestForeignTaintDuringTheRound(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.onRead(func(n int, w http.ResponseWriter) bool {
-			switch n {
-			case 1: // so that the api check reads the node itself
-				return answerStatus(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "not now")
-			case 2:
-				api.edit(addTaint(cilium))
-			case 3:
-				api.edit(removeTaint(cilium.Key))
-			}
-			return false
-		})
-		p := simulate(t, api, nil, nil, "--once", "--wait-for-taints=node.cilium.io/")
-		assert.Equal(t, exitOK, p.wait(), p.stderr)
-		assert.Equal(t, []string{getNode, getNode, getCached, getNode, getNode, patchNode, postEvent}, api.seen())
-		assert.Equal(t, 2, attempts(t, api, "dns"), "the round was made again")
-	})
-}
-
-// The startup taint and a foreign taint are added late and together: the agent waits for the foreign one, and all is checked again.
-func TestForeignTaintWithALateStartupTaint(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		late := api.node.Spec.Taints
-		api.node.Spec.Taints = nil
-		api.onRead(func(n int, _ http.ResponseWriter) bool {
-			switch n {
-			case 2:
-				api.edit(func(node *corev1.Node) { node.Spec.Taints = append(late, cilium) })
-			case 4:
-				api.edit(removeTaint(cilium.Key))
-			}
-			return false
-		})
-		p := simulate(t, api, nil, nil, "--once", "--wait-for-taints=node.cilium.io/")
-		assert.Equal(t, exitOK, p.wait(), p.stderr)
-		p.entry("waiting for foreign taints")
-		assert.Equal(t, untainted, api.taints())
-		assert.Equal(t, []string{getNode, getCached, getCached, getCached, getNode, getNode, patchNode, postEvent}, api.seen())
-		assert.Equal(t, 2, attempts(t, api, "dns"), "the round was made again")
-	})
-}
-
-// A foreign taint is added while the patch is retried: the node is not released with it.
-func TestForeignTaintDuringTheRelease(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
-			if request != patchNode || n != 1 {
-				return false
-			}
-			api.edit(addTaint(karpenter))
-			return answerStatus(w, http.StatusConflict, metav1.StatusReasonConflict, "changed")
-		})
-		p := simulate(t, api, nil, nil)
-		after(time.Second)
-		p.entry("waiting for foreign taints")
-		assert.Contains(t, api.taints(), "node-ready/unverified")
-		api.edit(removeTaint(karpenter.Key))
-		after(nextAttempt)
-		p.entry("node verified")
-		p.stop()
-		assert.Equal(t, exitOK, p.wait())
-		assert.Equal(t, untainted, api.taints())
-	})
-}
-
-// The foreign taint is gone again when the checks read the node. One that comes and goes may be on at any time: the node is read
-// once more before its release.
-func TestForeignTaintThatComesAndGoes(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
-			switch {
-			case request == patchNode && n == 1:
-				api.edit(addTaint(karpenter))
-				return answerStatus(w, http.StatusConflict, metav1.StatusReasonConflict, "changed")
-			case request == getNode && n == 3:
-				api.edit(removeTaint(karpenter.Key))
-			}
-			return false
-		})
-		p := simulate(t, api, nil, nil, "--once")
-		assert.Equal(t, exitOK, p.wait(), p.stderr)
-		assert.Equal(t, []string{getNode, patchNode, getNode, getNode, getNode, getNode, patchNode, postEvent}, api.seen())
-	})
-}
-
-// This node's clock is an hour ahead: the API server's says that the node is young.
-func TestClockThatIsAhead(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.node.Spec.Taints = nil
-		api.node.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
-		api.intercept(func(_ string, _ int, w http.ResponseWriter, _ *http.Request) bool {
-			w.Header().Set("Date", time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat))
-			return false
-		})
-		p := simulate(t, api, nil, nil, "--log-level=debug", "--late-taint-window=1h")
-		after(time.Hour - time.Second)
-		p.entry("waiting for the startup taint")
-		p.stop()
-		assert.Equal(t, exitOK, p.wait())
-		assert.NotContains(t, p.stderr.String(), "node verified")
-	})
-}
-
-// The results of checks from before a wait are old: they run again before the release.
-func TestChecksRunAgainAfterTheWaitForTheStartupTaint(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		late := api.node.Spec.Taints
-		api.node.Spec.Taints = nil
-		var broken atomic.Bool
-		api.intercept(func(request string, _ int, _ http.ResponseWriter, _ *http.Request) bool {
-			if request == getCached { // the network breaks during the wait, and the taint is added
-				broken.Store(true)
-				api.edit(func(node *corev1.Node) { node.Spec.Taints = late })
-			}
-			return false
-		})
-		network := func(ctx context.Context) (checks.Report, error) {
-			if broken.Load() {
-				return checks.Report{}, errors.New(refused)
-			}
-			return passing(ctx)
-		}
-		p := simulate(t, api, network, nil)
-		after(time.Minute)
-		p.entry("node not verified")
-		p.stop()
-		assert.Equal(t, exitOK, p.wait())
-		assert.Equal(t, tainted, api.taints())
-		assert.NotContains(t, api.seen(), patchNode)
 	})
 }
 

@@ -104,21 +104,6 @@ func TestAlwaysFalseAfterTheFirstRound(t *testing.T) {
 	})
 }
 
-// Beside the failed taint of ON_TIMEOUT, which still waits for INITIAL_TIMEOUT and for the startup taint.
-func TestAlwaysBesideTheFailedTaint(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		p, _ := simulateFailing(t, api, "--condition=always", "--on-timeout=taint", "--max-retries=0")
-		after(initialTimeout - time.Second)
-		assert.Equal(t, []string{"False NetworkFailed"}, api.written())
-		assert.Equal(t, tainted, api.taints())
-		after(time.Second)
-		assert.Equal(t, append(tainted, "node-ready/failed"), api.taints())
-		p.stop()
-		assert.Equal(t, exitOK, p.wait())
-		assert.Equal(t, []string{patchStat, patchNode}, api.writes())
-	})
-}
-
 // A verified node has no agent left that could write the condition: there is no release without it.
 func TestAlwaysNoReleaseWithoutTheCondition(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {

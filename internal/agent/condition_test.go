@@ -12,16 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestConditionOfANodeThatPasses(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		p := simulate(t, api, nil, nil, "--once", "--on-timeout=condition")
-		assert.Equal(t, exitOK, p.wait(), p.stderr)
-		assert.Equal(t, []string{getNode, patchNode, patchStat, postEvent}, api.seen())
-		require.Len(t, api.conditions, 1)
-		assert.Equal(t, corev1.ConditionTrue, api.conditions[0].Status)
-	})
-}
-
 // Another client's False condition is taken back before the release. If that fails before INITIAL_TIMEOUT, the condition
 // returns, and the failed taint does not.
 func TestNoFailedTaintBeforeTheTimeout(t *testing.T) {
@@ -75,6 +65,7 @@ func TestConditionWhileThePatchFails(t *testing.T) {
 		})
 	}
 }
+
 // A condition that an earlier container has left False is corrected.
 func TestStaleConditionOfAVerifiedNode(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -17,55 +16,20 @@ func (a *fakeAPI) writes() []string {
 	return slices.DeleteFunc(a.seen(), func(request string) bool { return request != patchNode && request != patchStat })
 }
 
-func TestOnTimeoutKeep(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		p, network := simulateFailing(t, api)
-		after(initialTimeout)
-		p.entry("initial timeout exceeded")
-		assert.Equal(t, tainted, api.taints())
-		network.recovered.Store(true)
-		after(nextAttempt)
-		p.entry("node verified")
-		p.stop()
-		assert.Equal(t, exitOK, p.wait())
-		assert.Empty(t, api.conditions)
-		assert.NotContains(t, p.stderr.String(), "marked")
-	})
-}
-
-func TestOnTimeoutCondition(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		p, network := simulateFailing(t, api, "--on-timeout=condition", "--condition-type=NetworkingReady")
-		after(initialTimeout)
-		p.entry("node marked as failed")
-		network.recovered.Store(true)
-		after(nextAttempt)
-		p.entry("node verified")
-		p.stop()
-		assert.Equal(t, exitOK, p.wait())
-		require.Len(t, api.conditions, 2)
-		bad, good := api.conditions[0], api.conditions[1]
-		assert.Equal(t, corev1.NodeConditionType("NetworkingReady"), bad.Type)
-		assert.Equal(t, []string{"False", "NetworkFailed"}, []string{string(bad.Status), bad.Reason})
-		assert.Contains(t, bad.Message, refused)
-		assert.Equal(t, []string{"True", "Verified"}, []string{string(good.Status), good.Reason})
-		assert.Equal(t, untainted, api.taints())
-		assert.Equal(t, []string{patchStat, patchNode, postEvent, getNode}, api.seen()[len(api.seen())-4:], "True before the release")
-	})
-}
-
 // Both markers: the condition is taken back before the release, the taint by the release.
 func TestOnTimeoutTaintAndCondition(t *testing.T) {
 	for _, policies := range []string{"taint,condition", "condition,taint"} {
 		t.Run(policies, func(t *testing.T) {
 			simulated(t, func(t *testing.T, api *fakeAPI) {
-				p, network := simulateFailing(t, api, "--on-timeout="+policies)
+				p, network := simulateFailing(t, api, "--on-timeout="+policies, "--condition-type=NetworkingReady")
 				after(initialTimeout)
 				assert.Equal(t, append(tainted, "node-ready/failed"), api.taints())
-				assert.Equal(t, "network", api.node.Spec.Taints[3].Value)
+				assert.Equal(t, corev1.Taint{Key: "node-ready/failed", Value: "network", Effect: corev1.TaintEffectNoSchedule}, api.node.Spec.Taints[3])
 				assert.Equal(t, policies, p.entry("node marked as failed")["policy"])
 				assert.Equal(t, "NetworkFailed", p.entry("node marked as failed")["reason"])
-				after(nextAttempt) // as above
+				assert.Equal(t, corev1.NodeConditionType("NetworkingReady"), api.conditions[0].Type)
+				assert.Contains(t, api.conditions[0].Message, refused)
+				after(nextAttempt) // else the release may be built on a read from before the marker, and send a second patch
 				network.recovered.Store(true)
 				after(nextAttempt)
 				p.entry("node verified")
@@ -78,17 +42,6 @@ func TestOnTimeoutTaintAndCondition(t *testing.T) {
 			})
 		})
 	}
-}
-
-// With --once too, the node is marked before the process ends.
-func TestOnceMarks(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		start := time.Now()
-		p, _ := simulateFailing(t, api, "--on-timeout=taint", "--once")
-		assert.Equal(t, exitNotVerified, p.wait())
-		assert.Equal(t, initialTimeout, time.Since(start))
-		assert.Contains(t, api.taints(), "node-ready/failed")
-	})
 }
 
 // A marker without its rights, or that is refused, does not stop the other one, and is tried again.

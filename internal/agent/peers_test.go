@@ -48,14 +48,6 @@ func newPeers(t *testing.T, n int) *peers {
 	return p
 }
 
-// newDeadPeers are peers that do not answer, and of which none is ready.
-func newDeadPeers(t *testing.T, n int) *peers {
-	p := newPeers(t, n)
-	p.down.Store(true)
-	p.setUnready()
-	return p
-}
-
 // setUnready has the EndpointSlices say so as those of a Service with publishNotReadyAddresses do.
 func (p *peers) setUnready() {
 	for i := range p.list.Items[0].Endpoints {
@@ -112,37 +104,6 @@ func TestPeers(t *testing.T) {
 	})
 }
 
-// Two peers that do not answer prove little: a warning names them.
-func TestFewPeers(t *testing.T) {
-	p := newPeers(t, 2)
-	p.down.Store(true)
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		listed(api, p)
-		r := startRechecks(t, api, enablePeers)
-		r.round(nil, nil, nil, nil)
-		assert.Equal(t, []string{"True Verified"}, api.written())
-		log := r.stderr.String()
-		assert.Equal(t, 1, strings.Count(log, "check passed with a warning"), log)
-		assert.Contains(t, log, "on node other0")
-		assert.Contains(t, log, "on node other1")
-	})
-}
-
-// The agents of dead nodes do not fail the only healthy node.
-func TestPeersOnDeadNodes(t *testing.T) {
-	p := newDeadPeers(t, 5)
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		listed(api, p)
-		r := startRechecks(t, api, enablePeers)
-		r.round(nil, nil, nil)
-		r.round(errBroken, nil, nil, nil, nil)
-		r.round(errBroken, errBroken, errBroken)
-		r.round(nil, nil, nil)
-		assert.Equal(t, []string{"True Verified", "False NetworkFailed", "True Verified"}, api.written(), "whatever else fails until then")
-		assert.Contains(t, r.stderr.String(), "on node other0")
-	})
-}
-
 // A node that has failed because of its peers keeps the failed taint until one answers, after a restart too: peers that cannot be listed,
 // or of which only two are left, are not enough. Where none is left, the taint is removed.
 func TestPeersThatMustAnswer(t *testing.T) {
@@ -174,18 +135,6 @@ func TestPeersThatMustAnswer(t *testing.T) {
 			})
 		})
 	}
-}
-
-// In a cluster of one node there is no peer to connect to, which the log says once.
-func TestNoPeers(t *testing.T) {
-	p := newPeers(t, 0)
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		listed(api, p)
-		r := startRechecks(t, api, enablePeers)
-		r.round(nil, nil, nil, nil)
-		assert.Equal(t, []string{"True Verified"}, api.written())
-		assert.Equal(t, 1, strings.Count(r.stderr.String(), "there is no agent on another node"), r.stderr)
-	})
 }
 
 // Each round connects to 8 of the sample: one of them that is dead is a warning once an hour, not whenever a round meets it.

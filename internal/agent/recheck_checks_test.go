@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"net/http"
-	"strconv"
 	"testing"
 	"time"
 
@@ -73,29 +72,4 @@ func TestRecheckKeepsItsConnection(t *testing.T) {
 	assert.Equal(t, []string{getCached, getSlices, getCached, getSlices, getCached, getSlices, getCached, getSlices}, api.seen()[before:])
 	c.round(t, errBroken, nil)
 	assert.Equal(t, 2, changes, "after a failure it makes a new connection")
-}
-
-// deadDNSPods are DNS pods on these nodes that do not answer.
-func deadDNSPods(like discoveryv1.EndpointSlice, nodes ...string) []discoveryv1.EndpointSlice {
-	slice := *like.DeepCopy()
-	slice.Endpoints = nil
-	for _, node := range nodes {
-		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{"127.0.0.2"}, NodeName: &node})
-	}
-	return []discoveryv1.EndpointSlice{slice}
-}
-
-// A DNS pod on one other node that does not answer proves nothing about this node, which may be the healthy one of two. Two do.
-func TestRecheckOfDNSPodsThatDoNotAnswer(t *testing.T) {
-	for n, want := range map[int][]string{1: {"True Verified"}, 2: {"False ServiceFailed"}} {
-		t.Run(strconv.Itoa(n), func(t *testing.T) {
-			t.Parallel()
-			api := newFakeAPI(t)
-			api.slices = deadDNSPods(dnsSlice(listen(t)), []string{"other0", "other1"}[:n]...)
-			c := startConnected(t, api)
-			c.round(t, nil, nil, nil)
-			assert.Equal(t, want, api.written())
-			assert.Contains(t, c.log.String(), "on node other0: connection refused")
-		})
-	}
 }

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -160,11 +159,4 @@ func (a *fakeAPI) refuse(requests ...string) (while *atomic.Bool) {
 			answerStatus(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "not now")
 	})
 	return while
-}
-
-func isWrite(request string) bool { return !strings.HasPrefix(request, "GET ") }
-
-// writesSince lists the requests that write.
-func (a *fakeAPI) writesSince(n int) []string {
-	return slices.DeleteFunc(a.seen()[n:], func(request string) bool { return !isWrite(request) })
 }

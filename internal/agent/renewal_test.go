@@ -186,7 +186,9 @@ func TestRefusedRenewal(t *testing.T) {
 				assert.Equal(t, 1, strings.Count(log, message))
 				assert.LessOrEqual(t, len(pod.renewed), 1)
 				assert.NoFileExists(t, pod.file, "the next agent is in the same sandbox")
-				assert.Contains(t, scrape(p), `node_check_failures_total{check="sandbox",node="node1"} 1`)
+				answer := httptest.NewRecorder()
+				p.agent.metrics.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+				assert.Contains(t, answer.Body.String(), `node_check_failures_total{check="sandbox",node="node1"} 1`)
 				pod.silent.Store(false)
 				after(longestRound)
 				assert.Equal(t, untainted, api.taints())
@@ -195,13 +197,6 @@ func TestRefusedRenewal(t *testing.T) {
 			})
 		})
 	}
-}
-
-// scrape returns the metrics of an agent.
-func scrape(p *process) string {
-	answer := httptest.NewRecorder()
-	p.agent.metrics.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-	return answer.Body.String()
 }
 
 // A record that is not of this silence does not count: INITIAL_TIMEOUT begins, and so do the pauses.

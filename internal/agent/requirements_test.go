@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -147,23 +146,6 @@ func TestRequiredDaemonSet(t *testing.T) {
 	})
 }
 
-// Without the Role of the chart nobody knows whether the pod is ready.
-func TestRequiredDaemonSetWithoutTheRight(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.setPlugin(corev1.ConditionTrue)
-		var granted atomic.Bool
-		api.intercept(func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
-			return request == getPods && !granted.Load() && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "pods is forbidden")
-		})
-		p := simulate(t, api, nil, nil, "--once", `--require=[{"daemonSet":"gpu/plugin"}]`)
-		after(time.Minute)
-		require.NotEmpty(t, api.events)
-		assert.Contains(t, api.events[0].Message, "node: daemonSet gpu/plugin: cannot list the node's pods: pods is forbidden (check")
-		granted.Store(true)
-		assert.Equal(t, exitOK, p.wait(), p.stderr)
-	})
-}
-
 // Another node would have the same driver: NodeFailed alone adds no failed taint, which makes Karpenter buy one.
 func TestFailedTaintNotForRequirementsAlone(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -300,37 +282,24 @@ func TestRecheckOfACSIDriver(t *testing.T) {
 	})
 }
 
-// An agent that is started again knows from the condition that the node has lost something, and proves that it is back.
+// An agent that is started again knows from the condition that the node has lost something, also where the controller has written why
+// while no agent ran. It proves that it is back.
 func TestRecheckOfALossAfterARestart(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.edit(setGPUs("7"))
-		api.edit(setLost("allocatable nvidia.com/gpu>=8"))
-		r := startRechecks(t, api, requireGPU)
-		r.round(nil, nil, nil, nil, nil)
-		assert.NotContains(t, api.written(), "True Verified")
-		assert.False(t, r.ready())
-		api.edit(setGPUs("8"))
-		r.round(nil, nil, nil)
-		assert.Contains(t, api.written(), "True Verified")
-		r.end()
-	})
-}
-
-// While no agent ran, the controller has written why: what was lost is still lost.
-func TestLossBehindAReasonOfTheControllers(t *testing.T) {
 	for name, shown := range map[string]func(*corev1.Node){
-		"False":   setFalse("ImagePull"),
-		"Unknown": setCondition(corev1.ConditionUnknown, "NotRechecked"),
+		"of the agent's":                  setLost("allocatable nvidia.com/gpu>=8"),
+		"behind the controller's False":   setFalse("ImagePull"),
+		"behind the controller's Unknown": setCondition(corev1.ConditionUnknown, "NotRechecked"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			simulated(t, func(t *testing.T, api *fakeAPI) {
-				api.edit(setGPUs("0"))
+				api.edit(setGPUs("7"))
 				api.edit(shown)
 				api.edit(addFailedTaint)
 				r := startRechecks(t, api, requireGPU)
 				r.round(nil, nil, nil, nil, nil)
 				assert.NotContains(t, api.written(), "True Verified")
 				assert.Contains(t, api.taints(), "node-ready/failed")
+				assert.False(t, r.ready())
 				api.edit(setGPUs("8"))
 				r.round(nil, nil, nil, nil)
 				assert.Contains(t, api.written(), "True Verified")
@@ -358,23 +327,4 @@ func setLost(entry string) func(*corev1.Node) {
 		setFalse("NodeFailed")(node)
 		node.Status.Conditions[0].Message = "node: " + entry + ": the node has none"
 	}
-}
-
-// A DaemonSet that a released node needs: its pod is replaced in less than FAILURE_THRESHOLD rounds, or is lost.
-func TestRecheckOfADaemonSet(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.setPlugin(corev1.ConditionTrue)
-		r := startRechecks(t, api, `--require=[{"daemonSet":"gpu/plugin"}]`)
-		r.round(nil, nil, nil)
-		api.setPlugin(corev1.ConditionFalse)
-		r.round(nil, nil)
-		api.setPlugin(corev1.ConditionTrue)
-		r.round(nil)
-		assert.True(t, r.ready())
-		api.setPlugin(corev1.ConditionFalse)
-		r.round(nil, nil, nil)
-		assert.False(t, r.ready())
-		assert.Contains(t, api.written(), "False NodeFailed")
-		r.end()
-	})
 }

@@ -16,17 +16,6 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-func TestVerifiedAlready(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.node.Labels["node-ready/verified"], api.node.Spec.Taints = "true", nil
-		p := simulate(t, api, nil, nil, "--once")
-		assert.Equal(t, exitOK, p.wait(), p.stderr)
-		assert.Equal(t, []string{getNode}, api.seen())
-		require.Len(t, p.entries(), 1)
-		p.entry("node is already verified")
-	})
-}
-
 // The Event says what a policy says, to its end, and is not held back because the first patch failed otherwise.
 func TestEventQuotesThePolicyThatRefusesThePatch(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {

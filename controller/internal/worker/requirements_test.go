@@ -12,25 +12,16 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// requiring is a cluster whose node's worker has passed, and whose node does not show what is required until met is set.
-func requiring(t *testing.T) (c *cluster, met *bool) {
-	c, met = newPassedCluster(t), new(bool)
-	c.Require = func(_ context.Context, node *nodepatch.Node) string {
-		assert.Equal(t, "n", node.Name)
-		if *met {
-			return ""
-		}
-		return "node: allocatable nvidia.com/gpu: the node has 0 (check it)"
-	}
-	return c, met
-}
-
 // The verdict counts while it is young: the node is released once it shows what is required.
 func TestReleaseWaitsForRequirements(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, met := requiring(t)
-		worker := c.pod().UID
-		const unmet = "node: allocatable nvidia.com/gpu: the node has 0 (check it)"
+		c := newPassedCluster(t)
+		worker, unmet := c.pod().UID, "node: allocatable nvidia.com/gpu: the node has 0 (check it)"
+		says := unmet
+		c.Require = func(_ context.Context, node *nodepatch.Node) string {
+			assert.Equal(t, "n", node.Name)
+			return says
+		}
 		for began := time.Now(); time.Since(began) < time.Minute; {
 			result, err := c.reconcile()
 			require.NoError(t, err)
@@ -46,7 +37,7 @@ func TestReleaseWaitsForRequirements(t *testing.T) {
 		}
 		assert.Equal(t, "Warning NodeNotVerified "+unmet, <-c.events.Events)
 		assert.Empty(t, c.events.Events, "one Event")
-		*met = true
+		says = ""
 		c.step()
 		c.assertReleased()
 		assert.Equal(t, worker, c.record().Worker)

@@ -8,10 +8,8 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"net/http/httptrace"
 	"net/netip"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
@@ -72,10 +70,6 @@ func exchangeOnce(ctx context.Context, network, server string, query []byte) (re
 	}
 	defer func() { _ = conn.Close() }()
 	r, err := roundTrip(ctx, conn, query)
-	isAnswer := err == nil || errors.Is(err, syscall.ECONNREFUSED)
-	if trace := httptrace.ContextClientTrace(ctx); isAnswer && trace != nil && trace.GotFirstResponseByte != nil {
-		trace.GotFirstResponseByte() // as of an HTTP response
-	}
 	return r, short(err)
 }
 

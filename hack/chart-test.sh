@@ -73,7 +73,7 @@ lines() { # ARG…
     sed -n 's/^lines: //p'
 }
 # Controller mode refuses these settings, which an example may have.
-agentsOnly=config.onTimeout=keep,config.condition=auto,config.recheckInterval=,config.peers=false,config.renewSandbox=false
+agentsOnly=config.onTimeout=keep,config.condition=auto,config.recheckInterval=,config.peers=false
 agentsOnly+=,controller.retaint.enabled=false
 failing=config.onTimeout=taint,controller.remediation.mode=delete
 traps=prometheusRule.enabled=true,rbac.create=false,resources.limits.cpu=100m,config.require[0].label=a

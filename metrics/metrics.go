@@ -21,7 +21,7 @@ type Recorder struct {
 	recheck                                    *prometheus.GaugeVec // without labels, and without a series before a recheck
 	// labels zone and own_zone: those of the peers of the last round, at most 8; result: reached or failed
 	peers, peerDuration *prometheus.GaugeVec
-	// label check: the names of the checks, a closed set, present at zero from the start; of failures also "sandbox"
+	// label check: the names of the checks, a closed set, present at zero from the start
 	attempts *prometheus.CounterVec
 	failures *prometheus.CounterVec
 }

@@ -166,7 +166,6 @@ ON_TIMEOUT: {{ include "kube-node-ready.onTimeout" $ | quote }}
 FAILED_TAINT_KEY: {{ .failedTaintKey | quote }}
 CONDITION_TYPE: {{ .conditionType | quote }}
 CONDITION: {{ .condition | quote }}
-RENEW_SANDBOX: {{ .renewSandbox | quote }}
 RECHECK_INTERVAL: {{ .recheckInterval | quote }}
 FAILURE_THRESHOLD: {{ .failureThreshold | quote }}
 RECOVERY_THRESHOLD: {{ .recoveryThreshold | quote }}
@@ -376,7 +375,6 @@ config.verifiedLabelValue cannot be preexisting: with that value a node is left 
 config.onTimeout {{ $config.onTimeout }} needs deploymentMode daemonset: only an agent adds the failed taint{{ end }}
 {{ if and $workers (eq $config.condition "always") -}}
 config.condition always needs deploymentMode daemonset: a node without the startup taint has no worker{{ end }}
-{{ if and $workers $config.renewSandbox }}config.renewSandbox needs deploymentMode daemonset: each worker has a new sandbox{{ end }}
 {{ if and (or $taints (include "kube-node-ready.recheck" .)) (eq $config.failedTaintKey $config.taintKey) -}}
 config.failedTaintKey {{ $config.failedTaintKey }} must differ from config.taintKey{{ end }}
 {{- with (include "kube-node-ready.updateStrategy" . | fromYaml).rollingUpdate }}

@@ -62,7 +62,7 @@ controller may set that late: only where a target needs it.
   "INITIAL_TIMEOUT" "KUBECONFIG" "KUBERNETES_SERVICE_HOST" "KUBERNETES_SERVICE_PORT" "LATE_TAINT_WINDOW" "LOG_FORMAT"
   "LOG_LEVEL" "MAX_CLOCK_SKEW" "MAX_CONCURRENT_WORKERS"
   "MAX_RETRIES" "METRICS_LINGER" "METRICS_PORT" "NETWORK_TARGETS" "NODE_IP" "NODE_NAME" "NOT_STARTED_AFTER" "ON_TIMEOUT"
-  "PEERS_SERVICE" "POD_NAMESPACE" "RECHECK_INTERVAL" "RECOVERY_THRESHOLD" "REMEDIATION_MODE" "RENEW_SANDBOX" "REQUIRE" "RETAINT"
+  "PEERS_SERVICE" "POD_NAMESPACE" "RECHECK_INTERVAL" "RECOVERY_THRESHOLD" "REMEDIATION_MODE" "REQUIRE" "RETAINT"
   "RETAINT_CONTROL_GROUP_FOR" "RETAINT_COOL_DOWN" "RETAINT_NO_AGENT_FOR" "RETRY_BACKOFF" "TAINT_EFFECT" "TAINT_KEY"
   "TAINT_VALUE" "VERDICT_KEY" "VERIFIED_LABEL" "VERIFIED_LABEL_VALUE" "VERIFY_AFTER_REBOOT" "WAIT_FOR_TAINTS" -}}
 {{- $seen := list }}
@@ -89,13 +89,6 @@ metadata:
     {{- end }}
 spec:
   automountServiceAccountToken: true
-  {{- if .Values.config.renewSandbox }}
-  # PID 1 is the pause process, which the agent ends. The volume outlives the sandbox.
-  shareProcessNamespace: true
-  volumes:
-    - name: renewal
-      emptyDir: {sizeLimit: 64Ki}
-  {{- end }}
   terminationGracePeriodSeconds: {{ include "kube-node-ready.gracePeriod" . }}
   {{- include "kube-node-ready.podSpec" . | nindent 2 }}
   tolerations:
@@ -105,11 +98,6 @@ spec:
       {{- include "kube-node-ready.container" . | nindent 6 }}
       env:
         {{- include "kube-node-ready.podVariables" . | trim | nindent 8 }}
-      {{- if .Values.config.renewSandbox }}
-      volumeMounts:
-        - name: renewal
-          mountPath: /run/kube-node-ready
-      {{- end }}
       {{- if .Values.config.enableMetrics }}
       ports:
         - name: metrics

@@ -29,7 +29,6 @@ type deps struct {
 	patcher *nodepatch.Patcher
 	events  *kube.Events // of the goroutine that calls Run
 	checks  checklist.List
-	renewal *renewal
 }
 
 // Agent verifies one node. Each verification, and each time of rechecks, is a value of its own: nothing else is kept.
@@ -39,7 +38,7 @@ type Agent struct{ *deps }
 func New(cfg config.Config, e kube.Environment, list checklist.List, recorder *metrics.Recorder, log *logrus.Entry,
 	version string) *Agent {
 	if cfg.Once {
-		cfg.RecheckInterval, cfg.RenewSandbox = 0, false // it ends with the verdict
+		cfg.RecheckInterval = 0 // it ends with the verdict
 	}
 	pod, _ := os.Hostname() // the name of the pod
 	api := nodepatch.Client{REST: e.Client.Core, Name: cfg.NodeName}
@@ -55,7 +54,6 @@ func New(cfg config.Config, e kube.Environment, list checklist.List, recorder *m
 		},
 		events: kube.NewEvents(e.Client.Core, cfg.NodeName, cfg.PodNamespace+"/"+pod, cfg.CheckTimeout, log),
 		checks: list}
-	d.renewal = newRenewal(d, renewalFile, endSandbox)
 	return &Agent{d}
 }
 
@@ -63,7 +61,6 @@ func New(cfg config.Config, e kube.Environment, list checklist.List, recorder *m
 // Then it serves the final metrics for METRICS_LINGER, or until secondSignal is closed. With --once it returns with the
 // verdict. It reports whether the node is verified.
 func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified bool) {
-	ctx = a.renewal.listen(ctx)
 	for proven := (*proof)(nil); ; a.metrics.SetStatus(false) {
 		v := newVerification(a.deps, proven)
 		outcome := v.verify(ctx)
@@ -78,9 +75,6 @@ func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified
 			a.removeTaintAgain(proven)
 			return false
 		}
-		if outcome == released {
-			a.renewal.forget()
-		}
 		var isUnverified bool
 		if a.cfg.RecheckInterval > 0 {
 			proven = nil // not to be proven again at the end of this pod: the next one of this node looks for the startup taint
@@ -92,7 +86,6 @@ func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified
 			a.shutDown(proven, secondSignal)
 			return true
 		}
-		a.renewal.forget()
 	}
 }
 

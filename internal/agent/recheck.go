@@ -119,13 +119,6 @@ func (r *rechecks) makeRound(ctx context.Context) {
 		return
 	}
 	r.report(before, r.judge(results))
-	switch {
-	case r.state.Failed == 1: // the silence begins
-		r.renewal.begin(time.Now())
-	case r.state.Failed == 0 && r.state.Status == recheck.True:
-		r.renewal.forget()
-	}
-	r.renewal.renew(ctx, r.state.Failed > 1 && before.Status == recheck.False) // which the agent has tried to show on the node
 }
 
 // report says what a round has changed; err is how it failed, or nil.

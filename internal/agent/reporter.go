@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,9 +64,7 @@ func newReporter(d *deps) *reporter {
 
 // begin starts INITIAL_TIMEOUT. With --once its end cancels the context that begin returns.
 func (r *reporter) begin(parent context.Context) (ctx context.Context, end func()) {
-	r.start = r.renewal.begin(cmp.Or(r.renewal.Start, time.Now()))
-	// In a renewed sandbox it may have passed: a round comes before the report.
-	r.timeout = time.After(max(time.Until(r.start.Add(r.cfg.InitialTimeout)), min(r.cfg.InitialTimeout, retryReport)))
+	r.start, r.timeout = time.Now(), time.After(r.cfg.InitialTimeout)
 	ctx, r.stop = context.WithCancel(parent)
 	return ctx, func() {
 		r.stop()

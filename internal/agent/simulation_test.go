@@ -7,8 +7,6 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httptrace"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -47,18 +45,10 @@ func (a *fakeAPI) RoundTrip(r *http.Request) (*http.Response, error) {
 	}()
 	select {
 	case response := <-answered:
-		answer(r.Context())
 		response.Request = r
 		return response, nil
 	case <-r.Context().Done():
 		return nil, r.Context().Err()
-	}
-}
-
-// answer says that something has answered, as package net and net/http do.
-func answer(ctx context.Context) {
-	if trace := httptrace.ContextClientTrace(ctx); trace != nil && trace.GotFirstResponseByte != nil && ctx.Err() == nil {
-		trace.GotFirstResponseByte()
 	}
 }
 
@@ -91,30 +81,23 @@ func simulatedSettings(t *testing.T, api *fakeAPI, env map[string]string, args .
 
 // simulate starts an agent, which the test stops or waits for. network is its network check, nil: it passes.
 func simulate(t *testing.T, api *fakeAPI, network func(context.Context) (checks.Report, error), env map[string]string, args ...string) *process {
-	p, run := prepare(t, api, network, env, args...)
-	go run()
-	return p
-}
-
-// prepare makes what simulate starts.
-func prepare(t *testing.T, api *fakeAPI, network func(context.Context) (checks.Report, error), env map[string]string, args ...string) (
-	p *process, run func()) {
 	cfg, e := simulatedSettings(t, api, env, args...)
 	if network == nil {
 		network = passing
 	}
 	ctx, terminate := context.WithCancel(t.Context())
-	p = &process{t: t, terminate: terminate, second: make(chan struct{}), done: make(chan struct{}), stdout: newOutput(), stderr: newOutput()}
+	p := &process{t: t, terminate: terminate, second: make(chan struct{}), done: make(chan struct{}), stdout: newOutput(), stderr: newOutput()}
 	p.agent = New(cfg, e, checklist.New(cfg, e), metrics.New("node1", checks.Names(), metrics.Build{}), newLog(cfg, p.stderr), "dev")
 	p.agent.checks = func(api checks.API, _ checklist.Options) []checks.Check {
 		return []checks.Check{checks.Skip(checks.DNSName, "a test"), api, fakeCheck{checks.NetworkName, network}, checks.Skip(checks.ServiceName, "a test")}
 	}
-	return p, func() {
+	go func() {
 		defer close(p.done)
 		if verified := p.agent.Run(ctx, p.second); !verified && cfg.Once {
 			p.code = exitNotVerified
 		}
-	}
+	}()
+	return p
 }
 
 // brokenNetwork is a network check that fails until the network recovers.
@@ -162,7 +145,7 @@ func after(d time.Duration) {
 
 func TestSimulation(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.node.Status.NodeInfo.BootID = strings.TrimSpace(bootID(t))
+		api.node.Status.NodeInfo.BootID = bootID()
 		p := simulate(t, api, nil, nil, "--once")
 		require.Equal(t, exitOK, p.wait(), p.stderr)
 		require.NotContains(t, p.stderr.String(), "boot id")

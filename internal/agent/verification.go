@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -106,7 +108,6 @@ func (v *verification) verify(ctx context.Context) outcome {
 				pause, wait = repeatAfter, v.waitForRequirements // then all checks run again, and the failure is due for another Event
 			}
 			v.report.Failed(ctx, v.seen.node, err, pause)
-			v.renewal.renew(ctx, v.report.timedOut)
 			_ = v.report.During(ctx, marking, func(ctx context.Context) error {
 				wait(ctx, pause)
 				return nil
@@ -225,7 +226,7 @@ func (v *verification) release(ctx context.Context) error {
 				Warn("startup taint has an unexpected effect: removing it anyway")
 		}
 	}
-	if boot, own := node.Status.NodeInfo.BootID, v.renewal.BootID; boot != "" && own != "" && own != boot+"\n" { // a line of a file
+	if boot, own := node.Status.NodeInfo.BootID, bootID(); boot != "" && own != "" && boot != own {
 		v.log.WithField("node_boot_id", boot).
 			Warn("the Node's boot id is not this kernel's: two machines have one name, or this pod has a kernel of its own (Kata)")
 	}
@@ -262,4 +263,10 @@ func (v *verification) release(ctx context.Context) error {
 	}
 	v.report.Released(ctx, node, removed, v.releaseFailed)
 	return nil
+}
+
+// bootID returns the boot id of this kernel, "" if it cannot be read.
+func bootID() string {
+	text, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(text))
 }

@@ -39,7 +39,6 @@ type Config struct {
 
 	OnTimeout                                []string
 	FailedTaintKey, ConditionType, Condition string
-	RenewSandbox                             bool
 
 	RecheckInterval                     time.Duration // 0: the agent is one-shot
 	FailureThreshold, RecoveryThreshold int
@@ -182,7 +181,6 @@ func (c *Config) gateSettings() []*setting {
 			text(&c.ConditionType, conditionType)},
 		{"condition", "when", "when to write that condition: auto (for --on-timeout and rechecks) or always (for each verdict, on " +
 			"every node; True before the release)", "auto", text(&c.Condition, oneOf("auto", ConditionAlways))},
-		{"renew-sandbox", "bool", "renew the pod's sandbox when nothing at all answers in it", "false", boolean(&c.RenewSandbox)},
 	}
 }
 

@@ -359,10 +359,6 @@ var cases = map[string]struct {
 		},
 		bad: append(badValues(wantKey, "", "a b", "a/", long64), badValues(wantCondition, "Ready", "DiskPressure", "NetworkUnavailable")...),
 	},
-	"renew-sandbox": {
-		good: []good{{"true", func(c *Config) { c.RenewSandbox = true }}, {"0", func(*Config) {}}},
-		bad:  badValues(wantBool, "", "yes", "2", "on"),
-	},
 	"recheck-interval": {
 		good: []good{
 			{"", func(*Config) {}}, {"0", func(*Config) {}}, {"0s", func(*Config) {}},

@@ -86,9 +86,8 @@ func (c *Controller) settings() []*setting {
 			boolean(&c.RemoveFailedTaints)},
 	}
 	// What only one run of the agent knows.
-	agentOnly := []string{"node-name", "late-taint-window", "on-timeout", "condition", "renew-sandbox",
-		"enable-connectivity-matrix", "peers-service", "enable-metrics", "metrics-linger", "dry-run", "once",
-		"worker", "dns-endpoints", "cluster-domain"}
+	agentOnly := []string{"node-name", "late-taint-window", "on-timeout", "condition", "enable-connectivity-matrix",
+		"peers-service", "enable-metrics", "metrics-linger", "dry-run", "once", "worker", "dns-endpoints", "cluster-domain"}
 	isAgents := func(s *setting) bool { return slices.Contains(agentOnly, s.flag) }
 	return append(own, slices.DeleteFunc(c.Config.settings(), isAgents)...)
 }

@@ -26,7 +26,7 @@ func (s *story) doubtEnds(since time.Time, tick func()) time.Duration {
 	return ended
 }
 
-// Nothing delays re-taint and remediation for longer than one renewal and the next agent need: no renewal by the agent itself, no
+// Nothing delays re-taint and remediation for longer than one renewal and the next agent need: no restart of the container, no
 // deletion that is refused, and no later renewal.
 func TestDoubtEnds(t *testing.T) {
 	const gatedFor = 5*time.Minute + 5*time.Minute // INITIAL_TIMEOUT, and what a renewal takes
@@ -36,7 +36,7 @@ func TestDoubtEnds(t *testing.T) {
 		assert.Positive(t, ended)
 		assert.LessOrEqual(t, ended, gatedFor)
 	})
-	t.Run("gated, the agent renews its sandbox", func(t *testing.T) {
+	t.Run("gated, the container restarts each hour", func(t *testing.T) {
 		s := gatedAndFailed(t, DNSFailed)
 		s.settings.FailedAfter = 2 * time.Hour
 		s.renew(running())
@@ -125,7 +125,7 @@ func TestDoubtWhileKubeletIsNotReady(t *testing.T) {
 	assert.False(t, s.only().Renewable)
 }
 
-// An agent that has just started, after a reboot or by its own renewal, is not deleted because of what another one has found.
+// An agent that has just started, after a reboot or a crash, is not deleted because of what another one has found.
 func TestFirstAgentHasItsTime(t *testing.T) {
 	for name, s := range map[string]*story{"gated": gatedAndFailed(t, DNSFailed), "verified": rechecked(t)} {
 		t.Run(name, func(t *testing.T) {

@@ -13,6 +13,5 @@ const (
 	MsgPatchAgain      = "patch not applied, will retry with the current node"
 	MsgTaintEffect     = "startup taint has an unexpected effect"
 	MsgRecheckFailed   = "recheck failed"
-	MsgRenewing        = "nothing answers: ending the sandbox"
 	MsgShuttingDown    = "shutting down: serving final metrics"
 )

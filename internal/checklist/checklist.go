@@ -45,7 +45,9 @@ func New(cfg config.Config, e kube.Environment) List {
 		if errors.Is(e.Err, kube.ErrNoKubeconfig) {
 			list = append(list, checks.Skip(checks.APIName, e.Err.Error()))
 		} else {
-			api.ClockSkew, api.MaxSkew = e.Client.ClockSkew, cfg.MaxClockSkew
+			if e.Client != nil {
+				api.ClockSkew, api.MaxSkew = e.Client.ClockSkew, cfg.MaxClockSkew
+			}
 			list = append(list, api)
 		}
 		return append(list, network(cfg, e, clusterIPs), service(cfg, e, domain, o))

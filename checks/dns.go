@@ -56,7 +56,7 @@ func (d DNS) Try(ctx context.Context) (Report, error) {
 		isRequired := !strings.HasPrefix(name, WarnPrefix) && !isIP(name)
 		return isRequired && !IsClusterName(name, domain) && strings.Contains(strings.TrimSuffix(name, "."), ".")
 	})
-	probe := func(name string) outcome {
+	probe := func(d DNS, name string) outcome {
 		if !isIP(name) {
 			return d.probeName(ctx, resolver, name, func(err error) string { return dnsRemedy(err, name, domain) })
 		}
@@ -70,7 +70,11 @@ func (d DNS) Try(ctx context.Context) (Report, error) {
 	}
 	report, err := combine(inParallel(names, func(name string) outcome {
 		name, onlyWarns := strings.CutPrefix(name, WarnPrefix)
-		return probe(name).orWarning(onlyWarns)
+		of := d
+		if onlyWarns {
+			of.ClusterIPs = nil // what follows from such a name must fail nothing either
+		}
+		return probe(of, name).orWarning(onlyWarns)
 	}))
 	if err == nil && len(skipped) > 0 {
 		report.Detail += fmt.Sprintf("; skipped: %s (%s)", strings.Join(skipped, ", "), d.Outside)
@@ -117,6 +121,8 @@ func (d DNS) probeName(ctx context.Context, resolver Resolver, name string, reme
 		if d.ClusterIPs != nil && strings.HasSuffix(found.name, ".svc."+resolver.ClusterDomain()+".") { // else of another cluster
 			d.ClusterIPs.Store(&found.addrs)
 		}
+	} else if isKubernetes && d.ClusterIPs != nil {
+		d.ClusterIPs.Store(nil) // an earlier answer may have differed
 	}
 	if isKubernetes {
 		ctx, end := context.WithTimeout(ctx, min(stragglerGrace, share(ctx, 2))) // a dead one must not delay the node

@@ -45,14 +45,18 @@ func WasRebooted(text, bootID string) bool {
 }
 
 // Keeping returns the record with the startup taints that the release before removed, if this one has removed none: a node that
-// is verified again was gated all the same. Requirements that are too long for the policy are left out.
+// is verified again was gated all the same. What is too long for the policy is left out: the requirements, then what was inherited.
 func (r Record) Keeping(before, failedTaintKey string) Record {
-	if len(startupTaints(r.Removed, failedTaintKey)) == 0 && len(before) <= maxRecord {
+	own := r.Removed
+	if len(startupTaints(own, failedTaintKey)) == 0 && len(before) <= maxRecord {
 		last, _ := ParseRecord(before) // an invalid one names none
-		r.Removed = append(r.Removed, startupTaints(last.Removed, failedTaintKey)...)
+		r.Removed = append(slices.Clip(own), startupTaints(last.Removed, failedTaintKey)...)
 	}
 	if len(r.String()) > maxRecord {
 		r.Required = nil
+	}
+	if len(r.String()) > maxRecord { // somebody has written the last one
+		r.Removed = own
 	}
 	return r
 }

@@ -391,10 +391,11 @@ func (w *world) open(m *machine) {
 	}
 	settings := fleet.NewSettings(cfg.Config, w.options.template())
 	settings.FailedTaintValue = agentName
-	err = manual.Patcher{Settings: settings, Client: c, Now: e.Client.ServerTime, Out: io.Discard}.Open(w.ctx, []string{m.name})
+	said := new(strings.Builder)
+	err = manual.Patcher{Settings: settings, Client: c, Now: e.Client.ServerTime, Out: said}.Open(w.ctx, []string{m.name})
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if node := w.node(m.name); node != nil && err == nil {
+	if node := w.node(m.name); node != nil && strings.Contains(said.String(), "removed") { // else it says that there is nothing to do
 		w.judge.of(node).opened = time.Now()
 		w.tell(m.name, "somebody", "has opened it")
 	}

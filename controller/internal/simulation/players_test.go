@@ -266,9 +266,9 @@ func (m *machine) register() {
 	w.add("nodes", node)
 	m.disturb()
 	w.tell(m.name, "machine", "registers, boot %s, taints %v", m.bootID(), fleet.Taints(node))
-	if uid := node.UID; m.gated && m.late > 0 {
+	if uid := w.node(m.name).UID; m.gated && m.late > 0 {
 		w.later(m.late, func() {
-			if uid == node.UID {
+			if now := w.node(m.name); now != nil && uid == now.UID {
 				w.tell(m.name, "platform", "adds the startup taint late")
 				m.taint(corev1.Taint{Key: startupTaint, Value: "true", Effect: corev1.TaintEffectNoSchedule})
 			}

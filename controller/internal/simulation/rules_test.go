@@ -180,8 +180,10 @@ func (j *judge) change(q request, was, is *corev1.Node) {
 		node = node.DeepCopy()
 		node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, isOurs)
 		node.Status.Conditions = slices.DeleteFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == "NodeVerified" })
-		delete(node.Labels, label)
-		maps.DeleteFunc(node.Annotations, func(key, _ string) bool { return strings.HasPrefix(key, "node-ready/") })
+		if node.Labels[label] == "true" {
+			delete(node.Labels, label)
+		}
+		delete(node.Annotations, nodepatch.Annotation)
 		node.ResourceVersion, node.ManagedFields = "", nil
 		return node
 	}

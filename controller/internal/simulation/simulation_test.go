@@ -57,6 +57,10 @@ func TestMain(m *testing.M) {
 // simulate runs one world to its end, and returns it.
 func simulate(t *testing.T, seed uint64) (w *world) {
 	dir := t.TempDir()
+	hangs := time.AfterFunc(3*time.Minute, func() {
+		panic(fmt.Sprint("seed ", seed, " hangs: something in the bubble does not wait for its clock"))
+	})
+	defer hangs.Stop()
 	synctest.Test(t, func(t *testing.T) {
 		w = newWorld(seed, dir)
 		w.live()
@@ -88,20 +92,17 @@ func TestSeeds(t *testing.T) {
 			continue
 		}
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			hangs := time.AfterFunc(3*time.Minute, func() {
-				panic(fmt.Sprint("seed ", seed, " hangs: something in the bubble does not wait for its clock"))
-			})
-			defer hangs.Stop()
 			w := simulate(t, seed)
 			all.add(w.counts)
 			if w.failed != "" {
+				t.Error(w.failed)
 				times := 1 // goroutines are not seeded: how often does it fail?
 				for range *again {
 					if simulate(t, seed).failed != "" {
 						times++
 					}
 				}
-				t.Errorf("fails %d of %d times: %s", times, *again+1, w.failed)
+				t.Errorf("seed %d fails %d of %d times", seed, times, *again+1)
 			} else if *story {
 				for _, l := range w.told {
 					t.Logf("%12s  %-12s %-14s %s", l.at.Round(time.Millisecond), l.node, l.who, l.text)
@@ -190,6 +191,7 @@ func (w *world) live() {
 		w.mu.Unlock()
 	}
 	w.rest()
+	w.failAlone()
 	w.mu.Lock()
 	if !w.hasEnded() {
 		close(w.over)
@@ -231,6 +233,26 @@ func (w *world) rest() {
 			w.fail(name, ruleRest, "all is calm since %s, and a node that works was written %s ago", time.Since(m.disturbed).Round(time.Second), time.Since(at))
 		}
 	}
+}
+
+// failAlone breaks one node that works, for long, while all else is calm: it must be re-tainted, and recover.
+func (w *world) failAlone() {
+	w.mu.Lock()
+	var one *machine
+	for _, name := range slices.Sorted(maps.Keys(w.machines)) {
+		m, node := w.machines[name], w.node(name)
+		if m.up && !m.gone && m.held == 0 && node != nil && node.Labels[label] == "true" && w.judge.works(name) && w.judge.of(node).tainted && !w.judge.hasRole(node) {
+			one = m
+		}
+	}
+	long := 3*w.shows() + 10*time.Minute
+	if one == nil || !w.options.retaint || w.options.recheck > time.Minute || w.options.check > 3*time.Second || w.hasEnded() {
+		w.mu.Unlock()
+		return
+	}
+	w.breaks(&fault{kind: "one fails alone", on: func(_ *process, m *machine) bool { return m == one }, layers: []string{"network", "service"}}, one.name, long)
+	w.mu.Unlock()
+	w.sleep(long + w.patience(true))
 }
 
 // works reports whether nothing is wrong with a node.

@@ -46,6 +46,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, manager ctrl.Manager)
 		})).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: atOnce,
+			RecoverPanic:            new(false), // one that is logged only would look like nodes that wait
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstError, longestError),
 		}).
 		Complete(r)

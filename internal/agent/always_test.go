@@ -66,20 +66,6 @@ func TestAlwaysTrueBeforeTheRelease(t *testing.T) {
 	}
 }
 
-// The rule's taint is before the startup taint: the release is built again, and removes no other taint.
-func TestAlwaysBesideAStartupTaint(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.edit(func(node *corev1.Node) {
-			node.Spec.Taints = slices.Insert(node.Spec.Taints, 0, corev1.Taint{Key: ruleTaint, Effect: corev1.TaintEffectNoSchedule})
-		})
-		api.obeying(nil)
-		p := simulate(t, api, nil, nil, "--once", "--condition=always")
-		assert.Equal(t, exitOK, p.wait(), p.stderr)
-		assert.Equal(t, untainted, api.taints())
-		assert.Equal(t, []string{patchStat, patchNode, patchNode}, api.writes())
-	})
-}
-
 // Without always such a node gets no condition.
 func TestAlwaysFalseAfterTheFirstRound(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {

@@ -158,16 +158,6 @@ func TestVerifyAndErrors(t *testing.T) {
 	assert.Equal(t, config.ExitOK, code)
 }
 
-func TestDoctor(t *testing.T) {
-	c := newCluster(t)
-	code, stdout, stderr := c.run("doctor")
-	assert.Equal(t, config.ExitError, code, "there is no DNS Service")
-	assert.Empty(t, stderr)
-	assert.Contains(t, stdout, "TRAP  dns-behind-gate       there is no Service kube-system/kube-dns")
-	code, stdout, _ = c.run("doctor", "--skip", "dns-behind-gate,policy")
-	assert.Equal(t, config.ExitOK, code, stdout)
-}
-
 // Before nodes are gated, doctor warns; --gate-all makes a trap of it.
 func TestDoctorGateAll(t *testing.T) {
 	meta := metav1.ObjectMeta{Namespace: "kube-system", Name: "kube-dns", Labels: map[string]string{"dns": "yes"}}

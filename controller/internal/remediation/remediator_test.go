@@ -274,51 +274,43 @@ func TestEventsFit(t *testing.T) {
 	}
 }
 
-// The plan is too old once the ledger is written.
+// The write of the ledger takes so long that the plan is too old, or that the time for all requests ends: the entry is taken back.
 func TestWriteOfTheLedgerTakesTooLong(t *testing.T) {
-	w := newBadWorld(t)
-	now := w.Now
-	late := time.Duration(0)
-	w.Now = func() time.Time { return now().Add(late) }
-	w.Client = interceptor.NewClient(w.client, interceptor.Funcs{
-		Update: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.UpdateOption) error {
-			late = 31*time.Second - late
-			return c.Update(ctx, object, options...)
-		},
-	})
-	w.run(40 * time.Minute)
-	assert.Empty(t, w.deletions)
-	assert.Empty(t, w.ledger().Deletions)
-}
-
-// The time for all requests ends while the ledger is written: the entry is taken back all the same.
-func TestTimeEndsWhileTheLedgerIsWritten(t *testing.T) {
-	w := newBadWorld(t)
-	ends := func() {}
-	w.Client = interceptor.NewClient(w.client, interceptor.Funcs{
-		Update: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.UpdateOption) error {
-			if ctx.Err() != nil {
-				return ctx.Err()
+	for name, isOld := range map[string]bool{"the plan is too old": true, "the time ends": false} {
+		t.Run(name, func(t *testing.T) {
+			w := newBadWorld(t)
+			now, late, ends := w.Now, time.Duration(0), func() {}
+			w.Now = func() time.Time { return now().Add(late) }
+			w.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+				Update: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.UpdateOption) error {
+					if ctx.Err() != nil {
+						return ctx.Err()
+					}
+					if isOld {
+						late = 31*time.Second - late
+					} else {
+						defer ends()
+					}
+					return c.Update(ctx, object, options...)
+				},
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+					if ctx.Err() != nil {
+						return ctx.Err()
+					}
+					return c.Get(ctx, key, object, options...)
+				},
+			})
+			w.run(28 * time.Minute)
+			for range 4 { // the first may take the clock, or the ledger's creation
+				ctx, cancel := context.WithCancel(t.Context())
+				ends = cancel
+				w.decideOnce(ctx)
+				cancel()
 			}
-			defer ends()
-			return c.Update(ctx, object, options...)
-		},
-		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			return c.Get(ctx, key, object, options...)
-		},
-	})
-	w.run(28 * time.Minute)
-	for range 4 { // the first may take the clock, or the ledger's creation
-		ctx, cancel := context.WithCancel(t.Context())
-		ends = cancel
-		w.decideOnce(ctx)
-		cancel()
+			assert.Empty(t, w.deletions)
+			assert.Empty(t, w.ledger().Deletions)
+		})
 	}
-	assert.Empty(t, w.deletions)
-	assert.Empty(t, w.ledger().Deletions)
 }
 
 // A proxy or client-go repeats a DELETE whose answer was lost: the second one says 409, because the NodeClaim is going.
@@ -415,11 +407,15 @@ func TestClearHaltOfANodeGroup(t *testing.T) {
 
 // A Node with a finalizer of somebody is deleted only in name: the message says what to look at.
 func TestNodeThatStays(t *testing.T) {
-	w := newNodeWorld(t)
-	w.Client = interceptor.NewClient(w.client, interceptor.Funcs{
-		Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error { return nil },
-	})
-	w.run(75 * time.Minute)
-	assert.Empty(t, w.deletions)
-	assert.Equal(t, 1, w.events.count(RemediationStuck+" the deletion of node bad-1 began 30m0s ago, but the node is still there: check the finalizers of the Node"))
+	for look, w := range map[string]*world{
+		"the finalizers of the Node":                                       newNodeWorld(t),
+		"Karpenter's log, and the finalizers of the NodeClaim claim-bad-1": newBadWorld(t),
+	} {
+		w.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+			Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error { return nil },
+		})
+		w.run(75 * time.Minute)
+		assert.Empty(t, w.deletions)
+		assert.Equal(t, 1, w.events.count(RemediationStuck+" the deletion of node bad-1 began 30m0s ago, but the node is still there: check "+look))
+	}
 }

@@ -74,6 +74,9 @@ func (c played) Try(ctx context.Context) (checks.Report, error) {
 	for took := draw(w, func() time.Duration { return w.between(time.Millisecond, 60*time.Millisecond) }); ; took = time.Second {
 		select {
 		case <-ctx.Done():
+			w.mu.Lock()
+			c.p.rounds = 0
+			w.mu.Unlock()
 			return checks.Report{}, &checks.Failure{Cause: errors.New(c.name + " does not answer"), Remedy: "wait"}
 		case <-time.After(took):
 		}
@@ -81,7 +84,9 @@ func (c played) Try(ctx context.Context) (checks.Report, error) {
 		fails, refused := w.failsFor(c.p, c.name), w.chance(0.3)
 		if c.p.passed[c.name] = time.Now(); fails {
 			delete(c.p.passed, c.name)
-			c.p.rounds = 0
+			if refused { // else another poll of this attempt may pass
+				c.p.rounds = 0
+			}
 		} else if c.name == checks.ServiceName { // the last one of a round
 			c.p.rounds++
 		}

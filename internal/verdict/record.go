@@ -45,7 +45,8 @@ func WasRebooted(text, bootID string) bool {
 }
 
 // Keeping returns the record with the startup taints that the release before removed, if this one has removed none: a node that
-// is verified again was gated all the same. What is too long for the policy is left out: the requirements, then what was inherited.
+// is verified again was gated all the same. What is too long for the policy is left out: the requirements, then the taints of the
+// release before.
 func (r Record) Keeping(before, failedTaintKey string) Record {
 	own := r.Removed
 	if len(startupTaints(own, failedTaintKey)) == 0 && len(before) <= maxRecord {

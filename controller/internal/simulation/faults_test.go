@@ -329,13 +329,13 @@ func (w *world) disturbances() map[string]func() {
 			m.gpus = oneOf(w, 0, 8)
 			w.editNode(m.name, func(node *corev1.Node) { node.Status.Allocatable = m.allocatable() })
 		}),
-		"do not disrupt": node("do-not-disrupt", func(m *machine, node *corev1.Node) {
+		"do not disrupt": node("do-not-disrupt", func(m *machine, _ *corev1.Node) {
 			edit(w, "nodeclaims", "/"+m.claim, func(claim *map[string]any) {
 				(*claim)["metadata"].(map[string]any)["annotations"] = map[string]any{remediation.DoNotDisrupt: "true"}
 			})
 		}),
-		"register again": node("Node created again", func(m *machine, node *corev1.Node) { m.registerAgain() }),
-		"delete a node":  node("Node deleted", func(m *machine, node *corev1.Node) { w.expel("nodes", "/"+m.name) }),
+		"register again": node("Node created again", func(m *machine, _ *corev1.Node) { m.registerAgain() }),
+		"delete a node":  node("Node deleted", func(m *machine, _ *corev1.Node) { w.expel("nodes", "/"+m.name) }),
 		"open": node("kubectl node-ready open", func(m *machine, node *corev1.Node) {
 			w.play(func() { w.open(m) })
 		}),
@@ -392,7 +392,7 @@ func (w *world) open(m *machine) {
 	settings := fleet.NewSettings(cfg.Config, w.options.template())
 	settings.FailedTaintValue = agentName
 	said := new(strings.Builder)
-	err = manual.Patcher{Settings: settings, Client: c, Now: e.Client.ServerTime, Out: said}.Open(w.ctx, []string{m.name})
+	_ = manual.Patcher{Settings: settings, Client: c, Now: e.Client.ServerTime, Out: said}.Open(w.ctx, []string{m.name})
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if node := w.node(m.name); node != nil && strings.Contains(said.String(), "removed") { // else it says that there is nothing to do

@@ -219,7 +219,7 @@ func (h hook) Fire(entry *logrus.Entry) error {
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
 	if entry.Message != "check passed" {
-		h.w.tell(h.machine.name, h.process.name, "%s", text.String())
+		h.w.tell(h.machine.name, h.name, "%s", text.String())
 	}
 	return nil
 }

@@ -49,7 +49,6 @@ type truth struct {
 	failsAt   time.Time // since when the condition is False
 	cordoned  time.Time
 	retainted time.Time
-	protected time.Time
 	workers   []time.Time // when those of the last minute were created
 }
 
@@ -607,7 +606,7 @@ func (j *judge) tick() {
 			late("is not released: %s", w.podTexts(node.Name))
 		case gated:
 			late("has label and startup taint")
-		case fleet.HasTaint(node, failedTaint) && !(isOneShot && t.putBack):
+		case fleet.HasTaint(node, failedTaint) && (!isOneShot || !t.putBack):
 			late("has the failed taint")
 		case w.options.workers && slices.ContainsFunc(w.podsOf(node.Name), func(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil }):
 			late("still has workers: %s", w.podTexts(node.Name))

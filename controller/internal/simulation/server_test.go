@@ -125,13 +125,13 @@ type request struct {
 	at                                   time.Time // when it was sent
 }
 
-func (r request) key() string { return r.namespace + "/" + r.name }
+func (q request) key() string { return q.namespace + "/" + q.name }
 
-func (r request) String() string {
-	return strings.TrimRight(strings.Join([]string{r.verb, r.resource, r.name, r.sub}, " "), " ")
+func (q request) String() string {
+	return strings.TrimRight(strings.Join([]string{q.verb, q.resource, q.name, q.sub}, " "), " ")
 }
 
-func (r request) writes() bool { return r.verb != http.MethodGet }
+func (q request) writes() bool { return q.verb != http.MethodGet }
 
 // parse returns the request, or the answer to one for discovery.
 func parse(from *process, r *http.Request) (request, *answer) {
@@ -398,11 +398,11 @@ func encode(resource string, object map[string]any) ([]byte, error) {
 		}
 		seen := make(map[string]bool)
 		for _, taint := range node.Spec.Taints {
-			if id := taint.Key + ":" + string(taint.Effect); seen[id] {
+			id := taint.Key + ":" + string(taint.Effect)
+			if seen[id] {
 				return nil, fmt.Errorf("duplicate taint %s", id)
-			} else {
-				seen[id] = true
 			}
+			seen[id] = true
 		}
 		return json.Marshal(node)
 	case "pods":

@@ -61,7 +61,7 @@ func simulate(t *testing.T, seed uint64) (w *world) {
 		panic(fmt.Sprint("seed ", seed, " hangs: something in the bubble does not wait for its clock"))
 	})
 	defer hangs.Stop()
-	synctest.Test(t, func(t *testing.T) {
+	synctest.Test(t, func(*testing.T) {
 		w = newWorld(seed, dir)
 		w.live()
 	})

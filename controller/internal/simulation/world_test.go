@@ -190,10 +190,10 @@ func (w *world) podsOf(node string) (found []*corev1.Pod) {
 }
 
 // edit changes an object as one of the players does, at once and whatever others do. The lock is held.
-func edit[T any](w *world, resource, key string, change func(*T)) bool {
+func edit[T any](w *world, resource, key string, change func(*T)) {
 	v, found := w.now[resource][key]
 	if !found {
-		return false
+		return
 	}
 	typed, object := new(T), make(map[string]any)
 	_ = json.Unmarshal(v.body, typed)
@@ -202,15 +202,14 @@ func edit[T any](w *world, resource, key string, change func(*T)) bool {
 	_ = json.Unmarshal(body, &object)
 	in, name, _ := strings.Cut(key, "/")
 	w.write(request{verb: http.MethodPut, resource: resource, namespace: in, name: name}, object, v.body)
-	return true
 }
 
-func (w *world) editNode(name string, change func(*corev1.Node)) bool {
-	return edit(w, "nodes", "/"+name, change)
+func (w *world) editNode(name string, change func(*corev1.Node)) {
+	edit(w, "nodes", "/"+name, change)
 }
 
-func (w *world) editPod(name string, change func(*corev1.Pod)) bool {
-	return edit(w, "pods", namespace+"/"+name, change)
+func (w *world) editPod(name string, change func(*corev1.Pod)) {
+	edit(w, "pods", namespace+"/"+name, change)
 }
 
 // add creates an object as one of the players does. The lock is held.

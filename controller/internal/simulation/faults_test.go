@@ -336,7 +336,7 @@ func (w *world) disturbances() map[string]func() {
 		}),
 		"register again": node("Node created again", func(m *machine, _ *corev1.Node) { m.registerAgain() }),
 		"delete a node":  node("Node deleted", func(m *machine, _ *corev1.Node) { w.expel("nodes", "/"+m.name) }),
-		"open": node("kubectl node-ready open", func(m *machine, node *corev1.Node) {
+		"open": node("kubectl node-ready open", func(m *machine, _ *corev1.Node) {
 			w.play(func() { w.open(m) })
 		}),
 		"kill a controller": func() {

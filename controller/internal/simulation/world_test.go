@@ -285,6 +285,9 @@ func (p *process) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, fmt.Errorf("%s %s: %s", r.Method, r.URL.Path, text)
 	}
 	wait := func(d time.Duration) bool {
+		if d == 0 {
+			return ctx.Err() == nil
+		}
 		select {
 		case <-ctx.Done():
 			return false

@@ -41,6 +41,7 @@ type machine struct {
 type run struct {
 	pod, ip  string
 	worker   bool
+	broken   bool     // its sandbox is, as long as it lives
 	process  *process // of its container; nil: none runs
 	stop     context.CancelFunc
 	crash    chan struct{} // closed: the container is killed
@@ -135,6 +136,9 @@ func (m *machine) runPod(ctx context.Context, pod *corev1.Pod, r *run) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		delete(m.runs, string(pod.UID))
+		if r.broken { // the next sandbox may be good: from then on the node works
+			m.disturb()
+		}
 		if now := w.pod(pod.Name); now != nil && now.UID == pod.UID && now.DeletionTimestamp != nil && m.up {
 			w.remove("pods", namespace+"/"+pod.Name)
 		}
@@ -143,11 +147,11 @@ func (m *machine) runPod(ctx context.Context, pod *corev1.Pod, r *run) {
 	if !m.makeSandbox(ctx, pod) {
 		return
 	}
-	broken := draw(w, func() bool { return w.fails(m, "broken sandbox") && w.options.controller && !r.worker })
+	r.broken = draw(w, func() bool { return w.fails(m, "broken sandbox") && w.options.controller && !r.worker })
 	for backoff := 10 * time.Second; ; backoff = min(2*backoff, 5*time.Minute) {
 		w.mu.Lock()
 		p := &process{w: w, name: pod.Name, machine: m, uid: string(pod.UID), boot: m.bootID(), started: time.Now(), passed: make(map[string]time.Time), released: make(map[string]bool),
-			broken: broken, worker: r.worker}
+			broken: r.broken, worker: r.worker}
 		w.processes[p.uid] = p
 		r.process, r.crash = p, make(chan struct{})
 		crash := r.crash

@@ -578,7 +578,7 @@ func (j *judge) tick() {
 		if w.options.workers || w.options.retaint {
 			calm = min(calm, time.Since(w.quiet))
 		}
-		broken := slices.ContainsFunc(slices.Collect(maps.Values(m.runs)), func(r *run) bool { return r.process != nil && r.process.broken })
+		broken := slices.ContainsFunc(slices.Collect(maps.Values(m.runs)), func(r *run) bool { return r.broken })
 		labelled, gated := node.Labels[label] == "true", fleet.HasTaint(node, startupTaint)
 		condition := j.condition(node)
 		lacks := time.Since(t.unmet)

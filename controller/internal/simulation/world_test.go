@@ -319,7 +319,7 @@ func (p *process) RoundTrip(r *http.Request) (*http.Response, error) {
 		trouble = troubles{}
 	}
 	if locked {
-		trouble.before, trouble.behind = 0, 0
+		trouble.before, trouble.behind, trouble.retryAfter = 0, 0, 0
 	}
 	w.mu.Unlock()
 	if !wait(trouble.before) {

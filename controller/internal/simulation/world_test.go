@@ -295,8 +295,9 @@ func (p *process) RoundTrip(r *http.Request) (*http.Response, error) {
 			return true
 		}
 	}
-	// client-go sends Events with a mutex held: whoever waits for that one does not let the bubble's clock go on.
-	locked := p.controller && q.resource == "events"
+	// client-go sends Events, and controller-runtime discovers resources, with a mutex held: whoever waits for that one does not let
+	// the bubble's clock go on.
+	locked := p.controller && (q.resource == "events" || known != nil)
 	for lost := time.Duration(0); ; lost += time.Second {
 		w.mu.Lock()
 		dead, cut := p.dead, w.isCut(p)

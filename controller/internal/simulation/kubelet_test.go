@@ -150,8 +150,8 @@ func (m *machine) runPod(ctx context.Context, pod *corev1.Pod, r *run) {
 	r.broken = draw(w, func() bool { return w.fails(m, "broken sandbox") && w.options.controller && !r.worker })
 	for backoff := 10 * time.Second; ; backoff = min(2*backoff, 5*time.Minute) {
 		w.mu.Lock()
-		p := &process{w: w, name: pod.Name, machine: m, uid: string(pod.UID), boot: m.bootID(), started: time.Now(), passed: make(map[string]time.Time), released: make(map[string]bool),
-			broken: r.broken, worker: r.worker}
+		p := w.newProcess(pod.Name, m)
+		p.uid, p.broken, p.worker = string(pod.UID), r.broken, r.worker
 		w.processes[p.uid] = p
 		r.process, r.crash = p, make(chan struct{})
 		crash := r.crash

@@ -40,7 +40,11 @@ const (
 )
 
 // someone is who deletes through the API server, as controllers of Kubernetes and people do.
-func (w *world) someone() *process { return &process{w: w, name: "someone", person: true} }
+func (w *world) someone() *process {
+	p := w.newProcess("someone", nil)
+	p.person = true
+	return p
+}
 
 // expel deletes an object as a client does: gracefully. The lock is held.
 func (w *world) expel(resource, key string) {

@@ -121,7 +121,7 @@ func (m *machine) agent(ctx context.Context, p *process, r *run, exits chan<- in
 	e := p.environment()
 	list := checklist.New(cfg, e)
 	recorder := metrics.New(m.name, checklist.Names(cfg), metrics.Build{})
-	a := agent.New(cfg, e, func(api checks.API, o checklist.Options) []checks.Check { return p.played(list(api, o)) }, recorder, p.log(cfg.LogLevel), "dev")
+	a := agent.New(cfg, e, func(api checks.API, o checklist.Options) []checks.Check { return p.played(list(api, o)) }, recorder, p.log(), "dev")
 	w.mu.Lock()
 	r.handler = recorder.Handler()
 	w.mu.Unlock()
@@ -145,7 +145,7 @@ func (m *machine) worker(ctx context.Context, p *process, pod *corev1.Pod, r *ru
 	if err != nil {
 		panic(err)
 	}
-	worker := agent.NewWorker(cfg, p.log(cfg.LogLevel), "dev")
+	worker := agent.NewWorker(cfg, p.log(), "dev")
 	list := worker.Checks
 	worker.Checks = func(e kube.Environment) []checks.Check { return p.played(list(e)) }
 	worker.TerminationLog = w.terminationLog(pod.Name)
@@ -195,7 +195,7 @@ func (p *process) toWorker(r *http.Request) (*http.Response, error) {
 }
 
 // log tells the story what an agent or a worker logs.
-func (p *process) log(string) *logrus.Entry {
+func (p *process) log() *logrus.Entry {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	log.AddHook(hook{p})
@@ -240,7 +240,8 @@ func (c *replica) run() {
 	for n := 0; !w.hasEnded(); n++ {
 		ctx, kill := context.WithCancel(context.Background())
 		w.mu.Lock()
-		c.process = &process{w: w, name: c.name, machine: c.machine, boot: c.machine.bootID(), started: time.Now(), passed: make(map[string]time.Time), controller: true}
+		c.process = w.newProcess(c.name, c.machine)
+		c.process.controller = true
 		c.kill, c.left = kill, make(chan struct{})
 		p, left := c.process, c.left
 		w.tell("", c.name, "starts")

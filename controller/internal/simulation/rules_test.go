@@ -33,6 +33,9 @@ const (
 	ruleRest     = "6: at rest nothing is written"
 )
 
+// slack is what an answer may take: faults delay it.
+const slack = 10 * time.Second
+
 // truth is what the rules know of one Node, by its uid.
 type truth struct {
 	name      string
@@ -56,11 +59,21 @@ type truth struct {
 type judge struct {
 	w         *world
 	truths    map[string]*truth // by uid
-	used      map[string]string // the workers whose verdict has released a node, and the release
+	used      map[string]bool   // the workers whose verdict has released a node, by uid
 	deletions []deletion
-	created   []time.Time // workers
-	lastWrite map[string]time.Time
-	requests  map[*process][]time.Time
+	created   []time.Time              // when the workers of the last second were
+	lastWrite map[string]time.Time     // of ours, by the node's name
+	requests  map[*process][]time.Time // when those of the last minute were made
+}
+
+func newJudge(w *world) judge {
+	return judge{w: w, truths: make(map[string]*truth), used: make(map[string]bool), lastWrite: make(map[string]time.Time),
+		requests: make(map[*process][]time.Time)}
+}
+
+// within returns the times that are no longer ago than d.
+func within(times []time.Time, d time.Duration) []time.Time {
+	return slices.DeleteFunc(times, func(at time.Time) bool { return time.Since(at) > d })
 }
 
 type deletion struct {
@@ -145,9 +158,6 @@ func (j *judge) follow(q request, was, is *corev1.Node) {
 	since(&t.retainted, j.isRetainted(is))
 	since(&t.failsAt, j.condition(is).Status == corev1.ConditionFalse)
 	if q.from != nil && !q.from.person {
-		if j.lastWrite == nil {
-			j.lastWrite = make(map[string]time.Time)
-		}
 		j.lastWrite[is.Name] = now
 	}
 }
@@ -289,13 +299,10 @@ func (j *judge) release(q request, was, is *corev1.Node, labelled bool) {
 			broken("%s releases by the worker %q, which does not exist", p.name, record.Worker)
 			return
 		}
-		if before := j.used[string(record.Worker)]; before != "" {
+		if j.used[string(record.Worker)] {
 			broken("the verdict of worker %s is used twice", worker.name)
 		}
-		if j.used == nil {
-			j.used = make(map[string]string)
-		}
-		j.used[string(record.Worker)] = is.Name
+		j.used[string(record.Worker)] = true
 		limit += 2 * time.Minute
 		p = worker
 	}
@@ -322,20 +329,15 @@ func (j *judge) release(q request, was, is *corev1.Node, labelled bool) {
 		}
 	}
 	sent := q.at
-	if !t.cniSince.IsZero() && sent.Sub(t.cniSince) > 3*time.Second+w.options.slack() {
+	if !t.cniSince.IsZero() && sent.Sub(t.cniSince) > 3*time.Second+slack {
 		broken("%s releases beside a taint of WAIT_FOR_TAINTS that is there for %s", q.from.name, sent.Sub(t.cniSince))
 	}
-	if !t.unmet.IsZero() && sent.Sub(t.unmet) > 3*time.Second+w.options.slack() {
+	if !t.unmet.IsZero() && sent.Sub(t.unmet) > 3*time.Second+slack {
 		broken("%s releases a node that lacks what REQUIRE demands for %s", q.from.name, sent.Sub(t.unmet))
 	}
-	if q.from.released != nil {
-		q.from.released[string(is.UID)] = true
-	}
+	q.from.released[string(is.UID)] = true
 	t.released, t.wasMet = time.Now(), t.unmet.IsZero()
 }
-
-// slack is what an answer may take: faults delay it.
-func (o options) slack() time.Duration { return 10 * time.Second }
 
 // count counts the nodes of the release for which something holds.
 func (j *judge) count(holds func(*corev1.Node) bool) (n, all int) {
@@ -384,7 +386,7 @@ func (j *judge) retaint(q request, was *corev1.Node) {
 	if !t.opened.IsZero() && time.Since(t.opened) < coolDown-time.Minute {
 		w.fail(was.Name, ruleBudget, "%s re-taints a node that somebody has opened %s ago", q.from.name, time.Since(t.opened))
 	}
-	if !t.cordoned.IsZero() && time.Since(t.cordoned) > w.options.slack() {
+	if !t.cordoned.IsZero() && time.Since(t.cordoned) > slack {
 		w.fail(was.Name, ruleBudget, "%s re-taints a cordoned node", q.from.name)
 	}
 	if why := j.frozen(q.from); why != "" {
@@ -454,7 +456,7 @@ func (j *judge) deleted(q request, node *corev1.Node) {
 		w.fail(node.Name, ruleGated, "%s deletes a server of the control plane or etcd", q.from.name)
 	case node.Labels[label] != "" && q.from.read[node.Name].Before(q.from.wroteLedger):
 		w.fail(node.Name, ruleGated, "%s deletes a node that was released %s ago, and has not read it since it wrote the ledger", q.from.name, time.Since(t.released))
-	case node.Labels[label] != "" && q.at.Sub(t.released) > w.options.slack():
+	case node.Labels[label] != "" && q.at.Sub(t.released) > slack:
 		w.fail(node.Name, ruleGated, "%s deletes a node that was released %s ago", q.from.name, time.Since(t.released))
 	}
 	if why := j.frozen(q.from); why != "" {
@@ -465,10 +467,10 @@ func (j *judge) deleted(q request, node *corev1.Node) {
 	}
 	hour, day := 0, 0
 	for _, d := range j.deletions {
-		if time.Since(d.at) < time.Hour-2*w.skewed() {
+		if time.Since(d.at) < time.Hour-2*w.mostSkew {
 			hour++
 		}
-		if time.Since(d.at) < 24*time.Hour-2*w.skewed() {
+		if time.Since(d.at) < 24*time.Hour-2*w.mostSkew {
 			day++
 		}
 		if j.truths[d.uid] != nil && w.node(j.truths[d.uid].name) != nil && string(w.node(j.truths[d.uid].name).UID) == d.uid && time.Since(d.at) < 25*time.Minute && d.uid != string(node.UID) {
@@ -481,9 +483,6 @@ func (j *judge) deleted(q request, node *corev1.Node) {
 	j.deletions = append(j.deletions, deletion{time.Now(), string(node.UID)})
 }
 
-// skewed is how far the API server's clock has ever been off.
-func (w *world) skewed() time.Duration { return w.mostSkew }
-
 // worker is rule 4 at the creation of a worker.
 func (j *judge) worker(body []byte) {
 	w := j.w
@@ -494,22 +493,18 @@ func (j *judge) worker(body []byte) {
 	if node == nil {
 		return
 	}
-	if t := j.of(node); !t.tainted && node.Annotations[nodepatch.Annotation] == "" {
+	t := j.of(node)
+	if !t.tainted && node.Annotations[nodepatch.Annotation] == "" {
 		w.fail(name, ruleGated, "a worker is created for a node that was never gated")
 	}
 	w.tell(name, "controller", "creates %s, attempt %s", pod.Name, pod.Annotations[fleet.AttemptAnnotation])
-	now := time.Now()
-	j.created = slices.DeleteFunc(append(j.created, now), func(at time.Time) bool { return now.Sub(at) > time.Second })
+	j.created = within(append(j.created, time.Now()), time.Second)
 	if len(j.created) > 60 {
 		w.fail(name, ruleBudget, "%d workers are created within a second", len(j.created))
 	}
-	const perMinute = 12
-	{
-		t := j.of(node)
-		t.workers = slices.DeleteFunc(append(t.workers, now), func(at time.Time) bool { return now.Sub(at) > time.Minute })
-		if len(t.workers) > perMinute {
-			w.fail(name, ruleBudget, "%d workers are created for one node within a minute", len(t.workers))
-		}
+	t.workers = within(append(t.workers, time.Now()), time.Minute)
+	if len(t.workers) > 12 {
+		w.fail(name, ruleBudget, "%d workers are created for one node within a minute", len(t.workers))
 	}
 	live := 0
 	for key := range w.now["pods"] {
@@ -529,12 +524,9 @@ func (j *judge) answered(q request, a answer) {
 		p.wroteLedger = time.Now()
 	}
 	if q.resource == "nodes" && q.verb == http.MethodGet && q.name != "" {
-		if p.read == nil {
-			p.read = make(map[string]time.Time)
-		}
 		p.read[q.name] = time.Now()
 	}
-	if q.resource == "nodes" && q.verb == http.MethodGet && a.code == http.StatusOK && p.passed != nil {
+	if q.resource == "nodes" && q.verb == http.MethodGet && a.code == http.StatusOK {
 		p.passed[checks.APIName] = time.Now()
 		var node corev1.Node
 		_ = json.Unmarshal(a.body, &node)
@@ -545,13 +537,9 @@ func (j *judge) answered(q request, a answer) {
 	if p.person || a.watch != nil {
 		return
 	}
-	if j.requests == nil {
-		j.requests = make(map[*process][]time.Time)
-	}
-	now := time.Now()
-	recent := append(j.requests[p], now)
+	recent := append(j.requests[p], time.Now())
 	if len(recent) > 300 {
-		recent = slices.DeleteFunc(recent, func(at time.Time) bool { return now.Sub(at) > time.Minute })
+		recent = within(recent, time.Minute)
 	}
 	j.requests[p] = recent
 	if !p.controller && len(recent) > 300 && p.machine != nil {

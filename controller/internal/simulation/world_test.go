@@ -64,7 +64,7 @@ type counts struct {
 func newWorld(seed uint64, dir string) *world {
 	w := &world{store: newStore(), seed: seed, random: rand.New(rand.NewPCG(seed, 1)), began: time.Now(), dir: dir, machines: make(map[string]*machine), processes: make(map[string]*process),
 		over: make(chan struct{}), wakes: make(chan struct{}, 1), counts: counts{writes: make(map[string]int), faults: make(map[string]int)}}
-	w.judge = judge{w: w, truths: make(map[string]*truth)}
+	w.judge = newJudge(w)
 	w.quiet = w.began
 	return w
 }
@@ -271,6 +271,16 @@ type process struct {
 	sawForeign                 time.Time // when it read first that its Node has no taint of WAIT_FOR_TAINTS any more
 	isBlocked                  bool      // the Node had one when it was read last
 	person, controller, worker bool
+}
+
+// newProcess returns a process that starts now; machine is nil for a client outside the cluster.
+func (w *world) newProcess(name string, on *machine) *process {
+	p := &process{w: w, name: name, machine: on, started: time.Now(), passed: make(map[string]time.Time), released: make(map[string]bool),
+		read: make(map[string]time.Time)}
+	if on != nil {
+		p.boot = on.bootID()
+	}
+	return p
 }
 
 // RoundTrip is the network between a process and the API server.

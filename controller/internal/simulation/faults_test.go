@@ -54,10 +54,10 @@ func (w *world) failsFor(p *process, layer string) bool {
 // isCut reports whether a process cannot reach the API server.
 func (w *world) isCut(p *process) bool { return !p.dead && !p.person && w.failsFor(p, "api") }
 
-// lag is how far behind the caches are that a process sees.
-func (w *world) lag(p *process) (lag time.Duration) {
+// lag is how far behind the cache is that a process sees: of all resources, or of one.
+func (w *world) lag(q request) (lag time.Duration) {
 	for _, f := range w.faults {
-		if f.lag > 0 && p != nil && f.on(p, p.machine) {
+		if p := q.from; f.lag > 0 && p != nil && f.on(p, p.machine) && strings.Contains(q.resource, f.about) {
 			lag = max(lag, f.lag)
 		}
 	}
@@ -177,7 +177,11 @@ func (w *world) disturbances() map[string]func() {
 	layered := func(layers ...string) func() {
 		return func() {
 			on, name := w.scope()
-			w.breaks(&fault{kind: layers[0] + " down", on: on, layers: layers}, name, w.lasts())
+			d := w.lasts()
+			if w.machines[name] != nil && w.chance(0.3) { // so long that somebody must see it
+				d = w.between(20*time.Minute, time.Hour)
+			}
+			w.breaks(&fault{kind: layers[0] + " down", on: on, layers: layers}, name, d)
 		}
 	}
 	requests := func(kind string, t troubles, about ...string) func() {
@@ -188,7 +192,10 @@ func (w *world) disturbances() map[string]func() {
 	}
 	node := func(kind string, do func(m *machine, node *corev1.Node)) func() {
 		return func() {
-			m := w.someMachine()
+			m := w.visited
+			if m == nil {
+				m = w.someMachine()
+			}
 			if node := w.node(m.name); node != nil && !m.gone {
 				w.counts.faults[kind]++
 				w.tell(m.name, "somebody", "%s", kind)
@@ -197,7 +204,7 @@ func (w *world) disturbances() map[string]func() {
 			}
 		}
 	}
-	return map[string]func(){
+	all := map[string]func(){
 		"network":          layered("network", "service"),
 		"dns":              layered("dns"),
 		"api path":         layered("api"),
@@ -212,7 +219,7 @@ func (w *world) disturbances() map[string]func() {
 		"lost answers":     requests("lost answers", troubles{lost: true}, "", "PATCH nodes", "POST pods", "PUT"),
 		"lag": func() {
 			on, name := w.scope()
-			w.breaks(&fault{kind: "lag", on: on, lag: oneOf(w, time.Second, 5*time.Second, 30*time.Second, 2*time.Minute)}, name, w.lasts())
+			w.breaks(&fault{kind: "lag", on: on, about: oneOf(w, "", "pods", "nodes"), lag: oneOf(w, time.Second, 5*time.Second, 30*time.Second, 2*time.Minute)}, name, w.lasts())
 		},
 		"clock": func() {
 			w.counts.faults["clock"]++
@@ -374,6 +381,24 @@ func (w *world) disturbances() map[string]func() {
 			}
 		},
 	}
+	// One node fails for long, while people and kubelet do something about it.
+	all["one fails"] = func() {
+		m := w.someMachine()
+		if node := w.node(m.name); m.held > 0 || node == nil || node.Labels[label] != "true" && w.chance(0.8) {
+			return
+		}
+		long := w.between(15*time.Minute, time.Hour)
+		w.breaks(&fault{kind: "one fails", on: func(_ *process, on *machine) bool { return on == m }, layers: []string{"network", "service"}}, m.name, long)
+		visits := oneOf(w, []string{"open"}, []string{"open", "kill a controller"}, []string{"crash loop"}, []string{"cordon"}, []string{"open", "cordon", "crash loop", "verify again"})
+		for range w.random.IntN(4) {
+			w.later(w.between(3*time.Minute, long), func() {
+				w.visited = m
+				all[oneOf(w, visits...)]()
+				w.visited = nil
+			})
+		}
+	}
+	return all
 }
 
 // open is what kubectl node-ready open does.
@@ -404,7 +429,7 @@ func (w *world) open(m *machine) {
 
 // trigger lets something happen just when a write of ours arrives: what goes wrong between two requests. The lock is held.
 func (w *world) trigger(q request) {
-	if q.from.person || q.resource == "leases" || q.resource == "events" || w.calm {
+	if q.from.person || q.resource == "leases" || q.resource == "events" {
 		return
 	}
 	if q.resource == "configmaps" && q.verb == http.MethodPut { // the ledger: what happens before the deletion
@@ -415,7 +440,10 @@ func (w *world) trigger(q request) {
 			}
 		}
 	}
-	if !w.chance(w.options.triggers) || !q.writes() && !w.chance(0.1) {
+	if w.options.triggers > 0 && !w.calm && q.resource == "nodes" && w.machines[q.name] != nil {
+		w.triggerAtNode(q, w.machines[q.name])
+	}
+	if w.calm || !w.chance(w.options.triggers) || !q.writes() && !w.chance(0.1) {
 		return
 	}
 	name := q.name
@@ -465,5 +493,25 @@ func (w *world) trigger(q request) {
 				}
 			})
 		}
+	}
+}
+
+// triggerAtNode lets something happen that matters at this request only. The lock is held.
+func (w *world) triggerAtNode(q request, m *machine) {
+	node := w.node(m.name)
+	switch {
+	case node == nil:
+	case q.sub == "status" && w.chance(0.5): // a heartbeat, which changes nothing
+		w.editNode(m.name, func(node *corev1.Node) { setCondition(node, corev1.NodeReady, corev1.ConditionTrue, w.serverTime()) })
+	case q.writes() || q.from.controller || node.Labels[label] != "":
+	case m.late > 0 && w.chance(0.1): // another Node of this name, just when it cannot be read
+		w.tell(m.name, "somebody", "just before %s: cannot be read, and is created again", q)
+		w.breaks(&fault{kind: "500", on: func(_ *process, on *machine) bool { return on == m }, trouble: troubles{code: 500}, share: 1, about: "GET nodes"}, m.name, w.between(time.Second, 15*time.Second))
+		m.registerAgain()
+	case w.options.check == time.Minute && m.held == 0 && w.chance(0.2): // an attempt that takes long, and what changes in that time
+		w.breaks(&fault{kind: "network down", on: func(_ *process, on *machine) bool { return on == m }, layers: []string{"network"}}, m.name, w.between(5*time.Second, 50*time.Second))
+		w.visited = m
+		w.disturbances()[oneOf(w, "GPUs", "foreign taint")]()
+		w.visited = nil
 	}
 }

@@ -408,6 +408,10 @@ func (m *machine) reboot(down time.Duration) {
 	w.editNode(m.name, func(node *corev1.Node) {
 		node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, func(t corev1.Taint) bool { return strings.HasPrefix(t.Key, "node.kubernetes.io/") })
 	})
+	if node := w.node(m.name); node != nil && m.gated && w.chance(0.2) { // its bootstrap script taints the node at each boot
+		w.judge.of(node).putBack = true
+		m.taint(corev1.Taint{Key: startupTaint, Value: "true", Effect: corev1.TaintEffectNoSchedule})
+	}
 	m.poke()
 }
 

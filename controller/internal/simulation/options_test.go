@@ -32,6 +32,7 @@ type options struct {
 	recheck, initial, check, linger, late                          time.Duration
 	onTimeout, condition, waitFor, require                         string
 	maxWorkers, replicas, nodes, pools                             int
+	alone                                                          bool    // single nodes fail for long, and little else happens
 	bad, triggers                                                  float64 // shares: of the machines that never work, of the writes at which something happens
 }
 
@@ -47,7 +48,10 @@ func (w *world) newOptions() options {
 		o.condition = oneOf(w, "auto", "auto", "always")
 		o.recheck = oneOf(w, 0, 0, time.Minute, time.Minute, 10*time.Minute)
 	}
-	o.retaint = o.controller && o.recheck > 0 && w.chance(0.85)
+	if o.alone = w.chance(0.3); o.alone {
+		o.controller, o.workers, o.recheck, o.check, o.triggers, o.nodes = true, false, time.Minute, 3*time.Second, 0, oneOf(w, 3, 10, 11, 20)
+	}
+	o.retaint = o.controller && o.recheck > 0 && (o.alone || w.chance(0.85))
 	o.remediates = o.controller && w.chance(0.5)
 	o.deleteNodes = o.remediates && w.chance(0.5)
 	if o.remediates {

@@ -43,7 +43,9 @@ type truth struct {
 	tainted   bool      // it has had the startup taint
 	asked     time.Time // since when it is to be verified: it was created, or has lost the label
 	cniSince  time.Time // of a taint of WAIT_FOR_TAINTS; zero: there is none
-	cniGone   time.Time
+	cniEnds   time.Time // of the last one of them
+	cniShown  time.Time // since when a controller has been sent the Node with one
+	cniGone   time.Time // cniEnds, where a controller must have seen it
 	unmet     time.Time // since when it lacks what REQUIRE demands
 	released  time.Time // the last release
 	wasMet    bool      // at the last release
@@ -149,7 +151,9 @@ func (j *judge) follow(q request, was, is *corev1.Node) {
 		t.asked, t.putBack = now, false
 	}
 	if !t.cniSince.IsZero() && j.blocking(is) == nil {
-		t.cniGone = now
+		if t.cniEnds = now; !t.cniShown.IsZero() && time.Since(t.cniShown) >= time.Second {
+			t.cniGone = now
+		}
 	}
 	since(&t.cniSince, j.blocking(is) != nil)
 	quantity := is.Status.Allocatable[gpu]
@@ -159,6 +163,23 @@ func (j *judge) follow(q request, was, is *corev1.Node) {
 	since(&t.failsAt, j.condition(is).Status == corev1.ConditionFalse)
 	if q.from != nil && !q.from.person {
 		j.lastWrite[is.Name] = now
+	}
+}
+
+// sent notes what a controller is sent of a Node. Of a taint that comes and goes while its caches are behind nobody can know.
+func (j *judge) sent(p *process, body []byte) {
+	node := new(corev1.Node)
+	if _ = json.Unmarshal(body, node); !p.controller || node.Kind != "" && node.Kind != "Node" || j.truths[string(node.UID)] == nil {
+		return
+	}
+	switch t := j.of(node); {
+	case j.blocking(node) == nil:
+		if !t.cniShown.IsZero() && time.Since(t.cniShown) >= time.Second {
+			t.cniGone = t.cniEnds
+		}
+		t.cniShown = time.Time{}
+	case t.cniShown.IsZero():
+		t.cniShown = time.Now()
 	}
 }
 
@@ -489,12 +510,11 @@ func (j *judge) worker(body []byte) {
 	var pod corev1.Pod
 	_ = json.Unmarshal(body, &pod)
 	name := fleet.NodeOf(&pod)
-	node := w.node(name)
-	if node == nil {
+	node, t := w.node(name), j.truths[pod.Annotations[fleet.NodeUIDAnnotation]] // the cache may show a Node that is gone
+	if node == nil || t == nil {
 		return
 	}
-	t := j.of(node)
-	if !t.tainted && node.Annotations[nodepatch.Annotation] == "" {
+	if !t.tainted && j.of(node) == t && node.Annotations[nodepatch.Annotation] == "" {
 		w.fail(name, ruleGated, "a worker is created for a node that was never gated")
 	}
 	w.tell(name, "controller", "creates %s, attempt %s", pod.Name, pod.Annotations[fleet.AttemptAnnotation])
@@ -528,6 +548,7 @@ func (j *judge) answered(q request, a answer) {
 	}
 	if q.resource == "nodes" && q.verb == http.MethodGet && a.code == http.StatusOK {
 		p.passed[checks.APIName] = time.Now()
+		j.sent(p, a.body)
 		var node corev1.Node
 		_ = json.Unmarshal(a.body, &node)
 		if blocked := j.blocking(&node) != nil; blocked || p.isBlocked {
@@ -582,7 +603,7 @@ func (j *judge) tick() {
 			w.fail(node.Name, ruleLiveness, "works since %s, and %s", calm.Round(time.Second), fmt.Sprintf(format, args...))
 		}
 		switch {
-		case w.options.workers && (!t.tainted || !gated && !t.opened.IsZero()) && node.Annotations[nodepatch.Annotation] == "":
+		case w.options.workers && !gated && node.Annotations[nodepatch.Annotation] == "": // or somebody has removed the startup taint
 			continue
 		case broken && !gated: // its agent cannot write, and by design the agent of such a node need not
 			continue

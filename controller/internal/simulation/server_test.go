@@ -204,7 +204,7 @@ func (w *world) handle(q request) answer {
 		return w.list(q)
 	case q.verb == http.MethodGet:
 		objects := w.now[q.resource]
-		if lag := w.lag(q.from); q.query.Get("resourceVersion") == "0" && lag > 0 {
+		if lag := w.lag(q); q.query.Get("resourceVersion") == "0" && lag > 0 {
 			objects, _ = w.asOf(q.resource, time.Now().Add(-lag))
 		}
 		if v, found := objects[q.key()]; found {
@@ -228,7 +228,7 @@ func conflict(q request, format string, args ...any) answer {
 
 func (w *world) list(q request) answer {
 	objects, rv := w.now[q.resource], w.rv
-	if lag := w.lag(q.from); q.query.Get("resourceVersion") == "0" && lag > 0 {
+	if lag := w.lag(q); q.query.Get("resourceVersion") == "0" && lag > 0 {
 		objects, rv = w.asOf(q.resource, time.Now().Add(-lag))
 	}
 	var items []string
@@ -459,7 +459,7 @@ func (o *watch) run(done <-chan struct{}, out *io.PipeWriter) {
 		return err == nil
 	}
 	w.mu.Lock()
-	objects, rv := w.asOf(q.resource, time.Now().Add(-w.lag(q.from)))
+	objects, rv := w.asOf(q.resource, time.Now().Add(-w.lag(q)))
 	if since > 0 {
 		objects, rv = nil, since
 	}
@@ -478,7 +478,7 @@ func (o *watch) run(done <-chan struct{}, out *io.PipeWriter) {
 	}
 	for {
 		w.mu.Lock()
-		lag, broken, changed := w.lag(q.from), w.isCut(q.from), w.changed
+		lag, broken, changed := w.lag(q), w.isCut(q.from), w.changed
 		var next *version
 		history := w.history[q.resource]
 		i, _ := slices.BinarySearchFunc(history, rv+1, func(v *version, rv int) int { return v.rv - rv })
@@ -505,6 +505,11 @@ func (o *watch) run(done <-chan struct{}, out *io.PipeWriter) {
 			}
 			if !send(kind, body) {
 				return
+			}
+			if q.resource == "nodes" && w.options.waitFor != "" {
+				w.mu.Lock()
+				w.judge.sent(q.from, body)
+				w.mu.Unlock()
 			}
 			continue
 		case next != nil:

@@ -103,7 +103,8 @@ func TestSeeds(t *testing.T) {
 					}
 				}
 				t.Errorf("seed %d fails %d of %d times", seed, times, *again+1)
-			} else if *story {
+			}
+			if *story {
 				for _, l := range w.told {
 					t.Logf("%12s  %-12s %-14s %s", l.at.Round(time.Millisecond), l.node, l.who, l.text)
 				}
@@ -147,7 +148,7 @@ func (w *world) live() {
 	w.addEndpoints()
 	left := w.options.nodes
 	for i := range w.options.pools {
-		p := &pool{name: fmt.Sprint("pool", i), size: left / (w.options.pools - i), karpenter: w.chance(0.5), gated: w.chance(0.85)}
+		p := &pool{name: fmt.Sprint("pool", i), size: left / (w.options.pools - i), karpenter: w.chance(0.5), gated: w.chance(0.75)}
 		p.late = !p.karpenter && p.gated && w.chance(0.3)
 		if !p.karpenter && w.chance(0.2) {
 			p.role = oneOf(w, "node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/etcd")
@@ -167,6 +168,9 @@ func (w *world) live() {
 	w.random.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	names = names[:1+w.random.IntN(1+w.random.IntN(len(names)))] // a few are combined better than all of them
 	often := oneOf(w, 20*time.Second, time.Minute, 5*time.Minute)
+	if w.options.alone {
+		names, often = append([]string{"one fails", "one fails", "one fails"}, names[:min(1, w.random.IntN(3))]...), 5*time.Minute
+	}
 	w.ends = w.began.Add(w.between(20*time.Minute, 100*time.Minute))
 	w.mu.Unlock()
 

@@ -51,7 +51,8 @@ type world struct {
 	calm      bool      // nothing is disturbed any more
 	ends      time.Time // when the disturbances end
 
-	lastMachine string // that something has happened to
+	lastMachine string   // that something has happened to
+	visited     *machine // the one that a disturbance is about, nil: any
 }
 
 // counts are what a run prints.

@@ -20,12 +20,15 @@ type memory struct {
 	released        types.UID
 	releasedVersion string
 	releasedAt      time.Time
-	patches         int       // in a row that did not help: the release failed, or the startup taint was put back
-	patchedAt       time.Time // the last one of them
-	unmet           string    // what the node does not show although its worker has passed
-	interrupted     int       // how many workers in a row
-	serverNow       time.Time // by the API server's clock, zero if that is not known
-	healed          time.Time // when a third attempt of any node, or a later one, has passed last
+	// outdated is the resourceVersion of a Node in the cache that the API server had a newer one of, when a release was tried.
+	outdated    string
+	outdatedAt  time.Time
+	patches     int       // in a row that did not help: the release failed, or the startup taint was put back
+	patchedAt   time.Time // the last one of them
+	unmet       string    // what the node does not show although its worker has passed
+	interrupted int       // how many workers in a row
+	serverNow   time.Time // by the API server's clock, zero if that is not known
+	healed      time.Time // when a third attempt of any node, or a later one, has passed last
 }
 
 // workerState is what this process remembers of a worker.
@@ -98,10 +101,16 @@ func (m memory) observe(workers []*corev1.Pod, now time.Time) memory {
 	return m
 }
 
-// isBehind reports whether node is older than the release. The time is for an API server that was restored from a backup.
-func (m memory) isBehind(node *corev1.Node, now time.Time) bool {
-	order, err := resourceversion.CompareResourceVersion(node.ResourceVersion, m.releasedVersion)
-	return now.Sub(m.releasedAt) < cacheDelay && (err != nil || order < 0)
+// behind returns how long to wait, unless an event comes, because the cache is known to be behind: node is older than the release,
+// or the API server had a newer one. The times are for an API server that was restored from a backup.
+func (m memory) behind(node *corev1.Node, now time.Time) (wait time.Duration) {
+	if order, err := resourceversion.CompareResourceVersion(node.ResourceVersion, m.releasedVersion); err != nil || order < 0 {
+		wait = m.releasedAt.Add(cacheDelay).Sub(now)
+	}
+	if node.ResourceVersion == m.outdated { // a worker would be made for nothing, again and again
+		wait = max(wait, m.outdatedAt.Add(firstRetry).Sub(now))
+	}
+	return wait
 }
 
 // pause is the time from the last patch that did not help to the next patch. It doubles, and is zero if the last patch helped.
@@ -125,7 +134,7 @@ func (r *Reconciler) observe(node string, workers []*corev1.Pod, now time.Time) 
 	m := r.nodes[node].observe(workers, now)
 	r.nodes[node] = m
 	isPatched := m.patches > 0 && now.Sub(m.patchedAt) < 2*longestRemoval
-	if len(m.workers) == 0 && now.Sub(m.releasedAt) > cacheDelay && !isPatched {
+	if len(m.workers) == 0 && now.Sub(m.releasedAt) > cacheDelay && now.Sub(m.outdatedAt) > firstRetry && !isPatched {
 		delete(r.nodes, node) // there is nothing to remember
 		m = memory{}
 	}

@@ -35,6 +35,7 @@ type step struct {
 	create      int         // the attempt that a new worker makes, 0: none
 	first       string      // when the first one was created, for the annotation of a retry
 	delete      []*corev1.Pod
+	void        bool          // no worker counts that was created until now, not even one that the cache does not show yet
 	wait        time.Duration // decide again after this time; 0: when something changes
 }
 
@@ -45,13 +46,13 @@ func (s Settings) next(node *corev1.Node, workers []*corev1.Pod, m memory, now t
 	})
 	// Of the last release, empty where there is none or somebody else has written it.
 	released, _ := verdict.ParseRecord(node.Annotations[s.Fleet.Request.Annotation])
-	if m.isBehind(node, now) {
-		return step{wait: m.releasedAt.Add(cacheDelay).Sub(now)} // if no event shows the release
+	if wait := m.behind(node, now); wait > 0 {
+		return step{wait: wait}
 	}
 	switch {
 	case !s.Fleet.Rules.Select(node), s.Fleet.IsVerified(node), !s.Fleet.IsGated(node),
 		s.Fleet.Request.ForeignTaint(fleet.Taints(node)) != nil:
-		return step{delete: live} // results from before a foreign taint is gone are meaningless
+		return step{delete: live, void: true} // results from before a foreign taint is gone are meaningless
 	case fleet.Untouchable(node) != "":
 		return step{}
 	case node.Labels[s.Fleet.Request.Label] == s.Fleet.Request.LabelValue && released.Time != "" &&

@@ -230,6 +230,8 @@ func TestNext(t *testing.T) {
 		"created, and never seen":                  {seen: states{"a": {first: ago(30 * time.Second), key: "k"}}, want: "create 1"},
 		"released, and not in the cache yet":       {node: []func(*corev1.Node){version("99")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{released: "a-uid", releasedVersion: "100", releasedAt: ago(time.Second)}, want: "wait 4s"},
 		"released, and gated again":                {node: []func(*corev1.Node){version("101")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{released: "a-uid", releasedVersion: "100", releasedAt: ago(time.Second)}, want: "create 1; delete a"},
+		"the cache is behind the API server":       {node: []func(*corev1.Node){version("99")}, m: memory{outdated: "99", outdatedAt: ago(time.Second)}, want: "wait 29s"},
+		"the cache has changed":                    {node: []func(*corev1.Node){version("101")}, m: memory{outdated: "99", outdatedAt: ago(time.Second)}, want: "create 1"},
 		"released, versions without order":         {node: []func(*corev1.Node){version("x")}, m: memory{released: "a-uid", releasedVersion: "y", releasedAt: ago(time.Second)}, want: "wait 4s"},
 		"of another leader, an hour old, ready":    {old: true, workers: []*corev1.Pod{newWorker("a", 1, ready)}, want: "create 1"},
 		"of another leader, an hour old, ends now": {old: true, workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: ago(time.Second), ran: ago(time.Second)}}, want: "create 1"},

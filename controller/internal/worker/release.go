@@ -65,6 +65,7 @@ func (r *Reconciler) release(ctx context.Context, node *corev1.Node, worker *cor
 	case errors.Is(err, nodepatch.ErrBlocked), errors.Is(err, nodepatch.ErrReplaced), errors.Is(err, nodepatch.ErrOutdated):
 		log.Info("the controller ignores the verdict: the checks start over", "reason", err)
 		r.rememberWorker(node.Name, worker.Name, func(s *workerState) { s.void = true })
+		r.remember(node.Name, func(m *memory) { m.outdated, m.outdatedAt = node.ResourceVersion, time.Now() })
 		return nil
 	case err != nil:
 		if ctx.Err() == nil {

@@ -82,6 +82,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if decided.create == 0 {
 		r.leaveSlots(node.Name)
 	}
+	if decided.void {
+		for name := range seen.workers {
+			r.rememberWorker(node.Name, name, func(s *workerState) { s.void = true })
+		}
+	}
 	r.reportFailures(node, workers, seen, now)
 	r.ask(ctx, node, workers, seen)
 	err = r.act(ctx, node, seen, &decided)

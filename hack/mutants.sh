@@ -85,7 +85,7 @@ for name in "${names[@]}"; do
     searches+=($!)
   done
   for _ in "${searches[@]}"; do
-    wait -n "${searches[@]}"
+    wait -n "${searches[@]}" 2>/dev/null
     [ -e "$work/found" ] && kill "${searches[@]}" 2>/dev/null
   done
   if [ -e "$work/found" ]; then

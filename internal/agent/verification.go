@@ -45,6 +45,8 @@ type seen struct {
 	startupDue time.Time // until when a late startup taint may be added; zero before it is known
 	// foreign means that a foreign taint was seen: the release starts from a fresh read.
 	foreign bool
+	// beside means that a foreign taint was read since the round has begun, gone or not: what passes beside it proves nothing.
+	beside bool
 	// replaced means that the Node was deleted and created again: nothing that was verified before counts.
 	replaced bool
 }
@@ -207,9 +209,15 @@ func (v *verification) readNode(ctx context.Context) (checks.Report, error) {
 func (v *verification) read(ctx context.Context) (checks.Report, error) {
 	node, report, err := checklist.ReadNode(ctx, v.cfg.NodeName, v.api.Get)
 	if err == nil {
-		v.seen.keep(node, time.Now())
+		v.keep(node)
 	}
 	return report, err
+}
+
+// keep takes the Node as it was read just now.
+func (v *verification) keep(node *nodepatch.Node) {
+	v.seen.keep(node, time.Now())
+	v.seen.beside = v.seen.beside || v.foreignTaint() != nil
 }
 
 // release removes the startup taint and adds the label. If the node shows a failure that would stay, the marker takes

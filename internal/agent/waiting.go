@@ -13,6 +13,7 @@ import (
 // waitForForeignTaints waits until no foreign taint of WAIT_FOR_TAINTS is left: results before the CNI is up, for
 // example, are meaningless. If the node cannot be read, the checks start and say why.
 func (v *verification) waitForForeignTaints(ctx context.Context) error {
+	v.seen.beside = false
 	taint := v.foreignTaint()
 	if taint == nil {
 		return ctx.Err()
@@ -96,7 +97,7 @@ func (v *verification) recentNode(ctx context.Context) (*nodepatch.Node, error) 
 		if err != nil {
 			return nil, err
 		}
-		v.seen.keep(node, time.Now())
+		v.keep(node)
 	}
 	return v.seen.node, nil
 }
@@ -126,8 +127,8 @@ func (v *verification) mayRelease(ctx context.Context) error {
 		return fmt.Errorf("cannot read the node before its release: %w", err)
 	case v.seen.replaced:
 		return errRestart
-	case v.foreignTaint() != nil:
-		v.log.WithField("taint", v.foreignTaint().String()).Info("foreign taint added: restarting the checks")
+	case v.seen.beside || v.foreignTaint() != nil:
+		v.log.Info("a foreign taint was added: restarting the checks")
 		return errRestart
 	case node != judged && v.unmet(ctx, node) != "": // the next round says which, after a pause: no storm of rounds
 		return errors.New("the node has lost what REQUIRE demands since the checks ran")

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -66,6 +68,27 @@ func TestUnregisteredIsAlwaysWaitedFor(t *testing.T) {
 		p.stop()
 		assert.Equal(t, exitOK, p.wait())
 		assert.Equal(t, []string{getNode}, api.seen())
+	})
+}
+
+// A foreign taint that is read in the middle of a round, and is gone before its end: what passed beside it proves nothing.
+func TestForeignTaintInTheMiddleOfARound(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		rounds := 0
+		network := func(ctx context.Context) (checks.Report, error) {
+			switch rounds++; rounds {
+			case 1:
+				api.edit(addTaint(cilium))
+				return checks.Report{}, errBroken
+			case 2:
+				api.edit(removeTaint(cilium.Key))
+				time.Sleep(4 * time.Second)
+			}
+			return passing(ctx)
+		}
+		p := simulate(t, api, network, nil, "--once", "--max-retries=0", "--check-timeout=10s", "--wait-for-taints="+cilium.Key)
+		assert.Equal(t, exitOK, p.wait(), p.stderr)
+		assert.Equal(t, 3, attempts(t, api, "dns"))
 	})
 }
 

@@ -3,6 +3,7 @@
 package simulation
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -245,11 +246,12 @@ func (w *world) disturbances() map[string]func() {
 		}),
 		"kill an agent": node("kill", func(m *machine, _ *corev1.Node) { m.crash() }),
 		"crash loop": node("crash loop", func(m *machine, _ *corev1.Node) {
-			often := w.between(30*time.Second, 6*time.Minute)
+			often := oneOf(w, w.between(30*time.Second, 6*time.Minute), w.between(2*time.Minute, 4*time.Minute))
 			w.play(func() {
 				for n := 2 + draw(w, func() int { return w.random.IntN(6) }); n > 0 && w.pause(often/2, often); n-- {
 					w.mu.Lock()
 					m.crash()
+					m.disturb()
 					w.mu.Unlock()
 				}
 			})
@@ -272,8 +274,9 @@ func (w *world) disturbances() map[string]func() {
 					}
 				}
 			}
-			if all(); w.chance(0.5) {
-				w.later(w.between(10*time.Second, time.Minute), all)
+			all()
+			for range w.random.IntN(4) {
+				w.later(w.between(5*time.Second, time.Minute), all)
 			}
 		},
 		"gate again": node("gated again", func(m *machine, node *corev1.Node) {
@@ -389,7 +392,7 @@ func (w *world) disturbances() map[string]func() {
 		}
 		long := w.between(15*time.Minute, time.Hour)
 		w.breaks(&fault{kind: "one fails", on: func(_ *process, on *machine) bool { return on == m }, layers: []string{"network", "service"}}, m.name, long)
-		visits := oneOf(w, []string{"open"}, []string{"open", "kill a controller"}, []string{"crash loop"}, []string{"cordon"}, []string{"open", "cordon", "crash loop", "verify again"})
+		visits := oneOf(w, []string{"open"}, []string{"open", "kill a controller"}, []string{"crash loop"}, []string{"crash loop"}, []string{"cordon"}, []string{"open", "cordon", "crash loop", "verify again"})
 		for range w.random.IntN(4) {
 			w.later(w.between(3*time.Minute, long), func() {
 				w.visited = m
@@ -442,6 +445,9 @@ func (w *world) trigger(q request) {
 	}
 	if w.options.triggers > 0 && !w.calm && q.resource == "nodes" && w.machines[q.name] != nil {
 		w.triggerAtNode(q, w.machines[q.name])
+	}
+	if q.resource == "pods" && q.verb == http.MethodPost && w.options.triggers > 0 && w.options.waitFor != "" && !w.calm && w.chance(0.3) {
+		w.taintBeside(q)
 	}
 	if w.calm || !w.chance(w.options.triggers) || !q.writes() && !w.chance(0.1) {
 		return
@@ -504,14 +510,47 @@ func (w *world) triggerAtNode(q request, m *machine) {
 	case q.sub == "status" && w.chance(0.5): // a heartbeat, which changes nothing
 		w.editNode(m.name, func(node *corev1.Node) { setCondition(node, corev1.NodeReady, corev1.ConditionTrue, w.serverTime()) })
 	case q.writes() || q.from.controller || node.Labels[label] != "":
-	case m.late > 0 && w.chance(0.1): // another Node of this name, just when it cannot be read
-		w.tell(m.name, "somebody", "just before %s: cannot be read, and is created again", q)
-		w.breaks(&fault{kind: "500", on: func(_ *process, on *machine) bool { return on == m }, trouble: troubles{code: 500}, share: 1, about: "GET nodes"}, m.name, w.between(time.Second, 15*time.Second))
-		m.registerAgain()
+	case m.late > 0 && m.held == 0 && time.Since(w.judge.of(node).created) > 15*time.Second && w.chance(0.3): // another Node of this name, while hardly anything can be read
+		w.tell(m.name, "somebody", "just before %s: a foreign taint, and soon another Node", q)
+		w.breaks(&fault{kind: "500", on: func(_ *process, on *machine) bool { return on == m }, trouble: troubles{code: 500}, share: 0.5, about: "GET nodes"}, m.name, 30*time.Second)
+		m.taint(corev1.Taint{Key: cniTaint, Effect: corev1.TaintEffectNoSchedule})
+		w.later(w.between(5*time.Second, 25*time.Second), func() {
+			if m.untaint(cniTaint); !m.gone && w.node(m.name) != nil {
+				w.remove("nodes", "/"+m.name)
+				m.register()
+			}
+		})
 	case w.options.check == time.Minute && m.held == 0 && w.chance(0.2): // an attempt that takes long, and what changes in that time
 		w.breaks(&fault{kind: "network down", on: func(_ *process, on *machine) bool { return on == m }, layers: []string{"network"}}, m.name, w.between(5*time.Second, 50*time.Second))
-		w.visited = m
-		w.disturbances()[oneOf(w, "GPUs", "foreign taint")]()
-		w.visited = nil
+		w.later(w.between(500*time.Millisecond, 3*time.Second), func() {
+			if m.gpus = 0; w.options.require == "" || w.chance(0.3) {
+				m.taint(corev1.Taint{Key: cniTaint, Effect: corev1.TaintEffectNoSchedule})
+			}
+			w.editNode(m.name, func(node *corev1.Node) { node.Status.Allocatable = m.allocatable() })
+		})
+		m.hold()
+		w.later(time.Minute, func() {
+			m.gpus = 8
+			w.editNode(m.name, func(node *corev1.Node) { node.Status.Allocatable = m.allocatable() })
+			m.untaint(cniTaint)
+			m.release()
+		})
 	}
+}
+
+// taintBeside lets a foreign taint come and go while a worker runs, which is created just now. The lock is held.
+func (w *world) taintBeside(q request) {
+	var pod corev1.Pod
+	_ = json.Unmarshal([]byte(q.sent), &pod)
+	m := w.machines[fleet.NodeOf(&pod)]
+	if m == nil || m.gone {
+		return
+	}
+	comes := w.between(100*time.Millisecond, 3*time.Second)
+	m.hold()
+	w.later(comes, func() { m.taint(corev1.Taint{Key: cniTaint, Effect: corev1.TaintEffectNoSchedule}) })
+	w.later(comes+w.between(1500*time.Millisecond, 8*time.Second), func() {
+		m.untaint(cniTaint)
+		m.release()
+	})
 }

@@ -71,6 +71,7 @@ func (c played) Name() string { return c.name }
 // Try tries each second, as the real checks do, or until the context ends.
 func (c played) Try(ctx context.Context) (checks.Report, error) {
 	w := c.p.w
+	refused := draw(w, func() bool { return w.chance(0.3) }) // else nothing answers, and another poll of this attempt may pass
 	for took := draw(w, func() time.Duration { return w.between(time.Millisecond, 60*time.Millisecond) }); ; took = time.Second {
 		select {
 		case <-ctx.Done():
@@ -81,10 +82,10 @@ func (c played) Try(ctx context.Context) (checks.Report, error) {
 		case <-time.After(took):
 		}
 		w.mu.Lock()
-		fails, refused := w.failsFor(c.p, c.name), w.chance(0.3)
+		fails := w.failsFor(c.p, c.name)
 		if c.p.passed[c.name] = time.Now(); fails {
 			delete(c.p.passed, c.name)
-			if refused { // else another poll of this attempt may pass
+			if refused {
 				c.p.rounds = 0
 			}
 		} else if c.name == checks.ServiceName { // the last one of a round

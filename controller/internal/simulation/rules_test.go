@@ -435,7 +435,7 @@ func (j *judge) opens(q request, was *corev1.Node) {
 		since = created
 	}
 	defer func() {
-		if without := time.Since(since) - ran; without < noAgentFor/2 {
+		if without := time.Since(since) - ran; without < noAgentFor*3/4 {
 			w.fail(was.Name, ruleBudget, "%s removes the failed taint because no agent was there, but in %s none ran for %s only", q.from.name, time.Since(since), without)
 		}
 	}()

@@ -149,7 +149,7 @@ func (w *world) live() {
 	left := w.options.nodes
 	for i := range w.options.pools {
 		p := &pool{name: fmt.Sprint("pool", i), size: left / (w.options.pools - i), karpenter: w.chance(0.5), gated: w.chance(0.75)}
-		p.late = !p.karpenter && p.gated && w.chance(0.3)
+		p.late = !p.karpenter && p.gated && w.chance(0.5)
 		if !p.karpenter && w.chance(0.2) {
 			p.role = oneOf(w, "node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/etcd")
 		}

@@ -47,8 +47,8 @@ type Patcher struct {
 // Get reads the Node within Timeout.
 func (p *Patcher) Get(ctx context.Context) (*Node, error) { return p.inTime(ctx, p.Node.Get) }
 
-// Release makes the Node verified, starting from base, the Node as last read, and returns the taints that it has
-// removed. It reads the Node before every retry, and sends nothing to a Node that is already verified.
+// Release makes the Node verified, starting from base, the Node as last read, and returns the released Node and the taints
+// that it has removed. It reads the Node before every retry, and sends nothing to a Node that is already verified.
 //
 // Once ctx has ended it sends no new patch, but it waits for the answer to one in flight.
 //
@@ -56,14 +56,14 @@ func (p *Patcher) Get(ctx context.Context) (*Node, error) { return p.inTime(ctx,
 // Node has the label, which ends this pod and keeps the next one away.
 //
 // The error is a *Refused, ErrReplaced, ErrBlocked, ctx's own, or the last error once Deadline has passed.
-func (p *Patcher) Release(ctx context.Context, base *Node, r Request) (removed []Taint, err error) {
-	_, err = p.carryOut(ctx, base, releasing(r, &removed))
-	return removed, err
+func (p *Patcher) Release(ctx context.Context, base *Node, r Request) (released *Node, removed []Taint, err error) {
+	released, err = p.carryOut(ctx, base, releasing(r, &removed))
+	return released, removed, err
 }
 
 // ReleaseCached is Release for a base from a cache, which may be behind: it changes only a Node that has not changed since it was
 // read, because no operation of a JSON patch can test that no taint was added. It sends another patch only if the Node has
-// changed: the caller has other nodes. It returns the released Node, too. Besides those of Release the error may be ErrOutdated.
+// changed: the caller has other nodes. Besides those of Release the error may be ErrOutdated.
 func (p *Patcher) ReleaseCached(ctx context.Context, base *Node, r Request) (released *Node, removed []Taint, err error) {
 	c := releasing(r, &removed)
 	c.once = true

@@ -353,7 +353,7 @@ func TestReleaseKeepsForeignAnnotation(t *testing.T) {
 }
 
 func release(ctx context.Context, p *Patcher, base *Node, r Request) error {
-	_, err := p.Release(ctx, base, r)
+	_, _, err := p.Release(ctx, base, r)
 	return err
 }
 

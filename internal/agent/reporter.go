@@ -236,7 +236,7 @@ func (r *reporter) annotation(node *nodepatch.Node, now time.Time) func(removed 
 	}
 }
 
-// Released reports the released node, which is as it was before. The DaemonSet controller deletes this pod as soon as it sees the
+// Released reports the released node. The DaemonSet controller deletes this pod as soon as it sees the
 // label, so the condition and the Event are finished first, whether ctx has ended or not: --once within CHECK_TIMEOUT and 2 s.
 func (r *reporter) Released(ctx context.Context, node *nodepatch.Node, removed []nodepatch.Taint, failedBefore bool) {
 	limit := r.cfg.CheckTimeout + 2*time.Second

@@ -252,9 +252,10 @@ func (v *verification) release(ctx context.Context) error {
 	request.AnnotationValue = v.report.annotation(node, time.Now())
 	request.Unmet = func(node *nodepatch.Node) string { return v.unmet(ctx, node) }
 	v.proof = &proof{node.UID, request}
+	var now *nodepatch.Node
 	var removed []nodepatch.Taint
 	err := v.report.During(ctx, holding, func(ctx context.Context) (err error) {
-		removed, err = v.patcher.Release(ctx, node, request)
+		now, removed, err = v.patcher.Release(ctx, node, request)
 		return err
 	})
 	switch {
@@ -269,7 +270,8 @@ func (v *verification) release(ctx context.Context) error {
 		v.releaseFailed = true
 		return err
 	}
-	v.report.Released(ctx, node, removed, v.releaseFailed)
+	v.seen.keep(now, time.Now()) // what rechecks begin with
+	v.report.Released(ctx, now, removed, v.releaseFailed)
 	return nil
 }
 

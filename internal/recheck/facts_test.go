@@ -26,7 +26,7 @@ func TestRead(t *testing.T) {
 		"without the label":  {func(n *nodepatch.Node) { n.Labels = nil }, at, Facts{}},
 		"before the release": {func(n *nodepatch.Node) { n.Labels = nil }, time.Time{}, Facts{Verified: true}},
 		"the startup taint is back": {func(n *nodepatch.Node) { n.Spec.Taints = []nodepatch.Taint{{Key: "node-ready/unverified"}} }, at,
-			Facts{Gated: true}},
+			Facts{}},
 		"released from a startup taint": {func(n *nodepatch.Node) { n.Annotations = map[string]string{nodepatch.Annotation: record} }, at,
 			Facts{Verified: true, Gated: true}},
 		"released from a leftover": {func(n *nodepatch.Node) { n.Annotations = map[string]string{nodepatch.Annotation: leftover} }, at,

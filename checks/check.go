@@ -47,21 +47,40 @@ type Report struct {
 	Took     time.Duration // if set, of an earlier request whose answer the attempt used: replaces the attempt's own
 }
 
-// Failure is the error of an attempt, and what to try first.
+// Failure is an error and what is known about it. What it leaves empty is that of its cause.
 type Failure struct {
 	Cause  error
-	Remedy string
+	Remedy string // what to try first
+	text   string // what Error returns
+	sign   sign   // that the next attempt would pass; what a packet cannot cure, such as a refusal, has none
 }
 
-func (f *Failure) Error() string { return f.Cause.Error() }
+func (f *Failure) Error() string {
+	if f.text != "" {
+		return f.text
+	}
+	return f.Cause.Error()
+}
+
 func (f *Failure) Unwrap() error { return f.Cause }
+
+// outermost returns the first Failure that has something, of err and what it wraps. If none has it, it returns an empty one.
+func outermost(err error, has func(*Failure) bool) *Failure {
+	for {
+		f, ok := errors.AsType[*Failure](err)
+		switch {
+		case !ok:
+			return new(Failure)
+		case has(f):
+			return f
+		}
+		err = f.Cause
+	}
+}
 
 // Remedy returns what to try first about err, or "" if nothing is known.
 func Remedy(err error) string {
-	if f, ok := errors.AsType[*Failure](err); ok {
-		return f.Remedy
-	}
-	return ""
+	return outermost(err, func(f *Failure) bool { return f.Remedy != "" }).Remedy
 }
 
 func fail(remedy, format string, args ...any) error {
@@ -91,9 +110,12 @@ func is[T error](err error) bool {
 // short reduces a network error to the words to search for: the text around it names the addresses. nil stays nil.
 func short(err error) error {
 	if isTimeout(err) {
-		return worded{"timeout", err}
+		return &Failure{Cause: err, text: "timeout"}
 	}
-	for _, known := range []worded{
+	for _, known := range []struct {
+		text string
+		err  error
+	}{
 		{"connection refused", syscall.ECONNREFUSED},
 		{"connection reset", syscall.ECONNRESET},
 		{"connection closed", io.EOF}, {"connection closed", io.ErrUnexpectedEOF}, {"connection closed", syscall.EPIPE},
@@ -103,19 +125,11 @@ func short(err error) error {
 		{"address family is disabled on this node", syscall.EAFNOSUPPORT},
 	} {
 		if errors.Is(err, known.err) {
-			return worded{known.words, err}
+			return &Failure{Cause: err, text: known.text}
 		}
 	}
 	return err
 }
-
-type worded struct {
-	words string
-	err   error
-}
-
-func (w worded) Error() string { return w.words }
-func (w worded) Unwrap() error { return w.err }
 
 // outcome is what one of a check's probes found.
 type outcome struct {
@@ -161,7 +175,8 @@ func combine(outcomes []outcome) (Report, error) {
 	return Report{Detail: strings.Join(details, ", "), Warnings: warnings}, join(errs, "; ")
 }
 
-// join puts errors on one line of the log, and their remedies without repetition. Without errors it returns nil.
+// join makes one error of several: their texts are on one line of the log, their remedies without repetition, and its sign is
+// that all of them are over. Without errors it returns nil.
 func join(errs []error, separator string) error {
 	if len(errs) == 0 {
 		return nil
@@ -173,6 +188,6 @@ func join(errs []error, separator string) error {
 			remedies = append(remedies, remedy)
 		}
 	}
-	all := signed{worded{strings.Join(texts, separator), errors.Join(errs...)}, allOver(errs)}
-	return &Failure{Cause: all, Remedy: strings.Join(remedies, "; ")}
+	return &Failure{Cause: errors.Join(errs...), Remedy: strings.Join(remedies, "; "),
+		text: strings.Join(texts, separator), sign: allOver(errs)}
 }

@@ -151,7 +151,8 @@ func probeRoot(ctx context.Context, resolver Resolver) outcome {
 	if answers(ctx) {
 		return outcome{detail: "name server " + server + " answers"}
 	}
-	return outcome{err: fail(serverRemedy(err), "name server %s: %w", server, signed{err, briefly(answers)})}
+	remedy, sign := serverRemedy(err), briefly(answers)
+	return outcome{err: &Failure{Cause: fmt.Errorf("name server %s: %w", server, err), Remedy: remedy, sign: sign}}
 }
 
 // dnsRemedy is what to try if the servers of resolv.conf do not resolve name.

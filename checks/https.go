@@ -106,7 +106,7 @@ func dialFirst(ctx context.Context, addrs []netip.Addr, port string) (net.Conn, 
 		}
 		return first, nil
 	}
-	return nil, signed{join(errs, "; "), oneOver(errs)}
+	return nil, &Failure{Cause: join(errs, "; "), sign: oneOver(errs)}
 }
 
 func httpsFailure(url string, err error) error {

@@ -79,7 +79,7 @@ func dial(ctx context.Context, address string) (net.Conn, error) {
 		return (&net.Dialer{KeepAlive: 30 * time.Second, Timeout: 1900 * time.Millisecond}).DialContext(ctx, "tcp", address)
 	})
 	if err != nil {
-		err = signed{err, accepts(address)}
+		err = &Failure{Cause: err, sign: accepts(address)}
 	}
 	return conn, err
 }

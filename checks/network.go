@@ -108,7 +108,7 @@ func (t Target) combine(outcomes []outcome) outcome {
 		}
 		err := join(dead, "; ")
 		if !t.EachAddress {
-			err = signed{err, oneOver(dead)}
+			err = &Failure{Cause: err, sign: oneOver(dead)}
 		}
 		return outcome{err: fail(Remedy(err), "%s: %w", t.Address, err)}
 	}

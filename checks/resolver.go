@@ -95,7 +95,7 @@ func (r Resolver) lookup(ctx context.Context, name string, enough suffices) (fou
 	}
 	var each []error
 	for _, server := range r.Servers {
-		each = append(each, signed{failed, briefly(func(ctx context.Context) bool {
+		each = append(each, &Failure{Cause: failed, sign: briefly(func(ctx context.Context) bool {
 			return slices.ContainsFunc(names, func(name string) bool { // no packet follows one without an answer
 				_, err := r.query(ctx, server, name, dnsmessage.TypeA)
 				if err != nil && !errors.Is(err, errNXDomain) {
@@ -105,7 +105,7 @@ func (r Resolver) lookup(ctx context.Context, name string, enough suffices) (fou
 			})
 		})})
 	}
-	return answer{}, nil, signed{failed, oneOver(each)}
+	return answer{}, nil, &Failure{Cause: failed, sign: oneOver(each)}
 }
 
 // resolve asks the servers in turn for an absolute name, each for at most wait, until one of them answers, or all have

@@ -139,7 +139,7 @@ func (r *Runner) attempt(ctx context.Context, check Check, number int) Attempt {
 		delete(r.outages, check.Name())
 	} else {
 		r.outages[check.Name()] = outage{since: cmp.Or(o.since, start), err: err, misled: o.misled || o.signed, due: o.due}
-		err = worded{printable(err.Error()), err}
+		err = &Failure{Cause: err, text: printable(err.Error())}
 	}
 	for i, warning := range report.Warnings {
 		report.Warnings[i] = printable(warning)

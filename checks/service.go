@@ -125,7 +125,7 @@ func (s Service) connect(ctx context.Context, name string, chosen []endpoint) (R
 		if needRemote && s.Node != "" {
 			which += " on other nodes"
 		}
-		err := signed{join(failures, "; "), oneOver(failures[:cmp.Or(remote, len(failures))])}
+		err := &Failure{Cause: join(failures, "; "), sign: oneOver(failures[:cmp.Or(remote, len(failures))])}
 		return Report{}, fail(serviceRemedy(failures), "service %s: %s answers: %w", name, which, err)
 	}
 	for _, failure := range failures {

@@ -2,7 +2,6 @@ package checks
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -12,18 +11,10 @@ import (
 // A sign looks, with a packet or two, whether what has failed works again. It is no attempt.
 type sign func(context.Context) bool
 
-// signed is an error with a sign that the next attempt would pass. What a packet cannot cure, such as a refusal, has none.
-type signed struct {
-	error
-	sign sign
-}
-
-func (s signed) Unwrap() error { return s.error }
-
 // isOver looks for the sign of an error: that of the whole before those of its parts.
 func isOver(ctx context.Context, err error) bool {
-	s, ok := errors.AsType[signed](err)
-	return ok && s.sign(ctx)
+	look := outermost(err, func(f *Failure) bool { return f.sign != nil }).sign
+	return look != nil && look(ctx)
 }
 
 // briefly limits a look at one thing: it ends before TCP repeats a packet (RFC 6298, 2), and before again calls again.

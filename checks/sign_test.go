@@ -48,7 +48,7 @@ func (o *outageOf) Try(ctx context.Context) (Report, error) {
 		if err == nil {
 			return outcome{}
 		}
-		return outcome{err: signed{err, func(context.Context) bool {
+		return outcome{err: &Failure{Cause: err, sign: func(context.Context) bool {
 			o.packets.Add(1)
 			o.mu.Lock()
 			defer o.mu.Unlock()

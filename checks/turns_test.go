@@ -103,7 +103,7 @@ func TestAConnectionThatEndsBeforeTheAttempt(t *testing.T) {
 	}}})
 	require.NoError(t, err)
 	require.ErrorContains(t, results[0].Err, "no answer from the API server in time: TCP connection not accepted")
-	hidden := &url.Error{Err: signed{os.NewSyscallError("connect", syscall.ETIMEDOUT), nil}}
+	hidden := &url.Error{Err: &Failure{Cause: os.NewSyscallError("connect", syscall.ETIMEDOUT)}}
 	require.True(t, isTimeout(hidden), "the kernel has ended it")
 }
 

@@ -69,17 +69,19 @@ func (r *rechecks) facts() recheck.Facts {
 func (r *rechecks) run(ctx context.Context) bool {
 	debug.SetGCPercent(50) // as in hold
 	for {
-		step, at := r.state.Next(time.Now())
-		if step == recheck.Verify {
+		action, at := r.state.Next(time.Now())
+		if action == recheck.Verify {
 			r.log.Info("node is no longer verified: verifying it again")
 			return true
 		}
 		if !sleep(ctx, time.Until(at)) || ctx.Err() != nil {
 			return false
 		}
-		switch step {
+		switch action {
 		case recheck.Look:
-			r.look(ctx)
+			if err := r.look(ctx); err != nil {
+				r.log.WithError(err).Debug("cannot read the node between two rounds")
+			}
 		case recheck.Write:
 			r.write(ctx)
 		default:
@@ -105,14 +107,12 @@ func (r *rechecks) makeRound(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	before := r.state.Seen(r.facts())
-	if !before.IsVerified() {
-		r.state = before
+	before, failed := r.state.Status, failuresOf(results)
+	r.happened(recheck.Event{Round: &recheck.Results{
+		Options: r.round, Began: began, Failed: failed.checks, Message: failed.Error()}})
+	if !r.isVerified(r.node) {
 		return
 	}
-	failed := failuresOf(results)
-	ended := recheck.Results{Options: r.round, Began: began, Failed: failed.checks, Message: failed.Error()}
-	r.state = before.RoundEnded(ended, time.Now())
 	r.metrics.SetRecheckStatus(r.state.Status != recheck.False)
 	if r.state.IsUntouchable(began) {
 		r.log.WithField("reason", nodepatch.Untouchable(r.node)).Debug("no verdict")
@@ -121,17 +121,23 @@ func (r *rechecks) makeRound(ctx context.Context) {
 	r.report(before, r.judge(results))
 }
 
-// report says what a round has changed; err is how it failed, or nil.
-func (r *rechecks) report(before recheck.State, err error) {
+// happened tells the state what the agent has done, now that the node is as last read.
+func (r *rechecks) happened(e recheck.Event) {
+	e.Now, e.Facts = time.Now(), r.facts()
+	r.state = r.state.Step(e)
+}
+
+// report says what a round has changed since the status before; err is how it failed, or nil.
+func (r *rechecks) report(before string, err error) {
 	if err != nil {
 		r.log.WithFields(logrus.Fields{"reason": brief(err), "failed": r.state.Failed, "threshold": r.cfg.FailureThreshold}).
 			Warn("recheck failed")
 	}
 	switch {
-	case r.state.Status == recheck.False && before.Status != recheck.False:
+	case r.state.Status == recheck.False && before != recheck.False:
 		r.log.WithField("reason", brief(err)).Error("node failed its rechecks")
 		r.events.Add(kube.EventWarning, verdict.RecheckFailed, r.state.Message())
-	case r.state.Status == recheck.True && before.Status == recheck.False:
+	case r.state.Status == recheck.True && before == recheck.False:
 		r.log.Info("node recovered")
 		r.events.Add(kube.EventNormal, verdict.NodeRecovered, verdict.AllChecksPass+" again")
 	}
@@ -200,8 +206,8 @@ func (r *rechecks) keep(ctx context.Context, node *nodepatch.Node) (err error) {
 	return err
 }
 
-// read reads the node from the API server's cache, between two rounds.
-func (r *rechecks) read(ctx context.Context) error {
+// look reads the node from the API server's cache, between two rounds.
+func (r *rechecks) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.CheckTimeout)
 	defer cancel()
 	node, err := r.api.GetCached(ctx)
@@ -209,45 +215,34 @@ func (r *rechecks) read(ctx context.Context) error {
 		err = r.keep(ctx, node)
 	}
 	if err == nil {
-		r.state = r.state.SeenBetweenRounds(r.facts())
+		r.happened(recheck.Event{})
 	}
 	return err
 }
 
-// look reads the node between two rounds.
-func (r *rechecks) look(ctx context.Context) {
-	if err := r.read(ctx); err != nil {
-		r.log.WithError(err).Debug("cannot read the node between two rounds")
-		return
-	}
-	r.state = r.state.Looked(time.Now())
-}
-
 // write shows the verdict on the node: with the condition, with the failed taint that it removes, and with an Event.
 func (r *rechecks) write(ctx context.Context) {
+	var written recheck.Written
 	var err error
 	if time.Since(r.readAt) >= time.Minute { // rounds may be an hour apart
-		err = r.read(ctx)
+		err = r.look(ctx)
 	}
-	if err == nil && nodepatch.Untouchable(r.node) != "" {
-		r.state = r.state.WroteNothing()
-		return
+	show := r.state.Shows(time.Now())
+	if err == nil && show.Condition != nil {
+		err = r.setCondition(ctx, *show.Condition)
+		written.Condition = err == nil
 	}
-	if condition, isDue := r.state.Condition(time.Now()); err == nil && isDue {
-		err = r.setCondition(ctx, condition)
-		r.state = r.state.WroteCondition(r.facts(), err, time.Now())
-	}
-	if r.state.RemovesFailedTaint() { // whatever became of the condition: nothing delays it
+	if show.IsProven {
 		err = errors.Join(err, r.removeFailedTaint(ctx))
 	}
-	sent := r.events.Flush(ctx)
+	written.Err, written.Unsent = err, !r.events.Flush(ctx)
 	if ctx.Err() != nil {
 		return
 	}
 	if err != nil {
 		r.log.WithError(err).Warn("cannot write the verdict to the node, will retry")
 	}
-	r.state = r.state.Wrote(err, sent, time.Now())
+	r.happened(recheck.Event{Write: &written})
 }
 
 func (r *rechecks) setCondition(ctx context.Context, condition nodepatch.Condition) error {
@@ -262,12 +257,14 @@ func (r *rechecks) setCondition(ctx context.Context, condition nodepatch.Conditi
 }
 
 func (r *rechecks) removeFailedTaint(ctx context.Context) error {
+	if !nodepatch.HasFailedTaint(r.node, r.request) {
+		return nil
+	}
 	if err := r.patcher.RemoveFailedTaint(ctx, r.node, r.request); err != nil {
 		return err
 	}
 	r.log.Info("failed taint removed: the node passes its rechecks")
 	isFailed := func(taint nodepatch.Taint) bool { return taint.Key == r.cfg.FailedTaintKey }
 	r.node.Spec.Taints = slices.DeleteFunc(r.node.Spec.Taints, isFailed)
-	r.state = r.state.Seen(r.facts())
 	return nil
 }

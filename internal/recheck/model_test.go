@@ -50,27 +50,33 @@ func (m *model) read() Facts {
 	return facts
 }
 
-// step does the next step when it is due.
-func (m *model) step() (step Step) {
-	step, at := m.Next(m.now)
+// happened takes what the agent has done, after it has read the node.
+func (m *model) happened(e Event) {
+	e.Now, e.Facts = m.now, m.read()
+	m.State = m.Step(e)
+}
+
+// step does the next action when it is due.
+func (m *model) step() (action Action) {
+	action, at := m.Next(m.now)
 	if at.After(m.now) {
 		m.now = at
 	}
-	switch step {
+	switch action {
 	case Round:
 		m.round()
 	case Look:
-		m.State = m.SeenBetweenRounds(m.read()).Looked(m.now)
+		m.happened(Event{})
 	case Write:
 		m.write()
 	}
-	return step
+	return action
 }
 
 // runFor does what is due within d.
 func (m *model) runFor(d time.Duration) {
 	for end := m.now.Add(d); ; m.step() {
-		if step, at := m.Next(m.now); at.After(end) || step == Verify {
+		if action, at := m.Next(m.now); at.After(end) || action == Verify {
 			m.now = end
 			return
 		}
@@ -94,7 +100,7 @@ func (m *model) rounds(failing ...string) {
 		}
 		m.untilRound()
 		for {
-			if step, at := m.Next(m.now); step != Write || at.After(m.now) {
+			if action, at := m.Next(m.now); action != Write || at.After(m.now) {
 				break
 			}
 			m.step()
@@ -107,34 +113,28 @@ func (m *model) round() {
 	options := m.Round(began)
 	m.made = append(m.made, options)
 	m.now = began.Add(time.Second)
-	facts := m.read()
-	m.State = m.Seen(facts).RoundEnded(Results{Options: options, Began: began, Failed: m.failing, Message: "no route"}, m.now)
+	m.happened(Event{Round: &Results{Options: options, Began: began, Failed: m.failing, Message: "no route"}})
 }
 
 func (m *model) write() {
 	if m.now.Sub(m.facts.ReadAt) >= time.Minute {
-		m.State = m.SeenBetweenRounds(m.read())
+		m.happened(Event{})
 	}
-	if m.facts.Untouchable != "" {
-		m.State = m.WroteNothing()
-		return
+	show, read := m.Shows(m.now), m.facts
+	written := Written{Unsent: m.mute}
+	if show.Condition != nil {
+		written.Err = m.refused
 	}
-	err := m.refused
-	if condition, isDue := m.Condition(m.now); isDue {
-		facts := m.facts
-		if err == nil {
-			m.node.Shown = Shown{condition.Status, condition.Reason}
-			m.note(condition.Status + " " + condition.Reason)
-			facts = m.read()
-		}
-		m.State = m.WroteCondition(facts, err, m.now)
+	if show.Condition != nil && m.refused == nil {
+		m.node.Shown = Shown{show.Condition.Status, show.Condition.Reason}
+		m.note(show.Condition.Status + " " + show.Condition.Reason)
+		written.Condition, read = true, m.read()
 	}
-	if m.RemovesFailedTaint() {
-		m.node.Retainted = false
+	if show.IsProven && read.Retainted {
+		m.node.Retainted, read.Retainted = false, false
 		m.note("failed taint removed")
-		m.State = m.Seen(m.read())
 	}
-	m.State = m.Wrote(err, !m.mute, m.now)
+	m.State = m.Step(Event{Now: m.now, Facts: read, Write: &written})
 }
 
 func (m *model) note(text string) {

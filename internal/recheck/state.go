@@ -1,5 +1,5 @@
-// Package recheck decides what the rechecks of a released node prove, and when the node is to show it. It has no side effects:
-// each method of State is a function of values and the time, and returns the next State. internal/agent makes the rounds and the
+// Package recheck decides what the rechecks of a released node prove, and when the node is to show it. It has no side effects: a
+// State says what to do next, and Step returns the State after that was done. internal/agent makes the rounds, the reads and the
 // writes.
 package recheck
 
@@ -124,34 +124,70 @@ func New(settings Settings, facts Facts, released, shown bool, now time.Time) St
 	return s
 }
 
-// Step is what an agent does next.
-type Step int
+// Action is what an agent does next.
+type Action int
 
-// The steps.
+// The actions.
 const (
-	Round  Step = iota
-	Look        // read the node: somebody may have removed the label, or added a taint
-	Write       // show the verdict on the node
-	Verify      // the node is not as it was released: somebody wants it to be verified again
+	Round  Action = iota // make one, as State.Round says
+	Look                 // read the node: somebody may have removed the label, or added a taint
+	Write                // write to the node what State.Shows says
+	Verify               // the node is not as it was released: somebody wants it to be verified again
 )
 
-// Next returns the next step, and when it is due.
-func (s State) Next(now time.Time) (Step, time.Time) {
-	step, at := Round, s.roundAt
-	if !s.IsVerified() {
+// Next returns the next action, and when it is due.
+func (s State) Next(now time.Time) (Action, time.Time) {
+	action, at := Round, s.roundAt
+	if !s.facts.Verified {
 		return Verify, now
 	}
 	if look := now.Add(s.settings.spread(lookInterval)); s.settings.Interval > lookInterval && look.Before(at) {
-		step, at = Look, look
+		action, at = Look, look
 	}
 	if !s.writeAt.IsZero() && s.writeAt.Before(at) {
-		step, at = Write, s.writeAt
+		action, at = Write, s.writeAt
 	}
-	return step, at
+	return action, at
 }
 
-// IsVerified reports whether the node is as it was released, as far as rechecks have read it.
-func (s State) IsVerified() bool { return s.facts.Verified }
+// Event is what an agent has done: a round, a write, or, if both are nil, only a read of the node between two rounds.
+type Event struct {
+	Now   time.Time
+	Facts Facts // of the last read of the node, whatever it was read for
+	Round *Results
+	Write *Written
+}
+
+// Results are what a round has found.
+type Results struct {
+	Options checklist.Options
+	Began   time.Time
+	Failed  []string // checks
+	Message string   // how they failed
+}
+
+// Written is what became of a write.
+type Written struct {
+	Condition bool  // the node has the condition that State.Shows returned
+	Err       error // of anything that could not be read or written
+	Unsent    bool  // an Event could not be sent
+}
+
+// Step returns the State after an event.
+func (s State) Step(e Event) State {
+	before := s.facts
+	s.facts = e.Facts
+	switch {
+	case !s.facts.Verified: // what it proves of a node that is to be verified does not count
+		return s
+	case e.Round != nil:
+		return s.afterRound(*e.Round, e.Now)
+	case e.Write != nil:
+		return s.afterWrite(*e.Write, e.Now)
+	default:
+		return s.afterLook(before, e.Now)
+	}
+}
 
 // Round says how the next round is made.
 func (s State) Round(now time.Time) checklist.Options {
@@ -163,17 +199,9 @@ func (s State) Round(now time.Time) checklist.Options {
 		PeersMustAnswer: (isProving || s.Failed > 0) && strings.Contains(s.reasons, verdict.PeersFailed)}
 }
 
-// Results are what a round has found.
-type Results struct {
-	Options checklist.Options
-	Began   time.Time
-	Failed  []string // checks
-	Message string   // how they failed
-}
-
-// RoundEnded counts a round. A single failure changes nothing. Only a node that was read in this round is known to be drained or
+// afterRound counts a round. A single failure changes nothing. Only a node that was read in this round is known to be drained or
 // going away: one that has lost its path to the API server may have been uncordoned for long.
-func (s State) RoundEnded(r Results, now time.Time) State {
+func (s State) afterRound(r Results, now time.Time) State {
 	s.roundAt = s.notBefore(now, r.Began.Add(s.settings.spread(s.settings.Interval)))
 	if r.Options.Thorough && len(r.Failed) == 0 { // after a failure the next round is thorough, too
 		s.thoroughAt = now.Add(s.settings.spread(thoroughInterval))
@@ -197,7 +225,7 @@ func (s State) RoundEnded(r Results, now time.Time) State {
 	case s.passed >= s.settings.RecoveryThreshold && s.Status != True:
 		s.Status, s.written, s.writeAt = True, false, now
 	default:
-		s = s.Looked(now)
+		s = s.planWrite(now)
 	}
 	return s
 }

@@ -65,16 +65,16 @@ func TestWhenRoundsAreMade(t *testing.T) {
 		settings := defaults()
 		settings.Random = func() float64 { return random }
 		m := found(settings, shows(True, "Verified"))
-		step, first := m.Next(m.now)
-		assert.Equal(t, Round, step)
+		action, first := m.Next(m.now)
+		assert.Equal(t, Round, action)
 		assert.Equal(t, want[0], first.Sub(m.now))
 		m.step()
-		step, second := m.Next(m.now)
-		assert.Equal(t, Round, step)
+		action, second := m.Next(m.now)
+		assert.Equal(t, Round, action)
 		assert.Equal(t, want[1], second.Sub(first))
 		ended := second.Add(2 * time.Minute)
-		step, third := m.RoundEnded(Results{Began: second}, ended).Next(ended)
-		assert.Equal(t, Round, step)
+		action, third := m.Step(Event{Now: ended, Facts: m.node, Round: &Results{Began: second}}).Next(ended)
+		assert.Equal(t, Round, action)
 		assert.Equal(t, 6*time.Second, third.Sub(ended))
 	}
 }
@@ -85,10 +85,10 @@ func TestWriteBetweenLongRounds(t *testing.T) {
 	for range 3 {
 		began := m.now
 		m.now = began.Add(time.Hour)
-		m.State = m.RoundEnded(Results{Began: began, Failed: []string{"network"}}, m.now)
+		m.State = m.Step(Event{Now: m.now, Facts: m.node, Round: &Results{Began: began, Failed: []string{"network"}}})
 	}
-	step, at := m.Next(m.now)
-	assert.Equal(t, Write, step)
+	action, at := m.Next(m.now)
+	assert.Equal(t, Write, action)
 	assert.Equal(t, m.now, at)
 }
 
@@ -106,18 +106,16 @@ func TestLook(t *testing.T) {
 func TestVerifyAgain(t *testing.T) {
 	settings := defaults()
 	settings.Interval = time.Hour
-	for name, read := range map[string]func(*model){
-		"in a round":     func(m *model) { m.State = m.Seen(m.read()) },
-		"between rounds": func(m *model) { m.State = m.SeenBetweenRounds(m.read()) },
+	for name, event := range map[string]Event{
+		"in a round":     {Round: &Results{Failed: []string{"network"}}},
+		"between rounds": {},
 	} {
 		m := found(settings, shows(True, "Verified"))
 		m.rounds("", "network")
-		assert.True(t, m.IsVerified(), name)
 		m.node.Verified = false
-		read(m)
-		assert.False(t, m.IsVerified(), name)
-		step, at := m.Next(m.now)
-		assert.Equal(t, Verify, step, name)
+		m.happened(event)
+		action, at := m.Next(m.now)
+		assert.Equal(t, Verify, action, name)
 		assert.Equal(t, m.now, at, name)
 	}
 }
@@ -278,7 +276,7 @@ func TestCordonedThenCutOff(t *testing.T) {
 		began := m.now.Add(time.Minute)
 		assert.False(t, m.IsUntouchable(began))
 		m.now = began.Add(time.Second)
-		m.State = m.RoundEnded(Results{Began: began, Failed: []string{"api"}}, m.now)
+		m.State = m.Step(Event{Now: m.now, Facts: m.facts, Round: &Results{Began: began, Failed: []string{"api"}}})
 	}
 	assert.Equal(t, False, m.Status)
 	assert.True(t, m.IsUntouchable(read.Add(-time.Second)))

@@ -58,10 +58,9 @@ func TestAfterTheRelease(t *testing.T) {
 			now := time.Now()
 			s := New(defaults(), Facts{Verified: true, Gated: test.gated}, true, test.shown, now)
 			assert.Equal(t, True, s.Status)
-			step, at := s.Next(now)
-			assert.Equal(t, test.writes, step == Write && at.Equal(now))
-			_, isDue := s.Condition(now)
-			assert.Equal(t, test.writes, isDue)
+			action, at := s.Next(now)
+			assert.Equal(t, test.writes, action == Write && at.Equal(now))
+			assert.Equal(t, test.writes, s.Shows(now).Condition != nil)
 		})
 	}
 }
@@ -70,21 +69,24 @@ func TestAfterTheRelease(t *testing.T) {
 func TestFailedConditionFromBeforeTheRelease(t *testing.T) {
 	now := time.Now()
 	s := New(defaults(), retainted(shows(False, "Silent")), true, true, now)
-	s = s.RoundEnded(Results{Began: now}, now)
+	s = s.Step(Event{Now: now, Facts: s.facts, Round: &Results{Began: now}})
 	assert.Equal(t, True, s.Status)
 	assert.False(t, s.Round(now).Thorough)
 }
 
 func TestCondition(t *testing.T) {
-	m := found(defaults(), shows(True, "Verified"))
-	m.rounds("", "", "")
-	condition, _ := m.Condition(m.now)
-	assert.Equal(t, nodepatch.Condition{Status: True, Reason: "Verified", Message: verdict.AllChecksPass}, condition)
-	m.rounds("network", "network", "network")
-	condition, _ = m.Condition(m.now)
-	assert.Equal(t, nodepatch.Condition{Status: False, Reason: "NetworkFailed", Message: "rechecks fail: no route"}, condition)
-	m.State = m.RoundEnded(Results{Began: m.now, Failed: []string{"peers", "dns"}, Message: strings.Repeat("x", 2000)}, m.now)
-	condition, _ = m.Condition(m.now)
+	m := found(defaults(), shows("", ""))
+	m.rounds("", "")
+	m.step()
+	want := nodepatch.Condition{Status: True, Reason: "Verified", Message: verdict.AllChecksPass}
+	assert.Equal(t, &want, m.Shows(m.now).Condition)
+	m.step()
+	m.rounds("network", "network")
+	m.step()
+	want = nodepatch.Condition{Status: False, Reason: "NetworkFailed", Message: "rechecks fail: no route"}
+	assert.Equal(t, &want, m.Shows(m.now).Condition)
+	m.happened(Event{Round: &Results{Began: m.now, Failed: []string{"peers", "dns"}, Message: strings.Repeat("x", 2000)}})
+	condition := m.Shows(m.now).Condition
 	assert.Equal(t, "DNSFailed,PeersFailed", condition.Reason, "of the last round")
 	assert.Len(t, condition.Message, 1024)
 }
@@ -160,7 +162,7 @@ func TestControllersAnswer(t *testing.T) {
 			m.did = nil
 			test.read(m)
 			assert.Empty(t, m.Status)
-			assert.False(t, m.RemovesFailedTaint())
+			assert.False(t, m.Shows(m.now).IsProven)
 			assert.True(t, m.next().Thorough, "with large packets")
 			m.rounds("network", "", "")
 			assert.True(t, m.node.Retainted)
@@ -180,7 +182,7 @@ func TestWhatIsNoAnswerOfTheController(t *testing.T) {
 	m.refused = errRefused
 	m.rounds("", "", "")
 	assert.Equal(t, True, m.Status)
-	m.State = m.SeenBetweenRounds(m.read())
+	m.happened(Event{})
 	assert.Equal(t, True, m.Status, "the node shows what was written before the verdict")
 	m.rounds("")
 	assert.Equal(t, True, m.Status)
@@ -251,8 +253,8 @@ func TestWrote(t *testing.T) {
 			}
 			m.step()
 			assert.Equal(t, test.status, m.Status)
-			step, at := m.Next(m.now)
-			assert.Equal(t, Write, step)
+			action, at := m.Next(m.now)
+			assert.Equal(t, Write, action)
 			assert.Equal(t, m.now, at)
 			m.refused, m.mute = test.err, test.unsent
 			m.step()
@@ -303,12 +305,12 @@ func TestNothingIsWrittenToAnUntouchableNode(t *testing.T) {
 	m.rounds("", "", "")
 	m.refused = nil
 	m.node.Untouchable = "it is cordoned"
-	m.State = m.SeenBetweenRounds(m.read())
-	step, _ := m.Next(m.now)
-	assert.Equal(t, Write, step)
+	m.happened(Event{})
+	action, _ := m.Next(m.now)
+	assert.Equal(t, Write, action)
 	m.step()
-	step, _ = m.Next(m.now)
-	assert.NotEqual(t, Write, step)
+	action, _ = m.Next(m.now)
+	assert.NotEqual(t, Write, action)
 	m.rounds("", "", "")
 	assert.Empty(t, m.did)
 	m.node.Untouchable = ""

@@ -27,7 +27,7 @@ type deps struct {
 	client  *kube.Client
 	api     nodepatch.Client
 	patcher *nodepatch.Patcher
-	events  *kube.Events // of the goroutine that calls Run
+	events  *kube.Events
 	checks  checklist.List
 }
 
@@ -61,6 +61,10 @@ func New(cfg config.Config, e kube.Environment, list checklist.List, recorder *m
 // Then it serves the final metrics for METRICS_LINGER, or until secondSignal is closed. With --once it returns with the
 // verdict. It reports whether the node is verified.
 func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified bool) {
+	sending, end := context.WithCancel(context.Background()) // also after a signal
+	defer end()
+	go a.events.Run(sending)
+	defer a.awaitEvents(sending)
 	for proven := (*proof)(nil); ; a.metrics.SetStatus(false) {
 		v := newVerification(a.deps, proven)
 		outcome := v.verify(ctx)

@@ -12,9 +12,16 @@ const (
 	// holdInterval is the time between two reads of a verified node.
 	holdInterval = time.Minute
 	// lastRead is the time limit of a read and a patch after SIGTERM: the first pair is within METRICS_LINGER, the second
-	// within the 10 s that the chart's grace period is longer.
+	// within the 10 s that the chart's grace period is longer. So are the last Events.
 	lastRead = 4 * time.Second
 )
+
+// awaitEvents waits for the last Events.
+func (a *Agent) awaitEvents(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, lastRead)
+	defer cancel()
+	a.events.Flush(ctx)
+}
 
 // hold serves metrics and reads the node once a minute until ctx ends. It returns true when the node is found
 // unverified: somebody has removed the label, or added the taint.

@@ -235,13 +235,13 @@ func (r *rechecks) write(ctx context.Context) {
 	if show.IsProven {
 		err = errors.Join(err, r.removeFailedTaint(ctx))
 	}
-	written.Err, written.Unsent = err, !r.events.Flush(ctx)
 	if ctx.Err() != nil {
 		return
 	}
 	if err != nil {
 		r.log.WithError(err).Warn("cannot write the verdict to the node, will retry")
 	}
+	written.Err = err
 	r.happened(recheck.Event{Write: &written})
 }
 

@@ -136,7 +136,6 @@ func (r *reporter) Failed(ctx context.Context, node *nodepatch.Node, err error, 
 	if r.isDue(err) {
 		r.events.Add(kube.EventWarning, verdict.NodeNotVerified, fmt.Sprintf("since %s: %v", r.start.UTC().Format(time.RFC3339), err))
 	}
-	r.events.Flush(ctx)
 	r.marker.RemoveLone(ctx, node)
 	if r.timedOut || r.marker.reason != "" || (checked && r.always()) { // a True from before is taken back at once
 		r.mark(ctx, round.checks, err.Error())
@@ -184,11 +183,10 @@ func (r *reporter) reportTimeout(ctx context.Context, hold bool) {
 		r.log.WithField("reason", message).Error("initial timeout exceeded")
 		r.events.Add(kube.EventWarning, verdict.NodeTimedOut, message)
 	}
-	done := r.events.Flush(ctx)
-	if !hold && (r.last == nil || r.last.subject != startupTaint) {
-		done = r.mark(ctx, failed, message) && done
+	if hold || (r.last != nil && r.last.subject == startupTaint) {
+		return
 	}
-	if !done {
+	if !r.mark(ctx, failed, message) {
 		r.timeout = time.After(spread(retryReport))
 	}
 }
@@ -262,7 +260,7 @@ func (r *reporter) Released(ctx context.Context, node *nodepatch.Node, removed [
 		retry(ctx, func(ctx context.Context) bool { return r.markVerified(ctx, node) })
 	}
 	r.events.Add(kube.EventNormal, verdict.NodeVerified, verdict.AllChecksPass+"; verified in "+formatDuration(took)+"; "+what)
-	retry(ctx, r.events.Flush)
+	r.events.Flush(ctx)
 }
 
 // remaining returns the taints that still repel pods after the release.

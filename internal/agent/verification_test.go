@@ -84,7 +84,7 @@ func TestVerifiedEventIsSentAgain(t *testing.T) {
 		start := time.Now()
 		p := simulate(t, api, nil, nil, "--once", "--initial-timeout=1s", "--check-timeout=1s")
 		assert.Equal(t, exitOK, p.wait(), p.stderr)
-		assert.Equal(t, 2*time.Second, time.Since(start))
+		assert.InDelta(t, 3, time.Since(start).Seconds(), 0.4, "after 1s and 2s")
 		assert.Equal(t, []string{"NodeVerified"}, api.reasons())
 		assert.NotContains(t, p.stderr.String(), "initial timeout exceeded")
 	})

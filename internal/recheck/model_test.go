@@ -17,7 +17,6 @@ type model struct {
 	now     time.Time
 	failing []string // the checks that fail
 	refused error    // what the API server answers to a write
-	mute    bool     // Events are not sent
 	made    []checklist.Options
 	did     []string // at the time since start: what was written
 	start   time.Time
@@ -121,7 +120,7 @@ func (m *model) write() {
 		m.happened(Event{})
 	}
 	show, read := m.Shows(m.now), m.facts
-	written := Written{Unsent: m.mute}
+	var written Written
 	if show.Condition != nil {
 		written.Err = m.refused
 	}

@@ -170,7 +170,6 @@ type Results struct {
 type Written struct {
 	Condition bool  // the node has the condition that State.Shows returned
 	Err       error // of anything that could not be read or written
-	Unsent    bool  // an Event could not be sent
 }
 
 // Step returns the State after an event.

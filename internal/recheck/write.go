@@ -61,7 +61,7 @@ func (s State) afterWrite(w Written, now time.Time) State {
 	case nodepatch.IsFinal(w.Err):
 		s.writeAt = now.Add(RefreshInterval)
 	case w.Err != nil && s.Status == False: // the API server may be back, and all well: wait for the next round that fails
-	case w.Err != nil || w.Unsent:
+	case w.Err != nil:
 		s.writeAt = now.Add(s.settings.spread(retryInterval))
 	case s.facts.Untouchable == "":
 		s = s.planWrite(now)

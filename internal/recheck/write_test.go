@@ -144,10 +144,6 @@ func TestControllersAnswer(t *testing.T) {
 	}{
 		"between rounds": {hourly, func(m *model) { m.rounds("", "", "", "") }, func(m *model) { m.step() }},
 		"in a round":     {defaults(), func(m *model) { m.rounds("", "", "", "") }, func(m *model) { m.rounds("") }},
-		"while Events are not sent": {defaults(), func(m *model) {
-			m.mute = true
-			m.rounds("network", "network", "network", "", "", "")
-		}, func(m *model) { m.rounds("") }},
 		"while the condition is refused": {defaults(), func(m *model) {
 			m.rounds("network", "network", "network")
 			m.refused = errRefused
@@ -231,17 +227,14 @@ func TestWrote(t *testing.T) {
 		status  string
 		failing string
 		err     error
-		unsent  bool
 		next    time.Duration
 	}{
-		"True":                   {status: True, next: none},
-		"True, failed":           {status: True, err: errRefused, next: 30 * time.Second},
-		"True, refused":          {status: True, err: final, next: 5 * time.Minute},
-		"True, Events not sent":  {status: True, unsent: true, next: 30 * time.Second},
-		"False":                  {status: False, failing: "network", next: 5 * time.Minute},
-		"False, failed":          {status: False, failing: "network", err: errRefused, next: none},
-		"False, refused":         {status: False, failing: "network", err: final, next: 5 * time.Minute},
-		"False, Events not sent": {status: False, failing: "network", unsent: true, next: 30 * time.Second},
+		"True":           {status: True, next: none},
+		"True, failed":   {status: True, err: errRefused, next: 30 * time.Second},
+		"True, refused":  {status: True, err: final, next: 5 * time.Minute},
+		"False":          {status: False, failing: "network", next: 5 * time.Minute},
+		"False, failed":  {status: False, failing: "network", err: errRefused, next: none},
+		"False, refused": {status: False, failing: "network", err: final, next: 5 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			settings := defaults()
@@ -256,7 +249,7 @@ func TestWrote(t *testing.T) {
 			action, at := m.Next(m.now)
 			assert.Equal(t, Write, action)
 			assert.Equal(t, m.now, at)
-			m.refused, m.mute = test.err, test.unsent
+			m.refused = test.err
 			m.step()
 			got := none
 			if !m.writeAt.IsZero() {

@@ -4,6 +4,8 @@ package agent
 import (
 	"context"
 	"os"
+	"runtime/debug"
+	"time"
 
 	"github.com/sirupsen/logrus"
 
@@ -14,25 +16,27 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// patchAttempts is the time limit of all attempts of one patch together, in CHECK_TIMEOUTs.
-const patchAttempts = 10
+const (
+	// patchAttempts is the time limit of all attempts of one patch together, in CHECK_TIMEOUTs.
+	patchAttempts = 10
+	// holdInterval is the time between two reads of a verified node.
+	holdInterval = time.Minute
+	// lastRead is the time limit of a read and a patch after SIGTERM: the first pair is within METRICS_LINGER, the second
+	// within the 10 s that the chart's grace period is longer. So are the last Events.
+	lastRead = 4 * time.Second
+)
 
-// deps is what lives as long as the process, and does not change.
-type deps struct {
+// Agent verifies one node. Each verification, and each time of rechecks, is a value of its own: only what was seen and
+// proven of the node is kept.
+type Agent struct {
 	cfg     config.Config
 	version string
-	request nodepatch.Request // the released node, without the annotation's value
 	log     *logrus.Entry
 	metrics *metrics.Recorder
-	client  *kube.Client
-	api     nodepatch.Client
-	patcher *nodepatch.Patcher
 	events  *kube.Events
 	checks  checklist.List
+	own     *ownNode
 }
-
-// Agent verifies one node. Each verification, and each time of rechecks, is a value of its own: nothing else is kept.
-type Agent struct{ *deps }
 
 // New returns the agent of the node that cfg names, which makes these checks. The environment must have a client.
 func New(cfg config.Config, e kube.Environment, list checklist.List, recorder *metrics.Recorder, log *logrus.Entry,
@@ -42,19 +46,18 @@ func New(cfg config.Config, e kube.Environment, list checklist.List, recorder *m
 	}
 	pod, _ := os.Hostname() // the name of the pod
 	api := nodepatch.Client{REST: e.Client.Core, Name: cfg.NodeName}
-	d := &deps{cfg: cfg, version: version, request: cfg.Request(), log: log, metrics: recorder, client: e.Client, api: api,
-		patcher: &nodepatch.Patcher{
-			Node:     api,
-			Timeout:  cfg.CheckTimeout,
-			Deadline: patchAttempts * cfg.CheckTimeout,
-			Retried: func(err error) {
-				recorder.PatchRetry()
-				log.WithError(err).Warn("patch not applied, will retry with the current node")
-			},
+	patcher := &nodepatch.Patcher{
+		Node:     api,
+		Timeout:  cfg.CheckTimeout,
+		Deadline: patchAttempts * cfg.CheckTimeout,
+		Retried: func(err error) {
+			recorder.PatchRetry()
+			log.WithError(err).Warn("patch not applied, will retry with the current node")
 		},
-		events: kube.NewEvents(e.Client.Core, cfg.NodeName, cfg.PodNamespace+"/"+pod, cfg.CheckTimeout, log),
-		checks: list}
-	return &Agent{d}
+	}
+	return &Agent{cfg: cfg, version: version, log: log, metrics: recorder, checks: list,
+		own:    &ownNode{nodeAPI: &nodeAPI{cfg: cfg, client: e.Client, api: api, patcher: patcher, request: cfg.Request()}},
+		events: kube.NewEvents(e.Client.Core, cfg.NodeName, cfg.PodNamespace+"/"+pod, cfg.CheckTimeout, log)}
 }
 
 // Run verifies the node and holds or rechecks it, and verifies again when the node is found unverified, until ctx ends.
@@ -65,42 +68,106 @@ func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified
 	defer end()
 	go a.events.Run(sending)
 	defer a.awaitEvents(sending)
-	for proven := (*proof)(nil); ; a.metrics.SetStatus(false) {
-		v := newVerification(a.deps, proven)
+	for ; ; a.metrics.SetStatus(false) {
+		v := a.newVerification()
 		outcome := v.verify(ctx)
 		if outcome == alreadyVerified {
 			v.foundVerified(ctx)
 		}
-		if a.cfg.Once {
+		switch {
+		case a.cfg.Once:
 			return outcome != interrupted
-		}
-		proven = v.proof
-		if outcome == interrupted {
-			a.removeTaintAgain(proven)
+		case outcome == interrupted:
+			a.removeTaintAgain()
 			return false
-		}
-		var isUnverified bool
-		if a.cfg.RecheckInterval > 0 {
-			proven = nil // not to be proven again at the end of this pod: the next one of this node looks for the startup taint
-			isUnverified = newRecheck(a.deps, v, outcome).run(ctx)
-		} else {
-			isUnverified = a.hold(ctx)
-		}
-		if !isUnverified {
-			a.shutDown(proven, secondSignal)
+		case a.watchReleased(ctx, outcome):
+			a.shutDown(secondSignal)
 			return true
 		}
 	}
 }
 
-// always reports whether the condition is to show each verdict, on every node.
-func (d *deps) always() bool { return d.cfg.Condition == config.ConditionAlways }
+// newVerification returns a verification that has seen nothing of the node yet.
+func (a *Agent) newVerification() *verification {
+	a.own.seen = seen{}
+	report := &reporter{marker: marker{cfg: a.cfg, log: a.log, api: a.own.nodeAPI}, version: a.version, metrics: a.metrics,
+		events: a.events, notes: make(chan note, 16), attempts: make(map[string]int), repeats: make(repeats)}
+	rounds := &rounds{cfg: a.cfg, log: a.log, metrics: a.metrics, checks: a.checks, own: a.own, notes: report.notes}
+	rounds.runner = checklist.Runner(a.cfg, rounds)
+	return &verification{rounds: rounds, report: report}
+}
 
-// isVerified reports whether the node needs no verification. With rechecks the failed taint, which the controller may have added,
-// begins none.
-func (d *deps) isVerified(node *nodepatch.Node) bool {
-	if d.cfg.RecheckInterval > 0 {
-		return nodepatch.IsVerified(node, d.request.Released())
+// newRechecks returns the rechecks of the node as a verification has left it.
+func (a *Agent) newRechecks(how outcome) *rechecks {
+	r := &rechecks{cfg: a.cfg, log: a.log, metrics: a.metrics, events: a.events, checks: a.checks, own: a.own,
+		peers:  peerSample{cfg: a.cfg, client: a.own.client, metrics: a.metrics},
+		logged: make(map[string]time.Time), met: make(map[string]bool)}
+	r.begin(how)
+	return r
+}
+
+// watchReleased rechecks the node, or holds. It returns true when ctx ends, and false when the node is found unverified: somebody
+// has removed the label, or added the startup taint.
+func (a *Agent) watchReleased(ctx context.Context, how outcome) bool {
+	// From here on there are only scrapes and rounds, whose garbage need not grow to the 4 MB at which Go starts to collect: 2 MiB
+	// less after ten thousand.
+	debug.SetGCPercent(50)
+	if a.cfg.RecheckInterval > 0 {
+		a.own.proof = nil // not to be proven again at the end of this pod: the next one of this node looks for the startup taint
+		return a.newRechecks(how).run(ctx)
 	}
-	return nodepatch.IsVerified(node, d.request)
+	for sleep(ctx, holdInterval) {
+		node, err := a.own.patcher.Get(ctx)
+		switch {
+		case err != nil:
+			a.log.WithError(err).Debug("cannot read the node while holding")
+		case !a.own.isVerified(node):
+			a.log.Info("node is no longer verified: verifying it again")
+			return false
+		}
+	}
+	return true
+}
+
+// shutDown keeps /metrics up for the last scrape of a pod that is being deleted.
+func (a *Agent) shutDown(secondSignal <-chan struct{}) {
+	end := time.After(a.cfg.MetricsLinger)
+	a.removeTaintAgain()
+	if a.cfg.MetricsLinger <= 0 {
+		return
+	}
+	a.log.WithField("linger", a.cfg.MetricsLinger.String()).Info("shutting down: serving final metrics")
+	select {
+	case <-end:
+		a.removeTaintAgain()
+	case <-secondSignal:
+		a.log.Info("second signal: exiting")
+	}
+}
+
+// removeTaintAgain removes a startup taint that was put back after the release. A client that had read the node before
+// our patch and wrote the whole list after it does that (kubectl taint, for example), and no agent is left to notice:
+// the label keeps the next one away. Only what this process has proven counts.
+func (a *Agent) removeTaintAgain() {
+	proven := a.own.proof
+	if proven == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lastRead)
+	defer cancel()
+	removed, err := a.own.patcher.RemoveAgain(ctx, proven.uid, proven.request)
+	log := a.log.WithField("taints", nodepatch.FormatTaints(removed))
+	switch {
+	case err != nil:
+		log.WithError(err).Warn("cannot tell whether the startup taint was added again")
+	case len(removed) > 0:
+		log.Warn("startup taint was added again after the release: removed it")
+	}
+}
+
+// awaitEvents waits for the last Events.
+func (a *Agent) awaitEvents(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, lastRead)
+	defer cancel()
+	a.events.Flush(ctx)
 }

@@ -66,7 +66,7 @@ func printPatch(printf func(string, ...any), cfg config.Config, node *nodepatch.
 		printf("node %s is already verified: nothing would be patched", node.Name)
 		return
 	}
-	if cfg.Condition == config.ConditionAlways {
+	if cfg.ShowsEachVerdict() {
 		printf("would write the condition %s of node %s: True", cfg.ConditionType, node.Name)
 	}
 	printf("would send this patch to node %s:", node.Name)

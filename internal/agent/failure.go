@@ -3,12 +3,15 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
 	"github.com/sirupsen/logrus"
 
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/metrics"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // Reported instead of a check name when no check fails.
@@ -57,15 +60,46 @@ func failuresOf(results []checks.Attempt) (failed roundFailure) {
 }
 
 // judge counts the failed checks of a round and returns them as a roundFailure.
-func (d *deps) judge(results []checks.Attempt) error {
+func judge(results []checks.Attempt, count *metrics.Recorder) error {
 	failed := failuresOf(results)
 	if len(failed.checks) == 0 {
 		return nil
 	}
 	for _, check := range failed.checks {
-		d.metrics.Failure(check)
+		count.Failure(check)
 	}
 	return failed
+}
+
+// repeatAfter is when a failure that goes on is reported again, then after twice as long, and so on: a node that
+// fails for an hour has a handful of Events.
+const repeatAfter = 5 * time.Minute
+
+// repeats are when each failure is reported again.
+type repeats map[string]repeat
+
+type repeat struct {
+	at    time.Time
+	after time.Duration
+}
+
+// isDue reports whether a failure is new, or goes on for so long that it is due for another Event.
+func (r repeats) isDue(err error) bool {
+	// Without the details, which change from round to round: ports, or the number of a request.
+	key, _, _ := strings.Cut(err.Error(), ":")
+	if _, checked := errors.AsType[roundFailure](err); checked {
+		key = brief(err)
+	} else if nodepatch.IsFinal(err) {
+		key = fmt.Sprintf("%.120s", err) // who refuses it; the rest may have the number of a request
+	}
+	last := r[key] // zero, if it is new
+	now := time.Now()
+	if now.Before(last.at) {
+		return false
+	}
+	after := max(repeatAfter, 2*last.after)
+	r[key] = repeat{now.Add(after), after}
+	return true
 }
 
 func logAttempt(log *logrus.Entry, attempt checks.Attempt) {

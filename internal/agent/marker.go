@@ -5,6 +5,8 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/sirupsen/logrus"
+
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
@@ -17,7 +19,9 @@ import (
 // taint, with a condition, or with both (ON_TIMEOUT). With CONDITION=always the condition shows each verdict.
 // Each verification has a marker of its own.
 type marker struct {
-	*deps
+	cfg     config.Config
+	log     *logrus.Entry
+	api     *nodeAPI
 	tainted bool   // it has added the failed taint
 	reason  string // of the condition as it is on the node, "" if this marker has written none
 }
@@ -33,18 +37,18 @@ func (m *marker) isAgents(taint nodepatch.Taint) bool {
 
 // uses reports whether the policy is one of ON_TIMEOUT. With rechecks and with CONDITION=always the condition is.
 func (m *marker) uses(policy string) bool {
-	always := m.cfg.RecheckInterval > 0 || m.always()
+	always := m.cfg.RecheckInterval > 0 || m.cfg.ShowsEachVerdict()
 	return slices.Contains(m.cfg.OnTimeout, policy) || (policy == config.OnTimeoutCondition && always)
 }
 
-// Failed shows which checks fail (none: the patch), on a node that has the startup taint: a node that was never gated is
+// showFailure shows which checks fail (none: the patch), on a node that has the startup taint: a node that was never gated is
 // reported with CONDITION=always only. The failed taint waits for INITIAL_TIMEOUT; a condition may have to be corrected before.
 // It reports whether it has written anything: never the same twice.
-func (m *marker) Failed(ctx context.Context, failed []string, message string, timedOut bool) (written bool, err error) {
+func (m *marker) showFailure(ctx context.Context, failed []string, message string, timedOut bool) (written bool, err error) {
 	if m.uses(config.OnTimeoutTaint) && timedOut && !slices.Equal(failed, []string{checks.NodeName}) { // another node would not help
 		written, err = m.addTaint(ctx, failed)
 	}
-	isTrue := m.always() && m.reason == verdict.Verified && len(failed) == 0 // a refused patch is no verdict
+	isTrue := m.cfg.ShowsEachVerdict() && m.reason == verdict.Verified && len(failed) == 0 // a refused patch is no verdict
 	if m.uses(config.OnTimeoutCondition) && !isTrue {
 		wrote, failure := m.setFalse(ctx, failed, message)
 		written, err = written || wrote, errors.Join(err, failure)
@@ -61,7 +65,7 @@ func (m *marker) addTaint(ctx context.Context, failed []string) (written bool, e
 	if len(failed) > 0 {
 		value = failed[0]
 	}
-	m.tainted, err = m.patcher.AddFailedTaint(ctx, m.request, value)
+	m.tainted, err = m.api.patcher.AddFailedTaint(ctx, m.api.request, value)
 	return m.tainted, err
 }
 
@@ -70,36 +74,35 @@ func (m *marker) setFalse(ctx context.Context, failed []string, message string) 
 	if m.reason == reason {
 		return false, nil
 	}
-	node, err := m.patcher.Get(ctx)
-	if err != nil || (!m.always() && len(nodepatch.StartupTaints(node, m.request)) == 0) || node.DeletionTimestamp != nil {
+	node, err := m.api.patcher.Get(ctx)
+	isOurs := func() bool { return m.cfg.ShowsEachVerdict() || len(nodepatch.StartupTaints(node, m.api.request)) > 0 }
+	if err != nil || !isOurs() || node.DeletionTimestamp != nil {
 		return false, err
 	}
 	err = m.setCondition(ctx, node, recheck.False, reason, message)
 	return err == nil, err
 }
 
-// ShowsFailed reports whether node shows a failure that the release does not remove.
-func (m *marker) ShowsFailed(node *nodepatch.Node) bool {
+// showsFailure reports whether node shows a failure that the release does not remove.
+func (m *marker) showsFailure(node *nodepatch.Node) bool {
 	return m.uses(config.OnTimeoutCondition) &&
 		((m.reason != "" && m.reason != verdict.Verified) || node.Status.Conditions.Of(m.cfg.ConditionType).Status == recheck.False)
 }
 
-// Verified shows that all checks pass, on the node as last read.
-func (m *marker) Verified(ctx context.Context, node *nodepatch.Node) error {
+// showVerified shows that all checks pass, on the node as last read.
+func (m *marker) showVerified(ctx context.Context, node *nodepatch.Node) error {
 	if !m.uses(config.OnTimeoutCondition) {
 		return nil
 	}
 	return m.setCondition(ctx, node, recheck.True, verdict.Verified, verdict.AllChecksPass)
 }
 
+// setCondition writes the condition, which node shows then.
 func (m *marker) setCondition(ctx context.Context, node *nodepatch.Node, status, reason, message string) error {
-	ctx, cancel := context.WithTimeout(ctx, m.cfg.CheckTimeout)
-	defer cancel()
-	_, err := m.api.SetCondition(ctx, node, nodepatch.Condition{
-		Type: m.cfg.ConditionType, Status: status, Reason: reason, Message: kube.Shorten(message),
-	}, m.client.ServerTime())
+	condition := nodepatch.Condition{Status: status, Reason: reason, Message: kube.Shorten(message)}
+	now, err := m.api.setCondition(ctx, node, condition)
 	if err == nil {
-		m.reason = reason
+		m.reason, node.Status.Conditions = reason, now.Status.Conditions
 	}
 	return err
 }
@@ -112,10 +115,10 @@ func conditionReason(failed []string) string {
 	return verdict.Reason(failed)
 }
 
-// RemoveLone removes the failed taint from a node without the startup taint (nil: unknown): nobody has re-tainted such a node, or
-// somebody has released it by hand.
-func (m *marker) RemoveLone(ctx context.Context, node *nodepatch.Node) {
-	if node == nil || !nodepatch.HasFailedTaint(node, m.request) || len(nodepatch.StartupTaints(node, m.request)) > 0 {
+// removeStrayFailedTaint removes the failed taint from a node without the startup taint (nil: unknown): nobody has
+// re-tainted such a node, or somebody has released it by hand.
+func (m *marker) removeStrayFailedTaint(ctx context.Context, node *nodepatch.Node) {
+	if node == nil || !nodepatch.HasFailedTaint(node, m.api.request) || len(nodepatch.StartupTaints(node, m.api.request)) > 0 {
 		return
 	}
 	if m.cfg.RecheckInterval > 0 && !slices.ContainsFunc(node.Spec.Taints, m.isAgents) {
@@ -123,7 +126,7 @@ func (m *marker) RemoveLone(ctx context.Context, node *nodepatch.Node) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*m.cfg.CheckTimeout)
 	defer cancel()
-	if err := m.patcher.RemoveFailedTaint(ctx, node, m.request); err != nil {
+	if err := m.api.patcher.RemoveFailedTaint(ctx, node, m.api.request); err != nil {
 		m.log.WithError(err).Warn("cannot remove the failed taint, will retry after the next round")
 		return
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"maps"
 	"math/rand/v2"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -14,9 +13,11 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
+	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/internal/recheck"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/metrics"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -26,56 +27,57 @@ const repeatWarning = time.Hour
 // rechecks is the life after the release with RECHECK_INTERVAL: a round with one attempt of each check every interval. Package
 // recheck decides; rechecks makes the rounds, reads the node, and shows the verdict on it. One goroutine owns it.
 type rechecks struct {
-	*deps
-	state  recheck.State
-	node   *nodepatch.Node // as last read
-	readAt time.Time       // zero: before the release
-	round  checklist.Options
-	peers  peerSample
-	met    map[string]bool      // the requirements that the node has met, at its release or since
-	logged map[string]time.Time // the warnings that are not repeated, and until when
+	cfg     config.Config
+	log     *logrus.Entry
+	metrics *metrics.Recorder
+	events  *kube.Events
+	checks  checklist.List
+	own     *ownNode
+	state   recheck.State
+	round   checklist.Options
+	peers   peerSample
+	met     map[string]bool      // the requirements that the node has met, at its release or since
+	logged  map[string]time.Time // the warnings that are not repeated, and until when
 }
 
-// newRecheck continues a verification.
-func newRecheck(d *deps, v *verification, how outcome) *rechecks {
-	r := &rechecks{deps: d, node: v.seen.node, peers: peerSample{deps: d}, logged: make(map[string]time.Time),
-		met: make(map[string]bool)}
-	settings := recheck.Settings{Interval: d.cfg.RecheckInterval, FailureThreshold: d.cfg.FailureThreshold,
-		RecoveryThreshold: d.cfg.RecoveryThreshold, Random: rand.Float64}
-	shown := v.report.marker.reason == verdict.Verified
-	r.state = recheck.New(settings, r.facts(), how == released, shown, time.Now())
+// begin continues a verification.
+func (r *rechecks) begin(how outcome) {
+	settings := recheck.Settings{Interval: r.cfg.RecheckInterval, FailureThreshold: r.cfg.FailureThreshold,
+		RecoveryThreshold: r.cfg.RecoveryThreshold, Random: rand.Float64}
+	if r.state = recheck.Found(settings, r.facts(), time.Now()); how == released {
+		r.state = recheck.Released(settings, r.facts(), time.Now())
+	}
 	r.metrics.SetRecheckStatus(r.state.Status != recheck.False)
-	record, _ := verdict.ParseRecord(r.node.Annotations[d.request.Annotation])
-	for _, e := range d.cfg.Require {
+	node := r.own.node
+	record, _ := verdict.ParseRecord(node.Annotations[r.own.request.Annotation])
+	for _, e := range r.cfg.Require {
 		if text := e.String(); how == released {
-			r.met[text] = e.IsFor(r.node)
+			r.met[text] = e.IsFor(node)
 		} else { // what is not in the record may have been met and lost since; behind a reason of the controller's, nobody knows
-			shown := r.node.Status.Conditions.Of(d.cfg.ConditionType)
+			shown := node.Status.Conditions.Of(r.cfg.ConditionType)
 			r.met[text] = slices.Contains(record.Required, text) || shown.Status != "" && shown.Status != recheck.True &&
 				(!verdict.IsAgents(shown.Reason) || strings.Contains(shown.Message, text+": "))
 		}
 	}
-	return r
 }
 
 func (r *rechecks) facts() recheck.Facts {
-	facts := recheck.Read(r.node, r.readAt, r.request, r.cfg.ConditionType)
-	facts.Gated = facts.Gated || r.always()
+	facts := recheck.Read(r.own.node, r.own.at, r.own.request, r.cfg.ConditionType)
+	facts.Gated = facts.Gated || r.cfg.ShowsEachVerdict()
 	return facts
 }
 
-// run rechecks the node until ctx ends. It returns true when the node is found unverified: somebody has removed the label, or
+// run returns true when ctx ends, and false when the node is found unverified: somebody has removed the label, or
 // added the startup taint.
 func (r *rechecks) run(ctx context.Context) bool {
-	debug.SetGCPercent(50) // as in hold
 	for {
 		action, at := r.state.Next(time.Now())
 		if action == recheck.Verify {
 			r.log.Info("node is no longer verified: verifying it again")
-			return true
+			return false
 		}
 		if !sleep(ctx, time.Until(at)) || ctx.Err() != nil {
-			return false
+			return true
 		}
 		switch action {
 		case recheck.Look:
@@ -96,11 +98,11 @@ func (r *rechecks) makeRound(ctx context.Context) {
 	r.round = r.state.Round(began)
 	list := r.checks(checks.API{Get: r.readNode}, r.round)
 	if r.cfg.EnableConnectivityMatrix {
-		zone := func() string { return r.node.Labels["topology.kubernetes.io/zone"] }
+		zone := func() string { return r.own.node.Labels["topology.kubernetes.io/zone"] }
 		list = append(list, r.peers.check(r.round.PeersMustAnswer, zone))
 	}
-	node := func(context.Context) (*nodepatch.Node, error) { return r.node, nil } // without a new one the api check fails
-	list = checklist.Requirements{List: r.cfg.Require, Client: r.client, Node: node, Met: r.met}.And(list)
+	node := func(context.Context) (*nodepatch.Node, error) { return r.own.node, nil } // without a new one the api check fails
+	list = checklist.Requirements{List: r.cfg.Require, Client: r.own.client, Node: node, Met: r.met}.And(list)
 	runner := checklist.Runner(r.cfg, r)
 	runner.MaxRetries = 0
 	results, err := runner.Round(ctx, list)
@@ -110,15 +112,15 @@ func (r *rechecks) makeRound(ctx context.Context) {
 	before, failed := r.state.Status, failuresOf(results)
 	r.happened(recheck.Event{Round: &recheck.Results{
 		Options: r.round, Began: began, Failed: failed.checks, Message: failed.Error()}})
-	if !r.isVerified(r.node) {
+	if !r.own.isVerified(r.own.node) {
 		return
 	}
 	r.metrics.SetRecheckStatus(r.state.Status != recheck.False)
 	if r.state.IsUntouchable(began) {
-		r.log.WithField("reason", nodepatch.Untouchable(r.node)).Debug("no verdict")
+		r.log.WithField("reason", nodepatch.Untouchable(r.own.node)).Debug("no verdict")
 		return
 	}
-	r.report(before, r.judge(results))
+	r.report(before, judge(results, r.metrics))
 }
 
 // happened tells the state what the agent has done, now that the node is as last read.
@@ -180,39 +182,27 @@ func (r *rechecks) loggedRecently(text string) bool {
 func (r *rechecks) readNode(ctx context.Context) (report checks.Report, err error) {
 	var node *nodepatch.Node
 	if r.round.NewConnection {
-		r.client.CloseIdleConnections()
+		r.own.client.CloseIdleConnections()
 	}
 	if r.round.Thorough {
-		node, report, err = checklist.ReadNode(ctx, r.cfg.NodeName, r.api.GetCached)
+		node, report, err = checklist.ReadNode(ctx, r.cfg.NodeName, r.own.api.GetCached)
 	} else {
 		report.Detail = "node " + r.cfg.NodeName + " read"
-		node, err = r.api.GetCached(ctx)
+		node, err = r.own.api.GetCached(ctx)
 	}
 	if err == nil {
-		err = r.keep(ctx, node)
+		err = r.own.keepCached(ctx, node)
 	}
 	return report, err
-}
-
-// keep keeps the node as read from the API server's cache. One that is not verified is read again, from etcd: the cache may be
-// behind the release.
-func (r *rechecks) keep(ctx context.Context, node *nodepatch.Node) (err error) {
-	if !r.isVerified(node) {
-		node, err = r.api.Get(ctx)
-	}
-	if err == nil {
-		r.node, r.readAt = node, time.Now()
-	}
-	return err
 }
 
 // look reads the node from the API server's cache, between two rounds.
 func (r *rechecks) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.CheckTimeout)
 	defer cancel()
-	node, err := r.api.GetCached(ctx)
+	node, err := r.own.api.GetCached(ctx)
 	if err == nil {
-		err = r.keep(ctx, node)
+		err = r.own.keepCached(ctx, node)
 	}
 	if err == nil {
 		r.happened(recheck.Event{})
@@ -220,19 +210,22 @@ func (r *rechecks) look(ctx context.Context) error {
 	return err
 }
 
-// write shows the verdict on the node: with the condition, with the failed taint that it removes, and with an Event.
+// write shows the verdict on the node: with the condition, and by removing the failed taint.
 func (r *rechecks) write(ctx context.Context) {
 	var written recheck.Written
 	var err error
-	if time.Since(r.readAt) >= time.Minute { // rounds may be an hour apart
+	if time.Since(r.own.at) >= time.Minute { // rounds may be an hour apart
 		err = r.look(ctx)
 	}
 	show := r.state.Shows(time.Now())
 	if err == nil && show.Condition != nil {
-		err = r.setCondition(ctx, *show.Condition)
-		written.Condition = err == nil
+		var now *nodepatch.Node
+		if now, err = r.own.setCondition(ctx, r.own.node, *show.Condition); err == nil {
+			written.Condition = true
+			r.own.keep(now, time.Now()) // the controller may have re-tainted it since it was read
+		}
 	}
-	if show.IsProven {
+	if show.IsProven && nodepatch.HasFailedTaint(r.own.node, r.own.request) {
 		err = errors.Join(err, r.removeFailedTaint(ctx))
 	}
 	if ctx.Err() != nil {
@@ -245,26 +238,12 @@ func (r *rechecks) write(ctx context.Context) {
 	r.happened(recheck.Event{Write: &written})
 }
 
-func (r *rechecks) setCondition(ctx context.Context, condition nodepatch.Condition) error {
-	ctx, cancel := context.WithTimeout(ctx, r.cfg.CheckTimeout)
-	defer cancel()
-	condition.Type = r.cfg.ConditionType
-	node, err := r.api.SetCondition(ctx, r.node, condition, r.client.ServerTime())
-	if err == nil { // the controller may have re-tainted it since it was read
-		r.node, r.readAt = node, time.Now()
-	}
-	return err
-}
-
 func (r *rechecks) removeFailedTaint(ctx context.Context) error {
-	if !nodepatch.HasFailedTaint(r.node, r.request) {
-		return nil
-	}
-	if err := r.patcher.RemoveFailedTaint(ctx, r.node, r.request); err != nil {
+	if err := r.own.patcher.RemoveFailedTaint(ctx, r.own.node, r.own.request); err != nil {
 		return err
 	}
 	r.log.Info("failed taint removed: the node passes its rechecks")
 	isFailed := func(taint nodepatch.Taint) bool { return taint.Key == r.cfg.FailedTaintKey }
-	r.node.Spec.Taints = slices.DeleteFunc(r.node.Spec.Taints, isFailed)
+	r.own.node.Spec.Taints = slices.DeleteFunc(r.own.node.Spec.Taints, isFailed)
 	return nil
 }

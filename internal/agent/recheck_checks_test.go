@@ -13,6 +13,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/recheck"
+	"github.com/imunhatep/kube-node-ready/metrics"
 )
 
 // connected are rechecks with connections: the api check and the service check are real. A test makes the rounds, and no time passes
@@ -24,19 +25,19 @@ type connected struct {
 }
 
 func startConnected(t *testing.T, api *fakeAPI) *connected {
-	a, log := inCluster(t, api, "--check-timeout=1m")
-	a.cfg.Once, a.cfg.RecheckInterval = false, time.Minute
-	c := &connected{log: log}
+	cfg, e := inClusterSettings(t, api, "--check-timeout=1m")
+	cfg.Once, cfg.RecheckInterval = false, time.Minute
+	c := &connected{log: newOutput()}
+	a := New(cfg, e, checklist.New(cfg, e), metrics.New("node1", checks.Names(), metrics.Build{}), newLog(cfg, c.log), "dev")
 	list := a.checks
 	a.checks = func(api checks.API, o checklist.Options) []checks.Check {
-		all := list(api, o) // api, network, service
+		all := list(api, o)[1:] // api, network, service
 		all[1] = fakeCheck{checks.NetworkName, func(context.Context) (checks.Report, error) { return checks.Report{}, c.outcome }}
 		return all
 	}
 	setReleased(api.node)
-	v := newVerification(a.deps, nil)
-	require.True(t, v.readFirst(t.Context()))
-	c.rechecks = newRecheck(a.deps, v, alreadyVerified)
+	require.True(t, a.newVerification().readFirst(t.Context()))
+	c.rechecks = a.newRechecks(alreadyVerified)
 	return c
 }
 

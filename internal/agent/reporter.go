@@ -13,28 +13,18 @@ import (
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/metrics"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-const (
-	// repeatAfter is when a failure that goes on is reported again, then after twice as long, and so on: a node that
-	// fails for an hour has a handful of Events.
-	repeatAfter = 5 * time.Minute
-	// retryReport is the time until the next attempt to report a timeout, ±20 %.
-	retryReport = 30 * time.Second
-)
+// retryReport is the time until the next attempt to report a timeout, ±20 %.
+const retryReport = 30 * time.Second
 
 // Whether a marker may be written while a step runs: never while a patch is in flight that releases the node.
 const (
 	marking = false
 	holding = true
 )
-
-// repeat is when a failure is reported again.
-type repeat struct {
-	at    time.Time
-	after time.Duration
-}
 
 // note is what a step tells the reporter: an attempt, a wait that begins, or, if both are nil, that the wait is over.
 type note struct {
@@ -45,21 +35,18 @@ type note struct {
 // reporter says how a verification goes: in the log, the metrics and Events, and on the node by its marker. It belongs to the
 // goroutine that calls During; a step, which runs in another one, only sends notes.
 type reporter struct {
-	*deps
-	marker   marker
+	marker
+	version  string
+	metrics  *metrics.Recorder
+	events   *kube.Events
 	start    time.Time
 	stop     context.CancelFunc // ends the verification: --once
 	notes    chan note
 	attempts map[string]int // of each check
 	last     *failure       // until that check passes, or the wait is over
-	repeats  map[string]repeat
+	repeats  repeats
 	timeout  <-chan time.Time // INITIAL_TIMEOUT, and then the next attempt to report that it has passed
 	timedOut bool
-}
-
-func newReporter(d *deps) *reporter {
-	return &reporter{deps: d, marker: marker{deps: d}, notes: make(chan note, 16), attempts: make(map[string]int),
-		repeats: make(map[string]repeat)}
 }
 
 // begin starts INITIAL_TIMEOUT. With --once its end cancels the context that begin returns.
@@ -74,7 +61,7 @@ func (r *reporter) begin(parent context.Context) (ctx context.Context, end func(
 
 // restart begins again for a Node of a new uid, which nobody has reported or marked. --once has one deadline.
 func (r *reporter) restart() {
-	r.marker, r.last = marker{deps: r.deps}, nil
+	r.tainted, r.reason, r.last = false, "", nil
 	clear(r.repeats)
 	if !r.cfg.Once {
 		r.start, r.timedOut, r.timeout = time.Now(), false, time.After(r.cfg.InitialTimeout)
@@ -133,32 +120,13 @@ func (r *reporter) Failed(ctx context.Context, node *nodepatch.Node, err error, 
 	if !checked {
 		r.last = &failure{patching, err}
 	}
-	if r.isDue(err) {
+	if r.repeats.isDue(err) {
 		r.events.Add(kube.EventWarning, verdict.NodeNotVerified, fmt.Sprintf("since %s: %v", r.start.UTC().Format(time.RFC3339), err))
 	}
-	r.marker.RemoveLone(ctx, node)
-	if r.timedOut || r.marker.reason != "" || (checked && r.always()) { // a True from before is taken back at once
+	r.removeStrayFailedTaint(ctx, node)
+	if r.timedOut || r.reason != "" || (checked && r.cfg.ShowsEachVerdict()) { // a True from before is taken back at once
 		r.mark(ctx, round.checks, err.Error())
 	}
-}
-
-// isDue reports whether a failure is new, or goes on for so long that it is due for another Event.
-func (r *reporter) isDue(err error) bool {
-	// Without the details, which change from round to round: ports, or the number of a request.
-	key, _, _ := strings.Cut(err.Error(), ":")
-	if _, checked := errors.AsType[roundFailure](err); checked {
-		key = brief(err)
-	} else if nodepatch.IsFinal(err) {
-		key = fmt.Sprintf("%.120s", err) // who refuses it; the rest may have the number of a request
-	}
-	last := r.repeats[key] // zero, if it is new
-	now := time.Now()
-	if now.Before(last.at) {
-		return false
-	}
-	after := max(repeatAfter, 2*last.after)
-	r.repeats[key] = repeat{now.Add(after), after}
-	return true
 }
 
 // reportTimeout reports that INITIAL_TIMEOUT has passed, also in the middle of an attempt. What cannot be written is
@@ -199,7 +167,7 @@ func (r *reporter) mark(ctx context.Context, failed []string, message string) bo
 	if ctx.Err() != nil {
 		return false
 	}
-	marked, err := r.marker.Failed(ctx, failed, message, r.timedOut)
+	marked, err := r.showFailure(ctx, failed, message, r.timedOut)
 	log := r.log.WithFields(logrus.Fields{"policy": strings.Join(r.cfg.OnTimeout, ","), "reason": conditionReason(failed)})
 	if marked {
 		log.Warn("node marked as failed")
@@ -212,11 +180,11 @@ func (r *reporter) mark(ctx context.Context, failed []string, message string) bo
 
 // markVerified shows on the node that it is verified. It reports whether a retry is of no use.
 func (r *reporter) markVerified(ctx context.Context, node *nodepatch.Node) bool {
-	err := r.marker.Verified(ctx, node)
+	err := r.showVerified(ctx, node)
 	if err != nil {
 		r.log.WithError(err).Warn("cannot write the condition of the verified node (CONDITION needs rights that the chart grants)")
 	}
-	return err == nil || (nodepatch.IsFinal(err) && !r.marker.ShowsFailed(node))
+	return err == nil || (nodepatch.IsFinal(err) && !r.showsFailure(node))
 }
 
 // annotation says when, how and in which boot the node was verified, and which taints its release removes.
@@ -230,7 +198,7 @@ func (r *reporter) annotation(node *nodepatch.Node, now time.Time) func(removed 
 	return func(removed []nodepatch.Taint) string {
 		return verdict.Record{Time: now.UTC().Format(time.RFC3339), Duration: formatDuration(now.Sub(r.start)),
 			Attempts: r.attempts, Removed: nodepatch.FormatTaints(removed), Required: required, Version: r.version,
-			BootID: node.Status.NodeInfo.BootID}.Keeping(node.Annotations[r.request.Annotation], r.cfg.FailedTaintKey).String()
+			BootID: node.Status.NodeInfo.BootID}.Keeping(node.Annotations[r.api.request.Annotation], r.cfg.FailedTaintKey).String()
 	}
 }
 
@@ -256,7 +224,7 @@ func (r *reporter) Released(ctx context.Context, node *nodepatch.Node, removed [
 	log.Info("node verified")
 	isStartup := func(taint nodepatch.Taint) bool { return taint.Key != r.cfg.FailedTaintKey }
 	hasCondition := node.Status.Conditions.Of(r.cfg.ConditionType).Type != "" // a node that was never gated gets none
-	if (r.marker.reason != verdict.Verified || failedBefore) && (slices.ContainsFunc(removed, isStartup) || hasCondition) {
+	if (r.reason != verdict.Verified || failedBefore) && (slices.ContainsFunc(removed, isStartup) || hasCondition) {
 		retry(ctx, func(ctx context.Context) bool { return r.markVerified(ctx, node) })
 	}
 	r.events.Add(kube.EventNormal, verdict.NodeVerified, verdict.AllChecksPass+"; verified in "+formatDuration(took)+"; "+what)
@@ -266,7 +234,7 @@ func (r *reporter) Released(ctx context.Context, node *nodepatch.Node, removed [
 // remaining returns the taints that still repel pods after the release.
 func (r *reporter) remaining(node *nodepatch.Node) []nodepatch.Taint {
 	return slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(taint nodepatch.Taint) bool {
-		return r.request.Removes(taint) || (taint.Effect != "NoSchedule" && taint.Effect != "NoExecute")
+		return r.api.request.Removes(taint) || (taint.Effect != "NoSchedule" && taint.Effect != "NoExecute")
 	})
 }
 

@@ -12,7 +12,7 @@ import (
 
 func TestFailureIsReportedAgainLaterAndLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newReporter(&deps{})
+		r := make(repeats)
 		start := time.Now()
 		var at []time.Duration
 		report := func(err error) {
@@ -32,7 +32,7 @@ func TestFailureIsReportedAgainLaterAndLater(t *testing.T) {
 		assert.Len(t, at, 2, "others are reported at once")
 		report(errors.New("the API server refuses the patch: request 17"))
 		assert.Len(t, at, 2, "whatever its words are this time")
-		r = newReporter(&deps{})
+		clear(r)
 		report(roundFailure{[]string{"dns"}, []string{"x"}})
 		assert.Len(t, at, 3, "a new verification counts from the start")
 	})

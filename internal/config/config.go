@@ -82,6 +82,9 @@ const BackoffLinear = "linear"
 // ConditionAlways is the value of CONDITION that is not the default.
 const ConditionAlways = "always"
 
+// ShowsEachVerdict reports whether the condition is to show each verdict, on every node.
+func (c Config) ShowsEachVerdict() bool { return c.Condition == ConditionAlways }
+
 // UsageError lists every mistake in flags and environment.
 type UsageError []string
 

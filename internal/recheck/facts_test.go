@@ -22,9 +22,8 @@ func TestRead(t *testing.T) {
 		at   time.Time
 		want Facts
 	}{
-		"verified":           {func(*nodepatch.Node) {}, at, Facts{Verified: true}},
-		"without the label":  {func(n *nodepatch.Node) { n.Labels = nil }, at, Facts{}},
-		"before the release": {func(n *nodepatch.Node) { n.Labels = nil }, time.Time{}, Facts{Verified: true}},
+		"verified":          {func(*nodepatch.Node) {}, at, Facts{Verified: true}},
+		"without the label": {func(n *nodepatch.Node) { n.Labels = nil }, at, Facts{}},
 		"the startup taint is back": {func(n *nodepatch.Node) { n.Spec.Taints = []nodepatch.Taint{{Key: "node-ready/unverified"}} }, at,
 			Facts{}},
 		"released from a startup taint": {func(n *nodepatch.Node) { n.Annotations = map[string]string{nodepatch.Annotation: record} }, at,

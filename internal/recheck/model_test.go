@@ -39,7 +39,7 @@ func retainted(f Facts) Facts {
 // found continues on a node that an agent has found verified.
 func found(s Settings, node Facts) *model {
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	return &model{State: New(s, node, false, false, start), node: node, now: start, start: start}
+	return &model{State: Found(s, node, start), node: node, now: start, start: start}
 }
 
 // read reads the Node.

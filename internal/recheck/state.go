@@ -57,8 +57,8 @@ type Shown struct{ Status, Reason string }
 
 // Facts are what a read of the Node says.
 type Facts struct {
-	ReadAt      time.Time // zero: before the release
-	Verified    bool      // the Node is as it was released
+	ReadAt      time.Time
+	Verified    bool // the Node is as it was released
 	Shown       Shown
 	Retainted   bool   // it has the failed taint
 	Gated       bool   // it began with a startup taint, or has the condition: no other node gets one, or is re-tainted
@@ -68,7 +68,7 @@ type Facts struct {
 
 // Read returns the facts of a Node that was read at a time, after the release that r describes.
 func Read(node *nodepatch.Node, at time.Time, r nodepatch.Request, conditionType string) Facts {
-	f := Facts{ReadAt: at, Verified: at.IsZero() || nodepatch.IsVerified(node, r.Released()),
+	f := Facts{ReadAt: at, Verified: nodepatch.IsVerified(node, r.Released()),
 		Retainted: nodepatch.HasFailedTaint(node, r), Untouchable: nodepatch.Untouchable(node),
 		Rebooted: verdict.WasRebooted(node.Annotations[r.Annotation], node.Status.NodeInfo.BootID)}
 	condition := node.Status.Conditions.Of(conditionType)
@@ -96,31 +96,42 @@ type State struct {
 	thoroughAt time.Time // from when on a round sends large packets
 }
 
-// New continues a verification that has released the node, or has found it verified; facts may be from before the release. shown
-// means that the condition was written True. What the condition of a verified node says holds until rounds prove otherwise:
-// another container of this pod, or the controller, has written it. After a reboot the first round sends large packets.
-func New(settings Settings, facts Facts, released, shown bool, now time.Time) State {
+// Released returns the State of a node that the agent has just released.
+func Released(settings Settings, facts Facts, now time.Time) State {
+	s := start(settings, facts, now)
+	s.Status, s.written = True, facts.Shown.Status == True
+	if facts.Gated && !s.written {
+		s.writeAt = now
+	}
+	s.thoroughAt = now.Add(settings.within(thoroughInterval))
+	return s
+}
+
+// Found returns the State of a node that an agent has found verified. What its condition says holds until rounds prove otherwise:
+// another container of this pod, or the controller, has written it. Small packets alone do not prove that a node has recovered,
+// or that it works after a reboot: then the first round is thorough.
+func Found(settings Settings, facts Facts, now time.Time) State {
+	s := start(settings, facts, now)
+	if status := facts.Shown.Status; status == True || status == False {
+		s.Status, s.written = status, status == True // the reasons of a False are to be its own
+	}
+	if s.Status == True {
+		if !facts.Rebooted {
+			s.thoroughAt = now.Add(settings.within(thoroughInterval))
+		}
+		return s
+	}
+	s.reasons = facts.Shown.Reason
+	// The controller has re-tainted the node, or is to.
+	if s.reasons != "" && !verdict.IsAgents(s.reasons) && (facts.Shown.Status == False || facts.Retainted) {
+		s.reasons = verdict.PeersFailed // nobody knows whether they answer: one must
+	}
+	return s
+}
+
+func start(settings Settings, facts Facts, now time.Time) State {
 	s := State{settings: settings, facts: facts}
 	s.roundAt = s.notBefore(now, now.Add(settings.within(settings.Interval)))
-	switch status := facts.Shown.Status; {
-	case !released && (status == True || status == False):
-		s.Status, s.written = status, status == True // the reasons of a False are to be its own
-	case released:
-		s.Status, s.written = True, shown
-		if facts.Gated && !shown {
-			s.writeAt = now
-		}
-	}
-	switch { // the first round is thorough, or not: small packets alone do not prove that a node has recovered
-	case s.Status != True:
-		s.reasons = facts.Shown.Reason
-		// The controller has re-tainted the node, or is to.
-		if s.reasons != "" && !verdict.IsAgents(s.reasons) && (facts.Shown.Status == False || facts.Retainted) {
-			s.reasons = verdict.PeersFailed // nobody knows whether they answer: one must
-		}
-	case released || !facts.Rebooted:
-		s.thoroughAt = now.Add(settings.within(thoroughInterval))
-	}
 	return s
 }
 
@@ -243,7 +254,7 @@ func (s State) IsUntouchable(since time.Time) bool {
 // the condition, or has re-tainted the node, since this agent has found that it does.
 func (s State) recheckAfterController() State {
 	shown := s.facts.Shown.Status
-	if s.Status == True && (s.written || s.facts.Retainted) && shown != "" && shown != True && !s.facts.ReadAt.IsZero() {
+	if s.Status == True && (s.written || s.facts.Retainted) && shown != "" && shown != True {
 		s.Status, s.passed, s.thoroughAt = "", 0, time.Time{}
 	}
 	return s

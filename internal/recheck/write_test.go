@@ -48,15 +48,17 @@ func TestWhatIsWritten(t *testing.T) {
 // The agent that has released the node writes the condition again if the release could not.
 func TestAfterTheRelease(t *testing.T) {
 	for name, test := range map[string]struct {
-		shown, gated, writes bool
+		shown         string
+		gated, writes bool
 	}{
-		"written by the release": {true, true, false},
-		"not written":            {false, true, true},
-		"never gated":            {false, false, false},
+		"written by the release":  {True, true, false},
+		"not written":             {"", true, true},
+		"False before, and since": {False, true, true},
+		"never gated":             {"", false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			now := time.Now()
-			s := New(defaults(), Facts{Verified: true, Gated: test.gated}, true, test.shown, now)
+			s := Released(defaults(), Facts{Verified: true, Gated: test.gated, Shown: Shown{Status: test.shown}}, now)
 			assert.Equal(t, True, s.Status)
 			action, at := s.Next(now)
 			assert.Equal(t, test.writes, action == Write && at.Equal(now))
@@ -65,10 +67,10 @@ func TestAfterTheRelease(t *testing.T) {
 	}
 }
 
-// What the node showed before its release is not the controller's answer to it.
+// What the node shows from before its release, because the condition could not be written, is not the controller's answer to it.
 func TestFailedConditionFromBeforeTheRelease(t *testing.T) {
 	now := time.Now()
-	s := New(defaults(), retainted(shows(False, "Silent")), true, true, now)
+	s := Released(defaults(), shows(False, "Silent"), now)
 	s = s.Step(Event{Now: now, Facts: s.facts, Round: &Results{Began: now}})
 	assert.Equal(t, True, s.Status)
 	assert.False(t, s.Round(now).Thorough)

@@ -1,0 +1,154 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/checklist"
+	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// nodeAPI reads and changes the Node of this agent, and remembers nothing.
+type nodeAPI struct {
+	cfg     config.Config
+	client  *kube.Client
+	api     nodepatch.Client
+	patcher *nodepatch.Patcher
+	request nodepatch.Request // the released node, without the annotation's value
+}
+
+// isVerified reports whether the node needs no verification. With rechecks the failed taint, which the controller may have added,
+// begins none.
+func (n *nodeAPI) isVerified(node *nodepatch.Node) bool {
+	if n.cfg.RecheckInterval > 0 {
+		return nodepatch.IsVerified(node, n.request.Released())
+	}
+	return nodepatch.IsVerified(node, n.request)
+}
+
+// unmet says what node does not show although REQUIRE demands it, or "".
+func (n *nodeAPI) unmet(ctx context.Context, node *nodepatch.Node) string {
+	return checklist.Requirements{List: n.cfg.Require, Client: n.client, Timeout: n.cfg.CheckTimeout}.Unmet(ctx, node)
+}
+
+// setCondition writes the condition, and returns the Node as it is then.
+func (n *nodeAPI) setCondition(ctx context.Context, node *nodepatch.Node, c nodepatch.Condition) (*nodepatch.Node, error) {
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.CheckTimeout)
+	defer cancel()
+	c.Type = n.cfg.ConditionType
+	return n.api.SetCondition(ctx, node, c, n.client.ServerTime())
+}
+
+// ownNode is the Node of this agent as it has seen it. A step, which the reporter runs beside its own goroutine, owns it while it
+// runs.
+type ownNode struct {
+	*nodeAPI
+	seen
+	proof *proof
+}
+
+// proof is what this process has proven of a Node. It survives into the next verification, until a check fails.
+type proof struct {
+	uid     types.UID
+	request nodepatch.Request
+}
+
+// seen is one Node as the agent has seen it. A Node of another uid begins empty.
+type seen struct {
+	uid  types.UID       // "" before the first read
+	node *nodepatch.Node // as last read, nil before, and after forget
+	at   time.Time       // when; zero for a read from the API server's cache, on which no patch is built
+	// reusable is the report of a read just before the checks. The api check would send the same request, and reuses it:
+	// that saves one of five requests on every new node. nil once it is used.
+	reusable   *checks.Report
+	startupDue time.Time // until when a late startup taint may be added; zero before it is known
+	// needsFreshRead means that a foreign taint was seen: the release starts from a fresh read.
+	needsFreshRead bool
+	// hadForeignTaint means that a foreign taint was read since the round has begun, gone or not: what passes beside it proves
+	// nothing.
+	hadForeignTaint bool
+	// isReplaced means that the Node was deleted and created again: nothing that was verified before counts.
+	isReplaced bool
+}
+
+// keep takes a Node as it was read at a time, zero from the cache.
+func (s *seen) keep(node *nodepatch.Node, at time.Time) {
+	if s.uid != "" && s.uid != node.UID {
+		*s = seen{isReplaced: true}
+	}
+	s.uid, s.node, s.at = node.UID, node, at
+}
+
+// forget drops what was read, because it is old. Another Node that is read next is known by its uid.
+func (s *seen) forget() { s.node, s.at, s.reusable, s.needsFreshRead = nil, time.Time{}, nil, true }
+
+// read reads the node with a request that is larger than a packet. The patch is built on the answer.
+func (o *ownNode) read(ctx context.Context) (checks.Report, error) {
+	node, report, err := checklist.ReadNode(ctx, o.cfg.NodeName, o.api.Get)
+	if err == nil {
+		o.keepRead(node)
+	}
+	return report, err
+}
+
+// keepRead takes the Node as it was read just now.
+func (o *ownNode) keepRead(node *nodepatch.Node) {
+	o.keep(node, time.Now())
+	o.hadForeignTaint = o.hadForeignTaint || o.foreignTaint() != nil
+}
+
+// isRecent reports whether the Node is judged and released as it was read: CHECK_TIMEOUT may be minutes.
+func (o *ownNode) isRecent() bool {
+	return time.Since(o.at) < min(3*time.Second, o.cfg.CheckTimeout)
+}
+
+// recent returns the Node, and reads it again if that was long ago.
+func (o *ownNode) recent(ctx context.Context) (*nodepatch.Node, error) {
+	if !o.isRecent() {
+		node, err := o.patcher.Get(ctx)
+		if err != nil {
+			return nil, err
+		}
+		o.keepRead(node)
+	}
+	return o.node, nil
+}
+
+// wait reads the node until it is done, or until the deadline (zero: no limit).
+func (o *ownNode) wait(ctx context.Context, deadline time.Time, done func(*nodepatch.Node) bool) error {
+	node, err := o.patcher.Wait(ctx, o.node, deadline, done)
+	switch {
+	case err == nil:
+		o.keep(node, time.Time{})
+	case errors.Is(err, nodepatch.ErrReplaced):
+		o.seen = seen{isReplaced: true}
+	}
+	return err
+}
+
+// foreignTaint returns a taint that must be gone before the checks start, or nil. A prefix may cover the agent's own taints too,
+// which nobody else removes.
+func (o *ownNode) foreignTaint() *nodepatch.Taint {
+	if o.node == nil {
+		return nil
+	}
+	return o.request.ForeignTaint(o.node.Spec.Taints)
+}
+
+// keepCached keeps a released node as read from the API server's cache. One that is not verified is read again, from
+// etcd: the cache may be behind the release.
+func (o *ownNode) keepCached(ctx context.Context, node *nodepatch.Node) (err error) {
+	if !o.isVerified(node) {
+		node, err = o.api.Get(ctx)
+	}
+	if err == nil {
+		o.keep(node, time.Now())
+	}
+	return err
+}

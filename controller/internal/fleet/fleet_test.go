@@ -32,8 +32,9 @@ type story struct {
 	plan     Plan
 }
 
-func newStory(t *testing.T) *story {
-	template := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+// storyTemplate is the agent's pod.
+func storyTemplate() *corev1.PodTemplateSpec {
+	return &corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 		NodeSelector: map[string]string{"kubernetes.io/os": "linux"},
 		Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
 			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
@@ -42,9 +43,12 @@ func newStory(t *testing.T) *story {
 			}}}}}},
 		Tolerations: []corev1.Toleration{{Key: startup, Operator: corev1.TolerationOpExists}, {Key: "node-ready/failed", Operator: corev1.TolerationOpExists}},
 	}}
+}
+
+func newStory(t *testing.T) *story {
 	request := nodepatch.Request{TaintKey: startup, FailedTaintKey: "node-ready/failed", Label: verified, LabelValue: "true", Annotation: nodepatch.Annotation}
 	return &story{t: t, now: time.Now(), objects: Objects{Events: make(map[types.UID][]corev1.Event)}, settings: Settings{
-		Rules: NewRules(template, request), Request: request, ConditionType: condition,
+		Rules: NewRules(storyTemplate(), request), Request: request, ConditionType: condition,
 		NotStartedAfter: 3 * time.Minute, FailedAfter: 5 * time.Minute, SilentAfter: 6 * time.Minute}}
 }
 

@@ -1,0 +1,184 @@
+// Package before is fleet as it was before the controller was taken apart, to compare with: see differential_test.go. It
+// has no side effects: Decide is a function of the objects, of what the process remembers, and of the time.
+package before
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// State is where a node is on its way to its release.
+type State string
+
+// The states of a node.
+const (
+	Unverified State = "Unverified" // no agent's pod for it yet
+	Pending    State = "Pending"    // a pod that does not run yet
+	InProgress State = "InProgress" // the agent runs
+	Verified   State = "Verified"
+	Failed     State = "Failed" // for a Reason
+)
+
+// States returns all states, in the order of a node's way.
+func States() []State { return []State{Unverified, Pending, InProgress, Verified, Failed} }
+
+// Reason is why a node has failed. The controller gives those of an agent that has not started or does
+// not speak; the agent gives those of its checks.
+type Reason string
+
+// The controller's reasons.
+const (
+	NoPod         Reason = "NoPod"         // the DaemonSet controller has made none
+	Unschedulable Reason = "Unschedulable" // no room on the node
+	ImagePull     Reason = "ImagePull"
+	SandboxFailed Reason = "SandboxFailed" // no network for the pod
+	CrashLoop     Reason = "CrashLoop"
+	Silent        Reason = "Silent" // never started for another reason, or never spoke
+)
+
+// The agent's reasons: its failing checks, foreign taints, or a refused patch.
+const (
+	DNSFailed      Reason = verdict.DNSFailed
+	APIFailed      Reason = verdict.APIFailed
+	NetworkFailed  Reason = verdict.NetworkFailed
+	ServiceFailed  Reason = verdict.ServiceFailed
+	PeersFailed    Reason = verdict.PeersFailed
+	NodeFailed     Reason = verdict.NodeFailed
+	TaintsOfOthers Reason = verdict.TaintsOfOthers
+	NotVerified    Reason = verdict.NotVerified
+)
+
+// ownReasons returns the reasons that the controller writes.
+func ownReasons() []Reason {
+	return []Reason{NoPod, Unschedulable, ImagePull, SandboxFailed, CrashLoop, Silent}
+}
+
+// IsOwn reports whether the reason is one of the controller, not of a check.
+func (r Reason) IsOwn() bool { return slices.Contains(ownReasons(), r) }
+
+// Reasons returns all reasons.
+func Reasons() []Reason {
+	return append(ownReasons(), DNSFailed, APIFailed, NetworkFailed, ServiceFailed, PeersFailed, NodeFailed, TaintsOfOthers,
+		NotVerified)
+}
+
+// Settings are what the operator has decided.
+type Settings struct {
+	Rules         Rules
+	Request       nodepatch.Request
+	ConditionType string
+	// Rechecks make agents stay, and say False of verified nodes too: the failed taint and that condition are no news then.
+	Rechecks Rechecks
+	// NoAgentFor is how long no agent may be on a node until nobody counts on one.
+	NoAgentFor time.Duration
+	// FailedTaintValue is the value of the failed taint that this release's controller adds to verified nodes.
+	FailedTaintValue string
+	// NotStartedAfter is how long a node may be without a running agent.
+	NotStartedAfter time.Duration
+	// Workers means controller mode: the pods are workers, and nobody but the controller writes the condition.
+	Workers bool
+	// Unmet says what a node does not show (REQUIRE) although its worker has passed, or ""; nil: nothing is required.
+	Unmet func(node string) string
+	// FailedAfter is how long a node may be unverified until the failure of its workers is reported: INITIAL_TIMEOUT.
+	FailedAfter time.Duration
+	// SilentAfter is how long an agent may run without a word: INITIAL_TIMEOUT and a minute.
+	SilentAfter time.Duration
+}
+
+// NewSettings returns what the agent's settings say, for its pod template. The controller's own are to be added.
+func NewSettings(cfg config.Config, template *corev1.PodTemplateSpec) Settings {
+	request := cfg.Request()
+	return Settings{Rules: NewRules(template, request), Request: request, ConditionType: cfg.ConditionType,
+		Rechecks: Rechecks{Interval: cfg.RecheckInterval, FailureThreshold: cfg.FailureThreshold,
+			RecoveryThreshold: cfg.RecoveryThreshold}}
+}
+
+// Objects is the cluster as the caches show it, and what was looked up for it.
+type Objects struct {
+	Nodes []corev1.Node
+	Pods  []corev1.Pod // of the agents, or the workers
+	// Events of the pods whose Status has EventsWanted.
+	Events map[types.UID][]corev1.Event
+	// Seen is what the last Plan remembers.
+	Seen Memory
+	// ServerNow is the time by the API server's clock, zero if it is not known.
+	ServerNow time.Time
+}
+
+// Status is one node as it is now.
+type Status struct {
+	Node *corev1.Node
+	Pod  *corev1.Pod // of its agent, nil: none
+	// Gated means that nobody but the agent releases the node: it has the startup taint, or is to be verified again.
+	Gated       bool
+	Untouchable string // why nothing is to be done to it, or ""
+	State       State
+	Reason      Reason // of Failed; before, the reason that it would fail for, "" if that is not known; of Verified: SandboxFailed
+	// Failing is the reason of the condition: Reason, or those of all failing checks, joined by commas; "": Reason.
+	Failing   string
+	Message   string
+	Since     time.Time // of State and Reason, without a break, as this process has seen it
+	Recheck   Recheck   // of a verified node
+	Retainted bool      // it has the failed taint that this release's controller adds
+	Rebooted  bool      // it was started again since its release
+	// Renewable means that its agent has had the time to pass, and fails for a reason that the sandbox of its pod can cause; and
+	// another pod would come.
+	Renewable bool
+	// InDoubt means that it fails so, not for long, and no agent that was started since has failed too: nothing is to be done to the
+	// node yet.
+	InDoubt bool
+	// EventsWanted means that it would have failed, but only the pod's Events tell why, and they have not been read.
+	EventsWanted bool
+}
+
+// IsPending reports whether somebody verifies the node, or should. In controller mode nobody verifies a node that never had the
+// startup taint.
+func (s Status) IsPending() bool { return s.State != Verified && (s.Gated || s.Pod != nil) }
+
+// ChangesWithTime reports whether a decision may be due although no object changes. It is true of each node that the controller
+// may re-taint or replace, or whose failed taint it may remove.
+func (s Status) ChangesWithTime() bool {
+	return s.IsPending() || s.Retainted || s.Recheck.Failed || !s.Recheck.NotReady.IsZero() || !s.Recheck.NoAgent.IsZero()
+}
+
+// maxAge is how old a plan may be that is acted on. One is made every 10 s while a status ChangesWithTime.
+const maxAge = 30 * time.Second
+
+// Plan is what Decide has found. Nobody changes it.
+type Plan struct {
+	At          time.Time // by this process's monotonic clock; zero: there is none
+	ServerNow   time.Time // the same by the API server's clock, zero if that is not known
+	Statuses    []Status
+	Seen        Memory
+	Transitions []Transition
+	Conditions  []Condition
+}
+
+// IsFresh reports whether something may be done to the nodes of the plan.
+func (p Plan) IsFresh(now time.Time) bool { return now.Sub(p.At) <= maxAge }
+
+// Condition is one to be written on a node.
+type Condition struct {
+	Node    *corev1.Node
+	Status  corev1.ConditionStatus
+	Reason  Reason
+	Message string
+	Event   bool // whether the node gets an Event, too
+	// Rechecked means that the node was verified before.
+	Rechecked bool
+}
+
+// Transition is a change of a node's state that this process has seen.
+type Transition struct {
+	Node string
+	To   State
+	// Gate is the time from the creation of a node to its first verification; zero where this process has not seen both.
+	Gate time.Duration
+}

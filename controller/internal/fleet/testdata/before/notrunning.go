@@ -1,0 +1,110 @@
+package before
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// notRunning returns the reason why no agent runs on node, and a message, as far as objects tell. The reason is "" if only the
+// pod's Events tell, and they have not been read.
+func (r Rules) notRunning(node *corev1.Node, pod *corev1.Pod, events map[types.UID][]corev1.Event) (Reason, string) {
+	if pod == nil {
+		return NoPod, r.noPod(node)
+	}
+	name := "pod " + pod.Namespace + "/" + pod.Name + ": "
+	if pod.Spec.NodeName == "" {
+		return Unschedulable, name + cmp.Or(podCondition(pod, corev1.PodScheduled).Message,
+			"the scheduler has not bound it: check kube-scheduler")
+	}
+	if reason := pod.Status.Reason; pod.Status.Phase == corev1.PodFailed && reason != "" {
+		return Unschedulable, name + "kubelet has refused or evicted it: " + reason + ": " + pod.Status.Message
+	}
+	if pod.DeletionTimestamp != nil {
+		return Silent, name + "it is being deleted, but kubelet does not stop it: check kubelet and the CNI on the node"
+	}
+	for _, status := range pod.Status.ContainerStatuses {
+		if reason := waitingReason(status); reason != "" {
+			return reason, name + containerMessage(status)
+		}
+	}
+	if podCondition(pod, corev1.PodInitialized).Type == "" {
+		return Silent, name + "kubelet has not reported its status: check kubelet on the node"
+	}
+	read := events[pod.UID]
+	if read == nil {
+		return "", ""
+	}
+	reason, message := fromEvents(read)
+	if reason == Silent && hasRestarted(pod) {
+		reason, message = CrashLoop, containerMessage(pod.Status.ContainerStatuses[0])
+	}
+	return reason, name + message
+}
+
+// waitingReason says why a container does not run, "" where its status does not tell.
+// https://kubernetes.io/docs/concepts/containers/images/#imagepullbackoff
+func waitingReason(status corev1.ContainerStatus) Reason {
+	if status.State.Waiting != nil {
+		switch status.State.Waiting.Reason {
+		case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable":
+			return ImagePull
+		case "CrashLoopBackOff", "CreateContainerError", "CreateContainerConfigError", "RunContainerError":
+			return CrashLoop
+		}
+	}
+	if status.State.Terminated != nil {
+		return CrashLoop
+	}
+	return "" // also of one that was started before: after a reboot its sandbox may be what fails
+}
+
+// containerMessage is what kubelet says about a container, and what its last run has said.
+func containerMessage(status corev1.ContainerStatus) string {
+	var parts []string
+	if waiting := status.State.Waiting; waiting != nil {
+		parts = append(parts, strings.TrimSpace(waiting.Reason+" "+waiting.Message))
+	}
+	if ended := cmp.Or(status.State.Terminated, status.LastTerminationState.Terminated); ended != nil {
+		parts = append(parts, strings.TrimSpace(fmt.Sprintf("exit code %d %s", ended.ExitCode, ended.Message)))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// fromEvents tells by the newest Event how far kubelet has come: a sandbox without network, an image that does not come, a
+// volume. PodReadyToStartContainers=False does not: it is also a slow first pull (before kubelet 1.36) and a volume that is
+// waited for.
+func fromEvents(events []corev1.Event) (Reason, string) {
+	// In the order in which kubelet does it: of Events of the same second the later one counts.
+	steps := []string{"FailedScheduling", "FailedMount", "FailedAttachVolume", "NetworkNotReady", "FailedCreatePodSandBox",
+		"Pulling", "Failed", "Pulled", "Created", "Started"}
+	var newest *corev1.Event
+	for i, event := range events {
+		if step := slices.Index(steps, event.Reason); step >= 0 && (newest == nil ||
+			cmp.Or(LastTime(event).Compare(LastTime(*newest)), step-slices.Index(steps, newest.Reason)) > 0) {
+			newest = &events[i]
+		}
+	}
+	if newest == nil {
+		return Silent, "kubelet has not started its container, and no Event says why: check kubelet on the node"
+	}
+	switch newest.Reason {
+	case "NetworkNotReady", "FailedCreatePodSandBox":
+		return SandboxFailed, newest.Message
+	case "Pulling":
+		return ImagePull, newest.Message + ", and the pull does not end: check the path to the registry"
+	case "Pulled", "Created", "Started":
+		return Silent, "kubelet does not start its container: " + newest.Message
+	default:
+		return Silent, newest.Message
+	}
+}
+
+// podCondition returns one of a pod's conditions, or an empty one.
+func podCondition(pod *corev1.Pod, kind corev1.PodConditionType) corev1.PodCondition {
+	return firstOf(pod.Status.Conditions, func(condition corev1.PodCondition) bool { return condition.Type == kind })
+}

@@ -1,0 +1,169 @@
+package before
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/imunhatep/kube-node-ready/internal/recheck"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
+)
+
+const (
+	// refreshInterval is when the controller writes a condition that stays False again, as agents do.
+	refreshInterval = 5 * time.Minute
+	// staleAfter is when a False counts as outdated, because nobody has written it again.
+	staleAfter = refreshInterval + 2*time.Minute
+	// probing is how long kubelet may take to say that an agent is ready again.
+	probing = 30 * time.Second
+	// spokenFor is how long an agent that has written True, and is not ready, counts as one that can write: kubelet's probes may not
+	// reach it.
+	spokenFor = time.Hour
+)
+
+// Rechecks are what agents do that stay on verified nodes. The zero value: they do not stay.
+type Rechecks struct {
+	Interval                            time.Duration // between two rounds, ±20 %
+	FailureThreshold, RecoveryThreshold int           // rounds
+}
+
+// Enabled reports whether agents stay.
+func (r Rechecks) Enabled() bool { return r.Interval > 0 }
+
+// RecoversAfter is how long an agent takes at most to find that its node has recovered.
+func (r Rechecks) RecoversAfter() time.Duration { return rounds(r.RecoveryThreshold, r.Interval) }
+
+func rounds(n int, interval time.Duration) time.Duration {
+	pauses := time.Duration(n) * interval
+	return pauses + time.Duration(recheck.Jitter*float64(pauses))
+}
+
+// Recheck is what this process has seen of a node that is checked again while it is verified, by its own monotonic clock. A zero
+// time: it is not so, or this process has not seen it.
+type Recheck struct {
+	Failed    bool      // the condition is False
+	Reason    Reason    // of that, the first one
+	FailedAt  time.Time // when it became so; zero also if it was so when this process saw the node first
+	Refreshed time.Time // when the False was written last
+	NotReady  time.Time // since when the agent runs and is not ready, on a ready node
+	Spoke     bool      // it has written True since it has been not ready
+	NoAgent   time.Time // since when no agent runs, without the time of one, or of SandboxFailed; also of an unverified node
+	SeenSince time.Time // when this process saw the node first
+}
+
+// IsFresh reports whether the condition is False and somebody has written it within the last minutes. The agent writes it
+// again only while its rounds fail.
+func (r Recheck) IsFresh(now time.Time) bool {
+	return r.Failed && !r.Refreshed.IsZero() && now.Sub(r.Refreshed) < staleAfter
+}
+
+// written is when the False was written last. What was written before this process saw the node counts as written when it did.
+func (r Recheck) written() time.Time {
+	return cmp.Or(r.Refreshed, r.SeenSince)
+}
+
+// recheckMemory is what a memory holds of a Recheck.
+type recheckMemory struct {
+	Recheck
+	heartbeat time.Time // of the condition
+	began     time.Time // when the container was seen first
+	seen      time.Time // when this was noted last
+}
+
+// recheck notes what a verified node and its agent show. An agent needs enough time to find that its node has recovered.
+func (m memory) recheck(condition corev1.NodeCondition, node *corev1.Node, pod *corev1.Pod, enough time.Duration,
+	now time.Time) memory {
+	r := m.rechecked
+	r.Reason = ""
+	switch isFalse := condition.Status == corev1.ConditionFalse; {
+	case !isFalse:
+		r.Failed, r.FailedAt, r.Refreshed, r.heartbeat = false, time.Time{}, time.Time{}, time.Time{}
+	case !r.Failed:
+		r.Failed, r.heartbeat = true, condition.LastHeartbeatTime.Time
+		if !r.SeenSince.IsZero() { // not for the first time
+			r.FailedAt, r.Refreshed = now, now
+		}
+	case !condition.LastHeartbeatTime.Time.Equal(r.heartbeat):
+		r.Refreshed, r.heartbeat = now, condition.LastHeartbeatTime.Time
+	}
+	if r.SeenSince = m.first; r.Failed {
+		r.Reason = firstReason(condition)
+	}
+
+	container := runningContainer(pod)
+	if container != m.container {
+		r.began = now
+	}
+	isTrue := condition.Status == corev1.ConditionTrue
+	hasRecovered := m.rechecked.Failed && isTrue // the agent has just written so: kubelet says later that it is ready
+	switch {
+	case container == "" || IsReady(pod) || !IsNodeReady(node) || Untouchable(node) != "": // no round counts while it is drained
+		r.NotReady, r.Spoke = time.Time{}, false
+	case r.NotReady.IsZero() || container != m.container:
+		r.NotReady, r.Spoke = now, false
+	case hasRecovered:
+		r.NotReady, r.Spoke = now, true
+	}
+	switch {
+	case container == "" && r.NoAgent.IsZero():
+		r.NoAgent = now
+	// One that crashes again and again does not count, before it has had time to recover or has written what fails.
+	case container != "" && (now.Sub(r.began) >= enough || r.Failed && !r.Reason.IsOwn() && r.Refreshed.After(r.began)):
+		r.NoAgent = time.Time{}
+	case container != "" && container == m.container && !r.NoAgent.IsZero(): // a restart lasts a moment
+		r.NoAgent = r.NoAgent.Add(now.Sub(r.seen))
+	}
+	r.seen = now
+	m.container, m.rechecked = container, r
+	return m
+}
+
+// isSilent reports whether the agent, which is not ready, should have said why for long. One whose False is not written again may
+// be about to recover.
+func (s Settings) isSilent(r Recheck, now time.Time) bool {
+	// It takes so long to find that the node fails, or has recovered.
+	enough := max(rounds(s.Rechecks.FailureThreshold, s.Rechecks.Interval), s.Rechecks.RecoversAfter()) + probing
+	if r.Spoke {
+		enough = max(enough, spokenFor)
+	}
+	isStale := now.Sub(r.written()) >= staleAfter+s.Rechecks.RecoversAfter()
+	return !r.NotReady.IsZero() && now.Sub(r.NotReady) >= enough && (!r.Failed || r.Reason.IsOwn() || isStale)
+}
+
+// IsReady reports whether kubelet says that pod is ready, and nobody deletes it.
+func IsReady(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp == nil && podCondition(pod, corev1.PodReady).Status == corev1.ConditionTrue
+}
+
+// IsNodeReady reports whether kubelet says that node is ready.
+func IsNodeReady(node *corev1.Node) bool {
+	return nodeCondition(node, corev1.NodeReady).Status == corev1.ConditionTrue
+}
+
+// wantedOfRechecked returns the condition that is to be written on a verified node that is checked again. An agent without a path
+// to the API server cannot write False, but kubelet sees that it is not ready. Only the agent writes True: it has proven it.
+func (s Settings) wantedOfRechecked(status Status, now time.Time) (Condition, bool) {
+	r := status.Recheck
+	reason, message := status.Reason, status.Message
+	if reason == "" && s.isSilent(r, now) {
+		reason, message = Silent, fmt.Sprintf("pod %s/%s runs but is not ready: its rechecks fail, but it does not write the reason; "+
+			"read its log, and check the node's path to the API server", status.Pod.Namespace, status.Pod.Name)
+	}
+	switch {
+	case reason != "" && r.Reason == reason && now.Sub(r.written()) < refreshInterval && !r.written().Before(r.NotReady):
+	case reason != "" && (s.Condition(status.Node).Type != "" || s.WasGated(status.Node)):
+		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: reason, Rechecked: true,
+			Event: r.Reason != reason, Message: message}, true
+	case r.Failed && !r.NoAgent.IsZero() && now.Sub(r.NoAgent) >= s.NoAgentFor:
+		return Condition{Node: status.Node, Status: corev1.ConditionUnknown, Reason: "NotRechecked", Rechecked: true,
+			Message: "no agent rechecks the node"}, true
+	}
+	return Condition{}, false
+}
+
+// WasGated reports whether node had the startup taint before it was released.
+func (s Settings) WasGated(node *corev1.Node) bool {
+	return verdict.WasGated(node.Annotations[s.Request.Annotation], s.Request.FailedTaintKey)
+}

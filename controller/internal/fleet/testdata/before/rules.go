@@ -1,0 +1,152 @@
+package before
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	scheduling "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/klog/v2"
+
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// Rules select the nodes that the agent's DaemonSet is for.
+type Rules struct {
+	affinity    nodeaffinity.RequiredNodeAffinity
+	tolerations []corev1.Toleration
+	request     nodepatch.Request
+}
+
+// noNode is the key of a label that no node has.
+const noNode = "node-ready/no-node-has-this"
+
+// NewRules reads the rules of the agent's pod template. Those that keep the agent away by the verified label do not count: once
+// the label is gone, the agent comes.
+func NewRules(template *corev1.PodTemplateSpec, request nodepatch.Request) Rules {
+	affinity := template.Spec.Affinity.DeepCopy()
+	for _, term := range requiredTerms(affinity) {
+		for i, rule := range term.MatchExpressions {
+			keepsAway := rule.Operator == corev1.NodeSelectorOpDoesNotExist || rule.Operator == corev1.NodeSelectorOpNotIn
+			if rule.Key == request.Label && keepsAway {
+				term.MatchExpressions[i].Key = noNode // not removed: a term without a rule would match no node
+			}
+		}
+	}
+	return Rules{
+		affinity:    nodeaffinity.NewRequiredNodeAffinity(template.Spec.NodeSelector, affinity),
+		tolerations: append(addedTolerations(), template.Spec.Tolerations...),
+		request:     request,
+	}
+}
+
+// requiredTerms returns the terms of which a node must match one; none: each node may be selected.
+func requiredTerms(affinity *corev1.Affinity) []corev1.NodeSelectorTerm {
+	if affinity == nil || affinity.NodeAffinity == nil {
+		return nil
+	}
+	required := affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	if required == nil {
+		return nil
+	}
+	return required.NodeSelectorTerms
+}
+
+// Component is the label that tells agents, workers and controllers of a release apart.
+const Component = "app.kubernetes.io/component"
+
+// OwnLabels returns those of a pod's labels that the chart selects it by, without the user's.
+func OwnLabels(all map[string]string) labels.Set {
+	own := make(labels.Set)
+	for _, key := range []string{"app.kubernetes.io/name", "app.kubernetes.io/instance", Component} {
+		if value, found := all[key]; found {
+			own[key] = value
+		}
+	}
+	return own
+}
+
+// addedTolerations are those that the DaemonSet controller adds to each of its pods.
+// https://kubernetes.io/docs/concepts/workloads/controllers/daemonset/#taints-and-tolerations
+func addedTolerations() (added []corev1.Toleration) {
+	for key, effect := range map[string]corev1.TaintEffect{
+		corev1.TaintNodeNotReady:       corev1.TaintEffectNoExecute,
+		corev1.TaintNodeUnreachable:    corev1.TaintEffectNoExecute,
+		corev1.TaintNodeDiskPressure:   corev1.TaintEffectNoSchedule,
+		corev1.TaintNodeMemoryPressure: corev1.TaintEffectNoSchedule,
+		corev1.TaintNodePIDPressure:    corev1.TaintEffectNoSchedule,
+		corev1.TaintNodeUnschedulable:  corev1.TaintEffectNoSchedule,
+	} {
+		added = append(added, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: effect})
+	}
+	return added
+}
+
+// Select reports whether the rules are for node: affinity and node selector match it, whether it is verified or not. A
+// taint that no agent tolerates keeps a node out too, unless the node has the startup taint: nobody else would release that one.
+func (r Rules) Select(node *corev1.Node) bool {
+	return r.matches(node) && (r.Untolerated(node) == nil || HasTaint(node, r.request.TaintKey))
+}
+
+func (r Rules) matches(node *corev1.Node) bool {
+	matches, err := r.affinity.Match(node)
+	return err == nil && matches
+}
+
+// Untolerated returns a taint that keeps the agent away from node, or nil.
+func (r Rules) Untolerated(node *corev1.Node) *corev1.Taint {
+	return Untolerated(node.Spec.Taints, r.tolerations)
+}
+
+// Untolerated returns the first of the taints that keeps a pod with these tolerations away, or nil.
+func Untolerated(taints []corev1.Taint, tolerations []corev1.Toleration) *corev1.Taint {
+	keepsAway := func(taint *corev1.Taint) bool { return taint.Effect != corev1.TaintEffectPreferNoSchedule }
+	taint, found := scheduling.FindMatchingUntoleratedTaint(klog.Background(), taints, tolerations, keepsAway, true)
+	if !found {
+		return nil
+	}
+	return &taint
+}
+
+// noPod says why no agent's pod is on node, as far as the node shows it.
+func (r Rules) noPod(node *corev1.Node) string {
+	if taint := r.Untolerated(node); taint != nil {
+		return fmt.Sprintf("the agent does not tolerate the taint %s: add a toleration, or remove the taint", taint.ToString())
+	}
+	if value, labelled := node.Labels[r.request.Label]; labelled {
+		return fmt.Sprintf("the label %s=%s keeps the agent away: remove the label", r.request.Label, value)
+	}
+	return "there is no pod for this node: check the DaemonSet and its Events"
+}
+
+// Untouchable says why nothing is to be done to node, or "".
+func Untouchable(node *corev1.Node) string { return nodepatch.Untouchable(PatchNode(node)) }
+
+// IsControlPlane reports whether node is one of the control plane, or a server of k3s or RKE2 that runs only etcd. The chart's
+// policies know the same roles.
+func IsControlPlane(node *corev1.Node) bool {
+	return slices.ContainsFunc([]string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/etcd",
+		"node-role.kubernetes.io/master"}, func(key string) bool {
+		_, labelled := node.Labels[key]
+		return labelled || HasTaint(node, key)
+	})
+}
+
+// GroupOf returns the NodePool or managed node group of a node, as LABEL=NAME, or "".
+func GroupOf(node metav1.Object) string {
+	for _, label := range []string{"karpenter.sh/nodepool", "eks.amazonaws.com/nodegroup", "cloud.google.com/gke-nodepool",
+		"kubernetes.azure.com/agentpool"} {
+		if name := node.GetLabels()[label]; name != "" {
+			return label + "=" + name
+		}
+	}
+	return ""
+}
+
+// HasTaint reports whether node has a taint with this key, of any effect.
+func HasTaint(node *corev1.Node, key string) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key })
+}

@@ -1,0 +1,168 @@
+package before
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
+)
+
+// Annotations of a worker's pod: what it was created for.
+const (
+	AttemptAnnotation = "node-ready/attempt" // a number, from 1
+	// FirstAnnotation is when the first worker of a node that fails was created, by the API server's clock. A retry has it.
+	FirstAnnotation   = "node-ready/first-attempt"
+	NodeUIDAnnotation = "node-ready/node-uid"
+	BootIDAnnotation  = "node-ready/boot-id"
+	// TemplateAnnotation is the hash of the template that it was made from.
+	TemplateAnnotation = "node-ready/template"
+)
+
+// Outcome is how the round of a worker went.
+type Outcome int
+
+// The outcomes of a worker.
+const (
+	Waiting     Outcome = iota // it has not started
+	Running                    // its round goes on
+	Passed                     // every check passes
+	FailedRound                // a check fails
+	Crashed                    // it has ended without a verdict
+	Interrupted                // it was evicted, refused or shut down by kubelet: no fault of a check
+)
+
+// WorkerOutcome reads the outcome of a worker, and its verdict if that is in the pod's status. A worker that is ready has
+// passed: its readiness probe answers when the verdict is known. Else the container's end counts, never the pod's phase, which is
+// seconds behind.
+func WorkerOutcome(pod *corev1.Pod) (Outcome, verdict.Verdict) {
+	if podCondition(pod, corev1.PodReady).Status == corev1.ConditionTrue {
+		return Passed, verdict.Verdict{}
+	}
+	var ended *corev1.ContainerStateTerminated
+	for _, status := range containers(pod) {
+		if status.State.Running != nil {
+			return Running, verdict.Verdict{}
+		}
+		ended = status.State.Terminated
+	}
+	if ended != nil {
+		said, err := verdict.Parse(ended.Message)
+		switch {
+		case ended.ExitCode == 0:
+			return Passed, said
+		case err == nil && !said.Verified:
+			return FailedRound, said
+		}
+	}
+	switch {
+	case podCondition(pod, corev1.DisruptionTarget).Status == corev1.ConditionTrue,
+		pod.Status.Phase == corev1.PodFailed && pod.Status.Reason != "":
+		return Interrupted, verdict.Verdict{}
+	case ended != nil:
+		return Crashed, verdict.Verdict{}
+	case pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded:
+		return Interrupted, verdict.Verdict{} // it has never had a container
+	}
+	return Waiting, verdict.Verdict{}
+}
+
+// Attempt returns the number of the attempt that a worker makes, from 1.
+func Attempt(pod *corev1.Pod) int {
+	n, _ := strconv.Atoi(pod.Annotations[AttemptAnnotation])
+	return max(1, n)
+}
+
+// First returns when the first worker was created whose node fails since: this one, if the annotation does not say it.
+func First(pod *corev1.Pod) string {
+	return cmp.Or(pod.Annotations[FirstAnnotation], pod.CreationTimestamp.UTC().Format(time.RFC3339))
+}
+
+// FailingFor returns how long the node had failed when the worker was created: a new leader finds the same.
+func FailingFor(pod *corev1.Pod) time.Duration {
+	first, _ := time.Parse(time.RFC3339, First(pod)) // what is no time is long ago
+	return pod.CreationTimestamp.Sub(first)
+}
+
+// HasEnded reports whether a pod's containers have ended.
+func HasEnded(pod *corev1.Pod) bool {
+	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return true
+	}
+	statuses := containers(pod)
+	goesOn := func(status corev1.ContainerStatus) bool { return status.State.Terminated == nil }
+	return len(statuses) > 0 && !slices.ContainsFunc(statuses, goesOn)
+}
+
+// containers returns the statuses of a pod's containers. Of a worker's pod only the worker's counts: a sidecar that was injected
+// does not end with it.
+func containers(pod *corev1.Pod) []corev1.ContainerStatus {
+	statuses := pod.Status.ContainerStatuses
+	isOurs := func(status corev1.ContainerStatus) bool { return status.Name == "worker" || status.Name == "agent" }
+	if i := slices.IndexFunc(statuses, isOurs); i >= 0 {
+		return statuses[i : i+1]
+	}
+	return statuses
+}
+
+// decideByWorker decides about a node without a worker that waits or runs, and reports whether it has. A node whose worker
+// has not started for long, or ends without a verdict, is like one whose agent does.
+func (s Settings) decideByWorker(status *Status, m *memory, now time.Time) bool {
+	overdue := !m.waiting.IsZero() && now.Sub(m.waiting) >= s.FailedAfter
+	if status.Pod == nil {
+		return s.decideWithoutWorker(status, m, overdue, now)
+	}
+	outcome, said := WorkerOutcome(status.Pod)
+	condition := s.Condition(status.Node)
+	isFalse := condition.Status == corev1.ConditionFalse
+	switch {
+	case outcome == Passed: // it runs until it is deleted
+		status.Reason, status.Message = NotVerified, "all checks pass, but the node is not released: read the controller's log"
+		if s.Unmet != nil && s.Unmet(status.Node.Name) != "" { // it may be met the next moment
+			status.Reason, status.Message = NodeFailed, cmp.Or(s.Unmet(status.Node.Name), status.Message)
+		}
+	case outcome == FailedRound:
+		status.Failing = verdict.Reason(said.Failed)
+		first, _, _ := strings.Cut(status.Failing, ",")
+		status.Reason, status.Message = Reason(first), said.Message
+		overdue = overdue || FailingFor(status.Pod) >= s.FailedAfter
+	case isFalse && !firstReason(condition).IsOwn() && m.container == "" && now.Sub(m.notRunning) < s.NotStartedAfter:
+		status.failAs(condition) // the failure goes on while the next attempt starts
+		return true
+	default:
+		return false
+	}
+	m.container, m.running, m.notRunning = "", time.Time{}, time.Time{} // the next worker has all the time to start
+	status.State = InProgress
+	if overdue || isFalse {
+		status.State = Failed
+	}
+	return true
+}
+
+// decideWithoutWorker decides about a node that no worker is for.
+func (s Settings) decideWithoutWorker(status *Status, m *memory, overdue bool, now time.Time) bool {
+	status.State = Unverified
+	if !status.Gated {
+		m.notRunning = time.Time{}
+		return true // it gets no worker
+	}
+	if taint := s.Request.ForeignTaint(Taints(status.Node)); taint != nil {
+		m.notRunning = time.Time{}
+		status.Reason, status.Message = TaintsOfOthers, fmt.Sprintf("the taint %s is still on the node (WAIT_FOR_TAINTS)", taint)
+	} else {
+		status.Reason = NoPod
+		status.Message = "there is no worker for this node: wait while MAX_CONCURRENT_WORKERS other workers start, " +
+			"or read in the controller's log why it cannot create one"
+		overdue = now.Sub(m.notRunning) >= s.NotStartedAfter
+	}
+	if overdue {
+		status.State = Failed
+	}
+	return true
+}

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
 	"github.com/imunhatep/kube-node-ready/controller/internal/metrics"
@@ -74,9 +75,10 @@ func (c Controller) Run(ctx context.Context) error {
 	if settings.Workers { // a worker says nothing before its round ends
 		settings.SilentAfter = max(settings.SilentAfter, checklist.LongestRound(cfg.Config)+time.Minute)
 	}
+	now := (&clock.Clock{Server: environment.Client.ServerTime, Steady: cfg.ControlGroupFor}).Now
 	fleetLoop := &loop.Loop{Settings: settings, Cache: manager.GetCache(), Live: manager.GetAPIReader(),
-		ServerTime: environment.Client.ServerTime, Log: log}
-	collector := metrics.New(fleetLoop, c.Build)
+		Now: now, Log: log}
+	collector := metrics.New(fleetLoop, c.Build, now)
 	registry := cmp.Or[prometheus.Registerer](c.Registry, ctrlmetrics.Registry)
 	if err := registry.Register(collector); err != nil {
 		return err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,7 +36,7 @@ func (p parts) workers() *worker.Reconciler {
 			Template: p.template, ClusterDomain: resolver.ClusterDomain(), MaxWorkers: p.Config.MaxConcurrentWorkers,
 			VerdictPort: p.Config.MetricsPort, Round: checklist.LongestRound(p.Config.Config), Version: p.Build.Version},
 		Client: p.GetClient(), Endpoints: worker.NewEndpoints(p.Environment.Client, p.Config.DNSService, p.Config.CheckTimeout).List,
-		Node: nodeAPI(p.Environment), Events: p.GetEventRecorder(recorder), ServerTime: p.Environment.Client.ServerTime,
+		Node: nodeAPI(p.Environment), Events: p.GetEventRecorder(recorder), Now: p.loop.Now,
 		Require: checklist.Requirements{List: p.Config.Require, Client: p.Environment.Client, Timeout: p.Config.CheckTimeout}.Unmet,
 		Timeout: p.Config.CheckTimeout, Transport: p.Workers, Log: p.Log,
 	}
@@ -75,8 +74,8 @@ func (p parts) add(ctx context.Context, leave func()) error {
 		return err
 	}
 	remediates := p.Config.RemediationMode != config.RemediationOff
-	group := &controlgroup.Group{Log: p.Log}
-	actor := breaker.Actor{Plan: p.loop.Last, ControlGroup: group.State, Now: time.Now,
+	group := &controlgroup.Group{Now: p.loop.Now, Log: p.Log}
+	actor := breaker.Actor{Plan: p.loop.Last, ControlGroup: group.State, Now: p.loop.Now,
 		Events: p.GetEventRecorder(recorder), Log: p.Log}
 	first := actor // of the parts: it alone hands the Lease over
 	first.HandOver = &breaker.HandOver{Client: live, Namespace: p.Config.PodNamespace,
@@ -108,7 +107,7 @@ func (p parts) renewer(actor breaker.Actor, live client.Client) *renewal.Renewer
 func (p parts) remediator(actor breaker.Actor, live client.Client) *remediation.Remediator {
 	actor.Timeout, actor.SetBreaker = 10*p.Config.CheckTimeout, p.metrics.Breaker("remediation")
 	return &remediation.Remediator{
-		Actor: actor, Client: live, ServerTime: p.Environment.Client.ServerTime, Self: &metav1.PartialObjectMetadata{
+		Actor: actor, Client: live, Self: &metav1.PartialObjectMetadata{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
 			ObjectMeta: metav1.ObjectMeta{Name: p.Config.AgentName + "-controller", Namespace: p.Config.PodNamespace},
 		},

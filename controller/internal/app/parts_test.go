@@ -68,7 +68,7 @@ func TestOnePartHandsTheLeaseOver(t *testing.T) {
 			e.Client, e.Err = kube.NewClient(e.REST)
 			require.NoError(t, e.Err)
 			p := parts{Manager: started, Controller: Controller{Config: cfg, Environment: e, Log: slog.New(slog.DiscardHandler)},
-				template: new(corev1.PodTemplateSpec), loop: l, metrics: metrics.New(l, metrics.Build{})}
+				template: new(corev1.PodTemplateSpec), loop: l, metrics: metrics.New(l, metrics.Build{}, nil)}
 			_, leave := context.WithCancel(t.Context())
 			defer leave()
 			require.NoError(t, p.add(t.Context(), leave))

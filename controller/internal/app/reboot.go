@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -21,7 +22,7 @@ const admitsFor = time.Minute
 // rebooted is a step of the loop: it removes the label of verified nodes that were started again since their release. They are
 // verified again then.
 type rebooted struct {
-	since    map[types.UID]time.Time // when such a node was seen first, by the uid and the boot id
+	since    map[types.UID]clock.Mark // when such a node was seen first, by the uid and the boot id
 	settings fleet.Settings
 	node     func(name string) nodepatch.NodeAPI
 	limit    interface{ Allow() bool }
@@ -31,13 +32,13 @@ type rebooted struct {
 // Act implements loop.Step. What fails is tried again with the next plan, which may decide otherwise.
 func (r *rebooted) Act(ctx context.Context, plan fleet.Plan) (requeueAfter time.Duration, err error) {
 	var due []*corev1.Node
-	since := make(map[types.UID]time.Time)
+	since := make(map[types.UID]clock.Mark)
 	for _, status := range plan.Statuses {
 		isOurs := status.Rebooted && status.State == fleet.Verified && status.Untouchable == ""
 		if node := status.Node; isOurs && r.settings.Rules.Select(node) {
 			boot := node.UID + types.UID(node.Status.NodeInfo.BootID)
-			requeueAfter, since[boot] = admitsFor, cmp.Or(r.since[boot], plan.At)
-			if fleet.IsNodeReady(node) && plan.At.Sub(since[boot]) >= admitsFor {
+			requeueAfter, since[boot] = admitsFor, cmp.Or(r.since[boot], plan.At.Mark())
+			if fleet.IsNodeReady(node) && plan.At.HasLasted(since[boot], admitsFor) {
 				due = append(due, node)
 			}
 		}

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/livenode"
 	"github.com/imunhatep/kube-node-ready/controller/internal/report"
@@ -83,14 +84,14 @@ func (n refusing) Patch(ctx context.Context, patch []byte) (*nodepatch.Node, err
 func (c *cluster) act(plan fleet.Plan) (time.Duration, error) {
 	_, err := c.Act(c.t.Context(), plan)
 	require.NoError(c.t, err)
-	plan.At = plan.At.Add(admitsFor)
+	plan.At = clock.At(time.Now().Add(admitsFor), time.Time{})
 	return c.Act(c.t.Context(), plan)
 }
 
 func (c *cluster) plan() fleet.Plan {
 	var nodes corev1.NodeList
 	require.NoError(c.t, c.api.List(c.t.Context(), &nodes))
-	return c.settings.Decide(fleet.Objects{Nodes: nodes.Items}, metav1.Now().Time)
+	return c.settings.Decide(fleet.Objects{Nodes: nodes.Items}, clock.At(time.Now(), time.Now()))
 }
 
 // labelled counts the nodes that have the label.

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
@@ -23,8 +24,8 @@ type Actor struct {
 	// Plan returns the last plan of the loop, none where this process is not the leader.
 	Plan         func() (fleet.Plan, error)
 	ControlGroup func() controlgroup.State
-	Now          func() time.Time // this process's monotonic clock
-	Timeout      time.Duration    // of all requests about one decision
+	Now          func() clock.Now
+	Timeout      time.Duration // of all requests about one decision
 	Events       events.EventRecorder
 	// SetBreaker says for each rule for every node whether it holds now.
 	SetBreaker func(rule string, holds bool)
@@ -33,13 +34,13 @@ type Actor struct {
 }
 
 // Run lets act decide on the last plan, and act on it, until ctx ends.
-func (a *Actor) Run(ctx context.Context, s Settings, act func(context.Context, fleet.Plan, time.Time)) error {
+func (a *Actor) Run(ctx context.Context, s Settings, act func(context.Context, fleet.Plan, clock.Now)) error {
 	wait.NonSlidingUntilWithContext(ctx, func(ctx context.Context) { a.Once(ctx, s, act) }, interval)
 	return nil
 }
 
 // Once is one decision of Run. What fails is decided again the next time.
-func (a *Actor) Once(ctx context.Context, s Settings, act func(context.Context, fleet.Plan, time.Time)) {
+func (a *Actor) Once(ctx context.Context, s Settings, act func(context.Context, fleet.Plan, clock.Now)) {
 	ctx, cancel := context.WithTimeout(ctx, a.Timeout)
 	defer cancel()
 	plan, err := a.Plan()
@@ -55,7 +56,7 @@ func (a *Actor) Once(ctx context.Context, s Settings, act func(context.Context, 
 func (a *Actor) MayAct(plan fleet.Plan) bool {
 	fresh := plan.IsFresh(a.Now())
 	if !fresh {
-		a.Log.Warn("the controller changes no node: its last view of the cluster is too old", "made", plan.At)
+		a.Log.Warn("the controller changes no node: its last view of the cluster is too old", "age", a.Now().Since(plan.At.Mark()))
 	}
 	return fresh
 }
@@ -68,26 +69,26 @@ type Withheld struct {
 }
 
 // Recent is when things have happened last. The zero value is empty.
-type Recent[K comparable] map[K]time.Time
+type Recent[K comparable] map[K]clock.Mark
 
 // Add notes that it happens at now.
-func (r *Recent[K]) Add(key K, now time.Time) {
+func (r *Recent[K]) Add(key K, now clock.Now) {
 	if *r == nil {
 		*r = make(Recent[K])
 	}
-	(*r)[key] = now
+	(*r)[key] = now.Mark()
 }
 
 // Forget forgets what has happened an age ago.
-func (r Recent[K]) Forget(age time.Duration, now time.Time) {
-	maps.DeleteFunc(r, func(_ K, at time.Time) bool { return now.Sub(at) >= age })
+func (r Recent[K]) Forget(age time.Duration, now clock.Now) {
+	maps.DeleteFunc(r, func(_ K, at clock.Mark) bool { return now.Since(at) >= age })
 }
 
 // noticeEvery is how often the same thing is reported.
 const noticeEvery = time.Hour
 
 // IsDue reports whether key is to be reported at now, once an hour, and notes that it is.
-func (r *Recent[K]) IsDue(key K, now time.Time) bool {
+func (r *Recent[K]) IsDue(key K, now clock.Now) bool {
 	r.Forget(noticeEvery, now)
 	if _, reported := (*r)[key]; reported {
 		return false

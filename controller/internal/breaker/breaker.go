@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
@@ -44,7 +45,7 @@ func First(rules []Rule, holding map[Rule]string) (Rule, string) {
 
 // Holding returns the rules that hold now, with their numbers. A control group that has not passed for long enough, but has
 // never failed, is none: the controller has just started.
-func (s Settings) Holding(statuses []fleet.Status, group controlgroup.State, now time.Time) map[Rule]string {
+func (s Settings) Holding(statuses []fleet.Status, group controlgroup.State, now clock.Now) map[Rule]string {
 	found := make(map[Rule]string)
 	if rule, text := s.Unproven(group, 0, now); rule != "" && group.Failure != "" {
 		found[rule] = text + "; the last failure: " + group.Failure
@@ -60,7 +61,7 @@ func (s Settings) Holding(statuses []fleet.Status, group controlgroup.State, now
 
 // Unproven demands that the checks have passed in the controller's own pod, without a break, for long enough and some time more:
 // else it returns the rule, and what is missing.
-func (s Settings) Unproven(group controlgroup.State, more time.Duration, now time.Time) (Rule, string) {
+func (s Settings) Unproven(group controlgroup.State, more time.Duration, now clock.Now) (Rule, string) {
 	if passed, enough := group.PassedFor(now), s.ControlGroupFor+more; passed < enough {
 		return ControlGroup, fmt.Sprintf("the checks have passed in the controller's pod for %s, but must pass there for %s first",
 			passed.Truncate(time.Second), enough)

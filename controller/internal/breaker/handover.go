@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
@@ -26,27 +27,27 @@ type HandOver struct {
 	Leave     func()     // ends this process
 	Log       *slog.Logger
 
-	since time.Time // of the failure, zero: there is none
+	since clock.Mark // of the failure, zero: there is none
 }
 
 // Consider is called with each decision; it does nothing if h is nil. unfit are the nodes that the controller must not decide
 // from, own is its own.
-func (h *HandOver) Consider(ctx context.Context, unfit map[string]string, own string, now time.Time) {
+func (h *HandOver) Consider(ctx context.Context, unfit map[string]string, own string, now clock.Now) {
 	if h == nil {
 		return
 	}
 	_, isUnfit := unfit[own]
 	switch {
 	case !isUnfit:
-		h.since = time.Time{}
+		h.since = clock.Mark{}
 		return
 	case h.since.IsZero():
-		h.since = now
+		h.since = now.Mark()
 		return
-	case now.Sub(h.since) < handOverAfter:
+	case now.Since(h.since) < handOverAfter:
 		return
 	}
-	h.since = now // not again before another minute
+	h.since = now.Mark() // not again before another minute
 	name, node, err := h.replica(ctx, unfit)
 	switch {
 	case err != nil:

@@ -12,39 +12,40 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 )
 
 // Interval is how often a round begins, and so how long its result is used.
 const Interval = 30 * time.Second
 
-// State is what the rounds have found, by this process's monotonic clock.
+// State is what the rounds have found.
 type State struct {
 	// PassedSince is when the first of the rounds ended that have passed without a break; zero: the last one has failed.
-	PassedSince time.Time
+	PassedSince clock.Mark
 	// Began and Ended are of the last round that has ended, zero: none has.
-	Began, Ended time.Time
+	Began, Ended clock.Mark
 	// Failure is of the last round that failed, "": none has.
 	Failure string
 }
 
 // PassedFor returns how long the rounds have passed without a break. It is zero when the last result is outdated, because a
 // round does not end: its checks are being retried.
-func (s State) PassedFor(now time.Time) time.Duration {
-	if s.PassedSince.IsZero() || now.Sub(s.Ended) > 2*Interval {
+func (s State) PassedFor(now clock.Now) time.Duration {
+	if s.PassedSince.IsZero() || now.Since(s.Ended) > 2*Interval {
 		return 0
 	}
-	return now.Sub(s.PassedSince)
+	return now.Since(s.PassedSince)
 }
 
 // next is the state after a round has ended; failure is "" if it has passed.
-func (s State) next(failure string, began, now time.Time) State {
+func (s State) next(failure string, began clock.Mark, now clock.Now) State {
 	switch {
 	case failure != "":
-		s.Failure, s.PassedSince = failure, time.Time{}
+		s.Failure, s.PassedSince = failure, clock.Mark{}
 	case s.PassedFor(now) == 0:
-		s.PassedSince = now
+		s.PassedSince = now.Mark()
 	}
-	s.Began, s.Ended = began, now
+	s.Began, s.Ended = began, now.Mark()
 	return s
 }
 
@@ -52,6 +53,7 @@ func (s State) next(failure string, began, now time.Time) State {
 type Group struct {
 	Checks []checks.Check
 	Runner checks.Runner
+	Now    func() clock.Now
 	Log    *slog.Logger
 
 	mu    sync.Mutex
@@ -72,7 +74,7 @@ func (g *Group) State() State {
 }
 
 func (g *Group) round(ctx context.Context) {
-	began := time.Now()
+	began := clock.Own()
 	results, err := g.Runner.Round(ctx, g.Checks)
 	if err != nil {
 		return // shutting down
@@ -87,7 +89,7 @@ func (g *Group) round(ctx context.Context) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	before := g.state
-	g.state = before.next(failure, began, time.Now())
+	g.state = before.next(failure, began, g.Now())
 	switch {
 	case failure != "":
 		g.Log.Warn("control group: the checks failed in the controller's pod", "error", failure)

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 )
 
 // check fails with its error, after a while.
@@ -46,7 +47,7 @@ func (c *check) Try(ctx context.Context) (checks.Report, error) {
 func running(t *testing.T, retries int, test func(*check, *Group)) {
 	synctest.Test(t, func(t *testing.T) {
 		c := new(check)
-		g := &Group{Checks: []checks.Check{c}, Log: slog.New(slog.DiscardHandler),
+		g := &Group{Now: now, Checks: []checks.Check{c}, Log: slog.New(slog.DiscardHandler),
 			Runner: checks.Runner{Timeout: time.Hour, MaxRetries: retries, NewBackOff: checks.Linear}}
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { assert.NoError(t, g.Start(ctx)) }()
@@ -61,20 +62,20 @@ func TestPassesWithoutABreak(t *testing.T) {
 	running(t, 0, func(c *check, g *Group) {
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
-		assert.Equal(t, 5*time.Minute, g.State().PassedFor(time.Now()))
+		assert.Equal(t, 5*time.Minute, g.State().PassedFor(now()))
 		assert.Empty(t, g.State().Failure)
 
 		c.set(errors.New("timeout"), 0)
 		time.Sleep(Interval)
 		synctest.Wait()
-		assert.Zero(t, g.State().PassedFor(time.Now()))
+		assert.Zero(t, g.State().PassedFor(now()))
 		assert.Equal(t, "dns: timeout", g.State().Failure)
 
 		c.set(nil, 0)
 		time.Sleep(Interval)
 		synctest.Wait()
 		time.Sleep(time.Second)
-		assert.Equal(t, time.Second, g.State().PassedFor(time.Now()), "from the beginning again")
+		assert.Equal(t, time.Second, g.State().PassedFor(now()), "from the beginning again")
 		assert.Equal(t, "dns: timeout", g.State().Failure, "is still known")
 	})
 }
@@ -87,18 +88,18 @@ func TestRoundThatDoesNotEnd(t *testing.T) {
 		c.set(nil, 50*time.Second) // until 5m30s and 50 seconds more
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		require.Positive(t, g.State().PassedFor(time.Now()))
+		require.Positive(t, g.State().PassedFor(now()))
 		time.Sleep(time.Second)
-		assert.Zero(t, g.State().PassedFor(time.Now()))
+		assert.Zero(t, g.State().PassedFor(now()))
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
-		assert.Equal(t, time.Second, g.State().PassedFor(time.Now()), "from the beginning again")
+		assert.Equal(t, time.Second, g.State().PassedFor(now()), "from the beginning again")
 	})
 }
 
 func TestNoStateBeforeTheFirstRound(t *testing.T) {
 	running(t, 0, func(_ *check, g *Group) {
-		assert.Zero(t, State{}.PassedFor(time.Now()))
+		assert.Zero(t, State{}.PassedFor(now()))
 		assert.False(t, g.State().Ended.IsZero())
 	})
 }
@@ -113,6 +114,8 @@ func TestRetriesAreTheAgents(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		assert.Empty(t, g.State().Failure, "a lost packet is no failure")
-		assert.Equal(t, Interval+2*time.Second, g.State().PassedFor(time.Now()))
+		assert.Equal(t, Interval+2*time.Second, g.State().PassedFor(now()))
 	})
 }
+
+func now() clock.Now { return clock.At(time.Now(), time.Now()) }

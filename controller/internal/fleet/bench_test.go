@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 )
 
 // BenchmarkDecide decides about 5,000 verified nodes with the labels of a cloud.
@@ -24,6 +26,6 @@ func BenchmarkDecide(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		s.objects.Seen = s.settings.Decide(s.objects, time.Now()).Seen
+		s.objects.Seen = s.settings.Decide(s.objects, clock.At(time.Now(), time.Now())).Seen
 	}
 }

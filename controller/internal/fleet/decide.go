@@ -10,13 +10,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // Decide says what state each selected node is in, and what is to be written, at now.
-func (s Settings) Decide(objects Objects, now time.Time) Plan {
-	plan := Plan{At: now, ServerNow: objects.ServerNow, Seen: Memory{began: cmp.Or(objects.Seen.began, now),
+func (s Settings) Decide(objects Objects, now clock.Now) Plan {
+	plan := Plan{At: now, Seen: Memory{began: cmp.Or(objects.Seen.began, now.Mark()),
 		nodes: make(map[types.UID]memory, len(objects.Nodes))}, Statuses: make([]Status, 0, len(objects.Nodes))}
 	pods := podsByNode(objects.Pods)
 	for i := range objects.Nodes {
@@ -26,14 +27,14 @@ func (s Settings) Decide(objects Objects, now time.Time) Plan {
 		}
 		before, known := objects.Seen.nodes[node.UID]
 		if !known {
-			before = memory{first: now, born: !objects.Seen.began.IsZero(), gated: HasTaint(node, s.Request.TaintKey)}
+			before = memory{first: now.Mark(), born: !objects.Seen.began.IsZero(), gated: HasTaint(node, s.Request.TaintKey)}
 		}
 		status, after := s.status(node, pods[node.Name], objects.Events, before, now)
 		// A node that was rebooted serves while it waits: only a check that fails says something against it.
 		if status.State == Failed && status.Failing == "" && status.Rebooted && !HasTaint(node, s.Request.TaintKey) {
 			status.State = Pending
 		}
-		s.doubt(&status, before, after, objects.ServerNow, now)
+		s.doubt(&status, before, after, now)
 		plan.remember(status, before, after, now)
 	}
 	for _, status := range plan.Statuses {
@@ -44,13 +45,13 @@ func (s Settings) Decide(objects Objects, now time.Time) Plan {
 	return plan
 }
 
-func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UID][]corev1.Event, m memory, now time.Time) (
+func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UID][]corev1.Event, m memory, now clock.Now) (
 	Status, memory) {
 	status := Status{Node: node, Pod: pod, Untouchable: Untouchable(node), Retainted: s.IsRetainted(Taints(node)),
 		Rebooted: verdict.WasRebooted(node.Annotations[s.Request.Annotation], node.Status.NodeInfo.BootID)}
 	if s.IsVerified(node) {
 		status.State = Verified
-		m.notRunning, m.running, m.waiting = time.Time{}, time.Time{}, time.Time{} // for the next verification
+		m.notRunning, m.running, m.waiting = clock.Mark{}, clock.Mark{}, clock.Mark{} // for the next verification
 		if s.Rechecks.Enabled() {
 			// An agent counts so soon that one which replaces another is never missed.
 			m = m.recheck(s.Condition(node), node, pod, min(s.Rechecks.RecoversAfter(), s.NoAgentFor/2), now)
@@ -59,13 +60,13 @@ func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UI
 		}
 		return status, m
 	}
-	m.rechecked = recheckMemory{began: now}
+	m.rechecked = recheckMemory{began: now.Mark()}
 	status.Gated = s.IsGated(node)
 	m = m.observe(pod, now)
 	if !status.Gated {
-		m.waiting = time.Time{}
+		m.waiting = clock.Mark{}
 	} else {
-		m.waiting = cmp.Or(m.waiting, now)
+		m.waiting = cmp.Or(m.waiting, now.Mark())
 	}
 	status.Recheck.NoAgent = m.notRunning
 	if s.Workers && s.decideByWorker(&status, &m, now) {
@@ -81,7 +82,7 @@ func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UI
 	if pod == nil {
 		status.State = Unverified
 	}
-	if status.Gated && !m.notRunning.IsZero() && now.Sub(m.notRunning) >= s.NotStartedAfter {
+	if status.Gated && now.HasLasted(m.notRunning, s.NotStartedAfter) {
 		if status.EventsWanted = status.Reason == ""; !status.EventsWanted {
 			status.State = Failed
 		}
@@ -90,12 +91,12 @@ func (s Settings) status(node *corev1.Node, pod *corev1.Pod, events map[types.UI
 }
 
 // running is the status of a node whose agent runs: what the agent says of it, if it says something in time.
-func (s Settings) running(status *Status, m memory, now time.Time) {
+func (s Settings) running(status *Status, m memory, now clock.Now) {
 	condition := s.Condition(status.Node)
 	switch {
 	case condition.Status == corev1.ConditionFalse && status.Gated && !firstReason(condition).IsOwn():
 		status.failAs(condition)
-	case now.Sub(m.running) >= s.SilentAfter && HasTaint(status.Node, s.Request.TaintKey): // the agent marks no other node
+	case now.Since(m.running) >= s.SilentAfter && HasTaint(status.Node, s.Request.TaintKey): // the agent marks no other node
 		status.State, status.Reason = Failed, Silent
 		status.Message = fmt.Sprintf("pod %s/%s has run for %s and has neither verified the node nor reported a failure: "+
 			"read its log, and check the node's path to the API server", status.Pod.Namespace, status.Pod.Name, s.SilentAfter)
@@ -110,18 +111,18 @@ func (s *Status) failAs(condition corev1.NodeCondition) {
 }
 
 // remember adds a status to the plan, with since when it is so.
-func (p *Plan) remember(status Status, before, after memory, now time.Time) {
+func (p *Plan) remember(status Status, before, after memory, now clock.Now) {
 	if status.State != before.state || status.Reason != before.reason {
-		after.state, after.reason, after.since = status.State, status.Reason, now
+		after.state, after.reason, after.since = status.State, status.Reason, now.Mark()
 	}
 	status.Since = after.since
 	if before.state != "" && before.state != status.State {
 		transition := Transition{Node: status.Node.Name, To: status.State}
 		if status.State == Verified {
 			if after.born && after.gated && after.verified.IsZero() {
-				transition.Gate = now.Sub(after.first)
+				transition.Gate = now.Since(after.first)
 			}
-			after.verified = now
+			after.verified = now.Mark()
 		}
 		p.Transitions = append(p.Transitions, transition)
 	}
@@ -130,13 +131,13 @@ func (p *Plan) remember(status Status, before, after memory, now time.Time) {
 }
 
 // VerifiedWithin reports whether this process has seen node become verified within d before now.
-func (m Memory) VerifiedWithin(node types.UID, d time.Duration, now time.Time) bool {
+func (m Memory) VerifiedWithin(node types.UID, d time.Duration, now clock.Now) bool {
 	at := m.nodes[node].verified
-	return !at.IsZero() && now.Sub(at) < d
+	return !at.IsZero() && now.Since(at) < d
 }
 
 // wanted returns the condition that is to be written on a node, if it differs from the one that is there.
-func (s Settings) wanted(status Status, now time.Time) (Condition, bool) {
+func (s Settings) wanted(status Status, now clock.Now) (Condition, bool) {
 	switch {
 	case status.Untouchable != "":
 		return Condition{}, false
@@ -154,7 +155,7 @@ func (s Settings) wanted(status Status, now time.Time) (Condition, bool) {
 	case status.State == Verified && (unsaid || isFalse && (isOwn || status.Pod == nil)):
 		return Condition{Node: status.Node, Status: corev1.ConditionTrue, Reason: verdict.Verified,
 			Message: "the node is verified"}, true
-	case fails && isOwn && now.Sub(status.Since) < settled:
+	case fails && isOwn && now.Since(status.Since) < settled:
 		return Condition{}, false // a pod that is being replaced has one reason after the other for a moment
 	case fails && (!isFalse || written.Reason != string(reason)):
 		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: reason, Message: status.Message, Event: true}, true

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet/testdata/before"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -42,7 +43,6 @@ type history struct {
 	objects  Objects
 	now      time.Time     // of this process
 	skew     time.Duration // of the API server's clock
-	unknown  bool          // that clock
 	count    int           // for names and ids
 	calm     int           // things happen in one step of so many
 	log      []string
@@ -90,13 +90,9 @@ func (h *history) compare(t *testing.T) {
 		}
 		h.tell("%d: %s", step, h.now.Format(time.TimeOnly))
 		h.change()
-		serverNow := h.server()
-		if h.unknown {
-			serverNow = time.Time{}
-		}
-		is := h.decide(memory, serverNow)
+		is := h.decide(memory)
 		was := h.earlier.Decide(before.Objects{Nodes: h.objects.Nodes, Pods: h.objects.Pods, Events: h.objects.Events,
-			Seen: memoryBefore, ServerNow: serverNow}, h.now)
+			Seen: memoryBefore, ServerNow: h.server()}, h.now)
 		memory, memoryBefore = is.Seen, was.Seen
 		if a, b := h.describe(is), h.describeBefore(was); a != b {
 			t.Fatalf("step %d:\nwas\n%s\nis\n%s\n%s", step, b, a, strings.Join(h.log[max(0, len(h.log)-80):], "\n"))
@@ -111,10 +107,10 @@ func (h *history) compare(t *testing.T) {
 }
 
 // decide decides as the present code does.
-func (h *history) decide(memory Memory, serverNow time.Time) Plan {
+func (h *history) decide(memory Memory) Plan {
 	objects := h.objects
-	objects.Seen, objects.ServerNow = memory, serverNow
-	return h.settings.Decide(objects, h.now)
+	objects.Seen = memory
+	return h.settings.Decide(objects, h.clock())
 }
 
 // lookUp reads the Events that the plan asks for, as the loop does.
@@ -134,11 +130,11 @@ func (h *history) describe(plan Plan) string {
 	var text strings.Builder
 	for _, s := range plan.Statuses {
 		_, _ = fmt.Fprintln(&text, s.Node.Name, podName(s.Pod), s.Gated, s.Untouchable, s.State, s.Reason, s.Failing, s.Message,
-			h.ago(s.Since), s.Retainted, s.Rebooted, s.Renewable, s.InDoubt, s.EventsWanted, s.ChangesWithTime(), s.IsPending(),
-			plan.Seen.VerifiedWithin(s.Node.UID, time.Hour, h.now))
+			h.since(s.Since), s.Retainted, s.Rebooted, s.Renewable, s.InDoubt, s.EventsWanted, s.ChangesWithTime(), s.IsPending(),
+			plan.Seen.VerifiedWithin(s.Node.UID, time.Hour, h.clock()))
 		r := s.Recheck
-		_, _ = fmt.Fprintln(&text, "  ", r.Failed, r.Reason, r.IsFresh(h.now), h.ago(r.FailedAt), h.ago(r.Refreshed), h.ago(r.NotReady),
-			r.Spoke, h.ago(r.NoAgent))
+		_, _ = fmt.Fprintln(&text, "  ", r.Failed, r.Reason, r.IsFresh(h.clock()), h.since(r.FailedAt), h.since(r.Refreshed), h.since(r.NotReady),
+			r.Spoke, h.since(r.NoAgent))
 	}
 	for _, c := range plan.Conditions {
 		_, _ = fmt.Fprintln(&text, c.Node.Name, c.Status, c.Reason, c.Message, c.Event, c.Rechecked)
@@ -168,6 +164,15 @@ func (h *history) describeBefore(plan before.Plan) string {
 	return text.String()
 }
 
+func (h *history) clock() clock.Now { return clock.At(h.now, h.server()) }
+
+func (h *history) since(at clock.Mark) string {
+	if at.IsZero() {
+		return "never"
+	}
+	return h.clock().Since(at).String()
+}
+
 func (h *history) ago(at time.Time) string {
 	if at.IsZero() {
 		return "never"
@@ -190,11 +195,9 @@ func (h *history) change() {
 		h.addNode()
 	}
 	if h.happens(100) {
-		h.skew = oneOf(h, 0, 30*time.Second, -30*time.Second, 4*time.Minute, -time.Hour)
+		// What is more than a minute ahead is stale now at once, and in doubt while the clock is unknown: see clock.Clock.
+		h.skew = oneOf(h, 0, 29*time.Second, -29*time.Second)
 		h.tell("the API server's clock is ahead by %s", h.skew)
-	}
-	if h.happens(60) {
-		h.unknown = !h.unknown
 	}
 	for i := range h.objects.Nodes {
 		if h.happens(h.calm) {

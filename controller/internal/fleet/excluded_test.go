@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -17,7 +18,7 @@ func TestStaleFalseOfAnExcludedNode(t *testing.T) {
 	s := Settings{Rules: NewRules(new(corev1.PodTemplateSpec), request), Request: request, ConditionType: "NodeVerified", Workers: true}
 	node := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u", Labels: map[string]string{"l": "preexisting"}}}
 	node.Status.Conditions = []corev1.NodeCondition{{Type: "NodeVerified", Status: corev1.ConditionFalse, Reason: "DNSFailed"}}
-	plan := s.Decide(Objects{Nodes: []corev1.Node{node}}, time.Now())
+	plan := s.Decide(Objects{Nodes: []corev1.Node{node}}, clock.At(time.Now(), time.Now()))
 	require.Len(t, plan.Conditions, 1)
 	require.Equal(t, corev1.ConditionUnknown, plan.Conditions[0].Status)
 }

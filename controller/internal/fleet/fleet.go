@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -108,8 +109,6 @@ type Objects struct {
 	Events map[types.UID][]corev1.Event
 	// Seen is what the last Plan remembers.
 	Seen Memory
-	// ServerNow is the time by the API server's clock, zero if it is not known.
-	ServerNow time.Time
 }
 
 // Status is one node as it is now.
@@ -124,10 +123,10 @@ type Status struct {
 	// Failing is the reason of the condition: Reason, or those of all failing checks, joined by commas; "": Reason.
 	Failing   string
 	Message   string
-	Since     time.Time // of State and Reason, without a break, as this process has seen it
-	Recheck   Recheck   // of a verified node
-	Retainted bool      // it has the failed taint that this release's controller adds
-	Rebooted  bool      // it was started again since its release
+	Since     clock.Mark // of State and Reason, without a break
+	Recheck   Recheck    // of a verified node
+	Retainted bool       // it has the failed taint that this release's controller adds
+	Rebooted  bool       // it was started again since its release
 	// Renewable means that its agent has had the time to pass, and fails for a reason that the sandbox of its pod can cause; and
 	// another pod would come.
 	Renewable bool
@@ -153,8 +152,7 @@ const maxAge = 30 * time.Second
 
 // Plan is what Decide has found. Nobody changes it.
 type Plan struct {
-	At          time.Time // by this process's monotonic clock; zero: there is none
-	ServerNow   time.Time // the same by the API server's clock, zero if that is not known
+	At          clock.Now // zero: there is no plan
 	Statuses    []Status
 	Seen        Memory
 	Transitions []Transition
@@ -162,7 +160,7 @@ type Plan struct {
 }
 
 // IsFresh reports whether something may be done to the nodes of the plan.
-func (p Plan) IsFresh(now time.Time) bool { return now.Sub(p.At) <= maxAge }
+func (p Plan) IsFresh(now clock.Now) bool { return now.Since(p.At.Mark()) <= maxAge }
 
 // Condition is one to be written on a node.
 type Condition struct {

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -52,6 +53,9 @@ func newStory(t *testing.T) *story {
 		NotStartedAfter: 3 * time.Minute, FailedAfter: 5 * time.Minute, SilentAfter: 6 * time.Minute}}
 }
 
+// moment is the time by both clocks, which agree.
+func (s *story) moment() clock.Now { return clock.At(s.now, s.now) }
+
 // node adds a gated node.
 func (s *story) node(name string) *corev1.Node {
 	s.objects.Nodes = append(s.objects.Nodes, corev1.Node{
@@ -87,7 +91,6 @@ func running() corev1.ContainerState {
 // decide decides from what a cache keeps of the objects.
 func (s *story) decide() Plan {
 	cached := s.objects
-	cached.ServerNow = s.now
 	cached.Nodes, cached.Pods = make([]corev1.Node, len(s.objects.Nodes)), make([]corev1.Pod, len(s.objects.Pods))
 	for i := range s.objects.Nodes {
 		slim, err := SlimNode(condition, false, nodepatch.Annotation)(&s.objects.Nodes[i])
@@ -99,7 +102,7 @@ func (s *story) decide() Plan {
 		require.NoError(s.t, err)
 		cached.Pods[i] = *slim.(*corev1.Pod)
 	}
-	s.plan = s.settings.Decide(cached, s.now)
+	s.plan = s.settings.Decide(cached, s.moment())
 	s.objects.Seen = s.plan.Seen
 	return s.plan
 }
@@ -505,8 +508,8 @@ func TestGate(t *testing.T) {
 		gates[transition.Node] = transition.Gate
 	}
 	assert.Equal(t, map[string]time.Duration{"before": 0, "after": 2 * time.Second}, gates, "only what was seen from its creation on")
-	assert.True(t, s.plan.Seen.VerifiedWithin("after", time.Hour, s.now))
-	assert.False(t, s.plan.Seen.VerifiedWithin("after", time.Hour, s.now.Add(time.Hour)))
+	assert.True(t, s.plan.Seen.VerifiedWithin("after", time.Hour, s.moment()))
+	assert.False(t, s.plan.Seen.VerifiedWithin("after", time.Hour, clock.At(s.now.Add(time.Hour), s.now)))
 }
 
 // With rechecks an agent says False of a verified node. Between two of its pods nobody contradicts it.

@@ -7,49 +7,51 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 )
 
 // settled is how long a container must run without a break until it counts as started: one that crashes at once, again and
 // again, never does. It is also how long a new reason must last until it replaces another one.
 const settled = 10 * time.Second
 
-// Memory is what this process has seen, by its own monotonic clock. It is lost in a restart: durations only grow longer by that.
+// Memory is what this process has seen, by its own clock. It is lost in a restart: durations only grow longer by that.
 type Memory struct {
-	began time.Time // zero before the first Decide
+	began clock.Mark // zero before the first Decide
 	nodes map[types.UID]memory
 }
 
 // memory is that of one node.
 type memory struct {
-	first      time.Time // when it was seen first
-	born       bool      // it was not there at the start: first is when it was created
-	gated      bool      // it has had the startup taint at first
+	first      clock.Mark // when it was seen first
+	born       bool       // it was not there at the start: first is when it was created
+	gated      bool       // it has had the startup taint at first
 	state      State
 	reason     Reason
-	since      time.Time // of state and reason
-	verified   time.Time // when it was seen to become verified, zero if never
-	container  string    // that runs
-	running    time.Time // since when, zero: none does
-	notRunning time.Time // since when no agent has run, zero: one has settled
-	waiting    time.Time // since when it is gated and not verified, zero: it is not
+	since      clock.Mark // of state and reason
+	verified   clock.Mark // when it was seen to become verified, zero if never
+	container  string     // that runs
+	running    clock.Mark // since when, zero: none does
+	notRunning clock.Mark // since when no agent has run, zero: one has settled
+	waiting    clock.Mark // since when it is gated and not verified, zero: it is not
 	rechecked  recheckMemory
 }
 
 // observe notes whether the agent runs in pod.
-func (m memory) observe(pod *corev1.Pod, now time.Time) memory {
+func (m memory) observe(pod *corev1.Pod, now clock.Now) memory {
 	container := runningContainer(pod)
 	switch {
 	case container == "":
-		m.running = time.Time{}
+		m.running = clock.Mark{}
 	case container != m.container || m.running.IsZero():
-		m.running = now
+		m.running = now.Mark()
 	}
 	m.container = container
 	switch {
-	case container != "" && now.Sub(m.running) >= settled:
-		m.notRunning = time.Time{}
+	case container != "" && now.Since(m.running) >= settled:
+		m.notRunning = clock.Mark{}
 	case m.notRunning.IsZero() && container == "":
-		m.notRunning = now
+		m.notRunning = now.Mark()
 	}
 	return m
 }

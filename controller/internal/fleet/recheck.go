@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/internal/recheck"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
@@ -40,53 +41,53 @@ func rounds(n int, interval time.Duration) time.Duration {
 	return pauses + time.Duration(recheck.Jitter*float64(pauses))
 }
 
-// Recheck is what this process has seen of a node that is checked again while it is verified, by its own monotonic clock. A zero
-// time: it is not so, or this process has not seen it.
+// Recheck is what this process has seen of a node that is checked again while it is verified. A zero Mark:
+// it is not so, or this process has not seen it.
 type Recheck struct {
-	Failed    bool      // the condition is False
-	Reason    Reason    // of that, the first one
-	FailedAt  time.Time // when it became so; zero also if it was so when this process saw the node first
-	Refreshed time.Time // when the False was written last
-	NotReady  time.Time // since when the agent runs and is not ready, on a ready node
-	Spoke     bool      // it has written True since it has been not ready
-	NoAgent   time.Time // since when no agent runs, without the time of one, or of SandboxFailed; also of an unverified node
-	SeenSince time.Time // when this process saw the node first
+	Failed    bool       // the condition is False
+	Reason    Reason     // of that, the first one
+	FailedAt  clock.Mark // when it became so; zero also if it was so when this process saw the node first
+	Refreshed clock.Mark // when the False was written last
+	NotReady  clock.Mark // since when the agent runs and is not ready, on a ready node
+	Spoke     bool       // it has written True since it has been not ready
+	NoAgent   clock.Mark // since when no agent runs, without the time of one, or of SandboxFailed; also of an unverified node
+	SeenSince clock.Mark // when this process saw the node first
 }
 
 // IsFresh reports whether the condition is False and somebody has written it within the last minutes. The agent writes it
 // again only while its rounds fail.
-func (r Recheck) IsFresh(now time.Time) bool {
-	return r.Failed && !r.Refreshed.IsZero() && now.Sub(r.Refreshed) < staleAfter
+func (r Recheck) IsFresh(now clock.Now) bool {
+	return r.Failed && !r.Refreshed.IsZero() && now.Since(r.Refreshed) < staleAfter
 }
 
 // written is when the False was written last. What was written before this process saw the node counts as written when it did.
-func (r Recheck) written() time.Time {
+func (r Recheck) written() clock.Mark {
 	return cmp.Or(r.Refreshed, r.SeenSince)
 }
 
 // recheckMemory is what a memory holds of a Recheck.
 type recheckMemory struct {
 	Recheck
-	heartbeat time.Time // of the condition
-	began     time.Time // when the container was seen first
-	seen      time.Time // when this was noted last
+	heartbeat time.Time  // of the condition
+	began     clock.Mark // when the container was seen first
+	seen      clock.Mark // when this was noted last
 }
 
 // recheck notes what a verified node and its agent show. An agent needs enough time to find that its node has recovered.
 func (m memory) recheck(condition corev1.NodeCondition, node *corev1.Node, pod *corev1.Pod, enough time.Duration,
-	now time.Time) memory {
+	now clock.Now) memory {
 	r := m.rechecked
 	r.Reason = ""
 	switch isFalse := condition.Status == corev1.ConditionFalse; {
 	case !isFalse:
-		r.Failed, r.FailedAt, r.Refreshed, r.heartbeat = false, time.Time{}, time.Time{}, time.Time{}
+		r.Failed, r.FailedAt, r.Refreshed, r.heartbeat = false, clock.Mark{}, clock.Mark{}, time.Time{}
 	case !r.Failed:
 		r.Failed, r.heartbeat = true, condition.LastHeartbeatTime.Time
 		if !r.SeenSince.IsZero() { // not for the first time
-			r.FailedAt, r.Refreshed = now, now
+			r.FailedAt, r.Refreshed = now.Mark(), now.Mark()
 		}
 	case !condition.LastHeartbeatTime.Time.Equal(r.heartbeat):
-		r.Refreshed, r.heartbeat = now, condition.LastHeartbeatTime.Time
+		r.Refreshed, r.heartbeat = now.Mark(), condition.LastHeartbeatTime.Time
 	}
 	if r.SeenSince = m.first; r.Failed {
 		r.Reason = firstReason(condition)
@@ -94,42 +95,42 @@ func (m memory) recheck(condition corev1.NodeCondition, node *corev1.Node, pod *
 
 	container := runningContainer(pod)
 	if container != m.container {
-		r.began = now
+		r.began = now.Mark()
 	}
 	isTrue := condition.Status == corev1.ConditionTrue
 	hasRecovered := m.rechecked.Failed && isTrue // the agent has just written so: kubelet says later that it is ready
 	switch {
 	case container == "" || IsReady(pod) || !IsNodeReady(node) || Untouchable(node) != "": // no round counts while it is drained
-		r.NotReady, r.Spoke = time.Time{}, false
+		r.NotReady, r.Spoke = clock.Mark{}, false
 	case r.NotReady.IsZero() || container != m.container:
-		r.NotReady, r.Spoke = now, false
+		r.NotReady, r.Spoke = now.Mark(), false
 	case hasRecovered:
-		r.NotReady, r.Spoke = now, true
+		r.NotReady, r.Spoke = now.Mark(), true
 	}
 	switch {
 	case container == "" && r.NoAgent.IsZero():
-		r.NoAgent = now
+		r.NoAgent = now.Mark()
 	// One that crashes again and again does not count, before it has had time to recover or has written what fails.
-	case container != "" && (now.Sub(r.began) >= enough || r.Failed && !r.Reason.IsOwn() && r.Refreshed.After(r.began)):
-		r.NoAgent = time.Time{}
+	case container != "" && (now.Since(r.began) >= enough || r.Failed && !r.Reason.IsOwn() && r.began.Before(r.Refreshed)):
+		r.NoAgent = clock.Mark{}
 	case container != "" && container == m.container && !r.NoAgent.IsZero(): // a restart lasts a moment
-		r.NoAgent = r.NoAgent.Add(now.Sub(r.seen))
+		r.NoAgent = r.NoAgent.Add(now.Since(r.seen))
 	}
-	r.seen = now
+	r.seen = now.Mark()
 	m.container, m.rechecked = container, r
 	return m
 }
 
 // isSilent reports whether the agent, which is not ready, should have said why for long. One whose False is not written again may
 // be about to recover.
-func (s Settings) isSilent(r Recheck, now time.Time) bool {
+func (s Settings) isSilent(r Recheck, now clock.Now) bool {
 	// It takes so long to find that the node fails, or has recovered.
 	enough := max(rounds(s.Rechecks.FailureThreshold, s.Rechecks.Interval), s.Rechecks.RecoversAfter()) + probing
 	if r.Spoke {
 		enough = max(enough, spokenFor)
 	}
-	isStale := now.Sub(r.written()) >= staleAfter+s.Rechecks.RecoversAfter()
-	return !r.NotReady.IsZero() && now.Sub(r.NotReady) >= enough && (!r.Failed || r.Reason.IsOwn() || isStale)
+	isStale := now.Since(r.written()) >= staleAfter+s.Rechecks.RecoversAfter()
+	return now.HasLasted(r.NotReady, enough) && (!r.Failed || r.Reason.IsOwn() || isStale)
 }
 
 // IsReady reports whether kubelet says that pod is ready, and nobody deletes it.
@@ -144,7 +145,7 @@ func IsNodeReady(node *corev1.Node) bool {
 
 // wantedOfRechecked returns the condition that is to be written on a verified node that is checked again. An agent without a path
 // to the API server cannot write False, but kubelet sees that it is not ready. Only the agent writes True: it has proven it.
-func (s Settings) wantedOfRechecked(status Status, now time.Time) (Condition, bool) {
+func (s Settings) wantedOfRechecked(status Status, now clock.Now) (Condition, bool) {
 	r := status.Recheck
 	reason, message := status.Reason, status.Message
 	if reason == "" && s.isSilent(r, now) {
@@ -152,11 +153,11 @@ func (s Settings) wantedOfRechecked(status Status, now time.Time) (Condition, bo
 			"read its log, and check the node's path to the API server", status.Pod.Namespace, status.Pod.Name)
 	}
 	switch {
-	case reason != "" && r.Reason == reason && now.Sub(r.written()) < refreshInterval && !r.written().Before(r.NotReady):
+	case reason != "" && r.Reason == reason && now.Since(r.written()) < refreshInterval && !r.written().Before(r.NotReady):
 	case reason != "" && (s.Condition(status.Node).Type != "" || s.WasGated(status.Node)):
 		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: reason, Rechecked: true,
 			Event: r.Reason != reason, Message: message}, true
-	case r.Failed && !r.NoAgent.IsZero() && now.Sub(r.NoAgent) >= s.NoAgentFor:
+	case r.Failed && now.HasLasted(r.NoAgent, s.NoAgentFor):
 		return Condition{Node: status.Node, Status: corev1.ConditionUnknown, Reason: "NotRechecked", Rechecked: true,
 			Message: "no agent rechecks the node"}, true
 	}

@@ -69,7 +69,7 @@ func TestAgentThatIsNotReady(t *testing.T) {
 	assert.Equal(t, Silent, wanted.Reason)
 	assert.True(t, wanted.Event && wanted.Rechecked)
 	assert.Contains(t, wanted.Message, "pod kube-system/agent-n1 runs but is not ready")
-	assert.True(t, s.only().Recheck.IsFresh(s.now))
+	assert.True(t, s.only().Recheck.IsFresh(s.moment()))
 	assert.True(t, s.only().ChangesWithTime())
 
 	s.after(4*time.Minute + 50*time.Second)
@@ -82,7 +82,7 @@ func TestAgentThatIsNotReady(t *testing.T) {
 	s.ready(true)
 	s.after(time.Hour)
 	assert.Empty(t, s.plan.Conditions, "the agent proves that the node has recovered, and says it")
-	assert.False(t, s.only().Recheck.IsFresh(s.now))
+	assert.False(t, s.only().Recheck.IsFresh(s.moment()))
 }
 
 func TestAgentThatIsNotReadyForAnotherReason(t *testing.T) {
@@ -131,7 +131,7 @@ func TestAgentWhoseProbesAreBlocked(t *testing.T) {
 		if wanted := s.write(); wanted != nil && wanted.Event {
 			events++
 		}
-		if s.only().Recheck.Failed && s.now.Sub(s.only().Recheck.FailedAt) >= 30*time.Second {
+		if s.only().Recheck.Failed && s.moment().Since(s.only().Recheck.FailedAt) >= 30*time.Second {
 			s.say(corev1.ConditionTrue, "Verified")
 		}
 	}
@@ -182,7 +182,7 @@ func TestAgentThatCrashes(t *testing.T) {
 		wanted := s.write()
 		unknown = unknown || wanted != nil && wanted.Status == corev1.ConditionUnknown
 	}
-	assert.GreaterOrEqual(t, s.now.Sub(s.only().Recheck.NoAgent), 20*time.Minute)
+	assert.GreaterOrEqual(t, s.moment().Since(s.only().Recheck.NoAgent), 20*time.Minute)
 	assert.True(t, unknown)
 }
 
@@ -216,7 +216,7 @@ func TestRestartsAreNotNoAgent(t *testing.T) {
 				s.after(every - 10*time.Second)
 				require.Empty(t, s.plan.Conditions)
 				if noAgent := s.only().Recheck.NoAgent; !noAgent.IsZero() {
-					require.Less(t, s.now.Sub(noAgent), s.settings.NoAgentFor)
+					require.Less(t, s.moment().Since(noAgent), s.settings.NoAgentFor)
 				}
 			}
 		})
@@ -284,18 +284,18 @@ func TestFreshFalse(t *testing.T) {
 	s := rechecked(t)
 	s.say(corev1.ConditionFalse, DNSFailed)
 	s.decide()
-	assert.True(t, s.only().Recheck.IsFresh(s.now))
+	assert.True(t, s.only().Recheck.IsFresh(s.moment()))
 	assert.Equal(t, DNSFailed, s.only().Recheck.Reason)
 	failedAt := s.only().Recheck.FailedAt
 	s.after(7 * time.Minute)
-	assert.False(t, s.only().Recheck.IsFresh(s.now), "nobody has written it again")
+	assert.False(t, s.only().Recheck.IsFresh(s.moment()), "nobody has written it again")
 	s.say(corev1.ConditionFalse, DNSFailed)
 	s.decide()
-	assert.True(t, s.only().Recheck.IsFresh(s.now))
+	assert.True(t, s.only().Recheck.IsFresh(s.moment()))
 	assert.Equal(t, failedAt, s.only().Recheck.FailedAt)
 	s.say(corev1.ConditionTrue, "Verified")
 	s.decide()
-	assert.False(t, s.only().Recheck.IsFresh(s.now))
+	assert.False(t, s.only().Recheck.IsFresh(s.moment()))
 	assert.Zero(t, s.only().Recheck.FailedAt)
 }
 
@@ -306,10 +306,10 @@ func TestFalseFromBeforeTheStart(t *testing.T) {
 	s.objects.Seen = Memory{}
 	s.after(time.Minute)
 	assert.True(t, s.only().Recheck.Failed)
-	assert.False(t, s.only().Recheck.IsFresh(s.now))
+	assert.False(t, s.only().Recheck.IsFresh(s.moment()))
 	s.say(corev1.ConditionFalse, DNSFailed)
 	s.decide()
-	assert.True(t, s.only().Recheck.IsFresh(s.now))
+	assert.True(t, s.only().Recheck.IsFresh(s.moment()))
 	assert.Zero(t, s.only().Recheck.FailedAt)
 }
 
@@ -351,7 +351,7 @@ func TestFalseFromBeforeTheRelease(t *testing.T) {
 	s.objects.Nodes[0].Labels[verified] = "true"
 	s.decide()
 	assert.Equal(t, Verified, s.only().State)
-	assert.False(t, s.only().Recheck.IsFresh(s.now))
+	assert.False(t, s.only().Recheck.IsFresh(s.moment()))
 }
 
 // Rechecks are switched off while a node is silent and re-tainted: that is no node which lost its startup taint too early.
@@ -376,5 +376,5 @@ func TestRetaintedNodeWithoutLabelAndAgent(t *testing.T) {
 	s.objects.Nodes[0].Labels = map[string]string{"pool": "excluded"}
 	s.objects.Pods = nil
 	s.after(11 * time.Minute)
-	assert.GreaterOrEqual(t, s.now.Sub(s.only().Recheck.NoAgent), 10*time.Minute)
+	assert.GreaterOrEqual(t, s.moment().Since(s.only().Recheck.NoAgent), 10*time.Minute)
 }

@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 )
 
 // isBySandbox reports whether the sandbox of a running agent's pod can be the reason. It is not where only peers fail: an agent
@@ -21,7 +23,7 @@ const renewalTakes = 5 * time.Minute
 // doubt notes whether the sandbox of the agent's pod may be all that is broken: from the failure until an agent whose pod was
 // created since has failed too, and never for longer than a renewal and that agent need. before and m are the memory before and
 // after.
-func (s Settings) doubt(status *Status, before, m memory, serverNow, now time.Time) {
+func (s Settings) doubt(status *Status, before, m memory, now clock.Now) {
 	condition, node, pod, isVerified := s.Condition(status.Node), status.Node, status.Pod, status.State == Verified
 	reason, failedAt := firstReason(condition), condition.LastTransitionTime
 	if s.Workers || condition.Status != corev1.ConditionFalse || failedAt.IsZero() || !reason.isBySandbox() {
@@ -41,10 +43,9 @@ func (s Settings) doubt(status *Status, before, m memory, serverNow, now time.Ti
 	if !fails || pod != nil && metav1.GetControllerOf(pod) == nil { // without a DaemonSet no other pod would come
 		return
 	}
-	// By the API server's clock, so that another leader decides the same; another API server's may be ahead of it by a moment.
-	failedFor := serverNow.Sub(failedAt.Time)
-	hasFailed := now.Sub(began) >= enough && (!isVerified || status.Recheck.Refreshed.After(began))
-	switch isOver := failedFor.Abs() >= enough+renewalTakes; {
+	hasFailed := now.Since(began) >= enough && (!isVerified || began.Before(status.Recheck.Refreshed))
+	// By the API server's clock, so that another leader decides the same.
+	switch isOver := now.IsStale(failedAt.Time, enough+renewalTakes); {
 	case m.container == "": // between two agents
 		status.InDoubt = !isOver && (goesOn || isVerified)
 	case isOver:
@@ -58,21 +59,21 @@ func (s Settings) doubt(status *Status, before, m memory, serverNow, now time.Ti
 	ready := nodeCondition(node, corev1.NodeReady)
 	isReady := ready.Status == corev1.ConditionTrue
 	status.InDoubt = status.InDoubt && (isReady || failedAt.Before(&ready.LastTransitionTime))
-	status.Renewable = status.Renewable && isReady && failedFor >= 0 && status.Untouchable == "" &&
+	status.Renewable = status.Renewable && isReady && now.IsOlder(failedAt.Time, 0) && status.Untouchable == "" &&
 		s.Rules.matches(node) && s.Rules.Untolerated(node) == nil // else no other pod would come either
 }
 
 // lacksSandbox notes that kubelet cannot make the sandbox of the agent's pod on a verified node: that is not a missing agent, and
 // the time does not count as one. A moment without a known reason, such as that of the next pod, then opens no node.
-func (s Settings) lacksSandbox(status *Status, m *memory, events map[types.UID][]corev1.Event, now time.Time) {
+func (s Settings) lacksSandbox(status *Status, m *memory, events map[types.UID][]corev1.Event, now clock.Now) {
 	lost, patience := m.rechecked.NoAgent, min(s.NotStartedAfter, s.NoAgentFor/2)
-	if m.container != "" || status.Pod == nil || lost.IsZero() || now.Sub(lost) < patience || !IsNodeReady(status.Node) {
+	if m.container != "" || status.Pod == nil || !now.HasLasted(lost, patience) || !IsNodeReady(status.Node) {
 		return
 	}
 	reason, message := s.Rules.notRunning(status.Node, status.Pod, events)
 	if status.EventsWanted = reason == ""; reason == SandboxFailed {
 		status.Reason, status.Message = reason, message
-		m.rechecked.NoAgent = now.Add(-patience)
+		m.rechecked.NoAgent = now.Mark().Add(-patience)
 		status.Recheck = m.rechecked.Recheck
 	}
 }

@@ -252,7 +252,7 @@ func TestSandboxFailedOnAVerifiedNode(t *testing.T) {
 	assert.Contains(t, wanted.Message, "no network")
 	assert.True(t, wanted.Event && wanted.Rechecked)
 	assert.Equal(t, Verified, s.only().State)
-	assert.True(t, s.only().Recheck.IsFresh(s.now))
+	assert.True(t, s.only().Recheck.IsFresh(s.moment()))
 	assert.False(t, s.only().InDoubt, "kubelet has tried more than one sandbox")
 
 	s.after(5*time.Minute + 10*time.Second)
@@ -292,7 +292,7 @@ func TestMomentWithoutAReason(t *testing.T) {
 			change(s)
 			s.after(2 * time.Minute)
 			assert.Empty(t, s.plan.Conditions)
-			assert.Less(t, s.now.Sub(s.only().Recheck.NoAgent), s.settings.NoAgentFor, "the failed taint stays")
+			assert.Less(t, s.moment().Since(s.only().Recheck.NoAgent), s.settings.NoAgentFor, "the failed taint stays")
 			s.after(9 * time.Minute)
 			if wanted := s.write(); name != "another pod" { // that has no sandbox either
 				require.NotNil(t, wanted)

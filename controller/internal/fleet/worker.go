@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
@@ -112,8 +113,8 @@ func containers(pod *corev1.Pod) []corev1.ContainerStatus {
 
 // decideByWorker decides about a node without a worker that waits or runs, and reports whether it has. A node whose worker
 // has not started for long, or ends without a verdict, is like one whose agent does.
-func (s Settings) decideByWorker(status *Status, m *memory, now time.Time) bool {
-	overdue := !m.waiting.IsZero() && now.Sub(m.waiting) >= s.FailedAfter
+func (s Settings) decideByWorker(status *Status, m *memory, now clock.Now) bool {
+	overdue := now.HasLasted(m.waiting, s.FailedAfter)
 	if status.Pod == nil {
 		return s.decideWithoutWorker(status, m, overdue, now)
 	}
@@ -131,13 +132,13 @@ func (s Settings) decideByWorker(status *Status, m *memory, now time.Time) bool 
 		first, _, _ := strings.Cut(status.Failing, ",")
 		status.Reason, status.Message = Reason(first), said.Message
 		overdue = overdue || FailingFor(status.Pod) >= s.FailedAfter
-	case isFalse && !firstReason(condition).IsOwn() && m.container == "" && now.Sub(m.notRunning) < s.NotStartedAfter:
+	case isFalse && !firstReason(condition).IsOwn() && m.container == "" && now.Since(m.notRunning) < s.NotStartedAfter:
 		status.failAs(condition) // the failure goes on while the next attempt starts
 		return true
 	default:
 		return false
 	}
-	m.container, m.running, m.notRunning = "", time.Time{}, time.Time{} // the next worker has all the time to start
+	m.container, m.running, m.notRunning = "", clock.Mark{}, clock.Mark{} // the next worker has all the time to start
 	status.State = InProgress
 	if overdue || isFalse {
 		status.State = Failed
@@ -146,20 +147,20 @@ func (s Settings) decideByWorker(status *Status, m *memory, now time.Time) bool 
 }
 
 // decideWithoutWorker decides about a node that no worker is for.
-func (s Settings) decideWithoutWorker(status *Status, m *memory, overdue bool, now time.Time) bool {
+func (s Settings) decideWithoutWorker(status *Status, m *memory, overdue bool, now clock.Now) bool {
 	status.State = Unverified
 	if !status.Gated {
-		m.notRunning = time.Time{}
+		m.notRunning = clock.Mark{}
 		return true // it gets no worker
 	}
 	if taint := s.Request.ForeignTaint(Taints(status.Node)); taint != nil {
-		m.notRunning = time.Time{}
+		m.notRunning = clock.Mark{}
 		status.Reason, status.Message = TaintsOfOthers, fmt.Sprintf("the taint %s is still on the node (WAIT_FOR_TAINTS)", taint)
 	} else {
 		status.Reason = NoPod
 		status.Message = "there is no worker for this node: wait while MAX_CONCURRENT_WORKERS other workers start, " +
 			"or read in the controller's log why it cannot create one"
-		overdue = now.Sub(m.notRunning) >= s.NotStartedAfter
+		overdue = now.Since(m.notRunning) >= s.NotStartedAfter
 	}
 	if overdue {
 		status.State = Failed

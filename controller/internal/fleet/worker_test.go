@@ -276,7 +276,7 @@ func TestFailedWithoutABreak(t *testing.T) {
 				s.objects.Nodes[0].Status.Conditions = falseCondition(s.plan.Conditions[0].Reason)
 			}
 			if status := s.only(); status.State == Failed {
-				failedFor = s.now.Sub(status.Since)
+				failedFor = s.moment().Since(status.Since)
 			}
 		}
 		pause = min(2*pause, 8*time.Minute)

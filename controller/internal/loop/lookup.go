@@ -28,10 +28,11 @@ func (l lookUp) Act(ctx context.Context, plan fleet.Plan) (requeueAfter time.Dur
 	if len(wanted) == 0 {
 		return 0, nil
 	}
-	if since := time.Since(l.looked); !l.looked.IsZero() && since < betweenLookUps {
+	now := l.Now()
+	if since := now.Since(l.looked); !l.looked.IsZero() && since < betweenLookUps {
 		return betweenLookUps - since, nil
 	}
-	l.looked = time.Now()
+	l.looked = now.Mark()
 	read := make(map[types.UID][]corev1.Event, len(wanted))
 	for _, pod := range wanted {
 		read[pod.UID] = []corev1.Event{}

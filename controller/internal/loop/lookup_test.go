@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
@@ -94,7 +95,7 @@ func TestEventsOfAPodOnAVerifiedNode(t *testing.T) {
 	l := newLoop(new(lists))
 	l.Live = server
 	status := fleet.Status{Node: new(corev1.Node), Pod: pod, State: fleet.Verified, EventsWanted: true,
-		Recheck: fleet.Recheck{NoAgent: time.Now()}}
+		Recheck: fleet.Recheck{NoAgent: clock.Own()}}
 	for range 3 { // also if the Events name no reason: they are not read again
 		_, err := lookUp{l}.Act(t.Context(), fleet.Plan{Statuses: []fleet.Status{status}})
 		require.NoError(t, err)
@@ -102,7 +103,7 @@ func TestEventsOfAPodOnAVerifiedNode(t *testing.T) {
 		status.EventsWanted = false
 	}
 	assert.Equal(t, 1, server.pages)
-	status.Recheck.NoAgent = time.Time{} // an agent runs
+	status.Recheck.NoAgent = clock.Mark{} // an agent runs
 	_, err := lookUp{l}.Act(t.Context(), fleet.Plan{Statuses: []fleet.Status{status}})
 	require.NoError(t, err)
 	assert.Empty(t, l.events)

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
@@ -51,13 +52,12 @@ type Loop struct {
 	Settings fleet.Settings
 	Cache    client.Reader // of nodes and the agents' pods
 	Live     client.Reader // of Events, which are not cached
-	// ServerTime returns the time by the API server's clock, zero if it is not known yet.
-	ServerTime func() time.Time
-	Steps      []Step
-	Log        *slog.Logger
+	Now      func() clock.Now
+	Steps    []Step
+	Log      *slog.Logger
 
 	events map[types.UID]events // of pods that do not start
-	looked time.Time            // when the Events were listed
+	looked clock.Mark           // when the Events were listed
 
 	last   atomic.Pointer[decision]
 	failed atomic.Uint64 // decisions and steps
@@ -108,7 +108,7 @@ func (l *Loop) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Re
 		}
 	}
 	if slices.ContainsFunc(plan.Statuses, fleet.Status.ChangesWithTime) {
-		due := max(batch, interval-time.Since(plan.At)) // whatever time the steps have taken
+		due := max(batch, interval-l.Now().Since(plan.At.Mark())) // whatever time the steps have taken
 		wait = min(cmp.Or(wait, due), due)
 	}
 	return reconcile.Result{RequeueAfter: wait}, nil
@@ -138,8 +138,8 @@ func (l *Loop) decide(ctx context.Context, seen fleet.Memory) (fleet.Plan, error
 	for uid, of := range l.events {
 		read[uid] = of.list
 	}
-	objects := fleet.Objects{Nodes: nodes.Items, Pods: pods.Items, Events: read, Seen: seen, ServerNow: l.ServerTime()}
-	return l.Settings.Decide(objects, time.Now()), nil
+	objects := fleet.Objects{Nodes: nodes.Items, Pods: pods.Items, Events: read, Seen: seen}
+	return l.Settings.Decide(objects, l.Now()), nil
 }
 
 // Queue is what a controller takes its requests from.

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -51,7 +52,7 @@ func (s *step) Act(_ context.Context, plan fleet.Plan) (time.Duration, error) {
 func newLoop(cache *lists, steps ...Step) *Loop {
 	request := nodepatch.Request{TaintKey: "startup", Label: "verified", LabelValue: "true", Annotation: nodepatch.Annotation}
 	rules := fleet.NewRules(&corev1.PodTemplateSpec{}, request)
-	return &Loop{Settings: fleet.Settings{Rules: rules, Request: request}, Cache: cache, Live: cache, Steps: steps, ServerTime: time.Now,
+	return &Loop{Settings: fleet.Settings{Rules: rules, Request: request}, Cache: cache, Live: cache, Steps: steps, Now: (&clock.Clock{Server: time.Now}).Now,
 		Log: slog.New(slog.DiscardHandler)}
 }
 
@@ -124,7 +125,7 @@ type published struct{ *Loop }
 
 func (p published) Act(_ context.Context, plan fleet.Plan) (time.Duration, error) {
 	last, err := p.Last()
-	if err != nil || !last.At.Equal(plan.At) {
+	if err != nil || last.At != plan.At {
 		return 0, errors.New("the plan is not published")
 	}
 	return 0, nil
@@ -183,7 +184,7 @@ func TestPlansStayFresh(t *testing.T) {
 						time.Sleep(time.Second)
 						plan, err := l.Last()
 						require.NoError(t, err)
-						require.True(t, plan.IsFresh(time.Now()), "made %s ago", time.Since(plan.At))
+						require.True(t, plan.IsFresh(clock.At(time.Now(), time.Now())), "made %s ago", clock.At(time.Now(), time.Now()).Since(plan.At.Mark()))
 					}
 				})
 			})

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
@@ -31,7 +32,7 @@ type Build struct{ Version, Commit, Date string }
 type Collector struct {
 	source Source
 	build  Build
-	now    func() time.Time
+	now    func() clock.Now
 
 	gate          prometheus.Histogram
 	verifications *prometheus.CounterVec // label status: success, failed
@@ -43,9 +44,9 @@ type Collector struct {
 }
 
 // New makes a Collector. It is a step of the loop that is its source.
-func New(source Source, build Build) *Collector {
+func New(source Source, build Build, now func() clock.Now) *Collector {
 	c := &Collector{
-		source: source, build: build, now: time.Now,
+		source: source, build: build, now: now,
 		gate: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "kube_node_ready_gate_seconds",
 			Help: "Time from the creation of a node with the startup taint to its first verification, in seconds, " +
@@ -114,7 +115,7 @@ func (c *Collector) Breaker(from string) func(reason string, frozen bool) {
 func (c *Collector) CountFailedTaint(change string) { c.failedTaints.WithLabelValues(change).Inc() }
 
 // hasSeries reports whether a node has series of its own: while it is not verified, and for an hour after that.
-func hasSeries(plan fleet.Plan, status fleet.Status, now time.Time) bool {
+func hasSeries(plan fleet.Plan, status fleet.Status, now clock.Now) bool {
 	return status.IsPending() || plan.Seen.VerifiedWithin(status.Node.UID, window, now)
 }
 

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -43,14 +44,15 @@ type story struct {
 	collector *Collector
 }
 
+func (s *story) clock() clock.Now { return clock.At(s.now, s.now) }
+
 func newStory(t *testing.T) *story {
 	request := nodepatch.Request{TaintKey: startup, FailedTaintKey: "node-ready/failed", Label: verified, LabelValue: "true",
 		Annotation: nodepatch.Annotation}
 	s := &story{t: t, now: time.Now(), objects: fleet.Objects{Events: make(map[types.UID][]corev1.Event)}, settings: fleet.Settings{
 		Rules: fleet.NewRules(&corev1.PodTemplateSpec{}, request), Request: request, ConditionType: "NodeVerified",
 		NotStartedAfter: 3 * time.Minute, SilentAfter: 6 * time.Minute}}
-	s.collector = New(s, Build{Version: "1.2.3", Commit: "abc", Date: "2026-01-02"})
-	s.collector.now = func() time.Time { return s.now }
+	s.collector = New(s, Build{Version: "1.2.3", Commit: "abc", Date: "2026-01-02"}, s.clock)
 	return s
 }
 
@@ -68,7 +70,7 @@ func (s *story) Errors() uint64 { return s.failed }
 func (s *story) after(d time.Duration) {
 	s.t.Helper()
 	s.now = s.now.Add(d)
-	s.plan = s.settings.Decide(s.objects, s.now)
+	s.plan = s.settings.Decide(s.objects, s.clock())
 	s.objects.Seen = s.plan.Seen
 	_, err := s.collector.Act(s.t.Context(), s.plan)
 	require.NoError(s.t, err)

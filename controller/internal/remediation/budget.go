@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 )
 
 // stuckAfter is how long a deletion may take. Then it no longer holds the next one.
@@ -22,9 +24,9 @@ func budgets() map[Rule]budget {
 }
 
 // within counts the deletions of the last period.
-func (l Ledger) within(period time.Duration, serverNow time.Time) (n int) {
+func (l Ledger) within(period time.Duration, now clock.Now) (n int) {
 	for _, deletion := range l.Deletions {
-		if serverNow.Sub(deletion.Time) < period {
+		if !now.IsOlder(deletion.Time, period) {
 			n++
 		}
 	}
@@ -49,7 +51,7 @@ func (l Ledger) has(node types.UID) bool {
 }
 
 // track notes which deletions have ended, which are stuck, and which have been followed by a verified node; and forgets old ones.
-func (s Settings) track(d *Decision, in Input) {
+func (s Settings) track(d *Decision, in Input, now clock.Now) {
 	present := make(map[types.UID]bool, len(in.Statuses))
 	for _, status := range in.Statuses {
 		present[status.Node.UID] = true
@@ -60,13 +62,13 @@ func (s Settings) track(d *Decision, in Input) {
 		case !deletion.isInFlight():
 		case !present[deletion.NodeUID]:
 			deletion.Gone, d.Changed = true, true
-		case in.ServerNow.Sub(deletion.Time) >= stuckAfter:
+		case now.IsOlder(deletion.Time, stuckAfter):
 			deletion.Stuck, d.Changed = true, true
 			d.Stuck = append(d.Stuck, *deletion)
 		}
 	}
 	for _, status := range in.Statuses {
-		if s.wasVerified(status) && !status.Node.CreationTimestamp.After(in.ServerNow) { // else a clock was wrong
+		if s.wasVerified(status) && now.IsOlder(status.Node.CreationTimestamp.Time, 0) { // else a clock was wrong
 			d.answer(s.scopeOf(status.Node), status.Node.CreationTimestamp.Time)
 		}
 	}

@@ -6,11 +6,11 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
@@ -32,13 +32,13 @@ func curable() []fleet.Reason {
 
 // isCandidate reports whether a node was never verified, has the startup taint, is old enough, and has failed for one curable
 // reason for long enough, without a break.
-func (s Settings) isCandidate(status fleet.Status, serverNow, now time.Time) bool {
+func (s Settings) isCandidate(status fleet.Status, now clock.Now) bool {
 	node := status.Node
 	_, released := node.Annotations[s.Fleet.Request.Annotation]
 	_, labelled := node.Labels[s.Fleet.Request.Label]
 	return !released && !labelled && fleet.HasTaint(node, s.Fleet.Request.TaintKey) && status.Untouchable == "" && !status.InDoubt &&
-		!node.CreationTimestamp.IsZero() && serverNow.Sub(node.CreationTimestamp.Time) >= s.DeleteAfter &&
-		status.State == fleet.Failed && slices.Contains(curable(), status.Reason) && now.Sub(status.Since) >= s.FailedFor
+		!node.CreationTimestamp.IsZero() && now.IsOlder(node.CreationTimestamp.Time, s.DeleteAfter) &&
+		status.State == fleet.Failed && slices.Contains(curable(), status.Reason) && now.Since(status.Since) >= s.FailedFor
 }
 
 // protected says what forbids to replace a node, whatever its state is.

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -18,27 +19,33 @@ import (
 
 // moment is a fleet in which one node may be replaced.
 type moment struct {
-	in       Input
-	now      time.Time
-	settings Settings
+	in        Input
+	now       time.Time
+	serverNow time.Time
+	settings  Settings
 }
 
 func newMoment() *moment {
 	now := time.Now()
-	m := &moment{now: now, settings: testSettings()}
-	m.in = Input{ServerNow: time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC),
-		ControlGroup: controlgroup.State{PassedSince: now.Add(-5 * time.Minute), Ended: now}}
+	m := &moment{now: now, serverNow: time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC), settings: testSettings()}
+	m.in = Input{ControlGroup: controlgroup.State{PassedSince: mark(now.Add(-5 * time.Minute)), Ended: mark(now)}}
 	m.verified("young", "other", 20*time.Minute)
 	bad := m.node("bad", "pool", 30*time.Minute)
 	bad.Node.Spec.Taints = []corev1.Taint{{Key: startup, Effect: corev1.TaintEffectNoSchedule}}
-	bad.Gated, bad.State, bad.Reason, bad.Since = true, fleet.Failed, fleet.DNSFailed, now.Add(-10*time.Minute)
+	bad.Gated, bad.State, bad.Reason, bad.Since = true, fleet.Failed, fleet.DNSFailed, mark(now.Add(-10*time.Minute))
 	return m
 }
+
+// clock is the time by both clocks: the API server's is another.
+func (m *moment) clock() clock.Now { return clock.At(m.now, m.serverNow) }
+
+// mark is a moment by the process's own clock.
+func mark(at time.Time) clock.Mark { return clock.At(at, at).Mark() }
 
 // node adds one of an age.
 func (m *moment) node(name, pool string, age time.Duration) *fleet.Status {
 	m.in.Statuses = append(m.in.Statuses, fleet.Status{Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{
-		Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(m.in.ServerNow.Add(-age)),
+		Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(m.serverNow.Add(-age)),
 		Labels: map[string]string{nodePoolLabel: pool}, Annotations: map[string]string{}}}})
 	return m.last()
 }
@@ -51,11 +58,11 @@ func (m *moment) verified(name, pool string, age time.Duration) {
 
 func (m *moment) last() *fleet.Status { return &m.in.Statuses[len(m.in.Statuses)-1] }
 func (m *moment) bad() *fleet.Status  { return &m.in.Statuses[1] }
-func (m *moment) decide() Decision    { return m.settings.Decide(m.in, m.now) }
+func (m *moment) decide() Decision    { return m.settings.Decide(m.in, m.clock()) }
 
 // deleted adds a deletion to the ledger that has ended.
 func (m *moment) deleted(pool string, ago time.Duration) *Deletion {
-	m.in.Ledger.Deletions = append(m.in.Ledger.Deletions, Deletion{Time: m.in.ServerNow.Add(-ago), NodePool: pool, Node: "old", NodeUID: "old", Gone: true})
+	m.in.Ledger.Deletions = append(m.in.Ledger.Deletions, Deletion{Time: m.serverNow.Add(-ago), NodePool: pool, Node: "old", NodeUID: "old", Gone: true})
 	return &m.in.Ledger.Deletions[len(m.in.Ledger.Deletions)-1]
 }
 
@@ -86,9 +93,9 @@ func TestCandidates(t *testing.T) {
 		"NodeFailed, on any machine":         {func(m *moment) { m.bad().Reason = fleet.NodeFailed }, false},
 		"NotVerified":                        {func(m *moment) { m.bad().Reason = fleet.NotVerified }, false},
 		"not failed":                         {func(m *moment) { m.bad().State = fleet.Pending }, false},
-		"failed for too short":               {func(m *moment) { m.bad().Since = m.now.Add(-10*time.Minute + time.Second) }, false},
+		"failed for too short":               {func(m *moment) { m.bad().Since = mark(m.now.Add(-10*time.Minute + time.Second)) }, false},
 		"too young": {func(m *moment) {
-			m.bad().Node.CreationTimestamp = metav1.NewTime(m.in.ServerNow.Add(-30*time.Minute + time.Second))
+			m.bad().Node.CreationTimestamp = metav1.NewTime(m.serverNow.Add(-30*time.Minute + time.Second))
 		}, false},
 		"no creation time":                  {func(m *moment) { m.bad().Node.CreationTimestamp = metav1.Time{} }, false},
 		"verified before":                   {func(m *moment) { m.bad().Node.Annotations[nodepatch.Annotation] = "{}" }, false},
@@ -150,11 +157,11 @@ func TestWithheld(t *testing.T) {
 		"no younger node":      {func(m *moment) { m.in.Statuses[0].Node.CreationTimestamp = m.bad().Node.CreationTimestamp }, Proof, "no node that was created after this one (2026-11-22T11:30:00Z) has been verified"},
 		"younger, not passed":  {func(m *moment) { m.in.Statuses[0].State = fleet.InProgress }, Proof, "no node that was created after this one (2026-11-22T11:30:00Z) has been verified"},
 		"younger, label alone": {func(m *moment) { delete(m.in.Statuses[0].Node.Annotations, nodepatch.Annotation) }, Proof, "no node that was created after this one (2026-11-22T11:30:00Z) has been verified"},
-		"control group has just passed": {func(m *moment) { m.in.ControlGroup.PassedSince = m.now.Add(-299 * time.Second) }, breaker.ControlGroup,
+		"control group has just passed": {func(m *moment) { m.in.ControlGroup.PassedSince = mark(m.now.Add(-299 * time.Second)) }, breaker.ControlGroup,
 			"the checks have passed in the controller's pod for 4m59s, but must pass there for 5m0s first"},
-		"control group has failed": {func(m *moment) { m.in.ControlGroup = controlgroup.State{Failure: "dns: timeout", Ended: m.now} }, breaker.ControlGroup,
+		"control group has failed": {func(m *moment) { m.in.ControlGroup = controlgroup.State{Failure: "dns: timeout", Ended: mark(m.now)} }, breaker.ControlGroup,
 			"the checks have passed in the controller's pod for 0s, but must pass there for 5m0s first; the last failure: dns: timeout"},
-		"control group does not end": {func(m *moment) { m.in.ControlGroup.Ended = m.now.Add(-61 * time.Second) }, breaker.ControlGroup,
+		"control group does not end": {func(m *moment) { m.in.ControlGroup.Ended = mark(m.now.Add(-61 * time.Second)) }, breaker.ControlGroup,
 			"the checks have passed in the controller's pod for 0s, but must pass there for 5m0s first"},
 		"control group has failed long ago": {func(m *moment) { m.in.ControlGroup.Failure = "dns: timeout" }, "", ""},
 		"controller on an unverified node": {func(m *moment) {
@@ -216,11 +223,11 @@ func TestWithheld(t *testing.T) {
 		"another pool's, and any pool answers": {func(m *moment) { m.deleted("third", 29*time.Minute); m.verified("new", "other", 0) }, "", ""},
 		"a node of no pool is no answer": {func(m *moment) { m.deleted("third", 19*time.Minute); m.verified("new", "", 0) }, LoopGuard,
 			"deletions in the cluster since a new node was last verified: 1; wait until 2026-11-22T12:11:00Z (30m0s after the last)"},
-		"halted": {func(m *moment) { m.guard("pool", Guard{Halted: m.in.ServerNow}) }, Halted, "halted in NodePool pool since 2026-11-22T12:00:00Z: " +
+		"halted": {func(m *moment) { m.guard("pool", Guard{Halted: m.serverNow}) }, Halted, "halted in NodePool pool since 2026-11-22T12:00:00Z: " +
 			"deletions led to no verified node; find out why, then set the annotation node-ready/clear-halt=pool on the ledger's ConfigMap"},
-		"cluster halted": {func(m *moment) { m.guard(Cluster, Guard{Halted: m.in.ServerNow}) }, Halted, "halted in the cluster since 2026-11-22T12:00:00Z: " +
+		"cluster halted": {func(m *moment) { m.guard(Cluster, Guard{Halted: m.serverNow}) }, Halted, "halted in the cluster since 2026-11-22T12:00:00Z: " +
 			"deletions led to no verified node; find out why, then set the annotation node-ready/clear-halt=* on the ledger's ConfigMap"},
-		"another pool halted": {func(m *moment) { m.guard("third", Guard{Halted: m.in.ServerNow}) }, "", ""},
+		"another pool halted": {func(m *moment) { m.guard("third", Guard{Halted: m.serverNow}) }, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMoment()
@@ -291,11 +298,11 @@ func TestHaltAfterTheLastPause(t *testing.T) {
 	m.deleted("pool", 119*time.Minute)
 	assert.Equal(t, LoopGuard, m.decide().Withheld[0].Rule)
 	assert.Empty(t, m.decide().Halted)
-	m.in.Ledger.Deletions[3].Time = m.in.ServerNow.Add(-2 * time.Hour)
+	m.in.Ledger.Deletions[3].Time = m.serverNow.Add(-2 * time.Hour)
 	decision := m.decide()
 	assert.Equal(t, []string{"pool"}, decision.Halted)
 	assert.True(t, decision.Changed)
-	assert.Equal(t, m.in.ServerNow, decision.Ledger.Guards["pool"].Halted)
+	assert.Equal(t, m.serverNow, decision.Ledger.Guards["pool"].Halted)
 	assert.Empty(t, m.in.Ledger.Guards, "what Decide was given is as it was")
 
 	m.in.Ledger = decision.Ledger
@@ -311,7 +318,7 @@ func TestOldestFirst(t *testing.T) {
 	m.failedOf(1, 20)
 	for name, age := range map[string]time.Duration{"younger": 31 * time.Minute, "oldest": 40 * time.Minute} {
 		status := m.node(name, "pool", age)
-		*status = fleet.Status{Node: status.Node, State: fleet.Failed, Reason: fleet.Silent, Since: m.now.Add(-time.Hour)}
+		*status = fleet.Status{Node: status.Node, State: fleet.Failed, Reason: fleet.Silent, Since: mark(m.now.Add(-time.Hour))}
 		status.Node.Spec.Taints = m.bad().Node.Spec.Taints
 	}
 	var names []string
@@ -349,13 +356,13 @@ func TestLedgerForgets(t *testing.T) {
 
 func TestBreakersAreAClosedSet(t *testing.T) {
 	m := newMoment()
-	m.in.ControlGroup = controlgroup.State{Failure: "dns: timeout", Ended: m.now}
+	m.in.ControlGroup = controlgroup.State{Failure: "dns: timeout", Ended: mark(m.now)}
 	m.node("controller", "", time.Hour).State = fleet.Failed
 	m.ten(time.Hour - time.Second)
 	for range 3 {
 		m.deleted("pool", time.Minute)
 	}
-	m.guard(Cluster, Guard{Halted: m.in.ServerNow})
+	m.guard(Cluster, Guard{Halted: m.serverNow})
 	var found []Rule
 	for _, rule := range Breakers() {
 		if _, held := m.decide().Breakers[rule]; held {

@@ -2,12 +2,12 @@ package remediation
 
 import (
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 )
 
@@ -27,7 +27,7 @@ type notice struct {
 
 // report sets the breakers and sends the Events of a decision: each halt and each freeze once, each rule once an hour and
 // NodePool.
-func (r *Remediator) report(decision Decision, now time.Time) {
+func (r *Remediator) report(decision Decision, now clock.Now) {
 	for _, rule := range Breakers() {
 		_, holds := decision.Breakers[rule]
 		r.SetBreaker(string(rule), holds || rule == Halted && len(decision.Ledger.halts()) > 0)
@@ -58,7 +58,7 @@ func (r *Remediator) report(decision Decision, now time.Time) {
 	}
 }
 
-func (r *Remediator) withheld(w breaker.Withheld, now time.Time) {
+func (r *Remediator) withheld(w breaker.Withheld, now clock.Now) {
 	key := notice{w.Rule, r.Settings.scopeOf(w.Node)}
 	if !r.notices.IsDue(key, now) {
 		return

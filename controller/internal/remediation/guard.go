@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 )
 
 // Cluster is the scope of the loop guard that all NodePools and node groups share.
@@ -33,7 +35,7 @@ func (d *Decision) answer(of string, created time.Time) {
 }
 
 // guard holds the next deletion in a scope until the last one has been answered, else for longer and longer, else for good.
-func (d *Decision) guard(scope string, serverNow time.Time) (Rule, string) {
+func (d *Decision) guard(scope string, now clock.Now) (Rule, string) {
 	if text := d.Ledger.halted(scope); text != "" {
 		return Halted, text
 	}
@@ -43,15 +45,15 @@ func (d *Decision) guard(scope string, serverNow time.Time) (Rule, string) {
 		return "", ""
 	}
 	wait := pauses()[min(n, len(pauses()))-1]
-	if next := unanswered[n-1].Time.Add(wait); serverNow.Before(next) {
+	if last := unanswered[n-1].Time; !now.IsOlder(last, wait) {
 		return LoopGuard, fmt.Sprintf("deletions in %s since a new node was last verified: %d; wait until %s (%s after the last)",
-			scopeName(scope), n, formatTime(next), wait)
+			scopeName(scope), n, formatTime(last.Add(wait)), wait)
 	}
 	if n < len(pauses()) {
 		return "", ""
 	}
 	guard := d.Ledger.Guards[scope]
-	guard.Halted = serverNow
+	guard.Halted = now.Server()
 	d.Ledger.Guards[scope] = guard
 	d.Changed = true
 	d.Halted = append(d.Halted, scope)
@@ -101,11 +103,11 @@ func scopeName(scope string) string {
 }
 
 // clear ends the halts of the scopes that an annotation names, separated by commas. The cluster's scope stands for all of them.
-func (l *Ledger) clear(scopes string, serverNow time.Time) {
+func (l *Ledger) clear(scopes string, now clock.Now) {
 	named := strings.Split(strings.ReplaceAll(scopes, " ", ""), ",")
 	for scope := range l.Guards {
 		if slices.Contains(named, scope) || slices.Contains(named, Cluster) {
-			l.Guards[scope] = Guard{Answered: serverNow}
+			l.Guards[scope] = Guard{Answered: now.Server()}
 		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
@@ -31,12 +31,12 @@ type Live struct {
 
 // Confirm decides about a candidate with its live objects, once Decide has allowed it. It returns the NodeClaim or the Node to
 // delete, or the rule that withholds the deletion. seen is the memory of the plan that the candidate comes from.
-func (s Settings) Confirm(candidate fleet.Status, live Live, seen fleet.Memory, serverNow, now time.Time) (
+func (s Settings) Confirm(candidate fleet.Status, live Live, seen fleet.Memory, now clock.Now) (
 	object client.Object, rule Rule, text string) {
 	if live.Node == nil || live.Node.UID != candidate.Node.UID {
 		return nil, Changed, "the node is gone"
 	}
-	if statuses := s.decideAgain(candidate, live, seen, now); len(statuses) == 0 || !s.isCandidate(statuses[0], serverNow, now) {
+	if statuses := s.decideAgain(candidate, live, seen, now); len(statuses) == 0 || !s.isCandidate(statuses[0], now) {
 		return nil, Changed, "the node or its pod has changed since the decision"
 	}
 	if rule, text := s.protected(live.Node); rule != "" {
@@ -53,7 +53,7 @@ func (s Settings) Confirm(candidate fleet.Status, live Live, seen fleet.Memory, 
 
 // decideAgain decides about a candidate as the fleet does, from its live objects: what is not as it was begins just now. It
 // returns nothing if the node is not selected any more.
-func (s Settings) decideAgain(candidate fleet.Status, live Live, seen fleet.Memory, now time.Time) []fleet.Status {
+func (s Settings) decideAgain(candidate fleet.Status, live Live, seen fleet.Memory, now clock.Now) []fleet.Status {
 	objects := fleet.Objects{Nodes: []corev1.Node{*live.Node}, Seen: seen}
 	if candidate.Pod != nil {
 		uid := candidate.Pod.UID

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
@@ -40,7 +41,7 @@ func (m *liveMoment) see() {
 	m.seen = fleet.Memory{}
 	for minutes := range time.Duration(21) {
 		plan := m.settings.Fleet.Decide(fleet.Objects{Nodes: []corev1.Node{*m.live.Node}, Pods: m.live.Pods,
-			Events: map[types.UID][]corev1.Event{"agent-bad": m.live.Events}, Seen: m.seen}, m.now.Add((minutes-20)*time.Minute))
+			Events: map[types.UID][]corev1.Event{"agent-bad": m.live.Events}, Seen: m.seen}, clock.At(m.now.Add((minutes-20)*time.Minute), time.Time{}))
 		m.seen, *m.bad() = plan.Seen, plan.Statuses[0]
 	}
 	m.live.Node = m.live.Node.DeepCopy() // the plan's stays as it was
@@ -48,7 +49,7 @@ func (m *liveMoment) see() {
 }
 
 func (m *liveMoment) confirm() (client.Object, Rule, string) {
-	return m.settings.Confirm(*m.bad(), m.live, m.seen, m.in.ServerNow, m.now)
+	return m.settings.Confirm(*m.bad(), m.live, m.seen, m.clock())
 }
 
 func (m *liveMoment) claim(name string) unstructured.Unstructured {
@@ -173,7 +174,7 @@ func TestConfirmTheNodeItself(t *testing.T) {
 			m := newLiveMoment()
 			m.unmanaged()
 			test.change(m)
-			object, rule, text := m.settings.Confirm(*m.bad(), m.live, m.seen, m.in.ServerNow, m.now)
+			object, rule, text := m.settings.Confirm(*m.bad(), m.live, m.seen, m.clock())
 			assert.Equal(t, test.rule, rule)
 			assert.Equal(t, test.text, text)
 			if test.rule == "" {
@@ -187,7 +188,7 @@ func TestConfirmTheNodeItself(t *testing.T) {
 
 func TestConfirmMeasuresAgain(t *testing.T) {
 	m := newLiveMoment()
-	m.in.ServerNow = m.in.ServerNow.Add(-time.Second)
+	m.serverNow = m.serverNow.Add(-time.Second)
 	_, rule, _ := m.confirm()
 	assert.Equal(t, Changed, rule, "the node is a second too young")
 }
@@ -196,7 +197,7 @@ func TestConfirmMeasuresAgain(t *testing.T) {
 func (m *liveMoment) notStarted() {
 	m.live.Node.Status.Conditions = nil
 	m.live.Pods[0].Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodInitialized}}}
-	m.live.Events = []corev1.Event{podEvent("FailedCreatePodSandBox", m.in.ServerNow.Add(-time.Minute))}
+	m.live.Events = []corev1.Event{podEvent("FailedCreatePodSandBox", m.serverNow.Add(-time.Minute))}
 	m.see()
 }
 
@@ -279,5 +280,5 @@ func TestConfirmDecidesAgain(t *testing.T) {
 
 // happens adds an Event of the agent's pod that is the newest.
 func (m *liveMoment) happens(reason string) {
-	m.live.Events = append(m.live.Events, podEvent(reason, m.in.ServerNow))
+	m.live.Events = append(m.live.Events, podEvent(reason, m.serverNow))
 }

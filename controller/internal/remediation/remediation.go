@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
@@ -66,8 +67,6 @@ type Input struct {
 	Statuses     []fleet.Status
 	Ledger       Ledger
 	ControlGroup controlgroup.State
-	// ServerNow is the time by the API server's clock: ages, and the times of the ledger, are measured with it.
-	ServerNow time.Time
 }
 
 // Decision is what Decide has found.
@@ -84,14 +83,14 @@ type Decision struct {
 	Breakers map[Rule]string
 }
 
-// Decide says which nodes may be replaced at now, by this process's monotonic clock.
-func (s Settings) Decide(in Input, now time.Time) Decision {
+// Decide says which nodes may be replaced at now, where the API server's clock must be known.
+func (s Settings) Decide(in Input, now clock.Now) Decision {
 	d := Decision{Ledger: in.Ledger.clone()}
-	s.track(&d, in)
+	s.track(&d, in, now)
 	d.Breakers = s.breakers(in, d.Ledger, now)
 	for _, status := range in.Statuses {
 		isReplaced := func(d Deletion) bool { return d.NodeUID == status.Node.UID && d.isInFlight() }
-		if !s.isCandidate(status, in.ServerNow, now) || slices.ContainsFunc(d.Ledger.Deletions, isReplaced) {
+		if !s.isCandidate(status, now) || slices.ContainsFunc(d.Ledger.Deletions, isReplaced) {
 			continue
 		}
 		if rule, text := s.withhold(status, in, &d, now); rule != "" {
@@ -107,7 +106,7 @@ func (s Settings) Decide(in Input, now time.Time) Decision {
 }
 
 // withhold returns the first rule that does not allow to replace a candidate, or "".
-func (s Settings) withhold(candidate fleet.Status, in Input, d *Decision, now time.Time) (Rule, string) {
+func (s Settings) withhold(candidate fleet.Status, in Input, d *Decision, now clock.Now) (Rule, string) {
 	scope := s.scopeOf(candidate.Node)
 	for _, ask := range []func() (Rule, string){
 		func() (Rule, string) { return s.protected(candidate.Node) },
@@ -116,8 +115,8 @@ func (s Settings) withhold(candidate fleet.Status, in Input, d *Decision, now ti
 		func() (Rule, string) { return s.proof(candidate.Node, in.Statuses) },
 		func() (Rule, string) { return inFlight(d.Ledger) },
 		func() (Rule, string) { return s.failedShare(scope, in.Statuses, d.Ledger) },
-		func() (Rule, string) { return d.guard(scope, in.ServerNow) },
-		func() (Rule, string) { return d.guard(Cluster, in.ServerNow) },
+		func() (Rule, string) { return d.guard(scope, now) },
+		func() (Rule, string) { return d.guard(Cluster, now) },
 	} {
 		if rule, text := ask(); rule != "" {
 			return rule, text
@@ -144,10 +143,10 @@ func (s Settings) wasVerified(status fleet.Status) bool {
 }
 
 // breakers returns what holds every deletion now, with the numbers.
-func (s Settings) breakers(in Input, ledger Ledger, now time.Time) map[Rule]string {
+func (s Settings) breakers(in Input, ledger Ledger, now clock.Now) map[Rule]string {
 	found := s.Holding(in.Statuses, in.ControlGroup, now)
 	for rule, budget := range budgets() {
-		if n := ledger.within(budget.period, in.ServerNow); n >= budget.deletions {
+		if n := ledger.within(budget.period, now); n >= budget.deletions {
 			found[rule] = fmt.Sprintf("%d deletions within %s, at most %d are allowed", n, budget.period, budget.deletions)
 		}
 	}

@@ -2,6 +2,7 @@ package remediation
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
@@ -31,29 +33,20 @@ type Remediator struct {
 	Client     client.Client
 	LedgerName string
 	DryRun     bool
-	// ServerTime returns the time by the API server's clock, zero if it is not known yet.
-	ServerTime func() time.Time
 	Self       runtime.Object // what Events about the whole fleet are about
 
 	store   store
 	notices breaker.Recent[notice]
 	refused breaker.Recent[types.UID]
 	frozen  bool
-
-	at, serverAt time.Time // of the last decision
-	jumped       time.Time // when the API server's clock was seen to jump, zero: never
 }
 
 // Start decides and acts until ctx ends. The manager calls it when this process has become the leader.
 func (r *Remediator) Start(ctx context.Context) error { return r.Run(ctx, r.Settings.Settings, r.act) }
 
-func (r *Remediator) act(ctx context.Context, plan fleet.Plan, now time.Time) {
-	serverNow := r.ServerTime()
-	if serverNow.IsZero() {
-		return
-	}
+func (r *Remediator) act(ctx context.Context, plan fleet.Plan, now clock.Now) {
 	r.refused.Forget(time.Hour, now)
-	decision, err := r.decide(ctx, plan, serverNow, now)
+	decision, err := r.decide(ctx, plan, now)
 	switch {
 	case apierrors.IsConflict(err):
 		return // somebody has changed the ledger: decide again
@@ -67,21 +60,22 @@ func (r *Remediator) act(ctx context.Context, plan fleet.Plan, now time.Time) {
 		return r.refused[a.Node.UID].Compare(r.refused[b.Node.UID])
 	})
 	for _, candidate := range decision.Candidates[:min(perTurn, len(decision.Candidates))] {
-		if at, refused := r.refused[candidate.Node.UID]; refused && now.Sub(at) < refusedFor {
+		if at, refused := r.refused[candidate.Node.UID]; refused && now.Since(at) < refusedFor {
 			return
 		}
-		if r.replace(ctx, candidate, plan, decision.Ledger, serverNow, now) || ctx.Err() != nil || !plan.IsFresh(r.Now()) {
+		if r.replace(ctx, candidate, plan, decision.Ledger, now) || ctx.Err() != nil || !plan.IsFresh(r.Now()) {
 			return
 		}
 	}
 }
 
 // decide decides with the ledger as it is, and writes it if it has to change.
-func (r *Remediator) decide(ctx context.Context, plan fleet.Plan, serverNow, now time.Time) (Decision, error) {
-	if err := r.checkClock(serverNow, now); err != nil {
-		return Decision{}, err
+func (r *Remediator) decide(ctx context.Context, plan fleet.Plan, now clock.Now) (Decision, error) {
+	if !now.IsServerKnown() {
+		return Decision{}, errors.New("the API server's clock has jumped: wait until it is steady for some minutes, " +
+			"and compare the clocks of the API servers")
 	}
-	in := Input{Statuses: plan.Statuses, Ledger: r.store.ledger, ControlGroup: r.ControlGroup(), ServerNow: serverNow}
+	in := Input{Statuses: plan.Statuses, Ledger: r.store.ledger, ControlGroup: r.ControlGroup()}
 	decision := r.Settings.Decide(in, now)
 	isIdle := len(decision.Candidates)+len(decision.Withheld) == 0 && !decision.Changed && len(r.store.ledger.halts()) == 0
 	if isIdle && r.store.object != nil {
@@ -94,7 +88,7 @@ func (r *Remediator) decide(ctx context.Context, plan fleet.Plan, serverNow, now
 	in.Ledger = r.store.ledger.clone()
 	clears := r.store.object.Annotations[ClearHalt] // the scopes whose halts somebody wants to end
 	if clears != "" {
-		in.Ledger.clear(clears, serverNow)
+		in.Ledger.clear(clears, now)
 		r.Log.Info("the annotation that clears halts was read", "names", clears, "still-halted", in.Ledger.halts())
 		if halts := in.Ledger.halts(); len(halts) > 0 { // a name may be wrong
 			r.event(r.Self, RemediationHalted, fmt.Sprintf("still halted after %s=%s: %q", ClearHalt, clears, halts))
@@ -107,28 +101,14 @@ func (r *Remediator) decide(ctx context.Context, plan fleet.Plan, serverNow, now
 	return decision, nil
 }
 
-// checkClock returns an error while the API server's clock has not run as this process's own for some time. One of several API
-// servers may be wrong: by its Date every node is old, and every budget is free.
-func (r *Remediator) checkClock(serverNow, now time.Time) error {
-	if jump := serverNow.Sub(r.serverAt) - now.Sub(r.at); jump.Abs() > time.Minute { // 0 at first: both are the longest Duration
-		r.jumped = now
-	}
-	r.at, r.serverAt = now, serverNow
-	if now.Sub(r.jumped) >= r.Settings.ControlGroupFor {
-		return nil
-	}
-	return fmt.Errorf("the API server's clock has jumped: wait until it is steady for %s, and compare the clocks of the API servers",
-		r.Settings.ControlGroupFor)
-}
-
 // confirm reads a candidate live, and returns the object to delete. It returns nil if the plan is too old by then, or after it
 // has reported a rule that withholds the deletion.
-func (r *Remediator) confirm(ctx context.Context, candidate fleet.Status, plan fleet.Plan, serverNow, now time.Time) (
+func (r *Remediator) confirm(ctx context.Context, candidate fleet.Status, plan fleet.Plan, now clock.Now) (
 	object client.Object) {
 	live, err := r.readLive(ctx, candidate)
 	rule, text := Unreadable, fmt.Sprint(err)
 	if err == nil {
-		object, rule, text = r.Settings.Confirm(candidate, live, plan.Seen, serverNow, now)
+		object, rule, text = r.Settings.Confirm(candidate, live, plan.Seen, now)
 	}
 	if rule == "" && r.DryRun {
 		rule, text = DryRun, kindOf(object)+" "+object.GetName()+" would be deleted"
@@ -148,14 +128,14 @@ func (r *Remediator) confirm(ctx context.Context, candidate fleet.Status, plan f
 // and deletes its NodeClaim or Node. It reports whether it has tried to write the ledger: no other node is replaced in this turn
 // then.
 func (r *Remediator) replace(ctx context.Context, candidate fleet.Status, plan fleet.Plan, ledger Ledger,
-	serverNow, now time.Time) bool {
+	now clock.Now) bool {
 	node := candidate.Node
 	log := r.Log.With("node", node.Name, "nodepool", r.Settings.scopeOf(node), "reason", candidate.Reason)
-	object := r.confirm(ctx, candidate, plan, serverNow, now)
+	object := r.confirm(ctx, candidate, plan, now)
 	if object == nil {
 		return false
 	}
-	deletion := Deletion{Time: serverNow.UTC(), NodePool: r.Settings.scopeOf(object), Node: node.Name, NodeUID: node.UID,
+	deletion := Deletion{Time: now.Server().UTC(), NodePool: r.Settings.scopeOf(object), Node: node.Name, NodeUID: node.UID,
 		Reason: candidate.Reason}
 	if kindOf(object) == nodeClaimKind {
 		deletion.NodeClaim = object.GetName()
@@ -164,7 +144,7 @@ func (r *Remediator) replace(ctx context.Context, candidate fleet.Status, plan f
 	with.Deletions = append(with.Deletions, deletion)
 	if err := r.store.write(ctx, with); err != nil {
 		log.Warn("the deletion cannot be written into the ledger: nothing is deleted", "error", err)
-	} else if object = r.confirm(ctx, candidate, plan, serverNow, now); object == nil {
+	} else if object = r.confirm(ctx, candidate, plan, now); object == nil {
 		r.takeBack(ctx, candidate, ledger, log)
 	} else {
 		r.carryOut(ctx, candidate, object, ledger, log)

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
@@ -62,14 +63,14 @@ func TestOldPlan(t *testing.T) {
 	plan := w.Plan
 	w.Plan = func() (fleet.Plan, error) {
 		old, err := plan()
-		old.At = old.At.Add(-31 * time.Second)
+		old.At = clock.At(w.now.Add(-31*time.Second), time.Time{})
 		return old, err
 	}
 	w.run(time.Hour)
 	assert.Empty(t, w.deletions)
 	w.Plan = func() (fleet.Plan, error) {
 		old, err := plan()
-		old.At = old.At.Add(-30 * time.Second)
+		old.At = clock.At(w.now.Add(-30*time.Second), time.Time{})
 		return old, err
 	}
 	w.run(time.Minute)
@@ -196,10 +197,10 @@ func TestNodeClaimByOwnerReference(t *testing.T) {
 
 func TestNoActionWithoutAClockOrAPlan(t *testing.T) {
 	w := newBadWorld(t)
-	w.ServerTime = func() time.Time { return time.Time{} }
+	w.Now = func() clock.Now { return clock.At(w.now, time.Time{}) }
 	w.run(time.Hour)
 	assert.Empty(t, w.deletions)
-	assert.Empty(t, w.breakers, "it has not decided")
+	assert.True(t, w.breakers[string(LedgerFailed)])
 }
 
 // handingOver is a world whose controller runs on a node that is not verified.
@@ -265,7 +266,7 @@ func TestNoHandOverToAReplicaThatIsNotReady(t *testing.T) {
 
 func TestEventsFit(t *testing.T) {
 	w := newBadWorld(t)
-	w.group = controlgroup.State{Failure: strings.Repeat("dns: timeout; ", 200), Ended: w.now}
+	w.group = controlgroup.State{Failure: strings.Repeat("dns: timeout; ", 200), Ended: mark(w.now)}
 	w.run(time.Hour)
 	require.NotEmpty(t, *w.events)
 	for _, event := range *w.events {
@@ -280,7 +281,7 @@ func TestWriteOfTheLedgerTakesTooLong(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newBadWorld(t)
 			now, late, ends := w.Now, time.Duration(0), func() {}
-			w.Now = func() time.Time { return now().Add(late) }
+			w.Now = func() clock.Now { return clock.At(w.now.Add(late), now().Server()) }
 			w.Client = interceptor.NewClient(w.client, interceptor.Funcs{
 				Update: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.UpdateOption) error {
 					if ctx.Err() != nil {
@@ -389,7 +390,7 @@ func TestClearHaltOfANodeGroup(t *testing.T) {
 	const group = nodeGroupLabel + "=bad"
 	ledger := Ledger{}
 	for range pauses() {
-		ledger.Deletions = append(ledger.Deletions, Deletion{Time: w.ServerTime().Add(-2 * time.Hour), NodePool: group, Gone: true})
+		ledger.Deletions = append(ledger.Deletions, Deletion{Time: w.clock().Server().Add(-2 * time.Hour), NodePool: group, Gone: true})
 	}
 	w.setLedger(map[string]string{ledgerKey: ledger.String()}, nil)
 	w.run(2 * time.Hour)

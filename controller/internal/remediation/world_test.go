@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -99,12 +100,11 @@ func newWorld(t *testing.T, bad ...string) *world {
 		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
 		WithIndex(&corev1.Event{}, "involvedObject.uid", func(o client.Object) []string { return []string{string(o.(*corev1.Event).InvolvedObject.UID)} }).
 		WithInterceptorFuncs(interceptor.Funcs{Delete: w.delete}).Build()
-	w.group = controlgroup.State{PassedSince: start.Add(-time.Hour), Ended: start}
+	w.group = controlgroup.State{PassedSince: mark(start.Add(-time.Hour)), Ended: mark(start)}
 	w.Remediator = &Remediator{
 		Settings: testSettings(), Client: w.client, LedgerName: "kube-node-ready-remediation", Self: &corev1.Pod{},
-		ServerTime: func() time.Time { return w.now.Add(5 * time.Hour) }, // which is not the controller's clock
 		Actor: breaker.Actor{Plan: func() (fleet.Plan, error) { return w.plan, nil },
-			ControlGroup: func() controlgroup.State { return w.group }, Now: func() time.Time { return w.now },
+			ControlGroup: func() controlgroup.State { return w.group }, Now: w.clock,
 			Timeout: time.Minute, Events: w.events, Log: slog.New(slog.DiscardHandler),
 			SetBreaker: func(rule string, holds bool) { w.breakers[rule] = holds }},
 	}
@@ -226,10 +226,13 @@ func (w *world) run(d time.Duration) {
 	}
 }
 
+// clock is the time by both clocks: the API server's is hours ahead.
+func (w *world) clock() clock.Now { return clock.At(w.now, w.now.Add(5*time.Hour)) }
+
 // decideOnce makes a plan, and lets the controller act on it.
 func (w *world) decideOnce(ctx context.Context) {
 	w.now = w.now.Add(30 * time.Second)
-	w.group.Ended = w.now
+	w.group.Ended = mark(w.now)
 	var nodes corev1.NodeList
 	var pods corev1.PodList
 	require.NoError(w.t, w.client.List(w.t.Context(), &nodes))
@@ -240,10 +243,10 @@ func (w *world) decideOnce(ctx context.Context) {
 		require.NoError(w.t, err)
 		objects.Nodes = append(objects.Nodes, *slim.(*corev1.Node))
 	}
-	w.plan = testSettings().Fleet.Decide(objects, w.now)
+	w.plan = testSettings().Fleet.Decide(objects, w.clock())
 	w.seen = w.plan.Seen
-	in := Input{Statuses: w.plan.Statuses, ControlGroup: w.group, ServerNow: w.ServerTime()}
-	for _, candidate := range w.Settings.Decide(in, w.now).Candidates {
+	in := Input{Statuses: w.plan.Statuses, ControlGroup: w.group}
+	for _, candidate := range w.Settings.Decide(in, w.clock()).Candidates {
 		assert.True(w.t, candidate.ChangesWithTime(), "else no plan would be made again")
 	}
 	w.Once(ctx, w.Settings.Settings, w.act)

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
@@ -33,7 +34,7 @@ type Renewer struct {
 // Start decides and acts until ctx ends. The manager calls it when this process has become the leader.
 func (r *Renewer) Start(ctx context.Context) error { return r.Run(ctx, r.Settings, r.act) }
 
-func (r *Renewer) act(ctx context.Context, plan fleet.Plan, now time.Time) {
+func (r *Renewer) act(ctx context.Context, plan fleet.Plan, now clock.Now) {
 	due := Due(r.Settings, plan, r.ControlGroup(), now)
 	if len(due) == 0 || !r.MayAct(plan) {
 		return
@@ -55,8 +56,8 @@ func (r *Renewer) act(ctx context.Context, plan fleet.Plan, now time.Time) {
 }
 
 // Due returns the nodes whose agent's pod is to be deleted now. The condition says since when the agent fails, and the pod when
-// the last renewal was: both by the API server's clock, so that another leader decides the same. now is this process's.
-func Due(s breaker.Settings, plan fleet.Plan, group controlgroup.State, now time.Time) (due []fleet.Status) {
+// the last renewal was: both by the API server's clock, so that another leader decides the same.
+func Due(s breaker.Settings, plan fleet.Plan, group controlgroup.State, now clock.Now) (due []fleet.Status) {
 	// What failed in an outage has the time to recover.
 	if rule, _ := s.Unproven(group, s.Fleet.Rechecks.RecoversAfter(), now); rule != "" {
 		return nil
@@ -68,7 +69,7 @@ func Due(s breaker.Settings, plan fleet.Plan, group controlgroup.State, now time
 			continue
 		}
 		created, failed := status.Pod.CreationTimestamp.Time, s.Fleet.Condition(status.Node).LastTransitionTime.Time
-		if created.Before(failed) || plan.ServerNow.Sub(created) >= pause(created.Sub(failed)) {
+		if created.Before(failed) || now.IsOlder(created, pause(created.Sub(failed))) {
 			due = append(due, status)
 		}
 	}

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -66,7 +67,7 @@ func newCluster(t *testing.T, nodes int) *cluster {
 		}
 		return inner.Delete(ctx, object, options...)
 	}}).Build()
-	c.group = controlgroup.State{PassedSince: c.now.Add(-time.Hour)}
+	c.group = controlgroup.State{PassedSince: mark(c.now.Add(-time.Hour))}
 	for i := range nodes {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", i), UID: types.UID(fmt.Sprint("n", i))},
 			Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "startup"}}}}
@@ -131,8 +132,13 @@ func (c *cluster) lead() *Renewer {
 	c.seen = fleet.Memory{}
 	return &Renewer{Settings: c.settings, Client: c.Client, Actor: breaker.Actor{
 		Plan: func() (fleet.Plan, error) { return c.plan, nil }, ControlGroup: func() controlgroup.State { return c.group },
-		Now: func() time.Time { return c.now }, Timeout: time.Minute, Events: c, Log: slog.New(slog.NewTextHandler(&c.log, nil))}}
+		Now: c.clock, Timeout: time.Minute, Events: c, Log: slog.New(slog.NewTextHandler(&c.log, nil))}}
 }
+
+func (c *cluster) clock() clock.Now { return clock.At(c.now, c.serverNow()) }
+
+// mark is a moment by the process's own clock.
+func mark(at time.Time) clock.Mark { return clock.At(at, at).Mark() }
 
 func (c *cluster) serverNow() time.Time {
 	if c.unknown {
@@ -151,13 +157,13 @@ func (c *cluster) after(d time.Duration, r *Renewer) {
 	for end := c.now.Add(d); c.now.Before(end); {
 		c.now = c.now.Add(10 * time.Second)
 		if !c.group.PassedSince.IsZero() {
-			c.group.Began, c.group.Ended = c.now, c.now
+			c.group.Began, c.group.Ended = mark(c.now), mark(c.now)
 		}
 		var nodes corev1.NodeList
 		var pods corev1.PodList
 		require.NoError(c, c.List(c.Context(), &nodes))
 		require.NoError(c, c.List(c.Context(), &pods))
-		c.plan = c.settings.Fleet.Decide(fleet.Objects{Nodes: nodes.Items, Pods: pods.Items, Seen: c.seen, ServerNow: c.serverNow()}, c.now)
+		c.plan = c.settings.Fleet.Decide(fleet.Objects{Nodes: nodes.Items, Pods: pods.Items, Seen: c.seen}, c.clock())
 		c.seen = c.plan.Seen
 		before := len(c.renewed)
 		r.Once(c.Context(), r.Settings, r.act)
@@ -238,7 +244,7 @@ func TestNotDue(t *testing.T) {
 		},
 		"no DaemonSet replaces it":  func(_ *cluster, _ *corev1.Node, p *corev1.Pod) { p.OwnerReferences = nil },
 		"it does not run":           func(_ *cluster, _ *corev1.Node, p *corev1.Pod) { p.Status.ContainerStatuses = nil },
-		"the control group fails":   func(c *cluster, _ *corev1.Node, _ *corev1.Pod) { c.group.PassedSince = time.Time{} },
+		"the control group fails":   func(c *cluster, _ *corev1.Node, _ *corev1.Pod) { c.group.PassedSince = clock.Mark{} },
 		"controller mode":           func(c *cluster, _ *corev1.Node, _ *corev1.Pod) { c.settings.Fleet.Workers = true },
 		"the time is not known yet": func(c *cluster, _ *corev1.Node, _ *corev1.Pod) { c.unknown = true },
 	} {
@@ -272,7 +278,7 @@ func TestControlGroup(t *testing.T) {
 	c.fail("DNSFailed")
 	c.after(20*time.Minute, leader)
 	assert.Empty(t, c.renewed)
-	c.group.PassedSince = c.now
+	c.group.PassedSince = mark(c.now)
 	c.after(4*time.Minute, leader)
 	assert.Empty(t, c.renewed)
 	c.after(10*time.Second, leader)
@@ -285,12 +291,12 @@ func TestWhatIsOldDoesNotCount(t *testing.T) {
 	leader := c.lead()
 	c.after(6*time.Minute, leader)
 	c.fail("DNSFailed")
-	c.group.PassedSince = time.Time{}
+	c.group.PassedSince = clock.Mark{}
 	c.after(10*time.Second, leader)
-	c.group = controlgroup.State{PassedSince: c.now.Add(-time.Hour), Began: c.now.Add(-time.Minute), Ended: c.now}
+	c.group = controlgroup.State{PassedSince: mark(c.now.Add(-time.Hour)), Began: mark(c.now.Add(-time.Minute)), Ended: mark(c.now)}
 	leader.Once(t.Context(), leader.Settings, leader.act)
 	assert.Empty(t, c.renewed, "the round is old")
-	c.group.Began = c.now
+	c.group.Began = mark(c.now)
 	made := c.now
 	c.now = c.now.Add(time.Minute)
 	leader.Once(t.Context(), leader.Settings, leader.act)
@@ -344,10 +350,10 @@ func TestPodThatHasChanged(t *testing.T) {
 	leader := c.lead()
 	c.after(6*time.Minute, leader)
 	c.fail("DNSFailed")
-	c.group.PassedSince = time.Time{}
+	c.group.PassedSince = clock.Mark{}
 	c.after(10*time.Second, leader)
-	c.group = controlgroup.State{PassedSince: c.now.Add(-time.Hour), Began: c.now, Ended: c.now}
-	require.NotEmpty(t, Due(c.settings, c.plan, c.group, c.now))
+	c.group = controlgroup.State{PassedSince: mark(c.now.Add(-time.Hour)), Began: mark(c.now), Ended: mark(c.now)}
+	require.NotEmpty(t, Due(c.settings, c.plan, c.group, c.clock()))
 	var pod corev1.Pod
 	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Namespace: "system", Name: "agent-1"}, &pod))
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}

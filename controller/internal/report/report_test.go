@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -148,7 +149,7 @@ func runLoop(t *testing.T, c *caches, s fleet.Settings, api server) *loop.Loop {
 	core, err := kubernetes.NewForConfig(&rest.Config{Host: "http://api", Transport: api, QPS: -1})
 	require.NoError(t, err)
 	log := slog.New(slog.DiscardHandler)
-	l := &loop.Loop{Settings: s, Cache: c, Live: c, ServerTime: time.Now, Log: log, Steps: []loop.Step{&Reporter{REST: core.CoreV1().RESTClient(), ConditionType: "NodeVerified",
+	l := &loop.Loop{Settings: s, Cache: c, Live: c, Now: (&clock.Clock{Server: time.Now}).Now, Log: log, Steps: []loop.Step{&Reporter{REST: core.CoreV1().RESTClient(), ConditionType: "NodeVerified",
 		Events: new(events.FakeRecorder), ServerTime: time.Now, Timeout: 10 * time.Second, Limit: NewLimit(), Log: log}}}
 	go func() {
 		for t.Context().Err() == nil {
@@ -214,8 +215,8 @@ func TestWritesThatHangMakeNothingFresh(t *testing.T) {
 		isFresh := func() bool {
 			plan, err := l.Last()
 			require.NoError(t, err)
-			require.True(t, plan.IsFresh(time.Now()), "made %s ago", time.Since(plan.At))
-			return plan.Statuses[0].Recheck.IsFresh(time.Now())
+			require.True(t, plan.IsFresh(clock.At(time.Now(), time.Now())), "made %s ago", clock.At(time.Now(), time.Now()).Since(plan.At.Mark()))
+			return plan.Statuses[0].Recheck.IsFresh(clock.At(time.Now(), time.Now()))
 		}
 		time.Sleep(30 * time.Second)
 		assert.True(t, isFresh(), "seen at once")

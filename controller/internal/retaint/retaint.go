@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
@@ -41,9 +42,7 @@ type Input struct {
 	Statuses     []fleet.Status
 	ControlGroup controlgroup.State
 	// Retainted is when this process has re-tainted nodes.
-	Retainted map[types.UID]time.Time
-	// ServerNow is the time by the API server's clock, which nodepatch.Opened has too.
-	ServerNow time.Time
+	Retainted map[types.UID]clock.Mark
 	// Behind means that the cache has not shown the last re-taint yet: the budget cannot be known.
 	Behind bool
 }
@@ -59,8 +58,8 @@ type Decision struct {
 	Breakers map[breaker.Rule]string
 }
 
-// Decide says which nodes get the failed taint, and which lose it, at now, by this process's monotonic clock.
-func (s Settings) Decide(in Input, now time.Time) Decision {
+// Decide says which nodes get the failed taint, and which lose it, at now.
+func (s Settings) Decide(in Input, now clock.Now) Decision {
 	d := Decision{Breakers: s.Holding(in.Statuses, in.ControlGroup, now)}
 	for _, status := range in.Statuses {
 		switch {
@@ -84,26 +83,26 @@ func (s Settings) Decide(in Input, now time.Time) Decision {
 
 // isTaintOutdated reports whether the failed taint of a node is to be removed. The agent does it first where there is one: it
 // proves that the node has recovered. A node with the startup taint waits for its release, which removes both.
-func (s Settings) isTaintOutdated(status fleet.Status, now time.Time) bool {
+func (s Settings) isTaintOutdated(status fleet.Status, now clock.Now) bool {
 	if !status.Retainted || status.Node.DeletionTimestamp != nil || fleet.HasTaint(status.Node, s.Fleet.Request.TaintKey) {
 		return false
 	}
 	if s.Enabled && status.Untouchable != "" {
 		return false
 	}
-	hasNoAgent := !status.Recheck.NoAgent.IsZero() && now.Sub(status.Recheck.NoAgent) >= s.Fleet.NoAgentFor
+	hasNoAgent := now.HasLasted(status.Recheck.NoAgent, s.Fleet.NoAgentFor)
 	return !s.Enabled || s.Fleet.Condition(status.Node).Status == corev1.ConditionTrue || hasNoAgent
 }
 
 // isCandidate reports whether a node that was gated is verified and fails its rechecks now: somebody has just written so.
-func (s Settings) isCandidate(status fleet.Status, now time.Time) bool {
+func (s Settings) isCandidate(status fleet.Status, now clock.Now) bool {
 	return s.Enabled && status.State == fleet.Verified && status.Untouchable == "" && status.Recheck.IsFresh(now) &&
 		!status.InDoubt && !fleet.HasTaint(status.Node, s.Fleet.Request.FailedTaintKey) && !fleet.IsControlPlane(status.Node) &&
 		s.Fleet.WasGated(status.Node)
 }
 
 // withhold returns the first rule that keeps a candidate from being re-tainted, or "".
-func (s Settings) withhold(candidate fleet.Status, in Input, d Decision, now time.Time) (breaker.Rule, string) {
+func (s Settings) withhold(candidate fleet.Status, in Input, d Decision, now clock.Now) (breaker.Rule, string) {
 	if rule, text := breaker.First(breaker.Rules(), d.Breakers); rule != "" {
 		return rule, text
 	}
@@ -119,14 +118,15 @@ func (s Settings) withhold(candidate fleet.Status, in Input, d Decision, now tim
 			return rule, text + ", because the node failed before the checks passed"
 		}
 	}
-	if at, retainted := in.Retainted[candidate.Node.UID]; retainted && now.Sub(at) < s.CoolDown {
+	if at, retainted := in.Retainted[candidate.Node.UID]; retainted && now.Since(at) < s.CoolDown {
 		return CoolDown, fmt.Sprintf("the node was re-tainted %s ago: it is not re-tainted again within %s",
-			now.Sub(at).Truncate(time.Second), s.CoolDown)
+			now.Since(at).Truncate(time.Second), s.CoolDown)
 	}
 	// A time ahead of the clock does not count: it could keep the node from being re-tainted for years.
 	opened, err := time.Parse(time.RFC3339, candidate.Node.Annotations[nodepatch.Opened])
-	if ago := in.ServerNow.Sub(opened); err == nil && ago > -time.Minute && ago < s.CoolDown {
-		return CoolDown, fmt.Sprintf("somebody opened it %s ago: it is not re-tainted within %s", ago.Truncate(time.Second), s.CoolDown)
+	if err == nil && !now.IsStale(opened, s.CoolDown) {
+		return CoolDown, fmt.Sprintf("somebody opened it at %s: it is not re-tainted within %s",
+			opened.Format(time.RFC3339), s.CoolDown)
 	}
 	if text := s.unprovenPeers(candidate.Node, in.Statuses); text != "" {
 		return Peers, text

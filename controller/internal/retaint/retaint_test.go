@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
@@ -37,14 +38,15 @@ func testSettings() Settings {
 
 // moment is a cluster of verified nodes at one moment, with a control group that has passed for an hour.
 type moment struct {
-	settings Settings
-	in       Input
-	now      time.Time
+	settings  Settings
+	in        Input
+	now       time.Time
+	serverNow time.Time
 }
 
 func newMoment(nodes int) *moment {
 	m := &moment{settings: testSettings(), now: time.Now()}
-	m.in.ControlGroup = controlgroup.State{PassedSince: m.now.Add(-time.Hour), Began: m.now, Ended: m.now}
+	m.in.ControlGroup = controlgroup.State{PassedSince: mark(m.now.Add(-time.Hour)), Began: mark(m.now), Ended: mark(m.now)}
 	for i := range nodes {
 		name := fmt.Sprintf("n%d", i)
 		m.in.Statuses = append(m.in.Statuses, fleet.Status{State: fleet.Verified,
@@ -61,7 +63,7 @@ func wasGated() map[string]string {
 // fail makes the first n nodes fail since a minute ago.
 func (m *moment) fail(n int) *moment {
 	for i := range n {
-		m.in.Statuses[i].Recheck = fleet.Recheck{Failed: true, FailedAt: m.now.Add(-time.Minute), Refreshed: m.now.Add(-time.Minute)}
+		m.in.Statuses[i].Recheck = fleet.Recheck{Failed: true, FailedAt: mark(m.now.Add(-time.Minute)), Refreshed: mark(m.now.Add(-time.Minute))}
 		m.in.Statuses[i].Node.Status.Conditions = []corev1.NodeCondition{{Type: condition, Status: corev1.ConditionFalse, Reason: "DNSFailed", Message: "as found"}}
 	}
 	return m
@@ -74,7 +76,13 @@ func (m *moment) taint(i int, value string) {
 	status.Retainted = m.settings.Fleet.IsRetainted(fleet.Taints(status.Node))
 }
 
-func (m *moment) decide() Decision { return m.settings.Decide(m.in, m.now) }
+// clock is the time by both clocks: the API server's is another.
+func (m *moment) clock() clock.Now { return clock.At(m.now, m.serverNow) }
+
+// mark is a moment by the process's own clock.
+func mark(at time.Time) clock.Mark { return clock.At(at, at).Mark() }
+
+func (m *moment) decide() Decision { return m.settings.Decide(m.in, m.clock()) }
 
 func names(statuses []fleet.Status) (found []string) {
 	for _, status := range statuses {
@@ -101,8 +109,8 @@ func TestNoCandidate(t *testing.T) {
 		"control plane taint": func(_ *moment, s *fleet.Status) {
 			s.Node.Spec.Taints = []corev1.Taint{{Key: "node-role.kubernetes.io/master"}}
 		},
-		"stale":                               func(m *moment, s *fleet.Status) { s.Recheck.Refreshed = m.now.Add(-7 * time.Minute) },
-		"never refreshed":                     func(_ *moment, s *fleet.Status) { s.Recheck.Refreshed = time.Time{} },
+		"stale":                               func(m *moment, s *fleet.Status) { s.Recheck.Refreshed = mark(m.now.Add(-7 * time.Minute)) },
+		"never refreshed":                     func(_ *moment, s *fleet.Status) { s.Recheck.Refreshed = clock.Mark{} },
 		"no round of the control group since": func(m *moment, s *fleet.Status) { m.in.ControlGroup.Began = s.Recheck.FailedAt.Add(-time.Second) },
 		"one sandbox may be what is broken":   func(_ *moment, s *fleet.Status) { s.InDoubt = true },
 		"re-tainted already":                  func(m *moment, _ *fleet.Status) { m.taint(0, release) },
@@ -125,25 +133,25 @@ func TestWithheld(t *testing.T) {
 		rule   breaker.Rule
 		text   string
 	}{
-		"control group has just passed": {func(m *moment) { m.in.ControlGroup.PassedSince = m.now.Add(-599 * time.Second) },
+		"control group has just passed": {func(m *moment) { m.in.ControlGroup.PassedSince = mark(m.now.Add(-599 * time.Second)) },
 			breaker.ControlGroup, "for 9m59s, but must pass there for 10m0s first"},
 		"control group fails": {func(m *moment) {
-			m.in.ControlGroup = controlgroup.State{Failure: "dns: timeout", Began: m.now, Ended: m.now}
+			m.in.ControlGroup = controlgroup.State{Failure: "dns: timeout", Began: mark(m.now), Ended: mark(m.now)}
 		},
 			breaker.ControlGroup, "for 0s, but must pass there for 10m0s first; the last failure: dns: timeout"},
 		"failed before the control group passed": {func(m *moment) {
-			m.in.ControlGroup.PassedSince = m.now.Add(-12 * time.Minute)
-			m.in.Statuses[0].Recheck.FailedAt = m.now.Add(-13 * time.Minute)
+			m.in.ControlGroup.PassedSince = mark(m.now.Add(-12 * time.Minute))
+			m.in.Statuses[0].Recheck.FailedAt = mark(m.now.Add(-13 * time.Minute))
 		}, breaker.ControlGroup, "for 12m0s, but must pass there for 13m36s first, because the node failed before the checks passed"},
 		"failed before the controller started": {func(m *moment) {
-			m.in.ControlGroup.PassedSince, m.in.Statuses[0].Recheck.FailedAt = m.now.Add(-12*time.Minute), time.Time{}
+			m.in.ControlGroup.PassedSince, m.in.Statuses[0].Recheck.FailedAt = mark(m.now.Add(-12*time.Minute)), clock.Mark{}
 		}, breaker.ControlGroup, "because the node failed before the checks passed"},
 		"controller's own node fails": {func(m *moment) { m.settings.NodeName = "n0" }, breaker.ControlNode,
 			"the controller's own node n0 fails its rechecks"},
 		"controller's own node is not verified": {func(m *moment) {
 			m.settings.NodeName, m.in.Statuses[2].State, m.in.Statuses[2].Gated = "n2", fleet.InProgress, true
 		}, breaker.ControlNode, "the controller's own node n2 is not verified (InProgress)"},
-		"re-tainted just now": {func(m *moment) { m.in.Retainted = map[types.UID]time.Time{"n0": m.now.Add(-9 * time.Minute)} }, CoolDown,
+		"re-tainted just now": {func(m *moment) { m.in.Retainted = map[types.UID]clock.Mark{"n0": mark(m.now.Add(-9 * time.Minute))} }, CoolDown,
 			"the node was re-tainted 9m0s ago: it is not re-tainted again within 10m0s"},
 		"the only survivor may be the good one": {func(m *moment) {
 			m.in.Statuses = m.in.Statuses[:5]
@@ -174,14 +182,17 @@ func TestOpenedByHand(t *testing.T) {
 	for opened, withheld := range map[string]bool{"2026-11-24T11:50:01Z": true, "2026-11-24T11:50:00Z": false,
 		"2026-11-24T12:00:59Z": true, "2026-11-24T12:01:00Z": false, "2036-11-24T12:00:00Z": false, "just now": false, "": false} {
 		m := newMoment(3).fail(1)
-		m.in.ServerNow = time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
+		m.serverNow = time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
 		m.in.Statuses[0].Node.Annotations[nodepatch.Opened] = opened
 		d := m.decide()
 		assert.Equal(t, withheld, len(d.Candidates) == 0, opened)
 		if withheld {
 			assert.Equal(t, CoolDown, d.Withheld[0].Rule)
-			assert.Regexp(t, "somebody opened it (9m59|-59)s ago: it is not re-tainted within 10m0s", d.Withheld[0].Text)
+			assert.Contains(t, d.Withheld[0].Text, "somebody opened it at "+opened+": it is not re-tainted within 10m0s")
 		}
+		m.serverNow = time.Time{}
+		_, err := time.Parse(time.RFC3339, opened)
+		assert.Equal(t, err == nil, len(m.decide().Candidates) == 0, "%s, by an unknown clock", opened)
 	}
 }
 
@@ -199,7 +210,7 @@ func TestTooManyFail(t *testing.T) {
 		}
 	}
 	m := newMoment(3).fail(3)
-	m.in.Statuses[0].Recheck.Refreshed = m.now.Add(-time.Hour)
+	m.in.Statuses[0].Recheck.Refreshed = mark(m.now.Add(-time.Hour))
 	assert.Empty(t, m.decide().Candidates, "one whose False is not refreshed counts, too")
 }
 
@@ -248,14 +259,14 @@ func TestBudgetOfTheCluster(t *testing.T) {
 // After an outage the agents need some rounds. What fails for longer fails for another reason.
 func TestOldFalseAfterTheAgentsHadTimeToRecover(t *testing.T) {
 	m := newMoment(3).fail(1)
-	m.in.Statuses[0].Recheck.FailedAt = time.Time{}
-	m.in.ControlGroup.PassedSince = m.now.Add(-10*time.Minute - 3*72*time.Second)
+	m.in.Statuses[0].Recheck.FailedAt = clock.Mark{}
+	m.in.ControlGroup.PassedSince = mark(m.now.Add(-10*time.Minute - 3*72*time.Second))
 	assert.Len(t, m.decide().Candidates, 1)
 }
 
 func TestOldestFirst(t *testing.T) {
 	m := newMoment(100).fail(3)
-	m.in.Statuses[1].Recheck.FailedAt = m.now.Add(-2 * time.Minute)
+	m.in.Statuses[1].Recheck.FailedAt = mark(m.now.Add(-2 * time.Minute))
 	assert.Equal(t, []string{"n1", "n0", "n2"}, names(m.decide().Candidates))
 }
 
@@ -268,8 +279,8 @@ func TestRemoveTaint(t *testing.T) {
 		"retaint is off": {func(m *moment, _ *fleet.Status) { m.settings.Enabled = false }, true},
 		"True":           {func(_ *moment, s *fleet.Status) { s.Node.Status.Conditions[0].Status = corev1.ConditionTrue }, true},
 		"Unknown":        {func(_ *moment, s *fleet.Status) { s.Node.Status.Conditions[0].Status = corev1.ConditionUnknown }, false},
-		"no agent":       {func(m *moment, s *fleet.Status) { s.Recheck.NoAgent = m.now.Add(-10 * time.Minute) }, true},
-		"rolling update": {func(m *moment, s *fleet.Status) { s.Recheck.NoAgent = m.now.Add(-9 * time.Minute) }, false},
+		"no agent":       {func(m *moment, s *fleet.Status) { s.Recheck.NoAgent = mark(m.now.Add(-10 * time.Minute)) }, true},
+		"rolling update": {func(m *moment, s *fleet.Status) { s.Recheck.NoAgent = mark(m.now.Add(-9 * time.Minute)) }, false},
 		"not selected, retaint is off": {func(m *moment, s *fleet.Status) {
 			m.settings.Enabled, s.State = false, fleet.Unverified
 		}, true},
@@ -334,14 +345,14 @@ func TestPlansAreMadeWhileThereIsSomethingToDo(t *testing.T) {
 			if s.Enabled = is(8); is(9) {
 				s.Fleet.Rechecks = fleet.Rechecks{}
 			}
-			group := controlgroup.State{PassedSince: now.Add(-time.Hour)}
+			group := controlgroup.State{PassedSince: mark(now.Add(-time.Hour))}
 			for range 16 {
 				now = now.Add(time.Minute)
 				objects.Nodes[0].Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(now)
-				group.Began, group.Ended = now, now
-				plan := s.Fleet.Decide(objects, now)
+				group.Began, group.Ended = mark(now), mark(now)
+				plan := s.Fleet.Decide(objects, clock.At(now, now))
 				objects.Seen = plan.Seen
-				d := s.Decide(Input{Statuses: plan.Statuses, ControlGroup: group}, now)
+				d := s.Decide(Input{Statuses: plan.Statuses, ControlGroup: group}, clock.At(now, now))
 				for _, status := range append(d.Candidates, d.RemoveTaint...) {
 					acted++
 					assert.True(t, status.ChangesWithTime(), "%v", status)

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -49,11 +50,11 @@ type Tainter struct {
 // Start decides and acts until ctx ends. The manager calls it when this process has become the leader.
 func (t *Tainter) Start(ctx context.Context) error { return t.Run(ctx, t.Settings.Settings, t.act) }
 
-func (t *Tainter) act(ctx context.Context, plan fleet.Plan, now time.Time) {
+func (t *Tainter) act(ctx context.Context, plan fleet.Plan, now clock.Now) {
 	t.retainted.Forget(t.Settings.CoolDown, now)
 	t.failed.Forget(failedFor, now)
 	decision := t.Settings.Decide(Input{Statuses: plan.Statuses, ControlGroup: t.ControlGroup(), Retainted: t.retainted,
-		ServerNow: plan.ServerNow, Behind: t.isBehind(ctx, plan.Statuses)}, now)
+		Behind: t.isBehind(ctx, plan.Statuses)}, now)
 	for _, rule := range breaker.Rules() {
 		if _, holds := decision.Breakers[rule]; t.Settings.Enabled {
 			t.SetBreaker(string(rule), holds)
@@ -95,7 +96,7 @@ func (t *Tainter) isBehind(ctx context.Context, statuses []fleet.Status) bool {
 
 // retaint reads a candidate live, and re-taints it if it is still one. It reports whether no other one
 // may be, because it has sent a patch, or the plan is too old.
-func (t *Tainter) retaint(ctx context.Context, plan fleet.Plan, candidate fleet.Status, now time.Time) bool {
+func (t *Tainter) retaint(ctx context.Context, plan fleet.Plan, candidate fleet.Status, now clock.Now) bool {
 	log := t.Log.With("node", candidate.Node.Name)
 	patcher := t.patcher(candidate.Node.Name)
 	live, err := patcher.Get(ctx)
@@ -126,7 +127,7 @@ func (t *Tainter) retaint(ctx context.Context, plan fleet.Plan, candidate fleet.
 
 // noteFailure notes that a patch has failed, and reports it if the API server refuses it: an admission policy may answer 422 too,
 // as a test of the patch does.
-func (t *Tainter) noteFailure(ctx context.Context, candidate fleet.Status, sent *nodepatch.Node, err error, now time.Time) {
+func (t *Tainter) noteFailure(ctx context.Context, candidate fleet.Status, sent *nodepatch.Node, err error, now clock.Now) {
 	t.failed.Add(candidate.Node.UID, now)
 	t.Log.Warn("cannot add the failed taint, will retry", "node", candidate.Node.Name, "error", err)
 	switch {
@@ -165,7 +166,7 @@ func (s Settings) changed(candidate fleet.Status, live *nodepatch.Node) string {
 }
 
 // removeTaint removes the failed taint of a node, if it is still the one that this release has added.
-func (t *Tainter) removeTaint(ctx context.Context, status fleet.Status, now time.Time) {
+func (t *Tainter) removeTaint(ctx context.Context, status fleet.Status, now clock.Now) {
 	name := status.Node.Name
 	removed, err := RemoveFailedTaint(ctx, t.patcher(name), t.Settings.Fleet)
 	switch {
@@ -210,7 +211,7 @@ func Patcher(node nodepatch.NodeAPI, timeout time.Duration) *nodepatch.Patcher {
 	return &nodepatch.Patcher{Node: node, Timeout: timeout, Deadline: 2 * timeout, Retried: func(error) {}}
 }
 
-func (t *Tainter) withheld(w breaker.Withheld, now time.Time) {
+func (t *Tainter) withheld(w breaker.Withheld, now clock.Now) {
 	if !t.notices.IsDue(w.Rule, now) {
 		return
 	}

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/livenode"
@@ -49,8 +50,10 @@ func newWorld(t *testing.T, m *moment) *world {
 	}
 	w.tainter = &Tainter{Settings: m.settings, RequestTimeout: time.Minute, Count: func(change string) { w.changes[change]++ },
 		Node: func(name string) nodepatch.NodeAPI { return nodeAPI{livenode.API{Client: w.Client, Name: name}, w} },
-		Actor: breaker.Actor{Plan: func() (fleet.Plan, error) { return fleet.Plan{At: w.plannedAt, Statuses: m.in.Statuses}, nil },
-			ControlGroup: func() controlgroup.State { return m.in.ControlGroup }, Now: func() time.Time { return m.now }, Timeout: time.Minute, Events: w,
+		Actor: breaker.Actor{Plan: func() (fleet.Plan, error) {
+			return fleet.Plan{At: clock.At(w.plannedAt, w.plannedAt), Statuses: m.in.Statuses}, nil
+		},
+			ControlGroup: func() controlgroup.State { return m.in.ControlGroup }, Now: m.clock, Timeout: time.Minute, Events: w,
 			SetBreaker: func(string, bool) {}, Log: slog.New(slog.DiscardHandler)}}
 	return w
 }
@@ -63,7 +66,7 @@ func (w *world) act() {
 		status.Node.Spec.Taints = w.node(status.Node.Name).Spec.Taints
 		status.Retainted = w.settings.Fleet.IsRetainted(fleet.Taints(status.Node))
 	}
-	w.in.ControlGroup.Began, w.in.ControlGroup.Ended = w.now, w.now
+	w.in.ControlGroup.Began, w.in.ControlGroup.Ended = mark(w.now), mark(w.now)
 	w.tainter.Once(w.Context(), w.tainter.Settings.Settings, w.tainter.act)
 }
 
@@ -137,7 +140,7 @@ func TestOldPlan(t *testing.T) {
 func TestRetaint(t *testing.T) {
 	w := newWorld(t, newMoment(4).fail(1))
 	passed := w.in.ControlGroup.PassedSince
-	w.in.ControlGroup.PassedSince = w.now
+	w.in.ControlGroup.PassedSince = mark(w.now)
 	w.act()
 	assert.Empty(t, w.retainted())
 	assert.Equal(t, 1, w.said("n0 TaintWithheld control-group: the checks have passed"))

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
@@ -41,7 +42,7 @@ func (r *Reconciler) ask(ctx context.Context, node *corev1.Node, workers []*core
 			if !hasPassed(ctx, r.Transport, address, known.key) {
 				return
 			}
-			r.rememberWorker(node.Name, worker.Name, func(s *workerState) { s.passed, s.ended = true, time.Now() })
+			r.rememberWorker(node.Name, worker.Name, func(s *workerState) { s.passed, s.ended = true, clock.Own() })
 			r.changed(r.queue, worker, true) // its slot is free, although kubelet reports that a second later
 		}()
 	}

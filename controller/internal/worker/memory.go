@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
@@ -19,27 +20,26 @@ type memory struct {
 	// released is the worker whose verdict has released the node, releasedVersion the resourceVersion of the released node.
 	released        types.UID
 	releasedVersion string
-	releasedAt      time.Time
+	releasedAt      clock.Mark
 	// outdated is the resourceVersion of a Node in the cache that the API server had a newer one of, when a release was tried.
 	outdated    string
-	outdatedAt  time.Time
-	patches     int       // in a row that did not help: the release failed, or the startup taint was put back
-	patchedAt   time.Time // the last one of them
-	unmet       string    // what the node does not show although its worker has passed
-	interrupted int       // how many workers in a row
-	serverNow   time.Time // by the API server's clock, zero if that is not known
-	healed      time.Time // when a third attempt of any node, or a later one, has passed last
+	outdatedAt  clock.Mark
+	patches     int        // in a row that did not help: the release failed, or the startup taint was put back
+	patchedAt   clock.Mark // the last one of them
+	unmet       string     // what the node does not show although its worker has passed
+	interrupted int        // how many workers in a row
+	healed      clock.Mark // when a third attempt of any node, or a later one, has passed last
 }
 
 // workerState is what this process remembers of a worker.
 type workerState struct {
-	first   time.Time // when it was created, or seen
-	ran     time.Time // when it was first seen to run
-	ready   bool      // it was seen to be ready
-	ended   time.Time // when its outcome was seen first; zero: it has none yet
-	void    bool      // its verdict does not count
-	deleted bool      // by this process
-	held    bool      // it has passed, and the node did not show what REQUIRE demands
+	first   clock.Mark // when it was created, or seen
+	ran     clock.Mark // when it was first seen to run
+	ready   bool       // it was seen to be ready
+	ended   clock.Mark // when its outcome was seen first; zero: it has none yet
+	void    bool       // its verdict does not count
+	deleted bool       // by this process
+	held    bool       // it has passed, and the node did not show what REQUIRE demands
 	// key proves that a worker is the one that this process has created, "" if another one has. The worker was asked for its
 	// verdict, and has passed.
 	key           string
@@ -58,8 +58,8 @@ func (s workerState) outcome(pod *corev1.Pod) fleet.Outcome {
 // isPassTimeKnown reports whether the time of a pass is known: the worker was seen to be ready, or it has ended so soon after its
 // start that its verdict is young. round is the longest that a round takes. What another leader has created may be long over,
 // and kubelet late to say so: its age counts, by the API server's clock.
-func (s workerState) isPassTimeKnown(pod *corev1.Pod, serverNow time.Time, round time.Duration) bool {
-	if s.key == "" && (serverNow.IsZero() || serverNow.Sub(pod.CreationTimestamp.Time) >= countsFor+round) {
+func (s workerState) isPassTimeKnown(pod *corev1.Pod, now clock.Now, round time.Duration) bool {
+	if s.key == "" && !now.IsYounger(pod.CreationTimestamp.Time, countsFor+round) {
 		return false
 	}
 	start := cmp.Or(s.ran, s.first)
@@ -67,27 +67,27 @@ func (s workerState) isPassTimeKnown(pod *corev1.Pod, serverNow time.Time, round
 }
 
 // observe notes what the cache shows of the workers of a node, all of them.
-func (m memory) observe(workers []*corev1.Pod, now time.Time) memory {
+func (m memory) observe(workers []*corev1.Pod, now clock.Now) memory {
 	seen := make(map[string]workerState, len(workers))
 	for name, worker := range m.workers {
-		if worker.key != "" && !worker.deleted && now.Sub(worker.first) < pendingFor {
+		if worker.key != "" && !worker.deleted && now.Since(worker.first) < pendingFor {
 			seen[name] = worker
 		}
 	}
 	for _, pod := range workers {
 		worker, known := m.workers[pod.Name]
 		if !known {
-			worker.first = now
+			worker.first = now.Mark()
 		}
 		outcome := worker.outcome(pod)
 		switch {
 		case outcome == fleet.Waiting:
 		case outcome == fleet.Running:
 			if worker.ran.IsZero() {
-				worker.ran = now
+				worker.ran = now.Mark()
 			}
 		case worker.ended.IsZero():
-			worker.ended = now
+			worker.ended = now.Mark()
 			if m.interrupted++; outcome != fleet.Interrupted {
 				m.interrupted = 0
 			}
@@ -103,12 +103,12 @@ func (m memory) observe(workers []*corev1.Pod, now time.Time) memory {
 
 // behind returns how long to wait, unless an event comes, because the cache is known to be behind: node is older than the release,
 // or the API server had a newer one. The times are for an API server that was restored from a backup.
-func (m memory) behind(node *corev1.Node, now time.Time) (wait time.Duration) {
+func (m memory) behind(node *corev1.Node, now clock.Now) (wait time.Duration) {
 	if order, err := resourceversion.CompareResourceVersion(node.ResourceVersion, m.releasedVersion); err != nil || order < 0 {
-		wait = m.releasedAt.Add(cacheDelay).Sub(now)
+		wait = cacheDelay - now.Since(m.releasedAt)
 	}
 	if node.ResourceVersion == m.outdated { // a worker would be made for nothing, again and again
-		wait = max(wait, m.outdatedAt.Add(firstRetry).Sub(now))
+		wait = max(wait, firstRetry-now.Since(m.outdatedAt))
 	}
 	return wait
 }
@@ -128,13 +128,13 @@ func (m memory) expectsWorker(cached []*corev1.Pod) bool {
 }
 
 // observe remembers what the cache shows of a node's workers.
-func (r *Reconciler) observe(node string, workers []*corev1.Pod, now time.Time) memory {
+func (r *Reconciler) observe(node string, workers []*corev1.Pod, now clock.Now) memory {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := r.nodes[node].observe(workers, now)
 	r.nodes[node] = m
-	isPatched := m.patches > 0 && now.Sub(m.patchedAt) < 2*longestRemoval
-	if len(m.workers) == 0 && now.Sub(m.releasedAt) > cacheDelay && now.Sub(m.outdatedAt) > firstRetry && !isPatched {
+	isPatched := m.patches > 0 && now.Since(m.patchedAt) < 2*longestRemoval
+	if len(m.workers) == 0 && now.Since(m.releasedAt) > cacheDelay && now.Since(m.outdatedAt) > firstRetry && !isPatched {
 		delete(r.nodes, node) // there is nothing to remember
 		m = memory{}
 	}

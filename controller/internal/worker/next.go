@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
@@ -40,7 +41,7 @@ type step struct {
 }
 
 // next decides what is to be done about node. workers are those of the cache for a node of this name, and m has observed them.
-func (s Settings) next(node *corev1.Node, workers []*corev1.Pod, m memory, now time.Time) step {
+func (s Settings) next(node *corev1.Node, workers []*corev1.Pod, m memory, now clock.Now) step {
 	live := slices.DeleteFunc(slices.Clone(workers), func(pod *corev1.Pod) bool {
 		return pod.DeletionTimestamp != nil || m.workers[pod.Name].deleted
 	})
@@ -57,7 +58,7 @@ func (s Settings) next(node *corev1.Node, workers []*corev1.Pod, m memory, now t
 		return step{}
 	case node.Labels[s.Fleet.Request.Label] == s.Fleet.Request.LabelValue && released.Time != "" &&
 		released.BootID != "" && released.BootID == node.Status.NodeInfo.BootID: // of another boot nothing is proven
-		if wait := m.patchedAt.Add(m.pause(firstRemoval, longestRemoval)).Sub(now); wait > 0 {
+		if wait := m.pause(firstRemoval, longestRemoval) - now.Since(m.patchedAt); wait > 0 {
 			return step{wait: wait}
 		}
 		return step{removeTaint: true, delete: live}
@@ -88,12 +89,12 @@ func (s Settings) next(node *corev1.Node, workers []*corev1.Pod, m memory, now t
 
 // nextAfter decides what follows on the newest worker of a node that is to be verified. The worker itself stays until another one
 // has come, or the node is verified: its log is what is left of a failure.
-func (s Settings) nextAfter(pod *corev1.Pod, m memory, now time.Time) step {
+func (s Settings) nextAfter(pod *corev1.Pod, m memory, now clock.Now) step {
 	worker := m.workers[pod.Name]
 	again := step{create: fleet.Attempt(pod), first: pod.Annotations[fleet.FirstAnnotation]}
 	next := step{create: again.create + 1, first: fleet.First(pod)}
 	createAfter := func(pause time.Duration, decided step) step {
-		if wait := worker.ended.Add(pause).Sub(now); wait > 0 {
+		if wait := pause - now.Since(worker.ended); wait > 0 {
 			return step{wait: wait}
 		}
 		return decided
@@ -108,10 +109,10 @@ func (s Settings) nextAfter(pod *corev1.Pod, m memory, now time.Time) step {
 		failing -= s.Fleet.FailedAfter
 	case fleet.Passed:
 		switch {
-		case !worker.isPassTimeKnown(pod, m.serverNow, s.Round):
+		case !worker.isPassTimeKnown(pod, now, s.Round):
 			return again
-		case now.Sub(worker.ended) < countsFor || worker.held:
-			if wait := m.patchedAt.Add(m.pause(firstRelease, longestRelease)).Sub(now); wait > 0 {
+		case now.Since(worker.ended) < countsFor || worker.held:
+			if wait := m.pause(firstRelease, longestRelease) - now.Since(m.patchedAt); wait > 0 {
 				return step{wait: wait}
 			}
 			return step{release: pod}
@@ -121,7 +122,7 @@ func (s Settings) nextAfter(pod *corev1.Pod, m memory, now time.Time) step {
 	switch {
 	case failing < 0:
 		pause = betweenRounds - worker.ended.Sub(worker.first)
-	case m.healed.After(worker.first):
+	case worker.first.Before(m.healed):
 		pause = firstRetry
 	case pause == longestRetry: // not together with those that failed together: the first that passes wakes the others
 		pause -= longestRetry / 4 * 3 / 256 * time.Duration(crc32.ChecksumIEEE([]byte(pod.Name))%256)

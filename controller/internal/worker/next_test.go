@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -176,7 +177,7 @@ func TestNext(t *testing.T) {
 		"label removed, another passed":     {node: []func(*corev1.Node){untaint, releasedBy("a-uid")}, workers: []*corev1.Pod{newWorker("b", 1, ready)}, want: "release by b"},
 
 		"taint put back":                    {node: []func(*corev1.Node){label, releasedBy("x-uid")}, want: "remove taint"},
-		"taint put back by a fast client":   {node: []func(*corev1.Node){label, releasedBy("x-uid")}, m: memory{patches: 1, patchedAt: ago(time.Second)}, want: "wait 1s"},
+		"taint put back by a fast client":   {node: []func(*corev1.Node){label, releasedBy("x-uid")}, m: memory{patches: 1, patchedAt: mark(ago(time.Second))}, want: "wait 1s"},
 		"taint put back in another boot":    {node: []func(*corev1.Node){label, releasedBy("x-uid"), boot("second")}, want: "create 1"},
 		"taint put back, no boot recorded":  {node: []func(*corev1.Node){label, annotation(`{"time":"2026-01-01T00:00:00Z"}`)}, want: "create 1"},
 		"taint put back, no boot at all":    {node: []func(*corev1.Node){label, annotation(`{"time":"2026-01-01T00:00:00Z"}`), boot("")}, want: "create 1"},
@@ -188,55 +189,55 @@ func TestNext(t *testing.T) {
 		"runs":    {workers: []*corev1.Pod{newWorker("a", 1, running)}, want: "nothing"},
 		"passed":  {workers: []*corev1.Pod{newWorker("a", 1, ready)}, want: "release by a"},
 		"deleted": {workers: []*corev1.Pod{newWorker("a", 1, ready, deleting)}, want: "create 1"},
-		"deleted, and the cache does not show it": {workers: []*corev1.Pod{newWorker("a", 1, ready)}, seen: states{"a": {first: ago(time.Second), deleted: true}}, want: "create 1"},
-		"passed, signal missed":                   {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: ago(time.Minute)}}, want: "release by a"},
-		"passed 2m ago":                           {workers: []*corev1.Pod{newWorker("a", 1, ready)}, seen: states{"a": {first: ago(3 * time.Minute), ended: ago(2 * time.Minute)}}, want: "create 2"},
+		"deleted, and the cache does not show it": {workers: []*corev1.Pod{newWorker("a", 1, ready)}, seen: states{"a": {first: mark(ago(time.Second)), deleted: true}}, want: "create 1"},
+		"passed, signal missed":                   {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: mark(ago(time.Minute))}}, want: "release by a"},
+		"passed 2m ago":                           {workers: []*corev1.Pod{newWorker("a", 1, ready)}, seen: states{"a": {first: mark(ago(3 * time.Minute)), ended: mark(ago(2 * time.Minute))}}, want: "create 2"},
 		"ended before this leader":                {workers: []*corev1.Pod{newWorker("a", 3, ended(0, ""))}, want: "create 3"},
 		"for a node of the same name":             {workers: []*corev1.Pod{newWorker("a", 1, ready, annotate(fleet.NodeUIDAnnotation, "other"))}, want: "create 1; delete a"},
 		"before a reboot":                         {workers: []*corev1.Pod{newWorker("a", 4, ready, annotate(fleet.BootIDAnnotation, "other"))}, want: "create 1; delete a"},
-		"verdict void":                            {workers: []*corev1.Pod{newWorker("a", 1, ready)}, seen: states{"a": {first: ago(time.Second), void: true}}, want: "create 1; delete a"},
+		"verdict void":                            {workers: []*corev1.Pod{newWorker("a", 1, ready)}, seen: states{"a": {first: mark(ago(time.Second)), void: true}}, want: "create 1; delete a"},
 
-		"passed, and kubelet says so late":           {workers: []*corev1.Pod{newWorker("a", 2, ended(0, ""))}, seen: states{"a": {first: ago(31 * time.Minute), ran: ago(30 * time.Minute)}}, want: "create 2"},
-		"passed after a long round":                  {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: ago(time.Hour), ran: ago(4 * time.Minute)}}, want: "release by a"},
-		"passed, never seen to run":                  {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: ago(10 * time.Minute)}}, want: "create 1"},
-		"was ready, and has ended":                   {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: ago(time.Hour), ran: ago(time.Hour), ready: true, ended: ago(time.Minute)}}, want: "release by a"},
-		"has said so, and has ended":                 {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: ago(time.Hour), ran: ago(time.Hour), passed: true, ended: ago(time.Minute)}}, want: "release by a"},
+		"passed, and kubelet says so late":           {workers: []*corev1.Pod{newWorker("a", 2, ended(0, ""))}, seen: states{"a": {first: mark(ago(31 * time.Minute)), ran: mark(ago(30 * time.Minute))}}, want: "create 2"},
+		"passed after a long round":                  {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: mark(ago(time.Hour)), ran: mark(ago(4 * time.Minute))}}, want: "release by a"},
+		"passed, never seen to run":                  {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: mark(ago(10 * time.Minute))}}, want: "create 1"},
+		"was ready, and has ended":                   {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: mark(ago(time.Hour)), ran: mark(ago(time.Hour)), ready: true, ended: mark(ago(time.Minute))}}, want: "release by a"},
+		"has said so, and has ended":                 {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: mark(ago(time.Hour)), ran: mark(ago(time.Hour)), passed: true, ended: mark(ago(time.Minute))}}, want: "release by a"},
 		"waits with an earlier template":             {workers: []*corev1.Pod{newWorker("a", 2, annotate(fleet.TemplateAnnotation, "old"))}, want: "create 1; delete a"},
 		"runs with an earlier template":              {workers: []*corev1.Pod{newWorker("a", 1, running, annotate(fleet.TemplateAnnotation, "old"))}, want: "nothing"},
 		"waits with an earlier template, and a slot": {workers: []*corev1.Pod{newWorker("a", 1, annotate(fleet.TemplateAnnotation, "old"), createdAt(ago(time.Minute))), newWorker("b", 1, createdAt(now))}, want: "delete a"},
 
 		"failed":                   {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, want: "wait 30s"},
-		"failed 10s ago":           {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: states{"a": {first: ago(time.Minute), ended: ago(10 * time.Second)}}, want: "wait 20s"},
-		"failed 30s ago":           {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: states{"a": {first: ago(time.Minute), ended: ago(30 * time.Second)}}, want: "create 2"},
+		"failed 10s ago":           {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: states{"a": {first: mark(ago(time.Minute)), ended: mark(ago(10 * time.Second))}}, want: "wait 20s"},
+		"failed 30s ago":           {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: states{"a": {first: mark(ago(time.Minute)), ended: mark(ago(30 * time.Second))}}, want: "create 2"},
 		"failed for two minutes":   {workers: []*corev1.Pod{newWorker("a", 2, ended(1, failing), failingFor(2*time.Minute))}, want: "wait 2m0s"},
 		"failed for eight minutes": {workers: []*corev1.Pod{newWorker("a", 5, ended(1, failing), failingFor(8*time.Minute))}, want: "wait 6m25.78125s"},
 		"failed for a day":         {workers: []*corev1.Pod{newWorker("a", 100, ended(1, failing), failingFor(24*time.Hour))}, want: "wait 6m25.78125s"},
 		"failed before INITIAL_TIMEOUT": {timeout: 5 * time.Minute, workers: []*corev1.Pod{newWorker("a", 4, ended(1, failing), failingFor(5*time.Minute-time.Second))},
-			seen: states{"a": {first: ago(time.Minute)}}, want: "create 5"},
+			seen: states{"a": {first: mark(ago(time.Minute))}}, want: "create 5"},
 		"failed at once": {timeout: 5 * time.Minute, workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))},
-			seen: states{"a": {first: ago(time.Second)}}, want: "wait 9s"},
+			seen: states{"a": {first: mark(ago(time.Second))}}, want: "wait 9s"},
 		"failed after INITIAL_TIMEOUT": {timeout: 5 * time.Minute, workers: []*corev1.Pod{newWorker("a", 9, ended(1, failing), failingFor(5*time.Minute))}, want: "wait 30s"},
 		"crashed before INITIAL_TIMEOUT": {timeout: 5 * time.Minute, workers: []*corev1.Pod{newWorker("a", 1, ended(2, "usage"))},
-			seen: states{"a": {first: ago(time.Minute)}}, want: "wait 30s"},
+			seen: states{"a": {first: mark(ago(time.Minute))}}, want: "wait 30s"},
 		"crashed":                      {workers: []*corev1.Pod{newWorker("a", 3, ended(2, "usage"), failingFor(time.Minute))}, want: "wait 1m0s"},
 		"evicted":                      {workers: []*corev1.Pod{newWorker("a", 3, evicted)}, want: "wait 10s"},
-		"evicted 10s ago":              {workers: []*corev1.Pod{newWorker("a", 3, evicted)}, seen: states{"a": {first: ago(time.Minute), ended: ago(10 * time.Second)}}, want: "create 3"},
-		"the failed one is kept":       {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: states{"a": {first: ago(time.Minute), ended: ago(time.Minute)}, "b": {first: ago(time.Second), key: "k"}}, want: "wait 5s"},
+		"evicted 10s ago":              {workers: []*corev1.Pod{newWorker("a", 3, evicted)}, seen: states{"a": {first: mark(ago(time.Minute)), ended: mark(ago(10 * time.Second))}}, want: "create 3"},
+		"the failed one is kept":       {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: states{"a": {first: mark(ago(time.Minute)), ended: mark(ago(time.Minute))}, "b": {first: mark(ago(time.Second)), key: "k"}}, want: "wait 5s"},
 		"until its successor is there": {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing), createdAt(ago(time.Minute))), newWorker("b", 2, createdAt(now))}, want: "delete a"},
 		"in the same second":           {workers: []*corev1.Pod{newWorker("b", 1, evicted), newWorker("a", 1)}, want: "delete b"},
-		"the successor passes":         {workers: []*corev1.Pod{newWorker("b", 2, ready, createdAt(now)), newWorker("a", 1, ended(1, failing), createdAt(ago(time.Minute)))}, want: "release by b; delete a"},
+		"the successor passes":         {workers: []*corev1.Pod{newWorker("b", 2, ready), newWorker("a", 1, ended(1, failing), createdAt(ago(time.Minute)))}, want: "release by b; delete a"},
 
-		"created, and not in the cache yet":        {seen: states{"a": {first: ago(29 * time.Second), key: "k"}}, want: "wait 5s"},
-		"created, and never seen":                  {seen: states{"a": {first: ago(30 * time.Second), key: "k"}}, want: "create 1"},
-		"released, and not in the cache yet":       {node: []func(*corev1.Node){version("99")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{released: "a-uid", releasedVersion: "100", releasedAt: ago(time.Second)}, want: "wait 4s"},
-		"released, and gated again":                {node: []func(*corev1.Node){version("101")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{released: "a-uid", releasedVersion: "100", releasedAt: ago(time.Second)}, want: "create 1; delete a"},
-		"the cache is behind the API server":       {node: []func(*corev1.Node){version("99")}, m: memory{outdated: "99", outdatedAt: ago(time.Second)}, want: "wait 29s"},
-		"the cache has changed":                    {node: []func(*corev1.Node){version("101")}, m: memory{outdated: "99", outdatedAt: ago(time.Second)}, want: "create 1"},
-		"released, versions without order":         {node: []func(*corev1.Node){version("x")}, m: memory{released: "a-uid", releasedVersion: "y", releasedAt: ago(time.Second)}, want: "wait 4s"},
+		"created, and not in the cache yet":        {seen: states{"a": {first: mark(ago(29 * time.Second)), key: "k"}}, want: "wait 5s"},
+		"created, and never seen":                  {seen: states{"a": {first: mark(ago(30 * time.Second)), key: "k"}}, want: "create 1"},
+		"released, and not in the cache yet":       {node: []func(*corev1.Node){version("99")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{released: "a-uid", releasedVersion: "100", releasedAt: mark(ago(time.Second))}, want: "wait 4s"},
+		"released, and gated again":                {node: []func(*corev1.Node){version("101")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{released: "a-uid", releasedVersion: "100", releasedAt: mark(ago(time.Second))}, want: "create 1; delete a"},
+		"the cache is behind the API server":       {node: []func(*corev1.Node){version("99")}, m: memory{outdated: "99", outdatedAt: mark(ago(time.Second))}, want: "wait 29s"},
+		"the cache has changed":                    {node: []func(*corev1.Node){version("101")}, m: memory{outdated: "99", outdatedAt: mark(ago(time.Second))}, want: "create 1"},
+		"released, versions without order":         {node: []func(*corev1.Node){version("x")}, m: memory{released: "a-uid", releasedVersion: "y", releasedAt: mark(ago(time.Second))}, want: "wait 4s"},
 		"of another leader, an hour old, ready":    {old: true, workers: []*corev1.Pod{newWorker("a", 1, ready)}, want: "create 1"},
-		"of another leader, an hour old, ends now": {old: true, workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: ago(time.Second), ran: ago(time.Second)}}, want: "create 1"},
-		"of this leader, an hour old, ready":       {old: true, workers: []*corev1.Pod{newWorker("a", 1, ready)}, seen: states{"a": {first: ago(time.Second), key: "k"}}, want: "release by a"},
-		"released, and the annotation lost":        {m: memory{released: "a-uid", releasedAt: ago(time.Minute)}, want: "create 1"},
+		"of another leader, an hour old, ends now": {old: true, workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: mark(ago(time.Second)), ran: mark(ago(time.Second))}}, want: "create 1"},
+		"of this leader, an hour old, ready":       {old: true, workers: []*corev1.Pod{newWorker("a", 1, ready)}, seen: states{"a": {first: mark(ago(time.Second)), key: "k"}}, want: "release by a"},
+		"released, and the annotation lost":        {m: memory{released: "a-uid", releasedAt: mark(ago(time.Minute))}, want: "create 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := newNode()
@@ -244,14 +245,14 @@ func TestNext(t *testing.T) {
 				change(node)
 			}
 			test.m.workers = test.seen
-			m := test.m.observe(test.workers, now)
-			m.serverNow = time.Time{}.Add(time.Second) // the workers here have no time of creation: they are a second old
+			m := test.m.observe(test.workers, at(now))
+			server := time.Time{}.Add(time.Second) // the workers here have no time of creation: they are a second old
 			if test.old {
-				m.serverNow = m.serverNow.Add(time.Hour)
+				server = server.Add(time.Hour)
 			}
 			s := newSettings()
 			s.Fleet.FailedAfter = test.timeout
-			assert.Equal(t, test.want, describe(s.next(node, test.workers, m, now)))
+			assert.Equal(t, test.want, describe(s.next(node, test.workers, m, clock.At(now, server))))
 		})
 	}
 }
@@ -280,8 +281,8 @@ func testRetries(t *testing.T, ends func(*corev1.Pod), round, timeout time.Durat
 	var workers []*corev1.Pod
 	var pauses []time.Duration
 	for now := start; len(pauses) <= len(want); now = now.Add(time.Second) {
-		m = m.observe(workers, now)
-		if decided := s.next(node, workers, m, now); decided.create > 0 {
+		m = m.observe(workers, at(now))
+		if decided := s.next(node, workers, m, at(now)); decided.create > 0 {
 			assert.Equal(t, len(pauses)+1, decided.create)
 			if len(workers) > 0 {
 				pauses = append(pauses, now.Sub(workers[0].CreationTimestamp.Add(round))/time.Second)
@@ -314,8 +315,8 @@ func TestEvictedRetry(t *testing.T) {
 			annotate(fleet.FirstAnnotation, first)(pod)
 		}
 		s, now := newSettings(), time.Now()
-		m := memory{}.observe([]*corev1.Pod{pod}, now)
-		decided := s.next(newNode(), []*corev1.Pod{pod}, m, now.Add(afterInterruption))
+		m := memory{}.observe([]*corev1.Pod{pod}, at(now))
+		decided := s.next(newNode(), []*corev1.Pod{pod}, m, at(now.Add(afterInterruption)))
 		assert.Equal(t, attempt, decided.create)
 		assert.Equal(t, first, decided.first)
 	}
@@ -329,8 +330,8 @@ func TestInterruptions(t *testing.T) {
 	created := 0
 	evictFor := func(from, to time.Duration) {
 		for now := start.Add(from); now.Before(start.Add(to)); now = now.Add(time.Second) {
-			m = m.observe(workers, now)
-			if decided := s.next(node, workers, m, now); decided.create > 0 {
+			m = m.observe(workers, at(now))
+			if decided := s.next(node, workers, m, at(now)); decided.create > 0 {
 				created++
 				assert.Equal(t, 1, decided.create, "no failed attempt")
 				workers = []*corev1.Pod{newWorker(fmt.Sprint(created), 1, evicted)}
@@ -340,7 +341,7 @@ func TestInterruptions(t *testing.T) {
 	evictFor(0, time.Hour)
 	assert.InDelta(t, 16, created, 1)
 	workers = []*corev1.Pod{newWorker("passes", 1, ready)}
-	m = m.observe(workers, start.Add(time.Hour))
+	m = m.observe(workers, at(start.Add(time.Hour)))
 	workers, created = []*corev1.Pod{newWorker("is evicted", 1, evicted)}, 0
 	evictFor(time.Hour, time.Hour+time.Minute)
 	assert.Equal(t, 2, created, "after 10 and 20 s")

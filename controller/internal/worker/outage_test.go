@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -65,7 +66,7 @@ func newLargeCluster(t *testing.T, nodes, maxWorkers int) *largeCluster {
 		Log:       slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Node:      func(name string) nodepatch.NodeAPI { return largeNode{c, name} },
 		Endpoints: func(context.Context) ([]string, error) { return []string{"10.0.0.1:53/m"}, nil },
-		nodes:     make(map[string]memory), slots: newSlots(settings), ServerTime: func() time.Time { return time.Time{} }}
+		nodes:     make(map[string]memory), slots: newSlots(settings), Now: func() clock.Now { return clock.At(time.Now(), time.Time{}) }}
 	c.Reconciler.queue = c.queue
 	for i := range nodes {
 		c.join(fmt.Sprintf("n%d", i))

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -44,15 +45,15 @@ func (r *Reconciler) patch(ctx context.Context, node *corev1.Node, seen memory, 
 	} else if err = r.release(ctx, node, decided.release, seen.workers[decided.release.Name].first); err == nil {
 		patches, decided.delete = 0, append(decided.delete, decided.release)
 	}
-	r.remember(node.Name, func(m *memory) { m.patches, m.patchedAt = patches, time.Now() })
+	r.remember(node.Name, func(m *memory) { m.patches, m.patchedAt = patches, clock.Own() })
 	return err
 }
 
 // release releases node by the verdict of a worker, which was created at since.
-func (r *Reconciler) release(ctx context.Context, node *corev1.Node, worker *corev1.Pod, since time.Time) error {
+func (r *Reconciler) release(ctx context.Context, node *corev1.Node, worker *corev1.Pod, since clock.Mark) error {
 	_, said := fleet.WorkerOutcome(worker)
 	request := r.Fleet.Request
-	took := time.Since(since).Round(time.Millisecond)
+	took := r.Now().Since(since).Round(time.Millisecond)
 	request.Unmet = func(node *nodepatch.Node) string { return r.Require(ctx, node) } // the cache may be behind
 	request.AnnotationValue = func(removed []nodepatch.Taint) string {
 		return verdict.Record{Time: time.Now().UTC().Format(time.RFC3339), Duration: took.String(), Attempts: said.Attempts,
@@ -65,7 +66,7 @@ func (r *Reconciler) release(ctx context.Context, node *corev1.Node, worker *cor
 	case errors.Is(err, nodepatch.ErrBlocked), errors.Is(err, nodepatch.ErrReplaced), errors.Is(err, nodepatch.ErrOutdated):
 		log.Info("the controller ignores the verdict: the checks start over", "reason", err)
 		r.rememberWorker(node.Name, worker.Name, func(s *workerState) { s.void = true })
-		r.remember(node.Name, func(m *memory) { m.outdated, m.outdatedAt = node.ResourceVersion, time.Now() })
+		r.remember(node.Name, func(m *memory) { m.outdated, m.outdatedAt = node.ResourceVersion, clock.Own() })
 		return nil
 	case err != nil:
 		if ctx.Err() == nil {
@@ -74,7 +75,7 @@ func (r *Reconciler) release(ctx context.Context, node *corev1.Node, worker *cor
 		return fmt.Errorf("release of node %s: %w", node.Name, err)
 	}
 	r.remember(node.Name, func(m *memory) {
-		m.released, m.releasedVersion, m.releasedAt = worker.UID, released.ResourceVersion, time.Now()
+		m.released, m.releasedVersion, m.releasedAt = worker.UID, released.ResourceVersion, clock.Own()
 	})
 	what := "no startup taint found"
 	if len(removed) > 0 {
@@ -120,7 +121,7 @@ func (r *Reconciler) hold(ctx context.Context, node *corev1.Node, workers []*cor
 		return
 	}
 	worker, unmet := seen.workers[pod.Name], r.Require(ctx, fleet.PatchNode(node))
-	switch age := time.Since(worker.ended); {
+	switch age := r.Now().Since(worker.ended); {
 	case unmet != "":
 		if !worker.held {
 			r.Log.Error("node not verified", "node", node.Name, "worker", pod.Name, "reason", unmet)

@@ -64,7 +64,7 @@ func (r *Reconciler) changed(q loop.Queue, object client.Object, gone bool) {
 	node, priority := fleet.NodeOf(pod), 0
 	r.mu.Lock()
 	outcome := r.nodes[node].workers[pod.Name].outcome(pod)
-	r.slots.see(pod, outcome, gone, time.Now())
+	r.slots.see(pod, outcome, gone, r.Now())
 	r.mu.Unlock()
 	if outcome == fleet.Passed {
 		priority = 1

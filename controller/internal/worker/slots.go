@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
@@ -31,9 +32,9 @@ type slots struct {
 	holders map[string]holder  // by the worker's name
 	waiting map[string]waiting // by the node's name
 	giving  bool               // somebody waits, and looks again after betweenSlots
-	given   [givenAtOnce]time.Time
-	all     int       // that were given
-	healed  time.Time // when a third attempt or a later one has passed last: what kept other nodes from passing may be over, too
+	given   [givenAtOnce]clock.Mark
+	all     int        // that were given
+	healed  clock.Mark // when a third attempt or a later one has passed last: what kept other nodes from passing may be over, too
 	// patching are the nodes whose last patch did not help, and that are patched now.
 	patching chan struct{}
 }
@@ -41,7 +42,7 @@ type slots struct {
 // holder is a worker that has not ended, or that is to be created.
 type holder struct {
 	attempt int
-	since   time.Time
+	since   clock.Mark
 	limit   time.Duration // how long it holds its slot
 	unseen  bool          // by the cache
 }
@@ -49,7 +50,7 @@ type holder struct {
 // waiting is a node that waits for a slot.
 type waiting struct {
 	attempt int
-	since   time.Time
+	since   clock.Mark
 	worker  string // the name of its worker, once it has got the slot
 }
 
@@ -60,16 +61,16 @@ func newSlots(s Settings) slots {
 
 // see notes a change of a worker. One that has passed gives its slot back before kubelet has ended it, one that is being deleted
 // does not.
-func (s *slots) see(pod *corev1.Pod, outcome fleet.Outcome, gone bool, now time.Time) {
+func (s *slots) see(pod *corev1.Pod, outcome fleet.Outcome, gone bool, now clock.Now) {
 	worker := s.holders[pod.Name]
 	if gone || fleet.HasEnded(pod) || outcome == fleet.Passed {
 		if outcome == fleet.Passed && worker.attempt > 2 { // a second attempt says little: the network of new nodes comes late
-			s.healed = now
+			s.healed = now.Mark()
 		}
 		delete(s.holders, pod.Name)
 		return
 	}
-	worker.since = cmp.Or(worker.since, now)
+	worker.since = cmp.Or(worker.since, now.Mark())
 	worker.attempt, worker.limit, worker.unseen = fleet.Attempt(pod), heldFor, false
 	if worker.attempt > 1 && outcome == fleet.Waiting {
 		worker.limit = pendingFor
@@ -79,14 +80,14 @@ func (s *slots) see(pod *corev1.Pod, outcome fleet.Outcome, gone bool, now time.
 
 // give gives a free slot to the node that is next, and returns that node, or "". First attempts come first, then those that wait
 // longest.
-func (s *slots) give(now time.Time) (node string) {
-	if now.Sub(s.given[s.all%givenAtOnce]) < givenWithin {
+func (s *slots) give(now clock.Now) (node string) {
+	if now.Since(s.given[s.all%givenAtOnce]) < givenWithin {
 		return ""
 	}
 	taken := make(map[int]int)
 	kind := func(attempt int) int { return min(attempt, 2) }
 	for name, worker := range s.holders {
-		if now.Sub(worker.since) < worker.limit {
+		if now.Since(worker.since) < worker.limit {
 			taken[kind(worker.attempt)]++
 		} else if worker.unseen { // it was never there
 			delete(s.holders, name)
@@ -102,9 +103,9 @@ func (s *slots) give(now time.Time) (node string) {
 	if node != "" {
 		next.worker = s.newName()
 		s.waiting[node] = next
-		s.given[s.all%givenAtOnce] = now
+		s.given[s.all%givenAtOnce] = now.Mark()
 		s.all++
-		s.holders[next.worker] = holder{next.attempt, now, unseenFor, true}
+		s.holders[next.worker] = holder{next.attempt, now.Mark(), unseenFor, true}
 	}
 	return node
 }
@@ -115,7 +116,7 @@ func (r *Reconciler) takeSlot(node string, attempt int) (worker string) {
 	defer r.mu.Unlock()
 	place, waits := r.slots.waiting[node]
 	if !waits {
-		place.since = time.Now()
+		place.since = clock.Own()
 	}
 	place.attempt = attempt
 	if r.slots.waiting[node] = place; !r.slots.giving { // nobody else waits
@@ -130,7 +131,7 @@ func (r *Reconciler) takeSlot(node string, attempt int) (worker string) {
 // giveSlots gives what is free, and again as long as a node waits: nobody has to notice that a slot has become free. The nodes
 // that have got one are called.
 func (r *Reconciler) giveSlots() {
-	for node := r.slots.give(time.Now()); node != ""; node = r.slots.give(time.Now()) {
+	for node := r.slots.give(r.Now()); node != ""; node = r.slots.give(r.Now()) {
 		add(r.queue, node, 0)
 	}
 	if r.slots.giving = len(r.slots.waiting) > 0; r.slots.giving {
@@ -155,5 +156,5 @@ func (r *Reconciler) leaveSlots(node string) {
 func (r *Reconciler) keepsWorkers(node string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.slots.waiting) > 0 && time.Since(r.nodes[node].releasedAt) < time.Minute
+	return len(r.slots.waiting) > 0 && r.Now().Since(r.nodes[node].releasedAt) < time.Minute
 }

@@ -8,13 +8,19 @@ import (
 	"github.com/stretchr/testify/assert"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
+
+// at is a moment by both clocks, mark by the process's own.
+func at(t time.Time) clock.Now { return clock.At(t, t) }
+
+func mark(t time.Time) clock.Mark { return at(t).Mark() }
 
 // give gives all free slots, and returns the nodes that have got them.
 func give(s *slots, now time.Time) (nodes []string) {
 	for {
-		node := s.give(now)
+		node := s.give(at(now))
 		if node == "" {
 			return nodes
 		}
@@ -61,14 +67,14 @@ func TestSlots(t *testing.T) {
 			s := newSlots(Settings{MaxWorkers: 5})
 			for _, pod := range test.workers {
 				outcome, _ := fleet.WorkerOutcome(pod)
-				s.see(pod, outcome, false, now)
+				s.see(pod, outcome, false, at(now))
 			}
 			for i := range 20 {
-				s.waiting[fmt.Sprint(i)] = waiting{attempt: test.attempt, since: now}
+				s.waiting[fmt.Sprint(i)] = waiting{attempt: test.attempt, since: mark(now)}
 			}
 			assert.Len(t, give(&s, now.Add(test.since)), test.want)
 			for _, pod := range test.workers {
-				s.see(pod, fleet.Running, true, now)
+				s.see(pod, fleet.Running, true, at(now))
 				assert.NotContains(t, s.holders, pod.Name)
 			}
 		})
@@ -80,11 +86,11 @@ func TestWorkerThatWasNeverThere(t *testing.T) {
 	now := time.Now()
 	s := newSlots(Settings{MaxWorkers: 1})
 	s.waiting["a"] = waiting{attempt: 1}
-	assert.Equal(t, "a", s.give(now))
+	assert.Equal(t, "a", s.give(at(now)))
 	assert.Len(t, s.holders, 1)
-	assert.Empty(t, s.give(now.Add(unseenFor-time.Second)))
+	assert.Empty(t, s.give(at(now.Add(unseenFor-time.Second))))
 	assert.Len(t, s.holders, 1)
-	assert.Empty(t, s.give(now.Add(unseenFor)))
+	assert.Empty(t, s.give(at(now.Add(unseenFor))))
 	assert.Empty(t, s.holders)
 }
 
@@ -92,11 +98,11 @@ func TestWhoGetsTheNextSlot(t *testing.T) {
 	now := time.Now()
 	s := newSlots(Settings{MaxWorkers: 9})
 	s.waiting = map[string]waiting{
-		"old retry":    {attempt: 2, since: now.Add(-time.Hour)},
-		"older retry":  {attempt: 5, since: now.Add(-2 * time.Hour)},
-		"first":        {attempt: 1, since: now.Add(-time.Second)},
-		"called first": {attempt: 1, since: now.Add(-time.Minute), worker: "a"},
-		"later first":  {attempt: 1, since: now},
+		"old retry":    {attempt: 2, since: mark(now.Add(-time.Hour))},
+		"older retry":  {attempt: 5, since: mark(now.Add(-2 * time.Hour))},
+		"first":        {attempt: 1, since: mark(now.Add(-time.Second))},
+		"called first": {attempt: 1, since: mark(now.Add(-time.Minute)), worker: "a"},
+		"later first":  {attempt: 1, since: mark(now)},
 	}
 	assert.Equal(t, []string{"first", "later first", "older retry", "old retry"}, give(&s, now))
 }
@@ -105,20 +111,20 @@ func TestWhoGetsTheNextSlot(t *testing.T) {
 func TestWhoShortensThePausesOfOthers(t *testing.T) {
 	now := time.Now()
 	s := newSlots(Settings{MaxWorkers: 9})
-	ends := func(attempt int, outcome fleet.Outcome) time.Time {
+	ends := func(attempt int, outcome fleet.Outcome) clock.Mark {
 		now = now.Add(time.Second)
 		pod := newWorker(fmt.Sprint(attempt), attempt, running)
-		s.see(pod, fleet.Running, false, now)
-		s.see(pod, outcome, true, now)
+		s.see(pod, fleet.Running, false, at(now))
+		s.see(pod, outcome, true, at(now))
 		return s.healed
 	}
 	assert.Zero(t, ends(1, fleet.Passed))
 	assert.Zero(t, ends(2, fleet.Passed))
 	assert.Zero(t, ends(3, fleet.FailedRound))
-	assert.Equal(t, now.Add(time.Second), ends(3, fleet.Passed))
-	assert.Equal(t, now.Add(time.Second), ends(4, fleet.Passed))
-	s.see(newWorker("never seen", 3, ready), fleet.Passed, false, now.Add(time.Hour))
-	assert.Equal(t, now, s.healed)
+	assert.Equal(t, mark(now.Add(time.Second)), ends(3, fleet.Passed))
+	assert.Equal(t, mark(now.Add(time.Second)), ends(4, fleet.Passed))
+	s.see(newWorker("never seen", 3, ready), fleet.Passed, false, at(now.Add(time.Hour)))
+	assert.Equal(t, mark(now), s.healed)
 }
 
 // A node that is not to be verified any more gives back the slot that it has got.
@@ -126,11 +132,11 @@ func TestSlotIsGivenBack(t *testing.T) {
 	r := Reconciler{slots: newSlots(Settings{MaxWorkers: 1})}
 	s := &r.slots
 	s.waiting["a"] = waiting{attempt: 1}
-	assert.Equal(t, "a", s.give(time.Now()))
+	assert.Equal(t, "a", s.give(at(time.Now())))
 	s.waiting["b"] = waiting{attempt: 1}
-	assert.Empty(t, s.give(time.Now()))
+	assert.Empty(t, s.give(at(time.Now())))
 	r.leaveSlots("a")
-	assert.Equal(t, "b", s.give(time.Now()))
+	assert.Equal(t, "b", s.give(at(time.Now())))
 }
 
 // 50 slots a second are given, five at once at most: what a busy machine has missed is made up for, and no more.

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
@@ -43,15 +44,15 @@ type Settings struct {
 // Reconciler makes nodes verified, one call for one node.
 type Reconciler struct {
 	Settings
-	Client     client.Client // reads the caches
-	Node       func(name string) nodepatch.NodeAPI
-	Endpoints  func(context.Context) ([]string, error)       // of the DNS service, as a worker reads them
-	Require    func(context.Context, *nodepatch.Node) string // says what the Node does not show, or ""
-	Events     events.EventRecorder
-	ServerTime func() time.Time  // by the API server's clock
-	Timeout    time.Duration     // of one request
-	Transport  http.RoundTripper // to the workers, nil: that of net/http
-	Log        *slog.Logger
+	Client    client.Client // reads the caches
+	Node      func(name string) nodepatch.NodeAPI
+	Endpoints func(context.Context) ([]string, error)       // of the DNS service, as a worker reads them
+	Require   func(context.Context, *nodepatch.Node) string // says what the Node does not show, or ""
+	Events    events.EventRecorder
+	Now       func() clock.Now
+	Timeout   time.Duration     // of one request
+	Transport http.RoundTripper // to the workers, nil: that of net/http
+	Log       *slog.Logger
 
 	queue loop.Queue // of nodes
 	mu    sync.Mutex
@@ -74,9 +75,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	now := time.Now()
+	now := r.Now()
 	seen := r.observe(node.Name, workers, now)
-	seen.serverNow = r.ServerTime()
 	decided := r.next(node, workers, seen, now)
 	r.hold(ctx, node, workers, seen, &decided)
 	if decided.create == 0 {
@@ -143,7 +143,7 @@ func (r *Reconciler) create(ctx context.Context, node *corev1.Node, decided step
 			if m.workers == nil {
 				m.workers = make(map[string]workerState)
 			}
-			m.workers[name] = workerState{first: time.Now(), key: key}
+			m.workers[name] = workerState{first: clock.Own(), key: key}
 		})
 		ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 		defer cancel()
@@ -187,9 +187,9 @@ func (r *Reconciler) deletePod(ctx context.Context, node string, pod *corev1.Pod
 }
 
 // reportFailures reports the attempts that have failed since the last look.
-func (r *Reconciler) reportFailures(node *corev1.Node, workers []*corev1.Pod, seen memory, now time.Time) {
+func (r *Reconciler) reportFailures(node *corev1.Node, workers []*corev1.Pod, seen memory, now clock.Now) {
 	for _, worker := range workers {
-		if !seen.workers[worker.Name].ended.Equal(now) || worker.DeletionTimestamp != nil {
+		if seen.workers[worker.Name].ended != now.Mark() || worker.DeletionTimestamp != nil {
 			continue
 		}
 		outcome, said := fleet.WorkerOutcome(worker)

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/livenode"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
@@ -96,8 +97,8 @@ func (c *cluster) newLeader(api client.Client) *Reconciler {
 		Node:      func(name string) nodepatch.NodeAPI { return nodeAPI{livenode.API{Client: api, Name: name}, c} },
 		Endpoints: func(context.Context) ([]string, error) { return []string{"10.0.0.1:53/m"}, nil },
 		nodes:     make(map[string]memory), slots: newSlots(newSettings()),
-		ServerTime: func() time.Time { return time.Time{}.Add(time.Second) }, // the workers here have no time of creation
-
+		// The workers here have no time of creation.
+		Now: func() clock.Now { return clock.At(time.Now(), time.Time{}.Add(time.Second)) },
 	}
 }
 
@@ -125,7 +126,7 @@ func (c *cluster) reconcile() (reconcile.Result, error) {
 	request := reconcile.Request{NamespacedName: types.NamespacedName{Name: "n"}}
 	result, err := c.Reconcile(c.t.Context(), request)
 	c.mu.Lock()
-	called := c.slots.give(time.Now()) // without the pause before that
+	called := c.slots.give(c.Now()) // without the pause before that
 	c.mu.Unlock()
 	if called != "" {
 		return c.Reconcile(c.t.Context(), request)
@@ -344,7 +345,7 @@ func TestReleaseRefused(t *testing.T) {
 	require.ErrorContains(t, err, "a policy")
 	assert.Contains(t, <-c.events.Events, "Warning NodeNotVerified all checks pass, but the release failed")
 	c.patching = nil
-	c.remember("n", func(m *memory) { m.patchedAt = time.Time{} }) // some seconds later
+	c.remember("n", func(m *memory) { m.patchedAt = clock.Mark{} }) // some seconds later
 	c.step()
 	c.assertReleased()
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
@@ -62,7 +63,8 @@ func Of(in Input, now time.Time) Fleet {
 		uid := event.InvolvedObject.UID
 		podEvents[uid] = append(podEvents[uid], event)
 	}
-	plan := in.Settings.Decide(fleet.Objects{Nodes: in.Nodes, Pods: in.Pods, Events: podEvents}, now)
+	unsynced := clock.At(now, time.Time{}) // this is not the API server's clock
+	plan := in.Settings.Decide(fleet.Objects{Nodes: in.Nodes, Pods: in.Pods, Events: podEvents}, unsynced)
 	last := lastEvents(in.Events)
 	found := Fleet{Nodes: len(in.Nodes), Count: map[fleet.State]int{NotSelected: len(in.Nodes)}}
 	add := func(row Row) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,9 +13,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/controller/internal/act"
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/controller/internal/handover"
 	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
 	"github.com/imunhatep/kube-node-ready/controller/internal/metrics"
 	"github.com/imunhatep/kube-node-ready/controller/internal/remediation"
@@ -75,18 +78,16 @@ func (p parts) add(ctx context.Context, leave func()) error {
 	}
 	remediates := p.Config.RemediationMode != config.RemediationOff
 	group := &controlgroup.Group{Now: p.loop.Now, Log: p.Log}
-	actor := breaker.Actor{Plan: p.loop.Last, ControlGroup: group.State, Now: p.loop.Now,
+	actor := act.Actor{Plan: p.loop.Last, ControlGroup: group.State, Now: p.loop.Now,
 		Events: p.GetEventRecorder(recorder), Log: p.Log}
-	first := actor // of the parts: it alone hands the Lease over
-	first.HandOver = &breaker.HandOver{Client: live, Namespace: p.Config.PodNamespace,
-		Replicas: componentLabels(p.template, "controller"), Leave: leave, Log: p.Log}
 	if !p.loop.Settings.Workers {
-		err, first = p.Add(p.renewer(first, live)), actor
+		err = p.Add(p.renewer(actor, live))
 	}
 	if remediates {
-		err = errors.Join(err, p.Add(p.remediator(first, live)))
+		err = errors.Join(err, p.Add(p.remediator(actor, live)))
 	}
 	if remediates || !p.loop.Settings.Workers {
+		err = errors.Join(err, p.Add(p.handOver(actor, live, leave)))
 		group.Checks, group.Runner = checklist.ForAnotherProcess(p.Config.Config, p.Environment)
 		if p.ControlGroup != nil {
 			group.Checks = p.ControlGroup
@@ -96,15 +97,26 @@ func (p parts) add(ctx context.Context, leave func()) error {
 	return errors.Join(err, p.Add(p.tainter(actor))) // re-taint may have been switched on before
 }
 
-// renewer gives agents whose own sandbox may be broken a fresh one.
-func (p parts) renewer(actor breaker.Actor, live client.Client) *renewal.Renewer {
+// breakers returns the settings of the rules for every node.
+func (p parts) breakers(controlGroupFor time.Duration) breaker.Settings {
+	return breaker.Settings{Fleet: p.loop.Settings, NodeName: p.Config.NodeName, ControlGroupFor: controlGroupFor}
+}
+
+// handOver lets another replica lead where this one's node is not verified, or fails.
+func (p parts) handOver(actor act.Actor, live client.Client, leave func()) *handover.HandOver {
 	actor.Timeout = p.Config.CheckTimeout
-	return &renewal.Renewer{Actor: actor, Client: live,
-		Settings: breaker.Settings{Fleet: p.loop.Settings, NodeName: p.Config.NodeName, ControlGroupFor: controlgroup.Interval}}
+	return &handover.HandOver{Actor: actor, Settings: p.breakers(0), Client: live, Namespace: p.Config.PodNamespace,
+		Replicas: componentLabels(p.template, "controller"), Leave: leave}
+}
+
+// renewer gives agents whose own sandbox may be broken a fresh one.
+func (p parts) renewer(actor act.Actor, live client.Client) *renewal.Renewer {
+	actor.Timeout = p.Config.CheckTimeout
+	return &renewal.Renewer{Actor: actor, Client: live, Settings: p.breakers(controlgroup.Interval)}
 }
 
 // remediator replaces nodes that are never verified.
-func (p parts) remediator(actor breaker.Actor, live client.Client) *remediation.Remediator {
+func (p parts) remediator(actor act.Actor, live client.Client) *remediation.Remediator {
 	actor.Timeout, actor.SetBreaker = 10*p.Config.CheckTimeout, p.metrics.Breaker("remediation")
 	return &remediation.Remediator{
 		Actor: actor, Client: live, Self: &metav1.PartialObjectMetadata{
@@ -112,21 +124,20 @@ func (p parts) remediator(actor breaker.Actor, live client.Client) *remediation.
 			ObjectMeta: metav1.ObjectMeta{Name: p.Config.AgentName + "-controller", Namespace: p.Config.PodNamespace},
 		},
 		Settings: remediation.Settings{
-			Settings:     breaker.Settings{Fleet: p.loop.Settings, NodeName: p.Config.NodeName, ControlGroupFor: p.Config.ControlGroupFor},
-			PodNamespace: p.Config.PodNamespace, DeleteAfter: p.Config.DeleteAfter, FailedFor: p.Config.FailedFor,
-			DeleteNodes: p.Config.DeleteNodes,
+			Settings: p.breakers(p.Config.ControlGroupFor), PodNamespace: p.Config.PodNamespace,
+			DeleteAfter: p.Config.DeleteAfter, FailedFor: p.Config.FailedFor, DeleteNodes: p.Config.DeleteNodes,
 		},
 		LedgerName: p.Config.AgentName + "-remediation", DryRun: p.Config.RemediationMode == config.RemediationDryRun,
 	}
 }
 
 // tainter re-taints verified nodes that fail, and removes outdated failed taints: all of them where re-taint is switched off.
-func (p parts) tainter(actor breaker.Actor) *retaint.Tainter {
+func (p parts) tainter(actor act.Actor) *retaint.Tainter {
 	actor.Timeout, actor.SetBreaker = retaint.Timeout, p.metrics.Breaker("retaint")
 	return &retaint.Tainter{
 		Actor: actor, Node: nodeAPI(p.Environment), RequestTimeout: p.Config.CheckTimeout, Count: p.metrics.CountFailedTaint,
-		Settings: retaint.Settings{Enabled: p.Config.Retaint, CoolDown: p.Config.RetaintCoolDown, Settings: breaker.Settings{
-			Fleet: p.loop.Settings, NodeName: p.Config.NodeName, ControlGroupFor: p.Config.RetaintControlGroupFor}},
+		Settings: retaint.Settings{Enabled: p.Config.Retaint, CoolDown: p.Config.RetaintCoolDown,
+			Settings: p.breakers(p.Config.RetaintControlGroupFor)},
 	}
 }
 

@@ -20,13 +20,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	crrecorder "sigs.k8s.io/controller-runtime/pkg/recorder"
 
-	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/controller/internal/handover"
 	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
 	"github.com/imunhatep/kube-node-ready/controller/internal/metrics"
-	"github.com/imunhatep/kube-node-ready/controller/internal/remediation"
-	"github.com/imunhatep/kube-node-ready/controller/internal/renewal"
-	"github.com/imunhatep/kube-node-ready/controller/internal/retaint"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 )
@@ -46,9 +43,6 @@ func (a *added) GetClient() client.Client                         { return nil }
 func (a *added) GetScheme() *runtime.Scheme                       { return scheme.Scheme }
 func (a *added) GetRESTMapper() meta.RESTMapper                   { return meta.NewDefaultRESTMapper(nil) }
 func (a *added) GetEventRecorder(string) crrecorder.EventRecorder { return events.NewFakeRecorder(1) }
-func handsOver(actor breaker.Actor, s breaker.Settings, node string) bool {
-	return actor.HandOver != nil && s.NodeName == node
-}
 
 // Whatever is switched on, one part, and one alone, hands the Lease over from a node that fails.
 func TestOnePartHandsTheLeaseOver(t *testing.T) {
@@ -74,16 +68,7 @@ func TestOnePartHandsTheLeaseOver(t *testing.T) {
 			require.NoError(t, p.add(t.Context(), leave))
 			count := 0
 			for _, part := range started.parts {
-				is := false
-				switch part := part.(type) {
-				case *renewal.Renewer:
-					is = handsOver(part.Actor, part.Settings, "own")
-				case *remediation.Remediator:
-					is = handsOver(part.Actor, part.Settings.Settings, "own")
-				case *retaint.Tainter:
-					is = handsOver(part.Actor, part.Settings.Settings, "own")
-				}
-				if is {
+				if part, is := part.(*handover.HandOver); is && part.Settings.NodeName == "own" {
 					count++
 				}
 			}

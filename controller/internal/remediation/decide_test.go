@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/act"
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
@@ -164,18 +165,8 @@ func TestWithheld(t *testing.T) {
 		"control group does not end": {func(m *moment) { m.in.ControlGroup.Ended = mark(m.now.Add(-61 * time.Second)) }, breaker.ControlGroup,
 			"the checks have passed in the controller's pod for 0s, but must pass there for 5m0s first"},
 		"control group has failed long ago": {func(m *moment) { m.in.ControlGroup.Failure = "dns: timeout" }, "", ""},
-		"controller on an unverified node": {func(m *moment) {
-			own := m.node("controller", "", time.Hour)
-			own.State, own.Gated = fleet.InProgress, true
-		}, breaker.ControlNode, "the controller's own node controller is not verified (InProgress)"},
 		"controller on a node that has failed": {func(m *moment) { m.node("controller", "", time.Hour).State = fleet.Failed }, breaker.ControlNode,
 			"the controller's own node controller is not verified (Failed)"},
-		"controller on a node that was re-tainted": {func(m *moment) {
-			own := m.node("controller", "", time.Hour)
-			own.State, own.Node.Spec.Taints = fleet.InProgress, []corev1.Taint{{Key: testRequest().FailedTaintKey}}
-		}, breaker.ControlNode, "the controller's own node controller is not verified (InProgress)"},
-		"controller on a node that was never gated": {func(m *moment) { m.node("controller", "", time.Hour).State = fleet.Unverified }, "", ""},
-		"controller on a verified node":             {func(m *moment) { m.verified("controller", "", time.Hour) }, "", ""},
 		"in flight": {func(m *moment) { m.verified("old", "", time.Hour); m.deleted("other", 29*time.Minute).Gone = false }, InFlight,
 			"node old is still being replaced (since 2026-11-22T11:31:00Z)"},
 		"in flight, gone now": {func(m *moment) { m.deleted("other", 29*time.Minute).Gone = false; m.verified("new", "other", 0) }, "", ""},
@@ -240,7 +231,7 @@ func TestWithheld(t *testing.T) {
 			}
 			assert.Empty(t, decision.Candidates)
 			require.Len(t, decision.Withheld, 1)
-			assert.Equal(t, breaker.Withheld{Node: m.bad().Node, Rule: test.rule, Text: test.text}, decision.Withheld[0])
+			assert.Equal(t, act.Withheld{Node: m.bad().Node, Rule: test.rule, Text: test.text}, decision.Withheld[0])
 		})
 	}
 }

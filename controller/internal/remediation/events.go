@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/act"
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
@@ -58,7 +59,7 @@ func (r *Remediator) report(decision Decision, now clock.Now) {
 	}
 }
 
-func (r *Remediator) withheld(w breaker.Withheld, now clock.Now) {
+func (r *Remediator) withheld(w act.Withheld, now clock.Now) {
 	key := notice{w.Rule, r.Settings.scopeOf(w.Node)}
 	if !r.notices.IsDue(key, now) {
 		return

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/act"
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
@@ -73,7 +74,7 @@ type Input struct {
 type Decision struct {
 	// Candidates may be deleted as far as the caches tell, the oldest first. At most one of them is.
 	Candidates []fleet.Status
-	Withheld   []breaker.Withheld // deletions that a rule does not allow
+	Withheld   []act.Withheld // deletions that a rule does not allow
 	// Ledger is the one of Input, brought up to date; it must be written before anything is deleted if Changed.
 	Ledger  Ledger
 	Changed bool
@@ -94,7 +95,7 @@ func (s Settings) Decide(in Input, now clock.Now) Decision {
 			continue
 		}
 		if rule, text := s.withhold(status, in, &d, now); rule != "" {
-			d.Withheld = append(d.Withheld, breaker.Withheld{Node: status.Node, Rule: rule, Text: text})
+			d.Withheld = append(d.Withheld, act.Withheld{Node: status.Node, Rule: rule, Text: text})
 			continue
 		}
 		d.Candidates = append(d.Candidates, status)

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
+	"github.com/imunhatep/kube-node-ready/controller/internal/act"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
@@ -27,7 +27,7 @@ const (
 
 // Remediator replaces one node at a time.
 type Remediator struct {
-	breaker.Actor
+	act.Actor
 	Settings Settings
 	// Client reads and writes without a cache.
 	Client     client.Client
@@ -36,13 +36,13 @@ type Remediator struct {
 	Self       runtime.Object // what Events about the whole fleet are about
 
 	store   store
-	notices breaker.Recent[notice]
-	refused breaker.Recent[types.UID]
+	notices act.Recent[notice]
+	refused act.Recent[types.UID]
 	frozen  bool
 }
 
 // Start decides and acts until ctx ends. The manager calls it when this process has become the leader.
-func (r *Remediator) Start(ctx context.Context) error { return r.Run(ctx, r.Settings.Settings, r.act) }
+func (r *Remediator) Start(ctx context.Context) error { return r.Run(ctx, r.act) }
 
 func (r *Remediator) act(ctx context.Context, plan fleet.Plan, now clock.Now) {
 	r.refused.Forget(time.Hour, now)
@@ -116,7 +116,7 @@ func (r *Remediator) confirm(ctx context.Context, candidate fleet.Status, plan f
 	switch {
 	case rule != "":
 		r.refused.Add(candidate.Node.UID, now)
-		r.withheld(breaker.Withheld{Node: candidate.Node, Rule: rule, Text: text}, now)
+		r.withheld(act.Withheld{Node: candidate.Node, Rule: rule, Text: text}, now)
 		return nil
 	case !r.MayAct(plan): // the live reads may have taken long
 		return nil
@@ -170,7 +170,7 @@ func (r *Remediator) carryOut(ctx context.Context, candidate fleet.Status, objec
 	err := r.Client.Delete(ctx, object, client.Preconditions{UID: &uid, ResourceVersion: &version})
 	switch {
 	case r.isRefused(ctx, object, err):
-		r.withheld(breaker.Withheld{Node: candidate.Node, Rule: Refused, Text: fmt.Sprintf("%s %s: %v", kind, name, err)}, r.Now())
+		r.withheld(act.Withheld{Node: candidate.Node, Rule: Refused, Text: fmt.Sprintf("%s %s: %v", kind, name, err)}, r.Now())
 		r.takeBack(ctx, candidate, before, log)
 	case err != nil:
 		log.Error("the result of the deletion is unknown", "kind", kind, "name", name, "error", err)

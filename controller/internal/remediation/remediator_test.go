@@ -3,7 +3,6 @@ package remediation
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -19,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
@@ -201,67 +199,6 @@ func TestNoActionWithoutAClockOrAPlan(t *testing.T) {
 	w.run(time.Hour)
 	assert.Empty(t, w.deletions)
 	assert.True(t, w.breakers[string(LedgerFailed)])
-}
-
-// handingOver is a world whose controller runs on a node that is not verified.
-func handingOver(t *testing.T) (w *world, left *int) {
-	w, left = newWorld(t), new(int)
-	labels := map[string]string{"app.kubernetes.io/name": "kube-node-ready", "app.kubernetes.io/instance": "knr", "app.kubernetes.io/component": "controller"}
-	w.HandOver = &breaker.HandOver{Client: w.client, Namespace: namespace, Replicas: labels,
-		Leave: func() { *left++ }, Log: slog.New(slog.DiscardHandler)}
-	ready := []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-	for name, node := range map[string]string{"ctl-1": "controller", "ctl-2": "second"} {
-		require.NoError(t, w.client.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: labels},
-			Spec: corev1.PodSpec{NodeName: node}, Status: corev1.PodStatus{Conditions: ready}}))
-	}
-	w.add("second", nodeGroupLabel)
-	w.run(5 * time.Minute)
-	w.edit("controller", unlabel)
-	return w, left
-}
-
-func unlabel(node *corev1.Node) { delete(node.Labels, label) }
-
-func TestHandOver(t *testing.T) {
-	w, left := handingOver(t)
-	w.run(10 * time.Minute)
-	assert.Zero(t, *left, "the other replica's node is not verified either")
-	assert.True(t, w.breakers["control-node"])
-	assert.Equal(t, 1, w.events.count(RemediationFrozen+" control-node: the controller's own node controller is not verified"))
-	w.verify("second")
-	w.run(2 * time.Minute)
-	assert.NotZero(t, *left)
-}
-
-// In controller mode nobody labels a node that never had the startup taint.
-func TestHandOverToANodeThatWasNeverGated(t *testing.T) {
-	w, left := handingOver(t)
-	w.edit("second", func(node *corev1.Node) { node.Spec.Taints = nil })
-	w.run(2 * time.Minute)
-	assert.NotZero(t, *left)
-}
-
-func TestNoHandOverForAMoment(t *testing.T) {
-	w, left := handingOver(t)
-	w.verify("second")
-	for range 10 {
-		w.run(time.Minute)
-		w.verify("controller")
-		w.run(time.Minute)
-		w.edit("controller", unlabel)
-	}
-	assert.Zero(t, *left)
-}
-
-func TestNoHandOverToAReplicaThatIsNotReady(t *testing.T) {
-	w, left := handingOver(t)
-	w.verify("second")
-	pod := new(corev1.Pod)
-	require.NoError(t, w.client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "ctl-2"}, pod))
-	pod.Status.Conditions[0].Status = corev1.ConditionFalse
-	require.NoError(t, w.client.Status().Update(t.Context(), pod))
-	w.run(10 * time.Minute)
-	assert.Zero(t, *left)
 }
 
 func TestEventsFit(t *testing.T) {

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/act"
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
@@ -103,7 +104,7 @@ func newWorld(t *testing.T, bad ...string) *world {
 	w.group = controlgroup.State{PassedSince: mark(start.Add(-time.Hour)), Ended: mark(start)}
 	w.Remediator = &Remediator{
 		Settings: testSettings(), Client: w.client, LedgerName: "kube-node-ready-remediation", Self: &corev1.Pod{},
-		Actor: breaker.Actor{Plan: func() (fleet.Plan, error) { return w.plan, nil },
+		Actor: act.Actor{Plan: func() (fleet.Plan, error) { return w.plan, nil },
 			ControlGroup: func() controlgroup.State { return w.group }, Now: w.clock,
 			Timeout: time.Minute, Events: w.events, Log: slog.New(slog.DiscardHandler),
 			SetBreaker: func(rule string, holds bool) { w.breakers[rule] = holds }},
@@ -249,7 +250,7 @@ func (w *world) decideOnce(ctx context.Context) {
 	for _, candidate := range w.Settings.Decide(in, w.clock()).Candidates {
 		assert.True(w.t, candidate.ChangesWithTime(), "else no plan would be made again")
 	}
-	w.Once(ctx, w.Settings.Settings, w.act)
+	w.Once(ctx, w.act)
 }
 
 // configMap reads the ledger's object.

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/act"
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
@@ -24,15 +25,15 @@ const SandboxRenewed = "SandboxRenewed"
 
 // Renewer deletes at most one pod with each decision.
 type Renewer struct {
-	breaker.Actor
+	act.Actor
 	Settings breaker.Settings
 	Client   client.Writer
 
-	refused breaker.Recent[types.UID] // deletions that the log has
+	refused act.Recent[types.UID] // deletions that the log has
 }
 
 // Start decides and acts until ctx ends. The manager calls it when this process has become the leader.
-func (r *Renewer) Start(ctx context.Context) error { return r.Run(ctx, r.Settings, r.act) }
+func (r *Renewer) Start(ctx context.Context) error { return r.Run(ctx, r.act) }
 
 func (r *Renewer) act(ctx context.Context, plan fleet.Plan, now clock.Now) {
 	due := Due(r.Settings, plan, r.ControlGroup(), now)

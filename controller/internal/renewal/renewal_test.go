@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/act"
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
@@ -130,7 +131,7 @@ func (c *cluster) save(object client.Object) {
 // lead starts another controller, which has seen nothing but a control group that passes.
 func (c *cluster) lead() *Renewer {
 	c.seen = fleet.Memory{}
-	return &Renewer{Settings: c.settings, Client: c.Client, Actor: breaker.Actor{
+	return &Renewer{Settings: c.settings, Client: c.Client, Actor: act.Actor{
 		Plan: func() (fleet.Plan, error) { return c.plan, nil }, ControlGroup: func() controlgroup.State { return c.group },
 		Now: c.clock, Timeout: time.Minute, Events: c, Log: slog.New(slog.NewTextHandler(&c.log, nil))}}
 }
@@ -166,7 +167,7 @@ func (c *cluster) after(d time.Duration, r *Renewer) {
 		c.plan = c.settings.Fleet.Decide(fleet.Objects{Nodes: nodes.Items, Pods: pods.Items, Seen: c.seen}, c.clock())
 		c.seen = c.plan.Seen
 		before := len(c.renewed)
-		r.Once(c.Context(), r.Settings, r.act)
+		r.Once(c.Context(), r.act)
 		assert.LessOrEqual(c, len(c.renewed), before+1, "one in 10 s")
 		c.makePods()
 	}
@@ -294,15 +295,15 @@ func TestWhatIsOldDoesNotCount(t *testing.T) {
 	c.group.PassedSince = clock.Mark{}
 	c.after(10*time.Second, leader)
 	c.group = controlgroup.State{PassedSince: mark(c.now.Add(-time.Hour)), Began: mark(c.now.Add(-time.Minute)), Ended: mark(c.now)}
-	leader.Once(t.Context(), leader.Settings, leader.act)
+	leader.Once(t.Context(), leader.act)
 	assert.Empty(t, c.renewed, "the round is old")
 	c.group.Began = mark(c.now)
 	made := c.now
 	c.now = c.now.Add(time.Minute)
-	leader.Once(t.Context(), leader.Settings, leader.act)
+	leader.Once(t.Context(), leader.act)
 	assert.Empty(t, c.renewed, "the plan is old")
 	c.now = made
-	leader.Once(t.Context(), leader.Settings, leader.act)
+	leader.Once(t.Context(), leader.act)
 	assert.Len(t, c.renewed, 1)
 }
 
@@ -358,7 +359,7 @@ func TestPodThatHasChanged(t *testing.T) {
 	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Namespace: "system", Name: "agent-1"}, &pod))
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	c.save(&pod)
-	leader.Once(t.Context(), leader.Settings, leader.act)
+	leader.Once(t.Context(), leader.act)
 	assert.Empty(t, c.renewed)
 	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(&pod), &pod))
 }

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/act"
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
@@ -53,7 +54,7 @@ type Decision struct {
 	Candidates []fleet.Status
 	// RemoveTaint are the nodes whose failed taint is to be removed.
 	RemoveTaint []fleet.Status
-	Withheld    []breaker.Withheld
+	Withheld    []act.Withheld
 	// Breakers are the rules that withhold every re-taint, with their numbers.
 	Breakers map[breaker.Rule]string
 }
@@ -69,7 +70,7 @@ func (s Settings) Decide(in Input, now clock.Now) Decision {
 			// An outage may reach this node first: the next round of the control group tells.
 		default:
 			if rule, text := s.withhold(status, in, d, now); rule != "" {
-				d.Withheld = append(d.Withheld, breaker.Withheld{Node: status.Node, Rule: rule, Text: text})
+				d.Withheld = append(d.Withheld, act.Withheld{Node: status.Node, Rule: rule, Text: text})
 				continue
 			}
 			d.Candidates = append(d.Candidates, status)

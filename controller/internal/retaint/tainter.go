@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/act"
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
@@ -33,7 +34,7 @@ const (
 
 // Tainter adds and removes failed taints. It re-taints at most one node with each decision.
 type Tainter struct {
-	breaker.Actor
+	act.Actor
 	Settings Settings
 	// Node reads and patches a node without a cache.
 	Node           func(name string) nodepatch.NodeAPI
@@ -41,14 +42,14 @@ type Tainter struct {
 	// Count counts failed taints: "added" or "removed".
 	Count func(change string)
 
-	retainted breaker.Recent[types.UID] // by this process
-	last      *corev1.Node              // the last re-taint that was tried, until it is known whether it was applied
-	failed    breaker.Recent[types.UID] // patches that were tried, and failed
-	notices   breaker.Recent[breaker.Rule]
+	retainted act.Recent[types.UID] // by this process
+	last      *corev1.Node          // the last re-taint that was tried, until it is known whether it was applied
+	failed    act.Recent[types.UID] // patches that were tried, and failed
+	notices   act.Recent[breaker.Rule]
 }
 
 // Start decides and acts until ctx ends. The manager calls it when this process has become the leader.
-func (t *Tainter) Start(ctx context.Context) error { return t.Run(ctx, t.Settings.Settings, t.act) }
+func (t *Tainter) Start(ctx context.Context) error { return t.Run(ctx, t.act) }
 
 func (t *Tainter) act(ctx context.Context, plan fleet.Plan, now clock.Now) {
 	t.retainted.Forget(t.Settings.CoolDown, now)
@@ -105,7 +106,7 @@ func (t *Tainter) retaint(ctx context.Context, plan fleet.Plan, candidate fleet.
 		return false
 	}
 	if why := t.Settings.changed(candidate, live); why != "" {
-		t.withheld(breaker.Withheld{Node: candidate.Node, Rule: Changed, Text: why}, now)
+		t.withheld(act.Withheld{Node: candidate.Node, Rule: Changed, Text: why}, now)
 		return false
 	}
 	if !t.MayAct(plan) {
@@ -139,7 +140,7 @@ func (t *Tainter) noteFailure(ctx context.Context, candidate fleet.Status, sent 
 	case !nodepatch.IsFinal(err):
 		return
 	}
-	t.withheld(breaker.Withheld{Node: candidate.Node, Rule: Refused, Text: err.Error()}, now)
+	t.withheld(act.Withheld{Node: candidate.Node, Rule: Refused, Text: err.Error()}, now)
 }
 
 // changed says what is different on the live node, so that it must not be re-tainted, or "".
@@ -211,7 +212,7 @@ func Patcher(node nodepatch.NodeAPI, timeout time.Duration) *nodepatch.Patcher {
 	return &nodepatch.Patcher{Node: node, Timeout: timeout, Deadline: 2 * timeout, Retried: func(error) {}}
 }
 
-func (t *Tainter) withheld(w breaker.Withheld, now clock.Now) {
+func (t *Tainter) withheld(w act.Withheld, now clock.Now) {
 	if !t.notices.IsDue(w.Rule, now) {
 		return
 	}

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
+	"github.com/imunhatep/kube-node-ready/controller/internal/act"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
@@ -50,7 +50,7 @@ func newWorld(t *testing.T, m *moment) *world {
 	}
 	w.tainter = &Tainter{Settings: m.settings, RequestTimeout: time.Minute, Count: func(change string) { w.changes[change]++ },
 		Node: func(name string) nodepatch.NodeAPI { return nodeAPI{livenode.API{Client: w.Client, Name: name}, w} },
-		Actor: breaker.Actor{Plan: func() (fleet.Plan, error) {
+		Actor: act.Actor{Plan: func() (fleet.Plan, error) {
 			return fleet.Plan{At: clock.At(w.plannedAt, w.plannedAt), Statuses: m.in.Statuses}, nil
 		},
 			ControlGroup: func() controlgroup.State { return m.in.ControlGroup }, Now: m.clock, Timeout: time.Minute, Events: w,
@@ -67,7 +67,7 @@ func (w *world) act() {
 		status.Retainted = w.settings.Fleet.IsRetainted(fleet.Taints(status.Node))
 	}
 	w.in.ControlGroup.Began, w.in.ControlGroup.Ended = mark(w.now), mark(w.now)
-	w.tainter.Once(w.Context(), w.tainter.Settings.Settings, w.tainter.act)
+	w.tainter.Once(w.Context(), w.tainter.act)
 }
 
 // Eventf implements events.EventRecorder.

@@ -1,4 +1,6 @@
-package breaker
+// Package act is what runs beside the loop and acts on its plans: each part decides every 10 s in a goroutine of its own, so that it
+// delays neither a report nor a release, nor another part.
+package act
 
 import (
 	"context"
@@ -10,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
@@ -18,8 +21,7 @@ import (
 // interval is how often an actor decides.
 const interval = 10 * time.Second
 
-// Actor is what re-taint and remediation share. They run beside the loop, so that they delay neither a report nor a release. Not
-// safe for concurrent use.
+// Actor is what these parts share. Not safe for concurrent use.
 type Actor struct {
 	// Plan returns the last plan of the loop, none where this process is not the leader.
 	Plan         func() (fleet.Plan, error)
@@ -29,27 +31,24 @@ type Actor struct {
 	Events       events.EventRecorder
 	// SetBreaker says for each rule for every node whether it holds now.
 	SetBreaker func(rule string, holds bool)
-	HandOver   *HandOver // nil: none
 	Log        *slog.Logger
 }
 
 // Run lets act decide on the last plan, and act on it, until ctx ends.
-func (a *Actor) Run(ctx context.Context, s Settings, act func(context.Context, fleet.Plan, clock.Now)) error {
-	wait.NonSlidingUntilWithContext(ctx, func(ctx context.Context) { a.Once(ctx, s, act) }, interval)
+func (a *Actor) Run(ctx context.Context, act func(context.Context, fleet.Plan, clock.Now)) error {
+	wait.NonSlidingUntilWithContext(ctx, func(ctx context.Context) { a.Once(ctx, act) }, interval)
 	return nil
 }
 
 // Once is one decision of Run. What fails is decided again the next time.
-func (a *Actor) Once(ctx context.Context, s Settings, act func(context.Context, fleet.Plan, clock.Now)) {
+func (a *Actor) Once(ctx context.Context, act func(context.Context, fleet.Plan, clock.Now)) {
 	ctx, cancel := context.WithTimeout(ctx, a.Timeout)
 	defer cancel()
 	plan, err := a.Plan()
 	if err != nil || plan.At.IsZero() {
 		return // the loop logs the error
 	}
-	now := a.Now()
-	act(ctx, plan, now)
-	a.HandOver.Consider(ctx, s.Unfit(plan.Statuses), s.NodeName, now)
+	act(ctx, plan, a.Now())
 }
 
 // MayAct reports whether plan is young enough for something to be done to a node.
@@ -64,7 +63,7 @@ func (a *Actor) MayAct(plan fleet.Plan) bool {
 // Withheld is a node to which a rule lets nothing be done.
 type Withheld struct {
 	Node *corev1.Node
-	Rule Rule
+	Rule breaker.Rule
 	Text string // the rule's numbers
 }
 

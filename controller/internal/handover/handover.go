@@ -1,14 +1,16 @@
-package breaker
+// Package handover gives the Lease to a replica on a better node.
+package handover
 
 import (
 	"context"
-	"log/slog"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/act"
+	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
@@ -21,23 +23,22 @@ const handOverAfter = time.Minute
 // then releases the Lease. The replica does not give it back. If the restarted process is faster than the replica, it leads for
 // another minute; kubelet then lets it wait longer and longer.
 type HandOver struct {
+	act.Actor
+	Settings  breaker.Settings
 	Client    client.Reader // without a cache
 	Namespace string
 	Replicas  labels.Set // of the controller's pods
 	Leave     func()     // ends this process
-	Log       *slog.Logger
 
 	since clock.Mark // of the failure, zero: there is none
 }
 
-// Consider is called with each decision; it does nothing if h is nil. unfit are the nodes that the controller must not decide
-// from, own is its own.
-func (h *HandOver) Consider(ctx context.Context, unfit map[string]string, own string, now clock.Now) {
-	if h == nil {
-		return
-	}
-	_, isUnfit := unfit[own]
-	switch {
+// Start decides and acts until ctx ends. The manager calls it when this process has become the leader.
+func (h *HandOver) Start(ctx context.Context) error { return h.Run(ctx, h.act) }
+
+func (h *HandOver) act(ctx context.Context, plan fleet.Plan, now clock.Now) {
+	unfit := h.Settings.Unfit(plan.Statuses)
+	switch _, isUnfit := unfit[h.Settings.NodeName]; {
 	case !isUnfit:
 		h.since = clock.Mark{}
 		return

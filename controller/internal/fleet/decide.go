@@ -17,18 +17,15 @@ import (
 
 // Decide says what state each selected node is in, and what is to be written, at now.
 func (s Settings) Decide(objects Objects, now clock.Now) Plan {
-	plan := Plan{At: now, Seen: Memory{began: cmp.Or(objects.Seen.began, now.Mark()),
-		nodes: make(map[types.UID]memory, len(objects.Nodes))}, Statuses: make([]Status, 0, len(objects.Nodes))}
+	plan := Plan{At: now, Seen: make(Memory, len(objects.Nodes)), Statuses: make([]Status, 0, len(objects.Nodes))}
 	pods := podsByNode(objects.Pods)
 	for i := range objects.Nodes {
 		node := &objects.Nodes[i]
 		if (!s.Rules.Select(node) || s.IsExcluded(node)) && !s.isLeftBehind(node) {
 			continue
 		}
-		before, known := objects.Seen.nodes[node.UID]
-		if !known {
-			before = memory{first: now.Mark(), born: !objects.Seen.began.IsZero(), gated: HasTaint(node, s.Request.TaintKey)}
-		}
+		before := objects.Seen[node.UID]
+		before.seenSince = cmp.Or(before.seenSince, now.Mark())
 		status, after := s.status(node, pods[node.Name], objects.Events, before, now)
 		// A node that was rebooted serves while it waits: only a check that fails says something against it.
 		if status.State == Failed && status.Failing == "" && status.Rebooted && !HasTaint(node, s.Request.TaintKey) {
@@ -116,24 +113,8 @@ func (p *Plan) remember(status Status, before, after memory, now clock.Now) {
 		after.state, after.reason, after.since = status.State, status.Reason, now.Mark()
 	}
 	status.Since = after.since
-	if before.state != "" && before.state != status.State {
-		transition := Transition{Node: status.Node.Name, To: status.State}
-		if status.State == Verified {
-			if after.born && after.gated && after.verified.IsZero() {
-				transition.Gate = now.Since(after.first)
-			}
-			after.verified = now.Mark()
-		}
-		p.Transitions = append(p.Transitions, transition)
-	}
-	p.Seen.nodes[status.Node.UID] = after
+	p.Seen[status.Node.UID] = after
 	p.Statuses = append(p.Statuses, status)
-}
-
-// VerifiedWithin reports whether this process has seen node become verified within d before now.
-func (m Memory) VerifiedWithin(node types.UID, d time.Duration, now clock.Now) bool {
-	at := m.nodes[node].verified
-	return !at.IsZero() && now.Since(at) < d
 }
 
 // wanted returns the condition that is to be written on a node, if it differs from the one that is there.

@@ -130,17 +130,13 @@ func (h *history) describe(plan Plan) string {
 	var text strings.Builder
 	for _, s := range plan.Statuses {
 		_, _ = fmt.Fprintln(&text, s.Node.Name, podName(s.Pod), s.Gated, s.Untouchable, s.State, s.Reason, s.Failing, s.Message,
-			h.since(s.Since), s.Retainted, s.Rebooted, s.Renewable, s.InDoubt, s.EventsWanted, s.ChangesWithTime(), s.IsPending(),
-			plan.Seen.VerifiedWithin(s.Node.UID, time.Hour, h.clock()))
+			h.since(s.Since), s.Retainted, s.Rebooted, s.Renewable, s.InDoubt, s.EventsWanted, s.ChangesWithTime(), s.IsPending())
 		r := s.Recheck
 		_, _ = fmt.Fprintln(&text, "  ", r.Failed, r.Reason, r.IsFresh(h.clock()), h.since(r.FailedAt), h.since(r.Refreshed), h.since(r.NotReady),
 			r.Spoke, h.since(r.NoAgent))
 	}
 	for _, c := range plan.Conditions {
 		_, _ = fmt.Fprintln(&text, c.Node.Name, c.Status, c.Reason, c.Message, c.Event, c.Rechecked)
-	}
-	for _, transition := range plan.Transitions {
-		_, _ = fmt.Fprintln(&text, transition.Node, transition.To, transition.Gate)
 	}
 	return text.String()
 }
@@ -149,17 +145,13 @@ func (h *history) describeBefore(plan before.Plan) string {
 	var text strings.Builder
 	for _, s := range plan.Statuses {
 		_, _ = fmt.Fprintln(&text, s.Node.Name, podName(s.Pod), s.Gated, s.Untouchable, s.State, s.Reason, s.Failing, s.Message,
-			h.ago(s.Since), s.Retainted, s.Rebooted, s.Renewable, s.InDoubt, s.EventsWanted, s.ChangesWithTime(), s.IsPending(),
-			plan.Seen.VerifiedWithin(s.Node.UID, time.Hour, h.now))
+			h.ago(s.Since), s.Retainted, s.Rebooted, s.Renewable, s.InDoubt, s.EventsWanted, s.ChangesWithTime(), s.IsPending())
 		r := s.Recheck
 		_, _ = fmt.Fprintln(&text, "  ", r.Failed, r.Reason, r.IsFresh(h.now), h.ago(r.FailedAt), h.ago(r.Refreshed), h.ago(r.NotReady),
 			r.Spoke, h.ago(r.NoAgent))
 	}
 	for _, c := range plan.Conditions {
 		_, _ = fmt.Fprintln(&text, c.Node.Name, c.Status, c.Reason, c.Message, c.Event, c.Rechecked)
-	}
-	for _, transition := range plan.Transitions {
-		_, _ = fmt.Fprintln(&text, transition.Node, transition.To, transition.Gate)
 	}
 	return text.String()
 }

@@ -152,11 +152,10 @@ const maxAge = 30 * time.Second
 
 // Plan is what Decide has found. Nobody changes it.
 type Plan struct {
-	At          clock.Now // zero: there is no plan
-	Statuses    []Status
-	Seen        Memory
-	Transitions []Transition
-	Conditions  []Condition
+	At         clock.Now // zero: there is no plan
+	Statuses   []Status
+	Seen       Memory
+	Conditions []Condition
 }
 
 // IsFresh reports whether something may be done to the nodes of the plan.
@@ -171,12 +170,4 @@ type Condition struct {
 	Event   bool // whether the node gets an Event, too
 	// Rechecked means that the node was verified before.
 	Rechecked bool
-}
-
-// Transition is a change of a node's state that this process has seen.
-type Transition struct {
-	Node string
-	To   State
-	// Gate is the time from the creation of a node to its first verification; zero where this process has not seen both.
-	Gate time.Duration
 }

@@ -491,27 +491,6 @@ func TestRestart(t *testing.T) {
 	assert.Equal(t, ImagePull, s.only().Reason)
 }
 
-func TestGate(t *testing.T) {
-	s := newStory(t)
-	s.node("before")
-	s.decide()
-	s.node("after")
-	s.decide()
-	s.now = s.now.Add(2 * time.Second)
-	for i := range s.objects.Nodes {
-		s.objects.Nodes[i].Labels[verified] = "true"
-		s.objects.Nodes[i].Spec.Taints = nil
-	}
-	gates := make(map[string]time.Duration)
-	for _, transition := range s.decide().Transitions {
-		assert.Equal(t, Verified, transition.To)
-		gates[transition.Node] = transition.Gate
-	}
-	assert.Equal(t, map[string]time.Duration{"before": 0, "after": 2 * time.Second}, gates, "only what was seen from its creation on")
-	assert.True(t, s.plan.Seen.VerifiedWithin("after", time.Hour, s.moment()))
-	assert.False(t, s.plan.Seen.VerifiedWithin("after", time.Hour, clock.At(s.now.Add(time.Hour), s.now)))
-}
-
 // With rechecks an agent says False of a verified node. Between two of its pods nobody contradicts it.
 func TestRechecks(t *testing.T) {
 	s := newStory(t)

@@ -16,20 +16,14 @@ import (
 const settled = 10 * time.Second
 
 // Memory is what this process has seen, by its own clock. It is lost in a restart: durations only grow longer by that.
-type Memory struct {
-	began clock.Mark // zero before the first Decide
-	nodes map[types.UID]memory
-}
+type Memory map[types.UID]memory
 
 // memory is that of one node.
 type memory struct {
-	first      clock.Mark // when it was seen first
-	born       bool       // it was not there at the start: first is when it was created
-	gated      bool       // it has had the startup taint at first
+	seenSince  clock.Mark // when it was seen first
 	state      State
 	reason     Reason
 	since      clock.Mark // of state and reason
-	verified   clock.Mark // when it was seen to become verified, zero if never
 	container  string     // that runs
 	running    clock.Mark // since when, zero: none does
 	notRunning clock.Mark // since when no agent has run, zero: one has settled

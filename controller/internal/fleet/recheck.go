@@ -89,7 +89,7 @@ func (m memory) recheck(condition corev1.NodeCondition, node *corev1.Node, pod *
 	case !condition.LastHeartbeatTime.Time.Equal(r.heartbeat):
 		r.Refreshed, r.heartbeat = now.Mark(), condition.LastHeartbeatTime.Time
 	}
-	if r.SeenSince = m.first; r.Failed {
+	if r.SeenSince = m.seenSince; r.Failed {
 		r.Reason = firstReason(condition)
 	}
 

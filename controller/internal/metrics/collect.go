@@ -71,9 +71,9 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	for reason, of := range c.breakers {
 		s.gauge("breaker", float64(min(1, len(of))), reason)
 	}
-	for _, status := range plan.Statuses {
-		if hasSeries(plan, status, c.now()) {
-			s.node(status, c.tries[status.Node.UID].retries)
+	for _, status := range c.statuses {
+		if seen := c.nodes[status.Node.UID]; seen.hasSeries(status, c.now()) {
+			s.node(status, seen.retries)
 		}
 	}
 }

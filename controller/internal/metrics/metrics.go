@@ -40,7 +40,8 @@ type Collector struct {
 
 	mu       sync.Mutex
 	breakers map[string]sets.Set[string] // by reason: what it keeps the controller from
-	tries    map[types.UID]tries         // by node
+	statuses []fleet.Status              // of the last plan
+	nodes    map[types.UID]history       // of those
 }
 
 // New makes a Collector. It is a step of the loop that is its source.
@@ -62,7 +63,6 @@ func New(source Source, build Build, now func() clock.Now) *Collector {
 			Help: "Failed taints that this leader has added to verified nodes that failed their rechecks, or removed from them.",
 		}, []string{"change"}),
 		breakers: make(map[string]sets.Set[string]),
-		tries:    make(map[types.UID]tries),
 	}
 	c.verifications.WithLabelValues("success")
 	c.verifications.WithLabelValues("failed")
@@ -73,27 +73,50 @@ func New(source Source, build Build, now func() clock.Now) *Collector {
 
 // Act counts what the plan reports. It never fails.
 func (c *Collector) Act(_ context.Context, plan fleet.Plan) (time.Duration, error) {
-	for _, transition := range plan.Transitions {
-		switch transition.To {
-		case fleet.Verified:
-			c.verifications.WithLabelValues("success").Inc()
-		case fleet.Failed:
-			c.verifications.WithLabelValues("failed").Inc()
-		}
-		if transition.Gate > 0 {
-			c.gate.Observe(transition.Gate.Seconds())
-		}
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	kept := make(map[types.UID]tries)
+	nodes := make(map[types.UID]history, len(plan.Statuses))
 	for _, status := range plan.Statuses {
-		if hasSeries(plan, status, c.now()) {
-			kept[status.Node.UID] = c.tries[status.Node.UID].observe(status)
+		before, known := c.nodes[status.Node.UID]
+		if !known {
+			before = history{since: plan.At.Mark(), isNew: c.nodes != nil, wasGated: status.Gated, state: status.State}
 		}
+		after := c.count(before, status, plan.At)
+		after.tries = tries{}
+		if after.hasSeries(status, plan.At) {
+			after.tries = before.tries.observe(status)
+		}
+		nodes[status.Node.UID] = after
 	}
-	c.tries = kept
+	c.statuses, c.nodes = plan.Statuses, nodes
 	return 0, nil
+}
+
+// history is what this leader has seen of a node.
+type history struct {
+	since    clock.Mark
+	isNew    bool // since then: this process was the leader before
+	wasGated bool // at first
+	state    fleet.State
+	verified clock.Mark // when it became verified last, zero: never
+	tries
+}
+
+// count counts a node's change of state.
+func (c *Collector) count(h history, status fleet.Status, now clock.Now) history {
+	switch {
+	case h.state == status.State:
+	case status.State == fleet.Verified:
+		c.verifications.WithLabelValues("success").Inc()
+		if h.isNew && h.wasGated && h.verified.IsZero() {
+			c.gate.Observe(now.Since(h.since).Seconds())
+		}
+		h.verified = now.Mark()
+	case status.State == fleet.Failed:
+		c.verifications.WithLabelValues("failed").Inc()
+	}
+	h.state = status.State
+	return h
 }
 
 // Breaker returns the function that sets whether a reason keeps the controller from doing one thing to nodes: re-tainting or
@@ -115,8 +138,8 @@ func (c *Collector) Breaker(from string) func(reason string, frozen bool) {
 func (c *Collector) CountFailedTaint(change string) { c.failedTaints.WithLabelValues(change).Inc() }
 
 // hasSeries reports whether a node has series of its own: while it is not verified, and for an hour after that.
-func hasSeries(plan fleet.Plan, status fleet.Status, now clock.Now) bool {
-	return status.IsPending() || plan.Seen.VerifiedWithin(status.Node.UID, window, now)
+func (h history) hasSeries(status fleet.Status, now clock.Now) bool {
+	return status.IsPending() || !h.verified.IsZero() && now.Since(h.verified) < window
 }
 
 // tries counts how often checks were started again on a node that is not verified.

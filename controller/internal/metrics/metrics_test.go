@@ -215,6 +215,7 @@ func TestComputedAtTheScrape(t *testing.T) {
 	s.after(time.Second)
 	assert.Equal(t, []string{`nodes{reason="",state="Verified"} 1`, `verification_status{node="a",status="verified"} 1`},
 		s.series("nodes", "verification_status"))
+	assert.Empty(t, s.series("gate_seconds"), "when it was created is not known")
 	s.now = s.now.Add(time.Hour)
 	assert.Equal(t, []string{`nodes{reason="",state="Verified"} 1`}, s.series("nodes", "verification_status"), "an hour later, without a decision")
 }
@@ -368,7 +369,7 @@ func TestCardinality(t *testing.T) {
 		s.objects.Nodes = nil
 		s.after(time.Second)
 		assert.Equal(t, atRest, testutil.CollectAndCount(s.collector), "gone")
-		assert.Empty(t, s.collector.tries)
+		assert.Empty(t, s.collector.nodes)
 	}
 }
 

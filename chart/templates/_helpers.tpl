@@ -2,11 +2,11 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
-{{/* Only the release name if it contains the chart's name. */}}
+{{/* Only the release name if it contains the chart's name. Cut so that what the chart and the controller add to it fits into 63 characters. */}}
 {{- define "kube-node-ready.fullname" -}}
 {{- $name := include "kube-node-ready.name" . }}
 {{- $name = contains $name .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name $name) }}
-{{- default $name .Values.fullnameOverride | trunc 63 | trimSuffix "-" }}
+{{- default $name .Values.fullnameOverride | trunc 52 | trimSuffix "-" }}
 {{- end }}
 
 {{/*
@@ -29,12 +29,12 @@ app.kubernetes.io/component: agent
 {{- .Values.namespaceOverride | default .Release.Namespace }}
 {{- end }}
 
-{{/* The labels of all objects. */}}
+{{/* The labels of all objects: commonLabels replaces none of the chart's. */}}
 {{- define "kube-node-ready.labels" -}}
 {{- $chart := printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
-{{- merge (include "kube-node-ready.selectorLabels" . | fromYaml) (.Values.commonLabels | default dict) (dict
+{{- merge (include "kube-node-ready.selectorLabels" . | fromYaml) (dict
   "app.kubernetes.io/part-of" "kube-node-ready" "app.kubernetes.io/version" .Chart.AppVersion
-  "app.kubernetes.io/managed-by" .Release.Service "helm.sh/chart" $chart) | toYaml }}
+  "app.kubernetes.io/managed-by" .Release.Service "helm.sh/chart" $chart) (.Values.commonLabels | default dict) | toYaml }}
 {{- end }}
 
 {{/* The labels above merged with the user's, which win: (list . LABELS). Merged, because not every YAML reader accepts a key twice. */}}
@@ -248,11 +248,6 @@ arbitrary day.
 {{- sub ($day | mustDateModify . | mustDateModify "999999999ns" | unixEpoch) ($day | unixEpoch) }}
 {{- end }}
 
-{{/* A Go duration as a text that sorts by length: the same arbitrary day plus the duration. */}}
-{{- define "kube-node-ready.sortable" -}}
-{{- toDate "2006-01-02" "2000-01-01" | mustDateModify . | date "2006-01-02 15:04:05.000000000" }}
-{{- end }}
-
 {{/*
 "true" if the chart renders the policy. Kubernetes 1.30 and newer serves its v1, and puts the node's name into a pod's token.
 Set `true` or --api-versions when rendering offline, without an API server.
@@ -279,7 +274,7 @@ scraped all the time.
 {{- if .Values.config.metricsLinger }}
 {{- .Values.config.metricsLinger }}
 {{- else if $interval }}
-{{- printf "%ds" (add $interval 15) }}
+{{- printf "%ds" (add $interval 15 | min 3600) }}
 {{- else -}}
 0s
 {{- end }}
@@ -292,14 +287,6 @@ flight is finished before: two patches, the condition and the Event, each within
 {{- include "kube-node-ready.linger" . | include "kube-node-ready.seconds" | int | add 10 | max 90 | max $release }}
 {{- end }}
 
-{{/* (list NAME DURATION LEAST MOST) */}}
-{{- define "kube-node-ready.durationMistake" -}}
-{{- $value := include "kube-node-ready.sortable" (index . 1) }}
-{{- if or (lt $value (include "kube-node-ready.sortable" (index . 2))) (gt $value (include "kube-node-ready.sortable" (index . 3))) }}
-{{ index . 0 }} {{ index . 1 }} must be between {{ index . 2 }} and {{ index . 3 }}
-{{- end }}
-{{- end }}
-
 {{/* The update strategy of the DaemonSet. */}}
 {{- define "kube-node-ready.updateStrategy" -}}
 {{- $strategy := deepCopy (.Values.updateStrategy | default dict) }}
@@ -309,103 +296,4 @@ flight is finished before: two patches, the condition and the Event, each within
 {{- end }}
 {{- end }}
 {{- toYaml $strategy }}
-{{- end }}
-
-{{/* What rechecks need. */}}
-{{- define "kube-node-ready.recheckMistakes" -}}
-{{- $interval := .Values.config.recheckInterval }}
-{{- $peers := include "kube-node-ready.peersName" . }}
-{{- if include "kube-node-ready.recheck" . }}
-{{- include "kube-node-ready.durationMistake" (list "config.recheckInterval" $interval "10s" "1h") }}
-{{ if eq .Values.deploymentMode "controller" -}}
-config.recheckInterval {{ $interval }} needs deploymentMode daemonset: a worker does not stay on its node{{ end }}
-{{ if not .Values.config.enableMetrics -}}
-config.recheckInterval {{ $interval }} needs config.enableMetrics: kubelet probes whether the node passes{{ end }}
-{{- else if .Values.config.peers }}
-config.peers needs config.recheckInterval: a one-shot agent is gone before others could reach it
-{{- end }}
-{{ if and .Values.config.peers (gt (len $peers) 63) -}}
-with config.peers, the name {{ $peers }} must have at most 63 characters: set fullnameOverride{{ end }}
-{{- end }}
-
-{{/*
-Every mistake that the schema cannot find, a line each: unknown keys, conflicts between two values, reserved keys, and durations outside
-the agent's bounds.
-*/}}
-{{- define "kube-node-ready.validate" -}}
-{{- $mistakes := list }}
-{{- range list "unknownKeys" "formerImages" "formerObjects" "configMistakes" "recheckMistakes" "requireMistakes" "controllerMistakes"
-  "monitorMistakes" "extraEnvMistakes" "releaseMistakes" "startupTaintMistakes" }}
-{{- $mistakes = include (printf "kube-node-ready.%s" .) $ | append $mistakes }}
-{{- end }}
-{{- with regexReplaceAll `\n\s*\n` (join "\n" $mistakes) "\n" | trim }}
-{{- /* helm lint only prints this and goes on: it must find what is no YAML. */}}
-{{- contains "\n" . | ternary (printf "correct this first:\n%s" .) . | fail }}{{ "}" }}
-{{- end }}
-{{- end }}
-
-{{- define "kube-node-ready.releaseMistakes" -}}
-{{ if not (or .Values.serviceAccount.create .Values.serviceAccount.name) -}}
-serviceAccount.name is required when serviceAccount.create is false{{ end }}
-{{ if and (eq (toString .Values.nodeAuthorization.enabled) "true") (semverCompare "<1.30.0-0" .Capabilities.KubeVersion.Version) -}}
-nodeAuthorization.enabled is true, but Kubernetes {{ .Capabilities.KubeVersion.Version }} has no ValidatingAdmissionPolicy v1 and no tokens that name their node (both come with 1.30): use auto or false
-{{- end }}
-{{- range $key, $value := .Values.commonLabels }}
-{{ if regexMatch `^(app\.kubernetes\.io|helm\.sh)/` $key }}commonLabels: {{ $key }} is set by the chart: leave it out
-{{- else if not (regexMatch `^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$` $key) -}}
-commonLabels: {{ quote $key }} is no key of a label{{ end }}
-{{- end }}
-{{- end }}
-
-{{- define "kube-node-ready.configMistakes" -}}
-{{- $config := .Values.config }}
-{{- $workers := eq .Values.deploymentMode "controller" }}
-{{- $taints := has "taint" (splitList "," $config.onTimeout) }}
-{{- range $name, $keys := dict "verifiedLabel" (list $config.verifiedLabel) "taintKey" (list $config.taintKey)
-  "failedTaintKey" (list $config.failedTaintKey) "alsoRemoveTaints" $config.alsoRemoveTaints }}
-{{- range $key := $keys }}
-{{- $allowed := and (hasPrefix "startup-taint.cluster-autoscaler.kubernetes.io/" $key) (has $name (list "taintKey" "alsoRemoveTaints")) }}
-{{ if and (regexMatch `^([^/]+\.)?(kubernetes\.io|k8s\.io|karpenter\.sh)(/|$)` $key) (not $allowed) -}}
-config.{{ $name }} {{ $key }} must not be a key of Kubernetes or Karpenter (kubernetes.io, k8s.io, karpenter.sh){{ end }}
-{{- end }}
-{{- end }}
-{{ if eq (toString $config.verifiedLabelValue) "preexisting" -}}
-config.verifiedLabelValue cannot be preexisting: with that value a node is left out{{ end }}
-{{ if and $workers $taints -}}
-config.onTimeout {{ $config.onTimeout }} needs deploymentMode daemonset: only an agent adds the failed taint{{ end }}
-{{ if and $workers (eq $config.condition "always") -}}
-config.condition always needs deploymentMode daemonset: a node without the startup taint has no worker{{ end }}
-{{ if and (or $taints (include "kube-node-ready.recheck" .)) (eq $config.failedTaintKey $config.taintKey) -}}
-config.failedTaintKey {{ $config.failedTaintKey }} must differ from config.taintKey{{ end }}
-{{- with (include "kube-node-ready.updateStrategy" . | fromYaml).rollingUpdate }}
-{{- $surge := .maxSurge | default 0 }}
-{{ if eq (has (toString $surge) (list "0" "0%")) (has (toString .maxUnavailable) (list "0" "0%")) -}}
-updateStrategy.rollingUpdate: either maxUnavailable ({{ .maxUnavailable }}) or maxSurge ({{ $surge }}) must be 0, and not both{{ end }}
-{{- end }}
-{{ if has $config.conditionType (list "Ready" "MemoryPressure" "DiskPressure" "PIDPressure" "NetworkUnavailable") -}}
-config.conditionType {{ $config.conditionType }} must not be a condition of kubelet or a CNI{{ end }}
-{{- range $bound := list (list "initialTimeout" "1s" "24h") (list "checkTimeout" "100ms" "5m") (list "lateTaintWindow" "0s" "1h") }}
-{{- $name := first $bound }}
-{{- list (printf "config.%s" $name) (get $config $name) (index $bound 1) (last $bound) | include "kube-node-ready.durationMistake" }}
-{{- end }}
-{{- include "kube-node-ready.durationMistake" (list "config.metricsLinger" (include "kube-node-ready.linger" .) "0s" "1h") }}
-{{- with $config.maxClockSkew }}
-{{- if ne (include "kube-node-ready.sortable" .) (include "kube-node-ready.sortable" "0") }}
-{{- include "kube-node-ready.durationMistake" (list "config.maxClockSkew" . "1s" "24h") }}
-{{- end }}
-{{- end }}
-{{ if gt (include "kube-node-ready.sortable" $config.checkTimeout) (include "kube-node-ready.sortable" $config.initialTimeout) -}}
-config.checkTimeout {{ $config.checkTimeout }} must not be longer than config.initialTimeout {{ $config.initialTimeout }}{{ end }}
-{{- end }}
-
-{{- define "kube-node-ready.monitorMistakes" -}}
-{{- range $user, $missing := dict "podMonitor" "scrape" "serviceMonitor" "scrape" "scrapeAnnotations" "scrape" "readinessProbe" "probe" }}
-{{- $value := get $.Values $user }}
-{{ if and $value.enabled (not $.Values.config.enableMetrics) -}}
-{{ $user }}.enabled is true, but config.enableMetrics is false: there is nothing to {{ $missing }}
-{{- end }}
-{{- with $value.scrapeTimeout }}
-{{- include "kube-node-ready.durationMistake" (list (printf "%s.scrapeTimeout" $user) . "1s" $value.interval) }}
-{{- end }}
-{{- end }}
 {{- end }}

@@ -53,29 +53,6 @@ controller may set that late: only where a target needs it.
 {{- end }}
 {{- end }}
 
-{{/* The names are all settings of agent and controller, and what the chart and kubelet say: a test of internal/config compares them. */}}
-{{- define "kube-node-ready.extraEnvMistakes" -}}
-{{- $own := list
-  "AGENT_NAME" "AGENT_TEMPLATE" "ALSO_REMOVE_TAINTS" "CHECK_TIMEOUT" "CLUSTER_CA" "CLUSTER_DOMAIN" "CONDITION" "CONDITION_TYPE"
-  "CONTROL_GROUP_FOR" "DELETE_AFTER" "DELETE_NODES" "DEPLOYMENT_MODE" "DNS_ENDPOINTS" "DNS_SERVICE" "DNS_TEST_DOMAINS" "DRY_RUN"
-  "ENABLE_CONNECTIVITY_MATRIX" "ENABLE_METRICS" "FAILED_FOR" "FAILED_TAINT_KEY" "FAILURE_THRESHOLD" "HEALTH_PORT"
-  "INITIAL_TIMEOUT" "KUBECONFIG" "KUBERNETES_SERVICE_HOST" "KUBERNETES_SERVICE_PORT" "LATE_TAINT_WINDOW" "LOG_FORMAT"
-  "LOG_LEVEL" "MAX_CLOCK_SKEW" "MAX_CONCURRENT_WORKERS"
-  "MAX_RETRIES" "METRICS_LINGER" "METRICS_PORT" "NETWORK_TARGETS" "NODE_IP" "NODE_NAME" "NOT_STARTED_AFTER" "ON_TIMEOUT"
-  "PEERS_SERVICE" "POD_NAMESPACE" "RECHECK_INTERVAL" "RECOVERY_THRESHOLD" "REMEDIATION_MODE" "REQUIRE" "RETAINT"
-  "RETAINT_CONTROL_GROUP_FOR" "RETAINT_COOL_DOWN" "RETAINT_NO_AGENT_FOR" "RETRY_BACKOFF" "TAINT_EFFECT" "TAINT_KEY"
-  "TAINT_VALUE" "VERDICT_KEY" "VERIFIED_LABEL" "VERIFIED_LABEL_VALUE" "VERIFY_AFTER_REBOOT" "WAIT_FOR_TAINTS" -}}
-{{- $seen := list }}
-{{- range .Values.extraEnv }}
-{{ if has .name $own }}extraEnv: {{ .name }} is set by the chart or by Kubernetes: set the value that it comes from, or leave it out{{ end }}
-{{ if has .name $seen }}extraEnv: {{ .name }} is there twice{{ end }}
-{{ if and .valueFrom (eq $.Values.deploymentMode "controller") -}}
-extraEnv: {{ .name }} must have a value and no valueFrom with deploymentMode controller: a worker gets no secret{{ end }}
-{{ if and .valueFrom .value }}extraEnv: {{ .name }} has a value and a valueFrom: leave one out{{ end }}
-{{- $seen = append $seen .name }}
-{{- end }}
-{{- end }}
-
 {{/* The pod template of the DaemonSet. The controller reads the same template: its labels select the agents, its node rules the nodes. */}}
 {{- define "kube-node-ready.agentTemplate" -}}
 metadata:

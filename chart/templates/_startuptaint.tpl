@@ -3,23 +3,6 @@ The startup taint's policy: what the agent's node rules say, in CEL, about a nod
 reads. What cannot be said so fails: a node that no agent may run on must never get the startup taint.
 */}}
 
-{{/* What the policy needs. */}}
-{{- define "kube-node-ready.startupTaintMistakes" -}}
-{{- if .Values.startupTaint.add }}
-{{- $served := .Capabilities.APIVersions }}
-{{- $version := .Capabilities.KubeVersion.Version }}
-{{- /* Only an API server, or what speaks for one, says that there are Nodes: offline, the version decides. */ -}}
-{{- if and (not ($served.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy")) (or ($served.Has "v1/Node") (semverCompare "<1.36.0-0" $version)) }}
-startupTaint.add is true, but Kubernetes {{ $version }} serves no MutatingAdmissionPolicy v1 (on by default from 1.36 on): set it to false, and let kubelet or the node group add the taint
-{{- end }}
-{{- range $kind := list "podAffinity" "podAntiAffinity" }}
-{{- if (index ($.Values.affinity | default dict) $kind | default dict).requiredDuringSchedulingIgnoredDuringExecution }}
-startupTaint.add: affinity.{{ $kind }} cannot be required: when a node registers, nobody knows its pods
-{{- end }}
-{{- end }}
-{{- end }}
-{{- end }}
-
 {{/* CEL: the taints of the new node. */}}
 {{- define "kube-node-ready.celTaints" -}}
 object.spec.?taints.orValue([])

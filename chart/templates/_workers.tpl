@@ -11,44 +11,6 @@ What the Pod Security Standard `restricted` allows, as JSON: https://kubernetes.
     "net.ipv4.tcp_keepalive_time" "net.ipv4.tcp_rmem" "net.ipv4.tcp_syncookies" "net.ipv4.tcp_wmem") | toJson }}
 {{- end }}
 
-{{/* In controller mode, refuse the security contexts that the policy below refuses: otherwise no worker would start. */}}
-{{- define "kube-node-ready.restrictedMistakes" -}}
-{{- $allowed := include "kube-node-ready.restricted" . | fromJson }}
-{{- $pod := .Values.podSecurityContext | default dict }}
-{{- $container := .Values.securityContext | default dict }}
-{{- /* What the container sets wins, false too. */ -}}
-{{- $nonRoot := (hasKey $container "runAsNonRoot" | ternary $container $pod).runAsNonRoot }}
-{{- $seccomp := $container.seccompProfile | default $pod.seccompProfile | default dict }}
-{{- $capabilities := $container.capabilities | default dict }}
-{{- $rules := dict
-  "runAsNonRoot must be true" (eq (toString $nonRoot) "true")
-  (printf "seccompProfile.type must be one of %s" (join ", " $allowed.seccomp)) (has $seccomp.type $allowed.seccomp)
-  "allowPrivilegeEscalation must be false" (eq (toString $container.allowPrivilegeEscalation) "false")
-  "privileged must not be true" (not $container.privileged)
-  "procMount must be Default" (eq ($container.procMount | default "Default") "Default")
-  "capabilities.drop must contain ALL" (has "ALL" ($capabilities.drop | default list)) }}
-{{- range $capabilities.add }}
-{{- $_ := set $rules (printf "capabilities.add must not contain %s" .) (has . $allowed.capabilities) }}
-{{- end }}
-{{- range $pod.sysctls }}
-{{- $_ := set $rules (printf "sysctls must not contain %s" .name) (has .name $allowed.sysctls) }}
-{{- end }}
-{{- $seLinux := printf "seLinuxOptions may set the level, and one of the types %s" ($allowed.seLinux | compact | join ", ") }}
-{{- range list $pod $container }}
-{{- $options := .seLinuxOptions | default dict }}
-{{- range $rule, $isMet := dict "runAsUser must not be 0" (ne (toString .runAsUser) "0")
-  "appArmorProfile.type must not be Unconfined" (ne (toString (.appArmorProfile | default dict).type) "Unconfined")
-  $seLinux (and (not $options.user) (not $options.role) (has ($options.type | default "") $allowed.seLinux)) }}
-{{- $_ := set $rules $rule (and $isMet (ne (get $rules $rule | toString) "false")) }}
-{{- end }}
-{{- end }}
-{{- $broken := list }}
-{{- range $rule, $isMet := $rules }}{{ if not $isMet }}{{ $broken = append $broken $rule }}{{ end }}{{ end }}
-{{- with join "; " $broken }}
-podSecurityContext and securityContext: {{ . }}: with deploymentMode controller, workers must pass the Pod Security Standard restricted
-{{- end }}
-{{- end }}
-
 {{/*
 The most that a worker may request of each resource, as JSON. A limit without a request is a request too. A LimitRange may add requests
 that the values do not have, up to these bounds.

@@ -1,12 +1,11 @@
-// Command chartschema writes the JSON Schema of a Helm chart's values.yaml to standard output, or with -keys its keys, a line each, where
-// a section ends in a dot.
+// Command chartschema writes the JSON Schema of a Helm chart's values.yaml to standard output.
 //
 // Types and defaults come from the values. What they cannot say stands above a key, as YAML between two "# @schema" lines, and
 // goes into the key's schema. The text after "# --" is the description. The second file goes into the schema of the whole: the
 // definitions that the keys refer to, and keys beside the values there are.
 //
 // But for the second file, this is the notation of github.com/dadav/helm-schema. One thing is stricter here: an unknown keyword is an
-// error. The schema allows unknown keys in a section: the chart's templates refuse them, and name the nearest of the keys.
+// error. A section has no keys but those of the values and of its @schema.
 package main
 
 import (
@@ -14,9 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
-	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -30,12 +27,8 @@ func main() {
 }
 
 func run(args []string, stdout io.Writer) error {
-	keys := len(args) > 0 && args[0] == "-keys"
-	if keys {
-		args = args[1:]
-	}
 	if len(args) != 2 {
-		return errors.New("usage: chartschema [-keys] VALUES.YAML DEFINITIONS.YAML")
+		return errors.New("usage: chartschema VALUES.YAML DEFINITIONS.YAML")
 	}
 	values, err := os.ReadFile(args[0])
 	if err != nil {
@@ -52,9 +45,6 @@ func run(args []string, stdout io.Writer) error {
 	if err := root.complete(values); err != nil {
 		return fmt.Errorf("%s: %w", args[0], err)
 	}
-	if keys {
-		return root.writeKeys(stdout, "")
-	}
 	// Encoder and not MarshalIndent: the patterns stay readable without HTML escapes.
 	encoder := json.NewEncoder(stdout)
 	encoder.SetEscapeHTML(false)
@@ -70,12 +60,21 @@ type schema struct {
 	Description          string             `json:"description,omitempty" yaml:"-"`
 	Type                 any                `json:"type,omitempty" yaml:"type"` // a name or a list of names
 	AllOf                []*schema          `json:"allOf,omitempty" yaml:"allOf"`
+	AnyOf                []*schema          `json:"anyOf,omitempty" yaml:"anyOf"`
+	OneOf                []*schema          `json:"oneOf,omitempty" yaml:"oneOf"`
+	If                   *schema            `json:"if,omitempty" yaml:"if"`
+	Then                 *schema            `json:"then,omitempty" yaml:"then"`
+	Else                 *schema            `json:"else,omitempty" yaml:"else"`
+	Const                any                `json:"const,omitempty" yaml:"const"`
 	Enum                 []any              `json:"enum,omitempty" yaml:"enum"`
 	Pattern              string             `json:"pattern,omitempty" yaml:"pattern"`
+	MinLength            *int               `json:"minLength,omitempty" yaml:"minLength"`
 	MaxLength            *int               `json:"maxLength,omitempty" yaml:"maxLength"`
 	Minimum              *int               `json:"minimum,omitempty" yaml:"minimum"`
 	Maximum              *int               `json:"maximum,omitempty" yaml:"maximum"`
 	MinItems             *int               `json:"minItems,omitempty" yaml:"minItems"`
+	MaxItems             *int               `json:"maxItems,omitempty" yaml:"maxItems"`
+	UniqueItems          bool               `json:"uniqueItems,omitempty" yaml:"uniqueItems"`
 	Items                *schema            `json:"items,omitempty" yaml:"items"`
 	Contains             *schema            `json:"contains,omitempty" yaml:"contains"`
 	MinProperties        *int               `json:"minProperties,omitempty" yaml:"minProperties"`
@@ -84,26 +83,6 @@ type schema struct {
 	AdditionalProperties any                `json:"additionalProperties,omitempty" yaml:"additionalProperties"` // a bool or a schema
 	Default              any                `json:"default,omitempty" yaml:"-"`
 	Definitions          map[string]*schema `json:"definitions,omitempty" yaml:"definitions"`
-	isSection            bool               // its properties are keys of values.yaml
-}
-
-// writeKeys writes the keys of a section, whose name ends in a dot.
-func (s *schema) writeKeys(out io.Writer, section string) error {
-	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
-		property, key := s.Properties[name], section+name
-		if property.isSection {
-			key += "."
-		}
-		if _, err := fmt.Fprintln(out, key); err != nil {
-			return err
-		}
-		if property.isSection {
-			if err := property.writeKeys(out, key); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // complete adds to the schema of the whole what the values say.
@@ -125,7 +104,7 @@ func addProperties(s *schema, mapping *yaml.Node, path string) error {
 	if s.Properties == nil {
 		s.Properties = map[string]*schema{}
 	}
-	s.isSection = true
+	s.AdditionalProperties = false
 	for i := 0; i < len(mapping.Content); i += 2 {
 		key, value := mapping.Content[i], mapping.Content[i+1]
 		keyPath := strings.TrimPrefix(path+"."+key.Value, ".")
@@ -157,7 +136,7 @@ func describe(key, value *yaml.Node, path string) (*schema, error) {
 		s.Type = inferred
 	}
 
-	opened := s.Ref != "" || s.Properties != nil || s.AdditionalProperties != nil
+	opened := s.Ref != "" || s.AdditionalProperties != nil // else the properties of a @schema stand beside the keys
 	switch {
 	case value.Kind == yaml.MappingNode && !opened && len(value.Content) > 0:
 		return s, addProperties(s, value, path)

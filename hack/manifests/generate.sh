@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Writes the files that are made from the chart, or, with "verify", says which of them are stale:
-# chart/values.schema.json, chart/keys.txt, chart/README.md, hack/manifests/kube-node-ready.yaml and two files beside it, and a
-# copy for the plugin.
+# chart/values.schema.json, chart/README.md, hack/manifests/kube-node-ready.yaml and two files beside it, and a copy for the plugin.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 tools=${TOOLS:-$PWD/bin/tools} # where `make` puts helm and helm-docs
@@ -12,13 +11,12 @@ trap 'rm -rf "$new" "$made"' EXIT
 mkdir -p "$new/chart" "$new/hack/manifests" "$new/controller/internal/plugin/release"
 
 go run -C hack/chartschema . "$PWD"/chart/values{,.definitions}.yaml >"$new/chart/values.schema.json"
-go run -C hack/chartschema . -keys "$PWD"/chart/values{,.definitions}.yaml >"$new/chart/keys.txt"
 
 "$tools/helm-docs" --chart-search-root chart --sort-values-order file --log-level warning --dry-run >"$new/chart/README.md"
 [ -s "$new/chart/README.md" ] # what helm-docs cannot read it skips, and exits 0
 
 cp -r chart "$made/chart"
-cp "$new/chart/values.schema.json" "$new/chart/keys.txt" "$made/chart/"
+cp "$new/chart/values.schema.json" "$made/chart/"
 # Nobody but Helm manages what Helm installed: the labels that say so are left out.
 render() { # COMMENT ARG…
   echo "# Generated from chart/ by make manifests: change the chart. $1"
@@ -39,7 +37,7 @@ case ${1:-update} in
 update) cp -r "$new"/* . ;;
 verify)
   stale=0
-  for file in chart/values.schema.json chart/keys.txt chart/README.md hack/manifests/kube-node-ready{,-policy,-startup-taint}.yaml controller/internal/plugin/release/chart.yaml; do
+  for file in chart/values.schema.json chart/README.md hack/manifests/kube-node-ready{,-policy,-startup-taint}.yaml controller/internal/plugin/release/chart.yaml; do
     diff -u "$file" "$new/$file" || { echo "$file is stale: run make manifests" >&2; stale=1; }
   done
   exit $stale

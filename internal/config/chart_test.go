@@ -14,6 +14,22 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// schema holds what a test looks at of the chart's values.schema.json.
+type schema struct {
+	Type        any
+	Enum        []any
+	If          *schema
+	Properties  map[string]*schema
+	Definitions map[string]*schema
+}
+
+func readChart(t *testing.T) (root schema) {
+	text, err := os.ReadFile("../../chart/values.schema.json")
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &root))
+	return root
+}
+
 // suiteOfChart is a suite of helm-unittest.
 const suiteOfChart = "../../chart/tests/refused_test.yaml"
 
@@ -38,17 +54,7 @@ func valueOfChart(flag string) string {
 // The chart refuses each value that the agent refuses: otherwise every new node has a crash loop. `make chart-test` runs the suite
 // that this test writes with UPDATE=1.
 func TestChartRefusesWhatTheAgentRefuses(t *testing.T) {
-	text, err := os.ReadFile("../../chart/values.schema.json")
-	require.NoError(t, err)
-	var chart struct {
-		Properties struct {
-			Config struct {
-				Properties map[string]struct{ Type any }
-			}
-		}
-	}
-	require.NoError(t, json.Unmarshal(text, &chart))
-	values := chart.Properties.Config.Properties
+	values := readChart(t).Properties["config"].Properties
 
 	suite := "# Made from the table of internal/config/config_test.go: UPDATE=1 go test ./internal/config -run TestChart\n" +
 		"suite: the chart refuses what the agent refuses\nrelease: {name: kube-node-ready, namespace: kube-system}\n" +
@@ -101,12 +107,10 @@ func TestChartRefusesWhatTheAgentRefuses(t *testing.T) {
 
 // extraEnv of the chart replaces no setting, of the agent or the controller.
 func TestChartRefusesSettingsAsExtraEnv(t *testing.T) {
-	template, err := os.ReadFile("../../chart/templates/_pods.tpl")
-	require.NoError(t, err)
-	_, text, found := strings.Cut(string(template), "{{- $own := list\n")
-	require.True(t, found)
-	text, _, _ = strings.Cut(text, " -}}")
-	names := regexp.MustCompile(`[A-Z_]+`).FindAllString(text, -1)
+	var names []string
+	for _, name := range readChart(t).Definitions["variable"].Properties["name"].If.Enum {
+		names = append(names, name.(string))
+	}
 	for _, s := range slices.Concat((&Config{}).settings(), (&Controller{}).settings()) {
 		if !s.flagOnly() {
 			require.Contains(t, names, s.env())

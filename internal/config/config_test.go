@@ -540,10 +540,6 @@ func TestUsageErrors(t *testing.T) {
 				`--require "condition NodeVerified=True" must not be what the release itself writes: the node would never be released`,
 			},
 		},
-		"one attempt longer than all": {
-			args: []string{"--check-timeout=10s", "--initial-timeout=9s"},
-			want: UsageError{"--check-timeout 10s must not be longer than --initial-timeout 9s"},
-		},
 		"two taints of one name": {
 			args: []string{"--on-timeout=taint", "--taint-key=a/b", "--failed-taint-key=a/b"},
 			want: UsageError{"--failed-taint-key a/b must differ from --taint-key: the agent could not tell the two taints apart"},
@@ -590,13 +586,6 @@ func TestUsageErrors(t *testing.T) {
 		"two taints of one name, and a condition": {
 			args: []string{"--on-timeout=condition,taint", "--taint-key=a/b", "--failed-taint-key=a/b"},
 			want: UsageError{"--failed-taint-key a/b must differ from --taint-key: the agent could not tell the two taints apart"},
-		},
-		"both rules between settings": {
-			env: map[string]string{"NODE_NAME": "", "CHECK_TIMEOUT": "2s"}, args: []string{"--initial-timeout=1s"},
-			want: UsageError{
-				"--node-name (NODE_NAME) is required: the name of the Node object, in a pod from the field spec.nodeName; only --dry-run works without",
-				"--check-timeout 2s must not be longer than --initial-timeout 1s",
-			},
 		},
 		"another node than the pod's own": {
 			env: map[string]string{"NODE_NAME": "node1"}, args: []string{"--node-name=node2"},

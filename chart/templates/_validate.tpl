@@ -1,0 +1,30 @@
+{{/* What the schema cannot say, because it compares two values, or needs the name of the release or the cluster: every mistake at once. */}}
+{{- define "kube-node-ready.validate" -}}
+{{- $config := .Values.config }}
+{{- $mistakes := include "kube-node-ready.formerObjects" . | trim | list }}
+{{- if eq $config.failedTaintKey $config.taintKey }}
+{{- $mistakes = printf "config.failedTaintKey %s must differ from config.taintKey" $config.failedTaintKey | append $mistakes }}
+{{- end }}
+{{- $mistakes = include "kube-node-ready.requireMistakes" . | splitList "\n" | concat $mistakes }}
+{{- with compact $mistakes | join "\n" }}
+{{- /* helm lint only prints this and goes on: it must find what is no YAML. */}}
+{{- fail . }}{{ "}" }}
+{{- end }}
+{{- end }}
+
+{{/* What runs of a former release and must be gone before an upgrade. Only helm install and upgrade see it: elsewhere there is no cluster. */}}
+{{- define "kube-node-ready.formerObjects" -}}
+{{- $namespace := include "kube-node-ready.namespace" . }}
+{{- with lookup "apps/v1" "DaemonSet" $namespace (include "kube-node-ready.fullname" .) }}
+{{ if hasKey .spec.selector.matchLabels "app.kubernetes.io/component" -}}
+the selector of the DaemonSet {{ .metadata.name }} is that of chart 0.3, and immutable. First run:
+  kubectl --namespace {{ $namespace }} delete daemonset {{ .metadata.name }} --cascade=foreground{{ end }}
+{{- end }}
+{{- /* Before the version is the chart's name or its alias, which has no dot. */}}
+{{- with lookup "apps/v1" "Deployment" $namespace (include "kube-node-ready.controllerName" .) }}
+{{ if regexMatch `^[^.]+-0\.` (dig "labels" "helm.sh/chart" "" .metadata) -}}
+the controller {{ .metadata.name }} of a chart before 1.0 and its Jobs would release nodes beside this one. First run:
+  kubectl --namespace {{ $namespace }} delete deployment {{ .metadata.name }} --cascade=foreground
+  kubectl --namespace {{ $namespace }} delete jobs --selector app=kube-node-ready,component=worker{{ end }}
+{{- end }}
+{{- end }}

@@ -1,122 +1,233 @@
 package config
 
 import (
-	"encoding/json"
+	"bytes"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 )
 
-// schema holds what a test looks at of the chart's values.schema.json.
-type schema struct {
-	Type        any
-	Enum        []any
-	If          *schema
-	Properties  map[string]*schema
-	Definitions map[string]*schema
-}
-
-func readChart(t *testing.T) (root schema) {
-	text, err := os.ReadFile("../../chart/values.schema.json")
-	require.NoError(t, err)
-	require.NoError(t, json.Unmarshal(text, &root))
-	return root
-}
-
-// suiteOfChart is a suite of helm-unittest.
-const suiteOfChart = "../../chart/tests/refused_test.yaml"
-
-// valueOfChart returns the name under `config` of the chart's value for a flag, and "" where the chart has none.
-func valueOfChart(flag string) string {
+// pathInChart returns where the chart's value for a flag of the agent or the controller is, and "" where the chart has none.
+func pathInChart(flag string) string {
 	switch flag {
-	case "node-name", "pod-namespace", "kubeconfig", "peers-service", "dry-run", "once", "worker", "dns-endpoints", "cluster-domain":
+	case "node-name", "pod-namespace", "kubeconfig", "peers-service", "dry-run", "once", "worker", "dns-endpoints", "cluster-domain",
+		"agent-name", "agent-template", "health-port", "remove-failed-taints", "require":
 		return ""
 	case "enable-connectivity-matrix":
-		return "peers"
+		return "config.peers"
+	case "retaint":
+		return "controller.retaint.enabled"
+	case "remediation-mode":
+		return "controller.remediation.mode"
 	}
 	name := ""
-	for i, word := range strings.Split(flag, "-") {
+	for i, word := range strings.Split(strings.TrimPrefix(flag, "retaint-"), "-") {
 		if i > 0 {
 			word = strings.ToUpper(word[:1]) + word[1:]
 		}
 		name += word
 	}
-	return name
+	switch flag {
+	case "deployment-mode":
+		return name
+	case "not-started-after", "verify-after-reboot", "max-concurrent-workers":
+		return "controller." + name
+	case "delete-nodes", "delete-after", "failed-for", "control-group-for":
+		return "controller.remediation." + name
+	case "retaint-control-group-for", "retaint-cool-down", "retaint-no-agent-for":
+		return "controller.retaint." + name
+	}
+	return "config." + name
 }
 
-// The chart refuses each value that the agent refuses: otherwise every new node has a crash loop. `make chart-test` runs the suite
-// that this test writes with UPDATE=1.
-func TestChartRefusesWhatTheAgentRefuses(t *testing.T) {
-	values := readChart(t).Properties["config"].Properties
+// asVariable returns what the chart's templates make of a value.
+func asVariable(value any) string {
+	if list, isList := value.([]any); isList {
+		var texts []string
+		for _, item := range list {
+			texts = append(texts, fmt.Sprint(item))
+		}
+		return strings.Join(texts, ",")
+	}
+	return fmt.Sprint(value)
+}
 
-	suite := "# Made from the table of internal/config/config_test.go: UPDATE=1 go test ./internal/config -run TestChart\n" +
-		"suite: the chart refuses what the agent refuses\nrelease: {name: kube-node-ready, namespace: kube-system}\n" +
-		"capabilities: {majorVersion: 1, minorVersion: 36}\ntemplates: [daemonset.yaml]\ntests:\n"
+// asValues returns what a user may write in values.yaml to mean text.
+func asValues(text string) []any {
+	var list []any
+	for item := range strings.SplitSeq(text, ",") {
+		list = append(list, item)
+	}
+	values := []any{text, list, []any{text}}
+	if number, err := strconv.ParseFloat(text, 64); err == nil {
+		values = append(values, number)
+	}
+	if isTrue, err := strconv.ParseBool(text); err == nil {
+		values = append(values, isTrue)
+	}
+	return values
+}
+
+// mutate changes text in one place, with signs that have a meaning somewhere.
+func mutate(random *rand.Rand, text string) string {
+	const signs = "aZ019-_./:+,#|[]()=%@?> \t\n\u00e9\u0130"
+	at, sign := random.IntN(len(text)+1), string([]rune(signs)[random.IntN(utf8.RuneCountInString(signs))])
+	end := min(at+1+random.IntN(3), len(text))
+	switch random.IntN(4) {
+	case 0:
+		return text[:at] + sign + text[at:]
+	case 1:
+		return text[:at] + text[end:]
+	case 2:
+		return text[:at] + sign + text[end:]
+	}
+	return text[:end] + strings.Repeat(text[at:end], 1+random.IntN(70)) + text[end:]
+}
+
+// chart is the chart's schema, and what the agent and the controller say to the values that it accepts.
+type chart struct {
+	*testing.T
+	compiled
+	root     *schema
+	settings []*setting
+}
+
+func (c chart) check(values map[string]any) (accepted bool) {
+	if !c.accepts(c.root, c.root, values) || at(values, "config.taintKey") == at(values, "config.failedTaintKey") { // the templates refuse
+		return false
+	}
+	env := inCluster(map[string]string{"NODE_NAME": "node1", "NODE_IP": "10.0.0.1"})
+	for _, s := range c.settings {
+		path := pathInChart(s.flag)
+		if text := asVariable(at(values, path)); path != "" && (path != "config.metricsLinger" || text != "") {
+			env[s.env()] = text
+		}
+	}
+	if env["REMEDIATION_MODE"] == "false" {
+		env["REMEDIATION_MODE"] = RemediationOff
+	}
+	_, err := Parse(nil, lookup(env), new(bytes.Buffer))
+	require.NoError(c, err, "the agent refuses what the schema accepts: every new node has a crash loop")
+	_, err = ParseController(nil, lookup(env), new(bytes.Buffer))
+	require.NoError(c, err, "the controller refuses what the schema accepts")
+	return true
+}
+
+// at returns the value at a path, and set puts one there, in a copy of the maps on the way.
+func at(values any, path string) any {
+	for name := range strings.SplitSeq(path, ".") {
+		section, _ := values.(map[string]any)
+		values = section[name]
+	}
+	return values
+}
+
+func set(values any, path string, value any) map[string]any {
+	section, _ := values.(map[string]any)
+	section = maps.Clone(section)
+	name, rest, isDeeper := strings.Cut(path, ".")
+	if isDeeper {
+		value = set(section[name], rest, value)
+	}
+	section[name] = value
+	return section
+}
+
+// Each value and each mix of values that the schema accepts, the agent and the controller accept: else every new node has a crash loop.
+func TestSchemaAcceptsNothingThatTheAgentRefuses(t *testing.T) {
+	root := readChart(t)
+	c := chart{T: t, compiled: make(compiled), root: root, settings: slices.Concat((&Config{}).settings(), (&Controller{}).settings())}
+	random := rand.New(rand.NewPCG(1, 2))
+	texts := []string{ModeDaemonSet, ModeController, RemediationOff, RemediationDryRun, RemediationDelete}
 	for _, flag := range slices.Sorted(maps.Keys(cases)) {
-		name := valueOfChart(flag)
-		if name == "" {
+		for _, value := range cases[flag].good {
+			texts = append(texts, value.value)
+		}
+		for _, value := range cases[flag].bad {
+			texts = append(texts, value.value)
+		}
+	}
+	for _, number := range []int{0, 1, 5, 6, 9, 10, 24, 25, 59, 60, 61, 99, 100, 300, 301, 999, 1000, 1440, 1441, 3600, 3601, 86400, 86401, 300000, 300001} {
+		for _, unit := range []string{"ms", "s", "m", "h"} {
+			texts = append(texts, strconv.Itoa(number)+unit)
+		}
+	}
+	for range 300 {
+		texts = append(texts, mutate(random, texts[random.IntN(len(texts))]))
+	}
+
+	defaults := root.defaults().(map[string]any)
+	defaults["controller"].(map[string]any)["enabled"] = true
+	require.True(t, c.check(defaults))
+	accepted := make(map[string][]any)
+	var paths []string
+	for _, s := range c.settings {
+		path := pathInChart(s.flag)
+		if path == "" || slices.Contains(paths, path) {
 			continue
 		}
-		require.Contains(t, values, name, "--%s", flag)
-		isList := values[name].Type == "array"
-		asItems := func(value string) string {
-			if value == "[]" || strings.HasPrefix(value, "[{") { // JSON is YAML
-				return value
-			}
-			var items []string
-			for item := range strings.SplitSeq(value, ",") {
-				items = append(items, strconv.Quote(strings.TrimSpace(item)))
-			}
-			return "[" + strings.Join(items, ", ") + "]"
+		paths = append(paths, path)
+		property := root
+		for name := range strings.SplitSeq(path, ".") {
+			require.Contains(t, property.Properties, name, "--%s", s.flag)
+			property = property.Properties[name]
 		}
-		for _, good := range cases[flag].good {
-			if isList && good.value != "" && !strings.Contains(good.value, ",,") {
-				suite += fmt.Sprintf("  - it: %q\n    set: {config: {%s: %s}}\n    asserts: [{notFailedTemplate: {}}]\n",
-					name+" "+good.value+", which the agent accepts", name, asItems(good.value))
+		for _, text := range texts {
+			for _, value := range asValues(text) {
+				if c.accepts(root, property, value) {
+					accepted[path] = append(accepted[path], value)
+					c.check(set(defaults, path, value))
+				}
 			}
 		}
-		for _, bad := range cases[flag].bad {
-			if flag == "metrics-linger" && bad.value == "" {
-				continue // the chart's own default
-			}
-			value := strconv.Quote(bad.value)
-			if _, err := strconv.Atoi(bad.value); err == nil {
-				value = bad.value
-			}
-			if isList {
-				value = asItems(bad.value)
-			}
-			suite += fmt.Sprintf("  - it: %q\n    set: {config: {%s: %s}}\n    asserts: [{failedTemplate: {errorPattern: 'config[./]%s|invalid duration'}}]\n",
-				name+" "+regexp.MustCompile(`a{20,}|(a\.){20,}`).ReplaceAllString(bad.value, "a..."), name, value, name)
+		require.NotEmpty(t, accepted[path], path)
+	}
+	mixes := 0
+	for range 2000 {
+		values := defaults
+		for range 1 + random.IntN(6) {
+			path := paths[random.IntN(len(paths))]
+			values = set(values, path, accepted[path][random.IntN(len(accepted[path]))])
+		}
+		if c.check(values) {
+			mixes++
 		}
 	}
-	if os.Getenv("UPDATE") != "" {
-		require.NoError(t, os.WriteFile(suiteOfChart, []byte(suite), 0o600))
-	}
-	got, err := os.ReadFile(suiteOfChart)
-	require.NoError(t, err)
-	require.Equal(t, suite, string(got), "stale: run it with UPDATE=1")
+	require.Greater(t, mixes, 300)
 }
 
 // extraEnv of the chart replaces no setting, of the agent or the controller.
 func TestChartRefusesSettingsAsExtraEnv(t *testing.T) {
-	var names []string
-	for _, name := range readChart(t).Definitions["variable"].Properties["name"].If.Enum {
-		names = append(names, name.(string))
-	}
+	names := readChart(t).Definitions["variable"].Properties["name"].If.Enum
 	for _, s := range slices.Concat((&Config{}).settings(), (&Controller{}).settings()) {
 		if !s.flagOnly() {
 			require.Contains(t, names, s.env())
 		}
 	}
-	for _, name := range []string{"CLUSTER_CA", "KUBERNETES_SERVICE_HOST", "NODE_IP", "VERDICT_KEY"} {
+	for _, name := range []any{"CLUSTER_CA", "KUBERNETES_SERVICE_HOST", "NODE_IP", "VERDICT_KEY"} {
 		require.Contains(t, names, name)
 	}
+}
+
+// The schema and the workers' policy allow the same of the Pod Security Standard.
+func TestChartHasOneListOfSysctls(t *testing.T) {
+	text, err := os.ReadFile("../../chart/templates/_workers.tpl")
+	require.NoError(t, err)
+	var policy, allowed []string
+	for _, name := range regexp.MustCompile(`"(kernel|net)\.[a-z0-9_.]+"`).FindAllString(string(text), -1) {
+		policy = append(policy, strings.Trim(name, `"`))
+	}
+	for _, name := range readChart(t).Definitions["restrictedPod"].Properties["sysctls"].Items.Properties["name"].Enum {
+		allowed = append(allowed, name.(string))
+	}
+	require.Equal(t, policy, allowed[:len(allowed)-1])
 }

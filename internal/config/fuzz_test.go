@@ -90,7 +90,7 @@ func FuzzConfig(f *testing.F) {
 
 		between := func(d, lowest, highest time.Duration) bool { return lowest <= d && d <= highest }
 		assert.True(t, between(got.CheckTimeout, 100*time.Millisecond, 5*time.Minute))
-		assert.True(t, between(got.InitialTimeout, got.CheckTimeout, 24*time.Hour))
+		assert.True(t, between(got.InitialTimeout, time.Second, 24*time.Hour))
 		assert.True(t, between(got.LateTaintWindow, 0, time.Hour))
 		assert.True(t, between(got.MetricsLinger, 0, time.Hour))
 		assert.True(t, 0 <= got.MaxRetries && got.MaxRetries <= 100)

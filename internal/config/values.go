@@ -1,12 +1,9 @@
 package config
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
-	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -149,12 +146,21 @@ func namespacedName(s string) error {
 	return must("namespace/name of a service, or empty", ok && label(namespace) == nil && label(name) == nil)
 }
 
+// The forms of names and targets are coarse, and the chart's schema has the same: what passes and is no name fails its check, and
+// stops no agent.
+const (
+	nameForm = `[A-Za-z0-9_][-A-Za-z0-9_.]*`
+	ipv6Form = `[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*`
+	hostForm = `(` + nameForm + `|\[` + ipv6Form + `\])`
+	portForm = `:[1-9][0-9]{0,4}`
+	// A path or a query, and the statuses that pass.
+	pathForm = `([/?][^\x00-\x20,#\x7f]*)?(#[2-5][0-9]{2}(\|[2-5][0-9]{2})*)?`
+)
+
+func hasForm(s, form string) bool { return regexp.MustCompile(`^(` + form + `)$`).MatchString(s) }
+
 func domainOrIP(s string) error {
-	// apimachinery refuses underscores, which host names do not have and many DNS names do.
-	const part = `[A-Za-z0-9_]([-A-Za-z0-9_]{0,61}[A-Za-z0-9_])?`
-	isDomain := len(s) <= 254 && regexp.MustCompile(`^(`+part+`\.)*`+part+`\.?$`).MatchString(s)
-	_, err := netip.ParseAddr(s)
-	return must("a DNS name or an IP address", isDomain || err == nil)
+	return must("a DNS name or an IP address", hasForm(s, nameForm+`|`+ipv6Form))
 }
 
 // warnPrefix begins a name or target whose failure only warns: checks.WarnPrefix. nodeIP is the node's address in a target.
@@ -165,36 +171,20 @@ func mayWarn(r rule) rule {
 	return func(s string) error { return r(strings.TrimPrefix(s, warnPrefix)) }
 }
 
-func hostPort(s string) error {
-	host, port, err := net.SplitHostPort(s)
-	return must("host:port, or [v6 address]:port, with a port between 1 and 65535",
-		err == nil && number(new(int), 1, 65535)(port) == nil && domainOrIP(host) == nil)
-}
-
 // endpoint is an item of DNS_ENDPOINTS: see checks.ParseEndpoints.
 func endpoint(s string) error {
 	address, rest, _ := strings.Cut(s, "/")
 	node, port, _ := strings.Cut(rest, "/")
-	host, _, _ := net.SplitHostPort(address)
-	return must("address:port/node, or [v6 address]:port/node, with a port between 1 and 65535", net.ParseIP(host) != nil &&
-		hostPort(address) == nil && optional(subdomain)(node) == nil && optional(label)(port) == nil)
+	addr, err := netip.ParseAddrPort(address)
+	return must("address:port/node, or [v6 address]:port/node, with a port between 1 and 65535",
+		err == nil && addr.Port() > 0 && optional(subdomain)(node) == nil && optional(label)(port) == nil)
 }
 
 func target(s string) error {
-	scheme, rest, found := strings.Cut(s, "://")
-	switch {
-	case strings.Contains(s, nodeIP):
+	if strings.Contains(s, nodeIP) {
 		return errors.New("needs the node's address in the variable NODE_IP, in a pod from the field status.hostIP")
-	case !found:
-		return hostPort(s)
-	case scheme == "tcp":
-		return hostPort(rest)
-	case scheme == "http" || scheme == "https":
-		u, err := url.Parse(regexp.MustCompile(`#[2-5]\d\d(\|[2-5]\d\d)*$`).ReplaceAllString(s, ""))
-		return must("http(s)://host/path or http(s)://host:port/path, without user or spaces; "+
-			"a fragment lists the statuses that pass: #200|401",
-			err == nil && u.User == nil && u.Fragment == "" && hostPort(net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443"))) == nil)
-	default:
-		return errors.New("must be host:port, tcp://host:port, http://host/path or https://host/path: there are no other schemes")
 	}
+	const what = "host:port, tcp://host:port, http(s)://host/path or http(s)://host:port/path, with an IPv6 address in brackets, and " +
+		"without user or spaces; the fragment of a URL lists the statuses that pass: #200|401"
+	return must(what, hasForm(s, `(tcp://)?`+hostForm+portForm+`|https?://`+hostForm+`(`+portForm+`)?`+pathForm))
 }

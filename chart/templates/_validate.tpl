@@ -5,7 +5,15 @@
 {{- if eq $config.failedTaintKey $config.taintKey }}
 {{- $mistakes = printf "config.failedTaintKey %s must differ from config.taintKey" $config.failedTaintKey | append $mistakes }}
 {{- end }}
-{{- $mistakes = include "kube-node-ready.requireMistakes" . | splitList "\n" | concat $mistakes }}
+{{- $own := list $config.conditionType $config.verifiedLabel
+  (printf "%s/%s" (include "kube-node-ready.namespace" .) (include "kube-node-ready.fullname" .)) }}
+{{- range $config.require }}
+{{- range $kind, $text := omit . "on" "true" }}
+{{- if has (regexFind `^[^>=]*` $text) $own }}
+{{- $mistakes = printf "config.require: %s %s must not be what the release itself writes or runs: no node would be released" $kind $text | append $mistakes }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- with compact $mistakes | join "\n" }}
 {{- /* helm lint only prints this and goes on: it must find what is no YAML. */}}
 {{- fail . }}{{ "}" }}

@@ -80,6 +80,7 @@ type schema struct {
 	MinProperties        *int               `json:"minProperties,omitempty" yaml:"minProperties"`
 	Required             []string           `json:"required,omitempty" yaml:"required"`
 	Properties           map[string]*schema `json:"properties,omitempty" yaml:"properties"`
+	PatternProperties    map[string]*schema `json:"patternProperties,omitempty" yaml:"patternProperties"`
 	AdditionalProperties any                `json:"additionalProperties,omitempty" yaml:"additionalProperties"` // a bool or a schema
 	Default              any                `json:"default,omitempty" yaml:"-"`
 	Definitions          map[string]*schema `json:"definitions,omitempty" yaml:"definitions"`

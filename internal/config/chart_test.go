@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -20,7 +21,7 @@ import (
 func pathInChart(flag string) string {
 	switch flag {
 	case "node-name", "pod-namespace", "kubeconfig", "peers-service", "dry-run", "once", "worker", "dns-endpoints", "cluster-domain",
-		"agent-name", "agent-template", "health-port", "remove-failed-taints", "require":
+		"agent-name", "agent-template", "health-port", "remove-failed-taints":
 		return ""
 	case "enable-connectivity-matrix":
 		return "config.peers"
@@ -52,6 +53,9 @@ func pathInChart(flag string) string {
 // asVariable returns what the chart's templates make of a value.
 func asVariable(value any) string {
 	if list, isList := value.([]any); isList {
+		if text, err := json.Marshal(list); err == nil && bytes.HasPrefix(text, []byte("[{")) { // config.require
+			return string(text)
+		}
 		var texts []string
 		for _, item := range list {
 			texts = append(texts, fmt.Sprint(item))
@@ -68,6 +72,15 @@ func asValues(text string) []any {
 		list = append(list, item)
 	}
 	values := []any{text, list, []any{text}}
+	for _, kind := range []string{"condition", "allocatable", "csiDriver", "label", "daemonSet"} {
+		of := map[string]any{kind: text}
+		values = append(values, []any{of}, []any{of, map[string]any{kind: text, "on": map[string]any{text: true}}},
+			[]any{map[string]any{"label": "a", "on": map[string]any{"b": text}}})
+	}
+	var entries []any
+	if err := json.Unmarshal([]byte(text), &entries); err == nil {
+		values = append(values, entries)
+	}
 	if number, err := strconv.ParseFloat(text, 64); err == nil {
 		values = append(values, number)
 	}
@@ -102,7 +115,7 @@ type chart struct {
 }
 
 func (c chart) check(values map[string]any) (accepted bool) {
-	if !c.accepts(c.root, c.root, values) || at(values, "config.taintKey") == at(values, "config.failedTaintKey") { // the templates refuse
+	if !c.accepts(c.root, c.root, values) || isRefusedByTemplates(values) {
 		return false
 	}
 	env := inCluster(map[string]string{"NODE_NAME": "node1", "NODE_IP": "10.0.0.1"})
@@ -120,6 +133,20 @@ func (c chart) check(values map[string]any) (accepted bool) {
 	_, err = ParseController(nil, lookup(env), new(bytes.Buffer))
 	require.NoError(c, err, "the controller refuses what the schema accepts")
 	return true
+}
+
+// isRefusedByTemplates says what kube-node-ready.validate refuses.
+func isRefusedByTemplates(values map[string]any) bool {
+	entries, _ := at(values, "config.require").([]any)
+	return at(values, "config.taintKey") == at(values, "config.failedTaintKey") || slices.ContainsFunc(entries, func(entry any) bool {
+		for _, text := range entry.(map[string]any) {
+			name := strings.FieldsFunc(fmt.Sprint(text)+"=", func(r rune) bool { return r == '>' || r == '=' })
+			if len(name) > 0 && (name[0] == at(values, "config.conditionType") || name[0] == at(values, "config.verifiedLabel")) {
+				return true
+			}
+		}
+		return false
+	})
 }
 
 // at returns the value at a path, and set puts one there, in a copy of the maps on the way.

@@ -259,7 +259,6 @@ var cases = map[string]struct {
 			{`[{"csiDriver":"a/b"}]`, wantRequirement("csiDriver a/b")}, {`[{"label":"a","csiDriver":"b"}]`, wantRequirement("csiDriver blabel a")},
 			{`[{"daemonSet":"aws-node","on":{"a":"b"}}]`, wantRequirement("daemonSet aws-node on a=b")},
 			{`[{"label":"a","on":{"b":"c d"}}]`, wantRequirement("label a on b=c d")},
-			{`[{"label":"a"},{"label":"a"}]`, `"label a" is there twice`},
 		},
 	},
 	"taint-key": {

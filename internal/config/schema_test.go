@@ -32,6 +32,7 @@ type schema struct {
 	MinProperties        *int
 	Required             []string
 	Properties           map[string]*schema
+	PatternProperties    map[string]*schema
 	AdditionalProperties *schema
 	Definitions          map[string]*schema
 	Default              any
@@ -61,6 +62,13 @@ func readChart(t *testing.T) *schema {
 
 // compiled holds the patterns of one test.
 type compiled map[string]*regexp.Regexp
+
+func (c compiled) match(pattern, text string) bool {
+	if c[pattern] == nil {
+		c[pattern] = regexp.MustCompile(pattern)
+	}
+	return c[pattern].MatchString(text)
+}
 
 // accepts reports whether value, as encoding/json has it, meets s. The definitions are those of root.
 func (c compiled) accepts(root, s *schema, value any) bool {
@@ -94,10 +102,7 @@ func (c compiled) accepts(root, s *schema, value any) bool {
 	}
 	switch v := value.(type) {
 	case string:
-		if c[s.Pattern] == nil {
-			c[s.Pattern] = regexp.MustCompile(s.Pattern)
-		}
-		return c[s.Pattern].MatchString(v) && within(float64(utf8.RuneCountInString(v)), s.MinLength, s.MaxLength)
+		return c.match(s.Pattern, v) && within(float64(utf8.RuneCountInString(v)), s.MinLength, s.MaxLength)
 	case float64:
 		return (s.Minimum == nil || v >= *s.Minimum) && (s.Maximum == nil || v <= *s.Maximum)
 	case []any:
@@ -113,6 +118,14 @@ func (c compiled) accepts(root, s *schema, value any) bool {
 	case map[string]any:
 		for key, item := range v {
 			property, isKnown := s.Properties[key]
+			for pattern, other := range s.PatternProperties {
+				if c.match(pattern, key) {
+					isKnown = true
+					if !c.accepts(root, other, item) {
+						return false
+					}
+				}
+			}
 			if !isKnown {
 				property = s.AdditionalProperties
 			}

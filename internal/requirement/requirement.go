@@ -8,13 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -42,23 +42,39 @@ func (e Entry) String() string { return e.text }
 // List is a list of requirements.
 type List []Entry
 
-// form returns what the text of an entry matches, as the chart does. It takes memory: without an entry it is not called.
-func form() *regexp.Regexp {
-	const (
-		label    = `[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?`
-		dns      = label + `(\.` + label + `)*`
-		name     = `[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?`
-		key      = `(` + dns + `/)?` + name
-		own      = `cpu|memory|pods|ephemeral-storage|hugepages-[1-9][0-9]*[KMG]i|attachable-volumes-` + label
-		quantity = `[1-9][0-9]*(m|[kMGTPE]|[KMGTPE]i)?`
-	)
-	return regexp.MustCompile(`^(condition ` + key + `=(True|False|Unknown)|allocatable (` + own + `|` + dns + `/` + name + `)` +
-		`(>=` + quantity + `)?|csiDriver ` + name + `|label ` + key + `|daemonSet ` + label + `/` + dns + `)` +
-		`( on ` + key + `=(` + name + `)?)*$`)
+// isValid reports whether a requirement of the kind may have the text. The chart's schema accepts no other, or every new node would
+// have a crash loop.
+func isValid(kind, text string) bool {
+	switch kind {
+	case "condition":
+		name, status, _ := strings.Cut(text, "=")
+		return isKey(name) && slices.Contains([]string{"True", "False", "Unknown"}, status)
+	case "allocatable":
+		name, quantity, hasQuantity := strings.Cut(text, ">=")
+		least, err := resource.ParseQuantity(quantity)
+		return isResource(name) && (!hasQuantity || err == nil && least.Sign() > 0)
+	case CSIDriver:
+		return isKey(text) && !strings.Contains(text, "/")
+	case "label":
+		return isKey(text)
+	case DaemonSet:
+		namespace, name, _ := strings.Cut(text, "/")
+		return len(validation.IsDNS1123Label(namespace)) == 0 && len(validation.IsDNS1123Subdomain(name)) == 0
+	}
+	return false
+}
+
+func isKey(s string) bool { return len(validation.IsQualifiedName(s)) == 0 }
+
+// isResource: without a domain there are only the resources of Kubernetes.
+func isResource(s string) bool {
+	isOwn := slices.Contains([]string{"cpu", "memory", "pods", "ephemeral-storage"}, s) ||
+		strings.HasPrefix(s, "hugepages-") || strings.HasPrefix(s, "attachable-volumes-")
+	return isKey(s) && (isOwn || strings.Contains(s, "/"))
 }
 
 // Parse reads a JSON list of objects: each has one kind with its text, and may have "on" with labels. The error names every
-// mistake.
+// mistake. What is there twice counts once.
 func (l *List) Parse(text string) (err error) {
 	var objects []map[string]any
 	if json.Unmarshal([]byte(cmp.Or(text, "[]")), &objects) != nil {
@@ -71,23 +87,26 @@ func (l *List) Parse(text string) (err error) {
 		if isMap {
 			delete(object, "on")
 		}
-		for _, kind := range slices.Sorted(maps.Keys(object)) { // one, or the text has no form
+		ok := len(object) == 1
+		for _, kind := range slices.Sorted(maps.Keys(object)) {
 			text := fmt.Sprint(object[kind])
 			e.Kind, e.text = kind, e.text+kind+" "+text
 			e.Name, e.Value, _ = strings.Cut(strings.Replace(text, ">=", "=", 1), "=")
+			ok = ok && isValid(kind, text)
 		}
 		for _, label := range slices.Sorted(maps.Keys(on)) {
 			e.On[label] = fmt.Sprint(on[label])
 			e.text += " on " + label + "=" + e.On[label]
+			ok = ok && isKey(label) && len(validation.IsValidLabelValue(e.On[label])) == 0
 		}
+		isSame := func(other Entry) bool { return other.text == e.text }
 		switch {
-		case !form().MatchString(e.text) || strings.Count(e.text, " on ") != len(e.On):
+		case !ok:
 			err = errors.Join(err, fmt.Errorf("%q must be one of condition: TYPE=True (or False, Unknown); allocatable: RESOURCE or "+
 				"RESOURCE>=QUANTITY; csiDriver: NAME; label: KEY; daemonSet: NAMESPACE/NAME; each may have on: {LABEL: VALUE}", e))
-		case slices.ContainsFunc(*l, func(other Entry) bool { return other.text == e.text }):
-			err = errors.Join(err, fmt.Errorf("%q is there twice", e))
+		case !slices.ContainsFunc(*l, isSame):
+			*l = append(*l, e)
 		}
-		*l = append(*l, e)
 	}
 	return err
 }

@@ -16,6 +16,8 @@ type Client struct {
 	Name string         // of the Node
 	// IfUnchanged lets SetCondition refuse a Node that has changed since it was read (409), for a base from a cache.
 	IfUnchanged bool
+	// Seen is called with each Node that an answer shows, unless it is nil.
+	Seen func(*Node)
 }
 
 // Get reads the Node.
@@ -45,6 +47,9 @@ func (c Client) read(answer rest.Result) (*Node, error) {
 	}
 	if node.Name != c.Name || node.UID == "" {
 		return nil, fmt.Errorf("node %s: cannot read the API server's answer: it is not this Node", c.Name)
+	}
+	if c.Seen != nil {
+		c.Seen(node)
 	}
 	return node, nil
 }

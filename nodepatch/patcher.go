@@ -63,8 +63,9 @@ func (p *Patcher) Release(ctx context.Context, base *Node, r Request) (released 
 
 // ReleaseCached is Release for a base from a cache, which may be behind: it changes only a Node that has not changed since it was
 // read, because no operation of a JSON patch can test that no taint was added. It sends another patch only if the Node has
-// changed: the caller has other nodes. Besides those of Release the error may be ErrOutdated.
-func (p *Patcher) ReleaseCached(ctx context.Context, base *Node, r Request) (released *Node, removed []Taint, err error) {
+// changed: the caller has other nodes. It returns the Node as it is then, also beside ErrBlocked, ErrReplaced, and ErrOutdated,
+// which no other method returns.
+func (p *Patcher) ReleaseCached(ctx context.Context, base *Node, r Request) (now *Node, removed []Taint, err error) {
 	c := releasing(r, &removed)
 	c.once = true
 	build, voids := c.build, c.voids
@@ -82,8 +83,8 @@ func (p *Patcher) ReleaseCached(ctx context.Context, base *Node, r Request) (rel
 		}
 		return voids(node)
 	}
-	released, err = p.carryOut(ctx, base, c)
-	return released, removed, err
+	now, err = p.carryOut(ctx, base, c)
+	return now, removed, err
 }
 
 // releasing is the change that a release makes. It sets removed.

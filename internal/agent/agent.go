@@ -45,9 +45,10 @@ func New(cfg config.Config, e kube.Environment, list checklist.List, recorder *m
 		cfg.RecheckInterval = 0 // it ends with the verdict
 	}
 	pod, _ := os.Hostname() // the name of the pod
-	api := nodepatch.Client{REST: e.Client.Core, Name: cfg.NodeName}
-	patcher := &nodepatch.Patcher{
-		Node:     api,
+	node := &nodeAPI{cfg: cfg, client: e.Client, request: cfg.Request()}
+	node.api = nodepatch.Client{REST: e.Client.Core, Name: cfg.NodeName, Seen: node.see}
+	node.patcher = &nodepatch.Patcher{
+		Node:     node.api,
 		Timeout:  cfg.CheckTimeout,
 		Deadline: patchAttempts * cfg.CheckTimeout,
 		Retried: func(err error) {
@@ -56,7 +57,7 @@ func New(cfg config.Config, e kube.Environment, list checklist.List, recorder *m
 		},
 	}
 	return &Agent{cfg: cfg, version: version, log: log, metrics: recorder, checks: list,
-		own:    &ownNode{nodeAPI: &nodeAPI{cfg: cfg, client: e.Client, api: api, patcher: patcher, request: cfg.Request()}},
+		own:    &ownNode{nodeAPI: node},
 		events: kube.NewEvents(e.Client.Core, cfg.NodeName, cfg.PodNamespace+"/"+pod, cfg.CheckTimeout, log)}
 }
 

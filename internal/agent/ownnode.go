@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -21,6 +22,16 @@ type nodeAPI struct {
 	api     nodepatch.Client
 	patcher *nodepatch.Patcher
 	request nodepatch.Request // the released node, without the annotation's value
+	// sawForeignTaint means that an answer to this process has shown a foreign taint since the round has begun, gone or not: what
+	// passes beside it proves nothing. The reporter reads the Node, too.
+	sawForeignTaint atomic.Bool
+}
+
+// see looks at each Node that an answer shows.
+func (n *nodeAPI) see(node *nodepatch.Node) {
+	if n.request.ForeignTaint(node.Spec.Taints) != nil {
+		n.sawForeignTaint.Store(true)
+	}
 }
 
 // isVerified reports whether the node needs no verification. With rechecks the failed taint, which the controller may have added,
@@ -70,9 +81,6 @@ type seen struct {
 	startupDue time.Time // until when a late startup taint may be added; zero before it is known
 	// needsFreshRead means that a foreign taint was seen: the release starts from a fresh read.
 	needsFreshRead bool
-	// hadForeignTaint means that a foreign taint was read since the round has begun, gone or not: what passes beside it proves
-	// nothing.
-	hadForeignTaint bool
 	// isReplaced means that the Node was deleted and created again: nothing that was verified before counts.
 	isReplaced bool
 }
@@ -92,15 +100,9 @@ func (s *seen) forget() { s.node, s.at, s.reusable, s.needsFreshRead = nil, time
 func (o *ownNode) read(ctx context.Context) (checks.Report, error) {
 	node, report, err := checklist.ReadNode(ctx, o.cfg.NodeName, o.api.Get)
 	if err == nil {
-		o.keepRead(node)
+		o.keep(node, time.Now())
 	}
 	return report, err
-}
-
-// keepRead takes the Node as it was read just now.
-func (o *ownNode) keepRead(node *nodepatch.Node) {
-	o.keep(node, time.Now())
-	o.hadForeignTaint = o.hadForeignTaint || o.foreignTaint() != nil
 }
 
 // isRecent reports whether the Node is judged and released as it was read: CHECK_TIMEOUT may be minutes.
@@ -115,7 +117,7 @@ func (o *ownNode) recent(ctx context.Context) (*nodepatch.Node, error) {
 		if err != nil {
 			return nil, err
 		}
-		o.keepRead(node)
+		o.keep(node, time.Now())
 	}
 	return o.node, nil
 }

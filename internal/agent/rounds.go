@@ -54,7 +54,14 @@ func (r *rounds) isRechecked() bool {
 // waitForForeignTaints waits until no foreign taint of WAIT_FOR_TAINTS is left: results before the CNI is up, for
 // example, are meaningless. If the node cannot be read, the checks start and say why.
 func (r *rounds) waitForForeignTaints(ctx context.Context) error {
-	r.own.hadForeignTaint = false
+	isNew := r.own.sawForeignTaint.Swap(false) && r.own.node != nil && r.own.foreignTaint() == nil
+	if isNew { // it came in the last round, or since
+		if node, err := r.own.patcher.Get(ctx); err != nil {
+			r.own.forget()
+		} else {
+			r.own.keep(node, time.Now())
+		}
+	}
 	taint := r.own.foreignTaint()
 	if taint == nil {
 		return ctx.Err()
@@ -72,6 +79,7 @@ func (r *rounds) waitForForeignTaints(ctx context.Context) error {
 		r.own.forget()
 		return nil
 	}
+	r.own.sawForeignTaint.Store(false)
 	r.notes <- note{}
 	r.log.Info("foreign taints removed")
 	return nil
@@ -152,7 +160,7 @@ func (r *rounds) mayRelease(ctx context.Context) error {
 		return fmt.Errorf("cannot read the node before its release: %w", err)
 	case r.own.isReplaced:
 		return errRestart
-	case r.own.hadForeignTaint || r.own.foreignTaint() != nil:
+	case r.own.sawForeignTaint.Load() || r.own.foreignTaint() != nil:
 		r.log.Info("a foreign taint was added: restarting the checks")
 		return errRestart
 	case node != judged && r.own.unmet(ctx, node) != "": // the next round says which, after a pause: no storm of rounds

@@ -92,6 +92,29 @@ func TestForeignTaintInTheMiddleOfARound(t *testing.T) {
 	})
 }
 
+// The reporter has read it, when INITIAL_TIMEOUT passed in the middle of a round.
+func TestForeignTaintAtTheTimeout(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		rounds := 0
+		network := func(ctx context.Context) (checks.Report, error) {
+			if rounds++; rounds == 1 {
+				time.Sleep(28 * time.Second)
+				api.edit(addTaint(cilium))
+				time.Sleep(4 * time.Second)
+				api.edit(removeTaint(cilium.Key))
+				time.Sleep(4 * time.Second)
+			}
+			return passing(ctx)
+		}
+		p := simulate(t, api, network, nil, "--on-timeout=condition", "--initial-timeout=30s", "--check-timeout=50s", "--wait-for-taints="+cilium.Key)
+		after(90 * time.Second)
+		assert.Equal(t, 2, attempts(t, api, "dns"))
+		assert.Equal(t, untainted, api.taints())
+		p.stop()
+		p.wait()
+	})
+}
+
 // A prefix of WAIT_FOR_TAINTS may cover the agent's own taints, which nobody else removes.
 func TestOwnTaintsAreNotWaitedFor(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {

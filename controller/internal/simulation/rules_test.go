@@ -44,8 +44,6 @@ type truth struct {
 	asked     time.Time // since when it is to be verified: it was created, or has lost the label
 	cniSince  time.Time // of a taint of WAIT_FOR_TAINTS; zero: there is none
 	cniEnds   time.Time // of the last one of them
-	cniShown  time.Time // since when a controller has been sent the Node with one
-	cniGone   time.Time // cniEnds, where a controller must have seen it
 	unmet     time.Time // since when it lacks what REQUIRE demands
 	released  time.Time // the last release
 	wasMet    bool      // at the last release
@@ -151,9 +149,7 @@ func (j *judge) follow(q request, was, is *corev1.Node) {
 		t.asked, t.putBack = now, false
 	}
 	if !t.cniSince.IsZero() && j.blocking(is) == nil {
-		if t.cniEnds = now; !t.cniShown.IsZero() && time.Since(t.cniShown) >= time.Second {
-			t.cniGone = now
-		}
+		t.cniEnds = now
 	}
 	since(&t.cniSince, j.blocking(is) != nil)
 	quantity := is.Status.Allocatable[gpu]
@@ -166,21 +162,24 @@ func (j *judge) follow(q request, was, is *corev1.Node) {
 	}
 }
 
-// sent notes what a controller is sent of a Node. Of a taint that comes and goes while its caches are behind nobody can know.
-func (j *judge) sent(p *process, body []byte) {
-	node := new(corev1.Node)
-	if _ = json.Unmarshal(body, node); !p.controller || node.Kind != "" && node.Kind != "Node" || j.truths[string(node.UID)] == nil {
+// sent notes what a controller is sent of a Node: of a foreign taint that comes and goes while its caches are behind it cannot know,
+// nor of one that goes before it has looked.
+func (j *judge) sent(p *process, node *corev1.Node) {
+	t := j.truths[string(node.UID)]
+	if !p.controller || t == nil {
 		return
 	}
-	switch t := j.of(node); {
-	case j.blocking(node) == nil:
-		if !t.cniShown.IsZero() && time.Since(t.cniShown) >= time.Second {
-			t.cniGone = t.cniEnds
+	saw := p.taints[t]
+	switch {
+	case j.blocking(node) != nil && saw.since.IsZero():
+		saw.since = time.Now()
+	case j.blocking(node) == nil && !saw.since.IsZero():
+		if time.Since(saw.since) >= time.Second {
+			saw.gone = t.cniEnds
 		}
-		t.cniShown = time.Time{}
-	case t.cniShown.IsZero():
-		t.cniShown = time.Now()
+		saw.since = time.Time{}
 	}
+	p.taints[t] = saw
 }
 
 func (j *judge) blocking(node *corev1.Node) *nodepatch.Taint {
@@ -341,7 +340,7 @@ func (j *judge) release(q request, was, is *corev1.Node, labelled bool) {
 			broken("%s has not passed the check %s", p.name, check)
 		case at.Before(t.created):
 			broken("%s has passed %s before this Node was created", p.name, check)
-		case at.Before(p.sawForeign), q.from.controller && at.Before(t.cniGone):
+		case at.Before(p.sawForeign), q.from.controller && at.Before(q.from.taints[t].gone):
 			broken("%s has passed %s before a foreign taint was gone", p.name, check)
 		case time.Since(at) > limit:
 			broken("%s has passed %s %s ago, more than %s", p.name, check, time.Since(at), limit)
@@ -511,10 +510,10 @@ func (j *judge) worker(body []byte) {
 	_ = json.Unmarshal(body, &pod)
 	name := fleet.NodeOf(&pod)
 	node, t := w.node(name), j.truths[pod.Annotations[fleet.NodeUIDAnnotation]] // the cache may show a Node that is gone
-	if node == nil || t == nil {
+	if t == nil {
 		return
 	}
-	if !t.tainted && j.of(node) == t && node.Annotations[nodepatch.Annotation] == "" {
+	if !t.tainted && node != nil && j.of(node) == t && node.Annotations[nodepatch.Annotation] == "" {
 		w.fail(name, ruleGated, "a worker is created for a node that was never gated")
 	}
 	w.tell(name, "controller", "creates %s, attempt %s", pod.Name, pod.Annotations[fleet.AttemptAnnotation])
@@ -548,9 +547,9 @@ func (j *judge) answered(q request, a answer) {
 	}
 	if q.resource == "nodes" && q.verb == http.MethodGet && a.code == http.StatusOK {
 		p.passed[checks.APIName] = time.Now()
-		j.sent(p, a.body)
 		var node corev1.Node
 		_ = json.Unmarshal(a.body, &node)
+		j.sent(p, &node)
 		if blocked := j.blocking(&node) != nil; blocked || p.isBlocked {
 			p.isBlocked, p.sawForeign = blocked, time.Now()
 		}

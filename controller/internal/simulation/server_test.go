@@ -235,6 +235,9 @@ func (w *world) list(q request) answer {
 	for _, key := range slices.Sorted(maps.Keys(objects)) {
 		if q.selects(objects[key]) {
 			items = append(items, string(objects[key].body))
+			if q.resource == "nodes" {
+				w.judge.sent(q.from, typed[corev1.Node](objects[key]))
+			}
 		}
 	}
 	of := resources[q.resource]
@@ -468,6 +471,7 @@ func (o *watch) run(done <-chan struct{}, out *io.PipeWriter) {
 		if q.selects(objects[key]) && !send("ADDED", objects[key].body) {
 			return
 		}
+		w.sees(q, objects[key])
 	}
 	if q.query.Get("sendInitialEvents") == "true" {
 		of := resources[q.resource]
@@ -506,11 +510,7 @@ func (o *watch) run(done <-chan struct{}, out *io.PipeWriter) {
 			if !send(kind, body) {
 				return
 			}
-			if q.resource == "nodes" && w.options.waitFor != "" {
-				w.mu.Lock()
-				w.judge.sent(q.from, body)
-				w.mu.Unlock()
-			}
+			w.sees(q, next)
 			continue
 		case next != nil:
 			due = time.After(lag - time.Since(next.at))
@@ -524,4 +524,14 @@ func (o *watch) run(done <-chan struct{}, out *io.PipeWriter) {
 		case <-changed:
 		}
 	}
+}
+
+// sees notes that a controller is sent a Node.
+func (w *world) sees(q request, v *version) {
+	if q.resource != "nodes" || v.body == nil || !q.from.controller {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.judge.sent(q.from, typed[corev1.Node](v))
 }

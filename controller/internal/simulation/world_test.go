@@ -170,6 +170,11 @@ func read[T any](w *world, resource, key string) *T {
 	if !found {
 		return nil
 	}
+	return typed[T](v)
+}
+
+// typed decodes an object once. The lock is held.
+func typed[T any](v *version) *T {
 	object, decoded := v.typed.(*T)
 	if !decoded {
 		object = new(T)
@@ -269,15 +274,20 @@ type process struct {
 	released                   map[string]bool      // the uids of Nodes that it has released
 	read                       map[string]time.Time // when it has read each Node last, by name
 	wroteLedger                time.Time
-	sawForeign                 time.Time // when it read first that its Node has no taint of WAIT_FOR_TAINTS any more
-	isBlocked                  bool      // the Node had one when it was read last
+	taints                     map[*truth]sawTaint // of a controller: what it was sent of foreign taints
+	sawForeign                 time.Time           // when it read first that its Node has no taint of WAIT_FOR_TAINTS any more
+	isBlocked                  bool                // the Node had one when it was read last
 	person, controller, worker bool
 }
+
+// sawTaint is what a controller was sent of a Node's taints of WAIT_FOR_TAINTS: since when there is one, and when the last one that it
+// must have seen was gone.
+type sawTaint struct{ since, gone time.Time }
 
 // newProcess returns a process that starts now; machine is nil for a client outside the cluster.
 func (w *world) newProcess(name string, on *machine) *process {
 	p := &process{w: w, name: name, machine: on, started: time.Now(), passed: make(map[string]time.Time), released: make(map[string]bool),
-		read: make(map[string]time.Time)}
+		read: make(map[string]time.Time), taints: make(map[*truth]sawTaint)}
 	if on != nil {
 		p.boot = on.bootID()
 	}

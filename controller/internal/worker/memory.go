@@ -16,14 +16,12 @@ import (
 
 // memory is what this process remembers of a node. Only the leader's process has seen anything.
 type memory struct {
-	workers map[string]workerState // by the pod's name, which is never used twice
-	// released is the worker whose verdict has released the node, releasedVersion the resourceVersion of the released node.
-	released        types.UID
-	releasedVersion string
-	releasedAt      clock.Mark
-	// outdated is the resourceVersion of a Node in the cache that the API server had a newer one of, when a release was tried.
-	outdated    string
-	outdatedAt  clock.Mark
+	workers    map[string]workerState // by the pod's name, which is never used twice
+	released   types.UID              // the worker whose verdict has released the node
+	releasedAt clock.Mark
+	// newest is the newest resourceVersion of the Node that an answer to this process has shown. The cache may be behind.
+	newest      string
+	newestAt    clock.Mark
 	patches     int        // in a row that did not help: the release failed, or the startup taint was put back
 	patchedAt   clock.Mark // the last one of them
 	unmet       string     // what the node does not show although its worker has passed
@@ -55,15 +53,13 @@ func (s workerState) outcome(pod *corev1.Pod) fleet.Outcome {
 	return outcome
 }
 
-// isPassTimeKnown reports whether the time of a pass is known: the worker was seen to be ready, or it has ended so soon after its
-// start that its verdict is young. round is the longest that a round takes. What another leader has created may be long over,
-// and kubelet late to say so: its age counts, by the API server's clock.
-func (s workerState) isPassTimeKnown(pod *corev1.Pod, now clock.Now, round time.Duration) bool {
-	if s.key == "" && !now.IsYounger(pod.CreationTimestamp.Time, countsFor+round) {
-		return false
-	}
+// counts reports whether a pass of this worker counts: this process has created it, and so has seen what came in the meantime, and
+// the time of the pass is known. It was seen to be ready, or it has ended so soon after its start that its verdict is young. round
+// is the longest that a round takes.
+func (s workerState) counts(round time.Duration) bool {
 	start := cmp.Or(s.ran, s.first)
-	return s.ready || s.passed || start.Before(s.ended) && s.ended.Sub(start) < countsFor+round
+	isTimeKnown := s.ready || s.passed || start.Before(s.ended) && s.ended.Sub(start) < countsFor+round
+	return s.key != "" && isTimeKnown
 }
 
 // observe notes what the cache shows of the workers of a node, all of them.
@@ -101,16 +97,13 @@ func (m memory) observe(workers []*corev1.Pod, now clock.Now) memory {
 	return m
 }
 
-// behind returns how long to wait, unless an event comes, because the cache is known to be behind: node is older than the release,
-// or the API server had a newer one. The times are for an API server that was restored from a backup.
-func (m memory) behind(node *corev1.Node, now clock.Now) (wait time.Duration) {
-	if order, err := resourceversion.CompareResourceVersion(node.ResourceVersion, m.releasedVersion); err != nil || order < 0 {
-		wait = cacheDelay - now.Since(m.releasedAt)
+// behind returns how long to wait, unless an event comes, because the cache shows an older Node than the API server has. A worker
+// would be made for nothing, again and again. The limit is for an API server that was restored from a backup.
+func (m memory) behind(node *corev1.Node, now clock.Now) time.Duration {
+	if order, err := resourceversion.CompareResourceVersion(node.ResourceVersion, m.newest); err == nil && order >= 0 {
+		return 0
 	}
-	if node.ResourceVersion == m.outdated { // a worker would be made for nothing, again and again
-		wait = max(wait, firstRetry-now.Since(m.outdatedAt))
-	}
-	return wait
+	return firstRetry - now.Since(m.newestAt)
 }
 
 // pause is the time from the last patch that did not help to the next patch. It doubles, and is zero if the last patch helped.
@@ -134,7 +127,7 @@ func (r *Reconciler) observe(node string, workers []*corev1.Pod, now clock.Now) 
 	m := r.nodes[node].observe(workers, now)
 	r.nodes[node] = m
 	isPatched := m.patches > 0 && now.Since(m.patchedAt) < 2*longestRemoval
-	if len(m.workers) == 0 && now.Since(m.releasedAt) > cacheDelay && now.Since(m.outdatedAt) > firstRetry && !isPatched {
+	if len(m.workers) == 0 && now.Since(m.newestAt) > firstRetry && !isPatched {
 		delete(r.nodes, node) // there is nothing to remember
 		m = memory{}
 	}

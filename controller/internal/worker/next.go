@@ -109,7 +109,7 @@ func (s Settings) nextAfter(pod *corev1.Pod, m memory, now clock.Now) step {
 		failing -= s.Fleet.FailedAfter
 	case fleet.Passed:
 		switch {
-		case !worker.isPassTimeKnown(pod, now, s.Round):
+		case !worker.counts(s.Round):
 			return again
 		case now.Since(worker.ended) < countsFor || worker.held:
 			if wait := m.pause(firstRelease, longestRelease) - now.Since(m.patchedAt); wait > 0 {

@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -152,7 +151,7 @@ func TestNext(t *testing.T) {
 	}
 	type states = map[string]workerState
 	for name, test := range map[string]struct {
-		old     bool          // the workers are an hour old, by the API server's clock
+		other   bool          // another leader has created the workers
 		timeout time.Duration // INITIAL_TIMEOUT
 		node    []func(*corev1.Node)
 		workers []*corev1.Pod
@@ -227,17 +226,14 @@ func TestNext(t *testing.T) {
 		"in the same second":           {workers: []*corev1.Pod{newWorker("b", 1, evicted), newWorker("a", 1)}, want: "delete b"},
 		"the successor passes":         {workers: []*corev1.Pod{newWorker("b", 2, ready), newWorker("a", 1, ended(1, failing), createdAt(ago(time.Minute)))}, want: "release by b; delete a"},
 
-		"created, and not in the cache yet":        {seen: states{"a": {first: mark(ago(29 * time.Second)), key: "k"}}, want: "wait 5s"},
-		"created, and never seen":                  {seen: states{"a": {first: mark(ago(30 * time.Second)), key: "k"}}, want: "create 1"},
-		"released, and not in the cache yet":       {node: []func(*corev1.Node){version("99")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{released: "a-uid", releasedVersion: "100", releasedAt: mark(ago(time.Second))}, want: "wait 4s"},
-		"released, and gated again":                {node: []func(*corev1.Node){version("101")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{released: "a-uid", releasedVersion: "100", releasedAt: mark(ago(time.Second))}, want: "create 1; delete a"},
-		"the cache is behind the API server":       {node: []func(*corev1.Node){version("99")}, m: memory{outdated: "99", outdatedAt: mark(ago(time.Second))}, want: "wait 29s"},
-		"the cache has changed":                    {node: []func(*corev1.Node){version("101")}, m: memory{outdated: "99", outdatedAt: mark(ago(time.Second))}, want: "create 1"},
-		"released, versions without order":         {node: []func(*corev1.Node){version("x")}, m: memory{released: "a-uid", releasedVersion: "y", releasedAt: mark(ago(time.Second))}, want: "wait 4s"},
-		"of another leader, an hour old, ready":    {old: true, workers: []*corev1.Pod{newWorker("a", 1, ready)}, want: "create 1"},
-		"of another leader, an hour old, ends now": {old: true, workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: mark(ago(time.Second)), ran: mark(ago(time.Second))}}, want: "create 1"},
-		"of this leader, an hour old, ready":       {old: true, workers: []*corev1.Pod{newWorker("a", 1, ready)}, seen: states{"a": {first: mark(ago(time.Second)), key: "k"}}, want: "release by a"},
-		"released, and the annotation lost":        {m: memory{released: "a-uid", releasedAt: mark(ago(time.Minute))}, want: "create 1"},
+		"created, and not in the cache yet":  {seen: states{"a": {first: mark(ago(29 * time.Second)), key: "k"}}, want: "wait 5s"},
+		"created, and never seen":            {seen: states{"a": {first: mark(ago(30 * time.Second)), key: "k"}}, want: "create 1"},
+		"released, and not in the cache yet": {node: []func(*corev1.Node){version("99")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{released: "a-uid", newest: "100", newestAt: mark(ago(time.Second))}, want: "wait 29s"},
+		"released, and gated again":          {node: []func(*corev1.Node){version("101")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{released: "a-uid", newest: "100", newestAt: mark(ago(time.Second))}, want: "create 1; delete a"},
+		"released, versions without order":   {node: []func(*corev1.Node){version("x")}, m: memory{released: "a-uid", newest: "y", newestAt: mark(ago(time.Second))}, want: "wait 29s"},
+		"of another leader, ready":           {other: true, workers: []*corev1.Pod{newWorker("a", 1, ready)}, want: "create 1"},
+		"of another leader, ends now":        {other: true, workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: mark(ago(time.Second)), ran: mark(ago(time.Second))}}, want: "create 1"},
+		"released, and the annotation lost":  {m: memory{released: "a-uid", releasedAt: mark(ago(time.Minute))}, want: "create 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := newNode()
@@ -246,13 +242,15 @@ func TestNext(t *testing.T) {
 			}
 			test.m.workers = test.seen
 			m := test.m.observe(test.workers, at(now))
-			server := time.Time{}.Add(time.Second) // the workers here have no time of creation: they are a second old
-			if test.old {
-				server = server.Add(time.Hour)
+			for name, worker := range m.workers {
+				if !test.other {
+					worker.key = "k"
+				}
+				m.workers[name] = worker
 			}
 			s := newSettings()
 			s.Fleet.FailedAfter = test.timeout
-			assert.Equal(t, test.want, describe(s.next(node, test.workers, m, clock.At(now, server))))
+			assert.Equal(t, test.want, describe(s.next(node, test.workers, m, at(now))))
 		})
 	}
 }

@@ -61,12 +61,12 @@ func (r *Reconciler) release(ctx context.Context, node *corev1.Node, worker *cor
 		}.Keeping(node.Annotations[request.Annotation], request.FailedTaintKey).String()
 	}
 	log := r.Log.With("node", node.Name, "worker", worker.Name)
-	released, removed, err := r.patcher(node.Name).ReleaseCached(ctx, fleet.PatchNode(node), request)
+	now, removed, err := r.patcher(node.Name).ReleaseCached(ctx, fleet.PatchNode(node), request)
+	r.rememberNewest(node.Name, now)
 	switch {
 	case errors.Is(err, nodepatch.ErrBlocked), errors.Is(err, nodepatch.ErrReplaced), errors.Is(err, nodepatch.ErrOutdated):
 		log.Info("the controller ignores the verdict: the checks start over", "reason", err)
 		r.rememberWorker(node.Name, worker.Name, func(s *workerState) { s.void = true })
-		r.remember(node.Name, func(m *memory) { m.outdated, m.outdatedAt = node.ResourceVersion, clock.Own() })
 		return nil
 	case err != nil:
 		if ctx.Err() == nil {
@@ -74,9 +74,7 @@ func (r *Reconciler) release(ctx context.Context, node *corev1.Node, worker *cor
 		}
 		return fmt.Errorf("release of node %s: %w", node.Name, err)
 	}
-	r.remember(node.Name, func(m *memory) {
-		m.released, m.releasedVersion, m.releasedAt = worker.UID, released.ResourceVersion, clock.Own()
-	})
+	r.remember(node.Name, func(m *memory) { m.released, m.releasedAt = worker.UID, clock.Own() })
 	what := "no startup taint found"
 	if len(removed) > 0 {
 		what = "removed " + strings.Join(nodepatch.FormatTaints(removed), ", ")
@@ -95,13 +93,21 @@ func (r *Reconciler) removeTaint(ctx context.Context, node *corev1.Node, n int) 
 		r.Events.Eventf(node, nil, corev1.EventTypeWarning, verdict.NodeNotVerified, "Verify", "the startup taint is put back again "+
 			"and again, or cannot be removed: pauses grow to %s; read metadata.managedFields and the controller's log", longestRemoval)
 	}
-	_, removed, err := r.patcher(node.Name).ReleaseCached(ctx, fleet.PatchNode(node), request)
+	now, removed, err := r.patcher(node.Name).ReleaseCached(ctx, fleet.PatchNode(node), request)
+	r.rememberNewest(node.Name, now)
 	if err != nil {
 		return fmt.Errorf("node %s: cannot remove the startup taint that was added again: %w", node.Name, err)
 	}
 	r.Log.Warn("startup taint was added again after the release: removed it", "node", node.Name,
 		"taints", strings.Join(nodepatch.FormatTaints(removed), ", "))
 	return nil
+}
+
+// rememberNewest remembers that the API server has shown a Node, nil: none.
+func (r *Reconciler) rememberNewest(name string, node *nodepatch.Node) {
+	if node != nil {
+		r.remember(name, func(m *memory) { m.newest, m.newestAt = node.ResourceVersion, clock.Own() })
+	}
 }
 
 func (r *Reconciler) patcher(node string) *nodepatch.Patcher {

@@ -2,7 +2,7 @@
 //
 // A Check makes exactly one attempt and does nothing else: it never sleeps, logs or retries. The Runner decides the order,
 // the timeout of an attempt and the backoff between attempts, and reports each attempt to its Observer. A probe without an answer
-// is repeated within the attempt (inflight.go), and a sign of recovery ends the pause before the next one (sign.go).
+// is repeated within the attempt (hedge.go), and a sign of recovery ends the pause before the next one (sign.go).
 package checks
 
 import (

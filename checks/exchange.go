@@ -60,7 +60,7 @@ func newQuery(name string, recordType dnsmessage.Type, recursion bool, options .
 // exchange sends a packed query to server (host:port) over network, udp or tcp, until there is a reply, also a truncated one. It
 // returns as soon as ctx ends.
 func exchange(ctx context.Context, network, server string, query []byte) (reply, error) {
-	return again(ctx, func(ctx context.Context) (reply, error) { return exchangeOnce(ctx, network, server, query) })
+	return hedge(ctx, func(ctx context.Context) (reply, error) { return exchangeOnce(ctx, network, server, query) })
 }
 
 func exchangeOnce(ctx context.Context, network, server string, query []byte) (reply, error) {

@@ -93,9 +93,9 @@ func (p Peers) find(ctx context.Context) ([]PeerResult, error) {
 	results, err := connect(first, p.Sample)
 	cancel()
 	if err == nil && 2*len(failuresOf(results)) > len(results) {
-		again, err := connect(ctx, p.Redraw)
-		if err == nil && answers(again) >= answers(results) {
-			return again, nil
+		redrawn, err := connect(ctx, p.Redraw)
+		if err == nil && answers(redrawn) >= answers(results) {
+			return redrawn, nil
 		}
 	}
 	return results, err

@@ -55,21 +55,21 @@ type answer struct {
 	server string // which replied
 }
 
-// suffices reports whether the addresses of the family that is answered first are enough; else both are awaited.
-type suffices func([]netip.Addr) bool
+// earlyRule reports whether the addresses of the family that is answered first are accepted; else both are awaited.
+type earlyRule func([]netip.Addr) bool
 
 // lookup resolves name. Warnings name the servers that failed before another one answered. The error is the first one that is
 // not negative, else the first one.
-func (r Resolver) lookup(ctx context.Context, name string, enough suffices) (found answer, warnings []string, err error) {
+func (r Resolver) lookup(ctx context.Context, name string, acceptEarly earlyRule) (found answer, warnings []string, err error) {
 	failed := &dnsError{name: name, err: errNotName}
-	wait := share(ctx, 1) // one server: again repeats the queries
+	wait := share(ctx, 1) // one server: hedge repeats the queries
 	if n := len(r.Servers); n > 1 {
 		// Every server has its turn, and, unless the outage is long, a lost packet must not cost the whole attempt.
-		wait = min(share(ctx, n), max(share(ctx, max(3, n)), flightOf(ctx).pace(30)))
+		wait = min(share(ctx, n), max(share(ctx, max(3, n)), pacingOf(ctx).pace(30)))
 	}
 	names, diagnosis := r.candidates(name)
 	for _, candidate := range names {
-		found, more, failure := r.resolve(ctx, candidate, wait, enough)
+		found, more, failure := r.resolve(ctx, candidate, wait, acceptEarly)
 		warnings = append(warnings, more...)
 		if failure == nil {
 			return found, warnings, nil
@@ -88,7 +88,7 @@ func (r Resolver) lookup(ctx context.Context, name string, enough suffices) (fou
 		}
 	}
 	for _, candidate := range diagnosis {
-		if _, _, failure := r.resolve(ctx, candidate, wait, enough); failure == nil {
+		if _, _, failure := r.resolve(ctx, candidate, wait, acceptEarly); failure == nil {
 			failed.fullName = strings.TrimSuffix(candidate, ".")
 			break
 		}
@@ -110,14 +110,14 @@ func (r Resolver) lookup(ctx context.Context, name string, enough suffices) (fou
 
 // resolve asks the servers in turn for an absolute name, each for at most wait, until one of them answers, or all have
 // failed other than by a timeout, or ctx ends. It returns what lookup does.
-func (r Resolver) resolve(ctx context.Context, name string, wait time.Duration, enough suffices) (answer, []string, *dnsError) {
+func (r Resolver) resolve(ctx context.Context, name string, wait time.Duration, acceptEarly earlyRule) (
+	found answer, warnings []string, failure *dnsError) {
 	failures := make([]error, len(r.Servers))
 	mayAnswer := func(err error) bool { return err == nil || isTimeout(err) }
 	for i := 0; i == 0 || (ctx.Err() == nil && slices.ContainsFunc(failures, mayAnswer)); i++ {
 		n := i % len(r.Servers)
-		addrs, err := r.ask(ctx, r.Servers[n], name, wait, enough)
+		addrs, err := r.ask(ctx, r.Servers[n], name, wait, acceptEarly)
 		if err == nil || isNegative(err) {
-			var warnings []string
 			for other, err := range failures {
 				if err != nil && other != n {
 					warnings = append(warnings, (&dnsError{name: name, server: r.Servers[other], err: err}).Error())
@@ -146,7 +146,8 @@ func (r Resolver) resolve(ctx context.Context, name string, wait time.Duration, 
 }
 
 // ask asks one server for the A and AAAA records of an absolute name at once.
-func (r Resolver) ask(ctx context.Context, server, name string, wait time.Duration, enough suffices) ([]netip.Addr, error) {
+func (r Resolver) ask(ctx context.Context, server, name string, wait time.Duration, acceptEarly earlyRule) (
+	[]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	type family struct {
@@ -160,13 +161,13 @@ func (r Resolver) ask(ctx context.Context, server, name string, wait time.Durati
 	}
 	types := []dnsmessage.Type{dnsmessage.TypeA, dnsmessage.TypeAAAA}
 	rand.Shuffle(2, func(i, j int) { types[i], types[j] = types[j], types[i] })
-	isLong := time.Since(flightOf(ctx).since) > time.Minute // then no query follows one without an answer, about either family
+	isLong := time.Since(pacingOf(ctx).since) > time.Minute // then no query follows one without an answer, about either family
 	go ask(types[0])
 	if !isLong {
 		go ask(types[1])
 	}
 	first := <-families
-	if first.err == nil && enough(first.addrs) || isLong && isTimeout(first.err) {
+	if first.err == nil && acceptEarly(first.addrs) || isLong && isTimeout(first.err) {
 		return first.addrs, first.err
 	}
 	if isLong {

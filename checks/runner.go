@@ -18,13 +18,13 @@ const jitter = 0.1
 
 // Attempt is one try of one check, as an Observer sees it.
 type Attempt struct {
-	Check   string
-	Number  int // 1 for the first of its round; of what Round returns the count
-	Took    time.Duration
-	Report  Report
-	Err     error         // nil if the check passed or was skipped
-	RetryIn time.Duration // until the next attempt; 0 if there is none in this round
-	Signed  bool          // a sign has ended the pause before it
+	Check     string
+	Number    int // 1 for the first of its round; of what Round returns the count
+	Took      time.Duration
+	Report    Report
+	Err       error         // nil if the check passed or was skipped
+	RetryIn   time.Duration // until the next attempt; 0 if there is none in this round
+	AfterSign bool          // a sign has ended the pause before it
 }
 
 // Observer receives every attempt when it ends, except those that a shutdown interrupted: they say nothing about the node.
@@ -37,17 +37,17 @@ type Runner struct {
 	NewBackOff func() backoff.BackOff
 	Observer   Observer
 
-	outages map[string]outage // of each check that fails
-	failed  string            // the check that the round must pass first
+	outages  map[string]outage // of each check that fails
+	retrying string            // the check that the round must pass first
 }
 
 // outage is what is known of a check that fails, until it passes.
 type outage struct {
-	since  time.Time // the first attempt that failed
-	err    error     // of the last attempt
-	signed bool      // its sign has come
-	misled bool      // an attempt has failed after a sign: none is trusted
-	due    time.Time // the next look for a sign
+	since       time.Time // the first attempt that failed
+	err         error     // of the last attempt
+	hasSign     bool      // its sign has come
+	ignoreSigns bool      // an attempt has failed after a sign: none is trusted
+	due         time.Time // the next look for a sign
 }
 
 // Exponential waits 1, 2, 4, 8, 16 s, then 30 s each time.
@@ -82,7 +82,7 @@ func (r *Runner) Round(ctx context.Context, list []Check) ([]Attempt, error) {
 		if failed || check.Name() == NodeName { // the same Node gets the same judgement
 			retries = 0
 		} else {
-			r.failed = check.Name()
+			r.retrying = check.Name()
 		}
 		result := r.retry(ctx, check, retries)
 		if err := ctx.Err(); err != nil {
@@ -109,14 +109,14 @@ func (r *Runner) retry(ctx context.Context, check Check, retries int) Attempt {
 	var last Attempt
 	for waits := r.NewBackOff(); ; {
 		last = r.attempt(ctx, check, last.Number+1)
-		again := last.Err != nil && last.Number <= retries
-		if again {
+		isRetried := last.Err != nil && last.Number <= retries
+		if isRetried {
 			last.RetryIn = waits.NextBackOff()
 		}
 		if ctx.Err() == nil && r.Observer != nil {
 			r.Observer.Attempted(last)
 		}
-		if !again || !r.Pause(ctx, last.RetryIn) {
+		if !isRetried || !r.Pause(ctx, last.RetryIn) {
 			return last
 		}
 	}
@@ -128,42 +128,42 @@ func (r *Runner) attempt(ctx context.Context, check Check, number int) Attempt {
 	}
 	start := time.Now()
 	o := r.outages[check.Name()]
-	f := flight{o.since, min(time.Second, r.Timeout/3), start.Add(r.Timeout * 9 / 10), new(atomic.Int32)}
-	if o.err == nil || o.signed || o.misled { // no sign would come after a lost packet
-		f.since = start
+	pacing := attemptPacing{o.since, min(time.Second, r.Timeout/3), start.Add(r.Timeout * 9 / 10), new(atomic.Int32)}
+	if o.err == nil || o.hasSign || o.ignoreSigns { // no sign would come after a lost packet
+		pacing.since = start
 	}
-	attemptCtx, cancel := context.WithTimeout(context.WithValue(ctx, flightKey{}, f), r.Timeout)
+	attemptCtx, cancel := context.WithTimeout(context.WithValue(ctx, pacingKey{}, pacing), r.Timeout)
 	defer cancel()
 	report, err := check.Try(attemptCtx)
 	if err == nil {
 		delete(r.outages, check.Name())
 	} else {
-		r.outages[check.Name()] = outage{since: cmp.Or(o.since, start), err: err, misled: o.misled || o.signed, due: o.due}
+		r.outages[check.Name()] = outage{since: cmp.Or(o.since, start), err: err, ignoreSigns: o.ignoreSigns || o.hasSign, due: o.due}
 		err = &Failure{Cause: err, text: printable(err.Error())}
 	}
 	for i, warning := range report.Warnings {
 		report.Warnings[i] = printable(warning)
 	}
 	took := cmp.Or(report.Took, time.Since(start))
-	return Attempt{Check: check.Name(), Number: number, Took: took, Report: report, Err: err, Signed: o.signed}
+	return Attempt{Check: check.Name(), Number: number, Took: took, Report: report, Err: err, AfterSign: o.hasSign}
 }
 
 // Pause waits for d, or until there is a sign that the check that has failed would pass now. It returns false if ctx has ended.
 func (r *Runner) Pause(ctx context.Context, d time.Duration) bool {
 	pause, end := context.WithTimeout(ctx, d)
 	defer end()
-	o := r.outages[r.failed]
-	for o.err != nil && !o.misled {
+	o := r.outages[r.retrying]
+	for o.err != nil && !o.ignoreSigns {
 		due, cancel := context.WithDeadline(pause, o.due)
 		<-due.Done()
 		cancel()
 		if pause.Err() != nil {
 			break
 		}
-		pace := float64(flight{since: o.since, every: time.Second}.pace(60))
+		pace := float64(attemptPacing{since: o.since, every: time.Second}.pace(60))
 		o.due = time.Now().Add(time.Duration((0.8 + 0.4*rand.Float64()) * pace))
-		o.signed = isOver(pause, o.err)
-		if r.outages[r.failed] = o; o.signed {
+		o.hasSign = isOver(pause, o.err)
+		if r.outages[r.retrying] = o; o.hasSign {
 			return true
 		}
 	}

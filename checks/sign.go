@@ -17,7 +17,7 @@ func isOver(ctx context.Context, err error) bool {
 	return look != nil && look(ctx)
 }
 
-// briefly limits a look at one thing: it ends before TCP repeats a packet (RFC 6298, 2), and before again calls again.
+// briefly limits a look at one thing: it ends before TCP repeats a packet (RFC 6298, 2), and before hedge makes another call.
 func briefly(look sign) sign {
 	return func(ctx context.Context) bool {
 		ctx, cancel := context.WithTimeout(ctx, 900*time.Millisecond)

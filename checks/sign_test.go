@@ -38,7 +38,7 @@ func (o *outageOf) Name() string { return DNSName }
 func (o *outageOf) Try(ctx context.Context) (Report, error) {
 	o.tries = append(o.tries, time.Now())
 	return combine(inParallel(make([]struct{}, o.probes), func(struct{}) outcome {
-		_, err := again(ctx, func(ctx context.Context) (int, error) {
+		_, err := hedge(ctx, func(ctx context.Context) (int, error) {
 			if o.packets.Add(1); !time.Now().Before(o.until) {
 				return 0, nil
 			}
@@ -96,7 +96,7 @@ func TestTenMinutesWithoutNetwork(t *testing.T) {
 		for i, attempt := range seen.seen {
 			assert.Equal(t, i%6+1, attempt.Number)
 			assert.InDelta(t, []float64{1, 2, 4, 8, 16, 0}[i%6], attempt.RetryIn.Seconds(), 1.7)
-			assert.False(t, attempt.Signed)
+			assert.False(t, attempt.AfterSign)
 			if i%6 > 0 {
 				assert.Equal(t, seen.seen[i-1].RetryIn, o.tries[i].Sub(o.tries[i-1])-3*time.Second, "no pause is shorter")
 			}
@@ -123,7 +123,7 @@ func TestAWrongSignIsNotTrusted(t *testing.T) {
 		assert.Len(t, o.signs, 1, "the first one was wrong")
 		assert.Equal(t, 3*time.Second, o.tries[1].Sub(o.tries[0]), "the pause ended at once")
 		for i, attempt := range seen.seen {
-			assert.Equal(t, i == 1, attempt.Signed, "attempt %d", i)
+			assert.Equal(t, i == 1, attempt.AfterSign, "attempt %d", i)
 			if attempt.RetryIn > 0 && i > 0 {
 				assert.Equal(t, attempt.RetryIn, o.tries[i+1].Sub(o.tries[i])-3*time.Second, "attempt %d", i)
 			}

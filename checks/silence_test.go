@@ -58,7 +58,7 @@ func TestOneQueryOfANameInALongOutage(t *testing.T) {
 	const name = "web.example.org."
 	try := func(t *testing.T, server *nameServer, outage time.Duration) error {
 		since := time.Now().Add(-outage)
-		ctx := context.WithValue(limited(t, 500*time.Millisecond), flightKey{}, flight{since: since, every: time.Second})
+		ctx := context.WithValue(limited(t, 500*time.Millisecond), pacingKey{}, attemptPacing{since: since, every: time.Second})
 		_, err := DNS{Names: []string{name}, Resolver: &Resolver{Servers: []string{server.address}}}.Try(ctx)
 		return err
 	}

@@ -64,7 +64,7 @@ func TestALostPacketAfterAWrongSign(t *testing.T) {
 	t.Parallel()
 	server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"web.example.org.": {a: known.a, lost: 1}})
 	r := Runner{Timeout: 3 * time.Second, NewBackOff: Exponential}
-	r.outages = map[string]outage{DNSName: {since: time.Now().Add(-2 * time.Minute), err: errors.New("timeout"), misled: true}}
+	r.outages = map[string]outage{DNSName: {since: time.Now().Add(-2 * time.Minute), err: errors.New("timeout"), ignoreSigns: true}}
 	results, err := r.Round(t.Context(), []Check{DNS{Names: []string{"web.example.org."}, Resolver: &Resolver{Servers: []string{server.address}}}})
 	require.NoError(t, err)
 	require.NoError(t, results[0].Err)
@@ -78,8 +78,8 @@ func TestTruncatedAfterALostPacket(t *testing.T) {
 		server := newNameServer(t, "127.0.0.1", tcpSilent, map[string]script{"web.example.org.": sc, ".": sc})
 		resolver := &Resolver{Servers: []string{server.address}}
 		host, port, _ := net.SplitHostPort(server.address)
-		ctx := context.WithValue(limited(t, 900*time.Millisecond), flightKey{},
-			flight{time.Now(), 300 * time.Millisecond, time.Now().Add(time.Second), new(atomic.Int32)})
+		ctx := context.WithValue(limited(t, 900*time.Millisecond), pacingKey{},
+			attemptPacing{time.Now(), 300 * time.Millisecond, time.Now().Add(time.Second), new(atomic.Int32)})
 		start := time.Now()
 		_, err := DNS{Names: []string{host}, Port: port, Resolver: resolver}.Try(ctx)
 		require.NoError(t, err)
@@ -111,8 +111,8 @@ func TestAConnectionThatEndsBeforeTheAttempt(t *testing.T) {
 func TestFewConnectionsAreRepeated(t *testing.T) {
 	t.Parallel()
 	address := silent(t)
-	ctx := context.WithValue(limited(t, 900*time.Millisecond), flightKey{},
-		flight{time.Now(), 300 * time.Millisecond, time.Now().Add(time.Second), new(atomic.Int32)})
+	ctx := context.WithValue(limited(t, 900*time.Millisecond), pacingKey{},
+		attemptPacing{time.Now(), 300 * time.Millisecond, time.Now().Add(time.Second), new(atomic.Int32)})
 	var started atomic.Int32
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{ConnectStart: func(string, string) { started.Add(1) }})
 	_, err := service(slices.Repeat([]string{address}, 8)...).Try(ctx)
@@ -211,6 +211,6 @@ func TestSignOfALaterCheck(t *testing.T) {
 		results, err := r.Round(t.Context(), []Check{Skip(APIName, "a test"), o})
 		require.NoError(t, err)
 		require.NoError(t, results[1].Err)
-		assert.True(t, results[1].Signed)
+		assert.True(t, results[1].AfterSign)
 	})
 }

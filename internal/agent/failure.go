@@ -104,7 +104,7 @@ func (r repeats) isDue(err error) bool {
 
 func logAttempt(log *logrus.Entry, attempt checks.Attempt) {
 	log = log.WithFields(logrus.Fields{"check": attempt.Check, "attempt": attempt.Number, "took": formatDuration(attempt.Took)})
-	if attempt.Signed {
+	if attempt.AfterSign {
 		log.Debug("a sign of recovery has ended the pause before this attempt")
 	}
 	for _, warning := range attempt.Report.Warnings {

@@ -141,7 +141,7 @@ func TestSignOfTheAPIServer(t *testing.T) {
 	require.Len(t, seen, 2)
 	require.ErrorContains(t, seen[0].Err, "no answer from the API server in time: TCP connection not accepted")
 	require.NoError(t, seen[1].Err)
-	assert.True(t, seen[1].Signed)
+	assert.True(t, seen[1].AfterSign)
 }
 
 // A flow that began before kube-proxy's rules is never translated: another source port is.

@@ -77,7 +77,7 @@ func TestAttemptNoticesThatTheNetworkWorks(t *testing.T) {
 	soon := func(t *testing.T, check Check) { // much sooner than TCP, or a third of the attempt, repeats a packet
 		t.Helper()
 		passed := make(chan error, 1)
-		ctx := context.WithValue(limited(t, time.Hour), flightKey{}, flight{time.Now(), time.Second, time.Time{}, new(atomic.Int32)})
+		ctx := context.WithValue(limited(t, time.Hour), pacingKey{}, attemptPacing{time.Now(), time.Second, time.Time{}, new(atomic.Int32)})
 		go func() {
 			_, err := check.Try(ctx)
 			passed <- err
@@ -132,8 +132,8 @@ func unanswered(ctx context.Context, outage, limit time.Duration) int {
 	var calls atomic.Int32
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	ctx = context.WithValue(ctx, flightKey{}, flight{since: time.Now().Add(-outage), every: time.Second})
-	_, _ = again(ctx, func(ctx context.Context) (int, error) {
+	ctx = context.WithValue(ctx, pacingKey{}, attemptPacing{since: time.Now().Add(-outage), every: time.Second})
+	_, _ = hedge(ctx, func(ctx context.Context) (int, error) {
 		calls.Add(1)
 		<-ctx.Done()
 		return 0, ctx.Err()
@@ -168,7 +168,7 @@ func TestAnswersInFlight(t *testing.T) {
 		var calls atomic.Int32
 		call := func(first, second error) (int32, error) {
 			calls.Store(0)
-			return again(ctx, func(ctx context.Context) (int32, error) {
+			return hedge(ctx, func(ctx context.Context) (int32, error) {
 				n := calls.Add(1)
 				if n == 1 && first == nil {
 					<-ctx.Done()
@@ -196,7 +196,7 @@ func TestAnswersInFlight(t *testing.T) {
 // A transport dials on after the request of an attempt has ended, without its deadline: no packet comes of that.
 func TestDialEndsWithTheAttempt(t *testing.T) {
 	t.Parallel()
-	ctx := context.WithValue(t.Context(), flightKey{}, flight{time.Now(), time.Second, time.Now().Add(100 * time.Millisecond), new(atomic.Int32)})
+	ctx := context.WithValue(t.Context(), pacingKey{}, attemptPacing{time.Now(), time.Second, time.Now().Add(100 * time.Millisecond), new(atomic.Int32)})
 	_, err := Dial(ctx, "tcp", silent(t))
 	require.True(t, isTimeout(err), "%v", err)
 }

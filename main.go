@@ -74,7 +74,7 @@ func run(args []string, lookupEnv func(string) (string, bool), signals <-chan os
 		defer shutdown(server, log)
 	}
 
-	verified := agent.New(cfg, environment, checklist.New(cfg, environment), recorder, log, version).Run(ctx, secondSignal)
+	verified := agent.New(cfg, environment, recorder, log, version).Run(ctx, secondSignal)
 	return exitCode(verified || !cfg.Once)
 }
 

@@ -34,13 +34,13 @@ type Agent struct {
 	log     *logrus.Entry
 	metrics *metrics.Recorder
 	events  *kube.Events
-	checks  checklist.List
 	own     *ownNode
+	// Checks returns the checks of a round.
+	Checks checklist.List
 }
 
-// New returns the agent of the node that cfg names, which makes these checks. The environment must have a client.
-func New(cfg config.Config, e kube.Environment, list checklist.List, recorder *metrics.Recorder, log *logrus.Entry,
-	version string) *Agent {
+// New returns the agent of the node that cfg names. The environment must have a client.
+func New(cfg config.Config, e kube.Environment, recorder *metrics.Recorder, log *logrus.Entry, version string) *Agent {
 	if cfg.Once {
 		cfg.RecheckInterval = 0 // it ends with the verdict
 	}
@@ -56,7 +56,7 @@ func New(cfg config.Config, e kube.Environment, list checklist.List, recorder *m
 			log.WithError(err).Warn("patch not applied, will retry with the current node")
 		},
 	}
-	return &Agent{cfg: cfg, version: version, log: log, metrics: recorder, checks: list,
+	return &Agent{cfg: cfg, version: version, log: log, metrics: recorder, Checks: checklist.New(cfg, e),
 		own:    &ownNode{nodeAPI: node},
 		events: kube.NewEvents(e.Client.Core, cfg.NodeName, cfg.PodNamespace+"/"+pod, cfg.CheckTimeout, log)}
 }
@@ -93,14 +93,14 @@ func (a *Agent) newVerification() *verification {
 	a.own.seen = seen{}
 	report := &reporter{marker: marker{cfg: a.cfg, log: a.log, api: a.own.nodeAPI}, version: a.version, metrics: a.metrics,
 		events: a.events, notes: make(chan note, 16), attempts: make(map[string]int), repeats: make(repeats)}
-	rounds := &rounds{cfg: a.cfg, log: a.log, metrics: a.metrics, checks: a.checks, own: a.own, notes: report.notes}
+	rounds := &rounds{cfg: a.cfg, log: a.log, metrics: a.metrics, checks: a.Checks, own: a.own, notes: report.notes}
 	rounds.runner = checklist.Runner(a.cfg, rounds)
 	return &verification{rounds: rounds, report: report}
 }
 
 // newRechecks returns the rechecks of the node as a verification has left it.
 func (a *Agent) newRechecks(how outcome) *rechecks {
-	r := &rechecks{cfg: a.cfg, log: a.log, metrics: a.metrics, events: a.events, checks: a.checks, own: a.own,
+	r := &rechecks{cfg: a.cfg, log: a.log, metrics: a.metrics, events: a.events, checks: a.Checks, own: a.own,
 		peers:  peerSample{cfg: a.cfg, client: a.own.client, metrics: a.metrics},
 		logged: make(map[string]time.Time), met: make(map[string]bool)}
 	r.begin(how)

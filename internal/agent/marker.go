@@ -19,11 +19,12 @@ import (
 // taint, with a condition, or with both (ON_TIMEOUT). With CONDITION=always the condition shows each verdict.
 // Each verification has a marker of its own.
 type marker struct {
-	cfg     config.Config
-	log     *logrus.Entry
-	api     *nodeAPI
-	tainted bool   // it has added the failed taint
-	reason  string // of the condition as it is on the node, "" if this marker has written none
+	cfg      config.Config
+	log      *logrus.Entry
+	api      *nodeAPI
+	timedOut bool   // INITIAL_TIMEOUT has passed
+	tainted  bool   // it has added the failed taint
+	reason   string // of the condition as it is on the node, "" if this marker has written none
 }
 
 // notChecked is the value of the failed taint where no check has failed.
@@ -44,8 +45,9 @@ func (m *marker) uses(policy string) bool {
 // showFailure shows which checks fail (none: the patch), on a node that has the startup taint: a node that was never gated is
 // reported with CONDITION=always only. The failed taint waits for INITIAL_TIMEOUT; a condition may have to be corrected before.
 // It reports whether it has written anything: never the same twice.
-func (m *marker) showFailure(ctx context.Context, failed []string, message string, timedOut bool) (written bool, err error) {
-	if m.uses(config.OnTimeoutTaint) && timedOut && !slices.Equal(failed, []string{checks.NodeName}) { // another node would not help
+func (m *marker) showFailure(ctx context.Context, failed []string, message string) (written bool, err error) {
+	anotherNodeHelps := !slices.Equal(failed, []string{checks.NodeName})
+	if m.uses(config.OnTimeoutTaint) && m.timedOut && anotherNodeHelps {
 		written, err = m.addTaint(ctx, failed)
 	}
 	isTrue := m.cfg.ShowsEachVerdict() && m.reason == verdict.Verified && len(failed) == 0 // a refused patch is no verdict

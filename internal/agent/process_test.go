@@ -90,8 +90,8 @@ func start(t *testing.T, env map[string]string, args ...string) *process {
 				}
 				defer func() { _ = server.Shutdown(context.Background()) }()
 			}
-			a := New(cfg, e, checklist.New(cfg, e), recorder, newLog(cfg, p.stderr), "dev")
-			a.checks = withoutDNS(a.checks)
+			a := New(cfg, e, recorder, newLog(cfg, p.stderr), "dev")
+			a.Checks = withoutDNS(a.Checks)
 			ok = a.Run(ctx, p.second) || !cfg.Once
 		}
 		if !ok {
@@ -267,9 +267,9 @@ func get(t *testing.T, port, path string) (code int, body string) {
 func inCluster(t *testing.T, api *fakeAPI, args ...string) (*Agent, *output) {
 	cfg, e := inClusterSettings(t, api, args...)
 	stderr := newOutput()
-	a := New(cfg, e, checklist.New(cfg, e), metrics.New("node1", checks.Names(), metrics.Build{}), newLog(cfg, stderr), "dev")
-	list := a.checks
-	a.checks = func(api checks.API, o checklist.Options) []checks.Check { return list(api, o)[1:] }
+	a := New(cfg, e, metrics.New("node1", checks.Names(), metrics.Build{}), newLog(cfg, stderr), "dev")
+	list := a.Checks
+	a.Checks = func(api checks.API, o checklist.Options) []checks.Check { return list(api, o)[1:] }
 	return a, stderr
 }
 

@@ -28,9 +28,9 @@ func startConnected(t *testing.T, api *fakeAPI) *connected {
 	cfg, e := inClusterSettings(t, api, "--check-timeout=1m")
 	cfg.Once, cfg.RecheckInterval = false, time.Minute
 	c := &connected{log: newOutput()}
-	a := New(cfg, e, checklist.New(cfg, e), metrics.New("node1", checks.Names(), metrics.Build{}), newLog(cfg, c.log), "dev")
-	list := a.checks
-	a.checks = func(api checks.API, o checklist.Options) []checks.Check {
+	a := New(cfg, e, metrics.New("node1", checks.Names(), metrics.Build{}), newLog(cfg, c.log), "dev")
+	list := a.Checks
+	a.Checks = func(api checks.API, o checklist.Options) []checks.Check {
 		all := list(api, o)[1:] // api, network, service
 		all[1] = fakeCheck{checks.NetworkName, func(context.Context) (checks.Report, error) { return checks.Report{}, c.outcome }}
 		return all

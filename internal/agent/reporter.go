@@ -20,10 +20,12 @@ import (
 // retryReport is the time until the next attempt to report a timeout, ±20 %.
 const retryReport = 30 * time.Second
 
-// Whether a marker may be written while a step runs: never while a patch is in flight that releases the node.
+// markers says whether one may be written while a step runs: never while a patch is in flight that releases the node.
+type markers bool
+
 const (
-	marking = false
-	holding = true
+	withMarkers    markers = true
+	withoutMarkers markers = false
 )
 
 // note is what a step tells the reporter: an attempt, a wait that begins, or, if both are nil, that the wait is over.
@@ -36,17 +38,17 @@ type note struct {
 // goroutine that calls During; a step, which runs in another one, only sends notes.
 type reporter struct {
 	marker
-	version  string
-	metrics  *metrics.Recorder
-	events   *kube.Events
-	start    time.Time
-	stop     context.CancelFunc // ends the verification: --once
-	notes    chan note
-	attempts map[string]int // of each check
-	last     *failure       // until that check passes, or the wait is over
-	repeats  repeats
-	timeout  <-chan time.Time // INITIAL_TIMEOUT, and then the next attempt to report that it has passed
-	timedOut bool
+	version       string
+	metrics       *metrics.Recorder
+	events        *kube.Events
+	start         time.Time
+	stop          context.CancelFunc // ends the verification: --once
+	notes         chan note
+	attempts      map[string]int // of each check
+	last          *failure       // until that check passes, or the wait is over
+	repeats       repeats
+	timeout       <-chan time.Time // INITIAL_TIMEOUT, and then the next attempt to report that it has passed
+	releaseFailed bool             // a condition that is True may hide that: the next release writes it again
 }
 
 // begin starts INITIAL_TIMEOUT. With --once its end cancels the context that begin returns.
@@ -71,7 +73,7 @@ func (r *reporter) restart() {
 
 // During runs a step, and reports its attempts and waits, and the end of INITIAL_TIMEOUT. It returns the error of the step, after
 // any write that began while the step ran.
-func (r *reporter) During(ctx context.Context, hold bool, step func(context.Context) error) error {
+func (r *reporter) During(ctx context.Context, may markers, step func(context.Context) error) error {
 	done := make(chan error, 1)
 	go func() { done <- step(ctx) }()
 	for {
@@ -80,7 +82,7 @@ func (r *reporter) During(ctx context.Context, hold bool, step func(context.Cont
 			r.take(n)
 		case <-r.timeout:
 			r.takeAll()
-			r.reportTimeout(ctx, hold)
+			r.reportTimeout(ctx, may)
 		case err := <-done:
 			r.takeAll()
 			return err
@@ -131,7 +133,7 @@ func (r *reporter) Failed(ctx context.Context, node *nodepatch.Node, err error, 
 
 // reportTimeout reports that INITIAL_TIMEOUT has passed, also in the middle of an attempt. What cannot be written is
 // tried again: there may be no further round (a foreign taint that stays). The rounds go on, except with --once.
-func (r *reporter) reportTimeout(ctx context.Context, hold bool) {
+func (r *reporter) reportTimeout(ctx context.Context, may markers) {
 	r.timeout = nil
 	message := "not verified within " + r.cfg.InitialTimeout.String()
 	var failed []string
@@ -151,7 +153,7 @@ func (r *reporter) reportTimeout(ctx context.Context, hold bool) {
 		r.log.WithField("reason", message).Error("initial timeout exceeded")
 		r.events.Add(kube.EventWarning, verdict.NodeTimedOut, message)
 	}
-	if hold || (r.last != nil && r.last.subject == startupTaint) {
+	if may == withoutMarkers || (r.last != nil && r.last.subject == startupTaint) {
 		return
 	}
 	if !r.mark(ctx, failed, message) {
@@ -167,7 +169,7 @@ func (r *reporter) mark(ctx context.Context, failed []string, message string) bo
 	if ctx.Err() != nil {
 		return false
 	}
-	marked, err := r.showFailure(ctx, failed, message, r.timedOut)
+	marked, err := r.showFailure(ctx, failed, message)
 	log := r.log.WithFields(logrus.Fields{"policy": strings.Join(r.cfg.OnTimeout, ","), "reason": conditionReason(failed)})
 	if marked {
 		log.Warn("node marked as failed")
@@ -204,7 +206,7 @@ func (r *reporter) annotation(node *nodepatch.Node, now time.Time) func(removed 
 
 // Released reports the released node. The DaemonSet controller deletes this pod as soon as it sees the
 // label, so the condition and the Event are finished first, whether ctx has ended or not: --once within CHECK_TIMEOUT and 2 s.
-func (r *reporter) Released(ctx context.Context, node *nodepatch.Node, removed []nodepatch.Taint, failedBefore bool) {
+func (r *reporter) Released(ctx context.Context, node *nodepatch.Node, removed []nodepatch.Taint) {
 	limit := r.cfg.CheckTimeout + 2*time.Second
 	if !r.cfg.Once {
 		limit *= 2
@@ -224,7 +226,7 @@ func (r *reporter) Released(ctx context.Context, node *nodepatch.Node, removed [
 	log.Info("node verified")
 	isStartup := func(taint nodepatch.Taint) bool { return taint.Key != r.cfg.FailedTaintKey }
 	hasCondition := node.Status.Conditions.Of(r.cfg.ConditionType).Type != "" // a node that was never gated gets none
-	if (r.reason != verdict.Verified || failedBefore) && (slices.ContainsFunc(removed, isStartup) || hasCondition) {
+	if (r.reason != verdict.Verified || r.releaseFailed) && (slices.ContainsFunc(removed, isStartup) || hasCondition) {
 		retry(ctx, func(ctx context.Context) bool { return r.markVerified(ctx, node) })
 	}
 	r.events.Add(kube.EventNormal, verdict.NodeVerified, verdict.AllChecksPass+"; verified in "+formatDuration(took)+"; "+what)

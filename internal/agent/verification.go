@@ -25,8 +25,7 @@ const (
 // verification is the way of one node to its release: rounds, until one passes and the patch is applied.
 type verification struct {
 	*rounds
-	report        *reporter
-	releaseFailed bool
+	report *reporter
 }
 
 // verify returns when the node is verified, when ctx ends, or when --once times out.
@@ -37,7 +36,7 @@ func (v *verification) verify(ctx context.Context) outcome {
 	ctx, end := v.report.begin(ctx)
 	defer end()
 	for pauses := checks.Exponential(); ; {
-		err := v.report.During(ctx, marking, v.makeRound)
+		err := v.report.During(ctx, withMarkers, v.makeRound)
 		if v.isRechecked() {
 			return alreadyVerified
 		}
@@ -60,7 +59,7 @@ func (v *verification) verify(ctx context.Context) outcome {
 				pause, wait = repeatAfter, v.waitForRequirements // then all checks run again, and the failure is due for an Event
 			}
 			v.report.Failed(ctx, v.own.node, err, pause)
-			_ = v.report.During(ctx, marking, func(ctx context.Context) error {
+			_ = v.report.During(ctx, withMarkers, func(ctx context.Context) error {
 				wait(ctx, pause)
 				return nil
 			})
@@ -112,7 +111,7 @@ func (v *verification) release(ctx context.Context) error {
 		if err := v.report.showVerified(ctx, node); err != nil {
 			return fmt.Errorf("cannot write the condition %s before the release (CONDITION=always): %w", v.cfg.ConditionType, err)
 		}
-	} else if !v.releaseFailed && v.report.showsFailure(node) {
+	} else if !v.report.releaseFailed && v.report.showsFailure(node) {
 		v.report.markVerified(ctx, node)
 	}
 	if err := v.mayRelease(ctx); err != nil { // the condition may have taken long
@@ -124,7 +123,7 @@ func (v *verification) release(ctx context.Context) error {
 	v.own.proof = &proof{node.UID, request}
 	var now *nodepatch.Node
 	var removed []nodepatch.Taint
-	err := v.report.During(ctx, holding, func(ctx context.Context) (err error) {
+	err := v.report.During(ctx, withoutMarkers, func(ctx context.Context) (err error) {
 		now, removed, err = v.own.patcher.Release(ctx, node, request)
 		return err
 	})
@@ -137,11 +136,11 @@ func (v *verification) release(ctx context.Context) error {
 		v.own.proof = nil
 		return errRestart
 	case err != nil:
-		v.releaseFailed = true
+		v.report.releaseFailed = true
 		return err
 	}
 	v.own.keep(now, time.Now()) // what rechecks begin with
-	v.report.Released(ctx, now, removed, v.releaseFailed)
+	v.report.Released(ctx, now, removed)
 	return nil
 }
 

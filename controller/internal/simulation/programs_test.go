@@ -120,9 +120,10 @@ func (m *machine) agent(ctx context.Context, p *process, r *run, exits chan<- in
 		panic(err)
 	}
 	e := p.environment()
-	list := checklist.New(cfg, e)
 	recorder := metrics.New(m.name, checklist.Names(cfg), metrics.Build{})
-	a := agent.New(cfg, e, func(api checks.API, o checklist.Options) []checks.Check { return p.played(list(api, o)) }, recorder, p.log(), "dev")
+	a := agent.New(cfg, e, recorder, p.log(), "dev")
+	list := a.Checks
+	a.Checks = func(api checks.API, o checklist.Options) []checks.Check { return p.played(list(api, o)) }
 	w.mu.Lock()
 	r.handler = recorder.Handler()
 	w.mu.Unlock()

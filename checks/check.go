@@ -66,15 +66,14 @@ func (f *Failure) Unwrap() error { return f.Cause }
 
 // outermost returns the first Failure that has something, of err and what it wraps. If none has it, it returns an empty one.
 func outermost(err error, has func(*Failure) bool) *Failure {
-	for {
-		f, ok := errors.AsType[*Failure](err)
-		switch {
-		case !ok:
-			return new(Failure)
-		case has(f):
-			return f
-		}
-		err = f.Cause
+	f, found := errors.AsType[*Failure](err)
+	switch {
+	case !found:
+		return new(Failure)
+	case has(f):
+		return f
+	default:
+		return outermost(f.Cause, has)
 	}
 }
 

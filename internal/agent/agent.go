@@ -168,7 +168,7 @@ func (a *Agent) removeTaintAgain() {
 
 // awaitEvents waits for the last Events.
 func (a *Agent) awaitEvents(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, lastRead)
+	ctx, cancel := context.WithTimeout(ctx, min(lastRead, a.cfg.CheckTimeout))
 	defer cancel()
 	a.events.Flush(ctx)
 }

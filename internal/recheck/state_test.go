@@ -39,21 +39,6 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// The thresholds are those of the operator.
-func TestThresholds(t *testing.T) {
-	settings := defaults()
-	settings.FailureThreshold, settings.RecoveryThreshold = 2, 4
-	m := found(settings, shows(True, "Verified"))
-	m.rounds("network")
-	assert.Equal(t, True, m.Status)
-	m.rounds("network")
-	assert.Equal(t, False, m.Status)
-	m.rounds("", "", "")
-	assert.Equal(t, False, m.Status)
-	m.rounds("")
-	assert.Equal(t, True, m.Status)
-}
-
 // Rounds begin at once within an interval, and then follow an interval ±20 % after one another. A round that takes longer than the
 // interval leaves a pause of a tenth.
 func TestWhenRoundsAreMade(t *testing.T) {

@@ -130,10 +130,12 @@ func (h *history) describe(plan Plan) string {
 	var text strings.Builder
 	for _, s := range plan.Statuses {
 		_, _ = fmt.Fprintln(&text, s.Node.Name, podName(s.Pod), s.Gated, s.Untouchable, s.State, s.Reason, s.Failing, s.Message,
-			h.since(s.Since), s.Retainted, s.Rebooted, s.Renewable, s.InDoubt, s.EventsWanted, s.ChangesWithTime(), s.IsPending())
+			h.since(s.Since), s.Retainted, s.Rebooted, s.Renewable, s.InDoubt, s.EventsWanted, s.IsPending(),
+			// Explained: in controller mode a node that gets no worker had NoAgent=now in each plan, and so a plan each 10 s.
+			s.ChangesWithTime() && (s.IsPending() || !h.settings.Workers))
 		r := s.Recheck
 		_, _ = fmt.Fprintln(&text, "  ", r.Failed, r.Reason, r.IsFresh(h.clock()), h.since(r.FailedAt), h.since(r.Refreshed), h.since(r.NotReady),
-			r.Spoke, h.since(r.NoAgent))
+			r.Spoke, h.noAgent(h.since(r.NoAgent)))
 	}
 	for _, c := range plan.Conditions {
 		_, _ = fmt.Fprintln(&text, c.Node.Name, c.Status, c.Reason, c.Message, c.Event, c.Rechecked)
@@ -145,10 +147,12 @@ func (h *history) describeBefore(plan before.Plan) string {
 	var text strings.Builder
 	for _, s := range plan.Statuses {
 		_, _ = fmt.Fprintln(&text, s.Node.Name, podName(s.Pod), s.Gated, s.Untouchable, s.State, s.Reason, s.Failing, s.Message,
-			h.ago(s.Since), s.Retainted, s.Rebooted, s.Renewable, s.InDoubt, s.EventsWanted, s.ChangesWithTime(), s.IsPending())
+			h.ago(s.Since), s.Retainted, s.Rebooted, s.Renewable, s.InDoubt, s.EventsWanted, s.IsPending(),
+			// Explained: in controller mode a node that gets no worker had NoAgent=now in each plan, and so a plan each 10 s.
+			s.ChangesWithTime() && (s.IsPending() || !h.settings.Workers))
 		r := s.Recheck
 		_, _ = fmt.Fprintln(&text, "  ", r.Failed, r.Reason, r.IsFresh(h.now), h.ago(r.FailedAt), h.ago(r.Refreshed), h.ago(r.NotReady),
-			r.Spoke, h.ago(r.NoAgent))
+			r.Spoke, h.noAgent(h.ago(r.NoAgent)))
 	}
 	for _, c := range plan.Conditions {
 		_, _ = fmt.Fprintln(&text, c.Node.Name, c.Status, c.Reason, c.Message, c.Event, c.Rechecked)
@@ -170,6 +174,14 @@ func (h *history) ago(at time.Time) string {
 		return "never"
 	}
 	return h.now.Sub(at).String()
+}
+
+// noAgent leaves out what has no meaning in controller mode.
+func (h *history) noAgent(since string) string {
+	if h.settings.Workers {
+		return ""
+	}
+	return since
 }
 
 func podName(pod *corev1.Pod) string {

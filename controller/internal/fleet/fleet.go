@@ -160,14 +160,3 @@ type Plan struct {
 
 // IsFresh reports whether something may be done to the nodes of the plan.
 func (p Plan) IsFresh(now clock.Now) bool { return now.Since(p.At.Mark()) <= maxAge }
-
-// Condition is one to be written on a node.
-type Condition struct {
-	Node    *corev1.Node
-	Status  corev1.ConditionStatus
-	Reason  Reason
-	Message string
-	Event   bool // whether the node gets an Event, too
-	// Rechecked means that the node was verified before.
-	Rechecked bool
-}

@@ -31,8 +31,46 @@ type memory struct {
 	rechecked  recheckMemory
 }
 
-// observe notes whether the agent runs in pod.
-func (m memory) observe(pod *corev1.Pod, now clock.Now) memory {
+// observe notes what the objects show now. v has no memory yet.
+func (s Settings) observe(v view, m memory) memory {
+	m.seenSince = cmp.Or(m.seenSince, v.now.Mark())
+	switch {
+	case v.isVerified:
+		m.notRunning, m.running, m.waiting = clock.Mark{}, clock.Mark{}, clock.Mark{} // for the next verification
+		if s.Rechecks.Enabled() {
+			// An agent counts so soon that one which replaces another is never missed.
+			m = m.observeRecheck(v, min(s.Rechecks.RecoversAfter(), s.NoAgentFor/2))
+		}
+		return m
+	case s.IsGated(v.node):
+		m.waiting = cmp.Or(m.waiting, v.now.Mark())
+	default:
+		m.waiting = clock.Mark{}
+	}
+	m.rechecked = recheckMemory{began: v.now.Mark()}
+	m = m.observeAgent(v.pod, v.now)
+	switch {
+	case s.Workers && v.pod == nil && (m.waiting.IsZero() || s.Request.ForeignTaint(Taints(v.node)) != nil):
+		m.notRunning = clock.Mark{} // it gets no worker
+	case s.Workers && v.pod != nil && hasVerdict(v.pod):
+		m.container, m.running, m.notRunning = "", clock.Mark{}, clock.Mark{} // the next worker has all the time to start
+	}
+	return m
+}
+
+// remember returns what is to be remembered after a node was judged, and notes in its status since when it is so.
+func (m memory) remember(status *Status, now clock.Now) memory {
+	if status.State != m.state || status.Reason != m.reason {
+		m.state, m.reason, m.since = status.State, status.Reason, now.Mark()
+	}
+	if status.Since = m.since; status.State == Verified {
+		m.rechecked.Recheck = status.Recheck
+	}
+	return m
+}
+
+// observeAgent notes whether the agent runs in pod.
+func (m memory) observeAgent(pod *corev1.Pod, now clock.Now) memory {
 	container := runningContainer(pod)
 	switch {
 	case container == "":

@@ -7,14 +7,14 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // notRunning returns the reason why no agent runs on node, and a message, as far as objects tell. The reason is "" if only the
 // pod's Events tell, and they have not been read.
-func (r Rules) notRunning(node *corev1.Node, pod *corev1.Pod, events map[types.UID][]corev1.Event) (Reason, string) {
+func (r Rules) notRunning(v view) (Reason, string) {
+	pod := v.pod
 	if pod == nil {
-		return NoPod, r.noPod(node)
+		return NoPod, r.noPod(v.node)
 	}
 	name := "pod " + pod.Namespace + "/" + pod.Name + ": "
 	if pod.Spec.NodeName == "" {
@@ -35,11 +35,10 @@ func (r Rules) notRunning(node *corev1.Node, pod *corev1.Pod, events map[types.U
 	if podCondition(pod, corev1.PodInitialized).Type == "" {
 		return Silent, name + "kubelet has not reported its status: check kubelet on the node"
 	}
-	read := events[pod.UID]
-	if read == nil {
+	if v.events == nil {
 		return "", ""
 	}
-	reason, message := fromEvents(read)
+	reason, message := fromEvents(v.events)
 	if reason == Silent && hasRestarted(pod) {
 		reason, message = CrashLoop, containerMessage(pod.Status.ContainerStatuses[0])
 	}

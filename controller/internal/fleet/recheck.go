@@ -2,14 +2,12 @@ package fleet
 
 import (
 	"cmp"
-	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/internal/recheck"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
 const (
@@ -73,10 +71,9 @@ type recheckMemory struct {
 	seen      clock.Mark // when this was noted last
 }
 
-// recheck notes what a verified node and its agent show. An agent needs enough time to find that its node has recovered.
-func (m memory) recheck(condition corev1.NodeCondition, node *corev1.Node, pod *corev1.Pod, enough time.Duration,
-	now clock.Now) memory {
-	r := m.rechecked
+// observeRecheck notes what a verified node and its agent show. An agent needs enough time to find that its node has recovered.
+func (m memory) observeRecheck(v view, enough time.Duration) memory {
+	r, condition, node, pod, now := m.rechecked, v.condition, v.node, v.pod, v.now
 	r.Reason = ""
 	switch isFalse := condition.Status == corev1.ConditionFalse; {
 	case !isFalse:
@@ -141,30 +138,4 @@ func IsReady(pod *corev1.Pod) bool {
 // IsNodeReady reports whether kubelet says that node is ready.
 func IsNodeReady(node *corev1.Node) bool {
 	return nodeCondition(node, corev1.NodeReady).Status == corev1.ConditionTrue
-}
-
-// wantedOfRechecked returns the condition that is to be written on a verified node that is checked again. An agent without a path
-// to the API server cannot write False, but kubelet sees that it is not ready. Only the agent writes True: it has proven it.
-func (s Settings) wantedOfRechecked(status Status, now clock.Now) (Condition, bool) {
-	r := status.Recheck
-	reason, message := status.Reason, status.Message
-	if reason == "" && s.isSilent(r, now) {
-		reason, message = Silent, fmt.Sprintf("pod %s/%s runs but is not ready: its rechecks fail, but it does not write the reason; "+
-			"read its log, and check the node's path to the API server", status.Pod.Namespace, status.Pod.Name)
-	}
-	switch {
-	case reason != "" && r.Reason == reason && now.Since(r.written()) < refreshInterval && !r.written().Before(r.NotReady):
-	case reason != "" && (s.Condition(status.Node).Type != "" || s.WasGated(status.Node)):
-		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: reason, Rechecked: true,
-			Event: r.Reason != reason, Message: message}, true
-	case r.Failed && now.HasLasted(r.NoAgent, s.NoAgentFor):
-		return Condition{Node: status.Node, Status: corev1.ConditionUnknown, Reason: "NotRechecked", Rechecked: true,
-			Message: "no agent rechecks the node"}, true
-	}
-	return Condition{}, false
-}
-
-// WasGated reports whether node had the startup taint before it was released.
-func (s Settings) WasGated(node *corev1.Node) bool {
-	return verdict.WasGated(node.Annotations[s.Request.Annotation], s.Request.FailedTaintKey)
 }

@@ -6,9 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 )
 
 // isBySandbox reports whether the sandbox of a running agent's pod can be the reason. It is not where only peers fail: an agent
@@ -21,33 +18,32 @@ func (r Reason) isBySandbox() bool {
 const renewalTakes = 5 * time.Minute
 
 // doubt notes whether the sandbox of the agent's pod may be all that is broken: from the failure until an agent whose pod was
-// created since has failed too, and never for longer than a renewal and that agent need. before and m are the memory before and
-// after.
-func (s Settings) doubt(status *Status, before, m memory, now clock.Now) {
-	condition, node, pod, isVerified := s.Condition(status.Node), status.Node, status.Pod, status.State == Verified
+// created since has failed too, and never for longer than a renewal and that agent need.
+func (s Settings) doubt(status *Status, v view) {
+	condition, pod, m, now := v.condition, v.pod, v.seen, v.now
 	reason, failedAt := firstReason(condition), condition.LastTransitionTime
 	if s.Workers || condition.Status != corev1.ConditionFalse || failedAt.IsZero() || !reason.isBySandbox() {
 		return // each worker has a sandbox of its own
 	}
 	// A new pod does not end a failure: it is released, fails too, or does not start.
 	isReplaced := pod == nil || pod.DeletionTimestamp != nil || !pod.CreationTimestamp.Before(&failedAt)
-	goesOn := isReplaced && status.Gated && before.state == Failed && before.reason == reason && status.State != Failed
+	goesOn := isReplaced && status.Gated && m.state == Failed && m.reason == reason && status.State != Failed
 	if goesOn {
 		status.failAs(condition)
 	}
 	fails, began, enough := status.State == Failed && status.Reason == reason, m.running, s.FailedAfter
-	if isVerified {
+	if v.isVerified {
 		fails, began = status.Recheck.IsFresh(now), m.rechecked.began
 		enough = rounds(s.Rechecks.RecoveryThreshold+1, s.Rechecks.Interval)
 	}
 	if !fails || pod != nil && metav1.GetControllerOf(pod) == nil { // without a DaemonSet no other pod would come
 		return
 	}
-	hasFailed := now.Since(began) >= enough && (!isVerified || began.Before(status.Recheck.Refreshed))
+	hasFailed := now.Since(began) >= enough && (!v.isVerified || began.Before(status.Recheck.Refreshed))
 	// By the API server's clock, so that another leader decides the same.
 	switch isOver := now.IsStale(failedAt.Time, enough+renewalTakes); {
 	case m.container == "": // between two agents
-		status.InDoubt = !isOver && (goesOn || isVerified)
+		status.InDoubt = !isOver && (goesOn || v.isVerified)
 	case isOver:
 		status.Renewable = hasFailed
 	case isReplaced: // the second agent: if it fails too, re-taint and remediation come before a third one
@@ -56,24 +52,9 @@ func (s Settings) doubt(status *Status, before, m memory, now clock.Now) {
 		status.InDoubt, status.Renewable = true, hasFailed
 	}
 	// Beside a kubelet that is not ready, no agent is renewed: such a node may be replaced, unless that has begun since.
-	ready := nodeCondition(node, corev1.NodeReady)
+	ready := nodeCondition(v.node, corev1.NodeReady)
 	isReady := ready.Status == corev1.ConditionTrue
 	status.InDoubt = status.InDoubt && (isReady || failedAt.Before(&ready.LastTransitionTime))
 	status.Renewable = status.Renewable && isReady && now.IsOlder(failedAt.Time, 0) && status.Untouchable == "" &&
-		s.Rules.matches(node) && s.Rules.Untolerated(node) == nil // else no other pod would come either
-}
-
-// lacksSandbox notes that kubelet cannot make the sandbox of the agent's pod on a verified node: that is not a missing agent, and
-// the time does not count as one. A moment without a known reason, such as that of the next pod, then opens no node.
-func (s Settings) lacksSandbox(status *Status, m *memory, events map[types.UID][]corev1.Event, now clock.Now) {
-	lost, patience := m.rechecked.NoAgent, min(s.NotStartedAfter, s.NoAgentFor/2)
-	if m.container != "" || status.Pod == nil || !now.HasLasted(lost, patience) || !IsNodeReady(status.Node) {
-		return
-	}
-	reason, message := s.Rules.notRunning(status.Node, status.Pod, events)
-	if status.EventsWanted = reason == ""; reason == SandboxFailed {
-		status.Reason, status.Message = reason, message
-		m.rechecked.NoAgent = now.Mark().Add(-patience)
-		status.Recheck = m.rechecked.Recheck
-	}
+		s.Rules.matches(v.node) && s.Rules.Untolerated(v.node) == nil // else no other pod would come either
 }

@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
@@ -111,34 +110,40 @@ func containers(pod *corev1.Pod) []corev1.ContainerStatus {
 	return statuses
 }
 
-// decideByWorker decides about a node without a worker that waits or runs, and reports whether it has. A node whose worker
+// hasVerdict reports whether a worker's round is over.
+func hasVerdict(pod *corev1.Pod) bool {
+	outcome, _ := WorkerOutcome(pod)
+	return outcome == Passed || outcome == FailedRound
+}
+
+// judgeByWorker judges a node whose worker has a verdict, or that has no worker, and reports whether it has. A node whose worker
 // has not started for long, or ends without a verdict, is like one whose agent does.
-func (s Settings) decideByWorker(status *Status, m *memory, now clock.Now) bool {
-	overdue := now.HasLasted(m.waiting, s.FailedAfter)
-	if status.Pod == nil {
-		return s.decideWithoutWorker(status, m, overdue, now)
+func (s Settings) judgeByWorker(status *Status, v view) bool {
+	if v.pod == nil {
+		s.judgeWithoutWorker(status, v)
+		return true
 	}
-	outcome, said := WorkerOutcome(status.Pod)
-	condition := s.Condition(status.Node)
-	isFalse := condition.Status == corev1.ConditionFalse
+	overdue := v.now.HasLasted(v.seen.waiting, s.FailedAfter)
+	outcome, said := WorkerOutcome(v.pod)
+	isFalse := v.condition.Status == corev1.ConditionFalse
 	switch {
 	case outcome == Passed: // it runs until it is deleted
 		status.Reason, status.Message = NotVerified, "all checks pass, but the node is not released: read the controller's log"
-		if s.Unmet != nil && s.Unmet(status.Node.Name) != "" { // it may be met the next moment
-			status.Reason, status.Message = NodeFailed, cmp.Or(s.Unmet(status.Node.Name), status.Message)
+		if s.Unmet != nil && s.Unmet(v.node.Name) != "" { // it may be met the next moment
+			status.Reason, status.Message = NodeFailed, cmp.Or(s.Unmet(v.node.Name), status.Message)
 		}
 	case outcome == FailedRound:
 		status.Failing = verdict.Reason(said.Failed)
 		first, _, _ := strings.Cut(status.Failing, ",")
 		status.Reason, status.Message = Reason(first), said.Message
-		overdue = overdue || FailingFor(status.Pod) >= s.FailedAfter
-	case isFalse && !firstReason(condition).IsOwn() && m.container == "" && now.Since(m.notRunning) < s.NotStartedAfter:
-		status.failAs(condition) // the failure goes on while the next attempt starts
+		overdue = overdue || FailingFor(v.pod) >= s.FailedAfter
+	case isFalse && !firstReason(v.condition).IsOwn() && v.seen.container == "" &&
+		v.now.Since(v.seen.notRunning) < s.NotStartedAfter: // the failure goes on while the next attempt starts
+		status.failAs(v.condition)
 		return true
 	default:
 		return false
 	}
-	m.container, m.running, m.notRunning = "", clock.Mark{}, clock.Mark{} // the next worker has all the time to start
 	status.State = InProgress
 	if overdue || isFalse {
 		status.State = Failed
@@ -146,24 +151,22 @@ func (s Settings) decideByWorker(status *Status, m *memory, now clock.Now) bool 
 	return true
 }
 
-// decideWithoutWorker decides about a node that no worker is for.
-func (s Settings) decideWithoutWorker(status *Status, m *memory, overdue bool, now clock.Now) bool {
+// judgeWithoutWorker judges a node that no worker is for.
+func (s Settings) judgeWithoutWorker(status *Status, v view) {
 	status.State = Unverified
 	if !status.Gated {
-		m.notRunning = clock.Mark{}
-		return true // it gets no worker
+		return // it gets no worker
 	}
-	if taint := s.Request.ForeignTaint(Taints(status.Node)); taint != nil {
-		m.notRunning = clock.Mark{}
+	overdue := v.now.HasLasted(v.seen.waiting, s.FailedAfter)
+	if taint := s.Request.ForeignTaint(Taints(v.node)); taint != nil {
 		status.Reason, status.Message = TaintsOfOthers, fmt.Sprintf("the taint %s is still on the node (WAIT_FOR_TAINTS)", taint)
 	} else {
 		status.Reason = NoPod
 		status.Message = "there is no worker for this node: wait while MAX_CONCURRENT_WORKERS other workers start, " +
 			"or read in the controller's log why it cannot create one"
-		overdue = now.Since(m.notRunning) >= s.NotStartedAfter
+		overdue = v.now.HasLasted(v.seen.notRunning, s.NotStartedAfter)
 	}
 	if overdue {
 		status.State = Failed
 	}
-	return true
 }

@@ -1,0 +1,74 @@
+package fleet
+
+import (
+	"cmp"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
+)
+
+// Condition is one to be written on a node.
+type Condition struct {
+	Node    *corev1.Node
+	Status  corev1.ConditionStatus
+	Reason  Reason
+	Message string
+	Event   bool // whether the node gets an Event, too
+	// Rechecked means that the node was verified before.
+	Rechecked bool
+}
+
+// wanted returns the condition that is to be written on a node, if it differs from the one that is there.
+func (s Settings) wanted(status Status, now clock.Now) (Condition, bool) {
+	switch {
+	case status.Untouchable != "":
+		return Condition{}, false
+	case status.State == Verified && s.Rechecks.Enabled():
+		return s.wantedOfRechecked(status, now)
+	}
+	written := s.Condition(status.Node)
+	isFalse := written.Status == corev1.ConditionFalse
+	isOwn := isFalse && s.writes(firstReason(written))
+	fails := status.State == Failed && status.Gated && s.writes(status.Reason)
+	reason := Reason(cmp.Or(status.Failing, string(status.Reason)))
+	// In controller mode nobody else says of a node that was released that it is verified.
+	unsaid := s.Workers && written.Status != corev1.ConditionTrue && s.WasGated(status.Node)
+	switch {
+	case status.State == Verified && (unsaid || isFalse && (isOwn || status.Pod == nil)):
+		return Condition{Node: status.Node, Status: corev1.ConditionTrue, Reason: verdict.Verified,
+			Message: "the node is verified"}, true
+	case fails && isOwn && now.Since(status.Since) < settled:
+		return Condition{}, false // a pod that is being replaced has one reason after the other for a moment
+	case fails && (!isFalse || written.Reason != string(reason)):
+		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: reason, Message: status.Message, Event: true}, true
+	case status.State != Verified && !status.Gated && isOwn && !status.Retainted:
+		// A stale False could get a node replaced whose startup taint somebody has removed.
+		return Condition{Node: status.Node, Status: corev1.ConditionUnknown, Reason: "NotGated",
+			Message: "the startup taint was removed before the node was verified"}, true
+	}
+	return Condition{}, false
+}
+
+// wantedOfRechecked returns the condition that is to be written on a verified node that is checked again. An agent without a path
+// to the API server cannot write False, but kubelet sees that it is not ready. Only the agent writes True: it has proven it.
+func (s Settings) wantedOfRechecked(status Status, now clock.Now) (Condition, bool) {
+	r := status.Recheck
+	reason, message := status.Reason, status.Message
+	if reason == "" && s.isSilent(r, now) {
+		reason, message = Silent, fmt.Sprintf("pod %s/%s runs but is not ready: its rechecks fail, but it does not write the reason; "+
+			"read its log, and check the node's path to the API server", status.Pod.Namespace, status.Pod.Name)
+	}
+	switch {
+	case reason != "" && r.Reason == reason && now.Since(r.written()) < refreshInterval && !r.written().Before(r.NotReady):
+	case reason != "" && (s.Condition(status.Node).Type != "" || s.WasGated(status.Node)):
+		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: reason, Rechecked: true,
+			Event: r.Reason != reason, Message: message}, true
+	case r.Failed && now.HasLasted(r.NoAgent, s.NoAgentFor):
+		return Condition{Node: status.Node, Status: corev1.ConditionUnknown, Reason: "NotRechecked", Rechecked: true,
+			Message: "no agent rechecks the node"}, true
+	}
+	return Condition{}, false
+}

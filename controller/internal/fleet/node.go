@@ -1,0 +1,89 @@
+package fleet
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// isLeftBehind reports whether node, which is not selected (any more), has something of the controller that nobody else would
+// correct: the failed taint, or a condition from when it had the startup taint.
+func (s Settings) isLeftBehind(node *corev1.Node) bool {
+	condition := s.Condition(node)
+	isOwnFalse := condition.Status == corev1.ConditionFalse && s.writes(firstReason(condition))
+	return s.IsRetainted(Taints(node)) || isOwnFalse && s.Rules.matches(node)
+}
+
+// IsExcluded reports whether somebody has left node out, by another value of the label: it has no taint of ours and no agent.
+func (s Settings) IsExcluded(node *corev1.Node) bool {
+	value, labelled := node.Labels[s.Request.Label]
+	return labelled && value != s.Request.LabelValue && !slices.ContainsFunc(Taints(node), s.Request.Removes)
+}
+
+// IsStranded reports whether node has the startup taint although the rules exclude it: nobody releases it.
+func (s Settings) IsStranded(node *corev1.Node) bool {
+	return HasTaint(node, s.Request.TaintKey) && !s.Rules.Select(node)
+}
+
+// IsRetainted reports whether taints have the failed taint that this release's controller adds to verified nodes.
+func (s Settings) IsRetainted(taints []nodepatch.Taint) bool {
+	return slices.ContainsFunc(taints, func(taint nodepatch.Taint) bool {
+		return taint.Key == s.Request.FailedTaintKey && taint.Value == s.FailedTaintValue && s.FailedTaintValue != ""
+	})
+}
+
+// writes reports whether the controller writes this reason to the condition.
+func (s Settings) writes(reason Reason) bool { return s.Workers || reason.IsOwn() }
+
+// IsGated reports whether nobody but the agent or a worker releases node: it has the startup taint, or is to be verified again.
+func (s Settings) IsGated(node *corev1.Node) bool {
+	_, released := node.Annotations[s.Request.Annotation]
+	_, labelled := node.Labels[s.Request.Label]
+	return HasTaint(node, s.Request.TaintKey) || (released && !labelled)
+}
+
+// IsVerified reports whether node has the label and none of the taints that a release removes.
+func (s Settings) IsVerified(node *corev1.Node) bool {
+	request := s.Request
+	if s.Rechecks.Enabled() {
+		request = request.Released()
+	}
+	return request.IsVerified(node.Labels, Taints(node))
+}
+
+// Condition returns our condition of node, or an empty one.
+func (s Settings) Condition(node *corev1.Node) corev1.NodeCondition {
+	return nodeCondition(node, corev1.NodeConditionType(s.ConditionType))
+}
+
+// nodeCondition returns one of a node's conditions, or an empty one.
+func nodeCondition(node *corev1.Node, kind corev1.NodeConditionType) corev1.NodeCondition {
+	return firstOf(node.Status.Conditions, func(condition corev1.NodeCondition) bool { return condition.Type == kind })
+}
+
+// firstOf returns the first of a list that is wanted, or an empty one.
+func firstOf[T any](list []T, isWanted func(T) bool) (found T) {
+	if i := slices.IndexFunc(list, isWanted); i >= 0 {
+		return list[i]
+	}
+	return found
+}
+
+// firstReason returns the first of the reasons of a condition, which the agent joins with commas; NotVerified for one that is
+// unknown.
+func firstReason(condition corev1.NodeCondition) Reason {
+	first, _, _ := strings.Cut(condition.Reason, ",")
+	if reason := Reason(first); first != "" && slices.Contains(Reasons(), reason) {
+		return reason
+	}
+	return NotVerified
+}
+
+// WasGated reports whether node had the startup taint before it was released.
+func (s Settings) WasGated(node *corev1.Node) bool {
+	return verdict.WasGated(node.Annotations[s.Request.Annotation], s.Request.FailedTaintKey)
+}

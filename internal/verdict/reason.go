@@ -7,9 +7,10 @@ import (
 	"github.com/imunhatep/kube-node-ready/checks"
 )
 
-// Reasons that the agent writes to the node's condition, a closed set. Several failed checks are joined by commas.
+// Reasons of the node's condition, a closed set: see Meanings. Several failed checks are joined by commas.
 const (
-	Verified       = "Verified" // the only one of a condition that is True
+	Verified = "Verified" // the only one of a condition that is True
+
 	DNSFailed      = "DNSFailed"
 	APIFailed      = "APIFailed"
 	NetworkFailed  = "NetworkFailed"
@@ -18,7 +19,58 @@ const (
 	NodeFailed     = "NodeFailed"     // the Node does not show what REQUIRE demands
 	TaintsOfOthers = "TaintsOfOthers" // the checks have not started: a foreign taint of WAIT_FOR_TAINTS is still on
 	NotVerified    = "NotVerified"    // no check has failed: the checks are not done, or the node cannot be patched
+
+	NoPod         = "NoPod"         // the DaemonSet controller has made none
+	Unschedulable = "Unschedulable" // no room on the node
+	ImagePull     = "ImagePull"
+	SandboxFailed = "SandboxFailed" // no network for the pod
+	CrashLoop     = "CrashLoop"
+	Silent        = "Silent" // never started for another reason, or never spoke
 )
+
+// Meaning is what follows from a reason of a condition that is False.
+type Meaning struct {
+	Reason string
+	Check  string // that has failed, "": none
+	// Controller means that the controller finds it, of an agent that does not start or does not speak. Else an agent or a worker does.
+	Controller bool
+	// BySandbox means that the sandbox of a running agent's pod can be the cause. It is not where only peers fail: an agent that
+	// reaches the DNS pods has a network.
+	BySandbox bool
+	// Curable means that another machine may not have it. Image, scheduler and configuration are the same there.
+	Curable bool
+}
+
+// Meanings returns all reasons of a condition that is False. Failed checks are in their order.
+func Meanings() [14]Meaning { // no slice: it is asked about each node in each plan
+	return [...]Meaning{
+		{Reason: NoPod, Controller: true},
+		{Reason: Unschedulable, Controller: true},
+		{Reason: ImagePull, Controller: true},
+		{Reason: SandboxFailed, Controller: true, Curable: true},
+		{Reason: CrashLoop, Controller: true},
+		{Reason: Silent, Controller: true, BySandbox: true, Curable: true},
+		{Reason: DNSFailed, Check: checks.DNSName, BySandbox: true, Curable: true},
+		{Reason: APIFailed, Check: checks.APIName, BySandbox: true, Curable: true},
+		{Reason: NetworkFailed, Check: checks.NetworkName, BySandbox: true, Curable: true},
+		{Reason: ServiceFailed, Check: checks.ServiceName, BySandbox: true, Curable: true},
+		{Reason: PeersFailed, Check: checks.PeersName, Curable: true},
+		{Reason: NodeFailed, Check: checks.NodeName},
+		{Reason: TaintsOfOthers},
+		{Reason: NotVerified},
+	}
+}
+
+// MeaningOf returns what follows from the first of the reasons of a condition, the zero Meaning if it is none of them.
+func MeaningOf(reasons string) Meaning {
+	first, _, _ := strings.Cut(reasons, ",")
+	for _, known := range Meanings() {
+		if known.Reason == first {
+			return known
+		}
+	}
+	return Meaning{}
+}
 
 // Reasons of the Events about a node.
 const (
@@ -35,13 +87,9 @@ const AllChecksPass = "DNS, API, network and service discovery work"
 // Reason names the failed checks in their order: DNSFailed, or DNSFailed,ServiceFailed. Without any it is NotVerified.
 func Reason(failed []string) string {
 	var list []string
-	for _, known := range []struct{ check, reason string }{
-		{checks.DNSName, DNSFailed}, {checks.APIName, APIFailed},
-		{checks.NetworkName, NetworkFailed}, {checks.ServiceName, ServiceFailed},
-		{checks.PeersName, PeersFailed}, {checks.NodeName, NodeFailed},
-	} {
-		if slices.Contains(failed, known.check) {
-			list = append(list, known.reason)
+	for _, known := range Meanings() {
+		if known.Check != "" && slices.Contains(failed, known.Check) {
+			list = append(list, known.Reason)
 		}
 	}
 	if len(list) == 0 {
@@ -52,7 +100,6 @@ func Reason(failed []string) string {
 
 // IsAgents reports whether the agent has written this reason to a condition.
 func IsAgents(reason string) bool {
-	first, _, _ := strings.Cut(reason, ",")
-	return slices.Contains([]string{Verified, DNSFailed, APIFailed, NetworkFailed, ServiceFailed, PeersFailed, NodeFailed,
-		TaintsOfOthers, NotVerified}, first)
+	is := MeaningOf(reason)
+	return reason == Verified || is.Reason != "" && !is.Controller
 }

@@ -76,7 +76,7 @@ func (s Settings) judgeUnreleased(status *Status, v view) {
 // judgeRunning judges a node whose agent runs: by what the agent says, if it says something in time.
 func (s Settings) judgeRunning(status *Status, v view) {
 	switch {
-	case v.condition.Status == corev1.ConditionFalse && status.Gated && !firstReason(v.condition).IsOwn():
+	case v.condition.Status == corev1.ConditionFalse && status.Gated && !firstReason(v.condition).Meaning().Controller:
 		status.failAs(v.condition)
 	case v.now.Since(v.seen.running) >= s.SilentAfter && HasTaint(v.node, s.Request.TaintKey): // the agent marks no other node
 		status.State, status.Reason = Failed, Silent

@@ -3,7 +3,6 @@
 package fleet
 
 import (
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,18 +29,17 @@ const (
 // States returns all states, in the order of a node's way.
 func States() []State { return []State{Unverified, Pending, InProgress, Verified, Failed} }
 
-// Reason is why a node has failed. The controller gives those of an agent that has not started or does
-// not speak; the agent gives those of its checks.
+// Reason is why a node has failed: what verdict.Meanings lists.
 type Reason string
 
-// The controller's reasons.
+// The controller's reasons, of an agent that has not started or does not speak.
 const (
-	NoPod         Reason = "NoPod"         // the DaemonSet controller has made none
-	Unschedulable Reason = "Unschedulable" // no room on the node
-	ImagePull     Reason = "ImagePull"
-	SandboxFailed Reason = "SandboxFailed" // no network for the pod
-	CrashLoop     Reason = "CrashLoop"
-	Silent        Reason = "Silent" // never started for another reason, or never spoke
+	NoPod         Reason = verdict.NoPod
+	Unschedulable Reason = verdict.Unschedulable
+	ImagePull     Reason = verdict.ImagePull
+	SandboxFailed Reason = verdict.SandboxFailed
+	CrashLoop     Reason = verdict.CrashLoop
+	Silent        Reason = verdict.Silent
 )
 
 // The agent's reasons: its failing checks, foreign taints, or a refused patch.
@@ -56,19 +54,8 @@ const (
 	NotVerified    Reason = verdict.NotVerified
 )
 
-// ownReasons returns the reasons that the controller writes.
-func ownReasons() []Reason {
-	return []Reason{NoPod, Unschedulable, ImagePull, SandboxFailed, CrashLoop, Silent}
-}
-
-// IsOwn reports whether the reason is one of the controller, not of a check.
-func (r Reason) IsOwn() bool { return slices.Contains(ownReasons(), r) }
-
-// Reasons returns all reasons.
-func Reasons() []Reason {
-	return append(ownReasons(), DNSFailed, APIFailed, NetworkFailed, ServiceFailed, PeersFailed, NodeFailed, TaintsOfOthers,
-		NotVerified)
-}
+// Meaning returns what follows from the reason.
+func (r Reason) Meaning() verdict.Meaning { return verdict.MeaningOf(string(r)) }
 
 // Settings are what the operator has decided.
 type Settings struct {

@@ -1,8 +1,8 @@
 package fleet
 
 import (
+	"cmp"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -37,7 +37,7 @@ func (s Settings) IsRetainted(taints []nodepatch.Taint) bool {
 }
 
 // writes reports whether the controller writes this reason to the condition.
-func (s Settings) writes(reason Reason) bool { return s.Workers || reason.IsOwn() }
+func (s Settings) writes(reason Reason) bool { return s.Workers || reason.Meaning().Controller }
 
 // IsGated reports whether nobody but the agent or a worker releases node: it has the startup taint, or is to be verified again.
 func (s Settings) IsGated(node *corev1.Node) bool {
@@ -76,11 +76,7 @@ func firstOf[T any](list []T, isWanted func(T) bool) (found T) {
 // firstReason returns the first of the reasons of a condition, which the agent joins with commas; NotVerified for one that is
 // unknown.
 func firstReason(condition corev1.NodeCondition) Reason {
-	first, _, _ := strings.Cut(condition.Reason, ",")
-	if reason := Reason(first); first != "" && slices.Contains(Reasons(), reason) {
-		return reason
-	}
-	return NotVerified
+	return Reason(cmp.Or(verdict.MeaningOf(condition.Reason).Reason, verdict.NotVerified))
 }
 
 // WasGated reports whether node had the startup taint before it was released.

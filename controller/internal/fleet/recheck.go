@@ -108,7 +108,8 @@ func (m memory) observeRecheck(v view, enough time.Duration) memory {
 	case container == "" && r.NoAgent.IsZero():
 		r.NoAgent = now.Mark()
 	// One that crashes again and again does not count, before it has had time to recover or has written what fails.
-	case container != "" && (now.Since(r.began) >= enough || r.Failed && !r.Reason.IsOwn() && r.began.Before(r.Refreshed)):
+	case container != "" && (now.Since(r.began) >= enough ||
+		r.Failed && !r.Reason.Meaning().Controller && r.began.Before(r.Refreshed)):
 		r.NoAgent = clock.Mark{}
 	case container != "" && container == m.container && !r.NoAgent.IsZero(): // a restart lasts a moment
 		r.NoAgent = r.NoAgent.Add(now.Since(r.seen))
@@ -127,7 +128,7 @@ func (s Settings) isSilent(r Recheck, now clock.Now) bool {
 		enough = max(enough, spokenFor)
 	}
 	isStale := now.Since(r.written()) >= staleAfter+s.Rechecks.RecoversAfter()
-	return now.HasLasted(r.NotReady, enough) && (!r.Failed || r.Reason.IsOwn() || isStale)
+	return now.HasLasted(r.NotReady, enough) && (!r.Failed || r.Reason.Meaning().Controller || isStale)
 }
 
 // IsReady reports whether kubelet says that pod is ready, and nobody deletes it.

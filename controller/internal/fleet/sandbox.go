@@ -1,18 +1,11 @@
 package fleet
 
 import (
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
-
-// isBySandbox reports whether the sandbox of a running agent's pod can be the reason. It is not where only peers fail: an agent
-// that reaches the DNS pods has a network.
-func (r Reason) isBySandbox() bool {
-	return slices.Contains([]Reason{Silent, DNSFailed, APIFailed, NetworkFailed, ServiceFailed}, r)
-}
 
 // renewalTakes is how long an agent's pod is waited for: its deletion, one in 10 s in the cluster, and the start of the next.
 const renewalTakes = 5 * time.Minute
@@ -22,7 +15,7 @@ const renewalTakes = 5 * time.Minute
 func (s Settings) doubt(status *Status, v view) {
 	condition, pod, m, now := v.condition, v.pod, v.seen, v.now
 	reason, failedAt := firstReason(condition), condition.LastTransitionTime
-	if s.Workers || condition.Status != corev1.ConditionFalse || failedAt.IsZero() || !reason.isBySandbox() {
+	if s.Workers || condition.Status != corev1.ConditionFalse || failedAt.IsZero() || !reason.Meaning().BySandbox {
 		return // each worker has a sandbox of its own
 	}
 	// A new pod does not end a failure: it is released, fails too, or does not start.

@@ -137,7 +137,7 @@ func (s Settings) judgeByWorker(status *Status, v view) bool {
 		first, _, _ := strings.Cut(status.Failing, ",")
 		status.Reason, status.Message = Reason(first), said.Message
 		overdue = overdue || FailingFor(v.pod) >= s.FailedAfter
-	case isFalse && !firstReason(v.condition).IsOwn() && v.seen.container == "" &&
+	case isFalse && !firstReason(v.condition).Meaning().Controller && v.seen.container == "" &&
 		v.now.Since(v.seen.notRunning) < s.NotStartedAfter: // the failure goes on while the next attempt starts
 		status.failAs(v.condition)
 		return true

@@ -104,8 +104,8 @@ func (s scrape) fleet(plan fleet.Plan) {
 			counts[key{state: state}] = 0
 		}
 	}
-	for _, reason := range fleet.Reasons() {
-		counts[key{fleet.Failed, reason}] = 0
+	for _, known := range verdict.Meanings() {
+		counts[key{fleet.Failed, fleet.Reason(known.Reason)}] = 0
 	}
 	for _, status := range plan.Statuses {
 		at := key{state: status.State}

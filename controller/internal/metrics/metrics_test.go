@@ -21,6 +21,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -340,7 +341,8 @@ func TestRechecks(t *testing.T) {
 func TestAllStatesAndReasonsAreThere(t *testing.T) {
 	s := newStory(t)
 	s.after(0)
-	assert.Equal(t, len(fleet.States())-1+len(fleet.Reasons()), testutil.CollectAndCount(s.collector, "kube_node_ready_nodes"))
+	reasons := verdict.Meanings()
+	assert.Equal(t, len(fleet.States())-1+len(reasons), testutil.CollectAndCount(s.collector, "kube_node_ready_nodes"))
 	assert.Equal(t, 4, testutil.CollectAndCount(s.collector, "kube_node_ready_worker_pods"))
 	assert.Equal(t, 2, testutil.CollectAndCount(s.collector, "kube_node_ready_verifications_total"))
 }

@@ -24,12 +24,6 @@ const (
 	DoNotDelete = "node-ready/do-not-delete"
 )
 
-// curable returns the reasons that another machine may not have. Image, scheduler and configuration are the same there.
-func curable() []fleet.Reason {
-	return []fleet.Reason{fleet.SandboxFailed, fleet.Silent,
-		fleet.DNSFailed, fleet.APIFailed, fleet.NetworkFailed, fleet.ServiceFailed, fleet.PeersFailed}
-}
-
 // isCandidate reports whether a node was never verified, has the startup taint, is old enough, and has failed for one curable
 // reason for long enough, without a break.
 func (s Settings) isCandidate(status fleet.Status, now clock.Now) bool {
@@ -38,7 +32,7 @@ func (s Settings) isCandidate(status fleet.Status, now clock.Now) bool {
 	_, labelled := node.Labels[s.Fleet.Request.Label]
 	return !released && !labelled && fleet.HasTaint(node, s.Fleet.Request.TaintKey) && status.Untouchable == "" && !status.InDoubt &&
 		!node.CreationTimestamp.IsZero() && now.IsOlder(node.CreationTimestamp.Time, s.DeleteAfter) &&
-		status.State == fleet.Failed && slices.Contains(curable(), status.Reason) && now.Since(status.Since) >= s.FailedFor
+		status.State == fleet.Failed && status.Reason.Meaning().Curable && now.Since(status.Since) >= s.FailedFor
 }
 
 // protected says what forbids to replace a node, whatever its state is.

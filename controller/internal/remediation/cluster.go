@@ -56,7 +56,7 @@ func (r *Remediator) readLive(ctx context.Context, candidate fleet.Status) (live
 // readEvents reads the Events of the agent's pod, if they may be why the controller says that the node has failed.
 func (r *Remediator) readEvents(ctx context.Context, candidate fleet.Status) ([]corev1.Event, error) {
 	pod := candidate.Pod
-	if !candidate.Reason.IsOwn() || pod == nil {
+	if !candidate.Reason.Meaning().Controller || pod == nil {
 		return nil, nil
 	}
 	var events corev1.EventList

@@ -77,7 +77,7 @@ func (r *Reporter) write(ctx context.Context, condition fleet.Condition) error {
 		switch {
 		case condition.Rechecked:
 			event = verdict.RecheckFailed
-		case condition.Reason.IsOwn():
+		case condition.Reason.Meaning().Controller:
 			event = NodeNotStarted
 		}
 		// The recorder counts two about one object as one, whatever their messages, unless their actions differ: the action is the

@@ -1,7 +1,6 @@
 package status
 
 import (
-	"slices"
 	"strings"
 	"time"
 
@@ -53,7 +52,7 @@ func lastEvents(events []corev1.Event) map[string]lastEvent {
 func parse(message string) (reason, brief string) {
 	first, rest, found := strings.Cut(message, ": ")
 	switch {
-	case found && slices.Contains(fleet.Reasons(), fleet.Reason(first)):
+	case found && verdict.MeaningOf(first).Reason != "":
 		return first, rest
 	case found && strings.HasPrefix(first, "not verified within "):
 		return parse(rest)

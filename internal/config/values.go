@@ -184,7 +184,7 @@ func target(s string) error {
 	if strings.Contains(s, nodeIP) {
 		return errors.New("needs the node's address in the variable NODE_IP, in a pod from the field status.hostIP")
 	}
-	const what = "host:port, tcp://host:port, http(s)://host/path or http(s)://host:port/path, with an IPv6 address in brackets, and " +
-		"without user or spaces; the fragment of a URL lists the statuses that pass: #200|401"
+	const what = "host:port, tcp://host:port, http(s)://host/path or http(s)://host:port/path, with an IPv6 address in brackets, " +
+		"and without user or spaces; the fragment of a URL lists the statuses that pass: #200|401"
 	return must(what, hasForm(s, `(tcp://)?`+hostForm+portForm+`|https?://`+hostForm+`(`+portForm+`)?`+pathForm))
 }

@@ -42,8 +42,8 @@ func (e Entry) String() string { return e.text }
 // List is a list of requirements.
 type List []Entry
 
-// isValid reports whether a requirement of the kind may have the text. The chart's schema accepts no other, or every new node would
-// have a crash loop.
+// isValid reports whether a requirement of the kind may have the text. The chart's schema accepts no other, or every new node
+// would have a crash loop.
 func isValid(kind, text string) bool {
 	switch kind {
 	case "condition":

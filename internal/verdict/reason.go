@@ -32,7 +32,8 @@ const (
 type Meaning struct {
 	Reason string
 	Check  string // that has failed, "": none
-	// Controller means that the controller finds it, of an agent that does not start or does not speak. Else an agent or a worker does.
+	// Controller means that the controller finds it, of an agent that does not start or does not speak.
+	// Else an agent or a worker does.
 	Controller bool
 	// BySandbox means that the sandbox of a running agent's pod can be the cause. It is not where only peers fail: an agent that
 	// reaches the DNS pods has a network.

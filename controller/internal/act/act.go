@@ -1,5 +1,5 @@
-// Package act is what runs beside the loop and acts on its plans: each part decides every 10 s in a goroutine of its own, so that it
-// delays neither a report nor a release, nor another part.
+// Package act is what runs beside the loop and acts on its plans: each part decides every 10 s in a goroutine of its own, so that
+// it delays neither a report nor a release, nor another part.
 package act
 
 import (

@@ -84,7 +84,7 @@ func (c *Collector) Act(_ context.Context, plan fleet.Plan) (time.Duration, erro
 		after := c.count(before, status, plan.At)
 		after.tries = tries{}
 		if after.hasSeries(status, plan.At) {
-			after.tries = before.tries.observe(status)
+			after.tries = before.observe(status)
 		}
 		nodes[status.Node.UID] = after
 	}

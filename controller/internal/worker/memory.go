@@ -53,9 +53,9 @@ func (s workerState) outcome(pod *corev1.Pod) fleet.Outcome {
 	return outcome
 }
 
-// counts reports whether a pass of this worker counts: this process has created it, and so has seen what came in the meantime, and
-// the time of the pass is known. It was seen to be ready, or it has ended so soon after its start that its verdict is young. round
-// is the longest that a round takes.
+// counts reports whether a pass of this worker counts: this process has created it, and so has seen what came in the meantime,
+// and the time of the pass is known. It was seen to be ready, or it has ended so soon after its start that its verdict is young.
+// round is the longest that a round takes.
 func (s workerState) counts(round time.Duration) bool {
 	start := cmp.Or(s.ran, s.first)
 	isTimeKnown := s.ready || s.passed || start.Before(s.ended) && s.ended.Sub(start) < countsFor+round

@@ -477,38 +477,6 @@ func TestOpenNodeIsNotSilent(t *testing.T) {
 	}
 }
 
-// A controller that was killed decides the same, but for durations, which it measures again.
-func TestRestart(t *testing.T) {
-	s := newStory(t)
-	s.node("n1")
-	s.pod("n1", waiting("ImagePullBackOff"))
-	s.after(2 * time.Minute)
-	s.objects.Seen = Memory{}
-	s.after(2 * time.Minute)
-	assert.Equal(t, Pending, s.only().State)
-	s.after(time.Minute + 10*time.Second)
-	assert.Equal(t, Failed, s.only().State)
-	assert.Equal(t, ImagePull, s.only().Reason)
-}
-
-// With rechecks an agent says False of a verified node. Between two of its pods nobody contradicts it.
-func TestRechecks(t *testing.T) {
-	s := newStory(t)
-	node := s.node("n1")
-	node.Labels[verified] = "true"
-	node.Spec.Taints = []corev1.Taint{{Key: "node-ready/failed", Effect: corev1.TaintEffectNoSchedule}}
-	node.Status.Conditions = falseCondition(DNSFailed)
-	s.settings.Rechecks, s.settings.NoAgentFor = Rechecks{Interval: time.Minute, FailureThreshold: 3, RecoveryThreshold: 3}, time.Hour
-	s.after(time.Hour)
-	assert.Equal(t, Verified, s.only().State)
-	assert.Empty(t, s.plan.Conditions)
-
-	s.settings.Rechecks = Rechecks{}
-	s.objects.Nodes[0].Spec.Taints = nil
-	s.decide()
-	require.Len(t, s.plan.Conditions, 1)
-}
-
 // Code and policies spare the same nodes.
 func TestChartHasTheRolesOfTheControlPlane(t *testing.T) {
 	text, err := os.ReadFile("../../../chart/templates/_policies.tpl")

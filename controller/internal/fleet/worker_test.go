@@ -256,30 +256,3 @@ func TestUngatedWithoutWorker(t *testing.T) {
 	assert.Empty(t, s.only().Reason)
 	assert.Empty(t, s.plan.Conditions)
 }
-
-// Remediation needs Failed for one reason without a break, longer than the longest pause between two attempts.
-func TestFailedWithoutABreak(t *testing.T) {
-	s := newWorkerStory(t)
-	s.node("n")
-	s.decide()
-	var failedFor time.Duration
-	pause := 30 * time.Second
-	for attempt := 1; attempt <= 10; attempt++ {
-		for _, step := range []struct {
-			state corev1.ContainerState
-			lasts time.Duration
-		}{{waiting("ContainerCreating"), time.Second}, {running(), 50 * time.Second}, {ended(1, dnsAndService), pause}} {
-			s.worker(attempt, step.state)
-			s.decide()
-			s.after(step.lasts)
-			if len(s.plan.Conditions) > 0 {
-				s.objects.Nodes[0].Status.Conditions = falseCondition(s.plan.Conditions[0].Reason)
-			}
-			if status := s.only(); status.State == Failed {
-				failedFor = s.moment().Since(status.Since)
-			}
-		}
-		pause = min(2*pause, 8*time.Minute)
-	}
-	assert.Greater(t, failedFor, 30*time.Minute)
-}

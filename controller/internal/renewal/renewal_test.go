@@ -222,31 +222,14 @@ func TestManyNodes(t *testing.T) {
 	assert.Equal(t, 40, c.made)
 }
 
-// Each of these keeps its pod.
+// Each of these keeps its pod. TestNotRenewable of package fleet has what an agent does, and its node.
 func TestNotDue(t *testing.T) {
 	for name, change := range map[string]func(*cluster, *corev1.Node, *corev1.Pod){
-		"kubelet is not ready": func(_ *cluster, n *corev1.Node, _ *corev1.Pod) { n.Status.Conditions[0].Status = "Unknown" },
-		"cordoned":             func(_ *cluster, n *corev1.Node, _ *corev1.Pod) { n.Spec.Unschedulable = true },
-		"released": func(_ *cluster, n *corev1.Node, _ *corev1.Pod) {
-			n.Spec.Taints, n.Labels = nil, map[string]string{"verified": "true"}
-		},
-		"True":              func(_ *cluster, n *corev1.Node, _ *corev1.Pod) { n.Status.Conditions[1].Status = corev1.ConditionTrue },
-		"a foreign taint":   func(_ *cluster, n *corev1.Node, _ *corev1.Pod) { n.Status.Conditions[1].Reason = "TaintsOfOthers" },
-		"peers alone":       func(_ *cluster, n *corev1.Node, _ *corev1.Pod) { n.Status.Conditions[1].Reason = "PeersFailed" },
-		"another condition": func(_ *cluster, n *corev1.Node, _ *corev1.Pod) { n.Status.Conditions[1].Type = "Other" },
-		"the condition is of a time to come": func(c *cluster, n *corev1.Node, _ *corev1.Pod) {
-			n.Status.Conditions[1].LastTransitionTime = metav1.NewTime(c.now.Add(time.Hour))
-		},
-		"the agent's container has just started": func(_ *cluster, _ *corev1.Node, p *corev1.Pod) {
-			p.Status.ContainerStatuses[0].ContainerID = "restarted" // after a reboot, or by the agent itself
-		},
-		"another pod would not come": func(_ *cluster, n *corev1.Node, _ *corev1.Pod) {
-			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "foreign", Effect: corev1.TaintEffectNoSchedule})
-		},
-		"no DaemonSet replaces it":  func(_ *cluster, _ *corev1.Node, p *corev1.Pod) { p.OwnerReferences = nil },
+		"cordoned":                  func(_ *cluster, n *corev1.Node, _ *corev1.Pod) { n.Spec.Unschedulable = true },
+		"True":                      func(_ *cluster, n *corev1.Node, _ *corev1.Pod) { n.Status.Conditions[1].Status = corev1.ConditionTrue },
+		"another condition":         func(_ *cluster, n *corev1.Node, _ *corev1.Pod) { n.Status.Conditions[1].Type = "Other" },
 		"it does not run":           func(_ *cluster, _ *corev1.Node, p *corev1.Pod) { p.Status.ContainerStatuses = nil },
 		"the control group fails":   func(c *cluster, _ *corev1.Node, _ *corev1.Pod) { c.group.PassedSince = clock.Mark{} },
-		"controller mode":           func(c *cluster, _ *corev1.Node, _ *corev1.Pod) { c.settings.Fleet.Workers = true },
 		"the time is not known yet": func(c *cluster, _ *corev1.Node, _ *corev1.Pod) { c.unknown = true },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -305,19 +288,6 @@ func TestWhatIsOldDoesNotCount(t *testing.T) {
 	c.now = made
 	leader.Once(t.Context(), leader.act)
 	assert.Len(t, c.renewed, 1)
-}
-
-func TestDeletionThatIsRefused(t *testing.T) {
-	c := newCluster(t, 2)
-	leader := c.lead()
-	c.after(6*time.Minute, leader)
-	c.fail("DNSFailed")
-	c.deleting = errors.New("refused")
-	c.after(time.Minute, leader)
-	assert.Empty(t, c.renewed)
-	c.deleting = nil
-	c.after(time.Minute, leader)
-	assert.Len(t, c.renewed, 2)
 }
 
 // What refuses each deletion, a webhook for example, is said once an hour.

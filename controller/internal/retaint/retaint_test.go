@@ -92,14 +92,6 @@ func names(statuses []fleet.Status) (found []string) {
 	return found
 }
 
-func TestOneOfThreeFails(t *testing.T) {
-	d := newMoment(3).fail(1).decide()
-	assert.Equal(t, []string{"n0"}, names(d.Candidates))
-	assert.Empty(t, d.Withheld)
-	assert.Empty(t, d.Breakers)
-	assert.Empty(t, newMoment(3).decide().Candidates)
-}
-
 // Each of these is a node that must be left as it is, without a word.
 func TestNoCandidate(t *testing.T) {
 	for name, change := range map[string]func(*moment, *fleet.Status){

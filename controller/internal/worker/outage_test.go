@@ -395,38 +395,6 @@ func TestRecoversFromALargeOutageOfPatches(t *testing.T) {
 	}
 }
 
-// A node joins in an outage, in which rounds fail after half a minute. When the outage ends a worker runs that notices it, or the
-// next one comes at once.
-func TestReleasesSoonAfterAnOutage(t *testing.T) {
-	for _, x := range []time.Duration{3, 20, 75, 200, 290} {
-		outage := x * time.Second
-		t.Run(outage.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := newLargeCluster(t, 1, 2)
-				c.kubelet(ended(1, failing), 31*time.Second)
-				defer c.start()()
-				time.Sleep(outage)
-				c.kubelet(ready, 800*time.Millisecond)
-				c.lock.Lock()
-				for name := range c.pods {
-					c.later(1500*time.Millisecond, name, func(pod *corev1.Pod) bool {
-						if !fleet.HasEnded(pod) {
-							ready(pod)
-						}
-						return false
-					})
-				}
-				c.lock.Unlock()
-				time.Sleep(5*time.Second + outage/40)
-				c.lock.Lock()
-				defer c.lock.Unlock()
-				assert.Zero(t, c.left, "released after %s", c.label)
-				t.Logf("%d workers", len(c.posts))
-			})
-		})
-	}
-}
-
 // A node joins whose network comes late, behind nodes that never pass and are tried again and again: these cost it nothing.
 func TestReleasesSoonBehindBadNodes(t *testing.T) {
 	const before, outage, round = 90 * time.Second, 75 * time.Second, 55 * time.Second

@@ -150,16 +150,3 @@ func TestAlwaysWithRechecks(t *testing.T) {
 		})
 	}
 }
-
-// A node that is released with rechecks has the condition once.
-func TestAlwaysReleaseWithRechecks(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.edit(neverGated)
-		api.obeying(nil)
-		r := startVerification(t, api, "--condition=always")
-		r.round(nil, nil, nil, nil)
-		assert.Equal(t, []string{"True Verified"}, api.written())
-		assert.Equal(t, []string{patchStat, patchNode}, api.writes())
-		r.end()
-	})
-}

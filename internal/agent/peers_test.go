@@ -4,7 +4,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -102,39 +101,6 @@ func TestPeers(t *testing.T) {
 		assert.LessOrEqual(t, strings.Count(r.metrics(), "\n"), before+2, "no series but those of the check's own counters")
 		assert.Equal(t, 2, api.count(getPeers), "at first, and once in the outage")
 	})
-}
-
-// A node that has failed because of its peers keeps the failed taint until one answers, after a restart too: peers that cannot be listed,
-// or of which only two are left, are not enough. Where none is left, the taint is removed.
-func TestPeersThatMustAnswer(t *testing.T) {
-	for name, test := range map[string]struct {
-		left     int
-		unlisted bool
-		written  []string
-		lists    int // 0: not in each round
-	}{
-		"cannot be listed": {left: 10, unlisted: true, written: []string{"False PeersFailed"}},
-		"two are left":     {left: 2, written: []string{"False PeersFailed"}, lists: 5}, // a new one in each round: it is short
-		"none is left":     {written: []string{"True Verified"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			p := newPeers(t, test.left)
-			p.down.Store(true)
-			simulated(t, func(t *testing.T, api *fakeAPI) {
-				list := listed(api, p)
-				if test.unlisted {
-					list.Store(nil)
-				}
-				setFalse("PeersFailed")(api.node)
-				addFailedTaint(api.node)
-				r := startRechecks(t, api, enablePeers, "--recheck-interval=10s")
-				r.round(nil, nil, nil, nil)
-				assert.Equal(t, test.written, api.written())
-				assert.Equal(t, test.left > 0, slices.Contains(api.taints(), "node-ready/failed"))
-				assert.LessOrEqual(t, api.count(getPeers), max(2, test.lists))
-			})
-		})
-	}
 }
 
 // Each round connects to 8 of the sample: one of them that is dead is a warning once an hour, not whenever a round meets it.

@@ -3,10 +3,8 @@ package agent
 import (
 	"io"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -16,31 +14,6 @@ import (
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
-
-// The controller re-taints the node between the read of the last round and the agent's True, or behind that, and is killed: the agent
-// removes the failed taint before the next round, which may be an hour away.
-func TestRecheckRemovesTheFailedTaintBetweenRounds(t *testing.T) {
-	for name, behind := range map[string]bool{"before the True": false, "behind the True": true} {
-		t.Run(name, func(t *testing.T) {
-			simulated(t, func(t *testing.T, api *fakeAPI) {
-				setFalse("NetworkFailed")(api.node)
-				r := startRechecks(t, api, "--recheck-interval=1h")
-				r.round(errBroken, nil, nil)
-				if behind {
-					r.round(nil)
-					assert.Contains(t, api.written(), "True Verified")
-					api.edit(addFailedTaint)
-					after(6 * time.Minute)
-				} else {
-					r.during(func() { api.edit(addFailedTaint) }, nil)
-				}
-				assert.Contains(t, api.seen(), patchNode)
-				assert.Equal(t, untainted, api.taints())
-				assert.Equal(t, []string{"False NetworkFailed", "True Verified"}, slices.Compact(api.written()))
-			})
-		})
-	}
-}
 
 // A failed taint without the startup taint whose value is the name of a release is the controller's: a verification does not remove
 // it before it has passed. One of ON_TIMEOUT=taint, of this agent or of the one before a restart, has no use without the startup taint.

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -71,32 +69,17 @@ func (r *rechecked) answer(try func(context.Context) (checks.Report, error)) {
 func (r *rechecked) round(outcomes ...error) {
 	for _, err := range outcomes {
 		r.answer(func(context.Context) (checks.Report, error) { return checks.Report{}, err })
-		r.nextRound()
+		select {
+		case <-r.ended: // of a round that nobody has waited for
+		default:
+		}
+		select {
+		case <-r.ended:
+		case <-time.After(3 * time.Hour):
+			require.Fail(r.t, "no round is made")
+		}
+		after(100 * time.Millisecond)
 	}
-}
-
-// nextRound waits for a round likewise.
-func (r *rechecked) nextRound() {
-	select {
-	case <-r.ended: // of a round that nobody has waited for
-	default:
-	}
-	select {
-	case <-r.ended:
-	case <-time.After(3 * time.Hour):
-		require.Fail(r.t, "no round is made")
-	}
-	after(100 * time.Millisecond)
-}
-
-// during does something in the next round, behind its read of the node, and then has the network check answer.
-func (r *rechecked) during(do func(), outcome error) {
-	once := sync.OnceFunc(do)
-	r.answer(func(context.Context) (checks.Report, error) {
-		once()
-		return checks.Report{}, outcome
-	})
-	r.nextRound()
 }
 
 func (r *rechecked) ready() bool { return r.get("/readyz").Code == http.StatusOK }
@@ -149,14 +132,4 @@ func (a *fakeAPI) count(request string) (n int) {
 		}
 	}
 	return n
-}
-
-// refuse answers 500 to requests of these kinds, to all if there are none, while the test says so.
-func (a *fakeAPI) refuse(requests ...string) (while *atomic.Bool) {
-	while = new(atomic.Bool)
-	a.intercept(func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
-		return while.Load() && (len(requests) == 0 || slices.Contains(requests, request)) &&
-			answerStatus(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "not now")
-	})
-	return while
 }

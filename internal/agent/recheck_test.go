@@ -2,11 +2,9 @@ package agent
 
 import (
 	"context"
-	"net/http"
 	"runtime"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -78,45 +76,6 @@ func TestRecheckFailsAndRecovers(t *testing.T) {
 	})
 }
 
-// The API server is away: the verdict is at /readyz, and on the node as soon as a round fails with it back.
-func TestRecheckWithoutAPI(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		away := api.refuse()
-		r := startRechecks(t, api)
-		r.round(nil, nil, nil)
-		away.Store(true)
-		r.round(nil, nil, nil)
-		assert.False(t, r.ready())
-		assert.Equal(t, []string{"True Verified"}, api.written())
-		assert.Empty(t, api.reasons())
-		r.during(func() { away.Store(false) }, nil)
-		assert.Equal(t, []string{"True Verified", "False APIFailed"}, api.written())
-		after(36 * time.Second)
-		assert.Equal(t, []string{"NodeRecheckFailed"}, api.reasons())
-	})
-}
-
-// Events that cannot be sent are tried again, and nothing else with them.
-func TestRecheckWithoutEvents(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		refused := api.refuse(postEvent)
-		refused.Store(true)
-		r := startRechecks(t, api)
-		r.round(nil, nil, nil)
-		r.round(errBroken, errBroken, errBroken)
-		after(3 * time.Minute)
-		assert.Equal(t, []string{"True Verified", "False NetworkFailed"}, api.written())
-		tries := api.count(postEvent)
-		assert.InDelta(t, 11, tries, 2, "after 1, 2, 4, 8 and 16s, and then every 30s")
-		refused.Store(false)
-		after(36 * time.Second)
-		assert.Equal(t, []string{"NodeRecheckFailed"}, api.reasons())
-		tries = api.count(postEvent)
-		r.round(errBroken, errBroken)
-		assert.Equal(t, tries, api.count(postEvent))
-	})
-}
-
 // SIGTERM in a round that would be the last one to fail ends it without a verdict.
 func TestRecheckStopsWithoutAVerdict(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
@@ -147,26 +106,5 @@ func TestRecheckWarnsOnce(t *testing.T) {
 		assert.Equal(t, 2, warnings(), "by the verification and by the rechecks: %s", r.stderr)
 		after(time.Hour)
 		assert.Equal(t, 3, warnings())
-	})
-}
-
-// Large packets are sent once an hour: package recheck decides when.
-func TestRecheckSendsLargePacketsHourly(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		var large atomic.Int32
-		api.intercept(func(request string, _ int, _ http.ResponseWriter, r *http.Request) bool {
-			if request == getCached && r.Header.Get("X-Kube-Node-Ready-Padding") != "" {
-				large.Add(1)
-			}
-			return false
-		})
-		api.edit(setCondition(corev1.ConditionTrue, "Verified"))
-		r := startRechecks(t, api)
-		after(time.Hour + 2*time.Minute)
-		assert.InDelta(t, 1.5, large.Load(), 0.5, "the first at a random time")
-		after(10 * time.Hour)
-		assert.InDelta(t, 11, large.Load(), 3)
-		assert.Greater(t, len(api.seen()), 500, "other rounds send none")
-		r.end()
 	})
 }

@@ -3,9 +3,7 @@ package agent
 import (
 	"context"
 	"math/rand/v2"
-	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -86,47 +84,6 @@ func TestRequirementThatIsMetLate(t *testing.T) {
 	}
 }
 
-// CHECK_TIMEOUT may be long. What a node loses or gets in the meantime counts all the same.
-func TestLongCheckTimeout(t *testing.T) {
-	for name, test := range map[string]struct {
-		edit      func(*corev1.Node)
-		condition bool // its write takes long, else a check does
-	}{
-		"requirement lost during a check":       {setGPUs("0"), false},
-		"foreign taint during a check":          {addTaint(cilium), false},
-		"requirement lost during the condition": {setGPUs("0"), true},
-		"foreign taint during the condition":    {addTaint(cilium), true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			simulated(t, func(t *testing.T, api *fakeAPI) {
-				api.edit(setGPUs("8"))
-				slow := sync.OnceFunc(func() {
-					time.Sleep(10 * time.Second)
-					api.edit(test.edit)
-					time.Sleep(40 * time.Second)
-				})
-				api.intercept(func(request string, _ int, _ http.ResponseWriter, _ *http.Request) bool {
-					if test.condition && request == patchStat {
-						slow()
-					}
-					return false
-				})
-				network := func(ctx context.Context) (checks.Report, error) {
-					if !test.condition {
-						slow()
-					}
-					return passing(ctx)
-				}
-				p := simulate(t, api, network, nil, "--check-timeout=60s", "--condition=always", "--wait-for-taints="+cilium.Key, requireGPU)
-				after(55 * time.Second)
-				assert.Contains(t, api.taints(), "node-ready/unverified")
-				p.stop()
-				p.wait()
-			})
-		})
-	}
-}
-
 // The device plugin's DaemonSet: its pod comes late, and is not ready at first.
 func TestRequiredDaemonSet(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
@@ -171,18 +128,6 @@ func TestFailedTaintNotForRequirementsAlone(t *testing.T) {
 			})
 		})
 	}
-}
-
-// What goes on is reported again, as other failures are: after 5, 15 and 35 minutes.
-func TestRequirementThatIsNeverMet(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		p := simulate(t, api, nil, nil, requireGPU)
-		after(16 * time.Minute)
-		assert.Equal(t, []string{"NodeNotVerified", "NodeVerificationTimedOut", "NodeNotVerified", "NodeNotVerified"}, api.reasons())
-		assert.LessOrEqual(t, len(api.seen()), 200, "a read every 8 s")
-		p.stop()
-		p.wait()
-	})
 }
 
 func TestDryRunOfRequirements(t *testing.T) {

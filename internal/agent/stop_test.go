@@ -99,20 +99,6 @@ func TestStopWhilePatching(t *testing.T) {
 	})
 }
 
-// Without a second signal the linger ends by itself.
-func TestLingerEnds(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		p := simulate(t, api, nil, nil, "--metrics-linger=10s")
-		synctest.Wait()
-		p.entry("node verified")
-		start := time.Now()
-		p.terminate()
-		assert.Equal(t, exitOK, p.wait())
-		assert.Equal(t, 10*time.Second, time.Since(start))
-		p.entry("shutting down: serving final metrics")
-	})
-}
-
 // addStartupTaint is what a client does that has read the node before the release and writes the whole list after it.
 func (a *fakeAPI) addStartupTaint() {
 	a.edit(addTaint(corev1.Taint{Key: "node-ready/unverified", Value: "true", Effect: corev1.TaintEffectNoSchedule}))

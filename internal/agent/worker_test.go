@@ -203,39 +203,6 @@ func TestWorkerWhoseClockIsWrong(t *testing.T) {
 	assert.Contains(t, p.verdict().Message, "api: this node's clock differs from the API server's (")
 }
 
-func TestWorkerRetries(t *testing.T) {
-	t.Parallel()
-	var connections []string
-	p := startWorker(t, anonymousAPI(t, func(w http.ResponseWriter, r *http.Request) {
-		connections = append(connections, r.RemoteAddr)
-		if len(connections) == 1 {
-			answers(http.StatusBadGateway)(w, r)
-			return
-		}
-		answers(http.StatusForbidden)(w, r)
-	}), nil, "--max-retries=1")
-	assert.Equal(t, http.StatusOK, p.readyz())
-	assert.Equal(t, map[string]int{"dns": 1, "api": 2, "network": 1, "service": 1}, p.verdict().Attempts)
-	p.logged("check failed, will retry")
-	require.Len(t, connections, 2)
-	assert.NotEqual(t, connections[0], connections[1], "each attempt proves the path from TCP on")
-}
-
-// A proxy or an API server that refuses the large header is a warning.
-func TestWorkerWhoseLargeHeaderIsRefused(t *testing.T) {
-	t.Parallel()
-	p := startWorker(t, anonymousAPI(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("X-Kube-Node-Ready-Padding") != "" {
-			answers(http.StatusRequestHeaderFieldsTooLarge)(w, r)
-			return
-		}
-		answers(http.StatusForbidden)(w, r)
-	}), nil)
-	assert.Equal(t, http.StatusOK, p.readyz())
-	assert.Contains(t, p.stderr.String(), "refuses a header of ")
-	assert.Contains(t, p.stderr.String(), "status 403")
-}
-
 // The endpoints of the DNS service are those that the controller names.
 func TestWorkerConnectsToTheDNSEndpoints(t *testing.T) {
 	t.Parallel()

@@ -30,21 +30,21 @@ func TestFaultBeforeRelease(t *testing.T) {
 				return len(pods) == 1 && pods[0].UID != worker.UID, err
 			}, "no other worker")
 		}},
-		{"controller killed before the release", "the next one releases the node by the same verdict", 1, false, func(s *suite, _ *seen) {
+		{"controller killed before the release", "the next one runs the checks again", 2, false, func(s *suite, _ *seen) {
 			s.awaitOther(func(leader corev1.Pod) { s.KillContainer(&leader) })
 		}},
 		{"API server paused before the release", "released by the same verdict", 1, false, func(s *suite, _ *seen) {
 			s.pauseAPI(3 * time.Second)
 		}},
-		{"API server paused before the release until no controller leads", "released by the same verdict", 1, true, func(s *suite, _ *seen) {
+		{"API server paused before the release until no controller leads", "the next one runs the checks again", 2, true, func(s *suite, _ *seen) {
 			s.awaitOther(func(corev1.Pod) { s.pauseAPI(13 * time.Second) })
 		}},
-		{"controller deleted before the release", "the next one releases the node by the same verdict", 1, true, func(s *suite, _ *seen) {
+		{"controller deleted before the release", "the next one runs the checks again", 2, true, func(s *suite, _ *seen) {
 			s.awaitOther(func(leader corev1.Pod) {
 				s.NoError(s.Kube.CoreV1().Pods(leader.Namespace).Delete(s.Ctx, leader.Name, metav1.DeleteOptions{}))
 			})
 		}},
-		{"Lease taken from the leader before the release", "the next one releases the node by the same verdict", 1, true, func(s *suite, _ *seen) {
+		{"Lease taken from the leader before the release", "the next one runs the checks again", 2, true, func(s *suite, _ *seen) {
 			s.awaitOther(func(corev1.Pod) { s.takeLease() })
 		}},
 	} {

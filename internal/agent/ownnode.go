@@ -15,7 +15,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// nodeAPI reads and changes the Node of this agent, and remembers nothing.
+// nodeAPI reads and changes the Node of this agent. Of what it reads it remembers a foreign taint alone.
 type nodeAPI struct {
 	cfg     config.Config
 	client  *kube.Client

@@ -61,14 +61,14 @@ func (n Now) age(t time.Time) time.Duration { return n.server.Sub(t) }
 // IsOlder reports whether t is d ago, or longer. It is not if the clock is unknown.
 func (n Now) IsOlder(t time.Time, d time.Duration) bool { return n.IsServerKnown() && n.age(t) >= d }
 
-// IsYounger reports whether t is less than d ago. It is not if the clock is unknown, or if t is a minute ahead of it.
-func (n Now) IsYounger(t time.Time, d time.Duration) bool {
+// isYounger reports whether t is less than d ago. It is not if the clock is unknown, or if t is a minute ahead of it.
+func (n Now) isYounger(t time.Time, d time.Duration) bool {
 	return n.IsServerKnown() && n.age(t) < d && n.age(t) > -maxAhead
 }
 
 // IsStale reports whether the clock is known, and t is not younger than d. A time far ahead counts as stale: a clock was wrong.
 func (n Now) IsStale(t time.Time, d time.Duration) bool {
-	return n.IsServerKnown() && !n.IsYounger(t, d)
+	return n.IsServerKnown() && !n.isYounger(t, d)
 }
 
 // Clock tells the time. Safe for concurrent use.

@@ -22,10 +22,10 @@ func TestTimesOfObjects(t *testing.T) {
 	} {
 		now := At(time.Now(), at.Add(test.age))
 		assert.Equal(t, test.older, now.IsOlder(at, 10*time.Minute), name)
-		assert.Equal(t, test.younger, now.IsYounger(at, 10*time.Minute), name)
+		assert.Equal(t, test.younger, now.isYounger(at, 10*time.Minute), name)
 		assert.Equal(t, test.stale, now.IsStale(at, 10*time.Minute), name)
 		unknown := At(time.Now(), time.Time{})
-		assert.False(t, unknown.IsOlder(at, 0) || unknown.IsYounger(at, time.Hour) || unknown.IsStale(at, 0), name)
+		assert.False(t, unknown.IsOlder(at, 0) || unknown.isYounger(at, time.Hour) || unknown.IsStale(at, 0), name)
 	}
 }
 

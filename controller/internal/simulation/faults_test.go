@@ -35,6 +35,11 @@ type fault struct {
 	one     *machine // if it is about this one only
 }
 
+// only lets a fault be about one machine.
+func only(one *machine) func(*process, *machine) bool {
+	return func(_ *process, on *machine) bool { return on == one }
+}
+
 // troubles are what happens to one request.
 type troubles struct {
 	before, behind   time.Duration // waits before the server has it, and before its answer is there
@@ -131,7 +136,7 @@ func (w *world) scope() (on func(*process, *machine) bool, name string) {
 		share, salt := w.random.Float64()*0.5, w.random.IntN(1000)
 		return func(_ *process, m *machine) bool { return m != nil && hash(m.name, salt) < share }, fmt.Sprintf("on %.0f %% of the machines", 100*share)
 	}
-	return func(_ *process, m *machine) bool { return m == one }, one.name
+	return only(one), one.name
 }
 
 func hash(name string, salt int) float64 {
@@ -391,7 +396,7 @@ func (w *world) disturbances() map[string]func() {
 			return
 		}
 		long := w.between(15*time.Minute, time.Hour)
-		w.breaks(&fault{kind: "one fails", on: func(_ *process, on *machine) bool { return on == m }, layers: []string{"network", "service"}}, m.name, long)
+		w.breaks(&fault{kind: "one fails", on: only(m), layers: []string{"network", "service"}}, m.name, long)
 		visits := oneOf(w, []string{"open"}, []string{"open", "kill a controller"}, []string{"crash loop"}, []string{"crash loop"}, []string{"cordon"}, []string{"open", "cordon", "crash loop", "verify again"})
 		for range w.random.IntN(4) {
 			w.later(w.between(3*time.Minute, long), func() {
@@ -512,7 +517,7 @@ func (w *world) triggerAtNode(q request, m *machine) {
 	case q.writes() || q.from.controller || node.Labels[label] != "":
 	case m.late > 0 && m.held == 0 && time.Since(w.judge.of(node).created) > 15*time.Second && w.chance(0.3): // another Node of this name, while hardly anything can be read
 		w.tell(m.name, "somebody", "just before %s: a foreign taint, and soon another Node", q)
-		w.breaks(&fault{kind: "500", on: func(_ *process, on *machine) bool { return on == m }, trouble: troubles{code: 500}, share: 0.5, about: "GET nodes"}, m.name, 30*time.Second)
+		w.breaks(&fault{kind: "500", on: only(m), trouble: troubles{code: 500}, share: 0.5, about: "GET nodes"}, m.name, 30*time.Second)
 		m.taint(corev1.Taint{Key: cniTaint, Effect: corev1.TaintEffectNoSchedule})
 		w.later(w.between(5*time.Second, 25*time.Second), func() {
 			if m.untaint(cniTaint); !m.gone && w.node(m.name) != nil {
@@ -521,7 +526,7 @@ func (w *world) triggerAtNode(q request, m *machine) {
 			}
 		})
 	case w.options.check == time.Minute && m.held == 0 && w.chance(0.2): // an attempt that takes long, and what changes in that time
-		w.breaks(&fault{kind: "network down", on: func(_ *process, on *machine) bool { return on == m }, layers: []string{"network"}}, m.name, w.between(5*time.Second, 50*time.Second))
+		w.breaks(&fault{kind: "network down", on: only(m), layers: []string{"network"}}, m.name, w.between(5*time.Second, 50*time.Second))
 		w.later(w.between(500*time.Millisecond, 3*time.Second), func() {
 			if m.gpus = 0; w.options.require == "" || w.chance(0.3) {
 				m.taint(corev1.Taint{Key: cniTaint, Effect: corev1.TaintEffectNoSchedule})

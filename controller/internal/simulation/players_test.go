@@ -130,7 +130,7 @@ func (p *pool) keep(w *world) {
 			w.machines[m.name] = m
 			w.counts.lives++
 			if left := time.Until(w.ends); left > 0 && w.chance(w.options.bad) {
-				w.breaks(&fault{kind: "bad machine", on: func(_ *process, on *machine) bool { return on == m }, layers: []string{"network", "service"}}, m.name, left)
+				w.breaks(&fault{kind: "bad machine", on: only(m), layers: []string{"network", "service"}}, m.name, left)
 			}
 			delay := w.between(10*time.Second, 40*time.Second)
 			if first {

@@ -254,7 +254,7 @@ func (w *world) failAlone() {
 		w.mu.Unlock()
 		return
 	}
-	w.breaks(&fault{kind: "one fails alone", on: func(_ *process, m *machine) bool { return m == one }, layers: []string{"network", "service"}}, one.name, long)
+	w.breaks(&fault{kind: "one fails alone", on: only(one), layers: []string{"network", "service"}}, one.name, long)
 	w.mu.Unlock()
 	w.sleep(long + w.patience(true))
 }

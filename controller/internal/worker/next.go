@@ -63,21 +63,29 @@ func (s Settings) next(node *corev1.Node, workers []*corev1.Pod, m memory, now c
 		}
 		return step{removeTaint: true, delete: live}
 	}
-	var counting, others []*corev1.Pod
+	var counting, unproven, others []*corev1.Pod
 	for _, pod := range live {
+		worker := m.workers[pod.Name]
 		isUsed := pod.UID == released.Worker || pod.UID == m.released
-		if isAbout(pod, node) && !isUsed && !m.workers[pod.Name].void && !s.isOutdated(pod, m.workers[pod.Name]) {
-			counting = append(counting, pod)
-		} else {
+		switch {
+		case !isAbout(pod, node) || isUsed || worker.void || s.isOutdated(pod, worker):
 			others = append(others, pod)
+		case worker.outcome(pod) == fleet.Passed && !worker.counts(s.Round):
+			unproven = append(unproven, pod)
+		default:
+			counting = append(counting, pod)
 		}
 	}
+	slices.SortFunc(counting, fleet.Newer)
+	slices.SortFunc(unproven, fleet.Newer)
 	var decided step
-	if len(counting) > 0 {
-		slices.SortFunc(counting, fleet.Newer)
+	switch {
+	case len(counting) > 0: // however new an unproven one is: it would be repeated again and again
 		newest := counting[len(counting)-1]
-		decided, others = s.nextAfter(newest, m, now), append(others, counting[:len(counting)-1]...)
-	} else {
+		decided, others = s.nextAfter(newest, m, now), slices.Concat(others, counting[:len(counting)-1], unproven)
+	case len(unproven) > 0:
+		decided, others = repeat(unproven[len(unproven)-1]), append(others, unproven[:len(unproven)-1]...)
+	default:
 		decided.create = 1
 	}
 	if decided.create > 0 && m.expectsWorker(workers) {
@@ -91,8 +99,7 @@ func (s Settings) next(node *corev1.Node, workers []*corev1.Pod, m memory, now c
 // has come, or the node is verified: its log is what is left of a failure.
 func (s Settings) nextAfter(pod *corev1.Pod, m memory, now clock.Now) step {
 	worker := m.workers[pod.Name]
-	again := step{create: fleet.Attempt(pod), first: pod.Annotations[fleet.FirstAnnotation]}
-	next := step{create: again.create + 1, first: fleet.First(pod)}
+	next := step{create: fleet.Attempt(pod) + 1, first: fleet.First(pod)}
 	createAfter := func(pause time.Duration, decided step) step {
 		if wait := pause - now.Since(worker.ended); wait > 0 {
 			return step{wait: wait}
@@ -104,14 +111,11 @@ func (s Settings) nextAfter(pod *corev1.Pod, m memory, now clock.Now) step {
 	case fleet.Waiting, fleet.Running:
 		return step{}
 	case fleet.Interrupted:
-		return createAfter(min(afterInterruption<<max(0, min(m.interrupted-1, 5)), longestInterruption), again)
+		return createAfter(min(afterInterruption<<max(0, min(m.interrupted-1, 5)), longestInterruption), repeat(pod))
 	case fleet.FailedRound: // else it says nothing about the network, which may work soon
 		failing -= s.Fleet.FailedAfter
 	case fleet.Passed:
-		switch {
-		case !worker.counts(s.Round):
-			return again
-		case now.Since(worker.ended) < countsFor || worker.held:
+		if now.Since(worker.ended) < countsFor || worker.held {
 			if wait := m.pause(firstRelease, longestRelease) - now.Since(m.patchedAt); wait > 0 {
 				return step{wait: wait}
 			}
@@ -128,6 +132,11 @@ func (s Settings) nextAfter(pod *corev1.Pod, m memory, now clock.Now) step {
 		pause -= longestRetry / 4 * 3 / 256 * time.Duration(crc32.ChecksumIEEE([]byte(pod.Name))%256)
 	}
 	return createAfter(pause, next)
+}
+
+// repeat is another worker for the same attempt.
+func repeat(pod *corev1.Pod) step {
+	return step{create: fleet.Attempt(pod), first: pod.Annotations[fleet.FirstAnnotation]}
 }
 
 // isOutdated reports whether a worker waits that was made from an earlier template: what it waits for may have been corrected.

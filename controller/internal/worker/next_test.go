@@ -232,6 +232,7 @@ func TestNext(t *testing.T) {
 		"released, and gated again":          {node: []func(*corev1.Node){version("101")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{released: "a-uid", newest: "100", newestAt: mark(ago(time.Second))}, want: "create 1; delete a"},
 		"released, versions without order":   {node: []func(*corev1.Node){version("x")}, m: memory{released: "a-uid", newest: "y", newestAt: mark(ago(time.Second))}, want: "wait 29s"},
 		"of another leader, ready":           {other: true, workers: []*corev1.Pod{newWorker("a", 1, ready)}, want: "create 1"},
+		"of another leader, and looks newer": {other: true, workers: []*corev1.Pod{newWorker("a", 1, ready, createdAt(now)), newWorker("b", 1, running, createdAt(ago(time.Minute)))}, want: "delete a"},
 		"of another leader, ends now":        {other: true, workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: mark(ago(time.Second)), ran: mark(ago(time.Second))}}, want: "create 1"},
 		"released, and the annotation lost":  {m: memory{released: "a-uid", releasedAt: mark(ago(time.Minute))}, want: "create 1"},
 	} {

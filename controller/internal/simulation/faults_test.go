@@ -42,7 +42,8 @@ func only(one *machine) func(*process, *machine) bool {
 
 // troubles are what happens to one request.
 type troubles struct {
-	before, behind   time.Duration // waits before the server has it, and before its answer is there
+	before, behind   time.Duration // longest waits before the server has it, and before its answer is there
+	least            time.Duration // of before
 	code, retryAfter int
 	lost             bool // the answer is
 }
@@ -77,7 +78,7 @@ func (w *world) troubleOf(q request) (all troubles) {
 		}
 		t := f.trouble
 		if t.before > 0 {
-			all.before += w.between(0, t.before)
+			all.before += w.between(t.least, t.before)
 		}
 		if t.behind > 0 {
 			all.behind += w.between(0, t.behind)
@@ -396,6 +397,17 @@ func (w *world) disturbances() map[string]func() {
 			return
 		}
 		long := w.between(15*time.Minute, time.Hour)
+		if w.options.require != "" && w.chance(0.4) { // after a reboot it has no GPUs
+			w.counts.faults["reboot without GPUs"]++
+			m.gpus = 0
+			w.play(func() { m.reboot(20 * time.Second) })
+			w.later(long, func() {
+				m.gpus = 8
+				w.editNode(m.name, func(node *corev1.Node) { node.Status.Allocatable = m.allocatable() })
+				m.disturb()
+			})
+			return
+		}
 		w.breaks(&fault{kind: "one fails", on: only(m), layers: []string{"network", "service"}}, m.name, long)
 		visits := oneOf(w, []string{"open"}, []string{"open", "kill a controller"}, []string{"crash loop"}, []string{"crash loop"}, []string{"cordon"}, []string{"open", "cordon", "crash loop", "verify again"})
 		for range w.random.IntN(4) {
@@ -440,12 +452,18 @@ func (w *world) trigger(q request) {
 	if q.from.person || q.resource == "leases" || q.resource == "events" {
 		return
 	}
-	if q.resource == "configmaps" && q.verb == http.MethodPut { // the ledger: what happens before the deletion
+	if q.resource == "configmaps" && q.verb == http.MethodPut { // the ledger: its node recovers before the deletion
 		for _, f := range w.faults {
-			if f.one != nil && len(f.layers) > 0 && w.chance(0.3) {
-				f.layers = nil
-				w.tell(f.one.name, "FAULT", "%s ends while the ledger is written", f.kind)
+			if f.one == nil || len(f.layers) == 0 || w.node(f.one.name) == nil || w.node(f.one.name).Labels[label] != "" || !strings.Contains(q.sent, string(w.node(f.one.name).UID)) || w.chance(0.3) {
+				continue
 			}
+			f.layers = nil
+			w.tell(f.one.name, "FAULT", "%s ends while the ledger is written", f.kind)
+			if !w.options.workers { // a new agent checks at once
+				f.one.crash()
+			}
+			late := &fault{kind: "late deletion", on: only(q.from.machine), trouble: troubles{least: 15 * time.Second, before: 28 * time.Second}, share: 1, about: "DELETE"}
+			w.breaks(late, "in the controller's pod", 30*time.Second)
 		}
 	}
 	if w.options.triggers > 0 && !w.calm && q.resource == "nodes" && w.machines[q.name] != nil {

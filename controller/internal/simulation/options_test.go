@@ -55,7 +55,7 @@ func (w *world) newOptions() options {
 	o.remediates = o.controller && w.chance(0.5)
 	o.deleteNodes = o.remediates && w.chance(0.5)
 	if o.remediates {
-		o.bad = oneOf(w, 0, 0.1, 0.25)
+		o.bad = oneOf(w, 0, 0.05, 0.1, 0.25)
 	}
 	o.reboots = o.controller && o.recheck == 0 && w.chance(0.6)
 	if w.chance(0.5) {

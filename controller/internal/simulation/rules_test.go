@@ -403,7 +403,7 @@ func (j *judge) retaint(q request, was *corev1.Node) {
 	if fleet.IsControlPlane(was) || j.hasRole(was) {
 		w.fail(was.Name, ruleGated, "%s re-taints a server of the control plane or etcd", q.from.name)
 	}
-	if !t.opened.IsZero() && time.Since(t.opened) < coolDown-time.Minute {
+	if !t.opened.IsZero() && time.Since(t.opened) < coolDown-time.Minute-2*w.mostSkew { // the annotation has the API server's time
 		w.fail(was.Name, ruleBudget, "%s re-taints a node that somebody has opened %s ago", q.from.name, time.Since(t.opened))
 	}
 	if !t.cordoned.IsZero() && time.Since(t.cordoned) > slack {
@@ -474,7 +474,7 @@ func (j *judge) deleted(q request, node *corev1.Node) {
 		w.fail(node.Name, ruleGated, "%s deletes a node that was never gated", q.from.name)
 	case fleet.IsControlPlane(node) || j.hasRole(node):
 		w.fail(node.Name, ruleGated, "%s deletes a server of the control plane or etcd", q.from.name)
-	case node.Labels[label] != "" && q.from.read[node.Name].Before(q.from.wroteLedger):
+	case node.Labels[label] != "" && !q.read[node.Name]:
 		w.fail(node.Name, ruleGated, "%s deletes a node that was released %s ago, and has not read it since it wrote the ledger", q.from.name, time.Since(t.released))
 	case node.Labels[label] != "" && q.at.Sub(t.released) > slack:
 		w.fail(node.Name, ruleGated, "%s deletes a node that was released %s ago", q.from.name, time.Since(t.released))
@@ -540,10 +540,10 @@ func (j *judge) worker(body []byte) {
 func (j *judge) answered(q request, a answer) {
 	p := q.from
 	if q.resource == "configmaps" && q.verb == http.MethodPut {
-		p.wroteLedger = time.Now()
+		clear(p.read)
 	}
 	if q.resource == "nodes" && q.verb == http.MethodGet && q.name != "" {
-		p.read[q.name] = time.Now()
+		p.read[q.name] = true
 	}
 	if q.resource == "nodes" && q.verb == http.MethodGet && a.code == http.StatusOK {
 		p.passed[checks.APIName] = time.Now()

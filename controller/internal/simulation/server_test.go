@@ -122,7 +122,8 @@ type request struct {
 	query                                url.Values
 	patch, sent                          string // the content type of a patch, and the body
 	from                                 *process
-	at                                   time.Time // when it was sent
+	at                                   time.Time       // when it was sent
+	read                                 map[string]bool // of a deletion: what its process had read then
 }
 
 func (q request) key() string { return q.namespace + "/" + q.name }

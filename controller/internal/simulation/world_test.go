@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -272,11 +273,10 @@ type process struct {
 	passed                     map[string]time.Time // when each check has passed last
 	rounds                     int                  // that have passed without a break
 	released                   map[string]bool      // the uids of Nodes that it has released
-	read                       map[string]time.Time // when it has read each Node last, by name
-	wroteLedger                time.Time
-	taints                     map[*truth]sawTaint // of a controller: what it was sent of foreign taints
-	sawForeign                 time.Time           // when it read first that its Node has no taint of WAIT_FOR_TAINTS any more
-	isBlocked                  bool                // the Node had one when it was read last
+	read                       map[string]bool      // the names of the Nodes that it has read since it wrote the ledger
+	taints                     map[*truth]sawTaint  // of a controller: what it was sent of foreign taints
+	sawForeign                 time.Time            // when it read first that its Node has no taint of WAIT_FOR_TAINTS any more
+	isBlocked                  bool                 // the Node had one when it was read last
 	person, controller, worker bool
 }
 
@@ -287,7 +287,7 @@ type sawTaint struct{ since, gone time.Time }
 // newProcess returns a process that starts now; machine is nil for a client outside the cluster.
 func (w *world) newProcess(name string, on *machine) *process {
 	p := &process{w: w, name: name, machine: on, started: time.Now(), passed: make(map[string]time.Time), released: make(map[string]bool),
-		read: make(map[string]time.Time), taints: make(map[*truth]sawTaint)}
+		read: make(map[string]bool), taints: make(map[*truth]sawTaint)}
 	if on != nil {
 		p.boot = on.bootID()
 	}
@@ -321,6 +321,9 @@ func (p *process) RoundTrip(r *http.Request) (*http.Response, error) {
 	locked := p.controller && (q.resource == "events" || known != nil)
 	for lost := time.Duration(0); ; lost += time.Second {
 		w.mu.Lock()
+		if q.read == nil && q.verb == http.MethodDelete {
+			q.read = maps.Clone(p.read)
+		}
 		dead, cut := p.dead, w.isCut(p)
 		w.mu.Unlock()
 		switch {

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // maxRecord is how long the chart's policy lets an annotation be.
@@ -62,11 +64,11 @@ func (r Record) Keeping(before, failedTaintKey string) Record {
 	return r
 }
 
-// WasGated reports whether a release that this record tells of removed a startup taint, under its present or a former key;
-// the failed taint is none. A node that never had one is never to be re-tainted.
-func WasGated(text, failedTaintKey string) bool {
-	record, err := ParseRecord(text)
-	return err == nil && len(startupTaints(record.Removed, failedTaintKey)) > 0
+// WasGated reports whether annotations of a node say that it had a startup taint, under its present or a former key: its record
+// tells of it (the failed taint is none), or somebody has opened it. A node that never had one is never to be re-tainted.
+func WasGated(annotations map[string]string, r nodepatch.Request) bool {
+	record, err := ParseRecord(annotations[r.Annotation])
+	return annotations[nodepatch.Opened] != "" || err == nil && len(startupTaints(record.Removed, r.FailedTaintKey)) > 0
 }
 
 func startupTaints(removed []string, failedTaintKey string) []string {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // write writes v as a worker does, where kubelet has put a file, and returns what is in it.
@@ -82,6 +84,7 @@ func TestNoTerminationLog(t *testing.T) {
 }
 
 func TestWasGated(t *testing.T) {
+	request := nodepatch.Request{Annotation: nodepatch.Annotation, FailedTaintKey: "node-ready/failed"}
 	for text, gated := range map[string]bool{
 		Record{Removed: []string{"node-ready/unverified=true:NoSchedule"}}.String():                                    true,
 		Record{Removed: []string{"former:NoSchedule"}}.String():                                                        true,
@@ -93,8 +96,10 @@ func TestWasGated(t *testing.T) {
 		"":                                                                                                             false,
 		"written by hand":                                                                                              false,
 	} {
-		assert.Equal(t, gated, WasGated(text, "node-ready/failed"), text)
+		assert.Equal(t, gated, WasGated(map[string]string{nodepatch.Annotation: text}, request), text)
 	}
+	opened := map[string]string{nodepatch.Annotation: Record{Removed: []string{}}.String(), nodepatch.Opened: "2026-11-24T19:00:00Z"}
+	assert.True(t, WasGated(opened, request), "somebody has opened it before its release")
 }
 
 func TestWasRebooted(t *testing.T) {

@@ -330,9 +330,12 @@ func (w *world) disturbances() map[string]func() {
 		"foreign labels": node("foreign label", func(m *machine, _ *corev1.Node) {
 			w.editNode(m.name, func(node *corev1.Node) {
 				node.Labels[fmt.Sprint("example.com/", w.random.IntN(3))] = fmt.Sprint(w.random.IntN(100))
-				node.Annotations = map[string]string{"example.com/owner": fmt.Sprint(w.random.IntN(100)), nodepatch.Annotation: node.Annotations[nodepatch.Annotation]}
-				if node.Annotations[nodepatch.Annotation] == "" {
-					delete(node.Annotations, nodepatch.Annotation)
+				was := node.Annotations
+				node.Annotations = map[string]string{"example.com/owner": fmt.Sprint(w.random.IntN(100))} // a client that drops what it does not know
+				for _, key := range []string{nodepatch.Annotation, nodepatch.Opened} {
+					if was[key] != "" {
+						node.Annotations[key] = was[key]
+					}
 				}
 			})
 		}),

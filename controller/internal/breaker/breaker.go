@@ -15,15 +15,12 @@ import (
 // Rule is why nothing may be done to a node.
 type Rule string
 
-// The rules for every node of the cluster: see Rules.
+// The rules for every node of the cluster that all actions have.
 const (
 	ControlGroup   Rule = "control-group"   // the checks do not pass in the controller's own pod
 	ControlNode    Rule = "control-node"    // the controller's own node is not verified
 	FailedRechecks Rule = "failed-rechecks" // too many verified nodes fail their rechecks, or are re-tainted
 )
-
-// Rules returns the rules for every node, in their order.
-func Rules() []Rule { return []Rule{ControlGroup, ControlNode, FailedRechecks} }
 
 // Settings are what the rules depend on.
 type Settings struct {
@@ -33,40 +30,32 @@ type Settings struct {
 	ControlGroupFor time.Duration
 }
 
-// First returns the first of some rules that holds, with its numbers, or "".
-func First(rules []Rule, holding map[Rule]string) (Rule, string) {
-	for _, rule := range rules {
-		if text, holds := holding[rule]; holds {
-			return rule, text
-		}
+// Failing says that the checks fail in the controller's own pod, or did so shortly ago, or "". A control group that has not
+// passed for long enough, but has never failed, does not: the controller has just started.
+func (s Settings) Failing(group controlgroup.State, now clock.Now) string {
+	text := s.Unproven(group, 0, now)
+	if text == "" || group.Failure == "" {
+		return ""
 	}
-	return "", ""
+	return text + "; the last failure: " + group.Failure
 }
 
-// Holding returns the rules that hold now, with their numbers. A control group that has not passed for long enough, but has
-// never failed, is none: the controller has just started.
-func (s Settings) Holding(statuses []fleet.Status, group controlgroup.State, now clock.Now) map[Rule]string {
-	found := make(map[Rule]string)
-	if rule, text := s.Unproven(group, 0, now); rule != "" && group.Failure != "" {
-		found[rule] = text + "; the last failure: " + group.Failure
-	}
-	if why, is := s.Unfit(statuses)[s.NodeName]; is {
-		found[ControlNode] = fmt.Sprintf("the controller's own node %s %s", s.NodeName, why)
-	}
-	if text := tooManyFail(statuses); text != "" {
-		found[FailedRechecks] = text
-	}
-	return found
-}
-
-// Unproven demands that the checks have passed in the controller's own pod, without a break, for long enough and some time more:
-// else it returns the rule, and what is missing.
-func (s Settings) Unproven(group controlgroup.State, more time.Duration, now clock.Now) (Rule, string) {
+// Unproven says that the checks have not passed in the controller's own pod, without a break, for long enough and some time more,
+// or "".
+func (s Settings) Unproven(group controlgroup.State, more time.Duration, now clock.Now) string {
 	if passed, enough := group.PassedFor(now), s.ControlGroupFor+more; passed < enough {
-		return ControlGroup, fmt.Sprintf("the checks have passed in the controller's pod for %s, but must pass there for %s first",
+		return fmt.Sprintf("the checks have passed in the controller's pod for %s, but must pass there for %s first",
 			passed.Truncate(time.Second), enough)
 	}
-	return "", ""
+	return ""
+}
+
+// OwnNode says why the controller's own node is not fit, or "".
+func (s Settings) OwnNode(statuses []fleet.Status) string {
+	if why, is := s.Unfit(statuses)[s.NodeName]; is {
+		return fmt.Sprintf("the controller's own node %s %s", s.NodeName, why)
+	}
+	return ""
 }
 
 // Unfit returns the nodes that the controller must not decide from, with why: they wait for their release, or fail. A node that
@@ -85,9 +74,9 @@ func (s Settings) Unfit(statuses []fleet.Status) map[string]string {
 	return found
 }
 
-// tooManyFail says how many verified nodes fail their rechecks now, if they are so many that the fault is not the nodes', or "".
+// TooManyFail says how many verified nodes fail their rechecks now, if they are so many that the fault is not the nodes', or "".
 // A re-tainted node counts also while it is drained: it is drained because of the taint.
-func tooManyFail(statuses []fleet.Status) string {
+func TooManyFail(statuses []fleet.Status) string {
 	var failed []string
 	for _, status := range statuses {
 		if status.Retainted || status.Recheck.Failed && status.Untouchable == "" { // another drained node says nothing new

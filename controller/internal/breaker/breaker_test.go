@@ -43,9 +43,9 @@ func TestTooManyFail(t *testing.T) {
 				}
 				statuses = append(statuses, status)
 			}
-			text, holds := settings().Holding(statuses, controlgroup.State{}, clock.Now{})[FailedRechecks]
-			assert.Equal(t, failed >= enough, holds, "%d of %d nodes", failed, nodes)
-			if holds {
+			text := TooManyFail(statuses)
+			assert.Equal(t, failed >= enough, text != "", "%d of %d nodes", failed, nodes)
+			if text != "" {
 				assert.Contains(t, text, fmt.Sprintf("%d of %d nodes fail their rechecks now or are re-tainted (0, 1, 2, ...): there must be "+
 					"fewer than %d", failed, nodes, enough))
 			}
@@ -71,7 +71,7 @@ func TestControlNode(t *testing.T) {
 		if test.text != "" {
 			want = "the controller's own node controller " + test.text
 		}
-		assert.Equal(t, want, settings().Holding([]fleet.Status{own}, controlgroup.State{}, clock.Now{})[ControlNode], name)
+		assert.Equal(t, want, settings().OwnNode([]fleet.Status{own}), name)
 	}
 }
 
@@ -80,14 +80,11 @@ func TestControlGroup(t *testing.T) {
 	start := time.Now()
 	now, began := clock.At(start, start), clock.At(start.Add(-10*time.Minute+time.Second), start).Mark()
 	group := controlgroup.State{PassedSince: began, Ended: now.Mark()}
-	rule, text := settings().Unproven(group, 0, now)
-	assert.Equal(t, ControlGroup, rule)
-	assert.Equal(t, "the checks have passed in the controller's pod for 9m59s, but must pass there for 10m0s first", text)
-	assert.Empty(t, settings().Holding(nil, group, now))
+	assert.Equal(t, "the checks have passed in the controller's pod for 9m59s, but must pass there for 10m0s first", settings().Unproven(group, 0, now))
+	assert.Empty(t, settings().Failing(group, now))
 	group.Failure = "dns: timeout"
-	assert.Contains(t, settings().Holding(nil, group, now)[ControlGroup], "; the last failure: dns: timeout")
+	assert.Contains(t, settings().Failing(group, now), "; the last failure: dns: timeout")
 	group.PassedSince = clock.At(start.Add(-10*time.Minute), start).Mark()
-	assert.Empty(t, settings().Holding(nil, group, now))
-	rule, _ = settings().Unproven(group, time.Second, now)
-	assert.Equal(t, ControlGroup, rule)
+	assert.Empty(t, settings().Failing(group, now))
+	assert.NotEmpty(t, settings().Unproven(group, time.Second, now))
 }

@@ -1,7 +1,6 @@
 package remediation
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -13,16 +12,6 @@ import (
 // stuckAfter is how long a deletion may take. Then it no longer holds the next one.
 const stuckAfter = 30 * time.Minute
 
-type budget struct {
-	period    time.Duration
-	deletions int
-}
-
-// budgets are for the whole cluster, whatever its size.
-func budgets() map[Rule]budget {
-	return map[Rule]budget{HourlyBudget: {time.Hour, 3}, DailyBudget: {24 * time.Hour, 10}}
-}
-
 // within counts the deletions of the last period.
 func (l Ledger) within(period time.Duration, now clock.Now) (n int) {
 	for _, deletion := range l.Deletions {
@@ -31,16 +20,6 @@ func (l Ledger) within(period time.Duration, now clock.Now) (n int) {
 		}
 	}
 	return n
-}
-
-// inFlight allows one deletion at a time.
-func inFlight(ledger Ledger) (Rule, string) {
-	for _, deletion := range ledger.Deletions {
-		if deletion.isInFlight() {
-			return InFlight, fmt.Sprintf("node %s is still being replaced (since %s)", deletion.Node, formatTime(deletion.Time))
-		}
-	}
-	return "", ""
 }
 
 func (d Deletion) isInFlight() bool { return !d.Gone && !d.Stuck }

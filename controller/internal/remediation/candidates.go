@@ -2,7 +2,6 @@ package remediation
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -35,21 +34,26 @@ func (s Settings) isCandidate(status fleet.Status, now clock.Now) bool {
 		status.State == fleet.Failed && status.Reason.Meaning().Curable && now.Since(status.Since) >= s.FailedFor
 }
 
-// protected says what forbids to replace a node, whatever its state is.
-func (s Settings) protected(node *corev1.Node) (Rule, string) {
+// protected says what forbids to replace a node, whatever its state is, or "".
+func protected(node *corev1.Node) string {
 	if fleet.IsControlPlane(node) {
-		return Protected, "the node belongs to the control plane or etcd"
+		return "the node belongs to the control plane or etcd"
 	}
 	if key := forbiddenBy(node); key != "" {
-		return Protected, "the node has " + key
+		return "the node has " + key
 	}
+	return ""
+}
+
+// noNodePool says that nothing would replace a node, or "".
+func (s Settings) noNodePool(node *corev1.Node) string {
 	isKarpenters := func(key string) bool { return strings.HasPrefix(key, karpenterGroup+"/") }
 	ofKarpenter := slices.ContainsFunc(slices.Collect(maps.Keys(node.Labels)), isKarpenters) ||
 		fleet.HasTaint(node, karpenterGroup+"/unregistered") // it has its labels later
 	if nodePool(node) == "" && (ofKarpenter || !s.DeleteNodes) {
-		return NoNodePool, "the node has no label " + nodePoolLabel + ": nothing would replace it"
+		return "the node has no label " + nodePoolLabel + ": nothing would replace it"
 	}
-	return "", ""
+	return ""
 }
 
 // forbiddenBy returns the key of an annotation or label that forbids to delete an object, or "".
@@ -76,24 +80,4 @@ func (s Settings) scopeOf(node metav1.Object) string {
 		return pool
 	}
 	return cmp.Or(fleet.GroupOf(node), NoGroup)
-}
-
-// failedShare allows a deletion only while at most a fifth of the nodes of a scope have failed, or one. Nodes that are being
-// replaced count as failed as long as they are there, whatever becomes of their pods.
-func (s Settings) failedShare(scope string, statuses []fleet.Status, ledger Ledger) (Rule, string) {
-	nodes, failed := 0, 0
-	for _, status := range statuses {
-		if s.scopeOf(status.Node) != scope {
-			continue
-		}
-		nodes++
-		if status.State == fleet.Failed || ledger.has(status.Node.UID) {
-			failed++
-		}
-	}
-	if allowed := max(1, nodes/5); failed > allowed {
-		return FailedShare, fmt.Sprintf("%d of %d nodes of %s have failed: at most %d may fail",
-			failed, nodes, scopeName(scope), allowed)
-	}
-	return "", ""
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -33,7 +34,7 @@ func newMoment() *moment {
 	m.verified("young", "other", 20*time.Minute)
 	bad := m.node("bad", "pool", 30*time.Minute)
 	bad.Node.Spec.Taints = []corev1.Taint{{Key: startup, Effect: corev1.TaintEffectNoSchedule}}
-	bad.Gated, bad.State, bad.Reason, bad.Since = true, fleet.Failed, fleet.DNSFailed, mark(now.Add(-10*time.Minute))
+	bad.Gated, bad.State, bad.Reason, bad.Since = true, fleet.Failed, verdict.DNSFailed, mark(now.Add(-10*time.Minute))
 	return m
 }
 
@@ -80,19 +81,19 @@ func TestCandidates(t *testing.T) {
 		want   bool
 	}{
 		"one curable reason for long enough": {func(*moment) {}, true},
-		"SandboxFailed":                      {func(m *moment) { m.bad().Reason = fleet.SandboxFailed }, true},
-		"Silent":                             {func(m *moment) { m.bad().Reason = fleet.Silent }, true},
-		"APIFailed":                          {func(m *moment) { m.bad().Reason = fleet.APIFailed }, true},
-		"NetworkFailed":                      {func(m *moment) { m.bad().Reason = fleet.NetworkFailed }, true},
-		"ServiceFailed":                      {func(m *moment) { m.bad().Reason = fleet.ServiceFailed }, true},
-		"PeersFailed":                        {func(m *moment) { m.bad().Reason = fleet.PeersFailed }, true},
-		"ImagePull":                          {func(m *moment) { m.bad().Reason = fleet.ImagePull }, false},
-		"NoPod":                              {func(m *moment) { m.bad().Reason = fleet.NoPod }, false},
-		"Unschedulable":                      {func(m *moment) { m.bad().Reason = fleet.Unschedulable }, false},
-		"CrashLoop":                          {func(m *moment) { m.bad().Reason = fleet.CrashLoop }, false},
-		"TaintsOfOthers":                     {func(m *moment) { m.bad().Reason = fleet.TaintsOfOthers }, false},
-		"NodeFailed, on any machine":         {func(m *moment) { m.bad().Reason = fleet.NodeFailed }, false},
-		"NotVerified":                        {func(m *moment) { m.bad().Reason = fleet.NotVerified }, false},
+		"SandboxFailed":                      {func(m *moment) { m.bad().Reason = verdict.SandboxFailed }, true},
+		"Silent":                             {func(m *moment) { m.bad().Reason = verdict.Silent }, true},
+		"APIFailed":                          {func(m *moment) { m.bad().Reason = verdict.APIFailed }, true},
+		"NetworkFailed":                      {func(m *moment) { m.bad().Reason = verdict.NetworkFailed }, true},
+		"ServiceFailed":                      {func(m *moment) { m.bad().Reason = verdict.ServiceFailed }, true},
+		"PeersFailed":                        {func(m *moment) { m.bad().Reason = verdict.PeersFailed }, true},
+		"ImagePull":                          {func(m *moment) { m.bad().Reason = verdict.ImagePull }, false},
+		"NoPod":                              {func(m *moment) { m.bad().Reason = verdict.NoPod }, false},
+		"Unschedulable":                      {func(m *moment) { m.bad().Reason = verdict.Unschedulable }, false},
+		"CrashLoop":                          {func(m *moment) { m.bad().Reason = verdict.CrashLoop }, false},
+		"TaintsOfOthers":                     {func(m *moment) { m.bad().Reason = verdict.TaintsOfOthers }, false},
+		"NodeFailed, on any machine":         {func(m *moment) { m.bad().Reason = verdict.NodeFailed }, false},
+		"NotVerified":                        {func(m *moment) { m.bad().Reason = verdict.NotVerified }, false},
 		"not failed":                         {func(m *moment) { m.bad().State = fleet.Pending }, false},
 		"failed for too short":               {func(m *moment) { m.bad().Since = mark(m.now.Add(-10*time.Minute + time.Second)) }, false},
 		"too young": {func(m *moment) {
@@ -309,7 +310,7 @@ func TestOldestFirst(t *testing.T) {
 	m.failedOf(1, 20)
 	for name, age := range map[string]time.Duration{"younger": 31 * time.Minute, "oldest": 40 * time.Minute} {
 		status := m.node(name, "pool", age)
-		*status = fleet.Status{Node: status.Node, State: fleet.Failed, Reason: fleet.Silent, Since: mark(m.now.Add(-time.Hour))}
+		*status = fleet.Status{Node: status.Node, State: fleet.Failed, Reason: verdict.Silent, Since: mark(m.now.Add(-time.Hour))}
 		status.Node.Spec.Taints = m.bad().Node.Spec.Taints
 	}
 	var names []string
@@ -355,7 +356,7 @@ func TestBreakersAreAClosedSet(t *testing.T) {
 	}
 	m.guard(Cluster, Guard{Halted: m.serverNow})
 	var found []Rule
-	for _, rule := range Breakers() {
+	for _, rule := range Rules().Breakers() {
 		if _, held := m.decide().Breakers[rule]; held {
 			found = append(found, rule)
 		}

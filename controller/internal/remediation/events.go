@@ -29,19 +29,23 @@ type notice struct {
 // report sets the breakers and sends the Events of a decision: each halt and each freeze once, each rule once an hour and
 // NodePool.
 func (r *Remediator) report(decision Decision, now clock.Now) {
-	for _, rule := range Breakers() {
+	for _, rule := range Rules().Breakers() {
 		_, holds := decision.Breakers[rule]
 		r.SetBreaker(string(rule), holds || rule == Halted && len(decision.Ledger.halts()) > 0)
 	}
 	// The others are not the fault of the cluster, or of the controller itself.
-	rule, text := breaker.First([]Rule{breaker.ControlGroup, breaker.ControlNode, LedgerFailed}, decision.Breakers)
-	if rule != "" && !r.frozen {
-		r.Log.Warn("remediation frozen", "rule", rule, "detail", text)
-		r.event(r.Self, RemediationFrozen, string(rule)+": "+text)
+	isFrozen := false
+	for _, rule := range []Rule{breaker.ControlGroup, breaker.ControlNode, LedgerFailed} {
+		text, holds := decision.Breakers[rule]
+		if holds && !isFrozen && !r.frozen {
+			r.Log.Warn("remediation frozen", "rule", rule, "detail", text)
+			r.event(r.Self, RemediationFrozen, string(rule)+": "+text)
+		}
+		isFrozen = isFrozen || holds
 	}
-	r.frozen = rule != ""
+	r.frozen = isFrozen
 	for _, scope := range decision.Halted {
-		text := decision.Ledger.halted(scope)
+		text := haltText(scope, decision.Ledger.Guards[scope].Halted)
 		r.Log.Warn("remediation halted", "scope", scope, "detail", text)
 		r.event(r.Self, RemediationHalted, text)
 	}

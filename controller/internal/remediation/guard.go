@@ -34,30 +34,65 @@ func (d *Decision) answer(of string, created time.Time) {
 	}
 }
 
-// guard holds the next deletion in a scope until the last one has been answered, else for longer and longer, else for good.
-func (d *Decision) guard(scope string, now clock.Now) (Rule, string) {
-	if text := d.Ledger.halted(scope); text != "" {
-		return Halted, text
+// scopes returns those whose guards a candidate's deletion depends on.
+func (q Question) scopes() []string { return []string{q.scopeOf(q.Candidate.Node), Cluster} }
+
+// loopGuard holds the next deletion until the last one has been answered, else for longer and longer.
+func (q Question) loopGuard() string {
+	for _, scope := range q.scopes() {
+		if n, until, wait := q.Ledger.pause(scope); n > 0 && !q.Now.IsOlder(until, 0) {
+			return fmt.Sprintf("deletions in %s since a new node was last verified: %d; wait until %s (%s after the last)",
+				scopeName(scope), n, formatTime(until), wait)
+		}
 	}
-	unanswered := d.Ledger.unanswered(scope)
-	n := len(unanswered)
-	if n == 0 {
-		return "", ""
+	return ""
+}
+
+// halted holds every deletion for good, once the last pause is over and nothing good has followed.
+func (q Question) halted() string {
+	for _, scope := range q.scopes() {
+		if text := haltText(scope, q.Ledger.haltedSince(scope, q.Now)); text != "" {
+			return text
+		}
 	}
-	wait := pauses()[min(n, len(pauses()))-1]
-	if last := unanswered[n-1].Time; !now.IsOlder(last, wait) {
-		return LoopGuard, fmt.Sprintf("deletions in %s since a new node was last verified: %d; wait until %s (%s after the last)",
-			scopeName(scope), n, formatTime(last.Add(wait)), wait)
+	return ""
+}
+
+// pause returns how many deletions of a scope nothing good has followed, until when the next one waits for that, and how long
+// that is after the last.
+func (l Ledger) pause(scope string) (n int, until time.Time, wait time.Duration) {
+	unanswered := l.unanswered(scope)
+	if n = len(unanswered); n == 0 {
+		return 0, time.Time{}, 0
 	}
-	if n < len(pauses()) {
-		return "", ""
+	wait = pauses()[min(n, len(pauses()))-1]
+	return n, unanswered[n-1].Time.Add(wait), wait
+}
+
+// haltedSince returns since when a scope is halted, which may be now; zero: it is not.
+func (l Ledger) haltedSince(scope string, now clock.Now) time.Time {
+	since := l.Guards[scope].Halted
+	if n, until, _ := l.pause(scope); since.IsZero() && n >= len(pauses()) && now.IsOlder(until, 0) {
+		return now.Server()
 	}
-	guard := d.Ledger.Guards[scope]
-	guard.Halted = now.Server()
-	d.Ledger.Guards[scope] = guard
-	d.Changed = true
-	d.Halted = append(d.Halted, scope)
-	return Halted, d.Ledger.halted(scope)
+	return since
+}
+
+// halt notes the first of some scopes that is halted.
+func (d *Decision) halt(scopes []string, now clock.Now) {
+	for _, scope := range scopes {
+		guard := d.Ledger.Guards[scope]
+		since := d.Ledger.haltedSince(scope, now)
+		if since.IsZero() {
+			continue
+		}
+		if guard.Halted.IsZero() {
+			guard.Halted = since
+			d.Ledger.Guards[scope] = guard
+			d.Changed, d.Halted = true, append(d.Halted, scope)
+		}
+		return
+	}
 }
 
 // unanswered returns the deletions of a scope, in their order, that no verified node has followed and nobody has cleared.
@@ -75,9 +110,8 @@ func (l Ledger) isAnswered(deletion Deletion, scope string) bool {
 	return deletion.Time.Before(l.Guards[scope].Answered)
 }
 
-// halted says since when a scope is halted, and how that is cleared, or "".
-func (l Ledger) halted(scope string) string {
-	since := l.Guards[scope].Halted
+// haltText says since when a scope is halted, and how that is cleared, or "" if it is not.
+func haltText(scope string, since time.Time) string {
 	if since.IsZero() {
 		return ""
 	}

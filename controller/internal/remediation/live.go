@@ -39,8 +39,11 @@ func (s Settings) Confirm(candidate fleet.Status, live Live, seen fleet.Memory, 
 	if statuses := s.decideAgain(candidate, live, seen, now); len(statuses) == 0 || !s.isCandidate(statuses[0], now) {
 		return nil, Changed, "the node or its pod has changed since the decision"
 	}
-	if rule, text := s.protected(live.Node); rule != "" {
-		return nil, rule, text
+	if text := protected(live.Node); text != "" {
+		return nil, Protected, text
+	}
+	if text := s.noNodePool(live.Node); text != "" {
+		return nil, NoNodePool, text
 	}
 	if object, rule, text = toDelete(live); rule != "" {
 		return nil, rule, text

@@ -15,6 +15,7 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
 // liveMoment is a moment whose one candidate has been read live.
@@ -226,47 +227,47 @@ func TestConfirmDecidesAgain(t *testing.T) {
 		reason fleet.Reason
 		rule   Rule
 	}{
-		"DNSFailed":        {func(*liveMoment) {}, fleet.DNSFailed, ""},
-		"another check":    {func(m *liveMoment) { m.live.Node.Status.Conditions[0].Reason = "APIFailed" }, fleet.DNSFailed, Changed},
-		"passes now":       {func(m *liveMoment) { m.live.Node.Status.Conditions[0].Status = corev1.ConditionTrue }, fleet.DNSFailed, Changed},
-		"pod is gone":      {func(m *liveMoment) { m.live.Pods = nil }, fleet.DNSFailed, Changed},
-		"another pod":      {func(m *liveMoment) { m.live.Pods[0].UID = "new" }, fleet.DNSFailed, Changed},
-		"SandboxFailed":    {func(m *liveMoment) { m.notStarted() }, fleet.SandboxFailed, ""},
-		"pulls now":        {func(m *liveMoment) { m.notStarted(); m.happens("Pulling") }, fleet.SandboxFailed, Changed},
-		"still no network": {func(m *liveMoment) { m.notStarted(); m.happens("NetworkNotReady") }, fleet.SandboxFailed, ""},
-		"Events expired":   {func(m *liveMoment) { m.notStarted(); m.live.Events = []corev1.Event{} }, fleet.SandboxFailed, Changed},
+		"DNSFailed":        {func(*liveMoment) {}, verdict.DNSFailed, ""},
+		"another check":    {func(m *liveMoment) { m.live.Node.Status.Conditions[0].Reason = "APIFailed" }, verdict.DNSFailed, Changed},
+		"passes now":       {func(m *liveMoment) { m.live.Node.Status.Conditions[0].Status = corev1.ConditionTrue }, verdict.DNSFailed, Changed},
+		"pod is gone":      {func(m *liveMoment) { m.live.Pods = nil }, verdict.DNSFailed, Changed},
+		"another pod":      {func(m *liveMoment) { m.live.Pods[0].UID = "new" }, verdict.DNSFailed, Changed},
+		"SandboxFailed":    {func(m *liveMoment) { m.notStarted() }, verdict.SandboxFailed, ""},
+		"pulls now":        {func(m *liveMoment) { m.notStarted(); m.happens("Pulling") }, verdict.SandboxFailed, Changed},
+		"still no network": {func(m *liveMoment) { m.notStarted(); m.happens("NetworkNotReady") }, verdict.SandboxFailed, ""},
+		"Events expired":   {func(m *liveMoment) { m.notStarted(); m.live.Events = []corev1.Event{} }, verdict.SandboxFailed, Changed},
 		"runs now": {func(m *liveMoment) {
 			m.notStarted()
 			m.live.Pods[0].Status.ContainerStatuses = agentPod("bad").Status.ContainerStatuses
-		}, fleet.SandboxFailed, Changed},
-		"a worker's round": {func(m *liveMoment) { m.worked() }, fleet.DNSFailed, ""},
+		}, verdict.SandboxFailed, Changed},
+		"a worker's round": {func(m *liveMoment) { m.worked() }, verdict.DNSFailed, ""},
 		"the next worker": {func(m *liveMoment) {
 			m.worked()
 			m.live.Pods[0].Status = corev1.PodStatus{Phase: corev1.PodPending}
-		}, fleet.DNSFailed, ""},
+		}, verdict.DNSFailed, ""},
 		"a worker that passes": {func(m *liveMoment) {
 			m.worked()
 			m.live.Pods[0].Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-		}, fleet.DNSFailed, Changed},
+		}, verdict.DNSFailed, Changed},
 		"a newer worker that passes": {func(m *liveMoment) {
 			m.worked()
 			newer := m.live.Pods[0].DeepCopy()
 			newer.Name, newer.UID, newer.CreationTimestamp = "newer", "newer", metav1.Now()
 			newer.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 			m.live.Pods = append(m.live.Pods, *newer)
-		}, fleet.DNSFailed, Changed},
+		}, verdict.DNSFailed, Changed},
 		"a worker that passes and runs": {func(m *liveMoment) {
 			m.worked()
 			m.live.Pods[0].Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 			m.live.Pods[0].Status.ContainerStatuses = agentPod("bad").Status.ContainerStatuses
-		}, fleet.DNSFailed, Changed},
-		"Silent": {func(m *liveMoment) { m.silent() }, fleet.Silent, ""},
-		"Silent, not started, and no Event says why": {func(m *liveMoment) { m.notStarted(); m.live.Events = []corev1.Event{}; m.see(); m.live.Events = nil }, fleet.Silent, ""},
+		}, verdict.DNSFailed, Changed},
+		"Silent": {func(m *liveMoment) { m.silent() }, verdict.Silent, ""},
+		"Silent, not started, and no Event says why": {func(m *liveMoment) { m.notStarted(); m.live.Events = []corev1.Event{}; m.see(); m.live.Events = nil }, verdict.Silent, ""},
 		"speaks now": {func(m *liveMoment) {
 			m.silent()
 			m.live.Node.Status.Conditions = newLiveMoment().live.Node.Status.Conditions
-		}, fleet.Silent, Changed},
-		"restarted": {func(m *liveMoment) { m.silent(); m.live.Pods[0].Status.ContainerStatuses[0].ContainerID = "new" }, fleet.Silent, Changed},
+		}, verdict.Silent, Changed},
+		"restarted": {func(m *liveMoment) { m.silent(); m.live.Pods[0].Status.ContainerStatuses[0].ContainerID = "new" }, verdict.Silent, Changed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newLiveMoment()

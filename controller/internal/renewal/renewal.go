@@ -60,7 +60,7 @@ func (r *Renewer) act(ctx context.Context, plan fleet.Plan, now clock.Now) {
 // the last renewal was: both by the API server's clock, so that another leader decides the same.
 func Due(s breaker.Settings, plan fleet.Plan, group controlgroup.State, now clock.Now) (due []fleet.Status) {
 	// What failed in an outage has the time to recover.
-	if rule, _ := s.Unproven(group, s.Fleet.Rechecks.RecoversAfter(), now); rule != "" {
+	if s.Unproven(group, s.Fleet.Rechecks.RecoversAfter(), now) != "" {
 		return nil
 	}
 	for _, status := range plan.Statuses {

@@ -56,7 +56,7 @@ func (t *Tainter) act(ctx context.Context, plan fleet.Plan, now clock.Now) {
 	t.failed.Forget(failedFor, now)
 	decision := t.Settings.Decide(Input{Statuses: plan.Statuses, ControlGroup: t.ControlGroup(), Retainted: t.retainted,
 		Behind: t.isBehind(ctx, plan.Statuses)}, now)
-	for _, rule := range breaker.Rules() {
+	for _, rule := range Rules().Breakers() {
 		if _, holds := decision.Breakers[rule]; t.Settings.Enabled {
 			t.SetBreaker(string(rule), holds)
 		}

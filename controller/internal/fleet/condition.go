@@ -58,8 +58,8 @@ func (s Settings) wantedOfRechecked(status Status, now clock.Now) (Condition, bo
 	r := status.Recheck
 	reason, message := status.Reason, status.Message
 	if reason == "" && s.isSilent(r, now) {
-		reason, message = Silent, fmt.Sprintf("pod %s/%s runs but is not ready: its rechecks fail, but it does not write the reason; "+
-			"read its log, and check the node's path to the API server", status.Pod.Namespace, status.Pod.Name)
+		reason, message = verdict.Silent, fmt.Sprintf("pod %s/%s runs but is not ready: its rechecks fail, but it does not write "+
+			"the reason; read its log, and check the node's path to the API server", status.Pod.Namespace, status.Pod.Name)
 	}
 	switch {
 	case reason != "" && r.Reason == reason && now.Since(r.written()) < refreshInterval && !r.written().Before(r.NotReady):

@@ -79,7 +79,7 @@ func (s Settings) judgeRunning(status *Status, v view) {
 	case v.condition.Status == corev1.ConditionFalse && status.Gated && !firstReason(v.condition).Meaning().Controller:
 		status.failAs(v.condition)
 	case v.now.Since(v.seen.running) >= s.SilentAfter && HasTaint(v.node, s.Request.TaintKey): // the agent marks no other node
-		status.State, status.Reason = Failed, Silent
+		status.State, status.Reason = Failed, verdict.Silent
 		status.Message = fmt.Sprintf("pod %s/%s has run for %s and has neither verified the node nor reported a failure: "+
 			"read its log, and check the node's path to the API server", v.pod.Namespace, v.pod.Name, s.SilentAfter)
 	default:
@@ -110,7 +110,7 @@ func (s Settings) judgeReleased(status *Status, v view) {
 		return
 	}
 	reason, message := s.Rules.notRunning(v)
-	if status.EventsWanted = reason == ""; reason == SandboxFailed {
+	if status.EventsWanted = reason == ""; reason == verdict.SandboxFailed {
 		status.Reason, status.Message = reason, message
 		status.Recheck.NoAgent = v.now.Mark().Add(-patience)
 	}

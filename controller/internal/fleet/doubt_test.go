@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
 // doubtEnds returns how long after its start a doubt has ended, for good: another day does not bring it back. Each tick is between
@@ -31,13 +33,13 @@ func (s *story) doubtEnds(since time.Time, tick func()) time.Duration {
 func TestDoubtEnds(t *testing.T) {
 	const gatedFor = 5*time.Minute + 5*time.Minute // INITIAL_TIMEOUT, and what a renewal takes
 	t.Run("gated, the pod is never deleted", func(t *testing.T) {
-		s := gatedAndFailed(t, DNSFailed)
+		s := gatedAndFailed(t, verdict.DNSFailed)
 		ended := s.doubtEnds(s.now, func() {})
 		assert.Positive(t, ended)
 		assert.LessOrEqual(t, ended, gatedFor)
 	})
 	t.Run("gated, the container restarts each hour", func(t *testing.T) {
-		s := gatedAndFailed(t, DNSFailed)
+		s := gatedAndFailed(t, verdict.DNSFailed)
 		s.settings.FailedAfter = 2 * time.Hour
 		s.renew(running())
 		n := 0
@@ -49,7 +51,7 @@ func TestDoubtEnds(t *testing.T) {
 		t.Run(fmt.Sprint("rechecked each ", interval), func(t *testing.T) {
 			s := rechecked(t)
 			s.settings.Rechecks.Interval = interval
-			s.fails(Silent)
+			s.fails(verdict.Silent)
 			failed, n := s.now, 0
 			s.renew(running())
 			ended := s.doubtEnds(failed, func() {
@@ -71,7 +73,7 @@ func (s *story) restartEach(interval time.Duration, n *int) {
 
 // Another leader knows from the condition how old the failure is.
 func TestDoubtDoesNotBeginAgainWithAnotherLeader(t *testing.T) {
-	s := gatedAndFailed(t, DNSFailed)
+	s := gatedAndFailed(t, verdict.DNSFailed)
 	s.after(12 * time.Minute)
 	assert.False(t, s.only().InDoubt)
 	s.objects.Seen = Memory{}
@@ -91,7 +93,7 @@ func TestNoDoubtWithoutARenewal(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := gatedAndFailed(t, DNSFailed)
+			s := gatedAndFailed(t, verdict.DNSFailed)
 			assert.True(t, s.only().InDoubt)
 			assert.True(t, s.only().Renewable)
 			change(s)
@@ -104,7 +106,7 @@ func TestNoDoubtWithoutARenewal(t *testing.T) {
 
 // The clocks of two API servers differ by a moment.
 func TestDoubtOfAConditionThatIsASecondAhead(t *testing.T) {
-	s := gatedAndFailed(t, DNSFailed)
+	s := gatedAndFailed(t, verdict.DNSFailed)
 	s.objects.Nodes[0].Status.Conditions[1].LastTransitionTime = metav1.NewTime(s.now.Add(time.Second))
 	s.decide()
 	assert.True(t, s.only().InDoubt)
@@ -113,7 +115,7 @@ func TestDoubtOfAConditionThatIsASecondAhead(t *testing.T) {
 
 // Kubelet misses its heartbeats while the second agent starts: how long the node has failed goes on, and so does the doubt.
 func TestDoubtWhileKubeletIsNotReady(t *testing.T) {
-	s := gatedAndFailed(t, DNSFailed)
+	s := gatedAndFailed(t, verdict.DNSFailed)
 	since := s.only().Since
 	s.renew(waiting("ContainerCreating"))
 	s.after(20 * time.Second)
@@ -127,12 +129,12 @@ func TestDoubtWhileKubeletIsNotReady(t *testing.T) {
 
 // An agent that has just started, after a reboot or a crash, is not deleted because of what another one has found.
 func TestFirstAgentHasItsTime(t *testing.T) {
-	for name, s := range map[string]*story{"gated": gatedAndFailed(t, DNSFailed), "verified": rechecked(t)} {
+	for name, s := range map[string]*story{"gated": gatedAndFailed(t, verdict.DNSFailed), "verified": rechecked(t)} {
 		t.Run(name, func(t *testing.T) {
 			enough := 5 * time.Minute
 			if name == "verified" {
 				s.objects.Pods[0].OwnerReferences, enough = ofDaemonSet(), 50*time.Second
-				s.fails(DNSFailed)
+				s.fails(verdict.DNSFailed)
 			}
 			s.after(10 * time.Second)
 			assert.True(t, s.only().Renewable)

@@ -32,28 +32,6 @@ func States() []State { return []State{Unverified, Pending, InProgress, Verified
 // Reason is why a node has failed: what verdict.Meanings lists.
 type Reason string
 
-// The controller's reasons, of an agent that has not started or does not speak.
-const (
-	NoPod         Reason = verdict.NoPod
-	Unschedulable Reason = verdict.Unschedulable
-	ImagePull     Reason = verdict.ImagePull
-	SandboxFailed Reason = verdict.SandboxFailed
-	CrashLoop     Reason = verdict.CrashLoop
-	Silent        Reason = verdict.Silent
-)
-
-// The agent's reasons: its failing checks, foreign taints, or a refused patch.
-const (
-	DNSFailed      Reason = verdict.DNSFailed
-	APIFailed      Reason = verdict.APIFailed
-	NetworkFailed  Reason = verdict.NetworkFailed
-	ServiceFailed  Reason = verdict.ServiceFailed
-	PeersFailed    Reason = verdict.PeersFailed
-	NodeFailed     Reason = verdict.NodeFailed
-	TaintsOfOthers Reason = verdict.TaintsOfOthers
-	NotVerified    Reason = verdict.NotVerified
-)
-
 // Meaning returns what follows from the reason.
 func (r Reason) Meaning() verdict.Meaning { return verdict.MeaningOf(string(r)) }
 

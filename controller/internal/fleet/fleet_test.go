@@ -132,42 +132,42 @@ func TestReasonOfAnAgentThatDoesNotStart(t *testing.T) {
 		want    Reason
 		message string
 	}{
-		"no pod": {func(*story, *corev1.Node) {}, NoPod, "check the DaemonSet"},
+		"no pod": {func(*story, *corev1.Node) {}, verdict.NoPod, "check the DaemonSet"},
 		"no pod, a taint": {func(_ *story, node *corev1.Node) {
 			node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: "dedicated", Value: "gpu", Effect: corev1.TaintEffectNoSchedule})
-		}, NoPod, "dedicated=gpu:NoSchedule"},
-		"no pod, a label of another value": {func(_ *story, node *corev1.Node) { node.Labels[verified] = "no" }, NoPod, verified + "=no"},
+		}, verdict.NoPod, "dedicated=gpu:NoSchedule"},
+		"no pod, a label of another value": {func(_ *story, node *corev1.Node) { node.Labels[verified] = "no" }, verdict.NoPod, verified + "=no"},
 		"not bound": {func(s *story, node *corev1.Node) {
 			pod := s.pod("", corev1.ContainerState{})
 			pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
 				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Values: []string{node.Name}}}}}}}}
 			pod.Status.ContainerStatuses = nil
 			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "Insufficient cpu"}}
-		}, Unschedulable, "Insufficient cpu"},
-		"image":        {func(s *story, node *corev1.Node) { s.pod(node.Name, waiting("ImagePullBackOff")) }, ImagePull, "kubelet's message"},
-		"image name":   {func(s *story, node *corev1.Node) { s.pod(node.Name, waiting("InvalidImageName")) }, ImagePull, "InvalidImageName"},
-		"crash":        {func(s *story, node *corev1.Node) { s.pod(node.Name, waiting("CrashLoopBackOff")) }, CrashLoop, "kubelet's message"},
-		"no container": {func(s *story, node *corev1.Node) { s.pod(node.Name, waiting("CreateContainerConfigError")) }, CrashLoop, "kubelet's message"},
+		}, verdict.Unschedulable, "Insufficient cpu"},
+		"image":        {func(s *story, node *corev1.Node) { s.pod(node.Name, waiting("ImagePullBackOff")) }, verdict.ImagePull, "kubelet's message"},
+		"image name":   {func(s *story, node *corev1.Node) { s.pod(node.Name, waiting("InvalidImageName")) }, verdict.ImagePull, "InvalidImageName"},
+		"crash":        {func(s *story, node *corev1.Node) { s.pod(node.Name, waiting("CrashLoopBackOff")) }, verdict.CrashLoop, "kubelet's message"},
+		"no container": {func(s *story, node *corev1.Node) { s.pod(node.Name, waiting("CreateContainerConfigError")) }, verdict.CrashLoop, "kubelet's message"},
 		"not seen by kubelet": {func(s *story, node *corev1.Node) {
 			s.pod(node.Name, corev1.ContainerState{}).Status = corev1.PodStatus{}
-		}, Silent, "kubelet has not reported"},
+		}, verdict.Silent, "kubelet has not reported"},
 		"not ended by kubelet": {func(s *story, node *corev1.Node) {
 			pod := s.pod(node.Name, running())
 			pod.DeletionTimestamp = new(metav1.Now())
 			s.objects.Events[pod.UID] = []corev1.Event{event("FailedCreatePodSandBox", "long ago")}
-		}, Silent, "kubelet does not stop it"},
+		}, verdict.Silent, "kubelet does not stop it"},
 		"no sandbox": {func(s *story, node *corev1.Node) {
 			pod := s.pod(node.Name, waiting("ContainerCreating"))
 			s.objects.Events[pod.UID] = []corev1.Event{event("Scheduled", ""), event("FailedCreatePodSandBox", "no CNI")}
-		}, SandboxFailed, "no CNI"},
+		}, verdict.SandboxFailed, "no CNI"},
 		"a pull that does not end": {func(s *story, node *corev1.Node) {
 			pod := s.pod(node.Name, waiting("ContainerCreating"))
 			s.objects.Events[pod.UID] = []corev1.Event{event("FailedCreatePodSandBox", "at first"), event("Pulling", "Pulling image")}
-		}, ImagePull, "Pulling image"},
+		}, verdict.ImagePull, "Pulling image"},
 		"a volume": {func(s *story, node *corev1.Node) {
 			pod := s.pod(node.Name, waiting("ContainerCreating"))
 			s.objects.Events[pod.UID] = []corev1.Event{event("FailedMount", "no volume")}
-		}, Silent, "no volume"},
+		}, verdict.Silent, "no volume"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStory(t)
@@ -205,7 +205,7 @@ func TestEventsAreReadFirst(t *testing.T) {
 	assert.Equal(t, Pending, s.only().State)
 	s.objects.Events[pod.UID] = []corev1.Event{}
 	s.decide()
-	assert.Equal(t, Silent, s.only().Reason)
+	assert.Equal(t, Reason(verdict.Silent), s.only().Reason)
 	assert.False(t, s.only().EventsWanted)
 }
 
@@ -221,13 +221,13 @@ func TestRunningAgent(t *testing.T) {
 		s.objects.Nodes[0].Status.Conditions = falseCondition("DNSFailed,ServiceFailed")
 		s.after(time.Hour)
 		assert.Equal(t, Failed, s.only().State)
-		assert.Equal(t, DNSFailed, s.only().Reason)
+		assert.Equal(t, Reason(verdict.DNSFailed), s.only().Reason)
 		assert.Empty(t, s.plan.Conditions, "the agent speaks for itself")
 	})
 	t.Run("is silent", func(t *testing.T) {
 		s.objects.Nodes[0].Status.Conditions = nil
 		s.after(10 * time.Second)
-		assert.Equal(t, Silent, s.only().Reason)
+		assert.Equal(t, Reason(verdict.Silent), s.only().Reason)
 		require.Len(t, s.plan.Conditions, 1)
 	})
 }
@@ -244,7 +244,7 @@ func TestCrashLoopIsNotRunning(t *testing.T) {
 		s.after(30 * time.Second)
 	}
 	assert.Equal(t, Failed, s.only().State)
-	assert.Equal(t, CrashLoop, s.only().Reason)
+	assert.Equal(t, Reason(verdict.CrashLoop), s.only().Reason)
 }
 
 func TestWhatIsNotOurs(t *testing.T) {
@@ -287,7 +287,7 @@ func TestRulesAboutTheLabelDoNotCount(t *testing.T) {
 	s.after(time.Second)
 	s.after(time.Hour)
 	assert.Equal(t, Failed, s.only().State)
-	assert.Equal(t, NoPod, s.only().Reason)
+	assert.Equal(t, Reason(verdict.NoPod), s.only().Reason)
 }
 
 func TestNothingIsDoneTo(t *testing.T) {
@@ -319,10 +319,10 @@ func TestVerifiedAgain(t *testing.T) {
 	node.Annotations = map[string]string{nodepatch.Annotation: "{}"} // the label was removed
 	s.decide()
 	s.after(3 * time.Minute)
-	assert.Equal(t, NoPod, s.only().Reason)
+	assert.Equal(t, Reason(verdict.NoPod), s.only().Reason)
 	require.Len(t, s.plan.Conditions, 1)
 
-	node.Status.Conditions = falseCondition(NoPod)
+	node.Status.Conditions = falseCondition(verdict.NoPod)
 	node.Labels[verified] = "true"
 	s.decide()
 	assert.Equal(t, Verified, s.only().State)
@@ -380,7 +380,7 @@ func TestOpenedByHand(t *testing.T) {
 	node := s.node("n1")
 	s.decide()
 	s.after(3 * time.Minute)
-	node.Status.Conditions = falseCondition(NoPod)
+	node.Status.Conditions = falseCondition(verdict.NoPod)
 	node.Spec.Taints = []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoExecute}} // which no agent tolerates
 	s.decide()
 	require.Len(t, s.plan.Conditions, 1)
@@ -399,10 +399,10 @@ func TestAnEventForEachFailure(t *testing.T) {
 	require.Len(t, s.plan.Conditions, 3)
 	for _, condition := range s.plan.Conditions {
 		assert.True(t, condition.Event)
-		assert.Equal(t, NoPod, condition.Reason)
+		assert.Equal(t, Reason(verdict.NoPod), condition.Reason)
 	}
 	for i := range 3 {
-		s.objects.Nodes[i].Status.Conditions = falseCondition(NoPod)
+		s.objects.Nodes[i].Status.Conditions = falseCondition(verdict.NoPod)
 	}
 	assert.Empty(t, s.after(time.Hour).Conditions, "once")
 
@@ -413,7 +413,7 @@ func TestAnEventForEachFailure(t *testing.T) {
 	assert.True(t, s.plan.Conditions[0].Event)
 
 	t.Run("not by another leader", func(t *testing.T) {
-		s.objects.Nodes[3].Status.Conditions = falseCondition(NoPod)
+		s.objects.Nodes[3].Status.Conditions = falseCondition(verdict.NoPod)
 		s.objects.Seen = Memory{}
 		for range 20 {
 			assert.Empty(t, s.after(10*time.Second).Conditions)
@@ -430,13 +430,13 @@ func TestNewestEventDecides(t *testing.T) {
 		events []corev1.Event
 		want   Reason
 	}{
-		"no network at first, then no volume":    {[]corev1.Event{at(1, "NetworkNotReady"), at(9, "FailedMount")}, Silent},
-		"no network at first, then a slow pull":  {[]corev1.Event{at(9, "Pulling"), at(1, "FailedCreatePodSandBox")}, ImagePull},
-		"no network at first, then no start":     {[]corev1.Event{at(1, "NetworkNotReady"), at(9, "Pulled")}, Silent},
-		"pulled, then no network after a reboot": {[]corev1.Event{at(1, "Pulling"), at(2, "Pulled"), at(9, "FailedCreatePodSandBox")}, SandboxFailed},
-		"pulled, and a pull that does not end":   {[]corev1.Event{at(1, "Pulling"), at(2, "Pulled"), at(9, "Pulling")}, ImagePull},
-		"pulled in the second in which it began": {[]corev1.Event{at(1, "Pulled"), at(1, "Pulling")}, Silent},
-		"others only":                            {[]corev1.Event{at(1, "Scheduled")}, Silent},
+		"no network at first, then no volume":    {[]corev1.Event{at(1, "NetworkNotReady"), at(9, "FailedMount")}, verdict.Silent},
+		"no network at first, then a slow pull":  {[]corev1.Event{at(9, "Pulling"), at(1, "FailedCreatePodSandBox")}, verdict.ImagePull},
+		"no network at first, then no start":     {[]corev1.Event{at(1, "NetworkNotReady"), at(9, "Pulled")}, verdict.Silent},
+		"pulled, then no network after a reboot": {[]corev1.Event{at(1, "Pulling"), at(2, "Pulled"), at(9, "FailedCreatePodSandBox")}, verdict.SandboxFailed},
+		"pulled, and a pull that does not end":   {[]corev1.Event{at(1, "Pulling"), at(2, "Pulled"), at(9, "Pulling")}, verdict.ImagePull},
+		"pulled in the second in which it began": {[]corev1.Event{at(1, "Pulled"), at(1, "Pulling")}, verdict.Silent},
+		"others only":                            {[]corev1.Event{at(1, "Scheduled")}, verdict.Silent},
 	} {
 		t.Run(name, func(t *testing.T) {
 			found, _ := fromEvents(test.events)
@@ -451,10 +451,10 @@ func TestNewestEventDecides(t *testing.T) {
 		s.objects.Events[pod.UID] = []corev1.Event{at(9, "FailedCreatePodSandBox")}
 		s.decide()
 		s.after(3 * time.Minute)
-		assert.Equal(t, SandboxFailed, s.only().Reason)
+		assert.Equal(t, Reason(verdict.SandboxFailed), s.only().Reason)
 		s.objects.Events[pod.UID] = []corev1.Event{}
 		s.decide()
-		assert.Equal(t, CrashLoop, s.only().Reason)
+		assert.Equal(t, Reason(verdict.CrashLoop), s.only().Reason)
 	})
 }
 

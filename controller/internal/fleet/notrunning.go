@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
 // notRunning returns the reason why no agent runs on node, and a message, as far as objects tell. The reason is "" if only the
@@ -14,18 +16,18 @@ import (
 func (r Rules) notRunning(v view) (Reason, string) {
 	pod := v.pod
 	if pod == nil {
-		return NoPod, r.noPod(v.node)
+		return verdict.NoPod, r.noPod(v.node)
 	}
 	name := "pod " + pod.Namespace + "/" + pod.Name + ": "
 	if pod.Spec.NodeName == "" {
-		return Unschedulable, name + cmp.Or(podCondition(pod, corev1.PodScheduled).Message,
+		return verdict.Unschedulable, name + cmp.Or(podCondition(pod, corev1.PodScheduled).Message,
 			"the scheduler has not bound it: check kube-scheduler")
 	}
 	if reason := pod.Status.Reason; pod.Status.Phase == corev1.PodFailed && reason != "" {
-		return Unschedulable, name + "kubelet has refused or evicted it: " + reason + ": " + pod.Status.Message
+		return verdict.Unschedulable, name + "kubelet has refused or evicted it: " + reason + ": " + pod.Status.Message
 	}
 	if pod.DeletionTimestamp != nil {
-		return Silent, name + "it is being deleted, but kubelet does not stop it: check kubelet and the CNI on the node"
+		return verdict.Silent, name + "it is being deleted, but kubelet does not stop it: check kubelet and the CNI on the node"
 	}
 	for _, status := range pod.Status.ContainerStatuses {
 		if reason := waitingReason(status); reason != "" {
@@ -33,14 +35,14 @@ func (r Rules) notRunning(v view) (Reason, string) {
 		}
 	}
 	if podCondition(pod, corev1.PodInitialized).Type == "" {
-		return Silent, name + "kubelet has not reported its status: check kubelet on the node"
+		return verdict.Silent, name + "kubelet has not reported its status: check kubelet on the node"
 	}
 	if v.events == nil {
 		return "", ""
 	}
 	reason, message := fromEvents(v.events)
-	if reason == Silent && hasRestarted(pod) {
-		reason, message = CrashLoop, containerMessage(pod.Status.ContainerStatuses[0])
+	if reason == verdict.Silent && hasRestarted(pod) {
+		reason, message = verdict.CrashLoop, containerMessage(pod.Status.ContainerStatuses[0])
 	}
 	return reason, name + message
 }
@@ -51,13 +53,13 @@ func waitingReason(status corev1.ContainerStatus) Reason {
 	if status.State.Waiting != nil {
 		switch status.State.Waiting.Reason {
 		case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable":
-			return ImagePull
+			return verdict.ImagePull
 		case "CrashLoopBackOff", "CreateContainerError", "CreateContainerConfigError", "RunContainerError":
-			return CrashLoop
+			return verdict.CrashLoop
 		}
 	}
 	if status.State.Terminated != nil {
-		return CrashLoop
+		return verdict.CrashLoop
 	}
 	return "" // also of one that was started before: after a reboot its sandbox may be what fails
 }
@@ -89,17 +91,17 @@ func fromEvents(events []corev1.Event) (Reason, string) {
 		}
 	}
 	if newest == nil {
-		return Silent, "kubelet has not started its container, and no Event says why: check kubelet on the node"
+		return verdict.Silent, "kubelet has not started its container, and no Event says why: check kubelet on the node"
 	}
 	switch newest.Reason {
 	case "NetworkNotReady", "FailedCreatePodSandBox":
-		return SandboxFailed, newest.Message
+		return verdict.SandboxFailed, newest.Message
 	case "Pulling":
-		return ImagePull, newest.Message + ", and the pull does not end: check the path to the registry"
+		return verdict.ImagePull, newest.Message + ", and the pull does not end: check the path to the registry"
 	case "Pulled", "Created", "Started":
-		return Silent, "kubelet does not start its container: " + newest.Message
+		return verdict.Silent, "kubelet does not start its container: " + newest.Message
 	default:
-		return Silent, newest.Message
+		return verdict.Silent, newest.Message
 	}
 }
 

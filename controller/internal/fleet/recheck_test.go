@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -66,7 +67,7 @@ func TestAgentThatIsNotReady(t *testing.T) {
 	wanted := s.write()
 	require.NotNil(t, wanted)
 	assert.Equal(t, corev1.ConditionFalse, wanted.Status)
-	assert.Equal(t, Silent, wanted.Reason)
+	assert.Equal(t, Reason(verdict.Silent), wanted.Reason)
 	assert.True(t, wanted.Event && wanted.Rechecked)
 	assert.Contains(t, wanted.Message, "pod kube-system/agent-n1 runs but is not ready")
 	assert.True(t, s.only().Recheck.IsFresh(s.moment()))
@@ -91,7 +92,7 @@ func TestAgentThatIsNotReadyForAnotherReason(t *testing.T) {
 		"its node is cordoned":         func(s *story) { s.objects.Nodes[0].Spec.Unschedulable = true },
 		"it does not run":              func(s *story) { s.objects.Pods[0].Status.ContainerStatuses[0].State = waiting("CrashLoopBackOff") },
 		"it is being deleted":          func(s *story) { s.objects.Pods[0].DeletionTimestamp = &metav1.Time{Time: s.now} },
-		"it has said why":              func(s *story) { s.say(corev1.ConditionFalse, DNSFailed) },
+		"it has said why":              func(s *story) { s.say(corev1.ConditionFalse, verdict.DNSFailed) },
 		"its node was never gated":     func(s *story) { s.objects.Nodes[0].Annotations = nil },
 		"rechecks are off":             func(s *story) { s.settings.Rechecks = Rechecks{} },
 	} {
@@ -109,7 +110,7 @@ func TestAgentThatIsNotReadyForAnotherReason(t *testing.T) {
 func TestAgentThatHasJustRecovered(t *testing.T) {
 	s := rechecked(t)
 	s.ready(false)
-	s.say(corev1.ConditionFalse, DNSFailed)
+	s.say(corev1.ConditionFalse, verdict.DNSFailed)
 	s.after(time.Minute)
 	s.say(corev1.ConditionTrue, "Verified")
 	s.after(10 * time.Second)
@@ -144,10 +145,10 @@ func TestAgentThatRecovers(t *testing.T) {
 		s := rechecked(t)
 		s.settings.Rechecks.Interval = interval
 		s.ready(false)
-		s.say(corev1.ConditionFalse, NetworkFailed)
+		s.say(corev1.ConditionFalse, verdict.NetworkFailed)
 		for range 6 {
 			s.after(5 * time.Minute)
-			s.say(corev1.ConditionFalse, NetworkFailed)
+			s.say(corev1.ConditionFalse, verdict.NetworkFailed)
 			s.decide()
 		}
 		s.after(5*time.Minute + s.settings.Rechecks.RecoversAfter())
@@ -159,7 +160,7 @@ func TestAgentThatRecovers(t *testing.T) {
 func TestAgentOfANodeThatWasCordoned(t *testing.T) {
 	s := rechecked(t)
 	s.ready(false)
-	s.say(corev1.ConditionFalse, NetworkFailed)
+	s.say(corev1.ConditionFalse, verdict.NetworkFailed)
 	s.after(time.Minute)
 	s.objects.Nodes[0].Spec.Unschedulable = true
 	s.after(2 * time.Hour)
@@ -171,7 +172,7 @@ func TestAgentOfANodeThatWasCordoned(t *testing.T) {
 // One that crashes at once, again and again, is no agent: its node must not keep the failed taint for it.
 func TestAgentThatCrashes(t *testing.T) {
 	s := rechecked(t)
-	s.say(corev1.ConditionFalse, NetworkFailed)
+	s.say(corev1.ConditionFalse, verdict.NetworkFailed)
 	s.ready(false)
 	var unknown bool
 	for i := range 5 {
@@ -190,7 +191,7 @@ func TestAgentThatCrashes(t *testing.T) {
 func TestAgentThatReplacesAnother(t *testing.T) {
 	s := rechecked(t)
 	s.settings.Rechecks.Interval = time.Hour
-	s.say(corev1.ConditionFalse, NetworkFailed)
+	s.say(corev1.ConditionFalse, verdict.NetworkFailed)
 	pods := s.objects.Pods
 	s.objects.Pods = nil
 	s.after(10 * time.Second)
@@ -208,7 +209,7 @@ func TestRestartsAreNotNoAgent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := rechecked(t)
 			s.settings.Rechecks.Interval = 5 * time.Minute // until a node has recovered, it takes longer than that
-			s.say(corev1.ConditionFalse, NetworkFailed)
+			s.say(corev1.ConditionFalse, verdict.NetworkFailed)
 			for i := range int(25 * time.Minute / every) {
 				s.objects.Pods[0].Status.ContainerStatuses[0] = corev1.ContainerStatus{State: waiting("")}
 				s.after(10 * time.Second)
@@ -237,20 +238,20 @@ func TestAgentThatHasJustStarted(t *testing.T) {
 // An agent that has said False and loses the API server cannot say it again.
 func TestStaleFalseOfAnAgentThatIsNotReady(t *testing.T) {
 	s := rechecked(t)
-	s.say(corev1.ConditionFalse, NetworkFailed)
+	s.say(corev1.ConditionFalse, verdict.NetworkFailed)
 	s.ready(false)
 	s.after(7*time.Minute + 30*time.Second)
 	assert.Empty(t, s.plan.Conditions)
 	s.after(30 * time.Second)
 	wanted := s.write()
 	require.NotNil(t, wanted)
-	assert.Equal(t, Silent, wanted.Reason)
+	assert.Equal(t, Reason(verdict.Silent), wanted.Reason)
 	assert.True(t, wanted.Event)
 }
 
 func TestNoAgentForLong(t *testing.T) {
 	s := rechecked(t)
-	s.say(corev1.ConditionFalse, DNSFailed)
+	s.say(corev1.ConditionFalse, verdict.DNSFailed)
 	s.objects.Pods = nil
 	s.after(9 * time.Minute)
 	assert.Empty(t, s.plan.Conditions, "a rolling update")
@@ -264,7 +265,7 @@ func TestNoAgentForLong(t *testing.T) {
 // An agent that is back and has written what fails checks the node, although it has not had the time to recover.
 func TestAgentThatIsBackAndFails(t *testing.T) {
 	s := rechecked(t)
-	s.say(corev1.ConditionFalse, DNSFailed)
+	s.say(corev1.ConditionFalse, verdict.DNSFailed)
 	pods := s.objects.Pods
 	s.objects.Pods = nil
 	s.after(11 * time.Minute)
@@ -274,7 +275,7 @@ func TestAgentThatIsBackAndFails(t *testing.T) {
 	s.ready(false)
 	s.after(10 * time.Second)
 	s.after(10 * time.Second)
-	s.say(corev1.ConditionFalse, DNSFailed)
+	s.say(corev1.ConditionFalse, verdict.DNSFailed)
 	s.after(time.Second)
 	assert.Empty(t, s.plan.Conditions)
 	assert.Zero(t, s.only().Recheck.NoAgent, "the failed taint stays")
@@ -282,14 +283,14 @@ func TestAgentThatIsBackAndFails(t *testing.T) {
 
 func TestFreshFalse(t *testing.T) {
 	s := rechecked(t)
-	s.say(corev1.ConditionFalse, DNSFailed)
+	s.say(corev1.ConditionFalse, verdict.DNSFailed)
 	s.decide()
 	assert.True(t, s.only().Recheck.IsFresh(s.moment()))
-	assert.Equal(t, DNSFailed, s.only().Recheck.Reason)
+	assert.Equal(t, Reason(verdict.DNSFailed), s.only().Recheck.Reason)
 	failedAt := s.only().Recheck.FailedAt
 	s.after(7 * time.Minute)
 	assert.False(t, s.only().Recheck.IsFresh(s.moment()), "nobody has written it again")
-	s.say(corev1.ConditionFalse, DNSFailed)
+	s.say(corev1.ConditionFalse, verdict.DNSFailed)
 	s.decide()
 	assert.True(t, s.only().Recheck.IsFresh(s.moment()))
 	assert.Equal(t, failedAt, s.only().Recheck.FailedAt)
@@ -302,12 +303,12 @@ func TestFreshFalse(t *testing.T) {
 // A controller that has just started does not know when a False was written. The clock of the client that wrote it proves nothing.
 func TestFalseFromBeforeTheStart(t *testing.T) {
 	s := rechecked(t)
-	s.say(corev1.ConditionFalse, DNSFailed)
+	s.say(corev1.ConditionFalse, verdict.DNSFailed)
 	s.objects.Seen = Memory{}
 	s.after(time.Minute)
 	assert.True(t, s.only().Recheck.Failed)
 	assert.False(t, s.only().Recheck.IsFresh(s.moment()))
-	s.say(corev1.ConditionFalse, DNSFailed)
+	s.say(corev1.ConditionFalse, verdict.DNSFailed)
 	s.decide()
 	assert.True(t, s.only().Recheck.IsFresh(s.moment()))
 	assert.Zero(t, s.only().Recheck.FailedAt)
@@ -338,13 +339,13 @@ func TestVerificationAfterRechecks(t *testing.T) {
 	assert.Equal(t, InProgress, s.only().State)
 	assert.Zero(t, s.only().Recheck)
 	s.after(7 * time.Minute)
-	assert.Equal(t, Silent, s.only().Reason)
+	assert.Equal(t, Reason(verdict.Silent), s.only().Reason)
 }
 
 // The False of a verification, or of the time before it, says nothing about a node that is verified now.
 func TestFalseFromBeforeTheRelease(t *testing.T) {
 	s := rechecked(t)
-	s.say(corev1.ConditionFalse, DNSFailed)
+	s.say(corev1.ConditionFalse, verdict.DNSFailed)
 	s.decide()
 	delete(s.objects.Nodes[0].Labels, verified)
 	s.after(time.Minute)
@@ -357,7 +358,7 @@ func TestFalseFromBeforeTheRelease(t *testing.T) {
 // Rechecks are switched off while a node is silent and re-tainted: that is no node which lost its startup taint too early.
 func TestSwitchedOffWhileRetainted(t *testing.T) {
 	s := rechecked(t)
-	s.say(corev1.ConditionFalse, Silent)
+	s.say(corev1.ConditionFalse, verdict.Silent)
 	s.objects.Nodes[0].Spec.Taints = []corev1.Taint{{Key: "node-ready/failed", Value: "knr", Effect: corev1.TaintEffectNoSchedule}}
 	s.settings.Rechecks, s.objects.Seen, s.objects.Pods = Rechecks{}, Memory{}, nil
 	s.decide()

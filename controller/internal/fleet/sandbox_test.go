@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -56,7 +57,7 @@ func gatedAndFailed(t *testing.T, reason Reason) *story {
 // A failure goes on while its agent is renewed: nobody hears of a node in progress, or of a missing agent, and what counts how long
 // the node has failed does not begin again. Nothing is done to the node until the second agent has failed too.
 func TestFailureGoesOnWhileItsAgentIsRenewed(t *testing.T) {
-	for _, reason := range []Reason{DNSFailed, Silent} {
+	for _, reason := range []Reason{verdict.DNSFailed, verdict.Silent} {
 		t.Run(string(reason), func(t *testing.T) {
 			s := gatedAndFailed(t, reason)
 			since := s.only().Since
@@ -103,29 +104,29 @@ func TestFailureGoesOnWhileItsAgentIsRenewed(t *testing.T) {
 
 // A renewed agent that does not start is one that does not start.
 func TestRenewedAgentThatDoesNotStart(t *testing.T) {
-	s := gatedAndFailed(t, DNSFailed)
+	s := gatedAndFailed(t, verdict.DNSFailed)
 	pod := s.renew(waiting("ContainerCreating"))
 	s.after(2 * time.Minute)
-	assert.Equal(t, DNSFailed, s.only().Reason)
+	assert.Equal(t, Reason(verdict.DNSFailed), s.only().Reason)
 	s.after(2 * time.Minute)
 	require.True(t, s.only().EventsWanted)
 	s.objects.Events[pod.UID] = []corev1.Event{{Reason: "FailedCreatePodSandBox", Message: "no network"}}
 	s.after(10 * time.Second)
-	assert.Equal(t, SandboxFailed, s.only().Reason)
+	assert.Equal(t, Reason(verdict.SandboxFailed), s.only().Reason)
 	assert.False(t, s.only().InDoubt)
 	require.Len(t, s.plan.Conditions, 1)
-	assert.Equal(t, SandboxFailed, s.plan.Conditions[0].Reason)
+	assert.Equal(t, Reason(verdict.SandboxFailed), s.plan.Conditions[0].Reason)
 }
 
 // These are no failures that a sandbox can cause, or that an agent has reported.
 func TestNotRenewable(t *testing.T) {
 	for name, change := range map[string]func(*story){
-		"an image that does not come": func(s *story) { s.fails(ImagePull) },
-		"a foreign taint":             func(s *story) { s.fails(TaintsOfOthers) },
-		"peers alone":                 func(s *story) { s.fails(PeersFailed) },
-		"a refused patch":             func(s *story) { s.fails(NotVerified) },
+		"an image that does not come": func(s *story) { s.fails(verdict.ImagePull) },
+		"a foreign taint":             func(s *story) { s.fails(verdict.TaintsOfOthers) },
+		"peers alone":                 func(s *story) { s.fails(verdict.PeersFailed) },
+		"a refused patch":             func(s *story) { s.fails(verdict.NotVerified) },
 		"kubelet does not start it": func(s *story) {
-			s.fails(Silent)
+			s.fails(verdict.Silent)
 			s.objects.Pods[0].Status.ContainerStatuses, s.objects.Pods[0].Status.Conditions = nil, nil
 		},
 		"kubelet is not ready": func(s *story) { s.objects.Nodes[0].Status.Conditions[0].Status = corev1.ConditionUnknown },
@@ -133,7 +134,7 @@ func TestNotRenewable(t *testing.T) {
 		"verified":             func(s *story) { s.objects.Nodes[0].Labels[verified], s.objects.Nodes[0].Spec.Taints = "true", nil },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := gatedAndFailed(t, DNSFailed)
+			s := gatedAndFailed(t, verdict.DNSFailed)
 			change(s)
 			s.after(5 * time.Minute)
 			assert.False(t, s.only().Renewable)
@@ -171,7 +172,7 @@ func TestSandboxOfAVerifiedNode(t *testing.T) {
 
 	s.say(corev1.ConditionTrue, "Verified")
 	s.after(10 * time.Minute)
-	s.fails(DNSFailed)
+	s.fails(verdict.DNSFailed)
 	s.after(10 * time.Second)
 	assert.True(t, s.only().InDoubt, "another failure")
 }
@@ -180,7 +181,7 @@ func TestSandboxOfAVerifiedNode(t *testing.T) {
 func TestSecondAgentHasItsTime(t *testing.T) {
 	s := rechecked(t)
 	s.settings.Rechecks.Interval = 10 * time.Minute // four rounds in 48 minutes
-	s.fails(NetworkFailed)
+	s.fails(verdict.NetworkFailed)
 	s.renew(running())
 	for range 48 {
 		s.after(time.Minute)
@@ -203,7 +204,7 @@ func TestSecondAgentThatIsSilent(t *testing.T) {
 	s.ready(false)
 	s.after(80 * time.Second)
 	require.NotNil(t, s.write())
-	s.fails(Silent)
+	s.fails(verdict.Silent)
 	s.renew(running())
 	s.ready(false)
 	s.after(70 * time.Second)
@@ -222,7 +223,7 @@ func TestSecondAgentThatIsSilent(t *testing.T) {
 // After a restart the controller knows less, and waits for longer.
 func TestRestartWhileASandboxIsInDoubt(t *testing.T) {
 	s := rechecked(t)
-	s.fails(DNSFailed)
+	s.fails(verdict.DNSFailed)
 	s.renew(running())
 	s.objects.Seen = Memory{}
 	s.after(time.Hour)
@@ -235,7 +236,7 @@ func TestRestartWhileASandboxIsInDoubt(t *testing.T) {
 // The pod of a verified node gets no sandbox: that is no missing agent, after which the node would be taken for a good one.
 func TestSandboxFailedOnAVerifiedNode(t *testing.T) {
 	s := rechecked(t)
-	s.fails(DNSFailed)
+	s.fails(verdict.DNSFailed)
 	s.after(time.Minute)
 	pod := s.renew(waiting("ContainerCreating"))
 	s.after(2 * time.Minute)
@@ -247,7 +248,7 @@ func TestSandboxFailedOnAVerifiedNode(t *testing.T) {
 	wanted := s.write()
 	require.NotNil(t, wanted)
 	assert.Equal(t, corev1.ConditionFalse, wanted.Status)
-	assert.Equal(t, SandboxFailed, wanted.Reason)
+	assert.Equal(t, Reason(verdict.SandboxFailed), wanted.Reason)
 	assert.Contains(t, wanted.Message, "no network")
 	assert.True(t, wanted.Event && wanted.Rechecked)
 	assert.Equal(t, Verified, s.only().State)
@@ -280,14 +281,14 @@ func TestMomentWithoutAReason(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := rechecked(t)
-			s.fails(DNSFailed)
+			s.fails(verdict.DNSFailed)
 			pod := s.renew(waiting("ContainerCreating"))
 			s.objects.Events[pod.UID] = []corev1.Event{{Reason: "FailedCreatePodSandBox", Message: "no network"}}
 			for range 30 {
 				s.after(time.Minute)
 				s.write()
 			}
-			require.Equal(t, SandboxFailed, s.only().Recheck.Reason)
+			require.Equal(t, Reason(verdict.SandboxFailed), s.only().Recheck.Reason)
 			change(s)
 			s.after(2 * time.Minute)
 			assert.Empty(t, s.plan.Conditions)
@@ -328,7 +329,7 @@ func TestAgentOfANodeThatWasReleasedJustNow(t *testing.T) {
 	node.Annotations = map[string]string{nodepatch.Annotation: `{"removed":["node-ready/unverified=true:NoSchedule"]}`}
 	s.after(time.Minute)
 	require.Equal(t, Verified, s.only().State)
-	s.fails(DNSFailed)
+	s.fails(verdict.DNSFailed)
 	s.repeats()
 	assert.False(t, s.only().Renewable)
 	s.after(4 * time.Minute)

@@ -128,9 +128,9 @@ func (s Settings) judgeByWorker(status *Status, v view) bool {
 	isFalse := v.condition.Status == corev1.ConditionFalse
 	switch {
 	case outcome == Passed: // it runs until it is deleted
-		status.Reason, status.Message = NotVerified, "all checks pass, but the node is not released: read the controller's log"
+		status.Reason, status.Message = verdict.NotVerified, "all checks pass, but the node is not released: read the controller's log"
 		if s.Unmet != nil && s.Unmet(v.node.Name) != "" { // it may be met the next moment
-			status.Reason, status.Message = NodeFailed, cmp.Or(s.Unmet(v.node.Name), status.Message)
+			status.Reason, status.Message = verdict.NodeFailed, cmp.Or(s.Unmet(v.node.Name), status.Message)
 		}
 	case outcome == FailedRound:
 		status.Failing = verdict.Reason(said.Failed)
@@ -159,9 +159,10 @@ func (s Settings) judgeWithoutWorker(status *Status, v view) {
 	}
 	overdue := v.now.HasLasted(v.seen.waiting, s.FailedAfter)
 	if taint := s.Request.ForeignTaint(Taints(v.node)); taint != nil {
-		status.Reason, status.Message = TaintsOfOthers, fmt.Sprintf("the taint %s is still on the node (WAIT_FOR_TAINTS)", taint)
+		status.Reason = verdict.TaintsOfOthers
+		status.Message = fmt.Sprintf("the taint %s is still on the node (WAIT_FOR_TAINTS)", taint)
 	} else {
-		status.Reason = NoPod
+		status.Reason = verdict.NoPod
 		status.Message = "there is no worker for this node: wait while MAX_CONCURRENT_WORKERS other workers start, " +
 			"or read in the controller's log why it cannot create one"
 		overdue = v.now.HasLasted(v.seen.notRunning, s.NotStartedAfter)

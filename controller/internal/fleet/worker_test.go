@@ -102,15 +102,15 @@ func TestPassedWorkerOfANodeThatShowsTooLittle(t *testing.T) {
 	s.worker(1, ended(0, passes))
 	s.decide()
 	assert.Equal(t, InProgress, s.only().State)
-	assert.Equal(t, NodeFailed, s.only().Reason)
+	assert.Equal(t, Reason(verdict.NodeFailed), s.only().Reason)
 	assert.Empty(t, s.plan.Conditions)
 	s.after(5 * time.Minute)
 	require.Len(t, s.plan.Conditions, 1)
-	assert.Equal(t, NodeFailed, s.plan.Conditions[0].Reason)
+	assert.Equal(t, Reason(verdict.NodeFailed), s.plan.Conditions[0].Reason)
 	assert.Equal(t, unmet, s.plan.Conditions[0].Message)
 	unmet = ""
 	s.decide()
-	assert.Equal(t, NotVerified, s.only().Reason)
+	assert.Equal(t, Reason(verdict.NotVerified), s.only().Reason)
 }
 
 // A failed round is reported once INITIAL_TIMEOUT has passed, with the agent's reasons; then the state stays while others try.
@@ -123,7 +123,7 @@ func TestFailingWorkers(t *testing.T) {
 	s.worker(1, ended(1, dnsAndService))
 	s.after(4 * time.Minute)
 	assert.Equal(t, InProgress, s.only().State)
-	assert.Equal(t, DNSFailed, s.only().Reason)
+	assert.Equal(t, Reason(verdict.DNSFailed), s.only().Reason)
 	assert.Empty(t, s.plan.Conditions)
 
 	s.after(time.Minute)
@@ -147,7 +147,7 @@ func TestFailingWorkers(t *testing.T) {
 	s.worker(3, ended(1, apiFails))
 	s.after(20 * time.Second)
 	require.Len(t, s.plan.Conditions, 1)
-	assert.Equal(t, APIFailed, s.plan.Conditions[0].Reason)
+	assert.Equal(t, Reason(verdict.APIFailed), s.plan.Conditions[0].Reason)
 
 	s.objects.Nodes[0].Labels[verified], s.objects.Nodes[0].Spec.Taints = "true", nil
 	require.Len(t, s.decide().Conditions, 1)
@@ -204,16 +204,16 @@ func TestWorkerThatDoesNotStart(t *testing.T) {
 		want    Reason
 		message string
 	}{
-		"image": {func(s *story) { s.worker(1, waiting("ImagePullBackOff")) }, 3 * time.Minute, ImagePull, "kubelet's message"},
-		"crash": {func(s *story) { s.worker(1, ended(2, "usage")) }, 3 * time.Minute, CrashLoop, "exit code 2 usage"},
+		"image": {func(s *story) { s.worker(1, waiting("ImagePullBackOff")) }, 3 * time.Minute, verdict.ImagePull, "kubelet's message"},
+		"crash": {func(s *story) { s.worker(1, ended(2, "usage")) }, 3 * time.Minute, verdict.CrashLoop, "exit code 2 usage"},
 		"no room": {func(s *story) {
 			s.worker(1, waiting("")).Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "OutOfcpu", Message: "no cpu"}
-		}, 3 * time.Minute, Unschedulable, "OutOfcpu: no cpu"},
-		"no worker": {func(*story) {}, 3 * time.Minute, NoPod, "MAX_CONCURRENT_WORKERS"},
+		}, 3 * time.Minute, verdict.Unschedulable, "OutOfcpu: no cpu"},
+		"no worker": {func(*story) {}, 3 * time.Minute, verdict.NoPod, "MAX_CONCURRENT_WORKERS"},
 		"foreign taint": {func(s *story) {
 			s.objects.Nodes[0].Spec.Taints = append(s.objects.Nodes[0].Spec.Taints, corev1.Taint{Key: "cni/off", Effect: corev1.TaintEffectNoSchedule})
-		}, 5 * time.Minute, TaintsOfOthers, "cni/off:NoSchedule is still on"},
-		"passed, no release": {func(s *story) { s.worker(1, ended(0, passes)) }, 5 * time.Minute, NotVerified, "not released"},
+		}, 5 * time.Minute, verdict.TaintsOfOthers, "cni/off:NoSchedule is still on"},
+		"passed, no release": {func(s *story) { s.worker(1, ended(0, passes)) }, 5 * time.Minute, verdict.NotVerified, "not released"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newWorkerStory(t)

@@ -121,8 +121,8 @@ func (s scrape) fleet(plan fleet.Plan) {
 
 // rechecks counts the verified nodes that fail, and those that are re-tainted.
 func (s scrape) rechecks(plan fleet.Plan) {
-	retainted, failed := 0, map[fleet.Reason]int{fleet.Silent: 0, fleet.DNSFailed: 0, fleet.APIFailed: 0, fleet.NetworkFailed: 0,
-		fleet.ServiceFailed: 0, fleet.PeersFailed: 0, fleet.NodeFailed: 0}
+	retainted, failed := 0, map[fleet.Reason]int{verdict.Silent: 0, verdict.DNSFailed: 0, verdict.APIFailed: 0,
+		verdict.NetworkFailed: 0, verdict.ServiceFailed: 0, verdict.PeersFailed: 0, verdict.NodeFailed: 0}
 	for _, status := range plan.Statuses {
 		if status.Retainted {
 			retainted++

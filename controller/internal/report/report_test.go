@@ -29,6 +29,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -66,7 +67,7 @@ func start(t *testing.T, status func(node string) int) (r *Reporter, patches fun
 func failed(nodes ...string) (plan fleet.Plan) {
 	for _, name := range nodes {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)}}
-		plan.Conditions = append(plan.Conditions, fleet.Condition{Node: node, Status: corev1.ConditionFalse, Reason: fleet.ImagePull,
+		plan.Conditions = append(plan.Conditions, fleet.Condition{Node: node, Status: corev1.ConditionFalse, Reason: verdict.ImagePull,
 			Message: "no image", Event: true})
 	}
 	return plan
@@ -174,7 +175,7 @@ func nodeWith(name string, status corev1.ConditionStatus, reason fleet.Reason) c
 func TestConflictInAQuietCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var written atomic.Int32
-		cache := new(caches).show([]corev1.Node{nodeWith("a", corev1.ConditionFalse, fleet.NoPod)})
+		cache := new(caches).show([]corev1.Node{nodeWith("a", corev1.ConditionFalse, verdict.NoPod)})
 		runLoop(t, cache, fleet.Settings{}, func(*http.Request) (*http.Response, error) {
 			code, body := http.StatusConflict, `{"kind":"Status","apiVersion":"v1","code":409,"reason":"Conflict"}`
 			if written.Add(1) > 1 {

@@ -249,13 +249,15 @@ arbitrary day.
 {{- end }}
 
 {{/*
-"true" if the chart renders the policy. Kubernetes 1.30 and newer serves its v1, and puts the node's name into a pod's token.
-Set `true` or --api-versions when rendering offline, without an API server.
+"true" if the chart renders the policy. Kubernetes 1.30 and newer serves its v1, and puts the node's name into a pod's token. Where
+Helm has no API server to ask (it knows no Node then), the Kubernetes version decides.
 */}}
 {{- define "kube-node-ready.nodeAuthorization" -}}
 {{- $enabled := toString .Values.nodeAuthorization.enabled }}
 {{- if eq $enabled "auto" }}
-{{- $enabled = .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy" | toString }}
+{{- $isServed := .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy" }}
+{{- $isOffline := not (.Capabilities.APIVersions.Has "v1/Node") }}
+{{- $enabled = or $isServed (and $isOffline (semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version)) | toString }}
 {{- end }}
 {{- $enabled }}
 {{- end }}

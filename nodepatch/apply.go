@@ -110,7 +110,7 @@ func (p *Patcher) readAgain(ctx context.Context, waits backoff.BackOff, before *
 	case err != nil:
 		return nil, fmt.Errorf("patch of node %s: %w; cannot read the node again: %w", before.Name, failure, err)
 	case again.UID != before.UID:
-		return nil, ErrReplaced
+		return again, ErrReplaced
 	case !c.done(again) && c.voids != nil:
 		return again, c.voids(again) // asked once: it may list pods
 	}

@@ -35,6 +35,7 @@ func TestReleaseCached(t *testing.T) {
 		"released, and to be verified again":   {change: again, requests: "PATCH GET", err: ErrOutdated, taints: "front node-ready/unverified behind"},
 		"released, and the taint was put back": {change: func(n *corev1.Node) { again(n); label(n) }, requests: "PATCH GET PATCH", taints: "front behind"},
 		"put back, and the label is removed":   {base: label, change: unlabel, requests: "PATCH GET", err: ErrOutdated, taints: "front node-ready/unverified behind"},
+		"deleted and created again":            {change: func(n *corev1.Node) { n.UID = "uid-2" }, requests: "PATCH GET", err: ErrReplaced, taints: "front node-ready/unverified behind"},
 		"the answer was lost":                  {lost: true, requests: "PATCH", taints: "front behind"},
 	} {
 		t.Run(name, func(t *testing.T) {

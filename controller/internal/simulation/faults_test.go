@@ -475,6 +475,9 @@ func (w *world) trigger(q request) {
 	if q.resource == "pods" && q.verb == http.MethodPost && w.options.triggers > 0 && w.options.waitFor != "" && !w.calm && w.chance(0.3) {
 		w.taintBeside(q)
 	}
+	if q.resource == "pods" && q.verb == http.MethodPost && w.options.triggers > 0 && !w.calm && w.chance(0.05) {
+		w.replaceBehindCache(q)
+	}
 	if w.calm || !w.chance(w.options.triggers) || !q.writes() && !w.chance(0.1) {
 		return
 	}
@@ -579,4 +582,18 @@ func (w *world) taintBeside(q request) {
 		m.untaint(cniTaint)
 		m.release()
 	})
+}
+
+// replaceBehindCache replaces the Node of a worker that is created just now, while the controllers' caches of nodes stand still. The
+// lock is held.
+func (w *world) replaceBehindCache(q request) {
+	var pod corev1.Pod
+	_ = json.Unmarshal([]byte(q.sent), &pod)
+	m := w.machines[fleet.NodeOf(&pod)]
+	if m == nil || m.gone || m.held > 0 {
+		return
+	}
+	controllers := func(p *process, _ *machine) bool { return p != nil && p.controller }
+	w.breaks(&fault{kind: "Node created again behind the cache", on: controllers, about: "nodes", lag: 2 * time.Minute}, m.name, 2*time.Minute)
+	w.later(w.between(0, time.Second), m.registerAgain)
 }

@@ -80,11 +80,11 @@ func (s Settings) next(node *corev1.Node, workers []*corev1.Pod, m memory, now c
 	slices.SortFunc(unproven, fleet.Newer)
 	var decided step
 	switch {
+	case len(unproven) > 0 && !slices.ContainsFunc(counting, m.outlasts(unproven[len(unproven)-1])):
+		decided, others = repeat(unproven[len(unproven)-1]), slices.Concat(others, counting, unproven[:len(unproven)-1])
 	case len(counting) > 0: // however new an unproven one is: it would be repeated again and again
 		newest := counting[len(counting)-1]
 		decided, others = s.nextAfter(newest, m, now), slices.Concat(others, counting[:len(counting)-1], unproven)
-	case len(unproven) > 0:
-		decided, others = repeat(unproven[len(unproven)-1]), append(others, unproven[:len(unproven)-1]...)
 	default:
 		decided.create = 1
 	}
@@ -93,6 +93,16 @@ func (s Settings) next(node *corev1.Node, workers []*corev1.Pod, m memory, now c
 	}
 	decided.delete = others
 	return decided
+}
+
+// outlasts reports whether a worker says more than one that has passed unproven: it goes on, or has passed, or its attempt is no
+// earlier.
+func (m memory) outlasts(unproven *corev1.Pod) func(*corev1.Pod) bool {
+	return func(pod *corev1.Pod) bool {
+		outcome := m.workers[pod.Name].outcome(pod)
+		hasFailed := outcome != fleet.Waiting && outcome != fleet.Running && outcome != fleet.Passed
+		return !hasFailed || fleet.Attempt(pod) >= fleet.Attempt(unproven)
+	}
 }
 
 // nextAfter decides what follows on the newest worker of a node that is to be verified. The worker itself stays until another one

@@ -226,15 +226,17 @@ func TestNext(t *testing.T) {
 		"in the same second":           {workers: []*corev1.Pod{newWorker("b", 1, evicted), newWorker("a", 1)}, want: "delete b"},
 		"the successor passes":         {workers: []*corev1.Pod{newWorker("b", 2, ready), newWorker("a", 1, ended(1, failing), createdAt(ago(time.Minute)))}, want: "release by b; delete a"},
 
-		"created, and not in the cache yet":  {seen: states{"a": {first: mark(ago(29 * time.Second)), key: "k"}}, want: "wait 5s"},
-		"created, and never seen":            {seen: states{"a": {first: mark(ago(30 * time.Second)), key: "k"}}, want: "create 1"},
-		"released, and not in the cache yet": {node: []func(*corev1.Node){version("99")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{released: "a-uid", newest: "100", newestAt: mark(ago(time.Second))}, want: "wait 29s"},
-		"released, and gated again":          {node: []func(*corev1.Node){version("101")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{released: "a-uid", newest: "100", newestAt: mark(ago(time.Second))}, want: "create 1; delete a"},
-		"released, versions without order":   {node: []func(*corev1.Node){version("x")}, m: memory{released: "a-uid", newest: "y", newestAt: mark(ago(time.Second))}, want: "wait 29s"},
-		"of another leader, ready":           {other: true, workers: []*corev1.Pod{newWorker("a", 1, ready)}, want: "create 1"},
-		"of another leader, and looks newer": {other: true, workers: []*corev1.Pod{newWorker("a", 1, ready, createdAt(now)), newWorker("b", 1, running, createdAt(ago(time.Minute)))}, want: "delete a"},
-		"of another leader, ends now":        {other: true, workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: mark(ago(time.Second)), ran: mark(ago(time.Second))}}, want: "create 1"},
-		"released, and the annotation lost":  {m: memory{released: "a-uid", releasedAt: mark(ago(time.Minute))}, want: "create 1"},
+		"created, and not in the cache yet":                {seen: states{"a": {first: mark(ago(29 * time.Second)), key: "k"}}, want: "wait 5s"},
+		"created, and never seen":                          {seen: states{"a": {first: mark(ago(30 * time.Second)), key: "k"}}, want: "create 1"},
+		"released, and not in the cache yet":               {node: []func(*corev1.Node){version("99")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{released: "a-uid", newest: "100", newestAt: mark(ago(time.Second))}, want: "wait 29s"},
+		"released, and gated again":                        {node: []func(*corev1.Node){version("101")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{released: "a-uid", newest: "100", newestAt: mark(ago(time.Second))}, want: "create 1; delete a"},
+		"released, versions without order":                 {node: []func(*corev1.Node){version("x")}, m: memory{released: "a-uid", newest: "y", newestAt: mark(ago(time.Second))}, want: "wait 29s"},
+		"of another leader, ready":                         {other: true, workers: []*corev1.Pod{newWorker("a", 1, ready)}, want: "create 1"},
+		"failed before the retry that has passed unproven": {other: true, workers: []*corev1.Pod{newWorker("a", 9, ended(1, failing)), newWorker("b", 10, ended(0, ""), createdAt(now))}, want: "create 10; delete a"},
+		"failed in the repeated attempt":                   {other: true, workers: []*corev1.Pod{newWorker("a", 10, ended(0, "")), newWorker("b", 10, ended(1, failing), createdAt(now))}, want: "delete a; wait 30s"},
+		"of another leader, and looks newer":               {other: true, workers: []*corev1.Pod{newWorker("a", 1, ready, createdAt(now)), newWorker("b", 1, running, createdAt(ago(time.Minute)))}, want: "delete a"},
+		"of another leader, ends now":                      {other: true, workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: mark(ago(time.Second)), ran: mark(ago(time.Second))}}, want: "create 1"},
+		"released, and the annotation lost":                {m: memory{released: "a-uid", releasedAt: mark(ago(time.Minute))}, want: "create 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := newNode()

@@ -68,7 +68,7 @@ func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified
 	sending, end := context.WithCancel(context.Background()) // also after a signal
 	defer end()
 	go a.events.Run(sending)
-	defer a.awaitEvents(sending)
+	defer a.awaitEvents(sending, secondSignal)
 	for ; ; a.metrics.SetStatus(false) {
 		v := a.newVerification()
 		outcome := v.verify(ctx)
@@ -166,9 +166,16 @@ func (a *Agent) removeTaintAgain() {
 	}
 }
 
-// awaitEvents waits for the last Events.
-func (a *Agent) awaitEvents(ctx context.Context) {
+// awaitEvents waits for the last Events, or for secondSignal.
+func (a *Agent) awaitEvents(ctx context.Context, secondSignal <-chan struct{}) {
 	ctx, cancel := context.WithTimeout(ctx, min(lastRead, a.cfg.CheckTimeout))
 	defer cancel()
+	go func() {
+		select {
+		case <-secondSignal:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
 	a.events.Flush(ctx)
 }

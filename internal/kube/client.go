@@ -151,8 +151,8 @@ func WithLargeHeader(ctx context.Context, value string) context.Context {
 	return context.WithValue(ctx, largeHeader{}, value)
 }
 
-// CloseIdleConnections makes the next request prove the path to the API server again, from TCP on. It
-// also drops silently dead connections.
+// CloseIdleConnections makes the next request prove the path to the API server again, from TCP on. It also drops silently dead
+// connections. A connection is not idle while an Event waits for its answer: that request proves the path of before.
 func (c *Client) CloseIdleConnections() { utilnet.CloseIdleConnectionsFor(c.http.Transport) }
 
 // Clock is the API server's clock, as the answers to a client tell it.

@@ -5,6 +5,13 @@
 {{- if eq $config.failedTaintKey $config.taintKey }}
 {{- $mistakes = printf "config.failedTaintKey %s must differ from config.taintKey" $config.failedTaintKey | append $mistakes }}
 {{- end }}
+{{- range $name := list "podMonitor" "serviceMonitor" }}
+{{- with index $.Values $name }}
+{{- if and .scrapeTimeout (gt (include "kube-node-ready.seconds" .scrapeTimeout | int) (include "kube-node-ready.seconds" .interval | int)) }}
+{{- $mistakes = printf "%s.scrapeTimeout %s must not be longer than its interval %s" $name .scrapeTimeout .interval | append $mistakes }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- $own := list $config.conditionType $config.verifiedLabel
   (printf "%s/%s" (include "kube-node-ready.namespace" .) (include "kube-node-ready.fullname" .)) }}
 {{- range $config.require }}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -70,16 +71,9 @@ func (r Reader) Read(ctx context.Context, of release.Release) Cluster {
 
 // list reads all objects of a kind, T, by way of a list of that kind.
 func list[T any](ctx context.Context, c client.Reader, into client.ObjectList, options ...client.ListOption) Read[[]T] {
-	return read(func() (items []T, err error) {
-		if err := c.List(ctx, into, options...); err != nil {
-			return nil, err
-		}
-		err = meta.EachListItem(into, func(object runtime.Object) error {
-			if item, ok := any(object).(*T); ok { // always: T is the list's kind
-				items = append(items, *item)
-			}
-			return nil
-		})
+	return read(func() ([]T, error) {
+		err := c.List(ctx, into, options...)
+		items, _ := reflect.ValueOf(into).Elem().FieldByName("Items").Interface().([]T) // always: T is the list's kind
 		return items, err
 	})
 }
@@ -138,7 +132,7 @@ func (r Reader) corefile(ctx context.Context, namespace string, pods []corev1.Po
 	})
 }
 
-// custom reads all objects of a kind that is not of Kubernetes: of each its name, and what T has of the part at path.
+// custom reads all objects of a kind: of each its name, and what T has of the part at path.
 func custom[T any](ctx context.Context, c client.Reader, version, kind string, path ...string) Read[[]T] {
 	return read(func() ([]T, error) {
 		list := new(unstructured.UnstructuredList)
@@ -162,37 +156,23 @@ func custom[T any](ctx context.Context, c client.Reader, version, kind string, p
 // webhooks reads those whose failure refuses requests, with the Services behind them.
 func (r Reader) webhooks(ctx context.Context) Read[[]Webhook] {
 	return read(func() (found []Webhook, err error) {
-		var validating admissionv1.ValidatingWebhookConfigurationList
-		var mutating admissionv1.MutatingWebhookConfigurationList
-		if err := errors.Join(r.Client.List(ctx, &validating), r.Client.List(ctx, &mutating)); err != nil {
-			return nil, err
-		}
-		for _, configuration := range validating.Items {
-			for _, webhook := range configuration.Webhooks {
-				found = append(found, Webhook{Configuration: configuration.Name, Webhook: webhook})
+		// One type for both kinds: it has all fields that doctor looks at.
+		for _, kind := range []string{"ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"} {
+			configurations := custom[admissionv1.ValidatingWebhookConfiguration](ctx, r.Client, "admissionregistration.k8s.io/v1", kind)
+			for _, configuration := range configurations.Value {
+				for _, webhook := range configuration.Webhooks {
+					found = append(found, Webhook{Configuration: configuration.Name, Webhook: webhook})
+				}
 			}
+			err = errors.Join(err, configurations.Err)
 		}
-		for _, configuration := range mutating.Items {
-			for _, w := range configuration.Webhooks {
-				found = append(found, Webhook{Configuration: configuration.Name, Webhook: admissionv1.ValidatingWebhook{
-					Name: w.Name, ClientConfig: w.ClientConfig, Rules: w.Rules, FailurePolicy: w.FailurePolicy,
-					NamespaceSelector: w.NamespaceSelector, ObjectSelector: w.ObjectSelector, MatchConditions: w.MatchConditions,
-				}})
-			}
-		}
-		backends := make(map[client.ObjectKey]Read[Backend])
 		for i := range found {
-			service := found[i].Webhook.ClientConfig.Service
-			if service == nil {
+			if service := found[i].Webhook.ClientConfig.Service; service != nil {
+				found[i].Backend = r.backend(ctx, service.Namespace, service.Name)
+			} else {
 				found[i].Backend.Value.External = true // a URL
-				continue
 			}
-			key := client.ObjectKey{Namespace: service.Namespace, Name: service.Name}
-			if _, known := backends[key]; !known {
-				backends[key] = r.backend(ctx, key.Namespace, key.Name)
-			}
-			found[i].Backend = backends[key]
 		}
-		return found, nil
+		return found, err
 	})
 }

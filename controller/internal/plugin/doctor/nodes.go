@@ -29,7 +29,7 @@ func karpenter(c Cluster) (r Result) {
 	if c.NodePools.Err != nil {
 		return unchecked(c.NodePools.Err)
 	}
-	if c.NodePools.Absent || len(c.NodePools.Value) == 0 {
+	if len(c.NodePools.Value) == 0 {
 		return Result{Detail: "no NodePool"}
 	}
 	key, effect := c.Release.Agent.TaintKey, "Karpenter provisions twice"
@@ -37,18 +37,24 @@ func karpenter(c Cluster) (r Result) {
 		effect += ", and initializes the NodeClaims of such nodes: remediation may not delete them"
 	}
 	for _, pool := range c.NodePools.Value {
-		remedy := "declare the key under spec.template.spec.startupTaints of the NodePool " + pool.Name
-		switch node := c.gatedNodeOf(pool); {
+		isOther := func(node corev1.Node) bool { return node.Labels[nodePoolLabel] != pool.Name }
+		nodes := slices.DeleteFunc(slices.Clone(c.Nodes.Value), isOther)
+		gated := slices.IndexFunc(nodes, func(node corev1.Node) bool { return c.joinedGated(&node) })
+		const drift = ": this drifts its nodes, and Karpenter replaces them within the NodePool's disruption budgets"
+		remedy := "declare the key under spec.template.spec.startupTaints of the NodePool " + pool.Name + drift
+		switch {
 		case hasKey(pool.Taints, key):
-			r.find("move it to startupTaints", "the NodePool %s has %s under taints: a pod that does not tolerate it never gets a node",
-				pool.Name, key)
+			r.find("move it to startupTaints"+drift, "the NodePool %s has %s under taints: a pod that does not tolerate it never gets "+
+				"a node", pool.Name, key)
 		case hasKey(pool.StartupTaints, key):
-		case node != "":
-			r.find(remedy, "the NodePool %s does not declare %s, and its node %s joined with it: %s", pool.Name, key, node, effect)
-		case c.GateAll:
-			r.find(remedy, "the NodePool %s does not declare %s: %s", pool.Name, key, effect)
+		case c.Nodes.Err != nil:
+			r.skip("the nodes of the NodePool %s, which does not declare %s: %w", pool.Name, key, c.Nodes.Err)
+		case gated >= 0:
+			r.find(remedy, "the NodePool %s does not declare %s, and its node %s joined with it: %s", pool.Name, key,
+				nodes[gated].Name, effect)
 		default:
-			r.warn(remedy, "the NodePool %s does not declare %s: if its nodes join with that taint, %s", pool.Name, key, effect)
+			r.warn(remedy, "the NodePool %s (nodes: %d) does not declare %s: if its nodes join with that taint, %s", pool.Name,
+				len(nodes), key, effect)
 		}
 	}
 	r.Detail = "the NodePools declare " + key + " under startupTaints"
@@ -57,16 +63,6 @@ func karpenter(c Cluster) (r Result) {
 
 // nodePoolLabel is Karpenter's, on each of its nodes.
 const nodePoolLabel = "karpenter.sh/nodepool"
-
-// gatedNodeOf returns a node of the pool that has the startup taint, or had it, or "".
-func (c Cluster) gatedNodeOf(pool NodePool) string {
-	for _, node := range c.Nodes.Value {
-		if node.Labels[nodePoolLabel] == pool.Name && c.joinedGated(&node) {
-			return node.Name
-		}
-	}
-	return ""
-}
 
 // clusterAutoscaler: it must know the startup taint as one, or it expects that the taint stays.
 func clusterAutoscaler(c Cluster) (r Result) {

@@ -328,13 +328,21 @@ func TestMissingPolicies(t *testing.T) {
 }
 
 // Karpenter does not wait for a startup taint that a NodePool does not declare.
-func TestRemediationNeedsTheStartupTaintInTheNodePool(t *testing.T) {
+func TestNodePoolWithoutTheStartupTaint(t *testing.T) {
 	c := clean(t)
 	c.NodePools.Value[0].StartupTaints = nil
+	c.Nodes.Value = append(c.Nodes.Value, readyNode("plain"))
+	c.Nodes.Value[2].Labels[nodePoolLabel] = "gated"
+	warning := set(t, c, "karpenter").Warnings[0]
+	assert.Contains(t, warning.Text, "the NodePool gated (nodes: 1) does not declare node-ready/unverified: if its nodes join with that taint")
+	assert.Contains(t, warning.Remedy, "of the NodePool gated: this drifts its nodes, and Karpenter replaces them")
 	const text = "and initializes the NodeClaims of such nodes: remediation may not delete them"
 	assert.NotContains(t, set(t, c, "karpenter").Warnings[0].Text, text)
 	withController(c, config.Controller{RemediationMode: config.RemediationDelete})
 	assert.Contains(t, set(t, c, "karpenter").Warnings[0].Text, text)
+
+	c.Nodes.Err = errors.New("forbidden to you") // nobody knows whether they are gated
+	require.ErrorIs(t, set(t, c, "karpenter").Unchecked, c.Nodes.Err)
 }
 
 // A node registers without the labels of feature discovery.
@@ -594,7 +602,7 @@ func TestWarningBeforeGating(t *testing.T) {
 	c.NodePools.Value[0].StartupTaints = nil
 	hook(c)
 	texts := map[string]string{"dns-behind-gate": "no pod of kube-system/kube-dns tolerates node-ready/unverified",
-		"webhooks": "they run only on nodes that join without it", "karpenter": "if its nodes join with that taint"}
+		"webhooks": "they run only on nodes that join without it"}
 	for trap, text := range texts {
 		found := set(t, c, trap)
 		assert.Empty(t, found.Findings)
@@ -612,7 +620,7 @@ func TestWarningBeforeGating(t *testing.T) {
 	for trap := range texts {
 		assert.Len(t, set(t, c, trap).Findings, 1, trap)
 	}
-	assert.Equal(t, 3, Report(new(strings.Builder), *c, nil))
+	assert.Equal(t, 2, Report(new(strings.Builder), *c, nil), "Karpenter adds no taint that a NodePool does not declare")
 }
 
 // Nodes that the release is not for stay without taints.

@@ -41,8 +41,8 @@ Usage:
   kubectl node-ready verify NODE...       remove the label: the nodes are verified again
   kubectl node-ready open NODE...         break glass: remove the startup taint and the failed taint
   kubectl node-ready open --all --yes     the same, of every node
-  kubectl node-ready doctor               look for everything that can lock the cluster, before or after the
-                                          installation; writes nothing
+  kubectl node-ready doctor               look for everything that can lock the cluster, after the installation, or
+                                          before it: helm template ... | kubectl node-ready doctor -f -
 
 Flags:
 %s
@@ -57,6 +57,7 @@ type options struct {
 	release    string
 	all, yes   bool
 	skip       []string
+	files      []string
 	gateAll    bool
 	version    bool
 }
@@ -64,11 +65,12 @@ type options struct {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	os.Exit(run(ctx, os.Args[1:], connect, os.Stdout, os.Stderr))
+	os.Exit(run(ctx, os.Args[1:], connect, os.Stdin, os.Stdout, os.Stderr))
 }
 
 // run is the whole process except its access to the cluster, so that tests can call it.
-func run(ctx context.Context, args []string, connect func(options) (client.Client, error), stdout, stderr io.Writer) int {
+func run(ctx context.Context, args []string, connect func(options) (client.Client, error), stdin io.Reader,
+	stdout, stderr io.Writer) int {
 	o := options{clock: new(kube.Clock)}
 	flags := newFlags(&o)
 	fail := func(code int, err error) int {
@@ -96,11 +98,7 @@ func run(ctx context.Context, args []string, connect func(options) (client.Clien
 	if err != nil {
 		return fail(config.ExitError, err)
 	}
-	find := release.Find
-	if verb == "doctor" {
-		find = release.FindOrDefault
-	}
-	of, err := find(ctx, cluster, o.overrides.Context.Namespace, o.release)
+	of, err := o.find(ctx, verb, cluster, stdin)
 	if err != nil {
 		return fail(config.ExitError, err)
 	}
@@ -130,6 +128,17 @@ func run(ctx context.Context, args []string, connect func(options) (client.Clien
 	return config.ExitOK
 }
 
+// find finds the release that a command is about.
+func (o options) find(ctx context.Context, verb string, cluster client.Reader, stdin io.Reader) (release.Release, error) {
+	if len(o.files) > 0 {
+		return release.FindInFiles(ctx, cluster, o.files, stdin, o.overrides.Context.Namespace, o.release)
+	}
+	if verb == "doctor" {
+		return release.FindOrDefault(ctx, cluster, o.overrides.Context.Namespace, o.release)
+	}
+	return release.Find(ctx, cluster, o.overrides.Context.Namespace, o.release)
+}
+
 func newFlags(o *options) *pflag.FlagSet {
 	flags := pflag.NewFlagSet("kubectl node-ready", pflag.ContinueOnError)
 	flags.SortFlags = false
@@ -137,6 +146,7 @@ func newFlags(o *options) *pflag.FlagSet {
 	flags.StringVar(&o.release, "release", "", "Helm release of kube-node-ready, if there are several")
 	flags.BoolVar(&o.all, "all", false, "with open: every node")
 	flags.BoolVarP(&o.yes, "yes", "y", false, "with open --all: confirm it")
+	flags.StringArrayVarP(&o.files, "filename", "f", nil, "with doctor: manifests to read the release from; - is standard input")
 	flags.StringSliceVar(&o.skip, "skip", nil, "with doctor: traps to skip")
 	flags.BoolVar(&o.gateAll, "gate-all", false, "with doctor: assume that every selected node joins with the startup taint")
 	flags.BoolVar(&o.version, "version", false, "print version, commit and build date")
@@ -149,6 +159,9 @@ func newFlags(o *options) *pflag.FlagSet {
 
 // validate says what is wrong with the arguments.
 func (o options) validate(verb string, nodes []string) error {
+	if len(o.files) > 0 && verb != "doctor" {
+		return errors.New("--filename is only for doctor: " + verb + " reads the release from the cluster")
+	}
 	switch verb {
 	case "status", "doctor":
 		if len(nodes) > 0 {
@@ -190,9 +203,12 @@ func (s session) warn(stderr io.Writer) {
 }
 
 func (s session) doctor(ctx context.Context, o options) (set int) {
-	if s.release.NotInstalled {
-		_, _ = fmt.Fprintf(s.out, "No release of kube-node-ready: doctor assumes the chart's defaults in the namespace %s\n",
-			s.release.Namespace)
+	assumed := "No release of kube-node-ready: doctor assumes the chart's defaults"
+	if s.release.Planned != nil {
+		assumed = "doctor assumes the release " + s.release.Name + " of the manifests"
+	}
+	if s.release.Planned != nil || s.release.NotInstalled {
+		_, _ = fmt.Fprintf(s.out, "%s in the namespace %s\n", assumed, s.release.Namespace)
 	}
 	found := doctor.Reader{Client: s.cluster}.Read(ctx, s.release)
 	found.GateAll = o.gateAll

@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -50,8 +51,13 @@ func newCluster(t *testing.T, nodes ...client.Object) cluster {
 func (c cluster) connect(options) (client.Client, error) { return c, nil }
 
 func (c cluster) run(args ...string) (code int, stdout, stderr string) {
+	return c.pipe("", args...)
+}
+
+// pipe runs the plugin with this on its standard input.
+func (c cluster) pipe(stdin string, args ...string) (code int, stdout, stderr string) {
 	var out, err bytes.Buffer
-	code = run(c.t.Context(), args, c.connect, &out, &err)
+	code = run(c.t.Context(), args, c.connect, strings.NewReader(stdin), &out, &err)
 	return code, out.String(), err.String()
 }
 
@@ -93,6 +99,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"open", "--all"}, "open --all lets workloads onto every node, verified or not: add --yes"},
 		{[]string{"doctor", "n"}, `doctor takes no further argument: "n"`},
 		{[]string{"doctor", "--skip", "x"}, "--skip x: must be one of"},
+		{[]string{"open", "n", "-f", "-"}, "--filename is only for doctor"},
 	} {
 		code, stdout, stderr := c.run(test.args...)
 		assert.Equal(t, config.ExitUsage, code, test.args)
@@ -303,5 +310,93 @@ func TestDoctorBeforeTheInstallationIntoANamespace(t *testing.T) {
 		assert.Empty(t, stderr)
 		assert.Contains(t, stdout, "No release of kube-node-ready: doctor assumes the chart's defaults in the namespace own\n")
 		assert.Regexp(t, "(?m)^TRAP  webhooks ", stdout)
+	}
+}
+
+// rendered joins files that the chart renders.
+func rendered(t *testing.T, names ...string) (text string) {
+	for _, name := range names {
+		file, err := os.ReadFile("../../../hack/manifests/" + name + ".yaml")
+		require.NoError(t, err)
+		text += string(file)
+	}
+	return text
+}
+
+// What helm template prints counts, whatever is installed. In a cluster that is ready for it there is no trap.
+func TestDoctorReadsManifests(t *testing.T) {
+	meta := metav1.ObjectMeta{Namespace: "kube-system", Name: "kube-dns", Labels: map[string]string{"dns": "yes"}}
+	everything := []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	autoscaler := &appsv1.Deployment{ObjectMeta: meta}
+	autoscaler.Spec.Template.Spec.Containers = []corev1.Container{{Image: "cluster-autoscaler:v1"}}
+	c := newCluster(t, &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Selector: meta.Labels}}, autoscaler,
+		&corev1.Pod{ObjectMeta: meta, Spec: corev1.PodSpec{Tolerations: everything}},
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "plain", Labels: map[string]string{"kubernetes.io/os": "linux"}}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "coredns"},
+			Data: map[string]string{"Corefile": ".:53 {\n  kubernetes cluster.local\n  forward . 192.0.2.1\n}\n"}})
+	const key = "startup-taint.cluster-autoscaler.kubernetes.io/unverified"
+	defaults := rendered(t, "kube-node-ready", "kube-node-ready-policy", "kube-node-ready-startup-taint") +
+		"---\napiVersion: monitoring.coreos.com/v1\nkind: PodMonitor\nmetadata: {name: unknown}\n"
+	renamed := strings.ReplaceAll(defaults, "node-ready/unverified", key)
+	for _, installed := range []bool{true, false} {
+		if !installed {
+			c.uninstall()
+		}
+		code, stdout, stderr := c.pipe(defaults, "doctor", "--gate-all", "-f", "-")
+		assert.Equal(t, config.ExitError, code, stderr)
+		assert.Regexp(t, "(?m)^TRAP  cluster-autoscaler .*does not know the startup taint node-ready/unverified ", stdout)
+		code, stdout, stderr = c.pipe(renamed, "doctor", "--gate-all", "-f", "-")
+		assert.Equal(t, config.ExitOK, code, stdout)
+		assert.Empty(t, stderr)
+		assert.Contains(t, stdout, "doctor assumes the release kube-node-ready of the manifests in the namespace kube-system\n")
+		assert.Regexp(t, "(?m)^PASS  settings +the settings in the ConfigMap kube-system/kube-node-ready are valid$", stdout)
+		assert.Regexp(t, "(?m)^PASS  policy +the policies of the release are bound$", stdout)
+		assert.NotRegexp(t, "(?m)^(TRAP|WARN|SKIP) ", stdout)
+	}
+
+	path := filepath.Join(t.TempDir(), "rendered.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(strings.Replace(renamed, `MAX_RETRIES: "5"`, `MAX_RETRIES: "many"`, 1)), 0o600))
+	code, stdout, _ := c.run("doctor", "-f", path)
+	assert.Equal(t, config.ExitError, code)
+	assert.Regexp(t, "(?m)^TRAP  settings .*MAX_RETRIES.*\n +try: correct it, and render the manifests again$", stdout)
+
+	// Helm decides about the policies when it installs, and they can be applied apart from the rest.
+	code, stdout, _ = c.pipe(rendered(t, "kube-node-ready"), "doctor", "-f", "-", "--skip", "cluster-autoscaler")
+	assert.Equal(t, config.ExitOK, code, stdout)
+	assert.Regexp(t, "(?m)^WARN  policy +there is no ValidatingAdmissionPolicy kube-node-ready: the agent's token may patch any node", stdout)
+}
+
+// Every mistake in the manifests is reported, each once.
+func TestDoctorRefusesManifests(t *testing.T) {
+	release := rendered(t, "kube-node-ready")
+	second := strings.ReplaceAll(release, "app.kubernetes.io/instance: kube-node-ready", "app.kubernetes.io/instance: second")
+	const two = "there are 2 releases of kube-node-ready in the manifests: choose one with --namespace kube-system --release kube-node-ready, or "
+	for name, test := range map[string]struct {
+		manifests string
+		flags     []string
+		mistakes  []string
+	}{
+		"empty":         {"", nil, []string{"no manifests in --filename: if it is empty, run helm template alone"}},
+		"only comments": {"# nothing\n---\n", nil, []string{"no manifests in --filename"}},
+		"values":        {"config:\n  taintKey: x\n", nil, []string{"-: the document at line 1 is no manifest: it has no kind: correct it, or pass what helm template prints, not values"}},
+		"no release": {rendered(t, "kube-node-ready-policy"), nil, []string{
+			"no release of kube-node-ready in the manifests in any namespace (no DaemonSet or Deployment with the label app.kubernetes.io/part-of=kube-node-ready): render the whole chart"}},
+		"another release":          {release, []string{"-n", "own"}, []string{"no release of kube-node-ready in the manifests in the namespace own "}},
+		"two releases":             {release + second, nil, []string{two}},
+		"a file that is not there": {release, []string{"-f", "gone.yaml"}, []string{"open gone.yaml: "}},
+		"several": {"---\nkind: ConfigMap\napiVersion: v1\ndata: {A: 5}\n---\nkind: [\n" + release + second, nil, []string{
+			"-: the document at line 1 is no manifest: json: cannot unmarshal number into Go struct field ConfigMap.data",
+			"-: the document at line 5 is no manifest: yaml: line 7: ", two}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, stdout, stderr := newCluster(t).pipe(test.manifests, append([]string{"doctor", "-f", "-"}, test.flags...)...)
+			assert.Equal(t, config.ExitError, code)
+			assert.Empty(t, stdout)
+			lines := strings.Split(strings.TrimSuffix(strings.TrimPrefix(stderr, "kubectl node-ready: "), "\n"), "\n")
+			require.Len(t, lines, len(test.mistakes), stderr)
+			for i, text := range test.mistakes {
+				assert.Contains(t, lines[i], text)
+			}
+		})
 	}
 }

@@ -218,7 +218,7 @@ func failedTaint(c Cluster) Result {
 		if !fleet.HasTaint(node, key) || settings.IsRetainted(fleet.Taints(node)) || (settings.Workers && settings.IsGated(node)) {
 			return "", ""
 		}
-		return "kubectl node-ready open " + node.Name + ", or verify the node again: kubectl node-ready verify " + node.Name,
+		return c.command("open "+node.Name+", or kubectl node-ready verify "+node.Name, "taint nodes "+node.Name+" "+key+"-"),
 			"has the taint " + key + " and no agent: nothing removes the taint"
 	})
 }

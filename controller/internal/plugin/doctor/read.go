@@ -60,12 +60,14 @@ func (r Reader) Read(ctx context.Context, of release.Release) Cluster {
 	if of.NotInstalled {
 		c.Used = read(func() (map[string]corev1.ResourceList, error) { return r.used(ctx) })
 	}
-	c.Policies = list[admissionv1.ValidatingAdmissionPolicy](ctx, r.Client,
-		new(admissionv1.ValidatingAdmissionPolicyList), of.Labels())
-	adding := list[admissionv1.MutatingAdmissionPolicy](ctx, r.Client, new(admissionv1.MutatingAdmissionPolicyList), of.Labels())
+	from := r.Client // the release's policies
+	if of.Planned != nil {
+		from = of.Planned
+	}
+	c.Policies = list[admissionv1.ValidatingAdmissionPolicy](ctx, from, new(admissionv1.ValidatingAdmissionPolicyList), of.Labels())
+	adding := list[admissionv1.MutatingAdmissionPolicy](ctx, from, new(admissionv1.MutatingAdmissionPolicyList), of.Labels())
 	c.Adds = Read[bool]{Value: len(adding.Value) > 0, Err: adding.Err, Absent: adding.Absent}
-	c.Bindings = list[admissionv1.ValidatingAdmissionPolicyBinding](ctx, r.Client,
-		new(admissionv1.ValidatingAdmissionPolicyBindingList))
+	c.Bindings = list[admissionv1.ValidatingAdmissionPolicyBinding](ctx, from, new(admissionv1.ValidatingAdmissionPolicyBindingList))
 	return c
 }
 

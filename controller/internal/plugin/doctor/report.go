@@ -47,7 +47,7 @@ func (t Trap) look(c Cluster, skip []string) Result {
 		return unchecked(errors.New("--skip"))
 	case c.Release.Invalid != nil && t.Name != settingsName:
 		return unchecked(errors.New("the settings are unknown"))
-	case c.Release.NotInstalled && t.ofRelease:
+	case c.Release.NotInstalled && c.Release.Planned == nil && t.ofRelease:
 		return unchecked(errors.New("not installed yet"))
 	}
 	return t.Find(c)

@@ -17,7 +17,7 @@ import (
 type Trap struct {
 	Name string
 	Find func(Cluster) Result
-	// ofRelease means that it is about what a release has installed.
+	// ofRelease means that it is about a release's own objects, not about the chart's defaults.
 	ofRelease bool
 }
 
@@ -50,7 +50,7 @@ func settings(c Cluster) (r Result) {
 	if c.Release.Invalid != nil {
 		r.find(c.Release.Remedy(), "%s", strings.ReplaceAll(c.Release.Invalid.Error(), "\n", "; "))
 	}
-	if c.Release.NotInstalled {
+	if c.Release.NotInstalled && c.Release.Planned == nil {
 		return Result{Detail: "the chart's defaults"}
 	}
 	r.Detail = "the settings in the ConfigMap " + c.Release.Namespace + "/" + c.Release.Fullname + " are valid"

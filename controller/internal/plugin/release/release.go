@@ -46,18 +46,22 @@ type Release struct {
 	NodeRulesUnknown bool
 	// KeysUnknown means that the ConfigMap with the settings is gone (Invalid says so): the keys of the taints are the defaults.
 	KeysUnknown bool
-	// NotInstalled means that this is what the chart would install: see FindOrDefault.
+	// NotInstalled means that the cluster has no release: this is what would be installed.
 	NotInstalled bool
+	// Planned are the manifests that the release was read from; nil: from the cluster, or it is the chart's default.
+	Planned Manifests
 }
 
 // Remedy says what to do about Invalid.
 func (r Release) Remedy() string {
 	works := "open and verify still work"
-	if r.NodeRulesUnknown {
-		works = "open still works"
-	}
-	if r.KeysUnknown {
+	switch {
+	case r.Planned != nil:
+		return "correct it, and render the manifests again"
+	case r.KeysUnknown:
 		works = "open works for named nodes, and removes the taints with the default keys"
+	case r.NodeRulesUnknown:
+		works = "open still works"
 	}
 	return "correct it and run helm upgrade, or apply the manifests again; " + works
 }
@@ -101,14 +105,17 @@ func Find(ctx context.Context, c client.Reader, namespace, name string) (Release
 	if err != nil {
 		return Release{}, err
 	}
-	where := "in any namespace"
+	where, source, remedy := " in any namespace", "", "check --context, --namespace and --release"
 	if namespace != "" {
-		where = "in the namespace " + namespace
+		where = " in the namespace " + namespace
+	}
+	if _, planned := c.(Manifests); planned {
+		source, remedy = " in the manifests", "render the whole chart, and check --namespace and --release"
 	}
 	switch len(all) {
 	case 0:
-		return Release{}, fmt.Errorf("no release %sof kube-node-ready %s (no DaemonSet or Deployment with the label %s=%s): "+
-			"check --context, --namespace and --release", strings.TrimPrefix(name+" ", " "), where, partOf, product)
+		return Release{}, fmt.Errorf("no release %sof kube-node-ready%s%s (no DaemonSet or Deployment with the label %s=%s): %s",
+			strings.TrimPrefix(name+" ", " "), source, where, partOf, product, remedy)
 	case 1:
 		for key, found := range all {
 			get := func(name string) (*corev1.ConfigMap, error) {
@@ -123,8 +130,8 @@ func Find(ctx context.Context, c client.Reader, namespace, name string) (Release
 		names = append(names, fmt.Sprintf("--namespace %s --release %s", key.Namespace, key.Name))
 	}
 	slices.Sort(names)
-	return Release{}, fmt.Errorf("there are %d releases of kube-node-ready: choose one with %s",
-		len(all), strings.Join(names, ", or "))
+	return Release{}, fmt.Errorf("there are %d releases of kube-node-ready%s: choose one with %s",
+		len(all), source, strings.Join(names, ", or "))
 }
 
 func list(ctx context.Context, c client.Reader, namespace string, selector client.MatchingLabels) (

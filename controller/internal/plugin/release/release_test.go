@@ -1,10 +1,8 @@
 package release
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"os"
 	"testing"
 	"time"
 
@@ -15,7 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -23,19 +20,9 @@ import (
 )
 
 // manifests are those that the chart renders, as they are committed.
-func manifests(t *testing.T) (objects []client.Object) {
-	text, err := os.ReadFile("../../../../hack/manifests/kube-node-ready.yaml")
+func manifests(t *testing.T) Manifests {
+	objects, err := readManifests([]string{"../../../../hack/manifests/kube-node-ready.yaml"}, nil)
 	require.NoError(t, err)
-	for document := range bytes.SplitSeq(text, []byte("\n---\n")) {
-		asJSON, err := yaml.YAMLToJSON(document)
-		require.NoError(t, err)
-		if string(asJSON) == "null" {
-			continue // comments
-		}
-		object, _, err := scheme.Codecs.UniversalDeserializer().Decode(asJSON, nil, nil)
-		require.NoError(t, err)
-		objects = append(objects, object.(client.Object))
-	}
 	return objects
 }
 
@@ -47,6 +34,10 @@ func TestFindWhatTheChartRenders(t *testing.T) {
 	c := newClient(manifests(t)...)
 	found, err := Find(t.Context(), c, "", "")
 	require.NoError(t, err)
+	rendered, err := Find(t.Context(), manifests(t), "", "")
+	require.NoError(t, err)
+	assert.Equal(t, found.Agent, rendered.Agent, "a file is read like a cluster")
+	assert.Equal(t, found.Template, rendered.Template)
 	assert.Equal(t, "kube-node-ready", found.Name)
 	assert.Equal(t, "kube-system", found.Namespace)
 	assert.Equal(t, "kube-node-ready", found.Fullname)
@@ -55,7 +46,6 @@ func TestFindWhatTheChartRenders(t *testing.T) {
 	assert.Equal(t, "node-ready/unverified", found.Agent.TaintKey)
 	assert.Equal(t, []string{"node-ready/unverified"}, found.TaintKeys())
 	assert.Equal(t, "kube-system/kube-dns", found.Agent.DNSService)
-	assert.False(t, found.Settings.Workers)
 
 	linux := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"kubernetes.io/os": "linux", "node-ready/verified": "true"}}}
 	assert.True(t, found.Settings.Rules.Select(linux))
@@ -107,15 +97,18 @@ func controllerMode(namespace, name string) []client.Object {
 }
 
 func TestControllerMode(t *testing.T) {
-	found, err := Find(t.Context(), newClient(controllerMode("own", "mine")...), "", "")
-	require.NoError(t, err)
-	assert.Equal(t, "second", found.Name)
-	assert.Equal(t, "mine", found.Fullname)
-	assert.True(t, found.Settings.Workers)
-	assert.Equal(t, "mine", found.Settings.FailedTaintValue)
-	assert.Equal(t, "example.com/gate", found.Settings.Request.TaintKey)
-	assert.Equal(t, "Good", found.Settings.ConditionType)
-	assert.Equal(t, 3*time.Minute, found.Controller.NotStartedAfter)
+	objects := controllerMode("own", "mine")
+	for _, reader := range []client.Reader{newClient(objects...), Manifests(objects)} {
+		found, err := Find(t.Context(), reader, "own", "")
+		require.NoError(t, err)
+		assert.Equal(t, "second", found.Name)
+		assert.Equal(t, "mine", found.Fullname)
+		assert.True(t, found.Settings.Workers)
+		assert.Equal(t, "mine", found.Settings.FailedTaintValue)
+		assert.Equal(t, "example.com/gate", found.Settings.Request.TaintKey)
+		assert.Equal(t, "Good", found.Settings.ConditionType)
+		assert.Equal(t, 3*time.Minute, found.Controller.NotStartedAfter)
+	}
 }
 
 func TestFindErrors(t *testing.T) {

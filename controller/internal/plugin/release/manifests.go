@@ -1,0 +1,101 @@
+package release
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+)
+
+// Manifests are rendered objects. They are read like a cluster that has only these.
+type Manifests []client.Object
+
+// FindInFiles is Find for manifests that are to be installed, whatever the cluster has; the file - is stdin. The error has every
+// mistake in them.
+func FindInFiles(ctx context.Context, c client.Reader, files []string, stdin io.Reader, namespace, name string) (Release, error) {
+	planned, mistakes := readManifests(files, stdin)
+	if len(planned) == 0 {
+		return Release{}, cmp.Or(mistakes, errors.New("no manifests in --filename: if it is empty, run helm template alone"))
+	}
+	r, err := Find(ctx, planned, namespace, name)
+	if err = errors.Join(mistakes, err); err != nil {
+		return Release{}, err
+	}
+	installed, err := list(ctx, c, namespace, client.MatchingLabels{partOf: product})
+	r.Planned, r.NotInstalled = planned, len(installed) == 0
+	return r, err
+}
+
+func readManifests(files []string, stdin io.Reader) (all Manifests, mistakes error) {
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if name == "-" {
+			text, err = io.ReadAll(stdin)
+		}
+		found, unreadable := parseManifests(name, string(text))
+		all, mistakes = append(all, found...), errors.Join(mistakes, err, unreadable)
+	}
+	return all, mistakes
+}
+
+// parseManifests returns the objects of a file. It skips kinds that Kubernetes itself does not have.
+func parseManifests(name, text string) (found Manifests, mistakes error) {
+	line := 1
+	for document := range strings.SplitSeq(strings.TrimPrefix(text, "---"), "\n---") {
+		var object runtime.Object
+		// With these empty lines the parser's errors name the line of the file. A document of comments is null.
+		asJSON, err := yaml.YAMLToJSON([]byte(strings.Repeat("\n", line-1) + document))
+		if err == nil && string(asJSON) != "null" {
+			object, _, err = scheme.Codecs.UniversalDeserializer().Decode(asJSON, nil, nil)
+		}
+		if runtime.IsMissingKind(err) {
+			err = errors.New("it has no kind") // instead of the whole document
+		}
+		if err != nil && !runtime.IsNotRegisteredError(err) {
+			mistakes = errors.Join(mistakes, fmt.Errorf("%s: the document at line %d is no manifest: %w: "+
+				"correct it, or pass what helm template prints, not values", name, line, err))
+		} else if known, ok := object.(client.Object); ok {
+			found = append(found, known)
+		}
+		line += strings.Count(document, "\n") + 1
+	}
+	return found, mistakes
+}
+
+// Get implements client.Reader. Releases have only ConfigMaps that are read by name.
+func (m Manifests) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	for _, object := range m {
+		if reflect.TypeOf(object) == reflect.TypeOf(into) && client.ObjectKeyFromObject(object) == key {
+			reflect.ValueOf(into).Elem().Set(reflect.ValueOf(object).Elem())
+			return nil
+		}
+	}
+	return apierrors.NewNotFound(corev1.Resource("configmaps"), key.Name)
+}
+
+// List implements client.Reader for namespaces and labels.
+func (m Manifests) List(_ context.Context, into client.ObjectList, options ...client.ListOption) error {
+	wanted := new(client.ListOptions).ApplyOptions(options)
+	items := reflect.ValueOf(into).Elem().FieldByName("Items")
+	for _, object := range m {
+		value := reflect.ValueOf(object).Elem()
+		isNamespace := wanted.Namespace == "" || wanted.Namespace == object.GetNamespace()
+		isLabelled := wanted.LabelSelector == nil || wanted.LabelSelector.Matches(labels.Set(object.GetLabels()))
+		if value.Type() == items.Type().Elem() && isNamespace && isLabelled {
+			items.Set(reflect.Append(items, value))
+		}
+	}
+	return nil
+}

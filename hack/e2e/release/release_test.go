@@ -101,6 +101,7 @@ func (s *suite) readme(marker string, replace ...string) string {
 func (s *suite) block(block string, replace ...string) string {
 	s.Helper()
 	replace = append([]string{s.address(), s.files, "oci://" + host + "/", "oci://" + s.registry.address + "/", "helm install ", "helm install --plain-http ",
+		"helm template ", "helm template --plain-http ",
 		"sudo ", "", "/usr/local/bin", s.bin()}, replace...)
 	return s.Bash("cd " + s.bin() + "\nexport PATH=$PWD:$PATH\n" + strings.NewReplacer(replace...).Replace(block))
 }
@@ -169,6 +170,9 @@ func TestInstallInThreeSteps(t *testing.T) {
 	pushed, err := s.Cluster.Run(s.Ctx, "", "hack/release.sh", "push", s.dir, "oci://"+s.registry.address+"/"+owner+"/charts", "--plain-http")
 	s.NoError(err)
 	s.Regexp(`^digest=sha256:[0-9a-f]{64}\n$`, pushed, "for the attestation")
+	out = s.readme("look")
+	s.Contains(out, "doctor assumes the release kube-node-ready of the manifests in the namespace kube-system")
+	s.NotContains(out, "TRAP")
 	s.join()
 	s.Kubectl("", "taint", "node", node, harness.Taint+"-")
 	s.readme("install-helm")

@@ -22,15 +22,33 @@ spec:
 
 {{/*
 A policy for the nodes that an account may change: the dictionary of `policy` with "root" $ "manager" MANAGER-IN-managedFields
-"markers" LIST, and three flags. "ownNode": only the node
-that the token was issued for (KEP-4193). "release": may remove the startup taint, and set the label and the annotation; without it,
-the account may only remove the failed taint. "retaint": may add that to a verified node. And "unlabel": in CEL, when it may remove the label k.
+"markers" LIST, and three flags. "ownNode": only the node that the token was issued for (KEP-4193). "release": may remove the startup
+taint, and set the label and the annotation; without it, the account may only remove the failed taint. "retaint": may add that to a
+verified node. And "unlabel": in CEL, when it may remove the label.
 */}}
 {{- define "kube-node-ready.nodePolicy" -}}
 {{- $config := .root.Values.config -}}
+{{- $may := printf "%s may" .account -}}
+{{- $exempt := "; exempt it from webhooks and policies that do" -}}
+{{- $hasCondition := has "condition" .markers -}}
 {{- $taintKeys := .release | ternary (include "kube-node-ready.taintKeys" .root | fromJsonArray) (list $config.failedTaintKey) -}}
-{{- /* `kind` and `key` of each map of which the account owns one key. */ -}}
-{{- $owned := dict "label" $config.verifiedLabel "annotation" "node-ready/verification" -}}
+{{- /* The maps of a Node that the account may not change: in CEL; what one key is called; and the keys that have rules of their own. */ -}}
+{{- $maps := dict
+  "labels" (list "metadata.?labels.orValue({})" "label of a node" (or .release .unlabel | empty | ternary list (list $config.verifiedLabel)))
+  "annotations" (list "metadata.?annotations.orValue({})" "annotation of a node" (.release | ternary (list "node-ready/verification") list))
+  "spec" (list "?spec.orValue({})" "field of a node's spec" (list "taints"))
+  "status" (list "?status.orValue({})" "field of a node's status" ($hasCondition | ternary (list "conditions") list)) -}}
+{{- /* Which taint t the account may add: in CEL, and in words. */ -}}
+{{- $mayAdd := "" -}}{{- $added := "" -}}
+{{- if has "taint" .markers -}}
+{{- $mayAdd = printf "variables.taints.exists(s, s.key == '%s')" $config.taintKey -}}
+{{- $added = printf " but %s:NoSchedule beside %s" $config.failedTaintKey $config.taintKey -}}
+{{- else if .retaint -}}
+{{- $value := include "kube-node-ready.fullname" .root -}}
+{{- $mayAdd = printf "t.?value.orValue('') == '%s' && variables.mayRetaint" $value -}}
+{{- $added = printf " but %s=%s:NoSchedule where %s is %q, without %s, and not on a control plane or etcd server" $config.failedTaintKey $value
+  $config.verifiedLabel (toString $config.verifiedLabelValue) $config.taintKey -}}
+{{- end -}}
 {{- /* The fields of the account's own patches, as metadata.managedFields has them. */ -}}
 {{- $fields := list "f:spec.f:taints" "f:status.f:conditions.." -}}
 {{- range list "." "f:type" "f:status" "f:reason" "f:message" "f:lastHeartbeatTime" "f:lastTransitionTime" -}}
@@ -40,19 +58,6 @@ the account may only remove the failed taint. "retaint": may add that to a verif
 {{- $fields = or .release .unlabel | empty | ternary $fields (concat $fields (list (printf "f:metadata.f:labels.f:%s" $config.verifiedLabel)
   "f:metadata.f:labels" "f:metadata.f:labels.." "f:metadata.f:annotations" "f:metadata.f:annotations.."
   "f:metadata.f:annotations.f:node-ready/verification")) -}}
-{{- $hint := ". A mutating webhook or policy may have added more to its request: let that exempt the account, or match CREATE only" -}}
-{{- $unlabeled := .unlabel | empty | ternary "" (printf ", but remove the label %s where the annotation names another boot" $config.verifiedLabel) -}}
-{{- /* Where the account may add the failed taint: in CEL, and in words. */ -}}
-{{- $mayFail := "" -}}{{- $failed := "" -}}
-{{- if has "taint" .markers -}}
-{{- $mayFail = printf "variables.taints.exists(s, s.key == '%s')" $config.taintKey -}}
-{{- $failed = printf " put on %s:NoSchedule beside %s," $config.failedTaintKey $config.taintKey -}}
-{{- else if .retaint -}}
-{{- $value := include "kube-node-ready.fullname" .root -}}
-{{- $mayFail = printf "t.?value.orValue('') == '%s' && variables.mayRetaint" $value -}}
-{{- $failed = printf " put on %s=%s:NoSchedule where %s is %q, without %s, and not on a control plane or etcd server," $config.failedTaintKey $value
-  $config.verifiedLabel (toString $config.verifiedLabelValue) $config.taintKey -}}
-{{- end -}}
 {{ include "kube-node-ready.policy" . }}
   matchConstraints:
     resourceRules:
@@ -68,18 +73,36 @@ the account may only remove the failed taint. "retaint": may add that to a verif
         has(request.userInfo.extra) && 'authentication.kubernetes.io/node-name' in request.userInfo.extra
         ? request.userInfo.extra['authentication.kubernetes.io/node-name'][0] : ''
     {{- end }}
-    {{- range $kind, $path := dict "taints" "?spec.?taints.orValue([])" "labels" "metadata.?labels.orValue({})"
-      "annotations" "metadata.?annotations.orValue({})" }}
-    - name: {{ $kind }}
-      expression: dyn(object).{{ $path }}
-    - name: old{{ title $kind }}
-      expression: dyn(oldObject).{{ $path }}
+    # The maps of the Node, before the request and after it, and the keys that it adds, changes or removes.
+    {{- range $name, $map := $maps }}
+    {{- $new := printf "variables.%s" $name }}
+    {{- $old := printf "variables.old%s" (title $name) }}
+    - name: {{ $name }}
+      expression: dyn(object).{{ first $map }}
+    - name: old{{ title $name }}
+      expression: dyn(oldObject).{{ first $map }}
+    - name: changed{{ title $name }}
+      expression: >-
+        {{ $new }} == {{ $old }} ? [] :
+        {{ $new }}.filter(k, {{ $new }}[?k] != {{ $old }}[?k]) + {{ $old }}.filter(k, !(k in {{ $new }}))
     {{- end }}
+    - name: taints
+      expression: variables.spec.?taints.orValue([])
+    - name: oldTaints
+      expression: variables.oldSpec.?taints.orValue([])
     {{- if .retaint }}
     - name: mayRetaint
       expression: >-
         variables.oldLabels[?'{{ $config.verifiedLabel }}'] == optional.of(dyn('{{ $config.verifiedLabelValue }}')) &&
         !variables.oldTaints.exists(s, s.key == '{{ $config.taintKey }}') && {{ include "kube-node-ready.notControlPlane" . }}
+    {{- end }}
+    {{- if $hasCondition }}
+    - name: conditions
+      expression: variables.status.?conditions.orValue([])
+    - name: oldConditions
+      expression: variables.oldStatus.?conditions.orValue([])
+    - name: condition
+      expression: variables.conditions.filter(c, c.type == '{{ $config.conditionType }}')
     {{- end }}
     # The clients of metadata.managedFields: who, and which fields.
     {{- range $name, $object := dict "managers" "object" "oldManagers" "oldObject" }}
@@ -106,96 +129,72 @@ the account may only remove the failed taint. "retaint": may add that to a verif
         variables.managers.map(n, {'fields': n.fields, 'twins': dyn(variables.oldManagers.filter(m, m.id == n.id ||
         (n in variables.merged && m.id[1] == 'Update')).map(m, m.fields)), 'free': n in variables.merged ?
         variables.ownFields + dyn(['.']) : n.id in variables.own ? variables.ownFields : dyn([])})
-    {{- if has "condition" .markers }}
-    - name: status
-      expression: dyn(object).?status.orValue({})
-    - name: oldStatus
-      expression: dyn(oldObject).?status.orValue({})
-    - name: condition
-      expression: variables.status.?conditions.orValue([]).filter(c, c.type == '{{ $config.conditionType }}')
-    {{- end }}
   # Forbidden instead of the default 422: for the agent, a 422 means that the node has changed.
   validations:
     {{- if .ownNode }}
-    - expression: variables.node != ''
-      reason: Forbidden
-      message: {{ printf "%s may change a node only with a token that is bound to a pod on it: this token names no node" .account | quote }}
     - expression: variables.node == request.name
       reason: Forbidden
       messageExpression: >-
-        '{{ .account }} may change only its own node: this token is for node "' + variables.node + '", the request for "' + request.name + '"'
+        '{{ $may }} change only the node that its token was issued for: the token names "' + variables.node +
+        '", the request "' + request.name + '"'
     {{- end }}
-    {{- if has "condition" .markers }}
-    - expression: "!has(request.subResource) || request.subResource in ['', 'status']"
+    # The request also has what webhooks and other policies change: docs/security.md.
+    {{- range $name, $map := $maps }}
+    - expression: variables.changed{{ title $name }}.all(k, k in {{ last $map | toJson }})
       reason: Forbidden
-      messageExpression: "'{{ .account }} may change the node and its condition {{ $config.conditionType }}, not nodes/' + request.subResource"
-    - expression: >-
-        variables.status.all(k, k == 'conditions' || (k in variables.oldStatus && variables.status[k] == variables.oldStatus[k])) &&
-        variables.oldStatus.all(k, k == 'conditions' || k in variables.status) &&
-        variables.status.?conditions.orValue([]).filter(c, c.type != '{{ $config.conditionType }}') ==
-        variables.oldStatus.?conditions.orValue([]).filter(c, c.type != '{{ $config.conditionType }}')
-      reason: Forbidden
-      message: {{ printf "%s may set the condition %s, and change nothing else in a node's status%s" .account $config.conditionType $hint | quote }}
-    # A condition that another account has written so before does not block the release.
-    - expression: >-
-        variables.condition == variables.oldStatus.?conditions.orValue([]).filter(c, c.type == '{{ $config.conditionType }}') ||
-        (variables.condition.size() <= 1 && variables.condition.all(c, c.status in ['True', 'False', 'Unknown'] &&
-        size(c.?reason.orValue('')) + size(c.?message.orValue('')) <= 2048))
-      reason: Forbidden
-      message: {{ printf "%s may set the condition %s once, to True, False or Unknown, with at most 2048 characters" .account $config.conditionType | quote }}
-    {{- else }}
-    - expression: "!has(request.subResource) || request.subResource == ''"
-      reason: Forbidden
-      messageExpression: "'{{ .account }} may change the node itself, not nodes/' + request.subResource"
-    {{- end }}
-    # Foreign taints and their order must not change. Each of these taints may be removed, whatever the other values are.
-    - expression: >-
-        variables.taints.filter(t, t in variables.oldTaints) == variables.oldTaints.filter(t, t in variables.taints) &&
-        variables.oldTaints.all(t, t in variables.taints || t.key in ['{{ $taintKeys | join "', '" }}']) &&
-        variables.taints.all(t, t in variables.oldTaints
-        {{- with $mayFail }} || (t.key == '{{ $config.failedTaintKey }}' && t.effect == 'NoSchedule' &&
-        {{ . }})
-        {{- end }})
-      reason: Forbidden
-      message: {{ printf "%s may take off the taint%s %s,%s and change no other taint%s" .account (.release | ternary "s" "") ($taintKeys | join ", ") $failed $hint | quote }}
-    {{- if not .release }}
-    - expression: >-
-        {{ with .unlabel }}variables.labels.all(k, variables.oldLabels[?k] == optional.of(variables.labels[k])) && variables.oldLabels.all(k,
-        k in variables.labels || ({{ . }})){{ else }}variables.labels == variables.oldLabels{{ end }} && variables.annotations == variables.oldAnnotations
-      reason: Forbidden
-      message: {{ printf "%s may change no label or annotation of a node%s%s" .account $unlabeled $hint | quote }}
-    {{- end }}
-    - expression: >-
-        dyn(object.spec).all(k, k == 'taints' || (k in dyn(oldObject.spec) && dyn(object.spec)[k] == dyn(oldObject.spec)[k])) &&
-        dyn(oldObject.spec).all(k, k == 'taints' || k in dyn(object.spec))
-      reason: Forbidden
-      message: {{ printf "%s may change nothing in a node's spec but its taints%s" .account $hint | quote }}
-    {{- if .release }}
-    {{- range $kind, $key := $owned }}
-    - expression: >-
-        variables.{{ $kind }}s.all(k, k == '{{ $key }}' || (k in variables.old{{ title $kind }}s && variables.{{ $kind }}s[k] == variables.old{{ title $kind }}s[k])) &&
-        variables.old{{ title $kind }}s.all(k, k in variables.{{ $kind }}s{{ if and $.unlabel (eq $kind "label") }} || ({{ $.unlabel }}){{ end }})
-      reason: Forbidden
-      message: {{ printf "%s may set the %s %s, and change no other %s%s%s" $.account $kind $key $kind (eq $kind "label" | ternary $unlabeled "") $hint | quote }}
-    {{- end }}
-    - expression: >-
-        !('{{ $config.verifiedLabel }}' in variables.labels) || variables.labels['{{ $config.verifiedLabel }}'] == '{{ $config.verifiedLabelValue }}' ||
-        variables.labels['{{ $config.verifiedLabel }}'] == variables.oldLabels[?'{{ $config.verifiedLabel }}'].orValue('')
-      reason: Forbidden
-      message: {{ printf "%s may set the label %s to %q only" .account $config.verifiedLabel (toString $config.verifiedLabelValue) | quote }}
-    - expression: >-
-        variables.annotations[?'node-ready/verification'] == variables.oldAnnotations[?'node-ready/verification'] ||
-        size(variables.annotations[?'node-ready/verification'].orValue('')) <= 16384
-      reason: Forbidden
-      message: {{ printf "%s may set the annotation node-ready/verification to at most 16384 characters" .account | quote }}
+      message: {{ printf "%s change no %s%s%s" $may (index $map 1)
+        (last $map | empty | ternary "" (last $map | join ", " | printf " but %s")) $exempt | quote }}
     {{- end }}
     # The garbage collector would delete a node whose owner does not exist.
     - expression: >-
-        dyn(object).metadata.?ownerReferences.orValue([]) == dyn(oldObject).metadata.?ownerReferences.orValue([]) &&
-        dyn(object).metadata.?finalizers.orValue([]) == dyn(oldObject).metadata.?finalizers.orValue([]) &&
-        dyn(object).metadata.?generateName.orValue('') == dyn(oldObject).metadata.?generateName.orValue('')
+        ['ownerReferences', 'finalizers', 'generateName'].all(k, dyn(object).metadata[?k] == dyn(oldObject).metadata[?k])
       reason: Forbidden
-      message: {{ printf "%s may not change a node's owners, finalizers or generateName%s" .account $hint | quote }}
+      message: {{ printf "%s not change a node's ownerReferences, finalizers and generateName%s" $may $exempt | quote }}
+    - expression: >-
+        variables.taints.filter(t, !(t.key in {{ toJson $taintKeys }})) ==
+        variables.oldTaints.filter(t, !(t.key in {{ toJson $taintKeys }}))
+      reason: Forbidden
+      message: {{ printf "%s add, change, remove or move no taint but %s" $may (join ", " $taintKeys) | quote }}
+    - expression: >-
+        variables.taints.all(t, t in variables.oldTaints
+        {{- with $mayAdd }} ||
+        (t.key == '{{ $config.failedTaintKey }}' && t.effect == 'NoSchedule' && {{ . }})
+        {{- end }})
+      reason: Forbidden
+      message: {{ printf "%s add or change no taint%s" $may $added | quote }}
+    {{- if or .release .unlabel }}
+    {{- $key := printf "'%s'" $config.verifiedLabel }}
+    {{- $set := .release | ternary (printf "the label %s to %q only" $config.verifiedLabel (toString $config.verifiedLabelValue)) "no label" }}
+    {{- $removed := .unlabel | empty | ternary "" (printf " remove the label %s only where the annotation names another boot, and"
+      $config.verifiedLabel) }}
+    - expression: >-
+        !({{ $key }} in variables.changedLabels)
+        {{- if .release }} || variables.labels[?{{ $key }}] == optional.of(dyn('{{ $config.verifiedLabelValue }}')){{ end }}
+        {{- with .unlabel }} ||
+        (!({{ $key }} in variables.labels) && {{ . }}){{ end }}
+      reason: Forbidden
+      message: {{ printf "%s%s set %s" $may $removed $set | quote }}
+    {{- end }}
+    {{- if .release }}
+    - expression: >-
+        !('node-ready/verification' in variables.changedAnnotations) || ('node-ready/verification' in variables.annotations &&
+        size(variables.annotations['node-ready/verification']) <= 16384)
+      reason: Forbidden
+      message: {{ printf "%s set the annotation node-ready/verification to at most 16384 characters, and not remove it" $may | quote }}
+    {{- end }}
+    {{- if $hasCondition }}
+    - expression: >-
+        variables.conditions.filter(c, c.type != '{{ $config.conditionType }}') ==
+        variables.oldConditions.filter(c, c.type != '{{ $config.conditionType }}')
+      reason: Forbidden
+      message: {{ printf "%s change no condition but %s" $may $config.conditionType | quote }}
+    # A condition that another account has written so before does not block the release.
+    - expression: >-
+        variables.condition == variables.oldConditions.filter(c, c.type == '{{ $config.conditionType }}') || (variables.condition.size() <= 1 &&
+        variables.condition.all(c, c.status in ['True', 'False', 'Unknown'] && size(c.?reason.orValue('')) + size(c.?message.orValue('')) <= 2048))
+      reason: Forbidden
+      message: {{ printf "%s set the condition %s once, to True, False or Unknown, with at most 2048 characters" $may $config.conditionType | quote }}
+    {{- end }}
     # A client that applies owns what managedFields says: with a foreign field added there, its next apply would remove that field. And
     # what may grow with each patch fills etcd.
     - expression: >-
@@ -209,7 +208,7 @@ the account may only remove the failed taint. "retaint": may add that to a verif
         c.twins.exists(t, t[?k][?f][?name][?leaf] == optional.of(c.fields[k][f][name][leaf])) ||
         (k + '.' + f + '.' + name + '.' + leaf in c.free && c.fields[k][f][name][leaf].size() == 0)))))))))
       reason: Forbidden
-      message: {{ printf "%s may not change what other clients own in a node's managedFields%s" .account $hint | quote }}
+      message: {{ printf "%s not change what other clients own in a node's managedFields" $may | quote }}
 {{- end }}
 
 {{- define "kube-node-ready.policyBinding" -}}

@@ -21,8 +21,7 @@ func TestEventQuotesThePolicyThatRefusesThePatch(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
 		began := time.Now()
 		denied := "nodes \"node-1\" is forbidden: ValidatingAdmissionPolicy 'kube-node-ready' with binding 'kube-node-ready' denied request: " +
-			"kube-system/kube-node-ready may take off the taints " + strings.Repeat("example.com/former, ", 20) + "and change no other taint. " +
-			"A mutating webhook or policy may have added more to its request: let that exempt the account, or match CREATE only"
+			"kube-system/kube-node-ready may add, change, remove or move no taint but " + strings.Repeat("example.com/former, ", 20) + "example.com/last"
 		api.intercept(func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
 			if time.Since(began) < time.Minute {
 				return request == patchNode && answerStatus(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "a webhook is down")

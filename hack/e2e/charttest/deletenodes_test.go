@@ -20,7 +20,7 @@ import (
 // With deleteNodes the controller may delete a node that was never verified, and no other one.
 func TestControllerMayDeleteNodesThatWereNeverVerifiedOnly(t *testing.T) {
 	s := start(t)
-	s.controller("and change no other taint", "controller.remediation.mode=delete", "controller.remediation.deleteNodes=true")
+	s.controller("add, change, remove or move no taint", "controller.remediation.mode=delete", "controller.remediation.deleteNodes=true")
 	s.awaitTypeChecked(harness.Name + "-controller-nodes")
 	nodes := s.client(harness.Default(), harness.Name+"-controller", nil).CoreV1().Nodes()
 
@@ -104,7 +104,7 @@ spec:
     - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
 `)
 	s.Kubectl("", "wait", "--for=condition=Established", harness.Wait, "crd/nodeclaims.karpenter.sh")
-	s.controller("and change no other taint", "controller.remediation.mode=delete")
+	s.controller("add, change, remove or move no taint", "controller.remediation.mode=delete")
 	s.awaitTypeChecked(harness.Controller + "-nodeclaims")
 	client := s.client(harness.Default(), harness.Controller, nil).CoreV1().RESTClient()
 	attempt := func(claim string) error {
@@ -139,7 +139,7 @@ spec:
 // The controller may create its Lease and its ConfigMap, and write Events about nodes and itself.
 func TestControllerMayCreateItsOwnObjectsOnly(t *testing.T) {
 	s := start(t)
-	s.controller("and change no other taint", "controller.remediation.mode=dry-run")
+	s.controller("add, change, remove or move no taint", "controller.remediation.mode=dry-run")
 	s.awaitTypeChecked(harness.Controller + "-objects")
 	client := s.client(harness.Default(), harness.Controller, nil)
 	all := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}

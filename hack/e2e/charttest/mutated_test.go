@@ -31,8 +31,8 @@ metadata: {name: e2e-mutating}
 spec: {policyName: e2e-mutating}
 `
 
-// A policy cannot tell what the agent has changed from what a webhook has added to its request. It says so, and the remedy of the
-// README works.
+// A policy cannot tell what the agent has changed from what a webhook has added to its request. It says so, and the remedy of
+// docs/security.md works.
 func TestMutatedPatchIsRefusedWithTheRemedy(t *testing.T) {
 	s := &suite{harness.Start(t)}
 	if !s.addsStartupTaint() {
@@ -49,8 +49,7 @@ func TestMutatedPatchIsRefusedWithTheRemedy(t *testing.T) {
 	s.apply(fmt.Sprintf(mutating, ""))
 	others()
 	err := agent(owned, releasePatch(0, "node-ready~1verified"))
-	s.forbidden(err, "kube-system/kube-node-ready may set the annotation node-ready/verification, and change no other annotation. "+
-		"A mutating webhook or policy may have added more to its request: let that exempt the account, or match CREATE only")
+	s.forbidden(err, "kube-system/kube-node-ready may change no annotation of a node but node-ready/verification; exempt it from webhooks and policies that do")
 
 	const exempt = `, {name: not-kube-node-ready, expression: "!(request.userInfo.username.startsWith('system:serviceaccount:kube-system:kube-node-ready'))"}`
 	s.apply(fmt.Sprintf(mutating, exempt))

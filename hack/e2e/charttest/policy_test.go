@@ -121,24 +121,23 @@ func TestAgentMayReleaseItsOwnNodeAndNothingElse(t *testing.T) {
 		}
 		unbound := s.token(harness.Default(), harness.Name, nil)
 		who := "kube-system/kube-node-ready may "
-		onlyTaint := who + "take off the taints node-ready/unverified, node-ready/failed, and change no other taint"
-		onlyLinks := who + "not change a node's owners, finalizers or generateName"
 		managers := who + "not change what other clients own in a node's managedFields"
-		onlyLabel := who + "set the label node-ready/verified, and change no other label"
-		onlyAnnotation := who + "set the annotation node-ready/verification, and change no other annotation"
+		const onlyTaint, noTaint = "add, change, remove or move no taint but node-ready/unverified, node-ready/failed", "add or change no taint"
+		onlyLabel, onlyAnnotation := who+"change no label of a node but node-ready/verified", who+"change no annotation of a node but node-ready/verification"
+		links := who + "not change a node's ownerReferences, finalizers and generateName"
 		for name, try := range map[string]struct {
 			as              patchAs
 			node, patch, by string
 		}{
-			"another node":               {own, "elsewhere", harmless, who + `change only its own node: this token is for node "node1", the request for "elsewhere"`},
-			"an unbound token":           {unbound, node, harmless, who + "change a node only with a token that is bound to a pod on it"},
-			"another taint":              {own, node, `[{"op":"remove","path":"/spec/taints/0"}]`, onlyTaint},
-			"the whole taint list":       {own, node, `[{"op":"remove","path":"/spec/taints"}]`, onlyTaint},
-			"a new taint":                {own, node, `[{"op":"add","path":"/spec/taints/-","value":{"key":"example.com/new","effect":"NoExecute"}}]`, onlyTaint},
-			"its taint with more effect": {own, node, `[{"op":"replace","path":"/spec/taints/1/effect","value":"NoExecute"}]`, onlyTaint},
-			"the taints' order":          {own, node, `[{"op":"move","from":"/spec/taints/0","path":"/spec/taints/2"}]`, onlyTaint},
-			"the other release's taint":  {own, node, `[{"op":"remove","path":"/spec/taints/2"}]`, onlyTaint},
-			"cordoning":                  {own, node, `{"spec":{"unschedulable":true}}`, who + "change nothing in a node's spec but its taints"},
+			"another node":               {own, "elsewhere", harmless, who + `change only the node that its token was issued for: the token names "node1", the request "elsewhere"`},
+			"an unbound token":           {unbound, node, harmless, who + `change only the node that its token was issued for: the token names ""`},
+			"another taint":              {own, node, `[{"op":"remove","path":"/spec/taints/0"}]`, who + onlyTaint},
+			"the whole taint list":       {own, node, `[{"op":"remove","path":"/spec/taints"}]`, who + onlyTaint},
+			"a new taint":                {own, node, `[{"op":"add","path":"/spec/taints/-","value":{"key":"example.com/new","effect":"NoExecute"}}]`, who + onlyTaint},
+			"its taint with more effect": {own, node, `[{"op":"replace","path":"/spec/taints/1/effect","value":"NoExecute"}]`, who + noTaint},
+			"the taints' order":          {own, node, `[{"op":"move","from":"/spec/taints/0","path":"/spec/taints/2"}]`, who + onlyTaint},
+			"the other release's taint":  {own, node, `[{"op":"remove","path":"/spec/taints/2"}]`, who + onlyTaint},
+			"cordoning":                  {own, node, `{"spec":{"unschedulable":true}}`, who + "change no field of a node's spec but taints"},
 			"another label":              {own, node, `{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`, onlyLabel},
 			"another label's value":      {own, node, `{"metadata":{"labels":{"example.com/label":"y"}}}`, onlyLabel},
 			"removal of a foreign label": {own, node, `{"metadata":{"labels":{"example.com/label":null}}}`, onlyLabel},
@@ -146,9 +145,9 @@ func TestAgentMayReleaseItsOwnNodeAndNothingElse(t *testing.T) {
 			"another value of its label": {own, node, `{"metadata":{"labels":{"node-ready/verified":"x"}}}`, who + `set the label node-ready/verified to "true" only`},
 			"another annotation":         {own, node, `{"metadata":{"annotations":{"example.com/other":"x"}}}`, onlyAnnotation},
 			"removal of an annotation":   {own, node, `{"metadata":{"annotations":{"example.com/note":null}}}`, onlyAnnotation},
-			"an owner":                   {own, node, `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"no","uid":"no"}]}}`, onlyLinks},
-			"a finalizer":                {own, node, `{"metadata":{"finalizers":["example.com/stay"]}}`, onlyLinks},
-			"a generateName":             {own, node, `{"metadata":{"generateName":"x-"}}`, onlyLinks},
+			"an owner":                   {own, node, `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"no","uid":"no"}]}}`, links},
+			"a finalizer":                {own, node, `{"metadata":{"finalizers":["example.com/stay"]}}`, links},
+			"a generateName":             {own, node, `{"metadata":{"generateName":"x-"}}`, links},
 			"all managed fields":         {own, node, `{"metadata":{"managedFields":[{}]}}`, managers},
 			"one client's fields":        {own, node, managed("updater", ""), managers},
 			"a label given to a client":  {own, node, managed("applier", `{"f:metadata":{"f:labels":{"f:example.com/feature":{},"f:example.com/label":{}}}}`), managers},
@@ -156,7 +155,7 @@ func TestAgentMayReleaseItsOwnNodeAndNothingElse(t *testing.T) {
 			"a client's emptied fields":  {own, node, managed("applier", `{"f:metadata":{"f:labels":{}}}`), managers},
 			"a huge field of its own":    {own, node, managed(harness.Name, fmt.Sprintf(`{"f:metadata":{"f:labels":{"f:%s":{}}}}`, strings.Repeat("x", 100000))), managers},
 			"an updater's other fields":  {own, node, managed("updater", `{"f:metadata":{"f:annotations":{".":{}}}}`), managers},
-			"a huge annotation":          {own, node, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, harness.Annotation, strings.Repeat("x", 16385)), who + "set the annotation node-ready/verification to at most 16384 characters"},
+			"a huge annotation":          {own, node, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, harness.Annotation, strings.Repeat("x", 16385)), who + "set the annotation node-ready/verification to at most 16384 characters, and not remove it"},
 		} {
 			t.Run(name, func(t *testing.T) { s.part(t).forbidden(try.as(try.node, try.patch), try.by) })
 		}
@@ -181,7 +180,7 @@ subjects: [{kind: ServiceAccount, name: kube-node-ready, namespace: kube-system}
 				err := own(node, status, "status")
 				return err != nil && !rbac(err), nil
 			})
-			s.forbidden(own(node, status, "status"), who+"change the node itself, not nodes/status")
+			s.forbidden(own(node, status, "status"), who+"change no field of a node's status")
 		})
 	})
 
@@ -190,7 +189,7 @@ subjects: [{kind: ServiceAccount, name: kube-node-ready, namespace: kube-system}
 		otherPod := s.pod(second)
 		otherRelease := s.token(second, "second-kube-node-ready", &otherPod)
 		s.Until(func() (bool, error) { return otherRelease("elsewhere", harmless) != nil, nil })
-		s.forbidden(otherRelease(node, `{"metadata":{"labels":{"node-ready/verified":"true"}}}`), "default/second-kube-node-ready may set the label second.example.com/good")
+		s.forbidden(otherRelease(node, `{"metadata":{"labels":{"node-ready/verified":"true"}}}`), "default/second-kube-node-ready may change no label of a node but second.example.com/good")
 		s.NoError(otherRelease(node, releasePatch(2, "second.example.com~1good")))
 	})
 

@@ -90,45 +90,46 @@ func (s *suite) tries(own patchAs, tries map[string]controllerTry) {
 func TestControllerMayRetaintVerifiedNodesOnly(t *testing.T) {
 	s := start(t)
 	const (
-		who        = "kube-system/kube-node-ready-controller may "
-		onlyTaints = who + "take off the taint node-ready/failed, put on node-ready/failed=kube-node-ready:NoSchedule where node-ready/verified is " +
-			`"true", without node-ready/unverified, and not on a control plane or etcd server, and change no other taint`
-		noLabel = who + "change no label or annotation of a node"
-		startup = foreign + `,{"key":"node-ready/unverified","value":"true","effect":"NoSchedule"}`
+		who     = "kube-system/kube-node-ready-controller may "
+		noTaint = who + `add or change no taint but node-ready/failed=kube-node-ready:NoSchedule where node-ready/verified is "true", without ` +
+			"node-ready/unverified, and not on a control plane or etcd server"
+		onlyTaints = who + "add, change, remove or move no taint but node-ready/failed"
+		noLabel    = who + "change no label of a node"
+		startup    = foreign + `,{"key":"node-ready/unverified","value":"true","effect":"NoSchedule"}`
 	)
 	adding := func(value, effect string) string {
 		return fmt.Sprintf(`[{"op":"add","path":"/spec/taints/-","value":{"key":"node-ready/failed","value":%q,"effect":%q}}]`, value, effect)
 	}
-	own := s.controller("put on node-ready/failed=kube-node-ready:NoSchedule", "config.recheckInterval=1m", "controller.retaint.enabled=true")
+	own := s.controller("add, change, remove or move no taint but node-ready/failed", "config.recheckInterval=1m", "controller.retaint.enabled=true")
 	s.tries(own, map[string]controllerTry{
 		"a verified node":                     {patch: "[" + retaint + "]"},
 		"a verified node without taints":      {taints: " ", patch: `[{"op":"add","path":"/spec/taints","value":[{"key":"node-ready/failed","value":"kube-node-ready","effect":"NoSchedule"}]}]`},
-		"another value":                       {patch: adding("dns", "NoSchedule"), refusal: onlyTaints},
-		"another release's value":             {patch: adding("second-kube-node-ready", "NoSchedule"), refusal: onlyTaints},
-		"no value":                            {patch: adding("", "NoSchedule"), refusal: onlyTaints},
-		"NoExecute":                           {patch: adding("kube-node-ready", "NoExecute"), refusal: onlyTaints},
-		"PreferNoSchedule":                    {patch: adding("kube-node-ready", "PreferNoSchedule"), refusal: onlyTaints},
+		"another value":                       {patch: adding("dns", "NoSchedule"), refusal: noTaint},
+		"another release's value":             {patch: adding("second-kube-node-ready", "NoSchedule"), refusal: noTaint},
+		"no value":                            {patch: adding("", "NoSchedule"), refusal: noTaint},
+		"NoExecute":                           {patch: adding("kube-node-ready", "NoExecute"), refusal: noTaint},
+		"PreferNoSchedule":                    {patch: adding("kube-node-ready", "PreferNoSchedule"), refusal: noTaint},
 		"another key":                         {patch: strings.ReplaceAll("["+retaint+"]", "node-ready/failed", "node-ready/other"), refusal: onlyTaints},
 		"the startup taint":                   {patch: strings.ReplaceAll("["+retaint+"]", "node-ready/failed", "node-ready/unverified"), refusal: onlyTaints},
-		"a node without the label":            {labels: map[string]any{harness.Label: nil}, patch: "[" + retaint + "]", refusal: onlyTaints},
-		"a node with another value":           {labels: map[string]any{harness.Label: "false"}, patch: "[" + retaint + "]", refusal: onlyTaints},
-		"a node with the startup taint":       {taints: startup, patch: "[" + retaint + "]", refusal: onlyTaints},
+		"a node without the label":            {labels: map[string]any{harness.Label: nil}, patch: "[" + retaint + "]", refusal: noTaint},
+		"a node with another value":           {labels: map[string]any{harness.Label: "false"}, patch: "[" + retaint + "]", refusal: noTaint},
+		"a node with the startup taint":       {taints: startup, patch: "[" + retaint + "]", refusal: noTaint},
 		"in place of the startup taint":       {taints: startup, patch: `[{"op":"remove","path":"/spec/taints/2"},` + retaint + "]", refusal: onlyTaints},
-		"a control plane":                     {labels: map[string]any{controlPlane: ""}, patch: "[" + retaint + "]", refusal: onlyTaints},
-		"a master":                            {labels: map[string]any{master: ""}, patch: "[" + retaint + "]", refusal: onlyTaints},
-		"an etcd server":                      {labels: map[string]any{etcd: "true"}, patch: "[" + retaint + "]", refusal: onlyTaints},
-		"a control plane by its taint":        {taints: foreign + `,{"key":"` + controlPlane + `","effect":"PreferNoSchedule"}`, patch: "[" + retaint + "]", refusal: onlyTaints},
-		"a master by its taint":               {taints: foreign + `,{"key":"` + master + `","effect":"PreferNoSchedule"}`, patch: "[" + retaint + "]", refusal: onlyTaints},
+		"a control plane":                     {labels: map[string]any{controlPlane: ""}, patch: "[" + retaint + "]", refusal: noTaint},
+		"a master":                            {labels: map[string]any{master: ""}, patch: "[" + retaint + "]", refusal: noTaint},
+		"an etcd server":                      {labels: map[string]any{etcd: "true"}, patch: "[" + retaint + "]", refusal: noTaint},
+		"a control plane by its taint":        {taints: foreign + `,{"key":"` + controlPlane + `","effect":"PreferNoSchedule"}`, patch: "[" + retaint + "]", refusal: noTaint},
+		"a master by its taint":               {taints: foreign + `,{"key":"` + master + `","effect":"PreferNoSchedule"}`, patch: "[" + retaint + "]", refusal: noTaint},
 		"a foreign taint too":                 {patch: `[{"op":"add","path":"/spec/taints/-","value":{"key":"example.com/new","effect":"NoSchedule"}},` + retaint + "]", refusal: onlyTaints},
 		"a foreign taint off":                 {patch: `[{"op":"remove","path":"/spec/taints/0"},` + retaint + "]", refusal: onlyTaints},
 		"a foreign taint's effect":            {patch: `[{"op":"replace","path":"/spec/taints/0/effect","value":"NoExecute"},` + retaint + "]", refusal: onlyTaints},
 		"the foreign taints' order":           {patch: `[{"op":"move","from":"/spec/taints/0","path":"/spec/taints/1"},` + retaint + "]", refusal: onlyTaints},
 		"a label too":                         {patch: `[{"op":"add","path":"/metadata/labels/example.com~1label","value":"y"},` + retaint + "]", refusal: noLabel},
-		"the verified label in the same step": {labels: map[string]any{harness.Label: nil}, patch: `[{"op":"add","path":"/metadata/labels/node-ready~1verified","value":"true"},` + retaint + "]", refusal: onlyTaints},
+		"the verified label in the same step": {labels: map[string]any{harness.Label: nil}, patch: `[{"op":"add","path":"/metadata/labels/node-ready~1verified","value":"true"},` + retaint + "]", refusal: noLabel},
 		"the verified label off":              {patch: `[{"op":"remove","path":"/metadata/labels/node-ready~1verified"},` + retaint + "]", refusal: noLabel},
-		"an annotation too":                   {patch: `{"metadata":{"annotations":{"node-ready/verification":"x"}}}`, refusal: noLabel},
-		"a cordon too":                        {patch: `[{"op":"add","path":"/spec/unschedulable","value":true},` + retaint + "]", refusal: who + "change nothing in a node's spec but its taints"},
-		"a finalizer":                         {patch: `{"metadata":{"finalizers":["example.com/stay"]}}`, refusal: who + "not change a node's owners"},
+		"an annotation too":                   {patch: `{"metadata":{"annotations":{"node-ready/verification":"x"}}}`, refusal: who + "change no annotation of a node"},
+		"a cordon too":                        {patch: `[{"op":"add","path":"/spec/unschedulable","value":true},` + retaint + "]", refusal: who + "change no field of a node's spec but taints"},
+		"a finalizer":                         {patch: `{"metadata":{"finalizers":["example.com/stay"]}}`, refusal: who + "not change a node's ownerReferences, finalizers"},
 		"other clients' fields":               {patch: `{"metadata":{"managedFields":[{}]}}`, refusal: who + "not change what other clients own"},
 		"the failed taint off":                {taints: failed, patch: removal},
 		"the startup taint off":               {taints: startup, patch: `[{"op":"remove","path":"/spec/taints/2"}]`, refusal: onlyTaints},
@@ -158,10 +159,10 @@ func TestControllerMayRetaintVerifiedNodesOnly(t *testing.T) {
 // Without re-taint the controller may still remove the failed taint that it has added before.
 func TestControllerMayRemoveTheTaintWithoutRetaint(t *testing.T) {
 	s := start(t)
-	const onlyOff = "kube-system/kube-node-ready-controller may take off the taint node-ready/failed, and change no other taint"
+	const noTaint, onlyOff = "kube-system/kube-node-ready-controller may add or change no taint", "kube-system/kube-node-ready-controller may add, change, remove or move no taint but node-ready/failed"
 	own := s.controller(onlyOff)
 	s.tries(own, map[string]controllerTry{
-		"the failed taint":                       {patch: "[" + retaint + "]", refusal: onlyOff},
+		"the failed taint":                       {patch: "[" + retaint + "]", refusal: noTaint},
 		"the failed taint off":                   {taints: failed, patch: removal},
 		"the failed taint off a node unverified": {labels: map[string]any{harness.Label: nil}, taints: failed, patch: removal},
 		"a foreign taint off":                    {taints: failed, patch: `[{"op":"remove","path":"/spec/taints/1"}]`, refusal: onlyOff},
@@ -206,8 +207,8 @@ metadata: {name: e2e-uninstall, labels: {pod-security.kubernetes.io/enforce: res
 // The controller may have a node verified again only if the annotation names another boot than the one that the node runs in.
 func TestControllerMayRemoveTheLabelOfARebootedNodeOnly(t *testing.T) {
 	for mode, refusal := range map[string]string{
-		"daemonset":  "may change no label or annotation of a node, but remove the label node-ready/verified",
-		"controller": "may set the label node-ready/verified, and change no other label, but remove the label node-ready/verified",
+		"daemonset":  "may remove the label node-ready/verified only where the annotation names another boot, and set no label",
+		"controller": `may remove the label node-ready/verified only where the annotation names another boot, and set the label node-ready/verified to "true" only`,
 	} {
 		t.Run(mode, func(t *testing.T) {
 			s := start(t)
@@ -218,7 +219,7 @@ func TestControllerMayRemoveTheLabelOfARebootedNodeOnly(t *testing.T) {
 			s.Undo(func(ctx context.Context) error {
 				return s.Cluster.Patch(ctx, node, fmt.Sprintf(`{"metadata":{"annotations":{%q:null}}}`, harness.Annotation))
 			})
-			own := s.controller("and change no other taint", "controller.verifyAfterReboot=true", "deploymentMode="+mode)
+			own := s.controller("add, change, remove or move no taint", "controller.verifyAfterReboot=true", "deploymentMode="+mode)
 			records(`,"bootID":"another"`)
 			s.Until(func() (bool, error) { // the policy may be an earlier test's for a moment
 				s.gives(controllerTry{})

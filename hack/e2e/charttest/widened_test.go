@@ -42,41 +42,40 @@ func TestOnTimeoutWidensThePolicy(t *testing.T) {
 		refusal      string // "" where it passes
 		given        string // what an administrator changes before
 	}
-	const removals = who + "take off the taints node-ready/unverified, node-ready/failed, example.com/former,"
-	onlyOff := removals + " and change no other taint"
-	onlyBoth := removals + " put on node-ready/failed:NoSchedule beside node-ready/unverified, and change no other taint"
+	onlyOurs := who + "add, change, remove or move no taint but node-ready/unverified, node-ready/failed, example.com/former"
+	noTaint, onlyFailed := who+"add or change no taint", who+"add or change no taint but node-ready/failed:NoSchedule beside node-ready/unverified"
 	onlyOnce := who + "set the condition NodeVerified once, to True, False or Unknown, with at most 2048 characters"
-	onlyCondition := who + "set the condition NodeVerified, and change nothing else in a node's status"
+	onlyCondition := who + "change no condition but NodeVerified"
 	for policy, tries := range map[string][]try{
 		"keep": {
-			{name: "the failed taint", patch: addFailed, refusal: onlyOff},
+			{name: "the failed taint", patch: addFailed, refusal: noTaint},
 			{name: "the condition", patch: condition, subresources: status, refusal: `cannot patch resource "nodes/status"`},
-			{name: "a former taint", patch: addFormer, refusal: onlyOff},
+			{name: "a former taint", patch: addFormer, refusal: noTaint},
 			{name: "the failed taint off", given: given("node-ready/failed"), patch: last},
 			{name: "a former taint off", given: given("example.com/former"), patch: last},
-			{name: "a foreign taint off", given: given("example.com/foreign"), patch: last, refusal: onlyOff},
+			{name: "a foreign taint off", given: given("example.com/foreign"), patch: last, refusal: onlyOurs},
 		},
 		"taint": {
-			{name: "another taint", patch: `[{"op":"add","path":"/spec/taints/-","value":{"key":"example.com/new","effect":"NoSchedule"}}]`, refusal: onlyBoth},
-			{name: "the failed taint with more effect", patch: `[{"op":"add","path":"/spec/taints/-","value":{"key":"node-ready/failed","effect":"NoExecute"}}]`, refusal: onlyBoth},
-			{name: "the failed taint in place of another", patch: `[{"op":"replace","path":"/spec/taints/0/key","value":"node-ready/failed"}]`, refusal: onlyBoth},
-			{name: "the startup taint with more effect", patch: `[{"op":"replace","path":"/spec/taints/1/effect","value":"NoExecute"}]`, refusal: onlyBoth},
+			{name: "another taint", patch: `[{"op":"add","path":"/spec/taints/-","value":{"key":"example.com/new","effect":"NoSchedule"}}]`, refusal: onlyOurs},
+			{name: "the failed taint with more effect", patch: `[{"op":"add","path":"/spec/taints/-","value":{"key":"node-ready/failed","effect":"NoExecute"}}]`, refusal: onlyFailed},
+			{name: "the failed taint in place of another", patch: `[{"op":"replace","path":"/spec/taints/0/key","value":"node-ready/failed"}]`, refusal: onlyOurs},
+			{name: "the startup taint with more effect", patch: `[{"op":"replace","path":"/spec/taints/1/effect","value":"NoExecute"}]`, refusal: onlyFailed},
 			{name: "the condition", patch: condition, subresources: status, refusal: `cannot patch resource "nodes/status"`},
 			{name: "the failed taint", patch: addFailed},
 			{name: "another value of it", patch: `[{"op":"replace","path":"/spec/taints/2/value","value":"api"}]`},
 			{name: "both off", patch: `[{"op":"remove","path":"/spec/taints/2"},{"op":"remove","path":"/spec/taints/1"}]`},
-			{name: "a former taint", patch: addFormer, refusal: onlyBoth},
+			{name: "a former taint", patch: addFormer, refusal: onlyFailed},
 			{name: "a former taint off", given: given("example.com/former"), patch: last},
-			{name: "the failed taint on a node without the startup taint", given: ungated, patch: addFailed, refusal: onlyBoth},
+			{name: "the failed taint on a node without the startup taint", given: ungated, patch: addFailed, refusal: onlyFailed},
 			{name: "the failed taint in place of the startup taint", given: given("example.com/foreign"),
-				patch: `[{"op":"replace","path":"/spec/taints/1/key","value":"node-ready/failed"}]`, refusal: onlyBoth},
+				patch: `[{"op":"replace","path":"/spec/taints/1/key","value":"node-ready/failed"}]`, refusal: onlyFailed},
 		},
 		"condition": {
-			{name: "the failed taint", patch: addFailed, refusal: onlyOff},
+			{name: "the failed taint", patch: addFailed, refusal: noTaint},
 			{name: "kubelet's condition", patch: kubelets, subresources: status, refusal: onlyCondition},
 			{name: "the condition in place of all others", patch: others, subresources: status, refusal: onlyCondition},
-			{name: "capacity", patch: capacity, subresources: status, refusal: onlyCondition},
-			{name: "a foreign label by way of the status", patch: `{"metadata":{"labels":{"example.com/label":"y"}}}`, subresources: status, refusal: who + "set the label example.com/condition"},
+			{name: "capacity", patch: capacity, subresources: status, refusal: who + "change no field of a node's status but conditions"},
+			{name: "a foreign label by way of the status", patch: `{"metadata":{"labels":{"example.com/label":"y"}}}`, subresources: status, refusal: who + "change no label of a node but example.com/condition"},
 			{name: "the condition twice", patch: twice, subresources: status, refusal: onlyOnce},
 			{name: "another status", patch: banana, subresources: status, refusal: onlyOnce},
 			{name: "a long message", patch: long, subresources: status, refusal: onlyOnce},
@@ -106,7 +105,7 @@ func TestOnTimeoutWidensThePolicy(t *testing.T) {
 					agent, own = now, s.token(harness.Default(), harness.Name, &now)
 				}
 				err := own(node, fmt.Sprintf(`{"metadata":{"labels":{"example.com/probe":"%d"}}}`, attempt))
-				return err != nil && strings.Contains(err.Error(), "may set the label example.com/"+policy+","), nil
+				return err != nil && strings.Contains(err.Error(), "may change no label of a node but example.com/"+policy+";"), nil
 			})
 			for _, try := range tries {
 				t.Run(try.name, func(t *testing.T) {

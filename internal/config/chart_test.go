@@ -247,11 +247,11 @@ func TestChartRefusesSettingsAsExtraEnv(t *testing.T) {
 
 // The schema and the workers' policy allow the same of the Pod Security Standard.
 func TestChartHasOneListOfSysctls(t *testing.T) {
-	text, err := os.ReadFile("../../chart/templates/_workers.tpl")
+	text, err := os.ReadFile("../../chart/templates/controller/policy.yaml")
 	require.NoError(t, err)
 	var policy, allowed []string
-	for _, name := range regexp.MustCompile(`"(kernel|net)\.[a-z0-9_.]+"`).FindAllString(string(text), -1) {
-		policy = append(policy, strings.Trim(name, `"`))
+	for _, name := range regexp.MustCompile(`'(kernel|net)\.[a-z0-9_.]+'`).FindAllString(string(text), -1) {
+		policy = append(policy, strings.Trim(name, "'"))
 	}
 	for _, name := range readChart(t).Definitions["restrictedPod"].Properties["sysctls"].Items.Properties["name"].Enum {
 		allowed = append(allowed, name.(string))

@@ -199,6 +199,6 @@ func TestSecondRelease(t *testing.T) {
 	api.node.Spec.Taints, api.node.Annotations = nil, map[string]string{nodepatch.Annotation: first}
 	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once")
 	assert.Equal(t, exitOK, p.wait(), p.stderr)
-	assert.True(t, verdict.WasGated(api.node.Annotations, nodepatch.Request{Annotation: nodepatch.Annotation, FailedTaintKey: "node-ready/failed"}))
+	assert.True(t, verdict.WasGated(api.node.Annotations[nodepatch.Annotation], "", "node-ready/failed"))
 	assert.Contains(t, api.node.Annotations[nodepatch.Annotation], `"attempts"`, "it is of the second release")
 }

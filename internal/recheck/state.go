@@ -73,7 +73,8 @@ func Read(node *nodepatch.Node, at time.Time, r nodepatch.Request, conditionType
 		Rebooted: verdict.WasRebooted(node.Annotations[r.Annotation], node.Status.NodeInfo.BootID)}
 	condition := node.Status.Conditions.Of(conditionType)
 	f.Shown = Shown{condition.Status, condition.Reason}
-	f.Gated = f.Shown.Status != "" || verdict.WasGated(node.Annotations, r)
+	f.Gated = f.Shown.Status != "" ||
+		verdict.WasGated(node.Annotations[r.Annotation], node.Annotations[nodepatch.Opened], r.FailedTaintKey)
 	return f
 }
 

@@ -6,8 +6,6 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // maxRecord is how long the chart's policy lets an annotation be.
@@ -64,11 +62,12 @@ func (r Record) Keeping(before, failedTaintKey string) Record {
 	return r
 }
 
-// WasGated reports whether annotations of a node say that it had a startup taint, under its present or a former key: its record
-// tells of it (the failed taint is none), or somebody has opened it. A node that never had one is never to be re-tainted.
-func WasGated(annotations map[string]string, r nodepatch.Request) bool {
-	record, err := ParseRecord(annotations[r.Annotation])
-	return annotations[nodepatch.Opened] != "" || err == nil && len(startupTaints(record.Removed, r.FailedTaintKey)) > 0
+// WasGated reports whether a node had a startup taint, under its present or a former key: its record tells of it (the failed taint
+// is none), or opened, the annotation that says when somebody has opened it, is not empty. A node that never had one is never to be
+// re-tainted.
+func WasGated(text, opened, failedTaintKey string) bool {
+	record, err := ParseRecord(text)
+	return opened != "" || err == nil && len(startupTaints(record.Removed, failedTaintKey)) > 0
 }
 
 func startupTaints(removed []string, failedTaintKey string) []string {

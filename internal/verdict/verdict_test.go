@@ -9,8 +9,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // write writes v as a worker does, where kubelet has put a file, and returns what is in it.
@@ -84,7 +82,6 @@ func TestNoTerminationLog(t *testing.T) {
 }
 
 func TestWasGated(t *testing.T) {
-	request := nodepatch.Request{Annotation: nodepatch.Annotation, FailedTaintKey: "node-ready/failed"}
 	for text, gated := range map[string]bool{
 		Record{Removed: []string{"node-ready/unverified=true:NoSchedule"}}.String():                                    true,
 		Record{Removed: []string{"former:NoSchedule"}}.String():                                                        true,
@@ -96,10 +93,9 @@ func TestWasGated(t *testing.T) {
 		"":                                                                                                             false,
 		"written by hand":                                                                                              false,
 	} {
-		assert.Equal(t, gated, WasGated(map[string]string{nodepatch.Annotation: text}, request), text)
+		assert.Equal(t, gated, WasGated(text, "", "node-ready/failed"), text)
 	}
-	opened := map[string]string{nodepatch.Annotation: Record{Removed: []string{}}.String(), nodepatch.Opened: "2026-11-24T19:00:00Z"}
-	assert.True(t, WasGated(opened, request), "somebody has opened it before its release")
+	assert.True(t, WasGated(Record{Removed: []string{}}.String(), "2026-11-24T19:00:00Z", "node-ready/failed"), "somebody has opened it before its release")
 }
 
 func TestWasRebooted(t *testing.T) {

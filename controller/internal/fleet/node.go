@@ -81,5 +81,5 @@ func firstReason(condition corev1.NodeCondition) Reason {
 
 // WasGated reports whether node had the startup taint before it was released.
 func (s Settings) WasGated(node *corev1.Node) bool {
-	return verdict.WasGated(node.Annotations, s.Request)
+	return verdict.WasGated(node.Annotations[s.Request.Annotation], node.Annotations[nodepatch.Opened], s.Request.FailedTaintKey)
 }

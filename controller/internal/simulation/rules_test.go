@@ -143,7 +143,7 @@ func (j *judge) follow(q request, was, is *corev1.Node) {
 			*at = now
 		}
 	}
-	wasGated := was == nil && verdict.WasGated(is.Annotations, w.options.request()) // before this world began
+	wasGated := was == nil && verdict.WasGated(is.Annotations[nodepatch.Annotation], is.Annotations[nodepatch.Opened], failedTaint) // before this world began
 	t.tainted = t.tainted || wasGated || fleet.HasTaint(is, startupTaint)
 	if was != nil && was.Labels[label] != "" && is.Labels[label] == "" {
 		t.asked, t.putBack = now, false
@@ -619,7 +619,7 @@ func (j *judge) tick() {
 			late("has the failed taint")
 		case w.options.workers && slices.ContainsFunc(w.podsOf(node.Name), func(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil }):
 			late("still has workers: %s", w.podTexts(node.Name))
-		case w.options.workers && condition.Status != corev1.ConditionTrue && verdict.WasGated(node.Annotations, w.options.request()):
+		case w.options.workers && condition.Status != corev1.ConditionTrue && verdict.WasGated(node.Annotations[nodepatch.Annotation], node.Annotations[nodepatch.Opened], failedTaint):
 			late("its condition is %q %s", condition.Status, condition.Reason)
 		case condition.Type != "" && condition.Status != corev1.ConditionTrue && !isOneShot && (w.options.controller || w.options.recheck > 0):
 			late("its condition is %s %s", condition.Status, condition.Reason)

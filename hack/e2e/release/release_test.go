@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
@@ -126,23 +127,33 @@ func (s *suite) join() {
 }
 
 // verified asserts that kubelet has pulled the agent of this release from the registry, and that it verifies the node.
-func (s *suite) verified() {
+func (s *suite) verified(release harness.Release, isVerified func(*corev1.Node) bool) {
 	s.Helper()
-	s.pulled()
-	agent := s.AgentPod(node)
+	s.pulled(release.Namespace)
+	agents := func() []corev1.Pod {
+		pods, err := s.Kube.CoreV1().Pods(release.Namespace).List(s.Ctx, metav1.ListOptions{
+			LabelSelector: "app.kubernetes.io/component=agent,app.kubernetes.io/instance=" + release.Name})
+		s.NoError(err)
+		return pods.Items
+	}
+	s.Until(func() (bool, error) {
+		found := agents()
+		return len(found) == 1 && found[0].Status.Phase == corev1.PodRunning, nil
+	}, "no running agent")
+	agent := agents()[0]
 	s.Equal(host+"/"+owner+"/kube-node-ready:"+s.version, agent.Spec.Containers[0].Image)
 	s.Contains(agent.Status.ContainerStatuses[0].ImageID, s.digest)
 	s.Repair()
-	now, _ := s.AwaitVerified(node)
+	now, _ := s.AwaitNode(node, isVerified)
 	s.Contains(now.Annotations[harness.Annotation], `"version":"`+s.version+`"`)
-	s.NoError(s.NoAgents(s.Ctx))
+	s.Until(func() (bool, error) { return len(agents()) == 0, nil }, "agents stay")
 }
 
 // pulled waits for kubelet's Event about an image that was not there.
-func (s *suite) pulled() {
+func (s *suite) pulled(namespace string) {
 	s.Helper()
 	s.Until(func() (bool, error) {
-		events, err := s.Kube.CoreV1().Events(harness.Namespace).List(s.Ctx, metav1.ListOptions{FieldSelector: "reason=Pulled"})
+		events, err := s.Kube.CoreV1().Events(namespace).List(s.Ctx, metav1.ListOptions{FieldSelector: "reason=Pulled"})
 		for _, event := range events.Items {
 			if isPull := strings.HasPrefix(event.Message, "Successfully pulled image \""+host+"/"+owner+"/kube-node-ready:"+s.version); isPull &&
 				!event.CreationTimestamp.Time.Before(s.Began.Truncate(1e9)) {
@@ -153,47 +164,7 @@ func (s *suite) pulled() {
 	}, "kubelet has pulled nothing")
 }
 
-// The README's three steps, by its own blocks: the plugin looks at the cluster, Helm installs the chart from the OCI registry without
-// gating, and one node is gated. Then all is undone.
-func TestInstallInThreeSteps(t *testing.T) {
-	s := start(t)
-	s.Undo(func(ctx context.Context) error {
-		_, err := s.Cluster.Run(ctx, "", s.Tool("helm"), "uninstall", harness.Name, "--namespace", harness.Namespace, "--ignore-not-found", "--wait")
-		return err
-	})
-	out := s.readme("install-plugin")
-	s.Contains(out, "kubectl-node_ready-linux-"+runtime.GOARCH+".tar.gz: OK")
-	s.Contains(out, "No release of kube-node-ready: doctor assumes the chart's defaults in the namespace kube-system")
-	s.NotContains(out, "TRAP")
-	s.Contains(s.Bash(s.bin()+"/kubectl-node_ready --version"), "kubectl-node_ready "+s.version+" ")
-
-	pushed, err := s.Cluster.Run(s.Ctx, "", "hack/release.sh", "push", s.dir, "oci://"+s.registry.address+"/"+owner+"/charts", "--plain-http")
-	s.NoError(err)
-	s.Regexp(`^digest=sha256:[0-9a-f]{64}\n$`, pushed, "for the attestation")
-	out = s.readme("look")
-	s.Contains(out, "doctor assumes the release kube-node-ready of the manifests in the namespace kube-system")
-	s.NotContains(out, "TRAP")
-	s.join()
-	s.Kubectl("", "taint", "node", node, harness.Taint+"-")
-	s.readme("install-helm")
-	s.AgentPod(node)
-	s.False(harness.HasTaint(s.Node(node), harness.Taint), "nothing is held back")
-	s.verified()
-	s.Contains(s.Bash(s.bin()+"/kubectl-node_ready"), "1 node: 1 verified")
-	s.NotContains(s.Bash(s.bin()+"/kubectl-node_ready doctor"), "SKIP")
-
-	s.NotContains(s.Node(node).Annotations[harness.Annotation], harness.Taint)
-	s.readme("gate-one", "NAME", node)
-	s.True(harness.Verified(s.Node(node)))
-	s.Contains(s.Node(node).Annotations[harness.Annotation], harness.Taint, "the startup taint was removed")
-
-	s.Bash(s.Block("docs/operations.md", "uninstall", "sh"))
-	s.Equal("", s.Kubectl("", "get", "daemonsets,pods,configmaps", "--all-namespaces", "--selector=app.kubernetes.io/part-of="+harness.Name,
-		"--output=name"))
-	s.True(harness.Verified(s.Node(node)), "the node serves as before")
-}
-
-// The same with kubectl and the files of the release, which match its checksums.
+// The README's installation with kubectl and the files of the release, which match its checksums.
 func TestInstallFromTheFiles(t *testing.T) {
 	s := start(t)
 	s.Undo(func(ctx context.Context) error {
@@ -203,7 +174,7 @@ func TestInstallFromTheFiles(t *testing.T) {
 	s.Contains(s.Bash("cd "+s.dir+" && sha256sum --strict --check SHA256SUMS"), "values-gke.yaml: OK", "the values of platforms are files of the release")
 	s.join()
 	s.readme("install-kubectl")
-	s.verified()
+	s.verified(harness.Default(), harness.Verified)
 	_, err := s.Kube.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Get(s.Ctx, harness.Name, metav1.GetOptions{})
 	s.NoError(err)
 }
@@ -219,7 +190,7 @@ func TestInstallWithValuesOfThePlatform(t *testing.T) {
 	s.NoError(err)
 	s.join()
 	s.block(s.Block("docs/platforms.md", "install-values", "sh"))
-	s.verified()
+	s.verified(harness.Default(), harness.Verified)
 }
 
 // A file that is not the release's does not pass.

@@ -1,0 +1,258 @@
+package release
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
+)
+
+// names are what an installation can call its objects, and what it puts on nodes.
+type names struct {
+	release, namespace, fullname string
+	taint, value, failed         string
+	label, labelValue            string
+	condition                    string
+	values                       []string
+}
+
+func defaults() names {
+	return names{release: harness.Name, namespace: harness.Namespace, fullname: harness.Name, taint: harness.Taint, value: "true",
+		failed: "node-ready/failed", label: harness.Label, labelValue: "true", condition: harness.ConditionType}
+}
+
+// Every block of README, operations and break-glass, in the order in which a user needs them, on three clusters: with the chart's
+// defaults, with GKE's key, and with everything renamed. Only addresses, and the values that a block tells its reader to replace, differ.
+func TestBlocks(t *testing.T) {
+	gke := defaults()
+	gke.taint = "startup-taint.cluster-autoscaler.kubernetes.io/unverified"
+	gke.values = []string{"config.taintKey=" + gke.taint}
+
+	renamed := names{release: "gate", namespace: "gating", fullname: "my-gate", taint: "taints.example.com/pending", value: "yes",
+		failed: "taints.example.com/broken", label: "labels.example.com/passed", labelValue: "yes", condition: "NetworkProven"}
+	renamed.values = []string{"fullnameOverride=" + renamed.fullname, "config.taintKey=" + renamed.taint, "config.taintValue=" + renamed.value,
+		"config.failedTaintKey=" + renamed.failed, "config.verifiedLabel=" + renamed.label, "config.verifiedLabelValue=" + renamed.labelValue,
+		"config.conditionType=" + renamed.condition, "startupTaint.add=true", "controller.enabled=true"}
+
+	for name, n := range map[string]names{"defaults": defaults(), "gke": gke, "renamed": renamed} {
+		t.Run(name, func(t *testing.T) {
+			b := &blocks{suite: start(t), names: n, ran: make(map[string]bool)}
+			b.cleanUp()
+			b.leaveOut()
+			b.install()
+			b.gateOne()
+			b.tolerate()
+			b.breakGlass()
+			b.uninstall()
+			b.withoutRelease()
+			b.allRan()
+		})
+	}
+}
+
+// blocks is one run.
+type blocks struct {
+	*suite
+	names
+	ran map[string]bool
+}
+
+// text is a block with this run's names in place of what its reader replaces.
+func (b *blocks) text(document, marker string, replace ...string) string {
+	b.Helper()
+	b.ran[marker] = true
+	block := b.Block(document, marker, "sh")
+	for i := 0; i < len(replace); i += 2 {
+		b.Contains(block, replace[i], "what the reader replaces")
+	}
+	return strings.NewReplacer(replace...).Replace(block)
+}
+
+func (b *blocks) run(document, marker string, replace ...string) string {
+	b.Helper()
+	return b.block(b.text(document, marker, replace...))
+}
+
+// cleanUp takes away what this run leaves, when it ends.
+func (b *blocks) cleanUp() {
+	b.Undo(func(ctx context.Context) error {
+		if b.namespace != harness.Namespace {
+			if _, err := b.Cluster.Kubectl(ctx, "", "delete", "namespace", b.namespace, "--ignore-not-found"); err != nil {
+				return err
+			}
+		}
+		_, err := b.Cluster.Kubectl(ctx, "", "label", "node", node, b.label+"-")
+		return err
+	})
+	b.Undo(func(ctx context.Context) error {
+		_, err := b.Cluster.Run(ctx, "", b.Tool("helm"), "uninstall", b.release, "--namespace", b.namespace, "--ignore-not-found", "--wait")
+		return err
+	})
+}
+
+// fakeNode is a node without a kubelet, until the run ends. With the label no agent is meant to come.
+func (b *blocks) fakeNode(name, label string, keys ...string) {
+	b.Helper()
+	n := fmt.Sprintf("{apiVersion: v1, kind: Node, metadata: {name: %s, labels: {kubernetes.io/os: linux%s}}, spec: {taints: [", name, label)
+	for _, key := range keys {
+		n += fmt.Sprintf("{key: %s, value: x, effect: NoSchedule},", key)
+	}
+	b.Apply(n + "]}}")
+}
+
+// taints lists the keys of a node's taints, but for the node controller's.
+func (b *blocks) taints(name string) (keys []string) {
+	b.Helper()
+	for _, taint := range b.Node(name).Spec.Taints {
+		if !strings.HasPrefix(taint.Key, "node.kubernetes.io/") {
+			keys = append(keys, taint.Key)
+		}
+	}
+	return keys
+}
+
+func (b *blocks) leaveOut() {
+	b.Helper()
+	b.fakeNode("blocks-plain", "")
+	b.fakeNode("blocks-gated", "", "example.com/first", b.taint)
+	b.run("README.md", "leave-out", "label="+harness.Label+" ", "label="+b.label+" ", "taint="+harness.Taint, "taint="+b.taint)
+	b.Equal("preexisting", b.Node("blocks-plain").Labels[b.label])
+	b.NotContains(b.Node("blocks-gated").Labels, b.label, "nobody would remove its startup taint")
+	b.Kubectl("", "delete", "node", "blocks-plain", "blocks-gated") // no kubelet would end their agents
+}
+
+// install is README's steps 1 and 2: the plugin looks at the cluster, Helm installs the chart from the OCI registry without gating.
+func (b *blocks) install() {
+	b.Helper()
+	out := b.run("README.md", "install-plugin", b.address(), b.files)
+	b.Contains(out, "kubectl-node_ready-linux-"+runtime.GOARCH+".tar.gz: OK")
+	b.Contains(out, "No release of kube-node-ready: doctor assumes the chart's defaults in the namespace kube-system")
+	b.NotContains(out, "TRAP")
+	b.Contains(b.Bash(b.bin()+"/kubectl-node_ready --version"), "kubectl-node_ready "+b.version+" ")
+
+	pushed, err := b.Cluster.Run(b.Ctx, "", "hack/release.sh", "push", b.dir, "oci://"+b.registry.address+"/"+owner+"/charts", "--plain-http")
+	b.NoError(err)
+	b.Regexp(`^digest=sha256:[0-9a-f]{64}\n$`, pushed, "for the attestation")
+	set := ""
+	for _, value := range b.values {
+		set += " --set " + value
+	}
+	look := b.text("README.md", "look", "template kube-node-ready ", "template "+b.release+" ", "--namespace kube-system", "--namespace "+b.namespace+set)
+	out = b.block(strings.TrimSpace(look) + " || true\n") // with other keys, this cluster's DNS pods are a trap
+	b.Contains(out, "doctor assumes the release "+b.release+" of the manifests in the namespace "+b.namespace)
+	b.Equal(b.taint != harness.Taint, strings.Contains(out, "TRAP"), out)
+	b.Break("meta l4proto { tcp, udp } th dport 53 drop")
+	b.Kubectl("", "label", "node", node, b.label+"-")
+	b.run("README.md", "install-helm", "install kube-node-ready ", "install "+b.release+" ",
+		"--namespace kube-system", "--namespace "+b.namespace+" --create-namespace"+set)
+	b.verified(harness.Release{Name: b.release, Namespace: b.namespace}, b.isVerified)
+	b.NotContains(b.Node(node).Annotations[harness.Annotation], b.taint, "nothing is held back")
+	b.Contains(b.Bash(b.bin()+"/kubectl-node_ready"), "1 node: 1 verified")
+	b.NotContains(b.Bash(b.bin()+"/kubectl-node_ready doctor || true"), "SKIP") // with other keys, this cluster's DNS pods are a trap
+}
+
+func (b *blocks) isVerified(n *corev1.Node) bool {
+	return n.Labels[b.label] == b.labelValue && !harness.HasTaint(n, b.taint)
+}
+
+func (b *blocks) gateOne() {
+	b.Helper()
+	out := b.run("README.md", "gate-one", "node=NAME", "node="+node)
+	b.Empty(b.taints(node), "a taint that nobody removes")
+	b.Contains(out, "release: "+b.namespace+"/"+b.fullname+", startup taint: "+b.taint+"="+b.value+":NoSchedule")
+	b.True(b.isVerified(b.Node(node)))
+	b.Contains(b.Node(node).Annotations[harness.Annotation], b.taint, "the startup taint was removed")
+}
+
+// tolerate patches a Deployment in place of the platform's: one without tolerations (TestCoreDNSPatch has others).
+func (b *blocks) tolerate() {
+	b.Helper()
+	b.Apply(`
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: coredns, namespace: default}
+spec:
+  replicas: 0
+  selector: {matchLabels: {app: e2e-coredns}}
+  template:
+    metadata: {labels: {app: e2e-coredns}}
+    spec:
+      containers: [{name: coredns, image: localhost/none}]
+`)
+	b.run("docs/operations.md", "coredns-tolerations", "-n kube-system ", "-n default ", harness.Taint, b.taint, "node-ready/failed", b.failed)
+	patched, err := b.Kube.AppsV1().Deployments("default").Get(b.Ctx, "coredns", metav1.GetOptions{})
+	b.NoError(err)
+	b.Equal([]corev1.Toleration{{Key: b.taint, Operator: corev1.TolerationOpExists}, {Key: b.failed, Operator: corev1.TolerationOpExists}},
+		patched.Spec.Template.Spec.Tolerations)
+}
+
+func (b *blocks) breakGlass() {
+	b.Helper()
+	const page = "docs/break-glass.md"
+	b.run(page, "stop-controller")
+	b.run(page, "stop-startup-taint")
+	b.Equal("", b.Kubectl("", "get", "mutatingadmissionpolicybindings", "--output=name"))
+	deployments, err := b.Kube.AppsV1().Deployments(b.namespace).List(b.Ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/instance=" + b.release})
+	b.NoError(err)
+	for _, deployment := range deployments.Items {
+		b.Zero(*deployment.Spec.Replicas)
+	}
+
+	label := fmt.Sprintf(", %s: %q", b.label, b.labelValue)
+	for marker, replace := range map[string][]string{"break-glass": nil, "open-all": nil, "open-one": {"NODE", "glass-open-one"}} {
+		glass := "glass-" + marker
+		b.fakeNode(glass, label, "example.org/first", b.failed, b.taint)
+		out := b.run(page, marker, replace...)
+		b.Equal([]string{"example.org/first"}, b.taints(glass), marker)
+		if marker == "break-glass" {
+			b.Contains(out, b.namespace+"/"+b.fullname+" "+b.taint+" "+b.failed)
+		}
+	}
+}
+
+// uninstall leaves the nodes as they are, without the taints of the release.
+func (b *blocks) uninstall() {
+	b.Helper()
+	b.fakeNode("blocks-waiting", fmt.Sprintf(", %s: %q", b.label, b.labelValue), "example.org/first", b.failed, b.taint)
+	b.Kubectl("", "patch", "node", node, "--subresource=status", "-p", `{"status":{"conditions":[{"status":"False","type":"`+b.condition+`"}]}}`)
+	const page = "docs/operations.md"
+	b.block(b.text(page, "uninstall", "release=kube-node-ready", "release="+b.release) + b.text(page, "uninstall-condition"))
+	b.Equal("", b.Kubectl("", "get", "daemonsets,deployments,pods,configmaps,leases", "--all-namespaces", "--output=name",
+		"--selector=app.kubernetes.io/part-of="+harness.Name))
+	b.NotContains(b.Kubectl("", "get", "pods,configmaps,leases", "--namespace="+b.namespace, "--output=name"), b.fullname)
+	b.True(b.isVerified(b.Node(node)), "the node serves as before")
+	b.Nil(harness.Condition(b.Node(node), corev1.NodeConditionType(b.condition)))
+	b.Equal([]string{"example.org/first"}, b.taints("blocks-waiting"))
+}
+
+// withoutRelease runs what reads a release where there is none: it stops, and changes no node.
+func (b *blocks) withoutRelease() {
+	b.Helper()
+	b.fakeNode("blocks-left", "", b.failed, b.taint)
+	b.Contains(b.run("docs/break-glass.md", "break-glass"), "none found")
+	b.run("docs/operations.md", "uninstall", "release=kube-node-ready", "release="+b.release)
+	b.Bash("! (" + b.text("README.md", "gate-one", "node=NAME", "node=blocks-left") + ")")
+	b.Equal([]string{b.failed, b.taint}, b.taints("blocks-left"))
+}
+
+// allRan asserts that no block was left out, but for the makefile's and the one that TestInstallFromTheFiles runs.
+func (b *blocks) allRan() {
+	b.Helper()
+	b.ran["install-kubectl"] = true
+	for _, document := range []string{"README.md", "docs/operations.md", "docs/break-glass.md"} {
+		content, err := os.ReadFile(filepath.Join(b.Root, document))
+		b.NoError(err)
+		for _, block := range regexp.MustCompile("(?m)(?:^<!-- (\\S+) -->\n)?^```sh\n(.*)").FindAllStringSubmatch(string(content), -1) {
+			b.True(b.ran[block[1]] || strings.HasPrefix(block[2], "make "), "%s: nobody has run the block %q: %s", document, block[1], block[2])
+		}
+	}
+}

@@ -106,6 +106,12 @@ func (s *suite) nodePools(delay string, replacements ...string) {
 // workload is a deployment of pods that each want an arm64 node of Karpenter's to themselves.
 func (s *suite) workload(name string, replicas int) {
 	s.Helper()
+	s.workloadOn("kubernetes.io/arch: arm64", name, replicas)
+}
+
+// workloadOn is the same with another selector.
+func (s *suite) workloadOn(selector, name string, replicas int) {
+	s.Helper()
 	s.Apply(fmt.Sprintf(`
 apiVersion: apps/v1
 kind: Deployment
@@ -117,14 +123,14 @@ spec:
     metadata: {labels: {app: %[1]s}}
     spec:
       terminationGracePeriodSeconds: 0
-      nodeSelector: {kubernetes.io/arch: arm64}
+      nodeSelector: {%[3]s}
       affinity:
         podAntiAffinity:
           requiredDuringSchedulingIgnoredDuringExecution:
           - {topologyKey: kubernetes.io/hostname, labelSelector: {matchLabels: {app: %[1]s}}}
       containers:
       - {name: app, image: "localhost/workload:1", resources: {requests: {cpu: 500m, memory: 256Mi}}}
-`, name, replicas))
+`, name, replicas, selector))
 }
 
 func (s *suite) scale(name string, replicas int) {

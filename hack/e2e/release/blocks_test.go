@@ -147,9 +147,11 @@ func (b *blocks) install() {
 		set += " --set " + value
 	}
 	look := b.text("README.md", "look", "template kube-node-ready ", "template "+b.release+" ", "--namespace kube-system", "--namespace "+b.namespace+set)
-	out = b.block(strings.TrimSpace(look) + " || true\n") // with other keys, this cluster's DNS pods are a trap
+	out = b.block(strings.TrimSpace(look) + " || true\n") // with another key, this cluster's DNS pods may be a trap
 	b.Contains(out, "doctor assumes the release "+b.release+" of the manifests in the namespace "+b.namespace)
-	b.Equal(b.taint != harness.Taint, strings.Contains(out, "TRAP"), out)
+	if b.taint == harness.Taint {
+		b.NotContains(out, "TRAP")
+	}
 	b.Break("meta l4proto { tcp, udp } th dport 53 drop")
 	b.Kubectl("", "label", "node", node, b.label+"-")
 	b.run("README.md", "install-helm", "install kube-node-ready ", "install "+b.release+" ",

@@ -32,7 +32,8 @@ type fault struct {
 	lag     time.Duration                 // of caches and watches
 	about   string                        // a part of a request's text, "": all of them
 	began   time.Time
-	one     *machine // if it is about this one only
+	one     *machine  // if it is about this one only
+	crowded time.Time // when another node failed too
 }
 
 // only lets a fault be about one machine.

@@ -635,16 +635,19 @@ func (w *world) shows() time.Duration {
 // unseen looks for a node that fails alone, for long, and is not re-tainted.
 func (j *judge) unseen() {
 	w := j.w
+	failing, _ := j.count(func(node *corev1.Node) bool {
+		return j.isRetainted(node) || j.condition(node).Status == corev1.ConditionFalse
+	})
 	for _, f := range w.faults {
-		m, lasts := f.one, time.Since(f.began)
+		if failing > 1 {
+			f.crowded = time.Now() // it takes the budget, or holds the breaker
+		}
+		m, lasts := f.one, min(time.Since(f.began), time.Since(f.crowded))
 		if m == nil || !w.options.retaint || w.hasOtherSettings() || lasts < 3*w.shows()+2*time.Minute || m.held != 1 || m.disturbed.After(f.began.Add(-w.shows())) ||
 			w.quiet.After(f.began) || !slices.Contains(f.layers, "network") || f.layers[0] == "sandbox" || len(w.faults) > 1 {
 			continue
 		}
 		node := w.node(m.name)
-		failing, _ := j.count(func(node *corev1.Node) bool {
-			return j.isRetainted(node) || j.condition(node).Status == corev1.ConditionFalse
-		})
 		if node == nil || failing > 1 || j.isRetainted(node) || node.Labels[label] != "true" || fleet.HasTaint(node, startupTaint) || fleet.Untouchable(node) != "" ||
 			!j.of(node).tainted || j.hasRole(node) || time.Since(j.of(node).opened) < coolDown+lasts {
 			continue

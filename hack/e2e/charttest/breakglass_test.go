@@ -59,18 +59,7 @@ func TestCoreDNSPatchAddsTolerations(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := s.part(t)
-			s.apply(`
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: coredns, namespace: default}
-spec:
-  replicas: 0
-  selector: {matchLabels: {app: e2e-coredns}}
-  template:
-    metadata: {labels: {app: e2e-coredns}}
-    spec:
-      containers: [{name: coredns, image: localhost/none}]
-      ` + try.tolerations)
+			s.apply(harness.CoreDNS + "      " + try.tolerations)
 			s.Bash(block)
 			patched, err := s.Kube.AppsV1().Deployments("default").Get(s.Ctx, "coredns", metav1.GetOptions{})
 			s.NoError(err)

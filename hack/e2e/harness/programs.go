@@ -148,3 +148,17 @@ func FreePort(ctx context.Context) (port string, err error) {
 	}
 	return "", err
 }
+
+// CoreDNS is a Deployment in place of the platform's, to patch: tolerations may follow.
+const CoreDNS = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: coredns, namespace: default}
+spec:
+  replicas: 0
+  selector: {matchLabels: {app: e2e-coredns}}
+  template:
+    metadata: {labels: {app: e2e-coredns}}
+    spec:
+      containers: [{name: coredns, image: localhost/none}]
+`

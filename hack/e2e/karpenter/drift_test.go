@@ -11,8 +11,8 @@ import (
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-// Once their NodePools declare the startup taint, the nodes of both drift. Karpenter replaces those of one, by nodes that the agent
-// verifies. The documented budget keeps those of the other.
+// Once two NodePools declare the startup taint, the nodes of both drift. Karpenter replaces the nodes of the first pool, by nodes
+// that the agent verifies. The documented budget keeps the nodes of the second pool.
 func TestAddedStartupTaintDriftsUnlessABudgetHolds(t *testing.T) {
 	s := start(t)
 	s.nodePools("1s", startupTaints, "", "consolidateAfter: 1m", "consolidateAfter: Never")

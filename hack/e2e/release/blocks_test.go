@@ -178,18 +178,7 @@ func (b *blocks) gateOne() {
 // tolerate patches a Deployment in place of the platform's: one without tolerations (TestCoreDNSPatch has others).
 func (b *blocks) tolerate() {
 	b.Helper()
-	b.Apply(`
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: coredns, namespace: default}
-spec:
-  replicas: 0
-  selector: {matchLabels: {app: e2e-coredns}}
-  template:
-    metadata: {labels: {app: e2e-coredns}}
-    spec:
-      containers: [{name: coredns, image: localhost/none}]
-`)
+	b.Apply(harness.CoreDNS)
 	b.run("docs/operations.md", "coredns-tolerations", "-n kube-system ", "-n default ", harness.Taint, b.taint, "node-ready/failed", b.failed)
 	patched, err := b.Kube.AppsV1().Deployments("default").Get(b.Ctx, "coredns", metav1.GetOptions{})
 	b.NoError(err)
@@ -236,7 +225,7 @@ func (b *blocks) uninstall() {
 	b.Equal([]string{"example.org/first"}, b.taints("blocks-waiting"))
 }
 
-// withoutRelease runs what reads a release where there is none: it stops, and changes no node.
+// withoutRelease runs the blocks that read a release in a cluster without a release: they stop, and change no node.
 func (b *blocks) withoutRelease() {
 	b.Helper()
 	b.fakeNode("blocks-left", "", b.failed, b.taint)

@@ -63,8 +63,8 @@ func (r Record) Keeping(before, failedTaintKey string) Record {
 }
 
 // WasGated reports whether a node had a startup taint, under its present or a former key: its record tells of it (the failed
-// taint is none), or opened, the annotation that says when somebody has opened it, is not empty. A node that never had one is
-// never to be re-tainted.
+// taint does not count), or opened, the annotation that says when somebody has opened it, is not empty. A node that never had a
+// startup taint is never to be re-tainted.
 func WasGated(text, opened, failedTaintKey string) bool {
 	record, err := ParseRecord(text)
 	return opened != "" || err == nil && len(startupTaints(record.Removed, failedTaintKey)) > 0

@@ -17,7 +17,7 @@ import (
 
 var update = flag.Bool("update", false, "write the tables of rules into docs/controller.md")
 
-// The tables of docs/controller.md are those of the code: go test ./internal/app -run TestTablesOfRules -update writes them.
+// The tables of docs/controller.md come from the code: go test ./internal/app -run TestTablesOfRules -update writes them.
 func TestTablesOfRules(t *testing.T) {
 	const page = "../../../docs/controller.md"
 	text, err := os.ReadFile(page)

@@ -2,6 +2,7 @@ package remediation
 
 import (
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -34,16 +35,14 @@ func (r *Remediator) report(decision Decision, now clock.Now) {
 		r.SetBreaker(string(rule), holds || rule == Halted && len(decision.Ledger.halts()) > 0)
 	}
 	// The others are not the fault of the cluster, or of the controller itself.
-	isFrozen := false
-	for _, rule := range []Rule{breaker.ControlGroup, breaker.ControlNode, LedgerFailed} {
-		text, holds := decision.Breakers[rule]
-		if holds && !isFrozen && !r.frozen {
-			r.Log.Warn("remediation frozen", "rule", rule, "detail", text)
-			r.event(r.Self, RemediationFrozen, string(rule)+": "+text)
-		}
-		isFrozen = isFrozen || holds
+	freezing := slices.DeleteFunc([]Rule{breaker.ControlGroup, breaker.ControlNode, LedgerFailed},
+		func(rule Rule) bool { return decision.Breakers[rule] == "" })
+	if len(freezing) > 0 && !r.frozen {
+		rule, text := freezing[0], decision.Breakers[freezing[0]]
+		r.Log.Warn("remediation frozen", "rule", rule, "detail", text)
+		r.event(r.Self, RemediationFrozen, string(rule)+": "+text)
 	}
-	r.frozen = isFrozen
+	r.frozen = len(freezing) > 0
 	for _, scope := range decision.Halted {
 		text := haltText(scope, decision.Ledger.Guards[scope].Halted)
 		r.Log.Warn("remediation halted", "scope", scope, "detail", text)

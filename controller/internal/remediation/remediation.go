@@ -19,7 +19,7 @@ import (
 // Rule is why a deletion is withheld.
 type Rule = breaker.Rule
 
-// The rules, besides those of package breaker: Rules says what each one is about.
+// The rules of remediation alone: Rules says what each one is about.
 const (
 	Protected    Rule = "protected"
 	NoNodePool   Rule = "no-nodepool"

@@ -138,7 +138,7 @@ func (in Input) row(status fleet.Status, said lastEvent) Row {
 	}
 	_, message = parse(message)
 	row.Next = in.next(row, status, reason)
-	if last := strings.LastIndex(message, ": "); reason == string(verdict.NoPod) && last >= 0 {
+	if last := strings.LastIndex(message, ": "); reason == verdict.NoPod && last >= 0 {
 		message, row.Next = message[:last], cmp.Or(row.Next, message[last+2:]) // the message ends with the remedy
 	}
 	if status.Untouchable != "" {
@@ -161,20 +161,20 @@ func (in Input) next(row Row, status fleet.Status, reason string) string {
 		wait, crashed, silent = "wait; its log: "+logs, "read its log: "+logs+" --previous", "; if the pod runs: "+logs
 	}
 	next, known := map[string]string{
-		string(verdict.NoPod):          "",
-		string(verdict.Unschedulable):  "check priorityClassName and the node's size",
-		string(verdict.ImagePull):      "check the image's name, its pull secret and the path to the registry",
-		string(verdict.SandboxFailed):  "check the CNI on the node",
-		string(verdict.CrashLoop):      crashed,
-		string(verdict.Silent):         "check kubelet and the CNI on the node" + silent,
-		string(verdict.DNSFailed):      "check the DNS pods and config.dnsTestDomains: kubectl node-ready doctor",
-		string(verdict.APIFailed):      "check the agent's rights, kube-proxy and the MTU",
-		string(verdict.NetworkFailed):  "check kube-proxy, the CNI and config.networkTargets",
-		string(verdict.ServiceFailed):  "check the DNS pods, and the CNI's routes between nodes",
-		string(verdict.PeersFailed):    "check the CNI's routes between nodes",
-		string(verdict.NodeFailed):     "check what config.require names: it must run on this node",
-		string(verdict.TaintsOfOthers): "find out who should remove that taint",
-		"NodeNotReady":                 "check kubelet and the CNI on the node",
+		verdict.NoPod:          "",
+		verdict.Unschedulable:  "check priorityClassName and the node's size",
+		verdict.ImagePull:      "check the image's name, its pull secret and the path to the registry",
+		verdict.SandboxFailed:  "check the CNI on the node",
+		verdict.CrashLoop:      crashed,
+		verdict.Silent:         "check kubelet and the CNI on the node" + silent,
+		verdict.DNSFailed:      "check the DNS pods and config.dnsTestDomains: kubectl node-ready doctor",
+		verdict.APIFailed:      "check the agent's rights, kube-proxy and the MTU",
+		verdict.NetworkFailed:  "check kube-proxy, the CNI and config.networkTargets",
+		verdict.ServiceFailed:  "check the DNS pods, and the CNI's routes between nodes",
+		verdict.PeersFailed:    "check the CNI's routes between nodes",
+		verdict.NodeFailed:     "check what config.require names: it must run on this node",
+		verdict.TaintsOfOthers: "find out who should remove that taint",
+		"NodeNotReady":         "check kubelet and the CNI on the node",
 	}[first]
 	switch {
 	case row.State == Retainted:

@@ -476,7 +476,7 @@ func (w *world) trigger(q request) {
 	if q.resource == "pods" && q.verb == http.MethodPost && w.options.triggers > 0 && w.options.waitFor != "" && !w.calm && w.chance(0.3) {
 		w.taintBeside(q)
 	}
-	if q.resource == "pods" && q.verb == http.MethodPost && w.options.triggers > 0 && !w.calm && w.chance(0.05) {
+	if q.resource == "pods" && q.verb == http.MethodPost && w.options.triggers > 0 && !w.calm && w.chance(0.1) {
 		w.replaceBehindCache(q)
 	}
 	if w.calm || !w.chance(w.options.triggers) || !q.writes() && !w.chance(0.1) {
@@ -596,5 +596,12 @@ func (w *world) replaceBehindCache(q request) {
 	}
 	controllers := func(p *process, _ *machine) bool { return p != nil && p.controller }
 	w.breaks(&fault{kind: "Node created again behind the cache", on: controllers, about: "nodes", lag: 2 * time.Minute}, m.name, 2*time.Minute)
-	w.later(w.between(0, time.Second), m.registerAgain)
+	w.later(w.between(0, time.Second), func() {
+		if !m.gone && w.node(m.name) != nil {
+			m.hold()
+			w.remove("nodes", "/"+m.name)
+			m.register()
+			w.later(3*time.Minute, m.release)
+		}
+	})
 }

@@ -253,8 +253,15 @@ func (s session) status(ctx context.Context) error {
 		}
 		return list.Items
 	}
-	return status.Of(status.Input{
+	now := time.Now()
+	err = status.Of(status.Input{
 		Settings: s.release.Settings, Namespace: s.release.Namespace, Nodes: nodes.Items, Pods: pods,
 		Events: events("default", "Node"), PodEvents: events(s.release.Namespace, "Pod"),
-	}, time.Now()).Print(s.out, time.Now())
+	}, now).Print(s.out, now)
+	seen := doctor.Cluster{Release: s.release, Now: now, Nodes: doctor.Read[[]corev1.Node]{Value: nodes.Items},
+		NodePools: doctor.Reader{Client: s.cluster}.NodePools(ctx)}
+	for _, text := range seen.LeftStartupTaints() {
+		_, _ = fmt.Fprintln(s.out, text)
+	}
+	return err
 }

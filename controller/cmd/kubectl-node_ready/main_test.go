@@ -117,10 +117,14 @@ func TestUsage(t *testing.T) {
 }
 
 func TestStatusAndOpen(t *testing.T) {
-	c := newCluster(t, gated("a"), gated("b"))
+	left := gated("left")
+	left.Spec.Taints[0].Key, left.Labels = "efs.csi.aws.com/agent-not-ready", map[string]string{"node-ready/verified": "true", "kubernetes.io/os": "linux"}
+	left.CreationTimestamp = metav1.NewTime(time.Now().Add(-90 * time.Minute))
+	c := newCluster(t, gated("a"), gated("b"), left)
 	code, stdout, stderr := c.run()
 	assert.Equal(t, config.ExitOK, code, stderr)
-	assert.Contains(t, stdout, "2 nodes: 0 verified, 2 unverified")
+	assert.Contains(t, stdout, "the node left is 90m old and still has the foreign startup taint efs.csi.aws.com/agent-not-ready:NoSchedule\n")
+	assert.Contains(t, stdout, "3 nodes: 0 verified, 2 unverified")
 	assert.Regexp(t, `(?m)^a .* Unverified +NoPod: the agent does not tolerate the taint example.com/gate`, stdout)
 
 	code, stdout, stderr = c.run("open", "a")

@@ -3,6 +3,8 @@
 package doctor
 
 import (
+	"time"
+
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -22,6 +24,7 @@ type Read[T any] struct {
 // Cluster is what the traps look at.
 type Cluster struct {
 	Release release.Release
+	Now     time.Time
 	Nodes   Read[[]corev1.Node]
 	Agents  Read[[]corev1.Pod] // or workers
 	// Used is what the pods on each node request, and how many there are. It is read before the installation only.

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -30,7 +31,7 @@ type Reader struct {
 
 // Read reads what the traps look at.
 func (r Reader) Read(ctx context.Context, of release.Release) Cluster {
-	c := Cluster{Release: of}
+	c := Cluster{Release: of, Now: time.Now()}
 	if of.Invalid != nil {
 		return c // Report looks at nothing else
 	}
@@ -54,7 +55,7 @@ func (r Reader) Read(ctx context.Context, of release.Release) Cluster {
 		c.DNS = r.backend(ctx, namespace, name)
 		c.Corefile = r.corefile(ctx, namespace, c.DNS.Value.Pods)
 	}
-	c.NodePools = custom[NodePool](ctx, r.Client, "karpenter.sh/v1", "NodePool", "spec", "template", "spec")
+	c.NodePools = r.NodePools(ctx)
 	c.ReadinessRules = custom[ReadinessRule](ctx, r.Client, "readiness.node.x-k8s.io/v1alpha1", "NodeReadinessRule", "spec")
 	c.Webhooks = r.webhooks(ctx)
 	if of.NotInstalled {
@@ -69,6 +70,11 @@ func (r Reader) Read(ctx context.Context, of release.Release) Cluster {
 	c.Adds = Read[bool]{Value: len(adding.Value) > 0, Err: adding.Err, Absent: adding.Absent}
 	c.Bindings = list[admissionv1.ValidatingAdmissionPolicyBinding](ctx, from, new(admissionv1.ValidatingAdmissionPolicyBindingList))
 	return c
+}
+
+// NodePools reads those of Karpenter.
+func (r Reader) NodePools(ctx context.Context) Read[[]NodePool] {
+	return custom[NodePool](ctx, r.Client, "karpenter.sh/v1", "NodePool", "spec", "template", "spec")
 }
 
 // list reads all objects of a kind, T, by way of a list of that kind.

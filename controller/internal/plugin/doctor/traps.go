@@ -32,6 +32,7 @@ func Traps() []Trap {
 		{Name: "karpenter", Find: karpenter},
 		{Name: "cluster-autoscaler", Find: clusterAutoscaler},
 		{Name: "foreign-taints", Find: foreignTaints},
+		{Name: "left-startup-taints", Find: leftStartupTaints},
 		{Name: "requirements", Find: requirements},
 		{Name: "readiness-rules", Find: readinessRules},
 		{Name: "labelled-and-tainted", Find: labelledAndTainted},

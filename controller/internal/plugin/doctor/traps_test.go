@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -761,4 +762,37 @@ func TestNamesWithoutACorefile(t *testing.T) {
 	found := set(t, c, "cluster-domain")
 	assert.Error(t, found.Unchecked)
 	assert.Empty(t, found.Findings)
+}
+
+// A startup taint that nobody has removed keeps workloads away, also from a verified node. Only its owner can remove it.
+func TestLeftStartupTaints(t *testing.T) {
+	for key, left := range map[string]bool{
+		"ebs.csi.aws.com/agent-not-ready": true, "readiness.k8s.io/storage": true, "cni.example.com/agent": true,
+		"startup-taint.cluster-autoscaler.kubernetes.io/gpu": true, "ignore-taint.cluster-autoscaler.kubernetes.io/gpu": true,
+		"example.com/declared": true, "example.com/of-another-pool": false, "example.com/dedicated": false,
+		"startup-taint.cluster-autoscaler.kubernetes.io/ours": false,
+	} {
+		t.Run(key, func(t *testing.T) {
+			c := clean(t, func(cfg *config.Config) { cfg.WaitForTaints = []string{"cni.example.com/"} })
+			c.Now = time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
+			c.Release.Settings.Request.AlsoRemove = []string{"startup-taint.cluster-autoscaler.kubernetes.io/ours"}
+			c.NodePools.Value = []NodePool{{Name: "gated", StartupTaints: []corev1.Taint{{Key: "example.com/declared"}}},
+				{Name: "other", StartupTaints: []corev1.Taint{{Key: "example.com/of-another-pool"}}}}
+			node := &c.Nodes.Value[0]
+			node.Labels[nodePoolLabel] = "gated"
+			node.Spec.Taints = []corev1.Taint{taint(key, corev1.TaintEffectNoExecute)}
+			node.CreationTimestamp = metav1.NewTime(c.Now.Add(-c.Release.Agent.InitialTimeout))
+			assert.Empty(t, c.LeftStartupTaints(), "its owner has time")
+			node.CreationTimestamp = metav1.NewTime(c.Now.Add(-3 * time.Hour))
+			c.Nodes.Value = c.Nodes.Value[:1]
+			found := set(t, c, "left-startup-taints")
+			assert.Empty(t, found.Findings)
+			if !left {
+				assert.Empty(t, found.Warnings)
+				return
+			}
+			require.Len(t, found.Warnings, 1)
+			assert.Equal(t, "the node old is 3h old and still has the foreign startup taint "+key+"=true:NoExecute", found.Warnings[0].Text)
+		})
+	}
 }

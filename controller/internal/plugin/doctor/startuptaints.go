@@ -1,0 +1,51 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// leftStartupTaints: somebody has not removed a startup taint. It keeps workloads away as ours would.
+func leftStartupTaints(c Cluster) (r Result) {
+	if c.Nodes.Err != nil {
+		return unchecked(c.Nodes.Err)
+	}
+	for _, text := range c.LeftStartupTaints() {
+		r.warn("find out who should remove that taint", "%s", text)
+	}
+	r.Detail = "no node has kept a foreign startup taint"
+	return r
+}
+
+// LeftStartupTaints names the foreign startup taints on nodes that are older than INITIAL_TIMEOUT, verified or not.
+func (c Cluster) LeftStartupTaints() (found []string) {
+	for _, node := range c.Nodes.Value {
+		age := c.Now.Sub(node.CreationTimestamp.Time)
+		if age <= c.Release.Agent.InitialTimeout {
+			continue
+		}
+		for _, taint := range node.Spec.Taints {
+			if c.isForeignStartupTaint(node.Labels[nodePoolLabel], taint.Key) {
+				found = append(found, fmt.Sprintf("the node %s is %s old and still has the foreign startup taint %s", node.Name,
+					duration.HumanDuration(age), taint.ToString()))
+			}
+		}
+	}
+	return found
+}
+
+// isForeignStartupTaint reports whether another client than the agent is to remove a taint from the new nodes of a NodePool.
+func (c Cluster) isForeignStartupTaint(pool, key string) bool {
+	prefixes := append([]string{"startup-taint.cluster-autoscaler.kubernetes.io/", "ignore-taint.cluster-autoscaler.kubernetes.io/",
+		"readiness.k8s.io/"}, c.Release.Agent.WaitForTaints...)
+	begins := func(prefix string) bool { return strings.HasPrefix(key, prefix) }
+	declares := func(p NodePool) bool { return p.Name == pool && hasKey(p.StartupTaints, key) }
+	return !c.Release.Settings.Request.Removes(nodepatch.Taint{Key: key}) &&
+		(strings.HasSuffix(key, "/agent-not-ready") || slices.ContainsFunc(prefixes, begins) ||
+			slices.ContainsFunc(c.NodePools.Value, declares))
+}

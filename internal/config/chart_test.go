@@ -42,7 +42,7 @@ func pathInChart(flag string) string {
 		return name
 	case "not-started-after", "verify-after-reboot", "max-concurrent-workers":
 		return "controller." + name
-	case "delete-nodes", "delete-after", "failed-for", "control-group-for":
+	case "delete-nodes", "unmet-requirements", "delete-after", "failed-for", "control-group-for":
 		return "controller.remediation." + name
 	case "retaint-control-group-for", "retaint-cool-down", "retaint-no-agent-for":
 		return "controller.retaint." + name

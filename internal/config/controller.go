@@ -25,7 +25,7 @@ type Controller struct {
 	MaxConcurrentWorkers int
 
 	RemediationMode                         string
-	DeleteNodes                             bool
+	DeleteNodes, UnmetRequirements          bool
 	DeleteAfter, FailedFor, ControlGroupFor time.Duration
 
 	Retaint                                                    bool
@@ -68,6 +68,8 @@ func (c *Controller) settings() []*setting {
 			RemediationOff, text(&c.RemediationMode, oneOf(RemediationOff, RemediationDryRun, RemediationDelete))},
 		{"delete-nodes", "bool", "also delete a Node that has no NodeClaim and that Karpenter does not manage; needs " +
 			"--remediation-mode", "false", boolean(&c.DeleteNodes)},
+		{"unmet-requirements", "bool", "also replace a node that fails check node alone; needs --remediation-mode", "false",
+			boolean(&c.UnmetRequirements)},
 		{"delete-after", "duration", "how old a node must be before it may be replaced", "30m",
 			duration(&c.DeleteAfter, time.Second, 24*time.Hour)},
 		{"failed-for", "duration", "how long a node must fail for one reason before it may be replaced", "10m",
@@ -111,8 +113,9 @@ func ParseController(args []string, lookupEnv func(string) (string, bool), out i
 	if len(problems) == 0 && c.MetricsPort == c.HealthPort {
 		problems = append(problems, "--metrics-port and --health-port must differ")
 	}
-	if len(problems) == 0 && c.DeleteNodes && c.RemediationMode == RemediationOff {
-		problems = append(problems, "--delete-nodes needs --remediation-mode dry-run or delete: nothing else deletes nodes")
+	if len(problems) == 0 && (c.DeleteNodes || c.UnmetRequirements) && c.RemediationMode == RemediationOff {
+		problems = append(problems, "--delete-nodes and --unmet-requirements need --remediation-mode dry-run or delete: nothing else "+
+			"replaces nodes")
 	}
 	switch {
 	case len(problems) > 0 || !c.Retaint:

@@ -31,15 +31,18 @@ func TestRetaintDurations(t *testing.T) {
 }
 
 // A switch that nothing heeds is a mistake.
-func TestDeleteNodesNeedsRemediation(t *testing.T) {
+func TestSwitchesThatNeedRemediation(t *testing.T) {
 	for mode, refused := range map[string]bool{RemediationOff: true, RemediationDryRun: false, RemediationDelete: false} {
-		env := map[string]string{"DELETE_NODES": "true", "REMEDIATION_MODE": mode}
-		got, err := ParseController(nil, func(key string) (string, bool) { value, found := env[key]; return value, found }, new(bytes.Buffer))
-		assert.True(t, got.DeleteNodes)
-		if refused {
-			require.EqualError(t, err, "--delete-nodes needs --remediation-mode dry-run or delete: nothing else deletes nodes")
-		} else {
-			require.NoError(t, err, mode)
+		for _, key := range []string{"DELETE_NODES", "UNMET_REQUIREMENTS"} {
+			env := map[string]string{key: "true", "REMEDIATION_MODE": mode}
+			got, err := ParseController(nil, func(key string) (string, bool) { value, found := env[key]; return value, found }, new(bytes.Buffer))
+			assert.Equal(t, key == "DELETE_NODES", got.DeleteNodes)
+			assert.Equal(t, key == "UNMET_REQUIREMENTS", got.UnmetRequirements)
+			if refused {
+				require.EqualError(t, err, "--delete-nodes and --unmet-requirements need --remediation-mode dry-run or delete: nothing else replaces nodes")
+			} else {
+				require.NoError(t, err, mode)
+			}
 		}
 	}
 }

@@ -126,6 +126,7 @@ func (p parts) remediator(actor act.Actor, live client.Client) *remediation.Reme
 		Settings: remediation.Settings{
 			Settings: p.breakers(p.Config.ControlGroupFor), PodNamespace: p.Config.PodNamespace,
 			DeleteAfter: p.Config.DeleteAfter, FailedFor: p.Config.FailedFor, DeleteNodes: p.Config.DeleteNodes,
+			UnmetRequirements: p.Config.UnmetRequirements,
 		},
 		LedgerName: p.Config.AgentName + "-remediation", DryRun: p.Config.RemediationMode == config.RemediationDryRun,
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
 // Keys of Kubernetes, Karpenter and this project.
@@ -31,7 +32,12 @@ func (s Settings) isCandidate(status fleet.Status, now clock.Now) bool {
 	_, labelled := node.Labels[s.Fleet.Request.Label]
 	return !released && !labelled && fleet.HasTaint(node, s.Fleet.Request.TaintKey) && status.Untouchable == "" && !status.InDoubt &&
 		!node.CreationTimestamp.IsZero() && now.IsOlder(node.CreationTimestamp.Time, s.DeleteAfter) &&
-		status.State == fleet.Failed && status.Reason.Meaning().Curable && now.Since(status.Since) >= s.FailedFor
+		status.State == fleet.Failed && s.isCurable(status.Reason) && now.Since(status.Since) >= s.FailedFor
+}
+
+// isCurable reports whether a new machine may not fail for this reason. NodeFailed comes last: here it is the only failure.
+func (s Settings) isCurable(reason fleet.Reason) bool {
+	return reason.Meaning().Curable || s.UnmetRequirements && reason == verdict.NodeFailed
 }
 
 // protected says what forbids to replace a node, whatever its state is, or "".

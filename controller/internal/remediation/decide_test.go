@@ -93,9 +93,15 @@ func TestCandidates(t *testing.T) {
 		"CrashLoop":                          {func(m *moment) { m.bad().Reason = verdict.CrashLoop }, false},
 		"TaintsOfOthers":                     {func(m *moment) { m.bad().Reason = verdict.TaintsOfOthers }, false},
 		"NodeFailed, on any machine":         {func(m *moment) { m.bad().Reason = verdict.NodeFailed }, false},
-		"NotVerified":                        {func(m *moment) { m.bad().Reason = verdict.NotVerified }, false},
-		"not failed":                         {func(m *moment) { m.bad().State = fleet.Pending }, false},
-		"failed for too short":               {func(m *moment) { m.bad().Since = mark(m.now.Add(-10*time.Minute + time.Second)) }, false},
+		"NodeFailed, where that counts": {func(m *moment) {
+			m.settings.UnmetRequirements, m.bad().Reason = true, verdict.NodeFailed
+		}, true},
+		"ImagePull, where NodeFailed counts": {func(m *moment) {
+			m.settings.UnmetRequirements, m.bad().Reason = true, verdict.ImagePull
+		}, false},
+		"NotVerified":          {func(m *moment) { m.bad().Reason = verdict.NotVerified }, false},
+		"not failed":           {func(m *moment) { m.bad().State = fleet.Pending }, false},
+		"failed for too short": {func(m *moment) { m.bad().Since = mark(m.now.Add(-10*time.Minute + time.Second)) }, false},
 		"too young": {func(m *moment) {
 			m.bad().Node.CreationTimestamp = metav1.NewTime(m.serverNow.Add(-30*time.Minute + time.Second))
 		}, false},

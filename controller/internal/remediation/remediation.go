@@ -49,6 +49,8 @@ type Settings struct {
 	FailedFor time.Duration
 	// DeleteNodes allows to delete the Node itself where Karpenter does not manage the node.
 	DeleteNodes bool
+	// UnmetRequirements allows to replace a node that fails the check node alone. A new machine may fail it too.
+	UnmetRequirements bool
 }
 
 // Input is the cluster at one moment.

@@ -86,6 +86,8 @@ func (o options) env() map[string]string {
 	if o.remediates {
 		env["REMEDIATION_MODE"] = "delete"
 	}
+	// Without a draw of its own: each seed keeps its story.
+	env["UNMET_REQUIREMENTS"] = fmt.Sprint(o.remediates && o.require != "" && o.nodes%2 == 0)
 	if o.recheck > 0 {
 		env["RECHECK_INTERVAL"] = o.recheck.String()
 	}

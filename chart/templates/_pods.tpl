@@ -6,9 +6,9 @@ enableServiceLinks: false
 # The checks must use the pod network.
 hostNetwork: false
 priorityClassName: {{ .Values.priorityClassName | quote }}
-{{- with .Values.imagePullSecrets }}
+{{- with include "kube-node-ready.imagePullSecrets" . }}
 imagePullSecrets:
-  {{- toYaml . | nindent 2 }}
+  {{- . | nindent 2 }}
 {{- end }}
 securityContext:
   {{- toYaml .Values.podSecurityContext | nindent 2 }}

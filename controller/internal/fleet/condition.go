@@ -1,12 +1,12 @@
 package fleet
 
 import (
-	"cmp"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
+	"github.com/imunhatep/kube-node-ready/internal/recheck"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
@@ -28,23 +28,36 @@ func (s Settings) wanted(status Status, now clock.Now) (Condition, bool) {
 		return Condition{}, false
 	case status.State == Verified && s.Rechecks.Enabled():
 		return s.wantedOfRechecked(status, now)
+	case status.State == Verified:
+		return s.wantedOfReleased(status)
+	default:
+		return s.wantedOfUnreleased(status, now)
 	}
+}
+
+// wantedOfReleased returns True where nobody else writes it: in controller mode, for what the controller has written itself, and
+// where no agent is left that would correct its False.
+func (s Settings) wantedOfReleased(status Status) (Condition, bool) {
+	written := s.Condition(status.Node)
+	isUnsaid := s.Workers && written.Status != corev1.ConditionTrue && s.WasGated(status.Node)
+	isOutdated := written.Status == corev1.ConditionFalse && (s.writes(firstReason(written)) || status.Pod == nil)
+	return Condition{Node: status.Node, Status: corev1.ConditionTrue, Reason: verdict.Verified, Message: "the node is verified"},
+		isUnsaid || isOutdated
+}
+
+// wantedOfUnreleased returns False with the reason where the controller is the one who finds that the node fails.
+func (s Settings) wantedOfUnreleased(status Status, now clock.Now) (Condition, bool) {
 	written := s.Condition(status.Node)
 	isFalse := written.Status == corev1.ConditionFalse
 	isOwn := isFalse && s.writes(firstReason(written))
 	fails := status.State == Failed && status.Gated && s.writes(status.Reason)
-	reason := Reason(cmp.Or(status.Failing, string(status.Reason)))
-	// In controller mode nobody else says of a node that was released that it is verified.
-	unsaid := s.Workers && written.Status != corev1.ConditionTrue && s.WasGated(status.Node)
 	switch {
-	case status.State == Verified && (unsaid || isFalse && (isOwn || status.Pod == nil)):
-		return Condition{Node: status.Node, Status: corev1.ConditionTrue, Reason: verdict.Verified,
-			Message: "the node is verified"}, true
 	case fails && isOwn && now.Since(status.Since) < settled:
 		return Condition{}, false // a pod that is being replaced has one reason after the other for a moment
-	case fails && (!isFalse || written.Reason != string(reason)):
-		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: reason, Message: status.Message, Event: true}, true
-	case status.State != Verified && !status.Gated && isOwn && !status.Retainted:
+	case fails && (!isFalse || written.Reason != status.AllReasons):
+		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: Reason(status.AllReasons), Message: status.Message,
+			Event: true}, true
+	case !status.Gated && isOwn && !status.Retainted:
 		// A stale False could get a node replaced whose startup taint somebody has removed.
 		return Condition{Node: status.Node, Status: corev1.ConditionUnknown, Reason: "NotGated",
 			Message: "the startup taint was removed before the node was verified"}, true
@@ -62,7 +75,7 @@ func (s Settings) wantedOfRechecked(status Status, now clock.Now) (Condition, bo
 			"the reason; read its log, and check the node's path to the API server", status.Pod.Namespace, status.Pod.Name)
 	}
 	switch {
-	case reason != "" && r.Reason == reason && now.Since(r.written()) < refreshInterval && !r.written().Before(r.NotReady):
+	case reason != "" && r.Reason == reason && now.Since(r.written()) < recheck.RefreshInterval && !r.written().Before(r.NotReady):
 	case reason != "" && (s.Condition(status.Node).Type != "" || s.WasGated(status.Node)):
 		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: reason, Rechecked: true,
 			Event: r.Reason != reason, Message: message}, true

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,7 +19,8 @@ func (s Settings) Decide(objects Objects, now clock.Now) Plan {
 		if (!s.Rules.Select(node) || s.IsExcluded(node)) && !s.isLeftBehind(node) {
 			continue
 		}
-		v := view{node: node, pod: pods[node.Name], condition: s.Condition(node), isVerified: s.IsVerified(node), now: now}
+		v := view{node: node, pod: pods[node.Name], condition: s.Condition(node), isVerified: s.IsVerified(node),
+			untouchable: Untouchable(node), now: now}
 		if v.pod != nil {
 			v.events = objects.Events[v.pod.UID]
 		}
@@ -40,35 +42,46 @@ type view struct {
 	events     []corev1.Event // of pod, nil: they have not been read
 	condition  corev1.NodeCondition
 	isVerified bool
-	seen       memory // with what the objects show now
-	now        clock.Now
+	// untouchable says why nothing is to be done to the node, or "".
+	untouchable string
+	seen        memory // with what the objects show now
+	now         clock.Now
 }
 
 // judge says what state a node is in.
 func (s Settings) judge(v view) Status {
-	status := Status{Node: v.node, Pod: v.pod, Untouchable: Untouchable(v.node), Retainted: s.IsRetainted(Taints(v.node)),
+	status := Status{Node: v.node, Pod: v.pod, Untouchable: v.untouchable, Retainted: s.IsRetainted(Taints(v.node)),
 		Rebooted: verdict.WasRebooted(v.node.Annotations[s.Request.Annotation], v.node.Status.NodeInfo.BootID)}
 	if v.isVerified {
 		s.judgeReleased(&status, v)
 	} else {
 		s.judgeUnreleased(&status, v)
 	}
-	s.doubt(&status, v)
+	s.judgeSandbox(&status, v)
+	status.AllReasons = cmp.Or(status.AllReasons, string(status.Reason))
 	return status
 }
 
 // judgeUnreleased judges a node that is not verified.
 func (s Settings) judgeUnreleased(status *Status, v view) {
 	status.Gated, status.Recheck.NoAgent = s.IsGated(v.node), v.seen.notRunning
+	// A container that has crashed counts as running only once it has settled.
+	isRunning := v.seen.container != "" && (v.seen.notRunning.IsZero() || !hasRestarted(v.pod))
 	switch {
-	case s.Workers && s.judgeByWorker(status, v):
-	case v.seen.container != "" && (v.seen.notRunning.IsZero() || !hasRestarted(v.pod)): // else it has just crashed, and may again
+	case s.Workers && v.pod == nil:
+		s.judgeWithoutWorker(status, v)
+	case s.Workers && hasVerdict(v.pod):
+		s.judgeVerdict(status, v)
+	case s.Workers && s.isNextAttempt(v):
+		status.failAs(v.condition)
+	case isRunning:
 		s.judgeRunning(status, v)
 	default:
 		s.judgeNotRunning(status, v)
 	}
 	// A node that was rebooted serves while it waits: only a check that fails says something against it.
-	if status.State == Failed && status.Failing == "" && status.Rebooted && !HasTaint(v.node, s.Request.TaintKey) {
+	hasFailedCheck := status.AllReasons != ""
+	if status.State == Failed && !hasFailedCheck && status.Rebooted && !HasTaint(v.node, s.Request.TaintKey) {
 		status.State = Pending
 	}
 }
@@ -94,15 +107,17 @@ func (s Settings) judgeNotRunning(status *Status, v view) {
 		status.State = Unverified
 	}
 	status.Reason, status.Message = s.Rules.notRunning(v)
-	if status.Gated && v.now.HasLasted(v.seen.notRunning, s.NotStartedAfter) {
-		if status.EventsWanted = status.Reason == ""; !status.EventsWanted {
-			status.State = Failed
-		}
+	if !status.Gated || !v.now.HasLasted(v.seen.notRunning, s.NotStartedAfter) {
+		return
+	}
+	status.EventsWanted = status.Reason == ""
+	if !status.EventsWanted {
+		status.State = Failed
 	}
 }
 
-// judgeReleased judges a verified node. Where kubelet cannot make the sandbox of the agent's pod, no agent is missing, and the
-// time does not count as one without an agent. A moment without a known reason, such as that of the next pod, then opens no node.
+// judgeReleased judges a verified node. Where kubelet cannot make the sandbox of the agent's pod, the time does not count as time
+// without an agent, except for patience: the next pod shows no reason for a moment, and that must not remove the failed taint.
 func (s Settings) judgeReleased(status *Status, v view) {
 	status.State, status.Recheck = Verified, v.seen.rechecked.Recheck
 	patience := min(s.NotStartedAfter, s.NoAgentFor/2)
@@ -110,7 +125,8 @@ func (s Settings) judgeReleased(status *Status, v view) {
 		return
 	}
 	reason, message := s.Rules.notRunning(v)
-	if status.EventsWanted = reason == ""; reason == verdict.SandboxFailed {
+	status.EventsWanted = reason == ""
+	if reason == verdict.SandboxFailed {
 		status.Reason, status.Message = reason, message
 		status.Recheck.NoAgent = v.now.Mark().Add(-patience)
 	}
@@ -118,5 +134,5 @@ func (s Settings) judgeReleased(status *Status, v view) {
 
 // failAs takes over what the condition says.
 func (s *Status) failAs(condition corev1.NodeCondition) {
-	s.State, s.Reason, s.Failing, s.Message = Failed, firstReason(condition), condition.Reason, condition.Message
+	s.State, s.Reason, s.AllReasons, s.Message = Failed, firstReason(condition), condition.Reason, condition.Message
 }

@@ -40,9 +40,9 @@ type Settings struct {
 	Rules         Rules
 	Request       nodepatch.Request
 	ConditionType string
-	// Rechecks make agents stay, and say False of verified nodes too: the failed taint and that condition are no news then.
+	// Rechecks keep agents on verified nodes. The failed taint or a False condition then does not make a node unverified.
 	Rechecks Rechecks
-	// NoAgentFor is how long no agent may be on a node until nobody counts on one.
+	// NoAgentFor is how long a verified node may be without an agent. Then its failed taint is removed, and False becomes Unknown.
 	NoAgentFor time.Duration
 	// FailedTaintValue is the value of the failed taint that this release's controller adds to verified nodes.
 	FailedTaintValue string
@@ -54,7 +54,7 @@ type Settings struct {
 	Unmet func(node string) string
 	// FailedAfter is how long a node may be unverified until the failure of its workers is reported: INITIAL_TIMEOUT.
 	FailedAfter time.Duration
-	// SilentAfter is how long an agent may run without a word: INITIAL_TIMEOUT and a minute.
+	// SilentAfter is how long an agent may run, or the round of a worker may take, without a word about the node.
 	SilentAfter time.Duration
 }
 
@@ -84,21 +84,21 @@ type Status struct {
 	Gated       bool
 	Untouchable string // why nothing is to be done to it, or ""
 	State       State
-	Reason      Reason // of Failed; before, the reason that it would fail for, "" if that is not known; of Verified: SandboxFailed
-	// Failing is the reason of the condition: Reason, or those of all failing checks, joined by commas; "": Reason.
-	Failing   string
-	Message   string
-	Since     clock.Mark // of State and Reason, without a break
-	Recheck   Recheck    // of a verified node
-	Retainted bool       // it has the failed taint that this release's controller adds
-	Rebooted  bool       // it was started again since its release
-	// Renewable means that its agent has had the time to pass, and fails for a reason that the sandbox of its pod can cause; and
-	// another pod would come.
-	Renewable bool
-	// InDoubt means that it fails so, not for long, and no agent that was started since has failed too: nothing is to be done to the
-	// node yet.
+	// Reason is why the node has failed. Of a node that is on its way it is why the node would fail, "" if that is not known. A
+	// verified node has none, or SandboxFailed where kubelet cannot make the sandbox of its agent.
+	Reason     Reason
+	AllReasons string // Reason, or the reasons of all failing checks, joined by commas as in the condition
+	Message    string
+	Since      clock.Mark // of State and Reason, without a break
+	Recheck    Recheck    // of a verified node
+	Retainted  bool       // it has the failed taint that this release's controller adds
+	Rebooted   bool       // it was started again since its release
+	// InDoubt means that the node may fail only because the sandbox of its agent is broken: nothing is to be done to the node until an
+	// agent with a new sandbox has failed too.
 	InDoubt bool
-	// EventsWanted means that it would have failed, but only the pod's Events tell why, and they have not been read.
+	// Renewable means that a new pod for the agent may help: the agent had the time to pass, and its sandbox can cause the failure.
+	Renewable bool
+	// EventsWanted means that only the pod's Events tell why no agent runs, and they have not been read.
 	EventsWanted bool
 }
 

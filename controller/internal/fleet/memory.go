@@ -24,31 +24,34 @@ type memory struct {
 	state      State
 	reason     Reason
 	since      clock.Mark // of state and reason
-	container  string     // that runs
-	running    clock.Mark // since when, zero: none does
+	container  string     // the agent's container that runs
+	running    clock.Mark // since when, zero: none does. It begins again when the node is verified, and when it is to be verified again
 	notRunning clock.Mark // since when no agent has run, zero: one has settled
 	waiting    clock.Mark // since when it is gated and not verified, zero: it is not
 	rechecked  recheckMemory
 }
 
 // observe notes what the objects show now. v has no memory yet.
-func (s Settings) observe(v view, m memory) memory {
-	m.seenSince = cmp.Or(m.seenSince, v.now.Mark())
-	switch {
-	case v.isVerified:
-		m.notRunning, m.running, m.waiting = clock.Mark{}, clock.Mark{}, clock.Mark{} // for the next verification
+func (s Settings) observe(v view, was memory) memory {
+	m := was.observeContainer(v)
+	m.seenSince = cmp.Or(was.seenSince, v.now.Mark())
+	if v.isVerified {
+		m.notRunning, m.waiting = clock.Mark{}, clock.Mark{} // for the next verification
 		if s.Rechecks.Enabled() {
-			// An agent counts so soon that one which replaces another is never missed.
-			m = m.observeRecheck(v, min(s.Rechecks.RecoversAfter(), s.NoAgentFor/2))
+			m.rechecked = s.observeRechecks(v, was, m)
 		}
 		return m
-	case s.IsGated(v.node):
-		m.waiting = cmp.Or(m.waiting, v.now.Mark())
-	default:
-		m.waiting = clock.Mark{}
 	}
-	m.rechecked = recheckMemory{began: v.now.Mark()}
-	m = m.observeAgent(v.pod, v.now)
+	m.waiting = clock.Mark{}
+	if s.IsGated(v.node) {
+		m.waiting = cmp.Or(was.waiting, v.now.Mark())
+	}
+	switch {
+	case m.container != "" && v.now.Since(m.running) >= settled:
+		m.notRunning = clock.Mark{}
+	case m.container == "":
+		m.notRunning = cmp.Or(was.notRunning, v.now.Mark())
+	}
 	switch {
 	case s.Workers && v.pod == nil && (m.waiting.IsZero() || s.Request.ForeignTaint(Taints(v.node)) != nil):
 		m.notRunning = clock.Mark{} // it gets no worker
@@ -63,28 +66,23 @@ func (m memory) remember(status *Status, now clock.Now) memory {
 	if status.State != m.state || status.Reason != m.reason {
 		m.state, m.reason, m.since = status.State, status.Reason, now.Mark()
 	}
-	if status.Since = m.since; status.State == Verified {
+	status.Since = m.since
+	if status.State == Verified { // judgeReleased corrects since when no agent runs
 		m.rechecked.Recheck = status.Recheck
 	}
 	return m
 }
 
-// observeAgent notes whether the agent runs in pod.
-func (m memory) observeAgent(pod *corev1.Pod, now clock.Now) memory {
-	container := runningContainer(pod)
+// observeContainer notes which container of the agent runs, and since when.
+func (m memory) observeContainer(v view) memory {
+	container, wasVerified := runningContainer(v.pod), m.state == Verified
 	switch {
 	case container == "":
 		m.running = clock.Mark{}
-	case container != m.container || m.running.IsZero():
-		m.running = now.Mark()
+	case container != m.container || m.running.IsZero() || v.isVerified != wasVerified:
+		m.running = v.now.Mark()
 	}
 	m.container = container
-	switch {
-	case container != "" && now.Since(m.running) >= settled:
-		m.notRunning = clock.Mark{}
-	case m.notRunning.IsZero() && container == "":
-		m.notRunning = now.Mark()
-	}
 	return m
 }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -82,4 +83,38 @@ func firstReason(condition corev1.NodeCondition) Reason {
 // WasGated reports whether node had the startup taint before it was released.
 func (s Settings) WasGated(node *corev1.Node) bool {
 	return verdict.WasGated(node.Annotations[s.Request.Annotation], node.Annotations[nodepatch.Opened], s.Request.FailedTaintKey)
+}
+
+// IsNodeReady reports whether kubelet says that node is ready.
+func IsNodeReady(node *corev1.Node) bool {
+	return nodeCondition(node, corev1.NodeReady).Status == corev1.ConditionTrue
+}
+
+// Untouchable says why nothing is to be done to node, or "".
+func Untouchable(node *corev1.Node) string { return nodepatch.Untouchable(PatchNode(node)) }
+
+// IsControlPlane reports whether node is one of the control plane, or a server of k3s or RKE2 that runs only etcd. The chart's
+// policies know the same roles.
+func IsControlPlane(node *corev1.Node) bool {
+	return slices.ContainsFunc([]string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/etcd",
+		"node-role.kubernetes.io/master"}, func(key string) bool {
+		_, labelled := node.Labels[key]
+		return labelled || HasTaint(node, key)
+	})
+}
+
+// GroupOf returns the NodePool or managed node group of a node, as LABEL=NAME, or "".
+func GroupOf(node metav1.Object) string {
+	for _, label := range []string{"karpenter.sh/nodepool", "eks.amazonaws.com/nodegroup", "cloud.google.com/gke-nodepool",
+		"kubernetes.azure.com/agentpool"} {
+		if name := node.GetLabels()[label]; name != "" {
+			return label + "=" + name
+		}
+	}
+	return ""
+}
+
+// HasTaint reports whether node has a taint with this key, of any effect.
+func HasTaint(node *corev1.Node, key string) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key })
 }

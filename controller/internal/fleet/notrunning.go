@@ -104,8 +104,3 @@ func fromEvents(events []corev1.Event) (Reason, string) {
 		return verdict.Silent, newest.Message
 	}
 }
-
-// podCondition returns one of a pod's conditions, or an empty one.
-func podCondition(pod *corev1.Pod, kind corev1.PodConditionType) corev1.PodCondition {
-	return firstOf(pod.Status.Conditions, func(condition corev1.PodCondition) bool { return condition.Type == kind })
-}

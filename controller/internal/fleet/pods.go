@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 // podsByNode returns the agent's pod of each node: the one that is not being deleted, and of those the newest.
@@ -53,4 +54,28 @@ func LastTime(event corev1.Event) time.Time {
 		return event.Series.LastObservedTime.Time
 	}
 	return cmp.Or(event.LastTimestamp.Time, event.EventTime.Time, event.FirstTimestamp.Time, event.CreationTimestamp.Time)
+}
+
+// IsReady reports whether kubelet says that pod is ready, and nobody deletes it.
+func IsReady(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp == nil && podCondition(pod, corev1.PodReady).Status == corev1.ConditionTrue
+}
+
+// podCondition returns one of a pod's conditions, or an empty one.
+func podCondition(pod *corev1.Pod, kind corev1.PodConditionType) corev1.PodCondition {
+	return firstOf(pod.Status.Conditions, func(condition corev1.PodCondition) bool { return condition.Type == kind })
+}
+
+// Component is the label that tells agents, workers and controllers of a release apart.
+const Component = "app.kubernetes.io/component"
+
+// OwnLabels returns those of a pod's labels that the chart selects it by, without the user's.
+func OwnLabels(all map[string]string) labels.Set {
+	own := make(labels.Set)
+	for _, key := range []string{"app.kubernetes.io/name", "app.kubernetes.io/instance", Component} {
+		if value, found := all[key]; found {
+			own[key] = value
+		}
+	}
+	return own
 }

@@ -11,14 +11,11 @@ import (
 )
 
 const (
-	// refreshInterval is when the controller writes a condition that stays False again, as agents do.
-	refreshInterval = 5 * time.Minute
-	// staleAfter is when a False counts as outdated, because nobody has written it again.
-	staleAfter = refreshInterval + 2*time.Minute
+	// staleAfter is when a False counts as outdated: it is written again each recheck.RefreshInterval while the node fails.
+	staleAfter = recheck.RefreshInterval + 2*time.Minute
 	// probing is how long kubelet may take to say that an agent is ready again.
 	probing = 30 * time.Second
-	// spokenFor is how long an agent that has written True, and is not ready, counts as one that can write: kubelet's probes may not
-	// reach it.
+	// spokenFor is how long an agent that has written True, and is not ready, is not called Silent: kubelet's probes may not reach it.
 	spokenFor = time.Hour
 )
 
@@ -48,7 +45,7 @@ type Recheck struct {
 	Refreshed clock.Mark // when the False was written last
 	NotReady  clock.Mark // since when the agent runs and is not ready, on a ready node
 	Spoke     bool       // it has written True since it has been not ready
-	NoAgent   clock.Mark // since when no agent runs, without the time of one, or of SandboxFailed; also of an unverified node
+	NoAgent   clock.Mark // since when no agent runs, also of an unverified node; judgeReleased says what does not count
 	SeenSince clock.Mark // when this process saw the node first
 }
 
@@ -67,60 +64,67 @@ func (r Recheck) written() clock.Mark {
 type recheckMemory struct {
 	Recheck
 	heartbeat time.Time  // of the condition
-	began     clock.Mark // when the container was seen first
 	seen      clock.Mark // when this was noted last
 }
 
-// observeRecheck notes what a verified node and its agent show. An agent needs enough time to find that its node has recovered.
-func (m memory) observeRecheck(v view, enough time.Duration) memory {
-	r, condition, node, pod, now := m.rechecked, v.condition, v.node, v.pod, v.now
-	r.Reason = ""
-	switch isFalse := condition.Status == corev1.ConditionFalse; {
-	case !isFalse:
-		r.Failed, r.FailedAt, r.Refreshed, r.heartbeat = false, clock.Mark{}, clock.Mark{}, time.Time{}
-	case !r.Failed:
-		r.Failed, r.heartbeat = true, condition.LastHeartbeatTime.Time
-		if !r.SeenSince.IsZero() { // not for the first time
-			r.FailedAt, r.Refreshed = now.Mark(), now.Mark()
-		}
-	case !condition.LastHeartbeatTime.Time.Equal(r.heartbeat):
-		r.Refreshed, r.heartbeat = now.Mark(), condition.LastHeartbeatTime.Time
+// observeRechecks notes what a verified node and its agent show. was is what was remembered before, is has the container of now.
+func (s Settings) observeRechecks(v view, was, is memory) recheckMemory {
+	r := was.rechecked
+	if was.state != Verified { // it has just been verified, or is seen for the first time
+		r = recheckMemory{}
 	}
-	if r.SeenSince = m.seenSince; r.Failed {
-		r.Reason = firstReason(condition)
-	}
-
-	container := runningContainer(pod)
-	if container != m.container {
-		r.began = now.Mark()
-	}
-	isTrue := condition.Status == corev1.ConditionTrue
-	hasRecovered := m.rechecked.Failed && isTrue // the agent has just written so: kubelet says later that it is ready
-	switch {
-	case container == "" || IsReady(pod) || !IsNodeReady(node) || Untouchable(node) != "": // no round counts while it is drained
-		r.NotReady, r.Spoke = clock.Mark{}, false
-	case r.NotReady.IsZero() || container != m.container:
-		r.NotReady, r.Spoke = now.Mark(), false
-	case hasRecovered:
-		r.NotReady, r.Spoke = now.Mark(), true
-	}
-	switch {
-	case container == "" && r.NoAgent.IsZero():
-		r.NoAgent = now.Mark()
-	// One that crashes again and again does not count, before it has had time to recover or has written what fails.
-	case container != "" && (now.Since(r.began) >= enough ||
-		r.Failed && !r.Reason.Meaning().Controller && r.began.Before(r.Refreshed)):
-		r.NoAgent = clock.Mark{}
-	case container != "" && container == m.container && !r.NoAgent.IsZero(): // a restart lasts a moment
-		r.NoAgent = r.NoAgent.Add(now.Since(r.seen))
-	}
-	r.seen = now.Mark()
-	m.container, m.rechecked = container, r
-	return m
+	r.noteCondition(v, was)
+	r.noteReadiness(v, was, is)
+	// An agent that replaces another one counts before the controller acts because no agent is there.
+	r.noteAbsence(v, was, is, min(s.Rechecks.RecoversAfter(), s.NoAgentFor/2))
+	r.SeenSince, r.seen = is.seenSince, v.now.Mark()
+	return r
 }
 
-// isSilent reports whether the agent, which is not ready, should have said why for long. One whose False is not written again may
-// be about to recover.
+// noteCondition notes since when the condition is False, and when the False was written last. If it was False when this process saw
+// the verified node first, neither is known.
+func (r *recheckMemory) noteCondition(v view, was memory) {
+	heartbeat := v.condition.LastHeartbeatTime.Time
+	switch {
+	case v.condition.Status != corev1.ConditionFalse:
+		r.Failed, r.Reason, r.FailedAt, r.Refreshed, r.heartbeat = false, "", clock.Mark{}, clock.Mark{}, time.Time{}
+		return
+	case !r.Failed && was.state == Verified:
+		r.FailedAt, r.Refreshed = v.now.Mark(), v.now.Mark()
+	case r.Failed && !heartbeat.Equal(r.heartbeat):
+		r.Refreshed = v.now.Mark()
+	}
+	r.Failed, r.Reason, r.heartbeat = true, firstReason(v.condition), heartbeat
+}
+
+// noteReadiness notes since when the agent runs and is not ready. While the node is not ready, or is drained, that says nothing.
+func (r *recheckMemory) noteReadiness(v view, was, is memory) {
+	switch {
+	case is.container == "" || IsReady(v.pod) || !IsNodeReady(v.node) || v.untouchable != "":
+		r.NotReady, r.Spoke = clock.Mark{}, false
+	case r.NotReady.IsZero() || is.container != was.container:
+		r.NotReady, r.Spoke = v.now.Mark(), false
+	case was.rechecked.Failed && v.condition.Status == corev1.ConditionTrue: // just written: kubelet says later that it is ready
+		r.NotReady, r.Spoke = v.now.Mark(), true
+	}
+}
+
+// noteAbsence notes since when no agent runs. An agent that crashes again and again is absent until it had enough time to find that
+// its node has recovered, or until it has written what fails.
+func (r *recheckMemory) noteAbsence(v view, was, is memory, enough time.Duration) {
+	hasWritten := r.Failed && !r.Reason.Meaning().Controller && is.running.Before(r.Refreshed)
+	switch {
+	case is.container == "":
+		r.NoAgent = cmp.Or(r.NoAgent, v.now.Mark())
+	case hasWritten || v.now.Since(is.running) >= enough:
+		r.NoAgent = clock.Mark{}
+	case is.container == was.container && !r.NoAgent.IsZero(): // the time for which it runs does not count
+		r.NoAgent = r.NoAgent.Add(v.now.Since(r.seen))
+	}
+}
+
+// isSilent reports whether the agent is not ready and should have written the reason long ago. While a False of the agent is not
+// older than it becomes when a node recovers, the agent may be about to write True.
 func (s Settings) isSilent(r Recheck, now clock.Now) bool {
 	// It takes so long to find that the node fails, or has recovered.
 	enough := max(rounds(s.Rechecks.FailureThreshold, s.Rechecks.Interval), s.Rechecks.RecoversAfter()) + probing
@@ -129,14 +133,4 @@ func (s Settings) isSilent(r Recheck, now clock.Now) bool {
 	}
 	isStale := now.Since(r.written()) >= staleAfter+s.Rechecks.RecoversAfter()
 	return now.HasLasted(r.NotReady, enough) && (!r.Failed || r.Reason.Meaning().Controller || isStale)
-}
-
-// IsReady reports whether kubelet says that pod is ready, and nobody deletes it.
-func IsReady(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp == nil && podCondition(pod, corev1.PodReady).Status == corev1.ConditionTrue
-}
-
-// IsNodeReady reports whether kubelet says that node is ready.
-func IsNodeReady(node *corev1.Node) bool {
-	return nodeCondition(node, corev1.NodeReady).Status == corev1.ConditionTrue
 }

@@ -2,11 +2,8 @@ package fleet
 
 import (
 	"fmt"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	scheduling "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
@@ -53,20 +50,6 @@ func requiredTerms(affinity *corev1.Affinity) []corev1.NodeSelectorTerm {
 		return nil
 	}
 	return required.NodeSelectorTerms
-}
-
-// Component is the label that tells agents, workers and controllers of a release apart.
-const Component = "app.kubernetes.io/component"
-
-// OwnLabels returns those of a pod's labels that the chart selects it by, without the user's.
-func OwnLabels(all map[string]string) labels.Set {
-	own := make(labels.Set)
-	for _, key := range []string{"app.kubernetes.io/name", "app.kubernetes.io/instance", Component} {
-		if value, found := all[key]; found {
-			own[key] = value
-		}
-	}
-	return own
 }
 
 // addedTolerations are those that the DaemonSet controller adds to each of its pods.
@@ -120,33 +103,4 @@ func (r Rules) noPod(node *corev1.Node) string {
 		return fmt.Sprintf("the label %s=%s keeps the agent away: remove the label", r.request.Label, value)
 	}
 	return "there is no pod for this node: check the DaemonSet and its Events"
-}
-
-// Untouchable says why nothing is to be done to node, or "".
-func Untouchable(node *corev1.Node) string { return nodepatch.Untouchable(PatchNode(node)) }
-
-// IsControlPlane reports whether node is one of the control plane, or a server of k3s or RKE2 that runs only etcd. The chart's
-// policies know the same roles.
-func IsControlPlane(node *corev1.Node) bool {
-	return slices.ContainsFunc([]string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/etcd",
-		"node-role.kubernetes.io/master"}, func(key string) bool {
-		_, labelled := node.Labels[key]
-		return labelled || HasTaint(node, key)
-	})
-}
-
-// GroupOf returns the NodePool or managed node group of a node, as LABEL=NAME, or "".
-func GroupOf(node metav1.Object) string {
-	for _, label := range []string{"karpenter.sh/nodepool", "eks.amazonaws.com/nodegroup", "cloud.google.com/gke-nodepool",
-		"kubernetes.azure.com/agentpool"} {
-		if name := node.GetLabels()[label]; name != "" {
-			return label + "=" + name
-		}
-	}
-	return ""
-}
-
-// HasTaint reports whether node has a taint with this key, of any effect.
-func HasTaint(node *corev1.Node, key string) bool {
-	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key })
 }

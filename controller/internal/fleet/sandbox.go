@@ -10,44 +10,60 @@ import (
 // renewalTakes is how long an agent's pod is waited for: its deletion, one in 10 s in the cluster, and the start of the next.
 const renewalTakes = 5 * time.Minute
 
-// doubt notes whether the sandbox of the agent's pod may be all that is broken: from the failure until an agent whose pod was
-// created since has failed too, and never for longer than a renewal and that agent need.
-func (s Settings) doubt(status *Status, v view) {
-	condition, pod, m, now := v.condition, v.pod, v.seen, v.now
-	reason, failedAt := firstReason(condition), condition.LastTransitionTime
-	if s.Workers || condition.Status != corev1.ConditionFalse || failedAt.IsZero() || !reason.Meaning().BySandbox {
+// judgeSandbox notes whether the sandbox of the agent's pod may be all that is broken. The node is in doubt from the failure until an
+// agent whose pod was created since has failed too, and never for longer than a renewal and that agent need.
+func (s Settings) judgeSandbox(status *Status, v view) {
+	failedAt, pod, now := v.condition.LastTransitionTime, v.pod, v.now
+	if s.Workers || v.condition.Status != corev1.ConditionFalse || failedAt.IsZero() || !firstReason(v.condition).Meaning().BySandbox {
 		return // each worker has a sandbox of its own
 	}
-	// A new pod does not end a failure: it is released, fails too, or does not start.
 	isReplaced := pod == nil || pod.DeletionTimestamp != nil || !pod.CreationTimestamp.Before(&failedAt)
-	goesOn := isReplaced && status.Gated && m.state == Failed && m.reason == reason && status.State != Failed
-	if goesOn {
-		status.failAs(condition)
+	goesOn := isReplaced && v.failed() && status.Gated && status.State != Failed
+	if goesOn { // a new pod does not end a failure: it is released, fails too, or does not start
+		status.failAs(v.condition)
 	}
-	fails, began, enough := status.State == Failed && status.Reason == reason, m.running, s.FailedAfter
-	if v.isVerified {
-		fails, began = status.Recheck.IsFresh(now), m.rechecked.began
-		enough = rounds(s.Rechecks.RecoveryThreshold+1, s.Rechecks.Interval)
-	}
+	enough, fails, hasFailed := s.failingAgent(status, v)
 	if !fails || pod != nil && metav1.GetControllerOf(pod) == nil { // without a DaemonSet no other pod would come
 		return
 	}
-	hasFailed := now.Since(began) >= enough && (!v.isVerified || began.Before(status.Recheck.Refreshed))
 	// By the API server's clock, so that another leader decides the same.
-	switch isOver := now.IsStale(failedAt.Time, enough+renewalTakes); {
-	case m.container == "": // between two agents
+	isOver := now.IsStale(failedAt.Time, enough+renewalTakes)
+	switch {
+	case v.seen.container == "": // between two agents
 		status.InDoubt = !isOver && (goesOn || v.isVerified)
 	case isOver:
 		status.Renewable = hasFailed
 	case isReplaced: // the second agent: if it fails too, re-taint and remediation come before a third one
 		status.InDoubt = !hasFailed
-	default: // the first one
+	default: // the first agent
 		status.InDoubt, status.Renewable = true, hasFailed
 	}
-	// Beside a kubelet that is not ready, no agent is renewed: such a node may be replaced, unless that has begun since.
+	// While kubelet is not ready no agent is renewed, and the node may be replaced, unless kubelet was ready when the node failed.
 	ready := nodeCondition(v.node, corev1.NodeReady)
 	isReady := ready.Status == corev1.ConditionTrue
 	status.InDoubt = status.InDoubt && (isReady || failedAt.Before(&ready.LastTransitionTime))
-	status.Renewable = status.Renewable && isReady && now.IsOlder(failedAt.Time, 0) && status.Untouchable == "" &&
-		s.Rules.matches(v.node) && s.Rules.Untolerated(v.node) == nil // else no other pod would come either
+	status.Renewable = status.Renewable && isReady && now.IsOlder(failedAt.Time, 0) && status.Untouchable == "" && s.comesAgain(v.node)
+}
+
+// failingAgent returns how long an agent needs to pass, whether the node fails, and whether the agent that runs now has had that long
+// and fails.
+func (s Settings) failingAgent(status *Status, v view) (enough time.Duration, fails, hasFailed bool) {
+	ran := v.now.Since(v.seen.running)
+	if v.isVerified {
+		enough = rounds(s.Rechecks.RecoveryThreshold+1, s.Rechecks.Interval)
+		hasWritten := v.seen.running.Before(status.Recheck.Refreshed)
+		return enough, status.Recheck.IsFresh(v.now), hasWritten && ran >= enough
+	}
+	fails = status.State == Failed && status.Reason == firstReason(v.condition)
+	return s.FailedAfter, fails, ran >= s.FailedAfter
+}
+
+// failed reports whether the node had failed before for the reason that its condition says.
+func (v view) failed() bool {
+	return v.seen.state == Failed && v.seen.reason == firstReason(v.condition)
+}
+
+// comesAgain reports whether the DaemonSet would make another pod for the node.
+func (s Settings) comesAgain(node *corev1.Node) bool {
+	return s.Rules.matches(node) && s.Rules.Untolerated(node) == nil
 }

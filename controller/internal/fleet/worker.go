@@ -116,39 +116,40 @@ func hasVerdict(pod *corev1.Pod) bool {
 	return outcome == Passed || outcome == FailedRound
 }
 
-// judgeByWorker judges a node whose worker has a verdict, or that has no worker, and reports whether it has. A node whose worker
-// has not started for long, or ends without a verdict, is like one whose agent does.
-func (s Settings) judgeByWorker(status *Status, v view) bool {
-	if v.pod == nil {
-		s.judgeWithoutWorker(status, v)
-		return true
-	}
-	overdue := v.now.HasLasted(v.seen.waiting, s.FailedAfter)
+// isNextAttempt reports whether a worker starts after an earlier one has failed: until then the failure goes on.
+func (s Settings) isNextAttempt(v view) bool {
+	return v.condition.Status == corev1.ConditionFalse && !firstReason(v.condition).Meaning().Controller && v.seen.container == "" &&
+		v.now.Since(v.seen.notRunning) < s.NotStartedAfter
+}
+
+// judgeVerdict judges a node whose worker has passed or failed. A worker that has not started for long, or that has ended without a
+// verdict, is judged like an agent.
+func (s Settings) judgeVerdict(status *Status, v view) {
 	outcome, said := WorkerOutcome(v.pod)
-	isFalse := v.condition.Status == corev1.ConditionFalse
+	isOverdue := v.now.HasLasted(v.seen.waiting, s.FailedAfter)
 	switch {
-	case outcome == Passed: // it runs until it is deleted
-		status.Reason, status.Message = verdict.NotVerified, "all checks pass, but the node is not released: read the controller's log"
-		if s.Unmet != nil && s.Unmet(v.node.Name) != "" { // it may be met the next moment
-			status.Reason, status.Message = verdict.NodeFailed, cmp.Or(s.Unmet(v.node.Name), status.Message)
-		}
 	case outcome == FailedRound:
-		status.Failing = verdict.Reason(said.Failed)
-		first, _, _ := strings.Cut(status.Failing, ",")
+		status.AllReasons = verdict.Reason(said.Failed)
+		first, _, _ := strings.Cut(status.AllReasons, ",")
 		status.Reason, status.Message = Reason(first), said.Message
-		overdue = overdue || FailingFor(v.pod) >= s.FailedAfter
-	case isFalse && !firstReason(v.condition).Meaning().Controller && v.seen.container == "" &&
-		v.now.Since(v.seen.notRunning) < s.NotStartedAfter: // the failure goes on while the next attempt starts
-		status.failAs(v.condition)
-		return true
-	default:
-		return false
+		isOverdue = isOverdue || FailingFor(v.pod) >= s.FailedAfter
+	default: // it has passed, and runs until it is deleted
+		status.Reason, status.Message = verdict.NotVerified, "all checks pass, but the node is not released: read the controller's log"
+		if unmet := s.unmet(v.node); unmet != "" {
+			status.Reason, status.Message = verdict.NodeFailed, unmet
+		}
 	}
 	status.State = InProgress
-	if overdue || isFalse {
+	if isOverdue || v.condition.Status == corev1.ConditionFalse {
 		status.State = Failed
 	}
-	return true
+}
+
+func (s Settings) unmet(node *corev1.Node) string {
+	if s.Unmet == nil {
+		return ""
+	}
+	return s.Unmet(node.Name)
 }
 
 // judgeWithoutWorker judges a node that no worker is for.

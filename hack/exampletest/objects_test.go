@@ -107,11 +107,13 @@ func TestKind(t *testing.T) {
 
 // The commands of the quick start name files that exist, and this version of the chart.
 func TestQuickStart(t *testing.T) {
-	_, block, found := strings.Cut(string(read(t, "kind/README.md")), "```sh\n")
+	readme, err := os.ReadFile(root + "/README.md")
+	require.NoError(t, err)
+	_, block, found := strings.Cut(string(readme), "<!-- kind -->\n```sh\n")
 	require.True(t, found)
 	block, _, _ = strings.Cut(block, "```")
 	commands := strings.ReplaceAll(strings.TrimSpace(block), "\\\n", "")
-	assert.Len(t, strings.Split(commands, "\n"), 4)
+	assert.Len(t, strings.Split(commands, "\n"), 5)
 	for _, file := range regexp.MustCompile(`\S+\.yaml`).FindAllString(block, -1) {
 		assert.FileExists(t, root+"/"+file)
 	}

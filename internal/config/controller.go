@@ -114,8 +114,7 @@ func ParseController(args []string, lookupEnv func(string) (string, bool), out i
 		problems = append(problems, "--metrics-port and --health-port must differ")
 	}
 	if len(problems) == 0 && (c.DeleteNodes || c.UnmetRequirements) && c.RemediationMode == RemediationOff {
-		problems = append(problems, "--delete-nodes and --unmet-requirements need --remediation-mode dry-run or delete: nothing else "+
-			"replaces nodes")
+		problems = append(problems, "--delete-nodes and --unmet-requirements need --remediation-mode dry-run or delete")
 	}
 	switch {
 	case len(problems) > 0 || !c.Retaint:

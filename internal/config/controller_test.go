@@ -39,7 +39,7 @@ func TestSwitchesThatNeedRemediation(t *testing.T) {
 			assert.Equal(t, key == "DELETE_NODES", got.DeleteNodes)
 			assert.Equal(t, key == "UNMET_REQUIREMENTS", got.UnmetRequirements)
 			if refused {
-				require.EqualError(t, err, "--delete-nodes and --unmet-requirements need --remediation-mode dry-run or delete: nothing else replaces nodes")
+				require.EqualError(t, err, "--delete-nodes and --unmet-requirements need --remediation-mode dry-run or delete")
 			} else {
 				require.NoError(t, err, mode)
 			}

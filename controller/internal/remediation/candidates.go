@@ -30,14 +30,11 @@ func (s Settings) isCandidate(status fleet.Status, now clock.Now) bool {
 	node := status.Node
 	_, released := node.Annotations[s.Fleet.Request.Annotation]
 	_, labelled := node.Labels[s.Fleet.Request.Label]
+	// NodeFailed comes last in a reason: here it is the only failure.
+	curable := status.Reason.Meaning().Curable || s.UnmetRequirements && status.Reason == verdict.NodeFailed
 	return !released && !labelled && fleet.HasTaint(node, s.Fleet.Request.TaintKey) && status.Untouchable == "" && !status.InDoubt &&
 		!node.CreationTimestamp.IsZero() && now.IsOlder(node.CreationTimestamp.Time, s.DeleteAfter) &&
-		status.State == fleet.Failed && s.isCurable(status.Reason) && now.Since(status.Since) >= s.FailedFor
-}
-
-// isCurable reports whether a new machine may not fail for this reason. NodeFailed comes last: here it is the only failure.
-func (s Settings) isCurable(reason fleet.Reason) bool {
-	return reason.Meaning().Curable || s.UnmetRequirements && reason == verdict.NodeFailed
+		status.State == fleet.Failed && curable && now.Since(status.Since) >= s.FailedFor
 }
 
 // protected says what forbids to replace a node, whatever its state is, or "".

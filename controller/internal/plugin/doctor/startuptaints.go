@@ -26,11 +26,8 @@ func leftStartupTaints(c Cluster) (r Result) {
 func (c Cluster) LeftStartupTaints() (found []string) {
 	for _, node := range c.Nodes.Value {
 		age := c.Now.Sub(node.CreationTimestamp.Time)
-		if age <= c.Release.Agent.InitialTimeout {
-			continue
-		}
 		for _, taint := range node.Spec.Taints {
-			if c.isForeignStartupTaint(node.Labels[nodePoolLabel], taint.Key) {
+			if age > c.Release.Agent.InitialTimeout && c.isForeignStartupTaint(node.Labels[nodePoolLabel], taint.Key) {
 				found = append(found, fmt.Sprintf("the node %s is %s old and still has the foreign startup taint %s", node.Name,
 					duration.HumanDuration(age), taint.ToString()))
 			}

@@ -84,6 +84,27 @@ func TestRequirementThatIsMetLate(t *testing.T) {
 	}
 }
 
+// A Node is judged as it is at its release, however long CHECK_TIMEOUT lets a check take.
+func TestChangeDuringALongCheck(t *testing.T) {
+	for name, change := range map[string]func(*corev1.Node){"requirement lost": setGPUs("0"), "foreign taint": addTaint(cilium)} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				api.edit(setGPUs("8"))
+				network := func(ctx context.Context) (checks.Report, error) {
+					time.Sleep(10 * time.Second)
+					api.edit(change)
+					return passing(ctx)
+				}
+				p := simulate(t, api, network, nil, "--check-timeout=1m", "--wait-for-taints="+cilium.Key, requireGPU)
+				after(15 * time.Second)
+				assert.Contains(t, api.taints(), "node-ready/unverified")
+				p.stop()
+				p.wait()
+			})
+		})
+	}
+}
+
 // The device plugin's DaemonSet: its pod comes late, and is not ready at first.
 func TestRequiredDaemonSet(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {

@@ -109,12 +109,12 @@ func TestPatchNodeIsWhatAClientReads(t *testing.T) {
 // The cache has all that a patch tests, but for what is named here: no patch and no decider reads it.
 func TestSlimNodeKeepsWhatPatchesTest(t *testing.T) {
 	node := fullNode()
-	node.Annotations = map[string]string{"kept": "a", "other": "b"}
+	node.Annotations = map[string]string{"kept": "a", "other": "b", nodepatch.Opened: "c"}
 	slim, err := SlimNode(condition, false, "kept")(node)
 	require.NoError(t, err)
 
 	kept := node.DeepCopy()
-	kept.Annotations = map[string]string{"kept": "a"}
+	kept.Annotations = map[string]string{"kept": "a", nodepatch.Opened: "c"}
 	for _, name := range []string{"GenerateName", "SelfLink", "Generation", "DeletionGracePeriodSeconds", "Finalizers", "ManagedFields"} {
 		reflect.ValueOf(&kept.ObjectMeta).Elem().FieldByName(name).SetZero()
 	}

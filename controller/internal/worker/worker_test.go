@@ -298,6 +298,9 @@ func TestPodOfAPersonStays(t *testing.T) {
 	c.step()
 	assert.Len(t, c.pods(), 2)
 	assert.False(t, c.Fleet.IsVerified(c.node()))
+	c.update(func(node *corev1.Node) { node.Spec.Taints = nil }) // nothing is to be verified: the workers go
+	c.step()
+	assert.Equal(t, "of-a-person", c.pod().Name)
 }
 
 // One request deletes a worker, however often its node changes until the cache shows that.
@@ -341,8 +344,9 @@ func TestReleaseRefused(t *testing.T) {
 		return nil, &nodepatch.Refused{Err: errors.New("a policy")}
 	}
 	c.Timeout = 10 * time.Millisecond
-	_, err := c.reconcile()
+	result, err := c.reconcile()
 	require.ErrorContains(t, err, "a policy")
+	assert.Equal(t, new(0), result.Priority, "the nodes of other passed workers come first")
 	assert.Contains(t, <-c.events.Events, "Warning NodeNotVerified all checks pass, but the release failed")
 	c.patching = nil
 	c.remember("n", func(m *memory) { m.patchedAt = clock.Mark{} }) // some seconds later

@@ -93,8 +93,8 @@ type Status struct {
 	Recheck    Recheck    // of a verified node
 	Retainted  bool       // it has the failed taint that this release's controller adds
 	Rebooted   bool       // it was started again since its release
-	// InDoubt means that the node may fail only because the sandbox of its agent is broken: nothing is to be done to the node until an
-	// agent with a new sandbox has failed too.
+	// InDoubt means that the node may fail only because the sandbox of its agent is broken. Nothing is to be done to the node until
+	// an agent with a new sandbox has failed too.
 	InDoubt bool
 	// Renewable means that a new pod for the agent may help: the agent had the time to pass, and its sandbox can cause the failure.
 	Renewable bool

@@ -25,7 +25,7 @@ type memory struct {
 	reason     Reason
 	since      clock.Mark // of state and reason
 	container  string     // the agent's container that runs
-	running    clock.Mark // since when, zero: none does. It begins again when the node is verified, and when it is to be verified again
+	running    clock.Mark // since when, zero: none does; it begins again when the node is verified, or is not verified any more
 	notRunning clock.Mark // since when no agent has run, zero: one has settled
 	waiting    clock.Mark // since when it is gated and not verified, zero: it is not
 	rechecked  recheckMemory

@@ -15,7 +15,7 @@ const (
 	staleAfter = recheck.RefreshInterval + 2*time.Minute
 	// probing is how long kubelet may take to say that an agent is ready again.
 	probing = 30 * time.Second
-	// spokenFor is how long an agent that has written True, and is not ready, is not called Silent: kubelet's probes may not reach it.
+	// spokenFor is how long an agent that has written True and is not ready is not called Silent: kubelet may not reach it.
 	spokenFor = time.Hour
 )
 
@@ -81,8 +81,8 @@ func (s Settings) observeRechecks(v view, was, is memory) recheckMemory {
 	return r
 }
 
-// noteCondition notes since when the condition is False, and when the False was written last. If it was False when this process saw
-// the verified node first, neither is known.
+// noteCondition notes since when the condition is False, and when the False was written last. If it was False when this process
+// saw the verified node first, neither is known.
 func (r *recheckMemory) noteCondition(v view, was memory) {
 	heartbeat := v.condition.LastHeartbeatTime.Time
 	switch {
@@ -109,8 +109,8 @@ func (r *recheckMemory) noteReadiness(v view, was, is memory) {
 	}
 }
 
-// noteAbsence notes since when no agent runs. An agent that crashes again and again is absent until it had enough time to find that
-// its node has recovered, or until it has written what fails.
+// noteAbsence notes since when no agent runs. An agent that crashes again and again is absent until it had enough time to find
+// that its node has recovered, or until it has written what fails.
 func (r *recheckMemory) noteAbsence(v view, was, is memory, enough time.Duration) {
 	hasWritten := r.Failed && !r.Reason.Meaning().Controller && is.running.Before(r.Refreshed)
 	switch {

@@ -10,11 +10,12 @@ import (
 // renewalTakes is how long an agent's pod is waited for: its deletion, one in 10 s in the cluster, and the start of the next.
 const renewalTakes = 5 * time.Minute
 
-// judgeSandbox notes whether the sandbox of the agent's pod may be all that is broken. The node is in doubt from the failure until an
-// agent whose pod was created since has failed too, and never for longer than a renewal and that agent need.
+// judgeSandbox notes whether the sandbox of the agent's pod may be all that is broken. The node is in doubt from the failure until
+// an agent whose pod was created since has failed too, and never for longer than a renewal and that agent need.
 func (s Settings) judgeSandbox(status *Status, v view) {
 	failedAt, pod, now := v.condition.LastTransitionTime, v.pod, v.now
-	if s.Workers || v.condition.Status != corev1.ConditionFalse || failedAt.IsZero() || !firstReason(v.condition).Meaning().BySandbox {
+	isFalse := v.condition.Status == corev1.ConditionFalse && !failedAt.IsZero()
+	if s.Workers || !isFalse || !firstReason(v.condition).Meaning().BySandbox {
 		return // each worker has a sandbox of its own
 	}
 	isReplaced := pod == nil || pod.DeletionTimestamp != nil || !pod.CreationTimestamp.Before(&failedAt)
@@ -42,11 +43,12 @@ func (s Settings) judgeSandbox(status *Status, v view) {
 	ready := nodeCondition(v.node, corev1.NodeReady)
 	isReady := ready.Status == corev1.ConditionTrue
 	status.InDoubt = status.InDoubt && (isReady || failedAt.Before(&ready.LastTransitionTime))
-	status.Renewable = status.Renewable && isReady && now.IsOlder(failedAt.Time, 0) && status.Untouchable == "" && s.comesAgain(v.node)
+	status.Renewable = status.Renewable && isReady && now.IsOlder(failedAt.Time, 0) && status.Untouchable == "" &&
+		s.comesAgain(v.node)
 }
 
-// failingAgent returns how long an agent needs to pass, whether the node fails, and whether the agent that runs now has had that long
-// and fails.
+// failingAgent returns how long an agent needs to pass, whether the node fails, and whether the agent that runs now has had that
+// long and fails.
 func (s Settings) failingAgent(status *Status, v view) (enough time.Duration, fails, hasFailed bool) {
 	ran := v.now.Since(v.seen.running)
 	if v.isVerified {

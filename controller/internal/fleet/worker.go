@@ -122,8 +122,8 @@ func (s Settings) isNextAttempt(v view) bool {
 		v.now.Since(v.seen.notRunning) < s.NotStartedAfter
 }
 
-// judgeVerdict judges a node whose worker has passed or failed. A worker that has not started for long, or that has ended without a
-// verdict, is judged like an agent.
+// judgeVerdict judges a node whose worker has passed or failed. A worker that has not started for long, or that has ended without
+// a verdict, is judged like an agent.
 func (s Settings) judgeVerdict(status *Status, v view) {
 	outcome, said := WorkerOutcome(v.pod)
 	isOverdue := v.now.HasLasted(v.seen.waiting, s.FailedAfter)

@@ -6,11 +6,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/controller/internal/pages"
 )
 
 // events are those of a pod.
@@ -37,10 +37,9 @@ func (l lookUp) Act(ctx context.Context, plan fleet.Plan) (requeueAfter time.Dur
 	for _, pod := range wanted {
 		read[pod.UID] = []corev1.Event{}
 	}
-	options := &client.ListOptions{FieldSelector: fields.OneTermEqualSelector("involvedObject.kind", "Pod"), Limit: pageOfEvents}
-	for {
-		list := new(corev1.EventList) // a new one: what a page does not say must not be what the last one said
-		if err := l.Live.List(ctx, list, client.InNamespace(wanted[0].Namespace), options); err != nil {
+	ofPods := client.MatchingFields{"involvedObject.kind": "Pod"}
+	for list, err := range pages.Of(ctx, l.Live, new(corev1.EventList), client.InNamespace(wanted[0].Namespace), ofPods) {
+		if err != nil {
 			return 0, fmt.Errorf("events of the agents' pods: %w", err)
 		}
 		for _, event := range list.Items {
@@ -48,9 +47,6 @@ func (l lookUp) Act(ctx context.Context, plan fleet.Plan) (requeueAfter time.Dur
 				read[event.InvolvedObject.UID] = append(of, corev1.Event{Reason: event.Reason, Message: event.Message,
 					FirstTimestamp: event.FirstTimestamp, LastTimestamp: event.LastTimestamp, EventTime: event.EventTime})
 			}
-		}
-		if options.Continue = list.Continue; options.Continue == "" {
-			break
 		}
 	}
 	for _, pod := range wanted {

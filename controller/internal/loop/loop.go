@@ -36,8 +36,6 @@ const (
 	stepFor = 6 * time.Second
 	// betweenLookUps is the time between two lists of the pods' Events.
 	betweenLookUps = 10 * time.Second
-	// pageOfEvents bounds what a list of Events holds in memory.
-	pageOfEvents = 500
 	// afterError is when to try again what has failed.
 	afterError = 5 * time.Second
 )

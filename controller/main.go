@@ -17,7 +17,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/app"
-	"github.com/imunhatep/kube-node-ready/controller/internal/metrics"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 )
@@ -55,8 +54,7 @@ func run(ctx context.Context, args []string, lookupEnv func(string) (string, boo
 			"error", environment.Err)
 		return config.ExitError
 	}
-	controller := app.Controller{Config: cfg, Environment: environment, Log: log,
-		Build: metrics.Build{Version: version, Commit: commit, Date: buildDate}}
+	controller := app.Controller{Config: cfg, Environment: environment, Program: program, Log: log}
 	work := controller.Run
 	if cfg.RemoveFailedTaints {
 		work = controller.RemoveFailedTaints

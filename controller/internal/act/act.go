@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/internal/kube"
 )
 
 // interval is how often an actor decides.
@@ -29,9 +31,12 @@ type Actor struct {
 	Now          func() clock.Now
 	Timeout      time.Duration // of all requests about one decision
 	Events       events.EventRecorder
-	// SetBreaker says for each rule for every node whether it holds now.
-	SetBreaker func(rule string, holds bool)
-	Log        *slog.Logger
+	Action       string // of its Events
+	// SetBreakers tells the metrics which of the rules for every node hold now, with their numbers.
+	SetBreakers func(rules []breaker.Rule, holding map[breaker.Rule]string)
+	Log         *slog.Logger
+
+	reported Recent[string] // rules, each with a scope
 }
 
 // Run lets act decide on the last plan, and act on it, until ctx ends.
@@ -60,11 +65,25 @@ func (a *Actor) MayAct(plan fleet.Plan) bool {
 	return fresh
 }
 
+// Event sends an Event about an object.
+func (a *Actor) Event(about runtime.Object, kind, reason, message string) {
+	a.Events.Eventf(about, nil, kind, reason, a.Action, "%s", kube.Shorten(message))
+}
+
 // Withheld is a node to which a rule lets nothing be done.
 type Withheld struct {
-	Node *corev1.Node
-	Rule breaker.Rule
-	Text string // the rule's numbers
+	Node  *corev1.Node
+	Scope string // what the rule is reported about once an hour; "": all nodes
+	Rule  breaker.Rule
+	Text  string // the rule's numbers
+}
+
+// ReportWithheld logs that a rule withholds the action, and sends an Event: once an hour for each rule and scope.
+func (a *Actor) ReportWithheld(w Withheld, reason string, now clock.Now) {
+	if a.reported.IsDue(string(w.Rule)+" "+w.Scope, now) {
+		a.Log.Info("action withheld", "event", reason, "node", w.Node.Name, "scope", w.Scope, "rule", w.Rule, "detail", w.Text)
+		a.Event(w.Node, corev1.EventTypeWarning, reason, string(w.Rule)+": "+w.Text)
+	}
 }
 
 // Recent is when things have happened last. The zero value is empty.

@@ -44,14 +44,15 @@ const recorder = "kube-node-ready-controller"
 type Controller struct {
 	Config      config.Controller
 	Environment kube.Environment
-	Build       metrics.Build
+	Program     config.Program
 	Log         *slog.Logger
 
 	// The zero values of these fields are right for a pod. The simulation has no sockets, and several controllers in one process.
 	Options      func(*ctrl.Options)
 	Registry     prometheus.Registerer
 	ControlGroup []checks.Check
-	Workers      http.RoundTripper // to the workers' ports
+	// WorkerTransport sends requests to the workers' ports.
+	WorkerTransport http.RoundTripper
 }
 
 // Run runs the manager until ctx ends or something fatal happens.
@@ -78,7 +79,7 @@ func (c Controller) Run(ctx context.Context) error {
 	now := (&clock.Clock{Server: environment.Client.ServerTime, Steady: cfg.ControlGroupFor}).Now
 	fleetLoop := &loop.Loop{Settings: settings, Cache: manager.GetCache(), Live: manager.GetAPIReader(),
 		Now: now, Log: log}
-	collector := metrics.New(fleetLoop, c.Build, now)
+	collector := metrics.New(fleetLoop.Last, fleetLoop.Errors, c.Program, now)
 	registry := cmp.Or[prometheus.Registerer](c.Registry, ctrlmetrics.Registry)
 	if err := registry.Register(collector); err != nil {
 		return err
@@ -91,7 +92,7 @@ func (c Controller) Run(ctx context.Context) error {
 	if err := fleetLoop.SetupWithManager(manager); err != nil {
 		return err
 	}
-	p := parts{Manager: manager, Controller: c, template: template, loop: fleetLoop, metrics: collector}
+	p := parts{controller: c, manager: manager, template: template, loop: fleetLoop, metrics: collector}
 	if err := p.add(ctx, leave); err != nil {
 		return err
 	}
@@ -99,49 +100,37 @@ func (c Controller) Run(ctx context.Context) error {
 	if err := environment.Client.Versions(ctx); err != nil {
 		log.Warn("no answer from the API server yet", "error", err)
 	}
-	log.Info("starting", "version", c.Build.Version, "mode", cfg.DeploymentMode, "remediation", cfg.RemediationMode)
+	log.Info("starting", "version", c.Program.Version, "mode", cfg.DeploymentMode, "remediation", cfg.RemediationMode)
 	return startManager(ctx, manager)
 }
 
-// startManager runs the manager until ctx ends. Where the API server does not answer, that is before the caches are filled: then
-// the manager's Start would not return, and would keep one core busy (controller-runtime 0.25, runnable_group.go).
+// startManager runs the manager until ctx ends. It stops the manager only once the caches are filled: before that, a manager that
+// is stopped does not return, and keeps one core busy (controller-runtime 0.25, runnable_group.go).
 func startManager(ctx context.Context, m manager.Manager) error {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	ended, filled := make(chan error, 1), make(filled)
-	if err := m.Add(filled); err != nil {
-		stop()
+	if err := m.Add(onceFilled(func() { context.AfterFunc(ctx, stop) })); err != nil {
 		return err
 	}
+	ended := make(chan error, 2)
 	go func() { ended <- m.Start(running) }()
-	go func() {
-		<-ctx.Done()
-		<-filled
-		stop()
-	}()
-	select {
-	case err := <-ended:
-		return err
-	case <-ctx.Done():
-	}
-	select {
-	case <-filled:
-		return <-ended
-	case <-time.After(time.Second): // the end of the process ends the rest
-		return nil
-	}
+	context.AfterFunc(ctx, func() {
+		time.Sleep(10 * time.Second) // the API server does not answer: the end of the process ends the manager
+		ended <- nil
+	})
+	return <-ended
 }
 
-// filled is closed when the manager has filled its caches: it starts nothing else before.
-type filled chan struct{}
+// onceFilled is called when the manager has filled its caches, whether this process is the leader or not.
+type onceFilled func()
 
 // Start implements manager.Runnable.
-func (f filled) Start(context.Context) error {
-	close(f)
+func (f onceFilled) Start(context.Context) error {
+	f()
 	return nil
 }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
-func (filled) NeedLeaderElection() bool { return false }
+func (onceFilled) NeedLeaderElection() bool { return false }
 
 func (c Controller) newManager(template *corev1.PodTemplateSpec) (manager.Manager, error) {
 	cfg := c.Config

@@ -61,14 +61,14 @@ func TestOnePartHandsTheLeaseOver(t *testing.T) {
 			e := kube.Environment{REST: &rest.Config{Host: "http://127.0.0.1:1"}}
 			e.Client, e.Err = kube.NewClient(e.REST)
 			require.NoError(t, e.Err)
-			p := parts{Manager: started, Controller: Controller{Config: cfg, Environment: e, Log: slog.New(slog.DiscardHandler)},
-				template: new(corev1.PodTemplateSpec), loop: l, metrics: metrics.New(l, metrics.Build{}, nil)}
+			p := parts{manager: started, controller: Controller{Config: cfg, Environment: e, Log: slog.New(slog.DiscardHandler)},
+				template: new(corev1.PodTemplateSpec), loop: l, metrics: metrics.New(l.Last, l.Errors, config.Program{}, nil)}
 			_, leave := context.WithCancel(t.Context())
 			defer leave()
 			require.NoError(t, p.add(t.Context(), leave))
 			count := 0
 			for _, part := range started.parts {
-				if part, is := part.(*handover.HandOver); is && part.Settings.NodeName == "own" {
+				if part, is := part.(*handover.HandOver); is && part.NodeName == "own" {
 					count++
 				}
 			}

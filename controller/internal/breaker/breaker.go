@@ -30,29 +30,30 @@ type Settings struct {
 	ControlGroupFor time.Duration
 }
 
-// Failing says that the checks fail in the controller's own pod, or did so shortly ago, or "". A control group that has not
-// passed for long enough, but has never failed, does not: the controller has just started.
-func (s Settings) Failing(group controlgroup.State, now clock.Now) string {
-	text := s.Unproven(group, 0, now)
+// FailingLately says that the checks fail in the controller's own pod, or did so shortly ago, or "". It says nothing of a control
+// group that has not passed for long enough but has never failed: the controller has just started.
+func (s Settings) FailingLately(group controlgroup.State, now clock.Now) string {
+	text := s.NotProvenFor(0, group, now)
 	if text == "" || group.Failure == "" {
 		return ""
 	}
 	return text + "; the last failure: " + group.Failure
 }
 
-// Unproven says that the checks have not passed in the controller's own pod, without a break, for long enough and some time more,
-// or "".
-func (s Settings) Unproven(group controlgroup.State, more time.Duration, now clock.Now) string {
-	if passed, enough := group.PassedFor(now), s.ControlGroupFor+more; passed < enough {
-		return fmt.Sprintf("the checks have passed in the controller's pod for %s, but must pass there for %s first",
-			passed.Truncate(time.Second), enough)
+// NotProvenFor says that the checks have not passed in the controller's own pod, without a break, for ControlGroupFor and some
+// time more, or "".
+func (s Settings) NotProvenFor(more time.Duration, group controlgroup.State, now clock.Now) string {
+	passed, enough := group.PassedFor(now), s.ControlGroupFor+more
+	if passed >= enough {
+		return ""
 	}
-	return ""
+	return fmt.Sprintf("the checks have passed in the controller's pod for %s, but must pass there for %s first",
+		passed.Truncate(time.Second), enough)
 }
 
 // OwnNode says why the controller's own node is not fit, or "".
 func (s Settings) OwnNode(statuses []fleet.Status) string {
-	if why, is := s.Unfit(statuses)[s.NodeName]; is {
+	if why := Unfit(s.Fleet, statuses)[s.NodeName]; why != "" {
 		return fmt.Sprintf("the controller's own node %s %s", s.NodeName, why)
 	}
 	return ""
@@ -60,10 +61,10 @@ func (s Settings) OwnNode(statuses []fleet.Status) string {
 
 // Unfit returns the nodes that the controller must not decide from, with why: they wait for their release, or fail. A node that
 // was never gated is as good as a verified one: in controller mode nobody labels it.
-func (s Settings) Unfit(statuses []fleet.Status) map[string]string {
+func Unfit(s fleet.Settings, statuses []fleet.Status) map[string]string {
 	found := make(map[string]string)
 	for _, status := range statuses {
-		failed := status.State == fleet.Failed || fleet.HasTaint(status.Node, s.Fleet.Request.FailedTaintKey)
+		failed := status.State == fleet.Failed || fleet.HasTaint(status.Node, s.Request.FailedTaintKey)
 		switch {
 		case status.Recheck.Failed:
 			found[status.Node.Name] = "fails its rechecks"

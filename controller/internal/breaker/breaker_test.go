@@ -80,11 +80,11 @@ func TestControlGroup(t *testing.T) {
 	start := time.Now()
 	now, began := clock.At(start, start), clock.At(start.Add(-10*time.Minute+time.Second), start).Mark()
 	group := controlgroup.State{PassedSince: began, Ended: now.Mark()}
-	assert.Equal(t, "the checks have passed in the controller's pod for 9m59s, but must pass there for 10m0s first", settings().Unproven(group, 0, now))
-	assert.Empty(t, settings().Failing(group, now))
+	assert.Equal(t, "the checks have passed in the controller's pod for 9m59s, but must pass there for 10m0s first", settings().NotProvenFor(0, group, now))
+	assert.Empty(t, settings().FailingLately(group, now))
 	group.Failure = "dns: timeout"
-	assert.Contains(t, settings().Failing(group, now), "; the last failure: dns: timeout")
+	assert.Contains(t, settings().FailingLately(group, now), "; the last failure: dns: timeout")
 	group.PassedSince = clock.At(start.Add(-10*time.Minute), start).Mark()
-	assert.Empty(t, settings().Failing(group, now))
-	assert.NotEmpty(t, settings().Unproven(group, time.Second, now))
+	assert.Empty(t, settings().FailingLately(group, now))
+	assert.NotEmpty(t, settings().NotProvenFor(time.Second, group, now))
 }

@@ -97,13 +97,6 @@ func TestRoundThatDoesNotEnd(t *testing.T) {
 	})
 }
 
-func TestNoStateBeforeTheFirstRound(t *testing.T) {
-	running(t, 0, func(_ *check, g *Group) {
-		assert.Zero(t, State{}.PassedFor(now()))
-		assert.False(t, g.State().Ended.IsZero())
-	})
-}
-
 func TestRetriesAreTheAgents(t *testing.T) {
 	running(t, 1, func(c *check, g *Group) {
 		c.set(errors.New("timeout"), 0)

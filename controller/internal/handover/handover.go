@@ -24,7 +24,8 @@ const handOverAfter = time.Minute
 // another minute; kubelet then lets it wait longer and longer.
 type HandOver struct {
 	act.Actor
-	Settings  breaker.Settings
+	Fleet     fleet.Settings
+	NodeName  string        // of this process
 	Client    client.Reader // without a cache
 	Namespace string
 	Replicas  labels.Set // of the controller's pods
@@ -37,9 +38,9 @@ type HandOver struct {
 func (h *HandOver) Start(ctx context.Context) error { return h.Run(ctx, h.act) }
 
 func (h *HandOver) act(ctx context.Context, plan fleet.Plan, now clock.Now) {
-	unfit := h.Settings.Unfit(plan.Statuses)
-	switch _, isUnfit := unfit[h.Settings.NodeName]; {
-	case !isUnfit:
+	unfit := breaker.Unfit(h.Fleet, plan.Statuses)
+	switch {
+	case unfit[h.NodeName] == "":
 		h.since = clock.Mark{}
 		return
 	case h.since.IsZero():
@@ -62,7 +63,7 @@ func (h *HandOver) act(ctx context.Context, plan fleet.Plan, now clock.Now) {
 	}
 }
 
-// replica returns a ready replica on another node than those, which this process's own is one of, or "".
+// replica returns a ready replica whose node is not one of unfit, as this process's node is, or "".
 func (h *HandOver) replica(ctx context.Context, unfit map[string]string) (name, node string, err error) {
 	var replicas corev1.PodList
 	if err := h.Client.List(ctx, &replicas, client.InNamespace(h.Namespace), client.MatchingLabels(h.Replicas)); err != nil {
@@ -70,7 +71,7 @@ func (h *HandOver) replica(ctx context.Context, unfit map[string]string) (name, 
 	}
 	for i := range replicas.Items {
 		pod := &replicas.Items[i]
-		if _, isUnfit := unfit[pod.Spec.NodeName]; !isUnfit && fleet.IsReady(pod) {
+		if unfit[pod.Spec.NodeName] == "" && fleet.IsReady(pod) {
 			return pod.Name, pod.Spec.NodeName, nil
 		}
 	}

@@ -6,13 +6,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/act"
-	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
@@ -43,7 +41,7 @@ func newWorld(t *testing.T, replica corev1.ConditionStatus) *world {
 		return fleet.Plan{At: at(), Statuses: []fleet.Status{w.own, w.second}}, nil
 	}
 	w.HandOver = &HandOver{Client: pods.Build(), Namespace: "system", Replicas: labels, Leave: func() { w.left++ },
-		Settings: breaker.Settings{NodeName: "own"},
+		NodeName: "own",
 		Actor:    act.Actor{Plan: plan, Now: at, Timeout: time.Second, Log: slog.New(slog.DiscardHandler)}}
 	return w
 }
@@ -55,21 +53,24 @@ func (w *world) after(d time.Duration) {
 	}
 }
 
-func TestHandsOverToAReplicaOnAVerifiedNode(t *testing.T) {
-	w := newWorld(t, corev1.ConditionTrue)
-	w.after(10 * time.Minute)
-	assert.Zero(t, w.left, "the other replica's node is not verified either")
-	w.second.State = fleet.Verified
-	w.after(time.Minute)
-	assert.Equal(t, 1, w.left)
-}
-
-// In controller mode nobody labels a node that never had the startup taint.
-func TestHandsOverToAReplicaOnANodeThatWasNeverGated(t *testing.T) {
-	w := newWorld(t, corev1.ConditionTrue)
-	w.second.Gated = false
-	w.after(70 * time.Second)
-	require.Equal(t, 1, w.left)
+func TestWhoGetsTheLease(t *testing.T) {
+	for name, test := range map[string]struct {
+		ready corev1.ConditionStatus
+		state fleet.State
+		gated bool
+		left  int
+	}{
+		"a replica on a verified node":    {corev1.ConditionTrue, fleet.Verified, true, 1},
+		"not on a node that is no better": {corev1.ConditionTrue, fleet.InProgress, true, 0},
+		"not a replica that is not ready": {corev1.ConditionFalse, fleet.Verified, true, 0},
+		// In controller mode nobody labels a node that never had the startup taint.
+		"a replica on a node that was never gated": {corev1.ConditionTrue, fleet.InProgress, false, 1},
+	} {
+		w := newWorld(t, test.ready)
+		w.second.State, w.second.Gated = test.state, test.gated
+		w.after(70 * time.Second)
+		assert.Equal(t, test.left, w.left, name)
+	}
 }
 
 func TestDoesNotHandOverForAMoment(t *testing.T) {
@@ -81,12 +82,5 @@ func TestDoesNotHandOverForAMoment(t *testing.T) {
 		w.own.State = fleet.Verified
 		w.after(time.Minute)
 	}
-	assert.Zero(t, w.left)
-}
-
-func TestDoesNotHandOverToAReplicaThatIsNotReady(t *testing.T) {
-	w := newWorld(t, corev1.ConditionFalse)
-	w.second.State = fleet.Verified
-	w.after(10 * time.Minute)
 	assert.Zero(t, w.left)
 }

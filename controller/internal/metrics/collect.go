@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -40,15 +41,15 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	c.gate.Describe(out)
 	c.verifications.Describe(out)
 	c.failedTaints.Describe(out)
-	for _, desc := range describe() {
+	for _, desc := range c.series {
 		out <- desc
 	}
 }
 
 // Collect implements prometheus.Collector: nothing where this process is not the leader.
 func (c *Collector) Collect(out chan<- prometheus.Metric) {
-	plan, err := c.source.Last()
-	s := scrape{out: out, series: describe()}
+	plan, err := c.last()
+	s := scrape{out: out, series: c.series}
 	switch {
 	case err != nil: // the loop logs it
 		s.gauge("controller_healthy", 0)
@@ -57,8 +58,8 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 		return
 	}
 	s.gauge("controller_healthy", 1)
-	s.gauge("build_info", 1, c.build.Version, c.build.Commit, c.build.Date)
-	s.counter("controller_reconcile_errors_total", float64(c.source.Errors()))
+	s.gauge("build_info", 1, c.program.Version, c.program.Commit, c.program.BuildDate)
+	s.counter("controller_reconcile_errors_total", float64(c.errors()))
 	c.gate.Collect(out)
 	c.verifications.Collect(out)
 	c.failedTaints.Collect(out)
@@ -68,12 +69,16 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for reason, of := range c.breakers {
-		s.gauge("breaker", float64(min(1, len(of))), reason)
+	breakers := make(map[breaker.Rule]float64) // by rule: 1 if it holds for at least one action
+	for key, value := range c.breakers {
+		breakers[key.rule] = max(breakers[key.rule], value)
+	}
+	for rule, value := range breakers {
+		s.gauge("breaker", value, string(rule))
 	}
 	for _, status := range c.statuses {
 		if seen := c.nodes[status.Node.UID]; seen.hasSeries(status, c.now()) {
-			s.node(status, seen.retries)
+			s.node(status, seen.tries.retries)
 		}
 	}
 }
@@ -119,10 +124,14 @@ func (s scrape) fleet(plan fleet.Plan) {
 	}
 }
 
-// rechecks counts the verified nodes that fail, and those that are re-tainted.
+// rechecks counts the verified nodes that fail, and those that are re-tainted. All reasons of verified nodes are there.
 func (s scrape) rechecks(plan fleet.Plan) {
-	retainted, failed := 0, map[fleet.Reason]int{verdict.Silent: 0, verdict.DNSFailed: 0, verdict.APIFailed: 0,
-		verdict.NetworkFailed: 0, verdict.ServiceFailed: 0, verdict.PeersFailed: 0, verdict.NodeFailed: 0}
+	retainted, failed := 0, map[fleet.Reason]int{verdict.Silent: 0, verdict.SandboxFailed: 0}
+	for _, known := range verdict.Meanings() {
+		if known.Check != "" {
+			failed[fleet.Reason(known.Reason)] = 0
+		}
+	}
 	for _, status := range plan.Statuses {
 		if status.Retainted {
 			retainted++

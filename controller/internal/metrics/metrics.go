@@ -8,46 +8,45 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/internal/config"
 )
 
 // window is how long a verified node keeps its series.
 const window = time.Hour
 
-// Source tells what the fleet looks like.
-type Source interface {
-	// Last returns the last plan, none where this process is not the leader. The error is why there is no newer one.
-	Last() (fleet.Plan, error)
-	// Errors returns how many decisions have failed.
-	Errors() uint64
-}
-
-// Build identifies the program.
-type Build struct{ Version, Commit, Date string }
-
 // Collector counts what plans report as a step of the loop, and computes everything else at each scrape.
 type Collector struct {
-	source Source
-	build  Build
-	now    func() clock.Now
+	// last returns the last plan, none where this process is not the leader. The error is why there is no newer one.
+	last    func() (fleet.Plan, error)
+	errors  func() uint64 // decisions that have failed
+	program config.Program
+	now     func() clock.Now
+	series  map[string]*prometheus.Desc // see describe
 
 	gate          prometheus.Histogram
 	verifications *prometheus.CounterVec // label status: success, failed
 	failedTaints  *prometheus.CounterVec // label change: added, removed
 
 	mu       sync.Mutex
-	breakers map[string]sets.Set[string] // by reason: what it keeps the controller from
-	statuses []fleet.Status              // of the last plan
-	nodes    map[types.UID]history       // of those
+	breakers map[breakerKey]float64 // 1 while it holds
+	statuses []fleet.Status         // of the last plan
+	nodes    map[types.UID]history  // of those
 }
 
-// New makes a Collector. It is a step of the loop that is its source.
-func New(source Source, build Build, now func() clock.Now) *Collector {
+// breakerKey is a rule that keeps the controller from an action: re-tainting nodes, or replacing them.
+type breakerKey struct {
+	rule   breaker.Rule
+	action string
+}
+
+// New makes a Collector. It is a step of the loop that last and errors are from.
+func New(last func() (fleet.Plan, error), errors func() uint64, program config.Program, now func() clock.Now) *Collector {
 	c := &Collector{
-		source: source, build: build, now: now,
+		last: last, errors: errors, program: program, now: now, series: describe(),
 		gate: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "kube_node_ready_gate_seconds",
 			Help: "Time from the creation of a node with the startup taint to its first verification, in seconds, " +
@@ -62,7 +61,7 @@ func New(source Source, build Build, now func() clock.Now) *Collector {
 			Name: "kube_node_ready_failed_taints_total",
 			Help: "Failed taints that this leader has added to verified nodes that failed their rechecks, or removed from them.",
 		}, []string{"change"}),
-		breakers: make(map[string]sets.Set[string]),
+		breakers: make(map[breakerKey]float64),
 	}
 	c.verifications.WithLabelValues("success")
 	c.verifications.WithLabelValues("failed")
@@ -82,9 +81,10 @@ func (c *Collector) Act(_ context.Context, plan fleet.Plan) (time.Duration, erro
 			before = history{since: plan.At.Mark(), isNew: c.nodes != nil, wasGated: status.Gated, state: status.State}
 		}
 		after := c.count(before, status, plan.At)
-		after.tries = tries{}
 		if after.hasSeries(status, plan.At) {
-			after.tries = before.observe(status)
+			after.tries = before.tries.observe(status)
+		} else {
+			after.tries = tries{}
 		}
 		nodes[status.Node.UID] = after
 	}
@@ -99,7 +99,7 @@ type history struct {
 	wasGated bool // at first
 	state    fleet.State
 	verified clock.Mark // when it became verified last, zero: never
-	tries
+	tries    tries
 }
 
 // count counts a node's change of state.
@@ -119,23 +119,27 @@ func (c *Collector) count(h history, status fleet.Status, now clock.Now) history
 	return h
 }
 
-// Breaker returns the function that sets whether a reason keeps the controller from doing one thing to nodes: re-tainting or
-// replacing them. A reason has no series before the first call for it.
-func (c *Collector) Breaker(from string) func(reason string, frozen bool) {
-	return func(reason string, frozen bool) {
+// Breakers returns the function that tells which of some rules keep the controller from an action. A rule has no series before
+// the first call.
+func (c *Collector) Breakers(action string) func(rules []breaker.Rule, holding map[breaker.Rule]string) {
+	return func(rules []breaker.Rule, holding map[breaker.Rule]string) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.breakers[reason] == nil {
-			c.breakers[reason] = sets.New[string]()
-		}
-		if c.breakers[reason].Delete(from); frozen {
-			c.breakers[reason].Insert(from)
+		for _, rule := range rules {
+			key := breakerKey{rule, action}
+			c.breakers[key] = 0
+			if holding[rule] != "" {
+				c.breakers[key] = 1
+			}
 		}
 	}
 }
 
-// CountFailedTaint counts a failed taint that was added or removed.
-func (c *Collector) CountFailedTaint(change string) { c.failedTaints.WithLabelValues(change).Inc() }
+// CountTaintAdded counts a failed taint that was added.
+func (c *Collector) CountTaintAdded() { c.failedTaints.WithLabelValues("added").Inc() }
+
+// CountTaintRemoved counts a failed taint that was removed.
+func (c *Collector) CountTaintRemoved() { c.failedTaints.WithLabelValues("removed").Inc() }
 
 // hasSeries reports whether a node has series of its own: while it is not verified, and for an hour after that.
 func (h history) hasSeries(status fleet.Status, now clock.Now) bool {

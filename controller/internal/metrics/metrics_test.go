@@ -18,14 +18,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
+	_ "github.com/imunhatep/kube-node-ready/controller/internal/loop" // controller-runtime registers the series of Go and of the process
+	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
-
-var _ Source = (*loop.Loop)(nil)
 
 const (
 	startup  = "node-ready/unverified"
@@ -53,19 +53,17 @@ func newStory(t *testing.T) *story {
 	s := &story{t: t, now: time.Now(), objects: fleet.Objects{Events: make(map[types.UID][]corev1.Event)}, settings: fleet.Settings{
 		Rules: fleet.NewRules(&corev1.PodTemplateSpec{}, request), Request: request, ConditionType: "NodeVerified",
 		NotStartedAfter: 3 * time.Minute, SilentAfter: 6 * time.Minute}}
-	s.collector = New(s, Build{Version: "1.2.3", Commit: "abc", Date: "2026-01-02"}, s.clock)
+	s.collector = New(s.last, func() uint64 { return s.failed }, config.Program{Version: "1.2.3", Commit: "abc", BuildDate: "2026-01-02"}, s.clock)
 	return s
 }
 
-// Last is what the loop's would be.
-func (s *story) Last() (fleet.Plan, error) {
+// last is what the loop's Last would be.
+func (s *story) last() (fleet.Plan, error) {
 	if s.standby {
 		return fleet.Plan{}, nil
 	}
 	return s.plan, s.err
 }
-
-func (s *story) Errors() uint64 { return s.failed }
 
 // after lets time pass, and decides.
 func (s *story) after(d time.Duration) {
@@ -252,7 +250,7 @@ func TestOnlyTheLeader(t *testing.T) {
 	s := newStory(t)
 	s.join("a")
 	s.after(0)
-	s.collector.Breaker("remediation")("dns", true)
+	s.hold("remediation", "control-group", "it fails")
 	assert.NotEmpty(t, s.series())
 	s.standby = true
 	assert.Zero(t, testutil.CollectAndCount(s.collector))
@@ -296,24 +294,23 @@ func TestController(t *testing.T) {
 	}, s.series(), "without nodes")
 }
 
+// hold tells that a rule keeps the controller from an action, or does not if text is "".
+func (s *story) hold(action string, rule breaker.Rule, text string) {
+	s.collector.Breakers(action)([]breaker.Rule{rule}, map[breaker.Rule]string{rule: text})
+}
+
 func TestBreaker(t *testing.T) {
 	s := newStory(t)
 	s.after(0)
 	assert.Zero(t, testutil.CollectAndCount(s.collector, "kube_node_ready_breaker"))
-	s.collector.Breaker("remediation")("dns", true)
-	s.collector.Breaker("remediation")("control-node", true)
-	s.collector.Breaker("remediation")("control-node", false)
-	assert.Equal(t, []string{`breaker{reason="dns"} 1`}, s.series("breaker"))
+	s.hold("remediation", "control-group", "it fails")
+	s.hold("remediation", "control-node", "it fails")
+	s.hold("retaint", "control-node", "")
+	assert.Equal(t, []string{`breaker{reason="control-group"} 1`, `breaker{reason="control-node"} 1`}, s.series("breaker"),
+		"a rule that keeps it from one of two actions")
+	s.hold("remediation", "control-node", "")
+	assert.Equal(t, []string{`breaker{reason="control-group"} 1`}, s.series("breaker"))
 	assert.Equal(t, 2, testutil.CollectAndCount(s.collector, "kube_node_ready_breaker"))
-}
-
-// One thing is held by a reason as long as another one is.
-func TestBreakerOfTwoThings(t *testing.T) {
-	s := newStory(t)
-	s.after(0)
-	s.collector.Breaker("remediation")("control-node", true)
-	s.collector.Breaker("retaint")("control-node", false)
-	assert.Equal(t, []string{`breaker{reason="control-node"} 1`}, s.series("breaker"))
 }
 
 func TestRechecks(t *testing.T) {
@@ -329,7 +326,7 @@ func TestRechecks(t *testing.T) {
 	s.objects.Nodes[0].Spec.Taints = []corev1.Taint{{Key: "node-ready/failed", Value: "knr", Effect: corev1.TaintEffectNoSchedule}}
 	s.objects.Nodes[1].Spec.Taints = []corev1.Taint{{Key: "node-ready/failed", Value: "another", Effect: corev1.TaintEffectNoSchedule}}
 	s.after(0)
-	s.collector.CountFailedTaint("added")
+	s.collector.CountTaintAdded()
 	assert.Equal(t, []string{`failed_taints_total{change="added"} 1`,
 		`recheck_failed_nodes{reason="NetworkFailed"} 1`, `recheck_failed_nodes{reason="Silent"} 1`, "retainted_nodes 1"},
 		s.series("retainted_nodes", "failed_taints_total", "recheck_failed_nodes"))
@@ -384,7 +381,7 @@ func TestLint(t *testing.T) {
 	s.after(0)
 	s.release("a")
 	s.after(time.Second)
-	s.collector.Breaker("remediation")("dns", true)
+	s.hold("remediation", "control-group", "it fails")
 	problems, err := testutil.CollectAndLint(s.collector)
 	require.NoError(t, err)
 	assert.Empty(t, problems)

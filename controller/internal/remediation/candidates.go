@@ -2,8 +2,6 @@ package remediation
 
 import (
 	"cmp"
-	"maps"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,7 +12,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
-// Keys of Kubernetes, Karpenter and this project.
+// Keys of Karpenter and of this project.
 const (
 	nodePoolLabel = "karpenter.sh/nodepool"
 	// DoNotDisrupt is an annotation that keeps Karpenter from a node.
@@ -28,13 +26,14 @@ const (
 // reason for long enough, without a break.
 func (s Settings) isCandidate(status fleet.Status, now clock.Now) bool {
 	node := status.Node
-	_, released := node.Annotations[s.Fleet.Request.Annotation]
-	_, labelled := node.Labels[s.Fleet.Request.Label]
+	_, wasReleased := node.Annotations[s.Fleet.Request.Annotation]
+	_, isLabelled := node.Labels[s.Fleet.Request.Label]
+	isGated := !wasReleased && !isLabelled && fleet.HasTaint(node, s.Fleet.Request.TaintKey)
+	isOldEnough := !node.CreationTimestamp.IsZero() && now.IsOlder(node.CreationTimestamp.Time, s.DeleteAfter)
 	// NodeFailed comes last in a reason: here it is the only failure.
-	curable := status.Reason.Meaning().Curable || s.UnmetRequirements && status.Reason == verdict.NodeFailed
-	return !released && !labelled && fleet.HasTaint(node, s.Fleet.Request.TaintKey) && status.Untouchable == "" && !status.InDoubt &&
-		!node.CreationTimestamp.IsZero() && now.IsOlder(node.CreationTimestamp.Time, s.DeleteAfter) &&
-		status.State == fleet.Failed && curable && now.Since(status.Since) >= s.FailedFor
+	isCurable := status.Reason.Meaning().Curable || s.UnmetRequirements && status.Reason == verdict.NodeFailed
+	hasFailed := status.State == fleet.Failed && isCurable && now.Since(status.Since) >= s.FailedFor
+	return isGated && isOldEnough && hasFailed && status.Untouchable == "" && !status.InDoubt
 }
 
 // protected says what forbids to replace a node, whatever its state is, or "".
@@ -50,10 +49,11 @@ func protected(node *corev1.Node) string {
 
 // noNodePool says that nothing would replace a node, or "".
 func (s Settings) noNodePool(node *corev1.Node) string {
-	isKarpenters := func(key string) bool { return strings.HasPrefix(key, karpenterGroup+"/") }
-	ofKarpenter := slices.ContainsFunc(slices.Collect(maps.Keys(node.Labels)), isKarpenters) ||
-		fleet.HasTaint(node, karpenterGroup+"/unregistered") // it has its labels later
-	if nodePool(node) == "" && (ofKarpenter || !s.DeleteNodes) {
+	isKarpenters := fleet.HasTaint(node, karpenterGroup+"/unregistered") // Karpenter adds its labels later
+	for key := range node.Labels {
+		isKarpenters = isKarpenters || strings.HasPrefix(key, karpenterGroup+"/")
+	}
+	if nodePool(node) == "" && (isKarpenters || !s.DeleteNodes) {
 		return "the node has no label " + nodePoolLabel + ": nothing would replace it"
 	}
 	return ""

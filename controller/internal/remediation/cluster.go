@@ -17,15 +17,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/controller/internal/pages"
 )
 
 const (
 	karpenterGroup = "karpenter.sh"
 	nodeClaimKind  = "NodeClaim"
 )
-
-// page is how many objects are read at once, where there may be as many as a cluster has: that bounds the memory.
-const page = client.Limit(500)
 
 // readLive reads what Confirm needs from the API server, not from a cache: the node last, because it may be released while the
 // others are read.
@@ -39,7 +37,7 @@ func (r *Remediator) readLive(ctx context.Context, candidate fleet.Status) (live
 		return live, fmt.Errorf("pods on node %s: %w", name, err)
 	}
 	live.Pods = pods.Items
-	if live.Elsewhere, err = r.readElsewhere(ctx, candidate.Node, live.Pods); err != nil {
+	if live.Workload, err = r.findWorkload(ctx, candidate.Node, live.Pods); err != nil {
 		return live, err
 	}
 	if live.Events, err = r.readEvents(ctx, candidate); err != nil {
@@ -67,50 +65,47 @@ func (r *Remediator) readEvents(ctx context.Context, candidate fleet.Status) ([]
 	return events.Items, nil
 }
 
-// readElsewhere finds the owners of the node's pods that have a ready pod on another node. It ends with the first pod that
-// withholds the deletion.
-func (r *Remediator) readElsewhere(ctx context.Context, node *corev1.Node, pods []corev1.Pod) (sets.Set[types.UID], error) {
-	found := sets.New[types.UID]()
+// findWorkload returns the first of the node's pods that would miss the node, or "". A pod that tolerates the startup taint does
+// not, while its owner has a ready pod on another node.
+func (r *Remediator) findWorkload(ctx context.Context, node *corev1.Node, pods []corev1.Pod) (string, error) {
+	readyElsewhere := sets.New[types.UID]() // owners
 	for i := range pods {
 		pod := &pods[i]
-		owner := r.Settings.replicatedBy(pod, node)
-		switch {
-		case r.Settings.isExpendable(pod) || owner != nil && found.Has(owner.UID):
+		if r.Settings.isExpendable(pod) {
 			continue
-		case owner == nil:
-			return found, nil
 		}
-		ready, err := r.isReadyElsewhere(ctx, pod, owner.UID)
-		if err != nil {
-			return nil, fmt.Errorf("pods in namespace %s: %w", pod.Namespace, err)
+		name := pod.Namespace + "/" + pod.Name
+		owner := r.Settings.replicatedBy(pod, node)
+		if owner == nil {
+			return name, nil
 		}
-		if !ready {
-			return found, nil
+		if readyElsewhere.Has(owner.UID) {
+			continue
 		}
-		found.Insert(owner.UID)
+		isReady, err := r.isReadyElsewhere(ctx, pod, owner.UID)
+		if err != nil || !isReady {
+			return name, err
+		}
+		readyElsewhere.Insert(owner.UID)
 	}
-	return found, nil
+	return "", nil
 }
 
-// isReadyElsewhere reports whether the owner of a pod has a ready one on another node. It reads no more pages than it needs. A
-// page whose token has expired is an error.
+// isReadyElsewhere reports whether the owner of a pod has a ready one on another node.
 func (r *Remediator) isReadyElsewhere(ctx context.Context, pod *corev1.Pod, owner types.UID) (bool, error) {
 	isSibling := func(other corev1.Pod) bool {
 		of, node := metav1.GetControllerOf(&other), other.Spec.NodeName
 		return of != nil && of.UID == owner && node != "" && node != pod.Spec.NodeName && fleet.IsReady(&other)
 	}
-	for token := client.Continue(""); ; {
-		var pods corev1.PodList // a new one: what a page does not say must not be what the last one said
-		if err := r.Client.List(ctx, &pods, client.InNamespace(pod.Namespace), page, token); err != nil {
-			return false, err
+	for pods, err := range pages.Of(ctx, r.Client, new(corev1.PodList), client.InNamespace(pod.Namespace)) {
+		if err != nil {
+			return false, fmt.Errorf("pods in namespace %s: %w", pod.Namespace, err)
 		}
 		if slices.ContainsFunc(pods.Items, isSibling) {
 			return true, nil
 		}
-		if token = client.Continue(pods.Continue); token == "" {
-			return false, nil
-		}
 	}
+	return false, nil
 }
 
 // readClaims reads the NodeClaims of a node, in the version that the API server prefers. None is no error.
@@ -144,10 +139,10 @@ func (r *Remediator) readClaims(ctx context.Context, node *corev1.Node) ([]unstr
 // findClaims returns the NodeClaims whose status names a node.
 func (r *Remediator) findClaims(ctx context.Context, kind schema.GroupVersionKind, node string) (
 	found []unstructured.Unstructured, err error) {
-	for token := client.Continue(""); ; {
-		var claims unstructured.UnstructuredList
-		claims.SetGroupVersionKind(kind.GroupVersion().WithKind(nodeClaimKind + "List"))
-		if err := r.Client.List(ctx, &claims, page, token); err != nil {
+	empty := new(unstructured.UnstructuredList)
+	empty.SetGroupVersionKind(kind.GroupVersion().WithKind(nodeClaimKind + "List"))
+	for claims, err := range pages.Of(ctx, r.Client, empty) {
+		if err != nil {
 			return nil, fmt.Errorf("NodeClaims: %w", err)
 		}
 		for _, claim := range claims.Items {
@@ -155,10 +150,8 @@ func (r *Remediator) findClaims(ctx context.Context, kind schema.GroupVersionKin
 				found = append(found, claim)
 			}
 		}
-		if token = client.Continue(claims.GetContinue()); token == "" {
-			return found, nil
-		}
 	}
+	return found, nil
 }
 
 // kindOf returns Node or NodeClaim.

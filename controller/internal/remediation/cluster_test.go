@@ -2,6 +2,7 @@ package remediation
 
 import (
 	"context"
+	"strconv"
 	"testing"
 	"time"
 
@@ -9,136 +10,123 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
-// newDNSWorld has a bad node, on which a pod runs that tolerates the startup taint, and another pod of its owner.
-func newDNSWorld(t *testing.T, change func(other *corev1.Pod)) *world {
+// newDNSPods returns two pods of one owner: one that tolerates the startup taint on a bad node, and one elsewhere.
+func newDNSPods() (pod, other corev1.Pod) {
+	pod, other = ownedPod("dns-1", "ReplicaSet", "bad-1"), ownedPod("dns-2", "ReplicaSet", "good-1")
+	pod.Spec.Tolerations = []corev1.Toleration{{Key: startup, Operator: corev1.TolerationOpExists}}
+	return pod, other
+}
+
+// newDNSWorld has a bad node, on which such a pod runs.
+func newDNSWorld(t *testing.T) *world {
 	w := newBadWorld(t)
 	w.run(time.Minute)
-	pod, other := ownedPod("dns-1", "ReplicaSet", "bad-1"), ownedPod("dns-2", "ReplicaSet", "good-1")
-	pod.Spec.Tolerations = []corev1.Toleration{{Key: startup, Operator: corev1.TolerationOpExists}}
-	change(&other)
+	pod, other := newDNSPods()
 	require.NoError(t, w.client.Create(t.Context(), &pod))
 	require.NoError(t, w.client.Create(t.Context(), &other))
 	return w
 }
 
-func TestReadySiblingElsewhere(t *testing.T) {
+func TestWorkload(t *testing.T) {
+	now := metav1.Now()
 	for name, test := range map[string]struct {
-		change func(*corev1.Pod)
-		want   bool
+		change func(pod, other *corev1.Pod)
+		found  bool
 	}{
-		"ready elsewhere":      {func(*corev1.Pod) {}, true},
-		"on the same node":     {func(other *corev1.Pod) { other.Spec.NodeName = "bad-1" }, false},
-		"not bound":            {func(other *corev1.Pod) { other.Spec.NodeName = "" }, false},
-		"not ready":            {func(other *corev1.Pod) { other.Status.Conditions[0].Status = corev1.ConditionFalse }, false},
-		"of another owner":     {func(other *corev1.Pod) { other.OwnerReferences[0].UID = "other" }, false},
-		"of nobody":            {func(other *corev1.Pod) { other.OwnerReferences = nil }, false},
-		"in another namespace": {func(other *corev1.Pod) { other.Namespace = "other" }, false},
-		"being deleted": {func(other *corev1.Pod) {
-			now := metav1.Now()
-			other.DeletionTimestamp, other.Finalizers = &now, []string{finalizer}
+		"a ready sibling elsewhere":     {func(_, _ *corev1.Pod) {}, false},
+		"does not tolerate the taint":   {func(pod, _ *corev1.Pod) { pod.Spec.Tolerations = nil }, true},
+		"no owner":                      {func(pod, _ *corev1.Pod) { pod.OwnerReferences = nil }, true},
+		"another owner":                 {func(pod, _ *corev1.Pod) { pod.OwnerReferences[0].UID = "other" }, true},
+		"being deleted":                 {func(pod, other *corev1.Pod) { pod.DeletionTimestamp, other.OwnerReferences = &now, nil }, true},
+		"of a DaemonSet":                {func(pod, _ *corev1.Pod) { *pod = ownedPod("dns-1", "DaemonSet", "bad-1") }, false},
+		"given to the Node by somebody": {func(pod, _ *corev1.Pod) { *pod = ownedPod("dns-1", "Node", "bad-1") }, true},
+		"static": {func(pod, _ *corev1.Pod) {
+			*pod = ownedPod("dns-1", "Node", "bad-1")
+			pod.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
 		}, false},
+		"our worker": {func(pod, _ *corev1.Pod) {
+			*pod = ownedPod("dns-1", "Node", "bad-1")
+			pod.Namespace = namespace
+		}, false},
+		"finished":                                 {func(pod, other *corev1.Pod) { pod.Status.Phase, other.OwnerReferences = corev1.PodSucceeded, nil }, false},
+		"failed":                                   {func(pod, other *corev1.Pod) { pod.Status.Phase, other.OwnerReferences = corev1.PodFailed, nil }, false},
+		"the sibling is on the same node":          {func(_, other *corev1.Pod) { other.Spec.NodeName = "bad-1" }, true},
+		"the sibling is not bound":                 {func(_, other *corev1.Pod) { other.Spec.NodeName = "" }, true},
+		"the sibling is not ready":                 {func(_, other *corev1.Pod) { other.Status.Conditions[0].Status = corev1.ConditionFalse }, true},
+		"the sibling has another owner":            {func(_, other *corev1.Pod) { other.OwnerReferences[0].UID = "other" }, true},
+		"the sibling has no owner":                 {func(_, other *corev1.Pod) { other.OwnerReferences = nil }, true},
+		"the sibling's namespace is not the pod's": {func(_, other *corev1.Pod) { other.Namespace = "other" }, true},
+		"the sibling is being deleted": {func(_, other *corev1.Pod) {
+			other.DeletionTimestamp, other.Finalizers = &now, []string{finalizer}
+		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			pod := ownedPod("dns-2", "ReplicaSet", "good-1")
-			test.change(&pod)
-			w := newDNSWorld(t, func(other *corev1.Pod) {
-				*other = *pod.DeepCopy()
-				other.DeletionTimestamp = nil
-			})
-			if pod.DeletionTimestamp != nil {
-				require.NoError(t, w.client.Delete(t.Context(), &pod))
-			}
-			w.run(31 * time.Minute)
-			if test.want {
-				assert.Equal(t, []string{"bad-1"}, w.deletions)
-			} else {
-				assert.Empty(t, w.deletions)
-				assert.Equal(t, 1, w.events.count(RemediationWithheld+" workload: pod ns/dns-1 runs on the node"))
-			}
+			pod, other := newDNSPods()
+			test.change(&pod, &other)
+			node := &corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: startup}}}}
+			r := Remediator{Settings: testSettings(), Client: fake.NewClientBuilder().WithObjects(&other).Build()}
+			found, err := r.findWorkload(t.Context(), node, []corev1.Pod{pod})
+			require.NoError(t, err)
+			assert.Equal(t, map[bool]string{true: "ns/dns-1"}[test.found], found)
 		})
 	}
 }
 
-// paging returns the pods of namespace ns in pages of one, and at last an expired token.
-type paging struct {
-	t     *testing.T
-	pages map[string]corev1.Pod // by their tokens
-	next  map[string]string
-	read  []string
-}
-
-func (p *paging) list(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
-	asked := new(client.ListOptions)
-	asked.ApplyOptions(options)
-	pods, ok := list.(*corev1.PodList)
-	if !ok || asked.Namespace != "ns" {
-		return c.List(ctx, list, options...)
-	}
-	assert.EqualValues(p.t, 500, asked.Limit)
-	assert.Empty(p.t, pods.Items, "each page is a list of its own")
-	p.read = append(p.read, asked.Continue)
-	pod, found := p.pages[asked.Continue]
-	if !found {
-		return apierrors.NewResourceExpired("the continue token has expired")
-	}
-	pods.Items, pods.Continue = []corev1.Pod{pod}, p.next[asked.Continue]
-	return nil
-}
-
-// A namespace may have as many pods as the cluster has nodes: they are not held in memory.
-func TestSiblingsAreReadInPages(t *testing.T) {
-	w := newDNSWorld(t, func(*corev1.Pod) {})
-	p := &paging{t: t, next: map[string]string{"": "2", "2": "3"},
-		pages: map[string]corev1.Pod{"": ownedPod("dns-1", "ReplicaSet", "bad-1"), "2": ownedPod("dns-2", "ReplicaSet", "good-1")}}
-	w.Client = interceptor.NewClient(w.client, interceptor.Funcs{List: p.list})
-	w.run(31 * time.Minute)
-	assert.Equal(t, []string{"", "2", "", "2"}, p.read, "before and after the ledger is written, and not the third page: the sibling is found")
-	assert.Equal(t, []string{"bad-1"}, w.deletions)
-}
-
-// What cannot be read withholds the deletion, and does not keep the other candidates from theirs.
-func TestExpiredPage(t *testing.T) {
-	w := newDNSWorld(t, func(*corev1.Pod) {})
-	w.addBad("bad2-1", nodePoolLabel)
-	w.addGood("good-2")
-	p := &paging{t: t, next: map[string]string{"": "2"}, pages: map[string]corev1.Pod{"": ownedPod("dns-1", "ReplicaSet", "bad-1")}}
-	w.Client = interceptor.NewClient(w.client, interceptor.Funcs{List: p.list})
-	w.run(33 * time.Minute)
-	assert.Equal(t, []string{"bad2-1"}, w.deletions)
-	assert.Equal(t, []string{"", "2"}, p.read, "not again at once")
-	assert.Equal(t, 1, w.events.count(RemediationWithheld+" unreadable: pods in namespace ns: the continue token has expired"))
-}
-
-func TestNodeClaimsAreReadInPages(t *testing.T) {
-	w := newBadWorld(t)
-	var read []string
+// A cluster may have as many pods and NodeClaims as nodes: they are read in pages, here of one object each.
+func TestLongListsAreReadInPages(t *testing.T) {
+	w := newDNSWorld(t)
+	w.addGood("a-1") // its NodeClaim is on the page before
+	pages := 0
 	w.Client = interceptor.NewClient(w.client, interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
-			claims, ok := list.(*unstructured.UnstructuredList)
-			if !ok {
-				return c.List(ctx, list, options...)
-			}
-			asked := new(client.ListOptions)
-			asked.ApplyOptions(options)
-			assert.EqualValues(t, 500, asked.Limit)
-			if read = append(read, asked.Continue); asked.Continue == "" {
-				claims.SetContinue("2")
+			asked := new(client.ListOptions).ApplyOptions(options)
+			require.NoError(t, c.List(ctx, list, options...))
+			if asked.FieldSelector != nil { // of one node, or of one pod
 				return nil
 			}
-			return c.List(ctx, list, client.UnsafeDisableDeepCopy)
+			assert.EqualValues(t, 500, asked.Limit)
+			pages++
+			items, err := meta.ExtractList(list)
+			require.NoError(t, err)
+			at, _ := strconv.Atoi(asked.Continue)
+			if at+1 < len(items) {
+				list.SetContinue(strconv.Itoa(at + 1))
+			}
+			return meta.SetList(list, items[at:at+1])
 		},
 	})
 	w.run(31 * time.Minute)
-	assert.Equal(t, []string{"", "2", "", "2"}, read, "before and after the ledger is written")
 	assert.Equal(t, []string{"bad-1"}, w.deletions)
+	assert.Equal(t, 2*(3+2), pages, "three NodeClaims and two pods, before and after the ledger is written")
+}
+
+// What cannot be read withholds the deletion, and does not keep the other candidates from theirs.
+func TestPodsThatCannotBeRead(t *testing.T) {
+	w := newDNSWorld(t)
+	w.addBad("bad2-1", nodePoolLabel)
+	w.addGood("good-2")
+	read := 0
+	w.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			if new(client.ListOptions).ApplyOptions(options).Namespace != "ns" {
+				return c.List(ctx, list, options...)
+			}
+			read++
+			return apierrors.NewResourceExpired("the continue token has expired")
+		},
+	})
+	w.run(33 * time.Minute)
+	assert.Equal(t, []string{"bad2-1"}, w.deletions)
+	assert.Equal(t, 1, read, "not again at once")
+	assert.Equal(t, 1, w.events.count(RemediationWithheld+" unreadable: pods in namespace ns: the continue token has expired"))
 }
 
 // The plan knows older Events than the API server: what the pod's Events say just before the deletion counts.

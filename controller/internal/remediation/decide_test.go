@@ -1,6 +1,7 @@
 package remediation
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -10,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/imunhatep/kube-node-ready/controller/internal/act"
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
@@ -64,7 +64,7 @@ func (m *moment) decide() Decision    { return m.settings.Decide(m.in, m.clock()
 
 // deleted adds a deletion to the ledger that has ended.
 func (m *moment) deleted(pool string, ago time.Duration) *Deletion {
-	m.in.Ledger.Deletions = append(m.in.Ledger.Deletions, Deletion{Time: m.serverNow.Add(-ago), NodePool: pool, Node: "old", NodeUID: "old", Gone: true})
+	m.in.Ledger.Deletions = append(m.in.Ledger.Deletions, Deletion{Time: m.serverNow.Add(-ago), Scope: pool, Node: "old", NodeUID: "old", Gone: true})
 	return &m.in.Ledger.Deletions[len(m.in.Ledger.Deletions)-1]
 }
 
@@ -81,27 +81,8 @@ func TestCandidates(t *testing.T) {
 		want   bool
 	}{
 		"one curable reason for long enough": {func(*moment) {}, true},
-		"SandboxFailed":                      {func(m *moment) { m.bad().Reason = verdict.SandboxFailed }, true},
-		"Silent":                             {func(m *moment) { m.bad().Reason = verdict.Silent }, true},
-		"APIFailed":                          {func(m *moment) { m.bad().Reason = verdict.APIFailed }, true},
-		"NetworkFailed":                      {func(m *moment) { m.bad().Reason = verdict.NetworkFailed }, true},
-		"ServiceFailed":                      {func(m *moment) { m.bad().Reason = verdict.ServiceFailed }, true},
-		"PeersFailed":                        {func(m *moment) { m.bad().Reason = verdict.PeersFailed }, true},
-		"ImagePull":                          {func(m *moment) { m.bad().Reason = verdict.ImagePull }, false},
-		"NoPod":                              {func(m *moment) { m.bad().Reason = verdict.NoPod }, false},
-		"Unschedulable":                      {func(m *moment) { m.bad().Reason = verdict.Unschedulable }, false},
-		"CrashLoop":                          {func(m *moment) { m.bad().Reason = verdict.CrashLoop }, false},
-		"TaintsOfOthers":                     {func(m *moment) { m.bad().Reason = verdict.TaintsOfOthers }, false},
-		"NodeFailed, on any machine":         {func(m *moment) { m.bad().Reason = verdict.NodeFailed }, false},
-		"NodeFailed, where that counts": {func(m *moment) {
-			m.settings.UnmetRequirements, m.bad().Reason = true, verdict.NodeFailed
-		}, true},
-		"ImagePull, where NodeFailed counts": {func(m *moment) {
-			m.settings.UnmetRequirements, m.bad().Reason = true, verdict.ImagePull
-		}, false},
-		"NotVerified":          {func(m *moment) { m.bad().Reason = verdict.NotVerified }, false},
-		"not failed":           {func(m *moment) { m.bad().State = fleet.Pending }, false},
-		"failed for too short": {func(m *moment) { m.bad().Since = mark(m.now.Add(-10*time.Minute + time.Second)) }, false},
+		"not failed":                         {func(m *moment) { m.bad().State = fleet.Pending }, false},
+		"failed for too short":               {func(m *moment) { m.bad().Since = mark(m.now.Add(-10*time.Minute + time.Second)) }, false},
 		"too young": {func(m *moment) {
 			m.bad().Node.CreationTimestamp = metav1.NewTime(m.serverNow.Add(-30*time.Minute + time.Second))
 		}, false},
@@ -124,6 +105,20 @@ func TestCandidates(t *testing.T) {
 				assert.Empty(t, decision.Candidates)
 			}
 		})
+	}
+}
+
+// Another machine may not have one of these. UnmetRequirements adds what the check node finds.
+func TestCurableReasons(t *testing.T) {
+	curable := []string{verdict.SandboxFailed, verdict.Silent, verdict.DNSFailed, verdict.APIFailed, verdict.NetworkFailed, verdict.ServiceFailed,
+		verdict.PeersFailed}
+	for _, known := range verdict.Meanings() {
+		for _, unmet := range []bool{false, true} {
+			m := newMoment()
+			m.settings.UnmetRequirements, m.bad().Reason = unmet, fleet.Reason(known.Reason)
+			want := slices.Contains(curable, known.Reason) || unmet && known.Reason == verdict.NodeFailed
+			assert.Equal(t, want, len(m.decide().Candidates) == 1, "%s, %t", known.Reason, unmet)
+		}
 	}
 }
 
@@ -238,7 +233,7 @@ func TestWithheld(t *testing.T) {
 			}
 			assert.Empty(t, decision.Candidates)
 			require.Len(t, decision.Withheld, 1)
-			assert.Equal(t, act.Withheld{Node: m.bad().Node, Rule: test.rule, Text: test.text}, decision.Withheld[0])
+			assert.Equal(t, *m.settings.withheld(*m.bad(), test.rule, test.text), decision.Withheld[0])
 		})
 	}
 }
@@ -295,10 +290,10 @@ func TestHaltAfterTheLastPause(t *testing.T) {
 	assert.Len(t, m.decide().Candidates, 1, "the fourth")
 	m.deleted("pool", 119*time.Minute)
 	assert.Equal(t, LoopGuard, m.decide().Withheld[0].Rule)
-	assert.Empty(t, m.decide().Halted)
+	assert.Empty(t, m.decide().NewlyHalted)
 	m.in.Ledger.Deletions[3].Time = m.serverNow.Add(-2 * time.Hour)
 	decision := m.decide()
-	assert.Equal(t, []string{"pool"}, decision.Halted)
+	assert.Equal(t, []string{"pool"}, decision.NewlyHalted)
 	assert.True(t, decision.Changed)
 	assert.Equal(t, m.serverNow, decision.Ledger.Guards["pool"].Halted)
 	assert.Empty(t, m.in.Ledger.Guards, "what Decide was given is as it was")
@@ -307,7 +302,7 @@ func TestHaltAfterTheLastPause(t *testing.T) {
 	m.verified("new", "pool", time.Minute)
 	decision = m.decide()
 	assert.Equal(t, Halted, decision.Withheld[0].Rule, "until somebody clears it")
-	assert.Empty(t, decision.Halted, "reported once")
+	assert.Empty(t, decision.NewlyHalted, "reported once")
 }
 
 func TestOldestFirst(t *testing.T) {
@@ -362,7 +357,7 @@ func TestBreakersAreAClosedSet(t *testing.T) {
 	}
 	m.guard(Cluster, Guard{Halted: m.serverNow})
 	var found []Rule
-	for _, rule := range Rules().Breakers() {
+	for _, rule := range Breakers() {
 		if _, held := m.decide().Breakers[rule]; held {
 			found = append(found, rule)
 		}

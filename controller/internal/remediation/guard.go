@@ -25,7 +25,8 @@ func (d *Decision) answer(of string, created time.Time) {
 		return
 	}
 	for _, scope := range []string{of, Cluster} {
-		if slices.ContainsFunc(d.Ledger.unanswered(scope), func(deletion Deletion) bool { return deletion.Time.Before(created) }) {
+		isAnswered := func(deletion Deletion) bool { return deletion.Time.Before(created) }
+		if slices.ContainsFunc(d.Ledger.unanswered(scope), isAnswered) {
 			guard := d.Ledger.Guards[scope]
 			guard.Answered = created
 			d.Ledger.Guards[scope] = guard
@@ -35,12 +36,13 @@ func (d *Decision) answer(of string, created time.Time) {
 }
 
 // scopes returns those whose guards a candidate's deletion depends on.
-func (q Question) scopes() []string { return []string{q.scopeOf(q.Candidate.Node), Cluster} }
+func (q Question) scopes() []string { return []string{q.Settings.scopeOf(q.Candidate.Node), Cluster} }
 
 // loopGuard holds the next deletion until the last one has been answered, else for longer and longer.
 func (q Question) loopGuard() string {
 	for _, scope := range q.scopes() {
-		if n, until, wait := q.Ledger.pause(scope); n > 0 && !q.Now.IsOlder(until, 0) {
+		n, until, wait := q.Ledger.pause(scope)
+		if n > 0 && !q.Now.IsOlder(until, 0) {
 			return fmt.Sprintf("deletions in %s since a new node was last verified: %d; wait until %s (%s after the last)",
 				scopeName(scope), n, formatTime(until), wait)
 		}
@@ -48,10 +50,10 @@ func (q Question) loopGuard() string {
 	return ""
 }
 
-// halted holds every deletion for good, once the last pause is over and nothing good has followed.
-func (q Question) halted() string {
+// withheldByHalt holds every deletion for good, once the last pause is over and nothing good has followed.
+func (q Question) withheldByHalt() string {
 	for _, scope := range q.scopes() {
-		if text := haltText(scope, q.Ledger.haltedSince(scope, q.Now)); text != "" {
+		if text := describeHalt(scope, q.Ledger.haltBegan(scope, q.Now)); text != "" {
 			return text
 		}
 	}
@@ -69,27 +71,30 @@ func (l Ledger) pause(scope string) (n int, until time.Time, wait time.Duration)
 	return n, unanswered[n-1].Time.Add(wait), wait
 }
 
-// haltedSince returns since when a scope is halted, which may be now; zero: it is not.
-func (l Ledger) haltedSince(scope string, now clock.Now) time.Time {
-	since := l.Guards[scope].Halted
-	if n, until, _ := l.pause(scope); since.IsZero() && n >= len(pauses()) && now.IsOlder(until, 0) {
+// haltBegan returns since when a scope is halted, which may be now; zero: it is not.
+func (l Ledger) haltBegan(scope string, now clock.Now) time.Time {
+	if began := l.Guards[scope].Halted; !began.IsZero() {
+		return began
+	}
+	n, until, _ := l.pause(scope)
+	if n >= len(pauses()) && now.IsOlder(until, 0) {
 		return now.Server()
 	}
-	return since
+	return time.Time{}
 }
 
-// halt notes the first of some scopes that is halted.
-func (d *Decision) halt(scopes []string, now clock.Now) {
+// noteHalt notes the first of some scopes that is halted.
+func (d *Decision) noteHalt(scopes []string, now clock.Now) {
 	for _, scope := range scopes {
 		guard := d.Ledger.Guards[scope]
-		since := d.Ledger.haltedSince(scope, now)
+		since := d.Ledger.haltBegan(scope, now)
 		if since.IsZero() {
 			continue
 		}
 		if guard.Halted.IsZero() {
 			guard.Halted = since
 			d.Ledger.Guards[scope] = guard
-			d.Changed, d.Halted = true, append(d.Halted, scope)
+			d.Changed, d.NewlyHalted = true, append(d.NewlyHalted, scope)
 		}
 		return
 	}
@@ -98,8 +103,8 @@ func (d *Decision) halt(scopes []string, now clock.Now) {
 // unanswered returns the deletions of a scope, in their order, that no verified node has followed and nobody has cleared.
 func (l Ledger) unanswered(scope string) (found []Deletion) {
 	for _, deletion := range l.Deletions {
-		inScope := scope == Cluster || deletion.NodePool == scope
-		if inScope && !l.isAnswered(deletion, deletion.NodePool) && !l.isAnswered(deletion, scope) {
+		inScope := scope == Cluster || deletion.Scope == scope
+		if inScope && !l.isAnswered(deletion, deletion.Scope) && !l.isAnswered(deletion, scope) {
 			found = append(found, deletion)
 		}
 	}
@@ -110,8 +115,8 @@ func (l Ledger) isAnswered(deletion Deletion, scope string) bool {
 	return deletion.Time.Before(l.Guards[scope].Answered)
 }
 
-// haltText says since when a scope is halted, and how that is cleared, or "" if it is not.
-func haltText(scope string, since time.Time) string {
+// describeHalt says since when a scope is halted, and how that is cleared, or "" if it is not.
+func describeHalt(scope string, since time.Time) string {
 	if since.IsZero() {
 		return ""
 	}
@@ -120,8 +125,8 @@ func haltText(scope string, since time.Time) string {
 		scopeName(scope), formatTime(since), ClearHalt, scope)
 }
 
-// halts returns the scopes that are halted: somebody has to clear them.
-func (l Ledger) halts() []string {
+// haltedScopes returns the scopes that are halted: somebody has to clear them.
+func (l Ledger) haltedScopes() []string {
 	isRunning := func(scope string) bool { return l.Guards[scope].Halted.IsZero() }
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(l.Guards)), isRunning)
 }

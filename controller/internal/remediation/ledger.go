@@ -26,13 +26,13 @@ const (
 // Ledger is what has been deleted. It is written before each deletion, so that neither a crash nor a second leader forgets one.
 type Ledger struct {
 	Deletions []Deletion       `json:"deletions"` // in the order of their time
-	Guards    map[string]Guard `json:"guards"`    // by NodePool, and the Cluster's
+	Guards    map[string]Guard `json:"guards"`    // by scope, and the Cluster's
 }
 
 // Deletion is one node that has been replaced, or is being replaced. Its time is that of the API server's clock.
 type Deletion struct {
 	Time      time.Time    `json:"time"`
-	NodePool  string       `json:"nodePool"` // or another scope: see scopeOf
+	Scope     string       `json:"nodePool"` // see scopeOf
 	Node      string       `json:"node"`
 	NodeUID   types.UID    `json:"nodeUID"`
 	NodeClaim string       `json:"nodeClaim"` // "": the Node itself was deleted

@@ -9,10 +9,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/act"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
@@ -23,35 +23,35 @@ type Live struct {
 	Pods []corev1.Pod // on the node
 	// Events are those of the agent's pod, if the candidate's reason depends on them.
 	Events []corev1.Event
-	// Elsewhere are the owners of Pods that tolerate the startup taint and have a ready sibling on another node.
-	Elsewhere sets.Set[types.UID]
+	// Workload is the first of Pods that would miss the node, "": none would.
+	Workload string
 	// Claims are the NodeClaims that the Node's ownerReference names, else those whose status names the Node.
 	Claims []unstructured.Unstructured
 }
 
 // Confirm decides about a candidate with its live objects, once Decide has allowed it. It returns the NodeClaim or the Node to
-// delete, or the rule that withholds the deletion. seen is the memory of the plan that the candidate comes from.
-func (s Settings) Confirm(candidate fleet.Status, live Live, seen fleet.Memory, now clock.Now) (
-	object client.Object, rule Rule, text string) {
+// delete, or what withholds the deletion. seen is the memory of the plan that the candidate comes from.
+func (s Settings) Confirm(candidate fleet.Status, live Live, seen fleet.Memory, now clock.Now) (client.Object, *act.Withheld) {
 	if live.Node == nil || live.Node.UID != candidate.Node.UID {
-		return nil, Changed, "the node is gone"
+		return nil, s.withheld(candidate, Changed, "the node is gone")
 	}
 	if statuses := s.decideAgain(candidate, live, seen, now); len(statuses) == 0 || !s.isCandidate(statuses[0], now) {
-		return nil, Changed, "the node or its pod has changed since the decision"
+		return nil, s.withheld(candidate, Changed, "the node or its pod has changed since the decision")
 	}
 	if text := protected(live.Node); text != "" {
-		return nil, Protected, text
+		return nil, s.withheld(candidate, Protected, text)
 	}
 	if text := s.noNodePool(live.Node); text != "" {
-		return nil, NoNodePool, text
+		return nil, s.withheld(candidate, NoNodePool, text)
 	}
-	if object, rule, text = toDelete(live); rule != "" {
-		return nil, rule, text
+	object, rule, text := toDelete(live)
+	if rule != "" {
+		return nil, s.withheld(candidate, rule, text)
 	}
-	if name := s.workload(live); name != "" {
-		return nil, Workload, "pod " + name + " runs on the node"
+	if live.Workload != "" {
+		return nil, s.withheld(candidate, Workload, "pod "+live.Workload+" runs on the node")
 	}
-	return object, "", ""
+	return object, nil
 }
 
 // decideAgain decides about a candidate as the fleet does, from its live objects: what is not as it was begins just now. It
@@ -59,16 +59,15 @@ func (s Settings) Confirm(candidate fleet.Status, live Live, seen fleet.Memory, 
 func (s Settings) decideAgain(candidate fleet.Status, live Live, seen fleet.Memory, now clock.Now) []fleet.Status {
 	objects := fleet.Objects{Nodes: []corev1.Node{*live.Node}, Seen: seen}
 	if candidate.Pod != nil {
-		uid := candidate.Pod.UID
-		objects.Events = map[types.UID][]corev1.Event{uid: append([]corev1.Event{}, live.Events...)} // not nil: they have been read
-		// Its agent or worker, if that is still there, and any other one: it may have passed.
-		isAnother := func(pod corev1.Pod) bool {
-			sameOwner := pod.Namespace == candidate.Pod.Namespace &&
-				maps.Equal(fleet.OwnLabels(pod.Labels), fleet.OwnLabels(candidate.Pod.Labels))
-			return pod.UID != uid && !sameOwner
+		pod := candidate.Pod
+		objects.Events = map[types.UID][]corev1.Event{pod.UID: append([]corev1.Event{}, live.Events...)} // not nil: they have been read
+		isSame := func(other corev1.Pod) bool { return other.UID == pod.UID }
+		isForeign := func(other corev1.Pod) bool {
+			isOurs := other.Namespace == pod.Namespace && maps.Equal(fleet.OwnLabels(other.Labels), fleet.OwnLabels(pod.Labels))
+			return !isSame(other) && !isOurs
 		}
-		if slices.ContainsFunc(live.Pods, func(pod corev1.Pod) bool { return pod.UID == uid }) {
-			objects.Pods = slices.DeleteFunc(slices.Clone(live.Pods), isAnother)
+		if slices.ContainsFunc(live.Pods, isSame) { // with any other agent or worker of the release: it may have passed
+			objects.Pods = slices.DeleteFunc(slices.Clone(live.Pods), isForeign)
 		}
 	}
 	return s.Fleet.Decide(objects, now).Statuses
@@ -77,13 +76,13 @@ func (s Settings) decideAgain(candidate fleet.Status, live Live, seen fleet.Memo
 // toDelete returns the node's one NodeClaim, or the Node where nothing says that Karpenter manages it. The NodeClaim must be for
 // this machine, not for an earlier one of the same name.
 func toDelete(live Live) (client.Object, Rule, string) {
-	switch n := len(live.Claims); {
-	case n == 0 && nodePool(live.Node) == "" && len(live.Node.OwnerReferences) == 0: // protected has let it pass: DeleteNodes
-		return live.Node, "", ""
-	case n == 0:
+	switch {
+	case len(live.Claims) > 1:
+		return nil, NoNodeClaim, fmt.Sprintf("%d NodeClaims name the node", len(live.Claims))
+	case len(live.Claims) == 0 && (nodePool(live.Node) != "" || len(live.Node.OwnerReferences) > 0):
 		return nil, NoNodeClaim, "the node has no NodeClaim: its machine would stay"
-	case n > 1:
-		return nil, NoNodeClaim, fmt.Sprintf("%d NodeClaims name the node", n)
+	case len(live.Claims) == 0: // without DeleteNodes, noNodePool has withheld it
+		return live.Node, "", ""
 	}
 	claim := &live.Claims[0]
 	providerID, _, _ := unstructured.NestedString(claim.Object, "status", "providerID")
@@ -110,18 +109,6 @@ func isInitialized(claim *unstructured.Unstructured) bool {
 		fields, _ := condition.(map[string]any)
 		return fields["type"] == "Initialized" && fields["status"] == "True"
 	})
-}
-
-// workload returns a pod that would miss the node, or "".
-func (s Settings) workload(live Live) string {
-	for i := range live.Pods {
-		pod := &live.Pods[i]
-		owner := s.replicatedBy(pod, live.Node)
-		if !s.isExpendable(pod) && (owner == nil || !live.Elsewhere.Has(owner.UID)) {
-			return pod.Namespace + "/" + pod.Name
-		}
-	}
-	return ""
 }
 
 // isExpendable reports whether a pod belongs to the node (a DaemonSet's, a static one), is a worker of ours, or has finished.

@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
@@ -49,8 +48,15 @@ func (m *liveMoment) see() {
 	m.live.Pods = []corev1.Pod{*m.live.Pods[0].DeepCopy()}
 }
 
-func (m *liveMoment) confirm() (client.Object, Rule, string) {
-	return m.settings.Confirm(*m.bad(), m.live, m.seen, m.clock())
+// confirm also asserts that a deletion is either withheld, about the node, or has an object.
+func (m *liveMoment) confirm(t *testing.T) (object client.Object, rule Rule, text string) {
+	object, withheld := m.settings.Confirm(*m.bad(), m.live, m.seen, m.clock())
+	require.Equal(t, object == nil, withheld != nil)
+	if withheld != nil {
+		assert.Same(t, m.bad().Node, withheld.Node)
+		return nil, withheld.Rule, withheld.Text
+	}
+	return object, "", ""
 }
 
 func (m *liveMoment) claim(name string) unstructured.Unstructured {
@@ -58,12 +64,6 @@ func (m *liveMoment) claim(name string) unstructured.Unstructured {
 	claim.SetName(name)
 	claim.SetLabels(map[string]string{nodePoolLabel: "pool"})
 	return claim
-}
-
-// pod adds one that runs on the node.
-func (m *liveMoment) pod(name, owner string) *corev1.Pod {
-	m.live.Pods = append(m.live.Pods, ownedPod(name, owner, "bad"))
-	return &m.live.Pods[len(m.live.Pods)-1]
 }
 
 func ownedPod(name, owner, node string) corev1.Pod {
@@ -78,14 +78,6 @@ func ownedPod(name, owner, node string) corev1.Pod {
 		}
 		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: version, Kind: owner, Name: "owner", UID: types.UID(owner), Controller: &isController}}
 	}
-	return pod
-}
-
-// dns adds a pod that tolerates the startup taint, whose owner has a ready pod elsewhere.
-func (m *liveMoment) dns() *corev1.Pod {
-	pod := m.pod("dns-1", "ReplicaSet")
-	pod.Spec.Tolerations = []corev1.Toleration{{Key: startup, Operator: corev1.TolerationOpExists}}
-	m.live.Elsewhere = sets.New[types.UID]("ReplicaSet")
 	return pod
 }
 
@@ -114,34 +106,16 @@ func TestConfirm(t *testing.T) {
 		"NodeClaim is not initialized": {func(m *liveMoment) {
 			m.live.Claims[0].Object["status"].(map[string]any)["conditions"] = []any{map[string]any{"type": "Initialized", "status": "Unknown"}}
 		}, "", ""},
-		"DaemonSet's pod": {func(m *liveMoment) { m.pod("a", "DaemonSet") }, "", ""},
-		"static pod": {func(m *liveMoment) {
-			m.pod("a", "Node").Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
-		}, "", ""},
-		"our worker":                           {func(m *liveMoment) { m.pod("a", "Node").Namespace = namespace }, "", ""},
-		"a pod that somebody gave to the Node": {func(m *liveMoment) { m.pod("a", "Node") }, Workload, "pod ns/a runs on the node"},
-		"a Deployment's pod":                   {func(m *liveMoment) { m.pod("a", "ReplicaSet") }, Workload, "pod ns/a runs on the node"},
-		"a pod of nobody":                      {func(m *liveMoment) { m.pod("a", "") }, Workload, "pod ns/a runs on the node"},
-		"finished":                             {func(m *liveMoment) { m.pod("a", "").Status.Phase = corev1.PodSucceeded }, "", ""},
-		"failed":                               {func(m *liveMoment) { m.pod("a", "").Status.Phase = corev1.PodFailed }, "", ""},
-		"being deleted":                        {func(m *liveMoment) { m.pod("a", "").DeletionTimestamp = &deleting }, Workload, "pod ns/a runs on the node"},
-		"tolerates, ready sibling elsewhere":   {func(m *liveMoment) { m.dns() }, "", ""},
-		"tolerates, no ready sibling":          {func(m *liveMoment) { m.dns(); m.live.Elsewhere = nil }, Workload, "pod ns/dns-1 runs on the node"},
-		"tolerates, of another owner":          {func(m *liveMoment) { m.dns().OwnerReferences[0].UID = "other" }, Workload, "pod ns/dns-1 runs on the node"},
-		"tolerates, of no owner":               {func(m *liveMoment) { m.dns().OwnerReferences = nil }, Workload, "pod ns/dns-1 runs on the node"},
-		"ready sibling, does not tolerate":     {func(m *liveMoment) { m.dns().Spec.Tolerations = nil }, Workload, "pod ns/dns-1 runs on the node"},
+		"a pod would miss the node": {func(m *liveMoment) { m.live.Workload = "ns/a" }, Workload, "pod ns/a runs on the node"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newLiveMoment()
 			test.change(m)
-			claim, rule, text := m.confirm()
+			claim, rule, text := m.confirm(t)
 			assert.Equal(t, test.rule, rule)
 			assert.Equal(t, test.text, text)
 			if test.rule == "" {
-				require.NotNil(t, claim)
 				assert.Equal(t, "claim-bad", claim.GetName())
-			} else {
-				assert.Nil(t, claim)
 			}
 		})
 	}
@@ -167,21 +141,19 @@ func TestConfirmTheNodeItself(t *testing.T) {
 		"a NodeClaim names it": {func(m *liveMoment) { m.live.Claims = []unstructured.Unstructured{m.claim("a")} }, NoNodeClaim, "NodeClaim a is of another NodePool"},
 		"owned by a NodeClaim that is gone": {func(m *liveMoment) { m.live.Node.OwnerReferences = []metav1.OwnerReference{owner} }, NoNodeClaim,
 			"the node has no NodeClaim: its machine would stay"},
-		"control plane":      {func(m *liveMoment) { m.live.Node.Labels["node-role.kubernetes.io/control-plane"] = "" }, Protected, "the node belongs to the control plane or etcd"},
-		"released since":     {func(m *liveMoment) { m.live.Node.Spec.Taints = nil }, Changed, "the node or its pod has changed since the decision"},
-		"a Deployment's pod": {func(m *liveMoment) { m.pod("a", "ReplicaSet") }, Workload, "pod ns/a runs on the node"},
+		"control plane":             {func(m *liveMoment) { m.live.Node.Labels["node-role.kubernetes.io/control-plane"] = "" }, Protected, "the node belongs to the control plane or etcd"},
+		"released since":            {func(m *liveMoment) { m.live.Node.Spec.Taints = nil }, Changed, "the node or its pod has changed since the decision"},
+		"a pod would miss the node": {func(m *liveMoment) { m.live.Workload = "ns/a" }, Workload, "pod ns/a runs on the node"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newLiveMoment()
 			m.unmanaged()
 			test.change(m)
-			object, rule, text := m.settings.Confirm(*m.bad(), m.live, m.seen, m.clock())
+			object, rule, text := m.confirm(t)
 			assert.Equal(t, test.rule, rule)
 			assert.Equal(t, test.text, text)
 			if test.rule == "" {
 				assert.Same(t, m.live.Node, object)
-			} else {
-				assert.Nil(t, object)
 			}
 		})
 	}
@@ -190,7 +162,7 @@ func TestConfirmTheNodeItself(t *testing.T) {
 func TestConfirmMeasuresAgain(t *testing.T) {
 	m := newLiveMoment()
 	m.serverNow = m.serverNow.Add(-time.Second)
-	_, rule, _ := m.confirm()
+	_, rule, _ := m.confirm(t)
 	assert.Equal(t, Changed, rule, "the node is a second too young")
 }
 
@@ -273,7 +245,7 @@ func TestConfirmDecidesAgain(t *testing.T) {
 			m := newLiveMoment()
 			test.change(m)
 			require.Equal(t, test.reason, m.bad().Reason)
-			_, rule, text := m.confirm()
+			_, rule, text := m.confirm(t)
 			assert.Equal(t, test.rule, rule, text)
 		})
 	}

@@ -19,7 +19,7 @@ import (
 // Rule is why a deletion is withheld.
 type Rule = breaker.Rule
 
-// The rules of remediation alone: Rules says what each one is about.
+// The rules of remediation alone, as docs/controller.md describes them.
 const (
 	Protected    Rule = "protected"
 	NoNodePool   Rule = "no-nodepool"
@@ -62,7 +62,7 @@ type Input struct {
 
 // Question is what the rules look at: one candidate, and the cluster at one moment.
 type Question struct {
-	Settings
+	Settings  Settings
 	Input     // with the ledger brought up to date
 	Candidate fleet.Status
 	Now       clock.Now
@@ -76,8 +76,9 @@ type Decision struct {
 	// Ledger is the one of Input, brought up to date; it must be written before anything is deleted if Changed.
 	Ledger  Ledger
 	Changed bool
-	Stuck   []Deletion // found stuck just now
-	Halted  []string   // scopes that have been halted just now
+	// NewlyStuck and NewlyHalted were found just now: deletions, and scopes.
+	NewlyStuck  []Deletion
+	NewlyHalted []string
 	// Breakers are the rules that hold every deletion, with their numbers.
 	Breakers map[Rule]string
 }
@@ -85,7 +86,7 @@ type Decision struct {
 // Decide says which nodes may be replaced at now, where the API server's clock must be known.
 func (s Settings) Decide(in Input, now clock.Now) Decision {
 	d := Decision{Ledger: in.Ledger.clone()}
-	s.track(&d, in, now)
+	d.track(s, in, now)
 	in.Ledger = d.Ledger
 	rules, question := Rules(), Question{Settings: s, Input: in, Now: now}
 	d.Breakers = rules.Holding(question)
@@ -100,15 +101,19 @@ func (s Settings) Decide(in Input, now clock.Now) Decision {
 			d.Candidates = append(d.Candidates, status)
 			continue
 		}
-		d.Withheld = append(d.Withheld, act.Withheld{Node: status.Node, Rule: rule, Text: text})
+		d.Withheld = append(d.Withheld, *s.withheld(status, rule, text))
 		if rule == Halted {
-			d.halt(question.scopes(), now)
+			d.noteHalt(question.scopes(), now)
 		}
 	}
 	slices.SortFunc(d.Candidates, func(a, b fleet.Status) int {
 		return cmp.Or(a.Node.CreationTimestamp.Compare(b.Node.CreationTimestamp.Time), cmp.Compare(a.Node.Name, b.Node.Name))
 	})
 	return d
+}
+
+func (s Settings) withheld(candidate fleet.Status, rule Rule, text string) *act.Withheld {
+	return &act.Withheld{Node: candidate.Node, Scope: s.scopeOf(candidate.Node), Rule: rule, Text: text}
 }
 
 // wasVerified reports whether a node is verified by our checks, not by a label that somebody has written.

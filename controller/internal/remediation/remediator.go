@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -35,17 +36,16 @@ type Remediator struct {
 	DryRun     bool
 	Self       runtime.Object // what Events about the whole fleet are about
 
-	store   store
-	notices act.Recent[notice]
-	refused act.Recent[types.UID]
-	frozen  bool
+	stored  stored
+	refused act.Recent[types.UID] // candidates whose deletion was withheld, by the live objects or the API server
+	frozen  bool                  // an Event has said so
 }
 
 // Start decides and acts until ctx ends. The manager calls it when this process has become the leader.
 func (r *Remediator) Start(ctx context.Context) error { return r.Run(ctx, r.act) }
 
 func (r *Remediator) act(ctx context.Context, plan fleet.Plan, now clock.Now) {
-	r.refused.Forget(time.Hour, now)
+	r.refused.Forget(time.Hour, now) // far later than refusedFor: it also says who comes first
 	decision, err := r.decide(ctx, plan, now)
 	switch {
 	case apierrors.IsConflict(err):
@@ -55,13 +55,14 @@ func (r *Remediator) act(ctx context.Context, plan fleet.Plan, now clock.Now) {
 		decision = Decision{Breakers: map[Rule]string{LedgerFailed: err.Error()}}
 	}
 	r.report(decision, now)
-	// What was refused comes after the others, and the longest ago first: no refusal keeps another node waiting.
+	// Refused candidates come last, and among them the one that was refused the longest ago first: no refusal delays another node.
 	slices.SortStableFunc(decision.Candidates, func(a, b fleet.Status) int {
 		return r.refused[a.Node.UID].Compare(r.refused[b.Node.UID])
 	})
 	for _, candidate := range decision.Candidates[:min(perTurn, len(decision.Candidates))] {
-		if at, refused := r.refused[candidate.Node.UID]; refused && now.Since(at) < refusedFor {
-			return
+		at, refused := r.refused[candidate.Node.UID]
+		if refused && now.Since(at) < refusedFor {
+			return // the candidates that follow were refused later
 		}
 		if r.replace(ctx, candidate, plan, decision.Ledger, now) || ctx.Err() != nil || !plan.IsFresh(r.Now()) {
 			return
@@ -75,53 +76,54 @@ func (r *Remediator) decide(ctx context.Context, plan fleet.Plan, now clock.Now)
 		return Decision{}, errors.New("the API server's clock has jumped: wait until it is steady for some minutes, " +
 			"and compare the clocks of the API servers")
 	}
-	in := Input{Statuses: plan.Statuses, Ledger: r.store.ledger, ControlGroup: r.ControlGroup()}
-	decision := r.Settings.Decide(in, now)
-	isIdle := len(decision.Candidates)+len(decision.Withheld) == 0 && !decision.Changed && len(r.store.ledger.halts()) == 0
-	if isIdle && r.store.object != nil {
-		return decision, nil // nothing depends on the ledger, and nobody has to clear it
-	}
-	r.store.client, r.store.key = r.Client, client.ObjectKey{Namespace: r.Settings.PodNamespace, Name: r.LedgerName}
-	if err := r.store.read(ctx); err != nil {
+	if err := r.readLedger(ctx); err != nil {
 		return Decision{}, err
 	}
-	in.Ledger = r.store.ledger.clone()
-	clears := r.store.object.Annotations[ClearHalt] // the scopes whose halts somebody wants to end
+	ledger := r.stored.ledger.clone()
+	clears := r.stored.object.Annotations[ClearHalt] // the scopes whose halts somebody wants to end
 	if clears != "" {
-		in.Ledger.clear(clears, now)
-		r.Log.Info("the annotation that clears halts was read", "names", clears, "still-halted", in.Ledger.halts())
-		if halts := in.Ledger.halts(); len(halts) > 0 { // a name may be wrong
-			r.event(r.Self, RemediationHalted, fmt.Sprintf("still halted after %s=%s: %q", ClearHalt, clears, halts))
+		ledger.clear(clears, now)
+		still := ledger.haltedScopes()
+		r.Log.Info("the annotation that clears halts was read", "names", clears, "still-halted", still)
+		if len(still) > 0 { // a name may be wrong
+			r.Event(r.Self, corev1.EventTypeWarning, RemediationHalted,
+				fmt.Sprintf("still halted after %s=%s: %q", ClearHalt, clears, still))
 		}
 	}
-	decision = r.Settings.Decide(in, now)
+	decision := r.Settings.Decide(Input{Statuses: plan.Statuses, Ledger: ledger, ControlGroup: r.ControlGroup()}, now)
 	if decision.Changed || clears != "" {
-		return decision, r.store.write(ctx, decision.Ledger)
+		return decision, r.writeLedger(ctx, decision.Ledger)
 	}
 	return decision, nil
 }
 
 // confirm reads a candidate live, and returns the object to delete. It returns nil if the plan is too old by then, or after it
 // has reported a rule that withholds the deletion.
-func (r *Remediator) confirm(ctx context.Context, candidate fleet.Status, plan fleet.Plan, now clock.Now) (
-	object client.Object) {
-	live, err := r.readLive(ctx, candidate)
-	rule, text := Unreadable, fmt.Sprint(err)
-	if err == nil {
-		object, rule, text = r.Settings.Confirm(candidate, live, plan.Seen, now)
-	}
-	if rule == "" && r.DryRun {
-		rule, text = DryRun, kindOf(object)+" "+object.GetName()+" would be deleted"
-	}
+func (r *Remediator) confirm(ctx context.Context, candidate fleet.Status, plan fleet.Plan, now clock.Now) client.Object {
+	object, why := r.judge(ctx, candidate, plan, now)
 	switch {
-	case rule != "":
+	case why != nil:
 		r.refused.Add(candidate.Node.UID, now)
-		r.withheld(act.Withheld{Node: candidate.Node, Rule: rule, Text: text}, now)
+		r.ReportWithheld(*why, RemediationWithheld, now)
 		return nil
 	case !r.MayAct(plan): // the live reads may have taken long
 		return nil
 	}
 	return object
+}
+
+// judge returns the object to delete by the live objects, or what withholds its deletion.
+func (r *Remediator) judge(ctx context.Context, candidate fleet.Status, plan fleet.Plan, now clock.Now) (
+	client.Object, *act.Withheld) {
+	live, err := r.readLive(ctx, candidate)
+	if err != nil {
+		return nil, r.Settings.withheld(candidate, Unreadable, err.Error())
+	}
+	object, why := r.Settings.Confirm(candidate, live, plan.Seen, now)
+	if why == nil && r.DryRun {
+		why = r.Settings.withheld(candidate, DryRun, kindOf(object)+" "+object.GetName()+" would be deleted")
+	}
+	return object, why
 }
 
 // replace confirms the deletion of a candidate, writes it into the ledger, confirms it again, because that may have taken long,
@@ -130,25 +132,28 @@ func (r *Remediator) confirm(ctx context.Context, candidate fleet.Status, plan f
 func (r *Remediator) replace(ctx context.Context, candidate fleet.Status, plan fleet.Plan, ledger Ledger,
 	now clock.Now) bool {
 	node := candidate.Node
-	log := r.Log.With("node", node.Name, "nodepool", r.Settings.scopeOf(node), "reason", candidate.Reason)
+	log := r.Log.With("node", node.Name, "scope", r.Settings.scopeOf(node), "reason", candidate.Reason)
 	object := r.confirm(ctx, candidate, plan, now)
 	if object == nil {
 		return false
 	}
-	deletion := Deletion{Time: now.Server().UTC(), NodePool: r.Settings.scopeOf(object), Node: node.Name, NodeUID: node.UID,
+	deletion := Deletion{Time: now.Server().UTC(), Scope: r.Settings.scopeOf(object), Node: node.Name, NodeUID: node.UID,
 		Reason: candidate.Reason}
 	if kindOf(object) == nodeClaimKind {
 		deletion.NodeClaim = object.GetName()
 	}
 	with := ledger.clone()
 	with.Deletions = append(with.Deletions, deletion)
-	if err := r.store.write(ctx, with); err != nil {
+	if err := r.writeLedger(ctx, with); err != nil {
 		log.Warn("the deletion cannot be written into the ledger: nothing is deleted", "error", err)
-	} else if object = r.confirm(ctx, candidate, plan, now); object == nil {
-		r.takeBack(ctx, candidate, ledger, log)
-	} else {
-		r.carryOut(ctx, candidate, object, ledger, log)
+		return true
 	}
+	object = r.confirm(ctx, candidate, plan, now)
+	if object == nil {
+		r.takeBack(ctx, candidate, ledger, log)
+		return true
+	}
+	r.carryOut(ctx, candidate, object, ledger, log)
 	return true
 }
 
@@ -157,7 +162,7 @@ func (r *Remediator) takeBack(ctx context.Context, candidate fleet.Status, befor
 	r.refused.Add(candidate.Node.UID, r.Now())
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	if err := r.store.write(ctx, before); err != nil {
+	if err := r.writeLedger(ctx, before); err != nil {
 		log.Warn("nothing was deleted, but the entry stays in the ledger", "error", err)
 	}
 }
@@ -170,12 +175,14 @@ func (r *Remediator) carryOut(ctx context.Context, candidate fleet.Status, objec
 	err := r.Client.Delete(ctx, object, client.Preconditions{UID: &uid, ResourceVersion: &version})
 	switch {
 	case r.isRefused(ctx, object, err):
-		r.withheld(act.Withheld{Node: candidate.Node, Rule: Refused, Text: fmt.Sprintf("%s %s: %v", kind, name, err)}, r.Now())
+		why := r.Settings.withheld(candidate, Refused, fmt.Sprintf("%s %s: %v", kind, name, err))
+		r.ReportWithheld(*why, RemediationWithheld, r.Now())
 		r.takeBack(ctx, candidate, before, log)
 	case err != nil:
 		log.Error("the result of the deletion is unknown", "kind", kind, "name", name, "error", err)
 	default:
 		log.Info("deleted", "kind", kind, "name", name, "detail", candidate.Message)
-		r.event(candidate.Node, kind+"Deleted", fmt.Sprintf("%s %s: %s: %s", kind, name, candidate.Reason, candidate.Message))
+		r.Event(candidate.Node, corev1.EventTypeWarning, kind+"Deleted",
+			fmt.Sprintf("%s %s: %s: %s", kind, name, candidate.Reason, candidate.Message))
 	}
 }

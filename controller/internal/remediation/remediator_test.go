@@ -38,45 +38,26 @@ func TestDryRunDoesAllButTheDelete(t *testing.T) {
 	assert.Len(t, *w.events, 3, "and nothing else")
 }
 
-// A policy refuses what Karpenter has initialized: that is reported, and uses up no budget.
+// A policy refuses what Karpenter has initialized, or the NodeClaim has changed since it was read: that is reported, and uses up no
+// budget.
 func TestRefusedDeletionDoesNotCount(t *testing.T) {
-	w := newBadWorld(t)
-	w.Client = interceptor.NewClient(w.client, interceptor.Funcs{
-		Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error {
-			return apierrors.NewForbidden(schema.GroupResource{}, "claim-bad-1", nil)
-		},
-	})
-	w.run(time.Hour)
-	assert.Empty(t, w.ledger().Deletions)
-	assert.Equal(t, 1, w.events.count(RemediationWithheld+" refused: NodeClaim claim-bad-1: "), "once an hour")
-	w.Client = w.client
-	w.run(10 * time.Minute)
-	assert.Equal(t, []string{"bad-1"}, w.deletions)
-}
-
-// The NodeClaim changes between the live read and the delete: the entry is taken back.
-func TestPreconditions(t *testing.T) {
-	w := newBadWorld(t)
-	changed := 0
-	w.Client = interceptor.NewClient(w.client, interceptor.Funcs{
-		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.DeleteOption) error {
-			asked := new(client.DeleteOptions).ApplyOptions(options)
-			require.NotNil(t, asked.Preconditions.UID)
-			assert.Equal(t, object.GetUID(), *asked.Preconditions.UID)
-			if changed++; changed == 1 {
-				claim := object.DeepCopyObject().(client.Object)
-				claim.SetAnnotations(map[string]string{"x": "y"})
-				require.NoError(t, c.Update(ctx, claim))
-			}
-			return c.Delete(ctx, object, options...)
-		},
-	})
-	w.run(30 * time.Minute)
-	assert.Equal(t, 1, changed)
-	assert.Empty(t, w.deletions)
-	assert.Empty(t, w.ledger().Deletions)
-	w.run(10 * time.Minute)
-	assert.Equal(t, []string{"bad-1"}, w.deletions)
+	for name, refusal := range map[string]error{
+		"policy":  apierrors.NewForbidden(schema.GroupResource{}, "claim-bad-1", nil),
+		"changed": apierrors.NewConflict(schema.GroupResource{}, "claim-bad-1", nil),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newBadWorld(t)
+			w.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+				Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error { return refusal },
+			})
+			w.run(time.Hour)
+			assert.Empty(t, w.ledger().Deletions)
+			assert.Equal(t, 1, w.events.count(RemediationWithheld+" refused: NodeClaim claim-bad-1: "), "once an hour")
+			w.Client = w.client
+			w.run(10 * time.Minute)
+			assert.Equal(t, []string{"bad-1"}, w.deletions)
+		})
+	}
 }
 
 // The ledger is written before the delete: without it, nothing is deleted.
@@ -100,7 +81,7 @@ func TestLedgerThatCannotBeWritten(t *testing.T) {
 			w.Client = failing // it has to say that the node is gone
 			w.run(2 * time.Hour)
 			assert.Len(t, w.deletions, 1)
-			assert.Equal(t, name == "error", w.breakers["ledger"], "a conflict is decided again")
+			assert.Equal(t, name == "error", w.breakers[LedgerFailed], "a conflict is decided again")
 		})
 	}
 }
@@ -159,7 +140,7 @@ func TestNoActionWithoutAClockOrAPlan(t *testing.T) {
 	w.Now = func() clock.Now { return clock.At(w.now, time.Time{}) }
 	w.run(time.Hour)
 	assert.Empty(t, w.deletions)
-	assert.True(t, w.breakers[string(LedgerFailed)])
+	assert.True(t, w.breakers[LedgerFailed])
 }
 
 func TestEventsFit(t *testing.T) {
@@ -244,7 +225,7 @@ func TestEmptiedLedger(t *testing.T) {
 			w.setLedger(empty, nil)
 			w.run(2 * time.Hour)
 			assert.Len(t, w.deletions, 1)
-			assert.True(t, w.breakers["ledger"])
+			assert.True(t, w.breakers[LedgerFailed])
 			assert.Equal(t, 1, w.events.count(RemediationFrozen+" ledger: ConfigMap kube-system/kube-node-ready-remediation: the ledger is not readable"))
 			require.NoError(t, w.client.Delete(t.Context(), w.configMap()))
 			w.run(time.Minute)
@@ -253,27 +234,26 @@ func TestEmptiedLedger(t *testing.T) {
 	}
 }
 
-// Without Karpenter the API server does not know NodeClaims.
-func TestNodeInAClusterWithoutKarpenter(t *testing.T) {
-	w := newNodeWorld(t)
-	w.Client = noNodeClaims{w.client}
-	w.run(time.Hour)
-	assert.Equal(t, []string{"bad-1"}, w.deletions)
+// Nodes of a node group have no NodeClaim: the Node itself is deleted. Without Karpenter the API server does not know NodeClaims.
+func TestNodesWithoutNodeClaim(t *testing.T) {
+	for name, hasKarpenter := range map[string]bool{"with Karpenter": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			w := newNodeWorld(t)
+			if !hasKarpenter {
+				w.Client = noNodeClaims{w.client}
+			}
+			w.run(32 * time.Minute)
+			assert.Equal(t, []string{"bad-1"}, w.deletions)
+			assert.Equal(t, sentEvents{"NodeDeleted Node bad-1: DNSFailed: dns: timeout"}, *w.events)
+			assert.Equal(t, nodeGroupLabel+"=bad", w.ledger().Deletions[0].Scope)
+			assert.Empty(t, w.ledger().Deletions[0].NodeClaim)
+		})
+	}
 }
 
 type noNodeClaims struct{ client.Client }
 
 func (noNodeClaims) RESTMapper() meta.RESTMapper { return meta.NewDefaultRESTMapper(nil) }
-
-// Nodes of a node group have no NodeClaim: the Node itself is deleted.
-func TestNodesWithoutNodeClaim(t *testing.T) {
-	w := newNodeWorld(t)
-	w.run(32 * time.Minute)
-	assert.Equal(t, []string{"bad-1"}, w.deletions)
-	assert.Equal(t, sentEvents{"NodeDeleted Node bad-1: DNSFailed: dns: timeout"}, *w.events)
-	assert.Equal(t, nodeGroupLabel+"=bad", w.ledger().Deletions[0].NodePool)
-	assert.Empty(t, w.ledger().Deletions[0].NodeClaim)
-}
 
 // The loop guard halts the deletions of a node group, until somebody clears that by the group's name.
 func TestClearHaltOfANodeGroup(t *testing.T) {
@@ -281,7 +261,7 @@ func TestClearHaltOfANodeGroup(t *testing.T) {
 	const group = nodeGroupLabel + "=bad"
 	ledger := Ledger{}
 	for range pauses() {
-		ledger.Deletions = append(ledger.Deletions, Deletion{Time: w.clock().Server().Add(-2 * time.Hour), NodePool: group, Gone: true})
+		ledger.Deletions = append(ledger.Deletions, Deletion{Time: w.clock().Server().Add(-2 * time.Hour), Scope: group, Gone: true})
 	}
 	w.setLedger(map[string]string{ledgerKey: ledger.String()}, nil)
 	w.run(2 * time.Hour)

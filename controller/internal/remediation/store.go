@@ -10,45 +10,44 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// store keeps the ledger in a ConfigMap, which the controller creates: Helm would reset it.
-type store struct {
-	client client.Client
-	key    client.ObjectKey
-	object *corev1.ConfigMap // as it was read or written last; nil: never
+// stored is the ledger as it was read or written last.
+type stored struct {
+	object *corev1.ConfigMap // nil: never. The controller creates it: Helm would reset it
 	ledger Ledger            // in it
 }
 
-// read reads the ledger from the API server. One that somebody has deleted is made again from the last that was read.
-func (s *store) read(ctx context.Context) error {
+// readLedger reads the ledger from the API server. If somebody has deleted it, it is created again as it was read last.
+func (r *Remediator) readLedger(ctx context.Context) error {
+	key := client.ObjectKey{Namespace: r.Settings.PodNamespace, Name: r.LedgerName}
 	object := new(corev1.ConfigMap)
-	err := s.client.Get(ctx, s.key, object)
+	err := r.Client.Get(ctx, key, object)
 	if apierrors.IsNotFound(err) {
-		object = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: s.key.Name, Namespace: s.key.Namespace},
-			Data: map[string]string{ledgerKey: s.ledger.String()}}
-		err = s.client.Create(ctx, object)
+		object = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: key.Name, Namespace: key.Namespace},
+			Data: map[string]string{ledgerKey: r.stored.ledger.String()}}
+		err = r.Client.Create(ctx, object)
 	}
 	if err != nil {
-		return fmt.Errorf("ConfigMap %s: %w", s.key, err)
+		return fmt.Errorf("ConfigMap %s: %w", key, err)
 	}
 	ledger, err := parseLedger(object.Data[ledgerKey])
-	if err != nil && s.object != nil {
+	if err != nil && r.stored.object != nil {
 		err = fmt.Errorf("%w, or delete the ConfigMap: this leader then writes the ledger as it last read it", err)
 	}
 	if err != nil {
-		return fmt.Errorf("ConfigMap %s: %w", s.key, err)
+		return fmt.Errorf("ConfigMap %s: %w", key, err)
 	}
-	s.object, s.ledger = object, ledger
+	r.stored = stored{object, ledger}
 	return nil
 }
 
-// write replaces the ledger, unless somebody has changed it since it was read: then the error is a conflict.
-func (s *store) write(ctx context.Context, ledger Ledger) error {
-	object := s.object.DeepCopy()
+// writeLedger replaces the ledger, unless somebody has changed it since it was read: then the error is a conflict.
+func (r *Remediator) writeLedger(ctx context.Context, ledger Ledger) error {
+	object := r.stored.object.DeepCopy()
 	object.Data[ledgerKey] = ledger.String()
 	delete(object.Annotations, ClearHalt)
-	if err := s.client.Update(ctx, object); err != nil { // with the resourceVersion that was read
-		return fmt.Errorf("ConfigMap %s: %w", s.key, err)
+	if err := r.Client.Update(ctx, object); err != nil { // with the resourceVersion that was read
+		return fmt.Errorf("ConfigMap %s: %w", client.ObjectKeyFromObject(object), err)
 	}
-	s.object, s.ledger = object, ledger
+	r.stored = stored{object, ledger}
 	return nil
 }

@@ -30,7 +30,7 @@ func (l Ledger) has(node types.UID) bool {
 }
 
 // track notes which deletions have ended, which are stuck, and which have been followed by a verified node; and forgets old ones.
-func (s Settings) track(d *Decision, in Input, now clock.Now) {
+func (d *Decision) track(s Settings, in Input, now clock.Now) {
 	present := make(map[types.UID]bool, len(in.Statuses))
 	for _, status := range in.Statuses {
 		present[status.Node.UID] = true
@@ -43,7 +43,7 @@ func (s Settings) track(d *Decision, in Input, now clock.Now) {
 			deletion.Gone, d.Changed = true, true
 		case now.IsOlder(deletion.Time, stuckAfter):
 			deletion.Stuck, d.Changed = true, true
-			d.Stuck = append(d.Stuck, *deletion)
+			d.NewlyStuck = append(d.NewlyStuck, *deletion)
 		}
 	}
 	for _, status := range in.Statuses {

@@ -80,7 +80,7 @@ type world struct {
 	group     controlgroup.State
 	deletions []string // nodes that the controller has deleted, or whose NodeClaim it has
 	events    *sentEvents
-	breakers  map[string]bool
+	breakers  map[Rule]bool
 	podEvents map[types.UID][]corev1.Event // as they were read for the plan
 	seen      fleet.Memory
 	plan      fleet.Plan
@@ -94,7 +94,7 @@ func newWorld(t *testing.T, bad ...string) *world {
 	scheme.AddKnownTypeWithName(claimKind(), new(unstructured.Unstructured))
 	scheme.AddKnownTypeWithName(claimKind().GroupVersion().WithKind(nodeClaimKind+"List"), new(unstructured.UnstructuredList))
 	start := time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)
-	w := &world{t: t, now: start, events: new(sentEvents), breakers: make(map[string]bool)}
+	w := &world{t: t, now: start, events: new(sentEvents), breakers: make(map[Rule]bool)}
 	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{claimKind().GroupVersion()})
 	mapper.Add(claimKind(), meta.RESTScopeRoot)
 	w.client = fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).
@@ -107,7 +107,11 @@ func newWorld(t *testing.T, bad ...string) *world {
 		Actor: act.Actor{Plan: func() (fleet.Plan, error) { return w.plan, nil },
 			ControlGroup: func() controlgroup.State { return w.group }, Now: w.clock,
 			Timeout: time.Minute, Events: w.events, Log: slog.New(slog.DiscardHandler),
-			SetBreaker: func(rule string, holds bool) { w.breakers[rule] = holds }},
+			SetBreakers: func(rules []Rule, holding map[Rule]string) {
+				for _, rule := range rules {
+					w.breakers[rule] = holding[rule] != ""
+				}
+			}},
 	}
 	w.add("controller", nodeGroupLabel)
 	w.verify("controller")
@@ -132,6 +136,12 @@ func newNodeWorld(t *testing.T) *world {
 
 // delete deletes as the API server does. The Node of a NodeClaim goes with it at once; the NodeClaim itself stays for now.
 func (w *world) delete(ctx context.Context, c client.WithWatch, object client.Object, options ...client.DeleteOption) error {
+	if asked := new(client.DeleteOptions).ApplyOptions(options).Preconditions; asked != nil { // the controller's: only as it was read
+		assert.Equal(w.t, object.GetUID(), *asked.UID)
+		assert.Equal(w.t, object.GetResourceVersion(), *asked.ResourceVersion)
+	} else if object.GetObjectKind().GroupVersionKind().Kind == nodeClaimKind {
+		w.t.Error("a NodeClaim is deleted without preconditions")
+	}
 	err := c.Delete(ctx, object, options...)
 	name := strings.TrimPrefix(object.GetName(), "claim-")
 	isClaim := object.GetObjectKind().GroupVersionKind().Kind == nodeClaimKind

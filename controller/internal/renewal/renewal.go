@@ -17,7 +17,6 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	"github.com/imunhatep/kube-node-ready/internal/kube"
 )
 
 // SandboxRenewed is the reason of the Event.
@@ -42,7 +41,7 @@ func (r *Renewer) act(ctx context.Context, plan fleet.Plan, now clock.Now) {
 	}
 	status := due[rand.IntN(len(due))] // any of them: a pod that cannot be deleted holds no other
 	pod, log := status.Pod, r.Log.With("node", status.Node.Name, "pod", status.Pod.Name, "reason", status.Reason)
-	// One that has changed may have recovered.
+	// A pod that has changed may have recovered.
 	unchanged := client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion}
 	if err := r.Client.Delete(ctx, pod.DeepCopy(), unchanged); err != nil {
 		if !apierrors.IsConflict(err) && r.refused.IsDue(status.Node.UID, now) {
@@ -52,15 +51,15 @@ func (r *Renewer) act(ctx context.Context, plan fleet.Plan, now clock.Now) {
 	}
 	condition := r.Settings.Fleet.Condition(status.Node)
 	log.Warn("agent's pod deleted: the next pod gets a fresh sandbox", "detail", condition.Message)
-	r.Events.Eventf(status.Node, nil, corev1.EventTypeNormal, SandboxRenewed, "Renew", "%s", kube.Shorten(
-		"pod "+pod.Name+" was deleted, the next one gets a fresh sandbox: "+condition.Reason+": "+condition.Message))
+	r.Event(status.Node, corev1.EventTypeNormal, SandboxRenewed,
+		"pod "+pod.Name+" was deleted, the next one gets a fresh sandbox: "+condition.Reason+": "+condition.Message)
 }
 
 // Due returns the nodes whose agent's pod is to be deleted now. The condition says since when the agent fails, and the pod when
 // the last renewal was: both by the API server's clock, so that another leader decides the same.
 func Due(s breaker.Settings, plan fleet.Plan, group controlgroup.State, now clock.Now) (due []fleet.Status) {
 	// What failed in an outage has the time to recover.
-	if s.Unproven(group, s.Fleet.Rechecks.RecoversAfter(), now) != "" {
+	if s.NotProvenFor(s.Fleet.Rechecks.RecoversAfter(), group, now) != "" {
 		return nil
 	}
 	for _, status := range plan.Statuses {

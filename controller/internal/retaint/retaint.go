@@ -18,7 +18,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
-// The rules for one node. Those of package breaker are for every node.
+// The rules of re-taint alone: the others are in package breaker.
 const (
 	Changed  breaker.Rule = "changed"
 	CoolDown breaker.Rule = "cool-down"
@@ -47,7 +47,7 @@ type Input struct {
 
 // Question is what the rules look at: one candidate, and the cluster at one moment.
 type Question struct {
-	Settings
+	Settings Settings
 	Input
 	Candidate fleet.Status
 	Now       clock.Now
@@ -70,17 +70,18 @@ func (s Settings) Decide(in Input, now clock.Now) Decision {
 	d := Decision{Breakers: rules.Holding(question)}
 	for _, status := range in.Statuses {
 		question.Candidate = status
-		switch {
-		case s.isTaintOutdated(status, now):
+		if s.isTaintOutdated(status, now) {
 			d.RemoveTaint = append(d.RemoveTaint, status)
-		case !question.isCandidate():
-		default:
-			if rule, text := rules.First(question, d.Breakers); rule != "" {
-				d.Withheld = append(d.Withheld, act.Withheld{Node: status.Node, Rule: rule, Text: text})
-				continue
-			}
-			d.Candidates = append(d.Candidates, status)
+			continue
 		}
+		if !question.isCandidate() {
+			continue
+		}
+		if rule, text := rules.First(question, d.Breakers); rule != "" {
+			d.Withheld = append(d.Withheld, act.Withheld{Node: status.Node, Rule: rule, Text: text})
+			continue
+		}
+		d.Candidates = append(d.Candidates, status)
 	}
 	slices.SortFunc(d.Candidates, func(a, b fleet.Status) int {
 		return cmp.Or(a.Recheck.FailedAt.Compare(b.Recheck.FailedAt), cmp.Compare(a.Node.Name, b.Node.Name))
@@ -94,9 +95,9 @@ func (s Settings) isTaintOutdated(status fleet.Status, now clock.Now) bool {
 	if !status.Retainted || status.Node.DeletionTimestamp != nil || fleet.HasTaint(status.Node, s.Fleet.Request.TaintKey) {
 		return false
 	}
-	if s.Enabled && status.Untouchable != "" {
-		return false
+	if !s.Enabled {
+		return true
 	}
-	hasNoAgent := now.HasLasted(status.Recheck.NoAgent, s.Fleet.NoAgentFor)
-	return !s.Enabled || s.Fleet.Condition(status.Node).Status == corev1.ConditionTrue || hasNoAgent
+	passes := s.Fleet.Condition(status.Node).Status == corev1.ConditionTrue
+	return status.Untouchable == "" && (passes || now.HasLasted(status.Recheck.NoAgent, s.Fleet.NoAgentFor))
 }

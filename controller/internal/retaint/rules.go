@@ -11,50 +11,41 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// Rules are all that can keep a candidate from being re-tainted.
+// Rules keep a candidate from being re-tainted, in this order. Tainter adds Changed, by the live Node, and Refused.
 func Rules() breaker.Table[Question] {
 	return breaker.Table[Question]{
-		{Rule: breaker.ControlGroup, All: true, Try: "the cluster's DNS, API, network",
-			Doc:   "the same checks passed in the controller's own pod for under `controlGroupFor` (10m), or not since the node failed",
-			Holds: func(q Question) string { return q.Failing(q.ControlGroup, q.Now) }},
-		{Rule: breaker.ControlNode, All: true, Try: "that node",
-			Doc: "the controller's own node is not released yet or fails; after a minute another replica leads, " +
-				"if its own node passes",
-			Holds: func(q Question) string { return q.OwnNode(q.Statuses) }},
-		{Rule: breaker.FailedRechecks, All: true, Try: "the cause is common: read the condition",
-			Doc:   "at least 10 % of the nodes, and at least 3, fail now or are re-tainted; it withholds remediation too",
-			Holds: func(q Question) string { return breaker.TooManyFail(q.Statuses) }},
-		{Rule: breaker.ControlGroup, Holds: Question.unproven},
-		{Rule: Changed, Doc: "the Node, read live, is not as in the cache; or the cache does not show the last re-taint",
-			Holds: Question.behind},
-		{Rule: CoolDown, Doc: "this node was re-tainted or opened less than `coolDown` (10m) ago", Try: "the node: it may flap",
-			Holds: Question.coolingDown},
-		{Rule: Peers, Doc: "`PeersFailed` alone, while fewer than 3 other nodes are ready: this one may be the only good one",
-			Try: "the other nodes", Holds: Question.tooFewPeers},
-		{Rule: Budget,
-			Doc: "more than 10 % of its group, or of the cluster, would then have the failed taint; each may always have one",
-			Try: "repair or replace the nodes with the taint", Holds: Question.overBudget},
-		{Rule: Refused, Doc: "the API server refuses the taint (an admission policy or webhook)", Try: "its message"},
+		// A control group that has just started does not fail yet: that withholds each re-taint below, but is no breaker.
+		{Rule: breaker.ControlGroup, All: true,
+			Holds: func(q Question) string { return q.Settings.FailingLately(q.ControlGroup, q.Now) }},
+		{Rule: breaker.ControlNode, All: true, Holds: func(q Question) string { return q.Settings.OwnNode(q.Statuses) }},
+		{Rule: breaker.FailedRechecks, All: true, Holds: func(q Question) string { return breaker.TooManyFail(q.Statuses) }},
+		{Rule: breaker.ControlGroup, Holds: Question.controlGroupNotProven},
+		{Rule: Changed, Holds: Question.behind},
+		{Rule: CoolDown, Holds: Question.coolingDown},
+		{Rule: Peers, Holds: Question.tooFewPeers},
+		{Rule: Budget, Holds: Question.overBudget},
 	}
 }
 
 // isCandidate reports whether a node that was gated is verified and fails its rechecks now: somebody has just written so. An
 // outage may reach this node first: it waits for the next round of the control group.
 func (q Question) isCandidate() bool {
-	status := q.Candidate
-	return q.Enabled && status.State == fleet.Verified && status.Untouchable == "" && status.Recheck.IsFresh(q.Now) &&
-		!status.InDoubt && !fleet.HasTaint(status.Node, q.Fleet.Request.FailedTaintKey) && !fleet.IsControlPlane(status.Node) &&
-		q.Fleet.WasGated(status.Node) && !q.ControlGroup.Began.Before(status.Recheck.FailedAt)
+	status, node := q.Candidate, q.Candidate.Node
+	mayBeTainted := status.Untouchable == "" && !fleet.IsControlPlane(node) && q.Settings.Fleet.WasGated(node) &&
+		!fleet.HasTaint(node, q.Settings.Fleet.Request.FailedTaintKey)
+	fails := status.State == fleet.Verified && status.Recheck.IsFresh(q.Now) && !status.InDoubt
+	return q.Settings.Enabled && mayBeTainted && fails && !q.ControlGroup.Began.Before(status.Recheck.FailedAt)
 }
 
-// unproven demands more time of the control group for a node that failed in an outage: it has recovered by then, or fails for
-// another reason.
-func (q Question) unproven() string {
-	text := q.Unproven(q.ControlGroup, 0, q.Now)
+// controlGroupNotProven demands more time of the control group for a node that failed in an outage: it has recovered by then, or
+// fails for another reason.
+func (q Question) controlGroupNotProven() string {
+	text := q.Settings.NotProvenFor(0, q.ControlGroup, q.Now)
 	if text != "" || !q.Candidate.Recheck.FailedAt.Before(q.ControlGroup.PassedSince) {
 		return text
 	}
-	if text = q.Unproven(q.ControlGroup, q.Fleet.Rechecks.RecoversAfter(), q.Now); text != "" {
+	text = q.Settings.NotProvenFor(q.Settings.Fleet.Rechecks.RecoversAfter(), q.ControlGroup, q.Now)
+	if text != "" {
 		text += ", because the node failed before the checks passed"
 	}
 	return text
@@ -68,14 +59,14 @@ func (q Question) behind() string {
 }
 
 func (q Question) coolingDown() string {
-	if at, retainted := q.Retainted[q.Candidate.Node.UID]; retainted && q.Now.Since(at) < q.CoolDown {
+	if at, retainted := q.Retainted[q.Candidate.Node.UID]; retainted && q.Now.Since(at) < q.Settings.CoolDown {
 		return fmt.Sprintf("the node was re-tainted %s ago: it is not re-tainted again within %s",
-			q.Now.Since(at).Truncate(time.Second), q.CoolDown)
+			q.Now.Since(at).Truncate(time.Second), q.Settings.CoolDown)
 	}
 	// A time ahead of the clock does not count: it could keep the node from being re-tainted for years.
 	opened, err := time.Parse(time.RFC3339, q.Candidate.Node.Annotations[nodepatch.Opened])
-	if err == nil && !q.Now.IsStale(opened, q.CoolDown) {
-		return fmt.Sprintf("somebody opened it at %s: it is not re-tainted within %s", opened.Format(time.RFC3339), q.CoolDown)
+	if err == nil && !q.Now.IsStale(opened, q.Settings.CoolDown) {
+		return fmt.Sprintf("somebody opened it at %s: it is not re-tainted within %s", opened.Format(time.RFC3339), q.Settings.CoolDown)
 	}
 	return ""
 }
@@ -88,7 +79,7 @@ func (q Question) tooFewPeers() string {
 			others++
 		}
 	}
-	if q.Fleet.Condition(q.Candidate.Node).Reason != verdict.PeersFailed || others >= enough {
+	if q.Settings.Fleet.Condition(q.Candidate.Node).Reason != verdict.PeersFailed || others >= enough {
 		return ""
 	}
 	return fmt.Sprintf("no other agent answers; other ready nodes: %d, and blaming this one needs at least %d", others, enough)
@@ -105,13 +96,13 @@ func (q Question) overBudget() string {
 			}
 			nodes++
 			// An agent's taint on a new node is about its group alone.
-			if status.Retainted || of != "" && fleet.HasTaint(status.Node, q.Fleet.Request.FailedTaintKey) {
+			if status.Retainted || of != "" && fleet.HasTaint(status.Node, q.Settings.Fleet.Request.FailedTaintKey) {
 				tainted++
 			}
 		}
 		if allowed := max(1, nodes/10); tainted >= allowed {
 			return fmt.Sprintf("%d of %d nodes of %s have the taint %s: at most %d may have it",
-				tainted, nodes, cmp.Or(of, "the cluster"), q.Fleet.Request.FailedTaintKey, allowed)
+				tainted, nodes, cmp.Or(of, "the cluster"), q.Settings.Fleet.Request.FailedTaintKey, allowed)
 		}
 	}
 	return ""

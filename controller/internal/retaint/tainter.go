@@ -11,10 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/act"
-	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -25,27 +23,21 @@ const (
 	TaintWithheld      = "TaintWithheld"
 )
 
-const (
-	// failedFor is how long a node whose patch has failed comes after the others.
-	failedFor = time.Hour
-	// Timeout is for all requests about one decision.
-	Timeout = time.Minute
-)
+// failedFor is how long a node whose patch has failed comes after the others.
+const failedFor = time.Hour
 
 // Tainter adds and removes failed taints. It re-taints at most one node with each decision.
 type Tainter struct {
 	act.Actor
 	Settings Settings
-	// Node reads and patches a node without a cache.
-	Node           func(name string) nodepatch.NodeAPI
-	RequestTimeout time.Duration // of one request
-	// Count counts failed taints: "added" or "removed".
-	Count func(change string)
+	// Patcher reads and patches a node without a cache.
+	Patcher func(node string) *nodepatch.Patcher
+	// CountAdded and CountRemoved count the failed taints.
+	CountAdded, CountRemoved func()
 
 	retainted act.Recent[types.UID] // by this process
-	last      *corev1.Node          // the last re-taint that was tried, until it is known whether it was applied
+	unsettled *corev1.Node          // the node whose re-taint was tried last, until it is known whether the node has the taint
 	failed    act.Recent[types.UID] // patches that were tried, and failed
-	notices   act.Recent[breaker.Rule]
 }
 
 // Start decides and acts until ctx ends. The manager calls it when this process has become the leader.
@@ -54,12 +46,11 @@ func (t *Tainter) Start(ctx context.Context) error { return t.Run(ctx, t.act) }
 func (t *Tainter) act(ctx context.Context, plan fleet.Plan, now clock.Now) {
 	t.retainted.Forget(t.Settings.CoolDown, now)
 	t.failed.Forget(failedFor, now)
+	t.settle(ctx, plan.Statuses)
 	decision := t.Settings.Decide(Input{Statuses: plan.Statuses, ControlGroup: t.ControlGroup(), Retainted: t.retainted,
-		Behind: t.isBehind(ctx, plan.Statuses)}, now)
-	for _, rule := range Rules().Breakers() {
-		if _, holds := decision.Breakers[rule]; t.Settings.Enabled {
-			t.SetBreaker(string(rule), holds)
-		}
+		Behind: t.unsettled != nil}, now)
+	if t.Settings.Enabled {
+		t.SetBreakers(Rules().Breakers(), decision.Breakers)
 	}
 	// A node that cannot be patched holds no other node.
 	failedLast := func(a, b fleet.Status) int { return t.failed[a.Node.UID].Compare(t.failed[b.Node.UID]) }
@@ -68,7 +59,7 @@ func (t *Tainter) act(ctx context.Context, plan fleet.Plan, now clock.Now) {
 		t.removeTaint(ctx, status, now)
 	}
 	for _, withheld := range decision.Withheld {
-		t.withheld(withheld, now)
+		t.ReportWithheld(withheld, TaintWithheld, now)
 	}
 	slices.SortStableFunc(decision.Candidates, failedLast)
 	for _, candidate := range decision.Candidates {
@@ -78,69 +69,75 @@ func (t *Tainter) act(ctx context.Context, plan fleet.Plan, now clock.Now) {
 	}
 }
 
-// isBehind reports whether the cache does not show a node that this process has re-tainted, or may have: an answer may be lost.
-func (t *Tainter) isBehind(ctx context.Context, statuses []fleet.Status) bool {
-	isShown := func(status fleet.Status) bool { return status.Node.UID == t.last.UID && status.Retainted }
-	if t.last == nil || slices.ContainsFunc(statuses, isShown) {
-		t.last = nil
-		return false
+// settle forgets the last re-taint once the cache shows it, or the live node does not have the taint: the answer to the patch may
+// be lost. Until then nobody knows how much of the budget is left.
+func (t *Tainter) settle(ctx context.Context, statuses []fleet.Status) {
+	last := t.unsettled
+	if last == nil {
+		return
 	}
-	live, err := t.patcher(t.last.Name).Get(ctx)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return true
+	isShown := func(status fleet.Status) bool { return status.Node.UID == last.UID && status.Retainted }
+	if slices.ContainsFunc(statuses, isShown) {
+		t.unsettled = nil
+		return
 	}
-	if err != nil || live.UID != t.last.UID || !t.Settings.Fleet.IsRetainted(live.Spec.Taints) {
-		t.last = nil // it is gone, or does not have the taint, which may be there with the value of somebody else
+	live, err := t.Patcher(last.Name).Get(ctx)
+	switch {
+	case apierrors.IsNotFound(err):
+		t.unsettled = nil
+	case err == nil && (live.UID != last.UID || !t.Settings.Fleet.IsRetainted(live.Spec.Taints)):
+		t.unsettled = nil // the taint may be there with the value of somebody else
 	}
-	return t.last != nil
 }
 
-// retaint reads a candidate live, and re-taints it if it is still one. It reports whether no other one
-// may be, because it has sent a patch, or the plan is too old.
+// retaint reads a candidate live, and re-taints it if it is still one. It reports whether no other node may be re-tainted by this
+// decision: it has sent a patch, or the plan is too old.
 func (t *Tainter) retaint(ctx context.Context, plan fleet.Plan, candidate fleet.Status, now clock.Now) bool {
 	log := t.Log.With("node", candidate.Node.Name)
-	patcher := t.patcher(candidate.Node.Name)
+	patcher := t.Patcher(candidate.Node.Name)
 	live, err := patcher.Get(ctx)
 	if err != nil {
 		log.Warn("cannot read a node that fails its rechecks, will retry", "error", err)
 		return false
 	}
 	if why := t.Settings.changed(candidate, live); why != "" {
-		t.withheld(act.Withheld{Node: candidate.Node, Rule: Changed, Text: why}, now)
+		t.ReportWithheld(act.Withheld{Node: candidate.Node, Rule: Changed, Text: why}, TaintWithheld, now)
 		return false
 	}
 	if !t.MayAct(plan) {
 		return true
 	}
-	t.last = candidate.Node
+	t.unsettled = candidate.Node
 	if err := patcher.Retaint(ctx, live, t.Settings.Fleet.Request, t.Settings.Fleet.FailedTaintValue); err != nil {
 		t.noteFailure(ctx, candidate, live, err, now)
 		return true
 	}
 	t.retainted.Add(candidate.Node.UID, now)
 	delete(t.failed, candidate.Node.UID)
-	t.Count("added")
+	t.CountAdded()
 	condition := t.Settings.Fleet.Condition(candidate.Node)
 	log.Warn("failed taint added: the node fails its rechecks", "reason", condition.Reason, "detail", condition.Message)
-	t.event(candidate.Node, corev1.EventTypeWarning, FailedTaintAdded, condition.Reason+": "+condition.Message)
+	t.Event(candidate.Node, corev1.EventTypeWarning, FailedTaintAdded, condition.Reason+": "+condition.Message)
 	return true
 }
 
-// noteFailure notes that a patch has failed, and reports it if the API server refuses it: an admission policy may answer 422 too,
-// as a test of the patch does.
+// noteFailure notes that a patch has failed, and reports it if the API server refuses it.
 func (t *Tainter) noteFailure(ctx context.Context, candidate fleet.Status, sent *nodepatch.Node, err error, now clock.Now) {
 	t.failed.Add(candidate.Node.UID, now)
 	t.Log.Warn("cannot add the failed taint, will retry", "node", candidate.Node.Name, "error", err)
-	switch {
-	case apierrors.IsInvalid(err):
-		current, readErr := t.patcher(candidate.Node.Name).Get(ctx)
-		if readErr != nil || current.ResourceVersion != sent.ResourceVersion {
-			return
-		}
-	case !nodepatch.IsFinal(err):
-		return
+	if t.isRefused(ctx, sent, err) {
+		t.ReportWithheld(act.Withheld{Node: candidate.Node, Rule: Refused, Text: err.Error()}, TaintWithheld, now)
 	}
-	t.withheld(act.Withheld{Node: candidate.Node, Rule: Refused, Text: err.Error()}, now)
+}
+
+// isRefused reports whether an admission policy or a webhook has refused a patch. A policy may answer 422, and so does a test of
+// the patch where the node has changed: it reads the node again.
+func (t *Tainter) isRefused(ctx context.Context, sent *nodepatch.Node, err error) bool {
+	if !apierrors.IsInvalid(err) {
+		return nodepatch.IsFinal(err)
+	}
+	current, err := t.Patcher(sent.Name).Get(ctx)
+	return err == nil && current.ResourceVersion == sent.ResourceVersion
 }
 
 // changed says what is different on the live node, so that it must not be re-tainted, or "".
@@ -155,7 +152,8 @@ func (s Settings) changed(candidate fleet.Status, live *nodepatch.Node) string {
 	if !nodepatch.IsVerified(live, s.Fleet.Request) { // without any of the taints that a release removes
 		return "it has lost the label, or already has a taint that a release removes"
 	}
-	switch condition := live.Status.Conditions.Of(s.Fleet.ConditionType); {
+	condition := live.Status.Conditions.Of(s.Fleet.ConditionType)
+	switch {
 	case live.Annotations[nodepatch.Opened] != candidate.Node.Annotations[nodepatch.Opened]:
 		return "somebody has opened it"
 	case condition.Type == "":
@@ -169,15 +167,15 @@ func (s Settings) changed(candidate fleet.Status, live *nodepatch.Node) string {
 // removeTaint removes the failed taint of a node, if it is still the one that this release has added.
 func (t *Tainter) removeTaint(ctx context.Context, status fleet.Status, now clock.Now) {
 	name := status.Node.Name
-	removed, err := RemoveFailedTaint(ctx, t.patcher(name), t.Settings.Fleet)
+	removed, err := removeFailedTaint(ctx, t.Patcher(name), t.Settings.Fleet)
 	switch {
 	case err != nil && ctx.Err() == nil && !apierrors.IsNotFound(err):
 		t.failed.Add(status.Node.UID, now)
 		t.Log.Warn("cannot remove the failed taint, will retry", "node", name, "error", err)
 	case removed:
-		t.Count("removed")
+		t.CountRemoved()
 		t.Log.Info("failed taint removed", "node", name, "detail", t.Settings.whyRemoved(status))
-		t.event(status.Node, corev1.EventTypeNormal, FailedTaintRemoved, t.Settings.whyRemoved(status))
+		t.Event(status.Node, corev1.EventTypeNormal, FailedTaintRemoved, t.Settings.whyRemoved(status))
 	}
 }
 
@@ -191,35 +189,4 @@ func (s Settings) whyRemoved(status fleet.Status) string {
 	default:
 		return fmt.Sprintf("no agent has checked the node for %s", s.Fleet.NoAgentFor)
 	}
-}
-
-// RemoveFailedTaint removes the failed taint of a node, if it is the one that this release's controller has added, and reports
-// whether it was there.
-func RemoveFailedTaint(ctx context.Context, patcher *nodepatch.Patcher, settings fleet.Settings) (removed bool, err error) {
-	live, err := patcher.Get(ctx)
-	if err != nil || !settings.IsRetainted(live.Spec.Taints) {
-		return false, err
-	}
-	return true, patcher.RemoveFailedTaint(ctx, live, settings.Request)
-}
-
-func (t *Tainter) patcher(node string) *nodepatch.Patcher {
-	return Patcher(t.Node(node), t.RequestTimeout)
-}
-
-// Patcher returns what RemoveFailedTaint patches with. timeout is that of one request.
-func Patcher(node nodepatch.NodeAPI, timeout time.Duration) *nodepatch.Patcher {
-	return &nodepatch.Patcher{Node: node, Timeout: timeout, Deadline: 2 * timeout, Retried: func(error) {}}
-}
-
-func (t *Tainter) withheld(w act.Withheld, now clock.Now) {
-	if !t.notices.IsDue(w.Rule, now) {
-		return
-	}
-	t.Log.Info("failed taint withheld", "node", w.Node.Name, "rule", w.Rule, "detail", w.Text)
-	t.event(w.Node, corev1.EventTypeWarning, TaintWithheld, string(w.Rule)+": "+w.Text)
-}
-
-func (t *Tainter) event(node *corev1.Node, kind, reason, message string) {
-	t.Events.Eventf(node, nil, kind, reason, "Recheck", "%s", kube.Shorten(message))
 }

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/act"
+	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
@@ -35,7 +36,7 @@ type world struct {
 	tainter   *Tainter
 	plannedAt time.Time
 	events    []string
-	changes   map[string]int
+	added     int                     // failed taints
 	reading   func(node string) error // before each live read
 	patching  func(node string) error // before each patch
 }
@@ -43,18 +44,21 @@ type world struct {
 func newWorld(t *testing.T, m *moment) *world {
 	scheme := runtime.NewScheme()
 	require.NoError(t, corev1.AddToScheme(scheme))
-	w := &world{T: t, moment: m, Client: fake.NewClientBuilder().WithScheme(scheme).Build(), plannedAt: m.now, changes: make(map[string]int),
+	w := &world{T: t, moment: m, Client: fake.NewClientBuilder().WithScheme(scheme).Build(), plannedAt: m.now,
 		reading: func(string) error { return nil }, patching: func(string) error { return nil }}
 	for _, status := range m.in.Statuses {
 		require.NoError(t, w.Create(t.Context(), status.Node.DeepCopy()))
 	}
-	w.tainter = &Tainter{Settings: m.settings, RequestTimeout: time.Minute, Count: func(change string) { w.changes[change]++ },
-		Node: func(name string) nodepatch.NodeAPI { return nodeAPI{livenode.API{Client: w.Client, Name: name}, w} },
+	w.tainter = &Tainter{Settings: m.settings, CountAdded: func() { w.added++ }, CountRemoved: func() {},
+		Patcher: func(name string) *nodepatch.Patcher {
+			return &nodepatch.Patcher{Node: nodeAPI{livenode.API{Client: w.Client, Name: name}, w}, Timeout: time.Minute,
+				Deadline: time.Minute, Retried: func(error) {}}
+		},
 		Actor: act.Actor{Plan: func() (fleet.Plan, error) {
 			return fleet.Plan{At: clock.At(w.plannedAt, w.plannedAt), Statuses: m.in.Statuses}, nil
 		},
 			ControlGroup: func() controlgroup.State { return m.in.ControlGroup }, Now: m.clock, Timeout: time.Minute, Events: w,
-			SetBreaker: func(string, bool) {}, Log: slog.New(slog.DiscardHandler)}}
+			SetBreakers: func([]breaker.Rule, map[breaker.Rule]string) {}, Log: slog.New(slog.DiscardHandler)}}
 	return w
 }
 
@@ -149,7 +153,7 @@ func TestRetaint(t *testing.T) {
 	assert.Equal(t, []corev1.Taint{{Key: failed, Value: release, Effect: corev1.TaintEffectNoSchedule}}, w.node("n0").Spec.Taints)
 	assert.Equal(t, 1, w.said("n0 FailedTaintAdded DNSFailed: as found"))
 	w.act()
-	assert.Equal(t, map[string]int{"added": 1}, w.changes)
+	assert.Equal(t, 1, w.added)
 	assert.Len(t, w.events, 2)
 }
 

@@ -26,7 +26,6 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/controller/internal/app"
-	controllermetrics "github.com/imunhatep/kube-node-ready/controller/internal/metrics"
 	"github.com/imunhatep/kube-node-ready/internal/agent"
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/config"
@@ -293,8 +292,8 @@ func (p *process) program(more map[string]string) app.Controller {
 		panic(err)
 	}
 	skip := true
-	return app.Controller{Config: cfg, Environment: p.environment(), Log: slog.New(storyteller{p}), Build: controllermetrics.Build{Version: "dev"},
-		Registry: prometheus.NewRegistry(), Workers: p, ControlGroup: []checks.Check{played{checks.DNSName, p}, played{checks.NetworkName, p}, played{checks.ServiceName, p}},
+	return app.Controller{Config: cfg, Environment: p.environment(), Log: slog.New(storyteller{p}), Program: config.Program{Version: "dev"},
+		Registry: prometheus.NewRegistry(), WorkerTransport: p, ControlGroup: []checks.Check{played{checks.DNSName, p}, played{checks.NetworkName, p}, played{checks.ServiceName, p}},
 		Options: func(o *ctrl.Options) {
 			o.Controller.SkipNameValidation = &skip
 			lease, renew, retry := 30*time.Second, 20*time.Second, 5*time.Second // twice the usual times: a third of all requests are the election's

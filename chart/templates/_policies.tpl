@@ -20,11 +20,26 @@ spec:
         !(role in variables.oldLabels) && !variables.oldTaints.exists(s, s.key == role))
 {{- end }}
 
+{{/* A validation: what its owner protects is not deleted (dict "account" NAMESPACE/NAME "kind" KIND). */}}
+{{- define "kube-node-ready.spareProtected" -}}
+- expression: >-
+    ['karpenter.sh/do-not-disrupt', 'node-ready/do-not-delete'].all(key,
+    !(key in dyn(oldObject).metadata.?annotations.orValue({})) && !(key in dyn(oldObject).metadata.?labels.orValue({})))
+  reason: Forbidden
+  message: {{ printf "%s may delete no %s with karpenter.sh/do-not-disrupt or node-ready/do-not-delete" .account .kind | quote }}
+{{- end }}
+
+{{/* CEL: the node that the request's token was issued for (KEP-4193), '' if for none. */}}
+{{- define "kube-node-ready.tokenNode" -}}
+has(request.userInfo.extra) && 'authentication.kubernetes.io/node-name' in request.userInfo.extra
+        ? request.userInfo.extra['authentication.kubernetes.io/node-name'][0] : ''
+{{- end }}
+
 {{/*
-A policy for the nodes that an account may change: the dictionary of `policy` with "root" $ "manager" MANAGER-IN-managedFields
-"markers" LIST, and three flags. "ownNode": only the node that the token was issued for (KEP-4193). "release": may remove the startup
-taint, and set the label and the annotation; without it, the account may only remove the failed taint. "retaint": may add that to a
-verified node. And "unlabel": in CEL, when it may remove the label.
+A policy for the nodes that an account may change: the dictionary of `policy` with "root" $, "markers" LIST, and four flags.
+"ownNode": only the node that the token was issued for. "release": may remove the startup taint, and set the label and the annotation;
+without it, the account may only remove the failed taint. "retaint": may add that to a verified node. "unlabel": may remove the label
+of a node that was started again.
 */}}
 {{- define "kube-node-ready.nodePolicy" -}}
 {{- $config := .root.Values.config -}}
@@ -32,12 +47,15 @@ verified node. And "unlabel": in CEL, when it may remove the label.
 {{- $exempt := "; exempt it from webhooks and policies that do" -}}
 {{- $hasCondition := has "condition" .markers -}}
 {{- $taintKeys := .release | ternary (include "kube-node-ready.taintKeys" .root | fromJsonArray) (list $config.failedTaintKey) -}}
-{{- /* The maps of a Node that the account may not change: in CEL; what one key is called; and the keys that have rules of their own. */ -}}
+{{- /* The maps of a Node that the account may not change: in CEL; what one key is called; and the keys that have a validation of their own. */ -}}
+{{- $labels := or .release .unlabel | ternary (list $config.verifiedLabel) list -}}
+{{- $annotations := .release | ternary (list "node-ready/verification") list -}}
+{{- $conditions := $hasCondition | ternary (list "conditions") list -}}
 {{- $maps := dict
-  "labels" (list "metadata.?labels.orValue({})" "label of a node" (or .release .unlabel | empty | ternary list (list $config.verifiedLabel)))
-  "annotations" (list "metadata.?annotations.orValue({})" "annotation of a node" (.release | ternary (list "node-ready/verification") list))
-  "spec" (list "?spec.orValue({})" "field of a node's spec" (list "taints"))
-  "status" (list "?status.orValue({})" "field of a node's status" ($hasCondition | ternary (list "conditions") list)) -}}
+  "labels" (dict "cel" "metadata.?labels.orValue({})" "key" "label of a node" "but" $labels)
+  "annotations" (dict "cel" "metadata.?annotations.orValue({})" "key" "annotation of a node" "but" $annotations)
+  "spec" (dict "cel" "?spec.orValue({})" "key" "field of a node's spec" "but" (list "taints"))
+  "status" (dict "cel" "?status.orValue({})" "key" "field of a node's status" "but" $conditions) -}}
 {{- /* Which taint t the account may add: in CEL, and in words. */ -}}
 {{- $mayAdd := "" -}}{{- $added := "" -}}
 {{- if has "taint" .markers -}}
@@ -49,15 +67,6 @@ verified node. And "unlabel": in CEL, when it may remove the label.
 {{- $added = printf " but %s=%s:NoSchedule where %s is %q, without %s, and not on a control plane or etcd server" $config.failedTaintKey $value
   $config.verifiedLabel (toString $config.verifiedLabelValue) $config.taintKey -}}
 {{- end -}}
-{{- /* The fields of the account's own patches, as metadata.managedFields has them. */ -}}
-{{- $fields := list "f:spec.f:taints" "f:status.f:conditions.." -}}
-{{- range list "." "f:type" "f:status" "f:reason" "f:message" "f:lastHeartbeatTime" "f:lastTransitionTime" -}}
-{{- $fields = append $fields (printf "f:status.f:conditions.k:{\"type\":\"%s\"}.%s" $config.conditionType .) -}}
-{{- end -}}
-{{- /* A client may own a map that is gone, `f:labels: {}`: who adds the first key takes the map over. */ -}}
-{{- $fields = or .release .unlabel | empty | ternary $fields (concat $fields (list (printf "f:metadata.f:labels.f:%s" $config.verifiedLabel)
-  "f:metadata.f:labels" "f:metadata.f:labels.." "f:metadata.f:annotations" "f:metadata.f:annotations.."
-  "f:metadata.f:annotations.f:node-ready/verification")) -}}
 {{ include "kube-node-ready.policy" . }}
   matchConstraints:
     resourceRules:
@@ -70,17 +79,16 @@ verified node. And "unlabel": in CEL, when it may remove the label.
     {{- if .ownNode }}
     - name: node
       expression: >-
-        has(request.userInfo.extra) && 'authentication.kubernetes.io/node-name' in request.userInfo.extra
-        ? request.userInfo.extra['authentication.kubernetes.io/node-name'][0] : ''
+        {{ include "kube-node-ready.tokenNode" . }}
     {{- end }}
     # The maps of the Node, before the request and after it, and the keys that it adds, changes or removes.
     {{- range $name, $map := $maps }}
     {{- $new := printf "variables.%s" $name }}
     {{- $old := printf "variables.old%s" (title $name) }}
     - name: {{ $name }}
-      expression: dyn(object).{{ first $map }}
+      expression: dyn(object).{{ $map.cel }}
     - name: old{{ title $name }}
-      expression: dyn(oldObject).{{ first $map }}
+      expression: dyn(oldObject).{{ $map.cel }}
     - name: changed{{ title $name }}
       expression: >-
         {{ $new }} == {{ $old }} ? [] :
@@ -96,6 +104,16 @@ verified node. And "unlabel": in CEL, when it may remove the label.
         variables.oldLabels[?'{{ $config.verifiedLabel }}'] == optional.of(dyn('{{ $config.verifiedLabelValue }}')) &&
         !variables.oldTaints.exists(s, s.key == '{{ $config.taintKey }}') && {{ include "kube-node-ready.notControlPlane" . }}
     {{- end }}
+    {{- if .unlabel }}
+    # The annotation names a boot, and the node another one.
+    - name: record
+      expression: variables.oldAnnotations[?'node-ready/verification'].orValue('')
+    - name: bootID
+      expression: variables.oldStatus.?nodeInfo.?bootID.orValue('')
+    - name: wasRestarted
+      expression: >-
+        variables.bootID != '' && variables.record.contains('"bootID":"') && !variables.record.contains('"bootID":"' + variables.bootID + '"')
+    {{- end }}
     {{- if $hasCondition }}
     - name: conditions
       expression: variables.status.?conditions.orValue([])
@@ -104,31 +122,6 @@ verified node. And "unlabel": in CEL, when it may remove the label.
     - name: condition
       expression: variables.conditions.filter(c, c.type == '{{ $config.conditionType }}')
     {{- end }}
-    # The clients of metadata.managedFields: who, and which fields.
-    {{- range $name, $object := dict "managers" "object" "oldManagers" "oldObject" }}
-    - name: {{ $name }}
-      expression: >-
-        dyn({{ $object }}).metadata.?managedFields.orValue([]).map(m, {'id': dyn([m.?manager.orValue(''), m.?operation.orValue(''),
-        m.?subresource.orValue(''), m.?apiVersion.orValue('')]), 'fields': m.?fieldsV1.orValue({})})
-    {{- end }}
-    - name: own
-      expression: dyn([['{{ .manager }}', 'Update', '', 'v1'], ['{{ .manager }}', 'Update', 'status', 'v1']])
-    - name: ownFields
-      expression: dyn(['{{ $fields | join "', '" }}'])
-    # The API server merges the oldest of more than ten updating clients into one. No apply uses their fields.
-    - name: merged
-      expression: >-
-        variables.oldManagers.filter(m, m.id[1] == 'Update').size() >= 10 ?
-        variables.managers.filter(m, m.id == ['ancient-changes', 'Update', '', 'v1']) : []
-    # Each client in both directions: its `fields` must be in one of its `twins`, or `free`. The account's patch takes its own fields, and
-    # the list of taints, away from others, and gives none to others. Among merged fields, a map that is also one becomes its own `.`.
-    - name: clients
-      expression: >-
-        variables.oldManagers.filter(m, !(m.id in variables.own) && (m.id[1] == 'Apply' || variables.merged.size() == 0)).map(m,
-        {'fields': m.fields, 'twins': dyn(variables.managers.filter(n, n.id == m.id).map(n, n.fields)), 'free': variables.ownFields}) +
-        variables.managers.map(n, {'fields': n.fields, 'twins': dyn(variables.oldManagers.filter(m, m.id == n.id ||
-        (n in variables.merged && m.id[1] == 'Update')).map(m, m.fields)), 'free': n in variables.merged ?
-        variables.ownFields + dyn(['.']) : n.id in variables.own ? variables.ownFields : dyn([])})
   # Forbidden instead of the default 422: for the agent, a 422 means that the node has changed.
   validations:
     {{- if .ownNode }}
@@ -140,10 +133,10 @@ verified node. And "unlabel": in CEL, when it may remove the label.
     {{- end }}
     # The request also has what webhooks and other policies change: docs/security.md.
     {{- range $name, $map := $maps }}
-    - expression: variables.changed{{ title $name }}.all(k, k in {{ last $map | toJson }})
+    {{- $but := empty $map.but | ternary "" (printf " but %s" (join ", " $map.but)) }}
+    - expression: variables.changed{{ title $name }}.all(k, k in {{ toJson $map.but }})
       reason: Forbidden
-      message: {{ printf "%s change no %s%s%s" $may (index $map 1)
-        (last $map | empty | ternary "" (last $map | join ", " | printf " but %s")) $exempt | quote }}
+      message: {{ printf "%s change no %s%s%s" $may $map.key $but $exempt | quote }}
     {{- end }}
     # The garbage collector would delete a node whose owner does not exist.
     - expression: >-
@@ -165,13 +158,12 @@ verified node. And "unlabel": in CEL, when it may remove the label.
     {{- if or .release .unlabel }}
     {{- $key := printf "'%s'" $config.verifiedLabel }}
     {{- $set := .release | ternary (printf "the label %s to %q only" $config.verifiedLabel (toString $config.verifiedLabelValue)) "no label" }}
-    {{- $removed := .unlabel | empty | ternary "" (printf " remove the label %s only where the annotation names another boot, and"
-      $config.verifiedLabel) }}
+    {{- $removed := .unlabel | ternary (printf " remove the label %s only where the annotation names another boot, and"
+      $config.verifiedLabel) "" }}
     - expression: >-
         !({{ $key }} in variables.changedLabels)
         {{- if .release }} || variables.labels[?{{ $key }}] == optional.of(dyn('{{ $config.verifiedLabelValue }}')){{ end }}
-        {{- with .unlabel }} ||
-        (!({{ $key }} in variables.labels) && {{ . }}){{ end }}
+        {{- if .unlabel }} || (!({{ $key }} in variables.labels) && variables.wasRestarted){{ end }}
       reason: Forbidden
       message: {{ printf "%s%s set %s" $may $removed $set | quote }}
     {{- end }}
@@ -195,20 +187,6 @@ verified node. And "unlabel": in CEL, when it may remove the label.
       reason: Forbidden
       message: {{ printf "%s set the condition %s once, to True, False or Unknown, with at most 2048 characters" $may $config.conditionType | quote }}
     {{- end }}
-    # A client that applies owns what managedFields says: with a foreign field added there, its next apply would remove that field. And
-    # what may grow with each patch fills etcd.
-    - expression: >-
-        variables.managers.all(n, n.id in variables.own || n in variables.merged || variables.oldManagers.exists(m, m.id == n.id)) &&
-        variables.clients.all(c, c.fields.all(k, c.twins.exists(t, t[?k][?'.'].or(t[?k]) == optional.of(c.fields[k])) ||
-        (c.fields[k].size() > 0 && c.fields[k].all(f, c.twins.exists(t, t[?k][?f][?'.'].or(t[?k][?f]) == optional.of(c.fields[k][f])) ||
-        (k + '.' + f in c.free && c.fields[k][f].size() == 0) || (c.fields[k][f].size() > 0 && c.fields[k][f].all(name,
-        c.twins.exists(t, t[?k][?f][?name] == optional.of(c.fields[k][f][name])) ||
-        ((name in c.free || k + '.' + f + '.' + name in c.free) && c.fields[k][f][name].size() == 0) ||
-        (c.fields[k][f][name].size() > 0 && c.fields[k][f][name].all(leaf,
-        c.twins.exists(t, t[?k][?f][?name][?leaf] == optional.of(c.fields[k][f][name][leaf])) ||
-        (k + '.' + f + '.' + name + '.' + leaf in c.free && c.fields[k][f][name][leaf].size() == 0)))))))))
-      reason: Forbidden
-      message: {{ printf "%s not change what other clients own in a node's managedFields" $may | quote }}
 {{- end }}
 
 {{- define "kube-node-ready.policyBinding" -}}

@@ -64,6 +64,8 @@ func TestControllerMayDeleteNodesThatWereNeverVerifiedOnly(t *testing.T) {
 	}{
 		"gated, and its checks fail":  {labelled(), ""},
 		"of a managed node group":     {labelled("eks.amazonaws.com/nodegroup"), ""},
+		"protected by its owner":      {func(n *corev1.Node) { n.Annotations["node-ready/do-not-delete"] = "true" }, "may delete no node with karpenter.sh/do-not-disrupt or node-ready/do-not-delete"},
+		"protected by a label":        {labelled("karpenter.sh/do-not-disrupt"), "may delete no node with"},
 		"without the startup taint":   {func(n *corev1.Node) { n.Spec.Taints = nil }, never},
 		"verified once":               {func(n *corev1.Node) { n.Annotations[harness.Annotation] = "{}" }, never},
 		"with the label":              {labelled(harness.Label), never},
@@ -152,12 +154,12 @@ func TestControllerMayCreateItsOwnObjectsOnly(t *testing.T) {
 		return err
 	}
 	s.Until(func() (bool, error) { return lease("probe") != nil, nil }) // the API server has read the policy
-	const names = "may create no ConfigMap but kube-node-ready-remediation, and no Lease but kube-node-ready-controller"
+	const maps, leases = "may create no ConfigMap but kube-node-ready-remediation", "may create no Lease but kube-node-ready-controller"
 	s.NoError(configMap(metav1.ObjectMeta{Name: "kube-node-ready-remediation"}))
-	s.forbidden(configMap(metav1.ObjectMeta{Name: "aws-auth"}), names)
-	s.forbidden(configMap(metav1.ObjectMeta{GenerateName: "kube-node-ready-remediation"}), names)
+	s.forbidden(configMap(metav1.ObjectMeta{Name: "aws-auth"}), maps)
+	s.forbidden(configMap(metav1.ObjectMeta{GenerateName: "kube-node-ready-remediation"}), maps)
 	s.NoError(lease("kube-node-ready-controller"))
-	s.forbidden(lease("kube-node-ready-remediation"), names)
+	s.forbidden(lease("kube-node-ready-remediation"), leases)
 
 	reference := func(version, kind, namespace, name string) corev1.ObjectReference {
 		return corev1.ObjectReference{APIVersion: version, Kind: kind, Namespace: namespace, Name: name}

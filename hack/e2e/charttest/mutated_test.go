@@ -9,6 +9,9 @@ import (
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
+// bare is a Node without a kubelet.
+const bare = "e2e-bare"
+
 // mutating adds an annotation to every Node that is updated, with conditions on who updates it.
 const mutating = `
 apiVersion: admissionregistration.k8s.io/v1
@@ -18,7 +21,7 @@ spec:
   reinvocationPolicy: Never
   matchConstraints:
     resourceRules: [{apiGroups: [""], apiVersions: [v1], operations: [UPDATE], resources: [nodes]}]
-  matchConditions: [{name: this-node, expression: "object.metadata.name == '` + owned + `'"}%s]
+  matchConditions: [{name: this-node, expression: "object.metadata.name == '` + bare + `'"}%s]
   mutations:
     - patchType: JSONPatch
       jsonPatch:
@@ -38,24 +41,24 @@ func TestMutatedPatchIsRefusedWithTheRemedy(t *testing.T) {
 	if !s.addsStartupTaint() {
 		t.Skip("this Kubernetes serves no MutatingAdmissionPolicy v1")
 	}
-	s.owners(1)
-	agent, _ := s.accounts()
+	s.bareNode(bare)
+	agent, _ := s.accountsFor(bare)
 	others := func() { // The policies are in force.
 		s.Until(func() (bool, error) {
-			err := s.patches(s.Kube, "administrator")(owned, `{"metadata":{"annotations":{"example.com/mutated":"no"}}}`)
-			return err == nil && s.Node(owned).Annotations["example.com/mutated"] != "no", err
+			err := s.patches(s.Kube, "administrator")(bare, `{"metadata":{"annotations":{"example.com/mutated":"no"}}}`)
+			return err == nil && s.Node(bare).Annotations["example.com/mutated"] != "no", err
 		})
 	}
 	s.apply(fmt.Sprintf(mutating, ""))
 	others()
-	err := agent(owned, releasePatch(0, "node-ready~1verified"))
+	err := agent(bare, releasePatch(0, "node-ready~1verified"))
 	s.forbidden(err, "kube-system/kube-node-ready may change no annotation of a node but node-ready/verification; exempt it from webhooks and policies that do")
 
 	const exempt = `, {name: not-kube-node-ready, expression: "!(request.userInfo.username.startsWith('system:serviceaccount:kube-system:kube-node-ready'))"}`
 	s.apply(fmt.Sprintf(mutating, exempt))
 	s.Until(func() (bool, error) {
-		return agent(owned, releasePatch(0, "node-ready~1verified")) == nil, nil
+		return agent(bare, releasePatch(0, "node-ready~1verified")) == nil, nil
 	}, "refused with the exemption")
 	others()
-	s.NotContains(s.Node(owned).Spec.Taints, corev1.Taint{Key: harness.Taint, Value: "true", Effect: noSchedule})
+	s.NotContains(s.Node(bare).Spec.Taints, corev1.Taint{Key: harness.Taint, Value: "true", Effect: noSchedule})
 }

@@ -2,9 +2,7 @@ package charttest
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -95,33 +93,8 @@ func TestAgentMayReleaseItsOwnNodeAndNothingElse(t *testing.T) {
 	s.Until(func() (bool, error) { return own("elsewhere", harmless) != nil, nil })
 
 	t.Run("refused", func(t *testing.T) {
-		const feature = `{"apiVersion":"v1","kind":"Node","metadata":{"name":"node1","labels":{"example.com/feature":"x"}}}`
-		_, err := s.Kube.CoreV1().Nodes().Patch(s.Ctx, node, types.ApplyPatchType, []byte(feature), metav1.PatchOptions{FieldManager: "applier"})
-		s.NoError(err)
-		s.Undo(func(ctx context.Context) error {
-			return s.Cluster.Patch(ctx, node, `{"metadata":{"labels":{"example.com/feature":null},"annotations":{"example.com/updated":null}}}`)
-		})
-		// A client of this test: kubelet's fields are merged with others on a node that more than ten clients have changed.
-		_, err = s.Kube.CoreV1().Nodes().Patch(s.Ctx, node, types.MergePatchType, []byte(`{"metadata":{"annotations":{"example.com/updated":"x"}}}`),
-			metav1.PatchOptions{FieldManager: "updater"})
-		s.NoError(err)
-		s.NoError(own(node, harmless)) // from here on the agent is a client too
-		// managed is a patch with the node's managedFields, and the fields of one client replaced; without any, the client is left out.
-		managed := func(manager, fields string) string {
-			entries := slices.Clone(s.Node(node).ManagedFields)
-			at := slices.IndexFunc(entries, func(entry metav1.ManagedFieldsEntry) bool { return entry.Manager == manager })
-			s.NotEqual(-1, at, "no client %s", manager)
-			entries[at].FieldsV1 = metav1.NewFieldsV1(fields)
-			if fields == "" {
-				entries = slices.Delete(entries, at, at+1)
-			}
-			text, err := json.Marshal(map[string]any{"metadata": map[string]any{"managedFields": entries}})
-			s.NoError(err)
-			return string(text)
-		}
 		unbound := s.token(harness.Default(), harness.Name, nil)
 		who := "kube-system/kube-node-ready may "
-		managers := who + "not change what other clients own in a node's managedFields"
 		const onlyTaint, noTaint = "add, change, remove or move no taint but node-ready/unverified, node-ready/failed", "add or change no taint"
 		onlyLabel, onlyAnnotation := who+"change no label of a node but node-ready/verified", who+"change no annotation of a node but node-ready/verification"
 		links := who + "not change a node's ownerReferences, finalizers and generateName"
@@ -148,13 +121,6 @@ func TestAgentMayReleaseItsOwnNodeAndNothingElse(t *testing.T) {
 			"an owner":                   {own, node, `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"no","uid":"no"}]}}`, links},
 			"a finalizer":                {own, node, `{"metadata":{"finalizers":["example.com/stay"]}}`, links},
 			"a generateName":             {own, node, `{"metadata":{"generateName":"x-"}}`, links},
-			"all managed fields":         {own, node, `{"metadata":{"managedFields":[{}]}}`, managers},
-			"one client's fields":        {own, node, managed("updater", ""), managers},
-			"a label given to a client":  {own, node, managed("applier", `{"f:metadata":{"f:labels":{"f:example.com/feature":{},"f:example.com/label":{}}}}`), managers},
-			"taints given to a client":   {own, node, managed("applier", `{"f:metadata":{"f:labels":{"f:example.com/feature":{}}},"f:spec":{"f:taints":{}}}`), managers},
-			"a client's emptied fields":  {own, node, managed("applier", `{"f:metadata":{"f:labels":{}}}`), managers},
-			"a huge field of its own":    {own, node, managed(harness.Name, fmt.Sprintf(`{"f:metadata":{"f:labels":{"f:%s":{}}}}`, strings.Repeat("x", 100000))), managers},
-			"an updater's other fields":  {own, node, managed("updater", `{"f:metadata":{"f:annotations":{".":{}}}}`), managers},
 			"a huge annotation":          {own, node, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, harness.Annotation, strings.Repeat("x", 16385)), who + "set the annotation node-ready/verification to at most 16384 characters, and not remove it"},
 		} {
 			t.Run(name, func(t *testing.T) { s.part(t).forbidden(try.as(try.node, try.patch), try.by) })
@@ -195,19 +161,8 @@ subjects: [{kind: ServiceAccount, name: kube-node-ready, namespace: kube-system}
 
 	t.Run("its own patch passes", func(t *testing.T) {
 		s := s.part(t)
-		// The release takes over the only field of the client that has set the taints: it disappears from managedFields.
-		_, err := s.Kube.CoreV1().Nodes().Patch(s.Ctx, node, types.MergePatchType, []byte(fmt.Sprintf(`{"spec":{"taints":[
-			{"key":"example.com/before","effect":"PreferNoSchedule"},{"key":%q,"effect":"NoSchedule"}]}}`, harness.Taint)), metav1.PatchOptions{FieldManager: "taints-only"})
-		s.NoError(err)
-		// And with so many clients that the API server merges the oldest.
-		for i := range 10 {
-			_, err := s.Kube.CoreV1().Nodes().Patch(s.Ctx, node, types.MergePatchType,
-				[]byte(fmt.Sprintf(`{"metadata":{"annotations":{"example.com/note":"%d","example.com/note-%d":"x"}}}`, i, i)), metav1.PatchOptions{FieldManager: fmt.Sprintf("client-%d", i)})
-			s.NoError(err)
-			s.Undo(func(ctx context.Context) error {
-				return s.Cluster.Patch(ctx, node, fmt.Sprintf(`{"metadata":{"annotations":{"example.com/note-%d":null}}}`, i))
-			})
-		}
+		s.NoError(s.Cluster.Patch(s.Ctx, node, fmt.Sprintf(`{"spec":{"taints":[
+			{"key":"example.com/before","effect":"PreferNoSchedule"},{"key":%q,"effect":"NoSchedule"}]}}`, harness.Taint)))
 		s.NoError(own(node, releasePatch(1, "node-ready~1verified")))
 		now := s.Node(node)
 		s.Equal([]corev1.Taint{{Key: "example.com/before", Effect: "PreferNoSchedule"}}, now.Spec.Taints)
@@ -252,7 +207,7 @@ func TestAgentMayWriteEventsAboutItsOwnNodeOnly(t *testing.T) {
 	s.Until(func() (bool, error) { return create(unbound, same) != nil, nil })
 
 	const who = "kube-system/kube-node-ready may write Events "
-	const aboutNode, component, small = who + "only about its own node", who + "only as the component kube-node-ready", who + "with a message of at most 1024 characters"
+	const aboutNode, component, small, plain = who + "only about its own node", who + "only as the component kube-node-ready", who + "with a message of at most 1024 characters", who + "only without series, labels"
 	for name, try := range map[string]struct {
 		change  func(*corev1.Event)
 		refusal string
@@ -271,9 +226,9 @@ func TestAgentMayWriteEventsAboutItsOwnNodeOnly(t *testing.T) {
 		"with a long instance":  {func(e *corev1.Event) { e.ReportingInstance = strings.Repeat("x", 257) }, small},
 		"with a long host":      {func(e *corev1.Event) { e.Source.Host = strings.Repeat("x", 257) }, small},
 		"with a long fieldPath": {func(e *corev1.Event) { e.InvolvedObject.FieldPath = strings.Repeat("x", 257) }, small},
-		"with a series":         {func(e *corev1.Event) { e.Series = &corev1.EventSeries{Count: 2, LastObservedTime: metav1.NowMicro()} }, small},
-		"with an annotation":    {func(e *corev1.Event) { e.Annotations = map[string]string{"a": "b"} }, small},
-		"with a label":          {func(e *corev1.Event) { e.Labels = map[string]string{"a": "b"} }, small},
+		"with a series":         {func(e *corev1.Event) { e.Series = &corev1.EventSeries{Count: 2, LastObservedTime: metav1.NowMicro()} }, plain},
+		"with an annotation":    {func(e *corev1.Event) { e.Annotations = map[string]string{"a": "b"} }, plain},
+		"with a label":          {func(e *corev1.Event) { e.Labels = map[string]string{"a": "b"} }, plain},
 	} {
 		t.Run(name, func(t *testing.T) { s.part(t).forbidden(create(own, try.change), try.refusal) })
 	}

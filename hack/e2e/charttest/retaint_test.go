@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
@@ -130,29 +129,12 @@ func TestControllerMayRetaintVerifiedNodesOnly(t *testing.T) {
 		"an annotation too":                   {patch: `{"metadata":{"annotations":{"node-ready/verification":"x"}}}`, refusal: who + "change no annotation of a node"},
 		"a cordon too":                        {patch: `[{"op":"add","path":"/spec/unschedulable","value":true},` + retaint + "]", refusal: who + "change no field of a node's spec but taints"},
 		"a finalizer":                         {patch: `{"metadata":{"finalizers":["example.com/stay"]}}`, refusal: who + "not change a node's ownerReferences, finalizers"},
-		"other clients' fields":               {patch: `{"metadata":{"managedFields":[{}]}}`, refusal: who + "not change what other clients own"},
 		"the failed taint off":                {taints: failed, patch: removal},
 		"the startup taint off":               {taints: startup, patch: `[{"op":"remove","path":"/spec/taints/2"}]`, refusal: onlyTaints},
 		"all taints off":                      {taints: failed, patch: `[{"op":"remove","path":"/spec/taints"}]`, refusal: onlyTaints},
 		"the failed taint off, and a label":   {taints: failed, patch: `[{"op":"remove","path":"/metadata/labels/node-ready~1verified"},` + removal[1:], refusal: noLabel},
 	})
 
-	t.Run("as one of more than ten clients, in place of one that owns the taints alone", func(t *testing.T) {
-		s := s.part(t)
-		s.gives(controllerTry{})
-		admin := func(manager, patch string) { s.NoError(s.patches(s.Kube, manager)(node, patch)) }
-		for i := range 10 {
-			admin(fmt.Sprintf("client-%d", i), fmt.Sprintf(`{"metadata":{"annotations":{"example.com/note-%d":"x"}}}`, i))
-			s.Undo(func(ctx context.Context) error {
-				return s.Cluster.Patch(ctx, node, fmt.Sprintf(`{"metadata":{"annotations":{"example.com/note-%d":null}}}`, i))
-			})
-		}
-		admin("taints-only", `{"spec":{"taints":[`+strings.ReplaceAll(foreign, "second", "third")+`]}}`)
-		s.NoError(own(node, "["+retaint+"]"))
-		s.Equal(corev1.Taint{Key: "node-ready/failed", Value: "kube-node-ready", Effect: "NoSchedule"}, s.Node(node).Spec.Taints[2])
-		s.NoError(own(node, removal))
-		s.Len(s.Node(node).Spec.Taints, 2)
-	})
 	t.Run("the API server warns about none of its expressions", func(t *testing.T) { s.part(t).awaitTypeChecked(harness.Name + "-controller") })
 }
 

@@ -137,6 +137,7 @@ func TestControllerMayCreateWorkersOnly(t *testing.T) {
 		}))
 	})
 	s.awaitTypeChecked(harness.Controller + "-workers")
+	s.awaitTypeChecked(harness.Controller + "-new-workers")
 }
 
 // In daemonset mode the controller may delete agents, for a fresh sandbox, and workers that are left, and no other pod.

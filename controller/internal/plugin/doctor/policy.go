@@ -26,7 +26,10 @@ func policy(c Cluster) (r Result) {
 	if own := c.Release.Controller; own != nil {
 		name += "-controller"
 		wanted[name] = "the controller's token may change anything of a node"
-		wanted[name+"-workers"] = "the controller's token may delete any pod of its namespace, or in controller mode create any"
+		wanted[name+"-workers"] = "the controller's token may delete any pod of its namespace"
+		if c.Release.Settings.Workers {
+			wanted[name+"-new-workers"] = "the controller's token may create any pod of its namespace"
+		}
 		wanted[name+"-objects"] = "the controller's token may create any Lease of its namespace, or with remediation any ConfigMap"
 		if own.RemediationMode == config.RemediationDelete {
 			wanted[name+"-nodeclaims"] = "the controller's token may delete any NodeClaim"

@@ -127,13 +127,12 @@ func (s Settings) isNextAttempt(v view) bool {
 func (s Settings) judgeVerdict(status *Status, v view) {
 	outcome, said := WorkerOutcome(v.pod)
 	isOverdue := v.now.HasLasted(v.seen.waiting, s.FailedAfter)
-	switch {
-	case outcome == FailedRound:
+	if outcome == FailedRound {
 		status.AllReasons = verdict.Reason(said.Failed)
 		first, _, _ := strings.Cut(status.AllReasons, ",")
 		status.Reason, status.Message = Reason(first), said.Message
 		isOverdue = isOverdue || FailingFor(v.pod) >= s.FailedAfter
-	default: // it has passed, and runs until it is deleted
+	} else { // it has passed, and runs until it is deleted
 		status.Reason, status.Message = verdict.NotVerified, "all checks pass, but the node is not released: read the controller's log"
 		if unmet := s.unmet(v.node); unmet != "" {
 			status.Reason, status.Message = verdict.NodeFailed, unmet

@@ -1,8 +1,9 @@
 // Package checks proves, from inside the pod network, that a node is fit for workloads.
 //
 // A Check makes exactly one attempt and does nothing else: it never sleeps, logs or retries. The Runner decides the order,
-// the timeout of an attempt and the backoff between attempts, and reports each attempt to its Observer. A probe without an answer
-// is repeated within the attempt (hedge.go), and a sign of recovery ends the pause before the next one (sign.go).
+// the timeout of an attempt and the backoff between attempts, and reports each attempt. Within an attempt, hedge repeats a query or a
+// connection that gets no answer. Between attempts, an outage looks for a sign that the next attempt would pass, and then ends the
+// pause (outage.go, sign.go).
 package checks
 
 import (
@@ -10,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net"
 	"os"
 	"slices"
@@ -47,12 +49,12 @@ type Report struct {
 	Took     time.Duration // if set, of an earlier request whose answer the attempt used: replaces the attempt's own
 }
 
-// Failure is an error and what is known about it. What it leaves empty is that of its cause.
+// Failure is an error and what is known about it. Where a field is empty, the cause may know more.
 type Failure struct {
 	Cause  error
 	Remedy string // what to try first
-	text   string // what Error returns
-	sign   sign   // that the next attempt would pass; what a packet cannot cure, such as a refusal, has none
+	text   string // what Error returns, if not the text of the cause
+	sign   sign   // that the next attempt would pass; a check without signs, as of a missing permission, only waits
 }
 
 func (f *Failure) Error() string {
@@ -64,22 +66,22 @@ func (f *Failure) Error() string {
 
 func (f *Failure) Unwrap() error { return f.Cause }
 
-// outermost returns the first Failure that has something, of err and what it wraps. If none has it, it returns an empty one.
-func outermost(err error, has func(*Failure) bool) *Failure {
-	f, found := errors.AsType[*Failure](err)
-	switch {
-	case !found:
-		return new(Failure)
-	case has(f):
-		return f
-	default:
-		return outermost(f.Cause, has)
+// failuresIn yields each Failure in err, the outermost first.
+func failuresIn(err error) iter.Seq[*Failure] {
+	return func(yield func(*Failure) bool) {
+		for f, found := errors.AsType[*Failure](err); found && yield(f); f, found = errors.AsType[*Failure](f.Cause) {
+		}
 	}
 }
 
 // Remedy returns what to try first about err, or "" if nothing is known.
 func Remedy(err error) string {
-	return outermost(err, func(f *Failure) bool { return f.Remedy != "" }).Remedy
+	for f := range failuresIn(err) {
+		if f.Remedy != "" {
+			return f.Remedy
+		}
+	}
+	return ""
 }
 
 func fail(remedy, format string, args ...any) error {
@@ -94,7 +96,7 @@ type skipped struct{ name, reason string }
 func (s skipped) Name() string                        { return s.name }
 func (s skipped) Try(context.Context) (Report, error) { return Report{Skipped: s.reason}, nil }
 
-// isTimeout: no answer came in time, as opposed to a bad one.
+// isTimeout reports whether no answer came in time.
 func isTimeout(err error) bool {
 	ne, ok := errors.AsType[net.Error](err)
 	return ok && ne.Timeout() || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) ||
@@ -140,7 +142,7 @@ type outcome struct {
 // WarnPrefix is what a name or a target begins with whose failure is only a warning.
 const WarnPrefix = "warn+"
 
-// orWarning makes a warning of a failure, if that is what was asked for.
+// orWarning makes a warning of a failure, if the name or target only warns.
 func (o outcome) orWarning(onlyWarns bool) outcome {
 	if o.err != nil && onlyWarns {
 		return outcome{warnings: append(o.warnings, o.err.Error())}
@@ -174,8 +176,8 @@ func combine(outcomes []outcome) (Report, error) {
 	return Report{Detail: strings.Join(details, ", "), Warnings: warnings}, join(errs, "; ")
 }
 
-// join makes one error of several: their texts are on one line of the log, their remedies without repetition, and its sign is
-// that all of them are over. Without errors it returns nil.
+// join makes one error of several: their texts are on one line of the log, and a remedy is there once. Its sign is that each of them
+// has its sign. Without errors it returns nil.
 func join(errs []error, separator string) error {
 	if len(errs) == 0 {
 		return nil
@@ -188,5 +190,5 @@ func join(errs []error, separator string) error {
 		}
 	}
 	return &Failure{Cause: errors.Join(errs...), Remedy: strings.Join(remedies, "; "),
-		text: strings.Join(texts, separator), sign: allOver(errs)}
+		text: strings.Join(texts, separator), sign: signOfAll(signsOf(errs))}
 }

@@ -16,6 +16,10 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
+// FoundAddresses are the addresses of the kubernetes service that its name has, where KUBERNETES_SERVICE_HOST is another one. The
+// dns check, which runs first, stores them; the network check connects to them. nil: there are none.
+type FoundAddresses = atomic.Pointer[[]netip.Addr]
+
 // DNS resolves every name in Names, all in parallel.
 type DNS struct {
 	// Names to resolve. An IP address among them is a server to ask for the first name outside the cluster, else for the root. What
@@ -26,8 +30,7 @@ type DNS struct {
 	Port     string    // of the servers given by address; "" is 53
 	// Kubernetes is host:port of the kubernetes service, which its name must resolve to; "": the answer is not compared.
 	Kubernetes string
-	// ClusterIPs takes the addresses that the name has instead, for the network check; nil: nobody asks.
-	ClusterIPs *atomic.Pointer[[]netip.Addr]
+	ClusterIPs *FoundAddresses // nil: nobody asks
 }
 
 // Name implements Check.
@@ -51,38 +54,31 @@ func (d DNS) Try(ctx context.Context) (Report, error) {
 	if len(names) == 0 {
 		return Report{Skipped: fmt.Sprintf("%s: %s", strings.Join(skipped, ", "), d.Outside)}, nil
 	}
-	// A name that only warns must fail no server. A single label is never a name outside the cluster: the search list completes it.
-	external := slices.IndexFunc(names, func(name string) bool {
-		isRequired := !strings.HasPrefix(name, WarnPrefix) && !isIP(name)
-		return isRequired && !IsClusterName(name, domain) && strings.Contains(strings.TrimSuffix(name, "."), ".")
-	})
-	probe := func(d DNS, name string) outcome {
-		if !isIP(name) {
-			return d.probeName(ctx, resolver, name, func(err error) string { return dnsRemedy(err, name, domain) })
-		}
-		direct := Resolver{Servers: []string{d.server(name)}, Network: resolver.Network}
-		if external < 0 {
-			return probeRoot(ctx, direct)
-		}
-		o := d.probeName(ctx, direct, strings.TrimSuffix(names[external], ".")+".", serverRemedy)
-		o.detail = "by " + name + ": " + o.detail
-		return o
+	if d.ClusterIPs != nil {
+		d.ClusterIPs.Store(nil) // an earlier attempt may have stored some
 	}
+	external := externalName(names, domain)
 	report, err := combine(inParallel(names, func(name string) outcome {
 		name, onlyWarns := strings.CutPrefix(name, WarnPrefix)
-		of := d
-		if onlyWarns {
-			of.ClusterIPs = nil // what follows from such a name must fail nothing either
+		switch {
+		case isIP(name):
+			return d.probeServer(ctx, resolver, name, external).orWarning(onlyWarns)
+		case d.Kubernetes != "" && strings.HasPrefix(name+".", "kubernetes.default."):
+			found := d.ClusterIPs
+			if onlyWarns {
+				found = nil // what follows from such a name must fail nothing either
+			}
+			return d.probeKubernetes(ctx, resolver, name, found).orWarning(onlyWarns)
+		default:
+			remedy := func(err error) string { return dnsRemedy(err, name, domain) }
+			return probeName(ctx, resolver, name, remedy).orWarning(onlyWarns)
 		}
-		return probe(of, name).orWarning(onlyWarns)
 	}))
 	if err == nil && len(skipped) > 0 {
 		report.Detail += fmt.Sprintf("; skipped: %s (%s)", strings.Join(skipped, ", "), d.Outside)
 	}
 	return report, err
 }
-
-func (d DNS) server(ip string) string { return net.JoinHostPort(ip, cmp.Or(d.Port, "53")) }
 
 func resolverOrSystem(resolver *Resolver) (Resolver, error) {
 	if resolver != nil {
@@ -91,53 +87,81 @@ func resolverOrSystem(resolver *Resolver) (Resolver, error) {
 	return SystemResolver()
 }
 
-func (d DNS) probeName(ctx context.Context, resolver Resolver, name string, remedy func(error) string) outcome {
-	host, _, _ := net.SplitHostPort(d.Kubernetes)
-	service, _ := netip.ParseAddr(host) // some platforms set a name: it equals no answer
-	isKubernetes := host != "" && strings.HasPrefix(name+".", "kubernetes.default.")
-	isExpected := func(addrs []netip.Addr) bool {
-		return !isKubernetes || slices.ContainsFunc(addrs, func(addr netip.Addr) bool { return addr.Unmap() == service })
+// externalName returns the first name outside the cluster, "" if there is none. A name that only warns must fail no server. A single
+// label is never a name outside the cluster: the search list completes it.
+func externalName(names []string, domain string) string {
+	for _, name := range names {
+		bare := strings.TrimSuffix(name, ".")
+		if !strings.HasPrefix(name, WarnPrefix) && !isIP(name) && !IsClusterName(name, domain) && strings.Contains(bare, ".") {
+			return bare + "."
+		}
 	}
-	found, warnings, err := resolver.lookup(ctx, name, isExpected)
+	return ""
+}
+
+// probeName resolves a name.
+func probeName(ctx context.Context, resolver Resolver, name string, remedy func(error) string) outcome {
+	found, warnings, err := resolver.lookup(ctx, name, oneFamily)
 	if err != nil {
 		return outcome{err: &Failure{Cause: err, Remedy: remedy(err)}}
 	}
-	o := outcome{detail: fmt.Sprintf("%s is %s", name, found.addrs[0].Unmap()), warnings: warnings}
-	further := resolver.Servers[slices.Index(resolver.Servers, found.server)+1:]
-	resolver.Servers = []string{found.server}
-	if !isExpected(found.addrs) {
-		differs := o.detail + " and KUBERNETES_SERVICE_HOST is " + host // which some platforms set to another address
-		random := fmt.Sprintf("kubernetes.%08x%s", rand.Uint32(), strings.TrimPrefix(found.name, "kubernetes.default"))
-		switch _, _, failure := resolver.resolve(ctx, random, share(ctx, 3), isExpected); {
-		case failure == nil:
-			return outcome{err: fail("this is not the cluster's DNS: set clusterDNS in this node's kubelet configuration, or remove the "+
-				"wildcard record upstream", "%s, but name server %s answers any name, even a random one", differs, found.server)}
-		case !errors.Is(failure, errNXDomain) && !errors.Is(failure, errNoData):
-			return outcome{err: fail(remedy(failure), "%s, and the name server does not deny a random name: %w", differs, failure)}
-		}
-		if service.IsValid() { // a host name differs always
-			o.warnings = append(o.warnings, differs)
-		}
-		if d.ClusterIPs != nil && strings.HasSuffix(found.name, ".svc."+resolver.ClusterDomain()+".") { // else of another cluster
-			d.ClusterIPs.Store(&found.addrs)
-		}
-	} else if isKubernetes && d.ClusterIPs != nil {
-		d.ClusterIPs.Store(nil) // an earlier answer may have differed
+	return outcome{detail: found.describe(name), warnings: warnings}
+}
+
+// probeServer asks a name server given by address: for a name outside the cluster, or for the root.
+func (d DNS) probeServer(ctx context.Context, system Resolver, ip, external string) outcome {
+	server := Resolver{Servers: []string{d.server(ip)}, Network: system.Network}
+	if external == "" {
+		return probeRoot(ctx, server)
 	}
-	if isKubernetes {
-		ctx, end := context.WithTimeout(ctx, min(stragglerGrace, share(ctx, 2))) // a dead one must not delay the node
-		defer end()
-		d.ClusterIPs = nil
-		// They must pass likewise. What the first one has warned of is not repeated.
-		for _, other := range inParallel(further, func(server string) outcome {
-			one := Resolver{Servers: []string{server}, Search: resolver.Search, Network: resolver.Network}
-			return d.probeName(ctx, one, name, remedy).orWarning(true)
-		}) {
-			isKnown := func(warning string) bool { return slices.Contains(o.warnings, warning) }
-			o.warnings = append(o.warnings, slices.DeleteFunc(other.warnings, isKnown)...)
-		}
+	o := probeName(ctx, server, external, serverRemedy)
+	o.detail = "by " + ip + ": " + o.detail
+	return o
+}
+
+func (d DNS) server(ip string) string { return net.JoinHostPort(ip, cmp.Or(d.Port, "53")) }
+
+// probeKubernetes resolves a name of the kubernetes service. If it has another address, it stores what was found instead, and fails
+// if the server may not be this cluster's.
+func (d DNS) probeKubernetes(ctx context.Context, resolver Resolver, name string, instead *FoundAddresses) outcome {
+	host, _, _ := net.SplitHostPort(d.Kubernetes)
+	service, notAddress := netip.ParseAddr(host) // some platforms set a name: it equals no answer
+	hasService := func(addrs []netip.Addr) bool {
+		return slices.ContainsFunc(addrs, func(addr netip.Addr) bool { return addr.Unmap() == service })
+	}
+	domain := resolver.ClusterDomain()
+	found, warnings, err := resolver.lookup(ctx, name, hasService)
+	if err != nil {
+		return outcome{err: &Failure{Cause: err, Remedy: dnsRemedy(err, name, domain)}}
+	}
+	o := outcome{detail: found.describe(name), warnings: warnings}
+	if hasService(found.addrs) {
+		return o
+	}
+	differs := o.detail + " and KUBERNETES_SERVICE_HOST is " + host
+	switch failure := resolver.resolveRandom(ctx, found); {
+	case failure == nil:
+		return outcome{err: fail("this is not the cluster's DNS: set clusterDNS in this node's kubelet configuration, or remove the "+
+			"wildcard record upstream", "%s, but name server %s answers any name, even a random one", differs, found.server)}
+	case !errors.Is(failure, errNXDomain) && !errors.Is(failure, errNoData):
+		return outcome{err: fail(dnsRemedy(failure, name, domain), "%s, and the name server does not deny a random name: %w", differs, failure)}
+	}
+	// The server is the cluster's: the platform has set KUBERNETES_SERVICE_HOST to another address, or to a name.
+	if notAddress == nil { // a name differs always
+		o.warnings = append(o.warnings, differs)
+	}
+	if instead != nil && strings.HasSuffix(found.name, ".svc."+domain+".") { // else it may be another cluster's
+		instead.Store(&found.addrs)
 	}
 	return o
+}
+
+// resolveRandom asks the server that has answered for a random name in the same domain. Only a wildcard has one.
+func (r Resolver) resolveRandom(ctx context.Context, answered answer) *dnsError {
+	r.Servers = []string{answered.server}
+	name := fmt.Sprintf("kubernetes.%08x%s", rand.Uint32(), strings.TrimPrefix(answered.name, "kubernetes.default"))
+	_, _, failure := r.resolve(ctx, name, share(ctx, 3), oneFamily)
+	return failure
 }
 
 // probeRoot asks the one server of resolver for the name servers of the root. Any reply is a pass: it proves the path.
@@ -151,8 +175,8 @@ func probeRoot(ctx context.Context, resolver Resolver) outcome {
 	if answers(ctx) {
 		return outcome{detail: "name server " + server + " answers"}
 	}
-	remedy, sign := serverRemedy(err), briefly(answers)
-	return outcome{err: &Failure{Cause: fmt.Errorf("name server %s: %w", server, err), Remedy: remedy, sign: sign}}
+	cause := fmt.Errorf("name server %s: %w", server, err)
+	return outcome{err: &Failure{Cause: cause, Remedy: serverRemedy(err), sign: briefly(answers)}}
 }
 
 // dnsRemedy is what to try if the servers of resolv.conf do not resolve name.

@@ -293,7 +293,7 @@ func TestDNSNamesTheClusterDomainAtTheFirstAttempt(t *testing.T) {
 	search := []string{"kube-system.svc.corp.example", "svc.corp.example", "corp.example", "lab.example"}
 	check := DNS{Names: []string{"kubernetes.default.svc.cluster.local"}, Resolver: &Resolver{Servers: []string{server.address}, Search: search}}
 	var seen watcher
-	runner := Runner{Timeout: enough, MaxRetries: 1, NewBackOff: func() backoff.BackOff { return &backoff.ZeroBackOff{} }, Observer: &seen}
+	runner := Runner{Timeout: enough, MaxRetries: 1, NewBackOff: func() backoff.BackOff { return &backoff.ZeroBackOff{} }, Observe: seen.attempted}
 
 	_, err := runner.Round(t.Context(), []Check{check})
 

@@ -96,36 +96,6 @@ func TestDNSOfTheClusterAsksTheSameServer(t *testing.T) {
 	require.ErrorContains(t, err, "name server "+wildcard.address+" answers any name")
 }
 
-// Nobody waits for a further name server. What it does not know is a warning.
-func TestDNSOfTheClusterAsksFurtherServers(t *testing.T) {
-	t.Parallel()
-	const full = "kubernetes.default.svc.cluster.local"
-	first := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{full + ".": {a: []string{"10.96.0.1"}}})
-	for title, test := range map[string]struct {
-		says    script
-		warning string
-	}{
-		"the cluster's": {script{a: []string{"10.96.0.1"}}, ""},
-		"a wildcard":    {script{a: []string{"203.0.113.7"}}, full + " is 203.0.113.7 and KUBERNETES_SERVICE_HOST is 10.96.0.1, but name server "},
-		"upstream":      {script{rcode: nxDomain}, full + ": NXDOMAIN from name server "},
-		"silent":        {script{silent: true}, full + ": timeout from name server "},
-	} {
-		t.Run(title, func(t *testing.T) {
-			t.Parallel()
-			second := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"*": test.says})
-			report, err := DNS{Names: []string{full}, Kubernetes: "10.96.0.1:443",
-				Resolver: &Resolver{Servers: []string{first.address, second.address}}}.Try(limited(t, enough))
-			require.NoError(t, err)
-			if test.warning == "" {
-				assert.Empty(t, report.Warnings)
-				return
-			}
-			require.Len(t, report.Warnings, 1)
-			assert.Contains(t, report.Warnings[0], test.warning+second.address)
-		})
-	}
-}
-
 // Some platforms set KUBERNETES_SERVICE_HOST to the API server's public name. The network check then connects to what DNS says, unless that
 // may be another cluster's.
 func TestClusterIPFromDNS(t *testing.T) {

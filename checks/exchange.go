@@ -60,17 +60,19 @@ func newQuery(name string, recordType dnsmessage.Type, recursion bool, options .
 // exchange sends a packed query to server (host:port) over network, udp or tcp, until there is a reply, also a truncated one. It
 // returns as soon as ctx ends.
 func exchange(ctx context.Context, network, server string, query []byte) (reply, error) {
-	return hedge(ctx, func(ctx context.Context) (reply, error) { return exchangeOnce(ctx, network, server, query) })
+	r, err := hedge(ctx, pacingOf(ctx).between(hedgeParts), func(ctx context.Context) (reply, error) {
+		return exchangeOnce(ctx, network, server, query)
+	})
+	return r, short(err)
 }
 
 func exchangeOnce(ctx context.Context, network, server string, query []byte) (reply, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, network, server)
 	if err != nil {
-		return reply{}, short(err)
+		return reply{}, err
 	}
 	defer func() { _ = conn.Close() }()
-	r, err := roundTrip(ctx, conn, query)
-	return r, short(err)
+	return roundTrip(ctx, conn, query)
 }
 
 func roundTrip(ctx context.Context, conn net.Conn, query []byte) (reply, error) {
@@ -148,8 +150,8 @@ func (r reply) addresses(recordType dnsmessage.Type) ([]netip.Addr, error) {
 		return nil, replyError(fmt.Sprintf("response code %d", r.RCode))
 	}
 	var addrs []netip.Addr
-	isEmpty, negative := true, errNoData
-	for ; ; isEmpty = false {
+	records, none := 0, errNoData
+	for ; ; records++ {
 		header, err := r.answers.AnswerHeader()
 		if errors.Is(err, dnsmessage.ErrSectionDone) {
 			break
@@ -163,16 +165,16 @@ func (r reply) addresses(recordType dnsmessage.Type) ([]netip.Addr, error) {
 		case !isAddr || addr.Is4() != (recordType == dnsmessage.TypeA):
 			return nil, errMalformed
 		case addr.Unmap().IsUnspecified():
-			negative = errSinkhole
-		case len(addrs) < maxDials: // an answer may have thousands
+			none = errSinkhole
+		case len(addrs) < maxAddresses: // an answer may have thousands
 			addrs = append(addrs, addr)
 		}
 	}
-	if isEmpty && !r.Authoritative && !r.RecursionAvailable && !r.hasAdditional {
+	if records == 0 && !r.Authoritative && !r.RecursionAvailable && !r.hasAdditional {
 		return nil, errLameReferral
 	}
 	if len(addrs) == 0 {
-		return nil, negative
+		return nil, none
 	}
 	return addrs, nil
 }

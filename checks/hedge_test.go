@@ -72,12 +72,18 @@ func connecting(to int) (port uint32) {
 	return 0
 }
 
+// attemptOf returns the context of an attempt in an outage.
+func attemptOf(ctx context.Context, outage, least time.Duration) context.Context {
+	now := time.Now()
+	return withPacing(ctx, pacing{outage: now.Add(-outage), least: least, connectBy: now.Add(least), dials: new(atomic.Int32)})
+}
+
 func TestAttemptNoticesThatTheNetworkWorks(t *testing.T) {
 	t.Parallel()
 	soon := func(t *testing.T, check Check) { // much sooner than TCP, or a third of the attempt, repeats a packet
 		t.Helper()
 		passed := make(chan error, 1)
-		ctx := context.WithValue(limited(t, time.Hour), pacingKey{}, attemptPacing{time.Now(), time.Second, time.Time{}, new(atomic.Int32)})
+		ctx := attemptOf(limited(t, time.Hour), 0, time.Second)
 		go func() {
 			_, err := check.Try(ctx)
 			passed <- err
@@ -130,10 +136,9 @@ func TestAttemptNoticesThatTheNetworkWorks(t *testing.T) {
 // unanswered counts the calls of a probe that gets no answer within an attempt of an outage.
 func unanswered(ctx context.Context, outage, limit time.Duration) int {
 	var calls atomic.Int32
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(attemptOf(ctx, outage, time.Second), limit)
 	defer cancel()
-	ctx = context.WithValue(ctx, pacingKey{}, attemptPacing{since: time.Now().Add(-outage), every: time.Second})
-	_, _ = hedge(ctx, func(ctx context.Context) (int, error) {
+	_, _ = hedge(ctx, pacingOf(ctx).between(hedgeParts), func(ctx context.Context) (int, error) {
 		calls.Add(1)
 		<-ctx.Done()
 		return 0, ctx.Err()
@@ -168,7 +173,7 @@ func TestAnswersInFlight(t *testing.T) {
 		var calls atomic.Int32
 		call := func(first, second error) (int32, error) {
 			calls.Store(0)
-			return hedge(ctx, func(ctx context.Context) (int32, error) {
+			return hedge(ctx, time.Second, func(ctx context.Context) (int32, error) {
 				n := calls.Add(1)
 				if n == 1 && first == nil {
 					<-ctx.Done()
@@ -196,7 +201,7 @@ func TestAnswersInFlight(t *testing.T) {
 // A transport dials on after the request of an attempt has ended, without its deadline: no packet comes of that.
 func TestDialEndsWithTheAttempt(t *testing.T) {
 	t.Parallel()
-	ctx := context.WithValue(t.Context(), pacingKey{}, attemptPacing{time.Now(), time.Second, time.Now().Add(100 * time.Millisecond), new(atomic.Int32)})
+	ctx := attemptOf(t.Context(), 0, 100*time.Millisecond)
 	_, err := Dial(ctx, "tcp", silent(t))
 	require.True(t, isTimeout(err), "%v", err)
 }

@@ -14,23 +14,15 @@ import (
 	"strings"
 )
 
-// trustedRoots returns the system's CAs, else the bundled ones, plus the cluster's CA (PEM; "": that of a pod with a token).
-func trustedRoots(clusterCA string) (*x509.CertPool, error) {
-	pool, err := x509.SystemCertPool()
-	if err != nil {
-		return nil, err
+// trustedRoots adds the cluster's CA (PEM; "": that of a pod with a token) to the system's CAs. If there are none, it adds the bundled
+// ones too.
+func trustedRoots(system *x509.CertPool, bundled, clusterCA string) *x509.CertPool {
+	if system.Equal(x509.NewCertPool()) {
+		system.AppendCertsFromPEM([]byte(bundled))
 	}
 	cluster := []byte(clusterCA)
 	if clusterCA == "" {
 		cluster, _ = os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt")
-	}
-	return withRoots(pool, bundledRoots, cluster), nil
-}
-
-// withRoots adds CAs (PEM): the cluster's always, the bundled ones only if there are no system CAs.
-func withRoots(system *x509.CertPool, bundled string, cluster []byte) *x509.CertPool {
-	if system.Equal(x509.NewCertPool()) {
-		system.AppendCertsFromPEM([]byte(bundled))
 	}
 	system.AppendCertsFromPEM(cluster)
 	return system
@@ -39,8 +31,8 @@ func withRoots(system *x509.CertPool, bundled string, cluster []byte) *x509.Cert
 // get requests a URL over a connection of its own. It does not follow redirects to other hosts.
 func (n Network) get(ctx context.Context, target Target) outcome {
 	request, requestErr := http.NewRequestWithContext(ctx, http.MethodGet, target.URL, nil)
-	roots, rootsErr := trustedRoots(n.ClusterCA)
-	if err := cmp.Or(requestErr, rootsErr); err != nil {
+	system, systemErr := x509.SystemCertPool()
+	if err := cmp.Or(requestErr, systemErr); err != nil {
 		return outcome{err: fmt.Errorf("%s: %w", target.URL, err)}
 	}
 	// http.Transport would go on resolving, connecting and shaking hands after ctx has ended.
@@ -54,7 +46,7 @@ func (n Network) get(ctx context.Context, target Target) outcome {
 	}
 	defer func() { _ = conn.Close() }()
 	transport := transportOver(conn)
-	transport.TLSClientConfig = &tls.Config{RootCAs: roots}
+	transport.TLSClientConfig = &tls.Config{RootCAs: trustedRoots(system, bundledRoots, n.ClusterCA)}
 	request.Header.Set("User-Agent", "kube-node-ready")
 	response, err := transport.RoundTrip(request)
 	if err != nil {
@@ -106,7 +98,7 @@ func dialFirst(ctx context.Context, addrs []netip.Addr, port string) (net.Conn, 
 		}
 		return first, nil
 	}
-	return nil, &Failure{Cause: join(errs, "; "), sign: oneOver(errs)}
+	return nil, &Failure{Cause: join(errs, "; "), sign: signOfOne(signsOf(errs))}
 }
 
 func httpsFailure(url string, err error) error {

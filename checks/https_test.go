@@ -236,14 +236,14 @@ func TestTargetsThatOnlyWarn(t *testing.T) {
 	require.EqualError(t, err, "TCP "+refuses+": connection refused")
 }
 
-func TestWithRoots(t *testing.T) {
+func TestTrustedRoots(t *testing.T) {
 	bundled, cluster, system := authority(t), authority(t), authority(t)
 	for name, c := range map[string]struct{ system, want *x509.CertPool }{
 		"no system: those brought along": {pool(), pool(bundled, cluster)},
 		"the system's":                   {pool(system), pool(system, cluster)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			require.True(t, withRoots(c.system, string(asPEM(bundled)), asPEM(cluster)).Equal(c.want))
+			require.True(t, trustedRoots(c.system, string(asPEM(bundled)), string(asPEM(cluster))).Equal(c.want))
 		})
 	}
 }

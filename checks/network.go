@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"strings"
-	"sync/atomic"
 	"syscall"
 )
 
@@ -22,14 +21,13 @@ type Network struct {
 
 // Target is an address that must accept connections, or a URL that must answer.
 type Target struct {
-	Address     string // host:port, or [v6]:port
-	URL         string // http://host/path or https://host/path, instead of an address
-	Statuses    string // that pass, such as 200|401; "": each below 400
-	OnlyWarns   bool   // a failure is a warning
-	EachAddress bool   // every address of the host must accept, not just one of them
-	Remedy      string // what to try first if the target fails; "": a general one
-	// Addresses are those of the host, if the dns check has found them; else the target is left out. nil: the host is resolved.
-	Addresses *atomic.Pointer[[]netip.Addr]
+	Address     string          // host:port, or [v6]:port
+	URL         string          // http://host/path or https://host/path, instead of an address
+	Statuses    string          // that pass, such as 200|401; "": each below 400
+	OnlyWarns   bool            // a failure is a warning
+	EachAddress bool            // every address of the host must accept, not just one of them
+	Remedy      string          // what to try first if the target fails; "": a general one
+	Addresses   *FoundAddresses // of the host, if the dns check has stored some, else the target is left out. nil: the host is resolved
 }
 
 // Name implements Check.
@@ -59,12 +57,12 @@ func (n Network) dial(ctx context.Context, target Target) outcome {
 	} else if found := target.Addresses.Load(); found != nil {
 		addrs = *found
 	} else {
-		return outcome{}
+		return outcome{} // the target is left out: it has no detail and no error
 	}
 	if err != nil {
 		return outcome{err: fail(Remedy(err), "%s: %w", target.Address, err)}
 	}
-	return target.combine(inParallel(addrs, func(addr netip.Addr) outcome {
+	return target.verdictOf(inParallel(addrs, func(addr netip.Addr) outcome {
 		return target.connect(ctx, net.JoinHostPort(addr.Unmap().String(), port))
 	}))
 }
@@ -80,15 +78,15 @@ func (n Network) resolve(ctx context.Context, host string) ([]netip.Addr, error)
 	if err != nil {
 		return nil, err
 	}
-	found, _, err := resolver.lookup(ctx, host, func([]netip.Addr) bool { return false })
+	found, _, err := resolver.lookup(ctx, host, bothFamilies)
 	if err != nil {
 		return nil, fail(withFullName(err, "check the target's name, and the dns check"), "%w", err)
 	}
 	return found.addrs, nil
 }
 
-// combine makes one verdict of the outcomes for the addresses of a target's name.
-func (t Target) combine(outcomes []outcome) outcome {
+// verdictOf makes one outcome of those for the addresses of a target's name.
+func (t Target) verdictOf(outcomes []outcome) outcome {
 	var details, warnings []string
 	var dead, unroutable []error
 	for _, o := range outcomes {
@@ -108,7 +106,7 @@ func (t Target) combine(outcomes []outcome) outcome {
 		}
 		err := join(dead, "; ")
 		if !t.EachAddress {
-			err = &Failure{Cause: err, sign: oneOver(dead)}
+			err = &Failure{Cause: err, sign: signOfOne(signsOf(dead))}
 		}
 		return outcome{err: fail(Remedy(err), "%s: %w", t.Address, err)}
 	}

@@ -163,9 +163,9 @@ func TestAddressOfAFamilyThatTheNodeDoesNotHave(t *testing.T) {
 		v6 := outcome{err: fail(tcpRemedy(err), "TCP [2001:db8::1]:443: %w", short(err))}
 		for _, each := range []bool{false, true} {
 			target := Target{Address: "api.example.org:443", EachAddress: each}
-			assert.Equal(t, outcome{detail: "api.example.org:443 accepts at 192.0.2.1:443"}, target.combine([]outcome{v6, good}))
+			assert.Equal(t, outcome{detail: "api.example.org:443 accepts at 192.0.2.1:443"}, target.verdictOf([]outcome{v6, good}))
 		}
-		alone := Target{Address: "api.example.org:443"}.combine([]outcome{v6})
+		alone := Target{Address: "api.example.org:443"}.verdictOf([]outcome{v6})
 		require.ErrorIs(t, alone.err, err)
 		assert.Equal(t, checkRoute, Remedy(alone.err))
 	}

@@ -94,7 +94,7 @@ func (p Peers) find(ctx context.Context) ([]PeerResult, error) {
 	cancel()
 	if err == nil && 2*len(failuresOf(results)) > len(results) {
 		redrawn, err := connect(ctx, p.Redraw)
-		if err == nil && answers(redrawn) >= answers(results) {
+		if err == nil && countAnswers(redrawn) >= countAnswers(results) {
 			return redrawn, nil
 		}
 	}
@@ -113,14 +113,14 @@ func connect(ctx context.Context, sample func(context.Context) ([]Peer, error)) 
 	for _, peer := range peers {
 		draw.add(peer)
 	}
-	return inParallel(draw.Peers(), func(peer Peer) PeerResult {
+	return inParallel(draw.Drawn(), func(peer Peer) PeerResult {
 		start := time.Now()
 		err := healthz(ctx, peer)
 		return PeerResult{peer, time.Since(start), err}
 	}), nil
 }
 
-func answers(results []PeerResult) int { return len(results) - len(failuresOf(results)) }
+func countAnswers(results []PeerResult) int { return len(results) - len(failuresOf(results)) }
 
 func failuresOf(results []PeerResult) (failures []error) {
 	for _, result := range results {
@@ -198,8 +198,8 @@ func (s *PeerSample) add(peer Peer) {
 	}
 }
 
-// Peers returns the sample.
-func (s *PeerSample) Peers() (peers []Peer) {
+// Drawn returns the sample.
+func (s *PeerSample) Drawn() (peers []Peer) {
 	for turn := range s.Size {
 		for _, zone := range s.zones {
 			if turn == 0 {

@@ -236,7 +236,7 @@ func TestSamplePeers(t *testing.T) {
 		for _, slice := range found {
 			sample.Add(slice)
 		}
-		return sample.Peers()
+		return sample.Drawn()
 	}
 	count := func(peers []Peer) map[string]int {
 		zones := make(map[string]int)

@@ -55,81 +55,91 @@ type answer struct {
 	server string // which replied
 }
 
-// earlyRule reports whether the addresses of the family that is answered first are accepted; else both are awaited.
+func (a answer) describe(name string) string {
+	return fmt.Sprintf("%s is %s", name, a.addrs[0].Unmap())
+}
+
+// earlyRule reports whether the addresses of the family that is answered first are enough; else both are awaited.
 type earlyRule func([]netip.Addr) bool
 
-// lookup resolves name. Warnings name the servers that failed before another one answered. The error is the first one that is
-// not negative, else the first one.
-func (r Resolver) lookup(ctx context.Context, name string, acceptEarly earlyRule) (found answer, warnings []string, err error) {
+func oneFamily([]netip.Addr) bool    { return true }
+func bothFamilies([]netip.Addr) bool { return false }
+
+// lookup resolves name. Warnings name the servers that failed before another one answered.
+func (r Resolver) lookup(ctx context.Context, name string, isEnough earlyRule) (found answer, warnings []string, err error) {
 	failed := &dnsError{name: name, err: errNotName}
-	wait := share(ctx, 1) // one server: hedge repeats the queries
-	if n := len(r.Servers); n > 1 {
-		// Every server has its turn, and, unless the outage is long, a lost packet must not cost the whole attempt.
-		wait = min(share(ctx, n), max(share(ctx, max(3, n)), pacingOf(ctx).pace(30)))
-	}
+	turn := r.turn(ctx)
 	names, diagnosis := r.candidates(name)
 	for _, candidate := range names {
-		found, more, failure := r.resolve(ctx, candidate, wait, acceptEarly)
+		found, more, failure := r.resolve(ctx, candidate, turn, isEnough)
 		warnings = append(warnings, more...)
 		if failure == nil {
 			return found, warnings, nil
 		}
-		isBetter := errors.Is(failed, errNotName) || (isNegative(failed) && !isNegative(failure))
-		if isBetter && !errors.Is(failure, errNotName) {
+		if failure.weight() > failed.weight() {
 			failed = failure
 		}
 		if ctx.Err() != nil {
 			break
 		}
-		if isNegative(failure) {
-			// The server that answered comes first now: a dead one would cost its share of the time for every candidate.
+		if isNegative(failure) { // the server that answered comes first now: a dead one would cost its turn for every candidate
 			others := slices.DeleteFunc(slices.Clone(r.Servers), func(s string) bool { return s == failure.server })
 			r.Servers = slices.Insert(others, 0, failure.server)
 		}
 	}
 	for _, candidate := range diagnosis {
-		if _, _, failure := r.resolve(ctx, candidate, wait, acceptEarly); failure == nil {
+		if _, _, failure := r.resolve(ctx, candidate, turn, isEnough); failure == nil {
 			failed.fullName = strings.TrimSuffix(candidate, ".")
 			break
 		}
 	}
-	var each []error
-	for _, server := range r.Servers {
-		each = append(each, &Failure{Cause: failed, sign: briefly(func(ctx context.Context) bool {
-			return slices.ContainsFunc(names, func(name string) bool { // no packet follows one without an answer
+	return answer{}, nil, &Failure{Cause: failed, sign: r.resolvesOne(names)}
+}
+
+// turn returns how long one server has to answer before the next one is asked.
+func (r Resolver) turn(ctx context.Context) time.Duration {
+	servers := len(r.Servers)
+	if servers == 1 {
+		return share(ctx, 1) // hedge repeats the queries
+	}
+	fair := share(ctx, servers)          // each has a turn
+	third := share(ctx, max(3, servers)) // if only a packet is lost, the first of two has a second turn
+	return min(fair, max(third, pacingOf(ctx).between(30)))
+}
+
+// resolvesOne is the sign that one of the servers knows one of the names. After a query without an answer it sends that server no other.
+func (r Resolver) resolvesOne(names []string) sign {
+	signs := make([]sign, len(r.Servers))
+	for i, server := range r.Servers {
+		signs[i] = briefly(func(ctx context.Context) bool {
+			return slices.ContainsFunc(names, func(name string) bool {
 				_, err := r.query(ctx, server, name, dnsmessage.TypeA)
 				if err != nil && !errors.Is(err, errNXDomain) {
 					_, err = r.query(ctx, server, name, dnsmessage.TypeAAAA)
 				}
 				return err == nil
 			})
-		})})
+		})
 	}
-	return answer{}, nil, &Failure{Cause: failed, sign: oneOver(each)}
+	return signOfOne(signs)
 }
 
-// resolve asks the servers in turn for an absolute name, each for at most wait, until one of them answers, or all have
-// failed other than by a timeout, or ctx ends. It returns what lookup does.
-func (r Resolver) resolve(ctx context.Context, name string, wait time.Duration, acceptEarly earlyRule) (
+// resolve asks the servers in turn for an absolute name, until one of them answers, or all have failed other than by a timeout,
+// or ctx ends. It returns what lookup does.
+func (r Resolver) resolve(ctx context.Context, name string, turn time.Duration, isEnough earlyRule) (
 	found answer, warnings []string, failure *dnsError) {
-	failures := make([]error, len(r.Servers))
+	failures := make([]error, len(r.Servers)) // nil: not asked yet
 	mayAnswer := func(err error) bool { return err == nil || isTimeout(err) }
 	for i := 0; i == 0 || (ctx.Err() == nil && slices.ContainsFunc(failures, mayAnswer)); i++ {
 		n := i % len(r.Servers)
-		addrs, err := r.ask(ctx, r.Servers[n], name, wait, acceptEarly)
-		if err == nil || isNegative(err) {
-			for other, err := range failures {
-				if err != nil && other != n {
-					warnings = append(warnings, (&dnsError{name: name, server: r.Servers[other], err: err}).Error())
-				}
-			}
-			if err == nil {
-				return answer{addrs, name, r.Servers[n]}, warnings, nil
-			}
-			return answer{}, warnings, &dnsError{name: name, server: r.Servers[n], err: err}
-		}
+		addrs, err := r.ask(ctx, r.Servers[n], name, turn, isEnough)
+		switch {
+		case err == nil:
+			return answer{addrs, name, r.Servers[n]}, r.warnings(name, failures, n), nil
+		case isNegative(err):
+			return answer{}, r.warnings(name, failures, n), &dnsError{name: name, server: r.Servers[n], err: err}
 		// A reply counts more than a timeout of the same server, before it or after it. So does a truncated one.
-		if mayAnswer(failures[n]) && !errors.Is(failures[n], errTruncated) {
+		case mayAnswer(failures[n]) && !errors.Is(failures[n], errTruncated):
 			failures[n] = err
 		}
 	}
@@ -145,39 +155,47 @@ func (r Resolver) resolve(ctx context.Context, name string, wait time.Duration, 
 	return answer{}, nil, &dnsError{name: name, err: join(errs, ", ")}
 }
 
-// ask asks one server for the A and AAAA records of an absolute name at once.
-func (r Resolver) ask(ctx context.Context, server, name string, wait time.Duration, acceptEarly earlyRule) (
-	[]netip.Addr, error) {
-	ctx, cancel := context.WithTimeout(ctx, wait)
+// warnings names the servers that have failed, but not the one that has answered.
+func (r Resolver) warnings(name string, failures []error, answered int) (texts []string) {
+	for n, err := range failures {
+		if err != nil && n != answered {
+			texts = append(texts, (&dnsError{name: name, server: r.Servers[n], err: err}).Error())
+		}
+	}
+	return texts
+}
+
+// family is what a server says about one record type of a name.
+type family struct {
+	addrs []netip.Addr
+	err   error
+}
+
+// ask asks one server for the A and AAAA records of an absolute name.
+func (r Resolver) ask(ctx context.Context, server, name string, turn time.Duration, isEnough earlyRule) ([]netip.Addr, error) {
+	ctx, cancel := context.WithTimeout(ctx, turn)
 	defer cancel()
-	type family struct {
-		addrs []netip.Addr
-		err   error
+	begin := func(recordType dnsmessage.Type) <-chan family {
+		answered := make(chan family, 1)
+		go func() {
+			addrs, err := r.query(ctx, server, name, recordType)
+			answered <- family{addrs, err}
+		}()
+		return answered
 	}
-	families := make(chan family, 2)
-	ask := func(recordType dnsmessage.Type) {
-		addrs, err := r.query(ctx, server, name, recordType)
-		families <- family{addrs, err}
+	askFamilies := askAtOnce
+	if pacingOf(ctx).isLongOutage() {
+		askFamilies = askInTurn
 	}
-	types := []dnsmessage.Type{dnsmessage.TypeA, dnsmessage.TypeAAAA}
-	rand.Shuffle(2, func(i, j int) { types[i], types[j] = types[j], types[i] })
-	isLong := time.Since(pacingOf(ctx).since) > time.Minute // then no query follows one without an answer, about either family
-	go ask(types[0])
-	if !isLong {
-		go ask(types[1])
-	}
-	first := <-families
-	if first.err == nil && acceptEarly(first.addrs) || isLong && isTimeout(first.err) {
+	first, rest := askFamilies(begin)
+	if rest == nil || first.err == nil && isEnough(first.addrs) {
 		return first.addrs, first.err
-	}
-	if isLong {
-		go ask(types[1])
 	}
 	// Some drop queries for AAAA (RFC 4074, 4.1): half of the time is left for others, unless all depends on this answer.
 	if !errors.Is(first.err, errNoData) {
 		time.AfterFunc(share(ctx, 2), cancel)
 	}
-	switch second := <-families; {
+	switch second := <-rest(); {
 	case first.err == nil || second.err == nil:
 		return append(first.addrs, second.addrs...), nil
 	// NXDOMAIN is about the name, for any record type (RFC 8020). NODATA of one family says nothing about the other one.
@@ -186,6 +204,31 @@ func (r Resolver) ask(ctx context.Context, server, name string, wait time.Durati
 	default:
 		return nil, first.err
 	}
+}
+
+// askAtOnce asks for both families, and returns the first answer and how to get the other one.
+func askAtOnce(begin func(dnsmessage.Type) <-chan family) (first family, rest func() <-chan family) {
+	a, aaaa := begin(dnsmessage.TypeA), begin(dnsmessage.TypeAAAA)
+	select {
+	case first = <-a:
+		return first, func() <-chan family { return aaaa }
+	case first = <-aaaa:
+		return first, func() <-chan family { return a }
+	}
+}
+
+// askInTurn asks for one family, and for the other one only if there is an answer about the first. It is for a long outage, in which
+// no query follows one without an answer.
+func askInTurn(begin func(dnsmessage.Type) <-chan family) (first family, rest func() <-chan family) {
+	one, other := dnsmessage.TypeA, dnsmessage.TypeAAAA
+	if rand.N(2) == 0 {
+		one, other = other, one
+	}
+	first = <-begin(one)
+	if isTimeout(first.err) {
+		return first, nil
+	}
+	return first, func() <-chan family { return begin(other) }
 }
 
 // query asks one server for one record type. After a truncated UDP reply it repeats the query over TCP (RFC 7766); an error of
@@ -240,6 +283,18 @@ func (e *dnsError) Error() string {
 		text += " from name server " + e.server
 	}
 	return text
+}
+
+// weight orders the failures about the candidates of a name by what they say about the servers: the first with the most is reported.
+func (e *dnsError) weight() int {
+	switch {
+	case errors.Is(e, errNotName): // nobody was asked
+		return 0
+	case isNegative(e):
+		return 1
+	default:
+		return 2
+	}
 }
 
 // isNegative: a server answered that the name has no address (RFC 2308), or that of a sinkhole.

@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -16,10 +15,10 @@ import (
 // jitter is the share by which a wait may be shorter or longer, so that nodes that started together do not stay in step.
 const jitter = 0.1
 
-// Attempt is one try of one check, as an Observer sees it.
+// Attempt is one try of one check.
 type Attempt struct {
 	Check     string
-	Number    int // 1 for the first of its round; of what Round returns the count
+	Number    int // 1 for the first of its round; in the results of Round how many there were
 	Took      time.Duration
 	Report    Report
 	Err       error         // nil if the check passed or was skipped
@@ -27,27 +26,16 @@ type Attempt struct {
 	AfterSign bool          // a sign has ended the pause before it
 }
 
-// Observer receives every attempt when it ends, except those that a shutdown interrupted: they say nothing about the node.
-type Observer interface{ Attempted(Attempt) }
-
-// Runner runs checks one after another, in rounds. It remembers between them what fails.
+// Runner runs checks one after another, in rounds. Between rounds it remembers what is known of each check that fails.
 type Runner struct {
 	Timeout    time.Duration // of one attempt
 	MaxRetries int           // after the first attempt
 	NewBackOff func() backoff.BackOff
-	Observer   Observer
+	// Observe receives each attempt when it ends, but not one that a shutdown interrupted, which says nothing about the node. nil:
+	// nobody does.
+	Observe func(Attempt)
 
-	outages  map[string]outage // of each check that fails
-	retrying string            // the check that the round must pass first
-}
-
-// outage is what is known of a check that fails, until it passes.
-type outage struct {
-	since       time.Time // the first attempt that failed
-	err         error     // of the last attempt
-	hasSign     bool      // its sign has come
-	ignoreSigns bool      // an attempt has failed after a sign: none is trusted
-	due         time.Time // the next look for a sign
+	outages map[string]*outage // by check
 }
 
 // Exponential waits 1, 2, 4, 8, 16 s, then 30 s each time.
@@ -81,8 +69,6 @@ func (r *Runner) Round(ctx context.Context, list []Check) ([]Attempt, error) {
 		retries := r.MaxRetries
 		if failed || check.Name() == NodeName { // the same Node gets the same judgement
 			retries = 0
-		} else {
-			r.retrying = check.Name()
 		}
 		result := r.retry(ctx, check, retries)
 		if err := ctx.Err(); err != nil {
@@ -104,71 +90,63 @@ func (r Runner) Longest(number int) time.Duration {
 	return time.Duration(number) * check
 }
 
+// Pause waits for d between two rounds, or until there is a sign that the first of the checks that have failed would pass now. It
+// returns false if ctx has ended.
+func (r *Runner) Pause(ctx context.Context, failed []string, d time.Duration) bool {
+	first := new(outage) // nothing has failed: it only waits
+	if len(failed) > 0 {
+		first = r.outageOf(failed[0])
+	}
+	return first.wait(ctx, d)
+}
+
+func (r *Runner) outageOf(check string) *outage {
+	if r.outages == nil {
+		r.outages = make(map[string]*outage)
+	}
+	if r.outages[check] == nil {
+		r.outages[check] = new(outage)
+	}
+	return r.outages[check]
+}
+
 // retry makes one attempt, and more while it fails and there are retries, with a pause before each.
 func (r *Runner) retry(ctx context.Context, check Check, retries int) Attempt {
-	var last Attempt
-	for waits := r.NewBackOff(); ; {
-		last = r.attempt(ctx, check, last.Number+1)
-		isRetried := last.Err != nil && last.Number <= retries
+	waits := r.NewBackOff()
+	outage := r.outageOf(check.Name())
+	for number := 1; ; number++ {
+		attempt := r.attempt(ctx, check, outage)
+		attempt.Number = number
+		isRetried := attempt.Err != nil && number <= retries
 		if isRetried {
-			last.RetryIn = waits.NextBackOff()
+			attempt.RetryIn = waits.NextBackOff()
 		}
-		if ctx.Err() == nil && r.Observer != nil {
-			r.Observer.Attempted(last)
+		if ctx.Err() == nil && r.Observe != nil {
+			r.Observe(attempt)
 		}
-		if !isRetried || !r.Pause(ctx, last.RetryIn) {
-			return last
+		if !isRetried || !outage.wait(ctx, attempt.RetryIn) {
+			return attempt
 		}
 	}
 }
 
-func (r *Runner) attempt(ctx context.Context, check Check, number int) Attempt {
-	if r.outages == nil {
-		r.outages = make(map[string]outage)
-	}
+func (r *Runner) attempt(ctx context.Context, check Check, outage *outage) Attempt {
 	start := time.Now()
-	o := r.outages[check.Name()]
-	pacing := attemptPacing{o.since, min(time.Second, r.Timeout/3), start.Add(r.Timeout * 9 / 10), new(atomic.Int32)}
-	if o.err == nil || o.hasSign || o.ignoreSigns { // no sign would come after a lost packet
-		pacing.since = start
-	}
-	attemptCtx, cancel := context.WithTimeout(context.WithValue(ctx, pacingKey{}, pacing), r.Timeout)
+	attempt := Attempt{Check: check.Name(), AfterSign: outage.signCame}
+	ctx, cancel := context.WithTimeout(withPacing(ctx, outage.pacing(start, r.Timeout)), r.Timeout)
 	defer cancel()
-	report, err := check.Try(attemptCtx)
+	report, err := check.Try(ctx)
 	if err == nil {
-		delete(r.outages, check.Name())
+		outage.passed()
 	} else {
-		r.outages[check.Name()] = outage{since: cmp.Or(o.since, start), err: err, ignoreSigns: o.ignoreSigns || o.hasSign, due: o.due}
-		err = &Failure{Cause: err, text: printable(err.Error())}
+		outage.failed(start, err)
+		attempt.Err = &Failure{Cause: err, text: printable(err.Error())}
 	}
 	for i, warning := range report.Warnings {
 		report.Warnings[i] = printable(warning)
 	}
-	took := cmp.Or(report.Took, time.Since(start))
-	return Attempt{Check: check.Name(), Number: number, Took: took, Report: report, Err: err, AfterSign: o.hasSign}
-}
-
-// Pause waits for d, or until there is a sign that the check that has failed would pass now. It returns false if ctx has ended.
-func (r *Runner) Pause(ctx context.Context, d time.Duration) bool {
-	pause, end := context.WithTimeout(ctx, d)
-	defer end()
-	o := r.outages[r.retrying]
-	for o.err != nil && !o.ignoreSigns {
-		due, cancel := context.WithDeadline(pause, o.due)
-		<-due.Done()
-		cancel()
-		if pause.Err() != nil {
-			break
-		}
-		pace := float64(attemptPacing{since: o.since, every: time.Second}.pace(60))
-		o.due = time.Now().Add(time.Duration((0.8 + 0.4*rand.Float64()) * pace))
-		o.hasSign = isOver(pause, o.err)
-		if r.outages[r.retrying] = o; o.hasSign {
-			return true
-		}
-	}
-	<-pause.Done()
-	return ctx.Err() == nil
+	attempt.Report, attempt.Took = report, cmp.Or(report.Took, time.Since(start))
+	return attempt
 }
 
 // printable returns the first 2 kB of a text without control characters: others wrote parts of it, and a terminal may show it.

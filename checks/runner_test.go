@@ -59,7 +59,7 @@ type watcher struct {
 	then func(Attempt)
 }
 
-func (w *watcher) Attempted(a Attempt) {
+func (w *watcher) attempted(a Attempt) {
 	w.seen = append(w.seen, a)
 	if w.then != nil {
 		w.then(a)
@@ -93,7 +93,7 @@ func TestRoundRunsChecksInTheirOrderOnceEach(t *testing.T) {
 		list = append(list, &tried{name: name, try: passes, journal: &journal})
 	}
 	var seen watcher
-	r := Runner{Timeout: time.Minute, MaxRetries: 5, NewBackOff: hourBackOff, Observer: &seen}
+	r := Runner{Timeout: time.Minute, MaxRetries: 5, NewBackOff: hourBackOff, Observe: seen.attempted}
 
 	results, err := r.Round(t.Context(), list)
 
@@ -133,7 +133,7 @@ func TestRetries(t *testing.T) {
 			t.Parallel()
 			check := &tried{name: "dns", try: failsFirst(test.failures)}
 			var seen watcher
-			r := Runner{Timeout: time.Minute, MaxRetries: test.maxRetries, NewBackOff: countedBackOff, Observer: &seen}
+			r := Runner{Timeout: time.Minute, MaxRetries: test.maxRetries, NewBackOff: countedBackOff, Observe: seen.attempted}
 
 			results, err := r.Round(t.Context(), []Check{check})
 
@@ -170,7 +170,7 @@ func TestRetryWaitsForRetryIn(t *testing.T) {
 					return failsAlways(ctx, n)
 				}}
 				var seen watcher
-				r := Runner{Timeout: time.Second, MaxRetries: 6, NewBackOff: newBackOff, Observer: &seen}
+				r := Runner{Timeout: time.Second, MaxRetries: 6, NewBackOff: newBackOff, Observe: seen.attempted}
 
 				_, err := r.Round(t.Context(), []Check{check})
 
@@ -188,7 +188,7 @@ func TestRetryWaitsForRetryIn(t *testing.T) {
 func TestEachCheckHasItsOwnRetriesAndBackOff(t *testing.T) {
 	t.Parallel()
 	var seen watcher
-	r := Runner{Timeout: time.Minute, MaxRetries: 2, NewBackOff: countedBackOff, Observer: &seen}
+	r := Runner{Timeout: time.Minute, MaxRetries: 2, NewBackOff: countedBackOff, Observe: seen.attempted}
 	first, second := &tried{name: "dns", try: failsFirst(2)}, &tried{name: "api", try: failsFirst(2)}
 
 	results, err := r.Round(t.Context(), []Check{first, second})
@@ -207,7 +207,7 @@ func TestChecksAfterAFailureAreTriedOnceForDiagnosis(t *testing.T) {
 	t.Parallel()
 	var journal []string
 	var seen watcher
-	r := Runner{Timeout: time.Minute, MaxRetries: 2, NewBackOff: countedBackOff, Observer: &seen}
+	r := Runner{Timeout: time.Minute, MaxRetries: 2, NewBackOff: countedBackOff, Observe: seen.attempted}
 
 	results, err := r.Round(t.Context(), []Check{
 		&tried{name: "dns", try: passes, journal: &journal},
@@ -245,7 +245,7 @@ func TestCancelledDuringTheWait(t *testing.T) {
 				cancel()
 			}
 		}}
-		r := &Runner{Timeout: time.Minute, MaxRetries: 5, NewBackOff: func() backoff.BackOff { return &listed{waits: waits} }, Observer: seen}
+		r := &Runner{Timeout: time.Minute, MaxRetries: 5, NewBackOff: func() backoff.BackOff { return &listed{waits: waits} }, Observe: seen.attempted}
 		return ctx, r, seen, &tried{name: "dns", try: failsAlways}
 	}
 	t.Run("the round returns the error and observes nothing else", func(t *testing.T) {
@@ -292,7 +292,7 @@ func TestCancelledInsideAnAttempt(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			var seen watcher
-			r := Runner{Timeout: time.Minute, MaxRetries: 0, NewBackOff: hourBackOff, Observer: &seen}
+			r := Runner{Timeout: time.Minute, MaxRetries: 0, NewBackOff: hourBackOff, Observe: seen.attempted}
 			first := &tried{name: "dns", try: passes}
 			if diagnosis {
 				first.try = failsAlways
@@ -325,7 +325,7 @@ func TestEveryAttemptHasItsOwnTimeout(t *testing.T) {
 			return Report{}, ctx.Err()
 		}}
 		var seen watcher
-		r := Runner{Timeout: 3 * time.Second, MaxRetries: 1, NewBackOff: countedBackOff, Observer: &seen}
+		r := Runner{Timeout: 3 * time.Second, MaxRetries: 1, NewBackOff: countedBackOff, Observe: seen.attempted}
 
 		results, err := r.Round(t.Context(), []Check{hangs, &tried{name: "api", try: passes}})
 

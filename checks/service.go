@@ -1,7 +1,6 @@
 package checks
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +10,7 @@ import (
 )
 
 const (
-	maxDials       = 8                      // how many endpoints of a large service, or addresses of a name, one node dials
+	maxAddresses   = 8                      // how many addresses of a name are dialled
 	stragglerGrace = 500 * time.Millisecond // for the others once the check has passed: a dead endpoint must not delay the node
 )
 
@@ -22,7 +21,7 @@ type Service struct {
 	TaintKey           string // of the startup taint: the service's pods must tolerate it
 	FailedTaintKey     string // of the failed taint, which they must tolerate too
 	Domain             string // the cluster's DNS domain, for a name that every DNS endpoint can resolve
-	MaxDials           int    // how many endpoints of each address family to connect to; 0: 8 in all
+	MaxDials           int    // how many endpoints to connect to; of a dual-stack service at least both families on two nodes
 	SmallPackets       bool   // only connect, without the large query
 	// FewestNodes is on how many other nodes nothing may answer before the check fails. On fewer that is a warning: the fault may
 	// be theirs. 0: it always fails.
@@ -82,54 +81,65 @@ func (s Service) choose(ready []endpoint) []endpoint {
 		chosen = append(chosen, e)
 		isPair := func(other endpoint) bool { return other.node == e.node && other.isIPv6() != e.isIPv6() }
 		if i := slices.IndexFunc(others, isPair); i >= 0 {
-			most = 2 * s.MaxDials
+			most = max(most, 4)
 			chosen = append(chosen, others[i])
 			others = slices.Delete(others, i, i+1)
 		}
 	}
 	chosen = append(append(chosen, others...), local...)
-	return chosen[:min(len(chosen), cmp.Or(most, maxDials))]
+	return chosen[:min(len(chosen), most)]
 }
 
+// connect probes the chosen endpoints, and fails if no other node answers.
 func (s Service) connect(ctx context.Context, name string, chosen []endpoint) (Report, error) {
-	needRemote := !s.isLocal(chosen[0]) // remote ones come first: if this one is local, all are
-	passes := func(e endpoint, err error) bool { return err == nil && (!needRemote || !s.isLocal(e)) }
 	graceCtx, endGrace := context.WithCancel(ctx)
 	defer endGrace()
-	outcomes := inParallel(chosen, func(e endpoint) outcome {
+	return s.judge(name, chosen, inParallel(chosen, func(e endpoint) outcome {
 		o := s.probe(graceCtx, e)
-		if passes(e, o.err) {
+		if o.err == nil && s.proves(e, chosen) {
 			time.AfterFunc(stragglerGrace, endGrace)
 		} else if o.err != nil && graceCtx.Err() != nil && ctx.Err() == nil {
 			o.err = fmt.Errorf("%s: no answer within %s after the first answer", e, stragglerGrace)
 		}
 		return o
-	})
-	var failures []error
+	}))
+}
+
+// proves reports whether an answer of e is enough for the check to pass: e is on another node, unless all are on this one.
+func (s Service) proves(e endpoint, chosen []endpoint) bool {
+	return !s.isLocal(e) || s.isLocal(chosen[0])
+}
+
+// judge makes a verdict of the outcomes for the chosen endpoints, of which remote ones come first.
+func (s Service) judge(name string, chosen []endpoint, outcomes []outcome) (Report, error) {
+	var failures, provingFailures []error
 	var warnings []string
-	passed, dead, remote := false, make(map[string]bool), 0 // other nodes, and the failures there, which come first
+	passed, deadNodes := false, make(map[string]bool)
 	for i, o := range outcomes {
-		passed = passed || passes(chosen[i], o.err)
-		if o.err != nil {
-			failures = append(failures, o.err)
-			if !s.isLocal(chosen[i]) {
-				dead[chosen[i].node] = true
-				remote++
-			}
-		} else {
+		e := chosen[i]
+		if o.err == nil {
+			passed = passed || s.proves(e, chosen)
 			warnings = append(warnings, o.warnings...)
+			continue
+		}
+		failures = append(failures, o.err)
+		if s.proves(e, chosen) {
+			provingFailures = append(provingFailures, o.err)
+		}
+		if !s.isLocal(e) {
+			deadNodes[e.node] = true
 		}
 	}
-	if !passed && len(dead) >= s.FewestNodes {
+	if !passed && len(deadNodes) >= s.FewestNodes {
 		which := "none of its ready endpoints"
-		if needRemote && s.Node != "" {
+		if s.Node != "" && !s.isLocal(chosen[0]) {
 			which += " on other nodes"
 		}
-		err := &Failure{Cause: join(failures, "; "), sign: oneOver(failures[:cmp.Or(remote, len(failures))])}
+		err := &Failure{Cause: join(failures, "; "), sign: signOfOne(signsOf(provingFailures))}
 		return Report{}, fail(serviceRemedy(failures), "service %s: %s answers: %w", name, which, err)
 	}
 	for _, failure := range failures {
-		if !passed || !noRoute(failure) { // the other address family on a single-stack node is no fault
+		if !passed || !noRoute(failure) { // a single-stack node has no route to the other address family
 			warnings = append(warnings, failure.Error())
 		}
 	}

@@ -53,7 +53,7 @@ func at(t *testing.T, address, node string, ready *bool, portName string) Endpoi
 func dnsPods(found ...EndpointSlice) Service {
 	return Service{
 		Namespace: "kube-system", Service: "kube-dns", Node: "node-1", TaintKey: "node-ready/unverified", FailedTaintKey: "node-ready/failed",
-		Domain: "cluster.local", List: func(context.Context) ([]EndpointSlice, error) { return found, nil },
+		Domain: "cluster.local", MaxDials: 8, List: func(context.Context) ([]EndpointSlice, error) { return found, nil },
 	}
 }
 
@@ -579,7 +579,7 @@ func TestServiceChoosesBothFamilies(t *testing.T) {
 		node := fmt.Sprintf("node-%d", i%10)
 		all = append(all, endpoint{address: fmt.Sprintf("10.0.0.%d:53", i), node: node}, endpoint{address: fmt.Sprintf("[fd00::%d]:53", i), node: node})
 	}
-	for dials, nodes := range map[int]int{0: 4, 2: 2} {
+	for dials, nodes := range map[int]int{8: 4, 2: 2} {
 		check := dnsPods()
 		check.MaxDials = dials
 		met := make(map[string]bool)

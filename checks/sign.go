@@ -8,13 +8,61 @@ import (
 	"time"
 )
 
-// A sign looks, with a packet or two, whether what has failed works again. It is no attempt.
+// A sign looks, with a packet or two, whether the next attempt would pass. It is no attempt: it decides nothing but when the next one
+// begins. A Failure carries the sign of what has failed: the code that makes a connection or a query knows how to look again, and
+// the code that combines several failures knows whether all of them must be over (join), or one (signOfOne).
 type sign func(context.Context) bool
 
-// isOver looks for the sign of an error: that of the whole before those of its parts.
-func isOver(ctx context.Context, err error) bool {
-	look := outermost(err, func(f *Failure) bool { return f.sign != nil }).sign
-	return look != nil && look(ctx)
+// signOf returns the sign of an error: the sign of the whole, else the sign of its cause. Without any, it never comes.
+func signOf(err error) sign {
+	for f := range failuresIn(err) {
+		if f.sign != nil {
+			return f.sign
+		}
+	}
+	return func(context.Context) bool { return false }
+}
+
+func signsOf(errs []error) []sign {
+	signs := make([]sign, len(errs))
+	for i, err := range errs {
+		signs[i] = signOf(err)
+	}
+	return signs
+}
+
+// looks is how many signs are looked for at the same time.
+const looks = 4
+
+// signOfAll comes when each of the signs comes. It looks for the others only after the first has come.
+func signOfAll(signs []sign) sign {
+	return func(ctx context.Context) bool {
+		if !signs[0](ctx) {
+			return false
+		}
+		for some := range slices.Chunk(signs[1:], looks) {
+			if slices.Contains(inParallel(some, func(look sign) bool { return look(ctx) }), false) {
+				return false
+			}
+		}
+		return true
+	}
+}
+
+// signOfOne comes when one of the signs comes. It looks for a random few.
+func signOfOne(signs []sign) sign {
+	return func(ctx context.Context) bool {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		few := rand.Perm(len(signs))[:min(len(signs), looks)]
+		return slices.Contains(inParallel(few, func(i int) bool {
+			came := signs[i](ctx)
+			if came {
+				cancel() // the others
+			}
+			return came
+		}), true)
+	}
 }
 
 // briefly limits a look at one thing: it ends before TCP repeats a packet (RFC 6298, 2), and before hedge makes another call.
@@ -23,32 +71,6 @@ func briefly(look sign) sign {
 		ctx, cancel := context.WithTimeout(ctx, 900*time.Millisecond)
 		defer cancel()
 		return look(ctx)
-	}
-}
-
-// allOver is the sign of errors that must all go away: only when the first has gone it looks at the others, four at a time.
-func allOver(errs []error) sign {
-	return func(ctx context.Context) bool {
-		over := isOver(ctx, errs[0])
-		for some := range slices.Chunk(errs[1:], 4) {
-			over = over && !slices.Contains(inParallel(some, func(err error) bool { return isOver(ctx, err) }), false)
-		}
-		return over
-	}
-}
-
-// oneOver is the sign of errors of which one must go away. It looks for a random four at the same time.
-func oneOver(errs []error) sign {
-	return func(ctx context.Context) bool {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		return slices.Contains(inParallel(rand.Perm(len(errs))[:min(len(errs), 4)], func(i int) bool {
-			over := isOver(ctx, errs[i])
-			if over {
-				cancel() // the others
-			}
-			return over
-		}), true)
 	}
 }
 

@@ -38,7 +38,7 @@ func (o *outageOf) Name() string { return DNSName }
 func (o *outageOf) Try(ctx context.Context) (Report, error) {
 	o.tries = append(o.tries, time.Now())
 	return combine(inParallel(make([]struct{}, o.probes), func(struct{}) outcome {
-		_, err := hedge(ctx, func(ctx context.Context) (int, error) {
+		_, err := hedge(ctx, pacingOf(ctx).between(hedgeParts), func(ctx context.Context) (int, error) {
 			if o.packets.Add(1); !time.Now().Before(o.until) {
 				return 0, nil
 			}
@@ -59,14 +59,14 @@ func (o *outageOf) Try(ctx context.Context) (Report, error) {
 }
 
 // rounds makes rounds as the agent does, until one passes, or until the time.
-func (o *outageOf) rounds(ctx context.Context, observer Observer, until time.Time) {
-	r := Runner{Timeout: 3 * time.Second, MaxRetries: 5, NewBackOff: Exponential, Observer: observer}
+func (o *outageOf) rounds(ctx context.Context, observe func(Attempt), until time.Time) {
+	r := Runner{Timeout: 3 * time.Second, MaxRetries: 5, NewBackOff: Exponential, Observe: observe}
 	for pauses := Exponential(); time.Now().Before(until); {
 		results, _ := r.Round(ctx, []Check{o})
 		if results[0].Err == nil {
 			return
 		}
-		r.Pause(ctx, pauses.NextBackOff())
+		r.Pause(ctx, []string{DNSName}, pauses.NextBackOff())
 	}
 }
 
@@ -90,7 +90,7 @@ func TestTenMinutesWithoutNetwork(t *testing.T) {
 		start := time.Now()
 		o := &outageOf{until: start.Add(time.Hour), probes: 4}
 		var seen watcher
-		o.rounds(t.Context(), &seen, start.Add(10*time.Minute))
+		o.rounds(t.Context(), seen.attempted, start.Add(10*time.Minute))
 		assert.LessOrEqual(t, o.packets.Load(), int32(600))
 		assert.Len(t, seen.seen, len(o.tries))
 		for i, attempt := range seen.seen {
@@ -119,7 +119,7 @@ func TestAWrongSignIsNotTrusted(t *testing.T) {
 		start := time.Now()
 		o := &outageOf{until: start.Add(5 * time.Minute), probes: 1, lies: true}
 		var seen watcher
-		o.rounds(t.Context(), &seen, start.Add(time.Hour))
+		o.rounds(t.Context(), seen.attempted, start.Add(time.Hour))
 		assert.Len(t, o.signs, 1, "the first one was wrong")
 		assert.Equal(t, 3*time.Second, o.tries[1].Sub(o.tries[0]), "the pause ended at once")
 		for i, attempt := range seen.seen {
@@ -147,9 +147,9 @@ func TestPauseEndsWithTheContext(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond)
 		defer cancel()
 		start := time.Now()
-		assert.False(t, new(Runner).Pause(ctx, time.Hour))
+		assert.False(t, new(Runner).Pause(ctx, nil, time.Hour))
 		assert.Equal(t, 700*time.Millisecond, time.Since(start))
-		assert.True(t, new(Runner).Pause(t.Context(), 100*time.Millisecond))
+		assert.True(t, new(Runner).Pause(t.Context(), nil, 100*time.Millisecond))
 		assert.Equal(t, 800*time.Millisecond, time.Since(start))
 	})
 }
@@ -170,7 +170,7 @@ func failureOf(t *testing.T, check Check) error {
 
 func TestSigns(t *testing.T) {
 	t.Parallel()
-	over := func(t *testing.T, err error) bool { return isOver(limited(t, enough), err) }
+	over := func(t *testing.T, err error) bool { return signOf(err)(limited(t, enough)) }
 	const name = "web.example.org."
 	t.Run("dns: no reply", func(t *testing.T) {
 		t.Parallel()
@@ -287,7 +287,7 @@ func service(addresses ...string) Service {
 	for i, address := range addresses {
 		texts = append(texts, fmt.Sprintf("%s/node%d", address, i))
 	}
-	return Service{Namespace: "kube-system", Service: "kube-dns", Domain: "cluster.local",
+	return Service{Namespace: "kube-system", Service: "kube-dns", Domain: "cluster.local", MaxDials: 8,
 		List: func(context.Context) ([]EndpointSlice, error) { return ParseEndpoints(texts) }}
 }
 

@@ -1,7 +1,6 @@
 package checks
 
 import (
-	"context"
 	"net"
 	"testing"
 	"time"
@@ -57,8 +56,7 @@ func TestOneQueryOfANameInALongOutage(t *testing.T) {
 	t.Parallel()
 	const name = "web.example.org."
 	try := func(t *testing.T, server *nameServer, outage time.Duration) error {
-		since := time.Now().Add(-outage)
-		ctx := context.WithValue(limited(t, 500*time.Millisecond), pacingKey{}, attemptPacing{since: since, every: time.Second})
+		ctx := attemptOf(limited(t, 500*time.Millisecond), outage, time.Second)
 		_, err := DNS{Names: []string{name}, Resolver: &Resolver{Servers: []string{server.address}}}.Try(ctx)
 		return err
 	}

@@ -49,7 +49,7 @@ func TestTurnsInALongOutage(t *testing.T) {
 	silent := map[string]script{name: {silent: true}}
 	one, two := newNameServer(t, "127.0.0.1", tcpOpen, silent), newNameServer(t, "127.0.0.1", tcpOpen, silent)
 	r := Runner{Timeout: 900 * time.Millisecond, NewBackOff: Exponential}
-	r.outages = map[string]outage{DNSName: {since: time.Now().Add(-time.Hour), err: errors.New("timeout")}}
+	r.outageOf(DNSName).failed(time.Now().Add(-time.Hour), errors.New("timeout"))
 	check := DNS{Names: []string{name}, Resolver: &Resolver{Servers: []string{one.address, two.address}}}
 	results, err := r.Round(t.Context(), []Check{check})
 	require.NoError(t, err)
@@ -64,7 +64,8 @@ func TestALostPacketAfterAWrongSign(t *testing.T) {
 	t.Parallel()
 	server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"web.example.org.": {a: known.a, lost: 1}})
 	r := Runner{Timeout: 3 * time.Second, NewBackOff: Exponential}
-	r.outages = map[string]outage{DNSName: {since: time.Now().Add(-2 * time.Minute), err: errors.New("timeout"), ignoreSigns: true}}
+	r.outageOf(DNSName).failed(time.Now().Add(-2*time.Minute), errors.New("timeout"))
+	r.outageOf(DNSName).ignoresSigns = true
 	results, err := r.Round(t.Context(), []Check{DNS{Names: []string{"web.example.org."}, Resolver: &Resolver{Servers: []string{server.address}}}})
 	require.NoError(t, err)
 	require.NoError(t, results[0].Err)
@@ -78,8 +79,7 @@ func TestTruncatedAfterALostPacket(t *testing.T) {
 		server := newNameServer(t, "127.0.0.1", tcpSilent, map[string]script{"web.example.org.": sc, ".": sc})
 		resolver := &Resolver{Servers: []string{server.address}}
 		host, port, _ := net.SplitHostPort(server.address)
-		ctx := context.WithValue(limited(t, 900*time.Millisecond), pacingKey{},
-			attemptPacing{time.Now(), 300 * time.Millisecond, time.Now().Add(time.Second), new(atomic.Int32)})
+		ctx := attemptOf(limited(t, 900*time.Millisecond), 0, 300*time.Millisecond)
 		start := time.Now()
 		_, err := DNS{Names: []string{host}, Port: port, Resolver: resolver}.Try(ctx)
 		require.NoError(t, err)
@@ -111,8 +111,7 @@ func TestAConnectionThatEndsBeforeTheAttempt(t *testing.T) {
 func TestFewConnectionsAreRepeated(t *testing.T) {
 	t.Parallel()
 	address := silent(t)
-	ctx := context.WithValue(limited(t, 900*time.Millisecond), pacingKey{},
-		attemptPacing{time.Now(), 300 * time.Millisecond, time.Now().Add(time.Second), new(atomic.Int32)})
+	ctx := attemptOf(limited(t, 900*time.Millisecond), 0, 300*time.Millisecond)
 	var started atomic.Int32
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{ConnectStart: func(string, string) { started.Add(1) }})
 	_, err := service(slices.Repeat([]string{address}, 8)...).Try(ctx)
@@ -123,7 +122,7 @@ func TestFewConnectionsAreRepeated(t *testing.T) {
 func TestSignsOfWhatAnAttemptAsks(t *testing.T) {
 	t.Parallel()
 	const name = "web.example.org."
-	over := func(t *testing.T, err error) bool { return isOver(limited(t, enough), err) }
+	over := func(t *testing.T, err error) bool { return signOf(err)(limited(t, enough)) }
 	dns := func(resolver Resolver, names ...string) DNS { return DNS{Names: names, Resolver: &resolver} }
 	t.Run("one of two servers", func(t *testing.T) {
 		t.Parallel()

@@ -94,7 +94,7 @@ func (a *Agent) newVerification() *verification {
 	report := &reporter{marker: marker{cfg: a.cfg, log: a.log, api: a.own.nodeAPI}, version: a.version, metrics: a.metrics,
 		events: a.events, notes: make(chan note, 16), attempts: make(map[string]int), repeats: make(repeats)}
 	rounds := &rounds{cfg: a.cfg, log: a.log, metrics: a.metrics, checks: a.Checks, own: a.own, notes: report.notes}
-	rounds.runner = checklist.Runner(a.cfg, rounds)
+	rounds.runner = checklist.Runner(a.cfg, rounds.attempted)
 	return &verification{rounds: rounds, report: report}
 }
 

@@ -39,7 +39,7 @@ func DryRun(ctx context.Context, cfg config.Config, e kube.Environment, version 
 	}
 	cfg.MaxRetries = 0
 	p := printer{printf: printf}
-	runner := checklist.Runner(cfg, &p)
+	runner := checklist.Runner(cfg, p.attempted)
 	read := func(context.Context) (*nodepatch.Node, error) { return node, nil }
 	list := checklist.New(cfg, e)(checks.API{Get: get}, checklist.Options{})
 	_, err := runner.Round(ctx, checklist.Requirements{List: cfg.Require, Client: e.Client, Node: read}.And(list))
@@ -83,8 +83,8 @@ type printer struct {
 	passed, failed, skipped int
 }
 
-// Attempted implements checks.Observer.
-func (p *printer) Attempted(a checks.Attempt) {
+// attempted prints the one attempt of a check.
+func (p *printer) attempted(a checks.Attempt) {
 	switch {
 	case a.Err != nil:
 		p.failed++

@@ -69,7 +69,7 @@ func (s *peerSample) draw(ctx context.Context) {
 	drawn := checks.PeerSample{Node: s.cfg.NodeName, Size: sampleSize}
 	s.err = kube.EachEndpointSlice(ctx, s.client, namespace, service, drawn.Add)
 	if s.err == nil {
-		s.peers = drawn.Peers()
+		s.peers = drawn.Drawn()
 		if drawn.Seen <= sampleSize { // those that are left may be the ones that were replaced since
 			s.redrawAt = time.Time{}
 		}

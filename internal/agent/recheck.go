@@ -103,7 +103,7 @@ func (r *rechecks) makeRound(ctx context.Context) {
 	}
 	node := func(context.Context) (*nodepatch.Node, error) { return r.own.node, nil } // without a new one the api check fails
 	list = checklist.Requirements{List: r.cfg.Require, Client: r.own.client, Node: node, Met: r.met}.And(list)
-	runner := checklist.Runner(r.cfg, r)
+	runner := checklist.Runner(r.cfg, r.attempted)
 	runner.MaxRetries = 0
 	results, err := runner.Round(ctx, list)
 	if err != nil {
@@ -145,8 +145,8 @@ func (r *rechecks) report(before string, err error) {
 	}
 }
 
-// Attempted implements checks.Observer.
-func (r *rechecks) Attempted(attempt checks.Attempt) {
+// attempted counts and logs an attempt of a check.
+func (r *rechecks) attempted(attempt checks.Attempt) {
 	r.metrics.Attempt(attempt.Check, attempt.Took)
 	log := r.log.WithFields(logrus.Fields{"check": attempt.Check, "took": formatDuration(attempt.Took)})
 	loggedRecently := func(text string) bool { return r.loggedRecently(attempt.Check + ": " + text) }

@@ -166,7 +166,7 @@ func TestDryRunOfRequirements(t *testing.T) {
 			simulated(t, func(t *testing.T, api *fakeAPI) {
 				api.edit(setGPUs(test.gpus))
 				cfg, e := simulatedSettings(t, api, map[string]string{"NODE_NAME": test.env, "DNS_SERVICE": ""}, "--dry-run", requireGPU, "--dns-test-domains=127.0.0.1")
-				e.Outside, e.Service, e.APIServer = "a test", "", ""
+				e.Service, e.APIServer = "", ""
 				out := newOutput()
 				DryRun(t.Context(), cfg, e, "dev", out)
 				assert.Contains(t, out.String(), test.want)

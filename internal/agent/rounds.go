@@ -99,8 +99,8 @@ func (r *rounds) runChecks(ctx context.Context) error {
 	return err
 }
 
-// Attempted implements checks.Observer.
-func (r *rounds) Attempted(attempt checks.Attempt) {
+// attempted notes an attempt of a check.
+func (r *rounds) attempted(attempt checks.Attempt) {
 	if attempt.Err != nil {
 		r.own.proof = nil
 	}

@@ -53,8 +53,10 @@ func (v *verification) verify(ctx context.Context) outcome {
 			v.own.isReplaced, v.own.proof = false, nil
 			v.report.restart()
 		case !errors.Is(err, errRestart):
-			pause, wait := pauses.NextBackOff(), v.runner.Pause
 			round, _ := errors.AsType[roundFailure](err)
+			pause, wait := pauses.NextBackOff(), func(ctx context.Context, d time.Duration) bool {
+				return v.runner.Pause(ctx, round.checks, d)
+			}
 			if slices.Equal(round.checks, []string{checks.NodeName}) {
 				pause, wait = repeatAfter, v.waitForRequirements // then all checks run again, and the failure is due for an Event
 			}

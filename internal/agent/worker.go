@@ -77,7 +77,7 @@ func (w *Worker) Run(ctx context.Context, e kube.Environment) bool {
 // round runs the checks once, with their retries. An error means that ctx ended before the verdict.
 func (w *Worker) round(ctx context.Context, e kube.Environment) (verdict.Verdict, error) {
 	start := time.Now()
-	runner := checklist.Runner(w.cfg, attemptLog{w.log})
+	runner := checklist.Runner(w.cfg, func(attempt checks.Attempt) { logAttempt(w.log, attempt) })
 	results, err := runner.Round(ctx, w.Checks(e))
 	if err != nil {
 		return verdict.Verdict{}, err
@@ -127,9 +127,3 @@ func (w *Worker) Handler() http.Handler {
 	})
 	return mux
 }
-
-// attemptLog logs each attempt of a check.
-type attemptLog struct{ log *logrus.Entry }
-
-// Attempted implements checks.Observer.
-func (l attemptLog) Attempted(attempt checks.Attempt) { logAttempt(l.log, attempt) }

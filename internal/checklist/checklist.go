@@ -6,9 +6,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"net/netip"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/imunhatep/kube-node-ready/checks"
@@ -18,9 +16,12 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// recheckDials is how many endpoints of the DNS service a recheck connects to, on as many nodes if there are; of a dual-stack one
-// that many of each family.
-const recheckDials = 2
+// How many endpoints of the DNS service a verification and a recheck connect to. A recheck connects to two nodes, and fails only if
+// neither answers: a single node that does not answer may itself be broken.
+const (
+	verificationDials = 8
+	recheckDials      = 2
+)
 
 // Options are how a round of rechecks is made. A verification has none, and always proves everything.
 type Options struct {
@@ -39,9 +40,9 @@ func New(cfg config.Config, e kube.Environment) List {
 	resolver, _ := checks.SystemResolver()
 	domain := cmp.Or(cfg.ClusterDomain, resolver.ClusterDomain(), "cluster.local")
 	return func(api checks.API, o Options) []checks.Check {
-		clusterIPs := new(atomic.Pointer[[]netip.Addr])
+		clusterIPs := new(checks.FoundAddresses)
 		list := []checks.Check{
-			checks.DNS{Names: cfg.DNSTestDomains, Outside: e.Outside, Kubernetes: e.Service, ClusterIPs: clusterIPs}}
+			checks.DNS{Names: cfg.DNSTestDomains, Outside: e.Outside(), Kubernetes: e.Service, ClusterIPs: clusterIPs}}
 		if errors.Is(e.Err, kube.ErrNoKubeconfig) {
 			list = append(list, checks.Skip(checks.APIName, e.Err.Error()))
 		} else {
@@ -77,13 +78,13 @@ func ReadNode(ctx context.Context, name string, get func(context.Context) (*node
 	return node, report, err
 }
 
-// Runner returns the runner of the checks.
-func Runner(cfg config.Config, observer checks.Observer) checks.Runner {
+// Runner returns the runner of the checks; observe may be nil.
+func Runner(cfg config.Config, observe func(checks.Attempt)) checks.Runner {
 	backOff := checks.Exponential
 	if cfg.RetryBackoff == config.BackoffLinear {
 		backOff = checks.Linear
 	}
-	return checks.Runner{Timeout: cfg.CheckTimeout, MaxRetries: cfg.MaxRetries, NewBackOff: backOff, Observer: observer}
+	return checks.Runner{Timeout: cfg.CheckTimeout, MaxRetries: cfg.MaxRetries, NewBackOff: backOff, Observe: observe}
 }
 
 // LongestRound returns the longest that a round can take.
@@ -103,9 +104,9 @@ func Names(cfg config.Config) []string {
 	return names
 }
 
-// network also connects to the addresses that the dns check has found of the kubernetes service: some platforms set
-// KUBERNETES_SERVICE_HOST to another one, or to a name.
-func network(cfg config.Config, e kube.Environment, clusterIPs *atomic.Pointer[[]netip.Addr]) checks.Check {
+// network also connects to the addresses of the kubernetes service that the dns check has found: some platforms set
+// KUBERNETES_SERVICE_HOST to another address, or to a name.
+func network(cfg config.Config, e kube.Environment, clusterIPs *checks.FoundAddresses) checks.Check {
 	const remedy = "the kubernetes service does not answer: check kube-proxy (or its replacement) on this node, and network policies"
 	var targets []checks.Target
 	if e.Service != "" {
@@ -120,7 +121,7 @@ func network(cfg config.Config, e kube.Environment, clusterIPs *atomic.Pointer[[
 	if len(targets) > 0 {
 		return checks.Network{Targets: targets, ClusterCA: cfg.ClusterCA}
 	}
-	return checks.Skip(checks.NetworkName, e.Outside+"; no kubeconfig, or its API server is behind a proxy; no NETWORK_TARGETS")
+	return checks.Skip(checks.NetworkName, e.Outside()+"; no kubeconfig, or its API server is behind a proxy; no NETWORK_TARGETS")
 }
 
 func service(cfg config.Config, e kube.Environment, domain string, o Options) checks.Check {
@@ -131,8 +132,8 @@ func service(cfg config.Config, e kube.Environment, domain string, o Options) ch
 		return skip("DNS_SERVICE is empty")
 	case e.Client == nil:
 		return skip("the endpoints of " + cfg.DNSService + " cannot be listed without the API")
-	case e.Outside != "":
-		return skip("pod addresses cannot be reached from here: " + e.Outside)
+	case e.Outside() != "":
+		return skip("pod addresses cannot be reached from here: " + e.Outside())
 	}
 	list := func(ctx context.Context) ([]checks.EndpointSlice, error) {
 		return kube.EndpointSlices[checks.EndpointSlice](ctx, e.Client, namespace, name)
@@ -143,26 +144,25 @@ func service(cfg config.Config, e kube.Environment, domain string, o Options) ch
 	check := checks.Service{
 		Namespace: namespace, Service: name, Node: cfg.NodeName, Domain: domain,
 		TaintKey: cfg.TaintKey, FailedTaintKey: cfg.FailedTaintKey,
-		List: list,
+		List: list, MaxDials: verificationDials,
 	}
 	if o.Recheck {
 		check.MaxDials, check.SmallPackets = recheckDials, !o.Thorough
-		if !o.DNSMustAnswer {
-			check.FewestNodes = recheckDials
-		}
+	}
+	if o.Recheck && !o.DNSMustAnswer {
+		check.FewestNodes = recheckDials
 	}
 	return check
 }
 
 // Requirements is the check node: what the Node itself must show (REQUIRE).
 type Requirements struct {
-	List   requirement.List
-	Client *kube.Client
-	Node   func(context.Context) (*nodepatch.Node, error) // as the round has read it, nil: it has not
-	// Timeout is that of Unmet.
-	Timeout time.Duration
-	// Met are the requirements that count, nil: all. Those that are met are added, but not a CSI driver: the Node says only that it
-	// has registered once.
+	List    requirement.List
+	Client  *kube.Client
+	Node    func(context.Context) (*nodepatch.Node, error) // as the round has read it, nil: it has not
+	Timeout time.Duration                                  // of Unmet
+	// Met is for rechecks, nil: all requirements count. It has the requirements that the Node has met before, and only they count; the
+	// check adds those that the Node meets. A CSI driver never counts: the Node says only that it has registered once.
 	Met map[string]bool
 }
 
@@ -181,8 +181,7 @@ func (Requirements) Name() string { return checks.NodeName }
 func (r Requirements) Unmet(ctx context.Context, node *nodepatch.Node) string {
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
-	r.Node = func(context.Context) (*nodepatch.Node, error) { return node, nil }
-	if _, err := r.Try(ctx); err != nil {
+	if _, err := r.judge(ctx, node); err != nil {
 		return checks.NodeName + ": " + err.Error() + " (" + checks.Remedy(err) + ")"
 	}
 	return ""
@@ -194,27 +193,38 @@ func (r Requirements) Try(ctx context.Context) (checks.Report, error) {
 	if node == nil {
 		return checks.Report{Skipped: "the node was not read"}, err
 	}
-	var met, unmet []string
+	met, err := r.judge(ctx, node)
+	if err != nil {
+		return checks.Report{}, err
+	}
+	return checks.Report{Detail: strings.Join(met, ", ")}, nil
+}
+
+// judge returns the requirements that a Node meets. The error names those that count and are not met.
+func (r Requirements) judge(ctx context.Context, node *nodepatch.Node) (met []string, err error) {
+	pods := func(namespace string) ([]requirement.Pod, error) {
+		return kube.Pods[requirement.Pod](ctx, r.Client, namespace, node.Name)
+	}
+	var unmet []string
+	isRecheck := r.Met != nil
 	for _, e := range r.List {
-		if !e.IsFor(node) || r.Met != nil && e.Kind == requirement.CSIDriver {
+		if !e.IsFor(node) || isRecheck && e.Kind == requirement.CSIDriver {
 			continue
 		}
-		why := e.Unmet(node, func(namespace string) ([]requirement.Pod, error) {
-			return kube.Pods[requirement.Pod](ctx, r.Client, namespace, node.Name)
-		})
-		switch text := e.String(); {
+		text, why := e.String(), e.Unmet(node, pods)
+		switch {
+		case why == "" && isRecheck:
+			r.Met[text] = true
+			met = append(met, text)
 		case why == "":
 			met = append(met, text)
-			if r.Met != nil {
-				r.Met[text] = true
-			}
-		case r.Met == nil || r.Met[text]:
+		case !isRecheck || r.Met[text]:
 			unmet = append(unmet, text+": "+why)
 		}
 	}
 	if len(unmet) > 0 {
-		return checks.Report{}, &checks.Failure{Cause: errors.New(strings.Join(unmet, "; ")),
+		return nil, &checks.Failure{Cause: errors.New(strings.Join(unmet, "; ")),
 			Remedy: "check what provides it: that must run here and tolerate the startup taint (to list pods, apply the chart's Role)"}
 	}
-	return checks.Report{Detail: strings.Join(met, ", ")}, nil
+	return met, nil
 }

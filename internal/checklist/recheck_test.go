@@ -25,7 +25,7 @@ func TestServiceCheckOfARecheck(t *testing.T) {
 		options Options
 		want    settings
 	}{
-		{Options{}, settings{}},
+		{Options{}, settings{MaxDials: 8}},
 		{Options{Recheck: true}, settings{MaxDials: 2, FewestNodes: 2, SmallPackets: true}},
 		{Options{Recheck: true, Thorough: true}, settings{MaxDials: 2, FewestNodes: 2}},
 		{Options{Recheck: true, DNSMustAnswer: true}, settings{MaxDials: 2, SmallPackets: true}},

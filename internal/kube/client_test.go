@@ -113,10 +113,6 @@ func silent(t *testing.T) (listener net.Listener, open func()) {
 	return listener, func() { _ = unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0) }
 }
 
-type observer func(checks.Attempt)
-
-func (o observer) Attempted(a checks.Attempt) { o(a) }
-
 // The next attempt comes as soon as the API server accepts connections, and not after the pause.
 func TestSignOfTheAPIServer(t *testing.T) {
 	t.Parallel()
@@ -128,10 +124,10 @@ func TestSignOfTheAPIServer(t *testing.T) {
 	client, err := NewClient(&rest.Config{Host: "http://" + listener.Addr().String()})
 	require.NoError(t, err)
 	var seen []checks.Attempt
-	runner := checks.Runner{Timeout: 500 * time.Millisecond, MaxRetries: 1, Observer: observer(func(a checks.Attempt) {
+	runner := checks.Runner{Timeout: 500 * time.Millisecond, MaxRetries: 1, Observe: func(a checks.Attempt) {
 		seen = append(seen, a)
 		open()
-	}), NewBackOff: func() backoff.BackOff { return backoff.NewConstantBackOff(time.Hour) }}
+	}, NewBackOff: func() backoff.BackOff { return backoff.NewConstantBackOff(time.Hour) }}
 
 	_, err = runner.Round(t.Context(), []checks.Check{checks.API{Get: func(ctx context.Context) (checks.Report, error) {
 		return checks.Report{}, client.Versions(ctx)

@@ -14,11 +14,18 @@ import (
 // Environment is where the process runs, and what it can reach from there.
 type Environment struct {
 	Client    *Client      // nil without access to the API
+	Err       error        // why there is no access
 	REST      *rest.Config // for other clients, which have no limit of their own either
-	Err       error        // why
 	Service   string       // host:port of the kubernetes service, "" outside a cluster
-	Outside   string       // reason to skip cluster-only checks, "" inside a cluster
 	APIServer string       // host:port of the API server in the kubeconfig, "" behind a proxy
+}
+
+// Outside returns the reason to skip what works only inside a cluster, "" inside.
+func (e Environment) Outside() string {
+	if e.Service == "" {
+		return "not inside a cluster (KUBERNETES_SERVICE_HOST is not set)"
+	}
+	return ""
 }
 
 // ErrNoKubeconfig means that no kubeconfig is configured; a dry run works without. A file that cannot be read is another error.
@@ -28,11 +35,7 @@ var ErrNoKubeconfig = errors.New("no kubeconfig")
 // which wins over the usual rules of kubectl.
 func DetectEnvironment(kubeconfig string, lookupEnv func(string) (string, bool), userAgent string) Environment {
 	e := Environment{Service: serviceAddress(lookupEnv)}
-	if e.Service == "" {
-		e.Outside = "not inside a cluster (KUBERNETES_SERVICE_HOST is not set)"
-	}
-
-	if e.REST, e.Err = clientConfig(kubeconfig, e.Outside == ""); e.Err != nil {
+	if e.REST, e.Err = clientConfig(kubeconfig, e.Service != ""); e.Err != nil {
 		return e
 	}
 	if u, err := url.Parse(e.REST.Host); err == nil && u.Host != "" && e.REST.Proxy == nil {

@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"net"
 	"os"
 	"slices"
@@ -66,17 +65,9 @@ func (f *Failure) Error() string {
 
 func (f *Failure) Unwrap() error { return f.Cause }
 
-// failuresIn yields each Failure in err, the outermost first.
-func failuresIn(err error) iter.Seq[*Failure] {
-	return func(yield func(*Failure) bool) {
-		for f, found := errors.AsType[*Failure](err); found && yield(f); f, found = errors.AsType[*Failure](f.Cause) {
-		}
-	}
-}
-
 // Remedy returns what to try first about err, or "" if nothing is known.
 func Remedy(err error) string {
-	for f := range failuresIn(err) {
+	for f, found := errors.AsType[*Failure](err); found; f, found = errors.AsType[*Failure](f.Cause) {
 		if f.Remedy != "" {
 			return f.Remedy
 		}

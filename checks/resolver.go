@@ -76,7 +76,9 @@ func (r Resolver) lookup(ctx context.Context, name string, isEnough earlyRule) (
 		if failure == nil {
 			return found, warnings, nil
 		}
-		if failure.weight() > failed.weight() {
+		switch { // the first that is not negative is reported, else the first
+		case errors.Is(failure, errNotName): // nobody was asked
+		case errors.Is(failed, errNotName), isNegative(failed) && !isNegative(failure):
 			failed = failure
 		}
 		if ctx.Err() != nil {
@@ -165,37 +167,47 @@ func (r Resolver) warnings(name string, failures []error, answered int) (texts [
 	return texts
 }
 
-// family is what a server says about one record type of a name.
-type family struct {
-	addrs []netip.Addr
-	err   error
-}
-
-// ask asks one server for the A and AAAA records of an absolute name.
+// ask asks one server for the A and AAAA records of an absolute name: for both at once, but in a long outage in turn, because then no
+// query follows one without an answer.
 func (r Resolver) ask(ctx context.Context, server, name string, turn time.Duration, isEnough earlyRule) ([]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, turn)
 	defer cancel()
-	begin := func(recordType dnsmessage.Type) <-chan family {
-		answered := make(chan family, 1)
-		go func() {
-			addrs, err := r.query(ctx, server, name, recordType)
-			answered <- family{addrs, err}
-		}()
-		return answered
+	type family struct {
+		addrs []netip.Addr
+		err   error
 	}
-	askFamilies := askAtOnce
+	answers := make(chan family, 2)
+	askFor := func(recordType dnsmessage.Type) error {
+		addrs, err := r.query(ctx, server, name, recordType)
+		answers <- family{addrs, err}
+		return err
+	}
+	one, other := dnsmessage.TypeA, dnsmessage.TypeAAAA
+	if rand.N(2) == 0 {
+		one, other = other, one
+	}
+	inTurn := func() {
+		if err := askFor(one); isTimeout(err) {
+			answers <- family{err: err}
+		} else {
+			_ = askFor(other)
+		}
+	}
 	if pacingOf(ctx).isLongOutage() {
-		askFamilies = askInTurn
+		go inTurn()
+	} else {
+		go askFor(one)
+		go askFor(other)
 	}
-	first, rest := askFamilies(begin)
-	if rest == nil || first.err == nil && isEnough(first.addrs) {
-		return first.addrs, first.err
+	first := <-answers
+	if first.err == nil && isEnough(first.addrs) {
+		return first.addrs, nil
 	}
 	// Some drop queries for AAAA (RFC 4074, 4.1): half of the time is left for others, unless all depends on this answer.
 	if !errors.Is(first.err, errNoData) {
 		time.AfterFunc(share(ctx, 2), cancel)
 	}
-	switch second := <-rest(); {
+	switch second := <-answers; {
 	case first.err == nil || second.err == nil:
 		return append(first.addrs, second.addrs...), nil
 	// NXDOMAIN is about the name, for any record type (RFC 8020). NODATA of one family says nothing about the other one.
@@ -204,31 +216,6 @@ func (r Resolver) ask(ctx context.Context, server, name string, turn time.Durati
 	default:
 		return nil, first.err
 	}
-}
-
-// askAtOnce asks for both families, and returns the first answer and how to get the other one.
-func askAtOnce(begin func(dnsmessage.Type) <-chan family) (first family, rest func() <-chan family) {
-	a, aaaa := begin(dnsmessage.TypeA), begin(dnsmessage.TypeAAAA)
-	select {
-	case first = <-a:
-		return first, func() <-chan family { return aaaa }
-	case first = <-aaaa:
-		return first, func() <-chan family { return a }
-	}
-}
-
-// askInTurn asks for one family, and for the other one only if there is an answer about the first. It is for a long outage, in which
-// no query follows one without an answer.
-func askInTurn(begin func(dnsmessage.Type) <-chan family) (first family, rest func() <-chan family) {
-	one, other := dnsmessage.TypeA, dnsmessage.TypeAAAA
-	if rand.N(2) == 0 {
-		one, other = other, one
-	}
-	first = <-begin(one)
-	if isTimeout(first.err) {
-		return first, nil
-	}
-	return first, func() <-chan family { return begin(other) }
 }
 
 // query asks one server for one record type. After a truncated UDP reply it repeats the query over TCP (RFC 7766); an error of
@@ -283,18 +270,6 @@ func (e *dnsError) Error() string {
 		text += " from name server " + e.server
 	}
 	return text
-}
-
-// weight orders the failures about the candidates of a name by what they say about the servers: the first with the most is reported.
-func (e *dnsError) weight() int {
-	switch {
-	case errors.Is(e, errNotName): // nobody was asked
-		return 0
-	case isNegative(e):
-		return 1
-	default:
-		return 2
-	}
 }
 
 // isNegative: a server answered that the name has no address (RFC 2308), or that of a sinkhole.

@@ -2,6 +2,7 @@ package checks
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -15,7 +16,7 @@ type sign func(context.Context) bool
 
 // signOf returns the sign of an error: the sign of the whole, else the sign of its cause. Without any, it never comes.
 func signOf(err error) sign {
-	for f := range failuresIn(err) {
+	for f, found := errors.AsType[*Failure](err); found; f, found = errors.AsType[*Failure](f.Cause) {
 		if f.sign != nil {
 			return f.sign
 		}
@@ -31,31 +32,20 @@ func signsOf(errs []error) []sign {
 	return signs
 }
 
-// looks is how many signs are looked for at the same time.
-const looks = 4
-
 // signOfAll comes when each of the signs comes. It looks for the others only after the first has come.
 func signOfAll(signs []sign) sign {
 	return func(ctx context.Context) bool {
-		if !signs[0](ctx) {
-			return false
-		}
-		for some := range slices.Chunk(signs[1:], looks) {
-			if slices.Contains(inParallel(some, func(look sign) bool { return look(ctx) }), false) {
-				return false
-			}
-		}
-		return true
+		return signs[0](ctx) && !slices.Contains(inParallel(signs[1:], func(look sign) bool { return look(ctx) }), false)
 	}
 }
 
-// signOfOne comes when one of the signs comes. It looks for a random few.
+// signOfOne comes when one of the signs comes. It looks for a random four at the same time.
 func signOfOne(signs []sign) sign {
 	return func(ctx context.Context) bool {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		few := rand.Perm(len(signs))[:min(len(signs), looks)]
-		return slices.Contains(inParallel(few, func(i int) bool {
+		four := rand.Perm(len(signs))[:min(len(signs), 4)]
+		return slices.Contains(inParallel(four, func(i int) bool {
 			came := signs[i](ctx)
 			if came {
 				cancel() // the others

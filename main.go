@@ -64,7 +64,7 @@ func run(args []string, lookupEnv func(string) (string, bool), signals <-chan os
 		return config.ExitError
 	}
 
-	recorder := metrics.New(cfg.NodeName, checklist.Names(cfg), metrics.Build{Version: version, Commit: commit})
+	recorder := metrics.New(cfg.NodeName, checklist.Names(cfg), version, commit)
 	if cfg.EnableMetrics {
 		server, err := metrics.Listen(cfg.MetricsPort, recorder.Handler(), 10*time.Second)
 		if err != nil {

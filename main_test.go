@@ -291,7 +291,7 @@ func TestLayout(t *testing.T) {
 	allowed := map[string][]string{
 		"/checks": nil, "/nodepatch": nil, "/metrics": nil,
 		"/internal/kube":        {"/checks"},
-		"/internal/config":      {"/internal/requirement", "/nodepatch"},
+		"/internal/config":      {"/checks", "/internal/requirement", "/nodepatch"},
 		"/internal/requirement": {"/nodepatch"},
 		"/internal/verdict":     {"/checks"},
 		"/internal/checklist":   {"/checks", "/internal/config", "/internal/kube", "/internal/requirement", "/nodepatch"},

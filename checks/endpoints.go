@@ -1,9 +1,10 @@
 package checks
 
 import (
-	"cmp"
+	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -114,13 +115,12 @@ func ParseEndpoints(texts []string) ([]EndpointSlice, error) {
 	for i, text := range texts {
 		address, rest, _ := strings.Cut(text, "/")
 		node, name, _ := strings.Cut(rest, "/")
-		host, number, err := net.SplitHostPort(address)
-		port, notNumber := strconv.ParseInt(number, 10, 32)
-		if err = cmp.Or(err, notNumber); err != nil {
-			return nil, err
+		addr, err := netip.ParseAddrPort(address)
+		if err != nil || addr.Port() == 0 {
+			return nil, fmt.Errorf("%q has no address and port", text)
 		}
-		found[i].Ports = []EndpointPort{{Name: &name, Port: new(int32(port))}}
-		found[i].Endpoints = []Endpoint{{Addresses: []string{host}, NodeName: node}}
+		found[i].Ports = []EndpointPort{{Name: &name, Port: new(int32(addr.Port()))}}
+		found[i].Endpoints = []Endpoint{{Addresses: []string{addr.Addr().String()}, NodeName: node}}
 	}
 	return found, nil
 }

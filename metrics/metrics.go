@@ -26,11 +26,8 @@ type Recorder struct {
 	failures *prometheus.CounterVec
 }
 
-// Build identifies the program.
-type Build struct{ Version, Commit string }
-
-// New makes a Recorder for the named node and checks, with a registry of its own.
-func New(node string, checks []string, build Build) *Recorder {
+// New makes a Recorder for the named node and checks, with a registry of its own. Version and commit are the program's.
+func New(node string, checks []string, version, commit string) *Recorder {
 	r := &Recorder{registry: prometheus.NewRegistry(), durations: make(map[string]prometheus.Gauge)}
 	factory := promauto.With(prometheus.WrapRegistererWith(prometheus.Labels{"node": node}, r.registry))
 	gauge := func(name, help string) prometheus.Gauge {
@@ -64,7 +61,7 @@ func New(node string, checks []string, build Build) *Recorder {
 	info := factory.NewGaugeVec(prometheus.GaugeOpts{Name: "node_check_build_info",
 		Help: "1, with the version of the agent, its commit and the version of Go as labels.",
 	}, []string{"version", "commit", "go_version"}) // one combination for each process
-	info.WithLabelValues(build.Version, build.Commit, runtime.Version()).Set(1)
+	info.WithLabelValues(version, commit, runtime.Version()).Set(1)
 	return r
 }
 

@@ -19,7 +19,7 @@ import (
 var checkNames = []string{"dns", "api", "network", "service"}
 
 func newRecorder() *Recorder {
-	return New("node1", checkNames, Build{Version: "1.2.3", Commit: "abc"})
+	return New("node1", checkNames, "1.2.3", "abc")
 }
 
 // series lists what is served, without comments and in the order of the names.

@@ -21,7 +21,7 @@ func TestPeerSample(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
 		list := listed(api, many)
 		cfg, e := simulatedSettings(t, api, map[string]string{"RECHECK_INTERVAL": "1m"}, enablePeers)
-		a := New(cfg, e, metrics.New("node1", checks.Names(), metrics.Build{}), newLog(cfg, newOutput()), "dev")
+		a := New(cfg, e, metrics.New("node1", checks.Names(), "dev", ""), newLog(cfg, newOutput()), "dev")
 		zone := func() string { return "a" }
 		isDue := func(s *peerSample, soonest, latest time.Duration, because ...any) {
 			t.Helper()

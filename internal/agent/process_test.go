@@ -82,7 +82,7 @@ func start(t *testing.T, env map[string]string, args ...string) *process {
 		if cfg.DryRun {
 			ok = DryRun(ctx, cfg, e, "dev", p.stdout)
 		} else {
-			recorder := metrics.New("node1", checks.Names(), metrics.Build{})
+			recorder := metrics.New("node1", checks.Names(), "dev", "")
 			if cfg.EnableMetrics {
 				server, err := metrics.Listen(cfg.MetricsPort, recorder.Handler(), 0)
 				if !assert.NoError(t, err) {
@@ -267,7 +267,7 @@ func get(t *testing.T, port, path string) (code int, body string) {
 func inCluster(t *testing.T, api *fakeAPI, args ...string) (*Agent, *output) {
 	cfg, e := inClusterSettings(t, api, args...)
 	stderr := newOutput()
-	a := New(cfg, e, metrics.New("node1", checks.Names(), metrics.Build{}), newLog(cfg, stderr), "dev")
+	a := New(cfg, e, metrics.New("node1", checks.Names(), "dev", ""), newLog(cfg, stderr), "dev")
 	list := a.Checks
 	a.Checks = func(api checks.API, o checklist.Options) []checks.Check { return list(api, o)[1:] }
 	return a, stderr

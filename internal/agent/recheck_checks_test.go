@@ -28,7 +28,7 @@ func startConnected(t *testing.T, api *fakeAPI) *connected {
 	cfg, e := inClusterSettings(t, api, "--check-timeout=1m")
 	cfg.Once, cfg.RecheckInterval = false, time.Minute
 	c := &connected{log: newOutput()}
-	a := New(cfg, e, metrics.New("node1", checks.Names(), metrics.Build{}), newLog(cfg, c.log), "dev")
+	a := New(cfg, e, metrics.New("node1", checks.Names(), "dev", ""), newLog(cfg, c.log), "dev")
 	list := a.Checks
 	a.Checks = func(api checks.API, o checklist.Options) []checks.Check {
 		all := list(api, o)[1:] // api, network, service

@@ -87,7 +87,7 @@ func simulate(t *testing.T, api *fakeAPI, network func(context.Context) (checks.
 	}
 	ctx, terminate := context.WithCancel(t.Context())
 	p := &process{t: t, terminate: terminate, second: make(chan struct{}), done: make(chan struct{}), stdout: newOutput(), stderr: newOutput()}
-	p.agent = New(cfg, e, metrics.New("node1", checks.Names(), metrics.Build{}), newLog(cfg, p.stderr), "dev")
+	p.agent = New(cfg, e, metrics.New("node1", checks.Names(), "dev", ""), newLog(cfg, p.stderr), "dev")
 	p.agent.Checks = func(api checks.API, _ checklist.Options) []checks.Check {
 		return []checks.Check{checks.Skip(checks.DNSName, "a test"), api, fakeCheck{checks.NetworkName, network}, checks.Skip(checks.ServiceName, "a test")}
 	}

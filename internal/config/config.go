@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/requirement"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -100,6 +101,11 @@ const (
 // Program is what a program says about itself.
 type Program struct{ Name, Version, Commit, BuildDate string }
 
+// String is what --version prints.
+func (p Program) String() string {
+	return fmt.Sprintf("%s %s (commit %s, built %s, %s)", p.Name, p.Version, p.Commit, p.BuildDate, runtime.Version())
+}
+
 // Ends reports whether the program ends before it starts anything, and its exit code: it was asked for its help or its version,
 // or err, of Parse or ParseController, lists mistakes.
 func (p Program) Ends(askedVersion bool, err error, stdout, stderr io.Writer) (code int, ends bool) {
@@ -113,7 +119,7 @@ func (p Program) Ends(askedVersion bool, err error, stdout, stderr io.Writer) (c
 		return ExitUsage, true
 	case errors.Is(err, pflag.ErrHelp):
 	case askedVersion:
-		_, _ = fmt.Fprintf(stdout, "%s %s (commit %s, built %s, %s)\n", p.Name, p.Version, p.Commit, p.BuildDate, runtime.Version())
+		_, _ = fmt.Fprintln(stdout, p)
 	}
 	return ExitOK, askedVersion || errors.Is(err, pflag.ErrHelp)
 }
@@ -127,6 +133,9 @@ type setting struct {
 	value string // the default at first
 	parse rule
 }
+
+// aDay is the longest of most durations. Its twin is aDay in chart/values.definitions.yaml: the schema must not accept more (chart_test.go).
+const aDay = 24 * time.Hour
 
 // settings is the table of all flags, in the order of the help.
 func (c *Config) settings() []*setting {
@@ -142,7 +151,7 @@ func (c *Config) gateSettings() []*setting {
 			text(&c.Kubeconfig, anything)},
 
 		{"initial-timeout", "duration", "when to report a node that is not verified; the rounds go on", "300s",
-			duration(&c.InitialTimeout, time.Second, 24*time.Hour)},
+			duration(&c.InitialTimeout, time.Second, aDay)},
 		{"check-timeout", "duration", "time limit of one attempt, and of one API request", "3s",
 			duration(&c.CheckTimeout, 100*time.Millisecond, 5*time.Minute)},
 		{"max-retries", "number", "retries of a check in one round", "5", number(&c.MaxRetries, 0, 100)},
@@ -158,7 +167,7 @@ func (c *Config) gateSettings() []*setting {
 		{"dns-service", "ns/name", "service whose endpoints must answer; empty skips the service check (managed DNS without pods)",
 			"kube-system/kube-dns", text(&c.DNSService, optional(namespacedName))},
 		{"max-clock-skew", "duration", "the api check fails if this node's clock and the API server's differ by more than this; " +
-			"empty or 0: never (above 10s it warns)", "", off(duration(&c.MaxClockSkew, time.Second, 24*time.Hour))},
+			"empty or 0: never (above 10s it warns)", "", off(duration(&c.MaxClockSkew, time.Second, aDay))},
 		{"require", "list", "JSON list of what the Node must show: condition, allocatable, csiDriver, label, daemonSet; empty: nothing",
 			"", c.Require.Parse},
 
@@ -341,7 +350,7 @@ func (c *Config) validate(lookupEnv func(string) (string, bool), parsed bool) (p
 	if (slices.Contains(c.OnTimeout, OnTimeoutTaint) || c.RecheckInterval > 0) && c.FailedTaintKey == c.TaintKey {
 		refuse("--failed-taint-key %s must differ from --taint-key: the agent could not tell the two taints apart", c.FailedTaintKey)
 	}
-	if !slices.ContainsFunc(c.DNSTestDomains, func(name string) bool { return !strings.HasPrefix(name, warnPrefix) }) {
+	if !slices.ContainsFunc(c.DNSTestDomains, func(name string) bool { return !strings.HasPrefix(name, checks.WarnPrefix) }) {
 		refuse("--dns-test-domains %s needs a name without warn+: else dns always passes", strings.Join(c.DNSTestDomains, ","))
 	}
 	if c.EnableConnectivityMatrix && c.RecheckInterval == 0 {

@@ -3,7 +3,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
@@ -11,6 +10,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/imunhatep/kube-node-ready/checks"
 )
 
 // A rule is one kind of value. Its error says what is allowed.
@@ -163,21 +164,17 @@ func domainOrIP(s string) error {
 	return must("a DNS name or an IP address", hasForm(s, nameForm+`|`+ipv6Form))
 }
 
-// warnPrefix begins a name or target whose failure only warns: checks.WarnPrefix. nodeIP is the node's address in a target.
-const warnPrefix, nodeIP = "warn+", "$(NODE_IP)"
+// nodeIP stands for the node's address in a target.
+const nodeIP = "$(NODE_IP)"
 
-// mayWarn also allows the prefix.
+// mayWarn also allows a name or target whose failure only warns.
 func mayWarn(r rule) rule {
-	return func(s string) error { return r(strings.TrimPrefix(s, warnPrefix)) }
+	return func(s string) error { return r(strings.TrimPrefix(s, checks.WarnPrefix)) }
 }
 
-// endpoint is an item of DNS_ENDPOINTS: see checks.ParseEndpoints.
 func endpoint(s string) error {
-	address, rest, _ := strings.Cut(s, "/")
-	node, port, _ := strings.Cut(rest, "/")
-	addr, err := netip.ParseAddrPort(address)
-	return must("address:port/node, or [v6 address]:port/node, with a port between 1 and 65535",
-		err == nil && addr.Port() > 0 && optional(subdomain)(node) == nil && optional(label)(port) == nil)
+	_, err := checks.ParseEndpoints([]string{s})
+	return must("address:port/node, or [v6 address]:port/node, with a port between 1 and 65535", err == nil)
 }
 
 func target(s string) error {

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	goruntime "runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -84,7 +83,7 @@ func run(ctx context.Context, args []string, connect func(options) (client.Clien
 	case err != nil:
 		return fail(config.ExitUsage, fmt.Errorf("%w (see --help)", err))
 	case o.version:
-		_, _ = fmt.Fprintf(stdout, "kubectl-node_ready %s (commit %s, built %s, %s)\n", version, commit, buildDate, goruntime.Version())
+		_, _ = fmt.Fprintln(stdout, config.Program{Name: "kubectl-node_ready", Version: version, Commit: commit, BuildDate: buildDate})
 		return config.ExitOK
 	}
 	verb, nodes := "status", flags.Args()

@@ -19,10 +19,13 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// The kinds of requirements that are treated in another way somewhere. The others are condition, allocatable and label.
+// The kinds of requirements.
 const (
-	CSIDriver = "csiDriver"
-	DaemonSet = "daemonSet"
+	condition   = "condition"
+	allocatable = "allocatable"
+	label       = "label"
+	CSIDriver   = "csiDriver"
+	DaemonSet   = "daemonSet"
 )
 
 // CSIDrivers is the annotation in which kubelet names the CSI drivers that have registered with it.
@@ -31,8 +34,8 @@ const CSIDrivers = "csi.volume.kubernetes.io/nodeid"
 // Entry is one requirement.
 type Entry struct {
 	Kind, Name string
-	Value      string     // of a condition its status, of a resource the least quantity, "": more than 0
-	On         labels.Set // of the nodes that it is for; none: all
+	Value      string     // of a condition its status; of a resource the least quantity, "": more than 0
+	On         labels.Set // the nodes that it is for have these labels
 	text       string
 }
 
@@ -42,26 +45,26 @@ func (e Entry) String() string { return e.text }
 // List is a list of requirements.
 type List []Entry
 
-// isValid reports whether a requirement of the kind may have the text. The chart's schema accepts no other, or every new node
-// would have a crash loop.
-func isValid(kind, text string) bool {
+// parse reads the text of a requirement of a kind. It accepts at least what the chart's schema accepts, or every new node would have
+// a crash loop.
+func parse(kind, text string) (name, value string, ok bool) {
 	switch kind {
-	case "condition":
-		name, status, _ := strings.Cut(text, "=")
-		return isKey(name) && slices.Contains([]string{"True", "False", "Unknown"}, status)
-	case "allocatable":
-		name, quantity, hasQuantity := strings.Cut(text, ">=")
-		least, err := resource.ParseQuantity(quantity)
-		return isResource(name) && (!hasQuantity || err == nil && least.Sign() > 0)
+	case condition:
+		name, value, _ = strings.Cut(text, "=")
+		return name, value, isKey(name) && slices.Contains([]string{"True", "False", "Unknown"}, value)
+	case allocatable:
+		name, value, hasValue := strings.Cut(text, ">=")
+		least, err := resource.ParseQuantity(value)
+		return name, value, isResource(name) && (!hasValue || err == nil && least.Sign() > 0)
 	case CSIDriver:
-		return isKey(text) && !strings.Contains(text, "/")
-	case "label":
-		return isKey(text)
+		return text, "", isKey(text) && !strings.Contains(text, "/")
+	case label:
+		return text, "", isKey(text)
 	case DaemonSet:
-		namespace, name, _ := strings.Cut(text, "/")
-		return len(validation.IsDNS1123Label(namespace)) == 0 && len(validation.IsDNS1123Subdomain(name)) == 0
+		namespace, daemonSet, _ := strings.Cut(text, "/")
+		return text, "", len(validation.IsDNS1123Label(namespace)) == 0 && len(validation.IsDNS1123Subdomain(daemonSet)) == 0
 	}
-	return false
+	return "", "", false
 }
 
 func isKey(s string) bool { return len(validation.IsQualifiedName(s)) == 0 }
@@ -90,14 +93,14 @@ func (l *List) Parse(text string) (err error) {
 		ok := len(object) == 1
 		for _, kind := range slices.Sorted(maps.Keys(object)) {
 			text := fmt.Sprint(object[kind])
-			e.Kind, e.text = kind, e.text+kind+" "+text
-			e.Name, e.Value, _ = strings.Cut(strings.Replace(text, ">=", "=", 1), "=")
-			ok = ok && isValid(kind, text)
+			name, value, isValid := parse(kind, text)
+			e.Kind, e.Name, e.Value, e.text = kind, name, value, e.text+kind+" "+text
+			ok = ok && isValid
 		}
-		for _, label := range slices.Sorted(maps.Keys(on)) {
-			e.On[label] = fmt.Sprint(on[label])
-			e.text += " on " + label + "=" + e.On[label]
-			ok = ok && isKey(label) && len(validation.IsValidLabelValue(e.On[label])) == 0
+		for _, key := range slices.Sorted(maps.Keys(on)) {
+			e.On[key] = fmt.Sprint(on[key])
+			e.text += " on " + key + "=" + e.On[key]
+			ok = ok && isKey(key) && len(validation.IsValidLabelValue(e.On[key])) == 0
 		}
 		isSame := func(other Entry) bool { return other.text == e.text }
 		switch {
@@ -128,18 +131,18 @@ type Pod struct {
 func (e Entry) Unmet(node *nodepatch.Node, pods func(namespace string) ([]Pod, error)) string {
 	met, why := false, "the node has none"
 	switch e.Kind {
-	case "condition":
-		if condition := node.Status.Conditions.Of(e.Name); condition.Type != "" {
-			met, why = condition.Status == e.Value, "it is "+condition.Status+" ("+condition.Reason+")"
+	case condition:
+		if found := node.Status.Conditions.Of(e.Name); found.Type != "" {
+			met, why = found.Status == e.Value, "it is "+found.Status+" ("+found.Reason+")"
 		}
-	case "allocatable":
+	case allocatable:
 		least, _ := resource.ParseQuantity(cmp.Or(e.Value, "0")) // Parse has seen it
 		if has, err := resource.ParseQuantity(node.Status.Allocatable[e.Name]); err == nil {
 			met, why = has.Sign() > 0 && has.Cmp(least) >= 0, "the node has "+has.String()
 		}
 	case CSIDriver: // kubelet writes a JSON object
 		met = strings.Contains(node.Annotations[CSIDrivers], `"`+e.Name+`":`)
-	case "label":
+	case label:
 		_, met = node.Labels[e.Name]
 	case DaemonSet:
 		namespace, name, _ := strings.Cut(e.Name, "/")

@@ -31,7 +31,12 @@ func (o *outage) passed() { *o = outage{} }
 func (o *outage) wait(ctx context.Context, d time.Duration) bool {
 	pause, end := context.WithTimeout(ctx, d)
 	defer end()
-	for o.sign != nil && !o.ignoresSigns && sleepUntil(pause, o.look) {
+	for o.sign != nil && !o.ignoresSigns {
+		select {
+		case <-pause.Done():
+			return ctx.Err() == nil
+		case <-time.After(time.Until(o.look)):
+		}
 		between := max(time.Second, slowdown(o.began, 60))
 		o.look = time.Now().Add(time.Duration((0.8 + 0.4*rand.Float64()) * float64(between)))
 		o.signCame = o.sign(pause)
@@ -40,14 +45,6 @@ func (o *outage) wait(ctx context.Context, d time.Duration) bool {
 		}
 	}
 	<-pause.Done()
-	return ctx.Err() == nil
-}
-
-// sleepUntil returns at a time, or false if ctx has ended before.
-func sleepUntil(ctx context.Context, at time.Time) bool {
-	timer, end := context.WithDeadline(ctx, at)
-	defer end()
-	<-timer.Done()
 	return ctx.Err() == nil
 }
 

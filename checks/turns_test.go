@@ -59,16 +59,19 @@ func TestTurnsInALongOutage(t *testing.T) {
 	}
 }
 
-// After a wrong sign none is looked for: an attempt repeats its packets as in the first minute.
-func TestALostPacketAfterAWrongSign(t *testing.T) {
+// After a sign, and where signs are wrong, no sign would come soon: an attempt repeats its packets as in the first minute.
+func TestALostPacketAfterASign(t *testing.T) {
 	t.Parallel()
-	server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"web.example.org.": {a: known.a, lost: 1}})
-	r := Runner{Timeout: 3 * time.Second, NewBackOff: Exponential}
-	r.outageOf(DNSName).failed(time.Now().Add(-2*time.Minute), errors.New("timeout"))
-	r.outageOf(DNSName).ignoresSigns = true
-	results, err := r.Round(t.Context(), []Check{DNS{Names: []string{"web.example.org."}, Resolver: &Resolver{Servers: []string{server.address}}}})
-	require.NoError(t, err)
-	require.NoError(t, results[0].Err)
+	for _, isWrong := range []bool{false, true} {
+		server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{"web.example.org.": {a: known.a, lost: 1}})
+		r := Runner{Timeout: 3 * time.Second, NewBackOff: Exponential}
+		failing := r.outageOf(DNSName)
+		failing.failed(time.Now().Add(-2*time.Minute), errors.New("timeout"))
+		failing.signCame, failing.ignoresSigns = !isWrong, isWrong
+		results, err := r.Round(t.Context(), []Check{DNS{Names: []string{"web.example.org."}, Resolver: &Resolver{Servers: []string{server.address}}}})
+		require.NoError(t, err)
+		require.NoError(t, results[0].Err, "wrong: %v", isWrong)
+	}
 }
 
 // A truncated reply proves the path to the server. A lost packet before it changes nothing.

@@ -1,9 +1,9 @@
 // Package checks proves, from inside the pod network, that a node is fit for workloads.
 //
-// A Check makes exactly one attempt and does nothing else: it never sleeps, logs or retries. The Runner decides the order,
-// the timeout of an attempt and the backoff between attempts, and reports each attempt. Within an attempt, hedge repeats a query or a
-// connection that gets no answer. Between attempts, an outage looks for a sign that the next attempt would pass, and then ends the
-// pause (outage.go, sign.go).
+// A Check makes exactly one attempt and does nothing else: it never sleeps, logs or retries. The Runner decides the order, the
+// timeout of an attempt and the backoff between attempts, and reports each attempt. Within an attempt, hedge repeats a query or
+// a connection that gets no answer. Between attempts, an outage looks for a sign that the next attempt would pass, and then ends
+// the pause (outage.go, sign.go).
 package checks
 
 import (
@@ -167,8 +167,8 @@ func combine(outcomes []outcome) (Report, error) {
 	return Report{Detail: strings.Join(details, ", "), Warnings: warnings}, join(errs, "; ")
 }
 
-// join makes one error of several: their texts are on one line of the log, and a remedy is there once. Its sign is that each of them
-// has its sign. Without errors it returns nil.
+// join makes one error of several: their texts are on one line of the log, and a remedy is there once. Its sign is that each of
+// them has its sign. Without errors it returns nil.
 func join(errs []error, separator string) error {
 	if len(errs) == 0 {
 		return nil

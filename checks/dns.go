@@ -16,14 +16,14 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// FoundAddresses are the addresses of the kubernetes service that its name has, where KUBERNETES_SERVICE_HOST is another one. The
-// dns check, which runs first, stores them; the network check connects to them. nil: there are none.
+// FoundAddresses are the addresses of the kubernetes service that its name has, where KUBERNETES_SERVICE_HOST is another one.
+// The dns check, which runs first, stores them; the network check connects to them. nil: there are none.
 type FoundAddresses = atomic.Pointer[[]netip.Addr]
 
 // DNS resolves every name in Names, all in parallel.
 type DNS struct {
-	// Names to resolve. An IP address among them is a server to ask for the first name outside the cluster, else for the root. What
-	// begins with WarnPrefix may fail.
+	// Names to resolve. An IP address among them is a server to ask for the first name outside the cluster, else for the root.
+	// What begins with WarnPrefix may fail.
 	Names    []string
 	Resolver *Resolver // nil: the one of /etc/resolv.conf at the time of the attempt
 	Outside  string    // the reason to skip the names of the cluster; "" inside a cluster
@@ -87,8 +87,8 @@ func resolverOrSystem(resolver *Resolver) (Resolver, error) {
 	return SystemResolver()
 }
 
-// externalName returns the first name outside the cluster, "" if there is none. A name that only warns must fail no server. A single
-// label is never a name outside the cluster: the search list completes it.
+// externalName returns the first name outside the cluster, "" if there is none. A name that only warns must fail no server. A
+// single label is never a name outside the cluster: the search list completes it.
 func externalName(names []string, domain string) string {
 	for _, name := range names {
 		bare := strings.TrimSuffix(name, ".")
@@ -121,8 +121,8 @@ func (d DNS) probeServer(ctx context.Context, system Resolver, ip, external stri
 
 func (d DNS) server(ip string) string { return net.JoinHostPort(ip, cmp.Or(d.Port, "53")) }
 
-// probeKubernetes resolves a name of the kubernetes service. If it has another address, it stores what was found instead, and fails
-// if the server may not be this cluster's.
+// probeKubernetes resolves a name of the kubernetes service. If it has another address, it stores what was found instead, and
+// fails if the server may not be this cluster's.
 func (d DNS) probeKubernetes(ctx context.Context, resolver Resolver, name string, instead *FoundAddresses) outcome {
 	host, _, _ := net.SplitHostPort(d.Kubernetes)
 	service, notAddress := netip.ParseAddr(host) // some platforms set a name: it equals no answer
@@ -144,7 +144,8 @@ func (d DNS) probeKubernetes(ctx context.Context, resolver Resolver, name string
 		return outcome{err: fail("this is not the cluster's DNS: set clusterDNS in this node's kubelet configuration, or remove the "+
 			"wildcard record upstream", "%s, but name server %s answers any name, even a random one", differs, found.server)}
 	case !errors.Is(failure, errNXDomain) && !errors.Is(failure, errNoData):
-		return outcome{err: fail(dnsRemedy(failure, name, domain), "%s, and the name server does not deny a random name: %w", differs, failure)}
+		return outcome{err: fail(dnsRemedy(failure, name, domain),
+			"%s, and the name server does not deny a random name: %w", differs, failure)}
 	}
 	// The server is the cluster's: the platform has set KUBERNETES_SERVICE_HOST to another address, or to a name.
 	if notAddress == nil { // a name differs always

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// pacing is how often the probes of one attempt may send packets. It is in the attempt's context, which also reaches Dial, through
-// client-go's transport.
+// pacing is how often the probes of one attempt may send packets. It is in the attempt's context, which also reaches Dial,
+// through client-go's transport.
 type pacing struct {
 	outage    time.Time     // when the outage began
 	least     time.Duration // between two packets of one probe
@@ -92,8 +92,8 @@ func hedge[T any](ctx context.Context, pause time.Duration, f func(context.Conte
 	return last.value, last.err
 }
 
-// A few connections of an attempt are repeated as often as its pacing allows, which is more often than the kernel repeats a packet; the
-// others only after slowRedial.
+// A few connections of an attempt are repeated as often as its pacing allows, which is more often than the kernel repeats a
+// packet; the others only after slowRedial.
 const (
 	fastRedials = 4
 	slowRedial  = 3 * time.Second
@@ -115,8 +115,8 @@ func dial(ctx context.Context, address string) (net.Conn, error) {
 	return conn, nil
 }
 
-// Dial connects for a client whose transport dials on after the request has ended. It ends before the attempt, so that the attempt
-// has its error.
+// Dial connects for a client whose transport dials on after the request has ended. It ends before the attempt, so that the
+// attempt has its error.
 func Dial(ctx context.Context, _, address string) (net.Conn, error) {
 	ctx, cancel := context.WithDeadline(ctx, pacingOf(ctx).connectBy)
 	defer cancel()

@@ -14,8 +14,8 @@ import (
 	"strings"
 )
 
-// trustedRoots adds the cluster's CA (PEM; "": that of a pod with a token) to the system's CAs. If there are none, it adds the bundled
-// ones too.
+// trustedRoots adds the cluster's CA (PEM; "": that of a pod with a token) to the system's CAs. If there are none, it adds the
+// bundled ones too.
 func trustedRoots(system *x509.CertPool, bundled, clusterCA string) *x509.CertPool {
 	if system.Equal(x509.NewCertPool()) {
 		system.AppendCertsFromPEM([]byte(bundled))
@@ -116,8 +116,8 @@ func httpsFailure(url string, err error) error {
 	}
 }
 
-// ParseTarget reads an item of NETWORK_TARGETS: host:port, [v6]:port, tcp://host:port, or http(s)://host/path, whose fragment has
-// the statuses that pass.
+// ParseTarget reads an item of NETWORK_TARGETS: host:port, [v6]:port, tcp://host:port, or http(s)://host/path, whose fragment
+// has the statuses that pass.
 func ParseTarget(text string) Target {
 	text, onlyWarns := strings.CutPrefix(text, WarnPrefix)
 	url, statuses, _ := strings.Cut(text, "#")

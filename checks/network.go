@@ -21,13 +21,14 @@ type Network struct {
 
 // Target is an address that must accept connections, or a URL that must answer.
 type Target struct {
-	Address     string          // host:port, or [v6]:port
-	URL         string          // http://host/path or https://host/path, instead of an address
-	Statuses    string          // that pass, such as 200|401; "": each below 400
-	OnlyWarns   bool            // a failure is a warning
-	EachAddress bool            // every address of the host must accept, not just one of them
-	Remedy      string          // what to try first if the target fails; "": a general one
-	Addresses   *FoundAddresses // of the host, if the dns check has stored some, else the target is left out. nil: the host is resolved
+	Address     string // host:port, or [v6]:port
+	URL         string // http://host/path or https://host/path, instead of an address
+	Statuses    string // that pass, such as 200|401; "": each below 400
+	OnlyWarns   bool   // a failure is a warning
+	EachAddress bool   // every address of the host must accept, not just one of them
+	Remedy      string // what to try first if the target fails; "": a general one
+	// Addresses are the host's, if the dns check has stored some; else the target is left out. nil: the host is resolved.
+	Addresses *FoundAddresses
 }
 
 // Name implements Check.

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// outage is what the Runner knows of one check that fails, from its first attempt that failed until one passes. The zero value is
-// a check that does not fail.
+// outage is what the Runner knows of one check that fails, from its first attempt that failed until one passes. The zero value
+// is a check that does not fail.
 type outage struct {
 	began time.Time // the first attempt that failed
 	sign  sign      // of the last attempt; nil: the check does not fail
@@ -48,8 +48,8 @@ func (o *outage) wait(ctx context.Context, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// pacing returns how often an attempt that begins now may send packets. The pace slows down with the outage. It begins again after a
-// sign, and where signs are ignored: then no sign would come soon after a lost packet.
+// pacing returns how often an attempt that begins now may send packets. The pace slows down with the outage. It begins again
+// after a sign, and where signs are ignored: then no sign would come soon after a lost packet.
 func (o *outage) pacing(now time.Time, timeout time.Duration) pacing {
 	p := pacing{outage: now, least: min(time.Second, timeout/3), connectBy: now.Add(timeout * 9 / 10), dials: new(atomic.Int32)}
 	if o.sign != nil && !o.signCame && !o.ignoresSigns {

@@ -109,7 +109,8 @@ func (r Resolver) turn(ctx context.Context) time.Duration {
 	return min(fair, max(third, pacingOf(ctx).between(30)))
 }
 
-// resolvesOne is the sign that one of the servers knows one of the names. After a query without an answer it sends that server no other.
+// resolvesOne is the sign that one of the servers knows one of the names. After a query without an answer it sends that server
+// no other.
 func (r Resolver) resolvesOne(names []string) sign {
 	signs := make([]sign, len(r.Servers))
 	for i, server := range r.Servers {
@@ -167,8 +168,8 @@ func (r Resolver) warnings(name string, failures []error, answered int) (texts [
 	return texts
 }
 
-// ask asks one server for the A and AAAA records of an absolute name: for both at once, but in a long outage in turn, because then no
-// query follows one without an answer.
+// ask asks one server for the A and AAAA records of an absolute name: for both at once, but in a long outage in turn, because
+// then no query follows one without an answer.
 func (r Resolver) ask(ctx context.Context, server, name string, turn time.Duration, isEnough earlyRule) ([]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, turn)
 	defer cancel()
@@ -177,27 +178,28 @@ func (r Resolver) ask(ctx context.Context, server, name string, turn time.Durati
 		err   error
 	}
 	answers := make(chan family, 2)
-	askFor := func(recordType dnsmessage.Type) error {
+	query := func(recordType dnsmessage.Type) family {
 		addrs, err := r.query(ctx, server, name, recordType)
-		answers <- family{addrs, err}
-		return err
+		return family{addrs, err}
 	}
 	one, other := dnsmessage.TypeA, dnsmessage.TypeAAAA
 	if rand.N(2) == 0 {
 		one, other = other, one
 	}
 	inTurn := func() {
-		if err := askFor(one); isTimeout(err) {
-			answers <- family{err: err}
+		first := query(one)
+		answers <- first
+		if isTimeout(first.err) {
+			answers <- first // it stands for the other one, too
 		} else {
-			_ = askFor(other)
+			answers <- query(other)
 		}
 	}
 	if pacingOf(ctx).isLongOutage() {
 		go inTurn()
 	} else {
-		go askFor(one)
-		go askFor(other)
+		go func() { answers <- query(one) }()
+		go func() { answers <- query(other) }()
 	}
 	first := <-answers
 	if first.err == nil && isEnough(first.addrs) {

@@ -31,8 +31,8 @@ type Runner struct {
 	Timeout    time.Duration // of one attempt
 	MaxRetries int           // after the first attempt
 	NewBackOff func() backoff.BackOff
-	// Observe receives each attempt when it ends, but not one that a shutdown interrupted, which says nothing about the node. nil:
-	// nobody does.
+	// Observe receives each attempt when it ends, but not one that a shutdown interrupted, which says nothing about the node.
+	// nil: nobody does.
 	Observe func(Attempt)
 
 	outages map[string]*outage // by check
@@ -90,8 +90,8 @@ func (r Runner) Longest(number int) time.Duration {
 	return time.Duration(number) * check
 }
 
-// Pause waits for d between two rounds, or until there is a sign that the first of the checks that have failed would pass now. It
-// returns false if ctx has ended.
+// Pause waits for d between two rounds, or until there is a sign that the first of the checks that have failed would pass now.
+// It returns false if ctx has ended.
 func (r *Runner) Pause(ctx context.Context, failed []string, d time.Duration) bool {
 	first := new(outage) // nothing has failed: it only waits
 	if len(failed) > 0 {

@@ -23,8 +23,8 @@ type Service struct {
 	Domain             string // the cluster's DNS domain, for a name that every DNS endpoint can resolve
 	MaxDials           int    // how many endpoints to connect to; of a dual-stack service at least both families on two nodes
 	SmallPackets       bool   // only connect, without the large query
-	// FewestNodes is on how many other nodes nothing may answer before the check fails. On fewer that is a warning: the fault may
-	// be theirs. 0: it always fails.
+	// FewestNodes is on how many other nodes nothing may answer before the check fails. On fewer that is a warning: the fault
+	// may be theirs. 0: it always fails.
 	FewestNodes int
 	// List returns the EndpointSlices of the service.
 	List func(ctx context.Context) ([]EndpointSlice, error)
@@ -58,8 +58,8 @@ func (s Service) Try(ctx context.Context) (Report, error) {
 
 func (s Service) isLocal(e endpoint) bool { return e.node != "" && e.node == s.Node }
 
-// choose returns the endpoints to connect to: all of a few, else a random few; remote ones first, one of each node before others.
-// Of a dual-stack service that is one of each family: this node may have only one of them.
+// choose returns the endpoints to connect to: all of a few, else a random few; remote ones first, one of each node before
+// others. Of a dual-stack service that is one of each family: this node may have only one of them.
 func (s Service) choose(ready []endpoint) []endpoint {
 	rand.Shuffle(len(ready), func(i, j int) { ready[i], ready[j] = ready[j], ready[i] })
 	var first, others, local []endpoint

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// A sign looks, with a packet or two, whether the next attempt would pass. It is no attempt: it decides nothing but when the next one
-// begins. A Failure carries the sign of what has failed: the code that makes a connection or a query knows how to look again, and
-// the code that combines several failures knows whether all of them must be over (join), or one (signOfOne).
+// A sign looks, with a packet or two, whether the next attempt would pass. It is no attempt: it decides nothing but when the
+// next one begins. A Failure carries the sign of what has failed: the code that makes a connection or a query knows how to look
+// again, and the code that combines several failures knows whether all of them must be over (join), or one (signOfOne).
 type sign func(context.Context) bool
 
 // signOf returns the sign of an error: the sign of the whole, else the sign of its cause. Without any, it never comes.

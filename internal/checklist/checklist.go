@@ -16,8 +16,8 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// How many endpoints of the DNS service a verification and a recheck connect to. A recheck connects to two nodes, and fails only if
-// neither answers: a single node that does not answer may itself be broken.
+// How many endpoints of the DNS service a verification and a recheck connect to. A recheck connects to two nodes, and fails only
+// if neither answers: a single node that does not answer may itself be broken.
 const (
 	verificationDials = 8
 	recheckDials      = 2
@@ -161,8 +161,9 @@ type Requirements struct {
 	Client  *kube.Client
 	Node    func(context.Context) (*nodepatch.Node, error) // as the round has read it, nil: it has not
 	Timeout time.Duration                                  // of Unmet
-	// Met is for rechecks, nil: all requirements count. It has the requirements that the Node has met before, and only they count; the
-	// check adds those that the Node meets. A CSI driver never counts: the Node says only that it has registered once.
+	// Met is for rechecks, nil: all requirements count. It has the requirements that the Node has met before, and only they
+	// count; the check adds those that the Node meets. A CSI driver never counts: the Node says only that it has registered
+	// once.
 	Met map[string]bool
 }
 

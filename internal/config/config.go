@@ -134,7 +134,8 @@ type setting struct {
 	parse rule
 }
 
-// aDay is the longest of most durations. Its twin is aDay in chart/values.definitions.yaml: the schema must not accept more (chart_test.go).
+// aDay is the longest of most durations. Its twin is aDay in chart/values.definitions.yaml: the schema must not accept more
+// (chart_test.go).
 const aDay = 24 * time.Hour
 
 // settings is the table of all flags, in the order of the help.

@@ -45,8 +45,8 @@ func (e Entry) String() string { return e.text }
 // List is a list of requirements.
 type List []Entry
 
-// parse reads the text of a requirement of a kind. It accepts at least what the chart's schema accepts, or every new node would have
-// a crash loop.
+// parse reads the text of a requirement of a kind. It accepts at least what the chart's schema accepts, or every new node would
+// have a crash loop.
 func parse(kind, text string) (name, value string, ok bool) {
 	switch kind {
 	case condition:

@@ -119,7 +119,7 @@ func (m *machine) agent(ctx context.Context, p *process, r *run, exits chan<- in
 		panic(err)
 	}
 	e := p.environment()
-	recorder := metrics.New(m.name, checklist.Names(cfg), metrics.Build{})
+	recorder := metrics.New(m.name, checklist.Names(cfg), "dev", "")
 	a := agent.New(cfg, e, recorder, p.log(), "dev")
 	list := a.Checks
 	a.Checks = func(api checks.API, o checklist.Options) []checks.Check { return p.played(list(api, o)) }

@@ -101,11 +101,6 @@ const (
 // Program is what a program says about itself.
 type Program struct{ Name, Version, Commit, BuildDate string }
 
-// String is what --version prints.
-func (p Program) String() string {
-	return fmt.Sprintf("%s %s (commit %s, built %s, %s)", p.Name, p.Version, p.Commit, p.BuildDate, runtime.Version())
-}
-
 // Ends reports whether the program ends before it starts anything, and its exit code: it was asked for its help or its version,
 // or err, of Parse or ParseController, lists mistakes.
 func (p Program) Ends(askedVersion bool, err error, stdout, stderr io.Writer) (code int, ends bool) {
@@ -119,7 +114,7 @@ func (p Program) Ends(askedVersion bool, err error, stdout, stderr io.Writer) (c
 		return ExitUsage, true
 	case errors.Is(err, pflag.ErrHelp):
 	case askedVersion:
-		_, _ = fmt.Fprintln(stdout, p)
+		_, _ = fmt.Fprintf(stdout, "%s %s (commit %s, built %s, %s)\n", p.Name, p.Version, p.Commit, p.BuildDate, runtime.Version())
 	}
 	return ExitOK, askedVersion || errors.Is(err, pflag.ErrHelp)
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -83,7 +84,7 @@ func run(ctx context.Context, args []string, connect func(options) (client.Clien
 	case err != nil:
 		return fail(config.ExitUsage, fmt.Errorf("%w (see --help)", err))
 	case o.version:
-		_, _ = fmt.Fprintln(stdout, config.Program{Name: "kubectl-node_ready", Version: version, Commit: commit, BuildDate: buildDate})
+		_, _ = fmt.Fprintf(stdout, "kubectl-node_ready %s (commit %s, built %s, %s)\n", version, commit, buildDate, goruntime.Version())
 		return config.ExitOK
 	}
 	verb, nodes := "status", flags.Args()

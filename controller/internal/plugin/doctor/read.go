@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -35,10 +34,13 @@ func (r Reader) Read(ctx context.Context, of release.Release) Cluster {
 	if of.Invalid != nil {
 		return c // Report looks at nothing else
 	}
-	c.Nodes = list[corev1.Node](ctx, r.Client, new(corev1.NodeList))
+	var nodes corev1.NodeList
+	c.Nodes = list(ctx, r.Client, &nodes, &nodes.Items)
 	c.Agents = read(func() ([]corev1.Pod, error) { return of.Pods(ctx, r.Client) })
-	c.Deployments = list[appsv1.Deployment](ctx, r.Client, new(appsv1.DeploymentList))
-	c.DaemonSets = list[appsv1.DaemonSet](ctx, r.Client, new(appsv1.DaemonSetList))
+	var deployments appsv1.DeploymentList
+	c.Deployments = list(ctx, r.Client, &deployments, &deployments.Items)
+	var daemonSets appsv1.DaemonSetList
+	c.DaemonSets = list(ctx, r.Client, &daemonSets, &daemonSets.Items)
 	c.AutoscalerStatus = read(func() (bool, error) {
 		key := client.ObjectKey{Namespace: "kube-system", Name: "cluster-autoscaler-status"}
 		return true, r.Client.Get(ctx, key, new(corev1.ConfigMap))
@@ -56,47 +58,50 @@ func (r Reader) Read(ctx context.Context, of release.Release) Cluster {
 		c.Corefile = r.corefile(ctx, namespace, c.DNS.Value.Pods)
 	}
 	c.NodePools = r.NodePools(ctx)
-	c.ReadinessRules = custom[ReadinessRule](ctx, r.Client, "readiness.node.x-k8s.io/v1alpha1", "NodeReadinessRule", "spec")
+	c.ReadinessRules = custom[ReadinessRule](ctx, r.Client, "readiness.node.x-k8s.io/v1alpha1", "NodeReadinessRule")
 	c.Webhooks = r.webhooks(ctx)
-	if of.NotInstalled {
-		c.Used = read(func() (map[string]corev1.ResourceList, error) { return r.used(ctx) })
-	}
-	from := r.Client // the release's policies
-	if of.Planned != nil {
-		from = of.Planned
-	}
-	c.Policies = list[admissionv1.ValidatingAdmissionPolicy](ctx, from, new(admissionv1.ValidatingAdmissionPolicyList), of.Labels())
-	adding := list[admissionv1.MutatingAdmissionPolicy](ctx, from, new(admissionv1.MutatingAdmissionPolicyList), of.Labels())
-	c.Adds = Read[bool]{Value: len(adding.Value) > 0, Err: adding.Err, Absent: adding.Absent}
-	c.Bindings = list[admissionv1.ValidatingAdmissionPolicyBinding](ctx, from, new(admissionv1.ValidatingAdmissionPolicyBindingList))
+	c.readPolicies(ctx, r.Client)
 	return c
 }
 
-// NodePools reads those of Karpenter.
-func (r Reader) NodePools(ctx context.Context) Read[[]NodePool] {
-	return custom[NodePool](ctx, r.Client, "karpenter.sh/v1", "NodePool", "spec", "template", "spec")
+// readPolicies reads the admission policies of the release: of manifests, those in the manifests.
+func (c *Cluster) readPolicies(ctx context.Context, from client.Reader) {
+	if c.Release.Planned != nil {
+		from = c.Release.Planned
+	}
+	var policies admissionv1.ValidatingAdmissionPolicyList
+	c.Policies = list(ctx, from, &policies, &policies.Items, c.Release.Labels())
+	var bindings admissionv1.ValidatingAdmissionPolicyBindingList
+	c.Bindings = list(ctx, from, &bindings, &bindings.Items)
+	var adding admissionv1.MutatingAdmissionPolicyList
+	found := list(ctx, from, &adding, &adding.Items, c.Release.Labels())
+	c.Adds = Part[bool]{Value: len(found.Value) > 0, Err: found.Err, Absent: found.Absent}
 }
 
-// list reads all objects of a kind, T, by way of a list of that kind.
-func list[T any](ctx context.Context, c client.Reader, into client.ObjectList, options ...client.ListOption) Read[[]T] {
+// NodePools reads Karpenter's NodePools.
+func (r Reader) NodePools(ctx context.Context) Part[[]NodePool] {
+	return custom[NodePool](ctx, r.Client, "karpenter.sh/v1", "NodePool")
+}
+
+// list reads all objects of a kind into a list of that kind, whose items it returns.
+func list[T any](ctx context.Context, c client.Reader, into client.ObjectList, items *[]T, options ...client.ListOption) Part[[]T] {
 	return read(func() ([]T, error) {
 		err := c.List(ctx, into, options...)
-		items, _ := reflect.ValueOf(into).Elem().FieldByName("Items").Interface().([]T) // always: T is the list's kind
-		return items, err
+		return *items, err
 	})
 }
 
 // read reads one part of a cluster.
-func read[T any](get func() (T, error)) Read[T] {
+func read[T any](get func() (T, error)) Part[T] {
 	value, err := get()
 	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
-		return Read[T]{Absent: true}
+		return Part[T]{Absent: true}
 	}
-	return Read[T]{Value: value, Err: err}
+	return Part[T]{Value: value, Err: err}
 }
 
 // backend reads a Service and the pods that it selects, without those that are deleted or have ended.
-func (r Reader) backend(ctx context.Context, namespace, name string) Read[Backend] {
+func (r Reader) backend(ctx context.Context, namespace, name string) Part[Backend] {
 	return read(func() (Backend, error) {
 		var found Backend
 		var service corev1.Service
@@ -117,10 +122,10 @@ func (r Reader) backend(ctx context.Context, namespace, name string) Read[Backen
 }
 
 // corefile reads the configuration of CoreDNS from the ConfigMap that its pods mount.
-func (r Reader) corefile(ctx context.Context, namespace string, pods []corev1.Pod) Read[string] {
+func (r Reader) corefile(ctx context.Context, namespace string, pods []corev1.Pod) Part[string] {
 	return read(func() (string, error) {
 		names := []string{"coredns"}
-		for _, pod := range pods[:min(1, len(pods))] { // the others are its like
+		for _, pod := range pods[:min(1, len(pods))] { // the other replicas mount the same
 			for _, volume := range pod.Spec.Volumes {
 				if volume.ConfigMap != nil {
 					names = append(names, volume.ConfigMap.Name)
@@ -140,8 +145,8 @@ func (r Reader) corefile(ctx context.Context, namespace string, pods []corev1.Po
 	})
 }
 
-// custom reads all objects of a kind: of each its name, and what T has of the part at path.
-func custom[T any](ctx context.Context, c client.Reader, version, kind string, path ...string) Read[[]T] {
+// custom reads all objects of a kind: of each, the fields that T has.
+func custom[T any](ctx context.Context, c client.Reader, version, kind string) Part[[]T] {
 	return read(func() ([]T, error) {
 		list := new(unstructured.UnstructuredList)
 		list.SetAPIVersion(version)
@@ -151,9 +156,7 @@ func custom[T any](ctx context.Context, c client.Reader, version, kind string, p
 		}
 		found := make([]T, len(list.Items))
 		for i, item := range list.Items {
-			_ = unstructured.SetNestedField(item.Object, item.GetName(), append(path, "name")...) // fails as the next line does
-			part, _, err := unstructured.NestedMap(item.Object, path...)
-			if err := errors.Join(err, runtime.DefaultUnstructuredConverter.FromUnstructured(part, &found[i])); err != nil {
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(item.Object, &found[i]); err != nil {
 				return nil, fmt.Errorf("%s %s: %w", kind, item.GetName(), err)
 			}
 		}
@@ -161,8 +164,8 @@ func custom[T any](ctx context.Context, c client.Reader, version, kind string, p
 	})
 }
 
-// webhooks reads those whose failure refuses requests, with the Services behind them.
-func (r Reader) webhooks(ctx context.Context) Read[[]Webhook] {
+// webhooks reads the webhooks that can refuse requests, with the Services behind them.
+func (r Reader) webhooks(ctx context.Context) Part[[]Webhook] {
 	return read(func() (found []Webhook, err error) {
 		// One type for both kinds: it has all fields that doctor looks at.
 		for _, kind := range []string{"ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"} {

@@ -3,7 +3,6 @@ package doctor
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 
@@ -20,6 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
 )
 
 // newReader returns a reader of objects. answer sees each request and may refuse it.
@@ -98,8 +99,12 @@ func TestReadACleanCluster(t *testing.T) {
 	assert.Len(t, c.Agents.Value, 1)
 	assert.Len(t, c.DNS.Value.Pods, 1)
 	assert.Contains(t, c.Corefile.Value, "forward")
-	assert.Equal(t, []NodePool{{Name: "gated", StartupTaints: []corev1.Taint{{Key: startup, Effect: corev1.TaintEffectNoSchedule}}}}, c.NodePools.Value)
-	assert.Equal(t, []ReadinessRule{readinessRule("pool", "new")}, c.ReadinessRules.Value)
+	require.Len(t, c.NodePools.Value, 1)
+	assert.Equal(t, "gated", c.NodePools.Value[0].Name)
+	assert.Equal(t, []corev1.Taint{{Key: startup, Effect: corev1.TaintEffectNoSchedule}}, c.NodePools.Value[0].Spec.Template.Spec.StartupTaints)
+	require.Len(t, c.ReadinessRules.Value, 1)
+	assert.Equal(t, "network", c.ReadinessRules.Value[0].Name)
+	assert.Equal(t, readinessRule("pool", "new").Spec, c.ReadinessRules.Value[0].Spec)
 	assert.Len(t, c.Webhooks.Value, 2)
 	var out strings.Builder
 	assert.Zero(t, Report(&out, c, nil), out.String())
@@ -141,19 +146,15 @@ func TestReadWithFewRights(t *testing.T) {
 	}
 }
 
-// A cluster can be looked at before anything is installed: what depends on the chart's own objects is left out.
+// Before the installation there is no namespace, and the policies are those of the manifests.
 func TestReadBeforeTheInstallation(t *testing.T) {
 	of := clean(t).Release
-	of.NotInstalled, of.Namespace = true, "not-there-yet"
-	objects := slices.DeleteFunc(stored(t), func(o client.Object) bool { return o.GetName() == "new" }) // the gated node
-	c := newReader(t, func(string) error { return nil }, objects...).Read(t.Context(), of)
-	hook := &c.Webhooks.Value[0].Webhook
-	hook.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "not-there-yet"}}
-	var out strings.Builder
-	assert.Zero(t, Report(&out, c, nil), out.String())
-	assert.Regexp(t, "(?m)^PASS  room +", out.String())
-	for _, trap := range []string{"failed-taint", "policy"} {
-		assert.Regexp(t, "(?m)^SKIP  "+trap+" +not checked: not installed yet$", out.String())
-	}
-	assert.Equal(t, 2, strings.Count(out.String(), "SKIP"), out.String())
+	of.NotInstalled, of.Namespace, of.Planned = true, "not-there-yet", release.Manifests{&clean(t).Policies.Value[1], &clean(t).Bindings.Value[1]}
+	c := newReader(t, func(string) error { return nil }, stored(t)...).Read(t.Context(), of)
+	assert.Equal(t, "not-there-yet", c.Namespace.Value.Labels["kubernetes.io/metadata.name"])
+	assert.Len(t, c.Policies.Value, 1)
+	assert.Len(t, c.Bindings.Value, 1)
+	found := set(t, &c, "policy")
+	assert.Empty(t, found.Findings)
+	assert.Contains(t, found.Warnings[0].Text, "there is no ValidatingAdmissionPolicy kube-node-ready: ")
 }

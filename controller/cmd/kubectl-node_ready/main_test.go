@@ -57,7 +57,7 @@ func (c cluster) run(args ...string) (code int, stdout, stderr string) {
 // pipe runs the plugin with this on its standard input.
 func (c cluster) pipe(stdin string, args ...string) (code int, stdout, stderr string) {
 	var out, err bytes.Buffer
-	code = run(c.t.Context(), args, c.connect, strings.NewReader(stdin), &out, &err)
+	code = run(c.t.Context(), args, c.connect, streams{strings.NewReader(stdin), &out, &err})
 	return code, out.String(), err.String()
 }
 
@@ -113,7 +113,7 @@ func TestUsage(t *testing.T) {
 	}
 	code, stdout, _ = c.run("--version")
 	assert.Equal(t, config.ExitOK, code)
-	assert.Contains(t, stdout, "kubectl-node_ready dev (commit unknown")
+	assert.Contains(t, stdout, "kubectl node-ready dev (commit unknown")
 }
 
 func TestStatusAndOpen(t *testing.T) {
@@ -239,9 +239,12 @@ func TestOpenWithInvalidSettings(t *testing.T) {
 	assert.Empty(t, stdout)
 	assert.Contains(t, stderr, "kubectl node-ready: open --all does not know the release's taint keys: their ConfigMap is gone\n"+
 		"try: name the nodes, or kubectl taint nodes NODE KEY-\n")
+	code, _, stderr = c.run("verify", "c")
+	assert.Equal(t, config.ExitError, code, "no pod starts without the ConfigMap")
+	assert.Contains(t, stderr, "open works for named nodes, and removes the taints with the default keys\n")
 	code, stdout, stderr = c.run("open", "c")
 	assert.Equal(t, config.ExitOK, code, stderr)
-	assert.Contains(t, stderr, `configmaps "knr" not found`)
+	assert.Contains(t, stderr, "there is no ConfigMap kube-system/knr")
 	assert.Contains(t, stderr, "Assumed taints: node-ready/unverified, node-ready/failed")
 	assert.Equal(t, "node c: removed node-ready/unverified:NoSchedule\n", stdout)
 }
@@ -251,7 +254,7 @@ func TestOpenWithoutTheTemplateOfTheWorkers(t *testing.T) {
 	c := newCluster(t, gated("a"))
 	c.inControllerMode()
 	_, _, refusal := c.run("verify", "a")
-	assert.Contains(t, refusal, `template of the workers: configmaps "knr-controller" not found`+
+	assert.Contains(t, refusal, "template of the workers: there is no ConfigMap kube-system/knr-controller"+
 		"\ntry: correct it and run helm upgrade, or apply the manifests again; open still works\n")
 	code, stdout, stderr := c.run("open", "a")
 	assert.Equal(t, config.ExitOK, code, stderr)
@@ -259,18 +262,18 @@ func TestOpenWithoutTheTemplateOfTheWorkers(t *testing.T) {
 	assert.Equal(t, "node a: removed example.com/gate:NoSchedule\n", stdout)
 }
 
-// The first step of a new user.
-func TestDoctorBeforeTheInstallation(t *testing.T) {
+// The first step of a new user: the message says how to look before the installation.
+func TestNoRelease(t *testing.T) {
 	c := newCluster(t)
 	c.uninstall()
-	code, stdout, stderr := c.run("doctor", "--gate-all")
-	assert.Equal(t, config.ExitError, code, "there is no DNS Service")
-	assert.Empty(t, stderr)
-	assert.Contains(t, stdout, "No release of kube-node-ready: doctor assumes the chart's defaults in the namespace kube-system\n")
-	assert.Contains(t, stdout, "TRAP  dns-behind-gate       there is no Service kube-system/kube-dns")
-	code, _, stderr = c.run("open", "--all", "--yes")
-	assert.Equal(t, config.ExitError, code)
-	assert.Contains(t, stderr, "no release of kube-node-ready in any namespace")
+	for _, args := range [][]string{{"doctor", "--gate-all"}, {"open", "--all", "--yes"}} {
+		code, stdout, stderr := c.run(args...)
+		assert.Equal(t, config.ExitError, code)
+		assert.Empty(t, stdout)
+		assert.Equal(t, "kubectl node-ready: no release of kube-node-ready in any namespace (no DaemonSet or Deployment with the label "+
+			"app.kubernetes.io/part-of=kube-node-ready): check --context, --namespace and --release; "+
+			"before the installation, run helm template ... | kubectl node-ready doctor -f -\n", stderr)
+	}
 }
 
 // After helm uninstall, or where node groups add the taint before: nobody removes it.
@@ -280,18 +283,16 @@ func TestDoctorFindsTaintsWithoutARelease(t *testing.T) {
 		node.Spec.Taints[0].Key, node.Labels = key, map[string]string{"kubernetes.io/os": "linux"}
 		c := newCluster(t, node)
 		c.uninstall()
-		for _, args := range [][]string{nil, {"--gate-all"}} {
-			code, stdout, stderr := c.run(append(args, "doctor", "--skip", "dns-behind-gate")...)
-			assert.Empty(t, stderr)
-			if !trap {
-				assert.Equal(t, config.ExitOK, code, stdout)
-				continue
-			}
-			assert.Equal(t, config.ExitError, code, stdout)
-			assert.Regexp(t, "(?m)^TRAP  no-release +the node a has the taint "+key+": nothing removes the taint until kube-node-ready is installed\n"+
-				".* kubectl taint nodes --all "+key+"-$", stdout)
-			assert.NotContains(t, stdout, "kubectl node-ready ", "that would refuse")
+		code, stdout, stderr := c.pipe(rendered(t, "kube-node-ready"), "doctor", "-f", "-", "--skip", "dns-behind-gate")
+		assert.Empty(t, stderr)
+		if !trap {
+			assert.Equal(t, config.ExitOK, code, stdout)
+			continue
 		}
+		assert.Equal(t, config.ExitError, code, stdout)
+		assert.Regexp(t, "(?m)^TRAP  no-release +the node a has the taint "+key+": nothing removes the taint until kube-node-ready is installed\n"+
+			".* kubectl taint nodes --all "+key+"-$", stdout)
+		assert.NotContains(t, stdout, "kubectl node-ready ", "that would refuse")
 	}
 }
 
@@ -306,15 +307,12 @@ func TestDoctorBeforeTheInstallationIntoANamespace(t *testing.T) {
 			Rule: admissionv1.Rule{APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"pods"}}}}}}}
 	c := newCluster(t, hook)
 	c.uninstall()
-	code, stdout, stderr := c.run("doctor", "--skip", "dns-behind-gate")
+	manifests := rendered(t, "kube-node-ready")
+	code, stdout, stderr := c.pipe(manifests, "doctor", "-f", "-", "--skip", "dns-behind-gate")
 	assert.Equal(t, config.ExitOK, code, stdout+stderr)
-	for _, args := range [][]string{{"-n", "own"}, {"-n", "own", "--release", "mine"}} {
-		code, stdout, stderr = c.run(append(args, "doctor", "--skip", "dns-behind-gate")...)
-		assert.Equal(t, config.ExitError, code, stdout)
-		assert.Empty(t, stderr)
-		assert.Contains(t, stdout, "No release of kube-node-ready: doctor assumes the chart's defaults in the namespace own\n")
-		assert.Regexp(t, "(?m)^TRAP  webhooks ", stdout)
-	}
+	code, stdout, _ = c.pipe(strings.ReplaceAll(manifests, `namespace: "kube-system"`, `namespace: "own"`), "doctor", "-f", "-", "--skip", "dns-behind-gate")
+	assert.Equal(t, config.ExitError, code, stdout)
+	assert.Regexp(t, "(?m)^TRAP  webhooks ", stdout)
 }
 
 // rendered joins files that the chart renders.

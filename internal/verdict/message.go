@@ -49,21 +49,19 @@ type Message struct {
 
 // ParseMessage reads what the functions above format, and the text of failures alone.
 func ParseMessage(message string) (m Message) {
-	if rest, found := strings.CutPrefix(message, sincePrefix); found {
-		stamp, failures, _ := strings.Cut(rest, ": ")
-		if start, err := time.Parse(time.RFC3339, stamp); err == nil {
-			m.Since, message = start, failures
-		}
-	}
-	if strings.HasPrefix(message, timeoutPrefix) {
-		if _, failure, found := strings.Cut(message, ": "); found {
-			message = failure
-		}
-	}
-	message = strings.TrimPrefix(message, recheckPrefix)
-	if reason, text, found := strings.Cut(message, ": "); found && MeaningOf(reason).Reason != "" {
-		_, m.Text = parseFailures(text)
-		m.Reason = reason
+	first, rest, _ := strings.Cut(message, ": ")
+	stamp, isSince := strings.CutPrefix(first, sincePrefix)
+	switch {
+	case isSince:
+		m.Since, _ = time.Parse(time.RFC3339, stamp)
+		message = rest
+	case strings.HasPrefix(first, timeoutPrefix) && rest != "":
+		message = rest
+	case strings.HasPrefix(message, recheckPrefix):
+		message = rest
+	case MeaningOf(first).Reason != "":
+		m.Reason = first
+		_, m.Text = parseFailures(rest)
 		return m
 	}
 	m.Reason, m.Text = parseFailures(message)
@@ -87,9 +85,6 @@ func parseFailures(failures string) (reason, text string) {
 
 // ParseNoPod reads what NoPodMessage has formatted.
 func ParseNoPod(message string) (why, remedy string) {
-	last := strings.LastIndex(message, ": ")
-	if last < 0 {
-		return message, ""
-	}
-	return message[:last], message[last+2:]
+	why, remedy, _ = strings.Cut(message, ": ")
+	return why, remedy
 }

@@ -244,7 +244,7 @@ func TestOpenWithInvalidSettings(t *testing.T) {
 	assert.Contains(t, stderr, "open works for named nodes, and removes the taints with the default keys\n")
 	code, stdout, stderr = c.run("open", "c")
 	assert.Equal(t, config.ExitOK, code, stderr)
-	assert.Contains(t, stderr, "there is no ConfigMap kube-system/knr")
+	assert.Contains(t, stderr, "configmaps \"knr\" not found")
 	assert.Contains(t, stderr, "Assumed taints: node-ready/unverified, node-ready/failed")
 	assert.Equal(t, "node c: removed node-ready/unverified:NoSchedule\n", stdout)
 }
@@ -254,7 +254,7 @@ func TestOpenWithoutTheTemplateOfTheWorkers(t *testing.T) {
 	c := newCluster(t, gated("a"))
 	c.inControllerMode()
 	_, _, refusal := c.run("verify", "a")
-	assert.Contains(t, refusal, "template of the workers: there is no ConfigMap kube-system/knr-controller"+
+	assert.Contains(t, refusal, "template of the workers: configmaps \"knr-controller\" not found"+
 		"\ntry: correct it and run helm upgrade, or apply the manifests again; open still works\n")
 	code, stdout, stderr := c.run("open", "a")
 	assert.Equal(t, config.ExitOK, code, stderr)

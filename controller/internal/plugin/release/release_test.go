@@ -140,7 +140,7 @@ func TestInvalidSettings(t *testing.T) {
 	objects := controllerMode("other", "theirs")
 	found, err := Find(t.Context(), newClient(objects[0], objects[2]), "", "")
 	require.NoError(t, err)
-	require.ErrorContains(t, found.Invalid, "settings of the release: there is no ConfigMap other/theirs")
+	require.ErrorContains(t, found.Invalid, "settings of the release: configmaps \"theirs\" not found")
 	assert.Equal(t, DefaultKeys, found.Known)
 	assert.Contains(t, found.Remedy(), "open works for named nodes")
 	assert.Equal(t, "node-ready/unverified", found.Settings.Request.TaintKey)
@@ -169,7 +169,7 @@ func TestInvalidSettings(t *testing.T) {
 
 // The taints can be removed when the template of the workers is gone: the controller's variables name the same settings.
 func TestTemplateOfTheWorkersIsGone(t *testing.T) {
-	const noSettings = "template of the workers in the ConfigMap theirs-controller: its first container names no ConfigMap"
+	const noSettings = "template of the workers: agent.yaml in the ConfigMap theirs-controller: its first container names no ConfigMap"
 	objects := controllerMode("other", "theirs")
 	test := func(text string, objects ...client.Object) {
 		found, err := Find(t.Context(), newClient(objects...), "", "")
@@ -181,10 +181,10 @@ func TestTemplateOfTheWorkersIsGone(t *testing.T) {
 		assert.Equal(t, "example.com/gate", found.Settings.Request.TaintKey)
 		assert.Equal(t, "Good", found.Settings.ConditionType)
 	}
-	test("template of the workers: there is no ConfigMap other/theirs-controller", objects[:2]...)
+	test("template of the workers: configmaps \"theirs-controller\" not found", objects[:2]...)
 	data := objects[2].(*corev1.ConfigMap).Data
 	for template, text := range map[string]string{
-		"[]":                     "template of the workers in the ConfigMap theirs-controller: ",
+		"[]":                     "template of the workers: agent.yaml in the ConfigMap theirs-controller: ",
 		"":                       noSettings,
 		"spec: {containers: []}": noSettings,
 		"spec: {containers: [{name: worker, envFrom: [{secretRef: {name: theirs}}]}]}": noSettings,
@@ -193,12 +193,12 @@ func TestTemplateOfTheWorkersIsGone(t *testing.T) {
 		test(text, objects...)
 	}
 	delete(data, "agent.yaml")
-	test("the Deployment other/theirs-controller has no ConfigMap with the template of the workers", objects...)
+	test("template of the workers: the Deployment other/theirs-controller has no ConfigMap with agent.yaml", objects...)
 
 	found, err := Find(t.Context(), newClient(controllerMode("other", "theirs")[0]), "", "")
 	require.NoError(t, err)
 	require.ErrorContains(t, found.Invalid, "template of the workers: ")
-	require.ErrorContains(t, found.Invalid, "settings of the release: there is no ConfigMap other/theirs")
+	require.ErrorContains(t, found.Invalid, "settings of the release: configmaps \"theirs\" not found")
 	assert.Equal(t, DefaultKeys, found.Known)
 
 	refused := interceptor.NewClient(fake.NewClientBuilder().WithObjects(controllerMode("other", "theirs")...).Build(), interceptor.Funcs{

@@ -108,13 +108,10 @@ func (in Input) row(status fleet.Status, said lastEvent) Row {
 		said = lastEvent{} // about an earlier node of that name
 	}
 	row := Row{Node: status.Node.Name, State: in.state(status, said)}
-	switch {
-	case row.State == NotGated:
-		return row
-	case row.State == fleet.Verified:
-		if status.Rebooted && !in.Settings.Rechecks.Enabled() { // with rechecks its agent verifies it again by itself
-			row.Reason, row.Next = "rebooted since it was verified", "kubectl node-ready verify "+row.Node
-		}
+	if row.State == fleet.Verified && status.Rebooted && !in.Settings.Rechecks.Enabled() { // its agent does not verify it again
+		row.Reason, row.Next = "rebooted since it was verified", "kubectl node-ready verify "+row.Node
+	}
+	if row.State == fleet.Verified || row.State == NotGated {
 		return row
 	}
 	why := in.explain(status, row.State, said)
@@ -207,43 +204,29 @@ func (in Input) logs(pod *corev1.Pod) string {
 // remedy returns what to try first about a reason, "" if nothing is known. It is not beside the reasons in verdict, because the
 // agent's program needs none of these texts.
 func (in Input) remedy(status fleet.Status, reasons string) string {
-	const checkKubelet = "check kubelet and the CNI on the node"
 	first, _, _ := strings.Cut(reasons, ",")
-	switch first {
-	case verdict.Unschedulable:
-		return "check priorityClassName and the node's size"
-	case verdict.ImagePull:
-		return "check the image's name, its pull secret and the path to the registry"
-	case verdict.SandboxFailed:
-		return "check the CNI on the node"
-	case nodeNotReady:
-		return checkKubelet
-	case verdict.CrashLoop:
-		if status.Pod == nil {
-			return "find its pod: kubectl -n " + in.Namespace + " get pods --field-selector spec.nodeName=" + status.Node.Name
-		}
+	switch {
+	case first == verdict.CrashLoop && status.Pod == nil:
+		return "find its pod: kubectl -n " + in.Namespace + " get pods --field-selector spec.nodeName=" + status.Node.Name
+	case first == verdict.CrashLoop:
 		return "read its log: " + in.logs(status.Pod) + " --previous"
-	case verdict.Silent:
-		if status.Pod == nil {
-			return checkKubelet
-		}
-		return checkKubelet + "; if the pod runs: " + in.logs(status.Pod)
-	case verdict.DNSFailed:
-		return "check the DNS pods and config.dnsTestDomains: kubectl node-ready doctor"
-	case verdict.APIFailed:
-		return "check the agent's rights, kube-proxy and the MTU"
-	case verdict.NetworkFailed:
-		return "check kube-proxy, the CNI and config.networkTargets"
-	case verdict.ServiceFailed:
-		return "check the DNS pods, and the CNI's routes between nodes"
-	case verdict.PeersFailed:
-		return "check the CNI's routes between nodes"
-	case verdict.NodeFailed:
-		return "check what config.require names: it must run on this node"
-	case verdict.TaintsOfOthers:
-		return "find out who should remove that taint"
+	case first == verdict.Silent && status.Pod != nil:
+		return "check kubelet and the CNI on the node; if the pod runs: " + in.logs(status.Pod)
 	}
-	return ""
+	return map[string]string{
+		verdict.Unschedulable:  "check priorityClassName and the node's size",
+		verdict.ImagePull:      "check the image's name, its pull secret and the path to the registry",
+		verdict.SandboxFailed:  "check the CNI on the node",
+		verdict.Silent:         "check kubelet and the CNI on the node",
+		verdict.DNSFailed:      "check the DNS pods and config.dnsTestDomains: kubectl node-ready doctor",
+		verdict.APIFailed:      "check the agent's rights, kube-proxy and the MTU",
+		verdict.NetworkFailed:  "check kube-proxy, the CNI and config.networkTargets",
+		verdict.ServiceFailed:  "check the DNS pods, and the CNI's routes between nodes",
+		verdict.PeersFailed:    "check the CNI's routes between nodes",
+		verdict.NodeFailed:     "check what config.require names: it must run on this node",
+		verdict.TaintsOfOthers: "find out who should remove that taint",
+		nodeNotReady:           "check kubelet and the CNI on the node",
+	}[first]
 }
 
 // shorten keeps a row on one line. The whole text is in `kubectl describe node`.

@@ -224,7 +224,7 @@ func (s session) doctor(ctx context.Context, o options) error {
 	if s.release.Planned != nil {
 		_, _ = fmt.Fprintf(s.out, "doctor assumes the release %s of the manifests in the namespace %s\n", s.release.Name, s.release.Namespace)
 	}
-	found := doctor.Reader{Client: s.cluster}.Read(ctx, s.release)
+	found := doctor.Read(ctx, s.cluster, s.release)
 	found.GateAll = o.gateAll
 	if doctor.Report(s.out, found, o.skip) > 0 {
 		return errTraps
@@ -277,7 +277,7 @@ func (s session) status(ctx context.Context) error {
 		Events: events("default", "Node"), PodEvents: events(s.release.Namespace, "Pod"),
 	}, now).Print(s.out, now)
 	seen := doctor.Cluster{Release: s.release, Now: now, Nodes: doctor.Part[[]corev1.Node]{Value: nodes.Items},
-		NodePools: doctor.Reader{Client: s.cluster}.NodePools(ctx)}
+		NodePools: doctor.NodePools(ctx, s.cluster)}
 	for _, text := range seen.LeftStartupTaints() {
 		_, _ = fmt.Fprintln(s.out, text)
 	}

@@ -23,64 +23,55 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
 )
 
-// Reader reads a cluster. What it may not read is an error of that part only.
-type Reader struct {
-	Client client.Reader
-}
-
-// Read reads what the traps look at.
-func (r Reader) Read(ctx context.Context, of release.Release) Cluster {
+// Read reads what the traps look at. What may not be read is an error of that part only.
+func Read(ctx context.Context, reader client.Reader, of release.Release) Cluster {
 	c := Cluster{Release: of, Now: time.Now()}
 	if of.Invalid != nil {
 		return c // Report looks at nothing else
 	}
 	var nodes corev1.NodeList
-	c.Nodes = list(ctx, r.Client, &nodes, &nodes.Items)
-	c.Agents = read(func() ([]corev1.Pod, error) { return of.Pods(ctx, r.Client) })
+	c.Nodes = list(ctx, reader, &nodes, &nodes.Items)
+	c.Agents = read(func() ([]corev1.Pod, error) { return of.Pods(ctx, reader) })
 	var deployments appsv1.DeploymentList
-	c.Deployments = list(ctx, r.Client, &deployments, &deployments.Items)
+	c.Deployments = list(ctx, reader, &deployments, &deployments.Items)
 	var daemonSets appsv1.DaemonSetList
-	c.DaemonSets = list(ctx, r.Client, &daemonSets, &daemonSets.Items)
+	c.DaemonSets = list(ctx, reader, &daemonSets, &daemonSets.Items)
 	c.AutoscalerStatus = read(func() (bool, error) {
 		key := client.ObjectKey{Namespace: "kube-system", Name: "cluster-autoscaler-status"}
-		return true, r.Client.Get(ctx, key, new(corev1.ConfigMap))
+		return true, reader.Get(ctx, key, new(corev1.ConfigMap))
 	})
 	c.Namespace = read(func() (*corev1.Namespace, error) {
 		namespace := new(corev1.Namespace)
-		return namespace, r.Client.Get(ctx, client.ObjectKey{Name: of.Namespace}, namespace)
+		return namespace, reader.Get(ctx, client.ObjectKey{Name: of.Namespace}, namespace)
 	})
 	if c.Namespace.Absent { // of a release that is not installed yet, or that is being deleted
 		c.Namespace.Value = &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: of.Namespace,
 			Labels: map[string]string{corev1.LabelMetadataName: of.Namespace}}}
 	}
 	if namespace, name, found := strings.Cut(of.Agent.DNSService, "/"); found {
-		c.DNS = r.backend(ctx, namespace, name)
-		c.Corefile = r.corefile(ctx, namespace, c.DNS.Value.Pods)
+		c.DNS = readBackend(ctx, reader, namespace, name)
+		c.Corefile = readCorefile(ctx, reader, namespace, c.DNS.Value.Pods)
 	}
-	c.NodePools = r.NodePools(ctx)
-	c.ReadinessRules = custom[ReadinessRule](ctx, r.Client, "readiness.node.x-k8s.io/v1alpha1", "NodeReadinessRule")
-	c.Webhooks = r.webhooks(ctx)
-	c.readPolicies(ctx, r.Client)
-	return c
-}
-
-// readPolicies reads the admission policies of the release: of manifests, those in the manifests.
-func (c *Cluster) readPolicies(ctx context.Context, from client.Reader) {
-	if c.Release.Planned != nil {
-		from = c.Release.Planned
+	c.NodePools = NodePools(ctx, reader)
+	c.ReadinessRules = custom[ReadinessRule](ctx, reader, "readiness.node.x-k8s.io/v1alpha1", "NodeReadinessRule")
+	c.Webhooks = readWebhooks(ctx, reader)
+	from := reader // the release's policies
+	if of.Planned != nil {
+		from = of.Planned
 	}
 	var policies admissionv1.ValidatingAdmissionPolicyList
-	c.Policies = list(ctx, from, &policies, &policies.Items, c.Release.Labels())
+	c.Policies = list(ctx, from, &policies, &policies.Items, of.Labels())
 	var bindings admissionv1.ValidatingAdmissionPolicyBindingList
 	c.Bindings = list(ctx, from, &bindings, &bindings.Items)
 	var adding admissionv1.MutatingAdmissionPolicyList
-	found := list(ctx, from, &adding, &adding.Items, c.Release.Labels())
+	found := list(ctx, from, &adding, &adding.Items, of.Labels())
 	c.Adds = Part[bool]{Value: len(found.Value) > 0, Err: found.Err, Absent: found.Absent}
+	return c
 }
 
 // NodePools reads Karpenter's NodePools.
-func (r Reader) NodePools(ctx context.Context) Part[[]NodePool] {
-	return custom[NodePool](ctx, r.Client, "karpenter.sh/v1", "NodePool")
+func NodePools(ctx context.Context, reader client.Reader) Part[[]NodePool] {
+	return custom[NodePool](ctx, reader, "karpenter.sh/v1", "NodePool")
 }
 
 // list reads all objects of a kind into a list of that kind, whose items it returns.
@@ -100,12 +91,12 @@ func read[T any](get func() (T, error)) Part[T] {
 	return Part[T]{Value: value, Err: err}
 }
 
-// backend reads a Service and the pods that it selects, without those that are deleted or have ended.
-func (r Reader) backend(ctx context.Context, namespace, name string) Part[Backend] {
+// readBackend reads a Service and the pods that it selects, without those that are deleted or have ended.
+func readBackend(ctx context.Context, reader client.Reader, namespace, name string) Part[Backend] {
 	return read(func() (Backend, error) {
 		var found Backend
 		var service corev1.Service
-		if err := r.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &service); err != nil {
+		if err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &service); err != nil {
 			return found, err
 		}
 		if found.External = len(service.Spec.Selector) == 0; found.External {
@@ -113,7 +104,7 @@ func (r Reader) backend(ctx context.Context, namespace, name string) Part[Backen
 		}
 		var pods corev1.PodList
 		selector := client.MatchingLabelsSelector{Selector: labels.SelectorFromSet(service.Spec.Selector)}
-		err := r.Client.List(ctx, &pods, client.InNamespace(namespace), selector)
+		err := reader.List(ctx, &pods, client.InNamespace(namespace), selector)
 		found.Pods = slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool {
 			return pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
 		})
@@ -121,8 +112,8 @@ func (r Reader) backend(ctx context.Context, namespace, name string) Part[Backen
 	})
 }
 
-// corefile reads the configuration of CoreDNS from the ConfigMap that its pods mount.
-func (r Reader) corefile(ctx context.Context, namespace string, pods []corev1.Pod) Part[string] {
+// readCorefile reads the configuration of CoreDNS from the ConfigMap that its pods mount.
+func readCorefile(ctx context.Context, reader client.Reader, namespace string, pods []corev1.Pod) Part[string] {
 	return read(func() (string, error) {
 		names := []string{"coredns"}
 		for _, pod := range pods[:min(1, len(pods))] { // the other replicas mount the same
@@ -135,7 +126,7 @@ func (r Reader) corefile(ctx context.Context, namespace string, pods []corev1.Po
 		var failures error
 		for _, name := range names {
 			var stored corev1.ConfigMap
-			err := r.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &stored)
+			err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &stored)
 			if text, found := stored.Data["Corefile"]; err == nil && found {
 				return text, nil
 			}
@@ -164,12 +155,12 @@ func custom[T any](ctx context.Context, c client.Reader, version, kind string) P
 	})
 }
 
-// webhooks reads the webhooks that can refuse requests, with the Services behind them.
-func (r Reader) webhooks(ctx context.Context) Part[[]Webhook] {
+// readWebhooks reads the webhooks that can refuse requests, with the Services behind them.
+func readWebhooks(ctx context.Context, reader client.Reader) Part[[]Webhook] {
 	return read(func() (found []Webhook, err error) {
 		// One type for both kinds: it has all fields that doctor looks at.
 		for _, kind := range []string{"ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"} {
-			configurations := custom[admissionv1.ValidatingWebhookConfiguration](ctx, r.Client, "admissionregistration.k8s.io/v1", kind)
+			configurations := custom[admissionv1.ValidatingWebhookConfiguration](ctx, reader, "admissionregistration.k8s.io/v1", kind)
 			for _, configuration := range configurations.Value {
 				for _, webhook := range configuration.Webhooks {
 					found = append(found, Webhook{Configuration: configuration.Name, Webhook: webhook})
@@ -179,7 +170,7 @@ func (r Reader) webhooks(ctx context.Context) Part[[]Webhook] {
 		}
 		for i := range found {
 			if service := found[i].Webhook.ClientConfig.Service; service != nil {
-				found[i].Backend = r.backend(ctx, service.Namespace, service.Name)
+				found[i].Backend = readBackend(ctx, reader, service.Namespace, service.Name)
 			} else {
 				found[i].Backend.Value.External = true // a URL
 			}

@@ -24,7 +24,7 @@ import (
 )
 
 // newReader returns a reader of objects. answer sees each request and may refuse it.
-func newReader(t *testing.T, refuse func(resource string) error, objects ...client.Object) Reader {
+func newReader(t *testing.T, refuse func(resource string) error, objects ...client.Object) client.Reader {
 	scheme := runtime.NewScheme()
 	require.NoError(t, clientgoscheme.AddToScheme(scheme))
 	pools := schema.GroupVersion{Group: "karpenter.sh", Version: "v1"}
@@ -39,22 +39,20 @@ func newReader(t *testing.T, refuse func(resource string) error, objects ...clie
 		require.NoError(t, err)
 		return strings.TrimSuffix(found.Kind, "List")
 	}
-	return Reader{
-		Client: interceptor.NewClient(inner, interceptor.Funcs{
-			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
-				if err := refuse(kind(list)); err != nil {
-					return err
-				}
-				return c.List(ctx, list, options...)
-			},
-			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
-				if err := refuse(kind(object)); err != nil {
-					return err
-				}
-				return c.Get(ctx, key, object, options...)
-			},
-		}),
-	}
+	return interceptor.NewClient(inner, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			if err := refuse(kind(list)); err != nil {
+				return err
+			}
+			return c.List(ctx, list, options...)
+		},
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+			if err := refuse(kind(object)); err != nil {
+				return err
+			}
+			return c.Get(ctx, key, object, options...)
+		},
+	})
 }
 
 // stored is the cluster of clean as its objects.
@@ -94,7 +92,7 @@ func stored(t *testing.T) []client.Object {
 
 func TestReadACleanCluster(t *testing.T) {
 	reader := newReader(t, func(string) error { return nil }, stored(t)...)
-	c := reader.Read(t.Context(), clean(t).Release)
+	c := Read(t.Context(), reader, clean(t).Release)
 	assert.Len(t, c.Nodes.Value, 2)
 	assert.Len(t, c.Agents.Value, 1)
 	assert.Len(t, c.DNS.Value.Pods, 1)
@@ -133,7 +131,7 @@ func TestReadWithFewRights(t *testing.T) {
 				return apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "", errors.New("not you"))
 			}
 			var out strings.Builder
-			assert.Zero(t, Report(&out, newReader(t, refuse, stored(t)...).Read(t.Context(), clean(t).Release), nil), out.String())
+			assert.Zero(t, Report(&out, Read(t.Context(), newReader(t, refuse, stored(t)...), clean(t).Release), nil), out.String())
 			var found []string
 			for line := range strings.Lines(out.String()) {
 				if fields := strings.Fields(line); fields[0] == "SKIP" {
@@ -150,7 +148,7 @@ func TestReadWithFewRights(t *testing.T) {
 func TestReadBeforeTheInstallation(t *testing.T) {
 	of := clean(t).Release
 	of.NotInstalled, of.Namespace, of.Planned = true, "not-there-yet", release.Manifests{&clean(t).Policies.Value[1], &clean(t).Bindings.Value[1]}
-	c := newReader(t, func(string) error { return nil }, stored(t)...).Read(t.Context(), of)
+	c := Read(t.Context(), newReader(t, func(string) error { return nil }, stored(t)...), of)
 	assert.Equal(t, "not-there-yet", c.Namespace.Value.Labels["kubernetes.io/metadata.name"])
 	assert.Len(t, c.Policies.Value, 1)
 	assert.Len(t, c.Bindings.Value, 1)

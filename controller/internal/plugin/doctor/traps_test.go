@@ -569,7 +569,7 @@ func TestUnchecked(t *testing.T) {
 func TestInvalidSettings(t *testing.T) {
 	of := clean(t).Release
 	of.Invalid = errors.New("settings in the ConfigMap a/b: X\nY")
-	c := newReader(t, func(string) error { return nil }, stored(t)...).Read(t.Context(), of)
+	c := Read(t.Context(), newReader(t, func(string) error { return nil }, stored(t)...), of)
 	var out strings.Builder
 	assert.Equal(t, 1, Report(&out, c, nil))
 	assert.Contains(t, out.String(), "TRAP  settings              settings in the ConfigMap a/b: X; Y\n")

@@ -7,16 +7,15 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"reflect"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/yaml"
 )
 
@@ -75,38 +74,28 @@ func parseManifests(name, text string) (found Manifests, mistakes error) {
 	return found, mistakes
 }
 
-// Get implements client.Reader for ConfigMaps: a release has nothing else that is read by its name.
+// Get implements client.Reader. Only ConfigMaps are read by their names.
 func (m Manifests) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
 	for _, object := range m {
-		stored, isConfigMap := object.(*corev1.ConfigMap)
-		target, isWanted := into.(*corev1.ConfigMap)
-		if isConfigMap && isWanted && client.ObjectKeyFromObject(stored) == key {
-			stored.DeepCopyInto(target)
+		if reflect.TypeOf(object) == reflect.TypeOf(into) && client.ObjectKeyFromObject(object) == key {
+			reflect.ValueOf(into).Elem().Set(reflect.ValueOf(object).Elem())
 			return nil
 		}
 	}
 	return apierrors.NewNotFound(corev1.Resource("configmaps"), key.Name)
 }
 
-// List implements client.Reader for the typed lists of Kubernetes' own kinds, for namespaces and labels.
+// List implements client.Reader for namespaces and labels. It fills typed lists, whose Items are values: the objects of the same type.
 func (m Manifests) List(_ context.Context, into client.ObjectList, options ...client.ListOption) error {
 	wanted := new(client.ListOptions).ApplyOptions(options)
-	kind, err := apiutil.GVKForObject(into, scheme.Scheme)
-	if err != nil {
-		return err
-	}
-	kind.Kind = strings.TrimSuffix(kind.Kind, "List")
-	var found []runtime.Object
+	items := reflect.ValueOf(into).Elem().FieldByName("Items")
 	for _, object := range m {
-		is, err := apiutil.GVKForObject(object, scheme.Scheme)
-		if err != nil {
-			return err
-		}
+		value := reflect.ValueOf(object).Elem()
 		isNamespace := wanted.Namespace == "" || wanted.Namespace == object.GetNamespace()
 		isLabelled := wanted.LabelSelector == nil || wanted.LabelSelector.Matches(labels.Set(object.GetLabels()))
-		if is == kind && isNamespace && isLabelled {
-			found = append(found, object)
+		if value.Type() == items.Type().Elem() && isNamespace && isLabelled {
+			items.Set(reflect.Append(items, value))
 		}
 	}
-	return meta.SetList(into, found)
+	return nil
 }

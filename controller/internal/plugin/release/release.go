@@ -2,10 +2,10 @@
 package release
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -123,36 +123,32 @@ func Find(ctx context.Context, c client.Reader, namespace, name string) (Release
 	if _, planned := c.(Manifests); planned {
 		source, remedy = " in the manifests", "render the whole chart, and check --namespace and --release"
 	}
-	switch len(all) {
+	choices := slices.Sorted(maps.Keys(all))
+	switch len(choices) {
 	case 0:
 		return Release{}, fmt.Errorf("no release %sof kube-node-ready%s%s (no DaemonSet or Deployment with the label %s=%s): %s",
 			strings.TrimPrefix(name+" ", " "), source, where, partOf, product, remedy)
 	case 1:
-		return read(ctx, c, all[0])
-	}
-	var choices []string
-	for _, found := range all {
-		choices = append(choices, fmt.Sprintf("--namespace %s --release %s", found.namespace, found.name))
+		return read(ctx, c, all[choices[0]])
 	}
 	return Release{}, fmt.Errorf("there are %d releases of kube-node-ready%s: choose one with %s",
-		len(all), source, strings.Join(choices, ", or "))
+		len(choices), source, strings.Join(choices, ", or "))
 }
 
-// list returns the objects of each release, sorted by namespace and name.
-func list(ctx context.Context, c client.Reader, namespace string, selector client.MatchingLabels) (all []*objects, err error) {
+// list returns the objects of each release, by the flags that choose it.
+func list(ctx context.Context, c client.Reader, namespace string, selector client.MatchingLabels) (map[string]*objects, error) {
+	found := make(map[string]*objects)
 	of := func(o client.Object) *objects {
-		name := o.GetLabels()[instance]
-		for _, found := range all {
-			if found.namespace == o.GetNamespace() && found.name == name {
-				return found
-			}
+		release := objects{namespace: o.GetNamespace(), name: o.GetLabels()[instance]}
+		choice := fmt.Sprintf("--namespace %s --release %s", release.namespace, release.name)
+		if found[choice] == nil {
+			found[choice] = &release
 		}
-		all = append(all, &objects{namespace: o.GetNamespace(), name: name})
-		return all[len(all)-1]
+		return found[choice]
 	}
 	var sets appsv1.DaemonSetList
 	var deployments appsv1.DeploymentList
-	err = errors.Join(c.List(ctx, &sets, client.InNamespace(namespace), selector),
+	err := errors.Join(c.List(ctx, &sets, client.InNamespace(namespace), selector),
 		c.List(ctx, &deployments, client.InNamespace(namespace), selector))
 	if err != nil {
 		if apierrors.IsForbidden(err) && namespace == "" {
@@ -166,8 +162,5 @@ func list(ctx context.Context, c client.Reader, namespace string, selector clien
 	for i := range deployments.Items {
 		of(&deployments.Items[i]).controller = &deployments.Items[i]
 	}
-	slices.SortFunc(all, func(a, b *objects) int {
-		return cmp.Or(strings.Compare(a.namespace, b.namespace), strings.Compare(a.name, b.name))
-	})
-	return all, nil
+	return found, nil
 }

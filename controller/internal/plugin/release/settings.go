@@ -88,72 +88,67 @@ func workerTemplate(get configMaps, controller *appsv1.Deployment) (*corev1.PodT
 
 // readAgent reads the agent's settings as its pods do. If they are gone or invalid, it takes only the keys.
 func (r *Release) readAgent(get configMaps) error {
-	environment, err := environmentOf(get, r.Template)
-	r.Fullname = environment.configMap
-	switch {
-	case r.Fullname == "":
+	var err error
+	if r.Fullname, err = settingsName(r.Template); err != nil {
 		return fmt.Errorf("the release's pod template: %w", err)
-	case err != nil:
+	}
+	arguments := []string{"--dry-run"} // else a node's name is required
+	environment, err := environmentOf(get, r.Template)
+	if err != nil {
 		r.limit(DefaultKeys, fmt.Errorf("settings of the release: %w", err))
-	default:
-		if r.Agent, err = parseAgent(environment); err == nil {
+	} else {
+		if r.Agent, err = config.Parse(arguments, environment.lookup, io.Discard); err == nil {
 			return nil
 		}
 		r.limit(NodeRules, fmt.Errorf("settings in the ConfigMap %s/%s: %w", r.Namespace, r.Fullname, err))
 	}
 	keys := []string{"TAINT_KEY", "FAILED_TAINT_KEY", "ALSO_REMOVE_TAINTS", "VERIFIED_LABEL"}
-	maps.DeleteFunc(environment.variables, func(name, _ string) bool { return !slices.Contains(keys, name) })
-	if r.Agent, err = parseAgent(environment); err != nil {
+	maps.DeleteFunc(environment, func(name, _ string) bool { return !slices.Contains(keys, name) })
+	if r.Agent, err = config.Parse(arguments, environment.lookup, io.Discard); err != nil {
 		return r.Invalid // it has the same mistake
 	}
 	return nil
-}
-
-func parseAgent(e environment) (config.Config, error) {
-	return config.Parse([]string{"--dry-run"}, e.lookup, io.Discard) // without --dry-run a node's name is required
 }
 
 // readController reads the controller's own settings.
 func (r *Release) readController(get configMaps, controller *appsv1.Deployment) {
 	environment, err := environmentOf(get, &controller.Spec.Template)
 	if err == nil {
-		r.Controller = new(config.Controller)
-		*r.Controller, err = config.ParseController(nil, environment.lookup, io.Discard)
+		var settings config.Controller
+		if settings, err = config.ParseController(nil, environment.lookup, io.Discard); err == nil {
+			r.Controller = &settings
+			return
+		}
 	}
-	if err != nil {
-		r.Controller = nil
-		r.limit(NodeRules, fmt.Errorf("settings of the Deployment %s/%s: %w", controller.Namespace, controller.Name, err))
-	}
+	r.limit(NodeRules, fmt.Errorf("settings of the Deployment %s/%s: %w", controller.Namespace, controller.Name, err))
 }
 
-// environment is what the first container of a template is told.
-type environment struct {
-	configMap string // its name, "" if the template names none
-	variables map[string]string
-}
+// variables is the environment of a container.
+type variables map[string]string
 
-func (e environment) lookup(key string) (string, bool) {
-	value, found := e.variables[key]
+func (v variables) lookup(key string) (string, bool) {
+	value, found := v[key]
 	return value, found
 }
 
-// environmentOf reads the environment of a template. If the ConfigMap cannot be read, the variables are the template's own.
-func environmentOf(get configMaps, template *corev1.PodTemplateSpec) (environment, error) {
+// environmentOf returns the variables of a template's first container: from the ConfigMap, and its own. If the ConfigMap cannot be
+// read, it returns the container's own and the error.
+func environmentOf(get configMaps, template *corev1.PodTemplateSpec) (variables, error) {
 	name, err := settingsName(template)
 	if err != nil {
-		return environment{}, err
+		return nil, err
 	}
-	e := environment{name, make(map[string]string)}
 	data, err := get(name)
-	maps.Copy(e.variables, data)
+	environment := variables{}
+	maps.Copy(environment, data)
 	for _, variable := range template.Spec.Containers[0].Env {
 		if variable.ValueFrom == nil {
-			e.variables[variable.Name] = variable.Value
+			environment[variable.Name] = variable.Value
 		} else if variable.Name == "NODE_IP" { // each node has its own, and settings that use it are not read without one
-			e.variables[variable.Name] = "192.0.2.1"
+			environment[variable.Name] = "192.0.2.1"
 		}
 	}
-	return e, err
+	return environment, err
 }
 
 // settingsName returns the name of the ConfigMap with the settings, which is in the environment of a template's first container.

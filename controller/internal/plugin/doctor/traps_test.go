@@ -146,16 +146,7 @@ func set(t *testing.T, c *Cluster, trap string) Result {
 	return traps[i].Find(*c)
 }
 
-func TestNoTrapInACleanCluster(t *testing.T) {
-	var out strings.Builder
-	assert.Zero(t, Report(&out, *clean(t), nil))
-	assert.NotContains(t, out.String(), "TRAP")
-	assert.NotContains(t, out.String(), "SKIP")
-	assert.Equal(t, len(Traps()), strings.Count(out.String(), "PASS"))
-	assert.Contains(t, out.String(), "doctor cannot see whether pods resolve the names")
-}
-
-// Each trap, set in every way. The same cluster without the change has none: see above.
+// Each trap, set in every way. The same cluster without the change has none: see TestReadACleanCluster.
 func TestTraps(t *testing.T) {
 	for name, test := range map[string]struct {
 		trap   string
@@ -546,36 +537,6 @@ func hook(c *Cluster) *admissionv1.ValidatingWebhook {
 	return &c.Webhooks.Value[0].Webhook
 }
 
-// What cannot be read is not checked, and says why.
-func TestUnchecked(t *testing.T) {
-	c := clean(t, requires(`{"label":"zone"}`))
-	no := errors.New("forbidden to you")
-	c.Nodes.Err, c.Agents.Err, c.DNS.Err, c.Corefile.Err, c.NodePools.Err = no, no, no, no, no
-	c.Nodes.Value, c.NodePools.Value = nil, nil
-	c.Deployments.Err, c.Webhooks.Err, c.Policies.Err = no, no, no
-	c.Corefile.Value = ""
-	var out strings.Builder
-	assert.Zero(t, Report(&out, *c, []string{"policy", "settings", "no-release"}))
-	assert.Equal(t, len(Traps()), strings.Count(out.String(), "SKIP"), out.String())
-	for line := range strings.Lines(out.String()) {
-		assert.True(t, strings.Contains(line, "forbidden to you") || strings.Contains(line, "--skip"), line)
-	}
-	assert.Contains(t, out.String(), "not checked: --skip")
-	require.NoError(t, CheckNames([]string{"policy", "webhooks"}))
-	require.ErrorContains(t, CheckNames([]string{"polcy"}), "must be one of settings, no-release, dns-behind-gate, ")
-}
-
-// With unknown settings nothing else is looked for.
-func TestInvalidSettings(t *testing.T) {
-	of := clean(t).Release
-	of.Invalid = errors.New("settings in the ConfigMap a/b: X\nY")
-	c := Read(t.Context(), newReader(t, func(string) error { return nil }, stored(t)...), of)
-	var out strings.Builder
-	assert.Equal(t, 1, Report(&out, c, nil))
-	assert.Contains(t, out.String(), "TRAP  settings              settings in the ConfigMap a/b: X; Y\n")
-	assert.Equal(t, len(Traps())-1, strings.Count(out.String(), "SKIP"))
-}
-
 // Which nodes join with the startup taint is unknown where the chart's policy or the NodePools cannot be read.
 func TestUncheckedIfUngatedNodesAreUnknown(t *testing.T) {
 	no := errors.New("forbidden to you")
@@ -702,7 +663,11 @@ func TestRemediesWithoutARelease(t *testing.T) {
 	addWindows(c)
 	assert.Contains(t, set(t, c, "labelled-and-tainted").Findings[0].Remedy, "kubectl label node new node-ready/verified-;")
 	assert.Contains(t, set(t, c, "excluded-and-tainted").Findings[0].Remedy, "kubectl taint nodes windows node-ready/unverified-,")
-	assert.Len(t, set(t, c, "no-release").Findings, 2)
+	addTaint(c, failed)
+	found := set(t, c, "no-release").Findings
+	require.Len(t, found, 3)
+	assert.Equal(t, "the node new has the taint node-ready/failed: nothing removes the taint until kube-node-ready is installed", found[2].Text)
+	assert.Contains(t, found[2].Remedy, "kubectl taint nodes --all node-ready/failed-")
 	c.Nodes.Err = errors.New("forbidden to you")
 	require.ErrorIs(t, set(t, c, "no-release").Unchecked, c.Nodes.Err)
 }

@@ -24,11 +24,7 @@ func SinceMessage(start time.Time, failures string) string {
 
 // TimeoutMessage is the message of NodeTimedOut, and of the condition. failure is the last one, "" if there was none.
 func TimeoutMessage(timeout time.Duration, failure string) string {
-	message := timeoutPrefix + timeout.String()
-	if failure != "" {
-		message += ": " + failure
-	}
-	return message
+	return strings.TrimSuffix(timeoutPrefix+timeout.String()+": "+failure, ": ")
 }
 
 // RecheckMessage is the message of RecheckFailed, and of the condition, from the agent.
@@ -51,20 +47,18 @@ type Message struct {
 func ParseMessage(message string) (m Message) {
 	first, rest, _ := strings.Cut(message, ": ")
 	stamp, isSince := strings.CutPrefix(first, sincePrefix)
-	switch {
-	case isSince:
-		m.Since, _ = time.Parse(time.RFC3339, stamp)
+	isTimeout := strings.HasPrefix(first, timeoutPrefix) && rest != ""
+	isReason := MeaningOf(first).Reason != ""
+	if isSince || isTimeout || isReason || strings.HasPrefix(message, recheckPrefix) {
 		message = rest
-	case strings.HasPrefix(first, timeoutPrefix) && rest != "":
-		message = rest
-	case strings.HasPrefix(message, recheckPrefix):
-		message = rest
-	case MeaningOf(first).Reason != "":
-		m.Reason = first
-		_, m.Text = parseFailures(rest)
-		return m
 	}
 	m.Reason, m.Text = parseFailures(message)
+	if isReason {
+		m.Reason = first
+	}
+	if isSince {
+		m.Since, _ = time.Parse(time.RFC3339, stamp)
+	}
 	return m
 }
 

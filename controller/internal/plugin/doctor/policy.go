@@ -18,9 +18,7 @@ func policy(c Cluster) (r Result) {
 		return unchecked(c.Policies.Err, c.Bindings.Err)
 	}
 	const remedy = "set nodeAuthorization.enabled=true (from Kubernetes 1.30 on), or apply the release's kube-node-ready-policy.yaml"
-	found := make(map[string]bool)
 	for _, policy := range c.Policies.Value {
-		found[policy.Name] = true
 		isBinding := func(b admissionv1.ValidatingAdmissionPolicyBinding) bool { return b.Spec.PolicyName == policy.Name }
 		if !slices.ContainsFunc(c.Bindings.Value, isBinding) {
 			r.find(remedy, "the ValidatingAdmissionPolicy %s has no binding: it restricts nothing", policy.Name)
@@ -28,7 +26,8 @@ func policy(c Cluster) (r Result) {
 	}
 	prevented := c.prevented()
 	for _, name := range slices.Sorted(maps.Keys(prevented)) {
-		if !found[name] {
+		isNamed := func(policy admissionv1.ValidatingAdmissionPolicy) bool { return policy.Name == name }
+		if !slices.ContainsFunc(c.Policies.Value, isNamed) {
 			r.find(remedy+"; or use --skip policy, if you chose nodeAuthorization.enabled=false",
 				"there is no ValidatingAdmissionPolicy %s: %s", name, prevented[name])
 		}

@@ -222,7 +222,8 @@ var errTraps = errors.New("doctor has found a trap")
 
 func (s session) doctor(ctx context.Context, o options) error {
 	if s.release.Planned != nil {
-		_, _ = fmt.Fprintf(s.out, "doctor assumes the release %s of the manifests in the namespace %s\n", s.release.Name, s.release.Namespace)
+		_, _ = fmt.Fprintf(s.out, "doctor assumes the release %s of the manifests in the namespace %s\n",
+			s.release.Name, s.release.Namespace)
 	}
 	found := doctor.Read(ctx, s.cluster, s.release)
 	found.GateAll = o.gateAll

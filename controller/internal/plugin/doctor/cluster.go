@@ -70,8 +70,8 @@ type NodePool struct {
 	} `json:"spec"`
 }
 
-// ReadinessRule is a NodeReadinessRule of the node-readiness-controller (readiness.node.x-k8s.io/v1alpha1): the fields that doctor
-// looks at.
+// ReadinessRule is a NodeReadinessRule of the node-readiness-controller (readiness.node.x-k8s.io/v1alpha1): the fields that
+// doctor looks at.
 type ReadinessRule struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              struct {

@@ -15,7 +15,8 @@ import (
 func (c Cluster) willJoinTainted(node *corev1.Node) bool {
 	declares := func(pool NodePool) bool {
 		template, key := pool.Spec.Template.Spec, c.Release.Agent.TaintKey
-		return pool.Name == node.Labels[nodePoolLabel] && (fleet.HasKey(template.Taints, key) || fleet.HasKey(template.StartupTaints, key))
+		return pool.Name == node.Labels[nodePoolLabel] &&
+			(fleet.HasKey(template.Taints, key) || fleet.HasKey(template.StartupTaints, key))
 	}
 	_, ofKarpenter := node.Labels[nodePoolLabel]
 	adds := c.GateAll || c.Adds.Value && !ofKarpenter // the chart's policy leaves Karpenter's nodes alone

@@ -15,8 +15,8 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// karpenter: unless Karpenter knows that the startup taint goes away, it creates no node for a pod that does not tolerate the taint,
-// or twice as many nodes.
+// karpenter: unless Karpenter knows that the startup taint goes away, it creates no node for a pod that does not tolerate the
+// taint, or twice as many nodes.
 func karpenter(c Cluster) (r Result) {
 	if c.NodePools.Err != nil {
 		return unchecked(c.NodePools.Err)

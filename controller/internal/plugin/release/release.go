@@ -116,7 +116,8 @@ func Find(ctx context.Context, c client.Reader, namespace, name string) (Release
 		return Release{}, err
 	}
 	where, source := " in any namespace", ""
-	remedy := "check --context, --namespace and --release; before the installation, run helm template ... | kubectl node-ready doctor -f -"
+	remedy := "check --context, --namespace and --release; before the installation, " +
+		"run helm template ... | kubectl node-ready doctor -f -"
 	if namespace != "" {
 		where = " in the namespace " + namespace
 	}

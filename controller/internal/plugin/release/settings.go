@@ -23,7 +23,8 @@ import (
 // configMaps reads the data of a ConfigMap of the release by its name.
 type configMaps func(name string) (map[string]string, error)
 
-// read reads a release from its objects. The error says that a request has failed, or that not even the keys of the taints are valid.
+// read reads a release from its objects. The error says that a request has failed, or that not even the keys of the taints are
+// valid.
 func read(ctx context.Context, c client.Reader, found *objects) (r Release, err error) {
 	r = Release{Name: found.name, Namespace: found.namespace, Known: Everything}
 	var failed error // a request: the release may be valid
@@ -45,8 +46,8 @@ func read(ctx context.Context, c client.Reader, found *objects) (r Release, err 
 	return r, err
 }
 
-// readTemplate reads the template of the agents or the workers. The controller's own template stands in for that of the workers if
-// that is gone or invalid: its variables name the same settings.
+// readTemplate reads the template of the agents or the workers. If the workers' template is gone or invalid, the controller's own
+// template stands in for it: its variables name the same settings.
 func (r *Release) readTemplate(get configMaps, found *objects) {
 	if found.daemonSet != nil {
 		r.Template = &found.daemonSet.Spec.Template
@@ -131,8 +132,8 @@ func (v variables) lookup(key string) (string, bool) {
 	return value, found
 }
 
-// environmentOf returns the variables of a template's first container: from the ConfigMap, and its own. If the ConfigMap cannot be
-// read, it returns the container's own and the error.
+// environmentOf returns the variables of a template's first container: from the ConfigMap, and its own. If the ConfigMap cannot
+// be read, it returns the container's own and the error.
 func environmentOf(get configMaps, template *corev1.PodTemplateSpec) (variables, error) {
 	name, err := settingsName(template)
 	if err != nil {
@@ -163,8 +164,8 @@ func settingsName(template *corev1.PodTemplateSpec) (string, error) {
 	return "", errors.New("its first container names no ConfigMap with settings")
 }
 
-// fleetSettings returns the settings that the fleet is judged by. This process sees the cluster once, so what is judged by the time
-// that passes never comes.
+// fleetSettings returns the settings that the fleet is judged by. This process sees the cluster once: for it, no time passes
+// after which a node counts as failed.
 func (r Release) fleetSettings(workers bool) fleet.Settings {
 	const never = time.Duration(math.MaxInt64)
 	s := fleet.NewSettings(r.Agent, r.Template)

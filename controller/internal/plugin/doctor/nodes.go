@@ -156,7 +156,8 @@ func (c Cluster) untolerated(taints []corev1.Taint) *corev1.Taint {
 	return c.Release.Settings.Rules.Untolerated(staying)
 }
 
-// waiting finds nodes that wait for an agent although none runs or starts there. says returns no text for a node that does not wait.
+// waiting finds nodes that wait for an agent although none runs or starts there. says returns no text for a node that does not
+// wait.
 func (c Cluster) waiting(passed string, says func(node *corev1.Node) (remedy, text string)) (r Result) {
 	if c.Nodes.Err != nil || c.Agents.Err != nil {
 		return unchecked(c.Nodes.Err, c.Agents.Err)

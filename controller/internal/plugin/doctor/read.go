@@ -75,7 +75,8 @@ func NodePools(ctx context.Context, reader client.Reader) Part[[]NodePool] {
 }
 
 // list reads all objects of a kind into a list of that kind, whose items it returns.
-func list[T any](ctx context.Context, c client.Reader, into client.ObjectList, items *[]T, options ...client.ListOption) Part[[]T] {
+func list[T any](ctx context.Context, c client.Reader, into client.ObjectList, items *[]T,
+	options ...client.ListOption) Part[[]T] {
 	return read(func() ([]T, error) {
 		err := c.List(ctx, into, options...)
 		return *items, err

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Writes the files that are made from the chart, or, with "verify", says which of them are stale:
-# chart/values.schema.json, chart/README.md, hack/manifests/kube-node-ready.yaml and two files beside it, and a copy for the plugin.
+# chart/values.schema.json, chart/README.md, hack/manifests/kube-node-ready.yaml and two files beside it.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 tools=${TOOLS:-$PWD/bin/tools} # where `make` puts helm and helm-docs
@@ -8,7 +8,7 @@ tools=${TOOLS:-$PWD/bin/tools} # where `make` puts helm and helm-docs
 new=$(mktemp -d)
 made=$(mktemp -d)
 trap 'rm -rf "$new" "$made"' EXIT
-mkdir -p "$new/chart" "$new/hack/manifests" "$new/controller/internal/plugin/release"
+mkdir -p "$new/chart" "$new/hack/manifests"
 
 go run -C hack/chartschema . "$PWD"/chart/values{,.definitions}.yaml >"$new/chart/values.schema.json"
 
@@ -30,14 +30,12 @@ render "For Kubernetes 1.30 and newer, beside kube-node-ready.yaml." --set nodeA
 # By itself, because not everybody wants it.
 render "For Kubernetes 1.36 and newer, beside kube-node-ready.yaml: new nodes register with the startup taint." --set startupTaint.add=true \
   --show-only templates/startuptaint.yaml >"$new/hack/manifests/kube-node-ready-startup-taint.yaml"
-# The plugin looks at a cluster as if this was installed. A Go program embeds no files outside of its module.
-cp "$new/hack/manifests/kube-node-ready.yaml" "$new/controller/internal/plugin/release/chart.yaml"
 
 case ${1:-update} in
 update) cp -r "$new"/* . ;;
 verify)
   stale=0
-  for file in chart/values.schema.json chart/README.md hack/manifests/kube-node-ready{,-policy,-startup-taint}.yaml controller/internal/plugin/release/chart.yaml; do
+  for file in chart/values.schema.json chart/README.md hack/manifests/kube-node-ready{,-policy,-startup-taint}.yaml; do
     diff -u "$file" "$new/$file" || { echo "$file is stale: run make manifests" >&2; stale=1; }
   done
   exit $stale

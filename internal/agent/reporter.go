@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -123,7 +122,7 @@ func (r *reporter) Failed(ctx context.Context, node *nodepatch.Node, err error, 
 		r.last = &failure{patching, err}
 	}
 	if r.repeats.isDue(err) {
-		r.events.Add(kube.EventWarning, verdict.NodeNotVerified, fmt.Sprintf("since %s: %v", r.start.UTC().Format(time.RFC3339), err))
+		r.events.Add(kube.EventWarning, verdict.NodeNotVerified, verdict.SinceMessage(r.start, err.Error()))
 	}
 	r.removeStrayFailedTaint(ctx, node)
 	if r.timedOut || r.reason != "" || (checked && r.cfg.ShowsEachVerdict()) { // a True from before is taken back at once
@@ -135,14 +134,15 @@ func (r *reporter) Failed(ctx context.Context, node *nodepatch.Node, err error, 
 // tried again: there may be no further round (a foreign taint that stays). The rounds go on, except with --once.
 func (r *reporter) reportTimeout(ctx context.Context, may markers) {
 	r.timeout = nil
-	message := "not verified within " + r.cfg.InitialTimeout.String()
+	failure := ""
 	var failed []string
 	if r.last != nil {
-		message += ": " + r.last.String()
+		failure = r.last.String()
 		if r.last.subject != patching {
 			failed = []string{r.last.subject}
 		}
 	}
+	message := verdict.TimeoutMessage(r.cfg.InitialTimeout, failure)
 	if r.cfg.Once {
 		ctx = context.WithoutCancel(ctx)
 		r.stop()

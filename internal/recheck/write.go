@@ -30,7 +30,7 @@ func (s State) Shows(now time.Time) Show {
 }
 
 // Message says how the last failed round has failed.
-func (s State) Message() string { return "rechecks fail: " + s.message }
+func (s State) Message() string { return verdict.RecheckMessage(s.message) }
 
 // isConditionDue reports whether the condition does not show the verdict, or is to be refreshed. A False is refreshed only while
 // rounds fail: one that goes stale says that the node may be recovering, and the controller does not re-taint it.

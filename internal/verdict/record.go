@@ -71,9 +71,11 @@ func WasGated(text, opened, failedTaintKey string) bool {
 }
 
 func startupTaints(removed []string, failedTaintKey string) []string {
-	return slices.DeleteFunc(slices.Clone(removed), func(taint string) bool {
-		key, _, _ := strings.Cut(taint, ":")
-		key, _, _ = strings.Cut(key, "=")
-		return key == failedTaintKey
-	})
+	return slices.DeleteFunc(slices.Clone(removed), func(taint string) bool { return TaintKey(taint) == failedTaintKey })
+}
+
+// TaintKey returns the key of a taint as kubectl taint writes it: KEY=VALUE:EFFECT.
+func TaintKey(taint string) string {
+	key, _, _ := strings.Cut(strings.ReplaceAll(taint, "=", ":"), ":")
+	return key
 }

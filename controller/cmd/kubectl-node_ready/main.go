@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	goruntime "runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -41,16 +40,18 @@ Usage:
   kubectl node-ready verify NODE...       remove the label: the nodes are verified again
   kubectl node-ready open NODE...         break glass: remove the startup taint and the failed taint
   kubectl node-ready open --all --yes     the same, of every node
-  kubectl node-ready doctor               look for everything that can lock the cluster, after the installation, or
-                                          before it: helm template ... | kubectl node-ready doctor -f -
+  kubectl node-ready doctor               look for everything that can lock the cluster; before the installation:
+                                          helm template ... | kubectl node-ready doctor -f -
 
 Flags:
 %s
 Exit codes: 0 done, or no trap found; 1 an error, or a trap found; 2 usage.
 `
 
-// options are the flags, and what reads the API server's clock.
+// options are the arguments, and what reads the API server's clock.
 type options struct {
+	verb       string
+	nodes      []string
 	clock      *kube.Clock
 	kubeconfig string
 	overrides  clientcmd.ConfigOverrides
@@ -62,79 +63,93 @@ type options struct {
 	version    bool
 }
 
+// streams are the standard streams of the process.
+type streams struct {
+	in       io.Reader
+	out, err io.Writer
+}
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	os.Exit(run(ctx, os.Args[1:], connect, os.Stdin, os.Stdout, os.Stderr))
+	os.Exit(run(ctx, os.Args[1:], connect, streams{os.Stdin, os.Stdout, os.Stderr}))
 }
 
 // run is the whole process except its access to the cluster, so that tests can call it.
-func run(ctx context.Context, args []string, connect func(options) (client.Client, error), stdin io.Reader,
-	stdout, stderr io.Writer) int {
-	o := options{clock: new(kube.Clock)}
-	flags := newFlags(&o)
-	fail := func(code int, err error) int {
-		_, _ = fmt.Fprintf(stderr, "kubectl node-ready: %v\n", err)
+func run(ctx context.Context, args []string, connect func(options) (client.Client, error), std streams) int {
+	program := config.Program{Name: "kubectl node-ready", Version: version, Commit: commit, BuildDate: buildDate}
+	o, err := parse(args, std.out)
+	if code, ends := program.Ends(o.version, err, std.out, std.err); ends {
 		return code
 	}
-	switch err := flags.Parse(args); {
-	case errors.Is(err, pflag.ErrHelp):
-		_, _ = fmt.Fprintf(stdout, usage, flags.FlagUsagesWrapped(120))
-		return config.ExitOK
-	case err != nil:
-		return fail(config.ExitUsage, fmt.Errorf("%w (see --help)", err))
-	case o.version:
-		_, _ = fmt.Fprintf(stdout, "kubectl-node_ready %s (commit %s, built %s, %s)\n", version, commit, buildDate, goruntime.Version())
-		return config.ExitOK
-	}
-	verb, nodes := "status", flags.Args()
-	if len(nodes) > 0 {
-		verb, nodes = nodes[0], nodes[1:]
-	}
-	if err := o.validate(verb, nodes); err != nil {
-		return fail(config.ExitUsage, err)
-	}
-	cluster, err := connect(o)
-	if err != nil {
-		return fail(config.ExitError, err)
-	}
-	of, err := o.find(ctx, verb, cluster, stdin)
-	if err != nil {
-		return fail(config.ExitError, err)
-	}
-	s := session{cluster: cluster, release: of, out: stdout,
-		patcher: manual.Patcher{Settings: of.Settings, Client: cluster, Now: o.clock.ServerTime, Out: stdout}}
+	err = execute(ctx, o, connect, std)
 	switch {
-	case of.Invalid != nil && (verb == "status" || verb == "verify" && of.NodeRulesUnknown):
-		return fail(config.ExitError, fmt.Errorf("%w\ntry: %s", of.Invalid, of.Remedy()))
-	case of.Invalid != nil && verb != "doctor":
-		s.warn(stderr)
-	}
-	switch verb {
-	case "doctor":
-		if s.doctor(ctx, o) > 0 {
-			return config.ExitError
-		}
-	case "verify":
-		err = s.patcher.Verify(ctx, nodes)
-	case "open":
-		err = s.open(ctx, nodes, o.all)
-	default:
-		err = s.status(ctx)
-	}
-	if err != nil {
-		return fail(config.ExitError, err)
+	case errors.Is(err, errTraps): // doctor has printed them
+		return config.ExitError
+	case err != nil:
+		_, _ = fmt.Fprintf(std.err, "%s: %v\n", program.Name, err)
+		return config.ExitError
 	}
 	return config.ExitOK
 }
 
+// parse reads the arguments. It prints the help if that is asked for. Other errors are mistakes in the arguments.
+func parse(args []string, out io.Writer) (options, error) {
+	o := options{clock: new(kube.Clock), verb: "status"}
+	flags := newFlags(&o)
+	err := flags.Parse(args)
+	if errors.Is(err, pflag.ErrHelp) {
+		_, _ = fmt.Fprintf(out, usage, flags.FlagUsagesWrapped(120))
+		return o, err
+	}
+	if err != nil {
+		return o, config.UsageError{err.Error() + " (see --help)"}
+	}
+	if rest := flags.Args(); len(rest) > 0 {
+		o.verb, o.nodes = rest[0], rest[1:]
+	}
+	if err := o.validate(); err != nil {
+		return o, config.UsageError{err.Error()}
+	}
+	return o, nil
+}
+
+// execute runs a command about a release.
+func execute(ctx context.Context, o options, connect func(options) (client.Client, error), std streams) error {
+	cluster, err := connect(o)
+	if err != nil {
+		return err
+	}
+	of, err := o.find(ctx, cluster, std.in)
+	if err != nil {
+		return err
+	}
+	s := session{cluster: cluster, release: of, out: std.out,
+		patcher: manual.Patcher{Settings: of.Settings, Client: cluster, Now: o.clock.ServerTime, Out: std.out}}
+	// open and doctor work with whatever is known.
+	needed := map[string]release.Known{"status": release.Everything, "verify": release.NodeRules}[o.verb]
+	switch {
+	case of.Known < needed:
+		return fmt.Errorf("%w\ntry: %s", of.Invalid, of.Remedy())
+	case of.Invalid != nil && o.verb != "doctor":
+		s.warn(std.err)
+	}
+	switch o.verb {
+	case "doctor":
+		return s.doctor(ctx, o)
+	case "verify":
+		return s.patcher.Verify(ctx, o.nodes)
+	case "open":
+		return s.open(ctx, o)
+	default:
+		return s.status(ctx)
+	}
+}
+
 // find finds the release that a command is about.
-func (o options) find(ctx context.Context, verb string, cluster client.Reader, stdin io.Reader) (release.Release, error) {
+func (o options) find(ctx context.Context, cluster client.Reader, stdin io.Reader) (release.Release, error) {
 	if len(o.files) > 0 {
 		return release.FindInFiles(ctx, cluster, o.files, stdin, o.overrides.Context.Namespace, o.release)
-	}
-	if verb == "doctor" {
-		return release.FindOrDefault(ctx, cluster, o.overrides.Context.Namespace, o.release)
 	}
 	return release.Find(ctx, cluster, o.overrides.Context.Namespace, o.release)
 }
@@ -158,29 +173,29 @@ func newFlags(o *options) *pflag.FlagSet {
 }
 
 // validate says what is wrong with the arguments.
-func (o options) validate(verb string, nodes []string) error {
-	if len(o.files) > 0 && verb != "doctor" {
-		return errors.New("--filename is only for doctor: " + verb + " reads the release from the cluster")
+func (o options) validate() error {
+	if len(o.files) > 0 && o.verb != "doctor" {
+		return errors.New("--filename is only for doctor: " + o.verb + " reads the release from the cluster")
 	}
-	switch verb {
+	switch o.verb {
 	case "status", "doctor":
-		if len(nodes) > 0 {
-			return fmt.Errorf("%s takes no further argument: %q", verb, nodes[0])
+		if len(o.nodes) > 0 {
+			return fmt.Errorf("%s takes no further argument: %q", o.verb, o.nodes[0])
 		}
 		return doctor.CheckNames(o.skip)
 	case "verify":
-		if len(nodes) == 0 || o.all {
+		if len(o.nodes) == 0 || o.all {
 			return errors.New("verify needs the names of nodes")
 		}
 	case "open":
-		if o.all == (len(nodes) > 0) {
+		if o.all == (len(o.nodes) > 0) {
 			return errors.New("open needs the names of nodes, or --all")
 		}
 		if o.all && !o.yes {
 			return errors.New("open --all lets workloads onto every node, verified or not: add --yes to do it")
 		}
 	default:
-		return fmt.Errorf("unknown command %q: the commands are verify, open and doctor (see --help)", verb)
+		return fmt.Errorf("unknown command %q: the commands are verify, open and doctor (see --help)", o.verb)
 	}
 	return nil
 }
@@ -193,7 +208,7 @@ type session struct {
 	out     io.Writer
 }
 
-// warn says what is taken for the settings, where they are invalid.
+// warn says that the settings are invalid, and which keys the command uses.
 func (s session) warn(stderr io.Writer) {
 	keys := s.release.Settings.Request
 	taints := slices.Compact(append([]string{keys.TaintKey, keys.FailedTaintKey}, keys.AlsoRemove...))
@@ -202,22 +217,26 @@ func (s session) warn(stderr io.Writer) {
 		s.release.Invalid, strings.Join(taints, ", "), keys.Label)
 }
 
-func (s session) doctor(ctx context.Context, o options) (set int) {
-	assumed := "No release of kube-node-ready: doctor assumes the chart's defaults"
+// errTraps means that doctor has found a trap.
+var errTraps = errors.New("doctor has found a trap")
+
+func (s session) doctor(ctx context.Context, o options) error {
 	if s.release.Planned != nil {
-		assumed = "doctor assumes the release " + s.release.Name + " of the manifests"
+		_, _ = fmt.Fprintf(s.out, "doctor assumes the release %s of the manifests in the namespace %s\n",
+			s.release.Name, s.release.Namespace)
 	}
-	if s.release.Planned != nil || s.release.NotInstalled {
-		_, _ = fmt.Fprintf(s.out, "%s in the namespace %s\n", assumed, s.release.Namespace)
-	}
-	found := doctor.Reader{Client: s.cluster}.Read(ctx, s.release)
+	found := doctor.Read(ctx, s.cluster, s.release)
 	found.GateAll = o.gateAll
-	return doctor.Report(s.out, found, o.skip)
+	if doctor.Report(s.out, found, o.skip) > 0 {
+		return errTraps
+	}
+	return nil
 }
 
-func (s session) open(ctx context.Context, nodes []string, all bool) error {
-	if all {
-		if s.release.KeysUnknown {
+func (s session) open(ctx context.Context, o options) error {
+	nodes := o.nodes
+	if o.all {
+		if s.release.Known == release.DefaultKeys {
 			return errors.New("open --all does not know the release's taint keys: their ConfigMap is gone\n" +
 				"try: name the nodes, or kubectl taint nodes NODE KEY-")
 		}
@@ -258,8 +277,8 @@ func (s session) status(ctx context.Context) error {
 		Settings: s.release.Settings, Namespace: s.release.Namespace, Nodes: nodes.Items, Pods: pods,
 		Events: events("default", "Node"), PodEvents: events(s.release.Namespace, "Pod"),
 	}, now).Print(s.out, now)
-	seen := doctor.Cluster{Release: s.release, Now: now, Nodes: doctor.Read[[]corev1.Node]{Value: nodes.Items},
-		NodePools: doctor.Reader{Client: s.cluster}.NodePools(ctx)}
+	seen := doctor.Cluster{Release: s.release, Now: now, Nodes: doctor.Part[[]corev1.Node]{Value: nodes.Items},
+		NodePools: doctor.NodePools(ctx, s.cluster)}
 	for _, text := range seen.LeftStartupTaints() {
 		_, _ = fmt.Fprintln(s.out, text)
 	}

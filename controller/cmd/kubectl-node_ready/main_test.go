@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -57,7 +56,7 @@ func (c cluster) run(args ...string) (code int, stdout, stderr string) {
 // pipe runs the plugin with this on its standard input.
 func (c cluster) pipe(stdin string, args ...string) (code int, stdout, stderr string) {
 	var out, err bytes.Buffer
-	code = run(c.t.Context(), args, c.connect, strings.NewReader(stdin), &out, &err)
+	code = run(c.t.Context(), args, c.connect, streams{strings.NewReader(stdin), &out, &err})
 	return code, out.String(), err.String()
 }
 
@@ -113,7 +112,7 @@ func TestUsage(t *testing.T) {
 	}
 	code, stdout, _ = c.run("--version")
 	assert.Equal(t, config.ExitOK, code)
-	assert.Contains(t, stdout, "kubectl-node_ready dev (commit unknown")
+	assert.Contains(t, stdout, "kubectl node-ready dev (commit unknown")
 }
 
 func TestStatusAndOpen(t *testing.T) {
@@ -214,14 +213,15 @@ func TestOpenWithInvalidSettings(t *testing.T) {
 	c := newCluster(t, gated("a"), gated("b"))
 	settings := new(corev1.ConfigMap)
 	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "knr"}, settings))
-	settings.Data["CHECK_TIMEOUT"] = "3"
+	settings.Data["CHECK_TIMEOUT"], settings.Data["ON_TIMEOUT"] = "3", "nothing"
 	require.NoError(t, c.Update(t.Context(), settings))
 	code, _, stderr := c.run()
 	assert.Equal(t, config.ExitError, code)
 	assert.Contains(t, stderr, "CHECK_TIMEOUT")
 	code, stdout, _ := c.run("doctor")
 	assert.Equal(t, config.ExitError, code)
-	assert.Regexp(t, "TRAP  settings .*CHECK_TIMEOUT", stdout)
+	assert.Regexp(t, "TRAP  settings .*CHECK_TIMEOUT.*; ON_TIMEOUT", stdout)
+	assert.NotContains(t, stdout, "PASS")
 	for _, args := range [][]string{{"verify", "a"}, {"open", "a"}, {"open", "--all", "--yes"}} {
 		code, stdout, stderr = c.run(args...)
 		assert.Equal(t, config.ExitOK, code, stderr)
@@ -239,9 +239,12 @@ func TestOpenWithInvalidSettings(t *testing.T) {
 	assert.Empty(t, stdout)
 	assert.Contains(t, stderr, "kubectl node-ready: open --all does not know the release's taint keys: their ConfigMap is gone\n"+
 		"try: name the nodes, or kubectl taint nodes NODE KEY-\n")
+	code, _, stderr = c.run("verify", "c")
+	assert.Equal(t, config.ExitError, code, "no pod starts without the ConfigMap")
+	assert.Contains(t, stderr, "open works for named nodes, and removes the taints with the default keys\n")
 	code, stdout, stderr = c.run("open", "c")
 	assert.Equal(t, config.ExitOK, code, stderr)
-	assert.Contains(t, stderr, `configmaps "knr" not found`)
+	assert.Contains(t, stderr, "configmaps \"knr\" not found")
 	assert.Contains(t, stderr, "Assumed taints: node-ready/unverified, node-ready/failed")
 	assert.Equal(t, "node c: removed node-ready/unverified:NoSchedule\n", stdout)
 }
@@ -251,7 +254,7 @@ func TestOpenWithoutTheTemplateOfTheWorkers(t *testing.T) {
 	c := newCluster(t, gated("a"))
 	c.inControllerMode()
 	_, _, refusal := c.run("verify", "a")
-	assert.Contains(t, refusal, `template of the workers: configmaps "knr-controller" not found`+
+	assert.Contains(t, refusal, "template of the workers: configmaps \"knr-controller\" not found"+
 		"\ntry: correct it and run helm upgrade, or apply the manifests again; open still works\n")
 	code, stdout, stderr := c.run("open", "a")
 	assert.Equal(t, config.ExitOK, code, stderr)
@@ -259,62 +262,31 @@ func TestOpenWithoutTheTemplateOfTheWorkers(t *testing.T) {
 	assert.Equal(t, "node a: removed example.com/gate:NoSchedule\n", stdout)
 }
 
-// The first step of a new user.
-func TestDoctorBeforeTheInstallation(t *testing.T) {
+// The first step of a new user: the message says how to look before the installation.
+func TestNoRelease(t *testing.T) {
 	c := newCluster(t)
 	c.uninstall()
-	code, stdout, stderr := c.run("doctor", "--gate-all")
-	assert.Equal(t, config.ExitError, code, "there is no DNS Service")
-	assert.Empty(t, stderr)
-	assert.Contains(t, stdout, "No release of kube-node-ready: doctor assumes the chart's defaults in the namespace kube-system\n")
-	assert.Contains(t, stdout, "TRAP  dns-behind-gate       there is no Service kube-system/kube-dns")
-	code, _, stderr = c.run("open", "--all", "--yes")
-	assert.Equal(t, config.ExitError, code)
-	assert.Contains(t, stderr, "no release of kube-node-ready in any namespace")
+	for _, args := range [][]string{{"doctor", "--gate-all"}, {"open", "--all", "--yes"}} {
+		code, stdout, stderr := c.run(args...)
+		assert.Equal(t, config.ExitError, code)
+		assert.Empty(t, stdout)
+		assert.Equal(t, "kubectl node-ready: no release of kube-node-ready in any namespace (no DaemonSet or Deployment with the label "+
+			"app.kubernetes.io/part-of=kube-node-ready): check --context, --namespace and --release; "+
+			"before the installation, run helm template ... | kubectl node-ready doctor -f -\n", stderr)
+	}
 }
 
-// After helm uninstall, or where node groups add the taint before: nobody removes it.
+// After helm uninstall nobody removes the taints.
 func TestDoctorFindsTaintsWithoutARelease(t *testing.T) {
-	for key, trap := range map[string]bool{"node-ready/unverified": true, "node-ready/failed": true, "example.com/mine": false} {
-		node := gated("a")
-		node.Spec.Taints[0].Key, node.Labels = key, map[string]string{"kubernetes.io/os": "linux"}
-		c := newCluster(t, node)
-		c.uninstall()
-		for _, args := range [][]string{nil, {"--gate-all"}} {
-			code, stdout, stderr := c.run(append(args, "doctor", "--skip", "dns-behind-gate")...)
-			assert.Empty(t, stderr)
-			if !trap {
-				assert.Equal(t, config.ExitOK, code, stdout)
-				continue
-			}
-			assert.Equal(t, config.ExitError, code, stdout)
-			assert.Regexp(t, "(?m)^TRAP  no-release +the node a has the taint "+key+": nothing removes the taint until kube-node-ready is installed\n"+
-				".* kubectl taint nodes --all "+key+"-$", stdout)
-			assert.NotContains(t, stdout, "kubectl node-ready ", "that would refuse")
-		}
-	}
-}
-
-// The namespace decides which webhooks are called for the agents.
-func TestDoctorBeforeTheInstallationIntoANamespace(t *testing.T) {
-	hook := &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "hook"}, Webhooks: []admissionv1.ValidatingWebhook{{
-		Name: "hook.example.com", FailurePolicy: new(admissionv1.Fail),
-		ClientConfig: admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{Namespace: "own", Name: "gone"}},
-		NamespaceSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
-			{Key: "kubernetes.io/metadata.name", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"kube-system"}}}},
-		Rules: []admissionv1.RuleWithOperations{{Operations: []admissionv1.OperationType{"*"},
-			Rule: admissionv1.Rule{APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"pods"}}}}}}}
-	c := newCluster(t, hook)
+	node := gated("a")
+	node.Spec.Taints[0].Key, node.Labels = "node-ready/unverified", map[string]string{"kubernetes.io/os": "linux"}
+	c := newCluster(t, node)
 	c.uninstall()
-	code, stdout, stderr := c.run("doctor", "--skip", "dns-behind-gate")
-	assert.Equal(t, config.ExitOK, code, stdout+stderr)
-	for _, args := range [][]string{{"-n", "own"}, {"-n", "own", "--release", "mine"}} {
-		code, stdout, stderr = c.run(append(args, "doctor", "--skip", "dns-behind-gate")...)
-		assert.Equal(t, config.ExitError, code, stdout)
-		assert.Empty(t, stderr)
-		assert.Contains(t, stdout, "No release of kube-node-ready: doctor assumes the chart's defaults in the namespace own\n")
-		assert.Regexp(t, "(?m)^TRAP  webhooks ", stdout)
-	}
+	code, stdout, _ := c.pipe(rendered(t, "kube-node-ready"), "doctor", "-f", "-", "--skip", "dns-behind-gate")
+	assert.Equal(t, config.ExitError, code, stdout)
+	assert.Regexp(t, "(?m)^TRAP  no-release +the node a has the taint node-ready/unverified: ", stdout)
+	assert.Regexp(t, "(?m)^SKIP  dns-behind-gate +not checked: --skip$", stdout)
+	assert.NotContains(t, stdout, "kubectl node-ready ", "that would refuse")
 }
 
 // rendered joins files that the chart renders.

@@ -116,5 +116,10 @@ func GroupOf(node metav1.Object) string {
 
 // HasTaint reports whether node has a taint with this key, of any effect.
 func HasTaint(node *corev1.Node, key string) bool {
-	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key })
+	return HasKey(node.Spec.Taints, key)
+}
+
+// HasKey reports whether one of the taints has this key.
+func HasKey(taints []corev1.Taint, key string) bool {
+	return slices.ContainsFunc(taints, func(taint corev1.Taint) bool { return taint.Key == key })
 }

@@ -1,13 +1,12 @@
 package fleet
 
 import (
-	"fmt"
-
 	corev1 "k8s.io/api/core/v1"
 	scheduling "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
 
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -97,10 +96,10 @@ func Untolerated(taints []corev1.Taint, tolerations []corev1.Toleration) *corev1
 // noPod says why no agent's pod is on node, as far as the node shows it.
 func (r Rules) noPod(node *corev1.Node) string {
 	if taint := r.Untolerated(node); taint != nil {
-		return fmt.Sprintf("the agent does not tolerate the taint %s: add a toleration, or remove the taint", taint.ToString())
+		return verdict.NoPodMessage("the agent does not tolerate the taint "+taint.ToString(), "add a toleration, or remove the taint")
 	}
 	if value, labelled := node.Labels[r.request.Label]; labelled {
-		return fmt.Sprintf("the label %s=%s keeps the agent away: remove the label", r.request.Label, value)
+		return verdict.NoPodMessage("the label "+r.request.Label+"="+value+" keeps the agent away", "remove the label")
 	}
-	return "there is no pod for this node: check the DaemonSet and its Events"
+	return verdict.NoPodMessage("there is no pod for this node", "check the DaemonSet and its Events")
 }

@@ -83,7 +83,8 @@ func (r *Reporter) write(ctx context.Context, condition fleet.Condition) error {
 		// The recorder counts two about one object as one, whatever their messages, unless their actions differ: the action is the
 		// reason, therefore.
 		reason := string(condition.Reason)
-		r.Events.Eventf(node, nil, corev1.EventTypeWarning, event, reason, "%s", kube.Shorten(reason+": "+condition.Message))
+		message := verdict.ReasonMessage(reason, condition.Message)
+		r.Events.Eventf(node, nil, corev1.EventTypeWarning, event, reason, "%s", kube.Shorten(message))
 	}
 	return nil
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
 )
 
-// Read is something that was read, or why it was not.
-type Read[T any] struct {
+// Part is one part of the cluster that was read, or why it was not.
+type Part[T any] struct {
 	Value T
 	Err   error
 	// Absent means that the API server does not serve this kind, or that there is no such object.
@@ -25,30 +25,28 @@ type Read[T any] struct {
 type Cluster struct {
 	Release release.Release
 	Now     time.Time
-	Nodes   Read[[]corev1.Node]
-	Agents  Read[[]corev1.Pod] // or workers
-	// Used is what the pods on each node request, and how many there are. It is read before the installation only.
-	Used Read[map[string]corev1.ResourceList]
+	Nodes   Part[[]corev1.Node]
+	Agents  Part[[]corev1.Pod] // or workers
 
-	DNS      Read[Backend] // of config.dnsService
-	Corefile Read[string]
+	DNS      Part[Backend] // of config.dnsService
+	Corefile Part[string]
 
-	NodePools      Read[[]NodePool]
-	ReadinessRules Read[[]ReadinessRule]
-	Deployments    Read[[]appsv1.Deployment]
-	DaemonSets     Read[[]appsv1.DaemonSet]
+	NodePools      Part[[]NodePool]
+	ReadinessRules Part[[]ReadinessRule]
+	Deployments    Part[[]appsv1.Deployment]
+	DaemonSets     Part[[]appsv1.DaemonSet]
 	// AutoscalerStatus is absent where no Cluster Autoscaler has written it.
-	AutoscalerStatus Read[bool]
+	AutoscalerStatus Part[bool]
 
 	// Adds means that the release has a MutatingAdmissionPolicy, which adds the startup taint to new nodes.
-	Adds      Read[bool]
-	Namespace Read[*corev1.Namespace] // of the release
-	Webhooks  Read[[]Webhook]
+	Adds      Part[bool]
+	Namespace Part[*corev1.Namespace] // of the release
+	Webhooks  Part[[]Webhook]
 
-	Policies Read[[]admissionv1.ValidatingAdmissionPolicy]
-	Bindings Read[[]admissionv1.ValidatingAdmissionPolicyBinding]
+	Policies Part[[]admissionv1.ValidatingAdmissionPolicy]
+	Bindings Part[[]admissionv1.ValidatingAdmissionPolicyBinding]
 
-	// GateAll looks at the cluster as if all nodes joined with the startup taint that the release is for.
+	// GateAll means: look at the cluster as if all nodes that the release is for joined with the startup taint.
 	GateAll bool
 }
 
@@ -59,24 +57,33 @@ type Backend struct {
 	Pods     []corev1.Pod
 }
 
-// NodePool is one of Karpenter (karpenter.sh/v1). The taints are those of spec.template.spec.
+// NodePool is Karpenter's (karpenter.sh/v1): the fields that doctor looks at.
 type NodePool struct {
-	Name          string         `json:"name"`
-	Taints        []corev1.Taint `json:"taints"`
-	StartupTaints []corev1.Taint `json:"startupTaints"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		Template struct {
+			Spec struct {
+				Taints        []corev1.Taint `json:"taints"`
+				StartupTaints []corev1.Taint `json:"startupTaints"`
+			} `json:"spec"`
+		} `json:"template"`
+	} `json:"spec"`
 }
 
-// ReadinessRule is a NodeReadinessRule of the node-readiness-controller (readiness.node.x-k8s.io/v1alpha1): fields of its spec.
+// ReadinessRule is a NodeReadinessRule of the node-readiness-controller (readiness.node.x-k8s.io/v1alpha1): the fields that
+// doctor looks at.
 type ReadinessRule struct {
-	Name            string                 `json:"name"`
-	Conditions      []corev1.NodeCondition `json:"conditions"` // their types
-	EnforcementMode string                 `json:"enforcementMode"`
-	NodeSelector    metav1.LabelSelector   `json:"nodeSelector"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		Conditions      []corev1.NodeCondition `json:"conditions"` // their types
+		EnforcementMode string                 `json:"enforcementMode"`
+		NodeSelector    metav1.LabelSelector   `json:"nodeSelector"`
+	} `json:"spec"`
 }
 
-// Webhook is one of a ValidatingWebhookConfiguration or a MutatingWebhookConfiguration, whose failure refuses requests.
+// Webhook is a webhook of a ValidatingWebhookConfiguration or a MutatingWebhookConfiguration.
 type Webhook struct {
 	Configuration string
 	Webhook       admissionv1.ValidatingWebhook // the fields that both kinds have
-	Backend       Read[Backend]
+	Backend       Part[Backend]
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// serverBlock is one of a Corefile: the zones that it serves, and its plugins with their arguments.
+// serverBlock is a server block of a Corefile: the zones that it serves, and its plugins with their arguments.
 // https://coredns.io/manual/configuration/
 type serverBlock struct {
 	zones   []string
@@ -115,7 +115,7 @@ func stubZone(text, name string) string {
 }
 
 // refuses reports whether a CoreDNS with this Corefile certainly answers REFUSED for an external name: no block serves it, or the
-// one that does has only plugins that answer nothing by themselves.
+// block that does has only silent plugins. A plugin that is not in the list counts as one that answers: it is no trap.
 func refuses(corefile, name string) bool {
 	silent := []string{"kubernetes", "errors", "health", "ready", "prometheus", "cache", "loop", "reload", "loadbalance", "log",
 		"bufsize", "debug", "nsid", "pprof", "trace", "metadata", "cancel", "minimal", "tls", "bind", "root", "autopath", "chaos",

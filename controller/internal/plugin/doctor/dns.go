@@ -16,7 +16,7 @@ func dnsBehindGate(c Cluster) (r Result) {
 	service := c.Release.Agent.DNSService
 	switch {
 	case service == "":
-		return Result{Detail: "config.dnsService is empty: no DNS pods are expected"}
+		return Result{Passed: "config.dnsService is empty: no DNS pods are expected"}
 	case c.DNS.Err != nil || c.Nodes.Err != nil:
 		return unchecked(c.DNS.Err, c.Nodes.Err)
 	case c.DNS.Absent:
@@ -24,28 +24,28 @@ func dnsBehindGate(c Cluster) (r Result) {
 			"there is no Service %s: the service check never passes", service)
 		return r
 	case c.DNS.Value.External:
-		return Result{Detail: "the Service " + service + " selects no pods: its endpoints are outside the nodes"}
+		return Result{Passed: "the Service " + service + " selects no pods: its endpoints are outside the nodes"}
 	case len(c.DNS.Value.Pods) == 0:
 		r.find("start the DNS pods", "the Service %s has no pods: no node can be verified", service)
 		return r
 	}
-	gate := c.gateOf(c.DNS.Value.Pods)
-	keys := strings.Join(gate.missing, " and ")
+	placement := c.placementOf(c.DNS.Value.Pods)
+	keys := strings.Join(placement.missing, " and ")
 	remedy := fmt.Sprintf("let the DNS pods tolerate %s (operator Exists): docs/operations.md, \"DNS pods\", has the "+
 		"command; or run them on nodes that join without the startup taint", keys)
 	switch {
-	case gate.err != nil:
-		return unchecked(gate.err)
-	case gate.behind:
+	case placement.err != nil:
+		return unchecked(placement.err)
+	case placement.noneCanRun:
 		r.find(remedy, "no pod of %s tolerates %s, and no node that joins without the startup taint could run one: "+
 			"once all nodes are new, nodes wait for DNS and DNS waits for a node", service, keys)
-	case gate.blocks:
+	case placement.noneCouldRun:
 		r.warn(remedy, "no pod of %s tolerates %s: "+
 			"once all nodes join with the startup taint, nodes wait for DNS and DNS waits for a node", service, keys)
 	case keys != "":
-		r.Detail = fmt.Sprintf("nodes that the release does not select run pods of %s", service)
+		r.Passed = fmt.Sprintf("nodes that the release does not select run pods of %s", service)
 	default:
-		r.Detail = fmt.Sprintf("pods of %s tolerate %s", service, strings.Join(c.Release.TaintKeys(), " and "))
+		r.Passed = fmt.Sprintf("pods of %s tolerate %s", service, strings.Join(c.Release.TaintKeys(), " and "))
 	}
 	return r
 }
@@ -61,21 +61,22 @@ func clusterDomain(c Cluster) (r Result) {
 	for _, name := range c.Release.Agent.DNSTestDomains {
 		service, configured, isService := checks.SplitServiceName(zoneName(name))
 		zone := stubZone(c.Corefile.Value, name)
+		corrected := name
 		switch {
 		case !isService || !mustResolve(name) || slices.Contains(known, configured):
 		case zone != "":
 			r.note("the cluster's domain is %s: doctor cannot see whether the name servers for %s know %s", domain, zone, name)
 		default:
 			foreign = append(foreign, name)
-			name = service + ".svc." + domain
+			corrected = service + ".svc." + domain
 		}
-		names = append(names, name)
+		names = append(names, corrected)
 	}
 	for _, name := range foreign {
 		r.find("--set 'config.dnsTestDomains={"+strings.Join(names, ",")+"}'",
 			"%s is in config.dnsTestDomains, but the cluster's domain is %s (the Corefile)", name, domain)
 	}
-	r.Detail = domain + " (the Corefile)"
+	r.Passed = domain + " (the Corefile)"
 	return r
 }
 
@@ -84,7 +85,7 @@ func clusterDomain(c Cluster) (r Result) {
 func externalNames(c Cluster) (r Result) {
 	external, inCluster := c.testNames()
 	if len(external) == 0 {
-		return Result{Detail: "config.dnsTestDomains has no external name"}
+		return Result{Passed: "config.dnsTestDomains has no external name"}
 	}
 	remedy := "--set 'config.dnsTestDomains={" + strings.Join(inCluster, ",") + "}', or let the cluster's DNS forward the name"
 	for _, name := range external {
@@ -95,7 +96,7 @@ func externalNames(c Cluster) (r Result) {
 	if c.Corefile.Value == "" {
 		return unchecked(c.DNS.Err, cmp.Or(c.Corefile.Err, errors.New("no Corefile was read")))
 	}
-	r.Detail = "the Corefile does not refuse " + strings.Join(external, ", ")
+	r.Passed = "the Corefile does not refuse " + strings.Join(external, ", ")
 	r.note("doctor cannot see whether pods resolve the names: run `helm test`, which asks in a pod")
 	return r
 }

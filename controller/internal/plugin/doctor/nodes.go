@@ -11,26 +11,18 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/requirement"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// keyOf returns the key of a taint as kubectl taint writes it.
-func keyOf(taint string) string {
-	key, _, _ := strings.Cut(strings.ReplaceAll(taint, "=", ":"), ":")
-	return key
-}
-
-func hasKey(taints []corev1.Taint, key string) bool {
-	return slices.ContainsFunc(taints, func(taint corev1.Taint) bool { return taint.Key == key })
-}
-
-// karpenter: it must know the startup taint as one, or it makes no node for pods, or twice as many.
+// karpenter: unless Karpenter knows that the startup taint goes away, it creates no node for a pod that does not tolerate the
+// taint, or twice as many nodes.
 func karpenter(c Cluster) (r Result) {
 	if c.NodePools.Err != nil {
 		return unchecked(c.NodePools.Err)
 	}
 	if len(c.NodePools.Value) == 0 {
-		return Result{Detail: "no NodePool"}
+		return Result{Passed: "no NodePool"}
 	}
 	key, effect := c.Release.Agent.TaintKey, "Karpenter provisions twice"
 	if own := c.Release.Controller; own != nil && own.RemediationMode == config.RemediationDelete {
@@ -39,14 +31,14 @@ func karpenter(c Cluster) (r Result) {
 	for _, pool := range c.NodePools.Value {
 		isOther := func(node corev1.Node) bool { return node.Labels[nodePoolLabel] != pool.Name }
 		nodes := slices.DeleteFunc(slices.Clone(c.Nodes.Value), isOther)
-		gated := slices.IndexFunc(nodes, func(node corev1.Node) bool { return c.joinedGated(&node) })
+		gated := slices.IndexFunc(nodes, func(node corev1.Node) bool { return c.hasJoinedTainted(&node) })
 		const drift = ": this drifts its nodes, and Karpenter replaces them within the NodePool's disruption budgets"
 		remedy := "declare the key under spec.template.spec.startupTaints of the NodePool " + pool.Name + drift
-		switch {
-		case hasKey(pool.Taints, key):
+		switch template := pool.Spec.Template.Spec; {
+		case fleet.HasKey(template.Taints, key):
 			r.find("move it to startupTaints"+drift, "the NodePool %s has %s under taints: a pod that does not tolerate it never gets "+
 				"a node", pool.Name, key)
-		case hasKey(pool.StartupTaints, key):
+		case fleet.HasKey(template.StartupTaints, key):
 		case c.Nodes.Err != nil:
 			r.skip("the nodes of the NodePool %s, which does not declare %s: %w", pool.Name, key, c.Nodes.Err)
 		case gated >= 0:
@@ -57,25 +49,28 @@ func karpenter(c Cluster) (r Result) {
 				len(nodes), key, effect)
 		}
 	}
-	r.Detail = "the NodePools declare " + key + " under startupTaints"
+	r.Passed = "the NodePools declare " + key + " under startupTaints"
 	return r
 }
 
 // nodePoolLabel is Karpenter's, on each of its nodes.
 const nodePoolLabel = "karpenter.sh/nodepool"
 
-// clusterAutoscaler: it must know the startup taint as one, or it expects that the taint stays.
+// clusterAutoscaler: unless Cluster Autoscaler knows that the startup taint goes away, it adds no node for a pod that does not
+// tolerate the taint.
 func clusterAutoscaler(c Cluster) (r Result) {
 	key := c.Release.Agent.TaintKey
 	const prefix = "startup-taint.cluster-autoscaler.kubernetes.io/"
 	if strings.HasPrefix(key, prefix) || strings.HasPrefix(key, "ignore-taint.cluster-autoscaler.kubernetes.io/") {
-		return Result{Detail: key + " has the prefix of a startup taint"}
+		return Result{Passed: key + " has the prefix of a startup taint"}
 	}
 	const remedy = "set config.taintKey to " + prefix + "NAME, and use this key on the node groups"
 	const text = "Cluster Autoscaler does not know the startup taint %s (%s): it adds no node for pods that do not tolerate it"
 	found := false
+	isImage := regexp.MustCompile(`(^|/)cluster-autoscaler(-amd64|-arm64|-s390x)?([:@].*)?$`).MatchString
+	isCommand := regexp.MustCompile(`^([^ ]*/)?cluster-autoscaler( |$)`).MatchString
 	for _, deployment := range c.Deployments.Value {
-		arguments, isAutoscaler := autoscalerArguments(deployment)
+		arguments, isAutoscaler := autoscalerArguments(deployment, isImage, isCommand)
 		if !isAutoscaler {
 			continue
 		}
@@ -87,21 +82,19 @@ func clusterAutoscaler(c Cluster) (r Result) {
 	}
 	switch {
 	case found:
-		r.Detail = "its arguments name " + key
+		r.Passed = "its arguments name " + key
 	case c.Deployments.Err != nil || c.AutoscalerStatus.Err != nil:
 		return unchecked(c.Deployments.Err, c.AutoscalerStatus.Err)
 	case c.AutoscalerStatus.Value:
 		r.find(remedy, text, key, "the cloud runs it, so doctor cannot see its arguments")
 	default:
-		r.Detail = "no Cluster Autoscaler"
+		r.Passed = "no Cluster Autoscaler"
 	}
 	return r
 }
 
-// autoscalerArguments returns the arguments of Cluster Autoscaler, if the Deployment runs it.
-func autoscalerArguments(deployment appsv1.Deployment) (arguments []string, found bool) {
-	isImage := regexp.MustCompile(`(^|/)cluster-autoscaler(-amd64|-arm64|-s390x)?([:@].*)?$`).MatchString
-	isCommand := regexp.MustCompile(`^([^ ]*/)?cluster-autoscaler( |$)`).MatchString
+// autoscalerArguments returns the arguments of Cluster Autoscaler, if its image or its command says that the Deployment runs it.
+func autoscalerArguments(deployment appsv1.Deployment, isImage, isCommand func(string) bool) (arguments []string, found bool) {
 	for _, container := range deployment.Spec.Template.Spec.Containers {
 		command := strings.Join(append(slices.Clone(container.Command), container.Args...), " ")
 		if isImage(container.Image) || isCommand(command) {
@@ -111,7 +104,7 @@ func autoscalerArguments(deployment appsv1.Deployment) (arguments []string, foun
 	return nil, false
 }
 
-// knowsTaint reports whether arguments of Cluster Autoscaler name the key as one of a startup taint.
+// knowsTaint reports whether arguments of Cluster Autoscaler say that the key is a startup taint's.
 // https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md
 func knowsTaint(arguments []string, key string) bool {
 	for i, argument := range arguments {
@@ -119,7 +112,7 @@ func knowsTaint(arguments []string, key string) bool {
 		if !inline && i+1 < len(arguments) {
 			value = arguments[i+1]
 		}
-		isKey := (name == "startup-taint" || name == "ignore-taint") && keyOf(value) == key
+		isKey := (name == "startup-taint" || name == "ignore-taint") && verdict.TaintKey(value) == key
 		isPrefix := name == "startup-taint-prefix" && value != "" && strings.HasPrefix(key, value)
 		if isKey || isPrefix {
 			return true
@@ -138,7 +131,8 @@ func foreignTaints(c Cluster) (r Result) {
 		}
 	}
 	for _, pool := range c.NodePools.Value {
-		if taint := c.untolerated(pool.Taints); taint != nil && hasKey(pool.StartupTaints, key) {
+		template := pool.Spec.Template.Spec
+		if taint := c.untolerated(template.Taints); taint != nil && fleet.HasKey(template.StartupTaints, key) {
 			r.find(remedy, "nodes of the NodePool %s join with the startup taint and %s, which the agent does not tolerate",
 				pool.Name, taint.ToString())
 		}
@@ -146,12 +140,12 @@ func foreignTaints(c Cluster) (r Result) {
 	if c.Nodes.Err != nil && len(r.Findings) == 0 {
 		return unchecked(c.Nodes.Err)
 	}
-	r.Detail = "the agent tolerates the taints of the nodes that have the startup taint"
+	r.Passed = "the agent tolerates the taints of the nodes that have the startup taint"
 	return r
 }
 
-// untolerated returns a taint that keeps the agent away and stays, or nil. Kubernetes removes its own, others remove those that
-// the agent waits for.
+// untolerated returns a taint that keeps the agent away and stays, or nil. Kubernetes removes its own taints, and other clients
+// remove the taints that the agent waits for.
 func (c Cluster) untolerated(taints []corev1.Taint) *corev1.Taint {
 	goes := func(taint corev1.Taint) bool {
 		prefix, _, _ := strings.Cut(taint.Key, "/")
@@ -162,8 +156,9 @@ func (c Cluster) untolerated(taints []corev1.Taint) *corev1.Taint {
 	return c.Release.Settings.Rules.Untolerated(staying)
 }
 
-// waiting looks for nodes that wait for an agent, and on which none is or starts. text is "" for a node that does not wait.
-func (c Cluster) waiting(none string, says func(node *corev1.Node) (remedy, text string)) (r Result) {
+// waiting finds nodes that wait for an agent although none runs or starts there. says returns no text for a node that does not
+// wait.
+func (c Cluster) waiting(passed string, says func(node *corev1.Node) (remedy, text string)) (r Result) {
 	if c.Nodes.Err != nil || c.Agents.Err != nil {
 		return unchecked(c.Nodes.Err, c.Agents.Err)
 	}
@@ -172,11 +167,11 @@ func (c Cluster) waiting(none string, says func(node *corev1.Node) (remedy, text
 			r.find(remedy, "the node %s %s", node.Name, text)
 		}
 	}
-	r.Detail = none
+	r.Passed = passed
 	return r
 }
 
-// command is the plugin's, or kubectl's where the plugin has nothing to go by.
+// command returns a command of the plugin, or of kubectl where the plugin finds no release.
 func (c Cluster) command(plugin, kubectl string) string {
 	if c.Release.NotInstalled {
 		return "kubectl " + kubectl
@@ -211,7 +206,7 @@ func excludedAndTainted(c Cluster) Result {
 	})
 }
 
-// failedTaint: the agent removes it, and where none is left the controller does, if it has added it.
+// failedTaint: the agent removes the failed taint. On a node without an agent the controller does, if it has added the taint.
 func failedTaint(c Cluster) Result {
 	key, settings := c.Release.Agent.FailedTaintKey, c.Release.Settings
 	return c.waiting("no node has "+key+" without an agent", func(node *corev1.Node) (remedy, text string) {
@@ -227,7 +222,7 @@ func failedTaint(c Cluster) Result {
 func requirements(c Cluster) (r Result) {
 	switch {
 	case len(c.Release.Agent.Require) == 0:
-		return Result{Detail: "config.require is empty"}
+		return Result{Passed: "config.require is empty"}
 	case c.Nodes.Err != nil || c.DaemonSets.Err != nil:
 		return unchecked(c.Nodes.Err, c.DaemonSets.Err)
 	}
@@ -243,35 +238,44 @@ func requirements(c Cluster) (r Result) {
 				"or correct config.require", "%s: %s: nodes that need it are not released", e, why)
 		}
 	}
-	r.Detail = "config.require has nothing that prevents a release"
+	r.Passed = "config.require has nothing that prevents a release"
 	return r
 }
 
-// unmet says why no node meets a requirement although it is for one, or why no new node will, or "".
-func (c Cluster) unmet(e requirement.Entry) (why string) {
+// unmet says why none of the nodes that a requirement is for meets it, or why no new node will, or "".
+func (c Cluster) unmet(e requirement.Entry) string {
 	if e.Kind == requirement.DaemonSet {
-		i := slices.IndexFunc(c.DaemonSets.Value, func(set appsv1.DaemonSet) bool { return set.Namespace+"/"+set.Name == e.Name })
-		switch {
-		case i < 0:
-			return "there is no such DaemonSet"
-		case len(c.gateOf([]corev1.Pod{{Spec: c.DaemonSets.Value[i].Spec.Template.Spec}}).missing) > 0:
-			return "its pods do not tolerate the taints of a node that waits for them"
-		case c.DaemonSets.Value[i].Status.DesiredNumberScheduled > 0 && c.DaemonSets.Value[i].Status.NumberReady == 0:
-			return "none of its pods is ready"
-		}
-		return ""
+		return c.unmetDaemonSet(e.Name)
 	}
+	example := ""
 	for i := range c.Nodes.Value {
 		node := fleet.PatchNode(&c.Nodes.Value[i])
 		if !e.IsFor(node) {
 			continue
 		}
-		if why = e.Unmet(node, nil); why == "" {
+		why := e.Unmet(node, nil)
+		if why == "" {
 			return ""
 		}
-		why = node.Name + ", for example: " + why
+		example = node.Name + ", for example: " + why
 	}
-	return why
+	return example
+}
+
+// unmetDaemonSet says why a DaemonSet, NAMESPACE/NAME, runs on no new node, or "".
+func (c Cluster) unmetDaemonSet(name string) string {
+	i := slices.IndexFunc(c.DaemonSets.Value, func(set appsv1.DaemonSet) bool { return set.Namespace+"/"+set.Name == name })
+	if i < 0 {
+		return "there is no such DaemonSet"
+	}
+	set := c.DaemonSets.Value[i]
+	switch {
+	case len(c.placementOf([]corev1.Pod{{Spec: set.Spec.Template.Spec}}).missing) > 0:
+		return "its pods do not tolerate the taints of a node that waits for them"
+	case set.Status.DesiredNumberScheduled > 0 && set.Status.NumberReady == 0:
+		return "none of its pods is ready"
+	}
+	return ""
 }
 
 // readinessRules: the node-readiness-controller taints nodes that lack the condition. A labelled node has no agent to write it.
@@ -279,19 +283,22 @@ func readinessRules(c Cluster) (r Result) {
 	kind, label := c.Release.Agent.ConditionType, c.Release.Agent.VerifiedLabel
 	isOurs := func(condition corev1.NodeCondition) bool { return string(condition.Type) == kind }
 	for _, rule := range c.ReadinessRules.Value {
-		waits := slices.ContainsFunc(rule.Conditions, isOurs)
-		if waits && rule.EnforcementMode != "bootstrap-only" {
+		if !slices.ContainsFunc(rule.Spec.Conditions, isOurs) {
+			continue
+		}
+		if rule.Spec.EnforcementMode != "bootstrap-only" {
 			r.warn("make another rule with enforcementMode bootstrap-only, and delete this one",
 				"the NodeReadinessRule %s taints every node whose %s turns False, however many they are", rule.Name, kind)
 		}
 		for _, node := range c.Nodes.Value {
 			_, labelled := node.Labels[label]
-			if waits && labelled && selects(&rule.NodeSelector, node.Labels) && c.Release.Settings.Condition(&node).Type == "" {
+			if labelled && selects(&rule.Spec.NodeSelector, node.Labels) && c.Release.Settings.Condition(&node).Type == "" {
 				r.warn("set config.condition=always, and "+c.command("verify NODE", "label node NODE "+label+"-")+"; or make another rule",
 					"the NodeReadinessRule %s selects the node %s, where no agent comes to write %s", rule.Name, node.Name, kind)
 			}
 		}
 	}
-	r.Detail, r.Unchecked = "no NodeReadinessRule is stuck on "+kind, unchecked(c.ReadinessRules.Err, c.Nodes.Err).Unchecked
+	r.Unchecked = unchecked(c.ReadinessRules.Err, c.Nodes.Err).Unchecked
+	r.Passed = "no NodeReadinessRule is stuck on " + kind
 	return r
 }

@@ -3,7 +3,6 @@ package doctor
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 
@@ -20,10 +19,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
 )
 
 // newReader returns a reader of objects. answer sees each request and may refuse it.
-func newReader(t *testing.T, refuse func(resource string) error, objects ...client.Object) Reader {
+func newReader(t *testing.T, refuse func(resource string) error, objects ...client.Object) client.Reader {
 	scheme := runtime.NewScheme()
 	require.NoError(t, clientgoscheme.AddToScheme(scheme))
 	pools := schema.GroupVersion{Group: "karpenter.sh", Version: "v1"}
@@ -38,22 +39,20 @@ func newReader(t *testing.T, refuse func(resource string) error, objects ...clie
 		require.NoError(t, err)
 		return strings.TrimSuffix(found.Kind, "List")
 	}
-	return Reader{
-		Client: interceptor.NewClient(inner, interceptor.Funcs{
-			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
-				if err := refuse(kind(list)); err != nil {
-					return err
-				}
-				return c.List(ctx, list, options...)
-			},
-			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
-				if err := refuse(kind(object)); err != nil {
-					return err
-				}
-				return c.Get(ctx, key, object, options...)
-			},
-		}),
-	}
+	return interceptor.NewClient(inner, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			if err := refuse(kind(list)); err != nil {
+				return err
+			}
+			return c.List(ctx, list, options...)
+		},
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+			if err := refuse(kind(object)); err != nil {
+				return err
+			}
+			return c.Get(ctx, key, object, options...)
+		},
+	})
 }
 
 // stored is the cluster of clean as its objects.
@@ -93,17 +92,22 @@ func stored(t *testing.T) []client.Object {
 
 func TestReadACleanCluster(t *testing.T) {
 	reader := newReader(t, func(string) error { return nil }, stored(t)...)
-	c := reader.Read(t.Context(), clean(t).Release)
+	c := Read(t.Context(), reader, clean(t).Release)
 	assert.Len(t, c.Nodes.Value, 2)
 	assert.Len(t, c.Agents.Value, 1)
 	assert.Len(t, c.DNS.Value.Pods, 1)
 	assert.Contains(t, c.Corefile.Value, "forward")
-	assert.Equal(t, []NodePool{{Name: "gated", StartupTaints: []corev1.Taint{{Key: startup, Effect: corev1.TaintEffectNoSchedule}}}}, c.NodePools.Value)
-	assert.Equal(t, []ReadinessRule{readinessRule("pool", "new")}, c.ReadinessRules.Value)
+	require.Len(t, c.NodePools.Value, 1)
+	assert.Equal(t, "gated", c.NodePools.Value[0].Name)
+	assert.Equal(t, []corev1.Taint{{Key: startup, Effect: corev1.TaintEffectNoSchedule}}, c.NodePools.Value[0].Spec.Template.Spec.StartupTaints)
+	require.Len(t, c.ReadinessRules.Value, 1)
+	assert.Equal(t, "network", c.ReadinessRules.Value[0].Name)
+	assert.Equal(t, readinessRule("pool", "new").Spec, c.ReadinessRules.Value[0].Spec)
 	assert.Len(t, c.Webhooks.Value, 2)
 	var out strings.Builder
 	assert.Zero(t, Report(&out, c, nil), out.String())
-	assert.NotContains(t, out.String(), "SKIP")
+	assert.Equal(t, len(Traps()), strings.Count(out.String(), "PASS"), out.String())
+	assert.Contains(t, out.String(), "doctor cannot see whether pods resolve the names")
 }
 
 // Each kind that somebody may not read leaves the other checks alone.
@@ -114,11 +118,12 @@ func TestReadWithFewRights(t *testing.T) {
 		"NodePool":                         {"karpenter"},
 		"NodeReadinessRule":                {"readiness-rules"},
 		"Deployment":                       {"cluster-autoscaler"},
+		"DaemonSet":                        {"requirements"},
 		"ValidatingAdmissionPolicy":        {"policy"},
 		"ValidatingAdmissionPolicyBinding": {"policy"},
 		"MutatingWebhookConfiguration":     {"webhooks"},
 		"ConfigMap":                        {"external-names", "cluster-domain", "cluster-autoscaler"},
-		"Node":                             {"dns-behind-gate", "foreign-taints", "left-startup-taints", "readiness-rules", "labelled-and-tainted", "excluded-and-tainted", "failed-taint", "webhooks"},
+		"Node":                             {"dns-behind-gate", "foreign-taints", "left-startup-taints", "requirements", "readiness-rules", "labelled-and-tainted", "excluded-and-tainted", "failed-taint", "webhooks"},
 	} {
 		t.Run(resource, func(t *testing.T) {
 			refuse := func(asked string) error {
@@ -128,7 +133,7 @@ func TestReadWithFewRights(t *testing.T) {
 				return apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "", errors.New("not you"))
 			}
 			var out strings.Builder
-			assert.Zero(t, Report(&out, newReader(t, refuse, stored(t)...).Read(t.Context(), clean(t).Release), nil), out.String())
+			assert.Zero(t, Report(&out, Read(t.Context(), newReader(t, refuse, stored(t)...), clean(t, requires(`{"label":"kubernetes.io/os"}`)).Release), nil), out.String())
 			var found []string
 			for line := range strings.Lines(out.String()) {
 				if fields := strings.Fields(line); fields[0] == "SKIP" {
@@ -141,19 +146,15 @@ func TestReadWithFewRights(t *testing.T) {
 	}
 }
 
-// A cluster can be looked at before anything is installed: what depends on the chart's own objects is left out.
+// Before the installation there is no namespace, and the policies are those of the manifests.
 func TestReadBeforeTheInstallation(t *testing.T) {
 	of := clean(t).Release
-	of.NotInstalled, of.Namespace = true, "not-there-yet"
-	objects := slices.DeleteFunc(stored(t), func(o client.Object) bool { return o.GetName() == "new" }) // the gated node
-	c := newReader(t, func(string) error { return nil }, objects...).Read(t.Context(), of)
-	hook := &c.Webhooks.Value[0].Webhook
-	hook.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "not-there-yet"}}
-	var out strings.Builder
-	assert.Zero(t, Report(&out, c, nil), out.String())
-	assert.Regexp(t, "(?m)^PASS  room +", out.String())
-	for _, trap := range []string{"failed-taint", "policy"} {
-		assert.Regexp(t, "(?m)^SKIP  "+trap+" +not checked: not installed yet$", out.String())
-	}
-	assert.Equal(t, 2, strings.Count(out.String(), "SKIP"), out.String())
+	of.NotInstalled, of.Namespace, of.Planned = true, "not-there-yet", release.Manifests{&clean(t).Policies.Value[1], &clean(t).Bindings.Value[1]}
+	c := Read(t.Context(), newReader(t, func(string) error { return nil }, stored(t)...), of)
+	assert.Equal(t, "not-there-yet", c.Namespace.Value.Labels["kubernetes.io/metadata.name"])
+	assert.Len(t, c.Policies.Value, 1)
+	assert.Len(t, c.Bindings.Value, 1)
+	found := set(t, &c, "policy")
+	assert.Empty(t, found.Findings)
+	assert.Contains(t, found.Warnings[0].Text, "there is no ValidatingAdmissionPolicy kube-node-ready: ")
 }

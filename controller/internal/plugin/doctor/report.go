@@ -31,7 +31,7 @@ func Report(out io.Writer, c Cluster, skip []string) (set int) {
 		case result.Unchecked != nil:
 			line("SKIP", trap.Name, "not checked: "+strings.ReplaceAll(result.Unchecked.Error(), "\n", "; "))
 		case len(result.Findings)+len(result.Warnings) == 0:
-			line("PASS", trap.Name, result.Detail)
+			line("PASS", trap.Name, result.Passed)
 		}
 		for _, note := range result.Notes {
 			line("", "", "note: "+note)
@@ -47,8 +47,6 @@ func (t Trap) look(c Cluster, skip []string) Result {
 		return unchecked(errors.New("--skip"))
 	case c.Release.Invalid != nil && t.Name != settingsName:
 		return unchecked(errors.New("the settings are unknown"))
-	case c.Release.NotInstalled && c.Release.Planned == nil && t.ofRelease:
-		return unchecked(errors.New("not installed yet"))
 	}
 	return t.Find(c)
 }

@@ -11,9 +11,10 @@ import (
 
 // readinessRule is as in hack/examples, for nodes with a label.
 func readinessRule(key, value string) ReadinessRule {
-	return ReadinessRule{Name: "network", Conditions: []corev1.NodeCondition{{Type: "NodeVerified"}}, EnforcementMode: "bootstrap-only",
-		NodeSelector: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
-			{Key: key, Operator: metav1.LabelSelectorOpIn, Values: []string{value}}}}}
+	rule := ReadinessRule{ObjectMeta: metav1.ObjectMeta{Name: "network"}}
+	rule.Spec.Conditions, rule.Spec.EnforcementMode = []corev1.NodeCondition{{Type: "NodeVerified"}}, "bootstrap-only"
+	rule.Spec.NodeSelector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: key, Operator: metav1.LabelSelectorOpIn, Values: []string{value}}}
+	return rule
 }
 
 // The nodes are one that is verified, old, and one that waits for its release, new.
@@ -31,13 +32,13 @@ func TestReadinessRules(t *testing.T) {
 		"new pools only": {func(_ *Cluster, rule *ReadinessRule) { *rule = readinessRule("pool", "new") }, nil},
 		"continuous": {func(_ *Cluster, rule *ReadinessRule) {
 			*rule = readinessRule("pool", "new")
-			rule.EnforcementMode = "continuous"
+			rule.Spec.EnforcementMode = "continuous"
 		}, []string{"the NodeReadinessRule network taints every node whose NodeVerified turns False, however many they are"}},
 		"another condition": {func(_ *Cluster, rule *ReadinessRule) {
-			rule.Conditions[0].Type, rule.EnforcementMode = "example.com/Storage", "continuous"
+			rule.Spec.Conditions[0].Type, rule.Spec.EnforcementMode = "example.com/Storage", "continuous"
 		}, nil},
 		"a condition of ours with another name": {func(c *Cluster, rule *ReadinessRule) {
-			rule.Conditions = append(rule.Conditions, corev1.NodeCondition{Type: "Ours"})
+			rule.Spec.Conditions = append(rule.Spec.Conditions, corev1.NodeCondition{Type: "Ours"})
 			c.Release.Agent.ConditionType, c.Release.Settings.ConditionType = "Ours", "Ours"
 		}, []string{"the NodeReadinessRule network selects the node old, where no agent comes to write Ours"}},
 	} {

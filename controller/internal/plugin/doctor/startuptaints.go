@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -18,7 +19,7 @@ func leftStartupTaints(c Cluster) (r Result) {
 	for _, text := range c.LeftStartupTaints() {
 		r.warn("find out who should remove that taint", "%s", text)
 	}
-	r.Detail = "no node has kept a foreign startup taint"
+	r.Passed = "no node has kept a foreign startup taint"
 	return r
 }
 
@@ -41,7 +42,7 @@ func (c Cluster) isForeignStartupTaint(pool, key string) bool {
 	prefixes := append([]string{"startup-taint.cluster-autoscaler.kubernetes.io/", "ignore-taint.cluster-autoscaler.kubernetes.io/",
 		"readiness.k8s.io/"}, c.Release.Agent.WaitForTaints...)
 	begins := func(prefix string) bool { return strings.HasPrefix(key, prefix) }
-	declares := func(p NodePool) bool { return p.Name == pool && hasKey(p.StartupTaints, key) }
+	declares := func(p NodePool) bool { return p.Name == pool && fleet.HasKey(p.Spec.Template.Spec.StartupTaints, key) }
 	return !c.Release.Settings.Request.Removes(nodepatch.Taint{Key: key}) &&
 		(strings.HasSuffix(key, "/agent-not-ready") || slices.ContainsFunc(prefixes, begins) ||
 			slices.ContainsFunc(c.NodePools.Value, declares))

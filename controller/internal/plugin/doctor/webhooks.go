@@ -28,18 +28,18 @@ func webhooks(c Cluster) (r Result) {
 		}
 		service := webhook.Webhook.ClientConfig.Service
 		called := fmt.Sprintf("the webhook %s is called for %s with failurePolicy Fail, and", name, what)
-		gate := c.gateOf(webhook.Backend.Value.Pods)
-		keys := strings.Join(gate.missing, " and ")
+		placement := c.placementOf(webhook.Backend.Value.Pods)
+		keys := strings.Join(placement.missing, " and ")
 		remedy := "let its pods tolerate " + keys + ", or exclude the namespace " + c.Release.Namespace + " from it"
 		switch {
 		case len(webhook.Backend.Value.Pods) == 0:
 			r.find("start its pods, or delete the configuration", "%s its Service %s/%s has no pods, or is not there", called,
 				service.Namespace, service.Name)
-		case gate.err != nil:
-			r.skip("the webhook %s: %w", name, gate.err)
-		case gate.behind:
+		case placement.err != nil:
+			r.skip("the webhook %s: %w", name, placement.err)
+		case placement.noneCanRun:
 			r.find(remedy, "%s no pod of its Service %s/%s tolerates %s", called, service.Namespace, service.Name, keys)
-		case gate.blocks:
+		case placement.noneCouldRun:
 			r.warn(remedy, "%s none of its pods tolerates %s: they run only on nodes that join without it", called, keys)
 		default:
 			continue
@@ -48,7 +48,7 @@ func webhooks(c Cluster) (r Result) {
 			r.note("doctor does not evaluate the matchConditions of the webhook %s: they may exclude these requests", name)
 		}
 	}
-	r.Detail = "no webhook with failurePolicy Fail can block a release"
+	r.Passed = "no webhook with failurePolicy Fail can block a release"
 	return r
 }
 

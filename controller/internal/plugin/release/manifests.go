@@ -74,7 +74,7 @@ func parseManifests(name, text string) (found Manifests, mistakes error) {
 	return found, mistakes
 }
 
-// Get implements client.Reader. Releases have only ConfigMaps that are read by name.
+// Get implements client.Reader. Only ConfigMaps are read by their names.
 func (m Manifests) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
 	for _, object := range m {
 		if reflect.TypeOf(object) == reflect.TypeOf(into) && client.ObjectKeyFromObject(object) == key {
@@ -85,7 +85,7 @@ func (m Manifests) Get(_ context.Context, key client.ObjectKey, into client.Obje
 	return apierrors.NewNotFound(corev1.Resource("configmaps"), key.Name)
 }
 
-// List implements client.Reader for namespaces and labels.
+// List implements client.Reader for namespaces and labels. It fills typed lists: Items are the objects of that type.
 func (m Manifests) List(_ context.Context, into client.ObjectList, options ...client.ListOption) error {
 	wanted := new(client.ListOptions).ApplyOptions(options)
 	items := reflect.ValueOf(into).Elem().FieldByName("Items")

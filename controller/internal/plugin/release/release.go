@@ -5,17 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"math"
 	"slices"
 	"strings"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
@@ -29,7 +25,7 @@ const (
 	product  = "kube-node-ready"
 )
 
-// Release is one installation of the chart.
+// Release is one installation of the chart, or what manifests would install.
 type Release struct {
 	Name, Namespace string
 	// Fullname is the name of the agent's objects; the controller's is Fullname-controller.
@@ -39,28 +35,41 @@ type Release struct {
 	// Template is that of the agent's pods, or in controller mode of the workers.
 	Template *corev1.PodTemplateSpec
 	Settings fleet.Settings
-	// Invalid says why a pod would not start with the settings, or that their ConfigMap is gone. Then Agent has only the keys of the
-	// taints and the label, the rest is the defaults: enough to remove the taints of nodes, and to verify them again.
+	// Known is how much of the release could be read. Invalid says what could not; it is nil if Known is Everything.
+	Known   Known
 	Invalid error
-	// NodeRulesUnknown means that the template of the workers is gone (Invalid says so): enough to remove their taints.
-	NodeRulesUnknown bool
-	// KeysUnknown means that the ConfigMap with the settings is gone (Invalid says so): the keys of the taints are the defaults.
-	KeysUnknown bool
-	// NotInstalled means that the cluster has no release: this is what would be installed.
-	NotInstalled bool
-	// Planned are the manifests that the release was read from; nil: from the cluster, or it is the chart's default.
+	// Planned are the manifests that the release was read from; nil: it was read from the cluster.
 	Planned Manifests
+	// NotInstalled means that the release was read from manifests, and that the cluster has none.
+	NotInstalled bool
+}
+
+// Known is how much of a release could be read. Each level includes the levels before it.
+type Known int
+
+// The levels: the keys of the taints and the label suffice to remove taints, the node rules to have nodes verified again.
+const (
+	DefaultKeys Known = iota // nothing: the ConfigMap with the settings is gone. The keys are taken to be the defaults.
+	Keys                     // the keys of the taints and the label, but not the template of the workers
+	NodeRules                // the template too, which has the node rules, but the settings are invalid: no pod starts with them
+	Everything
+)
+
+// limit notes what is wrong with the release, and how much of it is known in spite of that.
+func (r *Release) limit(known Known, invalid error) {
+	r.Known, r.Invalid = min(r.Known, known), errors.Join(r.Invalid, invalid)
 }
 
 // Remedy says what to do about Invalid.
 func (r Release) Remedy() string {
-	works := "open and verify still work"
-	switch {
-	case r.Planned != nil:
+	if r.Planned != nil {
 		return "correct it, and render the manifests again"
-	case r.KeysUnknown:
+	}
+	works := "open and verify still work"
+	switch r.Known {
+	case DefaultKeys:
 		works = "open works for named nodes, and removes the taints with the default keys"
-	case r.NodeRulesUnknown:
+	case Keys:
 		works = "open still works"
 	}
 	return "correct it and run helm upgrade, or apply the manifests again; " + works
@@ -88,10 +97,11 @@ func (r Release) Pods(ctx context.Context, c client.Reader) ([]corev1.Pod, error
 	return pods.Items, err
 }
 
-// objects are those that a release is recognized by.
+// objects are what a release is recognized by.
 type objects struct {
-	daemonSet  *appsv1.DaemonSet
-	controller *appsv1.Deployment
+	namespace, name string // of the release
+	daemonSet       *appsv1.DaemonSet
+	controller      *appsv1.Deployment
 }
 
 // Find finds the release in a namespace ("": in all) with a name ("": any). The error says what to do if there is none, or if
@@ -105,44 +115,37 @@ func Find(ctx context.Context, c client.Reader, namespace, name string) (Release
 	if err != nil {
 		return Release{}, err
 	}
-	where, source, remedy := " in any namespace", "", "check --context, --namespace and --release"
+	where, source := " in any namespace", ""
+	remedy := "check --context, --namespace and --release; before the installation, " +
+		"run helm template ... | kubectl node-ready doctor -f -"
 	if namespace != "" {
 		where = " in the namespace " + namespace
 	}
 	if _, planned := c.(Manifests); planned {
 		source, remedy = " in the manifests", "render the whole chart, and check --namespace and --release"
 	}
-	switch len(all) {
+	choices := slices.Sorted(maps.Keys(all))
+	switch len(choices) {
 	case 0:
 		return Release{}, fmt.Errorf("no release %sof kube-node-ready%s%s (no DaemonSet or Deployment with the label %s=%s): %s",
 			strings.TrimPrefix(name+" ", " "), source, where, partOf, product, remedy)
 	case 1:
-		for key, found := range all {
-			get := func(name string) (*corev1.ConfigMap, error) {
-				stored := new(corev1.ConfigMap)
-				return stored, c.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: name}, stored)
-			}
-			return read(Release{Name: key.Name, Namespace: key.Namespace}, found, get)
-		}
+		return read(ctx, c, all[choices[0]])
 	}
-	var names []string
-	for key := range all {
-		names = append(names, fmt.Sprintf("--namespace %s --release %s", key.Namespace, key.Name))
-	}
-	slices.Sort(names)
 	return Release{}, fmt.Errorf("there are %d releases of kube-node-ready%s: choose one with %s",
-		len(all), source, strings.Join(names, ", or "))
+		len(choices), source, strings.Join(choices, ", or "))
 }
 
-func list(ctx context.Context, c client.Reader, namespace string, selector client.MatchingLabels) (
-	map[types.NamespacedName]*objects, error) {
-	found := make(map[types.NamespacedName]*objects)
-	at := func(o client.Object) *objects {
-		key := types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetLabels()[instance]}
-		if found[key] == nil {
-			found[key] = new(objects)
+// list returns the objects of each release, by the flags that choose it.
+func list(ctx context.Context, c client.Reader, namespace string, selector client.MatchingLabels) (map[string]*objects, error) {
+	found := make(map[string]*objects)
+	of := func(o client.Object) *objects {
+		release := objects{namespace: o.GetNamespace(), name: o.GetLabels()[instance]}
+		choice := fmt.Sprintf("--namespace %s --release %s", release.namespace, release.name)
+		if found[choice] == nil {
+			found[choice] = &release
 		}
-		return found[key]
+		return found[choice]
 	}
 	var sets appsv1.DaemonSetList
 	var deployments appsv1.DeploymentList
@@ -155,71 +158,10 @@ func list(ctx context.Context, c client.Reader, namespace string, selector clien
 		return nil, fmt.Errorf("looking for kube-node-ready: %w", err)
 	}
 	for i := range sets.Items {
-		at(&sets.Items[i]).daemonSet = &sets.Items[i]
+		of(&sets.Items[i]).daemonSet = &sets.Items[i]
 	}
 	for i := range deployments.Items {
-		at(&deployments.Items[i]).controller = &deployments.Items[i]
+		of(&deployments.Items[i]).controller = &deployments.Items[i]
 	}
 	return found, nil
-}
-
-// read reads the settings of a release, as its pods do: the ConfigMap, and the variables of the template.
-func read(r Release, found *objects, get configMaps) (Release, error) {
-	if found.daemonSet != nil {
-		r.Template = &found.daemonSet.Spec.Template
-	} else {
-		template, err := workerTemplate(get, found.controller)
-		if template == nil {
-			return Release{}, err
-		}
-		r.Template, r.Invalid, r.NodeRulesUnknown = template, err, err != nil
-	}
-	variables, fullname, err := environment(get, r.Template)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return Release{}, err
-	}
-	r.Fullname, r.KeysUnknown = fullname, err != nil
-	if err == nil {
-		if r.Agent, err = config.Parse([]string{"--dry-run"}, variables.lookup, io.Discard); err != nil { // without a node's name
-			err = fmt.Errorf("settings in the ConfigMap %s/%s: %w", r.Namespace, fullname, err)
-		}
-	}
-	if err != nil {
-		r.Invalid = errors.Join(r.Invalid, err)
-		keys := []string{"TAINT_KEY", "FAILED_TAINT_KEY", "ALSO_REMOVE_TAINTS", "VERIFIED_LABEL"}
-		maps.DeleteFunc(variables, func(name, _ string) bool { return !slices.Contains(keys, name) })
-		if r.Agent, err = config.Parse([]string{"--dry-run"}, variables.lookup, io.Discard); err != nil {
-			return Release{}, r.Invalid
-		}
-	}
-	if found.controller != nil && r.Invalid == nil {
-		r.Controller, r.Invalid = readController(get, found.controller)
-	}
-	r.Settings = settings(r, found.daemonSet == nil)
-	return r, nil
-}
-
-// readController reads the controller's own settings.
-func readController(get configMaps, controller *appsv1.Deployment) (*config.Controller, error) {
-	variables, _, err := environment(get, &controller.Spec.Template)
-	if err != nil {
-		return nil, err
-	}
-	settings, err := config.ParseController(nil, variables.lookup, io.Discard)
-	if err != nil {
-		return nil, fmt.Errorf("settings of the Deployment %s/%s: %w", controller.Namespace, controller.Name, err)
-	}
-	return &settings, nil
-}
-
-// settings returns the settings of the controller. Its own durations never end: this process sees the cluster once.
-func settings(r Release, workers bool) fleet.Settings {
-	const forEver = time.Duration(math.MaxInt64)
-	s := fleet.NewSettings(r.Agent, r.Template)
-	s.Workers = workers
-	s.NotStartedAfter, s.SilentAfter, s.FailedAfter, s.NoAgentFor = forEver, forEver, forEver, forEver
-	if r.Controller != nil {
-		s.FailedTaintValue = r.Controller.AgentName
-	}
-	return s
 }

@@ -62,6 +62,7 @@ func TestFindWhatTheChartRenders(t *testing.T) {
 	require.NoError(t, err)
 	_, err = Find(t.Context(), c, "default", "")
 	require.ErrorContains(t, err, "no release of kube-node-ready in the namespace default")
+	require.ErrorContains(t, err, "before the installation, run helm template ... | kubectl node-ready doctor -f -")
 	_, err = Find(t.Context(), c, "", "other")
 	require.ErrorContains(t, err, "no release other of kube-node-ready in any namespace")
 }
@@ -139,8 +140,8 @@ func TestInvalidSettings(t *testing.T) {
 	objects := controllerMode("other", "theirs")
 	found, err := Find(t.Context(), newClient(objects[0], objects[2]), "", "")
 	require.NoError(t, err)
-	require.ErrorContains(t, found.Invalid, `settings of the release: configmaps "theirs" not found`)
-	assert.True(t, found.KeysUnknown)
+	require.ErrorContains(t, found.Invalid, "settings of the release: configmaps \"theirs\" not found")
+	assert.Equal(t, DefaultKeys, found.Known)
 	assert.Contains(t, found.Remedy(), "open works for named nodes")
 	assert.Equal(t, "node-ready/unverified", found.Settings.Request.TaintKey)
 	assert.True(t, found.Settings.Workers)
@@ -151,7 +152,7 @@ func TestInvalidSettings(t *testing.T) {
 	found, err = Find(t.Context(), newClient(objects...), "", "")
 	require.NoError(t, err)
 	require.ErrorContains(t, found.Invalid, "settings in the ConfigMap other/theirs: MAX_RETRIES")
-	assert.False(t, found.KeysUnknown)
+	assert.Equal(t, NodeRules, found.Known)
 	request := found.Settings.Request
 	assert.Equal(t, "example.com/gate", request.TaintKey)
 	assert.Equal(t, "example.com/bad", request.FailedTaintKey)
@@ -166,53 +167,39 @@ func TestInvalidSettings(t *testing.T) {
 	assert.Equal(t, "example.com/gate", found.Settings.Request.TaintKey)
 }
 
-func withTemplate(text string) func(objects []client.Object) []client.Object {
-	return func(objects []client.Object) []client.Object {
-		objects[2].(*corev1.ConfigMap).Data["agent.yaml"] = text
-		return objects
-	}
-}
-
 // The taints can be removed when the template of the workers is gone: the controller's variables name the same settings.
 func TestTemplateOfTheWorkersIsGone(t *testing.T) {
-	for name, test := range map[string]struct {
-		change func(objects []client.Object) []client.Object
-		text   string
-	}{
-		"no ConfigMap": {func(objects []client.Object) []client.Object { return objects[:2] },
-			`template of the workers: configmaps "theirs-controller" not found`},
-		"no key": {func(objects []client.Object) []client.Object {
-			delete(objects[2].(*corev1.ConfigMap).Data, "agent.yaml")
-			return objects
-		}, "the Deployment other/theirs-controller has no ConfigMap with the template of the workers"},
-		"no YAML": {func(objects []client.Object) []client.Object {
-			objects[2].(*corev1.ConfigMap).Data["agent.yaml"] = "[]"
-			return objects
-		}, "template of the workers in the ConfigMap theirs-controller: "},
-		"empty": {withTemplate(""), "template of the workers in the ConfigMap theirs-controller: its first container names no ConfigMap"},
-		"no container": {withTemplate("spec: {containers: []}"),
-			"template of the workers in the ConfigMap theirs-controller: its first container names no ConfigMap"},
-		"no settings": {withTemplate("spec: {containers: [{name: worker, envFrom: [{secretRef: {name: theirs}}]}]}"),
-			"template of the workers in the ConfigMap theirs-controller: its first container names no ConfigMap"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			found, err := Find(t.Context(), newClient(test.change(controllerMode("other", "theirs"))...), "", "")
-			require.NoError(t, err)
-			require.ErrorContains(t, found.Invalid, test.text)
-			assert.True(t, found.NodeRulesUnknown)
-			assert.False(t, found.KeysUnknown)
-			assert.Contains(t, found.Remedy(), "open still works")
-			assert.True(t, found.Settings.Workers)
-			assert.Equal(t, "example.com/gate", found.Settings.Request.TaintKey)
-			assert.Equal(t, "Good", found.Settings.ConditionType)
-		})
+	const noSettings = "template of the workers: agent.yaml in the ConfigMap theirs-controller: its first container names no ConfigMap"
+	objects := controllerMode("other", "theirs")
+	test := func(text string, objects ...client.Object) {
+		found, err := Find(t.Context(), newClient(objects...), "", "")
+		require.NoError(t, err)
+		require.ErrorContains(t, found.Invalid, text)
+		assert.Equal(t, Keys, found.Known)
+		assert.Contains(t, found.Remedy(), "open still works")
+		assert.True(t, found.Settings.Workers)
+		assert.Equal(t, "example.com/gate", found.Settings.Request.TaintKey)
+		assert.Equal(t, "Good", found.Settings.ConditionType)
 	}
+	test("template of the workers: configmaps \"theirs-controller\" not found", objects[:2]...)
+	data := objects[2].(*corev1.ConfigMap).Data
+	for template, text := range map[string]string{
+		"[]":                     "template of the workers: agent.yaml in the ConfigMap theirs-controller: ",
+		"":                       noSettings,
+		"spec: {containers: []}": noSettings,
+		"spec: {containers: [{name: worker, envFrom: [{secretRef: {name: theirs}}]}]}": noSettings,
+	} {
+		data["agent.yaml"] = template
+		test(text, objects...)
+	}
+	delete(data, "agent.yaml")
+	test("template of the workers: the Deployment other/theirs-controller has no ConfigMap with agent.yaml", objects...)
 
 	found, err := Find(t.Context(), newClient(controllerMode("other", "theirs")[0]), "", "")
 	require.NoError(t, err)
 	require.ErrorContains(t, found.Invalid, "template of the workers: ")
-	require.ErrorContains(t, found.Invalid, `configmaps "theirs" not found`)
-	assert.Equal(t, "node-ready/unverified", found.Settings.Request.TaintKey)
+	require.ErrorContains(t, found.Invalid, "settings of the release: configmaps \"theirs\" not found")
+	assert.Equal(t, DefaultKeys, found.Known)
 
 	refused := interceptor.NewClient(fake.NewClientBuilder().WithObjects(controllerMode("other", "theirs")...).Build(), interceptor.Funcs{
 		Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
@@ -220,35 +207,4 @@ func TestTemplateOfTheWorkersIsGone(t *testing.T) {
 		}})
 	_, err = Find(t.Context(), refused, "", "")
 	require.ErrorContains(t, err, "not you")
-}
-
-// Before anything is installed, it is the release that the chart's manifest installs.
-func TestFindOrDefault(t *testing.T) {
-	installed := newClient(manifests(t)...)
-	expected, err := FindOrDefault(t.Context(), installed, "", "")
-	require.NoError(t, err)
-	assert.False(t, expected.NotInstalled)
-
-	found, err := FindOrDefault(t.Context(), newClient(), "", "")
-	require.NoError(t, err)
-	assert.True(t, found.NotInstalled)
-	found.NotInstalled = false
-	assert.Equal(t, expected.Agent, found.Agent)
-	assert.Equal(t, expected.Template, found.Template)
-	assert.Equal(t, []string{expected.Name, expected.Namespace, expected.Fullname},
-		[]string{found.Name, found.Namespace, found.Fullname})
-
-	found, err = FindOrDefault(t.Context(), newClient(), "own", "mine")
-	require.NoError(t, err)
-	assert.True(t, found.NotInstalled)
-	assert.Equal(t, []string{"mine", "own"}, []string{found.Name, found.Namespace})
-	assert.Equal(t, expected.Agent, found.Agent)
-
-	// Where there is a release, another name is a mistake.
-	_, err = FindOrDefault(t.Context(), installed, "own", "")
-	require.ErrorContains(t, err, "no release of kube-node-ready in the namespace own")
-	_, err = FindOrDefault(t.Context(), installed, "", "mine")
-	require.ErrorContains(t, err, "no release mine of kube-node-ready")
-	_, err = Find(t.Context(), newClient(), "", "")
-	require.ErrorContains(t, err, "no release of kube-node-ready in any namespace")
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
-// States beside those of the fleet: of nodes that were verified, and of nodes that nobody is to verify.
+// States that fleet does not know: of nodes that were verified, and of nodes that nobody is to verify.
 const (
 	RecheckFails fleet.State = "RecheckFails"
 	Retainted    fleet.State = "Retainted" // it has the failed taint
@@ -67,9 +67,10 @@ func Of(in Input, now time.Time) Fleet {
 	unsynced := clock.At(now, time.Time{}) // this is not the API server's clock
 	plan := in.Settings.Decide(fleet.Objects{Nodes: in.Nodes, Pods: in.Pods, Events: podEvents}, unsynced)
 	last := lastEvents(in.Events)
-	found := Fleet{Nodes: len(in.Nodes), Count: map[fleet.State]int{NotSelected: len(in.Nodes)}}
+	found := Fleet{Nodes: len(in.Nodes), Count: make(map[fleet.State]int)}
+	selected := 0
 	add := func(row Row) {
-		found.Count[NotSelected]--
+		selected++
 		found.Count[row.State]++
 		if row.Reason != "" || !slices.Contains([]fleet.State{fleet.Verified, Excluded, NotGated}, row.State) {
 			found.Rows = append(found.Rows, row)
@@ -89,6 +90,7 @@ func Of(in Input, now time.Time) Fleet {
 				Reason: "the node rules exclude this node: no agent comes", Next: "kubectl node-ready open " + node.Name})
 		}
 	}
+	found.Count[NotSelected] = len(in.Nodes) - selected
 	slices.SortFunc(found.Rows, func(a, b Row) int { return strings.Compare(a.Node, b.Node) })
 	return found
 }
@@ -100,73 +102,122 @@ func (in Input) staysAsItIs(node *corev1.Node) bool {
 		!slices.ContainsFunc(fleet.Taints(node), in.Settings.Request.Removes)
 }
 
-// row says what the objects tell about a node. What was written about it counts more than what its pod looks like.
+// row says what the objects tell about a node.
 func (in Input) row(status fleet.Status, said lastEvent) Row {
-	node := status.Node
-	if in.staysAsItIs(node) {
-		return Row{Node: node.Name, State: NotGated}
-	}
-	if said.at.Before(node.CreationTimestamp.Time) {
+	if said.at.Before(status.Node.CreationTimestamp.Time) {
 		said = lastEvent{} // about an earlier node of that name
 	}
-	row := Row{Node: node.Name, State: status.State, Since: node.CreationTimestamp.Time}
-	condition := in.Settings.Condition(node)
-	isFalse := condition.Status == corev1.ConditionFalse
-	reason, message := string(status.Reason), status.Message
-	switch {
-	case status.State == fleet.Verified && fleet.HasTaint(node, in.Settings.Request.FailedTaintKey):
-		row.State, row.Since = Retainted, time.Time{}
-	case status.State == fleet.Verified && isFalse && in.Settings.Rechecks.Enabled():
-		row.State = RecheckFails
-	case status.State == fleet.Verified:
-		if status.Rebooted && !in.Settings.Rechecks.Enabled() { // else its agent proves it again by itself
-			row.Reason, row.Next, row.Since = "rebooted since it was verified", "kubectl node-ready verify "+row.Node, time.Time{}
-		}
+	row := Row{Node: status.Node.Name, State: in.state(status, said)}
+	if row.State == fleet.Verified && status.Rebooted && !in.Settings.Rechecks.Enabled() { // its agent does not verify it again
+		row.Reason, row.Next = "rebooted since it was verified", "kubectl node-ready verify "+row.Node
+	}
+	if row.State == fleet.Verified || row.State == NotGated {
 		return row
-	case isFalse && status.Gated || said.fails:
-		row.State = fleet.Failed
-	case status.Pod != nil && node.Annotations[in.Settings.Request.Annotation] != "":
-		row.Since = status.Pod.CreationTimestamp.Time // the node is verified again
 	}
-	switch {
-	case isFalse:
-		reason, message, row.Since = condition.Reason, condition.Message, condition.LastTransitionTime.Time
-	case said.fails && status.State != fleet.Verified:
-		reason, message, row.Since = said.reason, said.message, cmp.Or(said.since, said.at)
-	case reason == "" && !fleet.IsNodeReady(node):
-		reason, message = "NodeNotReady", "kubelet or the CNI does not report the node as ready"
-	}
-	_, message = parse(message)
-	row.Next = in.next(row, status, reason)
-	if last := strings.LastIndex(message, ": "); reason == verdict.NoPod && last >= 0 {
-		message, row.Next = message[:last], cmp.Or(row.Next, message[last+2:]) // the message ends with the remedy
+	why := in.explain(status, row.State, said)
+	message := verdict.ParseMessage(why.message).Text
+	remedy := in.remedy(status, why.reason)
+	if why.reason == verdict.NoPod {
+		message, remedy = verdict.ParseNoPod(message)
 	}
 	if status.Untouchable != "" {
 		message = strings.TrimPrefix(message+"; "+status.Untouchable, "; ")
 	}
-	row.Reason = shorten(strings.Trim(reason+": "+message, ": "))
+	row.Since = why.since
+	row.Reason = shorten(strings.Trim(why.reason+": "+message, ": "))
+	row.Next = in.next(status, row.State, why.reason, remedy)
 	return row
 }
 
-// next is what a person would try first, "" if the message says it.
-func (in Input) next(row Row, status fleet.Status, reason string) string {
-	if _, labelled := status.Node.Labels[in.Settings.Request.Label]; labelled && row.State == fleet.Unverified {
-		return "kubectl node-ready verify " + row.Node
+// state returns the state of a node. What was written about it counts more than what its pod looks like.
+func (in Input) state(status fleet.Status, said lastEvent) fleet.State {
+	isFalse := in.Settings.Condition(status.Node).Status == corev1.ConditionFalse
+	isVerified := status.State == fleet.Verified
+	switch {
+	case in.staysAsItIs(status.Node):
+		return NotGated
+	case isVerified && fleet.HasTaint(status.Node, in.Settings.Request.FailedTaintKey):
+		return Retainted
+	case isVerified && isFalse && in.Settings.Rechecks.Enabled():
+		return RecheckFails
+	case !isVerified && (isFalse && status.Gated || said.fails):
+		return fleet.Failed
 	}
-	first, _, _ := strings.Cut(reason, ",")
-	find := "kubectl -n " + in.Namespace + " get pods --field-selector spec.nodeName=" + row.Node
-	wait, crashed, silent := "wait for its pod", "find its pod: "+find, ""
-	if status.Pod != nil {
-		logs := "kubectl -n " + in.Namespace + " logs " + status.Pod.Name
-		wait, crashed, silent = "wait; its log: "+logs, "read its log: "+logs+" --previous", "; if the pod runs: "+logs
+	return status.State
+}
+
+// explanation is why a node is in its state.
+type explanation struct {
+	since           time.Time // zero: nobody says
+	reason, message string
+}
+
+// explain returns what the condition says, else what the last Event says, else what the node and its pod look like.
+func (in Input) explain(status fleet.Status, state fleet.State, said lastEvent) explanation {
+	node := status.Node
+	condition := in.Settings.Condition(node)
+	if condition.Status == corev1.ConditionFalse {
+		return explanation{condition.LastTransitionTime.Time, condition.Reason, condition.Message}
 	}
-	next, known := map[string]string{
-		verdict.NoPod:          "",
+	if said.fails && status.State != fleet.Verified {
+		message := verdict.ParseMessage(said.message)
+		return explanation{cmp.Or(message.Since, said.at), message.Reason, said.message}
+	}
+	seen := explanation{node.CreationTimestamp.Time, string(status.Reason), status.Message}
+	switch {
+	case state == Retainted:
+		seen.since = time.Time{}
+	case status.Pod != nil && node.Annotations[in.Settings.Request.Annotation] != "":
+		seen.since = status.Pod.CreationTimestamp.Time // the node is verified again
+	}
+	if seen.reason == "" && !fleet.IsNodeReady(node) {
+		seen.reason, seen.message = nodeNotReady, "kubelet or the CNI does not report the node as ready"
+	}
+	return seen
+}
+
+// nodeNotReady is the reason of a node whose agent may not be able to start yet. No condition has it.
+const nodeNotReady = "NodeNotReady"
+
+// next is what a person would try first. remedy is the reason's, "" if it has none.
+func (in Input) next(status fleet.Status, state fleet.State, reason, remedy string) string {
+	_, labelled := status.Node.Labels[in.Settings.Request.Label]
+	switch {
+	case labelled && state == fleet.Unverified:
+		return "kubectl node-ready verify " + status.Node.Name
+	case state == Retainted:
+		return strings.TrimPrefix(remedy+"; ", "; ") + "to remove the taint now: kubectl node-ready open " + status.Node.Name
+	case remedy != "":
+		return remedy
+	case state != fleet.InProgress && reason != "":
+		return "kubectl describe node " + status.Node.Name
+	case status.Pod == nil:
+		return "wait for its pod"
+	}
+	return "wait; its log: " + in.logs(status.Pod)
+}
+
+func (in Input) logs(pod *corev1.Pod) string {
+	return "kubectl -n " + in.Namespace + " logs " + pod.Name
+}
+
+// remedy returns what to try first about a reason, "" if nothing is known. It is not beside the reasons in verdict, because the
+// agent's program needs none of these texts.
+func (in Input) remedy(status fleet.Status, reasons string) string {
+	first, _, _ := strings.Cut(reasons, ",")
+	switch {
+	case first == verdict.CrashLoop && status.Pod == nil:
+		return "find its pod: kubectl -n " + in.Namespace + " get pods --field-selector spec.nodeName=" + status.Node.Name
+	case first == verdict.CrashLoop:
+		return "read its log: " + in.logs(status.Pod) + " --previous"
+	case first == verdict.Silent && status.Pod != nil:
+		return "check kubelet and the CNI on the node; if the pod runs: " + in.logs(status.Pod)
+	}
+	return map[string]string{
 		verdict.Unschedulable:  "check priorityClassName and the node's size",
 		verdict.ImagePull:      "check the image's name, its pull secret and the path to the registry",
 		verdict.SandboxFailed:  "check the CNI on the node",
-		verdict.CrashLoop:      crashed,
-		verdict.Silent:         "check kubelet and the CNI on the node" + silent,
+		verdict.Silent:         "check kubelet and the CNI on the node",
 		verdict.DNSFailed:      "check the DNS pods and config.dnsTestDomains: kubectl node-ready doctor",
 		verdict.APIFailed:      "check the agent's rights, kube-proxy and the MTU",
 		verdict.NetworkFailed:  "check kube-proxy, the CNI and config.networkTargets",
@@ -174,18 +225,8 @@ func (in Input) next(row Row, status fleet.Status, reason string) string {
 		verdict.PeersFailed:    "check the CNI's routes between nodes",
 		verdict.NodeFailed:     "check what config.require names: it must run on this node",
 		verdict.TaintsOfOthers: "find out who should remove that taint",
-		"NodeNotReady":         "check kubelet and the CNI on the node",
+		nodeNotReady:           "check kubelet and the CNI on the node",
 	}[first]
-	switch {
-	case row.State == Retainted:
-		return strings.TrimPrefix(next+"; ", "; ") + "to remove the taint now: kubectl node-ready open " + row.Node
-	case known:
-		return next
-	case row.State == fleet.InProgress || reason == "":
-		return wait
-	default:
-		return "kubectl describe node " + row.Node
-	}
 }
 
 // shorten keeps a row on one line. The whole text is in `kubectl describe node`.
@@ -201,13 +242,16 @@ func shorten(text string) string {
 // Summary is the fleet in one line.
 func (f Fleet) Summary() string {
 	var parts []string
-	for _, state := range []fleet.State{
-		fleet.Verified, RecheckFails, Retainted, fleet.Unverified, fleet.Pending, fleet.InProgress, fleet.Failed,
-		Excluded, NotGated, NotSelected} {
-		name := map[fleet.State]string{fleet.InProgress: "in progress", RecheckFails: "failing rechecks",
-			Retainted: "re-tainted", NotGated: "not gated", NotSelected: "not selected"}[state]
-		if n := f.Count[state]; n > 0 || state == fleet.Verified {
-			parts = append(parts, fmt.Sprintf("%d %s", n, cmp.Or(name, strings.ToLower(string(state)))))
+	for _, counted := range []struct {
+		state fleet.State
+		name  string
+	}{
+		{fleet.Verified, "verified"}, {RecheckFails, "failing rechecks"}, {Retainted, "re-tainted"}, {fleet.Unverified, "unverified"},
+		{fleet.Pending, "pending"}, {fleet.InProgress, "in progress"}, {fleet.Failed, "failed"},
+		{Excluded, "excluded"}, {NotGated, "not gated"}, {NotSelected, "not selected"},
+	} {
+		if n := f.Count[counted.state]; n > 0 || counted.state == fleet.Verified {
+			parts = append(parts, fmt.Sprintf("%d %s", n, counted.name))
 		}
 	}
 	noun := "nodes"

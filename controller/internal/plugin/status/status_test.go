@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -115,11 +116,11 @@ func TestRows(t *testing.T) {
 			fleet.InProgress, 2 * time.Minute, "", "wait"},
 		"the agent's Event": {func(c *cluster, _ *corev1.Node) {
 			c.pod(running)
-			c.event("n", "NodeNotVerified", "since 2026-01-02T03:01:05Z: dns: google.com: NXDOMAIN (no internet?); service: none", time.Minute)
+			c.event("n", "NodeNotVerified", verdict.SinceMessage(now.Add(-3*time.Minute), "dns: google.com: NXDOMAIN (no internet?); service: none"), time.Minute)
 		}, fleet.Failed, 3 * time.Minute, "DNSFailed,ServiceFailed: google.com: NXDOMAIN", "config.dnsTestDomains"},
 		"the agent's timeout": {func(c *cluster, _ *corev1.Node) {
 			c.pod(running)
-			c.event("n", "NodeVerificationTimedOut", "not verified within 5m0s: network: 10.0.0.1:443: refused (kube-proxy)", time.Minute)
+			c.event("n", "NodeVerificationTimedOut", verdict.TimeoutMessage(5*time.Minute, "network: 10.0.0.1:443: refused (kube-proxy)"), time.Minute)
 		}, fleet.Failed, time.Minute, "NetworkFailed: 10.0.0.1:443: refused", "kube-proxy"},
 		"a requirement": {func(c *cluster, _ *corev1.Node) {
 			c.pod(running)
@@ -137,7 +138,7 @@ func TestRows(t *testing.T) {
 		"the pod is gone": {func(c *cluster, n *corev1.Node) { c.isFalse(n, "CrashLoop", "pod kube-system/agent-n: exit code 2") },
 			fleet.Failed, 4 * time.Minute, "CrashLoop: pod kube-system/agent-n: exit code 2", "kubectl -n kube-system get pods --field-selector spec.nodeName=n"},
 		"the controller's Event": {func(c *cluster, _ *corev1.Node) {
-			c.event("n", "NodeNotStarted", "Silent: kubelet is gone", time.Minute)
+			c.event("n", "NodeNotStarted", verdict.ReasonMessage("Silent", "kubelet is gone"), time.Minute)
 		},
 			fleet.Failed, time.Minute, "Silent: kubelet is gone", "check kubelet"},
 		"an Event about an earlier node": {func(c *cluster, _ *corev1.Node) {
@@ -151,7 +152,7 @@ func TestRows(t *testing.T) {
 		"rechecks fail": {func(c *cluster, n *corev1.Node) {
 			c.Settings.Rechecks.Interval = time.Minute
 			release(n)
-			c.isFalse(n, "PeersFailed", "peers: none answers")
+			c.isFalse(n, "PeersFailed", verdict.RecheckMessage("peers: none answers"))
 		}, RecheckFails, 4 * time.Minute, "PeersFailed: none answers", "routes between nodes"},
 		"excluded by the node rules": {func(_ *cluster, n *corev1.Node) { n.Labels["kubernetes.io/os"] = "windows" },
 			fleet.Unverified, 10 * time.Minute, "the node rules exclude this node", "kubectl node-ready open n"},
@@ -286,7 +287,7 @@ func TestDocumentedExample(t *testing.T) {
 	retainted := c.node("node4")
 	release(retainted)
 	retainted.Spec.Taints = []corev1.Taint{{Key: failed, Effect: corev1.TaintEffectNoSchedule}}
-	c.isFalse(retainted, "PeersFailed", "peers: none of 8 agents on other nodes answers (check the CNI)")
+	c.isFalse(retainted, "PeersFailed", verdict.RecheckMessage("peers: none of 8 agents on other nodes answers (check the CNI)"))
 	var out strings.Builder
 	require.NoError(t, Of(c.Input, now).Print(&out, now))
 	text, err := os.ReadFile("../../../../docs/controller.md")

@@ -1,0 +1,107 @@
+package doctor
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
+)
+
+// willJoinTainted reports whether a node like this one joins with the startup taint: this one did, or its NodePool or the chart's
+// policy adds it.
+func (c Cluster) willJoinTainted(node *corev1.Node) bool {
+	declares := func(pool NodePool) bool {
+		template, key := pool.Spec.Template.Spec, c.Release.Agent.TaintKey
+		return pool.Name == node.Labels[nodePoolLabel] &&
+			(fleet.HasKey(template.Taints, key) || fleet.HasKey(template.StartupTaints, key))
+	}
+	_, ofKarpenter := node.Labels[nodePoolLabel]
+	adds := c.GateAll || c.Adds.Value && !ofKarpenter // the chart's policy leaves Karpenter's nodes alone
+	return c.hasJoinedTainted(node) || slices.ContainsFunc(c.NodePools.Value, declares) || adds && c.isForRelease(node)
+}
+
+// hasJoinedTainted reports whether node has the startup taint, or had it before it was released.
+func (c Cluster) hasJoinedTainted(node *corev1.Node) bool {
+	key := c.Release.Agent.TaintKey
+	record, _ := verdict.ParseRecord(node.Annotations[c.Release.Settings.Request.Annotation])
+	isStartup := func(text string) bool { return verdict.TaintKey(text) == key }
+	return fleet.HasTaint(node, key) || slices.ContainsFunc(record.Removed, isStartup)
+}
+
+// isForRelease reports whether the release is for nodes like this one: the node rules select it, and it has not joined with the
+// verified label. The label's own value is no reason: only a release adds it, later.
+func (c Cluster) isForRelease(node *corev1.Node) bool {
+	request := c.Release.Settings.Request
+	value, labelled := node.Labels[request.Label]
+	return c.Release.Settings.Rules.Select(node) && (!labelled || value == request.LabelValue)
+}
+
+// repels reports whether one of the taints keeps a pod away.
+func repels(pod *corev1.Pod, taints ...corev1.Taint) bool {
+	return fleet.Untolerated(taints, pod.Spec.Tolerations) != nil
+}
+
+// placement says whether pods can run while every node that joins with the startup taint is new.
+//
+//	missing  noneCanRun  noneCouldRun
+//	none     false       false         one of the pods tolerates all taints
+//	some     false       false         nodes that the release is not for run the pods
+//	some     false       true          nodes run the pods that the release is for: they may join with the startup taint later
+//	some     true        true          no node that joins without the startup taint could run one of the pods
+type placement struct {
+	missing                  []string // keys of the taints that keep the pods away
+	noneCanRun, noneCouldRun bool
+	err                      error // why it is unknown which nodes join without the startup taint, where a pod needs one
+}
+
+func (c Cluster) placementOf(pods []corev1.Pod) (p placement) {
+	agent, keys := c.Release.Agent, c.Release.TaintKeys()
+	var taints []corev1.Taint
+	for _, key := range keys {
+		taint := corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule}
+		if key == agent.TaintKey {
+			taint.Value, taint.Effect = agent.TaintValue, corev1.TaintEffect(agent.TaintEffect)
+		}
+		if !slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return !repels(&pod, taint) }) {
+			p.missing = append(p.missing, key)
+		}
+		taints = append(taints, taint)
+	}
+	if slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return !repels(&pod, taints...) }) {
+		return placement{}
+	}
+	if len(p.missing) == 0 {
+		p.missing = keys // some pod tolerates each, and none tolerates all of them
+	}
+	p.noneCanRun, p.noneCouldRun = true, true
+	for _, node := range c.Nodes.Value {
+		canRunHere := func(pod corev1.Pod) bool { return canRun(&pod, &node) }
+		if c.willJoinTainted(&node) || !slices.ContainsFunc(pods, canRunHere) {
+			continue
+		}
+		p.noneCanRun = false
+		if !c.isForRelease(&node) {
+			p.noneCouldRun = false
+		}
+	}
+	if !p.noneCanRun {
+		p.err = unchecked(c.Adds.Err, c.NodePools.Err).Unchecked
+	}
+	return p
+}
+
+// canRun reports whether node could run pod: it is ready, and has the labels and no taints that keep the pod away.
+func canRun(pod *corev1.Pod, node *corev1.Node) bool {
+	matches, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node)
+	return err == nil && matches && fleet.IsNodeReady(node) && !repels(pod, node.Spec.Taints...) && !node.Spec.Unschedulable
+}
+
+// hasAgent reports whether an agent or a worker is on the node, or starts there.
+func (c Cluster) hasAgent(node *corev1.Node) bool {
+	return slices.ContainsFunc(c.Agents.Value, func(pod corev1.Pod) bool {
+		return fleet.NodeOf(&pod) == node.Name && pod.DeletionTimestamp == nil && !fleet.HasEnded(&pod)
+	})
+}

@@ -1,0 +1,178 @@
+package release
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/internal/config"
+)
+
+// configMaps reads the data of a ConfigMap of the release by its name.
+type configMaps func(name string) (map[string]string, error)
+
+// read reads a release from its objects. The error says that a request has failed, or that not even the keys of the taints are
+// valid.
+func read(ctx context.Context, c client.Reader, found *objects) (r Release, err error) {
+	r = Release{Name: found.name, Namespace: found.namespace, Known: Everything}
+	var failed error // a request: the release may be valid
+	get := func(name string) (map[string]string, error) {
+		stored := new(corev1.ConfigMap)
+		err := c.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: name}, stored)
+		failed = cmp.Or(failed, client.IgnoreNotFound(err))
+		return stored.Data, err
+	}
+	r.readTemplate(get, found)
+	err = r.readAgent(get)
+	if found.controller != nil && r.Invalid == nil {
+		r.readController(get, found.controller)
+	}
+	r.Settings = r.fleetSettings(found.daemonSet == nil)
+	if failed != nil {
+		err = fmt.Errorf("settings of the release: %w", failed)
+	}
+	return r, err
+}
+
+// readTemplate reads the template of the agents or the workers. If the workers' template is gone or invalid, the controller's own
+// template stands in for it: its variables name the same settings.
+func (r *Release) readTemplate(get configMaps, found *objects) {
+	if found.daemonSet != nil {
+		r.Template = &found.daemonSet.Spec.Template
+		return
+	}
+	template, err := workerTemplate(get, found.controller)
+	if err != nil {
+		template = &found.controller.Spec.Template
+		r.limit(Keys, fmt.Errorf("template of the workers: %w", err))
+	}
+	r.Template = template
+}
+
+// workerTemplate reads the template that the controller creates workers from.
+func workerTemplate(get configMaps, controller *appsv1.Deployment) (*corev1.PodTemplateSpec, error) {
+	for _, volume := range controller.Spec.Template.Spec.Volumes {
+		if volume.ConfigMap == nil {
+			continue
+		}
+		data, err := get(volume.ConfigMap.Name)
+		if err != nil {
+			return nil, err
+		}
+		text, found := data["agent.yaml"]
+		if !found {
+			continue
+		}
+		template := new(corev1.PodTemplateSpec)
+		if err = yaml.Unmarshal([]byte(text), template); err == nil {
+			_, err = settingsName(template)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("agent.yaml in the ConfigMap %s: %w", volume.ConfigMap.Name, err)
+		}
+		return template, nil
+	}
+	return nil, fmt.Errorf("the Deployment %s/%s has no ConfigMap with agent.yaml", controller.Namespace, controller.Name)
+}
+
+// readAgent reads the agent's settings as its pods do. If they are gone or invalid, it takes only the keys.
+func (r *Release) readAgent(get configMaps) error {
+	var err error
+	if r.Fullname, err = settingsName(r.Template); err != nil {
+		return fmt.Errorf("the release's pod template: %w", err)
+	}
+	arguments := []string{"--dry-run"} // else a node's name is required
+	environment, err := environmentOf(get, r.Template)
+	if err != nil {
+		r.limit(DefaultKeys, fmt.Errorf("settings of the release: %w", err))
+	} else {
+		if r.Agent, err = config.Parse(arguments, environment.lookup, io.Discard); err == nil {
+			return nil
+		}
+		r.limit(NodeRules, fmt.Errorf("settings in the ConfigMap %s/%s: %w", r.Namespace, r.Fullname, err))
+	}
+	keys := []string{"TAINT_KEY", "FAILED_TAINT_KEY", "ALSO_REMOVE_TAINTS", "VERIFIED_LABEL"}
+	maps.DeleteFunc(environment, func(name, _ string) bool { return !slices.Contains(keys, name) })
+	if r.Agent, err = config.Parse(arguments, environment.lookup, io.Discard); err != nil {
+		return r.Invalid // it has the same mistake
+	}
+	return nil
+}
+
+// readController reads the controller's own settings.
+func (r *Release) readController(get configMaps, controller *appsv1.Deployment) {
+	environment, err := environmentOf(get, &controller.Spec.Template)
+	if err == nil {
+		var settings config.Controller
+		if settings, err = config.ParseController(nil, environment.lookup, io.Discard); err == nil {
+			r.Controller = &settings
+			return
+		}
+	}
+	r.limit(NodeRules, fmt.Errorf("settings of the Deployment %s/%s: %w", controller.Namespace, controller.Name, err))
+}
+
+// variables is the environment of a container.
+type variables map[string]string
+
+func (v variables) lookup(key string) (string, bool) {
+	value, found := v[key]
+	return value, found
+}
+
+// environmentOf returns the variables of a template's first container: from the ConfigMap, and its own. If the ConfigMap cannot
+// be read, it returns the container's own and the error.
+func environmentOf(get configMaps, template *corev1.PodTemplateSpec) (variables, error) {
+	name, err := settingsName(template)
+	if err != nil {
+		return nil, err
+	}
+	data, err := get(name)
+	environment := variables{}
+	maps.Copy(environment, data)
+	for _, variable := range template.Spec.Containers[0].Env {
+		if variable.ValueFrom == nil {
+			environment[variable.Name] = variable.Value
+		} else if variable.Name == "NODE_IP" { // each node has its own, and settings that use it are not read without one
+			environment[variable.Name] = "192.0.2.1"
+		}
+	}
+	return environment, err
+}
+
+// settingsName returns the name of the ConfigMap with the settings, which is in the environment of a template's first container.
+func settingsName(template *corev1.PodTemplateSpec) (string, error) {
+	if containers := template.Spec.Containers; len(containers) > 0 {
+		for _, source := range containers[0].EnvFrom {
+			if source.ConfigMapRef != nil {
+				return source.ConfigMapRef.Name, nil
+			}
+		}
+	}
+	return "", errors.New("its first container names no ConfigMap with settings")
+}
+
+// fleetSettings returns the settings that the fleet is judged by. This process sees the cluster once: for it, no time passes
+// after which a node counts as failed.
+func (r Release) fleetSettings(workers bool) fleet.Settings {
+	const never = time.Duration(math.MaxInt64)
+	s := fleet.NewSettings(r.Agent, r.Template)
+	s.Workers = workers
+	s.NotStartedAfter, s.SilentAfter, s.FailedAfter, s.NoAgentFor = never, never, never, never
+	if r.Controller != nil {
+		s.FailedTaintValue = r.Controller.AgentName
+	}
+	return s
+}

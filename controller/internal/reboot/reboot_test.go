@@ -126,11 +126,10 @@ func TestLabelOfARebootedNode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := verifiedIn(test.boot, "n")
-			c := newCluster(t)
 			if test.edit != nil {
 				test.edit(node)
 			}
-			require.NoError(t, c.api.Create(t.Context(), withoutVersion(node)))
+			c := newCluster(t, node.DeepCopy())
 			_, err := c.act(c.plan())
 			require.NoError(t, err)
 			found := new(corev1.Node)
@@ -142,12 +141,6 @@ func TestLabelOfARebootedNode(t *testing.T) {
 			assert.Equal(t, node.Annotations, found.Annotations)
 		})
 	}
-}
-
-func withoutVersion(node *corev1.Node) *corev1.Node {
-	created := node.DeepCopy()
-	created.ResourceVersion = ""
-	return created
 }
 
 // A webhook puts the label back: that is an error, and no crash.

@@ -73,14 +73,13 @@ func (a Asker) get(ctx context.Context, url string) (text string, err error) {
 // left to kubelet. ctx outlives the call: controller-runtime ends it only with the process.
 func (r *Reconciler) ask(ctx context.Context, l look) {
 	for _, pod := range l.pods {
-		key := l.seen.states[pod.Name].key
-		outcome, _ := fleet.WorkerOutcome(pod)
-		if key == "" || outcome != fleet.Running || pod.Status.PodIP == "" || pod.DeletionTimestamp != nil {
+		state := l.seen.states[pod.Name]
+		if state.key == "" || state.outcome(pod) != fleet.Running || pod.Status.PodIP == "" || pod.DeletionTimestamp != nil {
 			continue
 		}
 		r.rememberWorker(l.node.Name, pod.Name, func(s *workerState) { s.key = "" })
 		go func() {
-			if !r.Asker.HasPassed(ctx, pod, key) {
+			if !r.Asker.HasPassed(ctx, pod, state.key) {
 				return
 			}
 			r.rememberWorker(l.node.Name, pod.Name, func(s *workerState) { s.passed, s.ended = true, r.Now().Mark() })

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
@@ -19,7 +18,6 @@ const expectedFor = 30 * time.Second
 // memory is what this process remembers of a node. Only the leader's process has seen anything.
 type memory struct {
 	states     map[string]workerState // of the node's workers, by the pod's name, which is never used twice
-	released   types.UID              // the worker whose verdict has released the node
 	releasedAt clock.Mark
 	// newest is the newest resourceVersion of the Node that an answer to this process has shown. The cache may be behind.
 	newest      string

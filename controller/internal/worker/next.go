@@ -116,9 +116,8 @@ func (s Settings) sortOut(l look, live []*corev1.Pod) (counting, unproven []*cor
 	record, _ := verdict.ParseRecord(l.node.Annotations[s.Fleet.Request.Annotation])
 	for _, pod := range live {
 		state := l.seen.states[pod.Name]
-		isUsed := pod.UID == record.Worker || pod.UID == l.seen.released
 		switch {
-		case !isAbout(pod, l.node) || isUsed || state.void || s.isOutdated(pod, state):
+		case !isAbout(pod, l.node) || pod.UID == record.Worker || state.void || s.isOutdated(pod, state):
 		case state.outcome(pod) == fleet.Passed && !state.counts(s.Round):
 			unproven = append(unproven, pod)
 		default:

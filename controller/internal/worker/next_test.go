@@ -161,6 +161,7 @@ func TestNext(t *testing.T) {
 		seen    states
 		m       memory
 		want    string
+		first   string // of the retry
 	}{
 		"a new node":             {want: "create 1"},
 		"verified":               {node: []func(*corev1.Node){label, untaint}, want: "nothing"},
@@ -221,8 +222,10 @@ func TestNext(t *testing.T) {
 		"failed after INITIAL_TIMEOUT": {timeout: 5 * time.Minute, workers: []*corev1.Pod{newWorker("a", 9, ended(1, failing), failingFor(5*time.Minute))}, want: "wait 30s"},
 		"crashed before INITIAL_TIMEOUT": {timeout: 5 * time.Minute, workers: []*corev1.Pod{newWorker("a", 1, ended(2, "usage"))},
 			seen: states{"a": {first: mark(ago(time.Minute))}}, want: "wait 30s"},
-		"crashed":                      {workers: []*corev1.Pod{newWorker("a", 3, ended(2, "usage"), failingFor(time.Minute))}, want: "wait 1m0s"},
-		"evicted":                      {workers: []*corev1.Pod{newWorker("a", 3, evicted)}, want: "wait 10s"},
+		"crashed": {workers: []*corev1.Pod{newWorker("a", 3, ended(2, "usage"), failingFor(time.Minute))}, want: "wait 1m0s"},
+		"evicted": {workers: []*corev1.Pod{newWorker("a", 3, evicted)}, want: "wait 10s"},
+		"retry evicted 10s ago": {workers: []*corev1.Pod{newWorker("a", 3, evicted, annotate(fleet.FirstAnnotation, "then"))}, first: "then",
+			seen: states{"a": {first: mark(ago(time.Minute)), ended: mark(ago(10 * time.Second))}}, want: "create 3"},
 		"evicted 10s ago":              {workers: []*corev1.Pod{newWorker("a", 3, evicted)}, seen: states{"a": {first: mark(ago(time.Minute)), ended: mark(ago(10 * time.Second))}}, want: "create 3"},
 		"the failed one is kept":       {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: states{"a": {first: mark(ago(time.Minute)), ended: mark(ago(time.Minute))}, "b": {first: mark(ago(time.Second)), own: true}}, want: "wait 5s"},
 		"until its successor is there": {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing), createdAt(ago(time.Minute))), newWorker("b", 2, createdAt(now))}, want: "delete a"},
@@ -231,15 +234,15 @@ func TestNext(t *testing.T) {
 
 		"created, and not in the cache yet":                {seen: states{"a": {first: mark(ago(29 * time.Second)), own: true}}, want: "wait 5s"},
 		"created, and never seen":                          {seen: states{"a": {first: mark(ago(30 * time.Second)), own: true}}, want: "create 1"},
-		"released, and not in the cache yet":               {node: []func(*corev1.Node){version("99")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{released: "a-uid", newest: "100", newestAt: mark(ago(time.Second))}, want: "wait 29s"},
-		"released, and gated again":                        {node: []func(*corev1.Node){version("101")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{released: "a-uid", newest: "100", newestAt: mark(ago(time.Second))}, want: "create 1; delete a"},
-		"released, versions without order":                 {node: []func(*corev1.Node){version("x")}, m: memory{released: "a-uid", newest: "y", newestAt: mark(ago(time.Second))}, want: "wait 29s"},
+		"released, and not in the cache yet":               {node: []func(*corev1.Node){version("99")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{newest: "100", newestAt: mark(ago(time.Second))}, want: "wait 29s"},
+		"released, and gated again":                        {node: []func(*corev1.Node){version("101")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, seen: states{"a": {first: mark(ago(time.Minute)), void: true}}, m: memory{newest: "100", newestAt: mark(ago(time.Second))}, want: "create 1; delete a"},
+		"released, versions without order":                 {node: []func(*corev1.Node){version("x")}, m: memory{newest: "y", newestAt: mark(ago(time.Second))}, want: "wait 29s"},
 		"of another leader, ready":                         {other: true, workers: []*corev1.Pod{newWorker("a", 1, ready)}, want: "create 1"},
 		"failed before the retry that has passed unproven": {other: true, workers: []*corev1.Pod{newWorker("a", 9, ended(1, failing)), newWorker("b", 10, ended(0, ""), createdAt(now))}, want: "create 10; delete a"},
 		"failed in the repeated attempt":                   {other: true, workers: []*corev1.Pod{newWorker("a", 10, ended(0, "")), newWorker("b", 10, ended(1, failing), createdAt(now))}, want: "delete a; wait 30s"},
 		"of another leader, and looks newer":               {other: true, workers: []*corev1.Pod{newWorker("a", 1, ready, createdAt(now)), newWorker("b", 1, running, createdAt(ago(time.Minute)))}, want: "delete a"},
 		"of another leader, ends now":                      {other: true, workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: mark(ago(time.Second)), ran: mark(ago(time.Second))}}, want: "create 1"},
-		"released, and the annotation lost":                {m: memory{released: "a-uid", releasedAt: mark(ago(time.Minute))}, want: "create 1"},
+		"released, and the annotation lost":                {m: memory{releasedAt: mark(ago(time.Minute))}, want: "create 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := newNode()
@@ -254,7 +257,11 @@ func TestNext(t *testing.T) {
 			}
 			s := newSettings()
 			s.Fleet.FailedAfter = test.timeout
-			assert.Equal(t, test.want, describe(s.next(look{node: node, pods: test.workers, seen: m, now: at(now), unmet: met})))
+			decided := s.next(look{node: node, pods: test.workers, seen: m, now: at(now), unmet: met})
+			assert.Equal(t, test.want, describe(decided))
+			if decided.create == 3 { // the same attempt again
+				assert.Equal(t, test.first, decided.first)
+			}
 		})
 	}
 }
@@ -306,21 +313,6 @@ func testRetries(t *testing.T, ends func(*corev1.Pod), round, timeout time.Durat
 		} else {
 			assert.InDelta(t, int(want[i]), int(pause), 2+float64(want[i])/8, pauses)
 		}
-	}
-}
-
-// An eviction between two retries changes nothing: the node has failed for as long, and the attempt is the same.
-func TestEvictedRetry(t *testing.T) {
-	for attempt, first := range map[int]string{1: "", 3: "2001-09-09T01:41:40Z"} {
-		pod := newWorker("a", attempt, evicted)
-		if first != "" {
-			annotate(fleet.FirstAnnotation, first)(pod)
-		}
-		s, now := newSettings(), time.Now()
-		m, _ := memory{}.observe([]*corev1.Pod{pod}, at(now))
-		decided := s.next(look{node: newNode(), pods: []*corev1.Pod{pod}, seen: m, now: at(now.Add(afterInterruption))})
-		assert.Equal(t, attempt, decided.create)
-		assert.Equal(t, first, decided.first)
 	}
 }
 

@@ -60,8 +60,7 @@ func (r *Reconciler) release(ctx context.Context, l look, pod *corev1.Pod) error
 		}.Keeping(node.Annotations[request.Annotation], request.FailedTaintKey).String()
 	}
 	log := r.Log.With("node", node.Name, "worker", pod.Name)
-	now, removed, err := r.patcher(node.Name).ReleaseCached(ctx, fleet.PatchNode(node), request)
-	r.rememberNewest(node.Name, now)
+	removed, err := r.send(ctx, node, request)
 	switch {
 	case errors.Is(err, nodepatch.ErrBlocked), errors.Is(err, nodepatch.ErrReplaced), errors.Is(err, nodepatch.ErrOutdated):
 		log.Info("the controller ignores the verdict: the checks start over", "reason", err)
@@ -73,7 +72,7 @@ func (r *Reconciler) release(ctx context.Context, l look, pod *corev1.Pod) error
 		}
 		return fmt.Errorf("release of node %s: %w", node.Name, err)
 	}
-	r.remember(node.Name, func(m *memory) { m.released, m.releasedAt = pod.UID, r.Now().Mark() })
+	r.remember(node.Name, func(m *memory) { m.releasedAt = r.Now().Mark() })
 	what := "no startup taint found"
 	if len(removed) > 0 {
 		what = "removed " + strings.Join(nodepatch.FormatTaints(removed), ", ")
@@ -92,8 +91,7 @@ func (r *Reconciler) removeTaint(ctx context.Context, node *corev1.Node, n int) 
 		r.Events.Eventf(node, nil, corev1.EventTypeWarning, verdict.NodeNotVerified, "Verify", "the startup taint is put back again "+
 			"and again, or cannot be removed: pauses grow to %s; read metadata.managedFields and the controller's log", longestRemoval)
 	}
-	now, removed, err := r.patcher(node.Name).ReleaseCached(ctx, fleet.PatchNode(node), request)
-	r.rememberNewest(node.Name, now)
+	removed, err := r.send(ctx, node, request)
 	if err != nil {
 		return fmt.Errorf("node %s: cannot remove the startup taint that was added again: %w", node.Name, err)
 	}
@@ -102,20 +100,16 @@ func (r *Reconciler) removeTaint(ctx context.Context, node *corev1.Node, n int) 
 	return nil
 }
 
-// rememberNewest remembers that the API server has shown a Node, nil: none.
-func (r *Reconciler) rememberNewest(name string, node *nodepatch.Node) {
-	if node != nil {
-		r.remember(name, func(m *memory) { m.newest, m.newestAt = node.ResourceVersion, r.Now().Mark() })
+// send patches a node as request says, and remembers the Node that the API server has shown.
+func (r *Reconciler) send(ctx context.Context, node *corev1.Node, request nodepatch.Request) ([]nodepatch.Taint, error) {
+	patcher := &nodepatch.Patcher{Node: r.Node(node.Name), Timeout: r.Timeout, Deadline: r.Timeout, Retried: func(err error) {
+		r.Log.Warn("patch not applied, will retry with the current node", "node", node.Name, "error", err)
+	}}
+	shown, removed, err := patcher.ReleaseCached(ctx, fleet.PatchNode(node), request)
+	if shown != nil {
+		r.remember(node.Name, func(m *memory) { m.newest, m.newestAt = shown.ResourceVersion, r.Now().Mark() })
 	}
-}
-
-func (r *Reconciler) patcher(node string) *nodepatch.Patcher {
-	return &nodepatch.Patcher{
-		Node: r.Node(node), Timeout: r.Timeout, Deadline: r.Timeout,
-		Retried: func(err error) {
-			r.Log.Warn("patch not applied, will retry with the current node", "node", node, "error", err)
-		},
-	}
+	return removed, err
 }
 
 // askUnmet asks what node does not show although its worker has passed, and remembers it.

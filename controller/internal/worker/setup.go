@@ -60,6 +60,9 @@ func (r *Reconciler) prepare() {
 
 func byNode(object client.Object) []string {
 	pod, _ := object.(*corev1.Pod) // the index is of pods
+	if !isWorker(pod) {
+		return nil
+	}
 	return []string{fleet.NodeOf(pod)}
 }
 
@@ -83,9 +86,6 @@ func (r *Reconciler) changed(q loop.Queue, object client.Object, gone bool) {
 
 // add puts a node into the queue. Nodes whose workers have passed come before all others: their priority is 1.
 func add(q loop.Queue, node string, priority int) {
-	if node == "" {
-		return // a pod for no node
-	}
 	request := reconcile.Request{NamespacedName: types.NamespacedName{Name: node}}
 	queue, _ := q.(priorityqueue.PriorityQueue[reconcile.Request]) // controller-runtime has no other queue
 	queue.AddWithOpts(priorityqueue.AddOpts{Priority: &priority}, request)

@@ -138,9 +138,7 @@ func (r *Reconciler) pods(ctx context.Context, node string) (pods []*corev1.Pod,
 		return nil, fmt.Errorf("workers in the cache: %w", err)
 	}
 	for i := range list.Items {
-		if isWorker(&list.Items[i]) {
-			pods = append(pods, &list.Items[i])
-		}
+		pods = append(pods, &list.Items[i])
 	}
 	return pods, nil
 }

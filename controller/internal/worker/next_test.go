@@ -204,7 +204,7 @@ func TestNext(t *testing.T) {
 		"passed after a long round":                  {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: mark(ago(time.Hour)), ran: mark(ago(4 * time.Minute))}}, want: "release by a"},
 		"passed, never seen to run":                  {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: mark(ago(10 * time.Minute))}}, want: "create 1"},
 		"was ready, and has ended":                   {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: mark(ago(time.Hour)), ran: mark(ago(time.Hour)), passed: true, ended: mark(ago(time.Minute))}}, want: "release by a"},
-		"has said so, and has ended":                 {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: mark(ago(time.Hour)), ran: mark(ago(time.Hour)), passed: true, ended: mark(ago(time.Minute))}}, want: "release by a"},
+		"has said so, or was ready before":           {workers: []*corev1.Pod{newWorker("a", 1, running)}, seen: states{"a": {first: mark(ago(time.Hour)), ran: mark(ago(time.Hour)), passed: true, ended: mark(ago(time.Minute))}}, want: "release by a"},
 		"waits with an earlier template":             {workers: []*corev1.Pod{newWorker("a", 2, annotate(fleet.TemplateAnnotation, "old"))}, want: "create 1; delete a"},
 		"runs with an earlier template":              {workers: []*corev1.Pod{newWorker("a", 1, running, annotate(fleet.TemplateAnnotation, "old"))}, want: "nothing"},
 		"waits with an earlier template, and a slot": {workers: []*corev1.Pod{newWorker("a", 1, annotate(fleet.TemplateAnnotation, "old"), createdAt(ago(time.Minute))), newWorker("b", 1, createdAt(now))}, want: "delete a"},

@@ -127,12 +127,12 @@ func (c *cluster) reconcile() (reconcile.Result, error) {
 	request := reconcile.Request{NamespacedName: types.NamespacedName{Name: "n"}}
 	result, err := c.Reconcile(c.t.Context(), request)
 	c.slots.mu.Lock()
-	_, waits := c.slots.waiting["n"]
-	if waits {
-		c.slots.waiting["n"] = waiting{has: true} // without the pause before that
+	called := c.slots.next()
+	if called != "" {
+		c.slots.waiting[called] = waiting{has: true} // without the pause before that
 	}
 	c.slots.mu.Unlock()
-	if waits {
+	if called != "" {
 		return c.Reconcile(c.t.Context(), request)
 	}
 	return result, err

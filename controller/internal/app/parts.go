@@ -18,6 +18,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/handover"
 	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
 	"github.com/imunhatep/kube-node-ready/controller/internal/metrics"
+	"github.com/imunhatep/kube-node-ready/controller/internal/reboot"
 	"github.com/imunhatep/kube-node-ready/controller/internal/remediation"
 	"github.com/imunhatep/kube-node-ready/controller/internal/renewal"
 	"github.com/imunhatep/kube-node-ready/controller/internal/report"
@@ -49,8 +50,8 @@ func (p parts) add(ctx context.Context, leave func()) error {
 		}
 	}
 	if cfg.VerifyAfterReboot && !p.loop.Settings.Rechecks.Enabled() { // agents that stay prove their nodes by themselves
-		p.loop.Steps = append(p.loop.Steps, &rebooted{settings: p.loop.Settings, node: nodeAPI(p.controller.Environment),
-			limit: report.NewLimit(), log: p.controller.Log})
+		p.loop.Steps = append(p.loop.Steps, &reboot.Unlabeler{Settings: p.loop.Settings, Node: nodeAPI(p.controller.Environment),
+			Limit: report.NewLimit(), Log: p.controller.Log})
 	}
 	live, err := client.New(p.controller.Environment.REST,
 		client.Options{Scheme: p.manager.GetScheme(), Mapper: p.manager.GetRESTMapper()})
@@ -86,11 +87,12 @@ func (p parts) workers() *worker.Reconciler {
 	return &worker.Reconciler{
 		Settings: worker.Settings{Fleet: p.loop.Settings, AgentName: cfg.AgentName, Namespace: cfg.PodNamespace,
 			Template: p.template, ClusterDomain: resolver.ClusterDomain(), MaxWorkers: cfg.MaxConcurrentWorkers,
-			VerdictPort: cfg.MetricsPort, Round: checklist.LongestRound(cfg.Config), Version: c.Program.Version},
+			Round: checklist.LongestRound(cfg.Config), Version: c.Program.Version},
 		Client: p.manager.GetClient(), Endpoints: worker.NewEndpoints(c.Environment.Client, cfg.DNSService, cfg.CheckTimeout).List,
 		Node: nodeAPI(c.Environment), Events: p.manager.GetEventRecorder(recorder), Now: p.loop.Now,
 		Require: checklist.Requirements{List: cfg.Require, Client: c.Environment.Client, Timeout: cfg.CheckTimeout}.Unmet,
-		Timeout: cfg.CheckTimeout, Transport: c.WorkerTransport, Log: c.Log,
+		Asker:   worker.Asker{Port: cfg.MetricsPort, Transport: c.WorkerTransport},
+		Timeout: cfg.CheckTimeout, Log: c.Log,
 	}
 }
 

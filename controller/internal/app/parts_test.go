@@ -57,7 +57,7 @@ func TestOnePartHandsTheLeaseOver(t *testing.T) {
 			cfg.NodeName, cfg.PodNamespace, cfg.CheckTimeout = "own", "system", time.Second
 			edit(&cfg)
 			started := new(added)
-			l := &loop.Loop{Settings: fleet.Settings{Request: request}}
+			l := &loop.Loop{Settings: fleet.Settings{}}
 			e := kube.Environment{REST: &rest.Config{Host: "http://127.0.0.1:1"}}
 			e.Client, e.Err = kube.NewClient(e.REST)
 			require.NoError(t, e.Err)

@@ -60,7 +60,7 @@ func TestEventsOfAllPodsAtOnce(t *testing.T) {
 
 	l := newLoop(new(lists))
 	l.Live = server
-	again, err := lookUp{l}.Act(t.Context(), plan)
+	again, err := l.lookUp(t.Context(), plan)
 	require.NoError(t, err)
 	assert.Positive(t, again)
 	assert.Equal(t, 10, server.pages)
@@ -69,7 +69,7 @@ func TestEventsOfAllPodsAtOnce(t *testing.T) {
 	assert.NotNil(t, l.events["silent"].list, "read, and there are none")
 
 	plan.Statuses[3].Pod.ResourceVersion = "2"
-	again, err = lookUp{l}.Act(t.Context(), plan)
+	again, err = l.lookUp(t.Context(), plan)
 	require.NoError(t, err)
 	assert.Equal(t, 10, server.pages, "not yet")
 	assert.Greater(t, again, time.Second)
@@ -77,13 +77,13 @@ func TestEventsOfAllPodsAtOnce(t *testing.T) {
 
 	l.looked = l.looked.Add(-betweenLookUps)
 	server.events = nil
-	_, err = lookUp{l}.Act(t.Context(), plan)
+	_, err = l.lookUp(t.Context(), plan)
 	require.NoError(t, err)
 	assert.Equal(t, 11, server.pages)
 	assert.Empty(t, l.events["3"].list)
 	assert.Len(t, l.events["4"].list, 1)
 
-	_, err = lookUp{l}.Act(t.Context(), fleet.Plan{})
+	_, err = l.lookUp(t.Context(), fleet.Plan{})
 	require.NoError(t, err)
 	assert.Empty(t, l.events, "the pods are gone")
 }
@@ -97,14 +97,14 @@ func TestEventsOfAPodOnAVerifiedNode(t *testing.T) {
 	status := fleet.Status{Node: new(corev1.Node), Pod: pod, State: fleet.Verified, EventsWanted: true,
 		Recheck: fleet.Recheck{NoAgent: clock.Own()}}
 	for range 3 { // also if the Events name no reason: they are not read again
-		_, err := lookUp{l}.Act(t.Context(), fleet.Plan{Statuses: []fleet.Status{status}})
+		_, err := l.lookUp(t.Context(), fleet.Plan{Statuses: []fleet.Status{status}})
 		require.NoError(t, err)
 		assert.Len(t, l.events["p"].list, 1)
 		status.EventsWanted = false
 	}
 	assert.Equal(t, 1, server.pages)
 	status.Recheck.NoAgent = clock.Mark{} // an agent runs
-	_, err := lookUp{l}.Act(t.Context(), fleet.Plan{Statuses: []fleet.Status{status}})
+	_, err := l.lookUp(t.Context(), fleet.Plan{Statuses: []fleet.Status{status}})
 	require.NoError(t, err)
 	assert.Empty(t, l.events)
 }
@@ -129,7 +129,7 @@ func TestPagesInJSON(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "p", Namespace: "system"}}
 	l := newLoop(new(lists))
 	l.Live = new(inJSON)
-	_, err := lookUp{l}.Act(t.Context(), fleet.Plan{Statuses: []fleet.Status{{Node: new(corev1.Node), Pod: pod, State: fleet.Pending, EventsWanted: true}}})
+	_, err := l.lookUp(t.Context(), fleet.Plan{Statuses: []fleet.Status{{Node: new(corev1.Node), Pod: pod, State: fleet.Pending, EventsWanted: true}}})
 	require.NoError(t, err)
 	require.Len(t, l.events["p"].list, 2)
 	assert.Empty(t, l.events["p"].list[1].Message)

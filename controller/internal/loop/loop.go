@@ -2,7 +2,6 @@
 package loop
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -45,6 +44,9 @@ type Step interface {
 	Act(ctx context.Context, plan fleet.Plan) (requeueAfter time.Duration, err error)
 }
 
+// actFunc is a Step's method.
+type actFunc func(ctx context.Context, plan fleet.Plan) (requeueAfter time.Duration, err error)
+
 // Loop owns what the process remembers of the fleet. Only the leader's has seen anything. One goroutine decides.
 type Loop struct {
 	Settings fleet.Settings
@@ -54,8 +56,8 @@ type Loop struct {
 	Steps    []Step
 	Log      *slog.Logger
 
-	events map[types.UID]events // of pods that do not start
-	looked clock.Mark           // when the Events were listed
+	events map[types.UID]podEvents // of pods that do not start
+	looked clock.Mark              // when the Events were listed
 
 	last   atomic.Pointer[decision]
 	failed atomic.Uint64 // decisions and steps
@@ -91,25 +93,35 @@ func (l *Loop) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Re
 		return reconcile.Result{}, err
 	}
 	l.last.Store(&decision{plan: plan})
-	var wait time.Duration // none: in a fleet of verified nodes nothing happens as time passes
-	for _, step := range append([]Step{lookUp{l}}, l.Steps...) {
-		limited, cancel := context.WithTimeout(ctx, stepFor)
-		requeueAfter, err := step.Act(limited, plan)
-		cancel()
-		if err != nil && ctx.Err() == nil {
-			l.Log.Warn("a step of the controller failed, will retry", "error", err) // the other steps go on
-			l.failed.Add(1)
-			requeueAfter = afterError
-		}
-		if requeueAfter > 0 && (wait == 0 || requeueAfter < wait) {
-			wait = requeueAfter
-		}
+	wait := l.take(ctx, plan, l.lookUp)
+	for _, step := range l.Steps {
+		wait = sooner(wait, l.take(ctx, plan, step.Act))
 	}
 	if slices.ContainsFunc(plan.Statuses, fleet.Status.ChangesWithTime) {
-		due := max(batch, interval-l.Now().Since(plan.At.Mark())) // whatever time the steps have taken
-		wait = min(cmp.Or(wait, due), due)
+		wait = sooner(wait, max(batch, interval-l.Now().Since(plan.At.Mark()))) // whatever time the steps have taken
 	}
 	return reconcile.Result{RequeueAfter: wait}, nil
+}
+
+// take takes a step, and returns when to decide again. A step that fails does not keep the others from theirs.
+func (l *Loop) take(ctx context.Context, plan fleet.Plan, act actFunc) time.Duration {
+	limited, cancel := context.WithTimeout(ctx, stepFor)
+	defer cancel()
+	requeueAfter, err := act(limited, plan)
+	if err != nil && ctx.Err() == nil {
+		l.Log.Warn("a step of the controller failed, will retry", "error", err)
+		l.failed.Add(1)
+		return afterError
+	}
+	return requeueAfter
+}
+
+// sooner returns the shorter of two waits. Zero is no wait: in a fleet of verified nodes nothing happens as time passes.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
 }
 
 // Errors returns how many decisions and steps have failed.
@@ -133,8 +145,8 @@ func (l *Loop) decide(ctx context.Context, seen fleet.Memory) (fleet.Plan, error
 		return fleet.Plan{}, fmt.Errorf("pods in the cache: %w", err)
 	}
 	read := make(map[types.UID][]corev1.Event, len(l.events))
-	for uid, of := range l.events {
-		read[uid] = of.list
+	for uid, found := range l.events {
+		read[uid] = found.list
 	}
 	objects := fleet.Objects{Nodes: nodes.Items, Pods: pods.Items, Events: read, Seen: seen}
 	return l.Settings.Decide(objects, l.Now()), nil

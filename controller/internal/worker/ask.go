@@ -12,7 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
@@ -20,54 +19,71 @@ import (
 const (
 	// answersWithin is how long a worker is waited for. Its round may take longer: then kubelet's readiness tells the verdict.
 	answersWithin = time.Minute
-	// betweenAsks is the wait after a refused connection: kubelet may report the container before it listens.
+	// asksAtMost and betweenAsks are the tries, and the wait after a refused connection: kubelet may report the container before it
+	// listens.
+	asksAtMost  = 10
 	betweenAsks = 20 * time.Millisecond
 )
 
-// ask asks each worker that runs for its verdict, once. kubelet asks for it as well, by the readiness probe, but mostly a second
-// after the container has started (kubelet 1.36, prober_manager.go: its first probe comes before the status that it needs).
-//
-// The worker proves by its key that it is the one that this process has created, whatever answers at its address. A worker of
-// another leader, or one that cannot be reached from here, is left to kubelet.
-func (r *Reconciler) ask(ctx context.Context, node *corev1.Node, workers []*corev1.Pod, seen memory) {
-	for _, worker := range workers {
-		known := seen.workers[worker.Name]
-		outcome, _ := fleet.WorkerOutcome(worker)
-		if outcome != fleet.Running || worker.Status.PodIP == "" || known.key == "" || known.asked || worker.DeletionTimestamp != nil {
-			continue
-		}
-		r.rememberWorker(node.Name, worker.Name, func(s *workerState) { s.asked = true })
-		address := net.JoinHostPort(worker.Status.PodIP, strconv.Itoa(r.VerdictPort))
-		go func() {
-			if !hasPassed(ctx, r.Transport, address, known.key) {
-				return
-			}
-			r.rememberWorker(node.Name, worker.Name, func(s *workerState) { s.passed, s.ended = true, clock.Own() })
-			r.changed(r.queue, worker, true) // its slot is free, although kubelet reports that a second later
-		}()
-	}
+// Asker asks workers for their verdict. kubelet asks as well, by the readiness probe, but mostly a second after the container has
+// started (kubelet 1.36, prober_manager.go: its first probe comes before the status that it needs).
+type Asker struct {
+	Port      int               // of a worker
+	Transport http.RoundTripper // nil: that of net/http
 }
 
-// hasPassed waits for the verdict of the worker at address, and reports whether it has passed and has the key.
-func hasPassed(ctx context.Context, transport http.RoundTripper, address, key string) bool {
+// HasPassed waits for the verdict of a worker that runs, and reports whether it has passed. The worker proves by its key that it
+// is the one that this process has created, whatever answers at its address.
+func (a Asker) HasPassed(ctx context.Context, pod *corev1.Pod, key string) bool {
 	ctx, cancel := context.WithTimeout(ctx, answersWithin)
 	defer cancel()
-	for tries := 0; tries < 10 && ctx.Err() == nil; tries++ {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/readyz", nil)
-		if err != nil {
-			return false
+	url := "http://" + net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(a.Port)) + "/readyz"
+	for range asksAtMost {
+		answer, err := a.get(ctx, url)
+		if err == nil {
+			return strings.TrimSpace(answer) == verdict.Answer(key)
 		}
-		direct := &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: 16 << 10} // no proxy: a pod
-		client := http.Client{Transport: cmp.Or[http.RoundTripper](transport, direct),
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-		answer, err := client.Do(request)
-		if err != nil {
-			time.Sleep(betweenAsks)
-			continue
-		}
-		defer func() { _ = answer.Body.Close() }()
-		text, err := io.ReadAll(io.LimitReader(answer.Body, 1<<10))
-		return err == nil && answer.StatusCode == http.StatusOK && strings.TrimSpace(string(text)) == verdict.Answer(key)
+		time.Sleep(betweenAsks)
 	}
 	return false
+}
+
+// get returns the answer of a server, "" unless it is 200.
+func (a Asker) get(ctx context.Context, url string) (text string, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	direct := &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: 16 << 10} // no proxy: a pod
+	client := http.Client{Transport: cmp.Or[http.RoundTripper](a.Transport, direct),
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	answer, err := client.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if answer.StatusCode != http.StatusOK {
+		return "", nil
+	}
+	all, err := io.ReadAll(io.LimitReader(answer.Body, 1<<10))
+	return string(all), err
+}
+
+// ask asks each worker that runs for its verdict, once. A worker of another leader, or one that cannot be reached from here, is
+// left to kubelet. ctx outlives the call: controller-runtime ends it only with the process.
+func (r *Reconciler) ask(ctx context.Context, l look) {
+	for _, pod := range l.pods {
+		state := l.seen.states[pod.Name]
+		if state.key == "" || state.outcome(pod) != fleet.Running || pod.Status.PodIP == "" || pod.DeletionTimestamp != nil {
+			continue
+		}
+		r.rememberWorker(l.node.Name, pod.Name, func(s *workerState) { s.key = "" })
+		go func() {
+			if !r.Asker.HasPassed(ctx, pod, state.key) {
+				return
+			}
+			r.rememberWorker(l.node.Name, pod.Name, func(s *workerState) { s.passed, s.ended = true, r.Now().Mark() })
+			r.changed(r.queue, pod, true) // its slot is free, although kubelet reports that a second later
+		}()
+	}
 }

@@ -37,14 +37,23 @@ func TestVerdictOfAWorker(t *testing.T) {
 				_, _ = out.Write([]byte(test.text))
 			}))
 			defer server.Close()
-			assert.Equal(t, test.want, hasPassed(t.Context(), nil, strings.TrimPrefix(server.URL, "http://"), "secret"))
+			pod, asker := listening(t, server)
+			assert.Equal(t, test.want, asker.HasPassed(t.Context(), pod, "secret"))
 		})
 	}
 	t.Run("nobody listens", func(t *testing.T) {
 		server := httptest.NewServer(nil)
 		server.Close()
-		assert.False(t, hasPassed(t.Context(), nil, strings.TrimPrefix(server.URL, "http://"), "secret"))
+		pod, asker := listening(t, server)
+		assert.False(t, asker.HasPassed(t.Context(), pod, "secret"))
 	})
+}
+
+// listening is a worker that listens where server does.
+func listening(t *testing.T, server *httptest.Server) (*corev1.Pod, Asker) {
+	address, err := netip.ParseAddrPort(strings.TrimPrefix(server.URL, "http://"))
+	require.NoError(t, err)
+	return newWorker("a", 1, running, func(pod *corev1.Pod) { pod.Status.PodIP = address.Addr().String() }), Asker{Port: int(address.Port())}
 }
 
 // A worker that has said that it has passed gives its slot back at once: kubelet reports it a second later, and ends it later still.
@@ -53,19 +62,15 @@ func TestPassedWorkerHoldsNoSlot(t *testing.T) {
 		_, _ = out.Write([]byte(verdict.Answer("secret")))
 	}))
 	defer server.Close()
-	address, err := netip.ParseAddrPort(strings.TrimPrefix(server.URL, "http://"))
-	require.NoError(t, err)
 	c := newCluster(t, newNode())
-	c.VerdictPort = int(address.Port())
-	pod := newWorker("a", 1, running)
-	pod.Status.PodIP = address.Addr().String()
-	c.nodes["n"] = memory{workers: map[string]workerState{"a": {key: "secret"}}}
+	pod, asker := listening(t, server)
+	c.Asker, c.nodes["n"] = asker, memory{states: map[string]workerState{"a": {key: "secret"}}}
 	c.changed(c.queue, pod, false)
 	assert.Len(t, c.slots.holders, 1)
-	c.ask(t.Context(), newNode(), []*corev1.Pod{pod}, c.nodes["n"])
+	c.ask(t.Context(), look{node: newNode(), pods: []*corev1.Pod{pod}, seen: c.nodes["n"]})
 	holders := func() int {
-		c.mu.Lock()
-		defer c.mu.Unlock()
+		c.slots.mu.Lock()
+		defer c.slots.mu.Unlock()
 		return len(c.slots.holders)
 	}
 	assert.Eventually(t, func() bool { return holders() == 0 }, time.Minute, time.Millisecond)

@@ -5,17 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
-
-	"golang.org/x/sync/singleflight"
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 )
 
 const (
-	// endpointsFor is how long a list of endpoints is used, noEndpointsFor is how long an empty one is.
+	// endpointsFor is how long a list of endpoints is used, noEndpointsFor is how long an empty list or an error is used.
 	endpointsFor   = 3 * time.Second
 	noEndpointsFor = time.Second
 	// noDNSFor is how long workers wait for an endpoint. A cluster that starts has none at first, and a worker does not see
@@ -28,12 +25,12 @@ var errNoEndpoints = errors.New("the DNS service has no ready endpoint yet")
 
 // Endpoints reads the ready endpoints of the DNS service, at most once in a while.
 type Endpoints struct {
-	list func(context.Context) ([]checks.EndpointSlice, error)
+	list func(context.Context) ([]string, error)
 
-	reading            singleflight.Group
-	mu                 sync.Mutex
+	turn               chan struct{} // has room for one: all wait for the same request, and for ctx
 	last               []string
-	readAt, emptySince time.Time
+	err                error     // of the last request
+	readAt, emptySince time.Time // emptySince: where the last list was empty
 }
 
 // NewEndpoints returns those of service, namespace/name; "": there are none to read. One request takes at most timeout.
@@ -42,56 +39,42 @@ func NewEndpoints(client *kube.Client, service string, timeout time.Duration) *E
 	if !found {
 		return &Endpoints{}
 	}
-	return &Endpoints{list: func(ctx context.Context) ([]checks.EndpointSlice, error) {
+	return &Endpoints{turn: make(chan struct{}, 1), list: func(ctx context.Context) ([]string, error) {
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
-		found, err := kube.EndpointSlices[checks.EndpointSlice](ctx, client, namespace, name)
+		slices, err := kube.EndpointSlices[checks.EndpointSlice](ctx, client, namespace, name)
 		if err != nil {
 			return nil, fmt.Errorf("EndpointSlices of %s: %w: apply the Role and its binding from the chart in namespace %s",
 				service, err, namespace)
 		}
-		return found, nil
+		return checks.FormatEndpoints(slices), nil
 	}}
 }
 
-// List returns the ready endpoints as a worker reads them. The error is errNoEndpoints, or that of the request. Nobody waits
-// for more than one request.
+// List returns the ready endpoints as a worker reads them. The error is errNoEndpoints, or that of the request.
 func (e *Endpoints) List(ctx context.Context) ([]string, error) {
 	if e.list == nil {
 		return nil, nil
 	}
-	e.mu.Lock()
+	select {
+	case e.turn <- struct{}{}:
+		defer func() { <-e.turn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	limit := endpointsFor
 	if len(e.last) == 0 {
 		limit = noEndpointsFor
 	}
-	isFresh := time.Since(e.readAt) < limit
-	e.mu.Unlock()
-	if !isFresh {
-		if _, err, _ := e.reading.Do("", func() (any, error) { return nil, e.read(ctx) }); err != nil {
-			return nil, err
+	if time.Since(e.readAt) >= limit {
+		if e.readAt.IsZero() || e.err != nil || len(e.last) > 0 {
+			e.emptySince = time.Now() // if there are none now
 		}
+		e.last, e.err = e.list(ctx)
+		e.readAt = time.Now()
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if len(e.last) == 0 && time.Since(e.emptySince) < noDNSFor {
+	if e.err == nil && len(e.last) == 0 && time.Since(e.emptySince) < noDNSFor {
 		return nil, errNoEndpoints
 	}
-	return e.last, nil
-}
-
-func (e *Endpoints) read(ctx context.Context) error {
-	found, err := e.list(ctx)
-	if err != nil {
-		return err
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.last, e.readAt = checks.FormatEndpoints(found), time.Now()
-	if len(e.last) > 0 {
-		e.emptySince = time.Time{}
-	} else if e.emptySince.IsZero() {
-		e.emptySince = e.readAt
-	}
-	return nil
+	return e.last, e.err
 }

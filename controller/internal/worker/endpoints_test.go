@@ -10,24 +10,26 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/imunhatep/kube-node-ready/checks"
 )
 
 func TestEndpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var slices []checks.EndpointSlice
+		var ready []string
 		var err error
 		requests := 0
-		e := &Endpoints{list: func(context.Context) ([]checks.EndpointSlice, error) {
+		e := &Endpoints{turn: make(chan struct{}, 1), list: func(context.Context) ([]string, error) {
 			requests++
-			return slices, err
+			return ready, err
 		}}
 		list := func() ([]string, error) { return e.List(t.Context()) }
 
 		err = errors.New("forbidden")
 		_, got := list()
 		require.Equal(t, err, got)
+		_, got = list()
+		require.Equal(t, err, got)
+		assert.Equal(t, 1, requests)
+		time.Sleep(time.Second)
 		err = nil
 		for range 30 { // a cluster that starts
 			_, got = list()
@@ -41,8 +43,7 @@ func TestEndpoints(t *testing.T) {
 		require.NoError(t, got, "the worker reports it")
 		assert.Empty(t, found)
 
-		slices, err = checks.ParseEndpoints([]string{"10.0.0.1:53/m"})
-		require.NoError(t, err)
+		ready = []string{"10.0.0.1:53/m"}
 		time.Sleep(time.Second)
 		requests = 0
 		for range 30 {
@@ -53,7 +54,8 @@ func TestEndpoints(t *testing.T) {
 		}
 		assert.Equal(t, 1, requests, "one in three seconds")
 
-		slices = nil
+		ready = nil
+		time.Sleep(time.Hour) // no node has joined
 		_, got = list()
 		require.ErrorIs(t, got, errNoEndpoints)
 	})
@@ -64,7 +66,7 @@ func TestEndpoints(t *testing.T) {
 }
 
 func testEndpointsTimeout(t *testing.T) {
-	e := &Endpoints{list: func(context.Context) ([]checks.EndpointSlice, error) {
+	e := &Endpoints{turn: make(chan struct{}, 1), list: func(context.Context) ([]string, error) {
 		time.Sleep(3 * time.Second)
 		return nil, context.DeadlineExceeded
 	}}

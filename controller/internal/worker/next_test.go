@@ -103,6 +103,9 @@ func annotate(key, value string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Annotations[key] = value }
 }
 
+// met is a node that shows what REQUIRE demands.
+func met() string { return "" }
+
 // describe formats a step for a person.
 func describe(s step) string {
 	text := ""
@@ -158,6 +161,7 @@ func TestNext(t *testing.T) {
 		seen    states
 		m       memory
 		want    string
+		first   string // of the retry
 	}{
 		"a new node":             {want: "create 1"},
 		"verified":               {node: []func(*corev1.Node){label, untaint}, want: "nothing"},
@@ -199,8 +203,8 @@ func TestNext(t *testing.T) {
 		"passed, and kubelet says so late":           {workers: []*corev1.Pod{newWorker("a", 2, ended(0, ""))}, seen: states{"a": {first: mark(ago(31 * time.Minute)), ran: mark(ago(30 * time.Minute))}}, want: "create 2"},
 		"passed after a long round":                  {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: mark(ago(time.Hour)), ran: mark(ago(4 * time.Minute))}}, want: "release by a"},
 		"passed, never seen to run":                  {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: mark(ago(10 * time.Minute))}}, want: "create 1"},
-		"was ready, and has ended":                   {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: mark(ago(time.Hour)), ran: mark(ago(time.Hour)), ready: true, ended: mark(ago(time.Minute))}}, want: "release by a"},
-		"has said so, and has ended":                 {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: mark(ago(time.Hour)), ran: mark(ago(time.Hour)), passed: true, ended: mark(ago(time.Minute))}}, want: "release by a"},
+		"was ready, and has ended":                   {workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: mark(ago(time.Hour)), ran: mark(ago(time.Hour)), passed: true, ended: mark(ago(time.Minute))}}, want: "release by a"},
+		"has said so, or was ready before":           {workers: []*corev1.Pod{newWorker("a", 1, running)}, seen: states{"a": {first: mark(ago(time.Hour)), ran: mark(ago(time.Hour)), passed: true, ended: mark(ago(time.Minute))}}, want: "release by a"},
 		"waits with an earlier template":             {workers: []*corev1.Pod{newWorker("a", 2, annotate(fleet.TemplateAnnotation, "old"))}, want: "create 1; delete a"},
 		"runs with an earlier template":              {workers: []*corev1.Pod{newWorker("a", 1, running, annotate(fleet.TemplateAnnotation, "old"))}, want: "nothing"},
 		"waits with an earlier template, and a slot": {workers: []*corev1.Pod{newWorker("a", 1, annotate(fleet.TemplateAnnotation, "old"), createdAt(ago(time.Minute))), newWorker("b", 1, createdAt(now))}, want: "delete a"},
@@ -218,42 +222,46 @@ func TestNext(t *testing.T) {
 		"failed after INITIAL_TIMEOUT": {timeout: 5 * time.Minute, workers: []*corev1.Pod{newWorker("a", 9, ended(1, failing), failingFor(5*time.Minute))}, want: "wait 30s"},
 		"crashed before INITIAL_TIMEOUT": {timeout: 5 * time.Minute, workers: []*corev1.Pod{newWorker("a", 1, ended(2, "usage"))},
 			seen: states{"a": {first: mark(ago(time.Minute))}}, want: "wait 30s"},
-		"crashed":                      {workers: []*corev1.Pod{newWorker("a", 3, ended(2, "usage"), failingFor(time.Minute))}, want: "wait 1m0s"},
-		"evicted":                      {workers: []*corev1.Pod{newWorker("a", 3, evicted)}, want: "wait 10s"},
+		"crashed": {workers: []*corev1.Pod{newWorker("a", 3, ended(2, "usage"), failingFor(time.Minute))}, want: "wait 1m0s"},
+		"evicted": {workers: []*corev1.Pod{newWorker("a", 3, evicted)}, want: "wait 10s"},
+		"retry evicted 10s ago": {workers: []*corev1.Pod{newWorker("a", 3, evicted, annotate(fleet.FirstAnnotation, "then"))}, first: "then",
+			seen: states{"a": {first: mark(ago(time.Minute)), ended: mark(ago(10 * time.Second))}}, want: "create 3"},
 		"evicted 10s ago":              {workers: []*corev1.Pod{newWorker("a", 3, evicted)}, seen: states{"a": {first: mark(ago(time.Minute)), ended: mark(ago(10 * time.Second))}}, want: "create 3"},
-		"the failed one is kept":       {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: states{"a": {first: mark(ago(time.Minute)), ended: mark(ago(time.Minute))}, "b": {first: mark(ago(time.Second)), key: "k"}}, want: "wait 5s"},
+		"the failed one is kept":       {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing))}, seen: states{"a": {first: mark(ago(time.Minute)), ended: mark(ago(time.Minute))}, "b": {first: mark(ago(time.Second)), own: true}}, want: "wait 5s"},
 		"until its successor is there": {workers: []*corev1.Pod{newWorker("a", 1, ended(1, failing), createdAt(ago(time.Minute))), newWorker("b", 2, createdAt(now))}, want: "delete a"},
 		"in the same second":           {workers: []*corev1.Pod{newWorker("b", 1, evicted), newWorker("a", 1)}, want: "delete b"},
 		"the successor passes":         {workers: []*corev1.Pod{newWorker("b", 2, ready), newWorker("a", 1, ended(1, failing), createdAt(ago(time.Minute)))}, want: "release by b; delete a"},
 
-		"created, and not in the cache yet":                {seen: states{"a": {first: mark(ago(29 * time.Second)), key: "k"}}, want: "wait 5s"},
-		"created, and never seen":                          {seen: states{"a": {first: mark(ago(30 * time.Second)), key: "k"}}, want: "create 1"},
-		"released, and not in the cache yet":               {node: []func(*corev1.Node){version("99")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{released: "a-uid", newest: "100", newestAt: mark(ago(time.Second))}, want: "wait 29s"},
-		"released, and gated again":                        {node: []func(*corev1.Node){version("101")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{released: "a-uid", newest: "100", newestAt: mark(ago(time.Second))}, want: "create 1; delete a"},
-		"released, versions without order":                 {node: []func(*corev1.Node){version("x")}, m: memory{released: "a-uid", newest: "y", newestAt: mark(ago(time.Second))}, want: "wait 29s"},
+		"created, and not in the cache yet":                {seen: states{"a": {first: mark(ago(29 * time.Second)), own: true}}, want: "wait 5s"},
+		"created, and never seen":                          {seen: states{"a": {first: mark(ago(30 * time.Second)), own: true}}, want: "create 1"},
+		"released, and not in the cache yet":               {node: []func(*corev1.Node){version("99")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{newest: "100", newestAt: mark(ago(time.Second))}, want: "wait 29s"},
+		"released, and gated again":                        {node: []func(*corev1.Node){version("101")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, seen: states{"a": {first: mark(ago(time.Minute)), void: true}}, m: memory{newest: "100", newestAt: mark(ago(time.Second))}, want: "create 1; delete a"},
+		"released, versions without order":                 {node: []func(*corev1.Node){version("x")}, m: memory{newest: "y", newestAt: mark(ago(time.Second))}, want: "wait 29s"},
 		"of another leader, ready":                         {other: true, workers: []*corev1.Pod{newWorker("a", 1, ready)}, want: "create 1"},
 		"failed before the retry that has passed unproven": {other: true, workers: []*corev1.Pod{newWorker("a", 9, ended(1, failing)), newWorker("b", 10, ended(0, ""), createdAt(now))}, want: "create 10; delete a"},
 		"failed in the repeated attempt":                   {other: true, workers: []*corev1.Pod{newWorker("a", 10, ended(0, "")), newWorker("b", 10, ended(1, failing), createdAt(now))}, want: "delete a; wait 30s"},
 		"of another leader, and looks newer":               {other: true, workers: []*corev1.Pod{newWorker("a", 1, ready, createdAt(now)), newWorker("b", 1, running, createdAt(ago(time.Minute)))}, want: "delete a"},
 		"of another leader, ends now":                      {other: true, workers: []*corev1.Pod{newWorker("a", 1, ended(0, ""))}, seen: states{"a": {first: mark(ago(time.Second)), ran: mark(ago(time.Second))}}, want: "create 1"},
-		"released, and the annotation lost":                {m: memory{released: "a-uid", releasedAt: mark(ago(time.Minute))}, want: "create 1"},
+		"released, and the annotation lost":                {m: memory{releasedAt: mark(ago(time.Minute))}, want: "create 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := newNode()
 			for _, change := range test.node {
 				change(node)
 			}
-			test.m.workers = test.seen
-			m := test.m.observe(test.workers, at(now))
-			for name, worker := range m.workers {
-				if !test.other {
-					worker.key = "k"
-				}
-				m.workers[name] = worker
+			test.m.states = test.seen
+			m, _ := test.m.observe(test.workers, at(now))
+			for name, state := range m.states {
+				state.own = !test.other
+				m.states[name] = state
 			}
 			s := newSettings()
 			s.Fleet.FailedAfter = test.timeout
-			assert.Equal(t, test.want, describe(s.next(node, test.workers, m, at(now))))
+			decided := s.next(look{node: node, pods: test.workers, seen: m, now: at(now), unmet: met})
+			assert.Equal(t, test.want, describe(decided))
+			if decided.create == 3 { // the same attempt again
+				assert.Equal(t, test.first, decided.first)
+			}
 		})
 	}
 }
@@ -282,8 +290,8 @@ func testRetries(t *testing.T, ends func(*corev1.Pod), round, timeout time.Durat
 	var workers []*corev1.Pod
 	var pauses []time.Duration
 	for now := start; len(pauses) <= len(want); now = now.Add(time.Second) {
-		m = m.observe(workers, at(now))
-		if decided := s.next(node, workers, m, at(now)); decided.create > 0 {
+		m, _ = m.observe(workers, at(now))
+		if decided := s.next(look{node: node, pods: workers, seen: m, now: at(now)}); decided.create > 0 {
 			assert.Equal(t, len(pauses)+1, decided.create)
 			if len(workers) > 0 {
 				pauses = append(pauses, now.Sub(workers[0].CreationTimestamp.Add(round))/time.Second)
@@ -308,21 +316,6 @@ func testRetries(t *testing.T, ends func(*corev1.Pod), round, timeout time.Durat
 	}
 }
 
-// An eviction between two retries changes nothing: the node has failed for as long, and the attempt is the same.
-func TestEvictedRetry(t *testing.T) {
-	for attempt, first := range map[int]string{1: "", 3: "2001-09-09T01:41:40Z"} {
-		pod := newWorker("a", attempt, evicted)
-		if first != "" {
-			annotate(fleet.FirstAnnotation, first)(pod)
-		}
-		s, now := newSettings(), time.Now()
-		m := memory{}.observe([]*corev1.Pod{pod}, at(now))
-		decided := s.next(newNode(), []*corev1.Pod{pod}, m, at(now.Add(afterInterruption)))
-		assert.Equal(t, attempt, decided.create)
-		assert.Equal(t, first, decided.first)
-	}
-}
-
 // A node that evicts every worker gets few of them.
 func TestInterruptions(t *testing.T) {
 	s, node, start := newSettings(), newNode(), time.Now()
@@ -331,8 +324,8 @@ func TestInterruptions(t *testing.T) {
 	created := 0
 	evictFor := func(from, to time.Duration) {
 		for now := start.Add(from); now.Before(start.Add(to)); now = now.Add(time.Second) {
-			m = m.observe(workers, at(now))
-			if decided := s.next(node, workers, m, at(now)); decided.create > 0 {
+			m, _ = m.observe(workers, at(now))
+			if decided := s.next(look{node: node, pods: workers, seen: m, now: at(now)}); decided.create > 0 {
 				created++
 				assert.Equal(t, 1, decided.create, "no failed attempt")
 				workers = []*corev1.Pod{newWorker(fmt.Sprint(created), 1, evicted)}
@@ -342,7 +335,7 @@ func TestInterruptions(t *testing.T) {
 	evictFor(0, time.Hour)
 	assert.InDelta(t, 16, created, 1)
 	workers = []*corev1.Pod{newWorker("passes", 1, ready)}
-	m = m.observe(workers, at(start.Add(time.Hour)))
+	m, _ = m.observe(workers, at(start.Add(time.Hour)))
 	workers, created = []*corev1.Pod{newWorker("is evicted", 1, evicted)}, 0
 	evictFor(time.Hour, time.Hour+time.Minute)
 	assert.Equal(t, 2, created, "after 10 and 20 s")

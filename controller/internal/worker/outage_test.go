@@ -66,7 +66,8 @@ func newLargeCluster(t *testing.T, nodes, maxWorkers int) *largeCluster {
 		Log:       slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Node:      func(name string) nodepatch.NodeAPI { return largeNode{c, name} },
 		Endpoints: func(context.Context) ([]string, error) { return []string{"10.0.0.1:53/m"}, nil },
-		nodes:     make(map[string]memory), slots: newSlots(settings), Now: func() clock.Now { return clock.At(time.Now(), time.Time{}) }}
+		Now:       func() clock.Now { return clock.At(time.Now(), time.Time{}) }}
+	c.prepare()
 	c.Reconciler.queue = c.queue
 	for i := range nodes {
 		c.join(fmt.Sprintf("n%d", i))
@@ -204,9 +205,7 @@ func (c *largeCluster) Create(_ context.Context, object client.Object, _ ...clie
 }
 
 func (c *largeCluster) Delete(_ context.Context, object client.Object, _ ...client.DeleteOption) error {
-	c.mu.Lock()
-	waits := len(c.slots.waiting) > 0
-	c.mu.Unlock()
+	waits := c.slots.isWaitedFor()
 	c.lock.Lock()
 	if pod := c.pods[object.GetName()]; pod != nil && waits && !fleet.HasEnded(pod) && !holdsSlot(pod) {
 		c.early++
@@ -299,8 +298,8 @@ func recovers(t *testing.T, nodes int, outage time.Duration) {
 		assert.LessOrEqual(t, c.listed, 100*nodes, "each look at a node reads the workers of others")
 		assert.LessOrEqual(t, c.peak, 2*50+20, "first attempts and retries")
 		assert.LessOrEqual(t, c.postsASecond(), 51)
-		c.mu.Lock()
-		defer c.mu.Unlock()
+		c.slots.mu.Lock()
+		defer c.slots.mu.Unlock()
 		assert.Empty(t, c.slots.holders)
 		assert.Empty(t, c.slots.waiting)
 	})

@@ -25,7 +25,7 @@ func TestReleaseWaitsForRequirements(t *testing.T) {
 		for began := time.Now(); time.Since(began) < time.Minute; {
 			result, err := c.reconcile()
 			require.NoError(t, err)
-			assert.False(t, c.Fleet.IsVerified(c.node()))
+			assert.False(t, c.Settings.Fleet.IsVerified(c.node()))
 			assert.Equal(t, unmet, c.Unmet("n"))
 			limit := 9600 * time.Millisecond
 			if time.Since(began) < 10*time.Second {

@@ -33,7 +33,7 @@ const (
 
 // SetupWithManager lets every change of a node or worker lead to a step at once. Only the leader takes steps.
 func (r *Reconciler) SetupWithManager(ctx context.Context, manager ctrl.Manager) error {
-	r.nodes, r.slots = make(map[string]memory), newSlots(r.Settings)
+	r.prepare()
 	if err := manager.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, nodeIndex, byNode); err != nil {
 		return err
 	}
@@ -52,8 +52,17 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, manager ctrl.Manager)
 		Complete(r)
 }
 
+// prepare makes what Reconcile works with.
+func (r *Reconciler) prepare() {
+	r.nodes, r.patching = make(map[string]memory), make(chan struct{}, atOnce/2)
+	r.slots = newSlots(r.Settings.MaxWorkers, r.Now, func(node string) { add(r.queue, node, 0) })
+}
+
 func byNode(object client.Object) []string {
 	pod, _ := object.(*corev1.Pod) // the index is of pods
+	if !isWorker(pod) {
+		return nil
+	}
 	return []string{fleet.NodeOf(pod)}
 }
 
@@ -63,18 +72,21 @@ func (r *Reconciler) changed(q loop.Queue, object client.Object, gone bool) {
 	pod, _ := object.(*corev1.Pod) // nothing else is watched with it
 	node, priority := fleet.NodeOf(pod), 0
 	r.mu.Lock()
-	outcome := r.nodes[node].workers[pod.Name].outcome(pod)
-	r.slots.see(pod, outcome, gone, r.Now())
-	r.mu.Unlock()
+	defer r.mu.Unlock()
+	outcome := r.nodes[node].states[pod.Name].outcome(pod)
+	hadSlot := r.slots.see(pod, outcome, gone)
 	if outcome == fleet.Passed {
 		priority = 1
+		if hadSlot && fleet.Attempt(pod) > 2 { // a second attempt says little: the network of new nodes comes late
+			r.healed = r.Now().Mark()
+		}
 	}
 	add(q, node, priority)
 }
 
 // add puts a node into the queue. Nodes whose workers have passed come before all others: their priority is 1.
 func add(q loop.Queue, node string, priority int) {
-	if q, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok && node != "" { // controller-runtime has no other queue
-		q.AddWithOpts(priorityqueue.AddOpts{Priority: &priority}, reconcile.Request{NamespacedName: types.NamespacedName{Name: node}})
-	}
+	request := reconcile.Request{NamespacedName: types.NamespacedName{Name: node}}
+	queue, _ := q.(priorityqueue.PriorityQueue[reconcile.Request]) // controller-runtime has no other queue
+	queue.AddWithOpts(priorityqueue.AddOpts{Priority: &priority}, request)
 }

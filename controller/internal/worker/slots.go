@@ -2,6 +2,7 @@ package worker
 
 import (
 	"cmp"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,32 +17,28 @@ const (
 	heldFor = 5 * time.Second
 	// pendingFor is how long a retry that does not run holds its slot.
 	pendingFor = 30 * time.Second
-	// unseenFor is how long a worker does that the cache does not show.
+	// unseenFor is how long a worker that the cache does not show holds its slot.
 	unseenFor = 2 * time.Minute
-	// At most so many slots are given within this time: 50 a second, and what a busy machine has missed is made up for.
-	givenAtOnce = 5
-	givenWithin = 100 * time.Millisecond
-	// betweenSlots is the time between two looks for slots that can be given.
+	// betweenSlots is the time from one slot that is given to the next: 50 a second.
 	betweenSlots = 20 * time.Millisecond
 )
 
-// slots bound how many workers begin at a time, not how many run: who holds a slot, and who waits for one. First attempts and
-// retries have as many each: nodes that fail again and again do not hold up new ones.
+// slots bound how many workers begin at a time, not how many run. First attempts and retries have as many slots each: nodes that
+// fail again and again do not hold up new ones. Safe for concurrent use.
 type slots struct {
-	Settings
+	most int // first attempts that hold a slot, and as many retries
+	now  func() clock.Now
+	call func(node string) // tells a node that waits that it has got a slot
+
+	mu      sync.Mutex
 	holders map[string]holder  // by the worker's name
 	waiting map[string]waiting // by the node's name
-	giving  bool               // somebody waits, and looks again after betweenSlots
-	given   [givenAtOnce]clock.Mark
-	all     int        // that were given
-	healed  clock.Mark // when a third attempt or a later one has passed last: what kept other nodes from passing may be over, too
-	// patching are the nodes whose last patch did not help, and that are patched now.
-	patching chan struct{}
+	giving  bool               // give is called again after betweenSlots
 }
 
-// holder is a worker that has not ended, or that is to be created.
+// holder is a worker that has neither passed nor ended, or that is to be created.
 type holder struct {
-	attempt int
+	isRetry bool
 	since   clock.Mark
 	limit   time.Duration // how long it holds its slot
 	unseen  bool          // by the cache
@@ -49,112 +46,135 @@ type holder struct {
 
 // waiting is a node that waits for a slot.
 type waiting struct {
-	attempt int
+	isRetry bool
 	since   clock.Mark
-	worker  string // the name of its worker, once it has got the slot
+	has     bool // a slot, which its worker takes next
 }
 
-func newSlots(s Settings) slots {
-	return slots{Settings: s, holders: make(map[string]holder), waiting: make(map[string]waiting),
-		patching: make(chan struct{}, atOnce/2)}
+func newSlots(most int, now func() clock.Now, call func(node string)) *slots {
+	return &slots{most: most, now: now, call: call, holders: make(map[string]holder), waiting: make(map[string]waiting)}
 }
 
-// see notes a change of a worker. One that has passed gives its slot back before kubelet has ended it, one that is being deleted
-// does not.
-func (s *slots) see(pod *corev1.Pod, outcome fleet.Outcome, gone bool, now clock.Now) {
-	worker := s.holders[pod.Name]
+// see notes a change of a worker, and reports whether it had a slot. A worker that has passed gives its slot back before kubelet
+// has ended it, a worker that is being deleted does not.
+func (s *slots) see(pod *corev1.Pod, outcome fleet.Outcome, gone bool) (hadSlot bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before, hadSlot := s.holders[pod.Name]
 	if gone || fleet.HasEnded(pod) || outcome == fleet.Passed {
-		if outcome == fleet.Passed && worker.attempt > 2 { // a second attempt says little: the network of new nodes comes late
-			s.healed = now.Mark()
-		}
 		delete(s.holders, pod.Name)
+		return hadSlot
+	}
+	h := holder{isRetry: fleet.Attempt(pod) > 1, since: cmp.Or(before.since, s.now().Mark()), limit: heldFor}
+	if h.isRetry && outcome == fleet.Waiting {
+		h.limit = pendingFor
+	}
+	s.holders[pod.Name] = h
+	return hadSlot
+}
+
+// take reports whether a node has got a slot for its new worker. If not, the node waits, and is called.
+func (s *slots) take(node, worker string, attempt int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	place := s.waiting[node]
+	place.isRetry, place.since = attempt > 1, cmp.Or(place.since, s.now().Mark())
+	s.waiting[node] = place
+	if !s.giving { // nobody else waits
+		s.give()
+	}
+	if !s.waiting[node].has {
+		return false
+	}
+	delete(s.waiting, node)
+	s.holders[worker] = holder{place.isRetry, s.now().Mark(), unseenFor, true}
+	return true
+}
+
+// give gives one slot, and goes on until no node waits: nobody has to notice that a slot has become free.
+func (s *slots) give() {
+	if s.giving = len(s.waiting) > 0; !s.giving {
 		return
 	}
-	worker.since = cmp.Or(worker.since, now.Mark())
-	worker.attempt, worker.limit, worker.unseen = fleet.Attempt(pod), heldFor, false
-	if worker.attempt > 1 && outcome == fleet.Waiting {
-		worker.limit = pendingFor
+	if node := s.next(); node != "" {
+		place := s.waiting[node]
+		place.has = true
+		s.waiting[node] = place
+		s.call(node)
 	}
-	s.holders[pod.Name] = worker
+	time.AfterFunc(betweenSlots, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.give()
+	})
 }
 
-// give gives a free slot to the node that is next, and returns that node, or "". First attempts come first, then those that wait
-// longest.
-func (s *slots) give(now clock.Now) (node string) {
-	if now.Since(s.given[s.all%givenAtOnce]) < givenWithin {
-		return ""
-	}
-	taken := make(map[int]int)
-	kind := func(attempt int) int { return min(attempt, 2) }
-	for name, worker := range s.holders {
-		if now.Since(worker.since) < worker.limit {
-			taken[kind(worker.attempt)]++
-		} else if worker.unseen { // it was never there
-			delete(s.holders, name)
+// next returns the node that gets the next slot, "" if none can. First attempts come first, then the nodes that wait longest.
+func (s *slots) next() (node string) {
+	taken := s.taken()
+	var first waiting
+	for name, place := range s.waiting {
+		canGet := !place.has && taken[place.isRetry] < s.most
+		if canGet && (node == "" || place.isBefore(first)) {
+			node, first = name, place
 		}
-	}
-	var next waiting
-	for name, one := range s.waiting {
-		if one.worker == "" && taken[kind(one.attempt)] < s.MaxWorkers && (node == "" ||
-			cmp.Or(cmp.Compare(kind(one.attempt), kind(next.attempt)), one.since.Compare(next.since)) < 0) {
-			node, next = name, one
-		}
-	}
-	if node != "" {
-		next.worker = s.newName()
-		s.waiting[node] = next
-		s.given[s.all%givenAtOnce] = now.Mark()
-		s.all++
-		s.holders[next.worker] = holder{next.attempt, now.Mark(), unseenFor, true}
 	}
 	return node
 }
 
-// takeSlot returns the name of a node's new worker if the node has got a slot, else "": the node waits, and is called.
-func (r *Reconciler) takeSlot(node string, attempt int) (worker string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	place, waits := r.slots.waiting[node]
-	if !waits {
-		place.since = clock.Own()
+// taken counts the slots of first attempts (false) and of retries (true) that are not free. It forgets workers that were never
+// there.
+func (s *slots) taken() map[bool]int {
+	taken := make(map[bool]int)
+	for worker, h := range s.holders {
+		if s.now().Since(h.since) < h.limit {
+			taken[h.isRetry]++
+		} else if h.unseen {
+			delete(s.holders, worker)
+		}
 	}
-	place.attempt = attempt
-	if r.slots.waiting[node] = place; !r.slots.giving { // nobody else waits
-		r.giveSlots()
+	for _, place := range s.waiting {
+		if place.has {
+			taken[place.isRetry]++
+		}
 	}
-	if worker = r.slots.waiting[node].worker; worker != "" {
-		delete(r.slots.waiting, node)
-	}
-	return worker
+	return taken
 }
 
-// giveSlots gives what is free, and again as long as a node waits: nobody has to notice that a slot has become free. The nodes
-// that have got one are called.
-func (r *Reconciler) giveSlots() {
-	for node := r.slots.give(r.Now()); node != ""; node = r.slots.give(r.Now()) {
-		add(r.queue, node, 0)
+func (w waiting) isBefore(other waiting) bool {
+	if w.isRetry != other.isRetry {
+		return other.isRetry
 	}
-	if r.slots.giving = len(r.slots.waiting) > 0; r.slots.giving {
-		time.AfterFunc(betweenSlots, func() {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.giveSlots()
-		})
+	return w.since.Before(other.since)
+}
+
+// giveBack frees the slot of a worker that was not created.
+func (s *slots) giveBack(worker string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.holders, worker)
+}
+
+// doubt shortens the time of a worker that may not have been created. If it was, the cache shows it in time.
+func (s *slots) doubt(worker string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h := s.holders[worker]; h.unseen {
+		h.limit = pendingFor
+		s.holders[worker] = h
 	}
 }
 
-// leaveSlots takes a node from those that wait for a slot, and its slot if it has got one.
-func (r *Reconciler) leaveSlots(node string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.slots.holders, r.slots.waiting[node].worker)
-	delete(r.slots.waiting, node)
+// leave takes a node from those that wait for a slot, with the slot if it has got one.
+func (s *slots) leave(node string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.waiting, node)
 }
 
-// keepsWorkers reports whether the workers of a node are deleted later: it was released within the last minute, and other nodes
-// wait for a slot. Their releases come first.
-func (r *Reconciler) keepsWorkers(node string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.slots.waiting) > 0 && r.Now().Since(r.nodes[node].releasedAt) < time.Minute
+// isWaitedFor reports whether a node waits for a slot.
+func (s *slots) isWaitedFor() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.waiting) > 0
 }

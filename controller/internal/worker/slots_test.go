@@ -3,6 +3,7 @@ package worker
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -17,20 +18,13 @@ func at(t time.Time) clock.Now { return clock.At(t, t) }
 
 func mark(t time.Time) clock.Mark { return at(t).Mark() }
 
-// give gives all free slots, and returns the nodes that have got them.
-func give(s *slots, now time.Time) (nodes []string) {
-	for {
-		node := s.give(at(now))
-		if node == "" {
-			return nodes
-		}
-		nodes = append(nodes, node)
-		delete(s.waiting, node)
-	}
+// newTestSlots notes who is called.
+func newTestSlots(most int) (s *slots, called *[]string) {
+	called = new([]string)
+	return newSlots(most, func() clock.Now { return at(time.Now()) }, func(node string) { *called = append(*called, node) }), called
 }
 
 func TestSlots(t *testing.T) {
-	now := time.Now()
 	both := func(pod *corev1.Pod) { running(pod); deleting(pod) }
 	first := func(change ...func(*corev1.Pod)) []*corev1.Pod { return []*corev1.Pod{newWorker("a", 1, change...)} }
 	retry := func(change ...func(*corev1.Pod)) []*corev1.Pod { return []*corev1.Pod{newWorker("a", 2, change...)} }
@@ -64,90 +58,116 @@ func TestSlots(t *testing.T) {
 		"evicted":                                 {attempt: 1, workers: first(evicted), want: 5},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newSlots(Settings{MaxWorkers: 5})
-			for _, pod := range test.workers {
-				outcome, _ := fleet.WorkerOutcome(pod)
-				s.see(pod, outcome, false, at(now))
-			}
-			for i := range 20 {
-				s.waiting[fmt.Sprint(i)] = waiting{attempt: test.attempt, since: mark(now)}
-			}
-			assert.Len(t, give(&s, now.Add(test.since)), test.want)
-			for _, pod := range test.workers {
-				s.see(pod, fleet.Running, true, at(now))
-				assert.NotContains(t, s.holders, pod.Name)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				s, called := newTestSlots(5)
+				for _, pod := range test.workers {
+					outcome, _ := fleet.WorkerOutcome(pod)
+					s.see(pod, outcome, false)
+				}
+				time.Sleep(test.since)
+				for i := range 20 {
+					s.take(fmt.Sprint(i), fmt.Sprint("worker-", i), test.attempt)
+				}
+				time.Sleep(10 * betweenSlots)
+				assert.Len(t, *called, test.want)
+				for _, pod := range test.workers {
+					s.see(pod, fleet.Running, true)
+					assert.NotContains(t, s.holders, pod.Name)
+				}
+			})
 		})
 	}
 }
 
-// A worker that was never there holds its slot for as long as it may take, and is forgotten then.
-func TestWorkerThatWasNeverThere(t *testing.T) {
-	now := time.Now()
-	s := newSlots(Settings{MaxWorkers: 1})
-	s.waiting["a"] = waiting{attempt: 1}
-	assert.Equal(t, "a", s.give(at(now)))
-	assert.Len(t, s.holders, 1)
-	assert.Empty(t, s.give(at(now.Add(unseenFor-time.Second))))
-	assert.Len(t, s.holders, 1)
-	assert.Empty(t, s.give(at(now.Add(unseenFor))))
-	assert.Empty(t, s.holders)
-}
-
-func TestWhoGetsTheNextSlot(t *testing.T) {
-	now := time.Now()
-	s := newSlots(Settings{MaxWorkers: 9})
-	s.waiting = map[string]waiting{
-		"old retry":    {attempt: 2, since: mark(now.Add(-time.Hour))},
-		"older retry":  {attempt: 5, since: mark(now.Add(-2 * time.Hour))},
-		"first":        {attempt: 1, since: mark(now.Add(-time.Second))},
-		"called first": {attempt: 1, since: mark(now.Add(-time.Minute)), worker: "a"},
-		"later first":  {attempt: 1, since: mark(now)},
+// The slot of a worker that the cache does not show becomes free when the worker is not there, or in time.
+func TestSlotOfAWorkerThatIsNotSeen(t *testing.T) {
+	for name, test := range map[string]struct {
+		happens func(s *slots)
+		free    time.Duration // after this time
+	}{
+		"its creation was refused":       {func(s *slots) { s.giveBack("a-1") }, 0},
+		"nobody knows if it was created": {func(s *slots) { s.doubt("a-1") }, pendingFor},
+		"it was created":                 {func(*slots) {}, unseenFor},
+		"it is there": {func(s *slots) {
+			s.see(newWorker("a-1", 1), fleet.Waiting, false)
+			s.doubt("a-1")
+		}, heldFor},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, called := newTestSlots(1)
+				assert.True(t, s.take("a", "a-1", 1))
+				test.happens(s)
+				assert.False(t, s.take("b", "b-1", 1))
+				time.Sleep(test.free - time.Millisecond)
+				assert.Equal(t, []string{"a"}, *called)
+				time.Sleep(2 * betweenSlots)
+				assert.Equal(t, []string{"a", "b"}, *called)
+				assert.True(t, s.take("b", "b-1", 1))
+			})
+		})
 	}
-	assert.Equal(t, []string{"first", "later first", "older retry", "old retry"}, give(&s, now))
-}
-
-// Each third attempt that passes, or a later one, shortens the pauses of the others. A second one says nothing.
-func TestWhoShortensThePausesOfOthers(t *testing.T) {
-	now := time.Now()
-	s := newSlots(Settings{MaxWorkers: 9})
-	ends := func(attempt int, outcome fleet.Outcome) clock.Mark {
-		now = now.Add(time.Second)
-		pod := newWorker(fmt.Sprint(attempt), attempt, running)
-		s.see(pod, fleet.Running, false, at(now))
-		s.see(pod, outcome, true, at(now))
-		return s.healed
-	}
-	assert.Zero(t, ends(1, fleet.Passed))
-	assert.Zero(t, ends(2, fleet.Passed))
-	assert.Zero(t, ends(3, fleet.FailedRound))
-	assert.Equal(t, mark(now.Add(time.Second)), ends(3, fleet.Passed))
-	assert.Equal(t, mark(now.Add(time.Second)), ends(4, fleet.Passed))
-	s.see(newWorker("never seen", 3, ready), fleet.Passed, false, at(now.Add(time.Hour)))
-	assert.Equal(t, mark(now), s.healed)
 }
 
 // A node that is not to be verified any more gives back the slot that it has got.
 func TestSlotIsGivenBack(t *testing.T) {
-	r := Reconciler{slots: newSlots(Settings{MaxWorkers: 1})}
-	s := &r.slots
-	s.waiting["a"] = waiting{attempt: 1}
-	assert.Equal(t, "a", s.give(at(time.Now())))
-	s.waiting["b"] = waiting{attempt: 1}
-	assert.Empty(t, s.give(at(time.Now())))
-	r.leaveSlots("a")
-	assert.Equal(t, "b", s.give(at(time.Now())))
+	synctest.Test(t, func(t *testing.T) {
+		s, called := newTestSlots(1)
+		for i, node := range []string{"a", "b", "c"} {
+			assert.Equal(t, i == 0, s.take(node, node+"-1", 1))
+			time.Sleep(time.Millisecond)
+		}
+		s.giveBack("a-1")
+		time.Sleep(time.Second)
+		assert.Equal(t, []string{"a", "b"}, *called)
+		s.leave("b")
+		time.Sleep(time.Second)
+		assert.Equal(t, []string{"a", "b", "c"}, *called)
+	})
 }
 
-// 50 slots a second are given, five at once at most: what a busy machine has missed is made up for, and no more.
-func TestPaceOfSlots(t *testing.T) {
-	now := time.Now()
-	s := newSlots(Settings{MaxWorkers: 1000})
-	for i := range 100 {
-		s.waiting[fmt.Sprint(i)] = waiting{attempt: 1}
+func TestWhoGetsTheNextSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, called := newTestSlots(9)
+		for node, place := range map[string]waiting{
+			"old retry":    {isRetry: true, since: mark(time.Now().Add(-time.Hour))},
+			"older retry":  {isRetry: true, since: mark(time.Now().Add(-2 * time.Hour))},
+			"first":        {since: mark(time.Now().Add(-time.Second))},
+			"called first": {since: mark(time.Now().Add(-time.Minute)), has: true},
+			"later first":  {since: mark(time.Now())},
+		} {
+			s.waiting[node] = place
+		}
+		s.give()
+		time.Sleep(time.Second)
+		assert.Equal(t, []string{"first", "later first", "older retry", "old retry"}, *called)
+	})
+}
+
+// Each third attempt that passes, or a later one, shortens the pauses of the others. A second one says nothing.
+func TestWhoShortensThePausesOfOthers(t *testing.T) {
+	for name, test := range map[string]struct {
+		attempt int
+		ends    func(*corev1.Pod)
+		unseen  bool // until it has ended
+		want    bool
+	}{
+		"first":                     {attempt: 1, ends: ready},
+		"second":                    {attempt: 2, ends: ready},
+		"third":                     {attempt: 3, ends: ready, want: true},
+		"fourth":                    {attempt: 4, ends: ended(0, ""), want: true},
+		"third fails":               {attempt: 3, ends: ended(1, failing)},
+		"third, before this leader": {attempt: 3, ends: ready, unseen: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			pod := newWorker("a", test.attempt, running)
+			if !test.unseen {
+				c.changed(c.queue, pod, false)
+			}
+			test.ends(pod)
+			c.changed(c.queue, pod, false)
+			assert.Equal(t, test.want, !c.healed.IsZero())
+		})
 	}
-	assert.Len(t, give(&s, now), 5)
-	assert.Empty(t, give(&s, now.Add(99*time.Millisecond)))
-	assert.Len(t, give(&s, now.Add(100*time.Millisecond)), 5)
-	assert.Len(t, give(&s, now.Add(time.Minute)), 5)
 }

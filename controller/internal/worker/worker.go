@@ -5,17 +5,17 @@ package worker
 
 import (
 	"context"
-	"crypto/rand"
+	cryptorand "crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -35,29 +35,34 @@ type Settings struct {
 	Namespace     string // of the workers
 	Template      *corev1.PodTemplateSpec
 	ClusterDomain string        // of the cluster's DNS, "" where it is not known
-	MaxWorkers    int           // at a time
-	VerdictPort   int           // where a worker tells its verdict
+	MaxWorkers    int           // first attempts that hold a slot at a time, and as many retries
 	Round         time.Duration // the longest that a round takes
 	Version       string
 }
 
 // Reconciler makes nodes verified, one call for one node.
 type Reconciler struct {
-	Settings
+	Settings  Settings
 	Client    client.Client // reads the caches
 	Node      func(name string) nodepatch.NodeAPI
 	Endpoints func(context.Context) ([]string, error)       // of the DNS service, as a worker reads them
 	Require   func(context.Context, *nodepatch.Node) string // says what the Node does not show, or ""
+	Asker     Asker
 	Events    events.EventRecorder
 	Now       func() clock.Now
-	Timeout   time.Duration     // of one request
-	Transport http.RoundTripper // to the workers, nil: that of net/http
+	Timeout   time.Duration // of one request
 	Log       *slog.Logger
 
 	queue loop.Queue // of nodes
+	slots *slots
+	// patching has room for half of the nodes that are looked at together: those whose last patch did not help. The answer to the
+	// next one may take as long as a request may.
+	patching chan struct{}
+
 	mu    sync.Mutex
 	nodes map[string]memory // by the node's name
-	slots slots
+	// healed is when a third attempt or a later one has passed last: what kept other nodes from passing may be over, too.
+	healed clock.Mark
 }
 
 // Reconcile takes the next step about a node.
@@ -71,30 +76,27 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("node in the cache: %w", err)
 	}
-	workers, err := r.workers(ctx, node.Name)
+	pods, err := r.pods(ctx, node.Name)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	now := r.Now()
-	seen := r.observe(node.Name, workers, now)
-	decided := r.next(node, workers, seen, now)
-	r.hold(ctx, node, workers, seen, &decided)
-	if decided.create == 0 {
-		r.leaveSlots(node.Name)
+	l := r.recall(node, pods)
+	l.unmet = func() string { return r.askUnmet(ctx, node) }
+	decided := r.Settings.next(l)
+	r.note(l, decided)
+	r.reportFailures(l)
+	r.ask(ctx, l)
+	switch {
+	case decided.removeTaint, decided.release != nil:
+		decided, err = r.patch(ctx, l, decided)
+	case decided.create > 0:
+		decided.wait, err = r.create(ctx, node, decided)
 	}
-	if decided.void {
-		for name := range seen.workers {
-			r.rememberWorker(node.Name, name, func(s *workerState) { s.void = true })
-		}
-	}
-	r.reportFailures(node, workers, seen, now)
-	r.ask(ctx, node, workers, seen)
-	err = r.act(ctx, node, seen, &decided)
-	for _, worker := range decided.delete {
-		err = errors.Join(err, r.deletePod(ctx, node.Name, worker))
+	for _, pod := range decided.delete {
+		err = errors.Join(err, r.deletePod(ctx, node.Name, pod))
 	}
 	if len(decided.delete) > 0 && decided.wait == 0 { // workers that are kept are not all deleted at once
-		decided.wait = wait.Jitter(cacheDelay, 5)
+		decided.wait = between(cacheDelay, 30*time.Second)
 	}
 	if err != nil {
 		return reconcile.Result{Priority: new(0)}, err // controller-runtime warns of a wait beside an error, and ignores it
@@ -103,70 +105,84 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	return reconcile.Result{RequeueAfter: min(decided.wait, firstRetry), Priority: new(0)}, nil
 }
 
-// act takes a step, except that it deletes nothing: it may add workers to delete.
-func (r *Reconciler) act(ctx context.Context, node *corev1.Node, seen memory, decided *step) (err error) {
-	switch {
-	case decided.release != nil, decided.removeTaint:
-		err = r.patch(ctx, node, seen, decided)
-	case decided.create > 0:
-		decided.wait, err = r.create(ctx, node, *decided)
+// note remembers what a decision means for the slot and the workers of a node.
+func (r *Reconciler) note(l look, decided step) {
+	node, held := l.node.Name, decided.held
+	if decided.create == 0 {
+		r.slots.leave(node)
 	}
-	return err
+	if held != nil {
+		if !l.seen.states[held.Name].held {
+			r.Log.Error("node not verified", "node", node, "worker", held.Name, "reason", decided.unmet)
+			r.warn(l.node, held, decided.unmet)
+		}
+		r.rememberWorker(node, held.Name, func(s *workerState) { s.held = true })
+	}
+	if decided.void {
+		for name := range l.seen.states {
+			r.rememberWorker(node, name, func(s *workerState) { s.void = true })
+		}
+	}
 }
 
-// workers returns the workers of a node that the cache shows.
-func (r *Reconciler) workers(ctx context.Context, node string) (workers []*corev1.Pod, err error) {
+// between returns a random time, so that nodes do not come back together.
+func between(shortest, longest time.Duration) time.Duration {
+	return shortest + rand.N(longest-shortest)
+}
+
+// pods returns the workers of a node that the cache shows.
+func (r *Reconciler) pods(ctx context.Context, node string) (pods []*corev1.Pod, err error) {
 	var list corev1.PodList
 	err = r.Client.List(ctx, &list, client.MatchingFields{nodeIndex: node}, client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return nil, fmt.Errorf("workers in the cache: %w", err)
 	}
 	for i := range list.Items {
-		if isWorker(&list.Items[i]) {
-			workers = append(workers, &list.Items[i])
-		}
+		pods = append(pods, &list.Items[i])
 	}
-	return workers, nil
+	return pods, nil
 }
 
 // create creates a worker, if there is a slot, and returns when to look again although nothing changes. A node without a slot is
 // called once it has got one.
 func (r *Reconciler) create(ctx context.Context, node *corev1.Node, decided step) (wait time.Duration, err error) {
-	name, key := r.takeSlot(node.Name, decided.create), rand.Text()
-	if name == "" {
+	name, key := r.Settings.newName(), cryptorand.Text()
+	if !r.slots.take(node.Name, name, decided.create) {
 		return 0, nil
 	}
 	endpoints, err := r.Endpoints(ctx)
-	asked := err == nil
-	if asked {
-		r.remember(node.Name, func(m *memory) {
-			if m.workers == nil {
-				m.workers = make(map[string]workerState)
-			}
-			m.workers[name] = workerState{first: clock.Own(), key: key}
-		})
-		ctx, cancel := context.WithTimeout(ctx, r.Timeout)
-		defer cancel()
-		err = r.Client.Create(ctx, r.newPod(name, key, node, decided, endpoints))
-	}
 	if err != nil {
-		answer, answered := errors.AsType[*apierrors.StatusError](err)
-		r.mu.Lock()
-		if !asked || answered && answer.ErrStatus.Code < http.StatusInternalServerError {
-			delete(r.nodes[node.Name].workers, name)
-			delete(r.slots.holders, name)
-		} else if worker := r.slots.holders[name]; worker.unseen { // it may be there, and the cache shows it in time
-			worker.limit = pendingFor
-			r.slots.holders[name] = worker
-		}
-		r.mu.Unlock()
+		r.slots.giveBack(name)
 		if errors.Is(err, errNoEndpoints) {
 			return noEndpointsFor, nil
 		}
 		return 0, fmt.Errorf("worker for node %s: %w", node.Name, err)
 	}
+	r.remember(node.Name, func(m *memory) {
+		if m.states == nil {
+			m.states = make(map[string]workerState)
+		}
+		m.states[name] = workerState{first: r.Now().Mark(), own: true, key: key}
+	})
+	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
+	defer cancel()
+	if err = r.Client.Create(ctx, r.Settings.newPod(name, key, node, decided, endpoints)); err != nil {
+		r.noteFailedCreation(node.Name, name, err)
+		return 0, fmt.Errorf("worker for node %s: %w", node.Name, err)
+	}
 	r.Log.Info("worker created", "node", node.Name, "worker", name, "attempt", decided.create)
 	return cacheDelay, nil // if the worker is deleted before the cache shows it, nothing changes there
+}
+
+// noteFailedCreation forgets a worker whose creation was refused. After any other error it may be there.
+func (r *Reconciler) noteFailedCreation(node, worker string, err error) {
+	answer, isAnswer := errors.AsType[*apierrors.StatusError](err)
+	if !isAnswer || answer.ErrStatus.Code >= http.StatusInternalServerError {
+		r.slots.doubt(worker)
+		return
+	}
+	r.slots.giveBack(worker)
+	r.remember(node, func(m *memory) { delete(m.states, worker) })
 }
 
 // deletePod deletes a worker, or keeps it for now. Its verdict does not count any more, even if it cannot be deleted.
@@ -186,32 +202,41 @@ func (r *Reconciler) deletePod(ctx context.Context, node string, pod *corev1.Pod
 	return nil
 }
 
+// keepsWorkers reports whether the workers of a node are deleted later: it was released within the last minute, and other nodes
+// wait for a slot. Their releases come first.
+func (r *Reconciler) keepsWorkers(node string) bool {
+	r.mu.Lock()
+	releasedAt := r.nodes[node].releasedAt
+	r.mu.Unlock()
+	return r.slots.isWaitedFor() && r.Now().Since(releasedAt) < time.Minute
+}
+
 // reportFailures reports the attempts that have failed since the last look.
-func (r *Reconciler) reportFailures(node *corev1.Node, workers []*corev1.Pod, seen memory, now clock.Now) {
-	for _, worker := range workers {
-		if seen.workers[worker.Name].ended != now.Mark() || worker.DeletionTimestamp != nil {
+func (r *Reconciler) reportFailures(l look) {
+	for _, pod := range l.ended {
+		if pod.DeletionTimestamp != nil {
 			continue
 		}
-		outcome, said := fleet.WorkerOutcome(worker)
-		log := r.Log.With("node", node.Name, "worker", worker.Name, "attempt", fleet.Attempt(worker))
+		outcome, said := fleet.WorkerOutcome(pod)
+		log := r.Log.With("node", l.node.Name, "worker", pod.Name, "attempt", fleet.Attempt(pod))
 		switch outcome {
 		case fleet.FailedRound:
 			log.Error("node not verified", "failed", said.Failed, "reason", said.Message)
-			r.warn(node, worker, said.Message)
+			r.warn(l.node, pod, said.Message)
 		case fleet.Crashed:
-			for _, status := range worker.Status.ContainerStatuses {
+			for _, status := range pod.Status.ContainerStatuses {
 				if ended := status.State.Terminated; ended != nil {
 					log.Error("worker ended without a verdict", "reason", ended.Reason, "exit_code", ended.ExitCode, "detail", ended.Message)
 				}
 			}
-			r.warn(node, worker, "worker "+worker.Name+" ended without a verdict: read its log")
+			r.warn(l.node, pod, "worker "+pod.Name+" ended without a verdict: read its log")
 		case fleet.Interrupted:
-			log.Warn("worker was interrupted", "reason", worker.Status.Reason, "detail", worker.Status.Message)
+			log.Warn("worker was interrupted", "reason", pod.Status.Reason, "detail", pod.Status.Message)
 		}
 	}
 }
 
 // warn puts a warning about node into its Events. The recorder counts two about one node as one, unless they name two workers.
-func (r *Reconciler) warn(node *corev1.Node, worker *corev1.Pod, message string) {
-	r.Events.Eventf(node, worker, corev1.EventTypeWarning, verdict.NodeNotVerified, "Verify", "%s", kube.Shorten(message))
+func (r *Reconciler) warn(node *corev1.Node, pod *corev1.Pod, message string) {
+	r.Events.Eventf(node, pod, corev1.EventTypeWarning, verdict.NodeNotVerified, "Verify", "%s", kube.Shorten(message))
 }

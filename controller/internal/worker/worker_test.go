@@ -91,15 +91,16 @@ func (c cached) Get(ctx context.Context, key client.ObjectKey, object client.Obj
 func (c *cluster) newLeader(api client.Client) *Reconciler {
 	queue := priorityqueue.New[reconcile.Request]("worker")
 	c.t.Cleanup(queue.ShutDown)
-	return &Reconciler{
+	r := &Reconciler{
 		Require: nothing,
 		queue:   queue, Settings: newSettings(), Client: cached{api}, Events: c.events, Timeout: time.Second, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Node:      func(name string) nodepatch.NodeAPI { return nodeAPI{livenode.API{Client: api, Name: name}, c} },
 		Endpoints: func(context.Context) ([]string, error) { return []string{"10.0.0.1:53/m"}, nil },
-		nodes:     make(map[string]memory), slots: newSlots(newSettings()),
 		// The workers here have no time of creation.
 		Now: func() clock.Now { return clock.At(time.Now(), time.Time{}.Add(time.Second)) },
 	}
+	r.prepare()
+	return r
 }
 
 // nodeAPI is a Node of the cluster, with what a test lets happen around a patch.
@@ -125,9 +126,12 @@ func (n nodeAPI) Patch(ctx context.Context, patch []byte) (*nodepatch.Node, erro
 func (c *cluster) reconcile() (reconcile.Result, error) {
 	request := reconcile.Request{NamespacedName: types.NamespacedName{Name: "n"}}
 	result, err := c.Reconcile(c.t.Context(), request)
-	c.mu.Lock()
-	called := c.slots.give(c.Now()) // without the pause before that
-	c.mu.Unlock()
+	c.slots.mu.Lock()
+	called := c.slots.next()
+	if called != "" {
+		c.slots.waiting[called] = waiting{has: true} // without the pause before that
+	}
+	c.slots.mu.Unlock()
 	if called != "" {
 		return c.Reconcile(c.t.Context(), request)
 	}
@@ -193,7 +197,7 @@ func (c *cluster) update(change func(*corev1.Node)) {
 
 func (c *cluster) assertReleased() {
 	c.t.Helper()
-	assert.True(c.t, c.Fleet.IsVerified(c.node()))
+	assert.True(c.t, c.Settings.Fleet.IsVerified(c.node()))
 	assert.Empty(c.t, c.pods())
 }
 
@@ -249,7 +253,7 @@ func TestForeignTaintDuringTheRelease(t *testing.T) {
 	c.update(func(node *corev1.Node) { node.Spec.Taints = node.Spec.Taints[:1] })
 	c.step()
 	c.step()
-	assert.False(t, c.Fleet.IsVerified(c.node()))
+	assert.False(t, c.Settings.Fleet.IsVerified(c.node()))
 	assert.NotEqual(t, old, c.pod().Name)
 	c.set(ready)
 	c.step()
@@ -279,7 +283,7 @@ func TestTaintThatIsPutBackForever(t *testing.T) {
 		assert.Contains(t, <-c.events.Events, "Warning NodeNotVerified the startup taint is put back")
 		time.Sleep(15 * time.Minute) // then it starts over
 		putBack()
-		assert.True(t, c.Fleet.IsVerified(c.node()))
+		assert.True(t, c.Settings.Fleet.IsVerified(c.node()))
 		time.Sleep(2 * time.Second)
 		c.patching = func(patch func() (*nodepatch.Node, error)) (*nodepatch.Node, error) {
 			c.update(func(node *corev1.Node) { node.Status.NodeInfo.BootID = "second" }) // the cache does not show it yet
@@ -297,7 +301,7 @@ func TestPodOfAPersonStays(t *testing.T) {
 	c := newCluster(t, newNode(), newWorker("of-a-person", 1, ready, func(pod *corev1.Pod) { pod.OwnerReferences = nil }))
 	c.step()
 	assert.Len(t, c.pods(), 2)
-	assert.False(t, c.Fleet.IsVerified(c.node()))
+	assert.False(t, c.Settings.Fleet.IsVerified(c.node()))
 	c.update(func(node *corev1.Node) { node.Spec.Taints = nil }) // nothing is to be verified: the workers go
 	c.step()
 	assert.Equal(t, "of-a-person", c.pod().Name)
@@ -314,7 +318,7 @@ func TestDeletesOnce(t *testing.T) {
 	for range 3 {
 		c.step()
 	}
-	assert.True(t, c.Fleet.IsVerified(c.node()))
+	assert.True(t, c.Settings.Fleet.IsVerified(c.node()))
 	assert.Equal(t, 1, deletions)
 }
 
@@ -328,7 +332,7 @@ func TestPassesDuringADecision(t *testing.T) {
 	var telling sync.WaitGroup
 	telling.Go(func() {
 		for ctx.Err() == nil {
-			c.rememberWorker("n", name, func(s *workerState) { s.asked = true })
+			c.rememberWorker("n", name, func(s *workerState) { s.key = "" })
 		}
 	})
 	for range 100 {
@@ -375,7 +379,7 @@ func TestCreateFails(t *testing.T) {
 		for range 10 {
 			_, err := c.reconcile()
 			require.ErrorContains(t, err, "away")
-			time.Sleep(givenWithin)
+			time.Sleep(betweenSlots)
 		}
 		c.creating = nil
 		c.step()

@@ -1,4 +1,4 @@
-package app
+package reboot
 
 import (
 	"context"
@@ -21,7 +21,6 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/livenode"
-	"github.com/imunhatep/kube-node-ready/controller/internal/report"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -43,13 +42,12 @@ func verifiedIn(boot string, name string) *corev1.Node {
 
 // cluster is the nodes of a test, the step, and its last plan.
 type cluster struct {
-	rebooted
-	t       *testing.T
-	api     client.Client
-	limiter *rate.Limiter
-	refuse  map[string]bool // patches of these nodes
-	keeps   bool            // a webhook puts the label back
-	logged  strings.Builder
+	Unlabeler
+	t      *testing.T
+	api    client.Client
+	refuse map[string]bool // patches of these nodes
+	keeps  bool            // a webhook puts the label back
+	logged strings.Builder
 }
 
 func newCluster(t *testing.T, nodes ...*corev1.Node) *cluster {
@@ -57,10 +55,10 @@ func newCluster(t *testing.T, nodes ...*corev1.Node) *cluster {
 	for _, node := range nodes {
 		builder.WithObjects(node)
 	}
-	c := &cluster{t: t, limiter: report.NewLimit(), api: builder.Build(), refuse: make(map[string]bool)}
-	c.rebooted = rebooted{limit: c.limiter, log: slog.New(slog.NewTextHandler(&c.logged, nil)),
-		settings: fleet.Settings{Rules: fleet.NewRules(new(corev1.PodTemplateSpec), request), Request: request},
-		node:     func(name string) nodepatch.NodeAPI { return refusing{livenode.API{Client: c.api, Name: name}, c} }}
+	c := &cluster{t: t, api: builder.Build(), refuse: make(map[string]bool)}
+	c.Unlabeler = Unlabeler{Limit: rate.NewLimiter(5, 5), Log: slog.New(slog.NewTextHandler(&c.logged, nil)),
+		Settings: fleet.Settings{Rules: fleet.NewRules(new(corev1.PodTemplateSpec), request), Request: request},
+		Node:     func(name string) nodepatch.NodeAPI { return refusing{livenode.API{Client: c.api, Name: name}, c} }}
 	return c
 }
 
@@ -91,7 +89,7 @@ func (c *cluster) act(plan fleet.Plan) (time.Duration, error) {
 func (c *cluster) plan() fleet.Plan {
 	var nodes corev1.NodeList
 	require.NoError(c.t, c.api.List(c.t.Context(), &nodes))
-	return c.settings.Decide(fleet.Objects{Nodes: nodes.Items}, clock.At(time.Now(), time.Now()))
+	return c.Settings.Decide(fleet.Objects{Nodes: nodes.Items}, clock.At(time.Now(), time.Now()))
 }
 
 // labelled counts the nodes that have the label.
@@ -128,11 +126,10 @@ func TestLabelOfARebootedNode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := verifiedIn(test.boot, "n")
-			c := newCluster(t)
 			if test.edit != nil {
 				test.edit(node)
 			}
-			require.NoError(t, c.api.Create(t.Context(), withoutVersion(node)))
+			c := newCluster(t, node.DeepCopy())
 			_, err := c.act(c.plan())
 			require.NoError(t, err)
 			found := new(corev1.Node)
@@ -144,12 +141,6 @@ func TestLabelOfARebootedNode(t *testing.T) {
 			assert.Equal(t, node.Annotations, found.Annotations)
 		})
 	}
-}
-
-func withoutVersion(node *corev1.Node) *corev1.Node {
-	created := node.DeepCopy()
-	created.ResourceVersion = ""
-	return created
 }
 
 // A webhook puts the label back: that is an error, and no crash.
@@ -169,13 +160,13 @@ func TestFleetThatReboots(t *testing.T) {
 		nodes = append(nodes, verifiedIn("before", fmt.Sprint("n", i)))
 	}
 	c := newCluster(t, nodes...)
-	c.limiter.SetLimit(0) // a slow test would get more than the first five
+	c.Limit.SetLimit(0) // a slow test would get more than the first five
 	again, err := c.act(c.plan())
 	require.NoError(t, err)
 	assert.Positive(t, again)
 	assert.Equal(t, 15, c.labelled())
 
-	c.limiter.SetLimit(1e6)
+	c.Limit.SetLimit(1e6)
 	c.refuse["n3"], c.refuse["n4"] = true, true
 	for range 10 {
 		_, _ = c.act(c.plan())

@@ -27,8 +27,8 @@ type Request struct {
 	Blocks func(Taint) bool
 	// Unmet says what a Node that was read again does not show although a release demands it, or ""; nil: nothing is demanded.
 	Unmet func(*Node) string
-	// AnnotationValue returns the value for a release that removes these taints.
-	AnnotationValue func(removed []Taint) string
+	// AnnotationValue returns the value for a release that removes these taints from a Node.
+	AnnotationValue func(node *Node, removed []Taint) string
 }
 
 // Removes reports whether a release removes this taint.
@@ -72,7 +72,7 @@ type Operation struct {
 func Build(node *Node, r Request) []Operation {
 	ops := append(testUID(node), removeTaints(node, r.Removes)...)
 	ops = append(ops, set("/metadata/labels", node.Labels, r.Label, r.LabelValue)...)
-	return append(ops, set("/metadata/annotations", node.Annotations, r.Annotation, r.AnnotationValue(r.removed(node)))...)
+	return append(ops, set("/metadata/annotations", node.Annotations, r.Annotation, r.AnnotationValue(node, r.removed(node)))...)
 }
 
 // BuildFailedTaint returns the operations that append the failed taint to node's taints, guarded like

@@ -28,7 +28,9 @@ func foreign(key string) corev1.Taint {
 }
 
 // fixed is an annotation that does not depend on the removed taints.
-func fixed(value string) func([]Taint) string { return func([]Taint) string { return value } }
+func fixed(value string) func(*Node, []Taint) string {
+	return func(*Node, []Taint) string { return value }
+}
 
 func TestBuild(t *testing.T) {
 	const (

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
@@ -16,9 +18,6 @@ import (
 	"github.com/imunhatep/kube-node-ready/metrics"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
-
-// retryReport is the time until the next attempt to report a timeout, ±20 %.
-const retryReport = 30 * time.Second
 
 // markers says whether one may be written while a step runs: never while a patch is in flight that releases the node.
 type markers bool
@@ -31,6 +30,7 @@ const (
 // note is what a step tells the reporter: an attempt, a wait that begins, or, if both are nil, that the wait is over.
 type note struct {
 	attempt *checks.Attempt
+	uid     types.UID // of the Node that the attempt was for, "" before the first read
 	wait    *failure
 }
 
@@ -46,6 +46,9 @@ type reporter struct {
 	notes         chan note
 	attempts      map[string]int // of each check
 	last          *failure       // until that check passes, or the wait is over
+	checked       types.UID      // of the Node that the last attempt was for
+	opensAt       time.Time      // not before then; set when INITIAL_TIMEOUT has passed
+	opened        string         // when the Node was opened, as its record has it; "": it is not open
 	repeats       repeats
 	timeout       <-chan time.Time // INITIAL_TIMEOUT, and then the next attempt to report that it has passed
 	releaseFailed bool             // a condition that is True may hide that: the next release writes it again
@@ -53,11 +56,13 @@ type reporter struct {
 
 // begin starts INITIAL_TIMEOUT. With --once its end cancels the context that begin returns.
 func (r *reporter) begin(parent context.Context) (ctx context.Context, end func()) {
-	r.start, r.timeout = time.Now(), time.After(r.cfg.InitialTimeout)
+	r.start = time.Now()
+	r.beginTimeout()
 	ctx, r.stop = context.WithCancel(parent)
 	return ctx, func() {
 		r.stop()
 		r.metrics.TimedOut(false)
+		r.metrics.Opened(false)
 	}
 }
 
@@ -66,8 +71,8 @@ func (r *reporter) restart() {
 	r.tainted, r.reason, r.last = false, "", nil
 	clear(r.repeats)
 	if !r.cfg.Once {
-		r.start, r.timedOut, r.timeout = time.Now(), false, time.After(r.cfg.InitialTimeout)
-		r.metrics.TimedOut(false)
+		r.start = time.Now()
+		r.beginTimeout()
 	}
 }
 
@@ -103,6 +108,7 @@ func (r *reporter) take(n note) {
 		r.last = n.wait
 		return
 	}
+	r.checked = n.uid
 	r.attempts[attempt.Check]++
 	r.metrics.Attempt(attempt.Check, attempt.Took)
 	// The other checks tell more than the check node.
@@ -126,6 +132,7 @@ func (r *reporter) Failed(ctx context.Context, node *nodepatch.Node, err error, 
 		r.events.Add(kube.EventWarning, verdict.NodeNotVerified, fmt.Sprintf("since %s: %v", r.start.UTC().Format(time.RFC3339), err))
 	}
 	r.removeStrayFailedTaint(ctx, node)
+	r.follow(node)
 	if r.timedOut || r.reason != "" || (checked && r.cfg.ShowsEachVerdict()) { // a True from before is taken back at once
 		r.mark(ctx, round.checks, err.Error())
 	}
@@ -148,7 +155,7 @@ func (r *reporter) reportTimeout(ctx context.Context, may markers) {
 		r.stop()
 	}
 	if !r.timedOut {
-		r.timedOut = true
+		r.timedOut, r.opensAt = true, time.Now().Add(rand.N(openingsTake))
 		r.metrics.TimedOut(true)
 		r.log.WithField("reason", message).Error("initial timeout exceeded")
 		r.events.Add(kube.EventWarning, verdict.NodeTimedOut, message)
@@ -157,7 +164,7 @@ func (r *reporter) reportTimeout(ctx context.Context, may markers) {
 		return
 	}
 	if !r.mark(ctx, failed, message) {
-		r.timeout = time.After(spread(retryReport))
+		r.timeout = time.After(r.untilRetry())
 	}
 }
 
@@ -177,7 +184,7 @@ func (r *reporter) mark(ctx context.Context, failed []string, message string) bo
 	if err != nil {
 		log.WithError(err).Warn("cannot mark the node as failed, will retry (ON_TIMEOUT needs rights that the chart grants)")
 	}
-	return err == nil
+	return err == nil && r.open(ctx, failed)
 }
 
 // markVerified shows on the node that it is verified. It reports whether a retry is of no use.
@@ -190,17 +197,17 @@ func (r *reporter) markVerified(ctx context.Context, node *nodepatch.Node) bool 
 }
 
 // annotation says when, how and in which boot the node was verified, and which taints its release removes.
-func (r *reporter) annotation(node *nodepatch.Node, now time.Time) func(removed []nodepatch.Taint) string {
+func (r *reporter) annotation(node *nodepatch.Node, now time.Time) func(*nodepatch.Node, []nodepatch.Taint) string {
 	var required []string
 	for _, e := range r.cfg.Require {
 		if e.IsFor(node) {
 			required = append(required, e.String())
 		}
 	}
-	return func(removed []nodepatch.Taint) string {
+	return func(last *nodepatch.Node, removed []nodepatch.Taint) string {
 		return verdict.Record{Time: now.UTC().Format(time.RFC3339), Duration: formatDuration(now.Sub(r.start)),
 			Attempts: r.attempts, Removed: nodepatch.FormatTaints(removed), Required: required, Version: r.version,
-			BootID: node.Status.NodeInfo.BootID}.Keeping(node.Annotations[r.api.request.Annotation], r.cfg.FailedTaintKey).String()
+			BootID: node.Status.NodeInfo.BootID}.Keeping(last.Annotations[r.api.request.Annotation], r.cfg.FailedTaintKey).String()
 	}
 }
 
@@ -238,13 +245,4 @@ func (r *reporter) remaining(node *nodepatch.Node) []nodepatch.Taint {
 	return slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(taint nodepatch.Taint) bool {
 		return r.api.request.Removes(taint) || (taint.Effect != "NoSchedule" && taint.Effect != "NoExecute")
 	})
-}
-
-// retry calls f up to three times, a second apart, until it returns true or ctx ends.
-func retry(ctx context.Context, f func(context.Context) bool) {
-	for range 3 {
-		if f(ctx) || !sleep(ctx, time.Second) {
-			return
-		}
-	}
 }

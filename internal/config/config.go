@@ -74,6 +74,7 @@ const (
 	OnTimeoutKeep      = "keep"
 	OnTimeoutTaint     = "taint"
 	OnTimeoutCondition = "condition"
+	OnTimeoutOpen      = "open"
 )
 
 // BackoffLinear is the value of RETRY_BACKOFF that is not the default.
@@ -176,8 +177,9 @@ func (c *Config) gateSettings() []*setting {
 		{"also-remove-taints", "keys", "comma-separated keys of former startup and failed taints; the release removes them too, " +
 			"and nothing adds them", "node-ready/failed", list(&c.AlsoRemoveTaints, 0, ownKey)},
 
-		{"on-timeout", "policies", "marker if not verified in --initial-timeout: keep (none), taint, condition or taint,condition",
-			OnTimeoutKeep, list(&c.OnTimeout, 1, oneOf(OnTimeoutKeep, OnTimeoutTaint, OnTimeoutCondition))},
+		{"on-timeout", "policies", "marker if not verified in --initial-timeout: keep (none), taint, condition or taint,condition; " +
+			"open or open,condition removes the startup taint without the label if a network check fails", OnTimeoutKeep,
+			list(&c.OnTimeout, 1, oneOf(OnTimeoutKeep, OnTimeoutTaint, OnTimeoutCondition, OnTimeoutOpen))},
 		{"failed-taint-key", "key", "key of the NoSchedule taint that --on-timeout taint adds", "node-ready/failed",
 			text(&c.FailedTaintKey, ownKey)},
 		{"condition-type", "type", "type of the condition that --on-timeout condition writes", "NodeVerified",
@@ -337,6 +339,16 @@ func (c *Config) validate(lookupEnv func(string) (string, bool), parsed bool) (p
 	}
 	if slices.Contains(c.OnTimeout, OnTimeoutKeep) && len(c.OnTimeout) > 1 {
 		refuse("--on-timeout %s: keep means no marker, so it must stand alone", strings.Join(c.OnTimeout, ","))
+	}
+	opens := slices.Contains(c.OnTimeout, OnTimeoutOpen)
+	if opens && slices.Contains(c.OnTimeout, OnTimeoutTaint) {
+		refuse("--on-timeout %s: open lets pods onto the node and taint keeps them away, so choose one", strings.Join(c.OnTimeout, ","))
+	}
+	if opens && c.ShowsEachVerdict() {
+		refuse("--on-timeout open and --condition always exclude each other: another client may wait for the condition to admit pods")
+	}
+	if opens && c.Once {
+		refuse("--on-timeout open and --once exclude each other: nobody would go on checking the node")
 	}
 	if (slices.Contains(c.OnTimeout, OnTimeoutTaint) || c.RecheckInterval > 0) && c.FailedTaintKey == c.TaintKey {
 		refuse("--failed-taint-key %s must differ from --taint-key: the agent could not tell the two taints apart", c.FailedTaintKey)

@@ -345,10 +345,10 @@ func (c *Config) validate(lookupEnv func(string) (string, bool), parsed bool) (p
 		refuse("--on-timeout %s: open lets pods onto the node and taint keeps them away, so choose one", strings.Join(c.OnTimeout, ","))
 	}
 	if opens && c.ShowsEachVerdict() {
-		refuse("--on-timeout open and --condition always exclude each other: another client may wait for the condition to admit pods")
+		refuse("--on-timeout open and --condition always exclude each other: another client may admit pods once the condition is True")
 	}
-	if opens && c.Once {
-		refuse("--on-timeout open and --once exclude each other: nobody would go on checking the node")
+	if opens && (c.Once || c.Worker) {
+		refuse("--on-timeout open excludes --once and --worker: nobody would go on checking the node")
 	}
 	if (slices.Contains(c.OnTimeout, OnTimeoutTaint) || c.RecheckInterval > 0) && c.FailedTaintKey == c.TaintKey {
 		refuse("--failed-taint-key %s must differ from --taint-key: the agent could not tell the two taints apart", c.FailedTaintKey)

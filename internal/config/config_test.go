@@ -326,11 +326,13 @@ var cases = map[string]struct {
 			{"taint", func(c *Config) { c.OnTimeout = []string{"taint"} }},
 			{"condition", func(c *Config) { c.OnTimeout = []string{"condition"} }},
 			{"taint,condition", func(c *Config) { c.OnTimeout = []string{"taint", "condition"} }},
+			{"open", func(c *Config) { c.OnTimeout = []string{"open"} }},
+			{"open,condition", func(c *Config) { c.OnTimeout = []string{"open", "condition"} }},
 			{" condition , taint", func(c *Config) { c.OnTimeout = []string{"condition", "taint"} }},
 		},
 		bad: []bad{
-			{"", "must name at least 1"}, {"Taint", `"Taint" must be one of keep, taint, condition`},
-			{"taint,delete", `"delete" must be one of keep, taint, condition`},
+			{"", "must name at least 1"}, {"Taint", `"Taint" must be one of keep, taint, condition, open`},
+			{"taint,delete", `"delete" must be one of keep, taint, condition, open`},
 		},
 	},
 	"failed-taint-key": {
@@ -567,6 +569,20 @@ func TestUsageErrors(t *testing.T) {
 		"keep and a mark": {
 			env:  map[string]string{"ON_TIMEOUT": "condition,keep"},
 			want: UsageError{"--on-timeout condition,keep: keep means no marker, so it must stand alone"},
+		},
+		"open and what excludes it": {
+			env:  map[string]string{"ON_TIMEOUT": "open,taint,keep"},
+			args: []string{"--condition=always", "--once"},
+			want: UsageError{
+				"--on-timeout open,taint,keep: keep means no marker, so it must stand alone",
+				"--on-timeout open,taint,keep: open lets pods onto the node and taint keeps them away, so choose one",
+				"--on-timeout open and --condition always exclude each other: another client may admit pods once the condition is True",
+				"--on-timeout open excludes --once and --worker: nobody would go on checking the node",
+			},
+		},
+		"open and a worker": {
+			args: []string{"--on-timeout=open", "--worker"},
+			want: UsageError{"--on-timeout open excludes --once and --worker: nobody would go on checking the node"},
 		},
 		"two taints of one name, and a condition": {
 			args: []string{"--on-timeout=condition,taint", "--taint-key=a/b", "--failed-taint-key=a/b"},

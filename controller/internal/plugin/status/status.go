@@ -23,6 +23,7 @@ import (
 const (
 	RecheckFails fleet.State = "RecheckFails"
 	Retainted    fleet.State = "Retainted" // it has the failed taint
+	Opened       fleet.State = "Opened"    // by its agent (ON_TIMEOUT=open), and not verified
 	Excluded     fleet.State = "Excluded"  // by another value of the verified label
 	NotGated     fleet.State = "NotGated"  // in controller mode: never had the startup taint
 	NotSelected  fleet.State = "NotSelected"
@@ -136,6 +137,9 @@ func (in Input) row(status fleet.Status, said lastEvent) Row {
 	case reason == "" && !fleet.IsNodeReady(node):
 		reason, message = "NodeNotReady", "kubelet or the CNI does not report the node as ready"
 	}
+	if status.State != fleet.Verified && in.Settings.IsOpened(node) {
+		row.State = Opened
+	}
 	_, message = parse(message)
 	row.Next = in.next(row, status, reason)
 	if last := strings.LastIndex(message, ": "); reason == verdict.NoPod && last >= 0 {
@@ -202,7 +206,7 @@ func shorten(text string) string {
 func (f Fleet) Summary() string {
 	var parts []string
 	for _, state := range []fleet.State{
-		fleet.Verified, RecheckFails, Retainted, fleet.Unverified, fleet.Pending, fleet.InProgress, fleet.Failed,
+		fleet.Verified, RecheckFails, Retainted, fleet.Unverified, fleet.Pending, fleet.InProgress, fleet.Failed, Opened,
 		Excluded, NotGated, NotSelected} {
 		name := map[fleet.State]string{fleet.InProgress: "in progress", RecheckFails: "failing rechecks",
 			Retainted: "re-tainted", NotGated: "not gated", NotSelected: "not selected"}[state]

@@ -233,6 +233,8 @@ func TestRestartedOnAnOpenedNode(t *testing.T) {
 		p.wait()
 		writes := len(api.writes())
 		p, network := simulateFailing(t, api, "--on-timeout=open,condition")
+		synctest.Wait()
+		assert.True(t, p.isOpen(), "as soon as it has read the Node")
 		after(2 * initialTimeout)
 		assert.True(t, p.isOpen())
 		assert.Equal(t, []string{patchStat}, api.writes()[writes:], "the new agent shows the failure, and has nothing to open")

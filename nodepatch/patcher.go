@@ -94,17 +94,14 @@ func releasing(r Request, removed *[]Taint) change {
 			*removed = r.removed(node)
 			return Build(node, r)
 		},
-		done:  func(node *Node) bool { return IsVerified(node, r) },
-		voids: r.voids,
+		done: func(node *Node) bool { return IsVerified(node, r) },
+		voids: func(node *Node) error {
+			if r.ForeignTaint(node.Spec.Taints) != nil || r.Unmet != nil && r.Unmet(node) != "" {
+				return ErrBlocked
+			}
+			return nil
+		},
 	}
-}
-
-// voids returns ErrBlocked for a Node on which nothing that was found before counts any more.
-func (r Request) voids(node *Node) error {
-	if r.ForeignTaint(node.Spec.Taints) != nil || r.Unmet != nil && r.Unmet(node) != "" {
-		return ErrBlocked
-	}
-	return nil
 }
 
 // RemoveAgain removes what a release removes from a Node that was released before, if the startup taint was added

@@ -13,9 +13,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
+
+// opening is what a node is opened by, beside the Node itself.
+type opening struct {
+	failed  []string
+	checked *nodepatch.Node
+	now     time.Time
+}
 
 func TestWithheld(t *testing.T) {
 	created := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -29,17 +37,17 @@ func TestWithheld(t *testing.T) {
 		"a foreign taint alone":          {func(o *opening, _ *nodepatch.Node) { o.failed = []string{foreignTaints} }, "no network check"},
 		"the patch":                      {func(o *opening, _ *nodepatch.Node) { o.failed = nil }, "no network check"},
 		"another Node":                   {func(_ *opening, node *nodepatch.Node) { node.UID = "uid-2" }, "another Node"},
-		"never read":                     {func(o *opening, _ *nodepatch.Node) { o.checked = "" }, "another Node"},
+		"never read":                     {func(o *opening, _ *nodepatch.Node) { o.checked = nil }, "another Node"},
 		"being deleted":                  {func(_ *opening, node *nodepatch.Node) { node.DeletionTimestamp = new(metav1.Now()) }, "being deleted"},
 		"labelled":                       {func(_ *opening, node *nodepatch.Node) { node.Labels = map[string]string{"node-ready/verified": "x"} }, "label"},
 		"too young":                      {func(o *opening, _ *nodepatch.Node) { o.now = o.now.Add(-time.Second) }, "INITIAL_TIMEOUT"},
 		"the API server's clock unknown": {func(o *opening, _ *nodepatch.Node) { o.now = time.Time{} }, "INITIAL_TIMEOUT"},
 		"a taint of WAIT_FOR_TAINTS": {func(_ *opening, node *nodepatch.Node) {
 			node.Spec.Taints = append(node.Spec.Taints, nodepatch.Taint{Key: "cni.example/not-ready"})
-		}, "cni.example/not-ready"},
+		}, "WAIT_FOR_TAINTS"},
 		"a Karpenter node without its labels": {func(_ *opening, node *nodepatch.Node) {
 			node.Spec.Taints = append(node.Spec.Taints, nodepatch.Taint{Key: "karpenter.sh/unregistered"})
-		}, "karpenter.sh/unregistered"},
+		}, "WAIT_FOR_TAINTS"},
 		"opened a moment ago": {func(o *opening, node *nodepatch.Node) {
 			node.Annotations = map[string]string{nodepatch.Annotation: verdict.Record{Opened: o.now.Add(-time.Minute).Format(time.RFC3339)}.String()}
 		}, "INITIAL_TIMEOUT"},
@@ -50,11 +58,10 @@ func TestWithheld(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			node := &nodepatch.Node{ObjectMeta: metav1.ObjectMeta{UID: "uid-1", CreationTimestamp: metav1.NewTime(created)}}
 			node.Spec.Taints = []nodepatch.Taint{{Key: "node-ready/unverified"}, {Key: "example.com/other"}}
-			request := nodepatch.Request{TaintKey: "node-ready/unverified", Label: "node-ready/verified", Annotation: nodepatch.Annotation}
-			request.Blocks = request.WaitsFor([]string{"cni.example/"})
-			o := opening{request: request, timeout: initialTimeout, failed: []string{"dns"}, checked: "uid-1", now: created.Add(initialTimeout)}
+			cfg := config.Config{InitialTimeout: initialTimeout, TaintKey: "node-ready/unverified", VerifiedLabel: "node-ready/verified", WaitForTaints: []string{"cni.example/"}}
+			o := opening{[]string{"dns"}, &nodepatch.Node{ObjectMeta: metav1.ObjectMeta{UID: "uid-1"}}, created.Add(initialTimeout)}
 			test.change(&o, node)
-			if why := o.withheld(node); test.why == "" {
+			if why := withheld(cfg, node, o.checked, o.failed, o.now); test.why == "" {
 				assert.Empty(t, why)
 			} else {
 				assert.Contains(t, why, test.why)

@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/sirupsen/logrus"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
@@ -18,6 +16,9 @@ import (
 	"github.com/imunhatep/kube-node-ready/metrics"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
+
+// retryReport is the time until the next attempt to report a timeout, ±20 %.
+const retryReport = 30 * time.Second
 
 // markers says whether one may be written while a step runs: never while a patch is in flight that releases the node.
 type markers bool
@@ -30,7 +31,6 @@ const (
 // note is what a step tells the reporter: an attempt, a wait that begins, or, if both are nil, that the wait is over.
 type note struct {
 	attempt *checks.Attempt
-	uid     types.UID // of the Node that the attempt was for, "" before the first read
 	wait    *failure
 }
 
@@ -44,11 +44,10 @@ type reporter struct {
 	start         time.Time
 	stop          context.CancelFunc // ends the verification: --once
 	notes         chan note
-	attempts      map[string]int // of each check
-	last          *failure       // until that check passes, or the wait is over
-	checked       types.UID      // of the Node that the last attempt was for
-	opensAt       time.Time      // not before then; set when INITIAL_TIMEOUT has passed
-	opened        string         // when the Node was opened, as its record has it; "": it is not open
+	attempts      map[string]int  // of each check
+	last          *failure        // until that check passes, or the wait is over
+	checked       *nodepatch.Node // the one that the last round has read, nil before
+	opened        string          // when the Node was opened, as its record has it; "": it is not open
 	repeats       repeats
 	timeout       <-chan time.Time // INITIAL_TIMEOUT, and then the next attempt to report that it has passed
 	releaseFailed bool             // a condition that is True may hide that: the next release writes it again
@@ -108,7 +107,6 @@ func (r *reporter) take(n note) {
 		r.last = n.wait
 		return
 	}
-	r.checked = n.uid
 	r.attempts[attempt.Check]++
 	r.metrics.Attempt(attempt.Check, attempt.Took)
 	// The other checks tell more than the check node.
@@ -132,6 +130,7 @@ func (r *reporter) Failed(ctx context.Context, node *nodepatch.Node, err error, 
 		r.events.Add(kube.EventWarning, verdict.NodeNotVerified, fmt.Sprintf("since %s: %v", r.start.UTC().Format(time.RFC3339), err))
 	}
 	r.removeStrayFailedTaint(ctx, node)
+	r.checked = node
 	r.follow(node)
 	if r.timedOut || r.reason != "" || (checked && r.cfg.ShowsEachVerdict()) { // a True from before is taken back at once
 		r.mark(ctx, round.checks, err.Error())
@@ -155,7 +154,7 @@ func (r *reporter) reportTimeout(ctx context.Context, may markers) {
 		r.stop()
 	}
 	if !r.timedOut {
-		r.timedOut, r.opensAt = true, time.Now().Add(rand.N(openingsTake))
+		r.timedOut = true
 		r.metrics.TimedOut(true)
 		r.log.WithField("reason", message).Error("initial timeout exceeded")
 		r.events.Add(kube.EventWarning, verdict.NodeTimedOut, message)
@@ -164,7 +163,7 @@ func (r *reporter) reportTimeout(ctx context.Context, may markers) {
 		return
 	}
 	if !r.mark(ctx, failed, message) {
-		r.timeout = time.After(r.untilRetry())
+		r.timeout = time.After(spread(retryReport))
 	}
 }
 

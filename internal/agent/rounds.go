@@ -104,7 +104,7 @@ func (r *rounds) Attempted(attempt checks.Attempt) {
 	if attempt.Err != nil {
 		r.own.proof = nil
 	}
-	r.notes <- note{attempt: &attempt, uid: r.own.uid}
+	r.notes <- note{attempt: &attempt}
 }
 
 // readNode is the request of the api check.

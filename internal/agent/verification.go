@@ -35,6 +35,7 @@ func (v *verification) verify(ctx context.Context) outcome {
 	}
 	ctx, end := v.report.begin(ctx)
 	defer end()
+	v.report.checked = v.own.node
 	v.report.follow(v.own.node)
 	for pauses := checks.Exponential(); ; {
 		err := v.report.During(ctx, withMarkers, v.makeRound)

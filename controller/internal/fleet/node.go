@@ -80,11 +80,6 @@ func firstReason(condition corev1.NodeCondition) Reason {
 	return Reason(cmp.Or(verdict.MeaningOf(condition.Reason).Reason, verdict.NotVerified))
 }
 
-// IsOpened reports whether an agent has removed the startup taint of node, which may not be verified (ON_TIMEOUT=open).
-func (s Settings) IsOpened(node *corev1.Node) bool {
-	return verdict.IsOpened(node.Annotations[s.Request.Annotation]) && !HasTaint(node, s.Request.TaintKey)
-}
-
 // WasGated reports whether node had the startup taint before it was released.
 func (s Settings) WasGated(node *corev1.Node) bool {
 	return verdict.WasGated(node.Annotations[s.Request.Annotation], node.Annotations[nodepatch.Opened], s.Request.FailedTaintKey)

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -21,7 +20,6 @@ func TestOpenedNode(t *testing.T) {
 	assert.Empty(t, s.after(time.Hour).Conditions)
 	assert.True(t, s.only().Gated)
 	assert.Equal(t, Failed, s.only().State)
-	assert.True(t, s.settings.IsOpened(s.only().Node))
 	assert.True(t, s.settings.WasGated(s.only().Node), "it may be re-tainted once it is verified")
 
 	s.objects.Nodes[0].Status.Conditions = nil
@@ -31,7 +29,4 @@ func TestOpenedNode(t *testing.T) {
 	s.objects.Pods = nil
 	s.after(time.Hour)
 	assert.Equal(t, Failed, s.only().State)
-	node = s.only().Node
-	node.Spec.Taints = []corev1.Taint{{Key: startup}}
-	assert.False(t, s.settings.IsOpened(node))
 }

@@ -124,6 +124,8 @@ func (in Input) row(status fleet.Status, said lastEvent) Row {
 			row.Reason, row.Next, row.Since = "rebooted since it was verified", "kubectl node-ready verify "+row.Node, time.Time{}
 		}
 		return row
+	case verdict.IsOpened(node.Annotations[in.Settings.Request.Annotation]) && !fleet.HasTaint(node, in.Settings.Request.TaintKey):
+		row.State = Opened
 	case isFalse && status.Gated || said.fails:
 		row.State = fleet.Failed
 	case status.Pod != nil && node.Annotations[in.Settings.Request.Annotation] != "":
@@ -136,9 +138,6 @@ func (in Input) row(status fleet.Status, said lastEvent) Row {
 		reason, message, row.Since = said.reason, said.message, cmp.Or(said.since, said.at)
 	case reason == "" && !fleet.IsNodeReady(node):
 		reason, message = "NodeNotReady", "kubelet or the CNI does not report the node as ready"
-	}
-	if status.State != fleet.Verified && in.Settings.IsOpened(node) {
-		row.State = Opened
 	}
 	_, message = parse(message)
 	row.Next = in.next(row, status, reason)

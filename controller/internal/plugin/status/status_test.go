@@ -170,7 +170,7 @@ func TestRows(t *testing.T) {
 			c.event("n", "NodeVerificationTimedOut", "not verified within 5m0s: dns: google.com: NXDOMAIN", time.Minute)
 			c.event("n", "NodeOpened", "the node takes pods although it is not verified", 30*time.Second)
 		}, Opened, time.Minute, "DNSFailed: google.com: NXDOMAIN", "doctor"},
-		"opened, without an Event":   {open, Opened, 2 * time.Minute, "", "wait; its log"},
+		"opened, without an Event":   {open, Opened, 10 * time.Minute, "", "wait; its log"},
 		"opened, and the taint back": {func(c *cluster, n *corev1.Node) { taints := n.Spec.Taints; open(c, n); n.Spec.Taints = taints }, fleet.InProgress, 2 * time.Minute, "", "wait"},
 		"started again": {func(_ *cluster, n *corev1.Node) { reboot(n) }, fleet.Verified, -1, "rebooted since it was verified",
 			"kubectl node-ready verify n"},

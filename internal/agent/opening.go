@@ -85,7 +85,9 @@ func (r *reporter) open(ctx context.Context, failed []string) (done bool) {
 // patchOpen removes what a release removes, but not the controller's failed taint. A Node that has changed is judged again.
 func (r *reporter) patchOpen(ctx context.Context, node *nodepatch.Node, failed []string) error {
 	now := r.api.client.ServerTime()
-	unmet := func(n *nodepatch.Node) string { return cmp.Or(withheld(r.cfg, n, r.checked, failed, now), r.api.unmet(ctx, n)) }
+	unmet := func(n *nodepatch.Node) string {
+		return cmp.Or(withheld(r.cfg, n, r.checked, failed, now), r.api.unmet(ctx, n))
+	}
 	if why := unmet(node); why != "" {
 		return errors.New(why)
 	}

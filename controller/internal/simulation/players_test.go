@@ -133,7 +133,7 @@ func (p *pool) keep(w *world) {
 				w.breaks(&fault{kind: "bad machine", on: only(m), layers: []string{"network", "service"}}, m.name, left)
 			}
 			if w.options.opens() && w.openings.Float64() < 0.4 && !w.calm { // a network that comes after INITIAL_TIMEOUT, or just before
-				late := time.Minute + time.Duration((0.5+2*w.openings.Float64())*float64(w.options.initial))
+				late := time.Duration((0.5+w.openings.Float64())*float64(w.options.initial)) + time.Duration(w.openings.Float64()*float64(20*time.Minute))
 				w.breaks(&fault{kind: "late network", on: only(m), layers: []string{"network", "service"}}, m.name, late)
 			}
 			delay := w.between(10*time.Second, 40*time.Second)

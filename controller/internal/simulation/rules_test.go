@@ -681,7 +681,7 @@ func (j *judge) tick() {
 // isOverdue reports whether a node must have been opened: all the time nothing but its network was wrong.
 func (j *judge) isOverdue(m *machine, node *corev1.Node) bool {
 	w, t := j.w, j.of(node)
-	limit := w.options.initial + w.round() + 3*time.Minute
+	limit := w.options.initial + w.round() + 2*time.Minute
 	ran := slices.ContainsFunc(slices.Collect(maps.Values(m.runs)), func(r *run) bool {
 		return r.process != nil && !r.process.dead && !r.broken && time.Since(r.process.started) > limit
 	})
@@ -689,7 +689,7 @@ func (j *judge) isOverdue(m *machine, node *corev1.Node) bool {
 		time.Since(t.cniEnds) > limit && t.cniSince.IsZero() && t.unmet.IsZero() && node.DeletionTimestamp == nil && node.Labels[label] == "" &&
 		slices.ContainsFunc(w.faults, func(f *fault) bool {
 			return f.one == m && slices.Equal(f.layers, []string{"network", "service"}) && time.Since(f.began) > limit
-		}) && len(w.faults) == 1
+		})
 }
 
 // shows is how long a node that fails its rechecks may say nothing of it.

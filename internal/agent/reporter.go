@@ -66,8 +66,8 @@ func (r *reporter) begin(parent context.Context) (ctx context.Context, end func(
 }
 
 // restart begins again for a Node of a new uid, which nobody has reported or marked. --once has one deadline.
-func (r *reporter) restart() {
-	r.tainted, r.reason, r.last = false, "", nil
+func (r *reporter) restart(node *nodepatch.Node) {
+	r.tainted, r.reason, r.last, r.checked = false, "", nil, node
 	clear(r.repeats)
 	if !r.cfg.Once {
 		r.start = time.Now()

@@ -53,7 +53,7 @@ func (v *verification) verify(ctx context.Context) outcome {
 		case v.own.isReplaced:
 			v.log.Warn("node was deleted and created again: restarting the checks")
 			v.own.isReplaced, v.own.proof = false, nil
-			v.report.restart()
+			v.report.restart(v.own.node)
 		case !errors.Is(err, errRestart):
 			pause, wait := pauses.NextBackOff(), v.runner.Pause
 			round, _ := errors.AsType[roundFailure](err)

@@ -16,7 +16,7 @@ const maxRecord = 16 << 10
 type Record struct {
 	Time     string         `json:"time,omitempty"`     // of the release, RFC 3339; empty where nothing is proven
 	Opened   string         `json:"opened,omitempty"`   // when an agent has opened the node (ON_TIMEOUT=open), RFC 3339
-	Duration string         `json:"duration"`           // of the verification, as time.ParseDuration reads it
+	Duration string         `json:"duration,omitempty"` // of the verification, as time.ParseDuration reads it
 	Attempts map[string]int `json:"attempts,omitempty"` // of each check; a worker that still runs has not said them
 	Removed  []string       `json:"removed"`            // taints, as kubectl taint writes them; see Keeping
 	Version  string         `json:"version"`            // of the program that has released the node

@@ -58,10 +58,11 @@ func TestOpen(t *testing.T) {
 	s.NoError(s.Kube.CoreV1().Nodes().Delete(s.Ctx, opens, metav1.DeleteOptions{}))
 	again, err := s.Kube.CoreV1().Nodes().Create(s.Ctx, again, metav1.CreateOptions{})
 	s.NoError(err)
-	s.AwaitGone(pod) // or the DaemonSet keeps it, and AgentPod finds it
-	pod = s.AgentPod(opens)
-	node = s.opened(pod)
+	node, at := s.AwaitNode(opens, func(now *corev1.Node) bool { return !harness.HasTaint(now, harness.Taint) })
 	s.Equal(again.UID, node.UID)
+	s.Logf("opened %s after the Node was created again", at.Sub(again.CreationTimestamp.Time).Round(time.Millisecond))
+	s.GreaterOrEqual(at.Sub(again.CreationTimestamp.Time), initial, "it has an INITIAL_TIMEOUT of its own")
+	s.NotContains(node.Labels, harness.Label)
 
 	s.NoError(s.Cluster.Repair(s.Ctx, opens))
 	back := time.Now()
@@ -70,7 +71,7 @@ func TestOpen(t *testing.T) {
 	s.Less(at.Sub(back), 1500*time.Millisecond+back.Sub(cut)/40)
 	s.Empty(record(verified).Opened)
 	s.Equal(record(node).Removed, record(verified).Removed, "it was gated")
-	s.AwaitGone(pod)
+	s.NoError(s.NoAgents(s.Ctx))
 	s.AwaitNode(opens, func(now *corev1.Node) bool {
 		return harness.Condition(now, harness.ConditionType).Status == corev1.ConditionTrue
 	})
@@ -84,7 +85,6 @@ func (s *suite) opened(pod corev1.Pod) *corev1.Node {
 	s.Logf("opened %s after the start of its agent", at.Sub(started).Round(time.Millisecond))
 	s.GreaterOrEqual(at.Sub(started), initial)
 	s.LessOrEqual(at.Sub(started), initial+13*time.Second)
-	s.GreaterOrEqual(at.Sub(node.CreationTimestamp.Time), initial)
 	s.NotContains(node.Labels, harness.Label)
 	s.NotEmpty(record(node).Opened)
 	s.Equal([]string{harness.Taint + "=true:NoSchedule"}, record(node).Removed)

@@ -16,21 +16,16 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// openingsTake is over how long the nodes are opened that time out together.
-const openingsTake = 10 * time.Second
-
-// withheld says why node is not opened (ON_TIMEOUT=open), or "": its startup taint may be removed, without the label. These checks
-// have failed for the Node as checked (nil: nobody knows). The time is the API server's; zero: it is not known.
+// withheld says why node is not opened (ON_TIMEOUT=open), or "": its startup taint may be removed, without the label. The checks have
+// failed for the Node as checked (nil: nobody knows). now is by the API server's clock; zero: it is not known.
 func withheld(cfg config.Config, node, checked *nodepatch.Node, failed []string, now time.Time) string {
 	record, _ := verdict.ParseRecord(node.Annotations[nodepatch.Annotation])
-	opened, _ := time.Parse(time.RFC3339, record.Opened) // zero: never
-	_, isLabelled := node.Labels[cfg.VerifiedLabel]
 	switch {
 	case !slices.ContainsFunc(failed, func(name string) bool { return slices.Contains(checks.Names(), name) }):
 		return "no network check has failed"
-	case checked == nil || checked.UID != node.UID || isLabelled || node.DeletionTimestamp != nil:
+	case checked == nil || checked.UID != node.UID || cfg.Request().IsVerified(node.Labels, nil) || node.DeletionTimestamp != nil:
 		return "the checks have run for another Node, or it has the label, or it is being deleted"
-	case min(now.Sub(node.CreationTimestamp.Time), now.Sub(opened)) < cfg.InitialTimeout:
+	case min(now.Sub(node.CreationTimestamp.Time), now.Sub(record.Opened)) < cfg.InitialTimeout:
 		return "INITIAL_TIMEOUT has not passed by the API server's clock"
 	case cfg.Request().ForeignTaint(node.Spec.Taints) != nil:
 		return "a foreign taint is still on the node (WAIT_FOR_TAINTS)"
@@ -42,9 +37,9 @@ func withheld(cfg config.Config, node, checked *nodepatch.Node, failed []string,
 func (r *reporter) beginTimeout() {
 	wait := r.cfg.InitialTimeout
 	if r.uses(config.OnTimeoutOpen) {
-		wait += rand.N(openingsTake)
+		wait += rand.N(10 * time.Second) // for nodes that time out together
 	}
-	r.timedOut, r.timeout, r.opened = false, time.After(wait), ""
+	r.timedOut, r.timeout, r.opened = false, time.After(wait), time.Time{}
 	r.metrics.TimedOut(false)
 }
 
@@ -58,18 +53,18 @@ func (r *reporter) follow(node *nodepatch.Node) (isLocked bool) {
 	record, _ := verdict.ParseRecord(node.Annotations[nodepatch.Annotation])
 	if !isLocked {
 		r.opened = record.Opened
-	} else if r.opened != "" && r.opened == record.Opened {
+	} else if !r.opened.IsZero() && r.opened.Equal(record.Opened) {
 		r.log.Warn("the startup taint is back on the opened node: INITIAL_TIMEOUT begins again")
 		r.beginTimeout()
 	}
-	r.metrics.Opened(r.opened != "")
+	r.metrics.Opened(!r.opened.IsZero())
 	return isLocked
 }
 
 // open opens the node, if INITIAL_TIMEOUT has passed and nothing withholds that. The rounds go on. It reports whether nothing is
 // left to do.
 func (r *reporter) open(ctx context.Context, failed []string) (done bool) {
-	if !r.uses(config.OnTimeoutOpen) || !r.timedOut || r.opened != "" {
+	if !r.uses(config.OnTimeoutOpen) || !r.timedOut || !r.opened.IsZero() {
 		return true
 	}
 	node, err := r.api.patcher.Get(ctx)
@@ -97,7 +92,7 @@ func (r *reporter) patchOpen(ctx context.Context, node *nodepatch.Node, failed [
 	}
 	request.Label, request.Unmet = "", unmet
 	request.AnnotationValue = func(node *nodepatch.Node, removed []nodepatch.Taint) string {
-		record := verdict.Record{Opened: now.UTC().Format(time.RFC3339), Removed: nodepatch.FormatTaints(removed), Version: r.version}
+		record := verdict.Record{Opened: now.UTC().Truncate(time.Second), Removed: nodepatch.FormatTaints(removed), Version: r.version}
 		return record.Keeping(node.Annotations[request.Annotation], r.cfg.FailedTaintKey).String()
 	}
 	opened, removed, err := r.api.patcher.ReleaseCached(ctx, node, request)

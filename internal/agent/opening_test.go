@@ -18,6 +18,9 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
+// spreadOver is over how long the nodes are opened that time out together.
+const spreadOver = 10 * time.Second
+
 // opening is what a node is opened by, beside the Node itself.
 type opening struct {
 	failed  []string
@@ -39,7 +42,7 @@ func TestWithheld(t *testing.T) {
 		"another Node":                   {func(_ *opening, node *nodepatch.Node) { node.UID = "uid-2" }, "another Node"},
 		"never read":                     {func(o *opening, _ *nodepatch.Node) { o.checked = nil }, "another Node"},
 		"being deleted":                  {func(_ *opening, node *nodepatch.Node) { node.DeletionTimestamp = new(metav1.Now()) }, "being deleted"},
-		"labelled":                       {func(_ *opening, node *nodepatch.Node) { node.Labels = map[string]string{"node-ready/verified": "x"} }, "label"},
+		"labelled":                       {func(_ *opening, node *nodepatch.Node) { node.Labels = map[string]string{"node-ready/verified": "true"} }, "label"},
 		"too young":                      {func(o *opening, _ *nodepatch.Node) { o.now = o.now.Add(-time.Second) }, "INITIAL_TIMEOUT"},
 		"the API server's clock unknown": {func(o *opening, _ *nodepatch.Node) { o.now = time.Time{} }, "INITIAL_TIMEOUT"},
 		"a taint of WAIT_FOR_TAINTS": {func(_ *opening, node *nodepatch.Node) {
@@ -49,16 +52,16 @@ func TestWithheld(t *testing.T) {
 			node.Spec.Taints = append(node.Spec.Taints, nodepatch.Taint{Key: "karpenter.sh/unregistered"})
 		}, "WAIT_FOR_TAINTS"},
 		"opened a moment ago": {func(o *opening, node *nodepatch.Node) {
-			node.Annotations = map[string]string{nodepatch.Annotation: verdict.Record{Opened: o.now.Add(-time.Minute).Format(time.RFC3339)}.String()}
+			node.Annotations = map[string]string{nodepatch.Annotation: verdict.Record{Opened: o.now.Add(-time.Minute)}.String()}
 		}, "INITIAL_TIMEOUT"},
 		"opened long ago": {func(o *opening, node *nodepatch.Node) {
-			node.Annotations = map[string]string{nodepatch.Annotation: verdict.Record{Opened: o.now.Add(-time.Hour).Format(time.RFC3339)}.String()}
+			node.Annotations = map[string]string{nodepatch.Annotation: verdict.Record{Opened: o.now.Add(-time.Hour)}.String()}
 		}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := &nodepatch.Node{ObjectMeta: metav1.ObjectMeta{UID: "uid-1", CreationTimestamp: metav1.NewTime(created)}}
 			node.Spec.Taints = []nodepatch.Taint{{Key: "node-ready/unverified"}, {Key: "example.com/other"}}
-			cfg := config.Config{InitialTimeout: initialTimeout, TaintKey: "node-ready/unverified", VerifiedLabel: "node-ready/verified", WaitForTaints: []string{"cni.example/"}}
+			cfg := config.Config{InitialTimeout: initialTimeout, TaintKey: "node-ready/unverified", VerifiedLabel: "node-ready/verified", VerifiedLabelValue: "true", WaitForTaints: []string{"cni.example/"}}
 			o := opening{[]string{"dns"}, &nodepatch.Node{ObjectMeta: metav1.ObjectMeta{UID: "uid-1"}}, created.Add(initialTimeout)}
 			test.change(&o, node)
 			if why := withheld(cfg, node, o.checked, o.failed, o.now); test.why == "" {
@@ -100,11 +103,11 @@ func TestOpen(t *testing.T) {
 		p, network := simulateFailing(t, api, "--on-timeout=open,condition", "--also-remove-taints=example.com/former,node-ready/failed")
 		after(initialTimeout - time.Second)
 		assert.Contains(t, api.taints(), "node-ready/unverified")
-		after(time.Second + openingsTake)
+		after(time.Second + spreadOver)
 		assert.Equal(t, untainted, api.taints())
 		assert.False(t, api.isLabelled())
 		assert.Equal(t, []string{startup, "node-ready/failed=dns:NoSchedule", "example.com/former:NoSchedule"}, api.record().Removed)
-		assert.NotEmpty(t, api.record().Opened)
+		assert.NotZero(t, api.record().Opened)
 		assert.Equal(t, []string{patchStat, patchNode}, api.writes(), "the condition comes first")
 		assert.Contains(t, api.reasons(), "NodeOpened")
 		assert.True(t, p.isOpen())
@@ -114,7 +117,7 @@ func TestOpen(t *testing.T) {
 		network.recovered.Store(true)
 		after(nextAttempt)
 		assert.True(t, api.isLabelled())
-		assert.Empty(t, api.record().Opened)
+		assert.Zero(t, api.record().Opened)
 		assert.Contains(t, api.record().Removed, startup, "the node was gated")
 		assert.Equal(t, []string{"False NetworkFailed", "True Verified"}, api.written())
 		assert.False(t, p.isOpen())
@@ -133,7 +136,7 @@ func TestReleaseRightAfterTheOpening(t *testing.T) {
 			}
 			return false
 		})
-		after(initialTimeout + openingsTake + nextAttempt)
+		after(initialTimeout + spreadOver + nextAttempt)
 		assert.True(t, api.isLabelled())
 		assert.Equal(t, []string{startup}, api.record().Removed)
 		p.stop()
@@ -214,13 +217,13 @@ func TestOpenedAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			simulated(t, func(t *testing.T, api *fakeAPI) {
 				p, _ := simulateFailing(t, api, "--on-timeout=open")
-				after(initialTimeout + openingsTake)
+				after(initialTimeout + spreadOver)
 				assert.Equal(t, untainted, api.taints())
 				after(2 * initialTimeout)
 				p = again(t, api, p)
 				after(initialTimeout - time.Second)
 				assert.Contains(t, api.taints(), "node-ready/unverified")
-				after(2*nextAttempt + openingsTake)
+				after(2*nextAttempt + spreadOver)
 				assert.Equal(t, untainted, api.taints())
 				assert.False(t, api.isLabelled())
 				assert.True(t, p.isOpen())
@@ -235,7 +238,7 @@ func TestOpenedAgain(t *testing.T) {
 func TestRestartedOnAnOpenedNode(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
 		p, _ := simulateFailing(t, api, "--on-timeout=open,condition")
-		after(initialTimeout + openingsTake)
+		after(initialTimeout + spreadOver)
 		p.stop()
 		p.wait()
 		writes := len(api.writes())
@@ -279,7 +282,7 @@ func TestThousandNodesAreOpened(t *testing.T) {
 			defer p.stop()
 			all = append(all, api)
 		}
-		after(timeout + openingsTake + 4*time.Second)
+		after(timeout + spreadOver + 4*time.Second)
 		sent := 0
 		for _, api := range all {
 			assert.NotContains(t, api.taints(), "node-ready/unverified")
@@ -288,6 +291,6 @@ func TestThousandNodesAreOpened(t *testing.T) {
 		assert.Equal(t, nodes, sent, "a patch each")
 		most := slices.Max(patches[:])
 		assert.Less(t, most, nodes/5, "spread over 10 s")
-		t.Logf("%d nodes, opened over %s: %d patches, at most %d a second; other requests (reads, Events), by second: %v", nodes, openingsTake, sent, most, others)
+		t.Logf("%d nodes, opened over %s: %d patches, at most %d a second; other requests (reads, Events), by second: %v", nodes, spreadOver, sent, most, others)
 	})
 }

@@ -47,7 +47,7 @@ type reporter struct {
 	attempts      map[string]int  // of each check
 	last          *failure        // until that check passes, or the wait is over
 	checked       *nodepatch.Node // the one that the last round has read, nil before
-	opened        string          // when the Node was opened, as its record has it; "": it is not open
+	opened        time.Time       // when the Node was opened, as its record has it; zero: it is not open
 	repeats       repeats
 	timeout       <-chan time.Time // INITIAL_TIMEOUT, and then the next attempt to report that it has passed
 	releaseFailed bool             // a condition that is True may hide that: the next release writes it again

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -15,7 +16,7 @@ const maxRecord = 16 << 10
 // node is opened: an agent has removed its startup taint, and nothing is proven.
 type Record struct {
 	Time     string         `json:"time,omitempty"`     // of the release, RFC 3339; empty where nothing is proven
-	Opened   string         `json:"opened,omitempty"`   // when an agent has opened the node (ON_TIMEOUT=open), RFC 3339
+	Opened   time.Time      `json:"opened,omitzero"`    // when an agent has opened the node (ON_TIMEOUT=open)
 	Duration string         `json:"duration,omitempty"` // of the verification, as time.ParseDuration reads it
 	Attempts map[string]int `json:"attempts,omitempty"` // of each check; a worker that still runs has not said them
 	Removed  []string       `json:"removed"`            // taints, as kubectl taint writes them; see Keeping

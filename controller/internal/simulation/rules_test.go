@@ -393,7 +393,7 @@ func (j *judge) open(q request, was, is *corev1.Node) {
 		broken("that lacks what REQUIRE demands for %s", time.Since(t.unmet))
 	case strings.Contains(w.options.onTimeout, "condition") && j.condition(was).Status != corev1.ConditionFalse:
 		broken("whose condition is %q", j.condition(was).Status)
-	case record.Opened == "" || !verdict.WasGated(is.Annotations[nodepatch.Annotation], "", failedTaint):
+	case record.Opened.IsZero() || !verdict.WasGated(is.Annotations[nodepatch.Annotation], "", failedTaint):
 		broken("and does not say so: %s", is.Annotations[nodepatch.Annotation])
 	case j.isRetainted(was) != j.isRetainted(is):
 		broken("and removes the controller's failed taint")

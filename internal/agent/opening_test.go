@@ -223,7 +223,7 @@ func TestOpenedAgain(t *testing.T) {
 				p = again(t, api, p)
 				after(initialTimeout - time.Second)
 				assert.Contains(t, api.taints(), "node-ready/unverified")
-				after(2*nextAttempt + spreadOver)
+				after(4*nextAttempt + spreadOver) // a round and the pause before it: until then nobody knows
 				assert.Equal(t, untainted, api.taints())
 				assert.False(t, api.isLabelled())
 				assert.True(t, p.isOpen())

@@ -16,7 +16,7 @@ import (
 )
 
 // marker shows on one Node that it is not verified in time, for those who provision, repair or replace nodes: with the failed
-// taint, with a condition, or with both (ON_TIMEOUT); and reporter.open opens it. With CONDITION=always the condition shows each verdict.
+// taint, with a condition, or with both (ON_TIMEOUT). With CONDITION=always the condition shows each verdict. open opens it.
 // Each verification has a marker of its own.
 type marker struct {
 	cfg      config.Config

@@ -16,8 +16,8 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// withheld says why node is not opened (ON_TIMEOUT=open), or "": its startup taint may be removed, without the label. The checks
-// have failed for the Node as checked (nil: nobody knows). now is by the API server's clock; zero: it is not known.
+// withheld says why node is not opened (ON_TIMEOUT=open), or "": its startup taint may be removed, without the label. The failed
+// checks have run for the Node as checked (nil: nobody knows). now is by the API server's clock; zero: it is not known.
 func withheld(cfg config.Config, node, checked *nodepatch.Node, failed []string, now time.Time) string {
 	record, _ := verdict.ParseRecord(node.Annotations[nodepatch.Annotation])
 	switch {

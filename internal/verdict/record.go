@@ -12,8 +12,8 @@ import (
 // maxRecord is how long the chart's policy lets an annotation be.
 const maxRecord = 16 << 10
 
-// Record is the value of the annotation of a released node: how it was verified. Both the agent and the controller write it. Or the
-// node is opened: an agent has removed its startup taint, and nothing is proven.
+// Record is the value of the annotation of a released node: how it was verified. Both the agent and the controller write it. An
+// opened node has one, too: an agent has removed its startup taint, and nothing is proven.
 type Record struct {
 	Time     string         `json:"time,omitempty"`     // of the release, RFC 3339; empty where nothing is proven
 	Opened   time.Time      `json:"opened,omitzero"`    // when an agent has opened the node (ON_TIMEOUT=open)

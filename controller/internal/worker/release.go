@@ -88,7 +88,8 @@ func (r *Reconciler) release(ctx context.Context, node *corev1.Node, worker *cor
 // removeTaint removes a startup taint that was added again after the release, which it does for the n-th time in a row.
 func (r *Reconciler) removeTaint(ctx context.Context, node *corev1.Node, n int) error {
 	request := r.Fleet.Request
-	request.AnnotationValue = func(*nodepatch.Node, []nodepatch.Taint) string { return node.Annotations[request.Annotation] } // it stays
+	// The record stays.
+	request.AnnotationValue = func(*nodepatch.Node, []nodepatch.Taint) string { return node.Annotations[request.Annotation] }
 	if n == reportedRemoval {
 		r.Events.Eventf(node, nil, corev1.EventTypeWarning, verdict.NodeNotVerified, "Verify", "the startup taint is put back again "+
 			"and again, or cannot be removed: pauses grow to %s; read metadata.managedFields and the controller's log", longestRemoval)

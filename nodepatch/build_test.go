@@ -112,6 +112,11 @@ func TestBuild(t *testing.T) {
 			labels: map[string]string{request.Label: "false"}, annotations: empty, request: request,
 			want: []string{uid, label, annotation},
 		},
+		"opened: no label": {
+			taints: []corev1.Taint{noSchedule}, labels: empty, annotations: empty,
+			request: Request{TaintKey: request.TaintKey, Annotation: request.Annotation, AnnotationValue: fixed("{}")},
+			want:    join([]string{uid}, removal("0", "NoSchedule"), []string{annotation}),
+		},
 		"keys to be escaped": {
 			labels: empty, annotations: empty,
 			request: Request{TaintKey: "a~b/c", Label: "~/~1/~0", LabelValue: "v/~", Annotation: "x~y/z", AnnotationValue: fixed(`"<`)},

@@ -15,10 +15,11 @@ type Recorder struct {
 	registry *prometheus.Registry
 	verified atomic.Bool
 
-	status, completion, verification, timedOut prometheus.Gauge
-	patchRetries                               prometheus.Counter
-	durations                                  map[string]prometheus.Gauge
-	recheck                                    *prometheus.GaugeVec // without labels, and without a series before a recheck
+	status, completion, verification, timedOut, opened prometheus.Gauge
+
+	patchRetries prometheus.Counter
+	durations    map[string]prometheus.Gauge
+	recheck      *prometheus.GaugeVec // without labels, and without a series before a recheck
 	// labels zone and own_zone: those of the peers of the last round, at most 8; result: reached or failed
 	peers, peerDuration *prometheus.GaugeVec
 	// label check: the names of the checks, a closed set, present at zero from the start
@@ -39,6 +40,7 @@ func New(node string, checks []string, version, commit string) *Recorder {
 	r.verification = gauge("node_check_verification_duration_seconds",
 		"Duration of the last verification, from its start to the patched node, in seconds; 0 before the first.")
 	r.timedOut = gauge("node_check_timed_out", "1 while INITIAL_TIMEOUT has passed and the node is not verified.")
+	r.opened = gauge("node_check_opened", "1 while the node is open but not verified (ON_TIMEOUT=open).")
 	r.recheck = factory.NewGaugeVec(prometheus.GaugeOpts{Name: "node_check_recheck_status",
 		Help: "1 while a released node passes its rechecks; 0 from FAILURE_THRESHOLD failures in a row until RECOVERY_THRESHOLD " +
 			"passes in a row; absent without RECHECK_INTERVAL."}, nil)
@@ -81,6 +83,9 @@ func (r *Recorder) PatchRetry() { r.patchRetries.Inc() }
 
 // TimedOut sets whether INITIAL_TIMEOUT has passed and the node is not verified.
 func (r *Recorder) TimedOut(yes bool) { r.timedOut.Set(number(yes)) }
+
+// Opened sets whether the node is open but not verified.
+func (r *Recorder) Opened(yes bool) { r.opened.Set(number(yes)) }
 
 // Zone is what a round found of the agents in one zone.
 type Zone struct {

@@ -67,6 +67,7 @@ func TestSeriesFromTheStart(t *testing.T) {
 		`node_check_failures_total{check="network",node="node1"} 0`,
 		`node_check_failures_total{check="service",node="node1"} 0`,
 		`node_check_network_duration_seconds{node="node1"} 0`,
+		`node_check_opened{node="node1"} 0`,
 		`node_check_patch_retries_total{node="node1"} 0`,
 		`node_check_service_duration_seconds{node="node1"} 0`,
 		`node_check_status{node="node1"} 0`,

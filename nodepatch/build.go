@@ -20,15 +20,15 @@ type Request struct {
 	TaintKey       string   // of the startup taint, removed whatever its value and effect
 	FailedTaintKey string   // removed likewise, unless empty; added by Patcher.AddFailedTaint
 	AlsoRemove     []string // former startup keys and failed keys, removed likewise
-	Label          string
+	Label          string   // "": none is added, the Node is opened and not verified
 	LabelValue     string
 	Annotation     string
 	// Blocks reports whether a foreign taint must be gone before a release; nil: none.
 	Blocks func(Taint) bool
 	// Unmet says what a Node that was read again does not show although a release demands it, or ""; nil: nothing is demanded.
 	Unmet func(*Node) string
-	// AnnotationValue returns the value for a release that removes these taints.
-	AnnotationValue func(removed []Taint) string
+	// AnnotationValue returns the value for a release that removes these taints from a Node.
+	AnnotationValue func(node *Node, removed []Taint) string
 }
 
 // Removes reports whether a release removes this taint.
@@ -71,8 +71,10 @@ type Operation struct {
 // is never replaced: each taint is removed by its index, after tests that the taint at that index is still ours.
 func Build(node *Node, r Request) []Operation {
 	ops := append(testUID(node), removeTaints(node, r.Removes)...)
-	ops = append(ops, set("/metadata/labels", node.Labels, r.Label, r.LabelValue)...)
-	return append(ops, set("/metadata/annotations", node.Annotations, r.Annotation, r.AnnotationValue(r.removed(node)))...)
+	if r.Label != "" {
+		ops = append(ops, set("/metadata/labels", node.Labels, r.Label, r.LabelValue)...)
+	}
+	return append(ops, set("/metadata/annotations", node.Annotations, r.Annotation, r.AnnotationValue(node, r.removed(node)))...)
 }
 
 // BuildFailedTaint returns the operations that append the failed taint to node's taints, guarded like
@@ -173,7 +175,7 @@ func (r Request) IsVerified(labels map[string]string, taints []Taint) bool {
 
 func (r Request) hasLabel(labels map[string]string) bool {
 	value, found := labels[r.Label]
-	return found && value == r.LabelValue
+	return found && value == r.LabelValue || r.Label == ""
 }
 
 // ForeignTaint returns the first of taints that must be gone before a release, or nil.

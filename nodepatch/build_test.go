@@ -28,7 +28,9 @@ func foreign(key string) corev1.Taint {
 }
 
 // fixed is an annotation that does not depend on the removed taints.
-func fixed(value string) func([]Taint) string { return func([]Taint) string { return value } }
+func fixed(value string) func(*Node, []Taint) string {
+	return func(*Node, []Taint) string { return value }
+}
 
 func TestBuild(t *testing.T) {
 	const (
@@ -109,6 +111,11 @@ func TestBuild(t *testing.T) {
 		"label already there": {
 			labels: map[string]string{request.Label: "false"}, annotations: empty, request: request,
 			want: []string{uid, label, annotation},
+		},
+		"opened: no label": {
+			taints: []corev1.Taint{noSchedule}, labels: empty, annotations: empty,
+			request: Request{TaintKey: request.TaintKey, Annotation: request.Annotation, AnnotationValue: fixed("{}")},
+			want:    join([]string{uid}, removal("0", "NoSchedule"), []string{annotation}),
 		},
 		"keys to be escaped": {
 			labels: empty, annotations: empty,

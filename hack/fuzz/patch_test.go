@@ -50,7 +50,7 @@ func FuzzPatch(f *testing.F) {
 	f.Fuzz(func(t *testing.T, taints, labels, annotations, key, label, annotation string, edits []byte) {
 		request := nodepatch.Request{
 			TaintKey: valid(key), Label: valid(label), LabelValue: "true",
-			Annotation: valid(annotation), AnnotationValue: func([]nodepatch.Taint) string { return `{"time":"<now>"}` },
+			Annotation: valid(annotation), AnnotationValue: func(*nodepatch.Node, []nodepatch.Taint) string { return `{"time":"<now>"}` },
 		}
 		read := &corev1.Node{
 			TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"},
@@ -89,7 +89,7 @@ func FuzzPatch(f *testing.F) {
 			}
 		}
 		want.Labels = with(want.Labels, request.Label, request.LabelValue)
-		want.Annotations = with(want.Annotations, request.Annotation, request.AnnotationValue(nil))
+		want.Annotations = with(want.Annotations, request.Annotation, request.AnnotationValue(nil, nil))
 		if len(got.Spec.Taints) == 0 {
 			got.Spec.Taints = nil // an empty list is none
 		}

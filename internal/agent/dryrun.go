@@ -61,7 +61,7 @@ func DryRun(ctx context.Context, cfg config.Config, e kube.Environment, version 
 // printPatch prints the patch that a release would send.
 func printPatch(printf func(string, ...any), cfg config.Config, node *nodepatch.Node) {
 	request := cfg.Request()
-	request.AnnotationValue = func([]nodepatch.Taint) string { return "{…}" }
+	request.AnnotationValue = func(*nodepatch.Node, []nodepatch.Taint) string { return "{…}" }
 	if nodepatch.IsVerified(node, request) {
 		printf("node %s is already verified: nothing would be patched", node.Name)
 		return

@@ -188,6 +188,10 @@ func (a *fakeAPI) patch(text []byte) error {
 			if op.Value != string(node.UID) {
 				return fmt.Errorf("testing value %s failed", op.Path)
 			}
+		case what == "test metadata" && key == "resourceVersion":
+			if op.Value != node.ResourceVersion {
+				return fmt.Errorf("testing value %s failed", op.Path)
+			}
 		case strings.HasPrefix(what, "test spec/taints"):
 			taint := node.Spec.Taints[index]
 			if op.Value != map[string]string{"key": taint.Key, "effect": string(taint.Effect)}[key] {
@@ -229,6 +233,7 @@ func (a *fakeAPI) edit(change func(*corev1.Node)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	node := a.node.DeepCopy()
+	node.ResourceVersion += "+"
 	change(node)
 	a.node = node
 }

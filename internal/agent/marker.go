@@ -16,7 +16,7 @@ import (
 )
 
 // marker shows on one Node that it is not verified in time, for those who provision, repair or replace nodes: with the failed
-// taint, with a condition, or with both (ON_TIMEOUT). With CONDITION=always the condition shows each verdict.
+// taint, with a condition, or with both (ON_TIMEOUT). With CONDITION=always the condition shows each verdict. open opens it.
 // Each verification has a marker of its own.
 type marker struct {
 	cfg      config.Config
@@ -77,7 +77,10 @@ func (m *marker) setFalse(ctx context.Context, failed []string, message string) 
 		return false, nil
 	}
 	node, err := m.api.patcher.Get(ctx)
-	isOurs := func() bool { return m.cfg.ShowsEachVerdict() || len(nodepatch.StartupTaints(node, m.api.request)) > 0 }
+	isOurs := func() bool {
+		return m.cfg.ShowsEachVerdict() || len(nodepatch.StartupTaints(node, m.api.request)) > 0 ||
+			verdict.IsOpened(node.Annotations[nodepatch.Annotation])
+	}
 	if err != nil || !isOurs() || node.DeletionTimestamp != nil {
 		return false, err
 	}

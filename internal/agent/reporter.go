@@ -43,8 +43,10 @@ type reporter struct {
 	start         time.Time
 	stop          context.CancelFunc // ends the verification: --once
 	notes         chan note
-	attempts      map[string]int // of each check
-	last          *failure       // until that check passes, or the wait is over
+	attempts      map[string]int  // of each check
+	last          *failure        // until that check passes, or the wait is over
+	checked       *nodepatch.Node // the one that the last round has read, nil before
+	opened        time.Time       // when the Node was opened, as its record has it; zero: it is not open
 	repeats       repeats
 	timeout       <-chan time.Time // INITIAL_TIMEOUT, and then the next attempt to report that it has passed
 	releaseFailed bool             // a condition that is True may hide that: the next release writes it again
@@ -52,21 +54,23 @@ type reporter struct {
 
 // begin starts INITIAL_TIMEOUT. With --once its end cancels the context that begin returns.
 func (r *reporter) begin(parent context.Context) (ctx context.Context, end func()) {
-	r.start, r.timeout = time.Now(), time.After(r.cfg.InitialTimeout)
+	r.start = time.Now()
+	r.beginTimeout()
 	ctx, r.stop = context.WithCancel(parent)
 	return ctx, func() {
 		r.stop()
 		r.metrics.TimedOut(false)
+		r.metrics.Opened(false)
 	}
 }
 
 // restart begins again for a Node of a new uid, which nobody has reported or marked. --once has one deadline.
-func (r *reporter) restart() {
-	r.tainted, r.reason, r.last = false, "", nil
+func (r *reporter) restart(node *nodepatch.Node) {
+	r.tainted, r.reason, r.last, r.checked = false, "", nil, node
 	clear(r.repeats)
 	if !r.cfg.Once {
-		r.start, r.timedOut, r.timeout = time.Now(), false, time.After(r.cfg.InitialTimeout)
-		r.metrics.TimedOut(false)
+		r.start = time.Now()
+		r.beginTimeout()
 	}
 }
 
@@ -125,6 +129,8 @@ func (r *reporter) Failed(ctx context.Context, node *nodepatch.Node, err error, 
 		r.events.Add(kube.EventWarning, verdict.NodeNotVerified, verdict.SinceMessage(r.start, err.Error()))
 	}
 	r.removeStrayFailedTaint(ctx, node)
+	r.checked = node
+	r.follow(node)
 	if r.timedOut || r.reason != "" || (checked && r.cfg.ShowsEachVerdict()) { // a True from before is taken back at once
 		r.mark(ctx, round.checks, err.Error())
 	}
@@ -177,7 +183,7 @@ func (r *reporter) mark(ctx context.Context, failed []string, message string) bo
 	if err != nil {
 		log.WithError(err).Warn("cannot mark the node as failed, will retry (ON_TIMEOUT needs rights that the chart grants)")
 	}
-	return err == nil
+	return err == nil && r.open(ctx, failed)
 }
 
 // markVerified shows on the node that it is verified. It reports whether a retry is of no use.
@@ -190,17 +196,17 @@ func (r *reporter) markVerified(ctx context.Context, node *nodepatch.Node) bool 
 }
 
 // annotation says when, how and in which boot the node was verified, and which taints its release removes.
-func (r *reporter) annotation(node *nodepatch.Node, now time.Time) func(removed []nodepatch.Taint) string {
+func (r *reporter) annotation(node *nodepatch.Node, now time.Time) func(*nodepatch.Node, []nodepatch.Taint) string {
 	var required []string
 	for _, e := range r.cfg.Require {
 		if e.IsFor(node) {
 			required = append(required, e.String())
 		}
 	}
-	return func(removed []nodepatch.Taint) string {
+	return func(last *nodepatch.Node, removed []nodepatch.Taint) string {
 		return verdict.Record{Time: now.UTC().Format(time.RFC3339), Duration: formatDuration(now.Sub(r.start)),
 			Attempts: r.attempts, Removed: nodepatch.FormatTaints(removed), Required: required, Version: r.version,
-			BootID: node.Status.NodeInfo.BootID}.Keeping(node.Annotations[r.api.request.Annotation], r.cfg.FailedTaintKey).String()
+			BootID: node.Status.NodeInfo.BootID}.Keeping(last.Annotations[r.api.request.Annotation], r.cfg.FailedTaintKey).String()
 	}
 }
 
@@ -238,13 +244,4 @@ func (r *reporter) remaining(node *nodepatch.Node) []nodepatch.Taint {
 	return slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(taint nodepatch.Taint) bool {
 		return r.api.request.Removes(taint) || (taint.Effect != "NoSchedule" && taint.Effect != "NoExecute")
 	})
-}
-
-// retry calls f up to three times, a second apart, until it returns true or ctx ends.
-func retry(ctx context.Context, f func(context.Context) bool) {
-	for range 3 {
-		if f(ctx) || !sleep(ctx, time.Second) {
-			return
-		}
-	}
 }

@@ -35,6 +35,8 @@ func (v *verification) verify(ctx context.Context) outcome {
 	}
 	ctx, end := v.report.begin(ctx)
 	defer end()
+	v.report.checked = v.own.node
+	v.report.follow(v.own.node)
 	for pauses := checks.Exponential(); ; {
 		err := v.report.During(ctx, withMarkers, v.makeRound)
 		if v.isRechecked() {
@@ -51,7 +53,7 @@ func (v *verification) verify(ctx context.Context) outcome {
 		case v.own.isReplaced:
 			v.log.Warn("node was deleted and created again: restarting the checks")
 			v.own.isReplaced, v.own.proof = false, nil
-			v.report.restart()
+			v.report.restart(v.own.node)
 		case !errors.Is(err, errRestart):
 			round, _ := errors.AsType[roundFailure](err)
 			pause, wait := pauses.NextBackOff(), func(ctx context.Context, d time.Duration) bool {

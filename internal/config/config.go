@@ -75,6 +75,7 @@ const (
 	OnTimeoutKeep      = "keep"
 	OnTimeoutTaint     = "taint"
 	OnTimeoutCondition = "condition"
+	OnTimeoutOpen      = "open"
 )
 
 // BackoffLinear is the value of RETRY_BACKOFF that is not the default.
@@ -181,8 +182,8 @@ func (c *Config) gateSettings() []*setting {
 		{"also-remove-taints", "keys", "comma-separated keys of former startup and failed taints; the release removes them too, " +
 			"and nothing adds them", "node-ready/failed", list(&c.AlsoRemoveTaints, 0, ownKey)},
 
-		{"on-timeout", "policies", "marker if not verified in --initial-timeout: keep (none), taint, condition or taint,condition",
-			OnTimeoutKeep, list(&c.OnTimeout, 1, oneOf(OnTimeoutKeep, OnTimeoutTaint, OnTimeoutCondition))},
+		{"on-timeout", "policies", "if not verified in --initial-timeout: keep, taint, condition, open, or a pair with condition",
+			OnTimeoutKeep, list(&c.OnTimeout, 1, oneOf(OnTimeoutKeep, OnTimeoutTaint, OnTimeoutCondition, OnTimeoutOpen))},
 		{"failed-taint-key", "key", "key of the NoSchedule taint that --on-timeout taint adds", "node-ready/failed",
 			text(&c.FailedTaintKey, ownKey)},
 		{"condition-type", "type", "type of the condition that --on-timeout condition writes", "NodeVerified",
@@ -342,6 +343,10 @@ func (c *Config) validate(lookupEnv func(string) (string, bool), parsed bool) (p
 	}
 	if slices.Contains(c.OnTimeout, OnTimeoutKeep) && len(c.OnTimeout) > 1 {
 		refuse("--on-timeout %s: keep means no marker, so it must stand alone", strings.Join(c.OnTimeout, ","))
+	}
+	excluded := slices.Contains(c.OnTimeout, OnTimeoutTaint) || c.ShowsEachVerdict() || c.Once || c.Worker
+	if excluded && slices.Contains(c.OnTimeout, OnTimeoutOpen) {
+		refuse("--on-timeout open excludes taint, --condition always, --once and --worker: pods come, and the checks go on")
 	}
 	if (slices.Contains(c.OnTimeout, OnTimeoutTaint) || c.RecheckInterval > 0) && c.FailedTaintKey == c.TaintKey {
 		refuse("--failed-taint-key %s must differ from --taint-key: the agent could not tell the two taints apart", c.FailedTaintKey)

@@ -326,11 +326,13 @@ var cases = map[string]struct {
 			{"taint", func(c *Config) { c.OnTimeout = []string{"taint"} }},
 			{"condition", func(c *Config) { c.OnTimeout = []string{"condition"} }},
 			{"taint,condition", func(c *Config) { c.OnTimeout = []string{"taint", "condition"} }},
+			{"open", func(c *Config) { c.OnTimeout = []string{"open"} }},
+			{"open,condition", func(c *Config) { c.OnTimeout = []string{"open", "condition"} }},
 			{" condition , taint", func(c *Config) { c.OnTimeout = []string{"condition", "taint"} }},
 		},
 		bad: []bad{
-			{"", "must name at least 1"}, {"Taint", `"Taint" must be one of keep, taint, condition`},
-			{"taint,delete", `"delete" must be one of keep, taint, condition`},
+			{"", "must name at least 1"}, {"Taint", `"Taint" must be one of keep, taint, condition, open`},
+			{"taint,delete", `"delete" must be one of keep, taint, condition, open`},
 		},
 	},
 	"failed-taint-key": {
@@ -500,6 +502,8 @@ func TestBadValues(t *testing.T) {
 	}
 }
 
+const wantOpenAlone = "--on-timeout open excludes taint, --condition always, --once and --worker: pods come, and the checks go on"
+
 func TestUsageErrors(t *testing.T) {
 	for name, test := range map[string]struct {
 		env  map[string]string
@@ -567,6 +571,11 @@ func TestUsageErrors(t *testing.T) {
 			env:  map[string]string{"ON_TIMEOUT": "condition,keep"},
 			want: UsageError{"--on-timeout condition,keep: keep means no marker, so it must stand alone"},
 		},
+		"open and keep":             {args: []string{"--on-timeout=open,keep"}, want: UsageError{"--on-timeout open,keep: keep means no marker, so it must stand alone"}},
+		"open and taint":            {args: []string{"--on-timeout=open,taint"}, want: UsageError{wantOpenAlone}},
+		"open and condition=always": {args: []string{"--on-timeout=open,condition", "--condition=always"}, want: UsageError{wantOpenAlone}},
+		"open once":                 {args: []string{"--on-timeout=open", "--once"}, want: UsageError{wantOpenAlone}},
+		"open and a worker":         {args: []string{"--on-timeout=open", "--worker"}, want: UsageError{wantOpenAlone}},
 		"two taints of one name, and a condition": {
 			args: []string{"--on-timeout=condition,taint", "--taint-key=a/b", "--failed-taint-key=a/b"},
 			want: UsageError{"--failed-taint-key a/b must differ from --taint-key: the agent could not tell the two taints apart"},

@@ -78,6 +78,7 @@ const (
 	NodeVerified    = "NodeVerified"
 	NodeNotVerified = "NodeNotVerified"
 	NodeTimedOut    = "NodeVerificationTimedOut"
+	NodeOpened      = "NodeOpened" // without a verdict: ON_TIMEOUT=open
 	RecheckFailed   = "NodeRecheckFailed"
 	NodeRecovered   = "NodeRecovered"
 )

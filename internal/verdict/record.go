@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -11,10 +12,12 @@ import (
 // maxRecord is how long the chart's policy lets an annotation be.
 const maxRecord = 16 << 10
 
-// Record is the value of the annotation of a released node: how it was verified. Both the agent and the controller write it.
+// Record is the value of the annotation of a released node: how it was verified. Both the agent and the controller write it. An
+// opened node has one, too: an agent has removed its startup taint, and nothing is proven.
 type Record struct {
-	Time     string         `json:"time"`               // of the release, RFC 3339
-	Duration string         `json:"duration"`           // of the verification, as time.ParseDuration reads it
+	Time     string         `json:"time,omitempty"`     // of the release, RFC 3339; empty where nothing is proven
+	Opened   time.Time      `json:"opened,omitzero"`    // when an agent has opened the node (ON_TIMEOUT=open)
+	Duration string         `json:"duration,omitempty"` // of the verification, as time.ParseDuration reads it
 	Attempts map[string]int `json:"attempts,omitempty"` // of each check; a worker that still runs has not said them
 	Removed  []string       `json:"removed"`            // taints, as kubectl taint writes them; see Keeping
 	Version  string         `json:"version"`            // of the program that has released the node
@@ -43,6 +46,9 @@ func WasRebooted(text, bootID string) bool {
 	_, verified, found := strings.Cut(text, `"bootID":"`)
 	return found && bootID != "" && !strings.HasPrefix(verified, bootID+`"`)
 }
+
+// IsOpened reports whether the record is of a node that an agent has opened, and not released since.
+func IsOpened(text string) bool { return strings.Contains(text, `"opened":"`) }
 
 // Keeping returns the record with the startup taints that the release before removed, if this one has removed none: a node that
 // is verified again was gated all the same. What is too long for the policy is left out: the requirements, then the taints of the

@@ -160,6 +160,9 @@ func TestWithheld(t *testing.T) {
 		"no younger node":      {func(m *moment) { m.in.Statuses[0].Node.CreationTimestamp = m.bad().Node.CreationTimestamp }, Proof, "no node that was created after this one (2026-11-22T11:30:00Z) has been verified"},
 		"younger, not passed":  {func(m *moment) { m.in.Statuses[0].State = fleet.InProgress }, Proof, "no node that was created after this one (2026-11-22T11:30:00Z) has been verified"},
 		"younger, label alone": {func(m *moment) { delete(m.in.Statuses[0].Node.Annotations, nodepatch.Annotation) }, Proof, "no node that was created after this one (2026-11-22T11:30:00Z) has been verified"},
+		"younger, opened, and labelled by hand": {func(m *moment) {
+			m.in.Statuses[0].Node.Annotations[nodepatch.Annotation] = `{"opened":"2026-11-22T11:59:00Z","removed":["node-ready/unverified=true:NoSchedule"]}`
+		}, Proof, "no node that was created after this one (2026-11-22T11:30:00Z) has been verified"},
 		"control group has just passed": {func(m *moment) { m.in.ControlGroup.PassedSince = mark(m.now.Add(-299 * time.Second)) }, breaker.ControlGroup,
 			"the checks have passed in the controller's pod for 4m59s, but must pass there for 5m0s first"},
 		"control group has failed": {func(m *moment) { m.in.ControlGroup = controlgroup.State{Failure: "dns: timeout", Ended: mark(m.now)} }, breaker.ControlGroup,

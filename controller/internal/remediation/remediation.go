@@ -14,6 +14,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
 // Rule is why a deletion is withheld.
@@ -118,8 +119,8 @@ func (s Settings) withheld(candidate fleet.Status, rule Rule, text string) *act.
 
 // wasVerified reports whether a node is verified by our checks, not by a label that somebody has written.
 func (s Settings) wasVerified(status fleet.Status) bool {
-	_, released := status.Node.Annotations[s.Fleet.Request.Annotation]
-	return status.State == fleet.Verified && released
+	record, released := status.Node.Annotations[s.Fleet.Request.Annotation]
+	return status.State == fleet.Verified && released && !verdict.IsOpened(record)
 }
 
 func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }

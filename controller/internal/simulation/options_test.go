@@ -4,6 +4,7 @@ package simulation
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -64,8 +65,15 @@ func (w *world) newOptions() options {
 	if w.chance(0.4) {
 		o.require = `[{"allocatable":"` + gpu + `>=8"}]`
 	}
+	// Of a stream of its own: every other world stays as it was.
+	if w.openings.Float64() < 0.25 && !o.workers && o.condition == "auto" {
+		o.onTimeout = map[bool]string{true: "open,condition", false: "open"}[strings.Contains(o.onTimeout, "condition")]
+	}
 	return o
 }
+
+// opens reports whether agents remove the startup taint of nodes that are not verified in time.
+func (o options) opens() bool { return strings.HasPrefix(o.onTimeout, "open") }
 
 func (o options) String() string {
 	type plain options

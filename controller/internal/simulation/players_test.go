@@ -132,6 +132,10 @@ func (p *pool) keep(w *world) {
 			if left := time.Until(w.ends); left > 0 && w.chance(w.options.bad) {
 				w.breaks(&fault{kind: "bad machine", on: only(m), layers: []string{"network", "service"}}, m.name, left)
 			}
+			if w.options.opens() && w.openings.Float64() < 0.4 && !w.calm { // a network that comes after INITIAL_TIMEOUT, or just before
+				late := time.Duration((0.5+w.openings.Float64())*float64(w.options.initial)) + time.Duration(w.openings.Float64()*float64(20*time.Minute))
+				w.breaks(&fault{kind: "late network", on: only(m), layers: []string{"network", "service"}}, m.name, late)
+			}
 			delay := w.between(10*time.Second, 40*time.Second)
 			if first {
 				delay = w.between(0, 3*time.Minute)

@@ -84,6 +84,7 @@ func (c played) Try(ctx context.Context) (checks.Report, error) {
 		fails := w.failsFor(c.p, c.name)
 		if c.p.passed[c.name] = time.Now(); fails {
 			delete(c.p.passed, c.name)
+			c.p.failed = time.Now()
 			if refused {
 				c.p.rounds = 0
 			}
@@ -219,6 +220,9 @@ func (h hook) Fire(entry *logrus.Entry) error {
 	}
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
+	if entry.Data["check"] == checks.APIName && strings.HasPrefix(entry.Message, "check failed") {
+		h.failed = time.Now()
+	}
 	if entry.Message != "check passed" {
 		h.w.tell(h.machine.name, h.name, "%s", text.String())
 	}

@@ -31,6 +31,7 @@ const (
 	ruleBudget   = "4: budgets and breakers"
 	ruleLiveness = "5: a node that works is released, and shows it"
 	ruleRest     = "6: at rest nothing is written"
+	ruleOpened   = "7: onTimeout=open opens a node that fails its network checks, after INITIAL_TIMEOUT, and adds no label"
 )
 
 // slack is what an answer may take: faults delay it.
@@ -47,7 +48,9 @@ type truth struct {
 	unmet     time.Time // since when it lacks what REQUIRE demands
 	released  time.Time // the last release
 	wasMet    bool      // at the last release
-	opened    time.Time
+	opened    time.Time // by a person
+	unproven  time.Time // since when an agent has opened it (onTimeout=open), until it is released
+	gatedAt   time.Time // since when it has the startup taint
 	putBack   bool      // a foreign client has put a taint of ours back
 	failsAt   time.Time // since when the condition is False
 	cordoned  time.Time
@@ -153,6 +156,7 @@ func (j *judge) follow(q request, was, is *corev1.Node) {
 	}
 	since(&t.cniSince, j.blocking(is) != nil)
 	quantity := is.Status.Allocatable[gpu]
+	since(&t.gatedAt, fleet.HasTaint(is, startupTaint))
 	since(&t.unmet, w.options.require != "" && quantity.Value() < 8)
 	since(&t.cordoned, is.Spec.Unschedulable)
 	since(&t.retainted, j.isRetainted(is))
@@ -301,6 +305,10 @@ func (j *judge) release(q request, was, is *corev1.Node, labelled bool) {
 	record, _ := verdict.ParseRecord(is.Annotations[nodepatch.Annotation])
 	broken := func(format string, args ...any) { w.fail(is.Name, ruleProven, format, args...) }
 	m := w.machines[is.Name]
+	if !labelled && is.Labels[label] == "" {
+		j.open(q, was, is)
+		return
+	}
 	if !labelled { // the startup taint was added again to a verified node: it was proven in this boot, or is proven now
 		switch {
 		case p.controller && (record.BootID == "" || record.BootID != is.Status.NodeInfo.BootID):
@@ -356,7 +364,42 @@ func (j *judge) release(q request, was, is *corev1.Node, labelled bool) {
 		broken("%s releases a node that lacks what REQUIRE demands for %s", q.from.name, sent.Sub(t.unmet))
 	}
 	q.from.released[string(is.UID)] = true
-	t.released, t.wasMet = time.Now(), t.unmet.IsZero()
+	t.released, t.wasMet, t.unproven = time.Now(), t.unmet.IsZero(), time.Time{}
+}
+
+// open is what onTimeout=open may do: remove the startup taint without the label.
+func (j *judge) open(q request, was, is *corev1.Node) {
+	w, t, p := j.w, j.of(is), q.from
+	broken := func(format string, args ...any) { w.fail(is.Name, ruleOpened, p.name+" opens a node "+format, args...) }
+	record, _ := verdict.ParseRecord(is.Annotations[nodepatch.Annotation])
+	waited := time.Since(p.started) // a taint that returns begins INITIAL_TIMEOUT again, if the agent can know
+	if !t.unproven.IsZero() && time.Since(t.unproven) < waited {
+		waited = time.Since(t.unproven)
+	}
+	switch age := time.Since(t.created); {
+	case p.controller || !w.options.opens():
+		broken("without the setting")
+	case p.machine == nil || p.machine.name != is.Name:
+		broken("from another machine")
+	case waited < w.options.initial-time.Second:
+		broken("after %s, before INITIAL_TIMEOUT", waited)
+	case w.mostSkew == 0 && age < w.options.initial-time.Second:
+		broken("%s after its creation, before INITIAL_TIMEOUT", age)
+	case time.Since(p.failed) > w.round()+time.Minute && w.mostSkew == 0:
+		broken("none of whose checks has failed since %s", p.failed)
+	case j.blocking(was) != nil:
+		broken("beside the taint %s", j.blocking(was))
+	case !t.unmet.IsZero():
+		broken("that lacks what REQUIRE demands for %s", time.Since(t.unmet))
+	case strings.Contains(w.options.onTimeout, "condition") && j.condition(was).Status != corev1.ConditionFalse:
+		broken("whose condition is %q", j.condition(was).Status)
+	case record.Opened.IsZero() || !verdict.WasGated(is.Annotations[nodepatch.Annotation], "", failedTaint):
+		broken("and does not say so: %s", is.Annotations[nodepatch.Annotation])
+	case j.isRetainted(was) != j.isRetainted(is):
+		broken("and removes the controller's failed taint")
+	}
+	t.unproven = time.Now()
+	w.counts.writes["opened"]++
 }
 
 // count counts the nodes of the release for which something holds.
@@ -400,6 +443,9 @@ func (j *judge) frozen(p *process) string {
 // retaint is rule 4 at a re-taint.
 func (j *judge) retaint(q request, was *corev1.Node) {
 	w, t := j.w, j.of(was)
+	if was.Labels[label] == "" {
+		w.fail(was.Name, ruleOpened, "%s re-taints a node that has no label, opened at %s", q.from.name, t.unproven)
+	}
 	if fleet.IsControlPlane(was) || j.hasRole(was) {
 		w.fail(was.Name, ruleGated, "%s re-taints a server of the control plane or etcd", q.from.name)
 	}
@@ -470,6 +516,8 @@ func (j *judge) deleted(q request, node *corev1.Node) {
 	w, t := j.w, j.of(node)
 	w.tell(node.Name, q.from.name, "%s", q)
 	switch {
+	case !t.unproven.IsZero():
+		w.fail(node.Name, ruleOpened, "%s deletes a node that an agent has opened %s ago", q.from.name, time.Since(t.unproven))
 	case !t.tainted:
 		w.fail(node.Name, ruleGated, "%s deletes a node that was never gated", q.from.name)
 	case fleet.IsControlPlane(node) || j.hasRole(node):
@@ -574,6 +622,9 @@ func (j *judge) tick() {
 	for key := range maps.Clone(w.now["nodes"]) {
 		node := read[corev1.Node](w, "nodes", key)
 		m, t := w.machines[node.Name], j.of(node)
+		if m != nil && j.isOverdue(m, node) {
+			w.fail(node.Name, ruleOpened, "has the startup taint since %s, its agent runs, its network checks fail, and it is not opened", time.Since(t.gatedAt))
+		}
 		if m == nil || m.gone || m.held > 0 || !m.up || node.DeletionTimestamp != nil || fleet.Untouchable(node) != "" {
 			continue
 		}
@@ -625,6 +676,20 @@ func (j *judge) tick() {
 			late("its condition is %s %s", condition.Status, condition.Reason)
 		}
 	}
+}
+
+// isOverdue reports whether a node must have been opened: all the time nothing but its network was wrong.
+func (j *judge) isOverdue(m *machine, node *corev1.Node) bool {
+	w, t := j.w, j.of(node)
+	limit := w.options.initial + w.round() + 2*time.Minute
+	ran := slices.ContainsFunc(slices.Collect(maps.Values(m.runs)), func(r *run) bool {
+		return r.process != nil && !r.process.dead && !r.broken && time.Since(r.process.started) > limit
+	})
+	return w.options.opens() && ran && !t.gatedAt.IsZero() && time.Since(t.gatedAt) > limit && time.Since(m.disturbed) > limit && m.held == 1 && w.mostSkew == 0 &&
+		time.Since(t.cniEnds) > limit && t.cniSince.IsZero() && t.unmet.IsZero() && node.DeletionTimestamp == nil && node.Labels[label] == "" &&
+		slices.ContainsFunc(w.faults, func(f *fault) bool {
+			return f.one == m && slices.Equal(f.layers, []string{"network", "service"}) && time.Since(f.began) > limit
+		})
 }
 
 // shows is how long a node that fails its rechecks may say nothing of it.

@@ -29,6 +29,7 @@ type world struct {
 	store
 	seed      uint64
 	random    *rand.Rand
+	openings  *rand.Rand // draws what is only about onTimeout=open
 	began     time.Time
 	options   options
 	dir       string
@@ -64,7 +65,7 @@ type counts struct {
 }
 
 func newWorld(seed uint64, dir string) *world {
-	w := &world{store: newStore(), seed: seed, random: rand.New(rand.NewPCG(seed, 1)), began: time.Now(), dir: dir, machines: make(map[string]*machine), processes: make(map[string]*process),
+	w := &world{store: newStore(), seed: seed, random: rand.New(rand.NewPCG(seed, 1)), openings: rand.New(rand.NewPCG(seed, 2)), began: time.Now(), dir: dir, machines: make(map[string]*machine), processes: make(map[string]*process),
 		over: make(chan struct{}), wakes: make(chan struct{}, 1), counts: counts{writes: make(map[string]int), faults: make(map[string]int)}}
 	w.judge = newJudge(w)
 	w.quiet = w.began
@@ -275,6 +276,7 @@ type process struct {
 	released                   map[string]bool      // the uids of Nodes that it has released
 	read                       map[string]bool      // the names of the Nodes that it has read since it wrote the ledger
 	taints                     map[*truth]sawTaint  // of a controller: what it was sent of foreign taints
+	failed                     time.Time            // when one of the checks failed last
 	sawForeign                 time.Time            // when it read first that its Node has no taint of WAIT_FOR_TAINTS any more
 	isBlocked                  bool                 // the Node had one when it was read last
 	person, controller, worker bool

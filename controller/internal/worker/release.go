@@ -54,7 +54,7 @@ func (r *Reconciler) release(ctx context.Context, l look, pod *corev1.Pod) error
 	_, said := fleet.WorkerOutcome(pod)
 	took := r.Now().Since(l.seen.states[pod.Name].first).Round(time.Millisecond)
 	request.Unmet = func(node *nodepatch.Node) string { return r.Require(ctx, node) } // the cache may be behind
-	request.AnnotationValue = func(removed []nodepatch.Taint) string {
+	request.AnnotationValue = func(_ *nodepatch.Node, removed []nodepatch.Taint) string {
 		return verdict.Record{Time: time.Now().UTC().Format(time.RFC3339), Duration: took.String(), Attempts: said.Attempts,
 			Removed: nodepatch.FormatTaints(removed), Version: r.Settings.Version, Worker: pod.UID, BootID: node.Status.NodeInfo.BootID,
 		}.Keeping(node.Annotations[request.Annotation], request.FailedTaintKey).String()
@@ -86,7 +86,8 @@ func (r *Reconciler) release(ctx context.Context, l look, pod *corev1.Pod) error
 // removeTaint removes a startup taint that was added again after the release, which it does for the n-th time in a row.
 func (r *Reconciler) removeTaint(ctx context.Context, node *corev1.Node, n int) error {
 	request := r.Settings.Fleet.Request
-	request.AnnotationValue = func([]nodepatch.Taint) string { return node.Annotations[request.Annotation] } // it stays
+	// The record stays.
+	request.AnnotationValue = func(*nodepatch.Node, []nodepatch.Taint) string { return node.Annotations[request.Annotation] }
 	if n == reportedRemoval {
 		r.Events.Eventf(node, nil, corev1.EventTypeWarning, verdict.NodeNotVerified, "Verify", "the startup taint is put back again "+
 			"and again, or cannot be removed: pauses grow to %s; read metadata.managedFields and the controller's log", longestRemoval)

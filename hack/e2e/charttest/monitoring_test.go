@@ -148,7 +148,7 @@ func TestAlerts(t *testing.T) {
 	s.NoError(err)
 	operations := string(text)
 	for file, values := range map[string][]string{
-		"alerts.yaml":         {"controller.enabled=true"},
+		"alerts.yaml":         {"controller.enabled=true", "config.onTimeout=open"},
 		"alerts-recheck.yaml": {"config.recheckInterval=60s"},
 		"alerts-retaint.yaml": {"config.recheckInterval=60s", "controller.enabled=true", "controller.retaint.enabled=true"},
 	} {

@@ -23,6 +23,7 @@ import (
 const (
 	RecheckFails fleet.State = "RecheckFails"
 	Retainted    fleet.State = "Retainted" // it has the failed taint
+	Opened       fleet.State = "Opened"    // by its agent (ON_TIMEOUT=open), and not verified
 	Excluded     fleet.State = "Excluded"  // by another value of the verified label
 	NotGated     fleet.State = "NotGated"  // in controller mode: never had the startup taint
 	NotSelected  fleet.State = "NotSelected"
@@ -140,6 +141,9 @@ func (in Input) state(status fleet.Status, said lastEvent) fleet.State {
 		return Retainted
 	case isVerified && isFalse && in.Settings.Rechecks.Enabled():
 		return RecheckFails
+	case !isVerified && verdict.IsOpened(status.Node.Annotations[in.Settings.Request.Annotation]) &&
+		!fleet.HasTaint(status.Node, in.Settings.Request.TaintKey):
+		return Opened
 	case !isVerified && (isFalse && status.Gated || said.fails):
 		return fleet.Failed
 	}
@@ -247,7 +251,7 @@ func (f Fleet) Summary() string {
 		name  string
 	}{
 		{fleet.Verified, "verified"}, {RecheckFails, "failing rechecks"}, {Retainted, "re-tainted"}, {fleet.Unverified, "unverified"},
-		{fleet.Pending, "pending"}, {fleet.InProgress, "in progress"}, {fleet.Failed, "failed"},
+		{fleet.Pending, "pending"}, {fleet.InProgress, "in progress"}, {fleet.Failed, "failed"}, {Opened, "opened"},
 		{Excluded, "excluded"}, {NotGated, "not gated"}, {NotSelected, "not selected"},
 	} {
 		if n := f.Count[counted.state]; n > 0 || counted.state == fleet.Verified {

@@ -166,6 +166,13 @@ func TestRows(t *testing.T) {
 			release(n)
 			n.Spec.Taints = []corev1.Taint{{Key: failed, Effect: corev1.TaintEffectNoSchedule}}
 		}, Retainted, -1, "", "kubectl node-ready open n"},
+		"opened": {func(c *cluster, n *corev1.Node) {
+			open(c, n)
+			c.event("n", "NodeVerificationTimedOut", "not verified within 5m0s: dns: google.com: NXDOMAIN", time.Minute)
+			c.event("n", "NodeOpened", "the node takes pods although it is not verified", 30*time.Second)
+		}, Opened, time.Minute, "DNSFailed: google.com: NXDOMAIN", "doctor"},
+		"opened, without an Event":   {open, Opened, 10 * time.Minute, "", "wait; its log"},
+		"opened, and the taint back": {func(c *cluster, n *corev1.Node) { taints := n.Spec.Taints; open(c, n); n.Spec.Taints = taints }, fleet.InProgress, 2 * time.Minute, "", "wait"},
 		"started again": {func(_ *cluster, n *corev1.Node) { reboot(n) }, fleet.Verified, -1, "rebooted since it was verified",
 			"kubectl node-ready verify n"},
 	} {
@@ -191,6 +198,18 @@ func TestRows(t *testing.T) {
 			}
 		})
 	}
+}
+
+// open is what the node's agent does with onTimeout=open.
+func open(c *cluster, node *corev1.Node) {
+	c.pod(running)
+	node.Annotations[nodepatch.Annotation], node.Spec.Taints = `{"opened":"2026-01-02T03:00:00Z","removed":["node-ready/unverified=true:NoSchedule"]}`, nil
+}
+
+func TestOpenedNodesAreCounted(t *testing.T) {
+	c := newCluster(t)
+	open(c, c.node("n"))
+	assert.Equal(t, "1 node: 0 verified, 1 opened", Of(c.Input, now).Summary())
 }
 
 // reboot starts a node again that was verified before.

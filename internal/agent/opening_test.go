@@ -1,0 +1,296 @@
+package agent
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
+)
+
+// spreadOver is over how long the nodes are opened that time out together.
+const spreadOver = 10 * time.Second
+
+// opening is what a node is opened by, beside the Node itself.
+type opening struct {
+	failed  []string
+	checked *nodepatch.Node
+	now     time.Time
+}
+
+func TestWithheld(t *testing.T) {
+	created := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for name, test := range map[string]struct {
+		change func(o *opening, node *nodepatch.Node)
+		why    string
+	}{
+		"opened":                         {func(*opening, *nodepatch.Node) {}, ""},
+		"a requirement fails too":        {func(o *opening, _ *nodepatch.Node) { o.failed = []string{"dns", "node"} }, ""},
+		"a requirement alone":            {func(o *opening, _ *nodepatch.Node) { o.failed = []string{"node"} }, "no network check"},
+		"a foreign taint alone":          {func(o *opening, _ *nodepatch.Node) { o.failed = []string{foreignTaints} }, "no network check"},
+		"the patch":                      {func(o *opening, _ *nodepatch.Node) { o.failed = nil }, "no network check"},
+		"another Node":                   {func(_ *opening, node *nodepatch.Node) { node.UID = "uid-2" }, "another Node"},
+		"never read":                     {func(o *opening, _ *nodepatch.Node) { o.checked = nil }, "another Node"},
+		"being deleted":                  {func(_ *opening, node *nodepatch.Node) { node.DeletionTimestamp = new(metav1.Now()) }, "being deleted"},
+		"labelled":                       {func(_ *opening, node *nodepatch.Node) { node.Labels = map[string]string{"node-ready/verified": "true"} }, "label"},
+		"too young":                      {func(o *opening, _ *nodepatch.Node) { o.now = o.now.Add(-time.Second) }, "INITIAL_TIMEOUT"},
+		"the API server's clock unknown": {func(o *opening, _ *nodepatch.Node) { o.now = time.Time{} }, "INITIAL_TIMEOUT"},
+		"a taint of WAIT_FOR_TAINTS": {func(_ *opening, node *nodepatch.Node) {
+			node.Spec.Taints = append(node.Spec.Taints, nodepatch.Taint{Key: "cni.example/not-ready"})
+		}, "WAIT_FOR_TAINTS"},
+		"a Karpenter node without its labels": {func(_ *opening, node *nodepatch.Node) {
+			node.Spec.Taints = append(node.Spec.Taints, nodepatch.Taint{Key: "karpenter.sh/unregistered"})
+		}, "WAIT_FOR_TAINTS"},
+		"opened a moment ago": {func(o *opening, node *nodepatch.Node) {
+			node.Annotations = map[string]string{nodepatch.Annotation: verdict.Record{Opened: o.now.Add(-time.Minute)}.String()}
+		}, "INITIAL_TIMEOUT"},
+		"opened long ago": {func(o *opening, node *nodepatch.Node) {
+			node.Annotations = map[string]string{nodepatch.Annotation: verdict.Record{Opened: o.now.Add(-time.Hour)}.String()}
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			node := &nodepatch.Node{ObjectMeta: metav1.ObjectMeta{UID: "uid-1", CreationTimestamp: metav1.NewTime(created)}}
+			node.Spec.Taints = []nodepatch.Taint{{Key: "node-ready/unverified"}, {Key: "example.com/other"}}
+			cfg := config.Config{InitialTimeout: initialTimeout, TaintKey: "node-ready/unverified", VerifiedLabel: "node-ready/verified", VerifiedLabelValue: "true", WaitForTaints: []string{"cni.example/"}}
+			o := opening{[]string{"dns"}, &nodepatch.Node{ObjectMeta: metav1.ObjectMeta{UID: "uid-1"}}, created.Add(initialTimeout)}
+			test.change(&o, node)
+			if why := withheld(cfg, node, o.checked, o.failed, o.now); test.why == "" {
+				assert.Empty(t, why)
+			} else {
+				assert.Contains(t, why, test.why)
+			}
+		})
+	}
+}
+
+// isOpen reports what the metric says.
+func (p *process) isOpen() bool {
+	recorder := httptest.NewRecorder()
+	p.agent.metrics.Handler().ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	return strings.Contains(recorder.Body.String(), `node_check_opened{node="node1"} 1`)
+}
+
+func (a *fakeAPI) record() (r verdict.Record) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r, _ = verdict.ParseRecord(a.node.Annotations[nodepatch.Annotation])
+	return r
+}
+
+func (a *fakeAPI) isLabelled() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.node.Labels["node-ready/verified"] != ""
+}
+
+const startup = "node-ready/unverified=true:NoSchedule"
+
+// The node is opened without the label, and released as soon as its checks pass. Its record keeps what was removed.
+func TestOpen(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.edit(addTaint(corev1.Taint{Key: "node-ready/failed", Value: "dns", Effect: corev1.TaintEffectNoSchedule})) // by an agent with onTimeout=taint
+		api.edit(addTaint(corev1.Taint{Key: "example.com/former", Effect: corev1.TaintEffectNoSchedule}))
+		p, network := simulateFailing(t, api, "--on-timeout=open,condition", "--also-remove-taints=example.com/former,node-ready/failed")
+		after(initialTimeout - time.Second)
+		assert.Contains(t, api.taints(), "node-ready/unverified")
+		after(time.Second + spreadOver)
+		assert.Equal(t, untainted, api.taints())
+		assert.False(t, api.isLabelled())
+		assert.Equal(t, []string{startup, "node-ready/failed=dns:NoSchedule", "example.com/former:NoSchedule"}, api.record().Removed)
+		assert.NotZero(t, api.record().Opened)
+		assert.Equal(t, []string{patchStat, patchNode}, api.writes(), "the condition comes first")
+		assert.Contains(t, api.reasons(), "NodeOpened")
+		assert.True(t, p.isOpen())
+		after(time.Hour)
+		assert.Len(t, api.writes(), 2, "the checks go on, and write nothing")
+		assert.True(t, p.isOpen())
+		network.recovered.Store(true)
+		after(nextAttempt)
+		assert.True(t, api.isLabelled())
+		assert.Zero(t, api.record().Opened)
+		assert.Contains(t, api.record().Removed, startup, "the node was gated")
+		assert.Equal(t, []string{"False NetworkFailed", "True Verified"}, api.written())
+		assert.False(t, p.isOpen())
+		p.stop()
+		assert.Equal(t, exitOK, p.wait())
+	})
+}
+
+// A node is opened within the spread, however long its attempts take, and a release right behind it keeps the record.
+func TestReleaseRightAfterTheOpening(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		p, network := simulateFailing(t, api, "--on-timeout=open", "--check-timeout=1m")
+		api.intercept(func(request string, n int, _ http.ResponseWriter, _ *http.Request) bool {
+			if request == patchNode && n == 1 {
+				network.recovered.Store(true)
+			}
+			return false
+		})
+		after(initialTimeout + spreadOver + nextAttempt)
+		assert.True(t, api.isLabelled())
+		assert.Equal(t, []string{startup}, api.record().Removed)
+		p.stop()
+		p.wait()
+	})
+}
+
+// What must not be opened stays as it is, whatever INITIAL_TIMEOUT says, and is opened when the reason is gone.
+func TestNotOpened(t *testing.T) {
+	cilium := corev1.Taint{Key: "node.cilium.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule}
+	for name, test := range map[string]struct {
+		begin, end func(*corev1.Node)
+		args       []string
+	}{
+		"a foreign taint":           {addTaint(cilium), removeTaint(cilium.Key), []string{"--wait-for-taints=node.cilium.io/"}},
+		"a requirement":             {func(*corev1.Node) {}, func(node *corev1.Node) { node.Labels["pool"] = "gpu" }, []string{`--require=[{"label":"pool"}]`}},
+		"never had a startup taint": {removeTaint("node-ready/unverified"), addTaint(corev1.Taint{Key: "node-ready/unverified"}), nil},
+		"too young, by the API server's clock": {func(node *corev1.Node) { node.CreationTimestamp = metav1.NewTime(time.Now().Add(24 * time.Hour)) },
+			func(node *corev1.Node) { node.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour)) }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				api.edit(test.begin)
+				p, _ := simulateFailing(t, api, append([]string{"--on-timeout=open"}, test.args...)...)
+				after(2 * initialTimeout)
+				assert.Empty(t, api.writes())
+				api.edit(test.end)
+				after(3 * nextAttempt)
+				assert.NotContains(t, api.taints(), "node-ready/unverified")
+				assert.False(t, api.isLabelled())
+				p.stop()
+				p.wait()
+			})
+		})
+	}
+}
+
+// A foreign taint that comes just before the patch withholds it.
+func TestForeignTaintJustBeforeTheOpening(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		cilium := corev1.Taint{Key: "node.cilium.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule}
+		api.intercept(func(request string, n int, _ http.ResponseWriter, _ *http.Request) bool {
+			if request == patchNode && n == 1 {
+				api.edit(addTaint(cilium))
+			}
+			return false
+		})
+		p, _ := simulateFailing(t, api, "--on-timeout=open", "--wait-for-taints=node.cilium.io/")
+		after(2 * initialTimeout)
+		assert.Contains(t, api.taints(), "node-ready/unverified")
+		api.edit(removeTaint(cilium.Key))
+		after(3 * nextAttempt)
+		assert.Equal(t, untainted, api.taints())
+		p.stop()
+		p.wait()
+	})
+}
+
+// A taint that returns, a restarted agent and another Node of the name have an INITIAL_TIMEOUT of their own.
+func TestOpenedAgain(t *testing.T) {
+	for name, again := range map[string]func(t *testing.T, api *fakeAPI, p *process) *process{
+		"the taint returns": func(_ *testing.T, api *fakeAPI, p *process) *process {
+			api.addStartupTaint()
+			return p
+		},
+		"the taint returns, and the agent is started again": func(t *testing.T, api *fakeAPI, p *process) *process {
+			p.stop()
+			p.wait()
+			api.addStartupTaint()
+			p, _ = simulateFailing(t, api, "--on-timeout=open")
+			return p
+		},
+		"another Node": func(_ *testing.T, api *fakeAPI, p *process) *process {
+			api.replace(slices.Clone(newSimulatedAPI(api.t).node.Spec.Taints))
+			return p
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				p, _ := simulateFailing(t, api, "--on-timeout=open")
+				after(initialTimeout + spreadOver)
+				assert.Equal(t, untainted, api.taints())
+				after(2 * initialTimeout)
+				p = again(t, api, p)
+				after(initialTimeout - time.Second)
+				assert.Contains(t, api.taints(), "node-ready/unverified")
+				after(4*nextAttempt + spreadOver) // a round and the pause before it: until then nobody knows
+				assert.Equal(t, untainted, api.taints())
+				assert.False(t, api.isLabelled())
+				assert.True(t, p.isOpen())
+				p.stop()
+				p.wait()
+			})
+		})
+	}
+}
+
+// An agent that is started again on an opened node says so, corrects the condition as checks change, and writes nothing else.
+func TestRestartedOnAnOpenedNode(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		p, _ := simulateFailing(t, api, "--on-timeout=open,condition")
+		after(initialTimeout + spreadOver)
+		p.stop()
+		p.wait()
+		writes := len(api.writes())
+		p, network := simulateFailing(t, api, "--on-timeout=open,condition")
+		synctest.Wait()
+		assert.True(t, p.isOpen(), "as soon as it has read the Node")
+		after(2 * initialTimeout)
+		assert.True(t, p.isOpen())
+		assert.Equal(t, []string{patchStat}, api.writes()[writes:], "the new agent shows the failure, and has nothing to open")
+		network.recovered.Store(true)
+		after(nextAttempt)
+		assert.Equal(t, []string{"False NetworkFailed", "False NetworkFailed", "True Verified"}, api.written())
+		assert.Contains(t, api.record().Removed, startup)
+		p.stop()
+		p.wait()
+	})
+}
+
+// A thousand nodes that wait for one network: how many requests their openings make, and over how long.
+func TestThousandNodesAreOpened(t *testing.T) {
+	const nodes, timeout = 1000, 30 * time.Second
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		var patches, others [15]int // requests in each second after INITIAL_TIMEOUT
+		var all []*fakeAPI
+		for range nodes {
+			api := newSimulatedAPI(t)
+			api.intercept(func(request string, _ int, _ http.ResponseWriter, _ *http.Request) bool {
+				second := int((time.Since(start) - timeout) / time.Second)
+				switch {
+				case second < 0 || second >= len(patches):
+				case request == patchNode:
+					patches[second]++
+				default:
+					others[second]++
+				}
+				return false
+			})
+			p, _ := simulateFailing(t, api, "--on-timeout=open", "--initial-timeout=30s", "--log-level=error")
+			defer p.wait()
+			defer p.stop()
+			all = append(all, api)
+		}
+		after(timeout + spreadOver + 4*time.Second)
+		sent := 0
+		for _, api := range all {
+			assert.NotContains(t, api.taints(), "node-ready/unverified")
+			sent += len(api.writes())
+		}
+		assert.Equal(t, nodes, sent, "a patch each")
+		most := slices.Max(patches[:])
+		assert.Less(t, most, nodes/5, "spread over 10 s")
+		t.Logf("%d nodes, opened over %s: %d patches, at most %d a second; other requests (reads, Events), by second: %v", nodes, spreadOver, sent, most, others)
+	})
+}

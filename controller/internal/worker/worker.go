@@ -95,6 +95,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	for _, pod := range decided.delete {
 		err = errors.Join(err, r.deletePod(ctx, node.Name, pod))
 	}
+	if decided.held != nil { // nodes that wait for the same pod do not ask together
+		decided.wait = between(decided.wait, decided.wait*6/5)
+	}
 	if len(decided.delete) > 0 && decided.wait == 0 { // workers that are kept are not all deleted at once
 		decided.wait = between(cacheDelay, 30*time.Second)
 	}

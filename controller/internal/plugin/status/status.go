@@ -171,7 +171,7 @@ func (in Input) explain(status fleet.Status, state fleet.State, said lastEvent) 
 	switch {
 	case state == Retainted:
 		seen.since = time.Time{}
-	case status.Pod != nil && node.Annotations[in.Settings.Request.Annotation] != "":
+	case state != Opened && status.Pod != nil && node.Annotations[in.Settings.Request.Annotation] != "":
 		seen.since = status.Pod.CreationTimestamp.Time // the node is verified again
 	}
 	if seen.reason == "" && !fleet.IsNodeReady(node) {

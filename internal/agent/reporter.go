@@ -159,10 +159,8 @@ func (r *reporter) reportTimeout(ctx context.Context, may markers) {
 		r.log.WithField("reason", message).Error("initial timeout exceeded")
 		r.events.Add(kube.EventWarning, verdict.NodeTimedOut, message)
 	}
-	if may == withoutMarkers || (r.last != nil && r.last.subject == startupTaint) {
-		return
-	}
-	if !r.mark(ctx, failed, message) {
+	awaitsTaint := r.last != nil && r.last.subject == startupTaint
+	if may == withoutMarkers || awaitsTaint || !r.mark(ctx, failed, message) { // tried again: there may be no further round
 		r.timeout = time.After(spread(retryReport))
 	}
 }

@@ -58,6 +58,27 @@ func TestTimeoutIsReportedAgainWhileWaiting(t *testing.T) {
 	})
 }
 
+// INITIAL_TIMEOUT passes while the release is under way, and a foreign taint stops that: no round is left after which to try again.
+func TestTimeoutDuringAReleaseThatIsStopped(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		passesAt := time.Now().Add(initialTimeout - time.Second)
+		api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+			if request != patchNode || n > 1 {
+				return false
+			}
+			api.edit(addTaint(cilium))
+			time.Sleep(2 * time.Second)
+			return answerStatus(w, http.StatusInternalServerError, "", "no")
+		})
+		p := simulate(t, api, failingUntil(passesAt), nil, "--on-timeout=taint", "--wait-for-taints=node.cilium.io/")
+		after(initialTimeout + 2*retryReport)
+		p.entry("node marked as failed")
+		assert.Contains(t, api.taints(), "node-ready/failed")
+		p.stop()
+		p.wait()
+	})
+}
+
 // A check that passes again is not the reason any more: INITIAL_TIMEOUT passes while the node is read before its release.
 func TestTimeoutAfterTheChecksPassed(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {

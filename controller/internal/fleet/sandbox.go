@@ -10,8 +10,8 @@ import (
 // renewalTakes is how long an agent's pod is waited for: its deletion, one in 10 s in the cluster, and the start of the next.
 const renewalTakes = 5 * time.Minute
 
-// judgeSandbox notes whether the sandbox of the agent's pod may be all that is broken. The node is in doubt from the failure until
-// an agent whose pod was created since has failed too, and never for longer than a renewal and that agent need.
+// judgeSandbox notes whether the sandbox of the agent's pod may be all that is broken. The node is in doubt from the failure
+// until an agent whose pod was created since has failed too, and never for longer than a renewal and that agent need.
 func (s Settings) judgeSandbox(status *Status, v view) {
 	failedAt, pod, now := v.condition.LastTransitionTime, v.pod, v.now
 	isFalse := v.condition.Status == corev1.ConditionFalse && !failedAt.IsZero()

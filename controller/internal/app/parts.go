@@ -44,7 +44,7 @@ func (p parts) add(ctx context.Context, leave func()) error {
 	cfg, hasWorkers := p.controller.Config, p.loop.Settings.Workers
 	if hasWorkers {
 		workers := p.workers()
-		p.loop.Settings.Unmet = workers.Unmet
+		p.loop.Unmet = workers.Unmet
 		if err := workers.SetupWithManager(ctx, p.manager); err != nil {
 			return err
 		}

@@ -20,7 +20,7 @@ func (s Settings) Decide(objects Objects, now clock.Now) Plan {
 			continue
 		}
 		v := view{node: node, pod: pods[node.Name], condition: s.Condition(node), isVerified: s.IsVerified(node),
-			untouchable: Untouchable(node), now: now}
+			untouchable: Untouchable(node), unmet: objects.Unmet[node.Name], now: now}
 		if v.pod != nil {
 			v.events = objects.Events[v.pod.UID]
 		}
@@ -44,6 +44,7 @@ type view struct {
 	isVerified bool
 	// untouchable says why nothing is to be done to the node, or "".
 	untouchable string
+	unmet       string // what the node does not show of what REQUIRE demands, although its worker has passed
 	seen        memory // with what the objects show now
 	now         clock.Now
 }

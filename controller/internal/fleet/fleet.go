@@ -50,8 +50,6 @@ type Settings struct {
 	NotStartedAfter time.Duration
 	// Workers means controller mode: the pods are workers, and nobody but the controller writes the condition.
 	Workers bool
-	// Unmet says what a node does not show (REQUIRE) although its worker has passed, or ""; nil: nothing is required.
-	Unmet func(node string) string
 	// FailedAfter is how long a node may be unverified until the failure of its workers is reported: INITIAL_TIMEOUT.
 	FailedAfter time.Duration
 	// SilentAfter is how long an agent may run, or the round of a worker may take, without a word about the node.
@@ -72,6 +70,8 @@ type Objects struct {
 	Pods  []corev1.Pod // of the agents, or the workers
 	// Events of the pods whose Status has EventsWanted.
 	Events map[types.UID][]corev1.Event
+	// Unmet is what nodes do not show (REQUIRE) although their workers have passed, by the nodes' names.
+	Unmet map[string]string
 	// Seen is what the last Plan remembers.
 	Seen Memory
 }

@@ -134,21 +134,14 @@ func (s Settings) judgeVerdict(status *Status, v view) {
 		isOverdue = isOverdue || FailingFor(v.pod) >= s.FailedAfter
 	} else { // it has passed, and runs until it is deleted
 		status.Reason, status.Message = verdict.NotVerified, "all checks pass, but the node is not released: read the controller's log"
-		if unmet := s.unmet(v.node); unmet != "" {
-			status.Reason, status.Message = verdict.NodeFailed, unmet
+		if v.unmet != "" {
+			status.Reason, status.Message = verdict.NodeFailed, v.unmet
 		}
 	}
 	status.State = InProgress
 	if isOverdue || v.condition.Status == corev1.ConditionFalse {
 		status.State = Failed
 	}
-}
-
-func (s Settings) unmet(node *corev1.Node) string {
-	if s.Unmet == nil {
-		return ""
-	}
-	return s.Unmet(node.Name)
 }
 
 // judgeWithoutWorker judges a node that no worker is for.

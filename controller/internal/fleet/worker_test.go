@@ -93,11 +93,8 @@ func TestSidecar(t *testing.T) {
 // The worker has passed, and the Node does not show what is required: the condition says so once INITIAL_TIMEOUT has passed.
 func TestPassedWorkerOfANodeThatShowsTooLittle(t *testing.T) {
 	s := newWorkerStory(t)
-	unmet := "node: allocatable nvidia.com/gpu: the node has 0"
-	s.settings.Unmet = func(node string) string {
-		assert.Equal(t, "n", node)
-		return unmet
-	}
+	const unmet = "node: allocatable nvidia.com/gpu: the node has 0"
+	s.objects.Unmet = map[string]string{"n": unmet}
 	s.node("n")
 	s.worker(1, ended(0, passes))
 	s.decide()
@@ -108,7 +105,7 @@ func TestPassedWorkerOfANodeThatShowsTooLittle(t *testing.T) {
 	require.Len(t, s.plan.Conditions, 1)
 	assert.Equal(t, Reason(verdict.NodeFailed), s.plan.Conditions[0].Reason)
 	assert.Equal(t, unmet, s.plan.Conditions[0].Message)
-	unmet = ""
+	s.objects.Unmet = nil
 	s.decide()
 	assert.Equal(t, Reason(verdict.NotVerified), s.only().Reason)
 }

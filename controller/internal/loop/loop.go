@@ -52,6 +52,7 @@ type Loop struct {
 	Settings fleet.Settings
 	Cache    client.Reader // of nodes and the agents' pods
 	Live     client.Reader // of Events, which are not cached
+	Unmet    func() map[string]string // in controller mode, else nil: see fleet.Objects
 	Now      func() clock.Now
 	Steps    []Step
 	Log      *slog.Logger
@@ -149,6 +150,9 @@ func (l *Loop) decide(ctx context.Context, seen fleet.Memory) (fleet.Plan, error
 		read[uid] = found.list
 	}
 	objects := fleet.Objects{Nodes: nodes.Items, Pods: pods.Items, Events: read, Seen: seen}
+	if l.Unmet != nil {
+		objects.Unmet = l.Unmet()
+	}
 	return l.Settings.Decide(objects, l.Now()), nil
 }
 

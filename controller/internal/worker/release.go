@@ -120,9 +120,15 @@ func (r *Reconciler) askUnmet(ctx context.Context, node *corev1.Node) string {
 	return unmet
 }
 
-// Unmet says what node does not show although its worker has passed, or "".
-func (r *Reconciler) Unmet(node string) string {
+// Unmet returns what nodes do not show although their workers have passed, by the nodes' names.
+func (r *Reconciler) Unmet() map[string]string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.nodes[node].unmet
+	all := make(map[string]string)
+	for node, m := range r.nodes {
+		if m.unmet != "" {
+			all[node] = m.unmet
+		}
+	}
+	return all
 }

@@ -26,7 +26,7 @@ func TestReleaseWaitsForRequirements(t *testing.T) {
 			result, err := c.reconcile()
 			require.NoError(t, err)
 			assert.False(t, c.Settings.Fleet.IsVerified(c.node()))
-			assert.Equal(t, unmet, c.Unmet("n"))
+			assert.Equal(t, unmet, c.Unmet()["n"])
 			limit := 9600 * time.Millisecond
 			if time.Since(began) < 10*time.Second {
 				limit = 2400 * time.Millisecond
@@ -41,7 +41,7 @@ func TestReleaseWaitsForRequirements(t *testing.T) {
 		c.step()
 		c.assertReleased()
 		assert.Equal(t, worker, c.record().Worker)
-		assert.Empty(t, c.Unmet("n"))
+		assert.Empty(t, c.Unmet())
 	})
 }
 

@@ -65,7 +65,7 @@ func TestControllerMayDeleteNodesThatWereNeverVerifiedOnly(t *testing.T) {
 		"gated, and its checks fail":  {labelled(), ""},
 		"of a managed node group":     {labelled("eks.amazonaws.com/nodegroup"), ""},
 		"protected by its owner":      {func(n *corev1.Node) { n.Annotations["node-ready/do-not-delete"] = "true" }, "may delete no node with karpenter.sh/do-not-disrupt or node-ready/do-not-delete"},
-		"protected by a label":        {labelled("karpenter.sh/do-not-disrupt"), "may delete no node with"},
+		"protected by a label":        {labelled("node-ready/do-not-delete"), "may delete no node with"},
 		"without the startup taint":   {func(n *corev1.Node) { n.Spec.Taints = nil }, never},
 		"verified once":               {func(n *corev1.Node) { n.Annotations[harness.Annotation] = "{}" }, never},
 		"with the label":              {labelled(harness.Label), never},

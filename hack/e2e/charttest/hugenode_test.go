@@ -25,7 +25,7 @@ func TestAgentMayReleaseAHugeNode(t *testing.T) {
 		s.NoError(admin(huge, annotation))
 	}
 	fields := `{"f:metadata":{"f:labels":{".":{}`
-	for i := range 1200 {
+	for i := range 1235 {
 		fields += fmt.Sprintf(`,"f:example.com/%d-%s":{}`, i, strings.Repeat("y", 970))
 	}
 	now := metav1.Now()

@@ -108,14 +108,22 @@ func (c Controller) Run(ctx context.Context) error {
 // is stopped does not return, and keeps one core busy (controller-runtime 0.25, runnable_group.go).
 func startManager(ctx context.Context, m manager.Manager) error {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	if err := m.Add(onceFilled(func() { context.AfterFunc(ctx, stop) })); err != nil {
+	filled := make(chan struct{})
+	isFilled := onceFilled(func() {
+		close(filled)
+		context.AfterFunc(ctx, stop)
+	})
+	if err := m.Add(isFilled); err != nil {
 		return err
 	}
 	ended := make(chan error, 2)
 	go func() { ended <- m.Start(running) }()
 	context.AfterFunc(ctx, func() {
-		time.Sleep(10 * time.Second) // the API server does not answer: the end of the process ends the manager
-		ended <- nil
+		select {
+		case <-filled: // the manager ends what is under way, and releases its Lease
+		case <-time.After(time.Second):
+			ended <- nil // the API server does not answer: the end of the process ends the manager
+		}
 	})
 	return <-ended
 }

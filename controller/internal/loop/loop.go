@@ -50,8 +50,8 @@ type actFunc func(ctx context.Context, plan fleet.Plan) (requeueAfter time.Durat
 // Loop owns what the process remembers of the fleet. Only the leader's has seen anything. One goroutine decides.
 type Loop struct {
 	Settings fleet.Settings
-	Cache    client.Reader // of nodes and the agents' pods
-	Live     client.Reader // of Events, which are not cached
+	Cache    client.Reader            // of nodes and the agents' pods
+	Live     client.Reader            // of Events, which are not cached
 	Unmet    func() map[string]string // in controller mode, else nil: see fleet.Objects
 	Now      func() clock.Now
 	Steps    []Step

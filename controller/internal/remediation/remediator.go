@@ -76,6 +76,10 @@ func (r *Remediator) decide(ctx context.Context, plan fleet.Plan, now clock.Now)
 		return Decision{}, errors.New("the API server's clock has jumped: wait until it is steady for some minutes, " +
 			"and compare the clocks of the API servers")
 	}
+	in := Input{Statuses: plan.Statuses, Ledger: r.stored.ledger.clone(), ControlGroup: r.ControlGroup()}
+	if decision := r.Settings.Decide(in, now); r.isIdle(decision) {
+		return decision, nil
+	}
 	if err := r.readLedger(ctx); err != nil {
 		return Decision{}, err
 	}
@@ -90,11 +94,19 @@ func (r *Remediator) decide(ctx context.Context, plan fleet.Plan, now clock.Now)
 				fmt.Sprintf("still halted after %s=%s: %q", ClearHalt, clears, still))
 		}
 	}
-	decision := r.Settings.Decide(Input{Statuses: plan.Statuses, Ledger: ledger, ControlGroup: r.ControlGroup()}, now)
+	in.Ledger = ledger
+	decision := r.Settings.Decide(in, now)
 	if decision.Changed || clears != "" {
 		return decision, r.writeLedger(ctx, decision.Ledger)
 	}
 	return decision, nil
+}
+
+// isIdle reports whether nothing depends on the ledger, as it was read last: nothing is to be deleted, and nobody has to clear a halt.
+// An idle fleet costs no request, and a ledger that cannot be read is no news there.
+func (r *Remediator) isIdle(decision Decision) bool {
+	return r.stored.object != nil && len(decision.Candidates)+len(decision.Withheld) == 0 && !decision.Changed &&
+		len(r.stored.ledger.haltedScopes()) == 0
 }
 
 // confirm reads a candidate live, and returns the object to delete. It returns nil if the plan is too old by then, or after it

@@ -19,8 +19,10 @@ const (
 	pendingFor = 30 * time.Second
 	// unseenFor is how long a worker that the cache does not show holds its slot.
 	unseenFor = 2 * time.Minute
-	// betweenSlots is the time from one slot that is given to the next: 50 a second.
+	// betweenSlots is the time from one slot that is given to the next: 50 a second. A busy machine that looks late gives the slots
+	// that it has missed, as many as mostMissed.
 	betweenSlots = 20 * time.Millisecond
+	mostMissed   = 5
 )
 
 // slots bound how many workers begin at a time, not how many run. First attempts and retries have as many slots each: nodes that
@@ -34,6 +36,7 @@ type slots struct {
 	holders map[string]holder  // by the worker's name
 	waiting map[string]waiting // by the node's name
 	giving  bool               // give is called again after betweenSlots
+	gave    clock.Mark         // the last time that give was called
 }
 
 // holder is a worker that has neither passed nor ended, or that is to be created.
@@ -81,6 +84,7 @@ func (s *slots) take(node, worker string, attempt int) bool {
 	place.isRetry, place.since = attempt > 1, cmp.Or(place.since, s.now().Mark())
 	s.waiting[node] = place
 	if !s.giving { // nobody else waits
+		s.gave = s.now().Mark()
 		s.give()
 	}
 	if !s.waiting[node].has {
@@ -91,12 +95,18 @@ func (s *slots) take(node, worker string, attempt int) bool {
 	return true
 }
 
-// give gives one slot, and goes on until no node waits: nobody has to notice that a slot has become free.
+// give gives the slots that are due, and goes on until no node waits: nobody has to notice that a slot has become free.
 func (s *slots) give() {
 	if s.giving = len(s.waiting) > 0; !s.giving {
 		return
 	}
-	if node := s.next(); node != "" {
+	due := max(1, min(int(s.now().Since(s.gave)/betweenSlots), mostMissed))
+	s.gave = s.now().Mark()
+	for range due {
+		node := s.next()
+		if node == "" {
+			break
+		}
 		place := s.waiting[node]
 		place.has = true
 		s.waiting[node] = place

@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// maxUnchanged is how often the API server may refuse the same patch although the Node has changed in between (a taint
+	// maxRepeated is how often the API server may refuse the same patch although the Node has changed in between (a taint
 	// before ours that comes and goes). More often counts as a refusal.
-	maxUnchanged = 3
+	maxRepeated = 3
 	// maxUndone is how many patches may be applied and leave the Node with the taint. A race is lost once, or twice.
 	maxUndone = 3
 	// fieldManager is the agent's name in managedFields, and the beginning of the controller's: what stands before the "/" of
@@ -28,27 +28,32 @@ const (
 	fieldManager = "kube-node-ready"
 )
 
-// change is what a patch does to a Node, and how to tell that nothing is left to do.
+// change is what a patch does to a Node, and how to tell that nothing is left to do. Which changes use the last three fields:
+//
+//	Release                         giveUp
+//	ReleaseCached                   giveUp, onlyConflicts
+//	RemoveAgain                     endsWithCtx
+//	AddFailedTaint, Remove…         none of them
 type change struct {
-	build  func(*Node) []Operation
-	done   func(*Node) bool
-	voids  func(*Node) error // an error ends it: the Node has changed in a way that no retry may ignore; nil: nothing does
-	within bool              // the end of ctx also ends a request in flight, and no retry goes on after it
-	once   bool              // another patch follows only on 409 and 422: after any other failure the caller tries again
+	build         func(*Node) []Operation
+	done          func(*Node) bool
+	giveUp        func(*Node) error // why no other patch may follow, although done reports false; nil: nothing prevents it
+	onlyConflicts bool              // another patch follows only on 409 and 422: after any other failure the caller tries again
+	endsWithCtx   bool              // the end of ctx also ends a request in flight, and no retry goes on after it
 }
 
 // carryOut makes a change, and returns the Node as it is then. Where a patch was applied and the Node has the startup taint all
-// the same, it starts over: for one Timeout, and despite the end of ctx, unless c.within.
+// the same, it starts over: for one Timeout, and despite the end of ctx, unless c.endsWithCtx.
 func (p *Patcher) carryOut(ctx context.Context, base *Node, c change) (*Node, error) {
 	node, err := p.apply(ctx, base, c)
 	if err != nil || c.done(node) {
 		return node, err
 	}
-	if !c.within {
+	if !c.endsWithCtx {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), p.Timeout)
 		defer cancel()
-		c.within = true
+		c.endsWithCtx = true
 	}
 	for range maxUndone - 1 {
 		// No operation of a JSON patch can test that a list has not grown.
@@ -56,7 +61,7 @@ func (p *Patcher) carryOut(ctx context.Context, base *Node, c change) (*Node, er
 		if node, err = p.readAgain(ctx, newWaits(), base, c, undone); err != nil || c.done(node) {
 			return node, err
 		}
-		p.Retried(undone)
+		p.retried(undone)
 		if node, err = p.apply(ctx, node, c); err != nil || c.done(node) {
 			return node, err
 		}
@@ -69,23 +74,23 @@ func (p *Patcher) apply(ctx context.Context, node *Node, c change) (*Node, error
 	limited, cancel := context.WithTimeout(ctx, p.Deadline)
 	defer cancel()
 	inFlight := ctx
-	if !c.within {
+	if !c.endsWithCtx {
 		inFlight = context.WithoutCancel(ctx) // a patch that is sent is waited for
 	}
 	waits := newWaits()
 	var lastPatch []byte
-	for unchanged := 0; ctx.Err() == nil; {
+	for repeated := 0; ctx.Err() == nil; repeated++ {
 		patch, _ := json.Marshal(c.build(node)) // of strings: it cannot fail
-		if unchanged++; !bytes.Equal(patch, lastPatch) {
-			lastPatch, unchanged = patch, 0
+		if !bytes.Equal(patch, lastPatch) {
+			lastPatch, repeated = patch, 0
 		}
 		patched, err := p.inTime(inFlight, func(ctx context.Context) (*Node, error) { return p.Node.Patch(ctx, patch) })
 		switch {
 		case err == nil:
 			return patched, nil
 		case IsFinal(err):
-			return nil, &Refused{err}
-		case c.once && statusCode(err) != http.StatusConflict && statusCode(err) != http.StatusUnprocessableEntity:
+			return nil, refused(err)
+		case c.onlyConflicts && !isConflict(err):
 			return nil, err
 		}
 		again, readErr := p.readAgain(limited, waits, node, c, err)
@@ -93,10 +98,10 @@ func (p *Patcher) apply(ctx context.Context, node *Node, c change) (*Node, error
 		case readErr != nil || c.done(again):
 			return again, readErr
 		case statusCode(err) == http.StatusUnprocessableEntity &&
-			(again.ResourceVersion == node.ResourceVersion || unchanged == maxUnchanged):
-			return nil, &Refused{err} // no test can have failed
+			(again.ResourceVersion == node.ResourceVersion || repeated == maxRepeated):
+			return nil, refused(err) // no test can have failed
 		}
-		p.Retried(err)
+		p.retried(err)
 		node = again
 	}
 	return nil, ctx.Err()
@@ -111,10 +116,25 @@ func (p *Patcher) readAgain(ctx context.Context, waits backoff.BackOff, before *
 		return nil, fmt.Errorf("patch of node %s: %w; cannot read the node again: %w", before.Name, failure, err)
 	case again.UID != before.UID:
 		return again, ErrReplaced
-	case !c.done(again) && c.voids != nil:
-		return again, c.voids(again) // asked once: it may list pods
+	case !c.done(again) && c.giveUp != nil:
+		return again, c.giveUp(again) // asked once: it may list pods
 	}
 	return again, nil
+}
+
+// refused is the error of a patch that the API server will not apply: a retry does not help.
+func refused(err error) error { return fmt.Errorf("the API server refuses the patch: %w", err) }
+
+// isConflict reports whether the Node may have changed since it was read.
+func isConflict(err error) bool {
+	code := statusCode(err)
+	return code == http.StatusConflict || code == http.StatusUnprocessableEntity
+}
+
+func (p *Patcher) retried(err error) {
+	if p.Retried != nil {
+		p.Retried(err)
+	}
 }
 
 // newWaits returns the waits between attempts.

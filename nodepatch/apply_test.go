@@ -34,7 +34,7 @@ func (c *comesBack) Patch(ctx context.Context, _ []byte) (*Node, error) {
 	}
 	c.patches++
 	node := newNode()
-	node.Labels[request.Label] = request.LabelValue
+	node.Labels[keys.Label] = keys.LabelValue
 	if c.patches > c.times {
 		drop(ourKey)(node)
 		return asRead(node), c.after
@@ -44,13 +44,13 @@ func (c *comesBack) Patch(ctx context.Context, _ []byte) (*Node, error) {
 
 func labelled() *corev1.Node {
 	node := newNode()
-	node.Labels[request.Label] = request.LabelValue
+	node.Labels[keys.Label] = keys.LabelValue
 	return node
 }
 
 func TestTaintThatComesBack(t *testing.T) {
-	blocked := request
-	blocked.Blocks = blocked.WaitsFor([]string{"cni/"})
+	blocked := keys
+	blocked.WaitFor = []string{"cni/"}
 	for name, test := range map[string]struct {
 		api     comesBack
 		cancel  bool // with the first patch
@@ -73,7 +73,7 @@ func TestTaintThatComesBack(t *testing.T) {
 				if test.cancel {
 					time.AfterFunc(500*time.Millisecond, cancel)
 				}
-				p := &Patcher{Node: &test.api, Timeout: 10 * time.Second, Deadline: time.Minute, Retried: func(error) {}}
+				p := &Patcher{Node: &test.api, Timeout: 10 * time.Second, Deadline: time.Minute}
 				start := time.Now()
 				err := release(ctx, p, asRead(newNode()), blocked)
 				if test.err == "" {
@@ -94,9 +94,9 @@ func TestRemoveAgainEndsWithItsContext(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 2500*time.Millisecond) // during the read after the first patch
 		defer cancel()
 		api := &comesBack{node: labelled, times: 1}
-		p := &Patcher{Node: api, Timeout: 10 * time.Second, Deadline: time.Minute, Retried: func(error) {}}
+		p := &Patcher{Node: api, Timeout: 10 * time.Second, Deadline: time.Minute}
 		start := time.Now()
-		_, err := p.RemoveAgain(ctx, "uid-1", request)
+		_, err := p.RemoveAgain(ctx, "uid-1", keys)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.Equal(t, 1, api.patches)
 		assert.Equal(t, 2500*time.Millisecond, time.Since(start))

@@ -15,47 +15,82 @@ const failedEffect = "NoSchedule"
 // Annotation holds how a node was verified, as compact JSON. It outlives the pod.
 const Annotation = "node-ready/verification"
 
-// Request describes a verified node.
-type Request struct {
+// Keys are the taints, the label and the prefixes of this installation. The controller asks about Nodes of another type: so the
+// questions take labels and taints.
+type Keys struct {
 	TaintKey       string   // of the startup taint, removed whatever its value and effect
 	FailedTaintKey string   // removed likewise, unless empty; added by Patcher.AddFailedTaint
 	AlsoRemove     []string // former startup keys and failed keys, removed likewise
 	Label          string   // "": none is added, the Node is opened and not verified
 	LabelValue     string
-	Annotation     string
-	// Blocks reports whether a foreign taint must be gone before a release; nil: none.
-	Blocks func(Taint) bool
+	WaitFor        []string // prefixes of foreign taints that must be gone before a release (WAIT_FOR_TAINTS)
+}
+
+// Release is one release of a node.
+type Release struct {
+	Keys Keys
 	// Unmet says what a Node that was read again does not show although a release demands it, or ""; nil: nothing is demanded.
 	Unmet func(*Node) string
-	// AnnotationValue returns the value for a release that removes these taints from a Node.
-	AnnotationValue func(node *Node, removed []Taint) string
+	// Value returns the value of the annotation for a release that removes these taints from a Node.
+	Value func(node *Node, removed []Taint) string
 }
 
 // Removes reports whether a release removes this taint.
-func (r Request) Removes(taint Taint) bool {
-	return taint.Key == r.TaintKey || (r.FailedTaintKey != "" && taint.Key == r.FailedTaintKey) ||
-		slices.Contains(r.AlsoRemove, taint.Key)
+func (k Keys) Removes(taint Taint) bool {
+	return taint.Key == k.TaintKey || (k.FailedTaintKey != "" && taint.Key == k.FailedTaintKey) ||
+		slices.Contains(k.AlsoRemove, taint.Key)
 }
 
-// WaitsFor returns the rule for Blocks: taints whose keys begin with one of the prefixes (WAIT_FOR_TAINTS), and Karpenter's of a
-// node that is not registered yet, until when Karpenter puts startup taints back. A prefix may cover taints that the release
-// removes: nobody else removes those.
-func (r Request) WaitsFor(prefixes []string) func(Taint) bool {
+// ForeignTaint returns the first of taints that must be gone before a release, or nil: a taint whose key begins with one of the
+// prefixes, or Karpenter's taint of a node that is not registered yet, until when Karpenter puts startup taints back. A prefix may
+// cover taints that the release removes: nobody else removes those.
+func (k Keys) ForeignTaint(taints []Taint) *Taint {
 	const unregistered = "karpenter.sh/unregistered"
-	return func(taint Taint) bool {
+	i := slices.IndexFunc(taints, func(taint Taint) bool {
 		begins := func(prefix string) bool { return strings.HasPrefix(taint.Key, prefix) }
-		return !r.Removes(taint) && (taint.Key == unregistered || slices.ContainsFunc(prefixes, begins))
+		return !k.Removes(taint) && (taint.Key == unregistered || slices.ContainsFunc(k.WaitFor, begins))
+	})
+	if i < 0 {
+		return nil
 	}
+	return &taints[i]
 }
 
-// Released describes a node that stays released while it is rechecked, with the failed taint or without it.
-func (r Request) Released() Request {
-	r.AlsoRemove = slices.DeleteFunc(slices.Clone(r.AlsoRemove), func(key string) bool { return key == r.FailedTaintKey })
-	r.FailedTaintKey = ""
-	return r
+// IsVerified reports whether a node with these labels and taints has the label and none of the taints that a release removes.
+func (k Keys) IsVerified(labels map[string]string, taints []Taint) bool {
+	return k.hasLabel(labels) && !slices.ContainsFunc(taints, k.Removes)
 }
 
-func (r Request) isFailed(taint Taint) bool { return taint.Key == r.FailedTaintKey }
+// StaysVerified is IsVerified of a node that is rechecked: the failed taint, which the controller may have added, does not count.
+func (k Keys) StaysVerified(labels map[string]string, taints []Taint) bool {
+	return k.WithoutFailedTaint().IsVerified(labels, taints)
+}
+
+// WithoutFailedTaint returns the keys for a release that leaves the failed taint on the node.
+func (k Keys) WithoutFailedTaint() Keys {
+	k.AlsoRemove = slices.DeleteFunc(slices.Clone(k.AlsoRemove), func(key string) bool { return key == k.FailedTaintKey })
+	k.FailedTaintKey = ""
+	return k
+}
+
+// StartupTaints returns the startup taints among taints, under the present key.
+func (k Keys) StartupTaints(taints []Taint) []Taint {
+	return matching(taints, func(taint Taint) bool { return taint.Key == k.TaintKey })
+}
+
+// HasFailedTaint reports whether the failed taint is among taints.
+func (k Keys) HasFailedTaint(taints []Taint) bool { return slices.ContainsFunc(taints, k.isFailed) }
+
+func (k Keys) isFailed(taint Taint) bool { return taint.Key == k.FailedTaintKey }
+
+func (k Keys) hasLabel(labels map[string]string) bool {
+	value, found := labels[k.Label]
+	return found && value == k.LabelValue || k.Label == ""
+}
+
+func matching(taints []Taint, match func(Taint) bool) []Taint {
+	return slices.DeleteFunc(slices.Clone(taints), func(taint Taint) bool { return !match(taint) })
+}
 
 // Operation is one step of a JSON patch (RFC 6902).
 type Operation struct {
@@ -69,32 +104,33 @@ type Operation struct {
 //
 // Other clients write to spec.taints while a node starts (CSI drivers, CNI agents, autoscalers, cloud controllers), so the list
 // is never replaced: each taint is removed by its index, after tests that the taint at that index is still ours.
-func Build(node *Node, r Request) []Operation {
-	ops := append(testUID(node), removeTaints(node, r.Removes)...)
-	if r.Label != "" {
-		ops = append(ops, set("/metadata/labels", node.Labels, r.Label, r.LabelValue)...)
+func Build(node *Node, r Release) []Operation {
+	ops := append(testUID(node), removeTaints(node, r.Keys.Removes)...)
+	if r.Keys.Label != "" {
+		ops = append(ops, set("/metadata/labels", node.Labels, r.Keys.Label, r.Keys.LabelValue)...)
 	}
-	return append(ops, set("/metadata/annotations", node.Annotations, r.Annotation, r.AnnotationValue(node, r.removed(node)))...)
+	value := r.Value(node, matching(node.Spec.Taints, r.Keys.Removes))
+	return append(ops, set("/metadata/annotations", node.Annotations, Annotation, value)...)
 }
 
 // BuildFailedTaint returns the operations that append the failed taint to node's taints, guarded like
 // those of Build: they fail on a node that has lost its startup taint or has been released since (a
 // release changes the annotation). Without a startup taint there are none: such a node is not ours to taint.
-func BuildFailedTaint(node *Node, r Request, value string) []Operation {
-	startup := slices.IndexFunc(node.Spec.Taints, func(taint Taint) bool { return taint.Key == r.TaintKey })
+func BuildFailedTaint(node *Node, k Keys, value string) []Operation {
+	startup := slices.IndexFunc(node.Spec.Taints, func(taint Taint) bool { return taint.Key == k.TaintKey })
 	if startup < 0 {
 		return nil
 	}
-	ops := append(testUID(node), unchanged("/metadata/annotations", node.Annotations, r.Annotation))
+	ops := append(testUID(node), unchanged("/metadata/annotations", node.Annotations, Annotation))
 	ops = append(ops, testTaint(startup, node.Spec.Taints[startup])...)
-	return append(ops, Operation{"add", "/spec/taints/-", Taint{Key: r.FailedTaintKey, Value: value, Effect: failedEffect}})
+	return append(ops, Operation{"add", "/spec/taints/-", Taint{Key: k.FailedTaintKey, Value: value, Effect: failedEffect}})
 }
 
 // BuildRetaint returns the operations that append the failed taint to the taints of a released node, which must not have changed
 // since it was read: no operation can test that no taint was added or removed.
-func BuildRetaint(node *Node, r Request, value string) []Operation {
+func BuildRetaint(node *Node, k Keys, value string) []Operation {
 	ops := append(testUID(node), testVersion(node))
-	taint := Taint{Key: r.FailedTaintKey, Value: value, Effect: failedEffect}
+	taint := Taint{Key: k.FailedTaintKey, Value: value, Effect: failedEffect}
 	if len(node.Spec.Taints) == 0 {
 		return append(ops, Operation{"add", "/spec/taints", []Taint{taint}})
 	}
@@ -151,42 +187,4 @@ func unchanged(path string, existing map[string]string, key string) Operation {
 // escape makes a key part of a JSON pointer (RFC 6901, 3).
 func escape(key string) string {
 	return strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
-}
-
-// removed returns the taints that a release of node removes.
-func (r Request) removed(node *Node) []Taint { return matching(node, r.Removes) }
-
-// StartupTaints returns the startup taints of node: those with r's TaintKey.
-func StartupTaints(node *Node, r Request) []Taint {
-	return matching(node, func(taint Taint) bool { return taint.Key == r.TaintKey })
-}
-
-func matching(node *Node, match func(Taint) bool) []Taint {
-	return slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(taint Taint) bool { return !match(taint) })
-}
-
-// IsVerified reports whether node has r's label and none of the taints that a release removes.
-func IsVerified(node *Node, r Request) bool { return r.IsVerified(node.Labels, node.Spec.Taints) }
-
-// IsVerified is the same of a node with these labels and taints.
-func (r Request) IsVerified(labels map[string]string, taints []Taint) bool {
-	return r.hasLabel(labels) && !slices.ContainsFunc(taints, r.Removes)
-}
-
-func (r Request) hasLabel(labels map[string]string) bool {
-	value, found := labels[r.Label]
-	return found && value == r.LabelValue || r.Label == ""
-}
-
-// ForeignTaint returns the first of taints that must be gone before a release, or nil.
-func (r Request) ForeignTaint(taints []Taint) *Taint {
-	if i := slices.IndexFunc(taints, func(taint Taint) bool { return r.Blocks != nil && r.Blocks(taint) }); i >= 0 {
-		return &taints[i]
-	}
-	return nil
-}
-
-// HasFailedTaint reports whether node has r's failed taint.
-func HasFailedTaint(node *Node, r Request) bool {
-	return slices.ContainsFunc(node.Spec.Taints, r.isFailed)
 }

@@ -12,11 +12,7 @@ import (
 
 const ourKey = "node-ready/unverified"
 
-var request = Request{
-	TaintKey: ourKey,
-	Label:    "node-ready/verified", LabelValue: "true",
-	Annotation: "node-ready/verification", AnnotationValue: fixed("{}"),
-}
+var keys = Keys{TaintKey: ourKey, Label: "node-ready/verified", LabelValue: "true"}
 
 func ours(effect corev1.TaintEffect) corev1.Taint {
 	now := metav1.Now()
@@ -57,76 +53,76 @@ func TestBuild(t *testing.T) {
 	for name, test := range map[string]struct {
 		taints              []corev1.Taint
 		labels, annotations map[string]string
-		request             Request
+		keys                Keys
 		want                []string
 	}{
 		"no taint": {
-			labels: empty, annotations: empty, request: request,
+			labels: empty, annotations: empty, keys: keys,
 			want: []string{uid, label, annotation},
 		},
 		"only foreign taints": {
 			taints: []corev1.Taint{foreign("a"), foreign("node-ready/unverified2"), foreign("unverified")},
-			labels: empty, annotations: empty, request: request,
+			labels: empty, annotations: empty, keys: keys,
 			want: []string{uid, label, annotation},
 		},
 		"alone": {
 			taints: []corev1.Taint{noSchedule},
-			labels: empty, annotations: empty, request: request,
+			labels: empty, annotations: empty, keys: keys,
 			want: join([]string{uid}, removal("0", "NoSchedule"), []string{label, annotation}),
 		},
 		"in front": {
 			taints: []corev1.Taint{noSchedule, foreign("a"), foreign("b")},
-			labels: empty, annotations: empty, request: request,
+			labels: empty, annotations: empty, keys: keys,
 			want: join([]string{uid}, removal("0", "NoSchedule"), []string{label, annotation}),
 		},
 		"in the middle": {
 			taints: []corev1.Taint{foreign("a"), noSchedule, foreign("b")},
-			labels: empty, annotations: empty, request: request,
+			labels: empty, annotations: empty, keys: keys,
 			want: join([]string{uid}, removal("1", "NoSchedule"), []string{label, annotation}),
 		},
 		"at the end": {
 			taints: []corev1.Taint{foreign("a"), foreign("b"), noExecute},
-			labels: empty, annotations: empty, request: request,
+			labels: empty, annotations: empty, keys: keys,
 			want: join([]string{uid}, removal("2", "NoExecute"), []string{label, annotation}),
 		},
 		"twice: the highest index first": {
 			taints: []corev1.Taint{noSchedule, foreign("a"), noExecute, foreign("b")},
-			labels: empty, annotations: empty, request: request,
+			labels: empty, annotations: empty, keys: keys,
 			want: join([]string{uid}, removal("2", "NoExecute"), removal("0", "NoSchedule"), []string{label, annotation}),
 		},
 		"no labels": {
-			annotations: empty, request: request,
+			annotations: empty, keys: keys,
 			want: []string{uid,
 				`{"op":"test","path":"/metadata/labels","value":null}`,
 				`{"op":"add","path":"/metadata/labels","value":{}}`,
 				label, annotation},
 		},
 		"no annotations": {
-			labels: empty, request: request,
+			labels: empty, keys: keys,
 			want: []string{uid, label,
 				`{"op":"test","path":"/metadata/annotations","value":null}`,
 				`{"op":"add","path":"/metadata/annotations","value":{}}`,
 				annotation},
 		},
 		"label already there": {
-			labels: map[string]string{request.Label: "false"}, annotations: empty, request: request,
+			labels: map[string]string{keys.Label: "false"}, annotations: empty, keys: keys,
 			want: []string{uid, label, annotation},
 		},
 		"opened: no label": {
 			taints: []corev1.Taint{noSchedule}, labels: empty, annotations: empty,
-			request: Request{TaintKey: request.TaintKey, Annotation: request.Annotation, AnnotationValue: fixed("{}")},
-			want:    join([]string{uid}, removal("0", "NoSchedule"), []string{annotation}),
+			keys: Keys{TaintKey: keys.TaintKey},
+			want: join([]string{uid}, removal("0", "NoSchedule"), []string{annotation}),
 		},
 		"keys to be escaped": {
 			labels: empty, annotations: empty,
-			request: Request{TaintKey: "a~b/c", Label: "~/~1/~0", LabelValue: "v/~", Annotation: "x~y/z", AnnotationValue: fixed(`"<`)},
-			taints:  []corev1.Taint{{Key: "a~b/c", Effect: corev1.TaintEffectPreferNoSchedule}},
+			keys:   Keys{TaintKey: "a~b/c", Label: "~/~1/~0", LabelValue: "v/~"},
+			taints: []corev1.Taint{{Key: "a~b/c", Effect: corev1.TaintEffectPreferNoSchedule}},
 			want: []string{uid,
 				`{"op":"test","path":"/spec/taints/0/key","value":"a~b/c"}`,
 				`{"op":"test","path":"/spec/taints/0/effect","value":"PreferNoSchedule"}`,
 				`{"op":"remove","path":"/spec/taints/0","value":null}`,
 				`{"op":"add","path":"/metadata/labels/~0~1~01~1~00","value":"v/~"}`,
-				`{"op":"add","path":"/metadata/annotations/x~0y~1z","value":"\"\u003c"}`},
+				annotation},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -137,7 +133,7 @@ func TestBuild(t *testing.T) {
 			}
 			node := read()
 			var got []string
-			for _, op := range Build(node, test.request) {
+			for _, op := range Build(node, Release{Keys: test.keys, Value: fixed("{}")}) {
 				text, err := json.Marshal(op)
 				require.NoError(t, err)
 				got = append(got, string(text))
@@ -151,8 +147,8 @@ func TestBuild(t *testing.T) {
 func TestTaints(t *testing.T) {
 	first, second := ours(corev1.TaintEffectNoSchedule), ours(corev1.TaintEffectNoExecute)
 	node := asRead(&corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{foreign("a"), first, foreign("b"), second}}})
-	assert.Equal(t, []Taint{{ourKey, "true", "NoSchedule"}, {ourKey, "true", "NoExecute"}}, StartupTaints(node, request))
-	assert.Empty(t, StartupTaints(&Node{}, request))
+	assert.Equal(t, []Taint{{ourKey, "true", "NoSchedule"}, {ourKey, "true", "NoExecute"}}, keys.StartupTaints(node.Spec.Taints))
+	assert.Empty(t, keys.StartupTaints(nil))
 }
 
 // What a log line says is what kubectl and the API's own library say.
@@ -163,43 +159,41 @@ func TestTaintString(t *testing.T) {
 	}
 }
 
-func TestOpen(t *testing.T) {
-	right := map[string]string{request.Label: request.LabelValue}
+func TestIsVerified(t *testing.T) {
+	right := map[string]string{keys.Label: keys.LabelValue}
 	for name, test := range map[string]struct {
-		labels  map[string]string
-		taints  []corev1.Taint
-		request Request
-		want    bool
+		labels map[string]string
+		taints []corev1.Taint
+		keys   Keys
+		want   bool
 	}{
-		"label right, no taint":             {labels: right, request: request, want: true},
-		"label right, foreign taint":        {labels: right, taints: []corev1.Taint{foreign("a")}, request: request, want: true},
-		"label right, our taint":            {labels: right, taints: []corev1.Taint{foreign("a"), ours(corev1.TaintEffectNoExecute)}, request: request},
-		"no labels":                         {request: request},
-		"label missing":                     {labels: map[string]string{"other": "true"}, request: request},
-		"label wrong":                       {labels: map[string]string{request.Label: "false"}, request: request},
-		"empty value wanted, label missing": {request: Request{TaintKey: ourKey, Label: request.Label}},
-		"empty value wanted, label empty": {labels: map[string]string{request.Label: ""},
-			request: Request{TaintKey: ourKey, Label: request.Label}, want: true},
+		"label right, no taint":             {labels: right, keys: keys, want: true},
+		"label right, foreign taint":        {labels: right, taints: []corev1.Taint{foreign("a")}, keys: keys, want: true},
+		"label right, our taint":            {labels: right, taints: []corev1.Taint{foreign("a"), ours(corev1.TaintEffectNoExecute)}, keys: keys},
+		"no labels":                         {keys: keys},
+		"label missing":                     {labels: map[string]string{"other": "true"}, keys: keys},
+		"label wrong":                       {labels: map[string]string{keys.Label: "false"}, keys: keys},
+		"empty value wanted, label missing": {keys: Keys{TaintKey: ourKey, Label: keys.Label}},
+		"empty value wanted, label empty": {labels: map[string]string{keys.Label: ""},
+			keys: Keys{TaintKey: ourKey, Label: keys.Label}, want: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: test.labels}, Spec: corev1.NodeSpec{Taints: test.taints}}
-			assert.Equal(t, test.want, IsVerified(asRead(node), test.request))
+			node := &corev1.Node{Spec: corev1.NodeSpec{Taints: test.taints}}
+			assert.Equal(t, test.want, test.keys.IsVerified(test.labels, asRead(node).Spec.Taints))
 		})
 	}
 }
 
 // A released node stays released with the failed taint, and with nothing else that a release removes.
-func TestReleased(t *testing.T) {
-	r := request
-	r.FailedTaintKey, r.AlsoRemove = "node-ready/failed", []string{"node-ready/failed", "node-ready/former"}
+func TestStaysVerified(t *testing.T) {
+	k := keys
+	k.FailedTaintKey, k.AlsoRemove = "node-ready/failed", []string{"node-ready/failed", "node-ready/former"}
 	for key, want := range map[string]bool{"foreign/a": true, "node-ready/failed": true, ourKey: false, "node-ready/former": false} {
-		node := &Node{}
-		node.Labels = map[string]string{r.Label: "true"}
-		node.Spec.Taints = []Taint{{Key: key, Effect: "NoSchedule"}}
-		assert.Equal(t, want, IsVerified(node, r.Released()), key)
-		assert.Equal(t, key == "foreign/a", IsVerified(node, r), key)
+		labels, taints := map[string]string{k.Label: "true"}, []Taint{{Key: key, Effect: "NoSchedule"}}
+		assert.Equal(t, want, k.StaysVerified(labels, taints), key)
+		assert.Equal(t, key == "foreign/a", k.IsVerified(labels, taints), key)
 	}
-	assert.Equal(t, []string{"node-ready/failed", "node-ready/former"}, r.AlsoRemove, "the original is unchanged")
+	assert.Equal(t, []string{"node-ready/failed", "node-ready/former"}, k.AlsoRemove, "the original is unchanged")
 }
 
 func TestUntouchable(t *testing.T) {
@@ -217,14 +211,13 @@ func TestUntouchable(t *testing.T) {
 	}
 }
 
-func TestWaitsFor(t *testing.T) {
-	r := Request{TaintKey: "cni.example/startup", FailedTaintKey: failedKey}
-	blocks := r.WaitsFor([]string{"cni.example/", "node-ready/"})
+func TestForeignTaint(t *testing.T) {
+	k := Keys{TaintKey: "cni.example/startup", FailedTaintKey: failedKey, WaitFor: []string{"cni.example/", "node-ready/"}}
 	for key, want := range map[string]bool{
 		"cni.example/not-ready": true, "cni.example.org/not-ready": false, "karpenter.sh/unregistered": true, "karpenter.sh/disrupted": false,
 		"cni.example/startup": false, failedKey: false, // nobody else removes them
 	} {
-		assert.Equal(t, want, blocks(Taint{Key: key}), key)
+		assert.Equal(t, want, k.ForeignTaint([]Taint{{Key: key}}) != nil, key)
 	}
-	assert.True(t, r.WaitsFor(nil)(Taint{Key: "karpenter.sh/unregistered"}))
+	assert.NotNil(t, keys.ForeignTaint([]Taint{{Key: "other"}, {Key: "karpenter.sh/unregistered"}}))
 }

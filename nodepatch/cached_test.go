@@ -16,9 +16,9 @@ func TestReleaseCached(t *testing.T) {
 	append1 := func(key string) func(*corev1.Node) {
 		return func(n *corev1.Node) { n.Spec.Taints = append(n.Spec.Taints, foreign(key)) }
 	}
-	label := func(n *corev1.Node) { n.Labels[request.Label] = request.LabelValue }
-	unlabel := func(n *corev1.Node) { delete(n.Labels, request.Label) }
-	again := func(n *corev1.Node) { n.Annotations = map[string]string{request.Annotation: `{"by":"another"}`} }
+	label := func(n *corev1.Node) { n.Labels[keys.Label] = keys.LabelValue }
+	unlabel := func(n *corev1.Node) { delete(n.Labels, keys.Label) }
+	again := func(n *corev1.Node) { n.Annotations = map[string]string{Annotation: `{"by":"another"}`} }
 	for name, test := range map[string]struct {
 		base     func(*corev1.Node)
 		change   func(*corev1.Node)
@@ -55,9 +55,9 @@ func TestReleaseCached(t *testing.T) {
 				assert.NoError(t, s.apply([]byte(s.bodies[0])))
 				return answerStatus(w, http.StatusInternalServerError, "", "lost")
 			}
-			r := request
-			r.Blocks = r.WaitsFor([]string{"cni/"})
-			p := &Patcher{Node: s.client, Timeout: time.Minute, Deadline: time.Hour, Retried: func(error) {}}
+			r := Release{Keys: keys, Value: fixed("{}")}
+			r.Keys.WaitFor = []string{"cni/"}
+			p := &Patcher{Node: s.client, Timeout: time.Minute, Deadline: time.Hour}
 			released, removed, err := p.ReleaseCached(t.Context(), base, r)
 			if test.lost {
 				require.ErrorContains(t, err, "lost", "the caller tries again")

@@ -16,8 +16,8 @@ import (
 
 const failedKey = "node-ready/failed"
 
-var failing = Request{
-	TaintKey: ourKey, FailedTaintKey: failedKey, Label: request.Label, LabelValue: "true", Annotation: request.Annotation, AnnotationValue: fixed("{}"),
+var failing = Keys{
+	TaintKey: ourKey, FailedTaintKey: failedKey, Label: keys.Label, LabelValue: "true",
 }
 
 func taintsOf(node *corev1.Node) (list []string) {
@@ -28,10 +28,10 @@ func taintsOf(node *corev1.Node) (list []string) {
 }
 
 func newPatcher(s *server) *Patcher {
-	return &Patcher{Node: s.client, Timeout: 3 * time.Second, Deadline: time.Minute, Retried: func(error) {}}
+	return &Patcher{Node: s.client, Timeout: 3 * time.Second, Deadline: time.Minute}
 }
 
-func addFailedTaint(ctx context.Context, p *Patcher, r Request, value string) error {
+func addFailedTaint(ctx context.Context, p *Patcher, r Keys, value string) error {
 	_, err := p.AddFailedTaint(ctx, r, value)
 	return err
 }
@@ -73,7 +73,7 @@ func TestFailThenOpen(t *testing.T) {
 	assert.Equal(t, []string{"a:NoSchedule", ourKey + "=true:NoSchedule", "b:NoSchedule", failedKey + "=dns:NoSchedule"}, taintsOf(s.node))
 	require.NoError(t, addFailedTaint(t.Context(), p, failing, "api"))
 	assert.Equal(t, []string{"GET", "PATCH", "GET"}, s.requests, "it is there already")
-	assert.False(t, IsVerified(asRead(s.node), failing))
+	assert.False(t, failing.IsVerified(s.node.Labels, asRead(s.node).Spec.Taints))
 
 	require.NoError(t, release(t.Context(), p, asRead(s.node), failing))
 	assert.Equal(t, []string{"GET", "PATCH", "GET", "PATCH"}, s.requests)
@@ -83,7 +83,7 @@ func TestFailThenOpen(t *testing.T) {
 // A patch that is on its way when its time limit ends may arrive behind the one that releases the node: no agent would be left there to take
 // that taint off.
 func TestFailThatArrivesLate(t *testing.T) {
-	for name, annotations := range map[string]map[string]string{"no annotations": nil, "foreign ones": {"a": "b"}, "released before": {failing.Annotation: "{\"time\":0}"}} {
+	for name, annotations := range map[string]map[string]string{"no annotations": nil, "foreign ones": {"a": "b"}, "released before": {Annotation: "{\"time\":0}"}} {
 		t.Run(name, func(t *testing.T) {
 			node := newNode()
 			node.Annotations = annotations
@@ -94,7 +94,7 @@ func TestFailThatArrivesLate(t *testing.T) {
 			require.NoError(t, release(t.Context(), newPatcher(s), base, failing))
 			_, err = s.client.Patch(t.Context(), late)
 			require.Error(t, err)
-			assert.True(t, IsVerified(asRead(s.node), failing))
+			assert.True(t, failing.IsVerified(s.node.Labels, asRead(s.node).Spec.Taints))
 
 			base = asRead(s.node) // found unverified again, somehow
 			late, err = json.Marshal(BuildFailedTaint(base, failing, "dns"))
@@ -110,9 +110,9 @@ func TestFailedTaintIsForeignWithoutPolicy(t *testing.T) {
 	node := newNode()
 	node.Spec.Taints = []corev1.Taint{ours(corev1.TaintEffectNoSchedule), foreign(failedKey)}
 	s := newServer(t, node)
-	require.NoError(t, release(t.Context(), newPatcher(s), asRead(s.node), request))
+	require.NoError(t, release(t.Context(), newPatcher(s), asRead(s.node), keys))
 	assert.Equal(t, []string{failedKey + ":NoSchedule"}, taintsOf(s.node))
-	assert.True(t, IsVerified(asRead(s.node), request))
+	assert.True(t, keys.IsVerified(s.node.Labels, asRead(s.node).Spec.Taints))
 }
 
 // Only a node with the startup taint is ours to taint, at the moment of the patch.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -20,12 +21,6 @@ var ErrBlocked = errors.New("a foreign taint was added, or a requirement was los
 // ErrOutdated means that the Node was started again since base was read, or released and is to be verified again.
 var ErrOutdated = errors.New("the node was rebooted or released since it was read")
 
-// Refused means that the API server will not apply the patch, and a retry does not help.
-type Refused struct{ Err error }
-
-func (r *Refused) Error() string { return fmt.Sprintf("the API server refuses the patch: %v", r.Err) }
-func (r *Refused) Unwrap() error { return r.Err }
-
 // NodeAPI reads and patches one Node.
 type NodeAPI interface {
 	Get(ctx context.Context) (*Node, error)
@@ -40,7 +35,7 @@ type Patcher struct {
 	Node     NodeAPI
 	Timeout  time.Duration // of one request
 	Deadline time.Duration // of all attempts of one patch together
-	// Retried is called before each retry with the error of the last attempt.
+	// Retried is called before each retry with the error of the last attempt, unless it is nil.
 	Retried func(err error)
 }
 
@@ -55,8 +50,9 @@ func (p *Patcher) Get(ctx context.Context) (*Node, error) { return p.inTime(ctx,
 // If the startup taint was added while the node was patched, it retries even after cancellation, for one Timeout: the
 // Node has the label, which ends this pod and keeps the next one away.
 //
-// The error is a *Refused, ErrReplaced, ErrBlocked, ctx's own, or the last error once Deadline has passed.
-func (p *Patcher) Release(ctx context.Context, base *Node, r Request) (released *Node, removed []Taint, err error) {
+// The error is that of a patch that the API server refuses, ErrReplaced, ErrBlocked, ctx's own, or the last one once Deadline has
+// passed.
+func (p *Patcher) Release(ctx context.Context, base *Node, r Release) (released *Node, removed []Taint, err error) {
 	released, err = p.carryOut(ctx, base, releasing(r, &removed))
 	return released, removed, err
 }
@@ -65,38 +61,36 @@ func (p *Patcher) Release(ctx context.Context, base *Node, r Request) (released 
 // read, because no operation of a JSON patch can test that no taint was added. It sends another patch only if the Node has
 // changed: the caller has other nodes. It returns the Node as it is then, also beside ErrBlocked, ErrReplaced, and ErrOutdated,
 // which no other method returns.
-func (p *Patcher) ReleaseCached(ctx context.Context, base *Node, r Request) (now *Node, removed []Taint, err error) {
+func (p *Patcher) ReleaseCached(ctx context.Context, base *Node, r Release) (now *Node, removed []Taint, err error) {
 	c := releasing(r, &removed)
-	c.once = true
-	build, voids := c.build, c.voids
-	c.build = func(node *Node) []Operation {
-		return append([]Operation{testVersion(node)}, build(node)...)
-	}
-	c.voids = func(node *Node) error {
-		annotation, before := node.Annotations[r.Annotation], base.Annotations[r.Annotation]
-		isUnlabelled := !r.hasLabel(node.Labels) && (annotation != before || r.hasLabel(base.Labels))
-		if isUnlabelled || node.Status.NodeInfo.BootID != base.Status.NodeInfo.BootID {
+	build, giveUp := c.build, c.giveUp
+	c.onlyConflicts = true
+	c.build = func(node *Node) []Operation { return append([]Operation{testVersion(node)}, build(node)...) }
+	c.giveUp = func(node *Node) error {
+		isReleasedSince := node.Annotations[Annotation] != base.Annotations[Annotation] || r.Keys.hasLabel(base.Labels)
+		isRebooted := node.Status.NodeInfo.BootID != base.Status.NodeInfo.BootID
+		if isRebooted || isReleasedSince && !r.Keys.hasLabel(node.Labels) {
 			return ErrOutdated
 		}
 		if why := Untouchable(node); why != "" {
 			return fmt.Errorf("node %s is not changed: %s", node.Name, why)
 		}
-		return voids(node)
+		return giveUp(node)
 	}
 	now, err = p.carryOut(ctx, base, c)
 	return now, removed, err
 }
 
 // releasing is the change that a release makes. It sets removed.
-func releasing(r Request, removed *[]Taint) change {
+func releasing(r Release, removed *[]Taint) change {
 	return change{
 		build: func(node *Node) []Operation {
-			*removed = r.removed(node)
+			*removed = matching(node.Spec.Taints, r.Keys.Removes)
 			return Build(node, r)
 		},
-		done: func(node *Node) bool { return IsVerified(node, r) },
-		voids: func(node *Node) error {
-			if r.ForeignTaint(node.Spec.Taints) != nil || r.Unmet != nil && r.Unmet(node) != "" {
+		done: func(node *Node) bool { return r.Keys.IsVerified(node.Labels, node.Spec.Taints) },
+		giveUp: func(node *Node) error {
+			if r.Keys.ForeignTaint(node.Spec.Taints) != nil || r.Unmet != nil && r.Unmet(node) != "" {
 				return ErrBlocked
 			}
 			return nil
@@ -107,48 +101,49 @@ func releasing(r Request, removed *[]Taint) change {
 // RemoveAgain removes what a release removes from a Node that was released before, if the startup taint was added
 // again since, within ctx. It leaves a Node alone that was replaced, is being deleted, or has lost the label: somebody has asked
 // for a new verification. removed is empty where there was nothing to remove. The errors are those of Release.
-func (p *Patcher) RemoveAgain(ctx context.Context, uid types.UID, r Request) (removed []Taint, err error) {
+func (p *Patcher) RemoveAgain(ctx context.Context, uid types.UID, k Keys) (removed []Taint, err error) {
 	node, err := p.Get(ctx)
 	if err != nil || node.UID != uid {
 		return nil, err
 	}
-	removed = r.removed(node)
+	removed = matching(node.Spec.Taints, k.Removes)
 	done := func(node *Node) bool {
-		return node.DeletionTimestamp != nil || !r.hasLabel(node.Labels) || IsVerified(node, r)
+		return node.DeletionTimestamp != nil || !k.hasLabel(node.Labels) || !slices.ContainsFunc(node.Spec.Taints, k.Removes)
 	}
 	if !done(node) {
-		node, err = p.carryOut(ctx, node, change{done: done, within: true, build: func(node *Node) []Operation {
-			ops := append(testUID(node), unchanged("/metadata/labels", node.Labels, r.Label))
-			return append(ops, removeTaints(node, r.Removes)...)
+		node, err = p.carryOut(ctx, node, change{done: done, endsWithCtx: true, build: func(node *Node) []Operation {
+			ops := append(testUID(node), unchanged("/metadata/labels", node.Labels, k.Label))
+			return append(ops, removeTaints(node, k.Removes)...)
 		}})
 	}
-	if err != nil || !IsVerified(node, r) {
+	if err != nil || !k.IsVerified(node.Labels, node.Spec.Taints) {
 		return nil, err
 	}
 	return removed, nil
 }
 
-// AddFailedTaint adds r's failed taint with a value to a Node that has the startup taint and no failed taint, and
+// AddFailedTaint adds the failed taint with a value to a Node that has the startup taint and no failed taint, and
 // reports whether the Node has one now. It reads the Node first. The errors are those of Release.
-func (p *Patcher) AddFailedTaint(ctx context.Context, r Request, value string) (added bool, err error) {
+func (p *Patcher) AddFailedTaint(ctx context.Context, k Keys, value string) (added bool, err error) {
 	node, err := p.Get(ctx)
 	if err != nil {
 		return false, err
 	}
 	done := func(node *Node) bool {
-		return HasFailedTaint(node, r) || len(StartupTaints(node, r)) == 0 || node.DeletionTimestamp != nil
+		taints := node.Spec.Taints
+		return k.HasFailedTaint(taints) || len(k.StartupTaints(taints)) == 0 || node.DeletionTimestamp != nil
 	}
 	if !done(node) {
-		build := func(node *Node) []Operation { return BuildFailedTaint(node, r, value) }
+		build := func(node *Node) []Operation { return BuildFailedTaint(node, k, value) }
 		node, err = p.carryOut(ctx, node, change{build: build, done: done})
 	}
-	return err == nil && HasFailedTaint(node, r), err
+	return err == nil && k.HasFailedTaint(node.Spec.Taints), err
 }
 
-// Retaint adds r's failed taint with a value to base, a released node as last read, unless it has changed since: then the API
+// Retaint adds the failed taint with a value to base, a released node as last read, unless it has changed since: then the API
 // server answers 422. It does not retry: the caller decides again.
-func (p *Patcher) Retaint(ctx context.Context, base *Node, r Request, value string) error {
-	patch, _ := json.Marshal(BuildRetaint(base, r, value)) // of strings: it cannot fail
+func (p *Patcher) Retaint(ctx context.Context, base *Node, k Keys, value string) error {
+	patch, _ := json.Marshal(BuildRetaint(base, k, value)) // of strings: it cannot fail
 	_, err := p.inTime(ctx, func(ctx context.Context) (*Node, error) { return p.Node.Patch(ctx, patch) })
 	return err
 }

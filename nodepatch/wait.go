@@ -47,9 +47,9 @@ func (p *Patcher) Wait(ctx context.Context, node *Node, until time.Time, done fu
 //
 // serverNow is the API server's clock: this node's own may not be set yet. If it is zero or before the Node's
 // creation, the Node counts as new.
-func StartupTaintDue(node *Node, r Request, window time.Duration, serverNow time.Time) time.Time {
+func StartupTaintDue(node *Node, window time.Duration, serverNow time.Time) time.Time {
 	now := time.Now() // with a monotonic reading: the clock may be set while we wait
-	if _, released := node.Annotations[r.Annotation]; released {
+	if _, released := node.Annotations[Annotation]; released {
 		return now
 	}
 	var age time.Duration

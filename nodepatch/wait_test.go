@@ -26,7 +26,7 @@ func TestWaitForStartupTaint(t *testing.T) {
 	aged := func(d time.Duration) func(*corev1.Node) {
 		return func(n *corev1.Node) { n.CreationTimestamp = metav1.NewTime(time.Now().Add(-d)) }
 	}
-	tainted := func(node *Node) bool { return len(StartupTaints(node, request)) > 0 }
+	tainted := func(node *Node) bool { return len(keys.StartupTaints(node.Spec.Taints)) > 0 }
 
 	for name, test := range map[string]struct {
 		node    func() *corev1.Node
@@ -49,7 +49,7 @@ func TestWaitForStartupTaint(t *testing.T) {
 		},
 		"has our annotation": {
 			node: func() *corev1.Node {
-				return without(aged(time.Second), func(n *corev1.Node) { n.Annotations = map[string]string{request.Annotation: ""} })
+				return without(aged(time.Second), func(n *corev1.Node) { n.Annotations = map[string]string{Annotation: ""} })
 			}, window: window, comes: time.Second, exactly: true,
 		},
 		"taint comes": {
@@ -99,7 +99,7 @@ func TestWaitForStartupTaint(t *testing.T) {
 				}
 
 				first := asRead(node)
-				got, err := p.Wait(t.Context(), first, StartupTaintDue(first, request, test.window, serverNow), tainted)
+				got, err := p.Wait(t.Context(), first, StartupTaintDue(first, test.window, serverNow), tainted)
 
 				require.NoError(t, err)
 				waited := time.Since(start)

@@ -30,7 +30,7 @@ import (
 // key=value, one a line; "-" means that there is no map. edits are what others do: see change.
 func FuzzPatch(f *testing.F) {
 	const (
-		key, label, annotation = "node-ready/unverified", "node-ready/verified", "node-ready/verification"
+		key, label = "node-ready/unverified", "node-ready/verified"
 		tainted                = key + "=true:NoSchedule"
 		labels                 = "kubernetes.io/os=linux\nkubernetes.io/arch=amd64"
 	)
@@ -40,18 +40,16 @@ func FuzzPatch(f *testing.F) {
 		tainted + "\na=:NoSchedule\n" + key + "=:NoExecute\nb=:NoSchedule\n" + key + "=:PreferNoSchedule",
 	} {
 		for edit := range byte(kinds) {
-			f.Add(taints, labels, "x=y", key, label, annotation, []byte{edit, 0, edit, 1, edit, 2})
-			f.Add(taints, "-", "-", key, label, annotation, []byte{edit, 1})
+			f.Add(taints, labels, "x=y", key, label, []byte{edit, 0, edit, 1, edit, 2})
+			f.Add(taints, "-", "-", key, label, []byte{edit, 1})
 		}
 	}
-	f.Add("~/~1=:NoSchedule", "~1=a\n/=b\n~0=c", "-", "~/~1", "~/", "a~/b", []byte{})
-	f.Add(strings.Repeat("a=:NoSchedule\n", 3)+tainted, "a=1", "", key, "a", "", []byte{insertForeign, 200})
+	f.Add("~/~1=:NoSchedule", "~1=a\n/=b\n~0=c", "-", "~/~1", "~/", []byte{})
+	f.Add(strings.Repeat("a=:NoSchedule\n", 3)+tainted, "a=1", "", key, "a", []byte{insertForeign, 200})
 
-	f.Fuzz(func(t *testing.T, taints, labels, annotations, key, label, annotation string, edits []byte) {
-		request := nodepatch.Request{
-			TaintKey: valid(key), Label: valid(label), LabelValue: "true",
-			Annotation: valid(annotation), AnnotationValue: func(*nodepatch.Node, []nodepatch.Taint) string { return `{"time":"<now>"}` },
-		}
+	f.Fuzz(func(t *testing.T, taints, labels, annotations, key, label string, edits []byte) {
+		keys := nodepatch.Keys{TaintKey: valid(key), Label: valid(label), LabelValue: "true"}
+		record := func(*nodepatch.Node, []nodepatch.Taint) string { return `{"time":"<now>"}` }
 		read := &corev1.Node{
 			TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"},
 			ObjectMeta: metav1.ObjectMeta{
@@ -63,12 +61,12 @@ func FuzzPatch(f *testing.F) {
 		now := read.DeepCopy()
 		for edit := range slices.Chunk(edits, 2) {
 			if len(edit) == 2 {
-				change(now, request, edit[0]%kinds, int(edit[1]))
+				change(now, keys, edit[0]%kinds, int(edit[1]))
 			}
 		}
 
-		failed(t, read, now, request)
-		patch, err := json.Marshal(nodepatch.Build(asRead(t, read), request))
+		failed(t, read, now, keys)
+		patch, err := json.Marshal(nodepatch.Build(asRead(t, read), nodepatch.Release{Keys: keys, Value: record}))
 		require.NoError(t, err)
 		got, refusal := apply(t, now, patch)
 		if refusal != nil {
@@ -84,12 +82,12 @@ func FuzzPatch(f *testing.F) {
 		for _, taint := range now.Spec.Taints {
 			// The API server takes no two taints with the same key and effect, so that is what tells
 			// whether a taint is one of those that were read.
-			if !slices.ContainsFunc(read.Spec.Taints, func(r corev1.Taint) bool { return r.Key == request.TaintKey && r.MatchTaint(&taint) }) {
+			if !slices.ContainsFunc(read.Spec.Taints, func(r corev1.Taint) bool { return r.Key == keys.TaintKey && r.MatchTaint(&taint) }) {
 				want.Spec.Taints = append(want.Spec.Taints, taint)
 			}
 		}
-		want.Labels = with(want.Labels, request.Label, request.LabelValue)
-		want.Annotations = with(want.Annotations, request.Annotation, request.AnnotationValue(nil, nil))
+		want.Labels = with(want.Labels, keys.Label, keys.LabelValue)
+		want.Annotations = with(want.Annotations, nodepatch.Annotation, record(nil, nil))
 		if len(got.Spec.Taints) == 0 {
 			got.Spec.Taints = nil // an empty list is none
 		}
@@ -100,10 +98,10 @@ func FuzzPatch(f *testing.F) {
 // failed does the same with the patch that adds the failed taint: it is refused, or all that it changes is one more taint behind the
 // others. It is refused where the startup taint has gone or our annotation has changed, as the release does; without a startup taint
 // there is no patch.
-func failed(t *testing.T, read, now *corev1.Node, request nodepatch.Request) {
-	request.FailedTaintKey = "node-ready/failed"
-	startup := func(taint corev1.Taint) bool { return taint.Key == request.TaintKey }
-	ops := nodepatch.BuildFailedTaint(asRead(t, read), request, "dns")
+func failed(t *testing.T, read, now *corev1.Node, keys nodepatch.Keys) {
+	keys.FailedTaintKey = "node-ready/failed"
+	startup := func(taint corev1.Taint) bool { return taint.Key == keys.TaintKey }
+	ops := nodepatch.BuildFailedTaint(asRead(t, read), keys, "dns")
 	assert.Equal(t, slices.ContainsFunc(read.Spec.Taints, startup), len(ops) > 0)
 	if len(ops) == 0 {
 		return
@@ -111,8 +109,8 @@ func failed(t *testing.T, read, now *corev1.Node, request nodepatch.Request) {
 	patch, err := json.Marshal(ops)
 	require.NoError(t, err)
 	got, refusal := apply(t, now, patch)
-	before, had := read.Annotations[request.Annotation]
-	after, has := now.Annotations[request.Annotation]
+	before, had := read.Annotations[nodepatch.Annotation]
+	after, has := now.Annotations[nodepatch.Annotation]
 	same := had == has && before == after
 	if refusal != nil {
 		unchanged := now.UID == read.UID && same && assert.ObjectsAreEqual(read.Spec, now.Spec) &&
@@ -124,7 +122,7 @@ func failed(t *testing.T, read, now *corev1.Node, request nodepatch.Request) {
 	assert.True(t, same, "applied after a release")
 	assert.True(t, slices.ContainsFunc(now.Spec.Taints, startup), "applied to a node that is not gated")
 	want := now.DeepCopy()
-	want.Spec.Taints = append(want.Spec.Taints, corev1.Taint{Key: request.FailedTaintKey, Value: "dns", Effect: corev1.TaintEffectNoSchedule})
+	want.Spec.Taints = append(want.Spec.Taints, corev1.Taint{Key: keys.FailedTaintKey, Value: "dns", Effect: corev1.TaintEffectNoSchedule})
 	assert.Equal(t, want, got)
 }
 
@@ -185,7 +183,7 @@ const (
 
 var effects = []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute}
 
-func change(node *corev1.Node, r nodepatch.Request, kind byte, n int) {
+func change(node *corev1.Node, r nodepatch.Keys, kind byte, n int) {
 	taints := node.Spec.Taints
 	at := 0
 	if len(taints) > 0 {
@@ -222,7 +220,7 @@ func change(node *corev1.Node, r nodepatch.Request, kind byte, n int) {
 	case setForeignAnnotation:
 		node.Annotations = with(node.Annotations, fmt.Sprintf("foreign~%d", n), "kept")
 	case setOurAnnotation:
-		node.Annotations = with(node.Annotations, r.Annotation, fmt.Sprint(n))
+		node.Annotations = with(node.Annotations, nodepatch.Annotation, fmt.Sprint(n))
 	case dropAnnotations:
 		node.Annotations = nil
 	case recreate:

@@ -45,10 +45,10 @@ func New(cfg config.Config, e kube.Environment, recorder *metrics.Recorder, log 
 		cfg.RecheckInterval = 0 // it ends with the verdict
 	}
 	pod, _ := os.Hostname() // the name of the pod
-	node := &nodeAPI{cfg: cfg, client: e.Client, request: cfg.Request()}
-	node.api = nodepatch.Client{REST: e.Client.Core, Name: cfg.NodeName, Seen: node.see}
-	node.patcher = &nodepatch.Patcher{
-		Node:     node.api,
+	access := &nodeAccess{cfg: cfg, kube: e.Client, keys: cfg.Keys()}
+	access.node = nodepatch.Client{REST: e.Client.Core, Name: cfg.NodeName, Seen: access.see}
+	access.patcher = &nodepatch.Patcher{
+		Node:     access.node,
 		Timeout:  cfg.CheckTimeout,
 		Deadline: patchAttempts * cfg.CheckTimeout,
 		Retried: func(err error) {
@@ -57,7 +57,7 @@ func New(cfg config.Config, e kube.Environment, recorder *metrics.Recorder, log 
 		},
 	}
 	return &Agent{cfg: cfg, version: version, log: log, metrics: recorder, Checks: checklist.New(cfg, e),
-		own:    &ownNode{nodeAPI: node},
+		own:    &ownNode{access: access},
 		events: kube.NewEvents(e.Client.Core, cfg.NodeName, cfg.PodNamespace+"/"+pod, cfg.CheckTimeout, log)}
 }
 
@@ -91,17 +91,18 @@ func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified
 // newVerification returns a verification that has seen nothing of the node yet.
 func (a *Agent) newVerification() *verification {
 	a.own.seen = seen{}
-	report := &reporter{marker: marker{cfg: a.cfg, log: a.log, api: a.own.nodeAPI}, version: a.version, metrics: a.metrics,
-		events: a.events, notes: make(chan note, 16), attempts: make(map[string]int), repeats: make(repeats)}
+	report := &reporter{cfg: a.cfg, log: a.log, access: a.own.access, version: a.version, metrics: a.metrics, events: a.events,
+		marker: marker{cfg: a.cfg, log: a.log, access: a.own.access},
+		notes:  make(chan note, 16), attempts: make(map[string]int), repeats: make(repeats)}
 	rounds := &rounds{cfg: a.cfg, log: a.log, metrics: a.metrics, checks: a.Checks, own: a.own, notes: report.notes}
 	rounds.runner = checklist.Runner(a.cfg, rounds.attempted)
-	return &verification{rounds: rounds, report: report}
+	return &verification{cfg: a.cfg, log: a.log, metrics: a.metrics, own: a.own, rounds: rounds, report: report}
 }
 
 // newRechecks returns the rechecks of the node as a verification has left it.
 func (a *Agent) newRechecks(how outcome) *rechecks {
 	r := &rechecks{cfg: a.cfg, log: a.log, metrics: a.metrics, events: a.events, checks: a.Checks, own: a.own,
-		peers:  peerSample{cfg: a.cfg, client: a.own.client, metrics: a.metrics},
+		peers:  peerSample{cfg: a.cfg, client: a.own.access.kube, metrics: a.metrics},
 		logged: make(map[string]time.Time), met: make(map[string]bool)}
 	r.begin(how)
 	return r
@@ -114,15 +115,15 @@ func (a *Agent) watchReleased(ctx context.Context, how outcome) bool {
 	// less after ten thousand.
 	debug.SetGCPercent(50)
 	if a.cfg.RecheckInterval > 0 {
-		a.own.proof = nil // not to be proven again at the end of this pod: the next one of this node looks for the startup taint
+		a.own.proven = "" // not to be proven again at the end of this pod: the next one of this node looks for the startup taint
 		return a.newRechecks(how).run(ctx)
 	}
 	for sleep(ctx, holdInterval) {
-		node, err := a.own.patcher.Get(ctx)
+		node, err := a.own.access.patcher.Get(ctx)
 		switch {
 		case err != nil:
 			a.log.WithError(err).Debug("cannot read the node while holding")
-		case !a.own.isVerified(node):
+		case !a.own.access.isVerified(node):
 			a.log.Info("node is no longer verified: verifying it again")
 			return false
 		}
@@ -150,13 +151,12 @@ func (a *Agent) shutDown(secondSignal <-chan struct{}) {
 // our patch and wrote the whole list after it does that (kubectl taint, for example), and no agent is left to notice:
 // the label keeps the next one away. Only what this process has proven counts.
 func (a *Agent) removeTaintAgain() {
-	proven := a.own.proof
-	if proven == nil {
+	if a.own.proven == "" {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lastRead)
 	defer cancel()
-	removed, err := a.own.patcher.RemoveAgain(ctx, proven.uid, proven.request)
+	removed, err := a.own.access.patcher.RemoveAgain(ctx, a.own.proven, a.own.access.keys)
 	log := a.log.WithField("taints", nodepatch.FormatTaints(removed))
 	switch {
 	case err != nil:

@@ -60,9 +60,9 @@ func DryRun(ctx context.Context, cfg config.Config, e kube.Environment, version 
 
 // printPatch prints the patch that a release would send.
 func printPatch(printf func(string, ...any), cfg config.Config, node *nodepatch.Node) {
-	request := cfg.Request()
-	request.AnnotationValue = func(*nodepatch.Node, []nodepatch.Taint) string { return "{…}" }
-	if nodepatch.IsVerified(node, request) {
+	record := func(*nodepatch.Node, []nodepatch.Taint) string { return "{…}" }
+	release := nodepatch.Release{Keys: cfg.Keys(), Value: record}
+	if release.Keys.IsVerified(node.Labels, node.Spec.Taints) {
 		printf("node %s is already verified: nothing would be patched", node.Name)
 		return
 	}
@@ -70,7 +70,7 @@ func printPatch(printf func(string, ...any), cfg config.Config, node *nodepatch.
 		printf("would write the condition %s of node %s: True", cfg.ConditionType, node.Name)
 	}
 	printf("would send this patch to node %s:", node.Name)
-	for _, op := range nodepatch.Build(node, request) {
+	for _, op := range nodepatch.Build(node, release) {
 		if text, err := json.Marshal(op); err == nil {
 			printf("  %s", text)
 		}

@@ -21,7 +21,7 @@ import (
 type marker struct {
 	cfg      config.Config
 	log      *logrus.Entry
-	api      *nodeAPI
+	access   *nodeAccess
 	timedOut bool   // INITIAL_TIMEOUT has passed
 	tainted  bool   // it has added the failed taint
 	reason   string // of the condition as it is on the node, "" if this marker has written none
@@ -67,7 +67,7 @@ func (m *marker) addTaint(ctx context.Context, failed []string) (written bool, e
 	if len(failed) > 0 {
 		value = failed[0]
 	}
-	m.tainted, err = m.api.patcher.AddFailedTaint(ctx, m.api.request, value)
+	m.tainted, err = m.access.patcher.AddFailedTaint(ctx, m.access.keys, value)
 	return m.tainted, err
 }
 
@@ -76,9 +76,9 @@ func (m *marker) setFalse(ctx context.Context, failed []string, message string) 
 	if m.reason == reason {
 		return false, nil
 	}
-	node, err := m.api.patcher.Get(ctx)
+	node, err := m.access.patcher.Get(ctx)
 	isOurs := func() bool {
-		return m.cfg.ShowsEachVerdict() || len(nodepatch.StartupTaints(node, m.api.request)) > 0 ||
+		return m.cfg.ShowsEachVerdict() || len(m.access.keys.StartupTaints(node.Spec.Taints)) > 0 ||
 			verdict.IsOpened(node.Annotations[nodepatch.Annotation])
 	}
 	if err != nil || !isOurs() || node.DeletionTimestamp != nil {
@@ -105,7 +105,7 @@ func (m *marker) showVerified(ctx context.Context, node *nodepatch.Node) error {
 // setCondition writes the condition, which node shows then.
 func (m *marker) setCondition(ctx context.Context, node *nodepatch.Node, status, reason, message string) error {
 	condition := nodepatch.Condition{Status: status, Reason: reason, Message: kube.Shorten(message)}
-	now, err := m.api.setCondition(ctx, node, condition)
+	now, err := m.access.setCondition(ctx, node, condition)
 	if err == nil {
 		m.reason, node.Status.Conditions = reason, now.Status.Conditions
 	}
@@ -123,7 +123,7 @@ func conditionReason(failed []string) string {
 // removeStrayFailedTaint removes the failed taint from a node without the startup taint (nil: unknown): nobody has
 // re-tainted such a node, or somebody has released it by hand.
 func (m *marker) removeStrayFailedTaint(ctx context.Context, node *nodepatch.Node) {
-	if node == nil || !nodepatch.HasFailedTaint(node, m.api.request) || len(nodepatch.StartupTaints(node, m.api.request)) > 0 {
+	if node == nil || !m.access.keys.HasFailedTaint(node.Spec.Taints) || len(m.access.keys.StartupTaints(node.Spec.Taints)) > 0 {
 		return
 	}
 	if m.cfg.RecheckInterval > 0 && !slices.ContainsFunc(node.Spec.Taints, m.isAgents) {
@@ -131,7 +131,7 @@ func (m *marker) removeStrayFailedTaint(ctx context.Context, node *nodepatch.Nod
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*m.cfg.CheckTimeout)
 	defer cancel()
-	if err := m.api.patcher.RemoveFailedTaint(ctx, node, m.api.request); err != nil {
+	if err := m.access.patcher.RemoveFailedTaint(ctx, node, m.access.keys); err != nil {
 		m.log.WithError(err).Warn("cannot remove the failed taint, will retry after the next round")
 		return
 	}

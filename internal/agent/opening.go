@@ -23,11 +23,11 @@ func withheld(cfg config.Config, node, checked *nodepatch.Node, failed []string,
 	switch {
 	case !slices.ContainsFunc(failed, func(name string) bool { return slices.Contains(checks.Names(), name) }):
 		return "no network check has failed"
-	case checked == nil || checked.UID != node.UID || cfg.Request().IsVerified(node.Labels, nil) || node.DeletionTimestamp != nil:
+	case checked == nil || checked.UID != node.UID || cfg.Keys().IsVerified(node.Labels, nil) || node.DeletionTimestamp != nil:
 		return "the checks have run for another Node, or it has the label, or it is being deleted"
 	case min(now.Sub(node.CreationTimestamp.Time), now.Sub(record.Opened)) < cfg.InitialTimeout:
 		return "INITIAL_TIMEOUT has not passed by the API server's clock"
-	case cfg.Request().ForeignTaint(node.Spec.Taints) != nil:
+	case cfg.Keys().ForeignTaint(node.Spec.Taints) != nil:
 		return "a foreign taint is still on the node (WAIT_FOR_TAINTS)"
 	}
 	return ""
@@ -36,10 +36,10 @@ func withheld(cfg config.Config, node, checked *nodepatch.Node, failed []string,
 // beginTimeout starts INITIAL_TIMEOUT.
 func (r *reporter) beginTimeout() {
 	wait := r.cfg.InitialTimeout
-	if r.uses(config.OnTimeoutOpen) {
+	if r.marker.uses(config.OnTimeoutOpen) {
 		wait += rand.N(10 * time.Second) // for nodes that time out together
 	}
-	r.timedOut, r.timeout, r.opened = false, time.After(wait), time.Time{}
+	r.marker.timedOut, r.timeout, r.opened = false, time.After(wait), time.Time{}
 	r.metrics.TimedOut(false)
 }
 
@@ -49,7 +49,7 @@ func (r *reporter) follow(node *nodepatch.Node) (isLocked bool) {
 	if node == nil {
 		return false
 	}
-	isLocked = slices.ContainsFunc(node.Spec.Taints, r.api.request.Released().Removes)
+	isLocked = slices.ContainsFunc(node.Spec.Taints, r.access.keys.WithoutFailedTaint().Removes)
 	record, _ := verdict.ParseRecord(node.Annotations[nodepatch.Annotation])
 	if !isLocked {
 		r.opened = record.Opened
@@ -64,11 +64,11 @@ func (r *reporter) follow(node *nodepatch.Node) (isLocked bool) {
 // open opens the node, if INITIAL_TIMEOUT has passed and nothing withholds that. The rounds go on. It reports whether nothing is
 // left to do.
 func (r *reporter) open(ctx context.Context, failed []string) (done bool) {
-	if !r.uses(config.OnTimeoutOpen) || !r.timedOut || !r.opened.IsZero() {
+	if !r.marker.uses(config.OnTimeoutOpen) || !r.marker.timedOut || !r.opened.IsZero() {
 		return true
 	}
-	node, err := r.api.patcher.Get(ctx)
-	if err == nil && r.follow(node) && r.timedOut {
+	node, err := r.access.patcher.Get(ctx)
+	if err == nil && r.follow(node) && r.marker.timedOut {
 		err = r.patchOpen(ctx, node, failed)
 	}
 	if err != nil {
@@ -79,23 +79,23 @@ func (r *reporter) open(ctx context.Context, failed []string) (done bool) {
 
 // patchOpen removes what a release removes, but not the controller's failed taint. A Node that has changed is judged again.
 func (r *reporter) patchOpen(ctx context.Context, node *nodepatch.Node, failed []string) error {
-	now := r.api.client.ServerTime()
+	now := r.access.kube.ServerTime()
 	unmet := func(n *nodepatch.Node) string {
-		return cmp.Or(withheld(r.cfg, n, r.checked, failed, now), r.api.unmet(ctx, n))
+		return cmp.Or(withheld(r.cfg, n, r.checked, failed, now), r.access.unmet(ctx, n))
 	}
 	if why := unmet(node); why != "" {
 		return errors.New(why)
 	}
-	request := r.api.request
-	if !slices.ContainsFunc(node.Spec.Taints, r.isAgents) {
-		request = request.Released()
+	keys := r.access.keys
+	if !slices.ContainsFunc(node.Spec.Taints, r.marker.isAgents) {
+		keys = keys.WithoutFailedTaint()
 	}
-	request.Label, request.Unmet = "", unmet
-	request.AnnotationValue = func(node *nodepatch.Node, removed []nodepatch.Taint) string {
+	keys.Label = "" // not verified
+	record := func(node *nodepatch.Node, removed []nodepatch.Taint) string {
 		record := verdict.Record{Opened: now.UTC().Truncate(time.Second), Removed: nodepatch.FormatTaints(removed), Version: r.version}
-		return record.Keeping(node.Annotations[request.Annotation], r.cfg.FailedTaintKey).String()
+		return record.Keeping(node.Annotations[nodepatch.Annotation], r.cfg.FailedTaintKey).String()
 	}
-	opened, removed, err := r.api.patcher.ReleaseCached(ctx, node, request)
+	opened, removed, err := r.access.patcher.ReleaseCached(ctx, node, nodepatch.Release{Keys: keys, Unmet: unmet, Value: record})
 	if err != nil {
 		return err
 	}

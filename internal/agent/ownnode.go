@@ -15,59 +15,55 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// nodeAPI reads and changes the Node of this agent. Of what it reads it remembers a foreign taint alone.
-type nodeAPI struct {
+// nodeAccess reads and changes the Node of this agent, for the reporter and for the step that runs beside it. Only sawForeignTaint
+// changes.
+type nodeAccess struct {
 	cfg     config.Config
-	client  *kube.Client
-	api     nodepatch.Client
+	kube    *kube.Client
+	node    nodepatch.Client
 	patcher *nodepatch.Patcher
-	request nodepatch.Request // the released node, without the annotation's value
+	keys    nodepatch.Keys
 	// sawForeignTaint means that an answer to this process has shown a foreign taint since the round has begun, gone or not: what
 	// passes beside it proves nothing. The reporter reads the Node, too.
 	sawForeignTaint atomic.Bool
 }
 
 // see looks at each Node that an answer shows.
-func (n *nodeAPI) see(node *nodepatch.Node) {
-	if n.request.ForeignTaint(node.Spec.Taints) != nil {
+func (n *nodeAccess) see(node *nodepatch.Node) {
+	if n.keys.ForeignTaint(node.Spec.Taints) != nil {
 		n.sawForeignTaint.Store(true)
 	}
 }
 
-// isVerified reports whether the node needs no verification. With rechecks the failed taint, which the controller may have added,
-// begins none.
-func (n *nodeAPI) isVerified(node *nodepatch.Node) bool {
+// isVerified reports whether the node needs no verification.
+func (n *nodeAccess) isVerified(node *nodepatch.Node) bool {
 	if n.cfg.RecheckInterval > 0 {
-		return nodepatch.IsVerified(node, n.request.Released())
+		return n.keys.StaysVerified(node.Labels, node.Spec.Taints)
 	}
-	return nodepatch.IsVerified(node, n.request)
+	return n.keys.IsVerified(node.Labels, node.Spec.Taints)
 }
 
 // unmet says what node does not show although REQUIRE demands it, or "".
-func (n *nodeAPI) unmet(ctx context.Context, node *nodepatch.Node) string {
-	return checklist.Requirements{List: n.cfg.Require, Client: n.client, Timeout: n.cfg.CheckTimeout}.Unmet(ctx, node)
+func (n *nodeAccess) unmet(ctx context.Context, node *nodepatch.Node) string {
+	return checklist.Requirements{List: n.cfg.Require, Client: n.kube, Timeout: n.cfg.CheckTimeout}.Unmet(ctx, node)
 }
 
 // setCondition writes the condition, and returns the Node as it is then.
-func (n *nodeAPI) setCondition(ctx context.Context, node *nodepatch.Node, c nodepatch.Condition) (*nodepatch.Node, error) {
+func (n *nodeAccess) setCondition(ctx context.Context, node *nodepatch.Node, c nodepatch.Condition) (*nodepatch.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.CheckTimeout)
 	defer cancel()
 	c.Type = n.cfg.ConditionType
-	return n.api.SetCondition(ctx, node, c, n.client.ServerTime())
+	return n.node.SetCondition(ctx, node, c, n.kube.ServerTime())
 }
 
 // ownNode is the Node of this agent as it has seen it. A step, which the reporter runs beside its own goroutine, owns it while it
 // runs.
 type ownNode struct {
-	*nodeAPI
-	seen
-	proof *proof
-}
-
-// proof is what this process has proven of a Node. It survives into the next verification, until a check fails.
-type proof struct {
-	uid     types.UID
-	request nodepatch.Request
+	access *nodeAccess
+	seen   seen
+	// proven is the uid of the Node whose checks have passed in this process, "" once one fails. It survives into the next
+	// verification.
+	proven types.UID
 }
 
 // seen is one Node as the agent has seen it. A Node of another uid begins empty.
@@ -98,36 +94,36 @@ func (s *seen) forget() { s.node, s.at, s.reusable, s.needsFreshRead = nil, time
 
 // read reads the node with a request that is larger than a packet. The patch is built on the answer.
 func (o *ownNode) read(ctx context.Context) (checks.Report, error) {
-	node, report, err := checklist.ReadNode(ctx, o.cfg.NodeName, o.api.Get)
+	node, report, err := checklist.ReadNode(ctx, o.access.cfg.NodeName, o.access.node.Get)
 	if err == nil {
-		o.keep(node, time.Now())
+		o.seen.keep(node, time.Now())
 	}
 	return report, err
 }
 
 // isRecent reports whether the Node is judged and released as it was read: CHECK_TIMEOUT may be minutes.
 func (o *ownNode) isRecent() bool {
-	return time.Since(o.at) < min(3*time.Second, o.cfg.CheckTimeout)
+	return time.Since(o.seen.at) < min(3*time.Second, o.access.cfg.CheckTimeout)
 }
 
 // recent returns the Node, and reads it again if that was long ago.
 func (o *ownNode) recent(ctx context.Context) (*nodepatch.Node, error) {
 	if !o.isRecent() {
-		node, err := o.patcher.Get(ctx)
+		node, err := o.access.patcher.Get(ctx)
 		if err != nil {
 			return nil, err
 		}
-		o.keep(node, time.Now())
+		o.seen.keep(node, time.Now())
 	}
-	return o.node, nil
+	return o.seen.node, nil
 }
 
 // wait reads the node until it is done, or until the deadline (zero: no limit).
 func (o *ownNode) wait(ctx context.Context, deadline time.Time, done func(*nodepatch.Node) bool) error {
-	node, err := o.patcher.Wait(ctx, o.node, deadline, done)
+	node, err := o.access.patcher.Wait(ctx, o.seen.node, deadline, done)
 	switch {
 	case err == nil:
-		o.keep(node, time.Time{})
+		o.seen.keep(node, time.Time{})
 	case errors.Is(err, nodepatch.ErrReplaced):
 		o.seen = seen{isReplaced: true}
 	}
@@ -137,20 +133,20 @@ func (o *ownNode) wait(ctx context.Context, deadline time.Time, done func(*nodep
 // foreignTaint returns a taint that must be gone before the checks start, or nil. A prefix may cover the agent's own taints too,
 // which nobody else removes.
 func (o *ownNode) foreignTaint() *nodepatch.Taint {
-	if o.node == nil {
+	if o.seen.node == nil {
 		return nil
 	}
-	return o.request.ForeignTaint(o.node.Spec.Taints)
+	return o.access.keys.ForeignTaint(o.seen.node.Spec.Taints)
 }
 
 // keepCached keeps a released node as read from the API server's cache. One that is not verified is read again, from
 // etcd: the cache may be behind the release.
 func (o *ownNode) keepCached(ctx context.Context, node *nodepatch.Node) (err error) {
-	if !o.isVerified(node) {
-		node, err = o.api.Get(ctx)
+	if !o.access.isVerified(node) {
+		node, err = o.access.node.Get(ctx)
 	}
 	if err == nil {
-		o.keep(node, time.Now())
+		o.seen.keep(node, time.Now())
 	}
 	return err
 }

@@ -44,7 +44,7 @@ func (s *peerSample) check(mustAnswer bool, zone func() string) checks.Peers {
 	check := checks.Peers{Sample: s.sample, Found: found, MustAnswer: mustAnswer}
 	if now := time.Now(); now.Before(s.due) && now.After(s.redrawAt) {
 		check.Redraw = func(ctx context.Context) ([]checks.Peer, error) {
-			s.redrawAt = time.Now().Add(spread(resampleAfter))
+			s.redrawAt = time.Now().Add(recheck.Spread(resampleAfter, rand.Float64()))
 			s.draw(ctx)
 			return s.peers, s.err
 		}
@@ -85,7 +85,7 @@ func (s *peerSample) draw(ctx context.Context) {
 	default:
 		s.doubled = 0
 	}
-	s.due = time.Now().Add(spread(pause))
+	s.due = time.Now().Add(recheck.Spread(pause, rand.Float64()))
 }
 
 // byZone counts the connections of a round.
@@ -104,5 +104,3 @@ func byZone(results []checks.PeerResult) map[string]metrics.Zone {
 	}
 	return zones
 }
-
-func spread(d time.Duration) time.Duration { return recheck.Spread(d, rand.Float64()) }

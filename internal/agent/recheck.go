@@ -44,25 +44,34 @@ type rechecks struct {
 func (r *rechecks) begin(how outcome) {
 	settings := recheck.Settings{Interval: r.cfg.RecheckInterval, FailureThreshold: r.cfg.FailureThreshold,
 		RecoveryThreshold: r.cfg.RecoveryThreshold, Random: rand.Float64}
-	if r.state = recheck.Found(settings, r.facts(), time.Now()); how == released {
+	node := r.own.seen.node
+	record, _ := verdict.ParseRecord(node.Annotations[nodepatch.Annotation])
+	shown := node.Status.Conditions.Of(r.cfg.ConditionType)
+	if how == released {
 		r.state = recheck.Released(settings, r.facts(), time.Now())
+	} else {
+		r.state = recheck.Found(settings, r.facts(), time.Now())
 	}
 	r.metrics.SetRecheckStatus(r.state.Status != recheck.False)
-	node := r.own.node
-	record, _ := verdict.ParseRecord(node.Annotations[r.own.request.Annotation])
 	for _, e := range r.cfg.Require {
-		if text := e.String(); how == released {
+		text := e.String()
+		if how == released {
 			r.met[text] = e.IsFor(node)
-		} else { // what is not in the record may have been met and lost since; behind a reason of the controller's, nobody knows
-			shown := node.Status.Conditions.Of(r.cfg.ConditionType)
-			r.met[text] = slices.Contains(record.Required, text) || shown.Status != "" && shown.Status != recheck.True &&
-				(!verdict.IsAgents(shown.Reason) || strings.Contains(shown.Message, text+": "))
+		} else {
+			r.met[text] = slices.Contains(record.Required, text) || wasMetSince(shown, text)
 		}
 	}
 }
 
+// wasMetSince reports whether a node may have met a requirement since its release, although the record does not name it: the
+// condition says that it is lost, or the controller's reason hides what the agent has written.
+func wasMetSince(shown nodepatch.Condition, requirement string) bool {
+	return shown.Status != "" && shown.Status != recheck.True &&
+		(!verdict.IsAgents(shown.Reason) || strings.Contains(shown.Message, requirement+": "))
+}
+
 func (r *rechecks) facts() recheck.Facts {
-	facts := recheck.Read(r.own.node, r.own.at, r.own.request, r.cfg.ConditionType)
+	facts := recheck.Read(r.own.seen.node, r.own.seen.at, r.own.access.keys, r.cfg.ConditionType)
 	facts.Gated = facts.Gated || r.cfg.ShowsEachVerdict()
 	return facts
 }
@@ -98,11 +107,11 @@ func (r *rechecks) makeRound(ctx context.Context) {
 	r.round = r.state.Round(began)
 	list := r.checks(checks.API{Get: r.readNode}, r.round)
 	if r.cfg.EnableConnectivityMatrix {
-		zone := func() string { return r.own.node.Labels["topology.kubernetes.io/zone"] }
+		zone := func() string { return r.own.seen.node.Labels["topology.kubernetes.io/zone"] }
 		list = append(list, r.peers.check(r.round.PeersMustAnswer, zone))
 	}
-	node := func(context.Context) (*nodepatch.Node, error) { return r.own.node, nil } // without a new one the api check fails
-	list = checklist.Requirements{List: r.cfg.Require, Client: r.own.client, Node: node, Met: r.met}.And(list)
+	node := func(context.Context) (*nodepatch.Node, error) { return r.own.seen.node, nil } // without a new one the api check fails
+	list = checklist.Requirements{List: r.cfg.Require, Client: r.own.access.kube, Node: node, Met: r.met}.And(list)
 	runner := checklist.Runner(r.cfg, r.attempted)
 	runner.MaxRetries = 0
 	results, err := runner.Round(ctx, list)
@@ -110,23 +119,17 @@ func (r *rechecks) makeRound(ctx context.Context) {
 		return
 	}
 	before, failed := r.state.Status, failuresOf(results)
-	r.happened(recheck.Event{Round: &recheck.Results{
-		Options: r.round, Began: began, Failed: failed.checks, Message: failed.Error()}})
-	if !r.own.isVerified(r.own.node) {
+	found := recheck.Results{Options: r.round, Began: began, Failed: failed.checks, Message: failed.Error()}
+	r.state = r.state.AfterRound(found, r.facts(), time.Now())
+	if !r.own.access.isVerified(r.own.seen.node) {
 		return
 	}
 	r.metrics.SetRecheckStatus(r.state.Status != recheck.False)
 	if r.state.IsUntouchable(began) {
-		r.log.WithField("reason", nodepatch.Untouchable(r.own.node)).Debug("no verdict")
+		r.log.WithField("reason", nodepatch.Untouchable(r.own.seen.node)).Debug("no verdict")
 		return
 	}
 	r.report(before, judge(results, r.metrics))
-}
-
-// happened tells the state what the agent has done, now that the node is as last read.
-func (r *rechecks) happened(e recheck.Event) {
-	e.Now, e.Facts = time.Now(), r.facts()
-	r.state = r.state.Step(e)
 }
 
 // report says what a round has changed since the status before; err is how it failed, or nil.
@@ -182,13 +185,13 @@ func (r *rechecks) loggedRecently(text string) bool {
 func (r *rechecks) readNode(ctx context.Context) (report checks.Report, err error) {
 	var node *nodepatch.Node
 	if r.round.NewConnection {
-		r.own.client.CloseIdleConnections()
+		r.own.access.kube.CloseIdleConnections()
 	}
 	if r.round.Thorough {
-		node, report, err = checklist.ReadNode(ctx, r.cfg.NodeName, r.own.api.GetCached)
+		node, report, err = checklist.ReadNode(ctx, r.cfg.NodeName, r.own.access.node.GetCached)
 	} else {
 		report.Detail = "node " + r.cfg.NodeName + " read"
-		node, err = r.own.api.GetCached(ctx)
+		node, err = r.own.access.node.GetCached(ctx)
 	}
 	if err == nil {
 		err = r.own.keepCached(ctx, node)
@@ -200,12 +203,12 @@ func (r *rechecks) readNode(ctx context.Context) (report checks.Report, err erro
 func (r *rechecks) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.CheckTimeout)
 	defer cancel()
-	node, err := r.own.api.GetCached(ctx)
+	node, err := r.own.access.node.GetCached(ctx)
 	if err == nil {
 		err = r.own.keepCached(ctx, node)
 	}
 	if err == nil {
-		r.happened(recheck.Event{})
+		r.state = r.state.AfterLook(r.facts(), time.Now())
 	}
 	return err
 }
@@ -213,37 +216,35 @@ func (r *rechecks) look(ctx context.Context) error {
 // write shows the verdict on the node: with the condition, and by removing the failed taint.
 func (r *rechecks) write(ctx context.Context) {
 	var written recheck.Written
-	var err error
-	if time.Since(r.own.at) >= time.Minute { // rounds may be an hour apart
-		err = r.look(ctx)
+	if time.Since(r.own.seen.at) >= time.Minute { // rounds may be an hour apart
+		written.Err = r.look(ctx)
 	}
 	show := r.state.Shows(time.Now())
-	if err == nil && show.Condition != nil {
-		var now *nodepatch.Node
-		if now, err = r.own.setCondition(ctx, r.own.node, *show.Condition); err == nil {
-			written.Condition = true
-			r.own.keep(now, time.Now()) // the controller may have re-tainted it since it was read
+	if written.Err == nil && show.Condition != nil {
+		now, err := r.own.access.setCondition(ctx, r.own.seen.node, *show.Condition)
+		written.Condition, written.Err = err == nil, err
+		if err == nil {
+			r.own.seen.keep(now, time.Now()) // the controller may have re-tainted it since it was read
 		}
 	}
-	if show.IsProven && nodepatch.HasFailedTaint(r.own.node, r.own.request) {
-		err = errors.Join(err, r.removeFailedTaint(ctx))
+	if show.IsProven && r.own.access.keys.HasFailedTaint(r.own.seen.node.Spec.Taints) {
+		written.Err = errors.Join(written.Err, r.removeFailedTaint(ctx))
 	}
 	if ctx.Err() != nil {
 		return
 	}
-	if err != nil {
-		r.log.WithError(err).Warn("cannot write the verdict to the node, will retry")
+	if written.Err != nil {
+		r.log.WithError(written.Err).Warn("cannot write the verdict to the node, will retry")
 	}
-	written.Err = err
-	r.happened(recheck.Event{Write: &written})
+	r.state = r.state.AfterWrite(written, r.facts(), time.Now())
 }
 
 func (r *rechecks) removeFailedTaint(ctx context.Context) error {
-	if err := r.own.patcher.RemoveFailedTaint(ctx, r.own.node, r.own.request); err != nil {
+	if err := r.own.access.patcher.RemoveFailedTaint(ctx, r.own.seen.node, r.own.access.keys); err != nil {
 		return err
 	}
 	r.log.Info("failed taint removed: the node passes its rechecks")
 	isFailed := func(taint nodepatch.Taint) bool { return taint.Key == r.cfg.FailedTaintKey }
-	r.own.node.Spec.Taints = slices.DeleteFunc(r.own.node.Spec.Taints, isFailed)
+	r.own.seen.node.Spec.Taints = slices.DeleteFunc(r.own.seen.node.Spec.Taints, isFailed)
 	return nil
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -10,7 +11,9 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/internal/recheck"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/metrics"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -19,14 +22,6 @@ import (
 // retryReport is the time until the next attempt to report a timeout, ±20 %.
 const retryReport = 30 * time.Second
 
-// markers says whether one may be written while a step runs: never while a patch is in flight that releases the node.
-type markers bool
-
-const (
-	withMarkers    markers = true
-	withoutMarkers markers = false
-)
-
 // note is what a step tells the reporter: an attempt, a wait that begins, or, if both are nil, that the wait is over.
 type note struct {
 	attempt *checks.Attempt
@@ -34,9 +29,12 @@ type note struct {
 }
 
 // reporter says how a verification goes: in the log, the metrics and Events, and on the node by its marker. It belongs to the
-// goroutine that calls During; a step, which runs in another one, only sends notes.
+// goroutine that calls during; a step, which runs in another one, only sends notes.
 type reporter struct {
-	marker
+	cfg           config.Config
+	log           *logrus.Entry
+	access        *nodeAccess
+	marker        marker
 	version       string
 	metrics       *metrics.Recorder
 	events        *kube.Events
@@ -49,6 +47,7 @@ type reporter struct {
 	opened        time.Time       // when the Node was opened, as its record has it; zero: it is not open
 	repeats       repeats
 	timeout       <-chan time.Time // INITIAL_TIMEOUT, and then the next attempt to report that it has passed
+	isReleasing   bool             // a patch that releases the node is in flight: no marker is written
 	releaseFailed bool             // a condition that is True may hide that: the next release writes it again
 }
 
@@ -66,7 +65,7 @@ func (r *reporter) begin(parent context.Context) (ctx context.Context, end func(
 
 // restart begins again for a Node of a new uid, which nobody has reported or marked. --once has one deadline.
 func (r *reporter) restart(node *nodepatch.Node) {
-	r.tainted, r.reason, r.last, r.checked = false, "", nil, node
+	r.marker.tainted, r.marker.reason, r.last, r.checked = false, "", nil, node
 	clear(r.repeats)
 	if !r.cfg.Once {
 		r.start = time.Now()
@@ -74,9 +73,9 @@ func (r *reporter) restart(node *nodepatch.Node) {
 	}
 }
 
-// During runs a step, and reports its attempts and waits, and the end of INITIAL_TIMEOUT. It returns the error of the step, after
+// during runs a step, and reports its attempts and waits, and the end of INITIAL_TIMEOUT. It returns the error of the step, after
 // any write that began while the step ran.
-func (r *reporter) During(ctx context.Context, may markers, step func(context.Context) error) error {
+func (r *reporter) during(ctx context.Context, step func(context.Context) error) error {
 	done := make(chan error, 1)
 	go func() { done <- step(ctx) }()
 	for {
@@ -85,7 +84,7 @@ func (r *reporter) During(ctx context.Context, may markers, step func(context.Co
 			r.take(n)
 		case <-r.timeout:
 			r.takeAll()
-			r.reportTimeout(ctx, may)
+			r.reportTimeout(ctx)
 		case err := <-done:
 			r.takeAll()
 			return err
@@ -118,8 +117,8 @@ func (r *reporter) take(n note) {
 	logAttempt(r.log, *attempt)
 }
 
-// Failed reports a failed round or patch, before the next round. The node is as last read, nil before.
-func (r *reporter) Failed(ctx context.Context, node *nodepatch.Node, err error, nextRound time.Duration) {
+// failed reports a failed round or patch, before the next round. The node is as last read, nil before.
+func (r *reporter) failed(ctx context.Context, node *nodepatch.Node, err error, nextRound time.Duration) {
 	r.log.WithFields(logrus.Fields{"reason": brief(err), "next_round_in": formatDuration(nextRound)}).Error("node not verified")
 	round, checked := errors.AsType[roundFailure](err)
 	if !checked {
@@ -128,17 +127,17 @@ func (r *reporter) Failed(ctx context.Context, node *nodepatch.Node, err error, 
 	if r.repeats.isDue(err) {
 		r.events.Add(kube.EventWarning, verdict.NodeNotVerified, verdict.SinceMessage(r.start, err.Error()))
 	}
-	r.removeStrayFailedTaint(ctx, node)
+	r.marker.removeStrayFailedTaint(ctx, node)
 	r.checked = node
 	r.follow(node)
-	if r.timedOut || r.reason != "" || (checked && r.cfg.ShowsEachVerdict()) { // a True from before is taken back at once
+	if r.marker.timedOut || r.marker.reason != "" || (checked && r.cfg.ShowsEachVerdict()) { // a True from before is taken back at once
 		r.mark(ctx, round.checks, err.Error())
 	}
 }
 
 // reportTimeout reports that INITIAL_TIMEOUT has passed, also in the middle of an attempt. What cannot be written is
 // tried again: there may be no further round (a foreign taint that stays). The rounds go on, except with --once.
-func (r *reporter) reportTimeout(ctx context.Context, may markers) {
+func (r *reporter) reportTimeout(ctx context.Context) {
 	r.timeout = nil
 	failure := ""
 	var failed []string
@@ -153,15 +152,15 @@ func (r *reporter) reportTimeout(ctx context.Context, may markers) {
 		ctx = context.WithoutCancel(ctx)
 		r.stop()
 	}
-	if !r.timedOut {
-		r.timedOut = true
+	if !r.marker.timedOut {
+		r.marker.timedOut = true
 		r.metrics.TimedOut(true)
 		r.log.WithField("reason", message).Error("initial timeout exceeded")
 		r.events.Add(kube.EventWarning, verdict.NodeTimedOut, message)
 	}
 	awaitsTaint := r.last != nil && r.last.subject == startupTaint
-	if may == withoutMarkers || awaitsTaint || !r.mark(ctx, failed, message) { // tried again: there may be no further round
-		r.timeout = time.After(spread(retryReport))
+	if r.isReleasing || awaitsTaint || !r.mark(ctx, failed, message) { // tried again: there may be no further round
+		r.timeout = time.After(recheck.Spread(retryReport, rand.Float64()))
 	}
 }
 
@@ -173,7 +172,7 @@ func (r *reporter) mark(ctx context.Context, failed []string, message string) bo
 	if ctx.Err() != nil {
 		return false
 	}
-	marked, err := r.showFailure(ctx, failed, message)
+	marked, err := r.marker.showFailure(ctx, failed, message)
 	log := r.log.WithFields(logrus.Fields{"policy": strings.Join(r.cfg.OnTimeout, ","), "reason": conditionReason(failed)})
 	if marked {
 		log.Warn("node marked as failed")
@@ -186,11 +185,11 @@ func (r *reporter) mark(ctx context.Context, failed []string, message string) bo
 
 // markVerified shows on the node that it is verified. It reports whether a retry is of no use.
 func (r *reporter) markVerified(ctx context.Context, node *nodepatch.Node) bool {
-	err := r.showVerified(ctx, node)
+	err := r.marker.showVerified(ctx, node)
 	if err != nil {
 		r.log.WithError(err).Warn("cannot write the condition of the verified node (CONDITION needs rights that the chart grants)")
 	}
-	return err == nil || (nodepatch.IsFinal(err) && !r.showsFailure(node))
+	return err == nil || (nodepatch.IsFinal(err) && !r.marker.showsFailure(node))
 }
 
 // annotation says when, how and in which boot the node was verified, and which taints its release removes.
@@ -204,13 +203,13 @@ func (r *reporter) annotation(node *nodepatch.Node, now time.Time) func(*nodepat
 	return func(last *nodepatch.Node, removed []nodepatch.Taint) string {
 		return verdict.Record{Time: now.UTC().Format(time.RFC3339), Duration: formatDuration(now.Sub(r.start)),
 			Attempts: r.attempts, Removed: nodepatch.FormatTaints(removed), Required: required, Version: r.version,
-			BootID: node.Status.NodeInfo.BootID}.Keeping(last.Annotations[r.api.request.Annotation], r.cfg.FailedTaintKey).String()
+			BootID: node.Status.NodeInfo.BootID}.Keeping(last.Annotations[nodepatch.Annotation], r.cfg.FailedTaintKey).String()
 	}
 }
 
-// Released reports the released node. The DaemonSet controller deletes this pod as soon as it sees the
+// released reports the released node. The DaemonSet controller deletes this pod as soon as it sees the
 // label, so the condition and the Event are finished first, whether ctx has ended or not: --once within CHECK_TIMEOUT and 2 s.
-func (r *reporter) Released(ctx context.Context, node *nodepatch.Node, removed []nodepatch.Taint) {
+func (r *reporter) released(ctx context.Context, node *nodepatch.Node, removed []nodepatch.Taint) {
 	limit := r.cfg.CheckTimeout + 2*time.Second
 	if !r.cfg.Once {
 		limit *= 2
@@ -230,7 +229,7 @@ func (r *reporter) Released(ctx context.Context, node *nodepatch.Node, removed [
 	log.Info("node verified")
 	isStartup := func(taint nodepatch.Taint) bool { return taint.Key != r.cfg.FailedTaintKey }
 	hasCondition := node.Status.Conditions.Of(r.cfg.ConditionType).Type != "" // a node that was never gated gets none
-	if (r.reason != verdict.Verified || r.releaseFailed) && (slices.ContainsFunc(removed, isStartup) || hasCondition) {
+	if (r.marker.reason != verdict.Verified || r.releaseFailed) && (slices.ContainsFunc(removed, isStartup) || hasCondition) {
 		retry(ctx, func(ctx context.Context) bool { return r.markVerified(ctx, node) })
 	}
 	r.events.Add(kube.EventNormal, verdict.NodeVerified, verdict.AllChecksPass+"; verified in "+formatDuration(took)+"; "+what)
@@ -240,6 +239,6 @@ func (r *reporter) Released(ctx context.Context, node *nodepatch.Node, removed [
 // remaining returns the taints that still repel pods after the release.
 func (r *reporter) remaining(node *nodepatch.Node) []nodepatch.Taint {
 	return slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(taint nodepatch.Taint) bool {
-		return r.api.request.Removes(taint) || (taint.Effect != "NoSchedule" && taint.Effect != "NoExecute")
+		return r.access.keys.Removes(taint) || (taint.Effect != "NoSchedule" && taint.Effect != "NoExecute")
 	})
 }

@@ -9,7 +9,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sirupsen/logrus"
+
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/metrics"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -24,8 +28,12 @@ const (
 
 // verification is the way of one node to its release: rounds, until one passes and the patch is applied.
 type verification struct {
-	*rounds
-	report *reporter
+	cfg     config.Config
+	log     *logrus.Entry
+	metrics *metrics.Recorder
+	own     *ownNode
+	rounds  *rounds
+	report  *reporter
 }
 
 // verify returns when the node is verified, when ctx ends, or when --once times out.
@@ -35,40 +43,44 @@ func (v *verification) verify(ctx context.Context) outcome {
 	}
 	ctx, end := v.report.begin(ctx)
 	defer end()
-	v.report.checked = v.own.node
-	v.report.follow(v.own.node)
+	v.report.checked = v.own.seen.node
+	v.report.follow(v.own.seen.node)
 	for pauses := checks.Exponential(); ; {
-		err := v.report.During(ctx, withMarkers, v.makeRound)
-		if v.isRechecked() {
-			return alreadyVerified
-		}
+		err := v.report.during(ctx, v.rounds.makeRound)
 		if err == nil {
 			err = v.release(ctx)
 		}
 		switch {
 		case err == nil:
 			return released
+		case errors.Is(err, errRechecked):
+			return alreadyVerified
 		case ctx.Err() != nil:
 			return interrupted
-		case v.own.isReplaced:
+		case errors.Is(err, nodepatch.ErrReplaced):
 			v.log.Warn("node was deleted and created again: restarting the checks")
-			v.own.isReplaced, v.own.proof = false, nil
-			v.report.restart(v.own.node)
+			v.own.seen.isReplaced, v.own.proven = false, ""
+			v.report.restart(v.own.seen.node)
 		case !errors.Is(err, errRestart):
-			round, _ := errors.AsType[roundFailure](err)
-			pause, wait := pauses.NextBackOff(), func(ctx context.Context, d time.Duration) bool {
-				return v.runner.Pause(ctx, round.checks, d)
-			}
-			if slices.Equal(round.checks, []string{checks.NodeName}) {
-				pause, wait = repeatAfter, v.waitForRequirements // then all checks run again, and the failure is due for an Event
-			}
-			v.report.Failed(ctx, v.own.node, err, pause)
-			_ = v.report.During(ctx, withMarkers, func(ctx context.Context) error {
-				wait(ctx, pause)
-				return nil
-			})
+			v.pause(ctx, err, pauses.NextBackOff())
 		}
 	}
+}
+
+// pause reports a failed round or patch, and waits before the next round. Where only the node's requirements fail, it waits for the
+// node to meet them: for so long that the failure is due for another Event.
+func (v *verification) pause(ctx context.Context, err error, pause time.Duration) {
+	round, _ := errors.AsType[roundFailure](err)
+	wait := func(ctx context.Context) error {
+		v.rounds.runner.Pause(ctx, round.checks, pause)
+		return nil
+	}
+	if slices.Equal(round.checks, []string{checks.NodeName}) {
+		pause = repeatAfter
+		wait = v.rounds.waitForRequirements
+	}
+	v.report.failed(ctx, v.own.seen.node, err, pause)
+	_ = v.report.during(ctx, wait)
 }
 
 // readFirst reads the node before anything else and reports whether it is verified: a container that was restarted on
@@ -84,9 +96,9 @@ func (v *verification) readFirst(ctx context.Context) bool {
 		}
 		return false
 	}
-	report.Took = v.own.at.Sub(start)
-	v.own.reusable = &report
-	return v.own.isVerified(v.own.node)
+	report.Took = v.own.seen.at.Sub(start)
+	v.own.seen.reusable = &report
+	return v.own.access.isVerified(v.own.seen.node)
 }
 
 // foundVerified reports a node that needed no release. Its condition may be one that a container has written that has ended
@@ -97,60 +109,63 @@ func (v *verification) foundVerified(ctx context.Context) {
 		return
 	}
 	v.metrics.SetStatus(true)
-	if v.report.showsFailure(v.own.node) {
-		v.report.markVerified(ctx, v.own.node)
+	if v.report.marker.showsFailure(v.own.seen.node) {
+		v.report.markVerified(ctx, v.own.seen.node)
 	}
 }
 
-// release removes the startup taint and adds the label. If the node shows a failure that would stay, the marker takes
-// that back first: a stale False could get a healthy node replaced. Once a release has failed, the marker waits for the
-// next one to succeed: a condition that is True for a moment in each round would hide the failure.
+// release removes the startup taint and adds the label. If the node shows a failure that would stay, the marker writes True first: a
+// stale False could get a healthy node replaced. Once a release has failed, the marker waits until one has succeeded: a condition
+// that is True for a moment in each round would hide the failure.
 //
 // With CONDITION=always the condition comes first, and there is no release without it: another client waits for True, and a
 // verified node has no agent left that could write it. A patch that is refused then leaves it True: the checks pass.
 func (v *verification) release(ctx context.Context) error {
-	node, request := v.own.node, v.own.request
+	node := v.own.seen.node
 	v.warnOfSurprises(node)
 	if v.cfg.ShowsEachVerdict() {
-		if err := v.report.showVerified(ctx, node); err != nil {
+		if err := v.report.marker.showVerified(ctx, node); err != nil {
 			return fmt.Errorf("cannot write the condition %s before the release (CONDITION=always): %w", v.cfg.ConditionType, err)
 		}
-	} else if !v.report.releaseFailed && v.report.showsFailure(node) {
+	} else if !v.report.releaseFailed && v.report.marker.showsFailure(node) {
 		v.report.markVerified(ctx, node)
 	}
-	if err := v.mayRelease(ctx); err != nil { // the condition may have taken long
+	if err := v.rounds.mayRelease(ctx); err != nil { // the condition may have taken long
 		return err
 	}
-	node = v.own.node
-	request.AnnotationValue = v.report.annotation(node, time.Now())
-	request.Unmet = func(node *nodepatch.Node) string { return v.own.unmet(ctx, node) }
-	v.own.proof = &proof{node.UID, request}
+	node = v.own.seen.node
+	request := nodepatch.Release{Keys: v.own.access.keys, Value: v.report.annotation(node, time.Now()),
+		Unmet: func(node *nodepatch.Node) string { return v.own.access.unmet(ctx, node) }}
+	v.own.proven = node.UID
 	var now *nodepatch.Node
 	var removed []nodepatch.Taint
-	err := v.report.During(ctx, withoutMarkers, func(ctx context.Context) (err error) {
-		now, removed, err = v.own.patcher.Release(ctx, node, request)
+	v.report.isReleasing = true
+	err := v.report.during(ctx, func(ctx context.Context) (err error) {
+		now, removed, err = v.own.access.patcher.Release(ctx, node, request)
 		return err
 	})
+	v.report.isReleasing = false
 	switch {
-	case errors.Is(err, nodepatch.ErrBlocked), errors.Is(err, nodepatch.ErrReplaced):
+	case errors.Is(err, nodepatch.ErrReplaced):
+		v.own.seen = seen{}
+		return err
+	case errors.Is(err, nodepatch.ErrBlocked):
 		v.log.WithError(err).Info("restarting the checks")
-		if v.own.forget(); errors.Is(err, nodepatch.ErrReplaced) {
-			v.own.seen = seen{isReplaced: true}
-		}
-		v.own.proof = nil
+		v.own.seen.forget()
+		v.own.proven = ""
 		return errRestart
 	case err != nil:
 		v.report.releaseFailed = true
 		return err
 	}
-	v.own.keep(now, time.Now()) // what rechecks begin with
-	v.report.Released(ctx, now, removed)
+	v.own.seen.keep(now, time.Now()) // what rechecks begin with
+	v.report.released(ctx, now, removed)
 	return nil
 }
 
 // warnOfSurprises logs what is unusual about a node that is to be released.
 func (v *verification) warnOfSurprises(node *nodepatch.Node) {
-	for _, taint := range nodepatch.StartupTaints(node, v.own.request) {
+	for _, taint := range v.own.access.keys.StartupTaints(node.Spec.Taints) {
 		if taint.Effect != v.cfg.TaintEffect {
 			v.log.WithField("taint", taint.String()).WithField("expected", v.cfg.TaintEffect).
 				Warn("startup taint has an unexpected effect: removing it anyway")

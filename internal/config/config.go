@@ -60,14 +60,10 @@ type Config struct {
 	VerdictKey    string   // what /readyz says beside "verified", so that the controller knows who answers
 }
 
-// Request describes the verified node, except for the annotation's value.
-func (c *Config) Request() nodepatch.Request {
-	request := nodepatch.Request{
-		TaintKey: c.TaintKey, FailedTaintKey: c.FailedTaintKey, AlsoRemove: c.AlsoRemoveTaints,
-		Label: c.VerifiedLabel, LabelValue: c.VerifiedLabelValue, Annotation: nodepatch.Annotation,
-	}
-	request.Blocks = request.WaitsFor(c.WaitForTaints)
-	return request
+// Keys returns the taints and the label of nodes.
+func (c *Config) Keys() nodepatch.Keys {
+	return nodepatch.Keys{TaintKey: c.TaintKey, FailedTaintKey: c.FailedTaintKey, AlsoRemove: c.AlsoRemoveTaints,
+		Label: c.VerifiedLabel, LabelValue: c.VerifiedLabelValue, WaitFor: c.WaitForTaints}
 }
 
 // Values of ON_TIMEOUT.

@@ -12,7 +12,7 @@ import (
 func TestRead(t *testing.T) {
 	const record = `{"time":"2026-01-02T03:04:05Z","duration":"1s","removed":["node-ready/unverified=true:NoSchedule"]}`
 	const leftover = `{"time":"2026-01-02T03:04:05Z","duration":"1s","removed":["node-ready/failed=dns:NoSchedule"]}`
-	request := nodepatch.Request{TaintKey: "node-ready/unverified", FailedTaintKey: "node-ready/failed", Annotation: nodepatch.Annotation,
+	keys := nodepatch.Keys{TaintKey: "node-ready/unverified", FailedTaintKey: "node-ready/failed",
 		Label: "node-ready/verified", LabelValue: "true"}
 	at := time.Now()
 	ours := nodepatch.Condition{Type: "NodeVerified", Status: False, Reason: "Silent"}
@@ -44,7 +44,7 @@ func TestRead(t *testing.T) {
 			node.Labels = map[string]string{"node-ready/verified": "true"}
 			test.edit(node)
 			test.want.ReadAt = test.at
-			assert.Equal(t, test.want, Read(node, test.at, request, "NodeVerified"))
+			assert.Equal(t, test.want, Read(node, test.at, keys, "NodeVerified"))
 		})
 	}
 }

@@ -49,11 +49,7 @@ func (m *model) read() Facts {
 	return facts
 }
 
-// happened takes what the agent has done, after it has read the node.
-func (m *model) happened(e Event) {
-	e.Now, e.Facts = m.now, m.read()
-	m.State = m.Step(e)
-}
+func (m *model) look() { m.State = m.AfterLook(m.read(), m.now) }
 
 // step does the next action when it is due.
 func (m *model) step() (action Action) {
@@ -65,7 +61,7 @@ func (m *model) step() (action Action) {
 	case Round:
 		m.round()
 	case Look:
-		m.happened(Event{})
+		m.look()
 	case Write:
 		m.write()
 	}
@@ -112,12 +108,12 @@ func (m *model) round() {
 	options := m.Round(began)
 	m.made = append(m.made, options)
 	m.now = began.Add(time.Second)
-	m.happened(Event{Round: &Results{Options: options, Began: began, Failed: m.failing, Message: "no route"}})
+	m.State = m.AfterRound(Results{Options: options, Began: began, Failed: m.failing, Message: "no route"}, m.read(), m.now)
 }
 
 func (m *model) write() {
 	if m.now.Sub(m.facts.ReadAt) >= time.Minute {
-		m.happened(Event{})
+		m.look()
 	}
 	show, read := m.Shows(m.now), m.facts
 	var written Written
@@ -133,7 +129,7 @@ func (m *model) write() {
 		m.node.Retainted, read.Retainted = false, false
 		m.note("failed taint removed")
 	}
-	m.State = m.Step(Event{Now: m.now, Facts: read, Write: &written})
+	m.State = m.AfterWrite(written, read, m.now)
 }
 
 func (m *model) note(text string) {

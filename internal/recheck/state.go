@@ -1,6 +1,6 @@
 // Package recheck decides what the rechecks of a released node prove, and when the node is to show it. It has no side effects: a
-// State says what to do next, and Step returns the State after that was done. internal/agent makes the rounds, the reads and the
-// writes.
+// State says what to do next, and AfterRound, AfterWrite and AfterLook return the State after that was done. internal/agent makes
+// the rounds, the reads and the writes.
 package recheck
 
 import (
@@ -66,33 +66,39 @@ type Facts struct {
 	Untouchable string // see nodepatch.Untouchable
 }
 
-// Read returns the facts of a Node that was read at a time, after the release that r describes.
-func Read(node *nodepatch.Node, at time.Time, r nodepatch.Request, conditionType string) Facts {
-	f := Facts{ReadAt: at, Verified: nodepatch.IsVerified(node, r.Released()),
-		Retainted: nodepatch.HasFailedTaint(node, r), Untouchable: nodepatch.Untouchable(node),
-		Rebooted: verdict.WasRebooted(node.Annotations[r.Annotation], node.Status.NodeInfo.BootID)}
-	condition := node.Status.Conditions.Of(conditionType)
-	f.Shown = Shown{condition.Status, condition.Reason}
-	f.Gated = f.Shown.Status != "" ||
-		verdict.WasGated(node.Annotations[r.Annotation], node.Annotations[nodepatch.Opened], r.FailedTaintKey)
-	return f
+// Read returns the facts of a Node that was read at a time.
+func Read(node *nodepatch.Node, at time.Time, keys nodepatch.Keys, conditionType string) Facts {
+	record, condition := node.Annotations[nodepatch.Annotation], node.Status.Conditions.Of(conditionType)
+	return Facts{ReadAt: at, Verified: keys.StaysVerified(node.Labels, node.Spec.Taints),
+		Shown:       Shown{condition.Status, condition.Reason},
+		Retainted:   keys.HasFailedTaint(node.Spec.Taints),
+		Gated:       condition.Status != "" || verdict.WasGated(record, node.Annotations[nodepatch.Opened], keys.FailedTaintKey),
+		Rebooted:    verdict.WasRebooted(record, node.Status.NodeInfo.BootID),
+		Untouchable: nodepatch.Untouchable(node)}
 }
 
 // State is what the rounds have proven, and what the node shows of it. FailureThreshold failed rounds in a row make the status
 // False. RecoveryThreshold passed ones make it True again, and remove the failed taint: the controller may have added it, the
-// agent never does.
+// agent never does. The legal combinations:
+//
+//	Status   Failed                   passed                    reasons
+//	True     below FailureThreshold   any                       of the last failed round, if any of the last rounds failed
+//	False    any                      below RecoveryThreshold   of the last failed round; after a restart, of the condition
+//	""       below FailureThreshold   below RecoveryThreshold   likewise, or "" if there is no condition
+//
+// Failed and passed are never both above zero. planWrite says when writeAt is set.
 type State struct {
 	settings Settings
 	facts    Facts
 
 	Status         string // the verdict: True, False, or "" while it is to be proven
 	Failed, passed int    // rounds in a row
-	// reasons are those of the last failed round or, after a restart, of the condition; "" when a node that is True passes.
-	reasons, message string
+	reasons        string
+	message        string // how the last failed round has failed
 
-	written    bool      // the condition shows the verdict
-	refreshAt  time.Time // when a condition that is False is written again
-	writeAt    time.Time // zero: nothing is to be written
+	written    bool      // the condition shows the verdict; of no meaning while Status is ""
+	refreshAt  time.Time // when a condition that is False is written again; zero until this agent has written one
+	writeAt    time.Time // zero: no write is planned
 	roundAt    time.Time
 	thoroughAt time.Time // from when on a round sends large packets
 }
@@ -125,14 +131,14 @@ func Found(settings Settings, facts Facts, now time.Time) State {
 	s.reasons = facts.Shown.Reason
 	// The controller has re-tainted the node, or is to.
 	if s.reasons != "" && !verdict.IsAgents(s.reasons) && (facts.Shown.Status == False || facts.Retainted) {
-		s.reasons = verdict.PeersFailed // nobody knows whether they answer: one must
+		s.reasons = verdict.PeersFailed // the controller's reason hides the agent's: a peer must answer before the node recovers
 	}
 	return s
 }
 
 func start(settings Settings, facts Facts, now time.Time) State {
 	s := State{settings: settings, facts: facts}
-	s.roundAt = s.notBefore(now, now.Add(settings.within(settings.Interval)))
+	s.roundAt = s.afterPause(now, now.Add(settings.within(settings.Interval)))
 	return s
 }
 
@@ -162,14 +168,6 @@ func (s State) Next(now time.Time) (Action, time.Time) {
 	return action, at
 }
 
-// Event is what an agent has done: a round, a write, or, if both are nil, only a read of the node between two rounds.
-type Event struct {
-	Now   time.Time
-	Facts Facts // of the last read of the node, whatever it was read for
-	Round *Results
-	Write *Written
-}
-
 // Results are what a round has found.
 type Results struct {
 	Options checklist.Options
@@ -184,22 +182,6 @@ type Written struct {
 	Err       error // of anything that could not be read or written
 }
 
-// Step returns the State after an event.
-func (s State) Step(e Event) State {
-	before := s.facts
-	s.facts = e.Facts
-	switch {
-	case !s.facts.Verified: // what it proves of a node that is to be verified does not count
-		return s
-	case e.Round != nil:
-		return s.afterRound(*e.Round, e.Now)
-	case e.Write != nil:
-		return s.afterWrite(*e.Write, e.Now)
-	default:
-		return s.afterLook(before, e.Now)
-	}
-}
-
 // Round says how the next round is made.
 func (s State) Round(now time.Time) checklist.Options {
 	thorough := !now.Before(s.thoroughAt)
@@ -210,10 +192,15 @@ func (s State) Round(now time.Time) checklist.Options {
 		PeersMustAnswer: (isProving || s.Failed > 0) && strings.Contains(s.reasons, verdict.PeersFailed)}
 }
 
-// afterRound counts a round. A single failure changes nothing. Only a node that was read in this round is known to be drained or
-// going away: one that has lost its path to the API server may have been uncordoned for long.
-func (s State) afterRound(r Results, now time.Time) State {
-	s.roundAt = s.notBefore(now, r.Began.Add(s.settings.spread(s.settings.Interval)))
+// AfterRound counts a round, after which the last read of the node is read. A single failure changes nothing. Only a node that was
+// read in this round is known to be drained or going away: a node that has lost its path to the API server may have been uncordoned
+// for long. What a round proves of a node that is to be verified again does not count.
+func (s State) AfterRound(r Results, read Facts, now time.Time) State {
+	s.facts = read
+	if !read.Verified {
+		return s
+	}
+	s.roundAt = s.afterPause(now, r.Began.Add(s.settings.spread(s.settings.Interval)))
 	if r.Options.Thorough && len(r.Failed) == 0 { // after a failure the next round is thorough, too
 		s.thoroughAt = now.Add(s.settings.spread(thoroughInterval))
 	}
@@ -221,7 +208,7 @@ func (s State) afterRound(r Results, now time.Time) State {
 		s.passed, s.Failed, s.writeAt = 0, 0, time.Time{}
 		return s
 	}
-	s = s.recheckAfterController()
+	s = s.proveAgain()
 	if len(r.Failed) > 0 {
 		s.passed, s.Failed, s.message, s.reasons = 0, s.Failed+1, r.Message, verdict.Reason(r.Failed)
 	} else {
@@ -241,8 +228,8 @@ func (s State) afterRound(r Results, now time.Time) State {
 	return s
 }
 
-// notBefore leaves a pause before the next round: one may last longer than the interval.
-func (s State) notBefore(now, at time.Time) time.Time {
+// afterPause returns at, or a later time that leaves a pause after now: a round may last longer than the interval.
+func (s State) afterPause(now, at time.Time) time.Time {
 	return now.Add(max(at.Sub(now), s.settings.Interval/10))
 }
 
@@ -251,9 +238,9 @@ func (s State) IsUntouchable(since time.Time) bool {
 	return s.facts.Untouchable != "" && s.facts.ReadAt.After(since)
 }
 
-// recheckAfterController has the rounds prove once more, with large packets, that the node passes, if the controller has written
+// proveAgain has the rounds prove once more, with large packets, that the node passes, if the controller has written
 // the condition, or has re-tainted the node, since this agent has found that it does.
-func (s State) recheckAfterController() State {
+func (s State) proveAgain() State {
 	shown := s.facts.Shown.Status
 	if s.Status == True && (s.written || s.facts.Retainted) && shown != "" && shown != True {
 		s.Status, s.passed, s.thoroughAt = "", 0, time.Time{}

@@ -58,7 +58,7 @@ func TestWhenRoundsAreMade(t *testing.T) {
 		assert.Equal(t, Round, action)
 		assert.Equal(t, want[1], second.Sub(first))
 		ended := second.Add(2 * time.Minute)
-		action, third := m.Step(Event{Now: ended, Facts: m.node, Round: &Results{Began: second}}).Next(ended)
+		action, third := m.AfterRound(Results{Began: second}, m.node, ended).Next(ended)
 		assert.Equal(t, Round, action)
 		assert.Equal(t, 6*time.Second, third.Sub(ended))
 	}
@@ -70,7 +70,7 @@ func TestWriteBetweenLongRounds(t *testing.T) {
 	for range 3 {
 		began := m.now
 		m.now = began.Add(time.Hour)
-		m.State = m.Step(Event{Now: m.now, Facts: m.node, Round: &Results{Began: began, Failed: []string{"network"}}})
+		m.State = m.AfterRound(Results{Began: began, Failed: []string{"network"}}, m.node, m.now)
 	}
 	action, at := m.Next(m.now)
 	assert.Equal(t, Write, action)
@@ -91,14 +91,15 @@ func TestLook(t *testing.T) {
 func TestVerifyAgain(t *testing.T) {
 	settings := defaults()
 	settings.Interval = time.Hour
-	for name, event := range map[string]Event{
-		"in a round":     {Round: &Results{Failed: []string{"network"}}},
-		"between rounds": {},
+	for name, happened := range map[string]func(*model){
+		"in a round":     func(m *model) { m.State = m.AfterRound(Results{Failed: []string{"network"}}, m.read(), m.now) },
+		"in a write":     func(m *model) { m.State = m.AfterWrite(Written{}, m.read(), m.now) },
+		"between rounds": (*model).look,
 	} {
 		m := found(settings, shows(True, "Verified"))
 		m.rounds("", "network")
 		m.node.Verified = false
-		m.happened(event)
+		happened(m)
 		action, at := m.Next(m.now)
 		assert.Equal(t, Verify, action, name)
 		assert.Equal(t, m.now, at, name)
@@ -261,7 +262,7 @@ func TestCordonedThenCutOff(t *testing.T) {
 		began := m.now.Add(time.Minute)
 		assert.False(t, m.IsUntouchable(began))
 		m.now = began.Add(time.Second)
-		m.State = m.Step(Event{Now: m.now, Facts: m.facts, Round: &Results{Began: began, Failed: []string{"api"}}})
+		m.State = m.AfterRound(Results{Began: began, Failed: []string{"api"}}, m.facts, m.now)
 	}
 	assert.Equal(t, False, m.Status)
 	assert.True(t, m.IsUntouchable(read.Add(-time.Second)))

@@ -32,27 +32,40 @@ func (s State) Shows(now time.Time) Show {
 // Message says how the last failed round has failed.
 func (s State) Message() string { return verdict.RecheckMessage(s.message) }
 
-// isConditionDue reports whether the condition does not show the verdict, or is to be refreshed. A False is refreshed only while
-// rounds fail: one that goes stale says that the node may be recovering, and the controller does not re-taint it.
+// isConditionDue reports whether the condition does not show the verdict, or is to be refreshed. A False is written only while rounds
+// fail: a False that goes stale says that the node may be recovering, and the controller does not re-taint it.
 func (s State) isConditionDue(now time.Time) bool {
-	isFresh := s.written && (s.Status == True || now.Before(s.refreshAt))
-	goesStale := s.Status == False && s.Failed == 0
-	return s.Status != "" && s.facts.Gated && !isFresh && !goesStale
+	switch s.Status {
+	case True:
+		return s.facts.Gated && !s.written
+	case False:
+		isFresh := s.written && now.Before(s.refreshAt)
+		return s.facts.Gated && !isFresh && s.Failed > 0
+	}
+	return false
 }
 
 func (s State) isProven() bool { return s.Status == True && s.passed >= s.settings.RecoveryThreshold }
 
-// afterLook takes a read that belongs to no round.
-func (s State) afterLook(before Facts, now time.Time) State {
-	isNew := s.facts.Retainted && !before.Retainted
+// AfterLook takes a read that belongs to no round.
+func (s State) AfterLook(read Facts, now time.Time) State {
+	isNew := read.Retainted && !s.facts.Retainted
+	s.facts = read
+	if !read.Verified {
+		return s
+	}
 	if s.written || isNew { // else the node shows what was written before the verdict
-		s = s.recheckAfterController()
+		s = s.proveAgain()
 	}
 	return s.planWrite(now)
 }
 
-// afterWrite plans the next write.
-func (s State) afterWrite(w Written, now time.Time) State {
+// AfterWrite takes what became of a write, after which the last read of the node is read, and plans the next write.
+func (s State) AfterWrite(w Written, read Facts, now time.Time) State {
+	s.facts = read
+	if !read.Verified {
+		return s
+	}
 	if w.Condition {
 		s.written, s.refreshAt = true, now.Add(RefreshInterval)
 	}
@@ -60,7 +73,7 @@ func (s State) afterWrite(w Written, now time.Time) State {
 	switch {
 	case nodepatch.IsFinal(w.Err):
 		s.writeAt = now.Add(RefreshInterval)
-	case w.Err != nil && s.Status == False: // the API server may be back, and all well: wait for the next round that fails
+	case w.Err != nil && s.Status == False: // no retry: the API server may be back, and the next round that fails plans a write
 	case w.Err != nil:
 		s.writeAt = now.Add(s.settings.spread(retryInterval))
 	case s.facts.Untouchable == "":
@@ -70,11 +83,18 @@ func (s State) afterWrite(w Written, now time.Time) State {
 }
 
 // planWrite plans a write, unless one is planned: the node is to show more of the verdict than it does after a restart, after a
-// time in which nothing was to be written, or because of a failed taint that was added since.
+// time in which nothing was to be written, or because of a failed taint that was added since. When a write is due:
+//
+//	True, proven       now, if the condition does not show it, or the node has the failed taint
+//	False, it fails    now, if the condition does not show it; else at refreshAt
+//	otherwise          not at all: AfterRound plans the write of a verdict that changes, AfterWrite repeats a write that failed
 func (s State) planWrite(now time.Time) State {
-	switch isShown := s.isConditionDue(now) && (s.isProven() || s.Status == False); {
-	case !s.writeAt.IsZero():
-	case isShown, s.isProven() && s.facts.Retainted:
+	if !s.writeAt.IsZero() {
+		return s
+	}
+	isDue := s.isConditionDue(now) && (s.isProven() || s.Status == False)
+	switch {
+	case isDue, s.isProven() && s.facts.Retainted:
 		s.writeAt = now
 	case s.Status == False && s.Failed > 0 && s.written:
 		s.writeAt = s.refreshAt

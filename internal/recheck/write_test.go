@@ -71,7 +71,7 @@ func TestAfterTheRelease(t *testing.T) {
 func TestFailedConditionFromBeforeTheRelease(t *testing.T) {
 	now := time.Now()
 	s := Released(defaults(), shows(False, "Silent"), now)
-	s = s.Step(Event{Now: now, Facts: s.facts, Round: &Results{Began: now}})
+	s = s.AfterRound(Results{Began: now}, s.facts, now)
 	assert.Equal(t, True, s.Status)
 	assert.False(t, s.Round(now).Thorough)
 }
@@ -87,7 +87,7 @@ func TestCondition(t *testing.T) {
 	m.step()
 	want = nodepatch.Condition{Status: False, Reason: "NetworkFailed", Message: "rechecks fail: no route"}
 	assert.Equal(t, &want, m.Shows(m.now).Condition)
-	m.happened(Event{Round: &Results{Began: m.now, Failed: []string{"peers", "dns"}, Message: strings.Repeat("x", 2000)}})
+	m.State = m.AfterRound(Results{Began: m.now, Failed: []string{"peers", "dns"}, Message: strings.Repeat("x", 2000)}, m.read(), m.now)
 	condition := m.Shows(m.now).Condition
 	assert.Equal(t, "DNSFailed,PeersFailed", condition.Reason, "of the last round")
 	assert.Len(t, condition.Message, 1024)
@@ -180,7 +180,7 @@ func TestWhatIsNoAnswerOfTheController(t *testing.T) {
 	m.refused = errRefused
 	m.rounds("", "", "")
 	assert.Equal(t, True, m.Status)
-	m.happened(Event{})
+	m.look()
 	assert.Equal(t, True, m.Status, "the node shows what was written before the verdict")
 	m.rounds("")
 	assert.Equal(t, True, m.Status)
@@ -300,7 +300,7 @@ func TestNothingIsWrittenToAnUntouchableNode(t *testing.T) {
 	m.rounds("", "", "")
 	m.refused = nil
 	m.node.Untouchable = "it is cordoned"
-	m.happened(Event{})
+	m.look()
 	action, _ := m.Next(m.now)
 	assert.Equal(t, Write, action)
 	m.step()

@@ -210,7 +210,7 @@ type session struct {
 
 // warn says that the settings are invalid, and which keys the command uses.
 func (s session) warn(stderr io.Writer) {
-	keys := s.release.Settings.Request
+	keys := s.release.Settings.Keys
 	taints := slices.Compact(append([]string{keys.TaintKey, keys.FailedTaintKey}, keys.AlsoRemove...))
 	_, _ = fmt.Fprintf(stderr, "kubectl node-ready: warning: %v\n"+
 		"Assumed taints: %s; assumed label: %s (the default for each key that is not set)\n",
@@ -244,7 +244,7 @@ func (s session) open(ctx context.Context, o options) error {
 		if err := s.cluster.List(ctx, &list); err != nil {
 			return err
 		}
-		if nodes = manual.Tainted(list.Items, s.release.Settings.Request); len(nodes) == 0 {
+		if nodes = manual.Tainted(list.Items, s.release.Settings.Keys); len(nodes) == 0 {
 			_, _ = fmt.Fprintln(s.out, "no node has one of the taints")
 		}
 	}

@@ -170,7 +170,7 @@ func nodeAPI(environment kube.Environment) func(name string) nodepatch.NodeAPI {
 // patcher returns what removes and adds failed taints.
 func (c Controller) patcher(node string) *nodepatch.Patcher {
 	timeout := c.Config.CheckTimeout
-	return &nodepatch.Patcher{Node: nodeAPI(c.Environment)(node), Timeout: timeout, Deadline: 2 * timeout, Retried: func(error) {}}
+	return &nodepatch.Patcher{Node: nodeAPI(c.Environment)(node), Timeout: timeout, Deadline: 2 * timeout}
 }
 
 // RemoveFailedTaints removes the failed taints of this release from all nodes.
@@ -179,7 +179,7 @@ func (c Controller) RemoveFailedTaints(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	settings := fleet.Settings{Request: c.Config.Request(), FailedTaintValue: c.Config.AgentName}
+	settings := fleet.Settings{Keys: c.Config.Keys(), FailedTaintValue: c.Config.AgentName}
 	return retaint.RemoveFailedTaints(ctx, live, c.patcher, settings, c.Log)
 }
 

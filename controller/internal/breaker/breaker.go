@@ -64,7 +64,7 @@ func (s Settings) OwnNode(statuses []fleet.Status) string {
 func Unfit(s fleet.Settings, statuses []fleet.Status) map[string]string {
 	found := make(map[string]string)
 	for _, status := range statuses {
-		failed := status.State == fleet.Failed || fleet.HasTaint(status.Node, s.Request.FailedTaintKey)
+		failed := status.State == fleet.Failed || fleet.HasTaint(status.Node, s.Keys.FailedTaintKey)
 		switch {
 		case status.Recheck.Failed:
 			found[status.Node.Name] = "fails its rechecks"

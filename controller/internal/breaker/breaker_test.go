@@ -19,7 +19,7 @@ const failedTaint = "node-ready/failed"
 
 func settings() Settings {
 	return Settings{NodeName: "controller", ControlGroupFor: 10 * time.Minute,
-		Fleet: fleet.Settings{Request: nodepatch.Request{TaintKey: "node-ready/unverified", FailedTaintKey: failedTaint}}}
+		Fleet: fleet.Settings{Keys: nodepatch.Keys{TaintKey: "node-ready/unverified", FailedTaintKey: failedTaint}}}
 }
 
 func node(name string, state fleet.State) fleet.Status {

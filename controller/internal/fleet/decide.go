@@ -8,6 +8,7 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // Decide says what state each selected node is in, and what is to be written, at now.
@@ -52,7 +53,7 @@ type view struct {
 // judge says what state a node is in.
 func (s Settings) judge(v view) Status {
 	status := Status{Node: v.node, Pod: v.pod, Untouchable: v.untouchable, Retainted: s.IsRetainted(Taints(v.node)),
-		Rebooted: verdict.WasRebooted(v.node.Annotations[s.Request.Annotation], v.node.Status.NodeInfo.BootID)}
+		Rebooted: verdict.WasRebooted(v.node.Annotations[nodepatch.Annotation], v.node.Status.NodeInfo.BootID)}
 	if v.isVerified {
 		s.judgeReleased(&status, v)
 	} else {
@@ -82,7 +83,7 @@ func (s Settings) judgeUnreleased(status *Status, v view) {
 	}
 	// A node that was rebooted serves while it waits: only a check that fails says something against it.
 	hasFailedCheck := status.AllReasons != ""
-	if status.State == Failed && !hasFailedCheck && status.Rebooted && !HasTaint(v.node, s.Request.TaintKey) {
+	if status.State == Failed && !hasFailedCheck && status.Rebooted && !HasTaint(v.node, s.Keys.TaintKey) {
 		status.State = Pending
 	}
 }
@@ -92,7 +93,7 @@ func (s Settings) judgeRunning(status *Status, v view) {
 	switch {
 	case v.condition.Status == corev1.ConditionFalse && status.Gated && !firstReason(v.condition).Meaning().Controller:
 		status.failAs(v.condition)
-	case v.now.Since(v.seen.running) >= s.SilentAfter && HasTaint(v.node, s.Request.TaintKey): // the agent marks no other node
+	case v.now.Since(v.seen.running) >= s.SilentAfter && HasTaint(v.node, s.Keys.TaintKey): // the agent marks no other node
 		status.State, status.Reason = Failed, verdict.Silent
 		status.Message = fmt.Sprintf("pod %s/%s has run for %s and has neither verified the node nor reported a failure: "+
 			"read its log, and check the node's path to the API server", v.pod.Namespace, v.pod.Name, s.SilentAfter)

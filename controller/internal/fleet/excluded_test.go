@@ -14,8 +14,8 @@ import (
 
 // Controller mode: a node failed DNS, and somebody has let it in by hand, and left it out by the label: the stale False must go.
 func TestStaleFalseOfAnExcludedNode(t *testing.T) {
-	request := nodepatch.Request{TaintKey: "t", FailedTaintKey: "f", Label: "l", LabelValue: "true", Annotation: nodepatch.Annotation}
-	s := Settings{Rules: NewRules(new(corev1.PodTemplateSpec), request), Request: request, ConditionType: "NodeVerified", Workers: true}
+	keys := nodepatch.Keys{TaintKey: "t", FailedTaintKey: "f", Label: "l", LabelValue: "true"}
+	s := Settings{Rules: NewRules(new(corev1.PodTemplateSpec), keys), Keys: keys, ConditionType: "NodeVerified", Workers: true}
 	node := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u", Labels: map[string]string{"l": "preexisting"}}}
 	node.Status.Conditions = []corev1.NodeCondition{{Type: "NodeVerified", Status: corev1.ConditionFalse, Reason: "DNSFailed"}}
 	plan := s.Decide(Objects{Nodes: []corev1.Node{node}}, clock.At(time.Now(), time.Now()))

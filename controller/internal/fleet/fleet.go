@@ -38,7 +38,7 @@ func (r Reason) Meaning() verdict.Meaning { return verdict.MeaningOf(string(r)) 
 // Settings are what the operator has decided.
 type Settings struct {
 	Rules         Rules
-	Request       nodepatch.Request
+	Keys          nodepatch.Keys
 	ConditionType string
 	// Rechecks keep agents on verified nodes. The failed taint or a False condition then does not make a node unverified.
 	Rechecks Rechecks
@@ -58,8 +58,8 @@ type Settings struct {
 
 // NewSettings returns what the agent's settings say, for its pod template. The controller's own are to be added.
 func NewSettings(cfg config.Config, template *corev1.PodTemplateSpec) Settings {
-	request := cfg.Request()
-	return Settings{Rules: NewRules(template, request), Request: request, ConditionType: cfg.ConditionType,
+	keys := cfg.Keys()
+	return Settings{Rules: NewRules(template, keys), Keys: keys, ConditionType: cfg.ConditionType,
 		Rechecks: Rechecks{Interval: cfg.RecheckInterval, FailureThreshold: cfg.FailureThreshold,
 			RecoveryThreshold: cfg.RecoveryThreshold}}
 }

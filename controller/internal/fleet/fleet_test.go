@@ -47,9 +47,9 @@ func storyTemplate() *corev1.PodTemplateSpec {
 }
 
 func newStory(t *testing.T) *story {
-	request := nodepatch.Request{TaintKey: startup, FailedTaintKey: "node-ready/failed", Label: verified, LabelValue: "true", Annotation: nodepatch.Annotation}
+	keys := nodepatch.Keys{TaintKey: startup, FailedTaintKey: "node-ready/failed", Label: verified, LabelValue: "true"}
 	return &story{t: t, now: time.Now(), objects: Objects{Events: make(map[types.UID][]corev1.Event)}, settings: Settings{
-		Rules: NewRules(storyTemplate(), request), Request: request, ConditionType: condition,
+		Rules: NewRules(storyTemplate(), keys), Keys: keys, ConditionType: condition,
 		NotStartedAfter: 3 * time.Minute, FailedAfter: 5 * time.Minute, SilentAfter: 6 * time.Minute}}
 }
 
@@ -274,7 +274,7 @@ func TestRulesAboutTheLabelDoNotCount(t *testing.T) {
 		{Key: verified, Operator: corev1.NodeSelectorOpNotIn, Values: []string{"preexisting"}}}}}
 	template := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms}}}}}
-	s.settings.Rules = NewRules(template, s.settings.Request)
+	s.settings.Rules = NewRules(template, s.settings.Keys)
 	s.settings.Rechecks = Rechecks{Interval: time.Minute, FailureThreshold: 3, RecoveryThreshold: 3}
 	node := s.node("n1")
 	node.Labels[verified], node.Spec.Taints = "preexisting", nil
@@ -345,7 +345,7 @@ func TestRebootedNodeWaits(t *testing.T) {
 		"no slot for a worker":    {func(s *story) { s.settings.Workers = true }, 0},
 		"a worker waits for a foreign taint": {func(s *story) {
 			s.settings.Workers = true
-			s.settings.Request.Blocks = func(nodepatch.Taint) bool { return true }
+			s.settings.Keys.WaitFor = []string{""} // any taint
 			s.objects.Nodes[0].Spec.Taints = []corev1.Taint{{Key: "foreign", Effect: corev1.TaintEffectPreferNoSchedule}}
 		}, 0},
 		"a worker fails": {func(s *story) {

@@ -53,7 +53,7 @@ func (s Settings) observe(v view, was memory) memory {
 		m.notRunning = cmp.Or(was.notRunning, v.now.Mark())
 	}
 	switch {
-	case s.Workers && v.pod == nil && (m.waiting.IsZero() || s.Request.ForeignTaint(Taints(v.node)) != nil):
+	case s.Workers && v.pod == nil && (m.waiting.IsZero() || s.Keys.ForeignTaint(Taints(v.node)) != nil):
 		m.notRunning = clock.Mark{} // it gets no worker
 	case s.Workers && v.pod != nil && hasVerdict(v.pod):
 		m.container, m.running, m.notRunning = "", clock.Mark{}, clock.Mark{} // the next worker has all the time to start

@@ -21,19 +21,19 @@ func (s Settings) isLeftBehind(node *corev1.Node) bool {
 
 // IsExcluded reports whether somebody has left node out, by another value of the label: it has no taint of ours and no agent.
 func (s Settings) IsExcluded(node *corev1.Node) bool {
-	value, labelled := node.Labels[s.Request.Label]
-	return labelled && value != s.Request.LabelValue && !slices.ContainsFunc(Taints(node), s.Request.Removes)
+	value, labelled := node.Labels[s.Keys.Label]
+	return labelled && value != s.Keys.LabelValue && !slices.ContainsFunc(Taints(node), s.Keys.Removes)
 }
 
 // IsStranded reports whether node has the startup taint although the rules exclude it: nobody releases it.
 func (s Settings) IsStranded(node *corev1.Node) bool {
-	return HasTaint(node, s.Request.TaintKey) && !s.Rules.Select(node)
+	return HasTaint(node, s.Keys.TaintKey) && !s.Rules.Select(node)
 }
 
 // IsRetainted reports whether taints have the failed taint that this release's controller adds to verified nodes.
 func (s Settings) IsRetainted(taints []nodepatch.Taint) bool {
 	return slices.ContainsFunc(taints, func(taint nodepatch.Taint) bool {
-		return taint.Key == s.Request.FailedTaintKey && taint.Value == s.FailedTaintValue && s.FailedTaintValue != ""
+		return taint.Key == s.Keys.FailedTaintKey && taint.Value == s.FailedTaintValue && s.FailedTaintValue != ""
 	})
 }
 
@@ -42,18 +42,17 @@ func (s Settings) writes(reason Reason) bool { return s.Workers || reason.Meanin
 
 // IsGated reports whether nobody but the agent or a worker releases node: it has the startup taint, or is to be verified again.
 func (s Settings) IsGated(node *corev1.Node) bool {
-	_, released := node.Annotations[s.Request.Annotation]
-	_, labelled := node.Labels[s.Request.Label]
-	return HasTaint(node, s.Request.TaintKey) || (released && !labelled)
+	_, released := node.Annotations[nodepatch.Annotation]
+	_, labelled := node.Labels[s.Keys.Label]
+	return HasTaint(node, s.Keys.TaintKey) || (released && !labelled)
 }
 
-// IsVerified reports whether node has the label and none of the taints that a release removes.
+// IsVerified reports whether node needs no verification.
 func (s Settings) IsVerified(node *corev1.Node) bool {
-	request := s.Request
 	if s.Rechecks.Enabled() {
-		request = request.Released()
+		return s.Keys.StaysVerified(node.Labels, Taints(node))
 	}
-	return request.IsVerified(node.Labels, Taints(node))
+	return s.Keys.IsVerified(node.Labels, Taints(node))
 }
 
 // Condition returns our condition of node, or an empty one.
@@ -82,7 +81,7 @@ func firstReason(condition corev1.NodeCondition) Reason {
 
 // WasGated reports whether node had the startup taint before it was released.
 func (s Settings) WasGated(node *corev1.Node) bool {
-	return verdict.WasGated(node.Annotations[s.Request.Annotation], node.Annotations[nodepatch.Opened], s.Request.FailedTaintKey)
+	return verdict.WasGated(node.Annotations[nodepatch.Annotation], node.Annotations[nodepatch.Opened], s.Keys.FailedTaintKey)
 }
 
 // IsNodeReady reports whether kubelet says that node is ready.
@@ -91,7 +90,11 @@ func IsNodeReady(node *corev1.Node) bool {
 }
 
 // Untouchable says why nothing is to be done to node, or "".
-func Untouchable(node *corev1.Node) string { return nodepatch.Untouchable(PatchNode(node)) }
+func Untouchable(node *corev1.Node) string {
+	asked := nodepatch.Node{ObjectMeta: node.ObjectMeta} // each plan asks: no conversion of the conditions
+	asked.Spec.Unschedulable, asked.Spec.Taints = node.Spec.Unschedulable, Taints(node)
+	return nodepatch.Untouchable(&asked)
+}
 
 // IsControlPlane reports whether node is one of the control plane, or a server of k3s or RKE2 that runs only etcd. The chart's
 // policies know the same roles.

@@ -14,7 +14,7 @@ import (
 type Rules struct {
 	affinity    nodeaffinity.RequiredNodeAffinity
 	tolerations []corev1.Toleration
-	request     nodepatch.Request
+	keys        nodepatch.Keys
 }
 
 // noNode is the key of a label that no node has.
@@ -22,12 +22,12 @@ const noNode = "node-ready/no-node-has-this"
 
 // NewRules reads the rules of the agent's pod template. Those that keep the agent away by the verified label do not count: once
 // the label is gone, the agent comes.
-func NewRules(template *corev1.PodTemplateSpec, request nodepatch.Request) Rules {
+func NewRules(template *corev1.PodTemplateSpec, keys nodepatch.Keys) Rules {
 	affinity := template.Spec.Affinity.DeepCopy()
 	for _, term := range requiredTerms(affinity) {
 		for i, rule := range term.MatchExpressions {
 			keepsAway := rule.Operator == corev1.NodeSelectorOpDoesNotExist || rule.Operator == corev1.NodeSelectorOpNotIn
-			if rule.Key == request.Label && keepsAway {
+			if rule.Key == keys.Label && keepsAway {
 				term.MatchExpressions[i].Key = noNode // not removed: a term without a rule would match no node
 			}
 		}
@@ -35,7 +35,7 @@ func NewRules(template *corev1.PodTemplateSpec, request nodepatch.Request) Rules
 	return Rules{
 		affinity:    nodeaffinity.NewRequiredNodeAffinity(template.Spec.NodeSelector, affinity),
 		tolerations: append(addedTolerations(), template.Spec.Tolerations...),
-		request:     request,
+		keys:        keys,
 	}
 }
 
@@ -70,7 +70,7 @@ func addedTolerations() (added []corev1.Toleration) {
 // Select reports whether the rules are for node: affinity and node selector match it, whether it is verified or not. A
 // taint that no agent tolerates keeps a node out too, unless the node has the startup taint: nobody else would release that one.
 func (r Rules) Select(node *corev1.Node) bool {
-	return r.matches(node) && (r.Untolerated(node) == nil || HasTaint(node, r.request.TaintKey))
+	return r.matches(node) && (r.Untolerated(node) == nil || HasTaint(node, r.keys.TaintKey))
 }
 
 func (r Rules) matches(node *corev1.Node) bool {
@@ -98,8 +98,8 @@ func (r Rules) noPod(node *corev1.Node) string {
 	if taint := r.Untolerated(node); taint != nil {
 		return verdict.NoPodMessage("the agent does not tolerate the taint "+taint.ToString(), "add a toleration, or remove the taint")
 	}
-	if value, labelled := node.Labels[r.request.Label]; labelled {
-		return verdict.NoPodMessage("the label "+r.request.Label+"="+value+" keeps the agent away", "remove the label")
+	if value, labelled := node.Labels[r.keys.Label]; labelled {
+		return verdict.NoPodMessage("the label "+r.keys.Label+"="+value+" keeps the agent away", "remove the label")
 	}
 	return verdict.NoPodMessage("there is no pod for this node", "check the DaemonSet and its Events")
 }

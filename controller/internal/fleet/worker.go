@@ -151,7 +151,7 @@ func (s Settings) judgeWithoutWorker(status *Status, v view) {
 		return // it gets no worker
 	}
 	overdue := v.now.HasLasted(v.seen.waiting, s.FailedAfter)
-	if taint := s.Request.ForeignTaint(Taints(v.node)); taint != nil {
+	if taint := s.Keys.ForeignTaint(Taints(v.node)); taint != nil {
 		status.Reason = verdict.TaintsOfOthers
 		status.Message = fmt.Sprintf("the taint %s is still on the node (WAIT_FOR_TAINTS)", taint)
 	} else {

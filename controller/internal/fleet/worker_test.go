@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 const (
@@ -27,7 +28,7 @@ func ended(code int32, message string) corev1.ContainerState {
 func newWorkerStory(t *testing.T) *story {
 	s := newStory(t)
 	s.settings.Workers, s.settings.FailedAfter = true, 5*time.Minute
-	s.settings.Request.Blocks = s.settings.Request.WaitsFor([]string{"cni/"})
+	s.settings.Keys.WaitFor = []string{"cni/"}
 	return s
 }
 
@@ -158,9 +159,9 @@ func TestVerifiedByAWorker(t *testing.T) {
 	node := s.node("n")
 	node.Spec.Taints, node.Labels[verified] = nil, "true"
 	assert.Empty(t, s.decide().Conditions, "labelled by somebody else")
-	node.Annotations = map[string]string{s.settings.Request.Annotation: verdict.Record{Removed: []string{}}.String()}
+	node.Annotations = map[string]string{nodepatch.Annotation: verdict.Record{Removed: []string{}}.String()}
 	assert.Empty(t, s.decide().Conditions, "labelled by an agent that had nothing else to do")
-	node.Annotations[s.settings.Request.Annotation] = verdict.Record{Removed: []string{"node-ready/unverified:NoSchedule"}}.String()
+	node.Annotations[nodepatch.Annotation] = verdict.Record{Removed: []string{"node-ready/unverified:NoSchedule"}}.String()
 	require.Len(t, s.decide().Conditions, 1)
 	assert.Equal(t, Reason("Verified"), s.plan.Conditions[0].Reason)
 	assert.False(t, s.plan.Conditions[0].Event)

@@ -50,9 +50,9 @@ func (s *step) Act(_ context.Context, plan fleet.Plan) (time.Duration, error) {
 }
 
 func newLoop(cache *lists, steps ...Step) *Loop {
-	request := nodepatch.Request{TaintKey: "startup", Label: "verified", LabelValue: "true", Annotation: nodepatch.Annotation}
-	rules := fleet.NewRules(&corev1.PodTemplateSpec{}, request)
-	return &Loop{Settings: fleet.Settings{Rules: rules, Request: request}, Cache: cache, Live: cache, Steps: steps, Now: (&clock.Clock{Server: time.Now}).Now,
+	keys := nodepatch.Keys{TaintKey: "startup", Label: "verified", LabelValue: "true"}
+	rules := fleet.NewRules(&corev1.PodTemplateSpec{}, keys)
+	return &Loop{Settings: fleet.Settings{Rules: rules, Keys: keys}, Cache: cache, Live: cache, Steps: steps, Now: (&clock.Clock{Server: time.Now}).Now,
 		Log: slog.New(slog.DiscardHandler)}
 }
 
@@ -164,7 +164,7 @@ func TestPlansStayFresh(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					l := newLoop(&lists{nodes: []corev1.Node{node}, pods: []corev1.Pod{agent}}, step)
 					l.Settings.Rechecks = fleet.Rechecks{Interval: time.Minute, FailureThreshold: 3, RecoveryThreshold: 3}
-					l.Settings.ConditionType, l.Settings.FailedTaintValue, l.Settings.Request.FailedTaintKey = "Verified", "ours", "failed"
+					l.Settings.ConditionType, l.Settings.FailedTaintValue, l.Settings.Keys.FailedTaintKey = "Verified", "ours", "failed"
 					ctx, cancel := context.WithCancel(t.Context())
 					defer cancel()
 					go func() {

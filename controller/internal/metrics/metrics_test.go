@@ -48,10 +48,9 @@ type story struct {
 func (s *story) clock() clock.Now { return clock.At(s.now, s.now) }
 
 func newStory(t *testing.T) *story {
-	request := nodepatch.Request{TaintKey: startup, FailedTaintKey: "node-ready/failed", Label: verified, LabelValue: "true",
-		Annotation: nodepatch.Annotation}
+	keys := nodepatch.Keys{TaintKey: startup, FailedTaintKey: "node-ready/failed", Label: verified, LabelValue: "true"}
 	s := &story{t: t, now: time.Now(), objects: fleet.Objects{Events: make(map[types.UID][]corev1.Event)}, settings: fleet.Settings{
-		Rules: fleet.NewRules(&corev1.PodTemplateSpec{}, request), Request: request, ConditionType: "NodeVerified",
+		Rules: fleet.NewRules(&corev1.PodTemplateSpec{}, keys), Keys: keys, ConditionType: "NodeVerified",
 		NotStartedAfter: 3 * time.Minute, SilentAfter: 6 * time.Minute}}
 	s.collector = New(s.last, func() uint64 { return s.failed }, config.Program{Version: "1.2.3", Commit: "abc", BuildDate: "2026-01-02"}, s.clock)
 	return s

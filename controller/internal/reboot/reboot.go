@@ -77,8 +77,8 @@ func (u *Unlabeler) observe(plan fleet.Plan) (due []*corev1.Node) {
 
 func (u *Unlabeler) unlabel(ctx context.Context, node *corev1.Node) error {
 	// Without a Deadline there is one attempt: a retry would start from a Node that may have been verified again since.
-	patcher := nodepatch.Patcher{Node: u.Node(node.Name), Timeout: patchFor, Retried: func(error) {}}
-	removed, err := patcher.RemoveLabel(ctx, fleet.PatchNode(node), u.Settings.Request)
+	patcher := nodepatch.Patcher{Node: u.Node(node.Name), Timeout: patchFor}
+	removed, err := patcher.RemoveLabel(ctx, fleet.PatchNode(node), u.Settings.Keys)
 	if removed {
 		u.Log.Info("node rebooted since it was verified: label removed, its checks start again", "node", node.Name)
 	}

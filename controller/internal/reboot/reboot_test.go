@@ -27,8 +27,8 @@ import (
 
 const verified = "node-ready/verified"
 
-var request = nodepatch.Request{TaintKey: "node-ready/unverified", FailedTaintKey: "node-ready/failed", Label: verified,
-	LabelValue: "true", Annotation: nodepatch.Annotation}
+var keys = nodepatch.Keys{TaintKey: "node-ready/unverified", FailedTaintKey: "node-ready/failed", Label: verified,
+	LabelValue: "true"}
 
 // verifiedIn returns a node that was verified in one boot and runs in the boot "now".
 func verifiedIn(boot string, name string) *corev1.Node {
@@ -57,7 +57,7 @@ func newCluster(t *testing.T, nodes ...*corev1.Node) *cluster {
 	}
 	c := &cluster{t: t, api: builder.Build(), refuse: make(map[string]bool)}
 	c.Unlabeler = Unlabeler{Limit: rate.NewLimiter(5, 5), Log: slog.New(slog.NewTextHandler(&c.logged, nil)),
-		Settings: fleet.Settings{Rules: fleet.NewRules(new(corev1.PodTemplateSpec), request), Request: request},
+		Settings: fleet.Settings{Rules: fleet.NewRules(new(corev1.PodTemplateSpec), keys), Keys: keys},
 		Node:     func(name string) nodepatch.NodeAPI { return refusing{livenode.API{Client: c.api, Name: name}, c} }}
 	return c
 }

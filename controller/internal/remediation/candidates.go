@@ -10,6 +10,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // Keys of Karpenter and of this project.
@@ -26,9 +27,9 @@ const (
 // reason for long enough, without a break.
 func (s Settings) isCandidate(status fleet.Status, now clock.Now) bool {
 	node := status.Node
-	_, wasReleased := node.Annotations[s.Fleet.Request.Annotation]
-	_, isLabelled := node.Labels[s.Fleet.Request.Label]
-	isGated := !wasReleased && !isLabelled && fleet.HasTaint(node, s.Fleet.Request.TaintKey)
+	_, wasReleased := node.Annotations[nodepatch.Annotation]
+	_, isLabelled := node.Labels[s.Fleet.Keys.Label]
+	isGated := !wasReleased && !isLabelled && fleet.HasTaint(node, s.Fleet.Keys.TaintKey)
 	isOldEnough := !node.CreationTimestamp.IsZero() && now.IsOlder(node.CreationTimestamp.Time, s.DeleteAfter)
 	// NodeFailed comes last in a reason: here it is the only failure.
 	isCurable := status.Reason.Meaning().Curable || s.UnmetRequirements && status.Reason == verdict.NodeFailed

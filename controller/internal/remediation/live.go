@@ -130,7 +130,7 @@ func (s Settings) isExpendable(pod *corev1.Pod) bool {
 func (s Settings) replicatedBy(pod *corev1.Pod, node *corev1.Node) *metav1.OwnerReference {
 	for i, taint := range node.Spec.Taints {
 		tolerates := func(t corev1.Toleration) bool { return t.ToleratesTaint(klog.Background(), &node.Spec.Taints[i], true) }
-		if taint.Key == s.Fleet.Request.TaintKey && !slices.ContainsFunc(pod.Spec.Tolerations, tolerates) {
+		if taint.Key == s.Fleet.Keys.TaintKey && !slices.ContainsFunc(pod.Spec.Tolerations, tolerates) {
 			return nil
 		}
 	}

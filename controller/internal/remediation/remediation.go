@@ -15,6 +15,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // Rule is why a deletion is withheld.
@@ -119,7 +120,7 @@ func (s Settings) withheld(candidate fleet.Status, rule Rule, text string) *act.
 
 // wasVerified reports whether a node is verified by our checks, not by a label that somebody has written.
 func (s Settings) wasVerified(status fleet.Status) bool {
-	record, released := status.Node.Annotations[s.Fleet.Request.Annotation]
+	record, released := status.Node.Annotations[nodepatch.Annotation]
 	return status.State == fleet.Verified && released && !verdict.IsOpened(record)
 }
 

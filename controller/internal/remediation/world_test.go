@@ -39,13 +39,13 @@ const (
 	day            = 24 * time.Hour
 )
 
-func testRequest() nodepatch.Request {
-	return nodepatch.Request{TaintKey: startup, FailedTaintKey: "node-ready/failed", Label: label, LabelValue: "true", Annotation: nodepatch.Annotation}
+func testKeys() nodepatch.Keys {
+	return nodepatch.Keys{TaintKey: startup, FailedTaintKey: "node-ready/failed", Label: label, LabelValue: "true"}
 }
 
 func testSettings() Settings {
 	template := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}}}
-	of := fleet.Settings{Rules: fleet.NewRules(template, testRequest()), Request: testRequest(), ConditionType: condition,
+	of := fleet.Settings{Rules: fleet.NewRules(template, testKeys()), Keys: testKeys(), ConditionType: condition,
 		NotStartedAfter: 3 * time.Minute, SilentAfter: 6 * time.Minute}
 	return Settings{Settings: breaker.Settings{Fleet: of, NodeName: "controller", ControlGroupFor: 5 * time.Minute}, PodNamespace: namespace,
 		DeleteAfter: 30 * time.Minute, FailedFor: 10 * time.Minute}

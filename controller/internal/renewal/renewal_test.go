@@ -49,10 +49,10 @@ type cluster struct {
 }
 
 func newCluster(t *testing.T, nodes int) *cluster {
-	request := nodepatch.Request{TaintKey: "startup", FailedTaintKey: "failed", Label: "verified", LabelValue: "true", Annotation: nodepatch.Annotation}
+	keys := nodepatch.Keys{TaintKey: "startup", FailedTaintKey: "failed", Label: "verified", LabelValue: "true"}
 	template := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Tolerations: []corev1.Toleration{{Key: "startup", Operator: corev1.TolerationOpExists}}}}
 	c := &cluster{T: t, now: time.Now().Truncate(time.Second), settings: breaker.Settings{ControlGroupFor: controlgroup.Interval, Fleet: fleet.Settings{
-		Rules: fleet.NewRules(template, request), Request: request, ConditionType: condition,
+		Rules: fleet.NewRules(template, keys), Keys: keys, ConditionType: condition,
 		NotStartedAfter: 3 * time.Minute, FailedAfter: 5 * time.Minute, SilentAfter: 6 * time.Minute}}}
 	c.Client = fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{Delete: func(ctx context.Context, inner client.WithWatch,
 		object client.Object, options ...client.DeleteOption) error {

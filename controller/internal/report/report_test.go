@@ -146,10 +146,10 @@ func TestConflictInAQuietCluster(t *testing.T) {
 			return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body))}, nil
 		})})
 		require.NoError(t, err)
-		request := nodepatch.Request{TaintKey: "startup", Label: "verified", LabelValue: "true", Annotation: nodepatch.Annotation}
+		keys := nodepatch.Keys{TaintKey: "startup", Label: "verified", LabelValue: "true"}
 		log := slog.New(slog.DiscardHandler)
 		l := &loop.Loop{Cache: cache{}, Live: cache{}, Now: (&clock.Clock{Server: time.Now}).Now, Log: log,
-			Settings: fleet.Settings{Rules: fleet.NewRules(&corev1.PodTemplateSpec{}, request), Request: request, ConditionType: "NodeVerified",
+			Settings: fleet.Settings{Rules: fleet.NewRules(&corev1.PodTemplateSpec{}, keys), Keys: keys, ConditionType: "NodeVerified",
 				NotStartedAfter: 3 * time.Minute},
 			Steps: []loop.Step{&Reporter{REST: core.CoreV1().RESTClient(), ConditionType: "NodeVerified", Events: new(events.FakeRecorder),
 				ServerTime: time.Now, Timeout: 10 * time.Second, Limit: NewLimit(), Log: log}}}

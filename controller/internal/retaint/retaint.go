@@ -92,7 +92,7 @@ func (s Settings) Decide(in Input, now clock.Now) Decision {
 // isTaintOutdated reports whether the failed taint of a node is to be removed. The agent does it first where there is one: it
 // proves that the node has recovered. A node with the startup taint waits for its release, which removes both.
 func (s Settings) isTaintOutdated(status fleet.Status, now clock.Now) bool {
-	if !status.Retainted || status.Node.DeletionTimestamp != nil || fleet.HasTaint(status.Node, s.Fleet.Request.TaintKey) {
+	if !status.Retainted || status.Node.DeletionTimestamp != nil || fleet.HasTaint(status.Node, s.Fleet.Keys.TaintKey) {
 		return false
 	}
 	if !s.Enabled {

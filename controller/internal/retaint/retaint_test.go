@@ -30,10 +30,9 @@ const (
 )
 
 func testSettings() Settings {
-	request := nodepatch.Request{TaintKey: startup, FailedTaintKey: failed, AlsoRemove: []string{failed}, Label: label, LabelValue: "true",
-		Annotation: nodepatch.Annotation}
-	return Settings{Enabled: true, CoolDown: 10 * time.Minute, Settings: breaker.Settings{NodeName: "controller", ControlGroupFor: 10 * time.Minute, Fleet: fleet.Settings{Request: request,
-		Rules: fleet.NewRules(&corev1.PodTemplateSpec{}, request), ConditionType: condition, FailedTaintValue: release, NoAgentFor: 10 * time.Minute,
+	keys := nodepatch.Keys{TaintKey: startup, FailedTaintKey: failed, AlsoRemove: []string{failed}, Label: label, LabelValue: "true"}
+	return Settings{Enabled: true, CoolDown: 10 * time.Minute, Settings: breaker.Settings{NodeName: "controller", ControlGroupFor: 10 * time.Minute, Fleet: fleet.Settings{Keys: keys,
+		Rules: fleet.NewRules(&corev1.PodTemplateSpec{}, keys), ConditionType: condition, FailedTaintValue: release, NoAgentFor: 10 * time.Minute,
 		Rechecks: fleet.Rechecks{Interval: time.Minute, FailureThreshold: 3, RecoveryThreshold: 3}}}}
 }
 

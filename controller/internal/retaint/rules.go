@@ -32,7 +32,7 @@ func Rules() breaker.Table[Question] {
 func (q Question) isCandidate() bool {
 	status, node := q.Candidate, q.Candidate.Node
 	mayBeTainted := status.Untouchable == "" && !fleet.IsControlPlane(node) && q.Settings.Fleet.WasGated(node) &&
-		!fleet.HasTaint(node, q.Settings.Fleet.Request.FailedTaintKey)
+		!fleet.HasTaint(node, q.Settings.Fleet.Keys.FailedTaintKey)
 	fails := status.State == fleet.Verified && status.Recheck.IsFresh(q.Now) && !status.InDoubt
 	return q.Settings.Enabled && mayBeTainted && fails && !q.ControlGroup.Began.Before(status.Recheck.FailedAt)
 }
@@ -96,13 +96,13 @@ func (q Question) overBudget() string {
 			}
 			nodes++
 			// An agent's taint on a new node is about its group alone.
-			if status.Retainted || of != "" && fleet.HasTaint(status.Node, q.Settings.Fleet.Request.FailedTaintKey) {
+			if status.Retainted || of != "" && fleet.HasTaint(status.Node, q.Settings.Fleet.Keys.FailedTaintKey) {
 				tainted++
 			}
 		}
 		if allowed := max(1, nodes/10); tainted >= allowed {
 			return fmt.Sprintf("%d of %d nodes of %s have the taint %s: at most %d may have it",
-				tainted, nodes, cmp.Or(of, "the cluster"), q.Settings.Fleet.Request.FailedTaintKey, allowed)
+				tainted, nodes, cmp.Or(of, "the cluster"), q.Settings.Fleet.Keys.FailedTaintKey, allowed)
 		}
 	}
 	return ""

@@ -108,7 +108,7 @@ func (t *Tainter) retaint(ctx context.Context, plan fleet.Plan, candidate fleet.
 		return true
 	}
 	t.unsettled = candidate.Node
-	if err := patcher.Retaint(ctx, live, t.Settings.Fleet.Request, t.Settings.Fleet.FailedTaintValue); err != nil {
+	if err := patcher.Retaint(ctx, live, t.Settings.Fleet.Keys, t.Settings.Fleet.FailedTaintValue); err != nil {
 		t.noteFailure(ctx, candidate, live, err, now)
 		return true
 	}
@@ -149,7 +149,7 @@ func (s Settings) changed(candidate fleet.Status, live *nodepatch.Node) string {
 	if why := nodepatch.Untouchable(live); why != "" {
 		return why
 	}
-	if !nodepatch.IsVerified(live, s.Fleet.Request) { // without any of the taints that a release removes
+	if !s.Fleet.Keys.IsVerified(live.Labels, live.Spec.Taints) { // without any of the taints that a release removes
 		return "it has lost the label, or already has a taint that a release removes"
 	}
 	condition := live.Status.Conditions.Of(s.Fleet.ConditionType)

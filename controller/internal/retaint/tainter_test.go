@@ -52,7 +52,7 @@ func newWorld(t *testing.T, m *moment) *world {
 	w.tainter = &Tainter{Settings: m.settings, CountAdded: func() { w.added++ }, CountRemoved: func() {},
 		Patcher: func(name string) *nodepatch.Patcher {
 			return &nodepatch.Patcher{Node: nodeAPI{livenode.API{Client: w.Client, Name: name}, w}, Timeout: time.Minute,
-				Deadline: time.Minute, Retried: func(error) {}}
+				Deadline: time.Minute}
 		},
 		Actor: act.Actor{Plan: func() (fleet.Plan, error) {
 			return fleet.Plan{At: clock.At(w.plannedAt, w.plannedAt), Statuses: m.in.Statuses}, nil

@@ -44,5 +44,5 @@ func removeFailedTaint(ctx context.Context, patcher *nodepatch.Patcher, settings
 	if err != nil || !settings.IsRetainted(live.Spec.Taints) {
 		return false, err
 	}
-	return true, patcher.RemoveFailedTaint(ctx, live, settings.Request)
+	return true, patcher.RemoveFailedTaint(ctx, live, settings.Keys)
 }

@@ -121,13 +121,10 @@ func (o options) template() *corev1.PodTemplateSpec {
 	return template
 }
 
-// request is what a release changes.
-func (o options) request() nodepatch.Request {
-	r := nodepatch.Request{TaintKey: startupTaint, FailedTaintKey: failedTaint, Label: label, LabelValue: "true", Annotation: nodepatch.Annotation}
+func (o options) keys() nodepatch.Keys {
+	k := nodepatch.Keys{TaintKey: startupTaint, FailedTaintKey: failedTaint, Label: label, LabelValue: "true"}
 	if o.waitFor != "" {
-		r.Blocks = r.WaitsFor([]string{o.waitFor})
-	} else {
-		r.Blocks = r.WaitsFor(nil)
+		k.WaitFor = []string{o.waitFor}
 	}
-	return r
+	return k
 }

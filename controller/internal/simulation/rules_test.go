@@ -187,7 +187,7 @@ func (j *judge) sent(p *process, node *corev1.Node) {
 }
 
 func (j *judge) blocking(node *corev1.Node) *nodepatch.Taint {
-	return j.w.options.request().ForeignTaint(fleet.Taints(node))
+	return j.w.options.keys().ForeignTaint(fleet.Taints(node))
 }
 
 func (j *judge) isRetainted(node *corev1.Node) bool {

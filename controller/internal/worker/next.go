@@ -10,6 +10,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 const (
@@ -67,7 +68,7 @@ func (s Settings) next(l look) step {
 	}
 	switch {
 	case !s.Fleet.Rules.Select(l.node), s.Fleet.IsVerified(l.node), !s.Fleet.IsGated(l.node),
-		s.Fleet.Request.ForeignTaint(fleet.Taints(l.node)) != nil:
+		s.Fleet.Keys.ForeignTaint(fleet.Taints(l.node)) != nil:
 		return step{delete: live, void: true} // results from before a foreign taint is gone are meaningless
 	case fleet.Untouchable(l.node) != "":
 		return step{}
@@ -88,9 +89,9 @@ func (s Settings) next(l look) step {
 // isReleased reports whether a node was released in this boot: a startup taint that it has was put back. Nothing is proven of
 // another boot.
 func (s Settings) isReleased(node *corev1.Node) bool {
-	record, _ := verdict.ParseRecord(node.Annotations[s.Fleet.Request.Annotation]) // empty where somebody else has written it
+	record, _ := verdict.ParseRecord(node.Annotations[nodepatch.Annotation]) // empty where somebody else has written it
 	isSameBoot := record.BootID != "" && record.BootID == node.Status.NodeInfo.BootID
-	return node.Labels[s.Fleet.Request.Label] == s.Fleet.Request.LabelValue && record.Time != "" && isSameBoot
+	return node.Labels[s.Fleet.Keys.Label] == s.Fleet.Keys.LabelValue && record.Time != "" && isSameBoot
 }
 
 // follow decides what follows on the newest worker that says something about a node, and returns that worker, or nil. The worker
@@ -113,7 +114,7 @@ func (s Settings) follow(l look, live []*corev1.Pod) (newest *corev1.Pod, decide
 // sortOut returns the workers that count, and those that have passed, but nobody knows when or what came since. The others say
 // nothing about the node as it is now.
 func (s Settings) sortOut(l look, live []*corev1.Pod) (counting, unproven []*corev1.Pod) {
-	record, _ := verdict.ParseRecord(l.node.Annotations[s.Fleet.Request.Annotation])
+	record, _ := verdict.ParseRecord(l.node.Annotations[nodepatch.Annotation])
 	for _, pod := range live {
 		state := l.seen.states[pod.Name]
 		switch {

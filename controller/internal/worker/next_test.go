@@ -31,10 +31,10 @@ func newSettings() Settings {
 			Containers:   []corev1.Container{{Name: "worker", Env: []corev1.EnvVar{{Name: "NODE_NAME"}, {Name: "DNS_ENDPOINTS", Value: "old"}}}},
 		},
 	}
-	request := nodepatch.Request{TaintKey: startup, FailedTaintKey: "node-ready/failed", Label: verified, LabelValue: "true", Annotation: nodepatch.Annotation}
-	request.Blocks = request.WaitsFor([]string{"cni/"})
+	keys := nodepatch.Keys{TaintKey: startup, FailedTaintKey: "node-ready/failed", Label: verified, LabelValue: "true"}
+	keys.WaitFor = []string{"cni/"}
 	return Settings{
-		Fleet:     fleet.Settings{Rules: fleet.NewRules(template, request), Request: request, ConditionType: "NodeVerified", Workers: true},
+		Fleet:     fleet.Settings{Rules: fleet.NewRules(template, keys), Keys: keys, ConditionType: "NodeVerified", Workers: true},
 		AgentName: "knr", Namespace: "system", Template: template, ClusterDomain: "cluster.local", MaxWorkers: 4, Version: "v", Round: 3 * time.Minute,
 	}
 }

@@ -50,17 +50,17 @@ func (r *Reconciler) patch(ctx context.Context, l look, decided step) (after ste
 
 // release releases a node by the verdict of a worker.
 func (r *Reconciler) release(ctx context.Context, l look, pod *corev1.Pod) error {
-	node, request := l.node, r.Settings.Fleet.Request
+	node, keys := l.node, r.Settings.Fleet.Keys
 	_, said := fleet.WorkerOutcome(pod)
 	took := r.Now().Since(l.seen.states[pod.Name].first).Round(time.Millisecond)
-	request.Unmet = func(node *nodepatch.Node) string { return r.Require(ctx, node) } // the cache may be behind
-	request.AnnotationValue = func(_ *nodepatch.Node, removed []nodepatch.Taint) string {
+	unmet := func(node *nodepatch.Node) string { return r.Require(ctx, node) } // the cache may be behind
+	value := func(_ *nodepatch.Node, removed []nodepatch.Taint) string {
 		return verdict.Record{Time: time.Now().UTC().Format(time.RFC3339), Duration: took.String(), Attempts: said.Attempts,
 			Removed: nodepatch.FormatTaints(removed), Version: r.Settings.Version, Worker: pod.UID, BootID: node.Status.NodeInfo.BootID,
-		}.Keeping(node.Annotations[request.Annotation], request.FailedTaintKey).String()
+		}.Keeping(node.Annotations[nodepatch.Annotation], keys.FailedTaintKey).String()
 	}
 	log := r.Log.With("node", node.Name, "worker", pod.Name)
-	removed, err := r.send(ctx, node, request)
+	removed, err := r.send(ctx, node, nodepatch.Release{Keys: keys, Unmet: unmet, Value: value})
 	switch {
 	case errors.Is(err, nodepatch.ErrBlocked), errors.Is(err, nodepatch.ErrReplaced), errors.Is(err, nodepatch.ErrOutdated):
 		log.Info("the controller ignores the verdict: the checks start over", "reason", err)
@@ -85,14 +85,12 @@ func (r *Reconciler) release(ctx context.Context, l look, pod *corev1.Pod) error
 
 // removeTaint removes a startup taint that was added again after the release, which it does for the n-th time in a row.
 func (r *Reconciler) removeTaint(ctx context.Context, node *corev1.Node, n int) error {
-	request := r.Settings.Fleet.Request
-	// The record stays.
-	request.AnnotationValue = func(*nodepatch.Node, []nodepatch.Taint) string { return node.Annotations[request.Annotation] }
+	keepRecord := func(*nodepatch.Node, []nodepatch.Taint) string { return node.Annotations[nodepatch.Annotation] }
 	if n == reportedRemoval {
 		r.Events.Eventf(node, nil, corev1.EventTypeWarning, verdict.NodeNotVerified, "Verify", "the startup taint is put back again "+
 			"and again, or cannot be removed: pauses grow to %s; read metadata.managedFields and the controller's log", longestRemoval)
 	}
-	removed, err := r.send(ctx, node, request)
+	removed, err := r.send(ctx, node, nodepatch.Release{Keys: r.Settings.Fleet.Keys, Value: keepRecord})
 	if err != nil {
 		return fmt.Errorf("node %s: cannot remove the startup taint that was added again: %w", node.Name, err)
 	}
@@ -101,12 +99,12 @@ func (r *Reconciler) removeTaint(ctx context.Context, node *corev1.Node, n int) 
 	return nil
 }
 
-// send patches a node as request says, and remembers the Node that the API server has shown.
-func (r *Reconciler) send(ctx context.Context, node *corev1.Node, request nodepatch.Request) ([]nodepatch.Taint, error) {
+// send makes a release, and remembers the Node that the API server has shown.
+func (r *Reconciler) send(ctx context.Context, node *corev1.Node, release nodepatch.Release) ([]nodepatch.Taint, error) {
 	patcher := &nodepatch.Patcher{Node: r.Node(node.Name), Timeout: r.Timeout, Deadline: r.Timeout, Retried: func(err error) {
 		r.Log.Warn("patch not applied, will retry with the current node", "node", node.Name, "error", err)
 	}}
-	shown, removed, err := patcher.ReleaseCached(ctx, fleet.PatchNode(node), request)
+	shown, removed, err := patcher.ReleaseCached(ctx, fleet.PatchNode(node), release)
 	if shown != nil {
 		r.remember(node.Name, func(m *memory) { m.newest, m.newestAt = shown.ResourceVersion, r.Now().Mark() })
 	}

@@ -345,7 +345,7 @@ func TestPassesDuringADecision(t *testing.T) {
 func TestReleaseRefused(t *testing.T) {
 	c := newPassedCluster(t)
 	c.patching = func(func() (*nodepatch.Node, error)) (*nodepatch.Node, error) {
-		return nil, &nodepatch.Refused{Err: errors.New("a policy")}
+		return nil, errors.New("a policy")
 	}
 	c.Timeout = 10 * time.Millisecond
 	result, err := c.reconcile()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // willJoinTainted reports whether a node like this one joins with the startup taint: this one did, or its NodePool or the chart's
@@ -26,7 +27,7 @@ func (c Cluster) willJoinTainted(node *corev1.Node) bool {
 // hasJoinedTainted reports whether node has the startup taint, or had it before it was released.
 func (c Cluster) hasJoinedTainted(node *corev1.Node) bool {
 	key := c.Release.Agent.TaintKey
-	record, _ := verdict.ParseRecord(node.Annotations[c.Release.Settings.Request.Annotation])
+	record, _ := verdict.ParseRecord(node.Annotations[nodepatch.Annotation])
 	isStartup := func(text string) bool { return verdict.TaintKey(text) == key }
 	return fleet.HasTaint(node, key) || slices.ContainsFunc(record.Removed, isStartup)
 }
@@ -34,9 +35,9 @@ func (c Cluster) hasJoinedTainted(node *corev1.Node) bool {
 // isForRelease reports whether the release is for nodes like this one: the node rules select it, and it has not joined with the
 // verified label. The label's own value is no reason: only a release adds it, later.
 func (c Cluster) isForRelease(node *corev1.Node) bool {
-	request := c.Release.Settings.Request
-	value, labelled := node.Labels[request.Label]
-	return c.Release.Settings.Rules.Select(node) && (!labelled || value == request.LabelValue)
+	keys := c.Release.Settings.Keys
+	value, labelled := node.Labels[keys.Label]
+	return c.Release.Settings.Rules.Select(node) && (!labelled || value == keys.LabelValue)
 }
 
 // repels reports whether one of the taints keeps a pod away.

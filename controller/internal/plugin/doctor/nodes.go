@@ -150,7 +150,7 @@ func (c Cluster) untolerated(taints []corev1.Taint) *corev1.Taint {
 	goes := func(taint corev1.Taint) bool {
 		prefix, _, _ := strings.Cut(taint.Key, "/")
 		return prefix == "node.kubernetes.io" || prefix == "node.cloudprovider.kubernetes.io" ||
-			c.Release.Settings.Request.Blocks(nodepatch.Taint{Key: taint.Key})
+			c.Release.Settings.Keys.ForeignTaint([]nodepatch.Taint{{Key: taint.Key}}) != nil
 	}
 	staying := &corev1.Node{Spec: corev1.NodeSpec{Taints: slices.DeleteFunc(slices.Clone(taints), goes)}}
 	return c.Release.Settings.Rules.Untolerated(staying)

@@ -43,7 +43,7 @@ func (c Cluster) isForeignStartupTaint(pool, key string) bool {
 		"readiness.k8s.io/"}, c.Release.Agent.WaitForTaints...)
 	begins := func(prefix string) bool { return strings.HasPrefix(key, prefix) }
 	declares := func(p NodePool) bool { return p.Name == pool && fleet.HasKey(p.Spec.Template.Spec.StartupTaints, key) }
-	return !c.Release.Settings.Request.Removes(nodepatch.Taint{Key: key}) &&
+	return !c.Release.Settings.Keys.Removes(nodepatch.Taint{Key: key}) &&
 		(strings.HasSuffix(key, "/agent-not-ready") || slices.ContainsFunc(prefixes, begins) ||
 			slices.ContainsFunc(c.NodePools.Value, declares))
 }

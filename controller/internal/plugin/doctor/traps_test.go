@@ -86,12 +86,12 @@ func clean(t *testing.T, change ...func(*config.Config)) *Cluster {
 		Spec: corev1.PodSpec{Tolerations: append(tolerate(startup, failed),
 			corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule})},
 	}
-	request := nodepatch.Request{TaintKey: cfg.TaintKey, FailedTaintKey: cfg.FailedTaintKey, Label: cfg.VerifiedLabel,
-		LabelValue: cfg.VerifiedLabelValue, Annotation: nodepatch.Annotation}
-	request.Blocks = request.WaitsFor(cfg.WaitForTaints)
+	keys := nodepatch.Keys{TaintKey: cfg.TaintKey, FailedTaintKey: cfg.FailedTaintKey, Label: cfg.VerifiedLabel,
+		LabelValue: cfg.VerifiedLabelValue}
+	keys.WaitFor = cfg.WaitForTaints
 	c := &Cluster{Release: release.Release{
 		Name: "kube-node-ready", Namespace: "kube-system", Fullname: "kube-node-ready", Agent: cfg, Template: template,
-		Settings: fleet.Settings{Rules: fleet.NewRules(template, request), Request: request, ConditionType: cfg.ConditionType},
+		Settings: fleet.Settings{Rules: fleet.NewRules(template, keys), Keys: keys, ConditionType: cfg.ConditionType},
 	}}
 	c.Nodes.Value = []corev1.Node{releasedNode("old"), readyNode("new", taint(startup, corev1.TaintEffectNoSchedule))}
 	c.Agents.Value = []corev1.Pod{podOn("new")}
@@ -518,13 +518,13 @@ func rechecking(c *Cluster) {
 	c.Release.Template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
 			{MatchExpressions: []corev1.NodeSelectorRequirement{rule}}}}}}
-	c.Release.Settings.Rules = fleet.NewRules(c.Release.Template, c.Release.Settings.Request)
+	c.Release.Settings.Rules = fleet.NewRules(c.Release.Template, c.Release.Settings.Keys)
 }
 
 // addWindows adds a node with the startup taint that the node rules exclude.
 func addWindows(c *Cluster) *corev1.Node {
 	c.Release.Template.Spec.NodeSelector = map[string]string{"kubernetes.io/os": "linux"}
-	c.Release.Settings.Rules = fleet.NewRules(c.Release.Template, c.Release.Settings.Request)
+	c.Release.Settings.Rules = fleet.NewRules(c.Release.Template, c.Release.Settings.Keys)
 	node := readyNode("windows", taint(startup, corev1.TaintEffectNoSchedule))
 	node.Labels["kubernetes.io/os"] = "windows"
 	c.Nodes.Value = append(c.Nodes.Value, node)
@@ -745,7 +745,7 @@ func TestLeftStartupTaints(t *testing.T) {
 		t.Run(key, func(t *testing.T) {
 			c := clean(t, func(cfg *config.Config) { cfg.WaitForTaints = []string{"cni.example.com/"} })
 			c.Now = time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
-			c.Release.Settings.Request.AlsoRemove = []string{"startup-taint.cluster-autoscaler.kubernetes.io/ours"}
+			c.Release.Settings.Keys.AlsoRemove = []string{"startup-taint.cluster-autoscaler.kubernetes.io/ours"}
 			c.NodePools.Value = []NodePool{nodePool("gated", nil, []corev1.Taint{{Key: "example.com/declared"}}),
 				nodePool("other", nil, []corev1.Taint{{Key: "example.com/of-another-pool"}})}
 			node := &c.Nodes.Value[0]

@@ -36,15 +36,15 @@ func (p Patcher) Verify(ctx context.Context, names []string) error {
 		if !p.Settings.Rules.Select(&node) {
 			return "", errors.New("the release's node rules or its tolerations exclude this node: nobody would verify it again")
 		}
-		_, released := node.Annotations[p.Settings.Request.Annotation]
+		_, released := node.Annotations[nodepatch.Annotation]
 		if p.Settings.Workers && !p.Settings.IsGated(&node) && !released {
 			return "", errors.New("it has never had the startup taint: with deploymentMode=controller nobody would verify it")
 		}
-		removed, err := patcher.RemoveLabel(ctx, fleet.PatchNode(&node), p.Settings.Request)
+		removed, err := patcher.RemoveLabel(ctx, fleet.PatchNode(&node), p.Settings.Keys)
 		if err == nil && !removed {
-			return "has no label " + p.Settings.Request.Label + ": nothing to do, it is not verified", nil
+			return "has no label " + p.Settings.Keys.Label + ": nothing to do, it is not verified", nil
 		}
-		return "label " + p.Settings.Request.Label + " removed: its checks start again", err
+		return "label " + p.Settings.Keys.Label + " removed: its checks start again", err
 	})
 }
 
@@ -55,7 +55,7 @@ func (p Patcher) Open(ctx context.Context, names []string) error {
 		if err != nil {
 			return "", err
 		}
-		removed, err := patcher.RemoveTaints(ctx, base, p.Settings.Request, p.Now().UTC().Format(time.RFC3339))
+		removed, err := patcher.RemoveTaints(ctx, base, p.Settings.Keys, p.Now().UTC().Format(time.RFC3339))
 		if err == nil && len(removed) == 0 {
 			return "has none of the taints: nothing to do", nil
 		}
@@ -64,9 +64,9 @@ func (p Patcher) Open(ctx context.Context, names []string) error {
 }
 
 // Tainted returns the names of the nodes that Open would change.
-func Tainted(nodes []corev1.Node, request nodepatch.Request) (names []string) {
+func Tainted(nodes []corev1.Node, keys nodepatch.Keys) (names []string) {
 	for i := range nodes {
-		if slices.ContainsFunc(fleet.Taints(&nodes[i]), request.Removes) {
+		if slices.ContainsFunc(fleet.Taints(&nodes[i]), keys.Removes) {
 			names = append(names, nodes[i].Name)
 		}
 	}
@@ -77,8 +77,7 @@ func Tainted(nodes []corev1.Node, request nodepatch.Request) (names []string) {
 func (p Patcher) each(names []string, do func(name string, patcher *nodepatch.Patcher) (string, error)) (failures error) {
 	for _, name := range names {
 		node := livenode.API{Client: p.Client, Name: name}
-		done, err := do(name, &nodepatch.Patcher{Node: node, Timeout: 10 * time.Second, Deadline: 30 * time.Second,
-			Retried: func(error) {}})
+		done, err := do(name, &nodepatch.Patcher{Node: node, Timeout: 10 * time.Second, Deadline: 30 * time.Second})
 		if err != nil {
 			failures = errors.Join(failures, fmt.Errorf("node %s: %w", name, err))
 			continue

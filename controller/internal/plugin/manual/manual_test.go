@@ -27,12 +27,12 @@ func taint(key string) corev1.Taint {
 
 func newPatcher(nodes ...client.Object) (Patcher, *strings.Builder) {
 	c := fake.NewClientBuilder().WithObjects(nodes...).Build()
-	request := nodepatch.Request{TaintKey: "node-ready/unverified", FailedTaintKey: "node-ready/failed", AlsoRemove: []string{"old/key"},
-		Label: "node-ready/verified", LabelValue: "true", Annotation: nodepatch.Annotation}
+	keys := nodepatch.Keys{TaintKey: "node-ready/unverified", FailedTaintKey: "node-ready/failed", AlsoRemove: []string{"old/key"},
+		Label: "node-ready/verified", LabelValue: "true"}
 	template := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{NodeSelector: map[string]string{"os": "linux"}}}
 	out := new(strings.Builder)
 	return Patcher{Client: c, Out: out, Now: func() time.Time { return time.Date(2026, 11, 24, 14, 0, 0, 0, time.FixedZone("", 7200)) },
-		Settings: fleet.Settings{Request: request, Rules: fleet.NewRules(template, request)}}, out
+		Settings: fleet.Settings{Keys: keys, Rules: fleet.NewRules(template, keys)}}, out
 }
 
 func (p Patcher) read(t *testing.T, name string) *corev1.Node {
@@ -57,7 +57,7 @@ func TestOpenKeepsForeignTaints(t *testing.T) {
 		assert.Equal(t, annotations, now.Annotations)
 	}
 	all := []corev1.Node{*node("both", nil, foreign[0], taint("node-ready/failed")), *node("none", nil, foreign...)}
-	assert.Equal(t, []string{"both"}, Tainted(all, p.Settings.Request))
+	assert.Equal(t, []string{"both"}, Tainted(all, p.Settings.Keys))
 }
 
 func TestVerify(t *testing.T) {

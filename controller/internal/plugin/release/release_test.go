@@ -106,7 +106,7 @@ func TestControllerMode(t *testing.T) {
 		assert.Equal(t, "mine", found.Fullname)
 		assert.True(t, found.Settings.Workers)
 		assert.Equal(t, "mine", found.Settings.FailedTaintValue)
-		assert.Equal(t, "example.com/gate", found.Settings.Request.TaintKey)
+		assert.Equal(t, "example.com/gate", found.Settings.Keys.TaintKey)
 		assert.Equal(t, "Good", found.Settings.ConditionType)
 		assert.Equal(t, 3*time.Minute, found.Controller.NotStartedAfter)
 	}
@@ -143,7 +143,7 @@ func TestInvalidSettings(t *testing.T) {
 	require.ErrorContains(t, found.Invalid, "settings of the release: configmaps \"theirs\" not found")
 	assert.Equal(t, DefaultKeys, found.Known)
 	assert.Contains(t, found.Remedy(), "open works for named nodes")
-	assert.Equal(t, "node-ready/unverified", found.Settings.Request.TaintKey)
+	assert.Equal(t, "node-ready/unverified", found.Settings.Keys.TaintKey)
 	assert.True(t, found.Settings.Workers)
 
 	settings := objects[1].(*corev1.ConfigMap)
@@ -153,18 +153,18 @@ func TestInvalidSettings(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorContains(t, found.Invalid, "settings in the ConfigMap other/theirs: MAX_RETRIES")
 	assert.Equal(t, NodeRules, found.Known)
-	request := found.Settings.Request
-	assert.Equal(t, "example.com/gate", request.TaintKey)
-	assert.Equal(t, "example.com/bad", request.FailedTaintKey)
-	assert.Equal(t, []string{"example.com/old"}, request.AlsoRemove)
-	assert.Equal(t, "example.com/good", request.Label)
+	keys := found.Settings.Keys
+	assert.Equal(t, "example.com/gate", keys.TaintKey)
+	assert.Equal(t, "example.com/bad", keys.FailedTaintKey)
+	assert.Equal(t, []string{"example.com/old"}, keys.AlsoRemove)
+	assert.Equal(t, "example.com/good", keys.Label)
 
 	delete(settings.Data, "MAX_RETRIES")
 	settings.Data["NOT_STARTED_AFTER"] = "soon"
 	found, err = Find(t.Context(), newClient(objects...), "", "")
 	require.NoError(t, err)
 	require.ErrorContains(t, found.Invalid, "settings of the Deployment other/theirs-controller: NOT_STARTED_AFTER")
-	assert.Equal(t, "example.com/gate", found.Settings.Request.TaintKey)
+	assert.Equal(t, "example.com/gate", found.Settings.Keys.TaintKey)
 }
 
 // The taints can be removed when the template of the workers is gone: the controller's variables name the same settings.
@@ -178,7 +178,7 @@ func TestTemplateOfTheWorkersIsGone(t *testing.T) {
 		assert.Equal(t, Keys, found.Known)
 		assert.Contains(t, found.Remedy(), "open still works")
 		assert.True(t, found.Settings.Workers)
-		assert.Equal(t, "example.com/gate", found.Settings.Request.TaintKey)
+		assert.Equal(t, "example.com/gate", found.Settings.Keys.TaintKey)
 		assert.Equal(t, "Good", found.Settings.ConditionType)
 	}
 	test("template of the workers: configmaps \"theirs-controller\" not found", objects[:2]...)

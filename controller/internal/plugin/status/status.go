@@ -17,6 +17,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // States that fleet does not know: of nodes that were verified, and of nodes that nobody is to verify.
@@ -98,9 +99,9 @@ func Of(in Input, now time.Time) Fleet {
 
 // staysAsItIs reports whether controller mode leaves a node alone that has no taint of ours: it never had the startup taint.
 func (in Input) staysAsItIs(node *corev1.Node) bool {
-	_, labelled := node.Labels[in.Settings.Request.Label]
+	_, labelled := node.Labels[in.Settings.Keys.Label]
 	return !labelled && in.Settings.Workers && !in.Settings.IsGated(node) &&
-		!slices.ContainsFunc(fleet.Taints(node), in.Settings.Request.Removes)
+		!slices.ContainsFunc(fleet.Taints(node), in.Settings.Keys.Removes)
 }
 
 // row says what the objects tell about a node.
@@ -137,12 +138,12 @@ func (in Input) state(status fleet.Status, said lastEvent) fleet.State {
 	switch {
 	case in.staysAsItIs(status.Node):
 		return NotGated
-	case isVerified && fleet.HasTaint(status.Node, in.Settings.Request.FailedTaintKey):
+	case isVerified && fleet.HasTaint(status.Node, in.Settings.Keys.FailedTaintKey):
 		return Retainted
 	case isVerified && isFalse && in.Settings.Rechecks.Enabled():
 		return RecheckFails
-	case !isVerified && verdict.IsOpened(status.Node.Annotations[in.Settings.Request.Annotation]) &&
-		!fleet.HasTaint(status.Node, in.Settings.Request.TaintKey):
+	case !isVerified && verdict.IsOpened(status.Node.Annotations[nodepatch.Annotation]) &&
+		!fleet.HasTaint(status.Node, in.Settings.Keys.TaintKey):
 		return Opened
 	case !isVerified && (isFalse && status.Gated || said.fails):
 		return fleet.Failed
@@ -171,7 +172,7 @@ func (in Input) explain(status fleet.Status, state fleet.State, said lastEvent) 
 	switch {
 	case state == Retainted:
 		seen.since = time.Time{}
-	case state != Opened && status.Pod != nil && node.Annotations[in.Settings.Request.Annotation] != "":
+	case state != Opened && status.Pod != nil && node.Annotations[nodepatch.Annotation] != "":
 		seen.since = status.Pod.CreationTimestamp.Time // the node is verified again
 	}
 	if seen.reason == "" && !fleet.IsNodeReady(node) {
@@ -185,7 +186,7 @@ const nodeNotReady = "NodeNotReady"
 
 // next is what a person would try first. remedy is the reason's, "" if it has none.
 func (in Input) next(status fleet.Status, state fleet.State, reason, remedy string) string {
-	_, labelled := status.Node.Labels[in.Settings.Request.Label]
+	_, labelled := status.Node.Labels[in.Settings.Keys.Label]
 	switch {
 	case labelled && state == fleet.Unverified:
 		return "kubectl node-ready verify " + status.Node.Name

@@ -36,9 +36,9 @@ type cluster struct {
 func newCluster(t *testing.T) *cluster {
 	template := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{NodeSelector: map[string]string{"kubernetes.io/os": "linux"},
 		Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}}}}
-	request := nodepatch.Request{TaintKey: startup, FailedTaintKey: failed, Label: label, LabelValue: "true", Annotation: nodepatch.Annotation}
+	keys := nodepatch.Keys{TaintKey: startup, FailedTaintKey: failed, Label: label, LabelValue: "true"}
 	return &cluster{t: t, Input: Input{Namespace: "kube-system", Settings: fleet.Settings{
-		Rules: fleet.NewRules(template, request), Request: request, ConditionType: "NodeVerified",
+		Rules: fleet.NewRules(template, keys), Keys: keys, ConditionType: "NodeVerified",
 		NotStartedAfter: time.Hour, SilentAfter: time.Hour}}}
 }
 
@@ -256,7 +256,7 @@ func TestPreexistingNodesAreExcluded(t *testing.T) {
 	template := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
 			{MatchExpressions: []corev1.NodeSelectorRequirement{rule}}}}}}}}
-	c.Settings.Rules = fleet.NewRules(template, c.Settings.Request)
+	c.Settings.Rules = fleet.NewRules(template, c.Settings.Keys)
 	c.Settings.Rechecks = fleet.Rechecks{Interval: time.Minute, FailureThreshold: 3, RecoveryThreshold: 3}
 	for _, name := range []string{"plain", "failed"} {
 		node := c.node(name)

@@ -122,7 +122,6 @@ func (p *Patcher) readAgain(ctx context.Context, waits backoff.BackOff, before *
 	return again, nil
 }
 
-// refused is the error of a patch that the API server will not apply: a retry does not help.
 func refused(err error) error { return fmt.Errorf("the API server refuses the patch: %w", err) }
 
 // isConflict reports whether the Node may have changed since it was read.
@@ -196,12 +195,9 @@ func (p *Patcher) readAfter(ctx context.Context, waits backoff.BackOff, err erro
 // IsFinal reports whether a retry would get the same answer: a client error other than "not now" or
 // "not on this version of the object".
 func IsFinal(err error) bool {
-	switch code := statusCode(err); code {
-	case http.StatusConflict, http.StatusUnprocessableEntity, http.StatusTooManyRequests, http.StatusRequestTimeout:
-		return false
-	default:
-		return code >= 400 && code < 500
-	}
+	code := statusCode(err)
+	isNotNow := code == http.StatusTooManyRequests || code == http.StatusRequestTimeout
+	return code >= 400 && code < 500 && !isNotNow && !isConflict(err)
 }
 
 // statusCode returns the HTTP status in the API server's answer, or 0 if err is something else. The

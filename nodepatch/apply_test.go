@@ -26,8 +26,6 @@ func (c *comesBack) Get(ctx context.Context) (*Node, error) {
 	return asRead(c.node()), nil
 }
 
-func (c *comesBack) GetCached(ctx context.Context) (*Node, error) { return c.Get(ctx) }
-
 func (c *comesBack) Patch(ctx context.Context, _ []byte) (*Node, error) {
 	if err := sleep(ctx, time.Second); err != nil {
 		return nil, err

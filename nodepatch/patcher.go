@@ -24,8 +24,6 @@ var ErrOutdated = errors.New("the node was rebooted or released since it was rea
 // NodeAPI reads and patches one Node.
 type NodeAPI interface {
 	Get(ctx context.Context) (*Node, error)
-	// GetCached reads the Node from the API server's cache, which may be behind by some seconds.
-	GetCached(ctx context.Context) (*Node, error)
 	// Patch applies a JSON patch and returns the patched Node.
 	Patch(ctx context.Context, patch []byte) (*Node, error)
 }

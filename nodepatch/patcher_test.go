@@ -370,8 +370,6 @@ func (n nodeFuncs) Get(ctx context.Context) (*Node, error) {
 	return asRead(node), nil
 }
 
-func (n nodeFuncs) GetCached(ctx context.Context) (*Node, error) { return n.Get(ctx) }
-
 func (n nodeFuncs) Patch(ctx context.Context, patch []byte) (*Node, error) {
 	if err := n.patch(ctx, patch); err != nil {
 		return nil, err

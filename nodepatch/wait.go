@@ -8,12 +8,13 @@ import (
 	"time"
 )
 
-// Wait reads the Node from the API server's cache until done reports true of it, or until has passed (zero: no limit),
+// Wait reads the Node with get, from the API server's cache, until done reports true of it, or until has passed (zero: no limit),
 // and returns it as last read: every 2 s for 10 s, then more and more rarely, down to every 8 s after 40 s, while its
 // taints do not change. Each pause is ±20 %, so that thousands of nodes do not ask together.
 //
 // The error is ErrReplaced, ctx's own, or that of a failed read.
-func (p *Patcher) Wait(ctx context.Context, node *Node, until time.Time, done func(*Node) bool) (*Node, error) {
+func (p *Patcher) Wait(ctx context.Context, get func(context.Context) (*Node, error), node *Node, until time.Time,
+	done func(*Node) bool) (*Node, error) {
 	for since := time.Now(); !done(node); {
 		pause := min(max(time.Since(since)/5, 2*time.Second), 8*time.Second)
 		pause = time.Duration((0.8 + 0.4*rand.Float64()) * float64(pause))
@@ -26,7 +27,7 @@ func (p *Patcher) Wait(ctx context.Context, node *Node, until time.Time, done fu
 		if err := sleep(ctx, pause); err != nil {
 			return nil, err
 		}
-		again, err := p.inTime(ctx, p.Node.GetCached)
+		again, err := p.inTime(ctx, get)
 		if err = cmp.Or(ctx.Err(), err); err != nil {
 			return nil, err
 		}

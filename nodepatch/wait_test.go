@@ -99,7 +99,7 @@ func TestWaitForStartupTaint(t *testing.T) {
 				}
 
 				first := asRead(node)
-				got, err := p.Wait(t.Context(), first, StartupTaintDue(first, test.window, serverNow), tainted)
+				got, err := p.Wait(t.Context(), p.Node.Get, first, StartupTaintDue(first, test.window, serverNow), tainted)
 
 				require.NoError(t, err)
 				waited := time.Since(start)
@@ -132,7 +132,7 @@ func TestWaitReadsOftenAtFirst(t *testing.T) {
 				reads++
 				return newNode(), nil
 			}}}
-			_, err := p.Wait(t.Context(), asRead(newNode()), start.Add(10*time.Minute), func(*Node) bool { return false })
+			_, err := p.Wait(t.Context(), p.Node.Get, asRead(newNode()), start.Add(10*time.Minute), func(*Node) bool { return false })
 			require.NoError(t, err)
 			assert.LessOrEqual(t, reads, 7+93, "no two are closer than 6.4 s later")
 		})
@@ -152,7 +152,7 @@ func TestWaitReadsOftenAgainAfterAChange(t *testing.T) {
 			}
 			return node, nil
 		}}}
-		_, err := p.Wait(t.Context(), asRead(newNode()), start.Add(80*time.Second), func(*Node) bool { return false })
+		_, err := p.Wait(t.Context(), p.Node.Get, asRead(newNode()), start.Add(80*time.Second), func(*Node) bool { return false })
 		require.NoError(t, err)
 		var changed int
 		for changed = range reads {
@@ -186,7 +186,7 @@ func TestWaitEnds(t *testing.T) {
 				defer cancel()
 				start := time.Now()
 				p := &Patcher{Timeout: time.Second, Node: nodeFuncs{get: test.get}}
-				_, err := p.Wait(ctx, asRead(newNode()), time.Time{}, func(*Node) bool { return false })
+				_, err := p.Wait(ctx, p.Node.Get, asRead(newNode()), time.Time{}, func(*Node) bool { return false })
 				require.ErrorIs(t, err, test.want)
 				assert.LessOrEqual(t, time.Since(start), test.at)
 			})

@@ -96,7 +96,7 @@ func (a *Agent) newVerification() *verification {
 		notes:  make(chan note, 16), attempts: make(map[string]int), repeats: make(repeats)}
 	rounds := &rounds{cfg: a.cfg, log: a.log, metrics: a.metrics, checks: a.Checks, own: a.own, notes: report.notes}
 	rounds.runner = checklist.Runner(a.cfg, rounds.attempted)
-	return &verification{cfg: a.cfg, log: a.log, metrics: a.metrics, own: a.own, rounds: rounds, report: report}
+	return &verification{cfg: a.cfg, log: a.log, own: a.own, rounds: rounds, report: report}
 }
 
 // newRechecks returns the rechecks of the node as a verification has left it.

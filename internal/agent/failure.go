@@ -133,15 +133,6 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// retry calls f up to three times, a second apart, until it returns true or ctx ends.
-func retry(ctx context.Context, f func(context.Context) bool) {
-	for range 3 {
-		if f(ctx) || !sleep(ctx, time.Second) {
-			return
-		}
-	}
-}
-
 // formatDuration rounds a duration for a person.
 func formatDuration(d time.Duration) string {
 	if d < 10*time.Millisecond {

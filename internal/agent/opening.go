@@ -23,8 +23,10 @@ func withheld(cfg config.Config, node, checked *nodepatch.Node, failed []string,
 	switch {
 	case !slices.ContainsFunc(failed, func(name string) bool { return slices.Contains(checks.Names(), name) }):
 		return "no network check has failed"
-	case checked == nil || checked.UID != node.UID || cfg.Keys().IsVerified(node.Labels, nil) || node.DeletionTimestamp != nil:
-		return "the checks have run for another Node, or it has the label, or it is being deleted"
+	case checked == nil || checked.UID != node.UID:
+		return "the checks have run for another Node"
+	case cfg.Keys().IsVerified(node.Labels, nil) || node.DeletionTimestamp != nil:
+		return "the node has the label, or is being deleted"
 	case min(now.Sub(node.CreationTimestamp.Time), now.Sub(record.Opened)) < cfg.InitialTimeout:
 		return "INITIAL_TIMEOUT has not passed by the API server's clock"
 	case cfg.Keys().ForeignTaint(node.Spec.Taints) != nil:
@@ -43,8 +45,9 @@ func (r *reporter) beginTimeout() {
 	r.metrics.TimedOut(false)
 }
 
-// follow reports whether node (nil: unknown) has a startup taint, under its present key or a former one, and notes whether it is
-// open. A taint that returns begins INITIAL_TIMEOUT again; a read from before the opening has another record.
+// follow notes from a read whether node (nil: unknown) is open, and reports whether it has a startup taint, under its present key or
+// a former one. A startup taint that returns begins INITIAL_TIMEOUT again. A read that is older than the opening also shows the
+// startup taint, but not the record of the opening.
 func (r *reporter) follow(node *nodepatch.Node) (isLocked bool) {
 	if node == nil {
 		return false
@@ -68,7 +71,7 @@ func (r *reporter) open(ctx context.Context, failed []string) (done bool) {
 		return true
 	}
 	node, err := r.access.patcher.Get(ctx)
-	if err == nil && r.follow(node) && r.marker.timedOut {
+	if err == nil && r.follow(node) && r.marker.timedOut { // follow may have begun INITIAL_TIMEOUT again
 		err = r.patchOpen(ctx, node, failed)
 	}
 	if err != nil {
@@ -77,7 +80,7 @@ func (r *reporter) open(ctx context.Context, failed []string) (done bool) {
 	return err == nil
 }
 
-// patchOpen removes what a release removes, but not the controller's failed taint. A Node that has changed is judged again.
+// patchOpen removes what a release removes, but not the controller's failed taint. A Node that changes in between is judged again.
 func (r *reporter) patchOpen(ctx context.Context, node *nodepatch.Node, failed []string) error {
 	now := r.access.kube.ServerTime()
 	unmet := func(n *nodepatch.Node) string {
@@ -91,11 +94,11 @@ func (r *reporter) patchOpen(ctx context.Context, node *nodepatch.Node, failed [
 		keys = keys.WithoutFailedTaint()
 	}
 	keys.Label = "" // not verified
-	record := func(node *nodepatch.Node, removed []nodepatch.Taint) string {
+	value := func(node *nodepatch.Node, removed []nodepatch.Taint) string {
 		record := verdict.Record{Opened: now.UTC().Truncate(time.Second), Removed: nodepatch.FormatTaints(removed), Version: r.version}
 		return record.Keeping(node.Annotations[nodepatch.Annotation], r.cfg.FailedTaintKey).String()
 	}
-	opened, removed, err := r.access.patcher.ReleaseCached(ctx, node, nodepatch.Release{Keys: keys, Unmet: unmet, Value: record})
+	opened, removed, err := r.access.patcher.ReleaseCached(ctx, node, nodepatch.Release{Keys: keys, Unmet: unmet, Value: value})
 	if err != nil {
 		return err
 	}

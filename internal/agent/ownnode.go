@@ -120,7 +120,7 @@ func (o *ownNode) recent(ctx context.Context) (*nodepatch.Node, error) {
 
 // wait reads the node until it is done, or until the deadline (zero: no limit).
 func (o *ownNode) wait(ctx context.Context, deadline time.Time, done func(*nodepatch.Node) bool) error {
-	node, err := o.access.patcher.Wait(ctx, o.seen.node, deadline, done)
+	node, err := o.access.patcher.Wait(ctx, o.access.node.GetCached, o.seen.node, deadline, done)
 	switch {
 	case err == nil:
 		o.seen.keep(node, time.Time{})

@@ -230,7 +230,11 @@ func (r *reporter) released(ctx context.Context, node *nodepatch.Node, removed [
 	isStartup := func(taint nodepatch.Taint) bool { return taint.Key != r.cfg.FailedTaintKey }
 	hasCondition := node.Status.Conditions.Of(r.cfg.ConditionType).Type != "" // a node that was never gated gets none
 	if (r.marker.reason != verdict.Verified || r.releaseFailed) && (slices.ContainsFunc(removed, isStartup) || hasCondition) {
-		retry(ctx, func(ctx context.Context) bool { return r.markVerified(ctx, node) })
+		for range 3 {
+			if r.markVerified(ctx, node) || !sleep(ctx, time.Second) {
+				break
+			}
+		}
 	}
 	r.events.Add(kube.EventNormal, verdict.NodeVerified, verdict.AllChecksPass+"; verified in "+formatDuration(took)+"; "+what)
 	r.events.Flush(ctx)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/config"
-	"github.com/imunhatep/kube-node-ready/metrics"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -28,12 +27,11 @@ const (
 
 // verification is the way of one node to its release: rounds, until one passes and the patch is applied.
 type verification struct {
-	cfg     config.Config
-	log     *logrus.Entry
-	metrics *metrics.Recorder
-	own     *ownNode
-	rounds  *rounds
-	report  *reporter
+	cfg    config.Config
+	log    *logrus.Entry
+	own    *ownNode
+	rounds *rounds
+	report *reporter
 }
 
 // verify returns when the node is verified, when ctx ends, or when --once times out.
@@ -108,7 +106,7 @@ func (v *verification) foundVerified(ctx context.Context) {
 	if v.cfg.RecheckInterval > 0 { // they decide what it shows
 		return
 	}
-	v.metrics.SetStatus(true)
+	v.rounds.metrics.SetStatus(true)
 	if v.report.marker.showsFailure(v.own.seen.node) {
 		v.report.markVerified(ctx, v.own.seen.node)
 	}

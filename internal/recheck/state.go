@@ -194,12 +194,9 @@ func (s State) Round(now time.Time) checklist.Options {
 
 // AfterRound counts a round, after which the last read of the node is read. A single failure changes nothing. Only a node that was
 // read in this round is known to be drained or going away: a node that has lost its path to the API server may have been uncordoned
-// for long. What a round proves of a node that is to be verified again does not count.
+// for long.
 func (s State) AfterRound(r Results, read Facts, now time.Time) State {
 	s.facts = read
-	if !read.Verified {
-		return s
-	}
 	s.roundAt = s.afterPause(now, r.Began.Add(s.settings.spread(s.settings.Interval)))
 	if r.Options.Thorough && len(r.Failed) == 0 { // after a failure the next round is thorough, too
 		s.thoroughAt = now.Add(s.settings.spread(thoroughInterval))

@@ -51,9 +51,6 @@ func (s State) isProven() bool { return s.Status == True && s.passed >= s.settin
 func (s State) AfterLook(read Facts, now time.Time) State {
 	isNew := read.Retainted && !s.facts.Retainted
 	s.facts = read
-	if !read.Verified {
-		return s
-	}
 	if s.written || isNew { // else the node shows what was written before the verdict
 		s = s.proveAgain()
 	}
@@ -63,9 +60,6 @@ func (s State) AfterLook(read Facts, now time.Time) State {
 // AfterWrite takes what became of a write, after which the last read of the node is read, and plans the next write.
 func (s State) AfterWrite(w Written, read Facts, now time.Time) State {
 	s.facts = read
-	if !read.Verified {
-		return s
-	}
 	if w.Condition {
 		s.written, s.refreshAt = true, now.Add(RefreshInterval)
 	}

@@ -26,9 +26,6 @@ func (a API) Get(ctx context.Context) (*nodepatch.Node, error) {
 	return fleet.PatchNode(node), err
 }
 
-// GetCached implements nodepatch.NodeAPI.
-func (a API) GetCached(ctx context.Context) (*nodepatch.Node, error) { return a.Get(ctx) }
-
 // Patch implements nodepatch.NodeAPI.
 func (a API) Patch(ctx context.Context, patch []byte) (*nodepatch.Node, error) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: a.Name}}

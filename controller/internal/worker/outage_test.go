@@ -228,8 +228,6 @@ func (n largeNode) Get(ctx context.Context) (*nodepatch.Node, error) {
 	return fleet.PatchNode(node), err
 }
 
-func (n largeNode) GetCached(ctx context.Context) (*nodepatch.Node, error) { return n.Get(ctx) }
-
 func (n largeNode) Patch(ctx context.Context, _ []byte) (*nodepatch.Node, error) {
 	time.Sleep(10 * time.Millisecond)
 	if n.cluster.patch != nil {

@@ -15,13 +15,11 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// How a round ends, beside nil, the failure of checks, and nodepatch.ErrReplaced.
-var (
-	// errRestart starts the round over at once, without a report: the results of the checks do not count any more.
-	errRestart = errors.New("the checks start over")
-	// errRechecked means that rechecks, and not a release, are to decide about the node.
-	errRechecked = errors.New("the node is rechecked")
-)
+// errRestart starts the round over at once, without a report: the results of the checks do not count any more.
+var errRestart = errors.New("the checks start over")
+
+// errRechecked ends the verification: rechecks, and not a release, are to decide about the node.
+var errRechecked = errors.New("the node is rechecked")
 
 // rounds makes the rounds of a verification.
 type rounds struct {

@@ -132,14 +132,14 @@ func (v *verification) release(ctx context.Context) error {
 		return err
 	}
 	node = v.own.seen.node
-	request := nodepatch.Release{Keys: v.own.access.keys, Value: v.report.annotation(node, time.Now()),
+	release := nodepatch.Release{Keys: v.own.access.keys, Value: v.report.annotation(node, time.Now()),
 		Unmet: func(node *nodepatch.Node) string { return v.own.access.unmet(ctx, node) }}
 	v.own.proven = node.UID
 	var now *nodepatch.Node
 	var removed []nodepatch.Taint
 	v.report.isReleasing = true
 	err := v.report.during(ctx, func(ctx context.Context) (err error) {
-		now, removed, err = v.own.access.patcher.Release(ctx, node, request)
+		now, removed, err = v.own.access.patcher.Release(ctx, node, release)
 		return err
 	})
 	v.report.isReleasing = false

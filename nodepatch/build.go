@@ -42,8 +42,8 @@ func (k Keys) Removes(taint Taint) bool {
 }
 
 // ForeignTaint returns the first of taints that must be gone before a release, or nil: a taint whose key begins with one of the
-// prefixes, or Karpenter's taint of a node that is not registered yet, until when Karpenter puts startup taints back. A prefix may
-// cover taints that the release removes: nobody else removes those.
+// prefixes, or Karpenter's taint of a node that is not registered yet, until when Karpenter puts startup taints back. A prefix
+// may cover taints that the release removes: nobody else removes those.
 func (k Keys) ForeignTaint(taints []Taint) *Taint {
 	const unregistered = "karpenter.sh/unregistered"
 	i := slices.IndexFunc(taints, func(taint Taint) bool {

@@ -31,8 +31,8 @@ import (
 func FuzzPatch(f *testing.F) {
 	const (
 		key, label = "node-ready/unverified", "node-ready/verified"
-		tainted                = key + "=true:NoSchedule"
-		labels                 = "kubernetes.io/os=linux\nkubernetes.io/arch=amd64"
+		tainted    = key + "=true:NoSchedule"
+		labels     = "kubernetes.io/os=linux\nkubernetes.io/arch=amd64"
 	)
 	for _, taints := range []string{
 		"", tainted, "a=:NoSchedule\n" + tainted, tainted + "\na=:NoSchedule",

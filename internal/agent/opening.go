@@ -45,9 +45,9 @@ func (r *reporter) beginTimeout() {
 	r.metrics.TimedOut(false)
 }
 
-// follow notes from a read whether node (nil: unknown) is open, and reports whether it has a startup taint, under its present key or
-// a former one. A startup taint that returns begins INITIAL_TIMEOUT again. A read that is older than the opening also shows the
-// startup taint, but not the record of the opening.
+// follow notes from a read whether node (nil: unknown) is open, and reports whether it has a startup taint, under its present
+// key or a former one. A startup taint that returns begins INITIAL_TIMEOUT again. A read that is older than the opening also
+// shows the startup taint, but not the record of the opening.
 func (r *reporter) follow(node *nodepatch.Node) (isLocked bool) {
 	if node == nil {
 		return false
@@ -80,7 +80,7 @@ func (r *reporter) open(ctx context.Context, failed []string) (done bool) {
 	return err == nil
 }
 
-// patchOpen removes what a release removes, but not the controller's failed taint. A Node that changes in between is judged again.
+// patchOpen removes what a release removes, but not the controller's failed taint. A Node that changes is judged again.
 func (r *reporter) patchOpen(ctx context.Context, node *nodepatch.Node, failed []string) error {
 	now := r.access.kube.ServerTime()
 	unmet := func(n *nodepatch.Node) string {

@@ -15,8 +15,8 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// nodeAccess reads and changes the Node of this agent, for the reporter and for the step that runs beside it. Only sawForeignTaint
-// changes.
+// nodeAccess reads and changes the Node of this agent, for the reporter and for the step that runs beside it. Only
+// sawForeignTaint changes.
 type nodeAccess struct {
 	cfg     config.Config
 	kube    *kube.Client

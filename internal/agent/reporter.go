@@ -130,7 +130,8 @@ func (r *reporter) failed(ctx context.Context, node *nodepatch.Node, err error, 
 	r.marker.removeStrayFailedTaint(ctx, node)
 	r.checked = node
 	r.follow(node)
-	if r.marker.timedOut || r.marker.reason != "" || (checked && r.cfg.ShowsEachVerdict()) { // a True from before is taken back at once
+	wasShown := r.marker.reason != "" // a True from before is taken back at once
+	if r.marker.timedOut || wasShown || checked && r.cfg.ShowsEachVerdict() {
 		r.mark(ctx, round.checks, err.Error())
 	}
 }

@@ -50,7 +50,8 @@ func (r *rounds) makeRound(ctx context.Context) error {
 	return nil
 }
 
-// isRechecked reports whether rechecks are to decide about the node: it is verified, and only its first read has failed. A release would remove the failed taint of a node that the controller has re-tainted, after a single round.
+// isRechecked reports whether rechecks are to decide about the node: it is verified, and only its first read has failed. A
+// release would remove the failed taint of a node that the controller has re-tainted, after a single round.
 func (r *rounds) isRechecked() bool {
 	return r.cfg.RecheckInterval > 0 && r.own.seen.node != nil && r.own.access.isVerified(r.own.seen.node)
 }
@@ -174,8 +175,8 @@ func (r *rounds) mayRelease(ctx context.Context) error {
 	return nil
 }
 
-// waitForRequirements waits until the node meets what REQUIRE demands: no other check can make it do so. Where a read fails, a second
-// is all that parts two rounds.
+// waitForRequirements waits until the node meets what REQUIRE demands: no other check can make it do so. Where a read fails, a
+// second is all that parts two rounds.
 func (r *rounds) waitForRequirements(ctx context.Context) error {
 	soonest := time.Now().Add(time.Second)
 	_ = r.own.wait(ctx, time.Now().Add(repeatAfter), func(node *nodepatch.Node) bool { return r.own.access.unmet(ctx, node) == "" })

@@ -65,8 +65,8 @@ func (v *verification) verify(ctx context.Context) outcome {
 	}
 }
 
-// pause reports a failed round or patch, and waits before the next round. Where only the node's requirements fail, it waits for the
-// node to meet them: for so long that the failure is due for another Event.
+// pause reports a failed round or patch, and waits before the next round. Where only the node's requirements fail, it waits for
+// the node to meet them: for so long that the failure is due for another Event.
 func (v *verification) pause(ctx context.Context, err error, pause time.Duration) {
 	round, _ := errors.AsType[roundFailure](err)
 	wait := func(ctx context.Context) error {
@@ -112,9 +112,9 @@ func (v *verification) foundVerified(ctx context.Context) {
 	}
 }
 
-// release removes the startup taint and adds the label. If the node shows a failure that would stay, the marker writes True first: a
-// stale False could get a healthy node replaced. Once a release has failed, the marker waits until one has succeeded: a condition
-// that is True for a moment in each round would hide the failure.
+// release removes the startup taint and adds the label. If the node shows a failure that would stay, the marker writes True
+// first: a stale False could get a healthy node replaced. Once a release has failed, the marker waits until one has succeeded: a
+// condition that is True for a moment in each round would hide the failure.
 //
 // With CONDITION=always the condition comes first, and there is no release without it: another client waits for True, and a
 // verified node has no agent left that could write it. A patch that is refused then leaves it True: the checks pass.

@@ -192,9 +192,9 @@ func (s State) Round(now time.Time) checklist.Options {
 		PeersMustAnswer: (isProving || s.Failed > 0) && strings.Contains(s.reasons, verdict.PeersFailed)}
 }
 
-// AfterRound counts a round, after which the last read of the node is read. A single failure changes nothing. Only a node that was
-// read in this round is known to be drained or going away: a node that has lost its path to the API server may have been uncordoned
-// for long.
+// AfterRound counts a round, after which the last read of the node is read. A single failure changes nothing. Only a node that
+// was read in this round is known to be drained or going away: a node that has lost its path to the API server may have been
+// uncordoned for long.
 func (s State) AfterRound(r Results, read Facts, now time.Time) State {
 	s.facts = read
 	s.roundAt = s.afterPause(now, r.Began.Add(s.settings.spread(s.settings.Interval)))

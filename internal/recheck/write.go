@@ -32,8 +32,8 @@ func (s State) Shows(now time.Time) Show {
 // Message says how the last failed round has failed.
 func (s State) Message() string { return verdict.RecheckMessage(s.message) }
 
-// isConditionDue reports whether the condition does not show the verdict, or is to be refreshed. A False is written only while rounds
-// fail: a False that goes stale says that the node may be recovering, and the controller does not re-taint it.
+// isConditionDue reports whether the condition does not show the verdict, or is to be refreshed. A False is written only while
+// rounds fail: a False that goes stale says that the node may be recovering, and the controller does not re-taint it.
 func (s State) isConditionDue(now time.Time) bool {
 	switch s.Status {
 	case True:

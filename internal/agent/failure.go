@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,6 +40,11 @@ func (f failure) String() string {
 type roundFailure struct{ checks, reasons []string }
 
 func (r roundFailure) Error() string { return strings.Join(r.reasons, "; ") }
+
+// isOfNetwork reports whether a check of the network has failed, not the check node alone.
+func (r roundFailure) isOfNetwork() bool {
+	return slices.ContainsFunc(r.checks, func(name string) bool { return slices.Contains(checks.Names(), name) })
+}
 
 // brief returns err without the details that the log has already.
 func brief(err error) string {

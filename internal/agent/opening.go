@@ -16,13 +16,21 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// withheld says why node is not opened (ON_TIMEOUT=open), or "": its startup taint may be removed, without the label. The failed
-// checks have run for the Node as checked (nil: nobody knows). now is by the API server's clock; zero: it is not known.
-func withheld(cfg config.Config, node, checked *nodepatch.Node, failed []string, now time.Time) string {
+// opensOver is over how long the nodes are opened that begin to fail together.
+const opensOver = 10 * time.Second
+
+// opening is what an agent knows of the opening of its node (ON_TIMEOUT=open).
+type opening struct {
+	at   time.Time // when the node may be opened; zero: its network checks have not failed
+	why  string    // a patch was sent that opens the node for this reason, and that is not reported yet
+	done time.Time // when the node was opened, as its record has it; zero: it is not open
+}
+
+// withheld says why node is not opened (ON_TIMEOUT=open), or "": its startup taint may be removed, without the label. The checks have
+// run for the Node as checked (nil: nobody knows). now is by the API server's clock; zero: it is not known.
+func withheld(cfg config.Config, node, checked *nodepatch.Node, now time.Time) string {
 	record, _ := verdict.ParseRecord(node.Annotations[nodepatch.Annotation])
 	switch {
-	case !slices.ContainsFunc(failed, func(name string) bool { return slices.Contains(checks.Names(), name) }):
-		return "no network check has failed"
 	case checked == nil || checked.UID != node.UID:
 		return "the checks have run for another Node"
 	case cfg.Keys().IsVerified(node.Labels, nil) || node.DeletionTimestamp != nil:
@@ -37,12 +45,21 @@ func withheld(cfg config.Config, node, checked *nodepatch.Node, failed []string,
 
 // beginTimeout starts INITIAL_TIMEOUT.
 func (r *reporter) beginTimeout() {
-	wait := r.cfg.InitialTimeout
-	if r.marker.uses(config.OnTimeoutOpen) {
-		wait += rand.N(10 * time.Second) // for nodes that time out together
-	}
-	r.marker.timedOut, r.timeout, r.opened = false, time.After(wait), time.Time{}
+	r.marker.timedOut, r.timeout, r.opening = false, time.After(r.cfg.InitialTimeout), opening{}
 	r.metrics.TimedOut(false)
+}
+
+// noteNetwork notes when the node may be opened: INITIAL_TIMEOUT after the first network check has failed since all of them
+// passed.
+func (r *reporter) noteNetwork(attempt checks.Attempt) {
+	fails := attempt.Err != nil && slices.Contains(checks.Names(), attempt.Check)
+	if !r.marker.uses(config.OnTimeoutOpen) || !fails || !r.opening.at.IsZero() {
+		return
+	}
+	r.opening.at = time.Now().Add(r.cfg.InitialTimeout - attempt.Took + rand.N(opensOver))
+	if r.marker.timedOut {
+		r.timeout = time.After(time.Until(r.opening.at))
+	}
 }
 
 // follow notes from a read whether node (nil: unknown) is open, and reports whether it has a startup taint, under its present
@@ -55,19 +72,18 @@ func (r *reporter) follow(node *nodepatch.Node) (isLocked bool) {
 	isLocked = slices.ContainsFunc(node.Spec.Taints, r.access.keys.WithoutFailedTaint().Removes)
 	record, _ := verdict.ParseRecord(node.Annotations[nodepatch.Annotation])
 	if !isLocked {
-		r.opened = record.Opened
-	} else if !r.opened.IsZero() && r.opened.Equal(record.Opened) {
+		r.opening.done = record.Opened
+	} else if !r.opening.done.IsZero() && r.opening.done.Equal(record.Opened) {
 		r.log.Warn("the startup taint is back on the opened node: INITIAL_TIMEOUT begins again")
 		r.beginTimeout()
 	}
-	r.metrics.Opened(!r.opened.IsZero())
+	r.metrics.Opened(!r.opening.done.IsZero())
 	return isLocked
 }
 
-// open opens the node, if INITIAL_TIMEOUT has passed and nothing withholds that. The rounds go on. It reports whether nothing is
-// left to do.
+// open opens the node, if it is time and nothing withholds that. The rounds go on. It reports whether nothing is left to do now.
 func (r *reporter) open(ctx context.Context, failed []string) (done bool) {
-	if !r.marker.uses(config.OnTimeoutOpen) || !r.marker.timedOut || !r.opened.IsZero() {
+	if !r.marker.timedOut || !r.opening.done.IsZero() || r.opening.at.IsZero() || time.Now().Before(r.opening.at) {
 		return true
 	}
 	node, err := r.access.patcher.Get(ctx)
@@ -77,6 +93,11 @@ func (r *reporter) open(ctx context.Context, failed []string) (done bool) {
 	if err != nil {
 		r.log.WithError(err).Warn("the node is not opened, will retry (ON_TIMEOUT)")
 	}
+	if r.opening.why != "" && !r.opening.done.IsZero() { // a patch whose answer was lost may have opened it
+		r.log.WithField("reason", r.opening.why).Warn("node opened: it is not verified, and the checks go on")
+		r.events.Add(kube.EventWarning, verdict.NodeOpened, "the node takes pods although it is not verified (ON_TIMEOUT): "+r.opening.why)
+		r.opening.why = ""
+	}
 	return err == nil
 }
 
@@ -84,7 +105,7 @@ func (r *reporter) open(ctx context.Context, failed []string) (done bool) {
 func (r *reporter) patchOpen(ctx context.Context, node *nodepatch.Node, failed []string) error {
 	now := r.access.kube.ServerTime()
 	unmet := func(n *nodepatch.Node) string {
-		return cmp.Or(withheld(r.cfg, n, r.checked, failed, now), r.access.unmet(ctx, n))
+		return cmp.Or(withheld(r.cfg, n, r.checked, now), r.access.unmet(ctx, n))
 	}
 	if why := unmet(node); why != "" {
 		return errors.New(why)
@@ -98,13 +119,10 @@ func (r *reporter) patchOpen(ctx context.Context, node *nodepatch.Node, failed [
 		record := verdict.Record{Opened: now.UTC().Truncate(time.Second), Removed: nodepatch.FormatTaints(removed), Version: r.version}
 		return record.Keeping(node.Annotations[nodepatch.Annotation], r.cfg.FailedTaintKey).String()
 	}
-	opened, removed, err := r.access.patcher.ReleaseCached(ctx, node, nodepatch.Release{Keys: keys, Unmet: unmet, Value: value})
-	if err != nil {
-		return err
+	r.opening.why = "failed: " + strings.Join(failed, ", ")
+	opened, _, err := r.access.patcher.ReleaseCached(ctx, node, nodepatch.Release{Keys: keys, Unmet: unmet, Value: value})
+	if err == nil {
+		r.follow(opened)
 	}
-	r.follow(opened)
-	what := "removed " + strings.Join(nodepatch.FormatTaints(removed), ", ") + ", failed: " + strings.Join(failed, ", ")
-	r.log.WithField("reason", what).Warn("node opened: it is not verified, and the checks go on")
-	r.events.Add(kube.EventWarning, verdict.NodeOpened, "the node takes pods although it is not verified (ON_TIMEOUT): "+what)
-	return nil
+	return err
 }

@@ -18,12 +18,8 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// spreadOver is over how long the nodes are opened that time out together.
-const spreadOver = 10 * time.Second
-
-// opening is what a node is opened by, beside the Node itself.
-type opening struct {
-	failed  []string
+// judged is what a node is opened by, beside the Node itself.
+type judged struct {
 	checked *nodepatch.Node
 	now     time.Time
 }
@@ -31,30 +27,26 @@ type opening struct {
 func TestWithheld(t *testing.T) {
 	created := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for name, test := range map[string]struct {
-		change func(o *opening, node *nodepatch.Node)
+		change func(o *judged, node *nodepatch.Node)
 		why    string
 	}{
-		"opened":                         {func(*opening, *nodepatch.Node) {}, ""},
-		"a requirement fails too":        {func(o *opening, _ *nodepatch.Node) { o.failed = []string{"dns", "node"} }, ""},
-		"a requirement alone":            {func(o *opening, _ *nodepatch.Node) { o.failed = []string{"node"} }, "no network check"},
-		"a foreign taint alone":          {func(o *opening, _ *nodepatch.Node) { o.failed = []string{foreignTaints} }, "no network check"},
-		"the patch":                      {func(o *opening, _ *nodepatch.Node) { o.failed = nil }, "no network check"},
-		"another Node":                   {func(_ *opening, node *nodepatch.Node) { node.UID = "uid-2" }, "another Node"},
-		"never read":                     {func(o *opening, _ *nodepatch.Node) { o.checked = nil }, "another Node"},
-		"being deleted":                  {func(_ *opening, node *nodepatch.Node) { node.DeletionTimestamp = new(metav1.Now()) }, "being deleted"},
-		"labelled":                       {func(_ *opening, node *nodepatch.Node) { node.Labels = map[string]string{"node-ready/verified": "true"} }, "label"},
-		"too young":                      {func(o *opening, _ *nodepatch.Node) { o.now = o.now.Add(-time.Second) }, "INITIAL_TIMEOUT"},
-		"the API server's clock unknown": {func(o *opening, _ *nodepatch.Node) { o.now = time.Time{} }, "INITIAL_TIMEOUT"},
-		"a taint of WAIT_FOR_TAINTS": {func(_ *opening, node *nodepatch.Node) {
+		"opened":                         {func(*judged, *nodepatch.Node) {}, ""},
+		"another Node":                   {func(_ *judged, node *nodepatch.Node) { node.UID = "uid-2" }, "another Node"},
+		"never read":                     {func(o *judged, _ *nodepatch.Node) { o.checked = nil }, "another Node"},
+		"being deleted":                  {func(_ *judged, node *nodepatch.Node) { node.DeletionTimestamp = new(metav1.Now()) }, "being deleted"},
+		"labelled":                       {func(_ *judged, node *nodepatch.Node) { node.Labels = map[string]string{"node-ready/verified": "true"} }, "label"},
+		"too young":                      {func(o *judged, _ *nodepatch.Node) { o.now = o.now.Add(-time.Second) }, "INITIAL_TIMEOUT"},
+		"the API server's clock unknown": {func(o *judged, _ *nodepatch.Node) { o.now = time.Time{} }, "INITIAL_TIMEOUT"},
+		"a taint of WAIT_FOR_TAINTS": {func(_ *judged, node *nodepatch.Node) {
 			node.Spec.Taints = append(node.Spec.Taints, nodepatch.Taint{Key: "cni.example/not-ready"})
 		}, "WAIT_FOR_TAINTS"},
-		"a Karpenter node without its labels": {func(_ *opening, node *nodepatch.Node) {
+		"a Karpenter node without its labels": {func(_ *judged, node *nodepatch.Node) {
 			node.Spec.Taints = append(node.Spec.Taints, nodepatch.Taint{Key: "karpenter.sh/unregistered"})
 		}, "WAIT_FOR_TAINTS"},
-		"opened a moment ago": {func(o *opening, node *nodepatch.Node) {
+		"opened a moment ago": {func(o *judged, node *nodepatch.Node) {
 			node.Annotations = map[string]string{nodepatch.Annotation: verdict.Record{Opened: o.now.Add(-time.Minute)}.String()}
 		}, "INITIAL_TIMEOUT"},
-		"opened long ago": {func(o *opening, node *nodepatch.Node) {
+		"opened long ago": {func(o *judged, node *nodepatch.Node) {
 			node.Annotations = map[string]string{nodepatch.Annotation: verdict.Record{Opened: o.now.Add(-time.Hour)}.String()}
 		}, ""},
 	} {
@@ -62,9 +54,9 @@ func TestWithheld(t *testing.T) {
 			node := &nodepatch.Node{ObjectMeta: metav1.ObjectMeta{UID: "uid-1", CreationTimestamp: metav1.NewTime(created)}}
 			node.Spec.Taints = []nodepatch.Taint{{Key: "node-ready/unverified"}, {Key: "example.com/other"}}
 			cfg := config.Config{InitialTimeout: initialTimeout, TaintKey: "node-ready/unverified", VerifiedLabel: "node-ready/verified", VerifiedLabelValue: "true", WaitForTaints: []string{"cni.example/"}}
-			o := opening{[]string{"dns"}, &nodepatch.Node{ObjectMeta: metav1.ObjectMeta{UID: "uid-1"}}, created.Add(initialTimeout)}
+			o := judged{&nodepatch.Node{ObjectMeta: metav1.ObjectMeta{UID: "uid-1"}}, created.Add(initialTimeout)}
 			test.change(&o, node)
-			if why := withheld(cfg, node, o.checked, o.failed, o.now); test.why == "" {
+			if why := withheld(cfg, node, o.checked, o.now); test.why == "" {
 				assert.Empty(t, why)
 			} else {
 				assert.Contains(t, why, test.why)
@@ -103,7 +95,7 @@ func TestOpen(t *testing.T) {
 		p, network := simulateFailing(t, api, "--on-timeout=open,condition", "--also-remove-taints=example.com/former,node-ready/failed")
 		after(initialTimeout - time.Second)
 		assert.Contains(t, api.taints(), "node-ready/unverified")
-		after(time.Second + spreadOver)
+		after(time.Second + opensOver)
 		assert.Equal(t, untainted, api.taints())
 		assert.False(t, api.isLabelled())
 		assert.Equal(t, []string{startup, "node-ready/failed=dns:NoSchedule", "example.com/former:NoSchedule"}, api.record().Removed)
@@ -136,7 +128,7 @@ func TestReleaseRightAfterTheOpening(t *testing.T) {
 			}
 			return false
 		})
-		after(initialTimeout + spreadOver + nextAttempt)
+		after(initialTimeout + opensOver + nextAttempt)
 		assert.True(t, api.isLabelled())
 		assert.Equal(t, []string{startup}, api.record().Removed)
 		p.stop()
@@ -146,12 +138,10 @@ func TestReleaseRightAfterTheOpening(t *testing.T) {
 
 // What must not be opened stays as it is, whatever INITIAL_TIMEOUT says, and is opened when the reason is gone.
 func TestNotOpened(t *testing.T) {
-	cilium := corev1.Taint{Key: "node.cilium.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule}
 	for name, test := range map[string]struct {
 		begin, end func(*corev1.Node)
 		args       []string
 	}{
-		"a foreign taint":           {addTaint(cilium), removeTaint(cilium.Key), []string{"--wait-for-taints=node.cilium.io/"}},
 		"a requirement":             {func(*corev1.Node) {}, func(node *corev1.Node) { node.Labels["pool"] = "gpu" }, []string{`--require=[{"label":"pool"}]`}},
 		"never had a startup taint": {removeTaint("node-ready/unverified"), addTaint(corev1.Taint{Key: "node-ready/unverified"}), nil},
 		"too young, by the API server's clock": {func(node *corev1.Node) { node.CreationTimestamp = metav1.NewTime(time.Now().Add(24 * time.Hour)) },
@@ -174,6 +164,73 @@ func TestNotOpened(t *testing.T) {
 	}
 }
 
+// INITIAL_TIMEOUT has passed for another reason. Then the network fails: the node is opened once that has lasted for INITIAL_TIMEOUT.
+func TestOpenedByTheFailureOfTheNetworkOnly(t *testing.T) {
+	for name, test := range map[string]struct {
+		begin, end func(*corev1.Node)
+		arg        string
+	}{
+		"a CNI that comes late":    {addTaint(cilium), removeTaint(cilium.Key), "--wait-for-taints=node.cilium.io/"},
+		"a driver that comes late": {func(*corev1.Node) {}, func(node *corev1.Node) { node.Labels["pool"] = "gpu" }, `--require=[{"label":"pool"}]`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				api.edit(test.begin)
+				p, network := simulateFailing(t, api, "--on-timeout=open", "--max-retries=0", test.arg)
+				network.recovered.Store(true)
+				after(3 * initialTimeout)
+				network.recovered.Store(false)
+				api.edit(test.end)
+				after(initialTimeout - time.Minute)
+				assert.Contains(t, api.taints(), "node-ready/unverified")
+				after(time.Minute + opensOver + 4*nextAttempt)
+				assert.Equal(t, untainted, api.taints())
+				assert.False(t, api.isLabelled())
+				p.stop()
+				p.wait()
+			})
+		})
+	}
+}
+
+// The API server refuses the condition, loses the answer to the patch, or somebody else is faster.
+func TestOpeningThatGoesWrong(t *testing.T) {
+	for name, test := range map[string]struct {
+		on      string
+		answer  func(t *testing.T, api *fakeAPI, w http.ResponseWriter, r *http.Request) bool
+		reports bool
+	}{
+		"the condition is refused": {patchStat, func(_ *testing.T, _ *fakeAPI, w http.ResponseWriter, _ *http.Request) bool {
+			return answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "a webhook")
+		}, true},
+		"the answer is lost": {patchNode, func(_ *testing.T, api *fakeAPI, w http.ResponseWriter, r *http.Request) bool {
+			api.intercept(nil)
+			api.ServeHTTP(httptest.NewRecorder(), r)
+			return answerStatus(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "lost")
+		}, true},
+		"somebody else removes the taint": {patchNode, func(_ *testing.T, api *fakeAPI, _ http.ResponseWriter, _ *http.Request) bool {
+			api.intercept(nil)
+			api.edit(removeTaint("node-ready/unverified"))
+			return false
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				api.intercept(func(request string, _ int, w http.ResponseWriter, r *http.Request) bool {
+					return request == test.on && test.answer(t, api, w, r)
+				})
+				p, _ := simulateFailing(t, api, "--on-timeout=open,condition")
+				after(3 * initialTimeout)
+				assert.NotContains(t, api.taints(), "node-ready/unverified")
+				assert.Equal(t, test.reports, p.isOpen())
+				assert.Equal(t, test.reports, slices.Contains(api.reasons(), verdict.NodeOpened))
+				p.stop()
+				p.wait()
+			})
+		})
+	}
+}
+
 // A foreign taint that comes just before the patch withholds it.
 func TestForeignTaintJustBeforeTheOpening(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
@@ -188,7 +245,7 @@ func TestForeignTaintJustBeforeTheOpening(t *testing.T) {
 		after(2 * initialTimeout)
 		assert.Contains(t, api.taints(), "node-ready/unverified")
 		api.edit(removeTaint(cilium.Key))
-		after(3 * nextAttempt)
+		after(initialTimeout + opensOver + 3*nextAttempt)
 		assert.Equal(t, untainted, api.taints())
 		p.stop()
 		p.wait()
@@ -217,13 +274,13 @@ func TestOpenedAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			simulated(t, func(t *testing.T, api *fakeAPI) {
 				p, _ := simulateFailing(t, api, "--on-timeout=open")
-				after(initialTimeout + spreadOver)
+				after(initialTimeout + opensOver)
 				assert.Equal(t, untainted, api.taints())
 				after(2 * initialTimeout)
 				p = again(t, api, p)
 				after(initialTimeout - time.Second)
 				assert.Contains(t, api.taints(), "node-ready/unverified")
-				after(4*nextAttempt + spreadOver) // a round and the pause before it: until then nobody knows
+				after(4*nextAttempt + opensOver) // a round and the pause before it: until then nobody knows
 				assert.Equal(t, untainted, api.taints())
 				assert.False(t, api.isLabelled())
 				assert.True(t, p.isOpen())
@@ -238,7 +295,7 @@ func TestOpenedAgain(t *testing.T) {
 func TestRestartedOnAnOpenedNode(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
 		p, _ := simulateFailing(t, api, "--on-timeout=open,condition")
-		after(initialTimeout + spreadOver)
+		after(initialTimeout + opensOver)
 		p.stop()
 		p.wait()
 		writes := len(api.writes())
@@ -282,7 +339,7 @@ func TestThousandNodesAreOpened(t *testing.T) {
 			defer p.stop()
 			all = append(all, api)
 		}
-		after(timeout + spreadOver + 4*time.Second)
+		after(timeout + opensOver + 4*time.Second)
 		sent := 0
 		for _, api := range all {
 			assert.NotContains(t, api.taints(), "node-ready/unverified")
@@ -291,6 +348,6 @@ func TestThousandNodesAreOpened(t *testing.T) {
 		assert.Equal(t, nodes, sent, "a patch each")
 		most := slices.Max(patches[:])
 		assert.Less(t, most, nodes/5, "spread over 10 s")
-		t.Logf("%d nodes, opened over %s: %d patches, at most %d a second; other requests (reads, Events), by second: %v", nodes, spreadOver, sent, most, others)
+		t.Logf("%d nodes, opened over %s: %d patches, at most %d a second; other requests (reads, Events), by second: %v", nodes, opensOver, sent, most, others)
 	})
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -149,4 +150,11 @@ func (o *ownNode) keepCached(ctx context.Context, node *nodepatch.Node) (err err
 		o.seen.keep(node, time.Now())
 	}
 	return err
+}
+
+// remaining returns the taints that still repel pods after the release.
+func (a *nodeAccess) remaining(node *nodepatch.Node) []nodepatch.Taint {
+	return slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(taint nodepatch.Taint) bool {
+		return a.keys.Removes(taint) || (taint.Effect != "NoSchedule" && taint.Effect != "NoExecute")
+	})
 }

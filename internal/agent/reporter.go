@@ -44,7 +44,7 @@ type reporter struct {
 	attempts      map[string]int  // of each check
 	last          *failure        // until that check passes, or the wait is over
 	checked       *nodepatch.Node // the one that the last round has read, nil before
-	opened        time.Time       // when the Node was opened, as its record has it; zero: it is not open
+	opening       opening
 	repeats       repeats
 	timeout       <-chan time.Time // INITIAL_TIMEOUT, and then the next attempt to report that it has passed
 	isReleasing   bool             // a patch that releases the node is in flight: no marker is written
@@ -102,9 +102,10 @@ func (r *reporter) takeAll() {
 func (r *reporter) take(n note) {
 	attempt := n.attempt
 	if attempt == nil {
-		r.last = n.wait
+		r.last, r.opening.at = n.wait, time.Time{}
 		return
 	}
+	r.noteNetwork(*attempt)
 	r.attempts[attempt.Check]++
 	r.metrics.Attempt(attempt.Check, attempt.Took)
 	// The other checks tell more than the check node.
@@ -129,6 +130,9 @@ func (r *reporter) failed(ctx context.Context, node *nodepatch.Node, err error, 
 	}
 	r.marker.removeStrayFailedTaint(ctx, node)
 	r.checked = node
+	if !round.isOfNetwork() {
+		r.opening.at = time.Time{}
+	}
 	r.follow(node)
 	wasShown := r.marker.reason != "" // a True from before is taken back at once
 	if r.marker.timedOut || wasShown || checked && r.cfg.ShowsEachVerdict() {
@@ -160,8 +164,11 @@ func (r *reporter) reportTimeout(ctx context.Context) {
 		r.events.Add(kube.EventWarning, verdict.NodeTimedOut, message)
 	}
 	awaitsTaint := r.last != nil && r.last.subject == startupTaint
-	if r.isReleasing || awaitsTaint || !r.mark(ctx, failed, message) { // tried again: there may be no further round
+	switch {
+	case r.isReleasing || awaitsTaint || !r.mark(ctx, failed, message): // tried again: there may be no further round
 		r.timeout = time.After(recheck.Spread(retryReport, rand.Float64()))
+	case time.Now().Before(r.opening.at):
+		r.timeout = time.After(time.Until(r.opening.at))
 	}
 }
 
@@ -181,7 +188,8 @@ func (r *reporter) mark(ctx context.Context, failed []string, message string) bo
 	if err != nil {
 		log.WithError(err).Warn("cannot mark the node as failed, will retry (ON_TIMEOUT needs rights that the chart grants)")
 	}
-	return err == nil && r.open(ctx, failed)
+	isOpen := r.open(ctx, failed) // also where the condition is refused
+	return err == nil && isOpen
 }
 
 // markVerified shows on the node that it is verified. It reports whether a retry is of no use.
@@ -224,7 +232,7 @@ func (r *reporter) released(ctx context.Context, node *nodepatch.Node, removed [
 		what = "removed " + strings.Join(nodepatch.FormatTaints(removed), ", ")
 	}
 	log := r.log.WithFields(logrus.Fields{"took": formatDuration(took), "taints": what})
-	if left := r.remaining(node); len(left) > 0 {
+	if left := r.access.remaining(node); len(left) > 0 {
 		log = log.WithField("remaining_taints", strings.Join(nodepatch.FormatTaints(left), ", "))
 	}
 	log.Info("node verified")
@@ -239,11 +247,4 @@ func (r *reporter) released(ctx context.Context, node *nodepatch.Node, removed [
 	}
 	r.events.Add(kube.EventNormal, verdict.NodeVerified, verdict.AllChecksPass+"; verified in "+formatDuration(took)+"; "+what)
 	r.events.Flush(ctx)
-}
-
-// remaining returns the taints that still repel pods after the release.
-func (r *reporter) remaining(node *nodepatch.Node) []nodepatch.Taint {
-	return slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(taint nodepatch.Taint) bool {
-		return r.access.keys.Removes(taint) || (taint.Effect != "NoSchedule" && taint.Effect != "NoExecute")
-	})
 }

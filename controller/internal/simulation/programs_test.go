@@ -3,6 +3,7 @@
 package simulation
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -82,9 +83,7 @@ func (c played) Try(ctx context.Context) (checks.Report, error) {
 		}
 		w.mu.Lock()
 		fails := w.failsFor(c.p, c.name)
-		if c.p.passed[c.name] = time.Now(); fails {
-			delete(c.p.passed, c.name)
-			c.p.failed = time.Now()
+		if c.p.note(c.name, fails); fails {
 			if refused {
 				c.p.rounds = 0
 			}
@@ -98,6 +97,18 @@ func (c played) Try(ctx context.Context) (checks.Report, error) {
 		if refused {
 			return checks.Report{}, &checks.Failure{Cause: errors.New(c.name + " is refused"), Remedy: "wait"}
 		}
+	}
+}
+
+// note notes how an attempt of a check of the network ended. The lock is held.
+func (p *process) note(check string, fails bool) {
+	if fails {
+		delete(p.passed, check)
+		p.failed, p.failing = time.Now(), cmp.Or(p.failing, time.Now())
+		return
+	}
+	if p.passed[check] = time.Now(); check == checks.ServiceName && len(p.passed) == len(checks.Names()) {
+		p.failing = time.Time{}
 	}
 }
 

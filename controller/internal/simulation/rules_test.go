@@ -387,6 +387,8 @@ func (j *judge) open(q request, was, is *corev1.Node) {
 		broken("%s after its creation, before INITIAL_TIMEOUT", age)
 	case time.Since(p.failed) > w.round()+time.Minute && w.mostSkew == 0:
 		broken("none of whose checks has failed since %s", p.failed)
+	case time.Since(p.failing) < w.options.initial-time.Second:
+		broken("whose network checks have failed for %s only", time.Since(p.failing))
 	case j.blocking(was) != nil:
 		broken("beside the taint %s", j.blocking(was))
 	case !t.unmet.IsZero():

@@ -5,6 +5,7 @@
 package simulation
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -277,6 +278,7 @@ type process struct {
 	read                       map[string]bool      // the names of the Nodes that it has read since it wrote the ledger
 	taints                     map[*truth]sawTaint  // of a controller: what it was sent of foreign taints
 	failed                     time.Time            // when one of the checks failed last
+	failing                    time.Time            // when a check of the network, or a request, failed first since all of them passed
 	sawForeign                 time.Time            // when it read first that its Node has no taint of WAIT_FOR_TAINTS any more
 	isBlocked                  bool                 // the Node had one when it was read last
 	person, controller, worker bool
@@ -327,6 +329,9 @@ func (p *process) RoundTrip(r *http.Request) (*http.Response, error) {
 			q.read = maps.Clone(p.read)
 		}
 		dead, cut := p.dead, w.isCut(p)
+		if cut {
+			p.failing = cmp.Or(p.failing, time.Now())
+		}
 		w.mu.Unlock()
 		switch {
 		case dead && !q.writes(): // harmless; a controller ends only once its caches are filled
@@ -344,6 +349,9 @@ func (p *process) RoundTrip(r *http.Request) (*http.Response, error) {
 	trouble := w.troubleOf(q)
 	if p.dead {
 		trouble = troubles{}
+	}
+	if trouble != (troubles{}) { // by that the check api may fail, which is not played
+		p.failing = cmp.Or(p.failing, time.Now())
 	}
 	if locked {
 		trouble.before, trouble.behind, trouble.retryAfter = 0, 0, 0

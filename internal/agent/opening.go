@@ -26,8 +26,8 @@ type opening struct {
 	done time.Time // when the node was opened, as its record has it; zero: it is not open
 }
 
-// withheld says why node is not opened (ON_TIMEOUT=open), or "": its startup taint may be removed, without the label. The checks have
-// run for the Node as checked (nil: nobody knows). now is by the API server's clock; zero: it is not known.
+// withheld says why node is not opened (ON_TIMEOUT=open), or "": its startup taint may be removed, without the label. The checks
+// have run for the Node as checked (nil: nobody knows). now is by the API server's clock; zero: it is not known.
 func withheld(cfg config.Config, node, checked *nodepatch.Node, now time.Time) string {
 	record, _ := verdict.ParseRecord(node.Annotations[nodepatch.Annotation])
 	switch {
@@ -95,7 +95,8 @@ func (r *reporter) open(ctx context.Context, failed []string) (done bool) {
 	}
 	if r.opening.why != "" && !r.opening.done.IsZero() { // a patch whose answer was lost may have opened it
 		r.log.WithField("reason", r.opening.why).Warn("node opened: it is not verified, and the checks go on")
-		r.events.Add(kube.EventWarning, verdict.NodeOpened, "the node takes pods although it is not verified (ON_TIMEOUT): "+r.opening.why)
+		r.events.Add(kube.EventWarning, verdict.NodeOpened,
+			"the node takes pods although it is not verified (ON_TIMEOUT): "+r.opening.why)
 		r.opening.why = ""
 	}
 	return err == nil

@@ -20,7 +20,6 @@ case ${E2E:-} in
 core)
   large=${large/|TestBlocks/} # with the chart's defaults
   a=". ./controller" b="./workers ./recheck ./release"
-  export E2E
   ;;
 rest) a="./charttest ./workers ./recheck ./release" ;;
 *) a=". ./charttest ./workers ./recheck" ;;

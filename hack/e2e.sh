@@ -19,7 +19,7 @@ a="" b=""
 case ${E2E:-} in
 core)
   large=${large/|TestBlocks/} # with the chart's defaults
-  a=". ./controller" b="./workers ./recheck ./release"
+  a=". ./controller ./release" b="./workers ./recheck"
   ;;
 rest) a="./charttest ./workers ./recheck ./release" ;;
 *) a=". ./charttest ./workers ./recheck" ;;

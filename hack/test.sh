@@ -50,7 +50,7 @@ end_to_end() { # core or rest
 core() {
   make --no-print-directory build "$tools"/{gotestsum,helm,helm-docs,helm-unittest} || exit 1
   kind "unit" gotest unit .
-  kind "unit, controller" gotest controller controller
+  kind "unit, controller" gotest controller controller -skip '^TestRegressions$' # simulation.sh runs it
   kind "simulation" hack/simulation.sh 30
   kind "chart schema" gotest schema hack/chartschema
   kind "chart" charts

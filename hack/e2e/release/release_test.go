@@ -2,6 +2,7 @@ package release
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -53,7 +54,8 @@ func start(t *testing.T) *suite {
 				return err
 			}
 		}
-		return s.Reset(ctx, node)
+		// An agent carries on what the annotation of an earlier one says.
+		return errors.Join(s.Reset(ctx, node), s.Cluster.Patch(ctx, node, `{"metadata":{"annotations":{"`+harness.Annotation+`":null}}}`))
 	}
 	s.NoError(s.Undeploy(s.Ctx))
 	s.NoError(clean(s.Ctx))

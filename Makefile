@@ -45,9 +45,12 @@ run-dry: agent ## every check once from this machine, with a report; writes noth
 	bin/kube-node-ready --dry-run
 
 ## Tests
-.PHONY: test lint unit mutants simulation chart-test e2e e2e-karpenter compatibility faults words vulncheck platform-check
-test: ## everything; without root all but the tests on the real node
+.PHONY: test test-all lint unit mutants simulation chart-test e2e e2e-karpenter compatibility faults words vulncheck platform-check
+test: ## what a change must not break, in minutes; without root all but the tests on the real node
 	hack/test.sh
+
+test-all: ## make test, and then every other test: race detector, lint, chart on a cluster, faults, Karpenter, release, examples
+	hack/test.sh all
 
 lint: $(TOOLS)/golangci-lint ## gofmt, vet and the linters of .golangci.yml, in every module
 	hack/lint.sh
@@ -90,7 +93,7 @@ platform-check: ## format, arguments and tests of hack/examples/eks-platform, wi
 
 ## Benchmarks
 .PHONY: bench bench-5000 linked
-bench: agent ## size, memory, time, requests, 1,000 nodes and rechecks, against budgets (root, Linux); BENCH="-only startup -runs 5", KEEP=1
+bench: agent ## what the gate is good for and what it costs, against budgets (root, Linux); BENCH="-only benefit", KEEP=1
 	hack/bench.sh $(BENCH)
 
 bench-5000: agent ## 5,000 nodes at once

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Starts the throwaway cluster anew, measures what the agent costs on it, and stops it. KEEP=1 uses the cluster that is up and
-# leaves it up. The arguments are those of hack/bench: -only size,startup -runs 5 -nodes 10,100.
+# leaves it up. The arguments are those of hack/bench: -only size,gate -runs 5 -nodes 10,100.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,5 +19,5 @@ hack/cluster/cluster image
 hack/cluster/cluster image --controller
 mkdir -p bin/bench
 CGO_ENABLED=0 go build -C controller -trimpath -ldflags "-s -w" -o "$PWD/bin/kube-node-ready-controller" .
-CGO_ENABLED=0 go build -C hack/bench -trimpath -ldflags "-s -w" -o "$PWD/bin/bench/" . ./baseline
+CGO_ENABLED=0 go build -C hack/bench -trimpath -ldflags "-s -w" -o "$PWD/bin/bench/" .
 bin/bench/bench "$@"

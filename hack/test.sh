@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Every test of the repository, one kind after another, and the count of those that ran at the end. It goes on after a kind that
-# fails, and its exit code says whether all passed.
+# What a change must not break, one kind of test after another (make test); with "all" it runs that first, and then every other test of
+# the repository (make test-all). It goes on after a kind that fails, and its exit code says whether all passed. In the end it prints the
+# slowest tests, and how many ran.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-results=$(mktemp -d)
-trap 'rm -rf "$results"' EXIT
+results=${RESULTS:-$(mktemp -d)} # of make test, within make test-all
+if [ -z "${RESULTS:-}" ]; then trap 'rm -rf "$results"' EXIT; fi
 tools=$PWD/bin/tools
 failed=()
 left_out=""
@@ -38,30 +39,48 @@ cross() {
     [ "$machine" = " b7 00" ] && echo "ELF machine is EM_AARCH64 (b7 00)"
 }
 
-make --no-print-directory build "$tools"/{gotestsum,helm,helm-docs,helm-unittest,golangci-lint,actionlint} || exit 1
+end_to_end() { # core or rest
+  if hack/cluster/cluster check >"$results/check.txt" 2>&1; then
+    kind "end to end, $1" env E2E="$1" JSONFILE="$results/e2e-$1.json" hack/e2e.sh
+  else
+    left_out="; the tests on a real node were left out: $(sed -n "s/^  - //p" "$results/check.txt" | head -n 1)"
+  fi
+}
 
-kind "lint" hack/lint.sh
-kind "workflows" "$tools/actionlint"
-kind "unit" gotest unit . -race
-kind "unit, controller" gotest controller controller -race
-kind "simulation" hack/simulation.sh 60
-kind "a large outage" gotest outage controller/internal/worker -run TestRecoversFromALargeOutage # not with -race: golang/go#78156
-kind "patch fuzz corpus" gotest fuzz hack/fuzz
-kind "size and plot" gotest bench hack/bench
-kind "documents" gotest docs hack/docs -count=1 # Go does not see that files of another module have changed
-kind "chart schema" gotest schema hack/chartschema
-kind "chart" charts
-kind "examples" gotest examples hack/exampletest -count=1
-kind "arm64" cross
-if hack/cluster/cluster check >"$results/check.txt" 2>&1; then
-  kind "end to end" env JSONFILE="$results/e2e.json" hack/e2e.sh
-else
-  left_out="; the tests on a real node were left out: $(sed -n "s/^  - //p" "$results/check.txt" | head -n 1)"
-fi
+core() {
+  make --no-print-directory build "$tools"/{gotestsum,helm,helm-docs,helm-unittest} || exit 1
+  kind "unit" gotest unit .
+  kind "unit, controller" gotest controller controller -skip '^TestRegressions$' # simulation.sh runs it
+  kind "simulation" hack/simulation.sh 30
+  kind "chart schema" gotest schema hack/chartschema
+  kind "chart" charts
+  end_to_end core
+}
+
+rest() {
+  RESULTS=$results make --no-print-directory test || failed+=("make test")
+  make --no-print-directory "$tools"/{golangci-lint,actionlint} || exit 1
+  kind "lint" hack/lint.sh
+  kind "workflows" "$tools/actionlint"
+  kind "unit with the race detector" gotest race . -race
+  kind "unit with the race detector, controller" gotest race-controller controller -race
+  kind "patch fuzz corpus" gotest fuzz hack/fuzz
+  kind "size and pictures" gotest bench hack/bench
+  kind "documents" gotest docs hack/docs -count=1 # Go does not see that files of another module have changed
+  kind "examples" gotest examples hack/exampletest -count=1
+  kind "arm64" cross
+  end_to_end rest
+}
+
+case ${1:-} in
+all) rest ;;
+*) core ;;
+esac
 
 count() { cat "$results"/*.json | grep '"Test":' | grep -c "\"Action\":\"$1\"" || true; }
 chart_count() { sed -n "s/^Tests:.* \([0-9]*\) $1.*/\1/p" "$results/chart.txt" | tail -n 1 | grep . || echo 0; }
-echo
+printf '\nthe slowest tests, in seconds:\n'
+cat "$results"/*.json | "$tools/gotestsum" tool slowest --num 20 --threshold 1s
 if [ ${#failed[@]} -gt 0 ]; then echo "failed: ${failed[*]}"; fi
 if [ -n "$left_out" ]; then echo "note${left_out}"; fi
 failures=$(($(count fail) + $(chart_count failed)))

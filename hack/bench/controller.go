@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -29,69 +28,51 @@ const (
 	observed   = time.Minute
 )
 
-// controller measures the controller beside a fleet of nodes of 15 kB each: at the incident (no node is verified, no agent
-// runs), and at rest (all are verified, and kubelets send heartbeats). Nothing else runs in this cluster.
+// controller measures the controller beside a fleet of nodes of 15 kB each: at rest (all are verified, and kubelets send heartbeats),
+// and at the incident (no node is verified, no agent runs). Nothing else runs in this cluster.
 func (b *bench) controller(ctx context.Context) (err error) {
 	start, err := b.stopControllers(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, start()) }()
+	defer func() { err = errors.Join(err, b.clear(context.WithoutCancel(ctx)), start()) }()
 	template, err := b.agentTemplate(ctx)
 	if err != nil {
 		return err
 	}
-	text, err := yaml.Marshal(template)
-	if err != nil {
+	program := func() *exec.Cmd {
+		return exec.CommandContext(ctx, filepath.Join(binaries(), "..", "kube-node-ready-controller"), "--kubeconfig", b.Kubeconfig(),
+			"--agent-template", template, "--not-started-after=5s", "--metrics-port=18080", "--health-port=18081")
+	}
+	b.step("controller: %d nodes", fleetSize)
+	if err := b.createFleet(ctx); err != nil {
 		return err
-	}
-	file := filepath.Join(b.Dir, "bench-agent.yaml")
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		return err
-	}
-	program := func(streams bool) *exec.Cmd {
-		command := exec.CommandContext(ctx, controllerPath(), "--kubeconfig", b.Kubeconfig(), "--agent-template", file,
-			"--not-started-after=5s", "--metrics-port=18080", "--health-port=18081")
-		command.Env = append(os.Environ(), fmt.Sprintf("KUBE_FEATURE_WatchListClient=%v", streams))
-		return command
-	}
-	defer func() { err = errors.Join(err, b.removeFleet(context.WithoutCancel(ctx))) }()
-	b.step("controller: %d nodes and as many pods", fleetSize)
-	if err := b.createFleet(ctx, template, "default"); err != nil {
-		return err
-	}
-	for _, streams := range []bool{true, false} {
-		b.step("controller: no node is verified, lists are streamed: %v", streams)
-		used, err := b.observe(ctx, program(streams), false)
-		if err != nil {
-			return err
-		}
-		if streams {
-			b.budget("controller, 5,000 nodes unverified: peak resident memory", used.mebibytes, incidentBudget, "%.0f MiB")
-		} else {
-			b.figure("the same, from an API server that does not stream lists", "%.0f MiB", used.mebibytes)
-		}
-		b.figure("its CPU in the first minute", "%.1f s", used.cpu.Seconds())
 	}
 	b.step("controller: every node is verified, %d heartbeats a second", heartbeats)
-	if err := b.verifyFleet(ctx); err != nil {
-		return err
-	}
-	used, err := b.observe(ctx, program(true), true)
+	rest, err := b.observe(ctx, program())
 	if err != nil {
 		return err
 	}
 	b.step("controller: the same, a program that only watches the nodes")
-	baseline, err := b.observe(ctx, exec.CommandContext(ctx, os.Args[0], "watch", b.Kubeconfig()), true)
+	baseline, err := b.observe(ctx, exec.CommandContext(ctx, os.Args[0], "watch", b.Kubeconfig()))
 	if err != nil {
 		return err
 	}
-	b.budget("controller, 5,000 nodes verified: peak resident memory", used.mebibytes, restBudget, "%.0f MiB")
+	b.step("controller: no node is verified")
+	if err := b.parallel(ctx, fleetSize, "nodes gated", func(i int) error {
+		return b.Gate(ctx, fmt.Sprintf("%s%05d", nodePrefix, i))
+	}); err != nil {
+		return err
+	}
+	incident, err := b.observe(ctx, program())
+	if err != nil {
+		return err
+	}
+	b.budget("controller, 5,000 nodes verified: peak resident memory", rest.mebibytes, restBudget, "%.0f MiB")
 	b.budget("controller, 5,000 nodes verified: CPU, compared with a program that only watches the nodes",
-		used.cpu.Seconds()/baseline.cpu.Seconds(), restCPUBudget, "%.2f times")
-	mCPU := func(o observation) float64 { return 1000 * o.cpu.Seconds() / observed.Seconds() }
-	b.figure("controller, 5,000 nodes verified: CPU", "%.1f mCPU, baseline %.1f mCPU", mCPU(used), mCPU(baseline))
-	b.budget("controller, 5,000 nodes verified: requests a minute", float64(used.requests), restRequestsBudget, "%.0f")
+		rest.cpu.Seconds()/baseline.cpu.Seconds(), restCPUBudget, "%.2f times")
+	b.budget("controller, 5,000 nodes verified: requests a minute", float64(rest.requests), restRequestsBudget, "%.0f")
+	b.budget("controller, 5,000 nodes unverified: peak resident memory", incident.mebibytes, incidentBudget, "%.0f MiB")
 	return nil
 }
 
@@ -113,25 +94,24 @@ func (b *bench) stopControllers(ctx context.Context) (start func() error, err er
 	return start, nil
 }
 
-// agentTemplate is the pod template of the chart's DaemonSet.
-func (b *bench) agentTemplate(ctx context.Context) (*corev1.PodTemplateSpec, error) {
-	manifests, err := b.Render(ctx)
+// agentTemplate writes the pod template of the chart's DaemonSet, which the controller reads.
+func (b *bench) agentTemplate(ctx context.Context) (path string, err error) {
+	manifest, err := b.Template(ctx, "", harness.Default(), "--show-only", "templates/daemonset.yaml")
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	for document := range strings.SplitSeq(manifests, "\n---\n") {
-		set := new(appsv1.DaemonSet)
-		if err := yaml.Unmarshal([]byte(document), set); err == nil && set.Kind == "DaemonSet" {
-			return &set.Spec.Template, nil
-		}
+	var set appsv1.DaemonSet
+	if err := yaml.Unmarshal([]byte(manifest), &set); err != nil {
+		return "", err
 	}
-	return nil, errors.New("the chart renders no DaemonSet")
+	text, err := yaml.Marshal(set.Spec.Template)
+	path = filepath.Join(b.Dir, "bench-agent.yaml")
+	return path, errors.Join(err, os.WriteFile(path, text, 0o600))
 }
 
-// createFleet creates nodes as large as real ones (the images make most of it), and a pod for each that cannot pull its image. The
-// pods have a service account of this name.
-func (b *bench) createFleet(ctx context.Context, template *corev1.PodTemplateSpec, account string) error {
-	if err := b.createNodes(ctx, nodePrefix, fleetSize, true); err != nil {
+// createFleet creates verified nodes as large as real ones: the images make most of it.
+func (b *bench) createFleet(ctx context.Context) error {
+	if err := b.createNodes(ctx, fleetSize, false); err != nil {
 		return err
 	}
 	var images []corev1.ContainerImage
@@ -145,72 +125,13 @@ func (b *bench) createFleet(ctx context.Context, template *corev1.PodTemplateSpe
 	if err != nil {
 		return err
 	}
-	labels := map[string]string{created: ""}
-	for key, value := range template.Labels {
-		labels[key] = value
-	}
-	return b.parallel(ctx, fleetSize, "nodes with a pod", func(i int) error {
-		node := fmt.Sprintf("%s%05d", nodePrefix, i)
-		if _, err := b.Kube.CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType, status, metav1.PatchOptions{}, "status"); err != nil {
-			return err
-		}
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: node, Namespace: harness.Namespace, Labels: labels}, Spec: *template.Spec.DeepCopy()}
-		pod.Spec.NodeName = node
-		pod.Spec.ServiceAccountName, pod.Spec.AutomountServiceAccountToken = account, new(bool)
-		pod, err := b.Kube.CoreV1().Pods(harness.Namespace).Create(ctx, pod, metav1.CreateOptions{})
-		if err != nil {
-			return err
-		}
-		pod.Status.Phase = corev1.PodPending
-		for _, kind := range []corev1.PodConditionType{corev1.PodInitialized, corev1.PodScheduled, corev1.PodReady, corev1.ContainersReady} {
-			pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue})
-		}
-		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "agent", Image: pod.Spec.Containers[0].Image, State: corev1.ContainerState{
-			Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "Back-off pulling image: " + strings.Repeat("x", 200)}}}}
-		_, err = b.Kube.CoreV1().Pods(harness.Namespace).UpdateStatus(ctx, pod, metav1.UpdateOptions{})
-		return err
-	})
+	return b.parallel(ctx, fleetSize, "nodes of 15 kB", func(i int) error { return b.patchStatus(ctx, i, status) })
 }
 
-// verifyFleet releases every node, the real one too (one that waits would have the controller decide every 10 s), takes the
-// conditions back, and deletes the pods, as the agents and the DaemonSet controller do.
-func (b *bench) verifyFleet(ctx context.Context) error {
-	open := []byte(fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}},"spec":{"taints":null}}`, harness.Label))
-	if err := b.Patch(ctx, node, string(open)); err != nil {
-		return err
-	}
-	if err := b.parallel(ctx, fleetSize, "nodes verified", func(i int) error {
-		_, err := b.Kube.CoreV1().Nodes().Patch(ctx, fmt.Sprintf("%s%05d", nodePrefix, i), types.MergePatchType, open, metav1.PatchOptions{})
-		return err
-	}); err != nil {
-		return err
-	}
-	nodes, err := b.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: created})
-	if err != nil {
-		return err
-	}
-	passed := []byte(`{"status":{"conditions":[{"type":"NodeVerified","status":"True","reason":"Verified"}]}}`)
-	for _, node := range nodes.Items {
-		ours := func(c corev1.NodeCondition) bool { return c.Type == "NodeVerified" }
-		if slices.ContainsFunc(node.Status.Conditions, ours) {
-			_, err := b.Kube.CoreV1().Nodes().Patch(ctx, node.Name, types.StrategicMergePatchType, passed, metav1.PatchOptions{}, "status")
-			if err != nil {
-				return err
-			}
-		}
-	}
-	return b.removePods(ctx)
-}
-
-func (b *bench) removePods(ctx context.Context) error {
-	now := int64(0)
-	return b.Kube.CoreV1().Pods(harness.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now},
-		metav1.ListOptions{LabelSelector: created})
-}
-
-func (b *bench) removeFleet(ctx context.Context) error {
-	return errors.Join(b.removePods(ctx),
-		b.Kube.CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: created}))
+func (b *bench) patchStatus(ctx context.Context, i int, patch []byte) error {
+	_, err := b.Kube.CoreV1().Nodes().Patch(ctx, fmt.Sprintf("%s%05d", nodePrefix, i), types.StrategicMergePatchType, patch,
+		metav1.PatchOptions{}, "status")
+	return err
 }
 
 // observation is what a program has used.
@@ -220,9 +141,8 @@ type observation struct {
 	requests  int           // while it was observed
 }
 
-// observe runs a program for a while. beats: kubelets send heartbeats, and the time until its caches are filled does not count for CPU
-// and requests.
-func (b *bench) observe(ctx context.Context, program *exec.Cmd, beats bool) (used observation, err error) {
+// observe runs a program while kubelets send heartbeats. The time until its caches are filled does not count for CPU and requests.
+func (b *bench) observe(ctx context.Context, program *exec.Cmd) (used observation, err error) {
 	log, err := os.Create(filepath.Join(b.Dir, "log", "bench-"+filepath.Base(program.Path)+".log"))
 	if err != nil {
 		return used, err
@@ -240,19 +160,13 @@ func (b *bench) observe(ctx context.Context, program *exec.Cmd, beats bool) (use
 	if err != nil {
 		return used, err
 	}
-	var before procfs.ProcStat
-	if beats {
-		sleep(ctx, 15*time.Second) // the caches are filled; what follows is the steady state
-		if before, err = process.Stat(); err != nil {
-			return used, err
-		}
+	sleep(ctx, 15*time.Second) // the caches are filled; what follows is the steady state
+	before, err := process.Stat()
+	if err != nil {
+		return used, err
 	}
 	start := time.Now()
-	if beats {
-		err = b.beat(ctx, observed)
-	} else {
-		sleep(ctx, observed)
-	}
+	err = b.beat(ctx)
 	after, statErr := process.Stat()
 	status, statusErr := process.NewStatus()
 	requests, auditErr := b.Audit(start, "system:admin")
@@ -267,10 +181,10 @@ func (b *bench) observe(ctx context.Context, program *exec.Cmd, beats bool) (use
 }
 
 // beat writes the status of nodes for a while, as kubelets do that have nothing new to say.
-func (b *bench) beat(ctx context.Context, d time.Duration) error {
+func (b *bench) beat(ctx context.Context) error {
 	ticker := time.NewTicker(time.Second / heartbeats)
 	defer ticker.Stop()
-	for i := range int(d.Seconds() * heartbeats) {
+	for i := range int(observed.Seconds() * heartbeats) {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -278,9 +192,7 @@ func (b *bench) beat(ctx context.Context, d time.Duration) error {
 		}
 		beat := fmt.Appendf(nil, `{"status":{"conditions":[{"type":"Ready","status":"True","reason":"KubeletReady","lastHeartbeatTime":%q}]}}`,
 			time.Now().UTC().Format(time.RFC3339))
-		_, err := b.Kube.CoreV1().Nodes().Patch(ctx, fmt.Sprintf("%s%05d", nodePrefix, i%fleetSize), types.StrategicMergePatchType, beat,
-			metav1.PatchOptions{}, "status")
-		if err != nil {
+		if err := b.patchStatus(ctx, i%fleetSize, beat); err != nil {
 			return err
 		}
 	}
@@ -293,5 +205,3 @@ func sleep(ctx context.Context, d time.Duration) {
 	case <-time.After(d):
 	}
 }
-
-func controllerPath() string { return filepath.Join(binaries(), "..", "kube-node-ready-controller") }

@@ -105,11 +105,12 @@ func warnings(log io.Reader) (found []string) {
 	return found
 }
 
-// watchPods calls found once for each pod of the DaemonSet that runs on one of the benchmark's nodes. The store that it returns
-// holds all pods of the DaemonSet.
+// podsOfNodes selects the pods that verify nodes.
+const podsOfNodes = "app.kubernetes.io/component in (agent, worker)"
+
+// watchPods calls found once for each of these pods that runs on one of the benchmark's nodes. The store that it returns holds all.
 func watchPods(ctx context.Context, cluster *harness.Cluster, found func(*corev1.Pod)) (cache.Store, error) {
-	selector := labelled("app.kubernetes.io/name=" + harness.Name)
-	informer := informers.NewFilteredPodInformer(cluster.Kube, harness.Namespace, 0, nil, selector)
+	informer := informers.NewFilteredPodInformer(cluster.Kube, harness.Namespace, 0, nil, labelled(podsOfNodes))
 	seen := map[types.UID]bool{} // used by the informer's goroutine only
 	return informer.GetStore(), watch(ctx, informer, func(pod *corev1.Pod) {
 		if pod.Status.Phase == corev1.PodRunning && strings.HasPrefix(pod.Spec.NodeName, nodePrefix) && !seen[pod.UID] {

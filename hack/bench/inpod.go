@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"syscall"
 	"time"
 
@@ -28,66 +26,62 @@ func inPod(ctx context.Context, what string, args []string) error {
 		return err
 	}
 	counts, err := numbers(args)
-	if err != nil {
-		return err
+	if err != nil || len(counts) != 1 {
+		return fmt.Errorf("in-pod %s %v: one number: %w", what, args, err)
 	}
-	switch {
-	case what == "verify" && len(counts) == 1:
+	switch what {
+	case "verify":
 		return verifications(ctx, cluster, counts[0])
-	case what == "hold" && len(counts) == 2:
-		return holds(ctx, cluster, counts[0], counts[1])
-	case what == "recheck" && len(counts) == 1:
-		return rechecks(ctx, counts[0], false)
-	case what == "recheck-peers" && len(counts) == 1:
-		return rechecks(ctx, counts[0], true)
-	case what == "fleet" && len(counts) == 1:
+	case "recheck":
+		return rechecks(ctx, counts[0])
+	case "agents":
 		return fleet(ctx, cluster, counts[0], startAgent)
-	case what == "tokens" && len(counts) == 1:
+	case "idle":
 		return fleet(ctx, cluster, counts[0], startIdle)
 	}
-	return fmt.Errorf("in-pod %s %v: unknown", what, args)
+	return fmt.Errorf("in-pod %s: unknown", what)
 }
 
-// sample is one run of a program that releases the node.
+// sample is one verification.
 type sample struct {
-	Program    string
 	Start, End time.Time
-	CPU        time.Duration // user and system
-	Received   uint64        // bytes that the pod received during the run
+	Received   uint64 // bytes that the pod received in that time
+	Peak       uint64 // of resident memory, in bytes
 }
 
-// verifications runs baseline and agent in turn, each on a node that has just got its startup taint.
+// verifications runs agents, each on the node that has just got its startup taint.
 func verifications(ctx context.Context, cluster *harness.Cluster, runs int) error {
 	for range runs {
-		baseline, agent := exec.CommandContext(ctx, baselinePath(), "checks"), exec.CommandContext(ctx, agentPath(), "--once")
-		for _, cmd := range []*exec.Cmd{baseline, agent} {
-			if err := cluster.Gate(ctx, node); err != nil {
-				return err
-			}
-			s, err := runSample(cmd)
-			if err != nil {
-				return err
-			}
-			if err := printJSON(s); err != nil {
-				return err
-			}
+		if err := cluster.Gate(ctx, node); err != nil {
+			return err
+		}
+		s, err := verify(ctx)
+		if err != nil {
+			return err
+		}
+		if err := printJSON(s); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func runSample(cmd *exec.Cmd) (sample, error) {
+func verify(ctx context.Context) (s sample, err error) {
 	before, err := received()
 	if err != nil {
-		return sample{}, err
+		return s, err
 	}
-	s := sample{Program: filepath.Base(cmd.Path), Start: time.Now()}
-	output, err := cmd.CombinedOutput()
-	s.End = time.Now()
+	s.Start = time.Now()
+	pid, stop, err := startHolding(ctx, nil)
 	if err != nil {
-		return s, fmt.Errorf("%s: %w: %s", s.Program, err, output)
+		return s, err
 	}
-	s.CPU = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	s.Peak, err = peak(pid)
+	stop()
+	if err != nil {
+		return s, err
+	}
+	s.End = time.Now()
 	after, err := received()
 	s.Received = after - before
 	return s, err
@@ -101,48 +95,6 @@ func received() (uint64, error) {
 	}
 	interfaces, err := self.NetDev()
 	return interfaces["eth0"].RxBytes, err
-}
-
-// peaks are the peaks of one process's resident memory, in bytes.
-type peaks struct{ Verified, Scraped uint64 }
-
-// holds starts the agent runs times, and scrapes the last of these processes.
-func holds(ctx context.Context, cluster *harness.Cluster, runs, scrapes int) error {
-	for i := range runs {
-		if err := cluster.Gate(ctx, node); err != nil {
-			return err
-		}
-		n := 0
-		if i == runs-1 {
-			n = scrapes
-		}
-		if err := hold(ctx, n); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func hold(ctx context.Context, scrapes int) error {
-	pid, stop, err := startHolding(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer stop()
-	var p peaks
-	if p.Verified, err = peak(pid); err != nil {
-		return err
-	}
-	for range scrapes {
-		status, body, err := get("/metrics")
-		if err != nil || status != http.StatusOK || !bytes.Contains(body, []byte("node_check_status")) {
-			return fmt.Errorf("scrape: status %d: %w", status, err)
-		}
-	}
-	if p.Scraped, err = peak(pid); err != nil {
-		return err
-	}
-	return printJSON(p)
 }
 
 // startHolding starts the agent with additions to the environment and waits until it is ready. It logs to log; nil: nowhere.
@@ -159,24 +111,22 @@ func startHolding(ctx context.Context, log io.Writer, env ...string) (pid int, s
 		cancel()
 		_ = cmd.Wait()
 	}
-	if err := harness.Until(ctx, func() (bool, error) {
-		status, _, err := get("/readyz")
-		return err == nil && status == http.StatusOK, nil
-	}); err != nil {
+	if err := harness.Until(ctx, func() (bool, error) { return isOK("/readyz"), nil }); err != nil {
 		stop()
 		return 0, nil, err
 	}
 	return cmd.Process.Pid, stop, nil
 }
 
-func get(path string) (status int, body []byte, err error) {
+// isOK asks the agent's HTTP server.
+func isOK(path string) bool {
 	response, err := http.Get("http://127.0.0.1:8080" + path)
 	if err != nil {
-		return 0, nil, err
+		return false
 	}
 	defer func() { _ = response.Body.Close() }()
-	body, err = io.ReadAll(response.Body)
-	return response.StatusCode, body, err
+	_, err = io.Copy(io.Discard, response.Body)
+	return err == nil && response.StatusCode == http.StatusOK
 }
 
 // peak is VmHWM (proc(5)) in bytes. The maximum that a parent gets from wait4(2) would include what the parent held at the fork.

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -15,34 +13,91 @@ import (
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-// The faults of an outage: what is wrong with the network of a node's pods.
+// What comes late on a node.
 const (
-	dnsDropped      = "DNS dropped"
-	servicesDropped = "all ClusterIPs dropped"
-	podsDropped     = "all pod-to-pod traffic dropped"
-	proxyLate       = "kube-proxy started late"
+	dns      = "DNS"
+	services = "ClusterIPs"
+	routes   = "CNI routes"
+	proxy    = "kube-proxy"
 )
 
 // patience is how long after an outage a node may take, before it counts as not released. An agent's longest pause is 30 s. That of
 // the controller is 8 minutes, but no outage of a worker here reaches INITIAL_TIMEOUT, before which there is none.
 const patience = 5 * time.Minute
 
+// verifier is who releases the node.
+type verifier struct{ component, user string }
+
+// endFunc ends a fault and returns since when the network works.
+type endFunc func(context.Context) (time.Time, error)
+
+// breakNode makes a fault for the pods of a node.
+func (b *bench) breakNode(ctx context.Context, node, fault string) (endFunc, error) {
+	pid, err := b.Script(ctx, "pid", "kubelet", node)
+	if err != nil {
+		return nil, err
+	}
+	// At once: hack/cluster/cluster takes a tenth of a second.
+	inNode := func(ctx context.Context, command ...string) (string, error) {
+		return b.Run(ctx, "", "nsenter", append([]string{"--target", strings.TrimSpace(pid), "--net"}, command...)...)
+	}
+	run := func(command ...string) endFunc {
+		return func(ctx context.Context) (time.Time, error) {
+			ended := time.Now()
+			_, err := inNode(ctx, command...)
+			return ended, err
+		}
+	}
+	removeRules := run("nft", "delete", "table", "inet", "knr-fault")
+	switch fault {
+	case dns:
+		return removeRules, b.Break(ctx, node, "meta l4proto { tcp, udp } th dport 53 drop")
+	case services:
+		return removeRules, b.Break(ctx, node, "ip daddr 10.96.0.0/16 drop")
+	case routes: // to the pods of node1, where the name servers run
+		route, err := inNode(ctx, "ip", "route", "show", "10.244.1.0/24")
+		if err != nil {
+			return nil, err
+		}
+		_, err = inNode(ctx, "ip", "route", "delete", "10.244.1.0/24")
+		return run(append([]string{"ip", "route", "replace"}, strings.Fields(route)...)...), err
+	}
+	if _, err := b.Script(ctx, "stop", "kube-proxy", node); err != nil {
+		return nil, err
+	}
+	for _, family := range []string{"ip", "ip6"} {
+		if _, err := inNode(ctx, "nft", "delete", "table", family, "kube-proxy"); err != nil {
+			return nil, err
+		}
+	}
+	startProxy := func(ctx context.Context) (ended time.Time, err error) {
+		if _, err := b.Script(ctx, "start", "kube-proxy", node); err != nil {
+			return ended, err
+		}
+		err = harness.Until(ctx, func() (bool, error) {
+			now := time.Now()
+			services, err := inNode(ctx, "nft", "list", "map", "ip", "kube-proxy", "service-ips")
+			if err == nil && strings.Contains(services, "10.96.0.1 . tcp . 443") && strings.Contains(services, "10.96.0.10 . udp . 53") {
+				return true, nil
+			}
+			ended = now // they came after this look
+			return false, nil
+		})
+		return ended, errors.Join(err, b.Repair(ctx, node))
+	}
+	// The rule keeps connection tracking on, as the rules of most CNIs do: a flow that began then is never translated.
+	return startProxy, b.BreakForwarded(ctx, node, "ct state new accept")
+}
+
 // outage is one outage of the network of one node. It begins before the pod that verifies the node.
 type outage struct {
 	fault   string
 	planned time.Duration // from the first sight of the running pod on
-	counted bool          // the packets of the pod are
 
 	lasted   time.Duration // from the first sight of the running pod to its end
 	released time.Duration // after its end
-	requests int           // of the agent, before its end
-	recovery int           // of the agent, after its end
-	packets  packets       // of the agent, before its end
 	err      error
 }
-
-// verifier is who releases the node.
-type verifier struct{ component, user string }
 
 // measure makes an outage on a node, and measures how long after its end the node is released.
 func (b *bench) measure(ctx context.Context, by verifier, node string, o *outage) (err error) {
@@ -51,33 +106,23 @@ func (b *bench) measure(ctx context.Context, by verifier, node string, o *outage
 	if err := b.settled(ctx, by, node); err != nil { // it may be late after the last outage
 		return err
 	}
-	defer func() { err = errors.Join(err, b.repairNode(context.WithoutCancel(ctx), node, o.fault)) }()
-	if err := b.breakNode(ctx, node, o.fault); err != nil {
+	end, err := b.breakNode(ctx, node, o.fault)
+	if err != nil {
 		return err
 	}
 	began := time.Now()
 	if err := b.Gate(ctx, node); err != nil {
 		return err
 	}
-	pod, err := b.runningPod(ctx, by.component, node)
-	if err != nil {
+	if err := b.podRuns(ctx, by.component, node); err != nil {
 		return err
 	}
 	started := time.Now()
-	counted := func() (packets, error) { return packets{}, nil }
-	if o.counted {
-		if counted, err = b.countPackets(ctx, pod); err != nil {
-			return err
-		}
-	}
 	sleep(ctx, time.Until(started.Add(o.planned)))
-	if o.packets, err = counted(); err != nil {
-		return err
-	}
 	if now, err := b.Node(ctx, node); err != nil || !harness.HasTaint(now, harness.Taint) {
 		return errors.Join(err, errors.New("the node was released during the outage, or is gone"))
 	}
-	ended, err := b.endOutage(ctx, node, o.fault)
+	ended, err := end(ctx)
 	if err != nil {
 		return err
 	}
@@ -85,106 +130,35 @@ func (b *bench) measure(ctx context.Context, by verifier, node string, o *outage
 	if err := b.settled(ctx, by, node); err != nil {
 		return err
 	}
-	all, err := b.Audit(began, by.user)
-	if err != nil {
-		return err
-	}
-	return o.read(all, node, pod.Name, ended)
-}
-
-// read takes from the audit log when the node was released, and what the pod has requested.
-func (o *outage) read(all []harness.Request, node, pod string, ended time.Time) error {
-	for _, request := range all {
-		about := request.ObjectRef
-		if about.Resource == "nodes" && about.Subresource == "" && about.Name == node && isRelease(request) {
-			o.released = request.Answered.Sub(ended)
-		}
-		switch {
-		case request.Pod() != pod:
-		case request.Received.Before(ended):
-			o.requests++
-		default:
-			o.recovery++
-		}
-	}
-	if o.released <= 0 {
-		return fmt.Errorf("no patch of %s in the audit log after %s", node, ended)
-	}
-	return nil
-}
-
-// breakNode makes a fault for the pods of a node.
-func (b *bench) breakNode(ctx context.Context, node, fault string) error {
-	switch fault {
-	case dnsDropped:
-		return b.Break(ctx, node, "meta l4proto { tcp, udp } th dport 53 drop")
-	case servicesDropped:
-		return b.Break(ctx, node, "ip daddr 10.96.0.0/16 drop")
-	case podsDropped:
-		return b.BreakForwarded(ctx, node, "ip saddr 10.244.0.0/16 ip daddr 10.244.0.0/16 drop")
-	}
-	if _, err := b.Script(ctx, "stop", "kube-proxy", node); err != nil {
-		return err
-	}
-	for _, family := range []string{"ip", "ip6"} {
-		if _, err := b.Script(ctx, "enter", node, "nft", "delete", "table", family, "kube-proxy"); err != nil {
-			return err
-		}
-	}
-	// The rule keeps connection tracking on, as the rules of most CNIs do: a flow that began then is never translated.
-	return b.BreakForwarded(ctx, node, "ct state new accept")
-}
-
-// endOutage ends a fault and returns since when the network works.
-func (b *bench) endOutage(ctx context.Context, node, fault string) (ended time.Time, err error) {
-	pid, err := b.Script(ctx, "pid", "kubelet", node)
-	if err != nil {
-		return ended, err
-	}
-	nft := func(args ...string) (string, error) { // at once: hack/cluster/cluster takes a tenth of a second
-		return b.Run(ctx, "", "nsenter", append([]string{"--target", strings.TrimSpace(pid), "--net", "nft"}, args...)...)
-	}
-	if fault != proxyLate {
-		ended = time.Now()
-		_, err = nft("delete", "table", "inet", "knr-fault")
-		return ended, err
-	}
-	if _, err := b.Script(ctx, "start", "kube-proxy", node); err != nil {
-		return ended, err
-	}
-	err = harness.Until(ctx, func() (bool, error) {
-		now := time.Now()
-		services, err := nft("list", "map", "ip", "kube-proxy", "service-ips")
-		if err == nil && strings.Contains(services, "10.96.0.1 . tcp . 443") && strings.Contains(services, "10.96.0.10 . udp . 53") {
-			return true, nil
-		}
-		ended = now // they came after this look
-		return false, nil
-	})
-	return ended, err
-}
-
-// repairNode takes away what an outage may have left.
-func (b *bench) repairNode(ctx context.Context, node, fault string) error {
-	err := b.Repair(ctx, node)
-	if _, stopped := b.Script(ctx, "pid", "kube-proxy", node); stopped != nil && fault == proxyLate {
-		_, started := b.Script(ctx, "start", "kube-proxy", node)
-		err = errors.Join(err, started)
-	}
+	released, err := b.releasedAt(began, by.user, node)
+	o.released = released.Sub(ended)
 	return err
 }
 
-// runningPod waits for the pod of a component that runs on a node.
-func (b *bench) runningPod(ctx context.Context, component, node string) (pod corev1.Pod, err error) {
-	err = harness.Until(ctx, func() (bool, error) {
-		pods, err := b.Pods(ctx, component)
-		i := slices.IndexFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName == node && p.Status.Phase == corev1.PodRunning })
-		if i >= 0 {
-			pod = pods[i]
-		}
-		return i >= 0, err
+// releasedAt takes from the audit log when a node was released.
+func (b *bench) releasedAt(since time.Time, user, node string) (time.Time, error) {
+	all, err := b.Audit(since, user)
+	if err != nil {
+		return time.Time{}, err
+	}
+	i := slices.IndexFunc(all, func(r harness.Request) bool {
+		about := r.ObjectRef
+		return r.Verb == "patch" && r.Response.Code == 200 && about.Resource == "nodes" && about.Subresource == "" && about.Name == node
 	})
-	return pod, err
+	if i < 0 {
+		return time.Time{}, fmt.Errorf("no patch of %s in the audit log after %s", node, since)
+	}
+	return all[i].Answered, nil
+}
+
+// podRuns waits until a pod of a component runs on a node.
+func (b *bench) podRuns(ctx context.Context, component, node string) error {
+	return harness.Until(ctx, func() (bool, error) {
+		pods, err := b.Pods(ctx, component)
+		return slices.ContainsFunc(pods, func(p corev1.Pod) bool {
+			return p.Spec.NodeName == node && p.Status.Phase == corev1.PodRunning
+		}), err
+	})
 }
 
 // settled waits until a node is verified and the pod that has verified it is gone.
@@ -196,50 +170,4 @@ func (b *bench) settled(ctx context.Context, by verifier, node string) error {
 		pods, err := b.Pods(ctx, by.component)
 		return !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName == node }), err
 	})
-}
-
-// packets is what a pod has sent: to name servers over UDP, to services over TCP (or anything else), and both a second.
-type packets struct {
-	dns, other int
-	perSecond  float64
-}
-
-// countPackets counts what a pod sends from now on, but for its answers to kubelet's probes.
-func (b *bench) countPackets(ctx context.Context, pod corev1.Pod) (counted func() (packets, error), err error) {
-	const rules = `table inet knr-count {
-chain sent {
-type filter hook output priority filter
-tcp sport 8080 accept
-udp dport 53 counter accept
-oifname "eth0" meta nfproto ipv4 counter
-}
-}
-`
-	pid, err := b.Script(ctx, "pod-pid", pod.Namespace, pod.Name)
-	if err != nil {
-		return nil, err
-	}
-	nft := []string{"--target", strings.TrimSpace(pid), "--net", "nft"}
-	if _, err := b.Run(ctx, rules, "nsenter", append(nft, "-f", "-")...); err != nil {
-		return nil, err
-	}
-	began := time.Now()
-	return func() (packets, error) {
-		text, err := b.Run(ctx, "", "nsenter", append(nft, "list", "table", "inet", "knr-count")...)
-		if err != nil {
-			return packets{}, err
-		}
-		return readPackets(text, time.Since(began))
-	}, nil
-}
-
-func readPackets(text string, during time.Duration) (p packets, err error) {
-	found := regexp.MustCompile(`counter packets (\d+)`).FindAllStringSubmatch(text, -1)
-	if len(found) != 2 {
-		return p, fmt.Errorf("not two counters in %q", text)
-	}
-	p.dns, _ = strconv.Atoi(found[0][1]) // digits
-	p.other, _ = strconv.Atoi(found[1][1])
-	p.perSecond = float64(p.dns+p.other) / during.Seconds()
-	return p, nil
 }

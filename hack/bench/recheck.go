@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -17,20 +16,16 @@ import (
 
 const (
 	recheckRounds = 8
-	// shortInterval is the RECHECK_INTERVAL of the agent that is measured. Each of its rounds stands for longInterval: in it the
-	// agent gets the probes and scrapes of a minute.
+	// shortInterval is the RECHECK_INTERVAL of the agent that is measured. Each of its rounds stands for one minute: in it the agent
+	// gets the probes and scrapes of a minute.
 	shortInterval = 10 * time.Second
-	longInterval  = time.Minute
 	probes        = 6 // a round: the chart's readiness probe has a period of 10s
 	scrapeEvery   = 3 // probes: a scrape every 30s
-
-	peerConnections = 8 // of a round
 )
 
-// recheck measures an agent that rechecks its node, beside 5,000 nodes, and then the API server while the requests of this agent
-// come from 5,000.
+// recheck measures an agent that rechecks its node.
 func (b *bench) recheck(ctx context.Context) (err error) {
-	values := []string{noAgents, "config.recheckInterval=" + longInterval.String(), "config.peers=true"}
+	values := []string{noAgents, "config.recheckInterval=1m"}
 	end, err := b.startPod(ctx, values...)
 	if err != nil {
 		return err
@@ -39,110 +34,70 @@ func (b *bench) recheck(ctx context.Context) (err error) {
 		end()
 		err = errors.Join(err, b.Undeploy(context.WithoutCancel(ctx), values...))
 	}()
-	start, err := b.stopControllers(ctx)
-	if err != nil {
+	if err := b.Gate(ctx, node); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, start()) }()
-	template, err := b.agentTemplate(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		err = errors.Join(err, b.removeFleet(context.WithoutCancel(ctx)), b.removePeers(context.WithoutCancel(ctx)))
-	}()
-	b.step("recheck: %d nodes, and as many pods and endpoints", fleetSize)
-	if err := b.createFleet(ctx, template, harness.Name); err != nil {
-		return err
-	}
-	if err := b.createPeers(ctx); err != nil {
-		return err
-	}
-	alone, err := b.recheckAgent(ctx, "rechecks", "recheck", recheckConnectionsBudget)
-	if err != nil {
-		return err
-	}
-	withPeers, err := b.recheckAgent(ctx, "rechecks with peers", "recheck-peers", recheckConnectionsBudget+peerConnections)
-	if err != nil {
-		return err
-	}
-	return b.replay(ctx, alone.paths[alone.starts[0]:alone.starts[1]], withPeers.peers)
-}
-
-// recheckAgent measures one agent and records its requests.
-func (b *bench) recheckAgent(ctx context.Context, name, what string, connections float64) (r recording, err error) {
-	b.step("%s: %d rounds of an agent, %s apart", name, recheckRounds, shortInterval)
+	b.step("rechecks: %d rounds of an agent, %s apart", recheckRounds, shortInterval)
 	began := time.Now()
 	var used steady
-	if err := inside(ctx, b, func(s steady) { used = s }, what, strconv.Itoa(recheckRounds)); err != nil {
-		return r, err
+	if err := inside(ctx, b, func(s steady) { used = s }, "recheck", strconv.Itoa(recheckRounds)); err != nil {
+		return err
 	}
 	all, err := b.Audit(began, harness.User)
 	if err != nil {
-		return r, err
+		return err
 	}
-	if r, err = record(all, used); err != nil {
-		return r, err
+	words, rounds, err := requestsOfRounds(all, used)
+	if err != nil {
+		return err
 	}
-	rounds := len(r.starts) - 1
-	first, second, last := r.starts[0], r.starts[1], r.starts[rounds]
-	b.budget(name+": peak resident memory", float64(used.Peak)/(1<<20), recheckMemoryBudget, "%.1f MiB")
-	b.budget(name+" at 60s: CPU", used.CPU.Seconds()*1000/(recheckRounds*longInterval).Seconds(), recheckCPUBudget, "%.2f mCPU")
-	b.figure(name+": CPU of a round, its probes and scrapes", "%.1f ms", milliseconds(used.CPU)/recheckRounds)
-	b.budget(name+": requests of a round", float64(last-first)/float64(rounds), recheckRequestsBudget, "%.2f")
-	b.figure(name+": these are", "%s", strings.Join(r.words[first:second], ", "))
-	b.budget(name+": writes", float64(r.writes), 0, "%.0f")
-	b.budget(name+": connections opened in a round", float64(used.Opened)/float64(len(r.starts)), connections, "%.1f")
-	return r, nil
+	b.budget("rechecks: peak resident memory", float64(used.Peak)/(1<<20), recheckMemoryBudget, "%.1f MiB")
+	b.budget("rechecks: CPU of a round, its probes and scrapes, compared with the verification",
+		used.CPU.Seconds()/recheckRounds/used.Verification.Seconds(), recheckCPUBudget, "%.2f times")
+	b.figure("rechecks: requests of a round: these are", "%s", strings.Join(words, ", "))
+	b.budget("rechecks: requests of a round", float64(len(words)), recheckRequestsBudget, "%.2f")
+	b.budget("rechecks: connections opened in a round", float64(used.Opened)/float64(rounds), recheckConnectionsBudget, "%.1f")
+	return nil
 }
 
-// recording is what an agent that rechecks its node has requested while it was measured.
-type recording struct {
-	paths, words []string // of each request; the words are its verb and resource
-	starts       []int    // the index of each round's first request
-	writes       int
-	peers        string // the path of its list of other agents, which it requests when it starts and hourly
-}
-
-func record(all []harness.Request, used steady) (r recording, err error) {
+// requestsOfRounds returns what the first round that was measured has requested, and how many rounds there were. It fails where a
+// round writes, or reads what is not in the API server's cache.
+func requestsOfRounds(all []harness.Request, used steady) (words []string, rounds int, err error) {
 	for _, request := range all {
-		if strings.Contains(request.RequestURI, "-peers") {
-			r.peers = request.RequestURI
-		}
 		if request.Received.Before(used.Start) || request.Received.After(used.End) {
 			continue
 		}
-		if request.Write() {
-			r.writes++
-		} else if !strings.Contains(request.RequestURI, "resourceVersion=0") {
-			return r, fmt.Errorf("a read that is not from the API server's cache: %s", request)
+		if request.Write() || !strings.Contains(request.RequestURI, "resourceVersion=0") {
+			return nil, 0, fmt.Errorf("a write, or a read that is not from the API server's cache: %s", request)
 		}
 		word := request.Verb + " " + request.ObjectRef.Resource
 		if word == "get nodes" {
-			r.starts = append(r.starts, len(r.words))
+			rounds++
 		}
-		r.paths, r.words = append(r.paths, request.RequestURI), append(r.words, word)
+		if rounds == 1 {
+			words = append(words, word)
+		}
 	}
-	if len(r.starts) < recheckRounds/2 {
-		return r, fmt.Errorf("fewer than %d rounds in the audit log: %q", recheckRounds/2, r.words)
+	if rounds < recheckRounds/2 {
+		return nil, 0, fmt.Errorf("%d rounds in the audit log, fewer than %d", rounds, recheckRounds/2)
 	}
-	return r, nil
+	return words, rounds, nil
 }
 
 // steady is what an agent that rechecks its node has used.
 type steady struct {
-	Start, End time.Time
-	CPU        time.Duration // in that time
-	Opened     int           // TCP connections that the agent has opened in that time
-	Peak       uint64        // of resident memory since the process began, in bytes
+	Verification time.Duration // CPU until the node was released
+	Start, End   time.Time
+	CPU          time.Duration // in that time
+	Opened       int           // TCP connections that the agent has opened in that time
+	Peak         uint64        // of resident memory since the process began, in bytes
 }
 
 // rechecks runs in the pod. It starts the agent and measures it while it rechecks its node. A warning of the agent is an error:
 // its state is not steady.
-func rechecks(ctx context.Context, rounds int, peers bool) error {
+func rechecks(ctx context.Context, rounds int) error {
 	var log bytes.Buffer
-	pid, stop, err := startHolding(ctx, &log, "ON_TIMEOUT=condition", "RECHECK_INTERVAL="+shortInterval.String(),
-		fmt.Sprintf("ENABLE_CONNECTIVITY_MATRIX=%v", peers))
+	pid, stop, err := startHolding(ctx, &log, "ON_TIMEOUT=condition", "RECHECK_INTERVAL="+shortInterval.String())
 	if err != nil {
 		return err
 	}
@@ -162,6 +117,9 @@ func observeRechecks(ctx context.Context, pid, rounds int) (used steady, err err
 	if err != nil {
 		return used, err
 	}
+	if used.Verification, _, err = consumed(process); err != nil {
+		return used, err
+	}
 	sleep(ctx, 2*shortInterval) // the first round comes within one interval
 	cpu, opened, err := consumed(process)
 	if err != nil {
@@ -177,13 +135,13 @@ func observeRechecks(ctx context.Context, pid, rounds int) (used steady, err err
 			return used, ctx.Err()
 		case <-ticker.C:
 		}
-		if status, _, err := get("/readyz"); err != nil || status != http.StatusOK {
-			return used, fmt.Errorf("readyz: status %d: %w", status, err)
+		if !isOK("/readyz") {
+			return used, errors.New("the agent is not ready")
 		}
 		own++
 		if i%scrapeEvery == 0 {
-			if _, _, err := get("/metrics"); err != nil {
-				return used, err
+			if !isOK("/metrics") {
+				return used, errors.New("the agent has no metrics")
 			}
 			own++
 		}

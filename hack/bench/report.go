@@ -8,22 +8,22 @@ import (
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-// The budgets. Whoever raises one on purpose says why in the commit; README.md repeats them, and a test compares.
+// The budgets. Whoever raises one on purpose says why in the commit; README.md repeats them, and a test compares. Times and CPU are
+// compared with what the same run has measured: they differ from one machine to another.
 const (
 	binaryBudget   = 14.5 // MB, stripped, linux/amd64
 	gzipBudget     = 5.52 // MB, the same after gzip: nearly the image
 	imageBudget    = 6.2  // MB, compressed
 	memoryBudget   = 16.0 // MiB, a verification
-	scrapedBudget  = 20.0 // MiB, after the scrapes
-	startupBudget  = 1.5  // times the baseline
-	gateBudget     = 40.0 // ms more than the baseline
 	requestsBudget = 4.0  // to the API server, a verification
 	receivedBudget = 40.0 // kB, a verification
 
-	controllerGateBudget    = 400.0 // ms, the median in controller mode
-	controllerGateP95Budget = 800.0 // ms
+	gateBudget           = 1.15 // times the baseline, from the startup taint to the release
+	controllerGateBudget = 0.8  // the same in controller mode
 
-	controllerScaleRequestsBudget = 5.0 // a node that joins in controller mode
+	agentScaleBudget         = 2.0 // times the idle DaemonSet, until the last of 1,000 nodes is released
+	controllerScaleBudget    = 1.0 // the same in controller mode, 100 nodes too
+	controllerRequestsBudget = 5.0 // a node that joins in controller mode
 
 	incidentBudget     = 160.0 // MiB, the controller beside 5,000 nodes of which none is verified
 	restBudget         = 96.0  // MiB, the controller beside 5,000 verified nodes
@@ -31,18 +31,11 @@ const (
 	restRequestsBudget = 10.0  // a minute, the same
 
 	recheckMemoryBudget   = 20.0 // MiB, an agent that rechecks its node
-	recheckCPUBudget      = 2.0  // mCPU, the same at RECHECK_INTERVAL=60s
+	recheckCPUBudget      = 1.0  // times the verification, a round
 	recheckRequestsBudget = 2.0  // a round
 	// The network check opens one and the service check two. A round that is thorough opens more, once an hour; an agent that did
 	// not keep its connection to the API server would open four.
 	recheckConnectionsBudget = 3.5
-
-	agentRecoveryBudget  = 1.5 // s after an outage, and a fortieth of its length
-	workerRecoveryBudget = 5.0 // s, the same in controller mode
-	packetsBudget        = 1.0 // a second of an outage of 10 minutes
-	// API requests in that outage, as many as without signs: nine rounds of two (get the Node, list EndpointSlices) end in it if
-	// every pause is 10 % shorter, the first read, and three Events.
-	outageRequestsBudget = 22.0
 )
 
 // report prints progress and each figure, and at the end the table of all figures in Markdown.
@@ -84,7 +77,7 @@ func (r *report) add(added row) {
 }
 
 func (r *report) print(row row) {
-	r.Line("| %-60s | %-26s | %-8s | %-4s |", row.name, row.figure, row.budget, row.verdict)
+	r.Line("| %-72s | %-26s | %-8s | %-4s |", row.name, row.figure, row.budget, row.verdict)
 }
 
 // end prints the table for README.md and reports whether every budget was kept.

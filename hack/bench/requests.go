@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync/atomic"
 
@@ -16,66 +17,76 @@ import (
 )
 
 const (
-	servicesIn = "default"
+	memoryRuns = 5
 	nodePrefix = "bench-"
-	created    = harness.Name + "/bench" // the label of nodes and services that the benchmark creates
+	created    = harness.Name + "/bench" // the label of nodes that the benchmark creates
 )
 
-// requests counts the API requests of one verification and what the pod receives, in a small cluster and in large ones.
+// memory measures the peak resident memory of verifications.
+func (b *bench) memory(ctx context.Context) error {
+	b.step("memory: %d verifications", memoryRuns)
+	end, err := b.startPod(ctx, noAgents)
+	if err != nil {
+		return err
+	}
+	defer end()
+	var highest uint64
+	err = inside(ctx, b, func(s sample) { highest = max(highest, s.Peak) }, "verify", strconv.Itoa(memoryRuns))
+	if err != nil {
+		return err
+	}
+	b.budget("peak memory of a verification", float64(highest)/(1<<20), memoryBudget, "%.1f MiB")
+	return nil
+}
+
+// requests counts the API requests of one verification and what the pod receives, in a small cluster and in a large one.
 func (b *bench) requests(ctx context.Context) (err error) {
-	b.step("requests: with 10 and 5000 nodes, with 10 and 2000 services")
+	b.step("requests: with 1 node and with 5000")
 	end, err := b.startPod(ctx, noAgents)
 	if err != nil {
 		return err
 	}
 	defer end()
 	defer func() { err = errors.Join(err, b.clear(context.WithoutCancel(ctx))) }()
-
-	var first string
-	for _, size := range []struct{ nodes, services int }{{10, 10}, {5000, 10}, {10, 2000}} {
-		if err := b.clear(ctx); err != nil {
+	for _, nodes := range []int{1, fleetSize} {
+		if err := b.createNodes(ctx, nodes-1, false); err != nil { // node1 is there
 			return err
 		}
-		// node1 and two services exist in every cluster.
-		if err := b.createNodes(ctx, nodePrefix, size.nodes-1, false); err != nil {
+		var one sample
+		if err := inside(ctx, b, func(s sample) { one = s }, "verify", "1"); err != nil {
 			return err
 		}
-		if err := b.createServices(ctx, size.services-2); err != nil {
-			return err
-		}
-		all, err := b.verify(ctx, 1)
+		words, err := b.requestsOf(one)
 		if err != nil {
 			return err
 		}
-		agent := all[len(all)-1]
-		var words []string
-		for _, request := range agent.requests {
-			words = append(words, request.Verb+" "+request.ObjectRef.Resource)
-		}
-		list := strings.Join(words, ", ")
-		if first == "" {
-			first = list
-			b.figure("requests of a verification", "%s", list)
-		}
-		where := fmt.Sprintf("with %d nodes, %d services", size.nodes, size.services)
-		b.budget("requests "+where, float64(len(agent.requests)), requestsBudget, "%.0f")
-		b.budget("received "+where, float64(agent.Received)/1e3, receivedBudget, "%.1f kB")
-		if list != first {
-			return fmt.Errorf("the requests depend on the size of the cluster: %s", list)
-		}
+		b.figure("requests of a verification", "%s", strings.Join(words, ", "))
+		b.budget(fmt.Sprintf("requests with %d nodes", nodes), float64(len(words)), requestsBudget, "%.0f")
+		b.budget(fmt.Sprintf("received with %d nodes", nodes), float64(one.Received)/1e3, receivedBudget, "%.1f kB")
 	}
 	return nil
 }
 
+// requestsOf lists the verb and the resource of each request of a verification.
+func (b *bench) requestsOf(s sample) (words []string, err error) {
+	all, err := b.Audit(s.Start, harness.User)
+	for _, request := range all {
+		if request.Received.Before(s.End) {
+			words = append(words, request.Verb+" "+request.ObjectRef.Resource)
+		}
+	}
+	return words, err
+}
+
 // createNodes creates Nodes: either new ones with the startup taint, for kwok, or verified ones without a kubelet.
-func (b *bench) createNodes(ctx context.Context, prefix string, n int, gated bool) error {
+func (b *bench) createNodes(ctx context.Context, n int, gated bool) error {
 	capacity := corev1.ResourceList{
 		corev1.ResourceCPU:    resource.MustParse("4"),
 		corev1.ResourceMemory: resource.MustParse("8Gi"),
 		corev1.ResourcePods:   resource.MustParse("110"),
 	}
 	return b.parallel(ctx, n, "nodes", func(i int) error {
-		name := fmt.Sprintf("%s%05d", prefix, i)
+		name := fmt.Sprintf("%s%05d", nodePrefix, i)
 		object := &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
 				created: "", corev1.LabelOSStable: "linux", corev1.LabelHostname: name,
@@ -93,29 +104,9 @@ func (b *bench) createNodes(ctx context.Context, prefix string, n int, gated boo
 	})
 }
 
-func (b *bench) createServices(ctx context.Context, n int) error {
-	return b.parallel(ctx, n, "services", func(i int) error {
-		_, err := b.Kube.CoreV1().Services(servicesIn).Create(ctx, &corev1.Service{
-			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("bench-%05d", i), Labels: map[string]string{created: ""}},
-			Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}, Selector: map[string]string{"no": "pod"}},
-		}, metav1.CreateOptions{})
-		return err
-	})
-}
-
-// clear deletes the nodes and services that the benchmark has created.
+// clear deletes the nodes that the benchmark has created.
 func (b *bench) clear(ctx context.Context) error {
-	ours := metav1.ListOptions{LabelSelector: created}
-	if err := b.Kube.CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, ours); err != nil {
-		return err
-	}
-	services, err := b.Kube.CoreV1().Services(servicesIn).List(ctx, ours)
-	if err != nil {
-		return err
-	}
-	return b.parallel(ctx, len(services.Items), "services deleted", func(i int) error {
-		return b.Kube.CoreV1().Services(servicesIn).Delete(ctx, services.Items[i].Name, metav1.DeleteOptions{})
-	})
+	return b.Kube.CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: created})
 }
 
 // parallel calls do with 0 to n-1, a few at once.

@@ -4,7 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,29 +25,41 @@ import (
 // kwok has set their condition Ready and
 //   - withAgent: the agent of the chart's DaemonSet has verified them;
 //   - idleDaemonSet: the pod of the same DaemonSet runs and has got its token; no agent is started;
-//   - noDaemonSet: nothing else;
-//   - controllerMode: the controller has verified them, by a worker that kwok says is ready (scalecontroller.go).
+//   - controllerMode: the controller has verified them, by a worker that kwok says is ready.
 const (
 	withAgent      = "agent"
 	idleDaemonSet  = "idle DaemonSet"
-	noDaemonSet    = "no DaemonSet"
 	controllerMode = "controller mode"
 )
 
 // stalled is the time without progress after which the remaining nodes count as not done.
 const stalled = 2 * time.Minute
 
-// scale measures every series for every number of nodes: those with and without a DaemonSet back to back, then controller mode.
-func (b *bench) scale(ctx context.Context) error {
-	idle := make(map[int]time.Duration)
-	if err := b.scaleDaemonSet(ctx, idle); err != nil {
-		return err
-	}
-	return b.scaleControllerMode(ctx, idle)
+// wave is the result of one series for one number of nodes.
+type wave struct {
+	took     time.Duration // from the first node created to the last node done
+	window   time.Duration // from the first node created to the end of the measurement of the API server
+	problems []string      // errors and warnings of the agents
+	requests float64       // of the agent or of the controller, for each node
+	cpu      float64       // seconds of the API server, in the window
 }
 
-// scaleDaemonSet measures the series with and without a DaemonSet, and notes the times of the idle one by the number of nodes.
-func (b *bench) scaleDaemonSet(ctx context.Context, idle map[int]time.Duration) (err error) {
+// scale measures every series for every number of nodes: the agent and the idle DaemonSet back to back, then controller mode.
+func (b *bench) scale(ctx context.Context) error {
+	waves := map[string]map[int]wave{withAgent: {}, idleDaemonSet: {}, controllerMode: {}}
+	if err := b.scaleDaemonSet(ctx, waves); err != nil {
+		return err
+	}
+	if err := b.scaleControllerMode(ctx, waves[controllerMode]); err != nil {
+		return err
+	}
+	for _, n := range b.sizes {
+		b.compare(n, waves[withAgent][n], waves[idleDaemonSet][n], waves[controllerMode][n])
+	}
+	return b.drawScale(waves)
+}
+
+func (b *bench) scaleDaemonSet(ctx context.Context, waves map[string]map[int]wave) (err error) {
 	kwok, err := b.StartKwok(ctx)
 	if err != nil {
 		return err
@@ -59,67 +72,69 @@ func (b *bench) scaleDaemonSet(ctx context.Context, idle map[int]time.Duration) 
 	}
 	defer end()
 	defer func() { err = errors.Join(err, b.empty(context.WithoutCancel(ctx))) }()
-
 	for _, n := range b.sizes {
-		waves, points := map[string]wave{}, map[string]point{}
-		for _, series := range []string{withAgent, idleDaemonSet, noDaemonSet} {
-			b.step("scale: %d nodes, %s", n, series)
-			w, err := b.wave(ctx, n, series, waves[withAgent].window)
-			if err != nil {
+		for _, series := range []string{withAgent, idleDaemonSet} {
+			if waves[series][n], err = b.wave(ctx, n, series, waves[withAgent][n].window); err != nil {
 				return err
 			}
-			waves[series], points[series] = w, point{n, w.took.Seconds(), w.server.cpu, w.requests}
 		}
-		idle[n] = waves[idleDaemonSet].took
-		b.compare(n, waves)
-		if err := b.draw(points); err != nil {
+	}
+	return nil
+}
+
+// scaleControllerMode lets kwok run without leases: it ignores pods that are bound before it has the lease of their node.
+func (b *bench) scaleControllerMode(ctx context.Context, waves map[int]wave) (err error) {
+	kwok, err := b.StartKwok(ctx, filepath.Join(b.Root, "hack", "e2e", "workers", "testdata", "stages.yaml"))
+	if err != nil {
+		return err
+	}
+	defer kwok.Stop()
+	ctx = kwok.While(ctx)
+	remove, err := b.deployControllerMode(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx := context.WithoutCancel(ctx)
+		err = errors.Join(err, b.empty(ctx), remove(ctx))
+	}()
+	if _, err := b.wave(ctx, 1, controllerMode, 0); err != nil { // waits for the leader
+		return err
+	}
+	for _, n := range b.sizes {
+		if waves[n], err = b.wave(ctx, n, controllerMode, 0); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// wave is the result of one series for one number of nodes.
-type wave struct {
-	took     time.Duration // from the first node created to the last node done
-	window   time.Duration // from the first node created to the end of the measurement of the API server
-	problems []string      // errors and warnings of the agents
-	requests int           // of the agents
-	server   usage
-}
-
 // compare reports the waves of n nodes.
-func (b *bench) compare(n int, waves map[string]wave) {
-	agent, idle, none := waves[withAgent], waves[idleDaemonSet], waves[noDaemonSet]
+func (b *bench) compare(n int, agent, idle, controller wave) {
 	nodes := fmt.Sprintf("scale %d: ", n)
-	each := func(name, unit string, figure func(wave) float64) {
-		b.figure(nodes+name, "agent %.3g, idle DaemonSet %.3g, no DaemonSet %.3g %s", figure(agent), figure(idle), figure(none), unit)
-	}
-	perNode := float64(agent.requests) / float64(n)
+	b.figure(nodes+"first created to last done", "agent %.3g, idle DaemonSet %.3g, controller mode %.3g s",
+		agent.took.Seconds(), idle.took.Seconds(), controller.took.Seconds())
 	b.budget(nodes+"agents with an error or a warning", float64(len(agent.problems)), 0, "%.0f")
 	for _, text := range slices.Compact(slices.Sorted(slices.Values(agent.problems))) {
 		b.figure(nodes+"logged by an agent", "%s", text)
 	}
-	b.budget(nodes+"requests of an agent", perNode, requestsBudget, "%.2f")
-	each("first created to last done", "s", func(w wave) float64 { return w.took.Seconds() })
-	if n != slices.Max(b.sizes) {
-		return
+	b.budget(nodes+"requests of an agent", agent.requests, requestsBudget, "%.2f")
+	b.budget(nodes+"requests of the controller for a node", controller.requests, controllerRequestsBudget, "%.2f")
+	if n < 100 {
+		return // too short to compare
 	}
-	each("API server CPU", "s", func(w wave) float64 { return w.server.cpu })
-	for _, verb := range slices.Sorted(maps.Keys(agent.server.p99)) {
-		each("p99 of "+verb, "ms", func(w wave) float64 { return 1000 * w.server.p99[verb] })
+	b.budget(nodes+"controller mode compared with the idle DaemonSet", controller.took.Seconds()/idle.took.Seconds(), controllerScaleBudget, "%.2f times")
+	if n == slices.Max(b.sizes) {
+		b.budget(nodes+"agent compared with the idle DaemonSet", agent.took.Seconds()/idle.took.Seconds(), agentScaleBudget, "%.2f times")
+		b.figure("the agent adds a node", "%.1f requests, %.0f ms of API server CPU", agent.requests, 1000*(agent.cpu-idle.cpu)/float64(n))
 	}
-	b.figure(nodes+"agent compared with an idle DaemonSet", "%.2f times the time, %.2f times the API server CPU",
-		agent.took.Seconds()/idle.took.Seconds(), agent.server.cpu/idle.server.cpu)
-	added := func(baseline wave) float64 { return 1000 * (agent.server.cpu - baseline.server.cpu) / float64(n) }
-	b.figure("the agent adds a node", "%.1f requests, %.0f ms of API server CPU; with its DaemonSet %.0f ms",
-		perNode, added(idle), added(none))
 }
 
 // wave creates n nodes at once and waits until they are done. What the API server used is measured until the agents have ended
 // and the DaemonSet controller has deleted their pods, or for the given window: nodes send heartbeats all the time, so only
 // windows of the same length can be compared.
 func (b *bench) wave(ctx context.Context, n int, series string, window time.Duration) (w wave, err error) {
+	b.step("scale: %d nodes, %s", n, series)
 	var fleet sync.WaitGroup
 	ctx, cancel := context.WithCancel(ctx)
 	defer fleet.Wait()
@@ -128,24 +143,24 @@ func (b *bench) wave(ctx context.Context, n int, series string, window time.Dura
 	if err != nil {
 		return w, err
 	}
-	if series != noDaemonSet {
+	if series != controllerMode {
 		fleet.Go(func() {
 			err := inside(ctx, b, func(o outcome) {
 				if w.problems = append(w.problems, o.Warnings...); o.Err != "" {
 					w.problems = append(w.problems, o.Err)
 				}
-			}, map[string]string{withAgent: "fleet", idleDaemonSet: "tokens"}[series], strconv.Itoa(n))
+			}, map[string]string{withAgent: "agents", idleDaemonSet: "idle"}[series], strconv.Itoa(n))
 			if err != nil && ctx.Err() == nil {
 				w.problems = append(w.problems, err.Error())
 			}
 		})
 	}
-	before, err := b.scrape(ctx)
+	before, err := b.serverCPU(ctx)
 	if err != nil {
 		return w, err
 	}
 	start := time.Now()
-	if err := b.createNodes(ctx, nodePrefix, n, true); err != nil {
+	if err := b.createNodes(ctx, n, true); err != nil {
 		return w, err
 	}
 	if !await(ctx, func() int {
@@ -156,26 +171,47 @@ func (b *bench) wave(ctx context.Context, n int, series string, window time.Dura
 	}
 	w.took = time.Since(start)
 	fleet.Wait()
-	if series == withAgent {
+	if series != idleDaemonSet {
 		await(ctx, func() int { return len(pods.ListKeys()) }, 0)
 	}
-	select {
-	case <-ctx.Done():
-	case <-time.After(window - time.Since(start)):
-	}
+	sleep(ctx, window-time.Since(start))
 	w.window = time.Since(start)
-	after, err := b.scrape(ctx)
+	after, err := b.serverCPU(ctx)
 	if err != nil {
 		return w, err
 	}
-	w.server = after.since(before)
-	requests, err := b.Audit(start, harness.User)
-	for _, request := range requests {
-		if strings.HasPrefix(request.UserAgent, harness.Name+"/") {
-			w.requests++
+	w.cpu = after - before
+	sent, err := b.sent(start, series)
+	w.requests = float64(sent) / float64(n)
+	return w, err
+}
+
+// sent counts the requests of the agents, or of the controller without its Lease and its watches.
+func (b *bench) sent(since time.Time, series string) (n int, err error) {
+	user := harness.User
+	if series == controllerMode {
+		user = harness.ControllerUser
+	}
+	all, err := b.Audit(since, user)
+	for _, r := range all {
+		if strings.HasPrefix(r.UserAgent, harness.Name) && r.ObjectRef.Resource != "leases" && r.Verb != "watch" {
+			n++
 		}
 	}
-	return w, err
+	return n, err
+}
+
+// serverCPU is what the API server has used, in seconds.
+func (b *bench) serverCPU(ctx context.Context) (float64, error) {
+	text, err := b.Kube.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+	if err != nil {
+		return 0, err
+	}
+	found := regexp.MustCompile(`(?m)^process_cpu_seconds_total (\S+)$`).FindSubmatch(text)
+	if found == nil {
+		return 0, errors.New("the API server has no process_cpu_seconds_total")
+	}
+	return strconv.ParseFloat(string(found[1]), 64)
 }
 
 // await waits until count is n. It returns false if ctx ends or count does not change for a long time.
@@ -190,21 +226,9 @@ func await(ctx context.Context, count func() int, n int) bool {
 	return latest == n
 }
 
-// prepare deletes the nodes of the last wave, deploys or deletes the DaemonSet, and watches nodes and pods.
+// prepare deletes the nodes of the last wave, and watches nodes and pods.
 func (b *bench) prepare(ctx context.Context, series string) (done func() int, pods cache.Store, err error) {
 	if err := b.empty(ctx); err != nil {
-		return nil, nil, err
-	}
-	switch series {
-	case controllerMode:
-	case noDaemonSet:
-		err = b.Kube.AppsV1().DaemonSets(harness.Namespace).Delete(ctx, harness.Name, metav1.DeleteOptions{})
-	default:
-		if err = b.Deploy(ctx); err == nil {
-			err = b.settle(ctx)
-		}
-	}
-	if err != nil {
 		return nil, nil, err
 	}
 	var mu sync.Mutex
@@ -220,7 +244,8 @@ func (b *bench) prepare(ctx context.Context, series string) (done func() int, po
 	err = watch(ctx, informers.NewFilteredNodeInformer(b.Kube, 0, nil, labelled(created)), func(node *corev1.Node) {
 		mu.Lock()
 		defer mu.Unlock()
-		if isReady(node) && (series != withAgent && series != controllerMode || harness.Verified(node)) {
+		ready := harness.Condition(node, corev1.NodeReady)
+		if ready != nil && ready.Status == corev1.ConditionTrue && (series == idleDaemonSet || harness.Verified(node)) {
 			handled[node.Name] = true
 		}
 	})
@@ -236,12 +261,6 @@ func (b *bench) prepare(ctx context.Context, series string) (done func() int, po
 	}, pods, err
 }
 
-func isReady(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
-}
-
 // empty deletes the benchmark's nodes, their pods and their leases, and waits until they are gone. Left to the controllers this
 // would take a minute, at the cost of the next wave.
 func (b *bench) empty(ctx context.Context) error {
@@ -249,13 +268,13 @@ func (b *bench) empty(ctx context.Context) error {
 		return err
 	}
 	now := int64(0)
+	only := metav1.ListOptions{LabelSelector: podsOfNodes}
 	if err := harness.Until(ctx, func() (bool, error) {
-		pods, err := b.AgentPods(ctx)
-		if err != nil || len(pods) == 0 {
-			return len(pods) == 0, err
+		pods, err := b.Kube.CoreV1().Pods(harness.Namespace).List(ctx, only)
+		if err != nil || len(pods.Items) == 0 {
+			return err == nil, err
 		}
-		return false, b.Kube.CoreV1().Pods(harness.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now},
-			metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + harness.Name})
+		return false, b.Kube.CoreV1().Pods(harness.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now}, only)
 	}); err != nil {
 		return err
 	}

@@ -19,18 +19,12 @@ func (b *bench) size(context.Context) error {
 	if err != nil {
 		return err
 	}
-	baseline, err := os.Stat(baselinePath())
-	if err != nil {
-		return err
-	}
 	image, err := imageSize(filepath.Join(b.Dir, "images", "kube-node-ready.tar"))
 	if err != nil {
 		return err
 	}
 	b.budget("binary, stripped", float64(agent.Size())/mb, binaryBudget, "%.2f MB")
 	b.budget("image, compressed", float64(image)/mb, imageBudget, "%.2f MB")
-	b.figure("binary compared with one that uses net/http only", "%.2f times %.2f MB",
-		float64(agent.Size())/float64(baseline.Size()), float64(baseline.Size())/mb)
 	return nil
 }
 

@@ -70,7 +70,7 @@ start_containerd() { spawn "$1" containerd containerd --config "$CLUSTER_DIR/nod
 start_kubelet() {
 	spawn "$1" kubelet "$KUBERNETES_BIN/kubelet" --v=2 --config="$CLUSTER_DIR/nodes/$1/kubelet.yaml" \
 		--kubeconfig="$CLUSTER_DIR/nodes/$1/kubelet.kubeconfig" \
-		--hostname-override="$1" --node-ip="$NET.$((10 + $(node_index "$1")))"
+		--hostname-override="$1" --node-ip="$NET.$((10 + $(node_index "$1")))" --node-labels="$LABELS"
 }
 
 start_kube_proxy() { spawn "$1" kube-proxy "$KUBERNETES_BIN/kube-proxy" --v=2 --config="$CLUSTER_DIR/nodes/$1/kube-proxy.yaml"; }
@@ -118,7 +118,11 @@ cmd_add_node() {
 	lock
 	if init_pid "$name" >/dev/null; then die "node $name already exists" "hack/cluster/cluster delete-node $name"; fi
 	stage "node $name: namespaces, containerd, images" prepare_node "$name"
-	stage "node $name: kube-proxy, kubelet" register_node "$name"
+	if [[ ${PROXY:-} == late ]]; then
+		stage "node $name: kubelet" start_kubelet "$name"
+	else
+		stage "node $name: kube-proxy, kubelet" register_node "$name"
+	fi
 	if [[ ${WAIT:-1} == 1 ]]; then stage "node $name Ready" wait_node "$name"; fi
 }
 

@@ -18,6 +18,7 @@ import (
 const usage = `usage: workload [COMMAND]
   sleep                    until SIGTERM (the default); as process 1 it also reaps orphans
   serve [NET/]ADDRESS...   reply to every TCP connection and UDP packet with the host name, e.g. serve :80 udp/:53
+  require NAME ADDRESS...  resolve NAME, exit 1 when it has no address; then serve
   resolve NAME...          resolve each name with the Go resolver; exit 1 when one has no address
   dial ADDRESS...          open a TCP connection to each; exit 1 when one cannot be opened
 Lookups and dials give up after TIMEOUT (a duration, from the environment; default 3s).
@@ -50,6 +51,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 		go reap()
 		<-stop
 		return 0
+	case "require":
+		if code := each(args[:min(1, len(args))], timeout, stdout, resolve); code != 0 {
+			return code
+		}
+		args = args[min(1, len(args)):]
+		fallthrough
 	case "serve":
 		for _, where := range args {
 			if err := serve(where); err != nil {
@@ -60,10 +67,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		<-stop
 		return 0
 	case "resolve":
-		return each(args, timeout, stdout, func(ctx context.Context, name string) (string, error) {
-			addresses, err := net.DefaultResolver.LookupHost(ctx, name)
-			return strings.Join(addresses, " "), err
-		})
+		return each(args, timeout, stdout, resolve)
 	case "dial":
 		return each(args, timeout, stdout, func(ctx context.Context, address string) (string, error) {
 			conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
@@ -95,6 +99,11 @@ func reap() {
 		}
 		<-children
 	}
+}
+
+func resolve(ctx context.Context, name string) (string, error) {
+	addresses, err := net.DefaultResolver.LookupHost(ctx, name)
+	return strings.Join(addresses, " "), err
 }
 
 func serve(where string) error {

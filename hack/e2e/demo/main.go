@@ -1,5 +1,5 @@
-// Command demo shows the agent at work on the throwaway cluster (`make demo`): a node joins, a node is verified again, a node has
-// no DNS. The cluster starts with one node without the startup taint, which runs CoreDNS, as a system node group does.
+// Command demo shows the agent at work on the throwaway cluster (`make demo`): a node joins, two nodes join with and without the gate,
+// a node is verified again, a node has no DNS. The cluster starts with one node without the startup taint, which runs CoreDNS, as a system node group does.
 // It draws a timeline of the node that joins.
 package main
 
@@ -55,7 +55,7 @@ func run(ctx context.Context) error {
 	defer cancel()
 	d := &demo{Cluster: cluster, Live: harness.NewLive(os.Stdout), ctx: ctx}
 	go d.showProgress()
-	for _, chapter := range []func() error{d.newNode, d.verifyAgain, d.noDNS} {
+	for _, chapter := range []func() error{d.newNode, d.sideBySide, d.verifyAgain, d.noDNS} {
 		if err := chapter(); err != nil {
 			return err
 		}
@@ -71,6 +71,7 @@ type demo struct {
 	ctx       context.Context
 	began     time.Time // of the chapter
 	durations []duration
+	services  map[string]started // by node
 }
 
 type duration struct {
@@ -176,7 +177,7 @@ func failure(from <-chan error) error {
 
 // verifyAgain: a node without the label is verified again.
 func (d *demo) verifyAgain() error {
-	d.chapter("2. Verify it again: kubectl label node " + node + " " + harness.Label + "-")
+	d.chapter("3. Verify it again: kubectl label node " + node + " " + harness.Label + "-")
 	if _, err := d.Kubectl(d.ctx, "", "label", "node", node, harness.Label+"-"); err != nil {
 		return err
 	}
@@ -192,11 +193,14 @@ func (d *demo) verifyAgain() error {
 
 // noDNS: a node without DNS keeps its startup taint, and the log, an Event and the metrics give the reason.
 func (d *demo) noDNS() error {
-	d.chapter("3. A node without DNS")
+	d.chapter("4. A node without DNS")
 	if err := d.ScaleCoreDNS(d.ctx, 0); err != nil {
 		return err
 	}
-	d.say("CoreDNS scaled to zero")
+	d.say("CoreDNS scaled to zero; for a short demo, agents make one attempt in a round (config.maxRetries=0)")
+	if _, err := d.Kubectl(d.ctx, "", "set", "env", "-n", harness.Namespace, "daemonset/"+harness.Name, "MAX_RETRIES=0"); err != nil {
+		return err
+	}
 	if err := d.Gate(d.ctx, node); err != nil {
 		return err
 	}
@@ -206,7 +210,7 @@ func (d *demo) noDNS() error {
 	if err != nil {
 		return err
 	}
-	d.say("agent pod %s runs; its first round, with five retries, takes most of a minute", pod.Name)
+	d.say("agent pod %s runs", pod.Name)
 	if err := d.followFailure(pod); err != nil {
 		return err
 	}
@@ -392,6 +396,8 @@ Inspect the cluster
   kubectl describe node %s
   kubectl label node %s %s-
 Tear down
-  make cluster-down`, text.String(), d.Kubeconfig(), d.Root, harness.Label, node, node, harness.Label)
+  make cluster-down
+
+%s`, text.String(), d.Kubeconfig(), d.Root, harness.Label, node, node, harness.Label, d.verdict())
 	return nil
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	svg "github.com/ajstarks/svgo/float"
+
+	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
 // Layout, in pixels: what each step is, its bar, its time. Each step has a row of its own, so that no text meets another.
@@ -19,28 +21,6 @@ const (
 	barHeight = 12.0
 	textDrop  = 4.5 // from the middle of a row to the foot of its text
 )
-
-// style has a background of its own, because GitHub's theme and that of the browser, which decides here, may differ.
-const style = `text { font: 13px -apple-system, "Segoe UI", "Noto Sans", Helvetica, Arial, sans-serif; fill: #1f2328 }
-.title { font-size: 17px; font-weight: 600 }
-.quiet { font-size: 12px; fill: #59636e }
-.middle { text-anchor: middle }
-.card { fill: #ffffff; stroke: #d1d9e0 }
-.grid { stroke: #1f2328; stroke-opacity: 0.12 }
-.cluster { fill: #0969da }
-.agent { fill: #1a7f37 }
-.workload { fill: #d4a72c }
-.zoom { fill: #1a7f37; fill-opacity: 0.15 }
-@media (prefers-color-scheme: dark) {
-text { fill: #f0f6fc }
-.quiet { fill: #9198a1 }
-.card { fill: #151b23; stroke: #3d444d }
-.grid { stroke: #f0f6fc }
-.cluster { fill: #4493f8 }
-.agent { fill: #3fb950 }
-.workload { fill: #d29922 }
-.zoom { fill: #3fb950; fill-opacity: 0.2 }
-}`
 
 // panel is a time axis with a row for each step below it.
 type panel struct {
@@ -70,7 +50,7 @@ func draw(t timeline) []byte {
 	canvas.Decimals = 1
 	canvas.Start(width, height, fmt.Sprintf(`viewBox="0 0 %.0f %.0f"`, width, height), `role="img"`)
 	canvas.Title("A new node, from its registration to its first workload")
-	canvas.Style("text/css", style)
+	canvas.Style("text/css", harness.PictureStyle)
 	canvas.Roundrect(0.5, 0.5, width-1, height-1, 6, 6, `class="card"`)
 	canvas.Text(margin, 36, "A new node, from its registration to its first workload", `class="title"`)
 	canvas.Text(margin, 58, "One run of make demo. Milliseconds since the node registered.", `class="quiet"`)

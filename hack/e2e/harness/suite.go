@@ -72,6 +72,9 @@ func Main(m *testing.M, prepare func(context.Context, *Cluster) (cleanUp func(co
 	return code
 }
 
+// Core reports whether only the tests of make test run (E2E=core): those that need neither kwok nor Prometheus nor a registry.
+func Core() bool { return os.Getenv("E2E") == "core" }
+
 // Long reports whether the long version of the tests was asked for (E2E=long).
 func Long() bool { return os.Getenv("E2E") == "long" }
 

@@ -79,6 +79,20 @@ func (s *suite) retaintedOnce() {
 	}
 }
 
+// One node loses the way to other pods: it is re-tainted, its pods stay, and once it is repaired its agent removes the taint.
+// TestFailingNodes has more of them.
+func TestFailingNode(t *testing.T) {
+	s := start(t)
+	s.dropForwarded(nodes[0], dropPods()...)
+	s.awaitRetainted(nodes[0], peersFailed)
+	s.event(nodes[0], "FailedTaintAdded", peersFailed)
+	s.failedTwice(nodes[0])
+	s.repair(nodes[0])
+	s.awaitGood(nodes[0])
+	s.awaitTaintRemoved(nodes[0])
+	s.Len(s.taints(), 1, "another node was touched")
+}
+
 // failedTwice asserts that a round had failed, and another one, before the condition turned False: a single failure is no verdict.
 func (s *suite) failedTwice(node string) {
 	s.Helper()

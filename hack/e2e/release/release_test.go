@@ -2,6 +2,7 @@ package release
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -34,7 +35,10 @@ type suite struct {
 	version  string
 	registry *registry
 	files    string // URL
-	digest   string // of the agent's image
+	digest   string // of the agent's image; "" without a registry
+
+	addresses []string // of a document, each followed by what stands for it here
+	pulls     string   // how kubelet's Event about the agent's image begins
 }
 
 // start publishes the release on this machine. Only the addresses differ from what a new user sees.
@@ -50,13 +54,21 @@ func start(t *testing.T) *suite {
 				return err
 			}
 		}
-		return s.Reset(ctx, node)
+		// An agent carries on what the annotation of an earlier one says.
+		return errors.Join(s.Reset(ctx, node), s.Cluster.Patch(ctx, node, `{"metadata":{"annotations":{"`+harness.Annotation+`":null}}}`))
 	}
 	s.NoError(s.Undeploy(s.Ctx))
 	s.NoError(clean(s.Ctx))
 	s.Undo(clean)
 	s.version = chartField(s, filepath.Join(s.Root, "chart"), "version")
 
+	server := httptest.NewServer(http.FileServer(http.Dir(s.dir)))
+	t.Cleanup(server.Close)
+	s.files = server.URL
+	if harness.Core() {
+		s.withoutRegistry()
+		return s
+	}
 	var err error
 	s.registry, err = startRegistry(s.Ctx, s.Cluster, t.TempDir())
 	if s.registry != nil && s.registry.Program != nil {
@@ -81,11 +93,32 @@ func start(t *testing.T) *suite {
 	undo, err := s.registry.mirror(s.Cluster, node, host)
 	s.Undo(undo)
 	s.NoError(err)
-
-	server := httptest.NewServer(http.FileServer(http.Dir(s.dir)))
-	t.Cleanup(server.Close)
-	s.files = server.URL
+	s.pulls = "Successfully pulled image"
+	s.addresses = []string{"oci://" + host + "/", "oci://" + s.registry.address + "/", "helm install ", "helm install --plain-http ",
+		"helm template ", "helm template --plain-http "}
 	return s
+}
+
+// withoutRegistry puts the images on the node, and lets Helm read the chart from its file.
+func (s *suite) withoutRegistry() {
+	s.Helper()
+	for _, image := range []string{harness.Name, harness.Controller} {
+		s.Script("load", filepath.Join(s.dir, image+"-linux-"+runtime.GOARCH+".tar"))
+		s.Script("enter", node, "ctr", "-n", "k8s.io", "images", "tag", "localhost/"+image+":"+s.version, host+"/"+owner+"/"+image+":"+s.version)
+	}
+	s.pulls = "Container image"
+	s.addresses = []string{"oci://" + host + "/" + owner + "/charts/kube-node-ready", filepath.Join(s.dir, "kube-node-ready-"+s.version+".tgz")}
+}
+
+// push publishes the chart in the registry, where there is one.
+func (s *suite) push() {
+	s.Helper()
+	if s.registry == nil {
+		return
+	}
+	printed, err := s.Cluster.Run(s.Ctx, "", "hack/release.sh", "push", s.dir, "oci://"+s.registry.address+"/"+owner+"/charts", "--plain-http")
+	s.NoError(err)
+	s.Regexp(`^digest=sha256:[0-9a-f]{64}\n$`, printed, "for the attestation")
 }
 
 // readme runs a block of the README, with the addresses of this machine.
@@ -101,9 +134,7 @@ func (s *suite) readme(marker string, replace ...string) string {
 // block runs a block of a document, with the addresses of this machine.
 func (s *suite) block(block string, replace ...string) string {
 	s.Helper()
-	replace = append([]string{s.address(), s.files, "oci://" + host + "/", "oci://" + s.registry.address + "/", "helm install ", "helm install --plain-http ",
-		"helm template ", "helm template --plain-http ",
-		"sudo ", "", "/usr/local/bin", s.bin()}, replace...)
+	replace = append(append([]string{s.address(), s.files, "sudo ", "", "/usr/local/bin", s.bin()}, s.addresses...), replace...)
 	return s.Bash("cd " + s.bin() + "\nexport PATH=$PWD:$PATH\n" + strings.NewReplacer(replace...).Replace(block))
 }
 
@@ -149,13 +180,13 @@ func (s *suite) verified(release harness.Release, isVerified func(*corev1.Node) 
 	s.Until(func() (bool, error) { return len(agents()) == 0, nil }, "agents stay")
 }
 
-// pulled waits for kubelet's Event about an image that was not there.
+// pulled waits for kubelet's Event about an image that was not there, or without a registry that was.
 func (s *suite) pulled(namespace string) {
 	s.Helper()
 	s.Until(func() (bool, error) {
 		events, err := s.Kube.CoreV1().Events(namespace).List(s.Ctx, metav1.ListOptions{FieldSelector: "reason=Pulled"})
 		for _, event := range events.Items {
-			if isPull := strings.HasPrefix(event.Message, "Successfully pulled image \""+host+"/"+owner+"/kube-node-ready:"+s.version); isPull &&
+			if isPull := strings.HasPrefix(event.Message, s.pulls+" \""+host+"/"+owner+"/kube-node-ready:"+s.version); isPull &&
 				!event.CreationTimestamp.Time.Before(s.Began.Truncate(1e9)) {
 				return true, nil
 			}
@@ -186,8 +217,7 @@ func TestInstallWithValuesOfThePlatform(t *testing.T) {
 		_, err := s.Cluster.Run(ctx, "", s.Tool("helm"), "uninstall", harness.Name, "--namespace", harness.Namespace, "--ignore-not-found", "--wait")
 		return err
 	})
-	_, err := s.Cluster.Run(s.Ctx, "", "hack/release.sh", "push", s.dir, "oci://"+s.registry.address+"/"+owner+"/charts", "--plain-http")
-	s.NoError(err)
+	s.push()
 	s.join()
 	s.block(s.Block("docs/platforms.md", "install-values", "sh"))
 	s.verified(harness.Default(), harness.Verified)

@@ -31,6 +31,9 @@ func prepare(ctx context.Context, cluster *harness.Cluster) (cleanUp func(contex
 	if err != nil {
 		return nil, err
 	}
+	if harness.Core() { // without fleets
+		return remove, nil
+	}
 	stages, err := filepath.Abs("testdata/stages.yaml")
 	if err != nil {
 		return nil, err

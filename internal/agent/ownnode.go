@@ -153,8 +153,8 @@ func (o *ownNode) keepCached(ctx context.Context, node *nodepatch.Node) (err err
 }
 
 // remaining returns the taints that still repel pods after the release.
-func (a *nodeAccess) remaining(node *nodepatch.Node) []nodepatch.Taint {
+func (n *nodeAccess) remaining(node *nodepatch.Node) []nodepatch.Taint {
 	return slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(taint nodepatch.Taint) bool {
-		return a.keys.Removes(taint) || (taint.Effect != "NoSchedule" && taint.Effect != "NoExecute")
+		return n.keys.Removes(taint) || (taint.Effect != "NoSchedule" && taint.Effect != "NoExecute")
 	})
 }

@@ -102,8 +102,8 @@ func (r *Remediator) decide(ctx context.Context, plan fleet.Plan, now clock.Now)
 	return decision, nil
 }
 
-// isIdle reports whether nothing depends on the ledger, as it was read last: nothing is to be deleted, and nobody has to clear a halt.
-// An idle fleet costs no request, and a ledger that cannot be read is no news there.
+// isIdle reports whether nothing depends on the ledger, as it was read last: nothing is to be deleted, and nobody has to clear a
+// halt. An idle fleet costs no request, and a ledger that cannot be read is no news there.
 func (r *Remediator) isIdle(decision Decision) bool {
 	return r.stored.object != nil && len(decision.Candidates)+len(decision.Withheld) == 0 && !decision.Changed &&
 		len(r.stored.ledger.haltedScopes()) == 0

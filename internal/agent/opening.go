@@ -57,7 +57,7 @@ func (r *reporter) noteNetwork(attempt checks.Attempt) {
 		return
 	}
 	r.opening.at = time.Now().Add(r.cfg.InitialTimeout - attempt.Took + rand.N(opensOver))
-	if r.marker.timedOut {
+	if r.marker.timedOut && r.timeout == nil { // else reportTimeout is due, and looks at it
 		r.timeout = time.After(time.Until(r.opening.at))
 	}
 }

@@ -45,6 +45,9 @@ func (v *verification) verify(ctx context.Context) outcome {
 	v.report.follow(v.own.seen.node)
 	for pauses := checks.Exponential(); ; {
 		err := v.report.during(ctx, v.rounds.makeRound)
+		if err == nil || errors.Is(err, errRestart) { // the checks have passed, or do not count
+			v.report.opening.at = time.Time{}
+		}
 		if err == nil {
 			err = v.release(ctx)
 		}

@@ -90,10 +90,16 @@ func (p parts) workers() *worker.Reconciler {
 			Round: checklist.LongestRound(cfg.Config), Version: c.Program.Version},
 		Client: p.manager.GetClient(), Endpoints: worker.NewEndpoints(c.Environment.Client, cfg.DNSService, cfg.CheckTimeout).List,
 		Node: nodeAPI(c.Environment), Events: p.manager.GetEventRecorder(recorder), Now: p.loop.Now,
-		Require: checklist.Requirements{List: cfg.Require, Client: c.Environment.Client, Timeout: cfg.CheckTimeout}.Unmet,
+		Require: p.requirements().Unmet,
 		Asker:   worker.Asker{Port: cfg.MetricsPort, Transport: c.WorkerTransport},
 		Timeout: cfg.CheckTimeout, Log: c.Log,
 	}
+}
+
+// requirements are what the Node itself must show.
+func (p parts) requirements() checklist.Requirements {
+	cfg := p.controller.Config
+	return checklist.Requirements{List: cfg.Require, Client: p.controller.Environment.Client, Timeout: cfg.CheckTimeout}
 }
 
 // leftovers deletes the workers that controller mode has left, in daemonset mode.
@@ -144,7 +150,7 @@ func (p parts) remediator(actor act.Actor, live client.Client) *remediation.Reme
 			DeleteAfter: cfg.DeleteAfter, FailedFor: cfg.FailedFor, DeleteNodes: cfg.DeleteNodes,
 			UnmetRequirements: cfg.UnmetRequirements,
 		},
-		LedgerName: cfg.AgentName + "-remediation", DryRun: cfg.RemediationMode == config.RemediationDryRun,
+		Unmet: p.requirements().Unmet, LedgerName: cfg.AgentName + "-remediation", DryRun: cfg.RemediationMode == config.RemediationDryRun,
 	}
 }
 

@@ -23,6 +23,8 @@ type Live struct {
 	Pods []corev1.Pod // on the node
 	// Events are those of the agent's pod, if the candidate's reason depends on them.
 	Events []corev1.Event
+	// Unmet is what the node does not show of what REQUIRE demands, if the candidate's reason depends on it.
+	Unmet string
 	// Workload is the first of Pods that would miss the node, "": none would.
 	Workload string
 	// Claims are the NodeClaims that the Node's ownerReference names, else those whose status names the Node.
@@ -57,7 +59,7 @@ func (s Settings) Confirm(candidate fleet.Status, live Live, seen fleet.Memory, 
 // decideAgain decides about a candidate as the fleet does, from its live objects: what is not as it was begins just now. It
 // returns nothing if the node is not selected any more.
 func (s Settings) decideAgain(candidate fleet.Status, live Live, seen fleet.Memory, now clock.Now) []fleet.Status {
-	objects := fleet.Objects{Nodes: []corev1.Node{*live.Node}, Seen: seen}
+	objects := fleet.Objects{Nodes: []corev1.Node{*live.Node}, Unmet: map[string]string{live.Node.Name: live.Unmet}, Seen: seen}
 	if candidate.Pod != nil {
 		pod := candidate.Pod
 		objects.Events = map[types.UID][]corev1.Event{pod.UID: append([]corev1.Event{}, live.Events...)} // not nil: they have been read

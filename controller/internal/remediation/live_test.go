@@ -41,7 +41,7 @@ func (m *liveMoment) see() {
 	m.seen = fleet.Memory{}
 	for minutes := range time.Duration(21) {
 		plan := m.settings.Fleet.Decide(fleet.Objects{Nodes: []corev1.Node{*m.live.Node}, Pods: m.live.Pods,
-			Events: map[types.UID][]corev1.Event{"agent-bad": m.live.Events}, Seen: m.seen}, clock.At(m.now.Add((minutes-20)*time.Minute), time.Time{}))
+			Events: map[types.UID][]corev1.Event{"agent-bad": m.live.Events}, Unmet: map[string]string{"bad": m.live.Unmet}, Seen: m.seen}, clock.At(m.now.Add((minutes-20)*time.Minute), time.Time{}))
 		m.seen, *m.bad() = plan.Seen, plan.Statuses[0]
 	}
 	m.live.Node = m.live.Node.DeepCopy() // the plan's stays as it was
@@ -192,6 +192,13 @@ func (m *liveMoment) worked() {
 	m.see()
 }
 
+// passed is a worker that has passed on a node that lacks what REQUIRE demands.
+func (m *liveMoment) passed() {
+	m.settings.Fleet.Workers, m.settings.UnmetRequirements, m.live.Unmet = true, true, "node: the node has 0 GPUs"
+	m.live.Pods[0].Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "worker", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}
+	m.see()
+}
+
 // The reason must still hold by the live objects.
 func TestConfirmDecidesAgain(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -233,7 +240,9 @@ func TestConfirmDecidesAgain(t *testing.T) {
 			m.live.Pods[0].Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 			m.live.Pods[0].Status.ContainerStatuses = agentPod("bad").Status.ContainerStatuses
 		}, verdict.DNSFailed, Changed},
-		"Silent": {func(m *liveMoment) { m.silent() }, verdict.Silent, ""},
+		"requirements unmet":   {func(m *liveMoment) { m.passed() }, verdict.NodeFailed, ""},
+		"requirements met now": {func(m *liveMoment) { m.passed(); m.live.Unmet = "" }, verdict.NodeFailed, Changed},
+		"Silent":               {func(m *liveMoment) { m.silent() }, verdict.Silent, ""},
 		"Silent, not started, and no Event says why": {func(m *liveMoment) { m.notStarted(); m.live.Events = []corev1.Event{}; m.see(); m.live.Events = nil }, verdict.Silent, ""},
 		"speaks now": {func(m *liveMoment) {
 			m.silent()

@@ -17,6 +17,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/act"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 const (
@@ -31,7 +32,9 @@ type Remediator struct {
 	act.Actor
 	Settings Settings
 	// Client reads and writes without a cache.
-	Client     client.Client
+	Client client.Client
+	// Unmet says what a node does not show of what REQUIRE demands, or "".
+	Unmet      func(context.Context, *nodepatch.Node) string
 	LedgerName string
 	DryRun     bool
 	Self       runtime.Object // what Events about the whole fleet are about

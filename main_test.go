@@ -61,18 +61,15 @@ func kubeconfig(t *testing.T) string {
 	return path
 }
 
-func TestVersion(t *testing.T) {
-	code, stdout, stderr := exit(t, map[string]string{"NODE_NAME": ""}, "--version")
-	assert.Equal(t, config.ExitOK, code)
-	assert.Equal(t, "kube-node-ready dev (commit unknown, built unknown, "+runtime.Version()+")\n", stdout)
-	assert.Empty(t, stderr)
-}
-
-func TestHelpOnStdout(t *testing.T) {
-	code, stdout, stderr := exit(t, nil, "--help")
-	assert.Equal(t, config.ExitOK, code)
-	assert.Contains(t, stdout, "Usage: kube-node-ready [flags]")
-	assert.Empty(t, stderr)
+func TestVersionAndHelpOnStdout(t *testing.T) {
+	for flag, text := range map[string]string{
+		"--version": "kube-node-ready dev (commit unknown, built unknown, " + runtime.Version() + ")\n", "--help": "Usage: kube-node-ready [flags]",
+	} {
+		code, stdout, stderr := exit(t, map[string]string{"NODE_NAME": ""}, flag)
+		assert.Equal(t, config.ExitOK, code)
+		assert.Contains(t, stdout, text)
+		assert.Empty(t, stderr)
+	}
 }
 
 func TestUsageStartsNothing(t *testing.T) {

@@ -189,73 +189,47 @@ func TestAPILargeHeaderRefused(t *testing.T) {
 // Replies of the API server, or of something in its place.
 func TestAPIAnswers(t *testing.T) {
 	t.Parallel()
+	status := func(reason metav1.StatusReason, message string) metav1.Status {
+		return metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Reason: reason, Message: message}
+	}
+	const anError = "the API server answers with an error: "
+	const unauthorized = "authentication: the API server does not accept the service account token: "
 	for _, test := range []struct {
 		title       string
 		code        int
-		status      metav1.Status // with a reason: it is the body
-		body        string
+		answer      any // a string: no JSON
 		err, remedy string
 	}{
-		{
-			title: "401", code: 401, status: metav1.Status{Reason: metav1.StatusReasonUnauthorized, Message: "Unauthorized"},
-			err: "authentication: the API server does not accept the service account token: Unauthorized", remedy: checkToken,
-		},
-		{
-			title: "403", code: 403, status: metav1.Status{Reason: metav1.StatusReasonForbidden, Message: `nodes "node-1" is forbidden: no such role`},
-			err: `authorization: nodes "node-1" is forbidden: no such role`, remedy: checkGrant,
-		},
-		{
-			title: "404", code: 404, status: metav1.Status{Reason: metav1.StatusReasonNotFound, Message: `nodes "node-1" not found`},
-			err: `the node does not exist: nodes "node-1" not found`, remedy: checkNodeName,
-		},
-		{
-			title: "429", code: 429, status: metav1.Status{Reason: metav1.StatusReasonTooManyRequests, Message: "too many requests, please try again later"},
-			err: "the API server asks to wait: too many requests, please try again later", remedy: checkLimits,
-		},
-		{
-			title: "500", code: 500, status: metav1.Status{Reason: metav1.StatusReasonInternalError, Message: "Internal error occurred: etcd is gone"},
-			err: "the API server answers with an error: Internal error occurred: etcd is gone", remedy: checkHealth,
-		},
-		{
-			title: "500, asks to come again", code: 500, status: metav1.Status{Reason: metav1.StatusReasonServerTimeout, Message: "the server is starting"},
-			err: "the API server answers with an error: the server is starting", remedy: checkHealth,
-		},
-		{
-			title: "502 from a load balancer", code: 502, body: "<html>Bad Gateway</html>",
-			err:    `the API server answers with an error: an error on the server ("<html>Bad Gateway</html>") has prevented the request from succeeding (get nodes node-1)`,
-			remedy: checkHealth,
-		},
-		{
-			title: "503", code: 503, status: metav1.Status{Reason: metav1.StatusReasonServiceUnavailable, Message: "shutting down"},
-			err: "the API server answers with an error: shutting down", remedy: checkHealth,
-		},
-		{
-			title: "504", code: 504, status: metav1.Status{Reason: metav1.StatusReasonTimeout, Message: "Timeout: request did not complete within the allotted time"},
-			err: "the API server answers with an error: Timeout: request did not complete within the allotted time", remedy: checkHealth,
-		},
-		{
-			title: "400, which is not expected", code: 400, status: metav1.Status{Reason: metav1.StatusReasonBadRequest, Message: "what?"},
-			err: "what?", remedy: checkBetween,
-		},
-		{
-			title: "401 without a message", code: 401,
-			err:    "authentication: the API server does not accept the service account token: the server has asked for the client to provide credentials (get nodes node-1)",
-			remedy: checkToken,
-		},
+		{"401", 401, status(metav1.StatusReasonUnauthorized, "Unauthorized"), unauthorized + "Unauthorized", checkToken},
+		{"403", 403, status(metav1.StatusReasonForbidden, `nodes "node-1" is forbidden: no such role`),
+			`authorization: nodes "node-1" is forbidden: no such role`, checkGrant},
+		{"404", 404, status(metav1.StatusReasonNotFound, `nodes "node-1" not found`), `the node does not exist: nodes "node-1" not found`, checkNodeName},
+		{"429", 429, status(metav1.StatusReasonTooManyRequests, "too many requests, please try again later"),
+			"the API server asks to wait: too many requests, please try again later", checkLimits},
+		{"500", 500, status(metav1.StatusReasonInternalError, "Internal error occurred: etcd is gone"),
+			anError + "Internal error occurred: etcd is gone", checkHealth},
+		{"500, asks to come again", 500, status(metav1.StatusReasonServerTimeout, "the server is starting"), anError + "the server is starting", checkHealth},
+		{"502 from a load balancer", 502, "<html>Bad Gateway</html>",
+			anError + `an error on the server ("<html>Bad Gateway</html>") has prevented the request from succeeding (get nodes node-1)`, checkHealth},
+		{"503", 503, status(metav1.StatusReasonServiceUnavailable, "shutting down"), anError + "shutting down", checkHealth},
+		{"504", 504, status(metav1.StatusReasonTimeout, "Timeout: request did not complete within the allotted time"),
+			anError + "Timeout: request did not complete within the allotted time", checkHealth},
+		{"400, which is not expected", 400, status(metav1.StatusReasonBadRequest, "what?"), "what?", checkBetween},
+		{"401 without a message", 401, "", unauthorized + "the server has asked for the client to provide credentials (get nodes node-1)", checkToken},
 	} {
 		t.Run(test.title, func(t *testing.T) {
 			t.Parallel()
 			server := quietly(t, func(w http.ResponseWriter, _ *http.Request) {
-				if test.status.Reason == "" {
+				switch answer := test.answer.(type) {
+				case string:
 					w.WriteHeader(test.code)
-					_, _ = io.WriteString(w, test.body)
-					return
+					_, _ = io.WriteString(w, answer)
+				case metav1.Status:
+					w.Header().Set("Content-Type", "application/json")
+					w.WriteHeader(test.code)
+					answer.Code = int32(test.code)
+					_ = json.NewEncoder(w).Encode(answer)
 				}
-				test.status.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
-				test.status.Status, test.status.Code = metav1.StatusFailure, int32(test.code)
-				w.Header().Set("Content-Type", "application/json")
-				w.WriteHeader(test.code)
-				_ = json.NewEncoder(w).Encode(test.status)
 			}, (*httptest.Server).StartTLS)
 
 			_, err := nodeCheck(t, trusting(server)).Try(limited(t, enough))

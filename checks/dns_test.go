@@ -63,6 +63,8 @@ func TestDNSAnswers(t *testing.T) {
 		{title: "truncated, and SERVFAIL over TCP", says: script{rcode: servFail, truncated: true}, err: "SERVFAIL", remedy: checkUpstream},
 		{title: "truncated, TCP silent", says: script{a: []string{"192.0.2.1"}, truncated: true}, tcp: tcpSilent, within: 1500 * time.Millisecond,
 			err: "UDP answer truncated, TCP query failed: timeout", remedy: checkTCP},
+		{title: "truncated, TCP closed", says: script{a: []string{"192.0.2.1"}, truncated: true}, tcp: tcpClosed,
+			err: "UDP answer truncated, TCP query failed: connection refused", remedy: checkTCP},
 		{title: "a lame referral", says: script{lame: true}, err: "lame referral", remedy: checkUpstream},
 		{title: "a message cut short", says: script{cutShort: true}, err: "malformed reply", remedy: checkUpstream},
 		{title: "another query's reply", says: script{a: []string{"192.0.2.1"}, foreignID: true}, within: soon, err: "timeout", remedy: checkPods},
@@ -94,22 +96,6 @@ func TestDNSAnswers(t *testing.T) {
 			})
 		}
 	}
-}
-
-func TestDNSTruncatedWithTCPClosed(t *testing.T) {
-	t.Parallel()
-	server := newNameServer(t, "127.0.0.1", tcpClosed, map[string]script{"web.example.org.": {a: known.a, truncated: true}})
-	_, err := DNS{Names: []string{"web.example.org"}, Resolver: &Resolver{Servers: []string{server.address}}}.Try(limited(t, enough))
-	require.EqualError(t, err, "web.example.org: UDP answer truncated, TCP query failed: connection refused from name server "+server.address)
-	assert.Equal(t, checkTCP, Remedy(err))
-}
-
-func TestDNSServerThatRefusesConnections(t *testing.T) {
-	t.Parallel()
-	server := refusing(t)
-	_, err := DNS{Names: []string{"web.example.org"}, Resolver: &Resolver{Servers: []string{server}}}.Try(limited(t, enough))
-	require.EqualError(t, err, "web.example.org: connection refused from name server "+server)
-	assert.Equal(t, checkNoPod, Remedy(err))
 }
 
 // A lost packet costs a third of an attempt.

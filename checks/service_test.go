@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -30,7 +31,7 @@ const (
 )
 
 // at makes an EndpointSlice of one endpoint.
-func at(t *testing.T, address, node string, ready *bool, portName string) EndpointSlice {
+func at(t *testing.T, address, node, portName string) EndpointSlice {
 	t.Helper()
 	host, port, err := net.SplitHostPort(address)
 	require.NoError(t, err)
@@ -40,13 +41,11 @@ func at(t *testing.T, address, node string, ready *bool, portName string) Endpoi
 	if strings.Contains(host, ":") {
 		family = "IPv6"
 	}
-	slice := EndpointSlice{
+	return EndpointSlice{
 		AddressType: family,
 		Ports:       []EndpointPort{{Name: &portName, Protocol: new("TCP"), Port: new(int32(number))}},
 		Endpoints:   []Endpoint{{Addresses: []string{host}, NodeName: node}},
 	}
-	slice.Endpoints[0].Conditions.Ready = ready
-	return slice
 }
 
 // dnsPods is the check of kube-dns on node-1 with these EndpointSlices.
@@ -63,371 +62,145 @@ func dnsPod(t *testing.T) string {
 	return newNameServer(t, "127.0.0.1", tcpOpen, nil).address
 }
 
+// pod is an endpoint of the service on a node. Its port is one of DNS, if it has no other name.
+type pod struct {
+	listen func(*testing.T) (address string)
+	node   string
+	port   string
+}
+
 func TestServiceEndpoints(t *testing.T) {
 	t.Parallel()
-	yes, no := new(true), new(false)
 	const none = "service kube-system/kube-dns: none of its ready endpoints"
 	const remote = none + " on other nodes answers: "
+	const unready = "service kube-system/kube-dns has no ready endpoint "
+	opens := func(t *testing.T) string { return accepting(t, "127.0.0.1") }
+	other6 := func(*testing.T) string { return net.JoinHostPort(unreachable6, "53") }
+	serves := func(serve func(net.Conn)) func(*testing.T) string {
+		return func(t *testing.T) string { return servingEthernet(t, serve) }
+	}
+	loses := serves(func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
+	moving := dnsPod(t)
+	isMoving := func(*testing.T) string { return moving }
 	for _, test := range []struct {
-		title string
-		// The slices, and the addresses that {0}, {1} and so on stand for below.
-		found       func(t *testing.T) (slices []EndpointSlice, addresses []string)
-		node        string // "-": without NODE_NAME; "": node-1
+		title       string
+		pods        []pod // the addresses of the first ones are {0}, {1} and so on below
+		edit        func(*EndpointSlice)
+		anywhere    bool // without NODE_NAME
 		within      time.Duration
-		detail      string
+		answer      string // so many of its ready endpoints
 		warnings    []string
 		err, remedy string
 	}{
-		{
-			title: "ready",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				a := accepting(t, "127.0.0.1")
-				return []EndpointSlice{at(t, a, "node-2", yes, "http")}, nil
-			},
-			detail: "1 of 1 ready endpoints of kube-system/kube-dns answer",
-		},
-		{
-			title: "without a readiness it counts as ready",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				a := accepting(t, "127.0.0.1")
-				return []EndpointSlice{at(t, a, "node-2", nil, "http")}, nil
-			},
-			detail: "1 of 1 ready endpoints of kube-system/kube-dns answer",
-		},
-		{
-			title: "IPv6",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				needIPv6(t)
-				return []EndpointSlice{at(t, accepting(t, "::1"), "node-2", yes, "http")}, nil
-			},
-			detail: "1 of 1 ready endpoints of kube-system/kube-dns answer",
-		},
-		{
-			title: "not ready",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				a := accepting(t, "127.0.0.1")
-				return []EndpointSlice{at(t, a, "node-2", no, "http"), at(t, a, "node-3", no, "http")}, nil
-			},
-			err: "service kube-system/kube-dns has no ready endpoint (2 not ready)", remedy: checkTaint,
-		},
-		{
-			title: "not ready ones are not dialled",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				return []EndpointSlice{at(t, refusing(t), "node-2", no, "http"), at(t, accepting(t, "127.0.0.1"), "node-3", yes, "http")}, nil
-			},
-			detail: "1 of 1 ready endpoints of kube-system/kube-dns answer",
-		},
-		{
-			title:  "no slice at all",
-			found:  func(*testing.T) ([]EndpointSlice, []string) { return nil, nil },
-			err:    "service kube-system/kube-dns has no ready endpoint (0 not ready)",
-			remedy: checkTaint,
-		},
-		{
-			title: "a slice for a service without pods",
-			found: func(*testing.T) ([]EndpointSlice, []string) {
-				return []EndpointSlice{{AddressType: "IPv4"}}, nil
-			},
-			err: "service kube-system/kube-dns has no ready endpoint (0 not ready)", remedy: checkTaint,
-		},
-		{
-			title: "no TCP port",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				slice := at(t, accepting(t, "127.0.0.1"), "node-2", yes, "dns")
-				slice.Ports[0].Protocol = new("UDP")
-				return []EndpointSlice{slice}, nil
-			},
-			err: "service kube-system/kube-dns has no TCP port", remedy: "set DNS_SERVICE to a service whose pods listen on TCP",
-		},
-		{
-			title: "names in place of addresses",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				slice := at(t, accepting(t, "127.0.0.1"), "node-2", yes, "http")
-				slice.AddressType = "FQDN"
-				return []EndpointSlice{slice}, nil
-			},
-			err: "service kube-system/kube-dns has no ready endpoint (0 not ready)", remedy: checkTaint,
-		},
-		{
-			title: "an endpoint without an address",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				slice := at(t, accepting(t, "127.0.0.1"), "node-2", yes, "http")
-				slice.Endpoints[0].Addresses = nil
-				return []EndpointSlice{slice}, nil
-			},
-			err: "service kube-system/kube-dns has no ready endpoint (0 not ready)", remedy: checkTaint,
-		},
-		{
-			title: "the UDP port is not dialled",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				slice := at(t, dnsPod(t), "node-2", yes, "dns-tcp")
-				_, dead, err := net.SplitHostPort(refusing(t))
-				require.NoError(t, err)
-				number, err := strconv.ParseInt(dead, 10, 32)
-				require.NoError(t, err)
-				slice.Ports = append([]EndpointPort{
-					{Name: new("dns"), Protocol: new("UDP"), Port: new(int32(number))},
-				}, slice.Ports...)
-				return []EndpointSlice{slice}, nil
-			},
-			detail: "1 of 1 ready endpoints of kube-system/kube-dns answer",
-		},
-		{
-			title: "one of three is dead",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				a := refusing(t)
-				return []EndpointSlice{
-					at(t, dnsPod(t), "node-2", yes, "dns-tcp"), at(t, a, "node-3", yes, "dns-tcp"), at(t, dnsPod(t), "node-4", yes, "dns-tcp"),
-				}, []string{a}
-			},
-			detail:   "2 of 3 ready endpoints of kube-system/kube-dns answer",
-			warnings: []string{"TCP {0} on node node-3: connection refused"},
-		},
-		{
-			title: "one of three is silent",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				a := silent(t)
-				return []EndpointSlice{
-					at(t, dnsPod(t), "node-2", yes, "dns-tcp"), at(t, a, "node-3", yes, "dns-tcp"), at(t, dnsPod(t), "node-4", yes, "dns-tcp"),
-				}, []string{a}
-			},
-			detail:   "2 of 3 ready endpoints of kube-system/kube-dns answer",
-			warnings: []string{"TCP {0} on node node-3: no answer within 500ms after the first answer"},
-		},
-		{
-			title: "one is dead, one loses large packets, none has a node name",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				a, b := refusing(t), accepting(t, "127.0.0.1")
-				return []EndpointSlice{at(t, a, "", yes, "dns-tcp"), at(t, dnsPod(t), "", yes, "dns-tcp"), at(t, b, "", yes, "dns-tcp")}, []string{a, b}
-			},
-			detail:   "1 of 3 ready endpoints of kube-system/kube-dns answer",
-			warnings: []string{"TCP {0}: connection refused", "TCP {1}: no answer within 500ms after the first answer"},
-		},
-		{
-			title: "all are dead",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				a := refusing(t)
-				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
-			},
-			err: remote + "TCP {0} on node node-2: connection refused", remedy: checkTCPPods,
-		},
-		{
-			title: "all are silent",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				a := silent(t)
-				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
-			},
-			within: 300 * time.Millisecond,
-			err:    remote + "TCP {0} on node node-2: timeout", remedy: checkCNI,
-		},
-		{
-			title: "a DNS endpoint that accepts connections and loses large packets",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				a := servingEthernet(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
-				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
-			},
-			within: 300 * time.Millisecond,
-			err:    remote + "TCP {0} on node node-2 connects, but a large query (2896 bytes) got no reply: timeout", remedy: checkMTU,
-		},
-		{
-			title: "a DNS endpoint that closes the connection",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				a := servingEthernet(t, func(conn net.Conn) { _, _ = readStream(conn) })
-				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
-			},
-			err: remote + "TCP {0} on node node-2 connects, but does not answer as a DNS server: connection closed", remedy: checkTCPPods,
-		},
-		{
-			title: "a DNS endpoint that closes the connection on a large query",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				a := servingEthernet(t, func(conn net.Conn) {
-					if query, err := readStream(conn); err == nil && len(query) <= 2800 {
-						writeStream(conn, script{}.reply(query, typeA, false))
-					}
-				})
-				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
-			},
-			detail: "1 of 1 ready endpoints of kube-system/kube-dns answer",
+		{title: "without a readiness it counts as ready", pods: []pod{{opens, "node-2", "http"}}, answer: "1 of 1"},
+		{title: "IPv6", pods: []pod{{func(t *testing.T) string { needIPv6(t); return accepting(t, "::1") }, "node-2", "http"}}, answer: "1 of 1"},
+		{title: "not ready", pods: []pod{{opens, "node-2", "http"}, {opens, "node-3", "http"}},
+			edit: func(s *EndpointSlice) { s.Endpoints[0].Conditions.Ready = new(false) }, err: unready + "(2 not ready)", remedy: checkTaint},
+		{title: "not ready ones are not dialled", pods: []pod{{refusing, "node-2", "http"}, {opens, "node-3", "http"}},
+			edit: func(s *EndpointSlice) { s.Endpoints[0].Conditions.Ready = new(s.Endpoints[0].NodeName == "node-3") }, answer: "1 of 1"},
+		{title: "no slice at all", err: unready + "(0 not ready)", remedy: checkTaint},
+		{title: "a slice for a service without pods", pods: []pod{{opens, "node-2", "http"}},
+			edit: func(s *EndpointSlice) { *s = EndpointSlice{AddressType: "IPv4"} }, err: unready + "(0 not ready)", remedy: checkTaint},
+		{title: "no TCP port", pods: []pod{{opens, "node-2", "dns"}}, edit: func(s *EndpointSlice) { s.Ports[0].Protocol = new("UDP") },
+			err: "service kube-system/kube-dns has no TCP port", remedy: "set DNS_SERVICE to a service whose pods listen on TCP"},
+		{title: "names in place of addresses", pods: []pod{{opens, "node-2", "http"}}, edit: func(s *EndpointSlice) { s.AddressType = "FQDN" },
+			err: unready + "(0 not ready)", remedy: checkTaint},
+		{title: "an endpoint without an address", pods: []pod{{opens, "node-2", "http"}}, edit: func(s *EndpointSlice) { s.Endpoints[0].Addresses = nil },
+			err: unready + "(0 not ready)", remedy: checkTaint},
+		{title: "the UDP port is not dialled", pods: []pod{{dnsPod, "node-2", ""}}, edit: func(s *EndpointSlice) {
+			s.Ports = append([]EndpointPort{{Name: new("dns"), Protocol: new("UDP"), Port: new(int32(1))}}, s.Ports...)
+		}, answer: "1 of 1"},
+		{title: "one of three is dead", pods: []pod{{refusing, "node-3", ""}, {dnsPod, "node-2", ""}, {dnsPod, "node-4", ""}}, answer: "2 of 3",
+			warnings: []string{"TCP {0} on node node-3: connection refused"}},
+		{title: "one of three is silent", pods: []pod{{silent, "node-3", ""}, {dnsPod, "node-2", ""}, {dnsPod, "node-4", ""}}, answer: "2 of 3",
+			warnings: []string{"TCP {0} on node node-3: no answer within 500ms after the first answer"}},
+		{title: "one is dead, one loses large packets, none has a node name", pods: []pod{{refusing, "", ""}, {opens, "", ""}, {dnsPod, "", ""}},
+			answer: "1 of 3", warnings: []string{"TCP {0}: connection refused", "TCP {1}: no answer within 500ms after the first answer"}},
+		{title: "all are dead", pods: []pod{{refusing, "node-2", ""}}, err: remote + "TCP {0} on node node-2: connection refused", remedy: checkTCPPods},
+		{title: "all are silent", pods: []pod{{silent, "node-2", ""}}, within: 300 * time.Millisecond,
+			err: remote + "TCP {0} on node node-2: timeout", remedy: checkCNI},
+		{title: "a DNS endpoint that accepts connections and loses large packets", pods: []pod{{loses, "node-2", ""}}, within: 300 * time.Millisecond,
+			err: remote + "TCP {0} on node node-2 connects, but a large query (2896 bytes) got no reply: timeout", remedy: checkMTU},
+		{title: "a DNS endpoint that closes the connection", pods: []pod{{serves(func(conn net.Conn) { _, _ = readStream(conn) }), "node-2", ""}},
+			err: remote + "TCP {0} on node node-2 connects, but does not answer as a DNS server: connection closed", remedy: checkTCPPods},
+		{title: "a DNS endpoint that closes the connection on a large query", pods: []pod{{serves(func(conn net.Conn) {
+			if query, err := readStream(conn); err == nil && len(query) <= 2800 {
+				writeStream(conn, script{}.reply(query, typeA, false))
+			}
+		}), "node-2", ""}}, answer: "1 of 1",
 			warnings: []string{"TCP {0} on node node-2 connects, but closes on a large query (2896 bytes): connection closed; it answers a query of 2800 bytes: " +
-				"this check does not prove that large packets come back from it"},
-		},
-		{
-			title: "a DNS endpoint that closes the connection with most of a large query unread",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				a := servingEthernet(t, func(conn net.Conn) {
-					var length [2]byte
-					if _, err := io.ReadFull(conn, length[:]); err != nil || binary.BigEndian.Uint16(length[:]) > 2800 {
-						return
-					}
-					query := make([]byte, binary.BigEndian.Uint16(length[:]))
-					if _, err := io.ReadFull(conn, query); err == nil {
-						writeStream(conn, script{}.reply(query, typeA, false))
-					}
-				})
-				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
-			},
-			detail: "1 of 1 ready endpoints of kube-system/kube-dns answer",
+				"this check does not prove that large packets come back from it"}},
+		{title: "a DNS endpoint that closes the connection with most of a large query unread", pods: []pod{{serves(func(conn net.Conn) {
+			var length [2]byte
+			if _, err := io.ReadFull(conn, length[:]); err != nil || binary.BigEndian.Uint16(length[:]) > 2800 {
+				return
+			}
+			query := make([]byte, binary.BigEndian.Uint16(length[:]))
+			if _, err := io.ReadFull(conn, query); err == nil {
+				writeStream(conn, script{}.reply(query, typeA, false))
+			}
+		}), "node-2", ""}}, answer: "1 of 1",
 			warnings: []string{"TCP {0} on node node-2 connects, but closes on a large query (2896 bytes): connection reset; it answers a query of 2800 bytes: " +
-				"this check does not prove that large packets come back from it"},
-		},
-		{
-			title: "a DNS endpoint that answers a large query with FORMERR",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				a := servingEthernet(t, func(conn net.Conn) {
-					if query, err := readStream(conn); err == nil {
-						writeStream(conn, []byte{query[0], query[1], 0x80, formErr, 0, 0, 0, 0, 0, 0, 0, 0})
-					}
-				})
-				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, nil
-			},
-			detail: "1 of 1 ready endpoints of kube-system/kube-dns answer",
-		},
-		{
-			title: "a DNS endpoint that closes the connection on a large query and is silent on a smaller one",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				a := servingEthernet(t, func(conn net.Conn) {
-					if query, err := readStream(conn); err == nil && len(query) <= 2800 {
-						_, _ = io.Copy(io.Discard, conn)
-					}
-				})
-				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
-			},
-			within: 2 * time.Second,
-			err:    remote + "TCP {0} on node node-2 connects, but a large query (2800 bytes) got no reply: timeout", remedy: checkMTU,
-		},
-		{
-			title: "an endpoint with another protocol",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				a := serving(t, "127.0.0.1", func(conn net.Conn) {
-					_, _ = readStream(conn)
-					_, _ = conn.Write(append(binary.BigEndian.AppendUint16(nil, 12), "HTTP/1.1 400"...))
-				})
-				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
-			},
-			err: remote + "TCP {0} on node node-2 connects, but does not answer as a DNS server: not a DNS reply", remedy: checkTCPPods,
-		},
-		{
-			title: "own node only",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				return []EndpointSlice{at(t, dnsPod(t), "node-1", yes, "dns-tcp")}, nil
-			},
-			detail: "1 of 1 ready endpoints of kube-system/kube-dns answer",
-		},
-		{
-			title: "own node only, one of two is dead",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				a := refusing(t)
-				return []EndpointSlice{at(t, a, "node-1", yes, "dns-tcp"), at(t, dnsPod(t), "node-1", yes, "dns-tcp")}, []string{a}
-			},
-			detail:   "1 of 2 ready endpoints of kube-system/kube-dns answer",
-			warnings: []string{"TCP {0} on node node-1: connection refused"},
-		},
-		{
-			title: "own node only, dead",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				a := refusing(t)
-				return []EndpointSlice{at(t, a, "node-1", yes, "dns-tcp")}, []string{a}
-			},
-			err: none + " answers: TCP {0} on node node-1: connection refused", remedy: checkTCPPods,
-		},
-		{
-			title: "a local one does not make up for a dead remote one",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				a := refusing(t)
-				return []EndpointSlice{at(t, dnsPod(t), "node-1", yes, "dns-tcp"), at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
-			},
-			err: remote + "TCP {0} on node node-2: connection refused", remedy: checkTCPPods,
-		},
-		{
-			title: "a local one does not make up for a remote one that loses large packets",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				a := servingEthernet(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
-				return []EndpointSlice{at(t, dnsPod(t), "node-1", yes, "dns-tcp"), at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
-			},
+				"this check does not prove that large packets come back from it"}},
+		{title: "a DNS endpoint that answers a large query with FORMERR", pods: []pod{{serves(func(conn net.Conn) {
+			if query, err := readStream(conn); err == nil {
+				writeStream(conn, []byte{query[0], query[1], 0x80, formErr, 0, 0, 0, 0, 0, 0, 0, 0})
+			}
+		}), "node-2", ""}}, answer: "1 of 1"},
+		{title: "a DNS endpoint that closes the connection on a large query and is silent on a smaller one", pods: []pod{{serves(func(conn net.Conn) {
+			if query, err := readStream(conn); err == nil && len(query) <= 2800 {
+				_, _ = io.Copy(io.Discard, conn)
+			}
+		}), "node-2", ""}}, within: 2 * time.Second,
+			err: remote + "TCP {0} on node node-2 connects, but a large query (2800 bytes) got no reply: timeout", remedy: checkMTU},
+		{title: "an endpoint with another protocol", pods: []pod{{serves(func(conn net.Conn) {
+			_, _ = readStream(conn)
+			_, _ = conn.Write(append(binary.BigEndian.AppendUint16(nil, 12), "HTTP/1.1 400"...))
+		}), "node-2", ""}},
+			err: remote + "TCP {0} on node node-2 connects, but does not answer as a DNS server: not a DNS reply", remedy: checkTCPPods},
+		{title: "own node only", pods: []pod{{dnsPod, "node-1", ""}}, answer: "1 of 1"},
+		{title: "own node only, one of two is dead", pods: []pod{{refusing, "node-1", ""}, {dnsPod, "node-1", ""}}, answer: "1 of 2",
+			warnings: []string{"TCP {0} on node node-1: connection refused"}},
+		{title: "own node only, dead", pods: []pod{{refusing, "node-1", ""}},
+			err: none + " answers: TCP {0} on node node-1: connection refused", remedy: checkTCPPods},
+		{title: "a local one does not make up for a dead remote one", pods: []pod{{refusing, "node-2", ""}, {dnsPod, "node-1", ""}},
+			err: remote + "TCP {0} on node node-2: connection refused", remedy: checkTCPPods},
+		{title: "a local one does not make up for a remote one that loses large packets", pods: []pod{{loses, "node-2", ""}, {dnsPod, "node-1", ""}},
 			within: 1500 * time.Millisecond,
-			err:    remote + "TCP {0} on node node-2 connects, but a large query (2896 bytes) got no reply: timeout", remedy: checkMTU,
-		},
-		{
-			title: "a local one does not make up for one without a node name",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				a := refusing(t)
-				return []EndpointSlice{at(t, dnsPod(t), "node-1", yes, "dns-tcp"), at(t, a, "", yes, "dns-tcp")}, []string{a}
-			},
-			err: remote + "TCP {0}: connection refused", remedy: checkTCPPods,
-		},
-		{
-			title: "a remote one makes up for a dead local one",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				a := refusing(t)
-				return []EndpointSlice{at(t, a, "node-1", yes, "dns-tcp"), at(t, dnsPod(t), "node-2", yes, "dns-tcp")}, []string{a}
-			},
-			detail:   "1 of 2 ready endpoints of kube-system/kube-dns answer",
-			warnings: []string{"TCP {0} on node node-1: connection refused"},
-		},
-		{
-			title: "without NODE_NAME any one is enough", node: "-",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				a := refusing(t)
-				return []EndpointSlice{at(t, dnsPod(t), "node-1", yes, "dns-tcp"), at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
-			},
-			detail:   "1 of 2 ready endpoints of kube-system/kube-dns answer",
-			warnings: []string{"TCP {0} on node node-2: connection refused"},
-		},
-		{
-			title: "without NODE_NAME, and one without a node name", node: "-",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				a := refusing(t)
-				return []EndpointSlice{at(t, dnsPod(t), "", yes, "dns-tcp"), at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
-			},
-			detail:   "1 of 2 ready endpoints of kube-system/kube-dns answer",
-			warnings: []string{"TCP {0} on node node-2: connection refused"},
-		},
-		{
-			title: "without NODE_NAME, all dead", node: "-",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				a := refusing(t)
-				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp")}, []string{a}
-			},
-			err: none + " answers: TCP {0} on node node-2: connection refused", remedy: checkTCPPods,
-		},
-		{
-			title: "a slice of a family that this node does not have",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				return []EndpointSlice{
-					at(t, dnsPod(t), "node-2", yes, "dns-tcp"), at(t, net.JoinHostPort(unreachable6, "53"), "node-2", yes, "dns-tcp"),
-				}, nil
-			},
-			detail: "1 of 2 ready endpoints of kube-system/kube-dns answer",
-		},
-		{
-			title: "only a family that this node does not have",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				return []EndpointSlice{at(t, net.JoinHostPort(unreachable6, "53"), "node-2", yes, "dns-tcp")}, nil
-			},
-			err: remote + "TCP [ff02::1]:53 on node node-2: network is unreachable", remedy: checkTCPPods,
-		},
-		{
-			title: "an endpoint that is in two slices while it moves",
-			found: func(t *testing.T) ([]EndpointSlice, []string) {
-				a := dnsPod(t)
-				return []EndpointSlice{at(t, a, "node-2", yes, "dns-tcp"), at(t, a, "node-2", yes, "dns-tcp")}, nil
-			},
-			detail: "1 of 1 ready endpoints of kube-system/kube-dns answer",
-		},
+			err:    remote + "TCP {0} on node node-2 connects, but a large query (2896 bytes) got no reply: timeout", remedy: checkMTU},
+		{title: "a local one does not make up for one without a node name", pods: []pod{{refusing, "", ""}, {dnsPod, "node-1", ""}},
+			err: remote + "TCP {0}: connection refused", remedy: checkTCPPods},
+		{title: "a remote one makes up for a dead local one", pods: []pod{{refusing, "node-1", ""}, {dnsPod, "node-2", ""}}, answer: "1 of 2",
+			warnings: []string{"TCP {0} on node node-1: connection refused"}},
+		{title: "without NODE_NAME any one is enough", anywhere: true, pods: []pod{{refusing, "node-2", ""}, {dnsPod, "node-1", ""}}, answer: "1 of 2",
+			warnings: []string{"TCP {0} on node node-2: connection refused"}},
+		{title: "without NODE_NAME, and one without a node name", anywhere: true, pods: []pod{{refusing, "node-2", ""}, {dnsPod, "", ""}}, answer: "1 of 2",
+			warnings: []string{"TCP {0} on node node-2: connection refused"}},
+		{title: "without NODE_NAME, all dead", anywhere: true, pods: []pod{{refusing, "node-2", ""}},
+			err: none + " answers: TCP {0} on node node-2: connection refused", remedy: checkTCPPods},
+		{title: "a slice of a family that this node does not have", pods: []pod{{dnsPod, "node-2", ""}, {other6, "node-2", ""}}, answer: "1 of 2"},
+		{title: "only a family that this node does not have", pods: []pod{{other6, "node-2", ""}},
+			err: remote + "TCP {0} on node node-2: network is unreachable", remedy: checkTCPPods},
+		{title: "an endpoint that is in two slices while it moves", pods: []pod{{isMoving, "node-2", ""}, {isMoving, "node-2", ""}}, answer: "1 of 1"},
 	} {
 		if test.within == 0 {
 			test.within = enough
 		}
 		t.Run(test.title, func(t *testing.T) {
 			t.Parallel()
-			found, addresses := test.found(t)
-			var pairs []string
-			for i, address := range addresses {
-				pairs = append(pairs, fmt.Sprintf("{%d}", i), address)
+			var found []EndpointSlice
+			var addresses []string
+			for i, pod := range test.pods {
+				address := pod.listen(t)
+				slice := at(t, address, pod.node, cmp.Or(pod.port, "dns-tcp"))
+				if test.edit != nil {
+					test.edit(&slice)
+				}
+				found, addresses = append(found, slice), append(addresses, fmt.Sprintf("{%d}", i), address)
 			}
-			fill := strings.NewReplacer(pairs...)
+			fill := strings.NewReplacer(addresses...)
 			check := dnsPods(found...)
-			if test.node != "" {
+			if test.anywhere {
 				check.Node = ""
 			}
 
@@ -439,7 +212,7 @@ func TestServiceEndpoints(t *testing.T) {
 				return
 			}
 			require.NoError(t, err)
-			assert.Equal(t, test.detail, report.Detail)
+			assert.Equal(t, test.answer+" ready endpoints of kube-system/kube-dns answer", report.Detail)
 			var warnings []string
 			for _, warning := range test.warnings {
 				warnings = append(warnings, fill.Replace(warning))
@@ -481,7 +254,7 @@ func TestServicePathMTU(t *testing.T) {
 		t.Run(test.title, func(t *testing.T) {
 			t.Parallel()
 			address := servingPath(t, test.segment, test.mtu, test.serve)
-			_, err := dnsPods(at(t, address, "node-2", nil, "dns-tcp")).Try(limited(t, test.within))
+			_, err := dnsPods(at(t, address, "node-2", "dns-tcp")).Try(limited(t, test.within))
 			if test.err == "" {
 				require.NoError(t, err)
 				return
@@ -497,11 +270,11 @@ func TestServicePathMTU(t *testing.T) {
 func TestServiceDialsRemoteEndpointsFirst(t *testing.T) {
 	t.Parallel()
 	dead, deadToo := refusing(t), refusing(t)
-	found := []EndpointSlice{at(t, dead, "node-2", nil, "http")}
+	found := []EndpointSlice{at(t, dead, "node-2", "http")}
 	for range 20 {
-		found = append(found, at(t, accepting(t, "127.0.0.1"), "node-1", nil, "http"))
+		found = append(found, at(t, accepting(t, "127.0.0.1"), "node-1", "http"))
 	}
-	found = append(found, at(t, deadToo, "node-3", nil, "http"))
+	found = append(found, at(t, deadToo, "node-3", "http"))
 	_, err := dnsPods(found...).Try(limited(t, enough))
 	require.ErrorContains(t, err, "TCP "+dead+" on node node-2: connection refused")
 	require.ErrorContains(t, err, "TCP "+deadToo+" on node node-3: connection refused")
@@ -561,7 +334,7 @@ func TestServiceOfTwoFamilies(t *testing.T) {
 	t.Parallel()
 	var found []EndpointSlice
 	for _, node := range []string{"node-2", "node-3", "node-4"} {
-		found = append(found, at(t, dnsPod(t), node, nil, "dns-tcp"), at(t, net.JoinHostPort(unreachable6, "53"), node, nil, "dns-tcp"))
+		found = append(found, at(t, dnsPod(t), node, "dns-tcp"), at(t, net.JoinHostPort(unreachable6, "53"), node, "dns-tcp"))
 	}
 	check := dnsPods(found...)
 	check.MaxDials, check.FewestNodes, check.SmallPackets = 2, 2, true
@@ -622,14 +395,14 @@ func TestServiceOnFewNodes(t *testing.T) {
 			var found []EndpointSlice
 			var broken []string
 			if test.local != "" {
-				found = append(found, at(t, test.local, "node-1", nil, "dns-tcp"))
+				found = append(found, at(t, test.local, "node-1", "dns-tcp"))
 			}
 			for _, node := range test.remote {
 				address := refusing(t)
 				if test.loses {
 					address = servingEthernet(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 				}
-				found, broken = append(found, at(t, address, node, nil, "dns-tcp")), append(broken, address)
+				found, broken = append(found, at(t, address, node, "dns-tcp")), append(broken, address)
 			}
 			check := dnsPods(found...)
 			check.FewestNodes = 2
@@ -650,7 +423,7 @@ func TestServiceOnFewNodes(t *testing.T) {
 // A family that the node does not have is named where nothing else answers.
 func TestServiceNamesAMissingFamily(t *testing.T) {
 	t.Parallel()
-	check := dnsPods(at(t, net.JoinHostPort(unreachable6, "53"), "node-2", nil, "dns-tcp"))
+	check := dnsPods(at(t, net.JoinHostPort(unreachable6, "53"), "node-2", "dns-tcp"))
 	check.FewestNodes = 2
 	report, err := check.Try(limited(t, enough))
 	require.NoError(t, err)
@@ -665,7 +438,7 @@ func TestServiceSendsNothingToAnotherPort(t *testing.T) {
 		n, _ := conn.Read(make([]byte, 1))
 		received <- n
 	})
-	_, err := dnsPods(at(t, address, "node-2", nil, "https")).Try(limited(t, enough))
+	_, err := dnsPods(at(t, address, "node-2", "https")).Try(limited(t, enough))
 	require.NoError(t, err)
 	assert.Zero(t, <-received)
 }

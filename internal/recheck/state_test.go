@@ -64,19 +64,6 @@ func TestWhenRoundsAreMade(t *testing.T) {
 	}
 }
 
-// Rounds that last longer than the interval do not keep what they find from the node.
-func TestWriteBetweenLongRounds(t *testing.T) {
-	m := found(defaults(), shows(True, "Verified"))
-	for range 3 {
-		began := m.now
-		m.now = began.Add(time.Hour)
-		m.State = m.AfterRound(Results{Began: began, Failed: []string{"network"}}, m.node, m.now)
-	}
-	action, at := m.Next(m.now)
-	assert.Equal(t, Write, action)
-	assert.Equal(t, m.now, at)
-}
-
 // Rounds that are further apart than five minutes do not find a removed label late: the node is read between them.
 func TestLook(t *testing.T) {
 	for interval, looks := range map[time.Duration]int{time.Minute: 0, 5 * time.Minute: 0, 6 * time.Minute: 1, time.Hour: 11} {

@@ -210,17 +210,6 @@ func TestRetaintedWhileTheTrueIsRefused(t *testing.T) {
 	assert.Len(t, m.did, 1)
 }
 
-// The controller re-taints the node between the read of the last round and the agent's True: what setting the condition returns shows
-// that.
-func TestRetaintedBeforeTheTrue(t *testing.T) {
-	m := found(defaults(), shows(False, "NetworkFailed"))
-	m.rounds("", "")
-	m.step() // the last round
-	m.node.Retainted = true
-	m.step()
-	assert.Equal(t, []string{"2m31s True Verified", "2m31s failed taint removed"}, m.did)
-}
-
 // What becomes of a write decides when the next one is.
 func TestWrote(t *testing.T) {
 	final := apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "node1", errRefused)
@@ -279,16 +268,6 @@ func TestFalseThatCannotBeWritten(t *testing.T) {
 	m.refused = nil
 	m.rounds("api")
 	assert.Equal(t, []string{"3m31s False APIFailed"}, m.did, "with the next round that fails")
-}
-
-// Whatever becomes of the condition, the failed taint is removed.
-func TestFailedTaintIsRemovedWithoutTheCondition(t *testing.T) {
-	m := found(defaults(), retainted(shows(False, "NetworkFailed")))
-	m.refused = errRefused
-	m.rounds("", "")
-	assert.True(t, m.node.Retainted)
-	m.rounds("")
-	assert.Equal(t, []string{"2m31s failed taint removed"}, m.did)
 }
 
 // Nothing is written to a node that somebody drains or takes away, and a write that was due waits for rounds on one that stays.

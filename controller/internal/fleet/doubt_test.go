@@ -71,16 +71,6 @@ func (s *story) restartEach(interval time.Duration, n *int) {
 	}
 }
 
-// Another leader knows from the condition how old the failure is.
-func TestDoubtDoesNotBeginAgainWithAnotherLeader(t *testing.T) {
-	s := gatedAndFailed(t, verdict.DNSFailed)
-	s.after(12 * time.Minute)
-	assert.False(t, s.only().InDoubt)
-	s.objects.Seen = Memory{}
-	s.decide()
-	assert.False(t, s.only().InDoubt)
-}
-
 // Nobody waits for a pod that would not come.
 func TestNoDoubtWithoutARenewal(t *testing.T) {
 	for name, change := range map[string]func(*story){
@@ -104,15 +94,6 @@ func TestNoDoubtWithoutARenewal(t *testing.T) {
 	}
 }
 
-// The clocks of two API servers differ by a moment.
-func TestDoubtOfAConditionThatIsASecondAhead(t *testing.T) {
-	s := gatedAndFailed(t, verdict.DNSFailed)
-	s.objects.Nodes[0].Status.Conditions[1].LastTransitionTime = metav1.NewTime(s.now.Add(time.Second))
-	s.decide()
-	assert.True(t, s.only().InDoubt)
-	assert.False(t, s.only().Renewable)
-}
-
 // Kubelet misses its heartbeats while the second agent starts: how long the node has failed goes on, and so does the doubt.
 func TestDoubtWhileKubeletIsNotReady(t *testing.T) {
 	s := gatedAndFailed(t, verdict.DNSFailed)
@@ -125,28 +106,4 @@ func TestDoubtWhileKubeletIsNotReady(t *testing.T) {
 	assert.True(t, s.only().InDoubt)
 	assert.Equal(t, since, s.only().Since)
 	assert.False(t, s.only().Renewable)
-}
-
-// An agent that has just started, after a reboot or a crash, is not deleted because of what another one has found.
-func TestFirstAgentHasItsTime(t *testing.T) {
-	for name, s := range map[string]*story{"gated": gatedAndFailed(t, verdict.DNSFailed), "verified": rechecked(t)} {
-		t.Run(name, func(t *testing.T) {
-			enough := 5 * time.Minute
-			if name == "verified" {
-				s.objects.Pods[0].OwnerReferences, enough = ofDaemonSet(), 50*time.Second
-				s.fails(verdict.DNSFailed)
-			}
-			s.after(10 * time.Second)
-			assert.True(t, s.only().Renewable)
-			s.objects.Pods[0].Status.ContainerStatuses[0].ContainerID = "restarted"
-			s.decide()
-			s.repeats()
-			s.after(enough - 10*time.Second)
-			assert.False(t, s.only().Renewable)
-			assert.True(t, s.only().InDoubt)
-			s.after(10 * time.Second)
-			s.repeats()
-			assert.True(t, s.only().Renewable)
-		})
-	}
 }

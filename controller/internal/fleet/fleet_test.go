@@ -247,21 +247,33 @@ func TestCrashLoopIsNotRunning(t *testing.T) {
 	assert.Equal(t, Reason(verdict.CrashLoop), s.only().Reason)
 }
 
-func TestWhatIsNotOurs(t *testing.T) {
-	for name, set := range map[string]func(*corev1.Node){
-		"another pool":                  func(n *corev1.Node) { n.Labels["pool"] = "excluded" },
-		"Windows":                       func(n *corev1.Node) { n.Labels["kubernetes.io/os"] = "windows" },
-		"verified, elsewhere":           func(n *corev1.Node) { n.Labels["pool"], n.Labels[verified] = "excluded", "true" },
-		"left out by the label's value": func(n *corev1.Node) { n.Labels[verified], n.Spec.Taints = "preexisting", nil },
-		"a taint, not gated": func(n *corev1.Node) {
-			n.Spec.Taints = []corev1.Taint{{Key: "other", Effect: corev1.TaintEffectNoSchedule}}
-		},
+// Such a node gets no condition. One that is not ours is not counted either.
+func TestNothingIsDoneTo(t *testing.T) {
+	tainted := func(key string) func(*corev1.Node) {
+		return func(n *corev1.Node) {
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule})
+		}
+	}
+	for name, test := range map[string]struct {
+		set    func(*corev1.Node)
+		isOurs bool
+	}{
+		"another pool":                  {func(n *corev1.Node) { n.Labels["pool"] = "excluded" }, false},
+		"Windows":                       {func(n *corev1.Node) { n.Labels["kubernetes.io/os"] = "windows" }, false},
+		"verified, elsewhere":           {func(n *corev1.Node) { n.Labels["pool"], n.Labels[verified] = "excluded", "true" }, false},
+		"left out by the label's value": {func(n *corev1.Node) { n.Labels[verified], n.Spec.Taints = "preexisting", nil }, false},
+		"a taint, not gated":            {func(n *corev1.Node) { n.Spec.Taints = nil; tainted("other")(n) }, false},
+		"cordoned":                      {func(n *corev1.Node) { n.Spec.Unschedulable = true }, true},
+		"being deleted":                 {func(n *corev1.Node) { n.DeletionTimestamp = &metav1.Time{Time: time.Now()} }, true},
+		"disrupted":                     {tainted("karpenter.sh/disrupted"), true},
+		"scaled down":                   {tainted("ToBeDeletedByClusterAutoscaler"), true},
+		"never gated":                   {func(n *corev1.Node) { n.Spec.Taints = nil }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStory(t)
-			set(s.node("n1"))
+			test.set(s.node("n1"))
 			s.after(time.Hour)
-			assert.Empty(t, s.plan.Statuses)
+			assert.Equal(t, test.isOurs, len(s.plan.Statuses) == 1)
 			assert.Empty(t, s.plan.Conditions)
 		})
 	}
@@ -288,47 +300,6 @@ func TestRulesAboutTheLabelDoNotCount(t *testing.T) {
 	s.after(time.Hour)
 	assert.Equal(t, Failed, s.only().State)
 	assert.Equal(t, Reason(verdict.NoPod), s.only().Reason)
-}
-
-func TestNothingIsDoneTo(t *testing.T) {
-	for name, set := range map[string]func(*corev1.Node){
-		"cordoned":      func(n *corev1.Node) { n.Spec.Unschedulable = true },
-		"being deleted": func(n *corev1.Node) { n.DeletionTimestamp = &metav1.Time{Time: time.Now()} },
-		"disrupted": func(n *corev1.Node) {
-			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "karpenter.sh/disrupted", Effect: corev1.TaintEffectNoSchedule})
-		},
-		"scaled down": func(n *corev1.Node) {
-			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "ToBeDeletedByClusterAutoscaler", Effect: corev1.TaintEffectNoSchedule})
-		},
-		"never gated": func(n *corev1.Node) { n.Spec.Taints = nil },
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStory(t)
-			set(s.node("n1"))
-			s.after(time.Hour)
-			assert.Empty(t, s.plan.Conditions)
-			require.Len(t, s.plan.Statuses, 1)
-		})
-	}
-}
-
-func TestVerifiedAgain(t *testing.T) {
-	s := newStory(t)
-	node := s.node("n1")
-	node.Spec.Taints = nil
-	node.Annotations = map[string]string{nodepatch.Annotation: "{}"} // the label was removed
-	s.decide()
-	s.after(3 * time.Minute)
-	assert.Equal(t, Reason(verdict.NoPod), s.only().Reason)
-	require.Len(t, s.plan.Conditions, 1)
-
-	node.Status.Conditions = falseCondition(verdict.NoPod)
-	node.Labels[verified] = "true"
-	s.decide()
-	assert.Equal(t, Verified, s.only().State)
-	require.Len(t, s.plan.Conditions, 1)
-	assert.Equal(t, corev1.ConditionTrue, s.plan.Conditions[0].Status)
-	assert.False(t, s.plan.Conditions[0].Event)
 }
 
 // A node that was rebooted has no startup taint, and serves while it waits to be verified again: whatever keeps its agent or worker
@@ -387,38 +358,13 @@ func TestOpenedByHand(t *testing.T) {
 	assert.Equal(t, corev1.ConditionUnknown, s.plan.Conditions[0].Status)
 }
 
-// However many nodes fail at once, and one after another: an Event for each, and none again from another leader.
-func TestAnEventForEachFailure(t *testing.T) {
-	s := newStory(t)
-	s.decide()
-	for i := range 3 {
-		s.node(fmt.Sprintf("n%d", i))
-	}
-	s.decide()
-	s.after(3 * time.Minute)
-	require.Len(t, s.plan.Conditions, 3)
-	for _, condition := range s.plan.Conditions {
-		assert.True(t, condition.Event)
-		assert.Equal(t, Reason(verdict.NoPod), condition.Reason)
-	}
-	for i := range 3 {
-		s.objects.Nodes[i].Status.Conditions = falseCondition(verdict.NoPod)
-	}
-	assert.Empty(t, s.after(time.Hour).Conditions, "once")
-
-	s.node("later")
-	s.decide()
-	s.after(3 * time.Minute)
-	require.Len(t, s.plan.Conditions, 1)
-	assert.True(t, s.plan.Conditions[0].Event)
-
-	t.Run("not by another leader", func(t *testing.T) {
-		s.objects.Nodes[3].Status.Conditions = falseCondition(verdict.NoPod)
-		s.objects.Seen = Memory{}
-		for range 20 {
-			assert.Empty(t, s.after(10*time.Second).Conditions)
-		}
-	})
+// Controller mode: a node failed DNS, and somebody has let it in by hand, and left it out by the label: the stale False must go.
+func TestStaleFalseOfAnExcludedNode(t *testing.T) {
+	s := newWorkerStory(t)
+	node := s.node("n1")
+	node.Labels[verified], node.Spec.Taints, node.Status.Conditions = "preexisting", nil, falseCondition(verdict.DNSFailed)
+	require.Len(t, s.decide().Conditions, 1)
+	assert.Equal(t, corev1.ConditionUnknown, s.plan.Conditions[0].Status)
 }
 
 // The newest Event says how far kubelet has come.
@@ -456,25 +402,6 @@ func TestNewestEventDecides(t *testing.T) {
 		s.decide()
 		assert.Equal(t, Reason(verdict.CrashLoop), s.only().Reason)
 	})
-}
-
-// The agent marks only nodes that have the startup taint: of others its silence says nothing.
-func TestOpenNodeIsNotSilent(t *testing.T) {
-	for name, set := range map[string]func(*corev1.Node){
-		"never gated":       func(*corev1.Node) {},
-		"is verified again": func(n *corev1.Node) { n.Annotations = map[string]string{nodepatch.Annotation: "{}"} },
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStory(t)
-			node := s.node("n1")
-			node.Spec.Taints = nil
-			set(node)
-			s.pod("n1", running())
-			s.after(time.Hour)
-			assert.Equal(t, InProgress, s.only().State)
-			assert.Empty(t, s.plan.Conditions)
-		})
-	}
 }
 
 // Code and policies spare the same nodes.

@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
-	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // fails writes the condition False now, as it stays since then.
@@ -102,22 +101,6 @@ func TestFailureGoesOnWhileItsAgentIsRenewed(t *testing.T) {
 	}
 }
 
-// A renewed agent that does not start is one that does not start.
-func TestRenewedAgentThatDoesNotStart(t *testing.T) {
-	s := gatedAndFailed(t, verdict.DNSFailed)
-	pod := s.renew(waiting("ContainerCreating"))
-	s.after(2 * time.Minute)
-	assert.Equal(t, Reason(verdict.DNSFailed), s.only().Reason)
-	s.after(2 * time.Minute)
-	require.True(t, s.only().EventsWanted)
-	s.objects.Events[pod.UID] = []corev1.Event{{Reason: "FailedCreatePodSandBox", Message: "no network"}}
-	s.after(10 * time.Second)
-	assert.Equal(t, Reason(verdict.SandboxFailed), s.only().Reason)
-	assert.False(t, s.only().InDoubt)
-	require.Len(t, s.plan.Conditions, 1)
-	assert.Equal(t, Reason(verdict.SandboxFailed), s.plan.Conditions[0].Reason)
-}
-
 // These are no failures that a sandbox can cause, or that an agent has reported.
 func TestNotRenewable(t *testing.T) {
 	for name, change := range map[string]func(*story){
@@ -198,41 +181,6 @@ func TestSecondAgentHasItsTime(t *testing.T) {
 	assert.True(t, s.only().Renewable)
 }
 
-// Only the controller can say that the second agent is silent too. It does not wait until the False is to be refreshed.
-func TestSecondAgentThatIsSilent(t *testing.T) {
-	s := rechecked(t)
-	s.ready(false)
-	s.after(80 * time.Second)
-	require.NotNil(t, s.write())
-	s.fails(verdict.Silent)
-	s.renew(running())
-	s.ready(false)
-	s.after(70 * time.Second)
-	assert.Empty(t, s.plan.Conditions)
-	assert.True(t, s.only().InDoubt)
-	s.after(10 * time.Second)
-	require.Len(t, s.plan.Conditions, 1)
-	assert.False(t, s.plan.Conditions[0].Event)
-	s.repeats()
-	assert.False(t, s.only().InDoubt)
-	s.after(4*time.Minute + 30*time.Second)
-	assert.True(t, s.only().Renewable)
-	assert.Empty(t, s.plan.Conditions)
-}
-
-// After a restart the controller knows less, and waits for longer.
-func TestRestartWhileASandboxIsInDoubt(t *testing.T) {
-	s := rechecked(t)
-	s.fails(verdict.DNSFailed)
-	s.renew(running())
-	s.objects.Seen = Memory{}
-	s.after(time.Hour)
-	assert.False(t, s.only().Renewable, "nobody says that it fails still")
-	s.repeats()
-	assert.True(t, s.only().Renewable)
-	assert.False(t, s.only().InDoubt)
-}
-
 // The pod of a verified node gets no sandbox: that is no missing agent, after which the node would be taken for a good one.
 func TestSandboxFailedOnAVerifiedNode(t *testing.T) {
 	s := rechecked(t)
@@ -300,39 +248,4 @@ func TestMomentWithoutAReason(t *testing.T) {
 			}
 		})
 	}
-}
-
-// Neither the events of a pod nor the time of its container say anything of a node whose kubelet is away.
-func TestSandboxBesideAKubeletThatIsAway(t *testing.T) {
-	s := rechecked(t)
-	s.objects.Nodes[0].Status.Conditions[0].Status = corev1.ConditionUnknown
-	pod := s.renew(waiting("ContainerCreating"))
-	s.objects.Events[pod.UID] = []corev1.Event{{Reason: "FailedCreatePodSandBox", Message: "no network"}}
-	for range 8 {
-		s.after(time.Minute)
-		assert.Empty(t, s.only().Reason)
-		assert.Empty(t, s.plan.Conditions)
-	}
-}
-
-// An agent that was started before the release has the time of its rechecks, too.
-func TestAgentOfANodeThatWasReleasedJustNow(t *testing.T) {
-	s := newStory(t)
-	s.settings.Rechecks = Rechecks{Interval: time.Minute, FailureThreshold: 1, RecoveryThreshold: 3}
-	s.settings.NoAgentFor, s.settings.FailedTaintValue = 10*time.Minute, "knr"
-	node := s.node("n1")
-	pod := s.pod("n1", running())
-	pod.CreationTimestamp, pod.OwnerReferences = metav1.NewTime(s.now), ofDaemonSet()
-	s.ready(true)
-	s.after(20 * time.Second)
-	node.Labels[verified], node.Spec.Taints = "true", nil
-	node.Annotations = map[string]string{nodepatch.Annotation: `{"removed":["node-ready/unverified=true:NoSchedule"]}`}
-	s.after(time.Minute)
-	require.Equal(t, Verified, s.only().State)
-	s.fails(verdict.DNSFailed)
-	s.repeats()
-	assert.False(t, s.only().Renewable)
-	s.after(4 * time.Minute)
-	s.repeats()
-	assert.True(t, s.only().Renewable)
 }

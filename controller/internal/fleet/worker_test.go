@@ -185,16 +185,6 @@ func TestFailsForLong(t *testing.T) {
 	assert.Equal(t, Failed, s.only().State)
 }
 
-// What a leader before this one has written stays.
-func TestFailedWorkerAfterRestart(t *testing.T) {
-	s := newWorkerStory(t)
-	s.node("n").Status.Conditions = falseCondition("DNSFailed,ServiceFailed")
-	s.worker(2, ended(1, dnsAndService))
-	s.decide()
-	assert.Equal(t, Failed, s.only().State)
-	assert.Empty(t, s.plan.Conditions)
-}
-
 func TestWorkerThatDoesNotStart(t *testing.T) {
 	for name, test := range map[string]struct {
 		set     func(s *story)

@@ -81,8 +81,15 @@ func ownedPod(name, owner, node string) corev1.Pod {
 	return pod
 }
 
+// unmanaged makes the node one that Karpenter does not manage, and allows to delete the Node.
+func (m *liveMoment) unmanaged() {
+	m.settings.DeleteNodes, m.live.Claims = true, nil
+	delete(m.live.Node.Labels, nodePoolLabel)
+}
+
 func TestConfirm(t *testing.T) {
 	deleting := metav1.Now()
+	owner := metav1.OwnerReference{APIVersion: "karpenter.sh/v1", Kind: nodeClaimKind, Name: "gone", UID: "gone"}
 	for name, test := range map[string]struct {
 		change func(*liveMoment)
 		rule   Rule
@@ -107,53 +114,32 @@ func TestConfirm(t *testing.T) {
 			m.live.Claims[0].Object["status"].(map[string]any)["conditions"] = []any{map[string]any{"type": "Initialized", "status": "Unknown"}}
 		}, "", ""},
 		"a pod would miss the node": {func(m *liveMoment) { m.live.Workload = "ns/a" }, Workload, "pod ns/a runs on the node"},
+
+		"the Node itself": {func(m *liveMoment) { m.unmanaged() }, "", ""},
+		"the Node itself, not allowed": {func(m *liveMoment) { m.unmanaged(); m.settings.DeleteNodes = false }, NoNodePool,
+			"the node has no label karpenter.sh/nodepool: nothing would replace it"},
+		"the Node itself, of Karpenter": {func(m *liveMoment) { m.unmanaged(); m.live.Node.Labels["karpenter.sh/registered"] = "true" }, NoNodePool,
+			"the node has no label karpenter.sh/nodepool: nothing would replace it"},
+		"the Node itself, a NodeClaim names it": {func(m *liveMoment) { m.unmanaged(); m.live.Claims = []unstructured.Unstructured{m.claim("a")} }, NoNodeClaim,
+			"NodeClaim a is of another NodePool"},
+		"the Node itself, owned by a NodeClaim that is gone": {func(m *liveMoment) { m.unmanaged(); m.live.Node.OwnerReferences = []metav1.OwnerReference{owner} },
+			NoNodeClaim, "the node has no NodeClaim: its machine would stay"},
+		"the Node itself, control plane": {func(m *liveMoment) { m.unmanaged(); m.live.Node.Labels["node-role.kubernetes.io/control-plane"] = "" }, Protected,
+			"the node belongs to the control plane or etcd"},
+		"the Node itself, a pod would miss it": {func(m *liveMoment) { m.unmanaged(); m.live.Workload = "ns/a" }, Workload, "pod ns/a runs on the node"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newLiveMoment()
-			test.change(m)
-			claim, rule, text := m.confirm(t)
-			assert.Equal(t, test.rule, rule)
-			assert.Equal(t, test.text, text)
-			if test.rule == "" {
-				assert.Equal(t, "claim-bad", claim.GetName())
-			}
-		})
-	}
-}
-
-// unmanaged makes the node one that Karpenter does not manage, and allows to delete the Node.
-func (m *liveMoment) unmanaged() {
-	m.settings.DeleteNodes, m.live.Claims = true, nil
-	delete(m.live.Node.Labels, nodePoolLabel)
-}
-
-func TestConfirmTheNodeItself(t *testing.T) {
-	owner := metav1.OwnerReference{APIVersion: "karpenter.sh/v1", Kind: nodeClaimKind, Name: "gone", UID: "gone"}
-	for name, test := range map[string]struct {
-		change func(*liveMoment)
-		rule   Rule
-		text   string
-	}{
-		"nothing but the node": {func(*liveMoment) {}, "", ""},
-		"not allowed":          {func(m *liveMoment) { m.settings.DeleteNodes = false }, NoNodePool, "the node has no label karpenter.sh/nodepool: nothing would replace it"},
-		"of a NodePool":        {func(m *liveMoment) { m.live.Node.Labels[nodePoolLabel] = "pool" }, NoNodeClaim, "the node has no NodeClaim: its machine would stay"},
-		"of Karpenter":         {func(m *liveMoment) { m.live.Node.Labels["karpenter.sh/registered"] = "true" }, NoNodePool, "the node has no label karpenter.sh/nodepool: nothing would replace it"},
-		"a NodeClaim names it": {func(m *liveMoment) { m.live.Claims = []unstructured.Unstructured{m.claim("a")} }, NoNodeClaim, "NodeClaim a is of another NodePool"},
-		"owned by a NodeClaim that is gone": {func(m *liveMoment) { m.live.Node.OwnerReferences = []metav1.OwnerReference{owner} }, NoNodeClaim,
-			"the node has no NodeClaim: its machine would stay"},
-		"control plane":             {func(m *liveMoment) { m.live.Node.Labels["node-role.kubernetes.io/control-plane"] = "" }, Protected, "the node belongs to the control plane or etcd"},
-		"released since":            {func(m *liveMoment) { m.live.Node.Spec.Taints = nil }, Changed, "the node or its pod has changed since the decision"},
-		"a pod would miss the node": {func(m *liveMoment) { m.live.Workload = "ns/a" }, Workload, "pod ns/a runs on the node"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			m := newLiveMoment()
-			m.unmanaged()
 			test.change(m)
 			object, rule, text := m.confirm(t)
 			assert.Equal(t, test.rule, rule)
 			assert.Equal(t, test.text, text)
-			if test.rule == "" {
+			switch {
+			case test.rule != "":
+			case m.settings.DeleteNodes:
 				assert.Same(t, m.live.Node, object)
+			default:
+				assert.Equal(t, "claim-bad", object.GetName())
 			}
 		})
 	}

@@ -39,18 +39,34 @@ func TestDryRunDoesAllButTheDelete(t *testing.T) {
 }
 
 // A policy refuses what Karpenter has initialized, or the NodeClaim has changed since it was read: that is reported, and uses up no
-// budget.
-func TestRefusedDeletionDoesNotCount(t *testing.T) {
-	for name, refusal := range map[string]error{
-		"policy":  apierrors.NewForbidden(schema.GroupResource{}, "claim-bad-1", nil),
-		"changed": apierrors.NewConflict(schema.GroupResource{}, "claim-bad-1", nil),
+// budget. A deletion whose answer was lost, and that a proxy or client-go has repeated, is refused as well, and counts.
+func TestRefusedDeletion(t *testing.T) {
+	conflict := apierrors.NewConflict(schema.GroupResource{}, "claim-bad-1", nil)
+	for name, test := range map[string]struct {
+		refusal error
+		counts  bool
+	}{
+		"policy":              {apierrors.NewForbidden(schema.GroupResource{}, "claim-bad-1", nil), false},
+		"changed":             {conflict, false},
+		"repeated: conflict":  {conflict, true},
+		"repeated: not found": {apierrors.NewNotFound(schema.GroupResource{}, "claim-bad-1"), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newBadWorld(t)
 			w.Client = interceptor.NewClient(w.client, interceptor.Funcs{
-				Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error { return refusal },
+				Delete: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.DeleteOption) error {
+					if test.counts {
+						require.NoError(t, c.Delete(ctx, object, options...))
+					}
+					return test.refusal
+				},
 			})
 			w.run(time.Hour)
+			if test.counts {
+				assert.Equal(t, []string{"bad-1"}, w.deletions)
+				assert.Len(t, w.ledger().Deletions, 1)
+				return
+			}
 			assert.Empty(t, w.ledger().Deletions)
 			assert.Equal(t, 1, w.events.count(RemediationWithheld+" refused: NodeClaim claim-bad-1: "), "once an hour")
 			w.Client = w.client
@@ -83,34 +99,6 @@ func TestLedgerThatCannotBeWritten(t *testing.T) {
 			assert.Len(t, w.deletions, 1)
 			assert.Equal(t, name == "error", w.breakers[LedgerFailed], "a conflict is decided again")
 		})
-	}
-}
-
-// A candidate whose live objects cannot be read, or withhold its deletion, keeps no other from being replaced.
-func TestManyRefusedCandidatesStarveNoOther(t *testing.T) {
-	var bad []string
-	for i := range 12 {
-		bad = append(bad, fmt.Sprintf("p%02d-1", i))
-	}
-	w := newWorld(t, bad...)
-	require.NoError(t, w.client.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "pod", Namespace: "ns"},
-		Spec: corev1.PodSpec{NodeName: "p00-1"}}))
-	reads := make(map[time.Time]int)
-	w.Client = interceptor.NewClient(w.client, interceptor.Funcs{
-		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
-			of := new(client.ListOptions).ApplyOptions(options).FieldSelector
-			if of == nil || of.String() == "spec.nodeName=p00-1" || of.String() == "spec.nodeName=p11-1" {
-				return c.List(ctx, list, options...)
-			}
-			reads[w.now]++
-			return apierrors.NewInternalError(context.DeadlineExceeded)
-		},
-	})
-	w.run(31 * time.Minute) // they are sorted by name, and a turn is half a minute
-	assert.Equal(t, []string{"p11-1"}, w.deletions)
-	assert.Equal(t, 1, w.events.count(RemediationWithheld+" workload: pod ns/pod runs on the node"))
-	for _, n := range reads {
-		assert.LessOrEqual(t, n, 10, "in one turn")
 	}
 }
 
@@ -151,66 +139,6 @@ func TestEventsFit(t *testing.T) {
 	for _, event := range *w.events {
 		_, note, _ := strings.Cut(event, " ")
 		assert.LessOrEqual(t, len(note), 1024)
-	}
-}
-
-// The write of the ledger takes so long that the plan is too old, or that the time for all requests ends: the entry is taken back.
-func TestWriteOfTheLedgerTakesTooLong(t *testing.T) {
-	for name, isOld := range map[string]bool{"the plan is too old": true, "the time ends": false} {
-		t.Run(name, func(t *testing.T) {
-			w := newBadWorld(t)
-			now, late, ends := w.Now, time.Duration(0), func() {}
-			w.Now = func() clock.Now { return clock.At(w.now.Add(late), now().Server()) }
-			w.Client = interceptor.NewClient(w.client, interceptor.Funcs{
-				Update: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.UpdateOption) error {
-					if ctx.Err() != nil {
-						return ctx.Err()
-					}
-					if isOld {
-						late = 31*time.Second - late
-					} else {
-						defer ends()
-					}
-					return c.Update(ctx, object, options...)
-				},
-				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
-					if ctx.Err() != nil {
-						return ctx.Err()
-					}
-					return c.Get(ctx, key, object, options...)
-				},
-			})
-			w.run(28 * time.Minute)
-			for range 4 { // the first may take the clock, or the ledger's creation
-				ctx, cancel := context.WithCancel(t.Context())
-				ends = cancel
-				w.decideOnce(ctx)
-				cancel()
-			}
-			assert.Empty(t, w.deletions)
-			assert.Empty(t, w.ledger().Deletions)
-		})
-	}
-}
-
-// A proxy or client-go repeats a DELETE whose answer was lost: the second one says 409, because the NodeClaim is going.
-func TestRepeatedDelete(t *testing.T) {
-	for name, refusal := range map[string]error{
-		"conflict":  apierrors.NewConflict(schema.GroupResource{}, "claim-bad-1", nil),
-		"not found": apierrors.NewNotFound(schema.GroupResource{}, "claim-bad-1"),
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newBadWorld(t)
-			w.Client = interceptor.NewClient(w.client, interceptor.Funcs{
-				Delete: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.DeleteOption) error {
-					require.NoError(t, c.Delete(ctx, object, options...))
-					return refusal
-				},
-			})
-			w.run(32 * time.Minute)
-			assert.Equal(t, []string{"bad-1"}, w.deletions)
-			assert.Len(t, w.ledger().Deletions, 1, "it counts")
-		})
 	}
 }
 
@@ -289,5 +217,72 @@ func TestNodeThatStays(t *testing.T) {
 		w.run(75 * time.Minute)
 		assert.Empty(t, w.deletions)
 		assert.Equal(t, 1, w.events.count(RemediationStuck+" the deletion of node bad-1 began 30m0s ago, but the node is still there: check "+look))
+	}
+}
+
+// A candidate whose live objects cannot be read, or withhold its deletion, keeps no other from being replaced.
+func TestManyRefusedCandidatesStarveNoOther(t *testing.T) {
+	var bad []string
+	for i := range 12 {
+		bad = append(bad, fmt.Sprintf("p%02d-1", i))
+	}
+	w := newWorld(t, bad...)
+	require.NoError(t, w.client.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "pod", Namespace: "ns"},
+		Spec: corev1.PodSpec{NodeName: "p00-1"}}))
+	reads := make(map[time.Time]int)
+	w.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			of := new(client.ListOptions).ApplyOptions(options).FieldSelector
+			if of == nil || of.String() == "spec.nodeName=p00-1" || of.String() == "spec.nodeName=p11-1" {
+				return c.List(ctx, list, options...)
+			}
+			reads[w.now]++
+			return apierrors.NewInternalError(context.DeadlineExceeded)
+		},
+	})
+	w.run(31 * time.Minute) // they are sorted by name, and a turn is half a minute
+	assert.Equal(t, []string{"p11-1"}, w.deletions)
+	assert.Equal(t, 1, w.events.count(RemediationWithheld+" workload: pod ns/pod runs on the node"))
+	for _, n := range reads {
+		assert.LessOrEqual(t, n, 10, "in one turn")
+	}
+}
+
+// The write of the ledger takes so long that the plan is too old, or that the time for all requests ends: the entry is taken back.
+func TestWriteOfTheLedgerTakesTooLong(t *testing.T) {
+	for name, isOld := range map[string]bool{"the plan is too old": true, "the time ends": false} {
+		t.Run(name, func(t *testing.T) {
+			w := newBadWorld(t)
+			now, late, ends := w.Now, time.Duration(0), func() {}
+			w.Now = func() clock.Now { return clock.At(w.now.Add(late), now().Server()) }
+			w.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+				Update: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.UpdateOption) error {
+					if ctx.Err() != nil {
+						return ctx.Err()
+					}
+					if isOld {
+						late = 31*time.Second - late
+					} else {
+						defer ends()
+					}
+					return c.Update(ctx, object, options...)
+				},
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+					if ctx.Err() != nil {
+						return ctx.Err()
+					}
+					return c.Get(ctx, key, object, options...)
+				},
+			})
+			w.run(28 * time.Minute)
+			for range 4 { // the first may take the clock, or the ledger's creation
+				ctx, cancel := context.WithCancel(t.Context())
+				ends = cancel
+				w.decideOnce(ctx)
+				cancel()
+			}
+			assert.Empty(t, w.deletions)
+			assert.Empty(t, w.ledger().Deletions)
+		})
 	}
 }

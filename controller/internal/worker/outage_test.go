@@ -392,48 +392,6 @@ func TestRecoversFromALargeOutageOfPatches(t *testing.T) {
 	}
 }
 
-// A node joins whose network comes late, behind nodes that never pass and are tried again and again: these cost it nothing.
-func TestReleasesSoonBehindBadNodes(t *testing.T) {
-	const before, outage, round = 90 * time.Second, 75 * time.Second, 55 * time.Second
-	for _, bad := range []int{0, 100, 400} {
-		t.Run(fmt.Sprint(bad), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := newLargeCluster(t, bad, 50)
-				works := time.Now().Add(before + outage)
-				end := func(pod *corev1.Pod, change func(*corev1.Pod)) bool {
-					if outcome, _ := fleet.WorkerOutcome(pod); outcome == fleet.Running {
-						change(pod)
-					}
-					return false
-				}
-				const begun = 800 * time.Millisecond
-				c.kubelet(func(pod *corev1.Pod) {
-					switch isGood := fleet.NodeOf(pod) == "good"; {
-					case isGood && !time.Now().Before(works):
-						ready(pod)
-						return
-					case isGood: // a sign, if the round goes on
-						c.later(time.Until(works)+time.Second, pod.Name, func(pod *corev1.Pod) bool { return end(pod, ready) })
-					}
-					c.later(round-begun, pod.Name, func(pod *corev1.Pod) bool { return end(pod, ended(1, failing)) })
-				}, begun)
-				defer c.start()()
-				time.Sleep(before)
-				c.join("good")
-				c.lock.Lock()
-				c.left++
-				c.lock.Unlock()
-				time.Sleep(time.Until(works) + 5*time.Second + outage/40)
-				c.lock.Lock()
-				defer c.lock.Unlock()
-				t.Logf("released %s after its network works, %d workers, %d at a time", c.label.Sub(works), len(c.posts), c.peak)
-				assert.Equal(t, bad, c.left)
-				assert.LessOrEqual(t, c.postsASecond(), 51)
-			})
-		})
-	}
-}
-
 // No cache that is behind, nobody who deletes workers, and no API server that refuses them lets the controller create more workers
 // than it may.
 func TestBoundedCreations(t *testing.T) {

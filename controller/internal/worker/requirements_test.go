@@ -44,27 +44,3 @@ func TestReleaseWaitsForRequirements(t *testing.T) {
 		assert.Empty(t, c.Unmet())
 	})
 }
-
-// The cache is behind when the checks run again after a long wait: one worker runs them.
-func TestOneWorkerAfterALongWaitForRequirements(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newLargeCluster(t, 1, 50)
-		met := time.Now().Add(10 * time.Minute)
-		c.Require = func(context.Context, *nodepatch.Node) string {
-			if time.Now().Before(met) {
-				return "unmet"
-			}
-			return ""
-		}
-		defer c.start()()
-		time.Sleep(9 * time.Minute)
-		c.lock.Lock()
-		c.lag = 20 * time.Second
-		c.lock.Unlock()
-		time.Sleep(3 * time.Minute)
-		c.lock.Lock()
-		defer c.lock.Unlock()
-		assert.Zero(t, c.left)
-		assert.Len(t, c.posts, 2)
-	})
-}

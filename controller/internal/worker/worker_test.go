@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -201,23 +200,6 @@ func (c *cluster) assertReleased() {
 	assert.Empty(c.t, c.pods())
 }
 
-// A release names the boot that was verified. A node that is verified again keeps that it was gated.
-func TestReleaseNamesTheBoot(t *testing.T) {
-	c := newCluster(t, newNode())
-	for _, boot := range []string{"boot-1", "boot-2"} {
-		c.update(func(node *corev1.Node) {
-			node.Status.NodeInfo.BootID = boot
-			delete(node.Labels, verified)
-		})
-		c.step()
-		c.set(ready)
-		c.step()
-		c.assertReleased()
-		assert.Equal(t, boot, c.record().BootID)
-		assert.Equal(t, []string{startup + ":NoSchedule"}, c.record().Removed)
-	}
-}
-
 func TestVerifies(t *testing.T) {
 	c := newPassedCluster(t)
 	worker := c.pod()
@@ -228,36 +210,18 @@ func TestVerifies(t *testing.T) {
 	assert.Equal(t, []string{startup + ":NoSchedule"}, found.Removed)
 	assert.Contains(t, <-c.events.Events, "Normal NodeVerified DNS, API, network and service discovery work")
 
-	c.update(func(node *corev1.Node) { delete(node.Labels, verified) })
+	c.update(func(node *corev1.Node) {
+		node.Status.NodeInfo.BootID = "second"
+		delete(node.Labels, verified)
+	})
 	c.step()
 	assert.NotEqual(t, worker.Name, c.pod().Name)
 	c.set(ended(0, `{"verified":true,"node":"n","attempts":{"dns":2},"version":"v"}`))
 	c.step()
 	c.assertReleased()
 	assert.Equal(t, map[string]int{"dns": 2}, c.record().Attempts)
+	assert.Equal(t, "second", c.record().BootID)
 	assert.Equal(t, []string{startup + ":NoSchedule"}, c.record().Removed, "it was gated once")
-}
-
-// A foreign taint that comes during the release makes the verdict void: another worker checks the node once it is gone.
-func TestForeignTaintDuringTheRelease(t *testing.T) {
-	c := newPassedCluster(t)
-	old := c.pod().Name
-	c.patching = func(patch func() (*nodepatch.Node, error)) (*nodepatch.Node, error) {
-		c.patching = nil
-		c.update(func(node *corev1.Node) {
-			node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: "cni/not-ready", Effect: corev1.TaintEffectNoSchedule})
-		})
-		return patch()
-	}
-	c.step()
-	c.update(func(node *corev1.Node) { node.Spec.Taints = node.Spec.Taints[:1] })
-	c.step()
-	c.step()
-	assert.False(t, c.Settings.Fleet.IsVerified(c.node()))
-	assert.NotEqual(t, old, c.pod().Name)
-	c.set(ready)
-	c.step()
-	c.assertReleased()
 }
 
 // A startup taint that is put back by a client is removed less and less often, and one Event says so. Another boot is checked first.
@@ -322,26 +286,6 @@ func TestDeletesOnce(t *testing.T) {
 	assert.Equal(t, 1, deletions)
 }
 
-// A worker tells that it has passed while a decision is made: under the race detector.
-func TestPassesDuringADecision(t *testing.T) {
-	c := newCluster(t, newNode())
-	c.step()
-	name := c.pod().Name
-	c.set(running)
-	ctx, stop := context.WithCancel(t.Context())
-	var telling sync.WaitGroup
-	telling.Go(func() {
-		for ctx.Err() == nil {
-			c.rememberWorker("n", name, func(s *workerState) { s.key = "" })
-		}
-	})
-	for range 100 {
-		c.step()
-	}
-	stop()
-	telling.Wait()
-}
-
 func TestReleaseRefused(t *testing.T) {
 	c := newPassedCluster(t)
 	c.patching = func(func() (*nodepatch.Node, error)) (*nodepatch.Node, error) {
@@ -371,6 +315,17 @@ func TestFailedAttemptIsReported(t *testing.T) {
 	assert.Len(t, c.pods(), 1, "it is what is left to read")
 }
 
+func TestNodeIsGone(t *testing.T) {
+	c := newCluster(t, newNode())
+	c.step()
+	require.NoError(t, c.Client.Delete(t.Context(), c.node()))
+	c.step()
+	assert.Empty(t, c.nodes)
+}
+
+// nothing is required of a node.
+func nothing(context.Context, *nodepatch.Node) string { return "" }
+
 // A creation that is refused takes no slot.
 func TestCreateFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -386,14 +341,3 @@ func TestCreateFails(t *testing.T) {
 		assert.Len(t, c.pods(), 1)
 	})
 }
-
-func TestNodeIsGone(t *testing.T) {
-	c := newCluster(t, newNode())
-	c.step()
-	require.NoError(t, c.Client.Delete(t.Context(), c.node()))
-	c.step()
-	assert.Empty(t, c.nodes)
-}
-
-// nothing is required of a node.
-func nothing(context.Context, *nodepatch.Node) string { return "" }

@@ -123,6 +123,9 @@ func autoscaler(args ...string) []appsv1.Deployment {
 	return []appsv1.Deployment{d}
 }
 
+// corefile is the Corefile of CoreDNS.
+func corefile(text string) func(*Cluster) { return func(c *Cluster) { c.Corefile.Value = text } }
+
 // requires sets config.require.
 func requires(entries string) func(*config.Config) {
 	return func(cfg *config.Config) { _ = cfg.Require.Parse("[" + entries + "]") }
@@ -180,11 +183,9 @@ func TestTraps(t *testing.T) {
 		"no DNS Service": {trap: "dns-behind-gate", text: "there is no Service", change: func(c *Cluster) { c.DNS = Part[Backend]{Absent: true} }},
 
 		"nothing is forwarded": {trap: "external-names", text: "nothing in the Corefile answers it", remedy: "config.dnsTestDomains={kubernetes.default.svc.cluster.local}",
-			change: func(c *Cluster) { c.Corefile.Value = ".:53 {\n  kubernetes cluster.local\n  cache 30\n}\n" }},
+			change: corefile(".:53 {\n  kubernetes cluster.local\n  cache 30\n}\n")},
 		"no server for the name": {trap: "external-names", text: "nothing in the Corefile answers it",
-			change: func(c *Cluster) {
-				c.Corefile.Value = "cluster.local:53 {\n  kubernetes cluster.local\n  forward . 192.0.2.1\n}\n"
-			}},
+			change: corefile("cluster.local:53 {\n  kubernetes cluster.local\n  forward . 192.0.2.1\n}\n")},
 
 		"another domain": {trap: "cluster-domain", text: "the cluster's domain is corp.example (the Corefile)", remedy: "kubernetes.default.svc.corp.example,google.com",
 			change: func(c *Cluster) {
@@ -199,9 +200,7 @@ func TestTraps(t *testing.T) {
 				c.Corefile.Value = "cluster.local:53 {\n  kubernetes {\n    pods insecure\n  }\n}\n.:53 {\n  forward . 192.0.2.1\n}\n"
 			}},
 		"another domain, behind a snippet": {trap: "cluster-domain", text: "the cluster's domain is corp.example (the Corefile)",
-			change: func(c *Cluster) {
-				c.Corefile.Value = "(snippet) {\n  errors\n}\n.:53 { # all\n  kubernetes corp.example in-addr.arpa {\n  }\n  forward . 192.0.2.1\n}\n"
-			}},
+			change: corefile("(snippet) {\n  errors\n}\n.:53 { # all\n  kubernetes corp.example in-addr.arpa {\n  }\n  forward . 192.0.2.1\n}\n")},
 
 		"Karpenter: under taints": {trap: "karpenter", text: "has node-ready/unverified under taints", remedy: "startupTaints",
 			change: func(c *Cluster) {
@@ -379,25 +378,21 @@ func TestNoTrap(t *testing.T) {
 		"managed DNS": {trap: "dns-behind-gate", config: func(cfg *config.Config) { cfg.DNSService = "" }, change: func(c *Cluster) { c.DNS.Value.Pods = nil }},
 		"an external name that only warns": {trap: "external-names", config: func(cfg *config.Config) {
 			cfg.DNSTestDomains = []string{"kubernetes.default.svc.cluster.local", "warn+google.com"}
-		}, change: func(c *Cluster) { c.Corefile.Value = ".:53 {\n  kubernetes cluster.local\n}\n" }},
+		}, change: corefile(".:53 {\n  kubernetes cluster.local\n}\n")},
 		"a name of another domain that only warns": {trap: "cluster-domain", config: func(cfg *config.Config) {
 			cfg.DNSTestDomains = append(cfg.DNSTestDomains, "warn+db.prod.svc.other.example")
 		}, change: func(*Cluster) {}},
 		"no external name": {trap: "external-names", config: func(cfg *config.Config) { cfg.DNSTestDomains = cfg.DNSTestDomains[:1] },
-			change: func(c *Cluster) { c.Corefile.Value = ".:53 {\n  kubernetes cluster.local\n}\n" }},
+			change: corefile(".:53 {\n  kubernetes cluster.local\n}\n")},
 		"names of the cluster": {trap: "external-names", config: func(cfg *config.Config) {
 			cfg.DNSTestDomains = []string{"kubernetes.default", "kubernetes.default.svc", "host.corp.example", "host.corp.example."}
-		}, change: func(c *Cluster) {
-			c.Corefile.Value = "corp.example:53 {\n  kubernetes corp.example\n}\n"
-		}},
+		}, change: corefile("corp.example:53 {\n  kubernetes corp.example\n}\n")},
 		"a taint that keeps no pod away": {trap: "dns-behind-gate", config: func(cfg *config.Config) { cfg.TaintEffect = "PreferNoSchedule" },
 			change: func(c *Cluster) { c.DNS.Value.Pods = []corev1.Pod{podOn("old")} }},
 		"an external name with svc in it": {trap: "cluster-domain", config: func(cfg *config.Config) {
 			cfg.DNSTestDomains = append(cfg.DNSTestDomains, "api.svc.example.com")
 		}, change: func(*Cluster) {}},
-		"a second domain of the plugin kubernetes": {trap: "cluster-domain", change: func(c *Cluster) {
-			c.Corefile.Value = ".:53 {\n  kubernetes corp.example cluster.local {\n  }\n  forward . 192.0.2.1\n}\n"
-		}},
+		"a second domain of the plugin kubernetes": {trap: "cluster-domain", change: corefile(".:53 {\n  kubernetes corp.example cluster.local {\n  }\n  forward . 192.0.2.1\n}\n")},
 		"a server of another cluster": {trap: "cluster-domain", config: func(cfg *config.Config) {
 			cfg.DNSTestDomains = append(cfg.DNSTestDomains, "api.shared.svc.ClusterSet.local", "api.shared.svc.c.example")
 		}, change: func(c *Cluster) {
@@ -411,16 +406,10 @@ func TestNoTrap(t *testing.T) {
 			c.Release.Agent.DNSTestDomains = []string{"kubernetes.default.svc.Cluster.Local", "host.CLUSTER.local"}
 			c.Corefile.Value = ".:53 {\n  kubernetes cluster.local\n}\n"
 		}},
-		"a server for an external name in another case": {trap: "external-names", change: func(c *Cluster) {
-			c.Corefile.Value = "GOOGLE.com:53 {\n  forward . 192.0.2.1\n}\n.:53 {\n  kubernetes cluster.local\n}\n"
-		}},
-		"hosts answer the name": {trap: "external-names", change: func(c *Cluster) {
-			c.Corefile.Value = ".:53 {\n  kubernetes cluster.local\n  hosts {\n    192.0.2.1 google.com\n  }\n}\n"
-		}},
-		"a server of its own": {trap: "external-names", change: func(c *Cluster) {
-			c.Corefile.Value = "dns://com.:53 {\n  forward . 192.0.2.1\n}\n.:53 {\n  kubernetes cluster.local\n}\n"
-		}},
-		"a NodePool that is not gated": {trap: "karpenter", change: func(c *Cluster) { c.NodePools.Value[0].Spec.Template.Spec.StartupTaints = nil }},
+		"a server for an external name in another case": {trap: "external-names", change: corefile("GOOGLE.com:53 {\n  forward . 192.0.2.1\n}\n.:53 {\n  kubernetes cluster.local\n}\n")},
+		"hosts answer the name":                         {trap: "external-names", change: corefile(".:53 {\n  kubernetes cluster.local\n  hosts {\n    192.0.2.1 google.com\n  }\n}\n")},
+		"a server of its own":                           {trap: "external-names", change: corefile("dns://com.:53 {\n  forward . 192.0.2.1\n}\n.:53 {\n  kubernetes cluster.local\n}\n")},
+		"a NodePool that is not gated":                  {trap: "karpenter", change: func(c *Cluster) { c.NodePools.Value[0].Spec.Template.Spec.StartupTaints = nil }},
 		"a NodePool whose nodes the policy leaves alone": {trap: "karpenter", change: func(c *Cluster) {
 			c.Adds.Value, c.NodePools.Value[0].Spec.Template.Spec.StartupTaints = true, nil
 			c.Nodes.Value = append(c.Nodes.Value, readyNode("plain"))

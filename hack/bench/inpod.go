@@ -30,8 +30,10 @@ func inPod(ctx context.Context, what string, args []string) error {
 		return fmt.Errorf("in-pod %s %v: one number: %w", what, args, err)
 	}
 	switch what {
-	case "verify":
-		return verifications(ctx, cluster, counts[0])
+	case "hold":
+		return verifications(ctx, cluster, counts[0], hold)
+	case "once":
+		return verifications(ctx, cluster, counts[0], once)
 	case "recheck":
 		return rechecks(ctx, counts[0])
 	case "agents":
@@ -50,7 +52,7 @@ type sample struct {
 }
 
 // verifications runs agents, each on the node that has just got its startup taint.
-func verifications(ctx context.Context, cluster *harness.Cluster, runs int) error {
+func verifications(ctx context.Context, cluster *harness.Cluster, runs int, verify func(context.Context) (sample, error)) error {
 	for range runs {
 		if err := cluster.Gate(ctx, node); err != nil {
 			return err
@@ -66,20 +68,26 @@ func verifications(ctx context.Context, cluster *harness.Cluster, runs int) erro
 	return nil
 }
 
-func verify(ctx context.Context) (s sample, err error) {
+// hold measures the memory of an agent that stays, as in its pod.
+func hold(ctx context.Context) (s sample, err error) {
+	pid, stop, err := startHolding(ctx, nil)
+	if err != nil {
+		return s, err
+	}
+	defer stop()
+	s.Peak, err = peak(pid)
+	return s, err
+}
+
+// once measures what an agent receives that ends with its verdict.
+func once(ctx context.Context) (s sample, err error) {
 	before, err := received()
 	if err != nil {
 		return s, err
 	}
 	s.Start = time.Now()
-	pid, stop, err := startHolding(ctx, nil)
-	if err != nil {
-		return s, err
-	}
-	s.Peak, err = peak(pid)
-	stop()
-	if err != nil {
-		return s, err
+	if output, err := exec.CommandContext(ctx, agentPath(), "--once").CombinedOutput(); err != nil {
+		return s, fmt.Errorf("%w: %s", err, output)
 	}
 	s.End = time.Now()
 	after, err := received()

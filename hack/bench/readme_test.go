@@ -53,7 +53,7 @@ func TestReadme(t *testing.T) {
 	require.NoError(t, err)
 	budgets := map[string]float64{
 		"binary, stripped": binaryBudget, "image, compressed": imageBudget, "peak memory of": memoryBudget,
-		"requests with": requestsBudget, "received with": receivedBudget,
+		"requests in": requestsBudget, "received in": receivedBudget,
 		"to release, compared": gateBudget, "the same in controller mode": controllerGateBudget,
 		": restarts with the gate": 0, "agents with an error": 0, "requests of an agent": requestsBudget,
 		"agent compared with the idle": agentScaleBudget, "controller mode compared with the idle": controllerScaleBudget,

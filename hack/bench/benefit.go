@@ -96,7 +96,7 @@ func (b *bench) benefit(ctx context.Context) (err error) {
 func (b *bench) startService(ctx context.Context, d delay, gated bool, to *service) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if err := b.settled(ctx, agentVerifier, benefitNode); err != nil {
+	if err := b.settled(ctx, agentVerifier(), benefitNode); err != nil {
 		return err
 	}
 	end := func(context.Context) (time.Time, error) { return time.Now(), nil }

@@ -25,7 +25,7 @@ func (b *bench) gate(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		latency, err := b.gateLatency(ctx, agentVerifier)
+		latency, err := b.gateLatency(ctx, agentVerifier())
 		if err != nil {
 			return err
 		}
@@ -91,7 +91,7 @@ func (b *bench) controllerGates(ctx context.Context) (latencies []float64, err e
 	}
 	defer func() { err = errors.Join(err, remove(context.WithoutCancel(ctx))) }()
 	for i := range b.runs + 1 {
-		latency, err := b.gateLatency(ctx, workerVerifier)
+		latency, err := b.gateLatency(ctx, workerVerifier())
 		if err != nil {
 			return nil, fmt.Errorf("controller mode: %w", err)
 		}

@@ -69,7 +69,7 @@ func TestReadme(t *testing.T) {
 		}
 	}
 	for _, seconds := range outageLengths() {
-		for _, by := range []verifier{agentVerifier, workerVerifier} {
+		for _, by := range []verifier{agentVerifier(), workerVerifier()} {
 			budgets[fmt.Sprintf("outage of %d s, %s: released after, compared", seconds, by.component)] = recoveryBudget(by, seconds)
 		}
 	}

@@ -12,10 +12,11 @@ import (
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-var (
-	agentVerifier  = verifier{"agent", harness.User}
-	workerVerifier = verifier{"worker", harness.ControllerUser}
-)
+// agentVerifier is the agent, which releases its own node.
+func agentVerifier() verifier { return verifier{"agent", harness.User} }
+
+// workerVerifier is the controller, which releases a node by the verdict of a worker.
+func workerVerifier() verifier { return verifier{"worker", harness.ControllerUser} }
 
 // recoveryNodes are the nodes whose network is broken. The real node has the name servers and the controller, and works.
 func recoveryNodes() []string {
@@ -30,10 +31,10 @@ func (b *bench) recovery(ctx context.Context) (err error) {
 	if err := b.AddNodes(ctx, nodes...); err != nil {
 		return err
 	}
-	if err := b.outages(ctx, agentVerifier, []string{dns, services, routes, proxy}); err != nil {
+	if err := b.outages(ctx, agentVerifier(), []string{dns, services, routes, proxy}); err != nil {
 		return err
 	}
-	return b.outages(ctx, workerVerifier, []string{dns}, controllerModeValues()...)
+	return b.outages(ctx, workerVerifier(), []string{dns}, controllerModeValues()...)
 }
 
 // recoveryBudget limits the time from the end of an outage to the release, compared with the outage: 1.5 s (in controller mode 5 s) and

@@ -18,8 +18,8 @@ func TestReportOutages(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = out.Close() }()
 	b := &bench{report: &report{Live: harness.NewLive(out)}}
-	b.reportOutages(agentVerifier, 20, []*outage{{fault: dns, released: time.Second}, {fault: proxy, released: 2100 * time.Millisecond}})
-	b.reportOutages(workerVerifier, 3, []*outage{{fault: dns, err: errors.New("no answer")}})
+	b.reportOutages(agentVerifier(), 20, []*outage{{fault: dns, released: time.Second}, {fault: proxy, released: 2100 * time.Millisecond}})
+	b.reportOutages(workerVerifier(), 3, []*outage{{fault: dns, err: errors.New("no answer")}})
 	assert.Equal(t, []row{
 		{"outage of 20 s, agent: released after, worst", "2.10 s (kube-proxy)", "", ""},
 		{"outage of 20 s, agent: released after, compared with the outage", "0.105 times", "0.100 times", "FAIL"},

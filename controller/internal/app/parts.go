@@ -150,7 +150,8 @@ func (p parts) remediator(actor act.Actor, live client.Client) *remediation.Reme
 			DeleteAfter: cfg.DeleteAfter, FailedFor: cfg.FailedFor, DeleteNodes: cfg.DeleteNodes,
 			UnmetRequirements: cfg.UnmetRequirements,
 		},
-		Unmet: p.requirements().Unmet, LedgerName: cfg.AgentName + "-remediation", DryRun: cfg.RemediationMode == config.RemediationDryRun,
+		Unmet: p.requirements().Unmet, LedgerName: cfg.AgentName + "-remediation",
+		DryRun: cfg.RemediationMode == config.RemediationDryRun,
 	}
 }
 

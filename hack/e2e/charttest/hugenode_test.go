@@ -41,7 +41,7 @@ func TestAgentMayReleaseAHugeNode(t *testing.T) {
 
 	const (
 		ready     = `{"status":{"conditions":[{"type":"Ready","status":"True","reason":"KubeletReady"}]}}`
-		failing   = `{"status":{"conditions":[{"type":"NodeVerified","status":"False","reason":"DNSFailed","message":"m"}]}}`
+		failing   = `[{"op":"add","path":"/status/conditions/-","value":{"type":"NodeVerified","status":"False","reason":"DNSFailed","message":"m"}}]`
 		retaint   = `[{"op":"add","path":"/spec/taints","value":[{"key":"node-ready/failed","value":"kube-node-ready","effect":"NoSchedule"}]}]`
 		noTaint   = `[{"op":"remove","path":"/spec/taints"}]`
 		untainted = `{"spec":{"taints":null}}`

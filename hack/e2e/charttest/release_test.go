@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
@@ -43,11 +42,6 @@ func TestLifeOfARelease(t *testing.T) {
 	commands, _, _ = strings.Cut(commands, "\n\n")
 	s.Bash(commands)
 	s.False(harness.HasTaint(s.Node(node), harness.Taint))
-	bindings, err := s.Kube.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().List(s.Ctx, metav1.ListOptions{})
-	s.NoError(err)
-	for _, binding := range bindings.Items {
-		s.NotEqual(harness.Name, binding.Name)
-	}
 
 	s.helm("rollback", harness.Name, "1", "--wait", harness.Wait)
 	s.Equal(first, s.inventory())

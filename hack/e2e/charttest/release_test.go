@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 

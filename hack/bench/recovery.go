@@ -12,7 +12,6 @@ import (
 	"github.com/imunhatep/kube-node-ready/hack/e2e/harness"
 )
 
-// agentVerifier is the agent, which releases its own node.
 func agentVerifier() verifier { return verifier{"agent", harness.User} }
 
 // workerVerifier is the controller, which releases a node by the verdict of a worker.

@@ -71,7 +71,7 @@ func nodeCases() []nodeCase {
 				_, err := s.Kube.CoreV1().Nodes().Create(s.Ctx, gated(node), metav1.CreateOptions{})
 				s.NoError(err)
 			},
-			patches: 2, says: "the node was deleted and created again under the same name",
+			patches: 2, says: "node was deleted and created again",
 		},
 		{
 			name: "taint twice, with two effects", outcome: "both come off", patches: 1,

@@ -17,7 +17,7 @@ import (
 )
 
 // FoundAddresses are the addresses of the kubernetes service that its name has, where KUBERNETES_SERVICE_HOST is another one.
-// The dns check, which runs first, stores them; the network check connects to them. nil: there are none.
+// The dns check, which runs first, stores them; the network check connects to them. nil: nothing is stored.
 type FoundAddresses = atomic.Pointer[[]netip.Addr]
 
 // DNS resolves every name in Names, all in parallel.
@@ -87,8 +87,8 @@ func resolverOrSystem(resolver *Resolver) (Resolver, error) {
 	return SystemResolver()
 }
 
-// externalName returns the first name outside the cluster, "" if there is none. A name that only warns must fail no server. A
-// single label is never a name outside the cluster: the search list completes it.
+// externalName returns the first name outside the cluster, "" if there is none. A server must not fail for a name that only
+// warns. A single label is never a name outside the cluster: the search list completes it.
 func externalName(names []string, domain string) string {
 	for _, name := range names {
 		bare := strings.TrimSuffix(name, ".")

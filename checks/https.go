@@ -14,8 +14,8 @@ import (
 	"strings"
 )
 
-// trustedRoots adds the cluster's CA (PEM; "": that of a pod with a token) to the system's CAs. If there are none, it adds the
-// bundled ones too.
+// trustedRoots adds the cluster's CA (PEM; "": the CA of a pod with a token) to the system's CAs. If the system has no CAs, it
+// adds the bundled CAs too.
 func trustedRoots(system *x509.CertPool, bundled, clusterCA string) *x509.CertPool {
 	if system.Equal(x509.NewCertPool()) {
 		system.AppendCertsFromPEM([]byte(bundled))

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Starts the throwaway cluster anew, measures what the agent costs on it, and stops it. KEEP=1 uses the cluster that is up and
-# leaves it up. The arguments are those of hack/bench: -only size,gate -runs 5 -nodes 10,100.
+# leaves it up. The arguments go to hack/bench: -only size,gate -runs 5 -nodes 10,100.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -85,7 +85,7 @@ app.kubernetes.io/component: agent
 {{- include "kube-node-ready.reference" (list $image.repository ($image.tag | default .Values.image.tag | default .Chart.AppVersion)) }}
 {{- end }}
 
-{{/* The chart's pull secrets and those of a parent chart, which may be names alone; or nothing. */}}
+{{/* The chart's pull secrets and the pull secrets of a parent chart, which may be names alone; or nothing. */}}
 {{- define "kube-node-ready.imagePullSecrets" -}}
 {{- $secrets := .Values.imagePullSecrets | default list }}
 {{- range (.Values.global).imagePullSecrets }}

@@ -42,9 +42,10 @@ type roundFailure struct{ checks, reasons []string }
 func (r roundFailure) Error() string { return strings.Join(r.reasons, "; ") }
 
 // isOfNetwork reports whether a check of the network has failed, not the check node alone.
-func (r roundFailure) isOfNetwork() bool {
-	return slices.ContainsFunc(r.checks, func(name string) bool { return slices.Contains(checks.Names(), name) })
-}
+func (r roundFailure) isOfNetwork() bool { return slices.ContainsFunc(r.checks, isNetworkCheck) }
+
+// isNetworkCheck tells the checks of the network from the check node, and from what else a node may wait for.
+func isNetworkCheck(name string) bool { return slices.Contains(checks.Names(), name) }
 
 // brief returns err without the details that the log has already.
 func brief(err error) string {

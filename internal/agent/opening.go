@@ -52,7 +52,7 @@ func (r *reporter) beginTimeout() {
 // noteNetwork notes when the node may be opened: INITIAL_TIMEOUT after the first network check has failed since all of them
 // passed.
 func (r *reporter) noteNetwork(attempt checks.Attempt) {
-	fails := attempt.Err != nil && slices.Contains(checks.Names(), attempt.Check)
+	fails := attempt.Err != nil && isNetworkCheck(attempt.Check)
 	if !r.marker.uses(config.OnTimeoutOpen) || !fails || !r.opening.at.IsZero() {
 		return
 	}

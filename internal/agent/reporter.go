@@ -109,7 +109,7 @@ func (r *reporter) take(n note) {
 	r.attempts[attempt.Check]++
 	r.metrics.Attempt(attempt.Check, attempt.Took)
 	// The other checks tell more than the check node.
-	tellsLess := attempt.Check == checks.NodeName && r.last != nil && slices.Contains(checks.Names(), r.last.subject)
+	tellsLess := attempt.Check == checks.NodeName && r.last != nil && isNetworkCheck(r.last.subject)
 	if attempt.Err != nil && !tellsLess {
 		r.last = &failure{attempt.Check, attempt.Err}
 	} else if r.last != nil && r.last.subject == attempt.Check {

@@ -69,7 +69,7 @@ func podCondition(pod *corev1.Pod, kind corev1.PodConditionType) corev1.PodCondi
 // Component is the label that tells agents, workers and controllers of a release apart.
 const Component = "app.kubernetes.io/component"
 
-// OwnLabels returns those of a pod's labels that the chart selects it by, without the user's.
+// OwnLabels returns the labels that the chart selects a pod by, without the user's.
 func OwnLabels(all map[string]string) labels.Set {
 	own := make(labels.Set)
 	for _, key := range []string{"app.kubernetes.io/name", "app.kubernetes.io/instance", Component} {

@@ -68,7 +68,7 @@ func (e *Endpoints) List(ctx context.Context) ([]string, error) {
 	}
 	if time.Since(e.readAt) >= limit {
 		if e.readAt.IsZero() || e.err != nil || len(e.last) > 0 {
-			e.emptySince = time.Now() // if there are none now
+			e.emptySince = time.Now() // if the list is empty now
 		}
 		e.last, e.err = e.list(ctx)
 		e.readAt = time.Now()

@@ -112,8 +112,8 @@ func (m memory) behind(node *corev1.Node, now clock.Now) time.Duration {
 	return firstRetry - now.Since(m.newestAt)
 }
 
-// pauseLeft is how long to wait for the next patch. The pauses after patches that did not help double, and there is none after
-// one that helped.
+// pauseLeft is how long to wait for the next patch. Each patch that did not help doubles the pause. After a patch that helped the
+// pause is zero.
 func (m memory) pauseLeft(first, longest time.Duration, now clock.Now) time.Duration {
 	return min(first*(1<<min(m.patches, 10)-1), longest) - now.Since(m.patchedAt)
 }

@@ -54,7 +54,7 @@ func TestAgentMayReleaseAHugeNode(t *testing.T) {
 	s.NoError(controller(huge, noTaint))
 }
 
-// bareNode makes a Node without a kubelet, with the startup taint. It is none for the DaemonSet.
+// bareNode makes a Node without a kubelet, with the startup taint. The DaemonSet does not select it.
 func (s *suite) bareNode(name string) {
 	s.Helper()
 	remove := func(ctx context.Context) error {

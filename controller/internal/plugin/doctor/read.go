@@ -23,7 +23,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
 )
 
-// Read reads what the traps look at. What may not be read is an error of that part only.
+// Read reads what the traps look at. If a part may not be read, only that part has the error.
 func Read(ctx context.Context, reader client.Reader, of release.Release) Cluster {
 	c := Cluster{Release: of, Now: time.Now()}
 	if of.Invalid != nil {

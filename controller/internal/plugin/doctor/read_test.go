@@ -146,7 +146,7 @@ func TestReadWithFewRights(t *testing.T) {
 	}
 }
 
-// Before the installation there is no namespace, and the policies are those of the manifests.
+// Before the installation there is no namespace, and the policies come from the manifests.
 func TestReadBeforeTheInstallation(t *testing.T) {
 	of := clean(t).Release
 	of.NotInstalled, of.Namespace, of.Planned = true, "not-there-yet", release.Manifests{&clean(t).Policies.Value[1], &clean(t).Bindings.Value[1]}

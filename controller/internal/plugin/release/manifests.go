@@ -85,7 +85,7 @@ func (m Manifests) Get(_ context.Context, key client.ObjectKey, into client.Obje
 	return apierrors.NewNotFound(corev1.Resource("configmaps"), key.Name)
 }
 
-// List implements client.Reader for namespaces and labels. It fills typed lists: Items are the objects of that type.
+// List implements client.Reader for namespaces and labels. It fills typed lists: their Items.
 func (m Manifests) List(_ context.Context, into client.ObjectList, options ...client.ListOption) error {
 	wanted := new(client.ListOptions).ApplyOptions(options)
 	items := reflect.ValueOf(into).Elem().FieldByName("Items")

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,9 +20,14 @@ func at(t time.Time) clock.Now { return clock.At(t, t) }
 func mark(t time.Time) clock.Mark { return at(t).Mark() }
 
 // newTestSlots notes who is called.
-func newTestSlots(most int) (s *slots, called *[]string) {
-	called = new([]string)
-	return newSlots(most, func() clock.Now { return at(time.Now()) }, func(node string) { *called = append(*called, node) }), called
+func newTestSlots(most int) (s *slots, called func() []string) {
+	var nodes []string // written by a timer, with the lock of the slots
+	s = newSlots(most, func() clock.Now { return at(time.Now()) }, func(node string) { nodes = append(nodes, node) })
+	return s, func() []string {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return slices.Clone(nodes)
+	}
 }
 
 func TestSlots(t *testing.T) {
@@ -69,7 +75,7 @@ func TestSlots(t *testing.T) {
 					s.take(fmt.Sprint(i), fmt.Sprint("worker-", i), test.attempt)
 				}
 				time.Sleep(10 * betweenSlots)
-				assert.Len(t, *called, test.want)
+				assert.Len(t, called(), test.want)
 				for _, pod := range test.workers {
 					s.see(pod, fleet.Running, true)
 					assert.NotContains(t, s.holders, pod.Name)
@@ -100,9 +106,9 @@ func TestSlotOfAWorkerThatIsNotSeen(t *testing.T) {
 				test.happens(s)
 				assert.False(t, s.take("b", "b-1", 1))
 				time.Sleep(test.free - time.Millisecond)
-				assert.Equal(t, []string{"a"}, *called)
+				assert.Equal(t, []string{"a"}, called())
 				time.Sleep(2 * betweenSlots)
-				assert.Equal(t, []string{"a", "b"}, *called)
+				assert.Equal(t, []string{"a", "b"}, called())
 				assert.True(t, s.take("b", "b-1", 1))
 			})
 		})
@@ -119,10 +125,10 @@ func TestSlotIsGivenBack(t *testing.T) {
 		}
 		s.giveBack("a-1")
 		time.Sleep(time.Second)
-		assert.Equal(t, []string{"a", "b"}, *called)
+		assert.Equal(t, []string{"a", "b"}, called())
 		s.leave("b")
 		time.Sleep(time.Second)
-		assert.Equal(t, []string{"a", "b", "c"}, *called)
+		assert.Equal(t, []string{"a", "b", "c"}, called())
 	})
 }
 
@@ -140,7 +146,7 @@ func TestWhoGetsTheNextSlot(t *testing.T) {
 		}
 		s.give()
 		time.Sleep(time.Second)
-		assert.Equal(t, []string{"first", "later first", "older retry", "old retry"}, *called)
+		assert.Equal(t, []string{"first", "later first", "older retry", "old retry"}, called())
 	})
 }
 

@@ -44,6 +44,10 @@ func (b *bench) controller(ctx context.Context) (err error) {
 		return exec.CommandContext(ctx, filepath.Join(binaries(), "..", "kube-node-ready-controller"), "--kubeconfig", b.Kubeconfig(),
 			"--agent-template", template, "--not-started-after=5s", "--metrics-port=18080", "--health-port=18081")
 	}
+	// The real node too: while one waits, the controller decides every 10 s.
+	if err := b.Patch(ctx, node, fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}},"spec":{"taints":null}}`, harness.Label)); err != nil {
+		return err
+	}
 	b.step("controller: %d nodes", fleetSize)
 	if err := b.createFleet(ctx); err != nil {
 		return err

@@ -126,10 +126,7 @@ func (b *bench) createFleet(ctx context.Context) error {
 	}
 	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}
 	status, err := json.Marshal(map[string]any{"status": map[string]any{"images": images, "conditions": []corev1.NodeCondition{ready}}})
-	if err != nil {
-		return err
-	}
-	return b.parallel(ctx, fleetSize, "nodes of 15 kB", func(i int) error { return b.patchStatus(ctx, i, status) })
+	return errors.Join(err, b.parallel(ctx, fleetSize, "nodes of 15 kB", func(i int) error { return b.patchStatus(ctx, i, status) }))
 }
 
 func (b *bench) patchStatus(ctx context.Context, i int, patch []byte) error {
@@ -138,11 +135,11 @@ func (b *bench) patchStatus(ctx context.Context, i int, patch []byte) error {
 	return err
 }
 
-// observation is what a program has used.
+// observation is what a program has used. CPU and requests are those of the time in which it was observed.
 type observation struct {
-	mebibytes float64       // VmHWM (proc(5))
-	cpu       time.Duration // while it was observed
-	requests  int           // while it was observed
+	mebibytes float64 // VmHWM (proc(5))
+	cpu       time.Duration
+	requests  int
 }
 
 // observe runs a program while kubelets send heartbeats. The time until its caches are filled does not count for CPU and requests.
@@ -166,11 +163,8 @@ func (b *bench) observe(ctx context.Context, program *exec.Cmd) (used observatio
 	}
 	sleep(ctx, 15*time.Second) // the caches are filled; what follows is the steady state
 	before, err := process.Stat()
-	if err != nil {
-		return used, err
-	}
 	start := time.Now()
-	err = b.beat(ctx)
+	err = errors.Join(err, b.beat(ctx))
 	after, statErr := process.Stat()
 	status, statusErr := process.NewStatus()
 	requests, auditErr := b.Audit(start, "system:admin")

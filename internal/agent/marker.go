@@ -9,7 +9,6 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/config"
-	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/internal/recheck"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -104,7 +103,7 @@ func (m *marker) showVerified(ctx context.Context, node *nodepatch.Node) error {
 
 // setCondition writes the condition, which node shows then.
 func (m *marker) setCondition(ctx context.Context, node *nodepatch.Node, status, reason, message string) error {
-	condition := nodepatch.Condition{Status: status, Reason: reason, Message: kube.Shorten(message)}
+	condition := nodepatch.Condition{Status: status, Reason: reason, Message: verdict.Shorten(message)}
 	now, err := m.access.setCondition(ctx, node, condition)
 	if err == nil {
 		m.reason, node.Status.Conditions = reason, now.Status.Conditions

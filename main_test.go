@@ -288,7 +288,7 @@ func TestLayout(t *testing.T) {
 	allowed := map[string][]string{
 		"/checks": nil, "/nodepatch": nil, "/metrics": nil,
 		"/internal/kube":        {"/checks", "/internal/verdict"},
-		"/internal/config":      {"/checks", "/internal/requirement", "/nodepatch"},
+		"/internal/config":      {"/checks", "/internal/requirement", "/internal/verdict", "/nodepatch"},
 		"/internal/requirement": {"/nodepatch"},
 		"/internal/verdict":     {"/checks"},
 		"/internal/checklist":   {"/checks", "/internal/config", "/internal/kube", "/internal/requirement", "/nodepatch"},

@@ -15,11 +15,10 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// Reported instead of a check name when no check fails.
+// Reported instead of a check name when no check fails, as is verdict.ForeignTaints.
 const (
-	patching      = "patch"
-	foreignTaints = "taints"
-	startupTaint  = "late taint"
+	patching     = "patch"
+	startupTaint = "late taint"
 )
 
 // failure is the last error of a check, of a wait or of the patch.

@@ -26,13 +26,9 @@ type marker struct {
 	reason   string // of the condition as it is on the node, "" if this marker has written none
 }
 
-// notChecked is the value of the failed taint where no check has failed.
-const notChecked = "unverified"
-
-// isAgents reports whether an agent has added this failed taint, before or after a restart: its value says what failed. The value
-// of the controller's is the name of a release.
+// isAgents reports whether an agent has added this failed taint, before or after a restart.
 func (m *marker) isAgents(taint nodepatch.Taint) bool {
-	return taint.Key == m.cfg.FailedTaintKey && slices.Contains(append(checks.Names(), foreignTaints, notChecked), taint.Value)
+	return taint.Key == m.cfg.FailedTaintKey && verdict.IsFailureValue(taint.Value)
 }
 
 // uses reports whether the policy is one of ON_TIMEOUT. With rechecks and with CONDITION=always the condition is.
@@ -62,7 +58,7 @@ func (m *marker) addTaint(ctx context.Context, failed []string) (written bool, e
 	if m.tainted {
 		return false, nil
 	}
-	value := notChecked
+	value := verdict.NotChecked
 	if len(failed) > 0 {
 		value = failed[0]
 	}
@@ -71,7 +67,7 @@ func (m *marker) addTaint(ctx context.Context, failed []string) (written bool, e
 }
 
 func (m *marker) setFalse(ctx context.Context, failed []string, message string) (written bool, err error) {
-	reason := conditionReason(failed)
+	reason := verdict.Reason(failed)
 	if m.reason == reason {
 		return false, nil
 	}
@@ -109,14 +105,6 @@ func (m *marker) setCondition(ctx context.Context, node *nodepatch.Node, status,
 		m.reason, node.Status.Conditions = reason, now.Status.Conditions
 	}
 	return err
-}
-
-// conditionReason returns the reason of the condition for the failed checks, or for what is reported instead of one.
-func conditionReason(failed []string) string {
-	if slices.Contains(failed, foreignTaints) {
-		return verdict.TaintsOfOthers
-	}
-	return verdict.Reason(failed)
 }
 
 // removeStrayFailedTaint removes the failed taint from a node without the startup taint (nil: unknown): nobody has

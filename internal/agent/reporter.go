@@ -181,7 +181,7 @@ func (r *reporter) mark(ctx context.Context, failed []string, message string) bo
 		return false
 	}
 	marked, err := r.marker.showFailure(ctx, failed, message)
-	log := r.log.WithFields(logrus.Fields{"policy": strings.Join(r.cfg.OnTimeout, ","), "reason": conditionReason(failed)})
+	log := r.log.WithFields(logrus.Fields{"policy": strings.Join(r.cfg.OnTimeout, ","), "reason": verdict.Reason(failed)})
 	if marked {
 		log.Warn("node marked as failed")
 	}

@@ -5,6 +5,8 @@ import (
 	"io"
 	"slices"
 	"time"
+
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
 // Controller is everything that an operator can decide about the controller. It shares the agent's settings, except for those
@@ -97,7 +99,7 @@ func (c *Controller) settings() []*setting {
 // agentName allows what tells the failed taint of the controller, whose value it is, from that of an agent: its value says what
 // failed.
 func agentName(s string) error {
-	if slices.Contains([]string{"dns", "api", "network", "service", "peers", "taints", "unverified"}, s) {
+	if verdict.IsFailureValue(s) {
 		return errors.New("must not be a value that an agent gives the failed taint: set the chart's fullnameOverride to another name")
 	}
 	return label(s)

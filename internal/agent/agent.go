@@ -29,12 +29,8 @@ const (
 // Agent verifies one node. Each verification, and each time of rechecks, is a value of its own: only what was seen and
 // proven of the node is kept.
 type Agent struct {
-	cfg     config.Config
-	version string
-	log     *logrus.Entry
-	metrics *metrics.Recorder
-	events  *kube.Events
-	own     *ownNode
+	*shared
+	own *ownNode
 	// Checks returns the checks of a round.
 	Checks checklist.List
 }
@@ -56,9 +52,9 @@ func New(cfg config.Config, e kube.Environment, recorder *metrics.Recorder, log 
 			log.WithError(err).Warn("patch not applied, will retry with the current node")
 		},
 	}
-	return &Agent{cfg: cfg, version: version, log: log, metrics: recorder, Checks: checklist.New(cfg, e),
-		own:    &ownNode{access: access},
-		events: kube.NewEvents(e.Client.Core, cfg.NodeName, cfg.PodNamespace+"/"+pod, cfg.CheckTimeout, log)}
+	events := kube.NewEvents(e.Client.Core, cfg.NodeName, cfg.PodNamespace+"/"+pod, cfg.CheckTimeout, log)
+	return &Agent{shared: &shared{cfg, version, log, recorder, events, access}, own: &ownNode{access: access},
+		Checks: checklist.New(cfg, e)}
 }
 
 // Run verifies the node and holds or rechecks it, and verifies again when the node is found unverified, until ctx ends.
@@ -91,18 +87,16 @@ func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified
 // newVerification returns a verification that has seen nothing of the node yet.
 func (a *Agent) newVerification() *verification {
 	a.own.seen = seen{}
-	report := &reporter{cfg: a.cfg, log: a.log, access: a.own.access, version: a.version, metrics: a.metrics, events: a.events,
-		marker: marker{cfg: a.cfg, log: a.log, access: a.own.access},
-		notes:  make(chan note, 16), attempts: make(map[string]int), repeats: make(repeats)}
-	rounds := &rounds{cfg: a.cfg, log: a.log, metrics: a.metrics, checks: a.Checks, own: a.own, notes: report.notes}
+	report := &reporter{shared: a.shared, marker: &marker{shared: a.shared}, opener: &opener{shared: a.shared},
+		notes: make(chan note, 16), found: findings{attempts: make(map[string]int), repeats: make(repeats)}}
+	rounds := &rounds{shared: a.shared, checks: a.Checks, own: a.own, notes: report.notes}
 	rounds.runner = checklist.Runner(a.cfg, rounds.attempted)
-	return &verification{cfg: a.cfg, log: a.log, own: a.own, rounds: rounds, report: report}
+	return &verification{shared: a.shared, own: a.own, rounds: rounds, report: report, marker: report.marker}
 }
 
 // newRechecks returns the rechecks of the node as a verification has left it.
 func (a *Agent) newRechecks(how outcome) *rechecks {
-	r := &rechecks{cfg: a.cfg, log: a.log, metrics: a.metrics, events: a.events, checks: a.Checks, own: a.own,
-		peers:  peerSample{cfg: a.cfg, client: a.own.access.kube, metrics: a.metrics},
+	r := &rechecks{shared: a.shared, checks: a.Checks, own: a.own, peers: peerSample{shared: a.shared},
 		logged: make(map[string]time.Time), met: make(map[string]bool)}
 	r.begin(how)
 	return r
@@ -119,11 +113,11 @@ func (a *Agent) watchReleased(ctx context.Context, how outcome) bool {
 		return a.newRechecks(how).run(ctx)
 	}
 	for sleep(ctx, holdInterval) {
-		node, err := a.own.access.patcher.Get(ctx)
+		node, err := a.access.patcher.Get(ctx)
 		switch {
 		case err != nil:
 			a.log.WithError(err).Debug("cannot read the node while holding")
-		case !a.own.access.isVerified(node):
+		case !a.access.isVerified(node):
 			a.log.Info("node is no longer verified: verifying it again")
 			return false
 		}
@@ -156,7 +150,7 @@ func (a *Agent) removeTaintAgain() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lastRead)
 	defer cancel()
-	removed, err := a.own.access.patcher.RemoveAgain(ctx, a.own.proven, a.own.access.keys)
+	removed, err := a.access.patcher.RemoveAgain(ctx, a.own.proven, a.access.keys)
 	log := a.log.WithField("taints", nodepatch.FormatTaints(removed))
 	switch {
 	case err != nil:

@@ -77,6 +77,45 @@ func judge(results []checks.Attempt, count *metrics.Recorder) error {
 	return failed
 }
 
+// findings are what a verification has found so far.
+type findings struct {
+	start    time.Time
+	attempts map[string]int // of each check
+	last     *failure       // until that check passes, or the wait is over
+	repeats  repeats
+}
+
+// take counts an attempt, and remembers the last failure. The other checks tell more than the check node.
+func (f *findings) take(attempt checks.Attempt) {
+	f.attempts[attempt.Check]++
+	tellsLess := attempt.Check == checks.NodeName && f.last != nil && isNetworkCheck(f.last.subject)
+	if attempt.Err != nil && !tellsLess {
+		f.last = &failure{attempt.Check, attempt.Err}
+	} else if f.isLast(attempt.Check) {
+		f.last = nil
+	}
+}
+
+// isLast reports whether the last failure is of this subject.
+func (f *findings) isLast(subject string) bool { return f.last != nil && f.last.subject == subject }
+
+// lastFailure returns the text of the last failure, and what has failed: no check where it is the patch.
+func (f *findings) lastFailure() (text string, failed []string) {
+	if f.last == nil {
+		return "", nil
+	}
+	if !f.isLast(patching) {
+		failed = []string{f.last.subject}
+	}
+	return f.last.String(), failed
+}
+
+// forget drops what was found on a Node that was deleted.
+func (f *findings) forget() {
+	f.last = nil
+	clear(f.repeats)
+}
+
 // repeatAfter is when a failure that goes on is reported again, then after twice as long, and so on: a node that
 // fails for an hour has a handful of Events.
 const repeatAfter = 5 * time.Minute

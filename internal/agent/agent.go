@@ -88,7 +88,7 @@ func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified
 func (a *Agent) newVerification() *verification {
 	a.own.seen = seen{}
 	report := &reporter{shared: a.shared, marker: &marker{shared: a.shared}, opener: &opener{shared: a.shared},
-		notes: make(chan note, 16), found: findings{attempts: make(map[string]int), repeats: make(repeats)}}
+		notes: make(chan note, 16), attempts: make(map[string]int), repeats: make(repeats)}
 	rounds := &rounds{shared: a.shared, checks: a.Checks, own: a.own, notes: report.notes}
 	rounds.runner = checklist.Runner(a.cfg, rounds.attempted)
 	return &verification{shared: a.shared, own: a.own, rounds: rounds, report: report, marker: report.marker}

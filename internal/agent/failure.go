@@ -21,13 +21,24 @@ const (
 	startupTaint = "late taint"
 )
 
-// failure is the last error of a check, of a wait or of the patch.
+// failure is the last error of a check, of a wait or of the patch. The zero value is none.
 type failure struct {
 	subject string // the check, or what is reported instead
 	err     error
 }
 
+// failed returns what to name as failed: no check where there is no failure, or where the patch has failed.
+func (f failure) failed() []string {
+	if f.subject == "" || f.subject == patching {
+		return nil
+	}
+	return []string{f.subject}
+}
+
 func (f failure) String() string {
+	if f.err == nil {
+		return ""
+	}
 	text := f.subject + ": " + f.err.Error()
 	if remedy := checks.Remedy(f.err); remedy != "" {
 		text += " (" + remedy + ")"
@@ -75,45 +86,6 @@ func judge(results []checks.Attempt, count *metrics.Recorder) error {
 		count.Failure(check)
 	}
 	return failed
-}
-
-// findings are what a verification has found so far.
-type findings struct {
-	start    time.Time
-	attempts map[string]int // of each check
-	last     *failure       // until that check passes, or the wait is over
-	repeats  repeats
-}
-
-// take counts an attempt, and remembers the last failure. The other checks tell more than the check node.
-func (f *findings) take(attempt checks.Attempt) {
-	f.attempts[attempt.Check]++
-	tellsLess := attempt.Check == checks.NodeName && f.last != nil && isNetworkCheck(f.last.subject)
-	if attempt.Err != nil && !tellsLess {
-		f.last = &failure{attempt.Check, attempt.Err}
-	} else if f.isLast(attempt.Check) {
-		f.last = nil
-	}
-}
-
-// isLast reports whether the last failure is of this subject.
-func (f *findings) isLast(subject string) bool { return f.last != nil && f.last.subject == subject }
-
-// lastFailure returns the text of the last failure, and what has failed: no check where it is the patch.
-func (f *findings) lastFailure() (text string, failed []string) {
-	if f.last == nil {
-		return "", nil
-	}
-	if !f.isLast(patching) {
-		failed = []string{f.last.subject}
-	}
-	return f.last.String(), failed
-}
-
-// forget drops what was found on a Node that was deleted.
-func (f *findings) forget() {
-	f.last = nil
-	clear(f.repeats)
 }
 
 // repeatAfter is when a failure that goes on is reported again, then after twice as long, and so on: a node that

@@ -22,11 +22,6 @@ const opensOver = 10 * time.Second
 // opener opens one Node whose network fails (ON_TIMEOUT=open): it removes the startup taint without adding the label.
 type opener struct {
 	*shared
-	opening
-}
-
-// opening is what an agent knows of the opening of its node.
-type opening struct {
 	checked *nodepatch.Node // the one that the last round has read; nil: nobody knows
 	at      time.Time       // when the node may be opened; zero: its network checks have not failed
 	why     string          // a patch was sent that opens the node for this reason, and that is not reported yet
@@ -34,7 +29,7 @@ type opening struct {
 }
 
 // begin forgets all about the Node before.
-func (o *opener) begin(checked *nodepatch.Node) { o.opening = opening{checked: checked} }
+func (o *opener) begin(checked *nodepatch.Node) { *o = opener{shared: o.shared, checked: checked} }
 
 // noteNetwork notes when the node may be opened: INITIAL_TIMEOUT after the first network check has failed since all of them
 // passed. It reports whether this attempt was the first to fail.

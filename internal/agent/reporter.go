@@ -27,18 +27,6 @@ type deadlines struct {
 	opening time.Time // the node may be opened
 }
 
-// afterWrite returns the deadline after a write to a node that may be opened at opensAt (zero: not known).
-func afterWrite(isWritten bool, opensAt time.Time) (d deadlines) {
-	now := time.Now()
-	switch {
-	case !isWritten: // there may be no further round: a foreign taint that stays
-		d.retry = now.Add(recheck.Spread(retryReport, rand.Float64()))
-	case now.Before(opensAt):
-		d.opening = opensAt
-	}
-	return d
-}
-
 // next returns the deadline that is set, zero: none.
 func (d deadlines) next() time.Time { return cmp.Or(d.timeout, d.retry, d.opening) }
 
@@ -52,10 +40,10 @@ func (d deadlines) passes() <-chan time.Time {
 
 func (d deadlines) hasTimedOut() bool { return d.timeout.IsZero() }
 
-// note is what a step tells the reporter: an attempt, a wait that begins, or, if both are nil, that the wait is over.
+// note is what a step tells the reporter: an attempt, a wait that begins, or, if it is empty, that the wait is over.
 type note struct {
 	attempt *checks.Attempt
-	wait    *failure
+	wait    failure
 }
 
 // reporter says how a verification goes: in the log, the metrics and Events, and on the node by its marker and its opener. It
@@ -64,8 +52,11 @@ type reporter struct {
 	*shared
 	marker      *marker
 	opener      *opener
+	start       time.Time
 	notes       chan note
-	found       findings
+	attempts    map[string]int // of each check
+	last        failure        // until that check passes, or the wait is over
+	repeats     repeats
 	deadlines   deadlines
 	isReleasing bool               // a patch that releases the node is in flight: no marker is written
 	stop        context.CancelFunc // ends the verification: --once
@@ -73,9 +64,9 @@ type reporter struct {
 
 // begin starts INITIAL_TIMEOUT for a Node (nil: unknown). With --once its end cancels the context that begin returns.
 func (r *reporter) begin(parent context.Context, node *nodepatch.Node) (ctx context.Context, end func()) {
-	r.found.start = time.Now()
+	r.start = time.Now()
 	r.beginTimeout()
-	r.takeRound(node)
+	r.opener.takeRound(node)
 	ctx, r.stop = context.WithCancel(parent)
 	return ctx, func() {
 		r.stop()
@@ -88,9 +79,10 @@ func (r *reporter) begin(parent context.Context, node *nodepatch.Node) (ctx cont
 func (r *reporter) restart(node *nodepatch.Node) {
 	r.marker.forget()
 	r.opener.begin(node)
-	r.found.forget()
+	r.last = failure{}
+	clear(r.repeats)
 	if !r.cfg.Once {
-		r.found.start = time.Now()
+		r.start = time.Now()
 		r.beginTimeout()
 	}
 }
@@ -98,14 +90,6 @@ func (r *reporter) restart(node *nodepatch.Node) {
 func (r *reporter) beginTimeout() {
 	r.deadlines = deadlines{timeout: time.Now().Add(r.cfg.InitialTimeout)}
 	r.metrics.TimedOut(false)
-}
-
-// takeRound takes the Node that a round has read (nil: unknown).
-func (r *reporter) takeRound(node *nodepatch.Node) {
-	if r.opener.takeRound(node) {
-		r.log.Warn("the startup taint is back on the opened node: INITIAL_TIMEOUT begins again")
-		r.beginTimeout()
-	}
 }
 
 // duringRelease runs the step that releases the node.
@@ -140,20 +124,31 @@ func (r *reporter) takeAll() {
 	}
 }
 
-// take reports an attempt, or takes the begin or the end of a wait.
 func (r *reporter) take(n note) {
-	if n.attempt == nil {
-		r.found.last = n.wait
-		r.opener.forgetFailure()
+	if n.attempt != nil {
+		r.takeAttempt(*n.attempt)
 		return
 	}
-	isFirst := r.opener.noteNetwork(*n.attempt)
+	r.last = n.wait
+	r.opener.forgetFailure()
+}
+
+// takeAttempt counts an attempt, and remembers the last failure.
+func (r *reporter) takeAttempt(attempt checks.Attempt) {
+	isFirst := r.opener.noteNetwork(attempt)
 	if isFirst && r.deadlines.next().IsZero() { // else the next deadline is followed by this one
 		r.deadlines.opening = r.opener.at
 	}
-	r.found.take(*n.attempt)
-	r.metrics.Attempt(n.attempt.Check, n.attempt.Took)
-	logAttempt(r.log, *n.attempt)
+	r.attempts[attempt.Check]++
+	r.metrics.Attempt(attempt.Check, attempt.Took)
+	// The other checks tell more than the check node.
+	tellsLess := attempt.Check == checks.NodeName && isNetworkCheck(r.last.subject)
+	if attempt.Err != nil && !tellsLess {
+		r.last = failure{attempt.Check, attempt.Err}
+	} else if r.last.subject == attempt.Check {
+		r.last = failure{}
+	}
+	logAttempt(r.log, attempt)
 }
 
 // failed reports a failed round or patch, before the next round. The node is as last read, nil before.
@@ -161,16 +156,19 @@ func (r *reporter) failed(ctx context.Context, node *nodepatch.Node, err error, 
 	r.log.WithFields(logrus.Fields{"reason": brief(err), "next_round_in": formatDuration(nextRound)}).Error("node not verified")
 	round, isOfRound := errors.AsType[roundFailure](err)
 	if !isOfRound {
-		r.found.last = &failure{patching, err}
+		r.last = failure{patching, err}
 	}
-	if r.found.repeats.isDue(err) {
-		r.events.Add(kube.EventWarning, verdict.NodeNotVerified, verdict.SinceMessage(r.found.start, err.Error()))
+	if r.repeats.isDue(err) {
+		r.events.Add(kube.EventWarning, verdict.NodeNotVerified, verdict.SinceMessage(r.start, err.Error()))
 	}
 	r.marker.removeStrayFailedTaint(ctx, node)
 	if !round.isOfNetwork() {
 		r.opener.forgetFailure()
 	}
-	r.takeRound(node)
+	if r.opener.takeRound(node) {
+		r.log.Warn("the startup taint is back on the opened node: INITIAL_TIMEOUT begins again")
+		r.beginTimeout()
+	}
 	showsVerdict := isOfRound && r.cfg.ShowsEachVerdict()
 	hasCondition := r.marker.reason != "" // a True from before is taken back at once
 	if r.deadlines.hasTimedOut() || showsVerdict || hasCondition {
@@ -181,8 +179,7 @@ func (r *reporter) failed(ctx context.Context, node *nodepatch.Node, err error, 
 // passDeadline acts on the deadline that has passed, also in the middle of an attempt: it reports the end of INITIAL_TIMEOUT, and
 // writes to the node what is due. The rounds go on, except with --once.
 func (r *reporter) passDeadline(ctx context.Context) {
-	text, failed := r.found.lastFailure()
-	message := verdict.TimeoutMessage(r.cfg.InitialTimeout, text)
+	message := verdict.TimeoutMessage(r.cfg.InitialTimeout, r.last.String())
 	if r.cfg.Once {
 		ctx = context.WithoutCancel(ctx)
 		r.stop()
@@ -193,9 +190,15 @@ func (r *reporter) passDeadline(ctx context.Context) {
 		r.log.WithField("reason", message).Error("initial timeout exceeded")
 		r.events.Add(kube.EventWarning, verdict.NodeTimedOut, message)
 	}
-	mayMark := !r.isReleasing && !r.found.isLast(startupTaint) // else all checks pass
-	isWritten := mayMark && r.mark(ctx, failed, message)
-	r.deadlines = afterWrite(isWritten, r.opener.at)
+	mayMark := !r.isReleasing && r.last.subject != startupTaint // else all checks pass
+	isWritten := mayMark && r.mark(ctx, r.last.failed(), message)
+	r.deadlines = deadlines{}
+	switch now := time.Now(); {
+	case !isWritten: // there may be no further round: a foreign taint that stays
+		r.deadlines.retry = now.Add(recheck.Spread(retryReport, rand.Float64()))
+	case now.Before(r.opener.at):
+		r.deadlines.opening = r.opener.at
+	}
 }
 
 // mark shows on the node that it is not verified, and opens it when that is due. It reports whether nothing is left to write.
@@ -219,29 +222,4 @@ func (r *reporter) mark(ctx context.Context, failed []string, message string) bo
 		err = errors.Join(err, r.opener.open(ctx, failed))
 	}
 	return err == nil
-}
-
-// released reports the released node. The DaemonSet controller deletes this pod as soon as it sees the
-// label, so the condition and the Event are finished first, whether ctx has ended or not: --once within CHECK_TIMEOUT and 2 s.
-func (r *reporter) released(ctx context.Context, node *nodepatch.Node, removed []nodepatch.Taint) {
-	limit := r.cfg.CheckTimeout + 2*time.Second
-	if !r.cfg.Once {
-		limit *= 2
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
-	defer cancel()
-	took := time.Since(r.found.start)
-	r.metrics.Verified(time.Now(), took)
-	what := "no startup taint found"
-	if len(removed) > 0 {
-		what = "removed " + strings.Join(nodepatch.FormatTaints(removed), ", ")
-	}
-	log := r.log.WithFields(logrus.Fields{"took": formatDuration(took), "taints": what})
-	if left := remaining(node.Spec.Taints, r.cfg.Keys()); len(left) > 0 {
-		log = log.WithField("remaining_taints", strings.Join(nodepatch.FormatTaints(left), ", "))
-	}
-	log.Info("node verified")
-	r.marker.afterRelease(ctx, node, removed)
-	r.events.Add(kube.EventNormal, verdict.NodeVerified, verdict.AllChecksPass+"; verified in "+formatDuration(took)+"; "+what)
-	r.events.Flush(ctx)
 }

@@ -57,10 +57,9 @@ func (r *rounds) waitForForeignTaints(ctx context.Context) error {
 	wasSeen := r.access.sawForeignTaint.Swap(false)
 	cameAndWent := wasSeen && r.own.seen.node != nil && r.own.foreignTaint() == nil // in the last round, or since
 	if cameAndWent {
-		if node, err := r.access.patcher.Get(ctx); err != nil {
+		r.own.seen.at = time.Time{}
+		if _, err := r.own.recent(ctx); err != nil {
 			r.own.seen.forget()
-		} else {
-			r.own.seen.keep(node, time.Now())
 		}
 	}
 	taint := r.own.foreignTaint()
@@ -69,7 +68,7 @@ func (r *rounds) waitForForeignTaints(ctx context.Context) error {
 	}
 	r.own.seen.needsFreshRead = true
 	r.log.WithField("taint", taint.String()).Info("waiting for foreign taints")
-	r.notes <- note{wait: &failure{verdict.ForeignTaints, fmt.Errorf("the taint %s is still on the node (WAIT_FOR_TAINTS)", taint)}}
+	r.notes <- note{wait: failure{verdict.ForeignTaints, fmt.Errorf("the taint %s is still on the node (WAIT_FOR_TAINTS)", taint)}}
 	isGone := func(node *nodepatch.Node) bool { return r.access.keys.ForeignTaint(node.Spec.Taints) == nil }
 	err := r.own.wait(ctx, time.Time{}, isGone)
 	switch {
@@ -134,7 +133,7 @@ func (r *rounds) waitForStartupTaint(ctx context.Context) error {
 	}
 	r.log.WithField("window", r.cfg.LateTaintWindow.String()).Debug("waiting for the startup taint")
 	due := fmt.Errorf("all checks pass, waiting for the startup taint until node age %s (LATE_TAINT_WINDOW)", r.cfg.LateTaintWindow)
-	r.notes <- note{wait: &failure{startupTaint, due}}
+	r.notes <- note{wait: failure{startupTaint, due}}
 	err := r.own.wait(ctx, r.own.seen.startupDue, tainted)
 	r.notes <- note{}
 	switch {

@@ -8,7 +8,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sirupsen/logrus"
+
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -144,8 +147,33 @@ func (v *verification) release(ctx context.Context) error {
 		return err
 	}
 	v.own.seen.keep(now, time.Now()) // what rechecks begin with
-	v.report.released(ctx, now, removed)
+	v.released(ctx, now, removed)
 	return nil
+}
+
+// released reports the released node. The DaemonSet controller deletes this pod as soon as it sees the label, so the condition and
+// the Event are finished first, whether ctx has ended or not: --once within CHECK_TIMEOUT and 2 s.
+func (v *verification) released(ctx context.Context, node *nodepatch.Node, removed []nodepatch.Taint) {
+	limit := v.cfg.CheckTimeout + 2*time.Second
+	if !v.cfg.Once {
+		limit *= 2
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	defer cancel()
+	took := time.Since(v.report.start)
+	v.metrics.Verified(time.Now(), took)
+	what := "no startup taint found"
+	if len(removed) > 0 {
+		what = "removed " + strings.Join(nodepatch.FormatTaints(removed), ", ")
+	}
+	log := v.log.WithFields(logrus.Fields{"took": formatDuration(took), "taints": what})
+	if left := remaining(node.Spec.Taints, v.cfg.Keys()); len(left) > 0 {
+		log = log.WithField("remaining_taints", strings.Join(nodepatch.FormatTaints(left), ", "))
+	}
+	log.Info("node verified")
+	v.marker.afterRelease(ctx, node, removed)
+	v.events.Add(kube.EventNormal, verdict.NodeVerified, verdict.AllChecksPass+"; verified in "+formatDuration(took)+"; "+what)
+	v.events.Flush(ctx)
 }
 
 // annotation says when, how and in which boot the node was verified, and which taints its release removes.
@@ -156,10 +184,10 @@ func (v *verification) annotation(node *nodepatch.Node, now time.Time) func(*nod
 			required = append(required, e.String())
 		}
 	}
-	found := v.report.found
+	start, attempts := v.report.start, v.report.attempts
 	return func(last *nodepatch.Node, removed []nodepatch.Taint) string {
-		return verdict.Record{Time: now.UTC().Format(time.RFC3339), Duration: formatDuration(now.Sub(found.start)),
-			Attempts: found.attempts, Removed: nodepatch.FormatTaints(removed), Required: required, Version: v.version,
+		return verdict.Record{Time: now.UTC().Format(time.RFC3339), Duration: formatDuration(now.Sub(start)),
+			Attempts: attempts, Removed: nodepatch.FormatTaints(removed), Required: required, Version: v.version,
 			BootID: node.Status.NodeInfo.BootID}.Keeping(last.Annotations[nodepatch.Annotation], v.cfg.FailedTaintKey).String()
 	}
 }

@@ -31,8 +31,6 @@ const (
 type Agent struct {
 	*shared
 	own *ownNode
-	// Checks returns the checks of a round.
-	Checks checklist.List
 }
 
 // New returns the agent of the node that cfg names. The environment must have a client.
@@ -53,8 +51,7 @@ func New(cfg config.Config, e kube.Environment, recorder *metrics.Recorder, log 
 		},
 	}
 	events := kube.NewEvents(e.Client.Core, cfg.NodeName, cfg.PodNamespace+"/"+pod, cfg.CheckTimeout, log)
-	return &Agent{shared: &shared{cfg, version, log, recorder, events, access}, own: &ownNode{access: access},
-		Checks: checklist.New(cfg, e)}
+	return &Agent{&shared{cfg, version, log, recorder, events, access, checklist.New(cfg, e)}, &ownNode{access: access}}
 }
 
 // Run verifies the node and holds or rechecks it, and verifies again when the node is found unverified, until ctx ends.
@@ -71,16 +68,18 @@ func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified
 		if outcome == alreadyVerified {
 			v.foundVerified(ctx)
 		}
-		switch {
-		case a.cfg.Once:
+		if a.cfg.Once {
 			return outcome != interrupted
-		case outcome == interrupted:
+		}
+		if outcome == interrupted {
 			a.removeTaintAgain()
 			return false
-		case a.watchReleased(ctx, outcome):
+		}
+		if a.watchReleased(ctx, outcome) {
 			a.shutDown(secondSignal)
 			return true
 		}
+		a.log.Info("node is no longer verified: verifying it again")
 	}
 }
 
@@ -89,17 +88,9 @@ func (a *Agent) newVerification() *verification {
 	a.own.seen = seen{}
 	report := &reporter{shared: a.shared, marker: &marker{shared: a.shared}, opener: &opener{shared: a.shared},
 		notes: make(chan note, 16), attempts: make(map[string]int), repeats: make(repeats)}
-	rounds := &rounds{shared: a.shared, checks: a.Checks, own: a.own, notes: report.notes}
+	rounds := &rounds{shared: a.shared, own: a.own, notes: report.notes}
 	rounds.runner = checklist.Runner(a.cfg, rounds.attempted)
 	return &verification{shared: a.shared, own: a.own, rounds: rounds, report: report, marker: report.marker}
-}
-
-// newRechecks returns the rechecks of the node as a verification has left it.
-func (a *Agent) newRechecks(how outcome) *rechecks {
-	r := &rechecks{shared: a.shared, checks: a.Checks, own: a.own, peers: peerSample{shared: a.shared},
-		logged: make(map[string]time.Time), met: make(map[string]bool)}
-	r.begin(how)
-	return r
 }
 
 // watchReleased rechecks the node, or holds. It returns true when ctx ends, and false when the node is found unverified: somebody
@@ -110,7 +101,7 @@ func (a *Agent) watchReleased(ctx context.Context, how outcome) bool {
 	debug.SetGCPercent(50)
 	if a.cfg.RecheckInterval > 0 {
 		a.own.proven = "" // not to be proven again at the end of this pod: the next one of this node looks for the startup taint
-		return a.newRechecks(how).run(ctx)
+		return newRechecks(a.shared, a.own, how).run(ctx)
 	}
 	for sleep(ctx, holdInterval) {
 		node, err := a.access.patcher.Get(ctx)
@@ -118,7 +109,6 @@ func (a *Agent) watchReleased(ctx context.Context, how outcome) bool {
 		case err != nil:
 			a.log.WithError(err).Debug("cannot read the node while holding")
 		case !a.access.isVerified(node):
-			a.log.Info("node is no longer verified: verifying it again")
 			return false
 		}
 	}

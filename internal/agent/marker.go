@@ -110,7 +110,7 @@ func (m *marker) noteFailedRelease() { m.releaseFailed = true }
 
 // afterRelease shows on the released node that it is verified. A node that was never gated gets no condition.
 func (m *marker) afterRelease(ctx context.Context, node *nodepatch.Node, removed []nodepatch.Taint) {
-	isStartup := func(taint nodepatch.Taint) bool { return taint.Key != m.cfg.FailedTaintKey }
+	isStartup := func(taint nodepatch.Taint) bool { return !m.access.keys.IsFailed(taint) }
 	hasCondition := node.Status.Conditions.Of(m.cfg.ConditionType).Type != ""
 	wasGated := hasCondition || slices.ContainsFunc(removed, isStartup)
 	isShown := m.reason == verdict.Verified && !m.releaseFailed
@@ -154,15 +154,12 @@ func (m *marker) setCondition(ctx context.Context, node *nodepatch.Node, status,
 // removeStrayFailedTaint removes the failed taint from a node without the startup taint (nil: unknown): nobody has
 // re-tainted such a node, or somebody has released it by hand.
 func (m *marker) removeStrayFailedTaint(ctx context.Context, node *nodepatch.Node) {
-	if node == nil {
+	keys := m.access.keys
+	if node == nil || !keys.HasFailedTaint(node.Spec.Taints) || len(keys.StartupTaints(node.Spec.Taints)) > 0 {
 		return
 	}
-	keys, taints := m.access.keys, node.Spec.Taints
-	isStray := keys.HasFailedTaint(taints) && len(keys.StartupTaints(taints)) == 0
-	// The controller has re-tainted a node that failed its rechecks: only a release removes that.
-	isControllers := m.cfg.RecheckInterval > 0 && !slices.ContainsFunc(taints, m.access.isAgents)
-	if !isStray || isControllers {
-		return
+	if m.cfg.RecheckInterval > 0 && !slices.ContainsFunc(node.Spec.Taints, m.access.isAgents) {
+		return // the controller has re-tainted a node that failed its rechecks: only a release removes that
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*m.cfg.CheckTimeout)
 	defer cancel()

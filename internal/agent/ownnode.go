@@ -19,7 +19,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// shared is what all parts of a run use. None of it is set again.
+// shared is what all parts of a run use. A run sets none of it.
 type shared struct {
 	cfg     config.Config
 	version string
@@ -27,6 +27,8 @@ type shared struct {
 	metrics *metrics.Recorder
 	events  *kube.Events
 	access  *nodeAccess
+	// Checks returns the checks of a round.
+	Checks checklist.List
 }
 
 // nodeAccess reads and changes the Node of this agent, for the reporter and for the step that runs beside it. Only
@@ -64,7 +66,7 @@ func (n *nodeAccess) unmet(ctx context.Context, node *nodepatch.Node) string {
 
 // isAgents reports whether an agent has added this failed taint, before or after a restart.
 func (n *nodeAccess) isAgents(taint nodepatch.Taint) bool {
-	return taint.Key == n.keys.FailedTaintKey && verdict.IsFailureValue(taint.Value)
+	return n.keys.IsFailed(taint) && verdict.IsFailureValue(taint.Value)
 }
 
 // setCondition writes the condition, and returns the Node as it is then.

@@ -26,7 +26,6 @@ const repeatWarning = time.Hour
 // recheck decides; rechecks makes the rounds, reads the node, and shows the verdict on it. One goroutine owns it.
 type rechecks struct {
 	*shared
-	checks checklist.List
 	own    *ownNode
 	state  recheck.State
 	round  checklist.Options
@@ -35,8 +34,9 @@ type rechecks struct {
 	logged map[string]time.Time // the warnings that are not repeated, and until when
 }
 
-// begin continues a verification.
-func (r *rechecks) begin(how outcome) {
+// newRechecks returns the rechecks of the node as a verification has left it.
+func newRechecks(s *shared, own *ownNode, how outcome) *rechecks {
+	r := &rechecks{shared: s, own: own, peers: peerSample{shared: s}, logged: make(map[string]time.Time), met: make(map[string]bool)}
 	settings := recheck.Settings{Interval: r.cfg.RecheckInterval, FailureThreshold: r.cfg.FailureThreshold,
 		RecoveryThreshold: r.cfg.RecoveryThreshold, Random: rand.Float64}
 	node := r.own.seen.node
@@ -56,6 +56,7 @@ func (r *rechecks) begin(how outcome) {
 			r.met[text] = slices.Contains(record.Required, text) || wasMetSince(shown, text)
 		}
 	}
+	return r
 }
 
 // wasMetSince reports whether a node may have met a requirement since its release, although the record does not name it: the
@@ -77,7 +78,6 @@ func (r *rechecks) run(ctx context.Context) bool {
 	for {
 		action, at := r.state.Next(time.Now())
 		if action == recheck.Verify {
-			r.log.Info("node is no longer verified: verifying it again")
 			return false
 		}
 		if !sleep(ctx, time.Until(at)) || ctx.Err() != nil {
@@ -100,7 +100,7 @@ func (r *rechecks) run(ctx context.Context) bool {
 func (r *rechecks) makeRound(ctx context.Context) {
 	began := time.Now()
 	r.round = r.state.Round(began)
-	list := r.checks(checks.API{Get: r.readNode}, r.round)
+	list := r.Checks(checks.API{Get: r.readNode}, r.round)
 	if r.cfg.EnableConnectivityMatrix {
 		zone := func() string { return r.own.seen.node.Labels["topology.kubernetes.io/zone"] }
 		list = append(list, r.peers.check(r.round.PeersMustAnswer, zone))
@@ -155,9 +155,11 @@ func (r *rechecks) attempted(attempt checks.Attempt) {
 		log.WithError(attempt.Err).WithField("remedy", checks.Remedy(attempt.Err)).Warn("check failed")
 	case len(warnings) > 0:
 		log.WithField("warning", strings.Join(warnings, "; ")).Warn("check passed with a warning")
-	case skipped != "" && !loggedRecently(skipped):
-		log.WithField("reason", skipped).Info("check skipped")
-	case skipped == "":
+	case skipped != "":
+		if !loggedRecently(skipped) {
+			log.WithField("reason", skipped).Info("check skipped")
+		}
+	default:
 		log.WithField("detail", attempt.Report.Detail).Debug("check passed")
 	}
 }
@@ -239,7 +241,6 @@ func (r *rechecks) removeFailedTaint(ctx context.Context) error {
 		return err
 	}
 	r.log.Info("failed taint removed: the node passes its rechecks")
-	isFailed := func(taint nodepatch.Taint) bool { return taint.Key == r.cfg.FailedTaintKey }
-	r.own.seen.node.Spec.Taints = slices.DeleteFunc(r.own.seen.node.Spec.Taints, isFailed)
+	r.own.seen.node.Spec.Taints = slices.DeleteFunc(r.own.seen.node.Spec.Taints, r.access.keys.IsFailed)
 	return nil
 }

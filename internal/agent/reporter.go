@@ -124,17 +124,14 @@ func (r *reporter) takeAll() {
 	}
 }
 
+// take counts an attempt, and remembers the last failure.
 func (r *reporter) take(n note) {
-	if n.attempt != nil {
-		r.takeAttempt(*n.attempt)
+	if n.attempt == nil {
+		r.last = n.wait
+		r.opener.forgetFailure()
 		return
 	}
-	r.last = n.wait
-	r.opener.forgetFailure()
-}
-
-// takeAttempt counts an attempt, and remembers the last failure.
-func (r *reporter) takeAttempt(attempt checks.Attempt) {
+	attempt := *n.attempt
 	isFirst := r.opener.noteNetwork(attempt)
 	if isFirst && r.deadlines.next().IsZero() { // else the next deadline is followed by this one
 		r.deadlines.opening = r.opener.at

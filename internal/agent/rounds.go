@@ -21,7 +21,6 @@ var errRechecked = errors.New("the node is rechecked")
 // rounds makes the rounds of a verification.
 type rounds struct {
 	*shared
-	checks checklist.List
 	own    *ownNode
 	notes  chan<- note
 	runner checks.Runner
@@ -87,7 +86,7 @@ func (r *rounds) waitForForeignTaints(ctx context.Context) error {
 
 func (r *rounds) runChecks(ctx context.Context) error {
 	isUnknown := r.own.seen.node == nil
-	list := r.checks(checks.API{Get: r.readNode}, checklist.Options{})
+	list := r.Checks(checks.API{Get: r.readNode}, checklist.Options{})
 	list = checklist.Requirements{List: r.cfg.Require, Client: r.access.kube, Node: r.own.recent}.And(list)
 	results, err := r.runner.Round(ctx, list)
 	if err != nil {

@@ -55,13 +55,13 @@ func New(cfg config.Config, e kube.Environment, recorder *metrics.Recorder, log 
 }
 
 // Run verifies the node and holds or rechecks it, and verifies again when the node is found unverified, until ctx ends.
-// Then it serves the final metrics for METRICS_LINGER, or until secondSignal is closed. With --once it returns with the
-// verdict. It reports whether the node is verified.
-func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified bool) {
+// Then it serves the final metrics for METRICS_LINGER, or until process ends, at the second signal. With --once it returns with
+// the verdict. It reports whether the node is verified.
+func (a *Agent) Run(ctx, process context.Context) (verified bool) {
 	sending, end := context.WithCancel(context.Background()) // also after a signal
 	defer end()
 	go a.events.Run(sending)
-	defer a.awaitEvents(sending, secondSignal)
+	defer a.awaitEvents(process)
 	for ; ; a.metrics.SetStatus(false) {
 		v := a.newVerification()
 		outcome := v.verify(ctx)
@@ -76,7 +76,7 @@ func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified
 			return false
 		}
 		if a.watchReleased(ctx, outcome) {
-			a.shutDown(secondSignal)
+			a.shutDown(process)
 			return true
 		}
 		a.log.Info("node is no longer verified: verifying it again")
@@ -116,7 +116,7 @@ func (a *Agent) watchReleased(ctx context.Context, how outcome) bool {
 }
 
 // shutDown keeps /metrics up for the last scrape of a pod that is being deleted.
-func (a *Agent) shutDown(secondSignal <-chan struct{}) {
+func (a *Agent) shutDown(process context.Context) {
 	end := time.After(a.cfg.MetricsLinger)
 	a.removeTaintAgain()
 	if a.cfg.MetricsLinger <= 0 {
@@ -126,7 +126,7 @@ func (a *Agent) shutDown(secondSignal <-chan struct{}) {
 	select {
 	case <-end:
 		a.removeTaintAgain()
-	case <-secondSignal:
+	case <-process.Done():
 		a.log.Info("second signal: exiting")
 	}
 }
@@ -150,16 +150,9 @@ func (a *Agent) removeTaintAgain() {
 	}
 }
 
-// awaitEvents waits for the last Events, or for secondSignal.
-func (a *Agent) awaitEvents(ctx context.Context, secondSignal <-chan struct{}) {
-	ctx, cancel := context.WithTimeout(ctx, min(lastRead, a.cfg.CheckTimeout))
+// awaitEvents waits for the last Events.
+func (a *Agent) awaitEvents(process context.Context) {
+	ctx, cancel := context.WithTimeout(process, min(lastRead, a.cfg.CheckTimeout))
 	defer cancel()
-	go func() {
-		select {
-		case <-secondSignal:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 	a.events.Flush(ctx)
 }

@@ -76,9 +76,8 @@ func failuresOf(results []checks.Attempt) (failed roundFailure) {
 	return failed
 }
 
-// judge counts the failed checks of a round and returns them as a roundFailure.
-func judge(results []checks.Attempt, count *metrics.Recorder) error {
-	failed := failuresOf(results)
+// judge counts the failed checks of a round. It returns nil if there are none.
+func judge(failed roundFailure, count *metrics.Recorder) error {
 	if len(failed.checks) == 0 {
 		return nil
 	}

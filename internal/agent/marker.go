@@ -38,7 +38,8 @@ func (m *marker) uses(policy string) bool {
 // It reports whether it has written anything: never the same twice.
 func (m *marker) showFailure(ctx context.Context, failed []string, message string, hasTimedOut bool) (written bool, err error) {
 	anotherNodeHelps := !slices.Equal(failed, []string{checks.NodeName})
-	if m.uses(config.OnTimeoutTaint) && hasTimedOut && anotherNodeHelps {
+	isTaintDue := hasTimedOut && !m.tainted && anotherNodeHelps
+	if m.uses(config.OnTimeoutTaint) && isTaintDue {
 		written, err = m.addTaint(ctx, failed)
 	}
 	isTrue := m.cfg.ShowsEachVerdict() && m.reason == verdict.Verified && len(failed) == 0 // a refused patch is no verdict
@@ -51,9 +52,6 @@ func (m *marker) showFailure(ctx context.Context, failed []string, message strin
 
 // addTaint adds the failed taint, which keeps its value then. The release removes it.
 func (m *marker) addTaint(ctx context.Context, failed []string) (written bool, err error) {
-	if m.tainted {
-		return false, nil
-	}
 	value := verdict.NotChecked
 	if len(failed) > 0 {
 		value = failed[0]

@@ -89,8 +89,7 @@ func (o *opener) open(ctx context.Context, failed []string) error {
 	}
 	if o.why != "" && !o.done.IsZero() {
 		o.log.WithField("reason", o.why).Warn("node opened: it is not verified, and the checks go on")
-		o.events.Add(kube.EventWarning, verdict.NodeOpened,
-			"the node takes pods although it is not verified (ON_TIMEOUT): "+o.why)
+		o.events.Add(kube.EventWarning, verdict.NodeOpened, "the node takes pods although it is not verified (ON_TIMEOUT): "+o.why)
 		o.why = ""
 	}
 	return err
@@ -99,9 +98,7 @@ func (o *opener) open(ctx context.Context, failed []string) error {
 // patch removes what a release removes, but not the controller's failed taint. A Node that changes is judged again.
 func (o *opener) patch(ctx context.Context, node *nodepatch.Node, failed []string) error {
 	now := o.access.kube.ServerTime()
-	unmet := func(n *nodepatch.Node) string {
-		return cmp.Or(withheld(o.cfg, n, o.checked, now), o.access.unmet(ctx, n))
-	}
+	unmet := func(n *nodepatch.Node) string { return cmp.Or(withheld(o.cfg, n, o.checked, now), o.access.unmet(ctx, n)) }
 	if why := unmet(node); why != "" {
 		return errors.New(why)
 	}

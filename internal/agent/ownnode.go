@@ -160,10 +160,10 @@ func (o *ownNode) foreignTaint() *nodepatch.Taint {
 	return o.access.keys.ForeignTaint(o.seen.node.Spec.Taints)
 }
 
-// keepCached keeps a released node as read from the API server's cache. One that is not verified is read again, from
-// etcd: the cache may be behind the release.
-func (o *ownNode) keepCached(ctx context.Context, node *nodepatch.Node) (err error) {
-	if !o.access.isVerified(node) {
+// keepCached keeps a released node as read from the API server's cache, or returns the error of that read. A node that is not
+// verified is read again, from etcd: the cache may be behind the release.
+func (o *ownNode) keepCached(ctx context.Context, node *nodepatch.Node, err error) error {
+	if err == nil && !o.access.isVerified(node) {
 		node, err = o.access.node.Get(ctx)
 	}
 	if err == nil {

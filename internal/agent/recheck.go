@@ -42,11 +42,11 @@ func newRechecks(s *shared, own *ownNode, how outcome) *rechecks {
 	node := r.own.seen.node
 	record, _ := verdict.ParseRecord(node.Annotations[nodepatch.Annotation])
 	shown := node.Status.Conditions.Of(r.cfg.ConditionType)
+	begin := recheck.Found
 	if how == released {
-		r.state = recheck.Released(settings, r.facts(), time.Now())
-	} else {
-		r.state = recheck.Found(settings, r.facts(), time.Now())
+		begin = recheck.Released
 	}
+	r.state = begin(settings, r.facts(), time.Now())
 	r.metrics.SetRecheckStatus(r.state.Status != recheck.False)
 	for _, e := range r.cfg.Require {
 		text := e.String()
@@ -124,7 +124,7 @@ func (r *rechecks) makeRound(ctx context.Context) {
 		r.log.WithField("reason", nodepatch.Untouchable(r.own.seen.node)).Debug("no verdict")
 		return
 	}
-	r.report(before, judge(results, r.metrics))
+	r.report(before, judge(failed, r.metrics))
 }
 
 // report says what a round has changed since the status before; err is how it failed, or nil.
@@ -190,10 +190,7 @@ func (r *rechecks) readNode(ctx context.Context) (report checks.Report, err erro
 		report.Detail = "node " + r.cfg.NodeName + " read"
 		node, err = r.access.node.GetCached(ctx)
 	}
-	if err == nil {
-		err = r.own.keepCached(ctx, node)
-	}
-	return report, err
+	return report, r.own.keepCached(ctx, node, err)
 }
 
 // look reads the node from the API server's cache, between two rounds.
@@ -201,10 +198,7 @@ func (r *rechecks) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.CheckTimeout)
 	defer cancel()
 	node, err := r.access.node.GetCached(ctx)
-	if err == nil {
-		err = r.own.keepCached(ctx, node)
-	}
-	if err == nil {
+	if err = r.own.keepCached(ctx, node, err); err == nil {
 		r.state = r.state.AfterLook(r.facts(), time.Now())
 	}
 	return err

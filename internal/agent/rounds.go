@@ -92,7 +92,7 @@ func (r *rounds) runChecks(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err = judge(results, r.metrics); err == nil && isUnknown {
+	if err = judge(failuresOf(results), r.metrics); err == nil && isUnknown {
 		err = errRestart // a foreign taint may have been there while the checks ran
 	}
 	return err

@@ -151,8 +151,8 @@ func (v *verification) release(ctx context.Context) error {
 	return nil
 }
 
-// released reports the released node. The DaemonSet controller deletes this pod as soon as it sees the label, so the condition and
-// the Event are finished first, whether ctx has ended or not: --once within CHECK_TIMEOUT and 2 s.
+// released reports the released node. The DaemonSet controller deletes this pod as soon as it sees the label, so the condition
+// and the Event are finished first, whether ctx has ended or not: --once within CHECK_TIMEOUT and 2 s.
 func (v *verification) released(ctx context.Context, node *nodepatch.Node, removed []nodepatch.Taint) {
 	limit := v.cfg.CheckTimeout + 2*time.Second
 	if !v.cfg.Once {
@@ -184,10 +184,9 @@ func (v *verification) annotation(node *nodepatch.Node, now time.Time) func(*nod
 			required = append(required, e.String())
 		}
 	}
-	start, attempts := v.report.start, v.report.attempts
 	return func(last *nodepatch.Node, removed []nodepatch.Taint) string {
-		return verdict.Record{Time: now.UTC().Format(time.RFC3339), Duration: formatDuration(now.Sub(start)),
-			Attempts: attempts, Removed: nodepatch.FormatTaints(removed), Required: required, Version: v.version,
+		return verdict.Record{Time: now.UTC().Format(time.RFC3339), Duration: formatDuration(now.Sub(v.report.start)),
+			Attempts: v.report.attempts, Removed: nodepatch.FormatTaints(removed), Required: required, Version: v.version,
 			BootID: node.Status.NodeInfo.BootID}.Keeping(last.Annotations[nodepatch.Annotation], v.cfg.FailedTaintKey).String()
 	}
 }

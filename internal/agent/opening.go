@@ -98,7 +98,9 @@ func (o *opener) open(ctx context.Context, failed []string) error {
 // patch removes what a release removes, but not the controller's failed taint. A Node that changes is judged again.
 func (o *opener) patch(ctx context.Context, node *nodepatch.Node, failed []string) error {
 	now := o.access.kube.ServerTime()
-	unmet := func(n *nodepatch.Node) string { return cmp.Or(withheld(o.cfg, n, o.checked, now), o.access.unmet(ctx, n)) }
+	unmet := func(n *nodepatch.Node) string {
+		return cmp.Or(withheld(o.cfg, n, o.checked, now), o.access.unmet(ctx, n))
+	}
 	if why := unmet(node); why != "" {
 		return errors.New(why)
 	}

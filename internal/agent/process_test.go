@@ -47,7 +47,7 @@ const (
 type process struct {
 	t              *testing.T
 	terminate      context.CancelFunc // the first signal
-	process        context.Context // ends at the second signal
+	process        context.Context    // ends at the second signal
 	kill           context.CancelFunc
 	stdout, stderr *output
 	done           chan struct{}

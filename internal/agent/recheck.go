@@ -148,16 +148,15 @@ func (r *rechecks) attempted(attempt checks.Attempt) {
 	r.metrics.Attempt(attempt.Check, attempt.Took)
 	log := r.log.WithFields(logrus.Fields{"check": attempt.Check, "took": formatDuration(attempt.Took)})
 	loggedRecently := func(text string) bool { return r.loggedRecently(attempt.Check + ": " + text) }
-	skipped := attempt.Report.Skipped
 	warnings := slices.DeleteFunc(slices.Clone(attempt.Report.Warnings), loggedRecently)
 	switch {
 	case attempt.Err != nil:
 		log.WithError(attempt.Err).WithField("remedy", checks.Remedy(attempt.Err)).Warn("check failed")
 	case len(warnings) > 0:
 		log.WithField("warning", strings.Join(warnings, "; ")).Warn("check passed with a warning")
-	case skipped != "":
-		if !loggedRecently(skipped) {
-			log.WithField("reason", skipped).Info("check skipped")
+	case attempt.Report.Skipped != "":
+		if !loggedRecently(attempt.Report.Skipped) {
+			log.WithField("reason", attempt.Report.Skipped).Info("check skipped")
 		}
 	default:
 		log.WithField("detail", attempt.Report.Detail).Debug("check passed")

@@ -50,16 +50,15 @@ type note struct {
 // belongs to the goroutine that calls during; a step, which runs in another one, only sends notes.
 type reporter struct {
 	*shared
-	marker      *marker
-	opener      *opener
-	start       time.Time
-	notes       chan note
-	attempts    map[string]int // of each check
-	last        failure        // until that check passes, or the wait is over
-	repeats     repeats
-	deadlines   deadlines
-	isReleasing bool               // a patch that releases the node is in flight: no marker is written
-	stop        context.CancelFunc // ends the verification: --once
+	marker    *marker
+	opener    *opener
+	start     time.Time
+	notes     chan note
+	attempts  map[string]int // of each check
+	last      failure        // until that check passes, or the wait is over
+	repeats   repeats
+	deadlines deadlines
+	stop      context.CancelFunc // ends the verification: --once
 }
 
 // begin starts INITIAL_TIMEOUT for a Node (nil: unknown). With --once its end cancels the context that begin returns.
@@ -92,16 +91,10 @@ func (r *reporter) beginTimeout() {
 	r.metrics.TimedOut(false)
 }
 
-// duringRelease runs the step that releases the node.
-func (r *reporter) duringRelease(ctx context.Context, step func(context.Context) error) error {
-	r.isReleasing = true
-	defer func() { r.isReleasing = false }()
-	return r.during(ctx, step)
-}
-
-// during runs a step, reports its attempts and waits, and acts on a deadline that passes. It returns the error of the step, after
-// any write that began while the step ran.
-func (r *reporter) during(ctx context.Context, step func(context.Context) error) error {
+// during runs a step, reports its attempts and waits, and acts on a deadline that passes. mayMark is false for the patch that
+// releases the node: no marker is written beside it. It returns the error of the step, after any write that began while the step
+// ran.
+func (r *reporter) during(ctx context.Context, mayMark bool, step func(context.Context) error) error {
 	done := make(chan error, 1)
 	go func() { done <- step(ctx) }()
 	for {
@@ -110,7 +103,7 @@ func (r *reporter) during(ctx context.Context, step func(context.Context) error)
 			r.take(n)
 		case <-r.deadlines.passes():
 			r.takeAll()
-			r.passDeadline(ctx)
+			r.passDeadline(ctx, mayMark)
 		case err := <-done:
 			r.takeAll()
 			return err
@@ -175,7 +168,7 @@ func (r *reporter) failed(ctx context.Context, node *nodepatch.Node, err error, 
 
 // passDeadline acts on the deadline that has passed, also in the middle of an attempt: it reports the end of INITIAL_TIMEOUT, and
 // writes to the node what is due. The rounds go on, except with --once.
-func (r *reporter) passDeadline(ctx context.Context) {
+func (r *reporter) passDeadline(ctx context.Context, mayMark bool) {
 	message := verdict.TimeoutMessage(r.cfg.InitialTimeout, r.last.String())
 	if r.cfg.Once {
 		ctx = context.WithoutCancel(ctx)
@@ -187,8 +180,8 @@ func (r *reporter) passDeadline(ctx context.Context) {
 		r.log.WithField("reason", message).Error("initial timeout exceeded")
 		r.events.Add(kube.EventWarning, verdict.NodeTimedOut, message)
 	}
-	mayMark := !r.isReleasing && r.last.subject != startupTaint // else all checks pass
-	isWritten := mayMark && r.mark(ctx, r.last.failed(), message)
+	passes := r.last.subject == startupTaint // all checks pass
+	isWritten := mayMark && !passes && r.mark(ctx, r.last.failed(), message)
 	r.deadlines = deadlines{}
 	switch now := time.Now(); {
 	case !isWritten: // there may be no further round: a foreign taint that stays

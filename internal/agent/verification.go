@@ -42,7 +42,7 @@ func (v *verification) verify(ctx context.Context) outcome {
 	ctx, end := v.report.begin(ctx, v.own.seen.node)
 	defer end()
 	for pauses := checks.Exponential(); ; {
-		err := v.report.during(ctx, v.rounds.makeRound)
+		err := v.report.during(ctx, true, v.rounds.makeRound)
 		if err == nil || errors.Is(err, errRestart) { // the checks have passed, or do not count
 			v.report.opener.forgetFailure()
 		}
@@ -79,7 +79,7 @@ func (v *verification) pause(ctx context.Context, err error, pause time.Duration
 		wait = v.rounds.waitForRequirements
 	}
 	v.report.failed(ctx, v.own.seen.node, err, pause)
-	_ = v.report.during(ctx, wait)
+	_ = v.report.during(ctx, true, wait)
 }
 
 // readFirst reads the node before anything else and reports whether it is verified: a container that was restarted on
@@ -129,7 +129,7 @@ func (v *verification) release(ctx context.Context) error {
 	v.own.proven = node.UID
 	var now *nodepatch.Node
 	var removed []nodepatch.Taint
-	err := v.report.duringRelease(ctx, func(ctx context.Context) (err error) {
+	err := v.report.during(ctx, false, func(ctx context.Context) (err error) {
 		now, removed, err = v.access.patcher.Release(ctx, node, release)
 		return err
 	})

@@ -16,13 +16,10 @@ import (
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
-// Types of an Event (core/v1).
 const (
+	// EventNormal and EventWarning are the types of an Event (core/v1).
 	EventNormal  = "Normal"
 	EventWarning = "Warning"
-)
-
-const (
 	// eventNamespace is where the API server stores Events about cluster-scoped objects.
 	eventNamespace = "default"
 	component      = "kube-node-ready"

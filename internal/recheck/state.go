@@ -48,7 +48,9 @@ func Spread(d time.Duration, random float64) time.Duration {
 func (s Settings) spread(d time.Duration) time.Duration { return Spread(d, s.Random()) }
 
 // within returns a time below d.
-func (s Settings) within(d time.Duration) time.Duration { return time.Duration(s.Random() * float64(d)) }
+func (s Settings) within(d time.Duration) time.Duration {
+	return time.Duration(s.Random() * float64(d))
+}
 
 // Shown is the condition of the Node; its Status is "" if there is none.
 type Shown struct{ Status, Reason string }
@@ -224,10 +226,14 @@ func (s State) AfterRound(r Results, read Facts, now time.Time) State {
 }
 
 // afterPause returns at, or a later time that leaves a pause after now: a round may last longer than the interval.
-func (s State) afterPause(now, at time.Time) time.Time { return now.Add(max(at.Sub(now), s.settings.Interval/10)) }
+func (s State) afterPause(now, at time.Time) time.Time {
+	return now.Add(max(at.Sub(now), s.settings.Interval/10))
+}
 
 // IsUntouchable reports whether a read since then found that nothing is to be done to the node.
-func (s State) IsUntouchable(since time.Time) bool { return s.facts.Untouchable != "" && s.facts.ReadAt.After(since) }
+func (s State) IsUntouchable(since time.Time) bool {
+	return s.facts.Untouchable != "" && s.facts.ReadAt.After(since)
+}
 
 // proveAgain has the rounds prove once more, with large packets, that the node passes, if the controller has written
 // the condition, or has re-tainted the node, since this agent has found that it does.

@@ -180,8 +180,8 @@ func (r *reporter) passDeadline(ctx context.Context, mayMark bool) {
 		r.log.WithField("reason", message).Error("initial timeout exceeded")
 		r.events.Add(kube.EventWarning, verdict.NodeTimedOut, message)
 	}
-	passes := r.last.subject == startupTaint // all checks pass
-	isWritten := mayMark && !passes && r.mark(ctx, r.last.failed(), message)
+	allPass := r.last.subject == startupTaint // the node only waits for it
+	isWritten := mayMark && !allPass && r.mark(ctx, r.last.failed(), message)
 	r.deadlines = deadlines{}
 	switch now := time.Now(); {
 	case !isWritten: // there may be no further round: a foreign taint that stays

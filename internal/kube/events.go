@@ -17,8 +17,9 @@ import (
 )
 
 const (
-	// EventNormal and EventWarning are the types of an Event (core/v1).
-	EventNormal  = "Normal"
+	// EventNormal is the type of an Event (core/v1) about what is in order.
+	EventNormal = "Normal"
+	// EventWarning is the type of an Event that somebody should read.
 	EventWarning = "Warning"
 	// eventNamespace is where the API server stores Events about cluster-scoped objects.
 	eventNamespace = "default"

@@ -42,12 +42,13 @@ func run(args []string, lookupEnv func(string) (string, bool), signals <-chan os
 
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	secondSignal := make(chan struct{})
+	process, kill := context.WithCancel(context.Background())
+	defer kill()
 	go func() {
 		<-signals
 		stop()
 		<-signals
-		close(secondSignal)
+		kill()
 	}()
 
 	log := newLogger(cfg, stderr).WithField("node", cfg.NodeName)
@@ -74,7 +75,7 @@ func run(args []string, lookupEnv func(string) (string, bool), signals <-chan os
 		defer shutdown(server, log)
 	}
 
-	verified := agent.New(cfg, environment, recorder, log, version).Run(ctx, secondSignal)
+	verified := agent.New(cfg, environment, recorder, log, version).Run(ctx, process)
 	return exitCode(verified || !cfg.Once)
 }
 

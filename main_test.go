@@ -287,12 +287,12 @@ func TestLayout(t *testing.T) {
 	const module = "github.com/imunhatep/kube-node-ready"
 	allowed := map[string][]string{
 		"/checks": nil, "/nodepatch": nil, "/metrics": nil,
-		"/internal/kube":        {"/checks"},
-		"/internal/config":      {"/checks", "/internal/requirement", "/nodepatch"},
+		"/internal/kube":        {"/checks", "/internal/verdict"},
+		"/internal/config":      {"/checks", "/internal/requirement", "/internal/verdict", "/nodepatch"},
 		"/internal/requirement": {"/nodepatch"},
 		"/internal/verdict":     {"/checks"},
 		"/internal/checklist":   {"/checks", "/internal/config", "/internal/kube", "/internal/requirement", "/nodepatch"},
-		"/internal/recheck":     {"/internal/checklist", "/internal/kube", "/internal/verdict", "/nodepatch"},
+		"/internal/recheck":     {"/internal/checklist", "/internal/verdict", "/nodepatch"},
 		"/internal/agent": {"/checks", "/internal/checklist", "/internal/config", "/internal/kube", "/internal/recheck", "/internal/requirement",
 			"/internal/verdict", "/metrics", "/nodepatch"},
 		"": {"/internal/agent", "/internal/checklist", "/internal/config", "/internal/kube", "/metrics"},

@@ -79,9 +79,10 @@ func (k Keys) StartupTaints(taints []Taint) []Taint {
 }
 
 // HasFailedTaint reports whether the failed taint is among taints.
-func (k Keys) HasFailedTaint(taints []Taint) bool { return slices.ContainsFunc(taints, k.isFailed) }
+func (k Keys) HasFailedTaint(taints []Taint) bool { return slices.ContainsFunc(taints, k.IsFailed) }
 
-func (k Keys) isFailed(taint Taint) bool { return taint.Key == k.FailedTaintKey }
+// IsFailed reports whether taint is the failed taint.
+func (k Keys) IsFailed(taint Taint) bool { return taint.Key == k.FailedTaintKey }
 
 func (k Keys) hasLabel(labels map[string]string) bool {
 	value, found := labels[k.Label]

@@ -18,7 +18,7 @@ func (p *Patcher) RemoveTaints(ctx context.Context, base *Node, k Keys, opened s
 
 // RemoveFailedTaint removes the failed taint and nothing else, starting from base. It returns the same errors as Release.
 func (p *Patcher) RemoveFailedTaint(ctx context.Context, base *Node, k Keys) error {
-	_, err := p.removeOnly(ctx, base, k.isFailed, func(*Node) []Operation { return nil })
+	_, err := p.removeOnly(ctx, base, k.IsFailed, func(*Node) []Operation { return nil })
 	return err
 }
 

@@ -29,14 +29,8 @@ const (
 // Agent verifies one node. Each verification, and each time of rechecks, is a value of its own: only what was seen and
 // proven of the node is kept.
 type Agent struct {
-	cfg     config.Config
-	version string
-	log     *logrus.Entry
-	metrics *metrics.Recorder
-	events  *kube.Events
-	own     *ownNode
-	// Checks returns the checks of a round.
-	Checks checklist.List
+	*shared
+	own *ownNode
 }
 
 // New returns the agent of the node that cfg names. The environment must have a client.
@@ -56,56 +50,47 @@ func New(cfg config.Config, e kube.Environment, recorder *metrics.Recorder, log 
 			log.WithError(err).Warn("patch not applied, will retry with the current node")
 		},
 	}
-	return &Agent{cfg: cfg, version: version, log: log, metrics: recorder, Checks: checklist.New(cfg, e),
-		own:    &ownNode{access: access},
-		events: kube.NewEvents(e.Client.Core, cfg.NodeName, cfg.PodNamespace+"/"+pod, cfg.CheckTimeout, log)}
+	events := kube.NewEvents(e.Client.Core, cfg.NodeName, cfg.PodNamespace+"/"+pod, cfg.CheckTimeout, log)
+	return &Agent{&shared{cfg, version, log, recorder, events, access, checklist.New(cfg, e)}, &ownNode{access: access}}
 }
 
 // Run verifies the node and holds or rechecks it, and verifies again when the node is found unverified, until ctx ends.
-// Then it serves the final metrics for METRICS_LINGER, or until secondSignal is closed. With --once it returns with the
-// verdict. It reports whether the node is verified.
-func (a *Agent) Run(ctx context.Context, secondSignal <-chan struct{}) (verified bool) {
+// Then it serves the final metrics for METRICS_LINGER, or until process ends, at the second signal. With --once it returns with
+// the verdict. It reports whether the node is verified.
+func (a *Agent) Run(ctx, process context.Context) (verified bool) {
 	sending, end := context.WithCancel(context.Background()) // also after a signal
 	defer end()
 	go a.events.Run(sending)
-	defer a.awaitEvents(sending, secondSignal)
+	defer a.awaitEvents(process)
 	for ; ; a.metrics.SetStatus(false) {
 		v := a.newVerification()
 		outcome := v.verify(ctx)
 		if outcome == alreadyVerified {
 			v.foundVerified(ctx)
 		}
-		switch {
-		case a.cfg.Once:
+		if a.cfg.Once {
 			return outcome != interrupted
-		case outcome == interrupted:
+		}
+		if outcome == interrupted {
 			a.removeTaintAgain()
 			return false
-		case a.watchReleased(ctx, outcome):
-			a.shutDown(secondSignal)
+		}
+		if a.watchReleased(ctx, outcome) {
+			a.shutDown(process)
 			return true
 		}
+		a.log.Info("node is no longer verified: verifying it again")
 	}
 }
 
 // newVerification returns a verification that has seen nothing of the node yet.
 func (a *Agent) newVerification() *verification {
 	a.own.seen = seen{}
-	report := &reporter{cfg: a.cfg, log: a.log, access: a.own.access, version: a.version, metrics: a.metrics, events: a.events,
-		marker: marker{cfg: a.cfg, log: a.log, access: a.own.access},
-		notes:  make(chan note, 16), attempts: make(map[string]int), repeats: make(repeats)}
-	rounds := &rounds{cfg: a.cfg, log: a.log, metrics: a.metrics, checks: a.Checks, own: a.own, notes: report.notes}
+	report := &reporter{shared: a.shared, marker: &marker{shared: a.shared}, opener: &opener{shared: a.shared},
+		notes: make(chan note, 16), attempts: make(map[string]int), repeats: make(repeats)}
+	rounds := &rounds{shared: a.shared, own: a.own, notes: report.notes}
 	rounds.runner = checklist.Runner(a.cfg, rounds.attempted)
-	return &verification{cfg: a.cfg, log: a.log, own: a.own, rounds: rounds, report: report}
-}
-
-// newRechecks returns the rechecks of the node as a verification has left it.
-func (a *Agent) newRechecks(how outcome) *rechecks {
-	r := &rechecks{cfg: a.cfg, log: a.log, metrics: a.metrics, events: a.events, checks: a.Checks, own: a.own,
-		peers:  peerSample{cfg: a.cfg, client: a.own.access.kube, metrics: a.metrics},
-		logged: make(map[string]time.Time), met: make(map[string]bool)}
-	r.begin(how)
-	return r
+	return &verification{shared: a.shared, own: a.own, rounds: rounds, report: report, marker: report.marker}
 }
 
 // watchReleased rechecks the node, or holds. It returns true when ctx ends, and false when the node is found unverified: somebody
@@ -116,15 +101,14 @@ func (a *Agent) watchReleased(ctx context.Context, how outcome) bool {
 	debug.SetGCPercent(50)
 	if a.cfg.RecheckInterval > 0 {
 		a.own.proven = "" // not to be proven again at the end of this pod: the next one of this node looks for the startup taint
-		return a.newRechecks(how).run(ctx)
+		return newRechecks(a.shared, a.own, how).run(ctx)
 	}
 	for sleep(ctx, holdInterval) {
-		node, err := a.own.access.patcher.Get(ctx)
+		node, err := a.access.patcher.Get(ctx)
 		switch {
 		case err != nil:
 			a.log.WithError(err).Debug("cannot read the node while holding")
-		case !a.own.access.isVerified(node):
-			a.log.Info("node is no longer verified: verifying it again")
+		case !a.access.isVerified(node):
 			return false
 		}
 	}
@@ -132,7 +116,7 @@ func (a *Agent) watchReleased(ctx context.Context, how outcome) bool {
 }
 
 // shutDown keeps /metrics up for the last scrape of a pod that is being deleted.
-func (a *Agent) shutDown(secondSignal <-chan struct{}) {
+func (a *Agent) shutDown(process context.Context) {
 	end := time.After(a.cfg.MetricsLinger)
 	a.removeTaintAgain()
 	if a.cfg.MetricsLinger <= 0 {
@@ -142,7 +126,7 @@ func (a *Agent) shutDown(secondSignal <-chan struct{}) {
 	select {
 	case <-end:
 		a.removeTaintAgain()
-	case <-secondSignal:
+	case <-process.Done():
 		a.log.Info("second signal: exiting")
 	}
 }
@@ -156,7 +140,7 @@ func (a *Agent) removeTaintAgain() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lastRead)
 	defer cancel()
-	removed, err := a.own.access.patcher.RemoveAgain(ctx, a.own.proven, a.own.access.keys)
+	removed, err := a.access.patcher.RemoveAgain(ctx, a.own.proven, a.access.keys)
 	log := a.log.WithField("taints", nodepatch.FormatTaints(removed))
 	switch {
 	case err != nil:
@@ -166,16 +150,9 @@ func (a *Agent) removeTaintAgain() {
 	}
 }
 
-// awaitEvents waits for the last Events, or for secondSignal.
-func (a *Agent) awaitEvents(ctx context.Context, secondSignal <-chan struct{}) {
-	ctx, cancel := context.WithTimeout(ctx, min(lastRead, a.cfg.CheckTimeout))
+// awaitEvents waits for the last Events.
+func (a *Agent) awaitEvents(process context.Context) {
+	ctx, cancel := context.WithTimeout(process, min(lastRead, a.cfg.CheckTimeout))
 	defer cancel()
-	go func() {
-		select {
-		case <-secondSignal:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 	a.events.Flush(ctx)
 }

@@ -73,7 +73,7 @@ func TestInCluster(t *testing.T) {
 	api := newFakeAPI(t)
 	api.slices = []discoveryv1.EndpointSlice{dnsSlice(listen(t))}
 	a, log := inCluster(t, api)
-	assert.True(t, a.Run(t.Context(), nil))
+	assert.True(t, a.Run(t.Context(), t.Context()))
 	assert.Equal(t, []string{getNode, getSlices, patchNode, postEvent}, api.seen())
 	assert.Equal(t, untainted, api.taints())
 	assert.NotContains(t, log.String(), "check skipped")
@@ -117,7 +117,7 @@ func TestDiagnosis(t *testing.T) {
 	}()
 	port := closedPort(t)
 	a, log := inCluster(t, api, "--network-targets=127.0.0.1:"+port)
-	assert.False(t, a.Run(ctx, nil))
+	assert.False(t, a.Run(ctx, t.Context()))
 	assert.Equal(t, []string{getNode, getNode, getSlices, postEvent}, api.seen())
 	require.Len(t, api.events, 1)
 	for _, part := range []string{

@@ -15,20 +15,30 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// Reported instead of a check name when no check fails.
+// Reported instead of a check name when no check fails, as is verdict.ForeignTaints.
 const (
-	patching      = "patch"
-	foreignTaints = "taints"
-	startupTaint  = "late taint"
+	patching     = "patch"
+	startupTaint = "late taint"
 )
 
-// failure is the last error of a check, of a wait or of the patch.
+// failure is the last error of a check, of a wait or of the patch. The zero value is none.
 type failure struct {
 	subject string // the check, or what is reported instead
 	err     error
 }
 
+// failed returns what to name as failed: no check where there is no failure, or where the patch has failed.
+func (f failure) failed() []string {
+	if f.subject == "" || f.subject == patching {
+		return nil
+	}
+	return []string{f.subject}
+}
+
 func (f failure) String() string {
+	if f.err == nil {
+		return ""
+	}
 	text := f.subject + ": " + f.err.Error()
 	if remedy := checks.Remedy(f.err); remedy != "" {
 		text += " (" + remedy + ")"
@@ -66,9 +76,8 @@ func failuresOf(results []checks.Attempt) (failed roundFailure) {
 	return failed
 }
 
-// judge counts the failed checks of a round and returns them as a roundFailure.
-func judge(results []checks.Attempt, count *metrics.Recorder) error {
-	failed := failuresOf(results)
+// judge counts the failed checks of a round. It returns nil if there are none.
+func judge(failed roundFailure, count *metrics.Recorder) error {
 	if len(failed.checks) == 0 {
 		return nil
 	}

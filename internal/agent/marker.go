@@ -3,38 +3,29 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
-
-	"github.com/sirupsen/logrus"
+	"time"
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/config"
-	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/internal/recheck"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // marker shows on one Node that it is not verified in time, for those who provision, repair or replace nodes: with the failed
-// taint, with a condition, or with both (ON_TIMEOUT). With CONDITION=always the condition shows each verdict. open opens it.
+// taint, with a condition, or with both (ON_TIMEOUT). With CONDITION=always the condition shows each verdict.
 // Each verification has a marker of its own.
 type marker struct {
-	cfg      config.Config
-	log      *logrus.Entry
-	access   *nodeAccess
-	timedOut bool   // INITIAL_TIMEOUT has passed
-	tainted  bool   // it has added the failed taint
-	reason   string // of the condition as it is on the node, "" if this marker has written none
+	*shared
+	tainted       bool   // it has added the failed taint
+	reason        string // of the condition as it is on the node, "" if this marker has written none
+	releaseFailed bool   // a condition that is True may hide that: the next release writes it again
 }
 
-// notChecked is the value of the failed taint where no check has failed.
-const notChecked = "unverified"
-
-// isAgents reports whether an agent has added this failed taint, before or after a restart: its value says what failed. The value
-// of the controller's is the name of a release.
-func (m *marker) isAgents(taint nodepatch.Taint) bool {
-	return taint.Key == m.cfg.FailedTaintKey && slices.Contains(append(checks.Names(), foreignTaints, notChecked), taint.Value)
-}
+// forget drops what was written to a Node that was deleted.
+func (m *marker) forget() { m.tainted, m.reason = false, "" }
 
 // uses reports whether the policy is one of ON_TIMEOUT. With rechecks and with CONDITION=always the condition is.
 func (m *marker) uses(policy string) bool {
@@ -45,9 +36,10 @@ func (m *marker) uses(policy string) bool {
 // showFailure shows which checks fail (none: the patch), on a node that has the startup taint: a node that was never gated is
 // reported with CONDITION=always only. The failed taint waits for INITIAL_TIMEOUT; a condition may have to be corrected before.
 // It reports whether it has written anything: never the same twice.
-func (m *marker) showFailure(ctx context.Context, failed []string, message string) (written bool, err error) {
+func (m *marker) showFailure(ctx context.Context, failed []string, message string, hasTimedOut bool) (written bool, err error) {
 	anotherNodeHelps := !slices.Equal(failed, []string{checks.NodeName})
-	if m.uses(config.OnTimeoutTaint) && m.timedOut && anotherNodeHelps {
+	isTaintDue := hasTimedOut && !m.tainted && anotherNodeHelps
+	if m.uses(config.OnTimeoutTaint) && isTaintDue {
 		written, err = m.addTaint(ctx, failed)
 	}
 	isTrue := m.cfg.ShowsEachVerdict() && m.reason == verdict.Verified && len(failed) == 0 // a refused patch is no verdict
@@ -60,10 +52,7 @@ func (m *marker) showFailure(ctx context.Context, failed []string, message strin
 
 // addTaint adds the failed taint, which keeps its value then. The release removes it.
 func (m *marker) addTaint(ctx context.Context, failed []string) (written bool, err error) {
-	if m.tainted {
-		return false, nil
-	}
-	value := notChecked
+	value := verdict.NotChecked
 	if len(failed) > 0 {
 		value = failed[0]
 	}
@@ -72,26 +61,74 @@ func (m *marker) addTaint(ctx context.Context, failed []string) (written bool, e
 }
 
 func (m *marker) setFalse(ctx context.Context, failed []string, message string) (written bool, err error) {
-	reason := conditionReason(failed)
+	reason := verdict.Reason(failed)
 	if m.reason == reason {
 		return false, nil
 	}
 	node, err := m.access.patcher.Get(ctx)
-	isOurs := func() bool {
-		return m.cfg.ShowsEachVerdict() || len(m.access.keys.StartupTaints(node.Spec.Taints)) > 0 ||
-			verdict.IsOpened(node.Annotations[nodepatch.Annotation])
-	}
-	if err != nil || !isOurs() || node.DeletionTimestamp != nil {
+	if err != nil || !m.showsFailuresOf(node) {
 		return false, err
 	}
 	err = m.setCondition(ctx, node, recheck.False, reason, message)
 	return err == nil, err
 }
 
+// showsFailuresOf reports whether the condition of node may say that checks fail.
+func (m *marker) showsFailuresOf(node *nodepatch.Node) bool {
+	isGated := len(m.access.keys.StartupTaints(node.Spec.Taints)) > 0 || verdict.IsOpened(node.Annotations[nodepatch.Annotation])
+	return node.DeletionTimestamp == nil && (isGated || m.cfg.ShowsEachVerdict())
+}
+
 // showsFailure reports whether node shows a failure that the release does not remove.
 func (m *marker) showsFailure(node *nodepatch.Node) bool {
-	return m.uses(config.OnTimeoutCondition) &&
-		((m.reason != "" && m.reason != verdict.Verified) || node.Status.Conditions.Of(m.cfg.ConditionType).Status == recheck.False)
+	hasWrittenFalse := m.reason != "" && m.reason != verdict.Verified
+	isFalse := hasWrittenFalse || node.Status.Conditions.Of(m.cfg.ConditionType).Status == recheck.False
+	return isFalse && m.uses(config.OnTimeoutCondition)
+}
+
+// beforeRelease writes True first if the node shows a failure that would stay: a stale False could get a healthy node replaced.
+// Once a release has failed, it waits until one has succeeded: a condition that is True for a moment in each round would hide the
+// failure.
+//
+// With CONDITION=always the condition comes first, and there is no release without it: another client waits for True, and a
+// verified node has no agent left that could write it. A patch that is refused then leaves it True: the checks pass.
+func (m *marker) beforeRelease(ctx context.Context, node *nodepatch.Node) error {
+	if m.cfg.ShowsEachVerdict() {
+		if err := m.showVerified(ctx, node); err != nil {
+			return fmt.Errorf("cannot write the condition %s before the release (CONDITION=always): %w", m.cfg.ConditionType, err)
+		}
+	} else if !m.releaseFailed && m.showsFailure(node) {
+		m.tryVerified(ctx, node)
+	}
+	return nil
+}
+
+// noteFailedRelease notes that the patch of a release was refused, or lost.
+func (m *marker) noteFailedRelease() { m.releaseFailed = true }
+
+// afterRelease shows on the released node that it is verified. A node that was never gated gets no condition.
+func (m *marker) afterRelease(ctx context.Context, node *nodepatch.Node, removed []nodepatch.Taint) {
+	isStartup := func(taint nodepatch.Taint) bool { return !m.access.keys.IsFailed(taint) }
+	hasCondition := node.Status.Conditions.Of(m.cfg.ConditionType).Type != ""
+	wasGated := hasCondition || slices.ContainsFunc(removed, isStartup)
+	isShown := m.reason == verdict.Verified && !m.releaseFailed
+	if isShown || !wasGated {
+		return
+	}
+	for range 3 {
+		if m.tryVerified(ctx, node) || !sleep(ctx, time.Second) {
+			return
+		}
+	}
+}
+
+// tryVerified shows on the node that it is verified. It reports whether a retry is of no use.
+func (m *marker) tryVerified(ctx context.Context, node *nodepatch.Node) bool {
+	err := m.showVerified(ctx, node)
+	if err != nil {
+		m.log.WithError(err).Warn("cannot write the condition of the verified node (CONDITION needs rights that the chart grants)")
+	}
+	return err == nil || (nodepatch.IsFinal(err) && !m.showsFailure(node))
 }
 
 // showVerified shows that all checks pass, on the node as last read.
@@ -104,7 +141,7 @@ func (m *marker) showVerified(ctx context.Context, node *nodepatch.Node) error {
 
 // setCondition writes the condition, which node shows then.
 func (m *marker) setCondition(ctx context.Context, node *nodepatch.Node, status, reason, message string) error {
-	condition := nodepatch.Condition{Status: status, Reason: reason, Message: kube.Shorten(message)}
+	condition := nodepatch.Condition{Status: status, Reason: reason, Message: verdict.Shorten(message)}
 	now, err := m.access.setCondition(ctx, node, condition)
 	if err == nil {
 		m.reason, node.Status.Conditions = reason, now.Status.Conditions
@@ -112,26 +149,19 @@ func (m *marker) setCondition(ctx context.Context, node *nodepatch.Node, status,
 	return err
 }
 
-// conditionReason returns the reason of the condition for the failed checks, or for what is reported instead of one.
-func conditionReason(failed []string) string {
-	if slices.Contains(failed, foreignTaints) {
-		return verdict.TaintsOfOthers
-	}
-	return verdict.Reason(failed)
-}
-
 // removeStrayFailedTaint removes the failed taint from a node without the startup taint (nil: unknown): nobody has
 // re-tainted such a node, or somebody has released it by hand.
 func (m *marker) removeStrayFailedTaint(ctx context.Context, node *nodepatch.Node) {
-	if node == nil || !m.access.keys.HasFailedTaint(node.Spec.Taints) || len(m.access.keys.StartupTaints(node.Spec.Taints)) > 0 {
+	keys := m.access.keys
+	if node == nil || !keys.HasFailedTaint(node.Spec.Taints) || len(keys.StartupTaints(node.Spec.Taints)) > 0 {
 		return
 	}
-	if m.cfg.RecheckInterval > 0 && !slices.ContainsFunc(node.Spec.Taints, m.isAgents) {
+	if m.cfg.RecheckInterval > 0 && !slices.ContainsFunc(node.Spec.Taints, m.access.isAgents) {
 		return // the controller has re-tainted a node that failed its rechecks: only a release removes that
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*m.cfg.CheckTimeout)
 	defer cancel()
-	if err := m.access.patcher.RemoveFailedTaint(ctx, node, m.access.keys); err != nil {
+	if err := m.access.patcher.RemoveFailedTaint(ctx, node, keys); err != nil {
 		m.log.WithError(err).Warn("cannot remove the failed taint, will retry after the next round")
 		return
 	}

@@ -108,7 +108,7 @@ func TestLinger(t *testing.T) {
 	_, body := get(t, port, "/metrics")
 	assert.Contains(t, body, `node_check_status{node="node1"} 1`+"\n")
 
-	close(p.second)
+	p.kill()
 	assert.Equal(t, exitOK, p.wait())
 	p.entry("second signal: exiting")
 	_, err := net.Dial("tcp", "127.0.0.1:"+port)

@@ -19,11 +19,106 @@ import (
 // opensOver is over how long the nodes are opened that begin to fail together.
 const opensOver = 10 * time.Second
 
-// opening is what an agent knows of the opening of its node (ON_TIMEOUT=open).
-type opening struct {
-	at   time.Time // when the node may be opened; zero: its network checks have not failed
-	why  string    // a patch was sent that opens the node for this reason, and that is not reported yet
-	done time.Time // when the node was opened, as its record has it; zero: it is not open
+// opener opens one Node whose network fails (ON_TIMEOUT=open): it removes the startup taint without adding the label.
+type opener struct {
+	*shared
+	checked *nodepatch.Node // the one that the last round has read; nil: nobody knows
+	at      time.Time       // when the node may be opened; zero: its network checks have not failed
+	why     string          // a patch was sent that opens the node for this reason, and that is not reported yet
+	done    time.Time       // when the node was opened, as its record has it; zero: it is not open
+}
+
+// begin forgets all about the Node before.
+func (o *opener) begin(checked *nodepatch.Node) { *o = opener{shared: o.shared, checked: checked} }
+
+// noteNetwork notes when the node may be opened: INITIAL_TIMEOUT after the first network check has failed since all of them
+// passed. It reports whether this attempt was the first to fail.
+func (o *opener) noteNetwork(attempt checks.Attempt) (isFirst bool) {
+	hasFailed := attempt.Err != nil && isNetworkCheck(attempt.Check)
+	if !slices.Contains(o.cfg.OnTimeout, config.OnTimeoutOpen) || !hasFailed || !o.at.IsZero() {
+		return false
+	}
+	o.at = time.Now().Add(o.cfg.InitialTimeout - attempt.Took + rand.N(opensOver))
+	return true
+}
+
+// forgetFailure notes that the network checks have passed, or that their failure does not count.
+func (o *opener) forgetFailure() { o.at = time.Time{} }
+
+// takeRound takes the Node that a round has read (nil: unknown). See follow.
+func (o *opener) takeRound(node *nodepatch.Node) (isTaintBack bool) {
+	o.checked = node
+	return node != nil && o.follow(node)
+}
+
+// follow notes from a read whether node is open. It reports whether the startup taint is back on the opened node: then it is not
+// open any more. A read that is older than the opening also shows the startup taint, but not the record of the opening.
+func (o *opener) follow(node *nodepatch.Node) (isTaintBack bool) {
+	record, _ := verdict.ParseRecord(node.Annotations[nodepatch.Annotation])
+	isLocked := o.isLocked(node)
+	isTaintBack = isLocked && !o.done.IsZero() && o.done.Equal(record.Opened)
+	switch {
+	case isTaintBack:
+		o.begin(o.checked)
+	case !isLocked:
+		o.done = record.Opened
+	}
+	o.metrics.Opened(!o.done.IsZero())
+	return isTaintBack
+}
+
+// isLocked reports whether node has a startup taint, under its present key or a former one.
+func (o *opener) isLocked(node *nodepatch.Node) bool {
+	return slices.ContainsFunc(node.Spec.Taints, o.access.keys.WithoutFailedTaint().Removes)
+}
+
+// isDue reports whether the node may be opened now, and is not open.
+func (o *opener) isDue() bool { return o.done.IsZero() && !o.at.IsZero() && !time.Now().Before(o.at) }
+
+// open opens the node, if nothing withholds that. The rounds go on.
+func (o *opener) open(ctx context.Context, failed []string) error {
+	node, err := o.access.patcher.Get(ctx)
+	if err == nil {
+		o.follow(node) // the answer to the last patch may have been lost, or somebody else has removed the taint
+		if o.isLocked(node) {
+			err = o.patch(ctx, node, failed)
+		}
+	}
+	if err != nil {
+		o.log.WithError(err).Warn("the node is not opened, will retry (ON_TIMEOUT)")
+	}
+	if o.why != "" && !o.done.IsZero() {
+		o.log.WithField("reason", o.why).Warn("node opened: it is not verified, and the checks go on")
+		o.events.Add(kube.EventWarning, verdict.NodeOpened, "the node takes pods although it is not verified (ON_TIMEOUT): "+o.why)
+		o.why = ""
+	}
+	return err
+}
+
+// patch removes what a release removes, but not the controller's failed taint. A Node that changes is judged again.
+func (o *opener) patch(ctx context.Context, node *nodepatch.Node, failed []string) error {
+	now := o.access.kube.ServerTime()
+	unmet := func(n *nodepatch.Node) string {
+		return cmp.Or(withheld(o.cfg, n, o.checked, now), o.access.unmet(ctx, n))
+	}
+	if why := unmet(node); why != "" {
+		return errors.New(why)
+	}
+	keys := o.access.keys
+	if !slices.ContainsFunc(node.Spec.Taints, o.access.isAgents) {
+		keys = keys.WithoutFailedTaint()
+	}
+	keys.Label = "" // not verified
+	value := func(node *nodepatch.Node, removed []nodepatch.Taint) string {
+		record := verdict.Record{Opened: now.UTC().Truncate(time.Second), Removed: nodepatch.FormatTaints(removed), Version: o.version}
+		return record.Keeping(node.Annotations[nodepatch.Annotation], o.cfg.FailedTaintKey).String()
+	}
+	o.why = "failed: " + strings.Join(failed, ", ")
+	opened, _, err := o.access.patcher.ReleaseCached(ctx, node, nodepatch.Release{Keys: keys, Unmet: unmet, Value: value})
+	if err == nil {
+		o.follow(opened)
+	}
+	return err
 }
 
 // withheld says why node is not opened (ON_TIMEOUT=open), or "": its startup taint may be removed, without the label. The checks
@@ -41,89 +136,4 @@ func withheld(cfg config.Config, node, checked *nodepatch.Node, now time.Time) s
 		return "a foreign taint is still on the node (WAIT_FOR_TAINTS)"
 	}
 	return ""
-}
-
-// beginTimeout starts INITIAL_TIMEOUT.
-func (r *reporter) beginTimeout() {
-	r.marker.timedOut, r.timeout, r.opening = false, time.After(r.cfg.InitialTimeout), opening{}
-	r.metrics.TimedOut(false)
-}
-
-// noteNetwork notes when the node may be opened: INITIAL_TIMEOUT after the first network check has failed since all of them
-// passed.
-func (r *reporter) noteNetwork(attempt checks.Attempt) {
-	fails := attempt.Err != nil && isNetworkCheck(attempt.Check)
-	if !r.marker.uses(config.OnTimeoutOpen) || !fails || !r.opening.at.IsZero() {
-		return
-	}
-	r.opening.at = time.Now().Add(r.cfg.InitialTimeout - attempt.Took + rand.N(opensOver))
-	if r.marker.timedOut && r.timeout == nil { // else reportTimeout is due, and looks at it
-		r.timeout = time.After(time.Until(r.opening.at))
-	}
-}
-
-// follow notes from a read whether node (nil: unknown) is open, and reports whether it has a startup taint, under its present
-// key or a former one. A startup taint that returns begins INITIAL_TIMEOUT again. A read that is older than the opening also
-// shows the startup taint, but not the record of the opening.
-func (r *reporter) follow(node *nodepatch.Node) (isLocked bool) {
-	if node == nil {
-		return false
-	}
-	isLocked = slices.ContainsFunc(node.Spec.Taints, r.access.keys.WithoutFailedTaint().Removes)
-	record, _ := verdict.ParseRecord(node.Annotations[nodepatch.Annotation])
-	if !isLocked {
-		r.opening.done = record.Opened
-	} else if !r.opening.done.IsZero() && r.opening.done.Equal(record.Opened) {
-		r.log.Warn("the startup taint is back on the opened node: INITIAL_TIMEOUT begins again")
-		r.beginTimeout()
-	}
-	r.metrics.Opened(!r.opening.done.IsZero())
-	return isLocked
-}
-
-// open opens the node, if it is time and nothing withholds that. The rounds go on. It reports whether nothing is left to do now.
-func (r *reporter) open(ctx context.Context, failed []string) (done bool) {
-	if !r.marker.timedOut || !r.opening.done.IsZero() || r.opening.at.IsZero() || time.Now().Before(r.opening.at) {
-		return true
-	}
-	node, err := r.access.patcher.Get(ctx)
-	if err == nil && r.follow(node) && r.marker.timedOut { // follow may have begun INITIAL_TIMEOUT again
-		err = r.patchOpen(ctx, node, failed)
-	}
-	if err != nil {
-		r.log.WithError(err).Warn("the node is not opened, will retry (ON_TIMEOUT)")
-	}
-	if r.opening.why != "" && !r.opening.done.IsZero() { // a patch whose answer was lost may have opened it
-		r.log.WithField("reason", r.opening.why).Warn("node opened: it is not verified, and the checks go on")
-		r.events.Add(kube.EventWarning, verdict.NodeOpened,
-			"the node takes pods although it is not verified (ON_TIMEOUT): "+r.opening.why)
-		r.opening.why = ""
-	}
-	return err == nil
-}
-
-// patchOpen removes what a release removes, but not the controller's failed taint. A Node that changes is judged again.
-func (r *reporter) patchOpen(ctx context.Context, node *nodepatch.Node, failed []string) error {
-	now := r.access.kube.ServerTime()
-	unmet := func(n *nodepatch.Node) string {
-		return cmp.Or(withheld(r.cfg, n, r.checked, now), r.access.unmet(ctx, n))
-	}
-	if why := unmet(node); why != "" {
-		return errors.New(why)
-	}
-	keys := r.access.keys
-	if !slices.ContainsFunc(node.Spec.Taints, r.marker.isAgents) {
-		keys = keys.WithoutFailedTaint()
-	}
-	keys.Label = "" // not verified
-	value := func(node *nodepatch.Node, removed []nodepatch.Taint) string {
-		record := verdict.Record{Opened: now.UTC().Truncate(time.Second), Removed: nodepatch.FormatTaints(removed), Version: r.version}
-		return record.Keeping(node.Annotations[nodepatch.Annotation], r.cfg.FailedTaintKey).String()
-	}
-	r.opening.why = "failed: " + strings.Join(failed, ", ")
-	opened, _, err := r.access.patcher.ReleaseCached(ctx, node, nodepatch.Release{Keys: keys, Unmet: unmet, Value: value})
-	if err == nil {
-		r.follow(opened)
-	}
-	return err
 }

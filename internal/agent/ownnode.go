@@ -7,14 +7,29 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/metrics"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
+
+// shared is what all parts of a run use. A run sets none of it.
+type shared struct {
+	cfg     config.Config
+	version string
+	log     *logrus.Entry
+	metrics *metrics.Recorder
+	events  *kube.Events
+	access  *nodeAccess
+	// Checks returns the checks of a round.
+	Checks checklist.List
+}
 
 // nodeAccess reads and changes the Node of this agent, for the reporter and for the step that runs beside it. Only
 // sawForeignTaint changes.
@@ -47,6 +62,11 @@ func (n *nodeAccess) isVerified(node *nodepatch.Node) bool {
 // unmet says what node does not show although REQUIRE demands it, or "".
 func (n *nodeAccess) unmet(ctx context.Context, node *nodepatch.Node) string {
 	return checklist.Requirements{List: n.cfg.Require, Client: n.kube, Timeout: n.cfg.CheckTimeout}.Unmet(ctx, node)
+}
+
+// isAgents reports whether an agent has added this failed taint, before or after a restart.
+func (n *nodeAccess) isAgents(taint nodepatch.Taint) bool {
+	return n.keys.IsFailed(taint) && verdict.IsFailureValue(taint.Value)
 }
 
 // setCondition writes the condition, and returns the Node as it is then.
@@ -140,10 +160,10 @@ func (o *ownNode) foreignTaint() *nodepatch.Taint {
 	return o.access.keys.ForeignTaint(o.seen.node.Spec.Taints)
 }
 
-// keepCached keeps a released node as read from the API server's cache. One that is not verified is read again, from
-// etcd: the cache may be behind the release.
-func (o *ownNode) keepCached(ctx context.Context, node *nodepatch.Node) (err error) {
-	if !o.access.isVerified(node) {
+// keepCached keeps a released node as read from the API server's cache, or returns the error of that read. A node that is not
+// verified is read again, from etcd: the cache may be behind the release.
+func (o *ownNode) keepCached(ctx context.Context, node *nodepatch.Node, err error) error {
+	if err == nil && !o.access.isVerified(node) {
 		node, err = o.access.node.Get(ctx)
 	}
 	if err == nil {
@@ -153,8 +173,8 @@ func (o *ownNode) keepCached(ctx context.Context, node *nodepatch.Node) (err err
 }
 
 // remaining returns the taints that still repel pods after the release.
-func (n *nodeAccess) remaining(node *nodepatch.Node) []nodepatch.Taint {
-	return slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(taint nodepatch.Taint) bool {
-		return n.keys.Removes(taint) || (taint.Effect != "NoSchedule" && taint.Effect != "NoExecute")
+func remaining(taints []nodepatch.Taint, keys nodepatch.Keys) []nodepatch.Taint {
+	return slices.DeleteFunc(slices.Clone(taints), func(taint nodepatch.Taint) bool {
+		return keys.Removes(taint) || (taint.Effect != "NoSchedule" && taint.Effect != "NoExecute")
 	})
 }

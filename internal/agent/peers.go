@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/imunhatep/kube-node-ready/checks"
-	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/internal/recheck"
 	"github.com/imunhatep/kube-node-ready/metrics"
@@ -27,9 +26,7 @@ const (
 
 // peerSample is what rechecks know of the agents on other nodes.
 type peerSample struct {
-	cfg      config.Config
-	client   *kube.Client
-	metrics  *metrics.Recorder
+	*shared
 	peers    []checks.Peer
 	err      error     // of the last list
 	due      time.Time // of the next list; zero before the first
@@ -67,7 +64,7 @@ func (s *peerSample) sample(ctx context.Context) ([]checks.Peer, error) {
 func (s *peerSample) draw(ctx context.Context) {
 	namespace, service, _ := strings.Cut(s.cfg.PeersService, "/")
 	drawn := checks.PeerSample{Node: s.cfg.NodeName, Size: sampleSize}
-	s.err = kube.EachEndpointSlice(ctx, s.client, namespace, service, drawn.Add)
+	s.err = kube.EachEndpointSlice(ctx, s.access.kube, namespace, service, drawn.Add)
 	if s.err == nil {
 		s.peers = drawn.Drawn()
 		if drawn.Seen <= sampleSize { // those that are left may be the ones that were replaced since

@@ -47,7 +47,8 @@ const (
 type process struct {
 	t              *testing.T
 	terminate      context.CancelFunc // the first signal
-	second         chan struct{}
+	process        context.Context    // ends at the second signal
+	kill           context.CancelFunc
 	stdout, stderr *output
 	done           chan struct{}
 	code           int
@@ -73,8 +74,9 @@ func start(t *testing.T, env map[string]string, args ...string) *process {
 	require.NoError(t, err)
 	ctx, terminate := context.WithCancel(context.Background())
 	p := &process{
-		t: t, terminate: terminate, second: make(chan struct{}), done: make(chan struct{}), stdout: newOutput(), stderr: newOutput(),
+		t: t, terminate: terminate, done: make(chan struct{}), stdout: newOutput(), stderr: newOutput(),
 	}
+	p.process, p.kill = context.WithCancel(context.Background())
 	e := kube.DetectEnvironment(cfg.Kubeconfig, lookup(all), "kube-node-ready/dev")
 	go func() {
 		defer close(p.done)
@@ -92,7 +94,7 @@ func start(t *testing.T, env map[string]string, args ...string) *process {
 			}
 			a := New(cfg, e, recorder, newLog(cfg, p.stderr), "dev")
 			a.Checks = withoutDNS(a.Checks)
-			ok = a.Run(ctx, p.second) || !cfg.Once
+			ok = a.Run(ctx, p.process) || !cfg.Once
 		}
 		if !ok {
 			p.code = exitNotVerified
@@ -171,7 +173,7 @@ func (p *process) loggedOften(text string, n int) {
 // stop sends both signals.
 func (p *process) stop() {
 	p.terminate()
-	close(p.second)
+	p.kill()
 }
 
 // entries are the lines of the log.

@@ -13,11 +13,9 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
-	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/internal/recheck"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
-	"github.com/imunhatep/kube-node-ready/metrics"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -27,31 +25,28 @@ const repeatWarning = time.Hour
 // rechecks is the life after the release with RECHECK_INTERVAL: a round with one attempt of each check every interval. Package
 // recheck decides; rechecks makes the rounds, reads the node, and shows the verdict on it. One goroutine owns it.
 type rechecks struct {
-	cfg     config.Config
-	log     *logrus.Entry
-	metrics *metrics.Recorder
-	events  *kube.Events
-	checks  checklist.List
-	own     *ownNode
-	state   recheck.State
-	round   checklist.Options
-	peers   peerSample
-	met     map[string]bool      // the requirements that the node has met, at its release or since
-	logged  map[string]time.Time // the warnings that are not repeated, and until when
+	*shared
+	own    *ownNode
+	state  recheck.State
+	round  checklist.Options
+	peers  peerSample
+	met    map[string]bool      // the requirements that the node has met, at its release or since
+	logged map[string]time.Time // the warnings that are not repeated, and until when
 }
 
-// begin continues a verification.
-func (r *rechecks) begin(how outcome) {
+// newRechecks returns the rechecks of the node as a verification has left it.
+func newRechecks(s *shared, own *ownNode, how outcome) *rechecks {
+	r := &rechecks{shared: s, own: own, peers: peerSample{shared: s}, logged: make(map[string]time.Time), met: make(map[string]bool)}
 	settings := recheck.Settings{Interval: r.cfg.RecheckInterval, FailureThreshold: r.cfg.FailureThreshold,
 		RecoveryThreshold: r.cfg.RecoveryThreshold, Random: rand.Float64}
 	node := r.own.seen.node
 	record, _ := verdict.ParseRecord(node.Annotations[nodepatch.Annotation])
 	shown := node.Status.Conditions.Of(r.cfg.ConditionType)
+	begin := recheck.Found
 	if how == released {
-		r.state = recheck.Released(settings, r.facts(), time.Now())
-	} else {
-		r.state = recheck.Found(settings, r.facts(), time.Now())
+		begin = recheck.Released
 	}
+	r.state = begin(settings, r.facts(), time.Now())
 	r.metrics.SetRecheckStatus(r.state.Status != recheck.False)
 	for _, e := range r.cfg.Require {
 		text := e.String()
@@ -61,6 +56,7 @@ func (r *rechecks) begin(how outcome) {
 			r.met[text] = slices.Contains(record.Required, text) || wasMetSince(shown, text)
 		}
 	}
+	return r
 }
 
 // wasMetSince reports whether a node may have met a requirement since its release, although the record does not name it: the
@@ -71,7 +67,7 @@ func wasMetSince(shown nodepatch.Condition, requirement string) bool {
 }
 
 func (r *rechecks) facts() recheck.Facts {
-	facts := recheck.Read(r.own.seen.node, r.own.seen.at, r.own.access.keys, r.cfg.ConditionType)
+	facts := recheck.Read(r.own.seen.node, r.own.seen.at, r.access.keys, r.cfg.ConditionType)
 	facts.Gated = facts.Gated || r.cfg.ShowsEachVerdict()
 	return facts
 }
@@ -82,7 +78,6 @@ func (r *rechecks) run(ctx context.Context) bool {
 	for {
 		action, at := r.state.Next(time.Now())
 		if action == recheck.Verify {
-			r.log.Info("node is no longer verified: verifying it again")
 			return false
 		}
 		if !sleep(ctx, time.Until(at)) || ctx.Err() != nil {
@@ -105,13 +100,13 @@ func (r *rechecks) run(ctx context.Context) bool {
 func (r *rechecks) makeRound(ctx context.Context) {
 	began := time.Now()
 	r.round = r.state.Round(began)
-	list := r.checks(checks.API{Get: r.readNode}, r.round)
+	list := r.Checks(checks.API{Get: r.readNode}, r.round)
 	if r.cfg.EnableConnectivityMatrix {
 		zone := func() string { return r.own.seen.node.Labels["topology.kubernetes.io/zone"] }
 		list = append(list, r.peers.check(r.round.PeersMustAnswer, zone))
 	}
 	node := func(context.Context) (*nodepatch.Node, error) { return r.own.seen.node, nil } // without a new one the api check fails
-	list = checklist.Requirements{List: r.cfg.Require, Client: r.own.access.kube, Node: node, Met: r.met}.And(list)
+	list = checklist.Requirements{List: r.cfg.Require, Client: r.access.kube, Node: node, Met: r.met}.And(list)
 	runner := checklist.Runner(r.cfg, r.attempted)
 	runner.MaxRetries = 0
 	results, err := runner.Round(ctx, list)
@@ -121,7 +116,7 @@ func (r *rechecks) makeRound(ctx context.Context) {
 	before, failed := r.state.Status, failuresOf(results)
 	found := recheck.Results{Options: r.round, Began: began, Failed: failed.checks, Message: failed.Error()}
 	r.state = r.state.AfterRound(found, r.facts(), time.Now())
-	if !r.own.access.isVerified(r.own.seen.node) {
+	if !r.access.isVerified(r.own.seen.node) {
 		return
 	}
 	r.metrics.SetRecheckStatus(r.state.Status != recheck.False)
@@ -129,7 +124,7 @@ func (r *rechecks) makeRound(ctx context.Context) {
 		r.log.WithField("reason", nodepatch.Untouchable(r.own.seen.node)).Debug("no verdict")
 		return
 	}
-	r.report(before, judge(results, r.metrics))
+	r.report(before, judge(failed, r.metrics))
 }
 
 // report says what a round has changed since the status before; err is how it failed, or nil.
@@ -153,16 +148,17 @@ func (r *rechecks) attempted(attempt checks.Attempt) {
 	r.metrics.Attempt(attempt.Check, attempt.Took)
 	log := r.log.WithFields(logrus.Fields{"check": attempt.Check, "took": formatDuration(attempt.Took)})
 	loggedRecently := func(text string) bool { return r.loggedRecently(attempt.Check + ": " + text) }
-	skipped := attempt.Report.Skipped
 	warnings := slices.DeleteFunc(slices.Clone(attempt.Report.Warnings), loggedRecently)
 	switch {
 	case attempt.Err != nil:
 		log.WithError(attempt.Err).WithField("remedy", checks.Remedy(attempt.Err)).Warn("check failed")
 	case len(warnings) > 0:
 		log.WithField("warning", strings.Join(warnings, "; ")).Warn("check passed with a warning")
-	case skipped != "" && !loggedRecently(skipped):
-		log.WithField("reason", skipped).Info("check skipped")
-	case skipped == "":
+	case attempt.Report.Skipped != "":
+		if !loggedRecently(attempt.Report.Skipped) {
+			log.WithField("reason", attempt.Report.Skipped).Info("check skipped")
+		}
+	default:
 		log.WithField("detail", attempt.Report.Detail).Debug("check passed")
 	}
 }
@@ -185,29 +181,23 @@ func (r *rechecks) loggedRecently(text string) bool {
 func (r *rechecks) readNode(ctx context.Context) (report checks.Report, err error) {
 	var node *nodepatch.Node
 	if r.round.NewConnection {
-		r.own.access.kube.CloseIdleConnections()
+		r.access.kube.CloseIdleConnections()
 	}
 	if r.round.Thorough {
-		node, report, err = checklist.ReadNode(ctx, r.cfg.NodeName, r.own.access.node.GetCached)
+		node, report, err = checklist.ReadNode(ctx, r.cfg.NodeName, r.access.node.GetCached)
 	} else {
 		report.Detail = "node " + r.cfg.NodeName + " read"
-		node, err = r.own.access.node.GetCached(ctx)
+		node, err = r.access.node.GetCached(ctx)
 	}
-	if err == nil {
-		err = r.own.keepCached(ctx, node)
-	}
-	return report, err
+	return report, r.own.keepCached(ctx, node, err)
 }
 
 // look reads the node from the API server's cache, between two rounds.
 func (r *rechecks) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.CheckTimeout)
 	defer cancel()
-	node, err := r.own.access.node.GetCached(ctx)
-	if err == nil {
-		err = r.own.keepCached(ctx, node)
-	}
-	if err == nil {
+	node, err := r.access.node.GetCached(ctx)
+	if err = r.own.keepCached(ctx, node, err); err == nil {
 		r.state = r.state.AfterLook(r.facts(), time.Now())
 	}
 	return err
@@ -221,13 +211,13 @@ func (r *rechecks) write(ctx context.Context) {
 	}
 	show := r.state.Shows(time.Now())
 	if written.Err == nil && show.Condition != nil {
-		now, err := r.own.access.setCondition(ctx, r.own.seen.node, *show.Condition)
+		now, err := r.access.setCondition(ctx, r.own.seen.node, *show.Condition)
 		written.Condition, written.Err = err == nil, err
 		if err == nil {
 			r.own.seen.keep(now, time.Now()) // the controller may have re-tainted it since it was read
 		}
 	}
-	if show.IsProven && r.own.access.keys.HasFailedTaint(r.own.seen.node.Spec.Taints) {
+	if show.IsProven && r.access.keys.HasFailedTaint(r.own.seen.node.Spec.Taints) {
 		written.Err = errors.Join(written.Err, r.removeFailedTaint(ctx))
 	}
 	if ctx.Err() != nil {
@@ -240,11 +230,10 @@ func (r *rechecks) write(ctx context.Context) {
 }
 
 func (r *rechecks) removeFailedTaint(ctx context.Context) error {
-	if err := r.own.access.patcher.RemoveFailedTaint(ctx, r.own.seen.node, r.own.access.keys); err != nil {
+	if err := r.access.patcher.RemoveFailedTaint(ctx, r.own.seen.node, r.access.keys); err != nil {
 		return err
 	}
 	r.log.Info("failed taint removed: the node passes its rechecks")
-	isFailed := func(taint nodepatch.Taint) bool { return taint.Key == r.cfg.FailedTaintKey }
-	r.own.seen.node.Spec.Taints = slices.DeleteFunc(r.own.seen.node.Spec.Taints, isFailed)
+	r.own.seen.node.Spec.Taints = slices.DeleteFunc(r.own.seen.node.Spec.Taints, r.access.keys.IsFailed)
 	return nil
 }

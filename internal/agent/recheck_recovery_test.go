@@ -12,6 +12,7 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -43,7 +44,7 @@ func TestReleaseNamedAsAMarker(t *testing.T) {
 	}
 	require.NoError(t, parse("network-checks"))
 	require.ErrorContains(t, parse("Network"), "lower-case letters")
-	for _, value := range append(checks.Names(), checks.PeersName, foreignTaints, notChecked) {
+	for _, value := range append(checks.Names(), checks.PeersName, verdict.ForeignTaints, verdict.NotChecked) {
 		require.ErrorContains(t, parse(value), `--agent-name "`+value+`": must not be a value that an agent gives the failed taint`)
 	}
 }

@@ -1,60 +1,71 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/sirupsen/logrus"
 
 	"github.com/imunhatep/kube-node-ready/checks"
-	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/internal/recheck"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
-	"github.com/imunhatep/kube-node-ready/metrics"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // retryReport is the time until the next attempt to report a timeout, ±20 %.
 const retryReport = 30 * time.Second
 
-// note is what a step tells the reporter: an attempt, a wait that begins, or, if both are nil, that the wait is over.
+// deadlines are when the reporter acts in the middle of a step. At most one is set.
+type deadlines struct {
+	timeout time.Time // INITIAL_TIMEOUT passes; zero: it has passed
+	retry   time.Time // what could not be written to the node is written again
+	opening time.Time // the node may be opened
+}
+
+// next returns the deadline that is set, zero: none.
+func (d deadlines) next() time.Time { return cmp.Or(d.timeout, d.retry, d.opening) }
+
+// passes returns a channel for the moment at which the next deadline passes.
+func (d deadlines) passes() <-chan time.Time {
+	if d.next().IsZero() {
+		return nil
+	}
+	return time.After(time.Until(d.next()))
+}
+
+func (d deadlines) hasTimedOut() bool { return d.timeout.IsZero() }
+
+// note is what a step tells the reporter: an attempt, a wait that begins, or, if it is empty, that the wait is over.
 type note struct {
 	attempt *checks.Attempt
-	wait    *failure
+	wait    failure
 }
 
-// reporter says how a verification goes: in the log, the metrics and Events, and on the node by its marker. It belongs to the
-// goroutine that calls during; a step, which runs in another one, only sends notes.
+// reporter says how a verification goes: in the log, the metrics and Events, and on the node by its marker and its opener. It
+// belongs to the goroutine that calls during; a step, which runs in another one, only sends notes.
 type reporter struct {
-	cfg           config.Config
-	log           *logrus.Entry
-	access        *nodeAccess
-	marker        marker
-	version       string
-	metrics       *metrics.Recorder
-	events        *kube.Events
-	start         time.Time
-	stop          context.CancelFunc // ends the verification: --once
-	notes         chan note
-	attempts      map[string]int  // of each check
-	last          *failure        // until that check passes, or the wait is over
-	checked       *nodepatch.Node // the one that the last round has read, nil before
-	opening       opening
-	repeats       repeats
-	timeout       <-chan time.Time // INITIAL_TIMEOUT, and then the next attempt to report that it has passed
-	isReleasing   bool             // a patch that releases the node is in flight: no marker is written
-	releaseFailed bool             // a condition that is True may hide that: the next release writes it again
+	*shared
+	marker    *marker
+	opener    *opener
+	start     time.Time
+	notes     chan note
+	attempts  map[string]int // of each check
+	last      failure        // until that check passes, or the wait is over
+	repeats   repeats
+	deadlines deadlines
+	stop      context.CancelFunc // ends the verification: --once
 }
 
-// begin starts INITIAL_TIMEOUT. With --once its end cancels the context that begin returns.
-func (r *reporter) begin(parent context.Context) (ctx context.Context, end func()) {
+// begin starts INITIAL_TIMEOUT for a Node (nil: unknown). With --once its end cancels the context that begin returns.
+func (r *reporter) begin(parent context.Context, node *nodepatch.Node) (ctx context.Context, end func()) {
 	r.start = time.Now()
 	r.beginTimeout()
+	r.opener.takeRound(node)
 	ctx, r.stop = context.WithCancel(parent)
 	return ctx, func() {
 		r.stop()
@@ -65,7 +76,9 @@ func (r *reporter) begin(parent context.Context) (ctx context.Context, end func(
 
 // restart begins again for a Node of a new uid, which nobody has reported or marked. --once has one deadline.
 func (r *reporter) restart(node *nodepatch.Node) {
-	r.marker.tainted, r.marker.reason, r.last, r.checked = false, "", nil, node
+	r.marker.forget()
+	r.opener.begin(node)
+	r.last = failure{}
 	clear(r.repeats)
 	if !r.cfg.Once {
 		r.start = time.Now()
@@ -73,18 +86,24 @@ func (r *reporter) restart(node *nodepatch.Node) {
 	}
 }
 
-// during runs a step, and reports its attempts and waits, and the end of INITIAL_TIMEOUT. It returns the error of the step, after
-// any write that began while the step ran.
-func (r *reporter) during(ctx context.Context, step func(context.Context) error) error {
+func (r *reporter) beginTimeout() {
+	r.deadlines = deadlines{timeout: time.Now().Add(r.cfg.InitialTimeout)}
+	r.metrics.TimedOut(false)
+}
+
+// during runs a step, reports its attempts and waits, and acts on a deadline that passes. mayMark is false for the patch that
+// releases the node: no marker is written beside it. It returns the error of the step, after any write that began while the step
+// ran.
+func (r *reporter) during(ctx context.Context, mayMark bool, step func(context.Context) error) error {
 	done := make(chan error, 1)
 	go func() { done <- step(ctx) }()
 	for {
 		select {
 		case n := <-r.notes:
 			r.take(n)
-		case <-r.timeout:
+		case <-r.deadlines.passes():
 			r.takeAll()
-			r.reportTimeout(ctx)
+			r.passDeadline(ctx, mayMark)
 		case err := <-done:
 			r.takeAll()
 			return err
@@ -100,79 +119,79 @@ func (r *reporter) takeAll() {
 
 // take counts an attempt, and remembers the last failure.
 func (r *reporter) take(n note) {
-	attempt := n.attempt
-	if attempt == nil {
-		r.last, r.opening.at = n.wait, time.Time{}
+	if n.attempt == nil {
+		r.last = n.wait
+		r.opener.forgetFailure()
 		return
 	}
-	r.noteNetwork(*attempt)
+	attempt := *n.attempt
+	isFirst := r.opener.noteNetwork(attempt)
+	if isFirst && r.deadlines.next().IsZero() { // else the next deadline is followed by this one
+		r.deadlines.opening = r.opener.at
+	}
 	r.attempts[attempt.Check]++
 	r.metrics.Attempt(attempt.Check, attempt.Took)
 	// The other checks tell more than the check node.
-	tellsLess := attempt.Check == checks.NodeName && r.last != nil && isNetworkCheck(r.last.subject)
+	tellsLess := attempt.Check == checks.NodeName && isNetworkCheck(r.last.subject)
 	if attempt.Err != nil && !tellsLess {
-		r.last = &failure{attempt.Check, attempt.Err}
-	} else if r.last != nil && r.last.subject == attempt.Check {
-		r.last = nil
+		r.last = failure{attempt.Check, attempt.Err}
+	} else if r.last.subject == attempt.Check {
+		r.last = failure{}
 	}
-	logAttempt(r.log, *attempt)
+	logAttempt(r.log, attempt)
 }
 
 // failed reports a failed round or patch, before the next round. The node is as last read, nil before.
 func (r *reporter) failed(ctx context.Context, node *nodepatch.Node, err error, nextRound time.Duration) {
 	r.log.WithFields(logrus.Fields{"reason": brief(err), "next_round_in": formatDuration(nextRound)}).Error("node not verified")
-	round, checked := errors.AsType[roundFailure](err)
-	if !checked {
-		r.last = &failure{patching, err}
+	round, isOfRound := errors.AsType[roundFailure](err)
+	if !isOfRound {
+		r.last = failure{patching, err}
 	}
 	if r.repeats.isDue(err) {
 		r.events.Add(kube.EventWarning, verdict.NodeNotVerified, verdict.SinceMessage(r.start, err.Error()))
 	}
 	r.marker.removeStrayFailedTaint(ctx, node)
-	r.checked = node
 	if !round.isOfNetwork() {
-		r.opening.at = time.Time{}
+		r.opener.forgetFailure()
 	}
-	r.follow(node)
-	wasShown := r.marker.reason != "" // a True from before is taken back at once
-	if r.marker.timedOut || wasShown || checked && r.cfg.ShowsEachVerdict() {
+	if r.opener.takeRound(node) {
+		r.log.Warn("the startup taint is back on the opened node: INITIAL_TIMEOUT begins again")
+		r.beginTimeout()
+	}
+	showsVerdict := isOfRound && r.cfg.ShowsEachVerdict()
+	hasCondition := r.marker.reason != "" // a True from before is taken back at once
+	if r.deadlines.hasTimedOut() || showsVerdict || hasCondition {
 		r.mark(ctx, round.checks, err.Error())
 	}
 }
 
-// reportTimeout reports that INITIAL_TIMEOUT has passed, also in the middle of an attempt. What cannot be written is
-// tried again: there may be no further round (a foreign taint that stays). The rounds go on, except with --once.
-func (r *reporter) reportTimeout(ctx context.Context) {
-	r.timeout = nil
-	failure := ""
-	var failed []string
-	if r.last != nil {
-		failure = r.last.String()
-		if r.last.subject != patching {
-			failed = []string{r.last.subject}
-		}
-	}
-	message := verdict.TimeoutMessage(r.cfg.InitialTimeout, failure)
+// passDeadline acts on the deadline that has passed, also in the middle of an attempt: it reports the end of INITIAL_TIMEOUT, and
+// writes to the node what is due. The rounds go on, except with --once.
+func (r *reporter) passDeadline(ctx context.Context, mayMark bool) {
+	message := verdict.TimeoutMessage(r.cfg.InitialTimeout, r.last.String())
 	if r.cfg.Once {
 		ctx = context.WithoutCancel(ctx)
 		r.stop()
 	}
-	if !r.marker.timedOut {
-		r.marker.timedOut = true
+	if !r.deadlines.hasTimedOut() {
+		r.deadlines.timeout = time.Time{}
 		r.metrics.TimedOut(true)
 		r.log.WithField("reason", message).Error("initial timeout exceeded")
 		r.events.Add(kube.EventWarning, verdict.NodeTimedOut, message)
 	}
-	awaitsTaint := r.last != nil && r.last.subject == startupTaint
-	switch {
-	case r.isReleasing || awaitsTaint || !r.mark(ctx, failed, message): // tried again: there may be no further round
-		r.timeout = time.After(recheck.Spread(retryReport, rand.Float64()))
-	case time.Now().Before(r.opening.at):
-		r.timeout = time.After(time.Until(r.opening.at))
+	allPass := r.last.subject == startupTaint // the node only waits for it
+	isWritten := mayMark && !allPass && r.mark(ctx, r.last.failed(), message)
+	r.deadlines = deadlines{}
+	switch now := time.Now(); {
+	case !isWritten: // there may be no further round: a foreign taint that stays
+		r.deadlines.retry = now.Add(recheck.Spread(retryReport, rand.Float64()))
+	case now.Before(r.opener.at):
+		r.deadlines.opening = r.opener.at
 	}
 }
 
-// mark shows on the node that it is not verified. It reports whether nothing is left to write.
+// mark shows on the node that it is not verified, and opens it when that is due. It reports whether nothing is left to write.
 func (r *reporter) mark(ctx context.Context, failed []string, message string) bool {
 	// Each policy reads the node and writes once.
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(2*len(r.cfg.OnTimeout))*r.cfg.CheckTimeout)
@@ -180,71 +199,17 @@ func (r *reporter) mark(ctx context.Context, failed []string, message string) bo
 	if ctx.Err() != nil {
 		return false
 	}
-	marked, err := r.marker.showFailure(ctx, failed, message)
-	log := r.log.WithFields(logrus.Fields{"policy": strings.Join(r.cfg.OnTimeout, ","), "reason": conditionReason(failed)})
+	hasTimedOut := r.deadlines.hasTimedOut()
+	marked, err := r.marker.showFailure(ctx, failed, message, hasTimedOut)
+	log := r.log.WithFields(logrus.Fields{"policy": strings.Join(r.cfg.OnTimeout, ","), "reason": verdict.Reason(failed)})
 	if marked {
 		log.Warn("node marked as failed")
 	}
 	if err != nil {
 		log.WithError(err).Warn("cannot mark the node as failed, will retry (ON_TIMEOUT needs rights that the chart grants)")
 	}
-	isOpen := r.open(ctx, failed) // also where the condition is refused
-	return err == nil && isOpen
-}
-
-// markVerified shows on the node that it is verified. It reports whether a retry is of no use.
-func (r *reporter) markVerified(ctx context.Context, node *nodepatch.Node) bool {
-	err := r.marker.showVerified(ctx, node)
-	if err != nil {
-		r.log.WithError(err).Warn("cannot write the condition of the verified node (CONDITION needs rights that the chart grants)")
+	if hasTimedOut && r.opener.isDue() { // also where the condition is refused
+		err = errors.Join(err, r.opener.open(ctx, failed))
 	}
-	return err == nil || (nodepatch.IsFinal(err) && !r.marker.showsFailure(node))
-}
-
-// annotation says when, how and in which boot the node was verified, and which taints its release removes.
-func (r *reporter) annotation(node *nodepatch.Node, now time.Time) func(*nodepatch.Node, []nodepatch.Taint) string {
-	var required []string
-	for _, e := range r.cfg.Require {
-		if e.IsFor(node) {
-			required = append(required, e.String())
-		}
-	}
-	return func(last *nodepatch.Node, removed []nodepatch.Taint) string {
-		return verdict.Record{Time: now.UTC().Format(time.RFC3339), Duration: formatDuration(now.Sub(r.start)),
-			Attempts: r.attempts, Removed: nodepatch.FormatTaints(removed), Required: required, Version: r.version,
-			BootID: node.Status.NodeInfo.BootID}.Keeping(last.Annotations[nodepatch.Annotation], r.cfg.FailedTaintKey).String()
-	}
-}
-
-// released reports the released node. The DaemonSet controller deletes this pod as soon as it sees the
-// label, so the condition and the Event are finished first, whether ctx has ended or not: --once within CHECK_TIMEOUT and 2 s.
-func (r *reporter) released(ctx context.Context, node *nodepatch.Node, removed []nodepatch.Taint) {
-	limit := r.cfg.CheckTimeout + 2*time.Second
-	if !r.cfg.Once {
-		limit *= 2
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
-	defer cancel()
-	took := time.Since(r.start)
-	r.metrics.Verified(time.Now(), took)
-	what := "no startup taint found"
-	if len(removed) > 0 {
-		what = "removed " + strings.Join(nodepatch.FormatTaints(removed), ", ")
-	}
-	log := r.log.WithFields(logrus.Fields{"took": formatDuration(took), "taints": what})
-	if left := r.access.remaining(node); len(left) > 0 {
-		log = log.WithField("remaining_taints", strings.Join(nodepatch.FormatTaints(left), ", "))
-	}
-	log.Info("node verified")
-	isStartup := func(taint nodepatch.Taint) bool { return taint.Key != r.cfg.FailedTaintKey }
-	hasCondition := node.Status.Conditions.Of(r.cfg.ConditionType).Type != "" // a node that was never gated gets none
-	if (r.marker.reason != verdict.Verified || r.releaseFailed) && (slices.ContainsFunc(removed, isStartup) || hasCondition) {
-		for range 3 {
-			if r.markVerified(ctx, node) || !sleep(ctx, time.Second) {
-				break
-			}
-		}
-	}
-	r.events.Add(kube.EventNormal, verdict.NodeVerified, verdict.AllChecksPass+"; verified in "+formatDuration(took)+"; "+what)
-	r.events.Flush(ctx)
+	return err == nil
 }

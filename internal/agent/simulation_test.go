@@ -86,14 +86,15 @@ func simulate(t *testing.T, api *fakeAPI, network func(context.Context) (checks.
 		network = passing
 	}
 	ctx, terminate := context.WithCancel(t.Context())
-	p := &process{t: t, terminate: terminate, second: make(chan struct{}), done: make(chan struct{}), stdout: newOutput(), stderr: newOutput()}
+	p := &process{t: t, terminate: terminate, done: make(chan struct{}), stdout: newOutput(), stderr: newOutput()}
+	p.process, p.kill = context.WithCancel(context.Background())
 	p.agent = New(cfg, e, metrics.New("node1", checks.Names(), "dev", ""), newLog(cfg, p.stderr), "dev")
 	p.agent.Checks = func(api checks.API, _ checklist.Options) []checks.Check {
 		return []checks.Check{checks.Skip(checks.DNSName, "a test"), api, fakeCheck{checks.NetworkName, network}, checks.Skip(checks.ServiceName, "a test")}
 	}
 	go func() {
 		defer close(p.done)
-		if verified := p.agent.Run(ctx, p.second); !verified && cfg.Once {
+		if verified := p.agent.Run(ctx, p.process); !verified && cfg.Once {
 			p.code = exitNotVerified
 		}
 	}()

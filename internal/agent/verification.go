@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -12,7 +11,8 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/imunhatep/kube-node-ready/checks"
-	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -27,11 +27,11 @@ const (
 
 // verification is the way of one node to its release: rounds, until one passes and the patch is applied.
 type verification struct {
-	cfg    config.Config
-	log    *logrus.Entry
+	*shared
 	own    *ownNode
 	rounds *rounds
 	report *reporter
+	marker *marker
 }
 
 // verify returns when the node is verified, when ctx ends, or when --once times out.
@@ -39,14 +39,12 @@ func (v *verification) verify(ctx context.Context) outcome {
 	if v.readFirst(ctx) {
 		return alreadyVerified
 	}
-	ctx, end := v.report.begin(ctx)
+	ctx, end := v.report.begin(ctx, v.own.seen.node)
 	defer end()
-	v.report.checked = v.own.seen.node
-	v.report.follow(v.own.seen.node)
 	for pauses := checks.Exponential(); ; {
-		err := v.report.during(ctx, v.rounds.makeRound)
+		err := v.report.during(ctx, true, v.rounds.makeRound)
 		if err == nil || errors.Is(err, errRestart) { // the checks have passed, or do not count
-			v.report.opening.at = time.Time{}
+			v.report.opener.forgetFailure()
 		}
 		if err == nil {
 			err = v.release(ctx)
@@ -81,7 +79,7 @@ func (v *verification) pause(ctx context.Context, err error, pause time.Duration
 		wait = v.rounds.waitForRequirements
 	}
 	v.report.failed(ctx, v.own.seen.node, err, pause)
-	_ = v.report.during(ctx, wait)
+	_ = v.report.during(ctx, true, wait)
 }
 
 // readFirst reads the node before anything else and reports whether it is verified: a container that was restarted on
@@ -99,7 +97,7 @@ func (v *verification) readFirst(ctx context.Context) bool {
 	}
 	report.Took = v.own.seen.at.Sub(start)
 	v.own.seen.reusable = &report
-	return v.own.access.isVerified(v.own.seen.node)
+	return v.access.isVerified(v.own.seen.node)
 }
 
 // foundVerified reports a node that needed no release. Its condition may be one that a container has written that has ended
@@ -109,43 +107,32 @@ func (v *verification) foundVerified(ctx context.Context) {
 	if v.cfg.RecheckInterval > 0 { // they decide what it shows
 		return
 	}
-	v.rounds.metrics.SetStatus(true)
-	if v.report.marker.showsFailure(v.own.seen.node) {
-		v.report.markVerified(ctx, v.own.seen.node)
+	v.metrics.SetStatus(true)
+	if v.marker.showsFailure(v.own.seen.node) {
+		v.marker.tryVerified(ctx, v.own.seen.node)
 	}
 }
 
-// release removes the startup taint and adds the label. If the node shows a failure that would stay, the marker writes True
-// first: a stale False could get a healthy node replaced. Once a release has failed, the marker waits until one has succeeded: a
-// condition that is True for a moment in each round would hide the failure.
-//
-// With CONDITION=always the condition comes first, and there is no release without it: another client waits for True, and a
-// verified node has no agent left that could write it. A patch that is refused then leaves it True: the checks pass.
+// release removes the startup taint and adds the label.
 func (v *verification) release(ctx context.Context) error {
 	node := v.own.seen.node
 	v.warnOfSurprises(node)
-	if v.cfg.ShowsEachVerdict() {
-		if err := v.report.marker.showVerified(ctx, node); err != nil {
-			return fmt.Errorf("cannot write the condition %s before the release (CONDITION=always): %w", v.cfg.ConditionType, err)
-		}
-	} else if !v.report.releaseFailed && v.report.marker.showsFailure(node) {
-		v.report.markVerified(ctx, node)
+	if err := v.marker.beforeRelease(ctx, node); err != nil {
+		return err
 	}
 	if err := v.rounds.mayRelease(ctx); err != nil { // the condition may have taken long
 		return err
 	}
 	node = v.own.seen.node
-	release := nodepatch.Release{Keys: v.own.access.keys, Value: v.report.annotation(node, time.Now()),
-		Unmet: func(node *nodepatch.Node) string { return v.own.access.unmet(ctx, node) }}
+	release := nodepatch.Release{Keys: v.access.keys, Value: v.annotation(node, time.Now()),
+		Unmet: func(node *nodepatch.Node) string { return v.access.unmet(ctx, node) }}
 	v.own.proven = node.UID
 	var now *nodepatch.Node
 	var removed []nodepatch.Taint
-	v.report.isReleasing = true
-	err := v.report.during(ctx, func(ctx context.Context) (err error) {
-		now, removed, err = v.own.access.patcher.Release(ctx, node, release)
+	err := v.report.during(ctx, false, func(ctx context.Context) (err error) {
+		now, removed, err = v.access.patcher.Release(ctx, node, release)
 		return err
 	})
-	v.report.isReleasing = false
 	switch {
 	case errors.Is(err, nodepatch.ErrReplaced):
 		v.own.seen = seen{}
@@ -156,17 +143,57 @@ func (v *verification) release(ctx context.Context) error {
 		v.own.proven = ""
 		return errRestart
 	case err != nil:
-		v.report.releaseFailed = true
+		v.marker.noteFailedRelease()
 		return err
 	}
 	v.own.seen.keep(now, time.Now()) // what rechecks begin with
-	v.report.released(ctx, now, removed)
+	v.released(ctx, now, removed)
 	return nil
+}
+
+// released reports the released node. The DaemonSet controller deletes this pod as soon as it sees the label, so the condition
+// and the Event are finished first, whether ctx has ended or not: --once within CHECK_TIMEOUT and 2 s.
+func (v *verification) released(ctx context.Context, node *nodepatch.Node, removed []nodepatch.Taint) {
+	limit := v.cfg.CheckTimeout + 2*time.Second
+	if !v.cfg.Once {
+		limit *= 2
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	defer cancel()
+	took := time.Since(v.report.start)
+	v.metrics.Verified(time.Now(), took)
+	what := "no startup taint found"
+	if len(removed) > 0 {
+		what = "removed " + strings.Join(nodepatch.FormatTaints(removed), ", ")
+	}
+	log := v.log.WithFields(logrus.Fields{"took": formatDuration(took), "taints": what})
+	if left := remaining(node.Spec.Taints, v.cfg.Keys()); len(left) > 0 {
+		log = log.WithField("remaining_taints", strings.Join(nodepatch.FormatTaints(left), ", "))
+	}
+	log.Info("node verified")
+	v.marker.afterRelease(ctx, node, removed)
+	v.events.Add(kube.EventNormal, verdict.NodeVerified, verdict.AllChecksPass+"; verified in "+formatDuration(took)+"; "+what)
+	v.events.Flush(ctx)
+}
+
+// annotation says when, how and in which boot the node was verified, and which taints its release removes.
+func (v *verification) annotation(node *nodepatch.Node, now time.Time) func(*nodepatch.Node, []nodepatch.Taint) string {
+	var required []string
+	for _, e := range v.cfg.Require {
+		if e.IsFor(node) {
+			required = append(required, e.String())
+		}
+	}
+	return func(last *nodepatch.Node, removed []nodepatch.Taint) string {
+		return verdict.Record{Time: now.UTC().Format(time.RFC3339), Duration: formatDuration(now.Sub(v.report.start)),
+			Attempts: v.report.attempts, Removed: nodepatch.FormatTaints(removed), Required: required, Version: v.version,
+			BootID: node.Status.NodeInfo.BootID}.Keeping(last.Annotations[nodepatch.Annotation], v.cfg.FailedTaintKey).String()
+	}
 }
 
 // warnOfSurprises logs what is unusual about a node that is to be released.
 func (v *verification) warnOfSurprises(node *nodepatch.Node) {
-	for _, taint := range v.own.access.keys.StartupTaints(node.Spec.Taints) {
+	for _, taint := range v.access.keys.StartupTaints(node.Spec.Taints) {
 		if taint.Effect != v.cfg.TaintEffect {
 			v.log.WithField("taint", taint.String()).WithField("expected", v.cfg.TaintEffect).
 				Warn("startup taint has an unexpected effect: removing it anyway")

@@ -5,6 +5,8 @@ import (
 	"io"
 	"slices"
 	"time"
+
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
 // Controller is everything that an operator can decide about the controller. It shares the agent's settings, except for those
@@ -97,7 +99,7 @@ func (c *Controller) settings() []*setting {
 // agentName allows what tells the failed taint of the controller, whose value it is, from that of an agent: its value says what
 // failed.
 func agentName(s string) error {
-	if slices.Contains([]string{"dns", "api", "network", "service", "peers", "taints", "unverified"}, s) {
+	if verdict.IsFailureValue(s) {
 		return errors.New("must not be a value that an agent gives the failed taint: set the chart's fullnameOverride to another name")
 	}
 	return label(s)
@@ -110,21 +112,18 @@ func ParseController(args []string, lookupEnv func(string) (string, bool), out i
 	if err != nil || c.Version {
 		return c, err
 	}
-	if len(problems) == 0 && c.MetricsPort == c.HealthPort {
-		problems = append(problems, "--metrics-port and --health-port must differ")
-	}
-	if len(problems) == 0 && (c.DeleteNodes || c.UnmetRequirements) && c.RemediationMode == RemediationOff {
-		problems = append(problems, "--delete-nodes and --unmet-requirements need --remediation-mode dry-run or delete")
-	}
+	replacesMore := c.DeleteNodes || c.UnmetRequirements
 	switch {
-	case len(problems) > 0 || !c.Retaint:
-	case c.RecheckInterval == 0:
-		problems = append(problems, "--retaint needs --recheck-interval: only rechecks find that a verified node fails")
-	case c.DeploymentMode == ModeController:
-		problems = append(problems, "--retaint needs --deployment-mode daemonset: a worker does not stay on its node")
-	}
-	if len(problems) > 0 {
+	case len(problems) > 0:
 		return c, problems
+	case c.MetricsPort == c.HealthPort:
+		return c, UsageError{"--metrics-port and --health-port must differ"}
+	case replacesMore && c.RemediationMode == RemediationOff:
+		return c, UsageError{"--delete-nodes and --unmet-requirements need --remediation-mode dry-run or delete"}
+	case c.Retaint && c.RecheckInterval == 0:
+		return c, UsageError{"--retaint needs --recheck-interval: only rechecks find that a verified node fails"}
+	case c.Retaint && c.DeploymentMode == ModeController:
+		return c, UsageError{"--retaint needs --deployment-mode daemonset: a worker does not stay on its node"}
 	}
 	return c, nil
 }

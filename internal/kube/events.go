@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -14,19 +13,17 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
-// Types of an Event (core/v1).
 const (
-	EventNormal  = "Normal"
+	// EventNormal is the type of an Event (core/v1) about what is in order.
+	EventNormal = "Normal"
+	// EventWarning is the type of an Event that somebody should read.
 	EventWarning = "Warning"
-)
-
-const (
 	// eventNamespace is where the API server stores Events about cluster-scoped objects.
 	eventNamespace = "default"
 	component      = "kube-node-ready"
-	maxMessage     = 1024 // bytes; the API's limit for the note of an Event
 )
 
 // Events writes Events about one node. They queue while the API is unreachable: nobody waits for them, except in Flush. Add and
@@ -74,7 +71,7 @@ func (e *Events) Add(eventType, reason, message string) {
 		"metadata": map[string]string{"name": fmt.Sprintf("%s.%x", e.node, now.UnixNano()), "namespace": eventNamespace},
 		// kubelet's Events about its node have the node's name as uid: kubectl describe looks for both.
 		"involvedObject": map[string]string{"apiVersion": "v1", "kind": "Node", "name": e.node, "uid": e.node},
-		"type":           eventType, "reason": reason, "message": Shorten(message),
+		"type":           eventType, "reason": reason, "message": verdict.Shorten(message),
 		"firstTimestamp": now, "lastTimestamp": now, "count": 1,
 		"source":             map[string]string{"component": component, "host": e.node},
 		"reportingComponent": component, "reportingInstance": e.instance,
@@ -98,14 +95,6 @@ func (e *Events) Flush(ctx context.Context) {
 	case <-e.last.sent:
 	case <-ctx.Done():
 	}
-}
-
-// Shorten cuts a message to the 1,024 bytes that the API allows in an Event.
-func Shorten(message string) string {
-	if len(message) > maxMessage {
-		return strings.ToValidUTF8(message[:maxMessage-3], "") + "..."
-	}
-	return message
 }
 
 // send makes one attempt to send an Event. An error means that another one may succeed.

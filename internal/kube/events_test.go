@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/imunhatep/kube-node-ready/internal/apitest"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
 func queued(e *Events) (messages []string) {
@@ -32,13 +33,13 @@ func queued(e *Events) (messages []string) {
 
 func TestEventFits(t *testing.T) {
 	e := NewEvents(nil, "node1", "ns/pod", time.Second, nil)
-	e.Add(EventNormal, "R", strings.Repeat("a", maxMessage))
-	e.Add(EventNormal, "R", strings.Repeat("a", maxMessage+1))
-	e.Add(EventNormal, "R", strings.Repeat("a", maxMessage-4)+"äöü")
+	e.Add(EventNormal, "R", strings.Repeat("a", verdict.MaxMessage))
+	e.Add(EventNormal, "R", strings.Repeat("a", verdict.MaxMessage+1))
+	e.Add(EventNormal, "R", strings.Repeat("a", verdict.MaxMessage-4)+"äöü")
 	assert.Equal(t, []string{
-		strings.Repeat("a", maxMessage),
-		strings.Repeat("a", maxMessage-3) + "...",
-		strings.Repeat("a", maxMessage-4) + "...", // no half of a letter
+		strings.Repeat("a", verdict.MaxMessage),
+		strings.Repeat("a", verdict.MaxMessage-3) + "...",
+		strings.Repeat("a", verdict.MaxMessage-4) + "...", // no half of a letter
 	}, queued(e))
 }
 

@@ -3,7 +3,6 @@ package recheck
 import (
 	"time"
 
-	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -23,7 +22,7 @@ func (s State) Shows(now time.Time) Show {
 	if s.isConditionDue(now) {
 		show.Condition = &nodepatch.Condition{Status: True, Reason: verdict.Verified, Message: verdict.AllChecksPass}
 		if s.Status == False {
-			show.Condition = &nodepatch.Condition{Status: False, Reason: s.reasons, Message: kube.Shorten(s.Message())}
+			show.Condition = &nodepatch.Condition{Status: False, Reason: s.reasons, Message: verdict.Shorten(s.Message())}
 		}
 	}
 	return show

@@ -17,6 +17,17 @@ const (
 	recheckPrefix = "rechecks fail: "
 )
 
+// MaxMessage is how many bytes the API allows in the note of an Event.
+const MaxMessage = 1024
+
+// Shorten cuts a message to MaxMessage.
+func Shorten(message string) string {
+	if len(message) > MaxMessage {
+		return strings.ToValidUTF8(message[:MaxMessage-3], "") + "..."
+	}
+	return message
+}
+
 // SinceMessage is the message of NodeNotVerified: how the last round has failed, of a verification that began at start.
 func SinceMessage(start time.Time, failures string) string {
 	return sincePrefix + start.UTC().Format(time.RFC3339) + ": " + failures

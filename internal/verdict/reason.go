@@ -86,8 +86,24 @@ const (
 // AllChecksPass is how an Event and the condition say so.
 const AllChecksPass = "DNS, API, network and service discovery work"
 
-// Reason names the failed checks in their order: DNSFailed, or DNSFailed,ServiceFailed. Without any it is NotVerified.
+// Values of the failed taint that an agent adds, beside the names of checks.
+const (
+	ForeignTaints = "taints"     // the checks have not started: see TaintsOfOthers
+	NotChecked    = "unverified" // no check has failed: see NotVerified
+)
+
+// IsFailureValue reports whether a failed taint with this value is an agent's: it says what has failed. The value of the
+// controller's is the name of a release, and no release may have one of these names. The chart has the same list.
+func IsFailureValue(value string) bool {
+	return slices.Contains(append(checks.Names(), checks.PeersName, ForeignTaints, NotChecked), value)
+}
+
+// Reason names the failed checks in their order: DNSFailed, or DNSFailed,ServiceFailed. Without any it is NotVerified, and with
+// ForeignTaints it is TaintsOfOthers.
 func Reason(failed []string) string {
+	if slices.Contains(failed, ForeignTaints) {
+		return TaintsOfOthers
+	}
 	var list []string
 	for _, known := range Meanings() {
 		if known.Check != "" && slices.Contains(failed, known.Check) {

@@ -17,7 +17,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
 // interval is how often an actor decides.
@@ -67,7 +67,7 @@ func (a *Actor) MayAct(plan fleet.Plan) bool {
 
 // Event sends an Event about an object.
 func (a *Actor) Event(about runtime.Object, kind, reason, message string) {
-	a.Events.Eventf(about, nil, kind, reason, a.Action, "%s", kube.Shorten(message))
+	a.Events.Eventf(about, nil, kind, reason, a.Action, "%s", verdict.Shorten(message))
 }
 
 // Withheld is a node to which a rule lets nothing be done.

@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/tools/events"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -62,7 +61,7 @@ func (r *Reporter) write(ctx context.Context, condition fleet.Condition) error {
 	client := nodepatch.Client{REST: r.REST, Name: node.Name, IfUnchanged: true}
 	_, err := client.SetCondition(ctx, fleet.PatchNode(node), nodepatch.Condition{
 		Type: r.ConditionType, Status: string(condition.Status), Reason: string(condition.Reason),
-		Message: kube.Shorten(condition.Message),
+		Message: verdict.Shorten(condition.Message),
 	}, r.ServerTime())
 	switch {
 	case apierrors.IsNotFound(err):
@@ -84,7 +83,7 @@ func (r *Reporter) write(ctx context.Context, condition fleet.Condition) error {
 		// reason, therefore.
 		reason := string(condition.Reason)
 		message := verdict.ReasonMessage(reason, condition.Message)
-		r.Events.Eventf(node, nil, corev1.EventTypeWarning, event, reason, "%s", kube.Shorten(message))
+		r.Events.Eventf(node, nil, corev1.EventTypeWarning, event, reason, "%s", verdict.Shorten(message))
 	}
 	return nil
 }

@@ -138,7 +138,7 @@ func (m *machine) agent(ctx context.Context, p *process, r *run, exits chan<- in
 	w.mu.Lock()
 	r.handler = recorder.Handler()
 	w.mu.Unlock()
-	if verified := a.Run(ctx, nil); !verified {
+	if verified := a.Run(ctx, context.Background()); !verified {
 		exits <- 1
 		return
 	}

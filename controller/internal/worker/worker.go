@@ -23,7 +23,6 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
-	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -241,5 +240,5 @@ func (r *Reconciler) reportFailures(l look) {
 
 // warn puts a warning about node into its Events. The recorder counts two about one node as one, unless they name two workers.
 func (r *Reconciler) warn(node *corev1.Node, pod *corev1.Pod, message string) {
-	r.Events.Eventf(node, pod, corev1.EventTypeWarning, verdict.NodeNotVerified, "Verify", "%s", kube.Shorten(message))
+	r.Events.Eventf(node, pod, corev1.EventTypeWarning, verdict.NodeNotVerified, "Verify", "%s", verdict.Shorten(message))
 }

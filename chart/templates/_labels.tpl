@@ -33,8 +33,13 @@ app.kubernetes.io/component: agent
 {{- merge (dict) (index . 1 | default dict) (include "kube-node-ready.labels" (index . 0) | fromYaml) | toYaml }}
 {{- end }}
 
+{{/* The labels of another component's objects: (list . COMPONENT). */}}
+{{- define "kube-node-ready.labelsOf" -}}
+{{- include "kube-node-ready.labelsAnd" (list (first .) (dict "app.kubernetes.io/component" (last .))) }}
+{{- end }}
+
 {{- define "kube-node-ready.controllerLabels" -}}
-{{- include "kube-node-ready.labelsAnd" (list . (dict "app.kubernetes.io/component" "controller")) }}
+{{- include "kube-node-ready.labelsOf" (list . "controller") }}
 {{- end }}
 
 {{/* The labels of a pod: (list . COMPONENT LABELS). */}}

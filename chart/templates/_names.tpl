@@ -41,7 +41,8 @@
 
 {{/* What runs pods, with the name of its objects, as a JSON list. */}}
 {{- define "kube-node-ready.components" -}}
-{{- $components := list (dict "component" (eq .Values.deploymentMode "controller" | ternary "worker" "agent") "name" (include "kube-node-ready.fullname" .)) }}
+{{- $onNodes := eq .Values.deploymentMode "controller" | ternary "worker" "agent" }}
+{{- $components := list (dict "component" $onNodes "name" (include "kube-node-ready.fullname" .)) }}
 {{- if .Values.controller.enabled }}
 {{- $components = append $components (dict "component" "controller" "name" (include "kube-node-ready.controllerName" .)) }}
 {{- end }}

@@ -118,7 +118,8 @@ has(request.userInfo.extra) && 'authentication.kubernetes.io/node-name' in reque
 - expression: >-
     ['ownerReferences', 'finalizers', 'generateName'].all(k, dyn(object).metadata[?k] == dyn(oldObject).metadata[?k])
   reason: Forbidden
-  message: {{ printf "%s may not change a node's ownerReferences, finalizers and generateName; exempt it from webhooks and policies that do" .name | quote }}
+  message: {{ printf "%s may not change a node's ownerReferences, finalizers and generateName; exempt it from webhooks and policies that do"
+    .name | quote }}
 {{- end }}
 
 {{/* Changes of taints with other keys: (list ACCOUNT KEYS). */}}
@@ -182,9 +183,11 @@ has(request.userInfo.extra) && 'authentication.kubernetes.io/node-name' in reque
 {{- $label := .config.verifiedLabel -}}
 {{- $value := toString .config.verifiedLabelValue -}}
 - expression: >-
-    !('{{ $label }}' in variables.changedLabels) || variables.labels[?'{{ $label }}'] == optional.of(dyn('{{ $value }}')) || (!('{{ $label }}' in variables.labels) && variables.wasRestarted)
+    !('{{ $label }}' in variables.changedLabels) || variables.labels[?'{{ $label }}'] == optional.of(dyn('{{ $value }}'))
+    {{- /* on the same line */}} || (!('{{ $label }}' in variables.labels) && variables.wasRestarted)
   reason: Forbidden
-  message: {{ printf "%s may remove the label %s only where the annotation names another boot, and set the label %s to %q only" .name $label $label $value | quote }}
+  message: {{ printf "%s may remove the label %s only where the annotation names another boot, and set the label %s to %q only"
+    .name $label $label $value | quote }}
 {{- end }}
 
 {{- define "kube-node-ready.forbid.annotationRemoval" -}}

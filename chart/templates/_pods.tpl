@@ -164,3 +164,26 @@ prometheus.io/port: {{ .Values.config.metricsPort | quote }}
 prometheus.io/path: /metrics
 {{- end }}
 {{- end }}
+
+{{- define "kube-node-ready.image" -}}
+{{- include "kube-node-ready.reference" (list .Values.image.repository (.Values.image.tag | default .Chart.AppVersion)) }}
+{{- end }}
+
+{{- define "kube-node-ready.controllerImage" -}}
+{{- $image := .Values.controller.image }}
+{{- include "kube-node-ready.reference" (list $image.repository ($image.tag | default .Values.image.tag | default .Chart.AppVersion)) }}
+{{- end }}
+
+{{/* (list REPOSITORY TAG). A digest follows an @ instead of a colon. */}}
+{{- define "kube-node-ready.reference" -}}
+{{- printf "%s%s%s" (index . 0) (hasPrefix "sha256:" (index . 1) | ternary "@" ":") (index . 1) }}
+{{- end }}
+
+{{/* The chart's pull secrets and the pull secrets of a parent chart, which may be names alone; or nothing. */}}
+{{- define "kube-node-ready.imagePullSecrets" -}}
+{{- $secrets := .Values.imagePullSecrets | default list }}
+{{- range (.Values.global).imagePullSecrets }}
+{{- $secrets = kindIs "string" . | ternary (dict "name" .) . | append $secrets }}
+{{- end }}
+{{- with uniq $secrets }}{{ toYaml . }}{{ end }}
+{{- end }}

@@ -34,16 +34,16 @@ topologies, and kubeadm keeps load balancers away from control planes. Labels of
 {{- if has .operator (list "NotIn" "DoesNotExist") }}
 {{- include "kube-node-ready.refuseLateLabel" . }}
 {{- end }}
-{{- if has .operator (list "In" "NotIn") }}
-{{- $values := list }}
-{{- range $value := .values }}
-{{- $values = append $values (printf "%s %s optional.of(%s)" $label (eq $.operator "In" | ternary "==" "!=") (toJson $value)) }}
-{{- end }}
-{{- join (eq .operator "In" | ternary " || " " && ") $values | printf "(%s)" }}
-{{- else if has .operator (list "Exists" "DoesNotExist") }}
-{{- printf "%s%s.hasValue()" (eq .operator "Exists" | ternary "" "!") $label }}
-{{- else if and (eq (len .values) 1) (regexMatch `^(0|-?[1-9][0-9]{0,17})$` (first .values)) }}
-{{- printf "(%s.orValue(\"\").matches(\"^-?[0-9]{1,18}$\") && int(%s.orValue(\"\")) %s %s)" $label $label (eq .operator "Gt" | ternary ">" "<") (first .values) }}
+{{- if eq .operator "In" -}}
+({{ range $i, $value := .values }}{{ if $i }} || {{ end }}{{ $label }} == optional.of({{ toJson $value }}){{ end }})
+{{- else if eq .operator "NotIn" -}}
+({{ range $i, $value := .values }}{{ if $i }} && {{ end }}{{ $label }} != optional.of({{ toJson $value }}){{ end }})
+{{- else if eq .operator "Exists" -}}
+{{ $label }}.hasValue()
+{{- else if eq .operator "DoesNotExist" -}}
+!{{ $label }}.hasValue()
+{{- else if and (eq (len .values) 1) (regexMatch `^(0|-?[1-9][0-9]{0,17})$` (first .values)) -}}
+({{ $label }}.orValue("").matches("^-?[0-9]{1,18}$") && int({{ $label }}.orValue("")) {{ eq .operator "Gt" | ternary ">" "<" }} {{ first .values }})
 {{- else }}
 {{- fail (printf "startupTaint.add: affinity: %s %s needs one integer, not %s" .key .operator (toJson .values)) }}
 {{- end }}
@@ -57,18 +57,14 @@ topologies, and kubeadm keeps load balancers away from control planes. Labels of
 {{- eq .operator "NotIn" | ternary "!" "" }}(object.metadata.name in {{ toJson .values }})
 {{- end }}
 
-{{/* CEL: the new node matches the pod's required node affinity. */}}
+{{/* CEL: the new node matches the pod's required node affinity: all of one term. */}}
 {{- define "kube-node-ready.celNodeAffinity" -}}
 {{- $terms := list }}
 {{- range (include "kube-node-ready.affinity" . | fromYaml).nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms }}
 {{- $all := list }}
-{{- range .matchExpressions }}
-{{- $all = append $all (include "kube-node-ready.celExpression" .) }}
-{{- end }}
-{{- range .matchFields }}
-{{- $all = append $all (include "kube-node-ready.celField" .) }}
-{{- end }}
-{{- $terms = append $terms (join " && " $all | printf "(%s)") }}
+{{- range .matchExpressions }}{{ $all = include "kube-node-ready.celExpression" . | append $all }}{{ end }}
+{{- range .matchFields }}{{ $all = include "kube-node-ready.celField" . | append $all }}{{ end }}
+{{- $terms = join " && " $all | printf "(%s)" | append $terms }}
 {{- end }}
 {{- join " || " $terms }}
 {{- end }}
@@ -79,11 +75,10 @@ topologies, and kubeadm keeps load balancers away from control planes. Labels of
 {{- if not (has $operator (list "Exists" "Equal")) }}
 {{- fail (printf "startupTaint.add: tolerations: the operator %s depends on a feature gate: use Exists or Equal" $operator) }}
 {{- end }}
-{{- $all := list }}
-{{- with .key }}{{ $all = append $all (printf "t.key == %s" (toJson .)) }}{{ end }}
-{{- if eq $operator "Equal" }}{{ $all = append $all (printf "t.?value.orValue(\"\") == %s" (.value | default "" | toJson)) }}{{ end }}
-{{- with .effect }}{{ $all = append $all (printf "t.effect == %s" (toJson .)) }}{{ end }}
-{{- join " && " $all | default "true" | printf "(%s)" }}
+{{- $key := .key | empty | ternary "" (toJson .key | printf "t.key == %s") }}
+{{- $value := eq $operator "Exists" | ternary "" (.value | default "" | toJson | printf "t.?value.orValue(\"\") == %s") }}
+{{- $effect := .effect | empty | ternary "" (toJson .effect | printf "t.effect == %s") }}
+{{- list $key $value $effect | compact | join " && " | default "true" | printf "(%s)" }}
 {{- end }}
 
 {{/*
@@ -94,13 +89,8 @@ that the agent waits for.
 {{- $starting := list "node.cloudprovider.kubernetes.io/uninitialized" }}
 {{- range list "not-ready" "unreachable" "network-unavailable" "disk-pressure" "memory-pressure" "pid-pressure" "unschedulable" }}
 {{- $starting = append $starting (printf "node.kubernetes.io/%s" .) }}
-{{- end }}
-{{- $any := list `t.effect == "PreferNoSchedule"` (printf "t.key in %s" (toJson $starting)) }}
-{{- range .Values.config.waitForTaints }}
-{{- $any = append $any (printf "t.key.startsWith(%s)" (toJson .)) }}
-{{- end }}
-{{- range include "kube-node-ready.tolerate" (list . .Values.tolerations) | fromYamlArray }}
-{{- $any = append $any (include "kube-node-ready.celTolerates" .) }}
-{{- end }}
-{{- printf "%s.all(t, %s)" (include "kube-node-ready.celTaints" .) (join " || " $any) }}
+{{- end -}}
+{{ include "kube-node-ready.celTaints" . }}.all(t, t.effect == "PreferNoSchedule" || t.key in {{ toJson $starting }}
+{{- range .Values.config.waitForTaints }} || t.key.startsWith({{ toJson . }}){{ end }}
+{{- range include "kube-node-ready.tolerate" (list . .Values.tolerations) | fromYamlArray }} || {{ include "kube-node-ready.celTolerates" . }}{{ end }})
 {{- end }}

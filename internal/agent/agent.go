@@ -29,8 +29,14 @@ const (
 // Agent verifies one node. Each verification, and each time of rechecks, is a value of its own: only what was seen and
 // proven of the node is kept.
 type Agent struct {
-	*shared
-	own *ownNode
+	cfg     config.Config
+	version string
+	log     *logrus.Entry
+	metrics *metrics.Recorder
+	events  *kube.Events
+	own     *ownNode
+	// Checks returns the checks of a round.
+	Checks checklist.List
 }
 
 // New returns the agent of the node that cfg names. The environment must have a client.
@@ -51,7 +57,8 @@ func New(cfg config.Config, e kube.Environment, recorder *metrics.Recorder, log 
 		},
 	}
 	events := kube.NewEvents(e.Client.Core, cfg.NodeName, cfg.PodNamespace+"/"+pod, cfg.CheckTimeout, log)
-	return &Agent{&shared{cfg, version, log, recorder, events, access, checklist.New(cfg, e)}, &ownNode{access: access}}
+	return &Agent{cfg: cfg, version: version, log: log, metrics: recorder, events: events, own: &ownNode{access: access},
+		Checks: checklist.New(cfg, e)}
 }
 
 // Run verifies the node and holds or rechecks it, and verifies again when the node is found unverified, until ctx ends.
@@ -86,11 +93,14 @@ func (a *Agent) Run(ctx, process context.Context) (verified bool) {
 // newVerification returns a verification that has seen nothing of the node yet.
 func (a *Agent) newVerification() *verification {
 	a.own.seen = seen{}
-	report := &reporter{shared: a.shared, marker: &marker{shared: a.shared}, opener: &opener{shared: a.shared},
-		notes: make(chan note, 16), attempts: make(map[string]int), repeats: make(repeats)}
-	rounds := &rounds{shared: a.shared, own: a.own, notes: report.notes}
+	report := &reporter{cfg: a.cfg, log: a.log, metrics: a.metrics, events: a.events,
+		marker: &marker{cfg: a.cfg, log: a.log, access: a.own.access},
+		opener: &opener{cfg: a.cfg, version: a.version, log: a.log, metrics: a.metrics, events: a.events, access: a.own.access},
+		notes:  make(chan note, 16), attempts: make(map[string]int), repeats: make(repeats)}
+	rounds := &rounds{cfg: a.cfg, log: a.log, metrics: a.metrics, own: a.own, newChecks: a.Checks, notes: report.notes}
 	rounds.runner = checklist.Runner(a.cfg, rounds.attempted)
-	return &verification{shared: a.shared, own: a.own, rounds: rounds, report: report, marker: report.marker}
+	return &verification{cfg: a.cfg, version: a.version, log: a.log, metrics: a.metrics, events: a.events,
+		own: a.own, rounds: rounds, report: report, marker: report.marker}
 }
 
 // watchReleased rechecks the node, or holds. It returns true when ctx ends, and false when the node is found unverified: somebody
@@ -101,14 +111,14 @@ func (a *Agent) watchReleased(ctx context.Context, how outcome) bool {
 	debug.SetGCPercent(50)
 	if a.cfg.RecheckInterval > 0 {
 		a.own.proven = "" // not to be proven again at the end of this pod: the next one of this node looks for the startup taint
-		return newRechecks(a.shared, a.own, how).run(ctx)
+		return newRechecks(a, how).run(ctx)
 	}
 	for sleep(ctx, holdInterval) {
-		node, err := a.access.patcher.Get(ctx)
+		node, err := a.own.access.patcher.Get(ctx)
 		switch {
 		case err != nil:
 			a.log.WithError(err).Debug("cannot read the node while holding")
-		case !a.access.isVerified(node):
+		case !a.own.access.isVerified(node):
 			return false
 		}
 	}
@@ -140,7 +150,7 @@ func (a *Agent) removeTaintAgain() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lastRead)
 	defer cancel()
-	removed, err := a.access.patcher.RemoveAgain(ctx, a.own.proven, a.access.keys)
+	removed, err := a.own.access.patcher.RemoveAgain(ctx, a.own.proven, a.own.access.keys)
 	log := a.log.WithField("taints", nodepatch.FormatTaints(removed))
 	switch {
 	case err != nil:

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sirupsen/logrus"
+
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/recheck"
@@ -18,7 +20,9 @@ import (
 // taint, with a condition, or with both (ON_TIMEOUT). With CONDITION=always the condition shows each verdict.
 // Each verification has a marker of its own.
 type marker struct {
-	*shared
+	cfg           config.Config
+	log           *logrus.Entry
+	access        *nodeAccess
 	tainted       bool   // it has added the failed taint
 	reason        string // of the condition as it is on the node, "" if this marker has written none
 	releaseFailed bool   // a condition that is True may hide that: the next release writes it again

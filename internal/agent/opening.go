@@ -9,10 +9,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sirupsen/logrus"
+
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/metrics"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -21,7 +24,12 @@ const opensOver = 10 * time.Second
 
 // opener opens one Node whose network fails (ON_TIMEOUT=open): it removes the startup taint without adding the label.
 type opener struct {
-	*shared
+	cfg     config.Config
+	version string
+	log     *logrus.Entry
+	metrics *metrics.Recorder
+	events  *kube.Events
+	access  *nodeAccess
 	checked *nodepatch.Node // the one that the last round has read; nil: nobody knows
 	at      time.Time       // when the node may be opened; zero: its network checks have not failed
 	why     string          // a patch was sent that opens the node for this reason, and that is not reported yet
@@ -29,7 +37,9 @@ type opener struct {
 }
 
 // begin forgets all about the Node before.
-func (o *opener) begin(checked *nodepatch.Node) { *o = opener{shared: o.shared, checked: checked} }
+func (o *opener) begin(checked *nodepatch.Node) {
+	o.checked, o.at, o.why, o.done = checked, time.Time{}, "", time.Time{}
+}
 
 // noteNetwork notes when the node may be opened: INITIAL_TIMEOUT after the first network check has failed since all of them
 // passed. It reports whether this attempt was the first to fail.
@@ -51,7 +61,7 @@ func (o *opener) takeRound(node *nodepatch.Node) (isTaintBack bool) {
 	return node != nil && o.follow(node)
 }
 
-// follow notes from a read whether node is open. It reports whether the startup taint is back on the opened node: then it is not
+// follow notes from a read whether node is open, and reports it once, also where the answer to the patch was lost. It reports whether the startup taint is back on the opened node: then it is not
 // open any more. A read that is older than the opening also shows the startup taint, but not the record of the opening.
 func (o *opener) follow(node *nodepatch.Node) (isTaintBack bool) {
 	record, _ := verdict.ParseRecord(node.Annotations[nodepatch.Annotation])
@@ -63,7 +73,13 @@ func (o *opener) follow(node *nodepatch.Node) (isTaintBack bool) {
 	case !isLocked:
 		o.done = record.Opened
 	}
-	o.metrics.Opened(!o.done.IsZero())
+	isOpen := !o.done.IsZero()
+	o.metrics.Opened(isOpen)
+	if isOpen && o.why != "" {
+		o.log.WithField("reason", o.why).Warn("node opened: it is not verified, and the checks go on")
+		o.events.Add(kube.EventWarning, verdict.NodeOpened, "the node takes pods although it is not verified (ON_TIMEOUT): "+o.why)
+		o.why = ""
+	}
 	return isTaintBack
 }
 
@@ -86,11 +102,6 @@ func (o *opener) open(ctx context.Context, failed []string) error {
 	}
 	if err != nil {
 		o.log.WithError(err).Warn("the node is not opened, will retry (ON_TIMEOUT)")
-	}
-	if o.why != "" && !o.done.IsZero() {
-		o.log.WithField("reason", o.why).Warn("node opened: it is not verified, and the checks go on")
-		o.events.Add(kube.EventWarning, verdict.NodeOpened, "the node takes pods although it is not verified (ON_TIMEOUT): "+o.why)
-		o.why = ""
 	}
 	return err
 }

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sirupsen/logrus"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/checks"
@@ -15,21 +14,8 @@ import (
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
-	"github.com/imunhatep/kube-node-ready/metrics"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
-
-// shared is what all parts of a run use. A run sets none of it.
-type shared struct {
-	cfg     config.Config
-	version string
-	log     *logrus.Entry
-	metrics *metrics.Recorder
-	events  *kube.Events
-	access  *nodeAccess
-	// Checks returns the checks of a round.
-	Checks checklist.List
-}
 
 // nodeAccess reads and changes the Node of this agent, for the reporter and for the step that runs beside it. Only
 // sawForeignTaint changes.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/internal/recheck"
 	"github.com/imunhatep/kube-node-ready/metrics"
@@ -26,7 +27,9 @@ const (
 
 // peerSample is what rechecks know of the agents on other nodes.
 type peerSample struct {
-	*shared
+	cfg      config.Config
+	metrics  *metrics.Recorder
+	access   *nodeAccess
 	peers    []checks.Peer
 	err      error     // of the last list
 	due      time.Time // of the next list; zero before the first

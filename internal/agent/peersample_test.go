@@ -30,7 +30,7 @@ func TestPeerSample(t *testing.T) {
 		}
 		draw := func(p *peers, want int) *peerSample {
 			list.Store(p)
-			s := &peerSample{shared: a.shared}
+			s := &peerSample{cfg: a.cfg, metrics: a.metrics, access: a.own.access}
 			peers, err := s.sample(t.Context())
 			require.NoError(t, err)
 			assert.Len(t, peers, want)
@@ -59,7 +59,7 @@ func TestPeerSample(t *testing.T) {
 		require.NoError(t, err)
 		assert.Len(t, peers, sampleSize)
 		isDue(s, 0, 6*time.Minute)
-		_, err = (&peerSample{shared: a.shared}).sample(t.Context())
+		_, err = (&peerSample{cfg: a.cfg, metrics: a.metrics, access: a.own.access}).sample(t.Context())
 		require.ErrorContains(t, err, "not now")
 
 		isDue(draw(starting, 20), 4*time.Minute, 6*time.Minute, "the others are starting")

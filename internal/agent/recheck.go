@@ -13,9 +13,11 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
+	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/internal/recheck"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/metrics"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -25,18 +27,24 @@ const repeatWarning = time.Hour
 // rechecks is the life after the release with RECHECK_INTERVAL: a round with one attempt of each check every interval. Package
 // recheck decides; rechecks makes the rounds, reads the node, and shows the verdict on it. One goroutine owns it.
 type rechecks struct {
-	*shared
-	own    *ownNode
-	state  recheck.State
-	round  checklist.Options
-	peers  peerSample
-	met    map[string]bool      // the requirements that the node has met, at its release or since
-	logged map[string]time.Time // the warnings that are not repeated, and until when
+	cfg       config.Config
+	log       *logrus.Entry
+	metrics   *metrics.Recorder
+	events    *kube.Events
+	own       *ownNode
+	newChecks checklist.List
+	state     recheck.State
+	round     checklist.Options
+	peers     peerSample
+	met       map[string]bool      // the requirements that the node has met, at its release or since
+	logged    map[string]time.Time // the warnings that are not repeated, and until when
 }
 
 // newRechecks returns the rechecks of the node as a verification has left it.
-func newRechecks(s *shared, own *ownNode, how outcome) *rechecks {
-	r := &rechecks{shared: s, own: own, peers: peerSample{shared: s}, logged: make(map[string]time.Time), met: make(map[string]bool)}
+func newRechecks(a *Agent, how outcome) *rechecks {
+	r := &rechecks{cfg: a.cfg, log: a.log, metrics: a.metrics, events: a.events, own: a.own, newChecks: a.Checks,
+		peers:  peerSample{cfg: a.cfg, metrics: a.metrics, access: a.own.access},
+		logged: make(map[string]time.Time), met: make(map[string]bool)}
 	settings := recheck.Settings{Interval: r.cfg.RecheckInterval, FailureThreshold: r.cfg.FailureThreshold,
 		RecoveryThreshold: r.cfg.RecoveryThreshold, Random: rand.Float64}
 	node := r.own.seen.node
@@ -67,7 +75,7 @@ func wasMetSince(shown nodepatch.Condition, requirement string) bool {
 }
 
 func (r *rechecks) facts() recheck.Facts {
-	facts := recheck.Read(r.own.seen.node, r.own.seen.at, r.access.keys, r.cfg.ConditionType)
+	facts := recheck.Read(r.own.seen.node, r.own.seen.at, r.own.access.keys, r.cfg.ConditionType)
 	facts.Gated = facts.Gated || r.cfg.ShowsEachVerdict()
 	return facts
 }
@@ -100,13 +108,13 @@ func (r *rechecks) run(ctx context.Context) bool {
 func (r *rechecks) makeRound(ctx context.Context) {
 	began := time.Now()
 	r.round = r.state.Round(began)
-	list := r.Checks(checks.API{Get: r.readNode}, r.round)
+	list := r.newChecks(checks.API{Get: r.readNode}, r.round)
 	if r.cfg.EnableConnectivityMatrix {
 		zone := func() string { return r.own.seen.node.Labels["topology.kubernetes.io/zone"] }
 		list = append(list, r.peers.check(r.round.PeersMustAnswer, zone))
 	}
 	node := func(context.Context) (*nodepatch.Node, error) { return r.own.seen.node, nil } // without a new one the api check fails
-	list = checklist.Requirements{List: r.cfg.Require, Client: r.access.kube, Node: node, Met: r.met}.And(list)
+	list = checklist.Requirements{List: r.cfg.Require, Client: r.own.access.kube, Node: node, Met: r.met}.And(list)
 	runner := checklist.Runner(r.cfg, r.attempted)
 	runner.MaxRetries = 0
 	results, err := runner.Round(ctx, list)
@@ -116,7 +124,7 @@ func (r *rechecks) makeRound(ctx context.Context) {
 	before, failed := r.state.Status, failuresOf(results)
 	found := recheck.Results{Options: r.round, Began: began, Failed: failed.checks, Message: failed.Error()}
 	r.state = r.state.AfterRound(found, r.facts(), time.Now())
-	if !r.access.isVerified(r.own.seen.node) {
+	if !r.own.access.isVerified(r.own.seen.node) {
 		return
 	}
 	r.metrics.SetRecheckStatus(r.state.Status != recheck.False)
@@ -181,13 +189,13 @@ func (r *rechecks) loggedRecently(text string) bool {
 func (r *rechecks) readNode(ctx context.Context) (report checks.Report, err error) {
 	var node *nodepatch.Node
 	if r.round.NewConnection {
-		r.access.kube.CloseIdleConnections()
+		r.own.access.kube.CloseIdleConnections()
 	}
 	if r.round.Thorough {
-		node, report, err = checklist.ReadNode(ctx, r.cfg.NodeName, r.access.node.GetCached)
+		node, report, err = checklist.ReadNode(ctx, r.cfg.NodeName, r.own.access.node.GetCached)
 	} else {
 		report.Detail = "node " + r.cfg.NodeName + " read"
-		node, err = r.access.node.GetCached(ctx)
+		node, err = r.own.access.node.GetCached(ctx)
 	}
 	return report, r.own.keepCached(ctx, node, err)
 }
@@ -196,7 +204,7 @@ func (r *rechecks) readNode(ctx context.Context) (report checks.Report, err erro
 func (r *rechecks) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.CheckTimeout)
 	defer cancel()
-	node, err := r.access.node.GetCached(ctx)
+	node, err := r.own.access.node.GetCached(ctx)
 	if err = r.own.keepCached(ctx, node, err); err == nil {
 		r.state = r.state.AfterLook(r.facts(), time.Now())
 	}
@@ -211,13 +219,13 @@ func (r *rechecks) write(ctx context.Context) {
 	}
 	show := r.state.Shows(time.Now())
 	if written.Err == nil && show.Condition != nil {
-		now, err := r.access.setCondition(ctx, r.own.seen.node, *show.Condition)
+		now, err := r.own.access.setCondition(ctx, r.own.seen.node, *show.Condition)
 		written.Condition, written.Err = err == nil, err
 		if err == nil {
 			r.own.seen.keep(now, time.Now()) // the controller may have re-tainted it since it was read
 		}
 	}
-	if show.IsProven && r.access.keys.HasFailedTaint(r.own.seen.node.Spec.Taints) {
+	if show.IsProven && r.own.access.keys.HasFailedTaint(r.own.seen.node.Spec.Taints) {
 		written.Err = errors.Join(written.Err, r.removeFailedTaint(ctx))
 	}
 	if ctx.Err() != nil {
@@ -230,10 +238,10 @@ func (r *rechecks) write(ctx context.Context) {
 }
 
 func (r *rechecks) removeFailedTaint(ctx context.Context) error {
-	if err := r.access.patcher.RemoveFailedTaint(ctx, r.own.seen.node, r.access.keys); err != nil {
+	if err := r.own.access.patcher.RemoveFailedTaint(ctx, r.own.seen.node, r.own.access.keys); err != nil {
 		return err
 	}
 	r.log.Info("failed taint removed: the node passes its rechecks")
-	r.own.seen.node.Spec.Taints = slices.DeleteFunc(r.own.seen.node.Spec.Taints, r.access.keys.IsFailed)
+	r.own.seen.node.Spec.Taints = slices.DeleteFunc(r.own.seen.node.Spec.Taints, r.own.access.keys.IsFailed)
 	return nil
 }

@@ -11,9 +11,11 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/internal/recheck"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/metrics"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -49,7 +51,10 @@ type note struct {
 // reporter says how a verification goes: in the log, the metrics and Events, and on the node by its marker and its opener. It
 // belongs to the goroutine that calls during; a step, which runs in another one, only sends notes.
 type reporter struct {
-	*shared
+	cfg       config.Config
+	log       *logrus.Entry
+	metrics   *metrics.Recorder
+	events    *kube.Events
 	marker    *marker
 	opener    *opener
 	start     time.Time

@@ -6,9 +6,13 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sirupsen/logrus"
+
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
+	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/metrics"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -20,10 +24,13 @@ var errRechecked = errors.New("the node is rechecked")
 
 // rounds makes the rounds of a verification.
 type rounds struct {
-	*shared
-	own    *ownNode
-	notes  chan<- note
-	runner checks.Runner
+	cfg       config.Config
+	log       *logrus.Entry
+	metrics   *metrics.Recorder
+	own       *ownNode
+	newChecks checklist.List
+	notes     chan<- note
+	runner    checks.Runner
 }
 
 // makeRound makes one pass over all checks, on a node without foreign taints.
@@ -47,13 +54,13 @@ func (r *rounds) makeRound(ctx context.Context) error {
 // isRechecked reports whether rechecks are to decide about the node: it is verified, and only its first read has failed. A
 // release would remove the failed taint of a node that the controller has re-tainted, after a single round.
 func (r *rounds) isRechecked() bool {
-	return r.cfg.RecheckInterval > 0 && r.own.seen.node != nil && r.access.isVerified(r.own.seen.node)
+	return r.cfg.RecheckInterval > 0 && r.own.seen.node != nil && r.own.access.isVerified(r.own.seen.node)
 }
 
 // waitForForeignTaints waits until no foreign taint of WAIT_FOR_TAINTS is left: results before the CNI is up, for
 // example, are meaningless. If the node cannot be read, the checks start and say why.
 func (r *rounds) waitForForeignTaints(ctx context.Context) error {
-	wasSeen := r.access.sawForeignTaint.Swap(false)
+	wasSeen := r.own.access.sawForeignTaint.Swap(false)
 	cameAndWent := wasSeen && r.own.seen.node != nil && r.own.foreignTaint() == nil // in the last round, or since
 	if cameAndWent {
 		r.own.seen.at = time.Time{}
@@ -68,7 +75,7 @@ func (r *rounds) waitForForeignTaints(ctx context.Context) error {
 	r.own.seen.needsFreshRead = true
 	r.log.WithField("taint", taint.String()).Info("waiting for foreign taints")
 	r.notes <- note{wait: failure{verdict.ForeignTaints, fmt.Errorf("the taint %s is still on the node (WAIT_FOR_TAINTS)", taint)}}
-	isGone := func(node *nodepatch.Node) bool { return r.access.keys.ForeignTaint(node.Spec.Taints) == nil }
+	isGone := func(node *nodepatch.Node) bool { return r.own.access.keys.ForeignTaint(node.Spec.Taints) == nil }
 	err := r.own.wait(ctx, time.Time{}, isGone)
 	switch {
 	case ctx.Err() != nil:
@@ -78,7 +85,7 @@ func (r *rounds) waitForForeignTaints(ctx context.Context) error {
 		r.own.seen.forget()
 		return nil
 	}
-	r.access.sawForeignTaint.Store(false)
+	r.own.access.sawForeignTaint.Store(false)
 	r.notes <- note{}
 	r.log.Info("foreign taints removed")
 	return nil
@@ -86,8 +93,8 @@ func (r *rounds) waitForForeignTaints(ctx context.Context) error {
 
 func (r *rounds) runChecks(ctx context.Context) error {
 	isUnknown := r.own.seen.node == nil
-	list := r.Checks(checks.API{Get: r.readNode}, checklist.Options{})
-	list = checklist.Requirements{List: r.cfg.Require, Client: r.access.kube, Node: r.own.recent}.And(list)
+	list := r.newChecks(checks.API{Get: r.readNode}, checklist.Options{})
+	list = checklist.Requirements{List: r.cfg.Require, Client: r.own.access.kube, Node: r.own.recent}.And(list)
 	results, err := r.runner.Round(ctx, list)
 	if err != nil {
 		return err
@@ -114,7 +121,7 @@ func (r *rounds) readNode(ctx context.Context) (checks.Report, error) {
 			return *report, nil
 		}
 	}
-	r.access.kube.CloseIdleConnections()
+	r.own.access.kube.CloseIdleConnections()
 	return r.own.read(ctx)
 }
 
@@ -122,10 +129,10 @@ func (r *rounds) readNode(ctx context.Context) (checks.Report, error) {
 func (r *rounds) waitForStartupTaint(ctx context.Context) error {
 	tainted := func(node *nodepatch.Node) bool {
 		_, released := node.Annotations[nodepatch.Annotation]
-		return released || len(r.access.keys.StartupTaints(node.Spec.Taints)) > 0
+		return released || len(r.own.access.keys.StartupTaints(node.Spec.Taints)) > 0
 	}
 	if r.own.seen.startupDue.IsZero() {
-		r.own.seen.startupDue = nodepatch.StartupTaintDue(r.own.seen.node, r.cfg.LateTaintWindow, r.access.kube.ServerTime())
+		r.own.seen.startupDue = nodepatch.StartupTaintDue(r.own.seen.node, r.cfg.LateTaintWindow, r.own.access.kube.ServerTime())
 	}
 	if tainted(r.own.seen.node) || !time.Now().Before(r.own.seen.startupDue) {
 		return nil
@@ -159,10 +166,10 @@ func (r *rounds) mayRelease(ctx context.Context) error {
 		return fmt.Errorf("cannot read the node before its release: %w", err)
 	case r.own.seen.isReplaced:
 		return nodepatch.ErrReplaced
-	case r.access.sawForeignTaint.Load() || r.own.foreignTaint() != nil:
+	case r.own.access.sawForeignTaint.Load() || r.own.foreignTaint() != nil:
 		r.log.Info("a foreign taint was added: restarting the checks")
 		return errRestart
-	case node != judged && r.access.unmet(ctx, node) != "": // the next round says which, after a pause: no storm of rounds
+	case node != judged && r.own.access.unmet(ctx, node) != "": // the next round says which, after a pause: no storm of rounds
 		return errors.New("the node has lost what REQUIRE demands since the checks ran")
 	}
 	return nil
@@ -172,7 +179,7 @@ func (r *rounds) mayRelease(ctx context.Context) error {
 // second is all that parts two rounds.
 func (r *rounds) waitForRequirements(ctx context.Context) error {
 	soonest := time.Now().Add(time.Second)
-	_ = r.own.wait(ctx, time.Now().Add(repeatAfter), func(node *nodepatch.Node) bool { return r.access.unmet(ctx, node) == "" })
+	_ = r.own.wait(ctx, time.Now().Add(repeatAfter), func(node *nodepatch.Node) bool { return r.own.access.unmet(ctx, node) == "" })
 	sleep(ctx, time.Until(soonest))
 	return nil
 }

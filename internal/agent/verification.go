@@ -11,8 +11,10 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/metrics"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -27,11 +29,15 @@ const (
 
 // verification is the way of one node to its release: rounds, until one passes and the patch is applied.
 type verification struct {
-	*shared
-	own    *ownNode
-	rounds *rounds
-	report *reporter
-	marker *marker
+	cfg     config.Config
+	version string
+	log     *logrus.Entry
+	metrics *metrics.Recorder
+	events  *kube.Events
+	own     *ownNode
+	rounds  *rounds
+	report  *reporter
+	marker  *marker
 }
 
 // verify returns when the node is verified, when ctx ends, or when --once times out.
@@ -97,7 +103,7 @@ func (v *verification) readFirst(ctx context.Context) bool {
 	}
 	report.Took = v.own.seen.at.Sub(start)
 	v.own.seen.reusable = &report
-	return v.access.isVerified(v.own.seen.node)
+	return v.own.access.isVerified(v.own.seen.node)
 }
 
 // foundVerified reports a node that needed no release. Its condition may be one that a container has written that has ended
@@ -124,13 +130,13 @@ func (v *verification) release(ctx context.Context) error {
 		return err
 	}
 	node = v.own.seen.node
-	release := nodepatch.Release{Keys: v.access.keys, Value: v.annotation(node, time.Now()),
-		Unmet: func(node *nodepatch.Node) string { return v.access.unmet(ctx, node) }}
+	release := nodepatch.Release{Keys: v.own.access.keys, Value: v.annotation(node, time.Now()),
+		Unmet: func(node *nodepatch.Node) string { return v.own.access.unmet(ctx, node) }}
 	v.own.proven = node.UID
 	var now *nodepatch.Node
 	var removed []nodepatch.Taint
 	err := v.report.during(ctx, false, func(ctx context.Context) (err error) {
-		now, removed, err = v.access.patcher.Release(ctx, node, release)
+		now, removed, err = v.own.access.patcher.Release(ctx, node, release)
 		return err
 	})
 	switch {
@@ -193,7 +199,7 @@ func (v *verification) annotation(node *nodepatch.Node, now time.Time) func(*nod
 
 // warnOfSurprises logs what is unusual about a node that is to be released.
 func (v *verification) warnOfSurprises(node *nodepatch.Node) {
-	for _, taint := range v.access.keys.StartupTaints(node.Spec.Taints) {
+	for _, taint := range v.own.access.keys.StartupTaints(node.Spec.Taints) {
 		if taint.Effect != v.cfg.TaintEffect {
 			v.log.WithField("taint", taint.String()).WithField("expected", v.cfg.TaintEffect).
 				Warn("startup taint has an unexpected effect: removing it anyway")

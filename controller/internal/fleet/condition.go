@@ -40,7 +40,7 @@ func (s Settings) wanted(status Status, now clock.Now) (Condition, bool) {
 func (s Settings) wantedOfReleased(status Status) (Condition, bool) {
 	written := s.Condition(status.Node)
 	isUnsaid := s.Workers && written.Status != corev1.ConditionTrue && s.WasGated(status.Node)
-	isOutdated := written.Status == corev1.ConditionFalse && (s.writes(firstReason(written)) || status.Pod == nil)
+	isOutdated := s.isOwnFalse(written) || written.Status == corev1.ConditionFalse && status.Pod == nil
 	return Condition{Node: status.Node, Status: corev1.ConditionTrue, Reason: verdict.Verified, Message: "the node is verified"},
 		isUnsaid || isOutdated
 }
@@ -48,13 +48,13 @@ func (s Settings) wantedOfReleased(status Status) (Condition, bool) {
 // wantedOfUnreleased returns False with the reason where the controller is the one who finds that the node fails.
 func (s Settings) wantedOfUnreleased(status Status, now clock.Now) (Condition, bool) {
 	written := s.Condition(status.Node)
-	isFalse := written.Status == corev1.ConditionFalse
-	isOwn := isFalse && s.writes(firstReason(written))
+	isOwn := s.isOwnFalse(written)
+	isNew := written.Status != corev1.ConditionFalse || written.Reason != status.AllReasons
 	fails := status.State == Failed && status.Gated && s.writes(status.Reason)
 	switch {
 	case fails && isOwn && now.Since(status.Since) < settled:
 		return Condition{}, false // a pod that is being replaced has one reason after the other for a moment
-	case fails && (!isFalse || written.Reason != status.AllReasons):
+	case fails && isNew:
 		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: Reason(status.AllReasons), Message: status.Message,
 			Event: true}, true
 	case !status.Gated && isOwn && !status.Retainted:
@@ -69,19 +69,27 @@ func (s Settings) wantedOfUnreleased(status Status, now clock.Now) (Condition, b
 // to the API server cannot write False, but kubelet sees that it is not ready. Only the agent writes True: it has proven it.
 func (s Settings) wantedOfRechecked(status Status, now clock.Now) (Condition, bool) {
 	r := status.Recheck
-	reason, message := status.Reason, status.Message
-	if reason == "" && s.isSilent(r, now) {
-		reason, message = verdict.Silent, fmt.Sprintf("pod %s/%s runs but is not ready: its rechecks fail, but it does not write "+
-			"the reason; read its log, and check the node's path to the API server", status.Pod.Namespace, status.Pod.Name)
-	}
+	reason, message := s.failureOfRechecked(status, now)
+	isYoung := now.Since(r.written()) < recheck.RefreshInterval && !r.written().Before(r.NotReady)
+	mayBeWritten := s.Condition(status.Node).Type != "" || s.WasGated(status.Node)
 	switch {
-	case reason != "" && r.Reason == reason && now.Since(r.written()) < recheck.RefreshInterval && !r.written().Before(r.NotReady):
-	case reason != "" && (s.Condition(status.Node).Type != "" || s.WasGated(status.Node)):
+	case reason != "" && r.Reason == reason && isYoung:
+		return Condition{}, false
+	case reason != "" && mayBeWritten:
 		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: reason, Rechecked: true,
 			Event: r.Reason != reason, Message: message}, true
-	case r.Failed && now.HasLasted(r.NoAgent, s.NoAgentFor):
+	case r.Failed && now.HasLasted(status.NoAgent, s.NoAgentFor):
 		return Condition{Node: status.Node, Status: corev1.ConditionUnknown, Reason: "NotRechecked", Rechecked: true,
 			Message: "no agent rechecks the node"}, true
 	}
 	return Condition{}, false
+}
+
+// failureOfRechecked returns what the controller finds wrong with a verified node, and a message, or "".
+func (s Settings) failureOfRechecked(status Status, now clock.Now) (Reason, string) {
+	if status.Reason != "" || !s.isSilent(status.Recheck, now) {
+		return status.Reason, status.Message
+	}
+	return verdict.Silent, fmt.Sprintf("pod %s/%s runs but is not ready: its rechecks fail, but it does not write the reason; read "+
+		"its log, and check the node's path to the API server", status.Pod.Namespace, status.Pod.Name)
 }

@@ -91,6 +91,7 @@ type Status struct {
 	Message    string
 	Since      clock.Mark // of State and Reason, without a break
 	Recheck    Recheck    // of a verified node
+	NoAgent    clock.Mark // since when no agent runs, zero: one does, or none is to run
 	Retainted  bool       // it has the failed taint that this release's controller adds
 	Rebooted   bool       // it was started again since its release
 	// InDoubt means that the node may fail only because the sandbox of its agent is broken. Nothing is to be done to the node until
@@ -109,7 +110,7 @@ func (s Status) IsPending() bool { return s.State != Verified && (s.Gated || s.P
 // ChangesWithTime reports whether a decision may be due although no object changes. It is true of each node that the controller
 // may re-taint or replace, or whose failed taint it may remove.
 func (s Status) ChangesWithTime() bool {
-	return s.IsPending() || s.Retainted || s.Recheck.Failed || !s.Recheck.NotReady.IsZero() || !s.Recheck.NoAgent.IsZero()
+	return s.IsPending() || s.Retainted || s.Recheck.Failed || !s.Recheck.NotReady.IsZero() || !s.NoAgent.IsZero()
 }
 
 // maxAge is how old a plan may be that is acted on. One is made every 10 s while a status ChangesWithTime.

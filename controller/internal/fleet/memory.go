@@ -20,44 +20,30 @@ type Memory map[types.UID]memory
 
 // memory is that of one node.
 type memory struct {
-	seenSince  clock.Mark // when it was seen first
-	state      State
-	reason     Reason
-	since      clock.Mark // of state and reason
-	container  string     // the agent's container that runs
-	running    clock.Mark // since when, zero: none does; it begins again when the node is verified, or is not verified any more
-	notRunning clock.Mark // since when no agent has run, zero: one has settled
-	waiting    clock.Mark // since when it is gated and not verified, zero: it is not
-	rechecked  recheckMemory
+	seenSince clock.Mark // when it was seen first
+	seenLast  clock.Mark
+	state     State
+	reason    Reason
+	since     clock.Mark // of state and reason
+	container string     // the agent's container that runs
+	running   clock.Mark // since when, zero: none does; it begins again when the node is verified, or is not verified any more
+	noAgent   clock.Mark // since when no agent runs: see noAgentSince
+	waiting   clock.Mark // since when it is gated and not verified, zero: it is not
+	rechecked recheckMemory
 }
 
 // observe notes what the objects show now. v has no memory yet.
 func (s Settings) observe(v view, was memory) memory {
-	m := was.observeContainer(v)
-	m.seenSince = cmp.Or(was.seenSince, v.now.Mark())
-	if v.isVerified {
-		m.notRunning, m.waiting = clock.Mark{}, clock.Mark{} // for the next verification
-		if s.Rechecks.Enabled() {
-			m.rechecked = s.observeRechecks(v, was, m)
-		}
-		return m
-	}
+	m := s.observeContainer(v, was)
+	m.seenSince, m.seenLast = cmp.Or(was.seenSince, v.now.Mark()), v.now.Mark()
 	m.waiting = clock.Mark{}
-	if s.IsGated(v.node) {
+	switch {
+	case v.isVerified && s.Rechecks.Enabled():
+		m.rechecked = observeRechecks(v, was, m)
+	case !v.isVerified && s.IsGated(v.node):
 		m.waiting = cmp.Or(was.waiting, v.now.Mark())
 	}
-	switch {
-	case m.container != "" && v.now.Since(m.running) >= settled:
-		m.notRunning = clock.Mark{}
-	case m.container == "":
-		m.notRunning = cmp.Or(was.notRunning, v.now.Mark())
-	}
-	switch {
-	case s.Workers && v.pod == nil && (m.waiting.IsZero() || s.Keys.ForeignTaint(Taints(v.node)) != nil):
-		m.notRunning = clock.Mark{} // it gets no worker
-	case s.Workers && v.pod != nil && hasVerdict(v.pod):
-		m.container, m.running, m.notRunning = "", clock.Mark{}, clock.Mark{} // the next worker has all the time to start
-	}
+	m.noAgent = s.noAgentSince(v, was, m)
 	return m
 }
 
@@ -67,24 +53,24 @@ func (m memory) remember(status *Status, now clock.Now) memory {
 		m.state, m.reason, m.since = status.State, status.Reason, now.Mark()
 	}
 	status.Since = m.since
-	if status.State == Verified { // judgeReleased corrects since when no agent runs
-		m.rechecked.Recheck = status.Recheck
-	}
 	return m
 }
 
-// observeContainer notes which container of the agent runs, and since when.
-func (m memory) observeContainer(v view) memory {
-	container, wasVerified := runningContainer(v.pod), m.state == Verified
+// observeContainer notes which container of the agent runs, and since when. A worker with a verdict does nothing any more.
+func (s Settings) observeContainer(v view, m memory) memory {
+	container := runningContainer(v.pod)
 	switch {
-	case container == "":
-		m.running = clock.Mark{}
-	case container != m.container || m.running.IsZero() || v.isVerified != wasVerified:
+	case container == "" || s.hasVerdict(v):
+		container, m.running = "", clock.Mark{}
+	case container != m.container || m.isTurn(v):
 		m.running = v.now.Mark()
 	}
 	m.container = container
 	return m
 }
+
+// isTurn reports whether a node has become verified since the last look, or is not verified any more.
+func (m memory) isTurn(v view) bool { return v.isVerified != (m.state == Verified) }
 
 // runningContainer returns the id of the agent's running container, or "". kwok gives its containers none.
 func runningContainer(pod *corev1.Pod) string {

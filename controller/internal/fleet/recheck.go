@@ -45,7 +45,6 @@ type Recheck struct {
 	Refreshed clock.Mark // when the False was written last
 	NotReady  clock.Mark // since when the agent runs and is not ready, on a ready node
 	Spoke     bool       // it has written True since it has been not ready
-	NoAgent   clock.Mark // since when no agent runs, also of an unverified node; judgeReleased says what does not count
 	SeenSince clock.Mark // when this process saw the node first
 }
 
@@ -60,24 +59,24 @@ func (r Recheck) written() clock.Mark {
 	return cmp.Or(r.Refreshed, r.SeenSince)
 }
 
+// isFalseByAgent reports whether the condition is False for a reason that the agent has written.
+func (r Recheck) isFalseByAgent() bool { return r.Failed && !r.Reason.Meaning().Controller }
+
 // recheckMemory is what a memory holds of a Recheck.
 type recheckMemory struct {
 	Recheck
-	heartbeat time.Time  // of the condition
-	seen      clock.Mark // when this was noted last
+	heartbeat time.Time // of the condition
 }
 
 // observeRechecks notes what a verified node and its agent show. was is what was remembered before, is has the container of now.
-func (s Settings) observeRechecks(v view, was, is memory) recheckMemory {
+func observeRechecks(v view, was, is memory) recheckMemory {
 	r := was.rechecked
 	if was.state != Verified { // it has just been verified, or is seen for the first time
 		r = recheckMemory{}
 	}
 	r.noteCondition(v, was)
 	r.noteReadiness(v, was, is)
-	// An agent that replaces another one counts before the controller acts because no agent is there.
-	r.noteAbsence(v, was, is, min(s.Rechecks.RecoversAfter(), s.NoAgentFor/2))
-	r.SeenSince, r.seen = is.seenSince, v.now.Mark()
+	r.SeenSince = is.seenSince
 	return r
 }
 
@@ -100,26 +99,12 @@ func (r *recheckMemory) noteCondition(v view, was memory) {
 // noteReadiness notes since when the agent runs and is not ready. While the node is not ready, or is drained, that says nothing.
 func (r *recheckMemory) noteReadiness(v view, was, is memory) {
 	switch {
-	case is.container == "" || IsReady(v.pod) || !IsNodeReady(v.node) || v.untouchable != "":
+	case is.container == "", IsReady(v.pod), !IsNodeReady(v.node), v.untouchable != "":
 		r.NotReady, r.Spoke = clock.Mark{}, false
-	case r.NotReady.IsZero() || is.container != was.container:
+	case r.NotReady.IsZero(), is.container != was.container:
 		r.NotReady, r.Spoke = v.now.Mark(), false
 	case was.rechecked.Failed && v.condition.Status == corev1.ConditionTrue: // just written: kubelet says later that it is ready
 		r.NotReady, r.Spoke = v.now.Mark(), true
-	}
-}
-
-// noteAbsence notes since when no agent runs. An agent that crashes again and again is absent until it had enough time to find
-// that its node has recovered, or until it has written what fails.
-func (r *recheckMemory) noteAbsence(v view, was, is memory, enough time.Duration) {
-	hasWritten := r.Failed && !r.Reason.Meaning().Controller && is.running.Before(r.Refreshed)
-	switch {
-	case is.container == "":
-		r.NoAgent = cmp.Or(r.NoAgent, v.now.Mark())
-	case hasWritten || v.now.Since(is.running) >= enough:
-		r.NoAgent = clock.Mark{}
-	case is.container == was.container && !r.NoAgent.IsZero(): // the time for which it runs does not count
-		r.NoAgent = r.NoAgent.Add(v.now.Since(r.seen))
 	}
 }
 
@@ -132,5 +117,6 @@ func (s Settings) isSilent(r Recheck, now clock.Now) bool {
 		enough = max(enough, spokenFor)
 	}
 	isStale := now.Since(r.written()) >= staleAfter+s.Rechecks.RecoversAfter()
-	return now.HasLasted(r.NotReady, enough) && (!r.Failed || r.Reason.Meaning().Controller || isStale)
+	mayRecover := r.isFalseByAgent() && !isStale
+	return now.HasLasted(r.NotReady, enough) && !mayRecover
 }

@@ -60,6 +60,9 @@ func (s Settings) judge(v view) Status {
 	} else {
 		s.judgeUnreleased(&status, v)
 	}
+	if s.goesOn(status, v) {
+		status.failAs(v.condition)
+	}
 	s.judgeSandbox(&status, v)
 	status.AllReasons = cmp.Or(status.AllReasons, string(status.Reason))
 	return status

@@ -27,9 +27,7 @@ func (s Settings) noAgentSince(v view, was, is memory) clock.Mark {
 func (s Settings) noAgentOfUnreleased(v view, since clock.Mark, is memory) clock.Mark {
 	getsNoWorker := is.waiting.IsZero() || s.Keys.ForeignTaint(Taints(v.node)) != nil
 	switch {
-	case s.Workers && v.pod == nil && getsNoWorker:
-		return clock.Mark{}
-	case s.hasVerdict(v): // the next worker has all the time to start
+	case s.Workers && v.pod == nil && getsNoWorker, s.hasVerdict(v): // after a verdict the next worker has all the time to start
 		return clock.Mark{}
 	case is.container == "":
 		return cmp.Or(since, v.now.Mark())

@@ -186,7 +186,7 @@ func (c Controller) RemoveFailedTaints(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	settings := fleet.Settings{Keys: c.Config.Keys(), FailedTaintValue: c.Config.AgentName}
+	settings := fleet.NewSettings(c.Config, new(corev1.PodTemplateSpec)) // it judges no node: no template is needed
 	return retaint.RemoveFailedTaints(ctx, live, c.patcher, settings, c.Log)
 }
 

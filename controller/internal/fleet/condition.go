@@ -69,8 +69,12 @@ func (s Settings) wantedOfUnreleased(status Status, now clock.Now) (Condition, b
 // to the API server cannot write False, but kubelet sees that it is not ready. Only the agent writes True: it has proven it.
 func (s Settings) wantedOfRechecked(status Status, now clock.Now) (Condition, bool) {
 	r := status.Recheck
-	reason, message := s.failureOfRechecked(status, now)
-	isYoung := now.Since(r.written()) < recheck.RefreshInterval && !r.written().Before(r.NotReady)
+	reason, message := status.Reason, status.Message
+	if reason == "" && s.isSilent(r, now) {
+		reason, message = verdict.Silent, fmt.Sprintf("pod %s/%s runs but is not ready: its rechecks fail, but it does not write "+
+			"the reason; read its log, and check the node's path to the API server", status.Pod.Namespace, status.Pod.Name)
+	}
+	isYoung := now.Since(r.written) < recheck.RefreshInterval && !r.written.Before(r.NotReady)
 	mayBeWritten := s.Condition(status.Node).Type != "" || s.WasGated(status.Node)
 	switch {
 	case reason != "" && r.Reason == reason && isYoung:
@@ -83,13 +87,4 @@ func (s Settings) wantedOfRechecked(status Status, now clock.Now) (Condition, bo
 			Message: "no agent rechecks the node"}, true
 	}
 	return Condition{}, false
-}
-
-// failureOfRechecked returns what the controller finds wrong with a verified node, and a message, or "".
-func (s Settings) failureOfRechecked(status Status, now clock.Now) (Reason, string) {
-	if status.Reason != "" || !s.isSilent(status.Recheck, now) {
-		return status.Reason, status.Message
-	}
-	return verdict.Silent, fmt.Sprintf("pod %s/%s runs but is not ready: its rechecks fail, but it does not write the reason; read "+
-		"its log, and check the node's path to the API server", status.Pod.Namespace, status.Pod.Name)
 }

@@ -124,7 +124,7 @@ func (s Settings) judgeNotRunning(status *Status, v view) {
 
 // judgeReleased judges a verified node.
 func (s Settings) judgeReleased(status *Status, v view) {
-	status.State, status.Recheck = Verified, v.seen.rechecked.Recheck
+	status.State, status.Recheck = Verified, v.seen.recheck
 	if v.seen.container != "" || !s.isStuck(v, v.seen.noAgent) {
 		return
 	}

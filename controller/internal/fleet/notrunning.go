@@ -47,12 +47,6 @@ func (r Rules) notRunning(v view) (Reason, string) {
 	return reason, name + message
 }
 
-// lacksSandbox reports whether kubelet cannot make the sandbox of the agent's pod.
-func (r Rules) lacksSandbox(v view) bool {
-	reason, _ := r.notRunning(v)
-	return reason == verdict.SandboxFailed
-}
-
 // waitingReason says why a container does not run, "" where its status does not tell.
 // https://kubernetes.io/docs/concepts/containers/images/#imagepullbackoff
 func waitingReason(status corev1.ContainerStatus) Reason {

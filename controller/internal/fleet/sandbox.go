@@ -36,19 +36,22 @@ func (s Settings) judgeSandbox(status *Status, v view) {
 	case over:
 		renewable = hasFailed
 	}
-	status.InDoubt = inDoubt && v.isKubeletTrusted()
-	status.Renewable = renewable && s.mayRenew(v)
+	// While kubelet is not ready no agent is renewed, and the node may be replaced, unless kubelet was ready when the node failed.
+	kubelet, failedAt := nodeCondition(v.node, corev1.NodeReady), v.condition.LastTransitionTime
+	isReady := kubelet.Status == corev1.ConditionTrue
+	status.InDoubt = inDoubt && (isReady || failedAt.Before(&kubelet.LastTransitionTime))
+	status.Renewable = renewable && isReady && s.mayRenew(v)
 }
 
 // sandboxPhase says how far the failure of a node has come.
 func (s Settings) sandboxPhase(status Status, v view) phase {
 	isRunning := v.seen.container != ""
+	fails := status.Recheck.IsFresh(v.now) || status.State == Failed && status.Reason == firstReason(v.condition)
+	hasDaemonSet := v.pod == nil || metav1.GetControllerOf(v.pod) != nil // else no other pod would come
 	// By the API server's clock, so that another leader decides the same.
 	isOver := v.now.IsStale(v.condition.LastTransitionTime.Time, s.timeToPass(v)+renewalTakes)
 	switch {
-	case !s.isSandboxSuspected(v), !s.fails(status, v):
-		return unsuspected
-	case v.pod != nil && metav1.GetControllerOf(v.pod) == nil: // without a DaemonSet no other pod would come
+	case !s.isSandboxSuspected(v), !fails, !hasDaemonSet:
 		return unsuspected
 	case isOver:
 		return over
@@ -70,10 +73,8 @@ func (s Settings) isSandboxSuspected(v view) bool {
 
 // isReplaced reports whether the agent that the condition is about is gone.
 func (v view) isReplaced() bool {
-	if v.pod == nil || v.pod.DeletionTimestamp != nil {
-		return true
-	}
-	return !v.pod.CreationTimestamp.Before(&v.condition.LastTransitionTime)
+	pod, failedAt := v.pod, v.condition.LastTransitionTime
+	return pod == nil || pod.DeletionTimestamp != nil || !pod.CreationTimestamp.Before(&failedAt)
 }
 
 // goesOn reports whether the failure of a gated node goes on although nothing shows it now. A new pod does not end a failure: it
@@ -92,14 +93,6 @@ func (s Settings) timeToPass(v view) time.Duration {
 	return s.FailedAfter
 }
 
-// fails reports whether the node fails now for the reason that its condition says.
-func (s Settings) fails(status Status, v view) bool {
-	if v.isVerified {
-		return status.Recheck.IsFresh(v.now)
-	}
-	return status.State == Failed && status.Reason == firstReason(v.condition)
-}
-
 // hasAgentFailed reports whether the agent that runs now had the time to pass, and has not. On a verified node it says so.
 func (s Settings) hasAgentFailed(status Status, v view) bool {
 	hadTime := v.seen.container != "" && v.now.Since(v.seen.running) >= s.timeToPass(v)
@@ -107,15 +100,8 @@ func (s Settings) hasAgentFailed(status Status, v view) bool {
 	return hadTime && (hasWritten || !v.isVerified)
 }
 
-// isKubeletTrusted reports whether kubelet is ready, or was when the node failed. If it was not, the node may be replaced: no agent
-// is renewed there.
-func (v view) isKubeletTrusted() bool {
-	ready := nodeCondition(v.node, corev1.NodeReady)
-	return ready.Status == corev1.ConditionTrue || v.condition.LastTransitionTime.Before(&ready.LastTransitionTime)
-}
-
-// mayRenew reports whether the agent's pod may be deleted now, and the DaemonSet would make another one.
+// mayRenew reports whether the agent's pod may be deleted, and the DaemonSet would make another one.
 func (s Settings) mayRenew(v view) bool {
-	isKept := v.untouchable != "" || !IsNodeReady(v.node) || !v.now.IsOlder(v.condition.LastTransitionTime.Time, 0)
-	return !isKept && s.Rules.matches(v.node) && s.Rules.Untolerated(v.node) == nil
+	mayBeDeleted := v.untouchable == "" && v.now.IsOlder(v.condition.LastTransitionTime.Time, 0)
+	return mayBeDeleted && s.Rules.matches(v.node) && s.Rules.Untolerated(v.node) == nil
 }

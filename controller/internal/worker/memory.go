@@ -121,16 +121,6 @@ func (m memory) pauseLeft(first, longest time.Duration, now clock.Now) time.Dura
 	return min(first*(1<<min(m.patches, 10)-1), longest) - now.Since(m.patchedAt)
 }
 
-// expectsWorker reports whether this process has created a worker lately that the cache does not show: not yet, or because
-// somebody else has deleted it.
-func (m memory) expectsWorker(cached []*corev1.Pod) bool {
-	expected := maps.Clone(m.states)
-	for _, pod := range cached {
-		delete(expected, pod.Name)
-	}
-	return len(expected) > 0
-}
-
 // recall returns what is known of a node, once what the cache shows of its workers is noted.
 func (r *Reconciler) recall(node *corev1.Node, pods []*corev1.Pod) look {
 	r.mu.Lock()

@@ -30,7 +30,8 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// parts are what acts on the plans of the loop, each in a goroutine of its own.
+// parts are what acts on nodes: the reboot step of the loop, the controller of the workers, and runnables of the manager, each in
+// a goroutine of its own.
 type parts struct {
 	controller Controller
 	manager    manager.Manager

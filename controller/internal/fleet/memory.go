@@ -82,20 +82,19 @@ func (s Settings) expectsAgent(v view, is memory) bool {
 	return !s.hasVerdict(v) // after a verdict the next worker has all the time to start
 }
 
-// hasSettled reports whether the container that runs has not just started. On a verified node it must have had enough time to find
-// that the node has recovered, or have written what fails: one that crashes again and again does neither.
+// hasSettled reports whether the container that runs does not crash at once. On a verified node an agent must have had enough time
+// to find that the node has recovered, or have written what fails: one that crashes again and again does neither.
 func (s Settings) hasSettled(v view, is memory) bool {
 	if !v.isVerified {
 		return v.now.Since(is.running) >= settled
 	}
-	hasWritten := is.recheck.isFalseByAgent() && is.running.Before(is.recheck.Refreshed)
+	hasWritten := v.isFalseByAgent() && is.running.Before(is.recheck.Refreshed)
 	// An agent that replaces another one counts before the controller acts because no agent is there.
 	return hasWritten || v.now.Since(is.running) >= min(s.Rechecks.RecoversAfter(), s.NoAgentFor/2)
 }
 
-// patience is how long the agent's pod of a verified node may take to start. It is also how long such a node counts as one without
-// an agent while kubelet cannot make the sandbox: the next pod shows no reason for a moment, and that must not remove the failed
-// taint.
+// patience is how long the agent's pod of a verified node may take to start. While kubelet cannot make its sandbox, no more time
+// counts: the next pod shows no reason for a moment, and that must not remove the failed taint.
 func (s Settings) patience() time.Duration { return min(s.NotStartedAfter, s.NoAgentFor/2) }
 
 // isStuck reports whether kubelet does not start the agent's pod of a verified node, where no agent runs since then.
@@ -103,7 +102,7 @@ func (s Settings) isStuck(v view, since clock.Mark) bool {
 	return v.pod != nil && IsNodeReady(v.node) && v.now.HasLasted(since, s.patience())
 }
 
-// lacksSandbox reports whether such a pod gets no sandbox.
+// lacksSandbox reports whether such a pod is stuck because kubelet cannot make its sandbox.
 func (s Settings) lacksSandbox(v view, since clock.Mark) bool {
 	if !v.isVerified || !s.isStuck(v, since) {
 		return false

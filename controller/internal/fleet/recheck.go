@@ -56,9 +56,6 @@ func (r Recheck) IsFresh(now clock.Now) bool {
 	return r.Failed && !r.Refreshed.IsZero() && now.Since(r.Refreshed) < staleAfter
 }
 
-// isFalseByAgent reports whether the condition is False for a reason that the agent has written.
-func (r Recheck) isFalseByAgent() bool { return r.Failed && !r.Reason.Meaning().Controller }
-
 // observeRecheck notes what a verified node and its agent show. was is what was remembered before, is has the container of now.
 func observeRecheck(v view, was, is memory) Recheck {
 	r := was.recheck
@@ -105,6 +102,6 @@ func (s Settings) isSilent(r Recheck, now clock.Now) bool {
 		enough = max(enough, spokenFor)
 	}
 	isStale := now.Since(r.written) >= staleAfter+s.Rechecks.RecoversAfter()
-	mayRecover := r.isFalseByAgent() && !isStale
+	mayRecover := r.Failed && !r.Reason.Meaning().Controller && !isStale
 	return now.HasLasted(r.NotReady, enough) && !mayRecover
 }

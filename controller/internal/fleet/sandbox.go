@@ -65,7 +65,7 @@ func (s Settings) sandboxPhase(status Status, v view) phase {
 	return unsuspected // the agent does not start: that is the failure
 }
 
-// isSandboxSuspected reports whether an agent fails for a reason that its sandbox can cause. Each worker has a sandbox of its own.
+// isSandboxSuspected reports whether an agent fails for a reason that its sandbox can cause. Each worker has its own sandbox.
 func (s Settings) isSandboxSuspected(v view) bool {
 	isFalse := v.condition.Status == corev1.ConditionFalse && !v.condition.LastTransitionTime.IsZero()
 	return !s.Workers && isFalse && firstReason(v.condition).Meaning().BySandbox

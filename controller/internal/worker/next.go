@@ -132,7 +132,7 @@ func (s Settings) sortOut(l look, live []*corev1.Pod) (counting, unproven []*cor
 	for _, pod := range live {
 		state := l.seen.states[pod.Name]
 		switch {
-		case !isAbout(pod, l.node), pod.UID == record.Worker, state.void, s.isOutdated(pod, state): // it says nothing about the node now
+		case !isAbout(pod, l.node), pod.UID == record.Worker, state.void, s.isOutdated(pod, state):
 		case state.outcome(pod) == fleet.Passed && !state.counts(s.Round):
 			unproven = append(unproven, pod)
 		default:
@@ -205,7 +205,7 @@ func (l look) retryPause(pod *corev1.Pod, failing time.Duration) time.Duration {
 	switch {
 	case l.seen.states[pod.Name].first.Before(l.healed):
 		return firstRetry
-	case failing >= longestRetry: // nodes that failed together retry at different times: the first that passes ends the others' pause
+	case failing >= longestRetry: // nodes that failed together retry at different times: the first one that passes ends all pauses
 		return longestRetry - spreadByName(pod.Name, longestRetry*3/4)
 	}
 	return max(failing, firstRetry)

@@ -82,7 +82,7 @@ func (s Settings) expectsAgent(v view, is memory) bool {
 	return !s.hasVerdict(v) // after a verdict the next worker has all the time to start
 }
 
-// hasSettled reports whether the container that runs does not crash at once. On a verified node an agent must have had enough time
+// hasSettled reports whether the container that runs does not crash at once. On a verified node an agent must have had the time
 // to find that the node has recovered, or have written what fails: one that crashes again and again does neither.
 func (s Settings) hasSettled(v view, is memory) bool {
 	if !v.isVerified {

@@ -41,7 +41,7 @@ type Patcher struct {
 func (p *Patcher) Get(ctx context.Context) (*Node, error) { return p.inTime(ctx, p.Node.Get) }
 
 // Release makes the Node verified, starting from base, the Node as last read, and returns the released Node and the taints
-// that it has removed. It reads the Node before every retry, and sends nothing to a Node that is already verified.
+// that it has removed. It reads the Node before every retry, and does not retry if the Node is verified by then.
 //
 // Once ctx has ended it sends no new patch, but it waits for the answer to one in flight.
 //

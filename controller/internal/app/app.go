@@ -31,7 +31,6 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/metrics"
 	"github.com/imunhatep/kube-node-ready/controller/internal/remediation"
 	"github.com/imunhatep/kube-node-ready/controller/internal/report"
-	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -68,16 +67,8 @@ func (c Controller) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	settings := fleet.NewSettings(cfg.Config, template)
-	settings.Workers = cfg.DeploymentMode == config.ModeController
-	settings.FailedTaintValue = cfg.AgentName
-	settings.FailedAfter, settings.SilentAfter = cfg.InitialTimeout, cfg.InitialTimeout+time.Minute
-	settings.NotStartedAfter, settings.NoAgentFor = cfg.NotStartedAfter, cfg.RetaintNoAgentFor
-	if settings.Workers { // a worker says nothing before its round ends
-		settings.SilentAfter = max(settings.SilentAfter, checklist.LongestRound(cfg.Config)+time.Minute)
-	}
 	now := (&clock.Clock{Server: environment.Client.ServerTime, Steady: cfg.ControlGroupFor}).Now
-	fleetLoop := &loop.Loop{Settings: settings, Cache: manager.GetCache(), Live: manager.GetAPIReader(),
+	fleetLoop := &loop.Loop{Settings: fleet.NewSettings(cfg, template), Cache: manager.GetCache(), Live: manager.GetAPIReader(),
 		Now: now, Log: log}
 	collector := metrics.New(fleetLoop.Last, fleetLoop.Errors, c.Program, now)
 	registry := cmp.Or[prometheus.Registerer](c.Registry, ctrlmetrics.Registry)

@@ -30,7 +30,8 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// parts are what acts on the plans of the loop, each in a goroutine of its own.
+// parts are what acts on nodes: the reboot step of the loop, the controller of the workers, and runnables of the manager, each in
+// a goroutine of its own.
 type parts struct {
 	controller Controller
 	manager    manager.Manager
@@ -186,7 +187,7 @@ func (c Controller) RemoveFailedTaints(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	settings := fleet.Settings{Keys: c.Config.Keys(), FailedTaintValue: c.Config.AgentName}
+	settings := fleet.NewSettings(c.Config, new(corev1.PodTemplateSpec)) // it judges no node: no template is needed
 	return retaint.RemoveFailedTaints(ctx, live, c.patcher, settings, c.Log)
 }
 

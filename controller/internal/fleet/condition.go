@@ -22,17 +22,20 @@ type Condition struct {
 }
 
 // wanted returns the condition that is to be written on a node, if it differs from the one that is there.
-func (s Settings) wanted(status Status, now clock.Now) (Condition, bool) {
+func (s Settings) wanted(status Status, now clock.Now) (wanted Condition, isNeeded bool) {
+	isRechecked := status.State == Verified && s.Rechecks.Enabled()
 	switch {
 	case status.Untouchable != "":
 		return Condition{}, false
-	case status.State == Verified && s.Rechecks.Enabled():
-		return s.wantedOfRechecked(status, now)
+	case isRechecked:
+		wanted, isNeeded = s.wantedOfRechecked(status, now)
 	case status.State == Verified:
-		return s.wantedOfReleased(status)
+		wanted, isNeeded = s.wantedOfReleased(status)
 	default:
-		return s.wantedOfUnreleased(status, now)
+		wanted, isNeeded = s.wantedOfUnreleased(status, now)
 	}
+	wanted.Node, wanted.Rechecked = status.Node, isRechecked
+	return wanted, isNeeded
 }
 
 // wantedOfReleased returns True where nobody else writes it: in controller mode, for what the controller has written itself, and
@@ -40,26 +43,24 @@ func (s Settings) wanted(status Status, now clock.Now) (Condition, bool) {
 func (s Settings) wantedOfReleased(status Status) (Condition, bool) {
 	written := s.Condition(status.Node)
 	isUnsaid := s.Workers && written.Status != corev1.ConditionTrue && s.WasGated(status.Node)
-	isOutdated := written.Status == corev1.ConditionFalse && (s.writes(firstReason(written)) || status.Pod == nil)
-	return Condition{Node: status.Node, Status: corev1.ConditionTrue, Reason: verdict.Verified, Message: "the node is verified"},
-		isUnsaid || isOutdated
+	isOutdated := s.isOwnFalse(written) || written.Status == corev1.ConditionFalse && status.Pod == nil
+	return Condition{Status: corev1.ConditionTrue, Reason: verdict.Verified, Message: "the node is verified"}, isUnsaid || isOutdated
 }
 
 // wantedOfUnreleased returns False with the reason where the controller is the one who finds that the node fails.
 func (s Settings) wantedOfUnreleased(status Status, now clock.Now) (Condition, bool) {
 	written := s.Condition(status.Node)
-	isFalse := written.Status == corev1.ConditionFalse
-	isOwn := isFalse && s.writes(firstReason(written))
+	isOwn := s.isOwnFalse(written)
+	isNew := written.Status != corev1.ConditionFalse || written.Reason != status.AllReasons
 	fails := status.State == Failed && status.Gated && s.writes(status.Reason)
 	switch {
 	case fails && isOwn && now.Since(status.Since) < settled:
 		return Condition{}, false // a pod that is being replaced has one reason after the other for a moment
-	case fails && (!isFalse || written.Reason != status.AllReasons):
-		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: Reason(status.AllReasons), Message: status.Message,
-			Event: true}, true
+	case fails && isNew:
+		return Condition{Status: corev1.ConditionFalse, Reason: Reason(status.AllReasons), Message: status.Message, Event: true}, true
 	case !status.Gated && isOwn && !status.Retainted:
 		// A stale False could get a node replaced whose startup taint somebody has removed.
-		return Condition{Node: status.Node, Status: corev1.ConditionUnknown, Reason: "NotGated",
+		return Condition{Status: corev1.ConditionUnknown, Reason: "NotGated",
 			Message: "the startup taint was removed before the node was verified"}, true
 	}
 	return Condition{}, false
@@ -74,14 +75,15 @@ func (s Settings) wantedOfRechecked(status Status, now clock.Now) (Condition, bo
 		reason, message = verdict.Silent, fmt.Sprintf("pod %s/%s runs but is not ready: its rechecks fail, but it does not write "+
 			"the reason; read its log, and check the node's path to the API server", status.Pod.Namespace, status.Pod.Name)
 	}
+	isYoung := now.Since(r.written) < recheck.RefreshInterval && !r.written.Before(r.NotReady)
+	mayBeWritten := s.Condition(status.Node).Type != "" || s.WasGated(status.Node)
 	switch {
-	case reason != "" && r.Reason == reason && now.Since(r.written()) < recheck.RefreshInterval && !r.written().Before(r.NotReady):
-	case reason != "" && (s.Condition(status.Node).Type != "" || s.WasGated(status.Node)):
-		return Condition{Node: status.Node, Status: corev1.ConditionFalse, Reason: reason, Rechecked: true,
-			Event: r.Reason != reason, Message: message}, true
-	case r.Failed && now.HasLasted(r.NoAgent, s.NoAgentFor):
-		return Condition{Node: status.Node, Status: corev1.ConditionUnknown, Reason: "NotRechecked", Rechecked: true,
-			Message: "no agent rechecks the node"}, true
+	case reason != "" && r.Reason == reason && isYoung:
+		return Condition{}, false
+	case reason != "" && mayBeWritten:
+		return Condition{Status: corev1.ConditionFalse, Reason: reason, Message: message, Event: r.Reason != reason}, true
+	case r.Failed && now.HasLasted(status.NoAgent, s.NoAgentFor):
+		return Condition{Status: corev1.ConditionUnknown, Reason: "NotRechecked", Message: "no agent rechecks the node"}, true
 	}
 	return Condition{}, false
 }

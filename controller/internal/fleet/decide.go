@@ -53,11 +53,15 @@ type view struct {
 // judge says what state a node is in.
 func (s Settings) judge(v view) Status {
 	status := Status{Node: v.node, Pod: v.pod, Untouchable: v.untouchable, Retainted: s.IsRetainted(Taints(v.node)),
-		Rebooted: verdict.WasRebooted(v.node.Annotations[nodepatch.Annotation], v.node.Status.NodeInfo.BootID)}
+		Rebooted: verdict.WasRebooted(v.node.Annotations[nodepatch.Annotation], v.node.Status.NodeInfo.BootID),
+		NoAgent:  v.seen.noAgent}
 	if v.isVerified {
 		s.judgeReleased(&status, v)
 	} else {
 		s.judgeUnreleased(&status, v)
+	}
+	if s.goesOn(status, v) {
+		status.failAs(v.condition)
 	}
 	s.judgeSandbox(&status, v)
 	status.AllReasons = cmp.Or(status.AllReasons, string(status.Reason))
@@ -66,15 +70,15 @@ func (s Settings) judge(v view) Status {
 
 // judgeUnreleased judges a node that is not verified.
 func (s Settings) judgeUnreleased(status *Status, v view) {
-	status.Gated, status.Recheck.NoAgent = s.IsGated(v.node), v.seen.notRunning
+	status.Gated = s.IsGated(v.node)
 	// A container that has crashed counts as running only once it has settled.
-	isRunning := v.seen.container != "" && (v.seen.notRunning.IsZero() || !hasRestarted(v.pod))
+	isRunning := v.seen.container != "" && (v.seen.noAgent.IsZero() || !hasRestarted(v.pod))
 	switch {
 	case s.Workers && v.pod == nil:
 		s.judgeWithoutWorker(status, v)
-	case s.Workers && hasVerdict(v.pod):
+	case s.hasVerdict(v):
 		s.judgeVerdict(status, v)
-	case s.Workers && s.isNextAttempt(v):
+	case s.isNextAttempt(v):
 		status.failAs(v.condition)
 	case isRunning:
 		s.judgeRunning(status, v)
@@ -82,8 +86,8 @@ func (s Settings) judgeUnreleased(status *Status, v view) {
 		s.judgeNotRunning(status, v)
 	}
 	// A node that was rebooted serves while it waits: only a check that fails says something against it.
-	hasFailedCheck := status.AllReasons != ""
-	if status.State == Failed && !hasFailedCheck && status.Rebooted && !HasTaint(v.node, s.Keys.TaintKey) {
+	isServing := status.Rebooted && !HasTaint(v.node, s.Keys.TaintKey)
+	if isServing && status.State == Failed && !status.isReported() {
 		status.State = Pending
 	}
 }
@@ -91,7 +95,7 @@ func (s Settings) judgeUnreleased(status *Status, v view) {
 // judgeRunning judges a node whose agent runs: by what the agent says, if it says something in time.
 func (s Settings) judgeRunning(status *Status, v view) {
 	switch {
-	case v.condition.Status == corev1.ConditionFalse && status.Gated && !firstReason(v.condition).Meaning().Controller:
+	case v.isFalseByAgent() && status.Gated:
 		status.failAs(v.condition)
 	case v.now.Since(v.seen.running) >= s.SilentAfter && HasTaint(v.node, s.Keys.TaintKey): // the agent marks no other node
 		status.State, status.Reason = Failed, verdict.Silent
@@ -109,7 +113,7 @@ func (s Settings) judgeNotRunning(status *Status, v view) {
 		status.State = Unverified
 	}
 	status.Reason, status.Message = s.Rules.notRunning(v)
-	if !status.Gated || !v.now.HasLasted(v.seen.notRunning, s.NotStartedAfter) {
+	if !status.Gated || !v.now.HasLasted(v.seen.noAgent, s.NotStartedAfter) {
 		return
 	}
 	status.EventsWanted = status.Reason == ""
@@ -118,21 +122,26 @@ func (s Settings) judgeNotRunning(status *Status, v view) {
 	}
 }
 
-// judgeReleased judges a verified node. Where kubelet cannot make the sandbox of the agent's pod, the time does not count as time
-// without an agent, except for patience: the next pod shows no reason for a moment, and that must not remove the failed taint.
+// judgeReleased judges a verified node.
 func (s Settings) judgeReleased(status *Status, v view) {
-	status.State, status.Recheck = Verified, v.seen.rechecked.Recheck
-	patience := min(s.NotStartedAfter, s.NoAgentFor/2)
-	if v.seen.container != "" || v.pod == nil || !v.now.HasLasted(status.Recheck.NoAgent, patience) || !IsNodeReady(v.node) {
+	status.State, status.Recheck = Verified, v.seen.recheck
+	if v.seen.container != "" || !s.isStuck(v, v.seen.noAgent) {
 		return
 	}
 	reason, message := s.Rules.notRunning(v)
 	status.EventsWanted = reason == ""
 	if reason == verdict.SandboxFailed {
 		status.Reason, status.Message = reason, message
-		status.Recheck.NoAgent = v.now.Mark().Add(-patience)
 	}
 }
+
+// isFalseByAgent reports whether the condition is False for a reason that an agent or worker has found.
+func (v view) isFalseByAgent() bool {
+	return v.condition.Status == corev1.ConditionFalse && !firstReason(v.condition).Meaning().Controller
+}
+
+// isReported reports whether a worker or the condition says why the node fails, not only its pod.
+func (s *Status) isReported() bool { return s.AllReasons != "" }
 
 // failAs takes over what the condition says.
 func (s *Status) failAs(condition corev1.NodeCondition) {

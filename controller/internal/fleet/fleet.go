@@ -3,12 +3,14 @@
 package fleet
 
 import (
+	"math"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
+	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -56,12 +58,27 @@ type Settings struct {
 	SilentAfter time.Duration
 }
 
-// NewSettings returns what the agent's settings say, for its pod template. The controller's own are to be added.
-func NewSettings(cfg config.Config, template *corev1.PodTemplateSpec) Settings {
-	keys := cfg.Keys()
-	return Settings{Rules: NewRules(template, keys), Keys: keys, ConditionType: cfg.ConditionType,
+// NewSettings returns all that the controller's settings say. template is that of the agents or workers.
+func NewSettings(cfg config.Controller, template *corev1.PodTemplateSpec) Settings {
+	s := Settings{
+		Rules: NewRules(template, cfg.Keys()), Keys: cfg.Keys(), ConditionType: cfg.ConditionType, FailedTaintValue: cfg.AgentName,
+		Workers: cfg.DeploymentMode == config.ModeController, NotStartedAfter: cfg.NotStartedAfter, NoAgentFor: cfg.RetaintNoAgentFor,
+		FailedAfter: cfg.InitialTimeout, SilentAfter: cfg.InitialTimeout + time.Minute,
 		Rechecks: Rechecks{Interval: cfg.RecheckInterval, FailureThreshold: cfg.FailureThreshold,
-			RecoveryThreshold: cfg.RecoveryThreshold}}
+			RecoveryThreshold: cfg.RecoveryThreshold},
+	}
+	if s.Workers { // a worker says nothing before its round ends
+		s.SilentAfter = max(s.SilentAfter, checklist.LongestRound(cfg.Config)+time.Minute)
+	}
+	return s
+}
+
+// WithoutTime returns the settings for a process that sees the cluster once: for it, no time passes after which a node counts as
+// failed.
+func (s Settings) WithoutTime() Settings {
+	const never = time.Duration(math.MaxInt64)
+	s.NotStartedAfter, s.SilentAfter, s.FailedAfter, s.NoAgentFor = never, never, never, never
+	return s
 }
 
 // Objects is the cluster as the caches show it, and what was looked up for it.
@@ -91,6 +108,7 @@ type Status struct {
 	Message    string
 	Since      clock.Mark // of State and Reason, without a break
 	Recheck    Recheck    // of a verified node
+	NoAgent    clock.Mark // since when no agent runs, zero: one does, or none is to run
 	Retainted  bool       // it has the failed taint that this release's controller adds
 	Rebooted   bool       // it was started again since its release
 	// InDoubt means that the node may fail only because the sandbox of its agent is broken. Nothing is to be done to the node until
@@ -109,7 +127,7 @@ func (s Status) IsPending() bool { return s.State != Verified && (s.Gated || s.P
 // ChangesWithTime reports whether a decision may be due although no object changes. It is true of each node that the controller
 // may re-taint or replace, or whose failed taint it may remove.
 func (s Status) ChangesWithTime() bool {
-	return s.IsPending() || s.Retainted || s.Recheck.Failed || !s.Recheck.NotReady.IsZero() || !s.Recheck.NoAgent.IsZero()
+	return s.IsPending() || s.Retainted || s.Recheck.Failed || !s.Recheck.NotReady.IsZero() || !s.NoAgent.IsZero()
 }
 
 // maxAge is how old a plan may be that is acted on. One is made every 10 s while a status ChangesWithTime.

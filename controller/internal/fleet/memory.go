@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
 // settled is how long a container must run without a break until it counts as started: one that crashes at once, again and
@@ -20,45 +21,94 @@ type Memory map[types.UID]memory
 
 // memory is that of one node.
 type memory struct {
-	seenSince  clock.Mark // when it was seen first
-	state      State
-	reason     Reason
-	since      clock.Mark // of state and reason
-	container  string     // the agent's container that runs
-	running    clock.Mark // since when, zero: none does; it begins again when the node is verified, or is not verified any more
-	notRunning clock.Mark // since when no agent has run, zero: one has settled
-	waiting    clock.Mark // since when it is gated and not verified, zero: it is not
-	rechecked  recheckMemory
+	seenSince clock.Mark // when it was seen first
+	seenLast  clock.Mark
+	state     State
+	reason    Reason
+	since     clock.Mark // of state and reason
+	container string     // the agent's container that runs
+	running   clock.Mark // since when, or since the node was verified, or not verified any more; zero: none does
+	noAgent   clock.Mark // since when no agent runs: see noAgentSince
+	waiting   clock.Mark // since when it is gated and not verified, zero: it is not
+	recheck   Recheck    // of a verified node
 }
 
 // observe notes what the objects show now. v has no memory yet.
 func (s Settings) observe(v view, was memory) memory {
-	m := was.observeContainer(v)
-	m.seenSince = cmp.Or(was.seenSince, v.now.Mark())
-	if v.isVerified {
-		m.notRunning, m.waiting = clock.Mark{}, clock.Mark{} // for the next verification
-		if s.Rechecks.Enabled() {
-			m.rechecked = s.observeRechecks(v, was, m)
-		}
-		return m
+	if isTurn := v.isVerified != (was.state == Verified); isTurn { // what was seen before does not count any more
+		was.container, was.noAgent, was.recheck = "", clock.Mark{}, Recheck{}
 	}
+	m := s.observeContainer(v, was)
+	m.seenSince, m.seenLast = cmp.Or(was.seenSince, v.now.Mark()), v.now.Mark()
 	m.waiting = clock.Mark{}
-	if s.IsGated(v.node) {
+	switch {
+	case v.isVerified && s.Rechecks.Enabled():
+		m.recheck = observeRecheck(v, was, m)
+	case !v.isVerified && s.IsGated(v.node):
 		m.waiting = cmp.Or(was.waiting, v.now.Mark())
 	}
-	switch {
-	case m.container != "" && v.now.Since(m.running) >= settled:
-		m.notRunning = clock.Mark{}
-	case m.container == "":
-		m.notRunning = cmp.Or(was.notRunning, v.now.Mark())
-	}
-	switch {
-	case s.Workers && v.pod == nil && (m.waiting.IsZero() || s.Keys.ForeignTaint(Taints(v.node)) != nil):
-		m.notRunning = clock.Mark{} // it gets no worker
-	case s.Workers && v.pod != nil && hasVerdict(v.pod):
-		m.container, m.running, m.notRunning = "", clock.Mark{}, clock.Mark{} // the next worker has all the time to start
-	}
+	m.noAgent = s.noAgentSince(v, was, m)
 	return m
+}
+
+// noAgentSince returns since when no agent or worker runs on a node, zero: one does, or none is to run. is has the container of
+// now, and what the condition says.
+func (s Settings) noAgentSince(v view, was, is memory) clock.Mark {
+	absentSince := cmp.Or(was.noAgent, v.now.Mark())
+	isCrashing := is.container == was.container && !was.noAgent.IsZero()
+	switch {
+	case !s.expectsAgent(v, is):
+		return clock.Mark{}
+	case is.container == "" && s.lacksSandbox(v, absentSince):
+		return v.now.Mark().Add(-s.patience())
+	case is.container == "":
+		return absentSince
+	case s.hasSettled(v, is):
+		return clock.Mark{}
+	case v.isVerified && isCrashing: // the time for which it runs does not count
+		return was.noAgent.Add(v.now.Since(was.seenLast))
+	}
+	return was.noAgent
+}
+
+// expectsAgent reports whether an agent or worker is to run on a node.
+func (s Settings) expectsAgent(v view, is memory) bool {
+	switch {
+	case v.isVerified:
+		return s.Rechecks.Enabled()
+	case s.Workers && v.pod == nil:
+		return !is.waiting.IsZero() && s.Keys.ForeignTaint(Taints(v.node)) == nil
+	}
+	return !s.hasVerdict(v) // after a verdict the next worker has all the time to start
+}
+
+// hasSettled reports whether the container that runs does not crash at once. On a verified node an agent must have had the time
+// to find that the node has recovered, or have written what fails: one that crashes again and again does neither.
+func (s Settings) hasSettled(v view, is memory) bool {
+	if !v.isVerified {
+		return v.now.Since(is.running) >= settled
+	}
+	hasWritten := v.isFalseByAgent() && is.running.Before(is.recheck.Refreshed)
+	// An agent that replaces another one counts before the controller acts because no agent is there.
+	return hasWritten || v.now.Since(is.running) >= min(s.Rechecks.RecoversAfter(), s.NoAgentFor/2)
+}
+
+// patience is how long the agent's pod of a verified node may take to start. While kubelet cannot make its sandbox, no more time
+// counts: the next pod shows no reason for a moment, and that must not remove the failed taint.
+func (s Settings) patience() time.Duration { return min(s.NotStartedAfter, s.NoAgentFor/2) }
+
+// isStuck reports whether kubelet does not start the agent's pod of a verified node, where no agent runs since then.
+func (s Settings) isStuck(v view, since clock.Mark) bool {
+	return v.pod != nil && IsNodeReady(v.node) && v.now.HasLasted(since, s.patience())
+}
+
+// lacksSandbox reports whether such a pod is stuck because kubelet cannot make its sandbox.
+func (s Settings) lacksSandbox(v view, since clock.Mark) bool {
+	if !v.isVerified || !s.isStuck(v, since) {
+		return false
+	}
+	reason, _ := s.Rules.notRunning(v)
+	return reason == verdict.SandboxFailed
 }
 
 // remember returns what is to be remembered after a node was judged, and notes in its status since when it is so.
@@ -67,19 +117,16 @@ func (m memory) remember(status *Status, now clock.Now) memory {
 		m.state, m.reason, m.since = status.State, status.Reason, now.Mark()
 	}
 	status.Since = m.since
-	if status.State == Verified { // judgeReleased corrects since when no agent runs
-		m.rechecked.Recheck = status.Recheck
-	}
 	return m
 }
 
-// observeContainer notes which container of the agent runs, and since when.
-func (m memory) observeContainer(v view) memory {
-	container, wasVerified := runningContainer(v.pod), m.state == Verified
+// observeContainer notes which container of the agent runs, and since when. A worker with a verdict does nothing any more.
+func (s Settings) observeContainer(v view, m memory) memory {
+	container := runningContainer(v.pod)
 	switch {
-	case container == "":
-		m.running = clock.Mark{}
-	case container != m.container || m.running.IsZero() || v.isVerified != wasVerified:
+	case container == "" || s.hasVerdict(v):
+		container, m.running = "", clock.Mark{}
+	case container != m.container:
 		m.running = v.now.Mark()
 	}
 	m.container = container

@@ -14,9 +14,7 @@ import (
 // isLeftBehind reports whether node, which is not selected (any more), has something of the controller that nobody else would
 // correct: the failed taint, or a condition from when it had the startup taint.
 func (s Settings) isLeftBehind(node *corev1.Node) bool {
-	condition := s.Condition(node)
-	isOwnFalse := condition.Status == corev1.ConditionFalse && s.writes(firstReason(condition))
-	return s.IsRetainted(Taints(node)) || isOwnFalse && s.Rules.matches(node)
+	return s.IsRetainted(Taints(node)) || s.isOwnFalse(s.Condition(node)) && s.Rules.matches(node)
 }
 
 // IsExcluded reports whether somebody has left node out, by another value of the label: it has no taint of ours and no agent.
@@ -39,6 +37,11 @@ func (s Settings) IsRetainted(taints []nodepatch.Taint) bool {
 
 // writes reports whether the controller writes this reason to the condition.
 func (s Settings) writes(reason Reason) bool { return s.Workers || reason.Meaning().Controller }
+
+// isOwnFalse reports whether our condition is False for a reason that the controller writes.
+func (s Settings) isOwnFalse(condition corev1.NodeCondition) bool {
+	return condition.Status == corev1.ConditionFalse && s.writes(firstReason(condition))
+}
 
 // IsGated reports whether nobody but the agent or a worker releases node: it has the startup taint, or is to be verified again.
 func (s Settings) IsGated(node *corev1.Node) bool {

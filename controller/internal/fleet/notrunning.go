@@ -83,16 +83,12 @@ func fromEvents(events []corev1.Event) (Reason, string) {
 	// In the order in which kubelet does it: of Events of the same second the later one counts.
 	steps := []string{"FailedScheduling", "FailedMount", "FailedAttachVolume", "NetworkNotReady", "FailedCreatePodSandBox",
 		"Pulling", "Failed", "Pulled", "Created", "Started"}
-	var newest *corev1.Event
-	for i, event := range events {
-		if step := slices.Index(steps, event.Reason); step >= 0 && (newest == nil ||
-			cmp.Or(LastTime(event).Compare(LastTime(*newest)), step-slices.Index(steps, newest.Reason)) > 0) {
-			newest = &events[i]
-		}
-	}
-	if newest == nil {
+	step := func(event corev1.Event) int { return slices.Index(steps, event.Reason) }
+	known := slices.DeleteFunc(slices.Clone(events), func(event corev1.Event) bool { return step(event) < 0 })
+	if len(known) == 0 {
 		return verdict.Silent, "kubelet has not started its container, and no Event says why: check kubelet on the node"
 	}
+	newest := slices.MaxFunc(known, func(a, b corev1.Event) int { return cmp.Or(LastTime(a).Compare(LastTime(b)), step(a)-step(b)) })
 	switch newest.Reason {
 	case "NetworkNotReady", "FailedCreatePodSandBox":
 		return verdict.SandboxFailed, newest.Message

@@ -67,15 +67,21 @@ func slimMeta(meta metav1.ObjectMeta, annotations ...string) metav1.ObjectMeta {
 		CreationTimestamp: meta.CreationTimestamp, DeletionTimestamp: meta.DeletionTimestamp,
 		Labels: meta.Labels, OwnerReferences: meta.OwnerReferences,
 	}
-	if meta.Annotations != nil {
-		slim.Annotations = make(map[string]string, len(annotations)) // a patch needs to know that there is a map
-	}
-	for _, key := range annotations {
-		if value, found := meta.Annotations[key]; found {
-			slim.Annotations[key] = value
-		}
+	if meta.Annotations != nil { // a patch needs to know whether there is a map
+		slim.Annotations = pick(meta.Annotations, annotations...)
 	}
 	return slim
+}
+
+// pick returns those of all labels or annotations that have one of the keys.
+func pick(all map[string]string, keys ...string) map[string]string {
+	picked := make(map[string]string, len(keys))
+	for _, key := range keys {
+		if value, found := all[key]; found {
+			picked[key] = value
+		}
+	}
+	return picked
 }
 
 // PatchNode converts a Node for package nodepatch: it has then what a nodepatch.Client would have read of it.

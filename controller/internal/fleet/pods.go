@@ -71,11 +71,5 @@ const Component = "app.kubernetes.io/component"
 
 // OwnLabels returns the labels that the chart selects a pod by, without the user's.
 func OwnLabels(all map[string]string) labels.Set {
-	own := make(labels.Set)
-	for _, key := range []string{"app.kubernetes.io/name", "app.kubernetes.io/instance", Component} {
-		if value, found := all[key]; found {
-			own[key] = value
-		}
-	}
-	return own
+	return pick(all, "app.kubernetes.io/name", "app.kubernetes.io/instance", Component)
 }

@@ -45,8 +45,9 @@ type Recheck struct {
 	Refreshed clock.Mark // when the False was written last
 	NotReady  clock.Mark // since when the agent runs and is not ready, on a ready node
 	Spoke     bool       // it has written True since it has been not ready
-	NoAgent   clock.Mark // since when no agent runs, also of an unverified node; judgeReleased says what does not count
-	SeenSince clock.Mark // when this process saw the node first
+
+	heartbeat time.Time  // of the condition
+	written   clock.Mark // when the False was written last; if it is older than what this process saw: when it saw the node first
 }
 
 // IsFresh reports whether the condition is False and somebody has written it within the last minutes. The agent writes it
@@ -55,35 +56,18 @@ func (r Recheck) IsFresh(now clock.Now) bool {
 	return r.Failed && !r.Refreshed.IsZero() && now.Since(r.Refreshed) < staleAfter
 }
 
-// written is when the False was written last. What was written before this process saw the node counts as written when it did.
-func (r Recheck) written() clock.Mark {
-	return cmp.Or(r.Refreshed, r.SeenSince)
-}
-
-// recheckMemory is what a memory holds of a Recheck.
-type recheckMemory struct {
-	Recheck
-	heartbeat time.Time  // of the condition
-	seen      clock.Mark // when this was noted last
-}
-
-// observeRechecks notes what a verified node and its agent show. was is what was remembered before, is has the container of now.
-func (s Settings) observeRechecks(v view, was, is memory) recheckMemory {
-	r := was.rechecked
-	if was.state != Verified { // it has just been verified, or is seen for the first time
-		r = recheckMemory{}
-	}
+// observeRecheck notes what a verified node and its agent show. was is what was remembered before, is has the container of now.
+func observeRecheck(v view, was, is memory) Recheck {
+	r := was.recheck
 	r.noteCondition(v, was)
 	r.noteReadiness(v, was, is)
-	// An agent that replaces another one counts before the controller acts because no agent is there.
-	r.noteAbsence(v, was, is, min(s.Rechecks.RecoversAfter(), s.NoAgentFor/2))
-	r.SeenSince, r.seen = is.seenSince, v.now.Mark()
+	r.written = cmp.Or(r.Refreshed, is.seenSince)
 	return r
 }
 
 // noteCondition notes since when the condition is False, and when the False was written last. If it was False when this process
 // saw the verified node first, neither is known.
-func (r *recheckMemory) noteCondition(v view, was memory) {
+func (r *Recheck) noteCondition(v view, was memory) {
 	heartbeat := v.condition.LastHeartbeatTime.Time
 	switch {
 	case v.condition.Status != corev1.ConditionFalse:
@@ -98,28 +82,14 @@ func (r *recheckMemory) noteCondition(v view, was memory) {
 }
 
 // noteReadiness notes since when the agent runs and is not ready. While the node is not ready, or is drained, that says nothing.
-func (r *recheckMemory) noteReadiness(v view, was, is memory) {
+func (r *Recheck) noteReadiness(v view, was, is memory) {
 	switch {
-	case is.container == "" || IsReady(v.pod) || !IsNodeReady(v.node) || v.untouchable != "":
+	case is.container == "", IsReady(v.pod), !IsNodeReady(v.node), v.untouchable != "":
 		r.NotReady, r.Spoke = clock.Mark{}, false
-	case r.NotReady.IsZero() || is.container != was.container:
+	case r.NotReady.IsZero(), is.container != was.container:
 		r.NotReady, r.Spoke = v.now.Mark(), false
-	case was.rechecked.Failed && v.condition.Status == corev1.ConditionTrue: // just written: kubelet says later that it is ready
+	case was.recheck.Failed && v.condition.Status == corev1.ConditionTrue: // just written: kubelet says later that it is ready
 		r.NotReady, r.Spoke = v.now.Mark(), true
-	}
-}
-
-// noteAbsence notes since when no agent runs. An agent that crashes again and again is absent until it had enough time to find
-// that its node has recovered, or until it has written what fails.
-func (r *recheckMemory) noteAbsence(v view, was, is memory, enough time.Duration) {
-	hasWritten := r.Failed && !r.Reason.Meaning().Controller && is.running.Before(r.Refreshed)
-	switch {
-	case is.container == "":
-		r.NoAgent = cmp.Or(r.NoAgent, v.now.Mark())
-	case hasWritten || v.now.Since(is.running) >= enough:
-		r.NoAgent = clock.Mark{}
-	case is.container == was.container && !r.NoAgent.IsZero(): // the time for which it runs does not count
-		r.NoAgent = r.NoAgent.Add(v.now.Since(r.seen))
 	}
 }
 
@@ -131,6 +101,7 @@ func (s Settings) isSilent(r Recheck, now clock.Now) bool {
 	if r.Spoke {
 		enough = max(enough, spokenFor)
 	}
-	isStale := now.Since(r.written()) >= staleAfter+s.Rechecks.RecoversAfter()
-	return now.HasLasted(r.NotReady, enough) && (!r.Failed || r.Reason.Meaning().Controller || isStale)
+	isStale := now.Since(r.written) >= staleAfter+s.Rechecks.RecoversAfter()
+	mayRecover := r.Failed && !r.Reason.Meaning().Controller && !isStale
+	return now.HasLasted(r.NotReady, enough) && !mayRecover
 }

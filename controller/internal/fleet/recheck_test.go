@@ -137,7 +137,7 @@ func TestAgentThatCrashes(t *testing.T) {
 		wanted := s.write()
 		unknown = unknown || wanted != nil && wanted.Status == corev1.ConditionUnknown
 	}
-	assert.GreaterOrEqual(t, s.moment().Since(s.only().Recheck.NoAgent), 20*time.Minute)
+	assert.GreaterOrEqual(t, s.moment().Since(s.only().NoAgent), 20*time.Minute)
 	assert.True(t, unknown)
 }
 
@@ -154,7 +154,7 @@ func TestRestartsAreNotNoAgent(t *testing.T) {
 				s.objects.Pods[0].Status.ContainerStatuses[0] = corev1.ContainerStatus{State: running(), ContainerID: fmt.Sprint("containerd://", i)}
 				s.after(every - 10*time.Second)
 				require.Empty(t, s.plan.Conditions)
-				if noAgent := s.only().Recheck.NoAgent; !noAgent.IsZero() {
+				if noAgent := s.only().NoAgent; !noAgent.IsZero() {
 					require.Less(t, s.moment().Since(noAgent), s.settings.NoAgentFor)
 				}
 			}
@@ -178,7 +178,7 @@ func TestAgentThatIsBackAndFails(t *testing.T) {
 	s.say(corev1.ConditionFalse, verdict.DNSFailed)
 	s.after(time.Second)
 	assert.Empty(t, s.plan.Conditions)
-	assert.Zero(t, s.only().Recheck.NoAgent, "the failed taint stays")
+	assert.Zero(t, s.only().NoAgent, "the failed taint stays")
 }
 
 func TestFreshFalse(t *testing.T) {
@@ -272,7 +272,7 @@ func TestAgentThatReplacesAnother(t *testing.T) {
 		s.after(time.Minute)
 		assert.Empty(t, s.plan.Conditions)
 	}
-	assert.Zero(t, s.only().Recheck.NoAgent)
+	assert.Zero(t, s.only().NoAgent)
 }
 
 // The agent lets its False go stale while it recovers, and is ready again after the last round of it.

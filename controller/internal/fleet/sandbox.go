@@ -10,62 +10,98 @@ import (
 // renewalTakes is how long an agent's pod is waited for: its deletion, one in 10 s in the cluster, and the start of the next.
 const renewalTakes = 5 * time.Minute
 
+// phase is how far a failure has come that a broken sandbox can cause. Each phase begins again with the next failure.
+type phase int
+
+const (
+	unsuspected   phase = iota // the sandbox is not what fails, or no other pod would come
+	firstAgent                 // the agent runs whose sandbox may be broken
+	betweenAgents              // the next agent is to start
+	secondAgent                // an agent runs whose pod was created after the failure
+	over                       // the time for a renewal and for the second agent has passed
+)
+
 // judgeSandbox notes whether the sandbox of the agent's pod may be all that is broken. The node is in doubt from the failure
 // until an agent whose pod was created since has failed too, and never for longer than a renewal and that agent need.
 func (s Settings) judgeSandbox(status *Status, v view) {
-	failedAt, pod, now := v.condition.LastTransitionTime, v.pod, v.now
-	isFalse := v.condition.Status == corev1.ConditionFalse && !failedAt.IsZero()
-	if s.Workers || !isFalse || !firstReason(v.condition).Meaning().BySandbox {
-		return // each worker has a sandbox of its own
-	}
-	isReplaced := pod == nil || pod.DeletionTimestamp != nil || !pod.CreationTimestamp.Before(&failedAt)
-	goesOn := isReplaced && v.failed() && status.Gated && status.State != Failed
-	if goesOn { // a new pod does not end a failure: it is released, fails too, or does not start
-		status.failAs(v.condition)
-	}
-	enough, fails, hasFailed := s.failingAgent(status, v)
-	if !fails || pod != nil && metav1.GetControllerOf(pod) == nil { // without a DaemonSet no other pod would come
-		return
-	}
-	// By the API server's clock, so that another leader decides the same.
-	isOver := now.IsStale(failedAt.Time, enough+renewalTakes)
-	switch {
-	case v.seen.container == "": // between two agents
-		status.InDoubt = !isOver && (goesOn || v.isVerified)
-	case isOver:
-		status.Renewable = hasFailed
-	case isReplaced: // the second agent: if it fails too, re-taint and remediation come before a third one
-		status.InDoubt = !hasFailed
-	default: // the first agent
-		status.InDoubt, status.Renewable = true, hasFailed
+	var inDoubt, renewable bool
+	hasFailed := s.hasAgentFailed(*status, v)
+	switch s.sandboxPhase(*status, v) {
+	case firstAgent:
+		inDoubt, renewable = true, hasFailed
+	case betweenAgents:
+		inDoubt = true
+	case secondAgent: // if it fails too, re-taint and remediation come before a third one
+		inDoubt = !hasFailed
+	case over:
+		renewable = hasFailed
 	}
 	// While kubelet is not ready no agent is renewed, and the node may be replaced, unless kubelet was ready when the node failed.
-	ready := nodeCondition(v.node, corev1.NodeReady)
-	isReady := ready.Status == corev1.ConditionTrue
-	status.InDoubt = status.InDoubt && (isReady || failedAt.Before(&ready.LastTransitionTime))
-	status.Renewable = status.Renewable && isReady && now.IsOlder(failedAt.Time, 0) && status.Untouchable == "" &&
-		s.comesAgain(v.node)
+	kubelet, failedAt := nodeCondition(v.node, corev1.NodeReady), v.condition.LastTransitionTime
+	isReady := kubelet.Status == corev1.ConditionTrue
+	status.InDoubt = inDoubt && (isReady || failedAt.Before(&kubelet.LastTransitionTime))
+	status.Renewable = renewable && isReady && s.mayRenew(v)
 }
 
-// failingAgent returns how long an agent needs to pass, whether the node fails, and whether the agent that runs now has had that
-// long and fails.
-func (s Settings) failingAgent(status *Status, v view) (enough time.Duration, fails, hasFailed bool) {
-	ran := v.now.Since(v.seen.running)
-	if v.isVerified {
-		enough = rounds(s.Rechecks.RecoveryThreshold+1, s.Rechecks.Interval)
-		hasWritten := v.seen.running.Before(status.Recheck.Refreshed)
-		return enough, status.Recheck.IsFresh(v.now), hasWritten && ran >= enough
+// sandboxPhase says how far the failure of a node has come.
+func (s Settings) sandboxPhase(status Status, v view) phase {
+	isRunning := v.seen.container != ""
+	fails := status.Recheck.IsFresh(v.now) || status.State == Failed && status.Reason == firstReason(v.condition)
+	hasDaemonSet := v.pod == nil || metav1.GetControllerOf(v.pod) != nil // else no other pod would come
+	// By the API server's clock, so that another leader decides the same.
+	isOver := v.now.IsStale(v.condition.LastTransitionTime.Time, s.timeToPass(v)+renewalTakes)
+	switch {
+	case !s.isSandboxSuspected(v), !fails, !hasDaemonSet:
+		return unsuspected
+	case isOver:
+		return over
+	case isRunning && v.isReplaced():
+		return secondAgent
+	case isRunning:
+		return firstAgent
+	case v.isVerified, status.isReported():
+		return betweenAgents
 	}
-	fails = status.State == Failed && status.Reason == firstReason(v.condition)
-	return s.FailedAfter, fails, ran >= s.FailedAfter
+	return unsuspected // the agent does not start: that is the failure
 }
 
-// failed reports whether the node had failed before for the reason that its condition says.
-func (v view) failed() bool {
-	return v.seen.state == Failed && v.seen.reason == firstReason(v.condition)
+// isSandboxSuspected reports whether an agent fails for a reason that its sandbox can cause. Each worker has its own sandbox.
+func (s Settings) isSandboxSuspected(v view) bool {
+	isFalse := v.condition.Status == corev1.ConditionFalse && !v.condition.LastTransitionTime.IsZero()
+	return !s.Workers && isFalse && firstReason(v.condition).Meaning().BySandbox
 }
 
-// comesAgain reports whether the DaemonSet would make another pod for the node.
-func (s Settings) comesAgain(node *corev1.Node) bool {
-	return s.Rules.matches(node) && s.Rules.Untolerated(node) == nil
+// isReplaced reports whether the agent that the condition is about is gone.
+func (v view) isReplaced() bool {
+	pod, failedAt := v.pod, v.condition.LastTransitionTime
+	return pod == nil || pod.DeletionTimestamp != nil || !pod.CreationTimestamp.Before(&failedAt)
+}
+
+// goesOn reports whether the failure of a gated node goes on although nothing shows it now. A new pod does not end a failure: it
+// is released, fails too, or does not start.
+func (s Settings) goesOn(status Status, v view) bool {
+	showsNone := status.Gated && status.State != Failed
+	hadFailed := v.seen.state == Failed && v.seen.reason == firstReason(v.condition)
+	return showsNone && hadFailed && s.isSandboxSuspected(v) && v.isReplaced()
+}
+
+// timeToPass is how long an agent needs to pass.
+func (s Settings) timeToPass(v view) time.Duration {
+	if v.isVerified {
+		return rounds(s.Rechecks.RecoveryThreshold+1, s.Rechecks.Interval)
+	}
+	return s.FailedAfter
+}
+
+// hasAgentFailed reports whether the agent that runs now had the time to pass, and has not. On a verified node it says so.
+func (s Settings) hasAgentFailed(status Status, v view) bool {
+	hadTime := v.seen.container != "" && v.now.Since(v.seen.running) >= s.timeToPass(v)
+	hasWritten := v.seen.running.Before(status.Recheck.Refreshed)
+	return hadTime && (hasWritten || !v.isVerified)
+}
+
+// mayRenew reports whether the agent's pod may be deleted, and the DaemonSet would make another one.
+func (s Settings) mayRenew(v view) bool {
+	mayBeDeleted := v.untouchable == "" && v.now.IsOlder(v.condition.LastTransitionTime.Time, 0)
+	return mayBeDeleted && s.Rules.matches(v.node) && s.Rules.Untolerated(v.node) == nil
 }

@@ -240,7 +240,7 @@ func TestMomentWithoutAReason(t *testing.T) {
 			change(s)
 			s.after(2 * time.Minute)
 			assert.Empty(t, s.plan.Conditions)
-			assert.Less(t, s.moment().Since(s.only().Recheck.NoAgent), s.settings.NoAgentFor, "the failed taint stays")
+			assert.Less(t, s.moment().Since(s.only().NoAgent), s.settings.NoAgentFor, "the failed taint stays")
 			s.after(9 * time.Minute)
 			if wanted := s.write(); name != "another pod" { // that has no sandbox either
 				require.NotNil(t, wanted)

@@ -110,28 +110,31 @@ func containers(pod *corev1.Pod) []corev1.ContainerStatus {
 	return statuses
 }
 
-// hasVerdict reports whether a worker's round is over.
-func hasVerdict(pod *corev1.Pod) bool {
-	outcome, _ := WorkerOutcome(pod)
+// hasVerdict reports whether the worker of an unverified node has passed or failed.
+func (s Settings) hasVerdict(v view) bool {
+	if !s.Workers || v.isVerified || v.pod == nil {
+		return false
+	}
+	outcome, _ := WorkerOutcome(v.pod)
 	return outcome == Passed || outcome == FailedRound
 }
 
 // isNextAttempt reports whether a worker starts after an earlier one has failed: until then the failure goes on.
 func (s Settings) isNextAttempt(v view) bool {
-	return v.condition.Status == corev1.ConditionFalse && !firstReason(v.condition).Meaning().Controller && v.seen.container == "" &&
-		v.now.Since(v.seen.notRunning) < s.NotStartedAfter
+	isStarting := v.seen.container == "" && v.now.Since(v.seen.noAgent) < s.NotStartedAfter
+	return s.Workers && v.isFalseByAgent() && isStarting
 }
 
 // judgeVerdict judges a node whose worker has passed or failed. A worker that has not started for long, or that has ended without
 // a verdict, is judged like an agent.
 func (s Settings) judgeVerdict(status *Status, v view) {
 	outcome, said := WorkerOutcome(v.pod)
-	isOverdue := v.now.HasLasted(v.seen.waiting, s.FailedAfter)
+	hasFailedLong := outcome == FailedRound && FailingFor(v.pod) >= s.FailedAfter
+	isOverdue := hasFailedLong || v.now.HasLasted(v.seen.waiting, s.FailedAfter)
 	if outcome == FailedRound {
 		status.AllReasons = verdict.Reason(said.Failed)
 		first, _, _ := strings.Cut(status.AllReasons, ",")
 		status.Reason, status.Message = Reason(first), said.Message
-		isOverdue = isOverdue || FailingFor(v.pod) >= s.FailedAfter
 	} else { // it has passed, and runs until it is deleted
 		status.Reason, status.Message = verdict.NotVerified, "all checks pass, but the node is not released: read the controller's log"
 		if v.unmet != "" {
@@ -150,17 +153,18 @@ func (s Settings) judgeWithoutWorker(status *Status, v view) {
 	if !status.Gated {
 		return // it gets no worker
 	}
-	overdue := v.now.HasLasted(v.seen.waiting, s.FailedAfter)
+	var isOverdue bool
 	if taint := s.Keys.ForeignTaint(Taints(v.node)); taint != nil {
 		status.Reason = verdict.TaintsOfOthers
 		status.Message = fmt.Sprintf("the taint %s is still on the node (WAIT_FOR_TAINTS)", taint)
+		isOverdue = v.now.HasLasted(v.seen.waiting, s.FailedAfter)
 	} else {
 		status.Reason = verdict.NoPod
 		status.Message = "there is no worker for this node: wait while MAX_CONCURRENT_WORKERS other workers start, " +
 			"or read in the controller's log why it cannot create one"
-		overdue = v.now.HasLasted(v.seen.notRunning, s.NotStartedAfter)
+		isOverdue = v.now.HasLasted(v.seen.noAgent, s.NotStartedAfter)
 	}
-	if overdue {
+	if isOverdue {
 		status.State = Failed
 	}
 }

@@ -58,7 +58,7 @@ func (l *Loop) lookUp(ctx context.Context, plan fleet.Plan) (requeueAfter time.D
 func (l *Loop) refresh(plan fleet.Plan) (wanted []*corev1.Pod) {
 	kept := make(map[types.UID]podEvents)
 	for _, status := range plan.Statuses {
-		mayWait := status.State == fleet.Pending || status.State == fleet.Failed || !status.Recheck.NoAgent.IsZero()
+		mayWait := status.State == fleet.Pending || status.State == fleet.Failed || !status.NoAgent.IsZero()
 		if status.Pod == nil || !mayWait {
 			continue
 		}

@@ -95,7 +95,7 @@ func TestEventsOfAPodOnAVerifiedNode(t *testing.T) {
 	l := newLoop(new(lists))
 	l.Live = server
 	status := fleet.Status{Node: new(corev1.Node), Pod: pod, State: fleet.Verified, EventsWanted: true,
-		Recheck: fleet.Recheck{NoAgent: clock.Own()}}
+		NoAgent: clock.Own()}
 	for range 3 { // also if the Events name no reason: they are not read again
 		_, err := l.lookUp(t.Context(), fleet.Plan{Statuses: []fleet.Status{status}})
 		require.NoError(t, err)
@@ -103,7 +103,7 @@ func TestEventsOfAPodOnAVerifiedNode(t *testing.T) {
 		status.EventsWanted = false
 	}
 	assert.Equal(t, 1, server.pages)
-	status.Recheck.NoAgent = clock.Mark{} // an agent runs
+	status.NoAgent = clock.Mark{} // an agent runs
 	_, err := l.lookUp(t.Context(), fleet.Plan{Statuses: []fleet.Status{status}})
 	require.NoError(t, err)
 	assert.Empty(t, l.events)

@@ -99,5 +99,5 @@ func (s Settings) isTaintOutdated(status fleet.Status, now clock.Now) bool {
 		return true
 	}
 	passes := s.Fleet.Condition(status.Node).Status == corev1.ConditionTrue
-	return status.Untouchable == "" && (passes || now.HasLasted(status.Recheck.NoAgent, s.Fleet.NoAgentFor))
+	return status.Untouchable == "" && (passes || now.HasLasted(status.NoAgent, s.Fleet.NoAgentFor))
 }

@@ -249,8 +249,8 @@ func TestRemoveTaint(t *testing.T) {
 		"retaint is off": {func(m *moment, _ *fleet.Status) { m.settings.Enabled = false }, true},
 		"True":           {func(_ *moment, s *fleet.Status) { s.Node.Status.Conditions[0].Status = corev1.ConditionTrue }, true},
 		"Unknown":        {func(_ *moment, s *fleet.Status) { s.Node.Status.Conditions[0].Status = corev1.ConditionUnknown }, false},
-		"no agent":       {func(m *moment, s *fleet.Status) { s.Recheck.NoAgent = mark(m.now.Add(-10 * time.Minute)) }, true},
-		"rolling update": {func(m *moment, s *fleet.Status) { s.Recheck.NoAgent = mark(m.now.Add(-9 * time.Minute)) }, false},
+		"no agent":       {func(m *moment, s *fleet.Status) { s.NoAgent = mark(m.now.Add(-10 * time.Minute)) }, true},
+		"rolling update": {func(m *moment, s *fleet.Status) { s.NoAgent = mark(m.now.Add(-9 * time.Minute)) }, false},
 		"not selected, retaint is off": {func(m *moment, s *fleet.Status) {
 			m.settings.Enabled, s.State = false, fleet.Unverified
 		}, true},

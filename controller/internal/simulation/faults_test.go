@@ -438,7 +438,7 @@ func (w *world) open(m *machine) {
 	if err != nil {
 		panic(err)
 	}
-	settings := fleet.NewSettings(cfg.Config, w.options.template())
+	settings := fleet.NewSettings(cfg, w.options.template())
 	settings.FailedTaintValue = agentName
 	said := new(strings.Builder)
 	_ = manual.Patcher{Settings: settings, Client: c, Now: e.Client.ServerTime, Out: said}.Open(w.ctx, []string{m.name})

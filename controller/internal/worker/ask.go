@@ -74,7 +74,8 @@ func (a Asker) get(ctx context.Context, url string) (text string, err error) {
 func (r *Reconciler) ask(ctx context.Context, l look) {
 	for _, pod := range l.pods {
 		state := l.seen.states[pod.Name]
-		if state.key == "" || state.outcome(pod) != fleet.Running || pod.Status.PodIP == "" || pod.DeletionTimestamp != nil {
+		hasAddress := pod.Status.PodIP != "" && pod.DeletionTimestamp == nil
+		if state.key == "" || state.outcome(pod) != fleet.Running || !hasAddress {
 			continue
 		}
 		r.rememberWorker(l.node.Name, pod.Name, func(s *workerState) { s.key = "" })

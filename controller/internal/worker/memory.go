@@ -56,6 +56,9 @@ func (s workerState) outcome(pod *corev1.Pod) fleet.Outcome {
 	return outcome
 }
 
+// isOver reports whether a worker has run its round, or will not.
+func isOver(outcome fleet.Outcome) bool { return outcome != fleet.Waiting && outcome != fleet.Running }
+
 // counts reports whether a pass of this worker counts: this process has created it, and so has seen what came in the meantime,
 // and its verdict is young. That is certain if it was seen to pass, or if it has ended soon after its start. round is the
 // longest that a round takes.
@@ -79,17 +82,17 @@ func (m memory) observe(pods []*corev1.Pod, now clock.Now) (after memory, ended 
 			state.first = now.Mark()
 		}
 		outcome := state.outcome(pod)
+		isNew := isOver(outcome) && state.ended.IsZero()
 		switch {
-		case outcome == fleet.Waiting:
 		case outcome == fleet.Running:
 			state.ran = cmp.Or(state.ran, now.Mark())
-		case state.ended.IsZero():
-			state.ended = now.Mark()
-			ended = append(ended, pod)
-			if m.interrupted++; outcome != fleet.Interrupted {
-				m.interrupted = 0
-			}
-		case outcome == fleet.Passed:
+		case isNew:
+			state.ended, ended = now.Mark(), append(ended, pod)
+		}
+		switch {
+		case isNew && outcome == fleet.Interrupted:
+			m.interrupted++
+		case isNew || outcome == fleet.Passed:
 			m.interrupted = 0
 		}
 		state.passed = state.passed || outcome == fleet.Passed && !fleet.HasEnded(pod)
@@ -116,16 +119,6 @@ func (m memory) behind(node *corev1.Node, now clock.Now) time.Duration {
 // pause is zero.
 func (m memory) pauseLeft(first, longest time.Duration, now clock.Now) time.Duration {
 	return min(first*(1<<min(m.patches, 10)-1), longest) - now.Since(m.patchedAt)
-}
-
-// expectsWorker reports whether this process has created a worker lately that the cache does not show: not yet, or because
-// somebody else has deleted it.
-func (m memory) expectsWorker(cached []*corev1.Pod) bool {
-	expected := maps.Clone(m.states)
-	for _, pod := range cached {
-		delete(expected, pod.Name)
-	}
-	return len(expected) > 0
 }
 
 // recall returns what is known of a node, once what the cache shows of its workers is noted.

@@ -47,16 +47,29 @@ type look struct {
 
 // step is what is to be done about a node now.
 type step struct {
-	release     *corev1.Pod // the worker whose verdict releases the node
-	removeTaint bool        // the node is verified, and the startup taint was added again
-	held        *corev1.Pod // the worker whose verdict would release the node if it showed what REQUIRE demands
-	unmet       string      // what it does not show, with held
-	create      int         // the attempt that a new worker makes, 0: none
-	first       string      // when the first one was created, for the annotation of a retry
-	delete      []*corev1.Pod
-	void        bool          // no worker counts that was created until now, not even one that the cache does not show yet
-	wait        time.Duration // decide again after this time; 0: when something changes
+	action any           // one of the types below, nil: none
+	delete []*corev1.Pod // after the action
+	wait   time.Duration // decide again after this time; 0: when something changes
 }
+
+type (
+	// release releases the node by the verdict of a worker.
+	release struct{ by *corev1.Pod }
+	// removal removes a startup taint that was added again to a verified node.
+	removal struct{}
+	// hold keeps a worker whose verdict would release the node, which does not show what REQUIRE demands.
+	hold struct {
+		worker *corev1.Pod
+		unmet  string
+	}
+	// creation creates a worker.
+	creation struct {
+		attempt int
+		first   string // when the node's first worker was created, for the annotation of a retry
+	}
+	// reset lets no worker count that was created until now, not even one that the cache does not show yet.
+	reset struct{}
+)
 
 // next decides what is to be done about a node.
 func (s Settings) next(l look) step {
@@ -69,17 +82,18 @@ func (s Settings) next(l look) step {
 	switch {
 	case !s.Fleet.Rules.Select(l.node), s.Fleet.IsVerified(l.node), !s.Fleet.IsGated(l.node),
 		s.Fleet.Keys.ForeignTaint(fleet.Taints(l.node)) != nil:
-		return step{delete: live, void: true} // results from before a foreign taint is gone are meaningless
+		return step{action: reset{}, delete: live} // results from before a foreign taint is gone are meaningless
 	case fleet.Untouchable(l.node) != "":
 		return step{}
 	case s.isReleased(l.node):
 		if wait := l.seen.pauseLeft(firstRemoval, longestRemoval, l.now); wait > 0 {
 			return step{wait: wait}
 		}
-		return step{removeTaint: true, delete: live}
+		return step{action: removal{}, delete: live}
 	}
 	newest, decided := s.follow(l, live)
-	if decided.create > 0 && l.seen.expectsWorker(l.pods) {
+	isExpecting := len(l.seen.states) > len(l.pods) // a worker that this process has created is not in the cache
+	if _, creates := decided.action.(creation); creates && isExpecting {
 		decided = step{wait: cacheDelay}
 	}
 	decided.delete = slices.DeleteFunc(live, func(pod *corev1.Pod) bool { return pod == newest })
@@ -108,7 +122,7 @@ func (s Settings) follow(l look, live []*corev1.Pod) (newest *corev1.Pod, decide
 		newest = slices.MaxFunc(counting, fleet.Newer)
 		return newest, s.nextAfter(newest, l)
 	}
-	return nil, step{create: 1}
+	return nil, step{action: creation{attempt: 1}}
 }
 
 // sortOut returns the workers that count, and those that have passed, but nobody knows when or what came since. The others say
@@ -118,7 +132,7 @@ func (s Settings) sortOut(l look, live []*corev1.Pod) (counting, unproven []*cor
 	for _, pod := range live {
 		state := l.seen.states[pod.Name]
 		switch {
-		case !isAbout(pod, l.node) || pod.UID == record.Worker || state.void || s.isOutdated(pod, state):
+		case !isAbout(pod, l.node), pod.UID == record.Worker, state.void, s.isOutdated(pod, state):
 		case state.outcome(pod) == fleet.Passed && !state.counts(s.Round):
 			unproven = append(unproven, pod)
 		default:
@@ -133,30 +147,27 @@ func (s Settings) sortOut(l look, live []*corev1.Pod) (counting, unproven []*cor
 func (m memory) outlasts(unproven *corev1.Pod) func(*corev1.Pod) bool {
 	return func(pod *corev1.Pod) bool {
 		outcome := m.states[pod.Name].outcome(pod)
-		hasFailed := outcome != fleet.Waiting && outcome != fleet.Running && outcome != fleet.Passed
-		return !hasFailed || fleet.Attempt(pod) >= fleet.Attempt(unproven)
+		return !isOver(outcome) || outcome == fleet.Passed || fleet.Attempt(pod) >= fleet.Attempt(unproven)
 	}
 }
 
 // nextAfter decides what follows on a worker that counts.
 func (s Settings) nextAfter(pod *corev1.Pod, l look) step {
 	state := l.seen.states[pod.Name]
-	pause, decided := s.pause(pod, l), step{create: fleet.Attempt(pod) + 1, first: fleet.First(pod)}
-	switch state.outcome(pod) {
-	case fleet.Waiting, fleet.Running:
+	outcome, age := state.outcome(pod), l.now.Since(state.ended)
+	if !isOver(outcome) {
 		return step{}
-	case fleet.Interrupted:
-		pause = min(afterInterruption<<max(0, min(l.seen.interrupted-1, 5)), longestInterruption)
-		decided = repeat(pod)
-	case fleet.Passed:
-		if l.now.Since(state.ended) < countsFor || state.held {
-			return releaseBy(pod, l)
-		} // else the release has failed all the time
 	}
-	if wait := pause - l.now.Since(state.ended); wait > 0 {
+	if outcome == fleet.Passed && (age < countsFor || state.held) { // else the release has failed all the time
+		return releaseBy(pod, l)
+	}
+	if wait := s.pause(pod, l) - age; wait > 0 {
 		return step{wait: wait}
 	}
-	return decided
+	if outcome == fleet.Interrupted {
+		return repeat(pod)
+	}
+	return step{action: creation{attempt: fleet.Attempt(pod) + 1, first: fleet.First(pod)}}
 }
 
 // releaseBy decides about the release of a node whose worker has passed. If the verdict has become too old while the node did not
@@ -167,31 +178,37 @@ func releaseBy(pod *corev1.Pod, l look) step {
 	}
 	age := l.now.Since(l.seen.states[pod.Name].ended)
 	if unmet := l.unmet(); unmet != "" { // a pod that becomes ready changes nothing in the caches: ask again
-		return step{held: pod, unmet: unmet, wait: min(max(age/5, 2*time.Second), 8*time.Second)}
+		return step{action: hold{worker: pod, unmet: unmet}, wait: min(max(age/5, 2*time.Second), 8*time.Second)}
 	}
 	if age >= countsFor {
 		return repeat(pod)
 	}
-	return step{release: pod}
+	return step{action: release{by: pod}}
 }
 
 // pause is the time from the end of a worker that did not release its node to its successor.
 func (s Settings) pause(pod *corev1.Pod, l look) time.Duration {
 	state, failing := l.seen.states[pod.Name], fleet.FailingFor(pod)
-	if state.outcome(pod) == fleet.FailedRound { // any other end says nothing about the network, which may work soon
-		if failing < s.Fleet.FailedAfter {
-			return betweenRounds - state.ended.Sub(state.first)
-		}
-		failing -= s.Fleet.FailedAfter
+	switch outcome := state.outcome(pod); {
+	case outcome == fleet.Interrupted:
+		return min(afterInterruption<<max(0, min(l.seen.interrupted-1, 5)), longestInterruption)
+	case outcome != fleet.FailedRound: // it says nothing about the network, which may work soon
+		return l.retryPause(pod, failing)
+	case failing < s.Fleet.FailedAfter:
+		return betweenRounds - state.ended.Sub(state.first)
 	}
-	pause := min(max(failing, firstRetry), longestRetry)
+	return l.retryPause(pod, failing-s.Fleet.FailedAfter)
+}
+
+// retryPause is the time to the successor of a worker whose node has failed for so long.
+func (l look) retryPause(pod *corev1.Pod, failing time.Duration) time.Duration {
 	switch {
-	case state.first.Before(l.healed):
+	case l.seen.states[pod.Name].first.Before(l.healed):
 		return firstRetry
-	case pause == longestRetry: // nodes that failed together retry at different times: the first that passes ends the others' pause
-		return pause - spreadByName(pod.Name, longestRetry*3/4)
+	case failing >= longestRetry: // nodes that failed together retry at different times: the first one that passes ends all pauses
+		return longestRetry - spreadByName(pod.Name, longestRetry*3/4)
 	}
-	return pause
+	return max(failing, firstRetry)
 }
 
 // spreadByName returns a part of d that is the same each time for a name.
@@ -201,7 +218,7 @@ func spreadByName(name string, d time.Duration) time.Duration {
 
 // repeat is another worker for the same attempt.
 func repeat(pod *corev1.Pod) step {
-	return step{create: fleet.Attempt(pod), first: pod.Annotations[fleet.FirstAnnotation]}
+	return step{action: creation{attempt: fleet.Attempt(pod), first: pod.Annotations[fleet.FirstAnnotation]}}
 }
 
 // isOutdated reports whether a worker waits that was made from an earlier template: what it waits for may have been corrected.

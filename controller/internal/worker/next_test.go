@@ -109,14 +109,13 @@ func met() string { return "" }
 // describe formats a step for a person.
 func describe(s step) string {
 	text := ""
-	if s.release != nil {
-		text += "release by " + s.release.Name + "; "
-	}
-	if s.removeTaint {
-		text += "remove taint; "
-	}
-	if s.create > 0 {
-		text += fmt.Sprintf("create %d; ", s.create)
+	switch action := s.action.(type) {
+	case release:
+		text = "release by " + action.by.Name + "; "
+	case removal:
+		text = "remove taint; "
+	case creation:
+		text = fmt.Sprintf("create %d; ", action.attempt)
 	}
 	for _, pod := range s.delete {
 		text += "delete " + pod.Name + "; "
@@ -128,6 +127,11 @@ func describe(s step) string {
 		return "nothing"
 	}
 	return text[:len(text)-2]
+}
+
+func isCreation(s step) bool {
+	_, creates := s.action.(creation)
+	return creates
 }
 
 func TestNext(t *testing.T) {
@@ -259,8 +263,8 @@ func TestNext(t *testing.T) {
 			s.Fleet.FailedAfter = test.timeout
 			decided := s.next(look{node: node, pods: test.workers, seen: m, now: at(now), unmet: met})
 			assert.Equal(t, test.want, describe(decided))
-			if decided.create == 3 { // the same attempt again
-				assert.Equal(t, test.first, decided.first)
+			if wanted, _ := decided.action.(creation); wanted.attempt == 3 { // the same attempt again
+				assert.Equal(t, test.first, wanted.first)
 			}
 		})
 	}
@@ -291,14 +295,15 @@ func testRetries(t *testing.T, ends func(*corev1.Pod), round, timeout time.Durat
 	var pauses []time.Duration
 	for now := start; len(pauses) <= len(want); now = now.Add(time.Second) {
 		m, _ = m.observe(workers, at(now))
-		if decided := s.next(look{node: node, pods: workers, seen: m, now: at(now)}); decided.create > 0 {
-			assert.Equal(t, len(pauses)+1, decided.create)
+		if decided := s.next(look{node: node, pods: workers, seen: m, now: at(now)}); isCreation(decided) {
+			wanted := decided.action.(creation)
+			assert.Equal(t, len(pauses)+1, wanted.attempt)
 			if len(workers) > 0 {
 				pauses = append(pauses, now.Sub(workers[0].CreationTimestamp.Add(round))/time.Second)
 			} else {
 				pauses = append(pauses, 0)
 			}
-			pod := s.newPod(fmt.Sprint(decided.create), "key", node, decided, nil)
+			pod := s.newPod(fmt.Sprint(wanted.attempt), "key", node, wanted, nil)
 			pod.UID, pod.CreationTimestamp = types.UID(pod.Name), metav1.NewTime(now)
 			running(pod)
 			workers = []*corev1.Pod{pod}
@@ -325,9 +330,9 @@ func TestInterruptions(t *testing.T) {
 	evictFor := func(from, to time.Duration) {
 		for now := start.Add(from); now.Before(start.Add(to)); now = now.Add(time.Second) {
 			m, _ = m.observe(workers, at(now))
-			if decided := s.next(look{node: node, pods: workers, seen: m, now: at(now)}); decided.create > 0 {
+			if decided := s.next(look{node: node, pods: workers, seen: m, now: at(now)}); isCreation(decided) {
 				created++
-				assert.Equal(t, 1, decided.create, "no failed attempt")
+				assert.Equal(t, 1, decided.action.(creation).attempt, "no failed attempt")
 				workers = []*corev1.Pod{newWorker(fmt.Sprint(created), 1, evicted)}
 			}
 		}
@@ -343,7 +348,7 @@ func TestInterruptions(t *testing.T) {
 
 func TestNewPod(t *testing.T) {
 	s := newSettings()
-	pod := s.newPod("knr-worker-x", "key", newNode(), step{create: 3, first: "then"}, []string{"10.0.0.1:53/m", "[fd00::1]:53/n"})
+	pod := s.newPod("knr-worker-x", "key", newNode(), creation{attempt: 3, first: "then"}, []string{"10.0.0.1:53/m", "[fd00::1]:53/n"})
 	assert.Equal(t, map[string]string{"component": "worker", nodeLabel: "n"}, pod.Labels)
 	assert.Equal(t, []corev1.EnvVar{{Name: "NODE_NAME"}, {Name: "DNS_ENDPOINTS", Value: "10.0.0.1:53/m,[fd00::1]:53/n"},
 		{Name: "CLUSTER_DOMAIN", Value: "cluster.local"}, {Name: "VERDICT_KEY", Value: "key"}}, pod.Spec.Containers[0].Env)
@@ -364,7 +369,7 @@ func TestNewPod(t *testing.T) {
 		many = append(many, fmt.Sprintf("10.1.%d.%d:53/m", i/250, i%250))
 	}
 	given := func() []string {
-		for _, variable := range s.newPod("x", "key", newNode(), step{create: 1}, many).Spec.Containers[0].Env {
+		for _, variable := range s.newPod("x", "key", newNode(), creation{attempt: 1}, many).Spec.Containers[0].Env {
 			if variable.Name == "DNS_ENDPOINTS" {
 				return strings.Split(variable.Value, ",")
 			}
@@ -381,6 +386,6 @@ func TestNewPod(t *testing.T) {
 
 	long := newNode()
 	long.Name = "a-name-that-is-longer-than-sixty-three-characters.eu-central-1.compute.internal"
-	assert.NotContains(t, s.newPod("x", "key", long, step{create: 1}, nil).Labels, nodeLabel)
+	assert.NotContains(t, s.newPod("x", "key", long, creation{attempt: 1}, nil).Labels, nodeLabel)
 	assert.NotEqual(t, s.newName(), s.newName())
 }

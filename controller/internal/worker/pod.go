@@ -28,7 +28,7 @@ func (s Settings) newName() string { return s.AgentName + "-worker-" + rand.Stri
 
 // newPod returns the worker of node: the chart's template with what only the controller knows. A worker asks the API for
 // nothing, so the controller gives it the endpoints and the domain of the cluster's DNS.
-func (s Settings) newPod(name, key string, node *corev1.Node, decided step, endpoints []string) *corev1.Pod {
+func (s Settings) newPod(name, key string, node *corev1.Node, wanted creation, endpoints []string) *corev1.Pod {
 	template := s.Template.DeepCopy()
 	pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
 	pod.Name, pod.Namespace = name, s.Namespace
@@ -39,11 +39,11 @@ func (s Settings) newPod(name, key string, node *corev1.Node, decided step, endp
 		metav1.SetMetaDataLabel(&pod.ObjectMeta, nodeLabel, node.Name)
 	}
 	for key, value := range map[string]string{
-		fleet.AttemptAnnotation:  strconv.Itoa(decided.create),
+		fleet.AttemptAnnotation:  strconv.Itoa(wanted.attempt),
 		fleet.NodeUIDAnnotation:  string(node.UID),
 		fleet.BootIDAnnotation:   node.Status.NodeInfo.BootID,
 		fleet.TemplateAnnotation: s.templateHash(),
-		fleet.FirstAnnotation:    decided.first,
+		fleet.FirstAnnotation:    wanted.first,
 	} {
 		if value != "" {
 			metav1.SetMetaDataAnnotation(&pod.ObjectMeta, key, value)

@@ -38,11 +38,14 @@ func (r *Reconciler) patch(ctx context.Context, l look, decided step) (after ste
 		}
 	}
 	patches := l.seen.patches + 1
-	if decided.removeTaint {
+	switch action := decided.action.(type) {
+	case removal:
 		decided.wait = firstRemoval // the cache may show the taint all the time
 		err = r.removeTaint(ctx, l.node, patches)
-	} else if err = r.release(ctx, l, decided.release); err == nil {
-		patches, decided.delete = 0, append(decided.delete, decided.release)
+	case release:
+		if err = r.release(ctx, l, action.by); err == nil {
+			patches, decided.delete = 0, append(decided.delete, action.by)
+		}
 	}
 	r.remember(l.node.Name, func(m *memory) { m.patches, m.patchedAt = patches, r.Now().Mark() })
 	return decided, err

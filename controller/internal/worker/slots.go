@@ -91,7 +91,7 @@ func (s *slots) take(node, worker string, attempt int) bool {
 		return false
 	}
 	delete(s.waiting, node)
-	s.holders[worker] = holder{place.isRetry, s.now().Mark(), unseenFor, true}
+	s.holders[worker] = holder{isRetry: place.isRetry, since: s.now().Mark(), limit: unseenFor, unseen: true}
 	return true
 }
 

@@ -82,20 +82,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	l := r.recall(node, pods)
 	l.unmet = func() string { return r.askUnmet(ctx, node) }
 	decided := r.Settings.next(l)
-	r.note(l, decided)
+	if _, creates := decided.action.(creation); !creates {
+		r.slots.leave(node.Name)
+	}
 	r.reportFailures(l)
 	r.ask(ctx, l)
-	switch {
-	case decided.removeTaint, decided.release != nil:
-		decided, err = r.patch(ctx, l, decided)
-	case decided.create > 0:
-		decided.wait, err = r.create(ctx, node, decided)
-	}
+	decided, err = r.carryOut(ctx, l, decided)
 	for _, pod := range decided.delete {
 		err = errors.Join(err, r.deletePod(ctx, node.Name, pod))
-	}
-	if decided.held != nil { // nodes that wait for the same pod do not ask together
-		decided.wait = between(decided.wait, decided.wait*6/5)
 	}
 	if len(decided.delete) > 0 && decided.wait == 0 { // workers that are kept are not all deleted at once
 		decided.wait = between(cacheDelay, 30*time.Second)
@@ -107,24 +101,32 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	return reconcile.Result{RequeueAfter: min(decided.wait, firstRetry), Priority: new(0)}, nil
 }
 
-// note remembers what a decision means for the slot and the workers of a node.
-func (r *Reconciler) note(l look, decided step) {
-	node, held := l.node.Name, decided.held
-	if decided.create == 0 {
-		r.slots.leave(node)
-	}
-	if held != nil {
-		if !l.seen.states[held.Name].held {
-			r.Log.Error("node not verified", "node", node, "worker", held.Name, "reason", decided.unmet)
-			r.warn(l.node, held, decided.unmet)
-		}
-		r.rememberWorker(node, held.Name, func(s *workerState) { s.held = true })
-	}
-	if decided.void {
+// carryOut carries out the action of a step, and returns what is left of the step.
+func (r *Reconciler) carryOut(ctx context.Context, l look, decided step) (left step, err error) {
+	switch action := decided.action.(type) {
+	case release, removal:
+		return r.patch(ctx, l, decided)
+	case creation:
+		decided.wait, err = r.create(ctx, l.node, action)
+	case hold:
+		r.hold(l, action)
+		decided.wait = between(decided.wait, decided.wait*6/5) // nodes that wait for the same pod do not ask together
+	case reset:
 		for name := range l.seen.states {
-			r.rememberWorker(node, name, func(s *workerState) { s.void = true })
+			r.rememberWorker(l.node.Name, name, func(s *workerState) { s.void = true })
 		}
 	}
+	return decided, err
+}
+
+// hold remembers a worker that waits for its node to meet REQUIRE, and reports it once.
+func (r *Reconciler) hold(l look, held hold) {
+	node, worker := l.node.Name, held.worker.Name
+	if !l.seen.states[worker].held {
+		r.Log.Error("node not verified", "node", node, "worker", worker, "reason", held.unmet)
+		r.warn(l.node, held.worker, held.unmet)
+	}
+	r.rememberWorker(node, worker, func(s *workerState) { s.held = true })
 }
 
 // between returns a random time, so that nodes do not come back together.
@@ -147,9 +149,9 @@ func (r *Reconciler) pods(ctx context.Context, node string) (pods []*corev1.Pod,
 
 // create creates a worker, if there is a slot, and returns when to look again although nothing changes. A node without a slot is
 // called once it has got one.
-func (r *Reconciler) create(ctx context.Context, node *corev1.Node, decided step) (wait time.Duration, err error) {
+func (r *Reconciler) create(ctx context.Context, node *corev1.Node, wanted creation) (wait time.Duration, err error) {
 	name, key := r.Settings.newName(), cryptorand.Text()
-	if !r.slots.take(node.Name, name, decided.create) {
+	if !r.slots.take(node.Name, name, wanted.attempt) {
 		return 0, nil
 	}
 	endpoints, err := r.Endpoints(ctx)
@@ -168,11 +170,11 @@ func (r *Reconciler) create(ctx context.Context, node *corev1.Node, decided step
 	})
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
-	if err = r.Client.Create(ctx, r.Settings.newPod(name, key, node, decided, endpoints)); err != nil {
+	if err = r.Client.Create(ctx, r.Settings.newPod(name, key, node, wanted, endpoints)); err != nil {
 		r.noteFailedCreation(node.Name, name, err)
 		return 0, fmt.Errorf("worker for node %s: %w", node.Name, err)
 	}
-	r.Log.Info("worker created", "node", node.Name, "worker", name, "attempt", decided.create)
+	r.Log.Info("worker created", "node", node.Name, "worker", name, "attempt", wanted.attempt)
 	return cacheDelay, nil // if the worker is deleted before the cache shows it, nothing changes there
 }
 

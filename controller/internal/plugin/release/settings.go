@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math"
 	"slices"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -164,15 +162,14 @@ func settingsName(template *corev1.PodTemplateSpec) (string, error) {
 	return "", errors.New("its first container names no ConfigMap with settings")
 }
 
-// fleetSettings returns the settings that the fleet is judged by. This process sees the cluster once: for it, no time passes
-// after which a node counts as failed.
+// fleetSettings returns the settings that the fleet is judged by. Without a controller's settings, the agent's say enough.
 func (r Release) fleetSettings(workers bool) fleet.Settings {
-	const never = time.Duration(math.MaxInt64)
-	s := fleet.NewSettings(r.Agent, r.Template)
-	s.Workers = workers
-	s.NotStartedAfter, s.SilentAfter, s.FailedAfter, s.NoAgentFor = never, never, never, never
+	cfg := config.Controller{Config: r.Agent}
 	if r.Controller != nil {
-		s.FailedTaintValue = r.Controller.AgentName
+		cfg.AgentName = r.Controller.AgentName
 	}
-	return s
+	if workers {
+		cfg.DeploymentMode = config.ModeController
+	}
+	return fleet.NewSettings(cfg, r.Template).WithoutTime()
 }

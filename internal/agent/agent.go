@@ -103,6 +103,15 @@ func (a *Agent) newVerification() *verification {
 		own: a.own, rounds: rounds, report: report, marker: report.marker}
 }
 
+// newRechecks returns the rechecks of the node as a verification has left it.
+func (a *Agent) newRechecks(how outcome) *rechecks {
+	r := &rechecks{cfg: a.cfg, log: a.log, metrics: a.metrics, events: a.events, own: a.own, newChecks: a.Checks,
+		peers:  peerSample{cfg: a.cfg, metrics: a.metrics, access: a.own.access},
+		logged: make(map[string]time.Time), met: make(map[string]bool)}
+	r.begin(how)
+	return r
+}
+
 // watchReleased rechecks the node, or holds. It returns true when ctx ends, and false when the node is found unverified: somebody
 // has removed the label, or added the startup taint.
 func (a *Agent) watchReleased(ctx context.Context, how outcome) bool {
@@ -111,7 +120,7 @@ func (a *Agent) watchReleased(ctx context.Context, how outcome) bool {
 	debug.SetGCPercent(50)
 	if a.cfg.RecheckInterval > 0 {
 		a.own.proven = "" // not to be proven again at the end of this pod: the next one of this node looks for the startup taint
-		return newRechecks(a, how).run(ctx)
+		return a.newRechecks(how).run(ctx)
 	}
 	for sleep(ctx, holdInterval) {
 		node, err := a.own.access.patcher.Get(ctx)

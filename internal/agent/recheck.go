@@ -40,21 +40,18 @@ type rechecks struct {
 	logged    map[string]time.Time // the warnings that are not repeated, and until when
 }
 
-// newRechecks returns the rechecks of the node as a verification has left it.
-func newRechecks(a *Agent, how outcome) *rechecks {
-	r := &rechecks{cfg: a.cfg, log: a.log, metrics: a.metrics, events: a.events, own: a.own, newChecks: a.Checks,
-		peers:  peerSample{cfg: a.cfg, metrics: a.metrics, access: a.own.access},
-		logged: make(map[string]time.Time), met: make(map[string]bool)}
+// begin begins with the node as a verification has left it.
+func (r *rechecks) begin(how outcome) {
 	settings := recheck.Settings{Interval: r.cfg.RecheckInterval, FailureThreshold: r.cfg.FailureThreshold,
 		RecoveryThreshold: r.cfg.RecoveryThreshold, Random: rand.Float64}
 	node := r.own.seen.node
 	record, _ := verdict.ParseRecord(node.Annotations[nodepatch.Annotation])
 	shown := node.Status.Conditions.Of(r.cfg.ConditionType)
-	begin := recheck.Found
+	newState := recheck.Found
 	if how == released {
-		begin = recheck.Released
+		newState = recheck.Released
 	}
-	r.state = begin(settings, r.facts(), time.Now())
+	r.state = newState(settings, r.facts(), time.Now())
 	r.metrics.SetRecheckStatus(r.state.Status != recheck.False)
 	for _, e := range r.cfg.Require {
 		text := e.String()
@@ -64,7 +61,6 @@ func newRechecks(a *Agent, how outcome) *rechecks {
 			r.met[text] = slices.Contains(record.Required, text) || wasMetSince(shown, text)
 		}
 	}
-	return r
 }
 
 // wasMetSince reports whether a node may have met a requirement since its release, although the record does not name it: the

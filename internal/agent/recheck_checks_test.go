@@ -37,7 +37,7 @@ func startConnected(t *testing.T, api *fakeAPI) *connected {
 	}
 	setReleased(api.node)
 	require.True(t, a.newVerification().readFirst(t.Context()))
-	c.rechecks = newRechecks(a, alreadyVerified)
+	c.rechecks = a.newRechecks(alreadyVerified)
 	return c
 }
 

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -13,31 +12,6 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/checks"
 )
-
-// In steady state a round is one read from the API server's cache, and nothing grows.
-func TestRecheckSteadyState(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		r := startRechecks(t, api)
-		r.round(nil, nil)
-		assert.Empty(t, api.written())
-		r.round(nil)
-		assert.Equal(t, []string{"True Verified"}, api.written(), "the node had no condition yet")
-		before, goroutines, series := len(api.seen()), runtime.NumGoroutine(), strings.Count(r.metrics(), "\n")
-		for range 50 {
-			r.round(nil)
-		}
-		seen := api.seen()[before:]
-		assert.Len(t, seen, 50)
-		for _, request := range seen {
-			assert.Equal(t, getCached, request)
-		}
-		assert.InDelta(t, goroutines, runtime.NumGoroutine(), 5)
-		assert.Equal(t, series, strings.Count(r.metrics(), "\n"))
-		assert.True(t, r.ready())
-		assert.Contains(t, r.metrics(), `node_check_recheck_status{node="node1"} 1`+"\n")
-		assert.LessOrEqual(t, len(r.entries()), 3, "a round that passes is not logged: %s", r.stderr)
-	})
-}
 
 // FAILURE_THRESHOLD failed rounds end the readiness and write the condition; RECOVERY_THRESHOLD passed ones take both back, and
 // remove the controller's failed taint in the same round.

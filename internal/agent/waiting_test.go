@@ -92,39 +92,6 @@ func TestForeignTaintInTheMiddleOfARound(t *testing.T) {
 	})
 }
 
-// The reporter has read it, when INITIAL_TIMEOUT passed in the middle of a round.
-func TestForeignTaintAtTheTimeout(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		rounds := 0
-		network := func(ctx context.Context) (checks.Report, error) {
-			if rounds++; rounds == 1 {
-				time.Sleep(28 * time.Second)
-				api.edit(addTaint(cilium))
-				time.Sleep(4 * time.Second)
-				api.edit(removeTaint(cilium.Key))
-				time.Sleep(4 * time.Second)
-			}
-			return passing(ctx)
-		}
-		p := simulate(t, api, network, nil, "--on-timeout=condition", "--initial-timeout=30s", "--check-timeout=50s", "--wait-for-taints="+cilium.Key)
-		after(90 * time.Second)
-		assert.Equal(t, 2, attempts(t, api, "dns"))
-		assert.Equal(t, untainted, api.taints())
-		p.stop()
-		p.wait()
-	})
-}
-
-// A prefix of WAIT_FOR_TAINTS may cover the agent's own taints, which nobody else removes.
-func TestOwnTaintsAreNotWaitedFor(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.edit(addTaint(corev1.Taint{Key: "node-ready/failed", Value: "dns", Effect: corev1.TaintEffectNoSchedule}))
-		p := simulate(t, api, nil, nil, "--once", "--on-timeout=taint", "--wait-for-taints=node-ready/")
-		assert.Equal(t, exitOK, p.wait(), p.stderr)
-		assert.Equal(t, untainted, api.taints())
-	})
-}
-
 // INITIAL_TIMEOUT also runs while the agent waits, and the report says what it waits for.
 func TestWaitForTaintsTimesOut(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {

@@ -77,29 +77,6 @@ func TestInCluster(t *testing.T) {
 	assert.NotContains(t, log.String(), "check skipped")
 }
 
-func TestOnceNotVerified(t *testing.T) {
-	t.Parallel()
-	api := newFakeAPI(t)
-	port := closedPort(t)
-	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig, "NETWORK_TARGETS": "127.0.0.1:" + port},
-		"--once", "--max-retries=0", "--initial-timeout=1s", "--check-timeout=1s")
-	assert.Equal(t, exitNotVerified, p.wait())
-
-	assert.NotContains(t, api.seen(), patchNode)
-	assert.Equal(t, tainted, api.taints())
-	const remedy = " (check that something listens on this port of the host, or that the service has a ready endpoint)"
-	failure := "network: TCP 127.0.0.1:" + port + ": connection refused" + remedy
-	assert.Equal(t, []string{"NodeNotVerified", "NodeVerificationTimedOut"}, api.reasons())
-	for _, event := range api.events {
-		assert.Equal(t, corev1.EventTypeWarning, event.Type)
-	}
-	assert.Regexp(t, `^since [-0-9T:]+Z: `, api.events[0].Message)
-	assert.True(t, strings.HasSuffix(api.events[0].Message, "Z: "+failure), api.events[0].Message)
-	assert.Equal(t, "not verified within 1s: "+failure, api.events[1].Message)
-	assert.Equal(t, "failed: network", p.entry("node not verified")["reason"])
-	assert.Equal(t, "not verified within 1s: "+failure, p.entry("initial timeout exceeded")["reason"])
-}
-
 func TestEachRoundProvesThePath(t *testing.T) {
 	t.Parallel()
 	api := newFakeAPI(t)

@@ -108,17 +108,3 @@ func TestTaintThatIsBackAtTheEnd(t *testing.T) {
 		})
 	}
 }
-
-// A webhook that puts the taint back each time does not keep the process from ending.
-func TestTaintThatAlwaysComesBack(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.patched = addTaint(corev1.Taint{Key: "node-ready/unverified", Effect: corev1.TaintEffectNoSchedule})
-		p := simulate(t, api, nil, nil)
-		p.logged("node not verified")
-		start := time.Now()
-		p.stop()
-		assert.Equal(t, exitOK, p.wait())
-		assert.Less(t, time.Since(start), lastRead)
-		assert.Equal(t, "node node1: the taint is back after each of 3 patches: an admission webhook or policy puts it back", p.entry("node not verified")["reason"])
-	})
-}

@@ -18,10 +18,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-var (
-	cilium    = corev1.Taint{Key: "node.cilium.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule}
-	karpenter = corev1.Taint{Key: "karpenter.sh/unregistered", Effect: corev1.TaintEffectNoExecute}
-)
+var cilium = corev1.Taint{Key: "node.cilium.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule}
 
 // attempts is how often the annotation says that a check was tried.
 func attempts(t *testing.T, api *fakeAPI, check string) int {
@@ -55,19 +52,6 @@ func TestWaitForTaints(t *testing.T) {
 		assert.Equal(t, []string{getNode, getCached, getCached, getNode, getNode, patchNode, postEvent}, api.seen(),
 			"waiting costs etcd nothing; the api check and the release do")
 		assert.Equal(t, untainted, api.taints())
-	})
-}
-
-// Karpenter's taint is waited for whatever WAIT_FOR_TAINTS says: Karpenter puts startup taints back until it has registered the node.
-func TestUnregisteredIsAlwaysWaitedFor(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.edit(addTaint(karpenter))
-		p := simulate(t, api, nil, nil)
-		synctest.Wait()
-		assert.Equal(t, "karpenter.sh/unregistered:NoExecute", p.entry("waiting for foreign taints")["taint"])
-		p.stop()
-		assert.Equal(t, exitOK, p.wait())
-		assert.Equal(t, []string{getNode}, api.seen())
 	})
 }
 

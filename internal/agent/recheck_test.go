@@ -50,24 +50,6 @@ func TestRecheckFailsAndRecovers(t *testing.T) {
 	})
 }
 
-// SIGTERM in a round that would be the last one to fail ends it without a verdict.
-func TestRecheckStopsWithoutAVerdict(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		r := startRechecks(t, api)
-		r.round(nil, nil, nil, errBroken, errBroken)
-		before := len(api.seen())
-		r.answer(func(ctx context.Context) (checks.Report, error) {
-			r.terminate()
-			<-ctx.Done()
-			return checks.Report{}, errBroken
-		})
-		assert.Equal(t, exitOK, r.wait())
-		assert.Equal(t, []string{getCached}, api.seen()[before:], "of the round")
-		assert.True(t, r.ready())
-		assert.Equal(t, []string{"True Verified"}, api.written())
-	})
-}
-
 // A warning that stays is logged once an hour, whatever it says in brackets: the times of two clocks, a request's number.
 func TestRecheckWarnsOnce(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {

@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -14,6 +15,26 @@ import (
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
+
+// The Event says what a policy says, to its end, and is not held back because the first patch failed otherwise.
+func TestEventQuotesThePolicyThatRefusesThePatch(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		began := time.Now()
+		denied := "nodes \"node-1\" is forbidden: ValidatingAdmissionPolicy 'kube-node-ready' with binding 'kube-node-ready' denied request: " +
+			"kube-system/kube-node-ready may add, change, remove or move no taint but " + strings.Repeat("example.com/former, ", 20) + "example.com/last"
+		api.intercept(func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+			if time.Since(began) < time.Minute {
+				return request == patchNode && answerStatus(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "a webhook is down")
+			}
+			return request == patchNode && len(api.events) < 2 && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, denied)
+		})
+		p := simulate(t, api, nil, nil, "--once")
+		assert.Equal(t, exitOK, p.wait(), p.stderr)
+		require.Equal(t, []string{"NodeNotVerified", "NodeNotVerified", "NodeVerified"}, api.reasons())
+		assert.Contains(t, api.events[0].Message, "a webhook is down")
+		assert.Contains(t, api.events[1].Message, "the API server refuses the patch: "+denied)
+	})
+}
 
 func TestOtherEffectIsRemovedWithAWarning(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
@@ -37,6 +58,22 @@ func TestNoStartupTaintFound(t *testing.T) {
 		assert.Contains(t, p.entry("node verified")["remaining_taints"], "node-ready/unverified=true:NoSchedule")
 		assert.Contains(t, api.events[0].Message, "; no startup taint found")
 		assert.Contains(t, api.node.Annotations[nodepatch.Annotation], `"removed":[]`)
+	})
+}
+
+// The Event of a verified node is sent again if the API server does not take it: there is no next round. INITIAL_TIMEOUT passes in
+// the meantime, but the node was in time.
+func TestVerifiedEventIsSentAgain(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+			return request == postEvent && n < 3 && answerStatus(w, http.StatusInternalServerError, metav1.StatusReasonInternalError, "not now")
+		})
+		start := time.Now()
+		p := simulate(t, api, nil, nil, "--once", "--initial-timeout=1s", "--check-timeout=1s")
+		assert.Equal(t, exitOK, p.wait(), p.stderr)
+		assert.InDelta(t, 3, time.Since(start).Seconds(), 0.4, "after 1s and 2s")
+		assert.Equal(t, []string{"NodeVerified"}, api.reasons())
+		assert.NotContains(t, p.stderr.String(), "initial timeout exceeded")
 	})
 }
 

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -19,7 +18,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -102,35 +100,6 @@ func TestOnceNotVerified(t *testing.T) {
 	assert.Equal(t, "not verified within 1s: "+failure, p.entry("initial timeout exceeded")["reason"])
 }
 
-// Every layer that is broken is named, also after the first that failed.
-func TestDiagnosis(t *testing.T) {
-	t.Parallel()
-	api := newFakeAPI(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	api.intercept(func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
-		return request == getNode && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "nodes is forbidden")
-	})
-	go func() {
-		assert.Eventually(t, func() bool { return len(api.reasons()) > 0 }, time.Minute, time.Millisecond)
-		cancel()
-	}()
-	port := closedPort(t)
-	a, log := inCluster(t, api, "--network-targets=127.0.0.1:"+port)
-	assert.False(t, a.Run(ctx, t.Context()))
-	assert.Equal(t, []string{getNode, getNode, getSlices, postEvent}, api.seen())
-	require.Len(t, api.events, 1)
-	for _, part := range []string{
-		"Z: api: authorization: nodes is forbidden (",
-		"; network: TCP 127.0.0.1:" + port + ": connection refused (",
-		"; service: service kube-system/kube-dns has no ready endpoint (0 not ready) (",
-	} {
-		assert.Contains(t, api.events[0].Message, part)
-	}
-	assert.Contains(t, log.String(), `"reason":"failed: api, network, service"`)
-	assert.Equal(t, tainted, api.taints())
-}
-
 func TestEachRoundProvesThePath(t *testing.T) {
 	t.Parallel()
 	api := newFakeAPI(t)
@@ -189,16 +158,4 @@ func TestProxyOfTheKubeconfig(t *testing.T) {
 	assert.Equal(t, exitNotVerified, p.wait())
 	assert.Contains(t, p.stdout.String(), "; no kubeconfig, or its API server is behind a proxy; no NETWORK_TARGETS")
 	assert.Equal(t, "CONNECT "+api.server.Listener.Addr().String(), asked.Load())
-}
-
-// A node that lost its label is verified again. Its annotation still tells that it was gated: no other node is re-tainted.
-func TestSecondRelease(t *testing.T) {
-	t.Parallel()
-	api := newFakeAPI(t)
-	first := `{"removed":["node-ready/unverified=true:NoSchedule"]}`
-	api.node.Spec.Taints, api.node.Annotations = nil, map[string]string{nodepatch.Annotation: first}
-	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--once")
-	assert.Equal(t, exitOK, p.wait(), p.stderr)
-	assert.True(t, verdict.WasGated(api.node.Annotations[nodepatch.Annotation], "", "node-ready/failed"))
-	assert.Contains(t, api.node.Annotations[nodepatch.Annotation], `"attempts"`, "it is of the second release")
 }

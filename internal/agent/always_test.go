@@ -42,30 +42,6 @@ func (a *fakeAPI) obeying(before interceptor) {
 	})
 }
 
-// The condition is one request more, and comes before the release, with a startup taint and without.
-func TestAlwaysTrueBeforeTheRelease(t *testing.T) {
-	for name, edit := range map[string]func(*corev1.Node){
-		"never gated": neverGated,
-		"gated":       func(*corev1.Node) {},
-		"True from a verification before": func(node *corev1.Node) {
-			neverGated(node)
-			setCondition(corev1.ConditionTrue, "Verified")(node)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			simulated(t, func(t *testing.T, api *fakeAPI) {
-				api.edit(edit)
-				api.obeying(nil)
-				p := simulate(t, api, nil, nil, "--once", "--condition=always")
-				assert.Equal(t, exitOK, p.wait(), p.stderr)
-				assert.Equal(t, []string{getNode, patchStat, patchNode, postEvent}, api.seen())
-				assert.Equal(t, []string{"True Verified"}, api.written())
-				assert.Equal(t, "true", api.node.Labels["node-ready/verified"])
-			})
-		})
-	}
-}
-
 // Without always such a node gets no condition.
 func TestAlwaysFalseAfterTheFirstRound(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {

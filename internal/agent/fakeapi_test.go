@@ -53,9 +53,7 @@ type fakeAPI struct {
 	events   []corev1.Event
 	// conditions are those that were written, in order: package nodepatch and the end-to-end tests prove what becomes of them.
 	conditions []corev1.NodeCondition
-	// patched edits the node after each patch, as an admission webhook does.
-	patched func(*corev1.Node)
-	before  interceptor // see intercept
+	before     interceptor // see intercept
 }
 
 // An interceptor sees the nth request of its kind (from 1) and may answer it: then it returns true.
@@ -220,9 +218,6 @@ func (a *fakeAPI) patch(text []byte) error {
 		default:
 			return fmt.Errorf("not expected in a test: %s %s", op.Op, op.Path)
 		}
-	}
-	if a.patched != nil {
-		a.patched(node)
 	}
 	a.node = node
 	return nil

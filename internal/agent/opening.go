@@ -61,8 +61,9 @@ func (o *opener) takeRound(node *nodepatch.Node) (isTaintBack bool) {
 	return node != nil && o.follow(node)
 }
 
-// follow notes from a read whether node is open, and reports it once, also where the answer to the patch was lost. It reports whether the startup taint is back on the opened node: then it is not
-// open any more. A read that is older than the opening also shows the startup taint, but not the record of the opening.
+// follow notes from a read whether node is open. An opening is reported once, also where the answer to its patch was lost. It
+// reports whether the startup taint is back on the opened node: then it is not open any more. A read that is older than the
+// opening also shows the startup taint, but not the record of the opening.
 func (o *opener) follow(node *nodepatch.Node) (isTaintBack bool) {
 	record, _ := verdict.ParseRecord(node.Annotations[nodepatch.Annotation])
 	isLocked := o.isLocked(node)

@@ -119,24 +119,6 @@ func TestOpen(t *testing.T) {
 	})
 }
 
-// A node is opened within the spread, however long its attempts take, and a release right behind it keeps the record.
-func TestReleaseRightAfterTheOpening(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		p, network := simulateFailing(t, api, "--on-timeout=open", "--check-timeout=1m")
-		api.intercept(func(request string, n int, _ http.ResponseWriter, _ *http.Request) bool {
-			if request == patchNode && n == 1 {
-				network.recovered.Store(true)
-			}
-			return false
-		})
-		after(initialTimeout + opensOver + nextAttempt)
-		assert.True(t, api.isLabelled())
-		assert.Equal(t, []string{startup}, api.record().Removed)
-		p.stop()
-		p.wait()
-	})
-}
-
 // What must not be opened stays as it is, whatever INITIAL_TIMEOUT says, and is opened when the reason is gone.
 func TestNotOpened(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -230,27 +212,6 @@ func TestOpeningThatGoesWrong(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A foreign taint that comes just before the patch withholds it.
-func TestForeignTaintJustBeforeTheOpening(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		cilium := corev1.Taint{Key: "node.cilium.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule}
-		api.intercept(func(request string, n int, _ http.ResponseWriter, _ *http.Request) bool {
-			if request == patchNode && n == 1 {
-				api.edit(addTaint(cilium))
-			}
-			return false
-		})
-		p, _ := simulateFailing(t, api, "--on-timeout=open", "--wait-for-taints=node.cilium.io/")
-		after(2 * initialTimeout)
-		assert.Contains(t, api.taints(), "node-ready/unverified")
-		api.edit(removeTaint(cilium.Key))
-		after(initialTimeout + opensOver + 3*nextAttempt)
-		assert.Equal(t, untainted, api.taints())
-		p.stop()
-		p.wait()
-	})
 }
 
 // A taint that returns, a restarted agent and another Node of the name have an INITIAL_TIMEOUT of their own.

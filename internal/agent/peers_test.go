@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -120,28 +119,5 @@ func TestDeadPeerIsNamedOnce(t *testing.T) {
 		log := r.stderr.String()
 		assert.Equal(t, 1, strings.Count(log, "on node other7"), log)
 		assert.Equal(t, 1, strings.Count(log, "check passed with a warning"), log)
-	})
-}
-
-// What an earlier round has found is no longer in the metrics when the peers are gone, or the node is verified again.
-func TestPeersThatAreGone(t *testing.T) {
-	four, none := newPeers(t, 4), newPeers(t, 0)
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		list := listed(api, four)
-		r := startRechecks(t, api, enablePeers)
-		r.round(nil)
-		assert.Contains(t, r.metrics(), "node_check_peers{")
-		list.Store(none)
-		after(8 * time.Minute) // the list of a few is made every some minutes
-		assert.Contains(t, r.stderr.String(), "there is no agent on another node")
-		assert.NotContains(t, r.metrics(), "node_check_peer")
-
-		list.Store(four)
-		after(8 * time.Minute)
-		assert.Contains(t, r.metrics(), "node_check_peers{")
-		api.edit(func(node *corev1.Node) { delete(node.Labels, "node-ready/verified") })
-		r.round(nil)
-		assert.Equal(t, []string{"NodeVerified"}, api.reasons())
-		assert.NotContains(t, r.metrics(), "node_check_peer")
 	})
 }

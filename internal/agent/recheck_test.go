@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -14,37 +13,13 @@ import (
 	"github.com/imunhatep/kube-node-ready/checks"
 )
 
-// In steady state a round is one read from the API server's cache, and nothing grows.
-func TestRecheckSteadyState(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		r := startRechecks(t, api)
-		r.round(nil, nil)
-		assert.Empty(t, api.written())
-		r.round(nil)
-		assert.Equal(t, []string{"True Verified"}, api.written(), "the node had no condition yet")
-		before, goroutines, series := len(api.seen()), runtime.NumGoroutine(), strings.Count(r.metrics(), "\n")
-		for range 50 {
-			r.round(nil)
-		}
-		seen := api.seen()[before:]
-		assert.Len(t, seen, 50)
-		for _, request := range seen {
-			assert.Equal(t, getCached, request)
-		}
-		assert.InDelta(t, goroutines, runtime.NumGoroutine(), 5)
-		assert.Equal(t, series, strings.Count(r.metrics(), "\n"))
-		assert.True(t, r.ready())
-		assert.Contains(t, r.metrics(), `node_check_recheck_status{node="node1"} 1`+"\n")
-		assert.LessOrEqual(t, len(r.entries()), 3, "a round that passes is not logged: %s", r.stderr)
-	})
-}
-
 // FAILURE_THRESHOLD failed rounds end the readiness and write the condition; RECOVERY_THRESHOLD passed ones take both back, and
 // remove the controller's failed taint in the same round.
 func TestRecheckFailsAndRecovers(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
 		r := startRechecks(t, api, "--failure-threshold=2", "--recovery-threshold=3")
 		r.round(nil, nil, nil)
+		assert.LessOrEqual(t, len(r.entries()), 3, "a round that passes is not logged: %s", r.stderr)
 		r.round(errBroken)
 		assert.True(t, r.ready())
 		r.round(errBroken)
@@ -73,24 +48,6 @@ func TestRecheckFailsAndRecovers(t *testing.T) {
 		writes := slices.DeleteFunc(api.seen()[before:], func(request string) bool { return isRead(request) || request == postEvent })
 		assert.Equal(t, []string{patchStat, patchNode}, writes, "True first: the controller re-taints on False")
 		assert.Contains(t, r.metrics(), `node_check_recheck_status{node="node1"} 1`+"\n")
-	})
-}
-
-// SIGTERM in a round that would be the last one to fail ends it without a verdict.
-func TestRecheckStopsWithoutAVerdict(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		r := startRechecks(t, api)
-		r.round(nil, nil, nil, errBroken, errBroken)
-		before := len(api.seen())
-		r.answer(func(ctx context.Context) (checks.Report, error) {
-			r.terminate()
-			<-ctx.Done()
-			return checks.Report{}, errBroken
-		})
-		assert.Equal(t, exitOK, r.wait())
-		assert.Equal(t, []string{getCached}, api.seen()[before:], "of the round")
-		assert.True(t, r.ready())
-		assert.Equal(t, []string{"True Verified"}, api.written())
 	})
 }
 

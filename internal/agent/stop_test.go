@@ -46,20 +46,6 @@ func TestStopBeforeVerdict(t *testing.T) {
 	}
 }
 
-// Between two rounds, SIGTERM does not wait for the next one either.
-func TestStopBetweenRounds(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		start := time.Now()
-		p, _ := simulateFailing(t, api, "--max-retries=0")
-		synctest.Wait()
-		p.stop()
-		assert.Equal(t, exitOK, p.wait())
-		assert.Zero(t, time.Since(start))
-		assert.Equal(t, []string{getNode, postEvent}, api.seen())
-		assert.Equal(t, tainted, api.taints())
-	})
-}
-
 // A young node without the taint is not labelled yet, and SIGTERM ends the wait for it.
 func TestStopWhileWaitingForTheStartupTaint(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
@@ -73,29 +59,6 @@ func TestStopWhileWaitingForTheStartupTaint(t *testing.T) {
 		assert.Zero(t, time.Since(start))
 		assert.Equal(t, []string{getNode}, api.seen())
 		assert.NotContains(t, p.stderr.String(), "node not verified", "nothing has failed")
-	})
-}
-
-// The patch that is in flight is finished, and so is the Event about it.
-func TestStopWhilePatching(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		late := make(chan struct{})
-		api.intercept(func(request string, _ int, _ http.ResponseWriter, _ *http.Request) bool {
-			if request == patchNode {
-				<-late
-			}
-			return false
-		})
-		p := simulate(t, api, nil, nil)
-		synctest.Wait()
-		p.stop()
-		after(time.Second)
-		assert.Equal(t, tainted, api.taints())
-		close(late)
-		assert.Equal(t, exitOK, p.wait())
-		assert.Equal(t, []string{getNode, patchNode, postEvent, getNode}, api.seen())
-		assert.Equal(t, untainted, api.taints())
-		assert.Equal(t, []string{"NodeVerified"}, api.reasons())
 	})
 }
 
@@ -144,18 +107,4 @@ func TestTaintThatIsBackAtTheEnd(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A webhook that puts the taint back each time does not keep the process from ending.
-func TestTaintThatAlwaysComesBack(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.patched = addTaint(corev1.Taint{Key: "node-ready/unverified", Effect: corev1.TaintEffectNoSchedule})
-		p := simulate(t, api, nil, nil)
-		p.logged("node not verified")
-		start := time.Now()
-		p.stop()
-		assert.Equal(t, exitOK, p.wait())
-		assert.Less(t, time.Since(start), lastRead)
-		assert.Equal(t, "node node1: the taint is back after each of 3 patches: an admission webhook or policy puts it back", p.entry("node not verified")["reason"])
-	})
 }

@@ -61,18 +61,6 @@ func TestNoStartupTaintFound(t *testing.T) {
 	})
 }
 
-// Former keys are removed with the present one, and a node with one of them is not verified.
-func TestFormerKeysAreRemoved(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.node.CreationTimestamp = metav1.NewTime(time.Now().Add(-time.Hour))
-		api.node.Labels["node-ready/verified"] = "true"
-		p := simulate(t, api, nil, nil, "--once", "--taint-key=example.com/new", "--also-remove-taints=node-ready/unverified")
-		assert.Equal(t, exitOK, p.wait(), p.stderr)
-		assert.Equal(t, untainted, api.taints())
-		assert.Equal(t, "removed node-ready/unverified=true:NoSchedule", p.entry("node verified")["taints"])
-	})
-}
-
 // The Event of a verified node is sent again if the API server does not take it: there is no next round. INITIAL_TIMEOUT passes in
 // the meantime, but the node was in time.
 func TestVerifiedEventIsSentAgain(t *testing.T) {

@@ -18,10 +18,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-var (
-	cilium    = corev1.Taint{Key: "node.cilium.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule}
-	karpenter = corev1.Taint{Key: "karpenter.sh/unregistered", Effect: corev1.TaintEffectNoExecute}
-)
+var cilium = corev1.Taint{Key: "node.cilium.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule}
 
 // attempts is how often the annotation says that a check was tried.
 func attempts(t *testing.T, api *fakeAPI, check string) int {
@@ -58,19 +55,6 @@ func TestWaitForTaints(t *testing.T) {
 	})
 }
 
-// Karpenter's taint is waited for whatever WAIT_FOR_TAINTS says: Karpenter puts startup taints back until it has registered the node.
-func TestUnregisteredIsAlwaysWaitedFor(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.edit(addTaint(karpenter))
-		p := simulate(t, api, nil, nil)
-		synctest.Wait()
-		assert.Equal(t, "karpenter.sh/unregistered:NoExecute", p.entry("waiting for foreign taints")["taint"])
-		p.stop()
-		assert.Equal(t, exitOK, p.wait())
-		assert.Equal(t, []string{getNode}, api.seen())
-	})
-}
-
 // A foreign taint that is read in the middle of a round, and is gone before its end: what passed beside it proves nothing.
 func TestForeignTaintInTheMiddleOfARound(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
@@ -89,39 +73,6 @@ func TestForeignTaintInTheMiddleOfARound(t *testing.T) {
 		p := simulate(t, api, network, nil, "--once", "--max-retries=0", "--check-timeout=10s", "--wait-for-taints="+cilium.Key)
 		assert.Equal(t, exitOK, p.wait(), p.stderr)
 		assert.Equal(t, 3, attempts(t, api, "dns"))
-	})
-}
-
-// The reporter has read it, when INITIAL_TIMEOUT passed in the middle of a round.
-func TestForeignTaintAtTheTimeout(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		rounds := 0
-		network := func(ctx context.Context) (checks.Report, error) {
-			if rounds++; rounds == 1 {
-				time.Sleep(28 * time.Second)
-				api.edit(addTaint(cilium))
-				time.Sleep(4 * time.Second)
-				api.edit(removeTaint(cilium.Key))
-				time.Sleep(4 * time.Second)
-			}
-			return passing(ctx)
-		}
-		p := simulate(t, api, network, nil, "--on-timeout=condition", "--initial-timeout=30s", "--check-timeout=50s", "--wait-for-taints="+cilium.Key)
-		after(90 * time.Second)
-		assert.Equal(t, 2, attempts(t, api, "dns"))
-		assert.Equal(t, untainted, api.taints())
-		p.stop()
-		p.wait()
-	})
-}
-
-// A prefix of WAIT_FOR_TAINTS may cover the agent's own taints, which nobody else removes.
-func TestOwnTaintsAreNotWaitedFor(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.edit(addTaint(corev1.Taint{Key: "node-ready/failed", Value: "dns", Effect: corev1.TaintEffectNoSchedule}))
-		p := simulate(t, api, nil, nil, "--once", "--on-timeout=taint", "--wait-for-taints=node-ready/")
-		assert.Equal(t, exitOK, p.wait(), p.stderr)
-		assert.Equal(t, untainted, api.taints())
 	})
 }
 

@@ -345,19 +345,6 @@ func TestRebootedNodeWaits(t *testing.T) {
 	}
 }
 
-// A stale False could get a node replaced whose startup taint somebody has removed.
-func TestOpenedByHand(t *testing.T) {
-	s := newStory(t)
-	node := s.node("n1")
-	s.decide()
-	s.after(3 * time.Minute)
-	node.Status.Conditions = falseCondition(verdict.NoPod)
-	node.Spec.Taints = []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoExecute}} // which no agent tolerates
-	s.decide()
-	require.Len(t, s.plan.Conditions, 1)
-	assert.Equal(t, corev1.ConditionUnknown, s.plan.Conditions[0].Status)
-}
-
 // Controller mode: a node failed DNS, and somebody has let it in by hand, and left it out by the label: the stale False must go.
 func TestStaleFalseOfAnExcludedNode(t *testing.T) {
 	s := newWorkerStory(t)

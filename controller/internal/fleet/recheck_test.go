@@ -275,23 +275,6 @@ func TestAgentThatReplacesAnother(t *testing.T) {
 	assert.Zero(t, s.only().NoAgent)
 }
 
-// The agent lets its False go stale while it recovers, and is ready again after the last round of it.
-func TestAgentThatRecovers(t *testing.T) {
-	for _, interval := range []time.Duration{10 * time.Second, time.Minute, 5 * time.Minute} {
-		s := rechecked(t)
-		s.settings.Rechecks.Interval = interval
-		s.ready(false)
-		s.say(corev1.ConditionFalse, verdict.NetworkFailed)
-		for range 6 {
-			s.after(5 * time.Minute)
-			s.say(corev1.ConditionFalse, verdict.NetworkFailed)
-			s.decide()
-		}
-		s.after(5*time.Minute + s.settings.Rechecks.RecoversAfter())
-		assert.Empty(t, s.plan.Conditions, interval)
-	}
-}
-
 // An agent that has said False and loses the API server cannot say it again.
 func TestStaleFalseOfAnAgentThatIsNotReady(t *testing.T) {
 	s := rechecked(t)

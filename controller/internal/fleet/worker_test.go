@@ -91,26 +91,6 @@ func TestSidecar(t *testing.T) {
 	assert.False(t, HasEnded(pod))
 }
 
-// The worker has passed, and the Node does not show what is required: the condition says so once INITIAL_TIMEOUT has passed.
-func TestPassedWorkerOfANodeThatShowsTooLittle(t *testing.T) {
-	s := newWorkerStory(t)
-	const unmet = "node: allocatable nvidia.com/gpu: the node has 0"
-	s.objects.Unmet = map[string]string{"n": unmet}
-	s.node("n")
-	s.worker(1, ended(0, passes))
-	s.decide()
-	assert.Equal(t, InProgress, s.only().State)
-	assert.Equal(t, Reason(verdict.NodeFailed), s.only().Reason)
-	assert.Empty(t, s.plan.Conditions)
-	s.after(5 * time.Minute)
-	require.Len(t, s.plan.Conditions, 1)
-	assert.Equal(t, Reason(verdict.NodeFailed), s.plan.Conditions[0].Reason)
-	assert.Equal(t, unmet, s.plan.Conditions[0].Message)
-	s.objects.Unmet = nil
-	s.decide()
-	assert.Equal(t, Reason(verdict.NotVerified), s.only().Reason)
-}
-
 // A failed round is reported once INITIAL_TIMEOUT has passed, with the agent's reasons; then the state stays while others try.
 func TestFailingWorkers(t *testing.T) {
 	s := newWorkerStory(t)
@@ -202,6 +182,10 @@ func TestWorkerThatDoesNotStart(t *testing.T) {
 			s.objects.Nodes[0].Spec.Taints = append(s.objects.Nodes[0].Spec.Taints, corev1.Taint{Key: "cni/off", Effect: corev1.TaintEffectNoSchedule})
 		}, 5 * time.Minute, verdict.TaintsOfOthers, "cni/off:NoSchedule is still on"},
 		"passed, no release": {func(s *story) { s.worker(1, ended(0, passes)) }, 5 * time.Minute, verdict.NotVerified, "not released"},
+		"passed, the node shows too little": {func(s *story) {
+			s.worker(1, ended(0, passes))
+			s.objects.Unmet = map[string]string{"n": "the node has 0"}
+		}, 5 * time.Minute, verdict.NodeFailed, "the node has 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newWorkerStory(t)
@@ -217,21 +201,6 @@ func TestWorkerThatDoesNotStart(t *testing.T) {
 			assert.Contains(t, s.plan.Conditions[0].Message, test.message)
 		})
 	}
-}
-
-// Between two attempts nothing runs, and the next worker has all the time to start.
-func TestBetweenAttempts(t *testing.T) {
-	s := newWorkerStory(t)
-	s.settings.FailedAfter = time.Hour
-	s.node("n")
-	s.worker(1, ended(1, apiFails))
-	s.decide()
-	s.after(8 * time.Minute)
-	assert.Equal(t, InProgress, s.only().State)
-	s.worker(2, waiting("ErrImagePull"))
-	s.after(2 * time.Minute)
-	assert.Equal(t, Pending, s.only().State)
-	assert.Empty(t, s.plan.Conditions)
 }
 
 // A node that was never gated gets no worker, and that is no failure.

@@ -16,12 +16,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	_ "github.com/imunhatep/kube-node-ready/controller/internal/loop" // controller-runtime registers the series of Go and of the process
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -245,27 +243,6 @@ func TestOnlyTheLeader(t *testing.T) {
 		# TYPE kube_node_ready_controller_healthy gauge
 		kube_node_ready_controller_healthy 0
 	`)))
-}
-
-// The manager serves one registry. A standby's has no series of the fleet there, but those of Go and of the process.
-func TestInTheManagersRegistry(t *testing.T) {
-	s := newStory(t)
-	s.after(0)
-	require.NoError(t, ctrlmetrics.Registry.Register(s.collector))
-	defer ctrlmetrics.Registry.Unregister(s.collector)
-	served := func() (names []string) {
-		families, err := ctrlmetrics.Registry.Gather()
-		require.NoError(t, err)
-		for _, family := range families {
-			names = append(names, family.GetName())
-		}
-		return names
-	}
-	isOurs := func(name string) bool { return strings.HasPrefix(name, "kube_node_ready_") }
-	assert.True(t, slices.ContainsFunc(served(), isOurs))
-	s.standby = true
-	assert.False(t, slices.ContainsFunc(served(), isOurs))
-	assert.Subset(t, served(), []string{"go_goroutines", "process_resident_memory_bytes"})
 }
 
 func TestController(t *testing.T) {

@@ -214,6 +214,12 @@ func TestWithheld(t *testing.T) {
 		}, LoopGuard, "deletions in NodePool pool since a new node was last verified: 1; wait until 2026-11-22T12:20:00Z (30m0s after the last)"},
 		"two deletions": {func(m *moment) { m.deleted("pool", 2*time.Hour); m.deleted("pool", 59*time.Minute) }, LoopGuard,
 			"deletions in NodePool pool since a new node was last verified: 2; wait until 2026-11-22T12:01:00Z (1h0m0s after the last)"},
+		"the last pause of the loop guard is not over": {func(m *moment) {
+			m.deleted("pool", 6*time.Hour)
+			m.deleted("pool", 5*time.Hour)
+			m.deleted("pool", 4*time.Hour)
+			m.deleted("pool", 119*time.Minute)
+		}, LoopGuard, "deletions in NodePool pool since a new node was last verified: 4; wait until 2026-11-22T12:01:00Z (2h0m0s after the last)"},
 		"another pool's deletion holds, too": {func(m *moment) { m.deleted("third", 19*time.Minute) }, LoopGuard,
 			"deletions in the cluster since a new node was last verified: 1; wait until 2026-11-22T12:11:00Z (30m0s after the last)"},
 		"another pool's, and any pool answers": {func(m *moment) { m.deleted("third", 29*time.Minute); m.verified("new", "other", 0) }, "", ""},
@@ -283,29 +289,6 @@ func (m *moment) failedOf(failed, size int) {
 			status.State = fleet.Verified
 		}
 	}
-}
-
-func TestHaltAfterTheLastPause(t *testing.T) {
-	m := newMoment()
-	for _, ago := range []time.Duration{6 * time.Hour, 5 * time.Hour, 4 * time.Hour} {
-		m.deleted("pool", ago)
-	}
-	assert.Len(t, m.decide().Candidates, 1, "the fourth")
-	m.deleted("pool", 119*time.Minute)
-	assert.Equal(t, LoopGuard, m.decide().Withheld[0].Rule)
-	assert.Empty(t, m.decide().NewlyHalted)
-	m.in.Ledger.Deletions[3].Time = m.serverNow.Add(-2 * time.Hour)
-	decision := m.decide()
-	assert.Equal(t, []string{"pool"}, decision.NewlyHalted)
-	assert.True(t, decision.Changed)
-	assert.Equal(t, m.serverNow, decision.Ledger.Guards["pool"].Halted)
-	assert.Empty(t, m.in.Ledger.Guards, "what Decide was given is as it was")
-
-	m.in.Ledger = decision.Ledger
-	m.verified("new", "pool", time.Minute)
-	decision = m.decide()
-	assert.Equal(t, Halted, decision.Withheld[0].Rule, "until somebody clears it")
-	assert.Empty(t, decision.NewlyHalted, "reported once")
 }
 
 func TestOldestFirst(t *testing.T) {

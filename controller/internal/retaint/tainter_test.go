@@ -216,23 +216,3 @@ func TestNodeWhoseRetaintFails(t *testing.T) {
 		})
 	}
 }
-
-// Re-taint is switched off, and two of four nodes cannot be patched: the other two lose the failed taint all the same.
-func TestRemovalsThatHangDelayNoOther(t *testing.T) {
-	m := newMoment(4)
-	for i := range 4 {
-		m.taint(i, release)
-	}
-	w := newWorld(t, m)
-	w.tainter.Settings.Enabled = false
-	w.patching = func(node string) error {
-		if node == "n0" || node == "n1" {
-			w.now = w.now.Add(40 * time.Second)
-			return apierrors.NewForbidden(schema.GroupResource{}, node, nil)
-		}
-		return nil
-	}
-	w.act()
-	w.act()
-	assert.Equal(t, []string{"n0", "n1"}, w.retainted())
-}

@@ -41,9 +41,6 @@ type cluster struct {
 	patching           func(patch func() (*nodepatch.Node, error)) (*nodepatch.Node, error)
 }
 
-// errNotSeen lets a deletion succeed that the cache does not show yet.
-var errNotSeen = errors.New("not seen")
-
 func newCluster(t *testing.T, objects ...client.Object) *cluster {
 	scheme := runtime.NewScheme()
 	require.NoError(t, corev1.AddToScheme(scheme))
@@ -61,9 +58,7 @@ func newCluster(t *testing.T, objects ...client.Object) *cluster {
 		},
 		Delete: func(ctx context.Context, api client.WithWatch, object client.Object, options ...client.DeleteOption) error {
 			if c.deleting != nil {
-				if err := c.deleting(); errors.Is(err, errNotSeen) {
-					return nil
-				} else if err != nil {
+				if err := c.deleting(); err != nil {
 					return err
 				}
 			}
@@ -269,21 +264,6 @@ func TestPodOfAPersonStays(t *testing.T) {
 	c.update(func(node *corev1.Node) { node.Spec.Taints = nil }) // nothing is to be verified: the workers go
 	c.step()
 	assert.Equal(t, "of-a-person", c.pod().Name)
-}
-
-// One request deletes a worker, however often its node changes until the cache shows that.
-func TestDeletesOnce(t *testing.T) {
-	c := newPassedCluster(t)
-	deletions := 0
-	c.deleting = func() error {
-		deletions++
-		return errNotSeen
-	}
-	for range 3 {
-		c.step()
-	}
-	assert.True(t, c.Settings.Fleet.IsVerified(c.node()))
-	assert.Equal(t, 1, deletions)
 }
 
 func TestReleaseRefused(t *testing.T) {

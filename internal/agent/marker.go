@@ -29,7 +29,7 @@ type marker struct {
 }
 
 // forget drops what was written to a Node that was deleted.
-func (m *marker) forget() { m.tainted, m.reason = false, "" }
+func (m *marker) forget() { m.tainted, m.reason, m.releaseFailed = false, "", false }
 
 // uses reports whether the policy is one of ON_TIMEOUT. With rechecks and with CONDITION=always the condition is.
 func (m *marker) uses(policy string) bool {

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"math/rand/v2"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -103,6 +104,27 @@ func TestChangeDuringALongCheck(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A requirement that is lost between the round and the release is what fails: another node would not help, so no failed taint.
+func TestRequirementLostBeforeTheRelease(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.intercept(func(request string, n int, _ http.ResponseWriter, _ *http.Request) bool {
+			if request == patchStat && n == 2 { // the condition turns True
+				time.Sleep(10 * time.Second)
+				api.edit(setGPUs("0"))
+			}
+			return false
+		})
+		p := simulate(t, api, nil, nil, "--check-timeout=1m", "--initial-timeout=5s", "--on-timeout=taint", "--condition=always", requireGPU)
+		after(10 * time.Second)
+		api.edit(setGPUs("8"))
+		after(30 * time.Second)
+		assert.Equal(t, []string{"False NodeFailed", "True Verified", "False NodeFailed"}, api.written())
+		assert.NotContains(t, api.taints(), "node-ready/failed")
+		p.stop()
+		p.wait()
+	})
 }
 
 // The device plugin's DaemonSet: its pod comes late, and is not ready at first.

@@ -170,7 +170,7 @@ func (r *rounds) mayRelease(ctx context.Context) error {
 		r.log.Info("a foreign taint was added: restarting the checks")
 		return errRestart
 	case node != judged && r.own.access.unmet(ctx, node) != "": // the next round says which, after a pause: no storm of rounds
-		return errors.New("the node has lost what REQUIRE demands since the checks ran")
+		return roundFailure{[]string{checks.NodeName}, []string{"the node has lost what REQUIRE demands since the checks ran"}}
 	}
 	return nil
 }

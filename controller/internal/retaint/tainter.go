@@ -46,7 +46,7 @@ func (t *Tainter) Start(ctx context.Context) error { return t.Run(ctx, t.act) }
 func (t *Tainter) act(ctx context.Context, plan fleet.Plan, now clock.Now) {
 	t.retainted.Forget(t.Settings.CoolDown, now)
 	t.failed.Forget(failedFor, now)
-	t.settle(ctx, plan.Statuses)
+	t.settle(ctx, plan.Statuses, now)
 	decision := t.Settings.Decide(Input{Statuses: plan.Statuses, ControlGroup: t.ControlGroup(), Retainted: t.retainted,
 		Behind: t.unsettled != nil}, now)
 	if t.Settings.Enabled {
@@ -71,13 +71,16 @@ func (t *Tainter) act(ctx context.Context, plan fleet.Plan, now clock.Now) {
 
 // settle forgets the last re-taint once the cache shows it, or the live node does not have the taint: the answer to the patch may
 // be lost. Until then nobody knows how much of the budget is left.
-func (t *Tainter) settle(ctx context.Context, statuses []fleet.Status) {
+func (t *Tainter) settle(ctx context.Context, statuses []fleet.Status, now clock.Now) {
 	last := t.unsettled
 	if last == nil {
 		return
 	}
 	isShown := func(status fleet.Status) bool { return status.Node.UID == last.UID && status.Retainted }
 	if slices.ContainsFunc(statuses, isShown) {
+		if _, isNoted := t.retainted[last.UID]; !isNoted { // the answer was lost
+			t.noteRetainted(last, now)
+		}
 		t.unsettled = nil
 		return
 	}
@@ -112,13 +115,18 @@ func (t *Tainter) retaint(ctx context.Context, plan fleet.Plan, candidate fleet.
 		t.noteFailure(ctx, candidate, live, err, now)
 		return true
 	}
-	t.retainted.Add(candidate.Node.UID, now)
-	delete(t.failed, candidate.Node.UID)
-	t.CountAdded()
-	condition := t.Settings.Fleet.Condition(candidate.Node)
-	log.Warn("failed taint added: the node fails its rechecks", "reason", condition.Reason, "detail", condition.Message)
-	t.Event(candidate.Node, corev1.EventTypeWarning, FailedTaintAdded, condition.Reason+": "+condition.Message)
+	t.noteRetainted(candidate.Node, now)
 	return true
+}
+
+// noteRetainted notes and reports that a node was re-tainted.
+func (t *Tainter) noteRetainted(node *corev1.Node, now clock.Now) {
+	t.retainted.Add(node.UID, now)
+	delete(t.failed, node.UID)
+	t.CountAdded()
+	condition := t.Settings.Fleet.Condition(node)
+	t.Log.Warn("failed taint added: the node fails its rechecks", "node", node.Name, "reason", condition.Reason, "detail", condition.Message)
+	t.Event(node, corev1.EventTypeWarning, FailedTaintAdded, condition.Reason+": "+condition.Message)
 }
 
 // noteFailure notes that a patch has failed, and reports it if the API server refuses it.

@@ -33,12 +33,13 @@ type world struct {
 	*testing.T
 	*moment
 	client.Client
-	tainter   *Tainter
-	plannedAt time.Time
-	events    []string
-	added     int                     // failed taints
-	reading   func(node string) error // before each live read
-	patching  func(node string) error // before each patch
+	tainter      *Tainter
+	plannedAt    time.Time
+	events       []string
+	added        int                     // failed taints
+	reading      func(node string) error // before each live read
+	patching     func(node string) error // before each patch
+	isAnswerLost bool                    // to each patch
 }
 
 func newWorld(t *testing.T, m *moment) *world {
@@ -105,7 +106,11 @@ func (n nodeAPI) Patch(ctx context.Context, patch []byte) (*nodepatch.Node, erro
 	if err := n.world.patching(n.Name); err != nil {
 		return nil, err
 	}
-	return n.API.Patch(ctx, patch)
+	node, err := n.API.Patch(ctx, patch)
+	if n.world.isAnswerLost {
+		return nil, errors.New("the answer is lost")
+	}
+	return node, err
 }
 
 func (w *world) node(name string) *corev1.Node {
@@ -122,6 +127,19 @@ func (w *world) retainted() (found []string) {
 		}
 	}
 	return found
+}
+
+// A re-taint counts, and the cool-down holds, although the answer to its patch was lost.
+func TestRetaintWhoseAnswerIsLost(t *testing.T) {
+	w := newWorld(t, newMoment(60).fail(1))
+	w.isAnswerLost = true
+	w.act()
+	w.act()
+	w.act()
+	assert.Equal(t, []string{"n0"}, w.retainted())
+	assert.Equal(t, 1, w.added)
+	assert.Equal(t, 1, w.said("n0 FailedTaintAdded"))
+	assert.Len(t, w.tainter.retainted, 1)
 }
 
 // The loop hangs: what it has found may not be so any more.

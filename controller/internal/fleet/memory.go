@@ -147,5 +147,5 @@ func runningContainer(pod *corev1.Pod) string {
 }
 
 func hasRestarted(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.RestartCount > 0 })
+	return slices.ContainsFunc(containers(pod), func(s corev1.ContainerStatus) bool { return s.RestartCount > 0 })
 }

@@ -99,8 +99,8 @@ func HasEnded(pod *corev1.Pod) bool {
 	return len(statuses) > 0 && !slices.ContainsFunc(statuses, goesOn)
 }
 
-// containers returns the statuses of a pod's containers. Of a worker's pod only the worker's counts: a sidecar that was injected
-// does not end with it.
+// containers returns the statuses of a pod's containers. Only the agent's or the worker's counts: a sidecar that was injected
+// does not end with it, and its failure is not theirs.
 func containers(pod *corev1.Pod) []corev1.ContainerStatus {
 	statuses := pod.Status.ContainerStatuses
 	isOurs := func(status corev1.ContainerStatus) bool { return status.Name == "worker" || status.Name == "agent" }

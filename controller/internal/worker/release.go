@@ -88,7 +88,7 @@ func (r *Reconciler) release(ctx context.Context, l look, pod *corev1.Pod) error
 
 // removeTaint removes a startup taint that was added again after the release, which it does for the n-th time in a row.
 func (r *Reconciler) removeTaint(ctx context.Context, node *corev1.Node, n int) error {
-	keepRecord := func(*nodepatch.Node, []nodepatch.Taint) string { return node.Annotations[nodepatch.Annotation] }
+	keepRecord := func(now *nodepatch.Node, _ []nodepatch.Taint) string { return now.Annotations[nodepatch.Annotation] }
 	if n == reportedRemoval {
 		r.Events.Eventf(node, nil, corev1.EventTypeWarning, verdict.NodeNotVerified, "Verify", "the startup taint is put back again "+
 			"and again, or cannot be removed: pauses grow to %s; read metadata.managedFields and the controller's log", longestRemoval)

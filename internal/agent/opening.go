@@ -52,7 +52,7 @@ func (o *opener) noteNetwork(attempt checks.Attempt) (isFirst bool) {
 	return true
 }
 
-// forgetFailure notes that the network checks have passed, or that their failure does not count.
+// forgetFailure forgets when the network checks have begun to fail.
 func (o *opener) forgetFailure() { o.at = time.Time{} }
 
 // takeRound takes the Node that a round has read (nil: unknown). See follow.

@@ -126,7 +126,7 @@ func (r *reporter) takeAll() {
 func (r *reporter) take(n note) {
 	if n.attempt == nil {
 		r.last = n.wait
-		r.opener.forgetFailure()
+		r.forgetNetwork()
 		return
 	}
 	attempt := *n.attempt
@@ -146,6 +146,12 @@ func (r *reporter) take(n note) {
 	logAttempt(r.log, attempt)
 }
 
+// forgetNetwork notes that the network checks have passed, or that their failure does not count.
+func (r *reporter) forgetNetwork() {
+	r.opener.forgetFailure()
+	r.deadlines.opening = time.Time{}
+}
+
 // failed reports a failed round or patch, before the next round. The node is as last read, nil before.
 func (r *reporter) failed(ctx context.Context, node *nodepatch.Node, err error, nextRound time.Duration) {
 	r.log.WithFields(logrus.Fields{"reason": brief(err), "next_round_in": formatDuration(nextRound)}).Error("node not verified")
@@ -158,7 +164,7 @@ func (r *reporter) failed(ctx context.Context, node *nodepatch.Node, err error, 
 	}
 	r.marker.removeStrayFailedTaint(ctx, node)
 	if !round.isOfNetwork() {
-		r.opener.forgetFailure()
+		r.forgetNetwork()
 	}
 	if r.opener.takeRound(node) {
 		r.log.Warn("the startup taint is back on the opened node: INITIAL_TIMEOUT begins again")
@@ -166,8 +172,12 @@ func (r *reporter) failed(ctx context.Context, node *nodepatch.Node, err error, 
 	}
 	showsVerdict := isOfRound && r.cfg.ShowsEachVerdict()
 	hasCondition := r.marker.reason != "" // a True from before is taken back at once
-	if r.deadlines.hasTimedOut() || showsVerdict || hasCondition {
-		r.mark(ctx, round.checks, err.Error())
+	if !r.deadlines.hasTimedOut() && !showsVerdict && !hasCondition {
+		return
+	}
+	isWritten := r.mark(ctx, round.checks, err.Error())
+	if r.deadlines.hasTimedOut() {
+		r.setNext(isWritten)
 	}
 }
 
@@ -187,6 +197,11 @@ func (r *reporter) passDeadline(ctx context.Context, mayMark bool) {
 	}
 	allPass := r.last.subject == startupTaint // the node only waits for it
 	isWritten := mayMark && !allPass && r.mark(ctx, r.last.failed(), message)
+	r.setNext(isWritten)
+}
+
+// setNext sets the deadline after a write to the node, once INITIAL_TIMEOUT has passed.
+func (r *reporter) setNext(isWritten bool) {
 	r.deadlines = deadlines{}
 	switch now := time.Now(); {
 	case !isWritten: // there may be no further round: a foreign taint that stays
@@ -198,8 +213,8 @@ func (r *reporter) passDeadline(ctx context.Context, mayMark bool) {
 
 // mark shows on the node that it is not verified, and opens it when that is due. It reports whether nothing is left to write.
 func (r *reporter) mark(ctx context.Context, failed []string, message string) bool {
-	// Each policy reads the node and writes once.
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(2*len(r.cfg.OnTimeout))*r.cfg.CheckTimeout)
+	// Each policy reads the node and writes once, and so does the condition that rechecks need.
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(2*(len(r.cfg.OnTimeout)+1))*r.cfg.CheckTimeout)
 	defer cancel()
 	if ctx.Err() != nil {
 		return false

@@ -127,6 +127,22 @@ func TestRequirementLostBeforeTheRelease(t *testing.T) {
 	})
 }
 
+// A condition that cannot be written after a round is tried again before the next round, which may be minutes away.
+func TestConditionIsWrittenBeforeTheNextRound(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+			return request == patchStat && n == 2 && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "not now")
+		})
+		p, network := simulateFailing(t, api, "--initial-timeout=5s", "--on-timeout=condition", requireGPU)
+		after(10 * time.Second)
+		network.recovered.Store(true)
+		after(nextAttempt + time.Minute)
+		assert.Equal(t, []string{"False NetworkFailed", "False NodeFailed"}, api.written())
+		p.stop()
+		p.wait()
+	})
+}
+
 // The device plugin's DaemonSet: its pod comes late, and is not ready at first.
 func TestRequiredDaemonSet(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {

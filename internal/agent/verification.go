@@ -50,7 +50,7 @@ func (v *verification) verify(ctx context.Context) outcome {
 	for pauses := checks.Exponential(); ; {
 		err := v.report.during(ctx, true, v.rounds.makeRound)
 		if err == nil || errors.Is(err, errRestart) { // the checks have passed, or do not count
-			v.report.opener.forgetFailure()
+			v.report.forgetNetwork()
 		}
 		if err == nil {
 			err = v.release(ctx)
@@ -66,6 +66,7 @@ func (v *verification) verify(ctx context.Context) outcome {
 			v.log.Warn("node was deleted and created again: restarting the checks")
 			v.own.seen.isReplaced, v.own.proven = false, ""
 			v.report.restart(v.own.seen.node)
+			pauses.Reset()
 		case !errors.Is(err, errRestart):
 			v.pause(ctx, err, pauses.NextBackOff())
 		}

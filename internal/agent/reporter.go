@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -22,26 +21,6 @@ import (
 // retryReport is the time until the next attempt to report a timeout, ±20 %.
 const retryReport = 30 * time.Second
 
-// deadlines are when the reporter acts in the middle of a step. At most one is set.
-type deadlines struct {
-	timeout time.Time // INITIAL_TIMEOUT passes; zero: it has passed
-	retry   time.Time // what could not be written to the node is written again
-	opening time.Time // the node may be opened
-}
-
-// next returns the deadline that is set, zero: none.
-func (d deadlines) next() time.Time { return cmp.Or(d.timeout, d.retry, d.opening) }
-
-// passes returns a channel for the moment at which the next deadline passes.
-func (d deadlines) passes() <-chan time.Time {
-	if d.next().IsZero() {
-		return nil
-	}
-	return time.After(time.Until(d.next()))
-}
-
-func (d deadlines) hasTimedOut() bool { return d.timeout.IsZero() }
-
 // note is what a step tells the reporter: an attempt, a wait that begins, or, if it is empty, that the wait is over.
 type note struct {
 	attempt *checks.Attempt
@@ -51,19 +30,20 @@ type note struct {
 // reporter says how a verification goes: in the log, the metrics and Events, and on the node by its marker and its opener. It
 // belongs to the goroutine that calls during; a step, which runs in another one, only sends notes.
 type reporter struct {
-	cfg       config.Config
-	log       *logrus.Entry
-	metrics   *metrics.Recorder
-	events    *kube.Events
-	marker    *marker
-	opener    *opener
-	start     time.Time
-	notes     chan note
-	attempts  map[string]int // of each check
-	last      failure        // until that check passes, or the wait is over
-	repeats   repeats
-	deadlines deadlines
-	stop      context.CancelFunc // ends the verification: --once
+	cfg         config.Config
+	log         *logrus.Entry
+	metrics     *metrics.Recorder
+	events      *kube.Events
+	marker      *marker
+	opener      *opener
+	start       time.Time
+	notes       chan note
+	attempts    map[string]int // of each check
+	last        failure        // until that check passes, or the wait is over
+	repeats     repeats
+	hasTimedOut bool               // INITIAL_TIMEOUT has passed
+	due         time.Time          // when the reporter acts in the middle of a step: INITIAL_TIMEOUT, a retry, or the opening; zero: never
+	stop        context.CancelFunc // ends the verification: --once
 }
 
 // begin starts INITIAL_TIMEOUT for a Node (nil: unknown). With --once its end cancels the context that begin returns.
@@ -92,11 +72,11 @@ func (r *reporter) restart(node *nodepatch.Node) {
 }
 
 func (r *reporter) beginTimeout() {
-	r.deadlines = deadlines{timeout: time.Now().Add(r.cfg.InitialTimeout)}
+	r.hasTimedOut, r.due = false, time.Now().Add(r.cfg.InitialTimeout)
 	r.metrics.TimedOut(false)
 }
 
-// during runs a step, reports its attempts and waits, and acts on a deadline that passes. mayMark is false for the patch that
+// during runs a step, reports its attempts and waits, and acts when something is due. mayMark is false for the patch that
 // releases the node: no marker is written beside it. It returns the error of the step, after any write that began while the step
 // ran.
 func (r *reporter) during(ctx context.Context, mayMark bool, step func(context.Context) error) error {
@@ -106,14 +86,22 @@ func (r *reporter) during(ctx context.Context, mayMark bool, step func(context.C
 		select {
 		case n := <-r.notes:
 			r.take(n)
-		case <-r.deadlines.passes():
+		case <-r.duePasses():
 			r.takeAll()
-			r.passDeadline(ctx, mayMark)
+			r.actWhenDue(ctx, mayMark)
 		case err := <-done:
 			r.takeAll()
 			return err
 		}
 	}
+}
+
+// duePasses returns a channel for the moment that is due.
+func (r *reporter) duePasses() <-chan time.Time {
+	if r.due.IsZero() {
+		return nil
+	}
+	return time.After(time.Until(r.due))
 }
 
 func (r *reporter) takeAll() {
@@ -131,8 +119,8 @@ func (r *reporter) take(n note) {
 	}
 	attempt := *n.attempt
 	isFirst := r.opener.noteNetwork(attempt)
-	if isFirst && r.deadlines.next().IsZero() { // else the next deadline is followed by this one
-		r.deadlines.opening = r.opener.at
+	if isFirst && r.due.IsZero() { // else setNext looks at it
+		r.due = r.opener.at
 	}
 	r.attempts[attempt.Check]++
 	r.metrics.Attempt(attempt.Check, attempt.Took)
@@ -148,8 +136,10 @@ func (r *reporter) take(n note) {
 
 // forgetNetwork notes that the network checks have passed, or that their failure does not count.
 func (r *reporter) forgetNetwork() {
+	if r.hasTimedOut && r.due.Equal(r.opener.at) {
+		r.due = time.Time{}
+	}
 	r.opener.forgetFailure()
-	r.deadlines.opening = time.Time{}
 }
 
 // failed reports a failed round or patch, before the next round. The node is as last read, nil before.
@@ -172,25 +162,25 @@ func (r *reporter) failed(ctx context.Context, node *nodepatch.Node, err error, 
 	}
 	showsVerdict := isOfRound && r.cfg.ShowsEachVerdict()
 	hasCondition := r.marker.reason != "" // a True from before is taken back at once
-	if !r.deadlines.hasTimedOut() && !showsVerdict && !hasCondition {
+	if !r.hasTimedOut && !showsVerdict && !hasCondition {
 		return
 	}
 	isWritten := r.mark(ctx, round.checks, err.Error())
-	if r.deadlines.hasTimedOut() {
+	if r.hasTimedOut {
 		r.setNext(isWritten)
 	}
 }
 
-// passDeadline acts on the deadline that has passed, also in the middle of an attempt: it reports the end of INITIAL_TIMEOUT, and
+// actWhenDue acts on what is due, also in the middle of an attempt: it reports the end of INITIAL_TIMEOUT, and
 // writes to the node what is due. The rounds go on, except with --once.
-func (r *reporter) passDeadline(ctx context.Context, mayMark bool) {
+func (r *reporter) actWhenDue(ctx context.Context, mayMark bool) {
 	message := verdict.TimeoutMessage(r.cfg.InitialTimeout, r.last.String())
 	if r.cfg.Once {
 		ctx = context.WithoutCancel(ctx)
 		r.stop()
 	}
-	if !r.deadlines.hasTimedOut() {
-		r.deadlines.timeout = time.Time{}
+	if !r.hasTimedOut {
+		r.hasTimedOut = true
 		r.metrics.TimedOut(true)
 		r.log.WithField("reason", message).Error("initial timeout exceeded")
 		r.events.Add(kube.EventWarning, verdict.NodeTimedOut, message)
@@ -200,14 +190,14 @@ func (r *reporter) passDeadline(ctx context.Context, mayMark bool) {
 	r.setNext(isWritten)
 }
 
-// setNext sets the deadline after a write to the node, once INITIAL_TIMEOUT has passed.
+// setNext sets what is due after a write to the node, once INITIAL_TIMEOUT has passed.
 func (r *reporter) setNext(isWritten bool) {
-	r.deadlines = deadlines{}
+	r.due = time.Time{}
 	switch now := time.Now(); {
 	case !isWritten: // there may be no further round: a foreign taint that stays
-		r.deadlines.retry = now.Add(recheck.Spread(retryReport, rand.Float64()))
+		r.due = now.Add(recheck.Spread(retryReport, rand.Float64()))
 	case now.Before(r.opener.at):
-		r.deadlines.opening = r.opener.at
+		r.due = r.opener.at
 	}
 }
 
@@ -219,8 +209,7 @@ func (r *reporter) mark(ctx context.Context, failed []string, message string) bo
 	if ctx.Err() != nil {
 		return false
 	}
-	hasTimedOut := r.deadlines.hasTimedOut()
-	marked, err := r.marker.showFailure(ctx, failed, message, hasTimedOut)
+	marked, err := r.marker.showFailure(ctx, failed, message, r.hasTimedOut)
 	log := r.log.WithFields(logrus.Fields{"policy": strings.Join(r.cfg.OnTimeout, ","), "reason": verdict.Reason(failed)})
 	if marked {
 		log.Warn("node marked as failed")
@@ -228,7 +217,7 @@ func (r *reporter) mark(ctx context.Context, failed []string, message string) bo
 	if err != nil {
 		log.WithError(err).Warn("cannot mark the node as failed, will retry (ON_TIMEOUT needs rights that the chart grants)")
 	}
-	if hasTimedOut && r.opener.isDue() { // also where the condition is refused
+	if r.hasTimedOut && r.opener.isDue() { // also where the condition is refused
 		err = errors.Join(err, r.opener.open(ctx, failed))
 	}
 	return err == nil

@@ -53,6 +53,13 @@ func (s Settings) observe(v view, was memory) memory {
 
 // noAgentSince returns since when no agent or worker runs on a node, zero: one does, or none is to run. is has the container of
 // now, and what the condition says.
+//
+//	no agent is expected                          zero
+//	none runs                                     since it was first missed
+//	none runs: kubelet cannot make its sandbox    always patience ago: no more time counts, and none is forgotten
+//	one runs, and has settled                     zero
+//	one runs that may crash again                 as before: the pauses between crashes are one absence, and on a verified node
+//	                                              the time for which it runs is taken off
 func (s Settings) noAgentSince(v view, was, is memory) clock.Mark {
 	absentSince := cmp.Or(was.noAgent, v.now.Mark())
 	isCrashing := is.container == was.container && !was.noAgent.IsZero()

@@ -22,7 +22,15 @@ const (
 )
 
 // judgeSandbox notes whether the sandbox of the agent's pod may be all that is broken. The node is in doubt from the failure
-// until an agent whose pod was created since has failed too, and never for longer than a renewal and that agent need.
+// until an agent whose pod was created since has failed too, and never for longer than a renewal and that agent need. hasFailed
+// means that the agent that runs has had the time to pass:
+//
+//	                in doubt                renewable
+//	unsuspected     no                      no
+//	firstAgent      yes                     once it has failed
+//	betweenAgents   yes                     no
+//	secondAgent     until it has failed     no
+//	over            no                      once it has failed
 func (s Settings) judgeSandbox(status *Status, v view) {
 	var inDoubt, renewable bool
 	hasFailed := s.hasAgentFailed(*status, v)
@@ -31,7 +39,7 @@ func (s Settings) judgeSandbox(status *Status, v view) {
 		inDoubt, renewable = true, hasFailed
 	case betweenAgents:
 		inDoubt = true
-	case secondAgent: // if it fails too, re-taint and remediation come before a third one
+	case secondAgent: // re-taint and remediation come before a third one
 		inDoubt = !hasFailed
 	case over:
 		renewable = hasFailed
@@ -102,6 +110,6 @@ func (s Settings) hasAgentFailed(status Status, v view) bool {
 
 // mayRenew reports whether the agent's pod may be deleted, and the DaemonSet would make another one.
 func (s Settings) mayRenew(v view) bool {
-	mayBeDeleted := v.untouchable == "" && v.now.IsOlder(v.condition.LastTransitionTime.Time, 0)
-	return mayBeDeleted && s.Rules.matches(v.node) && s.Rules.Untolerated(v.node) == nil
+	isInThePast := v.now.IsOlder(v.condition.LastTransitionTime.Time, 0) // by the API server's clock, if that is known
+	return v.untouchable == "" && isInThePast && s.Rules.matches(v.node) && s.Rules.Untolerated(v.node) == nil
 }

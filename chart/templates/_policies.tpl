@@ -21,6 +21,12 @@ What the policies for changes of a Node forbid to each account; "yes" is without
   conditionMisuse    yes (with a marker)                yes                                      yes
 */}}
 
+{{/* The ACCOUNT of the controller, as YAML. */}}
+{{- define "kube-node-ready.controllerAccount" -}}
+{{- $name := printf "%s/%s" (include "kube-node-ready.namespace" .) (include "kube-node-ready.controllerName" .) -}}
+{{- dict "name" $name "who" "the-controller" "labels" (include "kube-node-ready.controllerLabels" .) "config" .Values.config | toYaml }}
+{{- end }}
+
 {{/* How each policy begins: (list ACCOUNT NAME). */}}
 {{- define "kube-node-ready.policy" -}}
 {{- $account := first . -}}

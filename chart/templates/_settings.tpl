@@ -53,11 +53,11 @@ that rechecks its node is scraped all the time, and a worker serves no metrics.
 {{- $isOneShot := and (eq .Values.deploymentMode "daemonset") (include "kube-node-ready.recheck" . | empty) }}
 {{- $interval := 0 }}
 {{- range list .Values.podMonitor .Values.serviceMonitor .Values.scrapeAnnotations }}
-{{- if .enabled }}{{ $interval = include "kube-node-ready.seconds" .interval | int | max $interval }}{{ end }}
+{{- if and .enabled $isOneShot }}{{ $interval = include "kube-node-ready.seconds" .interval | int | max $interval }}{{ end }}
 {{- end }}
 {{- if .Values.config.metricsLinger }}
 {{- .Values.config.metricsLinger }}
-{{- else if and $isOneShot $interval }}
+{{- else if $interval }}
 {{- printf "%ds" (add $interval 15 | min 3600) }}
 {{- else -}}
 0s

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -198,20 +199,43 @@ func TestOpeningThatGoesWrong(t *testing.T) {
 		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			simulated(t, func(t *testing.T, api *fakeAPI) {
-				api.intercept(func(request string, _ int, w http.ResponseWriter, r *http.Request) bool {
-					return request == test.on && test.answer(t, api, w, r)
+			for range 20 { // a round reads the opened node, or the next attempt to open it: pauses are random
+				simulated(t, func(t *testing.T, api *fakeAPI) {
+					api.intercept(func(request string, _ int, w http.ResponseWriter, r *http.Request) bool {
+						return request == test.on && test.answer(t, api, w, r)
+					})
+					p, _ := simulateFailing(t, api, "--on-timeout=open,condition")
+					after(3 * initialTimeout)
+					assert.NotContains(t, api.taints(), "node-ready/unverified")
+					assert.Equal(t, test.reports, p.isOpen())
+					assert.Equal(t, test.reports, slices.Contains(api.reasons(), verdict.NodeOpened))
+					p.stop()
+					p.wait()
 				})
-				p, _ := simulateFailing(t, api, "--on-timeout=open,condition")
-				after(3 * initialTimeout)
-				assert.NotContains(t, api.taints(), "node-ready/unverified")
-				assert.Equal(t, test.reports, p.isOpen())
-				assert.Equal(t, test.reports, slices.Contains(api.reasons(), verdict.NodeOpened))
-				p.stop()
-				p.wait()
-			})
+			}
 		})
 	}
+}
+
+// A patch that is refused opens nothing, also where the record has an earlier opening and somebody removes the taint then.
+func TestRefusedOpeningIsNotReported(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		p, _ := simulateFailing(t, api, "--on-timeout=open")
+		after(initialTimeout + opensOver + time.Second)
+		require.True(t, p.isOpen())
+		api.intercept(func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+			return request == patchNode && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "a webhook")
+		})
+		api.addStartupTaint()
+		after(nextAttempt + 2*initialTimeout + opensOver)
+		require.Contains(t, api.taints(), "node-ready/unverified")
+		api.edit(removeTaint("node-ready/unverified"))
+		after(5 * time.Minute)
+		opened := slices.DeleteFunc(api.reasons(), func(reason string) bool { return reason != verdict.NodeOpened })
+		assert.Len(t, opened, 1)
+		p.stop()
+		p.wait()
+	})
 }
 
 // A taint that returns, a restarted agent and another Node of the name have an INITIAL_TIMEOUT of their own.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
@@ -99,7 +100,7 @@ func (c *Controller) settings() []*setting {
 // agentName allows what tells the failed taint of the controller, whose value it is, from that of an agent: its value says what
 // failed.
 func agentName(s string) error {
-	if verdict.IsFailureValue(s) {
+	if verdict.IsFailureValue(s) || s == checks.PeersName {
 		return errors.New("must not be a value that an agent gives the failed taint: set the chart's fullnameOverride to another name")
 	}
 	return label(s)

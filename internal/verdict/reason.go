@@ -93,9 +93,10 @@ const (
 )
 
 // IsFailureValue reports whether a failed taint with this value is an agent's: it says what has failed. The value of the
-// controller's is the name of a release, and no release may have one of these names. The chart has the same list.
+// controller's is the name of a release, and no release may have one of these names, or be called peers. The chart has
+// the same list.
 func IsFailureValue(value string) bool {
-	return slices.Contains(append(checks.Names(), checks.PeersName, ForeignTaints, NotChecked), value)
+	return slices.Contains(append(checks.Names(), ForeignTaints, NotChecked), value)
 }
 
 // Reason names the failed checks in their order: DNSFailed, or DNSFailed,ServiceFailed. Without any it is NotVerified, and with

@@ -125,7 +125,8 @@ func (t *Tainter) noteRetainted(node *corev1.Node, now clock.Now) {
 	delete(t.failed, node.UID)
 	t.CountAdded()
 	condition := t.Settings.Fleet.Condition(node)
-	t.Log.Warn("failed taint added: the node fails its rechecks", "node", node.Name, "reason", condition.Reason, "detail", condition.Message)
+	t.Log.Warn("failed taint added: the node fails its rechecks", "node", node.Name,
+		"reason", condition.Reason, "detail", condition.Message)
 	t.Event(node, corev1.EventTypeWarning, FailedTaintAdded, condition.Reason+": "+condition.Message)
 }
 

@@ -42,7 +42,7 @@ type reporter struct {
 	last        failure        // until that check passes, or the wait is over
 	repeats     repeats
 	hasTimedOut bool               // INITIAL_TIMEOUT has passed
-	due         time.Time          // when the reporter acts in the middle of a step: INITIAL_TIMEOUT, a retry, or the opening; zero: never
+	due         time.Time          // of INITIAL_TIMEOUT, a retry or the opening, also in the middle of a step; zero: never
 	stop        context.CancelFunc // ends the verification: --once
 }
 

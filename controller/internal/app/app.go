@@ -1,4 +1,16 @@
 // Package app is the controller as a whole: the manager with its caches and its election, the loop, and the parts that act.
+//
+// # What runs
+//
+// The manager starts all of it. Each replica fills the caches (Nodes, and the pods of agents or workers) and serves /metrics and
+// the probes. The rest runs only on the leader:
+//
+//   - The loop, one goroutine: shortly after a change, and every 10 s while time matters, it decides about all nodes. Then its
+//     steps run in turn: Events are read, metrics counts, report writes conditions and Events, reboot removes labels.
+//   - In controller mode 50 goroutines, each for one node at a time: worker creates and deletes workers, and releases nodes.
+//   - One goroutine each, every 10 s, reads the loop's last plan: retaint writes failed taints, renewal deletes agents' pods,
+//     remediation deletes NodeClaims or Nodes and writes the ledger, handover ends the process so that another replica leads.
+//   - controlgroup runs the checks every 30 s and writes nothing. In daemonset mode, leftover workers are deleted every 10 minutes.
 package app
 
 import (

@@ -81,7 +81,14 @@ count() { cat "$results"/*.json | grep '"Test":' | grep -c "\"Action\":\"$1\"" |
 chart_count() { sed -n "s/^Tests:.* \([0-9]*\) $1.*/\1/p" "$results/chart.txt" | tail -n 1 | grep . || echo 0; }
 printf '\nthe slowest tests, in seconds:\n'
 cat "$results"/*.json | "$tools/gotestsum" tool slowest --num 20 --threshold 1s
-if [ ${#failed[@]} -gt 0 ]; then echo "failed: ${failed[*]}"; fi
+if [ ${#failed[@]} -gt 0 ]; then
+  # Each failed test again, with the last lines that it has printed: thousands of lines stand between them above.
+  cat "$results"/*.json | sed -n 's/.*"Action":"fail",\("Package":"[^"]*","Test":"[^"]*"\).*/\1/p' | sort -u | while read -r test; do
+    printf '\n--- FAIL: %s\n' "$(sed 's/"Package":"\(.*\)","Test":"\(.*\)"/\1 \2/' <<<"$test")"
+    grep -hF "\"Action\":\"output\",$test" "$results"/*.json | tail -n 40 | sed 's/.*"Output":"//; s/\(\\n\)*"}$//; s/\\t/  /g; s/\\"/"/g'
+  done
+  printf '\nfailed: %s\n' "${failed[*]}"
+fi
 if [ -n "$left_out" ]; then echo "note${left_out}"; fi
 failures=$(($(count fail) + $(chart_count failed)))
 echo "$(($(count pass) + $(chart_count passed))) passed, $failures failed, $(count skip) skipped"

@@ -2,7 +2,7 @@
 # Runs the tests of hack/e2e on test clusters, which are started for them and stopped after them. Two shards run side by
 # side, each with a cluster of its own. The tests of faults, of rechecks and of Karpenter run in their short version (hack/faults.sh and
 # `make e2e-karpenter` run the long ones: E2E=long).
-# E2E=core runs what `make test` runs: without kwok, Prometheus and a registry. E2E=rest runs what that leaves out.
+# E2E=core runs what `make test` runs: without kwok, Prometheus, a registry and the slowest faults. E2E=rest runs what that leaves out.
 # KEEP=1 runs all on the cluster that is up (or starts it) and leaves it up; RUN=regexp picks tests; PACKAGES= picks packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,20 +13,22 @@ if ! hack/cluster/cluster check; then
   exit 1
 fi
 
-# The tests in the packages of make test that need kwok, Prometheus or a registry.
-large='^(TestFaultManyNodes|TestFaultReleaseRace|TestFailingNodes|TestHalfAZoneFails|TestFlappingNode|TestDashboard|TestInstall.*|TestBlocks)$'
+# The tests in the packages of make test that need kwok, Prometheus or a registry, or a minute for one fault.
+large='^(TestFaultManyNodes|TestFaultReleaseRace|TestFailingNodes|TestHalfAZoneFails|TestFlappingNode|TestDashboard|TestInstall.*|TestBlocks|'
+large+='TestFreshSandbox|TestNoRetaintWithoutAPIServer|TestNoRetaintWithoutDNS|TestFaultWorker|TestOtherCA)$'
+mixed="./controller ./workers ./recheck ./release"
 a="" b=""
 case ${E2E:-} in
 core)
   large=${large/|TestBlocks/} # with the chart's defaults
   a=". ./controller ./release" b="./workers ./recheck"
   ;;
-rest) a="./charttest ./workers ./recheck ./release" ;;
+rest) a="./charttest $mixed" ;;
 *) a=". ./charttest ./workers ./recheck" ;;
 esac
 if [ -z "$b" ]; then # whatever else there is, so that a new package is not left out
   b=$(cd hack/e2e && go list -f '{{if .TestGoFiles}}.{{slice .ImportPath (len .Module.Path)}}{{end}}{{if .XTestGoFiles}}.{{slice .ImportPath (len .Module.Path)}}{{end}}' ./... |
-    grep -vxF -f <(printf '%s\n' $a $([ "${E2E:-}" != rest ] || echo . ./controller)))
+    grep -vxF -f <(printf '%s\n' $a $([ "${E2E:-}" != rest ] || echo .)))
 fi
 if [ -n "${PACKAGES:-}" ]; then a=$PACKAGES b=""; fi
 
@@ -39,14 +41,14 @@ tests() {
 
 # gotests SHARD PACKAGE…: of the packages of make test, core leaves out the large tests, and rest runs no others.
 gotests() {
-  local package mixed=() whole=() code=0
+  local package some=() whole=() code=0
   case ${E2E:-} in
   core) tests "$1" "-skip $large" "${@:2}" ;;
   rest)
     for package in "${@:2}"; do
-      case $package in ./workers | ./recheck | ./release) mixed+=("$package") ;; *) whole+=("$package") ;; esac
+      case " $mixed " in *" $package "*) some+=("$package") ;; *) whole+=("$package") ;; esac
     done
-    if [ ${#mixed[@]} -gt 0 ]; then tests "$1-large" "-run $large" "${mixed[@]}" || code=$?; fi
+    if [ ${#some[@]} -gt 0 ]; then tests "$1-large" "-run $large" "${some[@]}" || code=$?; fi
     if [ ${#whole[@]} -gt 0 ]; then tests "$1" "" "${whole[@]}" || code=$?; fi
     return "$code"
     ;;
@@ -94,7 +96,6 @@ build_images
 if controller_wanted; then images+=(.cluster/images/kube-node-ready-controller.tar); fi
 # shellcheck disable=SC2086
 total=$(tests_in hack/e2e "${RUN:-.}" $a $b)
-mixed="./workers ./recheck ./release"
 # shellcheck disable=SC2086
 case ${E2E:-} in
 core) total=$((total - $(tests_in hack/e2e "$large" $mixed))) ;;

@@ -2,7 +2,7 @@
 # Runs the tests of hack/e2e on test clusters, which are started for them and stopped after them. Two shards run side by
 # side, each with a cluster of its own. The tests of faults, of rechecks and of Karpenter run in their short version (hack/faults.sh and
 # `make e2e-karpenter` run the long ones: E2E=long).
-# E2E=core runs what `make test` runs: without kwok, Prometheus, a registry and the slowest faults. E2E=rest runs what that leaves out.
+# E2E=core runs what `make test` runs: without kwok, Prometheus, a registry and the slowest faults. E2E=rest runs what is left out.
 # KEEP=1 runs all on the cluster that is up (or starts it) and leaves it up; RUN=regexp picks tests; PACKAGES= picks packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -2,6 +2,7 @@ package recheck
 
 import (
 	"context"
+	"errors"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -27,7 +28,8 @@ func (s *suite) anotherRelease() {
 		"nodeSelector."+releaseLabel+"="+second)
 	s.Undo(func(ctx context.Context) error {
 		_, err := s.helm(ctx, "uninstall", second, "--ignore-not-found")
-		return err
+		_, leaseErr := s.Cluster.Kubectl(ctx, "", "delete", "-n", harness.Namespace, "lease/"+secondName+"-controller", "--ignore-not-found")
+		return errors.Join(err, leaseErr)
 	})
 	upgrade := func(more ...string) {
 		_, err := s.helm(s.Ctx, append([]string{"upgrade", "--install", second, "chart", "--wait", harness.Wait}, harness.Set(append(values, more...)...)...)...)

@@ -169,5 +169,6 @@ func (m *marker) removeStrayFailedTaint(ctx context.Context, node *nodepatch.Nod
 		m.log.WithError(err).Warn("cannot remove the failed taint, will retry after the next round")
 		return
 	}
+	m.tainted = false
 	m.log.Info("failed taint removed: the node has no startup taint")
 }

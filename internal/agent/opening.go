@@ -32,14 +32,14 @@ type opener struct {
 	access  *nodeAccess
 	checked *nodepatch.Node // the one that the last round has read; nil: nobody knows
 	at      time.Time       // when the node may be opened; zero: its network checks have not failed
-	sent    time.Time       // the moment that the last patch which opens the node writes; zero: it is reported, or none was sent
-	why     string          // the reason for that patch
+	why     string          // a patch was sent that opens the node for this reason, and that is not reported yet
+	before  time.Time       // the opening that the record had then
 	done    time.Time       // when the node was opened, as its record has it; zero: it is not open
 }
 
 // begin forgets all about the Node before.
 func (o *opener) begin(checked *nodepatch.Node) {
-	o.checked, o.at, o.sent, o.done = checked, time.Time{}, time.Time{}, time.Time{}
+	o.checked, o.at, o.why, o.done = checked, time.Time{}, "", time.Time{}
 }
 
 // noteNetwork notes when the node may be opened: INITIAL_TIMEOUT after the first network check has failed since all of them
@@ -77,10 +77,10 @@ func (o *opener) follow(node *nodepatch.Node) (isTaintBack bool) {
 	}
 	isOpen := !o.done.IsZero()
 	o.metrics.Opened(isOpen)
-	if isOpen && o.done.Equal(o.sent) {
+	if isOpen && o.why != "" && !o.done.Equal(o.before) {
 		o.log.WithField("reason", o.why).Warn("node opened: it is not verified, and the checks go on")
 		o.events.Add(kube.EventWarning, verdict.NodeOpened, "the node takes pods although it is not verified (ON_TIMEOUT): "+o.why)
-		o.sent = time.Time{}
+		o.why = ""
 	}
 	return isTaintBack
 }
@@ -111,7 +111,6 @@ func (o *opener) open(ctx context.Context, failed []string) error {
 // patch removes what a release removes, but not the controller's failed taint. A Node that changes is judged again.
 func (o *opener) patch(ctx context.Context, node *nodepatch.Node, failed []string) error {
 	now := o.access.kube.ServerTime()
-	sent := now.UTC().Truncate(time.Second)
 	unmet := func(n *nodepatch.Node) string {
 		return cmp.Or(withheld(o.cfg, n, o.checked, now), o.access.unmet(ctx, n))
 	}
@@ -124,10 +123,11 @@ func (o *opener) patch(ctx context.Context, node *nodepatch.Node, failed []strin
 	}
 	keys.Label = "" // not verified
 	value := func(node *nodepatch.Node, removed []nodepatch.Taint) string {
-		record := verdict.Record{Opened: sent, Removed: nodepatch.FormatTaints(removed), Version: o.version}
+		record := verdict.Record{Opened: now.UTC().Truncate(time.Second), Removed: nodepatch.FormatTaints(removed), Version: o.version}
 		return record.Keeping(node.Annotations[nodepatch.Annotation], o.cfg.FailedTaintKey).String()
 	}
-	o.sent, o.why = sent, "failed: "+strings.Join(failed, ", ")
+	earlier, _ := verdict.ParseRecord(node.Annotations[nodepatch.Annotation])
+	o.why, o.before = "failed: "+strings.Join(failed, ", "), earlier.Opened
 	opened, _, err := o.access.patcher.ReleaseCached(ctx, node, nodepatch.Release{Keys: keys, Unmet: unmet, Value: value})
 	if err == nil {
 		o.follow(opened)

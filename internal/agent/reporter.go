@@ -27,6 +27,12 @@ type note struct {
 	wait    failure
 }
 
+// finding is what a round has found: the checks that fail (none: the patch), and a text.
+type finding struct {
+	failed  []string
+	message string
+}
+
 // reporter says how a verification goes: in the log, the metrics and Events, and on the node by its marker and its opener. It
 // belongs to the goroutine that calls during; a step, which runs in another one, only sends notes.
 type reporter struct {
@@ -40,6 +46,7 @@ type reporter struct {
 	notes       chan note
 	attempts    map[string]int // of each check
 	last        failure        // until that check passes, or the wait is over
+	unwritten   finding        // of the last round, which could not be written to the node
 	repeats     repeats
 	hasTimedOut bool               // INITIAL_TIMEOUT has passed
 	due         time.Time          // of INITIAL_TIMEOUT, a retry or the opening, also in the middle of a step; zero: never
@@ -140,14 +147,18 @@ func (r *reporter) forgetNetwork() {
 		r.due = time.Time{}
 	}
 	r.opener.forgetFailure()
+	r.unwritten = finding{}
 }
 
 // failed reports a failed round or patch, before the next round. The node is as last read, nil before.
 func (r *reporter) failed(ctx context.Context, node *nodepatch.Node, err error, nextRound time.Duration) {
 	r.log.WithFields(logrus.Fields{"reason": brief(err), "next_round_in": formatDuration(nextRound)}).Error("node not verified")
 	round, isOfRound := errors.AsType[roundFailure](err)
-	if !isOfRound {
+	switch {
+	case !isOfRound:
 		r.last = failure{patching, err}
+	case r.last.subject == "": // lost between the checks and the release
+		r.last = failure{round.checks[0], err}
 	}
 	if r.repeats.isDue(err) {
 		r.events.Add(kube.EventWarning, verdict.NodeNotVerified, verdict.SinceMessage(r.start, err.Error()))
@@ -165,7 +176,11 @@ func (r *reporter) failed(ctx context.Context, node *nodepatch.Node, err error, 
 	if !r.hasTimedOut && !showsVerdict && !hasCondition {
 		return
 	}
+	r.unwritten = finding{}
 	isWritten := r.mark(ctx, round.checks, err.Error())
+	if !isWritten {
+		r.unwritten = finding{round.checks, err.Error()}
+	}
 	if r.hasTimedOut {
 		r.setNext(isWritten)
 	}
@@ -175,6 +190,10 @@ func (r *reporter) failed(ctx context.Context, node *nodepatch.Node, err error, 
 // writes to the node what is due. The rounds go on, except with --once.
 func (r *reporter) actWhenDue(ctx context.Context, mayMark bool) {
 	message := verdict.TimeoutMessage(r.cfg.InitialTimeout, r.last.String())
+	found := finding{r.last.failed(), message}
+	if r.hasTimedOut && r.unwritten.message != "" {
+		found = r.unwritten
+	}
 	if r.cfg.Once {
 		ctx = context.WithoutCancel(ctx)
 		r.stop()
@@ -186,18 +205,22 @@ func (r *reporter) actWhenDue(ctx context.Context, mayMark bool) {
 		r.events.Add(kube.EventWarning, verdict.NodeTimedOut, message)
 	}
 	allPass := r.last.subject == startupTaint // the node only waits for it
-	isWritten := mayMark && !allPass && r.mark(ctx, r.last.failed(), message)
+	isWritten := mayMark && !allPass && r.mark(ctx, found.failed, found.message)
+	if isWritten {
+		r.unwritten = finding{}
+	}
 	r.setNext(isWritten)
 }
 
 // setNext sets what is due after a write to the node, once INITIAL_TIMEOUT has passed.
 func (r *reporter) setNext(isWritten bool) {
 	r.due = time.Time{}
-	switch now := time.Now(); {
-	case !isWritten: // there may be no further round: a foreign taint that stays
+	now, opensAt := time.Now(), r.opener.at
+	if !isWritten { // there may be no further round: a foreign taint that stays
 		r.due = now.Add(recheck.Spread(retryReport, rand.Float64()))
-	case now.Before(r.opener.at):
-		r.due = r.opener.at
+	}
+	if now.Before(opensAt) && (isWritten || opensAt.Before(r.due)) {
+		r.due = opensAt
 	}
 }
 

@@ -2,9 +2,11 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/checklist"
 )
 
 const requireGPU = `--require=[{"allocatable":"nvidia.com/gpu>=8"}]`
@@ -127,6 +130,27 @@ func TestRequirementLostBeforeTheRelease(t *testing.T) {
 	})
 }
 
+// INITIAL_TIMEOUT passes while the agent waits for such a requirement.
+func TestTimeoutAfterARequirementWasLost(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.edit(setGPUs("8"))
+		api.intercept(func(request string, n int, _ http.ResponseWriter, _ *http.Request) bool {
+			if request == patchStat && n == 1 { // the condition turns True
+				time.Sleep(10 * time.Second)
+				api.edit(setGPUs("0"))
+			}
+			return false
+		})
+		p := simulate(t, api, nil, nil, "--check-timeout=1m", "--initial-timeout=30s", "--on-timeout=taint", "--condition=always", requireGPU)
+		after(80 * time.Second)
+		assert.Equal(t, []string{"True Verified", "False NodeFailed"}, api.written())
+		assert.NotContains(t, api.taints(), "node-ready/failed")
+		assert.Contains(t, api.events[len(api.events)-1].Message, "nvidia.com/gpu")
+		p.stop()
+		p.wait()
+	})
+}
+
 // A condition that cannot be written after a round is tried again before the next round, which may be minutes away.
 func TestConditionIsWrittenBeforeTheNextRound(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
@@ -138,6 +162,33 @@ func TestConditionIsWrittenBeforeTheNextRound(t *testing.T) {
 		network.recovered.Store(true)
 		after(nextAttempt + time.Minute)
 		assert.Equal(t, []string{"False NetworkFailed", "False NodeFailed"}, api.written())
+		p.stop()
+		p.wait()
+	})
+}
+
+// What is tried again is what the round has found, not the last check that failed.
+func TestRetriedConditionNamesTheRound(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+			return request == patchStat && n == 2 && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "not now")
+		})
+		var hasDNSFailed atomic.Bool
+		bad := func(context.Context) (checks.Report, error) { return checks.Report{}, errors.New("bad") }
+		p := simulate(t, api, bad, nil, "--initial-timeout=5s", "--on-timeout=condition")
+		p.agent.Checks = func(api checks.API, _ checklist.Options) []checks.Check {
+			dns := func(ctx context.Context) (checks.Report, error) {
+				if hasDNSFailed.Load() {
+					return bad(ctx)
+				}
+				return passing(ctx)
+			}
+			return []checks.Check{fakeCheck{checks.DNSName, dns}, api, fakeCheck{checks.NetworkName, bad}, checks.Skip(checks.ServiceName, "a test")}
+		}
+		after(2 * time.Minute)
+		hasDNSFailed.Store(true)
+		after(10 * time.Minute)
+		assert.Equal(t, []string{"False NetworkFailed", "False DNSFailed,NetworkFailed"}, api.written())
 		p.stop()
 		p.wait()
 	})

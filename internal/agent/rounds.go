@@ -169,8 +169,11 @@ func (r *rounds) mayRelease(ctx context.Context) error {
 	case r.own.access.sawForeignTaint.Load() || r.own.foreignTaint() != nil:
 		r.log.Info("a foreign taint was added: restarting the checks")
 		return errRestart
-	case node != judged && r.own.access.unmet(ctx, node) != "": // the next round says which, after a pause: no storm of rounds
-		return roundFailure{[]string{checks.NodeName}, []string{"the node has lost what REQUIRE demands since the checks ran"}}
+	case node == judged:
+		return nil
+	}
+	if unmet := r.own.access.unmet(ctx, node); unmet != "" {
+		return roundFailure{[]string{checks.NodeName}, []string{unmet + " (lost since the checks ran)"}}
 	}
 	return nil
 }

@@ -145,7 +145,7 @@ func runningContainer(pod *corev1.Pod) string {
 	if pod == nil || pod.DeletionTimestamp != nil {
 		return ""
 	}
-	for _, status := range containers(pod) {
+	for _, status := range Containers(pod) {
 		if status.State.Running != nil {
 			return cmp.Or(status.ContainerID, "running")
 		}
@@ -154,5 +154,5 @@ func runningContainer(pod *corev1.Pod) string {
 }
 
 func hasRestarted(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(containers(pod), func(s corev1.ContainerStatus) bool { return s.RestartCount > 0 })
+	return slices.ContainsFunc(Containers(pod), func(s corev1.ContainerStatus) bool { return s.RestartCount > 0 })
 }

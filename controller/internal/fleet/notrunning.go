@@ -29,7 +29,7 @@ func (r Rules) notRunning(v view) (Reason, string) {
 	if pod.DeletionTimestamp != nil {
 		return verdict.Silent, name + "it is being deleted, but kubelet does not stop it: check kubelet and the CNI on the node"
 	}
-	for _, status := range containers(pod) {
+	for _, status := range Containers(pod) {
 		if reason := waitingReason(status); reason != "" {
 			return reason, name + containerMessage(status)
 		}
@@ -42,7 +42,7 @@ func (r Rules) notRunning(v view) (Reason, string) {
 	}
 	reason, message := fromEvents(v.events)
 	if reason == verdict.Silent && hasRestarted(pod) {
-		reason, message = verdict.CrashLoop, containerMessage(containers(pod)[0])
+		reason, message = verdict.CrashLoop, containerMessage(Containers(pod)[0])
 	}
 	return reason, name + message
 }

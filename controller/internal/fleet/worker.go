@@ -45,7 +45,7 @@ func WorkerOutcome(pod *corev1.Pod) (Outcome, verdict.Verdict) {
 		return Passed, verdict.Verdict{}
 	}
 	var ended *corev1.ContainerStateTerminated
-	for _, status := range containers(pod) {
+	for _, status := range Containers(pod) {
 		if status.State.Running != nil {
 			return Running, verdict.Verdict{}
 		}
@@ -94,14 +94,14 @@ func HasEnded(pod *corev1.Pod) bool {
 	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return true
 	}
-	statuses := containers(pod)
+	statuses := Containers(pod)
 	goesOn := func(status corev1.ContainerStatus) bool { return status.State.Terminated == nil }
 	return len(statuses) > 0 && !slices.ContainsFunc(statuses, goesOn)
 }
 
-// containers returns the statuses of a pod's containers. Only the agent's or the worker's counts: a sidecar that was injected
+// Containers returns the statuses of a pod's containers. Only the agent's or the worker's counts: a sidecar that was injected
 // does not end with it, and its failure is not theirs.
-func containers(pod *corev1.Pod) []corev1.ContainerStatus {
+func Containers(pod *corev1.Pod) []corev1.ContainerStatus {
 	statuses := pod.Status.ContainerStatuses
 	isOurs := func(status corev1.ContainerStatus) bool { return status.Name == "worker" || status.Name == "agent" }
 	if i := slices.IndexFunc(statuses, isOurs); i >= 0 {

@@ -161,7 +161,7 @@ func (t tries) observe(status fleet.Status) tries {
 		return t
 	}
 	var restarts int32
-	for _, container := range status.Pod.Status.ContainerStatuses {
+	for _, container := range fleet.Containers(status.Pod) {
 		restarts += container.RestartCount
 	}
 	switch {

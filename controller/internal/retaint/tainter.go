@@ -37,6 +37,7 @@ type Tainter struct {
 
 	retainted act.Recent[types.UID] // by this process
 	unsettled *corev1.Node          // the node whose re-taint was tried last, until it is known whether the node has the taint
+	isNoted   bool                  // the unsettled re-taint is counted and reported
 	failed    act.Recent[types.UID] // patches that were tried, and failed
 }
 
@@ -78,9 +79,7 @@ func (t *Tainter) settle(ctx context.Context, statuses []fleet.Status, now clock
 	}
 	isShown := func(status fleet.Status) bool { return status.Node.UID == last.UID && status.Retainted }
 	if slices.ContainsFunc(statuses, isShown) {
-		if _, isNoted := t.retainted[last.UID]; !isNoted { // the answer was lost
-			t.noteRetainted(last, now)
-		}
+		t.noteRetainted(last, now)
 		t.unsettled = nil
 		return
 	}
@@ -90,6 +89,8 @@ func (t *Tainter) settle(ctx context.Context, statuses []fleet.Status, now clock
 		t.unsettled = nil
 	case err == nil && (live.UID != last.UID || !t.Settings.Fleet.IsRetainted(live.Spec.Taints)):
 		t.unsettled = nil // the taint may be there with the value of somebody else
+	case err == nil: // the answer was lost, and the cache is behind
+		t.noteRetainted(last, now)
 	}
 }
 
@@ -110,7 +111,7 @@ func (t *Tainter) retaint(ctx context.Context, plan fleet.Plan, candidate fleet.
 	if !t.MayAct(plan) {
 		return true
 	}
-	t.unsettled = candidate.Node
+	t.unsettled, t.isNoted = candidate.Node, false
 	if err := patcher.Retaint(ctx, live, t.Settings.Fleet.Keys, t.Settings.Fleet.FailedTaintValue); err != nil {
 		t.noteFailure(ctx, candidate, live, err, now)
 		return true
@@ -119,8 +120,12 @@ func (t *Tainter) retaint(ctx context.Context, plan fleet.Plan, candidate fleet.
 	return true
 }
 
-// noteRetainted notes and reports that a node was re-tainted.
+// noteRetainted counts and reports, once, that the unsettled re-taint was applied.
 func (t *Tainter) noteRetainted(node *corev1.Node, now clock.Now) {
+	if t.isNoted {
+		return
+	}
+	t.isNoted = true
 	t.retainted.Add(node.UID, now)
 	delete(t.failed, node.UID)
 	t.CountAdded()

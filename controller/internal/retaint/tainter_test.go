@@ -142,6 +142,17 @@ func TestRetaintWhoseAnswerIsLost(t *testing.T) {
 	assert.Len(t, w.tainter.retainted, 1)
 }
 
+// A re-taint counts once, also where the cool-down is over when the plan shows it.
+func TestRetaintCountsOnce(t *testing.T) {
+	w := newWorld(t, newMoment(60).fail(1))
+	w.tainter.Settings.CoolDown = 5 * time.Second
+	for range 3 {
+		w.act()
+	}
+	assert.Equal(t, 1, w.added)
+	assert.Equal(t, 1, w.said("n0 FailedTaintAdded"))
+}
+
 // The loop hangs: what it has found may not be so any more.
 func TestOldPlan(t *testing.T) {
 	w := newWorld(t, newMoment(3).fail(1))

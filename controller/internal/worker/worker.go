@@ -228,7 +228,7 @@ func (r *Reconciler) reportFailures(l look) {
 			log.Error("node not verified", "failed", said.Failed, "reason", said.Message)
 			r.warn(l.node, pod, said.Message)
 		case fleet.Crashed:
-			for _, status := range pod.Status.ContainerStatuses {
+			for _, status := range fleet.Containers(pod) {
 				if ended := status.State.Terminated; ended != nil {
 					log.Error("worker ended without a verdict", "reason", ended.Reason, "exit_code", ended.ExitCode, "detail", ended.Message)
 				}

@@ -660,7 +660,9 @@ func (j *judge) tick() {
 		case broken && !gated: // its agent cannot write, and by design the agent of such a node need not
 			continue
 		case isOneShot && labelled && (t.putBack || gated): // nobody is left to notice what others put back
-			if !t.putBack && gated {
+			// A clock of the API server that jumps by an hour makes a new Node look old: its late startup taint is not waited for.
+			looksOld := w.mostSkew != 0 && t.released.Before(t.gatedAt)
+			if !t.putBack && gated && !looksOld {
 				late("has label and startup taint")
 			}
 			continue

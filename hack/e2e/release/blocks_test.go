@@ -217,9 +217,12 @@ func (b *blocks) uninstall() {
 	b.Kubectl("", "patch", "node", node, "--subresource=status", "-p", `{"status":{"conditions":[{"status":"False","type":"`+b.condition+`"}]}}`)
 	const page = "docs/operations.md"
 	b.block(b.text(page, "uninstall", "release=kube-node-ready", "release="+b.release) + b.text(page, "uninstall-condition"))
-	b.Equal("", b.Kubectl("", "get", "daemonsets,deployments,pods,configmaps,leases", "--all-namespaces", "--output=name",
+	b.Equal("", b.Kubectl("", "get", "daemonsets,deployments,configmaps,leases", "--all-namespaces", "--output=name",
 		"--selector=app.kubernetes.io/part-of="+harness.Name))
-	b.NotContains(b.Kubectl("", "get", "pods,configmaps,leases", "--namespace="+b.namespace, "--output=name"), "/"+b.fullname)
+	b.NotContains(b.Kubectl("", "get", "configmaps,leases", "--namespace="+b.namespace, "--output=name"), "/"+b.fullname)
+	b.Until(func() (bool, error) { // kubelet stops them
+		return !strings.Contains(b.Kubectl("", "get", "pods", "--namespace="+b.namespace, "--output=name"), "/"+b.fullname), nil
+	}, "pods of the release are left")
 	b.True(b.isVerified(b.Node(node)), "the node serves as before")
 	b.Nil(harness.Condition(b.Node(node), corev1.NodeConditionType(b.condition)))
 	b.Equal([]string{"example.org/first"}, b.taints("blocks-waiting"))

@@ -79,7 +79,7 @@ func (r *reporter) restart(node *nodepatch.Node) {
 }
 
 func (r *reporter) beginTimeout() {
-	r.hasTimedOut, r.due = false, time.Now().Add(r.cfg.InitialTimeout)
+	r.hasTimedOut, r.due, r.unwritten = false, time.Now().Add(r.cfg.InitialTimeout), finding{}
 	r.metrics.TimedOut(false)
 }
 
@@ -176,10 +176,10 @@ func (r *reporter) failed(ctx context.Context, node *nodepatch.Node, err error, 
 	if !r.hasTimedOut && !showsVerdict && !hasCondition {
 		return
 	}
-	r.unwritten = finding{}
-	isWritten := r.mark(ctx, round.checks, err.Error())
+	found := finding{round.checks, err.Error()}
+	isWritten := r.mark(ctx, found)
 	if !isWritten {
-		r.unwritten = finding{round.checks, err.Error()}
+		r.unwritten = found
 	}
 	if r.hasTimedOut {
 		r.setNext(isWritten)
@@ -205,10 +205,7 @@ func (r *reporter) actWhenDue(ctx context.Context, mayMark bool) {
 		r.events.Add(kube.EventWarning, verdict.NodeTimedOut, message)
 	}
 	allPass := r.last.subject == startupTaint // the node only waits for it
-	isWritten := mayMark && !allPass && r.mark(ctx, found.failed, found.message)
-	if isWritten {
-		r.unwritten = finding{}
-	}
+	isWritten := mayMark && !allPass && r.mark(ctx, found)
 	r.setNext(isWritten)
 }
 
@@ -225,15 +222,15 @@ func (r *reporter) setNext(isWritten bool) {
 }
 
 // mark shows on the node that it is not verified, and opens it when that is due. It reports whether nothing is left to write.
-func (r *reporter) mark(ctx context.Context, failed []string, message string) bool {
+func (r *reporter) mark(ctx context.Context, found finding) bool {
 	// Each policy reads the node and writes once, and so does the condition that rechecks need.
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(2*(len(r.cfg.OnTimeout)+1))*r.cfg.CheckTimeout)
 	defer cancel()
 	if ctx.Err() != nil {
 		return false
 	}
-	marked, err := r.marker.showFailure(ctx, failed, message, r.hasTimedOut)
-	log := r.log.WithFields(logrus.Fields{"policy": strings.Join(r.cfg.OnTimeout, ","), "reason": verdict.Reason(failed)})
+	marked, err := r.marker.showFailure(ctx, found.failed, found.message, r.hasTimedOut)
+	log := r.log.WithFields(logrus.Fields{"policy": strings.Join(r.cfg.OnTimeout, ","), "reason": verdict.Reason(found.failed)})
 	if marked {
 		log.Warn("node marked as failed")
 	}
@@ -241,7 +238,10 @@ func (r *reporter) mark(ctx context.Context, failed []string, message string) bo
 		log.WithError(err).Warn("cannot mark the node as failed, will retry (ON_TIMEOUT needs rights that the chart grants)")
 	}
 	if r.hasTimedOut && r.opener.isDue() { // also where the condition is refused
-		err = errors.Join(err, r.opener.open(ctx, failed))
+		err = errors.Join(err, r.opener.open(ctx, found.failed))
+	}
+	if err == nil {
+		r.unwritten = finding{}
 	}
 	return err == nil
 }

@@ -45,7 +45,8 @@ func (b *bench) controller(ctx context.Context) (err error) {
 			"--agent-template", template, "--not-started-after=5s", "--metrics-port=18080", "--health-port=18081")
 	}
 	// The real node too: while one waits, the controller decides every 10 s.
-	if err := b.Patch(ctx, node, fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}},"spec":{"taints":null}}`, harness.Label)); err != nil {
+	released := fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}},"spec":{"taints":null}}`, harness.Label)
+	if err := b.Patch(ctx, node, released); err != nil {
 		return err
 	}
 	b.step("controller: %d nodes", fleetSize)
@@ -135,7 +136,7 @@ func (b *bench) patchStatus(ctx context.Context, i int, patch []byte) error {
 	return err
 }
 
-// observation is what a program has used. CPU and requests are those of the time in which it was observed.
+// observation is what a program has used. CPU and requests count only while it was observed.
 type observation struct {
 	mebibytes float64 // VmHWM (proc(5))
 	cpu       time.Duration

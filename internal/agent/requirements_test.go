@@ -151,12 +151,16 @@ func TestTimeoutAfterARequirementWasLost(t *testing.T) {
 	})
 }
 
+func refuseSecondCondition(api *fakeAPI) {
+	api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+		return request == patchStat && n == 2 && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "not now")
+	})
+}
+
 // A condition that cannot be written after a round is tried again before the next round, which may be minutes away.
 func TestConditionIsWrittenBeforeTheNextRound(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
-			return request == patchStat && n == 2 && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "not now")
-		})
+		refuseSecondCondition(api)
 		p, network := simulateFailing(t, api, "--initial-timeout=5s", "--on-timeout=condition", requireGPU)
 		after(10 * time.Second)
 		network.recovered.Store(true)
@@ -170,9 +174,7 @@ func TestConditionIsWrittenBeforeTheNextRound(t *testing.T) {
 // What is tried again is what the round has found, not the last check that failed.
 func TestRetriedConditionNamesTheRound(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
-			return request == patchStat && n == 2 && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "not now")
-		})
+		refuseSecondCondition(api)
 		var hasDNSFailed atomic.Bool
 		bad := func(context.Context) (checks.Report, error) { return checks.Report{}, errors.New("bad") }
 		p := simulate(t, api, bad, nil, "--initial-timeout=5s", "--on-timeout=condition")

@@ -73,7 +73,7 @@ func slimMeta(meta metav1.ObjectMeta, annotations ...string) metav1.ObjectMeta {
 	return slim
 }
 
-// pick returns those of all labels or annotations that have one of the keys.
+// pick returns the labels or annotations that have one of the keys.
 func pick(all map[string]string, keys ...string) map[string]string {
 	picked := make(map[string]string, len(keys))
 	for _, key := range keys {

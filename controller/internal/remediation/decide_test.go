@@ -219,7 +219,8 @@ func TestWithheld(t *testing.T) {
 			m.deleted("pool", 5*time.Hour)
 			m.deleted("pool", 4*time.Hour)
 			m.deleted("pool", 119*time.Minute)
-		}, LoopGuard, "deletions in NodePool pool since a new node was last verified: 4; wait until 2026-11-22T12:01:00Z (2h0m0s after the last)"},
+		}, LoopGuard, "deletions in NodePool pool since a new node was last verified: 4; " +
+			"wait until 2026-11-22T12:01:00Z (2h0m0s after the last)"},
 		"another pool's deletion holds, too": {func(m *moment) { m.deleted("third", 19*time.Minute) }, LoopGuard,
 			"deletions in the cluster since a new node was last verified: 1; wait until 2026-11-22T12:11:00Z (30m0s after the last)"},
 		"another pool's, and any pool answers": {func(m *moment) { m.deleted("third", 29*time.Minute); m.verified("new", "other", 0) }, "", ""},

@@ -348,7 +348,8 @@ func TestInterruptions(t *testing.T) {
 
 func TestNewPod(t *testing.T) {
 	s := newSettings()
-	pod := s.newPod("knr-worker-x", "key", newNode(), creation{attempt: 3, first: "then"}, []string{"10.0.0.1:53/m", "[fd00::1]:53/n"})
+	endpoints := []string{"10.0.0.1:53/m", "[fd00::1]:53/n"}
+	pod := s.newPod("knr-worker-x", "key", newNode(), creation{attempt: 3, first: "then"}, endpoints)
 	assert.Equal(t, map[string]string{"component": "worker", nodeLabel: "n"}, pod.Labels)
 	assert.Equal(t, []corev1.EnvVar{{Name: "NODE_NAME"}, {Name: "DNS_ENDPOINTS", Value: "10.0.0.1:53/m,[fd00::1]:53/n"},
 		{Name: "CLUSTER_DOMAIN", Value: "cluster.local"}, {Name: "VERDICT_KEY", Value: "key"}}, pod.Spec.Containers[0].Env)

@@ -28,7 +28,8 @@ func (s *suite) anotherRelease() {
 		"nodeSelector."+releaseLabel+"="+second)
 	s.Undo(func(ctx context.Context) error {
 		_, err := s.helm(ctx, "uninstall", second, "--ignore-not-found")
-		_, leaseErr := s.Cluster.Kubectl(ctx, "", "delete", "-n", harness.Namespace, "lease/"+secondName+"-controller", "--ignore-not-found")
+		_, leaseErr := s.Cluster.Kubectl(ctx, "", "delete", "lease/"+secondName+"-controller", "-n", harness.Namespace,
+			"--ignore-not-found")
 		return errors.Join(err, leaseErr)
 	})
 	upgrade := func(more ...string) {

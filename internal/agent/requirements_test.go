@@ -17,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/imunhatep/kube-node-ready/checks"
-	"github.com/imunhatep/kube-node-ready/internal/checklist"
 )
 
 const requireGPU = `--require=[{"allocatable":"nvidia.com/gpu>=8"}]`
@@ -177,16 +176,14 @@ func TestRetriedConditionNamesTheRound(t *testing.T) {
 		refuseSecondCondition(api)
 		var hasDNSFailed atomic.Bool
 		bad := func(context.Context) (checks.Report, error) { return checks.Report{}, errors.New("bad") }
-		p := simulate(t, api, bad, nil, "--initial-timeout=5s", "--on-timeout=condition")
-		p.agent.Checks = func(api checks.API, _ checklist.Options) []checks.Check {
-			dns := func(ctx context.Context) (checks.Report, error) {
-				if hasDNSFailed.Load() {
-					return bad(ctx)
-				}
-				return passing(ctx)
+		dns := func(ctx context.Context) (checks.Report, error) {
+			if hasDNSFailed.Load() {
+				return bad(ctx)
 			}
-			return []checks.Check{fakeCheck{checks.DNSName, dns}, api, fakeCheck{checks.NetworkName, bad}, checks.Skip(checks.ServiceName, "a test")}
+			return passing(ctx)
 		}
+		p := simulateChecks(t, api, fakeCheck{checks.DNSName, dns}, fakeCheck{checks.NetworkName, bad}, nil,
+			"--initial-timeout=5s", "--on-timeout=condition")
 		after(2 * time.Minute)
 		hasDNSFailed.Store(true)
 		after(10 * time.Minute)

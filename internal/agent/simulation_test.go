@@ -81,16 +81,21 @@ func simulatedSettings(t *testing.T, api *fakeAPI, env map[string]string, args .
 
 // simulate starts an agent, which the test stops or waits for. network is its network check, nil: it passes.
 func simulate(t *testing.T, api *fakeAPI, network func(context.Context) (checks.Report, error), env map[string]string, args ...string) *process {
-	cfg, e := simulatedSettings(t, api, env, args...)
 	if network == nil {
 		network = passing
 	}
+	return simulateChecks(t, api, checks.Skip(checks.DNSName, "a test"), fakeCheck{checks.NetworkName, network}, env, args...)
+}
+
+// simulateChecks starts an agent with these checks of DNS and the network.
+func simulateChecks(t *testing.T, api *fakeAPI, dns, network checks.Check, env map[string]string, args ...string) *process {
+	cfg, e := simulatedSettings(t, api, env, args...)
 	ctx, terminate := context.WithCancel(t.Context())
 	p := &process{t: t, terminate: terminate, done: make(chan struct{}), stdout: newOutput(), stderr: newOutput()}
 	p.process, p.kill = context.WithCancel(context.Background())
 	p.agent = New(cfg, e, metrics.New("node1", checks.Names(), "dev", ""), newLog(cfg, p.stderr), "dev")
 	p.agent.Checks = func(api checks.API, _ checklist.Options) []checks.Check {
-		return []checks.Check{checks.Skip(checks.DNSName, "a test"), api, fakeCheck{checks.NetworkName, network}, checks.Skip(checks.ServiceName, "a test")}
+		return []checks.Check{dns, api, network, checks.Skip(checks.ServiceName, "a test")}
 	}
 	go func() {
 		defer close(p.done)

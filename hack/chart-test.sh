@@ -49,9 +49,9 @@ for mode in "$agents" "$workers"; do
     echo "rbac.create=false renders rights" >&2
     exit 1
   fi
-  numeric=$(render "$mode,fullnameOverride=1e3,serviceAccount.name=1e4,namespaceOverride=1e5")
-  if grep -E '(: |- |\[)1e[345]([],}]|$)' <<<"$numeric"; then
-    echo "YAML reads these names as numbers: quote them" >&2
+  unquoted=$(render "$mode,fullnameOverride=off,serviceAccount.name=1e4,namespaceOverride=1e5")
+  if grep -E '(: |- |\[)(off|1e[45])([],}]|$)' <<<"$unquoted"; then
+    echo "YAML reads these names as numbers or as false: quote them" >&2
     exit 1
   fi
   objects=$(render "$mode" | grep -c '^kind: ')

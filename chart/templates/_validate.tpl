@@ -5,6 +5,14 @@
 {{- if eq $config.failedTaintKey $config.taintKey }}
 {{- $mistakes = printf "config.failedTaintKey %s must differ from config.taintKey" $config.failedTaintKey | append $mistakes }}
 {{- end }}
+{{- $name := include "kube-node-ready.fullname" . }}
+{{- /* The value of a failed taint tells who has added it: the controller's is this name, an agent's is what failed. */}}
+{{- if has $name (list "dns" "api" "network" "service" "peers" "taints" "unverified") }}
+{{- $mistakes = printf "the release's full name %s is the value of a failed taint that an agent adds: set another fullnameOverride" $name | append $mistakes }}
+{{- end }}
+{{- if and (or .Values.config.peers .Values.serviceMonitor.enabled) (regexMatch `^[0-9]` $name) }}
+{{- $mistakes = printf "the release's full name %s is no name of a Service, which begins with a letter: set fullnameOverride" $name | append $mistakes }}
+{{- end }}
 {{- range $name := list "podMonitor" "serviceMonitor" }}
 {{- with index $.Values $name }}
 {{- if and .scrapeTimeout (gt (include "kube-node-ready.seconds" .scrapeTimeout | int) (include "kube-node-ready.seconds" .interval | int)) }}

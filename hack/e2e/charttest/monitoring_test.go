@@ -150,6 +150,7 @@ func TestAlerts(t *testing.T) {
 	for file, values := range map[string][]string{
 		"alerts.yaml":         {"controller.enabled=true", "config.onTimeout=open"},
 		"alerts-recheck.yaml": {"config.recheckInterval=60s"},
+		"alerts-workers.yaml": {"controller.enabled=true", "deploymentMode=controller"},
 		"alerts-retaint.yaml": {"config.recheckInterval=60s", "controller.enabled=true", "controller.retaint.enabled=true"},
 	} {
 		manifests, err := s.Render(s.Ctx, append(s.everything(), values...)...)

@@ -18,15 +18,16 @@ import (
 
 // names are what an installation can call its objects, and what it puts on nodes.
 type names struct {
-	release, namespace, fullname string
-	taint, value, failed         string
-	label, labelValue            string
-	condition                    string
-	values                       []string
+	release, home        string // home is the namespace of the release, namespace is where its objects are
+	namespace, fullname  string
+	taint, value, failed string
+	label, labelValue    string
+	condition            string
+	values               []string
 }
 
 func defaults() names {
-	return names{release: harness.Name, namespace: harness.Namespace, fullname: harness.Name, taint: harness.Taint, value: "true",
+	return names{release: harness.Name, home: harness.Namespace, namespace: harness.Namespace, fullname: harness.Name, taint: harness.Taint, value: "true",
 		failed: "node-ready/failed", label: harness.Label, labelValue: "true", condition: harness.ConditionType}
 }
 
@@ -37,9 +38,9 @@ func TestBlocks(t *testing.T) {
 	gke.taint = "startup-taint.cluster-autoscaler.kubernetes.io/unverified"
 	gke.values = []string{"config.taintKey=" + gke.taint}
 
-	renamed := names{release: "gate", namespace: "gating", fullname: "my-gate", taint: "taints.example.com/pending", value: "yes",
+	renamed := names{release: "gate", home: "gating-releases", namespace: "gating", fullname: "my-gate", taint: "taints.example.com/pending", value: "yes",
 		failed: "taints.example.com/broken", label: "labels.example.com/passed", labelValue: "yes", condition: "NetworkProven"}
-	renamed.values = []string{"fullnameOverride=" + renamed.fullname, "config.taintKey=" + renamed.taint, "config.taintValue=" + renamed.value,
+	renamed.values = []string{"namespaceOverride=" + renamed.namespace, "fullnameOverride=" + renamed.fullname, "config.taintKey=" + renamed.taint, "config.taintValue=" + renamed.value,
 		"config.failedTaintKey=" + renamed.failed, "config.verifiedLabel=" + renamed.label, "config.verifiedLabelValue=" + renamed.labelValue,
 		"config.conditionType=" + renamed.condition, "startupTaint.add=true", "controller.enabled=true"}
 
@@ -88,8 +89,8 @@ func (b *blocks) run(document, marker string, replace ...string) string {
 // cleanUp takes away what this run leaves, when it ends.
 func (b *blocks) cleanUp() {
 	b.Undo(func(ctx context.Context) error {
-		if b.namespace != harness.Namespace {
-			if _, err := b.Cluster.Kubectl(ctx, "", "delete", "namespace", b.namespace, "--ignore-not-found"); err != nil {
+		if b.namespace != b.home {
+			if _, err := b.Cluster.Kubectl(ctx, "", "delete", "namespace", b.namespace, b.home, "--ignore-not-found"); err != nil {
 				return err
 			}
 		}
@@ -97,7 +98,7 @@ func (b *blocks) cleanUp() {
 		return err
 	})
 	b.Undo(func(ctx context.Context) error {
-		_, err := b.Cluster.Run(ctx, "", b.Tool("helm"), "uninstall", b.release, "--namespace", b.namespace, "--ignore-not-found", "--wait")
+		_, err := b.Cluster.Run(ctx, "", b.Tool("helm"), "uninstall", b.release, "--namespace", b.home, "--ignore-not-found", "--wait")
 		return err
 	})
 }
@@ -146,16 +147,19 @@ func (b *blocks) install() {
 	for _, value := range b.values {
 		set += " --set " + value
 	}
-	look := b.text("README.md", "look", "template kube-node-ready ", "template "+b.release+" ", "--namespace kube-system", "--namespace "+b.namespace+set)
+	look := b.text("README.md", "look", "template kube-node-ready ", "template "+b.release+" ", "--namespace kube-system", "--namespace "+b.home+set)
 	out = b.block(strings.TrimSpace(look) + " || true\n") // with another key, this cluster's DNS pods may be a trap
 	b.Contains(out, "doctor assumes the release "+b.release+" of the manifests in the namespace "+b.namespace)
 	if b.taint == harness.Taint {
 		b.NotContains(out, "TRAP")
 	}
+	if b.namespace != b.home {
+		b.Kubectl("", "create", "namespace", b.namespace)
+	}
 	b.Break("meta l4proto { tcp, udp } th dport 53 drop")
 	b.Kubectl("", "label", "node", node, b.label+"-")
 	b.run("README.md", "install-helm", "install kube-node-ready ", "install "+b.release+" ",
-		"--namespace kube-system", "--namespace "+b.namespace+" --create-namespace"+set)
+		"--namespace kube-system", "--namespace "+b.home+" --create-namespace"+set)
 	b.verified(harness.Release{Name: b.release, Namespace: b.namespace}, b.isVerified)
 	b.NotContains(b.Node(node).Annotations[harness.Annotation], b.taint, "nothing is held back")
 	b.Contains(b.Bash(b.bin()+"/kubectl-node_ready"), "1 node: 1 verified")

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 const (
@@ -26,6 +28,8 @@ type Service struct {
 	// FewestNodes is on how many other nodes nothing may answer before the check fails. On fewer that is a warning: the fault
 	// may be theirs. 0: it always fails.
 	FewestNodes int
+	// MayBeRefused makes a list that the API server forbids a warning: an upgrade may take the right from the agents of before.
+	MayBeRefused bool
 	// List returns the EndpointSlices of the service.
 	List func(ctx context.Context) ([]EndpointSlice, error)
 }
@@ -39,7 +43,10 @@ func (s Service) Try(ctx context.Context) (Report, error) {
 	name := s.Namespace + "/" + s.Service
 	listCtx, explain := tracePhase(ctx)
 	found, err := s.List(listCtx)
-	if err != nil {
+	switch {
+	case s.MayBeRefused && apierrors.IsForbidden(err):
+		return Report{Warnings: []string{"EndpointSlices of " + name + ": " + err.Error()}}, nil
+	case err != nil:
 		return Report{}, fmt.Errorf("EndpointSlices of %s: %w", name, apiFailure(ctx, explain(err),
 			"apply the Role and its binding from the chart in namespace "+s.Namespace+": endpointslices, list"))
 	}

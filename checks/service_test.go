@@ -454,6 +454,10 @@ func TestServiceThatCannotBeListed(t *testing.T) {
 	_, err := check.Try(limited(t, enough))
 	require.EqualError(t, err, `EndpointSlices of kube-system/kube-dns: authorization: endpointslices.discovery.k8s.io is forbidden: no such role`)
 	assert.Equal(t, grant, Remedy(err))
+	check.MayBeRefused = true
+	report, err := check.Try(limited(t, enough))
+	require.NoError(t, err)
+	assert.Len(t, report.Warnings, 1)
 
 	check.List = func(ctx context.Context) ([]EndpointSlice, error) {
 		<-ctx.Done()

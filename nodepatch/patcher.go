@@ -51,7 +51,15 @@ func (p *Patcher) Get(ctx context.Context) (*Node, error) { return p.inTime(ctx,
 // The error is that of a patch that the API server refuses, ErrReplaced, ErrBlocked, ctx's own, or the last one once Deadline has
 // passed.
 func (p *Patcher) Release(ctx context.Context, base *Node, r Release) (released *Node, removed []Taint, err error) {
-	released, err = p.carryOut(ctx, base, releasing(r, &removed))
+	c := releasing(r, &removed)
+	giveUp := c.giveUp
+	c.giveUp = func(node *Node) error {
+		if isLabelled := r.Keys.hasLabel(node.Labels) && !r.Keys.hasLabel(base.Labels); isLabelled {
+			return nil // one patch was applied: nobody is left to remove the startup taint later, and a foreign one stays
+		}
+		return giveUp(node)
+	}
+	released, err = p.carryOut(ctx, base, c)
 	return released, removed, err
 }
 
@@ -96,13 +104,14 @@ func releasing(r Release, removed *[]Taint) change {
 	}
 }
 
-// RemoveAgain removes what a release removes from a Node that was released before, if the startup taint was added
-// again since, within ctx. It leaves a Node alone that was replaced, is being deleted, or has lost the label: somebody has asked
-// for a new verification. removed is empty where there was nothing to remove. The errors are those of Release.
-func (p *Patcher) RemoveAgain(ctx context.Context, uid types.UID, k Keys) (removed []Taint, err error) {
+// RemoveAgain removes what a release removes from a Node that was released before, if the startup taint was added again since,
+// within ctx. It leaves a Node alone that was replaced, is being deleted, or has lost the label: somebody has asked for a new
+// verification. removed is empty where there was nothing to remove. It returns the Node if that is verified, or nil. The
+// errors are those of Release.
+func (p *Patcher) RemoveAgain(ctx context.Context, uid types.UID, k Keys) (verified *Node, removed []Taint, err error) {
 	node, err := p.Get(ctx)
 	if err != nil || node.UID != uid {
-		return nil, err
+		return nil, nil, err
 	}
 	removed = matching(node.Spec.Taints, k.Removes)
 	done := func(node *Node) bool {
@@ -115,9 +124,9 @@ func (p *Patcher) RemoveAgain(ctx context.Context, uid types.UID, k Keys) (remov
 		}})
 	}
 	if err != nil || !k.IsVerified(node.Labels, node.Spec.Taints) {
-		return nil, err
+		return nil, nil, err
 	}
-	return removed, nil
+	return node, removed, nil
 }
 
 // AddFailedTaint adds the failed taint with a value to a Node that has the startup taint and no failed taint, and

@@ -632,7 +632,7 @@ func TestRemoveAgain(t *testing.T) {
 				}
 				return false
 			}
-			removed, err := newPatcher(s).RemoveAgain(t.Context(), "uid-1", keys)
+			_, removed, err := newPatcher(s).RemoveAgain(t.Context(), "uid-1", keys)
 			require.NoError(t, err)
 			assert.Len(t, removed, test.removed)
 			assert.Equal(t, test.requests, strings.Join(s.requests, " "))

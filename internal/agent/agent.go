@@ -79,11 +79,11 @@ func (a *Agent) Run(ctx, process context.Context) (verified bool) {
 			return outcome != interrupted
 		}
 		if outcome == interrupted {
-			a.removeTaintAgain()
+			a.leaveVerified(v.marker)
 			return false
 		}
 		if a.watchReleased(ctx, outcome) {
-			a.shutDown(process)
+			a.shutDown(process, v.marker)
 			return true
 		}
 		a.log.Info("node is no longer verified: verifying it again")
@@ -135,37 +135,41 @@ func (a *Agent) watchReleased(ctx context.Context, how outcome) bool {
 }
 
 // shutDown keeps /metrics up for the last scrape of a pod that is being deleted.
-func (a *Agent) shutDown(process context.Context) {
+func (a *Agent) shutDown(process context.Context, marker *marker) {
 	end := time.After(a.cfg.MetricsLinger)
-	a.removeTaintAgain()
+	a.leaveVerified(marker)
 	if a.cfg.MetricsLinger <= 0 {
 		return
 	}
 	a.log.WithField("linger", a.cfg.MetricsLinger.String()).Info("shutting down: serving final metrics")
 	select {
 	case <-end:
-		a.removeTaintAgain()
+		a.leaveVerified(marker)
 	case <-process.Done():
 		a.log.Info("second signal: exiting")
 	}
 }
 
-// removeTaintAgain removes a startup taint that was put back after the release. A client that had read the node before
-// our patch and wrote the whole list after it does that (kubectl taint, for example), and no agent is left to notice:
-// the label keeps the next one away. Only what this process has proven counts.
-func (a *Agent) removeTaintAgain() {
+// leaveVerified makes a node look verified that this process has released, because no agent is left to do it: the label keeps
+// the next one away. It removes a startup taint that was put back: a client that had read the node before our patch and wrote
+// the whole list after it does that (kubectl taint, for example). And it corrects a condition that is False, where the answer
+// to our patch was lost. Only what this process has proven counts.
+func (a *Agent) leaveVerified(marker *marker) {
 	if a.own.proven == "" {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lastRead)
 	defer cancel()
-	removed, err := a.own.access.patcher.RemoveAgain(ctx, a.own.proven, a.own.access.keys)
+	node, removed, err := a.own.access.patcher.RemoveAgain(ctx, a.own.proven, a.own.access.keys)
 	log := a.log.WithField("taints", nodepatch.FormatTaints(removed))
 	switch {
 	case err != nil:
 		log.WithError(err).Warn("cannot tell whether the startup taint was added again")
 	case len(removed) > 0:
 		log.Warn("startup taint was added again after the release: removed it")
+	}
+	if node != nil && marker.showsFailure(node) {
+		marker.tryVerified(ctx, node)
 	}
 }
 

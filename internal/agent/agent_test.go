@@ -159,3 +159,19 @@ func TestProxyOfTheKubeconfig(t *testing.T) {
 	assert.Contains(t, p.stdout.String(), "; no kubeconfig, or its API server is behind a proxy; no NETWORK_TARGETS")
 	assert.Equal(t, "CONNECT "+api.server.Listener.Addr().String(), asked.Load())
 }
+
+// A container that is started again on a node that it has released cannot read the node at first, and a check fails: no agent would be
+// left to take back a False.
+func TestNoFalseOnAVerifiedNode(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.edit(setReleased)
+		api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+			return request == getNode && n == 1 && answerStatus(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "no")
+		})
+		p, _ := simulateFailing(t, api, "--condition=always")
+		after(2 * initialTimeout)
+		assert.Empty(t, api.written())
+		p.stop()
+		p.wait()
+	})
+}

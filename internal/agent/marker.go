@@ -80,7 +80,7 @@ func (m *marker) setFalse(ctx context.Context, failed []string, message string) 
 // showsFailuresOf reports whether the condition of node may say that checks fail.
 func (m *marker) showsFailuresOf(node *nodepatch.Node) bool {
 	isGated := len(m.access.keys.StartupTaints(node.Spec.Taints)) > 0 || verdict.IsOpened(node.Annotations[nodepatch.Annotation])
-	return node.DeletionTimestamp == nil && (isGated || m.cfg.ShowsEachVerdict())
+	return node.DeletionTimestamp == nil && (isGated || m.cfg.ShowsEachVerdict() && !m.access.isVerified(node))
 }
 
 // showsFailure reports whether node shows a failure that the release does not remove.

@@ -173,10 +173,13 @@ func (r *reporter) failed(ctx context.Context, node *nodepatch.Node, err error, 
 	}
 	showsVerdict := isOfRound && r.cfg.ShowsEachVerdict()
 	hasCondition := r.marker.reason != "" // a True from before is taken back at once
-	if !r.hasTimedOut && !showsVerdict && !hasCondition {
-		return
+	if r.hasTimedOut || showsVerdict || hasCondition {
+		r.show(ctx, finding{round.checks, err.Error()})
 	}
-	found := finding{round.checks, err.Error()}
+}
+
+// show writes what was found to the node, and sets what is due next.
+func (r *reporter) show(ctx context.Context, found finding) {
 	isWritten := r.mark(ctx, found)
 	if !isWritten {
 		r.unwritten = found

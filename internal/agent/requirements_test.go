@@ -382,3 +382,20 @@ func setLost(entry string) func(*corev1.Node) {
 		node.Status.Conditions[0].Message = "node: " + entry + ": the node has none"
 	}
 }
+
+// An upgrade that removes a requirement takes the right to list pods from the agents that still run: that says nothing about the node.
+func TestRecheckWithoutTheRightToListPods(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.setPlugin(corev1.ConditionTrue)
+		r := startRechecks(t, api, `--require=[{"daemonSet":"gpu/plugin"}]`)
+		r.round(nil)
+		api.intercept(func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+			return request == getPods && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "no")
+		})
+		r.round(nil, nil, nil)
+		assert.True(t, r.ready())
+		assert.Equal(t, []string{"True Verified"}, api.written())
+		assert.Contains(t, r.entry("check passed with a warning")["warning"], "cannot list the node's pods")
+		r.end()
+	})
+}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -107,4 +108,58 @@ func TestTaintThatIsBackAtTheEnd(t *testing.T) {
 			})
 		})
 	}
+}
+
+// lost applies a request, and loses its answer.
+func (a *fakeAPI) lost(w http.ResponseWriter, r *http.Request) bool {
+	before := a.intercepted()
+	a.intercept(nil)
+	a.ServeHTTP(httptest.NewRecorder(), r)
+	a.intercept(before)
+	return answerStatus(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "not now")
+}
+
+// The answer to the release is lost, and the label brings SIGTERM before the node is read again: the condition, which a refused release
+// has made False again, is corrected.
+func TestConditionAfterAReleaseWhoseAnswerIsLost(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		p, network := simulateFailing(t, api, "--on-timeout=condition")
+		after(initialTimeout)
+		api.intercept(func(request string, n int, w http.ResponseWriter, r *http.Request) bool {
+			switch {
+			case request != patchNode:
+				return false
+			case n == 1:
+				return answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "a webhook")
+			}
+			p.terminate()
+			return api.lost(w, r)
+		})
+		network.recovered.Store(true)
+		p.wait()
+		assert.Equal(t, untainted, api.taints())
+		assert.Equal(t, []string{"False NetworkFailed", "True Verified", "False NotVerified", "True Verified"}, api.written())
+	})
+}
+
+// The answer to the release is lost, and a client that had read the node before puts all taints back: the label keeps the next agent
+// away, so this one removes the startup taint again, although a foreign taint is back, too.
+func TestAllTaintsAreBackAfterTheRelease(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		var p *process
+		api.intercept(func(request string, n int, w http.ResponseWriter, r *http.Request) bool {
+			if request != patchNode || n != 1 {
+				return false
+			}
+			lost := api.lost(w, r)
+			api.addStartupTaint()
+			api.edit(addTaint(cilium))
+			return lost
+		})
+		p = simulate(t, api, nil, nil, "--wait-for-taints=node.cilium.io/")
+		after(time.Second)
+		p.stop()
+		p.wait()
+		assert.Equal(t, append(untainted, cilium.Key), api.taints())
+	})
 }

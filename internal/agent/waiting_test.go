@@ -147,3 +147,30 @@ func TestNoMarkerWhileTheStartupTaintIsWaitedFor(t *testing.T) {
 		})
 	}
 }
+
+// A condition that is True just before the release does not stay so while a foreign taint, which comes then, is waited for.
+func TestConditionIsTakenBackForAForeignTaint(t *testing.T) {
+	for name, at := range map[string]struct {
+		request string
+		n       int
+	}{"with the condition": {patchStat, 2}, "with the release": {patchNode, 1}} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				p, network := simulateFailing(t, api, "--on-timeout=condition", "--wait-for-taints=node.cilium.io/")
+				api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+					if request != at.request || n != at.n {
+						return false
+					}
+					api.edit(addTaint(cilium))
+					return request == patchNode && answerStatus(w, http.StatusConflict, metav1.StatusReasonConflict, "changed")
+				})
+				after(initialTimeout)
+				network.recovered.Store(true)
+				after(nextAttempt)
+				assert.Equal(t, []string{"False NetworkFailed", "True Verified", "False TaintsOfOthers"}, api.written())
+				p.stop()
+				p.wait()
+			})
+		})
+	}
+}

@@ -147,7 +147,7 @@ func service(cfg config.Config, e kube.Environment, domain string, o Options) ch
 		List: list, MaxDials: verificationDials,
 	}
 	if o.Recheck {
-		check.MaxDials, check.SmallPackets = recheckDials, !o.Thorough
+		check.MaxDials, check.SmallPackets, check.MayBeRefused = recheckDials, !o.Thorough, true
 	}
 	if o.Recheck && !o.DNSMustAnswer {
 		check.FewestNodes = recheckDials
@@ -194,24 +194,25 @@ func (r Requirements) Try(ctx context.Context) (checks.Report, error) {
 	if node == nil {
 		return checks.Report{Skipped: "the node was not read"}, err
 	}
-	met, err := r.judge(ctx, node)
-	if err != nil {
-		return checks.Report{}, err
-	}
-	return checks.Report{Detail: strings.Join(met, ", ")}, nil
+	return r.judge(ctx, node)
 }
 
-// judge returns the requirements that a Node meets. The error names those that count and are not met.
-func (r Requirements) judge(ctx context.Context, node *nodepatch.Node) (met []string, err error) {
-	pods := func(namespace string) ([]requirement.Pod, error) {
-		return kube.Pods[requirement.Pod](ctx, r.Client, namespace, node.Name)
+// judge reports the requirements that a Node meets. The error names those that count and are not met. In a recheck, one that
+// cannot be judged is a warning: an upgrade that removes a requirement takes the right to list pods from the agents of before,
+// too.
+func (r Requirements) judge(ctx context.Context, node *nodepatch.Node) (checks.Report, error) {
+	var listed error
+	pods := func(namespace string) (found []requirement.Pod, err error) {
+		found, listed = kube.Pods[requirement.Pod](ctx, r.Client, namespace, node.Name)
+		return found, listed
 	}
-	var unmet []string
+	var met, unmet, unknown []string
 	isRecheck := r.Met != nil
 	for _, e := range r.List {
 		if !e.IsFor(node) || isRecheck && e.Kind == requirement.CSIDriver {
 			continue
 		}
+		listed = nil
 		text, why := e.String(), e.Unmet(node, pods)
 		switch {
 		case why == "" && isRecheck:
@@ -219,13 +220,15 @@ func (r Requirements) judge(ctx context.Context, node *nodepatch.Node) (met []st
 			met = append(met, text)
 		case why == "":
 			met = append(met, text)
+		case isRecheck && listed != nil:
+			unknown = append(unknown, text+": "+why)
 		case !isRecheck || r.Met[text]:
 			unmet = append(unmet, text+": "+why)
 		}
 	}
 	if len(unmet) > 0 {
-		return nil, &checks.Failure{Cause: errors.New(strings.Join(unmet, "; ")),
+		return checks.Report{}, &checks.Failure{Cause: errors.New(strings.Join(unmet, "; ")),
 			Remedy: "check what provides it: that must run here and tolerate the startup taint (to list pods, apply the chart's Role)"}
 	}
-	return met, nil
+	return checks.Report{Detail: strings.Join(met, ", "), Warnings: unknown}, nil
 }

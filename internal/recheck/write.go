@@ -13,9 +13,10 @@ type Show struct {
 	IsProven  bool                 // the failed taint goes, whatever becomes of the condition: nothing delays it
 }
 
-// Shows returns what is to be written to the node: nothing while somebody drains it or takes it away.
+// Shows returns what is to be written to the node: nothing while somebody drains it or takes it away, nor where it is not
+// verified any more.
 func (s State) Shows(now time.Time) Show {
-	if s.facts.Untouchable != "" {
+	if s.facts.Untouchable != "" || !s.facts.Verified {
 		return Show{}
 	}
 	show := Show{IsProven: s.isProven()}

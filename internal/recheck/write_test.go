@@ -293,3 +293,14 @@ func TestNothingIsWrittenToAnUntouchableNode(t *testing.T) {
 	m.rounds("")
 	assert.Equal(t, []string{"51m1s True Verified"}, m.did)
 }
+
+// A True that is still to be written is not for a Node that was created again: nobody has verified that one.
+func TestNothingIsShownOnAnUnverifiedNode(t *testing.T) {
+	m := found(defaults(), shows("", ""))
+	m.refused = errRefused
+	m.rounds("", "", "")
+	assert.NotNil(t, m.Shows(m.now).Condition)
+	m.node.Verified = false
+	m.look()
+	assert.Empty(t, m.Shows(m.now))
+}

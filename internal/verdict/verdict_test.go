@@ -6,9 +6,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/imunhatep/kube-node-ready/checks"
 )
 
 // write writes v as a worker does, where kubelet has put a file, and returns what is in it.
@@ -138,4 +141,50 @@ func TestRecordOfRequirements(t *testing.T) {
 	assert.False(t, WasRebooted(record.String(), "a"))
 	assert.Empty(t, Record{Required: append(long, long...)}.Keeping("", failed).Required)
 	assert.Empty(t, Record{}.Keeping(Record{Removed: append(long, long...)}.String(), failed).Removed)
+}
+
+func TestMessages(t *testing.T) {
+	start := time.Date(2026, 1, 2, 3, 1, 5, 0, time.FixedZone("", 3600))
+	const failures, text = "dns: google.com: NXDOMAIN (no internet?); service: none", "google.com: NXDOMAIN"
+	for message, want := range map[string]Message{
+		SinceMessage(start, failures):                      {start.UTC(), "DNSFailed,ServiceFailed", text},
+		TimeoutMessage(5*time.Minute, failures):            {time.Time{}, "DNSFailed,ServiceFailed", text},
+		TimeoutMessage(5*time.Minute, ""):                  {time.Time{}, NotVerified, "not verified within 5m0s"},
+		RecheckMessage("peers: none answers (check)"):      {time.Time{}, PeersFailed, "none answers"},
+		ReasonMessage(Silent, "kubelet is gone"):           {time.Time{}, Silent, "kubelet is gone"},
+		ReasonMessage("DNSFailed,ServiceFailed", failures): {time.Time{}, "DNSFailed,ServiceFailed", text},
+		failures: {time.Time{}, "DNSFailed,ServiceFailed", text},
+		"node: label pool: the node has none (check)": {time.Time{}, NodeFailed, "label pool: the node has none"},
+		"patch: refused": {time.Time{}, NotVerified, "patch: refused"},
+		"":               {time.Time{}, NotVerified, ""},
+	} {
+		assert.Equal(t, want, ParseMessage(message), message)
+	}
+	why, remedy := ParseNoPod(NoPodMessage("the label a=b keeps the agent away", "remove the label"))
+	assert.Equal(t, []string{"the label a=b keeps the agent away", "remove the label"}, []string{why, remedy})
+	why, remedy = ParseNoPod("no remedy")
+	assert.Equal(t, []string{"no remedy", ""}, []string{why, remedy})
+}
+
+func TestReason(t *testing.T) {
+	for want, failed := range map[string][]string{
+		"NotVerified":             nil,
+		"DNSFailed":               {"dns"},
+		"DNSFailed,ServiceFailed": {"service", "dns"},
+		"DNSFailed,APIFailed,NetworkFailed,ServiceFailed,PeersFailed": {"dns", "api", "network", "service", "peers"},
+	} {
+		assert.Equal(t, want, Reason(failed))
+		assert.True(t, IsAgents(want))
+	}
+	for _, check := range checks.Names() {
+		assert.NotEqual(t, NotVerified, Reason([]string{check}), "a check without a reason")
+	}
+}
+
+func TestReasonsOfOthers(t *testing.T) {
+	assert.True(t, IsAgents("Verified"))
+	assert.True(t, IsAgents("TaintsOfOthers"))
+	for _, reason := range []string{"", "NoPod", "ImagePull", "Silent", "DNS", "DNSFailedToo"} {
+		assert.False(t, IsAgents(reason), reason)
+	}
 }

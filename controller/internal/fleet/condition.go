@@ -39,11 +39,12 @@ func (s Settings) wanted(status Status, now clock.Now) (wanted Condition, isNeed
 }
 
 // wantedOfReleased returns True where nobody else writes it: in controller mode, for what the controller has written itself, and
-// where no agent is left that would correct its False.
+// where no agent is left that would correct it.
 func (s Settings) wantedOfReleased(status Status) (Condition, bool) {
 	written := s.Condition(status.Node)
 	isUnsaid := s.Workers && written.Status != corev1.ConditionTrue && s.WasGated(status.Node)
-	isOutdated := s.isOwnFalse(written) || written.Status == corev1.ConditionFalse && status.Pod == nil
+	isStale := written.Type != "" && written.Status != corev1.ConditionTrue && status.Pod == nil
+	isOutdated := s.isOwnFalse(written) || isStale
 	return Condition{Status: corev1.ConditionTrue, Reason: verdict.Verified, Message: "the node is verified"}, isUnsaid || isOutdated
 }
 

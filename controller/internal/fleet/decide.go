@@ -20,7 +20,7 @@ func (s Settings) Decide(objects Objects, now clock.Now) Plan {
 		if (!s.Rules.Select(node) || s.IsExcluded(node)) && !s.isLeftBehind(node) {
 			continue
 		}
-		v := view{node: node, pod: pods[node.Name], condition: s.Condition(node), isVerified: s.IsVerified(node),
+		v := view{node: node, pod: pods[s.key(node)], condition: s.Condition(node), isVerified: s.IsVerified(node),
 			untouchable: Untouchable(node), unmet: objects.Unmet[node.Name], now: now}
 		if v.pod != nil {
 			v.events = objects.Events[v.pod.UID]

@@ -321,8 +321,9 @@ func TestRebootedNodeWaits(t *testing.T) {
 		}, 0},
 		"a worker fails": {func(s *story) {
 			s.settings.Workers = true
-			s.pod("n1", corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1,
+			pod := s.pod("n1", corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1,
 				Message: `{"verified":false,"node":"n1","failed":["dns"],"message":"dns: x","version":"v"}`}})
+			pod.Annotations = map[string]string{NodeUIDAnnotation: "n1"}
 		}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {

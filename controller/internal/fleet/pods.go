@@ -9,17 +9,28 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
+// nodeKey is whom a pod is for: the name of a node, and for workers its uid.
+type nodeKey struct{ name, uid string }
+
 // podsByNode returns the agent's pod of each node: the one that is not being deleted, and of those the newest.
-func podsByNode(pods []corev1.Pod) map[string]*corev1.Pod {
-	found := make(map[string]*corev1.Pod, len(pods))
+func podsByNode(pods []corev1.Pod) map[nodeKey]*corev1.Pod {
+	found := make(map[nodeKey]*corev1.Pod, len(pods))
 	for i := range pods {
 		pod := &pods[i]
-		node := NodeOf(pod)
+		node := nodeKey{NodeOf(pod), pod.Annotations[NodeUIDAnnotation]}
 		if other := found[node]; other == nil || Newer(pod, other) > 0 {
 			found[node] = pod
 		}
 	}
 	return found
+}
+
+// key is what podsByNode knows a node by. A worker of an earlier Node of its name says nothing about it.
+func (s Settings) key(node *corev1.Node) nodeKey {
+	if s.Workers {
+		return nodeKey{node.Name, string(node.UID)}
+	}
+	return nodeKey{name: node.Name}
 }
 
 // Newer compares two pods of a node: one that is not being deleted is newer than one that is, and one that has not ended than one

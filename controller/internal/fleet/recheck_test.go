@@ -246,6 +246,10 @@ func TestSwitchedOffWhileRetainted(t *testing.T) {
 	wanted := s.write()
 	require.NotNil(t, wanted)
 	assert.Equal(t, corev1.ConditionTrue, wanted.Status)
+
+	s.say(corev1.ConditionUnknown, "NotRechecked")
+	s.decide()
+	assert.NotNil(t, s.write(), "nobody else corrects it either")
 }
 
 // A container that is started again and again is not ready for a moment each time.

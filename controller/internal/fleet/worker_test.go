@@ -38,7 +38,7 @@ func (s *story) worker(attempt int, state corev1.ContainerState) *corev1.Pod {
 	pod := s.pod("n", state)
 	pod.Name += strconv.Itoa(attempt)
 	pod.UID = types.UID(pod.Name)
-	pod.Annotations = map[string]string{AttemptAnnotation: strconv.Itoa(attempt)}
+	pod.Annotations = map[string]string{AttemptAnnotation: strconv.Itoa(attempt), NodeUIDAnnotation: "n"}
 	return pod
 }
 
@@ -92,6 +92,16 @@ func TestSidecar(t *testing.T) {
 }
 
 // A failed round is reported once INITIAL_TIMEOUT has passed, with the agent's reasons; then the state stays while others try.
+// What an earlier Node of the name was judged by says nothing about this one.
+func TestWorkerOfAnEarlierNode(t *testing.T) {
+	s := newWorkerStory(t)
+	s.worker(5, ended(1, dnsAndService)).Annotations[FirstAnnotation] = s.now.Add(-time.Hour).Format(time.RFC3339)
+	s.node("n").UID = "new"
+	s.decide()
+	assert.Equal(t, Unverified, s.only().State)
+	assert.Empty(t, s.plan.Conditions)
+}
+
 func TestFailingWorkers(t *testing.T) {
 	s := newWorkerStory(t)
 	s.node("n")

@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/pages"
 )
@@ -36,9 +38,10 @@ func (l *Loop) lookUp(ctx context.Context, plan fleet.Plan) (requeueAfter time.D
 		read[pod.UID] = []corev1.Event{}
 	}
 	ofPods := client.MatchingFields{"involvedObject.kind": "Pod"}
-	for list, err := range pages.Of(ctx, l.Live, new(corev1.EventList), client.InNamespace(wanted[0].Namespace), ofPods) {
-		if err != nil {
-			return 0, fmt.Errorf("events of the agents' pods: %w", err)
+	for list, failure := range pages.Of(ctx, l.Live, new(corev1.EventList), client.InNamespace(wanted[0].Namespace), ofPods) {
+		if failure != nil {
+			err = fmt.Errorf("events of the agents' pods: %w", failure)
+			break
 		}
 		for _, event := range list.Items {
 			if known, isWanted := read[event.InvolvedObject.UID]; isWanted {
@@ -47,10 +50,29 @@ func (l *Loop) lookUp(ctx context.Context, plan fleet.Plan) (requeueAfter time.D
 			}
 		}
 	}
-	for _, pod := range wanted {
-		l.events[pod.UID] = podEvents{read[pod.UID], pod.ResourceVersion}
+	l.keep(wanted, read, err, now)
+	return batch, err
+}
+
+// keep keeps the Events that were read. Where not all could be read, these pods are looked up again. The other pods count as read
+// without any once that has lasted: their nodes fail in time, too.
+func (l *Loop) keep(wanted []*corev1.Pod, read map[types.UID][]corev1.Event, err error, now clock.Now) {
+	l.unread = cmp.Or(l.unread, now.Mark())
+	if err == nil {
+		l.unread = clock.Mark{}
 	}
-	return batch, nil
+	for _, pod := range wanted {
+		_, isKnown := l.events[pod.UID]
+		found := podEvents{read[pod.UID], pod.ResourceVersion}
+		switch {
+		case err == nil:
+		case len(found.list) > 0, !isKnown && now.HasLasted(l.unread, unreadFor):
+			found.podVersion = ""
+		default:
+			continue
+		}
+		l.events[pod.UID] = found
+	}
 }
 
 // refresh forgets the Events of pods that run or are gone, and returns the pods whose Events are to be read: those that the plan

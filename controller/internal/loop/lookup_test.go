@@ -88,6 +88,50 @@ func TestEventsOfAllPodsAtOnce(t *testing.T) {
 	assert.Empty(t, l.events, "the pods are gone")
 }
 
+// secondPageFails is an API server that is too slow for the second page of the Events.
+type secondPageFails struct {
+	client.Reader
+	pages int
+}
+
+func (s *secondPageFails) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	if s.pages++; s.pages%2 == 0 {
+		return context.DeadlineExceeded
+	}
+	found := list.(*corev1.EventList)
+	found.Items = []corev1.Event{{InvolvedObject: corev1.ObjectReference{UID: "first"}, Reason: "FailedCreatePodSandBox"}}
+	found.Continue = "2"
+	return nil
+}
+
+// Where the API server never lists all Events in time, those that it lists count, and the other pods do not wait for ever.
+func TestEventsThatCannotAllBeRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var plan fleet.Plan
+		for _, uid := range []types.UID{"first", "second"} {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, Namespace: "system", ResourceVersion: "1"}}
+			plan.Statuses = append(plan.Statuses, fleet.Status{Node: new(corev1.Node), Pod: pod, State: fleet.Pending, EventsWanted: true})
+		}
+		l := newLoop(new(lists))
+		l.Live = new(secondPageFails)
+		lookUp := func() {
+			_, err := l.lookUp(t.Context(), plan)
+			require.Error(t, err)
+			assert.Len(t, l.events["first"].list, 1)
+		}
+		lookUp()
+		assert.Nil(t, l.events["second"].list, "one request that fails says nothing about the pod")
+		time.Sleep(unreadFor)
+		lookUp()
+		assert.NotNil(t, l.events["second"].list)
+		time.Sleep(betweenLookUps)
+		l.Live = new(namespace)
+		_, err := l.lookUp(t.Context(), plan)
+		require.NoError(t, err)
+		assert.Empty(t, l.events["first"].list, "read again as soon as that is possible")
+	})
+}
+
 // A verified node whose agent's pod does not start is looked up as well, until its pod starts.
 func TestEventsOfAPodOnAVerifiedNode(t *testing.T) {
 	server := &namespace{events: []corev1.Event{{InvolvedObject: corev1.ObjectReference{UID: "p"}, Reason: "FailedCreatePodSandBox"}}}

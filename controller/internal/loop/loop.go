@@ -35,6 +35,8 @@ const (
 	stepFor = 6 * time.Second
 	// betweenLookUps is the time between two lists of the pods' Events.
 	betweenLookUps = 10 * time.Second
+	// unreadFor is how long a pod waits for Events that cannot be read.
+	unreadFor = 2 * time.Minute
 	// afterError is when to try again what has failed.
 	afterError = 5 * time.Second
 )
@@ -59,6 +61,7 @@ type Loop struct {
 
 	events map[types.UID]podEvents // of pods that do not start
 	looked clock.Mark              // when the Events were listed
+	unread clock.Mark              // since when not all of them can be read, zero: they can
 
 	last   atomic.Pointer[decision]
 	failed atomic.Uint64 // decisions and steps

@@ -173,6 +173,7 @@ func podEvent(reason string, at time.Time) corev1.Event {
 // worked makes the node one whose worker has found that DNS fails, in controller mode.
 func (m *liveMoment) worked() {
 	m.settings.Fleet.Workers = true
+	metav1.SetMetaDataAnnotation(&m.live.Pods[0].ObjectMeta, fleet.NodeUIDAnnotation, string(m.live.Node.UID))
 	terminated := &corev1.ContainerStateTerminated{ExitCode: 1, Message: `{"verified":false,"node":"bad","duration":"1s","attempts":{"dns":6},"failed":["dns"],"message":"dns: timeout","version":"v"}`}
 	m.live.Pods[0].Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "worker", State: corev1.ContainerState{Terminated: terminated}}}
 	m.see()
@@ -181,6 +182,7 @@ func (m *liveMoment) worked() {
 // passed is a worker that has passed on a node that lacks what REQUIRE demands.
 func (m *liveMoment) passed() {
 	m.settings.Fleet.Workers, m.settings.UnmetRequirements, m.live.Unmet = true, true, "node: the node has 0 GPUs"
+	metav1.SetMetaDataAnnotation(&m.live.Pods[0].ObjectMeta, fleet.NodeUIDAnnotation, string(m.live.Node.UID))
 	m.live.Pods[0].Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "worker", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}
 	m.see()
 }
@@ -226,7 +228,11 @@ func TestConfirmDecidesAgain(t *testing.T) {
 			m.live.Pods[0].Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 			m.live.Pods[0].Status.ContainerStatuses = agentPod("bad").Status.ContainerStatuses
 		}, verdict.DNSFailed, Changed},
-		"requirements unmet":   {func(m *liveMoment) { m.passed() }, verdict.NodeFailed, ""},
+		"requirements unmet": {func(m *liveMoment) { m.passed() }, verdict.NodeFailed, ""},
+		"requirements met now, its agent has not seen it": {func(m *liveMoment) {
+			m.settings.UnmetRequirements, m.live.Node.Status.Conditions[0].Reason = true, verdict.NodeFailed
+			m.see()
+		}, verdict.NodeFailed, Changed},
 		"requirements met now": {func(m *liveMoment) { m.passed(); m.live.Unmet = "" }, verdict.NodeFailed, Changed},
 		"Silent":               {func(m *liveMoment) { m.silent() }, verdict.Silent, ""},
 		"Silent, not started, and no Event says why": {func(m *liveMoment) { m.notStarted(); m.live.Events = []corev1.Event{}; m.see(); m.live.Events = nil }, verdict.Silent, ""},

@@ -31,10 +31,12 @@ func Rules() breaker.Table[Question] {
 // outage may reach this node first: it waits for the next round of the control group.
 func (q Question) isCandidate() bool {
 	status, node := q.Candidate, q.Candidate.Node
-	mayBeTainted := status.Untouchable == "" && !fleet.IsControlPlane(node) && q.Settings.Fleet.WasGated(node) &&
-		!fleet.HasTaint(node, q.Settings.Fleet.Keys.FailedTaintKey)
 	fails := status.State == fleet.Verified && status.Recheck.IsFresh(q.Now) && !status.InDoubt
-	return q.Settings.Enabled && mayBeTainted && fails && !q.ControlGroup.Began.Before(status.Recheck.FailedAt)
+	if !q.Settings.Enabled || !fails || q.ControlGroup.Began.Before(status.Recheck.FailedAt) {
+		return false
+	}
+	return status.Untouchable == "" && !fleet.IsControlPlane(node) && q.Settings.Fleet.WasGated(node) &&
+		!fleet.HasTaint(node, q.Settings.Fleet.Keys.FailedTaintKey)
 }
 
 // controlGroupNotProven demands more time of the control group for a node that failed in an outage: it has recovered by then, or

@@ -3,6 +3,7 @@ package worker
 import (
 	"cmp"
 	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,8 +13,12 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
-// expectedFor is how long the cache may take to show a worker that this process has created.
-const expectedFor = 30 * time.Second
+const (
+	// expectedFor is how long no other worker is created because the cache does not show the last one.
+	expectedFor = 30 * time.Second
+	// unseenOwnFor is how long a worker is remembered that the cache does not show: it counts if it comes late.
+	unseenOwnFor = 10 * time.Minute
+)
 
 // memory is what this process remembers of a node. Only the leader's process has seen anything.
 type memory struct {
@@ -72,7 +77,7 @@ func (s workerState) counts(round time.Duration) bool {
 func (m memory) observe(pods []*corev1.Pod, now clock.Now) (after memory, ended []*corev1.Pod) {
 	states := make(map[string]workerState, len(pods))
 	for name, state := range m.states {
-		if state.own && !state.deleted && now.Since(state.first) < expectedFor {
+		if state.own && !state.deleted && now.Since(state.first) < unseenOwnFor {
 			states[name] = state
 		}
 	}
@@ -100,6 +105,17 @@ func (m memory) observe(pods []*corev1.Pod, now clock.Now) (after memory, ended 
 	}
 	m.states = states
 	return m, ended
+}
+
+// isExpecting reports whether the cache does not show yet a worker that this process has just created.
+func (m memory) isExpecting(pods []*corev1.Pod, now clock.Now) bool {
+	for name, state := range m.states {
+		isShown := slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return pod.Name == name })
+		if !isShown && now.Since(state.first) < expectedFor {
+			return true
+		}
+	}
+	return false
 }
 
 // behind returns how long to wait, unless an event comes, because the cache shows an older Node than the API server has. A worker

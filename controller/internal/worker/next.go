@@ -92,8 +92,7 @@ func (s Settings) next(l look) step {
 		return step{action: removal{}, delete: live}
 	}
 	newest, decided := s.follow(l, live)
-	isExpecting := len(l.seen.states) > len(l.pods) // a worker that this process has created is not in the cache
-	if _, creates := decided.action.(creation); creates && isExpecting {
+	if _, creates := decided.action.(creation); creates && l.seen.isExpecting(l.pods, l.now) {
 		decided = step{wait: cacheDelay}
 	}
 	decided.delete = slices.DeleteFunc(live, func(pod *corev1.Pod) bool { return pod == newest })

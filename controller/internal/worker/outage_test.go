@@ -448,3 +448,17 @@ func TestReleasesFirst(t *testing.T) {
 		assert.Equal(t, "n4711", first.Name)
 	})
 }
+
+// A worker that the cache shows late counts all the same: else no node would be released while the cache is so far behind.
+func TestReleasesBehindALateCache(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newLargeCluster(t, 4, 4)
+		c.lag = 40 * time.Second
+		stop := c.start()
+		time.Sleep(5 * time.Minute)
+		stop()
+		c.lock.Lock()
+		defer c.lock.Unlock()
+		assert.Zero(t, c.left)
+	})
+}

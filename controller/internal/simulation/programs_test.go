@@ -112,6 +112,18 @@ func (p *process) note(check string, fails bool) {
 	}
 }
 
+// fail notes that a request may fail, and by that the check api, which is not played. The lock is held.
+func (p *process) fail(q request) {
+	p.failing = cmp.Or(p.failing, time.Now())
+	if q.resource != "nodes" {
+		return
+	}
+	p.hindered = time.Now()
+	if q.verb == http.MethodGet {
+		delete(p.passed, checks.APIName)
+	}
+}
+
 // play replaces the checks that need sockets.
 func (p *process) played(list []checks.Check) []checks.Check {
 	for i, check := range list {

@@ -42,7 +42,7 @@ type truth struct {
 	name      string
 	created   time.Time
 	tainted   bool      // it has had the startup taint
-	asked     time.Time // since when it is to be verified: it was created, or has lost the label
+	asked     time.Time // since when it is to be verified: it was created, or was verified and has lost the label
 	cniSince  time.Time // of a taint of WAIT_FOR_TAINTS; zero: there is none
 	cniEnds   time.Time // of the last one of them
 	unmet     time.Time // since when it lacks what REQUIRE demands
@@ -149,7 +149,10 @@ func (j *judge) follow(q request, was, is *corev1.Node) {
 	wasGated := was == nil && verdict.WasGated(is.Annotations[nodepatch.Annotation], is.Annotations[nodepatch.Opened], failedTaint) // before this world began
 	t.tainted = t.tainted || wasGated || fleet.HasTaint(is, startupTaint)
 	if was != nil && was.Labels[label] != "" && is.Labels[label] == "" {
-		t.asked, t.putBack = now, false
+		t.putBack = false
+		if !fleet.HasTaint(was, startupTaint) { // else it is being verified, in another boot than the label tells of
+			t.asked = now
+		}
 	}
 	if !t.cniSince.IsZero() && j.blocking(is) == nil {
 		t.cniEnds = now
@@ -393,7 +396,7 @@ func (j *judge) open(q request, was, is *corev1.Node) {
 		broken("beside the taint %s", j.blocking(was))
 	case !t.unmet.IsZero():
 		broken("that lacks what REQUIRE demands for %s", time.Since(t.unmet))
-	case strings.Contains(w.options.onTimeout, "condition") && j.condition(was).Status != corev1.ConditionFalse:
+	case strings.Contains(w.options.onTimeout, "condition") && j.condition(was).Status != corev1.ConditionFalse && time.Since(p.hindered) > time.Minute:
 		broken("whose condition is %q", j.condition(was).Status)
 	case record.Opened.IsZero() || !verdict.WasGated(is.Annotations[nodepatch.Annotation], "", failedTaint):
 		broken("and does not say so: %s", is.Annotations[nodepatch.Annotation])

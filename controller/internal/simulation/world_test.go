@@ -5,7 +5,6 @@
 package simulation
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -279,6 +278,7 @@ type process struct {
 	taints                     map[*truth]sawTaint  // of a controller: what it was sent of foreign taints
 	failed                     time.Time            // when one of the checks failed last
 	failing                    time.Time            // when a check of the network, or a request, failed first since all of them passed
+	hindered                   time.Time            // when a read or a write of a Node may have failed last
 	sawForeign                 time.Time            // when it read first that its Node has no taint of WAIT_FOR_TAINTS any more
 	isBlocked                  bool                 // the Node had one when it was read last
 	person, controller, worker bool
@@ -330,7 +330,7 @@ func (p *process) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		dead, cut := p.dead, w.isCut(p)
 		if cut {
-			p.failing = cmp.Or(p.failing, time.Now())
+			p.fail(q)
 		}
 		w.mu.Unlock()
 		switch {
@@ -350,8 +350,8 @@ func (p *process) RoundTrip(r *http.Request) (*http.Response, error) {
 	if p.dead {
 		trouble = troubles{}
 	}
-	if trouble != (troubles{}) { // by that the check api may fail, which is not played
-		p.failing = cmp.Or(p.failing, time.Now())
+	if trouble != (troubles{}) {
+		p.fail(q)
 	}
 	if locked {
 		trouble.before, trouble.behind, trouble.retryAfter = 0, 0, 0

@@ -27,9 +27,8 @@ type Service struct {
 	SmallPackets       bool   // only connect, without the large query
 	// FewestNodes is on how many other nodes nothing may answer before the check fails. On fewer that is a warning: the fault
 	// may be theirs. 0: it always fails.
-	FewestNodes int
-	// MayBeRefused makes a list that the API server forbids a warning: an upgrade may take the right from the agents of before.
-	MayBeRefused bool
+	FewestNodes  int
+	MayBeUnknown bool // a list that the API server forbids is a warning
 	// List returns the EndpointSlices of the service.
 	List func(ctx context.Context) ([]EndpointSlice, error)
 }
@@ -44,7 +43,7 @@ func (s Service) Try(ctx context.Context) (Report, error) {
 	listCtx, explain := tracePhase(ctx)
 	found, err := s.List(listCtx)
 	switch {
-	case s.MayBeRefused && apierrors.IsForbidden(err):
+	case s.MayBeUnknown && apierrors.IsForbidden(err):
 		return Report{Warnings: []string{"EndpointSlices of " + name + ": " + err.Error()}}, nil
 	case err != nil:
 		return Report{}, fmt.Errorf("EndpointSlices of %s: %w", name, apiFailure(ctx, explain(err),

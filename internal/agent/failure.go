@@ -156,3 +156,15 @@ func formatDuration(d time.Duration) string {
 	}
 	return d.Round(time.Millisecond).String()
 }
+
+// note is what a step tells the reporter: an attempt, a wait that begins, or, if it is empty, that the wait is over.
+type note struct {
+	attempt *checks.Attempt
+	wait    failure
+}
+
+// finding is what a round has found: the checks that fail (none: the patch), and a text.
+type finding struct {
+	failed  []string
+	message string
+}

@@ -21,18 +21,6 @@ import (
 // retryReport is the time until the next attempt to report a timeout, ±20 %.
 const retryReport = 30 * time.Second
 
-// note is what a step tells the reporter: an attempt, a wait that begins, or, if it is empty, that the wait is over.
-type note struct {
-	attempt *checks.Attempt
-	wait    failure
-}
-
-// finding is what a round has found: the checks that fail (none: the patch), and a text.
-type finding struct {
-	failed  []string
-	message string
-}
-
 // reporter says how a verification goes: in the log, the metrics and Events, and on the node by its marker and its opener. It
 // belongs to the goroutine that calls during; a step, which runs in another one, only sends notes.
 type reporter struct {
@@ -49,6 +37,7 @@ type reporter struct {
 	unwritten   finding        // of the last round, which could not be written to the node
 	repeats     repeats
 	hasTimedOut bool               // INITIAL_TIMEOUT has passed
+	timesOut    time.Time          // INITIAL_TIMEOUT
 	due         time.Time          // of INITIAL_TIMEOUT, a retry or the opening, also in the middle of a step; zero: never
 	stop        context.CancelFunc // ends the verification: --once
 }
@@ -79,7 +68,8 @@ func (r *reporter) restart(node *nodepatch.Node) {
 }
 
 func (r *reporter) beginTimeout() {
-	r.hasTimedOut, r.due, r.unwritten = false, time.Now().Add(r.cfg.InitialTimeout), finding{}
+	r.timesOut = time.Now().Add(r.cfg.InitialTimeout)
+	r.hasTimedOut, r.due, r.unwritten = false, r.timesOut, finding{}
 	r.metrics.TimedOut(false)
 }
 
@@ -93,6 +83,9 @@ func (r *reporter) during(ctx context.Context, mayMark bool, step func(context.C
 		select {
 		case n := <-r.notes:
 			r.take(n)
+			if isWaiting := n.wait.subject == verdict.ForeignTaints; isWaiting && r.marker.reason == verdict.Verified {
+				r.show(ctx, finding{n.wait.failed(), n.wait.String()}) // a True from before is taken back
+			}
 		case <-r.duePasses():
 			r.takeAll()
 			r.actWhenDue(ctx, mayMark)
@@ -184,9 +177,7 @@ func (r *reporter) show(ctx context.Context, found finding) {
 	if !isWritten {
 		r.unwritten = found
 	}
-	if r.hasTimedOut {
-		r.setNext(isWritten)
-	}
+	r.setNext(isWritten)
 }
 
 // actWhenDue acts on what is due, also in the middle of an attempt: it reports the end of INITIAL_TIMEOUT, and
@@ -194,33 +185,40 @@ func (r *reporter) show(ctx context.Context, found finding) {
 func (r *reporter) actWhenDue(ctx context.Context, mayMark bool) {
 	message := verdict.TimeoutMessage(r.cfg.InitialTimeout, r.last.String())
 	found := finding{r.last.failed(), message}
-	if r.hasTimedOut && r.unwritten.message != "" {
-		found = r.unwritten
-	}
-	if r.cfg.Once {
-		ctx = context.WithoutCancel(ctx)
-		r.stop()
-	}
-	if !r.hasTimedOut {
+	isTimeout := !r.hasTimedOut && !time.Now().Before(r.timesOut)
+	switch {
+	case isTimeout:
 		r.hasTimedOut = true
 		r.metrics.TimedOut(true)
 		r.log.WithField("reason", message).Error("initial timeout exceeded")
 		r.events.Add(kube.EventWarning, verdict.NodeTimedOut, message)
+		if r.cfg.Once {
+			ctx = context.WithoutCancel(ctx)
+			r.stop()
+		}
+	case r.unwritten.message != "":
+		found = r.unwritten
+	case !r.hasTimedOut: // what was to be tried again is not so any more
+		r.setNext(true)
+		return
 	}
 	allPass := r.last.subject == startupTaint // the node only waits for it
 	isWritten := mayMark && !allPass && r.mark(ctx, found)
 	r.setNext(isWritten)
 }
 
-// setNext sets what is due after a write to the node, once INITIAL_TIMEOUT has passed.
+// setNext sets what is due after a write to the node.
 func (r *reporter) setNext(isWritten bool) {
-	r.due = time.Time{}
-	now, opensAt := time.Now(), r.opener.at
+	now := time.Now()
+	var retry time.Time
 	if !isWritten { // there may be no further round: a foreign taint that stays
-		r.due = now.Add(recheck.Spread(retryReport, rand.Float64()))
+		retry = now.Add(recheck.Spread(retryReport, rand.Float64()))
 	}
-	if now.Before(opensAt) && (isWritten || opensAt.Before(r.due)) {
-		r.due = opensAt
+	r.due = time.Time{}
+	for _, at := range []time.Time{retry, r.timesOut, r.opener.at} {
+		if now.Before(at) && (r.due.IsZero() || at.Before(r.due)) {
+			r.due = at
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -383,19 +384,31 @@ func setLost(entry string) func(*corev1.Node) {
 	}
 }
 
-// An upgrade that removes a requirement takes the right to list pods from the agents that still run: that says nothing about the node.
+// An upgrade that removes a requirement takes the right to list pods from the agents that still run: that says nothing about a node
+// that passes, and proves nothing about one that fails.
 func TestRecheckWithoutTheRightToListPods(t *testing.T) {
-	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.setPlugin(corev1.ConditionTrue)
-		r := startRechecks(t, api, `--require=[{"daemonSet":"gpu/plugin"}]`)
-		r.round(nil)
-		api.intercept(func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
-			return request == getPods && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "no")
+	for name, shown := range map[string]func(*corev1.Node){
+		"passes": setCondition(corev1.ConditionTrue, "Verified"), "fails": setFalse("NodeFailed"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				api.setPlugin(corev1.ConditionTrue)
+				api.edit(shown)
+				if name == "fails" {
+					api.edit(addFailedTaint)
+				}
+				r := startRechecks(t, api, `--require=[{"daemonSet":"gpu/plugin"}]`)
+				r.round(nil)
+				api.intercept(func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+					return request == getPods && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "no")
+				})
+				r.round(nil, nil, nil)
+				assert.Equal(t, name == "passes", r.ready())
+				assert.Equal(t, name == "fails", slices.Contains(api.taints(), "node-ready/failed"))
+				assert.NotContains(t, api.written(), "True Verified")
+				assert.Equal(t, name == "passes", strings.Contains(r.stderr.String(), "check passed with a warning"))
+				r.end()
+			})
 		})
-		r.round(nil, nil, nil)
-		assert.True(t, r.ready())
-		assert.Equal(t, []string{"True Verified"}, api.written())
-		assert.Contains(t, r.entry("check passed with a warning")["warning"], "cannot list the node's pods")
-		r.end()
-	})
+	}
 }

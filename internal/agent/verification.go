@@ -128,7 +128,7 @@ func (v *verification) release(ctx context.Context) error {
 		return err
 	}
 	if err := v.rounds.mayRelease(ctx); err != nil { // the condition may have taken long
-		return v.takeBack(ctx, err)
+		return err
 	}
 	node = v.own.seen.node
 	release := nodepatch.Release{Keys: v.own.access.keys, Value: v.annotation(node, time.Now()),
@@ -148,7 +148,7 @@ func (v *verification) release(ctx context.Context) error {
 		v.log.WithError(err).Info("restarting the checks")
 		v.own.seen.forget()
 		v.own.proven = ""
-		return v.takeBack(ctx, errRestart)
+		return errRestart
 	case err != nil:
 		v.marker.noteFailedRelease()
 		return err
@@ -156,19 +156,6 @@ func (v *verification) release(ctx context.Context) error {
 	v.own.seen.keep(now, time.Now()) // what rechecks begin with
 	v.released(ctx, now, removed)
 	return nil
-}
-
-// takeBack takes back a condition that is True where the checks start over before the release, and returns err: the next round
-// may have to wait for long.
-func (v *verification) takeBack(ctx context.Context, err error) error {
-	if errors.Is(err, errRestart) && v.marker.reason == verdict.Verified {
-		failed := checks.NodeName
-		if v.own.access.sawForeignTaint.Load() {
-			failed = verdict.ForeignTaints
-		}
-		v.report.show(ctx, finding{[]string{failed}, nodepatch.ErrBlocked.Error()})
-	}
-	return err
 }
 
 // released reports the released node. The DaemonSet controller deletes this pod as soon as it sees the label, so the condition

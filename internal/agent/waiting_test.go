@@ -174,3 +174,50 @@ func TestConditionIsTakenBackForAForeignTaint(t *testing.T) {
 		})
 	}
 }
+
+// With CONDITION=always a refused patch leaves the condition True, until a foreign taint is waited for. What cannot be written then is
+// tried again, also before INITIAL_TIMEOUT.
+func TestConditionOfARefusedReleaseIsTakenBack(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+			if request == patchNode && n == 1 {
+				api.edit(addTaint(cilium))
+			}
+			lost := request == patchStat && n == 2
+			return (request == patchNode || lost) && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "a webhook")
+		})
+		p := simulate(t, api, nil, nil, "--condition=always", "--wait-for-taints=node.cilium.io/")
+		after(time.Second)
+		assert.Equal(t, []string{"True Verified"}, api.written())
+		after(time.Minute)
+		assert.Equal(t, []string{"True Verified", "False TaintsOfOthers"}, api.written())
+		assert.NotContains(t, p.stderr.String(), "initial timeout exceeded")
+		p.stop()
+		p.wait()
+	})
+}
+
+// What was to be tried again is not said any more where it is not true any more.
+func TestRetryIsForgottenWithTheForeignTaint(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+			if request == patchNode && n == 1 {
+				api.edit(addTaint(cilium))
+			}
+			lost := request == patchStat && n == 2
+			return (request == patchNode || lost) && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "a webhook")
+		})
+		p, network := simulateFailing(t, api, "--condition=always", "--wait-for-taints=node.cilium.io/")
+		network.recovered.Store(true)
+		after(10 * time.Second)
+		network.recovered.Store(false)
+		api.edit(removeTaint(cilium.Key))
+		after(3 * time.Minute)
+		for _, condition := range api.conditions {
+			assert.NotContains(t, condition.Message, "not verified within")
+		}
+		assert.Equal(t, []string{"True Verified", "False NetworkFailed"}, api.written())
+		p.stop()
+		p.wait()
+	})
+}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
@@ -30,6 +32,9 @@ type Options struct {
 	NewConnection bool // to the API server
 	// DNSMustAnswer and PeersMustAnswer ask for an answer from another node, even where few other nodes can answer.
 	DNSMustAnswer, PeersMustAnswer bool
+	// MayBeUnknown makes what the API server forbids to list a warning: an upgrade that removes a requirement takes the right from
+	// the agents of before, too.
+	MayBeUnknown bool
 }
 
 // List returns the checks of a round in their order. Those that cannot run in the environment are skipped with the reason.
@@ -147,7 +152,7 @@ func service(cfg config.Config, e kube.Environment, domain string, o Options) ch
 		List: list, MaxDials: verificationDials,
 	}
 	if o.Recheck {
-		check.MaxDials, check.SmallPackets, check.MayBeRefused = recheckDials, !o.Thorough, true
+		check.MaxDials, check.SmallPackets, check.MayBeUnknown = recheckDials, !o.Thorough, o.MayBeUnknown
 	}
 	if o.Recheck && !o.DNSMustAnswer {
 		check.FewestNodes = recheckDials
@@ -164,7 +169,8 @@ type Requirements struct {
 	// Met is for rechecks, nil: all requirements count. It has the requirements that the Node has met before, and only they
 	// count; the check adds those that the Node meets. A CSI driver never counts: the Node says only that it has registered
 	// once.
-	Met map[string]bool
+	Met          map[string]bool
+	MayBeUnknown bool // see Options
 }
 
 // And returns list with the check, where anything is required.
@@ -197,9 +203,7 @@ func (r Requirements) Try(ctx context.Context) (checks.Report, error) {
 	return r.judge(ctx, node)
 }
 
-// judge reports the requirements that a Node meets. The error names those that count and are not met. In a recheck, one that
-// cannot be judged is a warning: an upgrade that removes a requirement takes the right to list pods from the agents of before,
-// too.
+// judge reports the requirements that a Node meets. The error names those that count and are not met.
 func (r Requirements) judge(ctx context.Context, node *nodepatch.Node) (checks.Report, error) {
 	var listed error
 	pods := func(namespace string) (found []requirement.Pod, err error) {
@@ -220,7 +224,7 @@ func (r Requirements) judge(ctx context.Context, node *nodepatch.Node) (checks.R
 			met = append(met, text)
 		case why == "":
 			met = append(met, text)
-		case isRecheck && listed != nil:
+		case r.MayBeUnknown && apierrors.IsForbidden(listed):
 			unknown = append(unknown, text+": "+why)
 		case !isRecheck || r.Met[text]:
 			unmet = append(unmet, text+": "+why)

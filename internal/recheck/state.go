@@ -189,7 +189,8 @@ func (s State) Round(now time.Time) checklist.Options {
 	return checklist.Options{Recheck: true, Thorough: thorough, NewConnection: thorough || s.Failed > 0,
 		// One other node proves nothing: the healthy node of two with DNS pods would fail with the broken one.
 		DNSMustAnswer:   isProving && strings.Contains(s.reasons, verdict.ServiceFailed),
-		PeersMustAnswer: (isProving || s.Failed > 0) && strings.Contains(s.reasons, verdict.PeersFailed)}
+		PeersMustAnswer: (isProving || s.Failed > 0) && strings.Contains(s.reasons, verdict.PeersFailed),
+		MayBeUnknown:    !isProving && s.Failed == 0}
 }
 
 // AfterRound counts a round, after which the last read of the node is read. A single failure changes nothing. Only a node that

@@ -40,7 +40,7 @@ Usage:
   kubectl node-ready verify NODE...       remove the label: the nodes are verified again
   kubectl node-ready open NODE...         break glass: remove the startup taint and the failed taint
   kubectl node-ready open --all --yes     the same, of every node
-  kubectl node-ready doctor               look for everything that can lock the cluster; before the installation:
+  kubectl node-ready doctor               look for what can lock the cluster; before the installation:
                                           helm template ... | kubectl node-ready doctor -f -
 
 Flags:

@@ -62,7 +62,7 @@ func (c Cluster) placementOf(pods []corev1.Pod) (p placement) {
 	agent, keys := c.Release.Agent, c.Release.TaintKeys()
 	var taints []corev1.Taint
 	for _, key := range keys {
-		taint := corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule}
+		taint := corev1.Taint{Key: key, Value: "*", Effect: corev1.TaintEffectNoSchedule} // it tells what has failed: any value
 		if key == agent.TaintKey {
 			taint.Value, taint.Effect = agent.TaintValue, corev1.TaintEffect(agent.TaintEffect)
 		}

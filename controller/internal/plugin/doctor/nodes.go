@@ -71,7 +71,7 @@ func clusterAutoscaler(c Cluster) (r Result) {
 	isCommand := regexp.MustCompile(`^([^ ]*/)?cluster-autoscaler( |$)`).MatchString
 	for _, deployment := range c.Deployments.Value {
 		arguments, isAutoscaler := autoscalerArguments(deployment, isImage, isCommand)
-		if !isAutoscaler {
+		if isStopped := deployment.Spec.Replicas != nil && *deployment.Spec.Replicas == 0; !isAutoscaler || isStopped {
 			continue
 		}
 		found = true

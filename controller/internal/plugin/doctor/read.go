@@ -116,7 +116,7 @@ func readBackend(ctx context.Context, reader client.Reader, namespace, name stri
 // readCorefile reads the configuration of CoreDNS from the ConfigMap that its pods mount.
 func readCorefile(ctx context.Context, reader client.Reader, namespace string, pods []corev1.Pod) Part[string] {
 	return read(func() (string, error) {
-		names := []string{"coredns"}
+		var names []string
 		for _, pod := range pods[:min(1, len(pods))] { // the other replicas mount the same
 			for _, volume := range pod.Spec.Volumes {
 				if volume.ConfigMap != nil {
@@ -125,7 +125,7 @@ func readCorefile(ctx context.Context, reader client.Reader, namespace string, p
 			}
 		}
 		var failures error
-		for _, name := range names {
+		for _, name := range append(names, "coredns") { // where the pods are not known
 			var stored corev1.ConfigMap
 			err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &stored)
 			if text, found := stored.Data["Corefile"]; err == nil && found {

@@ -161,6 +161,11 @@ func TestTraps(t *testing.T) {
 	}{
 		"DNS does not tolerate node-ready/unverified": {trap: "dns-behind-gate", text: "tolerates node-ready/unverified, and no node", remedy: "let the DNS pods tolerate node-ready/unverified",
 			change: func(c *Cluster) { c.DNS.Value.Pods = []corev1.Pod{podOn("old")} }},
+		"DNS tolerates one value of the failed taint": {trap: "dns-behind-gate", config: onTimeoutTaint, text: "tolerates node-ready/failed,",
+			remedy: "Exists", change: func(c *Cluster) {
+				without := corev1.Toleration{Key: failed, Effect: corev1.TaintEffectNoSchedule}
+				c.DNS.Value.Pods = []corev1.Pod{podOn("old", append(tolerate(startup), without)...)}
+			}},
 		"DNS does not tolerate the failed taint": {trap: "dns-behind-gate", config: onTimeoutTaint, text: "tolerates node-ready/failed,",
 			change: func(c *Cluster) { c.DNS.Value.Pods = []corev1.Pod{podOn("old", tolerate(startup)...)} }},
 		"the ungated node cannot run DNS": {trap: "dns-behind-gate", text: "tolerates node-ready/unverified",
@@ -470,7 +475,11 @@ func TestNoTrap(t *testing.T) {
 			hook(c).ObjectSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"mine": "yes"}}
 		}},
 		"a webhook for other objects": {trap: "webhooks", change: func(c *Cluster) { hook(c).Rules[0].Resources = []string{"pods/exec"} }},
-		"a webhook outside":           {trap: "webhooks", change: func(c *Cluster) { hook(c); c.Webhooks.Value[0].Backend.Value.External = true }},
+		"a stopped Cluster Autoscaler": {trap: "cluster-autoscaler", change: func(c *Cluster) {
+			c.Deployments.Value = autoscaler()
+			c.Deployments.Value[0].Spec.Replicas = new(int32)
+		}},
+		"a webhook outside": {trap: "webhooks", change: func(c *Cluster) { hook(c); c.Webhooks.Value[0].Backend.Value.External = true }},
 		"deletions of a dry run": {trap: "policy", change: func(c *Cluster) {
 			withController(c, config.Controller{DeleteNodes: true, RemediationMode: config.RemediationDryRun})
 		}},

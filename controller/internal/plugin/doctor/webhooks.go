@@ -75,7 +75,9 @@ func calledFor(rules []admissionv1.RuleWithOperations, operation admissionv1.Ope
 	return slices.ContainsFunc(rules, func(rule admissionv1.RuleWithOperations) bool {
 		isOperation := slices.Contains(rule.Operations, operation) || slices.Contains(rule.Operations, admissionv1.OperationAll)
 		isCore := slices.Contains(rule.APIGroups, "") || slices.Contains(rule.APIGroups, "*")
-		isResource := slices.ContainsFunc(rule.Resources, func(r string) bool { return r == resource || r == "*" || r == "*/*" })
+		isResource := slices.ContainsFunc([]string{resource, resource + "/*", "*", "*/*"}, func(r string) bool {
+			return slices.Contains(rule.Resources, r)
+		})
 		isScope := rule.Scope == nil || *rule.Scope == admissionv1.AllScopes ||
 			(*rule.Scope == admissionv1.ClusterScope) == (resource == "nodes")
 		return isOperation && isCore && isResource && isScope

@@ -26,6 +26,7 @@ type podEvents struct {
 func (l *Loop) lookUp(ctx context.Context, plan fleet.Plan) (requeueAfter time.Duration, err error) {
 	wanted := l.refresh(plan)
 	if len(wanted) == 0 {
+		l.unread = clock.Mark{}
 		return 0, nil
 	}
 	now := l.Now()
@@ -54,24 +55,22 @@ func (l *Loop) lookUp(ctx context.Context, plan fleet.Plan) (requeueAfter time.D
 	return batch, err
 }
 
-// keep keeps the Events that were read. Where not all could be read, these pods are looked up again. The other pods count as read
-// without any once that has lasted: their nodes fail in time, too.
+// keep keeps the Events that were read. Where not all could be read, these pods are looked up again. An old finding stands
+// then, and the pods without any count as read once that has lasted: their nodes fail in time, too.
 func (l *Loop) keep(wanted []*corev1.Pod, read map[types.UID][]corev1.Event, err error, now clock.Now) {
 	l.unread = cmp.Or(l.unread, now.Mark())
 	if err == nil {
 		l.unread = clock.Mark{}
 	}
+	hasLasted := now.HasLasted(l.unread, unreadFor)
 	for _, pod := range wanted {
 		_, isKnown := l.events[pod.UID]
-		found := podEvents{read[pod.UID], pod.ResourceVersion}
-		switch {
+		switch found := read[pod.UID]; {
 		case err == nil:
-		case len(found.list) > 0, !isKnown && now.HasLasted(l.unread, unreadFor):
-			found.podVersion = ""
-		default:
-			continue
+			l.events[pod.UID] = podEvents{found, pod.ResourceVersion}
+		case !isKnown && (hasLasted || len(found) > 0):
+			l.events[pod.UID] = podEvents{list: found}
 		}
-		l.events[pod.UID] = found
 	}
 }
 

@@ -115,12 +115,12 @@ func (p *process) note(check string, fails bool) {
 // fail notes that a request may fail, and by that the check api, which is not played. The lock is held.
 func (p *process) fail(q request) {
 	p.failing = cmp.Or(p.failing, time.Now())
-	if q.resource != "nodes" {
-		return
-	}
-	p.hindered = time.Now()
-	if q.verb == http.MethodGet {
+	isRead := q.resource == "nodes" && q.verb == http.MethodGet
+	if isRead {
 		delete(p.passed, checks.APIName)
+	}
+	if isRead || q.sub == "status" {
+		p.hindered = time.Now()
 	}
 }
 

@@ -150,7 +150,8 @@ func (j *judge) follow(q request, was, is *corev1.Node) {
 	t.tainted = t.tainted || wasGated || fleet.HasTaint(is, startupTaint)
 	if was != nil && was.Labels[label] != "" && is.Labels[label] == "" {
 		t.putBack = false
-		if !fleet.HasTaint(was, startupTaint) { // else it is being verified, in another boot than the label tells of
+		isRebooted := verdict.WasRebooted(was.Annotations[nodepatch.Annotation], was.Status.NodeInfo.BootID)
+		if !isRebooted || !fleet.HasTaint(was, startupTaint) { // else it is being verified, in another boot than the label tells of
 			t.asked = now
 		}
 	}

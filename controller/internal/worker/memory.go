@@ -16,8 +16,8 @@ import (
 const (
 	// expectedFor is how long no other worker is created because the cache does not show the last one.
 	expectedFor = 30 * time.Second
-	// unseenOwnFor is how long a worker is remembered that the cache does not show: it counts if it comes late.
-	unseenOwnFor = 10 * time.Minute
+	// rememberedFor is how long a worker is remembered that the cache does not show: it counts if it comes late.
+	rememberedFor = time.Minute
 )
 
 // memory is what this process remembers of a node. Only the leader's process has seen anything.
@@ -77,7 +77,7 @@ func (s workerState) counts(round time.Duration) bool {
 func (m memory) observe(pods []*corev1.Pod, now clock.Now) (after memory, ended []*corev1.Pod) {
 	states := make(map[string]workerState, len(pods))
 	for name, state := range m.states {
-		if state.own && !state.deleted && now.Since(state.first) < unseenOwnFor {
+		if state.own && !state.deleted && now.Since(state.first) < rememberedFor {
 			states[name] = state
 		}
 	}

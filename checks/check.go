@@ -42,10 +42,12 @@ type Check interface {
 
 // Report is what an attempt found besides its verdict.
 type Report struct {
-	Detail   string        // what the attempt proved: one line for the reader of a dry run
-	Skipped  string        // the reason why the attempt probed nothing: a skipped check has passed
-	Warnings []string      // what did not work although the check passed
-	Took     time.Duration // if set, of an earlier request whose answer the attempt used: replaces the attempt's own
+	Detail   string   // what the attempt proved: one line for the reader of a dry run
+	Skipped  string   // the reason why the attempt probed nothing: a skipped check has passed
+	Warnings []string // what did not work although the check passed
+	// IsUnknown means that the attempt could not look: it proves nothing, either way.
+	IsUnknown bool
+	Took      time.Duration // if set, of an earlier request whose answer the attempt used: replaces the attempt's own
 }
 
 // Failure is an error and what is known about it. Where a field is empty, the cause may know more.

@@ -28,7 +28,7 @@ type Service struct {
 	// FewestNodes is on how many other nodes nothing may answer before the check fails. On fewer that is a warning: the fault
 	// may be theirs. 0: it always fails.
 	FewestNodes  int
-	MayBeUnknown bool // a list that the API server forbids is a warning
+	MayBeUnknown bool // a list that the API server forbids says nothing
 	// List returns the EndpointSlices of the service.
 	List func(ctx context.Context) ([]EndpointSlice, error)
 }
@@ -44,7 +44,7 @@ func (s Service) Try(ctx context.Context) (Report, error) {
 	found, err := s.List(listCtx)
 	switch {
 	case s.MayBeUnknown && apierrors.IsForbidden(err):
-		return Report{Warnings: []string{"EndpointSlices of " + name + ": " + err.Error()}}, nil
+		return Report{Warnings: []string{"EndpointSlices of " + name + ": " + err.Error()}, IsUnknown: true}, nil
 	case err != nil:
 		return Report{}, fmt.Errorf("EndpointSlices of %s: %w", name, apiFailure(ctx, explain(err),
 			"apply the Role and its binding from the chart in namespace "+s.Namespace+": endpointslices, list"))

@@ -110,8 +110,7 @@ func (r *rechecks) makeRound(ctx context.Context) {
 		list = append(list, r.peers.check(r.round.PeersMustAnswer, zone))
 	}
 	node := func(context.Context) (*nodepatch.Node, error) { return r.own.seen.node, nil } // without a new one the api check fails
-	list = checklist.Requirements{List: r.cfg.Require, Client: r.own.access.kube, Node: node, Met: r.met,
-		MayBeUnknown: r.round.MayBeUnknown}.And(list)
+	list = checklist.Requirements{List: r.cfg.Require, Client: r.own.access.kube, Node: node, Met: r.met}.And(list)
 	runner := checklist.Runner(r.cfg, r.attempted)
 	runner.MaxRetries = 0
 	results, err := runner.Round(ctx, list)
@@ -119,7 +118,8 @@ func (r *rechecks) makeRound(ctx context.Context) {
 		return
 	}
 	before, failed := r.state.Status, failuresOf(results)
-	found := recheck.Results{Options: r.round, Began: began, Failed: failed.checks, Message: failed.Error()}
+	found := recheck.Results{Options: r.round, Began: began, Failed: failed.checks, Message: failed.Error(),
+		Unknown: slices.ContainsFunc(results, func(result checks.Attempt) bool { return result.Report.IsUnknown })}
 	r.state = r.state.AfterRound(found, r.facts(), time.Now())
 	if !r.own.access.isVerified(r.own.seen.node) {
 		return

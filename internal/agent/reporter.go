@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -59,7 +60,7 @@ func (r *reporter) begin(parent context.Context, node *nodepatch.Node) (ctx cont
 func (r *reporter) restart(node *nodepatch.Node) {
 	r.marker.forget()
 	r.opener.begin(node)
-	r.last = failure{}
+	r.last, r.unwritten = failure{}, finding{}
 	clear(r.repeats)
 	if !r.cfg.Once {
 		r.start = time.Now()
@@ -203,22 +204,23 @@ func (r *reporter) actWhenDue(ctx context.Context, mayMark bool) {
 		return
 	}
 	allPass := r.last.subject == startupTaint // the node only waits for it
-	isWritten := mayMark && !allPass && r.mark(ctx, found)
-	r.setNext(isWritten)
+	r.setNext(mayMark && !allPass && r.mark(ctx, found))
 }
 
 // setNext sets what is due after a write to the node.
 func (r *reporter) setNext(isWritten bool) {
-	now := time.Now()
-	var retry time.Time
+	now, next := time.Now(), []time.Time{}
 	if !isWritten { // there may be no further round: a foreign taint that stays
-		retry = now.Add(recheck.Spread(retryReport, rand.Float64()))
+		next = append(next, now.Add(recheck.Spread(retryReport, rand.Float64())))
 	}
-	r.due = time.Time{}
-	for _, at := range []time.Time{retry, r.timesOut, r.opener.at} {
-		if now.Before(at) && (r.due.IsZero() || at.Before(r.due)) {
-			r.due = at
-		}
+	if now.Before(r.opener.at) {
+		next = append(next, r.opener.at)
+	}
+	if !r.hasTimedOut { // it may have passed during a write
+		next = append(next, r.timesOut)
+	}
+	if r.due = (time.Time{}); len(next) > 0 {
+		r.due = slices.MinFunc(next, time.Time.Compare)
 	}
 }
 

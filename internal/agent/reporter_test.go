@@ -98,3 +98,25 @@ func TestTimeoutAfterTheChecksPassed(t *testing.T) {
 		assert.Equal(t, exitOK, p.wait())
 	})
 }
+
+// INITIAL_TIMEOUT passes while the condition of a failed round is being written: it is reported all the same, and ends --once.
+func TestTimeoutDuringAWrite(t *testing.T) {
+	for name, args := range map[string][]string{"an agent": nil, "once": {"--once"}} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				api.intercept(func(request string, n int, _ http.ResponseWriter, _ *http.Request) bool {
+					if request == patchStat && n == 1 {
+						time.Sleep(2 * time.Second)
+					}
+					return false
+				})
+				p, _ := simulateFailing(t, api, append(args, "--condition=always", "--on-timeout=taint", "--max-retries=0", "--initial-timeout=1s")...)
+				after(time.Minute)
+				p.entry("initial timeout exceeded")
+				assert.Contains(t, api.taints(), "node-ready/failed")
+				p.stop()
+				p.wait()
+			})
+		})
+	}
+}

@@ -61,8 +61,8 @@ func (r *rounds) isRechecked() bool {
 // example, are meaningless. If the node cannot be read, the checks start and say why.
 func (r *rounds) waitForForeignTaints(ctx context.Context) error {
 	wasSeen := r.own.access.sawForeignTaint.Swap(false)
-	cameAndWent := wasSeen && r.own.seen.node != nil && r.own.foreignTaint() == nil // in the last round, or since
-	if cameAndWent {
+	isOutdated := wasSeen && r.own.foreignTaint() == nil // it came and went in the last round, or came with the release
+	if isOutdated {
 		r.own.seen.at = time.Time{}
 		if _, err := r.own.recent(ctx); err != nil {
 			r.own.seen.forget()

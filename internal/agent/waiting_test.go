@@ -162,11 +162,12 @@ func TestConditionIsTakenBackForAForeignTaint(t *testing.T) {
 						return false
 					}
 					api.edit(addTaint(cilium))
+					network.recovered.Store(false) // until the CNI is up again
 					return request == patchNode && answerStatus(w, http.StatusConflict, metav1.StatusReasonConflict, "changed")
 				})
 				after(initialTimeout)
 				network.recovered.Store(true)
-				after(nextAttempt)
+				after(nextAttempt + time.Second)
 				assert.Equal(t, []string{"False NetworkFailed", "True Verified", "False TaintsOfOthers"}, api.written())
 				p.stop()
 				p.wait()

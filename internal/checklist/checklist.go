@@ -32,9 +32,6 @@ type Options struct {
 	NewConnection bool // to the API server
 	// DNSMustAnswer and PeersMustAnswer ask for an answer from another node, even where few other nodes can answer.
 	DNSMustAnswer, PeersMustAnswer bool
-	// MayBeUnknown makes what the API server forbids to list a warning: an upgrade that removes a requirement takes the right from
-	// the agents of before, too.
-	MayBeUnknown bool
 }
 
 // List returns the checks of a round in their order. Those that cannot run in the environment are skipped with the reason.
@@ -152,7 +149,7 @@ func service(cfg config.Config, e kube.Environment, domain string, o Options) ch
 		List: list, MaxDials: verificationDials,
 	}
 	if o.Recheck {
-		check.MaxDials, check.SmallPackets, check.MayBeUnknown = recheckDials, !o.Thorough, o.MayBeUnknown
+		check.MaxDials, check.SmallPackets, check.MayBeUnknown = recheckDials, !o.Thorough, true
 	}
 	if o.Recheck && !o.DNSMustAnswer {
 		check.FewestNodes = recheckDials
@@ -169,8 +166,7 @@ type Requirements struct {
 	// Met is for rechecks, nil: all requirements count. It has the requirements that the Node has met before, and only they
 	// count; the check adds those that the Node meets. A CSI driver never counts: the Node says only that it has registered
 	// once.
-	Met          map[string]bool
-	MayBeUnknown bool // see Options
+	Met map[string]bool
 }
 
 // And returns list with the check, where anything is required.
@@ -224,7 +220,7 @@ func (r Requirements) judge(ctx context.Context, node *nodepatch.Node) (checks.R
 			met = append(met, text)
 		case why == "":
 			met = append(met, text)
-		case r.MayBeUnknown && apierrors.IsForbidden(listed):
+		case isRecheck && apierrors.IsForbidden(listed): // by an upgrade that removes a requirement, from the agents of before
 			unknown = append(unknown, text+": "+why)
 		case !isRecheck || r.Met[text]:
 			unmet = append(unmet, text+": "+why)
@@ -234,5 +230,5 @@ func (r Requirements) judge(ctx context.Context, node *nodepatch.Node) (checks.R
 		return checks.Report{}, &checks.Failure{Cause: errors.New(strings.Join(unmet, "; ")),
 			Remedy: "check what provides it: that must run here and tolerate the startup taint (to list pods, apply the chart's Role)"}
 	}
-	return checks.Report{Detail: strings.Join(met, ", "), Warnings: unknown}, nil
+	return checks.Report{Detail: strings.Join(met, ", "), Warnings: unknown, IsUnknown: len(unknown) > 0}, nil
 }

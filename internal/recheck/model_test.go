@@ -16,6 +16,7 @@ type model struct {
 	node    Facts // as the API server has it
 	now     time.Time
 	failing []string // the checks that fail
+	unknown bool     // a check cannot look
 	refused error    // what the API server answers to a write
 	made    []checklist.Options
 	did     []string // at the time since start: what was written
@@ -108,7 +109,7 @@ func (m *model) round() {
 	options := m.Round(began)
 	m.made = append(m.made, options)
 	m.now = began.Add(time.Second)
-	m.State = m.AfterRound(Results{Options: options, Began: began, Failed: m.failing, Message: "no route"}, m.read(), m.now)
+	m.State = m.AfterRound(Results{Options: options, Began: began, Failed: m.failing, Message: "no route", Unknown: m.unknown}, m.read(), m.now)
 }
 
 func (m *model) write() {

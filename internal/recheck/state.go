@@ -174,6 +174,7 @@ type Results struct {
 	Began   time.Time
 	Failed  []string // checks
 	Message string   // how they failed
+	Unknown bool     // a check could not look: the round has not passed
 }
 
 // Written is what became of a write.
@@ -189,8 +190,7 @@ func (s State) Round(now time.Time) checklist.Options {
 	return checklist.Options{Recheck: true, Thorough: thorough, NewConnection: thorough || s.Failed > 0,
 		// One other node proves nothing: the healthy node of two with DNS pods would fail with the broken one.
 		DNSMustAnswer:   isProving && strings.Contains(s.reasons, verdict.ServiceFailed),
-		PeersMustAnswer: (isProving || s.Failed > 0) && strings.Contains(s.reasons, verdict.PeersFailed),
-		MayBeUnknown:    !isProving && s.Failed == 0}
+		PeersMustAnswer: (isProving || s.Failed > 0) && strings.Contains(s.reasons, verdict.PeersFailed)}
 }
 
 // AfterRound counts a round, after which the last read of the node is read. A single failure changes nothing. Only a node that
@@ -199,7 +199,7 @@ func (s State) Round(now time.Time) checklist.Options {
 func (s State) AfterRound(r Results, read Facts, now time.Time) State {
 	s.facts = read
 	s.roundAt = s.afterPause(now, r.Began.Add(s.settings.spread(s.settings.Interval)))
-	if r.Options.Thorough && len(r.Failed) == 0 { // after a failure the next round is thorough, too
+	if r.Options.Thorough && len(r.Failed) == 0 && !r.Unknown { // after a failure the next round is thorough, too
 		s.thoroughAt = now.Add(s.settings.spread(thoroughInterval))
 	}
 	if s.IsUntouchable(r.Began) {
@@ -207,9 +207,10 @@ func (s State) AfterRound(r Results, read Facts, now time.Time) State {
 		return s
 	}
 	s = s.proveAgain()
-	if len(r.Failed) > 0 {
+	switch {
+	case len(r.Failed) > 0:
 		s.passed, s.Failed, s.message, s.reasons = 0, s.Failed+1, r.Message, verdict.Reason(r.Failed)
-	} else {
+	case !r.Unknown: // else nothing is proven either way
 		s.passed, s.Failed = s.passed+1, 0
 		if s.Status == True {
 			s.reasons = ""

@@ -295,3 +295,20 @@ func TestRead(t *testing.T) {
 		})
 	}
 }
+
+// A round in which a check could not look is no proof of anything, also where it is the one that finds the node re-tainted.
+func TestRoundsThatCouldNotLook(t *testing.T) {
+	settings := defaults()
+	settings.RecoveryThreshold = 1
+	m := found(settings, shows(True, "Verified"))
+	m.unknown = true
+	m.rounds("network", "network", "", "", "")
+	assert.Equal(t, True, m.Status)
+	m.node = retainted(shows(False, "Silent"))
+	m.rounds("", "", "")
+	assert.True(t, m.node.Retainted)
+	assert.Empty(t, m.did)
+	m.unknown = false
+	m.rounds("", "")
+	assert.False(t, m.node.Retainted)
+}

@@ -64,11 +64,11 @@ func (l *Loop) keep(wanted []*corev1.Pod, read map[types.UID][]corev1.Event, err
 	}
 	hasLasted := now.HasLasted(l.unread, unreadFor)
 	for _, pod := range wanted {
-		_, isKnown := l.events[pod.UID]
+		known, isKnown := l.events[pod.UID]
 		switch found := read[pod.UID]; {
 		case err == nil:
 			l.events[pod.UID] = podEvents{found, pod.ResourceVersion}
-		case !isKnown && (hasLasted || len(found) > 0):
+		case len(found) > len(known.list), !isKnown && hasLasted:
 			l.events[pod.UID] = podEvents{list: found}
 		}
 	}

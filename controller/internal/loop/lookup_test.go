@@ -91,6 +91,7 @@ func TestEventsOfAllPodsAtOnce(t *testing.T) {
 // secondPageFails is an API server that is too slow for the second page of the Events.
 type secondPageFails struct {
 	client.Reader
+	items []corev1.Event
 	pages int
 }
 
@@ -99,7 +100,7 @@ func (s *secondPageFails) List(_ context.Context, list client.ObjectList, _ ...c
 		return context.DeadlineExceeded
 	}
 	found := list.(*corev1.EventList)
-	found.Items = []corev1.Event{{InvolvedObject: corev1.ObjectReference{UID: "first"}, Reason: "FailedCreatePodSandBox"}}
+	found.Items = s.items
 	found.Continue = "2"
 	return nil
 }
@@ -113,7 +114,11 @@ func TestEventsThatCannotAllBeRead(t *testing.T) {
 			plan.Statuses = append(plan.Statuses, fleet.Status{Node: new(corev1.Node), Pod: pod, State: fleet.Pending, EventsWanted: true})
 		}
 		l := newLoop(new(lists))
-		l.Live = new(secondPageFails)
+		event := func(pod types.UID) corev1.Event {
+			return corev1.Event{InvolvedObject: corev1.ObjectReference{UID: pod}, Reason: "FailedCreatePodSandBox"}
+		}
+		server := &secondPageFails{items: []corev1.Event{event("first")}}
+		l.Live = server
 		lookUp := func() {
 			_, err := l.lookUp(t.Context(), plan)
 			require.Error(t, err)
@@ -124,7 +129,11 @@ func TestEventsThatCannotAllBeRead(t *testing.T) {
 		time.Sleep(unreadFor)
 		lookUp()
 		assert.NotNil(t, l.events["second"].list)
-		l.Live = new(secondPageFails)
+		server.items = append(server.items, event("second"))
+		time.Sleep(betweenLookUps)
+		lookUp()
+		assert.Len(t, l.events["second"].list, 1, "it has come into reach")
+		server.items = server.items[:1]
 		_, err := l.lookUp(t.Context(), fleet.Plan{})
 		require.NoError(t, err)
 		time.Sleep(time.Hour)

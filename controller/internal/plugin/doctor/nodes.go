@@ -66,12 +66,16 @@ func clusterAutoscaler(c Cluster) (r Result) {
 	}
 	const remedy = "set config.taintKey to " + prefix + "NAME, and use this key on the node groups"
 	const text = "Cluster Autoscaler does not know the startup taint %s (%s): it adds no node for pods that do not tolerate it"
-	found := false
+	found, isStopped := false, false
 	isImage := regexp.MustCompile(`(^|/)cluster-autoscaler(-amd64|-arm64|-s390x)?([:@].*)?$`).MatchString
 	isCommand := regexp.MustCompile(`^([^ ]*/)?cluster-autoscaler( |$)`).MatchString
 	for _, deployment := range c.Deployments.Value {
 		arguments, isAutoscaler := autoscalerArguments(deployment, isImage, isCommand)
-		if isStopped := deployment.Spec.Replicas != nil && *deployment.Spec.Replicas == 0; !isAutoscaler || isStopped {
+		if !isAutoscaler {
+			continue
+		}
+		if replicas := deployment.Spec.Replicas; replicas != nil && *replicas == 0 {
+			isStopped = true
 			continue
 		}
 		found = true
@@ -85,7 +89,7 @@ func clusterAutoscaler(c Cluster) (r Result) {
 		r.Passed = "its arguments name " + key
 	case c.Deployments.Err != nil || c.AutoscalerStatus.Err != nil:
 		return unchecked(c.Deployments.Err, c.AutoscalerStatus.Err)
-	case c.AutoscalerStatus.Value:
+	case c.AutoscalerStatus.Value && !isStopped: // a stopped one leaves it
 		r.find(remedy, text, key, "the cloud runs it, so doctor cannot see its arguments")
 	default:
 		r.Passed = "no Cluster Autoscaler"

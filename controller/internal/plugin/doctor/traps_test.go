@@ -477,7 +477,7 @@ func TestNoTrap(t *testing.T) {
 		"a webhook for other objects": {trap: "webhooks", change: func(c *Cluster) { hook(c).Rules[0].Resources = []string{"pods/exec"} }},
 		"a stopped Cluster Autoscaler": {trap: "cluster-autoscaler", change: func(c *Cluster) {
 			c.Deployments.Value = autoscaler()
-			c.Deployments.Value[0].Spec.Replicas = new(int32)
+			c.Deployments.Value[0].Spec.Replicas, c.AutoscalerStatus.Value = new(int32), true
 		}},
 		"a webhook outside": {trap: "webhooks", change: func(c *Cluster) { hook(c); c.Webhooks.Value[0].Backend.Value.External = true }},
 		"deletions of a dry run": {trap: "policy", change: func(c *Cluster) {

@@ -369,7 +369,10 @@ func TestLaterRequirementAfterARestart(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
 		api.edit(setGPUs("8"))
 		api.edit(setLost("allocatable nvidia.com/gpu>=8"))
-		r := startRechecks(t, api, `--require=[{"allocatable":"nvidia.com/gpu>=8"},{"label":"later"}]`)
+		api.intercept(func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool { // also without the right to list pods
+			return request == getPods && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "no")
+		})
+		r := startRechecks(t, api, `--require=[{"allocatable":"nvidia.com/gpu>=8"},{"label":"later"},{"daemonSet":"gpu/later"}]`)
 		r.round(nil, nil, nil, nil)
 		assert.Contains(t, api.written(), "True Verified")
 		r.end()

@@ -67,6 +67,9 @@ func (r *rounds) waitForForeignTaints(ctx context.Context) error {
 		if _, err := r.own.recent(ctx); err != nil {
 			r.own.seen.forget()
 		}
+		if r.own.seen.isReplaced {
+			return nodepatch.ErrReplaced
+		}
 	}
 	taint := r.own.foreignTaint()
 	if taint == nil {

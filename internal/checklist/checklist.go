@@ -220,7 +220,7 @@ func (r Requirements) judge(ctx context.Context, node *nodepatch.Node) (checks.R
 			met = append(met, text)
 		case why == "":
 			met = append(met, text)
-		case isRecheck && apierrors.IsForbidden(listed): // by an upgrade that removes a requirement, from the agents of before
+		case r.Met[text] && apierrors.IsForbidden(listed): // by an upgrade that removes a requirement, from the agents of before
 			unknown = append(unknown, text+": "+why)
 		case !isRecheck || r.Met[text]:
 			unmet = append(unmet, text+": "+why)

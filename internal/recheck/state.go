@@ -199,7 +199,7 @@ func (s State) Round(now time.Time) checklist.Options {
 func (s State) AfterRound(r Results, read Facts, now time.Time) State {
 	s.facts = read
 	s.roundAt = s.afterPause(now, r.Began.Add(s.settings.spread(s.settings.Interval)))
-	if r.Options.Thorough && len(r.Failed) == 0 && !r.Unknown { // after a failure the next round is thorough, too
+	if r.Options.Thorough && len(r.Failed) == 0 && (!r.Unknown || s.Status == True) { // after a failure the next round is thorough, too
 		s.thoroughAt = now.Add(s.settings.spread(thoroughInterval))
 	}
 	if s.IsUntouchable(r.Began) {
@@ -210,7 +210,9 @@ func (s State) AfterRound(r Results, read Facts, now time.Time) State {
 	switch {
 	case len(r.Failed) > 0:
 		s.passed, s.Failed, s.message, s.reasons = 0, s.Failed+1, r.Message, verdict.Reason(r.Failed)
-	case !r.Unknown: // else nothing is proven either way
+	case r.Unknown: // what could look has passed
+		s.Failed = 0
+	default:
 		s.passed, s.Failed = s.passed+1, 0
 		if s.Status == True {
 			s.reasons = ""

@@ -312,3 +312,19 @@ func TestRoundsThatCouldNotLook(t *testing.T) {
 	m.rounds("", "")
 	assert.False(t, m.node.Retainted)
 }
+
+// Nor does it go on with what failed before: rounds fail in a row, and a False is refreshed while they do.
+func TestRoundsThatCouldNotLookEndARow(t *testing.T) {
+	m := found(defaults(), shows(True, "Verified"))
+	m.rounds("network", "network")
+	m.unknown = true
+	m.rounds("", "")
+	m.unknown = false
+	m.rounds("network")
+	assert.Equal(t, True, m.Status)
+	m.rounds("network", "network")
+	assert.Len(t, m.did, 1)
+	m.unknown, m.failing = true, nil
+	m.runFor(time.Hour)
+	assert.Len(t, m.did, 1)
+}

@@ -199,7 +199,8 @@ func (s State) Round(now time.Time) checklist.Options {
 func (s State) AfterRound(r Results, read Facts, now time.Time) State {
 	s.facts = read
 	s.roundAt = s.afterPause(now, r.Began.Add(s.settings.spread(s.settings.Interval)))
-	if r.Options.Thorough && len(r.Failed) == 0 && (!r.Unknown || s.Status == True) { // after a failure the next round is thorough, too
+	hasProven := len(r.Failed) == 0 && (!r.Unknown || s.Status == True)
+	if r.Options.Thorough && hasProven { // else the next round is thorough, too
 		s.thoroughAt = now.Add(s.settings.spread(thoroughInterval))
 	}
 	if s.IsUntouchable(r.Began) {

@@ -634,6 +634,10 @@ func (j *judge) tick() {
 		if m == nil || m.gone || m.held > 0 || !m.up || node.DeletionTimestamp != nil || fleet.Untouchable(node) != "" {
 			continue
 		}
+		if slices.ContainsFunc(w.faults, func(f *fault) bool { return f.on(nil, m) }) { // it has begun before the machine came
+			m.disturbed = time.Now()
+			continue
+		}
 		if len(w.replicas) > 0 && slices.ContainsFunc(w.faults, func(f *fault) bool {
 			return slices.ContainsFunc(w.replicas, func(c *replica) bool { return c.process != nil && f.on(c.process, c.machine) })
 		}) {

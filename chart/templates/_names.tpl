@@ -4,10 +4,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
-{{/*
-Only the release name if it contains the chart's name, and a DNS label, which a release name with dots is not. Cut so that what the chart
-and the controller add to it fits into 63 characters.
-*/}}
+{{/* The release name alone if it contains the chart's name; without dots, and cut so that what is added to it fits into 63 characters. */}}
 {{- define "kube-node-ready.fullname" -}}
 {{- $name := include "kube-node-ready.name" . }}
 {{- $name = contains $name .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name $name) | replace "." "-" }}

@@ -6,7 +6,6 @@
 {{- $mistakes = printf "config.failedTaintKey %s must differ from config.taintKey" $config.failedTaintKey | append $mistakes }}
 {{- end }}
 {{- $name := include "kube-node-ready.fullname" . }}
-{{- /* The value of a failed taint tells who has added it: the controller's is this name, an agent's is what failed. */}}
 {{- if has $name (list "dns" "api" "network" "service" "peers" "taints" "unverified") }}
 {{- $mistakes = printf "the release's full name %s is the value of a failed taint that an agent adds: set another fullnameOverride" $name | append $mistakes }}
 {{- end }}

@@ -48,7 +48,7 @@ passes() { for _ in 1 2 3; do try "$work/bin/unchanged" -seed "$1" >/dev/null 2>
 search() ( # NAME FIRST: writes "SEED RULE" into $work/found, else exit code 1
   child='' end=$((SECONDS + limit)) seed=$2 log=$work/$1.$2
   trap 'kill $child 2>/dev/null; exit 2' TERM
-  while [ $SECONDS -lt $end ]; do
+  while [ $SECONDS -lt $end ] && [ -d "$work" ]; do # the script may end before its last searches
     try "$work/bin/$1" -seed "$seed" -every "$processes" -for $((end - SECONDS))s >"$log" 2>&1 &
     child=$!
     wait $child && break

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -203,13 +204,13 @@ func TestStartupTaintOfManyNodes(t *testing.T) {
 // policySpec is that of the policy that adds the startup taint.
 type policySpec = admissionv1.MutatingAdmissionPolicySpec
 
-// template renders one template of the chart with values.
+// template renders one template of the chart with values. Its pods have the account that each namespace has, which the chart refuses.
 func (s *suite) template(path, values string) string {
 	s.Helper()
 	out, err := s.Template(s.Ctx, values, harness.Default(),
-		append(harness.Set("startupTaint.add=true", "serviceAccount.create=false", "serviceAccount.name=default"), "--show-only", path)...)
+		append(harness.Set("startupTaint.add=true", "serviceAccount.create=false", "serviceAccount.name=of-the-namespace"), "--show-only", path)...)
 	s.NoError(err)
-	return out
+	return strings.ReplaceAll(out, "of-the-namespace", "default")
 }
 
 // addStartupTaint applies the policy as the chart renders it with values, and waits until a node that is changed so gets wanted.

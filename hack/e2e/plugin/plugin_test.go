@@ -213,7 +213,7 @@ apiVersion: apps/v1
 kind: Deployment
 metadata: {name: cluster-autoscaler, namespace: default}
 spec:
-  replicas: 0
+  replicas: 1
   selector: {matchLabels: {app: e2e-autoscaler}}
   template:
     metadata: {labels: {app: e2e-autoscaler}}

@@ -106,8 +106,8 @@ func releasing(r Release, removed *[]Taint) change {
 
 // RemoveAgain removes what a release removes from a Node that was released before, if the startup taint was added again since,
 // within ctx. It leaves a Node alone that was replaced, is being deleted, or has lost the label: somebody has asked for a new
-// verification. removed is empty where there was nothing to remove. It returns the Node if that is verified, or nil. The
-// errors are those of Release.
+// verification. removed is empty where there was nothing to remove. It returns the Node if that is verified, or nil. It
+// returns the same errors as Release.
 func (p *Patcher) RemoveAgain(ctx context.Context, uid types.UID, k Keys) (verified *Node, removed []Taint, err error) {
 	node, err := p.Get(ctx)
 	if err != nil || node.UID != uid {

@@ -168,3 +168,11 @@ type finding struct {
 	failed  []string
 	message string
 }
+
+// sooner returns the earlier of two times, of which a may be zero: never.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
+}

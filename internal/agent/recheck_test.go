@@ -236,7 +236,7 @@ func TestLoneFailedTaintInAVerification(t *testing.T) {
 	}
 }
 
-// No release has a name that is the value of an agent's failed taint: its taints would be taken for those of an agent.
+// No release has a name that is the value of an agent's failed taint: its taints would count as an agent's.
 func TestReleaseNamedAsAMarker(t *testing.T) {
 	parse := func(name string) error {
 		_, err := config.ParseController([]string{"--agent-name=" + name}, lookup(nil), io.Discard)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"time"
 
@@ -209,18 +208,16 @@ func (r *reporter) actWhenDue(ctx context.Context, mayMark bool) {
 
 // setNext sets what is due after a write to the node.
 func (r *reporter) setNext(isWritten bool) {
-	now, next := time.Now(), []time.Time{}
+	now := time.Now()
+	r.due = time.Time{}
 	if !isWritten { // there may be no further round: a foreign taint that stays
-		next = append(next, now.Add(recheck.Spread(retryReport, rand.Float64())))
+		r.due = now.Add(recheck.Spread(retryReport, rand.Float64()))
 	}
 	if now.Before(r.opener.at) {
-		next = append(next, r.opener.at)
+		r.due = sooner(r.due, r.opener.at)
 	}
 	if !r.hasTimedOut { // it may have passed during a write
-		next = append(next, r.timesOut)
-	}
-	if r.due = (time.Time{}); len(next) > 0 {
-		r.due = slices.MinFunc(next, time.Time.Compare)
+		r.due = sooner(r.due, r.timesOut)
 	}
 }
 

@@ -176,17 +176,22 @@ func TestConditionIsTakenBackForAForeignTaint(t *testing.T) {
 	}
 }
 
+// refuseRelease refuses each release, with the first of which a foreign taint comes, and the second condition.
+func refuseRelease(api *fakeAPI) {
+	api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+		if request == patchNode && n == 1 {
+			api.edit(addTaint(cilium))
+		}
+		isSecond := request == patchStat && n == 2
+		return (request == patchNode || isSecond) && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "a webhook")
+	})
+}
+
 // With CONDITION=always a refused patch leaves the condition True, until a foreign taint is waited for. What cannot be written then is
 // tried again, also before INITIAL_TIMEOUT.
 func TestConditionOfARefusedReleaseIsTakenBack(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
-			if request == patchNode && n == 1 {
-				api.edit(addTaint(cilium))
-			}
-			lost := request == patchStat && n == 2
-			return (request == patchNode || lost) && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "a webhook")
-		})
+		refuseRelease(api)
 		p := simulate(t, api, nil, nil, "--condition=always", "--wait-for-taints=node.cilium.io/")
 		after(time.Second)
 		assert.Equal(t, []string{"True Verified"}, api.written())
@@ -201,13 +206,7 @@ func TestConditionOfARefusedReleaseIsTakenBack(t *testing.T) {
 // What was to be tried again is not said any more where it is not true any more.
 func TestRetryIsForgottenWithTheForeignTaint(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
-		api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
-			if request == patchNode && n == 1 {
-				api.edit(addTaint(cilium))
-			}
-			lost := request == patchStat && n == 2
-			return (request == patchNode || lost) && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "a webhook")
-		})
+		refuseRelease(api)
 		p, network := simulateFailing(t, api, "--condition=always", "--wait-for-taints=node.cilium.io/")
 		network.recovered.Store(true)
 		after(10 * time.Second)

@@ -201,10 +201,10 @@ func (r Requirements) Try(ctx context.Context) (checks.Report, error) {
 
 // judge reports the requirements that a Node meets. The error names those that count and are not met.
 func (r Requirements) judge(ctx context.Context, node *nodepatch.Node) (checks.Report, error) {
-	var listed error
+	var listErr error
 	pods := func(namespace string) (found []requirement.Pod, err error) {
-		found, listed = kube.Pods[requirement.Pod](ctx, r.Client, namespace, node.Name)
-		return found, listed
+		found, listErr = kube.Pods[requirement.Pod](ctx, r.Client, namespace, node.Name)
+		return found, listErr
 	}
 	var met, unmet, unknown []string
 	isRecheck := r.Met != nil
@@ -212,7 +212,7 @@ func (r Requirements) judge(ctx context.Context, node *nodepatch.Node) (checks.R
 		if !e.IsFor(node) || isRecheck && e.Kind == requirement.CSIDriver {
 			continue
 		}
-		listed = nil
+		listErr = nil
 		text, why := e.String(), e.Unmet(node, pods)
 		switch {
 		case why == "" && isRecheck:
@@ -220,7 +220,7 @@ func (r Requirements) judge(ctx context.Context, node *nodepatch.Node) (checks.R
 			met = append(met, text)
 		case why == "":
 			met = append(met, text)
-		case r.Met[text] && apierrors.IsForbidden(listed): // by an upgrade that removes a requirement, from the agents of before
+		case r.Met[text] && apierrors.IsForbidden(listErr): // by an upgrade that removes a requirement, from the agents of before
 			unknown = append(unknown, text+": "+why)
 		case !isRecheck || r.Met[text]:
 			unmet = append(unmet, text+": "+why)

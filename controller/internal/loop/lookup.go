@@ -58,9 +58,10 @@ func (l *Loop) lookUp(ctx context.Context, plan fleet.Plan) (requeueAfter time.D
 // keep keeps the Events that were read. Where not all could be read, these pods are looked up again. An old finding stands
 // then, and the pods without any count as read once that has lasted: their nodes fail in time, too.
 func (l *Loop) keep(wanted []*corev1.Pod, read map[types.UID][]corev1.Event, err error, now clock.Now) {
-	l.unread = cmp.Or(l.unread, now.Mark())
 	if err == nil {
 		l.unread = clock.Mark{}
+	} else {
+		l.unread = cmp.Or(l.unread, now.Mark())
 	}
 	hasLasted := now.HasLasted(l.unread, unreadFor)
 	for _, pod := range wanted {

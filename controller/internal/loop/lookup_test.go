@@ -105,7 +105,7 @@ func (s *secondPageFails) List(_ context.Context, list client.ObjectList, _ ...c
 	return nil
 }
 
-// Where the API server never lists all Events in time, those that it lists count, and the other pods do not wait for ever.
+// Where the API server never lists all Events in time, the Events that it lists count, and the other pods wait until a limit.
 func TestEventsThatCannotAllBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var plan fleet.Plan

@@ -220,8 +220,11 @@ func TestHeartbeatIsNoChange(t *testing.T) {
 		})
 	}
 	before := node("1", time.Unix(1, 0), corev1.ConditionTrue)
-	assert.False(t, Changed().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: node("2", time.Unix(2, 0), corev1.ConditionTrue)}))
-	assert.True(t, Changed().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: node("2", time.Unix(2, 0), corev1.ConditionFalse)}))
+	isChange := func(status corev1.ConditionStatus) bool {
+		return Changed().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: node("2", time.Unix(2, 0), status)})
+	}
+	assert.False(t, isChange(corev1.ConditionTrue))
+	assert.True(t, isChange(corev1.ConditionFalse))
 	assert.Equal(t, map[string]string{"kept": "a"}, before.Annotations)
 	assert.Empty(t, before.Status.Images)
 }

@@ -161,8 +161,8 @@ func TestTraps(t *testing.T) {
 	}{
 		"DNS does not tolerate node-ready/unverified": {trap: "dns-behind-gate", text: "tolerates node-ready/unverified, and no node", remedy: "let the DNS pods tolerate node-ready/unverified",
 			change: func(c *Cluster) { c.DNS.Value.Pods = []corev1.Pod{podOn("old")} }},
-		"DNS tolerates one value of the failed taint": {trap: "dns-behind-gate", config: onTimeoutTaint, text: "tolerates node-ready/failed,",
-			remedy: "Exists", change: func(c *Cluster) {
+		"DNS tolerates one value of the failed taint": {trap: "dns-behind-gate", config: onTimeoutTaint,
+			text: "tolerates node-ready/failed,", remedy: "Exists", change: func(c *Cluster) {
 				without := corev1.Toleration{Key: failed, Effect: corev1.TaintEffectNoSchedule}
 				c.DNS.Value.Pods = []corev1.Pod{podOn("old", append(tolerate(startup), without)...)}
 			}},

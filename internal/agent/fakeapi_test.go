@@ -142,7 +142,10 @@ func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case patchStat:
 		var patch corev1.Node
 		assert.NoError(a.t, json.Unmarshal(body, &patch))
-		assert.Equal(a.t, a.node.UID, patch.UID)
+		if a.node.UID != patch.UID {
+			answerStatus(w, http.StatusConflict, metav1.StatusReasonConflict, "uid")
+			return
+		}
 		a.conditions = append(a.conditions, patch.Status.Conditions...)
 		node := a.node.DeepCopy()
 		for _, condition := range patch.Status.Conditions {
@@ -191,6 +194,9 @@ func (a *fakeAPI) patch(text []byte) error {
 				return fmt.Errorf("testing value %s failed", op.Path)
 			}
 		case strings.HasPrefix(what, "test spec/taints"):
+			if index >= len(node.Spec.Taints) {
+				return fmt.Errorf("no such taint %s", op.Path)
+			}
 			taint := node.Spec.Taints[index]
 			if op.Value != map[string]string{"key": taint.Key, "effect": string(taint.Effect)}[key] {
 				return fmt.Errorf("testing value %s failed", op.Path)

@@ -213,6 +213,20 @@ func TestRequiredDaemonSet(t *testing.T) {
 	})
 }
 
+// Several DaemonSets of one namespace cost one list of pods for each look at the node, not one each.
+func TestRequiredDaemonSetsShareAList(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		p := simulate(t, api, nil, nil, "--max-retries=0", `--require=[{"daemonSet":"gpu/a"},{"daemonSet":"gpu/b"},{"daemonSet":"gpu/c"}]`)
+		after(time.Minute)
+		assert.LessOrEqual(t, api.count(getPods), api.reads()+1, "the first round reuses a read")
+		for _, name := range []string{"gpu/a", "gpu/b", "gpu/c"} {
+			assert.Contains(t, api.events[0].Message, "daemonSet "+name+": the node has none")
+		}
+		p.stop()
+		p.wait()
+	})
+}
+
 // Another node would have the same driver: NodeFailed alone adds no failed taint, which makes Karpenter buy one.
 func TestFailedTaintNotForRequirementsAlone(t *testing.T) {
 	for name, test := range map[string]struct {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -199,11 +200,18 @@ func (r Requirements) Try(ctx context.Context) (checks.Report, error) {
 	return r.judge(ctx, node)
 }
 
-// judge reports the requirements that a Node meets. The error names those that count and are not met.
+// judge reports the requirements that a Node meets. The error names those that count and are not met. It lists the pods of each
+// namespace at most once.
 func (r Requirements) judge(ctx context.Context, node *nodepatch.Node) (checks.Report, error) {
 	var listErr error
+	lists := make(map[string]func() ([]requirement.Pod, error))
 	pods := func(namespace string) (found []requirement.Pod, err error) {
-		found, listErr = kube.Pods[requirement.Pod](ctx, r.Client, namespace, node.Name)
+		if lists[namespace] == nil {
+			lists[namespace] = sync.OnceValues(func() ([]requirement.Pod, error) {
+				return kube.Pods[requirement.Pod](ctx, r.Client, namespace, node.Name)
+			})
+		}
+		found, listErr = lists[namespace]()
 		return found, listErr
 	}
 	var met, unmet, unknown []string

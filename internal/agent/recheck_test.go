@@ -207,6 +207,19 @@ func TestRecheckInterval(t *testing.T) {
 	})
 }
 
+// A condition that another client removes, such as one that writes the whole list, is written again.
+func TestRecheckOfARemovedCondition(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.edit(setCondition(corev1.ConditionTrue, "Verified"))
+		r := startRechecks(t, api)
+		r.round(nil, nil, nil)
+		api.edit(func(node *corev1.Node) { node.Status.Conditions = nil })
+		r.round(nil, nil)
+		assert.Equal(t, []string{"True Verified"}, api.written())
+		r.end()
+	})
+}
+
 // With --once there is nothing after the verdict.
 func TestOnceDoesNotRecheck(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {

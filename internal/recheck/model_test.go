@@ -18,6 +18,7 @@ type model struct {
 	failing []string // the checks that fail
 	unknown bool     // a check cannot look
 	refused error    // what the API server answers to a write
+	removes bool     // another client removes the condition at once
 	made    []checklist.Options
 	did     []string // at the time since start: what was written
 	start   time.Time
@@ -124,6 +125,9 @@ func (m *model) write() {
 	if show.Condition != nil && m.refused == nil {
 		m.node.Shown = Shown{show.Condition.Status, show.Condition.Reason}
 		m.note(show.Condition.Status + " " + show.Condition.Reason)
+		if m.removes {
+			m.node.Shown = Shown{}
+		}
 		written.Condition, read = true, m.read()
 	}
 	if show.IsProven && read.Retainted {

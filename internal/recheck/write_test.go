@@ -119,6 +119,46 @@ func TestRefresh(t *testing.T) {
 	}
 }
 
+// A condition that another client removes is written again: True with the next round that proves it, False with its refresh. A node
+// that was never gated gets none, and one that a webhook removes at once is written every five minutes.
+func TestConditionThatIsRemoved(t *testing.T) {
+	for name, test := range map[string]struct {
+		node    Facts
+		rounds  []string
+		removes bool
+		want    []string
+	}{
+		"True":             {shows(True, "Verified"), []string{"", "", "", ""}, false, []string{"4m31s True Verified"}},
+		"True, not proven": {shows(True, "Verified"), []string{"", ""}, false, []string{"2m31s True Verified"}},
+		"False":            {shows(True, "Verified"), []string{"network", "network", "network"}, false, []string{"2m31s False NetworkFailed", "7m31s False NetworkFailed"}},
+		"never gated":      {Facts{Verified: true, Shown: Shown{True, "Verified"}}, []string{"", "", "", ""}, false, nil},
+		"always, by a webhook": {shows(True, "Verified"), []string{"", "", "", ""}, true,
+			[]string{"4m31s True Verified", "9m31s True Verified"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := found(defaults(), test.node)
+			m.rounds(test.rounds...)
+			m.node.Shown, m.removes = Shown{}, test.removes
+			m.runFor(8 * time.Minute)
+			assert.Equal(t, test.want, m.did)
+		})
+	}
+}
+
+// The controller's answer to a node whose condition was removed, and could not be written again, is not overwritten before the rounds
+// have proven the node once more.
+func TestControllersAnswerAfterARemoval(t *testing.T) {
+	m := found(defaults(), shows(True, "Verified"))
+	m.rounds("", "", "", "")
+	m.node.Shown, m.refused = Shown{}, apierrors.NewForbidden(schema.GroupResource{}, "", nil)
+	m.rounds("")
+	m.node.Shown, m.refused = Shown{False, "Silent"}, nil
+	m.rounds("", "")
+	assert.Empty(t, m.did)
+	m.rounds("")
+	assert.Equal(t, []string{"7m31s True Verified"}, m.did)
+}
+
 // A False whose rounds pass again is not refreshed: it goes stale, and the controller does not re-taint the node.
 func TestNoRefreshWhilePassing(t *testing.T) {
 	settings := defaults()

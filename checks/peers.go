@@ -43,6 +43,8 @@ type Peers struct {
 	// MustAnswer is for a node whose peers did not answer already: only one that answers is a pass, unless there is none. When the
 	// network of all nodes is down, soon no agent is ready, and each node would recover and fail in turn.
 	MustAnswer bool
+	// FewMayWarn restricts MustAnswer to three peers or more, for a node of which it is not known that peers did not answer.
+	FewMayWarn bool
 	// Found receives the results of an attempt, none if it is skipped; nil: nobody does.
 	Found func([]PeerResult)
 }
@@ -69,8 +71,9 @@ func (p Peers) Try(ctx context.Context) (Report, error) {
 		return Report{Skipped: "there is no agent on another node"}, nil
 	}
 	failures := failuresOf(results)
-	should := slices.DeleteFunc(slices.Clone(results), func(r PeerResult) bool { return r.Unready })
-	if len(failures) == len(results) && (p.MustAnswer || len(should) >= fewPeers) {
+	should := slices.DeleteFunc(slices.Clone(results), func(r PeerResult) bool { return r.Unready && !p.MustAnswer })
+	isEnough := len(should) >= fewPeers || p.MustAnswer && !p.FewMayWarn
+	if len(failures) == len(results) && isEnough {
 		return Report{}, fail("check the CNI on this node (tunnels, routes), network policies and firewalls between nodes",
 			"none of %d agents on other nodes answers: %w", len(results), join(failures, "; "))
 	}

@@ -102,9 +102,12 @@ func TestPeersThatAreNotReady(t *testing.T) {
 	for name, test := range map[string]struct {
 		sample  []Peer
 		must    bool
+		few     bool
 		failure string
 	}{
 		"none is":                  {sample: unready(5)},
+		"none is, few may warn":    {sample: unready(3), must: true, few: true, failure: "none of 3 agents on other nodes answers: "},
+		"two, and few may warn":    {sample: append(unready(1), ready[0]), must: true, few: true},
 		"two are":                  {sample: append(unready(3), ready[:2]...)},
 		"three are":                {sample: append(unready(3), ready...), failure: "none of 6 agents on other nodes answers: "},
 		"none is, one must answer": {sample: unready(3), must: true, failure: "none of 3 agents on other nodes answers: "},
@@ -113,7 +116,7 @@ func TestPeersThatAreNotReady(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			check := peersOf(test.sample...)
-			check.MustAnswer = test.must
+			check.MustAnswer, check.FewMayWarn = test.must, test.few
 			report, err := check.Try(t.Context())
 			if test.failure != "" {
 				require.ErrorContains(t, err, test.failure)

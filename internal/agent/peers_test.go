@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -187,6 +188,33 @@ func TestPeerSample(t *testing.T) {
 			require.NoError(t, err)
 		}
 	})
+}
+
+// A single dead peer is a warning, also on a node whose agent starts behind a reason of the controller's, which may hide that peers
+// did not answer. Three are a failure there, although none of them is ready.
+func TestDeadPeersBehindTheControllersReason(t *testing.T) {
+	for _, test := range []struct {
+		reason string
+		peers  int
+		want   string
+	}{
+		{"NetworkFailed", 1, "True Verified"}, {"Silent", 1, "True Verified"}, {"SandboxFailed", 2, "True Verified"},
+		{"Silent", 3, "False PeersFailed"}, {"PeersFailed", 1, "False PeersFailed"},
+	} {
+		t.Run(fmt.Sprint(test.peers, " peers, ", test.reason), func(t *testing.T) {
+			p := newPeers(t, test.peers)
+			p.setUnready()
+			p.down.Store(true)
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				listed(api, p)
+				api.edit(setFalse(test.reason))
+				r := startRechecks(t, api, enablePeers)
+				r.round(nil, nil, nil)
+				assert.Equal(t, []string{test.want}, api.written())
+				r.end()
+			})
+		})
+	}
 }
 
 // A rolling update replaces every agent of the sample: a new sample is drawn before a round fails. It is drawn once, and no more when

@@ -107,7 +107,9 @@ func (r *rechecks) makeRound(ctx context.Context) {
 	list := r.newChecks(checks.API{Get: r.readNode}, r.round)
 	if r.cfg.EnableConnectivityMatrix {
 		zone := func() string { return r.own.seen.node.Labels["topology.kubernetes.io/zone"] }
-		list = append(list, r.peers.check(r.round.PeersMustAnswer, zone))
+		peers := r.peers.check(r.round.PeersMustAnswer, zone)
+		peers.FewMayWarn = r.round.FewPeersMayWarn
+		list = append(list, peers)
 	}
 	node := func(context.Context) (*nodepatch.Node, error) { return r.own.seen.node, nil } // without a new one the api check fails
 	list = checklist.Requirements{List: r.cfg.Require, Client: r.own.access.kube, Node: node, Met: r.met}.And(list)

@@ -33,6 +33,7 @@ type Options struct {
 	NewConnection bool // to the API server
 	// DNSMustAnswer and PeersMustAnswer ask for an answer from another node, even where few other nodes can answer.
 	DNSMustAnswer, PeersMustAnswer bool
+	FewPeersMayWarn                bool // see checks.Peers
 }
 
 // List returns the checks of a round in their order. Those that cannot run in the environment are skipped with the reason.

@@ -131,7 +131,7 @@ func Found(settings Settings, facts Facts, now time.Time) State {
 	s.reasons = facts.Shown.Reason
 	// The controller has re-tainted the node, or is to.
 	if s.reasons != "" && !verdict.IsAgents(s.reasons) && (facts.Shown.Status == False || facts.Retainted) {
-		s.reasons = verdict.PeersFailed // the controller's reason hides the agent's: a peer must answer before the node recovers
+		s.reasons += "," + verdict.PeersFailed // the controller's reason may hide it: a peer must answer before the node recovers
 	}
 	return s
 }
@@ -190,7 +190,8 @@ func (s State) Round(now time.Time) checklist.Options {
 	return checklist.Options{Recheck: true, Thorough: thorough, NewConnection: thorough || s.Failed > 0,
 		// One other node proves nothing: the healthy node of two with DNS pods would fail with the broken one.
 		DNSMustAnswer:   isProving && strings.Contains(s.reasons, verdict.ServiceFailed),
-		PeersMustAnswer: (isProving || s.Failed > 0) && strings.Contains(s.reasons, verdict.PeersFailed)}
+		PeersMustAnswer: (isProving || s.Failed > 0) && strings.Contains(s.reasons, verdict.PeersFailed),
+		FewPeersMayWarn: !verdict.IsAgents(s.reasons)}
 }
 
 // AfterRound counts a round, after which the last read of the node is read. A single failure changes nothing. Only a node that

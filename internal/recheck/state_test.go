@@ -2,6 +2,7 @@ package recheck
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -205,6 +206,10 @@ func TestRoundAfterARestart(t *testing.T) {
 			m := found(defaults(), test.node)
 			m.rounds("", "")
 			assert.Equal(t, []bool{test.dns, test.peers}, []bool{m.last().DNSMustAnswer, m.last().PeersMustAnswer})
+			if test.peers {
+				isOwn := strings.Contains(test.node.Shown.Reason, "PeersFailed")
+				assert.NotEqual(t, isOwn, m.last().FewPeersMayWarn, "the agent has found three that did not answer")
+			}
 			m.rounds("")
 			assert.Equal(t, True, m.Status)
 			assert.Empty(t, wishes(m.next()))

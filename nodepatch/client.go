@@ -16,6 +16,8 @@ type Client struct {
 	Name string         // of the Node
 	// IfUnchanged lets SetCondition refuse a Node that has changed since it was read (409), for a base from a cache.
 	IfUnchanged bool
+	// Record is the value that SetCondition also gives the annotation, in the same patch; "" leaves the annotation as it is.
+	Record string
 	// Seen is called with each Node that an answer shows, unless it is nil.
 	Seen func(*Node)
 }

@@ -29,6 +29,9 @@ func (c Client) SetCondition(ctx context.Context, node *Node, condition Conditio
 	if c.IfUnchanged {
 		metadata["resourceVersion"] = node.ResourceVersion
 	}
+	if c.Record != "" { // the API server accepts changes of metadata with the status: kubelet's annotations come so
+		metadata["annotations"] = map[string]string{Annotation: c.Record}
+	}
 	patch, _ := json.Marshal(map[string]any{ // of strings and times: it cannot fail
 		"metadata": metadata,
 		"status":   map[string]any{"conditions": []Condition{condition}},

@@ -201,6 +201,12 @@ func TestSetCondition(t *testing.T) {
 		assert.Equal(t, test.stays, condition.LastTransitionTime.Equal(&before), "%v", condition.LastTransitionTime)
 		assert.WithinDuration(t, time.Now(), condition.LastHeartbeatTime.Time, time.Minute)
 	}
+	assert.NotContains(t, s.bodies[0], "annotations")
+	assert.NotContains(t, s.bodies[0], "resourceVersion")
+	s.client.Record, s.client.IfUnchanged = "a record", true
+	_, err := s.client.SetCondition(t.Context(), asRead(s.node), Condition{Type: "NodeVerified", Status: "False"}, time.Time{})
+	require.NoError(t, err)
+	assert.Contains(t, s.bodies[2], `"annotations":{"node-ready/verification":"a record"},"resourceVersion":"`+s.node.ResourceVersion+`"`)
 	assert.Equal(t, "/api/v1/nodes/"+node.Name+"/status", s.paths[0])
 	assert.Equal(t, string(types.StrategicMergePatchType), s.headers[0].Get("Content-Type"))
 }

@@ -86,6 +86,8 @@ func TestRequiredConditionThatIsLost(t *testing.T) {
 	write("True")
 	shows(corev1.ConditionFalse, "NodeFailed")
 	s.True(harness.Verified(s.Node(node)), "a loss adds no taint")
+	// The patch of the status has changed the annotation too, past the policy.
+	s.Contains(s.Node(node).Annotations[harness.Annotation], `"required":["condition e2e/Disk=False"]`)
 	write("False")
 	shows(corev1.ConditionTrue, "Verified")
 	s.NoError(s.Undeploy(s.Ctx, values...))

@@ -146,8 +146,16 @@ func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			answerStatus(w, http.StatusConflict, metav1.StatusReasonConflict, "uid")
 			return
 		}
+		if patch.ResourceVersion != "" && a.node.ResourceVersion != patch.ResourceVersion {
+			answerStatus(w, http.StatusConflict, metav1.StatusReasonConflict, "the object has been modified")
+			return
+		}
 		a.conditions = append(a.conditions, patch.Status.Conditions...)
 		node := a.node.DeepCopy()
+		node.ResourceVersion += "+"
+		for key, value := range patch.Annotations {
+			node.Annotations[key] = value
+		}
 		for _, condition := range patch.Status.Conditions {
 			node.Status.Conditions = append(slices.DeleteFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == condition.Type }), condition)
 		}
@@ -225,6 +233,7 @@ func (a *fakeAPI) patch(text []byte) error {
 			return fmt.Errorf("not expected in a test: %s %s", op.Op, op.Path)
 		}
 	}
+	node.ResourceVersion += "+"
 	a.node = node
 	return nil
 }

@@ -146,7 +146,7 @@ func (m *marker) showVerified(ctx context.Context, node *nodepatch.Node) error {
 // setCondition writes the condition, which node shows then.
 func (m *marker) setCondition(ctx context.Context, node *nodepatch.Node, status, reason, message string) error {
 	condition := nodepatch.Condition{Status: status, Reason: reason, Message: verdict.Shorten(message)}
-	now, err := m.access.setCondition(ctx, node, condition)
+	now, err := m.access.setCondition(ctx, m.access.node, node, condition)
 	if err == nil {
 		m.reason, node.Status.Conditions = reason, now.Status.Conditions
 	}

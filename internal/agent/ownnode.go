@@ -55,12 +55,13 @@ func (n *nodeAccess) isAgents(taint nodepatch.Taint) bool {
 	return n.keys.IsFailed(taint) && verdict.IsFailureValue(taint.Value)
 }
 
-// setCondition writes the condition, and returns the Node as it is then.
-func (n *nodeAccess) setCondition(ctx context.Context, node *nodepatch.Node, c nodepatch.Condition) (*nodepatch.Node, error) {
+// setCondition writes the condition with a client of the Node, and returns the Node as it is then.
+func (n *nodeAccess) setCondition(ctx context.Context, client nodepatch.Client, node *nodepatch.Node, c nodepatch.Condition) (
+	*nodepatch.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.CheckTimeout)
 	defer cancel()
 	c.Type = n.cfg.ConditionType
-	return n.node.SetCondition(ctx, node, c, n.kube.ServerTime())
+	return client.SetCondition(ctx, node, c, n.kube.ServerTime())
 }
 
 // ownNode is the Node of this agent as it has seen it. A step, which the reporter runs beside its own goroutine, owns it while it

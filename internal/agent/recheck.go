@@ -36,7 +36,7 @@ type rechecks struct {
 	state     recheck.State
 	round     checklist.Options
 	peers     peerSample
-	met       map[string]bool      // the requirements that the node has met, at its release or since
+	met       map[string]bool      // the requirements that the node has met, at its release or since; false: it has lost them
 	logged    map[string]time.Time // the warnings that are not repeated, and until when
 }
 
@@ -46,28 +46,21 @@ func (r *rechecks) begin(how outcome) {
 		RecoveryThreshold: r.cfg.RecoveryThreshold, Random: rand.Float64}
 	node := r.own.seen.node
 	record, _ := verdict.ParseRecord(node.Annotations[nodepatch.Annotation])
-	shown := node.Status.Conditions.Of(r.cfg.ConditionType)
 	newState := recheck.Found
 	if how == released {
 		newState = recheck.Released
 	}
 	r.state = newState(settings, r.facts(), time.Now())
 	r.metrics.SetRecheckStatus(r.state.Status != recheck.False)
-	for _, e := range r.cfg.Require {
-		text := e.String()
-		if how == released {
-			r.met[text] = e.IsFor(node)
-		} else {
-			r.met[text] = slices.Contains(record.Required, text) || wasMetSince(shown, text)
-		}
+	for _, requirement := range record.Required {
+		r.met[requirement] = true
 	}
 }
 
-// wasMetSince reports whether a node may have met a requirement since its release, although the record does not name it: the
-// condition says that it is lost, or the controller's reason hides what the agent has written.
-func wasMetSince(shown nodepatch.Condition, requirement string) bool {
-	return shown.Status != "" && shown.Status != recheck.True &&
-		(!verdict.IsAgents(shown.Reason) || strings.Contains(shown.Message, requirement+": "))
+// lost returns the requirements that the node has met and has lost.
+func (r *rechecks) lost() []string {
+	isMet := func(requirement string) bool { return r.met[requirement] }
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(r.met)), isMet)
 }
 
 func (r *rechecks) facts() recheck.Facts {
@@ -218,7 +211,11 @@ func (r *rechecks) write(ctx context.Context) {
 	}
 	show := r.state.Shows(time.Now())
 	if written.Err == nil && show.Condition != nil {
-		now, err := r.own.access.setCondition(ctx, r.own.seen.node, *show.Condition)
+		client := r.own.access.node
+		if show.Condition.Status == recheck.False { // else the next agent of this node would not know what it has met
+			client.Record = verdict.Remember(r.own.seen.node.Annotations[nodepatch.Annotation], r.lost())
+		}
+		now, err := r.own.access.setCondition(ctx, client, r.own.seen.node, *show.Condition)
 		written.Condition, written.Err = err == nil, err
 		if err == nil {
 			r.own.seen.keep(now, time.Now()) // the controller may have re-tainted it since it was read

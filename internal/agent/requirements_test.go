@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 const requireGPU = `--require=[{"allocatable":"nvidia.com/gpu>=8"}]`
@@ -351,20 +352,36 @@ func TestRecheckOfACSIDriver(t *testing.T) {
 	})
 }
 
-// An agent that is started again knows from the condition that the node has lost something, also where the controller has written why
-// while no agent ran. It proves that it is back.
+// What the node has met since its release and has lost is in its record with the False: the next agent knows it, also where the
+// controller has written a reason of its own since. It proves that it is back.
 func TestRecheckOfALossAfterARestart(t *testing.T) {
 	for name, shown := range map[string]func(*corev1.Node){
-		"of the agent's":                  setLost("allocatable nvidia.com/gpu>=8"),
-		"behind the controller's False":   setFalse("ImagePull"),
+		"of the agent's":                  func(*corev1.Node) {},
+		"behind the controller's False":   setFalse("SandboxFailed"),
 		"behind the controller's Unknown": setCondition(corev1.ConditionUnknown, "NotRechecked"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			simulated(t, func(t *testing.T, api *fakeAPI) {
+				api.edit(setGPUs("8"))
+				api.edit(func(node *corev1.Node) { node.Labels["kept"] = "" })
+				required := `--require=[{"label":"never"},{"label":"kept"},{"allocatable":"nvidia.com/gpu>=8"}]`
+				r := startRechecks(t, api, required)
+				r.round(nil)
 				api.edit(setGPUs("7"))
+				r.round(nil, nil)
+				assert.Equal(t, record, api.node.Annotations[nodepatch.Annotation], "not before the verdict")
+				before := len(api.writes())
+				r.round(nil)
+				assert.Equal(t, []string{patchStat}, api.writes()[before:], "in one patch")
+				assert.Equal(t, []string{"allocatable nvidia.com/gpu>=8"}, api.record().Required)
+				assert.Equal(t, []string{startup}, api.record().Removed, "the rest of the record stays")
+				r.round(nil, nil, nil, nil, nil, nil)
+				assert.Equal(t, []string{"allocatable nvidia.com/gpu>=8"}, api.record().Required)
+				r.end()
+
 				api.edit(shown)
 				api.edit(addFailedTaint)
-				r := startRechecks(t, api, requireGPU)
+				r = startVerification(t, api, required)
 				r.round(nil, nil, nil, nil, nil)
 				assert.NotContains(t, api.written(), "True Verified")
 				assert.Contains(t, api.taints(), "node-ready/failed")
@@ -372,10 +389,27 @@ func TestRecheckOfALossAfterARestart(t *testing.T) {
 				api.edit(setGPUs("8"))
 				r.round(nil, nil, nil, nil)
 				assert.Contains(t, api.written(), "True Verified")
+				assert.NotContains(t, api.taints(), "node-ready/failed")
 				r.end()
 			})
 		})
 	}
+}
+
+// A node without a record gets none with the False: an annotation of a node without the label would mean that it is to be verified again.
+func TestRecheckCreatesNoRecord(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.edit(setReleased)
+		api.edit(setGPUs("8"))
+		api.edit(func(node *corev1.Node) { node.Annotations = map[string]string{} })
+		r := startVerification(t, api, "--condition=always", requireGPU)
+		r.round(nil)
+		api.edit(setGPUs("7"))
+		r.round(nil, nil, nil)
+		assert.Equal(t, []string{"False NodeFailed"}, api.written())
+		assert.Empty(t, api.node.Annotations)
+		r.end()
+	})
 }
 
 // What the node has never met, because it was demanded later, keeps no node from recovering.
@@ -391,6 +425,26 @@ func TestLaterRequirementAfterARestart(t *testing.T) {
 		assert.Contains(t, api.written(), "True Verified")
 		r.end()
 	})
+}
+
+// Nor does it where the controller's reason hides what the last agent has found: the record says what counts.
+func TestLaterRequirementBehindTheControllersReason(t *testing.T) {
+	for name, shown := range map[string]func(*corev1.Node){
+		"Silent":        setFalse("Silent"),
+		"SandboxFailed": setFalse("SandboxFailed"),
+		"NotRechecked":  setCondition(corev1.ConditionUnknown, "NotRechecked"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				api.edit(shown)
+				r := startRechecks(t, api, `--require=[{"label":"later"}]`)
+				r.round(nil, nil, nil)
+				assert.Equal(t, []string{"True Verified"}, api.written())
+				assert.True(t, r.ready())
+				r.end()
+			})
+		})
+	}
 }
 
 // setLost edits a node as an agent does that has found a loss.

@@ -165,9 +165,9 @@ type Requirements struct {
 	Client  *kube.Client
 	Node    func(context.Context) (*nodepatch.Node, error) // as the round has read it, nil: it has not
 	Timeout time.Duration                                  // of Unmet
-	// Met is for rechecks, nil: all requirements count. It has the requirements that the Node has met before, and only they
-	// count; the check adds those that the Node meets. A CSI driver never counts: the Node says only that it has registered
-	// once.
+	// Met is for rechecks; nil means that all requirements count. It has the requirements that the Node has met before, and only
+	// they count. The check adds those that the Node meets, as true, and sets those that it has lost to false. A CSI driver
+	// never counts: the Node says only that it has registered once.
 	Met map[string]bool
 }
 
@@ -223,15 +223,18 @@ func (r Requirements) judge(ctx context.Context, node *nodepatch.Node) (checks.R
 		}
 		listErr = nil
 		text, why := e.String(), e.Unmet(node, pods)
+		_, wasMet := r.Met[text]
+		if wasMet && apierrors.IsForbidden(listErr) { // by an upgrade that removes a requirement, from agents that still run
+			unknown = append(unknown, text+": "+why)
+			continue
+		}
+		if wasMet || isRecheck && why == "" {
+			r.Met[text] = why == ""
+		}
 		switch {
-		case why == "" && isRecheck:
-			r.Met[text] = true
-			met = append(met, text)
 		case why == "":
 			met = append(met, text)
-		case r.Met[text] && apierrors.IsForbidden(listErr): // by an upgrade that removes a requirement, from the agents of before
-			unknown = append(unknown, text+": "+why)
-		case !isRecheck || r.Met[text]:
+		case !isRecheck || wasMet:
 			unmet = append(unmet, text+": "+why)
 		}
 	}

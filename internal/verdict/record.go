@@ -68,6 +68,23 @@ func (r Record) Keeping(before, failedTaintKey string) Record {
 	return r
 }
 
+// Remember returns the record in text with more requirements that the node has met, or "" if nothing is to be written: text is no
+// record, names them already, or has no room for them.
+func Remember(text string, requirements []string) string {
+	record, err := ParseRecord(text)
+	known := len(record.Required)
+	for _, requirement := range requirements {
+		if !slices.Contains(record.Required, requirement) {
+			record.Required = append(record.Required, requirement)
+		}
+	}
+	longer := record.String()
+	if err != nil || len(record.Required) == known || len(longer) > maxRecord {
+		return ""
+	}
+	return longer
+}
+
 // WasGated reports whether a node had a startup taint, under its present or a former key: its record tells of it (the failed
 // taint does not count), or opened, the annotation that says when somebody has opened it, is not empty. A node that never had a
 // startup taint is never to be re-tainted.

@@ -143,6 +143,19 @@ func TestRecordOfRequirements(t *testing.T) {
 	assert.Empty(t, Record{}.Keeping(Record{Removed: append(long, long...)}.String(), failed).Removed)
 }
 
+// Only a record is extended, and only as far as the policy allows.
+func TestRemember(t *testing.T) {
+	record := Record{Time: "2026-01-02T03:04:05Z", Removed: []string{"a:NoSchedule"}, Worker: "w", BootID: "b", Required: []string{"label a"}}
+	want := record
+	want.Required = []string{"label a", "label c", "label b"}
+	assert.Equal(t, want.String(), Remember(record.String(), []string{"label c", "label a", "label b"}))
+	assert.Empty(t, Remember(record.String(), []string{"label a"}), "nothing is new")
+	assert.Empty(t, Remember(record.String(), nil))
+	assert.Empty(t, Remember("", []string{"label b"}), "there is no record")
+	assert.Empty(t, Remember("written by hand", []string{"label b"}))
+	assert.Empty(t, Remember(record.String(), []string{strings.Repeat("x", maxRecord)}))
+}
+
 func TestMessages(t *testing.T) {
 	start := time.Date(2026, 1, 2, 3, 1, 5, 0, time.FixedZone("", 3600))
 	const failures, text = "dns: google.com: NXDOMAIN (no internet?); service: none", "google.com: NXDOMAIN"

@@ -76,6 +76,8 @@ func TestOnTimeoutWidensThePolicy(t *testing.T) {
 			{name: "the condition in place of all others", patch: others, subresources: status, refusal: onlyCondition},
 			{name: "capacity", patch: capacity, subresources: status, refusal: who + "change no field of a node's status but conditions"},
 			{name: "a foreign label by way of the status", patch: `{"metadata":{"labels":{"example.com/label":"y"}}}`, subresources: status, refusal: who + "change no label of a node but example.com/condition"},
+			{name: "a foreign annotation by way of the status", patch: `{"metadata":{"annotations":{"example.com/other":"x"}}}`, subresources: status, refusal: who + "change no annotation of a node but node-ready/verification"},
+			{name: "its record by way of the status", patch: fmt.Sprintf(`{"metadata":{"annotations":{%q:"{\"removed\":[]}"}}}`, harness.Annotation), subresources: status},
 			{name: "the condition twice", patch: twice, subresources: status, refusal: onlyOnce},
 			{name: "another status", patch: banana, subresources: status, refusal: onlyOnce},
 			{name: "a long message", patch: long, subresources: status, refusal: onlyOnce},

@@ -78,7 +78,7 @@ func newSimulatedAPI(t *testing.T) *fakeAPI {
 	return &fakeAPI{t: t, node: &corev1.Node{
 		TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"},
 		ObjectMeta: metav1.ObjectMeta{
-			Name: "node1", UID: "uid-1", CreationTimestamp: metav1.Now(),
+			Name: "node1", UID: "uid-1", ResourceVersion: "1", CreationTimestamp: metav1.Now(),
 			Labels: map[string]string{"kubernetes.io/os": "linux"},
 		},
 		Spec: corev1.NodeSpec{Taints: []corev1.Taint{

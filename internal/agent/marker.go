@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/config"
@@ -23,13 +25,35 @@ type marker struct {
 	cfg           config.Config
 	log           *logrus.Entry
 	access        *nodeAccess
-	tainted       bool   // it has added the failed taint
-	reason        string // of the condition as it is on the node, "" if this marker has written none
-	releaseFailed bool   // a condition that is True may hide that: the next release writes it again
+	uid           types.UID // of the Node whose checks fail; "" while it has not been read
+	tainted       bool      // it has added the failed taint
+	reason        string    // of the condition as it is on the node, "" if this marker has written none; Verified: no failure
+	writtenAt     time.Time // when this marker has written the condition
+	releaseFailed bool      // no True is written before the next release: it may be refused again
 }
 
+// maxConflicts is how often a False is tried again at once because the node has changed.
+const maxConflicts = 3
+
 // forget drops what was written to a Node that was deleted.
-func (m *marker) forget() { m.tainted, m.reason, m.releaseFailed = false, "", false }
+func (m *marker) forget() { m.uid, m.tainted, m.reason, m.releaseFailed = "", false, "", false }
+
+// notice notes from a read that the condition does not show a failure, although it is to do so: another client has removed it since
+// this marker has written it, a True has come late whose answer was lost, or an earlier agent has ended between its True and the
+// release.
+func (m *marker) notice(s seen) {
+	m.uid = s.uid
+	if s.node == nil || !s.at.After(m.writtenAt) {
+		return
+	}
+	shown := s.node.Status.Conditions.Of(m.cfg.ConditionType).Status
+	_, isLabelled := s.node.Labels[m.cfg.VerifiedLabel]
+	_, hasRecord := s.node.Annotations[nodepatch.Annotation]
+	isLeftover := shown == recheck.True && !isLabelled && !hasRecord
+	if isLeftover || m.reason != "" && (shown == "" || shown == recheck.True) {
+		m.reason = verdict.Verified
+	}
+}
 
 // uses reports whether the policy is one of ON_TIMEOUT. With rechecks and with CONDITION=always the condition is.
 func (m *marker) uses(policy string) bool {
@@ -60,28 +84,38 @@ func (m *marker) addTaint(ctx context.Context, failed []string) (written bool, e
 	if len(failed) > 0 {
 		value = failed[0]
 	}
+	if node, err := m.access.patcher.Get(ctx); err != nil || m.isAnother(node) {
+		return false, err
+	}
 	m.tainted, err = m.access.patcher.AddFailedTaint(ctx, m.access.keys, value)
 	return m.tainted, err
 }
 
+// setFalse writes False on the node that it reads. A Node that changes in between is read and judged again: it may be released.
 func (m *marker) setFalse(ctx context.Context, failed []string, message string) (written bool, err error) {
 	reason := verdict.Reason(failed)
 	if m.reason == reason {
 		return false, nil
 	}
-	node, err := m.access.patcher.Get(ctx)
-	if err != nil || !m.showsFailuresOf(node) {
-		return false, err
+	for tries := 0; tries == 0 || tries <= maxConflicts && apierrors.IsConflict(err); tries++ {
+		var node *nodepatch.Node
+		if node, err = m.access.patcher.Get(ctx); err != nil || !m.showsFailuresOf(node) {
+			return false, err
+		}
+		err = m.setCondition(ctx, node, recheck.False, reason, message)
 	}
-	err = m.setCondition(ctx, node, recheck.False, reason, message)
 	return err == nil, err
 }
 
 // showsFailuresOf reports whether the condition of node may say that checks fail.
 func (m *marker) showsFailuresOf(node *nodepatch.Node) bool {
 	isGated := len(m.access.keys.StartupTaints(node.Spec.Taints)) > 0 || verdict.IsOpened(node.Annotations[nodepatch.Annotation])
-	return node.DeletionTimestamp == nil && (isGated || m.cfg.ShowsEachVerdict() && !m.access.isVerified(node))
+	mayShow := isGated || m.cfg.ShowsEachVerdict() && !m.access.isVerified(node)
+	return mayShow && node.DeletionTimestamp == nil && !m.isAnother(node)
 }
+
+// isAnother reports whether node was created since the checks have failed: nothing has failed for it.
+func (m *marker) isAnother(node *nodepatch.Node) bool { return m.uid != "" && m.uid != node.UID }
 
 // showsFailure reports whether node shows a failure that the release does not remove.
 func (m *marker) showsFailure(node *nodepatch.Node) bool {
@@ -115,7 +149,7 @@ func (m *marker) afterRelease(ctx context.Context, node *nodepatch.Node, removed
 	isStartup := func(taint nodepatch.Taint) bool { return !m.access.keys.IsFailed(taint) }
 	hasCondition := node.Status.Conditions.Of(m.cfg.ConditionType).Type != ""
 	wasGated := hasCondition || slices.ContainsFunc(removed, isStartup)
-	isShown := m.reason == verdict.Verified && !m.releaseFailed
+	isShown := node.Status.Conditions.Of(m.cfg.ConditionType).Status == recheck.True
 	if isShown || !wasGated {
 		return
 	}
@@ -143,12 +177,15 @@ func (m *marker) showVerified(ctx context.Context, node *nodepatch.Node) error {
 	return m.setCondition(ctx, node, recheck.True, verdict.Verified, verdict.AllChecksPass)
 }
 
-// setCondition writes the condition, which node shows then.
+// setCondition writes the condition, which node shows then. A False is for the node as it was read: one that comes late, whose answer
+// was lost, must not replace the True of the release.
 func (m *marker) setCondition(ctx context.Context, node *nodepatch.Node, status, reason, message string) error {
 	condition := nodepatch.Condition{Status: status, Reason: reason, Message: verdict.Shorten(message)}
-	now, err := m.access.setCondition(ctx, m.access.node, node, condition)
+	client := m.access.node
+	client.IfUnchanged = status == recheck.False
+	now, err := m.access.setCondition(ctx, client, node, condition)
 	if err == nil {
-		m.reason, node.Status.Conditions = reason, now.Status.Conditions
+		m.reason, m.writtenAt, node.Status.Conditions = reason, time.Now(), now.Status.Conditions
 	}
 	return err
 }

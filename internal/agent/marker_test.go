@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // writes lists the patches of the node.
@@ -295,4 +297,228 @@ func TestAlwaysWithRechecks(t *testing.T) {
 			})
 		})
 	}
+}
+
+// lateStatus delays the nth patch of the status by a time, whatever becomes of the client, which gives up before.
+func (a *fakeAPI) lateStatus(nth int, late time.Duration, before interceptor) {
+	a.intercept(func(request string, n int, w http.ResponseWriter, r *http.Request) bool {
+		if before != nil && before(request, n, w, r) {
+			return true
+		}
+		if request == patchStat && n == nth {
+			time.Sleep(late)
+		}
+		return false
+	})
+}
+
+// shown is the status and the reason of the condition, as the node has it.
+func (a *fakeAPI) shown() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, condition := range a.node.Status.Conditions {
+		return string(condition.Status) + " " + condition.Reason
+	}
+	return ""
+}
+
+// The API server is slow: the False at INITIAL_TIMEOUT has no answer in time, and arrives when the node is released already, and no
+// agent is left. It is for the Node before its release, and is refused.
+func TestFalseThatComesAfterTheRelease(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		p, network := simulateFailing(t, api, "--on-timeout=condition", "--check-timeout=1s")
+		api.lateStatus(1, 20*time.Second, func(request string, n int, _ http.ResponseWriter, _ *http.Request) bool {
+			if request == patchStat && n == 1 {
+				network.recovered.Store(true)
+			}
+			return false
+		})
+		for !api.isLabelled() {
+			time.Sleep(100 * time.Millisecond)
+		}
+		time.Sleep(500 * time.Millisecond) // until the DaemonSet controller deletes the pod
+		p.stop()
+		p.wait()
+		time.Sleep(time.Minute)
+		assert.Equal(t, []string{"True Verified"}, api.written())
+		assert.Equal(t, 2, api.count(patchStat), "the False was sent")
+	})
+}
+
+// A Node that changes between the read and the False is read and judged again at once, three times.
+func TestFalseOnANodeThatChanges(t *testing.T) {
+	for name, test := range map[string]struct {
+		conflicts int
+		change    func(*corev1.Node)
+		patches   int
+		at, later []string
+	}{
+		"three times":         {3, func(*corev1.Node) {}, 4, []string{"False NetworkFailed"}, []string{"False NetworkFailed"}},
+		"more often":          {4, func(*corev1.Node) {}, 4, nil, []string{"False NetworkFailed"}},
+		"somebody opens it":   {1, removeTaint("node-ready/unverified"), 1, nil, nil},
+		"it is being deleted": {1, func(node *corev1.Node) { node.DeletionTimestamp = new(metav1.Now()) }, 1, nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				api.intercept(func(request string, n int, _ http.ResponseWriter, _ *http.Request) bool {
+					if request == patchStat && n <= test.conflicts {
+						api.edit(test.change)
+					}
+					return false
+				})
+				p, _ := simulateFailing(t, api, "--on-timeout=condition")
+				after(initialTimeout)
+				assert.Equal(t, test.at, api.written())
+				assert.Equal(t, test.patches, api.count(patchStat))
+				after(nextAttempt)
+				assert.Equal(t, test.later, api.written())
+				p.stop()
+				p.wait()
+			})
+		})
+	}
+}
+
+// The True before a release has no answer in time, and arrives after the False that follows the failed release: the next failed round
+// takes it back, although the failure is the same.
+func TestTrueThatComesAfterTheFalse(t *testing.T) {
+	for name, edit := range map[string]func(*corev1.Node){"new": func(*corev1.Node) {}, "to be verified again": setRecord} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				api.edit(edit)
+				api.lateStatus(2, 50*time.Second, func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+					return request == patchNode && answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "not today")
+				})
+				p, network := simulateFailing(t, api, "--on-timeout=condition", "--max-retries=0")
+				after(initialTimeout)
+				network.recovered.Store(true)
+				after(nextAttempt + 50*time.Second)
+				require.Contains(t, api.written(), "True Verified", "it has arrived")
+				after(nextAttempt)
+				assert.Equal(t, "False NotVerified", api.shown())
+				after(time.Hour)
+				assert.Equal(t, []string{"False NetworkFailed", "False NotVerified", "True Verified", "False NotVerified"}, api.written(), "once")
+				p.stop()
+				p.wait()
+			})
+		})
+	}
+}
+
+// setRecord edits a node as one that was released before, and has the startup taint again.
+func setRecord(node *corev1.Node) {
+	node.Annotations = map[string]string{nodepatch.Annotation: record}
+}
+
+// A False that arrives just before the release, such as one whose answer was lost, is corrected after it.
+func TestFalseThatComesWithTheRelease(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		p, network := simulateFailing(t, api, "--on-timeout=condition")
+		after(initialTimeout)
+		api.intercept(func(request string, _ int, _ http.ResponseWriter, _ *http.Request) bool {
+			if request == patchNode {
+				api.edit(setFalse("NetworkFailed"))
+			}
+			return false
+		})
+		network.recovered.Store(true)
+		after(nextAttempt)
+		assert.Equal(t, "True Verified", api.shown())
+		p.stop()
+		p.wait()
+	})
+}
+
+// A release of one Node that failed does not delay the True of the next Node of its name.
+func TestTrueBeforeTheReleaseOfAReplacedNode(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+			if request != patchNode || n != 1 {
+				return false
+			}
+			api.edit(func(node *corev1.Node) { node.UID = "uid-2" })
+			api.edit(setFalse("ImagePull"))
+			return answerStatus(w, http.StatusForbidden, metav1.StatusReasonForbidden, "not today")
+		})
+		p := simulate(t, api, nil, nil, "--on-timeout=condition")
+		after(nextAttempt)
+		assert.Equal(t, []string{patchNode, patchStat, patchNode}, api.writes())
+		assert.Equal(t, untainted, api.taints())
+		p.stop()
+		p.wait()
+	})
+}
+
+// A False that another client removes is written again after the next failed round.
+func TestFalseThatIsRemoved(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		p, network := simulateFailing(t, api, "--on-timeout=condition", "--max-retries=0")
+		after(initialTimeout + nextAttempt)
+		api.edit(func(node *corev1.Node) { node.Status.Conditions = nil })
+		after(nextAttempt)
+		assert.Equal(t, []string{"False NetworkFailed", "False NetworkFailed"}, api.written())
+		api.edit(func(node *corev1.Node) { node.Status.Conditions = nil })
+		network.recovered.Store(true)
+		after(nextAttempt)
+		assert.Equal(t, "True Verified", api.shown())
+		p.stop()
+		p.wait()
+	})
+}
+
+// An agent ends between the True before its release and the release. The next one takes the True back with its first failed round,
+// but not on a node that was released before: the False waits for INITIAL_TIMEOUT there.
+func TestTrueOfAnEarlierAgent(t *testing.T) {
+	same := func(*corev1.Node) {}
+	for name, test := range map[string]struct {
+		edit  func(*corev1.Node)
+		first string // after the first failed round
+		later string // after INITIAL_TIMEOUT
+	}{
+		"new":                   {same, "False NetworkFailed", "False NetworkFailed"},
+		"to be verified again":  {setRecord, "True Verified", "False NetworkFailed"},
+		"labelled":              {func(node *corev1.Node) { node.Labels["node-ready/verified"] = "true" }, "True Verified", "False NetworkFailed"},
+		"without startup taint": {removeTaint("node-ready/unverified"), "True Verified", "True Verified"},
+		"waits for a CNI":       {addTaint(cilium), "False TaintsOfOthers", "False TaintsOfOthers"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				api.edit(setCondition(corev1.ConditionTrue, "Verified"))
+				api.edit(test.edit)
+				p, _ := simulateFailing(t, api, "--on-timeout=condition", "--max-retries=0", "--wait-for-taints="+cilium.Key)
+				after(time.Second)
+				assert.Equal(t, test.first, api.shown())
+				after(initialTimeout)
+				assert.Equal(t, test.later, api.shown())
+				p.stop()
+				p.wait()
+			})
+		})
+	}
+	t.Run("passes", func(t *testing.T) {
+		simulated(t, func(t *testing.T, api *fakeAPI) {
+			api.edit(setCondition(corev1.ConditionTrue, "Verified"))
+			p := simulate(t, api, nil, nil, "--once", "--on-timeout=condition")
+			assert.Equal(t, exitOK, p.wait())
+			assert.Equal(t, []string{getNode, patchNode, postEvent}, api.seen(), "True is what it is to show")
+		})
+	})
+}
+
+// What a verification finds out about a Node at INITIAL_TIMEOUT is not written to one that has been created since under its name.
+func TestReplacedNodeIsNotMarked(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		p, _ := simulateFailing(t, api, "--on-timeout=taint,condition", "--max-retries=0", "--wait-for-taints="+cilium.Key)
+		after(initialTimeout - 100*time.Millisecond)
+		api.edit(func(node *corev1.Node) { node.UID = "uid-2" })
+		after(time.Second)
+		p.entry("initial timeout exceeded")
+		assert.Empty(t, api.writes())
+		assert.Equal(t, tainted, api.taints())
+		after(initialTimeout + nextAttempt)
+		assert.Contains(t, api.taints(), "node-ready/failed", "it has an INITIAL_TIMEOUT of its own")
+		assert.Equal(t, []string{"False NetworkFailed"}, api.written())
+		p.stop()
+		p.wait()
+	})
 }

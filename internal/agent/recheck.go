@@ -57,12 +57,6 @@ func (r *rechecks) begin(how outcome) {
 	}
 }
 
-// lost returns the requirements that the node has met and has lost.
-func (r *rechecks) lost() []string {
-	isMet := func(requirement string) bool { return r.met[requirement] }
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(r.met)), isMet)
-}
-
 func (r *rechecks) facts() recheck.Facts {
 	facts := recheck.Read(r.own.seen.node, r.own.seen.at, r.own.access.keys, r.cfg.ConditionType)
 	facts.Gated = facts.Gated || r.cfg.ShowsEachVerdict()
@@ -213,7 +207,7 @@ func (r *rechecks) write(ctx context.Context) {
 	if written.Err == nil && show.Condition != nil {
 		client := r.own.access.node
 		if show.Condition.Status == recheck.False { // else the next agent of this node would not know what it has met
-			client.Record = verdict.Remember(r.own.seen.node.Annotations[nodepatch.Annotation], r.lost())
+			client.Record = verdict.Remember(r.own.seen.node.Annotations[nodepatch.Annotation], r.met)
 		}
 		now, err := r.own.access.setCondition(ctx, client, r.own.seen.node, *show.Condition)
 		written.Condition, written.Err = err == nil, err

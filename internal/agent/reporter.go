@@ -15,7 +15,6 @@ import (
 	"github.com/imunhatep/kube-node-ready/internal/recheck"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/metrics"
-	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // retryReport is the time until the next attempt to report a timeout, ±20 %.
@@ -42,11 +41,12 @@ type reporter struct {
 	stop        context.CancelFunc // ends the verification: --once
 }
 
-// begin starts INITIAL_TIMEOUT for a Node (nil: unknown). With --once its end cancels the context that begin returns.
-func (r *reporter) begin(parent context.Context, node *nodepatch.Node) (ctx context.Context, end func()) {
+// begin starts INITIAL_TIMEOUT for a Node as it was seen. With --once its end cancels the context that begin returns.
+func (r *reporter) begin(parent context.Context, s seen) (ctx context.Context, end func()) {
 	r.start = time.Now()
 	r.beginTimeout()
-	r.opener.takeRound(node)
+	r.marker.notice(s)
+	r.opener.takeRound(s.node)
 	ctx, r.stop = context.WithCancel(parent)
 	return ctx, func() {
 		r.stop()
@@ -56,9 +56,10 @@ func (r *reporter) begin(parent context.Context, node *nodepatch.Node) (ctx cont
 }
 
 // restart begins again for a Node of a new uid, which nobody has reported or marked. --once has one deadline.
-func (r *reporter) restart(node *nodepatch.Node) {
+func (r *reporter) restart(s seen) {
 	r.marker.forget()
-	r.opener.begin(node)
+	r.marker.notice(s)
+	r.opener.begin(s.node)
 	r.last, r.unwritten = failure{}, finding{}
 	clear(r.repeats)
 	if !r.cfg.Once {
@@ -143,8 +144,8 @@ func (r *reporter) forgetNetwork() {
 	r.unwritten = finding{}
 }
 
-// failed reports a failed round or patch, before the next round. The node is as last read, nil before.
-func (r *reporter) failed(ctx context.Context, node *nodepatch.Node, err error, nextRound time.Duration) {
+// failed reports a failed round or patch, before the next round. The node is as last seen.
+func (r *reporter) failed(ctx context.Context, s seen, err error, nextRound time.Duration) {
 	r.log.WithFields(logrus.Fields{"reason": brief(err), "next_round_in": formatDuration(nextRound)}).Error("node not verified")
 	round, isOfRound := errors.AsType[roundFailure](err)
 	switch {
@@ -156,11 +157,12 @@ func (r *reporter) failed(ctx context.Context, node *nodepatch.Node, err error, 
 	if r.repeats.isDue(err) {
 		r.events.Add(kube.EventWarning, verdict.NodeNotVerified, verdict.SinceMessage(r.start, err.Error()))
 	}
-	r.marker.removeStrayFailedTaint(ctx, node)
+	r.marker.notice(s)
+	r.marker.removeStrayFailedTaint(ctx, s.node)
 	if !round.isOfNetwork() {
 		r.forgetNetwork()
 	}
-	if r.opener.takeRound(node) {
+	if r.opener.takeRound(s.node) {
 		r.log.Warn("the startup taint is back on the opened node: INITIAL_TIMEOUT begins again")
 		r.beginTimeout()
 	}

@@ -45,7 +45,7 @@ func (v *verification) verify(ctx context.Context) outcome {
 	if v.readFirst(ctx) {
 		return alreadyVerified
 	}
-	ctx, end := v.report.begin(ctx, v.own.seen.node)
+	ctx, end := v.report.begin(ctx, v.own.seen)
 	defer end()
 	for pauses := checks.Exponential(); ; {
 		err := v.report.during(ctx, true, v.rounds.makeRound)
@@ -65,7 +65,7 @@ func (v *verification) verify(ctx context.Context) outcome {
 		case errors.Is(err, nodepatch.ErrReplaced):
 			v.log.Warn("node was deleted and created again: restarting the checks")
 			v.own.seen.isReplaced, v.own.proven = false, ""
-			v.report.restart(v.own.seen.node)
+			v.report.restart(v.own.seen)
 			pauses.Reset()
 		case !errors.Is(err, errRestart):
 			v.pause(ctx, err, pauses.NextBackOff())
@@ -85,7 +85,7 @@ func (v *verification) pause(ctx context.Context, err error, pause time.Duration
 		pause = repeatAfter
 		wait = v.rounds.waitForRequirements
 	}
-	v.report.failed(ctx, v.own.seen.node, err, pause)
+	v.report.failed(ctx, v.own.seen, err, pause)
 	_ = v.report.during(ctx, true, wait)
 }
 

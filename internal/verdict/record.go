@@ -2,6 +2,7 @@ package verdict
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -68,13 +69,13 @@ func (r Record) Keeping(before, failedTaintKey string) Record {
 	return r
 }
 
-// Remember returns the record in text with more requirements that the node has met, or "" if nothing is to be written: text is no
-// record, names them already, or has no room for them.
-func Remember(text string, requirements []string) string {
+// Remember returns the record in text with those of the requirements that are false: the node has met them and has lost them. It
+// returns "" if nothing is to be written: text is no record, names them already, or has no room for them.
+func Remember(text string, met map[string]bool) string {
 	record, err := ParseRecord(text)
 	known := len(record.Required)
-	for _, requirement := range requirements {
-		if !slices.Contains(record.Required, requirement) {
+	for _, requirement := range slices.Sorted(maps.Keys(met)) {
+		if !met[requirement] && !slices.Contains(record.Required, requirement) {
 			record.Required = append(record.Required, requirement)
 		}
 	}

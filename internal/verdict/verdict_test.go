@@ -147,13 +147,13 @@ func TestRecordOfRequirements(t *testing.T) {
 func TestRemember(t *testing.T) {
 	record := Record{Time: "2026-01-02T03:04:05Z", Removed: []string{"a:NoSchedule"}, Worker: "w", BootID: "b", Required: []string{"label a"}}
 	want := record
-	want.Required = []string{"label a", "label c", "label b"}
-	assert.Equal(t, want.String(), Remember(record.String(), []string{"label c", "label a", "label b"}))
-	assert.Empty(t, Remember(record.String(), []string{"label a"}), "nothing is new")
+	want.Required = []string{"label a", "label b", "label c"}
+	assert.Equal(t, want.String(), Remember(record.String(), map[string]bool{"label c": false, "label a": false, "label b": false, "label d": true}))
+	assert.Empty(t, Remember(record.String(), map[string]bool{"label a": false, "label d": true}), "nothing is new")
 	assert.Empty(t, Remember(record.String(), nil))
-	assert.Empty(t, Remember("", []string{"label b"}), "there is no record")
-	assert.Empty(t, Remember("written by hand", []string{"label b"}))
-	assert.Empty(t, Remember(record.String(), []string{strings.Repeat("x", maxRecord)}))
+	assert.Empty(t, Remember("", map[string]bool{"label b": false}), "there is no record")
+	assert.Empty(t, Remember("written by hand", map[string]bool{"label b": false}))
+	assert.Empty(t, Remember(record.String(), map[string]bool{strings.Repeat("x", maxRecord): false}))
 }
 
 func TestMessages(t *testing.T) {

@@ -141,9 +141,6 @@ func (m *marker) beforeRelease(ctx context.Context, node *nodepatch.Node) error 
 	return nil
 }
 
-// noteFailedRelease notes that the patch of a release was refused, or lost.
-func (m *marker) noteFailedRelease() { m.releaseFailed = true }
-
 // afterRelease shows on the released node that it is verified. A node that was never gated gets no condition.
 func (m *marker) afterRelease(ctx context.Context, node *nodepatch.Node, removed []nodepatch.Taint) {
 	isStartup := func(taint nodepatch.Taint) bool { return !m.access.keys.IsFailed(taint) }

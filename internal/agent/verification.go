@@ -150,7 +150,7 @@ func (v *verification) release(ctx context.Context) error {
 		v.own.proven = ""
 		return errRestart
 	case err != nil:
-		v.marker.noteFailedRelease()
+		v.marker.releaseFailed = true
 		return err
 	}
 	v.own.seen.keep(now, time.Now()) // what rechecks begin with

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -204,16 +203,12 @@ func (r Requirements) Try(ctx context.Context) (checks.Report, error) {
 // judge reports the requirements that a Node meets. The error names those that count and are not met. It lists the pods of each
 // namespace at most once.
 func (r Requirements) judge(ctx context.Context, node *nodepatch.Node) (checks.Report, error) {
-	var listErr error
-	lists := make(map[string]func() ([]requirement.Pod, error))
-	pods := func(namespace string) (found []requirement.Pod, err error) {
-		if lists[namespace] == nil {
-			lists[namespace] = sync.OnceValues(func() ([]requirement.Pod, error) {
-				return kube.Pods[requirement.Pod](ctx, r.Client, namespace, node.Name)
-			})
+	lists, listErrs := make(map[string][]requirement.Pod), make(map[string]error) // by namespace
+	pods := func(namespace string) ([]requirement.Pod, error) {
+		if _, isListed := lists[namespace]; !isListed {
+			lists[namespace], listErrs[namespace] = kube.Pods[requirement.Pod](ctx, r.Client, namespace, node.Name)
 		}
-		found, listErr = lists[namespace]()
-		return found, listErr
+		return lists[namespace], listErrs[namespace]
 	}
 	var met, unmet, unknown []string
 	isRecheck := r.Met != nil
@@ -221,10 +216,11 @@ func (r Requirements) judge(ctx context.Context, node *nodepatch.Node) (checks.R
 		if !e.IsFor(node) || isRecheck && e.Kind == requirement.CSIDriver {
 			continue
 		}
-		listErr = nil
 		text, why := e.String(), e.Unmet(node, pods)
 		_, wasMet := r.Met[text]
-		if wasMet && apierrors.IsForbidden(listErr) { // by an upgrade that removes a requirement, from agents that still run
+		namespace, _, _ := strings.Cut(e.Name, "/")
+		isForbidden := e.Kind == requirement.DaemonSet && apierrors.IsForbidden(listErrs[namespace])
+		if wasMet && isForbidden { // by an upgrade that removes a requirement, from agents that still run
 			unknown = append(unknown, text+": "+why)
 			continue
 		}

@@ -73,14 +73,12 @@ func (r Record) Keeping(before, failedTaintKey string) Record {
 // returns "" if nothing is to be written: text is no record, names them already, or has no room for them.
 func Remember(text string, met map[string]bool) string {
 	record, err := ParseRecord(text)
-	known := len(record.Required)
-	for _, requirement := range slices.Sorted(maps.Keys(met)) {
-		if !met[requirement] && !slices.Contains(record.Required, requirement) {
-			record.Required = append(record.Required, requirement)
-		}
-	}
+	lost := slices.DeleteFunc(slices.Sorted(maps.Keys(met)), func(requirement string) bool {
+		return met[requirement] || slices.Contains(record.Required, requirement)
+	})
+	record.Required = append(record.Required, lost...)
 	longer := record.String()
-	if err != nil || len(record.Required) == known || len(longer) > maxRecord {
+	if err != nil || len(lost) == 0 || len(longer) > maxRecord {
 		return ""
 	}
 	return longer

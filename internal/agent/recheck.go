@@ -44,14 +44,13 @@ type rechecks struct {
 func (r *rechecks) begin(how outcome) {
 	settings := recheck.Settings{Interval: r.cfg.RecheckInterval, FailureThreshold: r.cfg.FailureThreshold,
 		RecoveryThreshold: r.cfg.RecoveryThreshold, Random: rand.Float64}
-	node := r.own.seen.node
-	record, _ := verdict.ParseRecord(node.Annotations[nodepatch.Annotation])
 	newState := recheck.Found
 	if how == released {
 		newState = recheck.Released
 	}
 	r.state = newState(settings, r.facts(), time.Now())
 	r.metrics.SetRecheckStatus(r.state.Status != recheck.False)
+	record, _ := verdict.ParseRecord(r.own.seen.node.Annotations[nodepatch.Annotation])
 	for _, requirement := range record.Required {
 		r.met[requirement] = true
 	}

@@ -48,18 +48,20 @@ func (s Settings) wantedOfReleased(status Status) (Condition, bool) {
 	return Condition{Status: corev1.ConditionTrue, Reason: verdict.Verified, Message: "the node is verified"}, isUnsaid || isOutdated
 }
 
-// wantedOfUnreleased returns False with the reason where the controller is the one who finds that the node fails.
+// wantedOfUnreleased returns False with the reason if it is the controller that finds the failure. A node that was opened
+// manually gets none: it serves, and a tool that acts on the condition could drain or replace it.
 func (s Settings) wantedOfUnreleased(status Status, now clock.Now) (Condition, bool) {
 	written := s.Condition(status.Node)
 	isOwn := s.isOwnFalse(written)
 	isNew := written.Status != corev1.ConditionFalse || written.Reason != status.AllReasons
-	fails := status.State == Failed && status.Gated && s.writes(status.Reason)
+	mayBeFalse := status.Gated && !s.isOpened(status.Node)
+	fails := status.State == Failed && mayBeFalse && s.writes(status.Reason)
 	switch {
 	case fails && isOwn && now.Since(status.Since) < settled:
 		return Condition{}, false // a pod that is being replaced has one reason after the other for a moment
 	case fails && isNew:
 		return Condition{Status: corev1.ConditionFalse, Reason: Reason(status.AllReasons), Message: status.Message, Event: true}, true
-	case !status.Gated && isOwn && !status.Retainted:
+	case !mayBeFalse && isOwn && !status.Retainted:
 		// A stale False could get a node replaced whose startup taint somebody has removed.
 		return Condition{Status: corev1.ConditionUnknown, Reason: "NotGated",
 			Message: "the startup taint was removed before the node was verified"}, true

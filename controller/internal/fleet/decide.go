@@ -80,6 +80,8 @@ func (s Settings) judgeUnreleased(status *Status, v view) {
 		s.judgeVerdict(status, v)
 	case s.isNextAttempt(v):
 		status.failAs(v.condition)
+	case s.isStillFailing(v):
+		status.State, status.Reason = Failed, v.seen.reason
 	case isRunning:
 		s.judgeRunning(status, v)
 	default:

@@ -43,11 +43,18 @@ func (s Settings) isOwnFalse(condition corev1.NodeCondition) bool {
 	return condition.Status == corev1.ConditionFalse && s.writes(firstReason(condition))
 }
 
-// IsGated reports whether nobody but the agent or a worker releases node: it has the startup taint, or is to be verified again.
+// IsGated reports whether only an agent or a worker releases node: it has the startup taint, must be verified again, or was
+// opened manually in controller mode. In daemonset mode the agent comes to every node without the label.
 func (s Settings) IsGated(node *corev1.Node) bool {
 	_, released := node.Annotations[nodepatch.Annotation]
 	_, labelled := node.Labels[s.Keys.Label]
-	return HasTaint(node, s.Keys.TaintKey) || (released && !labelled)
+	return HasTaint(node, s.Keys.TaintKey) || !labelled && (released || s.isOpened(node))
+}
+
+// isOpened reports whether node, in controller mode, was opened manually and has not been verified since.
+func (s Settings) isOpened(node *corev1.Node) bool {
+	_, released := node.Annotations[nodepatch.Annotation]
+	return s.Workers && node.Annotations[nodepatch.Opened] != "" && !released && !HasTaint(node, s.Keys.TaintKey)
 }
 
 // IsVerified reports whether node needs no verification.

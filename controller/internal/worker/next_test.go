@@ -144,6 +144,7 @@ func TestNext(t *testing.T) {
 	}
 	label := func(node *corev1.Node) { node.Labels[verified] = "true" }
 	untaint := func(node *corev1.Node) { node.Spec.Taints = nil }
+	opened := func(node *corev1.Node) { node.Annotations[nodepatch.Opened] = "2026-01-01T00:00:00Z" }
 	annotation := func(value string) func(*corev1.Node) {
 		return func(node *corev1.Node) { node.Annotations[nodepatch.Annotation] = value }
 	}
@@ -172,6 +173,9 @@ func TestNext(t *testing.T) {
 		"verified, worker left":  {node: []func(*corev1.Node){label, untaint}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, want: "delete a"},
 		"never gated":            {node: []func(*corev1.Node){untaint}, want: "nothing"},
 		"taint taken by hand":    {node: []func(*corev1.Node){untaint}, workers: []*corev1.Pod{newWorker("a", 1, running)}, want: "delete a"},
+		"opened by command":      {node: []func(*corev1.Node){untaint, opened}, want: "create 1"},
+		"opened, worker passed":  {node: []func(*corev1.Node){untaint, opened}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, want: "release by a"},
+		"opened and excluded":    {node: []func(*corev1.Node){untaint, opened, func(node *corev1.Node) { node.Labels[verified] = "preexisting" }}, want: "nothing"},
 		"not selected":           {node: []func(*corev1.Node){func(node *corev1.Node) { node.Labels["kubernetes.io/os"] = "windows" }}, want: "nothing"},
 		"cordoned":               {node: []func(*corev1.Node){func(node *corev1.Node) { node.Spec.Unschedulable = true }}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, want: "nothing"},
 		"disrupted by Karpenter": {node: []func(*corev1.Node){taint("karpenter.sh/disrupted")}, want: "nothing"},

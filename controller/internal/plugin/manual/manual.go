@@ -36,9 +36,11 @@ func (p Patcher) Verify(ctx context.Context, names []string) error {
 		if !p.Settings.Rules.Select(&node) {
 			return "", errors.New("the release's node rules or its tolerations exclude this node: nobody would verify it again")
 		}
-		_, released := node.Annotations[nodepatch.Annotation]
-		if p.Settings.Workers && !p.Settings.IsGated(&node) && !released {
-			return "", errors.New("it has never had the startup taint: with deploymentMode=controller nobody would verify it")
+		unlabelled := node.DeepCopy()
+		delete(unlabelled.Labels, p.Settings.Keys.Label)
+		if p.Settings.Workers && !p.Settings.IsGated(unlabelled) {
+			return "", errors.New("no startup taint was removed from it by a release or by `open`: with deploymentMode=controller " +
+				"it would get no worker; add the startup taint to verify it")
 		}
 		removed, err := patcher.RemoveLabel(ctx, fleet.PatchNode(&node), p.Settings.Keys)
 		if err == nil && !removed {

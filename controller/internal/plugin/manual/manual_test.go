@@ -76,7 +76,16 @@ func TestVerify(t *testing.T) {
 	assert.Equal(t, labels(), p.read(t, "good").Labels)
 	assert.Contains(t, p.read(t, "windows").Labels, "node-ready/verified")
 
-	p, _ = newPatcher(node("never", labels("node-ready/verified")))
+	label := labels("node-ready/verified")
+	opened, openedAndLabelled := node("opened", labels()), node("opened-and-labelled", label)
+	opened.Annotations = map[string]string{nodepatch.Opened: "2026-11-24T12:00:00Z"}
+	openedAndLabelled.Annotations = opened.Annotations
+	p, out = newPatcher(node("never", label), opened, openedAndLabelled, node("tainted", label, taint("node-ready/unverified")))
 	p.Settings.Workers = true
-	require.ErrorContains(t, p.Verify(t.Context(), []string{"never"}), "it has never had the startup taint")
+	err = p.Verify(t.Context(), []string{"never", "opened", "opened-and-labelled", "tainted"})
+	require.EqualError(t, err, "node never: no startup taint was removed from it by a release or by `open`: "+
+		"with deploymentMode=controller it would get no worker; add the startup taint to verify it")
+	assert.Equal(t, "node opened: has no label node-ready/verified: nothing to do, it is not verified\n"+
+		"node opened-and-labelled: label node-ready/verified removed: its checks start again\n"+
+		"node tainted: label node-ready/verified removed: its checks start again\n", out.String())
 }

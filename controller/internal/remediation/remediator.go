@@ -41,7 +41,10 @@ type Remediator struct {
 
 	stored  stored
 	refused act.Recent[types.UID] // candidates whose deletion was withheld, by the live objects or the API server
-	frozen  bool                  // an Event has said so
+	// undone are the times, in nanoseconds, of deletions that this process has not made although the ledger may list them. They
+	// are kept for an hour: far longer than the API server may take to apply a write whose answer was lost.
+	undone act.Recent[int64]
+	frozen bool // an Event has said so
 }
 
 // Start decides and acts until ctx ends. The manager calls it when this process has become the leader.
@@ -49,6 +52,7 @@ func (r *Remediator) Start(ctx context.Context) error { return r.Run(ctx, r.act)
 
 func (r *Remediator) act(ctx context.Context, plan fleet.Plan, now clock.Now) {
 	r.refused.Forget(time.Hour, now) // far later than refusedFor: it also says who comes first
+	r.undone.Forget(time.Hour, now)
 	decision, err := r.decide(ctx, plan, now)
 	switch {
 	case apierrors.IsConflict(err):
@@ -87,6 +91,9 @@ func (r *Remediator) decide(ctx context.Context, plan fleet.Plan, now clock.Now)
 		return Decision{}, err
 	}
 	ledger := r.stored.ledger.clone()
+	isUndone := func(deletion Deletion) bool { return !r.undone[deletion.Time.UnixNano()].IsZero() }
+	ledger.Deletions = slices.DeleteFunc(ledger.Deletions, isUndone)
+	isCorrected := len(ledger.Deletions) < len(r.stored.ledger.Deletions)
 	clears := r.stored.object.Annotations[ClearHalt] // the scopes whose halts somebody wants to end
 	if clears != "" {
 		ledger.clear(clears, now)
@@ -99,17 +106,17 @@ func (r *Remediator) decide(ctx context.Context, plan fleet.Plan, now clock.Now)
 	}
 	in.Ledger = ledger
 	decision := r.Settings.Decide(in, now)
-	if decision.Changed || clears != "" {
+	if decision.Changed || isCorrected || clears != "" {
 		return decision, r.writeLedger(ctx, decision.Ledger)
 	}
 	return decision, nil
 }
 
-// isIdle reports whether nothing depends on the ledger, as it was read last: nothing is to be deleted, and nobody has to clear a
-// halt. An idle fleet costs no request, and a ledger that cannot be read is no news there.
+// isIdle reports whether nothing depends on the ledger as it was read last: there is nothing to delete, no halt to clear, and no
+// entry to correct. An idle fleet costs no request, and a ledger that cannot be read is irrelevant there.
 func (r *Remediator) isIdle(decision Decision) bool {
 	return r.stored.object != nil && len(decision.Candidates)+len(decision.Withheld) == 0 && !decision.Changed &&
-		len(r.stored.ledger.haltedScopes()) == 0
+		len(r.stored.ledger.haltedScopes())+len(r.undone) == 0
 }
 
 // confirm reads a candidate live, and returns the object to delete. It returns nil if the plan is too old by then, or after it
@@ -161,30 +168,30 @@ func (r *Remediator) replace(ctx context.Context, candidate fleet.Status, plan f
 	with.Deletions = append(with.Deletions, deletion)
 	if err := r.writeLedger(ctx, with); err != nil {
 		log.Warn("the deletion cannot be written into the ledger: nothing is deleted", "error", err)
+		r.undone.Add(deletion.Time.UnixNano(), now) // the write may have been applied, or will be
 		return true
 	}
 	object = r.confirm(ctx, candidate, plan, now)
-	if object == nil {
-		r.takeBack(ctx, candidate, ledger, log)
-		return true
+	if object == nil || !r.carryOut(ctx, candidate, object, log) {
+		r.takeBack(ctx, deletion, ledger, log)
 	}
-	r.carryOut(ctx, candidate, object, ledger, log)
 	return true
 }
 
-// takeBack writes the ledger as it was before a deletion that is not made, also where the time for that is over.
-func (r *Remediator) takeBack(ctx context.Context, candidate fleet.Status, before Ledger, log *slog.Logger) {
-	r.refused.Add(candidate.Node.UID, r.Now())
+// takeBack writes the ledger as it was before a deletion that was not made, even if the time of the decision is over. If that
+// fails, the next decisions do it.
+func (r *Remediator) takeBack(ctx context.Context, deletion Deletion, before Ledger, log *slog.Logger) {
+	r.refused.Add(deletion.NodeUID, r.Now())
+	r.undone.Add(deletion.Time.UnixNano(), r.Now())
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	if err := r.writeLedger(ctx, before); err != nil {
-		log.Warn("nothing was deleted, but the entry stays in the ledger", "error", err)
+		log.Warn("nothing was deleted, but the entry is still in the ledger, will retry", "error", err)
 	}
 }
 
-// carryOut deletes an object whose deletion is in the ledger. before is the ledger without it.
-func (r *Remediator) carryOut(ctx context.Context, candidate fleet.Status, object client.Object, before Ledger,
-	log *slog.Logger) {
+// carryOut deletes an object whose deletion is in the ledger, and reports whether it may be deleted now.
+func (r *Remediator) carryOut(ctx context.Context, candidate fleet.Status, object client.Object, log *slog.Logger) bool {
 	kind, name := kindOf(object), object.GetName()
 	uid, version := object.GetUID(), object.GetResourceVersion() // only as it was read
 	err := r.Client.Delete(ctx, object, client.Preconditions{UID: &uid, ResourceVersion: &version})
@@ -192,7 +199,7 @@ func (r *Remediator) carryOut(ctx context.Context, candidate fleet.Status, objec
 	case r.isRefused(ctx, object, err):
 		why := r.Settings.withheld(candidate, Refused, fmt.Sprintf("%s %s: %v", kind, name, err))
 		r.ReportWithheld(*why, RemediationWithheld, r.Now())
-		r.takeBack(ctx, candidate, before, log)
+		return false
 	case err != nil:
 		log.Error("the result of the deletion is unknown", "kind", kind, "name", name, "error", err)
 	default:
@@ -200,4 +207,5 @@ func (r *Remediator) carryOut(ctx context.Context, candidate fleet.Status, objec
 		r.Event(candidate.Node, corev1.EventTypeWarning, kind+"Deleted",
 			fmt.Sprintf("%s %s: %s: %s", kind, name, candidate.Reason, candidate.Message))
 	}
+	return true
 }

@@ -286,3 +286,65 @@ func TestWriteOfTheLedgerTakesTooLong(t *testing.T) {
 		})
 	}
 }
+
+// A deletion that was not made counts for nothing, although its entry stays in the ledger for a while: the answer to the write of the
+// entry was lost, and the API server has applied it, applies it later, or never does; or the entry could not be taken back at once.
+func TestEntryOfADeletionThatWasNotMade(t *testing.T) {
+	lost := apierrors.NewTimeoutError("lost", 1)
+	for name, first := range map[string]func(w *world, write func() error) (late func() error, answer error){
+		"applied": func(_ *world, write func() error) (func() error, error) { _ = write(); return nil, lost },
+		"late":    func(_ *world, write func() error) (func() error, error) { return write, lost },
+		"never":   func(*world, func() error) (func() error, error) { return nil, lost },
+		"taken back late": func(w *world, write func() error) (func() error, error) {
+			w.edit("bad-1", func(node *corev1.Node) { node.Spec.Unschedulable = true })
+			return nil, write()
+		},
+	} {
+		for outcome, recovers := range map[string]bool{"goes on failing": false, "recovers": true} {
+			t.Run(name+", and the node "+outcome, func(t *testing.T) {
+				w := newBadWorld(t)
+				writes, late := 0, func() error { return nil }
+				w.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+					Update: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.UpdateOption) (err error) {
+						copied := object.DeepCopyObject().(client.Object)
+						write := func() error { return c.Update(context.WithoutCancel(ctx), copied, options...) }
+						isEntry := strings.Contains(object.(*corev1.ConfigMap).Data[ledgerKey], "uid-bad-1")
+						if isEntry || writes > 0 {
+							writes++
+						}
+						switch writes {
+						case 1:
+							late, err = first(w, write)
+							object.SetResourceVersion(copied.GetResourceVersion())
+							return err
+						case 2:
+							return lost
+						}
+						return c.Update(ctx, object, options...)
+					},
+				})
+				for writes == 0 {
+					w.decideOnce(t.Context())
+				}
+				require.Empty(t, w.deletions)
+				w.edit("bad-1", func(node *corev1.Node) { node.Spec.Unschedulable = false })
+				if recovers {
+					w.verify("bad-1")
+				}
+				w.decideOnce(t.Context())
+				if late != nil {
+					_ = late()
+				}
+				w.run(2 * time.Hour)
+				assert.Zero(t, w.events.count(RemediationStuck))
+				if recovers {
+					assert.Empty(t, w.deletions)
+					assert.Empty(t, w.ledger().Deletions)
+				} else {
+					assert.Equal(t, []string{"bad-1"}, w.deletions)
+					assert.Len(t, w.ledger().Deletions, 1)
+				}
+			})
+		}
+	}
+}

@@ -150,6 +150,27 @@ func TestWhoGetsTheNextSlot(t *testing.T) {
 	})
 }
 
+// A machine that was busy gives the slots that it has missed, but no burst of them however late it is.
+func TestSlotsOfABusyMachine(t *testing.T) {
+	for late, want := range map[time.Duration]int{0: 1, betweenSlots: 1, 3 * betweenSlots: 3, 5 * betweenSlots: 5, time.Minute: 5} {
+		t.Run(late.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, called := newTestSlots(100)
+				for i := range 20 {
+					s.waiting[fmt.Sprint(i)] = waiting{since: mark(time.Now())}
+				}
+				s.gave = mark(time.Now().Add(-late))
+				s.give()
+				assert.Len(t, called(), want)
+				time.Sleep(betweenSlots + time.Millisecond)
+				assert.Len(t, called(), want+1, "then one at a time")
+				time.Sleep(time.Second)
+				assert.Len(t, called(), 20)
+			})
+		})
+	}
+}
+
 // Each third attempt that passes, or a later one, shortens the pauses of the others. A second one says nothing.
 func TestWhoShortensThePausesOfOthers(t *testing.T) {
 	for name, test := range map[string]struct {

@@ -17,6 +17,7 @@ What the policies for changes of a Node forbid to each account; "yes" is without
                      startup taint (onTimeout: taint)   nodes (retaint.enabled)
   label              but to verified                    but to none (verifyAfterReboot)          but to verified, or as on the left
   annotationRemoval  yes                                                                         yes
+  anotherBoot                                                                                    yes
   foreignConditions  yes (with a marker)                yes                                      yes
   conditionMisuse    yes (with a marker)                yes                                      yes
 */}}
@@ -202,6 +203,21 @@ has(request.userInfo.extra) && 'authentication.kubernetes.io/node-name' in reque
     size(variables.annotations['node-ready/verification']) <= 16384)
   reason: Forbidden
   message: {{ printf "%s may set the annotation node-ready/verification to at most 16384 characters, and not remove it" .name | quote }}
+{{- end }}
+
+{{/* CEL: a record names the Node's boot, or none. verdict.WasRebooted reads it in the same way. Needs the variable bootID. */}}
+{{- define "kube-node-ready.sameBoot" -}}
+{{ . }}.indexOf('"bootID":"') == {{ . }}.indexOf('"bootID":"' + variables.bootID + '"')
+{{- end }}
+
+{{/* Needs the variable record. */}}
+{{- define "kube-node-ready.forbid.anotherBoot" -}}
+# Otherwise a stolen token could write another boot, and then remove the label (verifyAfterReboot).
+- expression: >-
+    !('node-ready/verification' in variables.changedAnnotations) ||
+    {{ include "kube-node-ready.sameBoot" "variables.record" }}
+  reason: Forbidden
+  message: {{ printf "%s may set the annotation node-ready/verification with no bootID but the node's" .name | quote }}
 {{- end }}
 
 {{- define "kube-node-ready.forbid.foreignConditions" -}}

@@ -216,6 +216,20 @@ func TestControllerMayRemoveTheLabelOfARebootedNodeOnly(t *testing.T) {
 				records(record)
 				s.tries(own, map[string]controllerTry{name: {patch: "[" + label + "]", refusal: refusal}})
 			}
+			// Nor may it write another boot itself, to remove the label afterwards.
+			writes := func(record string) string {
+				return fmt.Sprintf(`[{"op":"add","path":"/metadata/annotations/node-ready~1verification","value":%q}]`, record)
+			}
+			refusal, ofOwn := "may change no annotation of a node", "may change no annotation of a node"
+			if mode == "controller" {
+				refusal, ofOwn = "with no bootID but the node's", ""
+			}
+			s.tries(own, map[string]controllerTry{
+				"writes another boot":       {patch: writes(`{"bootID":"another"}`), refusal: refusal},
+				"writes another boot first": {patch: writes(fmt.Sprintf(`{"bootID":"another","x":{"bootID":%q}}`, boot)), refusal: refusal},
+				"writes the node's boot":    {patch: writes(fmt.Sprintf(`{"removed":["x"],"bootID":%q}`, boot)), refusal: ofOwn},
+				"writes no boot":            {patch: writes(`{"removed":["y"]}`), refusal: ofOwn},
+			})
 			s.awaitTypeChecked(harness.Name + "-controller")
 		})
 	}

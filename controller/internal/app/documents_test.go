@@ -16,7 +16,10 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/remediation"
+	"github.com/imunhatep/kube-node-ready/controller/internal/renewal"
+	"github.com/imunhatep/kube-node-ready/controller/internal/report"
 	"github.com/imunhatep/kube-node-ready/controller/internal/retaint"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
 var update = flag.Bool("update", false, "write the tables of rules into docs/controller.md")
@@ -60,6 +63,36 @@ func allRules[C any](t *testing.T, pkg string, table breaker.Table[C]) (rules []
 
 // text says when a rule withholds the action, and what an operator looks at first.
 type text struct{ withheldIf, tryFirst string }
+
+// docs/reference.md names the reason of each Event with who sends it, and about what, and the reason of each condition.
+func TestReferenceOfReasons(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/reference.md")
+	require.NoError(t, err)
+	const both, own, onDeployment = "agent, controller", "controller", "controller, on its Deployment"
+	want := map[string]string{
+		verdict.NodeVerified: both, verdict.NodeNotVerified: both, verdict.NodeTimedOut: both, verdict.RecheckFailed: both,
+		verdict.NodeOpened: "agent", verdict.NodeRecovered: "agent", report.NodeNotStarted: own, renewal.SandboxRenewed: own,
+		retaint.FailedTaintAdded: own, retaint.FailedTaintRemoved: own, retaint.TaintWithheld: own, remediation.RemediationWithheld: own,
+		"NodeClaimDeleted": own, "NodeDeleted": own,
+		remediation.RemediationStuck: onDeployment, remediation.RemediationHalted: onDeployment, remediation.RemediationFrozen: onDeployment,
+	}
+	_, events, _ := strings.Cut(string(page), "## Events\n")
+	events, conditions, _ := strings.Cut(events, "## Reasons of the condition\n")
+	found := make(map[string]string)
+	for _, row := range regexp.MustCompile("(?m)^\\| (`.+?) \\| (.+?) \\| ").FindAllStringSubmatch(events, -1) {
+		for reason := range strings.SplitSeq(row[1], ", ") {
+			found[strings.Trim(reason, "`")] = row[2]
+		}
+	}
+	assert.Equal(t, want, found)
+	conditions, _, _ = strings.Cut(conditions, "\n## ")
+	for _, known := range verdict.Meanings() {
+		assert.Contains(t, conditions, "`"+known.Reason+"`")
+	}
+	for _, unknown := range []string{"NotRechecked", "NotGated"} {
+		assert.Regexp(t, "`Unknown`[^|]*`"+unknown+"`", conditions)
+	}
+}
 
 // replaceTable replaces the table whose head says that its rules withhold an action.
 func replaceTable(t *testing.T, page, action string, texts map[breaker.Rule]text, rules, breakers []breaker.Rule) string {

@@ -21,7 +21,7 @@ func describe() map[string]*prometheus.Desc {
 		found[name] = prometheus.NewDesc("kube_node_ready_"+name, help, labels, nil)
 	}
 	series("nodes", "Nodes by state, and by reason if the state is Failed.", "state", "reason")
-	series("breaker", "1 while a reason keeps the controller from re-tainting or replacing any node.", "reason")
+	series("breaker", "1 while a rule withholds every re-taint or deletion, or if halted, the deletions of a NodePool.", "reason")
 	series("retainted_nodes", "Nodes with the failed taint that the controller adds to verified nodes.")
 	series("recheck_failed_nodes", "Verified nodes whose condition is False, by its first reason.", "reason")
 	series("verification_status", "1, with the state of the node.", "node", "status")

@@ -119,6 +119,24 @@ func TestNoCandidate(t *testing.T) {
 	}
 }
 
+// A node that has lost a requirement fails like any other. Only its agent knows whether the node has ever met it: an agent that finds
+// it has not stops to refresh the False of an earlier agent, and writes True; until then the False is too old to act on.
+func TestLostRequirement(t *testing.T) {
+	m := newMoment(20).fail(1)
+	status := &m.in.Statuses[0]
+	status.Node.Annotations[nodepatch.Annotation] = verdict.Record{Removed: []string{startup + "=true:NoSchedule"}, Required: []string{"label a"}}.String()
+	status.Node.Status.Conditions[0].Reason, status.Recheck.Reason = verdict.NodeFailed, verdict.NodeFailed
+	assert.Equal(t, []string{"n0"}, names(m.decide().Candidates))
+
+	status.Recheck.Refreshed = mark(m.now.Add(-8 * time.Minute))
+	d := m.decide()
+	assert.Empty(t, d.Candidates)
+	assert.Empty(t, d.Withheld)
+	m.taint(0, release) // it was re-tainted before
+	status.Node.Status.Conditions[0].Status = corev1.ConditionTrue
+	assert.Equal(t, []string{"n0"}, names(m.decide().RemoveTaint))
+}
+
 func TestWithheld(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*moment)

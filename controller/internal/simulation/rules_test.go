@@ -627,67 +627,91 @@ func (j *judge) tick() {
 	j.unseen()
 	for key := range maps.Clone(w.now["nodes"]) {
 		node := read[corev1.Node](w, "nodes", key)
-		m, t := w.machines[node.Name], j.of(node)
+		m := w.machines[node.Name]
 		if m != nil && j.isOverdue(m, node) {
-			w.fail(node.Name, ruleOpened, "has the startup taint since %s, its agent runs, its network checks fail, and it is not opened", time.Since(t.gatedAt))
+			w.fail(node.Name, ruleOpened, "has the startup taint since %s, its agent runs, its network checks fail, and it is not opened", time.Since(j.of(node).gatedAt))
 		}
 		if m == nil || m.gone || m.held > 0 || !m.up || node.DeletionTimestamp != nil || fleet.Untouchable(node) != "" {
 			continue
 		}
-		if slices.ContainsFunc(w.faults, func(f *fault) bool { return f.on(nil, m) }) { // it has begun before the machine came
+		if slices.ContainsFunc(w.faults, func(f *fault) bool { return f.on(nil, m) }) { // it began before the machine was there
 			m.disturbed = time.Now()
 			continue
 		}
-		if len(w.replicas) > 0 && slices.ContainsFunc(w.faults, func(f *fault) bool {
-			return slices.ContainsFunc(w.replicas, func(c *replica) bool { return c.process != nil && f.on(c.process, c.machine) })
-		}) {
-			w.quiet = time.Now()
-		}
-		calm := time.Since(m.disturbed)
-		if w.options.workers || w.options.retaint {
-			calm = min(calm, time.Since(w.quiet))
-		}
-		broken := slices.ContainsFunc(slices.Collect(maps.Values(m.runs)), func(r *run) bool { return r.broken })
-		labelled, gated := node.Labels[label] == "true", fleet.HasTaint(node, startupTaint)
-		condition := j.condition(node)
-		lacks := time.Since(t.unmet)
-		if w.options.recheck > 0 && labelled && !gated && !t.unmet.IsZero() && t.wasMet && t.tainted && t.released.Before(t.unmet) && calm > lacks-time.Minute &&
-			lacks > w.shows() && t.cniSince.IsZero() && condition.Status != corev1.ConditionFalse {
-			w.fail(node.Name, ruleLiveness, "lacks for %s what it was released with, and its condition is %s %s", lacks, condition.Status, condition.Reason)
-		}
-		if calm < w.patience(broken) || !t.cniSince.IsZero() || !t.unmet.IsZero() {
-			continue
-		}
-		isOneShot := !w.options.workers && w.options.recheck == 0
-		late := func(format string, args ...any) {
-			w.fail(node.Name, ruleLiveness, "works since %s, and %s", calm.Round(time.Second), fmt.Sprintf(format, args...))
-		}
-		switch {
-		case w.options.workers && !gated && node.Annotations[nodepatch.Annotation] == "": // or somebody has removed the startup taint
-			continue
-		case broken && !gated: // its agent cannot write, and by design the agent of such a node need not
-			continue
-		case isOneShot && labelled && (t.putBack || gated): // nobody is left to notice what others put back
-			// A clock of the API server that jumps by an hour makes a new Node look old: its late startup taint is not waited for.
-			looksOld := w.mostSkew != 0 && t.released.Before(t.gatedAt)
-			if !t.putBack && gated && !looksOld {
-				late("has label and startup taint")
-			}
-			continue
-		case !labelled:
-			late("is not released: %s", w.podTexts(node.Name))
-		case gated:
-			late("has label and startup taint")
-		case fleet.HasTaint(node, failedTaint) && (!isOneShot || !t.putBack):
-			late("has the failed taint")
-		case w.options.workers && slices.ContainsFunc(w.podsOf(node.Name), func(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil }):
-			late("still has workers: %s", w.podTexts(node.Name))
-		case w.options.workers && condition.Status != corev1.ConditionTrue && verdict.WasGated(node.Annotations[nodepatch.Annotation], node.Annotations[nodepatch.Opened], failedTaint):
-			late("its condition is %q %s", condition.Status, condition.Reason)
-		case condition.Type != "" && condition.Status != corev1.ConditionTrue && !isOneShot && (w.options.controller || w.options.recheck > 0):
-			late("its condition is %s %s", condition.Status, condition.Reason)
-		}
+		j.working(m, node)
 	}
+}
+
+// calmSince returns how long nothing has disturbed a machine, nor what its node depends on.
+func (w *world) calmSince(m *machine) time.Duration {
+	isDisturbed := func(c *replica) bool {
+		return slices.ContainsFunc(w.faults, func(f *fault) bool { return c.process != nil && f.on(c.process, c.machine) })
+	}
+	if slices.ContainsFunc(w.replicas, isDisturbed) {
+		w.quiet = time.Now()
+	}
+	if w.options.workers || w.options.retaint {
+		return min(time.Since(m.disturbed), time.Since(w.quiet))
+	}
+	return time.Since(m.disturbed)
+}
+
+// working checks a node whose machine has no fault: it must be released, and show it. If it lacks a requirement, it must show that.
+func (j *judge) working(m *machine, node *corev1.Node) {
+	w, t := j.w, j.of(node)
+	calm, isBroken := w.calmSince(m), slices.ContainsFunc(slices.Collect(maps.Values(m.runs)), func(r *run) bool { return r.broken })
+	j.showsUnmet(node, calm)
+	if calm < w.patience(isBroken) || !t.cniSince.IsZero() || !t.unmet.IsZero() {
+		return
+	}
+	if why := j.lateness(node, isBroken); why != "" {
+		w.fail(node.Name, ruleLiveness, "works since %s, and %s", calm.Round(time.Second), why)
+	}
+}
+
+// showsUnmet checks that a node shows that it lacks a requirement that it met when it was released.
+func (j *judge) showsUnmet(node *corev1.Node, calm time.Duration) {
+	w, t, condition := j.w, j.of(node), j.condition(node)
+	isRechecked := w.options.recheck > 0 && node.Labels[label] == "true" && !fleet.HasTaint(node, startupTaint) && t.tainted
+	isLost := !t.unmet.IsZero() && t.wasMet && t.released.Before(t.unmet)
+	lacks := time.Since(t.unmet)
+	if isRechecked && isLost && calm > lacks-time.Minute && lacks > w.shows() && t.cniSince.IsZero() && condition.Status != corev1.ConditionFalse {
+		w.fail(node.Name, ruleLiveness, "lacks for %s what it was released with, and its condition is %s %s", lacks, condition.Status, condition.Reason)
+	}
+}
+
+// lateness returns what a node that works should have long ago, or no longer have, or "".
+func (j *judge) lateness(node *corev1.Node, isBroken bool) string {
+	w, t, condition := j.w, j.of(node), j.condition(node)
+	labelled, gated := node.Labels[label] == "true", fleet.HasTaint(node, startupTaint)
+	isOneShot := !w.options.workers && w.options.recheck == 0
+	hasWorkers := slices.ContainsFunc(w.podsOf(node.Name), func(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil })
+	wasGated := verdict.WasGated(node.Annotations[nodepatch.Annotation], node.Annotations[nodepatch.Opened], failedTaint)
+	isUnverified := condition.Status != corev1.ConditionTrue
+	switch {
+	case w.options.workers && !gated && node.Annotations[nodepatch.Annotation] == "": // or somebody has removed the startup taint
+		return ""
+	case isBroken && !gated: // its agent cannot write, and by design the agent of such a node need not
+		return ""
+	case isOneShot && labelled && (t.putBack || gated): // no agent is left to notice what others put back
+		// A clock of the API server that jumps by an hour makes a new Node look old: its late startup taint is not waited for.
+		looksOld := w.mostSkew != 0 && t.released.Before(t.gatedAt)
+		if t.putBack || !gated || looksOld {
+			return ""
+		}
+		return "has label and startup taint"
+	case !labelled:
+		return "is not released: " + w.podTexts(node.Name)
+	case gated:
+		return "has label and startup taint"
+	case fleet.HasTaint(node, failedTaint) && (!isOneShot || !t.putBack):
+		return "has the failed taint"
+	case w.options.workers && hasWorkers:
+		return "still has workers: " + w.podTexts(node.Name)
+	case w.options.workers && isUnverified && wasGated, condition.Type != "" && isUnverified && !isOneShot && (w.options.controller || w.options.recheck > 0):
+		return fmt.Sprintf("its condition is %q %s", condition.Status, condition.Reason)
+	}
+	return ""
 }
 
 // isOverdue reports whether a node must have been opened: all the time nothing but its network was wrong.

@@ -252,6 +252,7 @@ func (w *world) controllerEvents() map[string]func() {
 			}
 		},
 		"no halt": func() {
+			w.judge.cleared = time.Now()
 			for key := range w.now["configmaps"] {
 				edit(w, "configmaps", key, func(c *corev1.ConfigMap) {
 					c.Annotations = map[string]string{remediation.ClearHalt: "*"}

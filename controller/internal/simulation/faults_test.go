@@ -22,7 +22,9 @@ type fault struct {
 	share   float64                       // of the requests that it is about
 	lag     time.Duration                 // of caches and watches
 	about   string                        // a part of a request's text, "": all of them
+	broke   []string                      // the layers when it began
 	began   time.Time
+	ended   time.Time
 	one     *machine  // if it is about this one only
 	crowded time.Time // when another node failed too
 }
@@ -85,8 +87,8 @@ func (w *world) troubleOf(q request) (all troubles) {
 // break lets something not work for a time. Everything that it is about is disturbed until then. The lock is held.
 func (w *world) breaks(f *fault, name string, d time.Duration) {
 	w.counts.faults[f.kind]++
-	f.began = time.Now()
-	w.faults = append(w.faults, f)
+	f.began, f.broke = time.Now(), f.layers
+	w.faults, w.past = append(w.faults, f), append(w.past, f)
 	var about []*machine
 	for _, m := range w.machines {
 		if f.on(nil, m) {
@@ -102,6 +104,7 @@ func (w *world) breaks(f *fault, name string, d time.Duration) {
 	w.tell(where, "FAULT", "%s: %s, for %s", f.kind, name, d.Round(time.Millisecond))
 	w.later(d, func() {
 		w.faults = slices.DeleteFunc(w.faults, func(other *fault) bool { return other == f })
+		f.end()
 		for _, m := range about {
 			m.release()
 		}
@@ -110,6 +113,13 @@ func (w *world) breaks(f *fault, name string, d time.Duration) {
 		}
 		w.tell(where, "FAULT", "%s is over", f.kind)
 	})
+}
+
+// end notes when a fault ended first.
+func (f *fault) end() {
+	if f.layers = nil; f.ended.IsZero() {
+		f.ended = time.Now()
+	}
 }
 
 // scope draws what a fault is about.

@@ -69,6 +69,10 @@ func (w *world) newOptions() options {
 	if w.openings.Float64() < 0.25 && !o.workers && o.condition == "auto" {
 		o.onTimeout = map[bool]string{true: "open,condition", false: "open"}[strings.Contains(o.onTimeout, "condition")]
 	}
+	if o.controller || o.recheck > 0 || o.condition == "always" { // as the chart does
+		o.onTimeout = strings.TrimPrefix(strings.Replace(o.onTimeout, "condition", "", 1)+",condition", "keep")
+		o.onTimeout = strings.TrimPrefix(strings.ReplaceAll(o.onTimeout, ",,", ","), ",")
+	}
 	return o
 }
 
@@ -80,6 +84,9 @@ func (o options) String() string {
 	return fmt.Sprintf("%+v", plain(o))
 }
 
+// replacesUnmet reports whether a node is replaced that lacks a requirement and nothing else.
+func (o options) replacesUnmet() bool { return o.remediates && o.require != "" && o.nodes%2 == 0 }
+
 // env returns the settings as the chart's ConfigMap has them.
 func (o options) env() map[string]string {
 	mode := config.ModeDaemonSet
@@ -89,13 +96,13 @@ func (o options) env() map[string]string {
 	env := map[string]string{"DEPLOYMENT_MODE": mode, "INITIAL_TIMEOUT": o.initial.String(), "CHECK_TIMEOUT": o.check.String(), "METRICS_LINGER": o.linger.String(),
 		"LATE_TAINT_WINDOW": o.late.String(), "ON_TIMEOUT": o.onTimeout, "CONDITION": o.condition, "WAIT_FOR_TAINTS": o.waitFor, "REQUIRE": o.require,
 		"MAX_CONCURRENT_WORKERS": fmt.Sprint(o.maxWorkers), "VERIFY_AFTER_REBOOT": fmt.Sprint(o.reboots), "RETAINT": fmt.Sprint(o.retaint),
-		"DELETE_NODES": fmt.Sprint(o.deleteNodes), "REMEDIATION_MODE": "off", "DELETE_AFTER": "5m", "FAILED_FOR": "2m", "CONTROL_GROUP_FOR": "1m",
+		"DELETE_NODES": fmt.Sprint(o.deleteNodes), "REMEDIATION_MODE": "off", "DELETE_AFTER": deleteAfter.String(), "FAILED_FOR": failedFor.String(), "CONTROL_GROUP_FOR": "1m",
 		"RETAINT_CONTROL_GROUP_FOR": "1m", "RETAINT_COOL_DOWN": coolDown.String(), "RETAINT_NO_AGENT_FOR": noAgentFor.String(), "DNS_SERVICE": "kube-system/kube-dns"}
 	if o.remediates {
 		env["REMEDIATION_MODE"] = "delete"
 	}
 	// Without a draw of its own: each seed keeps its story.
-	env["UNMET_REQUIREMENTS"] = fmt.Sprint(o.remediates && o.require != "" && o.nodes%2 == 0)
+	env["UNMET_REQUIREMENTS"] = fmt.Sprint(o.replacesUnmet())
 	if o.recheck > 0 {
 		env["RECHECK_INTERVAL"] = o.recheck.String()
 	}

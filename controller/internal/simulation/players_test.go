@@ -179,7 +179,12 @@ func (m *machine) live(delay time.Duration) {
 			w.tell(m.name, "machine", "is gone")
 			m.goDown()
 			m.gone = true
-			w.faults = slices.DeleteFunc(w.faults, func(f *fault) bool { return f.one == m })
+			w.faults = slices.DeleteFunc(w.faults, func(f *fault) bool {
+				if f.one == m {
+					f.end()
+				}
+				return f.one == m
+			})
 			w.editNode(m.name, func(node *corev1.Node) { node.Finalizers = nil })
 			w.remove("nodes", "/"+m.name)
 			edit(w, "nodeclaims", "/"+m.claim, func(claim *map[string]any) { delete((*claim)["metadata"].(map[string]any), "finalizers") })

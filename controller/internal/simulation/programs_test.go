@@ -270,6 +270,7 @@ func (c *replica) run() {
 		w.mu.Lock()
 		c.process = w.newProcess(c.name, c.machine)
 		c.process.controller = true
+		c.process.retaints = w.options.retaint && c.more["RETAINT"] != "false"
 		c.kill, c.left = kill, make(chan struct{})
 		p, left := c.process, c.left
 		w.tell("", c.name, "starts")

@@ -53,9 +53,17 @@ type truth struct {
 	gatedAt   time.Time // since when it has the startup taint
 	putBack   bool      // a foreign client has put a taint of ours back
 	failsAt   time.Time // since when the condition is False
-	cordoned  time.Time
-	retainted time.Time
-	workers   []time.Time // when those of the last minute were created
+	saidFalse time.Time // when False was written last
+	reason    string    // the first one of a condition that is False
+	lacked    []span    // in which it lacked what REQUIRE demands
+	keptSince time.Time // since when an annotation or a label keeps it from being deleted
+	gone      time.Time // when the Node was deleted
+
+	reasonSince      time.Time // since when the condition is False for this reason
+	isReleasedBefore bool      // an agent has released it before this world began
+	cordoned         time.Time
+	retainted        time.Time
+	workers          []time.Time // when those of the last minute were created
 }
 
 // judge checks the rules at each write.
@@ -67,6 +75,8 @@ type judge struct {
 	created   []time.Time              // when the workers of the last second were
 	lastWrite map[string]time.Time     // of ours, by the node's name
 	requests  map[*process][]time.Time // when those of the last minute were made
+	cleared   time.Time                // when a halt was cleared last
+	most      int                      // requests of a controller in a minute
 }
 
 func newJudge(w *world) judge {
@@ -80,8 +90,9 @@ func within(times []time.Time, d time.Duration) []time.Time {
 }
 
 type deletion struct {
-	at  time.Time
-	uid string // of the Node
+	at   time.Time
+	uid  string // of the Node
+	pool *pool
 }
 
 func (j *judge) of(node *corev1.Node) *truth {
@@ -118,6 +129,8 @@ func (j *judge) write(q request, before, after []byte) {
 		}
 		if is != nil {
 			j.follow(q, was, is)
+		} else if was != nil {
+			j.of(was).gone = time.Now()
 		}
 	case "nodeclaims":
 		if ours && q.verb == http.MethodDelete {
@@ -161,12 +174,40 @@ func (j *judge) follow(q request, was, is *corev1.Node) {
 	since(&t.cniSince, j.blocking(is) != nil)
 	quantity := is.Status.Allocatable[gpu]
 	since(&t.gatedAt, fleet.HasTaint(is, startupTaint))
+	wasUnmet := t.unmet
 	since(&t.unmet, w.options.require != "" && quantity.Value() < 8)
+	switch n := len(t.lacked); {
+	case wasUnmet.IsZero() && !t.unmet.IsZero():
+		t.lacked = append(t.lacked, span{from: now})
+	case !wasUnmet.IsZero() && t.unmet.IsZero():
+		t.lacked[n-1].to = now
+	}
 	since(&t.cordoned, is.Spec.Unschedulable)
 	since(&t.retainted, j.isRetainted(is))
-	since(&t.failsAt, j.condition(is).Status == corev1.ConditionFalse)
+	since(&t.keptSince, keepsNode(is.Labels, is.Annotations) != "")
+	t.isReleasedBefore = t.isReleasedBefore || was == nil && is.Annotations[nodepatch.Annotation] != ""
+	j.followCondition(t, was, is)
 	if q.from != nil && !q.from.person {
 		j.lastWrite[is.Name] = now
+	}
+}
+
+// followCondition notes since when the condition of a Node is False, for which reason, and when that was written last.
+func (j *judge) followCondition(t *truth, was, is *corev1.Node) {
+	condition, now := j.condition(is), time.Now()
+	if condition.Status != corev1.ConditionFalse {
+		t.failsAt, t.reason, t.reasonSince = time.Time{}, "", time.Time{}
+		return
+	}
+	if t.failsAt.IsZero() {
+		t.failsAt = now
+	}
+	first, _, _ := strings.Cut(condition.Reason, ",")
+	if t.reason != first {
+		t.reason, t.reasonSince = first, now
+	}
+	if was == nil || j.condition(was) != condition {
+		t.saidFalse = now
 	}
 }
 
@@ -423,18 +464,12 @@ func (j *judge) count(holds func(*corev1.Node) bool) (n, all int) {
 }
 
 // frozen says why nothing may be re-tainted or deleted now, or "".
-func (j *judge) frozen(p *process) string {
+func (j *judge) frozen(q request) string {
 	w := j.w
-	const noticed = 2 * time.Minute
-	for _, f := range w.faults {
-		if len(f.layers) > 0 && f.layers[0] != "sandbox" && f.layers[0] != "api" && f.on(p, p.machine) && time.Since(f.began) > noticed+w.round() {
-			return fmt.Sprintf("%s in the controller's own pod for %s", f.kind, time.Since(f.began))
-		}
+	if why := j.ownFault(q.from, q.at, time.Minute); why != "" {
+		return why
 	}
-	shown := time.Minute // the controller's cache has it then
-	if time.Since(w.quiet) < 5*time.Minute || slices.ContainsFunc(w.faults, func(f *fault) bool { return f.on(p, p.machine) }) {
-		shown = 5 * time.Minute
-	}
+	shown := w.shown(q.from)
 	failing, all := j.count(func(node *corev1.Node) bool {
 		t := j.of(node)
 		lasts := func(at time.Time) bool { return !at.IsZero() && time.Since(at) > shown }
@@ -461,9 +496,10 @@ func (j *judge) retaint(q request, was *corev1.Node) {
 	if !t.cordoned.IsZero() && time.Since(t.cordoned) > slack {
 		w.fail(was.Name, ruleBudget, "%s re-taints a cordoned node", q.from.name)
 	}
-	if why := j.frozen(q.from); why != "" {
+	if why := j.frozen(q); why != "" {
 		w.fail(was.Name, ruleBudget, "%s re-taints a node although %s", q.from.name, why)
 	}
+	j.retaintCause(q, was)
 	n, all := j.count(j.isRetainted)
 	if allowed := max(1, (all+2)/10); n+1 > allowed {
 		w.fail(was.Name, ruleBudget, "%d of %d nodes have the failed taint, and %s adds one", n, all, q.from.name)
@@ -533,7 +569,7 @@ func (j *judge) deleted(q request, node *corev1.Node) {
 	case node.Labels[label] != "" && q.at.Sub(t.released) > slack:
 		w.fail(node.Name, ruleGated, "%s deletes a node that was released %s ago", q.from.name, time.Since(t.released))
 	}
-	if why := j.frozen(q.from); why != "" {
+	if why := j.frozen(q); why != "" {
 		w.fail(node.Name, ruleBudget, "%s deletes a node although %s", q.from.name, why)
 	}
 	if ledger := read[corev1.ConfigMap](w, "configmaps", namespace+"/"+agentName+"-remediation"); ledger == nil || !strings.Contains(ledger.Data["ledger"], string(node.UID)) {
@@ -554,7 +590,8 @@ func (j *judge) deleted(q request, node *corev1.Node) {
 	if hour >= 3 || day >= 10 {
 		w.fail(node.Name, ruleBudget, "%s makes deletion %d of an hour, %d of a day", q.from.name, hour+1, day+1)
 	}
-	j.deletions = append(j.deletions, deletion{time.Now(), string(node.UID)})
+	j.deletionCause(q, node)
+	j.deletions = append(j.deletions, deletion{time.Now(), string(node.UID), w.machines[node.Name].pool})
 }
 
 // worker is rule 4 at the creation of a worker.

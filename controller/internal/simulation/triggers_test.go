@@ -45,7 +45,7 @@ func (w *world) recoverBeforeDeletion(q request) {
 		if f.one == nil || len(f.layers) == 0 || w.node(f.one.name) == nil || w.node(f.one.name).Labels[label] != "" || !strings.Contains(q.sent, string(w.node(f.one.name).UID)) || w.chance(0.3) {
 			continue
 		}
-		f.layers = nil
+		f.end()
 		w.tell(f.one.name, "FAULT", "%s ends while the ledger is written", f.kind)
 		if !w.options.workers { // a new agent checks at once
 			f.one.crash()

@@ -37,6 +37,7 @@ type world struct {
 	machines  map[string]*machine // by the name of the node, those that are gone too
 	pools     []*pool
 	faults    []*fault
+	past      []*fault // all of them, those that have ended too
 	judge     judge
 	told      []line
 	failed    string // the first rule that was broken
@@ -281,6 +282,8 @@ type process struct {
 	hindered                   time.Time            // when a read or a write of a Node may have failed last
 	sawForeign                 time.Time            // when it read first that its Node has no taint of WAIT_FOR_TAINTS any more
 	isBlocked                  bool                 // the Node had one when it was read last
+	retainted                  map[string]time.Time // when it has re-tainted a Node last, by its uid
+	retaints                   bool                 // its settings allow it
 	person, controller, worker bool
 }
 
@@ -290,7 +293,7 @@ type sawTaint struct{ since, gone time.Time }
 
 // newProcess returns a process that starts now; machine is nil for a client outside the cluster.
 func (w *world) newProcess(name string, on *machine) *process {
-	p := &process{w: w, name: name, machine: on, started: time.Now(), passed: make(map[string]time.Time), released: make(map[string]bool),
+	p := &process{w: w, name: name, machine: on, started: time.Now(), passed: make(map[string]time.Time), released: make(map[string]bool), retainted: make(map[string]time.Time),
 		read: make(map[string]bool), taints: make(map[*truth]sawTaint)}
 	if on != nil {
 		p.boot = on.bootID()

@@ -138,6 +138,25 @@ func (j *judge) unproven(q request, fails time.Time) string {
 	return j.ownFault(q.from, q.at, time.Minute)
 }
 
+// ownNode says since when a controller's own node is not fit to decide from, or "".
+func (j *judge) ownNode(q request) string {
+	node := j.w.node(q.from.machine.name)
+	if node == nil {
+		return ""
+	}
+	t, shown := j.of(node), j.w.shown(q.from)
+	lasts := func(at time.Time) bool { return !at.IsZero() && q.at.Sub(at) > shown }
+	switch {
+	case lasts(t.gatedAt) && node.Labels[label] == "":
+		return "waits for its release since " + t.gatedAt.String()
+	case lasts(t.retainted):
+		return "is re-tainted"
+	case lasts(t.failsAt) && node.Labels[label] == "true" && j.w.options.recheck > 0:
+		return "fails since " + t.failsAt.String()
+	}
+	return ""
+}
+
 // retaintCause is rules 8 and 9 at a re-taint.
 func (j *judge) retaintCause(q request, was *corev1.Node) {
 	w, t := j.w, j.of(was)
@@ -154,11 +173,14 @@ func (j *judge) retaintCause(q request, was *corev1.Node) {
 	if !q.from.retaints {
 		withheld("although re-taint is off")
 	}
-	if since := q.at.Sub(q.from.retainted[string(was.UID)]); since < coolDown-slack {
+	if since := q.at.Sub(q.from.retainted[string(was.UID)]); since < w.options.coolDown-slack {
 		withheld("that it has re-tainted %s ago", since)
 	}
 	if why := j.unproven(q, t.failsAt); why != "" {
 		withheld("although %s", why)
+	}
+	if why := j.ownNode(q); why != "" {
+		withheld("although its own node %s", why)
 	}
 	group := func(node *corev1.Node) bool {
 		return w.machines[node.Name] != nil && w.machines[node.Name].pool == w.machines[was.Name].pool
@@ -181,6 +203,7 @@ func (j *judge) retaintCause(q request, was *corev1.Node) {
 		w.fail(was.Name, ruleCause, "%s re-taints a node for %s, and nothing was wrong since %s before its condition was written", q.from.name, reason, rounds)
 	}
 	q.from.retainted[string(was.UID)] = q.at
+	w.counts.writes["re-tainted"]++
 }
 
 // longestLag is how far behind the caches of a process may be.
@@ -202,6 +225,7 @@ const (
 // deletionCause is rules 8 and 9 at a deletion of a node, or of its NodeClaim.
 func (j *judge) deletionCause(q request, node *corev1.Node) {
 	w, t, m := j.w, j.of(node), j.w.machines[node.Name]
+	w.counts.writes["deleted"]++
 	withheld := func(format string, args ...any) {
 		w.fail(node.Name, ruleWithhold, q.from.name+" deletes a node "+format, args...)
 	}
@@ -224,6 +248,9 @@ func (j *judge) deletionCause(q request, node *corev1.Node) {
 	if why := j.unproven(q, time.Time{}); why != "" {
 		withheld("although %s", why)
 	}
+	if why := j.ownNode(q); why != "" {
+		withheld("although its own node %s", why)
+	}
 	if why := j.loops(q, m); why != "" && isSteady {
 		withheld("although %s", why)
 	}
@@ -244,6 +271,9 @@ func (j *judge) deletionCause(q request, node *corev1.Node) {
 		withheld("of a group of which %d of %d nodes fail", failed, all)
 	}
 	condition := j.condition(node)
+	if condition.Status != corev1.ConditionFalse && since(t.saidOther) < slack {
+		return // its agent is about to release it
+	}
 	switch { // what the controller itself has found, it may not have been able to write
 	case condition.Status != corev1.ConditionFalse && since(q.from.hindered) > time.Minute:
 		withheld("whose condition is %q", condition.Status)

@@ -35,6 +35,9 @@ type machine struct {
 	wake      chan struct{}
 	disturbed time.Time // when something ended last that may keep the node from being verified
 	held      int       // disturbances that go on
+
+	hasForeignTaint bool // for its whole life
+	outageAtFalse   bool // the controllers' checks begin to fail when its condition becomes False
 }
 
 // run is one pod on a machine.
@@ -147,6 +150,9 @@ func (m *machine) runPod(ctx context.Context, pod *corev1.Pod, r *run) {
 	if !m.makeSandbox(ctx, pod) {
 		return
 	}
+	if !m.pullImage(ctx, pod, r) {
+		return
+	}
 	r.broken = draw(w, func() bool { return w.fails(m, "broken sandbox") && w.options.controller && !r.worker })
 	for backoff := 10 * time.Second; ; backoff = min(2*backoff, 5*time.Minute) {
 		w.mu.Lock()
@@ -158,7 +164,10 @@ func (m *machine) runPod(ctx context.Context, pod *corev1.Pod, r *run) {
 		w.mu.Unlock()
 		exits := make(chan int, 1)
 		processCtx, terminate := context.WithCancel(context.Background())
-		if r.worker {
+		isCrashing := draw(w, func() bool { return w.fails(m, "crash") })
+		if isCrashing {
+			time.AfterFunc(time.Second, func() { exits <- 2 })
+		} else if r.worker {
 			go m.worker(processCtx, p, pod, r, exits)
 		} else {
 			go m.agent(processCtx, p, r, exits)
@@ -208,6 +217,36 @@ func (m *machine) runPod(ctx context.Context, pod *corev1.Pod, r *run) {
 		case <-w.over:
 			return
 		case <-time.After(backoff):
+		}
+	}
+}
+
+// pullImage waits until the image is there, and reports whether it is.
+func (m *machine) pullImage(ctx context.Context, pod *corev1.Pod, r *run) bool {
+	w := m.w
+	for {
+		w.mu.Lock()
+		fails := w.fails(m, "image")
+		if fails && m.up {
+			w.editPod(pod.Name, func(now *corev1.Pod) {
+				if now.UID == pod.UID {
+					name := map[bool]string{false: "agent", true: "worker"}[r.worker]
+					now.Status.Phase, now.Status.ContainerStatuses = corev1.PodPending, []corev1.ContainerStatus{{Name: name,
+						State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "not found"}}}}
+					setReady(now, false, metav1.NewTime(w.serverTime()))
+				}
+			})
+		}
+		w.mu.Unlock()
+		if !fails {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-w.over:
+			return false
+		case <-time.After(20 * time.Second):
 		}
 	}
 }
@@ -338,6 +377,11 @@ func (m *machine) probe(ctx context.Context, pod *corev1.Pod, r *run) {
 // goDown ends all that runs on the machine at once. The lock is held.
 func (m *machine) goDown() {
 	m.up = false
+	for _, c := range m.w.replicas {
+		if c.machine == m {
+			c.end(false)
+		}
+	}
 	for uid, r := range m.runs {
 		if r.process != nil {
 			r.process.dead = true

@@ -28,7 +28,8 @@ type pool struct {
 	size      int
 	karpenter bool
 	gated     bool
-	late      bool // the platform adds the startup taint after the Node was created
+	badLater  float64 // the share of its later machines that have a flaw, on a stage
+	late      bool    // the platform adds the startup taint after the Node was created
 	role      string
 	machines  int // that it has made
 }
@@ -75,10 +76,17 @@ func (w *world) controllers() {
 		for key := range maps.Clone(w.now["pods"]) {
 			pod := read[corev1.Pod](w, "pods", key)
 			name := fleet.NodeOf(pod)
+			if isController(pod) {
+				continue
+			}
 			byNode[name] = append(byNode[name], pod)
 			switch {
 			case w.node(name) == nil && pod.DeletionTimestamp == nil:
 				w.expel("pods", key)
+			case pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil && w.machines[name] != nil && w.fails(w.machines[name], "room"):
+				w.editPod(pod.Name, func(pod *corev1.Pod) {
+					pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "Insufficient cpu"}}
+				})
 			case pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil:
 				w.editPod(pod.Name, func(pod *corev1.Pod) { pod.Spec.NodeName = name })
 			}
@@ -102,13 +110,25 @@ func (w *world) controllers() {
 				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("agent-%s-%d", node.Name, n), Namespace: namespace, Labels: template.Labels,
 					OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: agentName, UID: "daemonset", Controller: new(true)}}},
 					Spec: template.Spec, Status: corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}}}
-				pod.Spec.NodeName = node.Name
+				if pod.Spec.NodeName = node.Name; w.machines[node.Name] != nil && w.fails(w.machines[node.Name], "room") {
+					pod.Spec.NodeName, pod.Status.Conditions, pod.Spec.Affinity = "", nil, fleetAffinity(node.Name)
+				}
 				w.add("pods", pod)
 			}
 		}
 		w.mu.Unlock()
 	}
 }
+
+// fleetAffinity is what the DaemonSet controller adds to a pod that is for one node.
+func fleetAffinity(node string) *corev1.Affinity {
+	field := corev1.NodeSelectorRequirement{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{node}}
+	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{field}}}}}}
+}
+
+// isController reports whether a pod is one of the controller's own.
+func isController(pod *corev1.Pod) bool { return pod.Labels[component] == "controller" }
 
 // keep makes the machines of a pool, and replaces those that are deleted.
 func (p *pool) keep(w *world) {
@@ -129,7 +149,7 @@ func (p *pool) keep(w *world) {
 			}
 			w.machines[m.name] = m
 			w.counts.lives++
-			if left := time.Until(w.ends); left > 0 && w.chance(w.options.bad) {
+			if left := time.Until(w.ends); w.options.stage == "" && left > 0 && w.chance(w.options.bad) {
 				w.breaks(&fault{kind: "bad machine", on: only(m), layers: []string{"network", "service"}}, m.name, left)
 			}
 			if w.options.opens() && w.openings.Float64() < 0.4 && !w.calm { // a network that comes after INITIAL_TIMEOUT, or just before
@@ -140,6 +160,7 @@ func (p *pool) keep(w *world) {
 			if first {
 				delay = w.between(0, 3*time.Minute)
 			}
+			m.arrive(first)
 			w.play(func() { m.live(delay) })
 		}
 		w.mu.Unlock()
@@ -174,7 +195,7 @@ func (m *machine) live(delay time.Duration) {
 		ends := m.manage()
 		w.mu.Unlock()
 		if ends {
-			w.pause(5*time.Second, 40*time.Second)
+			w.pause(5*time.Second, draw(w, func() time.Duration { return w.terminates() }))
 			w.mu.Lock()
 			w.tell(m.name, "machine", "is gone")
 			m.goDown()
@@ -194,6 +215,14 @@ func (m *machine) live(delay time.Duration) {
 			return
 		}
 	}
+}
+
+// terminates is how long the end of a machine takes at most. The lock is held.
+func (w *world) terminates() time.Duration {
+	if w.options.stage != "" && w.chance(0.3) {
+		return 20 * time.Minute
+	}
+	return 40 * time.Second
 }
 
 // manage is what Karpenter, or the cloud, does about the machine. It reports whether the machine ends. The lock is held.
@@ -267,12 +296,15 @@ func (m *machine) register() {
 		}
 		node.Labels[label], node.Annotations[nodepatch.Annotation] = "true", record.String()
 	}
-	if w.options.waitFor != "" && w.chance(0.5) {
+	if w.options.waitFor != "" && !m.hasForeignTaint && w.chance(0.5) {
 		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: cniTaint, Effect: corev1.TaintEffectNoSchedule})
 		w.later(w.between(time.Second, 90*time.Second), func() { m.untaint(cniTaint) })
 	}
 	if m.gated && m.late == 0 && node.Labels[label] == "" {
 		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: startupTaint, Value: "true", Effect: corev1.TaintEffectNoSchedule})
+	}
+	if m.hasForeignTaint {
+		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: cniTaint, Effect: corev1.TaintEffectNoSchedule})
 	}
 	node.Status.NodeInfo.BootID, node.Status.Allocatable = m.bootID(), m.allocatable()
 	setCondition(node, corev1.NodeReady, corev1.ConditionTrue, w.serverTime())

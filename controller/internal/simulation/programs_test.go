@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/yaml"
@@ -83,7 +84,11 @@ func (c played) Try(ctx context.Context) (checks.Report, error) {
 		}
 		w.mu.Lock()
 		fails := w.failsFor(c.p, c.name)
-		if c.p.note(c.name, fails); fails {
+		if c.name == checks.PeersName {
+			if fails = fails && c.p.missesPeers(); fails {
+				c.p.rounds = 0
+			}
+		} else if c.p.note(c.name, fails); fails {
 			if refused {
 				c.p.rounds = 0
 			}
@@ -98,6 +103,21 @@ func (c played) Try(ctx context.Context) (checks.Report, error) {
 			return checks.Report{}, &checks.Failure{Cause: errors.New(c.name + " is refused"), Remedy: "wait"}
 		}
 	}
+}
+
+// missesPeers reports whether none of the other agents answering means something: there are three of them, or it has before. The
+// lock is held.
+func (p *process) missesPeers() bool {
+	others := 0
+	for _, m := range p.w.machines {
+		for _, r := range m.runs {
+			if m != p.machine && r.process != nil && !r.worker {
+				others++
+			}
+		}
+	}
+	p.hasMissedPeers = p.hasMissedPeers || others >= 3
+	return p.hasMissedPeers
 }
 
 // note notes how an attempt of a check of the network ended. The lock is held.
@@ -146,7 +166,13 @@ func (m *machine) agent(ctx context.Context, p *process, r *run, exits chan<- in
 	recorder := metrics.New(m.name, checklist.Names(cfg), "dev", "")
 	a := agent.New(cfg, e, recorder, p.log(), "dev")
 	list := a.Checks
-	a.Checks = func(api checks.API, o checklist.Options) []checks.Check { return p.played(list(api, o)) }
+	a.Checks = func(api checks.API, o checklist.Options) []checks.Check {
+		all := p.played(list(api, o))
+		if node := draw(w, func() *corev1.Node { return w.node(m.name) }); w.options.stage == stageRetaint && node != nil && node.Labels[label] == "true" {
+			all = append(all, played{checks.PeersName, p})
+		}
+		return all
+	}
 	w.mu.Lock()
 	r.handler = recorder.Handler()
 	w.mu.Unlock()
@@ -257,6 +283,7 @@ type replica struct {
 	w       *world
 	name    string
 	machine *machine
+	system  *machine // where it runs if no node of the fleet is verified
 	process *process
 	kill    context.CancelFunc
 	left    chan struct{}
@@ -268,6 +295,7 @@ func (c *replica) run() {
 	for n := 0; !w.hasEnded(); n++ {
 		ctx, kill := context.WithCancel(context.Background())
 		w.mu.Lock()
+		c.schedule()
 		c.process = w.newProcess(c.name, c.machine)
 		c.process.controller = true
 		c.process.retaints = w.options.retaint && c.more["RETAINT"] != "false"
@@ -301,6 +329,28 @@ func (c *replica) run() {
 	}
 }
 
+// schedule chooses a machine for the replica, and makes its pod. The lock is held.
+func (c *replica) schedule() {
+	w := c.w
+	if !w.options.inFleet {
+		return
+	}
+	key := namespace + "/" + c.name
+	w.remove("pods", key)
+	if c.machine.gone || !c.machine.up || c.machine.pool == nil || w.node(c.machine.name) == nil || w.judge.isRetainted(w.node(c.machine.name)) {
+		c.machine = c.system
+		if some := w.verified(1, false); len(some) > 0 {
+			c.machine = some[0]
+		}
+	}
+	labels := maps.Clone(w.options.template().Labels)
+	labels[component] = "controller"
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: c.name, Namespace: namespace, Labels: labels, OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "controller", UID: "replicaset", Controller: new(true)}}}}
+	pod.Spec.NodeName, pod.Status.Phase = c.machine.name, corev1.PodRunning
+	setReady(pod, true, metav1.NewTime(w.serverTime()))
+	w.add("pods", pod)
+}
+
 // end ends the process: gracefully, or at once. The lock is held.
 func (c *replica) end(gracefully bool) {
 	if c.process != nil && c.kill != nil {
@@ -325,6 +375,9 @@ func (p *process) program(more map[string]string) app.Controller {
 		Options: func(o *ctrl.Options) {
 			o.Controller.SkipNameValidation = &skip
 			lease, renew, retry := 30*time.Second, 20*time.Second, 5*time.Second // twice the usual times: a third of all requests are the election's
+			if w.options.stage != "" {
+				lease, renew, retry = 4*lease, 4*renew, 4*retry
+			}
 			o.LeaseDuration, o.RenewDeadline, o.RetryPeriod = &lease, &renew, &retry
 			o.Metrics.BindAddress, o.HealthProbeBindAddress = "0", "0"
 		}}

@@ -59,6 +59,7 @@ type truth struct {
 	keptSince time.Time // since when an annotation or a label keeps it from being deleted
 	gone      time.Time // when the Node was deleted
 
+	saidOther        time.Time // when the condition was False last and became something else
 	reasonSince      time.Time // since when the condition is False for this reason
 	isReleasedBefore bool      // an agent has released it before this world began
 	cordoned         time.Time
@@ -196,6 +197,9 @@ func (j *judge) follow(q request, was, is *corev1.Node) {
 func (j *judge) followCondition(t *truth, was, is *corev1.Node) {
 	condition, now := j.condition(is), time.Now()
 	if condition.Status != corev1.ConditionFalse {
+		if !t.failsAt.IsZero() {
+			t.saidOther = now
+		}
 		t.failsAt, t.reason, t.reasonSince = time.Time{}, "", time.Time{}
 		return
 	}
@@ -490,7 +494,7 @@ func (j *judge) retaint(q request, was *corev1.Node) {
 	if fleet.IsControlPlane(was) || j.hasRole(was) {
 		w.fail(was.Name, ruleGated, "%s re-taints a server of the control plane or etcd", q.from.name)
 	}
-	if !t.opened.IsZero() && time.Since(t.opened) < coolDown-time.Minute-2*w.mostSkew { // the annotation has the API server's time
+	if !t.opened.IsZero() && time.Since(t.opened) < w.options.coolDown-time.Minute-2*w.mostSkew { // the annotation has the API server's time
 		w.fail(was.Name, ruleBudget, "%s re-taints a node that somebody has opened %s ago", q.from.name, time.Since(t.opened))
 	}
 	if !t.cordoned.IsZero() && time.Since(t.cordoned) > slack {
@@ -787,7 +791,7 @@ func (j *judge) unseen() {
 		}
 		node := w.node(m.name)
 		if node == nil || failing > 1 || j.isRetainted(node) || node.Labels[label] != "true" || fleet.HasTaint(node, startupTaint) || fleet.Untouchable(node) != "" ||
-			!j.of(node).tainted || j.hasRole(node) || time.Since(j.of(node).opened) < coolDown+lasts {
+			!j.of(node).tainted || j.hasRole(node) || time.Since(j.of(node).opened) < w.options.coolDown+lasts {
 			continue
 		}
 		w.fail(m.name, ruleLiveness, "fails alone for %s, and is not re-tainted", lasts)

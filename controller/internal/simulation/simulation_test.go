@@ -153,6 +153,10 @@ func (w *world) live() {
 		if !p.karpenter && w.chance(0.2) {
 			p.role = oneOf(w, "node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/etcd")
 		}
+		if w.options.stage != "" {
+			p.late, p.badLater = false, oneOf(w, 0, w.options.bad, 1)
+			p.gated = p.gated || w.options.stage == stageRemediation || w.chance(0.4)
+		}
 		left -= p.size
 		w.pools = append(w.pools, p)
 	}
@@ -160,7 +164,7 @@ func (w *world) live() {
 	for i := range w.options.replicas {
 		if w.options.controller {
 			m := &machine{w: w, name: fmt.Sprint("system-", i), up: true, boot: 1, zone: fmt.Sprint("zone-", i), pool: &pool{name: "system"}, runs: make(map[string]*run), wake: make(chan struct{}, 1)}
-			w.replicas = append(w.replicas, &replica{w: w, name: fmt.Sprint("controller-", i), machine: m})
+			w.replicas = append(w.replicas, &replica{w: w, name: fmt.Sprint("controller-", i), machine: m, system: m})
 		}
 	}
 	disturbances := w.disturbances()
@@ -172,6 +176,15 @@ func (w *world) live() {
 		names, often = append([]string{"one fails", "one fails", "one fails"}, names[:min(1, w.random.IntN(3))]...), 5*time.Minute
 	}
 	w.ends = w.began.Add(w.between(20*time.Minute, 100*time.Minute))
+	if w.options.stage != "" {
+		disturbances = w.scenes()
+		names, often = slices.Sorted(maps.Keys(disturbances)), 5*time.Minute
+		w.random.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+		names = names[:1+w.random.IntN(min(4, len(names)))]
+		if w.ends = w.began.Add(w.between(50*time.Minute, 2*time.Hour)); w.options.long {
+			w.ends = w.began.Add(9 * time.Hour)
+		}
+	}
 	w.mu.Unlock()
 
 	w.play(w.controllers)
@@ -189,6 +202,17 @@ func (w *world) live() {
 			w.mu.Unlock()
 		}
 	})
+	if w.options.inFleet { // once there are verified nodes, the replicas move to them
+		for _, c := range w.replicas {
+			w.play(func() {
+				if w.pause(8*time.Minute, 12*time.Minute) {
+					w.mu.Lock()
+					c.end(true)
+					w.mu.Unlock()
+				}
+			})
+		}
+	}
 	for time.Now().Before(w.ends) && w.pause(0, 2*often) {
 		w.mu.Lock()
 		disturbances[oneOf(w, names...)]()

@@ -22,6 +22,10 @@ func (w *world) trigger(q request) {
 	if q.resource == "configmaps" && q.verb == http.MethodPut {
 		w.recoverBeforeDeletion(q)
 	}
+	if m := w.machines[q.name]; m != nil && m.outageAtFalse && q.sub == "status" && strings.Contains(q.sent, `"False"`) && !q.from.controller {
+		m.outageAtFalse = false
+		w.breaks(&fault{kind: "outage", on: inControllers, layers: []string{"network", "service"}}, "in the controllers' pods", 5*time.Minute)
+	}
 	if w.options.triggers > 0 && !w.calm && q.resource == "nodes" && w.machines[q.name] != nil {
 		w.triggerAtNode(q, w.machines[q.name])
 	}

@@ -190,7 +190,7 @@ func typed[T any](v *version) *T {
 // pods returns those of a node. The lock is held.
 func (w *world) podsOf(node string) (found []*corev1.Pod) {
 	for key := range w.now["pods"] {
-		if pod := read[corev1.Pod](w, "pods", key); pod.Spec.NodeName == node {
+		if pod := read[corev1.Pod](w, "pods", key); pod.Spec.NodeName == node && !isController(pod) {
 			found = append(found, pod)
 		}
 	}
@@ -284,6 +284,7 @@ type process struct {
 	isBlocked                  bool                 // the Node had one when it was read last
 	retainted                  map[string]time.Time // when it has re-tainted a Node last, by its uid
 	retaints                   bool                 // its settings allow it
+	hasMissedPeers             bool
 	person, controller, worker bool
 }
 

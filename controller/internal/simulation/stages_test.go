@@ -1,0 +1,375 @@
+//go:build !race
+
+package simulation
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+)
+
+// A stage is a world in which nearly everything that happens is about one action of the controller, so that a few hundred seeds
+// meet each protection of it.
+const (
+	stageRetaint     = "re-taint"
+	stageRemediation = "remediation"
+)
+
+// drawStage makes a stage of more than half of the worlds. It draws from a stream of its own: the other worlds stay as they were.
+func (o *options) drawStage(seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 3))
+	chance := func(p float64) bool { return r.Float64() < p }
+	switch draw := r.Float64(); {
+	case draw < 0.35:
+		o.stage = stageRetaint
+	case draw < 0.7:
+		o.stage = stageRemediation
+	default:
+		return
+	}
+	o.controller, o.workers, o.alone, o.triggers, o.reboots = true, false, false, 0, false
+	o.check, o.initial, o.linger, o.onTimeout, o.condition = 3*time.Second, time.Minute, 0, "condition", "auto"
+	o.inFleet, o.replicas = chance(0.5), 1+r.IntN(2)
+	o.pools = 1 + r.IntN(3)
+	o.recheck, o.retaint, o.coolDown = time.Minute, chance(0.9), 30*time.Minute
+	o.nodes = []int{6, 10, 12, 18}[r.IntN(4)]
+	o.remediates, o.deleteNodes, o.bad = chance(0.2), false, 0
+	if o.stage == stageRemediation {
+		o.remediates, o.deleteNodes, o.bad, o.long = true, chance(0.5), []float64{0.1, 0.2, 0.3}[r.IntN(3)], chance(0.15)
+		switch r.IntN(5) {
+		case 0:
+			o.workers, o.recheck, o.retaint, o.onTimeout = true, 0, false, "keep"
+		case 1, 2:
+			o.recheck, o.retaint = 0, false
+		}
+		if o.long {
+			o.workers, o.recheck, o.retaint, o.onTimeout, o.nodes, o.replicas = false, 0, false, "condition", 8, 1
+		}
+	}
+}
+
+// scenes are what happens on a stage, by name. The lock is held when one is called.
+func (w *world) scenes() map[string]func() {
+	if w.options.stage == stageRemediation {
+		return map[string]func(){
+			"gate again": w.gateFailing, "outage": w.controllersFail, "some fail": w.someFail, "grow": w.grow, "shrink": w.shrink,
+			"own node": w.ownNodeFails, "churn": w.shrink,
+		}
+	}
+	return map[string]func(){
+		"some fail": w.someFail, "flaps": w.flaps, "cordoned": w.failsCordoned, "stale": w.failsUnsaid, "broken sandbox": w.breaksSandbox,
+		"opened": w.failsOpened, "outage": w.controllersFail, "at once": w.failsAtOnce, "own node": w.ownNodeFails, "settings": w.failsUnwatched,
+		"peers": w.peersFail,
+	}
+}
+
+// verified returns up to n machines whose nodes are verified and undisturbed, of one group or of any.
+func (w *world) verified(n int, sameGroup bool) (found []*machine) {
+	var all []*machine
+	for _, m := range w.machines {
+		if node := w.node(m.name); node != nil && m.up && !m.gone && m.held == 0 && node.Labels[label] == "true" && w.judge.works(m.name) {
+			all = append(all, m)
+		}
+	}
+	slices.SortFunc(all, func(a, b *machine) int { return strings.Compare(a.name, b.name) })
+	w.random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	for _, m := range all {
+		if len(found) < n && (!sameGroup || len(found) == 0 || m.pool == found[0].pool) {
+			found = append(found, m)
+		}
+	}
+	return found
+}
+
+// breaksNode lets the network of one machine fail.
+func (w *world) breaksNode(m *machine, d time.Duration) {
+	layers := oneOf(w, []string{"network", "service"}, []string{"dns"}, []string{"network", "service", "dns"})
+	w.breaks(&fault{kind: "one fails", on: only(m), layers: layers}, m.name, d)
+}
+
+// lacks lets a node lack a requirement for some time, or fail in another way if there is none.
+func (w *world) lacks(m *machine, d time.Duration) {
+	if w.options.require == "" {
+		w.breaksNode(m, d)
+		return
+	}
+	w.tell(m.name, "FAULT", "has no GPUs for %s", d)
+	set := func(gpus int) {
+		m.gpus = gpus
+		w.editNode(m.name, func(node *corev1.Node) { node.Status.Allocatable = m.allocatable() })
+		m.disturb()
+	}
+	set(0)
+	w.later(d, func() { set(8) })
+}
+
+// when waits until something is true of a machine's Node, and then does something.
+func (w *world) when(m *machine, longest time.Duration, is func(*corev1.Node) bool, do func()) {
+	w.play(func() {
+		for end := time.Now().Add(longest); time.Now().Before(end) && w.sleep(5*time.Second); {
+			w.mu.Lock()
+			node := w.node(m.name)
+			done := m.gone || node == nil || is(node)
+			if done && !m.gone && node != nil {
+				do()
+			}
+			w.mu.Unlock()
+			if done {
+				return
+			}
+		}
+	})
+}
+
+func (j *judge) isFalse(node *corev1.Node) bool {
+	return j.condition(node).Status == corev1.ConditionFalse
+}
+
+func inControllers(p *process, _ *machine) bool { return p != nil && p.controller }
+
+// controllersFail lets the checks fail in the controllers' own pods, and on no node or on a few.
+func (w *world) controllersFail() {
+	some := w.verified(w.random.IntN(3), false)
+	on := func(p *process, m *machine) bool { return inControllers(p, m) || m != nil && slices.Contains(some, m) }
+	w.breaks(&fault{kind: "outage", on: on, layers: oneOf(w, []string{"network", "service"}, []string{"api", "dns"}, []string{"dns"})}, "in the controllers' pods", w.between(3*time.Minute, 20*time.Minute))
+}
+
+// someFail lets some nodes fail at nearly the same time, so that budgets and breakers matter; the controllers' caches may be behind.
+func (w *world) someFail() {
+	for _, m := range w.verified(oneOf(w, 1, 2, 2, 3, 4), w.chance(0.5)) {
+		w.later(w.between(0, time.Minute), func() { w.breaksNode(m, w.between(12*time.Minute, 25*time.Minute)) })
+	}
+	if w.chance(0.4) {
+		w.later(w.between(3*time.Minute, 9*time.Minute), func() {
+			w.breaks(&fault{kind: "lag", on: inControllers, about: "nodes", lag: 2 * time.Minute}, "in the controllers' pods", 5*time.Minute)
+		})
+	}
+}
+
+// flaps lets a node fail, recover and fail again within the cool-down.
+func (w *world) flaps() {
+	for _, m := range w.verified(1, false) {
+		w.lacks(m, 11*time.Minute)
+		w.later(17*time.Minute, func() {
+			if !m.gone && m.held == 0 {
+				w.breaksNode(m, 12*time.Minute)
+			}
+		})
+	}
+}
+
+// failsCordoned cordons a node that has just been found to fail.
+func (w *world) failsCordoned() {
+	for _, m := range w.verified(1, false) {
+		w.breaksNode(m, 20*time.Minute)
+		w.when(m, 10*time.Minute, w.judge.isFalse, func() { w.cordon(m, 15*time.Minute) })
+	}
+}
+
+func (w *world) cordon(m *machine, d time.Duration) {
+	w.tell(m.name, "somebody", "cordons it for %s", d)
+	m.hold()
+	w.editNode(m.name, func(node *corev1.Node) { node.Spec.Unschedulable = true })
+	w.later(d, func() {
+		w.editNode(m.name, func(node *corev1.Node) { node.Spec.Unschedulable = false })
+		m.release()
+	})
+}
+
+// failsUnsaid ends a failure while no agent is there to say so: the last word about the node is old when it is uncordoned.
+func (w *world) failsUnsaid() {
+	for _, m := range w.verified(1, false) {
+		w.breaksNode(m, 5*time.Minute)
+		w.when(m, 6*time.Minute, w.judge.isFalse, func() {
+			w.cordon(m, 8*time.Minute+30*time.Second)
+			w.breaks(&fault{kind: "image pull fails", on: only(m), layers: []string{"image"}}, m.name, 12*time.Minute)
+			w.expelPods(m)
+		})
+	}
+}
+
+func (w *world) expelPods(m *machine) {
+	for _, pod := range w.podsOf(m.name) {
+		w.expel("pods", namespace+"/"+pod.Name)
+	}
+}
+
+// breaksSandbox gives an agent a sandbox that stays broken on a machine that works.
+func (w *world) breaksSandbox() {
+	for _, m := range w.verified(1, false) {
+		w.breaks(&fault{kind: "broken sandbox", on: only(m), layers: []string{"broken sandbox"}}, m.name, 40*time.Second)
+		w.expelPods(m)
+	}
+}
+
+// failsOpened opens a node that has been re-tainted and still fails.
+func (w *world) failsOpened() {
+	for _, m := range w.verified(1, false) {
+		w.breaksNode(m, 40*time.Minute)
+		w.when(m, 20*time.Minute, w.judge.isRetainted, func() { w.play(func() { w.open(m) }) })
+	}
+}
+
+// failsAtOnce begins an outage in the controllers' pods in the moment in which an agent writes that its node fails: see trigger.
+func (w *world) failsAtOnce() {
+	for _, m := range w.verified(1, false) {
+		w.lacks(m, 15*time.Minute)
+		m.outageAtFalse = true
+	}
+}
+
+// failsUnwatched switches re-taint off while a node fails, and on again.
+func (w *world) failsUnwatched() {
+	for _, m := range w.verified(1, false) {
+		w.breaksNode(m, 30*time.Minute)
+	}
+	restart := func(more map[string]string) {
+		for _, c := range w.replicas {
+			c.more = more
+			c.end(true)
+		}
+	}
+	restart(map[string]string{"RETAINT": "false"})
+	w.later(w.between(8*time.Minute, 15*time.Minute), func() { restart(nil) })
+}
+
+// ownNodeFails lets the nodes on which the controllers run lack a requirement, or wait for a foreign taint, while another node fails.
+func (w *world) ownNodeFails() {
+	for _, c := range w.replicas {
+		m := c.machine
+		if w.machines[m.name] == nil || m.gone || m.held > 0 || w.node(m.name) == nil {
+			continue
+		}
+		if w.options.require != "" {
+			w.lacks(m, 15*time.Minute)
+		}
+		if w.options.waitFor != "" {
+			w.gateAgain(m)
+			m.taint(corev1.Taint{Key: cniTaint, Effect: corev1.TaintEffectNoSchedule})
+			m.hold()
+			w.later(15*time.Minute, func() { m.untaint(cniTaint); m.release() })
+		}
+	}
+	w.someFail()
+}
+
+// gateAgain wants a node to be verified again, with the startup taint. The lock is held.
+func (w *world) gateAgain(m *machine) {
+	w.tell(m.name, "somebody", "gates it again")
+	w.editNode(m.name, func(node *corev1.Node) { delete(node.Labels, label) })
+	m.taint(corev1.Taint{Key: startupTaint, Value: "true", Effect: corev1.TaintEffectNoSchedule})
+	m.disturb()
+}
+
+// gateFailing gates a verified node again whose network fails from then on.
+func (w *world) gateFailing() {
+	for _, m := range w.verified(1, false) {
+		if m.gated {
+			w.breaksNode(m, 25*time.Minute)
+			w.gateAgain(m)
+		}
+	}
+}
+
+// peersFail lets the peers of a node not answer, and then most other nodes go down.
+func (w *world) peersFail() {
+	some := w.verified(1, false)
+	if len(some) == 0 {
+		return
+	}
+	w.breaks(&fault{kind: "peers do not answer", on: only(some[0]), layers: []string{"peers"}}, some[0].name, 20*time.Minute)
+	if len(w.machines) > 6 && w.chance(0.7) {
+		return
+	}
+	w.later(time.Minute, func() {
+		others := w.verified(len(w.machines), false)
+		for _, m := range others[:max(0, len(others)-w.random.IntN(3))] {
+			w.play(func() { m.reboot(15 * time.Minute) })
+		}
+	})
+}
+
+// grow and shrink are what an autoscaler does.
+func (w *world) grow() { oneOf(w, w.pools...).size++ }
+func (w *world) shrink() {
+	for _, m := range w.verified(1, false) {
+		w.tell(m.name, "autoscaler", "replaces it")
+		w.expel("nodes", "/"+m.name)
+	}
+}
+
+// arrive lets a new machine of a stage have a flaw for its whole life, and people do something about it. The lock is held.
+func (m *machine) arrive(isFirst bool) {
+	w := m.w
+	share := w.options.bad
+	if !isFirst {
+		share = m.pool.badLater
+	}
+	left := time.Until(w.ends)
+	if left <= 0 || !w.chance(share) || w.options.stage != stageRemediation {
+		return
+	}
+	kinds := []string{"network", "network", "network", "dns", "api", "sandbox", "image", "room", "crash", "own sandbox"}
+	if w.options.waitFor != "" {
+		kinds = append(kinds, "foreign taint")
+	}
+	if w.options.require != "" {
+		kinds = append(kinds, "GPUs")
+	}
+	switch kind := oneOf(w, kinds...); kind {
+	case "foreign taint":
+		m.hasForeignTaint = true
+		m.hold()
+	case "GPUs":
+		m.gpus = 0
+		m.hold()
+	case "own sandbox": // its first agent has a broken sandbox, and the next one gets none for some time
+		w.breaks(&fault{kind: "bad sandbox", on: only(m), layers: []string{"broken sandbox"}}, m.name, 4*time.Minute)
+	case "network":
+		w.breaks(&fault{kind: "bad machine", on: only(m), layers: []string{"network", "service"}}, m.name, left)
+	default:
+		w.breaks(&fault{kind: "bad machine: " + kind, on: only(m), layers: []string{kind}}, m.name, left)
+	}
+	w.later(w.between(time.Minute, 4*time.Minute), func() { w.attend(m) })
+}
+
+// attend is what people do about a node that is not verified.
+func (w *world) attend(m *machine) {
+	if m.gone || w.node(m.name) == nil {
+		return
+	}
+	mark := func(meta map[string]string) map[string]string {
+		marked := map[string]string{oneOf(w, "karpenter.sh/do-not-disrupt", "node-ready/do-not-delete"): "true"}
+		for key, value := range meta {
+			marked[key] = value
+		}
+		return marked
+	}
+	switch w.random.IntN(8) {
+	case 0:
+		w.editNode(m.name, func(node *corev1.Node) { node.Annotations = mark(node.Annotations) })
+	case 1:
+		w.editNode(m.name, func(node *corev1.Node) { node.Labels = mark(node.Labels) })
+	case 2:
+		edit(w, "nodeclaims", "/"+m.claim, func(claim *map[string]any) {
+			annotations := make(map[string]any)
+			for key, value := range mark(nil) {
+				annotations[key] = value
+			}
+			(*claim)["metadata"].(map[string]any)["annotations"] = annotations
+		})
+	case 3:
+		w.cordon(m, 30*time.Minute)
+	case 4:
+		w.editNode(m.name, func(node *corev1.Node) {
+			if fleet.HasTaint(node, startupTaint) && w.options.recheck > 0 { // by hand, which proves nothing
+				node.Labels[label] = "true"
+			}
+		})
+	}
+}

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Does the simulation find bugs? Each patch of controller/internal/simulation/testdata/mutants puts a past bug back. For each one this
-# runs the seeds 1, 2, 3, … on a copy with the patch, one process a core, until a seed fails or LIMIT seconds (300) are over, and
-# prints a row of a table. A seed that fails on the unchanged tree too does not count. Exit code 0: at least 12 are found, or all of
-# the mutants that the arguments name. PROCESSES (a core each) is how many run side by side.
+# Does the simulation find bugs? Each patch in controller/internal/simulation/testdata/mutants either restores a past bug or removes one
+# protection of re-taint or remediation. For each patch, this script runs the seeds 1, 2, 3, … on a patched copy, one process per core,
+# until a seed fails or LIMIT seconds (300) have passed, and prints a row of a table. A seed that also fails on the unchanged tree is
+# ignored. The exit code is 0 if at least 80 % of the mutants are found, or all of those that the arguments name. PROCESSES sets how many
+# processes run side by side. Mutants that change nothing a user could notice have no patch: see the README.md in that folder.
 # "hack/mutants.sh check" only checks that each patch applies and compiles.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
@@ -75,9 +76,9 @@ done
 echo "the unchanged tree: $(grep -c '^=== RUN.*/' <(cat "$work"/unchanged.*)) seeds, $(find "$work/known" -type f | wc -l) fail" >&2
 
 found=0 names=("${@:-${all[@]}}")
-printf '| %-30s | found | seeds | seconds | rule |\n|---|---|--:|--:|---|\n' mutant
+printf '| %-40s | found | seeds | seconds | rule |\n|---|---|--:|--:|---|\n' mutant
 for name in "${names[@]}"; do
-  with_patch "$name" binary "$work/bin/$name" || { printf '| %-30s | does not apply or compile | | | |\n' "$name"; continue; }
+  with_patch "$name" binary "$work/bin/$name" || { printf '| %-40s | does not apply or compile | | | |\n' "$name"; continue; }
   rm -f "$work/found"
   began=$SECONDS searches=()
   for ((i = 1; i <= processes; i++)); do
@@ -91,11 +92,12 @@ for name in "${names[@]}"; do
   if [ -e "$work/found" ]; then
     found=$((found + 1))
     read -r seed rule <"$work/found"
-    printf '| %-30s | yes | %s | %s | %s |\n' "$name" "$seed" $((SECONDS - began)) "$rule"
+    printf '| %-40s | yes | %s | %s | %s |\n' "$name" "$seed" $((SECONDS - began)) "$rule"
   else
-    printf '| %-30s | no | %s | %s | |\n' "$name" "$(cat "$work/$name".* | sed -nE 's/.* ([0-9]+) seeds in .*/\1/p' | awk '{n += $1} END {print n}')" $((SECONDS - began))
+    printf '| %-40s | no | %s | %s | |\n' "$name" "$(cat "$work/$name".* | sed -nE 's/.* ([0-9]+) seeds in .*/\1/p' | awk '{n += $1} END {print n}')" $((SECONDS - began))
   fi
   rm -f "$work/bin/$name"
 done
 echo "$found of ${#names[@]} found" >&2
-[ $found -ge $((${#names[@]} < 12 ? ${#names[@]} : 12)) ]
+[ $# = 0 ] && enough=$(((${#names[@]} * 80 + 99) / 100))
+[ $found -ge "${enough:-$#}" ]

@@ -40,6 +40,8 @@ if [ "${1:-}" = check ]; then
   exit $failed
 fi
 
+# The line "where: REGEXP" of a patch names the worlds that can show the mutant, by their options.
+where_of() { sed -nE 's/^where: (.*)/\1/p' "$mutants/$1.patch" 2>/dev/null; }
 try() { GOMAXPROCS=1 nice "$@" -test.run '^TestSeeds$' -test.timeout 0 -again 0; } # BINARY FLAG…
 failed_seed() { sed -nE 's/^ *--- FAIL: TestSeeds\/([0-9]+).*/\1/p; s/^panic: seed ([0-9]+) hangs.*/\1/p' "$1" | head -n 1; }
 rule_of() { sed -nE 's/.*: rule (.*): node [^:]*: .*/\1/p; s/^panic: (.*)/\1/p' "$1" | head -n 1; }
@@ -47,10 +49,11 @@ rule_of() { sed -nE 's/.*: rule (.*): node [^:]*: .*/\1/p; s/^panic: (.*)/\1/p' 
 passes() { for _ in 1 2 3; do try "$work/bin/unchanged" -seed "$1" >/dev/null 2>&1 || return; done; } # SEED, on the unchanged tree
 
 search() ( # NAME FIRST: writes "SEED RULE" into $work/found, else exit code 1
+  where=$(where_of "$1")
   child='' end=$((SECONDS + limit)) seed=$2 log=$work/$1.$2
   trap 'kill $child 2>/dev/null; exit 2' TERM
   while [ $SECONDS -lt $end ] && [ -d "$work" ]; do # the script may end before its last searches
-    try "$work/bin/$1" -seed "$seed" -every "$processes" -for $((end - SECONDS))s >"$log" 2>&1 &
+    try "$work/bin/$1" -seed "$seed" -every "$processes" -where "$where" -for $((end - SECONDS))s >"$log" 2>&1 &
     child=$!
     wait $child && break
     seed=$(failed_seed "$log") seed=${seed:-0}

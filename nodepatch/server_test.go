@@ -2,12 +2,9 @@ package nodepatch
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"reflect"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -120,30 +117,10 @@ func (s *server) change(edit func(*corev1.Node)) {
 	s.node.ResourceVersion = strconv.Itoa(version + 1)
 }
 
-// apply is JSON patch (RFC 6902), as much of it as Build uses: all operations or none.
+// apply patches the Node.
 func (s *server) apply(patch []byte) error {
-	var ops []Operation
-	var doc map[string]any
-	text, err := json.Marshal(s.node)
-	if err == nil {
-		err = json.Unmarshal(text, &doc)
-	}
-	if err == nil {
-		err = json.Unmarshal(patch, &ops)
-	}
+	patched, err := apitest.Patch(s.node, patch)
 	if err != nil {
-		return err
-	}
-	for _, op := range ops {
-		if err := step(doc, op); err != nil {
-			return err
-		}
-	}
-	if text, err = json.Marshal(doc); err != nil {
-		return err
-	}
-	patched := new(corev1.Node)
-	if err := json.Unmarshal(text, patched); err != nil {
 		return err
 	}
 	s.change(func(*corev1.Node) {})
@@ -152,55 +129,6 @@ func (s *server) apply(patch []byte) error {
 		s.patched(patched)
 	}
 	s.node = patched
-	return nil
-}
-
-func step(doc map[string]any, op Operation) error {
-	parts := strings.Split(op.Path, "/")[1:]
-	for i, part := range parts {
-		parts[i] = strings.ReplaceAll(strings.ReplaceAll(part, "~1", "/"), "~0", "~")
-	}
-	var parent, value any = nil, doc
-	for i, part := range parts {
-		parent = value
-		switch in := parent.(type) {
-		case map[string]any:
-			value = in[part]
-		case []any:
-			n, err := strconv.Atoi(part)
-			if part == "-" {
-				break
-			}
-			if err != nil || n >= len(in) {
-				return fmt.Errorf("%s %s: no such index", op.Op, op.Path)
-			}
-			value = in[n]
-		default:
-			return fmt.Errorf("%s %s: no parent at %d", op.Op, op.Path, i)
-		}
-	}
-	last := parts[len(parts)-1]
-	switch op.Op {
-	case "test":
-		if !reflect.DeepEqual(value, op.Value) {
-			return fmt.Errorf("testing value %s failed", op.Path)
-		}
-	case "add":
-		if last == "-" {
-			spec := doc["spec"].(map[string]any)
-			spec["taints"] = append(parent.([]any), op.Value)
-			break
-		}
-		parent.(map[string]any)[last] = op.Value
-	case "remove":
-		if in, isMap := parent.(map[string]any); isMap {
-			delete(in, last)
-			break
-		}
-		n, _ := strconv.Atoi(last)
-		spec := doc["spec"].(map[string]any)
-		spec["taints"] = slices.Delete(slices.Clone(parent.([]any)), n, n+1)
-	}
 	return nil
 }
 

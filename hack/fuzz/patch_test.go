@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	kjson "sigs.k8s.io/json"
 
+	"github.com/imunhatep/kube-node-ready/internal/apitest"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -151,14 +152,17 @@ func apply(t *testing.T, node *corev1.Node, patch []byte) (*corev1.Node, error) 
 	require.NoError(t, json.NewEncoder(&object).Encode(node))
 	decoded, err := jsonpatch.DecodePatch(patch)
 	require.NoError(t, err)
-	patched, err := decoded.Apply(object.Bytes())
-	if err != nil {
-		return nil, err
+	patched, refusal := decoded.Apply(object.Bytes())
+	fake, err := apitest.Patch(node, patch)
+	require.Equal(t, refusal == nil, err == nil, "the API server of the unit tests answers %v, the library %v", err, refusal)
+	if refusal != nil {
+		return nil, refusal
 	}
 	got := new(corev1.Node)
 	strict, err = kjson.UnmarshalStrict(patched, got)
 	require.NoError(t, err)
 	require.Empty(t, strict)
+	assert.Equal(t, got, fake, "the API server of the unit tests patches as the library does")
 	return got, nil
 }
 

@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
@@ -23,7 +22,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/imunhatep/kube-node-ready/internal/apitest"
-	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 const (
@@ -134,10 +132,13 @@ func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case getNode, getCached:
 		apitest.Answer(w, http.StatusOK, a.node)
 	case patchNode:
-		if err := a.patch(body); err != nil {
+		patched, err := apitest.Patch(a.node, body)
+		if err != nil {
 			answerStatus(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, err.Error())
 			return
 		}
+		patched.ResourceVersion += "+"
+		a.node = patched
 		apitest.Answer(w, http.StatusOK, a.node)
 	case patchStat:
 		var patch corev1.Node
@@ -177,65 +178,6 @@ func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.t.Errorf("unexpected request: %s", request)
 		answerStatus(w, http.StatusNotFound, metav1.StatusReasonNotFound, "no such path")
 	}
-}
-
-// patch applies the operations that the agent is known to send: package nodepatch and hack/fuzz
-// prove what they mean.
-func (a *fakeAPI) patch(text []byte) error {
-	var ops []nodepatch.Operation
-	if err := json.Unmarshal(text, &ops); err != nil {
-		return err
-	}
-	node := a.node.DeepCopy()
-	for _, op := range ops {
-		parts := strings.Split(strings.TrimPrefix(op.Path, "/"), "/")
-		key := strings.ReplaceAll(parts[len(parts)-1], "~1", "/")
-		var index int
-		_, _ = fmt.Sscanf(op.Path, "/spec/taints/%d", &index)
-		switch what := op.Op + " " + strings.Join(parts[:len(parts)-1], "/"); {
-		case what == "test metadata" && key == "uid":
-			if op.Value != string(node.UID) {
-				return fmt.Errorf("testing value %s failed", op.Path)
-			}
-		case what == "test metadata" && key == "resourceVersion":
-			if op.Value != node.ResourceVersion {
-				return fmt.Errorf("testing value %s failed", op.Path)
-			}
-		case strings.HasPrefix(what, "test spec/taints"):
-			if index >= len(node.Spec.Taints) {
-				return fmt.Errorf("no such taint %s", op.Path)
-			}
-			taint := node.Spec.Taints[index]
-			if op.Value != map[string]string{"key": taint.Key, "effect": string(taint.Effect)}[key] {
-				return fmt.Errorf("testing value %s failed", op.Path)
-			}
-		case what == "add spec/taints" && key == "-":
-			value := op.Value.(map[string]any)
-			node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: value["key"].(string), Value: value["value"].(string), Effect: corev1.TaintEffect(value["effect"].(string))})
-		case what == "remove spec/taints":
-			node.Spec.Taints = slices.Delete(node.Spec.Taints, index, index+1)
-		case strings.HasPrefix(what, "test metadata/labels"), strings.HasPrefix(what, "test metadata/annotations"):
-			have, ok := map[bool]map[string]string{true: node.Labels, false: node.Annotations}[strings.Contains(what, "labels")][key]
-			if want, isText := op.Value.(string); isText != ok || want != have {
-				return fmt.Errorf("testing value %s failed", op.Path)
-			}
-		case what == "test metadata" && key == "annotations":
-			if node.Annotations != nil {
-				return fmt.Errorf("testing value %s failed", op.Path)
-			}
-		case what == "add metadata" && key == "annotations":
-			node.Annotations = map[string]string{}
-		case what == "add metadata/labels":
-			node.Labels[key] = op.Value.(string)
-		case what == "add metadata/annotations":
-			node.Annotations[key] = op.Value.(string)
-		default:
-			return fmt.Errorf("not expected in a test: %s %s", op.Op, op.Path)
-		}
-	}
-	node.ResourceVersion += "+"
-	a.node = node
-	return nil
 }
 
 // edit is what another client does to the Node.

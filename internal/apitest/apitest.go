@@ -1,4 +1,4 @@
-// Package apitest answers requests as the Kubernetes API server does, for tests.
+// Package apitest answers requests and applies patches as the Kubernetes API server does, for tests.
 package apitest
 
 import (

@@ -40,10 +40,27 @@ func start(t *testing.T, stdout, stderr *bytes.Buffer, env map[string]string, ar
 		}
 		return value, ok
 	}
-	signals, code := make(chan os.Signal), make(chan int, 1)
-	go func() { code <- run(args, lookup, signals, stdout, stderr) }()
-	return signals, func() int { return <-code }
+	return running(t, func(signals chan os.Signal) int { return run(args, lookup, signals, stdout, stderr) })
 }
+
+// running calls program. It returns the channel of the program's signals, and a function that waits for the exit code.
+func running(t *testing.T, program func(chan os.Signal) int) (signals chan os.Signal, wait func() int) {
+	signals, code := make(chan os.Signal, 1), make(chan int, 1)
+	go func() { code <- program(signals) }()
+	return signals, func() int {
+		t.Helper()
+		select {
+		case code := <-code:
+			return code
+		case <-time.After(patience):
+			require.Fail(t, "the program has not ended")
+			return -1
+		}
+	}
+}
+
+// patience is longer than anything here takes, even on a busy machine.
+const patience = 2 * time.Minute
 
 func exit(t *testing.T, env map[string]string, args ...string) (code int, stdout, stderr string) {
 	var out, err bytes.Buffer
@@ -172,17 +189,18 @@ func startWorker(t *testing.T, args ...string) (address string, signals chan os.
 		"CLUSTER_CA": string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.Certificate().Raw})),
 	}
 	lookup := func(key string) (string, bool) { value, ok := env[key]; return value, ok }
-	signals, stderr = make(chan os.Signal), new(bytes.Buffer)
-	code := make(chan int, 1)
-	go func() { code <- run(append([]string{"--worker"}, args...), lookup, signals, io.Discard, stderr) }()
+	stderr = new(bytes.Buffer)
+	signals, wait = running(t, func(signals chan os.Signal) int {
+		return run(append([]string{"--worker"}, args...), lookup, signals, io.Discard, stderr)
+	})
 	address = "http://127.0.0.1:" + port
 	require.Eventually(t, func() bool { return get(address+"/healthz") == http.StatusOK }, time.Minute, time.Millisecond)
-	return address, signals, stderr, func() int { return <-code }
+	return address, signals, stderr, wait
 }
 
 // get returns the status of an answer, 0 if there is none.
 func get(url string) int {
-	response, err := http.Get(url)
+	response, err := (&http.Client{Timeout: patience}).Get(url)
 	if err != nil {
 		return 0
 	}

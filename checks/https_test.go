@@ -62,7 +62,7 @@ func TestHTTPSTarget(t *testing.T) {
 		t.Setenv("HTTPS_PROXY", "http://127.0.0.1:1") // not used
 		_, err := try(t, Network{ClusterCA: ca}, "https://"+address+"/healthz")
 		require.NoError(t, err)
-		request := <-asked
+		request := receive(t, asked)
 		require.Equal(t, http.MethodGet, request.Method)
 		require.Equal(t, "/healthz", request.URL.Path)
 	})

@@ -88,7 +88,7 @@ func TestExchangeLargeQuery(t *testing.T) {
 			err := exchangeLargeQuery(limited(t, enough), conn, "corp.example", maxMessage)
 
 			assert.Equal(t, test.err, text(err))
-			query := <-queries
+			query := receive(t, queries)
 			assert.Len(t, query, 2*1448, "with the two bytes of its length more than two packets")
 			name, _ := questionOf(query)
 			assert.Equal(t, "kubernetes.default.svc.corp.example.", name)

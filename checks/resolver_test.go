@@ -32,6 +32,17 @@ func limited(t *testing.T, limit time.Duration) context.Context {
 // enough is more than any reply on loopback takes, however busy the machine.
 const enough = 30 * time.Second
 
+// receive returns the next value of a channel.
+func receive[T any](t *testing.T, from <-chan T) (value T) {
+	t.Helper()
+	select {
+	case value = <-from:
+	case <-time.After(enough):
+		require.Fail(t, "nothing was received")
+	}
+	return value
+}
+
 func TestSearchOrder(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

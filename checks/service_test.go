@@ -440,7 +440,7 @@ func TestServiceSendsNothingToAnotherPort(t *testing.T) {
 	})
 	_, err := dnsPods(at(t, address, "node-2", "https")).Try(limited(t, enough))
 	require.NoError(t, err)
-	assert.Zero(t, <-received)
+	assert.Zero(t, receive(t, received))
 }
 
 func TestServiceThatCannotBeListed(t *testing.T) {

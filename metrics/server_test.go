@@ -72,6 +72,7 @@ func request(t *testing.T, source, address, path string) net.Conn {
 		runtime.Goexit() // of the test, or of a client of it
 	}
 	t.Cleanup(func() { _ = conn.Close() })
+	assert.NoError(t, conn.SetDeadline(time.Now().Add(2*time.Minute)))
 	_, _ = io.WriteString(conn, "GET "+path+" HTTP/1.1\r\nHost: a\r\n\r\n") // the server may have closed it already
 	return conn
 }

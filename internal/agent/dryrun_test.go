@@ -141,7 +141,7 @@ func TestDryRunInterrupted(t *testing.T) {
 		return false
 	})
 	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig}, "--dry-run", "--check-timeout=5m")
-	<-reached
+	p.waitFor(reached, "no request was sent")
 	p.stop()
 	assert.Equal(t, exitNotVerified, p.wait())
 	assert.True(t, strings.HasSuffix(p.stdout.String(), "\ninterrupted\n"), p.stdout)

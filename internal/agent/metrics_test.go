@@ -81,7 +81,7 @@ func TestMetricsOfFailingNode(t *testing.T) {
 	port := closedPort(t)
 	p := start(t, map[string]string{"KUBECONFIG": api.kubeconfig, "ENABLE_METRICS": "true", "METRICS_PORT": port, "NETWORK_TARGETS": "127.0.0.1:" + closedPort(t)},
 		"--max-retries=0", "--initial-timeout=1s", "--check-timeout=1s")
-	<-timedOut
+	p.waitFor(timedOut, "no second Event was sent")
 	code, _ := get(t, port, "/readyz")
 	assert.Equal(t, http.StatusServiceUnavailable, code)
 	code, _ = get(t, port, "/healthz")

@@ -134,17 +134,31 @@ func withoutDNS(list checklist.List) checklist.List {
 	}
 }
 
-// patience ends a simulation that would go on without end. With sockets the limit of go test comes first.
-const patience = 4 * time.Hour
+// patience is longer than any test waits. A simulation waits for hours, which take no time.
+func (p *process) patience() time.Duration {
+	if p.agent != nil {
+		return 4 * time.Hour
+	}
+	return realPatience
+}
+
+const realPatience = 2 * time.Minute
 
 // wait returns the exit code.
 func (p *process) wait() int {
-	select {
-	case <-p.done:
-	case <-time.After(patience):
-		require.Fail(p.t, "it has not ended", p.stderr)
-	}
+	p.t.Helper()
+	p.waitFor(p.done, "the agent has not ended")
 	return p.code
+}
+
+// waitFor waits until a channel is closed.
+func (p *process) waitFor(event <-chan struct{}, failure string) {
+	p.t.Helper()
+	select {
+	case <-event:
+	case <-time.After(p.patience()):
+		require.Fail(p.t, failure, p.stderr)
+	}
 }
 
 // logged waits until text is in the log.
@@ -152,7 +166,7 @@ func (p *process) logged(text string) { p.loggedOften(text, 1) }
 
 // loggedOften waits until text is in the log n times.
 func (p *process) loggedOften(text string, n int) {
-	limit := time.After(patience)
+	limit := time.After(p.patience())
 	for {
 		log, changed := p.stderr.read()
 		if strings.Count(log, text) >= n {
@@ -162,10 +176,10 @@ func (p *process) loggedOften(text string, n int) {
 		case <-changed:
 		case <-p.done:
 			log, _ := p.stderr.read()
-			require.Contains(p.t, log, text, "ended before")
+			require.GreaterOrEqual(p.t, strings.Count(log, text), n, "the agent has ended before it logged: %s\n%s", text, log)
 			return
 		case <-limit:
-			require.Fail(p.t, "not logged", text)
+			require.Fail(p.t, "not logged", "%s\n%s", text, log)
 		}
 	}
 }
@@ -255,7 +269,9 @@ func closedPort(t *testing.T) string {
 }
 
 func get(t *testing.T, port, path string) (code int, body string) {
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1:"+port+path, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), realPatience)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:"+port+path, nil)
 	require.NoError(t, err)
 	response, err := http.DefaultClient.Do(request)
 	require.NoError(t, err)

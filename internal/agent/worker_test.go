@@ -71,7 +71,7 @@ func otherCA(t *testing.T) string {
 type workerProcess struct {
 	*process
 	worker         *Worker
-	url            string
+	port           string
 	terminationLog string
 }
 
@@ -100,7 +100,8 @@ func startWorker(t *testing.T, server *httptest.Server, env map[string]string, a
 	}
 	listener := httptest.NewServer(p.worker.Handler())
 	t.Cleanup(listener.Close)
-	p.url = listener.URL
+	_, p.port, err = net.SplitHostPort(listener.Listener.Addr().String())
+	require.NoError(t, err)
 	e := kube.AnonymousEnvironment(cfg.ClusterCA, lookup(all), "kube-node-ready/dev")
 	require.NoError(t, e.Err)
 	go func() {
@@ -114,10 +115,8 @@ func startWorker(t *testing.T, server *httptest.Server, env map[string]string, a
 
 // readyz returns the status of /readyz, once it is answered.
 func (p *workerProcess) readyz() int {
-	response, err := http.Get(p.url + "/readyz")
-	require.NoError(p.t, err)
-	require.NoError(p.t, response.Body.Close())
-	return response.StatusCode
+	code, _ := get(p.t, p.port, "/readyz")
+	return code
 }
 
 func (p *workerProcess) verdict() verdict.Verdict {
@@ -284,7 +283,7 @@ func TestWorkerShutDownBeforeTheVerdict(t *testing.T) {
 		close(reached)
 		<-r.Context().Done()
 	}), nil, "--check-timeout=5m")
-	<-reached
+	p.waitFor(reached, "no request was sent")
 	p.terminate()
 	assert.Equal(t, exitNotVerified, p.wait())
 	assert.Equal(t, http.StatusServiceUnavailable, p.readyz())

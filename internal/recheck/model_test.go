@@ -22,6 +22,7 @@ type model struct {
 	made    []checklist.Options
 	did     []string // at the time since start: what was written
 	start   time.Time
+	steps   int
 }
 
 func defaults() Settings {
@@ -55,6 +56,9 @@ func (m *model) look() { m.State = m.AfterLook(m.read(), m.now) }
 
 // step does the next action when it is due.
 func (m *model) step() (action Action) {
+	if m.steps++; m.steps > 100_000 {
+		panic("endless: the action that the test waits for is never due")
+	}
 	action, at := m.Next(m.now)
 	if at.After(m.now) {
 		m.now = at

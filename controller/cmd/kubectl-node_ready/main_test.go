@@ -199,6 +199,7 @@ func TestConnect(t *testing.T) {
 	require.NoError(t, err)
 	require.Error(t, found.Get(t.Context(), client.ObjectKey{Name: "n"}, new(corev1.Node)))
 	assert.WithinDuration(t, time.Now(), o.clock.ServerTime(), time.Minute)
+	require.NotEmpty(t, seen, "no request was sent")
 	r := <-seen
 	assert.Regexp(t, "^/api", r.URL.Path)
 	assert.Equal(t, "kubectl-node_ready/dev", r.UserAgent())

@@ -79,7 +79,7 @@ func TestFiveConditionsASecond(t *testing.T) {
 	require.NoError(t, err)
 	assert.Positive(t, again)
 	assert.Len(t, patches(), 5)
-	assert.Len(t, recorder.Events, 5)
+	require.Len(t, recorder.Events, 5)
 	_, err = r.Act(t.Context(), plan) // at once
 	require.NoError(t, err)
 	assert.LessOrEqual(t, len(patches()), 6)

@@ -36,7 +36,7 @@ func TestReleaseWaitsForRequirements(t *testing.T) {
 			assert.LessOrEqual(t, result.RequeueAfter, limit)
 			time.Sleep(result.RequeueAfter)
 		}
-		assert.Equal(t, "Warning NodeNotVerified "+unmet, <-c.events.Events)
+		assert.Equal(t, "Warning NodeNotVerified "+unmet, c.event())
 		assert.Empty(t, c.events.Events, "one Event")
 		says = ""
 		c.step()

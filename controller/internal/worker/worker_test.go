@@ -146,6 +146,13 @@ func newPassedCluster(t *testing.T) *cluster {
 	return c
 }
 
+// event returns the oldest Event that was not read yet.
+func (c *cluster) event() string {
+	c.t.Helper()
+	require.NotEmpty(c.t, c.events.Events, "no Event was sent")
+	return <-c.events.Events
+}
+
 // record is that of the last release of the node.
 func (c *cluster) record() verdict.Record {
 	found, err := verdict.ParseRecord(c.node().Annotations[nodepatch.Annotation])
@@ -203,7 +210,7 @@ func TestVerifies(t *testing.T) {
 	found := c.record()
 	assert.Equal(t, worker.UID, found.Worker)
 	assert.Equal(t, []string{startup + ":NoSchedule"}, found.Removed)
-	assert.Contains(t, <-c.events.Events, "Normal NodeVerified DNS, API, network and service discovery work")
+	assert.Contains(t, c.event(), "Normal NodeVerified DNS, API, network and service discovery work")
 
 	c.update(func(node *corev1.Node) {
 		node.Status.NodeInfo.BootID = "second"
@@ -224,7 +231,7 @@ func TestTaintThatIsPutBackForever(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newPassedCluster(t)
 		c.step()
-		<-c.events.Events
+		c.event()
 		patches := 0
 		c.patching = func(patch func() (*nodepatch.Node, error)) (*nodepatch.Node, error) {
 			patches++
@@ -239,7 +246,7 @@ func TestTaintThatIsPutBackForever(t *testing.T) {
 		}
 		assert.InDelta(t, 60/5+7, patches, 2)
 		require.Len(t, c.events.Events, 1)
-		assert.Contains(t, <-c.events.Events, "Warning NodeNotVerified the startup taint is put back")
+		assert.Contains(t, c.event(), "Warning NodeNotVerified the startup taint is put back")
 		time.Sleep(15 * time.Minute) // then it starts over
 		putBack()
 		assert.True(t, c.Settings.Fleet.IsVerified(c.node()))
@@ -275,7 +282,7 @@ func TestReleaseRefused(t *testing.T) {
 	result, err := c.reconcile()
 	require.ErrorContains(t, err, "a policy")
 	assert.Equal(t, new(0), result.Priority, "the nodes of other passed workers come first")
-	assert.Contains(t, <-c.events.Events, "Warning NodeNotVerified all checks pass, but the release failed")
+	assert.Contains(t, c.event(), "Warning NodeNotVerified all checks pass, but the release failed")
 	c.patching = nil
 	c.remember("n", func(m *memory) { m.patchedAt = clock.Mark{} }) // some seconds later
 	c.step()
@@ -289,7 +296,7 @@ func TestFailedAttemptIsReported(t *testing.T) {
 	result, err := c.reconcile()
 	require.NoError(t, err)
 	assert.InDelta(t, firstRetry, result.RequeueAfter, float64(time.Second))
-	assert.Equal(t, "Warning NodeNotVerified dns: NXDOMAIN", <-c.events.Events)
+	assert.Equal(t, "Warning NodeNotVerified dns: NXDOMAIN", c.event())
 	c.step()
 	assert.Empty(t, c.events.Events, "once")
 	assert.Len(t, c.pods(), 1, "it is what is left to read")

@@ -6,7 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"slices"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -252,15 +252,6 @@ func TestSamplePeers(t *testing.T) {
 	sample := samplePeers(big, "a1", 64)
 	assert.Equal(t, map[string]int{"a": 16, "b": 16, "c": 16, "d": 16}, count(sample))
 	assert.NotEqual(t, sample, samplePeers(big, "a1", 64), "random")
-	whole := PeerSample{Size: 64}
-	for _, slice := range big {
-		whole.Add(slice)
-	}
-	assert.Equal(t, 4000, whole.Seen)
-	for zone, kept := range whole.zones {
-		assert.Len(t, kept.peers, 64, "no more of zone %s is kept", zone)
-		assert.False(t, slices.IsSortedFunc(kept.peers, func(a, b Peer) int { return strings.Compare(a.Node, b.Node) }))
-	}
 	var dialled []PeerResult
 	check := peersOf(sample...)
 	check.Found = func(results []PeerResult) { dialled = results }
@@ -287,4 +278,46 @@ func TestSamplePeers(t *testing.T) {
 	assert.Len(t, samplePeers(few, "a0", 64), 4, "the agents of all nodes may fail at once")
 	few[0].Ports = nil
 	assert.Empty(t, samplePeers(few, "a0", 64))
+}
+
+// Every peer of a zone is drawn as often as any other, and is as often the first one, wherever the API server lists it.
+func TestSampleIsUniform(t *testing.T) {
+	for _, size := range []int{4, 64} { // smaller and larger than the zone
+		drawn, first := make(map[string]int), make(map[string]int)
+		for range 1000 {
+			sample := PeerSample{Size: size}
+			sample.Add(fleet(20, "a")[0])
+			peers := sample.Drawn()
+			assert.Len(t, peers, min(size, 20))
+			for _, peer := range peers {
+				drawn[peer.Node]++
+			}
+			first[peers[0].Node]++
+		}
+		for i := range 20 {
+			node := "a" + strconv.Itoa(i)
+			assert.InDelta(t, 1000*min(size, 20)/20, drawn[node], 100, "how often %s is drawn, of size %d", node, size)
+			assert.InDelta(t, 1000/20, first[node], 45, "how often %s is the first one, of size %d", node, size)
+		}
+	}
+}
+
+// An agent lists the peers of 5,000 nodes hourly. Its memory must not grow with them.
+func TestSampleOfALargeFleetIsSmall(t *testing.T) {
+	inUse := func() uint64 {
+		var stats runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&stats)
+		return stats.HeapAlloc
+	}
+	sample := PeerSample{Size: 64}
+	before := inUse()
+	for range 40 {
+		for _, slice := range fleet(1000, "a", "b", "c", "d") {
+			sample.Add(slice)
+		}
+	}
+	assert.Less(t, int64(inUse()-before), int64(1<<20), "bytes, after 160,000 peers")
+	assert.Equal(t, 160_000, sample.Seen)
+	assert.Len(t, sample.Drawn(), 64)
 }

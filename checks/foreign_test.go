@@ -51,6 +51,7 @@ func TestForeignHTTPAnswers(t *testing.T) {
 	}{
 		"a status text":              {answer: "HTTP/1.1 404 " + escapes + "gone\r\n\r\n", says: ": 404 Not Found", peer: "answers 404 Not Found"},
 		"an unknown status":          {answer: "HTTP/1.1 499 " + escapes + "gone\r\n\r\n", says: ": 499", peer: "answers 499"},
+		"a status below 100":         {answer: "HTTP/1.1 099 " + escapes + "gone\r\n\r\n", says: ": 99", peer: "answers 99"},
 		"the status text of a pass":  {answer: "HTTP/1.1 200 " + escapes + "fine\r\nContent-Length: 0\r\n\r\n", detail: " 200 OK"},
 		"a status line of 9 MB":      {answer: "HTTP/1.1 404 " + strings.Repeat("a", 9<<20) + "\r\n\r\n", says: "exceeded 16384 bytes", peer: "exceeded 16384 bytes"},
 		"a header of 9 MB":           {answer: header(9 << 20), says: "exceeded 16384 bytes", peer: "exceeded 16384 bytes"},
@@ -61,6 +62,8 @@ func TestForeignHTTPAnswers(t *testing.T) {
 			t.Parallel()
 			address, ca := secure(t, raw(test.answer))
 			target := outcomeOf(t, Network{ClusterCA: ca, Targets: []Target{ParseTarget("https://" + address)}})
+			listed := outcomeOf(t, Network{ClusterCA: ca, Targets: []Target{ParseTarget("https://" + address + "#200|401")}})
+			assert.Equal(t, target.Err == nil, listed.Err == nil)
 			plain := serving(t, "127.0.0.1", func(conn net.Conn) {
 				_, _ = conn.Read(make([]byte, 4096))
 				_, _ = io.WriteString(conn, test.answer)

@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -53,9 +55,11 @@ func (n Network) get(ctx context.Context, target Target) outcome {
 		return outcome{err: httpsFailure(target.URL, err)}
 	}
 	_ = response.Body.Close()
-	status, passes, expected := statusOf(response), response.StatusCode < http.StatusBadRequest, ""
+	status, code, expected := statusOf(response), response.StatusCode, ""
+	passes := code >= http.StatusContinue && code < http.StatusBadRequest // package net/http accepts codes below 100
 	if target.Statuses != "" {
-		passes, expected = strings.Contains(target.Statuses, status[:3]), ", not "+target.Statuses
+		passes = slices.Contains(strings.Split(target.Statuses, "|"), strconv.Itoa(code))
+		expected = ", not " + target.Statuses
 	}
 	if !passes {
 		return outcome{err: fail("the network works, the target returned an error: ask its owner, or remove it from NETWORK_TARGETS",

@@ -24,7 +24,7 @@ func accepting(t *testing.T, host string) string {
 }
 
 // serving passes every connection to serve, which need not close it.
-func serving(t *testing.T, host string, serve func(net.Conn)) string {
+func serving(t testing.TB, host string, serve func(net.Conn)) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 	require.NoError(t, err)
@@ -66,7 +66,7 @@ func servingPath(t *testing.T, segment, mtu int, serve func(net.Conn)) string {
 	return listener.Addr().String()
 }
 
-func serveTCP(t *testing.T, listener net.Listener, serve func(net.Conn)) {
+func serveTCP(t testing.TB, listener net.Listener, serve func(net.Conn)) {
 	t.Helper()
 	var (
 		running sync.WaitGroup

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -205,4 +206,20 @@ func TestLargeHeader(t *testing.T) {
 	}
 	value := []string{"X~X~"}
 	assert.Equal(t, [][]string{value, value, value, nil, nil, nil, nil, nil, nil}, got)
+}
+
+// The API server, or a proxy in front of it, may send anything.
+func FuzzList(f *testing.F) {
+	f.Add(`{"kind":"EndpointSliceList","metadata":{"resourceVersion":"1"},"items":[{"endpoints":[{"addresses":["10.0.0.1"]}]},{}]}`)
+	f.Add(`{"items":[null,{"metadata":{"items":[1]}}],"items":[{}]}`)
+	f.Add(`[["items",[{}]]]`)
+	f.Add(`{"items":[{"endpoints":`)
+	f.Add(`]}"items"`)
+	f.Fuzz(func(t *testing.T, text string) {
+		err := decodeItems(strings.NewReader(text), func(checks.EndpointSlice) {})
+		var list struct{ Items []checks.EndpointSlice }
+		if json.Unmarshal([]byte(text), &list) == nil {
+			assert.NoError(t, err, "encoding/json reads the list")
+		}
+	})
 }

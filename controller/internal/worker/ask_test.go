@@ -1,6 +1,10 @@
 package worker
 
 import (
+	"bufio"
+	"context"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -76,4 +80,31 @@ func TestPassedWorkerHoldsNoSlot(t *testing.T) {
 	assert.Eventually(t, func() bool { return holders() == 0 }, time.Minute, time.Millisecond)
 	c.changed(c.queue, pod, false) // its address, or something else
 	assert.Zero(t, holders())
+}
+
+// Any pod may listen where a worker listened before.
+func FuzzAnswerOfAWorker(f *testing.F) {
+	f.Add("HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\nverified secret")
+	f.Add("HTTP/1.1 099 low\r\n\r\nverified secret")
+	f.Add("HTTP/1.1 301 Moved\r\nLocation: http://[::1\r\n\r\n")
+	f.Add("HTTP/1.1 101 Switching Protocols\r\nUpgrade: a\r\nConnection: Upgrade\r\n\r\nverified secret")
+	f.Add("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\nverified secret")
+	f.Add("")
+	f.Fuzz(func(t *testing.T, text string) {
+		a := Asker{Port: 8080, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
+			ours, theirs := net.Pipe()
+			go func() {
+				_, _ = http.ReadRequest(bufio.NewReader(theirs))
+				_, _ = io.WriteString(theirs, text)
+				_ = theirs.Close()
+			}()
+			return ours, nil
+		}}}
+		pod := newWorker("a", 1, running, func(pod *corev1.Pod) { pod.Status.PodIP = "10.0.0.1" })
+		answer, err := a.get(t.Context(), "http://10.0.0.1:8080/readyz")
+		assert.LessOrEqual(t, len(answer), 1<<10)
+		if err == nil {
+			assert.Equal(t, strings.TrimSpace(answer) == verdict.Answer("secret"), a.HasPassed(t.Context(), pod, "secret"))
+		}
+	})
 }

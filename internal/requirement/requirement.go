@@ -54,7 +54,7 @@ func parse(kind, text string) (name, value string, ok bool) {
 		return name, value, isKey(name) && slices.Contains([]string{"True", "False", "Unknown"}, value)
 	case allocatable:
 		name, value, hasValue := strings.Cut(text, ">=")
-		least, err := resource.ParseQuantity(value)
+		least, err := parseQuantity(value)
 		return name, value, isResource(name) && (!hasValue || err == nil && least.Sign() > 0)
 	case CSIDriver:
 		return text, "", isKey(text) && !strings.Contains(text, "/")
@@ -65,6 +65,14 @@ func parse(kind, text string) (name, value string, ok bool) {
 		return text, "", len(validation.IsDNS1123Label(namespace)) == 0 && len(validation.IsDNS1123Subdomain(daemonSet)) == 0
 	}
 	return "", "", false
+}
+
+// parseQuantity refuses exponents of more than three characters: package resource computes their power of ten, and may panic.
+func parseQuantity(text string) (resource.Quantity, error) {
+	if i := strings.IndexAny(text, "eE"); i >= 0 && len(text)-i > 4 {
+		return resource.Quantity{}, resource.ErrSuffix
+	}
+	return resource.ParseQuantity(text)
 }
 
 func isKey(s string) bool { return len(validation.IsQualifiedName(s)) == 0 }
@@ -136,8 +144,8 @@ func (e Entry) Unmet(node *nodepatch.Node, pods func(namespace string) ([]Pod, e
 			met, why = found.Status == e.Value, "it is "+found.Status+" ("+found.Reason+")"
 		}
 	case allocatable:
-		least, _ := resource.ParseQuantity(cmp.Or(e.Value, "0")) // Parse has seen it
-		if has, err := resource.ParseQuantity(node.Status.Allocatable[e.Name]); err == nil {
+		least, _ := parseQuantity(cmp.Or(e.Value, "0")) // Parse has seen it
+		if has, err := parseQuantity(node.Status.Allocatable[e.Name]); err == nil {
 			met, why = has.Sign() > 0 && has.Cmp(least) >= 0, "the node has "+has.String()
 		}
 	case CSIDriver: // kubelet writes a JSON object

@@ -11,8 +11,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -58,8 +56,7 @@ func (n Network) get(ctx context.Context, target Target) outcome {
 	status, code, expected := statusOf(response), response.StatusCode, ""
 	passes := code >= http.StatusContinue && code < http.StatusBadRequest // package net/http accepts codes below 100
 	if target.Statuses != "" {
-		passes = slices.Contains(strings.Split(target.Statuses, "|"), strconv.Itoa(code))
-		expected = ", not " + target.Statuses
+		passes, expected = strings.Contains("|"+target.Statuses+"|", fmt.Sprintf("|%d|", code)), ", not "+target.Statuses
 	}
 	if !passes {
 		return outcome{err: fail("the network works, the target returned an error: ask its owner, or remove it from NETWORK_TARGETS",

@@ -232,6 +232,38 @@ func TestSchemaAcceptsNothingThatTheAgentRefuses(t *testing.T) {
 	require.Greater(t, mixes, 300)
 }
 
+// The schema and the agent have the same hosts and targets: neither refuses what the other accepts.
+func TestChartAndAgentAgreeAboutTargets(t *testing.T) {
+	root, patterns := readChart(t), make(compiled)
+	for flag, allowed := range map[string]rule{"dns-test-domains": mayWarn(domainOrIP), "network-targets": mayWarn(target)} {
+		random := rand.New(rand.NewPCG(1, 2))
+		var items []string
+		for _, value := range cases[flag].good {
+			items = append(items, strings.Split(value.value, ",")...)
+		}
+		for _, value := range cases[flag].bad {
+			items = append(items, strings.Split(value.value, ",")...)
+		}
+		for known := len(items); len(items) < 20000; {
+			once := mutate(random, items[random.IntN(known)])
+			items = append(items, once, mutate(random, once))
+		}
+		item := root.Properties["config"].Properties[strings.TrimPrefix(pathInChart(flag), "config.")].Items
+		accepted := 0
+		for _, text := range items {
+			if strings.TrimSpace(text) != text || text == "" || strings.ContainsAny(text, ",$") || !utf8.ValidString(text) {
+				continue // the agent trims items, and drops empty ones
+			}
+			err := allowed(text)
+			require.Equal(t, err == nil, patterns.accepts(root, item, text), "%s %q: %v", flag, text, err)
+			if err == nil {
+				accepted++
+			}
+		}
+		require.Greater(t, accepted, 1000)
+	}
+}
+
 // extraEnv of the chart replaces no setting, of the agent or the controller.
 func TestChartRefusesSettingsAsExtraEnv(t *testing.T) {
 	names := readChart(t).Definitions["variable"].Properties["name"].If.Enum

@@ -3,6 +3,7 @@ package config
 import (
 	"bytes"
 	"encoding/pem"
+	"fmt"
 	"maps"
 	"net/http/httptest"
 	"slices"
@@ -79,7 +80,8 @@ const (
 	wantOwn       = "must not be a key under kubernetes.io, k8s.io or karpenter.sh: others own those (allowed: startup-taint.cluster-autoscaler.kubernetes.io/)"
 	wantValue     = "must be letters, digits, dashes, dots and underscores, beginning and ending with a letter or digit, at most 63 long"
 	wantService   = "must be namespace/name of a service, or empty"
-	wantDomain    = "must be a DNS name or an IP address"
+	wantDomain    = "must be an IP address or a DNS name: labels of at most 63 letters, digits, underscores and inner dashes, 253 in all"
+	wantPort      = "must be a target with a port between 1 and 65535"
 	wantTarget    = "must be host:port, tcp://host:port, http(s)://host/path or http(s)://host:port/path, with an IPv6 address in brackets, and " +
 		"without user or spaces; the fragment of a URL lists the statuses that pass: #200|401"
 	wantPrefix    = "must be a taint's key or the beginning of one, such as node.cilium.io/"
@@ -87,6 +89,14 @@ const (
 	wantBool      = "must be true or false"
 	wantEndpoint  = "must be address:port/node, or [v6 address]:port/node, with a port between 1 and 65535"
 )
+
+func badHosts(targets map[string]string) []bad {
+	var list []bad
+	for host, target := range targets {
+		list = append(list, badItems(fmt.Sprintf("has the host %q, which ", host)+wantDomain, target)...)
+	}
+	return list
+}
 
 func wantRequirement(text string) string {
 	return strconv.Quote(text) + " must be one of condition: TYPE=True (or False, Unknown); allocatable: RESOURCE or RESOURCE>=QUANTITY; " +
@@ -189,8 +199,11 @@ var cases = map[string]struct {
 	"dns-test-domains": {
 		good: []good{
 			{"a.example", func(c *Config) { c.DNSTestDomains = []string{"a.example"} }},
-			{"fd00::a,::,1::,1:2:3:4:5:6:7::,1:2:3:4:5:6:7:8,::ffff:10.0.0.1,64:ff9b::1.2.3.4", func(c *Config) {
-				c.DNSTestDomains = []string{"fd00::a", "::", "1::", "1:2:3:4:5:6:7::", "1:2:3:4:5:6:7:8", "::ffff:10.0.0.1", "64:ff9b::1.2.3.4"}
+			{"fd00::a,::,1::,::ffff:169.254.20.10,fe7f::1,fec0::1,1:2:3:4:5:6:7::,1:2:3:4:5:6:7:8,::ffff:10.0.0.1,64:ff9b::1.2.3.4", func(c *Config) {
+				c.DNSTestDomains = []string{"fd00::a", "::", "1::", "::ffff:169.254.20.10", "fe7f::1", "fec0::1", "1:2:3:4:5:6:7::", "1:2:3:4:5:6:7:8", "::ffff:10.0.0.1", "64:ff9b::1.2.3.4"}
+			}},
+			{"A_b--c_.EXAMPLE,xn--bcher-kva.example.,_._,db.2024,1.2.3.4.5," + long63 + "." + long63 + "," + long253 + ".", func(c *Config) {
+				c.DNSTestDomains = []string{"A_b--c_.EXAMPLE", "xn--bcher-kva.example.", "_._", "db.2024", "1.2.3.4.5", long63 + "." + long63, long253 + "."}
 			}},
 			{"warn+a.example,b,warn+10.0.0.10,warn+fd00::a", func(c *Config) {
 				c.DNSTestDomains = []string{"warn+a.example", "b", "warn+10.0.0.10", "warn+fd00::a"}
@@ -200,7 +213,10 @@ var cases = map[string]struct {
 		bad: append([]bad{
 			{"", "must name at least 1"}, {" , ", "must name at least 1"},
 			{"ok,https://a", `"https://a" ` + wantDomain}, {"a,warn+", `"warn+" ` + wantDomain}, {"a,warn+warn+b", `"warn+warn+b" ` + wantDomain},
-		}, badItems(wantDomain, "a b", "-a", ".", "a:53", "10.0.0.10:53", "[::1]", "WARN+b", "a/b", "fd00::g")...),
+			{"a..b,c-.d,e", `"a..b" ` + wantDomain + `; "c-.d" ` + wantDomain},
+		}, badItems(wantDomain, "a b", "-a", ".", "a:53", "10.0.0.10:53", "[::1]", "WARN+b", "a/b", "fd00::g", "a..b", "a-", "a.-b", "a..", ".a",
+			long64+".b", long253+"a", "10.0.0.300", "10.0.0.010", "10.0.0.1.", "1::2::3", "1:2:3:4:5:6:7", "1:2:3:4:5:6:7:8:9", "::12345",
+			"::1.2.3", "::1.2.3.256", ":1::", "fe80::1", "FEBF::1", "b\u00fccher.example")...),
 	},
 	"network-targets": {
 		good: []good{
@@ -209,6 +225,9 @@ var cases = map[string]struct {
 			{"tcp://a:1,tcp://[fd00::1]:2", func(c *Config) { c.NetworkTargets = []string{"tcp://a:1", "tcp://[fd00::1]:2"} }},
 			{"tcp:80,https:443,a.:1,https://a/%20b?c=%zz", func(c *Config) {
 				c.NetworkTargets = []string{"tcp:80", "https:443", "a.:1", "https://a/%20b?c=%zz"}
+			}},
+			{"_db._TCP.A_b.svc.:1,db.2024:5432,https://A_b.EXAMPLE./,[::ffff:10.0.0.1]:1,http://" + long253 + ".:1", func(c *Config) {
+				c.NetworkTargets = []string{"_db._TCP.A_b.svc.:1", "db.2024:5432", "https://A_b.EXAMPLE./", "[::ffff:10.0.0.1]:1", "http://" + long253 + ".:1"}
 			}},
 			{"https://a,https://a:8443/b?c=d,https://[fd00::1]/,https://10.0.0.1:1", func(c *Config) {
 				c.NetworkTargets = []string{"https://a", "https://a:8443/b?c=d", "https://[fd00::1]/", "https://10.0.0.1:1"}
@@ -223,12 +242,23 @@ var cases = map[string]struct {
 				c.NetworkTargets = []string{"warn+a:1", "warn+tcp://[fd00::1]:2", "warn+http://a", "warn+https://a/#200"}
 			}},
 		},
-		bad: append([]bad{
+		bad: slices.Concat([]bad{
 			{"b:1,tcp://a", `"tcp://a" ` + wantTarget}, {"warn+", `"warn+" ` + wantTarget},
-		}, badItems(wantTarget, "a", "a:", "a:0", "a:100000", "a:http", ":80", "a b:1", ".a:1", "fd00::1:80", "tcp://a:1/x", "tcp://-a:1",
-			"a:1#200", "tcp://a:1#200", "udp://a:53", "HTTPS://a", "warn+warn+a:1", "warn+udp://a:1", "$(POD_IP):1",
-			"https://", "https:///path", "https://a:0", "https://a:x/", "https://u:p@a/", "http://u@a/", "https://a b/", "https://a?b\tc",
-			"https://a/#b", "https://a/#199", "https://a/#600", "https://a/#200|", "https://a/#2000", "https://a/#200#401")...),
+			{"a..b:1,warn+c:0,d:2,tcp://e-:65536", `"a..b:1" has the host "a..b", which ` + wantDomain + `; "warn+c:0" ` + wantPort +
+				`; "tcp://e-:65536" has the host "e-", which ` + wantDomain + "; " + wantPort},
+			{"https://a/%zz,b", `"https://a/%zz" is malformed: invalid URL escape "%zz"; "b" ` + wantTarget},
+			{"http://a/%", `"http://a/%" is malformed: invalid URL escape "%"`},
+			{"[fd00::12345]:1", `"[fd00::12345]:1" is malformed: invalid host: ParseAddr("fd00::12345"): each group must have 4 or less digits (at "12345")`},
+			{"https://[1::2::3]/", `"https://[1::2::3]/" is malformed: invalid host: ParseAddr("1::2::3"): multiple :: in address (at ":3")`},
+			{"[10.0.0.1]:1", `"[10.0.0.1]:1" is malformed: invalid IP-literal`},
+		}, badItems(wantTarget, "a", "a:", "a:http", "a:080", ":80", "a b:1", ".a:1", "fd00::1:80", "tcp://a:1/x", "tcp://-a:1",
+			"a:1#200", "tcp://a:1#200", "udp://a:53", "HTTPS://a", "warn+warn+a:1", "warn+udp://a:1", "$(POD_IP):1", "[fe80::1%eth0]:1",
+			"https://", "https:///path", "https://a:x/", "https://u:p@a/", "http://u@a/", "https://a b/", "https://a?b\tc",
+			"https://a/#b", "https://a/#199", "https://a/#600", "https://a/#200|", "https://a/#2000", "https://a/#200#401"),
+			badItems(wantPort, "a:0", "a:65536", "a:100000", "tcp://[::1]:0", "https://a:0", "http://a:65536/b"),
+			badHosts(map[string]string{"db..example.com": "db..example.com:5432", "db-.example.com": "tcp://db-.example.com:5432", "a.-b": "a.-b:1",
+				"a..": "https://a../", "a-": "http://a-:80/%20", long64: long64 + ":1", long253 + "a": "https://" + long253 + "a",
+				"10.0.0.256": "10.0.0.256:1", "fe80::1": "[fe80::1]:1"})),
 	},
 	"dns-service": {
 		good: []good{

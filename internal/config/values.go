@@ -1,8 +1,11 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"net/netip"
+	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -47,21 +50,21 @@ func boolean(to *bool) rule {
 }
 
 func list(to *[]string, atLeast int, each rule) rule {
-	return func(s string) error {
+	return func(s string) (mistakes error) {
 		*to = nil
 		for item := range strings.SplitSeq(s, ",") {
 			if item = strings.TrimSpace(item); item == "" {
 				continue
 			}
 			if err := each(item); err != nil {
-				return fmt.Errorf("%q %w", item, err)
+				mistakes = errors.Join(mistakes, fmt.Errorf("%q %w", item, err))
 			}
 			*to = append(*to, item)
 		}
 		if len(*to) < atLeast {
 			return fmt.Errorf("must name at least %d", atLeast)
 		}
-		return nil
+		return mistakes
 	}
 }
 
@@ -147,21 +150,24 @@ func namespacedName(s string) error {
 	return must("namespace/name of a service, or empty", ok && label(namespace) == nil && label(name) == nil)
 }
 
-// The forms of names and targets are coarse, and the chart's schema has the same: what passes and is no name fails its check, and
-// stops no agent.
+// The forms of targets. The chart's schema refuses exactly what the agent refuses (chart_test.go): else every new node would stay
+// locked.
 const (
-	nameForm = `[A-Za-z0-9_][-A-Za-z0-9_.]*`
-	ipv6Form = `[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*`
-	hostForm = `(` + nameForm + `|\[` + ipv6Form + `\])`
-	portForm = `:[1-9][0-9]{0,4}`
+	hostForm = `([A-Za-z0-9_][-A-Za-z0-9_.]*|\[[0-9A-Fa-f:.]+\])`
+	portForm = `:(0|[1-9][0-9]*)`
 	// A path or a query, and the statuses that pass.
 	pathForm = `([/?][^\x00-\x20,#\x7f]*)?(#[2-5][0-9]{2}(\|[2-5][0-9]{2})*)?`
 )
 
 func hasForm(s, form string) bool { return regexp.MustCompile(`^(` + form + `)$`).MatchString(s) }
 
+// domainOrIP allows hosts that can answer: names that libc and DNS accept, and addresses that need no zone.
 func domainOrIP(s string) error {
-	return must("a DNS name or an IP address", hasForm(s, nameForm+`|`+ipv6Form))
+	const what = "an IP address or a DNS name: labels of at most 63 letters, digits, underscores and inner dashes, 253 in all"
+	addr, err := netip.ParseAddr(s)
+	isIP := err == nil && addr.Zone() == "" && (addr.Unmap().Is4() || !addr.IsLinkLocalUnicast())
+	isName := hasForm(s, `([A-Za-z0-9_]([-A-Za-z0-9_]{0,61}[A-Za-z0-9_])?(\.|$))+`) && !hasForm(s, `([0-9]+\.){3}[0-9]+\.?`)
+	return must(what, isIP || isName && len(strings.TrimSuffix(s, ".")) <= 253)
 }
 
 // nodeIP stands for the node's address in a target.
@@ -183,5 +189,18 @@ func target(s string) error {
 	}
 	const what = "host:port, tcp://host:port, http(s)://host/path or http(s)://host:port/path, with an IPv6 address in brackets, " +
 		"and without user or spaces; the fragment of a URL lists the statuses that pass: #200|401"
-	return must(what, hasForm(s, `(tcp://)?`+hostForm+portForm+`|https?://`+hostForm+`(`+portForm+`)?`+pathForm))
+	if err := must(what, hasForm(s, `(tcp://)?`+hostForm+portForm+`|https?://`+hostForm+`(`+portForm+`)?`+pathForm)); err != nil {
+		return err
+	}
+	t := checks.ParseTarget(s)
+	parsed, err := url.Parse(cmp.Or(t.URL, "tcp://"+t.Address))
+	if err != nil {
+		return fmt.Errorf("is malformed: %w", errors.Unwrap(err))
+	}
+	hostErr := domainOrIP(parsed.Hostname())
+	if hostErr != nil {
+		hostErr = fmt.Errorf("has the host %q, which %w", parsed.Hostname(), hostErr)
+	}
+	port, err := strconv.ParseUint(cmp.Or(parsed.Port(), "443"), 10, 16)
+	return errors.Join(hostErr, must("a target with a port between 1 and 65535", err == nil && port > 0))
 }

@@ -45,6 +45,18 @@ spec:
       expression: request.userInfo.username == 'system:serviceaccount:{{ $account.name | replace "/" ":" }}'
 {{- end }}
 
+{{/*
+The objects that a policy matches; a file adds the rules, each with a scope. These are defaults of the API server: a GitOps tool would
+report their absence as a difference.
+*/}}
+{{- define "kube-node-ready.matchConstraints" -}}
+matchConstraints:
+  matchPolicy: Equivalent
+  namespaceSelector: {}
+  objectSelector: {}
+  resourceRules:
+{{- end }}
+
 {{/* The binding of a policy: (list ACCOUNT NAME). */}}
 {{- define "kube-node-ready.policyBinding" -}}
 apiVersion: admissionregistration.k8s.io/v1

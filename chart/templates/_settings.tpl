@@ -11,17 +11,20 @@
 {{- end }}
 
 {{/*
-"true" if the chart renders the policy. Kubernetes 1.30 and newer serves its v1, and puts the node's name into a pod's token. Where
-Helm has no API server to ask (it knows no Node then), the Kubernetes version decides.
+"true" if the API server serves v1 of a kind of policies: (list . KIND VERSION), the first Kubernetes version that does. Without an API
+server to ask (no Node is known then), Helm's Kubernetes version decides.
 */}}
+{{- define "kube-node-ready.serves" -}}
+{{- $capabilities := (first .).Capabilities }}
+{{- $isServed := index . 1 | printf "admissionregistration.k8s.io/v1/%s" | $capabilities.APIVersions.Has }}
+{{- $isOffline := not ($capabilities.APIVersions.Has "v1/Node") }}
+{{- or $isServed (and $isOffline (semverCompare (last . | printf ">=%s-0") $capabilities.KubeVersion.Version)) }}
+{{- end }}
+
+{{/* "true" if the chart renders the policy. Kubernetes 1.30 also puts the node's name into a pod's token. */}}
 {{- define "kube-node-ready.nodeAuthorization" -}}
 {{- $enabled := toString .Values.nodeAuthorization.enabled }}
-{{- if eq $enabled "auto" }}
-{{- $isServed := .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy" }}
-{{- $isOffline := not (.Capabilities.APIVersions.Has "v1/Node") }}
-{{- $enabled = or $isServed (and $isOffline (semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version)) | toString }}
-{{- end }}
-{{- $enabled }}
+{{- eq $enabled "auto" | ternary (include "kube-node-ready.serves" (list . "ValidatingAdmissionPolicy" "1.30.0")) $enabled }}
 {{- end }}
 
 {{/*

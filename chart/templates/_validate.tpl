@@ -5,6 +5,10 @@
 {{- if eq $config.failedTaintKey $config.taintKey }}
 {{- $mistakes = printf "config.failedTaintKey %s must differ from config.taintKey" $config.failedTaintKey | append $mistakes }}
 {{- end }}
+{{- if and .Values.startupTaint.add (ne (include "kube-node-ready.serves" (list . "MutatingAdmissionPolicy" "1.36.0")) "true") }}
+{{- $mistakes = printf "startupTaint.add needs MutatingAdmissionPolicy v1 (Kubernetes 1.36), which Kubernetes %s does not serve: let nodes register with the startup taint, or pass --kube-version to helm template"
+  .Capabilities.KubeVersion.Version | append $mistakes }}
+{{- end }}
 {{- $name := include "kube-node-ready.fullname" . }}
 {{- if has $name (list "dns" "api" "network" "service" "peers" "taints" "unverified") }}
 {{- $mistakes = printf "the release's full name %s is the value of a failed taint that an agent adds: set another fullnameOverride" $name | append $mistakes }}

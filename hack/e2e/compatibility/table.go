@@ -28,7 +28,7 @@ func columns() []column {
 		{"dry run", []tests{{".", "TestDryRun.*"}}},
 		{"patch guards", []tests{{"./faults", "TestFaultTaintRace|TestFaultAnswerToPatch|TestFaultLateTaint"}}},
 		{"own-node policy", []tests{{"./charttest", "TestAgentMay.*|TestOnTimeoutWidensThePolicy"}, {".", "TestConditionOfAnotherNode"}}},
-		{"chart", []tests{{"./charttest", "TestLifeOfARelease|TestUpgradeFromFormerCharts|TestBreakGlass.*|TestCoreDNSPatch.*"}}},
+		{"chart", []tests{{"./charttest", "TestLifeOfARelease|TestUpgradeFromFormerCharts|TestBreakGlass.*|TestCoreDNSPatch.*|TestPolicies.*"}}},
 		{"controller", []tests{
 			{"./charttest", "TestControllerMay.*|TestUninstallJobMay.*"},
 			{"./controller", "TestReasonOfEachNode"},

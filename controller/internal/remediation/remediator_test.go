@@ -335,7 +335,7 @@ func TestEntryOfADeletionThatWasNotMade(t *testing.T) {
 				if late != nil {
 					_ = late()
 				}
-				w.run(2 * time.Hour)
+				w.run(45 * time.Minute)
 				assert.Zero(t, w.events.count(RemediationStuck))
 				if recovers {
 					assert.Empty(t, w.deletions)

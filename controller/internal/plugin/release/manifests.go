@@ -52,26 +52,48 @@ func readManifests(files []string, stdin io.Reader) (all Manifests, mistakes err
 
 // parseManifests returns the objects of a file. It skips kinds that Kubernetes itself does not have.
 func parseManifests(name, text string) (found Manifests, mistakes error) {
+	if strings.ContainsRune(text, 0) { // YAML has none
+		return nil, fmt.Errorf("%s is not UTF-8; PowerShell's > writes UTF-16: "+
+			"use helm template ... | Set-Content -Encoding utf8 %[1]s, or pipe the manifests to -f -", name)
+	}
+	text = strings.TrimPrefix(text, "\ufeff") // which Set-Content writes
 	line := 1
 	for document := range strings.SplitSeq(strings.TrimPrefix(text, "---"), "\n---") {
-		var object runtime.Object
+		var objects Manifests
 		// With these empty lines the parser's errors name the line of the file. A document of comments is null.
 		asJSON, err := yaml.YAMLToJSON([]byte(strings.Repeat("\n", line-1) + document))
 		if err == nil && string(asJSON) != "null" {
-			object, _, err = scheme.Codecs.UniversalDeserializer().Decode(asJSON, nil, nil)
+			objects, err = decode(asJSON)
 		}
-		if runtime.IsMissingKind(err) {
-			err = errors.New("it has no kind") // instead of the whole document
-		}
-		if err != nil && !runtime.IsNotRegisteredError(err) {
+		if err != nil {
 			mistakes = errors.Join(mistakes, fmt.Errorf("%s: the document at line %d is no manifest: %w: "+
 				"correct it, or pass what helm template prints, not values", name, line, err))
-		} else if known, ok := object.(client.Object); ok {
-			found = append(found, known)
 		}
+		found = append(found, objects...)
 		line += strings.Count(document, "\n") + 1
 	}
 	return found, mistakes
+}
+
+// decode returns an object, or the items of a List.
+func decode(asJSON []byte) (found Manifests, err error) {
+	object, _, err := scheme.Codecs.UniversalDeserializer().Decode(asJSON, nil, nil)
+	switch {
+	case runtime.IsNotRegisteredError(err):
+		return nil, nil
+	case runtime.IsMissingKind(err):
+		return nil, errors.New("it has no kind") // instead of the whole document
+	}
+	switch known := object.(type) {
+	case client.Object:
+		found = Manifests{known}
+	case *corev1.List:
+		for _, item := range known.Items {
+			objects, failed := decode(item.Raw)
+			found, err = append(found, objects...), errors.Join(err, failed)
+		}
+	}
+	return found, err
 }
 
 // Get implements client.Reader. Only ConfigMaps are read by their names.

@@ -274,6 +274,9 @@ func (e *dnsError) Error() string {
 	return text
 }
 
+// IsNXDomain reports whether a server answered that the name does not exist.
+func IsNXDomain(err error) bool { return errors.Is(err, errNXDomain) }
+
 // isNegative: a server answered that the name has no address (RFC 2308), or that of a sinkhole.
 func isNegative(err error) bool {
 	return errors.Is(err, errNXDomain) || errors.Is(err, errNoData) || errors.Is(err, errSinkhole)

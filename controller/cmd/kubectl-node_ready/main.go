@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -60,6 +61,7 @@ type options struct {
 	skip       []string
 	files      []string
 	gateAll    bool
+	askDNS     bool
 	version    bool
 }
 
@@ -75,8 +77,11 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], connect, streams{os.Stdin, os.Stdout, os.Stderr}))
 }
 
+// connector connects to the cluster.
+type connector func(options) (client.Client, *rest.Config, error)
+
 // run is the whole process except its access to the cluster, so that tests can call it.
-func run(ctx context.Context, args []string, connect func(options) (client.Client, error), std streams) int {
+func run(ctx context.Context, args []string, connect connector, std streams) int {
 	program := config.Program{Name: "kubectl node-ready", Version: version, Commit: commit, BuildDate: buildDate}
 	o, err := parse(args, std.out)
 	if code, ends := program.Ends(o.version, err, std.out, std.err); ends {
@@ -115,8 +120,8 @@ func parse(args []string, out io.Writer) (options, error) {
 }
 
 // execute runs a command about a release.
-func execute(ctx context.Context, o options, connect func(options) (client.Client, error), std streams) error {
-	cluster, err := connect(o)
+func execute(ctx context.Context, o options, connect connector, std streams) error {
+	cluster, config, err := connect(o)
 	if err != nil {
 		return err
 	}
@@ -124,7 +129,7 @@ func execute(ctx context.Context, o options, connect func(options) (client.Clien
 	if err != nil {
 		return err
 	}
-	s := session{cluster: cluster, release: of, out: std.out,
+	s := session{cluster: cluster, config: config, release: of, out: std.out,
 		patcher: manual.Patcher{Settings: of.Settings, Client: cluster, Now: o.clock.ServerTime, Out: std.out}}
 	// open and doctor work with whatever is known.
 	needed := map[string]release.Known{"status": release.Everything, "verify": release.NodeRules}[o.verb]
@@ -164,6 +169,7 @@ func newFlags(o *options) *pflag.FlagSet {
 	flags.StringArrayVarP(&o.files, "filename", "f", nil, "with doctor: manifests to read the release from; - is standard input")
 	flags.StringSliceVar(&o.skip, "skip", nil, "with doctor: traps to skip")
 	flags.BoolVar(&o.gateAll, "gate-all", false, "with doctor: assume that every selected node joins with the startup taint")
+	flags.BoolVar(&o.askDNS, "ask-dns", false, "with doctor: resolve the configured names in a DNS pod (needs pods/portforward)")
 	flags.BoolVar(&o.version, "version", false, "print version, commit and build date")
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "path of the kubeconfig file")
 	names := clientcmd.RecommendedConfigOverrideFlags("")
@@ -203,6 +209,7 @@ func (o options) validate() error {
 // session is one command about a release.
 type session struct {
 	cluster client.Client
+	config  *rest.Config // of the cluster
 	release release.Release
 	patcher manual.Patcher
 	out     io.Writer
@@ -227,6 +234,9 @@ func (s session) doctor(ctx context.Context, o options) error {
 	}
 	found := doctor.Read(ctx, s.cluster, s.release)
 	found.GateAll = o.gateAll
+	if o.askDNS {
+		found.AskDNS(ctx, forwardTo(s.config))
+	}
 	if doctor.Report(s.out, found, o.skip) > 0 {
 		return errTraps
 	}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"encoding/binary"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -12,10 +14,15 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/net/dns/dnsmessage"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/portforward"
+	"k8s.io/streaming/pkg/httpstream"
+	"k8s.io/streaming/pkg/httpstream/spdy"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
@@ -26,7 +33,8 @@ import (
 // cluster is a release and some nodes behind a fake client.
 type cluster struct {
 	client.Client
-	t *testing.T
+	t      *testing.T
+	config *rest.Config
 }
 
 func newCluster(t *testing.T, nodes ...client.Object) cluster {
@@ -44,10 +52,10 @@ func newCluster(t *testing.T, nodes ...client.Object) cluster {
 		return nil
 	}
 	objects := append(nodes, set, &corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"TAINT_KEY": "example.com/gate"}})
-	return cluster{fake.NewClientBuilder().WithObjects(objects...).WithIndex(new(corev1.Event), "involvedObject.kind", kind).Build(), t}
+	return cluster{fake.NewClientBuilder().WithObjects(objects...).WithIndex(new(corev1.Event), "involvedObject.kind", kind).Build(), t, nil}
 }
 
-func (c cluster) connect(options) (client.Client, error) { return c, nil }
+func (c cluster) connect(options) (client.Client, *rest.Config, error) { return c, c.config, nil }
 
 func (c cluster) run(args ...string) (code int, stdout, stderr string) {
 	return c.pipe("", args...)
@@ -195,7 +203,7 @@ func TestConnect(t *testing.T) {
 		"contexts":[{"name":"x","context":{"cluster":"c"}}]}`), 0o600))
 	o := options{clock: new(kube.Clock)}
 	require.NoError(t, newFlags(&o).Parse([]string{"--kubeconfig", path, "--context", "x"}))
-	found, err := connect(o)
+	found, _, err := connect(o)
 	require.NoError(t, err)
 	require.Error(t, found.Get(t.Context(), client.ObjectKey{Name: "n"}, new(corev1.Node)))
 	assert.WithinDuration(t, time.Now(), o.clock.ServerTime(), time.Minute)
@@ -205,7 +213,7 @@ func TestConnect(t *testing.T) {
 	assert.Equal(t, "kubectl-node_ready/dev", r.UserAgent())
 
 	o.overrides.CurrentContext = "other"
-	_, err = connect(o)
+	_, _, err = connect(o)
 	require.ErrorContains(t, err, "no access to a cluster")
 }
 
@@ -327,13 +335,25 @@ func TestDoctorReadsManifests(t *testing.T) {
 		assert.Empty(t, stderr)
 		assert.Contains(t, stdout, "doctor assumes the release kube-node-ready of the manifests in the namespace kube-system\n")
 		assert.Regexp(t, "(?m)^PASS  settings +the settings in the ConfigMap kube-system/kube-node-ready are valid$", stdout)
-		assert.Regexp(t, "(?m)^PASS  policy +the policies of the release are bound$", stdout)
+		assert.Regexp(t, "(?m)^PASS  policy +the policies of the release are bound, and deny$", stdout)
 		assert.NotRegexp(t, "(?m)^(TRAP|WARN|SKIP) ", stdout)
 	}
 
+	// The same as one List, and with the mark that PowerShell writes before UTF-8.
+	items := "\ufeffapiVersion: v1\nkind: List\nitems:\n"
+	for document := range strings.SplitSeq("\n"+renamed, "\n---\n") {
+		if strings.Contains(document, "\nkind: ") {
+			items += "-\n  " + strings.ReplaceAll(document, "\n", "\n  ") + "\n"
+		}
+	}
+	code, stdout, stderr := c.pipe(items, "doctor", "--gate-all", "-f", "-")
+	assert.Equal(t, config.ExitOK, code, stdout+stderr)
+	assert.Contains(t, stdout, "doctor assumes the release kube-node-ready of the manifests")
+	assert.Regexp(t, "(?m)^PASS  policy ", stdout)
+
 	path := filepath.Join(t.TempDir(), "rendered.yaml")
 	require.NoError(t, os.WriteFile(path, []byte(strings.Replace(renamed, `MAX_RETRIES: "5"`, `MAX_RETRIES: "many"`, 1)), 0o600))
-	code, stdout, _ := c.run("doctor", "-f", path)
+	code, stdout, _ = c.run("doctor", "-f", path)
 	assert.Equal(t, config.ExitError, code)
 	assert.Regexp(t, "(?m)^TRAP  settings .*MAX_RETRIES.*\n +try: correct it, and render the manifests again$", stdout)
 
@@ -355,7 +375,10 @@ func TestDoctorRefusesManifests(t *testing.T) {
 	}{
 		"empty":         {"", nil, []string{"no manifests in --filename: if it is empty, run helm template alone"}},
 		"only comments": {"# nothing\n---\n", nil, []string{"no manifests in --filename"}},
-		"values":        {"config:\n  taintKey: x\n", nil, []string{"-: the document at line 1 is no manifest: it has no kind: correct it, or pass what helm template prints, not values"}},
+		"UTF-16":        {"\xff\xfe" + strings.Join(strings.Split(release, ""), "\x00"), nil, []string{"- is not UTF-8; PowerShell's > writes UTF-16: use helm template ... | Set-Content -Encoding utf8 -, or pipe the manifests to -f -"}},
+		"a List with mistakes": {`{"kind": "List", "apiVersion": "v1", "items": [{"metadata": {}}, {"kind": "ConfigMap", "apiVersion": "v1", "data": {"A": 5}}]}`, nil, []string{
+			"-: the document at line 1 is no manifest: it has no kind", "json: cannot unmarshal number"}},
+		"values": {"config:\n  taintKey: x\n", nil, []string{"-: the document at line 1 is no manifest: it has no kind: correct it, or pass what helm template prints, not values"}},
 		"no release": {rendered(t, "kube-node-ready-policy"), nil, []string{
 			"no release of kube-node-ready in the manifests in any namespace (no DaemonSet or Deployment with the label app.kubernetes.io/part-of=kube-node-ready): render the whole chart"}},
 		"another release":          {release, []string{"-n", "own"}, []string{"no release of kube-node-ready in the manifests in the namespace own "}},
@@ -376,4 +399,76 @@ func TestDoctorRefusesManifests(t *testing.T) {
 			}
 		})
 	}
+}
+
+// forwarding is an API server that forwards ports with SPDY, to a name server that refuses every name but google.com. It denies that.
+func forwarding(t *testing.T) *httptest.Server {
+	serve := func(stream io.ReadWriteCloser) {
+		defer func() { _ = stream.Close() }()
+		var length [2]byte
+		if _, err := io.ReadFull(stream, length[:]); err != nil {
+			return
+		}
+		query := make([]byte, binary.BigEndian.Uint16(length[:]))
+		_, _ = io.ReadFull(stream, query)
+		var message dnsmessage.Message
+		_ = message.Unpack(query)
+		message.Response, message.RCode, message.Additionals = true, dnsmessage.RCodeRefused, nil
+		if strings.HasPrefix(message.Questions[0].Name.String(), "google.com.") {
+			message.RCode = dnsmessage.RCodeNameError
+		}
+		reply, _ := message.Pack()
+		_, _ = stream.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(reply))), reply...))
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost || r.URL.Path != "/prefix/api/v1/namespaces/kube-system/pods/dns/portforward" {
+			http.Error(w, "pods \"dns\" is forbidden", http.StatusForbidden)
+			return
+		}
+		if _, err := httpstream.Handshake(r, w, []string{portforward.PortForwardProtocolV1Name}); err != nil {
+			return
+		}
+		connection := spdy.NewResponseUpgrader().UpgradeResponse(w, r, func(stream httpstream.Stream, accepted <-chan struct{}) error {
+			assert.Equal(t, "53", stream.Headers().Get(corev1.PortHeader))
+			go func() {
+				<-accepted
+				if stream.Headers().Get(corev1.StreamType) == corev1.StreamTypeData {
+					serve(stream)
+				} else {
+					_ = stream.Close()
+				}
+			}()
+			return nil
+		})
+		if connection != nil {
+			<-connection.CloseChan()
+		}
+	}))
+	t.Cleanup(server.Close)
+	return server
+}
+
+// --ask-dns goes through the API server to a DNS pod. What it finds is a warning, or unchecked.
+func TestDoctorAsksDNS(t *testing.T) {
+	labels := map[string]string{"dns": "yes"}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "dns", Labels: labels},
+		Spec:   corev1.PodSpec{Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}},
+		Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}}
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "kube-dns"}, Spec: corev1.ServiceSpec{
+		Selector: labels, Ports: []corev1.ServicePort{{Port: 53, Protocol: corev1.ProtocolTCP}}}}
+	c := newCluster(t, pod, service)
+	c.config = &rest.Config{Host: forwarding(t).URL + "/prefix"}
+	code, stdout, stderr := c.run("doctor", "--skip", "policy", "--ask-dns")
+	assert.Equal(t, config.ExitOK, code, stdout)
+	assert.Empty(t, stderr)
+	assert.Regexp(t, "(?m)^WARN  external-names +google.com: google.com: NXDOMAIN", stdout)
+	assert.Regexp(t, "(?m)^SKIP  cluster-domain +not checked: whether kubernetes.default.svc.cluster.local resolves: .*REFUSED", stdout)
+
+	c.config.Host = strings.TrimSuffix(c.config.Host, "/prefix")
+	code, stdout, _ = c.run("doctor", "--skip", "policy", "--ask-dns")
+	assert.Equal(t, config.ExitOK, code, stdout)
+	assert.Regexp(t, `(?m)^SKIP  external-names +not checked: whether google.com resolves: .*pods "dns" is forbidden`, stdout)
+	c.config.Host = "http://127.0.0.1:1"
+	_, stdout, _ = c.run("doctor", "--skip", "policy", "--ask-dns")
+	assert.Regexp(t, `(?m)^SKIP  external-names +not checked: whether google.com resolves: .*connection refused`, stdout)
 }

@@ -30,6 +30,8 @@ type Cluster struct {
 
 	DNS      Part[Backend] // of config.dnsService
 	Corefile Part[string]
+	// Answers has an error, or nil, for each name that a DNS pod was asked for. It is nil unless AskDNS was called.
+	Answers map[string]error
 
 	NodePools      Part[[]NodePool]
 	ReadinessRules Part[[]ReadinessRule]
@@ -54,6 +56,7 @@ type Cluster struct {
 type Backend struct {
 	// External means that no pods are selected: its endpoints are somewhere else.
 	External bool
+	Ports    []corev1.ServicePort
 	Pods     []corev1.Pod
 }
 

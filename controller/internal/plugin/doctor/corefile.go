@@ -2,43 +2,51 @@ package doctor
 
 import (
 	"net"
+	"regexp"
 	"slices"
 	"strings"
 )
 
-// serverBlock is a server block of a Corefile: the zones that it serves, and its plugins with their arguments.
-// https://coredns.io/manual/configuration/
-type serverBlock struct {
-	zones   []string
-	plugins [][]string
+// coreDNS is what doctor understands of a Corefile. https://coredns.io/manual/configuration/
+type coreDNS struct {
+	blocks []serverBlock
+	// zones are those of each plugin: the zones that it names, or else those of its server block.
+	zones map[string][]string
+	// isPartial means that there is more, such as an import or a variable. It may answer any name.
+	isPartial bool
 }
 
-// parseCorefile returns the server blocks of a Corefile. Snippets have the zone (NAME).
-func parseCorefile(text string) (blocks []serverBlock) {
-	depth := 0
-	for line := range strings.Lines(text) {
-		line, _, _ = strings.Cut(line, "#")
-		line, opens := strings.CutSuffix(strings.TrimSpace(line), "{")
-		fields := strings.Fields(line)
-		switch {
-		case len(fields) == 0:
-		case fields[0] == "}":
-			depth--
-		case depth == 0:
-			block := serverBlock{}
-			for _, zone := range strings.Fields(strings.ReplaceAll(line, ",", " ")) {
-				block.zones = append(block.zones, zoneName(zone))
+// serverBlock is a server block: its zones, and its plugins, each with arguments and options.
+type serverBlock struct{ zones, plugins []string }
+
+// parseCorefile reads the server blocks that have the usual form: an opening brace ends a line. Snippets have the zone (NAME).
+func parseCorefile(text string) coreDNS {
+	const options = `\{\s*\n[^{}]*\}`
+	blocks := regexp.MustCompile(`(?m)^([^{}\n]+)\{\s*\n((?:[^{}]|` + options + `)*)\}`)
+	plugins := regexp.MustCompile(`[^{}\s][^{}\n]*(?:` + options + `)?`)
+	text = regexp.MustCompile(`#.*`).ReplaceAllString(text, "")
+	found := coreDNS{zones: make(map[string][]string)}
+	found.isPartial = !blocks.MatchString(text) || strings.TrimSpace(blocks.ReplaceAllString(text, "")) != ""
+	for _, match := range blocks.FindAllStringSubmatch(text, -1) {
+		block := serverBlock{zoneNames(match[1]), plugins.FindAllString(match[2], -1)}
+		for _, plugin := range block.plugins {
+			arguments, _, _ := strings.Cut(plugin, "{")
+			zones := zoneNames(arguments) // the first is the plugin's own name
+			if len(zones) == 1 {
+				zones = append(zones, block.zones...)
 			}
-			blocks = append(blocks, block)
-		case depth == 1 && len(blocks) > 0:
-			last := &blocks[len(blocks)-1]
-			last.plugins = append(last.plugins, fields)
+			found.zones[zones[0]] = append(found.zones[zones[0]], zones[1:]...)
 		}
-		if opens {
-			depth++
-		}
+		found.blocks = append(found.blocks, block)
 	}
-	return blocks
+	return found
+}
+
+func zoneNames(text string) (zones []string) {
+	for _, zone := range strings.Fields(strings.ReplaceAll(text, ",", " ")) {
+		zones = append(zones, zoneName(zone))
+	}
+	return zones
 }
 
 // zoneName returns the name of a zone in lower case, without protocol, port and dots around it: "" is the root.
@@ -52,82 +60,55 @@ func zoneName(zone string) string {
 	return strings.ToLower(strings.Trim(zone, "."))
 }
 
-// corefileDomain returns the first zone of the plugin kubernetes that is no reverse zone, or "".
-func corefileDomain(text string) string {
-	for _, zone := range kubernetesZones(text, "kubernetes") {
-		if zone != "" && !strings.HasSuffix(zone, ".arpa") && !strings.Contains(zone, "{") { // CoreDNS replaces {$NAME}
+// hasZone reports whether a name is in one of the zones.
+func hasZone(zones []string, name string) bool {
+	return slices.ContainsFunc(zones, func(zone string) bool {
+		return zone == "" || strings.HasSuffix("."+zoneName(name), "."+zone)
+	})
+}
+
+// domain returns the first zone of the plugin kubernetes that is not a reverse zone, or "".
+func (c coreDNS) domain() string {
+	for _, zone := range c.zones["kubernetes"] {
+		if zone != "" && !strings.HasSuffix(zone, ".arpa") && !strings.Contains(zone, "/") {
 			return zone
 		}
 	}
 	return ""
 }
 
-// kubernetesZones returns the zones of plugins that serve the names of Services.
-func kubernetesZones(text string, plugins ...string) (zones []string) {
-	for _, block := range parseCorefile(text) {
-		zones = append(zones, block.zonesOf(plugins)...)
-	}
-	return zones
-}
+// fate is what becomes of a query for a name outside the cluster.
+type fate int
 
-// zonesOf returns the zones of plugins: those that they name, or else the block's.
-func (b serverBlock) zonesOf(plugins []string) (zones []string) {
-	for _, plugin := range b.plugins {
-		if !slices.Contains(plugins, plugin[0]) {
-			continue
-		}
-		if len(plugin) == 1 {
-			zones = append(zones, b.zones...)
-		}
-		for _, zone := range plugin[1:] {
-			zones = append(zones, zoneName(zone))
-		}
-	}
-	return zones
-}
+const (
+	uncertain  fate = iota
+	unanswered      // no plugin can answer it
+	forwarded       // to the upstream servers, like every other name
+	resolved        // a DNS pod has answered with addresses
+)
 
-// blockOf returns the server block for a name, and the zone that it is there for; nil if no block is.
-func blockOf(blocks []serverBlock, name string) (best *serverBlock, longest string) {
-	for i, block := range blocks {
-		for _, zone := range block.zones {
-			if isUnder(name, zone) && (best == nil || len(zone) > len(longest)) {
-				best, longest = &blocks[i], zone
+// fateOf returns the fate of a name as far as the Corefile shows it. Any plugin that may see the name makes it uncertain, except
+// those that never answer such names and, for the root, a plain forward of everything.
+func (c coreDNS) fateOf(name string) fate {
+	silent := []string{"kubernetes", "errors", "health", "ready", "prometheus", "cache", "loop", "reload", "loadbalance", "log",
+		"bufsize", "debug", "nsid", "pprof", "trace", "metadata", "cancel", "minimal", "root", "autopath", "chaos", "timeouts",
+		"multisocket", "header", "local", "any", "transfer"}
+	if c.isPartial || slices.Contains(c.zones["kubernetes"], "") {
+		return uncertain
+	}
+	found := unanswered // CoreDNS refuses a name that no server block is for
+	for _, block := range c.blocks {
+		for _, plugin := range block.plugins {
+			words := strings.Fields(plugin)
+			isForward := words[0] == "forward" && len(words) > 2 && words[1] == "." && !slices.Contains(words, "except")
+			switch {
+			case !hasZone(block.zones, name) || slices.Contains(silent, words[0]):
+			case isForward && slices.Contains(block.zones, ""):
+				found = forwarded
+			default:
+				return uncertain
 			}
 		}
 	}
-	return best, longest
-}
-
-func isUnder(name, zone string) bool {
-	name = zoneName(name)
-	return zone == "" || name == zone || strings.HasSuffix(name, "."+zone)
-}
-
-// stubZone returns the zone of a server block that is for a name but not for everything, unless the name is under a zone of the
-// plugin kubernetes there: that denies what it does not know. Else it returns "".
-func stubZone(text, name string) string {
-	block, zone := blockOf(parseCorefile(text), name)
-	isServed := func(zone string) bool { return isUnder(name, zone) }
-	if block == nil || slices.ContainsFunc(block.zonesOf([]string{"kubernetes", "multicluster"}), isServed) {
-		return ""
-	}
-	return zone
-}
-
-// refuses reports whether a CoreDNS with this Corefile certainly answers REFUSED for an external name: no block serves it, or the
-// block that does has only silent plugins. A plugin that is not in the list counts as one that answers: it is no trap.
-func refuses(corefile, name string) bool {
-	silent := []string{"kubernetes", "errors", "health", "ready", "prometheus", "cache", "loop", "reload", "loadbalance", "log",
-		"bufsize", "debug", "nsid", "pprof", "trace", "metadata", "cancel", "minimal", "tls", "bind", "root", "autopath", "chaos",
-		"timeouts", "multisocket", "header", "local", "any", "transfer"}
-	blocks := parseCorefile(corefile)
-	if len(blocks) == 0 {
-		return false
-	}
-	best, _ := blockOf(blocks, name)
-	if best == nil {
-		return !slices.ContainsFunc(blocks, func(block serverBlock) bool { return slices.Contains(block.zones, "import") })
-	}
-	answers := func(plugin []string) bool { return !slices.Contains(silent, plugin[0]) }
-	return !slices.ContainsFunc(best.plugins, answers)
+	return found
 }

@@ -2,73 +2,41 @@ package doctor
 
 import (
 	"cmp"
+	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 
-	"github.com/imunhatep/kube-node-ready/checks"
-)
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
-// dnsBehindGate: the first node waits for DNS, and the DNS pods wait for the node.
-func dnsBehindGate(c Cluster) (r Result) {
-	service := c.Release.Agent.DNSService
-	switch {
-	case service == "":
-		return Result{Passed: "config.dnsService is empty: no DNS pods are expected"}
-	case c.DNS.Err != nil || c.Nodes.Err != nil:
-		return unchecked(c.DNS.Err, c.Nodes.Err)
-	case c.DNS.Absent:
-		r.find("set config.dnsService to the cluster's DNS Service, or to empty where no pods serve DNS",
-			"there is no Service %s: the service check never passes", service)
-		return r
-	case c.DNS.Value.External:
-		return Result{Passed: "the Service " + service + " selects no pods: its endpoints are outside the nodes"}
-	case len(c.DNS.Value.Pods) == 0:
-		r.find("start the DNS pods", "the Service %s has no pods: no node can be verified", service)
-		return r
-	}
-	placement := c.placementOf(c.DNS.Value.Pods)
-	keys := strings.Join(placement.missing, " and ")
-	remedy := fmt.Sprintf("let the DNS pods tolerate %s (operator Exists): docs/operations.md, \"DNS pods\", has the "+
-		"command; or run them on nodes that join without the startup taint", keys)
-	switch {
-	case placement.err != nil:
-		return unchecked(placement.err)
-	case placement.noneCanRun:
-		r.find(remedy, "no pod of %s tolerates %s, and no node that joins without the startup taint could run one: "+
-			"once all nodes are new, nodes wait for DNS and DNS waits for a node", service, keys)
-	case placement.noneCouldRun:
-		r.warn(remedy, "no pod of %s tolerates %s: "+
-			"once all nodes join with the startup taint, nodes wait for DNS and DNS waits for a node", service, keys)
-	case keys != "":
-		r.Passed = fmt.Sprintf("nodes that the release does not select run pods of %s", service)
-	default:
-		r.Passed = fmt.Sprintf("pods of %s tolerate %s", service, strings.Join(c.Release.TaintKeys(), " and "))
-	}
-	return r
-}
+	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+)
 
 // clusterDomain: names under a domain that the cluster does not have never resolve.
 func clusterDomain(c Cluster) (r Result) {
-	domain := corefileDomain(c.Corefile.Value)
-	if domain == "" {
+	corefile := parseCorefile(c.Corefile.Value)
+	domain := corefile.domain()
+	if domain == "" && len(c.Answers) == 0 {
 		return unchecked(errors.New("no Corefile has the plugin kubernetes with the cluster's domain"), c.DNS.Err, c.Corefile.Err)
 	}
-	known := kubernetesZones(c.Corefile.Value, "kubernetes", "multicluster")
+	known := append(corefile.zones["kubernetes"], corefile.zones["multicluster"]...)
+	external, _ := c.testNames()
 	var names, foreign []string
 	for _, name := range c.Release.Agent.DNSTestDomains {
 		service, configured, isService := checks.SplitServiceName(zoneName(name))
-		zone := stubZone(c.Corefile.Value, name)
+		isForeign := isService && domain != "" && !slices.Contains(known, configured)
 		corrected := name
-		switch {
-		case !isService || !mustResolve(name) || slices.Contains(known, configured):
-		case zone != "":
-			r.note("the cluster's domain is %s: doctor cannot see whether the name servers for %s know %s", domain, zone, name)
-		default:
+		switch fate, doubt := c.fateOf(name); {
+		case fate == resolved || !mustResolve(name) || slices.Contains(external, name):
+		// The upstream servers may know other clusters, but kubernetes.default must be this one's.
+		case isForeign && (fate == unanswered || fate == forwarded && strings.HasPrefix(name, "kubernetes.default.")):
 			foreign = append(foreign, name)
 			corrected = service + ".svc." + domain
+		case isForeign || c.Answers[name] != nil:
+			r.doubt(name, cmp.Or(doubt, errUnclear))
 		}
 		names = append(names, corrected)
 	}
@@ -76,36 +44,62 @@ func clusterDomain(c Cluster) (r Result) {
 		r.find("--set 'config.dnsTestDomains={"+strings.Join(names, ",")+"}'",
 			"%s is in config.dnsTestDomains, but the cluster's domain is %s (the Corefile)", name, domain)
 	}
-	r.Passed = domain + " (the Corefile)"
+	r.Passed = cmp.Or(domain, "unknown") + " (the Corefile)"
 	return r
 }
 
 // externalNames: a name that the cluster's resolver refuses prevents every release. From outside only its configuration can be
-// seen; what agents report is in the status.
+// seen, unless a DNS pod is asked; what agents report is in the status.
 func externalNames(c Cluster) (r Result) {
 	external, inCluster := c.testNames()
 	if len(external) == 0 {
 		return Result{Passed: "config.dnsTestDomains has no external name"}
 	}
 	remedy := "--set 'config.dnsTestDomains={" + strings.Join(inCluster, ",") + "}', or let the cluster's DNS forward the name"
+	r.Passed = "a DNS pod resolves " + strings.Join(external, ", ")
 	for _, name := range external {
-		if refuses(c.Corefile.Value, name) {
+		switch fate, doubt := c.fateOf(name); {
+		case fate == unanswered:
 			r.find(remedy, "%s is in config.dnsTestDomains, but nothing in the Corefile answers it", name)
+		case doubt != nil:
+			r.doubt(name, doubt)
+		case fate == forwarded:
+			r.Passed = "the Corefile forwards " + strings.Join(external, ", ")
+			r.Notes = []string{"doctor cannot see whether pods resolve the names: run `helm test`, or doctor --ask-dns"}
 		}
 	}
-	if c.Corefile.Value == "" {
-		return unchecked(c.DNS.Err, cmp.Or(c.Corefile.Err, errors.New("no Corefile was read")))
-	}
-	r.Passed = "the Corefile does not refuse " + strings.Join(external, ", ")
-	r.note("doctor cannot see whether pods resolve the names: run `helm test`, which asks in a pod")
 	return r
+}
+
+var errUnclear = errors.New("no Corefile shows it: run helm test, or doctor --ask-dns")
+
+// fateOf returns the fate of a name, and why it may be another one than the Corefile shows.
+func (c Cluster) fateOf(name string) (fate, error) {
+	answer, isAsked := c.Answers[name]
+	found := parseCorefile(c.Corefile.Value).fateOf(name)
+	switch {
+	case isAsked && answer == nil:
+		return resolved, nil
+	case !isAsked && found == uncertain:
+		return found, cmp.Or(c.DNS.Err, c.Corefile.Err, errUnclear)
+	}
+	return found, answer
+}
+
+// doubt judges a name by what a DNS pod has answered, or by why none was asked. That is never a trap.
+func (r *Result) doubt(name string, err error) {
+	if checks.IsNXDomain(err) {
+		r.warn("correct config.dnsTestDomains, or the cluster's DNS", "%s: %v", name, err)
+	} else {
+		r.skip("whether %s resolves: %w", name, err)
+	}
 }
 
 func mustResolve(name string) bool { return !strings.HasPrefix(name, checks.WarnPrefix) }
 
 // testNames returns the configured names that the cluster's DNS must forward, and the others, at least one that must resolve.
 func (c Cluster) testNames() (external, inCluster []string) {
-	domain := cmp.Or(corefileDomain(c.Corefile.Value), "cluster.local")
+	domain := cmp.Or(parseCorefile(c.Corefile.Value).domain(), "cluster.local")
 	isInCluster := func(name string) bool { // the search list of a pod completes the short ones
 		name = zoneName(name)
 		return !strings.Contains(name, ".") || checks.IsClusterName(name, domain)
@@ -121,4 +115,50 @@ func (c Cluster) testNames() (external, inCluster []string) {
 		inCluster = append(inCluster, "kubernetes.default.svc."+domain)
 	}
 	return external, inCluster
+}
+
+// Forward forwards a local port to a port of a pod until ctx ends, and returns the local address.
+type Forward func(ctx context.Context, pod *corev1.Pod, port int32) (address string, err error)
+
+// AskDNS resolves the names that must resolve through a ready DNS pod, as an agent does, but over TCP.
+func (c *Cluster) AskDNS(ctx context.Context, forward Forward) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	address, err := c.forwardDNS(ctx, forward)
+	domain := cmp.Or(parseCorefile(c.Corefile.Value).domain(), "cluster.local")
+	resolver := checks.Resolver{Servers: []string{address}, Network: "tcp",
+		Search: []string{c.Release.Namespace + ".svc." + domain, "svc." + domain, domain}}
+	c.Answers = make(map[string]error)
+	for _, name := range c.Release.Agent.DNSTestDomains {
+		if _, notAddress := netip.ParseAddr(name); notAddress == nil || !mustResolve(name) {
+			continue
+		}
+		answer := err
+		if err == nil {
+			limited, cancel := context.WithTimeout(ctx, c.Release.Agent.CheckTimeout)
+			_, answer = checks.DNS{Names: []string{name}, Resolver: &resolver}.Try(limited)
+			cancel()
+		}
+		c.Answers[name] = answer
+	}
+}
+
+// forwardDNS forwards a local port to that of a ready DNS pod for queries over TCP.
+func (c *Cluster) forwardDNS(ctx context.Context, forward Forward) (string, error) {
+	isReady := func(pod corev1.Pod) bool { return fleet.IsReady(&pod) }
+	isDNS := func(port corev1.ServicePort) bool { return port.Protocol == corev1.ProtocolTCP && port.Port == 53 }
+	i, n := slices.IndexFunc(c.DNS.Value.Pods, isReady), slices.IndexFunc(c.DNS.Value.Ports, isDNS)
+	if i < 0 || n < 0 {
+		return "", cmp.Or(c.DNS.Err, errors.New("config.dnsService has no ready pod, or no TCP port 53"))
+	}
+	pod, target := &c.DNS.Value.Pods[i], c.DNS.Value.Ports[n].TargetPort
+	number := cmp.Or(target.IntVal, 53)
+	for _, container := range pod.Spec.Containers {
+		for _, port := range container.Ports {
+			if target.Type == intstr.String && port.Name == target.StrVal && port.Protocol == corev1.ProtocolTCP {
+				number = port.ContainerPort
+			}
+		}
+	}
+	return forward(ctx, pod, number)
 }

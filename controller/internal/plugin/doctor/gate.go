@@ -1,7 +1,9 @@
 package doctor
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
@@ -59,12 +61,12 @@ type placement struct {
 }
 
 func (c Cluster) placementOf(pods []corev1.Pod) (p placement) {
-	agent, keys := c.Release.Agent, c.Release.TaintKeys()
+	keys := c.Release.TaintKeys()
 	var taints []corev1.Taint
 	for _, key := range keys {
 		taint := corev1.Taint{Key: key, Value: "*", Effect: corev1.TaintEffectNoSchedule} // it tells what has failed: any value
-		if key == agent.TaintKey {
-			taint.Value, taint.Effect = agent.TaintValue, corev1.TaintEffect(agent.TaintEffect)
+		if key == c.Release.Agent.TaintKey {
+			taint = c.startupTaint()
 		}
 		if !slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return !repels(&pod, taint) }) {
 			p.missing = append(p.missing, key)
@@ -79,7 +81,9 @@ func (c Cluster) placementOf(pods []corev1.Pod) (p placement) {
 	}
 	p.noneCanRun, p.noneCouldRun = true, true
 	for _, node := range c.Nodes.Value {
-		canRunHere := func(pod corev1.Pod) bool { return canRun(&pod, &node) }
+		canRunHere := func(pod corev1.Pod) bool { // whatever has placed a pod that is ready, as on Fargate
+			return canRun(&pod, &node) || pod.Spec.NodeName == node.Name && fleet.IsReady(&pod)
+		}
 		if c.willJoinTainted(&node) || !slices.ContainsFunc(pods, canRunHere) {
 			continue
 		}
@@ -94,10 +98,37 @@ func (c Cluster) placementOf(pods []corev1.Pod) (p placement) {
 	return p
 }
 
+// report adds to r that the pods of a component wait for nodes, and what that prevents. The remedy has %s for the taints.
+func (p placement) report(r *Result, prefix, component, effect, remedy string) {
+	keys := strings.Join(p.missing, " and ")
+	remedy = fmt.Sprintf(remedy, keys)
+	switch {
+	case p.err != nil:
+		r.skip("%sthe pods of %s: %w", prefix, component, p.err)
+	case p.noneCanRun:
+		r.find(remedy, "%sno pod of %s tolerates %s, and no node that joins without the startup taint could run one: "+
+			"once all nodes are new, %s", prefix, component, keys, effect)
+	case p.noneCouldRun:
+		r.warn(remedy, "%sno pod of %s tolerates %s, they run only on nodes that join without it: once all nodes join with the "+
+			"startup taint, %s", prefix, component, keys, effect)
+	}
+}
+
 // canRun reports whether node could run pod: it is ready, and has the labels and no taints that keep the pod away.
 func canRun(pod *corev1.Pod, node *corev1.Node) bool {
+	return matches(pod, node) && fleet.IsNodeReady(node) && !repels(pod, node.Spec.Taints...) && !node.Spec.Unschedulable
+}
+
+// matches reports whether node has the labels that pod requires.
+func matches(pod *corev1.Pod, node *corev1.Node) bool {
 	matches, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node)
-	return err == nil && matches && fleet.IsNodeReady(node) && !repels(pod, node.Spec.Taints...) && !node.Spec.Unschedulable
+	return err == nil && matches
+}
+
+// startupTaint returns the startup taint as nodes have it.
+func (c Cluster) startupTaint() corev1.Taint {
+	agent := c.Release.Agent
+	return corev1.Taint{Key: agent.TaintKey, Value: agent.TaintValue, Effect: corev1.TaintEffect(agent.TaintEffect)}
 }
 
 // hasAgent reports whether an agent or a worker is on the node, or starts there.

@@ -67,21 +67,17 @@ func clusterAutoscaler(c Cluster) (r Result) {
 	const remedy = "set config.taintKey to " + prefix + "NAME, and use this key on the node groups"
 	const text = "Cluster Autoscaler does not know the startup taint %s (%s): it adds no node for pods that do not tolerate it"
 	found, isStopped := false, false
-	isImage := regexp.MustCompile(`(^|/)cluster-autoscaler(-amd64|-arm64|-s390x)?([:@].*)?$`).MatchString
-	isCommand := regexp.MustCompile(`^([^ ]*/)?cluster-autoscaler( |$)`).MatchString
 	for _, deployment := range c.Deployments.Value {
-		arguments, isAutoscaler := autoscalerArguments(deployment, isImage, isCommand)
-		if !isAutoscaler {
-			continue
-		}
-		if replicas := deployment.Spec.Replicas; replicas != nil && *replicas == 0 {
+		switch arguments, isAutoscaler := autoscalerArguments(deployment); {
+		case !isAutoscaler:
+		case !isScaledUp(deployment):
 			isStopped = true
-			continue
-		}
-		found = true
-		if !knowsTaint(arguments, key) {
-			r.find(remedy+", or give Cluster Autoscaler --startup-taint=KEY", text, key,
-				"Deployment "+deployment.Namespace+"/"+deployment.Name)
+		default:
+			found = true
+			if !knowsTaint(arguments, key) {
+				r.find(remedy+", or give Cluster Autoscaler --startup-taint=KEY", text, key,
+					"Deployment "+deployment.Namespace+"/"+deployment.Name)
+			}
 		}
 	}
 	switch {
@@ -98,7 +94,9 @@ func clusterAutoscaler(c Cluster) (r Result) {
 }
 
 // autoscalerArguments returns the arguments of Cluster Autoscaler, if its image or its command says that the Deployment runs it.
-func autoscalerArguments(deployment appsv1.Deployment, isImage, isCommand func(string) bool) (arguments []string, found bool) {
+func autoscalerArguments(deployment appsv1.Deployment) (arguments []string, found bool) {
+	isImage := regexp.MustCompile(`(^|/)cluster-autoscaler(-amd64|-arm64|-s390x)?([:@].*)?$`).MatchString
+	isCommand := regexp.MustCompile(`^([^ ]*/)?cluster-autoscaler( |$)`).MatchString
 	for _, container := range deployment.Spec.Template.Spec.Containers {
 		command := strings.Join(append(slices.Clone(container.Command), container.Args...), " ")
 		if isImage(container.Image) || isCommand(command) {
@@ -130,13 +128,13 @@ func foreignTaints(c Cluster) (r Result) {
 	const remedy = "add a toleration for it to the chart's tolerations"
 	key := c.Release.Agent.TaintKey
 	for _, node := range c.Nodes.Value {
-		if taint := c.untolerated(node.Spec.Taints); taint != nil && fleet.HasTaint(&node, key) {
+		if taint := c.untolerated(node.Labels[nodePoolLabel], node.Spec.Taints); taint != nil && fleet.HasTaint(&node, key) {
 			r.find(remedy, "the node %s has the startup taint and %s, which the agent does not tolerate", node.Name, taint.ToString())
 		}
 	}
 	for _, pool := range c.NodePools.Value {
 		template := pool.Spec.Template.Spec
-		if taint := c.untolerated(template.Taints); taint != nil && fleet.HasKey(template.StartupTaints, key) {
+		if taint := c.untolerated(pool.Name, template.Taints); taint != nil && fleet.HasKey(template.StartupTaints, key) {
 			r.find(remedy, "nodes of the NodePool %s join with the startup taint and %s, which the agent does not tolerate",
 				pool.Name, taint.ToString())
 		}
@@ -148,13 +146,13 @@ func foreignTaints(c Cluster) (r Result) {
 	return r
 }
 
-// untolerated returns a taint that keeps the agent away and stays, or nil. Kubernetes removes its own taints, and other clients
-// remove the taints that the agent waits for.
-func (c Cluster) untolerated(taints []corev1.Taint) *corev1.Taint {
+// untolerated returns a taint of a node in a NodePool that keeps the agent away and stays, or nil. Kubernetes removes its own
+// taints, and other clients remove foreign startup taints: see leftStartupTaints.
+func (c Cluster) untolerated(pool string, taints []corev1.Taint) *corev1.Taint {
 	goes := func(taint corev1.Taint) bool {
 		prefix, _, _ := strings.Cut(taint.Key, "/")
 		return prefix == "node.kubernetes.io" || prefix == "node.cloudprovider.kubernetes.io" ||
-			c.Release.Settings.Keys.ForeignTaint([]nodepatch.Taint{{Key: taint.Key}}) != nil
+			c.Release.Settings.Keys.ForeignTaint([]nodepatch.Taint{{Key: taint.Key}}) != nil || c.isForeignStartupTaint(pool, taint.Key)
 	}
 	staying := &corev1.Node{Spec: corev1.NodeSpec{Taints: slices.DeleteFunc(slices.Clone(taints), goes)}}
 	return c.Release.Settings.Rules.Untolerated(staying)
@@ -240,6 +238,8 @@ func requirements(c Cluster) (r Result) {
 		if why := c.unmet(e); why != "" {
 			r.find("start what provides it, and let it tolerate "+strings.Join(c.Release.TaintKeys(), " and ")+" (operator Exists); "+
 				"or correct config.require", "%s: %s: nodes that need it are not released", e, why)
+		} else if lacking := c.lacking(e); len(lacking) > 0 {
+			r.warn("find out what these nodes lack", "%s: other nodes meet it, but not %s", e, strings.Join(lacking, ", "))
 		}
 	}
 	r.Passed = "config.require has nothing that prevents a release"
@@ -264,6 +264,18 @@ func (c Cluster) unmet(e requirement.Entry) string {
 		example = node.Name + ", for example: " + why
 	}
 	return example
+}
+
+// lacking returns the Ready nodes of the release that do not meet a requirement although they are older than INITIAL_TIMEOUT.
+func (c Cluster) lacking(e requirement.Entry) (found []string) {
+	for _, node := range c.Nodes.Value {
+		isDue := c.Now.Sub(node.CreationTimestamp.Time) > c.Release.Agent.InitialTimeout
+		isJudged := isDue && e.Kind != requirement.DaemonSet && fleet.IsNodeReady(&node) && c.isForRelease(&node)
+		if seen := fleet.PatchNode(&node); isJudged && e.IsFor(seen) && e.Unmet(seen, nil) != "" {
+			found = append(found, node.Name)
+		}
+	}
+	return found
 }
 
 // unmetDaemonSet says why a DaemonSet, NAMESPACE/NAME, runs on no new node, or "".

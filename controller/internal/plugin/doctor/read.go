@@ -29,13 +29,10 @@ func Read(ctx context.Context, reader client.Reader, of release.Release) Cluster
 	if of.Invalid != nil {
 		return c // Report looks at nothing else
 	}
-	var nodes corev1.NodeList
-	c.Nodes = list(ctx, reader, &nodes, &nodes.Items)
+	c.Nodes = list[corev1.Node](ctx, reader, new(corev1.NodeList))
 	c.Agents = read(func() ([]corev1.Pod, error) { return of.Pods(ctx, reader) })
-	var deployments appsv1.DeploymentList
-	c.Deployments = list(ctx, reader, &deployments, &deployments.Items)
-	var daemonSets appsv1.DaemonSetList
-	c.DaemonSets = list(ctx, reader, &daemonSets, &daemonSets.Items)
+	c.Deployments = list[appsv1.Deployment](ctx, reader, new(appsv1.DeploymentList))
+	c.DaemonSets = list[appsv1.DaemonSet](ctx, reader, new(appsv1.DaemonSetList))
 	c.AutoscalerStatus = read(func() (bool, error) {
 		key := client.ObjectKey{Namespace: "kube-system", Name: "cluster-autoscaler-status"}
 		return true, reader.Get(ctx, key, new(corev1.ConfigMap))
@@ -50,7 +47,9 @@ func Read(ctx context.Context, reader client.Reader, of release.Release) Cluster
 	}
 	if namespace, name, found := strings.Cut(of.Agent.DNSService, "/"); found {
 		c.DNS = readBackend(ctx, reader, namespace, name)
-		c.Corefile = readCorefile(ctx, reader, namespace, c.DNS.Value.Pods)
+		if !c.DNS.Value.External { // else a Corefile in the cluster is another server's
+			c.Corefile = readCorefile(ctx, reader, namespace, c.DNS.Value.Pods)
+		}
 	}
 	c.NodePools = NodePools(ctx, reader)
 	c.ReadinessRules = custom[ReadinessRule](ctx, reader, "readiness.node.x-k8s.io/v1alpha1", "NodeReadinessRule")
@@ -59,27 +58,34 @@ func Read(ctx context.Context, reader client.Reader, of release.Release) Cluster
 	if of.Planned != nil {
 		from = of.Planned
 	}
-	var policies admissionv1.ValidatingAdmissionPolicyList
-	c.Policies = list(ctx, from, &policies, &policies.Items, of.Labels())
-	var bindings admissionv1.ValidatingAdmissionPolicyBindingList
-	c.Bindings = list(ctx, from, &bindings, &bindings.Items)
-	var adding admissionv1.MutatingAdmissionPolicyList
-	found := list(ctx, from, &adding, &adding.Items, of.Labels())
+	c.Policies = list[admissionv1.ValidatingAdmissionPolicy](ctx, from, new(admissionv1.ValidatingAdmissionPolicyList), of.Labels())
+	c.Bindings = list[admissionv1.ValidatingAdmissionPolicyBinding](ctx, from, new(admissionv1.ValidatingAdmissionPolicyBindingList))
+	found := list[admissionv1.MutatingAdmissionPolicy](ctx, from, new(admissionv1.MutatingAdmissionPolicyList), of.Labels())
 	c.Adds = Part[bool]{Value: len(found.Value) > 0, Err: found.Err, Absent: found.Absent}
 	return c
 }
 
-// NodePools reads Karpenter's NodePools.
+// NodePools reads Karpenter's NodePools. Karpenter before 1.0 has the same fields in v1beta1.
 func NodePools(ctx context.Context, reader client.Reader) Part[[]NodePool] {
-	return custom[NodePool](ctx, reader, "karpenter.sh/v1", "NodePool")
+	found := custom[NodePool](ctx, reader, "karpenter.sh/v1", "NodePool")
+	if found.Absent {
+		return custom[NodePool](ctx, reader, "karpenter.sh/v1beta1", "NodePool")
+	}
+	return found
 }
 
-// list reads all objects of a kind into a list of that kind, whose items it returns.
-func list[T any](ctx context.Context, c client.Reader, into client.ObjectList, items *[]T,
-	options ...client.ListOption) Part[[]T] {
-	return read(func() ([]T, error) {
-		err := c.List(ctx, into, options...)
-		return *items, err
+// list reads all objects of a kind, T, into a list of that kind.
+func list[T any](ctx context.Context, c client.Reader, into client.ObjectList, options ...client.ListOption) Part[[]T] {
+	return read(func() (items []T, err error) {
+		if err = c.List(ctx, into, options...); err == nil {
+			err = meta.EachListItem(into, func(item runtime.Object) error {
+				if known, ok := any(item).(*T); ok {
+					items = append(items, *known)
+				}
+				return nil
+			})
+		}
+		return items, err
 	})
 }
 
@@ -100,6 +106,7 @@ func readBackend(ctx context.Context, reader client.Reader, namespace, name stri
 		if err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &service); err != nil {
 			return found, err
 		}
+		found.Ports = service.Spec.Ports
 		if found.External = len(service.Spec.Selector) == 0; found.External {
 			return found, nil
 		}

@@ -11,6 +11,7 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -117,13 +118,13 @@ func TestReadWithFewRights(t *testing.T) {
 		"Namespace":                        {"webhooks"},
 		"NodePool":                         {"karpenter"},
 		"NodeReadinessRule":                {"readiness-rules"},
-		"Deployment":                       {"cluster-autoscaler"},
-		"DaemonSet":                        {"requirements"},
+		"Deployment":                       {"network-behind-gate", "cluster-autoscaler"},
+		"DaemonSet":                        {"network-behind-gate", "requirements"},
 		"ValidatingAdmissionPolicy":        {"policy"},
 		"ValidatingAdmissionPolicyBinding": {"policy"},
 		"MutatingWebhookConfiguration":     {"webhooks"},
 		"ConfigMap":                        {"external-names", "cluster-domain", "cluster-autoscaler"},
-		"Node":                             {"dns-behind-gate", "foreign-taints", "left-startup-taints", "requirements", "readiness-rules", "labelled-and-tainted", "excluded-and-tainted", "failed-taint", "webhooks"},
+		"Node":                             {"dns-behind-gate", "network-behind-gate", "foreign-taints", "left-startup-taints", "requirements", "readiness-rules", "labelled-and-tainted", "excluded-and-tainted", "failed-taint", "webhooks"},
 	} {
 		t.Run(resource, func(t *testing.T) {
 			refuse := func(asked string) error {
@@ -144,6 +145,43 @@ func TestReadWithFewRights(t *testing.T) {
 			assert.Equal(t, skipped, found, out.String())
 		})
 	}
+}
+
+// Karpenter before 1.0 serves only v1beta1, with the same fields.
+func TestReadNodePoolsOfAnOldKarpenter(t *testing.T) {
+	pool := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "karpenter.sh/v1beta1", "kind": "NodePool", "metadata": map[string]any{"name": "old"},
+		"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"taints": []any{map[string]any{"key": startup, "effect": "NoSchedule"}}}}}}}
+	scheme := runtime.NewScheme()
+	version := schema.GroupVersion{Group: "karpenter.sh", Version: "v1beta1"}
+	scheme.AddKnownTypeWithName(version.WithKind("NodePool"), new(unstructured.Unstructured))
+	scheme.AddKnownTypeWithName(version.WithKind("NodePoolList"), new(unstructured.UnstructuredList))
+	served := interceptor.NewClient(fake.NewClientBuilder().WithScheme(scheme).WithObjects(pool).Build(), interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			if kind := list.GetObjectKind().GroupVersionKind(); kind.Version != version.Version {
+				return &meta.NoKindMatchError{GroupKind: kind.GroupKind(), SearchedVersions: []string{kind.Version}}
+			}
+			return c.List(ctx, list, options...)
+		}})
+	c := clean(t)
+	c.NodePools = NodePools(t.Context(), served)
+	found := set(t, c, "karpenter").Findings
+	require.Len(t, found, 1)
+	assert.Contains(t, found[0].Text, "the NodePool old has node-ready/unverified under taints")
+}
+
+// The Corefile is that of the DNS pods. If those are outside the cluster, one in the cluster is another server's.
+func TestReadNoForeignCorefile(t *testing.T) {
+	objects := append(stored(t), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "coredns"},
+		Data: map[string]string{"Corefile": ".:53 {\n  errors\n}\n"}})
+	for _, object := range objects {
+		if service, ok := object.(*corev1.Service); ok {
+			service.Spec.Selector = nil
+		}
+	}
+	c := Read(t.Context(), newReader(t, func(string) error { return nil }, objects...), clean(t).Release)
+	found := set(t, &c, "external-names")
+	assert.Empty(t, found.Findings)
+	assert.Error(t, found.Unchecked)
 }
 
 // Before the installation there is no namespace, and the policies come from the manifests.

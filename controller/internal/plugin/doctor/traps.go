@@ -21,6 +21,7 @@ func Traps() []Trap {
 		{settingsName, settings},
 		{"no-release", noRelease},
 		{"dns-behind-gate", dnsBehindGate},
+		{"network-behind-gate", networkBehindGate},
 		{"external-names", externalNames},
 		{"cluster-domain", clusterDomain},
 		{"karpenter", karpenter},

@@ -62,6 +62,29 @@ func podOn(node string, tolerations ...corev1.Toleration) corev1.Pod {
 		Spec: corev1.PodSpec{NodeName: node, Tolerations: tolerations}}
 }
 
+// readyPodOn is a pod that kubelet calls ready.
+func readyPodOn(node string, tolerations ...corev1.Toleration) corev1.Pod {
+	pod := podOn(node, tolerations...)
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	return pod
+}
+
+// addFargate adds a node of Fargate: its taint keeps the pod away that another scheduler has placed there, and the chart excludes it.
+func addFargate(c *Cluster) {
+	c.Release.Template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "eks.amazonaws.com/compute-type", Operator: corev1.NodeSelectorOpNotIn, Values: []string{"fargate"}}}}}}}}
+	c.Release.Settings.Rules = fleet.NewRules(c.Release.Template, c.Release.Settings.Keys)
+	node := readyNode("fargate", corev1.Taint{Key: "eks.amazonaws.com/compute-type", Value: "fargate", Effect: corev1.TaintEffectNoSchedule})
+	node.Labels["eks.amazonaws.com/compute-type"] = "fargate"
+	c.Nodes.Value = append(c.Nodes.Value, node)
+}
+
+func deployment(name string, tolerations ...corev1.Toleration) (d appsv1.Deployment) {
+	d.Namespace, d.Name, d.Spec.Template.Spec.Tolerations = "kube-system", name, tolerations
+	return d
+}
+
 func webhook(name, service string, pods ...corev1.Pod) Webhook {
 	return Webhook{Configuration: name, Backend: Part[Backend]{Value: Backend{Pods: pods}}, Webhook: admissionv1.ValidatingWebhook{Name: name + ".example.com",
 		ClientConfig: admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{Namespace: "system", Name: service}},
@@ -112,7 +135,7 @@ func addPolicies(c *Cluster, names ...string) {
 		meta := metav1.ObjectMeta{Name: name, Labels: labels}
 		c.Policies.Value = append(c.Policies.Value, admissionv1.ValidatingAdmissionPolicy{ObjectMeta: meta})
 		c.Bindings.Value = append(c.Bindings.Value, admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: meta,
-			Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: name}})
+			Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}}})
 	}
 }
 
@@ -124,7 +147,7 @@ func autoscaler(args ...string) []appsv1.Deployment {
 	return []appsv1.Deployment{d}
 }
 
-// corefile is the Corefile of CoreDNS.
+// corefile sets the Corefile of CoreDNS.
 func corefile(text string) func(*Cluster) { return func(c *Cluster) { c.Corefile.Value = text } }
 
 // requires sets config.require.
@@ -134,8 +157,12 @@ func requires(entries string) func(*config.Config) {
 
 // daemonSet is gpu/plugin, which runs on all nodes.
 func daemonSet(ready int32, tolerations ...corev1.Toleration) Part[[]appsv1.DaemonSet] {
+	return daemonSetOf("gpu", "plugin", ready, tolerations...)
+}
+
+func daemonSetOf(namespace, name string, ready int32, tolerations ...corev1.Toleration) Part[[]appsv1.DaemonSet] {
 	var set appsv1.DaemonSet
-	set.Namespace, set.Name = "gpu", "plugin"
+	set.Namespace, set.Name = namespace, name
 	set.Spec.Template.Spec.Tolerations = tolerations
 	set.Status.DesiredNumberScheduled, set.Status.NumberReady = 2, ready
 	return Part[[]appsv1.DaemonSet]{Value: []appsv1.DaemonSet{set}}
@@ -185,6 +212,24 @@ func TestTraps(t *testing.T) {
 				plain.Labels[nodePoolLabel] = "gated"
 				c.DNS.Value.Pods, c.Nodes.Value = []corev1.Pod{podOn("plain")}, append(c.Nodes.Value, plain)
 			}},
+		"DNS is ready on a node that was released": {trap: "dns-behind-gate", text: "tolerates node-ready/unverified, and no node",
+			change: func(c *Cluster) { c.DNS.Value.Pods = []corev1.Pod{readyPodOn("old")} }},
+
+		"the CNI's agent does not tolerate the startup taint": {trap: "network-behind-gate", text: "the DaemonSet cilium/cilium does not tolerate node-ready/unverified",
+			remedy: "let its pods tolerate node-ready/unverified", change: func(c *Cluster) { c.DaemonSets = daemonSetOf("cilium", "cilium", 1, tolerate("other")...) }},
+		"kube-proxy tolerates only CriticalAddonsOnly": {trap: "network-behind-gate", text: "the DaemonSet kube-system/kube-proxy",
+			change: func(c *Cluster) {
+				c.DaemonSets = daemonSetOf("kube-system", "kube-proxy", 1, tolerate("CriticalAddonsOnly")...)
+			}},
+		"NodeLocal DNSCache tolerates another value": {trap: "network-behind-gate", text: "the DaemonSet kube-system/node-local-dns",
+			change: func(c *Cluster) {
+				c.DaemonSets = daemonSetOf("kube-system", "node-local-dns", 1, corev1.Toleration{Key: startup, Value: "other"})
+			}},
+		"the CNI's operator waits for the gate": {trap: "network-behind-gate", text: "no pod of the Deployment kube-system/cilium-operator tolerates node-ready/unverified, and no node",
+			remedy: "let its pods tolerate node-ready/unverified", change: func(c *Cluster) {
+				c.Deployments.Value = []appsv1.Deployment{deployment("cilium-operator", tolerate("node.cilium.io/agent-not-ready")...)}
+			}},
+
 		"no DNS pod":     {trap: "dns-behind-gate", text: "has no pods", change: func(c *Cluster) { c.DNS.Value.Pods = nil }},
 		"no DNS Service": {trap: "dns-behind-gate", text: "there is no Service", change: func(c *Cluster) { c.DNS = Part[Backend]{Absent: true} }},
 
@@ -275,6 +320,27 @@ func TestTraps(t *testing.T) {
 
 		"a webhook behind the gate": {trap: "webhooks", text: "is called for the agent's pods", remedy: "let its pods tolerate node-ready/unverified, or exclude the namespace kube-system",
 			change: func(c *Cluster) { c.Webhooks.Value[0].Backend.Value.Pods = []corev1.Pod{podOn("old")} }},
+		"a webhook for bindings": {trap: "webhooks", text: "is called for pods/binding",
+			change: func(c *Cluster) { hook(c).Rules[0].Resources = []string{"pods/binding"} }},
+		"a webhook for the older resource of bindings": {trap: "webhooks", text: "is called for pods/binding",
+			change: func(c *Cluster) { hook(c).Rules[0].Resources = []string{"bindings"} }},
+		"a webhook for the bindings of everything": {trap: "webhooks", text: "is called for pods/binding",
+			change: func(c *Cluster) { hook(c).Rules[0].Resources = []string{"*/binding"} }},
+		"a webhook for tokens": {trap: "webhooks", text: "is called for serviceaccounts/token",
+			change: func(c *Cluster) { hook(c).Rules[0].Resources = []string{"serviceaccounts/token"} }},
+		"a webhook for every resource and its subresources": {trap: "webhooks", text: "is called for pods/binding",
+			change: func(c *Cluster) {
+				hook(c).Rules[0].Resources = []string{"*/*"}
+				hook(c).ObjectSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+					{Key: "app.kubernetes.io/name", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"kube-node-ready"}}}}
+			}},
+		"a webhook for the status of pods": {trap: "webhooks", text: "is called for pods/status", change: func(c *Cluster) {
+			hook(c).Rules[0].Operations, hook(c).Rules[0].Resources = []admissionv1.OperationType{admissionv1.Update}, []string{"pods/status"}
+		}},
+		"a webhook for the status of nodes": {trap: "webhooks", config: func(cfg *config.Config) { cfg.Condition = config.ConditionAlways }, text: "is called for nodes/status",
+			change: func(c *Cluster) {
+				hook(c).Rules[0].Operations, hook(c).Rules[0].Resources = []admissionv1.OperationType{admissionv1.Update}, []string{"nodes/status"}
+			}},
 		"a webhook without pods": {trap: "webhooks", text: "its Service system/hook has no pods",
 			change: func(c *Cluster) { c.Webhooks.Value[0].Backend = Part[Backend]{Absent: true} }},
 		"a webhook for nodes": {trap: "webhooks", text: "is called for nodes",
@@ -290,6 +356,9 @@ func TestTraps(t *testing.T) {
 			change: func(c *Cluster) {
 				withController(c, config.Controller{DeleteNodes: true, RemediationMode: config.RemediationDelete})
 			}},
+		"a binding that only audits and warns": {trap: "policy", text: "kube-node-ready has no binding with the action Deny", change: func(c *Cluster) {
+			c.Bindings.Value[0].Spec.ValidationActions = []admissionv1.ValidationAction{admissionv1.Audit, admissionv1.Warn}
+		}},
 		"no binding": {trap: "policy", text: "has no binding", change: func(c *Cluster) { c.Bindings.Value = c.Bindings.Value[1:] }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -374,6 +443,30 @@ func TestNoTrap(t *testing.T) {
 			c.DNS.Value.Pods = []corev1.Pod{podOn("system")}
 			c.Nodes.Value = append(c.Nodes.Value, readyNode("system"))
 		}},
+		"DNS is ready on Fargate": {trap: "dns-behind-gate", change: func(c *Cluster) {
+			c.DNS.Value.Pods = []corev1.Pod{readyPodOn("fargate")}
+			addFargate(c)
+		}},
+		"a webhook that is ready on Fargate": {trap: "webhooks", change: func(c *Cluster) {
+			hook(c)
+			c.Webhooks.Value[0].Backend.Value.Pods = []corev1.Pod{readyPodOn("fargate")}
+			addFargate(c)
+		}},
+		"a CNI for other nodes": {trap: "network-behind-gate", change: func(c *Cluster) {
+			c.DaemonSets = daemonSetOf("kube-system", "kube-proxy", 0)
+			c.DaemonSets.Value[0].Spec.Template.Spec.NodeSelector = map[string]string{"kubernetes.io/os": "windows"}
+		}},
+		"a CNI on nodes that are not gated": {trap: "network-behind-gate", change: func(c *Cluster) {
+			c.DaemonSets, c.Nodes.Value, c.NodePools.Value = daemonSetOf("kube-system", "cilium", 1), []corev1.Node{readyNode("plain")}, nil
+		}},
+		"a DaemonSet that is not of the network": {trap: "network-behind-gate", change: func(c *Cluster) { c.DaemonSets = daemonSet(1) }},
+		"the CNI's operator runs on an ungated node": {trap: "network-behind-gate", change: func(c *Cluster) {
+			c.Deployments.Value, c.Nodes.Value = []appsv1.Deployment{deployment("calico-typha")}, append(c.Nodes.Value, readyNode("system"))
+		}},
+		"a stopped operator": {trap: "network-behind-gate", change: func(c *Cluster) {
+			c.Deployments.Value = []appsv1.Deployment{deployment("cilium-operator")}
+			c.Deployments.Value[0].Spec.Replicas = new(int32)
+		}},
 		"one DNS pod is enough": {trap: "dns-behind-gate", change: func(c *Cluster) { c.DNS.Value.Pods = append(c.DNS.Value.Pods, podOn("old")) }},
 		"the policy leaves Karpenter's nodes alone": {trap: "dns-behind-gate", change: func(c *Cluster) {
 			plain := readyNode("plain")
@@ -417,10 +510,7 @@ func TestNoTrap(t *testing.T) {
 			c.Release.Agent.DNSTestDomains = []string{"kubernetes.default.svc.Cluster.Local", "host.CLUSTER.local"}
 			c.Corefile.Value = ".:53 {\n  kubernetes cluster.local\n}\n"
 		}},
-		"a server for an external name in another case": {trap: "external-names", change: corefile("GOOGLE.com:53 {\n  forward . 192.0.2.1\n}\n.:53 {\n  kubernetes cluster.local\n}\n")},
-		"hosts answer the name":                         {trap: "external-names", change: corefile(".:53 {\n  kubernetes cluster.local\n  hosts {\n    192.0.2.1 google.com\n  }\n}\n")},
-		"a server of its own":                           {trap: "external-names", change: corefile("dns://com.:53 {\n  forward . 192.0.2.1\n}\n.:53 {\n  kubernetes cluster.local\n}\n")},
-		"a NodePool that is not gated":                  {trap: "karpenter", change: func(c *Cluster) { c.NodePools.Value[0].Spec.Template.Spec.StartupTaints = nil }},
+		"a NodePool that is not gated": {trap: "karpenter", change: func(c *Cluster) { c.NodePools.Value[0].Spec.Template.Spec.StartupTaints = nil }},
 		"a NodePool whose nodes the policy leaves alone": {trap: "karpenter", change: func(c *Cluster) {
 			c.Adds.Value, c.NodePools.Value[0].Spec.Template.Spec.StartupTaints = true, nil
 			c.Nodes.Value = append(c.Nodes.Value, readyNode("plain"))
@@ -434,7 +524,13 @@ func TestNoTrap(t *testing.T) {
 		"a taint that Karpenter removes": {trap: "foreign-taints", change: func(c *Cluster) { addTaint(c, "karpenter.sh/unregistered") }},
 		"a taint that a CNI removes": {trap: "foreign-taints", config: func(cfg *config.Config) { cfg.WaitForTaints = []string{"node.cilium.io/"} },
 			change: func(c *Cluster) { addTaint(c, "node.cilium.io/agent-not-ready") }},
-		"a taint that Kubernetes removes": {trap: "foreign-taints", change: func(c *Cluster) { addTaint(c, "node.kubernetes.io/network-unavailable") }},
+		"a taint that Kubernetes removes":                   {trap: "foreign-taints", change: func(c *Cluster) { addTaint(c, "node.kubernetes.io/network-unavailable") }},
+		"a taint that a CSI driver removes from a new node": {trap: "foreign-taints", change: func(c *Cluster) { addTaint(c, "ebs.csi.aws.com/agent-not-ready") }},
+		"a startup taint of a NodePool": {trap: "foreign-taints", change: func(c *Cluster) {
+			c.NodePools.Value[0].Spec.Template.Spec.StartupTaints = append(c.NodePools.Value[0].Spec.Template.Spec.StartupTaints, taint("example.com/starting", corev1.TaintEffectNoExecute))
+			c.Nodes.Value[1].Labels[nodePoolLabel] = "gated"
+			addTaint(c, "example.com/starting")
+		}},
 		"another program of that name": {trap: "cluster-autoscaler", change: func(c *Cluster) {
 			c.Deployments.Value = autoscaler()
 			c.Deployments.Value[0].Spec.Template.Spec.Containers = []corev1.Container{{Image: "quay.io/cluster-autoscaler-operator:v1"}, {Command: []string{"", "cluster-autoscaler"}}}
@@ -475,6 +571,20 @@ func TestNoTrap(t *testing.T) {
 			hook(c).ObjectSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"mine": "yes"}}
 		}},
 		"a webhook for other objects": {trap: "webhooks", change: func(c *Cluster) { hook(c).Rules[0].Resources = []string{"pods/exec"} }},
+		"a webhook for all resources without subresources, and not for these pods": {trap: "webhooks", change: func(c *Cluster) {
+			hook(c).Rules[0].Resources = []string{"*"}
+			hook(c).ObjectSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"mine": "yes"}}
+		}},
+		"a webhook for bindings in other namespaces": {trap: "webhooks", change: func(c *Cluster) {
+			hook(c).Rules[0].Resources = []string{"pods/binding"}
+			hook(c).NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"mine": "yes"}}
+		}},
+		"a webhook for cluster-scoped objects": {trap: "webhooks", change: func(c *Cluster) {
+			hook(c).Rules[0].Resources, hook(c).Rules[0].Scope = []string{"pods", "pods/binding"}, new(admissionv1.ClusterScope)
+		}},
+		"a webhook for the status of nodes, which no release waits for": {trap: "webhooks", change: func(c *Cluster) {
+			hook(c).Rules[0].Operations, hook(c).Rules[0].Resources = []admissionv1.OperationType{admissionv1.Update}, []string{"nodes/status"}
+		}},
 		"a stopped Cluster Autoscaler": {trap: "cluster-autoscaler", change: func(c *Cluster) {
 			c.Deployments.Value = autoscaler()
 			c.Deployments.Value[0].Spec.Replicas, c.AutoscalerStatus.Value = new(int32), true
@@ -625,7 +735,7 @@ func TestRemedyForTheClusterDomain(t *testing.T) {
 	c := clean(t, func(cfg *config.Config) {
 		cfg.DNSTestDomains = []string{"db-0.db.prod.svc.cluster.local.", "api.svc.example.com", "kubernetes.default.svc", "10.0.0.2"}
 	})
-	c.Corefile.Value = ".:53 {\n  kubernetes corp.example\n  forward . 192.0.2.1\n}\n"
+	c.Corefile.Value = ".:53 {\n  kubernetes corp.example\n}\n"
 	found := set(t, c, "cluster-domain")
 	require.Len(t, found.Findings, 1)
 	assert.Contains(t, found.Findings[0].Text, "db-0.db.prod.svc.cluster.local. is in config.dnsTestDomains")
@@ -633,30 +743,154 @@ func TestRemedyForTheClusterDomain(t *testing.T) {
 		found.Findings[0].Remedy)
 
 	// A cluster that forwards nothing refuses the external name, and the remedy leaves it out.
-	c.Corefile.Value = ".:53 {\n  kubernetes corp.example\n}\n"
 	found = set(t, c, "external-names")
 	require.Len(t, found.Findings, 1)
 	assert.Contains(t, found.Findings[0].Text, "api.svc.example.com is in config.dnsTestDomains")
 	assert.NotContains(t, found.Findings[0].Remedy, "example.com")
 }
 
-// Whether other servers know a name cannot be seen: a server block that is for it is no trap, and no pass without a word.
-func TestNoteForAStubZone(t *testing.T) {
+// What other servers know of the Services of other clusters cannot be seen.
+func TestServicesOfOtherClusters(t *testing.T) {
+	const upstream = ".:53 {\n  kubernetes cluster.local\n  forward . 192.0.2.1\n}\n"
+	for name, corefile := range map[string]string{
+		"upstream":      upstream,
+		"a stub zone":   upstream + "Example:53 {\n  forward . 192.0.2.1\n}\n",
+		"a rewrite":     ".:53 {\n  rewrite name suffix .b.example .cluster.local\n  kubernetes cluster.local\n}\n",
+		"two key lines": "cluster.local:53,\n" + upstream,
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := clean(t)
+			c.Corefile.Value = corefile
+			addName(c, "api.shared.svc.b.example.")
+			found := set(t, c, "cluster-domain")
+			assert.Empty(t, append(found.Findings, found.Warnings...))
+			require.ErrorContains(t, found.Unchecked, "whether api.shared.svc.b.example. resolves: no Corefile shows it: run helm test, or doctor --ask-dns")
+			assert.NotContains(t, found.Unchecked.Error(), "kubernetes.default")
+		})
+	}
 	c := clean(t)
-	addName(c, "api.shared.svc.b.example.")
-	addName(c, "kubernetes.default.svc.prod.cluster.local")
-	c.Corefile.Value += "Example:53 {\n  kubernetes corp.example\n  forward . 192.0.2.1\n}\nprod.cluster.local:53 {\n  forward . 192.0.2.1\n}\n"
-	found := set(t, c, "cluster-domain")
-	assert.Empty(t, found.Findings)
-	require.Len(t, found.Notes, 2)
-	assert.Contains(t, found.Notes[0], "the cluster's domain is cluster.local: doctor cannot see whether the name servers for example know api.shared.svc.b.example.")
-	assert.Contains(t, found.Notes[1], "the name servers for prod.cluster.local")
-
 	addName(c, "api.shared.svc.elsewhere")
-	found = set(t, c, "cluster-domain")
+	c.Corefile.Value = ".:53 {\n  kubernetes cluster.local\n}\n"
+	found := set(t, c, "cluster-domain")
 	require.Len(t, found.Findings, 1)
-	assert.Contains(t, found.Findings[0].Remedy, "google.com,api.shared.svc.b.example.,kubernetes.default.svc.prod.cluster.local,"+
-		"api.shared.svc.cluster.local}", "the other names stay")
+	assert.Contains(t, found.Findings[0].Remedy, "google.com,api.shared.svc.cluster.local}", "the other names stay")
+}
+
+// Only a plain forward of everything passes, and only a Corefile in which nothing can answer is a trap. Everything else is unchecked.
+func TestExternalNamesByCorefile(t *testing.T) {
+	const none, pass, unclear = "trap", "pass", "unchecked"
+	block := func(lines string) string {
+		return ".:53 {\n  errors\n  kubernetes cluster.local in-addr.arpa ip6.arpa {\n    pods insecure\n    fallthrough in-addr.arpa ip6.arpa\n  }\n" + lines + "}\n"
+	}
+	for name, test := range map[string]struct{ corefile, want string }{
+		"kubeadm's":                      {block("  forward . /etc/resolv.conf {\n    max_concurrent 1000\n  }\n  cache 30\n"), pass},
+		"with Windows line ends":         {strings.ReplaceAll(block("  forward . 192.0.2.1\n"), "\n", "\r\n"), pass},
+		"a stub zone beside":             {block("  forward . 192.0.2.1\n") + "corp.example:53 {\n  forward . 192.0.2.2\n}\n", pass},
+		"nothing forwards":               {block("  cache 30\n"), none},
+		"no block for the name":          {"cluster.local:53 {\n  kubernetes cluster.local\n  forward . 192.0.2.1\n}\n", none},
+		"forward of one zone":            {block("  forward corp.example 192.0.2.1\n"), unclear},
+		"forward with an exception":      {block("  forward . 192.0.2.1 {\n    except com\n  }\n"), unclear},
+		"file":                           {block("  file /etc/coredns/db.example example.org\n"), unclear},
+		"hosts with fallthrough":         {block("  hosts {\n    192.0.2.1 other.example\n    fallthrough\n  }\n"), unclear},
+		"hosts before a plain forward":   {block("  hosts {\n    192.0.2.1 google.com\n  }\n  forward . 192.0.2.1\n"), unclear},
+		"template for AAAA":              {block("  template ANY AAAA {\n    rcode NXDOMAIN\n  }\n"), unclear},
+		"template with braces":           {block("  template IN A com {\n    answer \"{{ .Name }} 60 IN A 192.0.2.1\"\n  }\n"), unclear},
+		"a server block for the name":    {block("  cache 30\n") + "dns://COM.:53 {\n  forward . 192.0.2.1\n}\n", unclear},
+		"an import":                      {block("  import custom/*.override\n"), unclear},
+		"an import of server blocks":     {block("  cache 30\n") + "import custom/*.server\n", unclear},
+		"keys on two lines":              {"cluster.local:53,\n.:53 {\n  kubernetes cluster.local\n}\n", unclear},
+		"a brace on a line of its own":   {".:53\n{\n  kubernetes cluster.local\n}\n", unclear},
+		"a single server without braces": {".:53\nkubernetes cluster.local\nforward . 192.0.2.1 {\n  tls\n}\n", unclear},
+		"a variable":                     {".:53 {\n  kubernetes cluster.local\n  forward . {$UPSTREAM}\n}\n", unclear},
+		"only comments":                  {"# .:53 {\n# }\n", unclear},
+		"a commented forward":            {block("  # forward . 192.0.2.1\n"), none},
+		"kubernetes serves everything":   {".:53 {\n  kubernetes\n  forward . 192.0.2.1\n}\n", unclear},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := clean(t)
+			c.Corefile.Value = test.corefile
+			found, got := set(t, c, "external-names"), pass
+			switch {
+			case len(found.Findings) > 0:
+				got = none
+			case found.Unchecked != nil:
+				got = unclear
+				assert.ErrorContains(t, found.Unchecked, "whether google.com resolves: no Corefile shows it: run helm test, or doctor --ask-dns")
+			}
+			assert.Equal(t, test.want, got)
+			assert.Empty(t, set(t, c, "cluster-domain").Findings, "the cluster's own names are right")
+		})
+	}
+}
+
+// The plugin kubernetes also serves reverse zones, in either form.
+func TestClusterDomainIsNoReverseZone(t *testing.T) {
+	for _, zones := range []string{"in-addr.arpa cluster.local", "10.96.0.0/16 cluster.local", "fd00::/108 ip6.arpa cluster.local"} {
+		c := clean(t)
+		c.Corefile.Value = ".:53 {\n  kubernetes " + zones + "\n  forward . 192.0.2.1\n}\n"
+		found := set(t, c, "cluster-domain")
+		require.NoError(t, found.Unchecked)
+		assert.Empty(t, found.Findings, zones)
+		assert.Equal(t, "cluster.local (the Corefile)", found.Passed)
+	}
+}
+
+// A release waits for no Event, and matchConditions may exclude every request.
+func TestWebhooksThatOnlyWarn(t *testing.T) {
+	for name, edit := range map[string]func(*admissionv1.ValidatingWebhook){
+		"events": func(hook *admissionv1.ValidatingWebhook) { hook.Rules[0].Resources = []string{"events"} },
+		"pods": func(hook *admissionv1.ValidatingWebhook) {
+			hook.MatchConditions = []admissionv1.MatchCondition{{Name: "x"}}
+		},
+	} {
+		for _, gone := range []bool{false, true} {
+			c := clean(t)
+			edit(hook(c))
+			if gone {
+				c.Webhooks.Value[0].Backend = Part[Backend]{Absent: true}
+			}
+			found := set(t, c, "webhooks")
+			assert.Empty(t, found.Findings, name)
+			require.Len(t, found.Warnings, 1, name)
+			assert.Contains(t, found.Warnings[0].Text, name+" with failurePolicy Fail")
+		}
+	}
+}
+
+// One node that meets a requirement proves it possible; another one that is old enough and does not meet it has a reason.
+func TestNodesThatLackARequirement(t *testing.T) {
+	for name, test := range map[string]struct {
+		edit func(*Cluster, *corev1.Node)
+		want string
+	}{
+		"old": {func(*Cluster, *corev1.Node) {}, "allocatable nvidia.com/gpu: other nodes meet it, but not lacking"},
+		"new": {func(c *Cluster, node *corev1.Node) {
+			node.CreationTimestamp.Time = c.Now.Add(-c.Release.Agent.InitialTimeout)
+		}, ""},
+		"not Ready": {func(_ *Cluster, node *corev1.Node) { node.Status.Conditions = nil }, ""},
+		"left out":  {func(_ *Cluster, node *corev1.Node) { node.Labels[label] = "preexisting" }, ""},
+		"not for it": {func(c *Cluster, _ *corev1.Node) {
+			requires(`{"allocatable":"nvidia.com/gpu","on":{"gpu":"yes"}}`)(&c.Release.Agent)
+		}, ""},
+		"nobody has": {func(c *Cluster, _ *corev1.Node) { c.Nodes.Value[0].Status.Allocatable = nil }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := clean(t, requires(`{"allocatable":"nvidia.com/gpu"},{"daemonSet":"gpu/plugin"}`))
+			c.DaemonSets = daemonSet(1, tolerate(startup)...)
+			c.Now = time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
+			node := readyNode("lacking")
+			node.CreationTimestamp.Time = c.Now.Add(-c.Release.Agent.InitialTimeout - time.Second)
+			c.Nodes.Value = []corev1.Node{releasedNode("old"), node}
+			c.Nodes.Value[0].Labels["gpu"] = "yes"
+			c.Nodes.Value[0].Status.Allocatable = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
+			test.edit(c, &c.Nodes.Value[1])
+			var got string
+			for _, warning := range set(t, c, "requirements").Warnings {
+				got += warning.Text
+			}
+			assert.Equal(t, test.want, got)
+		})
+	}
 }
 
 // Without a release the plugin's own commands refuse: kubectl's do not.
@@ -745,9 +979,15 @@ func TestLeftStartupTaints(t *testing.T) {
 		"startup-taint.cluster-autoscaler.kubernetes.io/gpu": true, "ignore-taint.cluster-autoscaler.kubernetes.io/gpu": true,
 		"example.com/declared": true, "example.com/of-another-pool": false, "example.com/dedicated": false,
 		"startup-taint.cluster-autoscaler.kubernetes.io/ours": false,
+		"node.cloudprovider.kubernetes.io/uninitialized":      true, "node.cluster.x-k8s.io/uninitialized": true, "cni.istio.io/not-ready": true,
+		"agent.datadoghq.com/not-ready": true, "pd.csi.storage.gke.io/startup": true, "nidhogg.uswitch.com/kube-system.kiam": true,
+		"nodetaint/blocking": true, "nodetaint.wish.com/notready": true, "karpenter.sh/unregistered": true,
+		"karpenter.sh/disrupted": false, "ToBeDeletedByClusterAutoscaler": false, "node.kubernetes.io/unschedulable": false,
 	} {
 		t.Run(key, func(t *testing.T) {
-			c := clean(t, func(cfg *config.Config) { cfg.WaitForTaints = []string{"cni.example.com/"} })
+			c := clean(t, func(cfg *config.Config) {
+				cfg.WaitForTaints = []string{"cni.example.com/", "karpenter.sh/", "ToBe", "node.kubernetes.io/"}
+			})
 			c.Now = time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
 			c.Release.Settings.Keys.AlsoRemove = []string{"startup-taint.cluster-autoscaler.kubernetes.io/ours"}
 			c.NodePools.Value = []NodePool{nodePool("gated", nil, []corev1.Taint{{Key: "example.com/declared"}}),
@@ -757,6 +997,9 @@ func TestLeftStartupTaints(t *testing.T) {
 			node.Spec.Taints = []corev1.Taint{taint(key, corev1.TaintEffectNoExecute)}
 			node.CreationTimestamp = metav1.NewTime(c.Now.Add(-c.Release.Agent.InitialTimeout))
 			assert.Empty(t, c.LeftStartupTaints(), "its owner has time")
+			c.Release.Agent.InitialTimeout = time.Minute
+			node.CreationTimestamp = metav1.NewTime(c.Now.Add(-10 * time.Minute))
+			assert.Empty(t, c.LeftStartupTaints(), "and at least 10 minutes")
 			node.CreationTimestamp = metav1.NewTime(c.Now.Add(-3 * time.Hour))
 			c.Nodes.Value = c.Nodes.Value[:1]
 			found := set(t, c, "left-startup-taints")

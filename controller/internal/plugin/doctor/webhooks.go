@@ -27,22 +27,17 @@ func webhooks(c Cluster) (r Result) {
 			continue
 		}
 		service := webhook.Webhook.ClientConfig.Service
-		called := fmt.Sprintf("the webhook %s is called for %s with failurePolicy Fail, and", name, what)
-		placement := c.placementOf(webhook.Backend.Value.Pods)
-		keys := strings.Join(placement.missing, " and ")
-		remedy := "let its pods tolerate " + keys + ", or exclude the namespace " + c.Release.Namespace + " from it"
-		switch {
-		case len(webhook.Backend.Value.Pods) == 0:
-			r.find("start its pods, or delete the configuration", "%s its Service %s/%s has no pods, or is not there", called,
+		called := fmt.Sprintf("the webhook %s is called for %s with failurePolicy Fail, and ", name, what)
+		pods, find, placement := webhook.Backend.Value.Pods, r.find, c.placementOf(webhook.Backend.Value.Pods)
+		if what == events || len(webhook.Webhook.MatchConditions) > 0 {
+			find, placement.noneCanRun = r.warn, false
+		}
+		if len(pods) == 0 {
+			find("start its pods, or delete the configuration", "%sits Service %s/%s has no pods, or is not there", called,
 				service.Namespace, service.Name)
-		case placement.err != nil:
-			r.skip("the webhook %s: %w", name, placement.err)
-		case placement.noneCanRun:
-			r.find(remedy, "%s no pod of its Service %s/%s tolerates %s", called, service.Namespace, service.Name, keys)
-		case placement.noneCouldRun:
-			r.warn(remedy, "%s none of its pods tolerates %s: they run only on nodes that join without it", called, keys)
-		default:
-			continue
+		} else {
+			placement.report(&r, called, "its Service "+service.Namespace+"/"+service.Name, "nodes wait for the webhook",
+				"let its pods tolerate %s, or exclude the namespace "+c.Release.Namespace+" from it")
 		}
 		if len(webhook.Webhook.MatchConditions) > 0 {
 			r.note("doctor does not evaluate the matchConditions of the webhook %s: they may exclude these requests", name)
@@ -52,35 +47,59 @@ func webhooks(c Cluster) (r Result) {
 	return r
 }
 
-// refusable says for which of the requests that release a node the webhook is called, or "".
+// refusable says for which of the requests between an agent's pod and the release of its node the webhook is called, or "".
 func (c Cluster) refusable(webhook admissionv1.ValidatingWebhook) string {
 	if webhook.FailurePolicy != nil && *webhook.FailurePolicy != admissionv1.Fail {
 		return ""
 	}
-	pod := labels.Set(c.Release.Template.Labels)
-	called := calledFor(webhook.Rules, admissionv1.Create, "pods")
-	if called && selects(webhook.NamespaceSelector, labels.Set(c.Namespace.Value.Labels)) && selects(webhook.ObjectSelector, pod) {
-		return "the agent's pods"
+	own, pod := labels.Set(c.Namespace.Value.Labels), labels.Set(c.Release.Template.Labels)
+	isCalled := func(operation admissionv1.OperationType, resource string, namespace, object labels.Set) bool {
+		return calledFor(webhook.Rules, operation, resource) && selects(webhook.NamespaceSelector, namespace) &&
+			selects(webhook.ObjectSelector, object)
 	}
-	isSelected := func(node corev1.Node) bool { return selects(webhook.ObjectSelector, labels.Set(node.Labels)) }
-	if calledFor(webhook.Rules, admissionv1.Update, "nodes") && slices.ContainsFunc(c.Nodes.Value, isSelected) {
+	isCalledForNodes := func(resource string) bool {
+		isSelected := func(node corev1.Node) bool { return selects(webhook.ObjectSelector, node.Labels) }
+		return calledFor(webhook.Rules, admissionv1.Update, resource) && slices.ContainsFunc(c.Nodes.Value, isSelected)
+	}
+	switch { // the objects of the scheduler's and kubelet's requests, and Events, have no labels
+	case isCalled(admissionv1.Create, "pods", own, pod):
+		return "the agent's pods"
+	case isCalled(admissionv1.Create, "pods/binding", own, nil):
+		return "pods/binding"
+	case isCalled(admissionv1.Create, "serviceaccounts/token", own, nil):
+		return "serviceaccounts/token"
+	case isCalled(admissionv1.Update, "pods/status", own, pod):
+		return "pods/status"
+	case isCalledForNodes("nodes"):
 		return "nodes"
+	case c.Release.Agent.ShowsEachVerdict() && isCalledForNodes("nodes/status"):
+		return "nodes/status"
+	case isCalled(admissionv1.Create, events, labels.Set{corev1.LabelMetadataName: metav1.NamespaceDefault}, nil):
+		return events
 	}
 	return ""
 }
 
-// calledFor reports whether rules match an operation on a resource of the core group.
+// events do not make a release wait.
+const events = "events"
+
+// calledFor reports whether rules match an operation on a resource of the core group, which may have a subresource.
 // https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#matching-requests-rules
 func calledFor(rules []admissionv1.RuleWithOperations, operation admissionv1.OperationType, resource string) bool {
+	name, subresource, _ := strings.Cut(resource, "/")
+	isResource := func(pattern string) bool {
+		if pattern == "bindings" { // the older resource for the same request
+			pattern = "pods/binding"
+		}
+		of, part, _ := strings.Cut(pattern, "/")
+		return (of == "*" || of == name) && (part == "*" || part == subresource)
+	}
 	return slices.ContainsFunc(rules, func(rule admissionv1.RuleWithOperations) bool {
 		isOperation := slices.Contains(rule.Operations, operation) || slices.Contains(rule.Operations, admissionv1.OperationAll)
 		isCore := slices.Contains(rule.APIGroups, "") || slices.Contains(rule.APIGroups, "*")
-		isResource := slices.ContainsFunc([]string{resource, resource + "/*", "*", "*/*"}, func(r string) bool {
-			return slices.Contains(rule.Resources, r)
-		})
 		isScope := rule.Scope == nil || *rule.Scope == admissionv1.AllScopes ||
-			(*rule.Scope == admissionv1.ClusterScope) == (resource == "nodes")
-		return isOperation && isCore && isResource && isScope
+			(*rule.Scope == admissionv1.ClusterScope) == (name == "nodes")
+		return isOperation && isCore && isScope && slices.ContainsFunc(rule.Resources, isResource)
 	})
 }
 

@@ -1,0 +1,63 @@
+package doctor
+
+import (
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// dnsBehindGate: the first node waits for DNS, and the DNS pods wait for the node.
+func dnsBehindGate(c Cluster) (r Result) {
+	service := c.Release.Agent.DNSService
+	switch {
+	case service == "":
+		return Result{Passed: "config.dnsService is empty: no DNS pods are expected"}
+	case c.DNS.Err != nil || c.Nodes.Err != nil:
+		return unchecked(c.DNS.Err, c.Nodes.Err)
+	case c.DNS.Absent:
+		r.find("set config.dnsService to the cluster's DNS Service, or to empty where no pods serve DNS",
+			"there is no Service %s: the service check never passes", service)
+	case c.DNS.Value.External:
+		return Result{Passed: "the Service " + service + " selects no pods: its endpoints are outside the nodes"}
+	case len(c.DNS.Value.Pods) == 0:
+		r.find("start the DNS pods", "the Service %s has no pods: no node can be verified", service)
+	default:
+		const remedy = "let the DNS pods tolerate %s (operator Exists): docs/operations.md, \"DNS pods\", has the command; " +
+			"or run them on nodes that join without the startup taint"
+		c.placementOf(c.DNS.Value.Pods).report(&r, "", service, "nodes wait for DNS and DNS waits for a node", remedy)
+	}
+	r.Passed = "pods of " + service + " tolerate the taints, or can run on nodes that join without them"
+	return r
+}
+
+// networkBehindGate: the first node waits for its network, and what provides the network waits for the node.
+func networkBehindGate(c Cluster) (r Result) {
+	agents := []string{"anetd", "antrea-agent", "aws-node", "azure-cns", "calico-node", "canal", "cilium", "kindnet", "kube-flannel",
+		"kube-flannel-ds", "kube-proxy", "kube-router", "netd", "node-local-dns", "ovnkube-node", "weave-net"}
+	operators := []string{"calico-typha", "cilium-operator"}
+	if c.Nodes.Err != nil || c.DaemonSets.Err != nil || c.Deployments.Err != nil {
+		return unchecked(c.Nodes.Err, c.DaemonSets.Err, c.Deployments.Err)
+	}
+	for _, set := range c.DaemonSets.Value {
+		pod := corev1.Pod{Spec: set.Spec.Template.Spec}
+		isFor := func(node corev1.Node) bool { return matches(&pod, &node) && c.willJoinTainted(&node) }
+		if slices.Contains(agents, set.Name) && repels(&pod, c.startupTaint()) && slices.ContainsFunc(c.Nodes.Value, isFor) {
+			r.find("let its pods tolerate "+c.Release.Agent.TaintKey+" (operator Exists)", "the DaemonSet %s/%s does not tolerate %s: "+
+				"it does not run on the nodes that wait for their network", set.Namespace, set.Name, c.Release.Agent.TaintKey)
+		}
+	}
+	for _, deployment := range c.Deployments.Value {
+		if slices.Contains(operators, deployment.Name) && isScaledUp(deployment) {
+			pods := []corev1.Pod{{Spec: deployment.Spec.Template.Spec}}
+			c.placementOf(pods).report(&r, "", "the Deployment "+deployment.Namespace+"/"+deployment.Name,
+				"the network of the nodes waits for it, and it waits for a node", "let its pods tolerate %s (operator Exists)")
+		}
+	}
+	r.Passed = "the known components of the network tolerate the startup taint"
+	return r
+}
+
+func isScaledUp(deployment appsv1.Deployment) bool {
+	return deployment.Spec.Replicas == nil || *deployment.Spec.Replicas > 0
+}

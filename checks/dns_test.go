@@ -480,3 +480,29 @@ func TestIsClusterName(t *testing.T) {
 		assert.Equal(t, test.want, IsClusterName(test.name, test.domain), "%s under %q", test.name, test.domain)
 	}
 }
+
+// A wildcard in a search domain of the node answers for most names that libc looks up (kubernetes#127702): one A query for each of
+// these domains, and none in those of the cluster. A sinkhole is an answer, too.
+func TestWildcards(t *testing.T) {
+	t.Parallel()
+	const label = "kube-node-ready-wildcard-test."
+	server := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{
+		label + "any.example.":       {a: []string{"127.0.0.1"}},
+		label + "sink.example.":      {a: []string{"0.0.0.0"}},
+		label + "v6.example.":        {aaaa: []string{"::1"}},
+		label + "lost.example.":      {silent: true},
+		label + "svc.cluster.local.": known,
+	})
+	resolver := &Resolver{Servers: []string{server.address},
+		Search: append(clusterSearch(), "any.example", "none.example", "sink.example", "v6.example", "lost.example")}
+	assert.Equal(t, "kube-node-ready-wildcard-test.any.example, kube-node-ready-wildcard-test.sink.example", DNS{Resolver: resolver}.Wildcards(t.Context()))
+	for _, domain := range []string{"any.example.", "none.example.", "sink.example.", "v6.example.", "lost.example."} {
+		assert.Equal(t, 1, server.queries(label+domain, typeA), domain)
+		assert.Zero(t, server.queries(label+domain, typeAAAA), domain)
+	}
+	assert.Len(t, server.asked(), 5)
+
+	assert.Empty(t, DNS{Resolver: &Resolver{Servers: []string{server.address}, Search: clusterSearch()}}.Wildcards(t.Context()))
+	assert.Empty(t, DNS{Resolver: resolver, Outside: "not in a pod"}.Wildcards(t.Context()), "its resolv.conf is no pod's")
+	assert.Len(t, server.asked(), 5)
+}

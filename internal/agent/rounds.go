@@ -31,7 +31,11 @@ type rounds struct {
 	newChecks checklist.List
 	notes     chan<- note
 	runner    checks.Runner
+	wildcards chan string // receives what Wildcards finds, if anything, after the first round that passes; nil before
 }
+
+// wildcardFinder is the dns check.
+type wildcardFinder interface{ Wildcards(context.Context) string }
 
 // makeRound makes one pass over all checks, on a node without foreign taints.
 func (r *rounds) makeRound(ctx context.Context) error {
@@ -104,6 +108,14 @@ func (r *rounds) runChecks(ctx context.Context) error {
 	}
 	if err = judge(failuresOf(results), r.metrics); err == nil && isUnknown {
 		err = errRestart // a foreign taint may have been there while the checks ran
+	}
+	if dns, isDNS := list[0].(wildcardFinder); isDNS && err == nil && r.wildcards == nil {
+		r.wildcards = make(chan string, 1)
+		go func() { // the release does not wait for it
+			if names := dns.Wildcards(ctx); names != "" {
+				r.wildcards <- names
+			}
+		}()
 	}
 	return err
 }

@@ -179,7 +179,14 @@ func (v *verification) released(ctx context.Context, node *nodepatch.Node, remov
 	}
 	log.Info("node verified")
 	v.marker.afterRelease(ctx, node, removed)
-	v.events.Add(kube.EventNormal, verdict.NodeVerified, verdict.AllChecksPass+"; verified in "+formatDuration(took)+"; "+what)
+	message := verdict.AllChecksPass + "; verified in " + formatDuration(took) + "; " + what
+	select {
+	case names := <-v.rounds.wildcards:
+		message += "; warning: a wildcard in the node's search domains answers pods for names such as google.com (remove the domain " +
+			"from the node's resolv.conf, or the wildcard from the domain): it has " + names
+	default: // none, or not in time
+	}
+	v.events.Add(kube.EventNormal, verdict.NodeVerified, message)
 	v.events.Flush(ctx)
 }
 

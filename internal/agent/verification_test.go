@@ -1,9 +1,11 @@
 package agent
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -156,4 +158,55 @@ func TestReplacedNodeThatWaitsTimesOut(t *testing.T) {
 		p.stop()
 		p.wait()
 	})
+}
+
+// searching is a dns check that passes, and finds wildcards in the node's search domains after a time.
+type searching struct {
+	fakeCheck
+	after time.Duration
+	names string
+	asked *atomic.Int32
+}
+
+func (s searching) Wildcards(ctx context.Context) string {
+	s.asked.Add(1)
+	sleep(ctx, s.after)
+	return s.names
+}
+
+// The Event of the release warns of a wildcard in the node's search domains. The release never waits for that, and rechecks do not look.
+func TestReleaseWarnsOfWildcards(t *testing.T) {
+	const released = "DNS, API, network and service discovery work; verified in 1s; removed node-ready/unverified=true:NoSchedule"
+	for name, test := range map[string]struct {
+		after time.Duration
+		names string
+		warns bool
+	}{
+		"found":       {500 * time.Millisecond, "x.corp.example", true},
+		"none":        {500 * time.Millisecond, "", false},
+		"not in time": {time.Minute, "x.corp.example", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				api.intercept(func(request string, _ int, _ http.ResponseWriter, _ *http.Request) bool {
+					if request == patchNode {
+						time.Sleep(time.Second)
+					}
+					return false
+				})
+				dns := searching{fakeCheck{checks.DNSName, passing}, test.after, test.names, new(atomic.Int32)}
+				p := simulateChecks(t, api, dns, fakeCheck{checks.NetworkName, passing}, nil, "--recheck-interval=10s")
+				after(2 * time.Second)
+				require.Equal(t, []string{"NodeVerified"}, api.reasons())
+				message := api.events[0].Message
+				assert.Equal(t, test.warns, strings.Contains(message, "; warning: a wildcard in the node's search domains"))
+				assert.Equal(t, test.warns, strings.HasSuffix(message, "it has x.corp.example"))
+				assert.True(t, strings.HasPrefix(message, released), message)
+				after(10 * time.Minute)
+				assert.Equal(t, int32(1), dns.asked.Load())
+				p.stop()
+				p.wait()
+			})
+		})
+	}
 }

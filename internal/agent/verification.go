@@ -192,15 +192,9 @@ func (v *verification) released(ctx context.Context, node *nodepatch.Node, remov
 
 // annotation says when, how and in which boot the node was verified, and which taints its release removes.
 func (v *verification) annotation(node *nodepatch.Node, now time.Time) func(*nodepatch.Node, []nodepatch.Taint) string {
-	var required []string
-	for _, e := range v.cfg.Require {
-		if e.IsFor(node) {
-			required = append(required, e.String())
-		}
-	}
 	return func(last *nodepatch.Node, removed []nodepatch.Taint) string {
 		return verdict.Record{Time: now.UTC().Format(time.RFC3339), Duration: formatDuration(now.Sub(v.report.start)),
-			Attempts: v.report.attempts, Removed: nodepatch.FormatTaints(removed), Required: required, Version: v.version,
+			Attempts: v.report.attempts, Removed: nodepatch.FormatTaints(removed), Required: v.cfg.Require.For(node), Version: v.version,
 			BootID: node.Status.NodeInfo.BootID}.Keeping(last.Annotations[nodepatch.Annotation], v.cfg.FailedTaintKey).String()
 	}
 }

@@ -127,6 +127,16 @@ func (e Entry) IsFor(node *nodepatch.Node) bool {
 	return labels.SelectorFromSet(e.On).Matches(labels.Set(node.Labels))
 }
 
+// For returns the requirements that are for node, each on one line.
+func (l List) For(node *nodepatch.Node) (texts []string) {
+	for _, e := range l {
+		if e.IsFor(node) {
+			texts = append(texts, e.String())
+		}
+	}
+	return texts
+}
+
 // Pod holds the fields of a Pod (core/v1) that tell whether its DaemonSet is ready on a node.
 type Pod struct {
 	metav1.ObjectMeta `json:"metadata"`

@@ -88,7 +88,7 @@ func (p parts) workers() *worker.Reconciler {
 	return &worker.Reconciler{
 		Settings: worker.Settings{Fleet: p.loop.Settings, AgentName: cfg.AgentName, Namespace: cfg.PodNamespace,
 			Template: p.template, ClusterDomain: resolver.ClusterDomain(), MaxWorkers: cfg.MaxConcurrentWorkers,
-			Round: checklist.LongestRound(cfg.Config), Version: c.Program.Version},
+			Round: checklist.LongestRound(cfg.Config), Version: c.Program.Version, Required: cfg.Require},
 		Client: p.manager.GetClient(), Endpoints: worker.NewEndpoints(c.Environment.Client, cfg.DNSService, cfg.CheckTimeout).List,
 		Node: nodeAPI(c.Environment), Events: p.manager.GetEventRecorder(recorder), Now: p.loop.Now,
 		Require: p.requirements().Unmet,

@@ -57,9 +57,10 @@ func (r *Reconciler) release(ctx context.Context, l look, pod *corev1.Pod) error
 	_, said := fleet.WorkerOutcome(pod)
 	took := r.Now().Since(l.seen.states[pod.Name].first).Round(time.Millisecond)
 	unmet := func(node *nodepatch.Node) string { return r.Require(ctx, node) } // the cache may be behind
-	value := func(_ *nodepatch.Node, removed []nodepatch.Taint) string {
+	value := func(now *nodepatch.Node, removed []nodepatch.Taint) string {
 		return verdict.Record{Time: time.Now().UTC().Format(time.RFC3339), Duration: took.String(), Attempts: said.Attempts,
 			Removed: nodepatch.FormatTaints(removed), Version: r.Settings.Version, Worker: pod.UID, BootID: node.Status.NodeInfo.BootID,
+			Required: r.Settings.Required.For(now),
 		}.Keeping(node.Annotations[nodepatch.Annotation], keys.FailedTaintKey).String()
 	}
 	log := r.Log.With("node", node.Name, "worker", pod.Name)

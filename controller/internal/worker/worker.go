@@ -23,6 +23,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
+	"github.com/imunhatep/kube-node-ready/internal/requirement"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -37,6 +38,7 @@ type Settings struct {
 	MaxWorkers    int           // first attempts that hold a slot at a time, and as many retries
 	Round         time.Duration // the longest that a round takes
 	Version       string
+	Required      requirement.List // of the Node, which Reconciler.Require judges
 }
 
 // Reconciler makes nodes verified, one call for one node.

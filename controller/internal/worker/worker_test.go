@@ -204,12 +204,14 @@ func (c *cluster) assertReleased() {
 
 func TestVerifies(t *testing.T) {
 	c := newPassedCluster(t)
+	require.NoError(t, c.Settings.Required.Parse(`[{"label":"kubernetes.io/os"},{"label":"none","on":{"kubernetes.io/os":"windows"}}]`))
 	worker := c.pod()
 	c.step()
 	c.assertReleased()
 	found := c.record()
 	assert.Equal(t, worker.UID, found.Worker)
 	assert.Equal(t, []string{startup + ":NoSchedule"}, found.Removed)
+	assert.Equal(t, []string{"label kubernetes.io/os"}, found.Required, "of this node, for rechecks in the other mode")
 	assert.Contains(t, c.event(), "Normal NodeVerified DNS, API, network and service discovery work")
 
 	c.update(func(node *corev1.Node) {

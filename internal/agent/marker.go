@@ -25,7 +25,7 @@ type marker struct {
 	cfg           config.Config
 	log           *logrus.Entry
 	access        *nodeAccess
-	uid           types.UID // of the Node whose checks fail; "" while it has not been read
+	uid           types.UID // of the Node that the rounds have read, "" before
 	tainted       bool      // it has added the failed taint
 	reason        string    // of the condition as it is on the node, "" if this marker has written none; Verified: no failure
 	writtenAt     time.Time // when this marker has written the condition
@@ -84,7 +84,7 @@ func (m *marker) addTaint(ctx context.Context, failed []string) (written bool, e
 	if len(failed) > 0 {
 		value = failed[0]
 	}
-	if node, err := m.access.patcher.Get(ctx); err != nil || m.isAnother(node) {
+	if node, err := m.access.patcher.Get(ctx); err != nil || m.isNew(node) {
 		return false, err
 	}
 	m.tainted, err = m.access.patcher.AddFailedTaint(ctx, m.access.keys, value)
@@ -110,12 +110,14 @@ func (m *marker) setFalse(ctx context.Context, failed []string, message string) 
 // showsFailuresOf reports whether the condition of node may say that checks fail.
 func (m *marker) showsFailuresOf(node *nodepatch.Node) bool {
 	isGated := len(m.access.keys.StartupTaints(node.Spec.Taints)) > 0 || verdict.IsOpened(node.Annotations[nodepatch.Annotation])
-	mayShow := isGated || m.cfg.ShowsEachVerdict() && !m.access.isVerified(node)
-	return mayShow && node.DeletionTimestamp == nil && !m.isAnother(node)
+	return node.DeletionTimestamp == nil && !m.isNew(node) && (isGated || m.cfg.ShowsEachVerdict() && !m.access.isVerified(node))
 }
 
-// isAnother reports whether node was created since the checks have failed: nothing has failed for it.
-func (m *marker) isAnother(node *nodepatch.Node) bool { return m.uid != "" && m.uid != node.UID }
+// isNew reports whether node is another one than the rounds have read, and younger than INITIAL_TIMEOUT by the API server's clock.
+func (m *marker) isNew(node *nodepatch.Node) bool {
+	isAnother := m.uid != "" && m.uid != node.UID
+	return isAnother && m.access.kube.ServerTime().Sub(node.CreationTimestamp.Time) < m.cfg.InitialTimeout
+}
 
 // showsFailure reports whether node shows a failure that the release does not remove.
 func (m *marker) showsFailure(node *nodepatch.Node) bool {

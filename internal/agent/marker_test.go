@@ -510,7 +510,7 @@ func TestReplacedNodeIsNotMarked(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
 		p, _ := simulateFailing(t, api, "--on-timeout=taint,condition", "--max-retries=0", "--wait-for-taints="+cilium.Key)
 		after(initialTimeout - 100*time.Millisecond)
-		api.edit(func(node *corev1.Node) { node.UID = "uid-2" })
+		api.edit(setReplaced)
 		after(time.Second)
 		p.entry("initial timeout exceeded")
 		assert.Empty(t, api.writes())
@@ -518,6 +518,32 @@ func TestReplacedNodeIsNotMarked(t *testing.T) {
 		after(initialTimeout + nextAttempt)
 		assert.Contains(t, api.taints(), "node-ready/failed", "it has an INITIAL_TIMEOUT of its own")
 		assert.Equal(t, []string{"False NetworkFailed"}, api.written())
+		p.stop()
+		p.wait()
+	})
+}
+
+func setReplaced(node *corev1.Node) { node.UID, node.CreationTimestamp = "uid-2", metav1.Now() }
+
+// A replaced Node is marked as late, although the path to the API server loses the api check's large requests: the rounds do not read
+// the new Node.
+func TestReplacedNodeThatRoundsDoNotRead(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		isBroken := false
+		api.intercept(func(request string, _ int, w http.ResponseWriter, r *http.Request) bool {
+			return isBroken && r.Header.Get("X-Kube-Node-Ready-Padding") != "" &&
+				answerStatus(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "lost")
+		})
+		p, _ := simulateFailing(t, api, "--on-timeout=taint,condition", "--max-retries=0")
+		after(time.Minute)
+		isBroken = true
+		api.edit(setReplaced)
+		after(initialTimeout)
+		p.entry("initial timeout exceeded")
+		assert.Empty(t, api.writes())
+		after(time.Minute + nextAttempt)
+		assert.Contains(t, api.taints(), "node-ready/failed")
+		assert.Equal(t, []string{"False APIFailed,NetworkFailed"}, api.written())
 		p.stop()
 		p.wait()
 	})

@@ -220,14 +220,12 @@ func (r Requirements) judge(ctx context.Context, node *nodepatch.Node) (checks.R
 		_, wasMet := r.Met[text]
 		namespace, _, _ := strings.Cut(e.Name, "/")
 		isForbidden := e.Kind == requirement.DaemonSet && apierrors.IsForbidden(listErrs[namespace])
-		if wasMet && isForbidden { // by an upgrade that removes a requirement, from agents that still run
-			unknown = append(unknown, text+": "+why)
-			continue
-		}
-		if wasMet || isRecheck && why == "" {
+		if wasMet && !isForbidden || isRecheck && why == "" {
 			r.Met[text] = why == ""
 		}
 		switch {
+		case wasMet && isForbidden: // by an upgrade that removes a requirement, from agents that still run
+			unknown = append(unknown, text+": "+why)
 		case why == "":
 			met = append(met, text)
 		case !isRecheck || wasMet:

@@ -149,7 +149,8 @@ func TestAlerts(t *testing.T) {
 	operations := string(text)
 	for file, values := range map[string][]string{
 		"alerts.yaml":         {"controller.enabled=true", "config.onTimeout=open"},
-		"alerts-recheck.yaml": {"config.recheckInterval=60s"},
+		"alerts-open.yaml":    {"config.onTimeout=open"},
+		"alerts-recheck.yaml": {"config.recheckInterval=60s", "config.onTimeout=open"},
 		"alerts-workers.yaml": {"controller.enabled=true", "deploymentMode=controller"},
 		"alerts-retaint.yaml": {"config.recheckInterval=60s", "controller.enabled=true", "controller.retaint.enabled=true"},
 	} {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strings"
@@ -199,6 +200,68 @@ func TestAnswersInFlight(t *testing.T) {
 }
 
 // A transport dials on after the request of an attempt has ended, without its deadline: no packet comes of that.
+// noted is a connection that notes that it was closed.
+type noted struct {
+	io.Closer
+	isClosed atomic.Bool
+}
+
+func (n *noted) Close() error {
+	n.isClosed.Store(true)
+	return nil
+}
+
+// A connection that comes after another one was returned, or after the attempt, would stay open.
+func TestLateConnectionsAreClosed(t *testing.T) {
+	for name, limit := range map[string]time.Duration{"another has come": time.Hour, "the attempt has ended": 1200 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			late, returned := new(noted), new(noted)
+			var calls atomic.Int32
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			got, err := hedge(ctx, time.Second, func(ctx context.Context) (io.Closer, error) {
+				if calls.Add(1) == 1 {
+					time.Sleep(time.Minute)
+					return late, nil
+				}
+				time.Sleep(500 * time.Millisecond)
+				return returned, nil
+			})
+			if limit == time.Hour {
+				require.NoError(t, err, name)
+				assert.Equal(t, io.Closer(returned), got)
+			} else {
+				require.ErrorIs(t, err, context.DeadlineExceeded, name)
+			}
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			assert.True(t, late.isClosed.Load(), name)
+			assert.Equal(t, err != nil, returned.isClosed.Load(), name)
+		})
+	}
+}
+
+func TestConnectionsToOtherAddressesAreClosed(t *testing.T) {
+	t.Parallel()
+	var accepted, closed atomic.Int32
+	_, port, err := net.SplitHostPort(serving(t, "0.0.0.0", func(conn net.Conn) {
+		accepted.Add(1)
+		_, _ = io.Copy(io.Discard, conn)
+		closed.Add(1)
+	}))
+	require.NoError(t, err)
+	var kept []net.Conn
+	for range 30 {
+		conn, err := dialFirst(limited(t, enough), parseAddrs([]string{"127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4"}), port)
+		require.NoError(t, err)
+		kept = append(kept, conn)
+	}
+	assert.Eventually(t, func() bool { return int(accepted.Load()-closed.Load()) == len(kept) }, enough, time.Millisecond)
+	for _, conn := range kept {
+		_ = conn.Close()
+	}
+}
+
 func TestDialEndsWithTheAttempt(t *testing.T) {
 	t.Parallel()
 	ctx := attemptOf(t.Context(), 0, 100*time.Millisecond)

@@ -213,7 +213,9 @@ func (r Resolver) ask(ctx context.Context, server, name string, turn time.Durati
 	case first.err == nil || second.err == nil:
 		return append(first.addrs, second.addrs...), nil
 	// NXDOMAIN is about the name, for any record type (RFC 8020). NODATA of one family says nothing about the other one.
-	case errors.Is(second.err, errNXDomain), errors.Is(first.err, errNoData):
+	// A truncated reply says more than no reply.
+	case errors.Is(second.err, errNXDomain), errors.Is(first.err, errNoData),
+		isTimeout(first.err) && errors.Is(second.err, errTruncated):
 		return nil, second.err
 	default:
 		return nil, first.err

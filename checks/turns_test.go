@@ -92,6 +92,34 @@ func TestTruncatedAfterALostPacket(t *testing.T) {
 	}
 }
 
+// A packet of the same server that is lost later, or the family that it never answers, does not hide that TCP port 53 is blocked.
+func TestTimeoutsDoNotHideThatTCPIsBlocked(t *testing.T) {
+	t.Parallel()
+	const name = "web.example.org."
+	try := func(servers ...string) error {
+		ctx := attemptOf(limited(t, 1500*time.Millisecond), 0, 300*time.Millisecond)
+		_, err := DNS{Names: []string{name}, Resolver: &Resolver{Servers: servers}}.Try(ctx)
+		return err
+	}
+	t.Run("in a later turn", func(t *testing.T) {
+		t.Parallel()
+		var isDead atomic.Bool // once the second server is asked
+		first := newNameServer(t, "127.0.0.1", tcpSilent, map[string]script{name: {a: known.a, truncated: true, dead: &isDead}})
+		second := newNameServer(t, "127.0.0.1", tcpOpen, map[string]script{name: {silent: true, kills: &isDead}})
+		err := try(first.address, second.address)
+		require.ErrorContains(t, err, first.address+": UDP answer truncated, TCP query failed: timeout, "+second.address+": timeout")
+		assert.Equal(t, checkTCP, Remedy(err))
+		assert.Greater(t, first.queries(name, typeA), 1, "it has had another turn")
+	})
+	t.Run("in the same turn", func(t *testing.T) {
+		t.Parallel()
+		server := newNameServer(t, "127.0.0.1", tcpSilent, map[string]script{name: {a: known.a, truncated: true, noReply: typeAAAA}})
+		for _, err := range inParallel(make([]int, 16), func(int) error { return try(server.address) }) { // either family may end first
+			require.ErrorIs(t, err, errTruncated)
+		}
+	})
+}
+
 // Each connection ends before a long attempt does, and the error says it.
 func TestAConnectionThatEndsBeforeTheAttempt(t *testing.T) {
 	t.Parallel()

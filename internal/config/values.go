@@ -150,14 +150,13 @@ func namespacedName(s string) error {
 	return must("namespace/name of a service, or empty", ok && label(namespace) == nil && label(name) == nil)
 }
 
-// The forms of targets. The chart's schema refuses exactly what the agent refuses (chart_test.go): else every new node would stay
-// locked.
-const (
-	hostForm = `([A-Za-z0-9_][-A-Za-z0-9_.]*|\[[0-9A-Fa-f:.]+\])`
-	portForm = `:(0|[1-9][0-9]*)`
-	// A path or a query, and the statuses that pass.
-	pathForm = `([/?][^\x00-\x20,#\x7f]*)?(#[2-5][0-9]{2}(\|[2-5][0-9]{2})*)?`
-)
+// The forms of a target's parts. The chart's schema refuses exactly what the agent refuses (chart_test.go): else every new node
+// would stay locked.
+const hostForm = `([A-Za-z0-9_][-A-Za-z0-9_.]*|\[[0-9A-Fa-f:.]+\])`
+const portForm = `:(0|[1-9][0-9]*)`
+
+// pathForm is a path or a query, and the statuses that pass.
+const pathForm = `([/?][^\x00-\x20,#\x7f]*)?(#[2-5][0-9]{2}(\|[2-5][0-9]{2})*)?`
 
 func hasForm(s, form string) bool { return regexp.MustCompile(`^(` + form + `)$`).MatchString(s) }
 

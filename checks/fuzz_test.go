@@ -42,8 +42,8 @@ func FuzzHTTPAnswer(f *testing.F) {
 		// A different address each time: a closed connection blocks its pair of ports for a minute.
 		address := fmt.Sprintf("127.0.%d.%d:%s", rand.IntN(256), 1+rand.IntN(254), port)
 		target := func(text string) Attempt { return outcomeOf(t, Network{Targets: []Target{ParseTarget(text)}}) }
-		if any := target("http://" + address); any.Err == nil {
-			assert.Regexp(t, `^GET http://`+address+` [123][0-9][0-9]( |$)`, any.Report.Detail)
+		if plain := target("http://" + address); plain.Err == nil {
+			assert.Regexp(t, `^GET http://`+address+` [123][0-9][0-9]( |$)`, plain.Report.Detail)
 		}
 		if listed := target("http://" + address + "#200|401"); listed.Err == nil {
 			assert.Regexp(t, `^GET http://`+address+` (200 OK|401 Unauthorized)$`, listed.Report.Detail)

@@ -219,7 +219,7 @@ func TestLateConnectionsAreClosed(t *testing.T) {
 			var calls atomic.Int32
 			ctx, cancel := context.WithTimeout(t.Context(), limit)
 			defer cancel()
-			got, err := hedge(ctx, time.Second, func(ctx context.Context) (io.Closer, error) {
+			got, err := hedge(ctx, time.Second, func(context.Context) (io.Closer, error) {
 				if calls.Add(1) == 1 {
 					time.Sleep(time.Minute)
 					return late, nil

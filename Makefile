@@ -45,7 +45,7 @@ run-dry: agent ## every check once from this machine, with a report; writes noth
 	bin/kube-node-ready --dry-run
 
 ## Tests
-.PHONY: test test-all lint unit mutants simulation chart-test e2e e2e-karpenter compatibility faults words vulncheck platform-check
+.PHONY: test test-all lint unit mutants simulation lives chart-test e2e e2e-karpenter compatibility faults words vulncheck platform-check
 test: ## what a change must not break, in minutes; without root all but the tests on the real node
 	hack/test.sh
 
@@ -66,6 +66,9 @@ mutants: ## past bugs, put back one at a time: does the simulation find them? (M
 
 simulation: ## agents, workers and controllers in a simulated cluster: known seeds, then new ones (SECONDS=60, SEED=)
 	hack/simulation.sh $(or $(SECONDS),60) $(SEED)
+
+lives: ## random lives of one agent on one node (SECONDS=60 or SEEDS=10000; SEED=)
+	hack/lives.sh $(if $(SEEDS),-seeds $(SEEDS),-for $(or $(SECONDS),60)s) $(if $(SEED),-seed $(SEED))
 
 chart-test: $(TOOLS)/helm $(TOOLS)/helm-docs $(TOOLS)/helm-unittest ## the chart: lint, tests, and whether what is made from it is current
 	hack/chart-test.sh

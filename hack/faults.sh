@@ -42,6 +42,8 @@ fuzz() { # DIRECTORY TARGET OUTCOME
 if [ -z "${RUN:-}" ]; then
   echo "== simulation, ten minutes of new seeds"
   hack/simulation.sh 600 "$(date +%s)" || failed=1
+  echo "== lives of one agent, two minutes of new seeds"
+  hack/lives.sh -for 120s -seed "$(date +%s)" || failed=1
   fuzz internal/config FuzzConfig "any flags and variables: parsed, or refused with each problem named"
   fuzz hack/fuzz FuzzPatch "whatever others do to the Node: nothing foreign changes, or the patch is refused"
 fi

@@ -125,7 +125,11 @@ func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if before != nil && before(request, n, w, r) {
 		return
 	}
+	a.answer(w, request, body)
+}
 
+// answer answers a request as the API server does.
+func (a *fakeAPI) answer(w http.ResponseWriter, request string, body []byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch request {

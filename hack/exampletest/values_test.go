@@ -76,19 +76,6 @@ func TestEveryFolderIsDocumented(t *testing.T) {
 	}
 }
 
-// The releases of two pools have no object in common, and no node.
-func TestPools(t *testing.T) {
-	general := render(t, "kube-node-ready", examples+"pools/values.yaml")
-	gpu := render(t, "gpu", examples+"pools/values-gpu.yaml")
-	for name := range gpu.objects {
-		assert.NotContains(t, general.objects, name)
-	}
-	term := general.spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0]
-	assert.Contains(t, term.MatchExpressions,
-		corev1.NodeSelectorRequirement{Key: "example.com/pool", Operator: corev1.NodeSelectorOpNotIn, Values: []string{"gpu"}})
-	assert.Equal(t, "gpu", gpu.spec.NodeSelector["example.com/pool"])
-}
-
 // program is how a container of the chart starts a program.
 type program struct {
 	args []string
@@ -105,33 +92,37 @@ func (p program) lookupEnv(name string) (string, bool) {
 type rendered struct {
 	program    // the agent
 	controller program
-	objects    map[string]bool // by kind and name
 }
 
-// render renders the chart as helm install does, which also holds the values against the chart's schema.
-func render(t *testing.T, release, values string, args ...string) (r rendered) {
+// template renders the chart as helm install does, which also holds the values against the chart's schema.
+func template(t *testing.T, release, namespace string, args ...string) string {
 	t.Helper()
 	helm, err := filepath.Abs(root + "/bin/tools/helm")
 	require.NoError(t, err)
-	command := exec.Command(helm, append([]string{"template", release, root + "/chart", "--namespace", "kube-system", "--kube-version", "1.36.0",
-		"--api-versions", "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy", "--no-hooks", "--values", values}, args...)...)
+	command := exec.Command(helm, append([]string{"template", release, root + "/chart", "--namespace", namespace, "--kube-version", "1.36.0",
+		"--api-versions", "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"}, args...)...)
 	var problems strings.Builder
 	command.Stderr = &problems
 	out, err := command.Output()
 	require.NoError(t, err, problems.String())
+	return string(out)
+}
+
+// render renders a release with a values file, and reads what its programs start with.
+func render(t *testing.T, release, values string, args ...string) (r rendered) {
+	t.Helper()
+	out := template(t, release, "kube-system", append([]string{"--no-hooks", "--values", values}, args...)...)
 
 	settings := make(map[string]map[string]string)
-	r.objects = make(map[string]bool)
 	var daemonSet appsv1.DaemonSet
 	var deployment appsv1.Deployment
-	for text := range strings.SplitSeq(string(out), "\n---\n") {
+	for text := range strings.SplitSeq(out, "\n---\n") {
 		var object struct {
 			Kind     string
 			Metadata struct{ Name string }
 			Data     map[string]string
 		}
 		require.NoError(t, yaml.Unmarshal([]byte(text), &object))
-		r.objects[object.Kind+"/"+object.Metadata.Name] = true
 		switch object.Kind {
 		case "ConfigMap":
 			settings[object.Metadata.Name] = object.Data

@@ -15,6 +15,7 @@ fi
 
 # The tests in the packages of make test that need kwok, Prometheus or a registry, or a minute for one fault.
 large='^(TestFaultManyNodes|TestFaultReleaseRace|TestFailingNodes|TestHalfAZoneFails|TestFlappingNode|TestDashboard|TestInstall.*|TestBlocks|'
+large+='TestTwoReleases|'
 large+='TestFreshSandbox|TestNoRetaintWithoutAPIServer|TestNoRetaintWithoutDNS|TestFaultWorker|TestOtherCA)$'
 mixed="./controller ./workers ./recheck ./release"
 a="" b=""

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -214,22 +215,141 @@ func (b *blocks) breakGlass() {
 	}
 }
 
-// uninstall leaves the nodes as they are, without the taints of the release.
+// otherRelease is a release that shares its keys with the one under test.
+const otherRelease = "other"
+
+// installOther installs a second release with the same keys for the nodes of one pool. The release under test selects them, too.
+func (b *blocks) installOther() {
+	b.Helper()
+	keep := slices.DeleteFunc(slices.Clone(b.values), func(value string) bool { return !strings.HasPrefix(value, "config.") })
+	b.Undo(func(ctx context.Context) error {
+		_, err := b.Cluster.Run(ctx, "", b.Tool("helm"), "uninstall", otherRelease, "--namespace", harness.Namespace,
+			"--ignore-not-found")
+		return err
+	})
+	_, err := b.Cluster.Run(b.Ctx, "", b.Tool("helm"), append([]string{"install", otherRelease, "chart",
+		"--namespace", harness.Namespace}, harness.Set(append(keep, `nodeSelector.example\.com/pool=`+otherRelease)...)...)...)
+	b.NoError(err)
+}
+
+// waitingNode is a node without a kubelet, with our condition and the release's taints, on which each of some releases has a pod.
+func (b *blocks) waitingNode(name, label string, releases ...string) {
+	b.Helper()
+	b.fakeNode(name, label, "example.org/first", b.failed, b.taint)
+	b.setCondition(name)
+	slices.Sort(releases)
+	b.Until(func() (bool, error) { return slices.Equal(releases, agents(b.Suite, name)), nil },
+		"no agents of %v for %s", releases, name)
+}
+
+func (b *blocks) setCondition(node string) {
+	b.Helper()
+	b.Kubectl("", "patch", "node", node, "--subresource=status", "-p",
+		`{"status":{"conditions":[{"status":"False","type":"`+b.condition+`"}]}}`)
+}
+
+func (b *blocks) hasCondition(node string) bool {
+	b.Helper()
+	return harness.Condition(b.Node(node), corev1.NodeConditionType(b.condition)) != nil
+}
+
+// uninstallBlocks are both blocks of the section, as the reader changes their first lines.
+func (b *blocks) uninstallBlocks(release string, replace ...string) string {
+	b.Helper()
+	const page = "docs/operations.md"
+	return b.text(page, "uninstall", append(replace, "release=kube-node-ready", "release="+release)...) +
+		b.text(page, "uninstall-condition")
+}
+
+// uninstall leaves the nodes as they are, without the taints and the condition of the release. Nodes that another release with the
+// same keys may be verifying keep theirs until that release is uninstalled, too.
 func (b *blocks) uninstall() {
 	b.Helper()
-	b.fakeNode("blocks-waiting", fmt.Sprintf(", %s: %q", b.label, b.labelValue), "example.org/first", b.failed, b.taint)
-	b.Kubectl("", "patch", "node", node, "--subresource=status", "-p", `{"status":{"conditions":[{"status":"False","type":"`+b.condition+`"}]}}`)
-	const page = "docs/operations.md"
-	b.block(b.text(page, "uninstall", "release=kube-node-ready", "release="+b.release) + b.text(page, "uninstall-condition"))
+	b.installOther()
+	b.waitingNode("blocks-waiting", "", b.release)
+	b.waitingNode("blocks-both", ", example.com/pool: "+otherRelease, b.release, otherRelease)
+	b.waitingNode("blocks-unowned", fmt.Sprintf(", %s: %q", b.label, b.labelValue))
+	b.setCondition(node)
+	all := []string{"example.org/first", b.failed, b.taint}
+	b.failing(all)
+
+	out := b.block(b.uninstallBlocks(b.release))
 	b.Equal("", b.Kubectl("", "get", "daemonsets,deployments,configmaps,leases", "--all-namespaces", "--output=name",
-		"--selector=app.kubernetes.io/part-of="+harness.Name))
+		"--selector=app.kubernetes.io/part-of="+harness.Name+",app.kubernetes.io/instance="+b.release))
 	b.NotContains(b.Kubectl("", "get", "configmaps,leases", "--namespace="+b.namespace, "--output=name"), "/"+b.fullname)
+	b.True(b.isVerified(b.Node(node)), "the node serves as before")
+	b.Equal([]string{"example.org/first"}, b.taints("blocks-waiting"))
+	b.False(b.hasCondition("blocks-waiting"))
+	for _, name := range []string{"blocks-both", "blocks-unowned"} {
+		b.Equal(all, b.taints(name))
+		b.True(b.hasCondition(name))
+		b.Contains(out, name+" "+b.taint)
+	}
+	b.NotContains(out, "blocks-waiting "+b.taint)
+	b.gone(all)
+
+	b.block(b.uninstallBlocks(otherRelease))
+	for _, name := range []string{"blocks-both", "blocks-unowned"} {
+		b.Equal([]string{"example.org/first"}, b.taints(name), "no other release uses the keys")
+		b.False(b.hasCondition(name))
+	}
+	b.False(b.hasCondition(node))
 	b.Until(func() (bool, error) { // kubelet stops them
 		return !strings.Contains(b.Kubectl("", "get", "pods", "--namespace="+b.namespace, "--output=name"), "/"+b.fullname), nil
 	}, "pods of the release are left")
-	b.True(b.isVerified(b.Node(node)), "the node serves as before")
-	b.Nil(harness.Condition(b.Node(node), corev1.NodeConditionType(b.condition)))
-	b.Equal([]string{"example.org/first"}, b.taints("blocks-waiting"))
+}
+
+// failing runs the block where something that it needs fails, or with wrong settings. It stops before it changes anything.
+func (b *blocks) failing(taints []string) {
+	b.Helper()
+	block := b.uninstallBlocks(b.release)
+	for what, commands := range map[string]string{
+		"the releases cannot be read": `kubectl() { case $* in *"get configmaps"*) return 1 ;; esac; command kubectl "$@"; }` + "\n" + block,
+		"the pods cannot be read":     `kubectl() { case $* in *"get pods"*) return 1 ;; esac; command kubectl "$@"; }` + "\n" + block,
+		"helm fails":                  "helm() { return 1; }\n" + block,
+		"keys of another release":     b.uninstallBlocks(b.release, "keys=''", "keys=example.com/former"),
+	} {
+		_, err := b.shell(commands)
+		b.Error(err, what)
+		b.NotEmpty(b.Kubectl("", "get", "configmaps", "--namespace="+b.namespace, "--output=name",
+			"--selector=app.kubernetes.io/instance="+b.release), what)
+		for _, name := range []string{"blocks-waiting", "blocks-both", "blocks-unowned"} {
+			b.Equal(taints, b.taints(name), "%s: %s", name, what)
+			b.True(b.hasCondition(name), "%s: %s", name, what)
+		}
+	}
+}
+
+// gone runs the block for a release that is already uninstalled, while another one uses its keys. The operator supplies the keys and
+// names the nodes.
+func (b *blocks) gone(taints []string) {
+	b.Helper()
+	_, err := b.shell(b.uninstallBlocks(b.release))
+	b.Error(err, "neither a release nor keys")
+	supplied := []string{"keys=''", "keys='" + b.taint + " " + b.failed + "'", "condition=''", "condition=" + b.condition}
+	out, err := b.shell(b.uninstallBlocks(b.release, supplied...))
+	b.NoError(err)
+	b.Contains(out, "blocks-unowned "+b.taint)
+	b.Equal(taints, b.taints("blocks-unowned"), "the node is not named")
+
+	b.waitingNode("blocks-named", fmt.Sprintf(", %s: %q", b.label, b.labelValue))
+	_, err = b.shell(b.uninstallBlocks(b.release, append(supplied, "nodes=''", "nodes='blocks-named'")...))
+	b.NoError(err)
+	b.Equal([]string{"example.org/first"}, b.taints("blocks-named"))
+	b.False(b.hasCondition("blocks-named"))
+	for _, name := range []string{"blocks-both", "blocks-unowned"} {
+		b.Equal(taints, b.taints(name))
+		b.True(b.hasCondition(name))
+	}
+}
+
+// shell runs commands as a person does who pastes them: in a plain shell, which goes on after an error.
+func (b *blocks) shell(commands string) (string, error) {
+	b.Helper()
+	path := filepath.Dir(b.Tool("kubectl")) + ":" + os.Getenv("PATH")
+	out, err := b.Cluster.Run(b.Ctx, commands, "env", "PATH="+path, "sh")
+	b.Log(out, err)
+	return out, err
 }
 
 // withoutRelease runs the blocks that read a release in a cluster without a release: they stop, and change no node.
@@ -237,7 +357,8 @@ func (b *blocks) withoutRelease() {
 	b.Helper()
 	b.fakeNode("blocks-left", "", b.failed, b.taint)
 	b.Contains(b.run("docs/break-glass.md", "break-glass"), "none found")
-	b.run("docs/operations.md", "uninstall", "release=kube-node-ready", "release="+b.release)
+	_, err := b.shell(b.uninstallBlocks(b.release))
+	b.Error(err)
 	b.Bash("! (" + b.text("README.md", "gate-one", "node=NAME", "node=blocks-left") + ")")
 	b.Equal([]string{b.failed, b.taint}, b.taints("blocks-left"))
 }

@@ -135,7 +135,34 @@ func (j *judge) unproven(q request, fails time.Time) string {
 			return fmt.Sprintf("%s failed the checks in its own pod until %s ago, and the node failed before", f.kind, q.at.Sub(f.ended))
 		}
 	}
+	if leads := q.at.Sub(q.from.started); leads < time.Minute {
+		return fmt.Sprintf("it has run for %s only: its checks cannot have passed for a minute", leads)
+	}
 	return j.ownFault(q.from, q.at, time.Minute)
+}
+
+// lacksFreshAgent says that a node fails for a reason that the sandbox of its agent can cause, and no agent in another sandbox has
+// failed too, or "".
+func (j *judge) lacksFreshAgent(m *machine, node *corev1.Node) string {
+	w, t := j.w, j.of(node)
+	first, _, _ := strings.Cut(j.condition(node).Reason, ",")
+	isSuspected := slices.Contains([]string{"DNSFailed", "APIFailed", "NetworkFailed", "ServiceFailed", "Silent"}, first)
+	if !isSuspected || w.options.workers || m.boot > 1 || w.mostSkew > 0 || t.failsAt.IsZero() || time.Since(t.failsAt) > w.renewal() {
+		return ""
+	}
+	hasOld := false
+	for _, r := range m.all {
+		for _, s := range r.spans {
+			hasOld = hasOld || s.from.Add(slack).Before(t.failsAt) && s.overlaps(t.failsAt.Add(-slack), t.failsAt)
+			if r.made.After(t.failsAt.Add(-time.Second)) && time.Since(s.from) > w.renewal()-5*time.Minute-slack {
+				return ""
+			}
+		}
+	}
+	if !hasOld { // no agent has started: that is the failure
+		return ""
+	}
+	return fmt.Sprintf("no agent in a fresh sandbox has failed too since %s", time.Since(t.failsAt))
 }
 
 // ownNode says since when a controller's own node is not fit to decide from, or "".
@@ -181,6 +208,9 @@ func (j *judge) retaintCause(q request, was *corev1.Node) {
 	}
 	if why := j.ownNode(q); why != "" {
 		withheld("although its own node %s", why)
+	}
+	if why := j.lacksFreshAgent(w.machines[was.Name], was); why != "" {
+		withheld("although %s", why)
 	}
 	group := func(node *corev1.Node) bool {
 		return w.machines[node.Name] != nil && w.machines[node.Name].pool == w.machines[was.Name].pool
@@ -250,6 +280,9 @@ func (j *judge) deletionCause(q request, node *corev1.Node) {
 	}
 	if why := j.ownNode(q); why != "" {
 		withheld("although its own node %s", why)
+	}
+	if why := j.lacksFreshAgent(m, node); why != "" {
+		withheld("although %s", why)
 	}
 	if why := j.loops(q, m); why != "" && isSteady {
 		withheld("although %s", why)
@@ -347,7 +380,11 @@ func (j *judge) fails(node *corev1.Node, shown time.Duration) bool {
 
 // shown is how long a controller may not know yet what an object shows.
 func (w *world) shown(p *process) time.Duration {
-	if time.Since(w.quiet) < 5*time.Minute || slices.ContainsFunc(w.faults, func(f *fault) bool { return f.on(p, p.machine) }) {
+	hinders := func(f *fault) bool {
+		isInWay := f.lag > 0 || f.trouble != (troubles{}) || f.breaksAny("api")
+		return isInWay && f.on(p, p.machine) && f.overlaps(time.Now().Add(-5*time.Minute), time.Now())
+	}
+	if time.Since(p.started) < time.Minute || slices.ContainsFunc(w.past, hinders) {
 		return 5 * time.Minute
 	}
 	return time.Minute

@@ -50,6 +50,7 @@ type run struct {
 	crash    chan struct{} // closed: the container is killed
 	handler  http.Handler
 	restarts int
+	made     time.Time     // when its pod was
 	ended    chan struct{} // the pod is over
 	spans    []span        // in which a container ran
 }
@@ -122,7 +123,7 @@ func (m *machine) sync(pod *corev1.Pod) {
 	case pod.DeletionTimestamp == nil && r == nil && pod.Status.Phase != corev1.PodFailed && pod.Status.Phase != corev1.PodSucceeded:
 		ctx, stop := context.WithCancel(context.Background())
 		m.w.uids++
-		r = &run{pod: pod.Name, ip: fmt.Sprintf("10.244.%d.%d", m.w.uids/250, m.w.uids%250+1), worker: pod.Labels[component] == "worker", stop: stop, crash: make(chan struct{}), ended: make(chan struct{})}
+		r = &run{pod: pod.Name, ip: fmt.Sprintf("10.244.%d.%d", m.w.uids/250, m.w.uids%250+1), worker: pod.Labels[component] == "worker", stop: stop, crash: make(chan struct{}), ended: make(chan struct{}), made: pod.CreationTimestamp.Time}
 		m.runs[string(pod.UID)] = r
 		m.all = append(m.all, r)
 		m.w.play(func() { m.runPod(ctx, pod, r) })

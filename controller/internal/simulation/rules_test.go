@@ -666,6 +666,11 @@ func (j *judge) answered(q request, a answer) {
 func (j *judge) tick() {
 	w := j.w
 	j.unseen()
+	for p, times := range j.requests {
+		if p.controller {
+			j.most = max(j.most, len(within(slices.Clone(times), time.Minute)))
+		}
+	}
 	for key := range maps.Clone(w.now["nodes"]) {
 		node := read[corev1.Node](w, "nodes", key)
 		m := w.machines[node.Name]

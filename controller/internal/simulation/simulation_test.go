@@ -94,6 +94,7 @@ func TestSeeds(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			w := simulate(t, seed)
 			all.add(w.counts)
+			all.most = max(all.most, w.judge.most)
 			if w.failed != "" {
 				t.Error(w.failed)
 				times := 1 // goroutines are not seeded: how often does it fail?
@@ -128,7 +129,7 @@ func (c *counts) add(more counts) {
 }
 
 func (c counts) String() string {
-	text := fmt.Sprintf("%d node-lifetimes;", c.lives)
+	text := fmt.Sprintf("%d node-lifetimes; at most %d requests of a controller in a minute;", c.lives, c.most)
 	for _, kind := range slices.Sorted(maps.Keys(c.writes)) {
 		text += fmt.Sprintf(" %s %d,", kind, c.writes[kind])
 	}
@@ -155,7 +156,13 @@ func (w *world) live() {
 		}
 		if w.options.stage != "" {
 			p.late, p.badLater = false, oneOf(w, 0, w.options.bad, 1)
-			p.gated = p.gated || w.options.stage == stageRemediation || w.chance(0.4)
+			if w.options.long && w.options.pools != 5 {
+				p.badLater = map[bool]float64{true: 1, false: w.options.bad * float64(2-w.options.pools)}[i == 0 && w.options.pools == 2]
+			}
+			p.gated = p.gated || w.options.stage == stageRemediation || w.chance(0.3)
+			if !p.karpenter && !w.options.long && w.chance(0.2) {
+				p.role = "node-role.kubernetes.io/control-plane"
+			}
 		}
 		left -= p.size
 		w.pools = append(w.pools, p)
@@ -205,7 +212,7 @@ func (w *world) live() {
 	if w.options.inFleet { // once there are verified nodes, the replicas move to them
 		for _, c := range w.replicas {
 			w.play(func() {
-				if w.pause(8*time.Minute, 12*time.Minute) {
+				if w.pause(4*time.Minute, 5*time.Minute) {
 					w.mu.Lock()
 					c.end(true)
 					w.mu.Unlock()

@@ -27,29 +27,35 @@ func (o *options) drawStage(seed uint64) {
 	switch draw := r.Float64(); {
 	case draw < 0.35:
 		o.stage = stageRetaint
-	case draw < 0.7:
+	case draw < 0.75:
 		o.stage = stageRemediation
 	default:
 		return
 	}
 	o.controller, o.workers, o.alone, o.triggers, o.reboots = true, false, false, 0, false
 	o.check, o.initial, o.linger, o.onTimeout, o.condition = 3*time.Second, time.Minute, 0, "condition", "auto"
+	o.waitFor, o.require = "cni.example.com/", `[{"allocatable":"`+gpu+`>=8"}]`
 	o.inFleet, o.replicas = chance(0.5), 1+r.IntN(2)
 	o.pools = 1 + r.IntN(3)
 	o.recheck, o.retaint, o.coolDown = time.Minute, chance(0.9), 30*time.Minute
-	o.nodes = []int{6, 10, 12, 18}[r.IntN(4)]
-	o.remediates, o.deleteNodes, o.bad = chance(0.2), false, 0
-	if o.stage == stageRemediation {
-		o.remediates, o.deleteNodes, o.bad, o.long = true, chance(0.5), []float64{0.1, 0.2, 0.3}[r.IntN(3)], chance(0.15)
-		switch r.IntN(5) {
-		case 0:
-			o.workers, o.recheck, o.retaint, o.onTimeout = true, 0, false, "keep"
-		case 1, 2:
-			o.recheck, o.retaint = 0, false
+	o.nodes = []int{6, 10, 11, 12, 18}[r.IntN(5)]
+	if o.stage == stageRetaint {
+		o.remediates, o.deleteNodes, o.bad = chance(0.2), false, 0
+		if chance(0.4) {
+			o.condition = "always"
 		}
-		if o.long {
-			o.workers, o.recheck, o.retaint, o.onTimeout, o.nodes, o.replicas = false, 0, false, "condition", 8, 1
-		}
+		return
+	}
+	o.remediates, o.deleteNodes, o.bad, o.long = true, chance(0.5), []float64{0.1, 0.15, 0.25}[r.IntN(3)], chance(0.2)
+	o.nodes = []int{9, 10, 15, 18}[r.IntN(4)]
+	switch draw := r.Float64(); {
+	case o.long: // deletions have a budget for a day, and halt after hours
+		o.recheck, o.retaint, o.inFleet, o.nodes, o.replicas, o.pools = 0, false, false, 10, 1, []int{1, 2, 5}[r.IntN(3)]
+		o.bad = 0.3
+	case draw < 0.15:
+		o.workers, o.recheck, o.retaint, o.onTimeout = true, 0, false, "keep"
+	case draw < 0.6: // verified nodes cost nothing then
+		o.recheck, o.retaint, o.nodes = 0, false, []int{15, 30, 31}[r.IntN(3)]
 	}
 }
 
@@ -57,14 +63,13 @@ func (o *options) drawStage(seed uint64) {
 func (w *world) scenes() map[string]func() {
 	if w.options.stage == stageRemediation {
 		return map[string]func(){
-			"gate again": w.gateFailing, "outage": w.controllersFail, "some fail": w.someFail, "grow": w.grow, "shrink": w.shrink,
-			"own node": w.ownNodeFails, "churn": w.shrink,
+			"gate again": w.gateFailing, "grow": w.grow, "shrink": w.shrink, "churn": w.shrink,
 		}
 	}
 	return map[string]func(){
 		"some fail": w.someFail, "flaps": w.flaps, "cordoned": w.failsCordoned, "stale": w.failsUnsaid, "broken sandbox": w.breaksSandbox,
 		"opened": w.failsOpened, "outage": w.controllersFail, "at once": w.failsAtOnce, "own node": w.ownNodeFails, "settings": w.failsUnwatched,
-		"peers": w.peersFail,
+		"peers": w.peersFail, "behind": w.failBehindCache,
 	}
 }
 
@@ -114,7 +119,7 @@ func (w *world) when(m *machine, longest time.Duration, is func(*corev1.Node) bo
 		for end := time.Now().Add(longest); time.Now().Before(end) && w.sleep(5*time.Second); {
 			w.mu.Lock()
 			node := w.node(m.name)
-			done := m.gone || node == nil || is(node)
+			done := m.gone || node != nil && is(node)
 			if done && !m.gone && node != nil {
 				do()
 			}
@@ -151,13 +156,23 @@ func (w *world) someFail() {
 	}
 }
 
+// failBehindCache lets two nodes of a group fail at once, and the controllers' caches be behind when the first one is re-tainted.
+func (w *world) failBehindCache() {
+	for _, m := range w.verified(2, true) {
+		w.lacks(m, 20*time.Minute)
+	}
+	w.later(2*time.Minute, func() {
+		w.breaks(&fault{kind: "lag", on: inControllers, about: "nodes", lag: 2 * time.Minute}, "in the controllers' pods", 10*time.Minute)
+	})
+}
+
 // flaps lets a node fail, recover and fail again within the cool-down.
 func (w *world) flaps() {
 	for _, m := range w.verified(1, false) {
 		w.lacks(m, 11*time.Minute)
 		w.later(17*time.Minute, func() {
 			if !m.gone && m.held == 0 {
-				w.breaksNode(m, 12*time.Minute)
+				w.breaksNode(m, 20*time.Minute)
 			}
 		})
 	}
@@ -238,24 +253,29 @@ func (w *world) failsUnwatched() {
 	w.later(w.between(8*time.Minute, 15*time.Minute), func() { restart(nil) })
 }
 
-// ownNodeFails lets the nodes on which the controllers run lack a requirement, or wait for a foreign taint, while another node fails.
+// ownNodeFails lets the nodes on which the controllers run lack a requirement, or wait for a foreign taint, and another node fail.
 func (w *world) ownNodeFails() {
+	w.ownNodesFail(15 * time.Minute)
+	for _, m := range w.verified(1, false) {
+		w.breaksNode(m, 20*time.Minute)
+	}
+}
+
+func (w *world) ownNodesFail(d time.Duration) {
 	for _, c := range w.replicas {
 		m := c.machine
 		if w.machines[m.name] == nil || m.gone || m.held > 0 || w.node(m.name) == nil {
 			continue
 		}
-		if w.options.require != "" {
-			w.lacks(m, 15*time.Minute)
+		if w.options.recheck > 0 && w.chance(0.5) {
+			w.lacks(m, d)
+			continue
 		}
-		if w.options.waitFor != "" {
-			w.gateAgain(m)
-			m.taint(corev1.Taint{Key: cniTaint, Effect: corev1.TaintEffectNoSchedule})
-			m.hold()
-			w.later(15*time.Minute, func() { m.untaint(cniTaint); m.release() })
-		}
+		m.taint(corev1.Taint{Key: cniTaint, Effect: corev1.TaintEffectNoSchedule})
+		w.gateAgain(m)
+		m.hold()
+		w.later(d, func() { m.untaint(cniTaint); m.release() })
 	}
-	w.someFail()
 }
 
 // gateAgain wants a node to be verified again, with the startup taint. The lock is held.
@@ -295,9 +315,16 @@ func (w *world) peersFail() {
 }
 
 // grow and shrink are what an autoscaler does.
-func (w *world) grow() { oneOf(w, w.pools...).size++ }
+func (w *world) grow() {
+	if p := oneOf(w, w.pools...); len(w.machines) < 60 {
+		p.size++
+	}
+}
 func (w *world) shrink() {
 	for _, m := range w.verified(1, false) {
+		if m.pool == w.pools[0] && w.options.long && len(w.pools) > 1 { // its guard alone meets no verified node
+			continue
+		}
 		w.tell(m.name, "autoscaler", "replaces it")
 		w.expel("nodes", "/"+m.name)
 	}
@@ -311,15 +338,24 @@ func (m *machine) arrive(isFirst bool) {
 		share = m.pool.badLater
 	}
 	left := time.Until(w.ends)
+	if isFirst && w.options.long && len(w.pools) == 5 { // no deletion in the cluster meets a verified node
+		share = 0
+		if m.pool.machines == 1 {
+			share = 1
+		}
+	}
 	if left <= 0 || !w.chance(share) || w.options.stage != stageRemediation {
 		return
 	}
-	kinds := []string{"network", "network", "network", "dns", "api", "sandbox", "image", "room", "crash", "own sandbox"}
+	kinds := []string{"network", "network", "network", "network", "network", "dns", "dns", "dns", "api", "sandbox", "image", "room", "crash", "own sandbox"}
 	if w.options.waitFor != "" {
 		kinds = append(kinds, "foreign taint")
 	}
 	if w.options.require != "" {
 		kinds = append(kinds, "GPUs")
+	}
+	if w.options.long {
+		kinds = []string{"network"}
 	}
 	switch kind := oneOf(w, kinds...); kind {
 	case "foreign taint":
@@ -329,13 +365,18 @@ func (m *machine) arrive(isFirst bool) {
 		m.gpus = 0
 		m.hold()
 	case "own sandbox": // its first agent has a broken sandbox, and the next one gets none for some time
-		w.breaks(&fault{kind: "bad sandbox", on: only(m), layers: []string{"broken sandbox"}}, m.name, 4*time.Minute)
+		w.breaks(&fault{kind: "bad sandbox", on: only(m), layers: []string{"broken sandbox"}}, m.name, 5*time.Minute)
+		w.when(m, 15*time.Minute, w.judge.isFalse, func() {
+			w.breaks(&fault{kind: "no sandbox", on: only(m), layers: []string{"sandbox"}}, m.name, 5*time.Minute)
+		})
 	case "network":
 		w.breaks(&fault{kind: "bad machine", on: only(m), layers: []string{"network", "service"}}, m.name, left)
 	default:
 		w.breaks(&fault{kind: "bad machine: " + kind, on: only(m), layers: []string{kind}}, m.name, left)
 	}
-	w.later(w.between(time.Minute, 4*time.Minute), func() { w.attend(m) })
+	if !w.options.long {
+		w.later(w.between(3*time.Minute, 6*time.Minute), func() { w.attend(m) })
+	}
 }
 
 // attend is what people do about a node that is not verified.
@@ -350,7 +391,17 @@ func (w *world) attend(m *machine) {
 		}
 		return marked
 	}
-	switch w.random.IntN(8) {
+	switch w.random.IntN(18) {
+	case 5, 6:
+		w.breaks(&fault{kind: "outage", on: inControllers, layers: []string{"network", "service"}}, "in the controllers' pods", w.between(6*time.Minute, 12*time.Minute))
+	case 7, 8, 9:
+		w.ownNodesFail(12 * time.Minute)
+	case 10, 11:
+		if w.options.recheck > 0 {
+			for _, m := range w.verified(4, false) {
+				w.lacks(m, 20*time.Minute)
+			}
+		}
 	case 0:
 		w.editNode(m.name, func(node *corev1.Node) { node.Annotations = mark(node.Annotations) })
 	case 1:

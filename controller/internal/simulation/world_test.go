@@ -61,6 +61,7 @@ type world struct {
 // counts are what a run prints.
 type counts struct {
 	lives  int            // nodes
+	most   int            // requests of a controller in a minute
 	writes map[string]int // of ours, by kind
 	faults map[string]int // by kind
 }

@@ -21,6 +21,7 @@ const (
 	agentName    = "kube-node-ready"
 	cniTaint     = "cni.example.com/agent-not-ready"
 	gpu          = "example.com/gpu"
+	evictTaint   = "example.com/evict" // NoExecute, which agents may not tolerate
 	noAgentFor   = 10 * time.Minute
 
 	failureThreshold, recoveryThreshold = 3, 3
@@ -36,6 +37,7 @@ type options struct {
 	inFleet, long                                                  bool   // the controllers run on nodes of the fleet; the world lasts for hours
 	coolDown                                                       time.Duration
 	alone                                                          bool    // single nodes fail for long, and little else happens
+	evicts                                                         bool    // agents do not tolerate each taint with NoExecute
 	bad, triggers                                                  float64 // shares: of the machines that never work, of the writes at which something happens
 }
 
@@ -125,7 +127,14 @@ func (o options) template() *corev1.PodTemplateSpec {
 	if o.workers {
 		template.Labels[component], rules = "worker", rules[:1]
 	}
-	template.Spec = corev1.PodSpec{Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, Containers: []corev1.Container{{Name: template.Labels[component]}},
+	tolerations := []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	if o.evicts { // of NoExecute they tolerate what comes with a node that starts or is not ready
+		tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}}
+		for _, key := range []string{unregistered, corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
+			tolerations = append(tolerations, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists})
+		}
+	}
+	template.Spec = corev1.PodSpec{Tolerations: tolerations, Containers: []corev1.Container{{Name: template.Labels[component]}},
 		Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
 			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: rules}}}}}}
 	return template

@@ -188,6 +188,9 @@ func (w *world) live() {
 		names, often = slices.Sorted(maps.Keys(disturbances)), 5*time.Minute
 		w.random.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 		names = names[:1+w.random.IntN(min(4, len(names)))]
+		if w.options.inFleet && w.options.stage == stageRetaint && w.chance(0.4) {
+			names = append(names, "own node")
+		}
 		if w.ends = w.began.Add(w.between(50*time.Minute, 2*time.Hour)); w.options.long {
 			w.ends = w.began.Add(9 * time.Hour)
 		}

@@ -35,10 +35,11 @@ func (o *options) drawStage(seed uint64) {
 	o.controller, o.workers, o.alone, o.triggers, o.reboots = true, false, false, 0, false
 	o.check, o.initial, o.linger, o.onTimeout, o.condition = 3*time.Second, time.Minute, 0, "condition", "auto"
 	o.waitFor, o.require = "cni.example.com/", `[{"allocatable":"`+gpu+`>=8"}]`
-	o.inFleet, o.replicas = chance(0.5), 1+r.IntN(2)
+	o.inFleet, o.replicas = chance(0.7), []int{1, 1, 2}[r.IntN(3)]
 	o.pools = 1 + r.IntN(3)
 	o.recheck, o.retaint, o.coolDown = time.Minute, chance(0.9), 30*time.Minute
-	o.nodes = []int{6, 10, 11, 12, 18}[r.IntN(5)]
+	o.nodes = []int{6, 10, 11, 12}[r.IntN(4)]
+	o.evicts = chance(0.4)
 	if o.stage == stageRetaint {
 		o.remediates, o.deleteNodes, o.bad = chance(0.2), false, 0
 		if chance(0.4) {
@@ -69,7 +70,7 @@ func (w *world) scenes() map[string]func() {
 	return map[string]func(){
 		"some fail": w.someFail, "flaps": w.flaps, "cordoned": w.failsCordoned, "stale": w.failsUnsaid, "broken sandbox": w.breaksSandbox,
 		"opened": w.failsOpened, "outage": w.controllersFail, "at once": w.failsAtOnce, "own node": w.ownNodeFails, "settings": w.failsUnwatched,
-		"peers": w.peersFail, "behind": w.failBehindCache,
+		"peers": w.peersFail, "evicted": w.evictsAgent, "behind": w.failBehindCache,
 	}
 }
 
@@ -296,6 +297,25 @@ func (w *world) gateFailing() {
 	}
 }
 
+// evictsAgent puts a taint on a node that its agent does not tolerate, before or after the node fails.
+func (w *world) evictsAgent() {
+	for _, m := range w.verified(1, false) {
+		w.later(w.between(0, 12*time.Minute), func() { w.breaksNode(m, w.between(4*time.Minute, 20*time.Minute)) })
+		w.later(w.between(0, 12*time.Minute), func() { w.evict(m, w.between(3*time.Minute, 25*time.Minute)) })
+	}
+}
+
+// evict is what a taint with NoExecute does to agents that do not tolerate it: the one that runs goes, and no other comes.
+func (w *world) evict(m *machine, d time.Duration) {
+	w.tell(m.name, "somebody", "adds a NoExecute taint for %s", d)
+	m.hold()
+	m.taint(corev1.Taint{Key: evictTaint, Effect: corev1.TaintEffectNoExecute})
+	w.later(d, func() {
+		m.untaint(evictTaint)
+		m.release()
+	})
+}
+
 // peersFail lets the peers of a node not answer, and then most other nodes go down.
 func (w *world) peersFail() {
 	some := w.verified(1, false)
@@ -354,6 +374,9 @@ func (m *machine) arrive(isFirst bool) {
 	if w.options.require != "" {
 		kinds = append(kinds, "GPUs")
 	}
+	if w.options.evicts {
+		kinds = append(kinds, "evicted")
+	}
 	if w.options.long {
 		kinds = []string{"network"}
 	}
@@ -361,6 +384,9 @@ func (m *machine) arrive(isFirst bool) {
 	case "foreign taint":
 		m.hasForeignTaint = true
 		m.hold()
+	case "evicted":
+		m.hold()
+		w.when(m, 5*time.Minute, func(*corev1.Node) bool { return true }, func() { w.evict(m, left) })
 	case "GPUs":
 		m.gpus = 0
 		m.hold()

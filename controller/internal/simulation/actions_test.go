@@ -252,6 +252,9 @@ const (
 	failedFor   = 2 * time.Minute
 )
 
+// ledgerAhead is how long before a deletion its entry in the ledger may have been made, by whose time pauses and budgets are counted.
+const ledgerAhead = time.Minute
+
 // deletionCause is rules 8 and 9 at a deletion of a node, or of its NodeClaim.
 func (j *judge) deletionCause(q request, node *corev1.Node) {
 	w, t, m := j.w, j.of(node), j.w.machines[node.Name]
@@ -399,7 +402,7 @@ func (j *judge) hasProof(node *corev1.Node) bool {
 	}
 	created := j.of(node).created
 	for _, t := range j.truths {
-		if !t.released.IsZero() && t.created.After(created) && (t.gone.IsZero() || time.Since(t.gone) < 5*time.Minute) {
+		if t.isProven && t.created.After(created) && (t.gone.IsZero() || time.Since(t.gone) < 5*time.Minute) {
 			return true
 		}
 	}
@@ -424,7 +427,7 @@ func (j *judge) loops(q request, m *machine) string {
 		switch {
 		case n > len(pauses):
 			return fmt.Sprintf("%d deletions in %s have led to no verified node", n, scope)
-		case n > 0 && q.at.Sub(unanswered[n-1].at) < pauses[n-1]-slack:
+		case n > 0 && q.at.Sub(unanswered[n-1].at) < pauses[n-1]-ledgerAhead:
 			return fmt.Sprintf("%d deletions in %s have led to no verified node, the last one %s ago", n, scope, q.at.Sub(unanswered[n-1].at))
 		}
 	}
@@ -435,8 +438,7 @@ func (j *judge) loops(q request, m *machine) string {
 func (j *judge) isAnswered(d deletion, of *pool) bool {
 	for _, t := range j.truths {
 		m := j.w.machines[t.name]
-		isVerified := !t.released.IsZero() || t.isReleasedBefore
-		if isVerified && t.created.After(d.at.Add(-2*time.Second)) && m != nil && (of == nil || m.pool == of) {
+		if t.isProven && t.created.After(d.at.Add(-2*time.Second)) && m != nil && (of == nil || m.pool == of) {
 			return true
 		}
 	}

@@ -279,7 +279,9 @@ func (m *machine) makeSandbox(ctx context.Context, pod *corev1.Pod) bool {
 		if !fails {
 			return true
 		}
-		pause = 12 * time.Second
+		if pause = 12 * time.Second; w.options.long {
+			pause = 2 * time.Minute
+		}
 	}
 }
 

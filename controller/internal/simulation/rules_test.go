@@ -59,12 +59,12 @@ type truth struct {
 	keptSince time.Time // since when an annotation or a label keeps it from being deleted
 	gone      time.Time // when the Node was deleted
 
-	saidOther        time.Time // when the condition was False last and became something else
-	reasonSince      time.Time // since when the condition is False for this reason
-	isReleasedBefore bool      // an agent has released it before this world began
-	cordoned         time.Time
-	retainted        time.Time
-	workers          []time.Time // when those of the last minute were created
+	saidOther   time.Time // when the condition was False last and became something else
+	reasonSince time.Time // since when the condition is False for this reason
+	isProven    bool      // it was verified at some time, also while it was being deleted
+	cordoned    time.Time
+	retainted   time.Time
+	workers     []time.Time // when those of the last minute were created
 }
 
 // judge checks the rules at each write.
@@ -186,7 +186,7 @@ func (j *judge) follow(q request, was, is *corev1.Node) {
 	since(&t.cordoned, is.Spec.Unschedulable)
 	since(&t.retainted, j.isRetainted(is))
 	since(&t.keptSince, keepsNode(is.Labels, is.Annotations) != "")
-	t.isReleasedBefore = t.isReleasedBefore || was == nil && is.Annotations[nodepatch.Annotation] != ""
+	t.isProven = t.isProven || is.Labels[label] == "true" && is.Annotations[nodepatch.Annotation] != ""
 	j.followCondition(t, was, is)
 	if q.from != nil && !q.from.person {
 		j.lastWrite[is.Name] = now
@@ -581,10 +581,10 @@ func (j *judge) deleted(q request, node *corev1.Node) {
 	}
 	hour, day := 0, 0
 	for _, d := range j.deletions {
-		if time.Since(d.at) < time.Hour-2*w.mostSkew {
+		if time.Since(d.at) < time.Hour-ledgerAhead-2*w.mostSkew {
 			hour++
 		}
-		if time.Since(d.at) < 24*time.Hour-2*w.mostSkew {
+		if time.Since(d.at) < 24*time.Hour-ledgerAhead-2*w.mostSkew {
 			day++
 		}
 		if j.truths[d.uid] != nil && w.node(j.truths[d.uid].name) != nil && string(w.node(j.truths[d.uid].name).UID) == d.uid && time.Since(d.at) < 25*time.Minute && d.uid != string(node.UID) {

@@ -45,8 +45,12 @@ func (w *world) trigger(q request) {
 
 // recoverBeforeDeletion lets a node recover while its deletion is written into the ledger. The lock is held.
 func (w *world) recoverBeforeDeletion(q request) {
+	goesOn := 0.3
+	if w.options.stage != "" {
+		goesOn = 0.8
+	}
 	for _, f := range w.faults {
-		if f.one == nil || len(f.layers) == 0 || w.node(f.one.name) == nil || w.node(f.one.name).Labels[label] != "" || !strings.Contains(q.sent, string(w.node(f.one.name).UID)) || w.chance(0.3) {
+		if f.one == nil || len(f.layers) == 0 || w.node(f.one.name) == nil || w.node(f.one.name).Labels[label] != "" || !strings.Contains(q.sent, string(w.node(f.one.name).UID)) || w.chance(goesOn) {
 			continue
 		}
 		f.end()
